@@ -1,0 +1,77 @@
+# Every target works from the root and needs nothing but Go, git and make.
+SHELL   := /bin/bash
+MODULES := $(shell go list -m -f '{{.Dir}}')
+BIN     := $(CURDIR)/.bin
+VERSION ?= 0.0.0-dev
+LDFLAGS := -s -w -X github.com/anima-run/anima/pkg/host.version=$(VERSION)
+# All store suites share one private PostgreSQL cluster.
+PG      := go run ./pkg/sqldb/sqldbtest/pgcluster --
+SERVICE ?= loop
+
+.PHONY: help run demo test race e2e pg fuzz bench cover lint fmt gen tidy verify image k8s ci build postgres
+help: ## Print this list
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+build: ## Build .bin/anima
+	@mkdir -p $(BIN) && CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/anima ./cmd/anima
+
+run: build ## Bring everything up in one process and print the URLs
+	@$(BIN)/anima up
+
+demo: build ## Do the main job once, to the end
+	@$(BIN)/anima demo
+
+test: postgres ## Test everything, on SQLite and PostgreSQL
+	$(PG) go test work
+
+race: postgres ## Test everything with the race detector
+	$(PG) go test -race -timeout 20m work
+
+e2e: postgres ## Tell the stories, in one process and in many
+	$(PG) go test -count=1 ./e2e/...
+
+pg: postgres ## Run the store suites on PostgreSQL
+	$(PG) go test -count=1 ./pkg/sqldb/... ./pkg/outbox/... ./services/*/internal/...
+
+fuzz: ## Fuzz everything that decodes, 10 s each (FUZZTIME=…)
+	@tools/fuzz.sh $(or $(FUZZTIME),10s)
+
+bench: ## Print the figures of docs/bench.md
+	@tools/bench.sh
+
+cover: postgres ## Write coverage.html
+	$(PG) go test -coverpkg=work -coverprofile=coverage.out work && go tool cover -html=coverage.out -o coverage.html
+
+lint: $(BIN)/golangci-lint ## Lint every module
+	$(BIN)/golangci-lint run $(addsuffix /...,$(MODULES))
+
+fmt: $(BIN)/golangci-lint ## Format every module
+	$(BIN)/golangci-lint fmt $(MODULES)
+
+gen: ## Write missing goldens, schemas and generated docs
+	go test ./pkg/api ./cmd/anima -update
+
+tidy: ## Bring every go.mod in line
+	@for m in $(MODULES); do (cd $$m && GOWORK=off go mod tidy) || exit 1; done
+	go work sync
+
+verify: ## Check what the workspace hides: each module alone, tidy, in step
+	@for m in $(MODULES); do echo "verify $${m#$(CURDIR)/}"; \
+	  (cd $$m && GOWORK=off go mod tidy -diff && GOWORK=off go vet ./...) || exit 1; done
+	@cp go.work.sum .go.work.sum.before; go work sync; cmp -s go.work.sum .go.work.sum.before; same=$$?; rm .go.work.sum.before; \
+	  [ $$same = 0 ] && git diff --exit-code -- '*go.mod' '*go.sum' go.work || { echo "out of step: run make tidy"; exit 1; }
+
+image: ## Build one service's image with docker (SERVICE=loop)
+	docker build -f deploy/Dockerfile --build-arg SERVICE=$(SERVICE) --build-arg VERSION=$(VERSION) -t anima/$(SERVICE):$(VERSION) .
+
+k8s: ## Render and check the Kubernetes manifests
+	@tools/k8s.sh
+
+ci: verify lint race k8s ## What CI runs
+	@tools/fuzz.sh 3s
+
+postgres: # PostgreSQL's own binaries, from Debian where there are none
+	@tools/postgres.sh
+
+$(BIN)/golangci-lint: tools/go.mod
+	GOWORK=off GOBIN=$(BIN) go -C tools install tool

@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# Prints the figures of docs/bench.md. Compare figures of one run with each other
+# only: machines differ.
+set -euo pipefail
+uname -srm; go version; nproc | sed 's/$/ processors/'
+(cd pkg && go test -run '^$' -bench . -benchtime "${BENCHTIME:-1s}" ./bus)
+(cd services/policy && go test -run '^$' -bench . -benchtime "${BENCHTIME:-1s}" ./...)
+(cd services/treasury && go test -run '^$' -bench . -benchtime "${BENCHTIME:-1s}" ./...)
+(cd e2e && go test -run '^$' -bench . -benchtime "${TURNS:-2s}" -timeout 20m .)
