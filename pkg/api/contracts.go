@@ -1,0 +1,131 @@
+package api
+
+import "encoding/json"
+
+// Contract is a message with an example, and an example of its answer if it is
+// a request. Both are kept as golden files.
+type Contract struct {
+	Message Message
+	Answer  any // nil unless the message is a [Request]
+}
+
+// Contracts lists every message. Streams, docs/subjects.md, JSON Schemas and
+// goldens are made from it; a message that is missing here cannot be sent.
+func Contracts() []Contract {
+	const (
+		at  = 1_790_000_000_000_000
+		run = "0199c1a2-7b1e-7c55-9d3a-2f6a1b0c4d5e"
+		adr = "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed"
+		bdr = "0xfB6916095ca1df60bB79Ce92cE3Ea74c37c5d359"
+	)
+	creator := Principal{Kind: Creator}
+	call := ToolCall{ID: "call_1", Name: "exec", Arguments: `{"command":"wc -w notes.txt"}`}
+	args := json.RawMessage(call.Arguments)
+	agent := Agent{
+		ID: "lucky", Name: "Lucky", Address: adr, Tools: []string{"exec", "sleep"}, State: StateSleeping,
+		Reason: "nothing to do", Session: "lucky-main", Turns: 3, Version: 1, CreatedAt: at, UpdatedAt: at,
+	}
+	session := Session{
+		ID: "lucky-main", Agent: "lucky", Messages: 4, Turns: 3, InputTokens: 1200, OutputTokens: 90, Cost: 1830,
+		CreatedAt: at, UpdatedAt: at,
+	}
+	turn := Turn{
+		ID: run + ".1", Agent: "lucky", Session: "lucky-main", Run: run, Number: 1, State: StateRunning,
+		Input: "count the words", By: creator, Thinking: "I count.", Calls: []CallState{{
+			Index: 0, ID: call.ID, Tool: call.Name, Arguments: args, Decision: "d1", Action: Allow,
+			Outcome: OutcomeOK, Result: "7 notes.txt", DurationMS: 4,
+		}},
+		Model: "anima-sim-1", Provider: "simulated", Finish: "tool_calls", InputTokens: 400, OutputTokens: 30, Cost: 610,
+		Trace: "0af7651916cd43dd8448eb211c80319c", StartedAt: at, EndedAt: at + 5000,
+	}
+	decision := Decision{
+		ID: "d1", Agent: "lucky", Session: "lucky-main", Turn: run + ".1", Tool: "exec", ArgsHash: "e3b0", By: creator,
+		Authority: 100, Risk: "caution", Action: Allow, Code: "ALLOWED", Evaluated: []string{"command.forbidden"},
+		Triggered: []string{}, Version: "r1", LatencyUS: 41, At: at, Token: "e30.c2ln",
+	}
+	hold := HoldState{ID: run + ".1", Agent: "lucky", Status: HoldActive, Amount: 9000, Available: 991_000, Tier: TierHigh}
+	posted := Posted{
+		Seq: 2, ID: run + ".1/hold", Kind: "hold", Agent: "lucky", Turn: run + ".1", At: at, Previous: "00", Hash: "ab",
+		Postings: []Posting{{Account: "agent:lucky", Amount: -9000}, {Account: "held:lucky", Amount: 9000}},
+	}
+	wake := Wake{Agent: "lucky", Cause: "alarm", Reason: "slept enough", By: Principal{Kind: HeartbeatKind}, At: at}
+	tick := Ticked{Agent: "lucky", Name: "morning", Due: at, At: at + 1000}
+	beat := Beat{Name: "morning", Cron: "0 8 * * *", Reason: "look at the news"}
+	inbox := InboxMessage{
+		ID: "m1", From: adr, To: bdr, Content: "hello", SignedAt: "2026-11-21T08:00:00.000Z", Signature: "0x01",
+		Status: "received", ReceivedAt: at, Peer: "Lucky",
+	}
+	stored := decision
+	stored.Token = ""
+
+	return []Contract{
+		{ApplyAgent{Source: "---\nname: Lucky\n---\nBe useful.\n"}, agent},
+		{GetAgent{Agent: "lucky"}, agent},
+		{ListAgents{}, Agents{Agents: []Agent{agent}}},
+		{SendMessage{Agent: "lucky", Content: "count the words", Mode: ModeQueue, ID: "m-1"},
+			Accepted{Run: run, Session: "lucky-main", Agent: "lucky", At: at}},
+		{GetSession{Session: "lucky-main"}, session},
+		{ListSessions{Agent: "lucky"}, Sessions{Sessions: []Session{session}}},
+		{GetTranscript{Session: "lucky-main", After: 1}, Transcript{Lines: []TranscriptLine{{
+			Seq: 2, Role: "assistant", Content: "I count.", ToolCalls: []ToolCall{call},
+			Timestamp: "2026-11-21T08:00:00.000Z", Turn: turn.ID,
+		}}}},
+		{GetTurn{Turn: turn.ID}, turn},
+		{ListTurns{Agent: "lucky", Limit: 1}, Turns{Turns: []Turn{turn}}},
+		{Run{Run: run, Agent: "lucky", Session: "lucky-main", Kind: RunMessage, Content: "count the words", By: creator, AcceptedAt: at}, nil},
+		{Journal{Session: "lucky-main", Run: run, Turn: 1, Epoch: 7, Kind: "begin", Entry: json.RawMessage(`{}`)}, nil},
+		{LoopStart{Run: run, Session: "lucky-main", Agent: "lucky", Kind: RunMessage, At: at}, nil},
+		{LoopContext{Run: run, Session: "lucky-main", Turn: turn.ID, TokenEstimate: 400, At: at}, nil},
+		{LoopExecute{Run: run, Session: "lucky-main", Turn: turn.ID, ToolCount: 2, At: at}, nil},
+		{ToolStart{Run: run, Session: "lucky-main", Turn: turn.ID, ToolName: "exec", ToolCallID: call.ID, Arguments: args, At: at}, nil},
+		{ToolEnd{Run: run, Session: "lucky-main", Turn: turn.ID, ToolName: "exec", ToolCallID: call.ID, Outcome: OutcomeOK, Result: "7 notes.txt", Duration: 4, At: at}, nil},
+		{StreamDelta{Run: run, Session: "lucky-main", Turn: turn.ID, Content: "I co"}, nil},
+		{LoopPersist{Run: run, Session: "lucky-main", Turn: turn.ID, At: at}, nil},
+		{LoopEnd{Run: run, Session: "lucky-main", Agent: "lucky", Success: true, Response: "Seven words.", Turns: 2, Cost: 1220, Duration: 12, At: at}, nil},
+		{LoopError{Run: run, Session: "lucky-main", Code: Denied, Reason: ReasonInsufficient, Error: "cannot pay", At: at}, nil},
+		{AgentChanged{Agent: "lucky", Name: "Lucky", Address: adr, State: StateSleeping, Previous: StateRunning, Reason: "nothing to do", SleepUntil: at, Seq: 5, At: at}, nil},
+
+		{Complete{
+			ID: turn.ID + ".1", Agent: "lucky", Session: "lucky-main", Turn: turn.ID, Task: TaskTurn, Tier: TierHigh,
+			Messages: []ChatMessage{{Role: "system", Content: "You are Lucky."}, {Role: "user", Content: "count the words"}},
+			Tools:    []Tool{{Name: "exec", Description: "Run a shell command.", Schema: json.RawMessage(`{"type":"object"}`)}},
+		}, Completion{Model: "anima-sim-1", Provider: "simulated", Text: "I count.", ToolCalls: []ToolCall{call}, Finish: "tool_calls", InputTokens: 400, OutputTokens: 30, Cost: 610, LatencyMS: 3}},
+		{ListModels{}, Models{Models: []Model{{ID: "anima-sim-1", Provider: "simulated", InputPrice: 1_000_000, OutputPrice: 7_000_000, ContextWindow: 128_000, MaxOutput: 4096, TierMinimum: TierCritical, Usable: true}}}},
+		{Completed{ID: turn.ID + ".1", Agent: "lucky", Session: "lucky-main", Turn: turn.ID, Task: TaskTurn, Tier: TierHigh, Model: "anima-sim-1", Provider: "simulated", InputTokens: 400, OutputTokens: 30, Cost: 610, LatencyMS: 3, At: at}, nil},
+
+		{Evaluate{Agent: "lucky", Session: "lucky-main", Run: run, Turn: turn.ID, Tool: "exec", Args: args, By: creator, Workspace: "/data/lucky", Tools: []string{"exec"}}, decision},
+		{ListDecisions{Turn: turn.ID}, Decisions{Decisions: []Decision{stored}}},
+		{ListRules{}, Rules{Version: "r1", Rules: []Rule{{ID: "command.forbidden", Priority: 300, Tools: []string{"exec"}, Does: "refuses commands that destroy", Codes: []string{"FORBIDDEN_COMMAND"}}}}},
+		{ListKeys{}, Keys{Keys: [][]byte{{1, 2, 3}}}},
+		{Decided{Decision: stored}, nil},
+
+		{OpenAccount{Agent: "lucky"}, Account{Agent: "lucky", Address: adr}},
+		{GetBalance{Agent: "lucky"}, Balance{Agent: "lucky", Address: adr, Available: 991_000, Held: 9000, Tier: TierHigh, Entries: 2, At: at}},
+		{Hold{ID: run + ".1", Agent: "lucky", Amount: 9000, Category: "inference", Turn: turn.ID, ExpiresAt: at}, hold},
+		{Settle{ID: run + ".1", Amount: 610, Payee: "provider:simulated"}, HoldState{ID: run + ".1", Agent: "lucky", Status: HoldSettled, Amount: 9000, Settled: 610, Available: 999_390, Tier: TierHigh}},
+		{Release{ID: run + ".1", Reason: "provider failed"}, HoldState{ID: run + ".1", Agent: "lucky", Status: HoldReleased, Amount: 9000, Available: 1_000_000, Tier: TierHigh}},
+		{ListHolds{Agent: "lucky"}, Holds{Holds: []HoldState{hold}}},
+		{Deposit{ID: "d-1", Agent: "lucky", Amount: Dollar, Source: "faucet"}, posted},
+		{Transfer{ID: "t-1", From: "lucky", To: "bob", Amount: Cent, Memo: "thanks"}, posted},
+		{ListEntries{Agent: "lucky", After: 1}, Entries{Entries: []Posted{posted}}},
+		{VerifyLedger{}, LedgerReport{Transactions: 2, Accounts: 3, ActiveHolds: 1, Head: "ab", OK: true}},
+		{SignMessage{Agent: "lucky", To: bdr, Content: "hello", SignedAt: "2026-11-21T08:00:00.000Z"}, Signature{From: adr, Signature: "0x01"}},
+		{posted, nil},
+		{TierChanged{Agent: "lucky", From: TierHigh, To: TierNormal, Balance: 400 * Cent, EntrySeq: 2, At: at}, nil},
+
+		{SetSchedule{Agent: "lucky", Beats: []Beat{beat}}, Schedule{Entries: []ScheduleEntry{{Agent: "lucky", Beat: beat}}}},
+		{GetSchedule{Agent: "lucky"}, Schedule{Entries: []ScheduleEntry{{Agent: "lucky", Beat: beat}}}},
+		{SetAlarm{ID: turn.ID + ".0", Agent: "lucky", At: at, Reason: "slept enough"}, Alarm{Agent: "lucky", At: at}},
+		{RequestWake{Agent: "lucky", Cause: "creator-1", Reason: "I want to talk"}, wake},
+		{ListTicks{Agent: "lucky"}, Ticks{Ticks: []Ticked{tick}}},
+		{tick, nil},
+		{WakeRequested{Wake: wake}, nil},
+
+		{Send{From: adr, To: bdr, Content: "hello", SignedAt: "2026-11-21T08:00:00.000Z", Signature: "0x01"}, Sent{ID: "m1"}},
+		{ClaimInbox{Agent: "bob", Run: run, Limit: 10}, Inbox{Messages: []InboxMessage{inbox}}},
+		{SettleInbox{Agent: "bob", Run: run}, InboxCount{Unread: 0}},
+		{ListInbox{Agent: "bob"}, Inbox{Messages: []InboxMessage{inbox}}},
+		{CountInbox{Agent: "bob"}, InboxCount{Unread: 1}},
+		{MessageReceived{ID: "m1", Agent: "bob", From: adr, At: at}, nil},
+	}
+}

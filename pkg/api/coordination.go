@@ -1,0 +1,40 @@
+package api
+
+// Coordination is the one bucket: session locks, wakes and leases (design §3).
+const Coordination = "coordination"
+
+// LockKey is the key of a session's lock.
+func LockKey(session string) string { return "lock." + session }
+
+// Lock says who runs a session. Epoch grows with every owner and fences the
+// ones before.
+type Lock struct {
+	Run     string `json:"run"`
+	Owner   string `json:"owner"`
+	Epoch   uint64 `json:"epoch"`
+	Expires int64  `json:"expires"` // Unix microseconds; informative, the key's own TTL decides
+}
+
+// WakeKey is the key of a wake: created once per cause, deleted when loop has
+// turned it into a run.
+func WakeKey(agent, cause string) string { return "wake." + agent + "." + cause }
+
+// WakeKeys matches every wake of every agent.
+const WakeKeys = "wake.*.*"
+
+// Wake asks that an agent be woken.
+type Wake struct {
+	Agent  string    `json:"agent"`
+	Cause  string    `json:"cause"` // a [ValidKey]: "alarm", "cron-<name>-<minute>", "inbox-<id>", …
+	Reason string    `json:"reason"`
+	By     Principal `json:"by"`
+	At     int64     `json:"at"`
+}
+
+// LeaseKey is the key of a lease on a task that one replica does at a time.
+func LeaseKey(task string) string { return "lease." + task }
+
+// Lease says which replica does a task.
+type Lease struct {
+	Owner string `json:"owner"`
+}

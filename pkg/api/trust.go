@@ -1,0 +1,141 @@
+package api
+
+import (
+	"bytes"
+	"crypto/ed25519"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"io"
+	"strings"
+)
+
+// Principal is who is behind an input (design §6).
+type Principal struct {
+	Kind    PrincipalKind `json:"kind"`
+	Address string        `json:"address,omitempty"` // of a peer, checked by social
+}
+
+// PrincipalKind orders principals by authority.
+type PrincipalKind string
+
+// Principals, from the most to the least trusted. The zero value is treated as
+// external.
+const (
+	Creator       PrincipalKind = "creator"
+	Self          PrincipalKind = "self"
+	HeartbeatKind PrincipalKind = "heartbeat"
+	Peer          PrincipalKind = "peer"
+	External      PrincipalKind = "external"
+)
+
+// Authority of a principal, spec-core-2 §4.4: creator 100, self 80,
+// heartbeat 50, peer 40, external 20; anything else counts as external.
+func (k PrincipalKind) Authority() int {
+	switch k {
+	case Creator:
+		return 100
+	case Self:
+		return 80
+	case HeartbeatKind:
+		return 50
+	case Peer:
+		return 40
+	case External:
+	}
+	return 20
+}
+
+// Lowest returns the least trusted of ps: the authority of a turn is the lowest
+// among its inputs. Of equals the first wins; no input at all is Self.
+func Lowest(ps ...Principal) Principal {
+	low := Principal{Kind: Self}
+	for i, p := range ps {
+		if i == 0 || p.Kind.Authority() < low.Kind.Authority() {
+			low = p
+		}
+	}
+	return low
+}
+
+// Grant is what a decision token says: policy allowed this call, with these
+// arguments, in this turn, until it expires. The executor refuses a tool call
+// without one (design §6).
+type Grant struct {
+	Decision string    `json:"decision"` // id of the recorded decision
+	Agent    string    `json:"agent"`
+	Turn     string    `json:"turn"`
+	Index    int       `json:"index"` // of the call within its turn
+	Tool     string    `json:"tool"`
+	ArgsHash string    `json:"argsHash"` // see [ArgsHash]
+	By       Principal `json:"by"`
+	Expires  int64     `json:"expires"` // Unix microseconds
+}
+
+// Sign returns the token of g: base64url JSON, a dot, base64url Ed25519
+// signature over the part before the dot.
+func (g Grant) Sign(key ed25519.PrivateKey) (string, error) {
+	body, err := Encode(g)
+	if err != nil {
+		return "", err
+	}
+	head := base64.RawURLEncoding.EncodeToString(body)
+	return head + "." + base64.RawURLEncoding.EncodeToString(ed25519.Sign(key, []byte(head))), nil
+}
+
+// VerifyGrant returns the grant of a token that one of keys signed. Everything
+// else, expiry and binding included, is the caller's to compare; a token nobody
+// signed is Denied.
+func VerifyGrant(token string, keys ...ed25519.PublicKey) (Grant, error) {
+	fault := &Error{
+		Code: Denied, Message: "the decision token is not signed by policy",
+		Next: "ask policy again; if it repeats, check that loop and policy share one installation",
+	}
+	head, sig, ok := strings.Cut(token, ".")
+	if !ok {
+		return Grant{}, fault
+	}
+	raw, err := base64.RawURLEncoding.DecodeString(sig)
+	if err != nil {
+		return Grant{}, fault
+	}
+	for _, k := range keys {
+		if len(k) != ed25519.PublicKeySize || !ed25519.Verify(k, []byte(head), raw) {
+			continue
+		}
+		body, err := base64.RawURLEncoding.DecodeString(head)
+		if err != nil {
+			return Grant{}, fault
+		}
+		var g Grant
+		if err := Decode(body, &g); err != nil {
+			return Grant{}, fault
+		}
+		return g, nil
+	}
+	return Grant{}, fault
+}
+
+// ArgsHash is the SHA-256, in hex, of a tool call's arguments in canonical
+// form: keys sorted, no insignificant space, numbers as written. Two spellings
+// of the same arguments hash alike; arguments that are not one JSON value are
+// Invalid.
+func ArgsHash(args json.RawMessage) (string, error) {
+	dec := json.NewDecoder(bytes.NewReader(args))
+	dec.UseNumber()
+	var v any
+	if err := dec.Decode(&v); err != nil {
+		return "", Errorf(Invalid, "tool arguments are not JSON: %v", err)
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return "", Errorf(Invalid, "tool arguments are more than one JSON value")
+	}
+	canonical, err := Encode(v)
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256(canonical)
+	return hex.EncodeToString(sum[:]), nil
+}
