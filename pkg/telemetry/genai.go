@@ -1,0 +1,135 @@
+package telemetry
+
+import (
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+)
+
+// Attributes of the GenAI conventions, semconv v1.41, the last core release
+// that has them. They are still in development there, so every name that we
+// emit is in this file and in its golden. The attributes for content (messages,
+// instructions, arguments and results of tools) are left out on purpose.
+const (
+	GenAIOperationName           = attribute.Key("gen_ai.operation.name")
+	GenAIProviderName            = attribute.Key("gen_ai.provider.name")
+	GenAIAgentID                 = attribute.Key("gen_ai.agent.id")
+	GenAIAgentName               = attribute.Key("gen_ai.agent.name")
+	GenAIAgentVersion            = attribute.Key("gen_ai.agent.version")
+	GenAIConversationID          = attribute.Key("gen_ai.conversation.id")
+	GenAIRequestModel            = attribute.Key("gen_ai.request.model")
+	GenAIRequestMaxTokens        = attribute.Key("gen_ai.request.max_tokens")
+	GenAIRequestTemperature      = attribute.Key("gen_ai.request.temperature")
+	GenAIRequestStream           = attribute.Key("gen_ai.request.stream")
+	GenAIResponseModel           = attribute.Key("gen_ai.response.model")
+	GenAIResponseID              = attribute.Key("gen_ai.response.id")
+	GenAIResponseFinishReasons   = attribute.Key("gen_ai.response.finish_reasons")      // strings
+	GenAIResponseTimeToFirst     = attribute.Key("gen_ai.response.time_to_first_chunk") // seconds
+	GenAIUsageInputTokens        = attribute.Key("gen_ai.usage.input_tokens")
+	GenAIUsageOutputTokens       = attribute.Key("gen_ai.usage.output_tokens")
+	GenAIUsageCacheReadTokens    = attribute.Key("gen_ai.usage.cache_read.input_tokens")
+	GenAIUsageCacheWrittenTokens = attribute.Key("gen_ai.usage.cache_creation.input_tokens")
+	GenAIUsageReasoningTokens    = attribute.Key("gen_ai.usage.reasoning.output_tokens")
+	GenAITokenType               = attribute.Key("gen_ai.token.type") // of metrics: input or output
+	GenAIToolName                = attribute.Key("gen_ai.tool.name")
+	GenAIToolCallID              = attribute.Key("gen_ai.tool.call.id")
+	GenAIToolType                = attribute.Key("gen_ai.tool.type")
+	ErrorType                    = attribute.Key("error.type")
+)
+
+// Values of [GenAIOperationName].
+const (
+	OperationInvokeAgent  = "invoke_agent"
+	OperationChat         = "chat"
+	OperationExecuteTool  = "execute_tool"
+	OperationSearchMemory = "search_memory"
+	OperationUpsertMemory = "upsert_memory"
+)
+
+// Metrics of the GenAI conventions, semconv v1.41. Durations are in seconds;
+// [Providers] give these histograms the buckets that the conventions ask for.
+const (
+	MetricOperationDuration  = "gen_ai.client.operation.duration"
+	MetricTokenUsage         = "gen_ai.client.token.usage"
+	MetricTimeToFirstChunk   = "gen_ai.client.operation.time_to_first_chunk"
+	MetricTimePerOutputChunk = "gen_ai.client.operation.time_per_output_chunk"
+)
+
+// EventFirstChunk is the event on a chat span when the answer begins.
+const EventFirstChunk = "first_chunk"
+
+// Attributes of our own. Agents, turns and payments belong on spans only:
+// metrics have closed sets of values.
+const (
+	AgentID              = attribute.Key("automaton.agent.id")
+	TurnID               = attribute.Key("automaton.turn.id")
+	TurnState            = attribute.Key("automaton.turn.state")
+	SurvivalTier         = attribute.Key("automaton.survival.tier")
+	TaskName             = attribute.Key("automaton.task.name")
+	PolicyDecision       = attribute.Key("automaton.policy.decision")
+	PolicyReasonCode     = attribute.Key("automaton.policy.reason_code")
+	PolicyRulesEvaluated = attribute.Key("automaton.policy.rules_evaluated")
+	PaymentID            = attribute.Key("automaton.payment.id")
+	PaymentPhase         = attribute.Key("automaton.payment.phase")
+	LedgerTxID           = attribute.Key("automaton.ledger.tx_id")
+	CostMicros           = attribute.Key("automaton.cost.usd_micros") // int64, micro-USD
+	ChainTxHash          = attribute.Key("automaton.chain.tx_hash")
+	ChainBlockNumber     = attribute.Key("automaton.chain.block_number")
+	X402Scheme           = attribute.Key("x402.scheme")
+	X402Network          = attribute.Key("x402.network")
+	X402Amount           = attribute.Key("x402.amount") // decimal text, minor units of the asset
+	X402Asset            = attribute.Key("x402.asset")
+)
+
+// Attributes of NATS that the messaging conventions do not have.
+const (
+	NATSDeliveryCount  = attribute.Key("messaging.nats.delivery_count")
+	NATSStreamSequence = attribute.Key("messaging.nats.stream.sequence")
+)
+
+// InvokeAgent gives the name and the options of the span of a turn. What
+// samplers look at is set at the start, as the conventions require.
+func InvokeAgent(agentName, agentID, conversation string) (string, []trace.SpanStartOption) {
+	return OperationInvokeAgent + " " + agentName, start(
+		trace.SpanKindInternal,
+		GenAIOperationName.String(OperationInvokeAgent),
+		GenAIAgentName.String(agentName),
+		GenAIAgentID.String(agentID),
+		GenAIConversationID.String(conversation),
+		AgentID.String(agentID),
+	)
+}
+
+// Chat gives the name and the options of the span of one call to a model; each
+// retry and each fallback is a span of its own.
+func Chat(provider, model string) (string, []trace.SpanStartOption) {
+	return OperationChat + " " + model, start(
+		trace.SpanKindClient,
+		GenAIOperationName.String(OperationChat),
+		GenAIProviderName.String(provider),
+		GenAIRequestModel.String(model),
+	)
+}
+
+// ExecuteTool gives the name and the options of the span of a tool call.
+func ExecuteTool(tool, callID string) (string, []trace.SpanStartOption) {
+	return OperationExecuteTool + " " + tool, start(
+		trace.SpanKindInternal,
+		GenAIOperationName.String(OperationExecuteTool),
+		GenAIToolName.String(tool),
+		GenAIToolCallID.String(callID),
+		GenAIToolType.String("function"),
+	)
+}
+
+func start(kind trace.SpanKind, attrs ...attribute.KeyValue) []trace.SpanStartOption {
+	return []trace.SpanStartOption{trace.WithSpanKind(kind), trace.WithAttributes(attrs...)}
+}
+
+// Fail marks the span as failed. errType is one of a closed set, such as
+// policy_denied; reason is for people and must hold no content and no secret.
+// A span that succeeded keeps its status unset.
+func Fail(span trace.Span, errType, reason string) {
+	span.SetAttributes(ErrorType.String(errType))
+	span.SetStatus(codes.Error, reason)
+}

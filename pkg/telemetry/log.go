@@ -1,0 +1,111 @@
+package telemetry
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+
+	"go.opentelemetry.io/otel/trace"
+)
+
+// Config is what an operator sets about logs. The zero value logs JSON from
+// level info up.
+type Config struct {
+	Log       string `env:"log" oneof:"debug|info|warn|error" help:"least level to log"`
+	LogFormat string `env:"log_format" oneof:"json|text" help:"form of the log lines"`
+}
+
+// NewLogger returns a logger that writes one line per record to w. Records that
+// are logged with the context of a span carry its trace_id and span_id, and the
+// agent_id and turn_id of its baggage, at the top level of the line whatever
+// groups the logger has. It is safe for concurrent use if w's Write may be
+// called by one goroutine at a time.
+func NewLogger(w io.Writer, cfg Config) (*slog.Logger, error) {
+	var level slog.Level
+	if cfg.Log != "" {
+		if err := level.UnmarshalText([]byte(cfg.Log)); err != nil {
+			return nil, fmt.Errorf("log level %q: want debug, info, warn or error", cfg.Log)
+		}
+	}
+	opts := &slog.HandlerOptions{Level: level}
+	switch strings.ToLower(cfg.LogFormat) {
+	case "", "json":
+		return slog.New(traced{next: slog.NewJSONHandler(w, opts)}), nil
+	case "text":
+		return slog.New(traced{next: slog.NewTextHandler(w, opts)}), nil
+	}
+	return nil, fmt.Errorf("log format %q: want json or text", cfg.LogFormat)
+}
+
+// traced adds what the context knows to each record.
+type traced struct {
+	next slog.Handler
+	// Once a group is open, attributes added to next would land inside it. So
+	// the handler as it was before the first group is kept, with the steps
+	// that lead from it to next.
+	top   slog.Handler
+	steps []func(slog.Handler) slog.Handler
+}
+
+func (h traced) Enabled(ctx context.Context, level slog.Level) bool {
+	return h.next.Enabled(ctx, level)
+}
+
+func (h traced) Handle(ctx context.Context, r slog.Record) error {
+	attrs := fromContext(ctx)
+	if len(attrs) == 0 {
+		return h.next.Handle(ctx, r)
+	}
+	if h.top == nil {
+		r = r.Clone()
+		r.AddAttrs(attrs...)
+		return h.next.Handle(ctx, r)
+	}
+	next := h.top.WithAttrs(attrs)
+	for _, step := range h.steps {
+		next = step(next)
+	}
+	return next.Handle(ctx, r)
+}
+
+func fromContext(ctx context.Context) []slog.Attr {
+	var attrs []slog.Attr
+	if sc := trace.SpanContextFromContext(ctx); sc.IsValid() {
+		attrs = append(attrs, slog.String("trace_id", sc.TraceID().String()), slog.String("span_id", sc.SpanID().String()))
+	}
+	agent, turn := Turn(ctx)
+	if agent != "" {
+		attrs = append(attrs, slog.String("agent_id", agent))
+	}
+	if turn != "" {
+		attrs = append(attrs, slog.String("turn_id", turn))
+	}
+	return attrs
+}
+
+func (h traced) WithAttrs(attrs []slog.Attr) slog.Handler {
+	if len(attrs) == 0 {
+		return h
+	}
+	return h.with(func(n slog.Handler) slog.Handler { return n.WithAttrs(attrs) })
+}
+
+func (h traced) WithGroup(name string) slog.Handler {
+	if name == "" {
+		return h
+	}
+	if h.top == nil {
+		h.top = h.next
+	}
+	return h.with(func(n slog.Handler) slog.Handler { return n.WithGroup(name) })
+}
+
+func (h traced) with(step func(slog.Handler) slog.Handler) traced {
+	h.next = step(h.next)
+	if h.top != nil {
+		h.steps = append(h.steps[:len(h.steps):len(h.steps)], step)
+	}
+	return h
+}

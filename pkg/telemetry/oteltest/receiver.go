@@ -1,0 +1,110 @@
+// Package oteltest receives traces as a collector does, over OTLP and gRPC, and
+// judges them. It is for tests: what it accepts is kept in memory until the
+// test ends.
+package oteltest
+
+import (
+	"context"
+	"errors"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
+	"google.golang.org/grpc"
+)
+
+// Collector is an OTLP trace receiver on a port of its own. Its methods may be
+// called concurrently.
+type Collector struct {
+	collector.UnimplementedTraceServiceServer
+	t        testing.TB
+	endpoint string
+
+	mu      sync.Mutex
+	spans   []Span
+	arrived chan struct{} // closed and replaced when spans arrive
+}
+
+// Receiver starts a collector on 127.0.0.1 that stops with the test.
+func Receiver(t testing.TB) *Collector {
+	t.Helper()
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &Collector{t: t, endpoint: "http://" + l.Addr().String(), arrived: make(chan struct{})}
+	server := grpc.NewServer()
+	collector.RegisterTraceServiceServer(server, c)
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(l) }()
+	t.Cleanup(func() {
+		server.Stop()
+		if err := <-served; err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+			t.Errorf("trace receiver: %v", err)
+		}
+	})
+	return c
+}
+
+// Endpoint is the value for OTEL_EXPORTER_OTLP_ENDPOINT.
+func (c *Collector) Endpoint() string { return c.endpoint }
+
+// Lookup is an environment that has nothing but this collector's endpoint.
+func (c *Collector) Lookup(name string) (string, bool) {
+	if name == "OTEL_EXPORTER_OTLP_ENDPOINT" {
+		return c.endpoint, true
+	}
+	return "", false
+}
+
+// Export is the method that exporters call.
+func (c *Collector) Export(_ context.Context, req *collector.ExportTraceServiceRequest) (*collector.ExportTraceServiceResponse, error) {
+	spans, err := decode(req)
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.spans = append(c.spans, spans...)
+	close(c.arrived)
+	c.arrived = make(chan struct{})
+	return &collector.ExportTraceServiceResponse{}, nil
+}
+
+// Spans returns what has arrived so far, in the order of arrival.
+func (c *Collector) Spans() []Span {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.spans)
+}
+
+// Wait returns the spans as soon as enough says so; it is asked whenever some
+// arrive. When ctx ends first the test fails, and Wait returns what there is.
+func (c *Collector) Wait(ctx context.Context, enough func([]Span) bool) []Span {
+	c.t.Helper()
+	for {
+		c.mu.Lock()
+		spans, arrived := slices.Clone(c.spans), c.arrived
+		c.mu.Unlock()
+		if enough(spans) {
+			return spans
+		}
+		select {
+		case <-arrived:
+		case <-ctx.Done():
+			c.t.Errorf("waited for spans until %v; %d arrived: %s", ctx.Err(), len(spans), strings.Join(names(spans), ", "))
+			return spans
+		}
+	}
+}
+
+func names(spans []Span) []string {
+	out := make([]string, len(spans))
+	for i, s := range spans {
+		out[i] = s.Service + " " + s.Name
+	}
+	return out
+}

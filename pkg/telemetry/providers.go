@@ -1,0 +1,95 @@
+package telemetry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/attribute"
+	promexporter "go.opentelemetry.io/otel/exporters/prometheus"
+	"go.opentelemetry.io/otel/metric"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/resource"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
+)
+
+// Providers are one service's tracers and meters. They may be used
+// concurrently.
+type Providers struct {
+	exporters *Exporters
+	service   string
+	replica   int
+	registry  *prometheus.Registry
+	tracers   *sdktrace.TracerProvider
+	meters    *sdkmetric.MeterProvider
+}
+
+// Start makes the providers of a service; service is its service.name. Every
+// trace is sampled unless OTEL_TRACES_SAMPLER says otherwise. The caller shuts
+// them down.
+func (e *Exporters) Start(ctx context.Context, service string) (*Providers, error) {
+	attrs := []attribute.KeyValue{
+		attribute.String("service.name", service),
+		attribute.String("service.namespace", "anima"),
+		attribute.String("service.version", e.opts.Version),
+	}
+	if e.opts.Instance != "" {
+		attrs = append(attrs, attribute.String("service.instance.id", e.opts.Instance))
+	}
+	// Later options win, so OTEL_SERVICE_NAME cannot give six services one name.
+	res, err := resource.New(ctx, resource.WithTelemetrySDK(), resource.WithFromEnv(), resource.WithAttributes(attrs...))
+	if err != nil {
+		return nil, fmt.Errorf("OTEL_RESOURCE_ATTRIBUTES: want key=value,key=value: %w", err)
+	}
+
+	traces := []sdktrace.TracerProviderOption{sdktrace.WithResource(res), sdktrace.WithIDGenerator(ids{})}
+	if e.queue != nil {
+		traces = append(traces, sdktrace.WithSpanProcessor(stampTurn{}), sdktrace.WithSpanProcessor(e.queue))
+	}
+	p := &Providers{
+		exporters: e,
+		service:   service,
+		registry:  prometheus.NewRegistry(),
+		tracers:   sdktrace.NewTracerProvider(traces...),
+	}
+	err = e.join(p, func(labels prometheus.Labels) error {
+		// The service is a label of every series, and scopes say nothing more,
+		// so target_info and otel_scope_ labels would only be noise.
+		reader, err := promexporter.New(
+			promexporter.WithRegisterer(prometheus.WrapRegistererWith(labels, p.registry)),
+			promexporter.WithoutTargetInfo(),
+			promexporter.WithoutScopeInfo(),
+		)
+		if err != nil {
+			return err
+		}
+		p.meters = sdkmetric.NewMeterProvider(sdkmetric.WithResource(res), sdkmetric.WithReader(reader), sdkmetric.WithView(buckets))
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("open the metrics of %s: %w", service, err)
+	}
+	return p, nil
+}
+
+// TracerProvider gives tracers whose spans carry the service's name.
+func (p *Providers) TracerProvider() trace.TracerProvider { return p.tracers }
+
+// MeterProvider gives meters whose series carry the label service. Histograms
+// whose unit is s get bounds from 50 µs to 2 minutes, whatever they ask for.
+func (p *Providers) MeterProvider() metric.MeterProvider { return p.meters }
+
+// ForceFlush sends the spans that have ended, those of the process's other
+// services included; see [Exporters.ForceFlush].
+func (p *Providers) ForceFlush(ctx context.Context) error { return p.exporters.ForceFlush(ctx) }
+
+// Shutdown flushes, takes the service's series off the metrics page and makes
+// its tracers and meters do nothing. Further calls do nothing.
+func (p *Providers) Shutdown(ctx context.Context) error {
+	if !p.exporters.leave(p) {
+		return nil
+	}
+	return errors.Join(p.tracers.Shutdown(ctx), p.meters.Shutdown(ctx))
+}

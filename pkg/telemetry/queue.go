@@ -1,0 +1,138 @@
+package telemetry
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+)
+
+// flushRoom is the space in the SDK's queue for its flush markers, so that they
+// never take the place of a span.
+const flushRoom = 128
+
+// queue is the one way of a process's spans to the collector, shared by all of
+// its Providers. It bounds what waits and accounts for every span: sent, failed
+// or dropped. As a span processor it outlives the providers it is given to.
+type queue struct {
+	batcher sdktrace.SpanProcessor
+	room    int64
+	waiting atomic.Int64 // ended, and neither sent nor failed
+	log     *slog.Logger
+
+	sent, failed, dropped prometheus.Counter
+
+	exporter sdktrace.SpanExporter
+	stopped  chan struct{} // closed when the batcher has let go of the exporter
+
+	mu   sync.Mutex
+	down bool  // the last batch failed
+	lost error // why spans were lost since the last flush
+}
+
+func newQueue(exporter sdktrace.SpanExporter, size batching, log *slog.Logger, spans *prometheus.CounterVec) *queue {
+	q := &queue{
+		room:     int64(size.queue),
+		log:      log,
+		sent:     spans.WithLabelValues("sent"),
+		failed:   spans.WithLabelValues("failed"),
+		dropped:  spans.WithLabelValues("dropped"),
+		exporter: exporter,
+		stopped:  make(chan struct{}),
+	}
+	q.batcher = sdktrace.NewBatchSpanProcessor(
+		accounted{q},
+		sdktrace.WithMaxQueueSize(size.queue+flushRoom),
+		sdktrace.WithMaxExportBatchSize(size.batch),
+		sdktrace.WithBatchTimeout(time.Duration(size.delay)*time.Millisecond),
+	)
+	return q
+}
+
+func (*queue) OnStart(context.Context, sdktrace.ReadWriteSpan) {}
+
+func (q *queue) OnEnd(s sdktrace.ReadOnlySpan) {
+	if !s.SpanContext().IsSampled() {
+		return
+	}
+	if q.waiting.Add(1) > q.room {
+		q.waiting.Add(-1)
+		q.dropped.Inc()
+		q.lose(errors.New("more spans ended than could be sent: raise OTEL_BSP_MAX_QUEUE_SIZE"))
+		return
+	}
+	q.batcher.OnEnd(s)
+}
+
+// ForceFlush sends what waits and says what was lost since the last flush.
+func (q *queue) ForceFlush(ctx context.Context) error {
+	err := q.batcher.ForceFlush(ctx)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	err = errors.Join(err, q.lost)
+	q.lost = nil
+	return err
+}
+
+// Shutdown is called by the providers, of which others may go on: it flushes.
+func (q *queue) Shutdown(ctx context.Context) error { return q.ForceFlush(ctx) }
+
+// close sends what waits, until ctx ends, and closes the connection.
+func (q *queue) close(ctx context.Context) error {
+	err := q.batcher.Shutdown(ctx)
+	if err != nil {
+		// Out of time: cancel the export that is under way, or the batcher
+		// would go on behind our back.
+		err = errors.Join(err, q.exporter.Shutdown(ctx))
+		<-q.stopped
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	err = errors.Join(err, q.lost)
+	q.lost = nil
+	return err
+}
+
+func (q *queue) lose(err error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.lost = err
+}
+
+// accounted is the exporter as the batcher sees it. The SDK would hand errors
+// to a global handler; here they are counted, logged when they begin and end,
+// and kept for the next flush.
+type accounted struct{ q *queue }
+
+func (a accounted) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
+	q := a.q
+	err := q.exporter.ExportSpans(ctx, spans)
+	q.waiting.Add(int64(-len(spans)))
+	if err != nil {
+		q.failed.Add(float64(len(spans)))
+		q.lose(err)
+	} else {
+		q.sent.Add(float64(len(spans)))
+	}
+	q.mu.Lock()
+	was := q.down
+	q.down = err != nil
+	q.mu.Unlock()
+	switch {
+	case err != nil && !was:
+		q.log.WarnContext(ctx, "traces are not sent: is the collector up?", "err", err)
+	case err == nil && was:
+		q.log.InfoContext(ctx, "traces are sent again")
+	}
+	return nil
+}
+
+func (a accounted) Shutdown(ctx context.Context) error {
+	defer close(a.q.stopped)
+	return a.q.exporter.Shutdown(ctx)
+}

@@ -1,0 +1,23 @@
+// Package telemetry makes a process observable: JSON logs that carry trace ids,
+// traces sent over OTLP, and metrics in Prometheus' form with exemplars. It is
+// the only package that speaks the OpenTelemetry SDK; everyone else takes a
+// trace.TracerProvider and a metric.MeterProvider of the OpenTelemetry API.
+//
+// A process opens one [Exporters] and starts one [Providers] for each service
+// that it hosts: six services keep their six names and share one connection,
+// one queue and one metrics page. Nothing is registered globally, so a process
+// may open as many as it likes.
+//
+// Where traces go is said by the standard variables: OTEL_EXPORTER_OTLP_ENDPOINT
+// or OTEL_EXPORTER_OTLP_TRACES_ENDPOINT (a URL), OTEL_EXPORTER_OTLP_PROTOCOL
+// (grpc, the default, or http/protobuf), OTEL_EXPORTER_OTLP_HEADERS, _TIMEOUT,
+// _COMPRESSION and _CERTIFICATE, OTEL_BSP_*, OTEL_TRACES_SAMPLER,
+// OTEL_RESOURCE_ATTRIBUTES, OTEL_TRACES_EXPORTER=none and OTEL_SDK_DISABLED.
+// Without an endpoint spans are still made and sampled, so that logs, messages
+// and stored rows have their ids, and are sent nowhere. OTEL_SERVICE_NAME has no
+// effect, because one process may host several services. Metrics are not sent:
+// Prometheus or a collector fetches them from [Exporters.Handler].
+//
+// The package does not decide what is measured, and never puts the content of
+// prompts, answers or tool calls into a span.
+package telemetry
