@@ -1,0 +1,203 @@
+// Package embednats runs a NATS server with JetStream inside this process. It is
+// the only package that links the server; what is said over NATS is no matter of
+// its own.
+package embednats
+
+import (
+	"context"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+)
+
+const (
+	maxPayload = 8 << 20   // bytes; a transcript page with tool output fits
+	maxMemory  = 256 << 20 // bytes for streams in memory; ours are files
+
+	// A refused login over the in-process pipe waits this long: nobody reads the
+	// server's answer. It also bounds how long a client may not read.
+	writeDeadline = 2 * time.Second
+
+	startTimeout = time.Minute // where ctx has no deadline; reading back a million messages takes seconds
+)
+
+// Options of a server.
+type Options struct {
+	// Dir keeps the streams. It is made if it is missing and belongs to one running
+	// server. JetStream takes up to three quarters of what is free on its disk.
+	Dir string
+	// Listen is the address for other processes, "127.0.0.1:4222"; port 0 picks a
+	// free one, no host means 127.0.0.1. Empty: no port is opened. An address that
+	// other machines reach needs a Token.
+	Listen string
+	// Token is asked of every client, those in this process included. Empty: none.
+	Token string
+	// SyncAlways puts each message on the disk before it is acknowledged.
+	SyncAlways bool
+	// SyncInterval is how often the disk is synced otherwise, and so what a power
+	// cut may take; a crash of this process takes nothing. 0: the server's 2 minutes.
+	SyncInterval time.Duration
+	// Log takes the server's lines at their levels; nil: none.
+	Log *slog.Logger
+	// Name of the server in the lists of clients. Empty: "anima".
+	Name string
+}
+
+// Server is a running server. It is safe for concurrent use.
+type Server struct {
+	ns     *server.Server
+	listen bool
+	stop   func()
+}
+
+// Start runs a server and returns when it takes connections. ctx bounds the start
+// only; the server runs until Shutdown.
+func Start(ctx context.Context, o Options) (*Server, error) {
+	if o.Name == "" {
+		o.Name = "anima"
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	opts := &server.Options{
+		ServerName: o.Name, NoSigs: true, DontListen: o.Listen == "",
+		JetStream: true, StoreDir: o.Dir, JetStreamMaxMemory: maxMemory, DisableJetStreamBanner: true,
+		SyncAlways: o.SyncAlways, SyncInterval: o.SyncInterval,
+		MaxPayload: maxPayload, WriteDeadline: writeDeadline,
+	}
+	if o.Token != "" {
+		opts.CustomClientAuthentication = token(o.Token)
+	}
+	if o.Listen != "" {
+		var err error
+		if opts.Host, opts.Port, err = address(ctx, o.Listen, o.Token != ""); err != nil {
+			return nil, err
+		}
+	}
+	lock, err := lockDir(o.Dir)
+	if err != nil {
+		return nil, err
+	}
+	ns, err := server.NewServer(opts)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("nats server: %w", err), lock.Close())
+	}
+	s := &Server{ns: ns, listen: o.Listen != "", stop: sync.OnceFunc(func() {
+		ns.Shutdown()
+		ns.WaitForShutdown()
+		if err := lock.Close(); err != nil {
+			o.Log.Error("nats server: lock not released", "err", err)
+		}
+	})}
+	log := &logger{log: o.Log, fatal: make(chan string, 1)}
+	debug := o.Log.Enabled(ctx, slog.LevelDebug)
+	ns.SetLoggerV2(log, debug, false, false) // no trace: it would show payloads
+	if err := s.start(ctx, log.fatal); err != nil {
+		s.Shutdown()
+		return nil, fmt.Errorf("nats server in %s: %w", o.Dir, err)
+	}
+	return s, nil
+}
+
+// start waits until the server has read its streams and listens. The server tells
+// its log what stops it, and nobody else.
+func (s *Server) start(ctx context.Context, fatal <-chan string) error {
+	started := make(chan struct{})
+	go func() {
+		defer close(started)
+		s.ns.Start()
+	}()
+	var ended error
+	select {
+	case <-started:
+	case <-ctx.Done():
+		ended = fmt.Errorf("not ready: %w", ctx.Err())
+		s.ns.Shutdown()
+		<-started
+	}
+	select {
+	case text := <-fatal:
+		return errors.New(text)
+	default:
+	}
+	if ended == nil && !s.ns.ReadyForConnections(time.Second) {
+		ended = errors.New("not ready; its log says why")
+	}
+	return ended
+}
+
+// InProcess connects clients of this process without a port; give it to
+// nats.InProcessServer.
+func (s *Server) InProcess() nats.InProcessConnProvider { return s.ns }
+
+// ClientURL is where other processes on this machine connect; "" without a port.
+func (s *Server) ClientURL() string {
+	addr, ok := s.ns.Addr().(*net.TCPAddr)
+	if !s.listen || !ok {
+		return ""
+	}
+	host := addr.IP.String()
+	if addr.IP.IsUnspecified() {
+		host = "127.0.0.1"
+	}
+	return "nats://" + net.JoinHostPort(host, strconv.Itoa(addr.Port))
+}
+
+// Healthz reports whether the server takes connections and has all its streams
+// and consumers.
+func (s *Server) Healthz() error {
+	h := s.ns.Healthz(nil)
+	if h.Error != "" {
+		return fmt.Errorf("nats server: %s", h.Error)
+	}
+	return nil
+}
+
+// Shutdown stops the server and returns when its files are closed. Clients that
+// should not lose what they are sending drain before. It may be called again.
+func (s *Server) Shutdown() { s.stop() }
+
+// token lets in who knows it. The server's own check would warn of a password in
+// the configuration, which there is not.
+type token string
+
+func (t token) Check(c server.ClientAuthentication) bool {
+	return subtle.ConstantTimeCompare([]byte(t), []byte(c.GetOpts().Token)) == 1
+}
+
+// address checks listen and says why nothing can listen there.
+func address(ctx context.Context, listen string, secret bool) (host string, port int, err error) {
+	host, p, err := net.SplitHostPort(listen)
+	if err != nil {
+		return "", 0, fmt.Errorf("nats address %q: %w; use host:port, as in 127.0.0.1:4222", listen, err)
+	}
+	if host == "" {
+		host = "127.0.0.1"
+	}
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort(host, p))
+	if err != nil {
+		return "", 0, fmt.Errorf("nats address %s: %w; stop what uses it or choose another port (0 picks a free one)", listen, err)
+	}
+	bound, err := netip.ParseAddrPort(l.Addr().String())
+	if err = errors.Join(err, l.Close()); err != nil { // the server opens it again by itself
+		return "", 0, fmt.Errorf("nats address %s: %w", listen, err)
+	}
+	if !bound.Addr().Unmap().IsLoopback() && !secret {
+		return "", 0, fmt.Errorf("nats address %s is open to other machines: set a token or listen on 127.0.0.1", listen)
+	}
+	if port = int(bound.Port()); p == "0" {
+		port = server.RANDOM_PORT // not the one just seen: it may be taken by now
+	}
+	return host, port, nil
+}

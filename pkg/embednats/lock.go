@@ -1,0 +1,47 @@
+package embednats
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+)
+
+// lockDir makes dir and takes it for one server: two on the same files destroy
+// them. The kernel gives the lock back when the process ends, however it does.
+func lockDir(dir string) (_ *os.File, err error) {
+	if dir == "" {
+		return nil, errors.New("nats folder: none given")
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("nats folder: %w; name one that this user may write", err)
+	}
+	f, err := os.OpenFile(filepath.Join(dir, "server.lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("nats folder: %w; name one that this user may write", err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, f.Close())
+		}
+	}()
+	err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		pid, readErr := io.ReadAll(io.LimitReader(f, 32))
+		return nil, errors.Join(fmt.Errorf("nats folder %s is in use by process %s: stop it, or name another folder",
+			dir, strings.TrimSpace(string(pid))), readErr)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("nats folder %s: lock: %w", dir, err)
+	}
+	if err := f.Truncate(0); err != nil {
+		return nil, fmt.Errorf("nats folder: %w", err)
+	}
+	if _, err := fmt.Fprintln(f, os.Getpid()); err != nil {
+		return nil, fmt.Errorf("nats folder: %w", err)
+	}
+	return f, nil
+}

@@ -1,0 +1,165 @@
+package sqldb
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
+)
+
+// What went wrong, in words of neither engine.
+var (
+	// ErrNotFound: no row matched.
+	ErrNotFound = errors.New("not found")
+	// ErrConflict: a unique, foreign key or check constraint refused the write.
+	ErrConflict = errors.New("conflict")
+	// ErrBusy: another transaction was in the way. InTx tries again by itself.
+	ErrBusy = errors.New("database busy")
+	// ErrUnavailable: the database cannot be reached, or is out of space. A commit
+	// that ended so may have happened.
+	ErrUnavailable = errors.New("database unavailable")
+)
+
+// Violation is the kind of a constraint.
+type Violation string
+
+// The violations behind ErrConflict.
+const (
+	Unique     Violation = "unique"
+	ForeignKey Violation = "foreign key"
+	Check      Violation = "check"
+)
+
+// Error is an engine's error under a neutral name. errors.Is finds Kind,
+// errors.As also the engine's own error.
+type Error struct {
+	Kind      error // ErrNotFound, ErrConflict, ErrBusy or ErrUnavailable
+	Violation Violation
+	// Constraint is the name that the engine gives. A named CHECK has the same on
+	// both; for a unique one SQLite names the columns ("t.a, t.b") and Postgres
+	// the constraint; SQLite does not name foreign keys.
+	Constraint string
+	cause      error
+}
+
+func (e *Error) Error() string {
+	if errors.Is(e.Kind, ErrNotFound) {
+		return e.Kind.Error()
+	}
+	return fmt.Sprintf("%s: %s", e.Kind, e.cause)
+}
+
+// Unwrap returns the kind and the cause.
+func (e *Error) Unwrap() []error { return []error{e.Kind, e.cause} }
+
+// Map gives an engine's error its neutral name; other errors, nil included, it
+// returns as they are. The text holds constraint names, never the values of a
+// row. Whatever the methods of this package return is mapped already.
+func Map(err error) error {
+	if _, done := errors.AsType[*Error](err); err == nil || done {
+		return err
+	}
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return mapPostgres(pg, err)
+	}
+	if lite, ok := errors.AsType[*sqlite.Error](err); ok {
+		return mapSQLite(lite, err)
+	}
+	_, connecting := errors.AsType[*pgconn.ConnectError](err)
+	_, network := errors.AsType[net.Error](err)
+	cut := errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrConnDone)
+	ended := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return &Error{Kind: ErrNotFound, cause: err}
+	case ended:
+		return err
+	case connecting, network, cut, pgconn.SafeToRetry(err):
+		return &Error{Kind: ErrUnavailable, cause: err}
+	}
+	return err
+}
+
+// mapIn maps an error of a call made under ctx. A call that was cut short by ctx
+// answers errors.Is with the reason, whatever the engine calls it.
+func mapIn(ctx context.Context, err error) error { return mapCause(ctx.Err(), err) }
+
+func mapCause(ended, err error) error {
+	if err != nil && ended != nil && !errors.Is(err, ended) {
+		return fmt.Errorf("%w: %w", ended, err)
+	}
+	return Map(err)
+}
+
+// https://www.postgresql.org/docs/current/errcodes-appendix.html
+func mapPostgres(pg *pgconn.PgError, err error) error {
+	conflict := func(v Violation) error {
+		return &Error{Kind: ErrConflict, Violation: v, Constraint: pg.ConstraintName, cause: err}
+	}
+	switch pg.Code {
+	case "23505", "23P01":
+		return conflict(Unique)
+	case "23503", "23001":
+		return conflict(ForeignKey)
+	case "23514":
+		return conflict(Check)
+	case "40001", "40P01", "55P03": // serialization, deadlock, lock not available
+		return &Error{Kind: ErrBusy, cause: err}
+	case "57P01", "57P02", "57P03", "57P05", "25P03": // shut down, crashed, starting; idle for too long
+		return &Error{Kind: ErrUnavailable, cause: err}
+	}
+	if strings.HasPrefix(pg.Code, "08") || strings.HasPrefix(pg.Code, "53") { // connection; out of resources
+		return &Error{Kind: ErrUnavailable, cause: err}
+	}
+	return err
+}
+
+// https://www.sqlite.org/rescode.html
+func mapSQLite(lite *sqlite.Error, err error) error {
+	conflict := func(v Violation) error {
+		return &Error{Kind: ErrConflict, Violation: v, Constraint: constraintIn(lite.Error()), cause: err}
+	}
+	switch lite.Code() {
+	case sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY, sqlite3.SQLITE_CONSTRAINT_ROWID:
+		return conflict(Unique)
+	case sqlite3.SQLITE_CONSTRAINT_FOREIGNKEY:
+		return conflict(ForeignKey)
+	case sqlite3.SQLITE_CONSTRAINT_CHECK:
+		return conflict(Check)
+	}
+	switch lite.Code() & 0xff { // the primary code, below the extended one
+	case sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED:
+		return &Error{Kind: ErrBusy, cause: err}
+	case sqlite3.SQLITE_FULL:
+		return &Error{Kind: ErrUnavailable, cause: err}
+	case sqlite3.SQLITE_READONLY:
+		return fmt.Errorf("%w (outside InTx and ExecContext nothing can be written)", err)
+	}
+	return err
+}
+
+// constraintIn finds the name in a message such as
+// "constraint failed: CHECK constraint failed: positive (275)".
+func constraintIn(msg string) string {
+	const mark = "constraint failed: "
+	i := strings.LastIndex(msg, mark)
+	if i < 0 {
+		return ""
+	}
+	name := msg[i+len(mark):]
+	if j := strings.LastIndex(name, " ("); j >= 0 {
+		name = name[:j]
+	}
+	if strings.HasSuffix(name, "constraint failed") { // FOREIGN KEY has no name
+		return ""
+	}
+	return name
+}

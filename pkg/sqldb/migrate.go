@@ -1,0 +1,179 @@
+package sqldb
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+)
+
+// migration is one step of a schema.
+type migration struct {
+	version  int
+	name     string // NNNN_verb_phrase
+	checksum string // of the text, SHA-256 in hex
+	text     string
+}
+
+// Migrate brings the schema up to the newest migration in fsys, which holds, at
+// any depth, files NNNN_verb_phrase.sql numbered from 0001 without a gap; 0000 is
+// for what a package adds to every store. A file
+// NNNN_verb_phrase.postgres.sql replaces the one of the same name on Postgres. A
+// file may have several statements; it is one transaction, so it may not commit.
+//
+// Replicas may call Migrate at the same time: each migration runs once. It
+// refuses a database that is newer than fsys, and one whose migrations were
+// changed after they had run.
+func Migrate(ctx context.Context, db *DB, fsys fs.FS) error {
+	all, err := migrations(fsys, db.Engine)
+	if err != nil {
+		return err
+	}
+	for done := false; !done; {
+		err := InTx(ctx, db, func(tx *Tx) (err error) {
+			done, err = migrateOne(ctx, tx, db.opts.Schema, all)
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("migrate: %w", err)
+		}
+	}
+	return nil
+}
+
+// Version is the number of the last migration that has run; 0 when none has.
+func Version(ctx context.Context, db *DB) (int, error) {
+	table := "select count(*) from sqlite_master where type = 'table' and name = 'schema_migrations'"
+	if db.Engine == Postgres {
+		table = "select count(to_regclass('schema_migrations'))"
+	}
+	var n int
+	if err := db.QueryRowContext(ctx, table).Scan(&n); err != nil || n == 0 {
+		return 0, err
+	}
+	err := db.QueryRowContext(ctx, "select coalesce(max(version), 0) from schema_migrations").Scan(&n)
+	return n, err
+}
+
+// migrateOne runs the first migration that has not run; done means there was none.
+func migrateOne(ctx context.Context, tx *Tx, schema string, all []migration) (done bool, err error) {
+	if err := tx.lock(ctx, "migrate "+schema); err != nil {
+		return false, err
+	}
+	_, err = tx.ExecContext(ctx, `create table if not exists schema_migrations (
+		version bigint not null primary key,
+		name text not null,
+		checksum text not null,
+		applied_at bigint not null
+	)`)
+	if err != nil {
+		return false, err
+	}
+	ran, err := All(ctx, tx, func(row Scanner) (m migration, err error) {
+		err = row.Scan(&m.version, &m.name, &m.checksum)
+		return m, err
+	}, "select version, name, checksum from schema_migrations order by version")
+	if err != nil {
+		return false, err
+	}
+	if err := agree(ran, all); err != nil {
+		return false, err
+	}
+	if len(ran) == len(all) {
+		return true, nil
+	}
+	next := all[len(ran)]
+	if _, err := tx.ExecContext(ctx, next.text); err != nil {
+		return false, fmt.Errorf("%s.sql: %w", next.name, err)
+	}
+	now := "cast(unixepoch('subsec') * 1000000 as integer)"
+	if tx.Engine == Postgres {
+		now = "(extract(epoch from clock_timestamp()) * 1000000)::bigint"
+	}
+	_, err = tx.ExecContext(ctx, "insert into schema_migrations (version, name, checksum, applied_at) values ($1, $2, $3, "+now+")",
+		next.version, next.name, next.checksum)
+	return false, err
+}
+
+// agree reports where what ran in a database is not the start of all.
+func agree(ran, all []migration) error {
+	if len(ran) > len(all) {
+		return fmt.Errorf("the database is at migration %s and this program knows %d: run a newer version of it, or restore a backup from before",
+			ran[len(ran)-1].name, len(all))
+	}
+	for i, r := range ran {
+		m := all[i]
+		switch {
+		case r.version != m.version:
+			return fmt.Errorf("the database lacks migration %s but has %s: restore a backup", m.name, r.name)
+		case r.checksum != m.checksum:
+			return fmt.Errorf("%s was changed after it had run as %s: put it back and write a new migration", m.name, r.name)
+		}
+	}
+	return nil
+}
+
+// migrations reads the files for one engine, in order.
+func migrations(fsys fs.FS, engine Engine) ([]migration, error) {
+	form := regexp.MustCompile(`^([0-9]{4})_[a-z0-9]+(?:_[a-z0-9]+)*(\.postgres)?\.sql$`)
+	base, override := map[string]string{}, map[string]string{} // name without extensions → path
+	err := fs.WalkDir(fsys, ".", func(p string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || path.Ext(p) != ".sql" {
+			return err
+		}
+		m := form.FindStringSubmatch(path.Base(p))
+		if m == nil {
+			return fmt.Errorf("migration %s: name it NNNN_verb_phrase.sql", p)
+		}
+		files, ext := base, ".sql"
+		if m[2] != "" {
+			files, ext = override, ".postgres.sql"
+		}
+		name := path.Base(p[:len(p)-len(ext)])
+		if _, twice := files[name]; twice {
+			return fmt.Errorf("migration %s is there twice", path.Base(p))
+		}
+		files[name] = p
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	var all []migration
+	for name, p := range base {
+		if o, ok := override[name]; ok && engine == Postgres {
+			p = o
+		}
+		delete(override, name)
+		text, err := fs.ReadFile(fsys, p)
+		if err != nil {
+			return nil, fmt.Errorf("migration: %w", err)
+		}
+		version, err := strconv.Atoi(name[:4])
+		if err != nil {
+			return nil, err
+		}
+		sum := sha256.Sum256(text)
+		all = append(all, migration{version, name, hex.EncodeToString(sum[:]), string(text)})
+	}
+	for name := range override {
+		return nil, fmt.Errorf("migration %s.postgres.sql replaces nothing: add %s.sql", name, name)
+	}
+	if len(all) == 0 {
+		return nil, errors.New("no migrations: give the folder that holds NNNN_verb_phrase.sql")
+	}
+	slices.SortFunc(all, func(a, b migration) int { return a.version - b.version })
+	first := min(all[0].version, 1)
+	for i, m := range all {
+		if m.version != first+i {
+			return nil, fmt.Errorf("migration %s: number %04d is missing or there twice", m.name, first+i)
+		}
+	}
+	return all, nil
+}

@@ -1,0 +1,284 @@
+package sqldb_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/anima-run/anima/pkg/sqldb"
+	"github.com/anima-run/anima/pkg/sqldb/sqldbtest"
+)
+
+// refusing returns the address of a port where nobody listens.
+func refusing(t *testing.T) string {
+	t.Helper()
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return l.Addr().String()
+}
+
+func TestOpenSaysWhatToDo(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	text := filepath.Join(dir, "text.db")
+	if err := os.WriteFile(text, []byte(strings.Repeat("not a database ", 100)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	server, err := url.Parse(sqldbtest.Postgres(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := *server
+	other.Path = "/nothing_here"
+	tests := []struct {
+		name, url, schema string
+		want              []string // in the error
+		unavailable       bool
+	}{
+		{"no scheme", "data/anima.db", "", []string{"sqlite:PATH", "postgres://"}, false},
+		{"other engine", "mysql://root:hunter2@db/x", "", []string{"sqlite:PATH", "postgres://"}, false},
+		{"no path", "sqlite:", "", []string{"path of a file"}, false},
+		{"in memory", "sqlite::memory:", "", []string{"path of a file"}, false},
+		{"unknown option", "sqlite:a.db?sync=fast", "", []string{"sync=full", "sync=fast"}, false},
+		{"no folder", "sqlite:" + filepath.Join(dir, "none", "a.db"), "", []string{"make the folder " + filepath.Join(dir, "none")}, false},
+		{"folder is a file", "sqlite:" + filepath.Join(text, "a.db"), "", []string{"a file that this user may write"}, false},
+		{"path is a folder", "sqlite:" + dir, "", []string{"a file that this user may write"}, false},
+		{"not a database", "sqlite:" + text, "", []string{text, "must be a SQLite file"}, false},
+		{"password not escaped", "postgres://u:hunter2%zz@db/x", "", []string{"not a valid Postgres URL", "%XX"}, false},
+		{"bad port", "postgres://u:hunter2@db:port/x", "", []string{"not a valid Postgres URL"}, false},
+		{"bad schema", server.String(), "Robert'); drop", []string{"lower-case"}, false},
+		{"refused", "postgres://u:hunter2@" + refusing(t) + "/x?sslmode=disable", "", []string{"does not answer", "refused", "start it"}, true},
+		{"no database", other.String(), "", []string{`no database "nothing_here"`, "make it"}, false},
+	}
+	for _, tt := range tests {
+		db, err := sqldb.Open(t.Context(), tt.url, sqldb.Options{Schema: tt.schema})
+		if err == nil {
+			t.Errorf("%s: no error", tt.name)
+			_ = db.Close()
+			continue
+		}
+		for _, want := range tt.want {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: got %q, want something with %q", tt.name, err, want)
+			}
+		}
+		if strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%s: the password is in %q", tt.name, err)
+		}
+		if got := errors.Is(err, sqldb.ErrUnavailable); got != tt.unavailable {
+			t.Errorf("%s: ErrUnavailable is %v, want %v: %v", tt.name, got, tt.unavailable, err)
+		}
+	}
+}
+
+func TestWrongPassword(t *testing.T) {
+	t.Parallel()
+	// A server that asks for a password and refuses it, as Postgres's protocol has it.
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() {
+		served <- func() error {
+			conn, err := l.Accept()
+			if err != nil {
+				return err
+			}
+			defer func() { _ = conn.Close() }()
+			if err := conn.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+				return err
+			}
+			buf := make([]byte, 4096)
+			if _, err := conn.Read(buf); err != nil { // startup
+				return err
+			}
+			if _, err := conn.Write([]byte{'R', 0, 0, 0, 8, 0, 0, 0, 3}); err != nil { // clear-text password, please
+				return err
+			}
+			if _, err := conn.Read(buf); err != nil {
+				return err
+			}
+			fields := "SFATAL\x00VFATAL\x00C28P01\x00Mpassword authentication failed for user \"u\"\x00\x00"
+			_, err = conn.Write(append([]byte{'E', 0, 0, 0, byte(4 + len(fields))}, fields...))
+			return err
+		}()
+	}()
+	_, err = sqldb.Open(t.Context(), "postgres://u:hunter2@"+l.Addr().String()+"/x?sslmode=disable", sqldb.Options{})
+	if err == nil || !strings.Contains(err.Error(), "correct the user and the password") || strings.Contains(err.Error(), "hunter2") {
+		t.Errorf("got %v, want what to correct, without the password", err)
+	}
+	if errors.Is(err, sqldb.ErrUnavailable) {
+		t.Errorf("%v is ErrUnavailable: waiting would not help", err)
+	}
+	if err := errors.Join(<-served, l.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestServerDies stops a server in the middle of a transaction.
+func TestServerDies(t *testing.T) {
+	t.Parallel()
+	sqldbtest.Postgres(t) // skips where there is to be none
+	server, err := sqldbtest.Start(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	db, err := sqldb.Open(t.Context(), server.URL(), sqldb.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = db.Close() }() // its connections are gone
+	err = sqldb.InTx(t.Context(), db, func(tx *sqldb.Tx) error {
+		if err := errors.Join(tx.QueryRowContext(t.Context(), "select 1").Scan(new(int)), server.Stop()); err != nil {
+			return err
+		}
+		for range 2 { // the second finds the connection closed already
+			if err := tx.QueryRowContext(t.Context(), "select 1").Scan(new(int)); !errors.Is(err, sqldb.ErrUnavailable) {
+				t.Errorf("statement: got %v, want ErrUnavailable", err)
+			}
+		}
+		return nil
+	})
+	if !errors.Is(err, sqldb.ErrUnavailable) {
+		t.Errorf("commit: got %v, want ErrUnavailable", err)
+	}
+	if err := db.Ping(t.Context()); !errors.Is(err, sqldb.ErrUnavailable) {
+		t.Errorf("ping: got %v, want ErrUnavailable", err)
+	}
+	if _, err := db.Reopen(t.Context()); !errors.Is(err, sqldb.ErrUnavailable) {
+		t.Errorf("open: got %v, want ErrUnavailable", err)
+	}
+}
+
+// TestConnectionEnds checks that a lost connection is told apart from a refused
+// write, and that the next one works.
+func TestConnectionEnds(t *testing.T) {
+	t.Parallel()
+	db, err := sqldb.Open(t.Context(), sqldbtest.Postgres(t), sqldb.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	err = sqldb.InTx(t.Context(), db, func(tx *sqldb.Tx) error {
+		var pid int
+		if err := tx.QueryRowContext(t.Context(), "select pg_backend_pid()").Scan(&pid); err != nil {
+			return err
+		}
+		if _, err := db.ExecContext(t.Context(), "select pg_terminate_backend($1)", pid); err != nil {
+			return err
+		}
+		_, err := tx.ExecContext(t.Context(), "create table x (id bigint)")
+		return err
+	})
+	if !errors.Is(err, sqldb.ErrUnavailable) {
+		t.Errorf("got %v, want ErrUnavailable", err)
+	}
+	if err := db.Ping(t.Context()); err != nil {
+		t.Errorf("the next connection: %v", err)
+	}
+}
+
+func TestSchemaMadeByManyAtOnce(t *testing.T) {
+	t.Parallel()
+	server := sqldbtest.Postgres(t)
+	const replicas = 8
+	errs := make(chan error, replicas)
+	for range replicas {
+		go func() {
+			errs <- func() error {
+				db, err := sqldb.Open(t.Context(), server, sqldb.Options{Schema: "treasury", MaxConns: 1})
+				if err != nil {
+					return err
+				}
+				var path string
+				err = db.QueryRowContext(t.Context(), "select current_schema()").Scan(&path)
+				if err == nil && path != "treasury" {
+					err = fmt.Errorf("current schema is %q", path)
+				}
+				return errors.Join(err, db.Close())
+			}()
+		}()
+	}
+	for range replicas {
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestSQLiteFileIsPrivate(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "a.db")
+	db, err := sqldb.Open(t.Context(), "sqlite:"+path, sqldb.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.ExecContext(t.Context(), "create table x (id bigint)"); err != nil {
+		t.Error(err)
+	}
+	for _, name := range []string{path, path + "-wal", path + "-shm"} {
+		info, err := os.Stat(name)
+		if err != nil {
+			t.Error(err)
+		} else if got := info.Mode().Perm(); got != 0o600 {
+			t.Errorf("%s: mode %o, want 600", filepath.Base(name), got)
+		}
+	}
+	if err := db.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestSQLiteMadeByManyAtOnce opens, migrates and writes one new file from many
+// handles at once, as processes that start together would.
+func TestSQLiteMadeByManyAtOnce(t *testing.T) {
+	t.Parallel()
+	url := "sqlite:" + filepath.Join(t.TempDir(), "a.db")
+	const processes = 6
+	errs := make(chan error, processes)
+	for i := range processes {
+		go func() {
+			errs <- func() error {
+				db, err := sqldb.Open(t.Context(), url, sqldb.Options{})
+				if err != nil {
+					return err
+				}
+				if err = sqldb.Migrate(t.Context(), db, accounts); err == nil {
+					_, err = db.ExecContext(t.Context(), "insert into entries (id, account, amount) values ($1, 'a', 1)", i)
+				}
+				return errors.Join(err, db.Close())
+			}()
+		}()
+	}
+	for range processes {
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestMapKeepsContextErrors(t *testing.T) {
+	t.Parallel()
+	for _, err := range []error{nil, context.Canceled, fmt.Errorf("x: %w", context.DeadlineExceeded), errors.New("other")} {
+		if got := sqldb.Map(err); got != err { //nolint:errorlint // the same value is what is asked for
+			t.Errorf("Map(%v) = %v", err, got)
+		}
+	}
+}

@@ -1,0 +1,119 @@
+package sqldb
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"net"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/stdlib"
+)
+
+func openPostgres(ctx context.Context, url string, opts Options) (*DB, error) {
+	cfg, err := pgx.ParseConfig(url)
+	if err != nil {
+		// The cause may quote the password.
+		return nil, errors.New("database URL: not a valid Postgres URL; use postgres://user:password@host:port/database and write special characters of the password as %XX")
+	}
+	if opts.Schema != "" {
+		if !regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}$`).MatchString(opts.Schema) {
+			return nil, fmt.Errorf("schema %q: use lower-case letters, digits and _", opts.Schema)
+		}
+		cfg.RuntimeParams["search_path"] = opts.Schema
+	}
+	setDefault(cfg.RuntimeParams, "application_name", "anima")
+	// A process that was stopped inside a transaction must not hold its row locks
+	// for ever.
+	setDefault(cfg.RuntimeParams, "idle_in_transaction_session_timeout", "30000")
+
+	pool := stdlib.OpenDB(*cfg)
+	pool.SetMaxOpenConns(opts.MaxConns)
+	pool.SetMaxIdleConns(opts.MaxConns)
+	pool.SetConnMaxIdleTime(5 * time.Minute)
+	pool.SetConnMaxLifetime(time.Hour) // moves on after a fail-over behind a service address
+	db := &DB{Engine: Postgres, write: pool, read: pool, url: url, opts: opts}
+	if err := pool.PingContext(ctx); err != nil {
+		return nil, errors.Join(explain(ctx, cfg, err), db.Close())
+	}
+	if opts.Schema != "" {
+		if err := db.ensureSchema(ctx, cfg.User); err != nil {
+			return nil, errors.Join(err, db.Close())
+		}
+	}
+	return db, nil
+}
+
+func setDefault(params map[string]string, name, value string) {
+	if _, set := params[name]; !set {
+		params[name] = value
+	}
+}
+
+// explain says what to do about a connection that could not be made.
+func explain(ctx context.Context, cfg *pgx.ConnConfig, err error) error {
+	at := "postgres at " + net.JoinHostPort(cfg.Host, strconv.Itoa(int(cfg.Port)))
+	pg, answered := errors.AsType[*pgconn.PgError](err)
+	switch {
+	case answered && (pg.Code == "28P01" || pg.Code == "28000"):
+		return fmt.Errorf("%s refused the user %q: %s; correct the user and the password in the database URL, or pg_hba.conf", at, cfg.User, pg.Message)
+	case answered && pg.Code == "3D000":
+		return fmt.Errorf("%s has no database %q; make it, or correct the database URL", at, cfg.Database)
+	case answered:
+		return fmt.Errorf("%s: %w", at, Map(err))
+	}
+	reason := strings.Join(strings.Fields(err.Error()), " ")
+	if op, ok := errors.AsType[*net.OpError](err); ok {
+		reason = op.Error() // where pgx has a line for each address that it tried
+	}
+	cause := fmt.Errorf("%s does not answer: %s; start it, or correct the database URL", at, reason)
+	if ctx.Err() != nil {
+		cause = fmt.Errorf("%w: %w", ctx.Err(), cause)
+	}
+	return &Error{Kind: ErrUnavailable, cause: cause}
+}
+
+// ensureSchema makes the schema if it is missing. It looks first, so a user who
+// may not make schemas can be given one.
+func (db *DB) ensureSchema(ctx context.Context, user string) error {
+	err := InTx(ctx, db, func(tx *Tx) error {
+		// Two who make the same schema at once collide in the catalogue even with
+		// IF NOT EXISTS.
+		if err := tx.lock(ctx, "schema "+db.opts.Schema); err != nil {
+			return err
+		}
+		var n int
+		err := tx.QueryRowContext(ctx, "select count(*) from pg_namespace where nspname = $1", db.opts.Schema).Scan(&n)
+		if err != nil || n > 0 {
+			return err
+		}
+		_, err = tx.ExecContext(ctx, `create schema "`+db.opts.Schema+`"`)
+		return err
+	})
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == "42501" {
+		return fmt.Errorf("schema %s: the user %q may not make it: %w; make it with: create schema %s authorization %s",
+			db.opts.Schema, user, err, db.opts.Schema, user)
+	}
+	if err != nil {
+		return fmt.Errorf("schema %s: %w", db.opts.Schema, err)
+	}
+	return nil
+}
+
+// lock waits for the one transaction in this database that may do what, and is
+// held until the end of the transaction. On SQLite every writer is that one.
+func (tx *Tx) lock(ctx context.Context, what string) error {
+	if tx.Engine != Postgres {
+		return nil
+	}
+	h := fnv.New64a()
+	_, _ = h.Write([]byte("anima " + what)) // never fails
+	_, err := tx.ExecContext(ctx, "select pg_advisory_xact_lock($1)", int64(h.Sum64()))
+	return err
+}

@@ -1,0 +1,153 @@
+package sqldbtest
+
+import (
+	"bufio"
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// Server is a private Postgres server, for tests: it listens on a socket in its
+// own folder, trusts whoever may open that, and does not sync to the disk.
+type Server struct {
+	url  string
+	cmd  *exec.Cmd
+	hold io.WriteCloser // while it is open the server runs
+}
+
+// warden starts the server, and stops it when its standard input ends. That
+// happens when this process ends, be it by SIGKILL, so no server is left behind.
+//
+//go:embed warden.sh
+var warden string
+
+// Start makes a cluster in a temporary folder and starts a server on it. ctx
+// bounds the start only.
+func Start(ctx context.Context) (_ *Server, err error) {
+	bin, err := binaries()
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", "anima-pg")
+	if err != nil {
+		return nil, err
+	}
+	started := false
+	defer func() {
+		if !started {
+			err = errors.Join(err, os.RemoveAll(dir))
+		}
+	}()
+	attr, err := unprivileged(dir)
+	if err != nil {
+		return nil, err
+	}
+	// Not ctx: the server outlives it.
+	cmd := exec.CommandContext(context.WithoutCancel(ctx), "/bin/sh", "-c", warden, "warden", bin, dir)
+	cmd.Dir = dir
+	cmd.SysProcAttr = attr
+	hold, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start postgres: %w", err)
+	}
+	// Where ctx ends first, the warden and what it waits for end, and so its output.
+	inTime := context.AfterFunc(ctx, func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) })
+	defer inTime()
+	var said strings.Builder
+	lines := bufio.NewScanner(out)
+	for lines.Scan() {
+		if lines.Text() == "ready" && inTime() {
+			started = true
+			u := url.URL{
+				Scheme: "postgres", User: url.User("postgres"), Path: "/postgres",
+				RawQuery: url.Values{"host": {dir}, "sslmode": {"disable"}}.Encode(),
+			}
+			return &Server{url: u.String(), cmd: cmd, hold: hold}, nil
+		}
+		fmt.Fprintln(&said, lines.Text())
+	}
+	err = errors.Join(ctx.Err(), lines.Err(), hold.Close(), cmd.Wait())
+	return nil, fmt.Errorf("start postgres from %s: %w\n%s", bin, err, said.String())
+}
+
+// URL reaches the server as its superuser.
+func (s *Server) URL() string { return s.url }
+
+// Stop stops the server and removes its folder.
+func (s *Server) Stop() error { return errors.Join(s.hold.Close(), s.cmd.Wait()) }
+
+// binaries finds the folder of Postgres's programs: on the PATH, else the newest
+// that Debian's packages installed.
+func binaries() (string, error) {
+	if p, err := exec.LookPath("initdb"); err == nil {
+		if p, err = filepath.EvalSymlinks(p); err == nil && complete(filepath.Dir(p)) {
+			return filepath.Dir(p), nil
+		}
+	}
+	found, err := filepath.Glob("/usr/lib/postgresql/*/bin")
+	if err != nil {
+		return "", err
+	}
+	best, newest := "", -1
+	for _, dir := range found {
+		v, err := strconv.Atoi(filepath.Base(filepath.Dir(dir)))
+		if err == nil && v > newest && complete(dir) {
+			best, newest = dir, v
+		}
+	}
+	if best == "" {
+		return "", errors.New("initdb, pg_ctl and postgres are not installed: apt-get install postgresql, or put them on the PATH")
+	}
+	return best, nil
+}
+
+func complete(dir string) bool {
+	for _, name := range []string{"initdb", "pg_ctl", "postgres"} {
+		if _, err := exec.LookPath(filepath.Join(dir, name)); err != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// unprivileged makes the process leave our terminal's group, so that Ctrl-C does
+// not reach it before us, and drop root, which Postgres refuses to run as.
+func unprivileged(dir string) (*syscall.SysProcAttr, error) {
+	attr := &syscall.SysProcAttr{Setsid: true}
+	if os.Geteuid() != 0 {
+		return attr, nil
+	}
+	u, err := user.Lookup("postgres")
+	if err != nil {
+		if u, err = user.Lookup("nobody"); err != nil {
+			return nil, fmt.Errorf("postgres does not run as root, and there is no user postgres or nobody: %w", err)
+		}
+	}
+	uid, err := strconv.ParseUint(u.Uid, 10, 32)
+	if err != nil {
+		return nil, err
+	}
+	gid, err := strconv.ParseUint(u.Gid, 10, 32)
+	if err != nil {
+		return nil, err
+	}
+	attr.Credential = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
+	return attr, os.Chown(dir, int(uid), int(gid))
+}

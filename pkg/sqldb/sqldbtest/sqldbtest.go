@@ -1,0 +1,144 @@
+// Package sqldbtest gives tests real databases: a fresh one for each test, on
+// both engines. It is for tests only.
+package sqldbtest
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/anima-run/anima/pkg/sqldb"
+)
+
+// The environment that the tests look at.
+const (
+	// URLVariable names a Postgres server to use instead of a private one; its user
+	// must be allowed to make databases and schemas.
+	URLVariable = "ANIMA_TEST_POSTGRES_URL"
+	// SwitchVariable, set to "off", leaves Postgres out, aloud.
+	SwitchVariable = "ANIMA_TEST_POSTGRES"
+)
+
+// Each runs test twice, in parallel: on SQLite and on Postgres. Each time the
+// database is empty but for the migrations, and goes away afterwards.
+//
+// Where there is no Postgres the test fails and says how to get one; it is only
+// skipped if SwitchVariable says so.
+func Each(t *testing.T, migrations fs.FS, test func(t *testing.T, db *sqldb.DB)) {
+	t.Helper()
+	t.Run("sqlite", func(t *testing.T) {
+		t.Parallel()
+		test(t, SQLite(t, migrations))
+	})
+	t.Run("postgres", func(t *testing.T) {
+		t.Parallel()
+		test(t, postgres(t, migrations))
+	})
+}
+
+// SQLite returns a migrated database in a file of its own, closed when t ends.
+func SQLite(t testing.TB, migrations fs.FS) *sqldb.DB {
+	t.Helper()
+	return open(t, "sqlite:"+filepath.Join(t.TempDir(), "test.db"), "", migrations)
+}
+
+// Postgres returns the URL of an empty database, which is dropped when t ends.
+func Postgres(t testing.TB) string {
+	t.Helper()
+	admin, adminURL := adminDB(t)
+	name := unique()
+	run(t, admin, "create database "+name+" template template0") // nobody is ever connected to template0
+	t.Cleanup(func() { run(t, admin, "drop database "+name+" with (force)") })
+	u, err := url.Parse(adminURL)
+	if err != nil {
+		t.Fatalf("%s must be a postgres:// URL", URLVariable) // the cause may quote a password
+	}
+	u.Path = "/" + name
+	return u.String()
+}
+
+// postgres gives a schema of its own, made in milliseconds where a database
+// takes a tenth of a second, and what a service has in production.
+func postgres(t testing.TB, migrations fs.FS) *sqldb.DB {
+	t.Helper()
+	admin, adminURL := adminDB(t)
+	name := unique()
+	t.Cleanup(func() { run(t, admin, "drop schema if exists "+name+" cascade") })
+	return open(t, adminURL, name, migrations)
+}
+
+func open(t testing.TB, url, schema string, migrations fs.FS) *sqldb.DB {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	db, err := sqldb.Open(ctx, url, sqldb.Options{Schema: schema})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := sqldb.Migrate(ctx, db, migrations); err != nil {
+		t.Fatal(err)
+	}
+	return db
+}
+
+func unique() string { return "test_" + strings.ToLower(rand.Text()) }
+
+func run(t testing.TB, db *sqldb.DB, statement string) {
+	t.Helper()
+	// Cleanup functions call this too, when t.Context has ended.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
+	defer cancel()
+	if _, err := db.ExecContext(ctx, statement); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// adminDB connects to the server that the tests of this binary share.
+func adminDB(t testing.TB) (*sqldb.DB, string) {
+	t.Helper()
+	if v, _ := os.LookupEnv(SwitchVariable); v == "off" {
+		t.Skipf("NOT TESTED ON POSTGRES: %s=off", SwitchVariable)
+	}
+	server, err := shared()
+	if err != nil {
+		t.Fatalf("postgres: %v", err)
+	}
+	db, err := sqldb.Open(t.Context(), server.URL(), sqldb.Options{MaxConns: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return db, server.URL()
+}
+
+// shared is the one server of a test binary, started by the first test that needs
+// it. Nobody stops it: it ends with the binary, however that ends.
+var shared = sync.OnceValues(func() (*Server, error) {
+	if url, _ := os.LookupEnv(URLVariable); url != "" {
+		return &Server{url: url}, nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	s, err := Start(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("%w (or set %s to the URL of a server, or %s=off to test without)", err, URLVariable, SwitchVariable)
+	}
+	return s, nil
+})

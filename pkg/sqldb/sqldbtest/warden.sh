@@ -1,0 +1,18 @@
+# Runs a Postgres server for as long as standard input stays open.
+# usage: warden BIN DIR   BIN: folder of initdb and pg_ctl; DIR: an empty folder
+bin=$1 dir=$2
+stop() {
+  "$bin/pg_ctl" -D "$dir/data" -m immediate -w stop >/dev/null 2>&1
+  rm -rf "$dir"
+}
+trap stop EXIT
+trap 'exit 1' HUP INT TERM
+"$bin/initdb" -D "$dir/data" -U postgres -A trust -E UTF8 --locale=C --no-sync >"$dir/log" 2>&1 &&
+  "$bin/pg_ctl" -D "$dir/data" -l "$dir/log" -w -t 60 -o "-c listen_addresses= \
+    -c unix_socket_directories='$dir' -c max_connections=300 -c autovacuum=off \
+    -c fsync=off -c synchronous_commit=off -c full_page_writes=off" start >>"$dir/log" 2>&1 </dev/null ||
+  { cat "$dir/log"; exit 1; }
+trap '' PIPE # nobody may be left to hear it
+echo ready
+read -r _
+exit 0

@@ -1,0 +1,140 @@
+package sqldb
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+)
+
+// Tx is a transaction, for one goroutine at a time.
+//
+// A statement that fails dooms it, on both engines as on Postgres: those that
+// follow fail too, and InTx does not commit. A write that may conflict and go on
+// says so with ON CONFLICT.
+type Tx struct {
+	Engine
+	raw    *sql.Tx
+	failed error
+}
+
+// InTx runs fn in a transaction that writes, and commits it if fn returns nil.
+// Otherwise, and when fn panics, nothing of it remains.
+//
+// When another transaction is in the way, fn runs again from the start, up to ten
+// times with growing, random pauses and no longer than ctx; so fn must not act on
+// the world, and must set results rather than add to them. What remains is
+// ErrBusy. fn must use the Tx only: a statement on the DB inside would, on
+// SQLite, wait for the writer that fn itself holds. After ErrUnavailable, or when
+// ctx ended, a commit may have happened all the same.
+//
+// Isolation is READ COMMITTED on Postgres, and rows that are read to be changed
+// are locked with ForUpdate: spenders of one account then queue at its row,
+// while SERIALIZABLE would abort all but one of them at each turn. On SQLite one
+// transaction writes at a time, from its start.
+func InTx(ctx context.Context, db *DB, fn func(tx *Tx) error) error {
+	opts := &sql.TxOptions{}
+	if db.Engine == Postgres {
+		opts.Isolation = sql.LevelReadCommitted
+	}
+	return retry(ctx, func() error { return once(ctx, db.Engine, db.write, opts, fn) })
+}
+
+// Snapshot runs fn in a transaction that only reads and sees the database as it
+// was at its first statement. It delays no writer.
+func Snapshot(ctx context.Context, db *DB, fn func(tx *Tx) error) error {
+	opts := &sql.TxOptions{ReadOnly: true}
+	if db.Engine == Postgres {
+		opts.Isolation = sql.LevelRepeatableRead
+	}
+	return retry(ctx, func() error { return once(ctx, db.Engine, db.read, opts, fn) })
+}
+
+func once(ctx context.Context, engine Engine, pool *sql.DB, opts *sql.TxOptions, fn func(*Tx) error) error {
+	raw, err := pool.BeginTx(ctx, opts)
+	if err != nil {
+		return mapIn(ctx, err)
+	}
+	// After a commit this does nothing. Where it fails the connection is gone, and
+	// the transaction with it.
+	defer func() { _ = raw.Rollback() }()
+	tx := &Tx{Engine: engine, raw: raw}
+	if err := fn(tx); err != nil {
+		return Map(err)
+	}
+	if tx.failed != nil {
+		return fmt.Errorf("not committed, a statement before had failed: %w", tx.failed)
+	}
+	return mapIn(ctx, raw.Commit())
+}
+
+// ExecContext runs a statement that returns no rows.
+func (tx *Tx) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	if err := tx.doomed(); err != nil {
+		return nil, err
+	}
+	res, err := tx.raw.ExecContext(ctx, query, args...)
+	return res, tx.note(mapIn(ctx, err))
+}
+
+// QueryContext returns rows, which must be closed before the next statement.
+func (tx *Tx) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+	if err := tx.doomed(); err != nil {
+		return nil, err
+	}
+	rows, err := tx.raw.QueryContext(ctx, query, args...)
+	return rows, tx.note(mapIn(ctx, err))
+}
+
+// QueryRowContext returns one row; an error waits for its Scan.
+func (tx *Tx) QueryRowContext(ctx context.Context, query string, args ...any) *Row {
+	if err := tx.doomed(); err != nil {
+		return &Row{doomed: err}
+	}
+	return &Row{
+		row: tx.raw.QueryRowContext(ctx, query, args...), ended: ctx.Err,
+		failed: func(err error) { _ = tx.note(err) },
+	}
+}
+
+func (tx *Tx) doomed() error {
+	if tx.failed == nil {
+		return nil
+	}
+	return fmt.Errorf("a statement before had failed: %w", tx.failed)
+}
+
+func (tx *Tx) note(err error) error {
+	if err != nil {
+		tx.failed = err
+	}
+	return err
+}
+
+const (
+	attempts   = 10
+	firstPause = 2 * time.Millisecond
+	longPause  = 250 * time.Millisecond
+)
+
+// retry calls do until it returns something else than ErrBusy.
+func retry(ctx context.Context, do func() error) error {
+	for try := range attempts - 1 {
+		err := do()
+		if !errors.Is(err, ErrBusy) {
+			return err
+		}
+		// Half fixed, half random: those that collided do not meet again.
+		d := min(firstPause<<try, longPause) / 2
+		pause := time.NewTimer(d + rand.N(d))
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			pause.Stop()
+			return fmt.Errorf("%w: %w", ctx.Err(), err)
+		}
+	}
+	return do()
+}
