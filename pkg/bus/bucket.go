@@ -1,0 +1,242 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/anima-run/anima/pkg/api"
+)
+
+// markerTTL is how long a deleted or expired key leaves a marker, so that
+// watchers see it go.
+const markerTTL = 5 * time.Second
+
+// MinTTL is the shortest life a key can be given; the server knows no shorter.
+const MinTTL = time.Second
+
+// Bucket is a typed view of the coordination bucket: T is what its keys hold.
+// Compare-and-set is the only truth; a read may be old by the time it is used.
+type Bucket[T any] struct {
+	bus *Bus
+	kv  jetstream.KeyValue
+}
+
+// Entry is a key with its value. Revision grows over the whole bucket, so that
+// of an acquired key fences every holder before. Deleted entries, seen only by
+// watchers, have a zero Value.
+type Entry[T any] struct {
+	Key      string
+	Value    T
+	Revision uint64
+	Deleted  bool
+}
+
+// OpenBucket binds to the coordination bucket that [Bus.Ensure] made.
+func OpenBucket[T any](ctx context.Context, b *Bus) (*Bucket[T], error) {
+	kv, err := b.js.KeyValue(deadline(ctx), api.Coordination)
+	if err != nil {
+		return nil, fmt.Errorf("bucket %s: %w", api.Coordination, err)
+	}
+	return &Bucket[T]{bus: b, kv: kv}, nil
+}
+
+// Get returns a key's entry. Errors: NotFound.
+func (k *Bucket[T]) Get(ctx context.Context, key string) (Entry[T], error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	e, err := k.kv.Get(ctx, key)
+	if err != nil {
+		return Entry[T]{}, k.failure(key, err)
+	}
+	return entry[T](e)
+}
+
+// Create makes a key that does not exist and returns its revision. With a ttl
+// (at least [MinTTL]; 0 for none) the server removes it by itself, to the
+// millisecond. Errors: Conflict when the key exists. After Unavailable the key
+// may be there: who asked finds out by what it put into the value.
+func (k *Bucket[T]) Create(ctx context.Context, key string, v T, ttl time.Duration) (uint64, error) {
+	data, err := api.Encode(v)
+	if err != nil {
+		return 0, err
+	}
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	last := uint64(0)
+	for {
+		rev, err := k.write(ctx, key, data, "", last, ttl)
+		if api.CodeOf(err) != api.Conflict {
+			return rev, err
+		}
+		// What is there may be the marker of a deleted key, and that may vanish
+		// between two looks. The leader knows; nobody else is asked.
+		e, errGet := k.last(ctx, key)
+		switch {
+		case api.CodeOf(errGet) == api.NotFound && last != 0:
+			last = 0
+		case errGet == nil && e.Deleted && e.Revision != last:
+			last = e.Revision
+		case errGet != nil && api.CodeOf(errGet) != api.NotFound:
+			return 0, errGet
+		case errGet == nil:
+			return 0, err
+		}
+	}
+}
+
+// Update replaces a key at the revision the caller last saw, gives it a new
+// life of ttl, and returns the new revision. Errors: Conflict when the key moved
+// on, expired or is gone.
+func (k *Bucket[T]) Update(ctx context.Context, key string, v T, revision uint64, ttl time.Duration) (uint64, error) {
+	data, err := api.Encode(v)
+	if err != nil {
+		return 0, err
+	}
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	return k.write(ctx, key, data, "", revision, ttl)
+}
+
+// Delete removes a key at the revision the caller last saw. Errors: Conflict when
+// the key moved on; a key that is gone already is a Conflict too.
+func (k *Bucket[T]) Delete(ctx context.Context, key string, revision uint64) error {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	_, err := k.write(ctx, key, nil, kvPurge, revision, markerTTL)
+	return err
+}
+
+// Headers and values with which NATS marks the end of a key.
+const (
+	kvOperation = "KV-Operation"
+	kvPurge     = "PURGE"
+	kvMarker    = "Nats-Marker-Reason"
+)
+
+// write stores the next message of a key, if last is the sequence of the one
+// before. It is not made of kv.Create, kv.Update and kv.Purge: Update drops the
+// key's TTL, so that a renewed lock would never expire again, and Create calls
+// a key existing whose marker expires under its eyes.
+func (k *Bucket[T]) write(ctx context.Context, key string, data []byte, op string, last uint64, ttl time.Duration) (uint64, error) {
+	if !validBucketKey(key) {
+		return 0, api.Errorf(api.Invalid, "%q cannot be a key of the bucket", key)
+	}
+	msg := nats.NewMsg("$KV." + api.Coordination + "." + key)
+	msg.Data = data
+	if op != "" {
+		msg.Header.Set(kvOperation, op)
+		msg.Header.Set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
+	}
+	opts := []jetstream.PublishOpt{jetstream.WithExpectLastSequencePerSubject(last)}
+	if ttl > 0 {
+		opts = append(opts, jetstream.WithMsgTTL(ttl))
+	}
+	for try := 0; ; try++ {
+		ack, err := k.bus.js.PublishMsg(ctx, msg, opts...)
+		if err == nil {
+			return ack.Sequence, nil
+		}
+		// Another write of the key is under way: whether it won shows in a moment.
+		busy, ok := errors.AsType[*jetstream.APIError](err)
+		if !ok || busy.ErrorCode != codeWrongLastBusy || pause(ctx, backoff(try, time.Millisecond, 50*time.Millisecond)) != nil {
+			return 0, k.failure(key, err)
+		}
+	}
+}
+
+// last is the last message of a key, marker or not, as its leader knows it.
+func (k *Bucket[T]) last(ctx context.Context, key string) (Entry[T], error) {
+	st, err := k.bus.stream(ctx, "KV_"+api.Coordination)
+	if err != nil {
+		return Entry[T]{}, k.failure(key, err)
+	}
+	m, err := st.GetLastMsgForSubject(ctx, "$KV."+api.Coordination+"."+key)
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return Entry[T]{}, api.Errorf(api.NotFound, "no key %s", key)
+	} else if err != nil {
+		return Entry[T]{}, k.failure(key, err)
+	}
+	return Entry[T]{
+		Key: key, Revision: m.Sequence,
+		Deleted: m.Header.Get(kvOperation) != "" || m.Header.Get(kvMarker) != "",
+	}, nil
+}
+
+func validBucketKey(key string) bool {
+	for token := range strings.SplitSeq(key, ".") {
+		if !api.ValidKey(token) {
+			return false
+		}
+	}
+	return true
+}
+
+// Watch calls handle with the entries that match pattern ("wake.*.*"), first
+// those that exist, then every change, until ctx ends or handle fails. ready,
+// which may be nil, is called when the existing ones have been handled.
+func (k *Bucket[T]) Watch(ctx context.Context, pattern string, ready func(), handle func(Entry[T]) error) error {
+	w, err := k.kv.Watch(ctx, pattern)
+	if err != nil {
+		return fmt.Errorf("watch %s: %w", pattern, err)
+	}
+	defer func() { _ = w.Stop() }() // ctx has ended or the connection is gone
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case e, open := <-w.Updates():
+			switch {
+			case !open:
+				return api.Errorf(api.Unavailable, "the watch of %s ended", pattern)
+			case e == nil:
+				if ready != nil {
+					ready()
+				}
+				continue
+			}
+			v, err := entry[T](e)
+			if err != nil {
+				k.bus.log.Error("unreadable entry", "key", e.Key(), "err", err)
+				continue
+			}
+			if err := handle(v); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func entry[T any](e jetstream.KeyValueEntry) (Entry[T], error) {
+	out := Entry[T]{Key: e.Key(), Revision: e.Revision(), Deleted: e.Operation() != jetstream.KeyValuePut}
+	if out.Deleted {
+		return out, nil
+	}
+	return out, api.Decode(e.Value(), &out.Value)
+}
+
+func (k *Bucket[T]) failure(key string, err error) error {
+	if err == nil {
+		return nil
+	}
+	if e, ok := errors.AsType[*jetstream.APIError](err); ok {
+		switch e.ErrorCode {
+		case codeWrongLast, codeWrongLastBusy:
+			return api.Errorf(api.Conflict, "key %s moved on", key)
+		}
+	}
+	switch {
+	case errors.Is(err, jetstream.ErrKeyExists), errors.Is(err, jetstream.ErrKeyRevisionMismatch):
+		return api.Errorf(api.Conflict, "key %s moved on", key)
+	case errors.Is(err, jetstream.ErrKeyNotFound), errors.Is(err, jetstream.ErrKeyDeleted):
+		return api.Errorf(api.NotFound, "no key %s", key)
+	case passing(err):
+		return &api.Error{Code: api.Unavailable, Message: "the coordination bucket did not answer", Next: "check that NATS is up", RetryAfter: 1000}
+	}
+	return fmt.Errorf("key %s: %w", key, err)
+}

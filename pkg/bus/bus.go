@@ -1,0 +1,195 @@
+// Package bus carries api messages over NATS. It is the one place that speaks
+// nats.go: it owns streams and consumers, acknowledgement and retries, bounded
+// pools, streamed replies, the compare-and-set bucket, trace context in headers,
+// and the wire form of errors. It must not know what any message means.
+//
+// A service sees routes ([On], [Reply], [Stream], [Go]), [Call], [Bus.Publish]
+// and [Bucket], and never a nats type. The traps that shaped it are listed in
+// docs/adr/0004-the-bus.md.
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.opentelemetry.io/otel/metric"
+	metricnoop "go.opentelemetry.io/otel/metric/noop"
+	"go.opentelemetry.io/otel/trace"
+	tracenoop "go.opentelemetry.io/otel/trace/noop"
+
+	"github.com/anima-run/anima/pkg/api"
+)
+
+// Bus is one service's connection to the others. It is safe for concurrent use.
+type Bus struct {
+	opts   Options
+	nc     *nats.Conn
+	js     jetstream.JetStream
+	log    *slog.Logger
+	tracer trace.Tracer
+	tel    instruments
+	mux    *mux
+
+	mu       sync.Mutex
+	handles  map[string]jetstream.Stream
+	controls map[string]context.CancelFunc // streamed replies under way, by reply subject
+}
+
+// Options of a bus.
+type Options struct {
+	Service  string // name in discovery, durables and spans; a subject token
+	Version  string // semantic version, shown by discovery; "" means 0.0.0
+	Instance string // tells replicas apart; "" means a fresh one
+	Log      *slog.Logger
+	Tracer   trace.TracerProvider // nil: no spans
+	Meter    metric.MeterProvider // nil: no metrics
+	Replicas int                  // of streams and the bucket; 0 means 1
+
+	// AliveEvery is how often a working server of a [Stream] says so; three
+	// missed signs end the call, so that a dead server costs seconds and not the
+	// deadline. 0 means 2 s; callers and servers must agree.
+	AliveEvery time.Duration
+}
+
+// New returns the bus of one service on a connection made by [Dial]. The
+// connection may be shared and stays the caller's to close.
+func New(nc *nats.Conn, o Options) (*Bus, error) {
+	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(callTimeout))
+	if err != nil {
+		return nil, fmt.Errorf("jetstream: %w", err)
+	}
+	if o.Version == "" {
+		o.Version = "0.0.0"
+	}
+	if o.Instance == "" {
+		o.Instance = nats.NewInbox()[len(nats.InboxPrefix):]
+	}
+	if o.AliveEvery == 0 {
+		o.AliveEvery = 2 * time.Second
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Replicas == 0 {
+		o.Replicas = 1
+	}
+	if o.Tracer == nil {
+		o.Tracer = tracenoop.NewTracerProvider()
+	}
+	if o.Meter == nil {
+		o.Meter = metricnoop.NewMeterProvider()
+	}
+	tel, err := newInstruments(o.Meter)
+	if err != nil {
+		return nil, err
+	}
+	b := &Bus{
+		opts: o, nc: nc, js: js, log: o.Log, tel: tel,
+		tracer:  o.Tracer.Tracer("github.com/anima-run/anima/pkg/bus"),
+		handles: map[string]jetstream.Stream{}, controls: map[string]context.CancelFunc{},
+	}
+	b.mux = &mux{bus: b, waiting: map[string]chan *nats.Msg{}}
+	return b, nil
+}
+
+// Close ends the bus's own subscriptions. The connection stays open.
+func (b *Bus) Close() { b.mux.close() }
+
+// Instance tells this replica from the others of its service.
+func (b *Bus) Instance() string { return b.opts.Instance }
+
+// Ensure creates what the contracts need: streams and the coordination bucket.
+// It is idempotent and every service calls it, so no order of start matters.
+func (b *Bus) Ensure(ctx context.Context) error {
+	for _, s := range api.Streams() {
+		cfg := jetstream.StreamConfig{
+			Name: s.Name, Subjects: s.Subjects, Replicas: b.opts.Replicas,
+			MaxAge: s.MaxAge, Duplicates: s.Dedup, Storage: jetstream.FileStorage,
+		}
+		if s.Work {
+			cfg.Retention = jetstream.WorkQueuePolicy
+			cfg.MaxMsgsPerSubject, cfg.Discard, cfg.DiscardNewPerSubject = s.PerKey, jetstream.DiscardNew, true
+		}
+		if err := b.ensure(ctx, cfg); err != nil {
+			return err
+		}
+	}
+	// By hand, not with CreateKeyValue: a bucket of its making answers reads from
+	// any replica, so a Create just after a delete fails now and then on R3.
+	return b.ensure(ctx, jetstream.StreamConfig{
+		Name: "KV_" + api.Coordination, Subjects: []string{"$KV." + api.Coordination + ".>"},
+		Replicas: b.opts.Replicas, Storage: jetstream.FileStorage, Discard: jetstream.DiscardNew,
+		MaxMsgsPerSubject: 1, AllowRollup: true, DenyDelete: true, AllowDirect: false,
+		AllowMsgTTL: true, SubjectDeleteMarkerTTL: markerTTL,
+		Duplicates: 2 * time.Minute,
+	})
+}
+
+func (b *Bus) ensure(ctx context.Context, cfg jetstream.StreamConfig) error {
+	for patience := time.Second; ; patience = min(2*patience, callTimeout) {
+		// A try of its own length: without a leader the servers say nothing at all.
+		once, cancel := context.WithTimeout(ctx, patience)
+		_, err := b.js.CreateOrUpdateStream(once, cfg)
+		cancel()
+		switch {
+		case err == nil:
+			return nil
+		case ctx.Err() != nil:
+			return fmt.Errorf("stream %s: %w", cfg.Name, err)
+		case !passing(err):
+			return fmt.Errorf("stream %s: %w", cfg.Name, err)
+		}
+		// JetStream has no leader yet, or the server is away: wait, the order of
+		// start is nobody's business.
+		if err := pause(ctx, 200*time.Millisecond); err != nil {
+			return fmt.Errorf("stream %s: %w", cfg.Name, err)
+		}
+	}
+}
+
+// passing reports errors of a cluster that is starting or moving.
+func passing(err error) bool {
+	if e, ok := errors.AsType[*jetstream.APIError](err); ok {
+		return e.Code == 503 || e.ErrorCode == jetstream.JSErrCodeStreamNotFound
+	}
+	return errors.Is(err, nats.ErrTimeout) || errors.Is(err, nats.ErrNoResponders) ||
+		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, jetstream.ErrJetStreamNotEnabled) ||
+		errors.Is(err, jetstream.ErrNoStreamResponse) || errors.Is(err, nats.ErrConnectionReconnecting)
+}
+
+func (b *Bus) stream(ctx context.Context, name string) (jetstream.Stream, error) {
+	b.mu.Lock()
+	h := b.handles[name]
+	b.mu.Unlock()
+	if h != nil {
+		return h, nil
+	}
+	h, err := b.js.Stream(ctx, name)
+	if err != nil {
+		return nil, fmt.Errorf("stream %s: %w", name, err)
+	}
+	b.mu.Lock()
+	b.handles[name] = h
+	b.mu.Unlock()
+	return h, nil
+}
+
+// Connected reports whether the connection is up, for readiness.
+func (b *Bus) Connected() bool { return b.nc.IsConnected() }
+
+// pause waits for d or until ctx ends, and says whether ctx has ended.
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
+	}
+	return ctx.Err()
+}

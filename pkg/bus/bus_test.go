@@ -1,0 +1,452 @@
+package bus_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/bus"
+)
+
+func TestEnsureManyTimesAtOnce(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	ctx := testContext(t)
+	nc := connect(t, s)
+	var all sync.WaitGroup
+	for range 8 {
+		b, err := bus.New(nc, bus.Options{Service: "loop", Log: logger(t)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		all.Go(func() {
+			defer b.Close()
+			for range 2 {
+				if err := b.Ensure(ctx); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	js := raw(t, s)
+	var got []string
+	for name := range js.StreamNames(ctx).Name() {
+		got = append(got, name)
+	}
+	if want := len(api.Streams()) + 1; len(got) != want {
+		t.Fatalf("streams %v: %d, want %d", got, len(got), want)
+	}
+	kv, err := js.Stream(ctx, "KV_"+api.Coordination)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c := kv.CachedInfo().Config; c.AllowDirect || c.MaxMsgsPerSubject != 1 || !c.AllowMsgTTL {
+		t.Errorf("bucket: direct reads %v, history %d, TTLs %v; want false, 1, true", c.AllowDirect, c.MaxMsgsPerSubject, c.AllowMsgTTL)
+	}
+}
+
+func TestEnsureWaitsForTheServer(t *testing.T) {
+	t.Parallel()
+	o := listening(t)
+	nc, err := bus.Dial(bus.Dialing{URL: o.url, Name: t.Name(), Wait: true, Log: logger(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	b, err := bus.New(nc, bus.Options{Service: "loop", Log: logger(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b.Connected() {
+		t.Fatal("connected to a server that does not run")
+	}
+	done := make(chan error, 1)
+	go func() { done <- b.Ensure(testContext(t)) }()
+	o.start()
+	if err := wait(t, done, "Ensure"); err != nil {
+		t.Fatal(err)
+	}
+	if !b.Connected() {
+		t.Error("not connected after Ensure")
+	}
+}
+
+func TestDialSaysWhatToDo(t *testing.T) {
+	t.Parallel()
+	_, err := bus.Dial(bus.Dialing{URL: "nats://me:secret@127.0.0.1:1", Log: logger(t)})
+	if err == nil || !strings.Contains(err.Error(), "ANIMA_NATS_URL") || strings.Contains(err.Error(), "secret") {
+		t.Errorf("got %v, want the variable to set and no secret", err)
+	}
+	s := startServer(t, listen, func(o *server.Options) { o.Authorization = "right" })
+	_, err = bus.Dial(bus.Dialing{URL: s.ClientURL(), Token: "wrong", Log: logger(t)})
+	if err == nil || !strings.Contains(err.Error(), "token") || strings.Contains(err.Error(), "wrong") {
+		t.Errorf("got %v, want a hint at the token and not the token", err)
+	}
+	nc, err := bus.Dial(bus.Dialing{URL: s.ClientURL(), Token: "right", Log: logger(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	nc.Close()
+}
+
+func TestPublishOnce(t *testing.T) {
+	t.Parallel()
+	everywhere(t, func(t *testing.T, b, other *bus.Bus) {
+		ctx := testContext(t)
+		m := changed("once", 1)
+		for _, from := range []*bus.Bus{b, b, other} {
+			if err := from.Publish(ctx, "once/1", m); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := b.Publish(ctx, "once/2", changed("once", 2)); err != nil {
+			t.Fatal(err)
+		}
+		var got []int64
+		for at := uint64(1); ; at++ {
+			s, err := b.Next(ctx, m.Subject(), at)
+			if api.CodeOf(err) == api.NotFound {
+				break
+			} else if err != nil {
+				t.Fatal(err)
+			}
+			var c api.AgentChanged
+			if err := api.Decode(s.Data, &c); err != nil {
+				t.Fatal(err)
+			}
+			got, at = append(got, c.Seq), s.Sequence
+		}
+		if diff := cmp.Diff([]int64{1, 2}, got); diff != "" {
+			t.Errorf("stored (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestPublishRefusesWhatIsNotKept(t *testing.T) {
+	t.Parallel()
+	b, _ := one(t)
+	if err := b.Publish(testContext(t), "1", api.GetAgent{Agent: "lucky"}); err == nil {
+		t.Error("a request was published")
+	}
+	if err := b.Tell(testContext(t), changed("lucky", 1)); err == nil {
+		t.Error("an event was told")
+	}
+	for _, key := range []string{"", "a.b", "*", "a b", ">"} {
+		wantCode(t, b.Publish(testContext(t), "1", changed(key, 1)), api.Invalid, "")
+	}
+}
+
+func TestQueueIsBoundedPerKey(t *testing.T) {
+	t.Parallel()
+	everywhere(t, func(t *testing.T, b, _ *bus.Bus) {
+		ctx := testContext(t)
+		job := func(session string, n int) error {
+			return b.Publish(ctx, fmt.Sprintf("%s/%d", session, n), api.Run{Run: fmt.Sprint(n), Session: session})
+		}
+		for n := range api.QueueDepth + 1 {
+			if err := job("full", n); err != nil {
+				t.Fatalf("message %d: %v", n, err)
+			}
+		}
+		wantCode(t, job("full", 99), api.Unavailable, api.ReasonLimit)
+		if err := job("full", 3); err != nil {
+			t.Errorf("a repeated message that is stored already: %v", err)
+		}
+		if err := job("other", 0); err != nil {
+			t.Errorf("another key: %v", err)
+		}
+
+		handled := make(chan string, 100)
+		serve(t, b, patience, bus.On(func(_ context.Context, r api.Run) error {
+			handled <- r.Session + "/" + r.Run
+			return nil
+		}))
+		for range api.QueueDepth + 2 {
+			wait(t, handled, "a message")
+		}
+		for api.ReasonOf(job("full", 100)) == api.ReasonLimit { // acks are on their way
+			if ctx.Err() != nil {
+				t.Fatal("the queue stays full")
+			}
+		}
+		if got := wait(t, handled, "the message after the queue had room"); got != "full/100" {
+			t.Errorf("handled %s, want full/100", got)
+		}
+	})
+}
+
+func TestAppendFences(t *testing.T) {
+	t.Parallel()
+	everywhere(t, func(t *testing.T, b, other *bus.Bus) {
+		ctx := testContext(t)
+		step := func(epoch uint64) api.Journal {
+			return api.Journal{Session: "s", Run: "r", Epoch: epoch, Kind: "begin", Entry: []byte(`{}`)}
+		}
+		type outcome struct {
+			epoch uint64
+			seq   uint64
+			err   error
+		}
+		first := func(ids func(epoch uint64) string, last uint64) (won, lost outcome) {
+			t.Helper()
+			race := make(chan outcome, 2)
+			for i, from := range []*bus.Bus{b, other} {
+				go func() {
+					epoch := last*10 + uint64(i)
+					seq, err := from.Append(ctx, ids(epoch), step(epoch), last)
+					race <- outcome{epoch, seq, err}
+				}()
+			}
+			won, lost = wait(t, race, "an append"), wait(t, race, "an append")
+			if won.err != nil {
+				won, lost = lost, won
+			}
+			if won.err != nil {
+				t.Fatalf("nobody won: %v, %v", won.err, lost.err)
+			}
+			wantCode(t, lost.err, api.Conflict, "")
+			return won, lost
+		}
+		own := func(epoch uint64) string { return fmt.Sprintf("begin/%d", epoch) }
+		same := func(uint64) string { return "begin" }
+		last := uint64(0)
+		for range 10 {
+			won, _ := first(own, last)
+			last = won.seq
+		}
+		// The same id must not make the loser believe that it won.
+		won, _ := first(same, last)
+
+		// An owner that was paused comes back with what it knew.
+		_, err := b.Append(ctx, "late", step(1), last)
+		wantCode(t, err, api.Conflict, "")
+		_, err = b.Append(ctx, "later", step(2), 0)
+		wantCode(t, err, api.Conflict, "")
+
+		// The answer got lost: the same append again is the same message, also
+		// when others wrote since.
+		again := step(won.epoch)
+		for range 2 {
+			seq, err := other.Append(ctx, "begin", again, last)
+			if err != nil || seq != won.seq {
+				t.Errorf("repeated append: %d, %v; want %d", seq, err, won.seq)
+			}
+			if _, err := b.Append(ctx, "next", step(999), won.seq); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+func TestPublishOutlivesARestart(t *testing.T) {
+	t.Parallel()
+	o := listening(t)
+	o.start()
+	nc, err := bus.Dial(bus.Dialing{URL: o.url, Name: t.Name(), Log: logger(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	b := newBus(t, nc, bus.Options{})
+	if err := b.Publish(testContext(t), "1", changed("lucky", 1)); err != nil {
+		t.Fatal(err)
+	}
+	o.stop()
+	done := make(chan error, 1)
+	go func() { done <- b.Publish(testContext(t), "2", changed("lucky", 2)) }()
+	o.start()
+	if err := wait(t, done, "the publish"); err != nil {
+		t.Fatal(err)
+	}
+	if got := messages(t, raw(t, o.server), "LOOP_EVT"); got != 2 {
+		t.Errorf("%d messages, want 2", got)
+	}
+}
+
+func TestPublishGivesUpWithItsContext(t *testing.T) {
+	t.Parallel()
+	o := listening(t)
+	o.start()
+	nc, err := bus.Dial(bus.Dialing{URL: o.url, Name: t.Name(), Log: logger(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	b := newBus(t, nc, bus.Options{})
+	o.stop()
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	wantCode(t, b.Publish(ctx, "1", changed("lucky", 1)), api.Unavailable, "")
+	ctx, cancel = context.WithCancel(t.Context())
+	cancel()
+	if err := b.Publish(ctx, "1", changed("lucky", 1)); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want that the context was cancelled", err)
+	}
+}
+
+func TestTooLarge(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, func(o *server.Options) { o.MaxPayload = 64 << 10 })
+	b := newBus(t, connect(t, s), bus.Options{})
+	ctx := testContext(t)
+	// Right at the limit it is our headers that do not fit.
+	for _, size := range []int{62 << 10, 63 << 10, 64 << 10, 1 << 20} {
+		big := strings.Repeat("x", size)
+		wantCode(t, b.Publish(ctx, "1", api.Run{Session: "s", Content: big}), api.Invalid, "")
+		_, err := bus.Call[api.Agent](ctx, b, api.GetAgent{Agent: big})
+		wantCode(t, err, api.Invalid, "")
+	}
+	serve(t, b, patience,
+		bus.Reply(func(_ context.Context, m api.GetAgent) (api.Agent, error) {
+			return api.Agent{Name: strings.Repeat("x", 63<<10)}, nil
+		}),
+	)
+	_, err := bus.Call[api.Agent](ctx, b, api.GetAgent{Agent: "lucky"})
+	wantCode(t, err, api.Internal, "")
+}
+
+func TestPosts(t *testing.T) {
+	t.Parallel()
+	b, s := one(t)
+	ctx := testContext(t)
+	p := b.Posts()
+	for range 2 {
+		for n := range int64(50) {
+			if err := p.Post(ctx, fmt.Sprint(n), changed("lucky", n)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := p.Wait(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	js := raw(t, s)
+	if got := messages(t, js, "LOOP_EVT"); got != 50 {
+		t.Errorf("%d messages, want 50", got)
+	}
+	if err := js.DeleteStream(ctx, "LOOP_EVT"); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Post(ctx, "lost", changed("lucky", 51)); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Wait(ctx); err == nil {
+		t.Error("posting to nowhere succeeded")
+	}
+	if err := p.Wait(ctx); err != nil {
+		t.Errorf("the failure came twice: %v", err)
+	}
+}
+
+func TestLastAndNext(t *testing.T) {
+	t.Parallel()
+	everywhere(t, func(t *testing.T, b, other *bus.Bus) {
+		ctx := testContext(t)
+		lucky, bob := changed("last-a", 0).Subject(), changed("last-b", 0).Subject()
+		_, err := b.Last(ctx, lucky)
+		wantCode(t, err, api.NotFound, "")
+		var seqs []uint64
+		for n := range int64(4) {
+			for _, agent := range []string{"last-a", "last-b"} {
+				if err := b.Publish(ctx, fmt.Sprintf("%s/%d", agent, n), changed(agent, n)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			// Another connection sees at once what was acknowledged to this one.
+			s, err := other.Last(ctx, lucky)
+			if err != nil {
+				t.Fatal(err)
+			}
+			seqs = append(seqs, s.Sequence)
+			if s.Subject != lucky.String() || s.At.IsZero() {
+				t.Errorf("last: subject %s at %v", s.Subject, s.At)
+			}
+		}
+		s, err := other.Next(ctx, lucky, seqs[1]+1)
+		if err != nil || s.Sequence != seqs[2] {
+			t.Errorf("next after %d: %d, %v; want %d", seqs[1], s.Sequence, err, seqs[2])
+		}
+		s, err = other.Next(ctx, bob, 0)
+		if err != nil || s.Sequence <= seqs[0] || s.Sequence >= seqs[1] {
+			t.Errorf("first of the other: %d, %v; want it between %d and %d", s.Sequence, err, seqs[0], seqs[1])
+		}
+		_, err = other.Next(ctx, lucky, seqs[3]+1)
+		wantCode(t, err, api.NotFound, "")
+	})
+}
+
+func TestPublishStored(t *testing.T) {
+	t.Parallel()
+	b, s := one(t)
+	ctx := testContext(t)
+	m := changed("lucky", 7)
+	data, err := api.Encode(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+	for range 2 {
+		if err := b.PublishStored(ctx, "lucky/7", m.Subject().String(), data, parent); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := b.Publish(ctx, "lucky/7", m); err != nil { // the same message the usual way
+		t.Fatal(err)
+	}
+	st, err := raw(t, s).Stream(ctx, "LOOP_EVT")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := st.GetLastMsgForSubject(ctx, m.Subject().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.Sequence != 1 || string(got.Data) != string(data) ||
+		got.Header.Get("traceparent") != parent || got.Header.Get(jetstream.MsgIDHeader) != "lucky/7" {
+		t.Errorf("stored %d %s %v", got.Sequence, got.Data, got.Header)
+	}
+	for _, bad := range []string{"", "anima.loop.evt.agent_state.v1.*", "anima.loop.evt.agent_state.v1.a.b", "loop", "anima.loop.req.get_agent.v1"} {
+		if err := b.PublishStored(ctx, "1", bad, data, ""); err == nil {
+			t.Errorf("%q was published", bad)
+		}
+	}
+}
+
+// restartable is a server on a fixed port that can be stopped and started.
+type restartable struct {
+	t      *testing.T
+	opts   server.Options
+	url    string
+	server *server.Server
+}
+
+// listening reserves an address; the server does not run yet.
+func listening(t *testing.T) *restartable {
+	t.Helper()
+	port := freePort(t)
+	return &restartable{t: t, url: fmt.Sprintf("nats://127.0.0.1:%d", port), opts: server.Options{
+		ServerName: "again", Host: "127.0.0.1", Port: port, JetStream: true, StoreDir: t.TempDir(),
+		DisableJetStreamBanner: true, NoLog: true, NoSigs: true,
+	}}
+}
+
+func (r *restartable) start() {
+	r.t.Helper()
+	o := r.opts
+	r.server = run(r.t, &o)
+}
+
+func (r *restartable) stop() {
+	r.server.Shutdown()
+	r.server.WaitForShutdown()
+}

@@ -1,0 +1,134 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/micro"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/anima-run/anima/pkg/api"
+)
+
+// Headers of our own. Errors travel in micro's headers, with the whole
+// [api.Error] as the body.
+const (
+	headerSeq     = "Anima-Seq"     // of a streamed reply, from 0
+	headerEnd     = "Anima-End"     // the last message of a streamed reply
+	headerAlive   = "Anima-Alive"   // nothing to say yet, still working
+	headerControl = "Anima-Control" // where to cancel a streamed reply
+	headerRefused = "Anima-Refused" // the question was not begun: every worker is busy
+)
+
+// Call asks a question and waits for its answer until ctx ends, 10 s if ctx has
+// no deadline. While nobody takes the question (no replica is up, every worker
+// is busy) it asks again: such a question was never begun. A question that was
+// taken and not answered in time is Unavailable and may have been acted on; the
+// ids in our requests make asking again safe.
+func Call[Resp any](ctx context.Context, b *Bus, req api.Message) (Resp, error) {
+	var resp Resp
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	s := req.Subject()
+	msg, err := b.message(s, req)
+	if err != nil {
+		return resp, err
+	}
+	ctx, span := b.tracer.Start(ctx, "call "+s.Template(), trace.WithSpanKind(trace.SpanKindClient),
+		trace.WithAttributes(rpc(s)...))
+	defer span.End()
+	inject(ctx, msg.Header)
+	for try := 0; ; try++ {
+		answer, err := b.nc.RequestMsgWithContext(ctx, msg)
+		if err == nil {
+			err = answerError(answer)
+		}
+		if err == nil {
+			return resp, failed(span, api.Decode(answer.Data, &resp))
+		}
+		again, err := unanswered(ctx, s, answer, err)
+		if !again {
+			return resp, failed(span, err)
+		}
+		if pause(ctx, backoff(try, 10*time.Millisecond, 500*time.Millisecond)) != nil {
+			return resp, failed(span, err)
+		}
+	}
+}
+
+// unanswered turns a transport error into one of ours and says whether the
+// question was certainly not begun. answer is what came, if anything did.
+func unanswered(ctx context.Context, s api.Subject, answer *nats.Msg, err error) (bool, error) {
+	switch {
+	case errors.Is(err, nats.ErrNoResponders):
+		return true, &api.Error{
+			Code: api.Unavailable, Reason: api.ReasonNoAnswer, Message: "no " + string(s.Owner) + " service is there to answer " + s.Name,
+			Next: "start it, or wait until it is ready", RetryAfter: 1000,
+		}
+	case answer != nil:
+		return answer.Header.Get(headerRefused) != "", err
+	case ctx.Err() != nil && errors.Is(ctx.Err(), context.Canceled):
+		return false, ctx.Err()
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, nats.ErrTimeout):
+		return false, &api.Error{
+			Code: api.Unavailable, Message: string(s.Owner) + " did not answer " + s.Name + " in time",
+			Next: "try again", RetryAfter: 1000,
+		}
+	}
+	return false, err
+}
+
+// answerError is the error that an answer carries, if it carries one.
+func answerError(m *nats.Msg) error {
+	code := m.Header.Get(micro.ErrorCodeHeader)
+	if code == "" {
+		return nil
+	}
+	e := &api.Error{}
+	if len(m.Data) == 0 || api.Decode(m.Data, e) != nil {
+		e = &api.Error{Code: api.Code(code), Message: m.Header.Get(micro.ErrorHeader)}
+	}
+	return e
+}
+
+// errorMsg is err as an answer.
+func errorMsg(reply string, err error) *nats.Msg {
+	e := api.Wire(err)
+	msg := nats.NewMsg(reply)
+	msg.Header.Set(micro.ErrorCodeHeader, string(e.Code))
+	msg.Header.Set(micro.ErrorHeader, headerText(e.Message))
+	if data, err := api.Encode(e); err == nil {
+		msg.Data = data
+	}
+	return msg
+}
+
+// headerText keeps a message on one line and short: headers are for glances.
+func headerText(s string) string {
+	out := make([]rune, 0, 120)
+	for _, r := range s {
+		if r == '\n' || r == '\r' {
+			r = ' '
+		}
+		if len(out) == 120 {
+			break
+		}
+		out = append(out, r)
+	}
+	return string(out)
+}
+
+// backoff doubles from base to limit, with half of it random.
+func backoff(try int, base, limit time.Duration) time.Duration {
+	d := limit
+	if try < 16 {
+		d = min(limit, base<<try)
+	}
+	return d/2 + rand.N(d/2+1)
+}
+
+func seqHeader(n int) string { return strconv.Itoa(n) }

@@ -1,0 +1,300 @@
+package bus_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/micro"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/bus"
+)
+
+func getAgent(ctx context.Context, b *bus.Bus, agent string) (api.Agent, error) {
+	return bus.Call[api.Agent](ctx, b, api.GetAgent{Agent: agent})
+}
+
+func TestCallCarriesErrorsWhole(t *testing.T) {
+	t.Parallel()
+	b, s := one(t)
+	full := &api.Error{
+		Code: api.Denied, Reason: api.ReasonInsufficient, Message: "2 ¢ are missing,\nsorry", Next: "top up",
+		Details: []string{"line 1: tools", "line 4: name"}, RetryAfter: 1500,
+	}
+	serve(t, b, patience, bus.Reply(func(_ context.Context, r api.GetAgent) (api.Agent, error) {
+		switch r.Agent {
+		case "denied":
+			return api.Agent{}, fmt.Errorf("deep inside: %w", full)
+		case "foreign":
+			return api.Agent{}, errors.New("dial postgres://me:hunter2@db")
+		case "long":
+			return api.Agent{}, api.Errorf(api.Conflict, "%s", strings.Repeat("é", 5000))
+		}
+		return api.Agent{ID: r.Agent, Description: "<&>"}, nil
+	}))
+	caller := newBus(t, connect(t, s), bus.Options{Service: "caller"})
+	ctx := testContext(t)
+
+	got, err := getAgent(ctx, caller, "lucky")
+	if err != nil || got.ID != "lucky" || got.Description != "<&>" {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	_, err = getAgent(ctx, caller, "denied")
+	var e *api.Error
+	if !errors.As(err, &e) {
+		t.Fatalf("got %v, want an api.Error", err)
+	}
+	if diff := cmp.Diff(full, e); diff != "" {
+		t.Errorf("error (-want +got):\n%s", diff)
+	}
+	_, err = getAgent(ctx, caller, "foreign")
+	wantCode(t, err, api.Internal, "")
+	if strings.Contains(err.Error(), "hunter2") {
+		t.Errorf("foreign text crossed the wire: %v", err)
+	}
+	_, err = getAgent(ctx, caller, "long")
+	wantCode(t, err, api.Conflict, "")
+
+	// What is on the wire is what nats tools and other languages read.
+	m, err := connect(t, s).RequestWithContext(ctx, api.GetAgent{}.Subject().String(), []byte(`{"agent":"denied"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m.Header.Get(micro.ErrorCodeHeader) != "denied" || m.Header.Get(micro.ErrorHeader) != "2 ¢ are missing, sorry" {
+		t.Errorf("headers %v", m.Header)
+	}
+	m, err = connect(t, s).RequestWithContext(ctx, api.GetAgent{}.Subject().String(), []byte(`nonsense`))
+	if err != nil || m.Header.Get(micro.ErrorCodeHeader) != "invalid" {
+		t.Errorf("nonsense: %v, %v", m, err)
+	}
+}
+
+func TestCallUnderstandsForeignServices(t *testing.T) {
+	t.Parallel()
+	b, s := one(t)
+	nc := connect(t, s)
+	sub, err := nc.Subscribe(api.GetAgent{}.Subject().String(), func(m *nats.Msg) {
+		r := nats.NewMsg(m.Reply)
+		r.Header.Set(micro.ErrorCodeHeader, "not_found")
+		r.Header.Set(micro.ErrorHeader, "who?")
+		_ = m.RespondMsg(r)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = sub.Unsubscribe() })
+	if err := nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	_, err = getAgent(testContext(t), b, "x")
+	wantCode(t, err, api.NotFound, "")
+}
+
+func TestBusyPoolRefusesAndCallTriesAgain(t *testing.T) {
+	t.Parallel()
+	b, s := one(t)
+	const workers, callers = 3, 24
+	var inHand, most, total atomic.Int64
+	taken, release := make(chan struct{}, callers), make(chan struct{})
+	serve(t, b, patience, bus.Reply(func(_ context.Context, r api.GetAgent) (api.Agent, error) {
+		n := inHand.Add(1)
+		for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+		}
+		taken <- struct{}{}
+		<-release
+		inHand.Add(-1)
+		total.Add(1)
+		return api.Agent{ID: r.Agent}, nil
+	}, workers))
+	caller := newBus(t, connect(t, s), bus.Options{Service: "caller"})
+	ctx := testContext(t)
+	var all sync.WaitGroup
+	for i := range callers {
+		all.Go(func() {
+			id := fmt.Sprint(i)
+			if a, err := getAgent(ctx, caller, id); err != nil || a.ID != id {
+				t.Errorf("call %s: %+v, %v", id, a, err)
+			}
+		})
+	}
+	for range workers {
+		wait(t, taken, "a worker to be taken")
+	}
+	// Everybody is busy: a caller without patience hears so at once.
+	m, err := connect(t, s).RequestWithContext(ctx, api.GetAgent{}.Subject().String(), []byte(`{}`))
+	if err != nil || m.Header.Get(micro.ErrorCodeHeader) != "unavailable" {
+		t.Errorf("with a full pool: %v, %v", m, err)
+	}
+	short, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	_, err = getAgent(short, caller, "late")
+	wantCode(t, err, api.Unavailable, api.ReasonBusy)
+	close(release)
+	all.Wait()
+	if most.Load() != workers || total.Load() != callers {
+		t.Errorf("at most %d at a time, %d in all; want %d and %d", most.Load(), total.Load(), workers, callers)
+	}
+}
+
+// A handler that answers "busy", because somebody behind it is, was begun: to
+// ask it again might do its work twice.
+func TestBusyBehindAHandlerIsNotAskedAgain(t *testing.T) {
+	t.Parallel()
+	b, _ := one(t)
+	var calls atomic.Int64
+	busy := &api.Error{Code: api.Unavailable, Reason: api.ReasonBusy, Message: "the provider is busy"}
+	serve(t, b, patience, bus.Reply(func(context.Context, api.GetAgent) (api.Agent, error) {
+		calls.Add(1)
+		return api.Agent{}, busy
+	}))
+	_, err := getAgent(testContext(t), b, "lucky")
+	wantCode(t, err, api.Unavailable, api.ReasonBusy)
+	if calls.Load() != 1 {
+		t.Errorf("asked %d times, want once", calls.Load())
+	}
+}
+
+func TestSlowQuestionsDoNotBlockQuickOnes(t *testing.T) {
+	t.Parallel()
+	b, _ := one(t)
+	slow, release := make(chan struct{}), make(chan struct{})
+	serve(t, b, patience, bus.Reply(func(_ context.Context, r api.GetAgent) (api.Agent, error) {
+		if r.Agent == "slow" {
+			close(slow)
+			<-release
+		}
+		return api.Agent{}, nil
+	}))
+	done := make(chan error, 1)
+	go func() { _, err := getAgent(testContext(t), b, "slow"); done <- err }()
+	wait(t, slow, "the slow question")
+	if _, err := getAgent(testContext(t), b, "quick"); err != nil {
+		t.Error(err)
+	}
+	close(release)
+	if err := wait(t, done, "the slow answer"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestCallWaitsForALateServer(t *testing.T) {
+	t.Parallel()
+	b, s := one(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 150*time.Millisecond)
+	defer cancel()
+	_, err := getAgent(ctx, b, "lucky")
+	wantCode(t, err, api.Unavailable, api.ReasonNoAnswer)
+	_, err = bus.CallStream[api.Delta, api.Completion](ctx, b, api.Complete{}, nil)
+	wantCode(t, err, api.Unavailable, "") // its time was over before it began
+
+	plain, streamed := make(chan error, 1), make(chan error, 1)
+	go func() { _, err := getAgent(testContext(t), b, "lucky"); plain <- err }()
+	go func() {
+		_, err := bus.CallStream[api.Delta, api.Completion](testContext(t), b, api.Complete{}, func(api.Delta) error { return nil })
+		streamed <- err
+	}()
+	quiet(t, plain, 50*time.Millisecond, "an answer without a server")
+	serve(t, newBus(t, connect(t, s), bus.Options{}), patience,
+		bus.Reply(func(context.Context, api.GetAgent) (api.Agent, error) { return api.Agent{}, nil }),
+		bus.Stream(func(context.Context, api.Complete, func(api.Delta) error) (api.Completion, error) {
+			return api.Completion{}, nil
+		}),
+	)
+	if err := wait(t, plain, "the answer"); err != nil {
+		t.Error(err)
+	}
+	if err := wait(t, streamed, "the streamed answer"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestCallEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	b, _ := one(t)
+	taken, release := make(chan struct{}, 2), make(chan struct{})
+	defer close(release)
+	serve(t, b, patience, bus.Reply(func(context.Context, api.GetAgent) (api.Agent, error) {
+		taken <- struct{}{}
+		<-release
+		return api.Agent{}, nil
+	}))
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { _, err := getAgent(ctx, b, "lucky"); done <- err }()
+	wait(t, taken, "the question")
+	cancel()
+	if err := wait(t, done, "the cancelled call"); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want %v", err, context.Canceled)
+	}
+	ctx, cancel = context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	_, err := getAgent(ctx, b, "lucky")
+	wantCode(t, err, api.Unavailable, "") // taken, so not ReasonNoAnswer: it may have been done
+}
+
+// While one replica drains, callers are served by the others and notice nothing.
+func TestRollingRestartLosesNoQuestion(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	caller := newBus(t, connect(t, s), bus.Options{Service: "caller"})
+	answer := bus.Reply(func(_ context.Context, r api.GetAgent) (api.Agent, error) { return api.Agent{ID: r.Agent}, nil }, 4)
+	replica := func() *serving {
+		return serve(t, newBus(t, connect(t, s), bus.Options{}), patience, answer)
+	}
+	ctx := testContext(t)
+	running := replica()
+	var asked atomic.Int64
+	over := make(chan struct{})
+	var callers sync.WaitGroup
+	for range 8 {
+		callers.Go(func() {
+			for {
+				select {
+				case <-over:
+					return
+				default:
+				}
+				id := fmt.Sprint(asked.Add(1))
+				if a, err := getAgent(ctx, caller, id); err != nil || a.ID != id {
+					t.Errorf("question %s: %+v, %v", id, a, err)
+					return
+				}
+			}
+		})
+	}
+	for range 5 {
+		next := replica()
+		if err := running.stop(); err != nil {
+			t.Errorf("Serve: %v", err)
+		}
+		running = next
+	}
+	close(over)
+	callers.Wait()
+	t.Logf("%d questions", asked.Load())
+}
+
+func TestDiscoverySeesTheService(t *testing.T) {
+	t.Parallel()
+	b, s := one(t)
+	serve(t, b, patience, bus.Reply(func(context.Context, api.GetAgent) (api.Agent, error) { return api.Agent{}, nil }))
+	m, err := connect(t, s).RequestWithContext(testContext(t), "$SRV.INFO.loop", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var info micro.Info
+	if err := api.Decode(m.Data, &info); err != nil {
+		t.Fatal(err)
+	}
+	if len(info.Endpoints) != 1 || info.Endpoints[0].Subject != "anima.loop.req.get_agent.v1" || info.Metadata["instance"] != b.Instance() {
+		t.Errorf("info %+v", info)
+	}
+}

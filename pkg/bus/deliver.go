@@ -1,0 +1,290 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/anima-run/anima/pkg/api"
+)
+
+// delivery is one consuming route at work.
+type delivery struct {
+	bus     *Bus
+	subject api.Subject
+	how     Consuming
+	run     func(jetstream.Msg)
+	iter    jetstream.MessagesContext
+
+	mu    sync.Mutex
+	held  map[jetstream.Msg]struct{} // taken and not settled: told to the stream to be alive
+	lanes map[string][]jetstream.Msg // by lane: what waits behind the one that runs
+}
+
+// open binds to the durable, which it makes if need be.
+func (d *delivery) open(ctx context.Context) error {
+	cfg := jetstream.ConsumerConfig{
+		Durable: d.bus.opts.Service + "-" + d.subject.Name, FilterSubject: d.subject.All(),
+		AckPolicy: jetstream.AckExplicitPolicy, AckWait: d.how.AckWait,
+		// The server would stop delivering in silence and the message would stay
+		// in its queue for ever; settle counts instead.
+		MaxDeliver:    -1,
+		MaxAckPending: max(1000, d.how.Workers),
+	}
+	if d.how.Workers == 1 && !d.how.InOrder {
+		cfg.MaxAckPending = 64
+	}
+	if d.how.FromNow {
+		cfg.DeliverPolicy = jetstream.DeliverNewPolicy
+	}
+	consumer, err := d.bus.consumer(ctx, d.subject.Stream(), cfg)
+	if err != nil {
+		return err
+	}
+	// One at a time: what lies in the iterator's own buffer is not kept alive.
+	iter, err := consumer.Messages(jetstream.PullMaxMessages(1))
+	if err != nil {
+		return err
+	}
+	d.iter = iter
+	return nil
+}
+
+// take hands messages to workers until taking ends. A worker is free
+// before its message is fetched, so that what this replica cannot start is left
+// to the others. Messages behind a busy one of their lane hold no worker.
+func (d *delivery) take(taking context.Context, s *server) {
+	slots, room := make(chan struct{}, d.how.Workers), make(chan struct{}, 16*d.how.Workers)
+	if d.how.Workers == 1 && !d.how.InOrder {
+		// One lane: its worker and the one that waits for the next message.
+		slots = make(chan struct{}, 2)
+	}
+	var workers, keeper sync.WaitGroup
+	alive, stopAlive := context.WithCancel(s.work)
+	keeper.Go(func() { d.keepAlive(alive) })
+	defer keeper.Wait()
+	defer stopAlive()
+	defer workers.Wait()
+	defer d.handBackAll(s.work)
+	for acquire(taking, slots) && acquire(taking, room) {
+		msg, ok := d.next(taking, s)
+		if !ok {
+			return
+		}
+		d.mu.Lock()
+		d.held[msg] = struct{}{}
+		lane := ""
+		if d.how.InOrder {
+			lane = msg.Subject()
+		}
+		waiting, busy := d.lanes[lane]
+		parallel := d.how.Workers > 1 && !d.how.InOrder
+		if !parallel {
+			d.lanes[lane] = append(waiting, msg)
+		}
+		d.mu.Unlock()
+		switch {
+		case parallel:
+			workers.Go(func() {
+				d.run(msg)
+				<-room
+				<-slots
+			})
+		case busy:
+			<-slots
+		default:
+			workers.Go(func() {
+				d.runLane(taking, lane, room)
+				<-slots
+			})
+		}
+	}
+}
+
+func acquire(ctx context.Context, c chan struct{}) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case c <- struct{}{}:
+		return true
+	}
+}
+
+// next waits for a message; false means that taking has ended. An iterator
+// that broke, because its consumer was deleted or the server lost it, is made
+// anew.
+func (d *delivery) next(taking context.Context, s *server) (jetstream.Msg, bool) {
+	for try := 0; ; try++ {
+		msg, err := d.iter.Next(jetstream.NextContext(taking))
+		if err == nil {
+			return msg, true
+		}
+		if taking.Err() != nil {
+			return nil, false
+		}
+		if errors.Is(err, jetstream.ErrConnectionClosed) {
+			s.fail(err)
+			return nil, false
+		}
+		d.bus.log.Warn("cannot fetch, trying again", "subject", d.subject.All(), "err", err)
+		d.iter.Stop()
+		if pause(taking, backoff(try, 50*time.Millisecond, time.Second)) != nil {
+			return nil, false
+		}
+		if err := d.open(taking); err != nil {
+			d.bus.log.Warn("cannot bind to the durable, trying again", "subject", d.subject.All(), "err", err)
+		}
+	}
+}
+
+// runLane handles the messages of a lane one after the other.
+func (d *delivery) runLane(taking context.Context, lane string, room chan struct{}) {
+	for {
+		d.mu.Lock()
+		waiting := d.lanes[lane]
+		if len(waiting) == 0 {
+			delete(d.lanes, lane)
+			d.mu.Unlock()
+			return
+		}
+		msg := waiting[0]
+		d.lanes[lane] = waiting[1:]
+		d.mu.Unlock()
+		if taking.Err() != nil {
+			d.handBack(msg)
+			continue
+		}
+		d.run(msg)
+		<-room
+	}
+}
+
+// handBack gives a message that was not begun to the other replicas, now and
+// not after AckWait.
+func (d *delivery) handBack(msg jetstream.Msg) {
+	d.mu.Lock()
+	delete(d.held, msg)
+	d.mu.Unlock()
+	if err := msg.Nak(); err != nil {
+		d.bus.log.Warn("cannot hand a message back, it comes after the ack wait", "subject", d.subject.Template(), "err", err)
+	}
+}
+
+// handBackAll hands back what waits in the lanes and in the iterator.
+func (d *delivery) handBackAll(ctx context.Context) {
+	var waiting []jetstream.Msg
+	d.mu.Lock()
+	for lane, msgs := range d.lanes {
+		waiting = append(waiting, msgs...)
+		d.lanes[lane] = nil
+	}
+	d.mu.Unlock()
+	for _, msg := range waiting {
+		d.handBack(msg)
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	d.iter.Drain()
+	for {
+		msg, err := d.iter.Next(jetstream.NextContext(ctx))
+		if err != nil {
+			return
+		}
+		d.handBack(msg)
+	}
+}
+
+// keepAlive tells the stream, every third of AckWait, that what is held is in
+// good hands.
+func (d *delivery) keepAlive(ctx context.Context) {
+	t := time.NewTicker(d.how.AckWait / 3)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+		d.mu.Lock()
+		held := make([]jetstream.Msg, 0, len(d.held))
+		for m := range d.held {
+			held = append(held, m)
+		}
+		d.mu.Unlock()
+		for _, m := range held {
+			if err := m.InProgress(); err != nil && !errors.Is(err, jetstream.ErrMsgAlreadyAckd) {
+				d.bus.log.Warn("cannot say that a message is in progress", "subject", m.Subject(), "err", err)
+			}
+		}
+	}
+}
+
+func (d *delivery) process(work context.Context, msg jetstream.Msg, err error, handle func(context.Context) error) {
+	began := time.Now()
+	meta := metaOf(msg)
+	ctx := context.WithValue(work, metaKey{}, meta)
+	if !d.how.NoSpan {
+		var span trace.Span
+		ctx, span = d.bus.tracer.Start(ctx, "process "+d.subject.Template(),
+			trace.WithNewRoot(), trace.WithSpanKind(trace.SpanKindConsumer), trace.WithLinks(linkTo(meta.Sender)...),
+			trace.WithAttributes(append(messaging(d.subject, "process", "process"),
+				attribute.Int("messaging.nats.delivery_count", meta.Delivered))...))
+		defer span.End()
+		defer func() { _ = failed(span, err) }()
+	}
+	if meta.Delivered > 1 {
+		d.bus.tel.redeliver.Add(ctx, 1)
+	}
+	if err == nil && d.how.MaxDeliver > 0 && meta.Delivered > 2*d.how.MaxDeliver {
+		// Nobody lived to settle it: it takes the process down, or time out of mind.
+		err = &api.Error{Code: api.Invalid, Message: "delivered too often and never settled"}
+	}
+	if err == nil {
+		err = guarded(func() error { return handle(ctx) })
+	}
+	d.bus.observe(ctx, d.subject, began, err)
+	d.mu.Lock()
+	delete(d.held, msg)
+	d.mu.Unlock()
+	d.settle(ctx, msg, meta, err, work.Err() != nil)
+}
+
+// settle is the whole retry policy: nil is done; invalid and denied are
+// hopeless and given up; everything else comes back later, after RetryAfter if
+// the error names it, until MaxDeliver. What was cut off because this replica
+// stops goes to another one at once and is never given up for that.
+func (d *delivery) settle(ctx context.Context, msg jetstream.Msg, meta Meta, err error, cut bool) {
+	var ack error
+	code := api.CodeOf(err)
+	last := d.how.MaxDeliver > 0 && meta.Delivered >= d.how.MaxDeliver
+	switch {
+	case err == nil:
+		ack = msg.Ack()
+	case code == api.Invalid, code == api.Denied, last && !cut:
+		d.bus.tel.givenUp.Add(ctx, 1)
+		d.bus.log.ErrorContext(ctx, "message given up", "subject", d.subject.Template(), "msg_id", meta.ID,
+			"sequence", meta.Sequence, "delivered", meta.Delivered, "err", err)
+		ack = msg.TermWithReason(headerText(api.Wire(err).Message))
+	case cut:
+		ack = msg.Nak()
+	default:
+		wait := backoff(min(meta.Delivered-1, 10), 250*time.Millisecond, 30*time.Second)
+		if e, ok := errors.AsType[*api.Error](err); ok && e.RetryAfter > 0 {
+			wait = e.Retry()
+		}
+		level := d.bus.log.WarnContext
+		if code == api.Conflict {
+			level = d.bus.log.DebugContext // somebody else has it: the normal case of replicas
+		}
+		level(ctx, "message comes back", "subject", d.subject.Template(), "msg_id", meta.ID, "wait", wait.String(), "err", err)
+		ack = msg.NakWithDelay(wait)
+	}
+	if ack != nil {
+		d.bus.log.WarnContext(ctx, "message not settled, it will come again", "subject", d.subject.Template(), "msg_id", meta.ID, "err", ack)
+	}
+}

@@ -1,0 +1,290 @@
+package bus
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/anima-run/anima/pkg/api"
+)
+
+// callTimeout bounds an I/O whose caller gave no deadline.
+const callTimeout = 10 * time.Second
+
+// tryTimeout bounds one try of what is tried again: a lost answer must leave
+// time for that. It is longer than any healthy answer and shorter than an
+// election.
+const tryTimeout = 3 * time.Second
+
+// JetStream error codes that mean something to a caller.
+const (
+	codeWrongLast     jetstream.ErrorCode = 10071 // expected last sequence is another
+	codeWrongLastBusy jetstream.ErrorCode = 10164 // R3: another write of this subject is in flight
+	codeSameBusy      jetstream.ErrorCode = 10158 // R3: a message with this id is in flight
+	codeFull          jetstream.ErrorCode = 10077 // a limit of the stream is reached
+)
+
+// Publish stores m in its stream. The stream drops a second message with the
+// same id, so a caller that is unsure publishes again; Publish itself does so
+// while ctx lasts. Errors: Unavailable with ReasonLimit when the key's queue is
+// full, Unavailable when the stream cannot be reached in time.
+func (b *Bus) Publish(ctx context.Context, id string, m api.Message) error {
+	s := m.Subject()
+	msg, err := b.message(s, m)
+	if err != nil {
+		return err
+	}
+	_, err = b.publish(ctx, s, id, msg, nil)
+	return err
+}
+
+// PublishStored is [Bus.Publish] for a message that was encoded earlier, as an
+// outbox keeps it: its subject on the wire, its bytes, and the traceparent of the
+// span that made it ("" for none), which is continued.
+func (b *Bus) PublishStored(ctx context.Context, id, subject string, data []byte, traceparent string) error {
+	s, err := parseSubject(subject)
+	if err != nil {
+		return err
+	}
+	msg, err := b.rawMessage(s, data)
+	if err != nil {
+		return err
+	}
+	_, err = b.publish(WithTraceParent(ctx, traceparent), s, id, msg, nil)
+	return err
+}
+
+// Append stores m only if last is the sequence of the last message of its
+// subject (0: there is none), and returns the new sequence. Writers that lost
+// the race get Conflict; the stream, not politeness, keeps them out.
+//
+// An answer that got lost is resolved, not guessed: Append looks whether the
+// message that followed last is this one, by id and by content. Writers that
+// compete must therefore not write the same content, so put the epoch into it.
+func (b *Bus) Append(ctx context.Context, id string, m api.Message, last uint64) (uint64, error) {
+	s := m.Subject()
+	msg, err := b.message(s, m)
+	if err != nil {
+		return 0, err
+	}
+	return b.publish(ctx, s, id, msg, &last)
+}
+
+// publish stores msg, after the sequence last of its subject unless that is nil.
+func (b *Bus) publish(ctx context.Context, s api.Subject, id string, msg *nats.Msg, last *uint64) (uint64, error) {
+	if s.Stream() == "" {
+		return 0, fmt.Errorf("publish %s: class %s is not kept in a stream", s.Template(), s.Class)
+	}
+	msg.Header.Set(jetstream.MsgIDHeader, id)
+	opts := []jetstream.PublishOpt{jetstream.WithRetryAttempts(0)}
+	if last != nil {
+		opts = append(opts, jetstream.WithExpectLastSequencePerSubject(*last))
+	}
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	ctx, span := b.tracer.Start(ctx, "publish "+s.Template(), trace.WithSpanKind(trace.SpanKindProducer),
+		trace.WithAttributes(messaging(s, "publish", "send")...))
+	defer span.End()
+	inject(ctx, msg.Header)
+	span.SetAttributes(attribute.String("messaging.message.id", id))
+
+	for try := 0; ; try++ {
+		seq, again, err := b.publishOnce(ctx, s, id, msg, last, opts)
+		if err == nil {
+			return seq, nil
+		}
+		if !again {
+			return 0, failed(span, err)
+		}
+		if ended := pause(ctx, backoff(try, 20*time.Millisecond, time.Second)); errors.Is(ended, context.Canceled) {
+			return 0, failed(span, ended)
+		} else if ended != nil {
+			return 0, failed(span, &api.Error{
+				Code: api.Unavailable, Message: "the stream of " + s.Template() + " did not answer",
+				Next: "check that NATS is up", RetryAfter: 1000,
+			})
+		}
+	}
+}
+
+// publishOnce says with its error whether another try may help.
+func (b *Bus) publishOnce(
+	ctx context.Context, s api.Subject, id string, msg *nats.Msg, last *uint64, opts []jetstream.PublishOpt,
+) (seq uint64, again bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, tryTimeout)
+	defer cancel()
+	ack, err := b.js.PublishMsg(ctx, msg, opts...)
+	if err == nil && (last == nil || !ack.Duplicate) {
+		return ack.Sequence, false, nil
+	}
+	e, refused := errors.AsType[*jetstream.APIError](err)
+	switch {
+	// Either the answer of an earlier try was lost, or another writer was first.
+	case err == nil:
+		return b.written(ctx, s, id, msg.Data, ack.Sequence)
+	case refused && e.ErrorCode == codeWrongLast && last != nil:
+		return b.written(ctx, s, id, msg.Data, *last+1)
+	case refused && e.ErrorCode == codeFull && strings.Contains(e.Description, "per subject"):
+		return 0, false, &api.Error{
+			Code: api.Unavailable, Reason: api.ReasonLimit, Message: "the queue of " + s.Key + " is full",
+			Next: "wait until some of its messages are done", RetryAfter: 1000,
+		}
+	case refused && (e.ErrorCode == codeWrongLastBusy || e.ErrorCode == codeSameBusy):
+		// Which of the two won shows in a moment.
+	case errors.Is(err, nats.ErrMaxPayload), refused && e.Code != 503:
+		return 0, false, fmt.Errorf("publish %s: %w", s.Template(), err)
+	}
+	return 0, true, err
+}
+
+// written returns the sequence of the first message of s from a sequence on, if
+// it is the one with this id and data.
+func (b *Bus) written(ctx context.Context, s api.Subject, id string, data []byte, from uint64) (seq uint64, again bool, err error) {
+	st, err := b.stream(ctx, s.Stream())
+	if err != nil {
+		return 0, true, err
+	}
+	m, err := st.GetMsg(ctx, from, jetstream.WithGetMsgSubject(s.String()))
+	switch {
+	case err == nil && m.Header.Get(jetstream.MsgIDHeader) == id && bytes.Equal(m.Data, data):
+		return m.Sequence, false, nil
+	case err == nil, errors.Is(err, jetstream.ErrMsgNotFound):
+		return 0, false, &api.Error{Code: api.Conflict, Message: "another writer was first on " + s.Template()}
+	}
+	return 0, true, err
+}
+
+// Post stores m like [Bus.Publish] but does not wait: [Posts.Wait] tells whether
+// all that were posted arrived. It is for events whose loss a later retry of the
+// same ids repairs, and costs the caller no round trip.
+func (p *Posts) Post(ctx context.Context, id string, m api.Message) error {
+	s := m.Subject()
+	msg, err := p.bus.message(s, m)
+	if err != nil {
+		return err
+	}
+	msg.Header.Set(jetstream.MsgIDHeader, id)
+	inject(ctx, msg.Header)
+	f, err := p.bus.js.PublishMsgAsync(msg)
+	if err != nil {
+		return fmt.Errorf("post %s: %w", s.Template(), err)
+	}
+	p.pending = append(p.pending, f)
+	return nil
+}
+
+// Posts collects what one goroutine posts. The zero value is not usable; see
+// [Bus.Posts].
+type Posts struct {
+	bus     *Bus
+	pending []jetstream.PubAckFuture
+}
+
+// Posts returns an empty collection.
+func (b *Bus) Posts() *Posts { return &Posts{bus: b} }
+
+// Wait returns when the stream has taken everything posted since the last Wait,
+// with the first failure.
+func (p *Posts) Wait(ctx context.Context) error {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	var first error
+	for _, f := range p.pending {
+		var err error
+		select {
+		case <-f.Ok():
+		case err = <-f.Err():
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+		if err != nil && first == nil {
+			first = fmt.Errorf("post %s: %w", f.Msg().Subject, err)
+		}
+	}
+	p.pending = p.pending[:0]
+	return first
+}
+
+// Tell sends a live message to whoever listens now. Nobody listening is no
+// error.
+func (b *Bus) Tell(ctx context.Context, m api.Message) error {
+	s := m.Subject()
+	if s.Class != api.Live {
+		return fmt.Errorf("tell %s: class %s is not live", s.Template(), s.Class)
+	}
+	msg, err := b.message(s, m)
+	if err != nil {
+		return err
+	}
+	inject(ctx, msg.Header)
+	return b.nc.PublishMsg(msg)
+}
+
+func (b *Bus) message(s api.Subject, m api.Message) (*nats.Msg, error) {
+	data, err := api.Encode(m)
+	if err != nil {
+		return nil, err
+	}
+	return b.rawMessage(s, data)
+}
+
+func (b *Bus) rawMessage(s api.Subject, data []byte) (*nats.Msg, error) {
+	if s.Keyed && !api.ValidKey(s.Key) {
+		return nil, &api.Error{Code: api.Invalid, Message: fmt.Sprintf("%q cannot be the key of %s", s.Key, s.Template())}
+	}
+	if limit := b.maxData(); limit > 0 && len(data) > limit {
+		return nil, &api.Error{Code: api.Invalid, Message: fmt.Sprintf("%s of %d bytes is larger than NATS takes (%d)", s.Template(), len(data), limit)}
+	}
+	msg := nats.NewMsg(s.String())
+	msg.Data = data
+	return msg, nil
+}
+
+// maxData is how many bytes a message may carry beside our headers; 0 while the
+// server's limit is not known yet.
+func (b *Bus) maxData() int { return max(0, int(b.nc.MaxPayload())-2048) }
+
+// parseSubject is the inverse of [api.Subject.String].
+func parseSubject(subject string) (api.Subject, error) {
+	t := strings.Split(subject, ".")
+	if len(t) == 5 || len(t) == 6 {
+		s := api.Subject{Owner: api.Owner(t[1]), Class: api.Class(t[2]), Name: t[3], Keyed: len(t) == 6}
+		s.Version, _ = strconv.Atoi(strings.TrimPrefix(t[4], "v"))
+		if s.Keyed {
+			s.Key = t[5]
+		}
+		if s.String() == subject {
+			return s, nil
+		}
+	}
+	return api.Subject{}, fmt.Errorf("%q is not a subject of ours", subject)
+}
+
+// bounded gives ctx a deadline if it has none.
+func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	if _, ok := ctx.Deadline(); ok {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, callTimeout)
+}
+
+// redacted is a NATS URL without its credentials.
+func redacted(raw string) string {
+	parts := strings.Split(raw, ",")
+	for i, p := range parts {
+		if u, err := url.Parse(p); err == nil {
+			parts[i] = u.Redacted()
+		}
+	}
+	return strings.Join(parts, ",")
+}

@@ -1,0 +1,145 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/anima-run/anima/pkg/api"
+)
+
+// Stored is a message of a stream as it is read back.
+type Stored struct {
+	Subject  string
+	Sequence uint64
+	Data     []byte
+	Sender   trace.SpanContext
+	At       time.Time
+}
+
+func stored(m jetstream.Msg) Stored {
+	meta := metaOf(m)
+	return Stored{Subject: m.Subject(), Sequence: meta.Sequence, Data: m.Data(), Sender: meta.Sender, At: meta.At}
+}
+
+// Last returns the last message of a keyed subject, or NotFound.
+func (b *Bus) Last(ctx context.Context, s api.Subject) (Stored, error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	st, err := b.stream(ctx, s.Stream())
+	if err != nil {
+		return Stored{}, err
+	}
+	raw, err := st.GetLastMsgForSubject(ctx, s.String())
+	return rawStored(raw, s, err)
+}
+
+// Next returns the first message of a keyed subject at or after a sequence, or
+// NotFound.
+func (b *Bus) Next(ctx context.Context, s api.Subject, from uint64) (Stored, error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	st, err := b.stream(ctx, s.Stream())
+	if err != nil {
+		return Stored{}, err
+	}
+	raw, err := st.GetMsg(ctx, max(from, 1), jetstream.WithGetMsgSubject(s.String()))
+	return rawStored(raw, s, err)
+}
+
+func rawStored(raw *jetstream.RawStreamMsg, s api.Subject, err error) (Stored, error) {
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return Stored{}, api.Errorf(api.NotFound, "no message on %s", s.Template())
+	}
+	if err != nil {
+		return Stored{}, fmt.Errorf("read %s: %w", s.Template(), err)
+	}
+	sender := trace.SpanContextFromContext(extract(context.Background(), raw.Header))
+	return Stored{Subject: raw.Subject, Sequence: raw.Sequence, Data: raw.Data, Sender: sender, At: raw.Time}, nil
+}
+
+// Follow calls handle with every message of the subjects' stream that matches
+// one of them, from sequence after+1 on, past and coming, until ctx ends or
+// handle fails. All subjects belong to one stream. It has no durable: the
+// caller remembers where it was. An outage of NATS only delays it.
+func (b *Bus) Follow(ctx context.Context, after uint64, handle func(Stored) error, subjects ...string) error {
+	if len(subjects) == 0 {
+		return errors.New("follow: no subject")
+	}
+	for try := 0; ; try++ {
+		from := after
+		final, err := b.follow(ctx, &after, handle, subjects)
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case final:
+			return err
+		case after > from:
+			try = 0
+		}
+		b.log.Warn("cannot follow, trying again", "subject", subjects[0], "err", err)
+		if err := pause(ctx, backoff(try, 50*time.Millisecond, time.Second)); err != nil {
+			return err
+		}
+	}
+}
+
+// follow says with its error whether it is final: handle's own, or a question
+// that no stream answers.
+func (b *Bus) follow(ctx context.Context, after *uint64, handle func(Stored) error, subjects []string) (final bool, err error) {
+	stream, err := b.js.StreamNameBySubject(deadline(ctx), subjects[0])
+	if err != nil {
+		return errors.Is(err, jetstream.ErrStreamNotFound), fmt.Errorf("follow %s: %w", subjects[0], err)
+	}
+	c, err := b.js.OrderedConsumer(deadline(ctx), stream, jetstream.OrderedConsumerConfig{
+		FilterSubjects: subjects, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: *after + 1,
+		InactiveThreshold: 30 * time.Second,
+	})
+	if err != nil {
+		return false, fmt.Errorf("follow %s: %w", subjects[0], err)
+	}
+	iter, err := c.Messages()
+	if err != nil {
+		return false, fmt.Errorf("follow %s: %w", subjects[0], err)
+	}
+	defer iter.Stop()
+	for {
+		m, err := iter.Next(jetstream.NextContext(ctx))
+		if err != nil {
+			return false, fmt.Errorf("follow %s: %w", subjects[0], err)
+		}
+		s := stored(m)
+		if err := handle(s); err != nil {
+			return true, err
+		}
+		*after = s.Sequence
+	}
+}
+
+// Listen calls handle with every live message of subject until ctx ends. It is
+// listening when ready is called.
+func (b *Bus) Listen(ctx context.Context, subject string, ready func(), handle func([]byte)) error {
+	c := make(chan *nats.Msg, 256)
+	sub, err := b.nc.ChanSubscribe(subject, c)
+	if err != nil {
+		return fmt.Errorf("listen %s: %w", subject, err)
+	}
+	defer func() { _ = sub.Unsubscribe() }() //nolint:errcheck // the connection is going anyway
+	if err := b.nc.FlushWithContext(deadline(ctx)); err != nil {
+		return fmt.Errorf("listen %s: %w", subject, err)
+	}
+	ready()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case m := <-c:
+			handle(m.Data)
+		}
+	}
+}

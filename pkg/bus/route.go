@@ -1,0 +1,268 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/micro"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/anima-run/anima/pkg/api"
+)
+
+// A Route ties one kind of message to one handler, or runs a task for as long
+// as the service lives. A service is a list of routes; see [Bus.Serve].
+type Route func(*server) error
+
+// server is what routes share while they are served.
+type server struct {
+	bus   *Bus
+	work  context.Context //nolint:containedctx // the lifetime of the served routes, longer than one call
+	svc   micro.Service
+	stops []func() // stop taking more, in order
+	fail  context.CancelCauseFunc
+
+	mu    sync.Mutex
+	shut  bool           // nothing new is begun
+	tasks sync.WaitGroup // handlers and loops under way
+}
+
+// begin runs f as a task unless the server is shut: questions that were on their
+// way when it stopped must not start work that nobody waits for.
+func (s *server) begin(f func()) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.shut {
+		return false
+	}
+	s.tasks.Go(f)
+	return true
+}
+
+// Serve runs the routes until ctx ends, then stops taking messages and lets the
+// ones in hand finish for at most drain; what is still running then has its
+// context cancelled. It calls ready once all routes are live.
+func (b *Bus) Serve(ctx context.Context, drain time.Duration, ready func(), routes ...Route) error {
+	svc, err := micro.AddService(b.nc, micro.Config{
+		Name: b.opts.Service, Version: b.opts.Version,
+		Description: "anima " + b.opts.Service, Metadata: map[string]string{"instance": b.opts.Instance},
+	})
+	if err != nil {
+		return fmt.Errorf("discovery: %w", err)
+	}
+	work, cancel := context.WithCancelCause(context.WithoutCancel(ctx)) // outlives ctx for the drain
+	defer cancel(nil)
+	s := &server{bus: b, work: work, svc: svc, fail: cancel}
+	s.stops = append(s.stops, func() {
+		if err := svc.Stop(); err != nil {
+			b.log.Warn("discovery does not stop", "err", err)
+		}
+	})
+	defer s.tasks.Wait()
+	defer cancel(nil)
+	defer s.stop()
+	if err := b.mux.open(); err != nil {
+		return err
+	}
+	if err := b.controlRoute(s); err != nil {
+		return err
+	}
+	for _, r := range routes {
+		if err := r(s); err != nil {
+			return err
+		}
+	}
+	// Without the flush the first questions find nobody.
+	if err := b.nc.FlushWithContext(deadline(ctx)); err != nil && ctx.Err() == nil {
+		return fmt.Errorf("flush: %w", err)
+	}
+	ready()
+	select {
+	case <-ctx.Done():
+	case <-work.Done():
+	}
+	s.stop()
+	done := make(chan struct{})
+	go func() { s.tasks.Wait(); close(done) }()
+	t := time.NewTimer(drain)
+	defer t.Stop()
+	select {
+	case <-done:
+	case <-t.C:
+		b.log.Warn("drain time is over, handing back what is not done", "drain", drain.String())
+	case <-work.Done():
+	}
+	cancel(nil)
+	<-done
+	if cause := context.Cause(work); cause != nil && !errors.Is(cause, context.Canceled) {
+		return cause
+	}
+	return nil
+}
+
+func (s *server) stop() {
+	for _, f := range s.stops {
+		f()
+	}
+	s.stops = nil
+	s.mu.Lock()
+	s.shut = true
+	s.mu.Unlock()
+}
+
+// deadline is ctx with the default timeout; the cancel function is left to the
+// timer, which is short.
+func deadline(ctx context.Context) context.Context {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	context.AfterFunc(ctx, cancel)
+	return ctx
+}
+
+// Go runs task for as long as the service is served. Its context ends when the
+// service stops taking work. A task that returns an error before that takes the
+// service down.
+func Go(task func(context.Context) error) Route {
+	return func(s *server) error {
+		ctx, cancel := context.WithCancel(s.work)
+		s.stops = append(s.stops, cancel)
+		s.tasks.Go(func() {
+			if err := task(ctx); err != nil && ctx.Err() == nil {
+				s.fail(err)
+			}
+		})
+		return nil
+	}
+}
+
+// Workers bounds how many questions of one kind are answered at a time.
+type Workers int
+
+// DefaultWorkers is the pool of a [Reply] that names none.
+const DefaultWorkers Workers = 64
+
+// Reply answers every request Req. Replicas of a service share the questions.
+// At most workers are answered at a time in this process; the next one is told
+// at once that everybody is busy, and its caller tries again or elsewhere.
+func Reply[Req api.Message, Resp any](answer func(context.Context, Req) (Resp, error), workers ...Workers) Route {
+	return endpoint(pool(workers), func(ctx context.Context, b *Bus, in *nats.Msg, req Req) (*nats.Msg, error) {
+		resp, err := answer(ctx, req)
+		if err != nil {
+			return nil, err
+		}
+		data, err := api.Encode(resp)
+		if err != nil {
+			return nil, err
+		}
+		out := nats.NewMsg(in.Reply)
+		out.Data = data
+		return out, nil
+	})
+}
+
+func pool(workers []Workers) chan struct{} {
+	n := DefaultWorkers
+	if len(workers) > 0 {
+		n = workers[0]
+	}
+	return make(chan struct{}, n)
+}
+
+// endpoint is the part that plain and streamed replies share. An endpoint of
+// micro runs one handler at a time, and its Request must not be touched by
+// another goroutine, so the handler only takes a worker and the answer is
+// published on the reply subject.
+func endpoint[Req api.Message](slots chan struct{}, answer func(context.Context, *Bus, *nats.Msg, Req) (*nats.Msg, error)) Route {
+	return func(s *server) error {
+		var zero Req
+		b, subject := s.bus, zero.Subject()
+		handle := func(r micro.Request) {
+			in := &nats.Msg{Subject: r.Subject(), Reply: r.Reply(), Data: r.Data(), Header: nats.Header(r.Headers())}
+			select {
+			case slots <- struct{}{}:
+			default:
+				b.send(b.refusal(in.Reply))
+				return
+			}
+			begun := s.begin(func() {
+				defer func() { <-slots }()
+				began := time.Now()
+				ctx, span := b.tracer.Start(extract(s.work, in.Header), "process "+subject.Template(),
+					trace.WithSpanKind(trace.SpanKindServer), trace.WithAttributes(rpc(subject)...))
+				defer span.End()
+				var req Req
+				var out *nats.Msg
+				err := api.Decode(in.Data, &req)
+				if err == nil {
+					err = guarded(func() (err error) { out, err = answer(ctx, b, in, req); return err })
+				}
+				b.observe(ctx, subject, began, err)
+				if err != nil {
+					_ = failed(span, err)
+					b.logFailure(ctx, "request failed", subject.Template(), err)
+					out = errorMsg(in.Reply, err)
+				}
+				b.send(out)
+			})
+			if !begun {
+				b.send(b.refusal(in.Reply))
+			}
+		}
+		err := s.svc.AddEndpoint(subject.Name, micro.HandlerFunc(handle), micro.WithEndpointSubject(subject.String()))
+		if err != nil {
+			return fmt.Errorf("endpoint %s: %w", subject, err)
+		}
+		return nil
+	}
+}
+
+// refusal is the answer to a question that was not begun. Its header, not its
+// reason, tells so: a handler may answer that somebody behind it was busy.
+func (b *Bus) refusal(reply string) *nats.Msg {
+	m := errorMsg(reply, &api.Error{
+		Code: api.Unavailable, Reason: api.ReasonBusy, Message: b.opts.Service + " is busy", Next: "try again", RetryAfter: 50,
+	})
+	m.Header.Set(headerRefused, "1")
+	return m
+}
+
+// send publishes an answer. Nobody can be told if that fails: the caller's
+// deadline speaks.
+func (b *Bus) send(m *nats.Msg) {
+	if m.Reply = ""; m.Subject == "" {
+		return // sent without a reply subject: nobody waits
+	}
+	if limit := b.maxData(); limit > 0 && len(m.Data) > limit {
+		m = errorMsg(m.Subject, api.Errorf(api.Internal, "the answer of %d bytes is larger than NATS takes", len(m.Data)))
+	}
+	if err := b.nc.PublishMsg(m); err != nil {
+		b.log.Error("no answer sent", "err", err)
+	}
+}
+
+// logFailure logs what an operator should see: our own faults as errors, what
+// callers did wrong only when asked for.
+func (b *Bus) logFailure(ctx context.Context, msg, subject string, err error) {
+	switch api.CodeOf(err) {
+	case api.Internal:
+		b.log.ErrorContext(ctx, msg, "subject", subject, "err", err)
+	case api.Unavailable:
+		b.log.WarnContext(ctx, msg, "subject", subject, "err", err)
+	default:
+		b.log.DebugContext(ctx, msg, "subject", subject, "err", err)
+	}
+}
+
+// guarded turns a panic of a handler into an error of this one message.
+func guarded(f func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+		}
+	}()
+	return f()
+}

@@ -1,0 +1,307 @@
+package bus
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/micro"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/anima-run/anima/pkg/api"
+)
+
+// A streamed reply is a row of messages on one reply subject: every delta with
+// its number, a sign of life while there is nothing to say, and the answer with
+// [headerEnd]. The caller's replies share one wildcard subscription, because a
+// subscription each costs ten times as much.
+
+// Stream answers every request Req with any number of Deltas and one Resp. When
+// the caller gives up, the context ends and send fails. Workers as in [Reply].
+func Stream[Req api.Message, Delta, Resp any](answer func(ctx context.Context, req Req, send func(Delta) error) (Resp, error), workers ...Workers) Route {
+	return endpoint(pool(workers), func(ctx context.Context, b *Bus, in *nats.Msg, req Req) (*nats.Msg, error) {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		b.mu.Lock()
+		b.controls[in.Reply] = cancel
+		b.mu.Unlock()
+		defer func() {
+			b.mu.Lock()
+			delete(b.controls, in.Reply)
+			b.mu.Unlock()
+		}()
+		w := &streamWriter{bus: b, reply: in.Reply}
+		if err := w.write(headerAlive, nil); err != nil {
+			return nil, err
+		}
+		var alive sync.WaitGroup
+		alive.Go(func() { w.keepAlive(ctx) })
+		resp, err := answer(ctx, req, func(d Delta) error {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			data, err := api.Encode(d)
+			if err != nil {
+				return err
+			}
+			return w.write("", data)
+		})
+		cancel()
+		alive.Wait()
+		if err != nil {
+			return nil, err
+		}
+		data, err := api.Encode(resp)
+		if err != nil {
+			return nil, err
+		}
+		out := nats.NewMsg(in.Reply)
+		out.Header.Set(headerEnd, "1")
+		out.Header.Set(headerSeq, w.sent())
+		out.Data = data
+		return out, nil
+	})
+}
+
+type streamWriter struct {
+	bus   *Bus
+	reply string
+	mu    sync.Mutex
+	seq   int
+}
+
+// write sends one message of the row. Signs of life have no number.
+func (w *streamWriter) write(kind string, data []byte) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	m := nats.NewMsg(w.reply)
+	m.Data = data
+	if kind != "" {
+		m.Header.Set(kind, "1")
+		m.Header.Set(headerControl, w.bus.controlSubject())
+	} else {
+		m.Header.Set(headerSeq, seqHeader(w.seq))
+		w.seq++
+	}
+	return w.bus.nc.PublishMsg(m)
+}
+
+// sent is how many pieces were written, so that a loss of the last ones shows.
+func (w *streamWriter) sent() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return seqHeader(w.seq)
+}
+
+func (w *streamWriter) keepAlive(ctx context.Context) {
+	t := time.NewTicker(w.bus.opts.AliveEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+			if err := w.write(headerAlive, nil); err != nil {
+				return // the connection is gone, and the caller's patience with it
+			}
+		}
+	}
+}
+
+func (b *Bus) controlSubject() string {
+	return fmt.Sprintf("%s.%s.live.control.v1.%s", api.Root, strings.ReplaceAll(b.opts.Service, "-", "_"), b.opts.Instance)
+}
+
+// controlRoute cancels streamed replies whose caller has gone.
+func (b *Bus) controlRoute(s *server) error {
+	sub, err := b.nc.Subscribe(b.controlSubject(), func(m *nats.Msg) {
+		b.mu.Lock()
+		cancel := b.controls[string(m.Data)]
+		b.mu.Unlock()
+		if cancel != nil {
+			cancel()
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("control: %w", err)
+	}
+	s.stops = append(s.stops, func() { _ = sub.Unsubscribe() })
+	return nil
+}
+
+// CallStream asks a question whose answer comes in pieces: delta is called with
+// each, in order, on the caller's goroutine. If ctx ends, the server is told to
+// stop. Errors are those of [Call]; a server that falls silent or a lost piece
+// is Unavailable.
+func CallStream[Delta, Resp any](ctx context.Context, b *Bus, req api.Message, delta func(Delta) error) (Resp, error) {
+	var resp Resp
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	s := req.Subject()
+	msg, err := b.message(s, req)
+	if err != nil {
+		return resp, err
+	}
+	ctx, span := b.tracer.Start(ctx, "call "+s.Template(), trace.WithSpanKind(trace.SpanKindClient),
+		trace.WithAttributes(rpc(s)...))
+	defer span.End()
+	inject(ctx, msg.Header)
+	piece := func(data []byte) error {
+		var d Delta
+		if err := api.Decode(data, &d); err != nil {
+			return err
+		}
+		return delta(d)
+	}
+	for try := 0; ; try++ {
+		end, begun, err := b.row(ctx, msg, piece)
+		if err == nil {
+			return resp, failed(span, api.Decode(end.Data, &resp))
+		}
+		again, err := unanswered(ctx, s, end, err)
+		if !again || begun {
+			return resp, failed(span, err)
+		}
+		if pause(ctx, backoff(try, 10*time.Millisecond, 500*time.Millisecond)) != nil {
+			return resp, failed(span, err)
+		}
+	}
+}
+
+// row asks once and reads the row to its end. begun says that a server took the
+// question.
+func (b *Bus) row(ctx context.Context, msg *nats.Msg, piece func([]byte) error) (end *nats.Msg, begun bool, err error) {
+	reply, c, err := b.mux.wait()
+	if err != nil {
+		return nil, false, err
+	}
+	defer b.mux.forget(reply)
+	out := nats.NewMsg(msg.Subject)
+	out.Data, out.Header, out.Reply = msg.Data, msg.Header, reply
+	if err := b.nc.PublishMsg(out); err != nil {
+		return nil, false, fmt.Errorf("ask: %w", err)
+	}
+	patience := 3 * b.opts.AliveEvery
+	silence := time.NewTimer(patience)
+	defer silence.Stop()
+	control, next := "", 0
+	stop := func() { b.cancelAt(control, reply) }
+	for {
+		silence.Reset(patience) // here, because a slow caller must not look like a silent server
+		select {
+		case <-ctx.Done():
+			stop()
+			return nil, begun, ctx.Err()
+		case <-silence.C:
+			stop()
+			return nil, begun, &api.Error{
+				Code: api.Unavailable, Message: "the service fell silent in the middle of its answer", Next: "try again", RetryAfter: 1000,
+			}
+		case m := <-c:
+			switch {
+			case noResponders(m):
+				return nil, false, nats.ErrNoResponders
+			case m.Header.Get(headerAlive) != "":
+				control, begun = m.Header.Get(headerControl), true
+			case m.Header.Get(micro.ErrorCodeHeader) != "":
+				return m, begun, answerError(m)
+			case m.Header.Get(headerSeq) != seqHeader(next):
+				stop()
+				return nil, begun, &api.Error{Code: api.Unavailable, Message: "a piece of the answer was lost", Next: "try again"}
+			case m.Header.Get(headerEnd) != "":
+				return m, begun, nil
+			default:
+				next++
+				if err := piece(m.Data); err != nil {
+					stop()
+					return nil, begun, err
+				}
+			}
+		}
+	}
+}
+
+// cancelAt asks a server to stop answering reply. The server's next sign of life
+// repeats the occasion, should this get lost.
+func (b *Bus) cancelAt(control, reply string) {
+	if control == "" {
+		return
+	}
+	if err := b.nc.Publish(control, []byte(reply)); err != nil {
+		b.log.Warn("cannot cancel an answer", "err", err)
+	}
+}
+
+func noResponders(m *nats.Msg) bool {
+	return len(m.Data) == 0 && m.Header.Get("Status") == "503"
+}
+
+// mux shares one wildcard subscription among all streamed replies.
+type mux struct {
+	bus     *Bus
+	mu      sync.Mutex
+	sub     *nats.Subscription
+	prefix  string
+	waiting map[string]chan *nats.Msg
+	count   atomic.Uint64
+}
+
+func (x *mux) open() error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.sub != nil {
+		return nil
+	}
+	x.prefix = x.bus.nc.NewInbox() + "."
+	sub, err := x.bus.nc.Subscribe(x.prefix+"*", func(m *nats.Msg) {
+		x.mu.Lock()
+		c := x.waiting[m.Subject]
+		x.mu.Unlock()
+		if c == nil {
+			// Nobody waits for this answer: its caller gave up before it knew where
+			// to say so, or saying so got lost.
+			x.bus.cancelAt(m.Header.Get(headerControl), m.Subject)
+			return
+		}
+		select {
+		case c <- m:
+		default: // the reader is far behind: the gap in the numbers ends its call
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("replies: %w", err)
+	}
+	x.sub = sub
+	return nil
+}
+
+func (x *mux) wait() (string, chan *nats.Msg, error) {
+	if err := x.open(); err != nil {
+		return "", nil, err
+	}
+	c := make(chan *nats.Msg, 1024)
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	reply := x.prefix + seqHeader(int(x.count.Add(1)))
+	x.waiting[reply] = c
+	return reply, c, nil
+}
+
+func (x *mux) forget(reply string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	delete(x.waiting, reply)
+}
+
+func (x *mux) close() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.sub != nil {
+		_ = x.sub.Unsubscribe() // the connection may be closed already
+		x.sub = nil
+	}
+}

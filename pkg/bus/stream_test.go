@@ -1,0 +1,301 @@
+package bus_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/bus"
+)
+
+type (
+	complete = func(context.Context, api.Complete, func(api.Delta) error) (api.Completion, error)
+)
+
+func ask(ctx context.Context, b *bus.Bus, id string, delta func(api.Delta) error) (api.Completion, error) {
+	return bus.CallStream[api.Delta, api.Completion](ctx, b, api.Complete{ID: id}, delta)
+}
+
+// quick makes signs of life frequent, so that silence is noticed soon.
+var quick = bus.Options{AliveEvery: 100 * time.Millisecond}
+
+func quickPair(t *testing.T, f complete) (caller *bus.Bus, server *serving, serverConn *nats.Conn) {
+	t.Helper()
+	s := startServer(t)
+	nc := connect(t, s)
+	server = serve(t, newBus(t, nc, quick), patience, bus.Stream(f))
+	o := quick
+	o.Service = "caller"
+	return newBus(t, connect(t, s), o), server, nc
+}
+
+func TestStreamInOrder(t *testing.T) {
+	t.Parallel()
+	caller, _, _ := quickPair(t, func(_ context.Context, r api.Complete, send func(api.Delta) error) (api.Completion, error) {
+		for n := range 300 {
+			if err := send(api.Delta{Content: r.ID + "/" + strconv.Itoa(n)}); err != nil {
+				return api.Completion{}, err
+			}
+		}
+		return api.Completion{Text: r.ID}, nil
+	})
+	ctx := testContext(t)
+	var all sync.WaitGroup
+	for i := range 8 { // at once, over the one shared subscription
+		all.Go(func() {
+			id, n := fmt.Sprint(i), 0
+			got, err := ask(ctx, caller, id, func(d api.Delta) error {
+				if want := id + "/" + strconv.Itoa(n); d.Content != want {
+					return fmt.Errorf("delta %q, want %q", d.Content, want)
+				}
+				n++
+				return nil
+			})
+			if err != nil || got.Text != id || n != 300 {
+				t.Errorf("call %s: %+v, %v, %d deltas", id, got, err, n)
+			}
+		})
+	}
+	all.Wait()
+}
+
+func TestStreamErrors(t *testing.T) {
+	t.Parallel()
+	caller, _, _ := quickPair(t, func(_ context.Context, r api.Complete, send func(api.Delta) error) (api.Completion, error) {
+		if r.ID != "early" {
+			if err := send(api.Delta{Content: "so far"}); err != nil {
+				return api.Completion{}, err
+			}
+		}
+		if r.ID == "panic" {
+			panic("oh")
+		}
+		return api.Completion{}, &api.Error{Code: api.Unavailable, Reason: api.ReasonProvider, Message: "it broke", RetryAfter: 7}
+	})
+	for id, want := range map[string]struct {
+		deltas int
+		code   api.Code
+		reason string
+	}{
+		"early": {0, api.Unavailable, api.ReasonProvider},
+		"late":  {1, api.Unavailable, api.ReasonProvider},
+		"panic": {1, api.Internal, ""},
+	} {
+		deltas := 0
+		_, err := ask(testContext(t), caller, id, func(api.Delta) error { deltas++; return nil })
+		wantCode(t, err, want.code, want.reason)
+		if deltas != want.deltas {
+			t.Errorf("%s: %d deltas, want %d", id, deltas, want.deltas)
+		}
+	}
+}
+
+func TestStreamIsCancelledByItsCaller(t *testing.T) {
+	t.Parallel()
+	stopped := make(chan error, 3)
+	caller, _, _ := quickPair(t, func(ctx context.Context, _ api.Complete, send func(api.Delta) error) (api.Completion, error) {
+		if err := send(api.Delta{Content: "first"}); err != nil {
+			return api.Completion{}, err
+		}
+		<-ctx.Done()
+		stopped <- send(api.Delta{Content: "nobody hears this"})
+		return api.Completion{}, ctx.Err()
+	})
+
+	ctx, cancel := context.WithCancel(t.Context())
+	_, err := ask(ctx, caller, "cancel", func(api.Delta) error { cancel(); return nil })
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want %v", err, context.Canceled)
+	}
+	if err := wait(t, stopped, "the server to stop"); err == nil {
+		t.Error("send to a caller who has gone succeeded")
+	}
+
+	errEnough := errors.New("enough")
+	_, err = ask(testContext(t), caller, "refuse", func(api.Delta) error { return errEnough })
+	if !errors.Is(err, errEnough) {
+		t.Errorf("got %v, want %v", err, errEnough)
+	}
+	wait(t, stopped, "the server to stop after its delta was refused")
+
+	ctx, cancel = context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	_, err = ask(ctx, caller, "deadline", func(api.Delta) error { return nil })
+	wantCode(t, err, api.Unavailable, "")
+	wait(t, stopped, "the server to stop after the deadline")
+}
+
+// A caller that gave up before the server's first word still stops it.
+func TestStreamIsCancelledByACallerItNeverHeardOf(t *testing.T) {
+	t.Parallel()
+	began, stopped := make(chan struct{}), make(chan struct{})
+	s := startServer(t)
+	ncServer := connect(t, s)
+	server := newBus(t, ncServer, quick)
+	o := quick
+	o.Service = "caller"
+	caller := newBus(t, connect(t, s), o)
+
+	// A middleman holds the question back until its caller has gone.
+	var question *nats.Msg
+	held := make(chan struct{})
+	middle := connect(t, s)
+	sub, err := middle.Subscribe(api.Complete{}.Subject().String(), func(m *nats.Msg) { question = m; close(held) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := middle.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { _, err := ask(ctx, caller, "x", nil); done <- err }()
+	wait(t, held, "the question")
+	cancel()
+	wait(t, done, "the cancelled call")
+	if err := sub.Unsubscribe(); err != nil {
+		t.Fatal(err)
+	}
+	serve(t, server, patience, bus.Stream(func(ctx context.Context, _ api.Complete, _ func(api.Delta) error) (api.Completion, error) {
+		close(began)
+		<-ctx.Done()
+		close(stopped)
+		return api.Completion{}, ctx.Err()
+	}))
+	if err := middle.PublishMsg(&nats.Msg{Subject: question.Subject, Reply: question.Reply, Data: question.Data, Header: question.Header}); err != nil {
+		t.Fatal(err)
+	}
+	wait(t, began, "the server")
+	wait(t, stopped, "the server to stop")
+}
+
+func TestStreamNoticesADeadServer(t *testing.T) {
+	t.Parallel()
+	release := make(chan struct{})
+	defer close(release)
+	caller, _, nc := quickPair(t, func(_ context.Context, _ api.Complete, send func(api.Delta) error) (api.Completion, error) {
+		if err := send(api.Delta{Content: "first"}); err != nil {
+			return api.Completion{}, err
+		}
+		<-release
+		return api.Completion{}, nil
+	})
+	ctx := testContext(t)
+	_, err := ask(ctx, caller, "x", func(api.Delta) error { nc.Close(); return nil })
+	wantCode(t, err, api.Unavailable, "")
+	if ctx.Err() != nil {
+		t.Error("noticed by the deadline only")
+	}
+}
+
+func TestStreamWaitsForASlowServerAndASlowCaller(t *testing.T) {
+	t.Parallel()
+	long := 5 * quick.AliveEvery // more than the three signs of life
+	linger := func(ctx context.Context) error {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(long):
+			return nil
+		}
+	}
+	caller, _, _ := quickPair(t, func(ctx context.Context, r api.Complete, send func(api.Delta) error) (api.Completion, error) {
+		if err := send(api.Delta{Content: "first"}); err != nil {
+			return api.Completion{}, err
+		}
+		if r.ID == "slow server" {
+			if err := linger(ctx); err != nil {
+				return api.Completion{}, err
+			}
+		}
+		return api.Completion{Text: "done"}, nil
+	})
+	for _, id := range []string{"slow server", "slow caller"} {
+		got, err := ask(testContext(t), caller, id, func(api.Delta) error {
+			if id == "slow caller" {
+				return linger(t.Context())
+			}
+			return nil
+		})
+		if err != nil || got.Text != "done" {
+			t.Errorf("%s: %+v, %v", id, got, err)
+		}
+	}
+}
+
+// A server of another make loses a piece, in the middle or at the end.
+func TestStreamNoticesALostPiece(t *testing.T) {
+	t.Parallel()
+	b, s := one(t)
+	nc := connect(t, s)
+	for name, row := range map[string][]map[string]string{
+		"in the middle": {{"Anima-Seq": "0"}, {"Anima-Seq": "2"}, {"Anima-Seq": "3", "Anima-End": "1"}},
+		"at the end":    {{"Anima-Seq": "0"}, {"Anima-Seq": "1"}, {"Anima-Seq": "3", "Anima-End": "1"}},
+		"all":           {{"Anima-Seq": "1", "Anima-End": "1"}},
+		"twice":         {{"Anima-Seq": "0"}, {"Anima-Seq": "0"}, {"Anima-Seq": "1", "Anima-End": "1"}},
+	} {
+		sub, err := nc.Subscribe(api.Complete{}.Subject().String(), func(m *nats.Msg) {
+			for _, h := range row {
+				r := nats.NewMsg(m.Reply)
+				r.Data = []byte(`{}`)
+				for k, v := range h {
+					r.Header.Set(k, v)
+				}
+				if err := nc.PublishMsg(r); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := nc.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		_, err = ask(testContext(t), b, "x", func(api.Delta) error { return nil })
+		wantCode(t, err, api.Unavailable, "")
+		if t.Failed() {
+			t.Fatal(name)
+		}
+		if err := sub.Unsubscribe(); err != nil {
+			t.Fatal(err)
+		}
+		if err := nc.Flush(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestStreamBusy(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	b := newBus(t, connect(t, s), quick)
+	taken, release := make(chan struct{}, 9), make(chan struct{})
+	serve(t, b, patience, bus.Stream(func(context.Context, api.Complete, func(api.Delta) error) (api.Completion, error) {
+		taken <- struct{}{}
+		<-release
+		return api.Completion{}, nil
+	}, 1))
+	done := make(chan error, 2)
+	call := func() { _, err := ask(testContext(t), b, "x", nil); done <- err }
+	go call()
+	wait(t, taken, "the first question")
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	_, err := ask(ctx, b, "y", nil)
+	wantCode(t, err, api.Unavailable, api.ReasonBusy)
+	go call()
+	close(release)
+	for range 2 {
+		if err := wait(t, done, "an answer"); err != nil {
+			t.Error(err)
+		}
+	}
+}

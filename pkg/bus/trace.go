@@ -1,0 +1,130 @@
+package bus
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/anima-run/anima/pkg/api"
+)
+
+// carrier reads and writes trace context in NATS headers. The ready-made HTTP
+// carrier writes Traceparent, which a case-sensitive reader does not find.
+type carrier nats.Header
+
+func (c carrier) Get(key string) string {
+	if v, ok := c[key]; ok && len(v) > 0 {
+		return v[0]
+	}
+	for k, v := range c {
+		if len(v) > 0 && strings.EqualFold(k, key) {
+			return v[0]
+		}
+	}
+	return ""
+}
+
+func (c carrier) Set(key, value string) { c[key] = []string{value} }
+
+func (c carrier) Keys() []string {
+	keys := make([]string, 0, len(c))
+	for k := range c {
+		keys = append(keys, k)
+	}
+	return keys
+}
+
+func inject(ctx context.Context, h nats.Header) {
+	propagation.TraceContext{}.Inject(ctx, carrier(h))
+}
+
+// extract returns ctx with the sender's span as its remote parent.
+func extract(ctx context.Context, h nats.Header) context.Context {
+	return propagation.TraceContext{}.Extract(ctx, carrier(h))
+}
+
+// TraceParent is the W3C traceparent of the span in ctx, "" without one: what a
+// stored row keeps, so that recovery continues the same trace.
+func TraceParent(ctx context.Context) string {
+	h := nats.Header{}
+	inject(ctx, h)
+	return carrier(h).Get("traceparent")
+}
+
+// WithTraceParent returns ctx with the span of a stored traceparent as its
+// remote parent.
+func WithTraceParent(ctx context.Context, traceparent string) context.Context {
+	return extract(ctx, nats.Header{"traceparent": {traceparent}})
+}
+
+func messaging(s api.Subject, name, kind string) []attribute.KeyValue {
+	return []attribute.KeyValue{
+		attribute.String("messaging.system", "nats"),
+		attribute.String("messaging.operation.name", name),
+		attribute.String("messaging.operation.type", kind),
+		attribute.String("messaging.destination.template", s.Template()),
+	}
+}
+
+func rpc(s api.Subject) []attribute.KeyValue {
+	return []attribute.KeyValue{
+		attribute.String("rpc.system.name", "nats"),
+		attribute.String("rpc.method", s.Template()),
+	}
+}
+
+// failed marks the span and returns err.
+func failed(span trace.Span, err error) error {
+	if err == nil {
+		return nil
+	}
+	e := api.Wire(err)
+	kind := string(e.Code)
+	if e.Reason != "" {
+		kind = e.Reason
+	}
+	span.SetAttributes(attribute.String("error.type", kind))
+	span.SetStatus(codes.Error, e.Message)
+	return err
+}
+
+type instruments struct {
+	duration  metric.Float64Histogram
+	redeliver metric.Int64Counter
+	givenUp   metric.Int64Counter
+}
+
+func newInstruments(p metric.MeterProvider) (instruments, error) {
+	m := p.Meter("github.com/anima-run/anima/pkg/bus")
+	var t instruments
+	var err error
+	if t.duration, err = m.Float64Histogram("messaging.process.duration", metric.WithUnit("s"),
+		metric.WithDescription("Time to handle a message or a request"),
+		metric.WithExplicitBucketBoundaries(.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 60)); err != nil {
+		return t, fmt.Errorf("instrument: %w", err)
+	}
+	if t.redeliver, err = m.Int64Counter("anima.bus.redeliveries", metric.WithDescription("Messages delivered more than once")); err != nil {
+		return t, fmt.Errorf("instrument: %w", err)
+	}
+	if t.givenUp, err = m.Int64Counter("anima.bus.given_up", metric.WithDescription("Messages terminated without success")); err != nil {
+		return t, fmt.Errorf("instrument: %w", err)
+	}
+	return t, nil
+}
+
+func (b *Bus) observe(ctx context.Context, s api.Subject, began time.Time, err error) {
+	outcome := "ok"
+	if err != nil {
+		outcome = string(api.CodeOf(err))
+	}
+	b.tel.duration.Record(ctx, time.Since(began).Seconds(), metric.WithAttributes(
+		attribute.String("messaging.destination.template", s.Template()), attribute.String("outcome", outcome)))
+}

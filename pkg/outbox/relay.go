@@ -1,0 +1,158 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/sqldb"
+)
+
+const (
+	// safety is how often a relay looks without being kicked: for rows that
+	// another replica committed and died over.
+	safety = 5 * time.Second
+	// again is how soon it tries again what could not be published.
+	again = time.Second
+	// page is how many rows are published before they are deleted together.
+	page = 256
+	// sqlTimeout bounds each access to the database.
+	sqlTimeout = 10 * time.Second
+	// forget is how often ids that are older than Memory are deleted.
+	forget = time.Hour
+)
+
+// Memory is how long [Seen] remembers an id. Events are kept in their streams for
+// seven days (see [api.Streams]).
+const Memory = 30 * 24 * time.Hour
+
+// Relay publishes what was committed, in the order it was added, and deletes it.
+// Several replicas may relay the same rows; the stream keeps one of each.
+type Relay struct {
+	db   *sqldb.DB
+	bus  *bus.Bus
+	log  *slog.Logger
+	kick chan struct{}
+}
+
+// NewRelay returns a relay; it works while [Relay.Run] does.
+func NewRelay(db *sqldb.DB, b *bus.Bus, log *slog.Logger) *Relay {
+	return &Relay{db: db, bus: b, log: log, kick: make(chan struct{}, 1)}
+}
+
+// Kick says that something was committed. It never blocks and may be called from
+// any goroutine.
+func (r *Relay) Kick() {
+	select {
+	case r.kick <- struct{}{}:
+	default: // a kick is pending already
+	}
+}
+
+// Run relays until ctx ends, and returns nil. What cannot be published now, or
+// not deleted, is tried again.
+func (r *Relay) Run(ctx context.Context) error {
+	old := time.NewTicker(forget)
+	defer old.Stop()
+	r.prune(ctx)
+	for {
+		wait := safety
+		if err := r.relay(ctx); err != nil && ctx.Err() == nil {
+			r.log.WarnContext(ctx, "outbox waits", "err", err)
+			wait = again
+		}
+		t := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			t.Stop()
+			return nil
+		case <-old.C:
+			r.prune(ctx)
+		case <-r.kick:
+		case <-t.C:
+		}
+		t.Stop()
+	}
+}
+
+type row struct {
+	seq                               int64
+	id, subject, payload, traceparent string
+}
+
+// relay publishes all there is. A subject whose message is refused keeps the rest
+// of its messages, which must not overtake it, and holds up no other subject.
+func (r *Relay) relay(ctx context.Context) error {
+	blocked := map[string]bool{}
+	var refused error
+	for after := int64(0); ; {
+		rows, err := r.read(ctx, after)
+		if err != nil || len(rows) == 0 {
+			return errors.Join(refused, err)
+		}
+		var done []int64
+		for _, v := range rows {
+			if blocked[v.subject] {
+				continue
+			}
+			err = r.bus.PublishStored(ctx, v.id, v.subject, []byte(v.payload), v.traceparent)
+			if err == nil {
+				done = append(done, v.seq)
+				continue
+			}
+			err = fmt.Errorf("message %s: %w", v.id, err)
+			if api.ReasonOf(err) != api.ReasonLimit && api.CodeOf(err) != api.Invalid {
+				break // nobody takes anything now
+			}
+			blocked[v.subject], refused, err = true, errors.Join(refused, err), nil
+		}
+		if err = errors.Join(err, r.remove(ctx, done)); err != nil {
+			return errors.Join(refused, err)
+		}
+		after = rows[len(rows)-1].seq
+	}
+}
+
+func (r *Relay) read(ctx context.Context, after int64) ([]row, error) {
+	ctx, cancel := context.WithTimeout(ctx, sqlTimeout)
+	defer cancel()
+	return sqldb.All(ctx, r.db, func(s sqldb.Scanner) (v row, err error) {
+		err = s.Scan(&v.seq, &v.id, &v.subject, &v.payload, &v.traceparent)
+		return v, err
+	}, `select seq, id, subject, payload, traceparent from outbox where seq > $1 order by seq limit $2`, after, page)
+}
+
+// remove deletes what the stream has. Dying before it publishes again.
+func (r *Relay) remove(ctx context.Context, done []int64) error {
+	if len(done) == 0 {
+		return nil
+	}
+	// Also at the end of ctx: what is published should not be published again.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sqlTimeout)
+	defer cancel()
+	return sqldb.InTx(ctx, r.db, func(tx *sqldb.Tx) error {
+		// One by one: a row with a lower number may be committed only now.
+		for _, seq := range done {
+			if _, err := tx.ExecContext(ctx, `delete from outbox where seq = $1`, seq); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func (r *Relay) prune(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, sqlTimeout)
+	defer cancel()
+	now := "cast(unixepoch('subsec') * 1000000 as integer)"
+	if r.db.Engine == sqldb.Postgres {
+		now = "(extract(epoch from clock_timestamp()) * 1000000)::bigint"
+	}
+	if _, err := r.db.ExecContext(ctx, "delete from inbox where at < "+now+" - $1", Memory.Microseconds()); err != nil && ctx.Err() == nil {
+		r.log.WarnContext(ctx, "inbox not pruned", "err", err)
+	}
+}
