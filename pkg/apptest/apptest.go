@@ -1,0 +1,207 @@
+// Package apptest runs services on real servers in a test: an embedded
+// JetStream, the services' own databases, a bus to talk to them. It is for tests
+// only and fakes nothing.
+package apptest
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/embednats"
+	"github.com/anima-run/anima/pkg/host"
+	"github.com/anima-run/anima/pkg/telemetry"
+)
+
+// patience is how long a test waits for what must come.
+const patience = 30 * time.Second
+
+// World is a running set of services.
+type World struct {
+	Bus   *bus.Bus // of the test itself
+	Conn  *nats.Conn
+	HTTP  string // "http://host:port" of the services' HTTP surface
+	Token string // the operator's
+	Data  string // the services' data folder
+	stop  func()
+}
+
+// Stop ends the services, as a signal would, and waits. Stopping twice is once.
+func (w *World) Stop() { w.stop() }
+
+// Options of a world. The zero value is a fresh one.
+type Options struct {
+	Data   string            // "" means a new folder
+	Env    map[string]string // settings, by variable
+	Server *embednats.Server // nil: a new one with its own store
+}
+
+// Server starts a JetStream server for the test.
+func Server(t testing.TB) *embednats.Server {
+	t.Helper()
+	s, err := embednats.Start(t.Context(), embednats.Options{Dir: t.TempDir(), Log: Log(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Shutdown)
+	return s
+}
+
+// Log writes to the test's output, until the test ends.
+func Log(t testing.TB) *slog.Logger {
+	w := &output{w: t.Output()}
+	t.Cleanup(w.close)
+	return slog.New(slog.NewTextHandler(w, nil))
+}
+
+// output drops what is logged after the test's end, which the testing package
+// takes for a fault.
+type output struct {
+	mu sync.Mutex
+	w  io.Writer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.w == nil {
+		return len(p), nil
+	}
+	return o.w.Write(p)
+}
+
+func (o *output) close() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.w = nil
+}
+
+// Bus returns a bus on a fresh server with services running on it until the test
+// ends. They are serving when it returns.
+func Bus(t testing.TB, services ...host.Service) *bus.Bus {
+	t.Helper()
+	return Start(t, Options{}, services...).Bus
+}
+
+// Start runs services in this process until the test ends.
+func Start(t testing.TB, o Options, services ...host.Service) *World {
+	t.Helper()
+	if o.Server == nil {
+		o.Server = Server(t)
+	}
+	if o.Data == "" {
+		o.Data = t.TempDir()
+	}
+	log := Log(t)
+	nc := Dial(t, o.Server)
+	w := &World{Conn: nc, Token: "apptest-token", Data: o.Data, stop: func() {}}
+	b, err := bus.New(nc, bus.Options{Service: "apptest", Log: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Close)
+	if err := b.Ensure(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w.Bus = b
+	if len(services) == 0 {
+		return w
+	}
+	lookup := func(k string) (string, bool) { v, ok := o.Env[k]; return v, ok }
+	exp, err := telemetry.Open(t.Context(), telemetry.Options{Version: host.Version(), Lookup: lookup, Log: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := host.Defaults()
+	cfg.Data, cfg.HTTPAddr, cfg.OpsAddr, cfg.Token, cfg.Sync = o.Data, "127.0.0.1:0", "127.0.0.1:0", "apptest-token", host.SyncInterval
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	ready, done := make(chan host.Addrs, 1), make(chan error, 1)
+	own := Dial(t, o.Server)
+	go func() {
+		done <- host.Run(ctx, host.Process{
+			Config: cfg, Conn: own, Log: log, Lookup: lookup, Exporters: exp, Ready: func(a host.Addrs) { ready <- a },
+		}, services...)
+	}()
+	w.stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("services: %v", err)
+		}
+		end, over := context.WithTimeout(context.Background(), 5*time.Second)
+		defer over()
+		if err := exp.Shutdown(end); err != nil {
+			t.Errorf("telemetry: %v", err)
+		}
+		own.Close()
+	})
+	t.Cleanup(w.stop)
+	select {
+	case a := <-ready:
+		w.HTTP = "http://" + a.HTTP
+	case err := <-done:
+		done <- nil
+		t.Fatalf("services did not start: %v", err)
+	case <-time.After(patience):
+		t.Fatal("services not ready")
+	}
+	return w
+}
+
+// Dial connects to a server until the test ends.
+func Dial(t testing.TB, s *embednats.Server) *nats.Conn {
+	t.Helper()
+	nc, err := bus.Dial(bus.Dialing{InProcess: s.InProcess(), Name: t.Name(), Log: Log(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	return nc
+}
+
+// Watch returns a channel of every M, past and coming, until the test ends.
+func Watch[M api.Message](t testing.TB, b *bus.Bus) <-chan M {
+	t.Helper()
+	var zero M
+	c := make(chan M, 1000)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		err := b.Follow(ctx, 0, func(s bus.Stored) error {
+			var m M
+			if err := api.Decode(s.Data, &m); err != nil {
+				return err
+			}
+			c <- m
+			return nil
+		}, zero.Subject().All())
+		if ctx.Err() == nil {
+			t.Errorf("watch %s: %v", zero.Subject().All(), err)
+		}
+	}()
+	t.Cleanup(func() { cancel(); <-done })
+	return c
+}
+
+// Next returns the next message of c that fits, or fails the test.
+func Next[M any](t testing.TB, c <-chan M, fits func(M) bool) M {
+	t.Helper()
+	late := time.After(patience)
+	for {
+		select {
+		case m := <-c:
+			if fits == nil || fits(m) {
+				return m
+			}
+		case <-late:
+			t.Fatalf("no %T that fits came", *new(M))
+		}
+	}
+}

@@ -1,0 +1,55 @@
+package host
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/anima-run/anima/pkg/config"
+)
+
+// When an acknowledged write is on the disk: the two profiles of design §3.
+// Interval may lose the last two minutes to a power cut, never to a crash of the
+// process.
+const (
+	SyncAlways   = "always"
+	SyncInterval = "interval"
+)
+
+// Config is what every process shares; a service adds its own.
+type Config struct {
+	NATSURL     string        `env:"nats_url" help:"NATS servers, separated by commas"`
+	NATSToken   config.Secret `env:"nats_token" help:"token for NATS"`
+	NATSCreds   string        `env:"nats_creds" help:"path of a NATS credentials file"`
+	Replicas    int           `env:"nats_replicas" help:"replicas of streams and of the coordination bucket: 1 or 3"`
+	Data        string        `env:"data" help:"folder for databases, keys and workspaces"`
+	DatabaseURL config.Secret `env:"database_url" help:"postgres://… for all services (a schema each); empty: an SQLite file each in the data folder"`
+	Sync        string        `env:"sync" oneof:"always|interval" help:"when a write is on the disk: always, or interval (embedded NATS and SQLite only; a power cut may take the last two minutes)"`
+	HTTPAddr    string        `env:"http_addr" help:"address of the HTTP surface"`
+	OpsAddr     string        `env:"ops_addr" help:"address of /healthz, /readyz and /metrics; empty: none"`
+	Token       config.Secret `env:"token" help:"operator's token, asked for at the HTTP surface"`
+	Hosts       []string      `env:"hosts" help:"host names that the HTTP surface answers to, besides loopback and its own address; empty on a public address: any"`
+	Drain       time.Duration `env:"drain" help:"how long work in hand may take after a signal to stop"`
+	Log         string        `env:"log" help:"debug, info, warn or error"`
+	LogFormat   string        `env:"log_format" help:"json or text"`
+}
+
+// Defaults of a service that runs alone.
+func Defaults() Config {
+	return Config{
+		NATSURL: "nats://127.0.0.1:4222", Replicas: 1, Data: "data", Sync: SyncAlways,
+		HTTPAddr: ":8080", OpsAddr: ":9090", Drain: 30 * time.Second, Log: "info", LogFormat: "json",
+	}
+}
+
+// Validate reports a value that is of the right type and still wrong.
+func (c *Config) Validate() error {
+	switch {
+	case c.Replicas != 1 && c.Replicas != 3 && c.Replicas != 5:
+		return fmt.Errorf("ANIMA_NATS_REPLICAS is %d: use 1, 3 or 5", c.Replicas)
+	case c.Drain < 0:
+		return fmt.Errorf("ANIMA_DRAIN is %s: it cannot be negative", c.Drain)
+	case c.Data == "":
+		return fmt.Errorf("ANIMA_DATA is empty: name a folder")
+	}
+	return nil
+}

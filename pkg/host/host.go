@@ -1,0 +1,268 @@
+// Package host runs services: one alone, or several in one process. It lends
+// each its bus, its database, its HTTP routes, its log and its instruments, and
+// ends them in order. It must not know what any service does.
+//
+// Alone or together is not a mode, it is the length of a list: see [Run].
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/config"
+	"github.com/anima-run/anima/pkg/sqldb"
+	"github.com/anima-run/anima/pkg/telemetry"
+)
+
+// Service is a service as the host sees it; make one with [Define].
+type Service struct {
+	Name   string // as in services/<name>
+	Fields func() []config.Field
+	// Check says whether its settings are right, without running it.
+	Check func(config.Lookup) error
+	run   func(context.Context, *Env) error
+}
+
+// Define makes a service of a run function. cfg carries the defaults and is
+// filled from the environment before run is called. run builds what it needs,
+// calls [Env.Serve] and returns what that returns.
+func Define[C any](name string, cfg C, run func(context.Context, *Env, C) error) Service {
+	return Service{
+		Name:   name,
+		Fields: func() []config.Field { return config.Fields(name, &cfg) },
+		Check: func(lookup config.Lookup) error {
+			cfg := cfg
+			return config.Load(name, &cfg, lookup)
+		},
+		run: func(ctx context.Context, env *Env) error {
+			cfg := cfg
+			if err := config.Load(name, &cfg, env.lookup); err != nil {
+				return err
+			}
+			return run(ctx, env, cfg)
+		},
+	}
+}
+
+// Env is what the host lends a service for its lifetime.
+type Env struct {
+	Bus    *bus.Bus
+	Log    *slog.Logger
+	Now    func() time.Time
+	Tracer trace.TracerProvider
+	Meter  metric.MeterProvider
+	Data   string // the service's own folder, made on first use by [Env.Folder]
+	HTTP   Routes // served by the process, beside the bus routes
+
+	name   string
+	cfg    Config
+	lookup config.Lookup
+	status *status
+	ready  func()
+}
+
+// Serve runs the bus routes until ctx ends and then drains. The service is ready
+// from the moment they are live.
+func (e *Env) Serve(ctx context.Context, routes ...bus.Route) error {
+	return e.Bus.Serve(ctx, e.cfg.Drain, func() {
+		e.status.set(e.name, "")
+		e.Log.Info("ready")
+		e.ready()
+	}, routes...)
+}
+
+// Folder returns the service's own data folder, made if it is not there.
+func (e *Env) Folder() (string, error) {
+	if err := os.MkdirAll(e.Data, 0o700); err != nil {
+		return "", fmt.Errorf("data folder: %w; point ANIMA_DATA at a folder this user may write", err)
+	}
+	return e.Data, nil
+}
+
+// DB opens the service's database and brings its schema up to date. It waits for
+// a server that is not there yet; readiness says so meanwhile.
+func (e *Env) DB(ctx context.Context, migrations fs.FS) (*sqldb.DB, error) {
+	url := e.cfg.DatabaseURL.Reveal()
+	if url == "" {
+		dir, err := e.Folder()
+		if err != nil {
+			return nil, err
+		}
+		url = "sqlite:" + filepath.Join(dir, e.name+".db")
+		if e.cfg.Sync == SyncAlways {
+			url += "?sync=full"
+		}
+	}
+	for try := 0; ; try++ {
+		db, err := sqldb.Open(ctx, url, sqldb.Options{Schema: strings.ReplaceAll(e.name, "-", "_")})
+		if err == nil {
+			if err = sqldb.Migrate(ctx, db, migrations); err == nil {
+				return db, nil
+			}
+			err = errors.Join(err, db.Close())
+		}
+		if !strings.HasPrefix(url, "postgres") || !errors.Is(err, sqldb.ErrUnavailable) || ctx.Err() != nil {
+			return nil, err
+		}
+		e.status.set(e.name, "waiting for the database")
+		e.Log.Warn("waiting for the database", "err", err)
+		if err := wait(ctx, time.Second); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// Process is what the services of one process share.
+type Process struct {
+	Config Config
+	Conn   *nats.Conn
+	Log    *slog.Logger
+	Now    func() time.Time // nil: time.Now
+	Lookup config.Lookup    // the environment; nil: an empty one
+	// Ready, which may be nil, is called once all services serve; it is given the
+	// addresses the process listens on.
+	Ready func(Addrs)
+	// Exporters carry spans and metrics out; they stay the caller's to shut down.
+	Exporters *telemetry.Exporters
+	// Extra routes of the process itself, for example of the command line.
+	Extra func(Routes)
+}
+
+// Addrs are the addresses a process listens on; "" where it does not.
+type Addrs struct{ HTTP, Ops string }
+
+// Run runs the services together until ctx ends or one of them fails; then the
+// others end too. Order does not matter: they talk through streams, which
+// outlive them.
+func Run(ctx context.Context, p Process, services ...Service) error {
+	if p.Now == nil {
+		p.Now = time.Now
+	}
+	if p.Lookup == nil {
+		p.Lookup = func(string) (string, bool) { return "", false }
+	}
+	st := newStatus(services)
+	edge := newEdge(p.Config)
+	if p.Extra != nil {
+		p.Extra(edge)
+	}
+	servers, addrs, err := listen(p, edge, st)
+	if err != nil {
+		return err
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	for _, s := range servers {
+		g.Go(func() error { return s.serve(ctx) })
+	}
+	var waiting sync.WaitGroup
+	waiting.Add(len(services))
+	var ensure sync.Mutex // one process asks once at a time; the rest find it done
+	for _, s := range services {
+		g.Go(func() error {
+			if err := p.runOne(ctx, s, edge, st, &ensure, sync.OnceFunc(waiting.Done)); err != nil && ctx.Err() == nil {
+				return fmt.Errorf("%s: %w", s.Name, err)
+			}
+			return nil
+		})
+	}
+	allReady := make(chan struct{})
+	go func() { waiting.Wait(); close(allReady) }() // ends with runOne, which always calls Done
+	g.Go(func() error {
+		select {
+		case <-allReady:
+			if p.Ready != nil && st.ready() {
+				p.Ready(addrs)
+			}
+		case <-ctx.Done():
+		}
+		return nil
+	})
+	return g.Wait()
+}
+
+func (p Process) runOne(ctx context.Context, s Service, edge *edge, st *status, ensure *sync.Mutex, ready func()) error {
+	defer ready()
+	defer st.set(s.Name, "stopped")
+	log := p.Log.With("svc", s.Name)
+	prov, err := p.Exporters.Start(ctx, s.Name)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		flush, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		if err := prov.Shutdown(flush); err != nil {
+			log.Warn("the last spans may be lost", "err", err)
+		}
+	}()
+	b, err := bus.New(p.Conn, bus.Options{
+		Service: s.Name, Version: Version(), Log: log, Replicas: p.Config.Replicas,
+		Tracer: prov.TracerProvider(), Meter: prov.MeterProvider(),
+	})
+	if err != nil {
+		return err
+	}
+	defer b.Close()
+	st.set(s.Name, "waiting for NATS")
+	if err := waitConnected(ctx, b, log); err != nil {
+		return err
+	}
+	ensure.Lock()
+	err = b.Ensure(ctx)
+	ensure.Unlock()
+	if err != nil {
+		return err
+	}
+	st.set(s.Name, "starting")
+	return s.run(ctx, &Env{
+		Bus: b, Log: log, Now: p.Now, Tracer: prov.TracerProvider(), Meter: prov.MeterProvider(),
+		Data: filepath.Join(p.Config.Data, s.Name), HTTP: edge,
+		name: s.Name, cfg: p.Config, lookup: p.Lookup, status: st, ready: ready,
+	})
+}
+
+func waitConnected(ctx context.Context, b *bus.Bus, log *slog.Logger) error {
+	for said := false; !b.Connected(); said = true {
+		if !said {
+			log.Info("waiting for NATS")
+		}
+		if err := wait(ctx, 50*time.Millisecond); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func wait(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return nil
+	}
+}
+
+// Routes take HTTP routes, in the patterns of [http.ServeMux].
+type Routes interface {
+	// Handle adds a route for the operator: the token is asked for first.
+	Handle(pattern string, h http.HandlerFunc)
+	// Public adds a route that does its own authentication.
+	Public(pattern string, h http.HandlerFunc)
+}

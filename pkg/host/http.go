@@ -1,0 +1,249 @@
+package host
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api"
+)
+
+// edge is the HTTP surface of the process.
+type edge struct {
+	mux   *http.ServeMux
+	token [sha256.Size]byte
+	open  bool // no token is configured: only what authenticates itself is served
+	hosts []string
+	local bool // listens on loopback only: any other Host is a rebinding attack
+}
+
+func newEdge(c Config) *edge {
+	host, _, _ := net.SplitHostPort(c.HTTPAddr)
+	ip := net.ParseIP(host)
+	return &edge{
+		mux: http.NewServeMux(), token: sha256.Sum256([]byte(c.Token.Reveal())), open: c.Token.Reveal() == "",
+		hosts: append(slices.Clone(c.Hosts), host), local: host == "localhost" || ip != nil && ip.IsLoopback(),
+	}
+}
+
+func (e *edge) Public(pattern string, h http.HandlerFunc) { e.mux.Handle(pattern, h) }
+
+func (e *edge) Handle(pattern string, h http.HandlerFunc) {
+	e.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+		if err := e.authorize(r); err != nil {
+			WriteError(w, http.StatusUnauthorized, err)
+			return
+		}
+		h(w, r)
+	})
+}
+
+func (e *edge) authorize(r *http.Request) error {
+	if e.open {
+		return &api.Error{Code: api.Denied, Message: "no operator's token is configured", Next: "set ANIMA_TOKEN_FILE and start again"}
+	}
+	given := r.Header.Get("Authorization")
+	given = strings.TrimPrefix(given, "Bearer ") // clients of the reference send the key bare
+	sum := sha256.Sum256([]byte(given))
+	if given == "" || subtle.ConstantTimeCompare(sum[:], e.token[:]) != 1 {
+		return &api.Error{Code: api.Denied, Message: "the operator's token is missing or wrong", Next: "send Authorization: Bearer <token>; anima up writes the token into its data folder"}
+	}
+	return nil
+}
+
+// ServeHTTP refuses what a browser could be tricked into sending, then routes.
+func (e *edge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if !e.known(r.Host) {
+		WriteError(w, http.StatusForbidden, &api.Error{Code: api.Denied, Message: "this server does not answer to the host " + strconv.Quote(r.Host), Next: "use its address, or add the name to ANIMA_HOSTS"})
+		return
+	}
+	if origin := r.Header.Get("Origin"); origin != "" {
+		if u, err := url.Parse(origin); err != nil || !e.known(u.Host) {
+			WriteError(w, http.StatusForbidden, &api.Error{Code: api.Denied, Message: "requests from this origin are refused", Next: "call the API from a program, not from another site's page"})
+			return
+		}
+	}
+	if h, pattern := e.mux.Handler(r); pattern == "" {
+		// The mux's own answer is text; keep its status and its Allow header.
+		rec := &statusOnly{header: w.Header()}
+		h.ServeHTTP(rec, r)
+		w.Header().Del("X-Content-Type-Options")
+		code := api.NotFound
+		if rec.status == http.StatusMethodNotAllowed {
+			code = api.Invalid
+		}
+		WriteError(w, rec.status, &api.Error{Code: code, Message: r.Method + " " + r.URL.Path + " is not served here", Next: "see docs/http.md for the routes"})
+		return
+	}
+	e.mux.ServeHTTP(w, r)
+}
+
+func (e *edge) known(hostport string) bool {
+	host := hostport
+	if h, _, err := net.SplitHostPort(hostport); err == nil {
+		host = h
+	}
+	if ip := net.ParseIP(strings.Trim(host, "[]")); host == "localhost" || ip != nil && ip.IsLoopback() {
+		return true
+	}
+	return slices.Contains(e.hosts, host) || !e.local && len(e.hosts) == 1
+}
+
+type statusOnly struct {
+	header http.Header
+	status int
+}
+
+func (s *statusOnly) Header() http.Header         { return s.header }
+func (s *statusOnly) Write(b []byte) (int, error) { return len(b), nil }
+func (s *statusOnly) WriteHeader(code int)        { s.status = code }
+
+// StatusOf is the HTTP status of an error. No business answer is a 404 that a
+// client of the reference would retry: only what is not there is.
+func StatusOf(err error) int {
+	switch api.CodeOf(err) {
+	case "":
+		return http.StatusOK
+	case api.Invalid:
+		return http.StatusBadRequest
+	case api.NotFound:
+		return http.StatusNotFound
+	case api.Conflict:
+		return http.StatusConflict
+	case api.Denied:
+		if api.ReasonOf(err) == api.ReasonInsufficient {
+			return http.StatusPaymentRequired
+		}
+		return http.StatusForbidden
+	case api.Unavailable:
+		if r := api.ReasonOf(err); r == api.ReasonLimit || r == api.ReasonBusy {
+			return http.StatusTooManyRequests
+		}
+		return http.StatusServiceUnavailable
+	case api.Internal:
+	}
+	return http.StatusInternalServerError
+}
+
+// WriteError answers with err as JSON: a code, a cause and what to do next. A
+// status of 0 is [StatusOf] the error.
+func WriteError(w http.ResponseWriter, status int, err error) {
+	e := api.Wire(err)
+	if status == 0 {
+		status = StatusOf(err)
+	}
+	if status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable {
+		after := max(1, (e.RetryAfter+999)/1000)
+		w.Header().Set("Retry-After", strconv.FormatInt(after, 10))
+	}
+	writeJSON(w, status, map[string]*api.Error{"error": e})
+}
+
+// WriteJSON answers 200 with v, or with err if it is not nil.
+func WriteJSON(w http.ResponseWriter, v any, err error) {
+	if err != nil {
+		WriteError(w, 0, err)
+		return
+	}
+	writeJSON(w, http.StatusOK, v)
+}
+
+func writeJSON(w http.ResponseWriter, status int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(v) // the client is gone; nobody is left to tell
+}
+
+// ReadJSON decodes a request's body of at most limit bytes into v, strictly.
+func ReadJSON(w http.ResponseWriter, r *http.Request, limit int64, v any) error {
+	dec := json.NewDecoder(http.MaxBytesReader(w, r.Body, limit))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(v); err != nil {
+		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+			return api.Errorf(api.Invalid, "the body is larger than %d bytes", limit)
+		}
+		return &api.Error{Code: api.Invalid, Message: "the body is not the JSON this route takes: " + err.Error(), Next: "see docs/http.md"}
+	}
+	return nil
+}
+
+// server is one listener of the process.
+type server struct {
+	http  *http.Server
+	ln    net.Listener
+	drain time.Duration
+}
+
+func listen(p Process, e *edge, st *status) ([]server, Addrs, error) {
+	var servers []server
+	var addrs Addrs
+	add := func(addr, variable string, h http.Handler) (string, error) {
+		var lc net.ListenConfig
+		ln, err := lc.Listen(context.Background(), "tcp", addr)
+		if err != nil {
+			for _, s := range servers {
+				err = errors.Join(err, s.ln.Close())
+			}
+			next := "set " + variable + " to an address of this machine"
+			if errors.Is(err, syscall.EADDRINUSE) {
+				next = "another program listens there: stop it, or set " + variable + " to another address"
+			}
+			return "", fmt.Errorf("listen on %s: %w; %s", addr, err, next)
+		}
+		servers = append(servers, server{
+			ln: ln, drain: p.Config.Drain,
+			http: &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10},
+		})
+		return ln.Addr().String(), nil
+	}
+	var err error
+	if p.Config.HTTPAddr != "" {
+		if addrs.HTTP, err = add(p.Config.HTTPAddr, "ANIMA_HTTP_ADDR", e); err != nil {
+			return nil, addrs, err
+		}
+	}
+	if p.Config.OpsAddr != "" {
+		if addrs.Ops, err = add(p.Config.OpsAddr, "ANIMA_OPS_ADDR", ops(p, st)); err != nil {
+			return nil, addrs, err
+		}
+	}
+	return servers, addrs, nil
+}
+
+func (s server) serve(ctx context.Context) error {
+	base, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	s.http.BaseContext = func(net.Listener) context.Context { return base }
+	var wg sync.WaitGroup
+	stop := context.AfterFunc(ctx, func() {
+		defer wg.Done()
+		// Open event streams do not end by themselves: tell them, then wait.
+		grace, done := context.WithTimeout(base, min(s.drain, time.Second))
+		defer done()
+		context.AfterFunc(grace, cancel)
+		_ = s.http.Shutdown(grace) // what is left is closed below
+		_ = s.http.Close()         // returns the listener's error, which Shutdown closed
+	})
+	wg.Add(1)
+	err := s.http.Serve(s.ln)
+	if stop() {
+		wg.Done()
+	}
+	wg.Wait()
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return fmt.Errorf("http: %w", err)
+}

@@ -1,0 +1,93 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/config"
+	"github.com/anima-run/anima/pkg/telemetry"
+)
+
+// Main is the body of a service's main function: it runs the service alone,
+// against a NATS server that may come later, until SIGTERM or SIGINT.
+func Main(s Service) {
+	if err := Alone(s, os.Args[1:], os.LookupEnv, os.Stdout, os.Stderr); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return
+		}
+		fmt.Fprintf(os.Stderr, "%s: %v\n", s.Name, err)
+		os.Exit(1)
+	}
+}
+
+// Alone is Main without the process: arguments, environment and outputs are
+// given.
+func Alone(s Service, args []string, lookup config.Lookup, stdout, stderr io.Writer) error {
+	fs := flag.NewFlagSet(s.Name, flag.ContinueOnError)
+	fs.SetOutput(stderr)
+	version := fs.Bool("version", false, "print the version and exit")
+	fs.Usage = func() { usage(stderr, s) }
+	if err := fs.Parse(args); err != nil {
+		return err
+	}
+	if *version {
+		_, err := fmt.Fprintln(stdout, s.Name, Version())
+		return err
+	}
+	cfg := Defaults()
+	if err := config.Load("", &cfg, lookup); err != nil {
+		return err
+	}
+	log, err := telemetry.NewLogger(stderr, telemetry.Config{Log: cfg.Log, LogFormat: cfg.LogFormat})
+	if err != nil {
+		return err
+	}
+	for _, u := range config.Unknown(append(config.Fields("", &cfg), s.Fields()...), os.Environ()) {
+		log.Warn("unknown setting", "variable", u)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	exp, err := telemetry.Open(ctx, telemetry.Options{Version: Version(), Lookup: lookup, Log: log})
+	if err != nil {
+		return err
+	}
+	defer func() {
+		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		_ = exp.Shutdown(end) // the services flushed before, and said if that failed
+	}()
+	nc, err := bus.Dial(bus.Dialing{
+		URL: cfg.NATSURL, Token: cfg.NATSToken.Reveal(), Creds: cfg.NATSCreds, Name: s.Name, Wait: true, Log: log,
+	})
+	if err != nil {
+		return err
+	}
+	defer nc.Close()
+	return Run(ctx, Process{
+		Config: cfg, Conn: nc, Log: log, Lookup: lookup, Exporters: exp,
+		Ready: func(a Addrs) { _, _ = fmt.Fprintf(stdout, "ready http=%s ops=%s\n", a.HTTP, a.Ops) }, // stdout is closed: nobody reads
+	}, s)
+}
+
+func usage(w io.Writer, s Service) {
+	cfg := Defaults()
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s runs one anima service. It is configured by the environment:\n\n", s.Name)
+	for _, f := range append(config.Fields("", &cfg), s.Fields()...) {
+		fmt.Fprintf(&b, "  %-38s %s", f.Env, f.Help)
+		if f.Default != "" {
+			fmt.Fprintf(&b, " (default %s)", f.Default)
+		}
+		b.WriteString("\n")
+	}
+	_, _ = io.WriteString(w, b.String()) // nobody reads the help
+}
