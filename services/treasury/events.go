@@ -1,0 +1,43 @@
+package treasury
+
+import (
+	"context"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/outbox"
+	"github.com/anima-run/anima/pkg/sqldb"
+
+	"github.com/anima-run/anima/services/treasury/internal/ledger"
+)
+
+// announce writes what will be said about changes into the transaction that
+// makes them. Each event belongs to the trace of the request that caused it,
+// although a group of requests shares the commit. The hashes make ids that no
+// other ledger has.
+func announce(ctx context.Context, tx *sqldb.Tx, c ledger.Changes) error {
+	for i := range c.Transactions {
+		t := &c.Transactions[i]
+		if err := outbox.Add(bus.WithTraceParent(ctx, t.Parent), tx, "posted/"+t.Hash.String(), posted(t)); err != nil {
+			return err
+		}
+	}
+	for _, tc := range c.Tiers {
+		m := api.TierChanged{Agent: tc.Agent, From: tc.From, To: tc.To, Balance: tc.Balance, EntrySeq: tc.Seq, At: tc.At}
+		if err := outbox.Add(bus.WithTraceParent(ctx, tc.Parent), tx, "tier_changed/"+tc.Agent+"/"+tc.Cause.String(), m); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func posted(t *ledger.Transaction) api.Posted {
+	m := api.Posted{
+		Seq: t.Seq, ID: t.ID, Kind: string(t.Kind), Agent: t.Agent, Memo: t.Memo, Turn: t.Turn, Trace: t.Trace, At: t.At,
+		Previous: t.Previous.String(), Hash: t.Hash.String(), Postings: make([]api.Posting, len(t.Lines)),
+	}
+	for i, l := range t.Lines {
+		m.Postings[i] = api.Posting{Account: l.Account, Amount: l.Amount}
+	}
+	return m
+}

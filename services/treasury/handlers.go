@@ -1,0 +1,191 @@
+package treasury
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/host"
+
+	"github.com/anima-run/anima/services/treasury/internal/ledger"
+	"github.com/anima-run/anima/services/treasury/internal/wallet"
+)
+
+// faucet is the source of play money.
+const faucet = "faucet"
+
+type handlers struct {
+	cfg     Config
+	log     *slog.Logger
+	now     func() time.Time
+	book    *ledger.Book
+	wallets *wallet.Keeper
+	tel     *instruments
+}
+
+func (h *handlers) openAccount(ctx context.Context, m api.OpenAccount) (api.Account, error) {
+	if err := h.book.Open(ctx, m.Agent); err != nil {
+		return api.Account{}, err
+	}
+	address, err := h.wallets.Create(ctx, m.Agent)
+	return api.Account{Agent: m.Agent, Address: address}, err
+}
+
+func (h *handlers) getBalance(ctx context.Context, m api.GetBalance) (api.Balance, error) {
+	b, err := h.book.Balance(ctx, m.Agent)
+	if err != nil {
+		return api.Balance{}, err
+	}
+	address, err := h.wallets.Address(ctx, m.Agent)
+	return api.Balance{
+		Agent: b.Agent, Address: address, Available: b.Available, Held: b.Held, Tier: b.Tier(),
+		Entries: b.Entries, At: h.now().UnixMicro(),
+	}, err
+}
+
+func (h *handlers) hold(ctx context.Context, m api.Hold) (api.HoldState, error) {
+	s, err := h.book.Hold(ctx, ledger.HoldRequest{
+		ID: m.ID, Agent: m.Agent, Amount: m.Amount, Category: m.Category, Turn: m.Turn, ExpiresAt: m.ExpiresAt,
+		Parent: bus.TraceParent(ctx),
+	})
+	h.tel.held(ctx, err)
+	return holdState(s), err
+}
+
+func (h *handlers) settle(ctx context.Context, m api.Settle) (api.HoldState, error) {
+	s, err := h.book.Settle(ctx, ledger.SettleRequest{
+		ID: m.ID, Amount: m.Amount, Payee: m.Payee, Memo: m.Memo, Parent: bus.TraceParent(ctx),
+	})
+	h.tel.settled(ctx, err)
+	return holdState(s), err
+}
+
+func (h *handlers) release(ctx context.Context, m api.Release) (api.HoldState, error) {
+	s, err := h.book.Release(ctx, m.ID, m.Reason, bus.TraceParent(ctx))
+	return holdState(s), err
+}
+
+func (h *handlers) listHolds(ctx context.Context, m api.ListHolds) (api.Holds, error) {
+	hs, err := h.book.Holds(ctx, ledger.HoldFilter{Agent: m.Agent, Status: m.Status, Limit: m.Limit})
+	list := api.Holds{Holds: make([]api.HoldState, len(hs))}
+	for i, s := range hs {
+		list.Holds[i] = holdState(s)
+	}
+	return list, err
+}
+
+func holdState(s ledger.HoldState) api.HoldState {
+	return api.HoldState{
+		ID: s.ID, Agent: s.Agent, Status: s.Status, Amount: s.Amount, Settled: s.Settled, Available: s.Available, Tier: s.Tier,
+	}
+}
+
+func (h *handlers) deposit(ctx context.Context, m api.Deposit) (api.Posted, error) {
+	switch {
+	case m.Source != faucet:
+		return api.Posted{}, &api.Error{
+			Code: api.Denied, Message: fmt.Sprintf("no deposits are taken from %.40q", m.Source),
+			Next: `the one source there is, for development, is "faucet"`,
+		}
+	case !h.cfg.Faucet:
+		return api.Posted{}, &api.Error{
+			Code: api.Denied, Message: "the faucet is switched off",
+			Next: "set ANIMA_TREASURY_FAUCET=true where play money is wanted, or transfer from an agent that has money",
+		}
+	}
+	t, err := h.book.Deposit(ctx, ledger.DepositRequest{
+		ID: m.ID, Agent: m.Agent, Amount: m.Amount, Source: m.Source, Memo: m.Memo, Parent: bus.TraceParent(ctx),
+	})
+	return posted(&t), err
+}
+
+func (h *handlers) transfer(ctx context.Context, m api.Transfer) (api.Posted, error) {
+	t, err := h.book.Transfer(ctx, ledger.TransferRequest{
+		ID: m.ID, From: m.From, To: m.To, Amount: m.Amount, Memo: m.Memo, Parent: bus.TraceParent(ctx),
+	})
+	h.tel.transferred(ctx, err)
+	return posted(&t), err
+}
+
+func (h *handlers) listEntries(ctx context.Context, m api.ListEntries) (api.Entries, error) {
+	ts, more, err := h.book.Transactions(ctx, m.Agent, m.After, m.Limit)
+	list := api.Entries{Entries: make([]api.Posted, len(ts)), More: more}
+	for i := range ts {
+		list.Entries[i] = posted(&ts[i])
+	}
+	return list, err
+}
+
+func (h *handlers) verifyLedger(ctx context.Context, _ api.VerifyLedger) (api.LedgerReport, error) {
+	r, err := h.book.Verify(ctx)
+	if err != nil {
+		return api.LedgerReport{}, err
+	}
+	if len(r.Faults) > 0 {
+		h.log.ErrorContext(ctx, "the ledger is broken", "faults", len(r.Faults), "first", r.Faults[0])
+	}
+	return api.LedgerReport{
+		Transactions: r.Transactions, Accounts: r.Accounts, ActiveHolds: r.ActiveHolds, Head: r.Head.String(),
+		OK: len(r.Faults) == 0, Faults: r.Faults,
+	}, nil
+}
+
+func (h *handlers) signMessage(ctx context.Context, m api.SignMessage) (api.Signature, error) {
+	s, err := h.wallets.Signer(ctx, m.Agent)
+	if err != nil {
+		return api.Signature{}, err
+	}
+	signature, err := s.SignMessage(m.To, m.Content, m.SignedAt)
+	return api.Signature{From: s.Address(), Signature: signature}, err
+}
+
+// sweep releases holds past their time. A sweep that does not succeed is made
+// good by the next.
+func (h *handlers) sweep(ctx context.Context) error {
+	tick := time.NewTicker(h.cfg.Sweep)
+	defer tick.Stop()
+	for {
+		n, err := h.book.Expire(ctx)
+		if err != nil && ctx.Err() == nil {
+			h.log.WarnContext(ctx, "holds past their time stay reserved", "err", err)
+		}
+		if n > 0 {
+			h.log.InfoContext(ctx, "holds expired", "count", n)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// credits is a balance as clients of the reference read it; the cents are cut,
+// not rounded.
+type credits struct {
+	Agent        string     `json:"agent"`
+	Address      string     `json:"address"`
+	BalanceCents int64      `json:"balance_cents"`
+	CreditsCents int64      `json:"credits_cents"`
+	Available    api.Micros `json:"available_micros"`
+	Held         api.Micros `json:"held_micros"`
+	Tier         api.Tier   `json:"tier"`
+}
+
+func (h *handlers) creditsBalance(w http.ResponseWriter, r *http.Request) {
+	agent := r.URL.Query().Get("agent")
+	if agent == "" {
+		host.WriteError(w, 0, &api.Error{Code: api.Invalid, Message: "no agent is named", Next: "ask for /v1/credits/balance?agent=<id>"})
+		return
+	}
+	b, err := h.getBalance(r.Context(), api.GetBalance{Agent: agent})
+	cents := int64((b.Available + b.Held) / api.Cent)
+	host.WriteJSON(w, credits{
+		Agent: b.Agent, Address: b.Address, BalanceCents: cents, CreditsCents: cents,
+		Available: b.Available, Held: b.Held, Tier: b.Tier,
+	}, err)
+}

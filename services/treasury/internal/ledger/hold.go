@@ -1,0 +1,210 @@
+package ledger
+
+import (
+	"fmt"
+
+	"github.com/anima-run/anima/pkg/api"
+)
+
+// Hold is money reserved before it is spent. Only an active hold changes:
+//
+//	        ┌─ settle ──▶ settled
+//	active ─┼─ release ─▶ released
+//	        └─ expire ──▶ expired
+type Hold struct {
+	ID        string
+	Agent     string
+	Category  string
+	Turn      string
+	Amount    api.Micros
+	Settled   api.Micros // what was paid in the end
+	Payee     string     // who was paid, "" unless settled
+	Status    api.HoldStatus
+	CreatedAt int64
+	ExpiresAt int64
+	EndedAt   int64  // 0 while active
+	Parent    string // W3C traceparent of the request, so that an expiry continues its trace
+}
+
+// HoldState is a hold beside the balance of its agent.
+type HoldState struct {
+	Hold
+	Available api.Micros
+	Tier      api.Tier
+}
+
+// HoldRequest asks to reserve money.
+type HoldRequest struct {
+	ID        string
+	Agent     string
+	Amount    api.Micros
+	Category  string // "" means other
+	Turn      string
+	ExpiresAt int64
+	Parent    string
+}
+
+func (r *HoldRequest) check() error {
+	if r.Category == "" {
+		r.Category = "other"
+	}
+	var category error
+	if !api.ValidKey(r.Category) {
+		category = api.Errorf(api.Invalid, "%q is not a category", clip(r.Category))
+	}
+	return firstFault(checkID("hold", r.ID), checkAgent(r.Agent), checkAmount(r.Amount, 1), category, checkText("turn", r.Turn))
+}
+
+// hold reserves money. A hold that is there already answers as it is now, not as
+// it was: whoever asks again must learn that the money is no longer reserved.
+// Its expiry is not compared, because a repeated request counts from a later
+// now.
+func (p *page) hold(r HoldRequest) (HoldState, error) {
+	if h, ok := p.state.Holds[r.ID]; ok {
+		if h.Agent != r.Agent || h.Amount != r.Amount || h.Category != r.Category || h.Turn != r.Turn {
+			return HoldState{}, conflict(r.ID, "is another hold already")
+		}
+		return p.stateOf(h)
+	}
+	b, err := p.balance(r.Agent)
+	if err != nil {
+		return HoldState{}, err
+	}
+	if r.ExpiresAt <= p.now {
+		return HoldState{}, &api.Error{
+			Code: api.Invalid, Message: fmt.Sprintf("hold %q would expire before it begins", clip(r.ID)),
+			Next: "set expiresAt, in Unix microseconds, to a time after now",
+		}
+	}
+	if b.Available < r.Amount {
+		return HoldState{}, insufficient(r.Agent, b.Available, r.Amount)
+	}
+	_, err = p.post(Transaction{
+		ID: r.ID + suffixHold, Kind: KindHold, Agent: r.Agent, Turn: r.Turn, Parent: r.Parent,
+		Lines: []Line{{Account: Available(r.Agent), Amount: -r.Amount}, {Account: Held(r.Agent), Amount: r.Amount}},
+	})
+	if err != nil {
+		return HoldState{}, err
+	}
+	h := Hold{
+		ID: r.ID, Agent: r.Agent, Category: r.Category, Turn: r.Turn, Amount: r.Amount,
+		Status: api.HoldActive, CreatedAt: p.now, ExpiresAt: r.ExpiresAt, Parent: r.Parent,
+	}
+	p.keep(h)
+	return p.stateOf(h)
+}
+
+// SettleRequest asks to pay from a hold.
+type SettleRequest struct {
+	ID     string // of the hold
+	Amount api.Micros
+	Payee  string
+	Memo   string
+	Parent string
+}
+
+func (r *SettleRequest) check() error {
+	return firstFault(checkID("hold", r.ID), checkAmount(r.Amount, 0), checkPayee(r.Payee, ""), checkText("memo", r.Memo))
+}
+
+// settle pays from a hold and gives the rest back. A hold past its time that
+// nobody has released yet can still be settled: its money is still there.
+func (p *page) settle(r SettleRequest) (HoldState, error) {
+	h, err := p.find(r.ID)
+	if err != nil {
+		return HoldState{}, err
+	}
+	switch h.Status {
+	case api.HoldActive:
+	case api.HoldSettled:
+		if h.Settled != r.Amount || h.Payee != r.Payee {
+			return HoldState{}, conflict(r.ID, fmt.Sprintf("is settled already, with %s to %s", h.Settled, h.Payee))
+		}
+		return p.stateOf(h)
+	default:
+		return HoldState{}, conflict(r.ID, "is "+string(h.Status)+" and holds no money any more")
+	}
+	if err := checkPayee(r.Payee, h.Agent); err != nil {
+		return HoldState{}, err
+	}
+	if r.Amount > h.Amount {
+		return HoldState{}, &api.Error{
+			Code: api.Invalid, Message: fmt.Sprintf("%s is more than the %s that %q holds", r.Amount, h.Amount, clip(r.ID)),
+			Next: "settle at most what is held; hold more beforehand",
+		}
+	}
+	lines := []Line{{Account: Held(h.Agent), Amount: -h.Amount}}
+	if r.Amount > 0 {
+		lines = append(lines, Line{Account: r.Payee, Amount: r.Amount})
+	}
+	if rest := h.Amount - r.Amount; rest > 0 {
+		lines = append(lines, Line{Account: Available(h.Agent), Amount: rest})
+	}
+	h.Status, h.Settled, h.Payee, h.EndedAt = api.HoldSettled, r.Amount, r.Payee, p.now
+	return p.end(h, Transaction{
+		ID: h.ID + suffixSettle, Kind: KindSettle, Agent: h.Agent, Turn: h.Turn, Memo: r.Memo, Parent: r.Parent, Lines: lines,
+	})
+}
+
+// release gives a hold back whole. A hold that is back already, released or
+// expired, stays as it is.
+func (p *page) release(id, reason, parent string) (HoldState, error) {
+	h, err := p.find(id)
+	if err != nil {
+		return HoldState{}, err
+	}
+	switch h.Status {
+	case api.HoldActive:
+		return p.giveBack(h, api.HoldReleased, KindRelease, reason, parent)
+	case api.HoldSettled:
+		return HoldState{}, conflict(id, "is settled already")
+	}
+	return p.stateOf(h)
+}
+
+// expire gives back those of the holds that are active and past their time.
+func (p *page) expire(ids []string) (int, error) {
+	n := 0
+	for _, id := range ids {
+		h, ok := p.state.Holds[id]
+		if !ok || h.Status != api.HoldActive || h.ExpiresAt > p.now {
+			continue
+		}
+		if _, err := p.giveBack(h, api.HoldExpired, KindExpire, "expired", h.Parent); err != nil {
+			return n, err
+		}
+		n++
+	}
+	return n, nil
+}
+
+func (p *page) giveBack(h Hold, status api.HoldStatus, kind Kind, reason, parent string) (HoldState, error) {
+	h.Status, h.EndedAt = status, p.now
+	return p.end(h, Transaction{
+		ID: h.ID + suffixRelease, Kind: kind, Agent: h.Agent, Turn: h.Turn, Memo: reason, Parent: parent,
+		Lines: []Line{{Account: Held(h.Agent), Amount: -h.Amount}, {Account: Available(h.Agent), Amount: h.Amount}},
+	})
+}
+
+func (p *page) end(h Hold, t Transaction) (HoldState, error) {
+	if _, err := p.post(t); err != nil {
+		return HoldState{}, err
+	}
+	p.keep(h)
+	return p.stateOf(h)
+}
+
+func (p *page) find(id string) (Hold, error) {
+	h, ok := p.state.Holds[id]
+	if !ok {
+		return Hold{}, &api.Error{
+			Code: api.NotFound, Message: fmt.Sprintf("there is no hold %q", clip(id)), Next: "hold the money first",
+		}
+	}
+	return h, nil
+}
+
+func (p *page) stateOf(h Hold) (HoldState, error) {
+	b, err := p.balance(h.Agent)
+	return HoldState{Hold: h, Available: b.Available, Tier: b.Tier()}, err
+}

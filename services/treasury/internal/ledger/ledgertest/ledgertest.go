@@ -1,0 +1,265 @@
+// Package ledgertest is what every keeper of the books must pass: call [Run]
+// from the tests of a [ledger.Store].
+package ledgertest
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/services/treasury/internal/ledger"
+)
+
+// Each calls test with fresh books, once for each engine. Every call of open is
+// another process's view of the same books.
+type Each func(t *testing.T, test func(t *testing.T, open func() ledger.Store))
+
+// Run runs the suite.
+func Run(t *testing.T, each Each) {
+	for name, test := range map[string]func(*testing.T, func() ledger.Store){
+		"accounts":                 accounts,
+		"hold and settle":          holdAndSettle,
+		"hold and release":         holdAndRelease,
+		"the same again":           sameAgain,
+		"other content":            otherContent,
+		"refusals":                 refusals,
+		"a payee that is an agent": agentPayee,
+		"expiry":                   expiry,
+		"tiers":                    tiers,
+		"lists":                    lists,
+		"reopened":                 reopened,
+		"overspending":             overspending,
+		"one id, many callers":     oneID,
+		"groups":                   groups,
+		"one bad member":           badMember,
+		"stopping":                 stopping,
+		"random operations":        randomOperations,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			each(t, test)
+		})
+	}
+}
+
+// start is when the clocks of tests begin.
+const start int64 = 1_800_000_000_000_000
+
+// clock is a time that tests move.
+type clock struct {
+	mu sync.Mutex
+	at int64
+}
+
+func newClock() *clock { return &clock{at: start} }
+
+func (c *clock) now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return time.UnixMicro(c.at)
+}
+
+func (c *clock) advance(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.at += d.Microseconds()
+}
+
+// soon is an expiry that no test reaches by accident.
+const soon = start + 60_000_000
+
+// run starts a book and stops it with the test.
+func run(t *testing.T, store ledger.Store, o ledger.Options) *ledger.Book {
+	t.Helper()
+	if o.Now == nil {
+		o.Now = newClock().now
+	}
+	b := ledger.New(store, o)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { b.Run(ctx); close(done) }()
+	t.Cleanup(func() { cancel(); <-done })
+	return b
+}
+
+// funded opens an account with money in it.
+func funded(t *testing.T, b *ledger.Book, agent string, amount api.Micros) {
+	t.Helper()
+	if err := b.Open(t.Context(), agent); err != nil {
+		t.Fatalf("open %s: %v", agent, err)
+	}
+	if amount == 0 {
+		return
+	}
+	r := ledger.DepositRequest{ID: "fund-" + agent, Agent: agent, Amount: amount, Source: "faucet"}
+	if _, err := b.Deposit(t.Context(), r); err != nil {
+		t.Fatalf("deposit for %s: %v", agent, err)
+	}
+}
+
+func wantBalance(t *testing.T, b *ledger.Book, agent string, available, held api.Micros) {
+	t.Helper()
+	got, err := b.Balance(t.Context(), agent)
+	if err != nil {
+		t.Fatalf("balance of %s: %v", agent, err)
+	}
+	if got.Available != available || got.Held != held {
+		t.Errorf("balance of %s: got %d available and %d held, want %d and %d", agent, got.Available, got.Held, available, held)
+	}
+}
+
+func wantRefused(t *testing.T, what string, err error, code api.Code, reason string) {
+	t.Helper()
+	if api.CodeOf(err) != code || api.ReasonOf(err) != reason {
+		t.Errorf("%s: got error %v, want code %q and reason %q", what, err, code, reason)
+	}
+}
+
+// wantSound walks the whole ledger.
+func wantSound(t *testing.T, b *ledger.Book) ledger.Report {
+	t.Helper()
+	r, err := b.Verify(t.Context())
+	if err != nil {
+		t.Fatalf("verify: %v", err)
+	}
+	if len(r.Faults) != 0 {
+		t.Errorf("verify: got faults %q, want none", r.Faults)
+	}
+	return r
+}
+
+func hold(t *testing.T, b *ledger.Book, id, agent string, amount api.Micros) ledger.HoldState {
+	t.Helper()
+	h, err := b.Hold(t.Context(), ledger.HoldRequest{ID: id, Agent: agent, Amount: amount, Category: "inference", ExpiresAt: soon})
+	if err != nil {
+		t.Fatalf("hold %s: %v", id, err)
+	}
+	return h
+}
+
+func settle(t *testing.T, b *ledger.Book, id string, amount api.Micros, payee string) ledger.HoldState {
+	t.Helper()
+	h, err := b.Settle(t.Context(), ledger.SettleRequest{ID: id, Amount: amount, Payee: payee})
+	if err != nil {
+		t.Fatalf("settle %s: %v", id, err)
+	}
+	return h
+}
+
+func accounts(t *testing.T, open func() ledger.Store) {
+	b := run(t, open(), ledger.Options{})
+	_, err := b.Balance(t.Context(), "lucky")
+	wantRefused(t, "balance before open", err, api.NotFound, "")
+	for range 2 {
+		if err := b.Open(t.Context(), "lucky"); err != nil {
+			t.Fatalf("open: %v", err)
+		}
+	}
+	wantBalance(t, b, "lucky", 0, 0)
+	funded(t, b, "lucky", api.Dollar)
+	if err := b.Open(t.Context(), "lucky"); err != nil {
+		t.Fatalf("open again: %v", err)
+	}
+	wantBalance(t, b, "lucky", api.Dollar, 0)
+	wantRefused(t, "open without a name", b.Open(t.Context(), "not a name"), api.Invalid, "")
+	wantSound(t, b)
+}
+
+func holdAndSettle(t *testing.T, open func() ledger.Store) {
+	b := run(t, open(), ledger.Options{})
+	funded(t, b, "lucky", 1000)
+
+	h := hold(t, b, "h1", "lucky", 300)
+	if h.Status != api.HoldActive || h.Available != 700 {
+		t.Errorf("hold: got %+v, want active and 700 available", h)
+	}
+	wantBalance(t, b, "lucky", 700, 300)
+
+	h = settle(t, b, "h1", 120, "provider:openai")
+	if h.Status != api.HoldSettled || h.Settled != 120 || h.Available != 880 {
+		t.Errorf("settle: got %+v, want settled with 120 and 880 available", h)
+	}
+	wantBalance(t, b, "lucky", 880, 0)
+
+	hold(t, b, "all", "lucky", 880)
+	settle(t, b, "all", 880, "provider:openai")
+	wantBalance(t, b, "lucky", 0, 0)
+
+	ts, _, err := b.Transactions(t.Context(), "lucky", 2, 1)
+	if err != nil {
+		t.Fatalf("transactions: %v", err)
+	}
+	want := []ledger.Line{
+		{Account: "held:lucky", Amount: -300, Balance: 0},
+		{Account: "provider:openai", Amount: 120, Balance: 120},
+		{Account: "agent:lucky", Amount: 180, Balance: 880},
+	}
+	if len(ts) != 1 || ts[0].ID != "h1/settle" || ts[0].Kind != ledger.KindSettle {
+		t.Fatalf("third transaction: got %+v, want h1/settle", ts)
+	}
+	if diff := cmp.Diff(want, ts[0].Lines); diff != "" {
+		t.Errorf("lines of the settlement (-want +got):\n%s", diff)
+	}
+	if r := wantSound(t, b); r.Transactions != 5 {
+		t.Errorf("verify: got %d transactions, want 5", r.Transactions)
+	}
+
+	funded(t, b, "free", 10)
+	hold(t, b, "f1", "free", 10)
+	settle(t, b, "f1", 0, "provider:local")
+	wantBalance(t, b, "free", 10, 0)
+	wantSound(t, b)
+}
+
+func holdAndRelease(t *testing.T, open func() ledger.Store) {
+	b := run(t, open(), ledger.Options{})
+	funded(t, b, "lucky", 1000)
+	hold(t, b, "h1", "lucky", 300)
+	for range 2 {
+		h, err := b.Release(t.Context(), "h1", "provider failed", "")
+		if err != nil || h.Status != api.HoldReleased || h.Available != 1000 {
+			t.Fatalf("release: got %+v, %v, want released and 1000 available", h, err)
+		}
+	}
+	wantBalance(t, b, "lucky", 1000, 0)
+	if r := wantSound(t, b); r.Transactions != 3 || r.ActiveHolds != 0 {
+		t.Errorf("verify: got %+v, want 3 transactions and no active hold", r)
+	}
+}
+
+func agentPayee(t *testing.T, open func() ledger.Store) {
+	b := run(t, open(), ledger.Options{})
+	funded(t, b, "lucky", 1000)
+	funded(t, b, "bob", 0)
+	hold(t, b, "h1", "lucky", 300)
+	_, err := b.Settle(t.Context(), ledger.SettleRequest{ID: "h1", Amount: 100, Payee: "agent:nobody"})
+	wantRefused(t, "settle to nobody", err, api.NotFound, "")
+	_, err = b.Settle(t.Context(), ledger.SettleRequest{ID: "h1", Amount: 100, Payee: "agent:lucky"})
+	wantRefused(t, "settle to oneself", err, api.Invalid, "")
+	settle(t, b, "h1", 100, "agent:bob")
+	wantBalance(t, b, "lucky", 900, 0)
+	wantBalance(t, b, "bob", 100, 0)
+	wantSound(t, b)
+}
+
+func reopened(t *testing.T, open func() ledger.Store) {
+	first := run(t, open(), ledger.Options{})
+	funded(t, first, "lucky", 1000)
+	hold(t, first, "h1", "lucky", 300)
+	head := wantSound(t, first).Head
+
+	second := run(t, open(), ledger.Options{})
+	wantBalance(t, second, "lucky", 700, 300)
+	r := wantSound(t, second)
+	if r.Head != head || r.Transactions != 2 || r.ActiveHolds != 1 {
+		t.Errorf("reopened: got %+v, want head %s, 2 transactions, 1 active hold", r, head)
+	}
+	settle(t, second, "h1", 300, "provider:openai")
+	settle(t, first, "h1", 300, "provider:openai")
+	wantBalance(t, first, "lucky", 700, 0)
+	wantSound(t, first)
+}

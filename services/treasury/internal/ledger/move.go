@@ -1,0 +1,70 @@
+package ledger
+
+import (
+	"slices"
+
+	"github.com/anima-run/anima/pkg/api"
+)
+
+// DepositRequest asks to take money into the books.
+type DepositRequest struct {
+	ID     string
+	Agent  string
+	Amount api.Micros
+	Source string // the account that is its other side
+	Memo   string
+	Parent string
+}
+
+func (r *DepositRequest) check() error {
+	source := checkPayee(r.Source, "")
+	if ownerOf(r.Source) != "" {
+		source = &api.Error{Code: api.Invalid, Message: "an agent's account is not a source of deposits", Next: "transfer instead"}
+	}
+	return firstFault(checkOwnID(r.ID), checkAgent(r.Agent), checkAmount(r.Amount, 1), source, checkText("memo", r.Memo))
+}
+
+func (p *page) deposit(r DepositRequest) (Transaction, error) {
+	return p.move(Transaction{
+		ID: r.ID, Kind: KindDeposit, Agent: r.Agent, Memo: r.Memo, Parent: r.Parent,
+		Lines: []Line{{Account: r.Source, Amount: -r.Amount}, {Account: Available(r.Agent), Amount: r.Amount}},
+	})
+}
+
+// TransferRequest asks to move money from one agent to another.
+type TransferRequest struct {
+	ID     string
+	From   string
+	To     string
+	Amount api.Micros
+	Memo   string
+	Parent string
+}
+
+func (r *TransferRequest) check() error {
+	var self error
+	if r.From == r.To {
+		self = api.Errorf(api.Invalid, "agent %q cannot pay itself", clip(r.From))
+	}
+	return firstFault(checkOwnID(r.ID), checkAgent(r.From), checkAgent(r.To), self, checkAmount(r.Amount, 1), checkText("memo", r.Memo))
+}
+
+func (p *page) transfer(r TransferRequest) (Transaction, error) {
+	return p.move(Transaction{
+		ID: r.ID, Kind: KindTransfer, Agent: r.From, Memo: r.Memo, Parent: r.Parent,
+		Lines: []Line{{Account: Available(r.From), Amount: -r.Amount}, {Account: Available(r.To), Amount: r.Amount}},
+	})
+}
+
+// move posts a transaction whose id is the caller's, once.
+func (p *page) move(t Transaction) (Transaction, error) {
+	was, ok := p.state.Transactions[t.ID]
+	if !ok {
+		return p.post(t)
+	}
+	same := slices.EqualFunc(was.Lines, t.Lines, func(a, b Line) bool { return a.Account == b.Account && a.Amount == b.Amount })
+	if !same || was.Kind != t.Kind || was.Agent != t.Agent || was.Memo != t.Memo {
+		return Transaction{}, conflict(t.ID, "is another transaction already")
+	}
+	return was, nil
+}

@@ -1,0 +1,205 @@
+package ledger
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/anima-run/anima/pkg/api"
+)
+
+// Report says whether the books are right.
+type Report struct {
+	Transactions int64
+	Accounts     int64
+	ActiveHolds  int64
+	Head         Hash
+	Faults       []string // at most 100 and a last line that says how many more
+}
+
+const maxFaults = 100
+
+// Verify recomputes everything from the transactions: the chain, every running
+// balance, every account, every hold. It keeps no writer waiting. Books that are wrong
+// are a report, not an error.
+func (b *Book) Verify(ctx context.Context) (Report, error) {
+	a := audit{balances: map[string]Account{}, active: map[string]Hold{}, ended: map[api.HoldStatus]Tally{}}
+	for {
+		ts, err := b.store.Transactions(ctx, "", a.head.Seq, maxLimit)
+		if err != nil {
+			return Report{}, err
+		}
+		for i := range ts {
+			a.transaction(&ts[i])
+		}
+		if len(ts) < maxLimit {
+			break
+		}
+	}
+	s, err := b.store.Snapshot(ctx, a.head.Seq)
+	if err != nil {
+		return Report{}, err
+	}
+	for i := range s.Transactions {
+		a.transaction(&s.Transactions[i])
+	}
+	a.compare(s)
+	if a.more > 0 {
+		a.faults = append(a.faults, fmt.Sprintf("and %d more faults", a.more))
+	}
+	return Report{
+		Transactions: a.count, Accounts: int64(len(s.Accounts)), ActiveHolds: int64(len(s.Active)),
+		Head: s.Head.Hash, Faults: a.faults,
+	}, nil
+}
+
+// audit is the books as the transactions alone tell them.
+type audit struct {
+	head     Head
+	count    int64
+	lines    int64
+	balances map[string]Account
+	active   map[string]Hold
+	ended    map[api.HoldStatus]Tally
+	faults   []string
+	more     int
+}
+
+func (a *audit) fault(format string, args ...any) {
+	if len(a.faults) == maxFaults {
+		a.more++
+		return
+	}
+	a.faults = append(a.faults, fmt.Sprintf(format, args...))
+}
+
+func (a *audit) transaction(t *Transaction) {
+	name := fmt.Sprintf("transaction %d (%s)", t.Seq, t.ID)
+	if want := a.head.Seq + 1; t.Seq != want {
+		a.fault("%s: number %d is missing before it", name, want)
+	}
+	if t.Previous != a.head.Hash {
+		a.fault("%s: it does not follow the hash before it", name)
+	}
+	if t.Sum() != t.Hash {
+		a.fault("%s: its content is not what was hashed", name)
+	}
+	if fault := t.balanced(); fault != "" {
+		a.fault("%s: %s", name, fault)
+	}
+	a.head = Head{Seq: t.Seq, Hash: t.Hash} // as written, so that one fault is one line
+	a.count++
+	a.lines += int64(len(t.Lines))
+
+	owners := map[string]bool{}
+	for _, l := range t.Lines {
+		acc := a.balances[l.Account]
+		next, ok := api.Add(acc.Balance, l.Amount)
+		if !ok || next != l.Balance {
+			a.fault("%s: %s should stand at %d and is written as %d", name, l.Account, next, l.Balance)
+		}
+		owner := ownerOf(l.Account)
+		if owner != "" && next < 0 {
+			a.fault("%s: %s falls below zero", name, l.Account)
+		}
+		acc.Balance = next
+		if owner == "" {
+			acc.Entries++
+		} else {
+			owners[owner] = true
+		}
+		a.balances[l.Account] = acc
+	}
+	for agent := range owners {
+		acc := a.balances[Available(agent)]
+		acc.Entries++
+		a.balances[Available(agent)] = acc
+	}
+	a.hold(name, t)
+}
+
+// hold follows the life of a hold through its transactions.
+func (a *audit) hold(name string, t *Transaction) {
+	amount := func(account string) api.Micros {
+		for _, l := range t.Lines {
+			if l.Account == account {
+				return l.Amount
+			}
+		}
+		return 0
+	}
+	held := amount(Held(t.Agent))
+	var status api.HoldStatus
+	suffix := suffixRelease
+	switch t.Kind {
+	case KindDeposit, KindTransfer:
+		return
+	case KindHold:
+		id := strings.TrimSuffix(t.ID, suffixHold)
+		if _, there := a.active[id]; there || held <= 0 {
+			a.fault("%s: it is not the begin of a hold", name)
+		}
+		a.active[id] = Hold{Agent: t.Agent, Amount: held}
+		return
+	case KindSettle:
+		status, suffix = api.HoldSettled, suffixSettle
+	case KindRelease:
+		status = api.HoldReleased
+	case KindExpire:
+		status = api.HoldExpired
+	default:
+		a.fault("%s: %q is not a kind of transaction", name, t.Kind)
+		return
+	}
+	id := strings.TrimSuffix(t.ID, suffix)
+	h, ok := a.active[id]
+	if !ok || h.Agent != t.Agent || h.Amount != -held {
+		a.fault("%s: it ends a hold that was not active with this amount", name)
+	}
+	delete(a.active, id)
+	tally := a.ended[status]
+	tally.Holds++
+	tally.Amount += h.Amount
+	if status == api.HoldSettled {
+		tally.Settled += h.Amount - amount(Available(t.Agent))
+	}
+	a.ended[status] = tally
+}
+
+// compare sets the books as they stand against what they should be.
+func (a *audit) compare(s Snapshot) {
+	if s.Head != a.head {
+		a.fault("the chain should end at %d %s and is written to end at %d %s", a.head.Seq, a.head.Hash, s.Head.Seq, s.Head.Hash)
+	}
+	if s.Lines != a.lines {
+		a.fault("the transactions have %d lines and %d are kept", a.lines, s.Lines)
+	}
+	for _, got := range s.Accounts {
+		want := a.balances[got.ID]
+		if got.Balance != want.Balance || got.Entries != want.Entries {
+			a.fault("%s should stand at %d after %d transactions and is kept as %d after %d",
+				got.ID, want.Balance, want.Entries, got.Balance, got.Entries)
+		}
+		delete(a.balances, got.ID)
+	}
+	for _, id := range slices.Sorted(maps.Keys(a.balances)) {
+		a.fault("%s is not kept", id)
+	}
+	for _, got := range s.Active {
+		want, ok := a.active[got.ID]
+		if !ok || got.Agent != want.Agent || got.Amount != want.Amount {
+			a.fault("hold %s is kept as active with %d of %q and was not made so", got.ID, got.Amount, got.Agent)
+		}
+		delete(a.active, got.ID)
+	}
+	for _, id := range slices.Sorted(maps.Keys(a.active)) {
+		a.fault("hold %s is active and not kept so", id)
+	}
+	for _, status := range []api.HoldStatus{api.HoldSettled, api.HoldReleased, api.HoldExpired} {
+		if got, want := s.Ended[status], a.ended[status]; got != want {
+			a.fault("%s holds: %+v are kept, the transactions have %+v", status, got, want)
+		}
+	}
+}

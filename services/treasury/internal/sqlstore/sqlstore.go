@@ -1,0 +1,148 @@
+// Package sqlstore keeps the books and the wallets in SQL, on both engines. It
+// decides nothing about money: what to write comes from package ledger.
+package sqlstore
+
+import (
+	"context"
+	"embed"
+	"errors"
+	"io/fs"
+	"strconv"
+	"strings"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/outbox"
+	"github.com/anima-run/anima/pkg/sqldb"
+	"github.com/anima-run/anima/services/treasury/internal/ledger"
+)
+
+//go:embed migrations/*.sql
+var files embed.FS
+
+// Migrations are the schema, the outbox's included.
+func Migrations() fs.FS {
+	sub, err := fs.Sub(files, "migrations")
+	if err != nil {
+		panic(err) // the folder is embedded above
+	}
+	return outbox.WithMigrations(sub)
+}
+
+// Announce is called with the changes of a transaction before it commits, to
+// write what will be said about them in the same transaction.
+type Announce func(context.Context, *sqldb.Tx, ledger.Changes) error
+
+// Store is a [ledger.Store] and a wallet.Store.
+type Store struct {
+	db       *sqldb.DB
+	announce Announce
+}
+
+// New returns a store on a migrated database. announce may be nil.
+func New(db *sqldb.DB, announce Announce) *Store {
+	return &Store{db: db, announce: announce}
+}
+
+// fault turns an engine's trouble into a code that callers act on.
+func fault(err error) error {
+	if errors.Is(err, sqldb.ErrUnavailable) || errors.Is(err, sqldb.ErrBusy) {
+		return &unavailable{err}
+	}
+	return err
+}
+
+// unavailable is an [api.Error] to callers and keeps its cause for the log.
+type unavailable struct{ cause error }
+
+func (u *unavailable) Error() string { return u.cause.Error() }
+
+func (u *unavailable) Unwrap() []error {
+	return []error{u.cause, &api.Error{
+		Code: api.Unavailable, Message: "the treasury's database cannot be used now",
+		Next: "ask again with the same id; check the database if it lasts", RetryAfter: 1000,
+	}}
+}
+
+// Statements are cached by their text, on both engines. Lists of any length
+// would make a text for each length, so there are only a few sizes: lists that
+// are read are filled up, rows that are written are cut into pieces.
+var (
+	readSizes  = []int{2, 8, 32, 128}
+	writeSizes = []int{64, 16, 4, 1}
+)
+
+// placeholders is "$n,$n+1,…".
+func placeholders(b *strings.Builder, first, count int) {
+	for i := range count {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteByte('$')
+		b.WriteString(strconv.Itoa(first + i))
+	}
+}
+
+// among reads the rows whose key is among ids; query ends in a condition that
+// lacks its list: "… where id in".
+func among[T any](ctx context.Context, tx *sqldb.Tx, scan func(sqldb.Scanner) (T, error), query string, ids []string) ([]T, error) {
+	var all []T
+	largest := readSizes[len(readSizes)-1]
+	for len(ids) > 0 {
+		part := ids[:min(len(ids), largest)]
+		ids = ids[len(part):]
+		size := largest
+		for _, s := range readSizes {
+			if s >= len(part) {
+				size = s
+				break
+			}
+		}
+		args := make([]any, size)
+		for i := range args {
+			args[i] = part[min(i, len(part)-1)]
+		}
+		var b strings.Builder
+		b.WriteString(query)
+		b.WriteString(" (")
+		placeholders(&b, 1, size)
+		b.WriteByte(')')
+		rows, err := sqldb.All(ctx, tx, scan, b.String(), args...)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, rows...)
+	}
+	return all, nil
+}
+
+// insert writes rows of columns each; into is the statement up to "values",
+// after is what follows the rows.
+func insert(ctx context.Context, tx *sqldb.Tx, into, after string, columns int, args []any) error {
+	for _, size := range writeSizes {
+		var text string
+		for n := size * columns; len(args) >= n && n > 0; args = args[n:] {
+			if text == "" {
+				text = insertText(into, after, columns, size)
+			}
+			if _, err := tx.ExecContext(ctx, text, args[:n]...); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func insertText(into, after string, columns, rows int) string {
+	var b strings.Builder
+	b.WriteString(into)
+	for r := range rows {
+		if r > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteByte('(')
+		placeholders(&b, 1+r*columns, columns)
+		b.WriteByte(')')
+	}
+	b.WriteString(after)
+	return b.String()
+}

@@ -1,0 +1,247 @@
+package sqlstore_test
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/sqldb"
+	"github.com/anima-run/anima/pkg/sqldb/sqldbtest"
+	"github.com/anima-run/anima/services/treasury/internal/ledger"
+	"github.com/anima-run/anima/services/treasury/internal/ledger/ledgertest"
+	"github.com/anima-run/anima/services/treasury/internal/sqlstore"
+	"github.com/anima-run/anima/services/treasury/internal/wallet"
+)
+
+func TestLedger(t *testing.T) {
+	t.Parallel()
+	ledgertest.Run(t, func(t *testing.T, test func(*testing.T, func() ledger.Store)) {
+		sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
+			test(t, func() ledger.Store { return sqlstore.New(reopen(t, db), nil) })
+		})
+	})
+}
+
+// reopen gives a second view of a database, as another process has it.
+func reopen(t *testing.T, db *sqldb.DB) *sqldb.DB {
+	t.Helper()
+	again, err := db.Reopen(t.Context())
+	if err != nil {
+		t.Fatalf("reopen: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := again.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	return again
+}
+
+// now is when tests happen.
+var now = time.UnixMicro(1_800_000_000_000_000)
+
+func book(t testing.TB, store ledger.Store) *ledger.Book {
+	t.Helper()
+	b := ledger.New(store, ledger.Options{Now: func() time.Time { return now }})
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { b.Run(ctx); close(done) }()
+	t.Cleanup(func() { cancel(); <-done })
+	return b
+}
+
+// written are books with one of everything in them.
+func written(t *testing.T, db *sqldb.DB) *ledger.Book {
+	t.Helper()
+	ctx := t.Context()
+	b := book(t, sqlstore.New(db, nil))
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, agent := range []string{"lucky", "bob"} {
+		must(b.Open(ctx, agent))
+		_, err := b.Deposit(ctx, ledger.DepositRequest{ID: "d-" + agent, Agent: agent, Amount: 10_000, Source: "faucet"})
+		must(err)
+	}
+	for _, id := range []string{"active", "settled", "released"} {
+		_, err := b.Hold(ctx, ledger.HoldRequest{ID: id, Agent: "lucky", Amount: 1000, Category: "inference", ExpiresAt: now.Add(time.Hour).UnixMicro()})
+		must(err)
+	}
+	_, err := b.Settle(ctx, ledger.SettleRequest{ID: "settled", Amount: 300, Payee: "provider:openai", Memo: "thought"})
+	must(err)
+	_, err = b.Release(ctx, "released", "", "")
+	must(err)
+	_, err = b.Transfer(ctx, ledger.TransferRequest{ID: "t1", From: "lucky", To: "bob", Amount: 77})
+	must(err)
+	return b
+}
+
+func TestVerifyFindsTampering(t *testing.T) {
+	t.Parallel()
+	for what, statements := range map[string][]string{
+		"an amount":              {"update postings set amount = amount + 1 where seq = 3 and line = 0"},
+		"both amounts":           {"update postings set amount = amount * 2 where seq = 3"},
+		"a running balance":      {"update postings set balance = balance + 1 where seq = 3 and line = 0"},
+		"an account of a line":   {"update postings set account = 'provider:mallory' where account = 'provider:openai'"},
+		"a memo":                 {"update journal set memo = 'x' where id = 'settled/settle'"},
+		"a time":                 {"update journal set at = at + 1 where seq = 2"},
+		"a turn":                 {"update journal set turn = 'r1.1' where seq = 4"},
+		"a hash":                 {"update journal set hash = previous where seq = 2"},
+		"a hash that is none":    {"update journal set hash = 'nonsense' where seq = 2"},
+		"a kind":                 {"update journal set kind = 'deposit' where id = 'active/hold'"},
+		"a transaction removed":  {"delete from postings where seq = 4", "delete from journal where seq = 4"},
+		"the last one removed":   {"delete from postings where seq = 8", "delete from journal where seq = 8"},
+		"a line removed":         {"delete from postings where seq = 4 and line = 1"},
+		"a line added":           {"insert into postings (seq, line, account, amount, balance) values (4, 9, 'agent:bob', 5, 10005)"},
+		"the head":               {"update chain set seq = 7"},
+		"the head's hash":        {"update chain set hash = 'nonsense'"},
+		"an account":             {"update accounts set balance = balance + 1 where id = 'agent:bob'"},
+		"an account's count":     {"update accounts set entries = entries + 1 where id = 'agent:bob'"},
+		"an account removed":     {"delete from accounts where id = 'faucet'"},
+		"an account made up":     {"insert into accounts (id, balance, entries) values ('agent:eve', 5, 1)"},
+		"a hold's amount":        {"update holds set amount = 1001 where id = 'active'"},
+		"a hold's owner":         {"update holds set agent = 'bob' where id = 'active'"},
+		"a hold revived":         {"update holds set status = 'active', settled = 0 where id = 'settled'"},
+		"a hold ended":           {"update holds set status = 'released' where id = 'active'"},
+		"a hold made up":         {"insert into holds select 'eve', agent, category, turn, amount, settled, payee, status, created_at, expires_at, ended_at, parent from holds where id = 'active'"},
+		"what a hold settled":    {"update holds set settled = 301 where id = 'settled'"},
+		"a hold that is removed": {"delete from holds where id = 'released'"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
+				b := written(t, db)
+				r, err := b.Verify(t.Context())
+				if err != nil || len(r.Faults) != 0 || r.Transactions != 8 || r.ActiveHolds != 1 {
+					t.Fatalf("verify before: got %+v, %v, want 8 transactions, 1 active hold, no faults", r, err)
+				}
+				for _, s := range statements {
+					if _, err := db.ExecContext(t.Context(), s); err != nil {
+						t.Fatalf("%s: %v", s, err)
+					}
+				}
+				r, err = b.Verify(t.Context())
+				if err != nil || len(r.Faults) == 0 {
+					t.Errorf("verify after: got %+v, %v, want faults", r, err)
+				}
+			})
+		})
+	}
+}
+
+// The announcement is a part of the transaction: what cannot be announced does
+// not happen.
+func TestAnnouncesInTheSameTransaction(t *testing.T) {
+	t.Parallel()
+	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
+		var announced []string
+		b := book(t, sqlstore.New(db, func(ctx context.Context, tx *sqldb.Tx, c ledger.Changes) error {
+			for _, posted := range c.Transactions {
+				if posted.ID == "doomed" {
+					_, err := tx.ExecContext(ctx, "insert into no_such_table values (1)")
+					return err
+				}
+				announced = append(announced, posted.ID)
+			}
+			return nil
+		}))
+		if err := b.Open(t.Context(), "lucky"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.Deposit(t.Context(), ledger.DepositRequest{ID: "d1", Agent: "lucky", Amount: 5, Source: "faucet"}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.Deposit(t.Context(), ledger.DepositRequest{ID: "doomed", Agent: "lucky", Amount: 5, Source: "faucet"}); err == nil {
+			t.Error("deposit that cannot be announced: got no error")
+		}
+		if got := strings.Join(announced, " "); got != "d1" {
+			t.Errorf("announced: got %q, want d1", got)
+		}
+		if bal, err := b.Balance(t.Context(), "lucky"); err != nil || bal.Available != 5 {
+			t.Errorf("balance: got %+v, %v, want 5", bal, err)
+		}
+	})
+}
+
+// The seeds' queries run on views, with the same answers from both engines.
+func TestViews(t *testing.T) {
+	t.Parallel()
+	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
+		b := written(t, db)
+		ctx := t.Context()
+		for _, err := range []error{
+			func() error {
+				_, err := b.Deposit(ctx, ledger.DepositRequest{ID: "more", Agent: "bob", Amount: 3 * api.Dollar, Source: "faucet"})
+				return err
+			}(),
+			func() error {
+				_, err := b.Transfer(ctx, ledger.TransferRequest{ID: "gift", From: "bob", To: "lucky", Amount: 150 * api.Cent, Memo: "a gift"})
+				return err
+			}(),
+		} {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		rows := func(query string) []string {
+			t.Helper()
+			got, err := sqldb.All(ctx, db, func(row sqldb.Scanner) (string, error) {
+				var text string
+				err := row.Scan(&text)
+				return text, err
+			}, query)
+			if err != nil {
+				t.Fatalf("%s: %v", query, err)
+			}
+			return got
+		}
+		got := rows("select id || ' ' || agent || ' ' || type || ' ' || amount_cents || ' ' || amount_micros || ' ' || created_at from transactions order by created_at, id")
+		const at = " 2027-01-15T08:00:00Z"
+		want := []string{
+			"d-bob bob credit_purchase 1 10000" + at, "d-lucky lucky credit_purchase 1 10000" + at,
+			"gift bob transfer_out -150 -1500000" + at, "gift/in lucky transfer_in 150 1500000" + at,
+			"more bob credit_purchase 300 3000000" + at, "settled/settle lucky inference 0 -300" + at,
+			"t1 lucky transfer_out 0 -77" + at, "t1/in bob transfer_in 0 77" + at,
+		}
+		slices.Sort(got)
+		slices.Sort(want)
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("transactions (-want +got):\n%s", diff)
+		}
+		got = rows("select category || ' ' || recipient || ' ' || amount_micros || ' ' || window_hour || ' ' || window_day from spend_tracking")
+		if diff := cmp.Diff([]string{"inference provider:openai 300 2027-01-15T08 2027-01-15"}, got); diff != "" {
+			t.Errorf("spend (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestWallets(t *testing.T) {
+	t.Parallel()
+	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
+		ctx := t.Context()
+		s := sqlstore.New(db, nil)
+		if _, err := s.Wallet(ctx, "lucky"); api.CodeOf(err) != api.NotFound {
+			t.Errorf("wallet before: got %v, want not_found", err)
+		}
+		first, second := wallet.Wallet{Address: "0xA", Keystore: "{1}"}, wallet.Wallet{Address: "0xB", Keystore: "{2}"}
+		for _, w := range []wallet.Wallet{first, second} {
+			if got, err := s.AddWallet(ctx, "lucky", w); err != nil || got != first {
+				t.Errorf("add %v: got %v, %v, want the first to stand", w, got, err)
+			}
+		}
+		if got, err := sqlstore.New(reopen(t, db), nil).Wallet(ctx, "lucky"); err != nil || got != first {
+			t.Errorf("wallet: got %v, %v, want %v", got, err, first)
+		}
+		if _, err := s.AddWallet(ctx, "bob", first); err == nil {
+			t.Error("one address for two agents: got no error")
+		}
+	})
+}

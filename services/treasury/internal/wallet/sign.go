@@ -1,0 +1,80 @@
+package wallet
+
+import (
+	"crypto/ecdsa"
+	"encoding/hex"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/ethereum/go-ethereum/accounts"
+	"github.com/ethereum/go-ethereum/common/hexutil"
+	ethcrypto "github.com/ethereum/go-ethereum/crypto"
+
+	"github.com/anima-run/anima/pkg/api"
+)
+
+// Signer signs for one agent. A remote signer has to implement the same: it is
+// given the message, not a hash, so that it can judge what it signs.
+type Signer interface {
+	// Address of the key, EIP-55.
+	Address() string
+	// SignMessage signs a social message: EIP-191 over its canonical string, as 0x
+	// and 65 bytes in hex with v 27 or 28. Errors: Invalid.
+	SignMessage(to, content, signedAt string) (string, error)
+}
+
+// maxContent of a message, in bytes (spec-social §2.2 counts 64,000 UTF-16
+// units, which are never more than the bytes).
+const maxContent = 64_000
+
+// signedAtLayout is ISO 8601 with milliseconds and Z, as JavaScript writes it.
+const signedAtLayout = "2006-01-02T15:04:05.000Z"
+
+// Canonical is the string that a message's signature covers (spec-social §2.1).
+// Errors: Invalid.
+func Canonical(to, content, signedAt string) (string, error) {
+	if raw, err := hex.DecodeString(strings.TrimPrefix(to, "0x")); err != nil || len(raw) != 20 || len(to) != 42 {
+		return "", &api.Error{Code: api.Invalid, Message: "the recipient is not an address", Next: "use 0x and 40 hex digits"}
+	}
+	if len(content) > maxContent {
+		return "", &api.Error{
+			Code: api.Invalid, Message: fmt.Sprintf("a message of %d bytes is too long", len(content)),
+			Next: fmt.Sprintf("send at most %d bytes", maxContent),
+		}
+	}
+	if t, err := time.Parse(signedAtLayout, signedAt); err != nil || t.Format(signedAtLayout) != signedAt {
+		return "", &api.Error{
+			Code: api.Invalid, Message: "the time of signing is not ISO 8601 with milliseconds and Z",
+			Next: "write it like 2026-11-21T08:00:00.000Z",
+		}
+	}
+	return "Conway:send:" + strings.ToLower(to) + ":" + ethcrypto.Keccak256Hash([]byte(content)).Hex() + ":" + signedAt, nil
+}
+
+type signer struct {
+	address string
+	sign    func(hash []byte) ([]byte, error) // holds the key, out of fmt's sight
+}
+
+func newSigner(key *ecdsa.PrivateKey) *signer {
+	return &signer{
+		address: ethcrypto.PubkeyToAddress(key.PublicKey).Hex(),
+		sign:    func(hash []byte) ([]byte, error) { return ethcrypto.Sign(hash, key) },
+	}
+}
+
+func (s *signer) Address() string { return s.address }
+
+func (s *signer) SignMessage(to, content, signedAt string) (string, error) {
+	text, err := Canonical(to, content, signedAt)
+	if err != nil {
+		return "", err
+	}
+	sig, err := s.sign(accounts.TextHash([]byte(text)))
+	if err != nil {
+		return "", fmt.Errorf("sign: %w", err)
+	}
+	sig[64] += 27 // EIP-191 signatures carry v as wallets do
+	return hexutil.Encode(sig), nil
+}

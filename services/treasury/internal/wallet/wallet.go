@@ -1,0 +1,185 @@
+// Package wallet keeps one key per agent and signs with it. Keys are stored as
+// encrypted keystore v3 files in a [Store], are opened once and never leave the
+// package: not in answers, errors or logs. It signs what it composes itself and
+// nothing else; there is no way to have a hash signed.
+package wallet
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"fmt"
+	"sync"
+
+	"github.com/ethereum/go-ethereum/accounts/keystore"
+	ethcrypto "github.com/ethereum/go-ethereum/crypto"
+	"github.com/google/uuid"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/config"
+)
+
+// Wallet is a key as it is stored.
+type Wallet struct {
+	Address  string // EIP-55
+	Keystore string // v3 JSON, encrypted
+}
+
+// Store keeps wallets. It is safe for concurrent use, also by several processes.
+type Store interface {
+	// Wallet errors: [api.NotFound].
+	Wallet(ctx context.Context, agent string) (Wallet, error)
+	// AddWallet keeps w unless the agent has a wallet, and returns the one it has.
+	AddWallet(ctx context.Context, agent string, w Wallet) (Wallet, error)
+}
+
+// LightN is the scrypt cost of go-ethereum's light keystores. The passphrase is
+// random unless an operator sets one, so a dearer cost buys little and is paid
+// for each agent.
+const LightN = keystore.LightScryptN
+
+// scryptP keeps opening a key near 10 ms; the light profile's 6 is for people
+// who type passphrases.
+const scryptP = 1
+
+// probe is the wallet of nobody (an agent's id is never empty): the first
+// process makes it and all others prove with it that they have the passphrase.
+const probe = ""
+
+// Keeper makes wallets and opens them. It is safe for concurrent use.
+type Keeper struct {
+	store   Store
+	reveal  func() string // the passphrase; a function, because fmt prints fields
+	scryptN int
+
+	mu        sync.RWMutex
+	addresses map[string]string
+	signers   map[string]*signer
+	opening   sync.Mutex // one scrypt at a time: each takes N KiB
+}
+
+// NewKeeper returns a keeper; scryptN is the cost of new keys, a power of two.
+func NewKeeper(store Store, passphrase config.Secret, scryptN int) *Keeper {
+	return &Keeper{
+		store: store, reveal: passphrase.Reveal, scryptN: scryptN,
+		addresses: map[string]string{}, signers: map[string]*signer{},
+	}
+}
+
+// Check proves that the passphrase opens the wallets of this database, before
+// any is made with another one.
+func (k *Keeper) Check(ctx context.Context) error {
+	if _, err := k.Create(ctx, probe); err != nil {
+		return err
+	}
+	_, err := k.signer(ctx, probe)
+	return err
+}
+
+// Create makes sure that an agent has a wallet and returns its address.
+func (k *Keeper) Create(ctx context.Context, agent string) (string, error) {
+	address, err := k.Address(ctx, agent)
+	if api.CodeOf(err) != api.NotFound {
+		return address, err
+	}
+	key, err := ethcrypto.GenerateKey()
+	if err != nil {
+		return "", fmt.Errorf("make a key: %w", err)
+	}
+	fresh, err := k.seal(key)
+	if err != nil {
+		return "", err
+	}
+	stands, err := k.store.AddWallet(ctx, agent, fresh)
+	if err != nil {
+		return "", err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.addresses[agent] = stands.Address
+	if stands.Address == fresh.Address {
+		k.signers[agent] = newSigner(key)
+	}
+	return stands.Address, nil
+}
+
+func (k *Keeper) seal(key *ecdsa.PrivateKey) (Wallet, error) {
+	id, err := uuid.NewRandom()
+	if err != nil {
+		return Wallet{}, fmt.Errorf("name a key: %w", err)
+	}
+	address := ethcrypto.PubkeyToAddress(key.PublicKey)
+	k.opening.Lock()
+	defer k.opening.Unlock()
+	file, err := keystore.EncryptKey(&keystore.Key{Id: id, Address: address, PrivateKey: key}, k.reveal(), k.scryptN, scryptP)
+	if err != nil {
+		return Wallet{}, fmt.Errorf("encrypt a key: %w", err)
+	}
+	return Wallet{Address: address.Hex(), Keystore: string(file)}, nil
+}
+
+// Address returns the address of an agent's wallet, EIP-55. Errors: NotFound.
+func (k *Keeper) Address(ctx context.Context, agent string) (string, error) {
+	k.mu.RLock()
+	address, ok := k.addresses[agent]
+	k.mu.RUnlock()
+	if ok {
+		return address, nil
+	}
+	w, err := k.store.Wallet(ctx, agent)
+	if err != nil {
+		return "", err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.addresses[agent] = w.Address
+	return w.Address, nil
+}
+
+// Signer returns the signer of an agent. Errors: NotFound; Unavailable when the
+// passphrase does not open its wallet.
+func (k *Keeper) Signer(ctx context.Context, agent string) (Signer, error) {
+	if agent == probe {
+		return nil, api.Errorf(api.NotFound, "no agent is named")
+	}
+	s, err := k.signer(ctx, agent)
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+func (k *Keeper) signer(ctx context.Context, agent string) (*signer, error) {
+	if s := k.opened(agent); s != nil {
+		return s, nil
+	}
+	w, err := k.store.Wallet(ctx, agent)
+	if err != nil {
+		return nil, err
+	}
+	k.opening.Lock()
+	defer k.opening.Unlock()
+	if s := k.opened(agent); s != nil {
+		return s, nil
+	}
+	key, err := keystore.DecryptKey([]byte(w.Keystore), k.reveal())
+	if err != nil {
+		return nil, &api.Error{
+			Code: api.Unavailable, Message: "the wallet cannot be opened: " + err.Error(),
+			Next: "give the treasury the passphrase that its wallets were made with, the same on every replica (ANIMA_TREASURY_KEYSTORE_PASSPHRASE_FILE)",
+		}
+	}
+	s := newSigner(key.PrivateKey)
+	if s.address != w.Address {
+		return nil, fmt.Errorf("the keystore of agent %q holds the key of another address", agent)
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.addresses[agent], k.signers[agent] = s.address, s
+	return s, nil
+}
+
+func (k *Keeper) opened(agent string) *signer {
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	return k.signers[agent]
+}

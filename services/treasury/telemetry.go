@@ -1,0 +1,96 @@
+package treasury
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/anima-run/anima/pkg/api"
+
+	"github.com/anima-run/anima/services/treasury/internal/ledger"
+)
+
+// instruments of the service. None has an agent for an attribute: balances are
+// asked for, not scraped.
+type instruments struct {
+	transactions metric.Int64Counter
+	holds        metric.Int64Counter
+	settlements  metric.Int64Counter
+	overdrafts   metric.Int64Counter
+	spent        metric.Int64Counter
+	tiers        metric.Int64Counter
+	group        metric.Int64Histogram
+}
+
+func newInstruments(p metric.MeterProvider) (*instruments, error) {
+	m := p.Meter("github.com/anima-run/anima/services/treasury")
+	var t instruments
+	var errs [7]error
+	t.transactions, errs[0] = m.Int64Counter("anima.treasury.transactions", metric.WithDescription("Transactions posted, by kind"))
+	t.holds, errs[1] = m.Int64Counter("anima.treasury.holds", metric.WithDescription("Requests to hold money, by outcome"))
+	t.settlements, errs[2] = m.Int64Counter("anima.treasury.settlements", metric.WithDescription("Requests to settle a hold, by outcome"))
+	t.overdrafts, errs[3] = m.Int64Counter("anima.treasury.overdrafts", metric.WithDescription("Requests refused because the account cannot pay"))
+	t.spent, errs[4] = m.Int64Counter("anima.treasury.spent.micros", metric.WithDescription("Money paid out of holds, in micro-USD, by category"))
+	t.tiers, errs[5] = m.Int64Counter("anima.treasury.tier.changes", metric.WithDescription("Changes of an agent's tier, by the new one"))
+	t.group, errs[6] = m.Int64Histogram("anima.treasury.group.size", metric.WithDescription("Operations that shared a commit"),
+		metric.WithExplicitBucketBoundaries(1, 2, 4, 8, 16, 32, 64))
+	if err := errors.Join(errs[:]...); err != nil {
+		return nil, fmt.Errorf("instrument: %w", err)
+	}
+	return &t, nil
+}
+
+// committed counts what a group did. It is called outside of any one request,
+// hence without a context of one.
+func (t *instruments) committed(c ledger.Changes, operations int) {
+	ctx := context.Background()
+	t.group.Record(ctx, int64(operations))
+	for i := range c.Transactions {
+		t.transactions.Add(ctx, 1, metric.WithAttributes(attribute.String("kind", string(c.Transactions[i].Kind))))
+	}
+	for i := range c.Holds {
+		if h := &c.Holds[i]; h.Status == api.HoldSettled {
+			t.spent.Add(ctx, int64(h.Settled), metric.WithAttributes(attribute.String("category", category(h.Category))))
+		}
+	}
+	for i := range c.Tiers {
+		t.tiers.Add(ctx, 1, metric.WithAttributes(attribute.String("tier", string(c.Tiers[i].To))))
+	}
+}
+
+// category keeps the attribute to the set of spec-money §7.
+func category(s string) string {
+	switch s {
+	case "inference", "transfer", "x402":
+		return s
+	}
+	return "other"
+}
+
+func (t *instruments) held(ctx context.Context, err error) {
+	t.holds.Add(ctx, 1, outcome(err))
+	t.overdraft(ctx, "hold", err)
+}
+
+func (t *instruments) settled(ctx context.Context, err error) {
+	t.settlements.Add(ctx, 1, outcome(err))
+}
+
+func (t *instruments) transferred(ctx context.Context, err error) { t.overdraft(ctx, "transfer", err) }
+
+func (t *instruments) overdraft(ctx context.Context, operation string, err error) {
+	if api.ReasonOf(err) == api.ReasonInsufficient {
+		t.overdrafts.Add(ctx, 1, metric.WithAttributes(attribute.String("operation", operation)))
+	}
+}
+
+func outcome(err error) metric.MeasurementOption {
+	o := "ok"
+	if err != nil {
+		o = string(api.CodeOf(err))
+	}
+	return metric.WithAttributes(attribute.String("outcome", o))
+}

@@ -1,0 +1,108 @@
+// Package treasury owns the agents' money and keys: the ledger that every
+// thought and payment goes through, and the wallets that sign. Other services
+// ask it over the bus; none sees a key.
+//
+// It must not decide whether a payment is a good idea, which is policy's, nor
+// what a thought costs, which is the router's.
+package treasury
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/config"
+	"github.com/anima-run/anima/pkg/host"
+	"github.com/anima-run/anima/pkg/outbox"
+
+	"github.com/anima-run/anima/services/treasury/internal/ledger"
+	"github.com/anima-run/anima/services/treasury/internal/sqlstore"
+	"github.com/anima-run/anima/services/treasury/internal/wallet"
+)
+
+// Config of the service.
+type Config struct {
+	Faucet     bool          `env:"faucet" help:"take deposits from nowhere (source faucet): play money, for development only"`
+	Sweep      time.Duration `env:"sweep" help:"how often holds past their time are released"`
+	Passphrase config.Secret `env:"keystore_passphrase" help:"opens the wallets, the same on every replica; empty: a random one is kept in the data folder, which then must not be lost"`
+	ScryptN    int           `env:"keystore_scrypt_n" help:"scrypt cost of new wallets, a power of two"`
+}
+
+// Validate reports values that cannot work.
+func (c *Config) Validate() error {
+	switch {
+	case c.Sweep < 10*time.Millisecond:
+		return fmt.Errorf("ANIMA_TREASURY_SWEEP is %s: at least 10ms is needed", c.Sweep)
+	case c.ScryptN < 2 || c.ScryptN > 1<<20 || c.ScryptN&(c.ScryptN-1) != 0:
+		return fmt.Errorf("ANIMA_TREASURY_KEYSTORE_SCRYPT_N is %d: use a power of two from 2 to 1048576, for example %d", c.ScryptN, wallet.LightN)
+	}
+	return nil
+}
+
+// Service is treasury, ready for a host.
+var Service = host.Define("treasury", Config{Sweep: time.Second, ScryptN: wallet.LightN}, run)
+
+func run(ctx context.Context, env *host.Env, cfg Config) error {
+	db, err := env.DB(ctx, sqlstore.Migrations())
+	if err != nil {
+		return err
+	}
+	defer func() { _ = db.Close() }() // everything is committed by now
+	tel, err := newInstruments(env.Meter)
+	if err != nil {
+		return err
+	}
+	store := sqlstore.New(db, announce)
+	wallets, err := openWallets(ctx, env, cfg, store)
+	if err != nil {
+		return err
+	}
+	relay := outbox.NewRelay(db, env.Bus, env.Log)
+	book := ledger.New(store, ledger.Options{Now: env.Now, Committed: func(c ledger.Changes, operations int) {
+		tel.committed(c, operations)
+		if len(c.Transactions) > 0 {
+			relay.Kick()
+		}
+	}})
+	h := &handlers{cfg: cfg, log: env.Log, now: env.Now, book: book, wallets: wallets, tel: tel}
+	env.HTTP.Handle("GET /v1/credits/balance", h.creditsBalance)
+
+	// The writer outlives the routes: requests in hand at the end still need it.
+	writing, stop := context.WithCancel(context.WithoutCancel(ctx))
+	var writer sync.WaitGroup
+	writer.Go(func() { book.Run(writing) })
+	defer writer.Wait()
+	defer stop()
+	return env.Serve(ctx,
+		bus.Reply(h.openAccount),
+		bus.Reply(h.getBalance),
+		bus.Reply(h.hold),
+		bus.Reply(h.settle),
+		bus.Reply(h.release),
+		bus.Reply(h.listHolds),
+		bus.Reply(h.deposit),
+		bus.Reply(h.transfer),
+		bus.Reply(h.listEntries),
+		bus.Reply(h.verifyLedger, 1),
+		bus.Reply(h.signMessage),
+		bus.Go(h.sweep),
+		bus.Go(relay.Run),
+	)
+}
+
+func openWallets(ctx context.Context, env *host.Env, cfg Config, store wallet.Store) (*wallet.Keeper, error) {
+	passphrase := cfg.Passphrase
+	if passphrase.Reveal() == "" {
+		dir, err := env.Folder()
+		if err != nil {
+			return nil, err
+		}
+		if passphrase, err = wallet.Passphrase(dir); err != nil {
+			return nil, err
+		}
+	}
+	wallets := wallet.NewKeeper(store, passphrase, cfg.ScryptN)
+	return wallets, wallets.Check(ctx)
+}
