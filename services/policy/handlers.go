@@ -1,0 +1,145 @@
+package policy
+
+import (
+	"context"
+	"crypto/ed25519"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/outbox"
+
+	"github.com/anima-run/anima/services/policy/internal/rule"
+	"github.com/anima-run/anima/services/policy/internal/sqlstore"
+)
+
+// maxArgs bounds the arguments of a call, in bytes.
+const maxArgs = 256 << 10
+
+// tokenLife is how long an allowed call may be begun: long enough for the
+// executor's own I/O, short enough that a token is of no use to a thief.
+const tokenLife = time.Minute
+
+type handlers struct {
+	log   *slog.Logger
+	now   func() time.Time
+	store *sqlstore.Store
+	relay *outbox.Relay
+	book  *rule.Book
+	key   ed25519.PrivateKey
+	tel   *instruments
+}
+
+// evaluate judges a call and records the decision before it answers: a decision
+// that cannot be recorded is none, and the call does not run. Dying after the
+// record, the same question finds it.
+func (h *handlers) evaluate(ctx context.Context, m api.Evaluate) (api.Decision, error) {
+	if m.Tool == "" || m.Turn == "" || m.Agent == "" || m.Index < 0 {
+		return api.Decision{}, api.Errorf(api.Invalid, "a call needs an agent, a turn, an index and a tool")
+	}
+	if len(m.Args) > maxArgs {
+		return api.Decision{}, &api.Error{Code: api.Invalid, Message: fmt.Sprintf("the arguments have %d bytes, at most %d are taken", len(m.Args), maxArgs), Next: "write large content in parts"}
+	}
+	hash, err := api.ArgsHash(m.Args)
+	if err != nil {
+		return api.Decision{}, err
+	}
+	d, found, err := h.store.Find(ctx, m.Turn, m.Index)
+	if err != nil {
+		return d, err
+	}
+	if !found {
+		if d, err = h.store.Record(ctx, h.judge(ctx, m, hash), m.Run); err != nil {
+			return d, err
+		}
+		h.relay.Kick()
+	}
+	if d.Tool != m.Tool || d.ArgsHash != hash || d.Agent != m.Agent {
+		return api.Decision{}, api.Errorf(api.Conflict, "call %d of turn %s was decided with other arguments", m.Index, m.Turn)
+	}
+	trace.SpanFromContext(ctx).SetAttributes(
+		attribute.String("automaton.policy.decision", string(d.Action)), attribute.String("automaton.policy.reason_code", d.Code),
+		attribute.Int("automaton.policy.rules_evaluated", len(d.Evaluated)), attribute.String("gen_ai.tool.name", d.Tool),
+	)
+	if d.Action != api.Allow {
+		return d, nil
+	}
+	d.Token, err = api.Grant{
+		Decision: d.ID, Agent: d.Agent, Turn: d.Turn, Index: d.Index, Tool: d.Tool, ArgsHash: d.ArgsHash, By: d.By,
+		Expires: h.now().Add(tokenLife).UnixMicro(),
+	}.Sign(h.key)
+	return d, err
+}
+
+// judge asks the rule book. It cannot fail: history that cannot be read is
+// unknown to the rules, which then refuse what depends on it.
+func (h *handlers) judge(ctx context.Context, m api.Evaluate, hash string) api.Decision {
+	began := h.now()
+	in := rule.Input{
+		Agent: m.Agent, Session: m.Session, Run: m.Run, Turn: m.Turn, Index: m.Index, Tool: m.Tool, Args: m.Args,
+		By: rule.Principal{Kind: rule.Kind(m.By.Kind), Address: m.By.Address}, Workspace: m.Workspace, Tools: m.Tools, Network: m.Network,
+	}
+	if n, err := h.store.AllowedSince(ctx, m.Agent, m.Tool, began.Add(-time.Hour)); err == nil {
+		in.Facts = &rule.Facts{LastHour: n}
+	} else {
+		h.log.ErrorContext(ctx, "earlier decisions cannot be read", "err", err)
+	}
+	judging := h.now()
+	r := h.book.Evaluate(in)
+	took := h.now().Sub(judging)
+	if r.Err != nil {
+		h.log.ErrorContext(ctx, "a rule broke, its call is denied", "tool", m.Tool, "rules", strings.Join(r.RulesTriggered, " "), "err", r.Err)
+	}
+	h.tel.decided(ctx, api.Action(r.Action), string(r.Code), took)
+	return api.Decision{
+		ID: uuid.Must(uuid.NewV7()).String(), Agent: m.Agent, Session: m.Session, Turn: m.Turn, Index: m.Index, Tool: m.Tool, ArgsHash: hash,
+		By: m.By, Authority: r.Authority, Risk: string(r.Risk), Action: api.Action(r.Action), Code: string(r.Code), Message: r.Message,
+		Evaluated: notNil(r.RulesEvaluated), Triggered: notNil(r.RulesTriggered), Version: h.book.Version(),
+		Trace: trace.SpanContextFromContext(ctx).TraceID().String(), LatencyUS: took.Microseconds(), At: began.UnixMicro(),
+	}
+}
+
+func notNil(s []string) []string {
+	if s == nil {
+		return []string{}
+	}
+	return s
+}
+
+func (h *handlers) listDecisions(ctx context.Context, m api.ListDecisions) (api.Decisions, error) {
+	switch {
+	case m.Limit == 0:
+		m.Limit = 50
+	case m.Limit < 0 || m.Limit > 1000:
+		return api.Decisions{}, &api.Error{Code: api.Invalid, Message: fmt.Sprintf("a limit of %d", m.Limit), Next: "ask for 1 to 1000"}
+	}
+	m.Agent = strings.ToLower(m.Agent)
+	all, err := h.store.List(ctx, m)
+	return api.Decisions{Decisions: all}, err
+}
+
+func (h *handlers) listRules(context.Context, api.ListRules) (api.Rules, error) {
+	out := api.Rules{Version: h.book.Version(), Rules: []api.Rule{}}
+	for _, r := range h.book.Describe() {
+		v := api.Rule{ID: r.ID, Priority: r.Priority, Tools: r.Tools, Does: r.Does, Codes: []string{}}
+		for _, c := range r.Codes {
+			v.Codes = append(v.Codes, string(c))
+		}
+		out.Rules = append(out.Rules, v)
+	}
+	return out, nil
+}
+
+func (h *handlers) listKeys(context.Context, api.ListKeys) (api.Keys, error) {
+	pub, ok := h.key.Public().(ed25519.PublicKey)
+	if !ok {
+		return api.Keys{}, fmt.Errorf("the signing key is %T", h.key)
+	}
+	return api.Keys{Keys: [][]byte{pub}}, nil
+}

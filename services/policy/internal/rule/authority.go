@@ -1,0 +1,124 @@
+package rule
+
+// Principal is who is behind an input.
+type Principal struct {
+	Kind    Kind
+	Address string // of a peer
+}
+
+// Kind orders principals by authority. The zero value, as every unknown one,
+// counts as external.
+type Kind string
+
+// The principals, from the most to the least trusted (design §6).
+const (
+	Creator   Kind = "creator"
+	Self      Kind = "self"
+	Heartbeat Kind = "heartbeat"
+	Peer      Kind = "peer"
+	External  Kind = "external"
+)
+
+// Authority is a number so that tools can demand a minimum (spec-core-2 §4.4).
+func (k Kind) Authority() int {
+	switch k {
+	case Creator:
+		return 100
+	case Self:
+		return 80
+	case Heartbeat:
+		return 50
+	case Peer:
+		return 40
+	case External:
+	}
+	return 20
+}
+
+// dangerousNeeds is the least authority for a tool of risk dangerous,
+// spec-core-2 §4.4.
+const dangerousNeeds = 60
+
+// toolNeeds is the least authority per tool; tools that are not listed serve
+// everybody. exec leaves the process, a message leaves the machine.
+func toolNeeds() map[string]int {
+	return map[string]int{
+		"exec":         Heartbeat.Authority(),
+		"send_message": Peer.Authority(),
+	}
+}
+
+// minimum denies a tool to turns caused by somebody with too little authority.
+func minimum() Rule {
+	needs := toolNeeds()
+	return Rule{
+		ID: "authority.minimum", Priority: 400,
+		Applies: Selector{Tools: sortedKeys(needs)},
+		Does:    "refuses a tool when the least trusted input of the turn has less authority than the tool needs (exec 50, send_message 40)",
+		Codes:   []Code{AuthorityTooLow},
+		Data:    needs,
+		Check: func(c *Call) (*Finding, error) {
+			if need := needs[c.Tool]; c.Authority < need {
+				return deny(AuthorityTooLow, "%s needs authority %d and this turn has %d because it read %s input; do it in a turn of your own, or ask the creator",
+					c.Tool, need, c.Authority, c.By.name()), nil
+			}
+			return nil, nil
+		},
+	}
+}
+
+// dangerous denies tools of risk dangerous below authority 60.
+func dangerous() Rule {
+	return Rule{
+		ID: "authority.external_tool_restriction", Priority: 400,
+		Applies: Selector{Risks: []Risk{Dangerous}},
+		Does:    "refuses a dangerous tool when the turn's authority is below 60",
+		Codes:   []Code{ExternalDangerous},
+		Data:    dangerousNeeds,
+		Check: func(c *Call) (*Finding, error) {
+			if c.Authority < dangerousNeeds {
+				return deny(ExternalDangerous, "%s is dangerous and needs authority %d, this turn has %d; do it in a turn of your own, or ask the creator",
+					c.Tool, dangerousNeeds, c.Authority), nil
+			}
+			return nil, nil
+		},
+	}
+}
+
+// selfModification denies writes to what makes the agent what it is when the
+// turn has too little authority. Most of these names are refused to everybody
+// by path.protected_files before this rule is asked. MEMORY.md is open to the
+// heartbeat, whose turns hold no foreign text, and closed to peers, who would
+// otherwise write into every later prompt.
+func selfModification(g *guards) Rule {
+	return Rule{
+		ID: "authority.self_mod_from_external", Priority: 400,
+		Applies: Selector{Tools: []string{"write_file"}},
+		Does:    "refuses writes to the agent's definition, soul, constitution, skills, schedule and guards below authority 80, and to MEMORY.md below 50",
+		Codes:   []Code{ExternalSelfMod},
+		Data:    []*list{g.Self, g.Notes},
+		Check: func(c *Call) (*Finding, error) {
+			loc := locate(c.Workspace, c.Workspace, c.Values.String("path"))
+			for _, level := range []struct {
+				names *list
+				needs int
+			}{{g.Self, Self.Authority()}, {g.Notes, Heartbeat.Authority()}} {
+				if e := level.names.match(loc); e != "" && c.Authority < level.needs {
+					return deny(ExternalSelfMod, "%s shapes the agent and needs authority %d, this turn has %d; note what you wanted to change and do it in a turn of your own",
+						e, level.needs, c.Authority), nil
+				}
+			}
+			return nil, nil
+		},
+	}
+}
+
+// name is how a principal is called in a message.
+func (p Principal) name() string {
+	switch p.Kind {
+	case Creator, Self, Heartbeat, Peer:
+		return string(p.Kind)
+	case External:
+	}
+	return string(External)
+}

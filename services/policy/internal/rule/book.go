@@ -1,0 +1,179 @@
+package rule
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// revision is raised by hand when a rule judges differently with the same data.
+const revision = 1
+
+// The two checks that come before every rule; they are part of the engine.
+const (
+	knownTool   = "catalogue.known_tool"
+	fitsSchema  = "validate.schema"
+	buildChecks = 0 // their priority
+)
+
+// Book is an ordered set of rules over a catalogue. It is immutable and may be
+// used by many goroutines.
+type Book struct {
+	tools   Catalogue
+	rules   []Rule
+	version string
+}
+
+// Standard returns the rules in force over the tools that exist.
+func Standard() (*Book, error) {
+	g := newGuards()
+	return New(Tools(),
+		granted(),
+		addressFormat(),
+		protectedFiles(g), readSensitive(g), traversal(),
+		command(newShell(g)),
+		minimum(), dangerous(), selfModification(g),
+		messageRate(),
+	)
+}
+
+// New returns a book of rules, evaluated by ascending priority, equal ones in
+// the order given. A rule without ID or Check, or an ID used twice, is an error.
+func New(tools Catalogue, rules ...Rule) (*Book, error) {
+	b := &Book{tools: tools, rules: slices.Clone(rules)}
+	slices.SortStableFunc(b.rules, func(x, y Rule) int { return cmp.Compare(x.Priority, y.Priority) })
+	seen := map[string]bool{}
+	for _, r := range b.rules {
+		switch {
+		case r.ID == "" || r.Check == nil:
+			return nil, fmt.Errorf("rule %q has no id or no check", r.ID)
+		case seen[r.ID]:
+			return nil, fmt.Errorf("rule %q is in the book twice", r.ID)
+		}
+		seen[r.ID] = true
+	}
+	data := make([]any, len(b.rules))
+	for i, r := range b.rules {
+		data[i] = r.Data
+	}
+	// Maps are encoded with sorted keys, so equal books hash alike.
+	text, err := json.Marshal([]any{revision, tools, b.Describe(), data})
+	if err != nil {
+		return nil, fmt.Errorf("hash rules: %w", err)
+	}
+	sum := sha256.Sum256(text)
+	b.version = hex.EncodeToString(sum[:8])
+	return b, nil
+}
+
+// Version identifies the rules and their data: 16 hex digits, the same in every
+// process that runs the same rules.
+func (b *Book) Version() string { return b.version }
+
+// Evaluate decides one call. It never fails: what cannot be judged is denied.
+// A tool outside the catalogue is [UnknownTool], arguments that do not fit its
+// schema are [ValidationFailed], so that no rule meets a value of the wrong
+// type. Then the rules are asked in order: the first Deny is final, the first
+// Quarantine is kept unless a later rule denies, and when none objects the call
+// is allowed.
+func (b *Book) Evaluate(in Input) Decision {
+	authority := in.By.Kind.Authority()
+	t, ok := b.tools[in.Tool]
+	if !ok {
+		d := Decision{Risk: Forbidden, Authority: authority}
+		d.trigger(knownTool, *deny(UnknownTool, "there is no tool %.60q; use one of the tools you were given", in.Tool))
+		return d
+	}
+	d := Decision{Action: Allow, Code: Allowed, Risk: t.Risk, Authority: authority}
+	values, err := t.parse(in.Args)
+	if err != nil {
+		d.trigger(fitsSchema, *deny(ValidationFailed, "%v; correct the arguments and call %s again", err, t.Name))
+		return d
+	}
+	call := &Call{Input: in, Spec: t, Values: values, Authority: authority}
+	d.RulesEvaluated = make([]string, 0, len(b.rules))
+	for _, r := range b.rules {
+		if !r.Applies.selects(t) {
+			continue
+		}
+		f, err := r.check(call)
+		if err != nil {
+			d.Err = fmt.Errorf("rule %s: %w", r.ID, err)
+			f = deny(RuleError, "rule %s could not judge this call, so it is refused; try other arguments, or tell the operator", r.ID)
+		}
+		switch {
+		case f != nil && f.Action == Deny:
+			d.trigger(r.ID, *f)
+			return d
+		case f != nil && f.Action == Quarantine && d.Action == Allow:
+			d.trigger(r.ID, *f)
+		default:
+			d.RulesEvaluated = append(d.RulesEvaluated, r.ID)
+		}
+	}
+	return d
+}
+
+// trigger makes a finding the outcome.
+func (d *Decision) trigger(id string, f Finding) {
+	d.Action, d.Code, d.Message = f.Action, f.Code, f.Message
+	d.RulesEvaluated = append(d.RulesEvaluated, id)
+	d.RulesTriggered = append(d.RulesTriggered, id)
+}
+
+var errPanic = errors.New("rule panicked")
+
+// check asks one rule; a panic is an error of that rule.
+func (r Rule) check(c *Call) (f *Finding, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			f, err = nil, fmt.Errorf("%w: %v", errPanic, v)
+		}
+	}()
+	return r.Check(c)
+}
+
+func (s Selector) selects(t Tool) bool {
+	if len(s.Tools)+len(s.Categories)+len(s.Risks) == 0 {
+		return true
+	}
+	return slices.Contains(s.Tools, t.Name) || slices.Contains(s.Categories, t.Category) || slices.Contains(s.Risks, t.Risk)
+}
+
+// RuleInfo describes a rule to people.
+type RuleInfo struct {
+	ID       string   `json:"id"`
+	Priority int      `json:"priority"`
+	Tools    []string `json:"tools,omitempty"` // names, category:x or risk:x; none: every tool
+	Does     string   `json:"does"`
+	Codes    []Code   `json:"codes"`
+}
+
+// Describe lists the checks and rules in the order they are evaluated.
+func (b *Book) Describe() []RuleInfo {
+	infos := []RuleInfo{
+		{ID: knownTool, Priority: buildChecks, Does: "refuses a tool that is not in the catalogue", Codes: []Code{UnknownTool}},
+		{ID: fitsSchema, Priority: buildChecks, Does: "refuses arguments that do not fit the tool's schema: unknown, repeated, missing or of the wrong type", Codes: []Code{ValidationFailed}},
+	}
+	for _, r := range b.rules {
+		infos = append(infos, RuleInfo{
+			ID: r.ID, Priority: r.Priority, Tools: r.Applies.labels(), Does: r.Does, Codes: slices.Clone(r.Codes),
+		})
+	}
+	return infos
+}
+
+func (s Selector) labels() []string {
+	labels := slices.Clone(s.Tools)
+	for _, c := range s.Categories {
+		labels = append(labels, "category:"+string(c))
+	}
+	for _, r := range s.Risks {
+		labels = append(labels, "risk:"+string(r))
+	}
+	return labels
+}

@@ -1,0 +1,235 @@
+package rule
+
+import (
+	"iter"
+	"slices"
+	"strings"
+
+	"mvdan.cc/sh/v3/syntax"
+)
+
+// language returns the interpreter a command is, without its version:
+// python3.12 is python.
+func language(name string) (string, bool) {
+	trimmed := strings.TrimRight(name, "0123456789.")
+	if trimmed == "rscript" {
+		trimmed = "Rscript"
+	}
+	return trimmed, trimmed != ""
+}
+
+// interpreter judges code given on the command line or in a here-document.
+func (s *script) interpreter(lang string, options []string, args []word, stmt *syntax.Stmt) *Finding {
+	if s.tables.Patterns[lang] { // sed and awk: the first operand is the program
+		return s.editorCode(lang, args)
+	}
+	operand := false
+	for i := 0; i < len(args); i++ {
+		a := args[i].text
+		if code, next := codeAfter(options, a); next && i+1 < len(args) {
+			i++
+			operand = true
+			if f := s.code(args[i].text); f != nil {
+				return f
+			}
+		} else if code != "" {
+			operand = true
+			if f := s.code(code); f != nil {
+				return f
+			}
+		}
+		operand = operand || !strings.HasPrefix(a, "-") || a == "-m" || strings.HasPrefix(a, "--")
+	}
+	if operand {
+		return nil
+	}
+	text, from := s.input(stmt)
+	if f := s.code(text); f != nil {
+		return f
+	}
+	if from == stream && s.piped[stmt] != nil && !versionOnly(args) {
+		return unjudgeable("%s would run whatever it reads; put the code in a file or after %s", lang, options)
+	}
+	return nil
+}
+
+// codeAfter says where an option puts code: in the next word (-c, -Ic, --eval)
+// or in its own (-c'code', --eval=code).
+func codeAfter(options []string, a string) (code string, next bool) {
+	for _, o := range options {
+		if a == o {
+			return "", true
+		}
+		if long, value, ok := strings.Cut(a, "="); ok && long == o {
+			return value, false
+		}
+		if len(o) != 2 || len(a) < 3 || a[0] != '-' || a[1] == '-' {
+			continue
+		}
+		if i := strings.IndexByte(a, o[1]); i > 0 && strings.Trim(a[1:i], "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0") == "" {
+			return a[i+1:], i == len(a)-1
+		}
+	}
+	return "", false
+}
+
+func versionOnly(args []word) bool {
+	return len(args) == 1 && (args[0].text == "-V" || args[0].text == "-v" || args[0].text == "-h")
+}
+
+func (s *script) editorCode(lang string, args []word) *Finding {
+	for i, a := range args {
+		if a.text == "-e" || a.text == "-f" || a.text == "-n" || a.text == "-i" || a.text == "-F" || a.text == "-v" {
+			continue
+		}
+		if strings.HasPrefix(a.text, "-") && a.text != "-" && !strings.HasPrefix(a.text, "-e") {
+			continue
+		}
+		if i > 0 && args[i-1].text == "-f" {
+			return nil
+		}
+		if i > 0 && (args[i-1].text == "-F" || args[i-1].text == "-v") && lang != "sed" && lang != "gsed" {
+			continue
+		}
+		code := strings.TrimPrefix(a.text, "-e")
+		if lang == "sed" || lang == "gsed" { // w and e need no more than a letter
+			if _, started, ok := strings.Cut(code, "e "); ok {
+				if f := s.program(started); f != nil && f.Code == ForbiddenCommand {
+					return f
+				}
+			}
+			return s.scan(code, true, false)
+		}
+		return s.code(code)
+	}
+	return nil
+}
+
+// code scans a program in another language for protected names and, where it
+// can start commands, for commands in its strings. It does not understand the
+// language: what it builds at run time is the sandbox's to stop.
+func (s *script) code(text string) *Finding {
+	writes := slices.ContainsFunc([]string{
+		"write", "unlink", "remove", "rename", "replace", "append", "truncate", "rm(", "rmSync", "rmtree", "copy", "'w", `"w`, "'a'", `"a"`, "-i",
+	}, func(sign string) bool { return strings.Contains(text, sign) })
+	starts := slices.ContainsFunc([]string{"system", "popen", "subprocess", "child_process", "exec", "spawn", "qx", "`"},
+		func(sign string) bool { return strings.Contains(text, sign) })
+	return s.scan(text, writes, starts)
+}
+
+func (s *script) scan(text string, writes, starts bool) *Finding {
+	for token, before := range tokens(text) {
+		quoted := strings.ContainsRune("'\"`", before) && before != 0
+		w := word{text: token}
+		if e := s.match(w, s.guards.secret); e != "" && (quoted || !strings.HasPrefix(e, "*")) {
+			return forbid("%s holds secrets and no program may touch it; use the tool that needs the secret instead", e)
+		}
+		if e := s.match(w, s.guards.guarded); writes && e != "" && (quoted || !strings.HasPrefix(e, "*")) {
+			return forbid("%s is protected and this program could change it; write to another file", e)
+		}
+	}
+	if !starts {
+		return nil
+	}
+	for _, q := range quotedStrings(text) {
+		if f := s.program(q); f != nil && f.Code == ForbiddenCommand {
+			return f
+		}
+	}
+	return nil
+}
+
+// tokens yields the runs of characters that file names have, with the
+// character before each.
+func tokens(text string) iter.Seq2[string, rune] {
+	return func(yield func(string, rune) bool) {
+		start, before := -1, rune(0)
+		for i, r := range text + "\n" {
+			if strings.ContainsRune(" \t\r\n'\"`()[]{}<>,;=|&+!?#:", r) {
+				if start >= 0 && !yield(text[start:i], before) {
+					return
+				}
+				start, before = -1, r
+			} else if start < 0 {
+				start = i
+			}
+		}
+	}
+}
+
+// quotedStrings returns what stands between equal quotes.
+func quotedStrings(text string) []string {
+	var all []string
+	for i := 0; i < len(text); i++ {
+		if c := text[i]; c == '\'' || c == '"' || c == '`' {
+			end := strings.IndexByte(text[i+1:], c)
+			if end < 0 {
+				return all
+			}
+			all = append(all, text[i+1:i+1+end])
+			i += end + 1
+		}
+	}
+	return all
+}
+
+// statementSQL refuses SQL typed as if it were a command.
+func (s *script) statementSQL(argv []word) *Finding {
+	if len(argv) < 2 || argv[0].text == "truncate" && fold(argv[1].text) != "table" {
+		return nil // truncate(1), the command
+	}
+	second := fold(argv[1].text)
+	switch fold(argv[0].text) {
+	case "drop":
+		if second != "table" && second != "database" && second != "schema" {
+			return nil
+		}
+	case "delete":
+		if second != "from" {
+			return nil
+		}
+	case "truncate":
+	default:
+		return nil
+	}
+	return forbid("this is SQL that destroys data, not a command; use the tools for memory instead")
+}
+
+// database judges the SQL a client is given. The agent's own tables in a file
+// of its own are its own; the tables of its state, and every server, are not.
+func (s *script) database(name string, args []word, stmt *syntax.Stmt) *Finding {
+	texts := make([]string, 0, len(args)+1)
+	for _, a := range args {
+		texts = append(texts, a.text)
+	}
+	if text, from := s.input(stmt); from != file {
+		texts = append(texts, text)
+	}
+	if left := s.piped[stmt]; left != nil {
+		literals, f := s.literals(left)
+		if f != nil {
+			return f
+		}
+		for _, w := range literals {
+			texts = append(texts, w.text)
+		}
+	}
+	sql := s.tables.comment.ReplaceAllString(strings.Join(texts, "\n"), " ")
+	for line := range strings.Lines(sql) {
+		line = fold(strings.TrimSpace(line))
+		if strings.HasPrefix(line, ".shell") || strings.HasPrefix(line, ".system") || strings.Contains(line, `\!`) {
+			return unjudgeable("%s may not start commands; run the command itself", name)
+		}
+	}
+	for _, m := range s.tables.sql.FindAllStringSubmatch(sql, -1) {
+		if s.tables.State[fold(m[2])] || s.tables.Databases[name] && !strings.HasPrefix(fold(m[1]), "insert") {
+			return forbid("%s %s changes data that is not this command's; use the tools for memory instead", fold(m[1]), m[2])
+		}
+	}
+	for token := range tokens(sql) {
+		if f := s.mention(word{text: token}); f != nil {
+			return f
+		}
+	}
+	return nil
+}

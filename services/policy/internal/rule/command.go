@@ -1,0 +1,315 @@
+package rule
+
+import (
+	"path"
+	"slices"
+	"strings"
+
+	"mvdan.cc/sh/v3/syntax"
+)
+
+// run judges one simple command. stmt is the statement it stands in: what it
+// reads comes from there.
+func (s *script) run(argv []word, stmt *syntax.Stmt) *Finding {
+	if s.commands++; s.commands > maxCommands {
+		return unjudgeable("the script has more than %d commands; split it", maxCommands)
+	}
+	for len(argv) > 0 && argv[0].text == "" && argv[0].known() {
+		argv = argv[1:] // an empty variable before the command
+	}
+	if len(argv) == 0 {
+		return nil
+	}
+	if !argv[0].known() && argv[0].text != "[" {
+		return unjudgeable("the name of a command is only known when it runs; write it out")
+	}
+	if i := slices.IndexFunc(argv, func(w word) bool { return s.socket(w.text) != nil }); i >= 0 {
+		return s.socket(argv[i].text)
+	}
+	name := fold(path.Base(argv[0].text))
+	args := argv[1:]
+	if f := s.refused(name, argv); f != nil {
+		return f
+	}
+	if f, ok := s.starter(name, args, stmt); ok {
+		return f
+	}
+	if f := s.byName(name, args, stmt); f != nil || s.tables.Texts[name] {
+		return f
+	}
+	if name == "git" {
+		args = withoutMessage(args)
+	}
+	return s.operands(name, args)
+}
+
+// refused says what speaks against a command by its name.
+func (s *script) refused(name string, argv []word) *Finding {
+	if why, ok := s.tables.Forbidden[name]; ok || strings.HasPrefix(name, "mkfs") {
+		if !ok {
+			why = "makes a file system"
+		}
+		return forbid("%s %s", name, why)
+	}
+	if f := s.statementSQL(argv); f != nil {
+		return f
+	}
+	if s.tables.Network[name] && !s.network {
+		return deny(NetworkDenied, "%s needs the network and this agent's sandbox has none; ask the creator to grant it", name)
+	}
+	return nil
+}
+
+// starter judges commands whose operands are commands or shell source; false
+// when this is none of them.
+func (s *script) starter(name string, args []word, stmt *syntax.Stmt) (*Finding, bool) {
+	if s.tables.Shells[name] {
+		return s.shellProgram(name, args, stmt), true
+	}
+	if w, ok := s.tables.Wrappers[name]; ok {
+		return s.wrapped(name, w, args, stmt), true
+	}
+	switch name {
+	case "eval":
+		return s.joined("eval", args), true
+	case "env":
+		return s.env(args, stmt), true
+	case "trap":
+		if len(args) > 1 && args[0].text != "-" {
+			return s.joined("trap", args[:1]), true
+		}
+		return nil, true
+	case "alias":
+		return s.alias(args), true
+	case "script":
+		return s.optionCode("script", "-c", args), true
+	}
+	return nil, false
+}
+
+// byName applies what is known about the operands of one command.
+func (s *script) byName(name string, args []word, stmt *syntax.Stmt) *Finding {
+	if _, ok := s.tables.Databases[name]; ok {
+		return s.database(name, args, stmt)
+	}
+	if lang, ok := language(name); ok {
+		if codeOptions, ok := s.tables.Languages[lang]; ok {
+			return s.interpreter(lang, strings.Fields(codeOptions), args, stmt)
+		}
+	}
+	switch name {
+	case "source", ".":
+		return s.sourced(args)
+	case "set":
+		if len(args) == 0 {
+			return forbid("set without arguments prints every variable; name the one you need")
+		}
+	case "cd", "pushd":
+		s.changeFolder(args)
+	case "rm", "rmdir", "unlink":
+		return s.remove(name, args)
+	case "mv":
+		return s.move(args)
+	case "shred":
+		return s.remove(name, args)
+	case "find":
+		return s.find(args, stmt)
+	case "kill":
+		return s.kill(args)
+	case "chown", "chmod":
+		return s.mode(name, args)
+	case "git":
+		return s.git(args, stmt)
+	case "vi", "vim", "nvim", "ex":
+		for i, a := range args {
+			if i > 0 && (args[i-1].text == "-c" || args[i-1].text == "--cmd") {
+				if _, command, ok := strings.Cut(a.text, "!"); ok {
+					return s.program(command)
+				}
+			}
+		}
+	case "tar":
+		for _, a := range args {
+			option, value, _ := strings.Cut(a.text, "=")
+			if option == "--to-command" || option == "--use-compress-program" || option == "--checkpoint-action" {
+				return s.program(strings.TrimPrefix(value, "exec="))
+			}
+		}
+	case "openssl":
+		if len(args) > 0 && strings.HasPrefix(args[0].text, "s_") && !s.network {
+			return deny(NetworkDenied, "openssl %s needs the network and this agent's sandbox has none", args[0].text)
+		}
+	}
+	return nil
+}
+
+// operands looks for protected names among the arguments of any command.
+func (s *script) operands(name string, args []word) *Finding {
+	pattern := s.tables.Patterns[name] && !slices.ContainsFunc(args, func(w word) bool {
+		return w.text == "-e" || w.text == "-f"
+	})
+	reads := s.readsOnly(name, args)
+	var operands []word
+	for _, a := range args {
+		if strings.HasPrefix(a.text, "-") && len(a.text) > 1 {
+			if f := s.attached(a, reads); f != nil {
+				return f
+			}
+			continue
+		}
+		if pattern {
+			pattern = false
+			continue
+		}
+		operands = append(operands, a)
+		if f := s.mention(a); f != nil {
+			return f
+		}
+		if f := s.attached(a, reads); f != nil {
+			return f
+		}
+	}
+	for i, a := range operands {
+		switch last := i == len(operands)-1; {
+		case s.tables.Writers[name] || s.tables.LastOnly[name] && last && i > 0:
+			if f := s.write(a); f != nil {
+				return f
+			}
+		case reads || s.tables.LastOnly[name] && name != "ln" && name != "link":
+		default:
+			if e := s.match(a, s.guards.guarded); e != "" {
+				return forbid("%s is protected and %s could change it; read it with cat", e, name)
+			}
+		}
+	}
+	return nil
+}
+
+// readsOnly says whether a command leaves the files it is given as they are.
+func (s *script) readsOnly(name string, args []word) bool {
+	switch name {
+	case "sed", "gsed":
+		return !slices.ContainsFunc(args, func(w word) bool {
+			return strings.HasPrefix(w.text, "--in-place") ||
+				strings.HasPrefix(w.text, "-") && !strings.HasPrefix(w.text, "--") && strings.Contains(w.text, "i")
+		})
+	case "sort":
+		return !slices.ContainsFunc(args, func(w word) bool {
+			return strings.HasPrefix(w.text, "-o") || strings.HasPrefix(w.text, "--output")
+		})
+	case "git":
+		sub, _ := gitSub(args)
+		return s.tables.GitReads[sub]
+	case "find":
+		return true // what it runs or deletes is judged by itself
+	case "awk", "gawk", "mawk", "nawk":
+		return !slices.ContainsFunc(args, func(w word) bool { return strings.Contains(w.text, "inplace") })
+	}
+	return s.tables.Readers[name]
+}
+
+// attached looks at values glued to something else: --file=x, if=x, -fx,
+// @x, host:x.
+func (s *script) attached(a word, reads bool) *Finding {
+	p := a.pattern()
+	if remoteURL(p) {
+		return nil
+	}
+	var values []string
+	if _, v, ok := strings.Cut(p, "="); ok {
+		values = append(values, v, strings.TrimPrefix(v, "@"))
+		if strings.HasPrefix(p, "of=") {
+			if f := s.write(word{text: unescape(v), glob: a.glob}); f != nil {
+				return f
+			}
+		}
+	}
+	if len(p) > 2 && p[0] == '-' && p[1] != '-' {
+		values = append(values, p[2:])
+	}
+	if strings.HasPrefix(p, "@") {
+		values = append(values, p[1:])
+	}
+	if i := strings.LastIndexByte(p, ':'); i >= 0 {
+		values = append(values, p[i+1:])
+	}
+	for _, v := range values {
+		w := toWord(v)
+		if f := s.mention(w); f != nil {
+			return f
+		}
+		if e := s.match(w, s.guards.guarded); e != "" && !reads {
+			return forbid("%s is protected and could be changed; read it with cat", e)
+		}
+	}
+	return nil
+}
+
+// locations returns where a word may point.
+func (s *script) locations(w word) []location {
+	locs := make([]location, 0, len(s.dirs))
+	for _, d := range s.dirs {
+		l := locate(s.workspace, d, w.pattern())
+		l.wild = w.glob != "" || strings.Contains(l.abs, unknown)
+		locs = append(locs, l)
+	}
+	return locs
+}
+
+func (s *script) match(w word, entry func(location) string) string {
+	if w.text == "" || w.text == unknown || remoteURL(w.text) {
+		return ""
+	}
+	for _, l := range s.locations(w) {
+		if e := entry(l); e != "" {
+			return e
+		}
+	}
+	return ""
+}
+
+// mention refuses a word that names a secret.
+func (s *script) mention(w word) *Finding {
+	if e := s.match(w, s.guards.secret); e != "" {
+		return forbid("%s holds secrets and no command may touch it; use the tool that needs the secret instead", e)
+	}
+	return nil
+}
+
+// write refuses a word as the target of a write.
+func (s *script) write(w word) *Finding {
+	if w.text == "" || w.text == unknown {
+		return nil
+	}
+	for _, l := range s.locations(w) {
+		if e := s.guards.guarded(l); e != "" {
+			return forbid("%s is protected and cannot be written; write to another file", e)
+		}
+		if !l.inside && !l.scratch() && !harmlessDevice(l.abs) {
+			return forbid("%s is outside the workspace and cannot be written; use a path in the workspace or below /tmp", unescape(strings.ReplaceAll(l.abs, unknown, "?")))
+		}
+	}
+	return nil
+}
+
+// remoteURL says whether a word is an address; its path is not one of ours.
+func remoteURL(text string) bool {
+	scheme, _, ok := strings.Cut(text, "://")
+	return ok && (scheme == "http" || scheme == "https" || scheme == "ssh" || scheme == "git")
+}
+
+func harmlessDevice(abs string) bool {
+	switch abs {
+	case "/dev/null", "/dev/stdout", "/dev/stderr", "/dev/tty", "/tmp", "/var/tmp":
+		return true
+	}
+	return strings.HasPrefix(abs, "/dev/fd/")
+}
+
+// socket refuses the network files that bash makes up.
+func (s *script) socket(text string) *Finding {
+	if !s.network && (strings.Contains(text, "/dev/tcp/") || strings.Contains(text, "/dev/udp/")) {
+		return deny(NetworkDenied, "/dev/tcp and /dev/udp need the network and this agent's sandbox has none")
+	}
+	return nil
+}

@@ -1,0 +1,66 @@
+package rule
+
+import (
+	"path"
+	"strings"
+)
+
+// protectedFiles refuses writes to guards and secrets, whoever asks.
+func protectedFiles(g *guards) Rule {
+	return Rule{
+		ID: "path.protected_files", Priority: 200,
+		Applies: Selector{Tools: []string{"write_file"}},
+		Does:    "refuses writes to secrets, to the agent's state, soul and constitution, and to the source of its guards",
+		Codes:   []Code{ProtectedFile},
+		Data:    g,
+		Check: func(c *Call) (*Finding, error) {
+			if e := g.guarded(locate(c.Workspace, c.Workspace, c.Values.String("path"))); e != "" {
+				return deny(ProtectedFile, "%s is protected and cannot be written; write to another file, or ask the creator to change it", e), nil
+			}
+			return nil, nil
+		},
+	}
+}
+
+// readSensitive refuses reads of secrets, whoever asks.
+func readSensitive(g *guards) Rule {
+	return Rule{
+		ID: "path.read_sensitive", Priority: 200,
+		Applies: Selector{Tools: []string{"read_file"}},
+		Does:    "refuses reads of keys, credentials, environment files and the agent's state",
+		Codes:   []Code{SensitiveFileRead},
+		Data:    g.Secrets,
+		Check: func(c *Call) (*Finding, error) {
+			if e := g.secret(locate(c.Workspace, c.Workspace, c.Values.String("path"))); e != "" {
+				return deny(SensitiveFileRead, "%s holds secrets and cannot be read; use the tool that needs the secret instead", e), nil
+			}
+			return nil, nil
+		},
+	}
+}
+
+// traversal refuses paths outside the workspace. It compares text; a link
+// inside the workspace that points out of it is refused by the executor, which
+// opens files through os.Root.
+func traversal() Rule {
+	return Rule{
+		ID: "path.traversal_detection", Priority: 200,
+		Applies: Selector{Tools: []string{"read_file", "write_file"}},
+		Does:    "refuses paths outside the agent's workspace",
+		Codes:   []Code{PathTraversal},
+		Check: func(c *Call) (*Finding, error) {
+			if !path.IsAbs(c.Workspace) {
+				return deny(PathTraversal, "the agent has no workspace, so no file can be reached; ask the operator to apply the agent again"), nil
+			}
+			raw := c.Values.String("path")
+			loc := locate(c.Workspace, c.Workspace, raw)
+			if !loc.inside {
+				return deny(PathTraversal, "the path is outside the workspace; use a path relative to it"), nil
+			}
+			if c.Tool == "write_file" && (loc.abs == path.Clean(c.Workspace) || strings.HasSuffix(raw, "/")) {
+				return deny(PathTraversal, "the path is a folder; name a file below the workspace"), nil
+			}
+			return nil, nil
+		},
+	}
+}

@@ -1,0 +1,104 @@
+package rule
+
+import (
+	"strconv"
+	"strings"
+)
+
+// escape hides wildcards from path.Match.
+func escape(s string) string {
+	if !strings.ContainsAny(s, `\*?[`) {
+		return s
+	}
+	var b strings.Builder
+	for i := range len(s) {
+		if strings.IndexByte(`\*?[`, s[i]) >= 0 {
+			b.WriteByte('\\')
+		}
+		b.WriteByte(s[i])
+	}
+	return b.String()
+}
+
+func unescape(s string) string {
+	if !strings.Contains(s, `\`) {
+		return s
+	}
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		if s[i] == '\\' && i+1 < len(s) {
+			i++
+		}
+		b.WriteByte(s[i])
+	}
+	return b.String()
+}
+
+// live says whether a pattern has a wildcard that is not escaped.
+func live(pattern string) bool {
+	for i := 0; i < len(pattern); i++ {
+		switch pattern[i] {
+		case '\\':
+			i++
+		case '*', '?':
+			return true
+		}
+	}
+	return false
+}
+
+// ansi decodes the escapes of $'…'. Unknown ones stay as they are.
+func ansi(v string) string {
+	var b strings.Builder
+	for i := 0; i < len(v); i++ {
+		if v[i] != '\\' || i+1 == len(v) {
+			b.WriteByte(v[i])
+			continue
+		}
+		i++
+		digits, base, most := 0, 16, 0
+		switch c := v[i]; c {
+		case 'n':
+			b.WriteByte('\n')
+		case 't':
+			b.WriteByte('\t')
+		case 'r':
+			b.WriteByte('\r')
+		case '\\', '\'', '"', '?':
+			b.WriteByte(c)
+		case 'x':
+			most = 2
+		case 'u':
+			most = 4
+		case 'U':
+			most = 8
+		case '0', '1', '2', '3', '4', '5', '6', '7':
+			base, most = 8, 3
+			i--
+		default:
+			b.WriteByte('\\')
+			b.WriteByte(c)
+		}
+		for digits < most && i+1+digits < len(v) && isDigit(v[i+1+digits], base) {
+			digits++
+		}
+		if digits > 0 {
+			n, _ := strconv.ParseInt(v[i+1:i+1+digits], base, 64)
+			if n == 0 {
+				return b.String() // the shell ends the string here
+			}
+			if most > 3 {
+				b.WriteRune(rune(n))
+			} else {
+				b.WriteByte(byte(n))
+			}
+			i += digits
+		}
+	}
+	return b.String()
+}
+
+func isDigit(c byte, base int) bool {
+	_, err := strconv.ParseUint(string(c), base, 8)
+	return err == nil
+}

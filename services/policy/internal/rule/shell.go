@@ -1,0 +1,370 @@
+package rule
+
+import (
+	"path"
+	"strings"
+	"sync"
+
+	"mvdan.cc/sh/v3/syntax"
+)
+
+const (
+	maxNesting  = 8    // programs inside programs: sh -c "sh -c …"
+	maxCommands = 2000 // simple commands in one call, nested ones included
+)
+
+// command judges exec. It parses the command as a shell would and looks at
+// every simple command in it, wherever it hides: pipelines, substitutions, the
+// argument of sh -c. What cannot be known before the run is refused where it
+// would decide what runs, and let pass where it is only an operand.
+//
+// It sees text, not effects: a program in another language, or a script the
+// agent wrote a moment ago, is the sandbox's to stop.
+func command(sh *shell) Rule {
+	return Rule{
+		ID: "command.forbidden_patterns", Priority: 300,
+		Applies: Selector{Tools: []string{"exec"}},
+		Does:    "parses the shell command and refuses what destroys, reads secrets, changes guards, leaves the workspace or the sandbox, or cannot be judged before it runs",
+		Codes:   []Code{ForbiddenCommand, ShellParse, ShellUnjudgeable, NetworkDenied},
+		Data:    []any{sh.tables, sh.guards},
+		Check: func(c *Call) (*Finding, error) {
+			if !path.IsAbs(c.Workspace) {
+				return forbid("the agent has no workspace, so no command can run; ask the operator to apply the agent again"), nil
+			}
+			ws := path.Clean(c.Workspace)
+			s := &script{
+				shell: sh, workspace: ws, network: c.Network,
+				scope:     scope{home: ws, dirs: []string{ws}, vars: variables{}},
+				functions: map[string]bool{}, piped: map[*syntax.Stmt]*syntax.Stmt{},
+			}
+			return s.program(c.Values.String("command")), nil
+		},
+	}
+}
+
+func forbid(format string, a ...any) *Finding { return deny(ForbiddenCommand, format, a...) }
+
+func unjudgeable(format string, a ...any) *Finding { return deny(ShellUnjudgeable, format, a...) }
+
+// shell is what all calls share.
+type shell struct {
+	tables  *tables
+	guards  *guards
+	parsers sync.Pool // of *syntax.Parser, which serves one goroutine at a time
+}
+
+func newShell(g *guards) *shell {
+	sh := &shell{tables: newTables(), guards: g}
+	sh.parsers.New = func() any { return syntax.NewParser(syntax.Variant(syntax.LangBash)) }
+	return sh
+}
+
+func (sh *shell) parse(src string) (*syntax.File, error) {
+	p, _ := sh.parsers.Get().(*syntax.Parser)
+	defer sh.parsers.Put(p)
+	return p.Parse(strings.NewReader(src), "")
+}
+
+// script is one command under judgement.
+type script struct {
+	*shell
+	scope
+	workspace string
+	network   bool
+	nesting   int
+	commands  int
+	functions map[string]bool               // declared anywhere
+	piped     map[*syntax.Stmt]*syntax.Stmt // what feeds a statement's standard input
+}
+
+// program judges shell source. nil means nothing is held against it.
+func (s *script) program(src string) *Finding {
+	if s.nesting == maxNesting {
+		return unjudgeable("programs are nested more than %d deep; run the inner command directly", maxNesting)
+	}
+	f, err := s.parse(src)
+	if err != nil {
+		return deny(ShellParse, "the command is not valid shell (%v); correct the quoting and try again", err)
+	}
+	s.nesting++
+	defer func() { s.nesting-- }()
+	if finding := s.file(f); finding != nil || !nestedParens(f) {
+		return finding
+	}
+	// bash computes ((…)), a plain sh runs it in two subshells.
+	posix, err := syntax.NewParser(syntax.Variant(syntax.LangPOSIX)).Parse(strings.NewReader(src), "")
+	if err != nil {
+		return nil
+	}
+	return s.file(posix)
+}
+
+func nestedParens(f *syntax.File) bool {
+	for n := range syntax.Preorder(f) {
+		if _, ok := n.(*syntax.ArithmCmd); ok {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *script) file(f *syntax.File) (found *Finding) {
+	s.collect(f)
+	var open []syntax.Node // entered and not left
+	var dirs [][]string    // of the shells around a subshell
+	syntax.Walk(f, func(n syntax.Node) bool {
+		if n == nil {
+			if inSubshell(open[len(open)-1]) {
+				s.dirs, dirs = dirs[len(dirs)-1], dirs[:len(dirs)-1]
+			}
+			open = open[:len(open)-1]
+			return true
+		}
+		if found == nil {
+			found = s.node(n)
+		}
+		if found != nil {
+			return false
+		}
+		open = append(open, n)
+		if inSubshell(n) {
+			dirs = append(dirs, s.dirs)
+		}
+		return true
+	})
+	return found
+}
+
+// inSubshell says whether a change of folder inside n ends with n.
+func inSubshell(n syntax.Node) bool {
+	switch n.(type) {
+	case *syntax.Subshell, *syntax.CmdSubst, *syntax.ProcSubst:
+		return true
+	}
+	return false
+}
+
+func (s *script) node(n syntax.Node) *Finding {
+	switch n := n.(type) {
+	case *syntax.BinaryCmd:
+		return s.pipe(n)
+	case *syntax.Stmt:
+		return s.statement(n)
+	case *syntax.FuncDecl:
+		return s.function(n)
+	case *syntax.DeclClause:
+		return s.declaration(n)
+	case *syntax.Assign:
+		if n.Name != nil && s.tables.preload[n.Name.Value] {
+			return forbid("%s loads code into every program; run the command without it", n.Name.Value)
+		}
+	case *syntax.ParamExp:
+		if n.Param == nil {
+			return nil
+		}
+		if _, assigned := s.vars[n.Param.Value]; !assigned && secretVariable(n.Param.Value) {
+			return forbid("%s names a secret; use the tool that needs it instead", n.Param.Value)
+		}
+	}
+	return nil
+}
+
+func (s *script) statement(stmt *syntax.Stmt) *Finding {
+	for _, r := range stmt.Redirs {
+		if f := s.redirect(r); f != nil {
+			return f
+		}
+	}
+	call, ok := stmt.Cmd.(*syntax.CallExpr)
+	if !ok || len(call.Args) == 0 {
+		return nil
+	}
+	for _, a := range call.Assigns {
+		for _, v := range s.patterns(a.Value, false) {
+			if f := s.mention(toWord(v)); f != nil {
+				return f
+			}
+		}
+	}
+	var argv []word
+	for _, a := range call.Args {
+		argv = append(argv, s.fields(a)...)
+	}
+	return s.run(argv, stmt)
+}
+
+// toWord turns a value in the syntax of path.Match into a word.
+func toWord(pattern string) word {
+	w := word{text: unescape(pattern)}
+	if live(pattern) {
+		w.glob = pattern
+	}
+	return w
+}
+
+// redirect judges where output goes and input comes from.
+func (s *script) redirect(r *syntax.Redirect) *Finding {
+	switch r.Op {
+	case syntax.Hdoc, syntax.DashHdoc, syntax.WordHdoc, syntax.DplIn:
+		return nil // text, which whoever reads it as a program judges; or a descriptor
+	default:
+	}
+	for _, v := range s.patterns(r.Word, false) {
+		w := toWord(v)
+		if f := s.socket(w.text); f != nil {
+			return f
+		}
+		if r.Op == syntax.RdrIn {
+			if f := s.mention(w); f != nil {
+				return f
+			}
+			continue
+		}
+		if r.Op == syntax.DplOut && strings.Trim(w.text, "0123456789-") == "" {
+			continue // another descriptor
+		}
+		if f := s.write(w); f != nil {
+			return f
+		}
+	}
+	return nil
+}
+
+// function refuses names that would make other lines mean something else than
+// they say.
+func (s *script) function(d *syntax.FuncDecl) *Finding {
+	if d.Name == nil {
+		return nil
+	}
+	switch d.Name.Value {
+	case "echo", "printf", "pwd", "jobs", "cd":
+		return unjudgeable("a function named %s hides the command; give it another name", d.Name.Value)
+	}
+	return nil
+}
+
+// pipe notes who reads what, and refuses the fork bomb: a function of the
+// script piped into itself.
+func (s *script) pipe(b *syntax.BinaryCmd) *Finding {
+	if b.Op != syntax.Pipe && b.Op != syntax.PipeAll {
+		return nil
+	}
+	if name := called(b.X); s.functions[name] && name == called(b.Y) {
+		return forbid("the function %s is piped into itself and would multiply; use a loop", name)
+	}
+	for n := range syntax.Preorder(b.Y) {
+		if stmt, ok := n.(*syntax.Stmt); ok {
+			s.piped[stmt] = b.X
+		}
+	}
+	return nil
+}
+
+// called returns the literal name a statement calls, "" when it is none.
+func called(stmt *syntax.Stmt) string {
+	if call, ok := stmt.Cmd.(*syntax.CallExpr); ok && len(call.Args) > 0 {
+		return call.Args[0].Lit()
+	}
+	return ""
+}
+
+func (s *script) declaration(d *syntax.DeclClause) *Finding {
+	bare := true
+	for _, a := range d.Args {
+		if a.Name != nil {
+			bare = false
+		}
+		if a.Naked && a.Value != nil && strings.HasPrefix(a.Value.Lit(), "-") && strings.Contains(a.Value.Lit(), "n") || d.Variant.Value == "nameref" {
+			return unjudgeable("references to variables cannot be followed; use the variable itself")
+		}
+	}
+	if bare {
+		return forbid("%s without a name prints every variable; name the one you need", d.Variant.Value)
+	}
+	return nil
+}
+
+// secretVariable says whether an environment variable is one that holds
+// credentials, by the customs of naming them.
+func secretVariable(name string) bool {
+	name = strings.ToUpper(name)
+	for _, end := range []string{"_KEY", "_TOKEN", "_SECRET", "_PASSWORD", "_CREDENTIALS", "APIKEY", "MNEMONIC"} {
+		if strings.HasSuffix(name, end) {
+			return true
+		}
+	}
+	return false
+}
+
+// collect notes what the script assigns, wherever it does: branches are not
+// followed, every value counts.
+func (s *script) collect(f *syntax.File) {
+	for n := range syntax.Preorder(f) {
+		switch n := n.(type) {
+		case *syntax.Assign:
+			s.assign(n)
+		case *syntax.WordIter:
+			if len(n.Items) == 0 {
+				s.vars.add(n.Name.Value, unknown)
+			}
+			for _, item := range n.Items {
+				for _, w := range s.fields(item) {
+					v := w.glob
+					if v == "" {
+						v = escape(w.text)
+					}
+					s.vars.add(n.Name.Value, v)
+				}
+			}
+		case *syntax.ParamExp:
+			if n.Exp != nil && n.Param != nil && (n.Exp.Op == syntax.AssignUnset || n.Exp.Op == syntax.AssignUnsetOrNull) {
+				s.vars.add(n.Param.Value, unknown)
+			}
+		case *syntax.FuncDecl:
+			if n.Name != nil {
+				s.functions[n.Name.Value] = true
+			}
+		case *syntax.CallExpr:
+			if len(n.Args) > 0 {
+				s.setters(n)
+			}
+		}
+	}
+}
+
+func (s *script) assign(a *syntax.Assign) {
+	if a.Name == nil || a.Naked {
+		return
+	}
+	name := a.Name.Value
+	if a.Array != nil || a.Index != nil {
+		s.vars.add(name, unknown)
+		return
+	}
+	values := s.patterns(a.Value, false)
+	if a.Append {
+		old := s.vars[name]
+		s.vars.add(name, unknown)
+		for _, o := range old {
+			for _, v := range values {
+				s.vars.add(name, o+v)
+			}
+		}
+		return
+	}
+	s.vars.add(name, values...)
+}
+
+// setters marks the variables that commands set.
+func (s *script) setters(call *syntax.CallExpr) {
+	switch call.Args[0].Lit() {
+	case "eval", "source", ".":
+		s.dynamic = true
+	case "read", "mapfile", "readarray", "getopts", "printf", "unset", "wait":
+		for _, a := range call.Args[1:] {
+			if name := a.Lit(); syntax.ValidName(name) {
+				s.vars.add(name, unknown)
+			}
+		}
+	}
+}

@@ -1,0 +1,119 @@
+package rule
+
+import (
+	"regexp"
+	"strings"
+)
+
+// tables are the commands that rules know by name. A command in no table runs,
+// as long as its operands name nothing protected.
+type tables struct {
+	Forbidden map[string]string  `json:"forbidden"` // command → why
+	Network   map[string]bool    `json:"network"`
+	Readers   map[string]bool    `json:"readers"`  // never write a file they are given
+	Writers   map[string]bool    `json:"writers"`  // write every operand
+	LastOnly  map[string]bool    `json:"lastOnly"` // write the last operand
+	Texts     map[string]bool    `json:"texts"`    // operands are text, not files
+	Patterns  map[string]bool    `json:"patterns"` // the first operand is a pattern or a program
+	Shells    map[string]bool    `json:"shells"`
+	Languages map[string]string  `json:"languages"` // interpreter → options that take code
+	Databases map[string]bool    `json:"databases"` // client → every table is foreign
+	Wrappers  map[string]wrapper `json:"wrappers"`
+	State     map[string]bool    `json:"state"` // tables of the agent's own state
+	GitReads  map[string]bool    `json:"gitReads"`
+	GitCalls  map[string]bool    `json:"gitCalls"` // git subcommands that talk to a remote
+
+	preload map[string]bool
+	sql     *regexp.Regexp
+	comment *regexp.Regexp
+}
+
+// wrapper is a command that runs its operands as a command.
+type wrapper struct {
+	Valued map[string]bool `json:"valued,omitempty"` // options whose value is the next word
+	Skip   int             `json:"skip,omitempty"`   // operands before the command
+	Joined bool            `json:"joined,omitempty"` // operands are joined to shell source
+	Fed    bool            `json:"fed,omitempty"`    // adds operands from standard input
+}
+
+func words(s string) map[string]bool {
+	m := map[string]bool{}
+	for w := range strings.FieldsSeq(s) {
+		m[w] = true
+	}
+	return m
+}
+
+func newTables() *tables {
+	t := &tables{
+		Forbidden: map[string]string{},
+		Network: words(`curl wget nc ncat netcat socat ssh scp sftp telnet ftp tftp aria2c http https httpie xh lynx w3m links
+			dig nslookup host ping ping6 traceroute tracepath mtr nmap rclone ngrok cloudflared`),
+		Readers: words(`cat tac less more most bat head tail wc nl od xxd hexdump strings grep egrep fgrep rg ag ls dir tree stat file
+			du df md5sum sha1sum sha224sum sha256sum sha384sum sha512sum b2sum cksum sum diff cmp comm cut paste uniq tr fold fmt column
+			jq readlink realpath basename dirname test [ base64 base32 expand unexpand rev cd pushd which type npm npx yarn pnpm tsc jest`),
+		Writers:  words(`tee touch mkdir truncate chmod chown chgrp shred mkfifo mknod setfacl chattr split csplit patch`),
+		LastOnly: words(`cp rsync install ln link`),
+		Texts:    words(`echo printf : true false return exit break continue shift sleep`),
+		Patterns: words(`grep egrep fgrep rg ag sed gsed awk gawk mawk nawk jq yq`),
+		Shells:   words(`sh bash dash zsh ksh mksh ash rbash fish`),
+		Languages: map[string]string{
+			"python": "-c", "node": "-e -p --eval --print", "nodejs": "-e -p --eval --print", "deno": "eval", "bun": "-e --eval",
+			"perl": "-e -E", "ruby": "-e", "php": "-r", "lua": "-e", "tclsh": "", "Rscript": "-e",
+			"awk": "", "gawk": "", "mawk": "", "nawk": "", "sed": "", "gsed": "",
+		},
+		Databases: map[string]bool{"sqlite3": false, "sqlite": false, "duckdb": false, "psql": true, "mysql": true, "mariadb": true},
+		Wrappers: map[string]wrapper{
+			"nohup": {}, "setsid": {}, "builtin": {}, "busybox": {}, "toybox": {}, "unbuffer": {}, "chronic": {},
+			"nice":    {Valued: words("-n --adjustment")},
+			"ionice":  {Valued: words("-c -n --class --classdata")},
+			"taskset": {Skip: 1}, "setarch": {Skip: 1}, "ssh-agent": {}, "fakeroot": {}, "valgrind": {},
+			"timeout": {Valued: words("-s -k --signal --kill-after"), Skip: 1},
+			"stdbuf":  {Valued: words("-i -o -e --input --output --error")},
+			"time":    {Valued: words("-f -o --format --output")},
+			"exec":    {Valued: words("-a")},
+			"command": {},
+			"flock":   {Valued: words("-w -E --timeout --conflict-exit-code"), Skip: 1},
+			"watch":   {Valued: words("-n --interval"), Joined: true},
+			"xargs": {
+				Valued: words("-n -P -I -L -d -s -a -E --max-args --max-procs --replace --max-lines --delimiter --max-chars --arg-file"), Fed: true,
+			},
+			"parallel": {Valued: words("-j --jobs"), Joined: true, Fed: true},
+			"strace":   {Valued: words("-e -o -s -E -u")},
+			"ltrace":   {Valued: words("-e -o -s -u")},
+			"sudo":     {Valued: words("-u -g -h -p -C -D -R -T -r -t -U --user --group --host --prompt --chdir")},
+			"doas":     {Valued: words("-u -C")},
+		},
+		State: words(`schema_version identity turns tool_calls heartbeat_entries transactions installed_tools modifications kv skills children
+			registry reputation inbox_messages policy_decisions spend_tracking heartbeat_schedule heartbeat_history wake_events heartbeat_dedup
+			soul_history working_memory episodic_memory session_summaries semantic_memory procedural_memory relationship_memory inference_costs
+			model_registry child_lifecycle_events discovered_agents_cache onchain_transactions metric_snapshots goals task_graph event_stream
+			knowledge_store`), // spec-core-5 §9
+		GitReads: words(`status diff log show add commit blame grep ls-files ls-tree cat-file rev-parse describe shortlog`),
+		GitCalls: words(`push pull fetch ls-remote`),
+		preload:  words(`LD_PRELOAD LD_LIBRARY_PATH LD_AUDIT BASH_ENV ENV PROMPT_COMMAND GIT_SSH_COMMAND GIT_EXTERNAL_DIFF NODE_OPTIONS PYTHONSTARTUP PERL5OPT RUBYOPT`),
+		sql: regexp.MustCompile("(?i)\\b(drop\\s+(?:table|view|index|trigger|database|schema)|delete\\s+from|truncate(?:\\s+table)?|alter\\s+table|" +
+			"update(?:\\s+or\\s+\\w+)?|insert(?:\\s+or\\s+\\w+)?\\s+into|replace\\s+into)\\s+(?:if\\s+exists\\s+)?(?:only\\s+)?" +
+			"[\"'`\\[]*(?:\\w+[\"'`\\]]*\\.[\"'`\\[]*)?(\\w+)"),
+		comment: regexp.MustCompile(`(?s)/\*.*?\*/|--[^\n]*`),
+	}
+	for why, names := range map[string]string{
+		"changes who runs it; run it without":                                  "su pkexec runuser newgrp",
+		"stops or restarts the machine":                                        "shutdown reboot halt poweroff init telinit kexec",
+		"controls services of the machine":                                     "systemctl service initctl rc-service launchctl loginctl systemd-run",
+		"runs work after the call has ended; use your heartbeat":               "crontab at batch atd",
+		"changes devices and file systems":                                     "mount umount fdisk sfdisk cfdisk parted mkswap swapon swapoff losetup cryptsetup wipefs blkdiscard hdparm debugfs",
+		"changes the kernel":                                                   "insmod rmmod modprobe sysctl",
+		"leaves the sandbox":                                                   "chroot unshare nsenter pivot_root capsh setcap docker podman nerdctl ctr runc kubectl",
+		"changes accounts":                                                     "passwd chpasswd useradd usermod userdel groupadd groupmod visudo chsh",
+		"changes the firewall":                                                 "iptables ip6tables nft ufw",
+		"ends processes by name, others' too; use kill with your own jobs":     "pkill killall killall5 skill snice",
+		"prints the environment, secrets included; name the variable you need": "printenv",
+		"controls other processes":                                             "gdb reptyr",
+	} {
+		for n := range words(names) {
+			t.Forbidden[n] = why
+		}
+	}
+	return t
+}

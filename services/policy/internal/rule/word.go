@@ -1,0 +1,355 @@
+package rule
+
+import (
+	"bytes"
+	"slices"
+	"strings"
+
+	"mvdan.cc/sh/v3/syntax"
+)
+
+// Limits on what one word may expand to. What goes beyond is unknown.
+const (
+	maxFields = 32
+	maxValues = 8 // of one variable
+	maxValue  = 4 << 10
+	maxWord   = 64 << 10
+)
+
+// word is one field of a command after expansion, as far as the text tells.
+type word struct {
+	text string // quotes removed; [unknown] where only the run knows
+	glob string // the same as a path.Match pattern, "" without unquoted wildcards
+	or   bool   // one of several possible values
+}
+
+// known says whether the run will see exactly text.
+func (w word) known() bool { return w.glob == "" && !w.or && !strings.Contains(w.text, unknown) }
+
+// pattern is the text to compare elements with.
+func (w word) pattern() string {
+	if w.glob != "" {
+		return w.glob
+	}
+	return w.text
+}
+
+// variables holds every literal value that a script gives a variable, in any
+// branch and in the syntax of path.Match; [unknown] is among them when it may
+// have another one.
+type variables map[string][]string
+
+func (v variables) add(name string, values ...string) {
+	for _, s := range values {
+		if len(v[name]) > maxValues {
+			return
+		}
+		if len(v[name]) == maxValues || len(s) > maxValue {
+			s = unknown
+		}
+		v[name] = append(v[name], s)
+	}
+}
+
+// scope is what expansion needs to know about where a script runs.
+type scope struct {
+	home    string
+	dirs    []string // where the script may be: the workspace, then wherever it went
+	vars    variables
+	dynamic bool // some code sets variables out of sight
+}
+
+// fields expands a word the way a shell does, without running anything: braces,
+// tilde, variables with known values, quotes, field splitting. A word with
+// several possible values gives a field for each.
+func (s *scope) fields(w *syntax.Word) []word {
+	if w == nil {
+		return nil
+	}
+	if len(w.Parts) == 1 {
+		if lit, ok := w.Parts[0].(*syntax.Lit); ok && !strings.ContainsAny(lit.Value, "\\*?[{~") {
+			return []word{{text: lit.Value}}
+		}
+	}
+	var out []word
+	for _, parts := range braces(w.Parts) {
+		e := expansion{scope: s, values: [][]byte{nil}}
+		e.parts(parts, false)
+		for _, v := range e.values {
+			out = append(out, split(string(v), len(e.values) > 1)...)
+		}
+		if len(out) > maxFields {
+			return []word{{text: unknown}}
+		}
+	}
+	return out
+}
+
+// text expands a word that is not split into fields: an assigned value, the
+// target of a redirection or, quoted, a here-document.
+func (s *scope) text(w *syntax.Word, quoted bool) []string {
+	if w == nil {
+		return []string{""}
+	}
+	values := s.patterns(w, quoted)
+	for i, v := range values {
+		values[i] = unescape(v)
+	}
+	return values
+}
+
+// patterns is like text, in the syntax of path.Match.
+func (s *scope) patterns(w *syntax.Word, quoted bool) []string {
+	if w == nil {
+		return []string{""}
+	}
+	e := expansion{scope: s, values: [][]byte{nil}}
+	e.parts(w.Parts, quoted)
+	out := make([]string, len(e.values))
+	for i, v := range e.values {
+		out[i] = strings.ReplaceAll(string(v), fieldBreak, " ")
+	}
+	return out
+}
+
+// expansion builds the possible values of a word. A value is in the syntax of
+// path.Match, quoted wildcards escaped, with fieldBreak where an unquoted
+// variable brought white space.
+type expansion struct {
+	*scope
+	values [][]byte
+}
+
+const fieldBreak = "\x01"
+
+// add continues every value with every alternative.
+func (e *expansion) add(alternatives ...string) {
+	if len(e.values)*len(alternatives) > maxFields {
+		alternatives = []string{unknown}
+	}
+	grown := make([][]byte, 0, len(e.values)*len(alternatives))
+	for _, v := range e.values {
+		for i, a := range alternatives {
+			if len(v)+len(a) > maxWord {
+				a = unknown
+			}
+			head := v
+			if i < len(alternatives)-1 { // the last one may keep the buffer
+				head = bytes.Clone(v)
+			}
+			grown = append(grown, append(head, a...))
+		}
+	}
+	e.values = grown
+}
+
+func (e *expansion) parts(parts []syntax.WordPart, quoted bool) {
+	for i, p := range parts {
+		switch p := p.(type) {
+		case *syntax.Lit:
+			e.add(e.literal(p.Value, quoted, i == 0))
+		case *syntax.SglQuoted:
+			v := p.Value
+			if p.Dollar {
+				v = ansi(v)
+			}
+			e.add(escape(v))
+		case *syntax.DblQuoted:
+			e.parts(p.Parts, true)
+		case *syntax.ParamExp:
+			e.add(e.param(p, quoted)...)
+		case *syntax.CmdSubst:
+			e.add(e.substitution(p, quoted)...)
+		default: // arithmetic, process substitution, extended globs
+			e.add(unknown)
+		}
+	}
+}
+
+func (e *expansion) literal(v string, quoted, first bool) string {
+	if !strings.ContainsAny(v, "\\*?[]~") {
+		return v
+	}
+	if first && !quoted && (v == "~" || strings.HasPrefix(v, "~/")) {
+		return escape(e.home) + e.literal(v[1:], quoted, false)
+	}
+	var b strings.Builder
+	for i := 0; i < len(v); i++ {
+		c := v[i]
+		switch {
+		case c == '\\' && i+1 < len(v):
+			// Between double quotes a backslash only hides these four.
+			if quoted && !strings.ContainsRune("\\\"$`", rune(v[i+1])) {
+				b.WriteString(`\\`)
+				continue
+			}
+			i++
+			b.WriteString(escape(v[i : i+1]))
+		case c == '[' && !quoted:
+			// A bracket expression is one character; which one is not worth the
+			// difference between the shell's classes and ours.
+			if end := strings.IndexByte(v[min(i+2, len(v)):], ']'); end >= 0 {
+				i += 2 + end
+				b.WriteByte('?')
+			} else {
+				b.WriteString(`\[`)
+			}
+		case quoted:
+			b.WriteString(escape(v[i : i+1]))
+		case c == '*' || c == '?':
+			b.WriteByte(c)
+		default:
+			b.WriteString(escape(v[i : i+1]))
+		}
+	}
+	return b.String()
+}
+
+// param returns the values a parameter may have.
+func (e *expansion) param(p *syntax.ParamExp, quoted bool) []string {
+	if !plain(p) {
+		// ${x:-word} may be the word; other operators are not followed.
+		if p.Exp != nil && p.Exp.Op <= syntax.AssignUnsetOrNull && p.Exp.Word != nil {
+			return append(e.spell(e.patterns(p.Exp.Word, true), quoted), unknown)
+		}
+		return []string{unknown}
+	}
+	name := p.Param.Value
+	var values []string
+	switch name {
+	case "HOME":
+		values = append(values, escape(e.home))
+	case "PWD":
+		values = append(values, escaped(e.dirs)...)
+	case "$", "!":
+		return []string{"$" + name} // this shell, its last child: what kill may end
+	}
+	if assigned, ok := e.vars[name]; ok {
+		values = append(values, assigned...)
+	}
+	if len(values) == 0 || e.dynamic {
+		values = append(values, unknown)
+	}
+	return e.spell(values, quoted)
+}
+
+// spell writes values as they stand in a word. Unquoted they are split at white
+// space and their wildcards are live.
+func (e *expansion) spell(values []string, quoted bool) []string {
+	if quoted {
+		return values
+	}
+	out := make([]string, len(values))
+	for i, v := range values {
+		v = strings.Join(strings.Fields(unescape(v)), fieldBreak)
+		out[i] = e.literal(strings.ReplaceAll(v, `\`, `\\`), false, false)
+	}
+	return out
+}
+
+func escaped(values []string) []string {
+	out := make([]string, len(values))
+	for i, v := range values {
+		out[i] = escape(v)
+	}
+	return out
+}
+
+// substitution resolves the few commands whose output is plain from the text.
+func (e *expansion) substitution(c *syntax.CmdSubst, quoted bool) []string {
+	if len(c.Stmts) != 1 || len(c.Stmts[0].Redirs) > 0 {
+		return []string{unknown}
+	}
+	call, ok := c.Stmts[0].Cmd.(*syntax.CallExpr)
+	if !ok || len(call.Args) == 0 {
+		return []string{unknown}
+	}
+	var argv []string
+	for _, a := range call.Args {
+		for _, f := range e.fields(a) {
+			if !f.known() {
+				return []string{unknown}
+			}
+			argv = append(argv, f.text)
+		}
+	}
+	switch {
+	case argv[0] == "pwd":
+		return e.spell(escaped(e.dirs), quoted)
+	case argv[0] == "jobs":
+		return []string{"$!"}
+	case argv[0] == "echo" && (len(argv) == 1 || !strings.HasPrefix(argv[1], "-")):
+		return e.spell([]string{escape(strings.Join(argv[1:], " "))}, quoted)
+	case argv[0] == "printf" && len(argv) == 2 && !strings.ContainsAny(argv[1], `%\`):
+		return e.spell(escaped(argv[1:]), quoted)
+	}
+	return []string{unknown}
+}
+
+// plain says whether p is $name or ${name}.
+func plain(p *syntax.ParamExp) bool {
+	return p.Param != nil && p.Flags == nil && !p.Excl && !p.Length && !p.Width && !p.IsSet &&
+		p.NestedParam == nil && p.Index == nil && len(p.Modifiers) == 0 && p.Slice == nil &&
+		p.Repl == nil && p.Names == 0 && p.Exp == nil
+}
+
+// split turns one value into fields.
+func split(v string, or bool) []word {
+	var out []word
+	for f := range strings.SplitSeq(v, fieldBreak) {
+		w := word{text: unescape(f), or: or}
+		if live(f) {
+			w.glob = f
+		}
+		out = append(out, w)
+	}
+	return out
+}
+
+// braces returns the parts of every word that brace expansion makes of one.
+func braces(parts []syntax.WordPart) [][]syntax.WordPart {
+	w := &syntax.Word{Parts: parts}
+	if !hasBrace(parts) || !syntax.SplitBraces(w) {
+		return [][]syntax.WordPart{parts}
+	}
+	return combine(w.Parts)
+}
+
+func hasBrace(parts []syntax.WordPart) bool {
+	for _, p := range parts {
+		if lit, ok := p.(*syntax.Lit); ok && strings.Contains(lit.Value, "{") {
+			return true
+		}
+	}
+	return false
+}
+
+// combine multiplies brace expansions out. Too many, or a range, stay one part,
+// which expands to unknown.
+func combine(parts []syntax.WordPart) [][]syntax.WordPart {
+	out := [][]syntax.WordPart{nil}
+	for _, p := range parts {
+		b, ok := p.(*syntax.BraceExp)
+		if !ok || b.Sequence {
+			for i := range out {
+				out[i] = append(out[i], p)
+			}
+			continue
+		}
+		var choices [][]syntax.WordPart
+		for _, elem := range b.Elems {
+			choices = append(choices, combine(elem.Parts)...)
+			if len(choices)*len(out) > maxFields {
+				return [][]syntax.WordPart{parts}
+			}
+		}
+		grown := make([][]syntax.WordPart, 0, len(out)*len(choices))
+		for _, head := range out {
+			for _, c := range choices {
+				grown = append(grown, slices.Concat(head, c))
+			}
+		}
+		out = grown
+	}
+	return out
+}

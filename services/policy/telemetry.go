@@ -1,0 +1,36 @@
+package policy
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/anima-run/anima/pkg/api"
+)
+
+type instruments struct {
+	decisions metric.Int64Counter
+	duration  metric.Float64Histogram
+}
+
+func newInstruments(p metric.MeterProvider) (*instruments, error) {
+	m := p.Meter("github.com/anima-run/anima/services/policy")
+	var t instruments
+	var errs [2]error
+	t.decisions, errs[0] = m.Int64Counter("anima.policy.decisions", metric.WithDescription("Decisions by action and code"))
+	t.duration, errs[1] = m.Float64Histogram("anima.policy.evaluation.duration", metric.WithUnit("s"), metric.WithDescription("Time of the rules, without I/O"))
+	for _, err := range errs {
+		if err != nil {
+			return nil, fmt.Errorf("instrument: %w", err)
+		}
+	}
+	return &t, nil
+}
+
+func (t *instruments) decided(ctx context.Context, action api.Action, code string, d time.Duration) {
+	t.decisions.Add(ctx, 1, metric.WithAttributes(attribute.String("action", string(action)), attribute.String("code", code)))
+	t.duration.Record(ctx, d.Seconds())
+}
