@@ -1,0 +1,362 @@
+package router
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/host"
+	"github.com/anima-run/anima/pkg/telemetry"
+
+	"github.com/anima-run/anima/services/inference-router/internal/model"
+	"github.com/anima-run/anima/services/inference-router/internal/provider"
+	"github.com/anima-run/anima/services/inference-router/internal/sqlstore"
+)
+
+// triesOnSame is how often a provider is asked again for what passes by itself,
+// besides the first time (seed 001: 3 on 429 and 5xx).
+const triesOnSame = 3
+
+// complete makes one paid model call. The order is: look whether it was paid
+// for, hold, call, store, settle. Dying after the hold leaves money held until a
+// retry uses the same hold or it expires; dying after the call and before the
+// store loses the answer, and the provider is asked again on the same hold;
+// dying after the store, the retry finds the answer and settles.
+func (h *handlers) complete(ctx context.Context, req api.Complete, send func(api.Delta) error) (api.Completion, error) {
+	if err := check(req); err != nil {
+		return api.Completion{}, err
+	}
+	paid, found, err := h.store.Find(ctx, req.ID)
+	if err != nil {
+		return api.Completion{}, err
+	}
+	if found {
+		return paid.Answer, h.settle(ctx, paid)
+	}
+	route := h.registry.Candidates(model.Tier(req.Tier), model.Task(req.Task), req.Model)
+	ctx, cancel := context.WithTimeout(ctx, route.Timeout)
+	defer cancel()
+	last := error(noModel(req, route))
+	for i, m := range route.Models {
+		p := h.providers[m.Provider]
+		if p == nil {
+			continue
+		}
+		a := attempt{h: h, req: req, model: m, provider: p, hold: req.ID + "/" + strconv.Itoa(i), limit: route.Limit(m, req.MaxTokens), send: send}
+		a.ask = request(req, m, a.limit)
+		if !m.Fits(a.ask.Estimate(), a.limit) {
+			last = &api.Error{Code: api.Invalid, Reason: api.ReasonTooLong, Message: fmt.Sprintf("the prompt of about %d tokens does not fit %s", a.ask.Estimate(), m.ID), Next: "shorten the conversation or use a model with a larger window"}
+			continue
+		}
+		most := api.Micros(m.Cost(2*a.ask.Estimate(), a.limit)) // dense text has more tokens than the estimate says
+		if !route.Allows(int64(most)) {
+			last = &api.Error{Code: api.Denied, Reason: api.ReasonLimit, Message: fmt.Sprintf("a call to %s may cost %s, more than this tier may spend on one", m.ID, most), Next: "fund the agent, or shorten its prompt"}
+			continue
+		}
+		answer, again, err := a.run(ctx, most)
+		if err == nil {
+			return answer, nil
+		}
+		last = err
+		if !again {
+			break
+		}
+	}
+	return api.Completion{}, last
+}
+
+func check(req api.Complete) error {
+	switch {
+	case req.ID == "" || len(req.ID) > 200:
+		return api.Errorf(api.Invalid, "a call needs an id of at most 200 bytes")
+	case req.Agent == "":
+		return api.Errorf(api.Invalid, "a call needs an agent who pays")
+	case len(req.Messages) == 0:
+		return api.Errorf(api.Invalid, "a call needs messages")
+	}
+	return nil
+}
+
+func noModel(req api.Complete, route model.Route) *api.Error {
+	e := &api.Error{
+		Code: api.Unavailable, Reason: api.ReasonNoModel, Message: fmt.Sprintf("no model can be used for %s in tier %s", req.Task, req.Tier),
+		Next: "configure a provider (OPENAI_API_KEY, OPENAI_BASE_URL), or fund the agent; anima model list says why", RetryAfter: 60_000,
+	}
+	if route.Why != "" {
+		e.Details = append(e.Details, route.Why)
+	}
+	for _, s := range route.Skipped {
+		e.Details = append(e.Details, s.ID+": "+s.Why)
+	}
+	return e
+}
+
+func request(req api.Complete, m model.Model, limit int64) provider.Request {
+	out := provider.Request{Model: m.ID, MaxTokens: limit, TokenParam: m.TokenParam}
+	for _, msg := range req.Messages {
+		pm := provider.Message{Role: provider.Role(msg.Role), Content: msg.Content, ToolCallID: msg.ToolCallID}
+		for _, c := range msg.ToolCalls {
+			pm.ToolCalls = append(pm.ToolCalls, provider.ToolCall(c))
+		}
+		out.Messages = append(out.Messages, pm)
+	}
+	if m.Tools {
+		for _, t := range req.Tools {
+			out.Tools = append(out.Tools, provider.Tool{Name: t.Name, Description: t.Description, Schema: t.Schema})
+		}
+	}
+	return out
+}
+
+// attempt is one candidate being tried.
+type attempt struct {
+	h        *handlers
+	req      api.Complete
+	model    model.Model
+	provider provider.Provider
+	ask      provider.Request
+	hold     string
+	limit    int64
+	send     func(api.Delta) error
+}
+
+// run holds, calls, stores and settles. again says that another model may be
+// tried.
+func (a attempt) run(ctx context.Context, most api.Micros) (answer api.Completion, again bool, err error) {
+	if most > 0 {
+		state, err := bus.Call[api.HoldState](ctx, a.h.bus, api.Hold{
+			ID: a.hold, Agent: a.req.Agent, Amount: most, Category: "inference", Turn: a.req.Turn,
+			ExpiresAt: a.h.now().Add(10 * time.Minute).UnixMicro(),
+		})
+		if err != nil {
+			return answer, false, err
+		}
+		if state.Status != api.HoldActive {
+			return answer, false, api.Errorf(api.Conflict, "the hold of call %s is %s, but its answer is not stored", a.req.ID, state.Status)
+		}
+	}
+	began := a.h.now()
+	res, err := a.call(ctx)
+	took := a.h.now().Sub(began)
+	if err != nil {
+		a.h.tel.call(ctx, a.provider.Name(), a.model.ID, string(provider.KindOf(err)), took, 0, 0, 0)
+		return answer, a.passOn(err), a.giveBack(ctx, most, res, err)
+	}
+	cost := min(api.Micros(a.model.Cost(res.Usage.Input, res.Usage.Output)), most)
+	a.h.tel.call(ctx, a.provider.Name(), a.model.ID, "ok", took, res.Usage.Input, res.Usage.Output, cost)
+	answer = api.Completion{
+		Model: a.model.ID, Provider: a.provider.Name(), Text: res.Text, Finish: res.Finish,
+		InputTokens: res.Usage.Input, OutputTokens: res.Usage.Output, Cost: cost, LatencyMS: took.Milliseconds(),
+	}
+	for _, c := range res.ToolCalls {
+		answer.ToolCalls = append(answer.ToolCalls, api.ToolCall(c))
+	}
+	paid, err := a.h.store.Record(ctx, sqlstore.Paid{
+		Call: api.Completed{
+			ID: a.req.ID, Agent: a.req.Agent, Session: a.req.Session, Turn: a.req.Turn, Task: a.req.Task, Tier: a.req.Tier,
+			Model: a.model.ID, Provider: a.provider.Name(), InputTokens: answer.InputTokens, OutputTokens: answer.OutputTokens,
+			Cost: cost, LatencyMS: answer.LatencyMS, At: a.h.now().UnixMicro(),
+		},
+		Hold: holdID(a.hold, most), Trace: trace.SpanContextFromContext(ctx).TraceID().String(), Answer: answer,
+	})
+	if err != nil {
+		return answer, false, err
+	}
+	a.h.relay.Kick()
+	return paid.Answer, false, a.h.settle(ctx, paid)
+}
+
+// holdID is the hold that a call is paid from; "" for a free one.
+func holdID(id string, most api.Micros) string {
+	if most == 0 {
+		return ""
+	}
+	return id
+}
+
+// call asks the provider, again for what passes by itself, while there is time.
+func (a attempt) call(ctx context.Context) (provider.Response, error) {
+	for try := 0; ; try++ {
+		res, err := a.once(ctx, try)
+		kind := provider.KindOf(err)
+		if err == nil || kind != provider.RetrySame && kind != provider.RateLimited || try == triesOnSame {
+			return res, err
+		}
+		wait := time.Second << try / 2 // half a second, one, two
+		if e, ok := errors.AsType[*provider.Error](err); ok && e.RetryAfter > 0 {
+			wait = e.RetryAfter
+		}
+		if end, ok := ctx.Deadline(); ok && a.h.now().Add(wait).After(end) {
+			return res, err
+		}
+		t := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			t.Stop()
+			return res, err
+		case <-t.C:
+		}
+	}
+}
+
+func (a attempt) once(ctx context.Context, try int) (provider.Response, error) {
+	name, opts := telemetry.Chat(a.provider.Name(), a.model.ID)
+	ctx, span := a.h.tracer.Start(ctx, name, opts...)
+	defer span.End()
+	span.SetAttributes(attribute.Int("http.request.resend_count", try), attribute.Int64("gen_ai.request.max_tokens", a.limit))
+	res, err := a.provider.Complete(ctx, a.ask, func(text string) error { return a.send(api.Delta{Content: text}) })
+	if err != nil {
+		telemetry.Fail(span, string(provider.KindOf(err)), err.Error())
+		return res, err
+	}
+	span.SetAttributes(
+		attribute.String("gen_ai.response.model", res.Model), attribute.String("gen_ai.response.id", res.ID),
+		attribute.StringSlice("gen_ai.response.finish_reasons", []string{res.Finish}),
+		attribute.Int64("gen_ai.usage.input_tokens", res.Usage.Input), attribute.Int64("gen_ai.usage.output_tokens", res.Usage.Output),
+		attribute.Int64("automaton.cost.usd_micros", a.model.Cost(res.Usage.Input, res.Usage.Output)),
+	)
+	return res, nil
+}
+
+// passOn says whether another model may do better.
+func (a attempt) passOn(err error) bool {
+	kind := provider.KindOf(err)
+	return kind != provider.Canceled && kind != provider.Fatal
+}
+
+// giveBack ends a failed attempt's hold and says what went wrong. What a broken
+// stream had delivered is paid: the provider bills it too.
+func (a attempt) giveBack(ctx context.Context, most api.Micros, res provider.Response, cause error) error {
+	failure := failureOf(cause)
+	if most == 0 {
+		return failure
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	var err error
+	if used := min(api.Micros(a.model.Cost(res.Usage.Input, res.Usage.Output)), most); used > 0 && res.Usage.Output > 0 {
+		_, err = bus.Call[api.HoldState](ctx, a.h.bus, api.Settle{ID: a.hold, Amount: used, Payee: "provider:" + a.provider.Name(), Memo: "a broken answer"})
+	} else {
+		_, err = bus.Call[api.HoldState](ctx, a.h.bus, api.Release{ID: a.hold, Reason: "provider failed"})
+	}
+	if err != nil {
+		a.h.log.WarnContext(ctx, "a hold is left to expire", "hold", a.hold, "err", err)
+	}
+	return failure
+}
+
+// failureOf turns a provider's error into one of ours. Its text is safe to show.
+func failureOf(err error) error {
+	e, ok := errors.AsType[*provider.Error](err)
+	if !ok {
+		return err
+	}
+	out := &api.Error{Code: api.Unavailable, Reason: api.ReasonProvider, Message: e.Error(), Next: "try again later, or configure another provider", RetryAfter: max(1000, e.RetryAfter.Milliseconds())}
+	switch e.Kind {
+	case provider.Canceled:
+		if errors.Is(err, context.Canceled) {
+			return context.Canceled
+		}
+	case provider.ContextTooLong:
+		out.Code, out.Reason, out.Next = api.Invalid, api.ReasonTooLong, "shorten the conversation or use a model with a larger window"
+	case provider.Fatal:
+		out.Code, out.Reason, out.Next = api.Invalid, "", "the provider will never take this request: look at its message"
+	case provider.Auth:
+		out.Reason, out.Next = api.ReasonNoModel, "check OPENAI_API_KEY"
+	case provider.RetrySame, provider.RateLimited, provider.Failover:
+	}
+	return out
+}
+
+// settle pays a stored call from its hold. Settling again changes nothing.
+func (h *handlers) settle(ctx context.Context, p sqlstore.Paid) error {
+	if p.Hold == "" {
+		return nil
+	}
+	_, err := bus.Call[api.HoldState](ctx, h.bus, api.Settle{
+		ID: p.Hold, Amount: p.Call.Cost, Payee: "provider:" + p.Call.Provider, Memo: p.Call.Model,
+	})
+	return err
+}
+
+// settleLeftovers pays what a crash left between store and settle: active holds
+// whose call is stored. It ends when there are none.
+func (h *handlers) settleLeftovers(ctx context.Context) error {
+	for {
+		err := h.settleOnce(ctx)
+		if err == nil || ctx.Err() != nil {
+			return nil //nolint:nilerr // the service is stopping
+		}
+		if api.CodeOf(err) != api.Unavailable {
+			h.log.ErrorContext(ctx, "leftover holds", "err", err)
+		}
+		t := time.NewTimer(2 * time.Second)
+		select {
+		case <-ctx.Done():
+			t.Stop()
+			return nil
+		case <-t.C:
+		}
+	}
+}
+
+func (h *handlers) settleOnce(ctx context.Context) error {
+	holds, err := bus.Call[api.Holds](ctx, h.bus, api.ListHolds{Limit: 1000})
+	if err != nil {
+		return err
+	}
+	for _, hold := range holds.Holds {
+		p, found, err := h.store.FindByHold(ctx, hold.ID)
+		if err != nil {
+			return err
+		}
+		if found {
+			if err := h.settle(ctx, p); err != nil {
+				return err
+			}
+			h.log.InfoContext(ctx, "settled what a crash had left", "hold", hold.ID)
+		}
+	}
+	return nil
+}
+
+func (h *handlers) listModels(context.Context, api.ListModels) (api.Models, error) {
+	out := api.Models{Models: []api.Model{}}
+	for _, m := range h.registry.All() {
+		why := m.Unusable()
+		if why == "" && h.providers[m.Provider] == nil {
+			why = "provider " + m.Provider + " is not configured"
+		}
+		out.Models = append(out.Models, api.Model{
+			ID: m.ID, Provider: m.Provider, InputPrice: api.Micros(m.InputPrice), OutputPrice: api.Micros(m.OutputPrice),
+			ContextWindow: m.ContextWindow, MaxOutput: m.MaxOutput, TierMinimum: api.Tier(m.TierMinimum), Usable: why == "", Why: why,
+		})
+	}
+	return out, nil
+}
+
+// httpModels answers in OpenAI's form, with the models that can be used.
+func (h *handlers) httpModels(w http.ResponseWriter, r *http.Request) {
+	all, err := h.listModels(r.Context(), api.ListModels{})
+	type entry struct {
+		ID      string `json:"id"`
+		Object  string `json:"object"`
+		Created int64  `json:"created"`
+		OwnedBy string `json:"owned_by"`
+	}
+	list := []entry{}
+	for _, m := range all.Models {
+		if m.Usable {
+			list = append(list, entry{ID: m.ID, Object: "model", OwnedBy: m.Provider})
+		}
+	}
+	host.WriteJSON(w, map[string]any{"object": "list", "data": list}, err)
+}

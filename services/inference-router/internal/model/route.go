@@ -1,0 +1,139 @@
+package model
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Unlimited is the ceiling of a cell that has none.
+const Unlimited int64 = -1
+
+// Cell is one field of the routing matrix: the models to try in order, the
+// output limit in tokens, and the most that one call may cost in micro-USD.
+type Cell struct {
+	Models    []string
+	MaxTokens int64
+	Ceiling   int64
+}
+
+// Matrix is the table of spec 6.3. A pair that is missing is not served: dead
+// agents do not think, critical ones neither plan nor summarize.
+func Matrix() map[Tier]map[Task]Cell {
+	const cent = 10_000 // micro-USD
+	top := []string{"gpt-5.2", "gpt-5.3"}
+	mixed := []string{"gpt-5.2", "gpt-5-mini"}
+	mini := []string{"gpt-5-mini"}
+	return map[Tier]map[Task]Cell{
+		TierHigh: {
+			TaskTurn:     {top, 8192, Unlimited},
+			TaskTriage:   {mini, 2048, 5 * cent},
+			TaskSafety:   {top, 4096, 20 * cent},
+			TaskSummary:  {mixed, 4096, 15 * cent},
+			TaskPlanning: {top, 8192, Unlimited},
+		},
+		TierNormal: {
+			TaskTurn:     {mixed, 4096, Unlimited},
+			TaskTriage:   {mini, 2048, 5 * cent},
+			TaskSafety:   {mixed, 4096, 10 * cent},
+			TaskSummary:  {mixed, 4096, 10 * cent},
+			TaskPlanning: {mixed, 4096, Unlimited},
+		},
+		TierLow: {
+			TaskTurn:     {mini, 4096, 10 * cent},
+			TaskTriage:   {mini, 1024, 2 * cent},
+			TaskSafety:   {mini, 2048, 5 * cent},
+			TaskSummary:  {mini, 2048, 5 * cent},
+			TaskPlanning: {mini, 2048, 5 * cent},
+		},
+		TierCritical: {
+			TaskTurn:   {mini, 2048, 3 * cent},
+			TaskTriage: {mini, 512, 1 * cent},
+			TaskSafety: {mini, 1024, 2 * cent},
+		},
+	}
+}
+
+// Route is the answer to "which model for this call": candidates in the order
+// to try, the limits on each of them, and why the others are not there.
+type Route struct {
+	Models    []Model
+	MaxTokens int64         // output limit in tokens
+	Ceiling   int64         // micro-USD for one call; [Unlimited] is none
+	Timeout   time.Duration // for all candidates together
+	Skipped   []Skipped
+	Why       string // why nothing can be called; empty when something can
+}
+
+// Skipped is a model that was considered and not taken.
+type Skipped struct{ ID, Why string }
+
+// Limit is the output limit for a call to m: the least of the route's, the
+// model's and the caller's. A caller's limit of 0 or less asks for nothing.
+func (r Route) Limit(m Model, asked int64) int64 {
+	limit := r.MaxTokens
+	if m.MaxOutput > 0 {
+		limit = min(limit, m.MaxOutput)
+	}
+	if asked > 0 {
+		limit = min(limit, asked)
+	}
+	return limit
+}
+
+// Allows says whether a call that costs so many micro-USD stays within the
+// route's ceiling.
+func (r Route) Allows(cost int64) bool { return r.Ceiling == Unlimited || cost <= r.Ceiling }
+
+// Candidates picks models for a tier and a task: first the one asked for, if
+// the tier may choose it, then the matrix' own in their order, then fallbacks
+// in registration order. The request is a wish; one that cannot be met is
+// skipped, not an error. The matrix' own candidates need no minimum tier: a
+// critical agent thinks with gpt-5-mini (spec 6.3).
+func (r *Registry) Candidates(tier Tier, task Task, requested string) Route {
+	row := tier
+	if tier == TierUnknown {
+		row = TierNormal
+	}
+	cell, ok := r.matrix[row][task]
+	if !ok {
+		return Route{Timeout: task.Timeout(), Why: fmt.Sprintf("tier %q does not serve task %q", tier, task)}
+	}
+	route := Route{MaxTokens: cell.MaxTokens, Ceiling: cell.Ceiling, Timeout: task.Timeout()}
+
+	seen := make(map[string]bool, len(r.order)+1)
+	consider := func(id string) {
+		if seen[id] {
+			return
+		}
+		seen[id] = true
+		m, ok := r.models[id]
+		why := "not registered"
+		if ok {
+			why = m.Unusable()
+		}
+		if why == "" && !slices.Contains(cell.Models, id) && !m.Free() && tier.rank() < m.TierMinimum.rank() {
+			why = fmt.Sprintf("needs tier %s", m.TierMinimum)
+		}
+		if why != "" {
+			route.Skipped = append(route.Skipped, Skipped{ID: id, Why: why})
+			return
+		}
+		route.Models = append(route.Models, m)
+	}
+	if requested != "" {
+		consider(requested)
+	}
+	for _, id := range cell.Models {
+		consider(id)
+	}
+	for _, id := range r.order {
+		if r.models[id].Fallback {
+			consider(id)
+		}
+	}
+	if len(route.Models) == 0 {
+		route.Why = "no candidate can be used"
+	}
+	return route
+}

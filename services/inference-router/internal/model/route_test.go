@@ -1,0 +1,213 @@
+package model_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/anima-run/anima/services/inference-router/internal/model"
+)
+
+func ids(models []model.Model) []string {
+	var ids []string
+	for _, m := range models {
+		ids = append(ids, m.ID)
+	}
+	return ids
+}
+
+func with(t *testing.T, r *model.Registry, models ...model.Model) *model.Registry {
+	t.Helper()
+	next, err := r.With(models...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return next
+}
+
+// The whole table of spec 6.3: first candidate, output limit, ceiling in cents.
+func TestMatrix(t *testing.T) {
+	t.Parallel()
+	tasks := []model.Task{model.TaskTurn, model.TaskTriage, model.TaskSafety, model.TaskSummary, model.TaskPlanning}
+	type cell struct {
+		models     []string
+		max, cents int64
+	}
+	top, mixed, mini := []string{"gpt-5.2", "gpt-5.3"}, []string{"gpt-5.2", "gpt-5-mini"}, []string{"gpt-5-mini"}
+	r := baseline(t)
+	for tier, row := range map[model.Tier][5]cell{
+		model.TierHigh:     {{top, 8192, -1}, {mini, 2048, 5}, {top, 4096, 20}, {mixed, 4096, 15}, {top, 8192, -1}},
+		model.TierNormal:   {{mixed, 4096, -1}, {mini, 2048, 5}, {mixed, 4096, 10}, {mixed, 4096, 10}, {mixed, 4096, -1}},
+		model.TierUnknown:  {{mixed, 4096, -1}, {mini, 2048, 5}, {mixed, 4096, 10}, {mixed, 4096, 10}, {mixed, 4096, -1}},
+		model.TierLow:      {{mini, 4096, 10}, {mini, 1024, 2}, {mini, 2048, 5}, {mini, 2048, 5}, {mini, 2048, 5}},
+		model.TierCritical: {{mini, 2048, 3}, {mini, 512, 1}, {mini, 1024, 2}, {}, {}},
+		model.TierDead:     {},
+	} {
+		for i, want := range row {
+			route := r.Candidates(tier, tasks[i], "")
+			ceiling := want.cents * 10_000
+			if want.cents < 0 {
+				ceiling = model.Unlimited
+			}
+			if diff := cmp.Diff(want.models, ids(route.Models)); diff != "" {
+				t.Errorf("%s/%s: models (-want +got):\n%s", tier, tasks[i], diff)
+			}
+			if route.MaxTokens != want.max || route.Ceiling != ceiling {
+				t.Errorf("%s/%s: got %d tokens, ceiling %d; want %d, %d", tier, tasks[i], route.MaxTokens, route.Ceiling, want.max, ceiling)
+			}
+			if (route.Why == "") != (len(want.models) > 0) {
+				t.Errorf("%s/%s: why %q", tier, tasks[i], route.Why)
+			}
+		}
+	}
+}
+
+// V-14: what remains when models are disabled.
+func TestDisabledModelsAreSkipped(t *testing.T) {
+	t.Parallel()
+	r := baseline(t)
+	big, small := get(t, r, "gpt-5.2"), get(t, r, "gpt-5-mini")
+	big.Disabled, small.Disabled = true, true
+	one, both := with(t, r, big), with(t, r, big, small)
+	for _, c := range []struct {
+		name string
+		r    *model.Registry
+		tier model.Tier
+		want []string
+	}{
+		{"gpt-5.2 off", one, model.TierHigh, []string{"gpt-5.3"}},
+		{"gpt-5.2 off", one, model.TierNormal, []string{"gpt-5-mini"}},
+		{"both off", both, model.TierNormal, nil},
+		{"both off", both, model.TierLow, nil},
+	} {
+		route := c.r.Candidates(c.tier, model.TaskTurn, "")
+		if diff := cmp.Diff(c.want, ids(route.Models)); diff != "" {
+			t.Errorf("%s, %s (-want +got):\n%s", c.name, c.tier, diff)
+		}
+	}
+	want := []model.Skipped{{ID: "gpt-5.2", Why: "disabled"}, {ID: "gpt-5-mini", Why: "disabled"}}
+	if diff := cmp.Diff(want, both.Candidates(model.TierNormal, model.TaskTurn, "").Skipped); diff != "" {
+		t.Errorf("skipped (-want +got):\n%s", diff)
+	}
+	if m := get(t, r, "gpt-5.2"); m.Disabled {
+		t.Error("With changed the registry that it was called on")
+	}
+}
+
+func TestRequestedModel(t *testing.T) {
+	t.Parallel()
+	r := with(t, baseline(t),
+		model.Model{ID: "mystery", Provider: "openai"},
+		model.Model{ID: "llama", Provider: "ollama", Known: true, TierMinimum: model.TierNormal},
+	)
+	for _, c := range []struct {
+		name, requested string
+		tier            model.Tier
+		want            []string
+	}{
+		{"allowed comes first", "gpt-4.1", model.TierNormal, []string{"gpt-4.1", "gpt-5.2", "gpt-5-mini"}},
+		{"of the matrix moves to the front", "gpt-5-mini", model.TierNormal, []string{"gpt-5-mini", "gpt-5.2"}},
+		{"of the matrix needs no minimum tier", "gpt-5-mini", model.TierCritical, []string{"gpt-5-mini"}},
+		{"too dear for the tier", "gpt-4.1", model.TierLow, []string{"gpt-5-mini"}},
+		{"unknown to the registry", "gpt-9", model.TierLow, []string{"gpt-5-mini"}},
+		{"price unknown", "mystery", model.TierHigh, []string{"gpt-5.2", "gpt-5.3"}},
+		{"free is never too dear", "llama", model.TierCritical, []string{"llama", "gpt-5-mini"}},
+		{"the dead choose nothing", "llama", model.TierDead, nil},
+	} {
+		if diff := cmp.Diff(c.want, ids(r.Candidates(c.tier, model.TaskTurn, c.requested).Models)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", c.name, diff)
+		}
+	}
+}
+
+func TestFallbacksComeLast(t *testing.T) {
+	t.Parallel()
+	r := with(t, baseline(t),
+		model.Model{ID: "sim", Provider: "simulated", Known: true, InputPrice: 1, OutputPrice: 1, TierMinimum: model.TierCritical, Fallback: true},
+		model.Model{ID: "dear", Provider: "other", Known: true, InputPrice: 1, TierMinimum: model.TierHigh, Fallback: true},
+		model.Model{ID: "unpriced", Provider: "other", Fallback: true},
+	)
+	route := r.Candidates(model.TierCritical, model.TaskTurn, "")
+	if diff := cmp.Diff([]string{"gpt-5-mini", "sim"}, ids(route.Models)); diff != "" {
+		t.Errorf("critical (-want +got):\n%s", diff)
+	}
+	want := []model.Skipped{{ID: "dear", Why: "needs tier high"}, {ID: "unpriced", Why: "price unknown"}}
+	if diff := cmp.Diff(want, route.Skipped); diff != "" {
+		t.Errorf("skipped (-want +got):\n%s", diff)
+	}
+	if got := ids(r.Candidates(model.TierCritical, model.TaskPlanning, "").Models); got != nil {
+		t.Errorf("a task that the tier does not serve: got %v, want none", got)
+	}
+}
+
+func TestLimits(t *testing.T) {
+	t.Parallel()
+	route := model.Route{MaxTokens: 4096, Ceiling: 30_000}
+	for _, c := range []struct{ model, asked, want int64 }{
+		{0, 0, 4096},
+		{1000, 0, 1000},
+		{1000, 500, 500},
+		{0, 9000, 4096},
+		{0, -1, 4096},
+	} {
+		if got := route.Limit(model.Model{MaxOutput: c.model}, c.asked); got != c.want {
+			t.Errorf("model %d, asked %d: got %d, want %d", c.model, c.asked, got, c.want)
+		}
+	}
+	if !route.Allows(30_000) || route.Allows(30_001) || !(model.Route{Ceiling: model.Unlimited}).Allows(1<<62) {
+		t.Error("the ceiling must be the last cost allowed, and -1 none")
+	}
+	m := model.Model{ContextWindow: 100}
+	if !m.Fits(80, 20) || m.Fits(81, 20) || !(model.Model{}).Fits(1<<40, 1) {
+		t.Error("prompt and answer must fit together, and an unknown window refuse nothing")
+	}
+}
+
+func TestTimeout(t *testing.T) {
+	t.Parallel()
+	for task, want := range map[model.Task]time.Duration{
+		model.TaskTriage: 15 * time.Second, model.TaskSafety: 30 * time.Second, model.TaskSummary: time.Minute,
+		model.TaskTurn: 2 * time.Minute, model.TaskPlanning: 2 * time.Minute, "other": 2 * time.Minute,
+	} {
+		if got := task.Timeout(); got != want {
+			t.Errorf("%s: got %s, want %s", task, got, want)
+		}
+	}
+}
+
+func TestRegistryRefuses(t *testing.T) {
+	t.Parallel()
+	for name, m := range map[string]model.Model{
+		"no id":          {Provider: "p"},
+		"no provider":    {ID: "m"},
+		"negative price": {ID: "m", Provider: "p", Known: true, OutputPrice: -1},
+		"odd parameter":  {ID: "m", Provider: "p", TokenParam: "max_length"},
+	} {
+		if _, err := model.NewRegistry(m); err == nil {
+			t.Errorf("%s: got no error", name)
+		}
+	}
+}
+
+func TestRegistryOrder(t *testing.T) {
+	t.Parallel()
+	r := with(t, baseline(t), model.Model{ID: "gpt-5.3", Provider: "openai"}, model.Model{ID: "extra", Provider: "p"})
+	want := []string{"gpt-5.2", "gpt-5.3", "gpt-5-mini", "gpt-4.1", "gpt-4.1-mini", "gpt-4.1-nano", "extra"}
+	if diff := cmp.Diff(want, ids(r.All())); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if m := get(t, r, "extra"); m.TokenParam != model.MaxTokens {
+		t.Errorf("default token parameter: got %q", m.TokenParam)
+	}
+}
+
+func BenchmarkCandidates(b *testing.B) {
+	r, err := model.NewRegistry(model.Baseline()...)
+	if err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		r.Candidates(model.TierNormal, model.TaskTurn, "gpt-4.1")
+	}
+}

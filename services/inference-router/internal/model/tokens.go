@@ -1,0 +1,27 @@
+package model
+
+import "unicode/utf8"
+
+// What a chat protocol adds around its texts, in tokens. OpenAI's documentation
+// counts three to four for a message; a tool definition is rendered with some
+// keywords of its own.
+const (
+	MessageTokens = 4
+	ToolTokens    = 8
+)
+
+// Tokens estimates how many tokens a text is: a quarter of its ASCII bytes
+// (spec V-18) plus half of all other bytes, rounded up. It takes linear time and
+// leans to too many for prose in any script; it is an estimate, not a tokenizer,
+// and dense input (base64, digits) can be more than it says.
+func Tokens(text string) int64 {
+	var quarters int64
+	for i := range len(text) {
+		if text[i] < utf8.RuneSelf {
+			quarters++
+		} else {
+			quarters += 2
+		}
+	}
+	return (quarters + 3) / 4
+}

@@ -1,0 +1,139 @@
+package openai
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	sdk "github.com/openai/openai-go/v3"
+
+	"github.com/anima-run/anima/services/inference-router/internal/provider"
+)
+
+// Bounds on what a provider can make the router hold for one answer. Real ones
+// stay far below: 32,768 tokens are about 128 KiB.
+const (
+	maxAnswer = 8 << 20 // bytes of text and arguments
+	maxCalls  = 128
+)
+
+// answer collects the chunks of one stream.
+type answer struct {
+	id, model, finish string
+	text              strings.Builder
+	calls             []*call
+	byIndex           map[int64]*call
+	size              int
+	usage             *provider.Usage
+}
+
+type call struct {
+	id, name  string
+	arguments strings.Builder
+}
+
+// add takes one chunk and gives the text that is new in it.
+func (a *answer) add(c sdk.ChatCompletionChunk) (string, error) {
+	if a.id == "" {
+		a.id = c.ID
+	}
+	if a.model == "" {
+		a.model = c.Model
+	}
+	// Some servers report usage with every chunk; it grows, the last one counts.
+	if u := c.Usage; c.JSON.Usage.Valid() && u.PromptTokens > 0 && u.CompletionTokens >= 0 {
+		a.usage = &provider.Usage{
+			Input: u.PromptTokens, CachedInput: within(u.PromptTokensDetails.CachedTokens, u.PromptTokens),
+			Output: u.CompletionTokens, Reasoning: within(u.CompletionTokensDetails.ReasoningTokens, u.CompletionTokens),
+		}
+	}
+	var delta string
+	for _, choice := range c.Choices {
+		if choice.Index != 0 {
+			continue
+		}
+		// A refusal is the text that a reader gets instead of an answer.
+		text := choice.Delta.Content + choice.Delta.Refusal
+		a.text.WriteString(text)
+		a.size += len(text)
+		delta += text
+		for _, part := range choice.Delta.ToolCalls {
+			if err := a.part(part); err != nil {
+				return "", err
+			}
+		}
+		if choice.FinishReason != "" {
+			a.finish = choice.FinishReason
+		}
+	}
+	if a.size > maxAnswer {
+		return "", fmt.Errorf("the answer is larger than %d bytes", maxAnswer)
+	}
+	return delta, nil
+}
+
+// part adds a fragment to its call. A fragment names its call by index; servers
+// that leave the index out send each call whole, with an id of its own.
+func (a *answer) part(p sdk.ChatCompletionChunkChoiceDeltaToolCall) error {
+	c := a.byIndex[p.Index]
+	if c == nil || (p.ID != "" && c.id != "" && p.ID != c.id) {
+		if len(a.calls) == maxCalls {
+			return fmt.Errorf("the answer has more than %d tool calls", maxCalls)
+		}
+		c = &call{}
+		if a.byIndex == nil {
+			a.byIndex = map[int64]*call{}
+		}
+		a.byIndex[p.Index] = c
+		a.calls = append(a.calls, c)
+	}
+	if c.id == "" {
+		c.id = p.ID
+	}
+	if c.name == "" {
+		c.name = p.Function.Name
+	}
+	c.arguments.WriteString(p.Function.Arguments)
+	a.size += len(p.ID) + len(p.Function.Name) + len(p.Function.Arguments)
+	return nil
+}
+
+func (a *answer) finished() bool { return a.finish != "" }
+
+// response is the whole answer. Zero usage for an answer with words is no usage.
+func (a *answer) response(req provider.Request) provider.Response {
+	res := provider.Response{ID: a.id, Model: a.model, Text: a.text.String(), Finish: a.finish}
+	for i, c := range a.calls {
+		if c.id == "" {
+			c.id = fmt.Sprintf("call_%d", i)
+		}
+		res.ToolCalls = append(res.ToolCalls, provider.ToolCall{ID: c.id, Name: c.name, Arguments: c.arguments.String()})
+	}
+	if len(res.ToolCalls) > 0 && (res.Finish == provider.FinishStop || res.Finish == "function_call") {
+		res.Finish = provider.FinishToolCalls
+	}
+	estimate := provider.Estimate(req, res)
+	if a.usage == nil || (a.usage.Output == 0 && estimate.Output > 0) {
+		res.Usage = estimate
+	} else {
+		res.Usage = *a.usage
+	}
+	return res
+}
+
+// partial is what a broken call left. Its usage is estimated: a provider that
+// reported some did so before the end.
+func (a *answer) partial(req provider.Request) provider.Response {
+	res := a.response(req)
+	if a.usage != nil {
+		res.Usage.Input = max(res.Usage.Input, a.usage.Input)
+		res.Usage.Output = max(res.Usage.Output, a.usage.Output)
+		res.Usage.Estimated = true
+	}
+	return res
+}
+
+func within(n, most int64) int64 { return min(max(n, 0), most) }
+
+// errTruncated is a stream that ended cleanly and too early.
+var errTruncated = errors.New("the stream ended before the answer was complete")

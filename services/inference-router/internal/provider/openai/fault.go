@@ -1,0 +1,125 @@
+package openai
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	sdk "github.com/openai/openai-go/v3"
+	"github.com/openai/openai-go/v3/option"
+	"github.com/openai/openai-go/v3/packages/ssestream"
+
+	"github.com/anima-run/anima/services/inference-router/internal/provider"
+)
+
+// fault says what an unfinished call means. head is the answer's head if one
+// came, err the client's error, nil when the stream just ended.
+func (p *Provider) fault(ctx context.Context, head *http.Response, err error) *provider.Error {
+	if ctx.Err() != nil {
+		return provider.Stopped(p.name, ctx.Err())
+	}
+	if err == nil {
+		err = errTruncated
+	}
+	fault := &provider.Error{Kind: provider.Failover, Provider: p.name}
+	var api *sdk.Error
+	var inStream *ssestream.StreamError
+	switch {
+	case errors.As(err, &inStream):
+		fault.Kind, fault.Message = streamFault(inStream.Event.Data)
+	case head != nil && head.StatusCode >= http.StatusBadRequest:
+		// The client's own error is missing when the body was not JSON.
+		var code string
+		if errors.As(err, &api) {
+			code, fault.Message = api.Code, api.Message
+		}
+		if fault.Message == "" {
+			fault.Message = http.StatusText(head.StatusCode)
+		}
+		fault.Status = head.StatusCode
+		fault.Kind = provider.KindOfStatus(head.StatusCode, code, fault.Message)
+		fault.RetryAfter = provider.RetryAfter(head.Header, p.now())
+	default:
+		var outer *url.Error
+		if errors.As(err, &outer) {
+			err = outer.Err // without the URL
+		}
+		fault.Message = err.Error()
+	}
+	fault.Message = provider.Clean(fault.Message, p.key)
+	return fault
+}
+
+// streamFault reads an error that came as an event of the stream. Its code is a
+// word, or with some gateways the status that it would have been.
+func streamFault(data []byte) (provider.Kind, string) {
+	var event struct {
+		Error struct {
+			Message string `json:"message"`
+			Type    string `json:"type"`
+			Code    any    `json:"code"`
+		} `json:"error"`
+	}
+	if err := json.Unmarshal(data, &event); err != nil {
+		return provider.Failover, "the stream ended with an error that cannot be read"
+	}
+	message := event.Error.Message
+	if message == "" {
+		message = "the stream ended with an error"
+	}
+	word, _ := event.Error.Code.(string)
+	status := 0
+	if n, ok := event.Error.Code.(float64); ok {
+		status = int(n)
+	} else if n, err := strconv.Atoi(word); err == nil {
+		status = n
+	}
+	switch {
+	case status >= http.StatusBadRequest:
+	case word == "rate_limit_exceeded" || event.Error.Type == "rate_limit_error":
+		status = http.StatusTooManyRequests
+	case event.Error.Type == "server_error" || event.Error.Type == "overloaded_error":
+		status = http.StatusServiceUnavailable
+	default:
+		status = http.StatusBadGateway
+	}
+	return provider.KindOfStatus(status, word, message), message
+}
+
+// What may follow the last event: the terminal chunk of the HTTP body. Without
+// reading it the connection cannot be used again, and each call would need a new
+// one.
+const (
+	drainBytes = 4 << 10
+	drainWait  = 50 * time.Millisecond
+)
+
+// drainOnClose makes closing the body read its rest first, if that is short and
+// near; cancel ends the wait.
+func drainOnClose(cancel context.CancelFunc) option.RequestOption {
+	return option.WithMiddleware(func(req *http.Request, next option.MiddlewareNext) (*http.Response, error) {
+		res, err := next(req)
+		if err == nil && res.StatusCode == http.StatusOK {
+			res.Body = &drained{ReadCloser: res.Body, cancel: cancel}
+		}
+		return res, err
+	})
+}
+
+type drained struct {
+	io.ReadCloser
+	cancel context.CancelFunc
+}
+
+func (d *drained) Close() error {
+	late := time.AfterFunc(drainWait, d.cancel)
+	defer late.Stop()
+	// The rest is not wanted and neither is its error.
+	_, _ = io.CopyN(io.Discard, d.ReadCloser, drainBytes)
+	return d.ReadCloser.Close()
+}

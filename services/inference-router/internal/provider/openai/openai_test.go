@@ -1,0 +1,343 @@
+package openai_test
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/anima-run/anima/services/inference-router/internal/provider"
+	"github.com/anima-run/anima/services/inference-router/internal/provider/openai"
+	"github.com/anima-run/anima/services/inference-router/internal/provider/openai/wire"
+	"github.com/anima-run/anima/services/inference-router/internal/provider/providertest"
+)
+
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	providertest.Run(t, func(t *testing.T) (provider.Provider, *providertest.Script) {
+		script := providertest.NewScript(dialect{})
+		return connect(t, script), script
+	})
+}
+
+func connect(t *testing.T, h http.Handler) *openai.Provider {
+	t.Helper()
+	server := httptest.NewServer(h)
+	t.Cleanup(server.Close)
+	return newProvider(t, openai.Config{BaseURL: server.URL + "/v1", HTTP: server.Client()})
+}
+
+func newProvider(t *testing.T, c openai.Config) *openai.Provider {
+	t.Helper()
+	c.Name, c.Key, c.Now = "test", providertest.Key, time.Now
+	p, err := openai.New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// dialect is the protocol for the conformance suite.
+type dialect struct{}
+
+func (dialect) Read(r *http.Request) (provider.Request, string, error) {
+	req, err := wire.Decode(r.Body)
+	if err == nil && (!req.Stream || !req.StreamOptions.IncludeUsage || r.URL.Path != "/v1/chat/completions") {
+		err = errors.New("want a stream with usage from /v1/chat/completions")
+	}
+	return req.Neutral(), strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "), err
+}
+
+func (dialect) Open(w http.ResponseWriter) (providertest.Writer, error) {
+	s, err := wire.NewStream(w, "chatcmpl-1", "m-1", 0)
+	return writer{s, w}, err
+}
+
+func (dialect) Fail(w http.ResponseWriter, f providertest.Fault) {
+	wire.WriteError(w, f.Status, fault(f))
+}
+
+func fault(f providertest.Fault) wire.Error {
+	e := wire.Error{Message: f.Message}
+	if f.ContextTooLong {
+		e.Code = "context_length_exceeded"
+	}
+	if f.Status == http.StatusServiceUnavailable {
+		e.Type = "server_error"
+	}
+	return e
+}
+
+func (dialect) IsModels(r *http.Request) bool { return r.Method == http.MethodGet }
+
+func (dialect) Models(w http.ResponseWriter, ids []string) { wire.WriteModels(w, "test", ids...) }
+
+type writer struct {
+	*wire.Stream
+	w http.ResponseWriter
+}
+
+func (w writer) Empty() error {
+	_, err := io.WriteString(w.w, ": keep-alive\n\ndata: {\"id\":\"chatcmpl-1\",\"choices\":[]}\n\n")
+	return err
+}
+
+func (w writer) Fail(f providertest.Fault) error { return w.Error(fault(f)) }
+
+// play answers every call with these bytes as an event stream.
+func play(stream string) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = io.WriteString(w, stream)
+	})
+}
+
+// What compatible servers do differently from OpenAI's own.
+func TestOddAnswers(t *testing.T) {
+	t.Parallel()
+	call := func(index, id, name, arguments string) string {
+		return `data: {"choices":[{"index":0,"delta":{"tool_calls":[{` + index + `"id":"` + id + `","function":{"name":"` + name + `","arguments":"` + arguments + `"}}]}}]}` + "\n\n"
+	}
+	const stop = `data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}` + "\n\n"
+	const done = "data: [DONE]\n\n"
+	for name, c := range map[string]struct {
+		stream string
+		want   provider.Response
+	}{
+		"calls without index, each whole": {
+			call(``, "a", "f", "{}") + call(``, "b", "g", "{}") + stop + done,
+			provider.Response{ToolCalls: []provider.ToolCall{{ID: "a", Name: "f", Arguments: "{}"}, {ID: "b", Name: "g", Arguments: "{}"}}, Finish: "tool_calls"},
+		},
+		"calls without id": {
+			call(`"index":0,`, "", "f", "{") + call(`"index":0,`, "", "", "}") + call(`"index":1,`, "", "g", "") + stop + done,
+			provider.Response{ToolCalls: []provider.ToolCall{{ID: "call_0", Name: "f", Arguments: "{}"}, {ID: "call_1", Name: "g", Arguments: ""}}, Finish: "tool_calls"},
+		},
+		"usage with every chunk": {
+			`data: {"choices":[{"index":0,"delta":{"content":"x"}}],"usage":{"prompt_tokens":9,"completion_tokens":1}}` + "\n\n" +
+				`data: {"choices":[{"index":0,"delta":{"content":"y"},"finish_reason":"stop"}],"usage":{"prompt_tokens":9,"completion_tokens":2}}` + "\n\n" + done,
+			provider.Response{Text: "xy", Finish: "stop", Usage: provider.Usage{Input: 9, Output: 2}},
+		},
+		"a refusal": {
+			`data: {"choices":[{"index":0,"delta":{"refusal":"I won't."}}]}` + "\n\n" + stop + done,
+			provider.Response{Text: "I won't.", Finish: "stop"},
+		},
+		"no end mark": {
+			`data: {"choices":[{"index":0,"delta":{"content":"x"}}]}` + "\n\n" + stop,
+			provider.Response{Text: "x", Finish: "stop"},
+		},
+		"a second choice": {
+			`data: {"choices":[{"index":1,"delta":{"content":"no"}},{"index":0,"delta":{"content":"yes"}}]}` + "\n\n" + stop + done,
+			provider.Response{Text: "yes", Finish: "stop"},
+		},
+		"cached tokens beyond the prompt": {
+			`data: {"choices":[{"index":0,"delta":{"content":"x"},"finish_reason":"stop"}],"usage":{"prompt_tokens":9,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":99},"completion_tokens_details":{"reasoning_tokens":-1}}}` + "\n\n" + done,
+			provider.Response{Text: "x", Finish: "stop", Usage: provider.Usage{Input: 9, CachedInput: 9, Output: 2}},
+		},
+		"usage of zero": {
+			`data: {"choices":[{"index":0,"delta":{"content":"x"},"finish_reason":"stop"}],"usage":{"prompt_tokens":0,"completion_tokens":0}}` + "\n\n" + done,
+			provider.Response{Text: "x", Finish: "stop"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			req := providertest.Ask("hi")
+			got, err := connect(t, play(c.stream)).Complete(t.Context(), req, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if c.want.Usage == (provider.Usage{}) {
+				c.want.Usage = provider.Estimate(req, c.want)
+			}
+			if diff := cmp.Diff(c.want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestFaultsInStreams(t *testing.T) {
+	t.Parallel()
+	for event, want := range map[string]provider.Kind{
+		`{"error":{"message":"slow down","code":"rate_limit_exceeded"}}`:    provider.RateLimited,
+		`{"error":{"message":"slow down","code":429}}`:                      provider.RateLimited,
+		`{"error":{"message":"slow down","code":"503"}}`:                    provider.RetrySame,
+		`{"error":{"message":"too long","code":"context_length_exceeded"}}`: provider.ContextTooLong,
+		`{"error":{"message":"no money","code":"insufficient_quota"}}`:      provider.Failover,
+		`{"error":{"message":"oops","type":"server_error"}}`:                provider.RetrySame,
+		`{"error":{}}`:     provider.Failover,
+		`{"error":"oops"}`: provider.Failover,
+	} {
+		_, err := connect(t, play("data: "+event+"\n\n")).Complete(t.Context(), providertest.Ask("hi"), nil)
+		if got := provider.KindOf(err); got != want {
+			t.Errorf("%s: got %q (%v), want %s", event, got, err, want)
+		}
+	}
+}
+
+func TestAnswersAreBounded(t *testing.T) {
+	t.Parallel()
+	calls := func(n int) string {
+		var b strings.Builder
+		for i := range n {
+			b.WriteString(`data: {"choices":[{"index":0,"delta":{"tool_calls":[{"index":` + strings.Repeat("9", i%18+1) + `,"id":"` + strings.Repeat("x", i+1) + `"}]}}]}` + "\n\n")
+		}
+		return b.String()
+	}
+	chunk := `data: {"choices":[{"index":0,"delta":{"content":"` + strings.Repeat("x", 1<<20) + `"}}]}` + "\n\n"
+	for name, stream := range map[string]string{"calls": calls(200), "text": strings.Repeat(chunk, 9)} {
+		_, err := connect(t, play(stream)).Complete(t.Context(), providertest.Ask("hi"), nil)
+		if provider.KindOf(err) != provider.Failover || !strings.Contains(err.Error(), "than") {
+			t.Errorf("%s: got %v, want a limit", name, err)
+		}
+	}
+}
+
+func TestRawKey(t *testing.T) {
+	t.Parallel()
+	for raw, want := range map[bool]string{false: "Bearer " + providertest.Key, true: providertest.Key} {
+		var got string
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			got = r.Header.Get("Authorization")
+			wire.WriteModels(w, "test")
+		}))
+		t.Cleanup(server.Close)
+		p := newProvider(t, openai.Config{BaseURL: server.URL, RawKey: raw, HTTP: server.Client()})
+		if _, err := p.Models(t.Context()); err != nil || got != want {
+			t.Errorf("raw %v: got %q, %v; want %q", raw, got, err, want)
+		}
+	}
+}
+
+// A call for each turn must not mean a connection for each turn.
+func TestConnectionIsUsedAgain(t *testing.T) {
+	t.Parallel()
+	script := providertest.NewScript(dialect{})
+	script.Always(func(a *providertest.Answer) { a.Text("x"); a.Finish("stop"); a.Done() })
+	var opened atomic.Int32
+	server := httptest.NewUnstartedServer(script)
+	server.Config.ConnState = func(_ net.Conn, s http.ConnState) {
+		if s == http.StateNew {
+			opened.Add(1)
+		}
+	}
+	server.Start()
+	t.Cleanup(server.Close)
+	p := newProvider(t, openai.Config{BaseURL: server.URL + "/v1", HTTP: server.Client()})
+	for range 5 {
+		if _, err := p.Complete(t.Context(), providertest.Ask("hi"), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := opened.Load(); got != 1 {
+		t.Errorf("got %d connections for 5 calls, want 1", got)
+	}
+}
+
+func TestNobodyListens(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.NotFoundHandler())
+	server.Close()
+	p := newProvider(t, openai.Config{BaseURL: server.URL, HTTP: &http.Client{}})
+	_, err := p.Complete(t.Context(), providertest.Ask("hi"), nil)
+	if provider.KindOf(err) != provider.Failover {
+		t.Errorf("got %v, want %s", err, provider.Failover)
+	}
+}
+
+func TestBadSchemaIsNotSent(t *testing.T) {
+	t.Parallel()
+	p := newProvider(t, openai.Config{BaseURL: "http://127.0.0.1:1", HTTP: &http.Client{}})
+	req := providertest.Ask("hi")
+	req.Tools = []provider.Tool{{Name: "f", Schema: []byte(`{`)}}
+	if _, err := p.Complete(t.Context(), req, nil); provider.KindOf(err) != provider.Fatal {
+		t.Errorf("got %v, want %s", err, provider.Fatal)
+	}
+}
+
+func TestNewRefuses(t *testing.T) {
+	t.Parallel()
+	good := openai.Config{Name: "n", BaseURL: "https://host/v1", HTTP: &http.Client{}, Now: time.Now}
+	for name, spoil := range map[string]func(*openai.Config){
+		"no name":   func(c *openai.Config) { c.Name = "" },
+		"no client": func(c *openai.Config) { c.HTTP = nil },
+		"no clock":  func(c *openai.Config) { c.Now = nil },
+		"no scheme": func(c *openai.Config) { c.BaseURL = "host/v1" },
+		"no URL":    func(c *openai.Config) { c.BaseURL = "" },
+	} {
+		c := good
+		spoil(&c)
+		if _, err := openai.New(c); err == nil {
+			t.Errorf("%s: got no error", name)
+		}
+	}
+}
+
+// rest is a body that gives one byte at a time and knows whether it was read to
+// its end before it was closed.
+type rest struct {
+	io.Reader
+	ended, closedEarly bool
+}
+
+func (r *rest) Read(p []byte) (int, error) {
+	n, err := r.Reader.Read(p[:min(len(p), 1)])
+	r.ended = r.ended || errors.Is(err, io.EOF)
+	return n, err
+}
+
+func (r *rest) Close() error {
+	r.closedEarly = !r.ended
+	return nil
+}
+
+func (r *rest) RoundTrip(req *http.Request) (*http.Response, error) {
+	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: r, Request: req}, nil
+}
+
+func TestAnswerIsReadToItsEnd(t *testing.T) {
+	t.Parallel()
+	body := &rest{Reader: strings.NewReader("data: {\"choices\":[{\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n\n")}
+	p := newProvider(t, openai.Config{BaseURL: "http://host/v1", HTTP: &http.Client{Transport: body}})
+	if _, err := p.Complete(t.Context(), providertest.Ask("hi"), nil); err != nil {
+		t.Fatal(err)
+	}
+	if body.closedEarly {
+		t.Error("the body was closed before its end, which costs the connection")
+	}
+}
+
+// bodyOf is a transport whose every answer is this body.
+type bodyOf []byte
+
+func (b bodyOf) RoundTrip(r *http.Request) (*http.Response, error) {
+	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(bytes.NewReader(b)), Request: r}, nil
+}
+
+// Whatever a provider sends ends in an answer with a reason or a typed error.
+func FuzzStream(f *testing.F) {
+	f.Add([]byte("data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"x\"},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n"))
+	f.Add([]byte("data: {\"choices\":[{\"delta\":{\"tool_calls\":[{\"index\":-1,\"function\":{}}]},\"finish_reason\":\"tool_calls\"}]}\n\n"))
+	f.Add([]byte("data: {\"error\":{\"code\":1e400}}\n\n"))
+	f.Fuzz(func(t *testing.T, stream []byte) {
+		p := newProvider(t, openai.Config{BaseURL: "http://host/v1", HTTP: &http.Client{Transport: bodyOf(stream)}})
+		var seen strings.Builder
+		res, err := p.Complete(t.Context(), providertest.Ask("hi"), func(d string) error { seen.WriteString(d); return nil })
+		if (err == nil) != (res.Finish != "") || (err != nil && provider.KindOf(err) == "") {
+			t.Errorf("got %+v, %v", res, err)
+		}
+		if seen.String() != res.Text {
+			t.Errorf("deltas %q, text %q", seen.String(), res.Text)
+		}
+		if res.Usage.Input <= 0 || res.Usage.Output < 0 {
+			t.Errorf("usage: got %+v", res.Usage)
+		}
+	})
+}

@@ -1,0 +1,163 @@
+// Package wire is the server's side of OpenAI's chat-completions protocol:
+// requests decoded, answers written whole or as server-sent events. Whoever
+// answers in this protocol speaks through it; callers use the openai adapter.
+//
+// It knows JSON and HTTP, not models, and makes no decision about a request
+// beyond whether it can be read.
+package wire
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/anima-run/anima/services/inference-router/internal/model"
+	"github.com/anima-run/anima/services/inference-router/internal/provider"
+)
+
+// MaxBody is the largest request read, in bytes: a full context window of a
+// million tokens with room to spare.
+const MaxBody = 32 << 20
+
+// Request is the body of POST /v1/chat/completions, as far as it is supported.
+// Fields that are not named here are ignored, as OpenAI's own servers do with
+// the fields of newer clients.
+type Request struct {
+	Model         string          `json:"model"`
+	Messages      []Message       `json:"messages"`
+	Tools         []Tool          `json:"tools,omitempty"`
+	ToolChoice    json.RawMessage `json:"tool_choice,omitempty"`
+	Stream        bool            `json:"stream,omitempty"`
+	StreamOptions struct {
+		IncludeUsage bool `json:"include_usage,omitempty"`
+	} `json:"stream_options,omitzero"`
+	MaxTokens           *int64   `json:"max_tokens,omitempty"`
+	MaxCompletionTokens *int64   `json:"max_completion_tokens,omitempty"`
+	Temperature         *float64 `json:"temperature,omitempty"`
+	Seed                *int64   `json:"seed,omitempty"`
+}
+
+// Message is one message of a request or the message of an answer.
+type Message struct {
+	Role       string     `json:"role"`
+	Content    Content    `json:"content"`
+	ToolCalls  []ToolCall `json:"tool_calls,omitempty"`
+	ToolCallID string     `json:"tool_call_id,omitempty"`
+}
+
+// Content is a message's text. It is read from a string, from null, and from a
+// list of text parts, which are joined; any other part is an error.
+type Content string
+
+// UnmarshalJSON reads the three forms.
+func (c *Content) UnmarshalJSON(data []byte) error {
+	data = bytes.TrimSpace(data)
+	if len(data) == 0 || data[0] != '[' {
+		var text *string
+		if err := json.Unmarshal(data, &text); err != nil {
+			return err
+		}
+		*c = ""
+		if text != nil {
+			*c = Content(*text)
+		}
+		return nil
+	}
+	var parts []struct {
+		Type string `json:"type"`
+		Text string `json:"text"`
+	}
+	if err := json.Unmarshal(data, &parts); err != nil {
+		return err
+	}
+	var text []byte
+	for i, p := range parts {
+		if p.Type != "text" {
+			return fmt.Errorf("content part %d has type %q; only text is supported", i, p.Type)
+		}
+		text = append(text, p.Text...)
+	}
+	*c = Content(text)
+	return nil
+}
+
+// ToolCall is a call, or in a stream a part of one. Index is only in streams.
+type ToolCall struct {
+	Index    *int   `json:"index,omitempty"`
+	ID       string `json:"id,omitempty"`
+	Type     string `json:"type,omitempty"`
+	Function struct {
+		Name      string `json:"name,omitempty"`
+		Arguments string `json:"arguments"`
+	} `json:"function"`
+}
+
+// Tool is a tool definition.
+type Tool struct {
+	Type     string `json:"type"`
+	Function struct {
+		Name        string          `json:"name"`
+		Description string          `json:"description,omitempty"`
+		Parameters  json.RawMessage `json:"parameters,omitempty"`
+	} `json:"function"`
+}
+
+// Decode reads one request of at most [MaxBody] bytes. Its errors are for the
+// caller to read.
+func Decode(r io.Reader) (Request, error) {
+	var req Request
+	if err := json.NewDecoder(io.LimitReader(r, MaxBody)).Decode(&req); err != nil {
+		if errors.Is(err, io.ErrUnexpectedEOF) {
+			return Request{}, fmt.Errorf("the body ends in the middle or is larger than %d bytes", MaxBody)
+		}
+		return Request{}, fmt.Errorf("the body is not a chat completion request: %w", err)
+	}
+	if req.Model == "" {
+		return Request{}, errors.New("model is missing")
+	}
+	for i, t := range req.Tools {
+		if t.Type != "function" || t.Function.Name == "" {
+			return Request{}, fmt.Errorf("tools[%d] is not a function with a name", i)
+		}
+	}
+	return req, nil
+}
+
+// Limit is the output limit asked for; 0 is none.
+func (r Request) Limit() int64 {
+	switch {
+	case r.MaxCompletionTokens != nil:
+		return *r.MaxCompletionTokens
+	case r.MaxTokens != nil:
+		return *r.MaxTokens
+	}
+	return 0
+}
+
+// Neutral is the request in the router's words.
+func (r Request) Neutral() provider.Request {
+	n := provider.Request{
+		Model: r.Model, MaxTokens: r.Limit(), TokenParam: model.MaxTokens,
+		Temperature: r.Temperature, Seed: r.Seed,
+	}
+	if r.MaxCompletionTokens != nil {
+		n.TokenParam = model.MaxCompletionTokens
+	}
+	for _, m := range r.Messages {
+		role := provider.Role(m.Role)
+		if role == "developer" { // OpenAI's newer word for system
+			role = provider.System
+		}
+		msg := provider.Message{Role: role, Content: string(m.Content), ToolCallID: m.ToolCallID}
+		for _, c := range m.ToolCalls {
+			msg.ToolCalls = append(msg.ToolCalls, provider.ToolCall{ID: c.ID, Name: c.Function.Name, Arguments: c.Function.Arguments})
+		}
+		n.Messages = append(n.Messages, msg)
+	}
+	for _, t := range r.Tools {
+		n.Tools = append(n.Tools, provider.Tool{Name: t.Function.Name, Description: t.Function.Description, Schema: t.Function.Parameters})
+	}
+	return n
+}

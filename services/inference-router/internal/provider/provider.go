@@ -1,0 +1,131 @@
+// Package provider is what the router needs of a place that runs models: one
+// call in neutral words, and errors that say what to do next. Adapters live
+// beside it, one package for each protocol, and pass providertest.
+//
+// It decides nothing: which model, how often, and who pays is the router's. An
+// adapter makes at most one call upstream for each Complete, so that nobody is
+// billed for a retry that the ledger never saw.
+package provider
+
+import (
+	"context"
+	"encoding/json"
+
+	"github.com/anima-run/anima/services/inference-router/internal/model"
+)
+
+// Provider runs models. Its methods may be called concurrently.
+type Provider interface {
+	// Name of the provider as the registry knows it.
+	Name() string
+	// Complete makes one call and returns when its last byte was read. It gives
+	// each piece of text to onDelta, in order and on the caller's goroutine; an
+	// error of onDelta ends the call and is in the chain of the error returned.
+	// onDelta may be nil. The context's deadline covers the whole answer.
+	//
+	// Errors are [*Error]. With an error the Response holds what had arrived
+	// until then, with usage estimated: a provider bills a broken stream too.
+	// It is zero when the provider had not begun to answer.
+	Complete(ctx context.Context, req Request, onDelta func(string) error) (Response, error)
+	// Models lists the ids that the provider serves, sorted. Errors are [*Error].
+	Models(ctx context.Context) ([]string, error)
+}
+
+// Role is who speaks in a message.
+type Role string
+
+// The four roles.
+const (
+	System    Role = "system"
+	User      Role = "user"
+	Assistant Role = "assistant"
+	ToolRole  Role = "tool"
+)
+
+// Message is one message of a prompt.
+type Message struct {
+	Role       Role
+	Content    string
+	ToolCalls  []ToolCall // of an assistant
+	ToolCallID string     // of a tool's result: the call that it answers
+}
+
+// ToolCall is a call that a model asked for. Arguments is the model's own text
+// and may not be JSON.
+type ToolCall struct{ ID, Name, Arguments string }
+
+// Tool is a tool as a model is told about it.
+type Tool struct {
+	Name        string
+	Description string
+	Schema      json.RawMessage // JSON Schema of the arguments; empty: no arguments
+}
+
+// Request is one call.
+type Request struct {
+	Model       string
+	Messages    []Message
+	Tools       []Tool
+	MaxTokens   int64            // output limit; 0 sends none
+	TokenParam  model.TokenParam // where the limit goes; zero is max_tokens
+	Temperature *float64         // nil leaves it to the provider
+	Seed        *int64           // nil sends none
+}
+
+// Estimate is about how many tokens the prompt is, with tool definitions and
+// tool-call arguments (spec 6.9). See [model.Tokens] for how far to trust it.
+func (r Request) Estimate() int64 {
+	var total int64
+	for _, m := range r.Messages {
+		total += model.MessageTokens + model.Tokens(m.Content) + callTokens(m.ToolCalls)
+	}
+	for _, t := range r.Tools {
+		total += model.ToolTokens + model.Tokens(t.Name) + model.Tokens(t.Description) + model.Tokens(string(t.Schema))
+	}
+	return total
+}
+
+// Usage is what a call consumed, in tokens.
+type Usage struct {
+	Input       int64 // the whole prompt
+	CachedInput int64 // of Input, read from the provider's cache
+	Output      int64 // the whole answer
+	Reasoning   int64 // of Output, not shown
+	Estimated   bool  // the provider did not say; counted here
+}
+
+// Finish reasons that adapters translate their own into. Others pass unchanged.
+const (
+	FinishStop      = "stop"
+	FinishToolCalls = "tool_calls"
+	FinishLength    = "length"
+	FinishFilter    = "content_filter"
+)
+
+// Response is a model's answer.
+type Response struct {
+	ID        string // the provider's
+	Model     string // as the provider names it
+	Text      string
+	ToolCalls []ToolCall
+	Finish    string
+	Usage     Usage
+}
+
+// Estimate is usage counted from the texts, for a provider that did not report
+// it. Reasoning that was not shown is not in it.
+func Estimate(req Request, res Response) Usage {
+	return Usage{
+		Input:     req.Estimate(),
+		Output:    model.Tokens(res.Text) + callTokens(res.ToolCalls),
+		Estimated: true,
+	}
+}
+
+func callTokens(calls []ToolCall) int64 {
+	var total int64
+	for _, c := range calls {
+		total += model.MessageTokens + model.Tokens(c.Name) + model.Tokens(c.Arguments)
+	}
+	return total
+}

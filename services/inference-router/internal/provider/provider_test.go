@@ -1,0 +1,198 @@
+package provider_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/anima-run/anima/services/inference-router/internal/provider"
+)
+
+// V-17, the form for OpenAI and others.
+func TestMerge(t *testing.T) {
+	t.Parallel()
+	in := []provider.Message{
+		{Role: "system", Content: "S1"},
+		{Role: "system", Content: "S2"},
+		{Role: "user", Content: "A"},
+		{Role: "user", Content: "B"},
+		{Role: "assistant", Content: "c1", ToolCalls: []provider.ToolCall{{ID: "1"}}},
+		{Role: "assistant", Content: "c2", ToolCalls: []provider.ToolCall{{ID: "2"}}},
+		{Role: "tool", Content: "r1", ToolCallID: "1"},
+		{Role: "tool", Content: "r2", ToolCallID: "2"},
+		{Role: "user", Content: "D"},
+	}
+	want := []provider.Message{
+		in[0], in[1],
+		{Role: "user", Content: "A\nB"},
+		{Role: "assistant", Content: "c1\nc2", ToolCalls: []provider.ToolCall{{ID: "1"}, {ID: "2"}}},
+		in[6], in[7], in[8],
+	}
+	got, err := provider.Merge(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if in[2].Content != "A" || len(in[4].ToolCalls) != 1 {
+		t.Error("the input changed")
+	}
+}
+
+func TestMergeRefuses(t *testing.T) {
+	t.Parallel()
+	if _, err := provider.Merge(nil); !errors.Is(err, provider.ErrNoMessages) {
+		t.Errorf("empty: got %v, want %v", err, provider.ErrNoMessages)
+	}
+	if _, err := provider.Merge([]provider.Message{{Role: "developer"}}); err == nil {
+		t.Error("unknown role: got no error")
+	}
+}
+
+func TestMergeKeepsEveryCallAndAlternates(t *testing.T) {
+	t.Parallel()
+	roles := rapid.SampledFrom([]provider.Role{"system", "user", "assistant", "tool"})
+	rapid.Check(t, func(t *rapid.T) {
+		in := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) provider.Message {
+			m := provider.Message{Role: roles.Draw(t, "role"), Content: rapid.StringN(0, 3, -1).Draw(t, "content")}
+			if m.Role == provider.Assistant {
+				for range rapid.IntRange(0, 2).Draw(t, "calls") {
+					m.ToolCalls = append(m.ToolCalls, provider.ToolCall{ID: rapid.String().Draw(t, "id")})
+				}
+			}
+			return m
+		}), 1, 20).Draw(t, "messages")
+		out, err := provider.Merge(in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var before, after []string
+		for _, m := range in {
+			for _, c := range m.ToolCalls {
+				before = append(before, c.ID)
+			}
+		}
+		for i, m := range out {
+			for _, c := range m.ToolCalls {
+				after = append(after, c.ID)
+			}
+			if i > 0 && m.Role == out[i-1].Role && (m.Role == provider.User || m.Role == provider.Assistant) {
+				t.Fatalf("messages %d and %d are both of %s", i-1, i, m.Role)
+			}
+		}
+		if diff := cmp.Diff(before, after); diff != "" {
+			t.Fatalf("calls (-in +out):\n%s", diff)
+		}
+	})
+}
+
+func TestKindOfStatus(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		status        int
+		code, message string
+		want          provider.Kind
+	}{
+		{429, "rate_limit_exceeded", "", provider.RateLimited},
+		{429, "insufficient_quota", "", provider.Failover},
+		{402, "", "", provider.Failover},
+		{500, "", "", provider.RetrySame},
+		{503, "", "", provider.RetrySame},
+		{529, "", "", provider.RetrySame},
+		{408, "", "", provider.RetrySame},
+		{502, "", "", provider.Failover},
+		{504, "", "", provider.Failover},
+		{404, "model_not_found", "", provider.Failover},
+		{401, "", "", provider.Auth},
+		{403, "", "", provider.Auth},
+		{400, "", "bad schema", provider.Fatal},
+		{422, "", "", provider.Fatal},
+		{400, "context_length_exceeded", "", provider.ContextTooLong},
+		{400, "", "This model's maximum context length is 8192 tokens", provider.ContextTooLong},
+		{413, "", "", provider.ContextTooLong},
+		{200, "", "", provider.Failover},
+	} {
+		if got := provider.KindOfStatus(c.status, c.code, c.message); got != c.want {
+			t.Errorf("%d %q %q: got %s, want %s", c.status, c.code, c.message, got, c.want)
+		}
+	}
+}
+
+func TestRetryAfter(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
+	for _, c := range []struct {
+		name, value string
+		want        time.Duration
+	}{
+		{"Retry-After", "2", 2 * time.Second},
+		{"Retry-After", "0.5", 500 * time.Millisecond},
+		{"Retry-After", "Sun, 01 Nov 2026 12:00:30 GMT", 30 * time.Second},
+		{"Retry-After", "Sun, 01 Nov 2026 11:00:00 GMT", 0},
+		{"Retry-After", "-1", 0},
+		{"Retry-After", "soon", 0},
+		{"Retry-After", "NaN", 0},
+		{"Retry-After", "1e300", 24 * time.Hour},
+		{"Retry-After-Ms", "250", 250 * time.Millisecond},
+	} {
+		h := http.Header{}
+		h.Set(c.name, c.value)
+		if got := provider.RetryAfter(h, now); got != c.want {
+			t.Errorf("%s: %s: got %s, want %s", c.name, c.value, got, c.want)
+		}
+	}
+}
+
+func TestClean(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]string{
+		"key sk-secret is\nwrong":       "key *** is wrong",
+		strings.Repeat("é", 400):        strings.Repeat("é", 250) + "…",
+		"a\xffb":                        "a?b",
+		"an empty secret cuts nothing.": "an empty secret cuts nothing.",
+	} {
+		if got := provider.Clean(in, "sk-secret", ""); got != want {
+			t.Errorf("%q: got %q, want %q", in, got, want)
+		}
+	}
+}
+
+func TestStopped(t *testing.T) {
+	t.Parallel()
+	err := fmt.Errorf("turn: %w", provider.Stopped("p", context.DeadlineExceeded))
+	if provider.KindOf(err) != provider.Canceled || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got kind %q, chain %v", provider.KindOf(err), err)
+	}
+	if got := provider.KindOf(errors.New("other")); got != "" {
+		t.Errorf("foreign error: got kind %q", got)
+	}
+}
+
+// Spec 6.9: schemas and arguments are part of the prompt.
+func TestEstimateCountsEverything(t *testing.T) {
+	t.Parallel()
+	req := provider.Request{Messages: []provider.Message{{Role: "user", Content: "abcd"}}}
+	if got := req.Estimate(); got != 5 {
+		t.Errorf("one message: got %d, want 4 around it and 1 in it", got)
+	}
+	req.Tools = []provider.Tool{{Name: "exec", Description: "abcdefgh", Schema: []byte(`{"a":1}`)}}
+	if got := req.Estimate(); got != 5+8+1+2+2 {
+		t.Errorf("with a tool: got %d, want 18", got)
+	}
+	req.Messages = append(req.Messages, provider.Message{Role: "assistant", ToolCalls: []provider.ToolCall{{Name: "exec", Arguments: "{}"}}})
+	if got := req.Estimate(); got != 18+4+4+1+1 {
+		t.Errorf("with a call: got %d, want 28", got)
+	}
+	got := provider.Estimate(req, provider.Response{Text: "abcde"})
+	if want := (provider.Usage{Input: 28, Output: 2, Estimated: true}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}

@@ -1,0 +1,44 @@
+package provider
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// ErrNoMessages is the error of an empty prompt.
+var ErrNoMessages = errors.New("a prompt needs at least one message")
+
+// Merge joins consecutive messages of the same speaker, which some providers
+// refuse: user with user and assistant with assistant, texts on their own lines,
+// tool calls one after the other (spec 6.5). System and tool messages stay as
+// they are. The input does not change. It refuses an empty prompt
+// ([ErrNoMessages]) and a role that is none of the four.
+func Merge(messages []Message) ([]Message, error) {
+	if len(messages) == 0 {
+		return nil, ErrNoMessages
+	}
+	merged := make([]Message, 0, len(messages))
+	for i, m := range messages {
+		switch m.Role {
+		case System, ToolRole:
+			merged = append(merged, m)
+			continue
+		case User, Assistant:
+		default:
+			return nil, fmt.Errorf("message %d: role %q is none of system, user, assistant, tool", i, m.Role)
+		}
+		if len(merged) == 0 || merged[len(merged)-1].Role != m.Role {
+			m.ToolCalls = slices.Clone(m.ToolCalls)
+			merged = append(merged, m)
+			continue
+		}
+		last := &merged[len(merged)-1]
+		if last.Content != "" && m.Content != "" {
+			last.Content += "\n"
+		}
+		last.Content += m.Content
+		last.ToolCalls = append(last.ToolCalls, m.ToolCalls...)
+	}
+	return merged, nil
+}

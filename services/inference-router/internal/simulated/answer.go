@@ -1,0 +1,193 @@
+package simulated
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/anima-run/anima/services/inference-router/internal/model"
+	"github.com/anima-run/anima/services/inference-router/internal/provider"
+)
+
+// maxQuote is how much of a message a template sees, in bytes.
+const maxQuote = 400
+
+// moment is where a conversation stands: what the next answer depends on.
+type moment struct {
+	user, system, toolResult string
+	answered                 int // assistant messages after the last user message
+}
+
+func momentOf(messages []provider.Message) moment {
+	var m moment
+	var system []string
+	for _, msg := range messages {
+		switch msg.Role {
+		case provider.System:
+			system = append(system, msg.Content)
+		case provider.User:
+			m.user, m.toolResult, m.answered = msg.Content, "", 0
+		case provider.Assistant:
+			m.answered++
+		case provider.ToolRole:
+			m.toolResult = msg.Content
+		}
+	}
+	m.system = strings.Join(system, "\n")
+	return m
+}
+
+// choose finds the rule and the step for a request. Without a step the
+// conversation is past its end and the text is all there is.
+func (p *play) choose(req provider.Request) (chosen *step, sc scene, text string, err error) {
+	m := momentOf(req.Messages)
+	sc = scene{User: quote(m.user), ToolResult: quote(m.toolResult)}
+	var steps []*step
+	for _, r := range p.rules {
+		if r.system != nil && !r.system.MatchString(m.system) {
+			continue
+		}
+		sc.Match = []string{m.user}
+		if r.lastUser != nil {
+			if sc.Match = r.lastUser.FindStringSubmatch(m.user); sc.Match == nil {
+				continue
+			}
+		}
+		steps = playable(r.steps, req.Tools)
+		break
+	}
+	if m.answered < len(steps) {
+		return steps[m.answered], sc, "", nil
+	}
+	if len(steps) > 0 {
+		if text, _, err = steps[len(steps)-1].render(sc); err != nil {
+			return nil, sc, "", err
+		}
+	}
+	if text == "" {
+		text = "Done."
+	}
+	return nil, sc, text, nil
+}
+
+// playable leaves out the steps that only call tools that are not offered. The
+// offer is the same in each request of a conversation, and so is the result.
+func playable(steps []*step, tools []provider.Tool) []*step {
+	var out []*step
+	for _, s := range steps {
+		if len(s.calls) == 0 || slices.ContainsFunc(s.calls, func(c callTemplate) bool { return offered(tools, c.name) }) {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+func offered(tools []provider.Tool, name string) bool {
+	return slices.ContainsFunc(tools, func(t provider.Tool) bool { return t.Name == name })
+}
+
+// answer writes the response to a request. It is the same for the same request.
+func (p *play) answer(req provider.Request, s *step, sc scene, text string) (provider.Response, error) {
+	digest, err := digestOf(req)
+	if err != nil {
+		return provider.Response{}, err
+	}
+	res := provider.Response{ID: "chatcmpl-" + digest[:24], Model: req.Model, Text: text, Finish: provider.FinishStop}
+	if s != nil {
+		var arguments []string
+		if res.Text, arguments, err = s.render(sc); err != nil {
+			return provider.Response{}, err
+		}
+		for i, c := range s.calls {
+			if !offered(req.Tools, c.name) {
+				continue
+			}
+			sum := sha256.Sum256(fmt.Appendf(nil, "%s/%d", digest, i))
+			res.ToolCalls = append(res.ToolCalls, provider.ToolCall{
+				ID: "call_" + hex.EncodeToString(sum[:12]), Name: c.name, Arguments: arguments[i],
+			})
+			res.Finish = provider.FinishToolCalls
+		}
+	}
+	fit(req, &res)
+	res.Usage = provider.Estimate(req, res)
+	res.Usage.Estimated = false // it is this model's own count
+	return res, nil
+}
+
+// fit keeps the answer within the request's output limit, so that it never costs
+// more than was held for it: whole calls go first, then text.
+func fit(req provider.Request, res *provider.Response) {
+	over := func() bool { return req.MaxTokens > 0 && provider.Estimate(req, *res).Output > req.MaxTokens }
+	if !over() {
+		return
+	}
+	res.Finish = provider.FinishLength
+	for len(res.ToolCalls) > 0 && over() {
+		res.ToolCalls = res.ToolCalls[:len(res.ToolCalls)-1]
+	}
+	if len(res.ToolCalls) == 0 {
+		res.ToolCalls = nil
+	}
+	for over() {
+		// Tokens over the limit are at least as many characters too many.
+		excess := int(model.Tokens(res.Text) - req.MaxTokens)
+		for range excess {
+			_, size := utf8.DecodeLastRuneInString(res.Text)
+			res.Text = res.Text[:len(res.Text)-size]
+		}
+	}
+}
+
+// digestOf names a request by everything that the model reads in it.
+func digestOf(req provider.Request) (string, error) {
+	h := sha256.New()
+	if err := json.NewEncoder(h).Encode([]any{req.Model, req.Messages, req.MaxTokens}); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+func quote(s string) string {
+	s = strings.TrimSpace(s)
+	if len(s) <= maxQuote {
+		return s
+	}
+	cut := maxQuote
+	for !utf8.RuneStart(s[cut]) {
+		cut--
+	}
+	return s[:cut] + "…"
+}
+
+// paired checks what OpenAI checks of a history: each tool call is answered by
+// tool messages right after it, and no tool message answers anything else.
+func paired(messages []provider.Message) error {
+	open := map[string]bool{}
+	for i, m := range messages {
+		if m.Role == provider.ToolRole {
+			if !open[m.ToolCallID] {
+				return fmt.Errorf("messages[%d]: role 'tool' must answer a tool call of the message before, there is none with id %q", i, m.ToolCallID)
+			}
+			delete(open, m.ToolCallID)
+			continue
+		}
+		if len(open) > 0 {
+			return fmt.Errorf("messages[%d]: %d tool calls before it have no tool message", i, len(open))
+		}
+		for _, c := range m.ToolCalls {
+			if c.ID == "" || open[c.ID] {
+				return fmt.Errorf("messages[%d]: tool call id %q is empty or used twice", i, c.ID)
+			}
+			open[c.ID] = true
+		}
+	}
+	if len(open) > 0 {
+		return fmt.Errorf("the last %d tool calls have no tool message", len(open))
+	}
+	return nil
+}

@@ -1,0 +1,235 @@
+package simulated
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"text/template"
+)
+
+// play is a script ready to answer.
+type play struct {
+	script Script
+	rules  []rule // the default is the last one and matches everything
+}
+
+type rule struct {
+	lastUser, system *regexp.Regexp // nil matches everything
+	steps            []*step
+}
+
+type step struct {
+	Step
+	text  *template.Template
+	calls []callTemplate
+}
+
+type callTemplate struct {
+	name      string
+	arguments any // decoded JSON in which strings are templates
+}
+
+// scene is what templates see.
+type scene struct {
+	User, ToolResult string
+	Match            []string
+}
+
+func compile(s Script) (*play, error) {
+	if s.Model == "" {
+		return nil, errors.New("the script has no model")
+	}
+	if s.ContextWindow < 0 {
+		return nil, errors.New("context_window cannot be negative")
+	}
+	p := &play{script: s}
+	for i, r := range s.Rules {
+		if r.When == (When{}) {
+			return nil, fmt.Errorf("rules[%d]: when needs last_user or system; what matches everything is the default", i)
+		}
+		if len(r.Steps) == 0 {
+			return nil, fmt.Errorf("rules[%d]: it has no steps", i)
+		}
+		c, err := compileRule(r.When, r.Plot)
+		if err != nil {
+			return nil, fmt.Errorf("rules[%d]: %w", i, err)
+		}
+		p.rules = append(p.rules, c)
+	}
+	c, err := compileRule(When{}, s.Default)
+	if err != nil {
+		return nil, fmt.Errorf("default: %w", err)
+	}
+	p.rules = append(p.rules, c)
+	return p, nil
+}
+
+func compileRule(w When, plot Plot) (rule, error) {
+	var r rule
+	var err error
+	if w.LastUser != "" {
+		if r.lastUser, err = regexp.Compile(w.LastUser); err != nil {
+			return r, fmt.Errorf("last_user: %w", err)
+		}
+	}
+	if w.System != "" {
+		if r.system, err = regexp.Compile(w.System); err != nil {
+			return r, fmt.Errorf("system: %w", err)
+		}
+	}
+	groups := 1
+	if r.lastUser != nil {
+		groups = r.lastUser.NumSubexp() + 1
+	}
+	rehearsal := scene{Match: make([]string, groups)}
+	for i, s := range plot.Steps {
+		c, err := compileStep(s)
+		if err == nil {
+			_, _, err = c.render(rehearsal) // finds groups that do not exist
+		}
+		if err != nil {
+			return r, fmt.Errorf("steps[%d]: %w", i, err)
+		}
+		r.steps = append(r.steps, c)
+	}
+	return r, nil
+}
+
+func compileStep(s Step) (*step, error) {
+	c := &step{Step: s}
+	if s.DelayMS < 0 || s.DeltaMS < 0 {
+		return nil, errors.New("delays cannot be negative")
+	}
+	if f := s.Error; f != nil && (f.Status < 400 || f.Status > 599 || f.RetryAfter < 0 || f.Times < 0) {
+		return nil, errors.New("error: status is 400 to 599, retry_after and times are not negative")
+	}
+	if s.Text == "" && len(s.ToolCalls) == 0 && (s.Error == nil || s.Error.Times > 0) {
+		return nil, errors.New("it has neither text nor tool_calls, nor an error that stays")
+	}
+	var err error
+	if c.text, err = newTemplate(s.Text); err != nil {
+		return nil, fmt.Errorf("text: %w", err)
+	}
+	for i, call := range s.ToolCalls {
+		if call.Name == "" {
+			return nil, fmt.Errorf("tool_calls[%d]: it has no name", i)
+		}
+		arguments, err := compileArguments(call.Arguments)
+		if err != nil {
+			return nil, fmt.Errorf("tool_calls[%d]: %w", i, err)
+		}
+		c.calls = append(c.calls, callTemplate{name: call.Name, arguments: arguments})
+	}
+	return c, nil
+}
+
+func compileArguments(data json.RawMessage) (any, error) {
+	if len(data) == 0 {
+		return map[string]any{}, nil
+	}
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.UseNumber()
+	var object map[string]any
+	if err := d.Decode(&object); err != nil || object == nil {
+		return nil, errors.New("arguments is not a JSON object")
+	}
+	return mapStrings(object, func(s string) (any, error) { return newTemplate(s) })
+}
+
+// newTemplate fails on a key or a group that is not there instead of writing
+// "<no value>".
+func newTemplate(text string) (*template.Template, error) {
+	return template.New("").Option("missingkey=error").Parse(text)
+}
+
+// mapStrings is the value with f over every string in it that is not a key;
+// templates count as strings once compiled.
+func mapStrings(v any, f func(string) (any, error)) (any, error) {
+	switch v := v.(type) {
+	case string:
+		return f(v)
+	case map[string]any:
+		out := make(map[string]any, len(v))
+		for k, e := range v {
+			mapped, err := mapStrings(e, f)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", k, err)
+			}
+			out[k] = mapped
+		}
+		return out, nil
+	case []any:
+		out := make([]any, len(v))
+		for i, e := range v {
+			mapped, err := mapStrings(e, f)
+			if err != nil {
+				return nil, fmt.Errorf("[%d]: %w", i, err)
+			}
+			out[i] = mapped
+		}
+		return out, nil
+	}
+	return v, nil
+}
+
+// render is the step's text and the arguments of its calls, in order.
+func (s *step) render(sc scene) (string, []string, error) {
+	text, err := execute(s.text, sc)
+	if err != nil {
+		return "", nil, fmt.Errorf("text: %w", err)
+	}
+	var arguments []string
+	for i, c := range s.calls {
+		filled, err := fill(c.arguments, sc)
+		if err != nil {
+			return "", nil, fmt.Errorf("tool_calls[%d]: %w", i, err)
+		}
+		data, err := json.Marshal(filled)
+		if err != nil {
+			return "", nil, fmt.Errorf("tool_calls[%d]: %w", i, err)
+		}
+		arguments = append(arguments, string(data))
+	}
+	return text, arguments, nil
+}
+
+// fill puts the scene into compiled arguments. A filled string stays a string
+// whatever it holds, so no text can become JSON of its own.
+func fill(v any, sc scene) (any, error) {
+	switch v := v.(type) {
+	case *template.Template:
+		return execute(v, sc)
+	case map[string]any:
+		out := make(map[string]any, len(v))
+		for k, e := range v {
+			filled, err := fill(e, sc)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", k, err)
+			}
+			out[k] = filled
+		}
+		return out, nil
+	case []any:
+		out := make([]any, len(v))
+		for i, e := range v {
+			filled, err := fill(e, sc)
+			if err != nil {
+				return nil, err
+			}
+			out[i] = filled
+		}
+		return out, nil
+	}
+	return v, nil
+}
+
+func execute(t *template.Template, sc scene) (string, error) {
+	var b strings.Builder
+	if err := t.Execute(&b, sc); err != nil {
+		return "", err
+	}
+	return b.String(), nil
+}

@@ -1,0 +1,449 @@
+package simulated_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	sdk "github.com/openai/openai-go/v3"
+	"github.com/openai/openai-go/v3/option"
+
+	"github.com/anima-run/anima/services/inference-router/internal/provider"
+	"github.com/anima-run/anima/services/inference-router/internal/provider/openai"
+	"github.com/anima-run/anima/services/inference-router/internal/simulated"
+)
+
+func now() time.Time { return time.Unix(1_800_000_000, 0) }
+
+// serve plays a script on a port of its own and gives its base URL.
+func serve(t *testing.T, script simulated.Script) string {
+	t.Helper()
+	h, err := simulated.New(script, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := simulated.Listen(t.Context(), "127.0.0.1:0", h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s.URL()
+}
+
+func parse(t *testing.T, script string) simulated.Script {
+	t.Helper()
+	s, err := simulated.Parse([]byte(script))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func byDefault(t *testing.T) simulated.Script {
+	t.Helper()
+	s, err := simulated.Default()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func adapter(t *testing.T, url string) provider.Provider {
+	t.Helper()
+	p, err := openai.New(openai.Config{Name: "simulated", BaseURL: url, HTTP: &http.Client{Transport: &http.Transport{}}, Now: now})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// client is OpenAI's own, without the environment.
+func client(url string) sdk.ChatCompletionService {
+	return sdk.NewChatCompletionService(option.WithBaseURL(url), option.WithMaxRetries(0),
+		option.WithHTTPClient(&http.Client{Transport: &http.Transport{}}))
+}
+
+func ask(text string) sdk.ChatCompletionNewParams {
+	return sdk.ChatCompletionNewParams{
+		Model:    "anima-sim-1",
+		Messages: []sdk.ChatCompletionMessageParamUnion{sdk.UserMessage(text)},
+		Tools: []sdk.ChatCompletionToolUnionParam{
+			sdk.ChatCompletionFunctionTool(sdk.FunctionDefinitionParam{Name: "write_file"}),
+			sdk.ChatCompletionFunctionTool(sdk.FunctionDefinitionParam{Name: "exec"}),
+		},
+	}
+}
+
+func TestOfficialClientPlain(t *testing.T) {
+	t.Parallel()
+	c := client(serve(t, byDefault(t)))
+	got, err := c.New(t.Context(), ask("please write a report"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	choice := got.Choices[0]
+	if choice.FinishReason != "tool_calls" || len(choice.Message.ToolCalls) != 1 || got.Created != now().Unix() {
+		t.Fatalf("got %s", got.RawJSON())
+	}
+	call := choice.Message.ToolCalls[0]
+	var arguments struct {
+		Path    string `json:"path"`
+		Content string `json:"content"`
+	}
+	if err := json.Unmarshal([]byte(call.Function.Arguments), &arguments); err != nil {
+		t.Fatal(err)
+	}
+	if call.Function.Name != "write_file" || arguments.Path != "notes.txt" || !strings.Contains(arguments.Content, "please write a report") {
+		t.Errorf("got %s %s", call.Function.Name, call.Function.Arguments)
+	}
+	if u := got.Usage; u.PromptTokens == 0 || u.CompletionTokens == 0 || u.TotalTokens != u.PromptTokens+u.CompletionTokens {
+		t.Errorf("usage: got %s", u.RawJSON())
+	}
+}
+
+// A stream says the same as a whole answer, in pieces.
+func TestOfficialClientStream(t *testing.T) {
+	t.Parallel()
+	c := client(serve(t, byDefault(t)))
+	whole, err := c.New(t.Context(), ask("please write a report"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	params := ask("please write a report")
+	params.StreamOptions.IncludeUsage = sdk.Bool(true)
+	stream := c.NewStreaming(t.Context(), params)
+	var acc sdk.ChatCompletionAccumulator
+	chunks := 0
+	for stream.Next() {
+		acc.AddChunk(stream.Current())
+		chunks++
+	}
+	if err := stream.Err(); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := acc.Choices[0].Message.Content, whole.Choices[0].Message.Content; got != want {
+		t.Errorf("text: got %q, want %q", got, want)
+	}
+	got, want := acc.Choices[0].Message.ToolCalls[0], whole.Choices[0].Message.ToolCalls[0]
+	if got.ID != want.ID || got.Function.Name != want.Function.Name || got.Function.Arguments != want.Function.Arguments {
+		t.Errorf("call: got %+v, want %+v", got, want)
+	}
+	if acc.Usage.TotalTokens != whole.Usage.TotalTokens || acc.ID != whole.ID {
+		t.Errorf("usage and id: got %d %s, want %d %s", acc.Usage.TotalTokens, acc.ID, whole.Usage.TotalTokens, whole.ID)
+	}
+	if chunks < 8 {
+		t.Errorf("got %d chunks, want the answer in pieces", chunks)
+	}
+}
+
+func TestModels(t *testing.T) {
+	t.Parallel()
+	got, err := adapter(t, serve(t, parse(t, `{"model":"m","aliases":["b","a"]}`))).Models(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"a", "b", "m"}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+var allTools = []provider.Tool{
+	{Name: "write_file"}, {Name: "exec"}, {Name: "check_credits"}, {Name: "remember_fact"}, {Name: "send_message"}, {Name: "sleep"},
+}
+
+// converse plays a conversation to its end as the loop would: every call is
+// answered with "result of <tool>".
+func converse(t *testing.T, p provider.Provider, text string) []provider.Response {
+	t.Helper()
+	req := provider.Request{
+		Model:    "anima-sim-1",
+		Messages: []provider.Message{{Role: provider.System, Content: "you are an agent"}, {Role: provider.User, Content: text}},
+		Tools:    allTools,
+	}
+	var all []provider.Response
+	for range 10 {
+		res, err := p.Complete(t.Context(), req, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, res)
+		if len(res.ToolCalls) == 0 {
+			return all
+		}
+		req.Messages = append(req.Messages, provider.Message{Role: provider.Assistant, Content: res.Text, ToolCalls: res.ToolCalls})
+		for _, c := range res.ToolCalls {
+			req.Messages = append(req.Messages, provider.Message{Role: provider.ToolRole, ToolCallID: c.ID, Content: "result of " + c.Name})
+		}
+	}
+	t.Fatalf("%q does not come to an end", text)
+	return nil
+}
+
+func TestDefaultScript(t *testing.T) {
+	t.Parallel()
+	p := adapter(t, serve(t, byDefault(t)))
+	const peer = "0x00000000000000000000000000000000000000Aa"
+	for _, c := range []struct {
+		text  string
+		calls []string // name and arguments, in order
+		last  string   // in the final text
+	}{
+		{"Research the history of tea.", []string{
+			"write_file Research the history", `exec {"command":"wc -w notes.txt"}`, "check_credits {}", "remember_fact history of tea",
+		}, "notes.txt"},
+		{"do something forbidden and write it down", []string{`exec {"command":"rm -rf /"}`, `exec {"command":"cat ~/.ssh/id_rsa"}`}, "result of exec"},
+		{"go to sleep", []string{`sleep {"duration_seconds":60,"reason":"asked to sleep"}`}, "sleep"},
+		{"tell " + peer + ": good \"work\"", []string{`send_message {"content":"good \"work\"","to_address":"` + peer + `"}`}, "result of send_message"},
+		{"Greet " + peer, []string{`send_message {"content":"Hello from a fellow agent.","to_address":"` + peer + `"}`}, peer},
+		{"[message from peer " + peer + "]\n> tell 0x1 to sleep", nil, `from ` + peer + `: "tell 0x1 to sleep"`},
+		{"[wake] inbox\n\n[message from peer " + peer + " (bob)]\n> write to me", nil, `"write to me"`},
+		{"[wake] alarm: slept enough", nil, "awake (alarm: slept enough)"},
+		{"hello {{.User}}", nil, `"hello {{.User}}"`},
+	} {
+		all := converse(t, p, c.text)
+		var calls []provider.ToolCall
+		for _, res := range all {
+			calls = append(calls, res.ToolCalls...)
+		}
+		if len(calls) != len(c.calls) {
+			t.Errorf("%q: got calls %+v, want %q", c.text, calls, c.calls)
+			continue
+		}
+		for i, want := range c.calls {
+			name, arguments, _ := strings.Cut(want, " ")
+			if calls[i].Name != name || !strings.Contains(calls[i].Arguments, arguments) {
+				t.Errorf("%q: call %d: got %s %s, want %s", c.text, i, calls[i].Name, calls[i].Arguments, want)
+			}
+		}
+		if last := all[len(all)-1]; !strings.Contains(last.Text, c.last) || last.Finish != provider.FinishStop {
+			t.Errorf("%q: got %q (%s), want %q in it", c.text, last.Text, last.Finish, c.last)
+		}
+	}
+}
+
+// A restart, and a call made again, change nothing.
+func TestAnswersDependOnTheRequestAlone(t *testing.T) {
+	t.Parallel()
+	const text = "write about rivers"
+	first := adapter(t, serve(t, byDefault(t)))
+	one, two := converse(t, first, text), converse(t, first, text)
+	three := converse(t, adapter(t, serve(t, byDefault(t))), text)
+	if diff := cmp.Diff(one, two); diff != "" {
+		t.Errorf("again (-first +again):\n%s", diff)
+	}
+	if diff := cmp.Diff(one, three); diff != "" {
+		t.Errorf("after a restart (-first +again):\n%s", diff)
+	}
+	ids := map[string]bool{}
+	for _, res := range one {
+		for _, c := range res.ToolCalls {
+			if ids[c.ID] || !strings.HasPrefix(c.ID, "call_") {
+				t.Errorf("call id %q comes twice or is odd", c.ID)
+			}
+			ids[c.ID] = true
+		}
+	}
+}
+
+func TestToolsThatAreNotOffered(t *testing.T) {
+	t.Parallel()
+	p := adapter(t, serve(t, byDefault(t)))
+	req := provider.Request{Model: "anima-sim-1", Messages: []provider.Message{{Role: provider.User, Content: "write"}}}
+	res, err := p.Complete(t.Context(), req, nil)
+	if err != nil || res.ToolCalls != nil || !strings.HasPrefix(res.Text, "Done.") {
+		t.Errorf("none: got %+v, %v; want the final words", res, err)
+	}
+	req.Tools = []provider.Tool{{Name: "check_credits"}}
+	res, err = p.Complete(t.Context(), req, nil)
+	if err != nil || len(res.ToolCalls) != 1 || res.ToolCalls[0].Name != "check_credits" {
+		t.Errorf("one: got %+v, %v; want check_credits first", res, err)
+	}
+}
+
+func TestSteps(t *testing.T) {
+	t.Parallel()
+	const script = `{"model":"anima-sim-1","rules":[
+		{"when":{"system":"pirate"},"steps":[{"text":"Arr."}]},
+		{"when":{"last_user":"^count"},"steps":[{"text":"one"},{"text":"two after {{.ToolResult}}"}]},
+		{"when":{"last_user":"^calls"},"steps":[{"tool_calls":[
+			{"name":"exec","arguments":{"list":["{{.User}}",{"n":12345678901234567890}],"flag":true}},{"name":"sleep"},{"name":"not_offered"}]}]}]}`
+	p := adapter(t, serve(t, parse(t, script)))
+	history := func(roles ...string) []provider.Message {
+		var out []provider.Message
+		for _, r := range roles {
+			role, content, _ := strings.Cut(r, ":")
+			out = append(out, provider.Message{Role: provider.Role(role), Content: content})
+		}
+		return out
+	}
+	for _, c := range []struct {
+		messages []provider.Message
+		want     string
+	}{
+		{history("user:count"), "one"},
+		{history("user:old", "assistant:a", "user:count"), "one"},
+		{history("user:count", "assistant:one"), "two after "},
+		{history("user:count", "assistant:one", "system:x", "assistant:two", "system:x"), "two after "},
+		{history("system:be a pirate", "user:count"), "Arr."},
+		{history("user:other"), "Done."},
+		{history("user:calls", "assistant:x"), "Done."},
+	} {
+		res, err := p.Complete(t.Context(), provider.Request{Model: "anima-sim-1", Messages: c.messages}, nil)
+		if err != nil || res.Text != c.want {
+			t.Errorf("%v: got %q, %v; want %q", c.messages, res.Text, err, c.want)
+		}
+	}
+	res, err := p.Complete(t.Context(), provider.Request{Model: "anima-sim-1", Messages: history(`user:calls "quoted"`), Tools: allTools}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []provider.ToolCall{
+		{Name: "exec", Arguments: `{"flag":true,"list":["calls \"quoted\"",{"n":12345678901234567890}]}`},
+		{Name: "sleep", Arguments: `{}`},
+	}
+	if diff := cmp.Diff(want, res.ToolCalls, cmpopts.IgnoreFields(provider.ToolCall{}, "ID")); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestOutputLimitHolds(t *testing.T) {
+	t.Parallel()
+	p := adapter(t, serve(t, byDefault(t)))
+	for _, limit := range []int64{1, 5, 20, 40, 80, 200} {
+		req := provider.Request{Model: "anima-sim-1", Messages: []provider.Message{{Role: provider.User, Content: "write 日本語"}}, Tools: allTools, MaxTokens: limit}
+		res, err := p.Complete(t.Context(), req, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if res.Usage.Output > limit || res.Usage.Estimated || res.Usage.Input != req.Estimate() {
+			t.Errorf("limit %d: got usage %+v, prompt %d", limit, res.Usage, req.Estimate())
+		}
+		if whole := len(res.ToolCalls) == 1; whole != (res.Finish == provider.FinishToolCalls) || (!whole && res.Finish != provider.FinishLength) {
+			t.Errorf("limit %d: got %d calls, finish %s", limit, len(res.ToolCalls), res.Finish)
+		}
+	}
+}
+
+func TestFaults(t *testing.T) {
+	t.Parallel()
+	const script = `{"model":"anima-sim-1","context_window":100,"rules":[
+		{"when":{"last_user":"twice"},"steps":[{"text":"at last","error":{"status":429,"retry_after":3,"code":"rate_limit_exceeded","times":2}}]},
+		{"when":{"last_user":"always"},"steps":[{"error":{"status":503}}]}]}`
+	p := adapter(t, serve(t, parse(t, script)))
+	complete := func(req provider.Request) (provider.Response, error) { return p.Complete(t.Context(), req, nil) }
+	say := func(text string) provider.Request {
+		return provider.Request{Model: "anima-sim-1", Messages: []provider.Message{{Role: provider.User, Content: text}}}
+	}
+	for i := range 2 {
+		_, err := complete(say("twice"))
+		var e *provider.Error
+		if !errors.As(err, &e) || e.Kind != provider.RateLimited || e.RetryAfter != 3*time.Second {
+			t.Errorf("time %d: got %v, want a rate limit", i+1, err)
+		}
+	}
+	if res, err := complete(say("twice")); err != nil || res.Text != "at last" {
+		t.Errorf("third time: got %q, %v", res.Text, err)
+	}
+	other := say("x")
+	other.Model = "gpt-5.2"
+	orphan := say("x")
+	orphan.Messages = append(orphan.Messages, provider.Message{Role: provider.ToolRole, ToolCallID: "c"})
+	unanswered := say("x")
+	unanswered.Messages = append(unanswered.Messages, provider.Message{Role: provider.Assistant, ToolCalls: []provider.ToolCall{{ID: "c", Name: "exec"}}})
+	interrupted := unanswered
+	interrupted.Messages = append(interrupted.Messages[:2:2], provider.Message{Role: provider.User, Content: "y"})
+	for name, c := range map[string]struct {
+		req  provider.Request
+		want provider.Kind
+	}{
+		"always":      {say("always"), provider.RetrySame},
+		"other model": {other, provider.Failover},
+		"too long":    {say(strings.Repeat("x", 500)), provider.ContextTooLong},
+		"orphan":      {orphan, provider.Fatal},
+		"unanswered":  {unanswered, provider.Fatal},
+		"interrupted": {interrupted, provider.Fatal},
+	} {
+		if _, err := complete(c.req); provider.KindOf(err) != c.want {
+			t.Errorf("%s: got %v, want %s", name, err, c.want)
+		}
+	}
+}
+
+// The cost of one call over loopback, adapter and simulated model together.
+func BenchmarkComplete(b *testing.B) {
+	script, err := simulated.Parse([]byte(`{"model":"m"}`))
+	if err != nil {
+		b.Fatal(err)
+	}
+	h, err := simulated.New(script, now)
+	if err != nil {
+		b.Fatal(err)
+	}
+	s, err := simulated.Listen(b.Context(), "127.0.0.1:0", h)
+	if err != nil {
+		b.Fatal(err)
+	}
+	p, err := openai.New(openai.Config{Name: "simulated", BaseURL: s.URL(), HTTP: &http.Client{Transport: &http.Transport{}}, Now: now})
+	if err != nil {
+		b.Fatal(err)
+	}
+	req := provider.Request{Model: "m", Messages: []provider.Message{{Role: provider.User, Content: "hi"}}, Tools: allTools}
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := p.Complete(b.Context(), req, nil); err != nil {
+			b.Fatal(err)
+		}
+	}
+	if err := s.Close(); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// Delays end with the client, and Close ends them too.
+func TestDelaysEnd(t *testing.T) {
+	t.Parallel()
+	const script = `{"model":"m","rules":[
+		{"when":{"last_user":"slow start"},"steps":[{"text":"x","delay_ms":3600000}]},
+		{"when":{"last_user":"slow text"},"steps":[{"text":"a text that is longer than one piece of a stream can be","delta_ms":3600000}]}]}`
+	h, err := simulated.New(parse(t, script), now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := simulated.Listen(t.Context(), "127.0.0.1:0", h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := adapter(t, s.URL())
+	req := func(text string) provider.Request {
+		return provider.Request{Model: "m", Messages: []provider.Message{{Role: provider.User, Content: text}}}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := p.Complete(ctx, req("slow start"), nil); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("slow start: got %v, want the deadline", err)
+	}
+	closed := make(chan error, 1)
+	_, err = p.Complete(t.Context(), req("slow text"), func(string) error {
+		go func() { closed <- s.Close() }()
+		return nil
+	})
+	if provider.KindOf(err) != provider.Failover {
+		t.Errorf("slow text: got %v, want a broken stream", err)
+	}
+	if err := <-closed; err != nil {
+		t.Errorf("close: %v", err)
+	}
+	if _, err := p.Models(t.Context()); provider.KindOf(err) != provider.Failover {
+		t.Errorf("after close: got %v", err)
+	}
+}

@@ -1,0 +1,110 @@
+// Package sqlstore keeps what model calls cost and what they answered, the same
+// statements on SQLite and Postgres.
+package sqlstore
+
+import (
+	"context"
+	"embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/outbox"
+	"github.com/anima-run/anima/pkg/sqldb"
+)
+
+//go:embed migrations/*.sql
+var files embed.FS
+
+// Migrations of the store, the outbox's included.
+func Migrations() fs.FS {
+	sub, err := fs.Sub(files, "migrations")
+	if err != nil {
+		panic(err) // the folder is embedded above
+	}
+	return outbox.WithMigrations(sub)
+}
+
+// Store is safe for concurrent use.
+type Store struct{ db *sqldb.DB }
+
+// New returns a store on a migrated database.
+func New(db *sqldb.DB) *Store { return &Store{db: db} }
+
+// Paid is one call with its answer.
+type Paid struct {
+	Call   api.Completed
+	Hold   string // the hold that it is paid from; "" for a free call
+	Trace  string
+	Answer api.Completion
+}
+
+// Record stores a call and announces it, in one transaction. A call that is
+// stored already is left as it is, and is what Record returns: of two replicas
+// that answered the same question, the first is right.
+func (s *Store) Record(ctx context.Context, p Paid) (Paid, error) {
+	answer, err := api.Encode(p.Answer)
+	if err != nil {
+		return p, err
+	}
+	c := p.Call
+	stored := true
+	err = sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
+		res, err := tx.ExecContext(ctx, `insert into inference_costs (id, agent, session_id, turn_id, model, provider, input_tokens, output_tokens,
+				cost, hold, latency_ms, tier, task_type, trace, answer, created_at)
+			values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16) on conflict (id) do nothing`,
+			c.ID, c.Agent, c.Session, c.Turn, c.Model, c.Provider, c.InputTokens, c.OutputTokens, int64(c.Cost), p.Hold, c.LatencyMS,
+			string(c.Tier), string(c.Task), p.Trace, string(answer), c.At)
+		if err != nil {
+			return err
+		}
+		n, err := res.RowsAffected()
+		if err != nil {
+			return err
+		}
+		if stored = n == 1; !stored {
+			return nil
+		}
+		return outbox.Add(ctx, tx, "completed/"+c.ID, c)
+	})
+	if err != nil || stored {
+		return p, err
+	}
+	first, found, err := s.Find(ctx, c.ID)
+	if err == nil && !found {
+		err = fmt.Errorf("call %s is neither stored nor new", c.ID)
+	}
+	return first, err
+}
+
+// Find returns the stored call with an id, if there is one.
+func (s *Store) Find(ctx context.Context, id string) (Paid, bool, error) {
+	return s.find(ctx, `id = $1`, id)
+}
+
+// FindByHold returns the stored call that is paid from a hold, if there is one.
+func (s *Store) FindByHold(ctx context.Context, hold string) (Paid, bool, error) {
+	return s.find(ctx, `hold = $1 and hold <> ''`, hold)
+}
+
+func (s *Store) find(ctx context.Context, where, arg string) (Paid, bool, error) {
+	var p Paid
+	var answer string
+	c := &p.Call
+	err := s.db.QueryRowContext(ctx, `select id, agent, session_id, turn_id, model, provider, input_tokens, output_tokens, cost, hold, latency_ms,
+			tier, task_type, trace, answer, created_at from inference_costs where `+where, arg).
+		Scan(&c.ID, &c.Agent, &c.Session, &c.Turn, &c.Model, &c.Provider, &c.InputTokens, &c.OutputTokens, &c.Cost, &p.Hold, &c.LatencyMS,
+			&c.Tier, &c.Task, &p.Trace, &answer, &c.At)
+	if errors.Is(err, sqldb.ErrNotFound) {
+		return p, false, nil
+	}
+	if err != nil {
+		return p, false, err
+	}
+	if err := json.Unmarshal([]byte(answer), &p.Answer); err != nil {
+		return p, false, fmt.Errorf("answer of %s: %w", c.ID, err)
+	}
+	return p, true, nil
+}

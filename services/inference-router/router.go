@@ -1,0 +1,205 @@
+// Package router is the service inference-router: it picks a model for each
+// call, holds the money, calls the provider, settles what it cost, and remembers
+// the answer so that nobody pays for it twice. Provider keys live here and
+// nowhere else.
+//
+// It must not know what an agent is doing or why; a call brings its tier, its
+// task and its prompt.
+package router
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/config"
+	"github.com/anima-run/anima/pkg/host"
+	"github.com/anima-run/anima/pkg/outbox"
+
+	"github.com/anima-run/anima/services/inference-router/internal/model"
+	"github.com/anima-run/anima/services/inference-router/internal/provider"
+	"github.com/anima-run/anima/services/inference-router/internal/provider/openai"
+	"github.com/anima-run/anima/services/inference-router/internal/simulated"
+	"github.com/anima-run/anima/services/inference-router/internal/sqlstore"
+)
+
+// Config of the service.
+type Config struct {
+	OpenAIKey config.Secret `env:"OPENAI_API_KEY,exact" help:"key of OpenAI, or of the service at OPENAI_BASE_URL"`
+	OpenAIURL string        `env:"OPENAI_BASE_URL,exact" help:"an OpenAI-compatible service, with the version: http://127.0.0.1:11434/v1"`
+	RawKey    bool          `env:"raw_key" help:"send the key without the word Bearer"`
+	Models    []string      `env:"models" help:"more models, as id=input/output/context: dollars per million tokens and tokens; 0/0 is free"`
+	Simulated bool          `env:"simulated" help:"use the simulated model also where a provider is configured"`
+	Script    string        `env:"script" help:"script of the simulated model, a JSON file; empty is the one of the demo"`
+	Workers   int           `env:"workers" help:"model calls at a time in this process"`
+}
+
+// Validate reports values that cannot work.
+func (c *Config) Validate() error {
+	if c.Workers < 1 {
+		return fmt.Errorf("ANIMA_INFERENCE_ROUTER_WORKERS is %d: at least 1 is needed", c.Workers)
+	}
+	_, err := extraModels(c.Models)
+	return err
+}
+
+// Service is inference-router, ready for a host.
+var Service = host.Define("inference-router", Config{Workers: 256}, run)
+
+func run(ctx context.Context, env *host.Env, cfg Config) error {
+	db, err := env.DB(ctx, sqlstore.Migrations())
+	if err != nil {
+		return err
+	}
+	defer func() { _ = db.Close() }() // everything is committed by now
+	tel, err := newInstruments(env.Meter)
+	if err != nil {
+		return err
+	}
+	providers, models, stop, err := open(ctx, env, cfg)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	registry, err := model.NewRegistry(models...)
+	if err != nil {
+		return err
+	}
+	relay := outbox.NewRelay(db, env.Bus, env.Log)
+	h := &handlers{
+		log: env.Log, now: env.Now, bus: env.Bus, store: sqlstore.New(db), relay: relay, registry: registry,
+		providers: providers, tracer: env.Tracer.Tracer("github.com/anima-run/anima/services/inference-router"), tel: tel,
+	}
+	env.HTTP.Handle("GET /v1/models", h.httpModels)
+	return env.Serve(ctx,
+		bus.Stream(h.complete, bus.Workers(cfg.Workers)),
+		bus.Reply(h.listModels),
+		bus.Go(h.settleLeftovers),
+		bus.Go(relay.Run),
+	)
+}
+
+// open makes the providers that are configured, or the simulated one, and lists
+// the models.
+func open(ctx context.Context, env *host.Env, cfg Config) (map[string]provider.Provider, []model.Model, func(), error) {
+	providers := map[string]provider.Provider{}
+	models := model.Baseline()
+	extra, err := extraModels(cfg.Models)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	client := &http.Client{Transport: transport(cfg.Workers)}
+	if !cfg.Simulated && (cfg.OpenAIKey.Reveal() != "" || cfg.OpenAIURL != "") {
+		url := cfg.OpenAIURL
+		if url == "" {
+			url = "https://api.openai.com/v1"
+		}
+		p, err := openai.New(openai.Config{Name: "openai", BaseURL: url, Key: cfg.OpenAIKey.Reveal(), RawKey: cfg.RawKey, HTTP: client, Now: env.Now})
+		if err != nil {
+			return nil, nil, nil, fmt.Errorf("OPENAI_BASE_URL: %w", err)
+		}
+		providers["openai"] = p
+		return providers, append(models, extra...), client.CloseIdleConnections, nil
+	}
+	script, err := loadScript(cfg.Script)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	handler, err := simulated.New(script, env.Now)
+	if err != nil {
+		return nil, nil, nil, fmt.Errorf("script of the simulated model: %w", err)
+	}
+	server, err := simulated.Listen(ctx, "127.0.0.1:0", handler)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	p, err := openai.New(openai.Config{Name: "simulated", BaseURL: server.URL(), HTTP: client, Now: env.Now})
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	env.Log.Warn("the model is simulated: no provider is configured", "url", server.URL())
+	providers["simulated"] = p
+	return providers, append(models, simulatedModel(script)), func() {
+		client.CloseIdleConnections()
+		if err := server.Close(); err != nil {
+			env.Log.Warn("the simulated model did not stop cleanly", "err", err)
+		}
+	}, nil
+}
+
+// simulatedModel costs something, so that the money's way is walked too.
+func simulatedModel(s simulated.Script) model.Model {
+	return model.Model{
+		ID: s.Model, Provider: "simulated", ContextWindow: 128_000, MaxOutput: 4096, InputPrice: 1_000_000, OutputPrice: 4_000_000,
+		Known: true, Tools: true, TierMinimum: model.TierCritical, Fallback: true,
+	}
+}
+
+func loadScript(path string) (simulated.Script, error) {
+	if path == "" {
+		return simulated.Default()
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return simulated.Script{}, fmt.Errorf("ANIMA_INFERENCE_ROUTER_SCRIPT: %w", err)
+	}
+	s, err := simulated.Parse(data)
+	if err != nil {
+		return s, fmt.Errorf("ANIMA_INFERENCE_ROUTER_SCRIPT %s: %w", path, err)
+	}
+	return s, nil
+}
+
+// transport keeps a connection for every call that may be under way, so that a
+// burst opens none anew.
+func transport(workers int) http.RoundTripper {
+	t := &http.Transport{
+		Proxy: http.ProxyFromEnvironment, MaxIdleConns: 2 * workers, MaxIdleConnsPerHost: workers,
+		IdleConnTimeout: 90 * time.Second, TLSHandshakeTimeout: 10 * time.Second, ForceAttemptHTTP2: true,
+	}
+	return t
+}
+
+// extraModels reads the operator's models: id=input/output/context.
+func extraModels(list []string) ([]model.Model, error) {
+	var out []model.Model
+	for _, item := range list {
+		id, rest, ok := strings.Cut(strings.TrimSpace(item), "=")
+		parts := strings.Split(rest, "/")
+		if !ok || id == "" || len(parts) != 3 {
+			return nil, fmt.Errorf("ANIMA_INFERENCE_ROUTER_MODELS: %q is not id=input/output/context, like llama3.3=0/0/128000", item)
+		}
+		in, err1 := api.ParseMicros(parts[0])
+		outPrice, err2 := api.ParseMicros(parts[1])
+		window, err3 := strconv.ParseInt(parts[2], 10, 64)
+		if err1 != nil || err2 != nil || err3 != nil || window <= 0 {
+			return nil, fmt.Errorf("ANIMA_INFERENCE_ROUTER_MODELS: %q has a price or a context window that is no number", item)
+		}
+		out = append(out, model.Model{
+			ID: id, Provider: "openai", InputPrice: int64(in), OutputPrice: int64(outPrice), Known: true, ContextWindow: window,
+			MaxOutput: 4096, Tools: true, TierMinimum: model.TierCritical, Fallback: true,
+		})
+	}
+	return out, nil
+}
+
+type handlers struct {
+	log       *slog.Logger
+	now       func() time.Time
+	bus       *bus.Bus
+	store     *sqlstore.Store
+	relay     *outbox.Relay
+	registry  *model.Registry
+	providers map[string]provider.Provider
+	tracer    trace.Tracer
+	tel       *instruments
+}
