@@ -1,0 +1,223 @@
+package heartbeat
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/outbox"
+	"github.com/anima-run/anima/pkg/sqldb"
+	"github.com/anima-run/anima/services/heartbeat/internal/beat"
+)
+
+// maxEntries keeps an answer below what NATS carries.
+const maxEntries = 2000
+
+type handlers struct {
+	store beat.Store
+	wakes *bus.Bucket[api.Wake]
+	bus   *bus.Bus
+	now   func() time.Time
+	tel   instruments
+	kick  func(context.Context, time.Time) // says that something is due at a time
+}
+
+func (h *handlers) agentChanged(ctx context.Context, m api.AgentChanged) error {
+	stirred, err := h.store.SeeAgent(ctx, beat.Agent{
+		ID: m.Agent, Address: m.Address, State: m.State, Seq: m.Seq, Changed: time.UnixMicro(m.At).UTC(),
+	})
+	if stirred && err == nil {
+		h.kick(ctx, h.now())
+	}
+	return err
+}
+
+func (h *handlers) messageReceived(ctx context.Context, m api.MessageReceived) error {
+	id := m.ID[:min(12, len(m.ID))]
+	if !api.ValidKey(m.Agent) || !api.ValidKey(id) {
+		return api.Errorf(api.Invalid, "message %q for agent %q: no key of the bucket", m.ID, m.Agent)
+	}
+	h.tel.wake(ctx, "inbox")
+	_, err := h.wake(ctx, api.Wake{
+		Agent: m.Agent, Cause: "inbox-" + id, Reason: "a message from " + m.From + " arrived",
+		By: api.Principal{Kind: api.Peer, Address: m.From}, At: h.now().UnixMicro(),
+	})
+	return err
+}
+
+func (h *handlers) setSchedule(ctx context.Context, m api.SetSchedule) (api.Schedule, error) {
+	now := h.now().UTC()
+	var beats []beat.Beat
+	for _, b := range m.Beats {
+		beats = append(beats, beat.Beat{Name: b.Name, Cron: b.Cron, Reason: b.Reason})
+	}
+	beats, faults := beat.Check(m.Agent, beats, now)
+	if len(faults) > 0 {
+		return api.Schedule{}, &api.Error{
+			Code: api.Invalid, Message: "the schedule has faults", Next: "correct them and set it again", Details: faults,
+		}
+	}
+	if err := h.store.SetSchedule(ctx, m.Agent, beats); err != nil {
+		return api.Schedule{}, err
+	}
+	if len(beats) > 0 {
+		next := slices.MinFunc(beats, func(a, b beat.Beat) int { return a.Next.Compare(b.Next) }).Next
+		h.kick(ctx, next)
+	}
+	return h.schedule(ctx, m.Agent)
+}
+
+func (h *handlers) getSchedule(ctx context.Context, m api.GetSchedule) (api.Schedule, error) {
+	return h.schedule(ctx, m.Agent)
+}
+
+func (h *handlers) schedule(ctx context.Context, agent string) (api.Schedule, error) {
+	beats, err := h.store.Schedule(ctx, agent)
+	if err != nil {
+		return api.Schedule{}, err
+	}
+	if len(beats) > maxEntries {
+		return api.Schedule{}, &api.Error{
+			Code: api.Invalid, Message: fmt.Sprintf("%d entries are too many for one answer", len(beats)), Next: "ask for one agent",
+		}
+	}
+	out := api.Schedule{Entries: []api.ScheduleEntry{}}
+	for _, b := range beats {
+		out.Entries = append(out.Entries, api.ScheduleEntry{Agent: b.Agent, Beat: api.Beat{
+			Name: b.Name, Cron: b.Cron, Reason: b.Reason, Next: micros(b.Next), Last: micros(b.Last), Runs: b.Runs,
+		}})
+	}
+	return out, nil
+}
+
+func (h *handlers) setAlarm(ctx context.Context, m api.SetAlarm) (api.Alarm, error) {
+	now := h.now().UTC()
+	a := beat.Alarm{ID: m.ID, Agent: m.Agent, At: time.UnixMicro(m.At).UTC(), Reason: beat.Clip(m.Reason), Set: now}
+	if err := a.Check(now); err != nil {
+		return api.Alarm{}, api.Errorf(api.Invalid, "%v", err)
+	}
+	set, err := h.store.SetAlarm(ctx, a)
+	if err != nil {
+		return api.Alarm{}, err
+	}
+	h.kick(ctx, set.At)
+	return api.Alarm{Agent: set.Agent, At: set.At.UnixMicro()}, nil
+}
+
+func (h *handlers) requestWake(ctx context.Context, m api.RequestWake) (api.Wake, error) {
+	if !api.ValidKey(m.Agent) || !api.ValidKey(m.Cause) {
+		return api.Wake{}, &api.Error{
+			Code: api.Invalid, Message: fmt.Sprintf("agent %.130q or cause %.130q is not a key", m.Agent, m.Cause),
+			Next: "use 1 to 128 of letters, digits, - and _",
+		}
+	}
+	known, err := h.store.HasAgent(ctx, m.Agent)
+	if err != nil {
+		return api.Wake{}, err
+	}
+	if !known {
+		return api.Wake{}, &api.Error{
+			Code: api.NotFound, Message: "heartbeat knows no agent " + m.Agent, Next: "apply it first; list agents to see what there is",
+		}
+	}
+	h.tel.wake(ctx, "creator")
+	return h.wake(ctx, api.Wake{
+		Agent: m.Agent, Cause: m.Cause, Reason: beat.Clip(m.Reason),
+		By: api.Principal{Kind: api.Creator}, At: h.now().UnixMicro(),
+	})
+}
+
+func (h *handlers) listTicks(ctx context.Context, m api.ListTicks) (api.Ticks, error) {
+	limit := m.Limit
+	if limit <= 0 {
+		limit = 50
+	}
+	ticks, err := h.store.History(ctx, m.Agent, min(limit, maxEntries))
+	out := api.Ticks{Ticks: []api.Ticked{}}
+	for _, t := range ticks {
+		out.Ticks = append(out.Ticks, api.Ticked{Agent: t.Agent, Name: t.Name, Due: t.Due.UnixMicro(), At: t.At.UnixMicro()})
+	}
+	return out, err
+}
+
+// wake puts a wake into the bucket, announces it, and returns the one that
+// waits. Done twice it is one wake and one announcement.
+func (h *handlers) wake(ctx context.Context, w api.Wake) (api.Wake, error) {
+	w, rev, err := h.putWake(ctx, w)
+	if err != nil || rev == 0 {
+		return w, err
+	}
+	return w, h.bus.Publish(ctx, wakeID(w, rev), api.WakeRequested{Wake: w})
+}
+
+// wakeDue puts the wake of something due; the outbox announces it.
+func (h *handlers) wakeDue(ctx context.Context, d beat.Due, now time.Time) (uint64, error) {
+	_, rev, err := h.putWake(ctx, wakeOf(d, now))
+	return rev, err
+}
+
+// putWake makes the key of a wake and returns what it holds and its revision. If
+// a wake of this cause waits already, it is that one; if it was consumed that
+// very moment, the revision is 0.
+func (h *handlers) putWake(ctx context.Context, w api.Wake) (api.Wake, uint64, error) {
+	key := api.WakeKey(w.Agent, w.Cause)
+	rev, err := h.wakes.Create(ctx, key, w, 0)
+	if api.CodeOf(err) != api.Conflict {
+		return w, rev, err
+	}
+	e, err := h.wakes.Get(ctx, key)
+	if api.CodeOf(err) == api.NotFound {
+		return w, 0, nil
+	}
+	return e.Value, e.Revision, err
+}
+
+func wakeOf(d beat.Due, now time.Time) api.Wake {
+	reason := d.Reason
+	switch {
+	case reason == "" && d.Alarm != "":
+		reason = "the time you set has come"
+	case reason == "":
+		reason = "it is time for " + d.Name
+	}
+	return api.Wake{
+		Agent: d.Agent, Cause: d.Cause(), Reason: reason, By: api.Principal{Kind: api.HeartbeatKind}, At: now.UnixMicro(),
+	}
+}
+
+// announce writes what was fired into the outbox.
+func announce(ctx context.Context, tx *sqldb.Tx, fired []beat.Fired) error {
+	for _, f := range fired {
+		tick := api.Ticked{Agent: f.Agent, Name: f.Name, Due: f.At.UnixMicro(), At: f.When.UnixMicro()}
+		if err := outbox.Add(ctx, tx, strings.Join([]string{"ticked", f.Agent, f.Cause()}, "/"), tick); err != nil {
+			return err
+		}
+		if f.Revision == 0 {
+			continue
+		}
+		w := wakeOf(f.Due, f.When)
+		if err := outbox.Add(ctx, tx, wakeID(w, f.Revision), api.WakeRequested{Wake: w}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// wakeID tells two wakes of one cause apart: the second comes after the first
+// was consumed and has another revision.
+func wakeID(w api.Wake, rev uint64) string {
+	return "wake_requested/" + w.Agent + "/" + w.Cause + "/" + strconv.FormatUint(rev, 10)
+}
+
+// micros is t on the wire; the zero time is 0.
+func micros(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixMicro()
+}

@@ -1,0 +1,75 @@
+// Package heartbeat owns time: schedules, alarms and every wake. Whatever wakes
+// an agent does so by a key in the coordination bucket, one per cause, that this
+// service makes. It must not run agents: loop turns wakes into runs.
+package heartbeat
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/host"
+	"github.com/anima-run/anima/pkg/outbox"
+	"github.com/anima-run/anima/services/heartbeat/internal/beat"
+	"github.com/anima-run/anima/services/heartbeat/internal/lease"
+	"github.com/anima-run/anima/services/heartbeat/internal/sqlstore"
+)
+
+// Config of the service.
+type Config struct {
+	Lease   time.Duration `env:"lease" help:"how long a replica that died keeps the others from firing what is due; at least 1s"`
+	History time.Duration `env:"history" help:"how long the history of ticks is kept"`
+}
+
+// Service is heartbeat, ready for a host.
+var Service = host.Define("heartbeat", Config{Lease: 5 * time.Second, History: 30 * 24 * time.Hour}, run)
+
+func run(ctx context.Context, env *host.Env, cfg Config) error {
+	if cfg.Lease < bus.MinTTL {
+		return fmt.Errorf("ANIMA_HEARTBEAT_LEASE is %s: use at least %s", cfg.Lease, bus.MinTTL)
+	}
+	db, err := env.DB(ctx, outbox.WithMigrations(sqlstore.Migrations()))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = db.Close() }() // everything is committed, and the process ends
+	tel, err := newInstruments(env.Meter)
+	if err != nil {
+		return err
+	}
+	wakes, err := bus.OpenBucket[api.Wake](ctx, env.Bus)
+	if err != nil {
+		return err
+	}
+	leases, err := bus.OpenBucket[api.Lease](ctx, env.Bus)
+	if err != nil {
+		return err
+	}
+	relay := outbox.NewRelay(db, env.Bus, env.Log)
+	store := sqlstore.New(db, announce)
+	h := &handlers{store: store, wakes: wakes, bus: env.Bus, now: env.Now, tel: tel}
+	p := &pacemaker{
+		leases: leases, instance: env.Bus.Instance(), now: env.Now, log: env.Log,
+		lease: lease.Lease{
+			Bucket: leases, Task: "heartbeat-clock", Owner: env.Bus.Instance(), TTL: cfg.Lease, Now: env.Now, Log: env.Log,
+		},
+		clock: beat.NewClock(beat.ClockConfig{
+			Timeline: store, Wake: h.wakeDue, Now: env.Now, Log: env.Log, Keep: cfg.History,
+			Note: func(ctx context.Context, f beat.Fired) { tel.fired(ctx, f); relay.Kick() },
+		}),
+	}
+	h.kick = p.kick
+	return env.Serve(ctx,
+		bus.On(h.agentChanged, bus.Consuming{MaxDeliver: -1}),
+		bus.On(h.messageReceived, bus.Consuming{Workers: 16, MaxDeliver: -1}),
+		bus.Reply(h.setSchedule),
+		bus.Reply(h.getSchedule),
+		bus.Reply(h.setAlarm),
+		bus.Reply(h.requestWake),
+		bus.Reply(h.listTicks),
+		bus.Go(relay.Run),
+		bus.Go(p.run),
+	)
+}

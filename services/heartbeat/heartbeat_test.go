@@ -1,0 +1,324 @@
+package heartbeat_test
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/apptest"
+	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/outbox"
+	"github.com/anima-run/anima/pkg/sqldb"
+	"github.com/anima-run/anima/services/heartbeat"
+	"github.com/anima-run/anima/services/heartbeat/internal/beat"
+	"github.com/anima-run/anima/services/heartbeat/internal/sqlstore"
+)
+
+func call[Resp any](t *testing.T, b *bus.Bus, req api.Message) Resp {
+	t.Helper()
+	resp, err := bus.Call[Resp](t.Context(), b, req)
+	if err != nil {
+		t.Fatalf("%T: %v", req, err)
+	}
+	return resp
+}
+
+// known makes an agent that sleeps and waits until heartbeat has heard of it.
+func known(t *testing.T, b *bus.Bus, agent string) {
+	t.Helper()
+	m := api.AgentChanged{Agent: agent, Name: agent, State: api.StateSleeping, Seq: 1, At: time.Now().UnixMicro()}
+	if err := b.Publish(t.Context(), "agent_state/"+agent+"/1", m); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	for t.Context().Err() == nil {
+		_, err = bus.Call[api.Wake](t.Context(), b, api.RequestWake{Agent: agent, Cause: "known"})
+		if api.CodeOf(err) != api.NotFound {
+			break
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func wakes(t *testing.T, b *bus.Bus) *bus.Bucket[api.Wake] {
+	t.Helper()
+	bucket, err := bus.OpenBucket[api.Wake](t.Context(), b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bucket
+}
+
+func isCause(prefix string) func(api.WakeRequested) bool {
+	return func(m api.WakeRequested) bool { return strings.HasPrefix(m.Wake.Cause, prefix) }
+}
+
+func TestAlarmFiresOnce(t *testing.T) {
+	t.Parallel()
+	b := apptest.Bus(t, heartbeat.Service)
+	requested, ticked := apptest.Watch[api.WakeRequested](t, b), apptest.Watch[api.Ticked](t, b)
+	known(t, b, "lucky")
+
+	at := time.Now().Add(100 * time.Millisecond).UnixMicro()
+	set := api.SetAlarm{ID: "t1.0", Agent: "lucky", At: at, Reason: "slept enough"}
+	want := api.Alarm{Agent: "lucky", At: at}
+	if got := call[api.Alarm](t, b, set); got != want {
+		t.Errorf("alarm: got %+v, want %+v", got, want)
+	}
+	wake := apptest.Next(t, requested, isCause("alarm-")).Wake
+	if wake.Agent != "lucky" || wake.Reason != "slept enough" || wake.By != (api.Principal{Kind: api.HeartbeatKind}) || wake.At < at {
+		t.Errorf("wake: got %+v", wake)
+	}
+	e, err := wakes(t, b).Get(t.Context(), api.WakeKey("lucky", wake.Cause))
+	if err != nil || e.Value != wake {
+		t.Errorf("in the bucket: got %+v, %v, want %+v", e.Value, err, wake)
+	}
+	tick := apptest.Next(t, ticked, nil)
+	if tick.Agent != "lucky" || tick.Name != "alarm" || tick.Due != at {
+		t.Errorf("tick: got %+v", tick)
+	}
+	t.Logf("fired %d µs after its time", tick.At-tick.Due)
+
+	// The same again, as a turn does that is run again.
+	set.At = time.Now().UnixMicro()
+	if got := call[api.Alarm](t, b, set); got != want {
+		t.Errorf("set again: got %+v, want %+v", got, want)
+	}
+	fence := api.SetAlarm{ID: "t2.0", Agent: "lucky", At: time.Now().UnixMicro()}
+	call[api.Alarm](t, b, fence)
+	if got := apptest.Next(t, ticked, nil); got.Due != fence.At {
+		t.Errorf("tick after the fence: got %+v, want one due %d", got, fence.At)
+	}
+	ticks := call[api.Ticks](t, b, api.ListTicks{Agent: "lucky"}).Ticks
+	if len(ticks) != 2 || ticks[1] != tick {
+		t.Errorf("history: got %+v, want two, %+v the older", ticks, tick)
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	t.Parallel()
+	b := apptest.Bus(t, heartbeat.Service)
+	_, err := bus.Call[api.Schedule](t.Context(), b, api.SetSchedule{Agent: "lucky", Beats: []api.Beat{
+		{Name: "a b", Cron: "* * * * *"}, {Name: "bad", Cron: "61 * * * *"},
+	}})
+	if api.CodeOf(err) != api.Invalid || len(api.Wire(err).Details) != 2 {
+		t.Errorf("bad schedule: got %v, want invalid with two details", err)
+	}
+	far := time.Now().Add(25 * time.Hour).UnixMicro()
+	if _, err := bus.Call[api.Alarm](t.Context(), b, api.SetAlarm{ID: "x", Agent: "lucky", At: far}); api.CodeOf(err) != api.Invalid {
+		t.Errorf("far alarm: got %v, want invalid", err)
+	}
+	if _, err := bus.Call[api.Wake](t.Context(), b, api.RequestWake{Agent: "nobody", Cause: "c"}); api.CodeOf(err) != api.NotFound {
+		t.Errorf("wake of an unknown agent: got %v, want not found", err)
+	}
+	if _, err := bus.Call[api.Wake](t.Context(), b, api.RequestWake{Agent: "lucky", Cause: "a.b"}); api.CodeOf(err) != api.Invalid {
+		t.Errorf("wake without a proper cause: got %v, want invalid", err)
+	}
+}
+
+func TestSchedule(t *testing.T) {
+	t.Parallel()
+	b := apptest.Bus(t, heartbeat.Service)
+	set := api.SetSchedule{Agent: "lucky", Beats: []api.Beat{{Name: "leap", Cron: "0  0 29 2 *", Reason: "rare"}, {Name: "noon", Cron: "0 12 * * *"}}}
+	first := call[api.Schedule](t, b, set)
+	if len(first.Entries) != 2 || first.Entries[0].Beat.Cron != "0 0 29 2 *" || first.Entries[0].Beat.Reason != "rare" || first.Entries[1].Beat.Next == 0 {
+		t.Errorf("got %+v", first)
+	}
+	call[api.Schedule](t, b, api.SetSchedule{Agent: "other", Beats: []api.Beat{{Name: "noon", Cron: "0 12 * * *"}}})
+	if d := cmp.Diff(first, call[api.Schedule](t, b, set)); d != "" {
+		t.Errorf("set again: -first +second\n%s", d)
+	}
+	if d := cmp.Diff(first, call[api.Schedule](t, b, api.GetSchedule{Agent: "lucky"})); d != "" {
+		t.Errorf("get: -want +got\n%s", d)
+	}
+	if all := call[api.Schedule](t, b, api.GetSchedule{}); len(all.Entries) != 3 {
+		t.Errorf("everyone's: got %+v, want 3 entries", all)
+	}
+}
+
+func TestWakeOncePerCause(t *testing.T) {
+	t.Parallel()
+	b := apptest.Bus(t, heartbeat.Service)
+	requested := apptest.Watch[api.WakeRequested](t, b)
+	known(t, b, "lucky")
+	req := api.RequestWake{Agent: "lucky", Cause: "creator-1", Reason: "I want to talk"}
+	first := call[api.Wake](t, b, req)
+	if first.By.Kind != api.Creator || first.Reason != req.Reason {
+		t.Errorf("got %+v", first)
+	}
+	req.Reason = "again"
+	if second := call[api.Wake](t, b, req); second != first {
+		t.Errorf("again: got %+v, want %+v", second, first)
+	}
+	// Consumed, as loop does; then the cause is free.
+	bucket, key := wakes(t, b), api.WakeKey("lucky", "creator-1")
+	e, err := bucket.Get(t.Context(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := bucket.Delete(t.Context(), key, e.Revision); err != nil {
+		t.Fatal(err)
+	}
+	third := call[api.Wake](t, b, req)
+	for _, want := range []api.Wake{first, third} {
+		if got := apptest.Next(t, requested, isCause("creator-")).Wake; got != want {
+			t.Errorf("announced: got %+v, want %+v", got, want)
+		}
+	}
+}
+
+func TestInboxMessageWakes(t *testing.T) {
+	t.Parallel()
+	b := apptest.Bus(t, heartbeat.Service)
+	requested := apptest.Watch[api.WakeRequested](t, b)
+	const from = "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed"
+	m := api.MessageReceived{ID: "0123456789abcdef0123456789abcdef", Agent: "lucky", From: from}
+	for _, id := range []string{"one", "two"} { // it may come twice
+		if err := b.Publish(t.Context(), id, m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	other := api.MessageReceived{ID: "fedcba9876543210", Agent: "lucky", From: from}
+	if err := b.Publish(t.Context(), "other", other); err != nil {
+		t.Fatal(err)
+	}
+	causes := map[string]bool{}
+	for range 2 {
+		w := apptest.Next(t, requested, nil).Wake
+		if w.Agent != "lucky" || w.By != (api.Principal{Kind: api.Peer, Address: from}) || !strings.Contains(w.Reason, from) {
+			t.Errorf("got %+v", w)
+		}
+		causes[w.Cause] = true
+	}
+	if d := cmp.Diff(map[string]bool{"inbox-0123456789ab": true, "inbox-fedcba987654": true}, causes); d != "" {
+		t.Errorf("causes: -want +got\n%s", d)
+	}
+}
+
+// seed makes the database of a heartbeat that was down for some minutes.
+func seed(t *testing.T, data string, agents ...string) {
+	t.Helper()
+	world := apptest.Start(t, apptest.Options{Data: data}, heartbeat.Service) // makes the folder and the schema
+	world.Stop()
+	db, err := sqldb.Open(t.Context(), "sqlite:"+filepath.Join(data, "heartbeat", "heartbeat.db"), sqldb.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := sqldb.Migrate(t.Context(), db, outbox.WithMigrations(sqlstore.Migrations())); err != nil {
+		t.Fatal(err)
+	}
+	store := sqlstore.New(db, func(context.Context, *sqldb.Tx, []beat.Fired) error { return nil })
+	past := time.Now().Add(-5 * time.Minute)
+	for _, agent := range agents {
+		beats, faults := beat.Check(agent, []beat.Beat{{Name: "often", Cron: "*/2 * * * *", Reason: "look around"}}, past)
+		if len(faults) > 0 {
+			t.Fatal(faults)
+		}
+		if err := store.SetSchedule(t.Context(), agent, beats); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := store.SeeAgent(t.Context(), beat.Agent{ID: agent, State: api.StateSleeping, Seq: 1, Changed: past}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestTwoReplicasFireOnceAndARestartNothing(t *testing.T) {
+	t.Parallel()
+	data, server := t.TempDir(), apptest.Server(t)
+	var agents []string
+	for i := range 20 {
+		agents = append(agents, fmt.Sprint("agent", i))
+	}
+	seed(t, data, agents...)
+	start := func() *apptest.World {
+		return apptest.Start(t, apptest.Options{Data: data, Server: server}, heartbeat.Service)
+	}
+	one, two := start(), start()
+	b := one.Bus
+	requested, ticked := apptest.Watch[api.WakeRequested](t, b), apptest.Watch[api.Ticked](t, b)
+	woken := map[string]bool{}
+	for range agents {
+		w := apptest.Next(t, requested, nil).Wake
+		if woken[w.Agent] || !strings.HasPrefix(w.Cause, "cron-often-") || w.Reason != "look around" {
+			t.Errorf("got %+v, want one cron wake for each agent", w)
+		}
+		woken[w.Agent] = true
+		apptest.Next(t, ticked, nil)
+	}
+	one.Stop()
+	two.Stop()
+
+	start()
+	known(t, b, "fence")
+	if w := apptest.Next(t, requested, nil).Wake; w.Agent != "fence" {
+		t.Errorf("after a restart: got %+v, want nothing but the fence", w)
+	}
+	ticks := call[api.Ticks](t, b, api.ListTicks{Limit: 100}).Ticks
+	if len(ticks) != len(agents) {
+		t.Errorf("history: got %d ticks, want %d", len(ticks), len(agents))
+	}
+	for _, e := range call[api.Schedule](t, b, api.GetSchedule{Agent: agents[0]}).Entries {
+		if e.Beat.Runs != 1 || e.Beat.Last == 0 || e.Beat.Next <= e.Beat.Last {
+			t.Errorf("schedule: got %+v, want one run and a later next", e.Beat)
+		}
+	}
+}
+
+// The replica that takes the question is not always the one with the clock.
+func TestReplicasKickEachOther(t *testing.T) {
+	t.Parallel()
+	data, server := t.TempDir(), apptest.Server(t)
+	var b *bus.Bus
+	for range 2 {
+		b = apptest.Start(t, apptest.Options{Data: data, Server: server}, heartbeat.Service).Bus
+	}
+	ticked := apptest.Watch[api.Ticked](t, b)
+	const n = 20
+	for i := range n {
+		at := time.Now().Add(200 * time.Millisecond).UnixMicro()
+		call[api.Alarm](t, b, api.SetAlarm{ID: "t1.0", Agent: fmt.Sprint("agent", i), At: at})
+	}
+	for range n {
+		// Without a kick it would be up to beat.Safety late.
+		if m := apptest.Next(t, ticked, nil); m.At-m.Due > (beat.Safety / 3).Microseconds() {
+			t.Errorf("%s fired %d µs late", m.Agent, m.At-m.Due)
+		}
+	}
+}
+
+func TestDeadLeaseHolderIsReplaced(t *testing.T) {
+	t.Parallel()
+	server := apptest.Server(t)
+	world := apptest.Start(t, apptest.Options{Server: server})
+	leases, err := bus.OpenBucket[api.Lease](t.Context(), world.Bus)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A replica that was killed leaves its lease behind.
+	key := api.LeaseKey("heartbeat-clock")
+	if _, err := leases.Create(t.Context(), key, api.Lease{Owner: "killed"}, 2*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	b := apptest.Start(t, apptest.Options{Server: server}, heartbeat.Service).Bus
+	ticked := apptest.Watch[api.Ticked](t, b)
+	call[api.Alarm](t, b, api.SetAlarm{ID: "t1.0", Agent: "lucky", At: time.Now().UnixMicro()})
+	apptest.Next(t, ticked, nil)
+	e, err := leases.Get(t.Context(), key)
+	if err != nil || e.Value.Owner == "killed" {
+		t.Errorf("lease: got %+v, %v, want another owner", e.Value, err)
+	}
+}

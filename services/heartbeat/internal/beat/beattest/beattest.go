@@ -1,0 +1,371 @@
+// Package beattest is the conformance suite of [beat.Store].
+package beattest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/services/heartbeat/internal/beat"
+)
+
+// Open returns the store of a test. What Fire records is announced to the
+// function in the same transaction; its error must undo everything.
+type Open func(announce func([]beat.Fired) error) beat.Store
+
+// Run checks that stores behave. each calls check, as a test of its own, with
+// every kind of store there is, fresh and empty.
+func Run(t *testing.T, each func(t *testing.T, check func(*testing.T, Open))) {
+	t.Helper()
+	for name, check := range map[string]func(*testing.T, Open){
+		"agents":                  agents,
+		"schedule":                schedule,
+		"due entries":             dueEntries,
+		"entries wait for agents": waiting,
+		"alarms":                  alarms,
+		"stale alarms":            staleAlarms,
+		"fire is atomic":          atomic,
+		"fire is once":            once,
+		"history":                 history,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			each(t, check)
+		})
+	}
+}
+
+func noon(seconds int) time.Time {
+	return time.Date(2026, 3, 2, 12, 0, seconds, 0, time.UTC)
+}
+
+func silent([]beat.Fired) error { return nil }
+
+func ok(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func see(t *testing.T, s beat.Store, a beat.Agent, want bool) {
+	t.Helper()
+	got, err := s.SeeAgent(t.Context(), a)
+	if err != nil || got != want {
+		t.Fatalf("see %+v: stirred %v, %v, want %v", a, got, err, want)
+	}
+}
+
+func sleeping(id string, seq int64) beat.Agent {
+	return beat.Agent{ID: id, State: api.StateSleeping, Seq: seq, Changed: noon(0)}
+}
+
+func set(t *testing.T, s beat.Store, agent string, now time.Time, beats ...beat.Beat) {
+	t.Helper()
+	checked, faults := beat.Check(agent, beats, now)
+	if len(faults) > 0 {
+		t.Fatal(faults)
+	}
+	ok(t, s.SetSchedule(t.Context(), agent, checked))
+}
+
+func due(t *testing.T, s beat.Store, now time.Time) []beat.Due {
+	t.Helper()
+	got, err := s.Due(t.Context(), now, 100)
+	ok(t, err)
+	return got
+}
+
+func next(t *testing.T, s beat.Store, want time.Time) {
+	t.Helper()
+	got, err := s.Next(t.Context())
+	ok(t, err)
+	if !got.Equal(want) {
+		t.Fatalf("next: got %s, want %s", got, want)
+	}
+}
+
+func diff(t *testing.T, what string, want, got any) {
+	t.Helper()
+	if d := cmp.Diff(want, got); d != "" {
+		t.Fatalf("%s: -want +got\n%s", what, d)
+	}
+}
+
+// fire deals with everything that is due, as the clock does.
+func fire(t *testing.T, s beat.Store, now time.Time) []beat.Fired {
+	t.Helper()
+	got, err := s.Fire(t.Context(), fired(t, due(t, s, now), now))
+	ok(t, err)
+	return got
+}
+
+func fired(t *testing.T, due []beat.Due, now time.Time) []beat.Fired {
+	t.Helper()
+	var all []beat.Fired
+	for _, d := range due {
+		f := beat.Fired{Due: d, When: now, Revision: 1}
+		if d.Alarm == "" {
+			var err error
+			f.Next, err = beat.Following(d.Cron, now)
+			ok(t, err)
+		}
+		all = append(all, f)
+	}
+	return all
+}
+
+func agents(t *testing.T, open Open) {
+	s := open(silent)
+	has := func(id string, want bool) {
+		t.Helper()
+		if got, err := s.HasAgent(t.Context(), id); err != nil || got != want {
+			t.Fatalf("has %s: got %v, %v, want %v", id, got, err, want)
+		}
+	}
+	has("a", false)
+	see(t, s, sleeping("a", 2), true)
+	has("a", true)
+	has("b", false)
+	dead := sleeping("a", 4)
+	dead.State = api.StateDead
+	see(t, s, dead, false)
+	see(t, s, sleeping("a", 3), false) // older: dropped
+	see(t, s, sleeping("a", 4), false) // the same again
+	see(t, s, sleeping("a", 5), true)  // back from the dead
+	see(t, s, sleeping("a", 6), false)
+}
+
+func schedule(t *testing.T, open Open) {
+	s := open(silent)
+	see(t, s, sleeping("a", 1), true)
+	set(t, s, "a", noon(0),
+		beat.Beat{Name: "keep", Cron: "*/5 * * * *", Reason: "old"},
+		beat.Beat{Name: "move", Cron: "*/5 * * * *"},
+		beat.Beat{Name: "drop", Cron: "*/5 * * * *"})
+	set(t, s, "b", noon(0), beat.Beat{Name: "keep", Cron: "0 0 * * *"})
+	fire(t, s, noon(300))
+
+	set(t, s, "a", noon(400),
+		beat.Beat{Name: "keep", Cron: "*/5 * * * *", Reason: "new"},
+		beat.Beat{Name: "move", Cron: "0 * * * *"},
+		beat.Beat{Name: "more", Cron: "*/10 * * * *"})
+	got, err := s.Schedule(t.Context(), "a")
+	ok(t, err)
+	want := []beat.Beat{
+		{Agent: "a", Name: "keep", Cron: "*/5 * * * *", Reason: "new", Next: noon(600), Last: noon(300), Runs: 1},
+		{Agent: "a", Name: "more", Cron: "*/10 * * * *", Next: noon(600)},
+		{Agent: "a", Name: "move", Cron: "0 * * * *", Next: noon(3600), Last: noon(300), Runs: 1},
+	}
+	diff(t, "schedule of a", want, got)
+
+	all, err := s.Schedule(t.Context(), "")
+	ok(t, err)
+	diff(t, "everyone's schedule", append(want, beat.Beat{Agent: "b", Name: "keep", Cron: "0 0 * * *", Next: noon(43200)}), all)
+
+	// The same again, after the time has come and before it has fired: nothing is
+	// lost and nothing fires twice.
+	set(t, s, "a", noon(700), beat.Beat{Name: "keep", Cron: "*/5 * * * *"})
+	next(t, s, noon(600))
+	set(t, s, "a", noon(700))
+	got, err = s.Schedule(t.Context(), "a")
+	ok(t, err)
+	diff(t, "emptied schedule", []beat.Beat(nil), got)
+	next(t, s, time.Time{}) // b is not known yet
+}
+
+func dueEntries(t *testing.T, open Open) {
+	s := open(silent)
+	see(t, s, sleeping("a", 1), true)
+	next(t, s, time.Time{})
+	set(t, s, "a", noon(0),
+		beat.Beat{Name: "five", Cron: "*/5 * * * *", Reason: "r"}, beat.Beat{Name: "one", Cron: "* * * * *"})
+	next(t, s, noon(60))
+	diff(t, "due before the time", []beat.Due(nil), due(t, s, noon(59)))
+	one := beat.Due{Agent: "a", Name: "one", Cron: "* * * * *", At: noon(60)}
+	five := beat.Due{Agent: "a", Name: "five", Cron: "*/5 * * * *", Reason: "r", At: noon(300)}
+	diff(t, "due at the time", []beat.Due{one}, due(t, s, noon(60)))
+	// Missed fires collapse into one, of the first time that was missed.
+	diff(t, "due later, the oldest first", []beat.Due{one, five}, due(t, s, noon(301)))
+	limited, err := s.Due(t.Context(), noon(301), 1)
+	ok(t, err)
+	diff(t, "due, one at most", []beat.Due{one}, limited)
+	if got := fire(t, s, noon(301)); len(got) != 2 {
+		t.Fatalf("fired %+v, want both", got)
+	}
+	diff(t, "due after firing", []beat.Due(nil), due(t, s, noon(302)))
+	next(t, s, noon(360))
+}
+
+func waiting(t *testing.T, open Open) {
+	s := open(silent)
+	set(t, s, "a", noon(0), beat.Beat{Name: "one", Cron: "* * * * *"})
+	diff(t, "due of an unknown agent", []beat.Due(nil), due(t, s, noon(600)))
+	see(t, s, sleeping("a", 1), true)
+	next(t, s, noon(60))
+	fire(t, s, noon(60))
+	dead := sleeping("a", 2)
+	dead.State = api.StateDead
+	see(t, s, dead, false)
+	next(t, s, time.Time{})
+	diff(t, "due of a dead agent", []beat.Due(nil), due(t, s, noon(600)))
+	see(t, s, sleeping("a", 3), true)
+	if got := due(t, s, noon(600)); len(got) != 1 {
+		t.Errorf("due of a revived agent: got %+v, want one", got)
+	}
+}
+
+func alarms(t *testing.T, open Open) {
+	s := open(silent)
+	ctx := t.Context()
+	first := beat.Alarm{ID: "t1", Agent: "a", At: noon(10), Reason: "r", Set: noon(0)}
+	got, err := s.SetAlarm(ctx, first)
+	ok(t, err)
+	diff(t, "set", first, got)
+	again := first
+	again.At, again.Set = noon(20), noon(5)
+	got, err = s.SetAlarm(ctx, again)
+	ok(t, err)
+	diff(t, "set again", first, got)
+	next(t, s, noon(10))
+
+	second := beat.Alarm{ID: "t2", Agent: "a", At: noon(30), Set: noon(6)}
+	_, err = s.SetAlarm(ctx, second)
+	ok(t, err)
+	next(t, s, noon(30))
+	diff(t, "due before the time", []beat.Due(nil), due(t, s, noon(29)))
+	want := beat.Due{Agent: "a", Name: beat.AlarmName, Alarm: "t2", At: noon(30)}
+	diff(t, "due", []beat.Due{want}, due(t, s, noon(30)))
+	if got := fire(t, s, noon(31)); len(got) != 1 {
+		t.Fatalf("fired %+v, want the alarm", got)
+	}
+	next(t, s, time.Time{})
+	// A turn that is run again after a crash sets the alarm that has fired.
+	got, err = s.SetAlarm(ctx, second)
+	ok(t, err)
+	diff(t, "set after it fired", second, got)
+	diff(t, "due after it fired", []beat.Due(nil), due(t, s, noon(100)))
+}
+
+func staleAlarms(t *testing.T, open Open) {
+	s := open(func(f []beat.Fired) error {
+		if len(f) > 0 {
+			return fmt.Errorf("announced %+v", f)
+		}
+		return nil
+	})
+	_, err := s.SetAlarm(t.Context(), beat.Alarm{ID: "t1", Agent: "a", At: noon(10), Set: noon(0)})
+	ok(t, err)
+	woken := beat.Agent{ID: "a", State: api.StateRunning, Seq: 9, Changed: noon(5)}
+	see(t, s, woken, true)
+	got := due(t, s, noon(10))
+	if len(got) != 1 || !got[0].Stale {
+		t.Fatalf("due: got %+v, want one that is stale", got)
+	}
+	fire(t, s, noon(10))
+	next(t, s, time.Time{})
+	ticks, err := s.History(t.Context(), "", 10)
+	ok(t, err)
+	diff(t, "history", []beat.Tick(nil), ticks)
+}
+
+func atomic(t *testing.T, open Open) {
+	fault := errors.New("the announcement failed")
+	var fail bool
+	s := open(func([]beat.Fired) error {
+		if fail {
+			return fault
+		}
+		return nil
+	})
+	see(t, s, sleeping("a", 1), true)
+	set(t, s, "a", noon(0), beat.Beat{Name: "one", Cron: "* * * * *"})
+	_, err := s.SetAlarm(t.Context(), beat.Alarm{ID: "t1", Agent: "a", At: noon(10), Set: noon(0)})
+	ok(t, err)
+	fail = true
+	before := due(t, s, noon(60))
+	if _, err := s.Fire(t.Context(), fired(t, before, noon(60))); !errors.Is(err, fault) {
+		t.Fatalf("fire: got %v, want %v", err, fault)
+	}
+	diff(t, "due after a failure", before, due(t, s, noon(60)))
+	ticks, err := s.History(t.Context(), "a", 10)
+	ok(t, err)
+	diff(t, "history after a failure", []beat.Tick(nil), ticks)
+	fail = false
+	if got := fire(t, s, noon(60)); len(got) != 2 {
+		t.Errorf("fired %+v, want both", got)
+	}
+}
+
+func once(t *testing.T, open Open) {
+	var mu sync.Mutex
+	announced := map[string]int{}
+	s := open(func(all []beat.Fired) error {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, f := range all {
+			announced[f.Agent+f.Cause()]++
+		}
+		return nil
+	})
+	const n = 20
+	for i := range n {
+		id := fmt.Sprint("a", i)
+		see(t, s, sleeping(id, 1), true)
+		set(t, s, id, noon(0), beat.Beat{Name: "one", Cron: "* * * * *"})
+		_, err := s.SetAlarm(t.Context(), beat.Alarm{ID: "t1", Agent: id, At: noon(10), Set: noon(0)})
+		ok(t, err)
+	}
+	all := fired(t, due(t, s, noon(60)), noon(60))
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			if _, err := s.Fire(context.WithoutCancel(t.Context()), all); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	ticks, err := s.History(t.Context(), "", 1000)
+	ok(t, err)
+	if len(ticks) != 2*n {
+		t.Errorf("got %d ticks, want %d", len(ticks), 2*n)
+	}
+	// A transaction may be tried again, so the announcement may be built twice;
+	// what counts is that all were.
+	if len(announced) != 2*n {
+		t.Errorf("announced %d, want %d", len(announced), 2*n)
+	}
+}
+
+func history(t *testing.T, open Open) {
+	s := open(silent)
+	for _, id := range []string{"a", "b"} {
+		see(t, s, sleeping(id, 1), true)
+		set(t, s, id, noon(0), beat.Beat{Name: "one", Cron: "* * * * *"})
+	}
+	fire(t, s, noon(61))
+	fire(t, s, noon(122))
+	got, err := s.History(t.Context(), "a", 10)
+	ok(t, err)
+	want := []beat.Tick{
+		{Agent: "a", Name: "one", Due: noon(120), At: noon(122)},
+		{Agent: "a", Name: "one", Due: noon(60), At: noon(61)},
+	}
+	diff(t, "history of a", want, got)
+	all, err := s.History(t.Context(), "", 3)
+	ok(t, err)
+	if len(all) != 3 || !all[0].At.Equal(noon(122)) {
+		t.Errorf("history: got %+v, want the latest three", all)
+	}
+	ok(t, s.Prune(t.Context(), noon(100)))
+	got, err = s.History(t.Context(), "a", 10)
+	ok(t, err)
+	diff(t, "pruned history", want[:1], got)
+}

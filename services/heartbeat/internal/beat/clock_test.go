@@ -1,0 +1,238 @@
+package beat_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/sqldb"
+	"github.com/anima-run/anima/pkg/sqldb/sqldbtest"
+	"github.com/anima-run/anima/services/heartbeat/internal/beat"
+	"github.com/anima-run/anima/services/heartbeat/internal/sqlstore"
+)
+
+// bench is a clock on a real store, in the time of a bubble.
+type bench struct {
+	store beat.Store
+	clock *beat.Clock
+	wake  func(beat.Due) error // refuses a wake; nil: none
+
+	mu    sync.Mutex
+	wakes []string // cause, and how long after its start
+	start time.Time
+}
+
+// timed runs test in a bubble, with the clock's start at a full hour.
+func timed(t *testing.T, test func(t *testing.T, b *bench)) {
+	t.Helper()
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		db := sqldbtest.SQLite(t, sqlstore.Migrations())
+		b := &bench{start: time.Now()}
+		b.store = sqlstore.New(db, func(context.Context, *sqldb.Tx, []beat.Fired) error { return nil })
+		b.clock = beat.NewClock(beat.ClockConfig{
+			Timeline: b.store, Wake: b.put, Now: time.Now, Log: slog.New(slog.DiscardHandler), Keep: 24 * time.Hour,
+		})
+		if _, err := b.store.SeeAgent(t.Context(), beat.Agent{ID: "a", State: api.StateSleeping, Seq: 1, Changed: b.start}); err != nil {
+			t.Fatal(err)
+		}
+		test(t, b)
+	})
+}
+
+func (b *bench) put(_ context.Context, d beat.Due, now time.Time) (uint64, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.wake != nil {
+		if err := b.wake(d); err != nil {
+			return 0, err
+		}
+	}
+	b.wakes = append(b.wakes, d.Name+" after "+now.Sub(b.start).String())
+	return 1, nil
+}
+
+// run starts the clock; the function it returns stops it.
+func (b *bench) run(t *testing.T) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		b.clock.Run(ctx)
+	}()
+	return func() { cancel(); <-done }
+}
+
+func (b *bench) schedule(t *testing.T, beats ...beat.Beat) {
+	t.Helper()
+	checked, faults := beat.Check("a", beats, time.Now())
+	if len(faults) > 0 {
+		t.Fatal(faults)
+	}
+	if err := b.store.SetSchedule(t.Context(), "a", checked); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (b *bench) alarm(t *testing.T, id string, in time.Duration) {
+	t.Helper()
+	now := time.Now()
+	if _, err := b.store.SetAlarm(t.Context(), beat.Alarm{ID: id, Agent: "a", At: now.Add(in), Set: now}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (b *bench) want(t *testing.T, want ...string) {
+	t.Helper()
+	synctest.Wait()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if d := cmp.Diff(want, b.wakes); d != "" {
+		t.Fatalf("wakes: -want +got\n%s", d)
+	}
+}
+
+// pass lets time go by.
+func pass(t *testing.T, d time.Duration) {
+	t.Helper()
+	<-time.After(d)
+}
+
+func TestClockFiresOnTime(t *testing.T) {
+	timed(t, func(t *testing.T, b *bench) {
+		b.schedule(t, beat.Beat{Name: "five", Cron: "*/5 * * * *"})
+		defer b.run(t)()
+		pass(t, 299*time.Second)
+		b.want(t)
+		pass(t, time.Second)
+		b.want(t, "five after 5m0s")
+		pass(t, 10*time.Minute)
+		b.want(t, "five after 5m0s", "five after 10m0s", "five after 15m0s")
+	})
+}
+
+func TestClockIsKicked(t *testing.T) {
+	timed(t, func(t *testing.T, b *bench) {
+		defer b.run(t)()
+		pass(t, time.Second)
+		b.alarm(t, "t1", 1500*time.Millisecond)
+		b.clock.Kick()
+		pass(t, 1499*time.Millisecond)
+		b.want(t)
+		pass(t, time.Millisecond)
+		b.want(t, "alarm after 2.5s")
+		b.alarm(t, "t1", time.Second) // the same again
+		b.clock.Kick()
+		pass(t, time.Hour)
+		b.want(t, "alarm after 2.5s")
+	})
+}
+
+func TestClockHealsALostKick(t *testing.T) {
+	timed(t, func(t *testing.T, b *bench) {
+		defer b.run(t)()
+		pass(t, time.Second)
+		b.alarm(t, "t1", time.Second)
+		pass(t, beat.Safety)
+		b.want(t, "alarm after "+beat.Safety.String())
+	})
+}
+
+func TestClockAfterARestart(t *testing.T) {
+	timed(t, func(t *testing.T, b *bench) {
+		b.schedule(t, beat.Beat{Name: "hour", Cron: "0 * * * *"})
+		stop := b.run(t)
+		pass(t, time.Hour+time.Minute)
+		stop()
+		b.want(t, "hour after 1h0m0s")
+		stop = b.run(t) // before the next time: nothing
+		pass(t, time.Minute)
+		b.schedule(t, beat.Beat{Name: "hour", Cron: "0 * * * *"}) // applied again
+		b.clock.Kick()
+		pass(t, time.Minute)
+		b.want(t, "hour after 1h0m0s")
+		stop()
+		pass(t, 3*time.Hour) // misses three
+		defer b.run(t)()
+		b.want(t, "hour after 1h0m0s", "hour after 4h3m0s")
+		pass(t, 57*time.Minute)
+		b.want(t, "hour after 1h0m0s", "hour after 4h3m0s", "hour after 5h0m0s")
+	})
+}
+
+func TestClockTriesAgain(t *testing.T) {
+	timed(t, func(t *testing.T, b *bench) {
+		down := true
+		b.wake = func(d beat.Due) error {
+			if down && d.Name == "bad" {
+				return errors.New("the bucket is away")
+			}
+			return nil
+		}
+		b.schedule(t, beat.Beat{Name: "bad", Cron: "1 * * * *"}, beat.Beat{Name: "good", Cron: "1 * * * *"})
+		defer b.run(t)()
+		pass(t, time.Minute+500*time.Millisecond)
+		b.want(t, "good after 1m0s")
+		b.mu.Lock()
+		down = false
+		b.mu.Unlock()
+		pass(t, time.Minute)
+		b.want(t, "good after 1m0s", "bad after 1m1s")
+	})
+}
+
+func TestClockDropsAStaleAlarm(t *testing.T) {
+	timed(t, func(t *testing.T, b *bench) {
+		b.alarm(t, "t1", time.Minute)
+		defer b.run(t)()
+		pass(t, time.Second)
+		woken := beat.Agent{ID: "a", State: api.StateWaking, Seq: 2, Changed: time.Now()}
+		if _, err := b.store.SeeAgent(t.Context(), woken); err != nil {
+			t.Fatal(err)
+		}
+		pass(t, time.Hour)
+		b.want(t)
+		next, err := b.store.Next(t.Context())
+		if err != nil || !next.IsZero() {
+			t.Errorf("next: got %s, %v, want none", next, err)
+		}
+	})
+}
+
+func TestClockFiresMoreThanABatch(t *testing.T) {
+	timed(t, func(t *testing.T, b *bench) {
+		var beats []beat.Beat
+		for _, id := range []string{"a", "b", "c", "d", "e", "f"} {
+			if _, err := b.store.SeeAgent(t.Context(), beat.Agent{ID: id, State: api.StateSleeping, Seq: 2}); err != nil {
+				t.Fatal(err)
+			}
+			beats = nil
+			for i := range beat.MaxBeats {
+				beats = append(beats, beat.Beat{Name: "n" + string(rune('0'+i/10)) + string(rune('0'+i%10)), Cron: "* * * * *"})
+			}
+			checked, faults := beat.Check(id, beats, time.Now())
+			if len(faults) > 0 {
+				t.Fatal(faults)
+			}
+			if err := b.store.SetSchedule(t.Context(), id, checked); err != nil {
+				t.Fatal(err)
+			}
+		}
+		defer b.run(t)()
+		pass(t, time.Minute)
+		synctest.Wait()
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if got, want := len(b.wakes), 6*beat.MaxBeats; got != want {
+			t.Errorf("got %d wakes after a minute, want %d", got, want)
+		}
+	})
+}

@@ -1,0 +1,147 @@
+// Package lease lets one replica at a time do a task, through a key of the
+// coordination bucket that expires by itself. It is politeness, not a fence: a
+// holder that was paused may overlap with the next one for a moment, so the task
+// must bear that.
+package lease
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/bus"
+)
+
+// Lease is a task that one replica does at a time. All fields are required.
+type Lease struct {
+	Bucket *bus.Bucket[api.Lease]
+	Task   string
+	Owner  string        // tells replicas apart, and a restarted one from itself
+	TTL    time.Duration // how long a dead holder keeps the others waiting; at least bus.MinTTL
+	Now    func() time.Time
+	Log    *slog.Logger
+}
+
+// Run does work whenever this replica holds the lease, until ctx ends. The
+// context of work ends when the lease is lost; work is waited for before the
+// lease is given back. Work that ends early is begun again after a moment.
+func (l Lease) Run(ctx context.Context, work func(context.Context) error) {
+	for ctx.Err() == nil {
+		began := l.Now()
+		rev, err := l.take(ctx)
+		switch {
+		case err == nil:
+			l.Log.InfoContext(ctx, "lease taken", "task", l.Task)
+			l.hold(ctx, rev, began, work)
+		case api.CodeOf(err) == api.Conflict:
+			l.await(ctx)
+		case ctx.Err() == nil:
+			l.Log.WarnContext(ctx, "no lease, trying again", "task", l.Task, "err", err)
+			pause(ctx, l.TTL/3)
+		}
+	}
+}
+
+// take makes the key, or finds that an earlier try made it whose answer was lost.
+func (l Lease) take(ctx context.Context) (uint64, error) {
+	mine := api.Lease{Owner: l.Owner}
+	rev, err := l.Bucket.Create(ctx, l.key(), mine, l.TTL)
+	if api.CodeOf(err) != api.Conflict {
+		return rev, err
+	}
+	if e, err := l.Bucket.Get(ctx, l.key()); err == nil && e.Value == mine {
+		return l.Bucket.Update(ctx, l.key(), mine, e.Revision, l.TTL)
+	}
+	return 0, err
+}
+
+func (l Lease) key() string { return api.LeaseKey(l.Task) }
+
+var errFree = errors.New("the lease is free")
+
+// await returns when the lease may be free: its key is gone, or it is time to
+// try in any case.
+func (l Lease) await(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, l.TTL)
+	defer cancel()
+	held := false
+	err := l.Bucket.Watch(ctx, l.key(), func() {
+		if !held { // it went before we watched
+			cancel()
+		}
+	}, func(e bus.Entry[api.Lease]) error {
+		held = !e.Deleted
+		if !held {
+			return errFree
+		}
+		return nil
+	})
+	if !errors.Is(err, errFree) && ctx.Err() == nil {
+		l.Log.WarnContext(ctx, "cannot watch the lease", "task", l.Task, "err", err)
+	}
+	// A free key may still refuse a Create for a moment on a cluster.
+	pause(ctx, 10*time.Millisecond)
+}
+
+func (l Lease) hold(ctx context.Context, rev uint64, renewed time.Time, work func(context.Context) error) {
+	workCtx, stop := context.WithCancel(ctx)
+	defer stop()
+	done := make(chan error, 1)
+	go func() { done <- work(workCtx) }()
+
+	tick := time.NewTicker(l.TTL / 3)
+	defer tick.Stop()
+	for {
+		select {
+		case err := <-done:
+			l.release(ctx, rev)
+			if ctx.Err() == nil {
+				l.Log.WarnContext(ctx, "work ended early, beginning again", "task", l.Task, "err", err)
+				pause(ctx, time.Second)
+			}
+			return
+		case <-tick.C:
+		}
+		began := l.Now()
+		// Whoever cannot renew stops before the others may begin.
+		left := renewed.Add(l.TTL * 5 / 6).Sub(began)
+		next, err := l.renew(ctx, rev, min(left, l.TTL/3))
+		if err == nil {
+			rev, renewed = next, began
+			continue
+		}
+		if api.CodeOf(err) != api.Conflict && l.Now().Sub(renewed) < l.TTL*5/6 {
+			continue
+		}
+		l.Log.WarnContext(ctx, "lease lost", "task", l.Task, "err", err)
+		stop()
+		<-done
+		return
+	}
+}
+
+func (l Lease) renew(ctx context.Context, rev uint64, timeout time.Duration) (uint64, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout) // work may still be ending
+	defer cancel()
+	return l.Bucket.Update(ctx, l.key(), api.Lease{Owner: l.Owner}, rev, l.TTL)
+}
+
+// release gives the lease back, so that nobody has to wait for it to expire.
+func (l Lease) release(ctx context.Context, rev uint64) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.TTL/3)
+	defer cancel()
+	if err := l.Bucket.Delete(ctx, l.key(), rev); err != nil && api.CodeOf(err) != api.Conflict {
+		l.Log.WarnContext(ctx, "lease not given back, it expires", "task", l.Task, "err", err)
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
+	}
+}

@@ -1,0 +1,108 @@
+package lease_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/apptest"
+	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/embednats"
+	"github.com/anima-run/anima/services/heartbeat/internal/lease"
+)
+
+// replica is one that wants to do the task.
+type replica struct {
+	began, ended chan struct{} // its work, each time
+	kill         func()        // cuts its connection
+	stop         func()        // ends it as a signal would, and waits
+}
+
+func start(t *testing.T, server *embednats.Server, owner string, work func(context.Context) error) *replica {
+	t.Helper()
+	nc := apptest.Dial(t, server)
+	b, err := bus.New(nc, bus.Options{Service: "lease", Instance: owner, Log: apptest.Log(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Close)
+	if err := b.Ensure(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	leases, err := bus.OpenBucket[api.Lease](t.Context(), b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &replica{began: make(chan struct{}, 100), ended: make(chan struct{}, 100), kill: nc.Close}
+	l := lease.Lease{Bucket: leases, Task: "test", Owner: owner, TTL: bus.MinTTL, Now: time.Now, Log: apptest.Log(t)}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		l.Run(ctx, func(ctx context.Context) error {
+			r.began <- struct{}{}
+			defer func() { r.ended <- struct{}{} }()
+			return work(ctx)
+		})
+	}()
+	r.stop = sync.OnceFunc(func() { cancel(); <-done })
+	t.Cleanup(r.stop)
+	return r
+}
+
+func toTheEnd(ctx context.Context) error {
+	<-ctx.Done()
+	return nil
+}
+
+func TestOneAtATimeAndHandOver(t *testing.T) {
+	t.Parallel()
+	server := apptest.Server(t)
+	one := start(t, server, "one", toTheEnd)
+	<-one.began
+	two := start(t, server, "two", toTheEnd)
+	// Longer than the lease: it is renewed.
+	select {
+	case <-two.began:
+		t.Fatal("two have the lease")
+	case <-one.ended:
+		t.Fatal("the lease was lost")
+	case <-time.After(2 * bus.MinTTL):
+	}
+	one.stop()
+	<-two.began
+	two.stop()
+}
+
+func TestKilledHolderIsReplaced(t *testing.T) {
+	t.Parallel()
+	server := apptest.Server(t)
+	one := start(t, server, "one", toTheEnd)
+	<-one.began
+	two := start(t, server, "two", toTheEnd)
+	one.kill()
+	// Who cannot renew stops before the other begins.
+	select {
+	case <-one.ended:
+	case <-two.began:
+		t.Error("the next holder began before the last had stopped")
+	}
+	<-two.began
+}
+
+func TestWorkIsBegunAgain(t *testing.T) {
+	t.Parallel()
+	first := true
+	one := start(t, apptest.Server(t), "one", func(ctx context.Context) error {
+		if first {
+			first = false
+			return errors.New("the watch ended")
+		}
+		return toTheEnd(ctx)
+	})
+	<-one.began
+	<-one.began
+}

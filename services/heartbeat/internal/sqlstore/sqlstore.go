@@ -1,0 +1,164 @@
+// Package sqlstore keeps the heartbeat's agents, schedules, alarms and history
+// in SQL, on SQLite and Postgres alike. It must not know what is announced to
+// whom: it only makes sure that it happens in the same transaction.
+package sqlstore
+
+import (
+	"context"
+	"embed"
+	"errors"
+	"io/fs"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/sqldb"
+	"github.com/anima-run/anima/services/heartbeat/internal/beat"
+)
+
+//go:embed migrations/*.sql
+var files embed.FS
+
+// Migrations of the store's schema.
+func Migrations() fs.FS {
+	sub, _ := fs.Sub(files, "migrations") // fails only for a path that is none
+	return sub
+}
+
+// Announce tells the world what was fired, by writing it into tx. It is called
+// again if the transaction is.
+type Announce func(ctx context.Context, tx *sqldb.Tx, fired []beat.Fired) error
+
+// Store is a [beat.Store].
+type Store struct {
+	db       *sqldb.DB
+	announce Announce
+}
+
+var _ beat.Store = (*Store)(nil)
+
+// New returns the store in db, whose schema is up to date.
+func New(db *sqldb.DB, announce Announce) *Store { return &Store{db: db, announce: announce} }
+
+// SeeAgent implements [beat.Store].
+func (s *Store) SeeAgent(ctx context.Context, a beat.Agent) (stirred bool, err error) {
+	err = sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
+		stirred = false
+		var state string
+		var seq int64
+		err := tx.QueryRowContext(ctx, "select state, seq from agents where id = $1"+tx.ForUpdate(), a.ID).Scan(&state, &seq)
+		unknown := errors.Is(err, sqldb.ErrNotFound)
+		if err != nil && !unknown {
+			return err
+		}
+		if !unknown && a.Seq <= seq {
+			return nil
+		}
+		stirred = a.State != api.StateDead && (unknown || state == string(api.StateDead))
+		_, err = tx.ExecContext(ctx, `insert into agents (id, address, state, seq, changed_at) values ($1, $2, $3, $4, $5)
+			on conflict (id) do update set address = excluded.address, state = excluded.state, seq = excluded.seq,
+			changed_at = excluded.changed_at where agents.seq < excluded.seq`,
+			a.ID, a.Address, string(a.State), a.Seq, micros(a.Changed))
+		return err
+	})
+	return stirred, err
+}
+
+// HasAgent implements [beat.Store].
+func (s *Store) HasAgent(ctx context.Context, agent string) (bool, error) {
+	var n int64
+	err := s.db.QueryRowContext(ctx, "select count(*) from agents where id = $1", agent).Scan(&n)
+	return n > 0, err
+}
+
+// SetSchedule implements [beat.Store].
+func (s *Store) SetSchedule(ctx context.Context, agent string, beats []beat.Beat) error {
+	return sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
+		names, err := sqldb.All(ctx, tx, scanText, "select name from beats where agent = $1 order by name"+tx.ForUpdate(), agent)
+		if err != nil {
+			return err
+		}
+		stay := map[string]bool{}
+		for _, b := range beats {
+			stay[b.Name] = true
+		}
+		for _, name := range names {
+			if stay[name] {
+				continue
+			}
+			if _, err := tx.ExecContext(ctx, "delete from beats where agent = $1 and name = $2", agent, name); err != nil {
+				return err
+			}
+		}
+		for _, b := range beats {
+			_, err := tx.ExecContext(ctx, `insert into beats (agent, name, cron, reason, next_at, last_at, runs) values ($1, $2, $3, $4, $5, 0, 0)
+				on conflict (agent, name) do update set cron = excluded.cron, reason = excluded.reason,
+				next_at = case when beats.cron = excluded.cron then beats.next_at else excluded.next_at end`,
+				agent, b.Name, b.Cron, b.Reason, micros(b.Next))
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// Schedule implements [beat.Store].
+func (s *Store) Schedule(ctx context.Context, agent string) ([]beat.Beat, error) {
+	return sqldb.All(ctx, s.db, func(row sqldb.Scanner) (b beat.Beat, err error) {
+		var next, last int64
+		err = row.Scan(&b.Agent, &b.Name, &b.Cron, &b.Reason, &next, &last, &b.Runs)
+		b.Next, b.Last = moment(next), moment(last)
+		return b, err
+	}, `select agent, name, cron, reason, next_at, last_at, runs from beats
+		where $1 = '' or agent = $1 order by agent, name`, agent)
+}
+
+// SetAlarm implements [beat.Store].
+func (s *Store) SetAlarm(ctx context.Context, a beat.Alarm) (set beat.Alarm, err error) {
+	err = sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
+		_, err := tx.ExecContext(ctx, `insert into alarms (agent, id, at, reason, set_at, done) values ($1, $2, $3, $4, $5, 0)
+			on conflict (agent) do update set id = excluded.id, at = excluded.at, reason = excluded.reason,
+			set_at = excluded.set_at, done = 0 where alarms.id <> excluded.id`,
+			a.Agent, a.ID, micros(a.At), a.Reason, micros(a.Set))
+		if err != nil {
+			return err
+		}
+		var at, when int64
+		err = tx.QueryRowContext(ctx, "select agent, id, at, reason, set_at from alarms where agent = $1", a.Agent).
+			Scan(&set.Agent, &set.ID, &at, &set.Reason, &when)
+		set.At, set.Set = moment(at), moment(when)
+		return err
+	})
+	return set, err
+}
+
+// History implements [beat.Store].
+func (s *Store) History(ctx context.Context, agent string, limit int) ([]beat.Tick, error) {
+	return sqldb.All(ctx, s.db, func(row sqldb.Scanner) (t beat.Tick, err error) {
+		var due, at int64
+		err = row.Scan(&t.Agent, &t.Name, &due, &at)
+		t.Due, t.At = moment(due), moment(at)
+		return t, err
+	}, `select agent, name, due, at from ticks where $1 = '' or agent = $1
+		order by at desc, agent, cause limit $2`, agent, limit)
+}
+
+func scanText(row sqldb.Scanner) (s string, err error) {
+	err = row.Scan(&s)
+	return s, err
+}
+
+// micros is t as it is stored; the zero time is 0.
+func micros(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixMicro()
+}
+
+func moment(micros int64) time.Time {
+	if micros == 0 {
+		return time.Time{}
+	}
+	return time.UnixMicro(micros).UTC()
+}

@@ -1,0 +1,63 @@
+package sqlstore_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/sqldb"
+	"github.com/anima-run/anima/pkg/sqldb/sqldbtest"
+	"github.com/anima-run/anima/services/heartbeat/internal/beat"
+	"github.com/anima-run/anima/services/heartbeat/internal/beat/beattest"
+	"github.com/anima-run/anima/services/heartbeat/internal/sqlstore"
+)
+
+func TestStore(t *testing.T) {
+	t.Parallel()
+	beattest.Run(t, func(t *testing.T, check func(*testing.T, beattest.Open)) {
+		t.Helper()
+		sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
+			check(t, func(announce func([]beat.Fired) error) beat.Store {
+				return sqlstore.New(db, func(_ context.Context, _ *sqldb.Tx, f []beat.Fired) error { return announce(f) })
+			})
+		})
+	})
+}
+
+// The seeds' names for the tables must keep working.
+func TestViews(t *testing.T) {
+	t.Parallel()
+	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
+		ctx := t.Context()
+		s := sqlstore.New(db, func(context.Context, *sqldb.Tx, []beat.Fired) error { return nil })
+		start := time.Date(2026, 3, 2, 12, 0, 0, 0, time.UTC)
+		beats, faults := beat.Check("a", []beat.Beat{{Name: "one", Cron: "* * * * *"}}, start)
+		if len(faults) > 0 {
+			t.Fatal(faults)
+		}
+		if err := s.SetSchedule(ctx, "a", beats); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.SeeAgent(ctx, beat.Agent{ID: "a", State: api.StateSleeping, Seq: 1, Changed: start}); err != nil {
+			t.Fatal(err)
+		}
+		when := start.Add(60*time.Second + 250*time.Millisecond)
+		due, err := s.Due(ctx, when, 1)
+		if err != nil || len(due) != 1 {
+			t.Fatalf("got %+v, %v, want one due", due, err)
+		}
+		if _, err := s.Fire(ctx, []beat.Fired{{Due: due[0], When: when, Next: start.Add(2 * time.Minute)}}); err != nil {
+			t.Fatal(err)
+		}
+		var last, next, started string
+		err = db.QueryRowContext(ctx, "select last_run_at, next_run_at from heartbeat_schedule where task_name = 'one'").Scan(&last, &next)
+		if err != nil || last != "2026-03-02T12:01:00.250Z" || next != "2026-03-02T12:02:00.000Z" {
+			t.Errorf("schedule: got %s, %s, %v", last, next, err)
+		}
+		err = db.QueryRowContext(ctx, "select started_at from heartbeat_history where task_name = 'one'").Scan(&started)
+		if err != nil || started != last {
+			t.Errorf("history: got %s, %v, want %s", started, err, last)
+		}
+	})
+}

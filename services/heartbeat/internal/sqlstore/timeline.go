@@ -1,0 +1,114 @@
+package sqlstore
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"slices"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/sqldb"
+	"github.com/anima-run/anima/services/heartbeat/internal/beat"
+)
+
+// Due implements [beat.Timeline].
+func (s *Store) Due(ctx context.Context, now time.Time, limit int) ([]beat.Due, error) {
+	beats, err := sqldb.All(ctx, s.db, func(row sqldb.Scanner) (d beat.Due, err error) {
+		var at int64
+		err = row.Scan(&d.Agent, &d.Name, &d.Cron, &d.Reason, &at)
+		d.At = moment(at)
+		return d, err
+	}, `select b.agent, b.name, b.cron, b.reason, b.next_at from beats b join agents a on a.id = b.agent
+		where b.next_at <= $1 and a.state <> 'dead' order by b.next_at, b.agent, b.name limit $2`, micros(now), limit)
+	if err != nil {
+		return nil, err
+	}
+	alarms, err := sqldb.All(ctx, s.db, func(row sqldb.Scanner) (beat.Due, error) {
+		d := beat.Due{Name: beat.AlarmName}
+		var a beat.Agent
+		var at, set, changed int64
+		err := row.Scan(&d.Agent, &d.Alarm, &d.Reason, &at, &set, &a.ID, &a.State, &changed)
+		a.Changed = moment(changed)
+		d.At, d.Stale = moment(at), a.Stale(moment(set))
+		return d, err
+	}, `select l.agent, l.id, l.reason, l.at, l.set_at, coalesce(a.id, ''), coalesce(a.state, ''), coalesce(a.changed_at, 0)
+		from alarms l left join agents a on a.id = l.agent
+		where l.done = 0 and l.at <= $1 order by l.at, l.agent limit $2`, micros(now), limit)
+	if err != nil {
+		return nil, err
+	}
+	due := slices.Concat(beats, alarms)
+	slices.SortStableFunc(due, func(a, b beat.Due) int { return a.At.Compare(b.At) })
+	return due[:min(limit, len(due))], nil
+}
+
+// Next implements [beat.Timeline].
+func (s *Store) Next(ctx context.Context) (time.Time, error) {
+	var next sql.NullInt64
+	err := s.db.QueryRowContext(ctx, `select min(at) from (
+			select min(b.next_at) as at from beats b join agents a on a.id = b.agent where a.state <> $1
+			union all select min(at) as at from alarms where done = 0
+		) as times`, string(api.StateDead)).Scan(&next)
+	return moment(next.Int64), err
+}
+
+// Fire implements [beat.Timeline].
+func (s *Store) Fire(ctx context.Context, fired []beat.Fired) (recorded []beat.Fired, err error) {
+	// One order for all replicas: rows are locked as they are met.
+	fired = slices.SortedFunc(slices.Values(fired), func(a, b beat.Fired) int {
+		return cmp.Or(cmp.Compare(a.Agent, b.Agent), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Alarm, b.Alarm))
+	})
+	err = sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
+		recorded = nil
+		var loud []beat.Fired
+		for _, f := range fired {
+			mine, err := advance(ctx, tx, f)
+			if err != nil {
+				return err
+			}
+			if !mine {
+				continue
+			}
+			recorded = append(recorded, f)
+			if f.Stale {
+				continue
+			}
+			loud = append(loud, f)
+			_, err = tx.ExecContext(ctx, `insert into ticks (agent, cause, name, due, at) values ($1, $2, $3, $4, $5)
+				on conflict (agent, cause) do nothing`, f.Agent, f.Cause(), f.Name, micros(f.At), micros(f.When))
+			if err != nil {
+				return err
+			}
+		}
+		if len(loud) == 0 {
+			return nil
+		}
+		return s.announce(ctx, tx, loud)
+	})
+	return recorded, err
+}
+
+// advance moves what fired beyond its time, and reports whether it was still
+// there to be moved.
+func advance(ctx context.Context, tx *sqldb.Tx, f beat.Fired) (bool, error) {
+	var res sql.Result
+	var err error
+	if f.Alarm != "" {
+		res, err = tx.ExecContext(ctx, "update alarms set done = 1 where agent = $1 and id = $2 and done = 0", f.Agent, f.Alarm)
+	} else {
+		res, err = tx.ExecContext(ctx, `update beats set next_at = $1, last_at = $2, runs = runs + 1
+			where agent = $3 and name = $4 and next_at = $5`, micros(f.Next), micros(f.When), f.Agent, f.Name, micros(f.At))
+	}
+	if err != nil {
+		return false, err
+	}
+	n, err := res.RowsAffected()
+	return n == 1, err
+}
+
+// Prune implements [beat.Timeline].
+func (s *Store) Prune(ctx context.Context, before time.Time) error {
+	_, err := s.db.ExecContext(ctx, "delete from ticks where at < $1", micros(before))
+	return err
+}

@@ -1,0 +1,45 @@
+package heartbeat
+
+import (
+	"context"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/anima-run/anima/services/heartbeat/internal/beat"
+)
+
+type instruments struct {
+	wakes metric.Int64Counter
+	late  metric.Float64Histogram
+}
+
+func newInstruments(p metric.MeterProvider) (t instruments, err error) {
+	m := p.Meter("github.com/anima-run/anima/services/heartbeat")
+	t.wakes, err = m.Int64Counter("anima.heartbeat.wakes", metric.WithUnit("{wake}"),
+		metric.WithDescription("Wakes asked for, by what asked: cron, alarm, inbox or creator; stale alarms wake nobody."))
+	if err != nil {
+		return t, err
+	}
+	t.late, err = m.Float64Histogram("anima.heartbeat.lateness", metric.WithUnit("s"),
+		metric.WithDescription("How long after its time something was fired."),
+		metric.WithExplicitBucketBoundaries(.001, .002, .005, .01, .02, .05, .1, .25, 1, 5, 30, 300, 3600))
+	return t, err
+}
+
+func (t instruments) wake(ctx context.Context, source string) {
+	t.wakes.Add(ctx, 1, metric.WithAttributes(attribute.String("source", source)))
+}
+
+func (t instruments) fired(ctx context.Context, f beat.Fired) {
+	switch {
+	case f.Stale:
+		t.wake(ctx, "stale_alarm")
+		return
+	case f.Alarm != "":
+		t.wake(ctx, "alarm")
+	default:
+		t.wake(ctx, "cron")
+	}
+	t.late.Record(ctx, f.When.Sub(f.At).Seconds())
+}

@@ -1,0 +1,150 @@
+package social
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/outbox"
+	"github.com/anima-run/anima/pkg/sqldb"
+	"github.com/anima-run/anima/services/social/internal/inbox"
+	"github.com/anima-run/anima/services/social/internal/letter"
+)
+
+// How many messages an answer holds.
+const (
+	claimLimit, claimMost = 10, 100
+	listLimit, listMost   = 50, 200
+)
+
+type handlers struct {
+	store inbox.Store
+	now   func() time.Time
+	log   *slog.Logger
+	tel   instruments
+	kick  func() // something is in the outbox
+}
+
+func (h *handlers) agentChanged(ctx context.Context, m api.AgentChanged) error {
+	address, err := letter.Address(m.Address)
+	if err != nil {
+		address = "" // an agent that is being set up has no wallet yet
+	}
+	err = h.store.SeeResident(ctx, inbox.Resident{Agent: m.Agent, Name: m.Name, Address: address, Seq: m.Seq})
+	h.kick()
+	return err
+}
+
+func (h *handlers) send(ctx context.Context, m api.Send) (api.Sent, error) {
+	id, err := h.receive(ctx, letter.Letter{
+		From: m.From, To: m.To, Content: m.Content, SignedAt: m.SignedAt, Signature: m.Signature, ReplyTo: m.ReplyTo,
+	})
+	return api.Sent{ID: id}, err
+}
+
+// receive is what happens to a message, however it came.
+func (h *handlers) receive(ctx context.Context, l letter.Letter) (id string, err error) {
+	outcome := "refused"
+	defer func() { h.tel.received(ctx, outcome) }()
+	s, err := letter.Open(l)
+	if err != nil {
+		return "", err
+	}
+	now := h.now().UTC().Truncate(time.Microsecond)
+	duplicate, err := h.store.Receive(ctx, inbox.Mail{
+		ID: s.ID, From: s.From, To: s.To, Content: s.Content, SignedAt: s.SignedAt, Signature: s.Signature,
+		ReplyTo: s.ReplyTo, Received: now,
+	}, func() error { return letter.Fresh(s.Time, now) })
+	switch {
+	case err != nil:
+		return "", err
+	case duplicate:
+		outcome = "duplicate"
+	default:
+		outcome = "received"
+		h.kick()
+	}
+	return s.ID, nil
+}
+
+func (h *handlers) claimInbox(ctx context.Context, m api.ClaimInbox) (api.Inbox, error) {
+	if m.Run == "" {
+		return api.Inbox{}, api.Errorf(api.Invalid, "a claim needs a run")
+	}
+	address, err := h.store.AddressOf(ctx, m.Agent)
+	if err != nil || address == "" {
+		return api.Inbox{Messages: []api.InboxMessage{}}, err
+	}
+	all, err := h.store.Claim(ctx, address, m.Run, limited(m.Limit, claimLimit, claimMost), h.now())
+	h.tel.claims(ctx, len(all))
+	return answer(all), err
+}
+
+func (h *handlers) settleInbox(ctx context.Context, m api.SettleInbox) (api.InboxCount, error) {
+	if m.Run == "" {
+		return api.InboxCount{}, api.Errorf(api.Invalid, "a run settles what it has claimed: name the run")
+	}
+	address, err := h.store.AddressOf(ctx, m.Agent)
+	if err != nil || address == "" {
+		return api.InboxCount{}, err
+	}
+	if err := h.store.Settle(ctx, address, m.Run, h.now()); err != nil {
+		return api.InboxCount{}, err
+	}
+	return h.unread(ctx, address)
+}
+
+func (h *handlers) listInbox(ctx context.Context, m api.ListInbox) (api.Inbox, error) {
+	status := inbox.Status(m.Status)
+	if m.Status != "" && !status.Valid() {
+		return api.Inbox{}, &api.Error{
+			Code: api.Invalid, Message: "no message has the status " + m.Status,
+			Next: "use received, in_progress, processed, failed or none",
+		}
+	}
+	address, err := h.store.AddressOf(ctx, m.Agent)
+	if err != nil || address == "" {
+		return api.Inbox{Messages: []api.InboxMessage{}}, err
+	}
+	all, err := h.store.List(ctx, address, status, limited(m.Limit, listLimit, listMost))
+	return answer(all), err
+}
+
+func (h *handlers) countInbox(ctx context.Context, m api.CountInbox) (api.InboxCount, error) {
+	address, err := h.store.AddressOf(ctx, m.Agent)
+	if err != nil || address == "" {
+		return api.InboxCount{}, err
+	}
+	return h.unread(ctx, address)
+}
+
+func (h *handlers) unread(ctx context.Context, address string) (api.InboxCount, error) {
+	n, err := h.store.Unread(ctx, address)
+	return api.InboxCount{Unread: n}, err
+}
+
+func limited(asked, normal, most int) int {
+	if asked <= 0 {
+		return normal
+	}
+	return min(asked, most)
+}
+
+func answer(all []inbox.Mail) api.Inbox {
+	out := api.Inbox{Messages: []api.InboxMessage{}}
+	for _, m := range all {
+		out.Messages = append(out.Messages, api.InboxMessage{
+			ID: m.ID, From: letter.Display(m.From), To: letter.Display(m.To), Content: m.Content, SignedAt: m.SignedAt,
+			Signature: m.Signature, ReplyTo: m.ReplyTo, Status: string(m.Status), ReceivedAt: m.Received.UnixMicro(), Peer: m.Peer,
+		})
+	}
+	return out
+}
+
+// announce writes into the outbox that a message waits for an agent.
+func announce(ctx context.Context, tx *sqldb.Tx, agent string, m inbox.Mail) error {
+	return outbox.Add(ctx, tx, "message_received/"+agent+"/"+m.ID, api.MessageReceived{
+		ID: m.ID, Agent: agent, From: letter.Display(m.From), At: m.Received.UnixMicro(),
+	})
+}

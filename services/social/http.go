@@ -1,0 +1,170 @@
+package social
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"strconv"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/host"
+	"github.com/anima-run/anima/services/social/internal/inbox"
+	"github.com/anima-run/anima/services/social/internal/letter"
+)
+
+// The wire format is the reference client's (spec-social §2): snake case going
+// in, camel case coming out, and an error is {"error": text}.
+
+// maxBody holds a message of api.MaxMessageBytes of which JSON makes six bytes
+// each, and the rest of the fields.
+const maxBody = 6*api.MaxMessageBytes + 16<<10
+
+const pollLimit, pollMost = 50, 100
+
+type sendBody struct {
+	From      string `json:"from"`
+	To        string `json:"to"`
+	Content   string `json:"content"`
+	SignedAt  string `json:"signed_at"`
+	Signature string `json:"signature"`
+	ReplyTo   string `json:"reply_to"`
+}
+
+type pollBody struct {
+	Cursor string `json:"cursor"`
+	Limit  int    `json:"limit"`
+}
+
+type pollAnswer struct {
+	Messages   []polled `json:"messages"`
+	NextCursor string   `json:"next_cursor,omitempty"`
+}
+
+type polled struct {
+	ID        string `json:"id"`
+	From      string `json:"from"`
+	To        string `json:"to"`
+	Content   string `json:"content"`
+	SignedAt  string `json:"signedAt"`
+	CreatedAt string `json:"createdAt"`
+	ReplyTo   string `json:"replyTo,omitempty"`
+	Signature string `json:"signature"` // so that the receiver need not trust this relay
+}
+
+func (h *handlers) postMessage(w http.ResponseWriter, r *http.Request) {
+	var b sendBody
+	if err := readBody(w, r, &b); err != nil {
+		h.fail(w, r, err)
+		return
+	}
+	id, err := h.receive(r.Context(), letter.Letter(b))
+	if err != nil {
+		h.fail(w, r, err)
+		return
+	}
+	host.WriteJSON(w, map[string]string{"id": id}, nil)
+}
+
+func (h *handlers) poll(w http.ResponseWriter, r *http.Request) {
+	address, ok := h.authenticate(w, r)
+	if !ok {
+		return
+	}
+	var b pollBody
+	if err := readBody(w, r, &b); err != nil && !errors.Is(err, io.EOF) { // an empty body asks for the defaults
+		h.fail(w, r, err)
+		return
+	}
+	after, err := parseCursor(b.Cursor)
+	if err != nil {
+		h.fail(w, r, err)
+		return
+	}
+	all, err := h.store.Poll(r.Context(), address, after, limited(b.Limit, pollLimit, pollMost), h.now())
+	if err != nil {
+		h.fail(w, r, err)
+		return
+	}
+	out := pollAnswer{Messages: []polled{}, NextCursor: b.Cursor}
+	for _, m := range all {
+		out.Messages = append(out.Messages, polled{
+			ID: m.ID, From: letter.Display(m.From), To: letter.Display(m.To), Content: m.Content, SignedAt: m.SignedAt,
+			CreatedAt: letter.FormatTime(m.Received), ReplyTo: m.ReplyTo, Signature: m.Signature,
+		})
+		out.NextCursor = formatCursor(m)
+	}
+	host.WriteJSON(w, out, nil)
+}
+
+func (h *handlers) count(w http.ResponseWriter, r *http.Request) {
+	address, ok := h.authenticate(w, r)
+	if !ok {
+		return
+	}
+	n, err := h.store.Unread(r.Context(), address)
+	if err != nil {
+		h.fail(w, r, err)
+		return
+	}
+	host.WriteJSON(w, map[string]int64{"unread": n}, nil)
+}
+
+// authenticate returns whose mailbox the request may read, or answers it.
+func (h *handlers) authenticate(w http.ResponseWriter, r *http.Request) (address string, ok bool) {
+	address, err := letter.Authenticate(r.Header.Get("X-Wallet-Address"), r.Header.Get("X-Signature"), r.Header.Get("X-Timestamp"), h.now())
+	if err != nil {
+		writeText(w, http.StatusUnauthorized, err)
+		return "", false
+	}
+	return address, true
+}
+
+// A cursor is the place of the last message that was seen.
+func formatCursor(m inbox.Mail) string { return strconv.FormatInt(m.Seq, 10) }
+
+func parseCursor(s string) (int64, error) {
+	if s == "" {
+		return 0, nil
+	}
+	n, err := strconv.ParseInt(s, 10, 64)
+	if err != nil || n < 0 {
+		return 0, &api.Error{Code: api.Invalid, Message: "this relay gave out no such cursor", Next: "poll without one"}
+	}
+	return n, nil
+}
+
+// readBody decodes a body. Fields it does not know are left alone: newer clients
+// may send more. An empty body is io.EOF.
+func readBody(w http.ResponseWriter, r *http.Request, v any) error {
+	err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody)).Decode(v)
+	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return api.Errorf(api.Invalid, "the body is larger than %d bytes", maxBody)
+	}
+	if err != nil {
+		return errors.Join(api.Errorf(api.Invalid, "the body is not the JSON this route takes: %v", err), err)
+	}
+	return nil
+}
+
+// fail answers with an error; the text of an internal one goes to the log only.
+func (h *handlers) fail(w http.ResponseWriter, r *http.Request, err error) {
+	if api.CodeOf(err) == api.Internal {
+		h.log.ErrorContext(r.Context(), "http request failed", "route", r.Pattern, "err", err)
+	}
+	writeText(w, host.StatusOf(err), err)
+}
+
+func writeText(w http.ResponseWriter, status int, err error) {
+	e := api.Wire(err)
+	text := e.Message
+	if e.Next != "" {
+		text += "; " + e.Next
+	}
+	if status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable {
+		w.Header().Set("Retry-After", strconv.FormatInt(max(1, (e.RetryAfter+999)/1000), 10))
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(map[string]string{"error": text}) // the client is gone; nobody is left to tell
+}

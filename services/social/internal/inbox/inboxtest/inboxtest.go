@@ -1,0 +1,130 @@
+// Package inboxtest is the conformance suite of [inbox.Store].
+package inboxtest
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/anima-run/anima/services/social/internal/inbox"
+)
+
+// Open returns the store of a test. A message for a resident is announced to the
+// function in the transaction that makes it so; its error must undo everything.
+type Open func(announce func(agent, id string) error) inbox.Store
+
+// Run checks that stores behave. each calls check, as a test of its own, with
+// every kind of store there is, fresh and empty.
+func Run(t *testing.T, each func(t *testing.T, check func(*testing.T, Open))) {
+	t.Helper()
+	for name, check := range map[string]func(*testing.T, Open){
+		"receive":             receive,
+		"receive is atomic":   atomic,
+		"receive in parallel": receiveParallel,
+		"duplicates":          duplicates,
+		"rate":                rate,
+		"residents":           residents,
+		"claim":               claim,
+		"claims lapse":        lapse,
+		"claims in parallel":  claimParallel,
+		"settle late":         settleLate,
+		"list":                list,
+		"poll":                poll,
+		"poll of a resident":  pollResident,
+		"prune":               prune,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			each(t, check)
+		})
+	}
+}
+
+func noon(seconds int) time.Time {
+	return time.Date(2026, 3, 2, 12, 0, seconds, 0, time.UTC)
+}
+
+func address(name string) string {
+	sum := sha256.Sum256([]byte(name))
+	return "0x" + hex.EncodeToString(sum[:20])
+}
+
+func silent(string, string) error { return nil }
+
+func fresh() error { return nil }
+
+func ok(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func mail(id, from, to string, at time.Time) inbox.Mail {
+	return inbox.Mail{
+		ID: id, From: address(from), To: address(to), Content: "content of " + id, SignedAt: "2026-03-02T12:00:00.000Z",
+		Signature: "0x" + id, Received: at,
+	}
+}
+
+func put(t *testing.T, s inbox.Store, m inbox.Mail) {
+	t.Helper()
+	dup, err := s.Receive(t.Context(), m, fresh)
+	if err != nil || dup {
+		t.Fatalf("receive %s: duplicate %v, %v", m.ID, dup, err)
+	}
+}
+
+// fill puts n messages for a recipient, one a second from noon on, of as many
+// senders; their ids are 0, 1, …
+func fill(t *testing.T, s inbox.Store, to string, n int) {
+	t.Helper()
+	for i := range n {
+		put(t, s, mail(fmt.Sprint(i), fmt.Sprint("sender", i), to, noon(i)))
+	}
+}
+
+func house(t *testing.T, s inbox.Store, agent string, seq int64) {
+	t.Helper()
+	ok(t, s.SeeResident(t.Context(), inbox.Resident{Agent: agent, Name: "The " + agent, Address: address(agent), Seq: seq}))
+}
+
+func ids(all []inbox.Mail) []string {
+	out := []string{}
+	for _, m := range all {
+		out = append(out, m.ID)
+	}
+	return out
+}
+
+func want(t *testing.T, what string, got []inbox.Mail, err error, want ...string) {
+	t.Helper()
+	ok(t, err)
+	if d := cmp.Diff(append([]string{}, want...), ids(got)); d != "" {
+		t.Fatalf("%s: -want +got\n%s", what, d)
+	}
+}
+
+func unread(t *testing.T, s inbox.Store, name string, want int64) {
+	t.Helper()
+	if got, err := s.Unread(t.Context(), address(name)); err != nil || got != want {
+		t.Fatalf("unread of %s: got %d, %v, want %d", name, got, err, want)
+	}
+}
+
+func statuses(t *testing.T, s inbox.Store, name string, want map[inbox.Status]int) {
+	t.Helper()
+	all, err := s.List(t.Context(), address(name), "", 100)
+	ok(t, err)
+	got := map[inbox.Status]int{}
+	for _, m := range all {
+		got[m.Status]++
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Fatalf("states of %s: -want +got\n%s", name, d)
+	}
+}

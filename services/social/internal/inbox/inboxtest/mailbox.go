@@ -1,0 +1,173 @@
+package inboxtest
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/services/social/internal/inbox"
+)
+
+func claim(t *testing.T, open Open) {
+	s := open(silent)
+	ctx, bob := t.Context(), address("bob")
+	none, err := s.Claim(ctx, bob, "r1", 10, noon(0))
+	want(t, "claim of an empty mailbox", none, err)
+	ok(t, s.Settle(ctx, bob, "r1", noon(0)))
+	fill(t, s, "bob", 5)
+	put(t, s, mail("other", "alice", "carol", noon(0)))
+
+	got, err := s.Claim(ctx, bob, "r1", 2, noon(10))
+	want(t, "oldest first", got, err, "0", "1")
+	if got[0].Status != inbox.InProgress {
+		t.Errorf("status: got %s, want %s", got[0].Status, inbox.InProgress)
+	}
+	got, err = s.Claim(ctx, bob, "r1", 10, noon(11))
+	want(t, "the same run again", got, err, "0", "1")
+	got, err = s.Claim(ctx, bob, "r2", 2, noon(12))
+	want(t, "another run", got, err, "2", "3")
+	unread(t, s, "bob", 5)
+
+	ok(t, s.Settle(ctx, bob, "r1", noon(13)))
+	unread(t, s, "bob", 3)
+	ok(t, s.Settle(ctx, bob, "r1", noon(14)))
+	unread(t, s, "bob", 3)
+	got, err = s.Claim(ctx, bob, "r1", 10, noon(15))
+	want(t, "the first run after settling", got, err, "4")
+	statuses(t, s, "bob", map[inbox.Status]int{inbox.Processed: 2, inbox.InProgress: 3})
+	unread(t, s, "carol", 1)
+
+	// What does not fit into one answer waits.
+	for i := range 4 {
+		m := mail(fmt.Sprint("large", i), "alice", "dave", noon(i))
+		m.Content = strings.Repeat("\x01", api.MaxMessageBytes)
+		put(t, s, m)
+	}
+	got, err = s.Claim(ctx, address("dave"), "r1", 10, noon(20))
+	want(t, "large ones", got, err, "large0", "large1")
+	got, err = s.Claim(ctx, address("dave"), "r2", 10, noon(20))
+	want(t, "the rest", got, err, "large2", "large3")
+}
+
+func lapse(t *testing.T, open Open) {
+	s := open(silent)
+	ctx, bob := t.Context(), address("bob")
+	fill(t, s, "bob", 2)
+	now := noon(0)
+	for try := range inbox.MaxAttempts {
+		got, err := s.Claim(ctx, bob, fmt.Sprint("r", try), 1, now)
+		want(t, fmt.Sprint("try ", try), got, err, "0")
+		// A run that shows itself keeps its claim.
+		now = now.Add(inbox.Lapse - time.Second)
+		got, err = s.Claim(ctx, bob, fmt.Sprint("r", try), 1, now)
+		want(t, fmt.Sprint("again, try ", try), got, err, "0")
+		now = now.Add(inbox.Lapse)
+	}
+	got, err := s.Claim(ctx, bob, "last", 1, now)
+	want(t, "after three lapsed claims", got, err, "1")
+	statuses(t, s, "bob", map[inbox.Status]int{inbox.Failed: 1, inbox.InProgress: 1})
+	unread(t, s, "bob", 1)
+}
+
+func claimParallel(t *testing.T, open Open) {
+	s := open(silent)
+	const n, runs = 40, 8
+	fill(t, s, "bob", n)
+	var mu sync.Mutex
+	holders := map[string]string{}
+	var wg sync.WaitGroup
+	for r := range runs {
+		wg.Go(func() {
+			run := fmt.Sprint("r", r)
+			got, err := s.Claim(t.Context(), address("bob"), run, n/runs, noon(100))
+			if err != nil {
+				t.Error(err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			for _, m := range got {
+				if other, held := holders[m.ID]; held {
+					t.Errorf("%s is held by %s and %s", m.ID, other, run)
+				}
+				holders[m.ID] = run
+			}
+		})
+	}
+	wg.Wait()
+	if len(holders) != n {
+		t.Errorf("%d of %d messages are held", len(holders), n)
+	}
+}
+
+func settleLate(t *testing.T, open Open) {
+	s := open(silent)
+	ctx, bob := t.Context(), address("bob")
+	fill(t, s, "bob", 2)
+	_, err := s.Claim(ctx, bob, "slow", 2, noon(0))
+	ok(t, err)
+	late := noon(0).Add(2 * inbox.Lapse)
+	got, err := s.Claim(ctx, bob, "quick", 1, late)
+	want(t, "lapsed", got, err, "0")
+	ok(t, s.Settle(ctx, bob, "slow", late))
+	// What somebody else has taken since is theirs to settle.
+	statuses(t, s, "bob", map[inbox.Status]int{inbox.InProgress: 1, inbox.Processed: 1})
+	ok(t, s.Settle(ctx, bob, "quick", late))
+	unread(t, s, "bob", 0)
+}
+
+func list(t *testing.T, open Open) {
+	s := open(silent)
+	ctx, bob := t.Context(), address("bob")
+	fill(t, s, "bob", 3)
+	_, err := s.Claim(ctx, bob, "r1", 1, noon(10))
+	ok(t, err)
+	got, err := s.List(ctx, bob, "", 10)
+	want(t, "all, the latest first", got, err, "2", "1", "0")
+	got, err = s.List(ctx, bob, "", 2)
+	want(t, "two at most", got, err, "2", "1")
+	got, err = s.List(ctx, bob, inbox.InProgress, 10)
+	want(t, "of a status", got, err, "0")
+	got, err = s.List(ctx, address("carol"), "", 10)
+	want(t, "of nobody", got, err)
+}
+
+func poll(t *testing.T, open Open) {
+	s := open(silent)
+	ctx, bob := t.Context(), address("bob")
+	none, err := s.Poll(ctx, bob, 0, 10, noon(0))
+	want(t, "empty", none, err)
+	fill(t, s, "bob", 3)
+	first, err := s.Poll(ctx, bob, 0, 2, noon(10))
+	want(t, "first page", first, err, "0", "1")
+	again, err := s.Poll(ctx, bob, 0, 2, noon(11))
+	want(t, "first page again: the answer may have been lost", again, err, "0", "1")
+	unread(t, s, "bob", 3)
+	second, err := s.Poll(ctx, bob, first[1].Seq, 2, noon(12))
+	want(t, "second page", second, err, "2")
+	unread(t, s, "bob", 1) // who asks for what comes after has the rest
+	end, err := s.Poll(ctx, bob, second[0].Seq, 2, noon(13))
+	want(t, "after the end", end, err)
+	unread(t, s, "bob", 0)
+	put(t, s, mail("new", "alice", "bob", noon(3)))
+	more, err := s.Poll(ctx, bob, second[0].Seq, 2, noon(14))
+	want(t, "later", more, err, "new")
+	more, err = s.Poll(ctx, bob, 0, 10, noon(15))
+	want(t, "from the start: what is unread", more, err, "new")
+}
+
+func pollResident(t *testing.T, open Open) {
+	s := open(silent)
+	ctx, bob := t.Context(), address("bob")
+	house(t, s, "bob", 1)
+	fill(t, s, "bob", 2)
+	all, err := s.Poll(ctx, bob, 0, 10, noon(10))
+	want(t, "poll", all, err, "0", "1")
+	_, err = s.Poll(ctx, bob, all[1].Seq, 10, noon(11))
+	ok(t, err)
+	unread(t, s, "bob", 2) // its inbox is here: only its runs are done with messages
+	got, err := s.Claim(ctx, bob, "r1", 10, noon(12))
+	want(t, "claim", got, err, "0", "1")
+}

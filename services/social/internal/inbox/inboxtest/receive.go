@@ -1,0 +1,225 @@
+package inboxtest
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/services/social/internal/inbox"
+)
+
+func receive(t *testing.T, open Open) {
+	var announced []string
+	s := open(func(agent, id string) error {
+		announced = append(announced, agent+" "+id)
+		return nil
+	})
+	house(t, s, "alice", 1)
+	house(t, s, "bob", 1)
+	m := mail("m1", "alice", "bob", noon(1))
+	m.ReplyTo, m.Content = "m0", "žluťoučký 🐎\n"
+	put(t, s, m)
+	put(t, s, mail("m2", "alice", "stranger", noon(2)))
+	all, err := s.List(t.Context(), address("bob"), "", 10)
+	ok(t, err)
+	m.Status, m.Peer = inbox.Received, "The alice"
+	if len(all) != 1 {
+		t.Fatalf("got %d messages, want 1", len(all))
+	}
+	m.Seq = all[0].Seq
+	if d := cmp.Diff(m, all[0]); d != "" {
+		t.Errorf("-want +got\n%s", d)
+	}
+	if d := cmp.Diff([]string{"bob m1"}, announced); d != "" {
+		t.Errorf("announced: -want +got\n%s", d)
+	}
+}
+
+func atomic(t *testing.T, open Open) {
+	fault := errors.New("the announcement failed")
+	fail := true
+	s := open(func(string, string) error {
+		if fail {
+			return fault
+		}
+		return nil
+	})
+	house(t, s, "bob", 1)
+	m := mail("m1", "alice", "bob", noon(1))
+	if _, err := s.Receive(t.Context(), m, fresh); !errors.Is(err, fault) {
+		t.Fatalf("got %v, want %v", err, fault)
+	}
+	unread(t, s, "bob", 0)
+	fail = false
+	put(t, s, m)
+	unread(t, s, "bob", 1)
+
+	put(t, s, mail("m2", "alice", "carol", noon(2)))
+	fail = true
+	carol := inbox.Resident{Agent: "carol", Address: address("carol"), Seq: 1}
+	if err := s.SeeResident(t.Context(), carol); !errors.Is(err, fault) {
+		t.Fatalf("see carol: got %v, want %v", err, fault)
+	}
+	if got, err := s.AddressOf(t.Context(), "carol"); err != nil || got != "" {
+		t.Errorf("address of carol: got %q, %v, want none", got, err)
+	}
+}
+
+func receiveParallel(t *testing.T, open Open) {
+	s := open(silent)
+	const n = 40
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() {
+			// Half of them write to each other, so that locks could meet crosswise.
+			from, to := fmt.Sprint("a", i/4), "bob"
+			if i%2 == 1 {
+				from, to = "bob"+fmt.Sprint(i/8), fmt.Sprint("a", i/4)
+			}
+			if _, err := s.Receive(t.Context(), mail(fmt.Sprint(i), from, to, noon(0)), fresh); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	all, err := s.List(t.Context(), address("bob"), "", 100)
+	ok(t, err)
+	seen := map[int64]bool{}
+	for _, m := range all {
+		seen[m.Seq] = true
+	}
+	if len(all) != n/2 || len(seen) != n/2 {
+		t.Errorf("got %d messages in %d places, want %d in as many", len(all), len(seen), n/2)
+	}
+}
+
+func duplicates(t *testing.T, open Open) {
+	var mu sync.Mutex
+	announced := 0
+	s := open(func(string, string) error {
+		mu.Lock()
+		defer mu.Unlock()
+		announced++
+		return nil
+	})
+	house(t, s, "bob", 1)
+	m := mail("m1", "alice", "bob", noon(1))
+	put(t, s, m)
+	old := errors.New("too old by now")
+	dup, err := s.Receive(t.Context(), m, func() error { return old })
+	if err != nil || !dup {
+		t.Errorf("the same again: got duplicate %v, %v, want true: its age does not matter any more", dup, err)
+	}
+	if _, err := s.Receive(t.Context(), mail("m2", "alice", "bob", noon(1)), func() error { return old }); !errors.Is(err, old) {
+		t.Errorf("a new one that is too old: got %v, want %v", err, old)
+	}
+	// Copies that come at the same time, more than the rate allows messages.
+	var first int
+	var wg sync.WaitGroup
+	for range 3 * inbox.Rate {
+		wg.Go(func() {
+			dup, err := s.Receive(t.Context(), mail("m3", "alice", "bob", noon(2)), fresh)
+			if err != nil {
+				t.Error(err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if !dup {
+				first++
+			}
+		})
+	}
+	wg.Wait()
+	unread(t, s, "bob", 2)
+	if first != 1 || announced != 2 {
+		t.Errorf("got %d first copies and %d announcements, want 1 and 2", first, announced)
+	}
+}
+
+func rate(t *testing.T, open Open) {
+	s := open(silent)
+	// All at once: the limit holds over replicas, too.
+	var mu sync.Mutex
+	stored, refused := 0, 0
+	var wg sync.WaitGroup
+	for i := range 2 * inbox.Rate {
+		wg.Go(func() {
+			_, err := s.Receive(t.Context(), mail(fmt.Sprint(i), "alice", fmt.Sprint("to", i%3), noon(0)), fresh)
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case err == nil:
+				stored++
+			case api.ReasonOf(err) == api.ReasonLimit && api.Wire(err).RetryAfter == inbox.RateWindow.Milliseconds():
+				refused++
+			default:
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if stored != inbox.Rate || refused != inbox.Rate {
+		t.Errorf("got %d stored and %d refused, want %d each", stored, refused, inbox.Rate)
+	}
+	put(t, s, mail("other", "bob", "to1", noon(1)))
+	put(t, s, mail("later", "alice", "to1", noon(0).Add(inbox.RateWindow)))
+	if dup, err := s.Receive(t.Context(), mail("later", "alice", "to1", noon(61)), fresh); err != nil || !dup {
+		t.Errorf("a copy: got duplicate %v, %v, want true: it is counted once", dup, err)
+	}
+}
+
+func residents(t *testing.T, open Open) {
+	var announced []string
+	s := open(func(agent, id string) error {
+		announced = append(announced, agent+" "+id)
+		return nil
+	})
+	ctx := t.Context()
+	addressOf := func(want string) {
+		t.Helper()
+		if got, err := s.AddressOf(ctx, "bob"); err != nil || got != want {
+			t.Fatalf("address of bob: got %q, %v, want %q", got, err, want)
+		}
+	}
+	fill(t, s, "bob", 3)
+	_, err := s.Poll(ctx, address("bob"), 0, 10, noon(9))
+	ok(t, err)
+	addressOf("")
+	ok(t, s.SeeResident(ctx, inbox.Resident{Agent: "bob", Name: "Bob", Seq: 1})) // no wallet yet
+	addressOf("")
+	ok(t, s.SeeResident(ctx, inbox.Resident{Agent: "bob", Name: "Bob", Address: address("bob"), Seq: 3}))
+	ok(t, s.SeeResident(ctx, inbox.Resident{Agent: "bob", Name: "Old", Address: address("old"), Seq: 2}))
+	ok(t, s.SeeResident(ctx, inbox.Resident{Agent: "bob", Name: "Bobby", Address: address("bob"), Seq: 4}))
+	addressOf(address("bob"))
+	put(t, s, mail("after", "bob", "bob", noon(10)))
+	if d := cmp.Diff([]string{"bob 0", "bob 1", "bob 2", "bob after"}, announced); d != "" {
+		t.Errorf("announced: -want +got\n%s", d)
+	}
+	all, err := s.List(ctx, address("bob"), "", 1)
+	want(t, "latest", all, err, "after")
+	if all[0].Peer != "Bobby" {
+		t.Errorf("peer: got %q, want Bobby", all[0].Peer)
+	}
+}
+
+func prune(t *testing.T, open Open) {
+	s := open(silent)
+	ctx := t.Context()
+	fill(t, s, "bob", 3)
+	before, err := s.Poll(ctx, address("bob"), 0, 10, noon(9))
+	want(t, "before", before, err, "0", "1", "2")
+	ok(t, s.Prune(ctx, noon(2)))
+	all, err := s.List(ctx, address("bob"), "", 10)
+	want(t, "pruned", all, err, "2")
+	ok(t, s.Prune(ctx, noon(100)))
+	unread(t, s, "bob", 0)
+	// A mailbox that comes back goes on behind the cursors of its owner.
+	put(t, s, mail("new", "alice", "bob", noon(0).Add(24*time.Hour)))
+	after, err := s.Poll(ctx, address("bob"), before[2].Seq, 10, noon(101))
+	want(t, "after", after, err, "new")
+}

@@ -1,0 +1,22 @@
+package letter_test
+
+import (
+	"crypto/ecdsa"
+	"strconv"
+	"testing"
+
+	"github.com/ethereum/go-ethereum/common/hexutil"
+	"github.com/ethereum/go-ethereum/crypto"
+)
+
+// sign makes a personal_sign signature, the way a wallet does.
+func sign(t *testing.T, key *ecdsa.PrivateKey, text string) string {
+	t.Helper()
+	digest := crypto.Keccak256([]byte("\x19Ethereum Signed Message:\n" + strconv.Itoa(len(text)) + text))
+	sig, err := crypto.Sign(digest, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sig[64] += 27
+	return hexutil.Encode(sig)
+}

@@ -1,0 +1,70 @@
+package letter
+
+import (
+	"encoding/hex"
+	"math/big"
+	"strconv"
+	"strings"
+
+	"github.com/ethereum/go-ethereum/common/hexutil"
+	"github.com/ethereum/go-ethereum/crypto"
+
+	"github.com/anima-run/anima/pkg/api"
+)
+
+// signature is r, s and a recovery id of 0 or 1.
+type signature [crypto.SignatureLength]byte
+
+// parseSignature reads 0x and 65 bytes. v may be 27 and 28 or 0 and 1; s must be
+// in the lower half of the order (EIP-2), as every wallet writes it.
+func parseSignature(s string) (signature, error) {
+	var sig signature
+	raw, ok := strings.CutPrefix(s, "0x")
+	if !ok || len(raw) != 2*len(sig) {
+		return sig, api.Errorf(api.Invalid, "the signature is not 0x and 65 bytes in hex")
+	}
+	if _, err := hex.Decode(sig[:], []byte(raw)); err != nil {
+		return sig, api.Errorf(api.Invalid, "the signature is not hex")
+	}
+	v := &sig[crypto.RecoveryIDOffset]
+	if *v == 27 || *v == 28 {
+		*v -= 27
+	}
+	if *v > 1 {
+		return sig, api.Errorf(api.Invalid, "the signature's v is %d, not 27, 28, 0 or 1", *v)
+	}
+	r, t := new(big.Int).SetBytes(sig[:32]), new(big.Int).SetBytes(sig[32:64])
+	if !crypto.ValidateSignatureValues(*v, r, t, true) {
+		return sig, api.Errorf(api.Invalid, "the signature's r or s is out of range; s must be in the lower half")
+	}
+	return sig, nil
+}
+
+// signer is the address, in lower case, whose key signed text as EIP-191 (version
+// 0x45, personal_sign) has it; "" if no key did.
+func (s signature) signer(text string) string {
+	digest := crypto.Keccak256([]byte("\x19Ethereum Signed Message:\n"+strconv.Itoa(len(text))), []byte(text))
+	key, err := crypto.SigToPub(digest, s[:])
+	if err != nil {
+		return ""
+	}
+	return strings.ToLower(crypto.PubkeyToAddress(*key).Hex())
+}
+
+// contentHashes are the hashes that may stand for a content in its canonical
+// text: that of its bytes and, because the reference client's library reads a
+// text which is all hex as the bytes it spells, that of these.
+func contentHashes(content string) []string {
+	hashes := []string{hexutil.Encode(crypto.Keccak256([]byte(content)))}
+	spelt, ok := strings.CutPrefix(content, "0x")
+	if !ok {
+		return hashes
+	}
+	if len(spelt)%2 == 1 {
+		spelt = "0" + spelt
+	}
+	if raw, err := hex.DecodeString(spelt); err == nil {
+		hashes = append(hashes, hexutil.Encode(crypto.Keccak256(raw)))
+	}
+	return hashes
+}

@@ -1,0 +1,119 @@
+package sqlstore
+
+import (
+	"context"
+	"time"
+
+	"github.com/anima-run/anima/pkg/sqldb"
+	"github.com/anima-run/anima/services/social/internal/inbox"
+)
+
+const selectMail = `select m.id, m.from_address, m.to_address, m.content, m.signed_at, m.signature, m.reply_to, m.status,
+	m.received_at, m.seq, coalesce((select min(d.name) from directory d where d.address = m.from_address), '') from mail m `
+
+func scanMail(row sqldb.Scanner) (m inbox.Mail, err error) {
+	var at int64
+	err = row.Scan(&m.ID, &m.From, &m.To, &m.Content, &m.SignedAt, &m.Signature, &m.ReplyTo, &m.Status, &at, &m.Seq, &m.Peer)
+	m.Received = time.UnixMicro(at).UTC()
+	return m, err
+}
+
+// lock makes those who take from a mailbox queue.
+func lock(ctx context.Context, tx *sqldb.Tx, address string) (exists bool, err error) {
+	n, err := rows(tx.ExecContext(ctx, "update mailboxes set seq = seq where address = $1", address))
+	return n > 0, err
+}
+
+// Claim implements [inbox.Mailbox].
+func (s *Store) Claim(ctx context.Context, address, run string, limit int, now time.Time) (claimed []inbox.Mail, err error) {
+	err = sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
+		claimed = nil
+		if ok, err := lock(ctx, tx, address); err != nil || !ok {
+			return err
+		}
+		_, err := tx.ExecContext(ctx, `update mail set status = case when retry_count >= max_retries then 'failed' else 'received' end
+			where to_address = $1 and status = 'in_progress' and claimed_at <= $2`, address, micros(now.Add(-inbox.Lapse)))
+		if err != nil {
+			return err
+		}
+		_, err = tx.ExecContext(ctx, `update mail set claimed_at = $1
+			where to_address = $2 and status = 'in_progress' and claimed_by = $3`, micros(now), address, run)
+		if err != nil {
+			return err
+		}
+		held := selectMail + "where m.to_address = $1 and m.status = 'in_progress' and m.claimed_by = $2 order by m.seq"
+		if claimed, err = sqldb.All(ctx, tx, scanMail, held, address, run); err != nil || len(claimed) > 0 {
+			return err
+		}
+		free, err := sqldb.All(ctx, tx, scanMail, selectMail+`where m.to_address = $1 and m.status = 'received'
+			order by m.seq limit $2`, address, limit)
+		if err != nil || len(free) == 0 {
+			return err
+		}
+		free = inbox.Fit(free)
+		_, err = tx.ExecContext(ctx, `update mail set status = 'in_progress', claimed_by = $1, claimed_at = $2, retry_count = retry_count + 1
+			where to_address = $3 and status = 'received' and seq <= $4`, run, micros(now), address, free[len(free)-1].Seq)
+		if err != nil {
+			return err
+		}
+		claimed, err = sqldb.All(ctx, tx, scanMail, held, address, run)
+		return err
+	})
+	return claimed, err
+}
+
+// Settle implements [inbox.Mailbox].
+func (s *Store) Settle(ctx context.Context, address, run string, now time.Time) error {
+	return sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
+		if ok, err := lock(ctx, tx, address); err != nil || !ok {
+			return err
+		}
+		_, err := tx.ExecContext(ctx, `update mail set status = 'processed', processed_at = $1
+			where to_address = $2 and claimed_by = $3 and status <> 'processed'`, micros(now), address, run)
+		return err
+	})
+}
+
+// List implements [inbox.Mailbox].
+func (s *Store) List(ctx context.Context, address string, status inbox.Status, limit int) ([]inbox.Mail, error) {
+	all, err := sqldb.All(ctx, s.db, scanMail, selectMail+`where m.to_address = $1 and ($2 = '' or m.status = $2)
+		order by m.seq desc limit $3`, address, string(status), limit)
+	return inbox.Fit(all), err
+}
+
+// Poll implements [inbox.Mailbox].
+func (s *Store) Poll(ctx context.Context, address string, after int64, limit int, now time.Time) (polled []inbox.Mail, err error) {
+	err = sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
+		polled = nil
+		if ok, err := lock(ctx, tx, address); err != nil || !ok {
+			return err
+		}
+		agent, err := residentAt(ctx, tx, address)
+		if err != nil {
+			return err
+		}
+		if agent == "" && after > 0 {
+			_, err := tx.ExecContext(ctx, `update mail set status = 'processed', processed_at = $1
+				where to_address = $2 and seq <= $3 and status = 'received'`, micros(now), address, after)
+			if err != nil {
+				return err
+			}
+		}
+		all, err := sqldb.All(ctx, tx, scanMail, selectMail+`where m.to_address = $1 and m.seq > $2
+			and m.status in ('received', 'in_progress') order by m.seq limit $3`, address, after, limit)
+		polled = inbox.Fit(all)
+		return err
+	})
+	return polled, err
+}
+
+// Unread implements [inbox.Mailbox].
+func (s *Store) Unread(ctx context.Context, address string) (int64, error) {
+	return unread(ctx, s.db, address)
+}
+
+func unread(ctx context.Context, q sqldb.Querier, address string) (n int64, err error) {
+	err = q.QueryRowContext(ctx, `select count(*) from mail
+		where to_address = $1 and status in ('received', 'in_progress')`, address).Scan(&n)
+	return n, err
+}

@@ -1,0 +1,210 @@
+// Package sqlstore keeps messages and the directory of residents in SQL, on
+// SQLite and Postgres alike. It must not know what is announced to whom: it only
+// makes sure that it happens in the same transaction.
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"embed"
+	"errors"
+	"io/fs"
+	"time"
+
+	"github.com/anima-run/anima/pkg/sqldb"
+	"github.com/anima-run/anima/services/social/internal/inbox"
+)
+
+//go:embed migrations/*.sql
+var files embed.FS
+
+// Migrations of the store's schema.
+func Migrations() fs.FS {
+	sub, _ := fs.Sub(files, "migrations") // fails only for a path that is none
+	return sub
+}
+
+// Announce tells the world that a message waits for an agent that lives here, by
+// writing it into tx. It is called again if the transaction is.
+type Announce func(ctx context.Context, tx *sqldb.Tx, agent string, m inbox.Mail) error
+
+// Store is an [inbox.Store].
+type Store struct {
+	db       *sqldb.DB
+	announce Announce
+}
+
+var _ inbox.Store = (*Store)(nil)
+
+// New returns the store in db, whose schema is up to date.
+func New(db *sqldb.DB, announce Announce) *Store { return &Store{db: db, announce: announce} }
+
+// Receive implements [inbox.Store].
+func (s *Store) Receive(ctx context.Context, m inbox.Mail, fresh func() error) (duplicate bool, err error) {
+	err = sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
+		var n int64
+		if err := tx.QueryRowContext(ctx, "select count(*) from mail where id = $1", m.ID).Scan(&n); err != nil {
+			return err
+		}
+		if duplicate = n > 0; duplicate {
+			return nil
+		}
+		if err := fresh(); err != nil {
+			return err
+		}
+		// The lock on the sender's row makes those who send at the same time queue,
+		// copies of one message among them.
+		_, err := tx.ExecContext(ctx, `insert into senders (address, last_at) values ($1, $2)
+			on conflict (address) do update set last_at = excluded.last_at`, m.From, micros(m.Received))
+		if err != nil {
+			return err
+		}
+		latest, err := sqldb.All(ctx, tx, scanTime, `select received_at from mail where from_address = $1
+			order by received_at desc limit $2`, m.From, inbox.Rate)
+		if err != nil {
+			return err
+		}
+		res, err := s.put(ctx, tx, m, latest)
+		duplicate = res == already
+		return err
+	})
+	return duplicate, err
+}
+
+type result int
+
+const (
+	stored result = iota
+	already
+)
+
+// put stores a message whose sender is locked.
+func (s *Store) put(ctx context.Context, tx *sqldb.Tx, m inbox.Mail, latest []time.Time) (result, error) {
+	var n int64
+	if err := tx.QueryRowContext(ctx, "select count(*) from mail where id = $1", m.ID).Scan(&n); err != nil || n > 0 {
+		return already, err
+	}
+	if err := inbox.Admit(latest, m.Received); err != nil {
+		return stored, err
+	}
+	// Time is the floor of seq: a mailbox that was pruned away and comes back goes
+	// on behind the cursors that its owner may hold.
+	var seq int64
+	err := tx.QueryRowContext(ctx, `insert into mailboxes (address, seq) values ($1, $2) on conflict (address) do update
+		set seq = case when mailboxes.seq >= excluded.seq then mailboxes.seq + 1 else excluded.seq end returning seq`,
+		m.To, micros(m.Received)).Scan(&seq)
+	if err != nil {
+		return stored, err
+	}
+	if n, err = unread(ctx, tx, m.To); err != nil {
+		return stored, err
+	}
+	if n >= inbox.MaxUnread {
+		return stored, inbox.Full()
+	}
+	agent, err := residentAt(ctx, tx, m.To)
+	if err != nil {
+		return stored, err
+	}
+	announced := 0
+	if agent != "" {
+		announced = 1
+	}
+	_, err = tx.ExecContext(ctx, `insert into mail (id, to_address, seq, from_address, content, reply_to, signed_at, signature,
+		received_at, max_retries, announced) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`,
+		m.ID, m.To, seq, m.From, m.Content, m.ReplyTo, m.SignedAt, m.Signature, micros(m.Received), inbox.MaxAttempts, announced)
+	if err != nil || agent == "" {
+		return stored, err
+	}
+	return stored, s.announce(ctx, tx, agent, m)
+}
+
+// residentAt is the agent that lives at an address, "" if none does.
+func residentAt(ctx context.Context, q sqldb.Querier, address string) (string, error) {
+	var agent string
+	err := q.QueryRowContext(ctx, "select agent from directory where address = $1 order by agent limit 1", address).Scan(&agent)
+	if errors.Is(err, sqldb.ErrNotFound) {
+		return "", nil
+	}
+	return agent, err
+}
+
+// SeeResident implements [inbox.Store].
+func (s *Store) SeeResident(ctx context.Context, r inbox.Resident) error {
+	return sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
+		var address string
+		var seq int64
+		err := tx.QueryRowContext(ctx, "select address, seq from directory where agent = $1"+tx.ForUpdate(), r.Agent).Scan(&address, &seq)
+		if err != nil && !errors.Is(err, sqldb.ErrNotFound) || err == nil && seq >= r.Seq {
+			return err
+		}
+		moved := r.Address != "" && r.Address != address
+		if moved {
+			// Whoever writes to the address now waits, and then finds the resident.
+			_, err := tx.ExecContext(ctx, `insert into mailboxes (address, seq) values ($1, 0)
+				on conflict (address) do update set seq = mailboxes.seq`, r.Address)
+			if err != nil {
+				return err
+			}
+		}
+		_, err = tx.ExecContext(ctx, `insert into directory (agent, name, address, seq) values ($1, $2, $3, $4)
+			on conflict (agent) do update set name = excluded.name, address = excluded.address, seq = excluded.seq
+			where directory.seq < excluded.seq`, r.Agent, r.Name, r.Address, r.Seq)
+		if err != nil || !moved {
+			return err
+		}
+		waiting, err := sqldb.All(ctx, tx, scanMail, selectMail+`where m.to_address = $1 and m.announced = 0
+			and m.status = 'received' order by m.seq`, r.Address)
+		if err != nil {
+			return err
+		}
+		for _, m := range waiting {
+			if err := s.announce(ctx, tx, r.Agent, m); err != nil {
+				return err
+			}
+		}
+		_, err = tx.ExecContext(ctx, "update mail set announced = 1 where to_address = $1 and announced = 0", r.Address)
+		return err
+	})
+}
+
+// AddressOf implements [inbox.Store].
+func (s *Store) AddressOf(ctx context.Context, agent string) (string, error) {
+	var address string
+	err := s.db.QueryRowContext(ctx, "select address from directory where agent = $1", agent).Scan(&address)
+	if errors.Is(err, sqldb.ErrNotFound) {
+		return "", nil
+	}
+	return address, err
+}
+
+// Prune implements [inbox.Store].
+func (s *Store) Prune(ctx context.Context, before time.Time) error {
+	return sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
+		for _, statement := range []string{
+			"delete from mail where received_at < $1",
+			"delete from senders where last_at < $1",
+			"delete from mailboxes where seq < $1 and not exists (select 1 from mail where to_address = address)",
+		} {
+			if _, err := tx.ExecContext(ctx, statement, micros(before)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func scanTime(row sqldb.Scanner) (time.Time, error) {
+	var at int64
+	err := row.Scan(&at)
+	return time.UnixMicro(at).UTC(), err
+}
+
+func micros(t time.Time) int64 { return t.UnixMicro() }
+
+func rows(res sql.Result, err error) (int64, error) {
+	if err != nil {
+		return 0, err
+	}
+	return res.RowsAffected()
+}

@@ -1,0 +1,73 @@
+// Package social owns addresses, signed messages and inboxes: it is the relay
+// that agents here and elsewhere hand their messages to, and the inbox of the
+// agents that live here. What a message says carries no authority; it must not
+// be read, let alone obeyed, by this service.
+package social
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/host"
+	"github.com/anima-run/anima/pkg/outbox"
+	"github.com/anima-run/anima/services/social/internal/inbox"
+	"github.com/anima-run/anima/services/social/internal/sqlstore"
+)
+
+// Config of the service.
+type Config struct {
+	Keep time.Duration `env:"keep" help:"how long messages are kept, read or not; at least 1h"`
+}
+
+// Service is social, ready for a host.
+var Service = host.Define("social", Config{Keep: 90 * 24 * time.Hour}, run)
+
+func run(ctx context.Context, env *host.Env, cfg Config) error {
+	// A message must not be forgotten while a copy of it would still be taken.
+	if cfg.Keep < time.Hour {
+		return fmt.Errorf("ANIMA_SOCIAL_KEEP is %s: use at least 1h", cfg.Keep)
+	}
+	db, err := env.DB(ctx, outbox.WithMigrations(sqlstore.Migrations()))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = db.Close() }() // everything is committed, and the process ends
+	tel, err := newInstruments(env.Meter)
+	if err != nil {
+		return err
+	}
+	relay := outbox.NewRelay(db, env.Bus, env.Log)
+	h := &handlers{store: sqlstore.New(db, announce), now: env.Now, log: env.Log, tel: tel, kick: relay.Kick}
+	env.HTTP.Public("POST /v1/messages", h.postMessage)
+	env.HTTP.Public("POST /v1/messages/poll", h.poll)
+	env.HTTP.Public("GET /v1/messages/count", h.count)
+	return env.Serve(ctx,
+		bus.On(h.agentChanged, bus.Consuming{MaxDeliver: -1}),
+		bus.Reply(h.send),
+		bus.Reply(h.claimInbox),
+		bus.Reply(h.settleInbox),
+		bus.Reply(h.listInbox),
+		bus.Reply(h.countInbox),
+		bus.Go(relay.Run),
+		bus.Go(func(ctx context.Context) error { return tidy(ctx, h.store, cfg.Keep, env.Now, env.Log) }),
+	)
+}
+
+// tidy forgets old messages, every hour until ctx ends.
+func tidy(ctx context.Context, store inbox.Store, keep time.Duration, now func() time.Time, log *slog.Logger) error {
+	t := time.NewTicker(time.Hour)
+	defer t.Stop()
+	for {
+		if err := store.Prune(ctx, now().Add(-keep)); err != nil && ctx.Err() == nil {
+			log.WarnContext(ctx, "old messages not forgotten", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-t.C:
+		}
+	}
+}

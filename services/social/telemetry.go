@@ -1,0 +1,31 @@
+package social
+
+import (
+	"context"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+)
+
+type instruments struct {
+	messages metric.Int64Counter
+	claimed  metric.Int64Counter
+}
+
+func newInstruments(p metric.MeterProvider) (t instruments, err error) {
+	m := p.Meter("github.com/anima-run/anima/services/social")
+	t.messages, err = m.Int64Counter("anima.social.messages", metric.WithUnit("{message}"),
+		metric.WithDescription("Messages handed in, by outcome: received, duplicate or refused."))
+	if err != nil {
+		return t, err
+	}
+	t.claimed, err = m.Int64Counter("anima.social.claimed", metric.WithUnit("{message}"),
+		metric.WithDescription("Messages handed to runs, a second time included."))
+	return t, err
+}
+
+func (t instruments) received(ctx context.Context, outcome string) {
+	t.messages.Add(ctx, 1, metric.WithAttributes(attribute.String("outcome", outcome)))
+}
+
+func (t instruments) claims(ctx context.Context, n int) { t.claimed.Add(ctx, int64(n)) }
