@@ -1,0 +1,302 @@
+package loop
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/outbox"
+
+	"github.com/anima-run/anima/services/loop/internal/agentmd"
+	"github.com/anima-run/anima/services/loop/internal/sqlstore"
+	"github.com/anima-run/anima/services/loop/internal/tool"
+	"github.com/anima-run/anima/services/loop/internal/turn"
+)
+
+type handlers struct {
+	cfg     Config
+	bus     *bus.Bus
+	log     *slog.Logger
+	now     func() time.Time
+	store   *sqlstore.Store
+	relay   *outbox.Relay
+	peers   services
+	wakes   *bus.Bucket[api.Wake]
+	locks   locker
+	engine  *turn.Engine
+	running metric.Int64UpDownCounter
+}
+
+// applyAgent makes an agent out of an AGENT.md. The wallet comes first and the
+// announcement last: dying in between leaves an account without an agent, which
+// the next apply takes up.
+func (h *handlers) applyAgent(ctx context.Context, m api.ApplyAgent) (api.Agent, error) {
+	def, faults := agentmd.Parse([]byte(m.Source), agentmd.Known{Tools: tool.Names(), Basic: tool.Names()})
+	if len(faults) > 0 {
+		e := &api.Error{Code: api.Invalid, Message: fmt.Sprintf("the AGENT.md has %d faults", len(faults)), Next: "mend them and apply it again; nothing was changed"}
+		if len(faults) == 1 {
+			e.Message = "the AGENT.md has a fault"
+		}
+		for _, f := range faults {
+			e.Details = append(e.Details, f.String())
+		}
+		return api.Agent{}, e
+	}
+	id := strings.ToLower(def.Name)
+	account, err := bus.Call[api.Account](ctx, h.bus, api.OpenAccount{Agent: id})
+	if err != nil {
+		return api.Agent{}, err
+	}
+	beats := api.SetSchedule{Agent: id, Beats: []api.Beat{}}
+	for _, s := range def.Schedule {
+		beats.Beats = append(beats.Beats, api.Beat{Name: s.Name, Cron: s.Cron, Reason: s.Reason})
+	}
+	if _, err := bus.Call[api.Schedule](ctx, h.bus, beats); err != nil {
+		return api.Agent{}, err
+	}
+	applied, err := h.store.Apply(ctx, def, id, account.Address, m.Source, h.now().UnixMicro())
+	if err != nil {
+		return api.Agent{}, err
+	}
+	h.relay.Kick()
+	if applied.Changed {
+		h.log.InfoContext(ctx, "agent applied", "agent", id, "version", applied.Agent.Version)
+	}
+	return applied.Agent, nil
+}
+
+func (h *handlers) getAgent(ctx context.Context, m api.GetAgent) (api.Agent, error) {
+	return h.store.Agent(ctx, strings.ToLower(m.Agent))
+}
+
+func (h *handlers) listAgents(ctx context.Context, _ api.ListAgents) (api.Agents, error) {
+	all, err := h.store.Agents(ctx)
+	return api.Agents{Agents: all}, err
+}
+
+// sendMessage accepts a message durably: its one durable write is the run in the
+// work queue, whose server refuses what is over the queue's depth.
+func (h *handlers) sendMessage(ctx context.Context, m api.SendMessage) (api.Accepted, error) {
+	if err := checkMessage(m); err != nil {
+		return api.Accepted{}, err
+	}
+	agent, err := h.store.Agent(ctx, strings.ToLower(m.Agent))
+	if err != nil {
+		return api.Accepted{}, err
+	}
+	at := h.now().UnixMicro()
+	run := runID(m.ID)
+	session := agent.Session
+	switch m.Session {
+	case "":
+	case "new":
+		session = agent.ID + "-" + run
+		if err := h.store.NewSession(ctx, session, agent.ID, at); err != nil {
+			return api.Accepted{}, err
+		}
+	default:
+		s, err := h.store.Session(ctx, m.Session)
+		if err != nil {
+			return api.Accepted{}, err
+		}
+		if s.Agent != agent.ID {
+			return api.Accepted{}, &api.Error{Code: api.Invalid, Message: "session " + s.ID + " belongs to " + s.Agent, Next: "leave the session out, or name one of " + agent.ID}
+		}
+		session = s.ID
+	}
+	if m.Mode == api.ModeDrop {
+		if busy, err := h.busy(ctx, session); err != nil || busy {
+			if err == nil {
+				err = &api.Error{Code: api.Conflict, Message: "session " + session + " is busy", Next: "send it again later, or with mode queue"}
+			}
+			return api.Accepted{}, err
+		}
+	}
+	cmd := api.Run{
+		Run: run, Agent: agent.ID, Session: session, Kind: api.RunMessage, Content: m.Content,
+		By: api.Principal{Kind: api.Creator}, AcceptedAt: at,
+	}
+	if err := h.bus.Publish(ctx, "run/"+run, cmd); err != nil {
+		return api.Accepted{}, err
+	}
+	return api.Accepted{Run: run, Session: session, Agent: agent.ID, At: at}, nil
+}
+
+func checkMessage(m api.SendMessage) error {
+	switch {
+	case strings.TrimSpace(m.Content) == "":
+		return &api.Error{Code: api.Invalid, Message: "the message is empty", Next: "say something"}
+	case len(m.Content) > api.MaxMessageBytes:
+		return &api.Error{
+			Code: api.Invalid, Message: fmt.Sprintf("the message has %d bytes, at most %d are taken", len(m.Content), api.MaxMessageBytes),
+			Next: "put the long part into a file of the agent's folder and name it",
+		}
+	case !utf8.ValidString(m.Content):
+		return &api.Error{Code: api.Invalid, Message: "the message is not UTF-8"}
+	case m.Mode != "" && m.Mode != api.ModeQueue && m.Mode != api.ModeDrop:
+		return &api.Error{Code: api.Invalid, Message: fmt.Sprintf("there is no mode %q", m.Mode), Next: "use queue or drop"}
+	case len(m.ID) > 128:
+		return &api.Error{Code: api.Invalid, Message: "the id is longer than 128 bytes"}
+	}
+	return nil
+}
+
+// runID is a fresh UUID, or the one that a caller's own id always gives.
+func runID(id string) string {
+	if id == "" {
+		return uuid.Must(uuid.NewV7()).String()
+	}
+	return uuid.NewSHA1(uuid.NameSpaceURL, []byte("anima:message:"+id)).String()
+}
+
+// busy says whether a session has work. The lock tells for what runs, the queue
+// for what waits.
+func (h *handlers) busy(ctx context.Context, session string) (bool, error) {
+	_, err := h.bus.Next(ctx, api.Run{Session: session}.Subject(), 1)
+	if api.CodeOf(err) == api.NotFound {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+func (h *handlers) getSession(ctx context.Context, m api.GetSession) (api.Session, error) {
+	return h.store.Session(ctx, m.Session)
+}
+
+func (h *handlers) listSessions(ctx context.Context, m api.ListSessions) (api.Sessions, error) {
+	all, err := h.store.Sessions(ctx, strings.ToLower(m.Agent))
+	return api.Sessions{Sessions: all}, err
+}
+
+func (h *handlers) getTranscript(ctx context.Context, m api.GetTranscript) (api.Transcript, error) {
+	if _, err := h.store.Session(ctx, m.Session); err != nil {
+		return api.Transcript{}, err
+	}
+	limit, err := bounded(m.Limit, 500)
+	if err != nil {
+		return api.Transcript{}, err
+	}
+	return h.store.Transcript(ctx, m.Session, m.After, limit)
+}
+
+func (h *handlers) getTurn(ctx context.Context, m api.GetTurn) (api.Turn, error) {
+	return h.store.Turn(ctx, m.Turn)
+}
+
+func (h *handlers) listTurns(ctx context.Context, m api.ListTurns) (api.Turns, error) {
+	limit, err := bounded(m.Limit, 50)
+	if err != nil {
+		return api.Turns{}, err
+	}
+	m.Limit, m.Agent = limit, strings.ToLower(m.Agent)
+	all, err := h.store.Turns(ctx, m)
+	return api.Turns{Turns: all}, err
+}
+
+func bounded(limit, otherwise int) (int, error) {
+	switch {
+	case limit == 0:
+		return otherwise, nil
+	case limit < 0 || limit > 1000:
+		return 0, &api.Error{Code: api.Invalid, Message: fmt.Sprintf("a limit of %d", limit), Next: "ask for 1 to 1000"}
+	}
+	return limit, nil
+}
+
+// run executes one run under its session's lock. Any replica may get it; the one
+// that holds the lock, and finds no older message of the session waiting, does
+// the work, and the others hand it back.
+func (h *handlers) run(ctx context.Context, cmd api.Run) error {
+	meta := bus.MetaOf(ctx)
+	return h.locks.with(ctx, cmd, func(ctx context.Context) error {
+		head, err := h.bus.Next(ctx, cmd.Subject(), 1)
+		switch {
+		case api.CodeOf(err) == api.NotFound:
+			return nil // done by somebody else a moment ago
+		case err != nil:
+			return err
+		case head.Sequence != meta.Sequence:
+			return &api.Error{Code: api.Conflict, Message: "an older message of the session waits", RetryAfter: 50}
+		}
+		if err := os.MkdirAll(filepath.Join(h.store.Workspace(cmd.Agent), ".tmp"), 0o700); err != nil {
+			return fmt.Errorf("workspace: %w", err)
+		}
+		h.running.Add(ctx, 1)
+		defer h.running.Add(ctx, -1)
+		return h.engine.Run(ctx, cmd, events{bus: h.bus, posts: h.bus.Posts()})
+	})
+}
+
+// watchWakes turns every wake in the bucket into a run on the agent's main
+// session and then removes it. Every replica sees every wake: the run's id
+// derives from the wake, so one run comes of it; dying between the two repeats
+// the publish under the same id.
+func (h *handlers) watchWakes(ctx context.Context) error {
+	for {
+		err := h.wakes.Watch(ctx, api.WakeKeys, nil, func(e bus.Entry[api.Wake]) error {
+			if e.Deleted {
+				return nil
+			}
+			if err := h.wake(ctx, e); err != nil && ctx.Err() == nil {
+				h.log.WarnContext(ctx, "wake not taken, trying again", "key", e.Key, "err", err)
+				return err
+			}
+			return nil
+		})
+		if ctx.Err() != nil {
+			return nil //nolint:nilerr // the service is stopping
+		}
+		h.log.WarnContext(ctx, "watching wakes again", "err", err)
+		t := time.NewTimer(500 * time.Millisecond)
+		select {
+		case <-ctx.Done():
+			t.Stop()
+			return nil
+		case <-t.C:
+		}
+	}
+}
+
+func (h *handlers) wake(ctx context.Context, e bus.Entry[api.Wake]) error {
+	w := e.Value
+	agent, err := h.store.Agent(ctx, w.Agent)
+	if api.CodeOf(err) == api.NotFound {
+		h.log.WarnContext(ctx, "a wake for an agent that is not here", "agent", w.Agent, "cause", w.Cause)
+		return h.forget(ctx, e)
+	}
+	if err != nil {
+		return err
+	}
+	id := fmt.Sprintf("%x", sha256.Sum256(fmt.Appendf(nil, "wake/%s/%d", e.Key, w.At)))
+	cmd := api.Run{
+		Run: uuid.NewSHA1(uuid.NameSpaceURL, []byte("anima:"+id)).String(), Agent: agent.ID, Session: agent.Session,
+		Kind: api.RunWake, Content: w.Reason, Cause: w.Cause, By: w.By, AcceptedAt: h.now().UnixMicro(),
+	}
+	if agent.State != api.StateDead {
+		err = h.bus.Publish(ctx, "run/"+cmd.Run, cmd)
+		if err != nil && api.ReasonOf(err) != api.ReasonLimit {
+			return err
+		}
+		// A full queue wakes the agent anyway: it is about to run.
+	}
+	return h.forget(ctx, e)
+}
+
+func (h *handlers) forget(ctx context.Context, e bus.Entry[api.Wake]) error {
+	err := h.wakes.Delete(ctx, e.Key, e.Revision)
+	if api.CodeOf(err) == api.Conflict {
+		return nil // another replica was faster
+	}
+	return err
+}

@@ -1,0 +1,235 @@
+package loop
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/host"
+
+	"github.com/anima-run/anima/services/loop/internal/agentmd"
+)
+
+// routes is loop's HTTP surface (design §7). Each route is the bus route of the
+// same name in HTTP's clothes.
+func (h *handlers) routes(r host.Routes) {
+	r.Handle("PUT /v1/agents", h.httpApply)
+	r.Handle("PUT /v1/agents/{id}", h.httpApply)
+	r.Handle("GET /v1/agents", func(w http.ResponseWriter, r *http.Request) {
+		v, err := h.listAgents(r.Context(), api.ListAgents{})
+		host.WriteJSON(w, v, err)
+	})
+	r.Handle("GET /v1/agents/{id}", func(w http.ResponseWriter, r *http.Request) {
+		v, err := h.getAgent(r.Context(), api.GetAgent{Agent: r.PathValue("id")})
+		host.WriteJSON(w, v, err)
+	})
+	r.Handle("POST /v1/agents/{id}/wake", h.httpWake)
+	r.Handle("POST /v1/sessions/{id}/messages", h.httpSend)
+	r.Handle("GET /v1/sessions/{id}/events", h.httpEvents)
+	r.Handle("GET /v1/sessions/{id}/transcript", h.httpTranscript)
+	r.Handle("GET /v1/turns/{id}", func(w http.ResponseWriter, r *http.Request) {
+		v, err := h.getTurn(r.Context(), api.GetTurn{Turn: r.PathValue("id")})
+		host.WriteJSON(w, v, err)
+	})
+}
+
+// httpApply takes an AGENT.md as the body, as it is.
+func (h *handlers) httpApply(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, agentmd.MaxFile+1))
+	if err != nil {
+		host.WriteError(w, 0, api.Errorf(api.Invalid, "an AGENT.md has at most %d bytes", agentmd.MaxFile))
+		return
+	}
+	if id := r.PathValue("id"); id != "" {
+		if d, _ := agentmd.Parse(body, agentmd.Known{}); d.Name != "" && !strings.EqualFold(d.Name, id) {
+			host.WriteError(w, 0, &api.Error{Code: api.Invalid, Message: fmt.Sprintf("the AGENT.md names %s, the path %s", d.Name, id), Next: "use one name"})
+			return
+		}
+	}
+	v, err := h.applyAgent(r.Context(), api.ApplyAgent{Source: string(body)})
+	host.WriteJSON(w, v, err)
+}
+
+func (h *handlers) httpWake(w http.ResponseWriter, r *http.Request) {
+	var body struct {
+		Reason string `json:"reason"`
+	}
+	if r.ContentLength != 0 {
+		if err := host.ReadJSON(w, r, 64<<10, &body); err != nil {
+			host.WriteError(w, 0, err)
+			return
+		}
+	}
+	agent, err := h.getAgent(r.Context(), api.GetAgent{Agent: r.PathValue("id")})
+	if err != nil {
+		host.WriteError(w, 0, err)
+		return
+	}
+	v, err := bus.Call[api.Wake](r.Context(), h.bus, api.RequestWake{Agent: agent.ID, Cause: "creator-" + uuid.NewString(), Reason: body.Reason})
+	host.WriteJSON(w, v, err)
+}
+
+func (h *handlers) httpSend(w http.ResponseWriter, r *http.Request) {
+	var body struct {
+		Content string   `json:"content"`
+		Mode    api.Mode `json:"mode"`
+	}
+	// JSON may write each byte of the text as six.
+	if err := host.ReadJSON(w, r, 6*api.MaxMessageBytes+1024, &body); err != nil {
+		host.WriteError(w, 0, err)
+		return
+	}
+	s, err := h.store.Session(r.Context(), r.PathValue("id"))
+	if err != nil {
+		host.WriteError(w, 0, err)
+		return
+	}
+	v, err := h.sendMessage(r.Context(), api.SendMessage{
+		Agent: s.Agent, Session: s.ID, Content: body.Content, Mode: body.Mode, ID: r.Header.Get("Idempotency-Key"),
+	})
+	host.WriteJSON(w, v, err)
+}
+
+// httpTranscript writes seed 004's JSONL.
+func (h *handlers) httpTranscript(w http.ResponseWriter, r *http.Request) {
+	if _, err := h.store.Session(r.Context(), r.PathValue("id")); err != nil {
+		host.WriteError(w, 0, err)
+		return
+	}
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	for after, more := int64(0), true; more; {
+		page, err := h.store.Transcript(r.Context(), r.PathValue("id"), after, 500)
+		if err != nil {
+			h.log.ErrorContext(r.Context(), "transcript cut short", "err", err)
+			panic(http.ErrAbortHandler) // the reader must not take a part for the whole
+		}
+		for _, l := range page.Lines {
+			if err := enc.Encode(l); err != nil {
+				return // the reader has gone
+			}
+			after = l.Seq
+		}
+		more = page.More
+	}
+}
+
+// eventNames are the nine of seed 004 by the names of our messages.
+var eventNames = map[string]string{ //nolint:gochecknoglobals // a table
+	"loop_start": "loop:start", "loop_context": "loop:context", "loop_execute": "loop:execute", "tool_start": "tool:start",
+	"tool_end": "tool:end", "loop_persist": "loop:persist", "loop_end": "loop:end", "loop_error": "loop:error",
+}
+
+// httpEvents streams a session's events. The id of an event is its sequence in the
+// stream, so a reader that comes back with Last-Event-ID misses none; deltas are
+// live only and have no id.
+func (h *handlers) httpEvents(w http.ResponseWriter, r *http.Request) {
+	session := r.PathValue("id")
+	if _, err := h.store.Session(r.Context(), session); err != nil {
+		host.WriteError(w, 0, err)
+		return
+	}
+	var after uint64
+	if last := r.Header.Get("Last-Event-ID"); last != "" {
+		n, err := strconv.ParseUint(last, 10, 64)
+		if err != nil {
+			host.WriteError(w, 0, &api.Error{Code: api.Invalid, Message: "Last-Event-ID " + strconv.Quote(last) + " is not a number", Next: "send the id of the last event you have, or none"})
+			return
+		}
+		after = n
+	}
+	w.Header().Set("Content-Type", "text/event-stream")
+	w.Header().Set("Cache-Control", "no-store")
+	out := &eventWriter{w: w, flush: http.NewResponseController(w)}
+	ctx, cancel := context.WithCancel(r.Context())
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	wg.Go(func() {
+		defer cancel()
+		err := h.bus.Listen(ctx, api.StreamDelta{Session: session}.Subject().String(), func() {}, func(data []byte) {
+			if out.write("", "stream:delta", data) != nil {
+				cancel()
+			}
+		})
+		if err != nil && ctx.Err() == nil {
+			h.log.WarnContext(ctx, "event stream ended", "err", err)
+		}
+	})
+	wg.Go(func() { defer cancel(); out.keepAlive(ctx) })
+	var subjects []string
+	for name := range eventNames {
+		s := api.LoopStart{Session: session}.Subject()
+		s.Name = name
+		subjects = append(subjects, s.String())
+	}
+	if out.write("", "", nil) != nil {
+		return
+	}
+	err := h.bus.Follow(ctx, after, func(m bus.Stored) error {
+		name := strings.Split(m.Subject, ".")[3]
+		return out.write(seqText(m.Sequence), eventNames[name], m.Data)
+	}, subjects...)
+	if err != nil && ctx.Err() == nil {
+		h.log.WarnContext(ctx, "event stream ended", "err", err)
+	}
+}
+
+type eventWriter struct {
+	mu    sync.Mutex
+	w     io.Writer
+	flush *http.ResponseController
+}
+
+// write sends one event, or a comment when there is no name.
+func (e *eventWriter) write(id, name string, data []byte) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var b strings.Builder
+	if name == "" {
+		b.WriteString(":\n\n")
+	} else {
+		if id != "" {
+			b.WriteString("id: " + id + "\n")
+		}
+		b.WriteString("event: " + name + "\ndata: ")
+		b.Write(data) // JSON on one line
+		b.WriteString("\n\n")
+	}
+	if _, err := io.WriteString(e.w, b.String()); err != nil {
+		return err
+	}
+	if err := e.flush.Flush(); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return err
+	}
+	return nil
+}
+
+// keepAlive says something now and then, so that proxies keep the line and a
+// reader that has gone is noticed.
+func (e *eventWriter) keepAlive(ctx context.Context) {
+	t := time.NewTicker(15 * time.Second)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+			if e.write("", "", nil) != nil {
+				return
+			}
+		}
+	}
+}

@@ -1,0 +1,60 @@
+package agentmd
+
+import (
+	"bytes"
+	"fmt"
+	"time"
+
+	"go.yaml.in/yaml/v4"
+)
+
+type frontmatter struct {
+	Name        string           `yaml:"name"`
+	Description string           `yaml:"description,omitempty"`
+	Version     string           `yaml:"version,omitempty"`
+	Model       string           `yaml:"model,omitempty"`
+	Creator     string           `yaml:"creator,omitempty"`
+	Tools       []string         `yaml:"tools"`
+	Schedule    []scheduleMatter `yaml:"schedule,omitempty"`
+	Limits      limitsMatter     `yaml:"limits"`
+	Sandbox     sandboxMatter    `yaml:"sandbox"`
+}
+
+type scheduleMatter struct {
+	Name   string `yaml:"name"`
+	Cron   string `yaml:"cron"`
+	Reason string `yaml:"reason,omitempty"`
+}
+
+type limitsMatter struct {
+	MaxTurns       int   `yaml:"max_turns"`
+	MaxToolCalls   int   `yaml:"max_tool_calls"`
+	TimeoutSeconds int64 `yaml:"timeout_seconds"`
+}
+
+type sandboxMatter struct {
+	Network        bool  `yaml:"network"`
+	TimeoutSeconds int64 `yaml:"timeout_seconds"`
+}
+
+// Render writes a definition as an AGENT.md with every default spelled out.
+// What Parse accepted, Parse accepts again from here and returns unchanged,
+// unless the spelled-out defaults push the file past MaxFile.
+func Render(d Definition) []byte {
+	m := frontmatter{
+		Name: d.Name, Description: d.Description, Version: d.Version, Model: d.Model, Creator: d.Creator,
+		Tools:   append([]string{}, d.Tools...),
+		Limits:  limitsMatter{d.Limits.MaxTurns, d.Limits.MaxToolCalls, int64(d.Limits.Timeout / time.Second)},
+		Sandbox: sandboxMatter{d.Sandbox.Network, int64(d.Sandbox.Timeout / time.Second)},
+	}
+	for _, s := range d.Schedule {
+		m.Schedule = append(m.Schedule, scheduleMatter(s))
+	}
+	head, err := yaml.Dump(m)
+	if err != nil {
+		panic(fmt.Sprintf("agentmd: strings, numbers and lists do not encode: %v", err)) // No input can cause it.
+	}
+	var out bytes.Buffer
+	fmt.Fprintf(&out, "%s\n%s%s\n\n%s\n", fence, head, fence, d.Body)
+	return out.Bytes()
+}

@@ -1,0 +1,161 @@
+package sandbox
+
+import (
+	"bytes"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+)
+
+// MaxFile is the longest file in bytes that WriteFile writes, and that
+// ReadFile reads when it is given no limit.
+const MaxFile = 1 << 20
+
+// Errors of ReadFile and WriteFile. A missing file is fs.ErrNotExist.
+var (
+	ErrOutside   = errors.New("outside the workspace")
+	ErrTooLarge  = errors.New("too large")
+	ErrIsDir     = errors.New("is a directory")
+	ErrNotADir   = errors.New("part of the path is not a directory")
+	ErrIrregular = errors.New("not a regular file")
+)
+
+// ReadFile reads a file of the workspace root. path is relative to root or
+// an absolute path below it; a symbolic link is followed inside root only.
+// A file of more than limit bytes (0: MaxFile) is ErrTooLarge. It never
+// waits for a writer, as opening a named pipe would.
+func ReadFile(root, path string, limit int64) ([]byte, error) {
+	if limit <= 0 {
+		limit = MaxFile
+	}
+	dir, name, err := locate(root, path)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close() //nolint:errcheck // Only read from.
+	f, err := dir.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, explain(path, err)
+	}
+	defer f.Close() //nolint:errcheck // Only read from.
+	info, err := f.Stat()
+	if err != nil {
+		return nil, explain(path, err)
+	}
+	switch {
+	case info.IsDir():
+		return nil, fmt.Errorf("%s: %w", path, ErrIsDir)
+	case !info.Mode().IsRegular():
+		return nil, fmt.Errorf("%s: %w", path, ErrIrregular)
+	case info.Size() > limit:
+		return nil, fmt.Errorf("%s: %w: %d bytes, at most %d can be read", path, ErrTooLarge, info.Size(), limit)
+	}
+	data, err := io.ReadAll(io.LimitReader(f, limit+1))
+	if err != nil {
+		return nil, explain(path, err)
+	}
+	if int64(len(data)) > limit { // It has grown since.
+		return nil, fmt.Errorf("%s: %w: more than %d bytes", path, ErrTooLarge, limit)
+	}
+	return data, nil
+}
+
+// WriteFile replaces or makes a file of the workspace root, and the
+// directories above it, under the rules of ReadFile for path. Whoever reads
+// meanwhile, or after a crash, sees the old content or the new, never a part.
+// A link at path is replaced, not followed. More than MaxFile bytes are
+// ErrTooLarge.
+func WriteFile(root, path string, data []byte) error {
+	if len(data) > MaxFile {
+		return fmt.Errorf("%s: %w: %d bytes, at most %d can be written", path, ErrTooLarge, len(data), MaxFile)
+	}
+	dir, name, err := locate(root, path)
+	if err != nil {
+		return err
+	}
+	defer dir.Close() //nolint:errcheck // What it holds is synced.
+	mode := fs.FileMode(0o644)
+	switch info, err := dir.Lstat(name); {
+	case err == nil && info.IsDir():
+		return fmt.Errorf("%s: %w", path, ErrIsDir)
+	case err == nil && info.Mode().IsRegular():
+		mode = info.Mode().Perm()
+	}
+	parent := filepath.Dir(name)
+	if err := dir.MkdirAll(parent, 0o755); err != nil {
+		return explain(path, err)
+	}
+	if err := replace(dir, name, data, mode); err != nil {
+		return explain(path, err)
+	}
+	return nil
+}
+
+// replace writes data beside name and moves it there.
+func replace(dir *os.Root, name string, data []byte, mode fs.FileMode) error {
+	temporary := filepath.Join(filepath.Dir(name), ".write-"+rand.Text())
+	f, err := dir.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(f, bytes.NewReader(data))
+	err = errors.Join(err, f.Sync(), f.Close())
+	if err == nil {
+		err = dir.Rename(temporary, name)
+	}
+	if err != nil {
+		return errors.Join(err, dir.Remove(temporary))
+	}
+	parent, err := dir.Open(filepath.Dir(name))
+	if err != nil {
+		return err
+	}
+	return errors.Join(parent.Sync(), parent.Close())
+}
+
+// locate opens the workspace and makes path relative to it.
+func locate(root, path string) (*os.Root, string, error) {
+	name := path
+	if filepath.IsAbs(path) {
+		rel, err := filepath.Rel(root, path)
+		if err != nil {
+			return nil, "", fmt.Errorf("%s: %w", path, ErrOutside)
+		}
+		name = rel
+	}
+	switch {
+	case path == "" || strings.ContainsRune(path, 0):
+		return nil, "", fmt.Errorf("%q: %w", path, fs.ErrInvalid)
+	case !filepath.IsLocal(name):
+		return nil, "", fmt.Errorf("%s: %w", path, ErrOutside)
+	}
+	dir, err := os.OpenRoot(root)
+	if err != nil {
+		return nil, "", fmt.Errorf("open the workspace: %w", err)
+	}
+	return dir, filepath.Clean(name), nil
+}
+
+// explain puts an error of the system in the words of the workspace, without
+// where the workspace is.
+func explain(path string, err error) error {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("%s: no such file in the workspace: %w", path, fs.ErrNotExist)
+	case strings.Contains(err.Error(), "path escapes from parent"): // os exports no error for it.
+		return fmt.Errorf("%s: %w", path, ErrOutside)
+	case errors.Is(err, syscall.ENOTDIR), errors.Is(err, fs.ErrExist):
+		return fmt.Errorf("%s: %w", path, ErrNotADir)
+	case errors.Is(err, syscall.EISDIR):
+		return fmt.Errorf("%s: %w", path, ErrIsDir)
+	case errors.Is(err, syscall.ENXIO): // A socket.
+		return fmt.Errorf("%s: %w", path, ErrIrregular)
+	}
+	return fmt.Errorf("%s: %w", path, err)
+}

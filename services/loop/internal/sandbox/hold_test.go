@@ -1,0 +1,289 @@
+package sandbox
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// denies says whether the kernel can deny at all, and loudly when it cannot.
+func denies(t *testing.T, k kernel) bool {
+	t.Helper()
+	if !k.caps.Sandboxed() {
+		fmt.Fprintf(os.Stderr, "sandbox: NOT TESTED: %s, since the kernel lends only %+v\n", t.Name(), k.caps)
+	}
+	return k.caps.Sandboxed()
+}
+
+func TestEnvironmentDoesNotLeak(t *testing.T) {
+	t.Setenv("ANIMA_SECRET", "hunter2")
+	t.Setenv("PATH", os.Getenv("PATH")+":/hunter2")
+	for name, k := range map[string]kernel{"lent": thisKernel(false), "bare": bare()} {
+		dir := t.TempDir()
+		res := sh(t, k, Spec{Dir: dir, Command: "env | sort; cat /proc/self/environ /proc/$PPID/environ /proc/1/environ 2>/dev/null; true"})
+		want := fmt.Sprintf("GIT_CONFIG_NOSYSTEM=1\nHOME=%[1]s\nLANG=C.UTF-8\nPATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\nPWD=%[1]s\nSHELL=/bin/sh\nTERM=dumb\nTMPDIR=%[1]s/.tmp\n", dir)
+		if res.Stdout != want {
+			t.Errorf("%s: the command saw\n%s\nwant\n%s", name, res.Stdout, want)
+		}
+	}
+}
+
+func TestOutsideIsDenied(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, k kernel) {
+		if !denies(t, k) {
+			return
+		}
+		outside := t.TempDir()
+		secret := filepath.Join(outside, "secret")
+		if err := os.WriteFile(secret, []byte("hunter2"), 0o666); err != nil {
+			t.Fatal(err)
+		}
+		// A file that the service was started with, as shells leave them.
+		fd, err := syscall.Open(secret, syscall.O_RDONLY, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = syscall.Close(fd) })
+		dir := t.TempDir()
+		if err := os.Symlink(outside, filepath.Join(dir, "link")); err != nil {
+			t.Fatal(err)
+		}
+		// Only files of this test are written to: on the day that the sandbox
+		// is broken, these commands run as they are.
+		commands := []string{
+			"cat " + secret, "cat link/secret", "ls " + outside,
+			"echo x >> " + secret, "echo x > " + secret, "truncate -s 0 " + secret, "echo x > link/new", "mkdir " + outside + "/d",
+			"rm " + secret, "mv " + secret + " .", "ln " + secret + " mine",
+			"unshare -Ur true", "chroot . /bin/true",
+			fmt.Sprintf("cat <&%d", fd), fmt.Sprintf("cat /proc/self/fd/%d", fd),
+		}
+		for _, path := range []string{"/proc/1/environ", "/proc/self/environ", "/proc/cpuinfo", "/etc/shadow", "/etc/hosts"} {
+			commands = append(commands, "head -c 1 "+path+" > /dev/null")
+		}
+		for _, path := range []string{"/", "/root", "/home", "/var", "/sys", "/tmp", "/dev", "/proc"} {
+			commands = append(commands, "ls "+path+" > /dev/null")
+		}
+		if k.spaces[0] != 0 {
+			commands = append(commands, "chmod 777 "+secret, "touch -d 2001-01-01 "+secret)
+		}
+		for _, command := range commands {
+			if res := sh(t, k, Spec{Dir: dir, Command: command}); res.ExitCode <= 0 || strings.Contains(res.Stdout, "hunter2") {
+				t.Errorf("%q was not denied: %+v", command, res)
+			}
+		}
+		if got, err := os.ReadFile(secret); string(got) != "hunter2" || err != nil {
+			t.Errorf("the file outside has %q, %v; want it untouched", got, err)
+		}
+		if names, err := filepath.Glob(outside + "/*"); len(names) != 1 {
+			t.Errorf("outside there is %v, %v; want the secret alone", names, err)
+		}
+		res := sh(t, k, Spec{Dir: dir, Command: "cat " + secret, ReadOnly: []string{outside, "/no/such/path"}})
+		if res.Stdout != "hunter2" {
+			t.Errorf("with the directory readable: %+v, want its content", res)
+		}
+		if res := sh(t, k, Spec{Dir: dir, Command: "echo x > " + secret, ReadOnly: []string{outside}}); res.ExitCode == 0 {
+			t.Errorf("a readable directory was writable: %+v", res)
+		}
+	})
+}
+
+func TestScratchIsNotALink(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, k kernel) {
+		if !denies(t, k) {
+			return
+		}
+		dir, outside := t.TempDir(), t.TempDir()
+		if err := os.Symlink(outside, filepath.Join(dir, scratch)); err != nil {
+			t.Fatal(err)
+		}
+		if res := sh(t, k, Spec{Dir: dir, Command: "echo x > $TMPDIR/x"}); res.ExitCode == 0 {
+			t.Errorf("got %+v, want it denied", res)
+		}
+	})
+}
+
+func TestOtherProcessesAreOutOfReach(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, k kernel) {
+		if !denies(t, k) {
+			return
+		}
+		if k.spaces[0] == 0 && k.caps.LandlockABI < 6 {
+			fmt.Fprintf(os.Stderr, "sandbox: NOT TESTED: %s, since Landlock %d does not hold signals\n", t.Name(), k.caps.LandlockABI)
+			return
+		}
+		other := exec.CommandContext(t.Context(), "sleep", "1000")
+		if err := other.Start(); err != nil {
+			t.Fatal(err)
+		}
+		res := sh(t, k, Spec{Command: fmt.Sprintf("kill -9 %d || kill -9 $PPID", other.Process.Pid)})
+		if res.ExitCode == 0 && k.spaces[0] == 0 {
+			t.Errorf("got %+v, want the signals refused", res)
+		}
+		if err := other.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		_ = other.Wait()
+		if got := other.ProcessState.Sys().(syscall.WaitStatus).Signal(); got != syscall.SIGTERM {
+			t.Errorf("the other process ended by %v, want the test's own SIGTERM", got)
+		}
+	})
+}
+
+// dialing is the command that connects as told, and what it needs.
+func dialing(t *testing.T, network, address string, allowed bool) Spec {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Spec{
+		Command:  strings.Join([]string{exe, dialerName, network, address}, " "),
+		ReadOnly: []string{exe},
+		Network:  allowed,
+		Limits:   Limits{AddressSpace: 1 << 62}, // The race detector has terabytes of it.
+	}
+}
+
+func TestNetwork(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, k kernel) {
+		if !denies(t, k) {
+			return
+		}
+		var lc net.ListenConfig
+		tcp, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		udp, err := lc.ListenPacket(t.Context(), "udp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		short, err := os.MkdirTemp("", "s") // The name of a socket has 107 bytes.
+		if err != nil {
+			t.Fatal(err)
+		}
+		named, err := lc.Listen(t.Context(), "unix", filepath.Join(short, "s"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		abstract, err := lc.Listen(t.Context(), "unix", "@anima-sandbox-test-"+filepath.Base(short))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			for _, c := range []interface{ Close() error }{tcp, udp, named, abstract} {
+				_ = c.Close()
+			}
+			_ = os.RemoveAll(short)
+		})
+		open := k
+		if k.spaces[0] != 0 {
+			open = thisKernel(true)
+		}
+		for _, l := range []struct {
+			network, address string
+			open             bool // when the network is allowed
+		}{
+			{"tcp", tcp.Addr().String(), true},
+			{"udp", udp.LocalAddr().String(), true},
+			{"unix", named.Addr().String(), false},
+			{"unix", abstract.Addr().String(), false},
+		} {
+			if res := sh(t, k, dialing(t, l.network, l.address, false)); res.ExitCode != 1 || !strings.Contains(res.Stdout, "permission denied") {
+				t.Errorf("%s without network: %+v, want permission denied", l.network, res)
+			}
+			res := sh(t, open, dialing(t, l.network, l.address, true))
+			if got := res.Stdout == "sent\n"; got != l.open {
+				t.Errorf("%s to %s with network: sent is %v, want %v: %+v", l.network, l.address, got, l.open, res)
+			}
+		}
+	})
+}
+
+func TestLimits(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, k kernel) {
+		limits := Limits{CPU: time.Second, AddressSpace: 256 << 20, FileSize: 1 << 20, OpenFiles: 32}
+		for command, want := range map[string]string{
+			"ulimit -t; ulimit -v; ulimit -n; ulimit -c":                          "1\n262144\n32\n0\n",
+			"ulimit -n 64 2>/dev/null || echo not raised":                         "not raised\n",
+			"head -c 2000000 /dev/zero > big; wc -c < big":                        "1048576\n",
+			"head -c 400000000 /dev/zero | tail -c 300000000 | wc -c":             "0\n",
+			"exec 3<. 4<.; for i in $(seq 40); do eval \"exec $((i+4))<.\"; done": "",
+		} {
+			res := sh(t, k, Spec{Command: command, Limits: limits})
+			if res.Stdout != want || (want == "") == (res.ExitCode == 0) || res.TimedOut {
+				t.Errorf("%q: %+v, want %q", command, res, want)
+			}
+		}
+		if res := sh(t, k, Spec{Command: "dd if=/dev/zero of=/dev/null bs=300M count=1"}); res.ExitCode != 0 {
+			t.Errorf("dd with the default limits: %+v, want exit code 0", res)
+		}
+		if res := sh(t, k, Spec{Command: "while :; do :; done", Limits: limits}); res.ExitCode != 128+int(syscall.SIGKILL) {
+			t.Errorf("endless loop: %+v, want it killed after a second of CPU", res)
+		}
+	})
+}
+
+// TestProcessLimit runs as nobody when the tests are root, which the kernel
+// exempts.
+func TestProcessLimit(t *testing.T) {
+	t.Parallel()
+	for _, bare := range []bool{false, true} {
+		// Not in parallel: without namespaces nobody's other processes count in.
+		t.Run("bare "+strconv.FormatBool(bare), func(t *testing.T) {
+			dir, err := os.MkdirTemp("", "sandbox")
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = os.RemoveAll(dir) })
+			if os.Geteuid() == 0 {
+				if err := os.Chown(dir, 65534, 65534); err != nil {
+					t.Fatal(err)
+				}
+			}
+			order, err := json.Marshal(owned{
+				Dir: dir, Bare: bare, Processes: 60,
+				Command: "for i in $(seq 200); do sleep 1000 </dev/null >/dev/null 2>&1 & echo $i > n; done",
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			cmd := owner(t, true)
+			cmd.Stdin = bytes.NewReader(order)
+			out, err := cmd.Output()
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got outcome
+			if err := json.Unmarshal(out, &got); err != nil {
+				t.Fatal(err)
+			}
+			t.Logf("held by %+v", got.Result.Held)
+			counted, err := os.ReadFile(filepath.Join(dir, "n"))
+			if err != nil {
+				t.Fatalf("%v: %+v", err, got)
+			}
+			n, err := strconv.Atoi(strings.TrimSpace(string(counted)))
+			if got.Err != "" || err != nil || n < 10 || n > 90 { // The sandbox's own threads, gone by then, were counted in.
+				t.Errorf("started %d processes, want about 60: %+v", n, got)
+			}
+			if !strings.Contains(got.Result.Stderr, "fork") {
+				t.Errorf("stderr %q, want it to say that it cannot fork", got.Result.Stderr)
+			}
+		})
+	}
+}

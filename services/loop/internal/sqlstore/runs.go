@@ -1,0 +1,320 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/sqldb"
+
+	"github.com/anima-run/anima/services/loop/internal/turn"
+)
+
+// Known implements turn.Store.
+func (s *Store) Known(ctx context.Context, cmd api.Run) (turn.Known, error) {
+	var k turn.Known
+	var err error
+	if k.Agent, err = s.definition(ctx, s.db, cmd.Agent); err != nil {
+		return k, err
+	}
+	var input, ending sql.NullString
+	err = s.db.QueryRowContext(ctx, `select s.journal, coalesce(r.turns, 0), coalesce(r.cost, 0), r.input, r.ending
+		from sessions s left join runs r on r.session = s.id and r.id = $2 where s.id = $1`, cmd.Session, cmd.Run).
+		Scan(&k.Journal, &k.Turns, &k.Cost, &input, &ending)
+	if errors.Is(err, sqldb.ErrNotFound) {
+		return k, api.Errorf(api.NotFound, "there is no session %s", cmd.Session)
+	}
+	if err != nil {
+		return k, err
+	}
+	if input.Valid {
+		if err := json.Unmarshal([]byte(input.String), &k.Input); err != nil {
+			return k, fmt.Errorf("input of run %s: %w", cmd.Run, err)
+		}
+	}
+	if ending.Valid {
+		k.Ended = &turn.End{}
+		if err := json.Unmarshal([]byte(ending.String), k.Ended); err != nil {
+			return k, fmt.Errorf("end of run %s: %w", cmd.Run, err)
+		}
+	}
+	return k, nil
+}
+
+// Started implements turn.Store. A dead agent stays dead and runs nothing.
+func (s *Store) Started(ctx context.Context, cmd api.Run, at int64) (*api.AgentChanged, error) {
+	var c *api.AgentChanged
+	err := sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) (err error) {
+		c = nil
+		var was, before api.AgentState
+		var by string
+		if err := tx.QueryRowContext(ctx, `select state, state_was, state_by from agents where id = $1`+s.db.ForUpdate(), cmd.Agent).Scan(&was, &before, &by); err != nil {
+			return err
+		}
+		if was == api.StateDead {
+			return &api.Error{Code: api.Denied, Message: "the agent is dead", Next: "fund it: anima agent fund " + cmd.Agent + " 5"}
+		}
+		if was == api.StateRunning {
+			if by == cmd.Run { // its owner may have died before it said so
+				c, err = s.changed(ctx, tx, cmd.Agent, before, at)
+			}
+			return err
+		}
+		why := "a message"
+		if cmd.Kind == api.RunWake {
+			why = "woken: " + cmd.Content
+		}
+		if _, err := tx.ExecContext(ctx, `update agents set state = $2, state_reason = $3, sleep_until = 0, state_seq = state_seq + 1,
+			state_was = state, state_by = $4, updated_at = $5 where id = $1`, cmd.Agent, api.StateRunning, why, cmd.Run, at); err != nil {
+			return err
+		}
+		c, err = s.changed(ctx, tx, cmd.Agent, was, at)
+		return err
+	})
+	return c, err
+}
+
+// Persist implements turn.Store.
+func (s *Store) Persist(ctx context.Context, rec *turn.Record, input turn.Input, end *turn.End) error {
+	return sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
+		if err := s.persistRun(ctx, tx, rec.Run, input, rec.Turn.StartedAt); err != nil {
+			return err
+		}
+		written, err := s.persistTurn(ctx, tx, rec)
+		switch {
+		case err != nil:
+			return err
+		case !written:
+			return s.persisted(ctx, tx, rec, end)
+		case end != nil:
+			return s.persistEnd(ctx, tx, end)
+		}
+		return nil
+	})
+}
+
+// persisted answers who writes a turn that is there: with the run's end as it is
+// stored, if both see one.
+func (s *Store) persisted(ctx context.Context, tx *sqldb.Tx, rec *turn.Record, end *turn.End) error {
+	var ending sql.NullString
+	if err := tx.QueryRowContext(ctx, `select ending from runs where id = $1`, rec.Turn.Run).Scan(&ending); err != nil {
+		return err
+	}
+	if !ending.Valid && end == nil {
+		return nil
+	}
+	if !ending.Valid || end == nil {
+		return otherwise(rec)
+	}
+	var stored turn.End
+	if err := json.Unmarshal([]byte(ending.String), &stored); err != nil {
+		return fmt.Errorf("end of run %s: %w", rec.Turn.Run, err)
+	}
+	if stored.Turns != end.Turns {
+		return otherwise(rec)
+	}
+	*end = stored
+	return nil
+}
+
+func otherwise(rec *turn.Record) error {
+	return api.Errorf(api.Conflict, "another owner persisted run %s, and it went on otherwise than with turn %d", rec.Turn.Run, rec.Turn.Number)
+}
+
+func (s *Store) persistRun(ctx context.Context, tx *sqldb.Tx, cmd api.Run, input turn.Input, at int64) error {
+	in, err := api.Encode(input)
+	if err != nil {
+		return err
+	}
+	command, err := api.Encode(cmd)
+	if err != nil {
+		return err
+	}
+	res, err := tx.ExecContext(ctx, `insert into runs (id, session, agent, command, input, started_at) values ($1, $2, $3, $4, $5, $6)
+		on conflict (id) do nothing`, cmd.Run, cmd.Session, cmd.Agent, string(command), string(in), at)
+	if err != nil {
+		return err
+	}
+	if n, err := res.RowsAffected(); err != nil || n == 0 {
+		return err
+	}
+	_, err = tx.ExecContext(ctx, `update sessions set runs = runs + 1, updated_at = $2 where id = $1`, cmd.Session, at)
+	return err
+}
+
+// persistTurn writes a turn, unless it is there, and says whether it did.
+func (s *Store) persistTurn(ctx context.Context, tx *sqldb.Tx, rec *turn.Record) (bool, error) {
+	t := rec.Turn
+	res, err := tx.ExecContext(ctx, `insert into turns (id, run, number, session, agent, position, state, input, input_source, input_address,
+			thinking, model, provider, finish, input_tokens, output_tokens, cost, trace, started_at, ended_at)
+		select $1, $2, $3, $4, $5, (select turns + 1 from sessions where id = $4), $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19
+		on conflict (id) do nothing`,
+		t.ID, t.Run, t.Number, t.Session, t.Agent, t.State, text(t.Input), t.By.Kind, t.By.Address, text(t.Thinking), t.Model, t.Provider, t.Finish,
+		t.InputTokens, t.OutputTokens, int64(t.Cost), t.Trace, t.StartedAt, t.EndedAt)
+	if err != nil {
+		return false, err
+	}
+	if n, err := res.RowsAffected(); err != nil || n == 0 {
+		return false, err
+	}
+	for _, c := range t.Calls {
+		if _, err := tx.ExecContext(ctx, `insert into tool_calls (turn_id, idx, provider_id, name, arguments, decision, action, outcome, result, error, duration_ms)
+			values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`,
+			t.ID, c.Index, text(c.ID), text(c.Tool), text(string(c.Arguments)), c.Decision, c.Action, c.Outcome, text(c.Result), text(c.Error), c.DurationMS); err != nil {
+			return false, err
+		}
+	}
+	if _, err := tx.ExecContext(ctx, `update sessions set journal = $2, turns = turns + 1, input_tokens = input_tokens + $3,
+		output_tokens = output_tokens + $4, cost = cost + $5, updated_at = $6 where id = $1`,
+		t.Session, int64(rec.Journal), t.InputTokens, t.OutputTokens, int64(t.Cost), t.EndedAt); err != nil { //nolint:gosec // a stream sequence is far below 2^63
+		return false, err
+	}
+	res, err = tx.ExecContext(ctx, `update runs set turns = turns + 1, cost = cost + $2 where id = $1 and ending is null`, t.Run, int64(t.Cost))
+	if err != nil {
+		return false, err
+	}
+	if n, err := res.RowsAffected(); err != nil {
+		return false, err
+	} else if n == 0 {
+		return false, otherwise(rec)
+	}
+	_, err = tx.ExecContext(ctx, `update agents set turns = turns + 1 where id = $1`, t.Agent)
+	return true, err
+}
+
+// text is s without what Postgres cannot keep in a text column: bytes that are
+// not UTF-8, and NUL.
+func text(s string) string {
+	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
+}
+
+// persistEnd follows persistTurn, which has locked the agent's row.
+func (s *Store) persistEnd(ctx context.Context, tx *sqldb.Tx, end *turn.End) error {
+	cmd := end.Run
+	var was api.AgentState
+	if err := tx.QueryRowContext(ctx, `select state from agents where id = $1`, cmd.Agent).Scan(&was); err != nil {
+		return err
+	}
+	end.Changed = nil
+	if was != api.StateDead {
+		if _, err := tx.ExecContext(ctx, `update agents set state = $2, state_reason = $3, sleep_until = $4, state_seq = state_seq + 1,
+			updated_at = $5 where id = $1`, cmd.Agent, end.State, end.Why, end.Sleep, end.At); err != nil {
+			return err
+		}
+		c, err := s.changed(ctx, tx, cmd.Agent, was, end.At)
+		if err != nil {
+			return err
+		}
+		end.Changed = c
+	}
+	ending, err := api.Encode(end)
+	if err != nil {
+		return err
+	}
+	_, err = tx.ExecContext(ctx, `update runs set ending = $2, ended_at = $3 where id = $1`, cmd.Run, string(ending), end.At)
+	return err
+}
+
+const turnColumns = `select id, run, number, session, agent, position, state, input, input_source, input_address, thinking, model, provider,
+	finish, input_tokens, output_tokens, cost, trace, started_at, ended_at from turns`
+
+// placed is a turn with its position in its session.
+type placed struct {
+	api.Turn
+	position int64
+}
+
+func turnRow(r sqldb.Scanner) (placed, error) {
+	var t placed
+	err := r.Scan(&t.ID, &t.Run, &t.Number, &t.Session, &t.Agent, &t.position, &t.State, &t.Input, &t.By.Kind, &t.By.Address, &t.Thinking,
+		&t.Model, &t.Provider, &t.Finish, &t.InputTokens, &t.OutputTokens, &t.Cost, &t.Trace, &t.StartedAt, &t.EndedAt)
+	if errors.Is(err, sqldb.ErrNotFound) {
+		return t, &api.Error{Code: api.NotFound, Message: "there is no such turn", Next: "anima turn list shows the ones there are"}
+	}
+	t.Calls = []api.CallState{}
+	return t, err
+}
+
+// Turn returns a turn with its calls. Errors: NotFound.
+func (s *Store) Turn(ctx context.Context, id string) (api.Turn, error) {
+	t, err := turnRow(s.db.QueryRowContext(ctx, turnColumns+` where id = $1`, id))
+	if err != nil {
+		return api.Turn{}, err
+	}
+	all := []placed{t}
+	if err := s.fillCalls(ctx, all); err != nil {
+		return api.Turn{}, err
+	}
+	return all[0].Turn, nil
+}
+
+// Turns returns turns that match, the latest first.
+func (s *Store) Turns(ctx context.Context, q api.ListTurns) ([]api.Turn, error) {
+	all, err := s.turns(ctx, `where ($1 = '' or agent = $1) and ($2 = '' or session = $2) and ($3 = '' or run = $3)
+		order by started_at desc, position desc limit $4`, q.Agent, q.Session, q.Run, q.Limit)
+	return plain(all), err
+}
+
+// History implements turn.Store.
+func (s *Store) History(ctx context.Context, session string, n int) ([]api.Turn, error) {
+	all, err := s.turns(ctx, `where session = $1 order by position desc limit $2`, session, n)
+	slices.Reverse(all)
+	return plain(all), err
+}
+
+func plain(all []placed) []api.Turn {
+	out := make([]api.Turn, len(all))
+	for i, t := range all {
+		out[i] = t.Turn
+	}
+	return out
+}
+
+// turns reads the turns that a condition picks, and their calls.
+func (s *Store) turns(ctx context.Context, where string, args ...any) ([]placed, error) {
+	all, err := sqldb.All(ctx, s.db, turnRow, turnColumns+` `+where, args...)
+	if err != nil {
+		return nil, err
+	}
+	return all, s.fillCalls(ctx, all)
+}
+
+// fillCalls reads the calls of all turns in one query. A turn never changes, so
+// what was written since they were read does not matter.
+func (s *Store) fillCalls(ctx context.Context, all []placed) error {
+	if len(all) == 0 {
+		return nil
+	}
+	at := map[string]int{}
+	places := make([]string, len(all))
+	ids := make([]any, len(all))
+	for i, t := range all {
+		at[t.ID], places[i], ids[i] = i, "$"+strconv.Itoa(i+1), t.ID
+	}
+	type owned struct {
+		turn string
+		api.CallState
+	}
+	calls, err := sqldb.All(ctx, s.db, func(r sqldb.Scanner) (owned, error) {
+		var c owned
+		var arguments string
+		err := r.Scan(&c.turn, &c.Index, &c.ID, &c.Tool, &arguments, &c.Decision, &c.Action, &c.Outcome, &c.Result, &c.Error, &c.DurationMS)
+		c.Arguments = json.RawMessage(arguments)
+		return c, err
+	}, `select turn_id, idx, provider_id, name, arguments, decision, action, outcome, result, error, duration_ms
+		from tool_calls where turn_id in (`+strings.Join(places, ", ")+`) order by turn_id, idx`, ids...)
+	if err != nil {
+		return err
+	}
+	for _, c := range calls {
+		t := &all[at[c.turn]]
+		t.Calls = append(t.Calls, c.CallState)
+	}
+	return nil
+}

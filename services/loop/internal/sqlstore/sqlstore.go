@@ -1,0 +1,224 @@
+// Package sqlstore keeps loop's agents, sessions, runs, turns and facts in SQL,
+// the same statements on SQLite and Postgres. It holds no rule: what a run's end
+// means for its agent was decided in package turn.
+package sqlstore
+
+import (
+	"context"
+	"embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"strconv"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/outbox"
+	"github.com/anima-run/anima/pkg/sqldb"
+
+	"github.com/anima-run/anima/services/loop/internal/agentmd"
+	"github.com/anima-run/anima/services/loop/internal/turn"
+)
+
+//go:embed migrations/*.sql
+var files embed.FS
+
+// Migrations of the store, the outbox's included.
+func Migrations() fs.FS {
+	sub, err := fs.Sub(files, "migrations")
+	if err != nil {
+		panic(err) // the folder is embedded above
+	}
+	return outbox.WithMigrations(sub)
+}
+
+// Store is safe for concurrent use.
+type Store struct {
+	db         *sqldb.DB
+	workspaces string // folder that holds a folder for each agent
+}
+
+// New returns a store on a migrated database.
+func New(db *sqldb.DB, workspaces string) *Store { return &Store{db: db, workspaces: workspaces} }
+
+// MainSession is the session that an agent always has.
+func MainSession(agent string) string { return agent + "-main" }
+
+// Applied is what Apply did.
+type Applied struct {
+	Agent   api.Agent
+	Changed bool // the definition is new
+}
+
+// Apply creates an agent or replaces its definition, and announces it in the
+// same transaction. A definition with the same text changes nothing.
+func (s *Store) Apply(ctx context.Context, d agentmd.Definition, id, address, source string, at int64) (Applied, error) {
+	def, err := api.Encode(d)
+	if err != nil {
+		return Applied{}, err
+	}
+	var out Applied
+	err = sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
+		var old string
+		err := tx.QueryRowContext(ctx, `select source from agents where id = $1`+s.db.ForUpdate(), id).Scan(&old)
+		switch {
+		case err == nil && old == source:
+			out.Changed = false
+		case err == nil:
+			out.Changed = true
+			if _, err := tx.ExecContext(ctx, `update agents set name = $2, source = $3, definition = $4, version = version + 1,
+				state_seq = state_seq + 1, updated_at = $5 where id = $1`, id, d.Name, source, string(def), at); err != nil {
+				return err
+			}
+		case errors.Is(err, sqldb.ErrNotFound):
+			out.Changed = true
+			if _, err := tx.ExecContext(ctx, `insert into agents (id, name, address, source, definition, state, state_reason, created_at, updated_at)
+				values ($1, $2, $3, $4, $5, $6, $7, $8, $8)`,
+				id, d.Name, address, source, string(def), api.StateSleeping, "just born", at); err != nil {
+				return err
+			}
+			if _, err := tx.ExecContext(ctx, `insert into sessions (id, agent, created_at, updated_at) values ($1, $2, $3, $3)`,
+				MainSession(id), id, at); err != nil {
+				return err
+			}
+		default:
+			return err
+		}
+		if out.Agent, err = agentRow(tx.QueryRowContext(ctx, agentColumns+` where id = $1`, id)); err != nil {
+			return err
+		}
+		if !out.Changed {
+			return nil
+		}
+		c, err := s.changed(ctx, tx, id, "", at)
+		if err != nil {
+			return err
+		}
+		return outbox.Add(ctx, tx, changeID(c), *c)
+	})
+	return out, err
+}
+
+func changeID(c *api.AgentChanged) string {
+	return "agent_state/" + c.Agent + "/" + strconv.FormatInt(c.Seq, 10)
+}
+
+func (s *Store) changed(ctx context.Context, q sqldb.Querier, id string, previous api.AgentState, at int64) (*api.AgentChanged, error) {
+	c := &api.AgentChanged{Agent: id, Previous: previous, At: at}
+	err := q.QueryRowContext(ctx, `select name, address, state, state_reason, sleep_until, state_seq from agents where id = $1`, id).
+		Scan(&c.Name, &c.Address, &c.State, &c.Reason, &c.SleepUntil, &c.Seq)
+	return c, err
+}
+
+const agentColumns = `select id, name, address, definition, state, state_reason, sleep_until, turns, version, created_at, updated_at from agents`
+
+func agentRow(r sqldb.Scanner) (api.Agent, error) {
+	var a api.Agent
+	var def string
+	err := r.Scan(&a.ID, &a.Name, &a.Address, &def, &a.State, &a.Reason, &a.SleepUntil, &a.Turns, &a.Version, &a.CreatedAt, &a.UpdatedAt)
+	if errors.Is(err, sqldb.ErrNotFound) {
+		return a, &api.Error{Code: api.NotFound, Message: "there is no such agent", Next: "anima agent list shows the ones there are; anima agent apply makes one"}
+	}
+	if err != nil {
+		return a, err
+	}
+	var d agentmd.Definition
+	if err := json.Unmarshal([]byte(def), &d); err != nil {
+		return a, fmt.Errorf("definition of %s: %w", a.ID, err)
+	}
+	a.Description, a.Creator, a.Model, a.Tools, a.Session = d.Description, d.Creator, d.Model, d.Tools, MainSession(a.ID)
+	return a, nil
+}
+
+// Agent returns an agent. Errors: NotFound.
+func (s *Store) Agent(ctx context.Context, id string) (api.Agent, error) {
+	return agentRow(s.db.QueryRowContext(ctx, agentColumns+` where id = $1`, id))
+}
+
+// Agents returns all agents by name.
+func (s *Store) Agents(ctx context.Context) ([]api.Agent, error) {
+	return notNil(sqldb.All(ctx, s.db, agentRow, agentColumns+` order by id`))
+}
+
+// Definition returns an agent's definition. Errors: NotFound.
+func (s *Store) definition(ctx context.Context, q sqldb.Querier, id string) (turn.Agent, error) {
+	var def string
+	a := turn.Agent{ID: id, Workspace: s.Workspace(id)}
+	err := q.QueryRowContext(ctx, `select name, address, state, definition from agents where id = $1`, id).Scan(&a.Name, &a.Address, &a.State, &def)
+	if errors.Is(err, sqldb.ErrNotFound) {
+		return a, api.Errorf(api.NotFound, "there is no agent %s", id)
+	}
+	if err != nil {
+		return a, err
+	}
+	var d agentmd.Definition
+	if err := json.Unmarshal([]byte(def), &d); err != nil {
+		return a, fmt.Errorf("definition of %s: %w", id, err)
+	}
+	a.Creator, a.Description, a.Genesis, a.Model, a.Tools = d.Creator, d.Description, d.Body, d.Model, d.Tools
+	a.MaxTurns, a.MaxCalls, a.Network = d.Limits.MaxTurns, d.Limits.MaxToolCalls, d.Sandbox.Network
+	a.ExecTimeoutS, a.RunTimeoutS = int(d.Sandbox.Timeout.Seconds()), int(d.Limits.Timeout.Seconds())
+	return a, nil
+}
+
+const sessionColumns = `select id, agent, runs, turns, input_tokens, output_tokens, cost, created_at, updated_at from sessions`
+
+func sessionRow(r sqldb.Scanner) (api.Session, error) {
+	var v api.Session
+	err := r.Scan(&v.ID, &v.Agent, &v.Messages, &v.Turns, &v.InputTokens, &v.OutputTokens, &v.Cost, &v.CreatedAt, &v.UpdatedAt)
+	if errors.Is(err, sqldb.ErrNotFound) {
+		return v, &api.Error{Code: api.NotFound, Message: "there is no such session", Next: "anima session list shows the ones there are; leave it out to use the agent's main session"}
+	}
+	return v, err
+}
+
+// Session returns a session. Errors: NotFound.
+func (s *Store) Session(ctx context.Context, id string) (api.Session, error) {
+	return sessionRow(s.db.QueryRowContext(ctx, sessionColumns+` where id = $1`, id))
+}
+
+// Sessions returns an agent's sessions, or everyone's, the latest first.
+func (s *Store) Sessions(ctx context.Context, agent string) ([]api.Session, error) {
+	return notNil(sqldb.All(ctx, s.db, sessionRow, sessionColumns+` where ($1 = '' or agent = $1) order by updated_at desc, id limit 1000`, agent))
+}
+
+// NewSession makes a session; one that exists is left as it is.
+func (s *Store) NewSession(ctx context.Context, id, agent string, at int64) error {
+	return sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
+		_, err := tx.ExecContext(ctx, `insert into sessions (id, agent, created_at, updated_at) values ($1, $2, $3, $3)
+			on conflict (id) do nothing`, id, agent, at)
+		return err
+	})
+}
+
+// Facts implements turn.Store.
+func (s *Store) Facts(ctx context.Context, agent string, n int) ([]turn.Fact, error) {
+	return sqldb.All(ctx, s.db, func(r sqldb.Scanner) (turn.Fact, error) {
+		var f turn.Fact
+		return f, r.Scan(&f.Category, &f.Key, &f.Value)
+	}, `select category, key, value from semantic_memory where agent = $1 order by updated_at desc, category, key limit $2`, agent, n)
+}
+
+// Remember stores a fact; the same category and key again replaces the value.
+func (s *Store) Remember(ctx context.Context, agent string, f turn.Fact, confidence float64, source string, at int64) error {
+	return sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
+		_, err := tx.ExecContext(ctx, `insert into semantic_memory (agent, category, key, value, confidence, source, created_at, updated_at)
+			values ($1, $2, $3, $4, $5, $6, $7, $7)
+			on conflict (agent, category, key) do update set value = excluded.value, confidence = excluded.confidence,
+				source = excluded.source, updated_at = excluded.updated_at`,
+			agent, text(f.Category), text(f.Key), text(f.Value), strconv.FormatFloat(confidence, 'f', -1, 64), text(source), at)
+		return err
+	})
+}
+
+// Workspace is the folder that an agent's tools work in.
+func (s *Store) Workspace(agent string) string { return filepath.Join(s.workspaces, agent) }
+
+// notNil makes an empty list one that JSON shows as such.
+func notNil[T any](all []T, err error) ([]T, error) {
+	if all == nil {
+		all = []T{}
+	}
+	return all, err
+}

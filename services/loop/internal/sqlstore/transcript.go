@@ -1,0 +1,64 @@
+package sqlstore
+
+import (
+	"context"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api"
+)
+
+// linesPerTurn spaces the sequence numbers of a transcript: a turn has at most
+// an input, an answer and a result for each call that a model may ask for.
+const linesPerTurn = 1000
+
+// Transcript returns a session's lines after a sequence number; seed 004's format.
+// It is derived from the turns, so it cannot disagree with them.
+func (s *Store) Transcript(ctx context.Context, session string, after int64, limit int) (api.Transcript, error) {
+	out := api.Transcript{Lines: []api.TranscriptLine{}}
+	turns, err := s.turns(ctx, `where session = $1 and position >= $2 order by position limit $3`, session, after/linesPerTurn, limit+1)
+	if err != nil {
+		return out, err
+	}
+	for _, t := range turns {
+		for _, l := range lines(t) {
+			if l.Seq <= after {
+				continue
+			}
+			if len(out.Lines) == limit {
+				out.More = true
+				return out, nil
+			}
+			out.Lines = append(out.Lines, l)
+		}
+	}
+	return out, nil
+}
+
+func lines(t placed) []api.TranscriptLine {
+	seq := t.position * linesPerTurn
+	add := func(out []api.TranscriptLine, l api.TranscriptLine, at int64) []api.TranscriptLine {
+		seq++
+		l.Seq, l.Turn, l.Timestamp = seq, t.ID, time.UnixMicro(at).UTC().Format("2006-01-02T15:04:05.000Z")
+		return append(out, l)
+	}
+	var out []api.TranscriptLine
+	if t.Input != "" {
+		out = add(out, api.TranscriptLine{Role: "user", Content: t.Input}, t.StartedAt)
+	}
+	if t.Thinking == "" && len(t.Calls) == 0 {
+		return out
+	}
+	m := api.TranscriptLine{Role: "assistant", Content: t.Thinking}
+	for _, c := range t.Calls {
+		m.ToolCalls = append(m.ToolCalls, api.ToolCall{ID: c.ID, Name: c.Tool, Arguments: string(c.Arguments)})
+	}
+	out = add(out, m, t.EndedAt)
+	for _, c := range t.Calls[:min(len(t.Calls), linesPerTurn-3)] {
+		text := c.Result
+		if text == "" {
+			text = c.Error
+		}
+		out = add(out, api.TranscriptLine{Role: "tool", ToolCallID: c.ID, Content: text}, t.EndedAt)
+	}
+	return out
+}

@@ -1,0 +1,382 @@
+package turn
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/anima-run/anima/pkg/api"
+)
+
+// Engine executes runs. It is safe for concurrent use on different sessions;
+// who runs a session is the caller's to decide, by its lock.
+type Engine struct {
+	Store    Store
+	Journal  Journal
+	Router   Router
+	Policy   Policy
+	Inbox    Inbox
+	Treasury Treasury
+	Tools    map[string]Tool
+	Now      func() time.Time
+	// Root starts the root span of a turn under ids that derive from its own, so
+	// that recovery continues the same trace.
+	Root func(ctx context.Context, cmd api.Run, agent Agent, turn string) (context.Context, trace.Span)
+	// Tracer starts the spans inside a turn.
+	Tracer trace.Tracer
+	// Attempts is how often a run is taken up without getting a turn further
+	// before it is given up.
+	Attempts int
+	// Observe is told what happened, for the instruments.
+	Observe Observer
+}
+
+// Observer counts. Every method is called on the run's goroutine.
+type Observer interface {
+	Turn(ctx context.Context, outcome string, d time.Duration)
+	Tool(ctx context.Context, tool string, o api.Outcome, d time.Duration)
+	Context(ctx context.Context, tokens int64)
+}
+
+// Run executes a run to its end, from wherever its journal says it is. What it
+// returns settles the run's message: nil when the run is over, for better or
+// worse; an error when it must be taken up again. ctx ends when the lease on the
+// session does.
+//
+// Dying between any two lines is safe: before begin nothing has happened;
+// between steps the journal tells where to go on, and what it has is announced
+// again under the same ids; before PERSIST the turn's events are stored.
+func (e *Engine) Run(ctx context.Context, cmd api.Run, ev Events) error {
+	known, err := e.Store.Known(ctx, cmd)
+	if err != nil {
+		return err
+	}
+	if known.Ended != nil {
+		return e.finish(ctx, *known.Ended, ev)
+	}
+	s := &state{
+		cmd: cmd, agent: known.Agent, input: known.Input, number: known.Turns + 1, total: known.Turns, cost: known.Cost,
+		last: known.Journal, results: map[int]Result{}, intents: map[int]Intent{},
+	}
+	runCtx, cancel := context.WithTimeout(ctx, time.Duration(known.Agent.RunTimeoutS)*time.Second)
+	defer cancel()
+	for {
+		end, err := e.turn(runCtx, s, ev)
+		if err != nil && ctx.Err() == nil && runCtx.Err() != nil {
+			err = api.Errorf(api.Denied, "the run took longer than its %d s", known.Agent.RunTimeoutS)
+			end, err = e.giveUp(ctx, s, ev, err)
+		}
+		if err != nil {
+			return err
+		}
+		if end != nil {
+			return e.finish(ctx, *end, ev)
+		}
+	}
+}
+
+// turn executes the turn under way and persists it. It returns the run's end
+// when this turn was the last.
+func (e *Engine) turn(ctx context.Context, s *state, ev Events) (*End, error) {
+	began := e.Now()
+	id := ID(s.cmd.Run, s.number)
+	ctx, span := e.Root(ctx, s.cmd, s.agent, id)
+	defer span.End()
+	end, err := e.execute(ctx, s, ev, id, span)
+	if err != nil && fatal(err) {
+		end, err = e.giveUp(ctx, s, ev, err)
+	}
+	outcome := "ok"
+	switch {
+	case err != nil:
+		outcome = "interrupted"
+		span.SetStatus(codes.Error, "interrupted, will be taken up again")
+	case end != nil && !end.Success:
+		outcome = "failed"
+		span.SetAttributes(attribute.String("error.type", string(end.Code)))
+		span.SetStatus(codes.Error, end.Error)
+	}
+	e.Observe.Turn(ctx, outcome, e.Now().Sub(began))
+	return end, err
+}
+
+// fatal errors end the run; all others bring it back later.
+func fatal(err error) bool {
+	switch api.CodeOf(err) {
+	case api.Denied, api.Invalid:
+		return true
+	case api.Unavailable:
+		return api.ReasonOf(err) == api.ReasonNoModel || api.ReasonOf(err) == api.ReasonLimit
+	case api.NotFound, api.Conflict, api.Internal:
+	}
+	return false
+}
+
+func (e *Engine) execute(ctx context.Context, s *state, ev Events, id string, span trace.Span) (*End, error) {
+	if s.attempts == 0 { // the first turn that this owner works on
+		if err := e.begin(ctx, s, ev, id); err != nil {
+			return nil, err
+		}
+	}
+	if s.attempts > e.Attempts {
+		return nil, &api.Error{
+			Code: api.Denied, Message: fmt.Sprintf("given up after %d tries", s.attempts-1),
+			Next: "look for the cause in the log of loop, then send the message again",
+		}
+	}
+	span.SetAttributes(attribute.Int("anima.turn.attempt", s.attempts))
+	if s.thought == nil {
+		if err := e.think(ctx, s, ev, id); err != nil {
+			return nil, err
+		}
+	}
+	c := s.thought.Completion
+	span.SetAttributes(
+		attribute.String("gen_ai.response.model", c.Model), attribute.String("gen_ai.provider.name", c.Provider),
+		attribute.Int64("gen_ai.usage.input_tokens", c.InputTokens), attribute.Int64("gen_ai.usage.output_tokens", c.OutputTokens),
+		attribute.Int64("automaton.cost.usd_micros", int64(c.Cost)),
+	)
+	calls := s.calls(s.agent.MaxCalls)
+	for i := range calls {
+		if _, done := s.results[i]; done {
+			continue
+		}
+		if err := e.call(ctx, s, ev, id, i); err != nil {
+			return nil, err
+		}
+	}
+	return e.persist(ctx, s, ev, id)
+}
+
+// begin takes the run up: it reads where the journal stands and writes itself
+// into it, which fences whoever had the run before. Then it says again what the
+// owner before may have lost.
+func (e *Engine) begin(ctx context.Context, s *state, ev Events, id string) error {
+	tail, last, err := e.Journal.Tail(ctx, s.cmd.Session, s.last)
+	if err != nil {
+		return err
+	}
+	s.last = last
+	for _, step := range tail {
+		if step.Run == s.cmd.Run && step.Turn > s.number {
+			// Persisted since the store was read: going on from here would make the
+			// later turn's calls again.
+			return api.Errorf(api.Conflict, "the run is at turn %d already", step.Turn)
+		}
+		s.apply(step)
+	}
+	b := &Begin{At: e.Now().UnixMicro(), Attempt: s.attempts + 1}
+	if s.number == 1 && s.attempts == 0 {
+		input, err := e.input(ctx, s)
+		if err != nil {
+			return err
+		}
+		s.input, b.Input = input, &input
+	}
+	if err := e.append(ctx, s, Step{Begin: b}); err != nil {
+		return err
+	}
+	s.attempts = b.Attempt
+	if s.number > 1 {
+		if err := e.saidPersisted(ctx, s.cmd, s.number-1, b.At, ev); err != nil {
+			return err
+		}
+		return e.repeat(ctx, s, ev, id)
+	}
+	changed, err := e.Store.Started(ctx, s.cmd, b.At)
+	if err != nil {
+		return err
+	}
+	if err := e.saidChanged(ctx, changed, ev); err != nil {
+		return err
+	}
+	if err := ev.Post(ctx, "loop_start/"+s.cmd.Run, api.LoopStart{
+		Run: s.cmd.Run, Session: s.cmd.Session, Agent: s.agent.ID, Kind: s.cmd.Kind, At: b.At,
+	}); err != nil {
+		return err
+	}
+	return e.repeat(ctx, s, ev, id)
+}
+
+// append writes a step under the fence.
+func (e *Engine) append(ctx context.Context, s *state, step Step) error {
+	step.Run, step.Turn = s.cmd.Run, s.number
+	seq, err := e.Journal.Append(ctx, s.cmd, step, s.last)
+	if err != nil {
+		return err
+	}
+	s.last = seq
+	return nil
+}
+
+// input builds what the run starts from: its message or wake, and what waits in
+// the inbox. The claim is idempotent by run, so dying before begin loses nothing.
+func (e *Engine) input(ctx context.Context, s *state) (Input, error) {
+	messages, err := e.Inbox.Claim(ctx, s.agent.ID, s.cmd.Run)
+	if err != nil {
+		return Input{}, err
+	}
+	by := []api.Principal{s.cmd.By}
+	text := s.cmd.Content
+	if s.cmd.Kind == api.RunWake {
+		text = "[wake] " + outside(s.cmd.Content)
+	}
+	for _, m := range messages {
+		by = append(by, api.Principal{Kind: api.Peer, Address: m.From})
+		text += "\n\n" + peerMessage(m)
+	}
+	return Input{Text: text, By: api.Lowest(by...), Inbox: len(messages)}, nil
+}
+
+// think asks the model and journals its answer.
+func (e *Engine) think(ctx context.Context, s *state, ev Events, id string) error {
+	history, err := e.Store.History(ctx, s.cmd.Session, historyTurns+s.total)
+	if err != nil {
+		return err
+	}
+	facts, err := e.Store.Facts(ctx, s.agent.ID, factsInPrompt)
+	if err != nil {
+		return err
+	}
+	prompt := buildPrompt(s, history, facts)
+	tools := e.offered(s.agent)
+	tokens := estimate(prompt, tools)
+	e.Observe.Context(ctx, tokens)
+	t := &Thought{Tokens: tokens, Offered: len(tools), StartedAt: e.Now().UnixMicro(), Trace: trace.SpanContextFromContext(ctx).TraceID().String()}
+	if err := e.saidThinking(ctx, s, t, ev, id); err != nil {
+		return err
+	}
+	balance, err := e.Treasury.Balance(ctx, s.agent.ID)
+	tier := balance.Tier
+	if err != nil {
+		if api.CodeOf(err) != api.Unavailable {
+			return err
+		}
+		tier = api.TierUnknown // unknown is not poor (W-7)
+	}
+	c, err := e.Router.Complete(ctx, api.Complete{
+		ID: id, Agent: s.agent.ID, Session: s.cmd.Session, Turn: id, Task: api.TaskTurn, Tier: tier,
+		Model: s.agent.Model, Messages: prompt, Tools: tools,
+	}, func(text string) {
+		ev.Delta(ctx, api.StreamDelta{Run: s.cmd.Run, Session: s.cmd.Session, Turn: id, Content: text})
+	})
+	if err != nil {
+		return err
+	}
+	t.Completion, t.At = c, e.Now().UnixMicro()
+	if err := e.append(ctx, s, Step{Thought: t}); err != nil {
+		return err
+	}
+	s.thought = t
+	return nil
+}
+
+// offered are the tools that the agent's definition grants and this executor has.
+func (e *Engine) offered(a Agent) []api.Tool {
+	var out []api.Tool
+	for _, name := range a.Tools {
+		if t, ok := e.Tools[name]; ok {
+			out = append(out, api.Tool{Name: t.Name, Description: t.Description, Schema: t.Schema})
+		}
+	}
+	return out
+}
+
+// persist writes the turn and, when it was the last, the run's end.
+func (e *Engine) persist(ctx context.Context, s *state, ev Events, id string) (*End, error) {
+	now := e.Now().UnixMicro()
+	rec := s.record(s.agent.MaxCalls, api.StateRunning, now)
+	end := e.ended(s, now)
+	// A persisted turn is not taken up again, so its events must be stored first.
+	if err := ev.Wait(ctx); err != nil {
+		return nil, err
+	}
+	if err := e.Store.Persist(ctx, &rec, s.input, end); err != nil {
+		return nil, err
+	}
+	if end != nil {
+		return end, nil
+	}
+	if err := e.saidPersisted(ctx, s.cmd, s.number, now, ev); err != nil {
+		return nil, err
+	}
+	s.next()
+	return nil, nil
+}
+
+// ended says whether the turn that is being persisted is the run's last, and how
+// the agent goes on.
+func (e *Engine) ended(s *state, now int64) *End {
+	end := &End{
+		Run: s.cmd, Input: s.input, Success: true, Response: s.thought.Completion.Text, Turns: s.total + 1, Cost: s.cost + s.thought.Completion.Cost,
+		At: now, State: api.StateSleeping, Why: "nothing to do",
+	}
+	for i := range s.thought.Completion.ToolCalls { // of several alarms the first one wakes
+		r := s.results[i]
+		if r.Sleep != nil && r.Outcome == api.OutcomeOK && (end.Sleep == 0 || r.Sleep.Until < end.Sleep) {
+			end.Sleep, end.Why = r.Sleep.Until, r.Sleep.Reason
+		}
+	}
+	if end.Sleep != 0 {
+		return end
+	}
+	if len(s.thought.Completion.ToolCalls) == 0 {
+		return end
+	}
+	if s.total+1 >= s.agent.MaxTurns {
+		end.Why = fmt.Sprintf("the limit of %d turns a run", s.agent.MaxTurns)
+		return end
+	}
+	return nil
+}
+
+// giveUp ends the run with err; what was thought is kept. An error of its own
+// never has the code of err: the run must come back to be given up again.
+func (e *Engine) giveUp(ctx context.Context, s *state, ev Events, err error) (*End, error) {
+	now := e.Now().UnixMicro()
+	// Under the fence, so that an owner of the past cannot end what another goes on with.
+	if ferr := e.append(ctx, s, Step{Begin: &Begin{At: now, Attempt: max(1, s.attempts)}}); ferr != nil {
+		return nil, fmt.Errorf("give up because of %q: %w", err, retryable(ferr))
+	}
+	w := api.Wire(err)
+	end := &End{
+		Run: s.cmd, Input: s.input, Code: w.Code, Reason: w.Reason, Error: w.Message, At: now,
+		State: api.StateSleeping, Why: w.Message,
+	}
+	if w.Reason == api.ReasonInsufficient {
+		end.State = api.StateCritical
+	}
+	if s.input.Text == "" {
+		s.input = Input{Text: s.cmd.Content, By: s.cmd.By}
+		end.Input = s.input
+	}
+	if s.thought == nil { // the input stays in the transcript, without words that nobody said
+		s.thought = &Thought{
+			Completion: api.Completion{Finish: "error"}, StartedAt: now,
+			Trace: trace.SpanContextFromContext(ctx).TraceID().String(),
+		}
+	}
+	rec := s.record(s.agent.MaxCalls, api.StateRunning, now)
+	end.Turns, end.Cost = s.total+1, s.cost+rec.Turn.Cost
+	perr := ev.Wait(ctx)
+	if perr == nil {
+		perr = e.Store.Persist(ctx, &rec, s.input, end)
+	}
+	if perr != nil {
+		return nil, fmt.Errorf("give up because of %q: %w", err, retryable(perr))
+	}
+	return end, nil
+}
+
+// retryable takes a code from err that would settle the run's message.
+func retryable(err error) error {
+	if fatal(err) {
+		return errors.New(err.Error())
+	}
+	return err
+}

@@ -1,0 +1,160 @@
+package turn
+
+import (
+	"context"
+	"encoding/json"
+
+	"github.com/anima-run/anima/pkg/api"
+)
+
+// Agent is what a run must know of its agent.
+type Agent struct {
+	ID, Name, Address, Creator string
+	Description                string
+	Genesis                    string // body of the AGENT.md
+	Model                      string
+	Tools                      []string
+	MaxTurns, MaxCalls         int // per run, per turn
+	Network                    bool
+	ExecTimeoutS, RunTimeoutS  int
+	Workspace                  string // absolute folder
+	State                      api.AgentState
+}
+
+// Record is a turn with the command of its run and the journal entry it was made
+// from.
+type Record struct {
+	Turn    api.Turn
+	Run     api.Run
+	Journal uint64
+}
+
+// End is how a run ended.
+type End struct {
+	Run      api.Run
+	Input    Input
+	Success  bool
+	Code     api.Code // of the error, "" on success
+	Reason   string
+	Error    string
+	Response string
+	Turns    int
+	Cost     api.Micros
+	At       int64
+	State    api.AgentState // of the agent from now on
+	Why      string
+	Sleep    int64 // until, 0: until something happens
+	Changed  *api.AgentChanged
+}
+
+// Known is what the store has of a run and its session.
+type Known struct {
+	Agent   Agent
+	Turns   int   // persisted turns of this run
+	Input   Input // of the run, if a turn is persisted
+	Cost    api.Micros
+	Journal uint64 // last journal entry that is in the store, for this session
+	Ended   *End   // the run is over
+}
+
+// Store persists turns. Errors: NotFound for an agent or session that does not
+// exist.
+type Store interface {
+	// Known reads what there is of a run.
+	Known(ctx context.Context, cmd api.Run) (Known, error)
+	// History is the session's latest turns, oldest first, at most n.
+	History(ctx context.Context, session string, n int) ([]api.Turn, error)
+	// Started sets the agent's state to running, in one transaction. It returns
+	// the change, to the same run again, and nil when another had made it. Errors:
+	// Denied when the agent is dead.
+	Started(ctx context.Context, cmd api.Run, at int64) (*api.AgentChanged, error)
+	// Persist writes a turn, its calls, the session's sums and, with end, the run's
+	// end and the agent's state, in one transaction; unique on run and number, so
+	// that writing twice is writing once. It sets end to what is stored, with the
+	// agent's change. Errors: Conflict when another owner's turn is there and the
+	// run goes on otherwise.
+	Persist(ctx context.Context, rec *Record, input Input, end *End) error
+	// Facts the agent remembers, newest first, at most n.
+	Facts(ctx context.Context, agent string, n int) ([]Fact, error)
+}
+
+// Fact is one remembered fact.
+type Fact struct{ Category, Key, Value string }
+
+// Journal is the session's journal. Errors: Conflict when somebody else wrote
+// since last: the run has another owner now.
+type Journal interface {
+	Append(ctx context.Context, cmd api.Run, step Step, last uint64) (uint64, error)
+	// Tail reads what follows an entry and the sequence of the last one.
+	Tail(ctx context.Context, session string, after uint64) ([]Step, uint64, error)
+}
+
+// Router is the inference-router.
+type Router interface {
+	Complete(ctx context.Context, req api.Complete, delta func(string)) (api.Completion, error)
+}
+
+// Policy judges calls and Verify checks the token of a decision.
+type Policy interface {
+	Evaluate(ctx context.Context, req api.Evaluate) (api.Decision, error)
+	Verify(ctx context.Context, token string) (api.Grant, error)
+}
+
+// Inbox is the agent's inbox in social.
+type Inbox interface {
+	Claim(ctx context.Context, agent, run string) ([]api.InboxMessage, error)
+	Settle(ctx context.Context, agent, run string) error
+}
+
+// Treasury tells the tier.
+type Treasury interface {
+	Balance(ctx context.Context, agent string) (api.Balance, error)
+}
+
+// Events announces what happens. Post returns at once; Wait returns when all are
+// stored. Ids make repeated posts one event.
+type Events interface {
+	Post(ctx context.Context, id string, m api.Message) error
+	Wait(ctx context.Context) error
+	Delta(ctx context.Context, d api.StreamDelta)
+}
+
+// Effect is what a tool call does to the world (design §1).
+type Effect string
+
+// The classes. Only an irreversible call is never repeated after a crash.
+const (
+	Pure         Effect = "pure"
+	Idempotent   Effect = "idempotent"
+	Keyed        Effect = "keyed"
+	Irreversible Effect = "irreversible"
+)
+
+// Tool is a tool that the executor has.
+type Tool struct {
+	Name        string
+	Description string
+	Schema      json.RawMessage
+	Effect      Effect
+	// Check refuses arguments that are not what Schema says; it is asked before
+	// policy is.
+	Check func(args json.RawMessage) error
+	Run   func(ctx context.Context, c Call) (Output, error)
+}
+
+// Call is one call of a tool.
+type Call struct {
+	Agent     Agent
+	Session   string
+	Turn      string
+	Key       string // idempotency key
+	Args      json.RawMessage
+	At        int64 // when the thought was had: the same on every try
+	Repeating bool  // an earlier try may have happened
+}
+
+// Output of a tool.
+type Output struct {
+	Text  string
+	Sleep *Sleep
+}

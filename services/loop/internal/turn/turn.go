@@ -1,0 +1,204 @@
+// Package turn is an agent's run as a state machine: CONTEXT, EXECUTE and
+// PERSIST of seed 004 with the crash rules of design §4. It knows no NATS and no
+// SQL; what it needs from outside are the interfaces of ports.go.
+//
+// The journal is its memory across crashes. Every step is appended before what
+// it announces is acted on, so a run that is taken up again repeats nothing that
+// has a result:
+//
+//	begin ─▶ thought ─▶ intent ─▶ result ─▶ intent ─▶ … ─▶ result ─▶ PERSIST ─▶ next turn
+//	        │                  │
+//	        │                  └ crash here: the call has an intent and no result.
+//	        │                    pure, idempotent, keyed: run again, same key.
+//	        │                    irreversible: outcome_unknown, and the model is told.
+//	        └ crash here: asked again under the same id; the router answers from
+//	          its store and charges nothing.
+//
+// Durable writes of a run with one tool call, then words: begin, thought, intent,
+// result, thought, two PERSISTs; the events beside them are posted without
+// waiting, until a PERSIST, which comes after them.
+package turn
+
+import (
+	"encoding/json"
+	"strconv"
+
+	"github.com/anima-run/anima/pkg/api"
+)
+
+// Step is one entry of a session's journal; one of its parts is set.
+type Step struct {
+	Run     string   `json:"-"`
+	Turn    int      `json:"-"`
+	Begin   *Begin   `json:"begin,omitempty"`
+	Thought *Thought `json:"thought,omitempty"`
+	Result  *Result  `json:"result,omitempty"`
+	Intent  *Intent  `json:"intent,omitempty"`
+}
+
+// Kind names a step for people who read the journal.
+func (s Step) Kind() string {
+	switch {
+	case s.Begin != nil:
+		return "begin"
+	case s.Thought != nil:
+		return "thought"
+	case s.Intent != nil:
+		return "intent"
+	}
+	return "result"
+}
+
+// Begin says that an owner took the run up. The first one fixes the run's input;
+// later ones fence the owner before.
+type Begin struct {
+	Input   *Input `json:"input,omitempty"` // nil when an earlier begin or the store has it
+	At      int64  `json:"at"`
+	Attempt int    `json:"attempt"` // from 1, since the last persisted turn
+}
+
+// Input is what a run starts from.
+type Input struct {
+	Text  string        `json:"text"` // as the model sees it
+	By    api.Principal `json:"by"`   // the lowest of all that went into Text
+	Inbox int           `json:"inbox,omitempty"`
+}
+
+// Thought is the model's answer, paid for.
+type Thought struct {
+	Completion api.Completion `json:"completion"`
+	Tokens     int64          `json:"tokens"`  // of the prompt, by estimate
+	Offered    int            `json:"offered"` // tools
+	StartedAt  int64          `json:"startedAt"`
+	At         int64          `json:"at"`
+	Trace      string         `json:"trace"`
+}
+
+// Intent says that a call was allowed and will be made now.
+type Intent struct {
+	Index    int    `json:"index"`
+	Decision string `json:"decision"`
+	At       int64  `json:"at"`
+}
+
+// Result says how a call ended.
+type Result struct {
+	Index      int         `json:"index"`
+	Decision   string      `json:"decision,omitempty"`
+	Action     api.Action  `json:"action,omitempty"`
+	Outcome    api.Outcome `json:"outcome"`
+	Text       string      `json:"text,omitempty"`
+	Error      string      `json:"error,omitempty"`
+	DurationMS int64       `json:"durationMs"`
+	Sleep      *Sleep      `json:"sleep,omitempty"`
+	At         int64       `json:"at"`
+}
+
+// Sleep is what a sleep call asked for.
+type Sleep struct {
+	Until  int64  `json:"until"`
+	Reason string `json:"reason,omitempty"`
+}
+
+// ID is the id of a run's turn.
+func ID(run string, number int) string { return run + "." + strconv.Itoa(number) }
+
+// Key is the idempotency key of a call: it survives crashes and replicas.
+func Key(run string, number, index int) string { return ID(run, number) + "." + strconv.Itoa(index) }
+
+// state is a run as rebuilt from the store and the journal's tail.
+type state struct {
+	cmd      api.Run
+	agent    Agent
+	input    Input
+	number   int // of the turn under way, from 1
+	attempts int
+	last     uint64 // sequence of the journal's last entry for this session
+
+	thought *Thought
+	results map[int]Result
+	intents map[int]Intent
+
+	cost  api.Micros
+	total int // turns persisted in this run
+}
+
+// apply folds a journal step into the state.
+func (s *state) apply(step Step) {
+	if step.Run != s.cmd.Run || step.Turn != s.number {
+		return // an older turn, already in the store
+	}
+	if b := step.Begin; b != nil {
+		s.attempts = b.Attempt
+		if b.Input != nil {
+			s.input = *b.Input
+		}
+	}
+	if step.Thought != nil {
+		s.thought = step.Thought
+	}
+	if step.Result != nil {
+		s.results[step.Result.Index] = *step.Result
+	}
+	if step.Intent != nil {
+		s.intents[step.Intent.Index] = *step.Intent
+	}
+}
+
+func (s *state) next() {
+	s.cost += s.thought.Completion.Cost
+	s.number++
+	s.total++
+	s.attempts = 1
+	s.thought, s.results, s.intents = nil, map[int]Result{}, map[int]Intent{}
+}
+
+// calls of the turn's thought that will be made: at most limit.
+func (s *state) calls(limit int) []api.ToolCall {
+	all := s.thought.Completion.ToolCalls
+	return all[:min(len(all), limit)]
+}
+
+// record is the turn as it is stored.
+func (s *state) record(limit int, agentState api.AgentState, now int64) Record {
+	c := s.thought.Completion
+	t := api.Turn{
+		ID: ID(s.cmd.Run, s.number), Agent: s.agent.ID, Session: s.cmd.Session, Run: s.cmd.Run, Number: s.number,
+		State: agentState, By: s.input.By, Thinking: c.Text, Calls: []api.CallState{}, Model: c.Model, Provider: c.Provider,
+		Finish: c.Finish, InputTokens: c.InputTokens, OutputTokens: c.OutputTokens, Cost: c.Cost,
+		Trace: s.thought.Trace, StartedAt: s.thought.StartedAt, EndedAt: now,
+	}
+	if s.number == 1 {
+		t.Input = s.input.Text
+	}
+	for i, call := range c.ToolCalls {
+		cs := api.CallState{Index: i, ID: call.ID, Tool: call.Name, Arguments: arguments(call)}
+		if i >= limit {
+			cs.Outcome, cs.Error = api.OutcomeError, "not run: only the first "+strconv.Itoa(limit)+" calls of a turn are made; ask again if you still need it"
+		} else {
+			r, there := s.results[i]
+			if intent, began := s.intents[i]; !there && began {
+				r = Result{Decision: intent.Decision, Action: api.Allow, Outcome: api.OutcomeUnknown, Error: "outcome unknown: the run ended during the call"}
+			} else if !there {
+				r = Result{Outcome: api.OutcomeError, Error: "not run: the run ended before"}
+			}
+			cs.Decision, cs.Action, cs.Outcome = r.Decision, r.Action, r.Outcome
+			cs.Result, cs.Error, cs.DurationMS = r.Text, r.Error, r.DurationMS
+		}
+		t.Calls = append(t.Calls, cs)
+	}
+	return Record{Turn: t, Run: s.cmd, Journal: s.last}
+}
+
+// arguments keeps what the model wrote; text that is not JSON becomes a JSON
+// string, so that every reader can still decode the row.
+func arguments(c api.ToolCall) json.RawMessage {
+	if json.Valid([]byte(c.Arguments)) {
+		return json.RawMessage(c.Arguments)
+	}
+	quoted, err := api.Encode(c.Arguments)
+	if err != nil {
+		return json.RawMessage(`null`)
+	}
+	return quoted
+}

@@ -1,0 +1,116 @@
+// Package loop runs agents: it accepts messages durably, locks sessions, builds
+// prompts, executes turns and persists them. It decides nothing about models,
+// rules or money; it asks the services that own them.
+//
+// It must not be given key material of any wallet or provider, and it executes
+// no tool without a decision token of policy.
+package loop
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/host"
+	"github.com/anima-run/anima/pkg/outbox"
+
+	"github.com/anima-run/anima/services/loop/internal/sandbox"
+	"github.com/anima-run/anima/services/loop/internal/sqlstore"
+	"github.com/anima-run/anima/services/loop/internal/tool"
+	"github.com/anima-run/anima/services/loop/internal/turn"
+)
+
+// Config of the service.
+type Config struct {
+	Slots            int           `env:"slots" help:"runs executed at a time in this process"`
+	Lease            time.Duration `env:"lease" help:"how long a session stays locked after its owner falls silent; at least 1s"`
+	Attempts         int           `env:"attempts" help:"how often a run is taken up without getting a turn further before it is given up"`
+	AllowUnsandboxed bool          `env:"allow_unsandboxed" help:"run commands even where the kernel cannot hold them (no Landlock); for machines that hold nothing else"`
+}
+
+// Validate reports values that cannot work.
+func (c *Config) Validate() error {
+	switch {
+	case c.Slots < 1:
+		return fmt.Errorf("ANIMA_LOOP_SLOTS is %d: at least 1 is needed", c.Slots)
+	case c.Lease < bus.MinTTL:
+		return fmt.Errorf("ANIMA_LOOP_LEASE is %s: at least %s is needed", c.Lease, bus.MinTTL)
+	case c.Attempts < 1:
+		return fmt.Errorf("ANIMA_LOOP_ATTEMPTS is %d: at least 1 is needed", c.Attempts)
+	}
+	return nil
+}
+
+// Service is loop, ready for a host. The lease of 15 s is design §4's.
+var Service = host.Define("loop", Config{Slots: 128, Lease: 15 * time.Second, Attempts: 20}, run)
+
+// Init must be the first call of every main function that may run loop: the
+// sandbox starts the program again to hold a command.
+func Init() { sandbox.Init() }
+
+func run(ctx context.Context, env *host.Env, cfg Config) error {
+	db, err := env.DB(ctx, sqlstore.Migrations())
+	if err != nil {
+		return err
+	}
+	defer func() { _ = db.Close() }() // everything is committed by now
+	dir, err := env.Folder()
+	if err != nil {
+		return err
+	}
+	workspaces, err := filepath.Abs(filepath.Join(dir, "workspaces"))
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(workspaces, 0o700); err != nil {
+		return fmt.Errorf("workspaces: %w", err)
+	}
+	wakes, err := bus.OpenBucket[api.Wake](ctx, env.Bus)
+	if err != nil {
+		return err
+	}
+	locks, err := bus.OpenBucket[api.Lock](ctx, env.Bus)
+	if err != nil {
+		return err
+	}
+	tel, err := newInstruments(env.Meter)
+	if err != nil {
+		return err
+	}
+	if c := sandbox.Probe(ctx); !c.Sandboxed() {
+		env.Log.Warn("this kernel cannot hold commands: exec is refused unless ANIMA_LOOP_ALLOW_UNSANDBOXED is set", "landlock_abi", c.LandlockABI, "allowed", cfg.AllowUnsandboxed)
+	}
+	store := sqlstore.New(db, workspaces)
+	relay := outbox.NewRelay(db, env.Bus, env.Log)
+	peers := services{bus: env.Bus}
+	h := &handlers{
+		cfg: cfg, bus: env.Bus, log: env.Log, now: env.Now, store: store, relay: relay, peers: peers, wakes: wakes,
+		locks: locker{locks: locks, owner: env.Bus.Instance(), lease: cfg.Lease, now: env.Now, log: env.Log},
+		engine: &turn.Engine{
+			Store: store, Journal: journal{env.Bus}, Router: peers, Policy: &judge{bus: env.Bus}, Inbox: peers, Treasury: peers,
+			Tools: tool.All(tool.Config{AllowUnsandboxed: cfg.AllowUnsandboxed, Now: env.Now}, store, peers),
+			Now:   env.Now, Root: rootSpan(env.Tracer), Tracer: env.Tracer.Tracer("github.com/anima-run/anima/services/loop"),
+			Attempts: cfg.Attempts, Observe: tel,
+		},
+		running: tel.running,
+	}
+	h.routes(env.HTTP)
+	return env.Serve(ctx,
+		bus.Reply(h.applyAgent),
+		bus.Reply(h.getAgent),
+		bus.Reply(h.listAgents),
+		bus.Reply(h.sendMessage),
+		bus.Reply(h.getSession),
+		bus.Reply(h.listSessions),
+		bus.Reply(h.getTranscript),
+		bus.Reply(h.getTurn),
+		bus.Reply(h.listTurns),
+		bus.On(h.run, bus.Consuming{Workers: cfg.Slots, AckWait: cfg.Lease, MaxDeliver: -1, InOrder: true, NoSpan: true}),
+		bus.Go(h.watchWakes),
+		bus.Go(relay.Run),
+	)
+}

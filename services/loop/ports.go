@@ -1,0 +1,234 @@
+package loop
+
+import (
+	"context"
+	"crypto/ed25519"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/bus"
+
+	"github.com/anima-run/anima/services/loop/internal/turn"
+)
+
+// services are the other services, over the bus. It implements what package turn
+// and package tool need of them.
+type services struct{ bus *bus.Bus }
+
+// completeTimeout is seed 003's for a turn, plus what the router needs to say so.
+const completeTimeout = 125 * time.Second
+
+func (s services) Complete(ctx context.Context, req api.Complete, delta func(string)) (api.Completion, error) {
+	ctx, cancel := context.WithTimeout(ctx, completeTimeout)
+	defer cancel()
+	return bus.CallStream[api.Delta, api.Completion](ctx, s.bus, req, func(d api.Delta) error {
+		delta(d.Content)
+		return nil
+	})
+}
+
+func (s services) Balance(ctx context.Context, agent string) (api.Balance, error) {
+	return bus.Call[api.Balance](ctx, s.bus, api.GetBalance{Agent: agent})
+}
+
+func (s services) Claim(ctx context.Context, agent, run string) ([]api.InboxMessage, error) {
+	in, err := bus.Call[api.Inbox](ctx, s.bus, api.ClaimInbox{Agent: agent, Run: run})
+	return in.Messages, err
+}
+
+func (s services) Settle(ctx context.Context, agent, run string) error {
+	_, err := bus.Call[api.InboxCount](ctx, s.bus, api.SettleInbox{Agent: agent, Run: run})
+	return err
+}
+
+func (s services) SetAlarm(ctx context.Context, a api.SetAlarm) (api.Alarm, error) {
+	return bus.Call[api.Alarm](ctx, s.bus, a)
+}
+
+func (s services) SignMessage(ctx context.Context, m api.SignMessage) (api.Signature, error) {
+	return bus.Call[api.Signature](ctx, s.bus, m)
+}
+
+func (s services) Send(ctx context.Context, m api.Send) (api.Sent, error) {
+	return bus.Call[api.Sent](ctx, s.bus, m)
+}
+
+// judge is policy, with its public keys remembered.
+type judge struct {
+	bus  *bus.Bus
+	mu   sync.Mutex
+	keys []ed25519.PublicKey
+}
+
+func (j *judge) Evaluate(ctx context.Context, req api.Evaluate) (api.Decision, error) {
+	return bus.Call[api.Decision](ctx, j.bus, req)
+}
+
+// Verify asks for the keys again once when none of the known ones fits: policy
+// may have changed them.
+func (j *judge) Verify(ctx context.Context, token string) (api.Grant, error) {
+	j.mu.Lock()
+	keys := j.keys
+	j.mu.Unlock()
+	if g, err := api.VerifyGrant(token, keys...); err == nil {
+		return g, nil
+	}
+	answer, err := bus.Call[api.Keys](ctx, j.bus, api.ListKeys{})
+	if err != nil {
+		return api.Grant{}, err
+	}
+	keys = nil
+	for _, k := range answer.Keys {
+		keys = append(keys, k)
+	}
+	j.mu.Lock()
+	j.keys = keys
+	j.mu.Unlock()
+	return api.VerifyGrant(token, keys...)
+}
+
+// journal is the session's journal in LOOP_EVT.
+type journal struct{ bus *bus.Bus }
+
+func (j journal) Append(ctx context.Context, cmd api.Run, step turn.Step, last uint64) (uint64, error) {
+	entry, err := api.Encode(step)
+	if err != nil {
+		return 0, err
+	}
+	m := api.Journal{Session: cmd.Session, Run: cmd.Run, Turn: step.Turn, Epoch: epochOf(ctx), Kind: step.Kind(), Entry: entry}
+	// The id names the place in the journal and the owner, so that it repeats only
+	// when this very append does.
+	id := fmt.Sprintf("journal/%s/%d/%d", cmd.Run, m.Epoch, last)
+	return j.bus.Append(ctx, id, m, last)
+}
+
+func (j journal) Tail(ctx context.Context, session string, after uint64) ([]turn.Step, uint64, error) {
+	s := api.Journal{Session: session}.Subject()
+	end, err := j.bus.Last(ctx, s)
+	if api.CodeOf(err) == api.NotFound {
+		return nil, 0, nil
+	}
+	if err != nil || end.Sequence <= after {
+		return nil, end.Sequence, err
+	}
+	var steps []turn.Step
+	for last := after; last < end.Sequence; {
+		m, err := j.bus.Next(ctx, s, last+1)
+		if err != nil {
+			return nil, 0, err
+		}
+		var e api.Journal
+		if err := api.Decode(m.Data, &e); err != nil {
+			return nil, 0, err
+		}
+		step := turn.Step{Run: e.Run, Turn: e.Turn}
+		if err := json.Unmarshal(e.Entry, &step); err != nil {
+			return nil, 0, fmt.Errorf("journal of %s at %d: %w", session, m.Sequence, err)
+		}
+		steps, last = append(steps, step), m.Sequence
+	}
+	return steps, end.Sequence, nil
+}
+
+// events announces a run's events; it belongs to one run.
+type events struct {
+	bus   *bus.Bus
+	posts *bus.Posts
+}
+
+func (e events) Post(ctx context.Context, id string, m api.Message) error {
+	return e.posts.Post(ctx, id, m)
+}
+func (e events) Wait(ctx context.Context) error { return e.posts.Wait(ctx) }
+
+// Delta is best effort: who watches live sees the whole answer at the end.
+func (e events) Delta(ctx context.Context, d api.StreamDelta) { _ = e.bus.Tell(ctx, d) }
+
+type epochKey struct{}
+
+func epochOf(ctx context.Context) uint64 {
+	v, _ := ctx.Value(epochKey{}).(uint64)
+	return v
+}
+
+// locker takes session locks in the coordination bucket.
+type locker struct {
+	locks *bus.Bucket[api.Lock]
+	owner string
+	lease time.Duration
+	now   func() time.Time
+	log   *slog.Logger
+}
+
+// errLeaseLost ends the work of an owner that could not renew in time.
+var errLeaseLost = &api.Error{Code: api.Conflict, Message: "the lease on the session is lost"}
+
+// with runs f while it holds the session's lock. f's context ends when the lease
+// is no longer certain: a renewal was refused, or none succeeded for two thirds
+// of it. Errors: Conflict when another run holds the session.
+func (l locker) with(ctx context.Context, cmd api.Run, f func(context.Context) error) error {
+	key := api.LockKey(cmd.Session)
+	value := func() api.Lock {
+		return api.Lock{Run: cmd.Run, Owner: l.owner, Expires: l.now().Add(l.lease).UnixMicro()}
+	}
+	epoch, err := l.locks.Create(ctx, key, value(), l.lease)
+	if err != nil {
+		if api.CodeOf(err) == api.Conflict {
+			return &api.Error{Code: api.Conflict, Message: "session " + cmd.Session + " is busy", RetryAfter: 100}
+		}
+		return err
+	}
+	work, cancel := context.WithCancelCause(context.WithValue(ctx, epochKey{}, epoch))
+	var renewals sync.WaitGroup
+	revision := epoch
+	stop := make(chan struct{})
+	renewals.Go(func() {
+		tick := time.NewTicker(l.lease / 3)
+		defer tick.Stop()
+		good := l.now()
+		for {
+			select {
+			case <-stop:
+				return
+			case <-tick.C:
+			}
+			v := value()
+			v.Epoch = epoch
+			attempt, done := context.WithTimeout(ctx, l.lease/3)
+			rev, err := l.locks.Update(attempt, key, v, revision, l.lease)
+			done()
+			switch {
+			case err == nil:
+				revision, good = rev, l.now()
+				continue
+			case api.CodeOf(err) == api.Conflict, l.now().Sub(good) > 2*l.lease/3:
+				cancel(errLeaseLost)
+				return
+			}
+			l.log.Warn("lease not renewed, trying again", "session", cmd.Session, "err", err)
+		}
+	})
+	err = f(work)
+	close(stop)
+	renewals.Wait()
+	cancel(nil)
+	// The lock is always released, also when the work was told to stop.
+	free, done := context.WithTimeout(context.WithoutCancel(ctx), l.lease/3)
+	defer done()
+	if derr := l.locks.Delete(free, key, revision); derr != nil && api.CodeOf(derr) != api.Conflict {
+		l.log.Warn("lock not released, it expires by itself", "session", cmd.Session, "lease", l.lease.String(), "err", derr)
+	}
+	if err != nil && errors.Is(context.Cause(work), errLeaseLost) {
+		return errLeaseLost
+	}
+	return err
+}
+
+// seqText renders a stream sequence for an event stream's id.
+func seqText(seq uint64) string { return strconv.FormatUint(seq, 10) }

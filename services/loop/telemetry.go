@@ -1,0 +1,78 @@
+package loop
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/telemetry"
+
+	"github.com/anima-run/anima/services/loop/internal/turn"
+)
+
+// instruments of the service; it implements turn.Observer.
+type instruments struct {
+	turns, tools metric.Int64Counter
+	turnS, toolS metric.Float64Histogram
+	context      metric.Int64Histogram
+	running      metric.Int64UpDownCounter
+}
+
+func newInstruments(p metric.MeterProvider) (*instruments, error) {
+	m := p.Meter("github.com/anima-run/anima/services/loop")
+	var t instruments
+	var errs [6]error
+	buckets := metric.WithExplicitBucketBoundaries(.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120)
+	t.turns, errs[0] = m.Int64Counter("anima.loop.turns", metric.WithDescription("Turns by outcome"))
+	t.tools, errs[1] = m.Int64Counter("anima.loop.tool.calls", metric.WithDescription("Tool calls by tool and outcome"))
+	t.turnS, errs[2] = m.Float64Histogram("anima.loop.turn.duration", metric.WithUnit("s"), metric.WithDescription("Time of a turn, the model's included"), buckets)
+	t.toolS, errs[3] = m.Float64Histogram("anima.loop.tool.duration", metric.WithUnit("s"), metric.WithDescription("Time of a tool call"), buckets)
+	t.context, errs[4] = m.Int64Histogram("anima.loop.context.tokens", metric.WithDescription("Estimated tokens of a prompt"),
+		metric.WithExplicitBucketBoundaries(500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 90_000, 128_000))
+	t.running, errs[5] = m.Int64UpDownCounter("anima.loop.running", metric.WithDescription("Runs being executed"))
+	for _, err := range errs {
+		if err != nil {
+			return nil, fmt.Errorf("instrument: %w", err)
+		}
+	}
+	return &t, nil
+}
+
+func (t *instruments) Turn(ctx context.Context, outcome string, d time.Duration) {
+	set := metric.WithAttributes(attribute.String("outcome", outcome))
+	t.turns.Add(ctx, 1, set)
+	t.turnS.Record(ctx, d.Seconds(), set)
+}
+
+func (t *instruments) Tool(ctx context.Context, name string, o api.Outcome, d time.Duration) {
+	set := metric.WithAttributes(attribute.String("tool", name), attribute.String("outcome", string(o)))
+	t.tools.Add(ctx, 1, set)
+	t.toolS.Record(ctx, d.Seconds(), set)
+}
+
+func (t *instruments) Context(ctx context.Context, tokens int64) { t.context.Record(ctx, tokens) }
+
+// rootSpan starts a turn's root under ids that derive from the turn, so that
+// every owner of the turn, before and after a crash, is in one trace. What
+// started the run outlives no turn and is linked.
+func rootSpan(p trace.TracerProvider) func(context.Context, api.Run, turn.Agent, string) (context.Context, trace.Span) {
+	tracer := p.Tracer("github.com/anima-run/anima/services/loop")
+	return func(ctx context.Context, cmd api.Run, a turn.Agent, id string) (context.Context, trace.Span) {
+		traceID, spanID := telemetry.DeriveIDs("turn", id)
+		opts := []trace.SpanStartOption{trace.WithAttributes(
+			attribute.String("gen_ai.operation.name", "invoke_agent"), attribute.String("gen_ai.agent.name", a.Name),
+			attribute.String("gen_ai.agent.id", a.ID), attribute.String("gen_ai.conversation.id", cmd.Session),
+			attribute.String("automaton.turn.id", id), attribute.String("anima.run.id", cmd.Run), attribute.String("anima.run.kind", string(cmd.Kind)),
+		)}
+		if sender := bus.MetaOf(ctx).Sender; sender.IsValid() {
+			opts = append(opts, trace.WithLinks(trace.Link{SpanContext: sender}))
+		}
+		return telemetry.StartRoot(ctx, tracer, "invoke_agent "+a.Name, traceID, spanID, opts...)
+	}
+}
