@@ -1,0 +1,140 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"github.com/anima-run/anima/pkg/api"
+)
+
+type agentCmd struct {
+	Apply agentApplyCmd `cmd:"" help:"Make an agent from an AGENT.md, or change it."`
+	List  agentListCmd  `cmd:"" help:"List the agents."`
+	Get   agentGetCmd   `cmd:"" help:"Show an agent and its balance."`
+	Wake  agentWakeCmd  `cmd:"" help:"Wake an agent."`
+	Fund  agentFundCmd  `cmd:"" help:"Give an agent money."`
+}
+
+type agentApplyCmd struct {
+	File string `arg:"" help:"The AGENT.md; - reads standard input."`
+}
+
+func (c agentApplyCmd) Run(ctx context.Context, a *app) error {
+	var data []byte
+	var err error
+	if c.File == "-" {
+		data, err = io.ReadAll(io.LimitReader(a.In, 1<<20))
+	} else {
+		data, err = os.ReadFile(c.File)
+	}
+	if err != nil {
+		return &api.Error{Code: api.Invalid, Message: err.Error(), Next: "name an AGENT.md, or - for standard input"}
+	}
+	return show(ctx, a, api.ApplyAgent{Source: string(data)}, func(w io.Writer, v api.Agent) {
+		fmt.Fprintf(w, "agent %s applied (version %d)\nwallet %s\n", v.ID, v.Version, v.Address)
+	})
+}
+
+type agentListCmd struct{}
+
+func (agentListCmd) Run(ctx context.Context, a *app) error {
+	return show(ctx, a, api.ListAgents{}, func(w io.Writer, v api.Agents) {
+		fmt.Fprintln(w, "AGENT\tSTATE\tWHY\tTURNS\tADDRESS")
+		for _, g := range v.Agents {
+			fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\n", g.ID, g.State, line(g.Reason, 40), g.Turns, g.Address)
+		}
+	})
+}
+
+type agentGetCmd struct {
+	Agent string `arg:"" help:"The agent."`
+}
+
+// agentView is an agent with its money, which another service owns.
+type agentView struct {
+	api.Agent
+	Balance *api.Balance `json:"balance,omitempty"`
+}
+
+func (c agentGetCmd) Run(ctx context.Context, a *app) error {
+	g, err := ask[api.Agent](ctx, a, api.GetAgent{Agent: c.Agent})
+	if err != nil {
+		return err
+	}
+	v := agentView{Agent: g}
+	switch b, err := ask[api.Balance](ctx, a, api.GetBalance{Agent: g.ID}); {
+	case err == nil:
+		v.Balance = &b
+	case api.CodeOf(err) != api.Unavailable:
+		return err
+	}
+	return a.print(v, func(w io.Writer) {
+		fmt.Fprintf(w, "agent\t%s\nname\t%s\nstate\t%s (%s)\nsleeps until\t%s\nwallet\t%s\nsession\t%s\nturns\t%d\ntools\t%s\nversion\t%d\n",
+			g.ID, g.Name, g.State, g.Reason, when(g.SleepUntil), g.Address, g.Session, g.Turns, strings.Join(g.Tools, " "), g.Version)
+		if v.Balance != nil {
+			fmt.Fprintf(w, "available\t%s\nheld\t%s\ntier\t%s\n", v.Balance.Available, v.Balance.Held, v.Balance.Tier)
+		} else {
+			fmt.Fprintln(w, "balance\tunknown: treasury does not answer")
+		}
+	})
+}
+
+type agentWakeCmd struct {
+	Agent  string `arg:"" help:"The agent."`
+	Reason string `help:"What to tell it." default:"your creator wakes you"`
+}
+
+func (c agentWakeCmd) Run(ctx context.Context, a *app) error {
+	req := api.RequestWake{Agent: strings.ToLower(c.Agent), Cause: "creator-" + uuid.NewString(), Reason: c.Reason}
+	return show(ctx, a, req, func(w io.Writer, v api.Wake) { fmt.Fprintf(w, "%s is being woken: %s\n", v.Agent, v.Reason) })
+}
+
+type agentFundCmd struct {
+	Agent  string `arg:"" help:"The agent."`
+	Amount string `arg:"" help:"Dollars: 5, 0.25."`
+	ID     string `help:"Your id for this deposit: giving it twice deposits once."`
+}
+
+func (c agentFundCmd) Run(ctx context.Context, a *app) error {
+	amount, err := api.ParseMicros(c.Amount)
+	if err != nil {
+		return err
+	}
+	if amount == 0 {
+		return &api.Error{Code: api.Invalid, Message: "nothing is to be deposited", Next: "name an amount above zero"}
+	}
+	if c.ID == "" {
+		c.ID = "fund-" + uuid.NewString()
+	}
+	req := api.Deposit{ID: c.ID, Agent: strings.ToLower(c.Agent), Amount: amount, Source: "faucet", Memo: "agent fund"}
+	posted, err := ask[api.Posted](ctx, a, req)
+	if err != nil {
+		return err
+	}
+	balance, err := ask[api.Balance](ctx, a, api.GetBalance{Agent: req.Agent})
+	if err != nil {
+		return errors.Join(errors.New("the money is deposited, the balance is not known"), err)
+	}
+	v := struct {
+		Deposit api.Posted  `json:"deposit"`
+		Balance api.Balance `json:"balance"`
+	}{posted, balance}
+	return a.print(v, func(w io.Writer) {
+		fmt.Fprintf(w, "%s has %s now (tier %s)\n", req.Agent, balance.Available+balance.Held, balance.Tier)
+	})
+}
+
+// line is the first line of a text, cut to n characters.
+func line(s string, n int) string {
+	s, _, _ = strings.Cut(strings.TrimSpace(s), "\n")
+	if r := []rune(s); len(r) > n {
+		return string(r[:n-1]) + "…"
+	}
+	return s
+}

@@ -1,0 +1,185 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/anima-run/anima/pkg/api"
+)
+
+type turnCmd struct {
+	Show turnShowCmd `cmd:"" help:"Show one turn with its calls, its cost and its trace."`
+	List turnListCmd `cmd:"" help:"List turns, the latest first."`
+}
+
+type turnShowCmd struct {
+	Turn string `arg:"" help:"The turn's id."`
+}
+
+func (c turnShowCmd) Run(ctx context.Context, a *app) error {
+	return show(ctx, a, api.GetTurn{Turn: c.Turn}, func(w io.Writer, t api.Turn) {
+		fmt.Fprintf(w, "turn\t%s\nagent\t%s\nsession\t%s\nby\t%s %s\nmodel\t%s (%s)\ntokens\t%d in, %d out\ncost\t%s\ntrace\t%s\ntime\t%s, %d ms\n",
+			t.ID, t.Agent, t.Session, t.By.Kind, t.By.Address, t.Model, t.Provider, t.InputTokens, t.OutputTokens, t.Cost, t.Trace,
+			when(t.StartedAt), (t.EndedAt-t.StartedAt)/1000)
+		if t.Input != "" {
+			fmt.Fprintf(w, "input\t%s\n", strings.ReplaceAll(t.Input, "\n", "\n\t"))
+		}
+		fmt.Fprintf(w, "thought\t%s\n", strings.ReplaceAll(t.Thinking, "\n", "\n\t"))
+		for _, k := range t.Calls {
+			fmt.Fprintf(w, "call %d\t%s %s\n\t%s in %d ms: %s%s\n", k.Index, k.Tool, k.Arguments, k.Outcome, k.DurationMS, line(k.Result, 200), line(k.Error, 200))
+		}
+	})
+}
+
+type turnListCmd struct {
+	Agent string `arg:"" optional:"" help:"Only this agent's."`
+	Limit int    `help:"How many." default:"20"`
+}
+
+func (c turnListCmd) Run(ctx context.Context, a *app) error {
+	return show(ctx, a, api.ListTurns{Agent: c.Agent, Limit: c.Limit}, func(w io.Writer, v api.Turns) {
+		fmt.Fprintln(w, "TURN\tAGENT\tTIME\tCALLS\tCOST\tTHOUGHT")
+		for _, t := range v.Turns {
+			fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\n", t.ID, t.Agent, when(t.StartedAt), len(t.Calls), t.Cost, line(t.Thinking, 50))
+		}
+	})
+}
+
+type ledgerCmd struct {
+	Balance ledgerBalanceCmd `cmd:"" help:"Show what agents own."`
+	Entries ledgerEntriesCmd `cmd:"" help:"List transactions."`
+	Verify  ledgerVerifyCmd  `cmd:"" help:"Walk the whole ledger: sums, chain, holds."`
+}
+
+type ledgerBalanceCmd struct {
+	Agent string `arg:"" optional:"" help:"Only this agent."`
+}
+
+func (c ledgerBalanceCmd) Run(ctx context.Context, a *app) error {
+	names := []string{strings.ToLower(c.Agent)}
+	if c.Agent == "" {
+		all, err := ask[api.Agents](ctx, a, api.ListAgents{})
+		if err != nil {
+			return err
+		}
+		names = names[:0]
+		for _, g := range all.Agents {
+			names = append(names, g.ID)
+		}
+	}
+	balances := []api.Balance{}
+	for _, n := range names {
+		b, err := ask[api.Balance](ctx, a, api.GetBalance{Agent: n})
+		if err != nil {
+			return err
+		}
+		balances = append(balances, b)
+	}
+	return a.print(balances, func(w io.Writer) {
+		fmt.Fprintln(w, "AGENT\tAVAILABLE\tHELD\tTIER")
+		for _, b := range balances {
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", b.Agent, b.Available, b.Held, b.Tier)
+		}
+	})
+}
+
+type ledgerEntriesCmd struct {
+	Agent string `arg:"" optional:"" help:"Only this agent's."`
+	After int64  `help:"Only what follows this sequence number."`
+	Limit int    `help:"How many." default:"50"`
+}
+
+func (c ledgerEntriesCmd) Run(ctx context.Context, a *app) error {
+	req := api.ListEntries{Agent: strings.ToLower(c.Agent), After: c.After, Limit: c.Limit}
+	return show(ctx, a, req, func(w io.Writer, v api.Entries) {
+		fmt.Fprintln(w, "SEQ\tTIME\tKIND\tPOSTINGS\tID")
+		for _, e := range v.Entries {
+			var sides []string
+			for _, p := range e.Postings {
+				sides = append(sides, p.Account+" "+p.Amount.String())
+			}
+			fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\n", e.Seq, when(e.At), e.Kind, strings.Join(sides, ", "), e.ID)
+		}
+		if v.More {
+			fmt.Fprintf(w, "more follow: --after %d\n", v.Entries[len(v.Entries)-1].Seq)
+		}
+	})
+}
+
+type ledgerVerifyCmd struct{}
+
+func (ledgerVerifyCmd) Run(ctx context.Context, a *app) error {
+	v, err := ask[api.LedgerReport](ctx, a, api.VerifyLedger{})
+	if err != nil {
+		return err
+	}
+	if err := a.print(v, func(w io.Writer) {
+		fmt.Fprintf(w, "%d transactions on %d accounts, %d active holds\nhead %s\n", v.Transactions, v.Accounts, v.ActiveHolds, v.Head)
+		for _, f := range v.Faults {
+			fmt.Fprintln(w, "fault:", f)
+		}
+	}); err != nil {
+		return err
+	}
+	if !v.OK {
+		return &api.Error{Code: api.Internal, Message: "the ledger is not right", Next: "stop treasury and restore the last backup that verifies"}
+	}
+	return nil
+}
+
+type policyCmd struct {
+	Rules     policyRulesCmd     `cmd:"" help:"List the rules in the order they are evaluated."`
+	Decisions policyDecisionsCmd `cmd:"" help:"List decisions, the latest first."`
+}
+
+type policyRulesCmd struct{}
+
+func (policyRulesCmd) Run(ctx context.Context, a *app) error {
+	return show(ctx, a, api.ListRules{}, func(w io.Writer, v api.Rules) {
+		fmt.Fprintf(w, "version %s\n\nPRIORITY\tRULE\tTOOLS\tDOES\n", v.Version)
+		for _, r := range v.Rules {
+			tools := strings.Join(r.Tools, " ")
+			if tools == "" {
+				tools = "all"
+			}
+			fmt.Fprintf(w, "%d\t%s\t%s\t%s\n", r.Priority, r.ID, line(tools, 40), r.Does)
+		}
+	})
+}
+
+type policyDecisionsCmd struct {
+	Agent string `arg:"" optional:"" help:"Only this agent's."`
+	Turn  string `help:"Only this turn's."`
+	Limit int    `help:"How many." default:"20"`
+}
+
+func (c policyDecisionsCmd) Run(ctx context.Context, a *app) error {
+	req := api.ListDecisions{Agent: strings.ToLower(c.Agent), Turn: c.Turn, Limit: c.Limit}
+	return show(ctx, a, req, func(w io.Writer, v api.Decisions) {
+		fmt.Fprintln(w, "TIME\tAGENT\tTOOL\tBY\tACTION\tCODE\tWHY")
+		for _, d := range v.Decisions {
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", when(d.At), d.Agent, d.Tool, d.By.Kind, d.Action, d.Code, line(d.Message, 60))
+		}
+	})
+}
+
+type modelCmd struct {
+	List modelListCmd `cmd:"" help:"List the models and their prices."`
+}
+
+type modelListCmd struct{}
+
+func (modelListCmd) Run(ctx context.Context, a *app) error {
+	return show(ctx, a, api.ListModels{}, func(w io.Writer, v api.Models) {
+		fmt.Fprintln(w, "MODEL\tPROVIDER\tIN/M\tOUT/M\tCONTEXT\tUSABLE")
+		for _, m := range v.Models {
+			usable := "yes"
+			if !m.Usable {
+				usable = "no: " + m.Why
+			}
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\n", m.ID, m.Provider, m.InputPrice, m.OutputPrice, m.ContextWindow, usable)
+		}
+	})
+}

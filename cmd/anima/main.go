@@ -1,0 +1,143 @@
+// Command anima runs every service in one process and is the operator's command
+// line. The services do the work; this program wires, asks and prints.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+	kongcompletion "github.com/jotaen/kong-completion"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/host"
+	"github.com/anima-run/anima/services/loop"
+)
+
+func main() {
+	loop.Init()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	os.Exit(run(ctx, os.Args[1:], &app{In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Lookup: os.LookupEnv}))
+}
+
+// Exit codes, so that scripts can tell.
+const (
+	exitOK          = 0
+	exitFailed      = 1
+	exitUsage       = 2 // also: the input is invalid
+	exitNotFound    = 3
+	exitDenied      = 4
+	exitConflict    = 5
+	exitUnavailable = 6
+)
+
+// app is the program without its process.
+type app struct {
+	In       io.Reader
+	Out, Err io.Writer
+	Lookup   func(string) (string, bool)
+	cli      cli
+}
+
+type cli struct {
+	Output string `short:"o" enum:"text,json" default:"text" help:"Output: text or json."`
+	Data   string `help:"Data folder (ANIMA_DATA); default is anima in the user's data folder." placeholder:"DIR"`
+	NATS   string `name:"nats" help:"NATS to talk to (ANIMA_NATS_URL); default is what anima up runs." placeholder:"URL"`
+
+	Up      upCmd      `cmd:"" help:"Run every service in this process."`
+	Demo    demoCmd    `cmd:"" help:"Do the main job once, to the end, in a fresh folder."`
+	Agent   agentCmd   `cmd:"" help:"Agents."`
+	Session sessionCmd `cmd:"" help:"Sessions: conversations with an agent."`
+	Turn    turnCmd    `cmd:"" help:"Turns: one model call and the tool calls it asked for."`
+	Ledger  ledgerCmd  `cmd:"" help:"The ledger: who owns what, and why."`
+	Policy  policyCmd  `cmd:"" help:"Policy: what agents may do."`
+	Model   modelCmd   `cmd:"" help:"Models."`
+	Version versionCmd `cmd:"" help:"Print the version."`
+
+	Completion kongcompletion.Completion `cmd:"" help:"Print the shell's completion script: eval \"$(anima completion -c bash)\"."`
+}
+
+const examples = `Examples:
+  anima up                                      everything, on this machine
+  anima demo                                    see an agent live, once
+  anima agent apply AGENT.md                    make an agent, or change it
+  anima agent fund lucky 5                      give it five dollars
+  anima session send lucky "what can you do?"   talk to it
+  anima session events lucky-main --watch       watch it think
+  anima turn show ID -o json                    look at one turn`
+
+// run parses and runs one command, and returns the exit code.
+func run(ctx context.Context, args []string, a *app) int {
+	exited := -1
+	parser, err := kong.New(&a.cli,
+		kong.Name("anima"), kong.Description("Self-funding AI agents on NATS JetStream.\n\n"+examples),
+		kong.Writers(a.Out, a.Err), kong.Exit(func(code int) { exited = code }),
+		kong.UsageOnError(), kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
+		kong.BindTo(ctx, (*context.Context)(nil)), kong.Bind(a),
+	)
+	if err != nil {
+		panic(err) // the grammar above is wrong
+	}
+	kongcompletion.Register(parser)
+	k, err := parser.Parse(args)
+	if exited >= 0 {
+		return exited
+	}
+	if err != nil {
+		fmt.Fprintf(a.Err, "anima: %v\nanima --help lists the commands\n", err)
+		return exitUsage
+	}
+	if err := k.Run(); err != nil {
+		a.printError(err)
+		return exitCode(err)
+	}
+	return exitOK
+}
+
+func exitCode(err error) int {
+	switch api.CodeOf(err) {
+	case "":
+		return exitOK
+	case api.Invalid:
+		return exitUsage
+	case api.NotFound:
+		return exitNotFound
+	case api.Denied:
+		return exitDenied
+	case api.Conflict:
+		return exitConflict
+	case api.Unavailable:
+		return exitUnavailable
+	case api.Internal:
+	}
+	return exitFailed
+}
+
+// printError says what happened, every detail, and what to do next.
+func (a *app) printError(err error) {
+	e, ok := errors.AsType[*api.Error](err)
+	if !ok {
+		fmt.Fprintf(a.Err, "anima: %v\n", err)
+		return
+	}
+	fmt.Fprintf(a.Err, "anima: %s\n", e.Message)
+	for _, d := range e.Details {
+		fmt.Fprintf(a.Err, "  %s\n", d)
+	}
+	if e.Next != "" {
+		fmt.Fprintf(a.Err, "%s\n", e.Next)
+	}
+}
+
+type versionCmd struct{}
+
+func (versionCmd) Run(a *app) error {
+	v := map[string]string{"version": host.Version()}
+	return a.print(v, func(w io.Writer) { fmt.Fprintln(w, "anima", v["version"]) })
+}

@@ -1,0 +1,269 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/bus"
+)
+
+type sessionCmd struct {
+	Send       sessionSendCmd       `cmd:"" help:"Send a message and wait for the answer."`
+	List       sessionListCmd       `cmd:"" help:"List sessions."`
+	Transcript sessionTranscriptCmd `cmd:"" help:"Print a session's transcript."`
+	Events     sessionEventsCmd     `cmd:"" help:"Print a session's events."`
+}
+
+type sessionSendCmd struct {
+	Agent   string        `arg:"" help:"The agent."`
+	Message []string      `arg:"" help:"What to say; - reads standard input."`
+	Session string        `help:"A session of the agent; \"new\" makes one; default is its main session."`
+	Mode    string        `help:"What to do while the session is busy: queue or drop." enum:"queue,drop" default:"queue"`
+	ID      string        `help:"Your id for this message: sending it twice is sending it once."`
+	Wait    bool          `help:"Wait for the end of the run." default:"true" negatable:""`
+	Timeout time.Duration `help:"How long to wait for the end." default:"10m"`
+}
+
+func (c sessionSendCmd) Run(ctx context.Context, a *app) error {
+	text := strings.Join(c.Message, " ")
+	if text == "-" {
+		data, err := io.ReadAll(io.LimitReader(a.In, api.MaxMessageBytes+1))
+		if err != nil {
+			return err
+		}
+		text = string(data)
+	}
+	b, done, err := a.bus()
+	if err != nil {
+		return err
+	}
+	defer done()
+	asking, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	acc, err := bus.Call[api.Accepted](asking, b, api.SendMessage{
+		Agent: c.Agent, Session: c.Session, Content: text, Mode: api.Mode(c.Mode), ID: c.ID,
+	})
+	if err != nil {
+		return err
+	}
+	if !c.Wait {
+		return a.print(acc, func(w io.Writer) {
+			fmt.Fprintf(w, "accepted as run %s in session %s\n", acc.Run, acc.Session)
+		})
+	}
+	waiting, stop := context.WithTimeout(ctx, c.Timeout)
+	defer stop()
+	end, err := a.follow(waiting, b, acc)
+	if err != nil {
+		if waiting.Err() != nil && ctx.Err() == nil {
+			return &api.Error{
+				Code: api.Unavailable, Message: fmt.Sprintf("no end after %s; the run %s goes on", c.Timeout, acc.Run),
+				Next: "watch it with anima session events " + acc.Session + " --watch",
+			}
+		}
+		return err
+	}
+	if a.cli.Output == "json" {
+		if err := a.print(end, nil); err != nil {
+			return err
+		}
+	}
+	if !end.Success {
+		return &api.Error{Code: api.Internal, Message: "the run failed", Next: "anima session events " + acc.Session + " shows why"}
+	}
+	return nil
+}
+
+// follow prints a run's events until its end.
+func (a *app) follow(ctx context.Context, b *bus.Bus, acc api.Accepted) (api.LoopEnd, error) {
+	var end api.LoopEnd
+	over := fmt.Errorf("the run %s is over", acc.Run)
+	err := b.Follow(ctx, 0, func(m bus.Stored) error {
+		e, err := eventOf(m)
+		if err != nil || e.run != acc.Run {
+			return err
+		}
+		if a.cli.Output == "text" {
+			if text := e.text(); text != "" {
+				fmt.Fprintln(a.Out, text)
+			}
+		}
+		if e.name != "loop_end" {
+			return nil
+		}
+		if err := json.Unmarshal(m.Data, &end); err != nil {
+			return err
+		}
+		return over
+	}, sessionSubjects(acc.Session)...)
+	if err == over { //nolint:errorlint // the very value made above
+		return end, nil
+	}
+	return end, err
+}
+
+// sessionEvents are the stored events of seed 004; deltas are live only.
+var sessionEvents = []string{"loop_start", "loop_context", "loop_execute", "tool_start", "tool_end", "loop_persist", "loop_error", "loop_end"} //nolint:gochecknoglobals // a table
+
+func sessionSubjects(session string) []string {
+	var out []string
+	for _, name := range sessionEvents {
+		s := api.LoopStart{Session: session}.Subject()
+		s.Name = name
+		out = append(out, s.String())
+	}
+	return out
+}
+
+// event is one event of a session, as printed.
+type event struct {
+	name, run string
+	seq       uint64
+	data      json.RawMessage
+}
+
+func eventOf(m bus.Stored) (event, error) {
+	var head struct {
+		Run string `json:"runId"`
+	}
+	err := json.Unmarshal(m.Data, &head)
+	return event{name: strings.Split(m.Subject, ".")[3], run: head.Run, seq: m.Sequence, data: m.Data}, err
+}
+
+// text is the event for people; "" where there is nothing worth a line.
+func (e event) text() string {
+	switch e.name {
+	case "tool_start":
+		var v api.ToolStart
+		if json.Unmarshal(e.data, &v) == nil {
+			return fmt.Sprintf("  → %s %s", v.ToolName, line(string(v.Arguments), 100))
+		}
+	case "tool_end":
+		var v api.ToolEnd
+		if json.Unmarshal(e.data, &v) == nil {
+			return fmt.Sprintf("  ← %s %s: %s (%d ms)", v.ToolName, v.Outcome, line(v.Result, 100), v.Duration)
+		}
+	case "loop_error":
+		var v api.LoopError
+		if json.Unmarshal(e.data, &v) == nil {
+			return fmt.Sprintf("  ✗ %s: %s", v.Code, v.Error)
+		}
+	case "loop_end":
+		var v api.LoopEnd
+		if json.Unmarshal(e.data, &v) == nil {
+			return fmt.Sprintf("%s\n  (%d turns, %s, %d ms)", v.Response, v.Turns, v.Cost, v.Duration)
+		}
+	}
+	return ""
+}
+
+type sessionListCmd struct {
+	Agent string `arg:"" optional:"" help:"Only this agent's."`
+}
+
+func (c sessionListCmd) Run(ctx context.Context, a *app) error {
+	return show(ctx, a, api.ListSessions{Agent: c.Agent}, func(w io.Writer, v api.Sessions) {
+		fmt.Fprintln(w, "SESSION\tAGENT\tRUNS\tTURNS\tTOKENS\tCOST\tLAST")
+		for _, s := range v.Sessions {
+			fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%s\t%s\n", s.ID, s.Agent, s.Messages, s.Turns, s.InputTokens+s.OutputTokens, s.Cost, when(s.UpdatedAt))
+		}
+	})
+}
+
+type sessionTranscriptCmd struct {
+	Session string `arg:"" help:"The session."`
+}
+
+// Run prints seed 004's JSONL with -o json.
+func (c sessionTranscriptCmd) Run(ctx context.Context, a *app) error {
+	for after, more := int64(0), true; more; {
+		page, err := ask[api.Transcript](ctx, a, api.GetTranscript{Session: c.Session, After: after})
+		if err != nil {
+			return err
+		}
+		for _, l := range page.Lines {
+			after = l.Seq
+			if a.cli.Output == "json" {
+				data, err := api.Encode(l)
+				if err != nil {
+					return err
+				}
+				fmt.Fprintln(a.Out, string(data))
+				continue
+			}
+			fmt.Fprintf(a.Out, "[%s] %s: %s\n", l.Timestamp, l.Role, l.Content)
+			for _, call := range l.ToolCalls {
+				fmt.Fprintf(a.Out, "    → %s %s\n", call.Name, call.Arguments)
+			}
+		}
+		more = page.More
+	}
+	return nil
+}
+
+type sessionEventsCmd struct {
+	Session string `arg:"" help:"The session."`
+	Watch   bool   `short:"w" help:"Go on with what comes, until interrupted."`
+	After   uint64 `help:"Only what follows this sequence number."`
+}
+
+func (c sessionEventsCmd) Run(ctx context.Context, a *app) error {
+	b, done, err := a.bus()
+	if err != nil {
+		return err
+	}
+	defer done()
+	asking, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	if _, err := bus.Call[api.Session](asking, b, api.GetSession{Session: c.Session}); err != nil {
+		return err
+	}
+	var last uint64
+	if !c.Watch {
+		for _, s := range sessionEvents {
+			subject := api.LoopStart{Session: c.Session}.Subject()
+			subject.Name = s
+			m, err := b.Last(asking, subject)
+			if err != nil && api.CodeOf(err) != api.NotFound {
+				return err
+			}
+			last = max(last, m.Sequence)
+		}
+		if last <= c.After {
+			return nil
+		}
+	}
+	over := fmt.Errorf("that was the last")
+	err = b.Follow(ctx, c.After, func(m bus.Stored) error {
+		e, err := eventOf(m)
+		if err != nil {
+			return err
+		}
+		if a.cli.Output == "json" {
+			data, err := api.Encode(struct {
+				Seq   uint64          `json:"seq"`
+				Event string          `json:"event"`
+				Data  json.RawMessage `json:"data"`
+			}{e.seq, e.name, e.data})
+			if err != nil {
+				return err
+			}
+			fmt.Fprintln(a.Out, string(data))
+		} else {
+			fmt.Fprintf(a.Out, "%d %s %s %s\n", e.seq, m.At.UTC().Format("15:04:05.000"), e.name, line(string(e.data), 160))
+		}
+		if !c.Watch && m.Sequence >= last {
+			return over
+		}
+		return nil
+	}, sessionSubjects(c.Session)...)
+	if err == over || ctx.Err() != nil { //nolint:errorlint // the very value made above
+		return nil
+	}
+	return err
+}
