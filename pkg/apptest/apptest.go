@@ -56,9 +56,18 @@ func Server(t testing.TB) *embednats.Server {
 
 // Log writes to the test's output, until the test ends.
 func Log(t testing.TB) *slog.Logger {
+	o := &slog.HandlerOptions{}
+	if _, ok := t.(*testing.B); ok {
+		o.Level = slog.LevelError // lines would be part of what is measured
+	}
+	return slog.New(slog.NewTextHandler(Output(t), o))
+}
+
+// Output is the test's output, until the test ends.
+func Output(t testing.TB) io.Writer {
 	w := &output{w: t.Output()}
 	t.Cleanup(w.close)
-	return slog.New(slog.NewTextHandler(w, nil))
+	return w
 }
 
 // output drops what is logged after the test's end, which the testing package

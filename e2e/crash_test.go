@@ -1,0 +1,193 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/bus"
+)
+
+// up starts `anima up` and connects to it as its own command line does.
+func up(t *testing.T, dir string) (*process, *world) {
+	t.Helper()
+	env := environment(t, map[string]string{
+		"ANIMA_HTTP_ADDR": "127.0.0.1:0", "ANIMA_OPS_ADDR": "127.0.0.1:0", "ANIMA_NATS_LISTEN": "127.0.0.1:0", "ANIMA_LOG_FORMAT": "text",
+		"ANIMA_TOKEN": token,
+	})
+	p := start(t, "anima up", builds.program(t, "cmd/anima", "."), env, "up", "--empty", "--data", dir)
+	p.line(t, `^anima .* is up$`)
+	data, err := os.ReadFile(filepath.Join(dir, "endpoint.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var at struct{ NATS, Token, HTTP string }
+	if err := json.Unmarshal(data, &at); err != nil {
+		t.Fatal(err)
+	}
+	if at.Token != token {
+		t.Fatalf("token %q", at.Token)
+	}
+	w := &world{bus: connect(t, at.NATS), http: map[string]string{}, data: dir}
+	for _, n := range names {
+		w.http[n] = at.HTTP
+	}
+	return p, w
+}
+
+// The process is killed in the middle of a turn and started again: the run is
+// finished, nothing with a result is repeated, the lock is free, no money is held.
+func TestKilled(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name, message string
+		at            api.Message // killed when this event is seen
+		ran           int         // times that the command ran in the end, at most
+		outcome       api.Outcome // of the tool call; "" where there is none
+		response      string
+	}{
+		{"just accepted", "fast tool", nil, 1, api.OutcomeOK, "Done with the tool."},
+		{"while the model thinks", "slow thought", api.LoopExecute{}, 0, "", "A thought that took its time."},
+		{"while words arrive", "slow words", api.StreamDelta{}, 0, "", "These words come one by one and take a while to arrive at the one who reads them."},
+		{"in the middle of a tool", "slow tool", api.ToolStart{}, 1, api.OutcomeUnknown, "After the tool: outcome unknown"},
+		{"after a tool's result", "fast tool", api.ToolEnd{}, 1, api.OutcomeOK, "Done with the tool."},
+		{"after a turn is persisted", "fast tool", api.LoopPersist{}, 1, api.OutcomeOK, "Done with the tool."},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			p, w := up(t, dir)
+			a := born(t, w, "Phoenix", api.Dollar)
+			acc := make(chan api.Accepted, 1)
+			seen := make(chan struct{})
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			switch m := c.at.(type) {
+			case nil:
+				close(seen)
+			case api.StreamDelta:
+				m.Session = a.Session
+				listening := make(chan struct{})
+				go func() {
+					n := 0
+					_ = w.bus.Listen(ctx, m.Subject().String(), func() { close(listening) }, func([]byte) {
+						if n++; n == 3 {
+							close(seen)
+						}
+					})
+				}()
+				<-listening
+			default:
+				s := c.at.Subject()
+				s.Key = a.Session
+				go func() {
+					hit := errors.New("seen")
+					if err := w.bus.Follow(ctx, 0, func(bus.Stored) error { return hit }, s.String()); errors.Is(err, hit) {
+						close(seen)
+					}
+				}()
+			}
+			acc <- call[api.Accepted](t, w, api.SendMessage{Agent: a.ID, Content: c.message})
+			select {
+			case <-seen:
+			case <-ctx.Done():
+				t.Fatal("the point to be killed at did not come")
+			}
+			p.kill()
+			cancel()
+
+			_, w = up(t, dir)
+			run := <-acc
+			end := ended(t, w, run.Session, run.Run)
+			if !end.Success || !strings.HasPrefix(end.Response, c.response) {
+				t.Fatalf("end: %+v, want %q", end, c.response)
+			}
+			ran, err := os.ReadFile(filepath.Join(dir, "loop", "workspaces", a.ID, "ran.txt"))
+			if err != nil && !os.IsNotExist(err) {
+				t.Fatal(err)
+			}
+			if got := strings.Count(string(ran), "ran"); got > c.ran {
+				t.Errorf("the command ran %d times, want at most %d", got, c.ran)
+			}
+			turns := turnsOf(t, w, end.Run)
+			var cost api.Micros
+			for i, turn := range turns {
+				cost += turn.Cost
+				if turn.Number != i+1 {
+					t.Errorf("turn %d has number %d", i+1, turn.Number)
+				}
+			}
+			if c.outcome != "" && (len(turns[0].Calls) != 1 || turns[0].Calls[0].Outcome != c.outcome) {
+				t.Errorf("call: %+v, want %s", turns[0].Calls, c.outcome)
+			}
+			if b := call[api.Balance](t, w, api.GetBalance{Agent: a.ID}); b.Available+cost != api.Dollar || b.Held != 0 {
+				t.Errorf("left %s, held %s, the turns cost %s", b.Available, b.Held, cost)
+			}
+			sound(t, w, a)
+			names := eventNames(t, w, a.Session, end.Run)
+			if names[0] != "loop_start" || count(names, "loop_start") != 1 || count(names, "loop_persist") != len(turns) {
+				t.Errorf("events: %v", names)
+			}
+			if again := send(t, w, a.ID, "recall"); again.Response != "said: recall" {
+				t.Errorf("the next run: %+v", again)
+			}
+		})
+	}
+}
+
+func count(all []string, s string) int {
+	n := 0
+	for _, v := range all {
+		if v == s {
+			n++
+		}
+	}
+	return n
+}
+
+// Services may start before NATS and in any order: each says what it waits for
+// and becomes ready when that comes.
+func TestStartOrder(t *testing.T) {
+	t.Parallel()
+	addr := freeAddr(t)
+	data := t.TempDir()
+	var waiting []*process
+	for i := len(names) - 1; i >= 0; i-- {
+		waiting = append(waiting, startService(t, names[i], "nats://"+addr, data, environment(t, map[string]string{"ANIMA_OPS_ADDR": "127.0.0.1:0"})))
+	}
+	for _, p := range waiting {
+		p.stderrLine(t, "waiting for NATS")
+	}
+	server(t, addr)
+	w := &world{http: map[string]string{}, data: data}
+	for i, p := range waiting {
+		w.http[names[len(names)-1-i]] = "http://" + p.await(t)
+	}
+	w.bus = connect(t, "nats://"+addr)
+	a := born(t, w, "Early", api.Dollar)
+	if end := send(t, w, a.ID, "work"); !end.Success {
+		t.Errorf("end: %+v", end)
+	}
+	// One goes away and comes back; what was asked meanwhile is done then.
+	policy := waiting[len(names)-1-slices.Index(names, "policy")]
+	policy.stop(t)
+	acc := call[api.Accepted](t, w, api.SendMessage{Agent: a.ID, Content: "work"})
+	await(t, w, api.LoopExecute{Session: a.Session}, func(e api.LoopExecute) bool { return e.Run == acc.Run })
+	policy = startService(t, "policy", "nats://"+addr, data, environment(t, nil))
+	policy.await(t)
+	waiting = append(waiting, policy)
+	if end := ended(t, w, acc.Session, acc.Run); !end.Success {
+		t.Errorf("after policy came back: %+v", end)
+	}
+	sound(t, w, a)
+	for _, p := range waiting { // before their server, which the cleanup ends first
+		p.stop(t)
+	}
+}

@@ -1,0 +1,96 @@
+package e2e
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/telemetry/oteltest"
+)
+
+// One trace is one turn: one root, nothing orphaned, all six services, and every
+// link leads somewhere. In both worlds the spans come over OTLP.
+func TestTrace(t *testing.T) {
+	t.Parallel()
+	for name, begin := range map[string]func(testing.TB, map[string]string) *world{"one process": oneProcess, "many processes": manyProcesses} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := oteltest.Receiver(t)
+			w := begin(t, map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": c.Endpoint(), "OTEL_BSP_SCHEDULE_DELAY": "100"})
+			a, b := born(t, w, "Traced", api.Dollar), born(t, w, "Other", api.Dollar)
+			work := send(t, w, a.ID, "work")
+			sleep := send(t, w, a.ID, "sleep")
+			tell := send(t, w, a.ID, "tell "+b.Address+" hello")
+			woken := await(t, w, api.LoopEnd{Session: b.Session}, func(api.LoopEnd) bool { return true })
+
+			var traces []string
+			for _, end := range []api.LoopEnd{work, sleep, tell, woken} {
+				if !end.Success {
+					t.Fatalf("run: %+v", end)
+				}
+				for _, turn := range turnsOf(t, w, end.Run) {
+					traces = append(traces, turn.Trace)
+				}
+			}
+			// Spans come in batches, the root's among the last: wait until every trace is
+			// whole, and say what is missing if that does not happen.
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			defer cancel()
+			var faults []string
+			whole := func(all []oteltest.Span) bool {
+				faults = nil
+				for _, id := range traces {
+					for _, f := range oteltest.Check(all, traceID(t, id)) {
+						faults = append(faults, id+": "+f)
+					}
+				}
+				return len(faults) == 0
+			}
+			t.Cleanup(func() {
+				for _, f := range faults {
+					t.Log(f)
+				}
+			})
+			spans := c.Wait(ctx, whole)
+			// The sleeping turn asks everybody.
+			id := turnsOf(t, w, sleep.Run)[0].Trace
+			seen := map[string]bool{}
+			for _, s := range spans {
+				if s.TraceID.String() != id {
+					continue
+				}
+				seen[s.Service] = true
+				if !s.Parent.IsValid() && s.Name != "invoke_agent Traced" {
+					t.Errorf("the root is %q", s.Name)
+				}
+			}
+			for _, n := range names {
+				if !seen[n] {
+					t.Errorf("%s is not in the trace: %v", n, seen)
+				}
+			}
+			// Every posting of the turns is in the trace of one.
+			for _, e := range call[api.Entries](t, w, api.ListEntries{Agent: a.ID}).Entries {
+				if strings.HasPrefix(e.Kind, "hold") || strings.HasPrefix(e.Kind, "settle") {
+					if !slices.Contains(traces, e.Trace) {
+						t.Errorf("posting %s is in trace %q, which is no turn's", e.ID, e.Trace)
+					}
+				}
+			}
+		})
+	}
+}
+
+func traceID(t testing.TB, hex string) trace.TraceID {
+	t.Helper()
+	id, err := trace.TraceIDFromHex(hex)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
