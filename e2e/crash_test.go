@@ -28,7 +28,11 @@ func up(t *testing.T, dir string) (*process, *world) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var at struct{ NATS, Token, HTTP string }
+	var at struct {
+		NATS  string `json:"nats"`
+		Token string `json:"token"`
+		HTTP  string `json:"http"`
+	}
 	if err := json.Unmarshal(data, &at); err != nil {
 		t.Fatal(err)
 	}

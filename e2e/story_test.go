@@ -124,8 +124,14 @@ func eventNames(t *testing.T, w *world, session, run string) []string {
 	defer cancel()
 	var subjects, got []string
 	for _, m := range []api.Message{
-		api.LoopStart{Session: session}, api.LoopContext{Session: session}, api.LoopExecute{Session: session}, api.ToolStart{Session: session},
-		api.ToolEnd{Session: session}, api.LoopPersist{Session: session}, api.LoopError{Session: session}, api.LoopEnd{Session: session},
+		api.LoopStart{Session: session},
+		api.LoopContext{Session: session},
+		api.LoopExecute{Session: session},
+		api.ToolStart{Session: session},
+		api.ToolEnd{Session: session},
+		api.LoopPersist{Session: session},
+		api.LoopError{Session: session},
+		api.LoopEnd{Session: session},
 	} {
 		subjects = append(subjects, m.Subject().String())
 	}
@@ -311,11 +317,11 @@ func wrongInput(t *testing.T, w *world) {
 	refused[api.Accepted](t, w, api.SendMessage{Agent: a.ID, Content: "x", Session: "strict-other"}, api.NotFound)
 	refused[api.Transcript](t, w, api.GetTranscript{Session: "none"}, api.NotFound)
 	refused[api.Turn](t, w, api.GetTurn{Turn: "none"}, api.NotFound)
-	e := refused[api.Agent](t, w, api.ApplyAgent{Source: "---\nname: Br*ken\ntools: [fly]\nschedule:\n  - {name: x, cron: '61 * * * *'}\n---\n"}, api.Invalid)
-	if len(e.Details) < 4 {
-		t.Errorf("faults: %q, want the name, the tool, the cron and the empty body", e.Details)
+	faults := refused[api.Agent](t, w, api.ApplyAgent{Source: "---\nname: Br*ken\ntools: [fly]\nschedule:\n  - {name: x, cron: '61 * * * *'}\n---\n"}, api.Invalid)
+	if len(faults) < 4 {
+		t.Errorf("faults: %q, want the name, the tool, the cron and the empty body", faults)
 	}
-	for _, d := range e.Details {
+	for _, d := range faults {
 		if !strings.HasPrefix(d, "line ") {
 			t.Errorf("a fault without its line: %q", d)
 		}
@@ -355,9 +361,12 @@ func overHTTP(t *testing.T, w *world) {
 		service, method, path string
 		status                int
 	}{
-		{"loop", http.MethodGet, "/v1/agents/none", 404}, {"loop", http.MethodGet, "/v1/turns/none", 404},
-		{"loop", http.MethodGet, "/nothing", 404}, {"loop", http.MethodDelete, "/v1/agents", 405},
-		{"inference-router", http.MethodGet, "/v1/models", 200}, {"treasury", http.MethodGet, "/v1/credits/balance?agent=webby", 200},
+		{"loop", http.MethodGet, "/v1/agents/none", 404},
+		{"loop", http.MethodGet, "/v1/turns/none", 404},
+		{"loop", http.MethodGet, "/nothing", 404},
+		{"loop", http.MethodDelete, "/v1/agents", 405},
+		{"inference-router", http.MethodGet, "/v1/models", 200},
+		{"treasury", http.MethodGet, "/v1/credits/balance?agent=webby", 200},
 		{"treasury", http.MethodGet, "/v1/credits/balance?agent=none", 404},
 	} {
 		status, _, body := web(t, w, c.service, c.method, c.path, "")

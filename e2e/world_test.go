@@ -172,7 +172,7 @@ type process struct {
 func start(t testing.TB, name, bin string, env map[string]string, args ...string) *process {
 	t.Helper()
 	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), bin, args...)
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir()} //nolint:forbidigo // a child needs a path
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir()}
 	for k, v := range env {
 		cmd.Env = append(cmd.Env, k+"="+v)
 	}
@@ -278,8 +278,8 @@ func call[Resp any](t testing.TB, w *world, req api.Message) Resp {
 	return v
 }
 
-// refused asks a question that must fail.
-func refused[Resp any](t testing.TB, w *world, req api.Message, code api.Code) *api.Error {
+// refused asks a question that must fail and returns the details of the refusal.
+func refused[Resp any](t testing.TB, w *world, req api.Message, code api.Code) (details []string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
@@ -287,7 +287,7 @@ func refused[Resp any](t testing.TB, w *world, req api.Message, code api.Code) *
 	if api.CodeOf(err) != code {
 		t.Fatalf("%T: got %+v, %v, want %s", req, v, err, code)
 	}
-	return api.Wire(err)
+	return api.Wire(err).Details
 }
 
 // born applies an agent and gives it money.

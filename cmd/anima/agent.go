@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -25,20 +24,43 @@ type agentApplyCmd struct {
 	File string `arg:"" help:"The AGENT.md; - reads standard input."`
 }
 
+// Help is shown by --help.
+func (agentApplyCmd) Help() string {
+	return `Every fault of the file is listed with its line, and nothing is changed then.
+
+Examples:
+  anima agent apply AGENT.md
+  cat AGENT.md | anima agent apply -`
+}
+
+// maxSource bounds what is read of a file; loop says how long an AGENT.md may be.
+const maxSource = 1 << 20
+
 func (c agentApplyCmd) Run(ctx context.Context, a *app) error {
-	var data []byte
-	var err error
-	if c.File == "-" {
-		data, err = io.ReadAll(io.LimitReader(a.In, 1<<20))
-	} else {
-		data, err = os.ReadFile(c.File)
-	}
+	data, err := c.read(a.In)
 	if err != nil {
 		return &api.Error{Code: api.Invalid, Message: err.Error(), Next: "name an AGENT.md, or - for standard input"}
 	}
 	return show(ctx, a, api.ApplyAgent{Source: string(data)}, func(w io.Writer, v api.Agent) {
 		fmt.Fprintf(w, "agent %s applied (version %d)\nwallet %s\n", v.ID, v.Version, v.Address)
 	})
+}
+
+func (c agentApplyCmd) read(stdin io.Reader) ([]byte, error) {
+	from := stdin
+	if c.File != "-" {
+		f, err := os.Open(c.File)
+		if err != nil {
+			return nil, err
+		}
+		defer func() { _ = f.Close() }() // only read
+		from = f
+	}
+	data, err := io.ReadAll(io.LimitReader(from, maxSource+1))
+	if err == nil && len(data) > maxSource {
+		err = fmt.Errorf("%s is larger than %d bytes", c.File, maxSource)
+	}
+	return data, err
 }
 
 type agentListCmd struct{}
@@ -76,7 +98,7 @@ func (c agentGetCmd) Run(ctx context.Context, a *app) error {
 	}
 	return a.print(v, func(w io.Writer) {
 		fmt.Fprintf(w, "agent\t%s\nname\t%s\nstate\t%s (%s)\nsleeps until\t%s\nwallet\t%s\nsession\t%s\nturns\t%d\ntools\t%s\nversion\t%d\n",
-			g.ID, g.Name, g.State, g.Reason, when(g.SleepUntil), g.Address, g.Session, g.Turns, strings.Join(g.Tools, " "), g.Version)
+			g.ID, g.Name, g.State, line(g.Reason, 80), when(g.SleepUntil), g.Address, g.Session, g.Turns, strings.Join(g.Tools, " "), g.Version)
 		if v.Balance != nil {
 			fmt.Fprintf(w, "available\t%s\nheld\t%s\ntier\t%s\n", v.Balance.Available, v.Balance.Held, v.Balance.Tier)
 		} else {
@@ -92,13 +114,22 @@ type agentWakeCmd struct {
 
 func (c agentWakeCmd) Run(ctx context.Context, a *app) error {
 	req := api.RequestWake{Agent: strings.ToLower(c.Agent), Cause: "creator-" + uuid.NewString(), Reason: c.Reason}
-	return show(ctx, a, req, func(w io.Writer, v api.Wake) { fmt.Fprintf(w, "%s is being woken: %s\n", v.Agent, v.Reason) })
+	return show(ctx, a, req, func(w io.Writer, v api.Wake) { fmt.Fprintf(w, "%s is being woken: %s\n", v.Agent, line(v.Reason, 200)) })
 }
 
 type agentFundCmd struct {
 	Agent  string `arg:"" help:"The agent."`
 	Amount string `arg:"" help:"Dollars: 5, 0.25."`
 	ID     string `help:"Your id for this deposit: giving it twice deposits once."`
+}
+
+// Help is shown by --help.
+func (agentFundCmd) Help() string {
+	return `The money comes from the faucet, which is open in the dev profile only.
+
+Examples:
+  anima agent fund lucky 5
+  anima agent fund lucky 0.25 --id monday`
 }
 
 func (c agentFundCmd) Run(ctx context.Context, a *app) error {
@@ -119,7 +150,7 @@ func (c agentFundCmd) Run(ctx context.Context, a *app) error {
 	}
 	balance, err := ask[api.Balance](ctx, a, api.GetBalance{Agent: req.Agent})
 	if err != nil {
-		return errors.Join(errors.New("the money is deposited, the balance is not known"), err)
+		return fmt.Errorf("the money is deposited, the balance is not known: %w", err)
 	}
 	v := struct {
 		Deposit api.Posted  `json:"deposit"`
@@ -128,13 +159,4 @@ func (c agentFundCmd) Run(ctx context.Context, a *app) error {
 	return a.print(v, func(w io.Writer) {
 		fmt.Fprintf(w, "%s has %s now (tier %s)\n", req.Agent, balance.Available+balance.Held, balance.Tier)
 	})
-}
-
-// line is the first line of a text, cut to n characters.
-func line(s string, n int) string {
-	s, _, _ = strings.Cut(strings.TrimSpace(s), "\n")
-	if r := []rune(s); len(r) > n {
-		return string(r[:n-1]) + "…"
-	}
-	return s
 }

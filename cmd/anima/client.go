@@ -10,11 +10,16 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode"
+
+	"github.com/nats-io/nats.go"
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/config"
 )
 
 // endpoint is where a running anima is; `anima up` writes it into its data
@@ -46,49 +51,69 @@ func (a *app) dataDir() (string, error) {
 	return filepath.Join(home, ".local", "share", "anima"), nil
 }
 
-// endpoint of the anima that the command talks to.
-func (a *app) endpoint() (endpoint, error) {
-	ep := endpoint{NATS: a.cli.NATS}
-	if ep.NATS == "" {
-		ep.NATS, _ = a.Lookup("ANIMA_NATS_URL")
+// clientConfig are the settings of the commands that talk to a running anima.
+type clientConfig struct {
+	URL   string        `env:"nats_url"`
+	Token config.Secret `env:"nats_token"`
+	Creds string        `env:"nats_creds"`
+}
+
+// dialing says how to reach the anima that the command talks to: the one that is
+// named, or the one that runs on the data folder.
+func (a *app) dialing() (d bus.Dialing, named bool, err error) {
+	var c clientConfig
+	if err := config.Load("", &c, a.Lookup); err != nil {
+		return d, false, &api.Error{Code: api.Invalid, Message: err.Error()}
 	}
-	ep.Token, _ = a.Lookup("ANIMA_NATS_TOKEN")
-	if ep.NATS != "" {
-		return ep, nil
+	if a.cli.NATS != "" {
+		c.URL = a.cli.NATS
+	}
+	d = bus.Dialing{URL: c.URL, Token: c.Token.Reveal(), Creds: c.Creds, Name: "anima-cli", Log: slog.New(slog.DiscardHandler)}
+	if c.URL != "" {
+		return d, true, nil
 	}
 	dir, err := a.dataDir()
 	if err != nil {
-		return ep, err
+		return d, false, err
 	}
-	data, err := os.ReadFile(filepath.Join(dir, endpointFile))
-	if errors.Is(err, fs.ErrNotExist) {
-		return ep, &api.Error{
-			Code: api.Unavailable, Message: "no anima is running with the data folder " + dir,
-			Next: "start one with `anima up`, or name its NATS with --nats",
-		}
+	file := filepath.Join(dir, endpointFile)
+	data, err := os.ReadFile(file)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return d, false, notRunning(dir)
+	case err != nil:
+		return d, false, fmt.Errorf("where anima is: %w", err)
 	}
-	if err != nil {
-		return ep, err
-	}
+	var ep endpoint
 	if err := json.Unmarshal(data, &ep); err != nil {
-		return ep, fmt.Errorf("%s: %w; start anima up again, it writes the file anew", filepath.Join(dir, endpointFile), err)
+		return d, false, fmt.Errorf("%s: %w; start anima up again, it writes the file anew", file, err)
 	}
-	return ep, nil
+	d.URL, d.Token, d.Creds = ep.NATS, ep.Token, ""
+	return d, false, nil
+}
+
+func notRunning(dir string) error {
+	return &api.Error{
+		Code: api.Unavailable, Message: "no anima is running with the data folder " + dir,
+		Next: "start one with anima up, or name another's folder with --data or its NATS with --nats",
+	}
 }
 
 // bus connects a command to the services. The caller calls the function it gets.
 func (a *app) bus() (*bus.Bus, func(), error) {
-	ep, err := a.endpoint()
+	d, named, err := a.dialing()
 	if err != nil {
 		return nil, nil, err
 	}
-	creds, _ := a.Lookup("ANIMA_NATS_CREDS")
-	log := slog.New(slog.DiscardHandler)
-	nc, err := bus.Dial(bus.Dialing{URL: ep.NATS, Token: ep.Token, Creds: creds, Name: "anima-cli", Log: log})
+	nc, err := bus.Dial(d)
+	if err != nil && !named && errors.Is(err, nats.ErrNoServers) {
+		dir, _ := a.dataDir() // it was found a moment ago
+		return nil, nil, notRunning(dir)
+	}
 	if err != nil {
 		return nil, nil, &api.Error{Code: api.Unavailable, Message: err.Error()}
 	}
-	b, err := bus.New(nc, bus.Options{Service: "anima-cli", Log: log})
+	b, err := bus.New(nc, bus.Options{Service: "anima-cli", Log: d.Log})
 	if err != nil {
 		nc.Close()
 		return nil, nil, err
@@ -111,9 +136,11 @@ func ask[Resp any](ctx context.Context, a *app, req api.Message) (Resp, error) {
 	return bus.Call[Resp](ctx, b, req)
 }
 
+const outputJSON = "json"
+
 // print writes v as JSON, or as text made by the function.
 func (a *app) print(v any, text func(io.Writer)) error {
-	if a.cli.Output == "json" {
+	if a.cli.Output == outputJSON {
 		enc := json.NewEncoder(a.Out)
 		enc.SetEscapeHTML(false)
 		enc.SetIndent("", "  ")
@@ -139,4 +166,24 @@ func when(micros int64) string {
 		return "-"
 	}
 	return time.UnixMicro(micros).UTC().Format("2006-01-02 15:04:05")
+}
+
+// plain is text that cannot steer a terminal: what agents and models write is
+// printed as it is but for control characters.
+func plain(s string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) && r != '\n' && r != '\t' {
+			return '\uFFFD'
+		}
+		return r
+	}, s)
+}
+
+// line is the first line of a text, cut to n characters.
+func line(s string, n int) string {
+	s, _, _ = strings.Cut(strings.TrimSpace(s), "\n")
+	if r := []rune(s); len(r) > n {
+		s = string(r[:n-1]) + "…"
+	}
+	return plain(s)
 }

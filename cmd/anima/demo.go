@@ -7,10 +7,10 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
+	"strings"
 	"sync"
 	"time"
-
-	"golang.org/x/term"
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
@@ -22,13 +22,6 @@ var novaMD string
 
 type demoCmd struct {
 	Keep bool `help:"Keep the demo's folder and print it."`
-}
-
-// demoSettings keep the demo apart from everything else on the machine: no port,
-// no provider, no collector but one that is asked for.
-var demoSettings = map[string]string{ //nolint:gochecknoglobals // a table
-	"ANIMA_HTTP_ADDR": "", "ANIMA_OPS_ADDR": "", "ANIMA_DATABASE_URL": "", "ANIMA_LOG": "error",
-	"ANIMA_INFERENCE_ROUTER_SIMULATED": "true", "ANIMA_TREASURY_FAUCET": "true",
 }
 
 // Run tells the whole story in a fresh folder and fails when any part of it did
@@ -43,37 +36,44 @@ func (c demoCmd) Run(ctx context.Context, a *app) error {
 	} else {
 		defer func() { _ = os.RemoveAll(dir) }() // what cannot be removed is in the temporary folder
 	}
-	s, err := a.open(ctx, dir, "", demoSettings)
+	s, err := a.open(ctx, dir, demoLookup(a.Lookup), false)
 	if err != nil {
 		return err
 	}
 	defer s.close()
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
-	told := errors.New("the story is told")
-	d := &story{app: a, bus: s.bus, began: time.Now(), out: newProgress(a)}
+	d := &story{app: a, bus: s.bus, began: time.Now(), out: newProgress(a), seen: map[string]bool{}}
 	err = s.serve(ctx, func(ctx context.Context, _ host.Addrs) error {
 		if err := d.tell(ctx); err != nil {
 			return err
 		}
-		return told
+		d.told = true
+		return errStop
 	})
-	d.out.done()
-	if !errors.Is(err, told) {
-		return err
+	d.out.clear()
+	switch {
+	case err != nil:
+		return fmt.Errorf("the story: %w", err)
+	case !d.told:
+		return errors.New("interrupted before the end of the story")
 	}
 	return d.report()
 }
 
 // story is the demo as it is told.
 type story struct {
-	app   *app
-	bus   *bus.Bus
-	began time.Time
-	out   *progress
-	turns []api.Turn
-	seen  map[string]bool
-	sum   summary
+	app    *app
+	bus    *bus.Bus
+	began  time.Time
+	out    *progress
+	events chan bus.Stored
+	lost   chan error // why no more events come
+	ends   []api.LoopEnd
+	turns  []api.Turn
+	seen   map[string]bool // turns, by id
+	sum    summary
+	told   bool
 }
 
 // summary is what the demo prints with -o json.
@@ -94,20 +94,20 @@ type demoTurn struct {
 }
 
 func (d *story) tell(ctx context.Context) error {
-	d.seen = map[string]bool{}
-	events := make(chan bus.Stored, 1024)
+	d.events, d.lost = make(chan bus.Stored, 64), make(chan error, 1)
 	following, stop := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer stop()
-	lost := make(chan error, 1)
 	wg.Go(func() {
-		lost <- d.bus.Follow(following, 0, func(m bus.Stored) error { events <- m; return nil },
-			api.LoopEnd{}.Subject().All(), api.ToolStart{}.Subject().All(), api.ToolEnd{}.Subject().All(), api.LoopError{}.Subject().All())
+		d.lost <- d.bus.Follow(following, 0, func(m bus.Stored) error {
+			select {
+			case d.events <- m:
+			case <-following.Done():
+			}
+			return following.Err()
+		}, api.LoopEnd{}.Subject().All(), api.ToolStart{}.Subject().All(), api.ToolEnd{}.Subject().All(), api.LoopError{}.Subject().All())
 	})
-	until := func(what string, fits func(api.LoopEnd) bool) (api.LoopEnd, error) {
-		return d.until(ctx, events, lost, what, fits)
-	}
 
 	d.out.head("Two agents are born and given a dollar each")
 	lucky, err := d.birth(ctx, luckyMD)
@@ -120,54 +120,39 @@ func (d *story) tell(ctx context.Context) error {
 	}
 
 	d.out.head("You ask Lucky to work")
-	run, err := d.send(ctx, lucky.ID, "Write a short note about what you are, count its words, and remember the count.")
-	if err != nil {
-		return err
-	}
-	if _, err := until("Lucky's work", of(run)); err != nil {
+	if _, err := d.ask(ctx, lucky.ID, "Write a short note about what you are, count its words, and remember the count.", "Lucky's work"); err != nil {
 		return err
 	}
 
 	d.out.head("You ask Nova to greet Lucky; the message wakes Lucky")
-	run, err = d.send(ctx, nova.ID, "Greet "+lucky.Address+": hello neighbour, how are you?")
+	before := len(d.ends)
+	run, err := d.ask(ctx, nova.ID, "Greet "+lucky.Address+": hello neighbour, how are you?", "Nova's greeting")
 	if err != nil {
 		return err
 	}
-	if _, err := until("Nova's greeting", of(run)); err != nil {
-		return err
-	}
-	if _, err := until("Lucky, woken by the greeting", func(e api.LoopEnd) bool { return e.Agent == lucky.ID && e.Run != run }); err != nil {
+	if err := d.until(ctx, before, "Lucky, woken by the greeting", other(lucky.ID, run)); err != nil {
 		return err
 	}
 
 	d.out.head("You ask for something forbidden; policy refuses the call")
-	run, err = d.send(ctx, lucky.ID, "Do something forbidden: delete everything.")
-	if err != nil {
-		return err
-	}
-	if _, err := until("the refusal", of(run)); err != nil {
+	if _, err := d.ask(ctx, lucky.ID, "Do something forbidden: delete everything.", "the refusal"); err != nil {
 		return err
 	}
 
 	d.out.head("Lucky sleeps for a second and is woken by its alarm")
-	run, err = d.send(ctx, lucky.ID, "Go to sleep for a second.")
-	if err != nil {
+	before = len(d.ends)
+	if run, err = d.ask(ctx, lucky.ID, "Go to sleep for a second.", "the sleep"); err != nil {
 		return err
 	}
-	if _, err := until("the sleep", of(run)); err != nil {
-		return err
-	}
-	if g, err := bus.Call[api.Agent](ctx, d.bus, api.GetAgent{Agent: lucky.ID}); err != nil || g.State != api.StateSleeping && g.State != api.StateRunning {
-		return errors.Join(err, fmt.Errorf("lucky is %s, not asleep", g.State))
-	}
-	if _, err := until("Lucky, woken by its alarm", func(e api.LoopEnd) bool { return e.Agent == lucky.ID && e.Run != run }); err != nil {
+	if err := d.until(ctx, before, "Lucky, woken by its alarm", other(lucky.ID, run)); err != nil {
 		return err
 	}
 	return d.check(ctx, lucky, nova)
 }
 
-func of(run string) func(api.LoopEnd) bool {
-	return func(e api.LoopEnd) bool { return e.Run == run }
+// other fits the end of a run of the agent that is not the one named.
+func other(agent, run string) func(api.LoopEnd) bool {
+	return func(e api.LoopEnd) bool { return e.Agent == agent && e.Run != run }
 }
 
 func (d *story) birth(ctx context.Context, source string) (api.Agent, error) {
@@ -182,48 +167,59 @@ func (d *story) birth(ctx context.Context, source string) (api.Agent, error) {
 	return g, nil
 }
 
-func (d *story) send(ctx context.Context, agent, text string) (string, error) {
+// ask sends a message and waits for the end of its run, whose id it returns.
+func (d *story) ask(ctx context.Context, agent, text, what string) (string, error) {
+	before := len(d.ends)
 	acc, err := bus.Call[api.Accepted](ctx, d.bus, api.SendMessage{Agent: agent, Content: text})
 	if err != nil {
 		return "", err
 	}
 	d.out.line("you → %s: %s", agent, text)
-	return acc.Run, nil
+	return acc.Run, d.until(ctx, before, what, func(e api.LoopEnd) bool { return e.Run == acc.Run })
 }
 
-// until prints what happens until the run ends that fits.
-func (d *story) until(ctx context.Context, events <-chan bus.Stored, lost <-chan error, what string, fits func(api.LoopEnd) bool) (api.LoopEnd, error) {
-	for {
+// until prints what happens until a run has ended that fits. It looks at the
+// ends that came after the first ones, too: runs of two agents end in any order.
+func (d *story) until(ctx context.Context, first int, what string, fits func(api.LoopEnd) bool) error {
+	for slices.IndexFunc(d.ends[first:], fits) < 0 {
 		d.out.waiting(what)
 		select {
 		case <-ctx.Done():
-			return api.LoopEnd{}, fmt.Errorf("%s did not come: %w", what, ctx.Err())
-		case err := <-lost:
-			return api.LoopEnd{}, fmt.Errorf("%s: %w", what, err)
-		case m := <-events:
-			e, err := eventOf(m)
-			if err != nil {
-				return api.LoopEnd{}, err
-			}
-			if e.name != "loop_end" {
-				d.out.line("%s", e.text())
-				continue
-			}
-			var end api.LoopEnd
-			if err := api.Decode(m.Data, &end); err != nil {
-				return end, err
-			}
-			if err := d.show(ctx, end); err != nil {
-				return end, err
-			}
-			if !end.Success {
-				return end, fmt.Errorf("%s: the run %s failed", what, end.Run)
-			}
-			if fits(end) {
-				return end, nil
+			return fmt.Errorf("%s did not come: %w", what, ctx.Err())
+		case err := <-d.lost:
+			return fmt.Errorf("%s: %w", what, err)
+		case m := <-d.events:
+			if err := d.event(ctx, m); err != nil {
+				return fmt.Errorf("%s: %w", what, err)
 			}
 		}
 	}
+	return nil
+}
+
+func (d *story) event(ctx context.Context, m bus.Stored) error {
+	e, err := eventOf(m)
+	if err != nil {
+		return err
+	}
+	if e.name != "loop_end" {
+		if text := e.text(); text != "" {
+			d.out.line("%s", text)
+		}
+		return nil
+	}
+	var end api.LoopEnd
+	if err := api.Decode(m.Data, &end); err != nil {
+		return err
+	}
+	if err := d.show(ctx, end); err != nil {
+		return err
+	}
+	if !end.Success {
+		return fmt.Errorf("the run %s failed", end.Run)
+	}
+	d.ends = append(d.ends, end)
+	return nil
 }
 
 // show prints the turns of a run that ended.
@@ -251,17 +247,21 @@ func (d *story) show(ctx context.Context, end api.LoopEnd) error {
 // check proves that all of it happened, from the services' own books.
 func (d *story) check(ctx context.Context, agents ...api.Agent) error {
 	var paid api.Micros
-	calls := map[string]api.Outcome{}
+	calls := map[string]bool{}
+	var bad []string
 	for _, t := range d.turns {
 		paid += t.Cost
 		d.sum.Turns = append(d.sum.Turns, demoTurn{ID: t.ID, Agent: t.Agent, Trace: t.Trace, Cost: t.Cost})
 		for _, c := range t.Calls {
-			calls[c.Tool+"/"+string(c.Outcome)] = c.Outcome
+			calls[c.Tool+"/"+string(c.Outcome)] = true
+			if c.Outcome != api.OutcomeOK && c.Outcome != api.OutcomeDenied {
+				bad = append(bad, fmt.Sprintf("%s ended as %s: %s", c.Tool, c.Outcome, line(c.Result+c.Error, 200)))
+			}
 		}
 	}
 	for _, want := range []string{"write_file/ok", "exec/ok", "check_credits/ok", "remember_fact/ok", "send_message/ok", "exec/denied", "sleep/ok"} {
-		if _, ok := calls[want]; !ok {
-			return fmt.Errorf("no call ended as %s", want)
+		if !calls[want] {
+			return fmt.Errorf("no call ended as %s; %s", want, strings.Join(append(bad, "this is what the demo is there to show"), "; "))
 		}
 	}
 	var left api.Micros
@@ -310,56 +310,14 @@ func (d *story) report() error {
 			fmt.Fprintf(w, "  %s\t%s left\ttier %s\n", b.Agent, b.Available, b.Tier)
 		}
 		fmt.Fprintf(w, "  ledger\t%d transactions, sums and chain right, %d holds open\n", d.sum.Ledger.Transactions, d.sum.Ledger.ActiveHolds)
+		fmt.Fprintf(w, "\nRefused by policy\n")
 		for _, x := range d.sum.Denied {
-			fmt.Fprintf(w, "Refused by policy\n  %s\t%s: %s\n", x.Tool, x.Code, line(x.Message, 80))
+			fmt.Fprintf(w, "  %s\t%s: %s\n", x.Tool, x.Code, line(x.Message, 80))
 		}
-		fmt.Fprintf(w, "The turns\n")
+		fmt.Fprintf(w, "\nThe turns\n")
 		for _, t := range d.sum.Turns {
 			fmt.Fprintf(w, "  %s\ttrace %s\t%s\t%s\n", t.Agent, t.Trace, t.Cost, t.ID)
 		}
-		fmt.Fprintf(w, "trace of the first turn: %s\n%d turns in %.1f s\n", d.sum.Trace, len(d.sum.Turns), float64(d.sum.ElapsedMS)/1000)
+		fmt.Fprintf(w, "\ntrace of the first turn: %s\n%d turns in %.1f s\n", d.sum.Trace, len(d.sum.Turns), float64(d.sum.ElapsedMS)/1000)
 	})
 }
-
-// progress prints lines; on a terminal it also says what it waits for.
-type progress struct {
-	w     io.Writer
-	live  bool
-	shown bool
-}
-
-func newProgress(a *app) *progress {
-	w := a.Out
-	if a.cli.Output == "json" {
-		w = a.Err // the output is one JSON value
-	}
-	f, ok := w.(*os.File)
-	return &progress{w: w, live: ok && term.IsTerminal(int(f.Fd()))}
-}
-
-func (p *progress) clear() {
-	if p.shown {
-		fmt.Fprint(p.w, "\r\x1b[K")
-		p.shown = false
-	}
-}
-
-func (p *progress) head(s string) {
-	p.clear()
-	fmt.Fprintf(p.w, "\n%s\n", s)
-}
-
-func (p *progress) line(format string, args ...any) {
-	p.clear()
-	fmt.Fprintf(p.w, "  "+format+"\n", args...)
-}
-
-func (p *progress) waiting(what string) {
-	if p.live {
-		p.clear()
-		fmt.Fprintf(p.w, "  … %s", what)
-		p.shown = true
-	}
-}
-
-func (p *progress) done() { p.clear() }

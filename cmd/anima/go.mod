@@ -96,6 +96,7 @@ require (
 	github.com/anima-run/anima/services/policy v0.0.0
 	github.com/anima-run/anima/services/social v0.0.0
 	github.com/anima-run/anima/services/treasury v0.0.0
+	github.com/google/go-cmp v0.7.0
 	github.com/google/uuid v1.6.0
 	github.com/jotaen/kong-completion v0.0.4
 	github.com/nats-io/nats.go v1.55.0

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/bus"
 )
 
 type turnCmd struct {
@@ -24,14 +25,17 @@ func (c turnShowCmd) Run(ctx context.Context, a *app) error {
 			t.ID, t.Agent, t.Session, t.By.Kind, t.By.Address, t.Model, t.Provider, t.InputTokens, t.OutputTokens, t.Cost, t.Trace,
 			when(t.StartedAt), (t.EndedAt-t.StartedAt)/1000)
 		if t.Input != "" {
-			fmt.Fprintf(w, "input\t%s\n", strings.ReplaceAll(t.Input, "\n", "\n\t"))
+			fmt.Fprintf(w, "input\t%s\n", indent(t.Input))
 		}
-		fmt.Fprintf(w, "thought\t%s\n", strings.ReplaceAll(t.Thinking, "\n", "\n\t"))
+		fmt.Fprintf(w, "thought\t%s\n", indent(t.Thinking))
 		for _, k := range t.Calls {
-			fmt.Fprintf(w, "call %d\t%s %s\n\t%s in %d ms: %s%s\n", k.Index, k.Tool, k.Arguments, k.Outcome, k.DurationMS, line(k.Result, 200), line(k.Error, 200))
+			fmt.Fprintf(w, "call %d\t%s %s\n\t%s in %d ms: %s%s\n", k.Index, k.Tool, plain(string(k.Arguments)), k.Outcome, k.DurationMS, line(k.Result, 200), line(k.Error, 200))
 		}
 	})
 }
+
+// indent keeps the lines of a text in the second column.
+func indent(s string) string { return strings.ReplaceAll(plain(s), "\n", "\n\t") }
 
 type turnListCmd struct {
 	Agent string `arg:"" optional:"" help:"Only this agent's."`
@@ -58,24 +62,31 @@ type ledgerBalanceCmd struct {
 }
 
 func (c ledgerBalanceCmd) Run(ctx context.Context, a *app) error {
+	b, done, err := a.bus()
+	if err != nil {
+		return err
+	}
+	defer done()
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
 	names := []string{strings.ToLower(c.Agent)}
 	if c.Agent == "" {
-		all, err := ask[api.Agents](ctx, a, api.ListAgents{})
+		all, err := bus.Call[api.Agents](ctx, b, api.ListAgents{})
 		if err != nil {
 			return err
 		}
-		names = names[:0]
+		names = nil
 		for _, g := range all.Agents {
 			names = append(names, g.ID)
 		}
 	}
 	balances := []api.Balance{}
 	for _, n := range names {
-		b, err := ask[api.Balance](ctx, a, api.GetBalance{Agent: n})
+		v, err := bus.Call[api.Balance](ctx, b, api.GetBalance{Agent: n})
 		if err != nil {
 			return err
 		}
-		balances = append(balances, b)
+		balances = append(balances, v)
 	}
 	return a.print(balances, func(w io.Writer) {
 		fmt.Fprintln(w, "AGENT\tAVAILABLE\tHELD\tTIER")
@@ -102,7 +113,7 @@ func (c ledgerEntriesCmd) Run(ctx context.Context, a *app) error {
 			}
 			fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\n", e.Seq, when(e.At), e.Kind, strings.Join(sides, ", "), e.ID)
 		}
-		if v.More {
+		if v.More && len(v.Entries) > 0 {
 			fmt.Fprintf(w, "more follow: --after %d\n", v.Entries[len(v.Entries)-1].Seq)
 		}
 	})

@@ -9,12 +9,14 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/alecthomas/kong"
 	kongcompletion "github.com/jotaen/kong-completion"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/config"
 	"github.com/anima-run/anima/pkg/host"
 	"github.com/anima-run/anima/services/loop"
 )
@@ -22,11 +24,11 @@ import (
 func main() {
 	loop.Init()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	os.Exit(run(ctx, os.Args[1:], &app{In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Lookup: os.LookupEnv}))
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+	os.Exit(run(ctx, os.Args[1:], &app{In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Lookup: os.LookupEnv, Environ: os.Environ()}))
 }
 
-// Exit codes, so that scripts can tell.
+// Exit codes, so that scripts can tell. The text of help lists them.
 const (
 	exitOK          = 0
 	exitFailed      = 1
@@ -41,12 +43,13 @@ const (
 type app struct {
 	In       io.Reader
 	Out, Err io.Writer
-	Lookup   func(string) (string, bool)
+	Lookup   config.Lookup
+	Environ  []string // the same environment, to look for misspelt settings in
 	cli      cli
 }
 
 type cli struct {
-	Output string `short:"o" enum:"text,json" default:"text" help:"Output: text or json."`
+	Output string `short:"o" enum:"text,json" default:"text" help:"Output: text or json; lists that have no end are one JSON value a line."`
 	Data   string `help:"Data folder (ANIMA_DATA); default is anima in the user's data folder." placeholder:"DIR"`
 	NATS   string `name:"nats" help:"NATS to talk to (ANIMA_NATS_URL); default is what anima up runs." placeholder:"URL"`
 
@@ -70,7 +73,13 @@ const examples = `Examples:
   anima agent fund lucky 5                      give it five dollars
   anima session send lucky "what can you do?"   talk to it
   anima session events lucky-main --watch       watch it think
-  anima turn show ID -o json                    look at one turn`
+  anima turn show ID -o json                    look at one turn
+
+Exit codes:
+  0 done                    3 not there
+  1 failed                  4 not allowed
+  2 the input is invalid    5 in conflict with what is
+                            6 not available now: try again`
 
 // run parses and runs one command, and returns the exit code.
 func run(ctx context.Context, args []string, a *app) int {
@@ -78,7 +87,7 @@ func run(ctx context.Context, args []string, a *app) int {
 	parser, err := kong.New(&a.cli,
 		kong.Name("anima"), kong.Description("Self-funding AI agents on NATS JetStream.\n\n"+examples),
 		kong.Writers(a.Out, a.Err), kong.Exit(func(code int) { exited = code }),
-		kong.UsageOnError(), kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
 		kong.BindTo(ctx, (*context.Context)(nil)), kong.Bind(a),
 	)
 	if err != nil {
@@ -119,19 +128,29 @@ func exitCode(err error) int {
 	return exitFailed
 }
 
-// printError says what happened, every detail, and what to do next.
+// printError says what happened, every detail, and what to do next; as JSON it
+// has the form of the HTTP surface.
 func (a *app) printError(err error) {
 	e, ok := errors.AsType[*api.Error](err)
 	if !ok {
-		fmt.Fprintf(a.Err, "anima: %v\n", err)
-		return
+		e = &api.Error{Code: api.Internal, Message: err.Error()}
+	} else if wrapped := err.Error(); wrapped != e.Error() {
+		cp := *e
+		cp.Message = strings.Replace(wrapped, e.Error(), e.Message, 1)
+		e = &cp
 	}
-	fmt.Fprintf(a.Err, "anima: %s\n", e.Message)
+	if a.cli.Output == outputJSON {
+		if data, err := api.Encode(map[string]*api.Error{"error": e}); err == nil {
+			fmt.Fprintln(a.Err, string(data))
+			return
+		}
+	}
+	fmt.Fprintf(a.Err, "anima: %s\n", plain(e.Message))
 	for _, d := range e.Details {
-		fmt.Fprintf(a.Err, "  %s\n", d)
+		fmt.Fprintf(a.Err, "  %s\n", plain(d))
 	}
 	if e.Next != "" {
-		fmt.Fprintf(a.Err, "%s\n", e.Next)
+		fmt.Fprintf(a.Err, "%s\n", plain(e.Next))
 	}
 }
 

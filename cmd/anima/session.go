@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -27,6 +28,18 @@ type sessionSendCmd struct {
 	ID      string        `help:"Your id for this message: sending it twice is sending it once."`
 	Wait    bool          `help:"Wait for the end of the run." default:"true" negatable:""`
 	Timeout time.Duration `help:"How long to wait for the end." default:"10m"`
+}
+
+// Help is shown by --help.
+func (sessionSendCmd) Help() string {
+	return `Without --no-wait the command shows what the agent does and ends with the run;
+it fails when the run does. With -o json it prints the end of the run.
+
+Examples:
+  anima session send lucky "count the words of notes.txt"
+  anima session send lucky --session new "something else"
+  anima session send lucky - < question.txt
+  anima session send lucky "good night" --no-wait -o json`
 }
 
 func (c sessionSendCmd) Run(ctx context.Context, a *app) error {
@@ -58,17 +71,21 @@ func (c sessionSendCmd) Run(ctx context.Context, a *app) error {
 	}
 	waiting, stop := context.WithTimeout(ctx, c.Timeout)
 	defer stop()
-	end, err := a.follow(waiting, b, acc)
-	if err != nil {
-		if waiting.Err() != nil && ctx.Err() == nil {
-			return &api.Error{
-				Code: api.Unavailable, Message: fmt.Sprintf("no end after %s; the run %s goes on", c.Timeout, acc.Run),
-				Next: "watch it with anima session events " + acc.Session + " --watch",
-			}
+	end, err := a.follow(waiting, b, acc, c.ID != "")
+	if err != nil && waiting.Err() != nil {
+		why := "no end after " + c.Timeout.String()
+		if ctx.Err() != nil {
+			why = "interrupted"
 		}
+		return &api.Error{
+			Code: api.Unavailable, Message: fmt.Sprintf("%s; the run %s goes on", why, acc.Run),
+			Next: "watch it with anima session events " + acc.Session + " --watch",
+		}
+	}
+	if err != nil {
 		return err
 	}
-	if a.cli.Output == "json" {
+	if a.cli.Output == outputJSON {
 		if err := a.print(end, nil); err != nil {
 			return err
 		}
@@ -79,16 +96,29 @@ func (c sessionSendCmd) Run(ctx context.Context, a *app) error {
 	return nil
 }
 
-// follow prints a run's events until its end.
-func (a *app) follow(ctx context.Context, b *bus.Bus, acc api.Accepted) (api.LoopEnd, error) {
-	var end api.LoopEnd
-	over := fmt.Errorf("the run %s is over", acc.Run)
-	err := b.Follow(ctx, 0, func(m bus.Stored) error {
+// errOver ends following.
+var errOver = errors.New("over")
+
+// follow prints a run's events until its end. Runs of a session are one after
+// the other, so a fresh run begins after the last end, unless that is its own; a
+// repeated one may lie anywhere.
+func (a *app) follow(ctx context.Context, b *bus.Bus, acc api.Accepted, repeated bool) (end api.LoopEnd, err error) {
+	var after uint64
+	if !repeated {
+		last, err := b.Last(ctx, api.LoopEnd{Session: acc.Session}.Subject())
+		if err != nil && api.CodeOf(err) != api.NotFound {
+			return end, err
+		}
+		if e, err := eventOf(last); err == nil && e.run != acc.Run {
+			after = last.Sequence
+		}
+	}
+	err = b.Follow(ctx, after, func(m bus.Stored) error {
 		e, err := eventOf(m)
 		if err != nil || e.run != acc.Run {
 			return err
 		}
-		if a.cli.Output == "text" {
+		if a.cli.Output != outputJSON {
 			if text := e.text(); text != "" {
 				fmt.Fprintln(a.Out, text)
 			}
@@ -99,16 +129,16 @@ func (a *app) follow(ctx context.Context, b *bus.Bus, acc api.Accepted) (api.Loo
 		if err := json.Unmarshal(m.Data, &end); err != nil {
 			return err
 		}
-		return over
+		return errOver
 	}, sessionSubjects(acc.Session)...)
-	if err == over { //nolint:errorlint // the very value made above
-		return end, nil
+	if errors.Is(err, errOver) {
+		err = nil
 	}
 	return end, err
 }
 
 // sessionEvents are the stored events of seed 004; deltas are live only.
-var sessionEvents = []string{"loop_start", "loop_context", "loop_execute", "tool_start", "tool_end", "loop_persist", "loop_error", "loop_end"} //nolint:gochecknoglobals // a table
+var sessionEvents = []string{"loop_start", "loop_context", "loop_execute", "tool_start", "tool_end", "loop_persist", "loop_error", "loop_end"}
 
 func sessionSubjects(session string) []string {
 	var out []string
@@ -131,8 +161,10 @@ func eventOf(m bus.Stored) (event, error) {
 	var head struct {
 		Run string `json:"runId"`
 	}
-	err := json.Unmarshal(m.Data, &head)
-	return event{name: strings.Split(m.Subject, ".")[3], run: head.Run, seq: m.Sequence, data: m.Data}, err
+	if err := json.Unmarshal(m.Data, &head); err != nil {
+		return event{}, fmt.Errorf("event %d: %w", m.Sequence, err)
+	}
+	return event{name: strings.Split(m.Subject, ".")[3], run: head.Run, seq: m.Sequence, data: m.Data}, nil
 }
 
 // text is the event for people; "" where there is nothing worth a line.
@@ -151,12 +183,12 @@ func (e event) text() string {
 	case "loop_error":
 		var v api.LoopError
 		if json.Unmarshal(e.data, &v) == nil {
-			return fmt.Sprintf("  ✗ %s: %s", v.Code, v.Error)
+			return fmt.Sprintf("  ✗ %s: %s", v.Code, plain(v.Error))
 		}
 	case "loop_end":
 		var v api.LoopEnd
 		if json.Unmarshal(e.data, &v) == nil {
-			return fmt.Sprintf("%s\n  (%d turns, %s, %d ms)", v.Response, v.Turns, v.Cost, v.Duration)
+			return fmt.Sprintf("%s\n  (%d turns, %s, %d ms)", plain(v.Response), v.Turns, v.Cost, v.Duration)
 		}
 	}
 	return ""
@@ -179,6 +211,9 @@ type sessionTranscriptCmd struct {
 	Session string `arg:"" help:"The session."`
 }
 
+// Help is shown by --help.
+func (sessionTranscriptCmd) Help() string { return "With -o json, one message a line." }
+
 // Run prints seed 004's JSONL with -o json.
 func (c sessionTranscriptCmd) Run(ctx context.Context, a *app) error {
 	for after, more := int64(0), true; more; {
@@ -188,7 +223,7 @@ func (c sessionTranscriptCmd) Run(ctx context.Context, a *app) error {
 		}
 		for _, l := range page.Lines {
 			after = l.Seq
-			if a.cli.Output == "json" {
+			if a.cli.Output == outputJSON {
 				data, err := api.Encode(l)
 				if err != nil {
 					return err
@@ -196,9 +231,9 @@ func (c sessionTranscriptCmd) Run(ctx context.Context, a *app) error {
 				fmt.Fprintln(a.Out, string(data))
 				continue
 			}
-			fmt.Fprintf(a.Out, "[%s] %s: %s\n", l.Timestamp, l.Role, l.Content)
+			fmt.Fprintf(a.Out, "[%s] %s: %s\n", l.Timestamp, l.Role, plain(l.Content))
 			for _, call := range l.ToolCalls {
-				fmt.Fprintf(a.Out, "    → %s %s\n", call.Name, call.Arguments)
+				fmt.Fprintf(a.Out, "    → %s %s\n", call.Name, plain(string(call.Arguments)))
 			}
 		}
 		more = page.More
@@ -210,6 +245,15 @@ type sessionEventsCmd struct {
 	Session string `arg:"" help:"The session."`
 	Watch   bool   `short:"w" help:"Go on with what comes, until interrupted."`
 	After   uint64 `help:"Only what follows this sequence number."`
+}
+
+// Help is shown by --help.
+func (sessionEventsCmd) Help() string {
+	return `With -o json, one event a line; its seq is what --after takes.
+
+Examples:
+  anima session events lucky-main
+  anima session events lucky-main --watch --after 120 -o json`
 }
 
 func (c sessionEventsCmd) Run(ctx context.Context, a *app) error {
@@ -238,13 +282,12 @@ func (c sessionEventsCmd) Run(ctx context.Context, a *app) error {
 			return nil
 		}
 	}
-	over := fmt.Errorf("that was the last")
 	err = b.Follow(ctx, c.After, func(m bus.Stored) error {
 		e, err := eventOf(m)
 		if err != nil {
 			return err
 		}
-		if a.cli.Output == "json" {
+		if a.cli.Output == outputJSON {
 			data, err := api.Encode(struct {
 				Seq   uint64          `json:"seq"`
 				Event string          `json:"event"`
@@ -258,11 +301,11 @@ func (c sessionEventsCmd) Run(ctx context.Context, a *app) error {
 			fmt.Fprintf(a.Out, "%d %s %s %s\n", e.seq, m.At.UTC().Format("15:04:05.000"), e.name, line(string(e.data), 160))
 		}
 		if !c.Watch && m.Sequence >= last {
-			return over
+			return errOver
 		}
 		return nil
 	}, sessionSubjects(c.Session)...)
-	if err == over || ctx.Err() != nil { //nolint:errorlint // the very value made above
+	if errors.Is(err, errOver) || c.Watch && ctx.Err() != nil {
 		return nil
 	}
 	return err

@@ -62,8 +62,10 @@ func Contracts() []Contract {
 		{ApplyAgent{Source: "---\nname: Lucky\n---\nBe useful.\n"}, agent},
 		{GetAgent{Agent: "lucky"}, agent},
 		{ListAgents{}, Agents{Agents: []Agent{agent}}},
-		{SendMessage{Agent: "lucky", Content: "count the words", Mode: ModeQueue, ID: "m-1"},
-			Accepted{Run: run, Session: "lucky-main", Agent: "lucky", At: at}},
+		{
+			SendMessage{Agent: "lucky", Content: "count the words", Mode: ModeQueue, ID: "m-1"},
+			Accepted{Run: run, Session: "lucky-main", Agent: "lucky", At: at},
+		},
 		{GetSession{Session: "lucky-main"}, session},
 		{ListSessions{Agent: "lucky"}, Sessions{Sessions: []Session{session}}},
 		{GetTranscript{Session: "lucky-main", After: 1}, Transcript{Lines: []TranscriptLine{{

@@ -228,6 +228,7 @@ func (k *Bucket[T]) failure(key string, err error) error {
 		switch e.ErrorCode {
 		case codeWrongLast, codeWrongLastBusy:
 			return api.Errorf(api.Conflict, "key %s moved on", key)
+		default:
 		}
 	}
 	switch {

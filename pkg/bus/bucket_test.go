@@ -31,7 +31,7 @@ func TestBucketComparesAndSets(t *testing.T) {
 	everywhere(t, func(t *testing.T, b, other *bus.Bus) {
 		ctx := testContext(t)
 		k, k2 := openLocks(t, b), openLocks(t, other)
-		key := api.LockKey("cas")
+		key := api.LockKey(fresh("cas"))
 		_, err := k.Get(ctx, key)
 		wantCode(t, err, api.NotFound, "")
 		_, err = k.Update(ctx, key, api.Lock{}, 1, 0)
@@ -78,7 +78,7 @@ func TestBucketCreateAfterDelete(t *testing.T) {
 	everywhere(t, func(t *testing.T, b, other *bus.Bus) {
 		ctx := testContext(t)
 		turns := []*locks{openLocks(t, b), openLocks(t, other)}
-		key := api.LockKey("handed-over")
+		key := api.LockKey(fresh("handed-over"))
 		for n := range 300 {
 			rev, err := turns[n%2].Create(ctx, key, api.Lock{}, 15*time.Second)
 			if err != nil {
@@ -96,7 +96,7 @@ func TestBucketHasOneOwnerAtATime(t *testing.T) {
 	everywhere(t, func(t *testing.T, b, other *bus.Bus) {
 		const writers, each = 8, 15
 		ctx := testContext(t)
-		key := api.LockKey("contended")
+		key := api.LockKey(fresh("contended"))
 		var owners, held atomic.Int64
 		var all sync.WaitGroup
 		for w := range writers {
@@ -156,15 +156,17 @@ func TestBucketWatch(t *testing.T) {
 	everywhere(t, func(t *testing.T, b, other *bus.Bus) {
 		ctx := testContext(t)
 		k := openLocks(t, b)
+		root := fresh("watch")
+		a1, a2, b1 := root+".a.1", root+".a.2", root+".b.1"
 		revs := map[string]uint64{}
-		for _, key := range []string{"watch.a.1", "watch.a.2", "watch.b.1", "unwatched.a.1"} {
+		for _, key := range []string{a1, a2, b1, "un" + root + ".a.1"} {
 			rev, err := k.Create(ctx, key, api.Lock{Owner: key}, 0)
 			if err != nil {
 				t.Fatal(err)
 			}
 			revs[key] = rev
 		}
-		c := watch(t, openLocks(t, other), "watch.a.*")
+		c := watch(t, openLocks(t, other), root+".a.*")
 		existing := map[string]string{}
 		for {
 			e := wait(t, c, "what exists")
@@ -173,23 +175,23 @@ func TestBucketWatch(t *testing.T) {
 			}
 			existing[e.Key] = e.Value.Owner
 		}
-		if diff := cmp.Diff(map[string]string{"watch.a.1": "watch.a.1", "watch.a.2": "watch.a.2"}, existing); diff != "" {
+		if diff := cmp.Diff(map[string]string{a1: a1, a2: a2}, existing); diff != "" {
 			t.Errorf("existing (-want +got):\n%s", diff)
 		}
-		rev, err := k.Update(ctx, "watch.a.1", api.Lock{Owner: "next"}, revs["watch.a.1"], 0)
+		rev, err := k.Update(ctx, a1, api.Lock{Owner: "next"}, revs[a1], 0)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := k.Update(ctx, "watch.b.1", api.Lock{}, revs["watch.b.1"], 0); err != nil {
+		if _, err := k.Update(ctx, b1, api.Lock{}, revs[b1], 0); err != nil {
 			t.Fatal(err)
 		}
-		if err := k.Delete(ctx, "watch.a.2", revs["watch.a.2"]); err != nil {
+		if err := k.Delete(ctx, a2, revs[a2]); err != nil {
 			t.Fatal(err)
 		}
-		if e := wait(t, c, "the update"); e.Key != "watch.a.1" || e.Value.Owner != "next" || e.Revision != rev || e.Deleted {
+		if e := wait(t, c, "the update"); e.Key != a1 || e.Value.Owner != "next" || e.Revision != rev || e.Deleted {
 			t.Errorf("update %+v", e)
 		}
-		if e := wait(t, c, "the deletion"); e.Key != "watch.a.2" || !e.Deleted {
+		if e := wait(t, c, "the deletion"); e.Key != a2 || !e.Deleted {
 			t.Errorf("deletion %+v", e)
 		}
 	})
@@ -215,28 +217,30 @@ func TestBucketLease(t *testing.T) {
 	everywhere(t, func(t *testing.T, b, other *bus.Bus) {
 		ctx := testContext(t)
 		k := openLocks(t, b)
-		c := watch(t, openLocks(t, other), "lease.*")
+		key := api.LeaseKey(fresh("task"))
+		c := watch(t, openLocks(t, other), key)
 		if e := wait(t, c, "ready"); e != nil {
 			t.Fatalf("exists: %+v", e)
 		}
-		first, err := k.Create(ctx, "lease.a", api.Lock{Owner: "a"}, bus.MinTTL)
+		first, err := k.Create(ctx, key, api.Lock{Owner: "a"}, bus.MinTTL)
 		if err != nil {
 			t.Fatal(err)
 		}
 		began := time.Now()
-		renewed, err := k.Update(ctx, "lease.a", api.Lock{Owner: "a"}, first, 2*bus.MinTTL)
+		renewed, err := k.Update(ctx, key, api.Lock{Owner: "a"}, first, 2*bus.MinTTL)
 		if err != nil {
 			t.Fatal(err)
 		}
-		wait(t, c, "the lock")
-		wait(t, c, "the renewal")
-		e := wait(t, c, "the end of the lease")
-		if lived := time.Since(began); !e.Deleted || e.Key != "lease.a" || lived < 2*bus.MinTTL-100*time.Millisecond {
+		e := wait(t, c, "the lock")
+		for !e.Deleted { // a key keeps its last value only, so not every one is seen
+			e = wait(t, c, "the end of the lease")
+		}
+		if lived := time.Since(began); !e.Deleted || e.Key != key || lived < 2*bus.MinTTL-100*time.Millisecond {
 			t.Errorf("ended %+v after %v, want the second lease's %v", e, lived, 2*bus.MinTTL)
 		}
-		_, err = k.Update(ctx, "lease.a", api.Lock{Owner: "a"}, renewed, bus.MinTTL)
+		_, err = k.Update(ctx, key, api.Lock{Owner: "a"}, renewed, bus.MinTTL)
 		wantCode(t, err, api.Conflict, "") // a late owner is fenced
-		next, err := openLocks(t, other).Create(ctx, "lease.a", api.Lock{Owner: "b"}, bus.MinTTL)
+		next, err := openLocks(t, other).Create(ctx, key, api.Lock{Owner: "b"}, bus.MinTTL)
 		if err != nil || next <= renewed {
 			t.Errorf("taken over at %d after %d, %v", next, renewed, err)
 		}

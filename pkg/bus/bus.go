@@ -35,6 +35,7 @@ type Bus struct {
 	tracer trace.Tracer
 	tel    instruments
 	mux    *mux
+	names  nameCache
 
 	mu       sync.Mutex
 	handles  map[string]jetstream.Stream

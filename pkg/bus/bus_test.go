@@ -103,13 +103,14 @@ func TestPublishOnce(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, b, other *bus.Bus) {
 		ctx := testContext(t)
-		m := changed("once", 1)
+		agent := fresh("once")
+		m := changed(agent, 1)
 		for _, from := range []*bus.Bus{b, b, other} {
-			if err := from.Publish(ctx, "once/1", m); err != nil {
+			if err := from.Publish(ctx, agent+"/1", m); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if err := b.Publish(ctx, "once/2", changed("once", 2)); err != nil {
+		if err := b.Publish(ctx, agent+"/2", changed(agent, 2)); err != nil {
 			t.Fatal(err)
 		}
 		var got []int64
@@ -150,19 +151,20 @@ func TestQueueIsBoundedPerKey(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, b, _ *bus.Bus) {
 		ctx := testContext(t)
+		full, other := fresh("full"), fresh("other")
 		job := func(session string, n int) error {
 			return b.Publish(ctx, fmt.Sprintf("%s/%d", session, n), api.Run{Run: fmt.Sprint(n), Session: session})
 		}
 		for n := range api.QueueDepth + 1 {
-			if err := job("full", n); err != nil {
+			if err := job(full, n); err != nil {
 				t.Fatalf("message %d: %v", n, err)
 			}
 		}
-		wantCode(t, job("full", 99), api.Unavailable, api.ReasonLimit)
-		if err := job("full", 3); err != nil {
+		wantCode(t, job(full, 99), api.Unavailable, api.ReasonLimit)
+		if err := job(full, 3); err != nil {
 			t.Errorf("a repeated message that is stored already: %v", err)
 		}
-		if err := job("other", 0); err != nil {
+		if err := job(other, 0); err != nil {
 			t.Errorf("another key: %v", err)
 		}
 
@@ -174,13 +176,13 @@ func TestQueueIsBoundedPerKey(t *testing.T) {
 		for range api.QueueDepth + 2 {
 			wait(t, handled, "a message")
 		}
-		for api.ReasonOf(job("full", 100)) == api.ReasonLimit { // acks are on their way
+		for api.ReasonOf(job(full, 100)) == api.ReasonLimit { // acks are on their way
 			if ctx.Err() != nil {
 				t.Fatal("the queue stays full")
 			}
 		}
-		if got := wait(t, handled, "the message after the queue had room"); got != "full/100" {
-			t.Errorf("handled %s, want full/100", got)
+		if got := wait(t, handled, "the message after the queue had room"); got != full+"/100" {
+			t.Errorf("handled %s, want %s/100", got, full)
 		}
 	})
 }
@@ -189,8 +191,9 @@ func TestAppendFences(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, b, other *bus.Bus) {
 		ctx := testContext(t)
+		session := fresh("s")
 		step := func(epoch uint64) api.Journal {
-			return api.Journal{Session: "s", Run: "r", Epoch: epoch, Kind: "begin", Entry: []byte(`{}`)}
+			return api.Journal{Session: session, Run: "r", Epoch: epoch, Kind: "begin", Entry: []byte(`{}`)}
 		}
 		type outcome struct {
 			epoch uint64
@@ -217,8 +220,8 @@ func TestAppendFences(t *testing.T) {
 			wantCode(t, lost.err, api.Conflict, "")
 			return won, lost
 		}
-		own := func(epoch uint64) string { return fmt.Sprintf("begin/%d", epoch) }
-		same := func(uint64) string { return "begin" }
+		own := func(epoch uint64) string { return fmt.Sprintf("%s/begin/%d", session, epoch) }
+		same := func(uint64) string { return session + "/begin" }
 		last := uint64(0)
 		for range 10 {
 			won, _ := first(own, last)
@@ -228,20 +231,20 @@ func TestAppendFences(t *testing.T) {
 		won, _ := first(same, last)
 
 		// An owner that was paused comes back with what it knew.
-		_, err := b.Append(ctx, "late", step(1), last)
+		_, err := b.Append(ctx, session+"/late", step(1), last)
 		wantCode(t, err, api.Conflict, "")
-		_, err = b.Append(ctx, "later", step(2), 0)
+		_, err = b.Append(ctx, session+"/later", step(2), 0)
 		wantCode(t, err, api.Conflict, "")
 
 		// The answer got lost: the same append again is the same message, also
 		// when others wrote since.
 		again := step(won.epoch)
 		for range 2 {
-			seq, err := other.Append(ctx, "begin", again, last)
+			seq, err := other.Append(ctx, session+"/begin", again, last)
 			if err != nil || seq != won.seq {
 				t.Errorf("repeated append: %d, %v; want %d", seq, err, won.seq)
 			}
-			if _, err := b.Append(ctx, "next", step(999), won.seq); err != nil {
+			if _, err := b.Append(ctx, session+"/next", step(999), won.seq); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -352,12 +355,13 @@ func TestLastAndNext(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, b, other *bus.Bus) {
 		ctx := testContext(t)
-		lucky, bob := changed("last-a", 0).Subject(), changed("last-b", 0).Subject()
+		one, two := fresh("last"), fresh("last")
+		lucky, bob := changed(one, 0).Subject(), changed(two, 0).Subject()
 		_, err := b.Last(ctx, lucky)
 		wantCode(t, err, api.NotFound, "")
 		var seqs []uint64
 		for n := range int64(4) {
-			for _, agent := range []string{"last-a", "last-b"} {
+			for _, agent := range []string{one, two} {
 				if err := b.Publish(ctx, fmt.Sprintf("%s/%d", agent, n), changed(agent, n)); err != nil {
 					t.Fatal(err)
 				}

@@ -9,7 +9,6 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
-	"go.opentelemetry.io/otel/trace"
 
 	"github.com/anima-run/anima/pkg/api"
 )
@@ -38,8 +37,8 @@ func Call[Resp any](ctx context.Context, b *Bus, req api.Message) (Resp, error) 
 	if err != nil {
 		return resp, err
 	}
-	ctx, span := b.tracer.Start(ctx, "call "+s.Template(), trace.WithSpanKind(trace.SpanKindClient),
-		trace.WithAttributes(rpc(s)...))
+	n := b.names.of(s)
+	ctx, span := b.tracer.Start(ctx, n.call, n.caller...)
 	defer span.End()
 	inject(ctx, msg.Header)
 	for try := 0; ; try++ {

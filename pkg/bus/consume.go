@@ -17,7 +17,7 @@ type Consuming struct {
 	Workers    int           // messages in hand in this process; 0 means 1
 	AckWait    time.Duration // without a sign of life for this long, another replica gets the message; 0 means 30 s
 	MaxDeliver int           // failures before a message is given up; 0 means 10, -1 means never
-	InOrder    bool          // messages of one key are handled one after the other
+	InOrder    bool          // messages of one key are handled one after the other, in this process
 	NoSpan     bool          // the handler starts its own root span; see [MetaOf]
 	FromNow    bool          // a new durable starts with what comes, not with what is kept
 }

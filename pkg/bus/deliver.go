@@ -3,6 +3,7 @@ package bus
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -12,6 +13,10 @@ import (
 
 	"github.com/anima-run/anima/pkg/api"
 )
+
+// heartbeat is how often the server says that a fetch still waits; two that are
+// missed make the fetch anew.
+const heartbeat = 5 * time.Second
 
 // delivery is one consuming route at work.
 type delivery struct {
@@ -47,7 +52,7 @@ func (d *delivery) open(ctx context.Context) error {
 		return err
 	}
 	// One at a time: what lies in the iterator's own buffer is not kept alive.
-	iter, err := consumer.Messages(jetstream.PullMaxMessages(1))
+	iter, err := consumer.Messages(jetstream.PullMaxMessages(1), jetstream.PullHeartbeat(heartbeat))
 	if err != nil {
 		return err
 	}
@@ -120,7 +125,7 @@ func acquire(ctx context.Context, c chan struct{}) bool {
 // anew.
 func (d *delivery) next(taking context.Context, s *server) (jetstream.Msg, bool) {
 	for try := 0; ; try++ {
-		msg, err := d.iter.Next(jetstream.NextContext(taking))
+		msg, err := d.look(taking)
 		if err == nil {
 			return msg, true
 		}
@@ -140,6 +145,22 @@ func (d *delivery) next(taking context.Context, s *server) (jetstream.Msg, bool)
 			d.bus.log.Warn("cannot bind to the durable, trying again", "subject", d.subject.All(), "err", err)
 		}
 	}
+}
+
+// look waits for a message with short looks first. The iterator sends for the
+// next message when it is asked, unless it is still busy sending for the last one;
+// a message that comes faster than that leaves it waiting for what nobody was
+// sent for, until half a minute later a heartbeat is missed. Asking again mends it.
+func (d *delivery) look(taking context.Context) (jetstream.Msg, error) {
+	for wait := time.Millisecond; wait < 10*time.Second; wait *= 4 {
+		ctx, cancel := context.WithTimeout(taking, wait)
+		msg, err := d.iter.Next(jetstream.NextContext(ctx))
+		cancel()
+		if taking.Err() != nil || !errors.Is(err, context.DeadlineExceeded) {
+			return msg, err
+		}
+	}
+	return d.iter.Next(jetstream.NextContext(taking))
 }
 
 // runLane handles the messages of a lane one after the other.
@@ -225,14 +246,14 @@ func (d *delivery) keepAlive(ctx context.Context) {
 }
 
 func (d *delivery) process(work context.Context, msg jetstream.Msg, err error, handle func(context.Context) error) {
-	began := time.Now()
+	began, n := time.Now(), d.bus.names.of(d.subject)
 	meta := metaOf(msg)
 	ctx := context.WithValue(work, metaKey{}, meta)
 	if !d.how.NoSpan {
 		var span trace.Span
-		ctx, span = d.bus.tracer.Start(ctx, "process "+d.subject.Template(),
+		ctx, span = d.bus.tracer.Start(ctx, n.process,
 			trace.WithNewRoot(), trace.WithSpanKind(trace.SpanKindConsumer), trace.WithLinks(linkTo(meta.Sender)...),
-			trace.WithAttributes(append(messaging(d.subject, "process", "process"),
+			trace.WithAttributes(append(slices.Clip(n.consumer),
 				attribute.Int("messaging.nats.delivery_count", meta.Delivered))...))
 		defer span.End()
 		defer func() { _ = failed(span, err) }()
@@ -247,7 +268,7 @@ func (d *delivery) process(work context.Context, msg jetstream.Msg, err error, h
 	if err == nil {
 		err = guarded(func() error { return handle(ctx) })
 	}
-	d.bus.observe(ctx, d.subject, began, err)
+	d.bus.observe(ctx, n, began, err)
 	d.mu.Lock()
 	delete(d.held, msg)
 	d.mu.Unlock()

@@ -2,6 +2,7 @@ package bus_test
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"io"
 	"log/slog"
@@ -126,7 +127,7 @@ func (c *cluster) start(t testing.TB) []*server.Server {
 	if len(c.servers) > 0 {
 		return c.servers
 	}
-	dir, err := os.MkdirTemp("", "bus") //nolint:usetesting // outlives this test
+	dir, err := os.MkdirTemp("", "bus") // outlives this test
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -238,7 +239,7 @@ func serve(t testing.TB, b *bus.Bus, drain time.Duration, routes ...bus.Route) *
 	go func() { s.done <- b.Serve(ctx, drain, func() { close(ready) }, routes...) }()
 	t.Cleanup(func() {
 		cancel()
-		wait(t, s.done, "the end of Serve")
+		_ = wait(t, s.done, "the end of Serve") // a test that expects an error asks for it
 	})
 	select {
 	case <-ready:
@@ -312,6 +313,9 @@ func messages(t testing.TB, js jetstream.JetStream, stream string) uint64 {
 	}
 	return st.CachedInfo().State.Msgs
 }
+
+// fresh makes a key of this run of a test: the cluster outlives it.
+func fresh(name string) string { return name + "-" + rand.Text() }
 
 func changed(agent string, seq int64) api.AgentChanged {
 	return api.AgentChanged{Agent: agent, Name: agent, State: api.StateRunning, Seq: seq}

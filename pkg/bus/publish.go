@@ -13,7 +13,6 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/trace"
 
 	"github.com/anima-run/anima/pkg/api"
 )
@@ -92,11 +91,13 @@ func (b *Bus) publish(ctx context.Context, s api.Subject, id string, msg *nats.M
 	}
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	ctx, span := b.tracer.Start(ctx, "publish "+s.Template(), trace.WithSpanKind(trace.SpanKindProducer),
-		trace.WithAttributes(messaging(s, "publish", "send")...))
+	n := b.names.of(s)
+	ctx, span := b.tracer.Start(ctx, n.publish, n.producer...)
 	defer span.End()
 	inject(ctx, msg.Header)
-	span.SetAttributes(attribute.String("messaging.message.id", id))
+	if span.IsRecording() {
+		span.SetAttributes(attribute.String("messaging.message.id", id))
+	}
 
 	for try := 0; ; try++ {
 		seq, again, err := b.publishOnce(ctx, s, id, msg, last, opts)
@@ -245,7 +246,11 @@ func (b *Bus) rawMessage(s api.Subject, data []byte) (*nats.Msg, error) {
 	if limit := b.maxData(); limit > 0 && len(data) > limit {
 		return nil, &api.Error{Code: api.Invalid, Message: fmt.Sprintf("%s of %d bytes is larger than NATS takes (%d)", s.Template(), len(data), limit)}
 	}
-	msg := nats.NewMsg(s.String())
+	subject := b.names.of(s).template
+	if s.Key != "" {
+		subject += "." + s.Key
+	}
+	msg := nats.NewMsg(subject)
 	msg.Data = data
 	return msg, nil
 }
@@ -273,7 +278,7 @@ func parseSubject(subject string) (api.Subject, error) {
 // bounded gives ctx a deadline if it has none.
 func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	if _, ok := ctx.Deadline(); ok {
-		return context.WithCancel(ctx)
+		return ctx, func() {}
 	}
 	return context.WithTimeout(ctx, callTimeout)
 }

@@ -129,7 +129,7 @@ func (b *Bus) Listen(ctx context.Context, subject string, ready func(), handle f
 	if err != nil {
 		return fmt.Errorf("listen %s: %w", subject, err)
 	}
-	defer func() { _ = sub.Unsubscribe() }() //nolint:errcheck // the connection is going anyway
+	defer func() { _ = sub.Unsubscribe() }() // the connection is going anyway
 	if err := b.nc.FlushWithContext(deadline(ctx)); err != nil {
 		return fmt.Errorf("listen %s: %w", subject, err)
 	}

@@ -10,7 +10,6 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
-	"go.opentelemetry.io/otel/trace"
 
 	"github.com/anima-run/anima/pkg/api"
 )
@@ -180,6 +179,7 @@ func endpoint[Req api.Message](slots chan struct{}, answer func(context.Context,
 	return func(s *server) error {
 		var zero Req
 		b, subject := s.bus, zero.Subject()
+		n := b.names.of(subject)
 		handle := func(r micro.Request) {
 			in := &nats.Msg{Subject: r.Subject(), Reply: r.Reply(), Data: r.Data(), Header: nats.Header(r.Headers())}
 			select {
@@ -191,8 +191,7 @@ func endpoint[Req api.Message](slots chan struct{}, answer func(context.Context,
 			begun := s.begin(func() {
 				defer func() { <-slots }()
 				began := time.Now()
-				ctx, span := b.tracer.Start(extract(s.work, in.Header), "process "+subject.Template(),
-					trace.WithSpanKind(trace.SpanKindServer), trace.WithAttributes(rpc(subject)...))
+				ctx, span := b.tracer.Start(extract(s.work, in.Header), n.process, n.server...)
 				defer span.End()
 				var req Req
 				var out *nats.Msg
@@ -200,15 +199,16 @@ func endpoint[Req api.Message](slots chan struct{}, answer func(context.Context,
 				if err == nil {
 					err = guarded(func() (err error) { out, err = answer(ctx, b, in, req); return err })
 				}
-				b.observe(ctx, subject, began, err)
+				b.observe(ctx, n, began, err)
 				if err != nil {
 					_ = failed(span, err)
-					b.logFailure(ctx, "request failed", subject.Template(), err)
+					b.logFailure(ctx, n.template, err)
 					out = errorMsg(in.Reply, err)
 				}
 				b.send(out)
 			})
 			if !begun {
+				<-slots
 				b.send(b.refusal(in.Reply))
 			}
 		}
@@ -246,14 +246,14 @@ func (b *Bus) send(m *nats.Msg) {
 
 // logFailure logs what an operator should see: our own faults as errors, what
 // callers did wrong only when asked for.
-func (b *Bus) logFailure(ctx context.Context, msg, subject string, err error) {
+func (b *Bus) logFailure(ctx context.Context, subject string, err error) {
 	switch api.CodeOf(err) {
 	case api.Internal:
-		b.log.ErrorContext(ctx, msg, "subject", subject, "err", err)
+		b.log.ErrorContext(ctx, "request failed", "subject", subject, "err", err)
 	case api.Unavailable:
-		b.log.WarnContext(ctx, msg, "subject", subject, "err", err)
+		b.log.WarnContext(ctx, "request failed", "subject", subject, "err", err)
 	default:
-		b.log.DebugContext(ctx, msg, "subject", subject, "err", err)
+		b.log.DebugContext(ctx, "request failed", "subject", subject, "err", err)
 	}
 }
 

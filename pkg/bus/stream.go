@@ -10,7 +10,6 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
-	"go.opentelemetry.io/otel/trace"
 
 	"github.com/anima-run/anima/pkg/api"
 )
@@ -146,8 +145,8 @@ func CallStream[Delta, Resp any](ctx context.Context, b *Bus, req api.Message, d
 	if err != nil {
 		return resp, err
 	}
-	ctx, span := b.tracer.Start(ctx, "call "+s.Template(), trace.WithSpanKind(trace.SpanKindClient),
-		trace.WithAttributes(rpc(s)...))
+	n := b.names.of(s)
+	ctx, span := b.tracer.Start(ctx, n.call, n.caller...)
 	defer span.End()
 	inject(ctx, msg.Header)
 	piece := func(data []byte) error {

@@ -123,13 +123,17 @@ func TestStreamIsCancelledByItsCaller(t *testing.T) {
 	if !errors.Is(err, errEnough) {
 		t.Errorf("got %v, want %v", err, errEnough)
 	}
-	wait(t, stopped, "the server to stop after its delta was refused")
+	if err := wait(t, stopped, "the server to stop after its delta was refused"); err == nil {
+		t.Error("send succeeded after a delta was refused")
+	}
 
 	ctx, cancel = context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 	_, err = ask(ctx, caller, "deadline", func(api.Delta) error { return nil })
 	wantCode(t, err, api.Unavailable, "")
-	wait(t, stopped, "the server to stop after the deadline")
+	if err := wait(t, stopped, "the server to stop after the deadline"); err == nil {
+		t.Error("send succeeded after the deadline")
+	}
 }
 
 // A caller that gave up before the server's first word still stops it.
@@ -159,7 +163,7 @@ func TestStreamIsCancelledByACallerItNeverHeardOf(t *testing.T) {
 	go func() { _, err := ask(ctx, caller, "x", nil); done <- err }()
 	wait(t, held, "the question")
 	cancel()
-	wait(t, done, "the cancelled call")
+	_ = wait(t, done, "the cancelled call")
 	if err := sub.Unsubscribe(); err != nil {
 		t.Fatal(err)
 	}
@@ -287,10 +291,7 @@ func TestStreamBusy(t *testing.T) {
 	call := func() { _, err := ask(testContext(t), b, "x", nil); done <- err }
 	go call()
 	wait(t, taken, "the first question")
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-	defer cancel()
-	_, err := ask(ctx, b, "y", nil)
-	wantCode(t, err, api.Unavailable, api.ReasonBusy)
+	wantBusy(t, func(ctx context.Context) error { _, err := ask(ctx, b, "y", nil); return err })
 	go call()
 	close(release)
 	for range 2 {

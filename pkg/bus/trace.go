@@ -48,6 +48,9 @@ func inject(ctx context.Context, h nats.Header) {
 
 // extract returns ctx with the sender's span as its remote parent.
 func extract(ctx context.Context, h nats.Header) context.Context {
+	if len(h) == 0 {
+		return ctx
+	}
 	return propagation.TraceContext{}.Extract(ctx, carrier(h))
 }
 
@@ -63,22 +66,6 @@ func TraceParent(ctx context.Context) string {
 // remote parent.
 func WithTraceParent(ctx context.Context, traceparent string) context.Context {
 	return extract(ctx, nats.Header{"traceparent": {traceparent}})
-}
-
-func messaging(s api.Subject, name, kind string) []attribute.KeyValue {
-	return []attribute.KeyValue{
-		attribute.String("messaging.system", "nats"),
-		attribute.String("messaging.operation.name", name),
-		attribute.String("messaging.operation.type", kind),
-		attribute.String("messaging.destination.template", s.Template()),
-	}
-}
-
-func rpc(s api.Subject) []attribute.KeyValue {
-	return []attribute.KeyValue{
-		attribute.String("rpc.system.name", "nats"),
-		attribute.String("rpc.method", s.Template()),
-	}
 }
 
 // failed marks the span and returns err.
@@ -120,11 +107,14 @@ func newInstruments(p metric.MeterProvider) (instruments, error) {
 	return t, nil
 }
 
-func (b *Bus) observe(ctx context.Context, s api.Subject, began time.Time, err error) {
+func (b *Bus) observe(ctx context.Context, n *names, began time.Time, err error) {
 	outcome := "ok"
 	if err != nil {
 		outcome = string(api.CodeOf(err))
 	}
-	b.tel.duration.Record(ctx, time.Since(began).Seconds(), metric.WithAttributes(
-		attribute.String("messaging.destination.template", s.Template()), attribute.String("outcome", outcome)))
+	option, known := n.outcomes[outcome]
+	if !known {
+		option = n.outcomes[string(api.Internal)]
+	}
+	b.tel.duration.Record(ctx, time.Since(began).Seconds(), option)
 }

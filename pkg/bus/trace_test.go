@@ -137,43 +137,43 @@ func TestTraceHeaderIsTheStandards(t *testing.T) {
 func TestServeLeavesNothingBehind(t *testing.T) {
 	s := startServer(t)
 	nc := connect(t, s)
-	js, err := bus.New(nc, bus.Options{Service: "loop"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := js.Ensure(testContext(t)); err != nil {
-		t.Fatal(err)
-	}
-	before := goleak.IgnoreCurrent()
-	b, err := bus.New(nc, bus.Options{Service: "loop"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	err = b.Serve(ctx, patience, func() {
-		for n := range int64(10) {
-			publish(t, b, changed("lucky", n))
-			if _, err := getAgent(ctx, b, "x"); err != nil {
-				t.Error(err)
-			}
-			if _, err := ask(ctx, b, "x", func(api.Delta) error { return nil }); err != nil {
-				t.Error(err)
-			}
+	serveOnce := func() {
+		b, err := bus.New(nc, bus.Options{Service: "loop"})
+		if err != nil {
+			t.Fatal(err)
 		}
-		cancel()
-	},
-		bus.On(func(context.Context, api.AgentChanged) error { return nil }),
-		bus.On(func(context.Context, api.Run) error { return nil }, bus.Consuming{Workers: 4, InOrder: true}),
-		bus.Reply(func(context.Context, api.GetAgent) (api.Agent, error) { return api.Agent{}, nil }),
-		bus.Stream(func(_ context.Context, _ api.Complete, send func(api.Delta) error) (api.Completion, error) {
-			return api.Completion{}, send(api.Delta{Content: "x"})
-		}),
-		bus.Go(func(ctx context.Context) error { <-ctx.Done(); return nil }),
-	)
-	if err != nil {
-		t.Fatal(err)
+		if err := b.Ensure(testContext(t)); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		err = b.Serve(ctx, patience, func() {
+			for n := range int64(10) {
+				publish(t, b, changed("lucky", n))
+				if _, err := getAgent(ctx, b, "x"); err != nil {
+					t.Error(err)
+				}
+				if _, err := ask(ctx, b, "x", func(api.Delta) error { return nil }); err != nil {
+					t.Error(err)
+				}
+			}
+			cancel()
+		},
+			bus.On(func(context.Context, api.AgentChanged) error { return nil }),
+			bus.On(func(context.Context, api.Run) error { return nil }, bus.Consuming{Workers: 4, InOrder: true}),
+			bus.Reply(func(context.Context, api.GetAgent) (api.Agent, error) { return api.Agent{}, nil }),
+			bus.Stream(func(_ context.Context, _ api.Complete, send func(api.Delta) error) (api.Completion, error) {
+				return api.Completion{}, send(api.Delta{Content: "x"})
+			}),
+			bus.Go(func(ctx context.Context) error { <-ctx.Done(); return nil }),
+		)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.Close()
 	}
-	b.Close()
+	serveOnce() // the server makes the durables and keeps goroutines for them
+	before := goleak.IgnoreCurrent()
+	serveOnce()
 	goleak.VerifyNone(t, before)
 	if n := nc.NumSubscriptions(); n > 1 { // the one that answers come to
 		t.Errorf("%d subscriptions are left", n)

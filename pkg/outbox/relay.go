@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
@@ -87,16 +88,16 @@ type row struct {
 // relay publishes all there is. A subject whose message is refused keeps the rest
 // of its messages, which must not overtake it, and holds up no other subject.
 func (r *Relay) relay(ctx context.Context) error {
-	blocked := map[string]bool{}
+	var blocked []string
 	var refused error
-	for after := int64(0); ; {
-		rows, err := r.read(ctx, after)
+	for {
+		rows, err := r.read(ctx, blocked)
 		if err != nil || len(rows) == 0 {
 			return errors.Join(refused, err)
 		}
 		var done []int64
 		for _, v := range rows {
-			if blocked[v.subject] {
+			if slices.Contains(blocked, v.subject) {
 				continue
 			}
 			err = r.bus.PublishStored(ctx, v.id, v.subject, []byte(v.payload), v.traceparent)
@@ -108,22 +109,29 @@ func (r *Relay) relay(ctx context.Context) error {
 			if api.ReasonOf(err) != api.ReasonLimit && api.CodeOf(err) != api.Invalid {
 				break // nobody takes anything now
 			}
-			blocked[v.subject], refused, err = true, errors.Join(refused, err), nil
+			blocked, refused, err = append(blocked, v.subject), errors.Join(refused, err), nil
 		}
 		if err = errors.Join(err, r.remove(ctx, done)); err != nil {
 			return errors.Join(refused, err)
 		}
-		after = rows[len(rows)-1].seq
 	}
 }
 
-func (r *Relay) read(ctx context.Context, after int64) ([]row, error) {
+// read returns the first rows that are not blocked. It starts at the first row
+// each time: one with a lower number than those read before may be committed
+// only now, and must not be overtaken by the next of its subject.
+func (r *Relay) read(ctx context.Context, blocked []string) ([]row, error) {
 	ctx, cancel := context.WithTimeout(ctx, sqlTimeout)
 	defer cancel()
+	query, args := `select seq, id, subject, payload, traceparent from outbox `, []any{page}
+	for i, subject := range blocked {
+		query += [...]string{"where", "and"}[min(i, 1)] + fmt.Sprintf(" subject <> $%d ", i+2)
+		args = append(args, subject)
+	}
 	return sqldb.All(ctx, r.db, func(s sqldb.Scanner) (v row, err error) {
 		err = s.Scan(&v.seq, &v.id, &v.subject, &v.payload, &v.traceparent)
 		return v, err
-	}, `select seq, id, subject, payload, traceparent from outbox where seq > $1 order by seq limit $2`, after, page)
+	}, query+`order by seq limit $1`, args...)
 }
 
 // remove deletes what the stream has. Dying before it publishes again.
@@ -135,7 +143,7 @@ func (r *Relay) remove(ctx context.Context, done []int64) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sqlTimeout)
 	defer cancel()
 	return sqldb.InTx(ctx, r.db, func(tx *sqldb.Tx) error {
-		// One by one: a row with a lower number may be committed only now.
+		// One by one: a row in between may be committed only now.
 		for _, seq := range done {
 			if _, err := tx.ExecContext(ctx, `delete from outbox where seq = $1`, seq); err != nil {
 				return err

@@ -19,9 +19,9 @@ import (
 // random one. The caller ends the span.
 func StartRoot(ctx context.Context, tracer trace.Tracer, name string, traceID trace.TraceID, spanID trace.SpanID, opts ...trace.SpanStartOption) (context.Context, trace.Span) {
 	opts = append(opts[:len(opts):len(opts)], trace.WithNewRoot())
-	_, span := tracer.Start(context.WithValue(ctx, forcedKey{}, forced{traceID, spanID}), name, opts...)
+	_, span := tracer.Start(context.WithValue(ctx, forcedKey{}, forced{traceID, spanID}), name, opts...) //nolint:spancheck // the caller ends it
 	// The context of Start would force the same ids on every root below it.
-	return trace.ContextWithSpan(ctx, span), span
+	return trace.ContextWithSpan(ctx, span), span //nolint:spancheck // the caller ends it
 }
 
 // DeriveIDs makes ids of a trace and its root span from what names the work,

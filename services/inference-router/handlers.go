@@ -309,7 +309,7 @@ func (h *handlers) settleLeftovers(ctx context.Context) error {
 }
 
 func (h *handlers) settleOnce(ctx context.Context) error {
-	holds, err := bus.Call[api.Holds](ctx, h.bus, api.ListHolds{Limit: 1000})
+	holds, err := bus.Call[api.Holds](ctx, h.bus, api.ListHolds{Limit: 250})
 	if err != nil {
 		return err
 	}

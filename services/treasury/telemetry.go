@@ -43,10 +43,8 @@ func newInstruments(p metric.MeterProvider) (*instruments, error) {
 	return &t, nil
 }
 
-// committed counts what a group did. It is called outside of any one request,
-// hence without a context of one.
-func (t *instruments) committed(c ledger.Changes, operations int) {
-	ctx := context.Background()
+// committed counts what a group did; ctx belongs to none of its requests.
+func (t *instruments) committed(ctx context.Context, c ledger.Changes, operations int) {
 	t.group.Record(ctx, int64(operations))
 	for i := range c.Transactions {
 		t.transactions.Add(ctx, 1, metric.WithAttributes(attribute.String("kind", string(c.Transactions[i].Kind))))

@@ -60,8 +60,8 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		return err
 	}
 	relay := outbox.NewRelay(db, env.Bus, env.Log)
-	book := ledger.New(store, ledger.Options{Now: env.Now, Committed: func(c ledger.Changes, operations int) {
-		tel.committed(c, operations)
+	book := ledger.New(store, ledger.Options{Now: env.Now, Committed: func(ctx context.Context, c ledger.Changes, operations int) {
+		tel.committed(ctx, c, operations)
 		if len(c.Transactions) > 0 {
 			relay.Kick()
 		}

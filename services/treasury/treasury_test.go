@@ -56,10 +56,11 @@ func refused(t *testing.T, b *bus.Bus, req api.Message, code api.Code, reason st
 	}
 }
 
-func fund(t *testing.T, b *bus.Bus, agent string, amount api.Micros) api.Account {
+// fund gives lucky an account with money in it.
+func fund(t *testing.T, b *bus.Bus, amount api.Micros) api.Account {
 	t.Helper()
-	a := ask[api.Account](t, b, api.OpenAccount{Agent: agent})
-	ask[api.Posted](t, b, api.Deposit{ID: "fund-" + agent, Agent: agent, Amount: amount, Source: "faucet"})
+	a := ask[api.Account](t, b, api.OpenAccount{Agent: "lucky"})
+	ask[api.Posted](t, b, api.Deposit{ID: "fund-lucky", Agent: "lucky", Amount: amount, Source: "faucet"})
 	return a
 }
 
@@ -69,7 +70,7 @@ func TestPaysForAThought(t *testing.T) {
 	t.Parallel()
 	w := start(t, apptest.Options{})
 	posted, tiers := apptest.Watch[api.Posted](t, w.Bus), apptest.Watch[api.TierChanged](t, w.Bus)
-	a := fund(t, w.Bus, "lucky", 600*api.Cent)
+	a := fund(t, w.Bus, 600*api.Cent)
 
 	const traceID = "0af7651916cd43dd8448eb211c80319c"
 	ctx := bus.WithTraceParent(t.Context(), "00-"+traceID+"-b7ad6b7169203331-01")
@@ -120,7 +121,7 @@ func TestPaysForAThought(t *testing.T) {
 func TestRefuses(t *testing.T) {
 	t.Parallel()
 	b := start(t, apptest.Options{}).Bus
-	fund(t, b, "lucky", 100)
+	fund(t, b, 100)
 	ask[api.Account](t, b, api.OpenAccount{Agent: "bob"})
 	refused(t, b, api.OpenAccount{Agent: "no good"}, api.Invalid, "")
 	refused(t, b, api.GetBalance{Agent: "nobody"}, api.NotFound, "")
@@ -144,7 +145,7 @@ func TestFaucetIsOffByDefault(t *testing.T) {
 func TestTransfers(t *testing.T) {
 	t.Parallel()
 	b := start(t, apptest.Options{}).Bus
-	fund(t, b, "lucky", 100)
+	fund(t, b, 100)
 	ask[api.Account](t, b, api.OpenAccount{Agent: "bob"})
 	first := ask[api.Posted](t, b, api.Transfer{ID: "t1", From: "lucky", To: "bob", Amount: 30, Memo: "thanks"})
 	again := ask[api.Posted](t, b, api.Transfer{ID: "t1", From: "lucky", To: "bob", Amount: 30, Memo: "thanks"})
@@ -165,7 +166,7 @@ func TestHoldExpires(t *testing.T) {
 	t.Parallel()
 	w := start(t, apptest.Options{})
 	posted := apptest.Watch[api.Posted](t, w.Bus)
-	fund(t, w.Bus, "lucky", 100)
+	fund(t, w.Bus, 100)
 	ask[api.HoldState](t, w.Bus, api.Hold{ID: "h1", Agent: "lucky", Amount: 40, ExpiresAt: time.Now().Add(300 * time.Millisecond).UnixMicro()})
 	expired := apptest.Next(t, posted, func(p api.Posted) bool { return p.Kind == "expire" })
 	if expired.ID != "h1/release" {
@@ -198,7 +199,7 @@ func TestSigns(t *testing.T) {
 func TestKeepsEverythingOverRestart(t *testing.T) {
 	t.Parallel()
 	first := start(t, apptest.Options{})
-	a := fund(t, first.Bus, "lucky", 100)
+	a := fund(t, first.Bus, 100)
 	ask[api.HoldState](t, first.Bus, api.Hold{ID: "h1", Agent: "lucky", Amount: 40, ExpiresAt: later()})
 	head := ask[api.LedgerReport](t, first.Bus, api.VerifyLedger{}).Head
 	first.Stop()
@@ -246,7 +247,7 @@ func TestReplicas(t *testing.T) {
 		}
 	}
 	const amount, funds = 7, 100
-	fund(t, b, "lucky", funds)
+	fund(t, b, funds)
 	var granted atomic.Int64
 	for c := range 16 {
 		wg.Go(func() {
@@ -273,7 +274,7 @@ func TestReplicas(t *testing.T) {
 func TestBalanceOverHTTP(t *testing.T) {
 	t.Parallel()
 	w := start(t, apptest.Options{})
-	a := fund(t, w.Bus, "lucky", 129_999)
+	a := fund(t, w.Bus, 129_999)
 	get := func(query, token string) (int, map[string]any) {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)

@@ -2,7 +2,9 @@
 # usage: warden BIN DIR   BIN: folder of initdb and pg_ctl; DIR: an empty folder
 bin=$1 dir=$2
 stop() {
-  "$bin/pg_ctl" -D "$dir/data" -m immediate -w stop >/dev/null 2>&1
+  # A client that has connected and says nothing can delay the end for a minute.
+  "$bin/pg_ctl" -D "$dir/data" -m immediate -w -t 5 stop >/dev/null 2>&1 ||
+    kill -9 "$(head -n 1 "$dir/data/postmaster.pid" 2>/dev/null)" 2>/dev/null
   rm -rf "$dir"
 }
 trap stop EXIT

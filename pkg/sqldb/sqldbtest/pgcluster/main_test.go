@@ -4,12 +4,9 @@ import (
 	"bufio"
 	"context"
 	"errors"
-	"io"
-	"net"
 	"net/url"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"syscall"
 	"testing"
 	"time"
@@ -92,32 +89,31 @@ func TestNothingStaysBehind(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := db.Close(); err != nil {
-				t.Error(err)
-			}
-			dir := u.Query().Get("host")
-			server, err := (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(dir, ".s.PGSQL.5432"))
-			if err != nil {
+			gone := make(chan error, 1)
+			go func() {
+				_, err := db.ExecContext(ctx, "select pg_sleep(600)") // until the server hangs up
+				gone <- errors.Join(err, db.Close())
+			}()
+
+			if sig == 0 {
+				if err := in.Close(); err != nil { // ends cat
+					t.Error(err)
+				}
+			} else if err := cmd.Process.Signal(sig); err != nil {
 				t.Fatal(err)
 			}
-
+			if err := <-gone; !errors.Is(err, sqldb.ErrUnavailable) {
+				t.Errorf("got %v, want ErrUnavailable", err)
+			}
 			if sig != 0 {
-				if err := cmd.Process.Signal(sig); err != nil {
-					t.Fatal(err)
+				if err := in.Close(); err != nil { // ends a cat that was left alone
+					t.Error(err)
 				}
-			}
-			if err := in.Close(); err != nil { // ends cat
-				t.Error(err)
-			}
-			if _, err := io.Copy(io.Discard, server); err != nil { // until the server hangs up
-				t.Log("server hung up:", err)
-			}
-			if err := server.Close(); err != nil {
-				t.Error(err)
 			}
 			if err := cmd.Wait(); (err == nil) != (sig == 0) {
 				t.Errorf("got %v", err)
 			}
+			dir := u.Query().Get("host")
 			tick := time.NewTicker(10 * time.Millisecond)
 			defer tick.Stop()
 			for {

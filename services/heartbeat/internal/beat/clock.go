@@ -105,7 +105,7 @@ func (c *Clock) round(ctx context.Context) (time.Duration, error) {
 			c.Note(ctx, f)
 		}
 	}
-	if failed != nil || len(due) == batch {
+	if failed != nil {
 		return 0, failed
 	}
 	next, err := c.Timeline.Next(ctx)

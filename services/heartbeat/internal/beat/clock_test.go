@@ -82,10 +82,10 @@ func (b *bench) schedule(t *testing.T, beats ...beat.Beat) {
 	}
 }
 
-func (b *bench) alarm(t *testing.T, id string, in time.Duration) {
+func (b *bench) alarm(t *testing.T, in time.Duration) {
 	t.Helper()
 	now := time.Now()
-	if _, err := b.store.SetAlarm(t.Context(), beat.Alarm{ID: id, Agent: "a", At: now.Add(in), Set: now}); err != nil {
+	if _, err := b.store.SetAlarm(t.Context(), beat.Alarm{ID: "t1", Agent: "a", At: now.Add(in), Set: now}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -123,13 +123,13 @@ func TestClockIsKicked(t *testing.T) {
 	timed(t, func(t *testing.T, b *bench) {
 		defer b.run(t)()
 		pass(t, time.Second)
-		b.alarm(t, "t1", 1500*time.Millisecond)
+		b.alarm(t, 1500*time.Millisecond)
 		b.clock.Kick()
 		pass(t, 1499*time.Millisecond)
 		b.want(t)
 		pass(t, time.Millisecond)
 		b.want(t, "alarm after 2.5s")
-		b.alarm(t, "t1", time.Second) // the same again
+		b.alarm(t, time.Second) // the same again
 		b.clock.Kick()
 		pass(t, time.Hour)
 		b.want(t, "alarm after 2.5s")
@@ -140,7 +140,7 @@ func TestClockHealsALostKick(t *testing.T) {
 	timed(t, func(t *testing.T, b *bench) {
 		defer b.run(t)()
 		pass(t, time.Second)
-		b.alarm(t, "t1", time.Second)
+		b.alarm(t, time.Second)
 		pass(t, beat.Safety)
 		b.want(t, "alarm after "+beat.Safety.String())
 	})
@@ -191,7 +191,7 @@ func TestClockTriesAgain(t *testing.T) {
 
 func TestClockDropsAStaleAlarm(t *testing.T) {
 	timed(t, func(t *testing.T, b *bench) {
-		b.alarm(t, "t1", time.Minute)
+		b.alarm(t, time.Minute)
 		defer b.run(t)()
 		pass(t, time.Second)
 		woken := beat.Agent{ID: "a", State: api.StateWaking, Seq: 2, Changed: time.Now()}

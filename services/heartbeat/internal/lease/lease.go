@@ -88,17 +88,21 @@ func (l Lease) await(ctx context.Context) {
 func (l Lease) hold(ctx context.Context, rev uint64, renewed time.Time, work func(context.Context) error) {
 	workCtx, stop := context.WithCancel(ctx)
 	defer stop()
-	done := make(chan error, 1)
-	go func() { done <- work(workCtx) }()
+	var failed error
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		failed = work(workCtx)
+	}()
 
 	tick := time.NewTicker(l.TTL / 3)
 	defer tick.Stop()
 	for {
 		select {
-		case err := <-done:
+		case <-done:
 			l.release(ctx, rev)
 			if ctx.Err() == nil {
-				l.Log.WarnContext(ctx, "work ended early, beginning again", "task", l.Task, "err", err)
+				l.Log.WarnContext(ctx, "work ended early, beginning again", "task", l.Task, "err", failed)
 				pause(ctx, time.Second)
 			}
 			return

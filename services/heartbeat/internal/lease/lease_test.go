@@ -19,6 +19,7 @@ type replica struct {
 	began, ended chan struct{} // its work, each time
 	kill         func()        // cuts its connection
 	stop         func()        // ends it as a signal would, and waits
+	leases       *bus.Bucket[api.Lease]
 }
 
 func start(t *testing.T, server *embednats.Server, owner string, work func(context.Context) error) *replica {
@@ -36,7 +37,7 @@ func start(t *testing.T, server *embednats.Server, owner string, work func(conte
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &replica{began: make(chan struct{}, 100), ended: make(chan struct{}, 100), kill: nc.Close}
+	r := &replica{began: make(chan struct{}, 100), ended: make(chan struct{}, 100), kill: nc.Close, leases: leases}
 	l := lease.Lease{Bucket: leases, Task: "test", Owner: owner, TTL: bus.MinTTL, Now: time.Now, Log: apptest.Log(t)}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan struct{})
@@ -75,6 +76,16 @@ func TestOneAtATimeAndHandOver(t *testing.T) {
 	one.stop()
 	<-two.began
 	two.stop()
+}
+
+func TestGivenBackAtTheEnd(t *testing.T) {
+	t.Parallel()
+	one := start(t, apptest.Server(t), "one", toTheEnd)
+	<-one.began
+	one.stop()
+	if e, err := one.leases.Get(t.Context(), api.LeaseKey("test")); api.CodeOf(err) != api.NotFound {
+		t.Errorf("after the end: got %+v, %v, want not found", e, err)
+	}
 }
 
 func TestKilledHolderIsReplaced(t *testing.T) {

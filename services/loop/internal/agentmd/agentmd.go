@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Bounds of a definition. The brief for operators is docs, the check is Parse.
+// Bounds of a definition, which Parse checks.
 const (
 	// MaxFile is the longest AGENT.md in bytes.
 	MaxFile = 64 << 10
@@ -29,36 +29,36 @@ const (
 
 // Definition is a valid AGENT.md with every default filled in.
 type Definition struct {
-	Name        string // 1 to 64 of A-Z, a-z, 0-9 and -
-	Description string // at most MaxDescription characters; may be empty
-	Version     string // the creator's own; may be empty
-	Model       string // empty: the router chooses
-	Creator     string // 0x and 40 hex digits as written, or empty
-	Tools       []string
-	Schedule    []Schedule
-	Limits      Limits
-	Sandbox     Sandbox
-	Body        string // the genesis prompt; at most MaxBody characters
+	Name        string     `json:"name"`        // 1 to 64 of A-Z, a-z, 0-9 and -
+	Description string     `json:"description"` // at most MaxDescription characters; may be empty
+	Version     string     `json:"version"`     // the creator's own; may be empty
+	Model       string     `json:"model"`       // empty: the router chooses
+	Creator     string     `json:"creator"`     // 0x and 40 hex digits as written, or empty
+	Tools       []string   `json:"tools"`
+	Schedule    []Schedule `json:"schedule"`
+	Limits      Limits     `json:"limits"`
+	Sandbox     Sandbox    `json:"sandbox"`
+	Body        string     `json:"body"` // the genesis prompt; at most MaxBody characters
 }
 
 // Schedule is a time at which the agent is woken.
 type Schedule struct {
-	Name   string // unique in the definition; same alphabet as an agent's name
-	Cron   string // five fields in UTC, one space between them
-	Reason string // told to the agent when it wakes; may be empty
+	Name   string `json:"name"`   // unique in the definition; same alphabet as an agent's name
+	Cron   string `json:"cron"`   // five fields in UTC, one space between them
+	Reason string `json:"reason"` // told to the agent when it wakes; may be empty
 }
 
 // Limits bound one run of the agent.
 type Limits struct {
-	MaxTurns     int           // 1 to 100
-	MaxToolCalls int           // per turn, 1 to 10
-	Timeout      time.Duration // of a run, 1 s to 1 h, whole seconds
+	MaxTurns     int           `json:"maxTurns"`     // 1 to 100
+	MaxToolCalls int           `json:"maxToolCalls"` // per turn, 1 to 10
+	Timeout      time.Duration `json:"timeout"`      // of a run, 1 s to 1 h, whole seconds
 }
 
 // Sandbox says how the agent's commands are held.
 type Sandbox struct {
-	Network bool          // whether a command may use the network
-	Timeout time.Duration // of one command, 1 s to 10 min, whole seconds
+	Network bool          `json:"network"` // whether a command may use the network
+	Timeout time.Duration `json:"timeout"` // of one command, 1 s to 10 min, whole seconds
 }
 
 // DefaultLimits returns the limits of a file that names none.

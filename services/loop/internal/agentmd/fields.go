@@ -214,9 +214,9 @@ func (p *parser) schedule(path string, n *yaml.Node) {
 func (p *parser) limits(path string, n *yaml.Node) {
 	to := &p.def.Limits
 	p.mapping(path, n, []field{
-		{"max_turns", false, p.number(1, 100, func(v int) { to.MaxTurns = v })},
-		{"max_tool_calls", false, p.number(1, 10, func(v int) { to.MaxToolCalls = v })},
-		{"timeout_seconds", false, p.number(1, 3600, func(v int) { to.Timeout = time.Duration(v) * time.Second })},
+		{"max_turns", false, p.number(100, func(v int) { to.MaxTurns = v })},
+		{"max_tool_calls", false, p.number(10, func(v int) { to.MaxToolCalls = v })},
+		{"timeout_seconds", false, p.number(3600, func(v int) { to.Timeout = time.Duration(v) * time.Second })},
 	})
 }
 
@@ -231,19 +231,19 @@ func (p *parser) sandbox(path string, n *yaml.Node) {
 			}
 			to.Network = v
 		}},
-		{"timeout_seconds", false, p.number(1, 600, func(v int) { to.Timeout = time.Duration(v) * time.Second })},
+		{"timeout_seconds", false, p.number(600, func(v int) { to.Timeout = time.Duration(v) * time.Second })},
 	})
 }
 
-// number reads a whole number from low to high.
-func (p *parser) number(low, high int, set func(int)) func(string, *yaml.Node) {
+// number reads a whole number from 1 to high.
+func (p *parser) number(high int, set func(int)) func(string, *yaml.Node) {
 	return func(path string, n *yaml.Node) {
 		v, err := strconv.Atoi(n.Value)
 		switch {
 		case n.Kind != yaml.ScalarNode || n.ShortTag() != "!!int" || err != nil:
-			p.fault(n.Line, "%s must be a whole number from %d to %d, got %s", path, low, high, describe(n))
-		case v < low || v > high:
-			p.fault(n.Line, "%s must be from %d to %d, got %d", path, low, high, v)
+			p.fault(n.Line, "%s must be a whole number from 1 to %d, got %s", path, high, describe(n))
+		case v < 1 || v > high:
+			p.fault(n.Line, "%s must be from 1 to %d, got %d", path, high, v)
 		default:
 			set(v)
 		}
@@ -259,6 +259,7 @@ func describe(n *yaml.Node) string {
 		return "a list"
 	case yaml.AliasNode:
 		return "an alias (*" + clip(n.Value) + "); write the value out"
+	default:
 	}
 	value := " " + clip(n.Value)
 	switch n.ShortTag() {

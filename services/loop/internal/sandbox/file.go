@@ -38,12 +38,12 @@ func ReadFile(root, path string, limit int64) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer dir.Close() //nolint:errcheck // Only read from.
+	defer dir.Close() // Only read from.
 	f, err := dir.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, explain(path, err)
 	}
-	defer f.Close() //nolint:errcheck // Only read from.
+	defer f.Close() // Only read from.
 	info, err := f.Stat()
 	if err != nil {
 		return nil, explain(path, err)
@@ -79,7 +79,7 @@ func WriteFile(root, path string, data []byte) error {
 	if err != nil {
 		return err
 	}
-	defer dir.Close() //nolint:errcheck // What it holds is synced.
+	defer dir.Close() // What it holds is synced.
 	mode := fs.FileMode(0o644)
 	switch info, err := dir.Lstat(name); {
 	case err == nil && info.IsDir():

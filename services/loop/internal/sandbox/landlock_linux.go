@@ -92,7 +92,7 @@ func (o order) landlock() error {
 		return fmt.Errorf("create rules: %w", errno)
 	}
 	rules := int(fd)
-	defer unix.Close(rules) //nolint:errcheck // Restricting is done by then.
+	defer unix.Close(rules) // Restricting is done by then.
 
 	allow := func(access uint64, paths ...string) error {
 		for _, path := range paths {
@@ -125,7 +125,7 @@ func allowBeneath(rules int, path string, access uint64) error {
 	if err != nil {
 		return err
 	}
-	defer unix.Close(fd) //nolint:errcheck // The rule keeps its own reference.
+	defer unix.Close(fd) // The rule keeps its own reference.
 	var stat unix.Stat_t
 	if err := unix.Fstat(fd, &stat); err != nil {
 		return err

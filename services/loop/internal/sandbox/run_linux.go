@@ -154,12 +154,12 @@ func attempt(ctx context.Context, spec Spec, held Capabilities, spaces uintptr) 
 	if err != nil {
 		return Result{}, report{}, err
 	}
-	defer orderW.Close() //nolint:errcheck // Closing it is the signal; it cannot fail to arrive.
+	defer orderW.Close() // Closing it is the signal; it cannot fail to arrive.
 	reportR, reportW, err := os.Pipe()
 	if err != nil {
 		return Result{}, report{}, errors.Join(err, orderR.Close())
 	}
-	defer reportR.Close() //nolint:errcheck // It was read to its end.
+	defer reportR.Close() // It was read to its end.
 
 	cmd := again(ctx, "supervise", spaces)
 	cmd.Stdout, cmd.Stderr = stdout, stderr
@@ -223,7 +223,7 @@ func makeScratch(dir string) error {
 	if err != nil {
 		return err
 	}
-	defer root.Close() //nolint:errcheck // Only read from.
+	defer root.Close() // Only read from.
 	if err := root.Mkdir(scratch, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
 	}

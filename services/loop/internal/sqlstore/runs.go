@@ -57,6 +57,14 @@ func (s *Store) Started(ctx context.Context, cmd api.Run, at int64) (*api.AgentC
 		if err := tx.QueryRowContext(ctx, `select state, state_was, state_by from agents where id = $1`+s.db.ForUpdate(), cmd.Agent).Scan(&was, &before, &by); err != nil {
 			return err
 		}
+		// Asked under the agent's lock, which whoever ends a run holds too.
+		var over int
+		if err := tx.QueryRowContext(ctx, `select count(*) from runs where id = $1 and ending is not null`, cmd.Run).Scan(&over); err != nil {
+			return err
+		}
+		if over > 0 {
+			return api.Errorf(api.Conflict, "run %s is over", cmd.Run)
+		}
 		if was == api.StateDead {
 			return &api.Error{Code: api.Denied, Message: "the agent is dead", Next: "fund it: anima agent fund " + cmd.Agent + " 5"}
 		}
@@ -103,13 +111,15 @@ func (s *Store) Persist(ctx context.Context, rec *turn.Record, input turn.Input,
 // stored, if both see one.
 func (s *Store) persisted(ctx context.Context, tx *sqldb.Tx, rec *turn.Record, end *turn.End) error {
 	var ending sql.NullString
-	if err := tx.QueryRowContext(ctx, `select ending from runs where id = $1`, rec.Turn.Run).Scan(&ending); err != nil {
+	err := tx.QueryRowContext(ctx, `select r.ending from turns t join runs r on r.id = t.run where t.id = $1`, rec.Turn.ID).Scan(&ending)
+	switch {
+	case errors.Is(err, sqldb.ErrNotFound): // another run took the place in the session
+		return otherwise(rec)
+	case err != nil:
 		return err
-	}
-	if !ending.Valid && end == nil {
+	case !ending.Valid && end == nil:
 		return nil
-	}
-	if !ending.Valid || end == nil {
+	case !ending.Valid || end == nil:
 		return otherwise(rec)
 	}
 	var stored turn.End
@@ -154,7 +164,7 @@ func (s *Store) persistTurn(ctx context.Context, tx *sqldb.Tx, rec *turn.Record)
 	res, err := tx.ExecContext(ctx, `insert into turns (id, run, number, session, agent, position, state, input, input_source, input_address,
 			thinking, model, provider, finish, input_tokens, output_tokens, cost, trace, started_at, ended_at)
 		select $1, $2, $3, $4, $5, (select turns + 1 from sessions where id = $4), $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19
-		on conflict (id) do nothing`,
+		on conflict do nothing`, // on any of three unique keys: on Postgres each may be the first to see another writer
 		t.ID, t.Run, t.Number, t.Session, t.Agent, t.State, text(t.Input), t.By.Kind, t.By.Address, text(t.Thinking), t.Model, t.Provider, t.Finish,
 		t.InputTokens, t.OutputTokens, int64(t.Cost), t.Trace, t.StartedAt, t.EndedAt)
 	if err != nil {

@@ -150,7 +150,7 @@ func (e *Engine) execute(ctx context.Context, s *state, ev Events, id string, sp
 			return nil, err
 		}
 	}
-	return e.persist(ctx, s, ev, id)
+	return e.persist(ctx, s, ev)
 }
 
 // begin takes the run up: it reads where the journal stands and writes itself
@@ -288,7 +288,7 @@ func (e *Engine) offered(a Agent) []api.Tool {
 }
 
 // persist writes the turn and, when it was the last, the run's end.
-func (e *Engine) persist(ctx context.Context, s *state, ev Events, id string) (*End, error) {
+func (e *Engine) persist(ctx context.Context, s *state, ev Events) (*End, error) {
 	now := e.Now().UnixMicro()
 	rec := s.record(s.agent.MaxCalls, api.StateRunning, now)
 	end := e.ended(s, now)
@@ -341,7 +341,7 @@ func (e *Engine) giveUp(ctx context.Context, s *state, ev Events, err error) (*E
 	now := e.Now().UnixMicro()
 	// Under the fence, so that an owner of the past cannot end what another goes on with.
 	if ferr := e.append(ctx, s, Step{Begin: &Begin{At: now, Attempt: max(1, s.attempts)}}); ferr != nil {
-		return nil, fmt.Errorf("give up because of %q: %w", err, retryable(ferr))
+		return nil, fmt.Errorf("give up because of %q: %w", err.Error(), retryable(ferr))
 	}
 	w := api.Wire(err)
 	end := &End{
@@ -368,7 +368,7 @@ func (e *Engine) giveUp(ctx context.Context, s *state, ev Events, err error) (*E
 		perr = e.Store.Persist(ctx, &rec, s.input, end)
 	}
 	if perr != nil {
-		return nil, fmt.Errorf("give up because of %q: %w", err, retryable(perr))
+		return nil, fmt.Errorf("give up because of %q: %w", err.Error(), retryable(perr))
 	}
 	return end, nil
 }

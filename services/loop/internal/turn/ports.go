@@ -31,20 +31,20 @@ type Record struct {
 
 // End is how a run ended.
 type End struct {
-	Run      api.Run
-	Input    Input
-	Success  bool
-	Code     api.Code // of the error, "" on success
-	Reason   string
-	Error    string
-	Response string
-	Turns    int
-	Cost     api.Micros
-	At       int64
-	State    api.AgentState // of the agent from now on
-	Why      string
-	Sleep    int64 // until, 0: until something happens
-	Changed  *api.AgentChanged
+	Run      api.Run           `json:"run"`
+	Input    Input             `json:"input"`
+	Success  bool              `json:"success"`
+	Code     api.Code          `json:"code,omitempty"` // of the error, "" on success
+	Reason   string            `json:"reason,omitempty"`
+	Error    string            `json:"error,omitempty"`
+	Response string            `json:"response,omitempty"`
+	Turns    int               `json:"turns"`
+	Cost     api.Micros        `json:"cost"`
+	At       int64             `json:"at"`
+	State    api.AgentState    `json:"state"` // of the agent from now on
+	Why      string            `json:"why"`
+	Sleep    int64             `json:"sleep,omitempty"` // until, 0: until something happens
+	Changed  *api.AgentChanged `json:"changed,omitempty"`
 }
 
 // Known is what the store has of a run and its session.
@@ -66,7 +66,7 @@ type Store interface {
 	History(ctx context.Context, session string, n int) ([]api.Turn, error)
 	// Started sets the agent's state to running, in one transaction. It returns
 	// the change, to the same run again, and nil when another had made it. Errors:
-	// Denied when the agent is dead.
+	// Denied when the agent is dead, Conflict when the run is over.
 	Started(ctx context.Context, cmd api.Run, at int64) (*api.AgentChanged, error)
 	// Persist writes a turn, its calls, the session's sums and, with end, the run's
 	// end and the agent's state, in one transaction; unique on run and number, so

@@ -87,12 +87,11 @@ func (s *Store) put(ctx context.Context, tx *sqldb.Tx, m inbox.Mail, latest []ti
 	if err := inbox.Admit(latest, m.Received); err != nil {
 		return stored, err
 	}
-	// Time is the floor of seq: a mailbox that was pruned away and comes back goes
-	// on behind the cursors that its owner may hold.
+	// A mailbox begins with the time, so that one that was pruned away and comes
+	// back goes on behind the cursors that its owner may hold.
 	var seq int64
-	err := tx.QueryRowContext(ctx, `insert into mailboxes (address, seq) values ($1, $2) on conflict (address) do update
-		set seq = case when mailboxes.seq >= excluded.seq then mailboxes.seq + 1 else excluded.seq end returning seq`,
-		m.To, micros(m.Received)).Scan(&seq)
+	err := tx.QueryRowContext(ctx, `insert into mailboxes (address, seq) values ($1, $2)
+		on conflict (address) do update set seq = mailboxes.seq + 1 returning seq`, m.To, micros(m.Received)).Scan(&seq)
 	if err != nil {
 		return stored, err
 	}

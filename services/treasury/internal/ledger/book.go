@@ -19,10 +19,12 @@ type Book struct {
 
 // Options of a book.
 type Options struct {
-	Now       func() time.Time
-	Group     int                             // most operations that share a commit; 0 means 64 (one full pool of a route)
-	Timeout   time.Duration                   // of one commit; 0 means 10 s
-	Committed func(c Changes, operations int) // called after each commit by the one writer, also for a commit of nothing; may be nil
+	Now     func() time.Time
+	Group   int           // most operations that share a commit; 0 means 64 (one full pool of a route)
+	Timeout time.Duration // of one commit; 0 means 10 s
+	// Committed, which may be nil, is called after each commit by the one writer,
+	// also after one of nothing.
+	Committed func(ctx context.Context, c Changes, operations int)
 }
 
 // request is an operation that waits for its group.
@@ -132,7 +134,7 @@ func (b *Book) commit(ctx context.Context, group []*request) ([]error, error) {
 		}
 	}
 	if err == nil && b.opts.Committed != nil {
-		b.opts.Committed(c, len(group))
+		b.opts.Committed(ctx, c, len(group))
 	}
 	return refusals, err
 }
@@ -257,11 +259,11 @@ func (b *Book) Balance(ctx context.Context, agent string) (Balance, error) {
 	return b.store.Balance(ctx, agent)
 }
 
-// Bounds of lists: the contract's default, and what keeps an answer within one
-// message.
+// Bounds of lists: the contract's default, and what keeps an answer below the
+// 1 MiB that NATS takes, whatever the memos.
 const (
 	defaultLimit = 100
-	maxLimit     = 1000
+	maxLimit     = 250
 )
 
 func bounded(limit int) int {
@@ -272,7 +274,7 @@ func bounded(limit int) int {
 }
 
 // Holds lists holds, oldest first: the active ones unless the filter names
-// another status, 100 unless it names another limit, 1000 at most.
+// another status, 100 unless it names another limit, 250 at most.
 func (b *Book) Holds(ctx context.Context, f HoldFilter) ([]HoldState, error) {
 	if f.Status == "" {
 		f.Status = api.HoldActive

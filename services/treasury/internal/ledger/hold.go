@@ -52,7 +52,11 @@ func (r *HoldRequest) check() error {
 	if !api.ValidKey(r.Category) {
 		category = api.Errorf(api.Invalid, "%q is not a category", clip(r.Category))
 	}
-	return firstFault(checkID("hold", r.ID), checkAgent(r.Agent), checkAmount(r.Amount, 1), category, checkText("turn", r.Turn))
+	var turn error
+	if r.Turn != "" {
+		turn = checkID("turn", r.Turn)
+	}
+	return firstFault(checkID("hold", r.ID), checkAgent(r.Agent), checkAmount(r.Amount, 1), category, turn)
 }
 
 // hold reserves money. A hold that is there already answers as it is now, not as
@@ -66,8 +70,7 @@ func (p *page) hold(r HoldRequest) (HoldState, error) {
 		}
 		return p.stateOf(h)
 	}
-	b, err := p.balance(r.Agent)
-	if err != nil {
+	if _, err := p.balance(r.Agent); err != nil {
 		return HoldState{}, err
 	}
 	if r.ExpiresAt <= p.now {
@@ -76,10 +79,7 @@ func (p *page) hold(r HoldRequest) (HoldState, error) {
 			Next: "set expiresAt, in Unix microseconds, to a time after now",
 		}
 	}
-	if b.Available < r.Amount {
-		return HoldState{}, insufficient(r.Agent, b.Available, r.Amount)
-	}
-	_, err = p.post(Transaction{
+	_, err := p.post(Transaction{
 		ID: r.ID + suffixHold, Kind: KindHold, Agent: r.Agent, Turn: r.Turn, Parent: r.Parent,
 		Lines: []Line{{Account: Available(r.Agent), Amount: -r.Amount}, {Account: Held(r.Agent), Amount: r.Amount}},
 	})
@@ -158,16 +158,18 @@ func (p *page) release(id, reason, parent string) (HoldState, error) {
 		return p.giveBack(h, api.HoldReleased, KindRelease, reason, parent)
 	case api.HoldSettled:
 		return HoldState{}, conflict(id, "is settled already")
+	case api.HoldReleased, api.HoldExpired:
 	}
 	return p.stateOf(h)
 }
 
-// expire gives back those of the holds that are active and past their time.
+// expire gives back those of the holds that are still active; all are past
+// their time.
 func (p *page) expire(ids []string) (int, error) {
 	n := 0
 	for _, id := range ids {
 		h, ok := p.state.Holds[id]
-		if !ok || h.Status != api.HoldActive || h.ExpiresAt > p.now {
+		if !ok || h.Status != api.HoldActive {
 			continue
 		}
 		if _, err := p.giveBack(h, api.HoldExpired, KindExpire, "expired", h.Parent); err != nil {

@@ -19,7 +19,10 @@ type Report struct {
 	Faults       []string // at most 100 and a last line that says how many more
 }
 
-const maxFaults = 100
+const (
+	maxFaults    = 100
+	verifyAtOnce = 1000 // transactions in memory
+)
 
 // Verify recomputes everything from the transactions: the chain, every running
 // balance, every account, every hold. It keeps no writer waiting. Books that are wrong
@@ -27,14 +30,14 @@ const maxFaults = 100
 func (b *Book) Verify(ctx context.Context) (Report, error) {
 	a := audit{balances: map[string]Account{}, active: map[string]Hold{}, ended: map[api.HoldStatus]Tally{}}
 	for {
-		ts, err := b.store.Transactions(ctx, "", a.head.Seq, maxLimit)
+		ts, err := b.store.Transactions(ctx, "", a.head.Seq, verifyAtOnce)
 		if err != nil {
 			return Report{}, err
 		}
 		for i := range ts {
 			a.transaction(&ts[i])
 		}
-		if len(ts) < maxLimit {
+		if len(ts) < verifyAtOnce {
 			break
 		}
 	}

@@ -17,7 +17,7 @@ func claim(t *testing.T, open Open) {
 	none, err := s.Claim(ctx, bob, "r1", 10, noon(0))
 	want(t, "claim of an empty mailbox", none, err)
 	ok(t, s.Settle(ctx, bob, "r1", noon(0)))
-	fill(t, s, "bob", 5)
+	fill(t, s, 5)
 	put(t, s, mail("other", "alice", "carol", noon(0)))
 
 	got, err := s.Claim(ctx, bob, "r1", 2, noon(10))
@@ -55,7 +55,7 @@ func claim(t *testing.T, open Open) {
 func lapse(t *testing.T, open Open) {
 	s := open(silent)
 	ctx, bob := t.Context(), address("bob")
-	fill(t, s, "bob", 2)
+	fill(t, s, 2)
 	now := noon(0)
 	for try := range inbox.MaxAttempts {
 		got, err := s.Claim(ctx, bob, fmt.Sprint("r", try), 1, now)
@@ -75,7 +75,7 @@ func lapse(t *testing.T, open Open) {
 func claimParallel(t *testing.T, open Open) {
 	s := open(silent)
 	const n, runs = 40, 8
-	fill(t, s, "bob", n)
+	fill(t, s, n)
 	var mu sync.Mutex
 	holders := map[string]string{}
 	var wg sync.WaitGroup
@@ -105,7 +105,7 @@ func claimParallel(t *testing.T, open Open) {
 func settleLate(t *testing.T, open Open) {
 	s := open(silent)
 	ctx, bob := t.Context(), address("bob")
-	fill(t, s, "bob", 2)
+	fill(t, s, 2)
 	_, err := s.Claim(ctx, bob, "slow", 2, noon(0))
 	ok(t, err)
 	late := noon(0).Add(2 * inbox.Lapse)
@@ -121,7 +121,7 @@ func settleLate(t *testing.T, open Open) {
 func list(t *testing.T, open Open) {
 	s := open(silent)
 	ctx, bob := t.Context(), address("bob")
-	fill(t, s, "bob", 3)
+	fill(t, s, 3)
 	_, err := s.Claim(ctx, bob, "r1", 1, noon(10))
 	ok(t, err)
 	got, err := s.List(ctx, bob, "", 10)
@@ -139,7 +139,7 @@ func poll(t *testing.T, open Open) {
 	ctx, bob := t.Context(), address("bob")
 	none, err := s.Poll(ctx, bob, 0, 10, noon(0))
 	want(t, "empty", none, err)
-	fill(t, s, "bob", 3)
+	fill(t, s, 3)
 	first, err := s.Poll(ctx, bob, 0, 2, noon(10))
 	want(t, "first page", first, err, "0", "1")
 	again, err := s.Poll(ctx, bob, 0, 2, noon(11))
@@ -161,8 +161,8 @@ func poll(t *testing.T, open Open) {
 func pollResident(t *testing.T, open Open) {
 	s := open(silent)
 	ctx, bob := t.Context(), address("bob")
-	house(t, s, "bob", 1)
-	fill(t, s, "bob", 2)
+	house(t, s, "bob")
+	fill(t, s, 2)
 	all, err := s.Poll(ctx, bob, 0, 10, noon(10))
 	want(t, "poll", all, err, "0", "1")
 	_, err = s.Poll(ctx, bob, all[1].Seq, 10, noon(11))

@@ -19,8 +19,8 @@ func receive(t *testing.T, open Open) {
 		announced = append(announced, agent+" "+id)
 		return nil
 	})
-	house(t, s, "alice", 1)
-	house(t, s, "bob", 1)
+	house(t, s, "alice")
+	house(t, s, "bob")
 	m := mail("m1", "alice", "bob", noon(1))
 	m.ReplyTo, m.Content = "m0", "žluťoučký 🐎\n"
 	put(t, s, m)
@@ -49,7 +49,7 @@ func atomic(t *testing.T, open Open) {
 		}
 		return nil
 	})
-	house(t, s, "bob", 1)
+	house(t, s, "bob")
 	m := mail("m1", "alice", "bob", noon(1))
 	if _, err := s.Receive(t.Context(), m, fresh); !errors.Is(err, fault) {
 		t.Fatalf("got %v, want %v", err, fault)
@@ -107,7 +107,7 @@ func duplicates(t *testing.T, open Open) {
 		announced++
 		return nil
 	})
-	house(t, s, "bob", 1)
+	house(t, s, "bob")
 	m := mail("m1", "alice", "bob", noon(1))
 	put(t, s, m)
 	old := errors.New("too old by now")
@@ -186,7 +186,7 @@ func residents(t *testing.T, open Open) {
 			t.Fatalf("address of bob: got %q, %v, want %q", got, err, want)
 		}
 	}
-	fill(t, s, "bob", 3)
+	fill(t, s, 3)
 	_, err := s.Poll(ctx, address("bob"), 0, 10, noon(9))
 	ok(t, err)
 	addressOf("")
@@ -207,10 +207,43 @@ func residents(t *testing.T, open Open) {
 	}
 }
 
+// However a message and its recipient cross, the message is announced once.
+func crossing(t *testing.T, open Open) {
+	var mu sync.Mutex
+	announced := map[string]bool{}
+	s := open(func(agent, id string) error {
+		mu.Lock()
+		defer mu.Unlock()
+		announced[agent+" "+id] = true
+		return nil
+	})
+	const n = 40
+	var wg sync.WaitGroup
+	for i := range n {
+		agent := fmt.Sprint("agent", i)
+		wg.Go(func() {
+			if _, err := s.Receive(t.Context(), mail(fmt.Sprint(i), "sender"+agent, agent, noon(0)), fresh); err != nil {
+				t.Error(err)
+			}
+		})
+		wg.Go(func() {
+			if err := s.SeeResident(t.Context(), inbox.Resident{Agent: agent, Address: address(agent), Seq: 1}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	for i := range n {
+		if want := fmt.Sprintf("agent%d %d", i, i); !announced[want] {
+			t.Errorf("not announced: %s", want)
+		}
+	}
+}
+
 func prune(t *testing.T, open Open) {
 	s := open(silent)
 	ctx := t.Context()
-	fill(t, s, "bob", 3)
+	fill(t, s, 3)
 	before, err := s.Poll(ctx, address("bob"), 0, 10, noon(9))
 	want(t, "before", before, err, "0", "1", "2")
 	ok(t, s.Prune(ctx, noon(2)))

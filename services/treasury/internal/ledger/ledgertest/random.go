@@ -37,24 +37,24 @@ func (m *model) hold(r ledger.HoldRequest) (api.Code, string) {
 	return "", ""
 }
 
-func (m *model) end(id string, status api.HoldStatus, paid api.Micros) (api.Code, string) {
+func (m *model) end(id string, status api.HoldStatus, paid api.Micros) api.Code {
 	h, ok := m.holds[id]
 	switch {
 	case !ok:
-		return api.NotFound, ""
+		return api.NotFound
 	case status == api.HoldSettled && h.Status == api.HoldSettled && h.Settled == paid:
-		return "", ""
+		return ""
 	case status == api.HoldReleased && (h.Status == api.HoldReleased || h.Status == api.HoldExpired):
-		return "", ""
+		return ""
 	case h.Status != api.HoldActive:
-		return api.Conflict, ""
+		return api.Conflict
 	case paid > h.Amount:
-		return api.Invalid, ""
+		return api.Invalid
 	}
 	h.Status, h.Settled = status, paid
 	m.held[h.Agent] -= h.Amount
 	m.available[h.Agent] += h.Amount - paid
-	return "", ""
+	return ""
 }
 
 func (m *model) move(id, from, to string, amount api.Micros) (api.Code, string) {
@@ -114,11 +114,11 @@ func randomOperations(t *testing.T, open func() ledger.Store) {
 			case 2:
 				r := ledger.SettleRequest{ID: pick("h"), Amount: api.Micros(amount.Draw(t, "amount")), Payee: "provider:x"}
 				_, err = b.Settle(ctx, r)
-				code, reason = m.end(r.ID, api.HoldSettled, r.Amount)
+				code = m.end(r.ID, api.HoldSettled, r.Amount)
 			case 3:
 				h := pick("h")
 				_, err = b.Release(ctx, h, "", "")
-				code, reason = m.end(h, api.HoldReleased, 0)
+				code = m.end(h, api.HoldReleased, 0)
 			case 4:
 				r := ledger.DepositRequest{ID: pick("d"), Agent: agent.Draw(t, "agent"), Amount: api.Micros(2 * amount.Draw(t, "amount")), Source: "faucet"}
 				_, err = b.Deposit(ctx, r)
@@ -139,7 +139,7 @@ func randomOperations(t *testing.T, open func() ledger.Store) {
 				_, err = b.Expire(ctx)
 				for id, h := range m.holds {
 					if h.Status == api.HoldActive && h.ExpiresAt <= m.now {
-						code, reason = m.end(id, api.HoldExpired, 0)
+						code = m.end(id, api.HoldExpired, 0)
 					}
 				}
 			}

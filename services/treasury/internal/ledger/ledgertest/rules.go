@@ -1,6 +1,7 @@
 package ledgertest
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -241,21 +242,25 @@ func expiry(t *testing.T, open func() ledger.Store) {
 func tiers(t *testing.T, open func() ledger.Store) {
 	ctx := t.Context()
 	seen := make(chan ledger.TierChange, 16)
-	b := run(t, open(), ledger.Options{Committed: func(c ledger.Changes, _ int) {
+	b := run(t, open(), ledger.Options{Committed: func(_ context.Context, c ledger.Changes, _ int) {
 		for _, tc := range c.Tiers {
 			seen <- tc
 		}
 	}})
-	want := func(from, to api.Tier, balance api.Micros) {
+	wantOf := func(agent string, from, to api.Tier, balance api.Micros) {
 		t.Helper()
 		select {
 		case got := <-seen:
-			if got.Agent != "lucky" || got.From != from || got.To != to || got.Balance != balance || got.Seq == 0 {
-				t.Errorf("tier change: got %+v, want lucky %s to %s at %d", got, from, to, balance)
+			if got.Agent != agent || got.From != from || got.To != to || got.Balance != balance || got.Seq == 0 {
+				t.Errorf("tier change: got %+v, want %s from %s to %s at %d", got, agent, from, to, balance)
 			}
 		default:
-			t.Errorf("tier change from %s to %s: got none", from, to)
+			t.Errorf("tier change of %s from %s to %s: got none", agent, from, to)
 		}
+	}
+	want := func(from, to api.Tier, balance api.Micros) {
+		t.Helper()
+		wantOf("lucky", from, to, balance)
 	}
 	spend := func(id string, amount api.Micros) {
 		t.Helper()
@@ -277,11 +282,11 @@ func tiers(t *testing.T, open func() ledger.Store) {
 	want(api.TierLow, api.TierCritical, 10*api.Cent)
 	spend("s5", 10*api.Cent)
 	funded(t, b, "bob", 20*api.Cent)
-	<-seen
+	wantOf("bob", api.TierCritical, api.TierLow, 20*api.Cent)
 	if _, err := b.Transfer(ctx, ledger.TransferRequest{ID: "t1", From: "bob", To: "lucky", Amount: 11 * api.Cent}); err != nil {
 		t.Fatalf("transfer: %v", err)
 	}
-	<-seen // bob is critical now
+	wantOf("bob", api.TierLow, api.TierCritical, 9*api.Cent)
 	want(api.TierCritical, api.TierLow, 11*api.Cent)
 	if n := len(seen); n != 0 {
 		t.Errorf("tier changes: got %d more, want none", n)

@@ -1,0 +1,414 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/host"
+)
+
+func TestAgentCommands(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	m.up()
+
+	file := filepath.Join(t.TempDir(), "AGENT.md")
+	write(t, file, "---\nname: Nova\ndescription: a neighbour\n---\nBe useful.\n")
+	if out := m.cli("agent", "apply", file); !strings.Contains(out, "agent nova applied (version 1)") || !strings.Contains(out, "0x") {
+		t.Errorf("apply says %q", out)
+	}
+	if g := asked[api.Agent](m, "agent", "apply", file); g.Version != 1 {
+		t.Errorf("applied again: version %d, want 1", g.Version)
+	}
+	said := m.run("---\nname: Piped\n---\nBe.\n", "agent", "apply", "-")
+	if said.code != exitOK || !strings.Contains(said.out, "agent piped applied") {
+		t.Errorf("from standard input: %+v", said)
+	}
+
+	broken := "---\nname: no name\nflavour: sweet\ntools: [read_file, fly]\nlimits: {max_turns: 1000}\n---\n"
+	write(t, file, broken)
+	args := []string{"agent", "apply", file}
+	m.fails(exitUsage, "", args, "line 2", "line 3", "flavour", "line 4", "fly", "line 5", "nothing was changed")
+	var wire struct{ Error api.Error }
+	one(t, m.fails(exitUsage, "", append(args, "-o", "json")), &wire)
+	if wire.Error.Code != api.Invalid || len(wire.Error.Details) < 4 {
+		t.Errorf("the error as JSON is %+v", wire.Error)
+	}
+	write(t, file, "---\nname: Nova\nflavour: sweet\n---\nBe wicked.\n")
+	m.fails(exitUsage, "", args, "line 3", "flavour")
+	if got := ids(asked[api.Agents](m, "agent", "list")); got != "lucky nova piped" {
+		t.Errorf("agents are %q after the broken files", got)
+	}
+	if g := asked[agentView](m, "agent", "get", "Nova"); g.Version != 1 || g.Description != "a neighbour" {
+		t.Errorf("the broken file has changed the agent: %+v", g)
+	}
+
+	m.fails(exitUsage, "", []string{"agent", "apply", filepath.Join(t.TempDir(), "none.md")}, "none.md", "AGENT.md")
+	m.fails(exitUsage, "", []string{"agent", "apply", t.TempDir()}, "is a directory")
+	m.fails(exitUsage, strings.Repeat("x", maxSource+1), []string{"agent", "apply", "-"}, "larger than")
+	m.fails(exitUsage, "", []string{"agent", "apply", "-"}, "fault")
+
+	if out := m.cli("agent", "list"); !strings.Contains(out, "AGENT") || !strings.Contains(out, "piped") {
+		t.Errorf("list says\n%s", out)
+	}
+	if out := m.cli("agent", "get", "lucky"); !strings.Contains(out, "available     $5.00") {
+		t.Errorf("get says\n%s", out)
+	}
+	m.fails(exitNotFound, "", []string{"agent", "get", "ghost"}, "no such agent", "anima agent list")
+	m.fails(exitNotFound, "", []string{"agent", "wake", "ghost"}, "ghost")
+
+	for _, bad := range []string{"0", "x", "1e3", "1.2345678", "", "1,5", "99999999999"} {
+		m.fails(exitUsage, "", []string{"agent", "fund", "nova", bad})
+	}
+	m.fails(exitUsage, "", []string{"agent", "fund", "nova", "-1"})
+	m.fails(exitUsage, "", []string{"agent", "fund", "nova", "--", "-1"}, "not an amount")
+	m.fails(exitNotFound, "", []string{"agent", "fund", "ghost", "1"}, "ghost")
+	m.cli("agent", "fund", "Nova", "$0.25", "--id", "monday")
+	if out := m.cli("agent", "fund", "nova", "0.25", "--id", "monday"); !strings.Contains(out, "nova has $0.25 now") {
+		t.Errorf("one deposit given twice: %s", out)
+	}
+	m.fails(exitConflict, "", []string{"agent", "fund", "nova", "3", "--id", "monday"})
+	var funded struct{ Balance api.Balance }
+	one(t, m.cli("agent", "fund", "nova", "1", "-o", "json"), &funded)
+	if funded.Balance.Available != 1_250_000 {
+		t.Errorf("the balance is %+v, want $1.25", funded.Balance)
+	}
+
+	wake := asked[api.Wake](m, "agent", "wake", "Nova", "--reason", "rise")
+	if wake.Agent != "nova" || wake.Reason != "rise" {
+		t.Errorf("the wake is %+v", wake)
+	}
+	watched := m.watch("nova-main", "loop_end")
+	if !strings.Contains(watched, "awake") {
+		t.Errorf("the wake made no run:\n%s", watched)
+	}
+}
+
+// watch follows a session until it has seen an event of a name, and interrupts.
+func (m *machine) watch(session, name string, args ...string) string {
+	m.t.Helper()
+	ctx, cancel := context.WithTimeout(m.t.Context(), patience)
+	defer cancel()
+	out := &stopAt{text: name, stop: cancel}
+	var errs bytes.Buffer
+	code := run(ctx, append([]string{"session", "events", session, "--watch"}, args...), m.app(nil, out, &errs))
+	if code != exitOK || !strings.Contains(out.String(), name) {
+		m.t.Fatalf("exit %d\n%s%s", code, out, &errs)
+	}
+	return out.String()
+}
+
+func write(t testing.TB, file, text string) {
+	t.Helper()
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func num(n uint64) string { return strconv.FormatUint(n, 10) }
+
+func ids(all api.Agents) string {
+	var out []string
+	for _, g := range all.Agents {
+		out = append(out, g.ID)
+	}
+	return strings.Join(out, " ")
+}
+
+func TestSessionCommands(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	m.up()
+
+	out := m.cli("session", "send", "Lucky", "work", "please")
+	for _, want := range []string{"→ write_file", "← write_file ok", "→ exec", "← exec ok: 3", "Counted: 3", "3 turns"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("send says\n%s\nwant %q", out, want)
+		}
+	}
+	end := asked[api.LoopEnd](m, "session", "send", "lucky", "hello")
+	if !end.Success || end.Response != "I read: hello" || end.Session != "lucky-main" {
+		t.Errorf("the end is %+v", end)
+	}
+	piped := m.run("from a pipe", "session", "send", "lucky", "-")
+	if piped.code != exitOK || !strings.Contains(piped.out, "from a pipe") {
+		t.Errorf("from standard input: %+v", piped)
+	}
+	if out := m.cli("session", "send", "lucky", "paint"); strings.Contains(out, "\x1b") || !strings.Contains(out, "red") {
+		t.Errorf("what the model wrote steers the terminal: %q", out)
+	}
+
+	// Sending twice under one id is sending once, and shows the same end.
+	once := asked[api.LoopEnd](m, "session", "send", "lucky", "hello", "--id", "monday")
+	if twice := asked[api.LoopEnd](m, "session", "send", "lucky", "hello", "--id", "monday"); twice != once {
+		t.Errorf("sent again: %+v, was %+v", twice, once)
+	}
+	own := asked[api.LoopEnd](m, "session", "send", "lucky", "hello", "--session", "new")
+	if own.Session == "lucky-main" || !own.Success {
+		t.Errorf("a new session: %+v", own)
+	}
+
+	m.fails(exitUsage, "", []string{"session", "send", "lucky", " "}, "empty")
+	m.fails(exitUsage, "", []string{"session", "send", "lucky", strings.Repeat("x", api.MaxMessageBytes+1)}, "51201", "51200")
+	m.fails(exitUsage, strings.Repeat("x", 10*api.MaxMessageBytes), []string{"session", "send", "lucky", "-"}, "51200")
+	m.fails(exitUsage, "", []string{"session", "send", "lucky"})
+	m.fails(exitUsage, "", []string{"session", "send", "lucky", "hi", "--mode", "shout"}, "queue")
+	m.fails(exitNotFound, "", []string{"session", "send", "ghost", "hi"}, "no such agent")
+	m.fails(exitNotFound, "", []string{"session", "send", "lucky", "hi", "--session", "ghost"}, "no such session")
+	m.fails(exitFailed, "", []string{"session", "send", "lucky", "break", "--session", own.Session}, "the run failed", "session events "+own.Session)
+
+	slow := asked[api.Accepted](m, "session", "send", "lucky", "slow", "--no-wait")
+	m.fails(exitConflict, "", []string{"session", "send", "lucky", "hi", "--mode", "drop"}, "busy")
+	m.fails(exitUnavailable, "", []string{"session", "send", "lucky", "hi", "--timeout", "1ms"}, "no end after 1ms", "goes on", "--watch")
+	interrupted, cancel := context.WithCancel(t.Context())
+	var errs bytes.Buffer
+	shown := &stopAt{text: "never", stop: cancel}
+	go func() { // interrupts once the message is accepted, which its run's start shows
+		defer cancel()
+		for len(asked[api.Sessions](m, "session", "list", "lucky").Sessions) < 3 {
+			continue
+		}
+	}()
+	if code := run(interrupted, []string{"session", "send", "lucky", "slow", "--session", "new"}, m.app(nil, shown, &errs)); code != exitUnavailable || !strings.Contains(errs.String(), "interrupted; the run") {
+		t.Errorf("interrupted: exit %d, %s", code, &errs)
+	}
+	if out := m.cli("session", "send", "lucky", "slow", "--no-wait"); !strings.Contains(out, "accepted as run") {
+		t.Errorf("--no-wait says %q", out)
+	}
+	m.watch("lucky-main", slow.Run)
+
+	sessions := asked[api.Sessions](m, "session", "list", "lucky")
+	if len(sessions.Sessions) != 3 || len(asked[api.Sessions](m, "session", "list").Sessions) != 3 {
+		t.Errorf("sessions are %+v, want 3", sessions)
+	}
+	if out := m.cli("session", "list"); !strings.Contains(out, "lucky-main") {
+		t.Errorf("list says\n%s", out)
+	}
+}
+
+// cliEvent is a line of session events -o json.
+type cliEvent struct {
+	Seq   uint64          `json:"seq"`
+	Event string          `json:"event"`
+	Data  json.RawMessage `json:"data"`
+}
+
+func TestSessionHistory(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	m.up()
+	if out := m.cli("session", "events", "lucky-main"); out != "" {
+		t.Errorf("events of a session without any:\n%s", out)
+	}
+	m.cli("session", "send", "lucky", "work")
+	m.cli("session", "send", "lucky", "hello")
+
+	all := lines[cliEvent](t, m.cli("session", "events", "lucky-main", "-o", "json"))
+	if n := len(all); n < 15 || all[0].Event != "loop_start" || all[n-1].Event != "loop_end" {
+		t.Fatalf("%d events: %+v", n, all)
+	}
+	middle := all[len(all)/2].Seq
+	rest := lines[cliEvent](t, m.cli("session", "events", "lucky-main", "-o", "json", "--after", num(middle)))
+	if diff := cmp.Diff(all[len(all)/2+1:], rest); diff != "" {
+		t.Errorf("events after %d (-want +got):\n%s", middle, diff)
+	}
+	if out := m.cli("session", "events", "lucky-main", "--after", num(all[len(all)-1].Seq)); out != "" {
+		t.Errorf("events after the last:\n%s", out)
+	}
+	if watched := m.watch("lucky-main", `"event":"loop_end"`, "-o", "json"); !strings.HasPrefix(watched, `{"seq":`) {
+		t.Errorf("--watch -o json says %q", watched)
+	}
+	if out := m.cli("session", "events", "lucky-main"); strings.Count(out, "\n") != len(all) {
+		t.Errorf("%d lines, want %d:\n%s", strings.Count(out, "\n"), len(all), out)
+	}
+
+	// The transcript is seed 004's JSONL.
+	raw := m.cli("session", "transcript", "lucky-main", "-o", "json")
+	var roles []string
+	for i, l := range lines[map[string]any](t, raw) {
+		roles = append(roles, l["role"].(string))
+		for _, k := range []string{"seq", "content", "timestamp", "turn"} {
+			if _, ok := l[k]; !ok {
+				t.Errorf("line %d has no %s: %v", i, k, l)
+			}
+		}
+	}
+	if diff := cmp.Diff([]string{"user", "assistant", "tool", "assistant", "tool", "assistant", "user", "assistant"}, roles); diff != "" {
+		t.Errorf("roles (-want +got):\n%s", diff)
+	}
+	if out := m.cli("session", "transcript", "lucky-main"); !strings.Contains(out, "user: work") || !strings.Contains(out, "→ exec") {
+		t.Errorf("the transcript is\n%s", out)
+	}
+	m.fails(exitNotFound, "", []string{"session", "transcript", "ghost"}, "no such session")
+	m.fails(exitNotFound, "", []string{"session", "events", "ghost"}, "no such session")
+	m.fails(exitNotFound, "", []string{"session", "events", "ghost", "--watch"}, "no such session")
+
+	turns := asked[api.Turns](m, "turn", "list", "lucky")
+	if len(turns.Turns) != 4 || len(asked[api.Turns](m, "turn", "list", "--limit", "2").Turns) != 2 {
+		t.Fatalf("turns are %+v, want 4", turns)
+	}
+	first := turns.Turns[3]
+	if got := asked[api.Turn](m, "turn", "show", first.ID); got.ID != first.ID || len(got.Calls) != 1 || len(got.Trace) != 32 {
+		t.Errorf("the first turn is %+v", got)
+	}
+	if out := m.cli("turn", "show", first.ID); !strings.Contains(out, "write_file") || !strings.Contains(out, first.Trace) {
+		t.Errorf("show says\n%s", out)
+	}
+	if out := m.cli("turn", "list"); !strings.Contains(out, first.ID) {
+		t.Errorf("list says\n%s", out)
+	}
+	m.fails(exitNotFound, "", []string{"turn", "show", "ghost"}, "no such turn")
+	m.fails(exitUsage, "", []string{"turn", "list", "--limit", "100000"}, "1 to 1000")
+}
+
+func TestMoneyAndPolicyCommands(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	m.up()
+	m.born("Nova")
+	m.cli("session", "send", "lucky", "forbidden")
+
+	balances := asked[[]api.Balance](m, "ledger", "balance")
+	if len(balances) != 2 || balances[0].Available >= 5*api.Dollar || balances[1].Available != api.Dollar {
+		t.Errorf("balances are %+v", balances)
+	}
+	if got := asked[[]api.Balance](m, "ledger", "balance", "Nova"); len(got) != 1 || got[0].Agent != "nova" {
+		t.Errorf("the balance is %+v", got)
+	}
+	if out := m.cli("ledger", "balance"); !strings.Contains(out, "$1.00") {
+		t.Errorf("balance says\n%s", out)
+	}
+	m.fails(exitNotFound, "", []string{"ledger", "balance", "ghost"}, "ghost")
+
+	entries := asked[api.Entries](m, "ledger", "entries")
+	if len(entries.Entries) < 4 || entries.More {
+		t.Errorf("entries are %+v", entries)
+	}
+	page := asked[api.Entries](m, "ledger", "entries", "--limit", "1", "--after", num(uint64(entries.Entries[0].Seq)))
+	if len(page.Entries) != 1 || page.Entries[0].ID != entries.Entries[1].ID || !page.More {
+		t.Errorf("the second entry is %+v", page)
+	}
+	if out := m.cli("ledger", "entries", "--limit", "1"); !strings.Contains(out, "more follow: --after ") {
+		t.Errorf("entries says\n%s", out)
+	}
+	if got := asked[api.Entries](m, "ledger", "entries", "nova"); len(got.Entries) != 1 || got.Entries[0].Kind != "deposit" {
+		t.Errorf("entries of nova are %+v", got)
+	}
+	if v := asked[api.LedgerReport](m, "ledger", "verify"); !v.OK || v.Transactions != int64(len(entries.Entries)) {
+		t.Errorf("verify says %+v", v)
+	}
+	if out := m.cli("ledger", "verify"); !strings.Contains(out, "0 active holds") {
+		t.Errorf("verify says\n%s", out)
+	}
+
+	if rules := asked[api.Rules](m, "policy", "rules"); len(rules.Rules) == 0 || rules.Version == "" {
+		t.Errorf("rules are %+v", rules)
+	}
+	if out := m.cli("policy", "rules"); !strings.Contains(out, "PRIORITY") {
+		t.Errorf("rules says\n%s", out)
+	}
+	decisions := asked[api.Decisions](m, "policy", "decisions", "Lucky")
+	if len(decisions.Decisions) != 1 || decisions.Decisions[0].Action != api.Deny || decisions.Decisions[0].Tool != "exec" {
+		t.Fatalf("decisions are %+v, want one refusal", decisions)
+	}
+	turn := decisions.Decisions[0].Turn
+	if got := asked[api.Decisions](m, "policy", "decisions", "--turn", turn, "--limit", "5"); len(got.Decisions) != 1 {
+		t.Errorf("decisions of the turn are %+v", got)
+	}
+	if out := m.cli("policy", "decisions"); !strings.Contains(out, "FORBIDDEN_COMMAND") {
+		t.Errorf("decisions says\n%s", out)
+	}
+	models := asked[api.Models](m, "model", "list")
+	if len(models.Models) == 0 {
+		t.Error("no models")
+	}
+	if out := m.cli("model", "list"); !strings.Contains(out, "anima-sim-1") || !strings.Contains(out, "yes") {
+		t.Errorf("model list says\n%s", out)
+	}
+}
+
+// Where money comes from nowhere, it does not come.
+func TestFaucetOff(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	m.env["ANIMA_TREASURY_FAUCET"] = "false"
+	u := m.up()
+	m.fails(exitDenied, "", []string{"agent", "fund", "lucky", "1"}, "faucet", "ANIMA_TREASURY_FAUCET")
+	if !strings.Contains(u.log(), "the faucet is off") {
+		t.Errorf("up does not say why the first agent is poor:\n%s", u.log())
+	}
+}
+
+func TestWithoutAnima(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	if got := asked[map[string]string](m, "version"); got["version"] != host.Version() {
+		t.Errorf("the version is %v", got)
+	}
+	if out := m.cli("version"); out != "anima "+host.Version()+"\n" {
+		t.Errorf("version says %q", out)
+	}
+	for _, args := range [][]string{
+		{"agent", "list"}, {"session", "send", "lucky", "hi"}, {"session", "events", "lucky-main"}, {"ledger", "balance"}, {"model", "list"},
+	} {
+		m.fails(exitUnavailable, "", args, "no anima is running", m.data(), "anima up")
+	}
+	var wire struct{ Error api.Error }
+	one(t, m.fails(exitUnavailable, "", []string{"agent", "list", "-o", "json"}), &wire)
+	if wire.Error.Code != api.Unavailable || wire.Error.Next == "" {
+		t.Errorf("the error as JSON is %+v", wire)
+	}
+	m.fails(exitUsage, "", nil, "anima --help")
+	m.fails(exitUsage, "", []string{"agnet", "list"}, "agnet", `did you mean "agent"`)
+	m.fails(exitUsage, "", []string{"agent", "list", "--nope"}, "--nope")
+	m.fails(exitUsage, "", []string{"agent", "list", "-o", "yaml"}, "text", "json")
+
+	help := m.cli("--help")
+	for _, want := range []string{"Examples:", "anima session send lucky", "Exit codes:", "ledger verify", "ANIMA_DATA"} {
+		if !strings.Contains(help, want) {
+			t.Errorf("help says\n%s\nwant %q", help, want)
+		}
+	}
+	for _, cmd := range [][]string{{"up"}, {"agent", "apply"}, {"agent", "fund"}, {"session", "send"}, {"session", "events"}} {
+		if out := m.cli(append(cmd, "--help")...); !strings.Contains(out, "anima "+strings.Join(cmd, " ")) || !strings.Contains(out, "Examples:") {
+			t.Errorf("help of %v says\n%s", cmd, out)
+		}
+	}
+	for _, shell := range []string{"bash", "zsh", "fish"} {
+		if out := m.cli("completion", shell, "-c"); !strings.Contains(out, "anima") || !strings.Contains(out, "complete") {
+			t.Errorf("completion of %s is %q", shell, out)
+		}
+	}
+}
+
+func TestPrintError(t *testing.T) {
+	t.Parallel()
+	var errs bytes.Buffer
+	a := &app{Err: &errs}
+	cause := &api.Error{Code: api.Denied, Message: "no\x1b[2J", Details: []string{"one"}, Next: "ask"}
+	a.printError(errors.Join(errors.New("first"), cause))
+	if got, want := errs.String(), "anima: first\nno\uFFFD[2J\n  one\nask\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestReach(t *testing.T) {
+	t.Parallel()
+	for addr, want := range map[string]string{
+		"": "", "127.0.0.1:80": "http://127.0.0.1:80", "[::]:8080": "http://127.0.0.1:8080", "0.0.0.0:1": "http://127.0.0.1:1", "[::1]:2": "http://[::1]:2",
+	} {
+		if got := reach(addr); got != want {
+			t.Errorf("reach(%q) is %q, want %q", addr, got, want)
+		}
+	}
+}

@@ -1,0 +1,59 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/anima-run/anima/pkg/api"
+)
+
+// The demo takes none of anima's settings, however wrong they are.
+func demoMachine(t *testing.T) *machine {
+	m := newMachine(t)
+	m.env["ANIMA_NATS_REPLICAS"] = "3"
+	m.env["ANIMA_HTTP_ADDR"] = "256.0.0.1:1"
+	m.env["OPENAI_API_KEY"] = "a-key-that-must-not-be-used"
+	return m
+}
+
+func TestDemo(t *testing.T) {
+	t.Parallel()
+	out := demoMachine(t).cli("demo")
+	for _, want := range []string{
+		"Two agents are born", "→ exec", "← exec ok", "send_message ok", "policy denied", "woken by its alarm", "Refused by policy",
+		"sums and chain right, 0 holds open", "trace of the first turn: ",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("the demo does not say %q:\n%s", want, out)
+		}
+	}
+	if strings.ContainsAny(out, "\x1b\r") {
+		t.Errorf("the output is no terminal and gets control characters:\n%q", out)
+	}
+}
+
+func TestDemoJSON(t *testing.T) {
+	t.Parallel()
+	r := demoMachine(t).run("", "demo", "-o", "json")
+	if r.code != exitOK {
+		t.Fatalf("exit %d\n%s", r.code, r.err)
+	}
+	var s summary
+	one(t, r.out, &s)
+	var paid, left api.Micros
+	for _, turn := range s.Turns {
+		if len(turn.Trace) != 32 || turn.Cost <= 0 {
+			t.Errorf("a turn without trace or cost: %+v", turn)
+		}
+		paid += turn.Cost
+	}
+	for _, b := range s.Balances {
+		left += b.Available
+	}
+	if paid+left != 2*api.Dollar || !s.Ledger.OK || len(s.Denied) != 2 || s.Trace != s.Turns[0].Trace {
+		t.Errorf("got %+v", s)
+	}
+	if !strings.Contains(r.err, "You ask Lucky to work") {
+		t.Errorf("no progress on standard error:\n%s", r.err)
+	}
+}

@@ -1,0 +1,286 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/anima-run/anima/pkg/api"
+)
+
+type response struct {
+	status int
+	header http.Header
+	body   string
+}
+
+// fault is the error of a response, which must be JSON with a code, a cause and
+// what to do next.
+func (r response) fault(t testing.TB) api.Error {
+	t.Helper()
+	var v struct{ Error api.Error }
+	if err := json.Unmarshal([]byte(r.body), &v); err != nil || v.Error.Code == "" || v.Error.Message == "" || v.Error.Next == "" {
+		t.Errorf("%d with %q (%v), want a JSON error with code, message and next", r.status, r.body, err)
+	}
+	if got := r.header.Get("Content-Type"); got != "application/json" {
+		t.Errorf("Content-Type is %q", got)
+	}
+	return v.Error
+}
+
+func request(t testing.TB, method, url, body string, header map[string]string) response {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for k, v := range header {
+		if k == "Host" {
+			req.Host = v
+			continue
+		}
+		req.Header.Set(k, v)
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = res.Body.Close() }() // read to its end
+	data, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return response{res.StatusCode, res.Header, string(data)}
+}
+
+func get(t testing.TB, url string, header map[string]string) response {
+	t.Helper()
+	return request(t, http.MethodGet, url, "", header)
+}
+
+// call makes a request with the operator's token that must be answered 200.
+func (r *running) call(method, path, body string, header map[string]string) string {
+	r.t.Helper()
+	res := r.try(method, path, body, header)
+	if res.status != http.StatusOK {
+		r.t.Fatalf("%s %s: %d %s", method, path, res.status, res.body)
+	}
+	return res.body
+}
+
+func (r *running) try(method, path, body string, header map[string]string) response {
+	r.t.Helper()
+	all := map[string]string{"Authorization": "Bearer " + r.token}
+	for k, v := range header {
+		all[k] = v
+	}
+	return request(r.t, method, r.HTTP+path, body, all)
+}
+
+func TestHTTPGuards(t *testing.T) {
+	t.Parallel()
+	u := newMachine(t).up()
+	for _, path := range []string{"/v1/agents", "/v1/agents/lucky", "/v1/sessions/lucky-main/events", "/v1/models", "/v1/credits/balance?agent=lucky"} {
+		for _, header := range []map[string]string{nil, {"Authorization": "Bearer wrong"}, {"Authorization": "Bearer "}} {
+			if res := get(t, u.HTTP+path, header); res.status != http.StatusUnauthorized || res.fault(t).Code != api.Denied {
+				t.Errorf("GET %s with %v: %d, want 401", path, header, res.status)
+			}
+		}
+	}
+	if res := get(t, u.HTTP+"/v1/agents", map[string]string{"Authorization": u.token}); res.status != http.StatusOK {
+		t.Errorf("the bare token: %d, want 200", res.status)
+	}
+	for _, tt := range []struct {
+		header map[string]string
+		want   int
+	}{
+		{map[string]string{"Host": "evil.example"}, http.StatusForbidden},
+		{map[string]string{"Host": "evil.example:8080"}, http.StatusForbidden},
+		{map[string]string{"Host": "localhost:1"}, http.StatusOK},
+		{map[string]string{"Origin": "https://evil.example"}, http.StatusForbidden},
+		{map[string]string{"Origin": "null"}, http.StatusForbidden},
+		{map[string]string{"Origin": "http://localhost:3000"}, http.StatusOK},
+	} {
+		res := u.try(http.MethodGet, "/v1/agents", "", tt.header)
+		if res.status != tt.want {
+			t.Errorf("%v: %d, want %d", tt.header, res.status, tt.want)
+		}
+		if tt.want != http.StatusOK && res.fault(t).Code != api.Denied {
+			t.Errorf("%v: %s", tt.header, res.body)
+		}
+	}
+	for _, tt := range []struct {
+		method, path, body string
+		status             int
+		code               api.Code
+	}{
+		{http.MethodGet, "/", "", http.StatusNotFound, api.NotFound},
+		{http.MethodGet, "/v1/nothing", "", http.StatusNotFound, api.NotFound},
+		{http.MethodGet, "/v1/agents/ghost", "", http.StatusNotFound, api.NotFound},
+		{http.MethodGet, "/v1/turns/ghost", "", http.StatusNotFound, api.NotFound},
+		{http.MethodGet, "/v1/sessions/ghost/transcript", "", http.StatusNotFound, api.NotFound},
+		{http.MethodGet, "/v1/sessions/ghost/events", "", http.StatusNotFound, api.NotFound},
+		{http.MethodDelete, "/v1/agents", "", http.StatusMethodNotAllowed, api.Invalid},
+		{http.MethodPut, "/v1/agents", "---\nname: -\nflavour: 1\n---\n", http.StatusBadRequest, api.Invalid},
+		{http.MethodPut, "/v1/agents/other", "---\nname: Nova\n---\nBe.\n", http.StatusBadRequest, api.Invalid},
+		{http.MethodPost, "/v1/sessions/lucky-main/messages", "{", http.StatusBadRequest, api.Invalid},
+		{http.MethodPost, "/v1/sessions/lucky-main/messages", `{"content":""}`, http.StatusBadRequest, api.Invalid},
+		{http.MethodPost, "/v1/sessions/lucky-main/messages", `{"content":"hi","mode":"shout"}`, http.StatusBadRequest, api.Invalid},
+		{http.MethodPost, "/v1/sessions/lucky-main/messages", `{"content":"` + strings.Repeat("x", api.MaxMessageBytes+1) + `"}`, http.StatusBadRequest, api.Invalid},
+		{http.MethodPost, "/v1/agents/ghost/wake", "", http.StatusNotFound, api.NotFound},
+	} {
+		res := u.try(tt.method, tt.path, tt.body, nil)
+		if res.status != tt.status || res.fault(t).Code != tt.code {
+			t.Errorf("%s %s: %d %s, want %d %s", tt.method, tt.path, res.status, res.body, tt.status, tt.code)
+		}
+		if tt.status == http.StatusMethodNotAllowed && !strings.Contains(res.header.Get("Allow"), http.MethodPut) {
+			t.Errorf("Allow is %q, want PUT in it", res.header.Get("Allow"))
+		}
+	}
+	if strings.Contains(u.log(), u.token) {
+		t.Error("the token is in the log")
+	}
+}
+
+// sse is one event of a stream.
+type sse struct{ ID, Event, Data string }
+
+// stream reads a session's events until one fits, and hangs up.
+func (r *running) stream(session, lastID string, fits func(sse) bool) []sse {
+	r.t.Helper()
+	ctx, cancel := context.WithTimeout(r.t.Context(), patience)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, r.HTTP+"/v1/sessions/"+session+"/events", nil)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer "+r.token)
+	if lastID != "" {
+		req.Header.Set("Last-Event-ID", lastID)
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer func() { _ = res.Body.Close() }() // left in the middle
+	if got := res.Header.Get("Content-Type"); res.StatusCode != http.StatusOK || got != "text/event-stream" {
+		r.t.Fatalf("%d, %s", res.StatusCode, got)
+	}
+	var all []sse
+	var e sse
+	scan := bufio.NewScanner(res.Body)
+	scan.Buffer(nil, 1<<20)
+	for scan.Scan() {
+		name, value, _ := strings.Cut(scan.Text(), ": ")
+		switch {
+		case name == "id":
+			e.ID = value
+		case name == "event":
+			e.Event = value
+		case name == "data":
+			e.Data = value
+		case scan.Text() == "" && e.Event != "":
+			if e.ID != "" { // what has none is live only
+				all = append(all, e)
+			}
+			if fits(e) {
+				return all
+			}
+			e = sse{}
+		}
+	}
+	r.t.Fatalf("the stream of %s ended: %v, after %v", session, scan.Err(), all)
+	return nil
+}
+
+// endOf fits the end of a run.
+func endOf(run string) func(sse) bool {
+	return func(e sse) bool { return e.Event == "loop:end" && strings.Contains(e.Data, run) }
+}
+
+func TestHTTPStory(t *testing.T) {
+	t.Parallel()
+	u := newMachine(t).up()
+	var g, same api.Agent
+	one(t, u.call(http.MethodPut, "/v1/agents", "---\nname: Nova\n---\nBe useful.\n", nil), &g)
+	one(t, u.call(http.MethodPut, "/v1/agents/nova", "---\nname: Nova\n---\nBe useful.\n", nil), &same)
+	if g.ID != "nova" || g.Version != 1 || same.Version != 1 {
+		t.Errorf("applied twice: %+v, %+v, want version 1", g, same)
+	}
+	u.cli("agent", "fund", "nova", "1")
+
+	path := "/v1/sessions/" + g.Session + "/messages"
+	var first, again, second api.Accepted
+	key := map[string]string{"Idempotency-Key": "monday"}
+	one(t, u.call(http.MethodPost, path, `{"content":"work"}`, key), &first)
+	one(t, u.call(http.MethodPost, path, `{"content":"work"}`, key), &again)
+	if first.Run != again.Run {
+		t.Errorf("one key gave the runs %s and %s", first.Run, again.Run)
+	}
+	before := u.stream(g.Session, "", endOf(first.Run))
+	one(t, u.call(http.MethodPost, path, `{"content":"work"}`, key), &again)
+	if first.Run != again.Run {
+		t.Errorf("one key gave the runs %s and, after its end, %s", first.Run, again.Run)
+	}
+	one(t, u.call(http.MethodPost, path, `{"content":"hello"}`, nil), &second)
+
+	// Whoever comes back in the middle gets the rest: no gap, no repeat.
+	middle := before[len(before)/2]
+	after := u.stream(g.Session, middle.ID, endOf(second.Run))
+	joined := slices.Concat(before[:len(before)/2+1], after)
+	if diff := cmp.Diff(u.stream(g.Session, "", endOf(second.Run)), joined); diff != "" {
+		t.Errorf("a stream that was cut is not what an uncut one is (-whole +joined):\n%s", diff)
+	}
+	var names []string
+	ends := map[string]int{}
+	for _, e := range before {
+		names = append(names, e.Event)
+	}
+	for _, e := range joined {
+		if e.Event == "loop:end" {
+			var end api.LoopEnd
+			one(t, e.Data, &end)
+			ends[end.Run]++
+		}
+	}
+	if diff := cmp.Diff(map[string]int{first.Run: 1, second.Run: 1}, ends); diff != "" {
+		t.Errorf("ends by run (-want +got):\n%s", diff)
+	}
+	for _, want := range []string{"loop:start", "loop:context", "loop:execute", "tool:start", "tool:end", "loop:persist", "loop:end"} {
+		if !slices.Contains(names, want) {
+			t.Errorf("no %s among %v", want, names)
+		}
+	}
+	if res := u.try(http.MethodGet, "/v1/sessions/"+g.Session+"/events", "", map[string]string{"Last-Event-ID": "x"}); res.status != http.StatusBadRequest || res.fault(t).Code != api.Invalid {
+		t.Errorf("Last-Event-ID x: %d %s, want 400", res.status, res.body)
+	}
+
+	transcript := lines[api.TranscriptLine](t, u.call(http.MethodGet, "/v1/sessions/"+g.Session+"/transcript", "", nil))
+	if n := len(transcript); n < 4 || transcript[0].Role != "user" || transcript[0].Content != "work" || !strings.Contains(transcript[n-1].Content, "hello") {
+		t.Errorf("the transcript is %+v", transcript)
+	}
+	var turn api.Turn
+	one(t, u.call(http.MethodGet, "/v1/turns/"+transcript[0].Turn, "", nil), &turn)
+	if turn.Run != first.Run || turn.Agent != "nova" || len(turn.Trace) != 32 || turn.Cost <= 0 {
+		t.Errorf("the first turn is %+v", turn)
+	}
+	var agents api.Agents
+	one(t, u.call(http.MethodGet, "/v1/agents", "", nil), &agents)
+	if len(agents.Agents) != 2 {
+		t.Errorf("%d agents, want 2", len(agents.Agents))
+	}
+	var wake api.Wake
+	one(t, u.call(http.MethodPost, "/v1/agents/nova/wake", `{"reason":"rise"}`, nil), &wake)
+	if wake.Agent != "nova" || wake.Reason != "rise" {
+		t.Errorf("the wake is %+v", wake)
+	}
+}

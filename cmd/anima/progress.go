@@ -1,0 +1,50 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+
+	"golang.org/x/term"
+)
+
+// progress prints lines; on a terminal it also says what it waits for.
+type progress struct {
+	w     io.Writer
+	live  bool
+	shown bool
+}
+
+func newProgress(a *app) *progress {
+	w := a.Out
+	if a.cli.Output == outputJSON {
+		w = a.Err // the output is one JSON value
+	}
+	f, ok := w.(*os.File)
+	return &progress{w: w, live: ok && term.IsTerminal(int(f.Fd()))}
+}
+
+func (p *progress) clear() {
+	if p.shown {
+		fmt.Fprint(p.w, "\r\x1b[K")
+		p.shown = false
+	}
+}
+
+func (p *progress) head(s string) {
+	p.clear()
+	fmt.Fprintf(p.w, "\n%s\n", s)
+}
+
+func (p *progress) line(format string, args ...any) {
+	p.clear()
+	fmt.Fprintf(p.w, "  "+format+"\n", args...)
+}
+
+func (p *progress) waiting(what string) {
+	if p.live {
+		p.clear()
+		fmt.Fprintf(p.w, "  … %s", what)
+		p.shown = true
+	}
+}

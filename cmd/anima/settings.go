@@ -1,0 +1,102 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"strings"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/config"
+	"github.com/anima-run/anima/pkg/host"
+	"github.com/anima-run/anima/pkg/telemetry"
+)
+
+// upConfig is what anima up has besides the settings of the services.
+type upConfig struct {
+	NATSListen string `env:"nats_listen" help:"address at which the embedded NATS is open to the command line and to other programs; port 0 picks a free one"`
+}
+
+func upDefaults() upConfig { return upConfig{NATSListen: "127.0.0.1:4222"} }
+
+// devProfile is what anima up has for defaults where a service alone has others:
+// loopback only, a faucet, writes synced at intervals, warnings only.
+func devProfile() map[string]string {
+	return map[string]string{
+		"ANIMA_HTTP_ADDR": "127.0.0.1:8080", "ANIMA_OPS_ADDR": "127.0.0.1:9090", "ANIMA_SYNC": host.SyncInterval,
+		"ANIMA_LOG": "warn", "ANIMA_TREASURY_FAUCET": "true",
+	}
+}
+
+// upLookup finds what flags set, then what the environment sets, then the profile.
+func upLookup(environment config.Lookup, flags map[string]string) config.Lookup {
+	return layered(lookupIn(flags), environment, lookupIn(devProfile()))
+}
+
+// demoLookup keeps the demo apart from everything else on the machine: no setting
+// of anima, no port, no provider that costs money. Collectors of traces, which
+// are configured by OTEL_ variables, are welcome.
+func demoLookup(environment config.Lookup) config.Lookup {
+	demo := devProfile()
+	maps.Copy(demo, map[string]string{
+		"ANIMA_HTTP_ADDR": "", "ANIMA_OPS_ADDR": "", "ANIMA_LOG": "error", "ANIMA_INFERENCE_ROUTER_SIMULATED": "true",
+	})
+	return layered(lookupIn(demo), func(k string) (string, bool) {
+		if strings.HasPrefix(k, "ANIMA_") {
+			return "", false
+		}
+		return environment(k)
+	})
+}
+
+func lookupIn(m map[string]string) config.Lookup {
+	return func(k string) (string, bool) { v, ok := m[k]; return v, ok }
+}
+
+func layered(all ...config.Lookup) config.Lookup {
+	return func(k string) (string, bool) {
+		for _, l := range all {
+			if v, ok := l(k); ok {
+				return v, true
+			}
+		}
+		return "", false
+	}
+}
+
+// settings are those of the process; every fault of every service is in the
+// error, so that nothing is started with half of them.
+func settings(lookup config.Lookup) (host.Config, upConfig, error) {
+	cfg, up := host.Defaults(), upDefaults()
+	var faults []string
+	note := func(err error) {
+		if err != nil {
+			faults = append(faults, strings.Split(err.Error(), "\n")...)
+		}
+	}
+	note(config.Load("", &cfg, lookup))
+	note(config.Load("", &up, lookup))
+	if cfg.Replicas != 1 {
+		note(fmt.Errorf("ANIMA_NATS_REPLICAS is %d: the embedded NATS is one server, unset it", cfg.Replicas))
+	}
+	note(config.Load("", &telemetry.Config{Log: cfg.Log, LogFormat: cfg.LogFormat}, lookup))
+	for _, s := range services() {
+		note(s.Check(lookup))
+	}
+	if len(faults) > 0 {
+		return cfg, up, &api.Error{
+			Code: api.Invalid, Message: "the settings have faults; nothing was started", Details: faults,
+			Next: "mend them; docs/config.md lists all settings",
+		}
+	}
+	return cfg, up, nil
+}
+
+// known are all settings that anima up reads.
+func known() []config.Field {
+	cfg, up := host.Defaults(), upDefaults()
+	all := append(config.Fields("", &cfg), config.Fields("", &up)...)
+	for _, s := range services() {
+		all = append(all, s.Fields()...)
+	}
+	return all
+}

@@ -1,0 +1,228 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/config"
+	"github.com/anima-run/anima/pkg/embednats"
+	"github.com/anima-run/anima/pkg/host"
+	"github.com/anima-run/anima/pkg/telemetry"
+	"github.com/anima-run/anima/services/heartbeat"
+	router "github.com/anima-run/anima/services/inference-router"
+	"github.com/anima-run/anima/services/loop"
+	"github.com/anima-run/anima/services/policy"
+	"github.com/anima-run/anima/services/social"
+	"github.com/anima-run/anima/services/treasury"
+)
+
+// services of the suite; their order means nothing.
+func services() []host.Service {
+	return []host.Service{loop.Service, router.Service, policy.Service, treasury.Service, heartbeat.Service, social.Service}
+}
+
+// suite is everything in one process.
+type suite struct {
+	dir    string
+	cfg    host.Config
+	given  bool // the token is the operator's own, not the folder's
+	server *embednats.Server
+	conn   *nats.Conn
+	bus    *bus.Bus
+	exp    *telemetry.Exporters
+	log    *slog.Logger
+	lookup config.Lookup
+}
+
+// open checks all settings, then makes the folder, the token, the embedded NATS
+// and the connection to it. The caller closes the suite.
+func (a *app) open(ctx context.Context, dir string, lookup config.Lookup, listen bool) (_ *suite, err error) {
+	cfg, up, err := settings(lookup)
+	if err != nil {
+		return nil, err
+	}
+	if !listen {
+		up.NATSListen = ""
+	}
+	s := &suite{dir: dir, cfg: cfg, lookup: lookup, given: cfg.Token.Reveal() != ""}
+	defer func() {
+		if err != nil {
+			s.close()
+		}
+	}()
+	if s.log, err = telemetry.NewLogger(a.Err, telemetry.Config{Log: cfg.Log, LogFormat: cfg.LogFormat}); err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, notWritable(err)
+	}
+	if !s.given {
+		if s.cfg.Token, err = operatorToken(dir); err != nil {
+			return nil, err
+		}
+	}
+	s.cfg.Data = dir
+	if s.exp, err = telemetry.Open(ctx, telemetry.Options{Version: host.Version(), Lookup: lookup, Log: s.log}); err != nil {
+		return nil, err
+	}
+	s.server, err = embednats.Start(ctx, embednats.Options{
+		Dir: filepath.Join(dir, "nats"), Listen: up.NATSListen, Token: s.cfg.Token.Reveal(), SyncAlways: cfg.Sync == host.SyncAlways, Log: s.log,
+	})
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return nil, fmt.Errorf("listen on %s for NATS: %w; another program listens there, perhaps another anima up: stop it, or set ANIMA_NATS_LISTEN (--listen) to another address", up.NATSListen, syscall.EADDRINUSE)
+	}
+	if err != nil {
+		return nil, err
+	}
+	s.conn, err = bus.Dial(bus.Dialing{InProcess: s.server.InProcess(), Token: s.cfg.Token.Reveal(), Name: "anima", Log: s.log})
+	if err != nil {
+		return nil, err
+	}
+	s.bus, err = bus.New(s.conn, bus.Options{Service: "anima-up", Log: s.log})
+	return s, err
+}
+
+// close ends what open began, as far as it came.
+func (s *suite) close() {
+	if s.bus != nil {
+		s.bus.Close()
+	}
+	if s.conn != nil {
+		s.conn.Close()
+	}
+	if s.server != nil {
+		s.server.Shutdown()
+	}
+	if s.exp != nil {
+		end, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		if err := s.exp.Shutdown(end); err != nil {
+			s.log.Warn("the last spans may be lost", "err", err)
+		}
+	}
+}
+
+// errStop is what work returns to end the services without a fault.
+var errStop = errors.New("stop")
+
+// serve runs all services until ctx ends or work, which begins when they are
+// ready and may be long, returns an error.
+func (s *suite) serve(ctx context.Context, work func(context.Context, host.Addrs) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ready, done := make(chan host.Addrs, 1), make(chan error, 1)
+	go func() {
+		done <- host.Run(ctx, host.Process{
+			Config: s.cfg, Conn: s.conn, Log: s.log, Lookup: s.lookup, Exporters: s.exp,
+			Ready: func(a host.Addrs) { ready <- a },
+		}, services()...)
+	}()
+	select {
+	case addrs := <-ready:
+		if err := work(ctx, addrs); err != nil {
+			cancel()
+			if errors.Is(err, errStop) {
+				err = nil
+			}
+			return errors.Join(err, <-done)
+		}
+	case err := <-done:
+		return err
+	}
+	return <-done
+}
+
+// operatorToken reads the token of this folder, or makes it.
+func operatorToken(dir string) (config.Secret, error) {
+	file := filepath.Join(dir, "token")
+	data, err := os.ReadFile(file)
+	switch token := strings.TrimSpace(string(data)); {
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return "", notWritable(err)
+	case token == "":
+	case len(token) < 16:
+		return "", &api.Error{
+			Code: api.Invalid, Message: file + " holds a token of fewer than 16 characters, which can be guessed",
+			Next: "write a longer one into it, or remove the file: a new one is made",
+		}
+	default:
+		return config.Secret(token), nil
+	}
+	token := rand.Text()
+	if err := writeFile(file, []byte(token+"\n")); err != nil {
+		return "", notWritable(err)
+	}
+	return config.Secret(token), nil
+}
+
+func notWritable(err error) error {
+	return &api.Error{
+		Code: api.Invalid, Message: "the data folder cannot be used: " + err.Error(),
+		Next: "name a folder that you may write with --data, or in ANIMA_DATA",
+	}
+}
+
+// writeFile replaces a file that only its owner may read, whole or not at all.
+func writeFile(file string, data []byte) error {
+	tmp, err := os.CreateTemp(filepath.Dir(file), ".new-*")
+	if err != nil {
+		return err
+	}
+	_, err = tmp.Write(data)
+	if err = errors.Join(err, tmp.Sync(), tmp.Close()); err == nil {
+		err = os.Rename(tmp.Name(), file)
+	}
+	if err != nil {
+		_ = os.Remove(tmp.Name()) // it is of no use to anyone
+	}
+	return err
+}
+
+// announce writes where this anima is for the commands beside it, until the
+// function it returns is called.
+func (s *suite) announce(addrs host.Addrs) (func(), error) {
+	data, err := json.MarshalIndent(endpoint{
+		NATS: s.server.ClientURL(), Token: s.cfg.Token.Reveal(), HTTP: reach(addrs.HTTP), Ops: reach(addrs.Ops),
+	}, "", "  ")
+	if err != nil {
+		return nil, err
+	}
+	file := filepath.Join(s.dir, endpointFile)
+	if err := writeFile(file, append(data, '\n')); err != nil {
+		return nil, notWritable(err)
+	}
+	return func() {
+		if err := os.Remove(file); err != nil {
+			s.log.Warn("the commands will look for an anima that is gone", "err", err)
+		}
+	}, nil
+}
+
+// reach is the URL at which this machine reaches what listens on addr; "" where
+// nothing listens.
+func reach(addr string) string {
+	if addr == "" {
+		return ""
+	}
+	if ap, err := netip.ParseAddrPort(addr); err == nil && ap.Addr().IsUnspecified() {
+		_, port, _ := net.SplitHostPort(addr)
+		addr = net.JoinHostPort("127.0.0.1", port)
+	}
+	return "http://" + addr
+}

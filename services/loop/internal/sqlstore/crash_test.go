@@ -1,0 +1,74 @@
+package sqlstore_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/sqldb"
+
+	"github.com/anima-run/anima/services/loop/internal/sqlstore"
+	"github.com/anima-run/anima/services/loop/internal/turn/turntest"
+)
+
+// TestCrash kills the owner of a run before and after each call, on real tables:
+// what remains is what remains of an owner that lived.
+func TestCrash(t *testing.T) {
+	each(t, func(t *testing.T, _ *sqldb.DB, s *sqlstore.Store) {
+		calls := []api.ToolCall{{ID: "call_0", Name: "look", Arguments: "{}"}, {ID: "call_0", Name: "pay", Arguments: "{}"}}
+		world := func() *turntest.World {
+			w := turntest.New(s, turntest.Say(
+				api.Completion{Model: "m", ToolCalls: calls, Finish: "tool_calls", InputTokens: 7, Cost: 610},
+				api.Completion{Model: "m", Text: "done", Finish: "stop", InputTokens: 9, Cost: 305},
+			))
+			w.Lossy = true
+			return w
+		}
+		command := func(name string) api.Run {
+			cmd := turntest.Command("ada", name)
+			cmd.Session = "ada-" + name
+			must(t, s.NewSession(t.Context(), cmd.Session, "ada", at))
+			return cmd
+		}
+		calm := command("calm")
+		var ports turntest.Crash
+		lived := world()
+		must(t, lived.Run(t.Context(), ports.Gate, calm))
+		want, err := s.History(t.Context(), calm.Session, 10)
+		must(t, err)
+		for n := 1; n <= len(ports.Ports); n++ {
+			for _, after := range []bool{false, true} {
+				cmd := command(fmt.Sprintf("x%d-%t", n, after))
+				w := world()
+				crash := turntest.Crash{At: n, After: after}
+				if err := w.Run(t.Context(), crash.Gate, cmd); err == nil {
+					t.Fatalf("the owner did not die at %d", n)
+				}
+				must(t, w.Run(t.Context(), turntest.Open, cmd))
+				got, err := s.History(t.Context(), cmd.Session, 10)
+				must(t, err)
+				where := fmt.Sprintf("crash at %s, after=%t", ports.Ports[n-1], after)
+				if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(api.Turn{}, "ID", "Run", "Session", "StartedAt", "EndedAt"),
+					cmpopts.IgnoreFields(api.CallState{}, "DurationMS", "Decision")); diff != "" {
+					t.Errorf("%s: turns (-want +got):\n%s", where, diff)
+				}
+				v, err := s.Session(t.Context(), cmd.Session)
+				must(t, err)
+				if v.Turns != 2 || v.Messages != 1 || v.Cost != 915 || v.InputTokens != 16 {
+					t.Errorf("%s: session %+v", where, v)
+				}
+				if got, want := len(w.Stream.IDs()), len(lived.Stream.IDs()); got != want || len(w.Stream.Faults()) > 0 {
+					t.Errorf("%s: %d events, want %d; faults %v", where, got, want, w.Stream.Faults())
+				}
+				a, err := s.Agent(t.Context(), "ada")
+				must(t, err)
+				if a.State != api.StateSleeping {
+					t.Errorf("%s: the agent is left %s", where, a.State)
+				}
+			}
+		}
+	})
+}

@@ -1,0 +1,425 @@
+package sqlstore_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/sqldb"
+	"github.com/anima-run/anima/pkg/sqldb/sqldbtest"
+
+	"github.com/anima-run/anima/services/loop/internal/agentmd"
+	"github.com/anima-run/anima/services/loop/internal/sqlstore"
+	"github.com/anima-run/anima/services/loop/internal/turn"
+	"github.com/anima-run/anima/services/loop/internal/turn/turntest"
+)
+
+const at = turntest.Start
+
+func definition(name string) agentmd.Definition {
+	return agentmd.Definition{
+		Name: name, Description: "Counts.", Creator: "0xCD", Model: "m", Tools: []string{"look", "put", "pay", "fire"},
+		Limits: agentmd.DefaultLimits(), Sandbox: agentmd.DefaultSandbox(), Body: "Be useful.",
+	}
+}
+
+// stored returns a store with ada and bob and two sessions each.
+func stored(t *testing.T, db *sqldb.DB) *sqlstore.Store {
+	t.Helper()
+	s := sqlstore.New(db, "/data")
+	for _, name := range []string{"Ada", "Bob"} {
+		id := strings.ToLower(name)
+		if _, err := s.Apply(t.Context(), definition(name), id, "0xAD", "source of "+name, at); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.NewSession(t.Context(), id+"-two", id, at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return s
+}
+
+// each runs a test on a store with ada and bob, on both engines.
+func each(t *testing.T, test func(t *testing.T, db *sqldb.DB, s *sqlstore.Store)) {
+	t.Parallel()
+	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) { test(t, db, stored(t, db)) })
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestTurnStore(t *testing.T) {
+	t.Parallel()
+	for _, engine := range []sqldb.Engine{sqldb.SQLite, sqldb.Postgres} {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			turntest.RunStore(t, func(t *testing.T) turn.Store {
+				if engine == sqldb.SQLite {
+					return stored(t, sqldbtest.SQLite(t, sqlstore.Migrations()))
+				}
+				db, err := sqldb.Open(t.Context(), sqldbtest.Postgres(t), sqldb.Options{})
+				must(t, err)
+				t.Cleanup(func() { must(t, db.Close()) })
+				must(t, sqldb.Migrate(t.Context(), db, sqlstore.Migrations()))
+				return stored(t, db)
+			})
+		})
+	}
+}
+
+func TestApply(t *testing.T) {
+	t.Parallel()
+	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
+		s := sqlstore.New(db, "/data")
+		first, err := s.Apply(t.Context(), definition("Ada"), "ada", "0xAD", "v1", at)
+		must(t, err)
+		want := api.Agent{
+			ID: "ada", Name: "Ada", Description: "Counts.", Address: "0xAD", Creator: "0xCD", Model: "m",
+			Tools: []string{"look", "put", "pay", "fire"}, State: api.StateSleeping, Reason: "just born",
+			Session: "ada-main", Version: 1, CreatedAt: at, UpdatedAt: at,
+		}
+		if diff := cmp.Diff(sqlstore.Applied{Agent: want, Changed: true}, first); diff != "" {
+			t.Errorf("a new agent (-want +got):\n%s", diff)
+		}
+		again, err := s.Apply(t.Context(), definition("Ada"), "ada", "0xAD", "v1", at+1)
+		must(t, err)
+		if diff := cmp.Diff(sqlstore.Applied{Agent: want}, again); diff != "" {
+			t.Errorf("the same text again (-want +got):\n%s", diff)
+		}
+		def := definition("ADA")
+		def.Tools, def.Body = []string{"look"}, "Be kind."
+		changed, err := s.Apply(t.Context(), def, "ada", "0xAD", "v2", at+2)
+		must(t, err)
+		want.Name, want.Tools, want.Version, want.UpdatedAt = "ADA", []string{"look"}, 2, at+2
+		if diff := cmp.Diff(sqlstore.Applied{Agent: want, Changed: true}, changed); diff != "" {
+			t.Errorf("another text (-want +got):\n%s", diff)
+		}
+		k, err := s.Known(t.Context(), turntest.Command("ada", "r1"))
+		must(t, err)
+		wantAgent := turn.Agent{
+			ID: "ada", Name: "ADA", Address: "0xAD", Creator: "0xCD", Description: "Counts.", Genesis: "Be kind.", Model: "m",
+			Tools: []string{"look"}, MaxTurns: 25, MaxCalls: 10, ExecTimeoutS: 30, RunTimeoutS: 600, Workspace: "/data/ada", State: api.StateSleeping,
+		}
+		if diff := cmp.Diff(wantAgent, k.Agent); diff != "" {
+			t.Errorf("what a run knows (-want +got):\n%s", diff)
+		}
+		// Each change is announced once, in the transaction that made it.
+		type row struct{ id, subject, payload string }
+		rows, err := sqldb.All(t.Context(), db, func(r sqldb.Scanner) (row, error) {
+			var v row
+			return v, r.Scan(&v.id, &v.subject, &v.payload)
+		}, `select id, subject, payload from outbox order by seq`)
+		must(t, err)
+		if len(rows) != 2 || rows[0].id != "agent_state/ada/1" || rows[1].id != "agent_state/ada/2" {
+			t.Fatalf("outbox: %+v", rows)
+		}
+		var c api.AgentChanged
+		must(t, json.Unmarshal([]byte(rows[1].payload), &c))
+		wantChange := api.AgentChanged{Agent: "ada", Name: "ADA", Address: "0xAD", State: api.StateSleeping, Reason: "just born", Seq: 2, At: at + 2}
+		if diff := cmp.Diff(wantChange, c); diff != "" || rows[1].subject != wantChange.Subject().String() {
+			t.Errorf("announced on %s (-want +got):\n%s", rows[1].subject, diff)
+		}
+	})
+}
+
+func TestAgents(t *testing.T) {
+	each(t, func(t *testing.T, _ *sqldb.DB, s *sqlstore.Store) {
+		all, err := s.Agents(t.Context())
+		must(t, err)
+		if len(all) != 2 || all[0].ID != "ada" || all[1].ID != "bob" {
+			t.Errorf("agents: %+v", all)
+		}
+		_, err = s.Agent(t.Context(), "nobody")
+		wantNotFound(t, err)
+		_, err = s.Session(t.Context(), "none")
+		wantNotFound(t, err)
+		_, err = s.Turn(t.Context(), "none")
+		wantNotFound(t, err)
+	})
+}
+
+func wantNotFound(t *testing.T, err error) {
+	t.Helper()
+	if api.CodeOf(err) != api.NotFound {
+		t.Errorf("got %v, want not_found", err)
+	}
+}
+
+func TestSums(t *testing.T) {
+	each(t, func(t *testing.T, db *sqldb.DB, s *sqlstore.Store) {
+		for _, run := range []string{"r1", "r2"} {
+			cmd := turntest.Command("ada", run)
+			for n := 1; n <= 3; n++ {
+				for range 2 { // twice is once
+					must(t, s.Persist(t.Context(), turntest.Record(cmd, n), turntest.Input(cmd), nil))
+				}
+			}
+		}
+		got, err := s.Session(t.Context(), "ada-main")
+		must(t, err)
+		want := api.Session{
+			ID: "ada-main", Agent: "ada", Messages: 2, Turns: 6, InputTokens: 600, OutputTokens: 60, Cost: 3660,
+			CreatedAt: at, UpdatedAt: at + 3500,
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("session (-want +got):\n%s", diff)
+		}
+		a, err := s.Agent(t.Context(), "ada")
+		must(t, err)
+		if a.Turns != 6 {
+			t.Errorf("the agent has %d turns, want 6", a.Turns)
+		}
+		var command string
+		must(t, db.QueryRowContext(t.Context(), `select command from runs where id = 'r1'`).Scan(&command))
+		var cmd api.Run
+		must(t, json.Unmarshal([]byte(command), &cmd))
+		if diff := cmp.Diff(turntest.Command("ada", "r1"), cmd); diff != "" {
+			t.Errorf("stored command (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestTurns(t *testing.T) {
+	each(t, func(t *testing.T, _ *sqldb.DB, s *sqlstore.Store) {
+		for i, cmd := range []api.Run{
+			{Run: "a1", Agent: "ada", Session: "ada-main", Content: "x"},
+			{Run: "a2", Agent: "ada", Session: "ada-two", Content: "x"},
+			{Run: "b1", Agent: "bob", Session: "bob-main", Content: "x"},
+		} {
+			for n := 1; n <= 2; n++ {
+				rec := turntest.Record(cmd, n)
+				rec.Turn.StartedAt += int64(i) * 1_000_000
+				must(t, s.Persist(t.Context(), rec, turntest.Input(cmd), nil))
+			}
+		}
+		for _, tt := range []struct {
+			q    api.ListTurns
+			want string
+		}{
+			{api.ListTurns{Limit: 50}, "b1.2 b1.1 a2.2 a2.1 a1.2 a1.1"},
+			{api.ListTurns{Limit: 3}, "b1.2 b1.1 a2.2"},
+			{api.ListTurns{Agent: "ada", Limit: 50}, "a2.2 a2.1 a1.2 a1.1"},
+			{api.ListTurns{Session: "ada-two", Limit: 50}, "a2.2 a2.1"},
+			{api.ListTurns{Run: "a1", Limit: 1}, "a1.2"},
+			{api.ListTurns{Agent: "bob", Session: "ada-two", Limit: 50}, ""},
+			{api.ListTurns{Agent: "' or 1=1 --", Limit: 50}, ""},
+		} {
+			got, err := s.Turns(t.Context(), tt.q)
+			must(t, err)
+			var ids []string
+			for _, turn := range got {
+				ids = append(ids, turn.ID)
+				if len(turn.Calls) != 2 {
+					t.Errorf("%s has %d calls, want 2", turn.ID, len(turn.Calls))
+				}
+			}
+			if strings.Join(ids, " ") != tt.want {
+				t.Errorf("%+v: got %v, want %s", tt.q, ids, tt.want)
+			}
+		}
+		one, err := s.Turn(t.Context(), "a1.2")
+		must(t, err)
+		want := turntest.Record(api.Run{Run: "a1", Agent: "ada", Session: "ada-main"}, 2).Turn
+		if diff := cmp.Diff(want, one); diff != "" {
+			t.Errorf("turn (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// TestNoText: what no text column takes is kept as text, on both engines alike.
+func TestNoText(t *testing.T) {
+	each(t, func(t *testing.T, _ *sqldb.DB, s *sqlstore.Store) {
+		cmd := turntest.Command("ada", "r1")
+		cmd.Content = "do\x00it"
+		rec := turntest.Record(cmd, 1)
+		rec.Turn.Thinking = "a\xffb"
+		c := &rec.Turn.Calls[0]
+		c.ID, c.Tool, c.Arguments, c.Result, c.Error = "i\x00", "t\x00", []byte("\"\xff\""), "\x00\x01", "\xc3"
+		end := turntest.End(cmd, 1)
+		end.Response, end.Why = "a\x00\xffb", "w"
+		must(t, s.Persist(t.Context(), rec, turntest.Input(cmd), end))
+		got, err := s.Turn(t.Context(), "r1.1")
+		must(t, err)
+		want := api.CallState{
+			ID: "i\uFFFD", Tool: "t\uFFFD", Arguments: []byte("\"\uFFFD\""), Decision: "d1", Action: api.Allow,
+			Outcome: api.OutcomeOK, Result: "\uFFFD\x01", Error: "\uFFFD", DurationMS: 3,
+		}
+		if diff := cmp.Diff(want, got.Calls[0]); diff != "" || got.Input != "do\uFFFDit" || got.Thinking != "a\uFFFDb" {
+			t.Errorf("got %q, %q (-want +got):\n%s", got.Input, got.Thinking, diff)
+		}
+		must(t, s.Remember(t.Context(), "ada", turn.Fact{Category: "self", Key: "k\x00", Value: "\xff"}, 1, "s\x00", at))
+	})
+}
+
+func fact(category, key, value string) turn.Fact {
+	return turn.Fact{Category: category, Key: key, Value: value}
+}
+
+func TestFacts(t *testing.T) {
+	each(t, func(t *testing.T, db *sqldb.DB, s *sqlstore.Store) {
+		for i, f := range []turn.Fact{
+			fact("self", "mood", "calm"), fact("domain", "pi", "3"), fact("self", "home", "here"), fact("domain", "pi", "3.14"),
+		} {
+			must(t, s.Remember(t.Context(), "ada", f, 0.5, "me", at+int64(i)))
+		}
+		must(t, s.Remember(t.Context(), "bob", fact("self", "mood", "angry"), 1, "me", at))
+		for n, want := range map[int][]turn.Fact{
+			50: {fact("domain", "pi", "3.14"), fact("self", "home", "here"), fact("self", "mood", "calm")},
+			2:  {fact("domain", "pi", "3.14"), fact("self", "home", "here")},
+		} {
+			got, err := s.Facts(t.Context(), "ada", n)
+			must(t, err)
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("%d facts (-want +got):\n%s", n, diff)
+			}
+		}
+		var created, updated int64
+		var confidence string
+		must(t, db.QueryRowContext(t.Context(), `select created_at, updated_at, confidence from semantic_memory where agent = 'ada' and key = 'pi'`).
+			Scan(&created, &updated, &confidence))
+		if created != at+1 || updated != at+3 || confidence != "0.5" {
+			t.Errorf("created %d, updated %d, confidence %s", created, updated, confidence)
+		}
+	})
+}
+
+func TestSessions(t *testing.T) {
+	each(t, func(t *testing.T, _ *sqldb.DB, s *sqlstore.Store) {
+		cmd := turntest.Command("ada", "r1")
+		must(t, s.Persist(t.Context(), turntest.Record(cmd, 1), turntest.Input(cmd), nil))
+		must(t, s.NewSession(t.Context(), "ada-main", "ada", at+9)) // is there already
+		for agent, want := range map[string]string{"ada": "ada-main ada-two", "": "ada-main ada-two bob-main bob-two", "nobody": ""} {
+			all, err := s.Sessions(t.Context(), agent)
+			must(t, err)
+			var ids []string
+			for _, v := range all {
+				ids = append(ids, v.ID)
+			}
+			if strings.Join(ids, " ") != want || all == nil {
+				t.Errorf("sessions of %q: %v, want %s", agent, ids, want)
+			}
+		}
+	})
+}
+
+// TestManySessions has the sessions of one agent end their runs at the same time.
+func TestManySessions(t *testing.T) {
+	each(t, func(t *testing.T, _ *sqldb.DB, s *sqlstore.Store) {
+		const sessions, runs = 8, 3
+		var wg sync.WaitGroup
+		var mu sync.Mutex
+		seqs := map[int64]bool{}
+		for i := range sessions {
+			wg.Go(func() {
+				session := fmt.Sprintf("ada-%d", i)
+				if err := s.NewSession(t.Context(), session, "ada", at); err != nil {
+					t.Error(err)
+					return
+				}
+				for r := range runs {
+					cmd := turntest.Command("ada", fmt.Sprintf("r%d-%d", i, r))
+					cmd.Session = session
+					change, err := s.Started(t.Context(), cmd, at)
+					end := turntest.End(cmd, 2)
+					for n := 1; n <= 2 && err == nil; n++ {
+						var last *turn.End
+						if n == 2 {
+							last = end
+						}
+						err = s.Persist(t.Context(), turntest.Record(cmd, n), turntest.Input(cmd), last)
+					}
+					if err != nil {
+						t.Errorf("%s: %v", cmd.Run, err)
+						return
+					}
+					mu.Lock()
+					for _, c := range []*api.AgentChanged{change, end.Changed} {
+						if c != nil && seqs[c.Seq] {
+							t.Errorf("two changes have the number %d", c.Seq)
+						}
+						if c != nil {
+							seqs[c.Seq] = true
+						}
+					}
+					mu.Unlock()
+				}
+			})
+		}
+		wg.Wait()
+		a, err := s.Agent(t.Context(), "ada")
+		must(t, err)
+		if a.Turns != sessions*runs*2 {
+			t.Errorf("the agent has %d turns, want %d", a.Turns, sessions*runs*2)
+		}
+		for i := range sessions {
+			v, err := s.Session(t.Context(), fmt.Sprintf("ada-%d", i))
+			must(t, err)
+			if v.Turns != 2*runs || v.Messages != runs || v.Cost != 2*runs*610 {
+				t.Errorf("session %d: %+v", i, v)
+			}
+		}
+	})
+}
+
+func TestTranscript(t *testing.T) {
+	each(t, func(t *testing.T, _ *sqldb.DB, s *sqlstore.Store) {
+		cmd := turntest.Command("ada", "r1")
+		for n := 1; n <= 3; n++ {
+			must(t, s.Persist(t.Context(), turntest.Record(cmd, n), turntest.Input(cmd), nil))
+		}
+		next := turntest.Command("ada", "r2")
+		failed := turntest.Record(next, 1)
+		failed.Turn.Thinking, failed.Turn.Calls = "", []api.CallState{}
+		must(t, s.Persist(t.Context(), failed, turntest.Input(next), nil))
+		all, err := s.Transcript(t.Context(), "ada-main", 0, 500)
+		must(t, err)
+		var got []string
+		for _, l := range all.Lines {
+			got = append(got, fmt.Sprintf("%d %s %s %s %d %s", l.Seq, l.Turn, l.Role, l.Content, len(l.ToolCalls), l.ToolCallID))
+			if at, err := time.Parse("2006-01-02T15:04:05.000Z", l.Timestamp); err != nil || at.UnixMicro()/1e6 != turntest.Start/1e6 {
+				t.Errorf("line %d is of %q", l.Seq, l.Timestamp)
+			}
+		}
+		want := []string{
+			"1001 r1.1 user do it 0 ", "1002 r1.1 assistant thought 1 2 ", "1003 r1.1 tool seen 0 call_0", "1004 r1.1 tool not run 0 call_0",
+			"2001 r1.2 assistant thought 2 2 ", "2002 r1.2 tool seen 0 call_0", "2003 r1.2 tool not run 0 call_0",
+			"3001 r1.3 assistant thought 3 2 ", "3002 r1.3 tool seen 0 call_0", "3003 r1.3 tool not run 0 call_0",
+			"4001 r2.1 user do it 0 ",
+		}
+		if diff := cmp.Diff(want, got); diff != "" || all.More {
+			t.Errorf("more: %t (-want +got):\n%s", all.More, diff)
+		}
+		// Pages of any size join to the same.
+		for limit := 1; limit <= len(want)+1; limit++ {
+			var lines []api.TranscriptLine
+			page := api.Transcript{More: true}
+			for after := int64(0); page.More; {
+				if page, err = s.Transcript(t.Context(), "ada-main", after, limit); err != nil {
+					t.Fatal(err)
+				}
+				if len(page.Lines) == 0 || len(page.Lines) > limit {
+					t.Fatalf("a page of %d lines, at most %d were asked for", len(page.Lines), limit)
+				}
+				lines = append(lines, page.Lines...)
+				after = page.Lines[len(page.Lines)-1].Seq
+			}
+			if diff := cmp.Diff(all.Lines, lines); diff != "" {
+				t.Errorf("in pages of %d (-want +got):\n%s", limit, diff)
+			}
+		}
+		end, err := s.Transcript(t.Context(), "ada-main", 4001, 10)
+		if err != nil || end.Lines == nil || len(end.Lines) != 0 || end.More {
+			t.Errorf("after the end: %+v, %v", end, err)
+		}
+	})
+}

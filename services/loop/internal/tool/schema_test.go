@@ -1,0 +1,191 @@
+package tool_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/big"
+	"slices"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/anima-run/anima/services/loop/internal/tool"
+	"github.com/anima-run/anima/services/loop/internal/turn"
+)
+
+// schema is the part of JSON Schema that the tools use; decoding refuses more.
+type schema struct {
+	Type                 string            `json:"type"`
+	Description          string            `json:"description"`
+	AdditionalProperties *bool             `json:"additionalProperties"`
+	Required             []string          `json:"required"`
+	Properties           map[string]schema `json:"properties"`
+	Enum                 []string          `json:"enum"`
+	MinLength            int               `json:"minLength"`
+	MaxLength            *int              `json:"maxLength"`
+	Minimum              *float64          `json:"minimum"`
+	Maximum              *float64          `json:"maximum"`
+}
+
+func schemaOf(t *testing.T, tool turn.Tool) schema {
+	t.Helper()
+	var s schema
+	dec := json.NewDecoder(strings.NewReader(string(tool.Schema)))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&s); err != nil {
+		t.Fatalf("schema of %s: %v", tool.Name, err)
+	}
+	if s.Type != "object" || s.AdditionalProperties == nil || *s.AdditionalProperties || s.Properties == nil {
+		t.Fatalf("schema of %s does not describe a closed object: %s", tool.Name, tool.Schema)
+	}
+	for _, r := range s.Required {
+		if _, ok := s.Properties[r]; !ok {
+			t.Errorf("%s requires %s and does not describe it", tool.Name, r)
+		}
+	}
+	return s
+}
+
+// takes says whether a value fits.
+func (s schema) takes(v any) bool {
+	switch s.Type {
+	case "object":
+		o, ok := v.(map[string]any)
+		if !ok {
+			return false
+		}
+		for _, r := range s.Required {
+			if _, there := o[r]; !there {
+				return false
+			}
+		}
+		for k, v := range o {
+			if p, known := s.Properties[k]; !known || !p.takes(v) {
+				return false
+			}
+		}
+		return true
+	case "string":
+		text, ok := v.(string)
+		n := utf8.RuneCountInString(text)
+		return ok && n >= s.MinLength && (s.MaxLength == nil || n <= *s.MaxLength) && (s.Enum == nil || slices.Contains(s.Enum, text))
+	case "integer", "number":
+		number, ok := v.(json.Number)
+		if !ok {
+			return false
+		}
+		exact, ok := new(big.Rat).SetString(number.String())
+		if !ok || s.Type == "integer" && !exact.IsInt() {
+			return false
+		}
+		return (s.Minimum == nil || exact.Cmp(new(big.Rat).SetFloat64(*s.Minimum)) >= 0) &&
+			(s.Maximum == nil || exact.Cmp(new(big.Rat).SetFloat64(*s.Maximum)) <= 0)
+	}
+	panic("a type that no tool has: " + s.Type)
+}
+
+// values to try for any argument, as JSON; "" leaves it out.
+func (s schema) values() []string {
+	out := []string{"", `null`, `true`, `[]`, `{}`, `""`, `"x"`, `"é"`, `0`, `-1`, `1`, `0.5`, `1e400`, `99999999999999999999`}
+	for _, e := range s.Enum {
+		out = append(out, fmt.Sprintf("%q", e))
+	}
+	if s.MaxLength != nil {
+		for _, n := range []int{*s.MaxLength, *s.MaxLength + 1} {
+			out = append(out, `"`+strings.Repeat("é", n)+`"`)
+		}
+	}
+	for _, bound := range []*float64{s.Minimum, s.Maximum} {
+		if bound != nil {
+			for _, d := range []float64{-1, 0, 1} {
+				out = append(out, fmt.Sprint(int64(*bound+d)))
+			}
+		}
+	}
+	return out
+}
+
+// TestSchemas: what a model is told fits is what a tool takes, for every value of
+// every argument beside good and missing values of the others.
+func TestSchemas(t *testing.T) {
+	t.Parallel()
+	for name, tool := range newBench(t).tools {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := schemaOf(t, tool)
+			taken := 0
+			try := func(args string) {
+				t.Helper()
+				dec := json.NewDecoder(strings.NewReader(args))
+				dec.UseNumber()
+				var v any
+				if err := dec.Decode(&v); err != nil {
+					t.Fatalf("sample %s: %v", args, err)
+				}
+				err := tool.Check(json.RawMessage(args))
+				if fits := s.takes(v); fits != (err == nil) {
+					t.Errorf("%.200s fits the schema: %t; check says %v", args, fits, err)
+				}
+				if err == nil {
+					taken++
+				}
+			}
+			for _, whole := range []string{`null`, `[]`, `"x"`, `1`, `true`, `{}`, `{"other":1}`} {
+				try(whole)
+			}
+			for one, p := range s.Properties {
+				for _, v := range p.values() {
+					for _, rest := range []string{"good", "required", "none"} {
+						object := []string{}
+						if v != "" {
+							object = append(object, fmt.Sprintf("%q:%s", one, v))
+						}
+						for other, o := range s.Properties {
+							if other != one && (rest == "good" || rest == "required" && slices.Contains(s.Required, other)) {
+								object = append(object, fmt.Sprintf("%q:%s", other, o.good()))
+							}
+						}
+						try("{" + strings.Join(object, ",") + "}")
+					}
+				}
+			}
+			if taken == 0 {
+				t.Error("no sample is good: the test proves nothing")
+			}
+		})
+	}
+}
+
+// good is a value that fits, as JSON.
+func (s schema) good() string {
+	switch {
+	case s.Type != "string":
+		return "1"
+	case s.Enum != nil:
+		return fmt.Sprintf("%q", s.Enum[0])
+	}
+	return `"x"`
+}
+
+// FuzzCheck: arguments that pass are one object that every reader sees alike, and
+// no arguments make a check panic.
+func FuzzCheck(f *testing.F) {
+	for _, s := range []string{`{}`, `{"path":"a"}`, `{"command":"ls","Command":"x"}`, `{"path":"a","path":"b"}`, `null`, `{"duration_seconds":1}`, `{"":0}`} {
+		f.Add(s)
+	}
+	tools := tool.All(tool.Config{}, nil, nil)
+	f.Fuzz(func(t *testing.T, args string) {
+		for _, tool := range tools {
+			if tool.Check(json.RawMessage(args)) != nil {
+				continue
+			}
+			var object map[string]json.RawMessage
+			if err := json.Unmarshal([]byte(args), &object); err != nil {
+				t.Fatalf("%s takes %q, which is no object: %v", tool.Name, args, err)
+			}
+			if again, err := json.Marshal(object); err != nil || tool.Check(again) != nil {
+				t.Errorf("%s takes %q and not %s", tool.Name, args, again)
+			}
+		}
+	})
+}

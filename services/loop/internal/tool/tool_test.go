@@ -1,0 +1,407 @@
+package tool_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/anima-run/anima/pkg/api"
+
+	"github.com/anima-run/anima/services/loop/internal/sandbox"
+	"github.com/anima-run/anima/services/loop/internal/tool"
+	"github.com/anima-run/anima/services/loop/internal/turn"
+)
+
+// The sandbox starts this binary again to hold a command.
+func TestMain(m *testing.M) {
+	sandbox.Init()
+	os.Exit(m.Run())
+}
+
+const at = 1_790_000_000_123_456 // 2026-09-21T14:13:20.123456Z
+
+// world records what tools ask of other services.
+type world struct {
+	alarms   []api.SetAlarm
+	signed   []api.SignMessage
+	sent     []api.Send
+	facts    []fact
+	err      error // of every call, if set
+	balances int
+}
+
+type fact struct {
+	Agent string
+	turn.Fact
+	Confidence float64
+	Source     string
+	At         int64
+}
+
+func (w *world) SetAlarm(_ context.Context, a api.SetAlarm) (api.Alarm, error) {
+	w.alarms = append(w.alarms, a)
+	return api.Alarm{Agent: a.Agent, At: a.At}, w.err
+}
+
+func (w *world) Balance(_ context.Context, agent string) (api.Balance, error) {
+	w.balances++
+	return api.Balance{Agent: agent, Available: 991_000, Held: 9000, Tier: api.TierHigh}, w.err
+}
+
+func (w *world) SignMessage(_ context.Context, m api.SignMessage) (api.Signature, error) {
+	w.signed = append(w.signed, m)
+	return api.Signature{From: "0xAD", Signature: "0x01"}, w.err
+}
+
+func (w *world) Send(_ context.Context, m api.Send) (api.Sent, error) {
+	w.sent = append(w.sent, m)
+	return api.Sent{ID: "m1"}, w.err
+}
+
+func (w *world) Remember(_ context.Context, agent string, f turn.Fact, confidence float64, source string, at int64) error {
+	w.facts = append(w.facts, fact{agent, f, confidence, source, at})
+	return w.err
+}
+
+// bench runs tools in a workspace of its own.
+type bench struct {
+	*world
+	tools map[string]turn.Tool
+	agent turn.Agent
+}
+
+func newBench(t *testing.T) bench {
+	t.Helper()
+	w := &world{}
+	held := sandbox.Probe(t.Context()).Sandboxed()
+	if !held {
+		t.Logf("this kernel cannot hold commands: they run unsandboxed here")
+	}
+	dir := filepath.Join(t.TempDir(), "ada")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return bench{
+		world: w, tools: tool.All(tool.Config{AllowUnsandboxed: !held, Now: time.Now}, w, w),
+		agent: turn.Agent{ID: "ada", Workspace: dir, ExecTimeoutS: 30},
+	}
+}
+
+func (b bench) call(t *testing.T, name, args string) (turn.Output, error) {
+	t.Helper()
+	c := turn.Call{Agent: b.agent, Session: "ada-main", Turn: "r1.1", Key: "r1.1.0", Args: json.RawMessage(args), At: at}
+	if err := b.tools[name].Check(c.Args); err != nil {
+		t.Fatalf("%s refuses %s: %v", name, args, err)
+	}
+	return b.tools[name].Run(t.Context(), c)
+}
+
+func (b bench) text(t *testing.T, name, args string) string {
+	t.Helper()
+	out, err := b.call(t, name, args)
+	if err != nil {
+		t.Fatalf("%s %s: %v", name, args, err)
+	}
+	return out.Text
+}
+
+// effects is the class of each tool, which decides what a crash may repeat.
+var effects = map[string]turn.Effect{
+	"read_file": turn.Pure, "write_file": turn.Idempotent, "exec": turn.Irreversible, "sleep": turn.Keyed,
+	"check_credits": turn.Pure, "remember_fact": turn.Idempotent, "send_message": turn.Keyed,
+}
+
+func TestAll(t *testing.T) {
+	t.Parallel()
+	all := newBench(t).tools
+	got := map[string]turn.Effect{}
+	for name, tool := range all {
+		got[name] = tool.Effect
+		if tool.Name != name || tool.Description == "" {
+			t.Errorf("%s is called %q and described %q", name, tool.Name, tool.Description)
+		}
+	}
+	if diff := cmp.Diff(effects, got); diff != "" {
+		t.Errorf("effects (-want +got):\n%s", diff)
+	}
+	names := tool.Names()
+	if len(names) != len(all) {
+		t.Errorf("names are %v, tools %d", names, len(all))
+	}
+	names[0] = "changed"
+	if slices.Contains(tool.Names(), "changed") {
+		t.Error("a caller can change the names")
+	}
+}
+
+// TestCheck has what models send by mistake, and what would let policy and the
+// tool read different values.
+func TestCheck(t *testing.T) {
+	t.Parallel()
+	all := newBench(t).tools
+	for _, tt := range []struct{ name, tool, args, says string }{
+		{"nothing", "read_file", ``, "not a JSON object"},
+		{"null", "check_credits", `null`, "not a JSON object"},
+		{"a list", "check_credits", `[]`, "not a JSON object"},
+		{"a string", "read_file", `"notes.txt"`, "not a JSON object"},
+		{"half an object", "read_file", `{"path":"a"`, "EOF"},
+		{"trailing garbage", "read_file", `{"path":"a"}x`, "more than one"},
+		{"two objects", "exec", `{"command":"ls"}{"command":"rm -rf /"}`, "more than one"},
+		{"missing", "read_file", `{}`, "path is missing"},
+		{"empty", "exec", `{"command":""}`, "command is missing or empty"},
+		{"no content", "write_file", `{"path":"a"}`, "content is missing"},
+		{"unknown", "read_file", `{"path":"a","mode":"r"}`, `no argument "mode"`},
+		{"for a tool without", "check_credits", `{"agent":"bob"}`, `no argument "agent"`},
+		{"in another case", "exec", `{"command":"ls","Command":"rm -rf /"}`, `no argument "Command"`},
+		{"twice", "exec", `{"command":"ls","command":"rm -rf /"}`, "given twice"},
+		{"twice, in escapes", "exec", `{"command":"ls","c\u006fmmand":"rm -rf /"}`, "given twice"},
+		{"V-39: a number for a path", "write_file", `{"path":123,"content":"x"}`, "do not fit the schema"},
+		{"a null value", "exec", `{"command":"ls","timeout":null}`, "timeout is null"},
+		{"text for a number", "sleep", `{"duration_seconds":"abc"}`, "do not fit the schema"},
+		{"a fraction", "sleep", `{"duration_seconds":1.5}`, "do not fit the schema"},
+		{"an overflow", "sleep", `{"duration_seconds":9223372036854775808}`, "do not fit the schema"},
+		{"no time", "sleep", `{"duration_seconds":0}`, "1 to 86400"},
+		{"too long", "sleep", `{"duration_seconds":86401}`, "1 to 86400"},
+		{"back in time", "exec", `{"command":"ls","timeout":-1}`, "1 to 600"},
+		{"too patient", "exec", `{"command":"ls","timeout":601}`, "1 to 600"},
+		{"too sure", "remember_fact", `{"category":"self","key":"k","value":"v","confidence":1.1}`, "0 to 1"},
+		{"no such category", "remember_fact", `{"category":"gossip","key":"k","value":"v"}`, "one of self"},
+		{"too much", "remember_fact", `{"category":"self","key":"k","value":"` + strings.Repeat("x", 4097) + `"}`, "4096"},
+		{"to nobody", "send_message", `{"content":"hi"}`, "to_address is missing"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			err := all[tt.tool].Check(json.RawMessage(tt.args))
+			if err == nil || !strings.Contains(err.Error(), tt.says) {
+				t.Errorf("%s takes %s with %v, want %q", tt.tool, tt.args, err, tt.says)
+			}
+			if _, err := all[tt.tool].Run(t.Context(), turn.Call{Args: json.RawMessage(tt.args)}); err == nil {
+				t.Errorf("%s runs with %s", tt.tool, tt.args)
+			}
+		})
+	}
+}
+
+func TestFiles(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	if got := b.text(t, "write_file", `{"path":"a/notes.txt","content":"héllo"}`); got != "wrote 6 bytes to a/notes.txt" {
+		t.Errorf("said %q", got)
+	}
+	if got := b.text(t, "read_file", `{"path":"a/notes.txt"}`); got != "héllo" {
+		t.Errorf("read %q", got)
+	}
+	b.text(t, "write_file", `{"path":"a/notes.txt","content":""}`)
+	data, err := os.ReadFile(filepath.Join(b.agent.Workspace, "a/notes.txt"))
+	if err != nil || len(data) != 0 {
+		t.Errorf("an empty file is %q, %v", data, err)
+	}
+	if _, err := b.call(t, "read_file", `{"path":"none"}`); err == nil || !strings.Contains(err.Error(), "no such file in the workspace") {
+		t.Errorf("a missing file: %v", err)
+	}
+}
+
+func TestFilesOutside(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	secret := filepath.Join(filepath.Dir(b.agent.Workspace), "secret")
+	if err := os.WriteFile(secret, []byte("key"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(secret, filepath.Join(b.agent.Workspace, "link")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("..", filepath.Join(b.agent.Workspace, "up")); err != nil {
+		t.Fatal(err)
+	}
+	quote := func(path string) string {
+		data, err := json.Marshal(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(data)
+	}
+	for _, path := range []string{"../secret", "link", "up/secret", secret, "/etc/passwd", "a/../../secret", "."} {
+		if out, err := b.call(t, "read_file", `{"path":`+quote(path)+`}`); err == nil {
+			t.Errorf("read %q from %s", out.Text, path)
+		}
+		if path == "link" {
+			continue // replacing the link itself is inside
+		}
+		if _, err := b.call(t, "write_file", `{"path":`+quote(path)+`,"content":"mine"}`); err == nil {
+			t.Errorf("wrote to %s", path)
+		}
+	}
+	b.text(t, "write_file", `{"path":"link","content":"mine"}`)
+	if data, err := os.ReadFile(secret); err != nil || string(data) != "key" {
+		t.Errorf("the file outside is now %q, %v", data, err)
+	}
+}
+
+func TestExec(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	for _, tt := range []struct{ name, command, want string }{
+		{"ok", "echo hi > f; cat f", "hi\n"},
+		{"exit code", "echo out; echo err >&2; exit 3", "[exit code 3]\nout\n\n[stderr]\nerr\n"},
+		{"both", "echo out; echo err >&2", "out\n\n[stderr]\nerr\n"},
+		{"its own folder", "basename $PWD", "ada\n"},
+	} {
+		args, err := json.Marshal(map[string]string{"command": tt.command})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := b.text(t, "exec", string(args)); got != tt.want {
+			t.Errorf("%s: got %q, want %q", tt.name, got, tt.want)
+		}
+	}
+}
+
+func TestExecTimeout(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	// The agent's own limit holds where it is the shorter one.
+	for _, tt := range []struct {
+		limit int
+		args  string
+	}{{30, `{"command":"echo first; sleep 60","timeout":1}`}, {1, `{"command":"echo first; sleep 60","timeout":600}`}} {
+		b.agent.ExecTimeoutS = tt.limit
+		out, err := b.call(t, "exec", tt.args)
+		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "longer than 1 s") {
+			t.Errorf("with %d s: %v, want a timeout after 1 s", tt.limit, err)
+		}
+		if out.Text != "first\n" {
+			t.Errorf("what it said before is %q", out.Text)
+		}
+	}
+}
+
+func TestExecOutside(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	if !sandbox.Probe(t.Context()).Sandboxed() {
+		// What then protects the machine is the operator's, and exec is off.
+		b.tools = tool.All(tool.Config{Now: time.Now}, b.world, b.world)
+		if _, err := b.call(t, "exec", `{"command":"true"}`); !errors.Is(err, sandbox.ErrUnavailable) {
+			t.Errorf("without a sandbox a command ended with %v", err)
+		}
+		return
+	}
+	secret := filepath.Join(filepath.Dir(b.agent.Workspace), "secret")
+	if err := os.WriteFile(secret, []byte("key"), 0o644); err != nil { //nolint:gosec // readable for all, so that only the sandbox holds it
+		t.Fatal(err)
+	}
+	got := b.text(t, "exec", `{"command":"cat ../secret; echo mine > ../secret; echo $?"}`)
+	if strings.Contains(got, "key") {
+		t.Errorf("a command read a file outside: %q", got)
+	}
+	if data, err := os.ReadFile(secret); err != nil || string(data) != "key" {
+		t.Errorf("a command wrote a file outside: %q, %v", data, err)
+	}
+}
+
+func TestExecCancelled(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	lost := errors.New("lease lost")
+	cancel(lost)
+	_, err := b.tools["exec"].Run(ctx, turn.Call{Agent: b.agent, Args: json.RawMessage(`{"command":"touch ran"}`)})
+	if !errors.Is(err, lost) && !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want the cause", err)
+	}
+	if _, err := os.Stat(filepath.Join(b.agent.Workspace, "ran")); err == nil {
+		t.Error("the command ran")
+	}
+}
+
+// TestSleep: a call made again sets the same alarm.
+func TestSleep(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	for range 2 {
+		out, err := b.call(t, "sleep", `{"duration_seconds":3600,"reason":"the market opens"}`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := turn.Output{Text: "sleeping until 2026-09-21T15:13:20Z", Sleep: &turn.Sleep{Until: at + 3_600_000_000, Reason: "the market opens"}}
+		if diff := cmp.Diff(want, out); diff != "" {
+			t.Errorf("-want +got:\n%s", diff)
+		}
+	}
+	alarm := api.SetAlarm{ID: "r1.1.0", Agent: "ada", At: at + 3_600_000_000, Reason: "the market opens"}
+	if diff := cmp.Diff([]api.SetAlarm{alarm, alarm}, b.alarms); diff != "" {
+		t.Errorf("alarms (-want +got):\n%s", diff)
+	}
+	if out, _ := b.call(t, "sleep", `{"duration_seconds":1}`); out.Sleep.Reason == "" {
+		t.Error("a sleep without a reason gives none to wake up with")
+	}
+	b.err = api.Errorf(api.Unavailable, "away")
+	if out, err := b.call(t, "sleep", `{"duration_seconds":1}`); !errors.Is(err, b.err) || out.Sleep != nil {
+		t.Errorf("without an alarm: %+v, %v, want no sleep", out, err)
+	}
+}
+
+func TestCheckCredits(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	if got := b.text(t, "check_credits", `{}`); got != "available $0.991, held $0.009, tier high" {
+		t.Errorf("said %q", got)
+	}
+	b.err = api.Errorf(api.Unavailable, "away")
+	if _, err := b.call(t, "check_credits", `{}`); !errors.Is(err, b.err) {
+		t.Errorf("got %v, want that treasury is away", err)
+	}
+}
+
+func TestRememberFact(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.text(t, "remember_fact", `{"category":"self","key":"mood","value":"calm"}`)
+	if got := b.text(t, "remember_fact", `{"category":"domain","key":"pi","value":"3","confidence":0,"source":"a book"}`); got != "remembered domain / pi" {
+		t.Errorf("said %q", got)
+	}
+	want := []fact{
+		{"ada", turn.Fact{Category: "self", Key: "mood", Value: "calm"}, 1, "agent", at},
+		{"ada", turn.Fact{Category: "domain", Key: "pi", Value: "3"}, 0, "a book", at},
+	}
+	if diff := cmp.Diff(want, b.facts); diff != "" {
+		t.Errorf("facts (-want +got):\n%s", diff)
+	}
+	b.err = errors.New("disk full")
+	if _, err := b.call(t, "remember_fact", `{"category":"self","key":"k","value":"v"}`); !errors.Is(err, b.err) {
+		t.Errorf("got %v, want %v", err, b.err)
+	}
+}
+
+// TestSendMessage: a call made again is the same signed message.
+func TestSendMessage(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	for range 2 {
+		if got := b.text(t, "send_message", `{"to_address":"0xBE","content":"hi","reply_to":"m0"}`); got != "sent as m1" {
+			t.Errorf("said %q", got)
+		}
+	}
+	const signedAt = "2026-09-21T14:13:20.123Z"
+	sign := api.SignMessage{Agent: "ada", To: "0xBE", Content: "hi", SignedAt: signedAt}
+	if diff := cmp.Diff([]api.SignMessage{sign, sign}, b.signed); diff != "" {
+		t.Errorf("signed (-want +got):\n%s", diff)
+	}
+	send := api.Send{From: "0xAD", To: "0xBE", Content: "hi", SignedAt: signedAt, Signature: "0x01", ReplyTo: "m0"}
+	if diff := cmp.Diff([]api.Send{send, send}, b.sent); diff != "" {
+		t.Errorf("sent (-want +got):\n%s", diff)
+	}
+	b.err = api.Errorf(api.Denied, "not yours")
+	if _, err := b.call(t, "send_message", `{"to_address":"0xBE","content":"hi"}`); !errors.Is(err, b.err) || len(b.sent) != 2 {
+		t.Errorf("got %v after %d messages: nothing unsigned may leave", err, len(b.sent))
+	}
+}

@@ -1,0 +1,418 @@
+package turn_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/anima-run/anima/pkg/api"
+
+	"github.com/anima-run/anima/services/loop/internal/turn"
+	"github.com/anima-run/anima/services/loop/internal/turn/turntest"
+)
+
+var ada = turn.Agent{
+	ID: "ada", Name: "Ada", Address: "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed", Genesis: "Be useful.",
+	Tools: []string{"look", "put", "pay", "fire"}, MaxTurns: 25, MaxCalls: 10, ExecTimeoutS: 30, RunTimeoutS: 600,
+	Workspace: "/data/ada", State: api.StateSleeping,
+}
+
+var command = api.Run{
+	Run: "run1", Agent: "ada", Session: "ada-main", Kind: api.RunMessage, Content: "do all three",
+	By: api.Principal{Kind: api.Creator}, AcceptedAt: turntest.Start,
+}
+
+func asks(text string, tools ...string) api.Completion {
+	c := api.Completion{Model: "m", Provider: "p", Text: text, Finish: "tool_calls", InputTokens: 100, OutputTokens: 10, Cost: 610}
+	for i, t := range tools {
+		c.ToolCalls = append(c.ToolCalls, api.ToolCall{ID: fmt.Sprintf("call_%d", i), Name: t, Arguments: `{"n":1}`})
+	}
+	return c
+}
+
+func says(text string) api.Completion {
+	return api.Completion{Model: "m", Provider: "p", Text: text, Finish: "stop", InputTokens: 120, OutputTokens: 5, Cost: 305}
+}
+
+// three is a world whose agent makes three calls without a word (W-1), reads a
+// peer's message on the way, and ends with words.
+func three(lossy bool) *turntest.World {
+	w := turntest.New(turntest.NewStore(ada), turntest.Say(asks("", "look", "pay", "fire"), says("all done")))
+	w.Inbox.Messages = []api.InboxMessage{{ID: "m1", From: "0xfB6916095ca1df60bB79Ce92cE3Ea74c37c5d359", Content: "hello"}}
+	w.Lossy = lossy
+	return w
+}
+
+// untilOver takes a run up until it is over, as redeliveries would.
+func untilOver(t *testing.T, w *turntest.World, cmd api.Run) {
+	t.Helper()
+	var err error
+	for range w.Attempts + 2 {
+		if err = w.Run(t.Context(), turntest.Open, cmd); err == nil {
+			return
+		}
+	}
+	t.Fatalf("the run is not over: %v", err)
+}
+
+// outcome is all that remains of a run, without times.
+type outcome struct {
+	Turns  []api.Turn
+	Known  turn.Known
+	Events map[string]map[string]any
+}
+
+var timeless = cmp.Options{
+	cmpopts.IgnoreFields(api.Turn{}, "StartedAt", "EndedAt"), cmpopts.IgnoreFields(api.CallState{}, "DurationMS"),
+	cmpopts.IgnoreFields(turn.Known{}, "Journal"), cmpopts.IgnoreFields(turn.End{}, "At"), cmpopts.IgnoreFields(api.AgentChanged{}, "At"),
+	cmpopts.IgnoreMapEntries(func(k string, _ any) bool { return k == "duration" }),
+}
+
+func outcomeOf(t *testing.T, w *turntest.World, cmd api.Run) outcome {
+	t.Helper()
+	turns, err := w.Store.History(t.Context(), cmd.Session, 1000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	known, err := w.Store.Known(t.Context(), cmd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return outcome{turns, known, w.Stream.Kept()}
+}
+
+// sound checks what must hold however often a run was taken up.
+func sound(t *testing.T, w *turntest.World, cmd api.Run) {
+	t.Helper()
+	for id, n := range w.Router.Paid() {
+		if n != 1 {
+			t.Errorf("the model was paid %d times for %s, want once", n, id)
+		}
+	}
+	for _, fault := range w.Stream.Faults() {
+		t.Errorf("one id, two messages: %s", fault)
+	}
+	if got := w.Effects.Of("fire"); len(got) > 1 {
+		t.Errorf("fire had the effects %v, want at most one", got)
+	}
+	if got := slices.Compact(w.Effects.Of("pay")); len(got) != 1 {
+		t.Errorf("pay had effects under the keys %v, want one key", got)
+	}
+	turns, err := w.Store.History(t.Context(), cmd.Session, 1000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, turn := range turns {
+		if turn.Number != i+1 {
+			t.Errorf("turn %d of the session has number %d", i+1, turn.Number)
+		}
+	}
+}
+
+// prompted checks every prompt of a world whose owners never met.
+func prompted(t *testing.T, w *turntest.World) {
+	t.Helper()
+	for _, r := range w.Router.Requests() {
+		wellFormed(t, r.Messages)
+		if last := r.Messages[len(r.Messages)-1].Role; last == "assistant" {
+			t.Fatal("the prompt ends with the model's own words")
+		}
+	}
+}
+
+// wellFormed checks what every provider asks of a prompt: each call has its one
+// result right after it, under an id of its own.
+func wellFormed(t *testing.T, messages []api.ChatMessage) {
+	t.Helper()
+	if len(messages) == 0 || messages[0].Role != "system" {
+		t.Fatalf("the prompt does not begin with the system's words: %+v", messages)
+	}
+	seen := map[string]bool{}
+	var open []string
+	for _, m := range messages[1:] {
+		if m.Role == "tool" {
+			if len(open) == 0 || open[0] != m.ToolCallID {
+				t.Fatalf("a result of %q where %v are open", m.ToolCallID, open)
+			}
+			open = open[1:]
+			continue
+		}
+		if len(open) > 0 {
+			t.Fatalf("a message of %s before the results of %v", m.Role, open)
+		}
+		if m.Content == "" && len(m.ToolCalls) == 0 {
+			t.Fatalf("an empty message of %s", m.Role)
+		}
+		for _, c := range m.ToolCalls {
+			if c.ID == "" || seen[c.ID] || len(c.ID) > 40 {
+				t.Fatalf("call id %q is empty, too long or used before", c.ID)
+			}
+			seen[c.ID] = true
+			open = append(open, c.ID)
+		}
+	}
+	if len(open) > 0 {
+		t.Fatalf("no results of %v", open)
+	}
+}
+
+// TestCrash kills the owner of a run before and after the effect of every call
+// that it makes of the world, in a world that keeps posted events and in one that
+// loses them until they are waited for.
+func TestCrash(t *testing.T) {
+	t.Parallel()
+	calm := three(true)
+	var ports turntest.Crash
+	if err := calm.Run(t.Context(), ports.Gate, command); err != nil {
+		t.Fatal(err)
+	}
+	want := outcomeOf(t, calm, command)
+	if len(want.Turns) != 2 || want.Known.Ended == nil || !want.Known.Ended.Success || want.Known.Cost != 915 {
+		t.Fatalf("the calm run came to %+v", want)
+	}
+	// Between these two calls the irreversible tool may have run.
+	from, to := nth(ports.Ports, "append intent", 3), nth(ports.Ports, "append result", 3)
+	for at := 1; at <= len(ports.Ports); at++ {
+		for _, after := range []bool{false, true} {
+			for _, lossy := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%d %s after=%t lossy=%t", at, ports.Ports[at-1], after, lossy), func(t *testing.T) {
+					t.Parallel()
+					w := three(lossy)
+					crash := turntest.Crash{At: at, After: after}
+					if err := w.Run(t.Context(), crash.Gate, command); err == nil || !crash.Dead() {
+						t.Fatalf("the owner ended with %v, dead: %t", err, crash.Dead())
+					}
+					untilOver(t, w, command)
+					sound(t, w, command)
+					prompted(t, w)
+					unknown := at > from && at < to || at == from && after || at == to && !after
+					got := outcomeOf(t, w, command)
+					checkUnknown(t, w, got, unknown)
+					if unknown {
+						forget(&got, want)
+					}
+					if diff := cmp.Diff(want, got, timeless); diff != "" {
+						t.Errorf("another outcome than without the crash (-want +got):\n%s", diff)
+					}
+					if n := w.Inbox.Settled(command.Run); n == 0 {
+						t.Error("the inbox was never settled")
+					}
+				})
+			}
+		}
+	}
+}
+
+// checkUnknown checks the outcome of the irreversible call.
+func checkUnknown(t *testing.T, w *turntest.World, got outcome, unknown bool) {
+	t.Helper()
+	c, effects := got.Turns[0].Calls[2], len(w.Effects.Of("fire"))
+	if !unknown {
+		if c.Outcome != api.OutcomeOK || effects != 1 {
+			t.Errorf("fire ended %s with %d effects, want ok with one", c.Outcome, effects)
+		}
+		return
+	}
+	if c.Outcome != api.OutcomeUnknown {
+		t.Errorf("fire ended %s, want outcome_unknown", c.Outcome)
+	}
+	requests := w.Router.Requests()
+	last := requests[len(requests)-1].Messages
+	if told := last[len(last)-1].Content; !strings.Contains(told, "outcome unknown") {
+		t.Errorf("the model was told %q, want that the outcome is unknown", told)
+	}
+}
+
+// forget makes an unknown outcome what it would have been. Being told of it takes
+// more tokens.
+func forget(o *outcome, want outcome) {
+	c := &o.Turns[0].Calls[2]
+	c.Outcome, c.Result, c.Error = api.OutcomeOK, "fire done", ""
+	end := o.Events["tool_end/run1.1.2"]
+	end["outcome"], end["result"] = "ok", "fire done"
+	o.Events["loop_context/run1.2"] = want.Events["loop_context/run1.2"]
+}
+
+func nth(all []string, s string, n int) int {
+	for i, v := range all {
+		if v == s {
+			if n--; n == 0 {
+				return i + 1
+			}
+		}
+	}
+	panic("no such call")
+}
+
+// TestCrashTwice kills a second owner too, wherever the first one died.
+func TestCrashTwice(t *testing.T) {
+	t.Parallel()
+	var ports turntest.Crash
+	if err := three(true).Run(t.Context(), ports.Gate, command); err != nil {
+		t.Fatal(err)
+	}
+	for at := 1; at <= len(ports.Ports); at++ {
+		t.Run(fmt.Sprintf("%d %s", at, ports.Ports[at-1]), func(t *testing.T) {
+			t.Parallel()
+			for again := 1 + at%3; ; again += 3 {
+				second := turntest.Crash{At: again, After: again%2 == 0}
+				w := three(at%2 == 0)
+				first := turntest.Crash{At: at, After: again%4 < 2}
+				if err := w.Run(t.Context(), first.Gate, command); err == nil {
+					t.Fatal("the first owner did not die")
+				}
+				err := w.Run(t.Context(), second.Gate, command)
+				if !second.Dead() {
+					if err != nil {
+						t.Fatalf("the second owner ended with %v", err)
+					}
+					return
+				}
+				untilOver(t, w, command)
+				sound(t, w, command)
+				prompted(t, w)
+				if got := outcomeOf(t, w, command); len(got.Turns) != 2 || got.Known.Cost != 915 || !got.Known.Ended.Success || len(got.Events) != len(want(t).Events) {
+					t.Fatalf("after a second crash at %d (%s) the run came to %+v", again, second.Ports[again-1], got)
+				}
+			}
+		})
+	}
+}
+
+func want(t *testing.T) outcome {
+	t.Helper()
+	w := three(false)
+	untilOver(t, w, command)
+	return outcomeOf(t, w, command)
+}
+
+// TestPausedOwner stops an owner before each of its calls, lets another end the
+// run, and then lets the first one go on: it must not act.
+func TestPausedOwner(t *testing.T) {
+	t.Parallel()
+	var ports turntest.Crash
+	if err := three(true).Run(t.Context(), ports.Gate, command); err != nil {
+		t.Fatal(err)
+	}
+	for at := 1; at <= len(ports.Ports); at++ {
+		t.Run(fmt.Sprintf("%d %s", at, ports.Ports[at-1]), func(t *testing.T) {
+			t.Parallel()
+			w := three(true)
+			pause := turntest.NewPause(at)
+			ended := make(chan error, 1)
+			go func() { ended <- w.Run(context.WithoutCancel(t.Context()), pause.Gate, command) }()
+			<-pause.Paused
+			untilOver(t, w, command)
+			before, effects := outcomeOf(t, w, command), everything(w)
+			close(pause.Resume)
+			err := <-ended
+			if err != nil && api.CodeOf(err) != api.Conflict {
+				t.Errorf("the paused owner ended with %v, want a conflict or nothing", err)
+			}
+			if diff := cmp.Diff(before, outcomeOf(t, w, command)); diff != "" {
+				t.Errorf("the paused owner changed what was over (-before +after):\n%s", diff)
+			}
+			// Only a call whose intent was written cannot be stopped any more.
+			next := pause.Port
+			if next == "post tool_start" {
+				next = ports.Ports[at]
+			}
+			if tool, under := strings.CutPrefix(next, "tool "); under {
+				effects[tool]++
+			}
+			if diff := cmp.Diff(effects, everything(w)); diff != "" {
+				t.Errorf("the paused owner acted (-want +got):\n%s", diff)
+			}
+			sound(t, w, command)
+		})
+	}
+}
+
+func everything(w *turntest.World) map[string]int {
+	all := map[string]int{}
+	for _, tool := range ada.Tools {
+		all[tool] = len(w.Effects.Of(tool))
+	}
+	return all
+}
+
+// TestCrashWhileGivingUp kills an owner at each call of a run that fails.
+func TestCrashWhileGivingUp(t *testing.T) {
+	t.Parallel()
+	broke := func() *turntest.World {
+		poor := &api.Error{Code: api.Denied, Reason: api.ReasonInsufficient, Message: "cannot pay"}
+		w := three(true)
+		w.Router.Script = func(req api.Complete) (api.Completion, error) {
+			if req.ID == "run1.1" {
+				return asks("", "look", "pay", "fire"), nil
+			}
+			return api.Completion{}, poor
+		}
+		return w
+	}
+	calm := broke()
+	var ports turntest.Crash
+	if err := calm.Run(t.Context(), ports.Gate, command); err != nil {
+		t.Fatal(err)
+	}
+	want := outcomeOf(t, calm, command)
+	for at := nth(ports.Ports, "complete", 2); at <= len(ports.Ports); at++ {
+		for _, after := range []bool{false, true} {
+			w := broke()
+			crash := turntest.Crash{At: at, After: after}
+			err := w.Run(t.Context(), crash.Gate, command)
+			if code := api.CodeOf(err); code == api.Denied || code == api.Invalid || code == "" {
+				t.Errorf("the owner that died at %s ended with %v: its message is gone", ports.Ports[at-1], err)
+			}
+			untilOver(t, w, command)
+			sound(t, w, command)
+			prompted(t, w)
+			if diff := cmp.Diff(want, outcomeOf(t, w, command), timeless); diff != "" {
+				t.Errorf("after a crash at %s, after=%t (-want +got):\n%s", ports.Ports[at-1], after, diff)
+			}
+		}
+	}
+}
+
+// TestStaleView reads the store just before another owner persists a turn: the
+// journal then knows more than was read.
+func TestStaleView(t *testing.T) {
+	t.Parallel()
+	w := turntest.New(turntest.NewStore(ada), turntest.Say(asks("", "look"), asks("", "fire"), says("done")))
+	stale, err := w.Store.Known(t.Context(), command)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The first owner dies right after the irreversible call of its second turn.
+	var ports turntest.Crash
+	probe := turntest.New(turntest.NewStore(ada), w.Router.Script)
+	if err := probe.Run(t.Context(), ports.Gate, command); err != nil {
+		t.Fatal(err)
+	}
+	crash := turntest.Crash{At: nth(ports.Ports, "tool fire", 1), After: true}
+	if err := w.Run(t.Context(), crash.Gate, command); !errors.Is(err, turntest.ErrCrash) {
+		t.Fatalf("got %v, want a crash", err)
+	}
+	e, ev := w.Engine(turntest.Open)
+	e.Store = staleStore{w.Store, stale}
+	if err := e.Run(t.Context(), command, ev); api.CodeOf(err) != api.Conflict {
+		t.Errorf("an owner with an old view ended with %v, want a conflict", err)
+	}
+	untilOver(t, w, command)
+	if got := w.Effects.Of("fire"); len(got) != 1 {
+		t.Errorf("fire had the effects %v, want one", got)
+	}
+}
+
+type staleStore struct {
+	turn.Store
+	known turn.Known
+}
+
+func (s staleStore) Known(context.Context, api.Run) (turn.Known, error) { return s.known, nil }

@@ -1,0 +1,574 @@
+package turn_test
+
+import (
+	"context"
+	"crypto/ed25519"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/anima-run/anima/pkg/api"
+
+	"github.com/anima-run/anima/services/loop/internal/turn"
+	"github.com/anima-run/anima/services/loop/internal/turn/turntest"
+)
+
+// world is one whose model gives these answers in order.
+func world(answers ...api.Completion) *turntest.World {
+	return turntest.New(turntest.NewStore(ada), turntest.Say(answers...))
+}
+
+// run executes the command to its end and returns its turns and its end.
+func run(t *testing.T, w *turntest.World, cmd api.Run) ([]api.Turn, turn.End) {
+	t.Helper()
+	if err := w.Run(t.Context(), turntest.Open, cmd); err != nil {
+		t.Fatalf("run: %v", err)
+	}
+	o := outcomeOf(t, w, cmd)
+	if o.Known.Ended == nil {
+		t.Fatal("the run returned without an end")
+	}
+	return o.Turns, *o.Known.Ended
+}
+
+// told is what the model's last prompt says of the calls before it.
+func told(w *turntest.World) []string {
+	var out []string
+	requests := w.Router.Requests()
+	for _, m := range requests[len(requests)-1].Messages {
+		if m.Role == "tool" {
+			out = append(out, m.Content)
+		}
+	}
+	return out
+}
+
+func TestRun(t *testing.T) {
+	t.Parallel()
+	w := world(asks("I look.", "look", "pay"), says("done"))
+	turns, end := run(t, w, command)
+	want := turn.End{
+		Run: command, Input: turn.Input{Text: "do all three", By: api.Principal{Kind: api.Creator}}, Success: true, Response: "done",
+		Turns: 2, Cost: 915, At: end.At, State: api.StateSleeping, Why: "nothing to do", Changed: end.Changed,
+	}
+	if diff := cmp.Diff(want, end); diff != "" {
+		t.Errorf("end (-want +got):\n%s", diff)
+	}
+	if c := turns[0].Calls[1]; c.Outcome != api.OutcomeOK || c.Result != "pay done" || c.Decision != "d-run1.1.1" || c.Action != api.Allow {
+		t.Errorf("pay came to %+v", c)
+	}
+	wantEvents := []string{
+		"agent_state/ada/2", "loop_start/run1", "loop_context/run1.1", "loop_execute/run1.1",
+		"tool_start/run1.1.0", "tool_end/run1.1.0", "tool_start/run1.1.1", "tool_end/run1.1.1", "loop_persist/run1.1",
+		"loop_context/run1.2", "loop_execute/run1.2", "loop_persist/run1.2", "agent_state/ada/3", "loop_end/run1",
+	}
+	if diff := cmp.Diff(wantEvents, w.Stream.IDs()); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
+	}
+	wantSteps := []string{"1 begin", "1 thought", "1 intent", "1 result", "1 intent", "1 result", "2 thought"}
+	if diff := cmp.Diff(wantSteps, w.Journal.Steps("ada-main")); diff != "" {
+		t.Errorf("journal (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"I look.", "done"}, w.Stream.Deltas()); diff != "" {
+		t.Errorf("deltas (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"run1.1.1"}, w.Effects.Of("pay")); diff != "" {
+		t.Errorf("keys of pay (-want +got):\n%s", diff)
+	}
+}
+
+// TestToken bends every part of a decision: no tool may run on it.
+func TestToken(t *testing.T) {
+	t.Parallel()
+	_, stranger, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	foreign := func(string) string {
+		token, err := api.Grant{Agent: "ada", Turn: "run1.1", Tool: "fire", Expires: turntest.Start + 1e9}.Sign(stranger)
+		if err != nil {
+			t.Error(err)
+		}
+		return token
+	}
+	for name, tt := range map[string]struct {
+		bend func(*api.Grant)
+		swap func(string) string
+		want api.Code
+	}{
+		"another tool":         {bend: func(g *api.Grant) { g.Tool = "look" }, want: api.Conflict},
+		"other arguments":      {bend: func(g *api.Grant) { g.ArgsHash = strings.Repeat("0", 64) }, want: api.Conflict},
+		"another turn":         {bend: func(g *api.Grant) { g.Turn = "run1.2" }, want: api.Conflict},
+		"another call":         {bend: func(g *api.Grant) { g.Index = 1 }, want: api.Conflict},
+		"another agent":        {bend: func(g *api.Grant) { g.Agent = "bob" }, want: api.Conflict},
+		"expired":              {bend: func(g *api.Grant) { g.Expires = turntest.Start }, want: api.Conflict},
+		"none":                 {swap: func(string) string { return "" }, want: api.Denied},
+		"a stranger's":         {swap: foreign, want: api.Denied},
+		"one letter different": {swap: func(s string) string { return "x" + s[1:] }, want: api.Denied},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := world(asks("", "fire"), says("done"))
+			if tt.bend != nil {
+				w.Policy.Bend = tt.bend
+			}
+			if tt.swap != nil {
+				w.Policy.Swap = tt.swap
+			}
+			err := w.Run(t.Context(), turntest.Open, command)
+			if tt.want == api.Conflict && api.CodeOf(err) != api.Conflict {
+				t.Errorf("the run came back with %v, want a conflict", err)
+			}
+			for range w.Attempts {
+				if err == nil {
+					break
+				}
+				err = w.Run(t.Context(), turntest.Open, command)
+			}
+			end := outcomeOf(t, w, command).Known.Ended
+			if err != nil || end == nil || end.Success || end.Code != api.Denied {
+				t.Errorf("the run ended with %v and %+v, want it refused", err, end)
+			}
+			if got := w.Effects.Of("fire"); len(got) != 0 {
+				t.Errorf("fire ran as %v", got)
+			}
+			for _, s := range w.Journal.Steps("ada-main") {
+				if s == "1 intent" {
+					t.Error("a refused token left an intent: the call would look as if it was begun")
+				}
+			}
+		})
+	}
+}
+
+// TestTokenRenewed lets one token expire on the way: the next one is good.
+func TestTokenRenewed(t *testing.T) {
+	t.Parallel()
+	w := world(asks("", "fire"), says("done"))
+	w.Policy.TTL = 0
+	if err := w.Run(t.Context(), turntest.Open, command); api.CodeOf(err) != api.Conflict {
+		t.Fatalf("got %v, want a conflict", err)
+	}
+	w.Policy.TTL = time.Minute
+	turns, _ := run(t, w, command)
+	if got := turns[0].Calls[0].Outcome; got != api.OutcomeOK || len(w.Effects.Of("fire")) != 1 {
+		t.Errorf("fire ended %s with %v", got, w.Effects.Of("fire"))
+	}
+}
+
+func TestDenied(t *testing.T) {
+	t.Parallel()
+	w := world(asks("", "fire", "look"), says("done"))
+	w.Policy.Deny = func(e api.Evaluate) string {
+		if e.Tool == "fire" {
+			return "FORBIDDEN_COMMAND"
+		}
+		return ""
+	}
+	turns, end := run(t, w, command)
+	if c := turns[0].Calls[0]; c.Outcome != api.OutcomeDenied || c.Action != api.Deny || c.Decision == "" || !strings.Contains(c.Error, "FORBIDDEN_COMMAND") {
+		t.Errorf("fire came to %+v", c)
+	}
+	if got := turns[0].Calls[1].Outcome; got != api.OutcomeOK {
+		t.Errorf("look ended %s, want ok: one refusal is not the turn's", got)
+	}
+	if len(w.Effects.Of("fire")) != 0 || !end.Success {
+		t.Errorf("fire had the effects %v, the run ended %+v", w.Effects.Of("fire"), end)
+	}
+	for _, id := range w.Stream.IDs() {
+		if id == "tool_start/run1.1.0" {
+			t.Error("a denied call was announced as started")
+		}
+	}
+	if got := told(w)[0]; !strings.Contains(got, "policy denied") {
+		t.Errorf("the model was told %q", got)
+	}
+}
+
+// TestArguments: what a model writes that no tool can take is never run and
+// never judged (V-39).
+func TestArguments(t *testing.T) {
+	t.Parallel()
+	for name, arguments := range map[string]string{
+		"half":     `{"n":`,
+		"none":     ``,
+		"null":     `null and void`,
+		"two":      `{} {}`,
+		"a list":   `[1]`,
+		"a number": `7`,
+		"words":    `rm -rf /`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bad := asks("", "fire", "look")
+			bad.ToolCalls[0].Arguments = arguments
+			w := world(bad, says("done"))
+			turns, _ := run(t, w, command)
+			c := turns[0].Calls[0]
+			if c.Outcome != api.OutcomeError || !strings.HasPrefix(c.Error, "not run: ") {
+				t.Errorf("the call came to %+v", c)
+			}
+			if !json.Valid(c.Arguments) {
+				t.Errorf("stored arguments %q are not JSON", c.Arguments)
+			}
+			if got := turns[0].Calls[1].Outcome; got != api.OutcomeOK {
+				t.Errorf("the call beside it ended %s", got)
+			}
+			if len(w.Effects.Of("fire")) != 0 || len(w.Policy.Asked()) != 1 {
+				t.Errorf("fire had the effects %v, policy was asked %d times, want for look alone", w.Effects.Of("fire"), len(w.Policy.Asked()))
+			}
+			prompted(t, w)
+		})
+	}
+}
+
+func TestUnknownTool(t *testing.T) {
+	t.Parallel()
+	w := world(asks("", "teleport"), says("done"))
+	turns, end := run(t, w, command)
+	if c := turns[0].Calls[0]; c.Outcome != api.OutcomeError || !strings.Contains(c.Error, `no tool "teleport"`) || !end.Success {
+		t.Errorf("the call came to %+v, the run to %+v", c, end)
+	}
+	if len(w.Policy.Asked()) != 0 {
+		t.Error("policy was asked about a tool that does not exist")
+	}
+}
+
+// TestOffered: the model is told of the tools that its agent was granted.
+func TestOffered(t *testing.T) {
+	t.Parallel()
+	some := ada
+	some.Tools = []string{"pay", "nothing"}
+	w := turntest.New(turntest.NewStore(some), turntest.Say(says("hello")))
+	run(t, w, command)
+	got := w.Router.Requests()[0]
+	if len(got.Tools) != 1 || got.Tools[0].Name != "pay" || got.Task != api.TaskTurn || got.Tier != api.TierHigh || got.ID != "run1.1" {
+		t.Errorf("asked for %+v", got)
+	}
+}
+
+func TestTooManyCalls(t *testing.T) {
+	t.Parallel()
+	few := ada
+	few.MaxCalls = 2
+	w := turntest.New(turntest.NewStore(few), turntest.Say(asks("", "look", "look", "fire", "fire"), says("done")))
+	turns, _ := run(t, w, command)
+	for i, c := range turns[0].Calls {
+		want := api.OutcomeOK
+		if i >= 2 {
+			want = api.OutcomeError
+		}
+		if c.Outcome != want {
+			t.Errorf("call %d ended %s, want %s", i, c.Outcome, want)
+		}
+	}
+	if got := told(w); len(got) != 4 || !strings.Contains(got[3], "only the first 2 calls") {
+		t.Errorf("the model was told %q", got)
+	}
+	if len(w.Effects.Of("fire")) != 0 {
+		t.Error("a call over the limit ran")
+	}
+}
+
+func TestMaxTurns(t *testing.T) {
+	t.Parallel()
+	few := ada
+	few.MaxTurns = 3
+	w := turntest.New(turntest.NewStore(few), func(api.Complete) (api.Completion, error) { return asks("again", "look"), nil })
+	turns, end := run(t, w, command)
+	if len(turns) != 3 || end.Turns != 3 || !end.Success || !strings.Contains(end.Why, "limit of 3 turns") {
+		t.Errorf("%d turns, ended %+v", len(turns), end)
+	}
+}
+
+// TestSleep: of several sleeps the one that is over first counts, whatever the
+// order, and a failed one does not (V-22: no sleep from a call that threw).
+func TestSleep(t *testing.T) {
+	t.Parallel()
+	w := world(asks("good night", "look", "pay", "fire"))
+	for i, name := range []string{"look", "pay", "fire"} {
+		until := int64(turntest.Start + 3_000_000 - i*1_000_000)
+		tool := w.Tools[name]
+		tool.Run = func(context.Context, turn.Call) (turn.Output, error) {
+			out := turn.Output{Text: "sleeping", Sleep: &turn.Sleep{Until: until, Reason: "after " + name}}
+			if name == "fire" {
+				return out, errors.New("no alarm")
+			}
+			return out, nil
+		}
+		w.Tools[name] = tool
+	}
+	_, end := run(t, w, command)
+	if end.Sleep != turntest.Start+2_000_000 || end.Why != "after pay" || end.State != api.StateSleeping || end.Turns != 1 {
+		t.Errorf("ended %+v, want asleep until the second call's time", end)
+	}
+	if end.Changed == nil || end.Changed.SleepUntil != end.Sleep {
+		t.Errorf("said %+v", end.Changed)
+	}
+}
+
+func TestCannotPay(t *testing.T) {
+	t.Parallel()
+	w := world()
+	w.Router.Script = func(api.Complete) (api.Completion, error) {
+		return api.Completion{}, &api.Error{Code: api.Denied, Reason: api.ReasonInsufficient, Message: "cannot pay"}
+	}
+	turns, end := run(t, w, command)
+	if end.Success || end.Reason != api.ReasonInsufficient || end.State != api.StateCritical || end.Error != "cannot pay" {
+		t.Errorf("ended %+v", end)
+	}
+	if len(turns) != 1 || turns[0].Input != command.Content || turns[0].Thinking != "" || turns[0].Cost != 0 {
+		t.Errorf("kept %+v, want the input and nobody's words", turns)
+	}
+	ids := w.Stream.IDs()
+	want := []string{"loop_error/run1", "agent_state/ada/3", "loop_end/run1"}
+	if diff := cmp.Diff(want, ids[len(ids)-3:]); diff != "" {
+		t.Errorf("last events (-want +got):\n%s", diff)
+	}
+	if got := w.Stream.Kept()["agent_state/ada/3"]["state"]; got != "critical" {
+		t.Errorf("the agent was said to be %v", got)
+	}
+	// The next run sees what was asked, and nothing that was not said.
+	w.Router.Script = turntest.Say(says("hello again"))
+	next := command
+	next.Run, next.Content = "run2", "are you there?"
+	run(t, w, next)
+	prompted(t, w)
+}
+
+// TestRouterAway: a run waits for the router, and is given up after its attempts.
+func TestRouterAway(t *testing.T) {
+	t.Parallel()
+	away := &api.Error{Code: api.Unavailable, Reason: api.ReasonProvider, Message: "no answer"}
+	w := world(says("done"))
+	answers := w.Router.Script
+	w.Router.Script = func(api.Complete) (api.Completion, error) { return api.Completion{}, away }
+	w.Attempts = 3
+	for i := range 3 {
+		if err := w.Run(t.Context(), turntest.Open, command); api.CodeOf(err) != api.Unavailable {
+			t.Fatalf("try %d: %v, want unavailable", i+1, err)
+		}
+	}
+	_, end := run(t, w, command)
+	if end.Success || end.Code != api.Denied || !strings.Contains(end.Error, "given up after 3 tries") {
+		t.Errorf("ended %+v", end)
+	}
+
+	w = world()
+	w.Router.Script = func(api.Complete) (api.Completion, error) { return api.Completion{}, away }
+	if err := w.Run(t.Context(), turntest.Open, command); api.CodeOf(err) != api.Unavailable {
+		t.Fatalf("got %v, want unavailable", err)
+	}
+	w.Router.Script = answers
+	if _, end := run(t, w, command); !end.Success {
+		t.Errorf("when the router was back the run ended %+v", end)
+	}
+}
+
+// TestNoModel: an agent for which there is no model does not hammer the router.
+func TestNoModel(t *testing.T) {
+	t.Parallel()
+	w := world()
+	w.Router.Script = func(api.Complete) (api.Completion, error) {
+		return api.Completion{}, &api.Error{Code: api.Unavailable, Reason: api.ReasonNoModel, Message: "no model"}
+	}
+	if _, end := run(t, w, command); end.Success || end.Reason != api.ReasonNoModel || end.State != api.StateSleeping {
+		t.Errorf("ended %+v", end)
+	}
+}
+
+// TestBalanceUnknown: not knowing is not being poor (W-7).
+func TestBalanceUnknown(t *testing.T) {
+	t.Parallel()
+	w := world(says("done"))
+	w.Treasury.Tier, w.Treasury.Err = api.TierDead, api.Errorf(api.Unavailable, "away")
+	run(t, w, command)
+	if got := w.Router.Requests()[0].Tier; got != api.TierUnknown {
+		t.Errorf("asked for tier %q, want unknown", got)
+	}
+}
+
+func TestRunTimeout(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		short := ada
+		short.RunTimeoutS = 2
+		w := turntest.New(turntest.NewStore(short), turntest.Say(asks("", "look", "fire", "pay"), says("never")))
+		hang := w.Tools["fire"]
+		hang.Run = func(ctx context.Context, _ turn.Call) (turn.Output, error) {
+			<-ctx.Done()
+			return turn.Output{}, ctx.Err()
+		}
+		w.Tools["fire"] = hang
+		turns, end := run(t, w, command)
+		if end.Success || !strings.Contains(end.Error, "longer than its 2 s") {
+			t.Errorf("ended %+v", end)
+		}
+		var got []api.Outcome
+		for _, c := range turns[0].Calls {
+			got = append(got, c.Outcome)
+		}
+		want := []api.Outcome{api.OutcomeOK, api.OutcomeUnknown, api.OutcomeError}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("outcomes (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// TestLeaseLost: an owner whose context ends stops and leaves the run to others.
+func TestLeaseLost(t *testing.T) {
+	t.Parallel()
+	w := world(asks("", "look", "fire"), says("done"))
+	lost := api.Errorf(api.Conflict, "lease lost")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	look := w.Tools["look"]
+	look.Run = func(ctx context.Context, _ turn.Call) (turn.Output, error) {
+		cancel(lost)
+		return turn.Output{}, ctx.Err()
+	}
+	calm := w.Tools["look"]
+	w.Tools["look"] = look
+	if err := w.Run(ctx, turntest.Open, command); !errors.Is(err, lost) {
+		t.Errorf("the owner ended with %v, want the cause", err)
+	}
+	if got := w.Effects.Of("fire"); len(got) != 0 {
+		t.Errorf("fire ran as %v", got)
+	}
+	w.Tools["look"] = calm
+	if _, end := run(t, w, command); !end.Success {
+		t.Errorf("the next owner ended %+v", end)
+	}
+}
+
+// TestToolErrors: what a tool returns decides whether the model is told or the
+// run comes back to the call.
+func TestToolErrors(t *testing.T) {
+	t.Parallel()
+	full := &api.Error{Code: api.Unavailable, Reason: api.ReasonLimit, Message: "too many messages"}
+	away := api.Errorf(api.Unavailable, "away")
+	for name, tt := range map[string]struct {
+		tool  string
+		err   error
+		want  api.Outcome // "": the run comes back
+		tells string
+	}{
+		"a keyed one's service is away":         {"pay", away, "", ""},
+		"an irreversible one's service is away": {"fire", away, api.OutcomeError, "away"},
+		"a service is full":                     {"pay", full, api.OutcomeError, "too many messages"},
+		"denied":                                {"pay", api.Errorf(api.Denied, "not yours"), api.OutcomeDenied, "not yours"},
+		"too slow":                              {"fire", fmt.Errorf("longer than 1 s: %w", context.DeadlineExceeded), api.OutcomeTimeout, "longer than 1 s"},
+		"foreign":                               {"look", errors.New("no such file"), api.OutcomeError, "no such file"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := world(asks("", tt.tool), says("done"))
+			tool := w.Tools[tt.tool]
+			calm := tool
+			tool.Run = func(context.Context, turn.Call) (turn.Output, error) { return turn.Output{Text: "so far"}, tt.err }
+			w.Tools[tt.tool] = tool
+			if tt.want == "" {
+				if err := w.Run(t.Context(), turntest.Open, command); !errors.Is(err, tt.err) {
+					t.Fatalf("got %v, want the run to come back", err)
+				}
+				w.Tools[tt.tool] = calm
+				if turns, _ := run(t, w, command); turns[0].Calls[0].Outcome != api.OutcomeOK || len(w.Effects.Of(tt.tool)) != 1 {
+					t.Errorf("came back to %+v", turns[0].Calls[0])
+				}
+				return
+			}
+			turns, end := run(t, w, command)
+			if c := turns[0].Calls[0]; c.Outcome != tt.want || c.Result != "so far" || !end.Success {
+				t.Errorf("the call came to %+v, the run to %+v", c, end)
+			}
+			if got := told(w)[0]; !strings.Contains(got, tt.tells) || !strings.Contains(got, "so far") {
+				t.Errorf("the model was told %q, want %q and the output so far", got, tt.tells)
+			}
+		})
+	}
+}
+
+func TestDeadAgent(t *testing.T) {
+	t.Parallel()
+	dead := ada
+	dead.State = api.StateDead
+	w := turntest.New(turntest.NewStore(dead), turntest.Say(says("boo")))
+	_, end := run(t, w, command)
+	if end.Success || end.Code != api.Denied || end.Changed != nil || len(w.Router.Requests()) != 0 {
+		t.Errorf("ended %+v after %d requests", end, len(w.Router.Requests()))
+	}
+}
+
+// TestPrincipal: a run has the authority of the least of its inputs, to its end.
+func TestPrincipal(t *testing.T) {
+	t.Parallel()
+	w := three(false)
+	turns, _ := run(t, w, command)
+	want := api.Principal{Kind: api.Peer, Address: w.Inbox.Messages[0].From}
+	for _, e := range w.Policy.Asked() {
+		if e.By != want {
+			t.Errorf("policy was asked for %+v, want %+v", e.By, want)
+		}
+	}
+	for _, turn := range turns {
+		if turn.By != want {
+			t.Errorf("turn %d has %+v, want %+v", turn.Number, turn.By, want)
+		}
+	}
+
+	w = world(asks("", "look"), says("done"))
+	wake := command
+	wake.Kind, wake.Content, wake.By = api.RunWake, "slept\u200b enough", api.Principal{Kind: api.HeartbeatKind}
+	turns, _ = run(t, w, wake)
+	if turns[0].Input != "[wake] slept enough" || turns[1].By.Kind != api.HeartbeatKind {
+		t.Errorf("woken with %q by %+v", turns[0].Input, turns[1].By)
+	}
+}
+
+// TestLongRun: however much a run reads, its task stays in the prompt.
+func TestLongRun(t *testing.T) {
+	t.Parallel()
+	w := turntest.New(turntest.NewStore(ada), func(req api.Complete) (api.Completion, error) {
+		if req.ID == "run1.9" {
+			return says("done"), nil
+		}
+		return asks("", "look", "look", "look", "look", "look"), nil
+	})
+	look := w.Tools["look"]
+	look.Run = func(context.Context, turn.Call) (turn.Output, error) {
+		return turn.Output{Text: strings.Repeat("x", 10_500)}, nil
+	}
+	w.Tools["look"] = look
+	run(t, w, command)
+	prompted(t, w)
+	for _, r := range w.Router.Requests() {
+		var asked int
+		for _, m := range r.Messages {
+			if m.Role == "user" && m.Content == command.Content {
+				asked++
+			}
+		}
+		if asked != 1 {
+			t.Errorf("the prompt of %s has the task %d times, want once", r.ID, asked)
+		}
+	}
+}
+
+// TestJournalDropped: a journal that the stream has dropped is begun anew.
+func TestJournalDropped(t *testing.T) {
+	t.Parallel()
+	w := world(asks("", "look"), says("done"))
+	run(t, w, command)
+	w.Journal = &turntest.Journal{}
+	next := command
+	next.Run = "run2"
+	w.Router.Script = turntest.Say(says("hello again"))
+	if _, end := run(t, w, next); !end.Success {
+		t.Errorf("ended %+v", end)
+	}
+}

@@ -1,0 +1,353 @@
+package turntest
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/anima-run/anima/pkg/api"
+
+	"github.com/anima-run/anima/services/loop/internal/turn"
+)
+
+// RunStore checks an implementation of turn.Store. open returns a fresh one with
+// the sleeping agents ada and bob, each with the sessions <id>-main and <id>-two.
+func RunStore(t *testing.T, open func(t *testing.T) turn.Store) {
+	for name, test := range map[string]func(*testing.T, turn.Store){
+		"known of nothing":        knownOfNothing,
+		"started":                 started,
+		"started is over":         startedIsOver,
+		"dead stays dead":         deadStaysDead,
+		"persist":                 persist,
+		"persist twice":           persistTwice,
+		"persist an end twice":    persistEndTwice,
+		"persist otherwise":       persistOtherwise,
+		"owners at the same time": ownersAtOnce,
+		"runs at the same time":   runsAtOnce,
+		"history":                 history,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, open(t))
+		})
+	}
+}
+
+// Command is a run on an agent's main session.
+func Command(agent, run string) api.Run {
+	return api.Run{
+		Run: run, Agent: agent, Session: agent + "-main", Kind: api.RunMessage, Content: "do it",
+		By: api.Principal{Kind: api.Creator}, AcceptedAt: Start,
+	}
+}
+
+// Record is turn n of a run, with two calls, at journal entry 10 n.
+func Record(cmd api.Run, n int) *turn.Record {
+	t := api.Turn{
+		ID: turn.ID(cmd.Run, n), Agent: cmd.Agent, Session: cmd.Session, Run: cmd.Run, Number: n, State: api.StateRunning,
+		By: api.Principal{Kind: api.Peer, Address: "0xAB"}, Thinking: fmt.Sprintf("thought %d", n), Model: "m", Provider: "p", Finish: "tool_calls",
+		InputTokens: 100, OutputTokens: 10, Cost: 610, Trace: "0af7651916cd43dd8448eb211c80319c",
+		StartedAt: Start + int64(n)*1000, EndedAt: Start + int64(n)*1000 + 500,
+		// Providers repeat their ids (V-40).
+		Calls: []api.CallState{
+			{
+				Index: 0, ID: "call_0", Tool: "look", Arguments: []byte(`{"n":1}`), Decision: "d1", Action: api.Allow,
+				Outcome: api.OutcomeOK, Result: "seen", DurationMS: 3,
+			},
+			{Index: 1, ID: "call_0", Tool: "fire", Arguments: []byte(`"not json {"`), Outcome: api.OutcomeError, Error: "not run"},
+		},
+	}
+	if n == 1 {
+		t.Input = cmd.Content
+	}
+	return &turn.Record{Turn: t, Run: cmd, Journal: uint64(10 * n)} //nolint:gosec // a turn's number is positive
+}
+
+// Input is a run's input.
+func Input(cmd api.Run) turn.Input {
+	return turn.Input{Text: cmd.Content, By: api.Principal{Kind: api.Peer, Address: "0xAB"}, Inbox: 1}
+}
+
+// End is a run's good end with its turn n.
+func End(cmd api.Run, n int) *turn.End {
+	return &turn.End{
+		Run: cmd, Input: Input(cmd), Success: true, Response: "done", Turns: n, Cost: api.Micros(610 * n), At: Start + 9000,
+		State: api.StateSleeping, Why: "nothing to do", Sleep: Start + 60_000_000,
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func known(t *testing.T, s turn.Store, cmd api.Run) turn.Known {
+	t.Helper()
+	k, err := s.Known(t.Context(), cmd)
+	must(t, err)
+	return k
+}
+
+func wantCode(t *testing.T, what string, err error, want api.Code) {
+	t.Helper()
+	if api.CodeOf(err) != want {
+		t.Errorf("%s: %v, want %s", what, err, want)
+	}
+}
+
+func knownOfNothing(t *testing.T, s turn.Store) {
+	cmd := Command("ada", "r1")
+	k := known(t, s, cmd)
+	if k.Turns != 0 || k.Cost != 0 || k.Journal != 0 || k.Ended != nil || k.Agent.ID != "ada" || k.Agent.State != api.StateSleeping {
+		t.Errorf("known of a new run: %+v", k)
+	}
+	for _, missing := range []api.Run{{Run: "r1", Agent: "nobody", Session: "ada-main"}, {Run: "r1", Agent: "ada", Session: "ada-none"}} {
+		_, err := s.Known(t.Context(), missing)
+		wantCode(t, missing.Agent+" "+missing.Session, err, api.NotFound)
+	}
+	h, err := s.History(t.Context(), cmd.Session, 10)
+	if err != nil || len(h) != 0 {
+		t.Errorf("history of nothing: %v, %v", h, err)
+	}
+}
+
+func started(t *testing.T, s turn.Store) {
+	cmd := Command("ada", "r1")
+	first, err := s.Started(t.Context(), cmd, Start)
+	must(t, err)
+	if first == nil || first.State != api.StateRunning || first.Previous != api.StateSleeping || first.Reason != "a message" || first.At != Start {
+		t.Fatalf("the first start is %+v", first)
+	}
+	again, err := s.Started(t.Context(), cmd, Start+1)
+	must(t, err)
+	first.At = Start + 1
+	if diff := cmp.Diff(first, again); diff != "" {
+		t.Errorf("the same run started again (-want +got):\n%s", diff)
+	}
+	other, err := s.Started(t.Context(), Command("ada", "r2"), Start+2)
+	if err != nil || other != nil {
+		t.Errorf("another run of a running agent: %+v, %v, want no change", other, err)
+	}
+	wake := Command("bob", "r3")
+	wake.Kind, wake.Content = api.RunWake, "a beat"
+	woken, err := s.Started(t.Context(), wake, Start)
+	must(t, err)
+	if woken == nil || woken.Agent != "bob" || woken.Reason != "woken: a beat" {
+		t.Errorf("woken: %+v", woken)
+	}
+	if got := known(t, s, cmd).Agent.State; got != api.StateRunning {
+		t.Errorf("the agent is %s, want running", got)
+	}
+}
+
+func startedIsOver(t *testing.T, s turn.Store) {
+	cmd := Command("ada", "r1")
+	_, err := s.Started(t.Context(), cmd, Start)
+	must(t, err)
+	must(t, s.Persist(t.Context(), Record(cmd, 1), Input(cmd), End(cmd, 1)))
+	_, err = s.Started(t.Context(), cmd, Start+1)
+	wantCode(t, "start of a run that is over", err, api.Conflict)
+	if got := known(t, s, cmd).Agent.State; got != api.StateSleeping {
+		t.Errorf("the agent is %s, want sleeping", got)
+	}
+}
+
+func deadStaysDead(t *testing.T, s turn.Store) {
+	cmd := Command("ada", "r1")
+	end := End(cmd, 1)
+	end.State = api.StateDead
+	must(t, s.Persist(t.Context(), Record(cmd, 1), Input(cmd), end))
+	next := Command("ada", "r2")
+	_, err := s.Started(t.Context(), next, Start)
+	wantCode(t, "start of a dead agent", err, api.Denied)
+	end = End(next, 1)
+	must(t, s.Persist(t.Context(), Record(next, 1), Input(next), end))
+	if end.Changed != nil || known(t, s, next).Agent.State != api.StateDead {
+		t.Errorf("a run's end made a dead agent %+v", end.Changed)
+	}
+}
+
+func persist(t *testing.T, s turn.Store) {
+	cmd := Command("ada", "r1")
+	change, err := s.Started(t.Context(), cmd, Start)
+	must(t, err)
+	must(t, s.Persist(t.Context(), Record(cmd, 1), Input(cmd), nil))
+	k := known(t, s, cmd)
+	if k.Turns != 1 || k.Cost != 610 || k.Journal != 10 || k.Ended != nil {
+		t.Errorf("after a turn: %+v", k)
+	}
+	if diff := cmp.Diff(Input(cmd), k.Input); diff != "" {
+		t.Errorf("input (-want +got):\n%s", diff)
+	}
+	end := End(cmd, 2)
+	must(t, s.Persist(t.Context(), Record(cmd, 2), Input(cmd), end))
+	c := end.Changed
+	if c == nil || c.State != api.StateSleeping || c.Previous != api.StateRunning || c.Reason != end.Why || c.SleepUntil != end.Sleep ||
+		c.Seq <= change.Seq || c.At != end.At || c.Agent != "ada" {
+		t.Errorf("the end changed the agent to %+v", c)
+	}
+	k = known(t, s, cmd)
+	if diff := cmp.Diff(end, k.Ended); diff != "" {
+		t.Errorf("stored end (-want +got):\n%s", diff)
+	}
+	if k.Turns != 2 || k.Cost != 1220 || k.Journal != 20 {
+		t.Errorf("after the end: %+v", k)
+	}
+	// The session goes on from there.
+	if k := known(t, s, Command("ada", "r2")); k.Journal != 20 || k.Turns != 0 || k.Ended != nil {
+		t.Errorf("for the next run: %+v", k)
+	}
+}
+
+func persistTwice(t *testing.T, s turn.Store) {
+	cmd := Command("ada", "r1")
+	must(t, s.Persist(t.Context(), Record(cmd, 1), Input(cmd), nil))
+	again := Record(cmd, 1)
+	again.Turn.EndedAt++
+	again.Turn.Thinking, again.Journal = "something else", 99
+	must(t, s.Persist(t.Context(), again, Input(cmd), nil))
+	if k := known(t, s, cmd); k.Turns != 1 || k.Cost != 610 || k.Journal != 10 {
+		t.Errorf("after the same turn twice: %+v", k)
+	}
+	h, err := s.History(t.Context(), cmd.Session, 10)
+	must(t, err)
+	if diff := cmp.Diff([]api.Turn{Record(cmd, 1).Turn}, h); diff != "" {
+		t.Errorf("history (-want +got):\n%s", diff)
+	}
+}
+
+func persistEndTwice(t *testing.T, s turn.Store) {
+	cmd := Command("ada", "r1")
+	end := End(cmd, 1)
+	must(t, s.Persist(t.Context(), Record(cmd, 1), Input(cmd), end))
+	again := End(cmd, 1)
+	again.At++
+	must(t, s.Persist(t.Context(), Record(cmd, 1), Input(cmd), again))
+	if diff := cmp.Diff(end, again); diff != "" {
+		t.Errorf("the second writer was not told what is stored (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(end, known(t, s, cmd).Ended); diff != "" {
+		t.Errorf("stored (-want +got):\n%s", diff)
+	}
+}
+
+// persistOtherwise has two owners of a run judge it differently.
+func persistOtherwise(t *testing.T, s turn.Store) {
+	cmd := Command("ada", "r1")
+	_, err := s.Started(t.Context(), cmd, Start)
+	must(t, err)
+	must(t, s.Persist(t.Context(), Record(cmd, 1), Input(cmd), nil))
+	wantCode(t, "an end with a turn that did not end it", s.Persist(t.Context(), Record(cmd, 1), Input(cmd), End(cmd, 1)), api.Conflict)
+	if k := known(t, s, cmd); k.Ended != nil || k.Agent.State != api.StateRunning {
+		t.Errorf("a refused end left %+v", k)
+	}
+	end := End(cmd, 2)
+	must(t, s.Persist(t.Context(), Record(cmd, 2), Input(cmd), end))
+	wantCode(t, "an old turn of a run that is over", s.Persist(t.Context(), Record(cmd, 1), Input(cmd), nil), api.Conflict)
+	wantCode(t, "another turn of a run that is over", s.Persist(t.Context(), Record(cmd, 3), Input(cmd), End(cmd, 3)), api.Conflict)
+	k := known(t, s, cmd)
+	if diff := cmp.Diff(end, k.Ended); diff != "" || k.Turns != 2 || k.Journal != 20 {
+		t.Errorf("a refused turn left %d turns, journal %d (-want +got):\n%s", k.Turns, k.Journal, diff)
+	}
+}
+
+// ownersAtOnce has eight owners persist the same turns at the same time.
+func ownersAtOnce(t *testing.T, s turn.Store) {
+	cmd := Command("ada", "r1")
+	const owners, turns = 8, 4
+	var wg sync.WaitGroup
+	ends := make([]*turn.End, owners)
+	errs := make([]error, owners)
+	for i := range owners {
+		wg.Go(func() {
+			for n := 1; n < turns && errs[i] == nil; n++ {
+				errs[i] = s.Persist(t.Context(), Record(cmd, n), Input(cmd), nil)
+			}
+			if errs[i] == nil {
+				ends[i] = End(cmd, turns)
+				errs[i] = s.Persist(t.Context(), Record(cmd, turns), Input(cmd), ends[i])
+			}
+		})
+	}
+	wg.Wait()
+	k := known(t, s, cmd)
+	if k.Turns != turns || k.Cost != 610*turns || k.Journal != 10*turns {
+		t.Errorf("known: %+v", k)
+	}
+	for i := range owners {
+		// One that is late sees that the run is over.
+		if errs[i] != nil && api.CodeOf(errs[i]) != api.Conflict {
+			t.Errorf("owner %d: %v", i, errs[i])
+		}
+		if errs[i] == nil {
+			if diff := cmp.Diff(k.Ended, ends[i]); diff != "" {
+				t.Errorf("owner %d was told of another end (-want +got):\n%s", i, diff)
+			}
+		}
+	}
+	h, err := s.History(t.Context(), cmd.Session, 100)
+	must(t, err)
+	if len(h) != turns {
+		t.Errorf("%d turns in the history, want %d", len(h), turns)
+	}
+}
+
+// runsAtOnce has runs on one session at the same time, which the lock forbids:
+// a turn that finds its place taken is told so, and none is lost.
+func runsAtOnce(t *testing.T, s turn.Store) {
+	const runs, turns = 4, 3
+	var wg sync.WaitGroup
+	for i := range runs {
+		wg.Go(func() {
+			cmd := Command("ada", fmt.Sprintf("r%d", i))
+			for n := 1; n <= turns; n++ {
+				err := s.Persist(t.Context(), Record(cmd, n), Input(cmd), nil)
+				for api.CodeOf(err) == api.Conflict {
+					err = s.Persist(t.Context(), Record(cmd, n), Input(cmd), nil)
+				}
+				if err != nil {
+					t.Errorf("turn %d of run %d: %v", n, i, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	h, err := s.History(t.Context(), "ada-main", 100)
+	must(t, err)
+	if len(h) != runs*turns {
+		t.Errorf("%d turns in the history, want %d", len(h), runs*turns)
+	}
+	for i := range runs {
+		if k := known(t, s, Command("ada", fmt.Sprintf("r%d", i))); k.Turns != turns || k.Cost != 610*turns {
+			t.Errorf("run %d has %d turns and cost %d", i, k.Turns, k.Cost)
+		}
+	}
+}
+
+func history(t *testing.T, s turn.Store) {
+	var want []api.Turn
+	for r := range 3 {
+		cmd := Command("ada", fmt.Sprintf("r%d", r))
+		other := cmd
+		other.Run, other.Session = cmd.Run+"x", "ada-two"
+		for n := 1; n <= 4; n++ {
+			rec := Record(cmd, n)
+			rec.Turn.StartedAt -= int64(r * 100_000) // the order is that of writing, not of clocks
+			rec.Journal += uint64(100 * r)           //nolint:gosec // small
+			want = append(want, rec.Turn)
+			must(t, s.Persist(t.Context(), rec, Input(cmd), nil))
+			must(t, s.Persist(t.Context(), Record(other, n), Input(other), nil))
+		}
+	}
+	for _, n := range []int{1, 5, 12, 100} {
+		got, err := s.History(t.Context(), "ada-main", n)
+		must(t, err)
+		if diff := cmp.Diff(want[max(0, len(want)-n):], got); diff != "" {
+			t.Errorf("last %d turns (-want +got):\n%s", n, diff)
+		}
+	}
+}

@@ -1,0 +1,100 @@
+package turntest
+
+import (
+	"context"
+
+	"github.com/anima-run/anima/pkg/api"
+
+	"github.com/anima-run/anima/services/loop/internal/turn"
+)
+
+// The ports behind a gate.
+
+// through passes one call with a result.
+func through[T any](ctx context.Context, gate Gate, port string, do func() (T, error)) (v T, err error) {
+	err = gate(ctx, port, func() (err error) { v, err = do(); return err })
+	return v, err
+}
+
+type gatedStore struct {
+	turn.Store
+	gate Gate
+}
+
+func (s gatedStore) Known(ctx context.Context, cmd api.Run) (turn.Known, error) {
+	return through(ctx, s.gate, "known", func() (turn.Known, error) { return s.Store.Known(ctx, cmd) })
+}
+
+func (s gatedStore) History(ctx context.Context, session string, n int) ([]api.Turn, error) {
+	return through(ctx, s.gate, "history", func() ([]api.Turn, error) { return s.Store.History(ctx, session, n) })
+}
+
+func (s gatedStore) Started(ctx context.Context, cmd api.Run, at int64) (*api.AgentChanged, error) {
+	return through(ctx, s.gate, "started", func() (*api.AgentChanged, error) { return s.Store.Started(ctx, cmd, at) })
+}
+
+func (s gatedStore) Persist(ctx context.Context, rec *turn.Record, in turn.Input, end *turn.End) error {
+	return s.gate(ctx, "persist", func() error { return s.Store.Persist(ctx, rec, in, end) })
+}
+
+func (s gatedStore) Facts(ctx context.Context, agent string, n int) ([]turn.Fact, error) {
+	return through(ctx, s.gate, "facts", func() ([]turn.Fact, error) { return s.Store.Facts(ctx, agent, n) })
+}
+
+type gatedJournal struct {
+	*Journal
+	gate Gate
+}
+
+func (j gatedJournal) Append(ctx context.Context, cmd api.Run, step turn.Step, last uint64) (uint64, error) {
+	return through(ctx, j.gate, "append "+step.Kind(), func() (uint64, error) { return j.Journal.Append(ctx, cmd, step, last) })
+}
+
+func (j gatedJournal) Tail(ctx context.Context, session string, after uint64) (steps []turn.Step, last uint64, err error) {
+	err = j.gate(ctx, "tail", func() (err error) { steps, last, err = j.Journal.Tail(ctx, session, after); return err })
+	return steps, last, err
+}
+
+type gatedRouter struct {
+	*Router
+	gate Gate
+}
+
+func (r gatedRouter) Complete(ctx context.Context, req api.Complete, delta func(string)) (api.Completion, error) {
+	return through(ctx, r.gate, "complete", func() (api.Completion, error) { return r.Router.Complete(ctx, req, delta) })
+}
+
+type gatedPolicy struct {
+	*Policy
+	gate Gate
+}
+
+func (p gatedPolicy) Evaluate(ctx context.Context, req api.Evaluate) (api.Decision, error) {
+	return through(ctx, p.gate, "evaluate", func() (api.Decision, error) { return p.Policy.Evaluate(ctx, req) })
+}
+
+func (p gatedPolicy) Verify(ctx context.Context, token string) (api.Grant, error) {
+	return through(ctx, p.gate, "verify", func() (api.Grant, error) { return p.Policy.Verify(ctx, token) })
+}
+
+type gatedInbox struct {
+	*Inbox
+	gate Gate
+}
+
+func (i gatedInbox) Claim(ctx context.Context, agent, run string) ([]api.InboxMessage, error) {
+	return through(ctx, i.gate, "claim", func() ([]api.InboxMessage, error) { return i.Inbox.Claim(ctx, agent, run) })
+}
+
+func (i gatedInbox) Settle(ctx context.Context, agent, run string) error {
+	return i.gate(ctx, "settle", func() error { return i.Inbox.Settle(ctx, agent, run) })
+}
+
+type gatedTreasury struct {
+	*Treasury
+	gate Gate
+}
+
+func (t gatedTreasury) Balance(ctx context.Context, agent string) (api.Balance, error) {
+	return through(ctx, t.gate, "balance", func() (api.Balance, error) { return t.Treasury.Balance(ctx, agent) })
+}

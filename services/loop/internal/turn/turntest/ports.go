@@ -1,0 +1,281 @@
+package turntest
+
+import (
+	"context"
+	"crypto/ed25519"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api"
+
+	"github.com/anima-run/anima/services/loop/internal/turn"
+)
+
+// Journal keeps steps as bytes, under the fence that the stream gives.
+type Journal struct {
+	mu      sync.Mutex
+	entries []entry // sequence numbers are indexes plus one, over all sessions
+}
+
+type entry struct {
+	session, run string
+	turn         int
+	data         []byte
+}
+
+// Append implements turn.Journal.
+func (j *Journal) Append(_ context.Context, cmd api.Run, step turn.Step, last uint64) (uint64, error) {
+	data, err := api.Encode(step)
+	if err != nil {
+		return 0, err
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if at := j.last(cmd.Session); at != last {
+		return 0, api.Errorf(api.Conflict, "the journal is at %d, not at %d", at, last)
+	}
+	j.entries = append(j.entries, entry{cmd.Session, step.Run, step.Turn, data})
+	return uint64(len(j.entries)), nil
+}
+
+func (j *Journal) last(session string) uint64 {
+	for i := len(j.entries); i > 0; i-- {
+		if j.entries[i-1].session == session {
+			return uint64(i)
+		}
+	}
+	return 0
+}
+
+// Tail implements turn.Journal.
+func (j *Journal) Tail(_ context.Context, session string, after uint64) ([]turn.Step, uint64, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	var steps []turn.Step
+	for _, e := range j.entries[min(after, uint64(len(j.entries))):] {
+		if e.session != session {
+			continue
+		}
+		s := turn.Step{Run: e.run, Turn: e.turn}
+		if err := json.Unmarshal(e.data, &s); err != nil {
+			return nil, 0, err
+		}
+		steps = append(steps, s)
+	}
+	return steps, j.last(session), nil
+}
+
+// Steps names the steps of a session in order.
+func (j *Journal) Steps(session string) []string {
+	steps, _, err := j.Tail(context.Background(), session, 0)
+	if err != nil {
+		return []string{err.Error()}
+	}
+	var out []string
+	for _, s := range steps {
+		out = append(out, fmt.Sprintf("%d %s", s.Turn, s.Kind()))
+	}
+	return out
+}
+
+// Script answers a request that was not answered before.
+type Script func(req api.Complete) (api.Completion, error)
+
+// Say is a script that gives one answer after the other, in the order of turns.
+func Say(answers ...api.Completion) Script {
+	return func(req api.Complete) (api.Completion, error) {
+		var n int
+		if _, err := fmt.Sscanf(req.ID[len(req.ID)-1:], "%d", &n); err != nil || n < 1 || n > len(answers) {
+			return api.Completion{}, api.Errorf(api.Internal, "no answer for %s", req.ID)
+		}
+		return answers[n-1], nil
+	}
+}
+
+// Router answers by a script and is paid once for an id.
+type Router struct {
+	Script Script
+
+	mu       sync.Mutex
+	answers  map[string]api.Completion
+	paid     map[string]int
+	requests []api.Complete
+}
+
+// Complete implements turn.Router.
+func (r *Router) Complete(_ context.Context, req api.Complete, delta func(string)) (api.Completion, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.requests = append(r.requests, req)
+	if c, ok := r.answers[req.ID]; ok {
+		return c, nil
+	}
+	c, err := r.Script(req)
+	if err != nil {
+		return c, err
+	}
+	if r.answers == nil {
+		r.answers, r.paid = map[string]api.Completion{}, map[string]int{}
+	}
+	r.answers[req.ID] = c
+	r.paid[req.ID]++
+	delta(c.Text)
+	return c, nil
+}
+
+// Paid is how often each id was paid.
+func (r *Router) Paid() map[string]int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return maps.Clone(r.paid)
+}
+
+// Requests returns all requests so far.
+func (r *Router) Requests() []api.Complete {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.requests)
+}
+
+// Policy allows what Deny does not and signs for it. A decision is made once for
+// a turn and index.
+type Policy struct {
+	Deny func(api.Evaluate) string // code of a refusal, "" allows
+	Bend func(*api.Grant)          // changes a grant before it is signed
+	Swap func(string) string       // changes a token after it was signed
+	TTL  time.Duration
+
+	now func() time.Time
+	key ed25519.PrivateKey
+
+	mu     sync.Mutex
+	asked  []api.Evaluate
+	hashes map[string]string
+}
+
+func newPolicy(now func() time.Time) *Policy {
+	return &Policy{
+		Deny: func(api.Evaluate) string { return "" }, Bend: func(*api.Grant) {},
+		Swap: func(token string) string { return token }, TTL: time.Minute,
+		now: now, key: ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize)), hashes: map[string]string{},
+	}
+}
+
+// Evaluate implements turn.Policy.
+func (p *Policy) Evaluate(_ context.Context, req api.Evaluate) (api.Decision, error) {
+	hash, err := api.ArgsHash(req.Args)
+	if err != nil {
+		return api.Decision{}, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.asked = append(p.asked, req)
+	id := fmt.Sprintf("d-%s.%d", req.Turn, req.Index)
+	if old, ok := p.hashes[id]; ok && old != hash {
+		return api.Decision{}, api.Errorf(api.Conflict, "decided on other arguments")
+	}
+	p.hashes[id] = hash
+	d := api.Decision{ID: id, Agent: req.Agent, Turn: req.Turn, Index: req.Index, Tool: req.Tool, ArgsHash: hash, By: req.By, Action: api.Allow, Code: "ALLOWED"}
+	if code := p.Deny(req); code != "" {
+		d.Action, d.Code, d.Message = api.Deny, code, "no"
+		return d, nil
+	}
+	g := api.Grant{
+		Decision: id, Agent: req.Agent, Turn: req.Turn, Index: req.Index, Tool: req.Tool, ArgsHash: hash, By: req.By,
+		Expires: p.now().Add(p.TTL).UnixMicro(),
+	}
+	p.Bend(&g)
+	token, err := g.Sign(p.key)
+	d.Token = p.Swap(token)
+	return d, err
+}
+
+// Verify implements turn.Policy.
+func (p *Policy) Verify(_ context.Context, token string) (api.Grant, error) {
+	public, _ := p.key.Public().(ed25519.PublicKey)
+	return api.VerifyGrant(token, public)
+}
+
+// Asked returns all questions so far.
+func (p *Policy) Asked() []api.Evaluate {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.asked)
+}
+
+// Inbox hands its messages to the first run that claims.
+type Inbox struct {
+	Messages []api.InboxMessage
+
+	mu      sync.Mutex
+	claimer string
+	settled map[string]int
+}
+
+// Claim implements turn.Inbox.
+func (i *Inbox) Claim(_ context.Context, _, run string) ([]api.InboxMessage, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.claimer == "" {
+		i.claimer = run
+	}
+	if i.claimer != run {
+		return nil, nil
+	}
+	return i.Messages, nil
+}
+
+// Settle implements turn.Inbox.
+func (i *Inbox) Settle(_ context.Context, _, run string) error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.settled == nil {
+		i.settled = map[string]int{}
+	}
+	i.settled[run]++
+	return nil
+}
+
+// Settled is how often a run settled its messages.
+func (i *Inbox) Settled(run string) int {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.settled[run]
+}
+
+// Treasury has one balance for all, or none.
+type Treasury struct {
+	Tier api.Tier
+	Err  error
+}
+
+// Balance implements turn.Treasury.
+func (t *Treasury) Balance(_ context.Context, agent string) (api.Balance, error) {
+	return api.Balance{Agent: agent, Tier: t.Tier}, t.Err
+}
+
+// Effects is what tools did to the world.
+type Effects struct {
+	mu   sync.Mutex
+	done map[string][]string
+}
+
+func (e *Effects) add(tool, key string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.done == nil {
+		e.done = map[string][]string{}
+	}
+	e.done[tool] = append(e.done[tool], key)
+}
+
+// Of returns the keys of a tool's effects, in order.
+func (e *Effects) Of(tool string) []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Clone(e.done[tool])
+}

@@ -1,0 +1,16 @@
+package turntest
+
+import (
+	"testing"
+
+	"github.com/anima-run/anima/pkg/api"
+
+	"github.com/anima-run/anima/services/loop/internal/turn"
+)
+
+func TestStore(t *testing.T) {
+	t.Parallel()
+	RunStore(t, func(*testing.T) turn.Store {
+		return NewStore(turn.Agent{ID: "ada", State: api.StateSleeping}, turn.Agent{ID: "bob", State: api.StateSleeping})
+	})
+}

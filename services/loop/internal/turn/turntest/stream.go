@@ -1,0 +1,113 @@
+package turntest
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/anima-run/anima/pkg/api"
+)
+
+// Stream is where events end up: the first message of an id stays.
+type Stream struct {
+	mu     sync.Mutex
+	order  []string
+	kept   map[string]map[string]any
+	faults []string
+	deltas []string
+}
+
+// add keeps a message, and notes a fault when its id was used for another one:
+// times aside, all messages of an id must be the same.
+func (s *Stream) add(id string, m api.Message) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	data, err := api.Encode(m)
+	var fields map[string]any
+	if err == nil {
+		err = json.Unmarshal(data, &fields)
+	}
+	if err != nil {
+		s.faults = append(s.faults, fmt.Sprintf("%s: %v", id, err))
+		return
+	}
+	delete(fields, "at")
+	fields["subject"] = m.Subject().String()
+	if s.kept == nil {
+		s.kept = map[string]map[string]any{}
+	}
+	old, ok := s.kept[id]
+	switch {
+	case !ok:
+		s.kept[id], s.order = fields, append(s.order, id)
+	case fmt.Sprint(old) != fmt.Sprint(fields):
+		s.faults = append(s.faults, fmt.Sprintf("%s was %v and is %v", id, old, fields))
+	}
+}
+
+// IDs returns the ids in the order in which they came first.
+func (s *Stream) IDs() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.order)
+}
+
+// Kept returns the messages by id, as JSON objects without "at".
+func (s *Stream) Kept() map[string]map[string]any {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.kept)
+}
+
+// Faults lists ids that were used for different messages.
+func (s *Stream) Faults() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.faults)
+}
+
+// Deltas returns what watchers saw.
+func (s *Stream) Deltas() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.deltas)
+}
+
+// events belong to one owner.
+type events struct {
+	stream  *Stream
+	gate    Gate
+	lossy   bool
+	pending []func()
+}
+
+func (e *events) Post(ctx context.Context, id string, m api.Message) error {
+	return e.gate(ctx, "post "+m.Subject().Name, func() error {
+		add := func() { e.stream.add(id, m) }
+		if e.lossy {
+			e.pending = append(e.pending, add)
+		} else {
+			add()
+		}
+		return nil
+	})
+}
+
+func (e *events) Wait(ctx context.Context) error {
+	return e.gate(ctx, "wait", func() error {
+		for _, add := range e.pending {
+			add()
+		}
+		e.pending = nil
+		return nil
+	})
+}
+
+func (e *events) Delta(_ context.Context, d api.StreamDelta) {
+	e.stream.mu.Lock()
+	defer e.stream.mu.Unlock()
+	e.stream.deltas = append(e.stream.deltas, d.Content)
+}

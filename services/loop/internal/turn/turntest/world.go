@@ -1,0 +1,166 @@
+// Package turntest is a world for engines in one process: small implementations
+// of every port of package turn, on which each call can be made to fail or to
+// wait. It is for tests only.
+package turntest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
+
+	"github.com/anima-run/anima/pkg/api"
+
+	"github.com/anima-run/anima/services/loop/internal/turn"
+)
+
+// World outlives its engines, as servers and disks outlive a process.
+type World struct {
+	Store    turn.Store
+	Journal  *Journal
+	Router   *Router
+	Policy   *Policy
+	Inbox    *Inbox
+	Treasury *Treasury
+	Stream   *Stream
+	Effects  *Effects
+	Tools    map[string]turn.Tool
+	Attempts int
+	// Lossy keeps posted events in the owner's memory until it waits for them.
+	Lossy bool
+
+	ticks atomic.Int64
+}
+
+// Start is the time at which every world begins, in Unix microseconds.
+const Start = 1_790_000_000_000_000
+
+// New returns a world around a store, whose model says what script does.
+func New(store turn.Store, script Script) *World {
+	w := &World{
+		Store: store, Journal: &Journal{}, Router: &Router{Script: script}, Inbox: &Inbox{}, Treasury: &Treasury{Tier: api.TierHigh},
+		Stream: &Stream{}, Effects: &Effects{}, Attempts: 20,
+	}
+	w.Policy = newPolicy(w.Now)
+	w.Tools = map[string]turn.Tool{}
+	for name, effect := range map[string]turn.Effect{"look": turn.Pure, "put": turn.Idempotent, "pay": turn.Keyed, "fire": turn.Irreversible} {
+		w.Tools[name] = turn.Tool{
+			Name: name, Effect: effect, Description: "Does " + name + ".", Schema: json.RawMessage(`{"type":"object"}`),
+			Check: func(args json.RawMessage) error {
+				var object map[string]any
+				return json.Unmarshal(args, &object)
+			},
+			Run: func(_ context.Context, c turn.Call) (turn.Output, error) {
+				w.Effects.add(name, c.Key)
+				return turn.Output{Text: name + " done"}, nil
+			},
+		}
+	}
+	return w
+}
+
+// Now is a clock that goes on by a millisecond with each look.
+func (w *World) Now() time.Time { return time.UnixMicro(Start + w.ticks.Add(1)*1000) }
+
+// Gate stands before every call of a port: it runs do, or fails.
+type Gate func(ctx context.Context, port string, do func() error) error
+
+// Open lets every call through.
+func Open(_ context.Context, _ string, do func() error) error { return do() }
+
+// Engine returns a new owner's engine, and its events, behind a gate.
+func (w *World) Engine(gate Gate) (*turn.Engine, turn.Events) {
+	tools := map[string]turn.Tool{}
+	for name, t := range w.Tools {
+		run := t.Run
+		t.Run = func(ctx context.Context, c turn.Call) (turn.Output, error) {
+			return through(ctx, gate, "tool "+name, func() (turn.Output, error) { return run(ctx, c) })
+		}
+		tools[name] = t
+	}
+	tracer := noop.NewTracerProvider().Tracer("")
+	e := &turn.Engine{
+		Store: gatedStore{w.Store, gate}, Journal: gatedJournal{w.Journal, gate}, Router: gatedRouter{w.Router, gate},
+		Policy: gatedPolicy{w.Policy, gate}, Inbox: gatedInbox{w.Inbox, gate}, Treasury: gatedTreasury{w.Treasury, gate},
+		Tools: tools, Now: w.Now, Tracer: tracer, Attempts: w.Attempts, Observe: ignore{},
+		Root: func(ctx context.Context, _ api.Run, _ turn.Agent, id string) (context.Context, trace.Span) {
+			return tracer.Start(ctx, id) //nolint:spancheck // the engine ends it
+		},
+	}
+	return e, &events{stream: w.Stream, lossy: w.Lossy, gate: gate}
+}
+
+// Run executes a run as a new owner behind a gate.
+func (w *World) Run(ctx context.Context, gate Gate, cmd api.Run) error {
+	e, ev := w.Engine(gate)
+	return e.Run(ctx, cmd, ev)
+}
+
+// ErrCrash is what every call of a dead owner returns.
+var ErrCrash = errors.New("crashed")
+
+// Crash is a gate at which an owner dies: at call number At, from 1, before its
+// effect or after it. The zero value never crashes and counts.
+type Crash struct {
+	At    int
+	After bool
+	Ports []string // that were called, the last one crashed
+
+	dead bool
+}
+
+// Gate implements [Gate].
+func (c *Crash) Gate(_ context.Context, port string, do func() error) error {
+	if c.dead {
+		return ErrCrash // the dead call nobody
+	}
+	c.Ports = append(c.Ports, port)
+	c.dead = len(c.Ports) == c.At
+	if c.dead && !c.After {
+		return ErrCrash
+	}
+	err := do()
+	if c.dead {
+		return ErrCrash
+	}
+	return err
+}
+
+// Dead says whether the owner died.
+func (c *Crash) Dead() bool { return c.dead }
+
+// Pause is a gate at which an owner stands still at call number At, before its
+// effect: Paused is closed then, and it goes on when Resume is.
+type Pause struct {
+	At             int
+	Paused, Resume chan struct{}
+	Port           string // at which it paused
+
+	calls int
+}
+
+// NewPause returns a gate that pauses at a call.
+func NewPause(at int) *Pause {
+	return &Pause{At: at, Paused: make(chan struct{}), Resume: make(chan struct{})}
+}
+
+// Gate implements [Gate].
+func (p *Pause) Gate(_ context.Context, port string, do func() error) error {
+	p.calls++
+	if p.calls == p.At {
+		p.Port = port
+		close(p.Paused)
+		<-p.Resume
+	}
+	return do()
+}
+
+type ignore struct{}
+
+func (ignore) Turn(context.Context, string, time.Duration)              {}
+func (ignore) Tool(context.Context, string, api.Outcome, time.Duration) {}
+func (ignore) Context(context.Context, int64)                           {}
