@@ -137,10 +137,11 @@ type Process struct {
 	// Ready, which may be nil, is called once all services serve; it is given the
 	// addresses the process listens on.
 	Ready func(Addrs)
+	// Listening, which may be nil, is called once the ports are open, before
+	// anything is ready.
+	Listening func(Addrs)
 	// Exporters carry spans and metrics out; they stay the caller's to shut down.
 	Exporters *telemetry.Exporters
-	// Extra routes of the process itself, for example of the command line.
-	Extra func(Routes)
 }
 
 // Addrs are the addresses a process listens on; "" where it does not.
@@ -158,12 +159,12 @@ func Run(ctx context.Context, p Process, services ...Service) error {
 	}
 	st := newStatus(services)
 	edge := newEdge(p.Config)
-	if p.Extra != nil {
-		p.Extra(edge)
-	}
 	servers, addrs, err := listen(p, edge, st)
 	if err != nil {
 		return err
+	}
+	if p.Listening != nil {
+		p.Listening(addrs)
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	for _, s := range servers {

@@ -1,0 +1,264 @@
+package host_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/fstest"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/apptest"
+	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/host"
+	"github.com/anima-run/anima/pkg/telemetry"
+)
+
+type settings struct {
+	Size int `env:"size" help:"how large"`
+}
+
+func (s *settings) Validate() error {
+	if s.Size < 0 {
+		return errors.New("ANIMA_PROBE_SIZE is negative: name a size")
+	}
+	return nil
+}
+
+// probe is a service that answers one question and one page.
+func probe(began, release chan struct{}) host.Service {
+	return host.Define("probe", settings{Size: 7}, func(ctx context.Context, env *host.Env, cfg settings) error {
+		env.HTTP.Handle("GET /size", func(w http.ResponseWriter, _ *http.Request) { host.WriteJSON(w, cfg.Size, nil) })
+		env.HTTP.Public("GET /open", func(w http.ResponseWriter, _ *http.Request) { host.WriteJSON(w, "open", nil) })
+		env.HTTP.Handle("GET /full", func(w http.ResponseWriter, _ *http.Request) {
+			host.WriteJSON(w, nil, &api.Error{Code: api.Unavailable, Reason: api.ReasonLimit, Message: "full", RetryAfter: 1500})
+		})
+		env.HTTP.Handle("GET /broken", func(w http.ResponseWriter, _ *http.Request) { host.WriteJSON(w, nil, errors.New("password=hunter2")) })
+		env.HTTP.Handle("POST /body", func(w http.ResponseWriter, r *http.Request) {
+			var v struct {
+				A int `json:"a"`
+			}
+			err := host.ReadJSON(w, r, 16, &v)
+			host.WriteJSON(w, v.A, err)
+		})
+		return env.Serve(ctx, bus.Reply(func(ctx context.Context, _ api.ListRules) (api.Rules, error) {
+			if began != nil {
+				began <- struct{}{}
+				select {
+				case <-release:
+				case <-ctx.Done():
+					return api.Rules{}, ctx.Err()
+				}
+			}
+			return api.Rules{Version: "probe"}, nil
+		}))
+	})
+}
+
+func get(t *testing.T, method, url, body string, header ...string) (int, http.Header, string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i+1 < len(header); i += 2 {
+		if header[i] == "Host" {
+			req.Host = header[i+1]
+		}
+		req.Header.Set(header[i], header[i+1])
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = res.Body.Close() }()
+	data, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res.StatusCode, res.Header, string(data)
+}
+
+func TestEdge(t *testing.T) {
+	t.Parallel()
+	w := apptest.Start(t, apptest.Options{Env: map[string]string{"ANIMA_PROBE_SIZE": "9"}}, probe(nil, nil))
+	auth := "Bearer " + w.Token
+	for _, c := range []struct {
+		name, method, path, body string
+		header                   []string
+		status                   int
+		want                     string
+	}{
+		{"with the token", "GET", "/size", "", []string{"Authorization", auth}, 200, "9"},
+		{"with the bare token", "GET", "/size", "", []string{"Authorization", w.Token}, 200, "9"},
+		{"without a token", "GET", "/size", "", nil, 401, `"code":"denied"`},
+		{"with a wrong token", "GET", "/size", "", []string{"Authorization", auth + "x"}, 401, `"code":"denied"`},
+		{"a public route", "GET", "/open", "", nil, 200, `"open"`},
+		{"by another name", "GET", "/open", "", []string{"Host", "evil.example"}, 403, "does not answer to the host"},
+		{"from another site", "GET", "/open", "", []string{"Origin", "https://evil.example"}, 403, "origin"},
+		{"from this host", "GET", "/open", "", []string{"Origin", "http://localhost:8080"}, 200, `"open"`},
+		{"an unknown path", "GET", "/nothing", "", nil, 404, `"code":"not_found"`},
+		{"a wrong method", "DELETE", "/open", "", nil, 405, `"code":"invalid"`},
+		{"a foreign error", "GET", "/broken", "", []string{"Authorization", auth}, 500, `"code":"internal"`},
+		{"a body", "POST", "/body", `{"a":3}`, []string{"Authorization", auth}, 200, "3"},
+		{"an unknown field", "POST", "/body", `{"b":3}`, []string{"Authorization", auth}, 400, "unknown field"},
+		{"a large body", "POST", "/body", `{"a":                    3}`, []string{"Authorization", auth}, 400, "larger than 16 bytes"},
+	} {
+		status, _, body := get(t, c.method, w.HTTP+c.path, c.body, c.header...)
+		if status != c.status || !strings.Contains(body, c.want) || strings.Contains(body, "hunter2") {
+			t.Errorf("%s: got %d %s, want %d and %s", c.name, status, body, c.status, c.want)
+		}
+	}
+	status, header, _ := get(t, "GET", w.HTTP+"/full", "", "Authorization", auth)
+	if status != 429 || header.Get("Retry-After") != "2" {
+		t.Errorf("a full queue: %d, Retry-After %q, want 429 and 2", status, header.Get("Retry-After"))
+	}
+}
+
+// Every code has a status, and business answers are no 404.
+func TestStatusOf(t *testing.T) {
+	t.Parallel()
+	for want, err := range map[int]error{
+		200: nil, 400: api.Errorf(api.Invalid, "x"), 404: api.Errorf(api.NotFound, "x"), 409: api.Errorf(api.Conflict, "x"),
+		403: api.Errorf(api.Denied, "x"), 402: &api.Error{Code: api.Denied, Reason: api.ReasonInsufficient},
+		503: api.Errorf(api.Unavailable, "x"), 429: &api.Error{Code: api.Unavailable, Reason: api.ReasonBusy}, 500: errors.New("x"),
+	} {
+		if got := host.StatusOf(err); got != want {
+			t.Errorf("%v: got %d, want %d", err, got, want)
+		}
+	}
+}
+
+// alone runs a service as its program does and returns what it printed.
+func alone(t *testing.T, env map[string]string, args ...string) (stdout, stderr string, err error) {
+	t.Helper()
+	var out, log bytes.Buffer
+	err = host.Alone(probe(nil, nil), args, func(k string) (string, bool) { v, ok := env[k]; return v, ok }, &out, &log)
+	return out.String(), log.String(), err
+}
+
+func TestAlone(t *testing.T) {
+	t.Parallel()
+	if out, _, err := alone(t, nil, "-version"); err != nil || !strings.HasPrefix(out, "probe 0.0.0") {
+		t.Errorf("version: %q, %v", out, err)
+	}
+	if _, help, err := alone(t, nil, "-h"); err == nil || !strings.Contains(help, "ANIMA_PROBE_SIZE") || !strings.Contains(help, "ANIMA_NATS_URL") {
+		t.Errorf("help: %q, %v", help, err)
+	}
+	_, _, err := alone(t, map[string]string{"ANIMA_DRAIN": "soon", "ANIMA_NATS_REPLICAS": "2"})
+	if err == nil || !strings.Contains(err.Error(), "ANIMA_DRAIN") || !strings.Contains(err.Error(), "ANIMA_NATS_REPLICAS") {
+		t.Errorf("two wrong settings: %v, want both named", err)
+	}
+	var lc net.ListenConfig
+	ln, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = ln.Close() }()
+	_, _, err = alone(t, map[string]string{"ANIMA_HTTP_ADDR": ln.Addr().String(), "ANIMA_OPS_ADDR": ""})
+	if err == nil || !strings.Contains(err.Error(), ln.Addr().String()) || !strings.Contains(err.Error(), "ANIMA_HTTP_ADDR") {
+		t.Errorf("a busy port: %v", err)
+	}
+	if err := probe(nil, nil).Check(func(k string) (string, bool) { return "-1", k == "ANIMA_PROBE_SIZE" }); err == nil || !strings.Contains(err.Error(), "name a size") {
+		t.Errorf("a wrong setting of the service: %v", err)
+	}
+}
+
+// Readiness says what is waited for, liveness follows nothing, and a question that
+// is being answered when the signal comes is answered.
+func TestReadyAndDrain(t *testing.T) {
+	t.Parallel()
+	s := apptest.Server(t)
+	began, release := make(chan struct{}), make(chan struct{})
+	cfg := host.Defaults()
+	cfg.Data, cfg.HTTPAddr, cfg.OpsAddr, cfg.Drain = t.TempDir(), "", "127.0.0.1:0", 20*time.Second
+	exp, err := telemetry.Open(t.Context(), telemetry.Options{Log: apptest.Log(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	defer cancel()
+	gate := make(chan struct{})
+	slow := host.Define("slow", struct{}{}, func(ctx context.Context, env *host.Env, _ struct{}) error {
+		select {
+		case <-gate:
+		case <-ctx.Done():
+			return nil
+		}
+		return env.Serve(ctx)
+	})
+	addrs, done := make(chan host.Addrs, 1), make(chan error, 1)
+	ops := make(chan string, 1)
+	go func() {
+		done <- host.Run(ctx, host.Process{
+			Config: cfg, Conn: apptest.Dial(t, s), Log: apptest.Log(t), Exporters: exp,
+			Ready: func(a host.Addrs) { addrs <- a }, Listening: func(a host.Addrs) { ops <- "http://" + a.Ops },
+		}, probe(began, release), slow)
+	}()
+	url := <-ops
+	if status, _, _ := get(t, "GET", url+"/healthz", ""); status != 200 {
+		t.Errorf("alive before ready: %d", status)
+	}
+	status, _, body := get(t, "GET", url+"/readyz", "")
+	if status != 503 || !strings.Contains(body, "slow: ") {
+		t.Errorf("before: %d %s", status, body)
+	}
+	close(gate)
+	<-addrs
+	if status, _, body := get(t, "GET", url+"/readyz", ""); status != 200 || !strings.Contains(body, "probe: ready") {
+		t.Errorf("after: %d %s", status, body)
+	}
+	if status, _, body := get(t, "GET", url+"/metrics", ""); status != 200 || !strings.Contains(body, "go_goroutines") {
+		t.Errorf("metrics: %d %.200s", status, body)
+	}
+	b, err := bus.New(apptest.Dial(t, s), bus.Options{Service: "asker", Log: apptest.Log(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	var wg sync.WaitGroup
+	var answer api.Rules
+	var aerr error
+	wg.Go(func() { answer, aerr = bus.Call[api.Rules](t.Context(), b, api.ListRules{}) })
+	<-began
+	cancel() // the signal
+	close(release)
+	wg.Wait()
+	if aerr != nil || answer.Version != "probe" {
+		t.Errorf("the question under way: %+v, %v", answer, aerr)
+	}
+	if err := <-done; err != nil {
+		t.Errorf("run: %v", err)
+	}
+}
+
+// A service without a database folder it may write says what to do.
+func TestFolder(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cfg := host.Defaults()
+	cfg.Data, cfg.HTTPAddr, cfg.OpsAddr = file, "", ""
+	exp, err := telemetry.Open(t.Context(), telemetry.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := host.Define("stored", struct{}{}, func(ctx context.Context, env *host.Env, _ struct{}) error {
+		_, err := env.DB(ctx, fstest.MapFS{"0001_make_t.sql": {Data: []byte("create table t (a text)")}})
+		return err
+	})
+	err = host.Run(t.Context(), host.Process{Config: cfg, Conn: apptest.Dial(t, apptest.Server(t)), Log: apptest.Log(t), Exporters: exp}, s)
+	if err == nil || !strings.Contains(err.Error(), "ANIMA_DATA") {
+		t.Errorf("got %v, want what to do", err)
+	}
+}

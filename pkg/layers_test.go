@@ -1,0 +1,74 @@
+// Package pkg_test holds the layers of this module.
+package pkg_test
+
+import (
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// A package imports lower layers only, and inside a layer only those to its left.
+func TestLayers(t *testing.T) {
+	t.Parallel()
+	order := []string{
+		"api",                                       // 0: the contracts
+		"config", "telemetry", "sqldb", "embednats", // 1: one technology each
+		"bus", "outbox", // 2: messages
+		"host",    // 3: runs services
+		"apptest", // 4: tests of services
+	}
+	layer := map[string]int{"api": 0, "config": 1, "telemetry": 1, "sqldb": 1, "embednats": 1, "bus": 2, "outbox": 2, "host": 3, "apptest": 4}
+	place := map[string]int{}
+	for i, name := range order {
+		place[name] = i
+	}
+	const module = "github.com/anima-run/anima/pkg/"
+	found := 0
+	for _, name := range order {
+		files, err := filepath.Glob(filepath.Join(name, "*.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			if strings.HasSuffix(file, "_test.go") {
+				continue
+			}
+			f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ImportsOnly)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, imp := range f.Imports {
+				path, err := strconv.Unquote(imp.Path.Value)
+				if err != nil {
+					t.Fatal(err)
+				}
+				other, ok := strings.CutPrefix(path, module)
+				if !ok {
+					continue
+				}
+				found++
+				other, _, _ = strings.Cut(other, "/")
+				allowed := layer[other] < layer[name] || layer[other] == layer[name] && place[other] < place[name] && name == "outbox"
+				if !allowed {
+					t.Errorf("%s imports %s: layer %d may not know layer %d", file, other, layer[name], layer[other])
+				}
+			}
+		}
+	}
+	if found == 0 {
+		t.Error("no import was looked at")
+	}
+	entries, err := os.ReadDir(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if _, known := layer[e.Name()]; e.IsDir() && !known {
+			t.Errorf("package %s has no layer: add it to the map and to the house of the architecture page", e.Name())
+		}
+	}
+}
