@@ -19,11 +19,12 @@ type upConfig struct {
 func upDefaults() upConfig { return upConfig{NATSListen: "127.0.0.1:4222"} }
 
 // devProfile is what anima up has for defaults where a service alone has others:
-// loopback only, a faucet, writes synced at intervals, warnings only.
+// loopback only, a faucet, writes synced at intervals, warnings only, and a short
+// drain: what is cut off is taken up at the next start.
 func devProfile() map[string]string {
 	return map[string]string{
 		"ANIMA_HTTP_ADDR": "127.0.0.1:8080", "ANIMA_OPS_ADDR": "127.0.0.1:9090", "ANIMA_SYNC": host.SyncInterval,
-		"ANIMA_LOG": "warn", "ANIMA_TREASURY_FAUCET": "true",
+		"ANIMA_LOG": "warn", "ANIMA_TREASURY_FAUCET": "true", "ANIMA_DRAIN": "3s",
 	}
 }
 

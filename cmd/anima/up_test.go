@@ -66,6 +66,31 @@ func TestUpKeepsAgentsAndMoney(t *testing.T) {
 	}
 }
 
+// A run that is cut off by the end of anima is taken up by the next one, once.
+func TestUpTakesUpWhatWasInHand(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	m.env["ANIMA_DRAIN"] = "10ms"
+	u := m.up()
+	acc := asked[api.Accepted](m, "session", "send", "lucky", "slow", "--no-wait")
+	m.watch("lucky-main", "loop_execute")
+	u.stop()
+	m.up()
+	end := asked[api.LoopEnd](m, "session", "send", "lucky", "slow", "--id", "after") // behind the one in hand
+	if !end.Success || end.Run == acc.Run {
+		t.Errorf("the next run ends as %+v", end)
+	}
+	ends := 0
+	for _, e := range lines[cliEvent](t, m.cli("session", "events", "lucky-main", "-o", "json")) {
+		if e.Event == "loop_end" && strings.Contains(string(e.Data), acc.Run) {
+			ends++
+		}
+	}
+	if ends != 1 {
+		t.Errorf("%d ends of the run that was cut off, want 1", ends)
+	}
+}
+
 func balances(m *machine) []api.Balance {
 	all := asked[[]api.Balance](m, "ledger", "balance")
 	for i := range all {

@@ -309,13 +309,13 @@ func TestLongWorkIsKept(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b, s := one(t)
-			how.AckWait = 300 * time.Millisecond
+			how.AckWait = 800 * time.Millisecond
 			got := make(chan bus.Meta, 50)
 			handle := func(ctx context.Context, r api.Run) error {
 				got <- bus.MetaOf(ctx)
 				if r.Run == "0" {
 					select {
-					case <-time.After(5 * how.AckWait):
+					case <-time.After(2*how.AckWait + how.AckWait/2):
 					case <-ctx.Done():
 						return ctx.Err()
 					}

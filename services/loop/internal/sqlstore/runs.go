@@ -79,7 +79,7 @@ func (s *Store) Started(ctx context.Context, cmd api.Run, at int64) (*api.AgentC
 			why = "woken: " + cmd.Content
 		}
 		if _, err := tx.ExecContext(ctx, `update agents set state = $2, state_reason = $3, sleep_until = 0, state_seq = state_seq + 1,
-			state_was = state, state_by = $4, updated_at = $5 where id = $1`, cmd.Agent, api.StateRunning, why, cmd.Run, at); err != nil {
+			state_was = state, state_by = $4, updated_at = $5 where id = $1`, cmd.Agent, api.StateRunning, text(why), cmd.Run, at); err != nil {
 			return err
 		}
 		c, err = s.changed(ctx, tx, cmd.Agent, was, at)
@@ -214,7 +214,7 @@ func (s *Store) persistEnd(ctx context.Context, tx *sqldb.Tx, end *turn.End) err
 	end.Changed = nil
 	if was != api.StateDead {
 		if _, err := tx.ExecContext(ctx, `update agents set state = $2, state_reason = $3, sleep_until = $4, state_seq = state_seq + 1,
-			updated_at = $5 where id = $1`, cmd.Agent, end.State, end.Why, end.Sleep, end.At); err != nil {
+			updated_at = $5 where id = $1`, cmd.Agent, end.State, text(end.Why), end.Sleep, end.At); err != nil {
 			return err
 		}
 		c, err := s.changed(ctx, tx, cmd.Agent, was, end.At)

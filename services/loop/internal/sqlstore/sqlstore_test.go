@@ -246,8 +246,15 @@ func TestNoText(t *testing.T) {
 		c := &rec.Turn.Calls[0]
 		c.ID, c.Tool, c.Arguments, c.Result, c.Error = "i\x00", "t\x00", []byte("\"\xff\""), "\x00\x01", "\xc3"
 		end := turntest.End(cmd, 1)
-		end.Response, end.Why = "a\x00\xffb", "w"
+		end.Response, end.Why = "a\x00\xffb", "w\x00"
+		wake := cmd
+		wake.Kind = api.RunWake
+		started, err := s.Started(t.Context(), wake, at)
+		must(t, err)
 		must(t, s.Persist(t.Context(), rec, turntest.Input(cmd), end))
+		if started.Reason != "woken: do\uFFFDit" || end.Changed.Reason != "w\uFFFD" {
+			t.Errorf("the agent runs for %q and sleeps for %q", started.Reason, end.Changed.Reason)
+		}
 		got, err := s.Turn(t.Context(), "r1.1")
 		must(t, err)
 		want := api.CallState{
@@ -407,8 +414,8 @@ func TestTranscript(t *testing.T) {
 				if page, err = s.Transcript(t.Context(), "ada-main", after, limit); err != nil {
 					t.Fatal(err)
 				}
-				if len(page.Lines) == 0 || len(page.Lines) > limit {
-					t.Fatalf("a page of %d lines, at most %d were asked for", len(page.Lines), limit)
+				if n := len(page.Lines); n == 0 || n > limit || page.Lines[n-1].Seq <= after {
+					t.Fatalf("a page of %d lines after %d, at most %d were asked for", n, after, limit)
 				}
 				lines = append(lines, page.Lines...)
 				after = page.Lines[len(page.Lines)-1].Seq

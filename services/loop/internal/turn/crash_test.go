@@ -380,6 +380,65 @@ func TestCrashWhileGivingUp(t *testing.T) {
 	}
 }
 
+// TestGivingUpRefused: no error of giving up may settle the run's message.
+func TestGivingUpRefused(t *testing.T) {
+	t.Parallel()
+	for _, port := range []string{"append begin", "wait", "persist"} {
+		w := three(true)
+		w.Treasury.Err = api.Errorf(api.Denied, "no account")
+		begins := 0
+		gate := func(_ context.Context, p string, do func() error) error {
+			if p == "append begin" {
+				begins++
+			}
+			if p == port && (p != "append begin" || begins > 1) {
+				return api.Errorf(api.Invalid, "too large")
+			}
+			return do()
+		}
+		err := w.Run(t.Context(), gate, command)
+		if code := api.CodeOf(err); code != api.Internal {
+			t.Errorf("%s refused: %v with the code %s, want one that brings the run back", port, err, code)
+		}
+		if _, end := run(t, w, command); end.Success || end.Error != "no account" {
+			t.Errorf("%s refused, then not: ended %+v", port, end)
+		}
+	}
+}
+
+// TestPausedOwnerGivesUp has an owner of the past meet an error that ends runs,
+// after another took over: the run is not its own to end.
+func TestPausedOwnerGivesUp(t *testing.T) {
+	t.Parallel()
+	var ports turntest.Crash
+	if err := three(true).Run(t.Context(), ports.Gate, command); err != nil {
+		t.Fatal(err)
+	}
+	w := three(true)
+	pause := turntest.NewPause(nth(ports.Ports, "balance", 1))
+	ended := make(chan error, 1)
+	go func() { ended <- w.Run(context.WithoutCancel(t.Context()), pause.Gate, command) }()
+	<-pause.Paused
+	crash := turntest.Crash{At: nth(ports.Ports, "tool look", 1), After: true}
+	if err := w.Run(t.Context(), crash.Gate, command); !errors.Is(err, turntest.ErrCrash) {
+		t.Fatalf("got %v, want a crash", err)
+	}
+	w.Treasury.Err = api.Errorf(api.Denied, "no account")
+	close(pause.Resume)
+	if err := <-ended; api.CodeOf(err) != api.Conflict {
+		t.Errorf("the paused owner ended with %v, want a conflict", err)
+	}
+	if end := outcomeOf(t, w, command).Known.Ended; end != nil {
+		t.Errorf("it ended the run: %+v", end)
+	}
+	w.Treasury.Err = nil
+	untilOver(t, w, command)
+	sound(t, w, command)
+	if got := outcomeOf(t, w, command); !got.Known.Ended.Success || len(got.Turns) != 2 {
+		t.Errorf("the run came to %+v", got)
+	}
+}
+
 // TestStaleView reads the store just before another owner persists a turn: the
 // journal then knows more than was read.
 func TestStaleView(t *testing.T) {

@@ -291,25 +291,26 @@ func TestMaxTurns(t *testing.T) {
 // order, and a failed one does not (V-22: no sleep from a call that threw).
 func TestSleep(t *testing.T) {
 	t.Parallel()
-	w := world(asks("good night", "look", "pay", "fire"))
-	for i, name := range []string{"look", "pay", "fire"} {
-		until := int64(turntest.Start + 3_000_000 - i*1_000_000)
-		tool := w.Tools[name]
-		tool.Run = func(context.Context, turn.Call) (turn.Output, error) {
-			out := turn.Output{Text: "sleeping", Sleep: &turn.Sleep{Until: until, Reason: "after " + name}}
-			if name == "fire" {
-				return out, errors.New("no alarm")
+	for _, seconds := range [][3]int64{{2, 3, 1}, {3, 2, 1}} {
+		w := world(asks("good night", "look", "pay", "fire"))
+		for i, name := range []string{"look", "pay", "fire"} {
+			tool := w.Tools[name]
+			tool.Run = func(context.Context, turn.Call) (turn.Output, error) {
+				out := turn.Output{Text: "sleeping", Sleep: &turn.Sleep{Until: turntest.Start + seconds[i]*1_000_000, Reason: fmt.Sprintf("after %d s", seconds[i])}}
+				if name == "fire" {
+					return out, errors.New("no alarm")
+				}
+				return out, nil
 			}
-			return out, nil
+			w.Tools[name] = tool
 		}
-		w.Tools[name] = tool
-	}
-	_, end := run(t, w, command)
-	if end.Sleep != turntest.Start+2_000_000 || end.Why != "after pay" || end.State != api.StateSleeping || end.Turns != 1 {
-		t.Errorf("ended %+v, want asleep until the second call's time", end)
-	}
-	if end.Changed == nil || end.Changed.SleepUntil != end.Sleep {
-		t.Errorf("said %+v", end.Changed)
+		_, end := run(t, w, command)
+		if end.Sleep != turntest.Start+2_000_000 || end.Why != "after 2 s" || end.State != api.StateSleeping || end.Turns != 1 {
+			t.Errorf("asked for %v s: ended %+v, want asleep for 2", seconds, end)
+		}
+		if end.Changed == nil || end.Changed.SleepUntil != end.Sleep {
+			t.Errorf("said %+v", end.Changed)
+		}
 	}
 }
 
