@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"strings"
 	"testing"
 
@@ -29,6 +30,21 @@ func TestDemo(t *testing.T) {
 	}
 	if strings.ContainsAny(out, "\x1b\r") {
 		t.Errorf("the output is no terminal and gets control characters:\n%q", out)
+	}
+}
+
+func TestProgressOnATerminal(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	p := &progress{w: &out, live: true}
+	p.head("One")
+	p.waiting("the first")
+	p.waiting("the second")
+	p.line("came")
+	p.clear()
+	const want = "\nOne\n  … the first\r\x1b[K  … the second\r\x1b[K  came\n"
+	if out.String() != want {
+		t.Errorf("got %q, want %q", out.String(), want)
 	}
 }
 

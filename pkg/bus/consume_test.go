@@ -400,14 +400,16 @@ func TestStoppingHandsBackAtOnce(t *testing.T) {
 			for i := range n {
 				enqueue(t, a, "s", fmt.Sprint(i))
 			}
-			first := wait(t, began, "the first message")
-			stopping.cancel()
-			got := make(chan string, 20)
-			serve(t, b, patience, bus.On(func(_ context.Context, r api.Run) error { got <- r.Run; return nil }, how))
 			mine := 1
 			if how.Workers > 1 && !how.InOrder {
 				mine = 2
 			}
+			for range mine {
+				wait(t, began, "a message")
+			}
+			stopping.cancel()
+			got := make(chan string, 20)
+			serve(t, b, patience, bus.On(func(_ context.Context, r api.Run) error { got <- r.Run; return nil }, how))
 			for range n - mine {
 				wait(t, got, "a message that the first replica had not begun")
 			}
@@ -415,8 +417,8 @@ func TestStoppingHandsBackAtOnce(t *testing.T) {
 			if err := stopping.wait(); err != nil {
 				t.Errorf("Serve: %v", err)
 			}
-			if len(began) != mine-1 {
-				t.Errorf("%s and %d more were begun, want %d in all", first, len(began), mine)
+			if len(began) > 0 {
+				t.Errorf("%d more were begun, want %d in all", len(began), mine)
 			}
 		})
 	}

@@ -196,7 +196,9 @@ func (d *delivery) handBack(msg jetstream.Msg) {
 	}
 }
 
-// handBackAll hands back what waits in the lanes and in the iterator.
+// handBackAll hands back what waits in the lanes and in the iterator. It looks
+// until the server has forgotten our last fetch, also when the time to drain is
+// over: that fetch would swallow what is handed back.
 func (d *delivery) handBackAll(ctx context.Context) {
 	var waiting []jetstream.Msg
 	d.mu.Lock()
@@ -208,7 +210,7 @@ func (d *delivery) handBackAll(ctx context.Context) {
 	for _, msg := range waiting {
 		d.handBack(msg)
 	}
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
 	d.iter.Drain()
 	for {

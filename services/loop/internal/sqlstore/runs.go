@@ -182,7 +182,7 @@ func (s *Store) persistTurn(ctx context.Context, tx *sqldb.Tx, rec *turn.Record)
 	}
 	if _, err := tx.ExecContext(ctx, `update sessions set journal = $2, turns = turns + 1, input_tokens = input_tokens + $3,
 		output_tokens = output_tokens + $4, cost = cost + $5, updated_at = $6 where id = $1`,
-		t.Session, int64(rec.Journal), t.InputTokens, t.OutputTokens, int64(t.Cost), t.EndedAt); err != nil { //nolint:gosec // a stream sequence is far below 2^63
+		t.Session, int64(rec.Journal), t.InputTokens, t.OutputTokens, int64(t.Cost), t.EndedAt); err != nil {
 		return false, err
 	}
 	res, err = tx.ExecContext(ctx, `update runs set turns = turns + 1, cost = cost + $2 where id = $1 and ending is null`, t.Run, int64(t.Cost))

@@ -296,7 +296,7 @@ func TestExecOutside(t *testing.T) {
 		return
 	}
 	secret := filepath.Join(filepath.Dir(b.agent.Workspace), "secret")
-	if err := os.WriteFile(secret, []byte("key"), 0o644); err != nil { //nolint:gosec // readable for all, so that only the sandbox holds it
+	if err := os.WriteFile(secret, []byte("key"), 0o644); err != nil { // readable for all: only the sandbox holds it
 		t.Fatal(err)
 	}
 	got := b.text(t, "exec", `{"command":"cat ../secret; echo mine > ../secret; echo $?"}`)

@@ -62,7 +62,7 @@ func Record(cmd api.Run, n int) *turn.Record {
 	if n == 1 {
 		t.Input = cmd.Content
 	}
-	return &turn.Record{Turn: t, Run: cmd, Journal: uint64(10 * n)} //nolint:gosec // a turn's number is positive
+	return &turn.Record{Turn: t, Run: cmd, Journal: uint64(10 * n)}
 }
 
 // Input is a run's input.
@@ -337,7 +337,7 @@ func history(t *testing.T, s turn.Store) {
 		for n := 1; n <= 4; n++ {
 			rec := Record(cmd, n)
 			rec.Turn.StartedAt -= int64(r * 100_000) // the order is that of writing, not of clocks
-			rec.Journal += uint64(100 * r)           //nolint:gosec // small
+			rec.Journal += uint64(100 * r)
 			want = append(want, rec.Turn)
 			must(t, s.Persist(t.Context(), rec, Input(cmd), nil))
 			must(t, s.Persist(t.Context(), Record(other, n), Input(other), nil))

@@ -1,0 +1,287 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"flag"
+	"fmt"
+	"io/fs"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/apptest"
+	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/config"
+	"github.com/anima-run/anima/pkg/host"
+)
+
+var update = flag.Bool("update", false, "write the generated docs")
+
+// compare checks a generated file, or writes it with -update.
+func compare(t *testing.T, file, got string) {
+	t.Helper()
+	file = filepath.Join("..", "..", "docs", file)
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s is not what the code says; run make gen (-file +code):\n%s", file, diff)
+	}
+}
+
+func TestConfigDoc(t *testing.T) {
+	t.Parallel()
+	cfg, up := host.Defaults(), upDefaults()
+	sections := []config.Section{{
+		Title:  "Every process",
+		Intro:  "`anima up` and each service alone read these.",
+		Fields: config.Fields("", &cfg),
+	}}
+	for _, s := range services() {
+		sections = append(sections, config.Section{Title: s.Name, Fields: s.Fields()})
+	}
+	sections = append(sections, config.Section{Title: "anima up", Fields: config.Fields("", &up)})
+	var out strings.Builder
+	out.WriteString(`# Settings
+
+Written by a test from the code: ` + "`make gen`" + `.
+
+Every setting is an environment variable. One that is set and wrong stops the program before anything is started, and the error
+names each fault with what is accepted; one that is misspelt is warned of, with the nearest name. A secret may be given in a file
+instead, which ` + "`…_FILE`" + ` names.
+
+Traces are configured by OpenTelemetry's own variables: ` + "`OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_EXPORTER_OTLP_PROTOCOL`, `OTEL_TRACES_SAMPLER`" + ` and
+the rest; without an endpoint none are sent.
+
+`)
+	var tables strings.Builder
+	if err := config.Markdown(&tables, sections...); err != nil {
+		t.Fatal(err)
+	}
+	for l := range strings.Lines(tables.String()) {
+		// Programs have no flags for these: the second column goes.
+		if cells := strings.SplitN(l, "|", 4); len(cells) == 4 {
+			l = "|" + cells[1] + "|" + cells[3]
+		}
+		out.WriteString(l)
+	}
+	out.WriteString(devDoc(t))
+	compare(t, "config.md", out.String())
+}
+
+// devDoc says where anima up has other defaults than a service alone.
+func devDoc(t *testing.T) string {
+	defaults := map[string]string{}
+	for _, f := range known() {
+		defaults[f.Env] = f.Default
+	}
+	dev := devProfile()
+	var b strings.Builder
+	b.WriteString("\nIt runs everything on one machine, with NATS embedded: `ANIMA_NATS_URL`, `_TOKEN` and `_CREDS` are for the other commands. The data\n" +
+		"folder is `anima` in `XDG_DATA_HOME` or `~/.local/share`, unless `--data` or `ANIMA_DATA` name one; a token is made in it unless\n" +
+		"`ANIMA_TOKEN` is set. Flags overrule the environment, which overrules this profile:\n\n| variable | a service alone | anima up |\n| --- | --- | --- |\n")
+	for _, k := range slices.Sorted(maps.Keys(dev)) {
+		was, ok := defaults[k]
+		if !ok || was == dev[k] {
+			t.Errorf("%s is in the profile and is no setting, or has the default that it has anyway", k)
+		}
+		fmt.Fprintf(&b, "| `%s` | `%s` | `%s` |\n", k, was, dev[k])
+	}
+	return b.String()
+}
+
+// series is one line of a metrics page.
+var series = regexp.MustCompile(`^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? `)
+
+// label is a name in front of a quoted value.
+var label = regexp.MustCompile(`([a-zA-Z_][a-zA-Z0-9_]*)="(?:[^"\\]|\\.)*"`)
+
+type instrument struct {
+	kind, help string
+	said       bool // there is a value
+	labels     map[string]bool
+}
+
+// scrape reads a metrics page, without what the Go runtime and the process say.
+func scrape(t *testing.T, url string) map[string]*instrument {
+	t.Helper()
+	all := map[string]*instrument{}
+	of := func(name string) *instrument {
+		if all[name] == nil {
+			all[name] = &instrument{labels: map[string]bool{}}
+		}
+		return all[name]
+	}
+	scan := bufio.NewScanner(strings.NewReader(get(t, url, nil).body))
+	scan.Buffer(nil, 1<<20)
+	for scan.Scan() {
+		line := scan.Text()
+		if rest, ok := strings.CutPrefix(line, "# HELP "); ok {
+			name, help, _ := strings.Cut(rest, " ")
+			of(name).help = help
+			continue
+		}
+		if rest, ok := strings.CutPrefix(line, "# TYPE "); ok {
+			name, kind, _ := strings.Cut(rest, " ")
+			of(name).kind = kind
+			continue
+		}
+		m := series.FindStringSubmatch(line)
+		if m == nil {
+			continue
+		}
+		name := m[1]
+		for _, suffix := range []string{"_bucket", "_sum", "_count"} {
+			if base := strings.TrimSuffix(name, suffix); all[base] != nil && all[base].kind == "histogram" {
+				name = base
+			}
+		}
+		of(name).said = true
+		for _, l := range label.FindAllStringSubmatch(m[2], -1) {
+			if l[1] != "le" && l[1] != "service" {
+				of(name).labels[l[1]] = true
+			}
+		}
+	}
+	maps.DeleteFunc(all, func(name string, _ *instrument) bool {
+		return strings.HasPrefix(name, "go_") || strings.HasPrefix(name, "process_") || strings.HasPrefix(name, "promhttp_")
+	})
+	return all
+}
+
+// declared finds the names of all instruments in the source, so that none is
+// missing because the story below does not touch it.
+func declared(t *testing.T) []string {
+	t.Helper()
+	names := map[string]bool{"anima_telemetry_spans": true, "anima_build_info": true}
+	made := regexp.MustCompile(`\.(?:Int64|Float64)(?:Observable)?(?:Counter|UpDownCounter|Histogram|Gauge)\("([^"]+)"`)
+	for _, root := range []string{"../../pkg", "../../services"} {
+		err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() || filepath.Ext(path) != ".go" || strings.HasSuffix(path, "_test.go") || strings.Contains(path, "oteltest") {
+				return err
+			}
+			data, err := os.ReadFile(path)
+			for _, m := range made.FindAllSubmatch(data, -1) {
+				names[strings.ReplaceAll(string(m[1]), ".", "_")] = true
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return slices.Sorted(maps.Keys(names))
+}
+
+// unit is what an instrument counts in, "" where that is events.
+func unit(name string) string {
+	switch {
+	case strings.HasSuffix(name, "_seconds"):
+		return "s"
+	case strings.Contains(name, "token"):
+		return "token"
+	case strings.HasSuffix(name, "_cost_total"), strings.HasSuffix(name, "_micros_total"):
+		return "micro-USD"
+	}
+	return ""
+}
+
+// poison puts a message into the stream of m that none of its readers can read.
+func (r *running) poison(m api.Message) {
+	r.t.Helper()
+	nc, err := bus.Dial(bus.Dialing{URL: r.NATS, Token: r.token, Name: r.t.Name(), Log: apptest.Log(r.t)})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer nc.Close()
+	if err := errors.Join(nc.Publish(m.Subject().String(), []byte("{")), nc.Flush()); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func TestMetricsDoc(t *testing.T) {
+	t.Parallel()
+	collector := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	t.Cleanup(collector.Close)
+	m := newMachine(t)
+	m.env["OTEL_EXPORTER_OTLP_ENDPOINT"] = collector.URL
+	m.env["OTEL_EXPORTER_OTLP_PROTOCOL"] = "http/protobuf"
+	m.env["ANIMA_DRAIN"] = "10ms"
+
+	// A story that makes every instrument say something. What is in hand at the end
+	// of one anima is delivered to the next one again.
+	u := m.up()
+	m.cli("session", "send", "lucky", "slow", "--no-wait")
+	m.watch("lucky-main", "loop_execute")
+	u.stop()
+	u = m.up()
+	nova := m.born("Nova")
+	if r := m.run("---\nname: Poor\n---\nBe poor.\n", "agent", "apply", "-"); r.code != exitOK {
+		t.Fatal(r.err)
+	}
+	m.cli("session", "send", "lucky", "work")
+	m.cli("session", "send", "lucky", "forbidden")
+	m.cli("session", "send", "lucky", "tell "+nova.Address+" hello")
+	m.cli("session", "send", "lucky", "sleep")
+	m.run("", "session", "send", "poor", "who pays?")
+	u.poison(api.AgentChanged{Agent: "nova"})
+
+	want := declared(t)
+	var page map[string]*instrument
+	var missing []string
+	late := time.After(patience)
+	for again := time.Tick(50 * time.Millisecond); ; {
+		page = scrape(t, u.Ops+"/metrics")
+		missing = slices.DeleteFunc(slices.Clone(want), func(name string) bool {
+			for n, i := range page {
+				if i.said && (n == name || strings.HasPrefix(n, name+"_")) {
+					return true
+				}
+			}
+			return false
+		})
+		if len(missing) == 0 {
+			break
+		}
+		select {
+		case <-again:
+			continue
+		case <-late:
+			t.Fatalf("the page has no %v", missing)
+		}
+	}
+
+	var out bytes.Buffer
+	out.WriteString("# Metrics\n\nWritten by a test from a running suite: `make gen`.\n\n" +
+		"`/metrics` on the ops port, in Prometheus's format. Each has the label `service`, but for those of the process as a whole\n" +
+		"(`anima_build_info`, `anima_telemetry_spans_total` and the `go_` and `process_` ones of Prometheus's own client). None has an\n" +
+		"agent, a session or a turn for a label: those are in traces and in the services' own books.\n\n" +
+		"| instrument | kind | unit | labels | meaning |\n| --- | --- | --- | --- | --- |\n")
+	for _, name := range slices.Sorted(maps.Keys(page)) {
+		i := page[name]
+		labels := slices.Sorted(maps.Keys(i.labels))
+		for j := range labels {
+			labels[j] = "`" + labels[j] + "`"
+		}
+		fmt.Fprintf(&out, "| `%s` | %s | %s | %s | %s |\n", name, i.kind, unit(name), strings.Join(labels, ", "), strings.TrimSuffix(i.help, "."))
+	}
+	compare(t, "metrics.md", out.String())
+}

@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# Builds what deploy/Dockerfile builds, without Docker: it takes the COPY, WORKDIR
+# and RUN lines of a service's stages as they are and runs them in an empty
+# folder. So an image needs nothing of the repository but what it copies.
+#   tools/image-check.sh [SERVICE…]      default: all of them, and anima
+set -euo pipefail
+root=$(cd "$(dirname "$0")/.." && pwd)
+file=$root/deploy/Dockerfile
+export GOWORK=off CGO_ENABLED=0 VERSION=${VERSION:-0.0.0-check} SERVICE
+
+# from STAGE: the stage that it is made from
+from() { awk -v s="$1" '$1 == "FROM" && $4 == s {print $2; n++} END {exit n != 1}' "$file" || { echo "no stage $1 in $file" >&2; exit 1; }; }
+# steps STAGE: its lines
+steps() { awk -v s="$1" '$1 == "FROM" {on = $4 == s; next} on && /^(COPY|WORKDIR|RUN) /' "$file"; }
+
+check() {
+  local src=$tmp/src dir=$tmp/src out=$tmp/out stage base kind arg to line
+  base=$(from "source-$SERVICE")
+  [ "$base" = source ] && base=source-$SERVICE
+  from "base-$SERVICE" >/dev/null
+  mkdir -p "$src" "$out"
+  for stage in source "$base" build; do
+    while IFS= read -r line; do
+      line=${line//'${SERVICE}'/$SERVICE}
+      read -r kind arg to <<<"$line"
+      case $kind in
+        COPY) mkdir -p "$(dirname "$src/$to")" && (cd "$root" && tar --exclude='*_test.go' --exclude=testdata -cf - "$arg") | tar -xf - -C "$src" ;;
+        WORKDIR) dir=$tmp$arg ;;
+        RUN) line=${line#RUN } && (cd "$dir" && bash -euc "${line//\/out\//$out/}") ;;
+      esac
+    done < <(steps "$stage")
+  done
+  [ "$SERVICE" = anima ] && set -- version || set -- -version
+  got=$("$out/service" "$@")
+  [ "$got" = "$SERVICE $VERSION" ] || { echo "$SERVICE says \"$got\", want \"$SERVICE $VERSION\"" >&2; exit 1; }
+  if go version -m "$out/service" | grep -q "$root"; then echo "$SERVICE: the path of the build is in the program" >&2; exit 1; fi
+  if readelf -d "$out/service" 2>/dev/null | grep -q NEEDED; then echo "$SERVICE is not static" >&2; exit 1; fi
+  echo "ok $got, $(du -m "$out/service" | cut -f1) MiB"
+}
+
+[ $# -gt 0 ] || set -- $(ls "$root/services") anima
+for SERVICE; do
+  tmp=$(mktemp -d)
+  trap 'rm -rf "$tmp"' EXIT
+  check
+  rm -rf "$tmp"
+done
