@@ -233,7 +233,7 @@ func (c sessionTranscriptCmd) Run(ctx context.Context, a *app) error {
 			}
 			fmt.Fprintf(a.Out, "[%s] %s: %s\n", l.Timestamp, l.Role, plain(l.Content))
 			for _, call := range l.ToolCalls {
-				fmt.Fprintf(a.Out, "    → %s %s\n", call.Name, plain(string(call.Arguments)))
+				fmt.Fprintf(a.Out, "    → %s %s\n", call.Name, plain(call.Arguments))
 			}
 		}
 		more = page.More

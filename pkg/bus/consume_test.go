@@ -407,6 +407,19 @@ func TestStoppingHandsBackAtOnce(t *testing.T) {
 			for range mine {
 				wait(t, began, "a message")
 			}
+			c, err := raw(t, s).Consumer(testContext(t), "LOOP_CMD", "loop-run")
+			if err != nil {
+				t.Fatal(err)
+			}
+			taken := n // those that wait in a lane are in hand too
+			if mine == 2 {
+				taken = mine
+			}
+			for i, err := c.Info(testContext(t)); err != nil || i.NumAckPending != taken; i, err = c.Info(testContext(t)) {
+				if err := pause(testContext(t)); err != nil {
+					t.Fatal(err)
+				}
+			}
 			stopping.cancel()
 			got := make(chan string, 20)
 			serve(t, b, patience, bus.On(func(_ context.Context, r api.Run) error { got <- r.Run; return nil }, how))

@@ -192,7 +192,9 @@ func TestCancelEndsEveryProcess(t *testing.T) {
 					}
 				case <-time.After(2 * time.Second):
 					t.Error("Run has not returned 2 s after the cancel")
-					_ = <-returned // only that it returns
+					if err := <-returned; err == nil {
+						t.Error("and then as if nothing had been")
+					}
 				}
 				free()
 			})
