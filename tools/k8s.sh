@@ -34,5 +34,6 @@ rm -rf "$tmp/k8s/overlays/dev/secrets"
 secrets "$tmp/k8s/overlays/dev/secrets"
 # The server itself reads its configuration.
 (cd "$root/pkg" && SERVER_NAME=nats-0 NATS_TOKEN=$(cat "$tmp/k8s/overlays/dev/secrets/nats-token") \
-  GOWORK=off go run github.com/nats-io/nats-server/v2 -t -c "$tmp/k8s/base/nats/nats.conf" >/dev/null)
+  GOWORK=off go run github.com/nats-io/nats-server/v2 -t -c "$tmp/k8s/base/nats/nats.conf" >/dev/null 2>"$tmp/nats.log" || { cat "$tmp/nats.log" >&2; exit 1; })
+(cd "$root/tools/k8s" && GOWORK=off go test . >"$tmp/test.log" || { cat "$tmp/test.log" >&2; exit 1; })
 (cd "$root/tools/k8s" && GOWORK=off go run . "$root/docs/config.md" "$tmp"/k8s/overlays/*/)

@@ -170,15 +170,10 @@ func TestSessionCommands(t *testing.T) {
 	slow := asked[api.Accepted](m, "session", "send", "lucky", "slow", "--no-wait")
 	m.fails(exitConflict, "", []string{"session", "send", "lucky", "hi", "--mode", "drop"}, "busy")
 	m.fails(exitUnavailable, "", []string{"session", "send", "lucky", "hi", "--timeout", "1ms"}, "no end after 1ms", "goes on", "--watch")
-	interrupted, cancel := context.WithCancel(t.Context())
+	interrupted, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
 	var errs bytes.Buffer
-	shown := &stopAt{text: "never", stop: cancel}
-	go func() { // interrupts once the message is accepted, which its run's start shows
-		defer cancel()
-		for len(asked[api.Sessions](m, "session", "list", "lucky").Sessions) < 3 {
-			continue
-		}
-	}()
+	shown := &stopAt{text: "→ check_credits", stop: cancel}
 	if code := run(interrupted, []string{"session", "send", "lucky", "slow", "--session", "new"}, m.app(nil, shown, &errs)); code != exitUnavailable || !strings.Contains(errs.String(), "interrupted; the run") {
 		t.Errorf("interrupted: exit %d, %s", code, &errs)
 	}

@@ -42,7 +42,8 @@ type Balance struct {
 	At        int64  `json:"at"`
 }
 
-// Hold reserves Amount before it is spent. Answers [HoldState].
+// Hold reserves Amount before it is spent. Answers [HoldState]; asked again, the
+// hold as it is now, which may be settled or expired: look at its Status.
 // Errors: Denied with ReasonInsufficient (what is available does not suffice),
 // NotFound (no such account), Invalid (amount not positive).
 type Hold struct {

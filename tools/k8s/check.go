@@ -21,6 +21,7 @@ type workload struct {
 	selector *metav1.LabelSelector
 	pod      corev1.PodTemplateSpec
 	claims   []corev1.PersistentVolumeClaim // templates
+	service  string                         // of a stateful set
 }
 
 // manifests are the objects of one overlay.
@@ -115,14 +116,11 @@ func (m *manifests) read(doc []byte) {
 	case "apps/v1/Deployment":
 		var v appsv1.Deployment
 		err = yaml.UnmarshalStrict(doc, &v)
-		m.workloads = append(m.workloads, workload{id, v.Spec.Selector, v.Spec.Template, nil})
+		m.workloads = append(m.workloads, workload{id, v.Spec.Selector, v.Spec.Template, nil, ""})
 	case "apps/v1/StatefulSet":
 		var v appsv1.StatefulSet
 		err = yaml.UnmarshalStrict(doc, &v)
-		m.workloads = append(m.workloads, workload{id, v.Spec.Selector, v.Spec.Template, v.Spec.VolumeClaimTemplates})
-		if !slices.ContainsFunc(m.services, func(s corev1.Service) bool { return s.Name == v.Spec.ServiceName }) {
-			m.fault("%s has the service %s, which is not there", id, v.Spec.ServiceName)
-		}
+		m.workloads = append(m.workloads, workload{id, v.Spec.Selector, v.Spec.Template, v.Spec.VolumeClaimTemplates, v.Spec.ServiceName})
 	default:
 		m.fault("%s %s is of a kind that nothing here checks", head.APIVersion, id)
 	}
@@ -144,6 +142,9 @@ func (m *manifests) checkPod(w workload) {
 	}
 	if spec.EnableServiceLinks == nil || *spec.EnableServiceLinks {
 		m.fault("%s has service links, whose variables look like settings", w.name)
+	}
+	if w.service != "" {
+		m.mustExist(w.name, "Service/"+w.service)
 	}
 	volumes := map[string]bool{}
 	for _, c := range w.claims {

@@ -7,6 +7,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 
@@ -34,10 +35,10 @@ func main() {
 		}
 		faults := check(docs, settings)
 		for _, f := range faults {
-			fmt.Fprintf(os.Stderr, "%s: %s\n", dir, f)
+			fmt.Fprintf(os.Stderr, "%s: %s\n", filepath.Base(dir), f)
 		}
 		failed = failed || len(faults) > 0
-		fmt.Printf("%s: %d objects, %d faults\n", dir, len(docs), len(faults))
+		fmt.Printf("%s: %d objects, %d faults\n", filepath.Base(dir), len(docs), len(faults))
 	}
 	if failed {
 		os.Exit(1)
