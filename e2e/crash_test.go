@@ -20,7 +20,7 @@ func up(t *testing.T, dir string) (*process, *world) {
 	t.Helper()
 	env := environment(t, map[string]string{
 		"ANIMA_HTTP_ADDR": "127.0.0.1:0", "ANIMA_OPS_ADDR": "127.0.0.1:0", "ANIMA_NATS_LISTEN": "127.0.0.1:0", "ANIMA_LOG_FORMAT": "text",
-		"ANIMA_TOKEN": token,
+		"ANIMA_TOKEN": token, "ANIMA_DRAIN": "20s",
 	})
 	p := start(t, "anima up", builds.program(t, "cmd/anima", "."), env, "up", "--empty", "--data", dir)
 	p.line(t, `^anima .* is up$`)
@@ -194,4 +194,25 @@ func TestStartOrder(t *testing.T) {
 	for _, p := range waiting { // before their server, which the cleanup ends first
 		p.stop(t)
 	}
+}
+
+// A signal to stop lets the run in hand finish: every service of the process
+// answers until nobody asks any more.
+func TestDrains(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	p, w := up(t, dir)
+	a := born(t, w, "Finisher", api.Dollar)
+	acc := call[api.Accepted](t, w, api.SendMessage{Agent: a.ID, Content: "fast tool"})
+	await(t, w, api.ToolEnd{Session: a.Session}, func(api.ToolEnd) bool { return true })
+	p.stop(t)
+	_, w = up(t, dir)
+	turns := turnsOf(t, w, acc.Run)
+	if len(turns) != 2 || turns[1].Thinking != "Done with the tool." {
+		t.Fatalf("turns: %+v, want both written before the process ended", turns)
+	}
+	if end := ended(t, w, acc.Session, acc.Run); !end.Success {
+		t.Errorf("end: %+v", end)
+	}
+	sound(t, w, a)
 }

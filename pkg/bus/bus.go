@@ -51,6 +51,10 @@ type Options struct {
 	Tracer   trace.TracerProvider // nil: no spans
 	Meter    metric.MeterProvider // nil: no metrics
 	Replicas int                  // of streams and the bucket; 0 means 1
+	// Quiet is called while draining, when no message is in hand any more, and
+	// returns when the other services of the process are as far, or its context
+	// ends: until then questions are answered. nil: at once.
+	Quiet func(context.Context)
 
 	// AliveEvery is how often a working server of a [Stream] says so; three
 	// missed signs end the call, so that a dead server costs seconds and not the

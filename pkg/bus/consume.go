@@ -75,8 +75,8 @@ func On[M api.Message](handle func(context.Context, M) error, how ...Consuming) 
 			return fmt.Errorf("on %s: %w", d.subject.All(), err)
 		}
 		taking, stop := context.WithCancel(s.work)
-		s.stops = append(s.stops, stop)
-		s.tasks.Go(func() { d.take(taking, s) })
+		s.consumers = append(s.consumers, stop)
+		s.consuming.Go(func() { d.take(taking, s) })
 		return nil
 	}
 }

@@ -20,11 +20,16 @@ type Route func(*server) error
 
 // server is what routes share while they are served.
 type server struct {
-	bus   *Bus
-	work  context.Context //nolint:containedctx // the lifetime of the served routes, longer than one call
-	svc   micro.Service
-	stops []func() // stop taking more, in order
-	fail  context.CancelCauseFunc
+	bus  *Bus
+	work context.Context //nolint:containedctx // the lifetime of the served routes, longer than one call
+	svc  micro.Service
+	fail context.CancelCauseFunc
+
+	// Messages are ended first: handling one may ask this very service, or another
+	// of the process, which must still answer then.
+	consumers []func()       // stop taking messages
+	consuming sync.WaitGroup // deliveries under way
+	stops     []func()       // stop everything else, in order
 
 	mu    sync.Mutex
 	shut  bool           // nothing new is begun
@@ -43,9 +48,11 @@ func (s *server) begin(f func()) bool {
 	return true
 }
 
-// Serve runs the routes until ctx ends, then stops taking messages and lets the
-// ones in hand finish for at most drain; what is still running then has its
-// context cancelled. It calls ready once all routes are live.
+// Serve runs the routes until ctx ends, then drains, for at most drain in all:
+// it stops taking messages and lets the ones in hand finish, waits for
+// [Options.Quiet], stops answering and lets the answers under way finish. What is
+// still running after that has its context cancelled. It calls ready once all
+// routes are live.
 func (b *Bus) Serve(ctx context.Context, drain time.Duration, ready func(), routes ...Route) error {
 	svc, err := micro.AddService(b.nc, micro.Config{
 		Name: b.opts.Service, Version: b.opts.Version,
@@ -63,6 +70,7 @@ func (b *Bus) Serve(ctx context.Context, drain time.Duration, ready func(), rout
 		}
 	})
 	defer s.tasks.Wait()
+	defer s.consuming.Wait()
 	defer cancel(nil)
 	defer s.stop()
 	if err := b.mux.open(); err != nil {
@@ -85,16 +93,16 @@ func (b *Bus) Serve(ctx context.Context, drain time.Duration, ready func(), rout
 	case <-ctx.Done():
 	case <-work.Done():
 	}
-	s.stop()
+	draining, over := context.WithTimeout(work, drain)
+	defer over()
 	done := make(chan struct{})
-	go func() { s.tasks.Wait(); close(done) }()
-	t := time.NewTimer(drain)
-	defer t.Stop()
+	go func() { defer close(done); s.drain(draining) }()
 	select {
 	case <-done:
-	case <-t.C:
-		b.log.Warn("drain time is over, handing back what is not done", "drain", drain.String())
-	case <-work.Done():
+	case <-draining.Done():
+		if work.Err() == nil {
+			b.log.Warn("drain time is over, handing back what is not done", "drain", drain.String())
+		}
 	}
 	cancel(nil)
 	<-done
@@ -104,7 +112,26 @@ func (b *Bus) Serve(ctx context.Context, drain time.Duration, ready func(), rout
 	return nil
 }
 
+// drain returns when everything has ended, which ctx may hurry.
+func (s *server) drain(ctx context.Context) {
+	s.stopConsumers()
+	s.consuming.Wait()
+	if s.bus.opts.Quiet != nil {
+		s.bus.opts.Quiet(ctx)
+	}
+	s.stop()
+	s.tasks.Wait()
+}
+
+func (s *server) stopConsumers() {
+	for _, f := range s.consumers {
+		f()
+	}
+	s.consumers = nil
+}
+
 func (s *server) stop() {
+	s.stopConsumers()
 	for _, f := range s.stops {
 		f()
 	}

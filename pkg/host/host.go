@@ -173,9 +173,10 @@ func Run(ctx context.Context, p Process, services ...Service) error {
 	var waiting sync.WaitGroup
 	waiting.Add(len(services))
 	var ensure sync.Mutex // one process asks once at a time; the rest find it done
+	quiet := newBarrier(len(services))
 	for _, s := range services {
 		g.Go(func() error {
-			if err := p.runOne(ctx, s, edge, st, &ensure, sync.OnceFunc(waiting.Done)); err != nil && ctx.Err() == nil {
+			if err := p.runOne(ctx, s, edge, st, &ensure, quiet.arrival(), sync.OnceFunc(waiting.Done)); err != nil && ctx.Err() == nil {
 				return fmt.Errorf("%s: %w", s.Name, err)
 			}
 			return nil
@@ -196,8 +197,9 @@ func Run(ctx context.Context, p Process, services ...Service) error {
 	return g.Wait()
 }
 
-func (p Process) runOne(ctx context.Context, s Service, edge *edge, st *status, ensure *sync.Mutex, ready func()) error {
+func (p Process) runOne(ctx context.Context, s Service, edge *edge, st *status, ensure *sync.Mutex, quiet func(context.Context), ready func()) error {
 	defer ready()
+	defer quiet(ended()) // whoever waits for this service waits no longer
 	defer st.set(s.Name, "stopped")
 	log := p.Log.With("svc", s.Name)
 	prov, err := p.Exporters.Start(ctx, s.Name)
@@ -213,7 +215,7 @@ func (p Process) runOne(ctx context.Context, s Service, edge *edge, st *status, 
 	}()
 	b, err := bus.New(p.Conn, bus.Options{
 		Service: s.Name, Version: Version(), Log: log, Replicas: p.Config.Replicas,
-		Tracer: prov.TracerProvider(), Meter: prov.MeterProvider(),
+		Tracer: prov.TracerProvider(), Meter: prov.MeterProvider(), Quiet: quiet,
 	})
 	if err != nil {
 		return err
@@ -235,6 +237,38 @@ func (p Process) runOne(ctx context.Context, s Service, edge *edge, st *status, 
 		Data: filepath.Join(p.Config.Data, s.Name), HTTP: edge,
 		name: s.Name, cfg: p.Config, lookup: p.Lookup, status: st, ready: ready,
 	})
+}
+
+// barrier is passed when all have arrived.
+type barrier struct {
+	missing sync.WaitGroup
+	passed  chan struct{}
+}
+
+func newBarrier(n int) *barrier {
+	b := &barrier{passed: make(chan struct{})}
+	b.missing.Add(n)
+	go func() { b.missing.Wait(); close(b.passed) }() // every service arrives, at the latest when it ends
+	return b
+}
+
+// arrival is one service's: the first call arrives, every call waits.
+func (b *barrier) arrival() func(context.Context) {
+	arrive := sync.OnceFunc(b.missing.Done)
+	return func(ctx context.Context) {
+		arrive()
+		select {
+		case <-b.passed:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// ended is a context that ended.
+func ended() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
 }
 
 func waitConnected(ctx context.Context, b *bus.Bus, log *slog.Logger) error {
