@@ -8,7 +8,7 @@ LDFLAGS := -s -w -X github.com/anima-run/anima/pkg/host.version=$(VERSION)
 PG      := go run ./pkg/sqldb/sqldbtest/pgcluster --
 SERVICE ?= loop
 
-.PHONY: help run demo test race e2e pg fuzz bench cover lint fmt gen tidy verify image k8s ci build postgres
+.PHONY: help run demo test race e2e pg fuzz bench cover lint fmt gen tidy verify image image-check k8s ci build postgres
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -61,13 +61,16 @@ verify: ## Check what the workspace hides: each module alone, tidy, in step
 	@cp go.work.sum .go.work.sum.before; go work sync; cmp -s go.work.sum .go.work.sum.before; same=$$?; rm .go.work.sum.before; \
 	  [ $$same = 0 ] && git diff --exit-code -- '*go.mod' '*go.sum' go.work || { echo "out of step: run make tidy"; exit 1; }
 
+image-check: ## Build every image's program as its Dockerfile does, without docker
+	@tools/image-check.sh
+
 image: ## Build one service's image with docker (SERVICE=loop)
 	docker build -f deploy/Dockerfile --build-arg SERVICE=$(SERVICE) --build-arg VERSION=$(VERSION) -t anima/$(SERVICE):$(VERSION) .
 
 k8s: ## Render and check the Kubernetes manifests
 	@tools/k8s.sh
 
-ci: verify lint race k8s ## What CI runs
+ci: verify lint race k8s image-check ## What CI runs
 	@tools/fuzz.sh 3s
 
 postgres: # PostgreSQL's own binaries, from Debian where there are none

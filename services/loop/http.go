@@ -48,7 +48,7 @@ func (h *handlers) routes(r host.Routes) {
 func (h *handlers) httpApply(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, agentmd.MaxFile+1))
 	if err != nil {
-		host.WriteError(w, 0, api.Errorf(api.Invalid, "an AGENT.md has at most %d bytes", agentmd.MaxFile))
+		host.WriteError(w, 0, &api.Error{Code: api.Invalid, Message: fmt.Sprintf("an AGENT.md has at most %d bytes", agentmd.MaxFile), Next: "put the long part into files of the agent's folder"})
 		return
 	}
 	if id := r.PathValue("id"); id != "" {
