@@ -190,7 +190,7 @@ func (a attempt) call(ctx context.Context) (provider.Response, error) {
 		if err == nil || kind != provider.RetrySame && kind != provider.RateLimited || try == triesOnSame {
 			return res, err
 		}
-		wait := time.Second << try / 2 // half a second, one, two
+		wait := 500 * time.Millisecond << try
 		if e, ok := errors.AsType[*provider.Error](err); ok && e.RetryAfter > 0 {
 			wait = e.RetryAfter
 		}

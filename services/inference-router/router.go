@@ -37,7 +37,7 @@ type Config struct {
 	OpenAIKey config.Secret `env:"OPENAI_API_KEY,exact" help:"key of OpenAI, or of the service at OPENAI_BASE_URL"`
 	OpenAIURL string        `env:"OPENAI_BASE_URL,exact" help:"an OpenAI-compatible service, with the version: http://127.0.0.1:11434/v1"`
 	RawKey    bool          `env:"raw_key" help:"send the key without the word Bearer"`
-	Models    []string      `env:"models" help:"more models, as id=input/output/context: dollars per million tokens and tokens; 0/0 is free"`
+	Models    []string      `env:"models" help:"models, as id=input/output/context: dollars per million tokens and tokens; 0/0 is free; with OPENAI_BASE_URL they replace OpenAI's own"`
 	Simulated bool          `env:"simulated" help:"use the simulated model also where a provider is configured"`
 	Script    string        `env:"script" help:"script of the simulated model, a JSON file; empty is the one of the demo"`
 	Workers   int           `env:"workers" help:"model calls at a time in this process"`
@@ -108,6 +108,9 @@ func open(ctx context.Context, env *host.Env, cfg Config) (map[string]provider.P
 			return nil, nil, nil, fmt.Errorf("OPENAI_BASE_URL: %w", err)
 		}
 		providers["openai"] = p
+		if cfg.OpenAIURL != "" && len(extra) > 0 {
+			models = nil // somebody else's service: what it serves is what the operator listed
+		}
 		return providers, append(models, extra...), client.CloseIdleConnections, nil
 	}
 	script, err := loadScript(cfg.Script)

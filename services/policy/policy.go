@@ -29,6 +29,15 @@ type Config struct {
 	SigningKey config.Secret `env:"signing_key" help:"Ed25519 seed that signs decisions, 64 hex digits, the same for all replicas; empty: one is made in the data folder"`
 }
 
+// Validate reports a key that is none, without showing it.
+func (c *Config) Validate() error {
+	if c.SigningKey.Reveal() == "" {
+		return nil
+	}
+	_, err := keyOf(c.SigningKey.Reveal(), "ANIMA_POLICY_SIGNING_KEY")
+	return err
+}
+
 // Service is policy, ready for a host.
 var Service = host.Define("policy", Config{}, run)
 

@@ -1,0 +1,83 @@
+package sqlstore_test
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/sqldb"
+	"github.com/anima-run/anima/pkg/sqldb/sqldbtest"
+	"github.com/anima-run/anima/services/inference-router/internal/sqlstore"
+)
+
+func paid(id, hold, text string) sqlstore.Paid {
+	return sqlstore.Paid{
+		Call: api.Completed{
+			ID: id, Agent: "lucky", Session: "s", Turn: "r.1", Task: api.TaskTurn, Tier: api.TierHigh, Model: "m", Provider: "p",
+			InputTokens: 10, OutputTokens: 3, Cost: 42, LatencyMS: 5, At: 1_000_000,
+		},
+		Hold: hold, Trace: "t",
+		Answer: api.Completion{Model: "m", Provider: "p", Text: text, Finish: "stop", InputTokens: 10, OutputTokens: 3, Cost: 42, LatencyMS: 5},
+	}
+}
+
+func TestStore(t *testing.T) {
+	t.Parallel()
+	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
+		s := sqlstore.New(db)
+		ctx := t.Context()
+		want := paid("c1", "c1/0", "first")
+		if got, err := s.Record(ctx, want); err != nil || !cmp.Equal(got, want) {
+			t.Fatalf("record: %+v, %v", got, err)
+		}
+		if got, err := s.Record(ctx, paid("c1", "c1/1", "second")); err != nil || got.Answer.Text != "first" || got.Hold != "c1/0" {
+			t.Errorf("the same call again: %+v, %v, want the first", got, err)
+		}
+		for name, find := range map[string]func() (sqlstore.Paid, bool, error){
+			"by id":   func() (sqlstore.Paid, bool, error) { return s.Find(ctx, "c1") },
+			"by hold": func() (sqlstore.Paid, bool, error) { return s.FindByHold(ctx, "c1/0") },
+		} {
+			got, found, err := find()
+			if diff := cmp.Diff(want, got); err != nil || !found || diff != "" {
+				t.Errorf("%s: %v, %v\n%s", name, found, err, diff)
+			}
+		}
+		if _, err := s.Record(ctx, paid("free", "", "free")); err != nil {
+			t.Fatal(err)
+		}
+		for name, find := range map[string]func() (sqlstore.Paid, bool, error){
+			"an unknown id":      func() (sqlstore.Paid, bool, error) { return s.Find(ctx, "c2") },
+			"an unknown hold":    func() (sqlstore.Paid, bool, error) { return s.FindByHold(ctx, "c1/1") },
+			"what is held by no": func() (sqlstore.Paid, bool, error) { return s.FindByHold(ctx, "") },
+		} {
+			if got, found, err := find(); err != nil || found {
+				t.Errorf("%s: %+v, %v", name, got, err)
+			}
+		}
+		var wg sync.WaitGroup
+		texts := make([]string, 16)
+		for i := range texts {
+			wg.Go(func() {
+				got, err := s.Record(ctx, paid("race", fmt.Sprintf("race/%d", i), fmt.Sprint(i)))
+				if err != nil {
+					t.Errorf("record: %v", err)
+				}
+				texts[i] = got.Answer.Text
+			})
+		}
+		wg.Wait()
+		for _, x := range texts {
+			if x != texts[0] {
+				t.Errorf("replicas disagree: %v", texts)
+				break
+			}
+		}
+		var announced int
+		if err := db.QueryRowContext(ctx, `select count(*) from outbox`).Scan(&announced); err != nil || announced != 3 {
+			t.Errorf("%d announcements, %v, want one for each of three calls", announced, err)
+		}
+	})
+}
