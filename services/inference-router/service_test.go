@@ -3,6 +3,7 @@ package router_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -215,7 +216,7 @@ func TestModels(t *testing.T) {
 			t.Fatal(err)
 		}
 		body, err := io.ReadAll(res.Body)
-		if err = res.Body.Close(); err != nil || res.StatusCode != want || want == 200 && !strings.Contains(string(body), `"id":"dear"`) {
+		if err = errors.Join(err, res.Body.Close()); err != nil || res.StatusCode != want || want == 200 && !strings.Contains(string(body), `"id":"dear"`) {
 			t.Errorf("token %q: %d %s, %v", token, res.StatusCode, body, err)
 		}
 	}
