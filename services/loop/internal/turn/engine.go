@@ -68,8 +68,7 @@ func (e *Engine) Run(ctx context.Context, cmd api.Run, ev Events) error {
 	for {
 		end, err := e.turn(runCtx, s, ev)
 		if err != nil && ctx.Err() == nil && runCtx.Err() != nil {
-			err = api.Errorf(api.Denied, "the run took longer than its %d s", known.Agent.RunTimeoutS)
-			end, err = e.giveUp(ctx, s, ev, err)
+			end, err = e.late(ctx, s, ev)
 		}
 		if err != nil {
 			return err
@@ -86,23 +85,39 @@ func (e *Engine) turn(ctx context.Context, s *state, ev Events) (*End, error) {
 	began := e.Now()
 	id := ID(s.cmd.Run, s.number)
 	ctx, span := e.Root(ctx, s.cmd, s.agent, id)
-	defer span.End()
 	end, err := e.execute(ctx, s, ev, id, span)
 	if err != nil && fatal(err) {
 		end, err = e.giveUp(ctx, s, ev, err)
 	}
+	if err != nil {
+		// Whoever takes the turn up again sends its root, under these very ids: a
+		// span that is not ended is never sent.
+		e.Observe.Turn(ctx, "interrupted", e.Now().Sub(began))
+		return nil, err
+	}
 	outcome := "ok"
-	switch {
-	case err != nil:
-		outcome = "interrupted"
-		span.SetStatus(codes.Error, "interrupted, will be taken up again")
-	case end != nil && !end.Success:
+	if end != nil && !end.Success {
 		outcome = "failed"
 		span.SetAttributes(attribute.String("error.type", string(end.Code)))
 		span.SetStatus(codes.Error, end.Error)
 	}
+	span.End()
 	e.Observe.Turn(ctx, outcome, e.Now().Sub(began))
-	return end, err
+	return end, nil
+}
+
+// late ends a run whose time is over; the turn's root is made anew, because the
+// interrupted one was not sent.
+func (e *Engine) late(ctx context.Context, s *state, ev Events) (*End, error) {
+	ctx, span := e.Root(ctx, s.cmd, s.agent, ID(s.cmd.Run, s.number))
+	err := api.Errorf(api.Denied, "the run took longer than its %d s", s.agent.RunTimeoutS)
+	end, gerr := e.giveUp(ctx, s, ev, err)
+	if gerr != nil {
+		return nil, gerr
+	}
+	span.SetStatus(codes.Error, end.Error)
+	span.End()
+	return end, nil
 }
 
 // fatal errors end the run; all others bring it back later.
