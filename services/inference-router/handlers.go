@@ -25,11 +25,22 @@ import (
 // besides the first time (seed 001: 3 on 429 and 5xx).
 const triesOnSame = 3
 
+// maxWait is the longest wait for the same provider; one that asks for more is
+// left for another, or the caller told when to come back.
+const maxWait = 10 * time.Second
+
+// afterwards bounds the work that follows an answer: it goes on when the caller
+// has gone, because the provider bills the answer all the same.
+const afterwards = 10 * time.Second
+
 // complete makes one paid model call. The order is: look whether it was paid
 // for, hold, call, store, settle. Dying after the hold leaves money held until a
 // retry uses the same hold or it expires; dying after the call and before the
 // store loses the answer, and the provider is asked again on the same hold;
 // dying after the store, the retry finds the answer and settles.
+//
+// Of several failures one that passes is answered before one that does not, so
+// that its caller comes back; else the first, of the model that suits best.
 func (h *handlers) complete(ctx context.Context, req api.Complete, send func(api.Delta) error) (api.Completion, error) {
 	if err := check(req); err != nil {
 		return api.Completion{}, err
@@ -39,46 +50,74 @@ func (h *handlers) complete(ctx context.Context, req api.Complete, send func(api
 		return api.Completion{}, err
 	}
 	if found {
-		return paid.Answer, h.settle(ctx, paid)
+		return h.answer(ctx, req, paid)
 	}
 	route := h.registry.Candidates(model.Tier(req.Tier), model.Task(req.Task), req.Model)
 	ctx, cancel := context.WithTimeout(ctx, route.Timeout)
 	defer cancel()
-	last := error(noModel(req, route))
+	var passing, lasting error
+	refuse := func(err error) {
+		if lasting == nil {
+			lasting = err
+		}
+	}
 	for i, m := range route.Models {
 		p := h.providers[m.Provider]
 		if p == nil {
+			route.Skipped = append(route.Skipped, model.Skipped{ID: m.ID, Why: notConfigured(m)})
 			continue
 		}
 		a := attempt{h: h, req: req, model: m, provider: p, hold: req.ID + "/" + strconv.Itoa(i), limit: route.Limit(m, req.MaxTokens), send: send}
 		a.ask = request(req, m, a.limit)
 		if !m.Fits(a.ask.Estimate(), a.limit) {
-			last = &api.Error{Code: api.Invalid, Reason: api.ReasonTooLong, Message: fmt.Sprintf("the prompt of about %d tokens does not fit %s", a.ask.Estimate(), m.ID), Next: "shorten the conversation or use a model with a larger window"}
+			refuse(&api.Error{Code: api.Invalid, Reason: api.ReasonTooLong, Message: fmt.Sprintf("the prompt of about %d tokens does not fit %s", a.ask.Estimate(), m.ID), Next: "shorten the conversation or use a model with a larger window"})
 			continue
 		}
 		most := api.Micros(m.Cost(2*a.ask.Estimate(), a.limit)) // dense text has more tokens than the estimate says
 		if !route.Allows(int64(most)) {
-			last = &api.Error{Code: api.Denied, Reason: api.ReasonLimit, Message: fmt.Sprintf("a call to %s may cost %s, more than this tier may spend on one", m.ID, most), Next: "fund the agent, or shorten its prompt"}
+			refuse(&api.Error{Code: api.Denied, Reason: api.ReasonLimit, Message: fmt.Sprintf("a call to %s may cost %s, more than this tier may spend on one", m.ID, most), Next: "fund the agent, or shorten its prompt"})
 			continue
 		}
 		answer, again, err := a.run(ctx, most)
 		if err == nil {
 			return answer, nil
 		}
-		last = err
-		if !again {
-			break
+		if !again || ctx.Err() != nil {
+			return api.Completion{}, err
+		}
+		if api.ReasonOf(err) == api.ReasonProvider {
+			passing = err
+		} else {
+			refuse(err)
 		}
 	}
-	return api.Completion{}, last
+	switch {
+	case passing != nil:
+		return api.Completion{}, passing
+	case lasting != nil:
+		return api.Completion{}, lasting
+	}
+	return api.Completion{}, noModel(req, route)
 }
+
+// answer settles a stored call and gives what it answered to whom it belongs.
+func (h *handlers) answer(ctx context.Context, req api.Complete, p sqlstore.Paid) (api.Completion, error) {
+	if p.Call.Agent != req.Agent {
+		return api.Completion{}, api.Errorf(api.Conflict, "call %s is another agent's", req.ID)
+	}
+	return p.Answer, h.settle(ctx, p)
+}
+
+// maxID leaves room in treasury's 200 bytes for what [attempt.reserve] and
+// [handlers.settleLate] append.
+const maxID = 180
 
 func check(req api.Complete) error {
 	switch {
-	case req.ID == "" || len(req.ID) > 200:
-		return api.Errorf(api.Invalid, "a call needs an id of at most 200 bytes")
-	case req.Agent == "":
-		return api.Errorf(api.Invalid, "a call needs an agent who pays")
+	case req.ID == "" || len(req.ID) > maxID:
+		return api.Errorf(api.Invalid, "a call needs an id of at most %d bytes", maxID)
+	case !api.ValidKey(req.Agent): // found only when the answer is stored, it would be too late
+		return api.Errorf(api.Invalid, "a call needs an agent who pays, and %.40q cannot be one", req.Agent)
 	case len(req.Messages) == 0:
 		return api.Errorf(api.Invalid, "a call needs messages")
 	}
@@ -132,15 +171,9 @@ type attempt struct {
 // tried.
 func (a attempt) run(ctx context.Context, most api.Micros) (answer api.Completion, again bool, err error) {
 	if most > 0 {
-		state, err := bus.Call[api.HoldState](ctx, a.h.bus, api.Hold{
-			ID: a.hold, Agent: a.req.Agent, Amount: most, Category: "inference", Turn: a.req.Turn,
-			ExpiresAt: a.h.now().Add(10 * time.Minute).UnixMicro(),
-		})
+		a.hold, err = a.reserve(ctx, most)
 		if err != nil {
-			return answer, false, err
-		}
-		if state.Status != api.HoldActive {
-			return answer, false, api.Errorf(api.Conflict, "the hold of call %s is %s, but its answer is not stored", a.req.ID, state.Status)
+			return answer, api.CodeOf(err) == api.Denied, err // a cheaper model may be within what is there
 		}
 	}
 	began := a.h.now()
@@ -159,6 +192,8 @@ func (a attempt) run(ctx context.Context, most api.Micros) (answer api.Completio
 	for _, c := range res.ToolCalls {
 		answer.ToolCalls = append(answer.ToolCalls, api.ToolCall(c))
 	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), afterwards)
+	defer cancel()
 	paid, err := a.h.store.Record(ctx, sqlstore.Paid{
 		Call: api.Completed{
 			ID: a.req.ID, Agent: a.req.Agent, Session: a.req.Session, Turn: a.req.Turn, Task: a.req.Task, Tier: a.req.Tier,
@@ -171,7 +206,38 @@ func (a attempt) run(ctx context.Context, most api.Micros) (answer api.Completio
 		return answer, false, err
 	}
 	a.h.relay.Kick()
-	return paid.Answer, false, a.h.settle(ctx, paid)
+	answer, err = a.h.answer(ctx, a.req, paid)
+	return answer, false, err
+}
+
+// maxHolds is how often one call may be begun; callers give up before.
+const maxHolds = 32
+
+// reserve holds the money of an attempt and returns the hold. An earlier try of
+// the same call may have left a hold: an active one is used, one that has ended
+// or holds another amount is passed over for the next id.
+func (a attempt) reserve(ctx context.Context, most api.Micros) (string, error) {
+	for n := range maxHolds {
+		id := a.hold
+		if n > 0 {
+			id += "/" + strconv.Itoa(n)
+		}
+		state, err := a.h.hold(ctx, id, a.req.Agent, a.req.Turn, most)
+		switch {
+		case api.CodeOf(err) == api.Conflict:
+		case err != nil:
+			return "", err
+		case state.Status == api.HoldActive:
+			return id, nil
+		}
+	}
+	return "", api.Errorf(api.Conflict, "call %s was begun %d times and is not taken again", a.req.ID, maxHolds)
+}
+
+func (h *handlers) hold(ctx context.Context, id, agent, turn string, amount api.Micros) (api.HoldState, error) {
+	return bus.Call[api.HoldState](ctx, h.bus, api.Hold{
+		ID: id, Agent: agent, Amount: amount, Category: "inference", Turn: turn, ExpiresAt: h.now().Add(10 * time.Minute).UnixMicro(),
+	})
 }
 
 // holdID is the hold that a call is paid from; "" for a free one.
@@ -182,19 +248,20 @@ func holdID(id string, most api.Micros) string {
 	return id
 }
 
-// call asks the provider, again for what passes by itself, while there is time.
+// call asks the provider, again for what passes by itself, while there is time
+// and not a word has come: words are billed, and the caller has them already.
 func (a attempt) call(ctx context.Context) (provider.Response, error) {
 	for try := 0; ; try++ {
 		res, err := a.once(ctx, try)
 		kind := provider.KindOf(err)
-		if err == nil || kind != provider.RetrySame && kind != provider.RateLimited || try == triesOnSame {
+		if err == nil || kind != provider.RetrySame && kind != provider.RateLimited || try == triesOnSame || res.Usage.Output > 0 {
 			return res, err
 		}
 		wait := 500 * time.Millisecond << try
 		if e, ok := errors.AsType[*provider.Error](err); ok && e.RetryAfter > 0 {
 			wait = e.RetryAfter
 		}
-		if end, ok := ctx.Deadline(); ok && a.h.now().Add(wait).After(end) {
+		if end, ok := ctx.Deadline(); wait > maxWait || ok && a.h.now().Add(wait).After(end) {
 			return res, err
 		}
 		t := time.NewTimer(wait)
@@ -239,7 +306,7 @@ func (a attempt) giveBack(ctx context.Context, most api.Micros, res provider.Res
 	if most == 0 {
 		return failure
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), afterwards)
 	defer cancel()
 	var err error
 	if used := min(api.Micros(a.model.Cost(res.Usage.Input, res.Usage.Output)), most); used > 0 && res.Usage.Output > 0 {
@@ -262,8 +329,8 @@ func failureOf(err error) error {
 	out := &api.Error{Code: api.Unavailable, Reason: api.ReasonProvider, Message: e.Error(), Next: "try again later, or configure another provider", RetryAfter: max(1000, e.RetryAfter.Milliseconds())}
 	switch e.Kind {
 	case provider.Canceled:
-		if errors.Is(err, context.Canceled) {
-			return context.Canceled
+		if errors.Is(err, context.Canceled) { // the caller has gone, or this process ends
+			return &api.Error{Code: api.Unavailable, Message: "the call was stopped before its answer was complete", Next: "ask again", RetryAfter: 1000}
 		}
 	case provider.ContextTooLong:
 		out.Code, out.Reason, out.Next = api.Invalid, api.ReasonTooLong, "shorten the conversation or use a model with a larger window"
@@ -276,34 +343,69 @@ func failureOf(err error) error {
 	return out
 }
 
-// settle pays a stored call from its hold. Settling again changes nothing.
+// settle pays a stored call from its hold. Settling again changes nothing. What
+// treasury does not take now is left to [handlers.settleLeftovers], should the
+// caller not ask again.
 func (h *handlers) settle(ctx context.Context, p sqlstore.Paid) error {
 	if p.Hold == "" {
 		return nil
 	}
+	err := h.pay(ctx, p, p.Hold)
+	if api.CodeOf(err) == api.Conflict && p.Call.Cost > 0 {
+		err = h.settleLate(ctx, p)
+	}
+	if err != nil {
+		select {
+		case h.unsettled <- struct{}{}:
+		default: // it knows
+		}
+	}
+	return err
+}
+
+func (h *handlers) pay(ctx context.Context, p sqlstore.Paid, hold string) error {
 	_, err := bus.Call[api.HoldState](ctx, h.bus, api.Settle{
-		ID: p.Hold, Amount: p.Call.Cost, Payee: "provider:" + p.Call.Provider, Memo: p.Call.Model,
+		ID: hold, Amount: p.Call.Cost, Payee: "provider:" + p.Call.Provider, Memo: p.Call.Model,
 	})
 	return err
 }
 
-// settleLeftovers pays what a crash left between store and settle: active holds
-// whose call is stored. It ends when there are none.
+// settleLate pays a stored call whose hold has ended without it: it expired
+// before anybody asked again, or another replica failed at the same call and
+// gave it back. Its ids follow from the first hold's, so it too pays once.
+func (h *handlers) settleLate(ctx context.Context, p sqlstore.Paid) error {
+	for n := range maxHolds {
+		id := p.Hold + "/late" + strconv.Itoa(n)
+		state, err := h.hold(ctx, id, p.Call.Agent, p.Call.Turn, p.Call.Cost)
+		switch {
+		case err != nil:
+			return err
+		case state.Status == api.HoldSettled:
+			return nil
+		case state.Status == api.HoldActive:
+			return h.pay(ctx, p, id)
+		}
+	}
+	return api.Errorf(api.Conflict, "call %s is stored and cannot be settled", p.Call.ID)
+}
+
+// settleLeftovers pays what a crash, or a treasury that was away, left between
+// store and settle: active holds whose call is stored. It looks when the service
+// starts and when settling has failed, until there are none.
 func (h *handlers) settleLeftovers(ctx context.Context) error {
 	for {
-		err := h.settleOnce(ctx)
-		if err == nil || ctx.Err() != nil {
-			return nil //nolint:nilerr // the service is stopping
+		var again <-chan time.Time
+		if err := h.settleOnce(ctx); err != nil && ctx.Err() == nil {
+			if api.CodeOf(err) != api.Unavailable {
+				h.log.ErrorContext(ctx, "leftover holds", "err", err)
+			}
+			again = time.After(2 * time.Second)
 		}
-		if api.CodeOf(err) != api.Unavailable {
-			h.log.ErrorContext(ctx, "leftover holds", "err", err)
-		}
-		t := time.NewTimer(2 * time.Second)
 		select {
 		case <-ctx.Done():
-			t.Stop()
 			return nil
-		case <-t.C:
+		case <-again:
+		case <-h.unsettled:
 		}
 	}
 }
@@ -313,27 +415,32 @@ func (h *handlers) settleOnce(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	var faults []error // of one hold each, which must not stand before the others
 	for _, hold := range holds.Holds {
 		p, found, err := h.store.FindByHold(ctx, hold.ID)
 		if err != nil {
 			return err
 		}
-		if found {
-			if err := h.settle(ctx, p); err != nil {
-				return err
-			}
-			h.log.InfoContext(ctx, "settled what a crash had left", "hold", hold.ID)
+		if !found {
+			continue
 		}
+		if err := h.pay(ctx, p, hold.ID); err != nil {
+			faults = append(faults, fmt.Errorf("settle %s: %w", hold.ID, err))
+			continue
+		}
+		h.log.InfoContext(ctx, "settled what was left", "hold", hold.ID)
 	}
-	return nil
+	return errors.Join(faults...)
 }
+
+func notConfigured(m model.Model) string { return "provider " + m.Provider + " is not configured" }
 
 func (h *handlers) listModels(context.Context, api.ListModels) (api.Models, error) {
 	out := api.Models{Models: []api.Model{}}
 	for _, m := range h.registry.All() {
 		why := m.Unusable()
 		if why == "" && h.providers[m.Provider] == nil {
-			why = "provider " + m.Provider + " is not configured"
+			why = notConfigured(m)
 		}
 		out.Models = append(out.Models, api.Model{
 			ID: m.ID, Provider: m.Provider, InputPrice: api.Micros(m.InputPrice), OutputPrice: api.Micros(m.OutputPrice),

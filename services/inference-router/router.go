@@ -77,7 +77,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	relay := outbox.NewRelay(db, env.Bus, env.Log)
 	h := &handlers{
 		log: env.Log, now: env.Now, bus: env.Bus, store: sqlstore.New(db), relay: relay, registry: registry,
-		providers: providers, tracer: env.Tracer.Tracer("github.com/anima-run/anima/services/inference-router"), tel: tel,
+		providers: providers, unsettled: make(chan struct{}, 1), tracer: env.Tracer.Tracer("github.com/anima-run/anima/services/inference-router"), tel: tel,
 	}
 	env.HTTP.Handle("GET /v1/models", h.httpModels)
 	return env.Serve(ctx,
@@ -189,7 +189,8 @@ func extraModels(list []string) ([]model.Model, error) {
 		}
 		out = append(out, model.Model{
 			ID: id, Provider: "openai", InputPrice: int64(in), OutputPrice: int64(outPrice), Known: true, ContextWindow: window,
-			MaxOutput: 4096, Tools: true, TierMinimum: model.TierCritical, Fallback: true,
+			MaxOutput: max(1, min(4096, window/4)), // so that a prompt fits a small window too
+			Tools:     true, TierMinimum: model.TierCritical, Fallback: true,
 		})
 	}
 	return out, nil
@@ -203,6 +204,7 @@ type handlers struct {
 	relay     *outbox.Relay
 	registry  *model.Registry
 	providers map[string]provider.Provider
+	unsettled chan struct{} // settling failed; wakes settleLeftovers
 	tracer    trace.Tracer
 	tel       *instruments
 }
