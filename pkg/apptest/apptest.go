@@ -11,8 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
-
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
 	"github.com/anima-run/anima/pkg/embednats"
@@ -26,7 +24,7 @@ const patience = 30 * time.Second
 // World is a running set of services.
 type World struct {
 	Bus   *bus.Bus // of the test itself
-	Conn  *nats.Conn
+	Conn  *bus.Conn
 	HTTP  string // "http://host:port" of the services' HTTP surface
 	Token string // the operator's
 	Data  string // the services' data folder
@@ -164,7 +162,7 @@ func Start(t testing.TB, o Options, services ...host.Service) *World {
 }
 
 // Dial connects to a server until the test ends.
-func Dial(t testing.TB, s *embednats.Server) *nats.Conn {
+func Dial(t testing.TB, s *embednats.Server) *bus.Conn {
 	t.Helper()
 	nc, err := bus.Dial(bus.Dialing{InProcess: s.InProcess(), Name: t.Name(), Log: Log(t)})
 	if err != nil {

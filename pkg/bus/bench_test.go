@@ -19,9 +19,9 @@ import (
 // report the ratio: the goal is at most 2 (design §11).
 
 // links are the two ways to reach a server.
-var links = map[string]func(b *testing.B, s *server.Server) *nats.Conn{
-	"embedded": func(b *testing.B, s *server.Server) *nats.Conn { return connect(b, s) },
-	"loopback": func(b *testing.B, s *server.Server) *nats.Conn {
+var links = map[string]func(b *testing.B, s *server.Server) *bus.Conn{
+	"embedded": func(b *testing.B, s *server.Server) *bus.Conn { return connect(b, s) },
+	"loopback": func(b *testing.B, s *server.Server) *bus.Conn {
 		nc, err := bus.Dial(bus.Dialing{URL: s.ClientURL(), Name: b.Name(), Log: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			b.Fatal(err)
@@ -31,7 +31,7 @@ var links = map[string]func(b *testing.B, s *server.Server) *nats.Conn{
 	},
 }
 
-func overLinks(b *testing.B, f func(b *testing.B, server, client *nats.Conn)) {
+func overLinks(b *testing.B, f func(b *testing.B, server, client *bus.Conn)) {
 	for _, name := range []string{"embedded", "loopback"} {
 		b.Run(name, func(b *testing.B) {
 			s := startServer(b, listen)
@@ -67,7 +67,7 @@ func beside(b *testing.B, ours, bare func(n int)) {
 }
 
 func BenchmarkCall(b *testing.B) {
-	overLinks(b, func(b *testing.B, sc, cc *nats.Conn) {
+	overLinks(b, func(b *testing.B, sc, cc *bus.Conn) {
 		serve(b, newBus(b, sc, bus.Options{}), patience, bus.Reply(func(_ context.Context, r api.GetBalance) (api.Balance, error) {
 			return api.Balance{Agent: r.Agent, Available: 991_000, Held: 9_000, Tier: api.TierHigh}, nil
 		}))
@@ -79,12 +79,12 @@ func BenchmarkCall(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		sub, err := sc.Subscribe("bare", func(m *nats.Msg) { _ = m.Respond(answer) })
+		sub, err := sc.NATS().Subscribe("bare", func(m *nats.Msg) { _ = m.Respond(answer) })
 		if err != nil {
 			b.Fatal(err)
 		}
 		defer func() { _ = sub.Unsubscribe() }()
-		if err := sc.Flush(); err != nil {
+		if err := sc.NATS().Flush(); err != nil {
 			b.Fatal(err)
 		}
 		caller := newBus(b, cc, bus.Options{Service: "caller"})
@@ -98,7 +98,7 @@ func BenchmarkCall(b *testing.B) {
 			}
 		}, func(n int) {
 			for range n {
-				if _, err := cc.RequestWithContext(ctx, "bare", ask); err != nil {
+				if _, err := cc.NATS().RequestWithContext(ctx, "bare", ask); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -107,9 +107,9 @@ func BenchmarkCall(b *testing.B) {
 }
 
 func BenchmarkPublish(b *testing.B) {
-	overLinks(b, func(b *testing.B, _, cc *nats.Conn) {
+	overLinks(b, func(b *testing.B, _, cc *bus.Conn) {
 		ours := newBus(b, cc, bus.Options{})
-		js, err := jetstream.New(cc)
+		js, err := jetstream.New(cc.NATS())
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -142,7 +142,7 @@ func BenchmarkPublish(b *testing.B) {
 // BenchmarkHandle is from the publish of a command to its handler, with the
 // acknowledgement.
 func BenchmarkHandle(b *testing.B) {
-	overLinks(b, func(b *testing.B, sc, cc *nats.Conn) {
+	overLinks(b, func(b *testing.B, sc, cc *bus.Conn) {
 		ours := newBus(b, cc, bus.Options{})
 		done := make(chan struct{}, 1)
 		serve(b, newBus(b, sc, bus.Options{}), patience, bus.On(func(context.Context, api.Run) error {
@@ -163,7 +163,7 @@ func BenchmarkHandle(b *testing.B) {
 
 // BenchmarkProject is how fast a projection reads what is stored.
 func BenchmarkProject(b *testing.B) {
-	overLinks(b, func(b *testing.B, sc, cc *nats.Conn) {
+	overLinks(b, func(b *testing.B, sc, cc *bus.Conn) {
 		ours := newBus(b, cc, bus.Options{})
 		ctx, cancel := context.WithTimeout(b.Context(), time.Hour)
 		defer cancel()
@@ -198,7 +198,7 @@ func BenchmarkProject(b *testing.B) {
 // over a bare subscription.
 func BenchmarkStream(b *testing.B) {
 	const pieces = 50
-	overLinks(b, func(b *testing.B, sc, cc *nats.Conn) {
+	overLinks(b, func(b *testing.B, sc, cc *bus.Conn) {
 		d := api.Delta{Content: "a few words "}
 		serve(b, newBus(b, sc, bus.Options{}), patience,
 			bus.Stream(func(_ context.Context, _ api.Complete, send func(api.Delta) error) (api.Completion, error) {
@@ -213,20 +213,20 @@ func BenchmarkStream(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		sub, err := sc.Subscribe("bare", func(m *nats.Msg) {
+		sub, err := sc.NATS().Subscribe("bare", func(m *nats.Msg) {
 			for range pieces + 1 {
-				_ = sc.Publish(m.Reply, data)
+				_ = sc.NATS().Publish(m.Reply, data)
 			}
 		})
 		if err != nil {
 			b.Fatal(err)
 		}
 		defer func() { _ = sub.Unsubscribe() }()
-		if err := sc.Flush(); err != nil {
+		if err := sc.NATS().Flush(); err != nil {
 			b.Fatal(err)
 		}
-		inbox, c := cc.NewInbox(), make(chan *nats.Msg, 1024)
-		replies, err := cc.ChanSubscribe(inbox, c)
+		inbox, c := cc.NATS().NewInbox(), make(chan *nats.Msg, 1024)
+		replies, err := cc.NATS().ChanSubscribe(inbox, c)
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -243,7 +243,7 @@ func BenchmarkStream(b *testing.B) {
 			}
 		}, func(n int) {
 			for range n {
-				if err := cc.PublishRequest("bare", inbox, nil); err != nil {
+				if err := cc.NATS().PublishRequest("bare", inbox, nil); err != nil {
 					b.Fatal(err)
 				}
 				for range pieces + 1 {

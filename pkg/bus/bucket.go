@@ -24,7 +24,6 @@ const MinTTL = time.Second
 // Compare-and-set is the only truth; a read may be old by the time it is used.
 type Bucket[T any] struct {
 	bus *Bus
-	kv  jetstream.KeyValue
 }
 
 // Entry is a key with its value. Revision grows over the whole bucket, so that
@@ -39,22 +38,26 @@ type Entry[T any] struct {
 
 // OpenBucket binds to the coordination bucket that [Bus.Ensure] made.
 func OpenBucket[T any](ctx context.Context, b *Bus) (*Bucket[T], error) {
-	kv, err := b.js.KeyValue(deadline(ctx), api.Coordination)
-	if err != nil {
+	ln := b.use()
+	defer ln.release()
+	if _, err := ln.stream(deadline(ctx), "KV_"+api.Coordination); err != nil {
 		return nil, fmt.Errorf("bucket %s: %w", api.Coordination, err)
 	}
-	return &Bucket[T]{bus: b, kv: kv}, nil
+	return &Bucket[T]{bus: b}, nil
 }
 
 // Get returns a key's entry. Errors: NotFound.
 func (k *Bucket[T]) Get(ctx context.Context, key string) (Entry[T], error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	e, err := k.kv.Get(ctx, key)
-	if err != nil {
-		return Entry[T]{}, k.failure(key, err)
+	e, data, err := k.last(ctx, key)
+	switch {
+	case err != nil:
+		return Entry[T]{}, err
+	case e.Deleted:
+		return Entry[T]{}, api.Errorf(api.NotFound, "no key %s", key)
 	}
-	return entry[T](e)
+	return e, api.Decode(data, &e.Value)
 }
 
 // Create makes a key that does not exist and returns its revision. With a ttl
@@ -76,7 +79,7 @@ func (k *Bucket[T]) Create(ctx context.Context, key string, v T, ttl time.Durati
 		}
 		// What is there may be the marker of a deleted key, and that may vanish
 		// between two looks. The leader knows; nobody else is asked.
-		e, errGet := k.last(ctx, key)
+		e, _, errGet := k.last(ctx, key)
 		switch {
 		case api.CodeOf(errGet) == api.NotFound && last != 0:
 			last = 0
@@ -138,7 +141,9 @@ func (k *Bucket[T]) write(ctx context.Context, key string, data []byte, op strin
 		opts = append(opts, jetstream.WithMsgTTL(ttl))
 	}
 	for try := 0; ; try++ {
-		ack, err := k.bus.js.PublishMsg(ctx, msg, opts...)
+		ln := k.bus.use()
+		ack, err := ln.js.PublishMsg(ctx, msg, opts...)
+		ln.release()
 		if err == nil {
 			return ack.Sequence, nil
 		}
@@ -150,22 +155,25 @@ func (k *Bucket[T]) write(ctx context.Context, key string, data []byte, op strin
 	}
 }
 
-// last is the last message of a key, marker or not, as its leader knows it.
-func (k *Bucket[T]) last(ctx context.Context, key string) (Entry[T], error) {
-	st, err := k.bus.stream(ctx, "KV_"+api.Coordination)
+// last is the last message of a key, marker or not, as its leader knows it,
+// with what it holds.
+func (k *Bucket[T]) last(ctx context.Context, key string) (Entry[T], []byte, error) {
+	ln := k.bus.use()
+	defer ln.release()
+	st, err := ln.stream(ctx, "KV_"+api.Coordination)
 	if err != nil {
-		return Entry[T]{}, k.failure(key, err)
+		return Entry[T]{}, nil, k.failure(key, err)
 	}
 	m, err := st.GetLastMsgForSubject(ctx, "$KV."+api.Coordination+"."+key)
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
-		return Entry[T]{}, api.Errorf(api.NotFound, "no key %s", key)
+		return Entry[T]{}, nil, api.Errorf(api.NotFound, "no key %s", key)
 	} else if err != nil {
-		return Entry[T]{}, k.failure(key, err)
+		return Entry[T]{}, nil, k.failure(key, err)
 	}
 	return Entry[T]{
 		Key: key, Revision: m.Sequence,
 		Deleted: m.Header.Get(kvOperation) != "" || m.Header.Get(kvMarker) != "",
-	}, nil
+	}, m.Data, nil
 }
 
 func validBucketKey(key string) bool {
@@ -179,25 +187,56 @@ func validBucketKey(key string) bool {
 
 // Watch calls handle with the entries that match pattern ("wake.*.*"), first
 // those that exist, then every change, until ctx ends or handle fails. ready,
-// which may be nil, is called when the existing ones have been handled.
+// which may be nil, is called when the existing ones have been handled. An outage
+// of NATS only delays it; after one those that exist are shown again.
 func (k *Bucket[T]) Watch(ctx context.Context, pattern string, ready func(), handle func(Entry[T]) error) error {
-	w, err := k.kv.Watch(ctx, pattern)
+	for try := 0; ; try++ {
+		shown := func() {
+			if ready != nil {
+				ready()
+			}
+			ready, try = nil, 0
+		}
+		moved, err := k.watch(ctx, pattern, shown, handle)
+		if ctx.Err() != nil || !moved && !passing(err) {
+			return err
+		}
+		if err == nil {
+			continue
+		}
+		k.bus.log.Warn("cannot watch, trying again", "pattern", pattern, "err", err)
+		if err := pause(ctx, backoff(try, 50*time.Millisecond, time.Second)); err != nil {
+			return err
+		}
+	}
+}
+
+func (k *Bucket[T]) watch(ctx context.Context, pattern string, shown func(), handle func(Entry[T]) error) (moved bool, err error) {
+	ln := k.bus.use()
+	defer ln.release()
+	once, cancel := context.WithTimeout(ctx, tryTimeout)
+	kv, err := ln.js.KeyValue(once, api.Coordination)
+	cancel()
 	if err != nil {
-		return fmt.Errorf("watch %s: %w", pattern, err)
+		return false, fmt.Errorf("bucket %s: %w", api.Coordination, err)
+	}
+	w, err := kv.Watch(ctx, pattern)
+	if err != nil {
+		return false, fmt.Errorf("watch %s: %w", pattern, err)
 	}
 	defer func() { _ = w.Stop() }() // ctx has ended or the connection is gone
 	for {
 		select {
 		case <-ctx.Done():
-			return ctx.Err()
+			return false, ctx.Err()
+		case <-ln.left.Done():
+			return true, nil
 		case e, open := <-w.Updates():
 			switch {
 			case !open:
-				return api.Errorf(api.Unavailable, "the watch of %s ended", pattern)
+				return false, api.Errorf(api.Unavailable, "the watch of %s ended", pattern)
 			case e == nil:
-				if ready != nil {
-					ready()
-				}
+				shown()
 				continue
 			}
 			v, err := entry[T](e)
@@ -206,7 +245,7 @@ func (k *Bucket[T]) Watch(ctx context.Context, pattern string, ready func(), han
 				continue
 			}
 			if err := handle(v); err != nil {
-				return err
+				return false, err
 			}
 		}
 	}

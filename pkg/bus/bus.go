@@ -29,16 +29,14 @@ import (
 // Bus is one service's connection to the others. It is safe for concurrent use.
 type Bus struct {
 	opts   Options
-	nc     *nats.Conn
-	js     jetstream.JetStream
+	conn   *Conn
 	log    *slog.Logger
 	tracer trace.Tracer
 	tel    instruments
-	mux    *mux
 	names  nameCache
 
 	mu       sync.Mutex
-	handles  map[string]jetstream.Stream
+	line     *line                         // on the link of now
 	controls map[string]context.CancelFunc // streamed replies under way, by reply subject
 }
 
@@ -64,11 +62,7 @@ type Options struct {
 
 // New returns the bus of one service on a connection made by [Dial]. The
 // connection may be shared and stays the caller's to close.
-func New(nc *nats.Conn, o Options) (*Bus, error) {
-	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(callTimeout))
-	if err != nil {
-		return nil, fmt.Errorf("jetstream: %w", err)
-	}
+func New(conn *Conn, o Options) (*Bus, error) {
 	if o.Version == "" {
 		o.Version = "0.0.0"
 	}
@@ -95,16 +89,22 @@ func New(nc *nats.Conn, o Options) (*Bus, error) {
 		return nil, err
 	}
 	b := &Bus{
-		opts: o, nc: nc, js: js, log: o.Log, tel: tel,
-		tracer:  o.Tracer.Tracer("github.com/anima-run/anima/pkg/bus"),
-		handles: map[string]jetstream.Stream{}, controls: map[string]context.CancelFunc{},
+		opts: o, conn: conn, log: o.Log, tel: tel,
+		tracer:   o.Tracer.Tracer("github.com/anima-run/anima/pkg/bus"),
+		controls: map[string]context.CancelFunc{},
 	}
-	b.mux = &mux{bus: b, waiting: map[string]chan *nats.Msg{}}
-	return b, nil
+	l := conn.hold()
+	defer l.release()
+	b.line, err = b.newLine(l)
+	return b, err
 }
 
 // Close ends the bus's own subscriptions. The connection stays open.
-func (b *Bus) Close() { b.mux.close() }
+func (b *Bus) Close() {
+	ln := b.use()
+	defer ln.release()
+	ln.mux.close()
+}
 
 // Instance tells this replica from the others of its service.
 func (b *Bus) Instance() string { return b.opts.Instance }
@@ -140,7 +140,9 @@ func (b *Bus) ensure(ctx context.Context, cfg jetstream.StreamConfig) error {
 	for patience := time.Second; ; patience = min(2*patience, callTimeout) {
 		// A try of its own length: without a leader the servers say nothing at all.
 		once, cancel := context.WithTimeout(ctx, patience)
-		_, err := b.js.CreateOrUpdateStream(once, cfg)
+		ln := b.use()
+		_, err := ln.js.CreateOrUpdateStream(once, cfg)
+		ln.release()
 		cancel()
 		switch {
 		case err == nil:
@@ -168,25 +170,8 @@ func passing(err error) bool {
 		errors.Is(err, jetstream.ErrNoStreamResponse) || errors.Is(err, nats.ErrConnectionReconnecting)
 }
 
-func (b *Bus) stream(ctx context.Context, name string) (jetstream.Stream, error) {
-	b.mu.Lock()
-	h := b.handles[name]
-	b.mu.Unlock()
-	if h != nil {
-		return h, nil
-	}
-	h, err := b.js.Stream(ctx, name)
-	if err != nil {
-		return nil, fmt.Errorf("stream %s: %w", name, err)
-	}
-	b.mu.Lock()
-	b.handles[name] = h
-	b.mu.Unlock()
-	return h, nil
-}
-
 // Connected reports whether the connection is up, for readiness.
-func (b *Bus) Connected() bool { return b.nc.IsConnected() }
+func (b *Bus) Connected() bool { return b.conn.Connected() }
 
 // pause waits for d or until ctx ends, and says whether ctx has ended.
 func pause(ctx context.Context, d time.Duration) error {

@@ -25,9 +25,10 @@ const (
 
 // Call asks a question and waits for its answer until ctx ends, 10 s if ctx has
 // no deadline. While nobody takes the question (no replica is up, every worker
-// is busy) it asks again: such a question was never begun. A question that was
-// taken and not answered in time is Unavailable and may have been acted on; the
-// ids in our requests make asking again safe.
+// is busy) it asks again: such a question was never begun. It asks again too
+// when the connection broke, which loses the answer: the ids in our requests make
+// that safe. A question that was taken and not answered in time is Unavailable
+// and may have been acted on.
 func Call[Resp any](ctx context.Context, b *Bus, req api.Message) (Resp, error) {
 	var resp Resp
 	ctx, cancel := bounded(ctx)
@@ -42,7 +43,10 @@ func Call[Resp any](ctx context.Context, b *Bus, req api.Message) (Resp, error) 
 	defer span.End()
 	inject(ctx, msg.Header)
 	for try := 0; ; try++ {
-		answer, err := b.nc.RequestMsgWithContext(ctx, msg)
+		answer, broken, err := b.ask(ctx, msg)
+		if broken {
+			continue
+		}
 		if err == nil {
 			err = answerError(answer)
 		}
@@ -57,6 +61,18 @@ func Call[Resp any](ctx context.Context, b *Bus, req api.Message) (Resp, error) 
 			return resp, failed(span, err)
 		}
 	}
+}
+
+// ask asks once. broken says that the connection ended before an answer came.
+func (b *Bus) ask(ctx context.Context, msg *nats.Msg) (answer *nats.Msg, broken bool, err error) {
+	ln := b.use()
+	defer ln.release()
+	up := ln.unbroken()
+	once, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(up, cancel)()
+	answer, err = ln.nc.RequestMsgWithContext(once, msg)
+	return answer, err != nil && up.Err() != nil && ctx.Err() == nil && errors.Is(err, context.Canceled), err
 }
 
 // unanswered turns a transport error into one of ours and says whether the

@@ -64,14 +64,14 @@ func TestCallCarriesErrorsWhole(t *testing.T) {
 	wantCode(t, err, api.Conflict, "")
 
 	// What is on the wire is what nats tools and other languages read.
-	m, err := connect(t, s).RequestWithContext(ctx, api.GetAgent{}.Subject().String(), []byte(`{"agent":"denied"}`))
+	m, err := connect(t, s).NATS().RequestWithContext(ctx, api.GetAgent{}.Subject().String(), []byte(`{"agent":"denied"}`))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if m.Header.Get(micro.ErrorCodeHeader) != "denied" || m.Header.Get(micro.ErrorHeader) != "2 ¢ are missing, sorry" {
 		t.Errorf("headers %v", m.Header)
 	}
-	m, err = connect(t, s).RequestWithContext(ctx, api.GetAgent{}.Subject().String(), []byte(`nonsense`))
+	m, err = connect(t, s).NATS().RequestWithContext(ctx, api.GetAgent{}.Subject().String(), []byte(`nonsense`))
 	if err != nil || m.Header.Get(micro.ErrorCodeHeader) != "invalid" {
 		t.Errorf("nonsense: %v, %v", m, err)
 	}
@@ -80,7 +80,7 @@ func TestCallCarriesErrorsWhole(t *testing.T) {
 func TestCallUnderstandsForeignServices(t *testing.T) {
 	t.Parallel()
 	b, s := one(t)
-	nc := connect(t, s)
+	nc := connect(t, s).NATS()
 	sub, err := nc.Subscribe(api.GetAgent{}.Subject().String(), func(m *nats.Msg) {
 		r := nats.NewMsg(m.Reply)
 		r.Header.Set(micro.ErrorCodeHeader, "not_found")
@@ -129,7 +129,7 @@ func TestBusyPoolRefusesAndCallTriesAgain(t *testing.T) {
 		wait(t, taken, "a worker to be taken")
 	}
 	// Everybody is busy: a caller without patience hears so at once.
-	m, err := connect(t, s).RequestWithContext(ctx, api.GetAgent{}.Subject().String(), []byte(`{}`))
+	m, err := connect(t, s).NATS().RequestWithContext(ctx, api.GetAgent{}.Subject().String(), []byte(`{}`))
 	if err != nil || m.Header.Get(micro.ErrorCodeHeader) != "unavailable" {
 		t.Errorf("with a full pool: %v, %v", m, err)
 	}
@@ -310,7 +310,7 @@ func TestDiscoverySeesTheService(t *testing.T) {
 	t.Parallel()
 	b, s := one(t)
 	serve(t, b, patience, bus.Reply(func(context.Context, api.GetAgent) (api.Agent, error) { return api.Agent{}, nil }))
-	m, err := connect(t, s).RequestWithContext(testContext(t), "$SRV.INFO.loop", nil)
+	m, err := connect(t, s).NATS().RequestWithContext(testContext(t), "$SRV.INFO.loop", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

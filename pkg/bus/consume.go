@@ -64,7 +64,7 @@ func On[M api.Message](handle func(context.Context, M) error, how ...Consuming) 
 		var zero M
 		d := &delivery{
 			bus: s.bus, subject: zero.Subject(), how: c,
-			held: map[jetstream.Msg]struct{}{}, lanes: map[string][]jetstream.Msg{},
+			held: map[jetstream.Msg]*line{}, lanes: map[string][]jetstream.Msg{},
 		}
 		d.run = func(msg jetstream.Msg) {
 			var m M
@@ -81,10 +81,10 @@ func On[M api.Message](handle func(context.Context, M) error, how ...Consuming) 
 	}
 }
 
-func (b *Bus) consumer(ctx context.Context, stream string, cfg jetstream.ConsumerConfig) (jetstream.Consumer, error) {
+func (ln *line) consumer(ctx context.Context, stream string, cfg jetstream.ConsumerConfig) (jetstream.Consumer, error) {
 	for try := 0; ; try++ {
 		once, cancel := context.WithTimeout(ctx, tryTimeout)
-		c, err := b.js.CreateOrUpdateConsumer(once, stream, cfg)
+		c, err := ln.js.CreateOrUpdateConsumer(once, stream, cfg)
 		cancel()
 		if err == nil || ctx.Err() != nil || !passing(err) || try == 100 {
 			return c, err

@@ -122,7 +122,7 @@ func TestOnGivesUpAfterMaxDeliver(t *testing.T) {
 func advisories(t *testing.T, s *server.Server) <-chan string {
 	t.Helper()
 	c := make(chan string, 16)
-	nc := connect(t, s)
+	nc := connect(t, s).NATS()
 	sub, err := nc.Subscribe("$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED.>", func(m *nats.Msg) { c <- string(m.Data) })
 	if err != nil {
 		t.Fatal(err)

@@ -24,15 +24,30 @@ type delivery struct {
 	subject api.Subject
 	how     Consuming
 	run     func(jetstream.Msg)
+	line    *line
 	iter    jetstream.MessagesContext
+	spare   []jetstream.Msg // came while the connection changed
 
 	mu    sync.Mutex
-	held  map[jetstream.Msg]struct{} // taken and not settled: told to the stream to be alive
+	held  map[jetstream.Msg]*line    // taken and not settled: told to the stream to be alive
 	lanes map[string][]jetstream.Msg // by lane: what waits behind the one that runs
 }
 
 // open binds to the durable, which it makes if need be.
 func (d *delivery) open(ctx context.Context) error {
+	ln := d.bus.use()
+	if err := d.bind(ctx, ln); err != nil {
+		ln.release()
+		return err
+	}
+	if d.line != nil {
+		d.line.release()
+	}
+	d.line = ln
+	return nil
+}
+
+func (d *delivery) bind(ctx context.Context, ln *line) error {
 	cfg := jetstream.ConsumerConfig{
 		Durable: d.bus.opts.Service + "-" + d.subject.Name, FilterSubject: d.subject.All(),
 		AckPolicy: jetstream.AckExplicitPolicy, AckWait: d.how.AckWait,
@@ -47,7 +62,7 @@ func (d *delivery) open(ctx context.Context) error {
 	if d.how.FromNow {
 		cfg.DeliverPolicy = jetstream.DeliverNewPolicy
 	}
-	consumer, err := d.bus.consumer(ctx, d.subject.Stream(), cfg)
+	consumer, err := ln.consumer(ctx, d.subject.Stream(), cfg)
 	if err != nil {
 		return err
 	}
@@ -75,14 +90,18 @@ func (d *delivery) take(taking context.Context, s *server) {
 	defer keeper.Wait()
 	defer stopAlive()
 	defer workers.Wait()
-	defer d.handBackAll(s.work)
+	defer func() {
+		d.handBackAll(s.work)
+		d.line.release()
+	}()
 	for acquire(taking, slots) && acquire(taking, room) {
 		msg, ok := d.next(taking, s)
 		if !ok {
 			return
 		}
 		d.mu.Lock()
-		d.held[msg] = struct{}{}
+		d.held[msg] = d.line
+		d.line.hold()
 		lane := ""
 		if d.how.InOrder {
 			lane = msg.Subject()
@@ -125,6 +144,11 @@ func acquire(ctx context.Context, c chan struct{}) bool {
 // anew.
 func (d *delivery) next(taking context.Context, s *server) (jetstream.Msg, bool) {
 	for try := 0; ; try++ {
+		if len(d.spare) > 0 {
+			msg := d.spare[0]
+			d.spare = d.spare[1:]
+			return msg, true
+		}
 		msg, err := d.look(taking)
 		if err == nil {
 			return msg, true
@@ -132,13 +156,20 @@ func (d *delivery) next(taking context.Context, s *server) (jetstream.Msg, bool)
 		if taking.Err() != nil {
 			return nil, false
 		}
-		if errors.Is(err, jetstream.ErrConnectionClosed) {
-			s.fail(err)
-			return nil, false
+		if d.line.left.Err() != nil {
+			d.empty(taking, func(m jetstream.Msg) { d.spare = append(d.spare, m) })
+			if len(d.spare) > 0 { // what they are settled on must not be closed yet
+				continue
+			}
+		} else {
+			if errors.Is(err, jetstream.ErrConnectionClosed) {
+				s.fail(err)
+				return nil, false
+			}
+			d.bus.log.Warn("cannot fetch, trying again", "subject", d.subject.All(), "err", err)
 		}
-		d.bus.log.Warn("cannot fetch, trying again", "subject", d.subject.All(), "err", err)
 		d.iter.Stop()
-		if pause(taking, backoff(try, 50*time.Millisecond, time.Second)) != nil {
+		if d.line.left.Err() == nil && pause(taking, backoff(try, 50*time.Millisecond, time.Second)) != nil {
 			return nil, false
 		}
 		if err := d.open(taking); err != nil {
@@ -152,6 +183,8 @@ func (d *delivery) next(taking context.Context, s *server) (jetstream.Msg, bool)
 // a message that comes faster than that leaves it waiting for what nobody was
 // sent for, until half a minute later a heartbeat is missed. Asking again mends it.
 func (d *delivery) look(taking context.Context) (jetstream.Msg, error) {
+	taking, stop := d.line.staying(taking)
+	defer stop()
 	for wait := time.Millisecond; wait < 10*time.Second; wait *= 4 {
 		ctx, cancel := context.WithTimeout(taking, wait)
 		msg, err := d.iter.Next(jetstream.NextContext(ctx))
@@ -188,9 +221,7 @@ func (d *delivery) runLane(taking context.Context, lane string, room chan struct
 // handBack gives a message that was not begun to the other replicas, now and
 // not after AckWait.
 func (d *delivery) handBack(msg jetstream.Msg) {
-	d.mu.Lock()
-	delete(d.held, msg)
-	d.mu.Unlock()
+	defer d.forget(msg)()
 	if err := msg.Nak(); err != nil {
 		d.bus.log.Warn("cannot hand a message back, it comes after the ack wait", "subject", d.subject.Template(), "err", err)
 	}
@@ -210,6 +241,14 @@ func (d *delivery) handBackAll(ctx context.Context) {
 	for _, msg := range waiting {
 		d.handBack(msg)
 	}
+	for _, msg := range d.spare {
+		d.handBack(msg)
+	}
+	d.empty(ctx, d.handBack)
+}
+
+// empty ends the iterator and gives what was on its way to it.
+func (d *delivery) empty(ctx context.Context, give func(jetstream.Msg)) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
 	d.iter.Drain()
@@ -218,8 +257,21 @@ func (d *delivery) handBackAll(ctx context.Context) {
 		if err != nil {
 			return
 		}
-		d.handBack(msg)
+		give(msg)
 	}
+}
+
+// forget says no more that a message is in good hands. The caller settles it
+// and then calls the returned function: until then its line stays open.
+func (d *delivery) forget(msg jetstream.Msg) (settled func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	ln := d.held[msg]
+	delete(d.held, msg)
+	if ln == nil { // never taken: it was on its way
+		return func() {}
+	}
+	return ln.release
 }
 
 // keepAlive tells the stream, every third of AckWait, that what is held is in
@@ -271,9 +323,7 @@ func (d *delivery) process(work context.Context, msg jetstream.Msg, err error, h
 		err = guarded(func() error { return handle(ctx) })
 	}
 	d.bus.observe(ctx, n, began, err)
-	d.mu.Lock()
-	delete(d.held, msg)
-	d.mu.Unlock()
+	defer d.forget(msg)()
 	d.settle(ctx, msg, meta, err, work.Err() != nil)
 }
 

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/goleak"
 
@@ -144,6 +143,7 @@ func (c *cluster) start(t testing.TB) []*server.Server {
 			ServerName: fmt.Sprint("n", i), Host: "127.0.0.1", Port: -1,
 			JetStream: true, StoreDir: filepath.Join(dir, fmt.Sprint(i)), DisableJetStreamBanner: true, NoLog: true, NoSigs: true,
 			Cluster: server.ClusterOpts{Name: "three", Host: "127.0.0.1", Port: ports[i]}, Routes: routes,
+			LameDuckGracePeriod: 500 * time.Millisecond, LameDuckDuration: time.Second,
 		}
 		s, err := server.NewServer(o)
 		if err != nil {
@@ -170,7 +170,7 @@ func freePort(t testing.TB) int {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-func connect(t testing.TB, s *server.Server) *nats.Conn {
+func connect(t testing.TB, s *server.Server) *bus.Conn {
 	t.Helper()
 	nc, err := bus.Dial(bus.Dialing{InProcess: s, Name: t.Name(), Log: logger(t)})
 	if err != nil {
@@ -180,7 +180,7 @@ func connect(t testing.TB, s *server.Server) *nats.Conn {
 	return nc
 }
 
-func newBus(t testing.TB, nc *nats.Conn, o bus.Options) *bus.Bus {
+func newBus(t testing.TB, nc *bus.Conn, o bus.Options) *bus.Bus {
 	t.Helper()
 	if o.Service == "" {
 		o.Service = "loop"
@@ -298,7 +298,7 @@ func wantCode(t testing.TB, err error, code api.Code, reason string) {
 // raw is JetStream without the bus, to look behind it.
 func raw(t testing.TB, s *server.Server) jetstream.JetStream {
 	t.Helper()
-	js, err := jetstream.New(connect(t, s))
+	js, err := jetstream.New(connect(t, s).NATS())
 	if err != nil {
 		t.Fatal(err)
 	}

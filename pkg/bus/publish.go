@@ -124,7 +124,9 @@ func (b *Bus) publishOnce(
 ) (seq uint64, again bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, tryTimeout)
 	defer cancel()
-	ack, err := b.js.PublishMsg(ctx, msg, opts...)
+	ln := b.use()
+	defer ln.release()
+	ack, err := ln.js.PublishMsg(ctx, msg, opts...)
 	if err == nil && (last == nil || !ack.Duplicate) {
 		return ack.Sequence, false, nil
 	}
@@ -132,9 +134,9 @@ func (b *Bus) publishOnce(
 	switch {
 	// Either the answer of an earlier try was lost, or another writer was first.
 	case err == nil:
-		return b.written(ctx, s, id, msg.Data, ack.Sequence)
+		return ln.written(ctx, s, id, msg.Data, ack.Sequence)
 	case refused && e.ErrorCode == codeWrongLast && last != nil:
-		return b.written(ctx, s, id, msg.Data, *last+1)
+		return ln.written(ctx, s, id, msg.Data, *last+1)
 	case refused && e.ErrorCode == codeFull && strings.Contains(e.Description, "per subject"):
 		return 0, false, &api.Error{
 			Code: api.Unavailable, Reason: api.ReasonLimit, Message: "the queue of " + s.Key + " is full",
@@ -150,8 +152,8 @@ func (b *Bus) publishOnce(
 
 // written returns the sequence of the first message of s from a sequence on, if
 // it is the one with this id and data.
-func (b *Bus) written(ctx context.Context, s api.Subject, id string, data []byte, from uint64) (seq uint64, again bool, err error) {
-	st, err := b.stream(ctx, s.Stream())
+func (ln *line) written(ctx context.Context, s api.Subject, id string, data []byte, from uint64) (seq uint64, again bool, err error) {
+	st, err := ln.stream(ctx, s.Stream())
 	if err != nil {
 		return 0, true, err
 	}
@@ -176,11 +178,13 @@ func (p *Posts) Post(ctx context.Context, id string, m api.Message) error {
 	}
 	msg.Header.Set(jetstream.MsgIDHeader, id)
 	inject(ctx, msg.Header)
-	f, err := p.bus.js.PublishMsgAsync(msg)
+	ln := p.bus.use()
+	f, err := ln.js.PublishMsgAsync(msg)
 	if err != nil {
+		ln.release()
 		return fmt.Errorf("post %s: %w", s.Template(), err)
 	}
-	p.pending = append(p.pending, f)
+	p.pending = append(p.pending, posted{f, ln})
 	return nil
 }
 
@@ -188,7 +192,13 @@ func (p *Posts) Post(ctx context.Context, id string, m api.Message) error {
 // [Bus.Posts].
 type Posts struct {
 	bus     *Bus
-	pending []jetstream.PubAckFuture
+	pending []posted
+}
+
+type posted struct {
+	jetstream.PubAckFuture
+
+	line *line
 }
 
 // Posts returns an empty collection.
@@ -211,6 +221,7 @@ func (p *Posts) Wait(ctx context.Context) error {
 		if err != nil && first == nil {
 			first = fmt.Errorf("post %s: %w", f.Msg().Subject, err)
 		}
+		f.line.release()
 	}
 	p.pending = p.pending[:0]
 	return first
@@ -228,7 +239,9 @@ func (b *Bus) Tell(ctx context.Context, m api.Message) error {
 		return err
 	}
 	inject(ctx, msg.Header)
-	return b.nc.PublishMsg(msg)
+	ln := b.use()
+	defer ln.release()
+	return ln.nc.PublishMsg(msg)
 }
 
 func (b *Bus) message(s api.Subject, m api.Message) (*nats.Msg, error) {
@@ -257,7 +270,11 @@ func (b *Bus) rawMessage(s api.Subject, data []byte) (*nats.Msg, error) {
 
 // maxData is how many bytes a message may carry beside our headers; 0 while the
 // server's limit is not known yet.
-func (b *Bus) maxData() int { return max(0, int(b.nc.MaxPayload())-2048) }
+func (b *Bus) maxData() int {
+	ln := b.use()
+	defer ln.release()
+	return max(0, int(ln.nc.MaxPayload())-2048)
+}
 
 // parseSubject is the inverse of [api.Subject.String].
 func parseSubject(subject string) (api.Subject, error) {

@@ -31,7 +31,9 @@ func stored(m jetstream.Msg) Stored {
 func (b *Bus) Last(ctx context.Context, s api.Subject) (Stored, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	st, err := b.stream(ctx, s.Stream())
+	ln := b.use()
+	defer ln.release()
+	st, err := ln.stream(ctx, s.Stream())
 	if err != nil {
 		return Stored{}, err
 	}
@@ -44,7 +46,9 @@ func (b *Bus) Last(ctx context.Context, s api.Subject) (Stored, error) {
 func (b *Bus) Next(ctx context.Context, s api.Subject, from uint64) (Stored, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	st, err := b.stream(ctx, s.Stream())
+	ln := b.use()
+	defer ln.release()
+	st, err := ln.stream(ctx, s.Stream())
 	if err != nil {
 		return Stored{}, err
 	}
@@ -73,12 +77,17 @@ func (b *Bus) Follow(ctx context.Context, after uint64, handle func(Stored) erro
 	}
 	for try := 0; ; try++ {
 		from := after
-		final, err := b.follow(ctx, &after, handle, subjects)
+		ln := b.use()
+		final, err := b.follow(ctx, ln, &after, handle, subjects)
+		moved := ln.left.Err() != nil
+		ln.release()
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case final:
 			return err
+		case moved:
+			continue
 		case after > from:
 			try = 0
 		}
@@ -91,12 +100,14 @@ func (b *Bus) Follow(ctx context.Context, after uint64, handle func(Stored) erro
 
 // follow says with its error whether it is final: handle's own, or a question
 // that no stream answers.
-func (b *Bus) follow(ctx context.Context, after *uint64, handle func(Stored) error, subjects []string) (final bool, err error) {
-	stream, err := b.js.StreamNameBySubject(deadline(ctx), subjects[0])
+func (b *Bus) follow(ctx context.Context, ln *line, after *uint64, handle func(Stored) error, subjects []string) (final bool, err error) {
+	ctx, stop := ln.staying(ctx)
+	defer stop()
+	stream, err := ln.js.StreamNameBySubject(deadline(ctx), subjects[0])
 	if err != nil {
 		return errors.Is(err, jetstream.ErrStreamNotFound), fmt.Errorf("follow %s: %w", subjects[0], err)
 	}
-	c, err := b.js.OrderedConsumer(deadline(ctx), stream, jetstream.OrderedConsumerConfig{
+	c, err := ln.js.OrderedConsumer(deadline(ctx), stream, jetstream.OrderedConsumerConfig{
 		FilterSubjects: subjects, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: *after + 1,
 		InactiveThreshold: 30 * time.Second,
 	})
@@ -122,17 +133,15 @@ func (b *Bus) follow(ctx context.Context, after *uint64, handle func(Stored) err
 }
 
 // Listen calls handle with every live message of subject until ctx ends. It is
-// listening when ready is called.
+// listening when ready is called. While the connection changes a message may
+// come twice.
 func (b *Bus) Listen(ctx context.Context, subject string, ready func(), handle func([]byte)) error {
 	c := make(chan *nats.Msg, 256)
-	sub, err := b.nc.ChanSubscribe(subject, c)
+	ln, leave, err := b.listen(ctx, subject, c)
 	if err != nil {
-		return fmt.Errorf("listen %s: %w", subject, err)
+		return err
 	}
-	defer func() { _ = sub.Unsubscribe() }() // the connection is going anyway
-	if err := b.nc.FlushWithContext(deadline(ctx)); err != nil {
-		return fmt.Errorf("listen %s: %w", subject, err)
-	}
+	defer func() { leave() }()
 	ready()
 	for {
 		select {
@@ -140,6 +149,29 @@ func (b *Bus) Listen(ctx context.Context, subject string, ready func(), handle f
 			return ctx.Err()
 		case m := <-c:
 			handle(m.Data)
+		case <-ln.left.Done():
+			old := leave
+			if ln, leave, err = b.listen(ctx, subject, c); err != nil {
+				leave = old
+				return err
+			}
+			old()
 		}
 	}
+}
+
+func (b *Bus) listen(ctx context.Context, subject string, c chan *nats.Msg) (*line, func(), error) {
+	ln := b.use()
+	sub, err := ln.nc.ChanSubscribe(subject, c)
+	if err == nil {
+		err = ln.nc.FlushWithContext(deadline(ctx))
+	}
+	if err != nil {
+		ln.release()
+		return nil, nil, fmt.Errorf("listen %s: %w", subject, err)
+	}
+	return ln, func() {
+		_ = sub.Unsubscribe() // the connection is going anyway
+		ln.release()
+	}, nil
 }

@@ -22,8 +22,12 @@ type Route func(*server) error
 type server struct {
 	bus  *Bus
 	work context.Context //nolint:containedctx // the lifetime of the served routes, longer than one call
-	svc  micro.Service
 	fail context.CancelCauseFunc
+
+	line      *line       // what questions come on
+	at        *attachment // on it
+	endpoints []served
+	moving    sync.WaitGroup // follow the connection to another server
 
 	// Messages are ended first: handling one may ask this very service, or another
 	// of the process, which must still answer then.
@@ -34,6 +38,18 @@ type server struct {
 	mu    sync.Mutex
 	shut  bool           // nothing new is begun
 	tasks sync.WaitGroup // handlers and loops under way
+}
+
+// attachment is what a server has on one line.
+type attachment struct {
+	svc     micro.Service
+	control *nats.Subscription
+}
+
+// served is one kind of question and its handler.
+type served struct {
+	subject api.Subject
+	handle  func(*line, micro.Request)
 }
 
 // begin runs f as a task unless the server is shut: questions that were on their
@@ -54,29 +70,25 @@ func (s *server) begin(f func()) bool {
 // still running after that has its context cancelled. It calls ready once all
 // routes are live.
 func (b *Bus) Serve(ctx context.Context, drain time.Duration, ready func(), routes ...Route) error {
-	svc, err := micro.AddService(b.nc, micro.Config{
-		Name: b.opts.Service, Version: b.opts.Version,
-		Description: "anima " + b.opts.Service, Metadata: map[string]string{"instance": b.opts.Instance},
-	})
-	if err != nil {
-		return fmt.Errorf("discovery: %w", err)
-	}
 	work, cancel := context.WithCancelCause(context.WithoutCancel(ctx)) // outlives ctx for the drain
 	defer cancel(nil)
-	s := &server{bus: b, work: work, svc: svc, fail: cancel}
+	s := &server{bus: b, work: work, fail: cancel, line: b.use()}
+	defer func() { s.line.release() }()
+	var err error
+	if s.at, err = s.attach(s.line); err != nil {
+		return err
+	}
+	stay, settle := context.WithCancel(work)
 	s.stops = append(s.stops, func() {
-		if err := svc.Stop(); err != nil {
-			b.log.Warn("discovery does not stop", "err", err)
-		}
+		settle()
+		s.moving.Wait()
+		s.detach(s.at)
 	})
 	defer s.tasks.Wait()
 	defer s.consuming.Wait()
 	defer cancel(nil)
 	defer s.stop()
-	if err := b.mux.open(); err != nil {
-		return err
-	}
-	if err := b.controlRoute(s); err != nil {
+	if err := s.line.mux.open(); err != nil {
 		return err
 	}
 	for _, r := range routes {
@@ -85,9 +97,10 @@ func (b *Bus) Serve(ctx context.Context, drain time.Duration, ready func(), rout
 		}
 	}
 	// Without the flush the first questions find nobody.
-	if err := b.nc.FlushWithContext(deadline(ctx)); err != nil && ctx.Err() == nil {
+	if err := s.line.nc.FlushWithContext(deadline(ctx)); err != nil && ctx.Err() == nil {
 		return fmt.Errorf("flush: %w", err)
 	}
+	s.moving.Go(func() { s.follow(stay) })
 	ready()
 	select {
 	case <-ctx.Done():
@@ -110,6 +123,72 @@ func (b *Bus) Serve(ctx context.Context, drain time.Duration, ready func(), rout
 		return cause
 	}
 	return nil
+}
+
+// attach takes the questions that come on ln.
+func (s *server) attach(ln *line) (*attachment, error) {
+	b := s.bus
+	svc, err := micro.AddService(ln.nc, micro.Config{
+		Name: b.opts.Service, Version: b.opts.Version,
+		Description: "anima " + b.opts.Service, Metadata: map[string]string{"instance": b.opts.Instance},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("discovery: %w", err)
+	}
+	control, err := ln.nc.Subscribe(b.controlSubject(), b.control)
+	if err != nil {
+		return nil, fmt.Errorf("control: %w", err)
+	}
+	for _, e := range s.endpoints {
+		if err := attachOne(svc, ln, e); err != nil {
+			return nil, err
+		}
+	}
+	return &attachment{svc, control}, nil
+}
+
+func attachOne(svc micro.Service, ln *line, e served) error {
+	err := svc.AddEndpoint(e.subject.Name, micro.HandlerFunc(func(r micro.Request) { e.handle(ln, r) }), micro.WithEndpointSubject(e.subject.String()))
+	if err != nil {
+		return fmt.Errorf("endpoint %s: %w", e.subject, err)
+	}
+	return nil
+}
+
+func (s *server) detach(at *attachment) {
+	if err := at.svc.Stop(); err != nil {
+		s.bus.log.Warn("discovery does not stop", "err", err)
+	}
+	_ = at.control.Unsubscribe() // the connection may be gone
+}
+
+// follow moves the questions to the link of now whenever there is another: the
+// new one answers before the old one stops, so no question finds nobody.
+func (s *server) follow(stay context.Context) {
+	for {
+		select {
+		case <-stay.Done():
+			return
+		case <-s.line.left.Done():
+		}
+		next := s.bus.use()
+		at, err := s.attach(next)
+		if err == nil {
+			err = next.nc.FlushWithContext(deadline(stay))
+		}
+		if err != nil && stay.Err() == nil {
+			s.bus.log.Error("cannot take questions on the new connection", "err", err)
+			s.fail(err)
+		}
+		if err != nil {
+			next.release()
+			return
+		}
+		s.detach(s.at)
+		old := s.line
+		s.line, s.at = next, at
+		old.release()
+	}
 }
 
 // drain returns when everything has ended, which ctx may hurry.
@@ -175,7 +254,7 @@ const DefaultWorkers Workers = 64
 // At most workers are answered at a time in this process; the next one is told
 // at once that everybody is busy, and its caller tries again or elsewhere.
 func Reply[Req api.Message, Resp any](answer func(context.Context, Req) (Resp, error), workers ...Workers) Route {
-	return endpoint(pool(workers), func(ctx context.Context, b *Bus, in *nats.Msg, req Req) (*nats.Msg, error) {
+	return endpoint(pool(workers), func(ctx context.Context, _ *line, in *nats.Msg, req Req) (*nats.Msg, error) {
 		resp, err := answer(ctx, req)
 		if err != nil {
 			return nil, err
@@ -202,20 +281,22 @@ func pool(workers []Workers) chan struct{} {
 // micro runs one handler at a time, and its Request must not be touched by
 // another goroutine, so the handler only takes a worker and the answer is
 // published on the reply subject.
-func endpoint[Req api.Message](slots chan struct{}, answer func(context.Context, *Bus, *nats.Msg, Req) (*nats.Msg, error)) Route {
+func endpoint[Req api.Message](slots chan struct{}, answer func(context.Context, *line, *nats.Msg, Req) (*nats.Msg, error)) Route {
 	return func(s *server) error {
 		var zero Req
 		b, subject := s.bus, zero.Subject()
 		n := b.names.of(subject)
-		handle := func(r micro.Request) {
+		handle := func(ln *line, r micro.Request) {
 			in := &nats.Msg{Subject: r.Subject(), Reply: r.Reply(), Data: r.Data(), Header: nats.Header(r.Headers())}
 			select {
 			case slots <- struct{}{}:
 			default:
-				b.send(b.refusal(in.Reply))
+				b.send(ln, b.refusal(in.Reply))
 				return
 			}
+			ln.hold()
 			begun := s.begin(func() {
+				defer ln.release()
 				defer func() { <-slots }()
 				began := time.Now()
 				ctx, span := b.tracer.Start(extract(s.work, in.Header), n.process, n.server...)
@@ -224,7 +305,7 @@ func endpoint[Req api.Message](slots chan struct{}, answer func(context.Context,
 				var out *nats.Msg
 				err := api.Decode(in.Data, &req)
 				if err == nil {
-					err = guarded(func() (err error) { out, err = answer(ctx, b, in, req); return err })
+					err = guarded(func() (err error) { out, err = answer(ctx, ln, in, req); return err })
 				}
 				b.observe(ctx, n, began, err)
 				if err != nil {
@@ -232,18 +313,17 @@ func endpoint[Req api.Message](slots chan struct{}, answer func(context.Context,
 					b.logFailure(ctx, n.template, err)
 					out = errorMsg(in.Reply, err)
 				}
-				b.send(out)
+				b.send(ln, out)
 			})
 			if !begun {
 				<-slots
-				b.send(b.refusal(in.Reply))
+				b.send(ln, b.refusal(in.Reply))
+				ln.release()
 			}
 		}
-		err := s.svc.AddEndpoint(subject.Name, micro.HandlerFunc(handle), micro.WithEndpointSubject(subject.String()))
-		if err != nil {
-			return fmt.Errorf("endpoint %s: %w", subject, err)
-		}
-		return nil
+		e := served{subject, handle}
+		s.endpoints = append(s.endpoints, e)
+		return attachOne(s.at.svc, s.line, e)
 	}
 }
 
@@ -257,16 +337,23 @@ func (b *Bus) refusal(reply string) *nats.Msg {
 	return m
 }
 
-// send publishes an answer. Nobody can be told if that fails: the caller's
+// send publishes an answer, on the line the question came on: the servers on its
+// way know where the caller is. Nobody can be told if that fails: the caller's
 // deadline speaks.
-func (b *Bus) send(m *nats.Msg) {
+func (b *Bus) send(ln *line, m *nats.Msg) {
 	if m.Reply = ""; m.Subject == "" {
 		return // sent without a reply subject: nobody waits
 	}
 	if limit := b.maxData(); limit > 0 && len(m.Data) > limit {
 		m = errorMsg(m.Subject, api.Errorf(api.Internal, "the answer of %d bytes is larger than NATS takes", len(m.Data)))
 	}
-	if err := b.nc.PublishMsg(m); err != nil {
+	err := ln.nc.PublishMsg(m)
+	if err != nil && ln.left.Err() != nil { // it was closing when the question came out of its buffer
+		now := b.use()
+		defer now.release()
+		err = now.nc.PublishMsg(m)
+	}
+	if err != nil {
 		b.log.Error("no answer sent", "err", err)
 	}
 }

@@ -22,7 +22,8 @@ import (
 // Stream answers every request Req with any number of Deltas and one Resp. When
 // the caller gives up, the context ends and send fails. Workers as in [Reply].
 func Stream[Req api.Message, Delta, Resp any](answer func(ctx context.Context, req Req, send func(Delta) error) (Resp, error), workers ...Workers) Route {
-	return endpoint(pool(workers), func(ctx context.Context, b *Bus, in *nats.Msg, req Req) (*nats.Msg, error) {
+	return endpoint(pool(workers), func(ctx context.Context, ln *line, in *nats.Msg, req Req) (*nats.Msg, error) {
+		b := ln.mux.bus
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		b.mu.Lock()
@@ -33,7 +34,7 @@ func Stream[Req api.Message, Delta, Resp any](answer func(ctx context.Context, r
 			delete(b.controls, in.Reply)
 			b.mu.Unlock()
 		}()
-		w := &streamWriter{bus: b, reply: in.Reply}
+		w := &streamWriter{line: ln, reply: in.Reply}
 		if err := w.write(headerAlive, nil); err != nil {
 			return nil, err
 		}
@@ -67,7 +68,7 @@ func Stream[Req api.Message, Delta, Resp any](answer func(ctx context.Context, r
 }
 
 type streamWriter struct {
-	bus   *Bus
+	line  *line
 	reply string
 	mu    sync.Mutex
 	seq   int
@@ -81,12 +82,12 @@ func (w *streamWriter) write(kind string, data []byte) error {
 	m.Data = data
 	if kind != "" {
 		m.Header.Set(kind, "1")
-		m.Header.Set(headerControl, w.bus.controlSubject())
+		m.Header.Set(headerControl, w.line.mux.bus.controlSubject())
 	} else {
 		m.Header.Set(headerSeq, seqHeader(w.seq))
 		w.seq++
 	}
-	return w.bus.nc.PublishMsg(m)
+	return w.line.nc.PublishMsg(m)
 }
 
 // sent is how many pieces were written, so that a loss of the last ones shows.
@@ -97,7 +98,7 @@ func (w *streamWriter) sent() string {
 }
 
 func (w *streamWriter) keepAlive(ctx context.Context) {
-	t := time.NewTicker(w.bus.opts.AliveEvery)
+	t := time.NewTicker(w.line.mux.bus.opts.AliveEvery)
 	defer t.Stop()
 	for {
 		select {
@@ -115,21 +116,14 @@ func (b *Bus) controlSubject() string {
 	return fmt.Sprintf("%s.%s.live.control.v1.%s", api.Root, strings.ReplaceAll(b.opts.Service, "-", "_"), b.opts.Instance)
 }
 
-// controlRoute cancels streamed replies whose caller has gone.
-func (b *Bus) controlRoute(s *server) error {
-	sub, err := b.nc.Subscribe(b.controlSubject(), func(m *nats.Msg) {
-		b.mu.Lock()
-		cancel := b.controls[string(m.Data)]
-		b.mu.Unlock()
-		if cancel != nil {
-			cancel()
-		}
-	})
-	if err != nil {
-		return fmt.Errorf("control: %w", err)
+// control cancels a streamed reply whose caller has gone.
+func (b *Bus) control(m *nats.Msg) {
+	b.mu.Lock()
+	cancel := b.controls[string(m.Data)]
+	b.mu.Unlock()
+	if cancel != nil {
+		cancel()
 	}
-	s.stops = append(s.stops, func() { _ = sub.Unsubscribe() })
-	return nil
 }
 
 // CallStream asks a question whose answer comes in pieces: delta is called with
@@ -174,14 +168,16 @@ func CallStream[Delta, Resp any](ctx context.Context, b *Bus, req api.Message, d
 // row asks once and reads the row to its end. begun says that a server took the
 // question.
 func (b *Bus) row(ctx context.Context, msg *nats.Msg, piece func([]byte) error) (end *nats.Msg, begun bool, err error) {
-	reply, c, err := b.mux.wait()
+	ln := b.use()
+	defer ln.release()
+	reply, c, err := ln.mux.wait()
 	if err != nil {
 		return nil, false, err
 	}
-	defer b.mux.forget(reply)
+	defer ln.mux.forget(reply)
 	out := nats.NewMsg(msg.Subject)
 	out.Data, out.Header, out.Reply = msg.Data, msg.Header, reply
-	if err := b.nc.PublishMsg(out); err != nil {
+	if err := ln.nc.PublishMsg(out); err != nil {
 		return nil, false, fmt.Errorf("ask: %w", err)
 	}
 	patience := 3 * b.opts.AliveEvery
@@ -230,7 +226,9 @@ func (b *Bus) cancelAt(control, reply string) {
 	if control == "" {
 		return
 	}
-	if err := b.nc.Publish(control, []byte(reply)); err != nil {
+	ln := b.use()
+	defer ln.release()
+	if err := ln.nc.Publish(control, []byte(reply)); err != nil {
 		b.log.Warn("cannot cancel an answer", "err", err)
 	}
 }
@@ -242,11 +240,16 @@ func noResponders(m *nats.Msg) bool {
 // mux shares one wildcard subscription among all streamed replies.
 type mux struct {
 	bus     *Bus
+	line    *line
 	mu      sync.Mutex
 	sub     *nats.Subscription
 	prefix  string
 	waiting map[string]chan *nats.Msg
 	count   atomic.Uint64
+}
+
+func newMux(b *Bus, ln *line) *mux {
+	return &mux{bus: b, line: ln, waiting: map[string]chan *nats.Msg{}}
 }
 
 func (x *mux) open() error {
@@ -255,8 +258,8 @@ func (x *mux) open() error {
 	if x.sub != nil {
 		return nil
 	}
-	x.prefix = x.bus.nc.NewInbox() + "."
-	sub, err := x.bus.nc.Subscribe(x.prefix+"*", func(m *nats.Msg) {
+	x.prefix = x.line.nc.NewInbox() + "."
+	sub, err := x.line.nc.Subscribe(x.prefix+"*", func(m *nats.Msg) {
 		x.mu.Lock()
 		c := x.waiting[m.Subject]
 		x.mu.Unlock()

@@ -33,7 +33,7 @@ func quickPair(t *testing.T, f complete) (caller *bus.Bus, server *serving, serv
 	server = serve(t, newBus(t, nc, quick), patience, bus.Stream(f))
 	o := quick
 	o.Service = "caller"
-	return newBus(t, connect(t, s), o), server, nc
+	return newBus(t, connect(t, s), o), server, nc.NATS()
 }
 
 func TestStreamInOrder(t *testing.T) {
@@ -150,7 +150,7 @@ func TestStreamIsCancelledByACallerItNeverHeardOf(t *testing.T) {
 	// A middleman holds the question back until its caller has gone.
 	var question *nats.Msg
 	held := make(chan struct{})
-	middle := connect(t, s)
+	middle := connect(t, s).NATS()
 	sub, err := middle.Subscribe(api.Complete{}.Subject().String(), func(m *nats.Msg) { question = m; close(held) })
 	if err != nil {
 		t.Fatal(err)
@@ -245,14 +245,14 @@ func TestStreamNoticesALostPiece(t *testing.T) {
 		"all":           {{"Anima-Seq": "1", "Anima-End": "1"}},
 		"twice":         {{"Anima-Seq": "0"}, {"Anima-Seq": "0"}, {"Anima-Seq": "1", "Anima-End": "1"}},
 	} {
-		sub, err := nc.Subscribe(api.Complete{}.Subject().String(), func(m *nats.Msg) {
+		sub, err := nc.NATS().Subscribe(api.Complete{}.Subject().String(), func(m *nats.Msg) {
 			for _, h := range row {
 				r := nats.NewMsg(m.Reply)
 				r.Data = []byte(`{}`)
 				for k, v := range h {
 					r.Header.Set(k, v)
 				}
-				if err := nc.PublishMsg(r); err != nil {
+				if err := nc.NATS().PublishMsg(r); err != nil {
 					t.Error(err)
 				}
 			}
@@ -260,7 +260,7 @@ func TestStreamNoticesALostPiece(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := nc.Flush(); err != nil {
+		if err := nc.NATS().Flush(); err != nil {
 			t.Fatal(err)
 		}
 		_, err = ask(testContext(t), b, "x", func(api.Delta) error { return nil })
@@ -271,7 +271,7 @@ func TestStreamNoticesALostPiece(t *testing.T) {
 		if err := sub.Unsubscribe(); err != nil {
 			t.Fatal(err)
 		}
-		if err := nc.Flush(); err != nil {
+		if err := nc.NATS().Flush(); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -175,7 +175,7 @@ func TestServeLeavesNothingBehind(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	serveOnce()
 	goleak.VerifyNone(t, before)
-	if n := nc.NumSubscriptions(); n > 1 { // the one that answers come to
+	if n := nc.NATS().NumSubscriptions(); n > 1 { // the one that answers come to
 		t.Errorf("%d subscriptions are left", n)
 	}
 }

@@ -18,7 +18,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/errgroup"
@@ -130,7 +129,7 @@ func (e *Env) DB(ctx context.Context, migrations fs.FS) (*sqldb.DB, error) {
 // Process is what the services of one process share.
 type Process struct {
 	Config Config
-	Conn   *nats.Conn
+	Conn   *bus.Conn
 	Log    *slog.Logger
 	Now    func() time.Time // nil: time.Now
 	Lookup config.Lookup    // the environment; nil: an empty one

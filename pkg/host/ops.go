@@ -62,7 +62,7 @@ func ops(p Process, st *status) http.Handler {
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		lines := st.lines()
 		ok := st.ready()
-		if !p.Conn.IsConnected() {
+		if !p.Conn.Connected() {
 			ok, lines = false, append(lines, "nats: not connected")
 		}
 		if !ok {

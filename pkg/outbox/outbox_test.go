@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/nats-io/nats.go"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/anima-run/anima/pkg/api"
@@ -66,7 +65,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-func newBus(t *testing.T, nc *nats.Conn) *bus.Bus {
+func newBus(t *testing.T, nc *bus.Conn) *bus.Bus {
 	t.Helper()
 	b, err := bus.New(nc, bus.Options{Service: "loop"})
 	if err != nil {

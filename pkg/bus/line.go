@@ -1,0 +1,70 @@
+package bus
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// line is what one bus has on one link. Whoever got it from [Bus.use] releases
+// it.
+type line struct {
+	*link
+	js  jetstream.JetStream
+	mux *mux
+
+	streams sync.Mutex
+	handles map[string]jetstream.Stream
+}
+
+// use returns the bus's line on the link of now, held.
+func (b *Bus) use() *line {
+	l := b.conn.hold()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.line == nil || b.line.link != l {
+		ln, err := b.newLine(l)
+		if err != nil {
+			panic(err) // options that New has tried
+		}
+		b.line = ln
+	}
+	return b.line
+}
+
+func (b *Bus) newLine(l *link) (*line, error) {
+	js, err := jetstream.New(l.nc, jetstream.WithDefaultTimeout(callTimeout))
+	if err != nil {
+		return nil, fmt.Errorf("jetstream: %w", err)
+	}
+	ln := &line{link: l, js: js, handles: map[string]jetstream.Stream{}}
+	ln.mux = newMux(b, ln)
+	return ln, nil
+}
+
+func (ln *line) stream(ctx context.Context, name string) (jetstream.Stream, error) {
+	ln.streams.Lock()
+	h := ln.handles[name]
+	ln.streams.Unlock()
+	if h != nil {
+		return h, nil
+	}
+	h, err := ln.js.Stream(ctx, name)
+	if err != nil {
+		return nil, fmt.Errorf("stream %s: %w", name, err)
+	}
+	ln.streams.Lock()
+	ln.handles[name] = h
+	ln.streams.Unlock()
+	return h, nil
+}
+
+// staying is ctx for as long as the link is the one of now. The caller calls
+// the returned function when done.
+func (l *link) staying(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(l.left, cancel)
+	return ctx, func() { stop(); cancel() }
+}
