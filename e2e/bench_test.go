@@ -15,6 +15,7 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/apptest"
 	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/embednats"
 )
 
 // BenchmarkTurn is the overhead of a turn: the simulated model answers at once, so
@@ -104,14 +105,24 @@ func BenchmarkTurn(b *testing.B) {
 	}
 }
 
+// bareNATS is a connection without the bus.
+func bareNATS(b *testing.B, s *embednats.Server) *nats.Conn {
+	b.Helper()
+	nc, err := nats.Connect("", nats.InProcessServer(s.InProcess()))
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(nc.Close)
+	return nc
+}
+
 // BenchmarkRequest is a question through a service's route against the bare
 // foundation on the same server in the same run.
 func BenchmarkRequest(b *testing.B) {
 	w := oneProcess(b, nil)
 	born(b, w, "Asked", api.Dollar)
 	s := apptest.Server(b)
-	nc := apptest.Dial(b, s)
-	responder := apptest.Dial(b, s)
+	nc, responder := bareNATS(b, s), bareNATS(b, s)
 	if _, err := responder.Subscribe("bare", func(m *nats.Msg) { _ = m.Respond(m.Data) }); err != nil {
 		b.Fatal(err)
 	}

@@ -56,6 +56,8 @@ type clientConfig struct {
 	URL   string        `env:"nats_url"`
 	Token config.Secret `env:"nats_token"`
 	Creds string        `env:"nats_creds"`
+	NKey  config.Secret `env:"nats_nkey"`
+	CA    string        `env:"nats_ca"`
 }
 
 // dialing says how to reach the anima that the command talks to: the one that is
@@ -68,7 +70,7 @@ func (a *app) dialing() (d bus.Dialing, named bool, err error) {
 	if a.cli.NATS != "" {
 		c.URL = a.cli.NATS
 	}
-	d = bus.Dialing{URL: c.URL, Token: c.Token.Reveal(), Creds: c.Creds, Name: "anima-cli", Log: slog.New(slog.DiscardHandler)}
+	d = bus.Dialing{URL: c.URL, Token: c.Token.Reveal(), Creds: c.Creds, NKey: c.NKey.Reveal(), CA: c.CA, Name: bus.Operator, Log: slog.New(slog.DiscardHandler)}
 	if c.URL != "" {
 		return d, true, nil
 	}
@@ -88,7 +90,7 @@ func (a *app) dialing() (d bus.Dialing, named bool, err error) {
 	if err := json.Unmarshal(data, &ep); err != nil {
 		return d, false, fmt.Errorf("%s: %w; start anima up again, it writes the file anew", file, err)
 	}
-	d.URL, d.Token, d.Creds = ep.NATS, ep.Token, ""
+	d.URL, d.Token, d.Creds, d.NKey, d.CA = ep.NATS, ep.Token, "", "", ""
 	return d, false, nil
 }
 
@@ -113,7 +115,7 @@ func (a *app) bus() (*bus.Bus, func(), error) {
 	if err != nil {
 		return nil, nil, &api.Error{Code: api.Unavailable, Message: err.Error()}
 	}
-	b, err := bus.New(nc, bus.Options{Service: "anima-cli", Log: d.Log})
+	b, err := bus.New(nc, bus.Options{Service: bus.Operator, Log: d.Log})
 	if err != nil {
 		nc.Close()
 		return nil, nil, err

@@ -19,10 +19,9 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/nats-io/nats.go"
 
 	"github.com/anima-run/anima/pkg/api"
-	"github.com/anima-run/anima/pkg/apptest"
-	"github.com/anima-run/anima/pkg/bus"
 	"github.com/anima-run/anima/pkg/config"
 	"github.com/anima-run/anima/pkg/host"
 )
@@ -207,7 +206,7 @@ func unit(name string) string {
 // poison puts a message into the stream of m that none of its readers can read.
 func (r *running) poison(m api.Message) {
 	r.t.Helper()
-	nc, err := bus.Dial(bus.Dialing{URL: r.NATS, Token: r.token, Name: r.t.Name(), Log: apptest.Log(r.t)})
+	nc, err := nats.Connect(r.NATS, nats.Token(r.token))
 	if err != nil {
 		r.t.Fatal(err)
 	}

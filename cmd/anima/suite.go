@@ -16,8 +16,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/nats-io/nats.go"
-
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
 	"github.com/anima-run/anima/pkg/config"
@@ -43,7 +41,7 @@ type suite struct {
 	cfg    host.Config
 	given  bool // the token is the operator's own, not the folder's
 	server *embednats.Server
-	conn   *nats.Conn
+	conn   *bus.Conn
 	bus    *bus.Bus
 	exp    *telemetry.Exporters
 	log    *slog.Logger

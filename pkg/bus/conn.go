@@ -20,7 +20,7 @@ type Dialing struct {
 	Creds     string // path of a credentials file; "" for none
 	NKey      string // seed of the user's nkey; "" for none
 	CA        string // path of the certificates that a tls server is checked against; "" for the machine's own
-	Name      string // of the connection, for the server's lists; with an nkey also of its inboxes, see [Permissions]
+	Name      string // of the connection, for the server's lists; with an nkey also of its inboxes, see [PermissionsOf]
 	Wait      bool   // keep trying when the server is not there yet
 	Log       *slog.Logger
 }
@@ -189,6 +189,10 @@ func (c *Conn) options(l *link, wait bool) ([]nats.Option, error) {
 			if s != nil {
 				subject = s.Subject
 			}
+			if errors.Is(err, nats.ErrPermissionViolation) {
+				log.Error("nats refuses this user; its permissions are generated from api.AccessOf", "err", err)
+				return
+			}
 			log.Error("nats error", "subject", subject, "err", err)
 		}),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
@@ -228,7 +232,7 @@ func (c *Conn) options(l *link, wait bool) ([]nats.Option, error) {
 		if err != nil {
 			return nil, fmt.Errorf("the NATS nkey: %w", err)
 		}
-		opts = append(opts, nats.Nkey(public, pair.Sign), nats.CustomInboxPrefix("_INBOX."+c.d.Name))
+		opts = append(opts, nats.Nkey(public, pair.Sign), nats.CustomInboxPrefix(inboxes+"."+c.d.Name))
 	}
 	return opts, nil
 }

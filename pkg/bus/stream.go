@@ -3,7 +3,6 @@ package bus
 import (
 	"context"
 	"fmt"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -113,7 +112,7 @@ func (w *streamWriter) keepAlive(ctx context.Context) {
 }
 
 func (b *Bus) controlSubject() string {
-	return fmt.Sprintf("%s.%s.live.control.v1.%s", api.Root, strings.ReplaceAll(b.opts.Service, "-", "_"), b.opts.Instance)
+	return control(b.opts.Service) + "." + b.opts.Instance
 }
 
 // control cancels a streamed reply whose caller has gone.

@@ -15,14 +15,23 @@ const (
 	SyncInterval = "interval"
 )
 
+// Who brings a schema up to date.
+const (
+	MigrateAuto = "auto"
+	MigrateWait = "wait"
+)
+
 // Config is what every process shares; a service adds its own.
 type Config struct {
 	NATSURL     string        `env:"nats_url" help:"NATS servers, separated by commas"`
 	NATSToken   config.Secret `env:"nats_token" help:"token for NATS"`
 	NATSCreds   string        `env:"nats_creds" help:"path of a NATS credentials file"`
+	NATSNKey    config.Secret `env:"nats_nkey" help:"seed of the service's NATS user"`
+	NATSCA      string        `env:"nats_ca" help:"path of the certificates that tls:// servers are checked against; empty: the machine's own"`
 	Replicas    int           `env:"nats_replicas" help:"replicas of streams and of the coordination bucket: 1 or 3"`
 	Data        string        `env:"data" help:"folder for databases, keys and workspaces"`
 	DatabaseURL config.Secret `env:"database_url" help:"postgres://… for all services (a schema each); empty: an SQLite file each in the data folder"`
+	Migrate     string        `env:"migrate" oneof:"auto|wait" help:"who brings the schema up to date: auto, the service at its start; wait, somebody else (the argument migrate), and the service is not ready until then"`
 	Sync        string        `env:"sync" oneof:"always|interval" help:"when a write is on the disk: always, or interval (embedded NATS and SQLite only; a power cut may take the last two minutes)"`
 	HTTPAddr    string        `env:"http_addr" help:"address of the HTTP surface"`
 	OpsAddr     string        `env:"ops_addr" help:"address of /healthz, /readyz and /metrics; empty: none"`
@@ -36,7 +45,7 @@ type Config struct {
 // Defaults of a service that runs alone.
 func Defaults() Config {
 	return Config{
-		NATSURL: "nats://127.0.0.1:4222", Replicas: 1, Data: "data", Sync: SyncAlways,
+		NATSURL: "nats://127.0.0.1:4222", Replicas: 1, Data: "data", Migrate: MigrateAuto, Sync: SyncAlways,
 		HTTPAddr: ":8080", OpsAddr: ":9090", Drain: 30 * time.Second, Log: "info", LogFormat: "json",
 	}
 }

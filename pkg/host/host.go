@@ -34,15 +34,18 @@ type Service struct {
 	Fields func() []config.Field
 	// Check says whether its settings are right, without running it.
 	Check func(config.Lookup) error
-	run   func(context.Context, *Env) error
+
+	run        func(context.Context, *Env) error
+	migrations fs.FS // nil when it has no database
 }
 
 // Define makes a service of a run function. cfg carries the defaults and is
 // filled from the environment before run is called. run builds what it needs,
-// calls [Env.Serve] and returns what that returns.
-func Define[C any](name string, cfg C, run func(context.Context, *Env, C) error) Service {
+// calls [Env.Serve] and returns what that returns. migrations are its schema's,
+// nil without one.
+func Define[C any](name string, cfg C, migrations fs.FS, run func(context.Context, *Env, C) error) Service {
 	return Service{
-		Name:   name,
+		Name: name, migrations: migrations,
 		Fields: func() []config.Field { return config.Fields(name, &cfg) },
 		Check: func(lookup config.Lookup) error {
 			cfg := cfg
@@ -68,18 +71,18 @@ type Env struct {
 	Data   string // the service's own folder, made on first use by [Env.Folder]
 	HTTP   Routes // served by the process, beside the bus routes
 
-	name   string
-	cfg    Config
-	lookup config.Lookup
-	status *status
-	ready  func()
+	service Service
+	cfg     Config
+	lookup  config.Lookup
+	status  *status
+	ready   func()
 }
 
 // Serve runs the bus routes until ctx ends and then drains. The service is ready
 // from the moment they are live.
 func (e *Env) Serve(ctx context.Context, routes ...bus.Route) error {
 	return e.Bus.Serve(ctx, e.cfg.Drain, func() {
-		e.status.set(e.name, "")
+		e.status.set(e.service.Name, "")
 		e.Log.Info("ready")
 		e.ready()
 	}, routes...)
@@ -93,34 +96,51 @@ func (e *Env) Folder() (string, error) {
 	return e.Data, nil
 }
 
-// DB opens the service's database and brings its schema up to date. It waits for
-// a server that is not there yet; readiness says so meanwhile.
-func (e *Env) DB(ctx context.Context, migrations fs.FS) (*sqldb.DB, error) {
+// DB opens the service's database with its schema up to date: it brings it there
+// itself, or waits for who does (ANIMA_MIGRATE). It waits for a server that is
+// not there yet, too; readiness says so meanwhile.
+func (e *Env) DB(ctx context.Context) (*sqldb.DB, error) {
+	if e.service.migrations == nil {
+		return nil, errors.New("no migrations: give them to host.Define")
+	}
+	prepare := sqldb.Migrate
+	if e.cfg.Migrate == MigrateWait {
+		prepare = sqldb.Behind
+	}
+	return e.open(ctx, prepare)
+}
+
+func (e *Env) open(ctx context.Context, prepare func(context.Context, *sqldb.DB, fs.FS) error) (*sqldb.DB, error) {
+	name := e.service.Name
 	url := e.cfg.DatabaseURL.Reveal()
 	if url == "" {
 		dir, err := e.Folder()
 		if err != nil {
 			return nil, err
 		}
-		url = "sqlite:" + filepath.Join(dir, e.name+".db")
+		url = "sqlite:" + filepath.Join(dir, name+".db")
 		if e.cfg.Sync == SyncAlways {
 			url += "?sync=full"
 		}
 	}
-	for try := 0; ; try++ {
-		db, err := sqldb.Open(ctx, url, sqldb.Options{Schema: strings.ReplaceAll(e.name, "-", "_")})
+	for said := ""; ; {
+		db, err := sqldb.Open(ctx, url, sqldb.Options{Schema: strings.ReplaceAll(name, "-", "_")})
 		if err == nil {
-			if err = sqldb.Migrate(ctx, db, migrations); err == nil {
+			if err = prepare(ctx, db, e.service.migrations); err == nil {
 				return db, nil
 			}
 			err = errors.Join(err, db.Close())
 		}
-		if !strings.HasPrefix(url, "postgres") || !errors.Is(err, sqldb.ErrUnavailable) || ctx.Err() != nil {
+		away := strings.HasPrefix(url, "postgres") && errors.Is(err, sqldb.ErrUnavailable)
+		if ctx.Err() != nil || !away && !errors.Is(err, sqldb.ErrBehind) {
 			return nil, err
 		}
-		e.status.set(e.name, "waiting for the database")
-		e.Log.Warn("waiting for the database", "err", err)
-		if err := wait(ctx, time.Second); err != nil {
+		e.status.set(name, "waiting for the database")
+		if err.Error() != said {
+			said = err.Error()
+			e.Log.Warn("waiting for the database", "err", err)
+		}
+		if err := wait(ctx, 500*time.Millisecond); err != nil {
 			return nil, err
 		}
 	}
@@ -234,7 +254,7 @@ func (p Process) runOne(ctx context.Context, s Service, edge *edge, st *status, 
 	return s.run(ctx, &Env{
 		Bus: b, Log: log, Now: p.Now, Tracer: prov.TracerProvider(), Meter: prov.MeterProvider(),
 		Data: filepath.Join(p.Config.Data, s.Name), HTTP: edge,
-		name: s.Name, cfg: p.Config, lookup: p.Lookup, status: st, ready: ready,
+		service: s, cfg: p.Config, lookup: p.Lookup, status: st, ready: ready,
 	})
 }
 

@@ -35,7 +35,7 @@ func (s *settings) Validate() error {
 
 // probe is a service that answers one question and one page.
 func probe(began, release chan struct{}) host.Service {
-	return host.Define("probe", settings{Size: 7}, func(ctx context.Context, env *host.Env, cfg settings) error {
+	return host.Define("probe", settings{Size: 7}, nil, func(ctx context.Context, env *host.Env, cfg settings) error {
 		env.HTTP.Handle("GET /size", func(w http.ResponseWriter, _ *http.Request) { host.WriteJSON(w, cfg.Size, nil) })
 		env.HTTP.Public("GET /open", func(w http.ResponseWriter, _ *http.Request) { host.WriteJSON(w, "open", nil) })
 		env.HTTP.Handle("GET /full", func(w http.ResponseWriter, _ *http.Request) {
@@ -187,7 +187,7 @@ func TestReadyAndDrain(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	defer cancel()
 	gate := make(chan struct{})
-	slow := host.Define("slow", struct{}{}, func(ctx context.Context, env *host.Env, _ struct{}) error {
+	slow := host.Define("slow", struct{}{}, nil, func(ctx context.Context, env *host.Env, _ struct{}) error {
 		select {
 		case <-gate:
 		case <-ctx.Done():
@@ -241,6 +241,63 @@ func TestReadyAndDrain(t *testing.T) {
 }
 
 // A service without a database folder it may write says what to do.
+// Who waits for a schema becomes ready when somebody has brought it up to date, and
+// doing that again changes nothing.
+func TestMigrate(t *testing.T) {
+	t.Parallel()
+	data := t.TempDir()
+	s := host.Define("stored", struct{}{}, fstest.MapFS{"0001_make_t.sql": {Data: []byte("create table t (a text)")}}, func(ctx context.Context, env *host.Env, _ struct{}) error {
+		db, err := env.DB(ctx)
+		if err != nil {
+			return err
+		}
+		return errors.Join(env.Serve(ctx), db.Close())
+	})
+	cfg := host.Defaults()
+	cfg.Data, cfg.HTTPAddr, cfg.OpsAddr, cfg.Migrate = data, "", "127.0.0.1:0", host.MigrateWait
+	exp, err := telemetry.Open(t.Context(), telemetry.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	done, ready, ops := make(chan error, 1), make(chan host.Addrs, 1), make(chan string, 1)
+	go func() {
+		done <- host.Run(ctx, host.Process{
+			Config: cfg, Conn: apptest.Dial(t, apptest.Server(t)), Log: apptest.Log(t), Exporters: exp,
+			Ready: func(a host.Addrs) { ready <- a }, Listening: func(a host.Addrs) { ops <- "http://" + a.Ops },
+		}, s)
+	}()
+	url := <-ops
+	for {
+		status, _, body := get(t, http.MethodGet, url+"/readyz", "")
+		if strings.Contains(body, "waiting for the database") {
+			if status != http.StatusServiceUnavailable {
+				t.Errorf("readiness while the schema is missing: %d", status)
+			}
+			break
+		}
+	}
+	env := func(k string) (string, bool) { return data, k == "ANIMA_DATA" }
+	for range 2 {
+		var log bytes.Buffer
+		if err := host.Alone(s, []string{"migrate"}, env, &log, &log); err != nil || !strings.Contains(log.String(), `"version":1`) {
+			t.Fatalf("migrate: %v, %s", err, log.String())
+		}
+	}
+	select {
+	case <-ready:
+	case err := <-done:
+		t.Fatalf("ended instead of becoming ready: %v", err)
+	}
+	stop()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if err := host.Alone(s, []string{"migrat"}, env, io.Discard, io.Discard); err == nil || !strings.Contains(err.Error(), "migrate") {
+		t.Errorf("a misspelt argument: %v, want what there is", err)
+	}
+}
+
 func TestFolder(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "file")
@@ -253,8 +310,8 @@ func TestFolder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := host.Define("stored", struct{}{}, func(ctx context.Context, env *host.Env, _ struct{}) error {
-		_, err := env.DB(ctx, fstest.MapFS{"0001_make_t.sql": {Data: []byte("create table t (a text)")}})
+	s := host.Define("stored", struct{}{}, fstest.MapFS{"0001_make_t.sql": {Data: []byte("create table t (a text)")}}, func(ctx context.Context, env *host.Env, _ struct{}) error {
+		_, err := env.DB(ctx)
 		return err
 	})
 	err = host.Run(t.Context(), host.Process{Config: cfg, Conn: apptest.Dial(t, apptest.Server(t)), Log: apptest.Log(t), Exporters: exp}, s)

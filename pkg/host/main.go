@@ -6,14 +6,17 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/anima-run/anima/pkg/bus"
 	"github.com/anima-run/anima/pkg/config"
+	"github.com/anima-run/anima/pkg/sqldb"
 	"github.com/anima-run/anima/pkg/telemetry"
 )
 
@@ -39,6 +42,9 @@ func Alone(s Service, args []string, lookup config.Lookup, stdout, stderr io.Wri
 	if err := fs.Parse(args); err != nil {
 		return err
 	}
+	if a := fs.Args(); len(a) > 1 || len(a) == 1 && a[0] != "migrate" {
+		return fmt.Errorf("unknown argument %q: there is migrate, which brings the database's schema up to date and ends", strings.Join(a, " "))
+	}
 	if *version {
 		_, err := fmt.Fprintln(stdout, s.Name, Version())
 		return err
@@ -56,6 +62,9 @@ func Alone(s Service, args []string, lookup config.Lookup, stdout, stderr io.Wri
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	if fs.Arg(0) == "migrate" {
+		return migrate(ctx, s, cfg, log)
+	}
 	exp, err := telemetry.Open(ctx, telemetry.Options{Version: Version(), Lookup: lookup, Log: log})
 	if err != nil {
 		return err
@@ -66,7 +75,7 @@ func Alone(s Service, args []string, lookup config.Lookup, stdout, stderr io.Wri
 		_ = exp.Shutdown(end) // the services flushed before, and said if that failed
 	}()
 	nc, err := bus.Dial(bus.Dialing{
-		URL: cfg.NATSURL, Token: cfg.NATSToken.Reveal(), Creds: cfg.NATSCreds, Name: s.Name, Wait: true, Log: log,
+		URL: cfg.NATSURL, Token: cfg.NATSToken.Reveal(), Creds: cfg.NATSCreds, NKey: cfg.NATSNKey.Reveal(), CA: cfg.NATSCA, Name: s.Name, Wait: true, Log: log,
 	})
 	if err != nil {
 		return err
@@ -78,10 +87,25 @@ func Alone(s Service, args []string, lookup config.Lookup, stdout, stderr io.Wri
 	}, s)
 }
 
+// migrate brings the service's schema up to date. Doing it again changes nothing.
+func migrate(ctx context.Context, s Service, cfg Config, log *slog.Logger) error {
+	e := &Env{Log: log, Data: filepath.Join(cfg.Data, s.Name), service: s, cfg: cfg, status: newStatus(nil)}
+	db, err := e.open(ctx, sqldb.Migrate)
+	if err != nil {
+		return err
+	}
+	version, err := sqldb.Version(ctx, db)
+	if err = errors.Join(err, db.Close()); err != nil {
+		return err
+	}
+	log.Info("the schema is up to date", "svc", s.Name, "version", version)
+	return nil
+}
+
 func usage(w io.Writer, s Service) {
 	cfg := Defaults()
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s runs one anima service. It is configured by the environment:\n\n", s.Name)
+	fmt.Fprintf(&b, "%s runs one anima service; %s migrate brings its database's schema up to date and\nends. It is configured by the environment:\n\n", s.Name, s.Name)
 	for _, f := range append(config.Fields("", &cfg), s.Fields()...) {
 		fmt.Fprintf(&b, "  %-38s %s", f.Env, f.Help)
 		if f.Default != "" {

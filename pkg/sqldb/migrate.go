@@ -28,8 +28,10 @@ type migration struct {
 // file may have several statements; it is one transaction, so it may not commit.
 //
 // Replicas may call Migrate at the same time: each migration runs once. It
-// refuses a database that is newer than fsys, and one whose migrations were
-// changed after they had run.
+// refuses a database whose migrations were changed after they had run. One that
+// is newer than fsys is left as it is: while a release rolls out, or is rolled
+// back, programs of two releases use it, so a migration may only add to what the
+// release before it uses (docs/adr/0008-schema-and-releases.md).
 func Migrate(ctx context.Context, db *DB, fsys fs.FS) error {
 	all, err := migrations(fsys, db.Engine)
 	if err != nil {
@@ -43,6 +45,27 @@ func Migrate(ctx context.Context, db *DB, fsys fs.FS) error {
 		if err != nil {
 			return fmt.Errorf("migrate: %w", err)
 		}
+	}
+	return nil
+}
+
+// ErrBehind means that the schema is older than the program.
+var ErrBehind = errors.New("the schema is behind")
+
+// Behind returns [ErrBehind], and what is missing, while the schema is older than
+// fsys, and nil when a program with fsys can use it.
+func Behind(ctx context.Context, db *DB, fsys fs.FS) error {
+	all, err := migrations(fsys, db.Engine)
+	if err != nil {
+		return err
+	}
+	want := all[len(all)-1]
+	got, err := Version(ctx, db)
+	switch {
+	case err != nil:
+		return fmt.Errorf("schema version: %w", err)
+	case got < want.version:
+		return fmt.Errorf("%w: it is at migration %04d and %s is needed; run the program with the argument migrate", ErrBehind, got, want.name)
 	}
 	return nil
 }
@@ -85,7 +108,7 @@ func migrateOne(ctx context.Context, tx *Tx, schema string, all []migration) (do
 	if err := agree(ran, all); err != nil {
 		return false, err
 	}
-	if len(ran) == len(all) {
+	if len(ran) >= len(all) {
 		return true, nil
 	}
 	next := all[len(ran)]
@@ -103,11 +126,7 @@ func migrateOne(ctx context.Context, tx *Tx, schema string, all []migration) (do
 
 // agree reports where what ran in a database is not the start of all.
 func agree(ran, all []migration) error {
-	if len(ran) > len(all) {
-		return fmt.Errorf("the database is at migration %s and this program knows %d: run a newer version of it, or restore a backup from before",
-			ran[len(ran)-1].name, len(all))
-	}
-	for i, r := range ran {
+	for i, r := range ran[:min(len(ran), len(all))] {
 		m := all[i]
 		switch {
 		case r.version != m.version:

@@ -24,13 +24,13 @@ type Config struct {
 }
 
 // Service is heartbeat, ready for a host.
-var Service = host.Define("heartbeat", Config{Lease: 5 * time.Second, History: 30 * 24 * time.Hour}, run)
+var Service = host.Define("heartbeat", Config{Lease: 5 * time.Second, History: 30 * 24 * time.Hour}, outbox.WithMigrations(sqlstore.Migrations()), run)
 
 func run(ctx context.Context, env *host.Env, cfg Config) error {
 	if cfg.Lease < bus.MinTTL {
 		return fmt.Errorf("ANIMA_HEARTBEAT_LEASE is %s: use at least %s", cfg.Lease, bus.MinTTL)
 	}
-	db, err := env.DB(ctx, outbox.WithMigrations(sqlstore.Migrations()))
+	db, err := env.DB(ctx)
 	if err != nil {
 		return err
 	}

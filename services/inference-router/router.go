@@ -53,10 +53,10 @@ func (c *Config) Validate() error {
 }
 
 // Service is inference-router, ready for a host.
-var Service = host.Define("inference-router", Config{Workers: 256}, run)
+var Service = host.Define("inference-router", Config{Workers: 256}, sqlstore.Migrations(), run)
 
 func run(ctx context.Context, env *host.Env, cfg Config) error {
-	db, err := env.DB(ctx, sqlstore.Migrations())
+	db, err := env.DB(ctx)
 	if err != nil {
 		return err
 	}

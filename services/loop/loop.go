@@ -46,14 +46,14 @@ func (c *Config) Validate() error {
 }
 
 // Service is loop, ready for a host. The lease of 15 s is design §4's.
-var Service = host.Define("loop", Config{Slots: 128, Lease: 15 * time.Second, Attempts: 20}, run)
+var Service = host.Define("loop", Config{Slots: 128, Lease: 15 * time.Second, Attempts: 20}, sqlstore.Migrations(), run)
 
 // Init must be the first call of every main function that may run loop: the
 // sandbox starts the program again to hold a command.
 func Init() { sandbox.Init() }
 
 func run(ctx context.Context, env *host.Env, cfg Config) error {
-	db, err := env.DB(ctx, sqlstore.Migrations())
+	db, err := env.DB(ctx)
 	if err != nil {
 		return err
 	}

@@ -39,10 +39,10 @@ func (c *Config) Validate() error {
 }
 
 // Service is policy, ready for a host.
-var Service = host.Define("policy", Config{}, run)
+var Service = host.Define("policy", Config{}, sqlstore.Migrations(), run)
 
 func run(ctx context.Context, env *host.Env, cfg Config) error {
-	db, err := env.DB(ctx, sqlstore.Migrations())
+	db, err := env.DB(ctx)
 	if err != nil {
 		return err
 	}

@@ -23,14 +23,14 @@ type Config struct {
 }
 
 // Service is social, ready for a host.
-var Service = host.Define("social", Config{Keep: 90 * 24 * time.Hour}, run)
+var Service = host.Define("social", Config{Keep: 90 * 24 * time.Hour}, outbox.WithMigrations(sqlstore.Migrations()), run)
 
 func run(ctx context.Context, env *host.Env, cfg Config) error {
 	// A message must not be forgotten while a copy of it would still be taken.
 	if cfg.Keep < time.Hour {
 		return fmt.Errorf("ANIMA_SOCIAL_KEEP is %s: use at least 1h", cfg.Keep)
 	}
-	db, err := env.DB(ctx, outbox.WithMigrations(sqlstore.Migrations()))
+	db, err := env.DB(ctx)
 	if err != nil {
 		return err
 	}

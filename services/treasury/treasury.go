@@ -42,10 +42,10 @@ func (c *Config) Validate() error {
 }
 
 // Service is treasury, ready for a host.
-var Service = host.Define("treasury", Config{Sweep: time.Second, ScryptN: wallet.LightN}, run)
+var Service = host.Define("treasury", Config{Sweep: time.Second, ScryptN: wallet.LightN}, sqlstore.Migrations(), run)
 
 func run(ctx context.Context, env *host.Env, cfg Config) error {
-	db, err := env.DB(ctx, sqlstore.Migrations())
+	db, err := env.DB(ctx)
 	if err != nil {
 		return err
 	}

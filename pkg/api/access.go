@@ -1,0 +1,46 @@
+package api
+
+// Access is what a service may do on the bus besides answering its own requests
+// and writing its own events and commands. It is the whole list: in a cluster
+// NATS refuses everything else. That only the router may settle a hold, only
+// loop may have a message signed, and nobody but the operator may deposit, is
+// said here and enforced there.
+type Access struct {
+	Calls    []Message // requests it makes
+	Consumes []Message // events of others that it handles
+	Keys     []string  // of the coordination bucket that it writes, as patterns
+}
+
+// AccessOf returns a service's access. An owner that nobody knows has none.
+func AccessOf(o Owner) Access {
+	switch o {
+	case Loop:
+		return Access{
+			Calls: []Message{
+				OpenAccount{}, GetBalance{}, SignMessage{}, SetSchedule{}, SetAlarm{}, RequestWake{},
+				Complete{}, Evaluate{}, ListKeys{}, Send{}, ClaimInbox{}, SettleInbox{},
+			},
+			Keys: []string{LockKey("*"), WakeKeys},
+		}
+	case Inference:
+		return Access{Calls: []Message{Hold{}, Settle{}, Release{}, ListHolds{}}}
+	case Heartbeat:
+		return Access{Consumes: []Message{AgentChanged{}, MessageReceived{}}, Keys: []string{LeaseKey(">"), WakeKeys}}
+	case Social:
+		return Access{Consumes: []Message{AgentChanged{}}}
+	case Policy, Treasury:
+	}
+	return Access{}
+}
+
+// Owners lists the services.
+func Owners() []Owner { return []Owner{Heartbeat, Inference, Loop, Policy, Social, Treasury} }
+
+// Service is the name of an owner's service: of its program, its image, its
+// durables and its user.
+func (o Owner) Service() string {
+	if o == Inference {
+		return "inference-router"
+	}
+	return string(o)
+}
