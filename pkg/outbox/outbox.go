@@ -12,7 +12,6 @@ import (
 	"fmt"
 
 	"github.com/anima-run/anima/pkg/api"
-	"github.com/anima-run/anima/pkg/bus"
 	"github.com/anima-run/anima/pkg/sqldb"
 )
 
@@ -20,6 +19,9 @@ import (
 // a [Relay], which the caller kicks after the commit. The id makes m one message
 // however often it is published; adding the same id twice before it is published
 // is adding it once.
+//
+// The row keeps the trace of ctx, and the agent and the turn that its baggage
+// names, so that whoever publishes it, also after a crash, continues both.
 //
 // Messages of one subject are published in the order in which they were added,
 // if the transactions that add them exclude each other, as those that change the
@@ -40,7 +42,7 @@ func Add(ctx context.Context, tx *sqldb.Tx, id string, m api.Message) error {
 		return err
 	}
 	_, err = tx.ExecContext(ctx, `insert into outbox (id, subject, payload, traceparent) values ($1, $2, $3, $4) on conflict (id) do nothing`,
-		id, s.String(), string(payload), bus.TraceParent(ctx))
+		id, s.String(), string(payload), traceOf(ctx))
 	if err != nil {
 		return fmt.Errorf("outbox: %w", err)
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	sdk "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/anima-run/anima/pkg/api"
@@ -21,6 +22,7 @@ import (
 	"github.com/anima-run/anima/pkg/outbox"
 	"github.com/anima-run/anima/pkg/sqldb"
 	"github.com/anima-run/anima/pkg/sqldb/sqldbtest"
+	"github.com/anima-run/anima/pkg/telemetry"
 )
 
 const patience = 30 * time.Second
@@ -44,6 +46,7 @@ type world struct {
 	t      *testing.T
 	opts   embednats.Options
 	server *embednats.Server
+	conn   *bus.Conn
 	bus    *bus.Bus
 }
 
@@ -58,7 +61,7 @@ func newWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(nc.Close)
-	w.bus = newBus(t, nc)
+	w.conn, w.bus = nc, newBus(t, nc)
 	if err := w.bus.Ensure(testContext(t)); err != nil {
 		t.Fatal(err)
 	}
@@ -486,6 +489,48 @@ func TestTraceIsContinued(t *testing.T) {
 	if got.Sender.TraceID() != traceID {
 		t.Errorf("trace %v, want %v", got.Sender.TraceID(), traceID)
 	}
+}
+
+// turns remembers whose turn the spans that start belong to.
+type turns chan string
+
+func (c turns) OnStart(ctx context.Context, s sdk.ReadWriteSpan) {
+	agent, turn := telemetry.Turn(ctx)
+	c <- fmt.Sprintf("%s of agent %q turn %q below %s", s.Name(), agent, turn, s.Parent().SpanID())
+}
+func (turns) OnEnd(sdk.ReadOnlySpan)           {}
+func (turns) Shutdown(context.Context) error   { return nil }
+func (turns) ForceFlush(context.Context) error { return nil }
+
+// TestTurnIsContinued: the relay has no idea of turns, but its spans belong to the
+// turn that added the message; the next message's do not.
+func TestTurnIsContinued(t *testing.T) {
+	t.Parallel()
+	sqldbtest.Each(t, migrations(), func(t *testing.T, db *sqldb.DB) {
+		w := newWorld(t)
+		started := make(turns, 100)
+		b, err := bus.New(w.conn, bus.Options{Service: "loop", Tracer: sdk.NewTracerProvider(sdk.WithSpanProcessor(started))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(b.Close)
+		ctx := testContext(t)
+		span := trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{7}, TraceFlags: trace.FlagsSampled})
+		change(telemetry.WithTurn(trace.ContextWithSpanContext(ctx, span), "lucky", "run/3, \"x\""), t, db, "lucky")
+		change(telemetry.WithTurn(ctx, "ace", ""), t, db, "ace")
+		change(ctx, t, db, "joker")
+		relay(t, db, b)
+		for _, want := range []string{
+			`agent "lucky" turn "run/3, \"x\"" below 0700000000000000`,
+			`agent "ace" turn "" below 0000000000000000`,
+			`agent "" turn "" below 0000000000000000`,
+		} {
+			if got := wait(t, started, "a span"); !strings.HasSuffix(got, " of "+want) {
+				t.Errorf("got %s, want %s", got, want)
+			}
+		}
+		waitRows(t, db, 0)
+	})
 }
 
 func TestSeen(t *testing.T) {

@@ -81,8 +81,8 @@ func (r *Relay) Run(ctx context.Context) error {
 }
 
 type row struct {
-	seq                               int64
-	id, subject, payload, traceparent string
+	seq                         int64
+	id, subject, payload, trace string
 }
 
 // relay publishes all there is. A subject whose message is refused keeps the rest
@@ -100,7 +100,8 @@ func (r *Relay) relay(ctx context.Context) error {
 			if slices.Contains(blocked, v.subject) {
 				continue
 			}
-			err = r.bus.PublishStored(ctx, v.id, v.subject, []byte(v.payload), v.traceparent)
+			traceparent, of := continued(ctx, v.trace)
+			err = r.bus.PublishStored(of, v.id, v.subject, []byte(v.payload), traceparent)
 			if err == nil {
 				done = append(done, v.seq)
 				continue
@@ -129,7 +130,7 @@ func (r *Relay) read(ctx context.Context, blocked []string) ([]row, error) {
 		args = append(args, subject)
 	}
 	return sqldb.All(ctx, r.db, func(s sqldb.Scanner) (v row, err error) {
-		err = s.Scan(&v.seq, &v.id, &v.subject, &v.payload, &v.traceparent)
+		err = s.Scan(&v.seq, &v.id, &v.subject, &v.payload, &v.trace)
 		return v, err
 	}, query+` order by seq limit $1`, args...)
 }

@@ -1,9 +1,13 @@
 package sqldb_test
 
 import (
+	"context"
 	"path/filepath"
 	"strconv"
 	"testing"
+
+	sdk "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/anima-run/anima/pkg/sqldb"
 	"github.com/anima-run/anima/pkg/sqldb/sqldbtest"
@@ -35,19 +39,7 @@ func BenchmarkHotAccount(b *testing.B) {
 			b.ResetTimer()
 			b.RunParallel(func(pb *testing.PB) {
 				for pb.Next() {
-					err := sqldb.InTx(b.Context(), db, func(tx *sqldb.Tx) error {
-						var have int64
-						err := tx.QueryRowContext(b.Context(), "select balance from accounts where id = $1"+tx.ForUpdate(), "a").Scan(&have)
-						if err != nil {
-							return err
-						}
-						if _, err := tx.ExecContext(b.Context(), "update accounts set balance = $1 where id = $2", have-1, "a"); err != nil {
-							return err
-						}
-						_, err = tx.ExecContext(b.Context(), "insert into entries (id, account, amount) values ($1, $2, $3)", strconv.FormatInt(have, 10), "a", 1)
-						return err
-					})
-					if err != nil {
+					if err := spend(b.Context(), db); err != nil {
 						b.Error(err)
 						return
 					}
@@ -55,4 +47,79 @@ func BenchmarkHotAccount(b *testing.B) {
 			})
 		})
 	}
+}
+
+// discard is an exporter that takes everything.
+type discard struct{}
+
+func (discard) ExportSpans(context.Context, []sdk.ReadOnlySpan) error { return nil }
+func (discard) Shutdown(context.Context) error                        { return nil }
+
+// BenchmarkSpans is what spans cost a transaction of three statements: without a
+// provider, with one but no recorded parent, with one span for each statement,
+// and, for comparison, with one made by hand for the transaction. Sending them is
+// not in it.
+func BenchmarkSpans(b *testing.B) {
+	urls := map[string]func(b *testing.B) string{
+		"sqlite":   func(b *testing.B) string { return "sqlite:" + filepath.Join(b.TempDir(), "bench.db") },
+		"postgres": func(b *testing.B) string { return sqldbtest.Postgres(b) },
+	}
+	provider := sdk.NewTracerProvider(sdk.WithBatcher(discard{}, sdk.WithMaxQueueSize(1<<16)))
+	b.Cleanup(func() { _ = provider.Shutdown(context.WithoutCancel(b.Context())) })
+	tracer := provider.Tracer("bench")
+	for engine, url := range urls {
+		for _, mode := range []string{"off", "no parent", "statements", "transaction"} {
+			b.Run(engine+"/"+mode, func(b *testing.B) {
+				var opts sqldb.Options
+				if mode == "no parent" || mode == "statements" {
+					opts.TracerProvider = provider
+				}
+				db, err := sqldb.Open(b.Context(), url(b), opts)
+				if err != nil {
+					b.Fatal(err)
+				}
+				defer func() { _ = db.Close() }()
+				if err := sqldb.Migrate(b.Context(), db, accounts); err != nil {
+					b.Fatal(err)
+				}
+				if _, err := db.ExecContext(b.Context(), "update accounts set balance = $1", int64(1)<<60); err != nil {
+					b.Fatal(err)
+				}
+				ctx, root := b.Context(), trace.SpanFromContext(b.Context())
+				if mode == "statements" || mode == "transaction" {
+					ctx, root = tracer.Start(ctx, "turn")
+				}
+				defer root.End()
+				b.ReportAllocs()
+				for b.Loop() {
+					ctx, span := ctx, root
+					if mode == "transaction" {
+						ctx, span = tracer.Start(ctx, "UPDATE accounts", trace.WithSpanKind(trace.SpanKindClient))
+					}
+					if err := spend(ctx, db); err != nil {
+						b.Fatal(err)
+					}
+					if mode == "transaction" {
+						span.End()
+					}
+				}
+			})
+		}
+	}
+}
+
+// spend takes 1 from account a, in one transaction: read, update, insert.
+func spend(ctx context.Context, db *sqldb.DB) error {
+	return sqldb.InTx(ctx, db, func(tx *sqldb.Tx) error {
+		var have int64
+		err := tx.QueryRowContext(ctx, "select balance from accounts where id = $1"+tx.ForUpdate(), "a").Scan(&have)
+		if err != nil {
+			return err
+		}
+		if _, err := tx.ExecContext(ctx, "update accounts set balance = $1 where id = $2", have-1, "a"); err != nil {
+			return err
+		}
+		_, err = tx.ExecContext(ctx, "insert into entries (id, account, amount) values ($1, $2, $3)", strconv.FormatInt(have, 10), "a", 1)
+		return err
+	})
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
+	semconv "go.opentelemetry.io/otel/semconv/v1.40.0"
 )
 
 func openPostgres(ctx context.Context, url string, opts Options) (*DB, error) {
@@ -32,6 +33,14 @@ func openPostgres(ctx context.Context, url string, opts Options) (*DB, error) {
 	// A process that was stopped inside a transaction must not hold its row locks
 	// for ever.
 	setDefault(cfg.RuntimeParams, "idle_in_transaction_session_timeout", "30000")
+
+	namespace := opts.Schema
+	if namespace == "" {
+		namespace = cfg.Database
+	}
+	if s := newSpans(opts.TracerProvider, semconv.DBSystemNamePostgreSQL, namespace); s != nil {
+		cfg.Tracer = newPgxTracer(s, opts.TracerProvider)
+	}
 
 	pool := stdlib.OpenDB(*cfg)
 	pool.SetMaxOpenConns(opts.MaxConns)

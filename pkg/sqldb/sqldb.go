@@ -17,6 +17,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"go.opentelemetry.io/otel/trace"
 )
 
 // Engine is one of the two databases.
@@ -42,11 +44,18 @@ func (e Engine) ForUpdate() string {
 type Options struct {
 	// Schema, on Postgres, holds the tables: it is made if it is missing and is
 	// the only one on the search path. Empty leaves the path to the server. A
-	// SQLite file belongs to one service and has no schemas.
+	// SQLite file belongs to one service and has no schemas; there it is the name of
+	// the database in spans.
 	Schema string
 	// MaxConns bounds the connections of this process: all of them on Postgres,
 	// the readers on SQLite, which has one writer besides. 0 means 8.
 	MaxConns int
+	// TracerProvider makes the spans of statements, below the span that is recorded
+	// in the context of a call; without one there, or with a nil provider, there are
+	// none. They are named by what the statement does, such as "INSERT outbox", and
+	// hold neither its text nor its arguments. db.namespace is Schema, on both
+	// engines, so give SQLite the same one.
+	TracerProvider trace.TracerProvider
 }
 
 // DB is a database. It is safe for concurrent use.

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	semconv "go.opentelemetry.io/otel/semconv/v1.40.0"
 	"modernc.org/sqlite"
 )
 
@@ -22,13 +23,18 @@ func openSQLite(ctx context.Context, whole, rest string, opts Options) (*DB, err
 	if err := touch(path); err != nil {
 		return nil, err
 	}
+	namespace := opts.Schema
+	if namespace == "" {
+		namespace = strings.TrimSuffix(filepath.Base(path), filepath.Ext(path))
+	}
+	spans := newSpans(opts.TracerProvider, semconv.DBSystemNameSQLite, namespace)
 	db := &DB{Engine: SQLite, url: whole, opts: opts}
 	// With a write-ahead log readers and the writer do not wait for each other. The
 	// file remembers it, so the writer goes first and readers need not ask.
-	if db.write, err = sqlitePool(path, sync, 1, "_txlock=immediate&_journal_mode=WAL"); err != nil {
+	if db.write, err = sqlitePool(path, sync, 1, "_txlock=immediate&_journal_mode=WAL", spans); err != nil {
 		return nil, err
 	}
-	if db.read, err = sqlitePool(path, sync, opts.MaxConns, "_query_only=1"); err != nil {
+	if db.read, err = sqlitePool(path, sync, opts.MaxConns, "_query_only=1", spans); err != nil {
 		return nil, errors.Join(err, db.write.Close())
 	}
 	for _, pool := range []*sql.DB{db.write, db.read} {
@@ -75,7 +81,7 @@ func touch(path string) error {
 	return f.Close()
 }
 
-func sqlitePool(path, sync string, conns int, mode string) (*sql.DB, error) {
+func sqlitePool(path, sync string, conns int, mode string, spans *spans) (*sql.DB, error) {
 	dsn := (&url.URL{Scheme: "file", Path: path}).String() + "?" + strings.Join([]string{
 		mode,
 		"_busy_timeout=1000", // ms; for other processes, InTx then tries again
@@ -88,7 +94,7 @@ func sqlitePool(path, sync string, conns int, mode string) (*sql.DB, error) {
 	if err != nil {
 		return nil, fmt.Errorf("database file %s: %w", path, err)
 	}
-	pool := sql.OpenDB(cachingConnector{c})
+	pool := sql.OpenDB(cachingConnector{c, spans})
 	pool.SetMaxOpenConns(conns)
 	pool.SetMaxIdleConns(conns) // a connection made anew would have to prepare its statements again
 	return pool, nil

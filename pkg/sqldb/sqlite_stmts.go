@@ -1,10 +1,12 @@
 package sqldb
 
 import (
+	"cmp"
 	"context"
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"io"
 )
 
 // SQLite compiles each statement anew, which costs more than most of ours take to
@@ -15,7 +17,10 @@ import (
 // maxStmts bounds the statements that one connection keeps.
 const maxStmts = 256
 
-type cachingConnector struct{ driver.Connector }
+type cachingConnector struct {
+	driver.Connector
+	spans *spans
+}
 
 func (c cachingConnector) Connect(ctx context.Context) (driver.Conn, error) {
 	conn, err := c.Connector.Connect(ctx)
@@ -26,7 +31,7 @@ func (c cachingConnector) Connect(ctx context.Context) (driver.Conn, error) {
 	if !ok {
 		return nil, errors.Join(fmt.Errorf("sqlite driver: %T lacks a method", conn), conn.Close())
 	}
-	return &cachingConn{sqliteConn: inner, stmts: map[string]*cachedStmt{}}, nil
+	return &cachingConn{sqliteConn: inner, spans: c.spans, stmts: map[string]*cachedStmt{}}, nil
 }
 
 // sqliteConn is what the driver's connections do and database/sql looks for.
@@ -44,6 +49,7 @@ type sqliteConn interface {
 // cachingConn is used by one goroutine at a time, as every driver.Conn.
 type cachingConn struct {
 	sqliteConn
+	spans *spans // the twin of what a pgxTracer does on Postgres
 	stmts map[string]*cachedStmt
 }
 
@@ -62,6 +68,13 @@ func (c *cachingConn) Close() error {
 }
 
 func (c *cachingConn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
+	span := c.spans.start(ctx, query)
+	res, err := c.exec(ctx, query, args)
+	finish(ctx, span, err)
+	return res, err
+}
+
+func (c *cachingConn) exec(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
 	s, err := c.stmt(ctx, query, args)
 	if err != nil {
 		return nil, err
@@ -73,6 +86,19 @@ func (c *cachingConn) ExecContext(ctx context.Context, query string, args []driv
 }
 
 func (c *cachingConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
+	span := c.spans.start(ctx, query)
+	rows, err := c.query(ctx, query, args)
+	if span == nil {
+		return rows, err
+	}
+	if err != nil {
+		finish(ctx, span, err)
+		return nil, err
+	}
+	return &tracedRows{Rows: rows, end: func(err error) { finish(ctx, span, err) }}, nil
+}
+
+func (c *cachingConn) query(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
 	s, err := c.stmt(ctx, query, args)
 	if err != nil {
 		return nil, err
@@ -86,6 +112,19 @@ func (c *cachingConn) QueryContext(ctx context.Context, query string, args []dri
 	}
 	s.open = true
 	return &cachedRows{rows, s}, nil
+}
+
+func (c *cachingConn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
+	tx, err := c.sqliteConn.BeginTx(ctx, opts)
+	if err != nil || !c.spans.wanted(ctx) {
+		return tx, err
+	}
+	return tracedTx{tx, func(commit func() error) error {
+		span := c.spans.start(ctx, "commit")
+		err := commit()
+		finish(ctx, span, err)
+		return err
+	}}, nil
 }
 
 // stmt returns the statement for query, or nil where it should not be kept: text
@@ -133,3 +172,32 @@ func (r *cachedRows) Close() error {
 	r.stmt.open = false
 	return r.Rows.Close()
 }
+
+// tracedRows ends the span of its statement when it is closed: SQLite finds the
+// rows while they are read.
+type tracedRows struct {
+	driver.Rows
+	failed error
+	end    func(error)
+}
+
+func (r *tracedRows) Next(dest []driver.Value) error {
+	err := r.Rows.Next(dest)
+	if err != nil && !errors.Is(err, io.EOF) {
+		r.failed = err
+	}
+	return err
+}
+
+func (r *tracedRows) Close() error {
+	err := r.Rows.Close()
+	r.end(cmp.Or(r.failed, err))
+	return err
+}
+
+type tracedTx struct {
+	driver.Tx
+	traced func(commit func() error) error
+}
+
+func (t tracedTx) Commit() error { return t.traced(t.Tx.Commit) }

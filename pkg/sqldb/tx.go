@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"time"
+
+	"go.opentelemetry.io/otel/trace"
 )
 
 // Tx is a transaction, for one goroutine at a time.
@@ -53,7 +55,11 @@ func Snapshot(ctx context.Context, db *DB, fn func(tx *Tx) error) error {
 }
 
 func once(ctx context.Context, engine Engine, pool *sql.DB, opts *sql.TxOptions, fn func(*Tx) error) error {
-	raw, err := pool.BeginTx(ctx, opts)
+	begin := ctx
+	if opts.ReadOnly && trace.SpanFromContext(ctx).IsRecording() {
+		begin = trace.ContextWithSpanContext(ctx, trace.SpanContext{}) // the end of a read is not worth a span
+	}
+	raw, err := pool.BeginTx(begin, opts)
 	if err != nil {
 		return mapIn(ctx, err)
 	}

@@ -6,11 +6,13 @@ import (
 	"log/slog"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	dto "github.com/prometheus/client_model/go"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 )
 
 // Options are what [Open] needs to know about the process.
@@ -25,10 +27,12 @@ type Options struct {
 // one is configured, and the metrics page. Its methods may be called
 // concurrently.
 type Exporters struct {
-	opts    Options
-	target  target
-	queue   *queue // nil when traces go nowhere
-	process *prometheus.Registry
+	opts        Options
+	target      target
+	sampler     sdktrace.Sampler
+	genAILatest bool   // the newer GenAI names are wanted
+	queue       *queue // nil when traces go nowhere
+	process     *prometheus.Registry
 
 	mu   sync.Mutex
 	live []*Providers // started and not shut down
@@ -44,9 +48,15 @@ func Open(ctx context.Context, opts Options) (*Exporters, error) {
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
 	}
-	e := &Exporters{opts: opts}
+	optIn, _ := opts.Lookup("OTEL_SEMCONV_STABILITY_OPT_IN")
+	e := &Exporters{opts: opts, genAILatest: slices.ContainsFunc(strings.Split(optIn, ","), func(v string) bool {
+		return strings.TrimSpace(v) == OptInGenAILatest
+	})}
 	var err error
 	if e.target, err = targetOf(opts.Lookup); err != nil {
+		return nil, err
+	}
+	if e.sampler, err = samplerOf(opts.Lookup); err != nil {
 		return nil, err
 	}
 	size, err := batchingOf(opts.Lookup)

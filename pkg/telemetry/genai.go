@@ -55,6 +55,28 @@ const (
 	MetricTimePerOutputChunk = "gen_ai.client.operation.time_per_output_chunk"
 )
 
+// Names of the conventions after they left the core, which are unreleased. They
+// take the place of those of v1.41 where OTEL_SEMCONV_STABILITY_OPT_IN asks for
+// [OptInGenAILatest]; a [GenAI] knows which of them to use.
+const (
+	OptInGenAILatest = "gen_ai_latest_experimental"
+
+	GenAIUsageCacheWriteTokens = attribute.Key("gen_ai.usage.cache_write.input_tokens")
+	GenAITokenModality         = attribute.Key("gen_ai.token.modality") // of metrics
+
+	MetricInferenceDuration         = "gen_ai.client.inference.duration"
+	MetricInferenceFirstChunk       = "gen_ai.client.inference.time_to_first_chunk"
+	MetricInferenceCallInput        = "gen_ai.client.inference.operation.input_tokens"
+	MetricInferenceCallOutput       = "gen_ai.client.inference.operation.output_tokens"
+	MetricInferenceInputTokens      = "gen_ai.client.inference.usage.input_tokens"
+	MetricInferenceOutputTokens     = "gen_ai.client.inference.usage.output_tokens"
+	MetricInferenceCacheReadTokens  = "gen_ai.client.inference.usage.cache_read.input_tokens"
+	MetricInferenceCacheWriteTokens = "gen_ai.client.inference.usage.cache_write.input_tokens"
+	MetricInferenceReasoningTokens  = "gen_ai.client.inference.usage.reasoning.output_tokens"
+	MetricExecuteToolDuration       = "gen_ai.execute_tool.duration"
+	MetricWorkflowDuration          = "gen_ai.workflow.duration"
+)
+
 // EventFirstChunk is the event on a chat span when the answer begins.
 const EventFirstChunk = "first_chunk"
 

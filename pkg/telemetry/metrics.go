@@ -15,11 +15,11 @@ func buckets(i sdkmetric.Instrument) (sdkmetric.Stream, bool) {
 	var bounds []float64
 	switch {
 	case i.Kind != sdkmetric.InstrumentKindHistogram:
-	case i.Name == MetricOperationDuration:
+	case i.Name == MetricOperationDuration, i.Name == MetricInferenceDuration, i.Name == MetricExecuteToolDuration:
 		bounds = series(0.01, 2, 14) // to 81.92
-	case i.Name == MetricTokenUsage:
+	case i.Name == MetricTokenUsage, i.Name == MetricInferenceCallInput, i.Name == MetricInferenceCallOutput:
 		bounds = series(1, 4, 14) // to 67,108,864
-	case i.Name == MetricTimeToFirstChunk, i.Name == MetricTimePerOutputChunk:
+	case i.Name == MetricTimeToFirstChunk, i.Name == MetricTimePerOutputChunk, i.Name == MetricInferenceFirstChunk:
 		bounds = []float64{.001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10}
 	case i.Unit == "s":
 		// From a policy evaluation (50 µs) to a run with slow tools.
@@ -43,19 +43,45 @@ func series(first, factor float64, n int) []float64 {
 	return prometheus.ExponentialBuckets(first, factor, n)
 }
 
-// newProcessRegistry holds what is true of the process as a whole. The counter
-// says what became of spans: sent, failed (the collector did not take them) or
-// dropped (they came faster than they could be sent).
-func newProcessRegistry(version string) (*prometheus.Registry, *prometheus.CounterVec) {
-	spans := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "anima_telemetry_spans_total",
-		Help: "Sampled spans that ended, by what became of them.",
-	}, []string{"outcome"})
+// spanCounters say what became of spans: sent, failed (the collector did not take
+// them) or dropped (they came faster than they could be sent). The same is there
+// under the names that the conventions give to an SDK's own metrics.
+type spanCounters struct {
+	outcome             *prometheus.CounterVec
+	processed, exported *prometheus.CounterVec
+	size, capacity      prometheus.Gauge // of the queue
+}
+
+func newSpanCounters() *spanCounters {
+	counter := func(name, help, label string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{label})
+	}
+	c := &spanCounters{
+		outcome:   counter("anima_telemetry_spans_total", "Sampled spans that ended, by what became of them.", "outcome"),
+		processed: counter("otel_sdk_processor_span_processed_total", "Sampled spans that ended; error_type queue_full: dropped.", "error_type"),
+		exported:  counter("otel_sdk_exporter_span_exported_total", "Spans given to the collector; error_type export_failed: it did not take them.", "error_type"),
+		size:      prometheus.NewGauge(prometheus.GaugeOpts{Name: "otel_sdk_processor_span_queue_size", Help: "Spans that wait to be sent."}),
+		capacity:  prometheus.NewGauge(prometheus.GaugeOpts{Name: "otel_sdk_processor_span_queue_capacity", Help: "Spans that may wait; 0: they are sent nowhere."}),
+	}
+	// An alert needs the zero as well.
+	for _, outcome := range []string{"sent", "failed", "dropped"} {
+		c.outcome.WithLabelValues(outcome)
+	}
+	c.processed.WithLabelValues("")
+	c.processed.WithLabelValues("queue_full")
+	c.exported.WithLabelValues("")
+	c.exported.WithLabelValues("export_failed")
+	return c
+}
+
+// newProcessRegistry holds what is true of the process as a whole.
+func newProcessRegistry(version string) (*prometheus.Registry, *spanCounters) {
+	spans := newSpanCounters()
 	r := prometheus.NewRegistry()
 	r.MustRegister(
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		spans,
+		spans.outcome, spans.processed, spans.exported, spans.size, spans.capacity,
 		buildInfo(version),
 	)
 	return r, spans

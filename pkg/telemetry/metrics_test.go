@@ -2,6 +2,8 @@ package telemetry_test
 
 import (
 	"context"
+	"io"
+	"net/http"
 	"net/http/httptest"
 	"regexp"
 	"strings"
@@ -11,6 +13,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 
 	"github.com/anima-run/anima/pkg/telemetry"
+	"github.com/anima-run/anima/pkg/telemetry/oteltest"
 )
 
 func scrape(t *testing.T, e *telemetry.Exporters) string {
@@ -75,6 +78,63 @@ func TestServicesShareOnePage(t *testing.T) {
 	count(t.Context(), t, start(t, e, "loop"), "anima.messages", 1)
 	if page := scrape(t, e); !strings.Contains(page, `anima_messages_total{outcome="ok",service="loop"} 1.0`) {
 		t.Errorf("the restarted loop is not on the page:\n%s", page)
+	}
+}
+
+// TestExemplars: from a bucket of a graph one click leads to a trace.
+func TestExemplars(t *testing.T) {
+	t.Parallel()
+	c := oteltest.Receiver(t)
+	e := open(t, telemetry.Options{Lookup: c.Lookup})
+	p := start(t, e, "loop")
+	h, err := p.MeterProvider().Meter("m").Float64Histogram("anima.step.duration", metric.WithUnit("s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, span := p.TracerProvider().Tracer("x").Start(t.Context(), "step")
+	h.Record(ctx, 0.002)
+	count(ctx, t, p, "anima.steps", 1)
+	span.End()
+	h.Record(t.Context(), 20) // outside of any span
+	server := httptest.NewServer(e.Handler())
+	t.Cleanup(server.Close)
+	fetch := func(accept string) (string, string) {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Accept", accept)
+		res, err := server.Client().Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = res.Body.Close() }()
+		text, err := io.ReadAll(res.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return res.Header.Get("Content-Type"), string(text)
+	}
+
+	kind, page := fetch("application/openmetrics-text; version=1.0.0")
+	if !strings.HasPrefix(kind, "application/openmetrics-text") {
+		t.Errorf("the page is %s, want OpenMetrics", kind)
+	}
+	if err := e.ForceFlush(deadline(t)); err != nil {
+		t.Fatal(err)
+	}
+	sent := c.Spans()[0] // an exemplar that leads to no trace is worth nothing
+	for _, series := range []string{`anima_step_duration_seconds_bucket\{service="loop",le="0\.0025"\} 1`, `anima_steps_total\{outcome="ok",service="loop"\} 1\.0`} {
+		found := regexp.MustCompile(`(?m)^` + series + ` # \{(.*)\} `).FindStringSubmatch(page)
+		if found == nil || !strings.Contains(found[1], `trace_id="`+sent.TraceID.String()) || !strings.Contains(found[1], `span_id="`+sent.SpanID.String()) {
+			t.Errorf("%s has the exemplar %q, want span %s of trace %s:\n%s", series, found, sent.SpanID, sent.TraceID, page)
+		}
+	}
+	if n := strings.Count(page, "trace_id="); n != 2 {
+		t.Errorf("%d exemplars, want 2: none outside a span:\n%s", n, page)
+	}
+	if kind, page := fetch("text/plain"); !strings.HasPrefix(kind, "text/plain") || strings.Contains(page, "trace_id=") {
+		t.Errorf("the plain page is %s, with exemplars: %v", kind, strings.Contains(page, "trace_id="))
 	}
 }
 

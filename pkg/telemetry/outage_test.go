@@ -91,7 +91,12 @@ func TestFullQueueDropsAndSays(t *testing.T) {
 		<-release
 	}))
 	t.Cleanup(server.Close)
-	e := open(t, telemetry.Options{Lookup: env(
+	var log lines
+	logger, err := telemetry.NewLogger(&log, telemetry.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := open(t, telemetry.Options{Log: logger, Lookup: env(
 		"OTEL_EXPORTER_OTLP_ENDPOINT", server.URL, "OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf",
 		"OTEL_BSP_MAX_QUEUE_SIZE", "2", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "1",
 	)})
@@ -101,15 +106,37 @@ func TestFullQueueDropsAndSays(t *testing.T) {
 	for range 4 {
 		end(t.Context(), tracer)
 	}
-	if page := scrape(t, e); !strings.Contains(page, `anima_telemetry_spans_total{outcome="dropped"} 3.0`) {
-		t.Errorf("want 3 of 5 spans dropped by a queue of 2:\n%s", page)
+	page := scrape(t, e)
+	for _, want := range []string{
+		`anima_telemetry_spans_total{outcome="dropped"} 3.0`,
+		`otel_sdk_processor_span_processed_total{error_type="queue_full"} 3.0`,
+		`otel_sdk_processor_span_processed_total{error_type=""} 2.0`,
+		`otel_sdk_processor_span_queue_size 2.0`,
+		`otel_sdk_processor_span_queue_capacity 2.0`,
+	} {
+		if !strings.Contains(page, want) {
+			t.Errorf("want 3 of 5 spans dropped by a queue of 2, the page has no %s:\n%s", want, page)
+		}
+	}
+	if n := log.count("spans are dropped"); n != 1 {
+		t.Errorf("dropping was logged %d times, want once", n)
 	}
 	close(release)
 	if err := e.ForceFlush(deadline(t)); err == nil || !strings.Contains(err.Error(), "OTEL_BSP_MAX_QUEUE_SIZE") {
 		t.Errorf("flush = %v, want it to say what to raise", err)
 	}
-	if page := scrape(t, e); !strings.Contains(page, `anima_telemetry_spans_total{outcome="sent"} 2.0`) {
-		t.Errorf("want the other 2 sent:\n%s", page)
+	page = scrape(t, e)
+	for _, want := range []string{
+		`anima_telemetry_spans_total{outcome="sent"} 2.0`,
+		`otel_sdk_exporter_span_exported_total{error_type=""} 2.0`,
+		`otel_sdk_processor_span_queue_size 0.0`,
+	} {
+		if !strings.Contains(page, want) {
+			t.Errorf("want the other 2 sent, the page has no %s:\n%s", want, page)
+		}
+	}
+	if n := log.count("spans are no longer dropped"); n != 1 {
+		t.Errorf("the end of dropping was logged %d times, want once", n)
 	}
 }
 

@@ -44,7 +44,9 @@ func (e *Exporters) Start(ctx context.Context, service string) (*Providers, erro
 		return nil, fmt.Errorf("OTEL_RESOURCE_ATTRIBUTES: want key=value,key=value: %w", err)
 	}
 
-	traces := []sdktrace.TracerProviderOption{sdktrace.WithResource(res), sdktrace.WithIDGenerator(ids{})}
+	traces := []sdktrace.TracerProviderOption{
+		sdktrace.WithResource(res), sdktrace.WithIDGenerator(ids{}), sdktrace.WithSampler(e.sampler),
+	}
 	if e.queue != nil {
 		traces = append(traces, sdktrace.WithSpanProcessor(stampTurn{}), sdktrace.WithSpanProcessor(e.queue))
 	}
@@ -79,7 +81,18 @@ func (p *Providers) TracerProvider() trace.TracerProvider { return p.tracers }
 
 // MeterProvider gives meters whose series carry the label service. Histograms
 // whose unit is s get bounds from 50 µs to 2 minutes, whatever they ask for.
-func (p *Providers) MeterProvider() metric.MeterProvider { return p.meters }
+//
+// A [GenAI] made of it uses the names that OTEL_SEMCONV_STABILITY_OPT_IN asks for.
+func (p *Providers) MeterProvider() metric.MeterProvider {
+	return meterProvider{p.meters, p.exporters.genAILatest}
+}
+
+// meterProvider tells NewGenAI what the environment asks for, which only whoever
+// opened the Exporters has seen.
+type meterProvider struct {
+	*sdkmetric.MeterProvider
+	genAILatest bool
+}
 
 // ForceFlush sends the spans that have ended, those of the process's other
 // services included; see [Exporters.ForceFlush].

@@ -25,26 +25,32 @@ type queue struct {
 	waiting atomic.Int64 // ended, and neither sent nor failed
 	log     *slog.Logger
 
-	sent, failed, dropped prometheus.Counter
+	sent, failed, dropped func(spans int)
+	taken                 prometheus.Counter
+	size                  prometheus.Gauge
 
 	exporter sdktrace.SpanExporter
 	stopped  chan struct{} // closed when the batcher has let go of the exporter
 
-	mu   sync.Mutex
-	down bool  // the last batch failed
-	lost error // why spans were lost since the last flush
+	mu         sync.Mutex
+	down       bool  // the last batch failed
+	droppedNow int   // spans, since the queue last had plenty of room
+	lost       error // why spans were lost since the last flush
 }
 
-func newQueue(exporter sdktrace.SpanExporter, size batching, log *slog.Logger, spans *prometheus.CounterVec) *queue {
+func newQueue(exporter sdktrace.SpanExporter, size batching, log *slog.Logger, spans *spanCounters) *queue {
 	q := &queue{
 		room:     int64(size.queue),
 		log:      log,
-		sent:     spans.WithLabelValues("sent"),
-		failed:   spans.WithLabelValues("failed"),
-		dropped:  spans.WithLabelValues("dropped"),
+		sent:     both(spans.outcome.WithLabelValues("sent"), spans.exported.WithLabelValues("")),
+		failed:   both(spans.outcome.WithLabelValues("failed"), spans.exported.WithLabelValues("export_failed")),
+		dropped:  both(spans.outcome.WithLabelValues("dropped"), spans.processed.WithLabelValues("queue_full")),
+		taken:    spans.processed.WithLabelValues(""),
+		size:     spans.size,
 		exporter: exporter,
 		stopped:  make(chan struct{}),
 	}
+	spans.capacity.Set(float64(size.queue))
 	q.batcher = sdktrace.NewBatchSpanProcessor(
 		accounted{q},
 		sdktrace.WithMaxQueueSize(size.queue+flushRoom),
@@ -52,6 +58,13 @@ func newQueue(exporter sdktrace.SpanExporter, size batching, log *slog.Logger, s
 		sdktrace.WithBatchTimeout(time.Duration(size.delay)*time.Millisecond),
 	)
 	return q
+}
+
+func both(a, b prometheus.Counter) func(spans int) {
+	return func(spans int) {
+		a.Add(float64(spans))
+		b.Add(float64(spans))
+	}
 }
 
 func (*queue) OnStart(context.Context, sdktrace.ReadWriteSpan) {}
@@ -62,10 +75,11 @@ func (q *queue) OnEnd(s sdktrace.ReadOnlySpan) {
 	}
 	if q.waiting.Add(1) > q.room {
 		q.waiting.Add(-1)
-		q.dropped.Inc()
-		q.lose(errors.New("more spans ended than could be sent: raise OTEL_BSP_MAX_QUEUE_SIZE"))
+		q.drop()
 		return
 	}
+	q.size.Inc()
+	q.taken.Inc()
 	q.batcher.OnEnd(s)
 }
 
@@ -98,10 +112,20 @@ func (q *queue) close(ctx context.Context) error {
 	return err
 }
 
-func (q *queue) lose(err error) {
+var errFull = errors.New("more spans ended than could be sent: raise OTEL_BSP_MAX_QUEUE_SIZE, or OTEL_BSP_MAX_EXPORT_BATCH_SIZE up to what the collector takes")
+
+// drop accounts for a span that found no room. The first one of a time of need is
+// logged, the others would drown the log.
+func (q *queue) drop() {
+	q.dropped(1)
 	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.lost = err
+	q.lost = errFull
+	first := q.droppedNow == 0
+	q.droppedNow++
+	q.mu.Unlock()
+	if first {
+		q.log.WarnContext(context.Background(), "spans are dropped", "err", errFull)
+	}
 }
 
 // accounted is the exporter as the batcher sees it. The SDK would hand errors
@@ -112,17 +136,27 @@ type accounted struct{ q *queue }
 func (a accounted) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
 	q := a.q
 	err := q.exporter.ExportSpans(ctx, spans)
-	q.waiting.Add(int64(-len(spans)))
+	waiting := q.waiting.Add(int64(-len(spans)))
+	q.size.Sub(float64(len(spans)))
 	if err != nil {
-		q.failed.Add(float64(len(spans)))
-		q.lose(err)
+		q.failed(len(spans))
 	} else {
-		q.sent.Add(float64(len(spans)))
+		q.sent(len(spans))
 	}
 	q.mu.Lock()
 	was := q.down
 	q.down = err != nil
+	if err != nil {
+		q.lost = err
+	}
+	dropped := 0
+	if waiting <= q.room/2 {
+		dropped, q.droppedNow = q.droppedNow, 0
+	}
 	q.mu.Unlock()
+	if dropped > 0 {
+		q.log.InfoContext(ctx, "spans are no longer dropped", "spans", dropped)
+	}
 	switch {
 	case err != nil && !was:
 		q.log.WarnContext(ctx, "traces are not sent: is the collector up?", "err", err)

@@ -18,6 +18,11 @@
 // effect, because one process may host several services. Metrics are not sent:
 // Prometheus or a collector fetches them from [Exporters.Handler].
 //
+// Every trace is kept unless OTEL_TRACES_SAMPLER and _ARG say otherwise; what is
+// noise is for the collector to drop, which sees whole traces.
+// OTEL_SEMCONV_STABILITY_OPT_IN=gen_ai_latest_experimental asks for the newer names
+// of GenAI metrics (see [GenAI]).
+//
 // The package does not decide what is measured, and never puts the content of
 // prompts, answers or tool calls into a span.
 package telemetry

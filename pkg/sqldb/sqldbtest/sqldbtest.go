@@ -34,20 +34,33 @@ const (
 // skipped if SwitchVariable says so.
 func Each(t *testing.T, migrations fs.FS, test func(t *testing.T, db *sqldb.DB)) {
 	t.Helper()
+	EachWith(t, sqldb.Options{}, migrations, test)
+}
+
+// EachWith is Each for databases that are opened with opts; their schema is
+// chosen here.
+func EachWith(t *testing.T, opts sqldb.Options, migrations fs.FS, test func(t *testing.T, db *sqldb.DB)) {
+	t.Helper()
 	t.Run("sqlite", func(t *testing.T) {
 		t.Parallel()
-		test(t, SQLite(t, migrations))
+		test(t, sqlite(t, opts, migrations))
 	})
 	t.Run("postgres", func(t *testing.T) {
 		t.Parallel()
-		test(t, postgres(t, migrations))
+		test(t, postgres(t, opts, migrations))
 	})
 }
 
 // SQLite returns a migrated database in a file of its own, closed when t ends.
 func SQLite(t testing.TB, migrations fs.FS) *sqldb.DB {
 	t.Helper()
-	return open(t, "sqlite:"+filepath.Join(t.TempDir(), "test.db"), "", migrations)
+	return sqlite(t, sqldb.Options{}, migrations)
+}
+
+func sqlite(t testing.TB, opts sqldb.Options, migrations fs.FS) *sqldb.DB {
+	t.Helper()
+	opts.Schema = unique()
+	return open(t, "sqlite:"+filepath.Join(t.TempDir(), "test.db"), opts, migrations)
 }
 
 // Postgres returns the URL of an empty database, which is dropped when t ends.
@@ -67,19 +80,20 @@ func Postgres(t testing.TB) string {
 
 // postgres gives a schema of its own, made in milliseconds where a database
 // takes a tenth of a second, and what a service has in production.
-func postgres(t testing.TB, migrations fs.FS) *sqldb.DB {
+func postgres(t testing.TB, opts sqldb.Options, migrations fs.FS) *sqldb.DB {
 	t.Helper()
 	admin, adminURL := adminDB(t)
 	name := unique()
 	t.Cleanup(func() { run(t, admin, "drop schema if exists "+name+" cascade") })
-	return open(t, adminURL, name, migrations)
+	opts.Schema = name
+	return open(t, adminURL, opts, migrations)
 }
 
-func open(t testing.TB, url, schema string, migrations fs.FS) *sqldb.DB {
+func open(t testing.TB, url string, opts sqldb.Options, migrations fs.FS) *sqldb.DB {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	db, err := sqldb.Open(ctx, url, sqldb.Options{Schema: schema})
+	db, err := sqldb.Open(ctx, url, opts)
 	if err != nil {
 		t.Fatal(err)
 	}

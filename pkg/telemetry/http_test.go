@@ -1,0 +1,345 @@
+package telemetry_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/anima-run/anima/pkg/telemetry"
+	"github.com/anima-run/anima/pkg/telemetry/oteltest"
+)
+
+// traced gives a tracer whose spans arrive at the collector it returns.
+func traced(t *testing.T) (*oteltest.Collector, *telemetry.Exporters, trace.TracerProvider) {
+	t.Helper()
+	c := oteltest.Receiver(t)
+	e := open(t, telemetry.Options{Lookup: c.Lookup})
+	return c, e, start(t, e, "treasury").TracerProvider()
+}
+
+func flushed(t *testing.T, c *oteltest.Collector, e *telemetry.Exporters) []oteltest.Span {
+	t.Helper()
+	if err := e.ForceFlush(deadline(t)); err != nil {
+		t.Fatal(err)
+	}
+	return c.Spans()
+}
+
+func find(t *testing.T, spans []oteltest.Span, name string) oteltest.Span {
+	t.Helper()
+	i := slices.IndexFunc(spans, func(s oteltest.Span) bool { return s.Name == name })
+	if i < 0 {
+		t.Fatalf("no span %q in %+v", name, spans)
+	}
+	return spans[i]
+}
+
+func get(ctx context.Context, t *testing.T, client *http.Client, url string) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Baggage", "set=by-hand")
+	r.Header["traceparent"] = []string{"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
+	res, err := client.Do(r)
+	if len(r.Header) != 2 {
+		t.Errorf("the caller's headers are now %v", r.Header)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _ = io.Copy(io.Discard, res.Body)
+	_ = res.Body.Close()
+}
+
+func TestForeignKeepsContextToItself(t *testing.T) {
+	t.Parallel()
+	c, e, provider := traced(t)
+	var got []http.Header
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		got = append(got, r.Header.Clone()) // one request at a time
+		switch r.URL.Path {
+		case "/moved":
+			http.Redirect(w, r, "/paid?key=hunter2", http.StatusFound)
+		case "/paid":
+			if r.Header.Get("X-Payment") == "" && !r.URL.Query().Has("key") {
+				w.WriteHeader(http.StatusPaymentRequired)
+				return
+			}
+			_, _ = io.WriteString(w, "content")
+		default:
+			w.WriteHeader(http.StatusTeapot)
+		}
+	}))
+	t.Cleanup(server.Close)
+	client := &http.Client{Transport: telemetry.Foreign(server.Client().Transport)}
+	t.Cleanup(client.CloseIdleConnections)
+
+	get(telemetry.WithTurn(t.Context(), "a1", "t1"), t, client, server.URL+"/paid")
+	ctx, turn := provider.Tracer("x").Start(telemetry.WithTurn(t.Context(), "a1", "t1"), "turn")
+	for _, call := range []struct {
+		path string
+		telemetry.Request
+	}{
+		{"/paid", telemetry.Request{Template: "/{resource}"}},
+		{"/paid?key=hunter2", telemetry.Request{Template: "/{again}", Resend: 1}},
+		{"/teapot", telemetry.Request{}},
+		{"/moved", telemetry.Request{Template: "/moved"}},
+	} {
+		get(telemetry.WithRequest(ctx, call.Request), t, client, server.URL+call.path)
+	}
+	turn.End()
+	for _, h := range got {
+		for _, key := range []string{"Traceparent", "Tracestate", "Baggage"} {
+			if v, ok := h[key]; ok {
+				t.Errorf("a foreign host got %s: %q", key, v)
+			}
+		}
+	}
+	if len(got) != 6 {
+		t.Errorf("%d requests arrived, want 6", len(got))
+	}
+
+	spans := flushed(t, c, e)
+	if faults := oteltest.Check(spans, turn.SpanContext().TraceID()); faults != nil || len(spans) != 6 {
+		t.Errorf("%d spans, want the turn and 5 below it, none for the request outside it: %v", len(spans), faults)
+	}
+	for _, s := range spans {
+		if strings.Contains(fmt.Sprint(s), "hunter2") {
+			t.Errorf("a span holds the query: %+v", s)
+		}
+	}
+	u, err := url.Parse(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := func(more map[string]any) map[string]any {
+		m := map[string]any{
+			"http.request.method": "GET", "server.address": u.Hostname(), "server.port": number(t, u.Port()),
+			"url.scheme": "http", "network.protocol.version": "1.1", "automaton.agent.id": "a1", "automaton.turn.id": "t1",
+		}
+		for k, v := range more {
+			m[k] = v
+		}
+		return m
+	}
+	for name, more := range map[string]map[string]any{
+		"GET /{resource}": {"http.response.status_code": int64(402), "url.template": "/{resource}"},
+		"GET /{again}":    {"http.response.status_code": int64(200), "url.template": "/{again}", "http.request.resend_count": int64(1)},
+		"GET":             {"http.response.status_code": int64(418), "error.type": "418"},
+	} {
+		s := find(t, spans, name)
+		if d := cmp.Diff(want(more), s.Attributes); d != "" {
+			t.Errorf("%s (-want +got):\n%s", name, d)
+		}
+		status := "unset"
+		if more["error.type"] != nil {
+			status = "error"
+		}
+		if s.Kind != "client" || s.Status != status {
+			t.Errorf("%s is %q, %q, want client, %s", name, s.Kind, s.Status, status)
+		}
+	}
+	var resent []any
+	for _, s := range spans {
+		if s.Name == "GET /moved" {
+			resent = append(resent, s.Attributes["http.response.status_code"], s.Attributes["http.request.resend_count"])
+		}
+	}
+	if d := cmp.Diff([]any{int64(302), nil, int64(200), int64(1)}, resent); d != "" {
+		t.Errorf("the redirect (-want +got):\n%s", d)
+	}
+}
+
+func number(t *testing.T, s string) (n int64) {
+	t.Helper()
+	if _, err := fmt.Sscan(s, &n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+type transport func(*http.Request) (*http.Response, error)
+
+func (f transport) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// body fails after its text.
+type body struct {
+	io.Reader
+	err error
+}
+
+func (b body) Read(p []byte) (int, error) {
+	n, err := b.Reader.Read(p)
+	if err == io.EOF {
+		err = b.err
+	}
+	return n, err
+}
+
+func (body) Close() error { return nil }
+
+// TestForeignSpanEndsWithTheBody: an answer that streams is not over when its
+// headers are there.
+func TestForeignSpanEndsWithTheBody(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		fail      error
+		finish    func(io.ReadCloser)
+		wantError any
+	}{
+		"read":           {io.EOF, func(b io.ReadCloser) { _, _ = io.ReadAll(b) }, nil},
+		"closed early":   {io.EOF, func(b io.ReadCloser) { _ = b.Close(); _ = b.Close() }, nil},
+		"cut":            {io.ErrUnexpectedEOF, func(b io.ReadCloser) { _, _ = io.ReadAll(b); _ = b.Close() }, "connection"},
+		"read canceled":  {context.Canceled, func(b io.ReadCloser) { _, _ = io.ReadAll(b) }, "canceled"},
+		"read timed out": {context.DeadlineExceeded, func(b io.ReadCloser) { _, _ = io.ReadAll(b) }, "timeout"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			collector, e, provider := traced(t)
+			ctx, turn := provider.Tracer("x").Start(t.Context(), "turn")
+			client := telemetry.Foreign(transport(func(*http.Request) (*http.Response, error) {
+				return &http.Response{StatusCode: 200, Proto: "HTTP/2.0", ProtoMajor: 2, Body: body{strings.NewReader("x"), c.fail}}, nil
+			}))
+			r, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://provider.example/v1/messages", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			res, err := client.RoundTrip(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n := len(flushed(t, collector, e)); n != 0 {
+				t.Errorf("the span ended before the body")
+			}
+			c.finish(res.Body)
+			s := find(t, flushed(t, collector, e), "POST")
+			if s.Attributes["error.type"] != c.wantError || s.Attributes["server.port"] != int64(443) || s.Attributes["network.protocol.version"] != "2" {
+				t.Errorf("got %v, want error %v, port 443, HTTP 2", s.Attributes, c.wantError)
+			}
+			_ = res.Body.Close()
+			turn.End()
+		})
+	}
+}
+
+func TestForeignSaysWhyThereIsNoAnswer(t *testing.T) {
+	t.Parallel()
+	collector, e, provider := traced(t)
+	ctx, turn := provider.Tracer("x").Start(t.Context(), "turn")
+	defer turn.End()
+	server := httptest.NewServer(http.NotFoundHandler())
+	server.Close() // now nobody listens there
+	r, err := http.NewRequestWithContext(ctx, "BREW", server.URL+"/hunter2", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if res, err := telemetry.Foreign(nil).RoundTrip(r); err == nil {
+		_ = res.Body.Close()
+		t.Fatal("got an answer")
+	}
+	s := find(t, flushed(t, collector, e), "HTTP")
+	if s.Attributes["error.type"] != "connection" || s.Attributes["http.request.method"] != "_OTHER" || s.Status != "error" || strings.Contains(fmt.Sprint(s), "hunter2") {
+		t.Errorf("got %+v, want error connection of method _OTHER and no URL", s)
+	}
+}
+
+func TestInboundLinksStrangers(t *testing.T) {
+	t.Parallel()
+	collector, e, provider := traced(t)
+	mux := http.NewServeMux()
+	var agent string
+	mux.HandleFunc("GET /agents/{id}", func(w http.ResponseWriter, r *http.Request) {
+		agent, _ = telemetry.Turn(r.Context())
+		if !trace.SpanFromContext(r.Context()).IsRecording() {
+			t.Error("the handler has no span")
+		}
+		w.WriteHeader(http.StatusEarlyHints)
+		_, _ = io.WriteString(w, r.PathValue("id"))
+		if err := http.NewResponseController(w).Flush(); err != nil {
+			t.Errorf("flush: %v", err)
+		}
+		w.(http.Flusher).Flush()
+	})
+	mux.HandleFunc("/broken", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) })
+	mux.HandleFunc("POST example.com/empty", func(http.ResponseWriter, *http.Request) {})
+	mux.HandleFunc("/panics", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
+	h := telemetry.Inbound(provider, mux)
+	const stranger = "0af7651916cd43dd8448eb211c80319c"
+	call := func(method, target string) {
+		r := httptest.NewRequestWithContext(t.Context(), method, target, nil)
+		r.Header.Set("traceparent", "00-"+stranger+"-b7ad6b7169203331-00") // not sampled there
+		r.Header.Set("tracestate", "their=secret")
+		r.Header.Set("baggage", "automaton.agent.id=forged")
+		h.ServeHTTP(httptest.NewRecorder(), r)
+	}
+	call("GET", "/agents/0f8fad5b-d9cb-469f-a165-70867728950e?token=hunter2")
+	call("GET", "/broken")
+	call("POST", "http://example.com/empty")
+	call("GET", "/nowhere")
+	func() {
+		defer func() {
+			if err, _ := recover().(error); !errors.Is(err, http.ErrAbortHandler) {
+				t.Error("the panic was changed")
+			}
+		}()
+		call("GET", "/panics")
+	}()
+	// No stranger's context, but a span of ours around the server.
+	ctx, around := provider.Tracer("x").Start(t.Context(), "serve")
+	h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(ctx, "PUT", "/broken", nil))
+	if agent != "" {
+		t.Errorf("a stranger's baggage says agent %q", agent)
+	}
+
+	spans := flushed(t, collector, e)
+	around.End()
+	if len(spans) != 6 {
+		t.Fatalf("%d spans, want 6", len(spans))
+	}
+	for _, s := range spans {
+		links := 1
+		if s.Name == "PUT /broken" {
+			links = 0
+		}
+		if s.Kind != "server" || s.Parent.IsValid() || s.TraceID.String() == stranger || len(s.Links) != links {
+			t.Errorf("%s: kind %s, parent %s, trace %s, %d links, want a root of its own with %d", s.Name, s.Kind, s.Parent, s.TraceID, len(s.Links), links)
+		}
+		if links == 1 && s.Links[0].TraceID.String() != stranger {
+			t.Errorf("%s: link to %s, want the stranger's trace", s.Name, s.Links[0].TraceID)
+		}
+		if text := fmt.Sprint(s); strings.Contains(text, "hunter2") || strings.Contains(text, "0f8fad5b") || strings.Contains(text, "forged") {
+			t.Errorf("a span holds what a stranger wrote: %+v", s)
+		}
+		if faults := oteltest.Check(spans, s.TraceID); faults != nil {
+			t.Error(faults)
+		}
+	}
+	for name, want := range map[string]map[string]any{
+		"GET /agents/{id}": {"http.route": "/agents/{id}", "http.response.status_code": int64(200)},
+		"GET /broken":      {"http.route": "/broken", "http.response.status_code": int64(502), "error.type": "502"},
+		"POST /empty":      {"http.route": "/empty", "http.response.status_code": int64(200)},
+		"GET":              {"http.response.status_code": int64(404)},
+		"GET /panics":      {"http.route": "/panics", "http.response.status_code": int64(500), "error.type": "500"},
+	} {
+		got := find(t, spans, name)
+		want["http.request.method"], want["url.scheme"], want["network.protocol.version"] = strings.Fields(name)[0], "http", "1.1"
+		if d := cmp.Diff(want, got.Attributes); d != "" {
+			t.Errorf("%s (-want +got):\n%s", name, d)
+		}
+		if failed := want["error.type"] != nil; (got.Status == "error") != failed {
+			t.Errorf("%s: status %s", name, got.Status)
+		}
+	}
+}

@@ -1,0 +1,50 @@
+package telemetry
+
+import (
+	"fmt"
+	"strconv"
+
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+)
+
+// samplerOf reads OTEL_TRACES_SAMPLER and OTEL_TRACES_SAMPLER_ARG. Without them
+// every trace that begins here is kept, and one that began elsewhere if it is kept
+// there: nothing is dropped at the head, because what a trace is worth (a turn, a
+// payment, an error, or a tick that woke nobody) is known at its end. Collectors
+// drop what is noise by policies on whole traces.
+//
+// A turn has a root of its own ([StartRoot]), so no sender's decision drops it.
+func samplerOf(env func(string) (string, bool)) (sdktrace.Sampler, error) {
+	const name = "OTEL_TRACES_SAMPLER"
+	ratio := func() (sdktrace.Sampler, error) {
+		v, _ := env(name + "_ARG")
+		if v == "" {
+			return sdktrace.AlwaysSample(), nil
+		}
+		f, err := strconv.ParseFloat(v, 64)
+		if err != nil || !(f >= 0 && f <= 1) {
+			return nil, fmt.Errorf("%s_ARG=%q: want the part of traces to keep, from 0 to 1", name, v)
+		}
+		return sdktrace.TraceIDRatioBased(f), nil
+	}
+	switch v, _ := env(name); v {
+	case "", "parentbased_always_on":
+		return sdktrace.ParentBased(sdktrace.AlwaysSample()), nil
+	case "always_on":
+		return sdktrace.AlwaysSample(), nil
+	case "always_off":
+		return sdktrace.NeverSample(), nil
+	case "parentbased_always_off":
+		return sdktrace.ParentBased(sdktrace.NeverSample()), nil
+	case "traceidratio":
+		return ratio()
+	case "parentbased_traceidratio":
+		root, err := ratio()
+		if err != nil {
+			return nil, err
+		}
+		return sdktrace.ParentBased(root), nil
+	default:
+		return nil, fmt.Errorf("%s=%q: want always_on, always_off, traceidratio or one of these after parentbased_", name, v)
+	}
+}
