@@ -1,0 +1,416 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// flags of every build: no path and no time of a machine gets into a program.
+var flags = []string{"-trimpath", "-buildvcs=false", "-mod=readonly"}
+
+// program is one binary, built from a module that does nothing but pin it.
+type program struct {
+	name    string
+	module  string // folder under pins, or a path relative to test/cluster
+	pkg     string
+	ldflags string
+}
+
+const kubernetes = "1.36.3" // as pins/kubernetes/go.mod has it
+
+// kubeVersion makes the programs say which version they are: the API server
+// refuses clients by it, and kubectl prints it.
+func kubeVersion() string {
+	minor := strings.Split(kubernetes, ".")[1]
+	var b strings.Builder
+	for _, p := range []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"} {
+		fmt.Fprintf(&b, " -X %s.gitVersion=v%s -X %s.gitMajor=1 -X %s.gitMinor=%s -X %s.gitTreeState=clean -X %s.buildDate=1970-01-01T00:00:00Z", p, kubernetes, p, p, minor, p, p)
+	}
+	return b.String()
+}
+
+// programs by group, in the order of their building: the longest first.
+func programs(group string) []program {
+	kube := func(name string) program {
+		return program{name, "pins/kubernetes", "k8s.io/kubernetes/cmd/" + name, kubeVersion()}
+	}
+	keda := func(name, cmd string) program {
+		return program{name, "pins/keda", "github.com/kedacore/keda/v2/cmd/" + cmd, " -X github.com/kedacore/keda/v2/version.Version=" + kedaVersion}
+	}
+	switch group {
+	case "core":
+		return []program{
+			kube("kube-apiserver"),
+			{name: "etcd", module: "pins/kubernetes", pkg: "go.etcd.io/etcd/server/v3"},
+			kube("kubectl"), kube("kube-controller-manager"), kube("kube-scheduler"), kube("kubelet"), kube("kube-proxy"),
+			{name: "pause", module: ".", pkg: "./pause"},
+		}
+	case "addons":
+		return []program{
+			{name: "coredns", module: "pins/coredns", pkg: "."},
+			{name: "metrics-server", module: "pins/metrics-server", pkg: "sigs.k8s.io/metrics-server/cmd/metrics-server"},
+		}
+	case "nats":
+		return []program{{name: "nats-server", module: "../../pkg", pkg: "github.com/nats-io/nats-server/v2"}}
+	case "postgres":
+		return []program{{name: "postgres-entry", module: ".", pkg: "./postgres"}}
+	case "keda":
+		return []program{keda("keda", "operator"), keda("keda-adapter", "adapter"), keda("keda-admission-webhooks", "webhooks")}
+	case "checks":
+		return []program{
+			{name: "kube-score", module: "pins/kube-score", pkg: "github.com/zegl/kube-score/cmd/kube-score"},
+			{name: "kubeconform", module: "pins/kubeconform", pkg: "github.com/yannh/kubeconform/cmd/kubeconform"},
+		}
+	default:
+		return nil
+	}
+}
+
+var groups = []string{"core", "addons", "nats", "postgres", "jaeger", "keda", "checks"}
+
+// build builds what is missing of the groups; no group is all that up uses.
+func build(ctx context.Context, want []string) error {
+	if len(want) == 0 {
+		want = []string{"core", "addons", "nats", "postgres", "jaeger"}
+	}
+	for _, g := range want {
+		if !slices.Contains(groups, g) {
+			return fmt.Errorf("cannot build %q; want some of: %s", g, strings.Join(groups, " "))
+		}
+	}
+	s := newSteps()
+	// Nothing to build is the usual case, and need not wait for others who build.
+	if want = slices.DeleteFunc(slices.Clone(want), isBuilt); len(want) == 0 {
+		return nil
+	}
+	unlock, err := lock(filepath.Join(cache(), "lab.lock"))
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	for _, g := range want {
+		for _, p := range programs(g) {
+			built, err := p.build(ctx)
+			if err != nil {
+				return err
+			}
+			if built {
+				s.done("built %s", p.name)
+			}
+		}
+		if g == "checks" {
+			if err := schemas(ctx); err != nil {
+				return err
+			}
+			s.done("schemas of Kubernetes %s", kubernetes)
+		}
+		if g == "jaeger" {
+			if err := buildJaeger(ctx); err != nil {
+				return err
+			}
+		}
+		for _, r := range recipes(g) {
+			built, err := r.build(ctx)
+			if err != nil {
+				return err
+			}
+			if built {
+				s.done("packed %s", r.tag())
+			}
+		}
+		s.done("%s is there", g)
+	}
+	return nil
+}
+
+// isBuilt says whether everything of a group is there.
+func isBuilt(group string) bool {
+	var paths []string
+	for _, p := range programs(group) {
+		path, err := p.path()
+		if err != nil {
+			return false
+		}
+		paths = append(paths, path)
+	}
+	for _, r := range recipes(group) {
+		path, err := r.archive()
+		if err != nil {
+			return false
+		}
+		paths = append(paths, path)
+	}
+	if group == "checks" {
+		paths = append(paths, schemaDir())
+	}
+	for _, p := range paths {
+		if _, err := os.Stat(p); err != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// cache is where built programs and images are kept, outside of the clone.
+func cache() string {
+	if d := os.Getenv("ANIMA_CACHE"); d != "" {
+		return d
+	}
+	d, err := os.UserHomeDir()
+	if err != nil {
+		d = "/root"
+	}
+	return filepath.Join(d, ".cache", "anima")
+}
+
+// source returns the folder of this module's source, from wherever in the
+// repository the program was started.
+func source() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for d := dir; ; d = filepath.Dir(d) {
+		for _, c := range []string{d, filepath.Join(d, "test", "cluster")} {
+			if _, err := os.Stat(filepath.Join(c, "pins", "kubernetes", "go.mod")); err == nil {
+				return c, nil
+			}
+		}
+		if d == filepath.Dir(d) {
+			return "", fmt.Errorf("%s is outside of the repository; start this in test/cluster", dir)
+		}
+	}
+}
+
+// path returns where the program is, or would be, by what it is made from.
+func (p program) path() (string, error) {
+	src, err := source()
+	if err != nil {
+		return "", err
+	}
+	h := sha256.New()
+	// The programs of one module share a folder; 1 is the form of ldflags, raise it
+	// to build all anew.
+	fmt.Fprintln(h, 1, runtime.Version(), runtime.GOARCH, flags)
+	kind := filepath.Base(p.module)
+	switch p.module {
+	case "../../pkg":
+		// The rest of that module has nothing to do with the server.
+		kind = p.name
+		v, err := natsVersion()
+		if err != nil {
+			return "", err
+		}
+		fmt.Fprintln(h, v)
+	case ".":
+		kind = p.name
+		err = hashTree(h, filepath.Join(src, p.pkg))
+	default:
+		err = hashTree(h, filepath.Join(src, p.module))
+	}
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(cache(), kind, fmt.Sprintf("%x", h.Sum(nil))[:16], p.name), nil
+}
+
+func hashTree(h io.Writer, dir string) error {
+	return filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		if strings.HasSuffix(p, "_test.go") {
+			return nil
+		}
+		raw, err := os.ReadFile(p)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(h, "%s %x\n", d.Name(), sha256.Sum256(raw))
+		return nil
+	})
+}
+
+// build builds the program unless it is there.
+func (p program) build(ctx context.Context) (bool, error) {
+	out, err := p.path()
+	if err != nil {
+		return false, err
+	}
+	if _, err := os.Stat(out); err == nil {
+		return false, nil
+	}
+	src, err := source()
+	if err != nil {
+		return false, err
+	}
+	if err := os.MkdirAll(filepath.Dir(out), 0o755); err != nil {
+		return false, err
+	}
+	tmp := out + ".new"
+	args := append([]string{"build", "-v", "-p", parallel()}, flags...)
+	args = append(args, "-ldflags", "-s -w"+p.ldflags, "-o", tmp, p.pkg)
+	c := exec.CommandContext(ctx, "go", args...)
+	c.Dir = filepath.Join(src, p.module)
+	c.Env = append(os.Environ(), "GOWORK=off", "CGO_ENABLED=0", "GOFLAGS=")
+	if err := progress(c, p.name); err != nil {
+		return false, fmt.Errorf("build %s: %w", p.name, err)
+	}
+	return true, os.Rename(tmp, out)
+}
+
+func parallel() string {
+	if p := os.Getenv("P"); p != "" {
+		return p
+	}
+	return "2"
+}
+
+// progress runs c, which prints a line for each package, and says now and then
+// how far it is. An error holds the end of what it printed.
+func progress(c *exec.Cmd, name string) error {
+	r, w := io.Pipe()
+	c.Stdout, c.Stderr = w, w
+	lines := make(chan string)
+	go func() {
+		defer close(lines)
+		for sc := bufio.NewScanner(r); sc.Scan(); {
+			lines <- sc.Text()
+		}
+		_, _ = io.Copy(io.Discard, r) // a line too long for the scanner must not block the program
+	}()
+	if err := c.Start(); err != nil {
+		return err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- c.Wait(); _ = w.Close() }()
+	start, tick := time.Now(), time.NewTicker(10*time.Second)
+	defer tick.Stop()
+	var tail []string
+	n := 0
+	for {
+		select {
+		case line, ok := <-lines:
+			if !ok {
+				if err := <-ended; err != nil {
+					return fmt.Errorf("%w\n%s", err, strings.Join(tail, "\n"))
+				}
+				return nil
+			}
+			if !strings.HasPrefix(line, "go: downloading") {
+				n++
+			}
+			if tail = append(tail, line); len(tail) > 15 {
+				tail = tail[1:]
+			}
+		case <-tick.C:
+			last := ""
+			if len(tail) > 0 {
+				last = tail[len(tail)-1]
+			}
+			fmt.Printf("         %s: %d packages, %.0f s, now %s\n", name, n, time.Since(start).Seconds(), last)
+		}
+	}
+}
+
+// natsVersion is the version of the server that the services are tested with.
+func natsVersion() (string, error) {
+	src, err := source()
+	if err != nil {
+		return "", err
+	}
+	raw, err := os.ReadFile(filepath.Join(src, "..", "..", "pkg", "go.mod"))
+	if err != nil {
+		return "", err
+	}
+	m := regexp.MustCompile(`github\.com/nats-io/nats-server/v2 v(\S+)`).FindSubmatch(raw)
+	if m == nil {
+		return "", errors.New("pkg/go.mod does not require nats-server")
+	}
+	return string(m[1]), nil
+}
+
+// moduleDir returns where the source of a module lies that a pin requires. It is
+// downloaded if need be: the programs may come from the cache.
+func moduleDir(ctx context.Context, pin, module string) (string, error) {
+	src, err := source()
+	if err != nil {
+		return "", err
+	}
+	c := exec.CommandContext(ctx, "go", "mod", "download", "-json", module)
+	c.Dir = filepath.Join(src, "pins", pin)
+	c.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=")
+	out, err := c.Output()
+	if err != nil {
+		return "", fmt.Errorf("get module %s: %w", module, err)
+	}
+	var m struct {
+		Dir string `json:"Dir"`
+	}
+	if err := json.Unmarshal(out, &m); err != nil {
+		return "", fmt.Errorf("get module %s: %w", module, err)
+	}
+	return m.Dir, nil
+}
+
+// printPath prints where one built program, or the folder of schemas, lies.
+func printPath(ctx context.Context, args []string) error {
+	if len(args) != 1 {
+		return errors.New("say what: path NAME")
+	}
+	if args[0] == "schemas" {
+		fmt.Println(schemaDir())
+		return nil
+	}
+	for _, g := range groups {
+		for _, p := range programs(g) {
+			if p.name != args[0] {
+				continue
+			}
+			path, err := p.path()
+			if err != nil {
+				return err
+			}
+			if _, err := os.Stat(path); err != nil {
+				return fmt.Errorf("%s is not built; run build %s", p.name, g)
+			}
+			fmt.Println(path)
+			return ctx.Err()
+		}
+	}
+	return fmt.Errorf("there is no program %q", args[0])
+}
+
+// lock makes two builds wait for each other instead of doing the work twice.
+func lock(path string) (unlock func(), err error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	if syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil {
+		fmt.Println("         waiting for another build")
+		if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
+			_ = f.Close()
+			return nil, err
+		}
+	}
+	return func() { _ = f.Close() }, nil
+}

@@ -1,0 +1,256 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"sort"
+	"strings"
+
+	"github.com/anima-run/anima/test/cluster/internal/image"
+)
+
+// registry is the first part of the names of images that are made here. Nothing
+// is ever pulled from it.
+const registry = "k8slab.local/"
+
+// Versions of what has no go.mod of ours to read them from.
+const (
+	postgresVersion = "15"
+	jaegerVersion   = "2.13.0"
+	kedaVersion     = "2.21.0"
+)
+
+// recipe says how to pack one image.
+type recipe struct {
+	name, version string
+	group         string
+	binary        string // the program's name, see programs
+	at            string // where it lies in the image; also the entrypoint
+	env           []string
+	user          string
+}
+
+func (r recipe) tag() string { return registry + r.name + ":" + r.version }
+
+// recipes lists the images of a group; "" lists all.
+func recipes(group string) []recipe {
+	nats, err := natsVersion()
+	if err != nil {
+		nats = "unknown"
+	}
+	all := []recipe{
+		{name: "pause", version: "1", group: "core", binary: "pause", at: "/pause"},
+		{name: "coredns", version: "1.15.0", group: "addons", binary: "coredns", at: "/coredns"},
+		{name: "metrics-server", version: "0.9.0", group: "addons", binary: "metrics-server", at: "/metrics-server"},
+		{name: "nats", version: nats, group: "nats", binary: "nats-server", at: "/usr/local/bin/nats-server"},
+		{
+			name: "postgres", version: postgresVersion, group: "postgres", binary: "postgres-entry", at: "/usr/local/bin/docker-entrypoint.sh", user: "70:70",
+			env: []string{"PATH=/usr/local/bin:" + pgHome + "/bin:/usr/bin:/bin", "PGDATA=/var/lib/postgresql/data", "LANG=C.UTF-8", "PG_MAJOR=" + postgresVersion},
+		},
+		{name: "jaeger", version: jaegerVersion, group: "jaeger", at: "/usr/local/bin/jaeger"},
+		{name: "keda", version: kedaVersion, group: "keda", binary: "keda", at: "/keda"},
+		{name: "keda-metrics-apiserver", version: kedaVersion, group: "keda", binary: "keda-adapter", at: "/keda-adapter"},
+		{name: "keda-admission-webhooks", version: kedaVersion, group: "keda", binary: "keda-admission-webhooks", at: "/keda-admission-webhooks"},
+	}
+	return slices.DeleteFunc(all, func(r recipe) bool { return group != "" && r.group != group })
+}
+
+// program returns the path of the image's main program; it may not be built yet.
+func (r recipe) program() (string, error) {
+	if r.group == "jaeger" {
+		return jaegerBinary()
+	}
+	for _, p := range programs(r.group) {
+		if p.name == r.binary {
+			return p.path()
+		}
+	}
+	return "", fmt.Errorf("image %s: there is no program %s", r.tag(), r.binary)
+}
+
+// archive returns where the image is, or would be, by what it is made from.
+func (r recipe) archive() (string, error) {
+	bin, err := r.program()
+	if err != nil {
+		return "", err
+	}
+	h := sha256.New()
+	fmt.Fprintln(h, 1, r, bin) // 1 is the form of the images; raise it to pack all anew
+	if r.group == "postgres" {
+		st, err := os.Stat(filepath.Join(pgHome, "bin", "postgres"))
+		if err == nil {
+			fmt.Fprintln(h, st.Size(), st.ModTime().UTC())
+		}
+	}
+	return filepath.Join(cache(), "images", fmt.Sprintf("%s_%s-%x.tar", r.name, r.version, h.Sum(nil)[:6])), nil
+}
+
+// build packs the image unless it is there.
+func (r recipe) build(ctx context.Context) (bool, error) {
+	if r.group == "postgres" {
+		if _, err := os.Stat(filepath.Join(pgHome, "bin", "initdb")); err != nil {
+			if err := packages(ctx, "postgresql-"+postgresVersion); err != nil {
+				return false, err
+			}
+		}
+	}
+	bin, err := r.program()
+	if err != nil {
+		return false, err
+	}
+	out, err := r.archive()
+	if err != nil {
+		return false, err
+	}
+	if _, err := os.Stat(out); err == nil {
+		return false, nil
+	}
+	im := image.Image{Tag: r.tag(), Entrypoint: []string{r.at}, Env: r.env, User: r.user, Files: []image.File{{Src: bin, Dst: r.at, Mode: 0o755}}}
+	if r.group == "postgres" {
+		im.Cmd = []string{"postgres"}
+		more, err := postgresFiles(ctx)
+		if err != nil {
+			return false, err
+		}
+		im.Files = append(im.Files, more...)
+	}
+	return true, image.Write(out, im)
+}
+
+// builtImages lists the images that are there, by tag. Those of KEDA are large and
+// count only if it is wanted.
+func builtImages(keda bool) map[string]string {
+	out := map[string]string{}
+	for _, r := range recipes("") {
+		if r.group == "keda" && !keda {
+			continue
+		}
+		if file, err := r.archive(); err == nil {
+			if _, err := os.Stat(file); err == nil {
+				out[r.tag()] = file
+			}
+		}
+	}
+	return out
+}
+
+// jaegerBinary finds the newest Jaeger in the cache; tools/jaeger puts it there.
+func jaegerBinary() (string, error) {
+	found, err := filepath.Glob(filepath.Join(cache(), "jaeger", "*", "jaeger"))
+	if err != nil || len(found) == 0 {
+		return "", fmt.Errorf("there is no Jaeger in %s; run make jaeger", filepath.Join(cache(), "jaeger"))
+	}
+	age := func(p string) int64 {
+		if st, err := os.Stat(p); err == nil {
+			return st.ModTime().UnixNano()
+		}
+		return 0
+	}
+	sort.Slice(found, func(i, j int) bool { return age(found[i]) > age(found[j]) })
+	return found[0], nil
+}
+
+// pgHome is where Debian puts PostgreSQL.
+const pgHome = "/usr/lib/postgresql/" + postgresVersion
+
+// postgresFiles are Debian's PostgreSQL, what it is linked with, and what scripts
+// in /docker-entrypoint-initdb.d may expect: a shell and its usual companions.
+func postgresFiles(ctx context.Context) ([]image.File, error) {
+	// The just-in-time compiler is another 110 MB, and optional.
+	skip := func(rel string) bool {
+		return strings.HasPrefix(rel, "lib/bitcode") || strings.HasPrefix(rel, "lib/llvmjit")
+	}
+	files, err := image.Tree(pgHome, pgHome, skip)
+	if err != nil {
+		return nil, err
+	}
+	share := "/usr/share/postgresql/" + postgresVersion
+	more, err := image.Tree(share, share, func(rel string) bool { return rel == "man" })
+	if err != nil {
+		return nil, err
+	}
+	files = append(files, more...)
+	for _, dir := range []string{"/usr/share/zoneinfo", "/usr/lib/locale/C.utf8"} {
+		if more, err = image.Tree(dir, dir, func(rel string) bool { return rel == "right" || rel == "posix" }); err != nil {
+			return nil, fmt.Errorf("postgres needs %s: %w", dir, err)
+		}
+		files = append(files, more...)
+	}
+	tools := strings.Fields("/bin/bash /bin/sh basename cat chmod cp cut date dirname env false grep head id ls mkdir mktemp mv printf rm sed sleep sort tail test touch tr true wc")
+	linked := []string{}
+	for _, t := range tools {
+		src := t
+		if !strings.HasPrefix(t, "/") {
+			if src, err = exec.LookPath(t); err != nil {
+				return nil, err
+			}
+		}
+		real, err := filepath.EvalSymlinks(src)
+		if err != nil {
+			return nil, err
+		}
+		dst := "/usr/bin/" + filepath.Base(t)
+		files = append(files, image.File{Src: real, Dst: dst, Mode: 0o755})
+		if strings.HasPrefix(t, "/bin/") {
+			files = append(files, image.File{Src: real, Dst: t, Mode: 0o755})
+		}
+		linked = append(linked, real)
+	}
+	for _, f := range files {
+		if strings.HasPrefix(f.Src, pgHome+"/bin/") || strings.HasSuffix(f.Src, ".so") {
+			linked = append(linked, f.Src)
+		}
+	}
+	libs, err := libraries(ctx, linked)
+	if err != nil {
+		return nil, err
+	}
+	for _, lib := range libs {
+		real, err := filepath.EvalSymlinks(lib)
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, image.File{Src: real, Dst: lib, Mode: 0o755})
+	}
+	// One name for each uid that manifests use: initdb wants its user to have one.
+	passwd := "root:x:0:0::/root:/bin/sh\npostgres:x:70:70::/var/lib/postgresql:/bin/sh\npostgres999:x:999:999::/var/lib/postgresql:/bin/sh\nnonroot:x:65532:65532::/var/lib/postgresql:/bin/sh\n"
+	group := "root:x:0:\npostgres:x:70:\npostgres999:x:999:\nnonroot:x:65532:\n"
+	return append(files,
+		image.File{Dst: "/etc/passwd", Data: []byte(passwd), Mode: 0o644},
+		image.File{Dst: "/etc/group", Data: []byte(group), Mode: 0o644},
+		image.File{Dst: "/etc/nsswitch.conf", Data: []byte("hosts: files dns\n"), Mode: 0o644},
+		image.File{Dst: "/docker-entrypoint-initdb.d", Mode: fs.ModeDir | 0o755},
+		image.File{Dst: "/var/lib/postgresql/data", Mode: fs.ModeDir | fs.ModeSticky | 0o777},
+		image.File{Dst: "/var/run/postgresql", Mode: fs.ModeDir | fs.ModeSticky | 0o777},
+	), nil
+}
+
+var lddLine = regexp.MustCompile(`(?:=> )?(/\S+) \(0x`)
+
+// libraries lists the shared libraries of programs, as the loader names them.
+func libraries(ctx context.Context, programs []string) ([]string, error) {
+	found := map[string]bool{}
+	out, err := exec.CommandContext(ctx, "ldd", programs...).Output()
+	// ldd fails for a file that is not dynamic; what it printed of the others counts.
+	for _, m := range lddLine.FindAllSubmatch(out, -1) {
+		found[string(m[1])] = true
+	}
+	// Looking up names and groups loads this one at run time.
+	for _, p := range []string{"/lib/x86_64-linux-gnu/libnss_files.so.2", "/lib/aarch64-linux-gnu/libnss_files.so.2"} {
+		if _, err := os.Stat(p); err == nil {
+			found[p] = true
+		}
+	}
+	if len(found) < 5 {
+		return nil, fmt.Errorf("ldd found no libraries of PostgreSQL: %w", err)
+	}
+	return slices.Sorted(maps.Keys(found)), nil
+}

@@ -1,0 +1,113 @@
+// Package cgroup prepares and removes the lab's control groups in a hierarchy of
+// version 1 or of both (hybrid). It touches only the groups below its own name.
+package cgroup
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// controllers are what kubelet and runc ask for.
+var controllers = []string{"cpu", "cpuacct", "cpuset", "memory", "devices", "freezer", "blkio", "pids", "systemd"}
+
+// Root is where the hierarchies are mounted, one folder each: /sys/fs/cgroup.
+type Root string
+
+// Missing lists the hierarchies of version 1 that kubelet needs and that this
+// machine has not.
+func (r Root) Missing() []string {
+	var out []string
+	for _, c := range controllers {
+		// A mounted hierarchy has this file in its root, an empty folder has not.
+		if _, err := os.Stat(filepath.Join(string(r), c, "cgroup.procs")); err != nil {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// Make creates the group name in every hierarchy. A new group of cpuset gets its
+// parent's processors and memory, without which nothing can run in it.
+func (r Root) Make(name string) error {
+	for _, c := range controllers {
+		at := filepath.Join(string(r), c)
+		for part := range strings.SplitSeq(name, "/") {
+			parent := at
+			at = filepath.Join(at, part)
+			if err := os.Mkdir(at, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+				return fmt.Errorf("control group %s: %w", at, err)
+			}
+			if c != "cpuset" {
+				continue
+			}
+			for _, f := range []string{"cpuset.cpus", "cpuset.mems"} {
+				have, err := os.ReadFile(filepath.Join(at, f))
+				if err == nil && len(bytes.TrimSpace(have)) > 0 {
+					continue
+				}
+				v, err := os.ReadFile(filepath.Join(parent, f))
+				if err != nil {
+					return err
+				}
+				if err := os.WriteFile(filepath.Join(at, f), v, 0o644); err != nil {
+					return fmt.Errorf("control group %s: %w", at, err)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// Remove removes the group name and all groups below it from every hierarchy. It
+// waits up to d for processes in them to end.
+func (r Root) Remove(ctx context.Context, name string, d time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		left := r.Left(name)
+		slices.Reverse(left) // deepest first
+		var last error
+		for _, g := range left {
+			if err := os.Remove(g); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				last = err
+			}
+		}
+		if last == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("control groups %s are still in use: %w", name, last)
+		case <-tick.C:
+		}
+	}
+}
+
+// Left lists the groups of that name and below, parents first, in every
+// hierarchy of either version.
+func (r Root) Left(name string) []string {
+	var out []string
+	es, err := os.ReadDir(string(r))
+	if err != nil {
+		return nil
+	}
+	for _, e := range es {
+		_ = filepath.WalkDir(filepath.Join(string(r), e.Name(), name), func(p string, d fs.DirEntry, err error) error {
+			if err == nil && d.IsDir() {
+				out = append(out, p)
+			}
+			return nil
+		})
+	}
+	return out
+}

@@ -1,0 +1,161 @@
+// Command cluster is the lab: a real Kubernetes with up to nine nodes on one Linux
+// machine, without a registry, a container engine or an init system of its own.
+// It builds every program from pinned Go modules, runs them in network namespaces
+// that no packet leaves, and ends only what it started. See README.md.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"syscall"
+
+	"github.com/anima-run/anima/test/cluster/internal/netpol"
+)
+
+const usage = `usage: go run . COMMAND
+
+  build [core|addons|nats|postgres|jaeger|keda|checks]...   build what is missing (default: all but keda and checks)
+  up [-nodes N] [-wipe] [-keda]    bring the cluster up; 3 nodes, or NODES; 0 is the control plane alone
+  load [NAME:TAG] FILE.tar...      import image archives on every node
+  addon keda                       install KEDA
+  kubectl ...                      kubectl, as the administrator
+  exec -- CMD...                   run a program inside the lab's network, with KUBECONFIG set
+  node kill|start N                crash a node; bring it back
+  volumes                          empty the volumes that nobody claims any more
+  status                           what runs
+  path NAME                        where a built program lies
+  down [-wipe]                     end everything; -wipe also forgets all state
+`
+
+// notRun says that this machine cannot run the lab: a suite that needs it was not
+// run, which is neither a success nor a failure.
+type notRun string
+
+func (e notRun) Error() string { return string(e) }
+
+// exitNotRun is the status for notRun.
+const exitNotRun = 3
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	if filepath.Base(os.Args[0]) == netpol.Plugin {
+		os.Exit(netpol.RunPlugin(ctx, nodeSocket, os.Getenv, os.Stdin, os.Stdout))
+	}
+	err := run(ctx, os.Args[1:])
+	var no notRun
+	var exit *exec.ExitError
+	switch {
+	case err == nil:
+	case errors.As(err, &no):
+		fmt.Fprintln(os.Stderr, "NOT RUN:", err)
+		os.Exit(exitNotRun)
+	case errors.As(err, &exit) && exit.ExitCode() > 0 && len(exit.Stderr) == 0:
+		fmt.Fprintln(os.Stderr, "cluster:", err)
+		os.Exit(exit.ExitCode())
+	default:
+		fmt.Fprintln(os.Stderr, "cluster:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string) error {
+	if len(args) == 0 {
+		return errors.New("no command; try help")
+	}
+	l, err := open()
+	if err != nil {
+		return err
+	}
+	cmd, args := args[0], args[1:]
+	switch cmd {
+	case "build":
+		return build(ctx, args)
+	case "up":
+		n, err := envNodes()
+		if err != nil {
+			return err
+		}
+		fs := flag.NewFlagSet("up", flag.ContinueOnError)
+		nodes := fs.Int("nodes", n, "how many nodes, 0 to 9")
+		wipe := fs.Bool("wipe", false, "forget all state first")
+		keda := fs.Bool("keda", false, "install KEDA too")
+		if err := fs.Parse(args); err != nil {
+			return err
+		}
+		return l.up(ctx, *nodes, *wipe, *keda)
+	case "load":
+		return l.load(ctx, args)
+	case "addon":
+		if len(args) != 1 || args[0] != "keda" {
+			return errors.New("the addon that can be added is keda: addon keda")
+		}
+		return l.keda(ctx)
+	case "kubectl":
+		return l.exec(append([]string{"kubectl"}, args...))
+	case "exec":
+		if len(args) > 0 && args[0] == "--" {
+			args = args[1:]
+		}
+		return l.exec(args)
+	case "node":
+		return l.node(ctx, args)
+	case "volumes":
+		return l.freeVolumes(ctx)
+	case "status":
+		return l.status(ctx)
+	case "path":
+		return printPath(ctx, args)
+	case "down":
+		fs := flag.NewFlagSet("down", flag.ContinueOnError)
+		wipe := fs.Bool("wipe", false, "forget all state")
+		if err := fs.Parse(args); err != nil {
+			return err
+		}
+		return l.down(ctx, *wipe)
+	case "node-init", "node-agent": // started by this program only
+		n, err := nodeNumber(args)
+		if err != nil {
+			return err
+		}
+		if cmd == "node-init" {
+			return l.nodeInit(n)
+		}
+		return l.nodeAgent(ctx, n)
+	case "help", "-h", "--help":
+		fmt.Print(usage)
+		return nil
+	default:
+		return fmt.Errorf("unknown command %q; try help", cmd)
+	}
+}
+
+func envNodes() (int, error) {
+	v, ok := os.LookupEnv("NODES")
+	if !ok || v == "" {
+		return 3, nil
+	}
+	n, err := strconv.Atoi(v)
+	if err != nil {
+		return 0, fmt.Errorf("NODES=%s is no number", v)
+	}
+	return n, nil
+}
+
+func nodeNumber(args []string) (int, error) {
+	if len(args) != 1 {
+		return 0, errors.New("say which node, by its number")
+	}
+	n, err := strconv.Atoi(args[0])
+	if err != nil || n < 1 || n > maxNodes {
+		return 0, fmt.Errorf("node %q: want a number from 1 to %d", args[0], maxNodes)
+	}
+	return n, nil
+}
