@@ -29,6 +29,7 @@ type Wake struct {
 	Reason string    `json:"reason"`
 	By     Principal `json:"by"`
 	At     int64     `json:"at"`
+	Trace  string    `json:"trace,omitempty"` // traceparent of who asked, for the woken turn to link to
 }
 
 // LeaseKey is the key of a lease on a task that one replica does at a time.

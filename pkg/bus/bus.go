@@ -163,7 +163,7 @@ func (b *Bus) ensure(ctx context.Context, cfg jetstream.StreamConfig) error {
 // passing reports errors of a cluster that is starting or moving.
 func passing(err error) bool {
 	if e, ok := errors.AsType[*jetstream.APIError](err); ok {
-		return e.Code == 503 || e.ErrorCode == jetstream.JSErrCodeStreamNotFound
+		return e.Code == 503 || e.ErrorCode == jetstream.JSErrCodeStreamNotFound || e.ErrorCode == codeNoPeers
 	}
 	return errors.Is(err, nats.ErrTimeout) || errors.Is(err, nats.ErrNoResponders) ||
 		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, jetstream.ErrJetStreamNotEnabled) ||

@@ -30,6 +30,7 @@ const (
 	codeWrongLast     jetstream.ErrorCode = 10071 // expected last sequence is another
 	codeWrongLastBusy jetstream.ErrorCode = 10164 // R3: another write of this subject is in flight
 	codeSameBusy      jetstream.ErrorCode = 10158 // R3: a message with this id is in flight
+	codeNoPeers       jetstream.ErrorCode = 10005 // R3: not all servers are there yet
 	codeFull          jetstream.ErrorCode = 10077 // a limit of the stream is reached
 )
 

@@ -10,10 +10,10 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/metric"
-	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/telemetry"
 )
 
 // carrier reads and writes trace context in NATS headers. The ready-made HTTP
@@ -42,8 +42,11 @@ func (c carrier) Keys() []string {
 	return keys
 }
 
+// propagator carries trace context and the ids of agent and turn, nothing else.
+var propagator = telemetry.Propagator()
+
 func inject(ctx context.Context, h nats.Header) {
-	propagation.TraceContext{}.Inject(ctx, carrier(h))
+	propagator.Inject(ctx, carrier(h))
 }
 
 // extract returns ctx with the sender's span as its remote parent.
@@ -51,7 +54,7 @@ func extract(ctx context.Context, h nats.Header) context.Context {
 	if len(h) == 0 {
 		return ctx
 	}
-	return propagation.TraceContext{}.Extract(ctx, carrier(h))
+	return propagator.Extract(ctx, carrier(h))
 }
 
 // TraceParent is the W3C traceparent of the span in ctx, "" without one: what a

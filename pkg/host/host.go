@@ -124,7 +124,7 @@ func (e *Env) open(ctx context.Context, prepare func(context.Context, *sqldb.DB,
 		}
 	}
 	for said := ""; ; {
-		db, err := sqldb.Open(ctx, url, sqldb.Options{Schema: strings.ReplaceAll(name, "-", "_")})
+		db, err := sqldb.Open(ctx, url, sqldb.Options{Schema: strings.ReplaceAll(name, "-", "_"), TracerProvider: e.Tracer})
 		if err == nil {
 			if err = prepare(ctx, db, e.service.migrations); err == nil {
 				return db, nil

@@ -8,10 +8,13 @@ import (
 	"strings"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
 	"github.com/anima-run/anima/pkg/outbox"
 	"github.com/anima-run/anima/pkg/sqldb"
+	"github.com/anima-run/anima/pkg/telemetry"
 	"github.com/anima-run/anima/services/heartbeat/internal/beat"
 )
 
@@ -24,6 +27,7 @@ type handlers struct {
 	bus   *bus.Bus
 	now   func() time.Time
 	tel   instruments
+	trace trace.Tracer
 	kick  func(context.Context, time.Time) // says that something is due at a time
 }
 
@@ -165,6 +169,9 @@ func (h *handlers) wakeDue(ctx context.Context, d beat.Due, now time.Time) (uint
 // a wake of this cause waits already, it is that one; if it was consumed that
 // very moment, the revision is 0.
 func (h *handlers) putWake(ctx context.Context, w api.Wake) (api.Wake, uint64, error) {
+	ctx, span := h.trace.Start(ctx, "publish wake", trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(telemetry.AgentID.String(w.Agent)))
+	defer span.End()
+	w.Trace = bus.TraceParent(ctx)
 	key := api.WakeKey(w.Agent, w.Cause)
 	rev, err := h.wakes.Create(ctx, key, w, 0)
 	if api.CodeOf(err) != api.Conflict {

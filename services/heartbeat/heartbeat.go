@@ -49,7 +49,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	}
 	relay := outbox.NewRelay(db, env.Bus, env.Log)
 	store := sqlstore.New(db, announce)
-	h := &handlers{store: store, wakes: wakes, bus: env.Bus, now: env.Now, tel: tel}
+	h := &handlers{store: store, wakes: wakes, bus: env.Bus, now: env.Now, tel: tel, trace: env.Tracer.Tracer("github.com/anima-run/anima/services/heartbeat")}
 	p := &pacemaker{
 		leases: leases, instance: env.Bus.Instance(), now: env.Now, log: env.Log,
 		lease: lease.Lease{

@@ -78,6 +78,10 @@ func TestAlarmFiresOnce(t *testing.T) {
 		t.Errorf("wake: got %+v", wake)
 	}
 	e, err := wakes(t, b).Get(t.Context(), api.WakeKey("lucky", wake.Cause))
+	if e.Value.Trace == "" {
+		t.Error("the wake in the bucket leads to no trace")
+	}
+	wake.Trace = e.Value.Trace
 	if err != nil || e.Value != wake {
 		t.Errorf("in the bucket: got %+v, %v, want %+v", e.Value, err, wake)
 	}

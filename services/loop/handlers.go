@@ -284,7 +284,7 @@ func (h *handlers) wake(ctx context.Context, e bus.Entry[api.Wake]) error {
 		Kind: api.RunWake, Content: w.Reason, Cause: w.Cause, By: w.By, AcceptedAt: h.now().UnixMicro(),
 	}
 	if agent.State != api.StateDead {
-		err = h.bus.Publish(ctx, "run/"+cmd.Run, cmd)
+		err = h.bus.Publish(bus.WithTraceParent(ctx, w.Trace), "run/"+cmd.Run, cmd)
 		if err != nil && api.ReasonOf(err) != api.ReasonLimit {
 			return err
 		}

@@ -12,6 +12,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/telemetry"
 )
 
 // prepared is a call that was judged: either an intent with its token, or the
@@ -61,12 +62,18 @@ func (e *Engine) prepare(ctx context.Context, s *state, id string, i int) (prepa
 }
 
 // call makes the turn's call i, with all that a crash at any point of it needs.
-func (e *Engine) call(ctx context.Context, s *state, ev Events, id string, i int) error {
+func (e *Engine) call(ctx context.Context, s *state, ev Events, id string, i int) (err error) {
 	call := s.thought.Completion.ToolCalls[i]
-	ctx, span := e.Tracer.Start(ctx, "execute_tool "+known(e.Tools, call.Name), trace.WithAttributes(
+	// Like the turn's root, an interrupted call is sent by whoever finishes it, and
+	// under the same id: what policy and others did for the first try is below it.
+	ctx, span := telemetry.StartDerived(ctx, e.Tracer, "execute_tool "+known(e.Tools, call.Name), Key(s.cmd.Run, s.number, i), trace.WithAttributes(
 		attribute.String("gen_ai.operation.name", "execute_tool"), attribute.String("gen_ai.tool.name", call.Name),
 		attribute.String("gen_ai.tool.call.id", call.ID), attribute.String("gen_ai.tool.type", "function")))
-	defer span.End()
+	defer func() {
+		if err == nil {
+			span.End()
+		}
+	}()
 
 	intent, repeating := s.intents[i] // journaled by an earlier try that left no result
 	if repeating && e.Tools[call.Name].Effect == Irreversible {
