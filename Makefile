@@ -8,9 +8,9 @@ LDFLAGS := -s -w -X github.com/anima-run/anima/pkg/host.version=$(VERSION)
 PG      := go run ./pkg/sqldb/sqldbtest/pgcluster --
 SERVICE ?= loop
 
-.PHONY: help run demo test race e2e pg fuzz bench cover lint fmt gen tidy verify image image-check k8s ci build postgres
+.PHONY: help run demo test race e2e pg fuzz bench cover lint fmt gen tidy verify image images image-check k8s ci build postgres jaeger cluster-up cluster-load cluster-down drill tools
 help: ## Print this list
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "%-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## Build .bin/anima
 	@mkdir -p $(BIN) && CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/anima ./cmd/anima
@@ -67,10 +67,37 @@ image-check: ## Build every image's program as its Dockerfile does, without dock
 image: ## Build one service's image with docker (SERVICE=loop)
 	docker build -f deploy/Dockerfile --build-arg SERVICE=$(SERVICE) --build-arg VERSION=$(VERSION) -t anima/$(SERVICE):$(VERSION) .
 
+images: ## Pack every image without docker, with digests and SBOMs, into .bin/images
+	@GOWORK=off go -C tools/image run . all -version $(VERSION) -o $(BIN)/images
+
+jaeger: ## Build Jaeger and run it on this machine; see also anima up --jaeger
+	@GOWORK=off go -C tools/jaeger run . run
+
+CLUSTER := $(BIN)/cluster
+$(CLUSTER): FORCE
+	@mkdir -p $(BIN) && GOWORK=off go -C test/cluster build -o $(CLUSTER) .
+FORCE:
+
+cluster-up: $(CLUSTER) ## Bring up a Kubernetes of three nodes on this machine (root; the first time builds it)
+	@$(CLUSTER) build core addons nats postgres jaeger && $(CLUSTER) up
+
+cluster-load: $(CLUSTER) ## Put the services' images into it
+	@test/cluster/drill/images.sh $(CLUSTER) $(BIN)/images
+
+drill: $(CLUSTER) ## Take everything away from under the services, under load (cluster-up and cluster-load first)
+	@tools/k8s.sh secrets -o "$(CURDIR)/deploy/k8s/overlays/lab/secrets" -missing
+	@test/cluster/drill/drill.sh $(CLUSTER)
+
+cluster-down: $(CLUSTER) ## End it and forget its state
+	@$(CLUSTER) down -wipe
+
+tools: ## Test what builds images, runs Jaeger, reads traces and runs the lab
+	@for d in tools/image tools/trace tools/jaeger test/cluster; do (cd $$d && GOWORK=off go vet ./... && GOWORK=off go test ./...) || exit 1; done
+
 k8s: ## Render and check the Kubernetes manifests
 	@tools/k8s.sh
 
-ci: verify lint race k8s image-check ## What CI runs
+ci: verify lint race tools k8s image-check ## What CI runs
 	@tools/fuzz.sh 3s
 
 postgres: # PostgreSQL's own binaries, from Debian where there are none

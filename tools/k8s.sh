@@ -1,39 +1,201 @@
 #!/usr/bin/env bash
-# Renders and checks the Kubernetes manifests, without a cluster.
-#   tools/k8s.sh            check every overlay, in a copy with secrets of its own
-#   tools/k8s.sh secrets    make the secrets of overlays/dev that are missing
+# Checks the Kubernetes manifests, without a cluster unless it is told to.
+#   tools/k8s.sh                 render everything and check it: our rules, schemas, kube-score
+#   tools/k8s.sh dryrun [-changed]   ask a real API server (root); -changed: only if the answer may be a new one
+#   tools/k8s.sh secrets [ARG…]  make the secrets of overlays/dev that are missing
+#   tools/k8s.sh pin OVERLAY     write its digests; lines of NAME REGISTRY/REPOSITORY@sha256:… come in
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
+here=$root/tools/k8s
+export GOWORK=off
+passed=0 failed=0 notrun=0
 
-# secrets DIR: random tokens. They begin with a letter: NATS reads its own out of
-# its configuration, where 7e10 would be a number.
-secrets() {
-  local name
-  mkdir -p "$1" && chmod 700 "$1"
-  for name in nats-token operator-token; do
-    [ -e "$1/$name" ] || (umask 077 && printf 't%s' "$(od -An -N24 -tx1 /dev/urandom | tr -d ' \n')" >"$1/$name")
+# tier NUMBER WHAT COMMAND…: runs it and counts. A command that ends with 3 could
+# not run here, which is neither good nor bad, and is said aloud.
+tier() {
+  local n=$1 what=$2 start=$SECONDS status=0; shift 2
+  "$@" || status=$?
+  case $status in
+    0) passed=$((passed + 1)); echo "tier $n: passed in $((SECONDS - start)) s: $what" ;;
+    3) notrun=$((notrun + 1)); echo "tier $n: NOT RUN: $what" >&2 ;;
+    *) failed=$((failed + 1)); echo "tier $n: FAILED: $what" >&2 ;;
+  esac
+}
+finish() {
+  echo "tiers: $passed passed, $failed failed, $notrun not run"
+  [ $failed = 0 ]
+}
+
+# checkers: sets $tools to the folder with kubeconform, kube-score, schemas and crds,
+# which it makes if need be. What they are made from is in its name.
+checkers() {
+  local key made module version sum files info dir f swagger=''
+  key=$(cat "$here/pins/go.mod" "$here/pins/go.sum" "$here/pins/files.txt" "$here/schemas.go" "$here"/crds/*.yaml <(go version) | sha256sum | cut -c1-16)
+  tools=${ANIMA_CACHE:-$HOME/.cache/anima}/k8s/$key
+  [ -e "$tools/made" ] && return
+  echo "making the checkers in $tools, once" >&2
+  mkdir -p "$(dirname "$tools")"
+  made=$(mktemp -d "$tools.XXXXXX")
+  mkdir "$made/bin" "$made/crds"
+  (cd "$here/pins" && CGO_ENABLED=0 nice -n 5 go build -trimpath -buildvcs=false -o "$made/bin/" tool) || return 1
+  while read -r module version sum files; do
+    case $module in ''|'#'*) continue ;; esac
+    info=$(cd / && go mod download -json "$module@$version") || { echo "$info" >&2; return 1; }
+    if ! grep -qF "\"Sum\": \"$sum\"" <<<"$info"; then echo "$module@$version is not what tools/k8s/pins/files.txt says" >&2; return 1; fi
+    dir=$(sed -n 's/.*"Dir": "\(.*\)".*/\1/p' <<<"$info")
+    for f in ${files//,/ }; do
+      case $f in
+        *swagger.json) swagger=$dir/$f ;;
+        *) install -m 644 "$dir/$f" "$made/crds/" || return 1 ;;
+      esac
+    done
+  done <"$here/pins/files.txt"
+  cp "$here"/crds/*.yaml "$made/crds/" || return 1
+  (cd "$here" && go run . schemas "$swagger" "$made/schemas" "$made"/crds/*.yaml) || return 1
+  touch "$made/made"
+  mv -T "$made" "$tools" 2>/dev/null || rm -rf "$made" # somebody else was first
+}
+
+# rendered: sets $rendering to a folder with every overlay, once.
+rendered() {
+  [ -z "$rendering" ] || return 0
+  rendering=$(mktemp -d)
+  (cd "$here" && go run . render "$root/deploy/k8s" "$rendering") || { rm -rf "$rendering"; rendering=; return 1; }
+}
+
+rules() {
+  local s
+  for s in "$root"/services/*/; do
+    grep -rqE "^ +image: .?anima/$(basename "$s")" "$root/deploy/k8s/base" || { echo "$(basename "$s") is not in deploy/k8s/base" >&2; return 1; }
+  done
+  (cd "$here" && go test ./... >"$tmp/test.log") || { cat "$tmp/test.log" >&2; return 1; }
+}
+
+# nats: the server itself reads its configuration, as base has it and with TLS.
+nats() {
+  local dir=$tmp/nats with
+  mkdir -p "$dir/tls" && cp "$root"/deploy/k8s/base/nats/*.conf "$dir" || return 1
+  go -C "$here" run ./secrets -o "$dir/secrets" >/dev/null || return 1
+  cp "$dir/secrets/nats-routes.conf" "$dir/routes.conf" || return 1
+  (cd "$dir/tls" && go run "$(go env GOROOT)/src/crypto/tls/generate_cert.go" -ca -host nats -ecdsa-curve P256 2>/dev/null &&
+    cp cert.pem tls.crt && cp cert.pem ca.crt && cp key.pem tls.key) || return 1
+  for with in base tls; do
+    [ $with = base ] || sed "s#/etc/nats-tls#$dir/tls#" "$root/deploy/k8s/components/tls-cert-manager/cluster.conf" >"$dir/cluster.conf" || return 1
+    (cd "$root/pkg" && env $(cat "$dir/secrets/nats-users.env") SERVER_NAME=nats-0 \
+      go run github.com/nats-io/nats-server/v2 -t -c "$dir/nats.conf" >"$tmp/nats.log" 2>&1) || { cat "$tmp/nats.log" >&2; echo "NATS refuses its configuration ($with)" >&2; return 1; }
   done
 }
 
+schemas() {
+  checkers && rendered || return 1
+  "$tools/bin/kubeconform" -strict -summary -kubernetes-version 1.36.3 \
+    -schema-location "$tools/schemas/{{ .ResourceKind }}{{ .KindSuffix }}.json" "$rendering"/*.yaml
+}
+
+score() {
+  checkers && rendered || return 1
+  # CPU limits are left out on purpose: they throttle. A digest is no tag.
+  "$tools/bin/kube-score" score --kubernetes-version v1.36 --ignore-container-cpu-limit \
+    --enable-optional-test container-seccomp-profile --enable-optional-test container-ports-check \
+    --output-format ci "$rendering/prod.yaml" >"$tmp/score" || true
+  grep -v '^\[\(OK\|SKIPPED\)\]' "$tmp/score" >&2 || true
+  echo "kube-score on prod: $(grep -c '^\[CRITICAL\]' "$tmp/score") critical, $(grep -c '^\[WARNING\]' "$tmp/score") warning, $(grep -c '^\[OK\]' "$tmp/score") ok"
+  grep -q '^\[OK\]' "$tmp/score" && ! grep -q '^\[\(CRITICAL\|WARNING\)\]' "$tmp/score"
+}
+
+# What an API server's answer depends on.
+asked=(deploy/k8s tools/k8s test/cluster/pins tools/k8s.sh)
+stamp() {
+  local key
+  key=$(cd "$root" && git ls-files -co --exclude-standard -- "${asked[@]}" | sort | while read -r f; do [ -e "$f" ] && sha256sum "$f"; done | sha256sum | cut -c1-16)
+  echo "${ANIMA_CACHE:-$HOME/.cache/anima}/k8s/dryrun-$key"
+}
+
+# needed says whether tier 2 may answer something new, and why.
+needed() {
+  local changed landed=origin/main
+  if [ -e "$(stamp)" ]; then echo "tier 2 is not needed: these very files passed on $(date -r "$(stamp)" +%F)"; return 1; fi
+  if ! git -C "$root" rev-parse -q --verify "$landed" >/dev/null; then echo "tier 2 is needed: there is no $landed to compare with"; return; fi
+  changed=$(cd "$root" && { git diff --name-only "$landed" -- "${asked[@]}"; git ls-files -o --exclude-standard -- "${asked[@]}"; } | sort -u)
+  if [ -z "$changed" ]; then echo "tier 2 is not needed: ${asked[*]} are as in $(git -C "$root" rev-parse --short "$landed")"; return 1; fi
+  echo "tier 2 is needed: changed since $(git -C "$root" rev-parse --short "$landed"): $(wc -l <<<"$changed") files, $(head -3 <<<"$changed" | paste -sd' ')…"
+}
+
+# lab is the lab of test/cluster, in a folder of our own. Built first, as `go run`
+# would turn its status into another one.
+lab() { (cd "$root/test/cluster" && ANIMA_LAB=$tmp/lab "$tmp/cluster" "$@"); }
+
+# refuses: what ../deploy/k8s/components/hardening is there for.
+refuses() {
+  local image said
+  for image in "ghcr.io/anima-run/loop:1.0" "registry.example.com/loop@sha256:$(printf 'a%.0s' {1..64})" "ghcr.io/anima-run/loop@sha256:$(printf 'a%.0s' {1..64})"; do
+    cat >"$tmp/pod.yaml" <<YAML
+apiVersion: v1
+kind: Pod
+metadata: {name: probe, namespace: anima}
+spec:
+  automountServiceAccountToken: false
+  securityContext: {runAsNonRoot: true, runAsUser: 65532, seccompProfile: {type: RuntimeDefault}}
+  containers: [{name: probe, image: "$image", securityContext: {allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}}]
+YAML
+    said=$(lab kubectl create --dry-run=server -f "$tmp/pod.yaml" 2>&1) || true
+    case $image:$said in
+      *:1.0:*"give every image by digest"* | *example*"images come from"* | ghcr*@*"pod/probe created"*) ;;
+      *) echo "a pod with the image $image: $said" >&2; return 1 ;;
+    esac
+  done
+}
+
+dryrun() {
+  local overlay file
+  [ "$(id -u)" = 0 ] || { echo "NOT RUN: the API server runs in a network namespace of its own, which takes root" >&2; return 3; }
+  [ -e "$root/test/cluster/go.mod" ] || { echo "NOT RUN: test/cluster is not there" >&2; return 3; }
+  [ ! -e /run/netns/anima-lab ] || { echo "NOT RUN: a lab is up on this machine, and this would change it: take it down first" >&2; return 3; }
+  checkers && rendered || return 1
+  (cd "$root/test/cluster" && go build -o "$tmp/cluster" .) || return 1
+  lab up -nodes 0 || return $?
+  up=yes
+  lab kubectl apply --server-side -f "$tools/crds" >/dev/null || return 1
+  lab kubectl wait --for=condition=Established crd --all --timeout=60s >/dev/null || return 1
+  for file in "$rendering"/*.yaml; do
+    overlay=$(basename "$file" .yaml)
+    # A dry run makes no namespace, and what is in one cannot be without it.
+    awk 'BEGIN {RS = "---\n"} /\nkind: Namespace\n/' "$file" >"$tmp/namespace.yaml"
+    lab kubectl --warnings-as-errors apply --server-side -f "$tmp/namespace.yaml" >/dev/null || return 1
+    lab kubectl --warnings-as-errors apply --server-side --dry-run=server -f "$file" >/dev/null || { echo "$overlay: refused" >&2; return 1; }
+    lab kubectl --warnings-as-errors apply --server-side -f "$file" >/dev/null || { echo "$overlay: refused when meant" >&2; return 1; }
+    lab kubectl --warnings-as-errors apply --server-side -f "$file" >/dev/null || { echo "$overlay: refused the second time" >&2; return 1; }
+    lab kubectl diff --server-side -f "$file" || { echo "$overlay: applying it again would change something" >&2; return 1; }
+    [ "$overlay" != prod ] || refuses || return 1
+    lab kubectl delete --wait --timeout=120s -f "$file" >/dev/null || return 1
+    echo "$overlay: $(grep -c '^kind: ' "$file") objects taken without a warning; a second apply changes nothing"
+  done
+  mkdir -p "$(dirname "$(stamp)")" && touch "$(stamp)"
+}
+
+tmp=$(mktemp -d)
+rendering='' up=''
+cleanup() {
+  [ -z "$up" ] || lab down -wipe >/dev/null || echo "the lab in $tmp/lab is still there" >&2
+  rm -rf "$tmp" ${rendering:+"$rendering"}
+}
+trap cleanup EXIT
+
 case ${1:-} in
-  secrets) secrets "$root/deploy/k8s/overlays/dev/secrets"; exit ;;
-  '') ;;
+  '')
+    tier 0 "render, policies, goldens" rules
+    tier 0 "the configuration of NATS" nats
+    tier 1 "schemas, strictly" schemas
+    tier 1 "kube-score of prod" score
+    finish ;;
+  dryrun)
+    if [ "${2:-}" = -changed ] && ! needed; then exit 0; fi
+    tier 2 "server-side dry run, warnings as errors" dryrun
+    finish ;;
+  secrets) shift; cd "$root" && go -C tools/k8s run ./secrets "$@" ;;
+  pin)
+    [ $# = 2 ] || { echo "say which overlay: tools/k8s.sh pin deploy/k8s/overlays/prod <LINES" >&2; exit 2; }
+    dir=$(cd "$2" && pwd)
+    go -C "$here" run . pin "$dir" ;;
   *) sed -n 's/^#   //p' "$0" >&2; exit 2 ;;
 esac
-
-if grep -rlE '^kind: Secret' "$root/deploy/k8s"; then
-  echo "secrets are generated by overlays, not committed" >&2; exit 1
-fi
-for s in "$root"/services/*/; do
-  [ -e "$root/deploy/k8s/base/$(basename "$s")/deployment.yaml" ] || { echo "$(basename "$s") has no deployment in deploy/k8s/base" >&2; exit 1; }
-done
-tmp=$(mktemp -d)
-trap 'rm -rf "$tmp"' EXIT
-cp -R "$root/deploy/k8s" "$tmp/k8s"
-rm -rf "$tmp/k8s/overlays/dev/secrets"
-secrets "$tmp/k8s/overlays/dev/secrets"
-# The server itself reads its configuration.
-(cd "$root/pkg" && SERVER_NAME=nats-0 NATS_TOKEN=$(cat "$tmp/k8s/overlays/dev/secrets/nats-token") \
-  GOWORK=off go run github.com/nats-io/nats-server/v2 -t -c "$tmp/k8s/base/nats/nats.conf" >/dev/null 2>"$tmp/nats.log" || { cat "$tmp/nats.log" >&2; exit 1; })
-(cd "$root/tools/k8s" && GOWORK=off go test . >"$tmp/test.log" || { cat "$tmp/test.log" >&2; exit 1; })
-(cd "$root/tools/k8s" && GOWORK=off go run . "$root/docs/config.md" "$tmp"/k8s/overlays/*/)

@@ -29,6 +29,8 @@ type endpoint struct {
 	Token string `json:"token"`
 	HTTP  string `json:"http"`
 	Ops   string `json:"ops"`
+
+	Jaeger string `json:"jaeger,omitempty"` // page on which its traces can be looked at
 }
 
 const endpointFile = "endpoint.json"
@@ -92,6 +94,36 @@ func (a *app) dialing() (d bus.Dialing, named bool, err error) {
 	}
 	d.URL, d.Token, d.Creds, d.NKey, d.CA = ep.NATS, ep.Token, "", "", ""
 	return d, false, nil
+}
+
+// jaeger is the page of the Jaeger that traces can be looked at on: the one that
+// is named, or the one that the anima of the data folder sends to. Empty is none.
+func (a *app) jaeger(flag string) (string, error) {
+	named, _ := a.Lookup("ANIMA_JAEGER_URL")
+	if flag != "" {
+		named = flag
+	}
+	if named != "" {
+		base, err := jaegerBase(named)
+		if err != nil {
+			return "", &api.Error{Code: api.Invalid, Message: err.Error()}
+		}
+		return base, nil
+	}
+	if url, _ := a.Lookup("ANIMA_NATS_URL"); a.cli.NATS != "" || url != "" {
+		return "", nil // another anima's traces are elsewhere
+	}
+	dir, err := a.dataDir()
+	if err != nil {
+		return "", err
+	}
+	data, err := os.ReadFile(filepath.Join(dir, endpointFile))
+	if err != nil {
+		return "", nil //nolint:nilerr // without it there are no links, and the command says what is wrong
+	}
+	var ep endpoint
+	_ = json.Unmarshal(data, &ep) // the command says what is wrong with it
+	return ep.Jaeger, nil
 }
 
 func notRunning(dir string) error {

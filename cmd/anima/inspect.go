@@ -16,13 +16,30 @@ type turnCmd struct {
 }
 
 type turnShowCmd struct {
-	Turn string `arg:"" help:"The turn's id."`
+	Turn      string `arg:"" help:"The turn's id."`
+	JaegerURL string `name:"jaeger-url" help:"Jaeger that the link to the trace leads to (ANIMA_JAEGER_URL); default is the one of anima up --jaeger." placeholder:"URL"`
+}
+
+// turnView is a turn with the page on which its trace can be looked at.
+type turnView struct {
+	api.Turn
+
+	TraceURL string `json:"traceUrl,omitempty"`
 }
 
 func (c turnShowCmd) Run(ctx context.Context, a *app) error {
-	return show(ctx, a, api.GetTurn{Turn: c.Turn}, func(w io.Writer, t api.Turn) {
+	base, err := a.jaeger(c.JaegerURL)
+	if err != nil {
+		return err
+	}
+	t, err := ask[api.Turn](ctx, a, api.GetTurn{Turn: c.Turn})
+	if err != nil {
+		return err
+	}
+	v := turnView{Turn: t, TraceURL: traceURL(base, t.Trace)}
+	return a.print(v, func(w io.Writer) {
 		fmt.Fprintf(w, "turn\t%s\nagent\t%s\nsession\t%s\nby\t%s %s\nmodel\t%s (%s)\ntokens\t%d in, %d out\ncost\t%s\ntrace\t%s\ntime\t%s, %d ms\n",
-			t.ID, t.Agent, t.Session, t.By.Kind, t.By.Address, t.Model, t.Provider, t.InputTokens, t.OutputTokens, t.Cost, t.Trace,
+			t.ID, t.Agent, t.Session, t.By.Kind, t.By.Address, t.Model, t.Provider, t.InputTokens, t.OutputTokens, t.Cost, strings.TrimSpace(t.Trace+"  "+v.TraceURL),
 			when(t.StartedAt), (t.EndedAt-t.StartedAt)/1000)
 		if t.Input != "" {
 			fmt.Fprintf(w, "input\t%s\n", indent(t.Input))

@@ -14,6 +14,7 @@ import (
 // upConfig is what anima up has besides the settings of the services.
 type upConfig struct {
 	NATSListen string `env:"nats_listen" help:"address at which the embedded NATS is open to the command line and to other programs; port 0 picks a free one"`
+	JaegerURL  string `env:"jaeger_url" help:"page and API of a Jaeger: anima up sends its traces to that machine, to OTLP's usual port, unless OTEL_EXPORTER_OTLP_ENDPOINT names a place, and anima turn show prints links into it"`
 }
 
 func upDefaults() upConfig { return upConfig{NATSListen: "127.0.0.1:4222"} }
@@ -78,6 +79,11 @@ func settings(lookup config.Lookup) (host.Config, upConfig, error) {
 	note(config.Load("", &up, lookup))
 	if cfg.Replicas != 1 {
 		note(fmt.Errorf("ANIMA_NATS_REPLICAS is %d: the embedded NATS is one server, unset it", cfg.Replicas))
+	}
+	if up.JaegerURL != "" {
+		base, err := jaegerBase(up.JaegerURL)
+		note(err)
+		up.JaegerURL = base
 	}
 	note(config.Load("", &telemetry.Config{Log: cfg.Log, LogFormat: cfg.LogFormat}, lookup))
 	for _, s := range services() {

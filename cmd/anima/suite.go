@@ -39,7 +39,8 @@ func services() []host.Service {
 type suite struct {
 	dir    string
 	cfg    host.Config
-	given  bool // the token is the operator's own, not the folder's
+	given  bool   // the token is the operator's own, not the folder's
+	jaeger string // page of the Jaeger that traces can be looked at on; may be empty
 	server *embednats.Server
 	conn   *bus.Conn
 	bus    *bus.Bus
@@ -58,7 +59,7 @@ func (a *app) open(ctx context.Context, dir string, lookup config.Lookup, listen
 	if !listen {
 		up.NATSListen = ""
 	}
-	s := &suite{dir: dir, cfg: cfg, lookup: lookup, given: cfg.Token.Reveal() != ""}
+	s := &suite{dir: dir, cfg: cfg, lookup: lookup, given: cfg.Token.Reveal() != "", jaeger: up.JaegerURL}
 	defer func() {
 		if err != nil {
 			s.close()
@@ -196,7 +197,7 @@ func writeFile(file string, data []byte) error {
 // function it returns is called.
 func (s *suite) announce(addrs host.Addrs) (func(), error) {
 	data, err := json.MarshalIndent(endpoint{
-		NATS: s.server.ClientURL(), Token: s.cfg.Token.Reveal(), HTTP: reach(addrs.HTTP), Ops: reach(addrs.Ops),
+		NATS: s.server.ClientURL(), Token: s.cfg.Token.Reveal(), HTTP: reach(addrs.HTTP), Ops: reach(addrs.Ops), Jaeger: s.jaeger,
 	}, "", "  ")
 	if err != nil {
 		return nil, err

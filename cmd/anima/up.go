@@ -24,6 +24,8 @@ type upCmd struct {
 	Log       string `help:"debug, info, warn or error (ANIMA_LOG)." placeholder:"warn"`
 	LogFormat string `help:"json or text (ANIMA_LOG_FORMAT)." placeholder:"json"`
 	Empty     bool   `help:"Do not make the first agent."`
+
+	Jaeger jaegerFlag `help:"Send traces to a Jaeger and print links to them (ANIMA_JAEGER_URL); without a URL, to the one on this machine." placeholder:"URL"`
 }
 
 // Help is shown by --help.
@@ -35,7 +37,9 @@ Examples:
   anima up
   anima up --data ./play --http 127.0.0.1:0 --ops 127.0.0.1:0 --listen 127.0.0.1:0
   OPENAI_API_KEY=... anima up --sync always
-  OPENAI_BASE_URL=http://127.0.0.1:11434/v1 anima up`
+  OPENAI_BASE_URL=http://127.0.0.1:11434/v1 anima up
+  anima up --jaeger                            traces to the Jaeger of make jaeger
+  anima up --jaeger=http://127.0.0.1:26686     to one that answers elsewhere`
 }
 
 // Run brings everything up and serves until it is told to stop.
@@ -54,16 +58,22 @@ func (c upCmd) Run(ctx context.Context, a *app) error {
 	for k, v := range map[string]string{
 		"ANIMA_HTTP_ADDR": c.HTTP, "ANIMA_OPS_ADDR": c.Ops, "ANIMA_NATS_LISTEN": c.Listen, "ANIMA_SYNC": c.Sync,
 		"ANIMA_LOG": c.Log, "ANIMA_LOG_FORMAT": c.LogFormat, "ANIMA_DATA": dir,
+		"ANIMA_JAEGER_URL": string(c.Jaeger),
 	} {
 		if v != "" {
 			flags[k] = v
 		}
 	}
-	s, err := a.open(ctx, dir, upLookup(a.Lookup, flags), true)
+	s, err := a.open(ctx, dir, sendToJaeger(upLookup(a.Lookup, flags)), true)
 	if err != nil {
 		return err
 	}
 	defer s.close()
+	if s.jaeger != "" {
+		for _, w := range absent(ctx, s.exp.Endpoint(), s.jaeger) {
+			fmt.Fprintln(a.Err, "anima: warning:", w)
+		}
+	}
 	gone := func() {}
 	defer func() { gone() }()
 	return s.serve(ctx, func(ctx context.Context, addrs host.Addrs) (err error) {
@@ -118,6 +128,8 @@ type upView struct {
 	Database string `json:"database"`
 	Writes   string `json:"writes"`
 	Model    string `json:"model"`
+	Traces   string `json:"traces,omitempty"` // where they are sent
+	Jaeger   string `json:"jaeger,omitempty"` // where they can be looked at
 }
 
 // banner says what is up, where, and how safe writes are.
@@ -133,6 +145,7 @@ func (a *app) banner(ctx context.Context, s *suite, addrs host.Addrs) error {
 		Token: "in " + filepath.Join(s.dir, "token"), Data: s.dir, Database: "SQLite in " + s.dir,
 		Writes: "interval: a power cut may take the last two minutes, a crash nothing (dev profile; --sync always keeps every write)",
 		Model:  "none can be used: anima model list says why",
+		Traces: s.exp.Endpoint(), Jaeger: s.jaeger,
 	}
 	if s.given {
 		v.Token = "the one of ANIMA_TOKEN"
@@ -155,7 +168,7 @@ func (a *app) banner(ctx context.Context, s *suite, addrs host.Addrs) error {
 	}
 	return a.print(v, func(w io.Writer) {
 		fmt.Fprintf(w, "anima %s is up\n\n", v.Version)
-		for _, l := range [][2]string{{"http", v.HTTP}, {"token", v.Token}, {"health", suffixed(v.Ops, "/readyz")}, {"metrics", suffixed(v.Ops, "/metrics")}, {"nats", v.NATS + " (same token)"}, {"data", v.Data}, {"database", v.Database}, {"writes", v.Writes}, {"model", v.Model}} {
+		for _, l := range [][2]string{{"http", v.HTTP}, {"token", v.Token}, {"health", suffixed(v.Ops, "/readyz")}, {"metrics", suffixed(v.Ops, "/metrics")}, {"nats", v.NATS + " (same token)"}, {"data", v.Data}, {"database", v.Database}, {"writes", v.Writes}, {"model", v.Model}, {"traces", traces(v)}} {
 			if l[1] == "" {
 				l[1] = "none"
 			}
@@ -167,6 +180,18 @@ func (a *app) banner(ctx context.Context, s *suite, addrs host.Addrs) error {
   anima demo                     see the whole story once
 `)
 	})
+}
+
+// traces says where they go and where they can be looked at.
+func traces(v upView) string {
+	switch {
+	case v.Traces == "":
+		return "not sent (anima up --jaeger sends them to the Jaeger of make jaeger)"
+	case v.Jaeger == "":
+		return v.Traces
+	default:
+		return v.Traces + ", to look at on " + v.Jaeger
+	}
 }
 
 func suffixed(url, path string) string {

@@ -93,7 +93,7 @@ func run(ctx context.Context) error {
 		return err
 	}
 	defer b.Close()
-	l := &load{bus: b, name: *name, text: *text, patience: *patience, ends: map[string]chan api.LoopEnd{}}
+	l := &load{bus: b, log: log, name: *name, text: *text, patience: *patience, ends: map[string]chan api.LoopEnd{}}
 	sum, err := l.run(ctx, *agents, *length)
 	if err != nil {
 		return err
@@ -111,6 +111,7 @@ func run(ctx context.Context) error {
 
 type load struct {
 	bus        *bus.Bus
+	log        *slog.Logger
 	name, text string
 	patience   time.Duration
 
@@ -204,7 +205,7 @@ func (l *load) follow(ctx context.Context) {
 		return nil
 	}, api.LoopEnd{}.Subject().All())
 	if ctx.Err() == nil {
-		slog.Error("cannot follow", "err", err)
+		l.log.Error("cannot follow", "err", err)
 	}
 }
 

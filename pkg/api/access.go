@@ -17,8 +17,18 @@ func AccessOf(o Owner) Access {
 	case Loop:
 		return Access{
 			Calls: []Message{
-				OpenAccount{}, GetBalance{}, SignMessage{}, SetSchedule{}, SetAlarm{}, RequestWake{},
-				Complete{}, Evaluate{}, ListKeys{}, Send{}, ClaimInbox{}, SettleInbox{},
+				OpenAccount{},
+				GetBalance{},
+				SignMessage{},
+				SetSchedule{},
+				SetAlarm{},
+				RequestWake{},
+				Complete{},
+				Evaluate{},
+				ListKeys{},
+				Send{},
+				ClaimInbox{},
+				SettleInbox{},
 			},
 			Keys: []string{LockKey("*"), WakeKeys},
 		}

@@ -52,7 +52,7 @@ func TestMovesBeforeItsServerLeaves(t *testing.T) {
 	served := serve(t, worker, patience,
 		bus.Reply(func(_ context.Context, q api.GetAgent) (api.Agent, error) {
 			answered.Add(1)
-			time.Sleep(5 * time.Millisecond) // work
+			<-time.After(5 * time.Millisecond) // work
 			return api.Agent{ID: q.Agent}, nil
 		}),
 		bus.Stream(func(_ context.Context, q api.Complete, send func(api.Delta) error) (api.Completion, error) {
@@ -60,7 +60,7 @@ func TestMovesBeforeItsServerLeaves(t *testing.T) {
 				if err := send(api.Delta{Content: "."}); err != nil {
 					return api.Completion{}, err
 				}
-				time.Sleep(5 * time.Millisecond) // work
+				<-time.After(5 * time.Millisecond) // work
 			}
 			return api.Completion{Text: q.ID}, nil
 		}),
@@ -69,7 +69,7 @@ func TestMovesBeforeItsServerLeaves(t *testing.T) {
 			if bus.MetaOf(ctx).Delivered > 1 {
 				again.Add(1)
 			}
-			time.Sleep(20 * time.Millisecond) // work
+			<-time.After(20 * time.Millisecond) // work
 			return nil
 		}, bus.Consuming{Workers: 4}))
 

@@ -135,7 +135,7 @@ func TestPermissions(t *testing.T) {
 	}()
 	wait(t, seen, "the lock at its watcher")
 	stop()
-	wait(t, watched, "the watch's end")
+	_ = wait(t, watched, "the watch's end")
 	following, stop := context.WithCancel(ctx)
 	followed := make(chan error, 1)
 	told := make(chan struct{}, 8)
@@ -144,7 +144,7 @@ func TestPermissions(t *testing.T) {
 	}()
 	wait(t, told, "the event at the operator")
 	stop()
-	wait(t, followed, "the follower's end")
+	_ = wait(t, followed, "the follower's end")
 	if _, err := bus.Call[api.Posted](ctx, operator, api.Deposit{ID: "d1"}); err != nil {
 		t.Errorf("the operator deposits: %v", err)
 	}

@@ -73,6 +73,7 @@ func rootSpan(p trace.TracerProvider) func(context.Context, api.Run, turn.Agent,
 		if sender := bus.MetaOf(ctx).Sender; sender.IsValid() {
 			opts = append(opts, trace.WithLinks(trace.Link{SpanContext: sender}))
 		}
+		ctx = telemetry.WithTurn(ctx, a.ID, id) // so that every span and log line below says so
 		return telemetry.StartRoot(ctx, tracer, "invoke_agent "+a.Name, traceID, spanID, opts...)
 	}
 }

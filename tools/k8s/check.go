@@ -1,237 +1,336 @@
 package main
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	psa "k8s.io/pod-security-admission/api"
-	"k8s.io/pod-security-admission/policy"
+	"sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
+)
+
+// A scope says how much of a deployment the objects are.
+type scope struct {
+	secrets bool // Secrets are there, or what makes them
+	digests bool // every image is by digest
+}
+
+var (
+	whole = scope{secrets: true}
+	prod  = scope{secrets: true, digests: true}
+	part  = scope{} // base, and base with components
 )
 
 // workload is something with pods.
 type workload struct {
-	name     string
+	id       string // kind/name
 	selector *metav1.LabelSelector
 	pod      corev1.PodTemplateSpec
 	claims   []corev1.PersistentVolumeClaim // templates
 	service  string                         // of a stateful set
+	replicas *int32
+	history  *int32
+	rolling  *appsv1.RollingUpdateDeployment // of a deployment that rolls
+	job      bool
 }
+
+// name is the name without the kind.
+func (w workload) name() string { return w.id[strings.Index(w.id, "/")+1:] }
 
 // manifests are the objects of one overlay.
 type manifests struct {
-	settings  []string
-	names     map[string]bool // kind/name
-	keys      map[string]bool // kind/name/key of secrets and config maps
-	namespace []corev1.Namespace
+	words     vocabulary
+	scope     scope
+	ids       map[string]bool     // kind/name
+	keys      map[string][]string // of Secrets and ConfigMaps, by kind/name
+	config    map[string]string   // contents of ConfigMaps, by name/key
+	open      map[string]bool     // Secrets that come from elsewhere with keys that nobody here knows, by kind/name
+	spaces    []corev1.Namespace
 	services  []corev1.Service
 	workloads []workload
+	budgets   []policyv1.PodDisruptionBudget
+	policies  []networkingv1.NetworkPolicy
+	scalers   []autoscalingv2.HorizontalPodAutoscaler
+	custom    []unstructured.Unstructured
 	faults    []string
 }
 
 // check returns everything wrong with the objects.
-func check(docs [][]byte, settings []string) []string {
-	m := &manifests{settings: settings, names: map[string]bool{}, keys: map[string]bool{}}
+func check(docs [][]byte, words vocabulary, s scope) []string {
+	m := &manifests{words: words, scope: s, ids: map[string]bool{}, keys: map[string][]string{}, config: map[string]string{}, open: map[string]bool{}}
 	for _, doc := range docs {
 		m.read(doc)
-	}
-	evaluator, err := policy.NewEvaluator(policy.DefaultChecks(), nil)
-	if err != nil {
-		return append(m.faults, err.Error())
 	}
 	if len(m.workloads) == 0 {
 		m.fault("there is no workload")
 	}
-	for _, n := range m.namespace {
-		if n.Labels["pod-security.kubernetes.io/enforce"] != "restricted" {
-			m.fault("namespace %s does not enforce the restricted profile", n.Name)
+	for _, n := range m.spaces {
+		for _, mode := range []string{"enforce", "warn", "audit"} {
+			if n.Labels["pod-security.kubernetes.io/"+mode] != "restricted" {
+				m.fault("Namespace/%s does not %s the restricted profile", n.Name, mode)
+			}
 		}
 	}
 	for _, w := range m.workloads {
-		result := policy.AggregateCheckResults(evaluator.EvaluatePod(
-			psa.LevelVersion{Level: psa.LevelRestricted, Version: psa.LatestVersion()}, &w.pod.ObjectMeta, &w.pod.Spec))
-		if !result.Allowed {
-			m.fault("%s is not restricted: %s", w.name, result.ForbiddenDetail())
-		}
+		m.checkRestricted(w)
 		m.checkPod(w)
+		m.checkWorkload(w)
 	}
-	for _, s := range m.services {
-		m.checkService(s)
+	for _, b := range m.budgets {
+		m.checkBudget(b)
 	}
-	return m.faults
+	for _, p := range m.policies {
+		m.checkPolicy(p)
+	}
+	for _, v := range m.services {
+		m.checkService(v)
+	}
+	m.checkScaling()
+	for _, c := range m.custom {
+		m.checkCustom(c)
+	}
+	m.checkFiles()
+	slices.Sort(m.faults)
+	return slices.Compact(m.faults)
 }
 
 func (m *manifests) fault(format string, args ...any) {
 	m.faults = append(m.faults, fmt.Sprintf(format, args...))
 }
 
-// read decodes one object strictly: a field that Kubernetes does not know is a
-// fault, as is a kind that nothing here checks.
+// unmarshal reads YAML, or JSON, which begins with a brace here.
+func unmarshal(doc []byte, v any) error {
+	if bytes.HasPrefix(doc, []byte("{")) {
+		return json.UnmarshalCaseSensitivePreserveInts(doc, v)
+	}
+	return yaml.Unmarshal(doc, v)
+}
+
+// decode reads an object strictly: a field that Kubernetes does not know is an
+// error, as is a quantity that is none.
+func decode[T any](doc []byte) (T, error) {
+	var v T
+	if !bytes.HasPrefix(doc, []byte("{")) {
+		err := yaml.UnmarshalStrict(doc, &v)
+		return v, err
+	}
+	strict, err := json.UnmarshalStrict(doc, &v)
+	return v, errors.Join(append(strict, err)...)
+}
+
+// clusterWide are the kinds that have no namespace.
+var clusterWide = []string{"Namespace", "PriorityClass", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "PersistentVolume", "StorageClass"}
+
+// customKinds are those that components use; their schemas are checked elsewhere.
+var customKinds = []string{
+	"cert-manager.io/v1/Certificate", "cert-manager.io/v1/Issuer",
+	"external-secrets.io/v1/ExternalSecret",
+	"gateway.networking.k8s.io/v1/Gateway", "gateway.networking.k8s.io/v1/HTTPRoute",
+	"keda.sh/v1alpha1/ScaledObject",
+	"monitoring.coreos.com/v1/PodMonitor", "monitoring.coreos.com/v1/PrometheusRule",
+	"postgresql.cnpg.io/v1/Cluster", "postgresql.cnpg.io/v1/Database", "postgresql.cnpg.io/v1/Pooler",
+}
+
+// read decodes one object; a kind that nothing here checks is a fault.
 func (m *manifests) read(doc []byte) {
 	var head struct {
 		metav1.TypeMeta   `json:",inline"`
 		metav1.ObjectMeta `json:"metadata"`
 	}
-	if err := yaml.Unmarshal(doc, &head); err != nil {
+	if err := unmarshal(doc, &head); err != nil {
 		m.fault("%v", err)
 		return
 	}
 	id := head.Kind + "/" + head.Name
-	if m.names[id] {
+	if m.ids[id] {
 		m.fault("%s is there twice", id)
 	}
-	m.names[id] = true
-	var err error
-	switch head.APIVersion + "/" + head.Kind {
-	case "v1/Namespace":
-		var v corev1.Namespace
-		err = yaml.UnmarshalStrict(doc, &v)
-		m.namespace = append(m.namespace, v)
-	case "v1/ServiceAccount":
-		err = yaml.UnmarshalStrict(doc, &corev1.ServiceAccount{})
-	case "v1/PersistentVolumeClaim":
-		err = yaml.UnmarshalStrict(doc, &corev1.PersistentVolumeClaim{})
-	case "v1/Secret":
-		var v corev1.Secret
-		err = yaml.UnmarshalStrict(doc, &v)
-		for k := range v.Data {
-			m.keys[id+"/"+k] = true
-		}
-	case "v1/ConfigMap":
-		var v corev1.ConfigMap
-		err = yaml.UnmarshalStrict(doc, &v)
-		for k := range v.Data {
-			m.keys[id+"/"+k] = true
-		}
-	case "v1/Service":
-		var v corev1.Service
-		err = yaml.UnmarshalStrict(doc, &v)
-		m.services = append(m.services, v)
-	case "apps/v1/Deployment":
-		var v appsv1.Deployment
-		err = yaml.UnmarshalStrict(doc, &v)
-		m.workloads = append(m.workloads, workload{id, v.Spec.Selector, v.Spec.Template, nil, ""})
-	case "apps/v1/StatefulSet":
-		var v appsv1.StatefulSet
-		err = yaml.UnmarshalStrict(doc, &v)
-		m.workloads = append(m.workloads, workload{id, v.Spec.Selector, v.Spec.Template, v.Spec.VolumeClaimTemplates, v.Spec.ServiceName})
-	default:
-		m.fault("%s %s is of a kind that nothing here checks", head.APIVersion, id)
+	m.ids[id] = true
+	if want := map[bool]string{false: "anima"}[slices.Contains(clusterWide, head.Kind)]; head.Namespace != want {
+		m.fault("%s is in the namespace %q, not in %q", id, head.Namespace, want)
 	}
-	if err != nil {
+	if (head.Annotations["kube-score/ignore"] == "") != (head.Annotations["anima.run/ignored-because"] == "") {
+		m.fault("%s ignores a check and does not say why in anima.run/ignored-because, or the other way round", id)
+	}
+	if err := m.keep(doc, id, head.APIVersion+"/"+head.Kind); err != nil {
 		m.fault("%s: %v", id, err)
 	}
 }
 
-func (m *manifests) checkPod(w workload) {
-	spec := w.pod.Spec
-	if s, err := metav1.LabelSelectorAsSelector(w.selector); err != nil || s.Empty() || !s.Matches(labels.Set(w.pod.Labels)) {
-		m.fault("%s does not select its own pods (%v)", w.name, err)
-	}
-	if !m.names["ServiceAccount/"+spec.ServiceAccountName] {
-		m.fault("%s runs as %q, which is not there", w.name, spec.ServiceAccountName)
-	}
-	if spec.AutomountServiceAccountToken == nil || *spec.AutomountServiceAccountToken {
-		m.fault("%s mounts a token of Kubernetes that it does not need", w.name)
-	}
-	if spec.EnableServiceLinks == nil || *spec.EnableServiceLinks {
-		m.fault("%s has service links, whose variables look like settings", w.name)
-	}
-	if w.service != "" {
-		m.mustExist(w.name, "Service/"+w.service)
-	}
-	volumes := map[string]bool{}
-	for _, c := range w.claims {
-		volumes[c.Name] = true
-	}
-	for _, v := range spec.Volumes {
-		volumes[v.Name] = true
-		switch {
-		case v.Secret != nil:
-			m.mustExist(w.name, "Secret/"+v.Secret.SecretName)
-		case v.ConfigMap != nil:
-			m.mustExist(w.name, "ConfigMap/"+v.ConfigMap.Name)
-		case v.PersistentVolumeClaim != nil:
-			m.mustExist(w.name, "PersistentVolumeClaim/"+v.PersistentVolumeClaim.ClaimName)
-		case v.EmptyDir != nil && v.EmptyDir.SizeLimit == nil:
-			m.fault("%s: the volume %s has no limit", w.name, v.Name)
+func (m *manifests) keep(doc []byte, id, kind string) (err error) {
+	switch kind {
+	case "v1/Namespace":
+		err = add(doc, &m.spaces)
+	case "v1/Service":
+		err = add(doc, &m.services)
+	case "policy/v1/PodDisruptionBudget":
+		err = add(doc, &m.budgets)
+	case "networking.k8s.io/v1/NetworkPolicy":
+		err = add(doc, &m.policies)
+	case "autoscaling/v2/HorizontalPodAutoscaler":
+		err = add(doc, &m.scalers)
+	case "v1/ServiceAccount":
+		var v corev1.ServiceAccount
+		if v, err = decode[corev1.ServiceAccount](doc); err == nil && (v.AutomountServiceAccountToken == nil || *v.AutomountServiceAccountToken) {
+			m.fault("%s gives out a token of Kubernetes that nobody needs", id)
 		}
+	case "v1/PersistentVolumeClaim":
+		_, err = decode[corev1.PersistentVolumeClaim](doc)
+	case "v1/PersistentVolume":
+		_, err = decode[corev1.PersistentVolume](doc)
+	case "v1/ResourceQuota":
+		_, err = decode[corev1.ResourceQuota](doc)
+	case "v1/LimitRange":
+		_, err = decode[corev1.LimitRange](doc)
+	case "scheduling.k8s.io/v1/PriorityClass":
+		_, err = decode[schedulingv1.PriorityClass](doc)
+	case "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy":
+		_, err = decode[admissionv1.ValidatingAdmissionPolicy](doc)
+	case "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicyBinding":
+		_, err = decode[admissionv1.ValidatingAdmissionPolicyBinding](doc)
+	case "v1/Secret":
+		var v corev1.Secret
+		v, err = decode[corev1.Secret](doc)
+		for k := range v.Data {
+			m.keys[id] = append(m.keys[id], k)
+		}
+	case "v1/ConfigMap":
+		var v corev1.ConfigMap
+		v, err = decode[corev1.ConfigMap](doc)
+		for k, text := range v.Data {
+			m.keys[id] = append(m.keys[id], k)
+			m.config[v.Name+"/"+k] = text
+		}
+	case "apps/v1/Deployment":
+		var v appsv1.Deployment
+		v, err = decode[appsv1.Deployment](doc)
+		w := workload{id: id, selector: v.Spec.Selector, pod: v.Spec.Template, replicas: v.Spec.Replicas, history: v.Spec.RevisionHistoryLimit}
+		if v.Spec.Strategy.Type != appsv1.RecreateDeploymentStrategyType {
+			w.rolling = v.Spec.Strategy.RollingUpdate
+			if w.rolling == nil {
+				w.rolling = &appsv1.RollingUpdateDeployment{}
+			}
+		}
+		m.workloads = append(m.workloads, w)
+	case "apps/v1/StatefulSet":
+		var v appsv1.StatefulSet
+		v, err = decode[appsv1.StatefulSet](doc)
+		m.workloads = append(m.workloads, workload{id: id, selector: v.Spec.Selector, pod: v.Spec.Template, claims: v.Spec.VolumeClaimTemplates, service: v.Spec.ServiceName, replicas: v.Spec.Replicas, history: v.Spec.RevisionHistoryLimit})
+	case "batch/v1/Job":
+		var v batchv1.Job
+		v, err = decode[batchv1.Job](doc)
+		m.workloads = append(m.workloads, workload{id: id, pod: v.Spec.Template, job: true})
+		if v.Spec.TTLSecondsAfterFinished == nil || v.Spec.BackoffLimit == nil {
+			m.fault("%s says neither how often it is tried nor when it is cleaned up", id)
+		}
+	default:
+		if !slices.Contains(customKinds, kind) {
+			m.fault("%s %s is of a kind that nothing here checks", kind, id)
+			return nil
+		}
+		var v unstructured.Unstructured
+		err = unmarshal(doc, &v.Object)
+		m.custom = append(m.custom, v)
+		m.promise(v)
 	}
-	for _, c := range slices.Concat(spec.InitContainers, spec.Containers) {
-		m.checkContainer(w.name+" "+c.Name, c, volumes)
+	return err
+}
+
+func add[T any](doc []byte, to *[]T) error {
+	v, err := decode[T](doc)
+	*to = append(*to, v)
+	return err
+}
+
+// promise notes the Secrets that a custom object makes.
+func (m *manifests) promise(v unstructured.Unstructured) {
+	switch v.GetKind() {
+	case "Certificate":
+		name, _, _ := unstructured.NestedString(v.Object, "spec", "secretName")
+		m.ids["Secret/"+name] = true
+		m.keys["Secret/"+name] = []string{"ca.crt", "tls.crt", "tls.key"}
+	case "ExternalSecret":
+		name, _, _ := unstructured.NestedString(v.Object, "spec", "target", "name")
+		data, _, _ := unstructured.NestedSlice(v.Object, "spec", "data")
+		from, _, _ := unstructured.NestedSlice(v.Object, "spec", "dataFrom")
+		m.ids["Secret/"+name], m.open["Secret/"+name] = true, len(from) > 0
+		for _, d := range data {
+			if d, ok := d.(map[string]any); ok {
+				m.keys["Secret/"+name] = append(m.keys["Secret/"+name], fmt.Sprint(d["secretKey"]))
+			}
+		}
 	}
 }
 
-func (m *manifests) mustExist(who, id string) {
-	if !m.names[id] {
-		m.fault("%s needs %s, which is not there", who, id)
+// replicasOf is how many pods there are at least, which an autoscaler may say.
+func (m *manifests) replicasOf(w workload) int64 {
+	for _, s := range m.scalers {
+		if s.Spec.ScaleTargetRef.Kind+"/"+s.Spec.ScaleTargetRef.Name == w.id && s.Spec.MinReplicas != nil {
+			return int64(*s.Spec.MinReplicas)
+		}
 	}
+	for _, c := range m.custom {
+		if kind, name := scaleTarget(c); kind+"/"+name == w.id {
+			return number(c, "spec", "minReplicaCount")
+		}
+	}
+	switch {
+	case w.replicas == nil && !m.scope.secrets:
+		return 2 // an overlay or an autoscaler will say, and it may say many
+	case w.replicas == nil:
+		return 1
+	}
+	return int64(*w.replicas)
 }
 
-func (m *manifests) checkContainer(who string, c corev1.Container, volumes map[string]bool) {
-	if _, tag, ok := strings.Cut(c.Image, ":"); !ok || tag == "" || tag == "latest" {
-		m.fault("%s: the image %s names no version", who, c.Image)
+// number is a whole number in a custom object, which YAML may give as a float.
+func number(c unstructured.Unstructured, fields ...string) int64 {
+	v, _, _ := unstructured.NestedFieldNoCopy(c.Object, fields...)
+	switch v := v.(type) {
+	case int64:
+		return v
+	case float64:
+		return int64(v)
 	}
-	if s := c.SecurityContext; s == nil || s.ReadOnlyRootFilesystem == nil || !*s.ReadOnlyRootFilesystem {
-		m.fault("%s: the root file system can be written", who)
-	}
-	if c.Resources.Requests.Cpu().IsZero() || c.Resources.Requests.Memory().IsZero() || c.Resources.Limits.Memory().IsZero() {
-		m.fault("%s: it needs requests of cpu and memory and a limit of memory", who)
-	}
-	for name, p := range map[string]*corev1.Probe{"startup": c.StartupProbe, "liveness": c.LivenessProbe, "readiness": c.ReadinessProbe} {
-		if p == nil || p.HTTPGet == nil || !hasPort(c, p.HTTPGet.Port) {
-			m.fault("%s: there is no %s probe of a port that it has", who, name)
-		}
-	}
-	for _, v := range c.VolumeMounts {
-		if !volumes[v.Name] {
-			m.fault("%s mounts %s, which is not there", who, v.Name)
-		}
-	}
-	for _, e := range c.Env {
-		if strings.HasPrefix(e.Name, "ANIMA_") && !slices.Contains(m.settings, e.Name) {
-			m.fault("%s: %s is not a setting", who, e.Name)
-		}
-		if path, ok := strings.CutSuffix(e.Name, "_FILE"); ok && !slices.ContainsFunc(c.VolumeMounts, func(v corev1.VolumeMount) bool { return strings.HasPrefix(e.Value, v.MountPath+"/") }) {
-			m.fault("%s: the file of %s is in no volume", who, path)
-		}
-		if from := e.ValueFrom; from != nil && from.SecretKeyRef != nil && !m.keys["Secret/"+from.SecretKeyRef.Name+"/"+from.SecretKeyRef.Key] {
-			m.fault("%s: %s is of a secret that is not there", who, e.Name)
-		}
-	}
+	return 0
 }
 
-func hasPort(c corev1.Container, port intstr.IntOrString) bool {
+func scaleTarget(c unstructured.Unstructured) (kind, name string) {
+	if c.GetKind() != "ScaledObject" {
+		return "", ""
+	}
+	kind, _, _ = unstructured.NestedString(c.Object, "spec", "scaleTargetRef", "kind")
+	name, _, _ = unstructured.NestedString(c.Object, "spec", "scaleTargetRef", "name")
+	return kind, name
+}
+
+// selects says whether a selector finds a workload's pods.
+func selects(s *metav1.LabelSelector, w workload) bool {
+	found, err := metav1.LabelSelectorAsSelector(s)
+	return err == nil && found.Matches(labels.Set(w.pod.Labels))
+}
+
+// hasPort says whether a container of the pod has a port, by name or number.
+func hasPort(pod corev1.PodSpec, port intstr.IntOrString) bool {
+	return slices.ContainsFunc(slices.Concat(pod.Containers, pod.InitContainers), func(c corev1.Container) bool { return containerHasPort(c, port) })
+}
+
+func containerHasPort(c corev1.Container, port intstr.IntOrString) bool {
 	return slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool {
-		return p.Name != "" && p.Name == port.StrVal || port.Type == intstr.Int && p.ContainerPort == port.IntVal
+		return port.Type == intstr.String && p.Name != "" && p.Name == port.StrVal || port.Type == intstr.Int && p.ContainerPort == port.IntVal
 	})
-}
-
-// checkService wants a pod behind the service, and its ports there.
-func (m *manifests) checkService(s corev1.Service) {
-	found := false
-	for _, w := range m.workloads {
-		if len(s.Spec.Selector) == 0 || !labels.SelectorFromSet(s.Spec.Selector).Matches(labels.Set(w.pod.Labels)) {
-			continue
-		}
-		found = true
-		for _, p := range s.Spec.Ports {
-			target := p.TargetPort
-			if target == (intstr.IntOrString{}) {
-				target = intstr.FromInt32(p.Port)
-			}
-			if !slices.ContainsFunc(w.pod.Spec.Containers, func(c corev1.Container) bool { return hasPort(c, target) }) {
-				m.fault("Service/%s: %s has no port %s", s.Name, w.name, target.String())
-			}
-		}
-	}
-	if !found {
-		m.fault("Service/%s has no pods", s.Name)
-	}
 }

@@ -1,74 +1,170 @@
-// Command k8s renders kustomize overlays and checks the manifests, without a
-// cluster: every field against Kubernetes' own types, every pod against its own
-// restricted profile, and every name that one object has of another. It asks no
-// network and changes nothing.
+// Command k8s renders the kustomizations of deploy/k8s and checks what comes out,
+// without a cluster: every field against Kubernetes' own types, every pod against
+// its own restricted profile, every name that one object has of another, and the
+// house's own rules. It asks no network, and writes only where it is told.
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 
-	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 )
 
+const usage = `usage:
+  k8s check DOCS OVERLAY...      check overlays as they are; DOCS holds config.md and metrics.md
+  k8s render K8S OUT             render every overlay of deploy/k8s to OUT/<overlay>.yaml, with made-up secrets and digests
+  k8s pin OVERLAY <LINES         write the overlay's digests; lines of NAME REGISTRY/REPOSITORY@sha256:…
+  k8s schemas SWAGGER OUT CRD... write JSON schemas of Kubernetes' kinds and of custom ones`
+
 func main() {
-	if len(os.Args) < 3 {
-		fmt.Fprintln(os.Stderr, "usage: k8s CONFIG.md OVERLAY...")
-		os.Exit(2)
-	}
-	settings, err := settingsOf(os.Args[1])
-	if err != nil {
+	if err := run(os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
+}
+
+func run(args []string) error {
+	switch {
+	case len(args) >= 3 && args[0] == "check":
+		return checkAll(args[1], args[2:])
+	case len(args) == 3 && args[0] == "render":
+		return renderAll(args[1], args[2])
+	case len(args) == 2 && args[0] == "pin":
+		return pinImages(args[1], os.Stdin)
+	case len(args) >= 3 && args[0] == "schemas":
+		return writeSchemas(args[1], args[2], args[3:])
+	}
+	return errors.New(usage)
+}
+
+// checkAll checks overlays with what they really generate from.
+func checkAll(docs string, dirs []string) error {
+	words, err := readVocabulary(docs)
+	if err != nil {
+		return err
+	}
 	failed := false
-	for _, dir := range os.Args[2:] {
-		docs, err := render(dir)
+	for _, dir := range dirs {
+		objects, err := render(filesys.MakeFsOnDisk(), dir)
 		if err != nil {
-			fmt.Fprintf(os.Stderr, "%s: %v\n", dir, err)
-			failed = true
-			continue
+			return fmt.Errorf("%s: %w", dir, err)
 		}
-		faults := check(docs, settings)
+		faults := check(objects, words, whole)
 		for _, f := range faults {
 			fmt.Fprintf(os.Stderr, "%s: %s\n", filepath.Base(dir), f)
 		}
 		failed = failed || len(faults) > 0
-		fmt.Printf("%s: %d objects, %d faults\n", filepath.Base(dir), len(docs), len(faults))
+		fmt.Printf("%s: %d objects, %d faults\n", filepath.Base(dir), len(objects), len(faults))
 	}
 	if failed {
-		os.Exit(1)
+		return errors.New("the manifests have faults")
 	}
+	return nil
 }
 
-// render returns the overlay's objects as YAML.
-func render(dir string) ([][]byte, error) {
-	all, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), dir)
+// renderAll writes every overlay for checkers that read files.
+func renderAll(root, out string) error {
+	files, err := load(root)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	var docs [][]byte
-	for _, r := range all.Resources() {
-		doc, err := r.AsYAML()
+	if err := complete(files); err != nil {
+		return err
+	}
+	names, err := folders(files, "/overlays")
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		docs, err := render(files, filepath.Join("/overlays", name))
 		if err != nil {
-			return nil, err
+			return fmt.Errorf("%s: %w", name, err)
 		}
-		docs = append(docs, doc)
+		var all []byte
+		for _, doc := range docs {
+			all = append(append(all, "---\n"...), doc...)
+		}
+		if err := os.WriteFile(filepath.Join(out, filepath.Base(name)+".yaml"), all, 0o600); err != nil {
+			return err
+		}
 	}
-	return docs, nil
+	return nil
 }
 
-// settingsOf are the variables that docs/config.md lists.
-func settingsOf(file string) ([]string, error) {
-	data, err := os.ReadFile(file)
+// pinImages writes an overlay's digests and renders it: an image that nobody
+// named is an error, because the overlay promises a digest for every one.
+func pinImages(dir string, in io.Reader) error {
+	text, err := io.ReadAll(in)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	names := regexp.MustCompile(`ANIMA_[A-Z0-9_]+`).FindAllString(string(data), -1)
-	slices.Sort(names)
-	return slices.Compact(names), nil
+	pins, err := parsePins(string(text))
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(dir, pinFile), writePins(pins), 0o644); err != nil {
+		return err
+	}
+	docs, err := render(filesys.MakeFsOnDisk(), dir)
+	if err != nil {
+		return fmt.Errorf("the digests are written, but the overlay does not render yet: %w", err)
+	}
+	var errs []error
+	for _, name := range imageNames(docs) {
+		if !slices.ContainsFunc(pins, func(p pin) bool { return p.to == name }) {
+			errs = append(errs, fmt.Errorf("%s has no digest: add a line for it", name))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// digestForm is what follows the @ of a reference.
+var digestForm = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
+
+// vocabulary is what the docs name: manifests may name nothing else.
+type vocabulary struct {
+	settings, metrics []string
+	defaults          map[string]string // of settings
+}
+
+var (
+	settingRow = regexp.MustCompile("(?m)^\\| `([A-Z0-9_]+)`(?: or `([A-Z0-9_]+)`)? \\|[^|]*\\| ?`?([^|`]*)`? ?\\|")
+	metricRow  = regexp.MustCompile("(?m)^\\| `([a-z0-9_]+)` \\| (\\w+)")
+)
+
+// readVocabulary reads config.md and metrics.md, which tests generate from code.
+func readVocabulary(docs string) (vocabulary, error) {
+	v := vocabulary{defaults: map[string]string{}}
+	config, err := os.ReadFile(filepath.Join(docs, "config.md"))
+	if err != nil {
+		return v, err
+	}
+	metrics, err := os.ReadFile(filepath.Join(docs, "metrics.md"))
+	if err != nil {
+		return v, err
+	}
+	for _, row := range settingRow.FindAllStringSubmatch(string(config), -1) {
+		for _, name := range row[1:3] {
+			if name != "" && v.defaults[name] == "" { // the profile of `anima up` comes later, and is none of ours
+				v.settings = append(v.settings, name)
+				v.defaults[name] = row[3]
+			}
+		}
+	}
+	for _, row := range metricRow.FindAllStringSubmatch(string(metrics), -1) {
+		v.metrics = append(v.metrics, row[1])
+		if row[2] == "histogram" {
+			v.metrics = append(v.metrics, row[1]+"_bucket", row[1]+"_sum", row[1]+"_count")
+		}
+	}
+	if len(v.settings) == 0 || len(v.metrics) == 0 {
+		return v, fmt.Errorf("%s: config.md and metrics.md list nothing that is understood here", docs)
+	}
+	return v, nil
 }

@@ -1,0 +1,117 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/anima-run/anima/pkg/config"
+)
+
+// defaultJaeger is where a Jaeger on this machine answers.
+const defaultJaeger = "http://127.0.0.1:16686"
+
+// jaegerFlag is a flag whose value may be left out: --jaeger is one on this machine.
+type jaegerFlag string
+
+// Decode takes a URL, after = or as the next word, or nothing.
+func (f *jaegerFlag) Decode(ctx *kong.DecodeContext) error { //nolint:unparam // the interface has an error
+	*f = defaultJaeger
+	next := ctx.Scan.Peek()
+	word, isText := next.Value.(string)
+	if next.Type == kong.FlagValueToken || isText && !next.IsEOL() && strings.Contains(word, "://") {
+		ctx.Scan.Pop()
+		*f = jaegerFlag(word)
+	}
+	return nil
+}
+
+// IsBool makes the flag one that needs no value.
+func (*jaegerFlag) IsBool() bool { return true }
+
+// jaegerBase checks the URL of a Jaeger and returns it without a slash at its end.
+func jaegerBase(s string) (string, error) {
+	u, err := url.Parse(s)
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.RawQuery != "" || u.Fragment != "" {
+		return "", fmt.Errorf("ANIMA_JAEGER_URL=%q: want the URL of Jaeger's page, such as %s", s, defaultJaeger)
+	}
+	return strings.TrimRight(s, "/"), nil
+}
+
+// traceURL is where Jaeger shows a trace; empty when either is not known.
+func traceURL(base, trace string) string {
+	if base == "" || trace == "" {
+		return ""
+	}
+	return base + "/trace/" + trace
+}
+
+// sendToJaeger adds where traces go: to the machine that Jaeger's page is on,
+// unless the environment names another place. A URL with faults adds nothing; the
+// settings' check names them.
+func sendToJaeger(lookup config.Lookup) config.Lookup {
+	v, _ := lookup("ANIMA_JAEGER_URL")
+	if v == "" {
+		return lookup
+	}
+	if _, err := jaegerBase(v); err != nil {
+		return lookup
+	}
+	for _, name := range []string{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"} {
+		if v, _ := lookup(name); v != "" {
+			return lookup
+		}
+	}
+	u, err := url.Parse(v)
+	if err != nil {
+		return lookup
+	}
+	port := "4317"
+	for _, name := range []string{"OTEL_EXPORTER_OTLP_PROTOCOL", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"} {
+		switch p, _ := lookup(name); p {
+		case "http/protobuf":
+			port = "4318"
+		case "grpc":
+			port = "4317"
+		}
+	}
+	to := "http://" + net.JoinHostPort(u.Hostname(), port)
+	return layered(lookup, lookupIn(map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": to}))
+}
+
+// listens says whether something does at a URL. It does not say what.
+func listens(ctx context.Context, at string) bool {
+	u, err := url.Parse(at)
+	if err != nil {
+		return false
+	}
+	port := u.Port()
+	if port == "" {
+		port = map[string]string{"http": "80", "https": "443"}[u.Scheme]
+	}
+	d := net.Dialer{Timeout: time.Second}
+	c, err := d.DialContext(ctx, "tcp", net.JoinHostPort(u.Hostname(), port))
+	if err != nil {
+		return false
+	}
+	_ = c.Close() // nothing was written
+	return true
+}
+
+// absent says what of the way to Jaeger is not there yet. That is no fault: Jaeger
+// may start later.
+func absent(ctx context.Context, otlp, base string) []string {
+	var all []string
+	if otlp != "" && !listens(ctx, otlp) {
+		all = append(all, fmt.Sprintf("nothing takes traces at %s: start Jaeger there (make jaeger); what ends before it is up may be lost", otlp))
+	}
+	if !listens(ctx, base) {
+		all = append(all, fmt.Sprintf("no Jaeger answers at %s: the links to traces lead there; --jaeger=URL names another", base))
+	}
+	return all
+}

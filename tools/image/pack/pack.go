@@ -1,0 +1,255 @@
+// Package pack puts files into container images: on an empty image, with fixed
+// times and owners, so that the same files give the same digest on every machine.
+// It knows no registry and no daemon, and pulls nothing.
+package pack
+
+import (
+	"archive/tar"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+)
+
+// Nobody is the user and group of images that name none: what distroless calls nonroot.
+const Nobody = 65532
+
+// File is one entry of an image. Exactly one of Src, Data, Link and a folder's
+// mode says what it is.
+type File struct {
+	Dst  string      // absolute path in the image
+	Src  string      // a regular file of this machine
+	Data []byte      // content, where there is no Src
+	Link string      // target of a symbolic link
+	Mode fs.FileMode // permissions, with fs.ModeDir for a folder and fs.ModeSticky; 0 is 0755 for Src and folders made on the way, 0644 for Data
+	UID  int         // owner and group; 0 is root
+}
+
+// Image is what to make. The zero value of a field leaves it out.
+type Image struct {
+	Layers     [][]File // each becomes a layer; later ones lie on top
+	Entrypoint []string
+	Cmd        []string
+	Env        []string // K=V; a usual PATH is added when there is none
+	User       string   // uid:gid; default 65532:65532
+	Workdir    string   // default /
+	Ports      []string // such as 8080/tcp
+	Volumes    []string
+	Labels     map[string]string
+	Arch       string // default amd64
+}
+
+// Build makes the image. The error names the file that cannot be packed.
+func Build(im Image) (v1.Image, error) {
+	conf := &v1.ConfigFile{
+		Architecture: orDefault(im.Arch, "amd64"), OS: "linux", Created: v1.Time{Time: epoch()},
+		Config: v1.Config{
+			Entrypoint: im.Entrypoint, Cmd: im.Cmd, Env: im.Env, Labels: im.Labels,
+			User: orDefault(im.User, fmt.Sprintf("%d:%d", Nobody, Nobody)), WorkingDir: orDefault(im.Workdir, "/"),
+			ExposedPorts: set(im.Ports), Volumes: set(im.Volumes),
+		},
+	}
+	if !slices.ContainsFunc(im.Env, func(e string) bool { return strings.HasPrefix(e, "PATH=") }) {
+		conf.Config.Env = append([]string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}, im.Env...)
+	}
+	for _, e := range im.Env {
+		if k, _, ok := strings.Cut(e, "="); !ok || k == "" {
+			return nil, fmt.Errorf("environment %q: want K=V", e)
+		}
+	}
+	img, err := mutate.ConfigFile(mutate.MediaType(mutate.ConfigMediaType(empty.Image, types.OCIConfigJSON), types.OCIManifestSchema1), conf)
+	if err != nil {
+		return nil, err
+	}
+	for _, files := range im.Layers {
+		data, err := layerTar(files)
+		if err != nil {
+			return nil, err
+		}
+		layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
+			return io.NopCloser(bytes.NewReader(data)), nil
+		}, tarball.WithMediaType(types.OCILayer), tarball.WithCompressedCaching)
+		if err != nil {
+			return nil, err
+		}
+		img, err = mutate.Append(img, mutate.Addendum{Layer: layer, MediaType: types.OCILayer, History: v1.History{Created: v1.Time{Time: epoch()}, CreatedBy: "image"}})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return img, nil
+}
+
+// epoch is the time of everything in an image.
+func epoch() time.Time { return time.Unix(0, 0).UTC() }
+
+func orDefault(s, otherwise string) string {
+	if s == "" {
+		return otherwise
+	}
+	return s
+}
+
+func set(keys []string) map[string]struct{} {
+	if len(keys) == 0 {
+		return nil
+	}
+	m := map[string]struct{}{}
+	for _, k := range keys {
+		m[k] = struct{}{}
+	}
+	return m
+}
+
+// layerTar writes the files in the order of their names, with the folders on the
+// way to them. Two files of one name are an error unless they are the same folder.
+func layerTar(files []File) ([]byte, error) {
+	all := map[string]File{}
+	for _, f := range files {
+		name := strings.TrimPrefix(path.Clean("/"+f.Dst), "/")
+		if !strings.HasPrefix(f.Dst, "/") || name == "" {
+			return nil, fmt.Errorf("%q is no absolute path below /", f.Dst)
+		}
+		if old, ok := all[name]; ok && !(old.Mode.IsDir() && f.Mode.IsDir() && old.UID == f.UID) {
+			return nil, fmt.Errorf("two files are to be %s", f.Dst)
+		}
+		all[name] = f
+	}
+	for name := range all {
+		for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
+			parent, ok := all[dir]
+			if !ok {
+				all[dir] = File{Dst: "/" + dir, Mode: fs.ModeDir | 0o755}
+			} else if !parent.Mode.IsDir() {
+				return nil, fmt.Errorf("/%s lies in /%s, which is no folder", name, dir)
+			}
+		}
+	}
+	names := make([]string, 0, len(all))
+	for name := range all {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	var buf bytes.Buffer
+	w := tar.NewWriter(&buf)
+	for _, name := range names {
+		if err := writeEntry(w, name, all[name]); err != nil {
+			return nil, fmt.Errorf("/%s: %w", name, err)
+		}
+	}
+	return buf.Bytes(), w.Close()
+}
+
+func writeEntry(w *tar.Writer, name string, f File) error {
+	h := &tar.Header{Name: name, Uid: f.UID, Gid: f.UID, ModTime: epoch(), Format: tar.FormatPAX, Mode: int64(f.Mode.Perm())}
+	if f.Mode&fs.ModeSticky != 0 {
+		h.Mode |= 0o1000
+	}
+	data := f.Data
+	switch {
+	case f.Mode.IsDir():
+		h.Typeflag, h.Name = tar.TypeDir, name+"/"
+	case f.Link != "":
+		h.Typeflag, h.Linkname, h.Mode = tar.TypeSymlink, f.Link, 0o777
+	case f.Src != "":
+		st, err := os.Stat(f.Src)
+		if err != nil {
+			return err
+		}
+		if !st.Mode().IsRegular() {
+			return fmt.Errorf("%s is no regular file", f.Src)
+		}
+		if data, err = os.ReadFile(f.Src); err != nil {
+			return err
+		}
+		h.Typeflag = tar.TypeReg
+		if h.Mode == 0 {
+			h.Mode = 0o755
+		}
+	default:
+		h.Typeflag = tar.TypeReg
+		if h.Mode == 0 {
+			h.Mode = 0o644
+		}
+	}
+	if h.Typeflag == tar.TypeReg {
+		h.Size = int64(len(data))
+	}
+	if err := w.WriteHeader(h); err != nil {
+		return err
+	}
+	if h.Typeflag != tar.TypeReg {
+		return nil
+	}
+	_, err := w.Write(data)
+	return err
+}
+
+// Tree lists what is at src, a file or a folder with all below it, to be at dst.
+// Modes are those of this machine without write for others, unless mode, which is
+// for files, is not 0. Symbolic links stay links. Whatever is neither is an error.
+func Tree(src, dst string, mode fs.FileMode, uid int) ([]File, error) {
+	if !path.IsAbs(dst) {
+		return nil, fmt.Errorf("%q is no absolute path", dst)
+	}
+	var files []File
+	err := filepath.WalkDir(src, func(p string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(src, p)
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		if p == src && info.Mode()&fs.ModeSymlink != 0 { // what is named is meant, not the link
+			if info, err = os.Stat(p); err != nil {
+				return err
+			}
+			if info.IsDir() {
+				return fmt.Errorf("%s is a link to a folder; name the folder", src)
+			}
+		}
+		f := File{Dst: path.Join(dst, filepath.ToSlash(rel)), UID: uid, Mode: info.Mode().Perm() &^ 0o022}
+		switch t := info.Mode().Type(); {
+		case t == 0:
+			f.Src = p
+			if mode != 0 {
+				f.Mode = mode
+			}
+		case t.IsDir():
+			f.Mode |= fs.ModeDir
+			if f.Dst == "/" {
+				return nil
+			}
+		case t == fs.ModeSymlink:
+			if f.Link, err = os.Readlink(p); err != nil {
+				return err
+			}
+		default:
+			return fmt.Errorf("%s is neither a file, a folder nor a link", p)
+		}
+		files = append(files, f)
+		return nil
+	})
+	if err == nil && len(files) == 0 {
+		err = errors.New("nothing to pack at " + src)
+	}
+	return files, err
+}

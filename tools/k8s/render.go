@@ -1,0 +1,260 @@
+package main
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/api/resource"
+	"sigs.k8s.io/kustomize/api/types"
+	"sigs.k8s.io/kustomize/kyaml/filesys"
+	"sigs.k8s.io/yaml"
+)
+
+// render returns the objects of a kustomization as YAML.
+func render(files filesys.FileSystem, dir string) ([][]byte, error) {
+	return renderAs(files, dir, (*resource.Resource).AsYAML)
+}
+
+// renderAs returns them as JSON, for instance, which is read much faster.
+func renderAs(files filesys.FileSystem, dir string, encode func(*resource.Resource) ([]byte, error)) ([][]byte, error) {
+	all, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(files, dir)
+	if err != nil {
+		return nil, err
+	}
+	var docs [][]byte
+	for _, r := range all.Resources() {
+		doc, err := encode(r)
+		if err != nil {
+			return nil, err
+		}
+		docs = append(docs, doc)
+	}
+	return docs, nil
+}
+
+// load copies a folder of the disk into memory, where [complete] may add to it.
+// Hidden folders and those that git ignores for their secrets are left out.
+func load(root string) (filesys.FileSystem, error) {
+	files := filesys.MakeFsInMemory()
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(root, path)
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			if d.Name() == "secrets" {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		if rel == filepath.Join("overlays", "prod", pinFile) {
+			return nil
+		}
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		return files.WriteFile("/"+filepath.ToSlash(rel), data)
+	})
+	return files, err
+}
+
+// complete writes what a clone does not have: the files that generators read and
+// git ignores, and the digests of an overlay that wants them. They are made up;
+// what is rendered from them is for checking only.
+func complete(files filesys.FileSystem) error {
+	var paths []string
+	err := files.Walk("/", func(path string, info os.FileInfo, err error) error {
+		if err == nil && !info.IsDir() && filepath.Base(path) == "kustomization.yaml" {
+			paths = append(paths, path)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	for _, path := range paths {
+		data, err := files.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		var k types.Kustomization
+		if err := yaml.Unmarshal(data, &k); err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+		var sources []string
+		for _, g := range k.SecretGenerator {
+			sources = append(sources, slices.Concat(g.FileSources, g.EnvSources)...)
+		}
+		for _, g := range k.ConfigMapGenerator {
+			sources = append(sources, slices.Concat(g.FileSources, g.EnvSources)...)
+		}
+		for _, s := range sources {
+			if _, file, ok := strings.Cut(s, "="); ok {
+				s = file
+			}
+			if s = filepath.Join(filepath.Dir(path), s); !files.Exists(s) {
+				if err := files.WriteFile(s, []byte("made=up\n")); err != nil {
+					return err
+				}
+			}
+		}
+		if slices.Contains(k.Transformers, pinFile) {
+			if err := pinAnything(files, filepath.Dir(path)); err != nil {
+				return fmt.Errorf("%s: %w", path, err)
+			}
+		}
+	}
+	return nil
+}
+
+// pinAnything gives every image of an overlay a digest of nothing.
+func pinAnything(files filesys.FileSystem, dir string) error {
+	if err := files.WriteFile(filepath.Join(dir, pinFile), nil); err != nil {
+		return err
+	}
+	docs, err := render(files, dir)
+	if err != nil {
+		return err
+	}
+	var pins []pin
+	for _, name := range imageNames(docs) {
+		digest := fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(name)))
+		to := "docker.io/" + name
+		if own, ok := strings.CutPrefix(name, "anima/"); ok {
+			to = "ghcr.io/anima-run/" + own
+		} else if !strings.Contains(name, "/") {
+			to = "docker.io/library/" + name
+		} else if strings.Contains(strings.Split(name, "/")[0], ".") {
+			to = name
+		}
+		pins = append(pins, pin{name, to, digest})
+	}
+	return files.WriteFile(filepath.Join(dir, pinFile), writePins(pins))
+}
+
+// pinFile is where an overlay keeps its digests.
+const pinFile = "images.yaml"
+
+// A pin says where an image is and which one it is.
+type pin struct{ name, to, digest string }
+
+// parsePins reads lines of a name in the manifests and a reference with a digest.
+func parsePins(text string) ([]pin, error) {
+	var pins []pin
+	for i, line := range strings.Split(text, "\n") {
+		line = strings.TrimSpace(line)
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		name, ref, _ := strings.Cut(line, " ")
+		to, digest, ok := strings.Cut(strings.TrimSpace(ref), "@")
+		if !ok || !digestForm.MatchString(digest) || name == "" || to == "" {
+			return nil, fmt.Errorf("line %d is %q: want NAME REGISTRY/REPOSITORY@sha256:<64 hex digits>", i+1, line)
+		}
+		if base, _, ok := strings.Cut(filepath.Base(to), ":"); ok { // a tag beside a digest says nothing
+			to = filepath.Join(filepath.Dir(to), base)
+		}
+		pins = append(pins, pin{name, to, digest})
+	}
+	if len(pins) == 0 {
+		return nil, errors.New("no image is named: want lines of NAME REGISTRY/REPOSITORY@sha256:<64 hex digits>")
+	}
+	return pins, nil
+}
+
+// writePins are kustomize's transformers, one an image. Beside containers they
+// change the one field of a custom object that names an image. The last one names
+// the Job of migrations after our images: a Job cannot be changed, so a release has
+// its own.
+func writePins(pins []pin) []byte {
+	var b strings.Builder
+	release := sha256.New()
+	b.WriteString("# Written by `tools/k8s.sh pin`.\n")
+	for _, p := range pins {
+		fmt.Fprintf(&b, `---
+apiVersion: builtin
+kind: ImageTagTransformer
+metadata: {name: %q}
+imageTag: {name: %q, newName: %q, digest: %q}
+fieldSpecs: [{path: spec/imageName, kind: Cluster}]
+`, strings.ReplaceAll(p.name, "/", "-"), p.name, p.to, p.digest)
+		if strings.HasPrefix(p.name, "anima/") {
+			fmt.Fprintln(release, p.digest)
+		}
+	}
+	fmt.Fprintf(&b, `---
+apiVersion: builtin
+kind: PatchTransformer
+metadata: {name: migrate}
+target: {kind: Job, name: migrate.*}
+patch: '[{"op": "replace", "path": "/metadata/name", "value": "migrate-%x"}]'
+`, release.Sum(nil)[:5])
+	return []byte(b.String())
+}
+
+// imageNames are the images in the objects, without tags and digests, sorted.
+func imageNames(docs [][]byte) []string {
+	var names []string
+	for _, doc := range docs {
+		var v map[string]any
+		if yaml.Unmarshal(doc, &v) == nil && v["kind"] != "ConfigMap" {
+			eachImage(v["spec"], func(image string) { names = append(names, nameOf(image)) })
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// eachImage calls f with every image below a value of YAML.
+func eachImage(v any, f func(string)) {
+	switch v := v.(type) {
+	case map[string]any:
+		for key, value := range v {
+			if image, ok := value.(string); ok && (key == "image" || key == "imageName") {
+				f(image)
+			}
+			eachImage(value, f)
+		}
+	case []any:
+		for _, value := range v {
+			eachImage(value, f)
+		}
+	}
+}
+
+// nameOf is an image's name without tag and digest.
+func nameOf(image string) string {
+	name, _, _ := strings.Cut(image, "@")
+	if i := strings.LastIndex(name, ":"); i > strings.LastIndex(name, "/") {
+		name = name[:i]
+	}
+	return name
+}
+
+// folders are the kustomizations below a folder, by their path in it, sorted.
+func folders(files filesys.FileSystem, dir string) ([]string, error) {
+	var found []string
+	err := files.Walk(dir, func(path string, info os.FileInfo, err error) error {
+		if err == nil && !info.IsDir() && filepath.Base(path) == "kustomization.yaml" {
+			rel, err := filepath.Rel(dir, filepath.Dir(path))
+			if err != nil {
+				return err
+			}
+			found = append(found, rel)
+		}
+		return err
+	})
+	slices.Sort(found)
+	return found, err
+}

@@ -1,0 +1,723 @@
+package main
+
+import (
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/validation"
+	psa "k8s.io/pod-security-admission/api"
+	podsecurity "k8s.io/pod-security-admission/policy"
+	"sigs.k8s.io/yaml"
+)
+
+// flush is how long a service takes at most to send its last spans.
+const flush = 5 * time.Second
+
+// What is read out of configuration and queries.
+var (
+	lameDuck  = regexp.MustCompile(`(?m)^\s*lame_duck_duration\s*[:=]?\s*"?([0-9a-z]+)`)
+	graceDuck = regexp.MustCompile(`(?m)^\s*lame_duck_grace_period\s*[:=]?\s*"?([0-9a-z]+)`)
+	hashed    = regexp.MustCompile(`-[2456789bcdfghkmt]{10}$`) // kustomize's letters
+	series    = regexp.MustCompile(`\b(?:anima|gen_ai|messaging)_[a-z0-9_]+`)
+	expansion = regexp.MustCompile(`\$\(([A-Za-z_][A-Za-z0-9_]*)\)`)
+	settingOf = regexp.MustCompile(`^(ANIMA|OPENAI)_`)
+)
+
+// restricted is Kubernetes' own judge of pods.
+var restricted = sync.OnceValues(func() (podsecurity.Evaluator, error) {
+	return podsecurity.NewEvaluator(podsecurity.DefaultChecks(), nil)
+})
+
+func (m *manifests) checkRestricted(w workload) {
+	evaluator, err := restricted()
+	if err != nil {
+		m.fault("%v", err)
+		return
+	}
+	level := psa.LevelVersion{Level: psa.LevelRestricted, Version: psa.LatestVersion()}
+	result := podsecurity.AggregateCheckResults(evaluator.EvaluatePod(level, &w.pod.ObjectMeta, &w.pod.Spec))
+	if !result.Allowed {
+		m.fault("%s is not restricted: %s", w.id, result.ForbiddenDetail())
+	}
+}
+
+// checkWorkload is about what surrounds the pods.
+func (m *manifests) checkWorkload(w workload) {
+	isolated := map[networkingv1.PolicyType]bool{}
+	for _, p := range m.policies {
+		if len(p.Spec.PodSelector.MatchLabels)+len(p.Spec.PodSelector.MatchExpressions) > 0 && selects(&p.Spec.PodSelector, w) {
+			for _, t := range p.Spec.PolicyTypes {
+				isolated[t] = true
+			}
+		}
+	}
+	// A Job is spoken to by nobody.
+	if !isolated[networkingv1.PolicyTypeEgress] || !isolated[networkingv1.PolicyTypeIngress] && !w.job {
+		m.fault("%s has no NetworkPolicy of its own for ingress and egress", w.id)
+	}
+	if w.job {
+		return
+	}
+	if w.history == nil || *w.history > 3 {
+		m.fault("%s keeps more than 3 old revisions", w.id)
+	}
+	many := m.replicasOf(w) > 1
+	budgeted := slices.ContainsFunc(m.budgets, func(b policyv1.PodDisruptionBudget) bool { return selects(b.Spec.Selector, w) })
+	switch {
+	case many && !budgeted:
+		m.fault("%s has several replicas and no PodDisruptionBudget", w.id)
+	case many && len(w.pod.Spec.TopologySpreadConstraints) == 0:
+		m.fault("%s has several replicas and nothing spreads them", w.id)
+	}
+	if affinity := w.pod.Spec.Affinity; affinity != nil && affinity.PodAntiAffinity != nil {
+		for _, t := range affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution {
+			if !selects(t.LabelSelector, w) {
+				m.fault("%s keeps away from others than itself", w.id)
+			}
+		}
+	}
+	for _, c := range w.pod.Spec.TopologySpreadConstraints {
+		if !selects(c.LabelSelector, w) {
+			m.fault("%s spreads by a selector that does not find its pods", w.id)
+		}
+	}
+	if r := w.rolling; r != nil {
+		surge, err := amount(r.MaxSurge, "25%")
+		unavailable, err2 := amount(r.MaxUnavailable, "25%")
+		if err != nil || err2 != nil {
+			m.fault("%s rolls by a number that is none (%v, %v)", w.id, r.MaxSurge, r.MaxUnavailable)
+		} else if surge < 1 || unavailable != 0 {
+			m.fault("%s is not whole while it rolls: maxUnavailable 0 and maxSurge 1 are wanted", w.id)
+		}
+	}
+}
+
+// amount is a number or a percentage of ten.
+func amount(v *intstr.IntOrString, otherwise string) (int, error) {
+	if v == nil {
+		v = &intstr.IntOrString{Type: intstr.String, StrVal: otherwise}
+	}
+	return intstr.GetScaledValueFromIntOrPercent(v, 10, true)
+}
+
+func (m *manifests) checkPod(w workload) {
+	spec := w.pod.Spec
+	if s, err := metav1.LabelSelectorAsSelector(w.selector); !w.job && (err != nil || s.Empty() || !s.Matches(labels.Set(w.pod.Labels))) {
+		m.fault("%s does not select its own pods (%v)", w.id, err)
+	}
+	m.mustExist(w.id, "ServiceAccount/"+spec.ServiceAccountName)
+	if spec.AutomountServiceAccountToken == nil || *spec.AutomountServiceAccountToken {
+		m.fault("%s mounts a token of Kubernetes that it does not need", w.id)
+	}
+	if spec.EnableServiceLinks == nil || *spec.EnableServiceLinks {
+		m.fault("%s has service links, whose variables look like settings", w.id)
+	}
+	if spec.PriorityClassName != "" {
+		m.mustExist(w.id, "PriorityClass/"+spec.PriorityClassName)
+	}
+	if w.service != "" {
+		m.mustExist(w.id, "Service/"+w.service)
+	}
+	volumes := map[string]*corev1.Volume{}
+	for _, c := range w.claims {
+		volumes[c.Name] = &corev1.Volume{}
+	}
+	for _, v := range spec.Volumes {
+		volumes[v.Name] = &v
+		m.checkVolume(w, v)
+	}
+	m.checkGrace(w)
+	for _, c := range spec.InitContainers {
+		m.checkContainer(w, c, volumes, false)
+	}
+	for _, c := range spec.Containers {
+		m.checkContainer(w, c, volumes, !w.job)
+	}
+}
+
+func (m *manifests) checkVolume(w workload, v corev1.Volume) {
+	switch {
+	case v.Secret != nil:
+		m.needKeys(w, "Secret/"+v.Secret.SecretName, v.Secret.Items, v.Secret.Optional)
+		if mode := v.Secret.DefaultMode; mode == nil || *mode&0o007 != 0 {
+			m.fault("%s: everybody may read the secret %s: defaultMode 0440 is wanted", w.id, v.Name)
+		}
+	case v.ConfigMap != nil:
+		m.needConfig(w, v.ConfigMap.Name)
+	case v.PersistentVolumeClaim != nil:
+		m.mustExist(w.id, "PersistentVolumeClaim/"+v.PersistentVolumeClaim.ClaimName)
+	case v.HostPath != nil:
+		m.fault("%s: the volume %s is of the node", w.id, v.Name)
+	case v.EmptyDir != nil && v.EmptyDir.SizeLimit == nil:
+		m.fault("%s: the volume %s has no limit", w.id, v.Name)
+	case v.Projected != nil:
+		for _, s := range v.Projected.Sources {
+			if s.Secret != nil {
+				m.needKeys(w, "Secret/"+s.Secret.Name, s.Secret.Items, s.Secret.Optional)
+			}
+			if s.ConfigMap != nil {
+				m.needConfig(w, s.ConfigMap.Name)
+			}
+		}
+	}
+}
+
+// needKeys wants an object with the keys that a volume picks. Base brings no
+// secrets and leaves some configuration to overlays.
+func (m *manifests) needKeys(w workload, id string, items []corev1.KeyToPath, optional *bool) {
+	if optional != nil && *optional {
+		return
+	}
+	if !m.ids[id] {
+		if m.scope.secrets {
+			m.mustExist(w.id, id)
+		}
+		return
+	}
+	for _, i := range items {
+		if !m.open[id] && !slices.Contains(m.keys[id], i.Key) {
+			m.fault("%s needs the key %s of %s, which is not there", w.id, i.Key, id)
+		}
+	}
+}
+
+// needConfig wants a ConfigMap whose name changes with what it holds: pods start
+// anew only when they themselves change.
+func (m *manifests) needConfig(w workload, name string) {
+	id := "ConfigMap/" + name
+	m.needKeys(w, id, nil, nil)
+	if m.ids[id] && !hashed.MatchString(name) {
+		m.fault("%s reads %s, whose name has no hash: a change would not roll the pods", w.id, id)
+	}
+}
+
+// served says whether a Service sends to a workload's pods.
+func (m *manifests) served(w workload) bool {
+	return slices.ContainsFunc(m.services, func(s corev1.Service) bool {
+		return len(s.Spec.Selector) > 0 && labels.SelectorFromSet(s.Spec.Selector).Matches(labels.Set(w.pod.Labels))
+	})
+}
+
+func (m *manifests) mustExist(who, id string) {
+	if !m.ids[id] {
+		m.fault("%s needs %s, which is not there", who, id)
+	}
+}
+
+// checkGrace wants time to end what is in hand before the pod is killed.
+func (m *manifests) checkGrace(w workload) {
+	if w.job {
+		return
+	}
+	grace := 30 * time.Second
+	if g := w.pod.Spec.TerminationGracePeriodSeconds; g != nil {
+		grace = time.Duration(*g) * time.Second
+	}
+	for _, c := range w.pod.Spec.Containers {
+		need := time.Duration(0)
+		if l := c.Lifecycle; l != nil && l.PreStop != nil && l.PreStop.Sleep != nil {
+			need = time.Duration(l.PreStop.Sleep.Seconds) * time.Second
+		}
+		switch c.Name {
+		case "service":
+			drain := m.words.defaults["ANIMA_DRAIN"]
+			for _, e := range c.Env {
+				if e.Name == "ANIMA_DRAIN" {
+					drain = e.Value
+				}
+			}
+			d, err := time.ParseDuration(drain)
+			if err != nil {
+				m.fault("%s: ANIMA_DRAIN is %q", w.id, drain)
+			}
+			need += d + flush
+		case "nats":
+			found := false
+			for id, text := range m.config {
+				if !strings.Contains(id, "nats") || !lameDuck.MatchString(text) {
+					continue
+				}
+				found = true
+				duck, err := time.ParseDuration(lameDuck.FindStringSubmatch(text)[1])
+				if err != nil {
+					m.fault("ConfigMap/%s: %v", id, err)
+				}
+				need += duck + 20*time.Second
+				if g := graceDuck.FindStringSubmatch(text); g != nil {
+					if d, err := time.ParseDuration(g[1]); err != nil || d >= duck {
+						m.fault("ConfigMap/%s: lame_duck_grace_period is not shorter than lame_duck_duration", id)
+					}
+				}
+			}
+			if !found {
+				m.fault("%s: no configuration says lame_duck_duration", w.id)
+			}
+		}
+		if grace <= need && need > 0 {
+			m.fault("%s: terminationGracePeriodSeconds is %v, and %s may need %v to end", w.id, grace, c.Name, need)
+		}
+	}
+}
+
+func (m *manifests) checkContainer(w workload, c corev1.Container, volumes map[string]*corev1.Volume, serving bool) {
+	who := w.id + " " + c.Name
+	name, digest, byDigest := strings.Cut(c.Image, "@")
+	switch {
+	case byDigest && !digestForm.MatchString(digest):
+		m.fault("%s: the image %s has no digest that could be one", who, c.Image)
+	case !byDigest && m.scope.digests:
+		m.fault("%s: the image %s is not by digest", who, c.Image)
+	case !byDigest && m.scope.secrets && (nameOf(name) == name || strings.HasSuffix(name, ":latest")):
+		m.fault("%s: the image %s names no version", who, c.Image)
+	}
+	if prefixes := strings.Fields(m.config["allowed-registries/prefixes"]); len(prefixes) > 0 && byDigest && !hasAnyPrefix(name, prefixes) {
+		m.fault("%s: the image %s is of no allowed registry: its pods would be refused", who, c.Image)
+	}
+	if s := c.SecurityContext; s == nil || s.ReadOnlyRootFilesystem == nil || !*s.ReadOnlyRootFilesystem {
+		m.fault("%s: the root file system can be written", who)
+	}
+	m.checkResources(who, c)
+	for _, p := range c.Ports {
+		if faults := validation.IsValidPortName(p.Name); len(faults) > 0 {
+			m.fault("%s: the port %q has no valid name: %s", who, p.Name, strings.Join(faults, ", "))
+		}
+	}
+	if serving {
+		m.checkProbes(who, c)
+		if (c.Lifecycle == nil || c.Lifecycle.PreStop == nil) && m.served(w) {
+			m.fault("%s: a Service sends to it until after it ended: a preStop is wanted", who)
+		}
+	}
+	for _, v := range c.VolumeMounts {
+		if volumes[v.Name] == nil {
+			m.fault("%s mounts %s, which is not there", who, v.Name)
+		}
+	}
+	if m.scope.digests && c.ImagePullPolicy != corev1.PullAlways {
+		m.fault("%s: imagePullPolicy Always is wanted", who)
+	}
+	for _, from := range c.EnvFrom {
+		if from.ConfigMapRef != nil {
+			m.needConfig(w, from.ConfigMapRef.Name)
+		}
+		if from.SecretRef != nil {
+			m.fault("%s takes its environment of a secret: mount it as a file", who)
+		}
+	}
+	for i, e := range c.Env {
+		m.checkEnv(who, c, e, volumes)
+		for _, ref := range expansion.FindAllStringSubmatch(e.Value, -1) {
+			if !slices.ContainsFunc(c.Env[:i], func(e corev1.EnvVar) bool { return e.Name == ref[1] }) {
+				m.fault("%s: %s uses %s, which is not set before it", who, e.Name, ref[0])
+			}
+		}
+	}
+}
+
+func hasAnyPrefix(s string, prefixes []string) bool {
+	return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(s, p) })
+}
+
+func (m *manifests) checkResources(who string, c corev1.Container) {
+	r := c.Resources
+	if r.Requests.Cpu().IsZero() || r.Requests.Memory().IsZero() || r.Limits.Memory().IsZero() {
+		m.fault("%s: it needs requests of cpu and memory and a limit of memory", who)
+	}
+	if _, ok := r.Limits[corev1.ResourceCPU]; ok {
+		m.fault("%s: a limit of cpu throttles Go: leave it out", who)
+	}
+	for name, limit := range r.Limits {
+		if request, ok := r.Requests[name]; ok && request.Cmp(limit) > 0 {
+			m.fault("%s: it asks for %s of %s and may have %s", who, request.String(), name, limit.String())
+		}
+	}
+	for _, e := range c.Env {
+		if e.Name != "GOMEMLIMIT" || e.ValueFrom != nil {
+			continue
+		}
+		n, err := strconv.ParseInt(strings.TrimSuffix(e.Value, "MiB"), 10, 64)
+		share := float64(n<<20) / float64(r.Limits.Memory().Value())
+		if err != nil || share < 0.85 || share > 0.95 {
+			m.fault("%s: GOMEMLIMIT is %s, and nine tenths of %s are wanted, in MiB", who, e.Value, r.Limits.Memory())
+		}
+	}
+	if !slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == "GOMEMLIMIT" }) && nameOf(path.Base(c.Image)) != "postgres" {
+		m.fault("%s: Go does not know its memory without GOMEMLIMIT", who)
+	}
+}
+
+func (m *manifests) checkProbes(who string, c corev1.Container) {
+	for name, p := range map[string]*corev1.Probe{"startup": c.StartupProbe, "liveness": c.LivenessProbe, "readiness": c.ReadinessProbe} {
+		ok := p != nil
+		switch {
+		case !ok:
+		case p.HTTPGet != nil:
+			ok = containerHasPort(c, p.HTTPGet.Port)
+		case p.TCPSocket != nil:
+			ok = containerHasPort(c, p.TCPSocket.Port)
+		case p.GRPC != nil:
+			ok = containerHasPort(c, intstr.FromInt32(p.GRPC.Port))
+		default:
+			ok = p.Exec != nil && len(p.Exec.Command) > 0
+		}
+		if !ok {
+			m.fault("%s: there is no %s probe of a port that it has", who, name)
+		}
+	}
+	if c.LivenessProbe != nil && c.ReadinessProbe != nil && handler(c.LivenessProbe) == handler(c.ReadinessProbe) {
+		m.fault("%s: liveness asks what readiness asks: what is not ready would be killed", who)
+	}
+}
+
+func handler(p *corev1.Probe) string {
+	text, err := yaml.Marshal(p.ProbeHandler)
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
+}
+
+func (m *manifests) checkEnv(who string, c corev1.Container, e corev1.EnvVar, volumes map[string]*corev1.Volume) {
+	if settingOf.MatchString(e.Name) && !slices.Contains(m.words.settings, e.Name) {
+		m.fault("%s: %s is not a setting", who, e.Name)
+	}
+	if e.ValueFrom != nil && e.ValueFrom.SecretKeyRef != nil {
+		m.fault("%s: %s is a secret in the environment: mount it as a file", who, e.Name)
+	}
+	if !strings.HasSuffix(e.Name, "_FILE") && e.Name != "ANIMA_NATS_CA" && e.Name != "PGSSLROOTCERT" {
+		return
+	}
+	mount := slices.IndexFunc(c.VolumeMounts, func(v corev1.VolumeMount) bool { return strings.HasPrefix(e.Value, v.MountPath+"/") })
+	if mount < 0 {
+		m.fault("%s: the file of %s, %s, is in no volume", who, e.Name, e.Value)
+		return
+	}
+	v := volumes[c.VolumeMounts[mount].Name]
+	if v == nil || v.Secret == nil || v.Secret.Optional != nil && *v.Secret.Optional {
+		return
+	}
+	key := strings.TrimPrefix(e.Value, c.VolumeMounts[mount].MountPath+"/")
+	for _, i := range v.Secret.Items {
+		if i.Path == key {
+			key = i.Key
+		}
+	}
+	if id := "Secret/" + v.Secret.SecretName; m.ids[id] && !m.open[id] && !slices.Contains(m.keys[id], key) {
+		m.fault("%s: %s has no key %s for %s", who, id, key, e.Name)
+	}
+}
+
+func (m *manifests) checkBudget(b policyv1.PodDisruptionBudget) {
+	id := "PodDisruptionBudget/" + b.Name
+	if b.Spec.MinAvailable != nil || b.Spec.MaxUnavailable == nil || b.Spec.MaxUnavailable.IntValue() != 1 {
+		m.fault("%s: maxUnavailable 1 and nothing else is wanted", id)
+	}
+	if p := b.Spec.UnhealthyPodEvictionPolicy; p == nil || *p != policyv1.AlwaysAllow {
+		m.fault("%s: pods that are not ready would block a drain: AlwaysAllow is wanted", id)
+	}
+	if !slices.ContainsFunc(m.workloads, func(w workload) bool { return selects(b.Spec.Selector, w) }) {
+		m.fault("%s is for no pods", id)
+	}
+}
+
+// checkPolicy wants pods behind every selector of this namespace, and the ports
+// that it names in them.
+func (m *manifests) checkPolicy(p networkingv1.NetworkPolicy) {
+	id := "NetworkPolicy/" + p.Name
+	if len(p.Spec.PolicyTypes) == 0 {
+		m.fault("%s does not say for which direction it is", id)
+	}
+	if m.foreign(p.Spec.PodSelector) {
+		return
+	}
+	targets := m.selected(p.Spec.PodSelector)
+	if len(targets) == 0 {
+		m.fault("%s is for no pods", id)
+	}
+	for _, rule := range p.Spec.Ingress {
+		for _, port := range rule.Ports {
+			m.needPort(id, port, targets)
+		}
+		if len(rule.From) == 0 || len(rule.Ports) == 0 {
+			m.fault("%s lets everybody in, or to every port", id)
+		}
+	}
+	for _, rule := range p.Spec.Egress {
+		if len(rule.To) == 0 || len(rule.Ports) == 0 {
+			m.fault("%s lets out to everywhere, or to every port", id)
+		}
+		for _, to := range rule.To {
+			if to.PodSelector == nil || to.NamespaceSelector != nil || m.foreign(*to.PodSelector) {
+				continue
+			}
+			for _, port := range rule.Ports {
+				if found := m.selected(*to.PodSelector); len(found) > 0 {
+					m.needPort(id, port, found)
+				}
+			}
+		}
+	}
+}
+
+func (m *manifests) needPort(id string, port networkingv1.NetworkPolicyPort, pods []workload) {
+	if port.Port == nil {
+		return
+	}
+	if !slices.ContainsFunc(pods, func(w workload) bool { return hasPort(w.pod.Spec, *port.Port) }) {
+		m.fault("%s is about the port %s, which no pod of it has", id, port.Port)
+	}
+}
+
+func (m *manifests) selected(s metav1.LabelSelector) []workload {
+	var found []workload
+	for _, w := range m.workloads {
+		if selects(&s, w) {
+			found = append(found, w)
+		}
+	}
+	return found
+}
+
+// foreign says whether a selector is for pods that an operator makes.
+func (m *manifests) foreign(s metav1.LabelSelector) bool {
+	for _, c := range m.custom {
+		switch {
+		case c.GetKind() == "Cluster" && s.MatchLabels["cnpg.io/cluster"] == c.GetName(),
+			c.GetKind() == "Pooler" && s.MatchLabels["cnpg.io/poolerName"] == c.GetName():
+			return true
+		}
+	}
+	return false
+}
+
+// checkService wants a pod behind the service, and its ports there.
+func (m *manifests) checkService(s corev1.Service) {
+	id := "Service/" + s.Name
+	if s.Spec.Type == corev1.ServiceTypeNodePort || s.Spec.Type == corev1.ServiceTypeLoadBalancer {
+		m.fault("%s opens a port of nodes: a gateway is the way in", id)
+	}
+	if m.foreign(metav1.LabelSelector{MatchLabels: s.Spec.Selector}) {
+		return
+	}
+	var pods []workload
+	if len(s.Spec.Selector) > 0 {
+		pods = m.selected(metav1.LabelSelector{MatchLabels: s.Spec.Selector})
+	}
+	if len(pods) == 0 {
+		m.fault("%s has no pods", id)
+	}
+	for _, w := range pods {
+		for _, p := range s.Spec.Ports {
+			target := p.TargetPort
+			if target == (intstr.IntOrString{}) {
+				target = intstr.FromInt32(p.Port)
+			}
+			if !hasPort(w.pod.Spec, target) {
+				m.fault("%s: %s has no port %s", id, w.id, target.String())
+			}
+		}
+	}
+}
+
+// checkScaling wants one owner of every number of replicas.
+func (m *manifests) checkScaling() {
+	owners := map[string]int{}
+	for _, s := range m.scalers {
+		owners[s.Spec.ScaleTargetRef.Kind+"/"+s.Spec.ScaleTargetRef.Name]++
+	}
+	for _, c := range m.custom {
+		if kind, name := scaleTarget(c); kind != "" {
+			owners[kind+"/"+name]++
+		}
+	}
+	for id, n := range owners {
+		m.mustExist("an autoscaler", id)
+		if n > 1 {
+			m.fault("%s has several autoscalers", id)
+		}
+	}
+	for _, w := range m.workloads {
+		if owners[w.id] > 0 && w.replicas != nil {
+			m.fault("%s says how many replicas it has, and so does an autoscaler: an apply would reset it", w.id)
+		}
+	}
+}
+
+// checkCustom is about names in custom objects; their fields are checked against
+// their schemas.
+func (m *manifests) checkCustom(c unstructured.Unstructured) {
+	id := c.GetKind() + "/" + c.GetName()
+	if m.scope.digests {
+		eachImage(c.Object["spec"], func(image string) {
+			if _, digest, _ := strings.Cut(image, "@"); !digestForm.MatchString(digest) {
+				m.fault("%s: the image %s is not by digest", id, image)
+			}
+		})
+	}
+	switch c.GetKind() {
+	case "ExternalSecret":
+		m.checkUsed(id, c)
+	case "ScaledObject":
+		m.checkScaledObject(id, c)
+	case "PodMonitor":
+		m.checkPodMonitor(id, c)
+	case "PrometheusRule":
+		text, err := yaml.Marshal(c.Object["spec"])
+		if err != nil {
+			m.fault("%s: %v", id, err)
+		}
+		m.checkSeries(id, string(text))
+	case "HTTPRoute":
+		rules, _, _ := unstructured.NestedSlice(c.Object, "spec", "rules")
+		for _, r := range rules {
+			r, _ := r.(map[string]any)
+			backends, _, _ := unstructured.NestedSlice(r, "backendRefs")
+			for _, b := range backends {
+				b, _ := b.(map[string]any)
+				port, _, _ := unstructured.NestedFieldNoCopy(b, "port")
+				m.needServicePort(id, nameIn(b), port)
+			}
+		}
+	}
+}
+
+// checkUsed wants somebody who reads the Secret that an object makes.
+func (m *manifests) checkUsed(id string, c unstructured.Unstructured) {
+	name, _, _ := unstructured.NestedString(c.Object, "spec", "target", "name")
+	for _, w := range m.workloads {
+		for _, v := range w.pod.Spec.Volumes {
+			if v.Secret != nil && v.Secret.SecretName == name {
+				return
+			}
+			if v.Projected != nil && slices.ContainsFunc(v.Projected.Sources, func(s corev1.VolumeProjection) bool { return s.Secret != nil && s.Secret.Name == name }) {
+				return
+			}
+		}
+	}
+	m.fault("%s makes a Secret that nobody mounts", id)
+}
+
+func nameIn(v map[string]any) string {
+	name, _, _ := unstructured.NestedString(v, "name")
+	return name
+}
+
+// needServicePort wants a port of a Service, given as a number of YAML.
+func (m *manifests) needServicePort(who, name string, port any) {
+	for _, s := range m.services {
+		if s.Name == name && slices.ContainsFunc(s.Spec.Ports, func(p corev1.ServicePort) bool {
+			f, isFloat := port.(float64)
+			i, isInt := port.(int64)
+			return isFloat && int32(f) == p.Port || isInt && int32(i) == p.Port
+		}) {
+			return
+		}
+	}
+	m.fault("%s sends to the port %v of Service/%s, which is not there", who, port, name)
+}
+
+func (m *manifests) checkScaledObject(id string, c unstructured.Unstructured) {
+	triggers, _, _ := unstructured.NestedSlice(c.Object, "spec", "triggers")
+	for _, t := range triggers {
+		t, _ := t.(map[string]any)
+		if kind, _, _ := unstructured.NestedString(t, "type"); kind != "nats-jetstream" {
+			continue
+		}
+		meta, _, _ := unstructured.NestedStringMap(t, "metadata")
+		host, port, _ := strings.Cut(meta["natsServerMonitoringEndpoint"], ":")
+		number, err := strconv.ParseInt(port, 10, 64)
+		if err != nil {
+			m.fault("%s: %v", id, err)
+		}
+		service, _, _ := strings.Cut(host, ".")
+		m.needServicePort(id, service, number)
+		if i := slices.IndexFunc(m.services, func(s corev1.Service) bool { return s.Name == service }); i >= 0 && m.services[i].Spec.ClusterIP != corev1.ClusterIPNone {
+			m.fault("%s asks Service/%s, which is not headless: KEDA would scale by a server that does not know", id, service)
+		}
+		// The lag counts what is in hand.
+		slots, _ := strconv.ParseInt(m.words.defaults["ANIMA_LOOP_SLOTS"], 10, 64)
+		for _, w := range m.workloads {
+			for _, container := range w.pod.Spec.Containers {
+				for _, e := range container.Env {
+					if e.Name == "ANIMA_LOOP_SLOTS" {
+						slots, _ = strconv.ParseInt(e.Value, 10, 64)
+					}
+				}
+			}
+		}
+		if lag, err := strconv.ParseInt(meta["lagThreshold"], 10, 64); err != nil || lag > slots*4/5 || lag < slots/2 {
+			m.fault("%s: lagThreshold is %q; about three quarters of the %d slots of a replica are wanted, or busy replicas are taken away", id, meta["lagThreshold"], slots)
+		}
+		if _, ok, _ := unstructured.NestedMap(c.Object, "spec", "fallback"); !ok {
+			m.fault("%s has no fallback for when NATS cannot be asked", id)
+		}
+	}
+	policies, _, _ := unstructured.NestedSlice(c.Object, "spec", "advanced", "horizontalPodAutoscalerConfig", "behavior", "scaleDown", "policies")
+	for _, p := range policies {
+		p, _ := p.(map[string]any)
+		if number(unstructured.Unstructured{Object: p}, "value") != 1 {
+			m.fault("%s takes more than one replica away at a time", id)
+		}
+	}
+	if len(policies) == 0 {
+		m.fault("%s does not say how fast it takes replicas away", id)
+	}
+}
+
+func (m *manifests) checkPodMonitor(id string, c unstructured.Unstructured) {
+	spec, _, _ := unstructured.NestedMap(c.Object, "spec")
+	text, err := yaml.Marshal(spec["selector"])
+	if err != nil {
+		m.fault("%s: %v", id, err)
+		return
+	}
+	selector, err := decode[metav1.LabelSelector](text)
+	if err != nil {
+		m.fault("%s: %v", id, err)
+		return
+	}
+	pods := m.selected(selector)
+	if len(pods) == 0 {
+		m.fault("%s finds no pods", id)
+	}
+	endpoints, _, _ := unstructured.NestedSlice(spec, "podMetricsEndpoints")
+	for _, e := range endpoints {
+		e, _ := e.(map[string]any)
+		port, _, _ := unstructured.NestedString(e, "port")
+		for _, w := range pods {
+			if !hasPort(w.pod.Spec, intstr.FromString(port)) {
+				m.fault("%s reads the port %s, which %s does not have", id, port, w.id)
+			}
+		}
+	}
+}
+
+// checkSeries wants every metric of ours in a text to be one of docs/metrics.md.
+func (m *manifests) checkSeries(id, text string) {
+	for _, name := range series.FindAllString(text, -1) {
+		if !slices.Contains(m.words.metrics, name) && !strings.HasPrefix(name, "gen_ai_request_model") {
+			m.fault("%s asks for %s, which nothing measures", id, name)
+		}
+	}
+}
+
+// checkFiles is about what ConfigMaps hold for others.
+func (m *manifests) checkFiles() {
+	for id, text := range m.config {
+		if strings.Contains(id, "dashboard") {
+			m.checkSeries("ConfigMap/"+id, text)
+		}
+	}
+}

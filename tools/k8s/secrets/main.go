@@ -1,0 +1,83 @@
+// Command secrets makes everything an overlay of deploy/k8s keeps secret, as files
+// that its generators read: a key for each user of NATS, a password for each role
+// of Postgres, and what the services sign, seal and are asked for. It overwrites no
+// secret, prints none, and knows no cluster.
+//
+// To change one, delete its file and run the command again.
+package main
+
+import (
+	"crypto/rand"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+const usage = `usage: secrets [-o DIR [-missing]]
+
+Makes the secrets of an overlay in DIR. Without -missing, DIR holds none of them yet.
+Without -o, it makes those that overlays/dev lacks.
+
+`
+
+func main() {
+	if err := run(os.Args[1:], os.Stdout, os.Stderr); err != nil && !errors.Is(err, flag.ErrHelp) {
+		fmt.Fprintln(os.Stderr, "secrets:", err)
+		os.Exit(1)
+	}
+}
+
+func run(args []string, stdout, stderr io.Writer) error {
+	flags := flag.NewFlagSet("secrets", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	dir := flags.String("o", "", "the `folder` to make them in; the folder above it is there already")
+	missing := flags.Bool("missing", false, "keep what is there and make the rest")
+	flags.Usage = func() {
+		_, _ = io.WriteString(stderr, usage) // nobody reads the help
+		flags.PrintDefaults()
+	}
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if flags.NArg() > 0 {
+		return fmt.Errorf("unknown argument %q: the folder is given by -o", flags.Arg(0))
+	}
+	if *dir == "" {
+		here, err := os.Getwd()
+		if err != nil {
+			return err
+		}
+		if *dir, err = devFolder(here); err != nil {
+			return err
+		}
+		*missing = true
+	}
+	made, err := makeAll(*dir, *missing, rand.Reader)
+	for _, name := range made {
+		_, _ = fmt.Fprintln(stdout, "made", filepath.Join(*dir, name))
+	}
+	if err == nil && len(made) == 0 {
+		_, _ = fmt.Fprintln(stdout, "nothing is missing in", *dir)
+	}
+	return err
+}
+
+// devFolder is where overlays/dev has its secrets, seen from a folder of the
+// repository.
+func devFolder(from string) (string, error) {
+	for dir := from; ; dir = filepath.Dir(dir) {
+		overlay := filepath.Join(dir, "deploy", "k8s", "overlays", "dev")
+		if _, err := os.Stat(overlay); err == nil {
+			return filepath.Join(overlay, "secrets"), nil
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			return "", err
+		}
+		if dir == filepath.Dir(dir) {
+			return "", fmt.Errorf("%s is in no folder with deploy/k8s: say where by -o", from)
+		}
+	}
+}

@@ -1,0 +1,231 @@
+// Package query asks a Jaeger for traces through its API /api/v3, which answers
+// in OTLP's JSON and keeps both the parent of a span and its links. The older API
+// folds one into the other and is never asked. The package changes nothing in
+// Jaeger and judges nothing.
+package query
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// ErrNotFound says that Jaeger has no such trace, or not yet.
+var ErrNotFound = errors.New("no such trace in Jaeger")
+
+// largest is how many bytes of an answer are read.
+const largest = 512 << 20
+
+// Client asks one Jaeger. Its methods may be called concurrently.
+type Client struct {
+	Base string       // such as http://127.0.0.1:16686, without /api
+	HTTP *http.Client // default http.DefaultClient
+}
+
+// Trace is all of one trace that Jaeger has, its spans in the order of their starts.
+type Trace struct {
+	ID    string // 32 hex digits
+	Spans []Span
+}
+
+// Span is one span.
+type Span struct {
+	TraceID, ID string
+	Parent      string // empty for a root
+	Service     string
+	Name        string
+	Kind        Kind
+	Start, End  time.Time
+	Attributes  map[string]string // lists are written as JSON
+	Links       []Link
+	Events      []Event
+	Failed      bool   // its status is an error
+	Reason      string // of the error
+}
+
+// Link leads to another span.
+type Link struct{ TraceID, SpanID string }
+
+// Event is something that happened at a time within a span.
+type Event struct {
+	Name string
+	At   time.Time
+}
+
+// Kind of a span, as OTLP numbers them.
+type Kind int
+
+// The kinds.
+const (
+	Unspecified Kind = iota
+	Internal
+	Server
+	ClientKind
+	Producer
+	Consumer
+)
+
+// Duration of the span; never negative.
+func (s Span) Duration() time.Duration { return max(0, s.End.Sub(s.Start)) }
+
+// Roots are the spans that have no parent.
+func (t Trace) Roots() []Span {
+	var roots []Span
+	for _, s := range t.Spans {
+		if s.Parent == "" {
+			roots = append(roots, s)
+		}
+	}
+	return roots
+}
+
+// Services that have spans in the trace, sorted.
+func (t Trace) Services() []string {
+	var all []string
+	for _, s := range t.Spans {
+		if !slices.Contains(all, s.Service) {
+			all = append(all, s.Service)
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// TurnTrace is the id of the trace of a turn. It derives from the turn's id, as
+// pkg/telemetry.DeriveIDs("turn", id) does, so that a turn is found without a search.
+func TurnTrace(turn string) string {
+	h := sha256.New()
+	for _, part := range []string{"turn", turn} {
+		var size [8]byte
+		binary.BigEndian.PutUint64(size[:], uint64(len(part)))
+		h.Write(size[:])
+		h.Write([]byte(part))
+	}
+	return hex.EncodeToString(h.Sum(nil)[:16])
+}
+
+// Trace gets one trace. The error is [ErrNotFound] when there is none.
+func (c Client) Trace(ctx context.Context, id string) (Trace, error) {
+	if raw, err := hex.DecodeString(id); err != nil || len(raw) != 16 {
+		return Trace{}, fmt.Errorf("trace id %q: want 32 hex digits", id)
+	}
+	all, err := c.traces(ctx, "/api/v3/traces/"+id, nil)
+	if err != nil {
+		return Trace{}, fmt.Errorf("trace %s: %w", id, err)
+	}
+	for _, t := range all {
+		if t.ID == strings.ToLower(id) {
+			return t, nil
+		}
+	}
+	return Trace{}, fmt.Errorf("trace %s: %w", id, ErrNotFound)
+}
+
+// Services that Jaeger has spans of.
+func (c Client) Services(ctx context.Context) ([]string, error) {
+	var v struct{ Services []string }
+	if err := c.get(ctx, "/api/v3/services", nil, func(r io.Reader) error { return json.NewDecoder(r).Decode(&v) }); err != nil && !errors.Is(err, ErrNotFound) {
+		return nil, fmt.Errorf("services: %w", err)
+	}
+	slices.Sort(v.Services)
+	return v.Services, nil
+}
+
+// page is how many traces are asked for at a time.
+const page = 200
+
+// Since gets all traces in which the service has a span that started between the
+// times. Jaeger gives no pages: where an answer is full, the halves of the time are
+// asked for.
+func (c Client) Since(ctx context.Context, service string, from, to time.Time) ([]Trace, error) {
+	found := map[string]Trace{}
+	if err := c.since(ctx, service, from, to, found); err != nil {
+		return nil, fmt.Errorf("traces of %s: %w", service, err)
+	}
+	all := make([]Trace, 0, len(found))
+	for _, t := range found {
+		all = append(all, t)
+	}
+	slices.SortFunc(all, func(a, b Trace) int { return a.Spans[0].Start.Compare(b.Spans[0].Start) })
+	return all, nil
+}
+
+func (c Client) since(ctx context.Context, service string, from, to time.Time, found map[string]Trace) error {
+	q := url.Values{
+		"query.service_name": {service}, "query.num_traces": {strconv.Itoa(page)},
+		"query.start_time_min": {from.UTC().Format(time.RFC3339Nano)}, "query.start_time_max": {to.UTC().Format(time.RFC3339Nano)},
+	}
+	all, err := c.traces(ctx, "/api/v3/traces", q)
+	if errors.Is(err, ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, t := range all {
+		found[t.ID] = t
+	}
+	if len(all) < page {
+		return nil
+	}
+	half := from.Add(to.Sub(from) / 2)
+	if to.Sub(from) < time.Millisecond {
+		return fmt.Errorf("more than %d traces began in a millisecond; ask for them one by one", page)
+	}
+	return errors.Join(c.since(ctx, service, from, half, found), c.since(ctx, service, half, to, found))
+}
+
+func (c Client) traces(ctx context.Context, path string, q url.Values) ([]Trace, error) {
+	var all []Trace
+	err := c.get(ctx, path, q, func(r io.Reader) (err error) { all, err = Decode(r); return err })
+	return all, err
+}
+
+func (c Client) get(ctx context.Context, path string, q url.Values, read func(io.Reader) error) error {
+	u := strings.TrimSuffix(c.Base, "/") + path
+	if q == nil {
+		q = url.Values{}
+	}
+	if path != "/api/v3/services" {
+		// As they were sent, not as Jaeger would draw them.
+		q.Set("raw_traces", "true")
+		q.Set("query.raw_traces", "true")
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u+"?"+q.Encode(), nil)
+	if err != nil {
+		return err
+	}
+	client := c.HTTP
+	if client == nil {
+		client = http.DefaultClient
+	}
+	res, err := client.Do(req)
+	if err != nil {
+		return fmt.Errorf("%w; is this a Jaeger that runs?", err)
+	}
+	defer res.Body.Close() // only read from
+	switch res.StatusCode {
+	case http.StatusOK:
+		return read(io.LimitReader(res.Body, largest))
+	case http.StatusNotFound:
+		// Jaeger says so in JSON; another program's page means a wrong URL.
+		if body, err := io.ReadAll(io.LimitReader(res.Body, 1<<10)); err == nil && strings.Contains(string(body), "httpCode") {
+			return ErrNotFound
+		}
+		return fmt.Errorf("%s: not found, and not by Jaeger; want the URL of its API, such as http://127.0.0.1:16686", u)
+	default:
+		body, err := io.ReadAll(io.LimitReader(res.Body, 1<<10))
+		return errors.Join(fmt.Errorf("%s: %s: %s", u, res.Status, strings.TrimSpace(string(body))), err)
+	}
+}

@@ -1,0 +1,274 @@
+// Package rules judges traces: whether a turn is one trace that hangs together,
+// leads to what caused it, and names its spans so that they can be counted. It
+// knows the rules of docs/tracing.md, and no Jaeger.
+package rules
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/anima-run/anima/tools/trace/query"
+)
+
+// Attributes that the rules read.
+const (
+	operation = "gen_ai.operation.name"
+	turnID    = "automaton.turn.id"
+)
+
+// Names of the rules.
+const (
+	OneRoot   = "one-root"   // exactly one span has no parent; that of a turn is invoke_agent
+	NoOrphans = "no-orphans" // every parent is in the trace
+	UniqueIDs = "unique-ids" // no two spans have one id
+	OneTurn   = "one-turn"   // every span that names a turn names this one, whose id gives the trace's
+	Services  = "services"   // all services are in the turn or in what it links to
+	Links     = "links"      // every link leads to a span that is there
+	Order     = "order"      // no span begins before its parent
+	Names     = "names"      // span names hold no ids
+	Consumers = "consumers"  // every span that takes a message links the one that sent it
+	NotSplit  = "not-split"  // one turn is in one trace; of many traces only
+)
+
+// All services of the suite.
+func All() []string {
+	return []string{"heartbeat", "inference-router", "loop", "policy", "social", "treasury"}
+}
+
+// Source finds the traces that links lead to.
+type Source interface {
+	// Trace returns query.ErrNotFound for what is not there.
+	Trace(ctx context.Context, id string) (query.Trace, error)
+}
+
+// Options say how strictly to judge.
+type Options struct {
+	Services []string      // that must take part; nil is none
+	Skew     time.Duration // how much clocks may differ
+	Depth    int           // how many links in a row are followed; 0 is 3
+}
+
+// Verdict is what one rule found.
+type Verdict struct {
+	Rule   string   `json:"rule"`
+	Pass   bool     `json:"pass"`
+	Note   string   `json:"note,omitempty"`   // figures
+	Faults []string `json:"faults,omitempty"` // what is wrong, at most some
+	Count  int      `json:"count"`            // of all faults
+}
+
+// most faults of a rule that a verdict holds.
+const most = 10
+
+func verdict(rule, note string, faults []string) Verdict {
+	v := Verdict{Rule: rule, Pass: len(faults) == 0, Note: note, Count: len(faults)}
+	v.Faults = faults[:min(len(faults), most)]
+	return v
+}
+
+// Report is what all rules found in one trace and those that it leads to.
+type Report struct {
+	Trace    string    `json:"trace"`
+	Turn     string    `json:"turn,omitempty"`
+	Spans    int       `json:"spans"`
+	Services []string  `json:"services"` // the linked traces' included
+	Linked   []string  `json:"linked,omitempty"`
+	Verdicts []Verdict `json:"verdicts"`
+}
+
+// OK says whether every rule is kept.
+func (r Report) OK() bool {
+	return !slices.ContainsFunc(r.Verdicts, func(v Verdict) bool { return !v.Pass })
+}
+
+// IsTurn says whether the trace is a turn's.
+func IsTurn(t query.Trace) bool { return TurnOf(t) != "" }
+
+// TurnOf is the id of the turn that the trace is of; empty when it is of none.
+func TurnOf(t query.Trace) string {
+	for _, s := range t.Spans {
+		if s.Attributes[operation] == "invoke_agent" {
+			return s.Attributes[turnID]
+		}
+	}
+	return ""
+}
+
+// Check judges one trace. The error is the source's; what is not there is a fault
+// and no error.
+func Check(ctx context.Context, t query.Trace, from Source, o Options) (Report, error) {
+	linked, broken, err := follow(ctx, t, from, o.Depth)
+	if err != nil {
+		return Report{}, err
+	}
+	r := Report{Trace: t.ID, Turn: TurnOf(t), Spans: len(t.Spans), Services: t.Services()}
+	for _, l := range linked {
+		r.Linked = append(r.Linked, l.ID)
+		for _, s := range l.Services() {
+			if !slices.Contains(r.Services, s) {
+				r.Services = append(r.Services, s)
+			}
+		}
+	}
+	slices.Sort(r.Services)
+	slices.Sort(r.Linked)
+	var missing []string
+	for _, s := range o.Services {
+		if !slices.Contains(r.Services, s) {
+			missing = append(missing, "no span of "+s)
+		}
+	}
+	r.Verdicts = []Verdict{
+		oneRoot(t, r.Turn != ""), noOrphans(t), uniqueIDs(t), oneTurn(t, r.Turn),
+		verdict(Services, strings.Join(r.Services, " "), missing),
+		verdict(Links, fmt.Sprintf("%d traces linked", len(linked)), broken),
+		order(t, o.Skew), names(t), consumers(t),
+	}
+	return r, nil
+}
+
+// follow gets the traces that t links to, and those that they link to, and says
+// which links lead nowhere.
+func follow(ctx context.Context, t query.Trace, from Source, depth int) (linked []query.Trace, broken []string, err error) {
+	if depth == 0 {
+		depth = 3
+	}
+	known := map[string]*query.Trace{t.ID: &t}
+	step := []query.Trace{t}
+	for range depth {
+		var next []query.Trace
+		for _, at := range step {
+			for _, s := range at.Spans {
+				for _, l := range s.Links {
+					if _, asked := known[l.TraceID]; !asked {
+						got, found, err := get(ctx, from, l.TraceID)
+						if err != nil {
+							return nil, nil, err
+						}
+						known[l.TraceID] = nil
+						if found {
+							known[l.TraceID] = &got
+							next = append(next, got)
+						}
+					}
+					if to := known[l.TraceID]; to == nil {
+						broken = append(broken, fmt.Sprintf("%s links to trace %s, which is not there", label(s), l.TraceID))
+					} else if !slices.ContainsFunc(to.Spans, func(x query.Span) bool { return x.ID == l.SpanID }) {
+						broken = append(broken, fmt.Sprintf("%s links to span %s of trace %s, which has no such span", label(s), l.SpanID, l.TraceID))
+					}
+				}
+			}
+		}
+		linked, step = append(linked, next...), next
+	}
+	return linked, broken, nil
+}
+
+func label(s query.Span) string { return s.Service + ": " + s.Name + " (" + s.ID + ")" }
+
+func oneRoot(t query.Trace, turn bool) Verdict {
+	var faults []string
+	roots := t.Roots()
+	if len(roots) != 1 {
+		faults = append(faults, fmt.Sprintf("%d roots, want 1", len(roots)))
+		for _, s := range roots {
+			faults = append(faults, label(s))
+		}
+	}
+	note := ""
+	if len(roots) > 0 {
+		note = roots[0].Name
+	}
+	if turn && len(roots) == 1 && roots[0].Attributes[operation] != "invoke_agent" {
+		faults = append(faults, label(roots[0])+" is the root, want invoke_agent")
+	}
+	return verdict(OneRoot, note, faults)
+}
+
+func noOrphans(t query.Trace) Verdict {
+	ids := map[string]bool{}
+	for _, s := range t.Spans {
+		ids[s.ID] = true
+	}
+	var faults []string
+	for _, s := range t.Spans {
+		if s.Parent != "" && !ids[s.Parent] {
+			faults = append(faults, label(s)+" has the parent "+s.Parent+", which is not there")
+		}
+	}
+	return verdict(NoOrphans, fmt.Sprintf("%d spans", len(t.Spans)), faults)
+}
+
+func uniqueIDs(t query.Trace) Verdict {
+	seen := map[string]string{}
+	var faults []string
+	for _, s := range t.Spans {
+		if other, ok := seen[s.ID]; ok {
+			faults = append(faults, label(s)+" has the id of "+other)
+		}
+		seen[s.ID] = s.Name
+	}
+	return verdict(UniqueIDs, "", faults)
+}
+
+func oneTurn(t query.Trace, turn string) Verdict {
+	var faults []string
+	if turn != "" && query.TurnTrace(turn) != t.ID {
+		faults = append(faults, "the turn "+turn+" belongs into trace "+query.TurnTrace(turn))
+	}
+	for _, s := range t.Spans {
+		if id := s.Attributes[turnID]; turn != "" && id != "" && id != turn {
+			faults = append(faults, label(s)+" is of the turn "+id)
+		}
+	}
+	return verdict(OneTurn, turn, faults)
+}
+
+func order(t query.Trace, skew time.Duration) Verdict {
+	starts := map[string]query.Span{}
+	for _, s := range t.Spans {
+		starts[s.ID] = s
+	}
+	var faults []string
+	for _, s := range t.Spans {
+		if p, ok := starts[s.Parent]; ok && s.Start.Before(p.Start.Add(-skew)) {
+			faults = append(faults, fmt.Sprintf("%s begins %s before its parent %s", label(s), p.Start.Sub(s.Start), p.Name))
+		}
+	}
+	return verdict(Order, "", faults)
+}
+
+// Words of span names that look like ids: long hex, UUIDs, numbers of four digits
+// and more.
+var idLike = regexp.MustCompile(`(?i)\b(0x)?[0-9a-f]{16,}\b|\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b|\b0x[0-9a-f]{6,}|(^|[^\w.-])\d{4,}\b`)
+
+func names(t query.Trace) Verdict {
+	var faults []string
+	distinct := map[string]bool{}
+	for _, s := range t.Spans {
+		if !distinct[s.Name] && idLike.MatchString(s.Name) {
+			faults = append(faults, label(s)+" has an id in its name")
+		}
+		distinct[s.Name] = true
+	}
+	return verdict(Names, fmt.Sprintf("%d names", len(distinct)), faults)
+}
+
+func consumers(t query.Trace) Verdict {
+	var faults []string
+	n := 0
+	for _, s := range t.Spans {
+		if s.Kind != query.Consumer {
+			continue
+		}
+		n++
+		if len(s.Links) == 0 {
+			faults = append(faults, label(s)+" links nothing")
+		}
+	}
+	return verdict(Consumers, fmt.Sprintf("%d consumers", n), faults)
+}
