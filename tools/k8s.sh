@@ -146,12 +146,23 @@ YAML
   done
 }
 
+# before: renders the last release to $tmp/before, so that an upgrade from it can be
+# tried: what cannot be changed is refused only where it is there already.
+before() {
+  local release
+  mkdir -p "$tmp/before" "$tmp/release"
+  release=$(git -C "$root" describe --tags --abbrev=0 --match 'v*' 2>/dev/null) || { echo "there is no release yet to upgrade from"; return; }
+  git -C "$root" archive "$release" deploy/k8s | tar -x -C "$tmp/release" || return 1
+  (cd "$here" && go run . render "$tmp/release/deploy/k8s" "$tmp/before") || return 1
+  echo "each overlay is an upgrade from $release"
+}
+
 dryrun() {
   local overlay file
   [ "$(id -u)" = 0 ] || { echo "NOT RUN: the API server runs in a network namespace of its own, which takes root" >&2; return 3; }
   [ -e "$root/test/cluster/go.mod" ] || { echo "NOT RUN: test/cluster is not there" >&2; return 3; }
   [ ! -e /run/netns/anima-lab ] || { echo "NOT RUN: a lab is up on this machine, and this would change it: take it down first" >&2; return 3; }
-  checkers && rendered || return 1
+  checkers && rendered && before || return 1
   (cd "$root/test/cluster" && go build -o "$tmp/cluster" .) || return 1
   lab up -nodes 0 || return $?
   up=yes
@@ -162,12 +173,13 @@ dryrun() {
     # A dry run makes no namespace, and what is in one cannot be without it.
     awk 'BEGIN {RS = "---\n"} /\nkind: Namespace\n/' "$file" >"$tmp/namespace.yaml"
     lab kubectl --warnings-as-errors apply --server-side -f "$tmp/namespace.yaml" >/dev/null || return 1
+    [ ! -e "$tmp/before/$overlay.yaml" ] || lab kubectl apply --server-side -f "$tmp/before/$overlay.yaml" >/dev/null || return 1
     lab kubectl --warnings-as-errors apply --server-side --dry-run=server -f "$file" >/dev/null || { echo "$overlay: refused" >&2; return 1; }
     lab kubectl --warnings-as-errors apply --server-side -f "$file" >/dev/null || { echo "$overlay: refused when meant" >&2; return 1; }
     lab kubectl --warnings-as-errors apply --server-side -f "$file" >/dev/null || { echo "$overlay: refused the second time" >&2; return 1; }
     lab kubectl diff --server-side -f "$file" || { echo "$overlay: applying it again would change something" >&2; return 1; }
     [ "$overlay" != prod ] || refuses || return 1
-    lab kubectl delete --wait --timeout=120s -f "$file" >/dev/null || return 1
+    lab kubectl delete --wait --timeout=120s --ignore-not-found -f "$file" >/dev/null || return 1
     echo "$overlay: $(grep -c '^kind: ' "$file") objects taken without a warning; a second apply changes nothing"
   done
   mkdir -p "$(dirname "$(stamp)")" && touch "$(stamp)"

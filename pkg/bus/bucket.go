@@ -140,6 +140,9 @@ func (k *Bucket[T]) write(ctx context.Context, key string, data []byte, op strin
 	if ttl > 0 {
 		opts = append(opts, jetstream.WithMsgTTL(ttl))
 	}
+	// A lost answer is Unavailable soon: whether the key is there, the caller sees.
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
 	for try := 0; ; try++ {
 		ln := k.bus.use()
 		ack, err := ln.js.PublishMsg(ctx, msg, opts...)
@@ -158,13 +161,14 @@ func (k *Bucket[T]) write(ctx context.Context, key string, data []byte, op strin
 // last is the last message of a key, marker or not, as its leader knows it,
 // with what it holds.
 func (k *Bucket[T]) last(ctx context.Context, key string) (Entry[T], []byte, error) {
-	ln := k.bus.use()
-	defer ln.release()
-	st, err := ln.stream(ctx, "KV_"+api.Coordination)
-	if err != nil {
-		return Entry[T]{}, nil, k.failure(key, err)
-	}
-	m, err := st.GetLastMsgForSubject(ctx, "$KV."+api.Coordination+"."+key)
+	var m *jetstream.RawStreamMsg
+	err := k.bus.look(ctx, func(ctx context.Context, ln *line) error {
+		st, err := ln.stream(ctx, "KV_"+api.Coordination)
+		if err == nil {
+			m, err = st.GetLastMsgForSubject(ctx, "$KV."+api.Coordination+"."+key)
+		}
+		return err
+	})
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
 		return Entry[T]{}, nil, api.Errorf(api.NotFound, "no key %s", key)
 	} else if err != nil {
@@ -220,7 +224,14 @@ func (k *Bucket[T]) watch(ctx context.Context, pattern string, shown func(), han
 	if err != nil {
 		return false, fmt.Errorf("bucket %s: %w", api.Coordination, err)
 	}
-	w, err := kv.Watch(ctx, pattern)
+	// The watch lives as long as its context; only beginning it is bounded.
+	life, end := context.WithCancel(ctx)
+	defer end()
+	late := time.AfterFunc(tryTimeout, end)
+	w, err := kv.Watch(life, pattern)
+	if !late.Stop() && ctx.Err() == nil {
+		err = context.DeadlineExceeded // of beginning
+	}
 	if err != nil {
 		return false, fmt.Errorf("watch %s: %w", pattern, err)
 	}

@@ -23,8 +23,8 @@ const (
 	headerRefused = "Anima-Refused" // the question was not begun: every worker is busy
 )
 
-// Call asks a question and waits for its answer until ctx ends, 10 s if ctx has
-// no deadline. While nobody takes the question (no replica is up, every worker
+// Call asks a question and waits for its answer until ctx ends, and for 10 s at
+// most from when somebody took it. While nobody takes the question (no replica is up, every worker
 // is busy) it asks again: such a question was never begun. It asks again too
 // when the connection broke, which loses the answer: the ids in our requests make
 // that safe. A question that was taken and not answered in time is Unavailable
@@ -68,7 +68,8 @@ func (b *Bus) ask(ctx context.Context, msg *nats.Msg) (answer *nats.Msg, broken 
 	ln := b.use()
 	defer ln.release()
 	up := ln.unbroken()
-	once, cancel := context.WithCancel(ctx)
+	// One who took the question and died answers never, and ctx may last for minutes.
+	once, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	defer context.AfterFunc(up, cancel)()
 	answer, err = ln.nc.RequestMsgWithContext(once, msg)

@@ -1,6 +1,10 @@
 package bus
 
-import "github.com/nats-io/nats.go"
+import (
+	"context"
+
+	"github.com/nats-io/nats.go"
+)
 
 // Failing is a route that cannot be served.
 func Failing(err error) Route { return func(*server) error { return err } }
@@ -13,4 +17,9 @@ func (c *Conn) Links() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.links)
+}
+
+// Look reads with f as every reading of a stream does.
+func (b *Bus) Look(ctx context.Context, f func(context.Context) error) error {
+	return b.look(ctx, func(ctx context.Context, _ *line) error { return f(ctx) })
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -42,6 +43,31 @@ func (b *Bus) newLine(l *link) (*line, error) {
 	ln := &line{link: l, js: js, handles: map[string]jetstream.Stream{}}
 	ln.mux = newMux(b, ln)
 	return ln, nil
+}
+
+// look reads something of JetStream with f, again while its leader moves: a
+// server that has left answers nothing at all, and the caller's deadline may be
+// that of a whole run.
+func (b *Bus) look(ctx context.Context, f func(context.Context, *line) error) error {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	for try := 0; ; try++ {
+		err := b.lookOnce(ctx, f)
+		if err == nil || ctx.Err() != nil || !passing(err) {
+			return err
+		}
+		if pause(ctx, backoff(try, 20*time.Millisecond, time.Second)) != nil {
+			return err
+		}
+	}
+}
+
+func (b *Bus) lookOnce(ctx context.Context, f func(context.Context, *line) error) error {
+	ctx, cancel := context.WithTimeout(ctx, tryTimeout)
+	defer cancel()
+	ln := b.use()
+	defer ln.release()
+	return f(ctx, ln)
 }
 
 func (ln *line) stream(ctx context.Context, name string) (jetstream.Stream, error) {

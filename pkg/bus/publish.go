@@ -208,7 +208,7 @@ func (b *Bus) Posts() *Posts { return &Posts{bus: b} }
 // Wait returns when the stream has taken everything posted since the last Wait,
 // with the first failure.
 func (p *Posts) Wait(ctx context.Context) error {
-	ctx, cancel := bounded(ctx)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout) // of a run's minutes; what was lost is posted again
 	defer cancel()
 	var first error
 	for _, f := range p.pending {

@@ -29,30 +29,28 @@ func stored(m jetstream.Msg) Stored {
 
 // Last returns the last message of a keyed subject, or NotFound.
 func (b *Bus) Last(ctx context.Context, s api.Subject) (Stored, error) {
-	ctx, cancel := bounded(ctx)
-	defer cancel()
-	ln := b.use()
-	defer ln.release()
-	st, err := ln.stream(ctx, s.Stream())
-	if err != nil {
-		return Stored{}, err
-	}
-	raw, err := st.GetLastMsgForSubject(ctx, s.String())
-	return rawStored(raw, s, err)
+	return b.stored(ctx, s, func(ctx context.Context, st jetstream.Stream) (*jetstream.RawStreamMsg, error) {
+		return st.GetLastMsgForSubject(ctx, s.String())
+	})
 }
 
 // Next returns the first message of a keyed subject at or after a sequence, or
 // NotFound.
 func (b *Bus) Next(ctx context.Context, s api.Subject, from uint64) (Stored, error) {
-	ctx, cancel := bounded(ctx)
-	defer cancel()
-	ln := b.use()
-	defer ln.release()
-	st, err := ln.stream(ctx, s.Stream())
-	if err != nil {
-		return Stored{}, err
-	}
-	raw, err := st.GetMsg(ctx, max(from, 1), jetstream.WithGetMsgSubject(s.String()))
+	return b.stored(ctx, s, func(ctx context.Context, st jetstream.Stream) (*jetstream.RawStreamMsg, error) {
+		return st.GetMsg(ctx, max(from, 1), jetstream.WithGetMsgSubject(s.String()))
+	})
+}
+
+func (b *Bus) stored(ctx context.Context, s api.Subject, get func(context.Context, jetstream.Stream) (*jetstream.RawStreamMsg, error)) (Stored, error) {
+	var raw *jetstream.RawStreamMsg
+	err := b.look(ctx, func(ctx context.Context, ln *line) error {
+		st, err := ln.stream(ctx, s.Stream())
+		if err == nil {
+			raw, err = get(ctx, st)
+		}
+		return err
+	})
 	return rawStored(raw, s, err)
 }
 
