@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Checks the Kubernetes manifests, without a cluster unless it is told to.
-#   tools/k8s.sh                 render everything and check it: our rules, schemas, kube-score
+#   tools/k8s.sh                     render everything and check it: our rules, schemas, kube-score
 #   tools/k8s.sh dryrun [-changed]   ask a real API server (root); -changed: only if the answer may be a new one
-#   tools/k8s.sh secrets [ARG…]  make the secrets of overlays/dev that are missing
-#   tools/k8s.sh pin OVERLAY     write its digests; lines of NAME REGISTRY/REPOSITORY@sha256:… come in
+#   tools/k8s.sh secrets [-o DIR]    make the secrets of overlays/dev that are missing, or a set in DIR
+#   tools/k8s.sh pin OVERLAY         write its digests; lines of NAME REGISTRY/REPOSITORY@sha256:… come in
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 here=$root/tools/k8s
@@ -204,7 +204,11 @@ case ${1:-} in
     if [ "${2:-}" = -changed ] && ! needed; then exit 0; fi
     tier 2 "server-side dry run, warnings as errors" dryrun
     finish ;;
-  secrets) shift; cd "$root" && go -C tools/k8s run ./secrets "$@" ;;
+  secrets)
+    shift
+    go -C "$here" build -o "$tmp/secrets" ./secrets
+    [ $# -gt 0 ] || cd "$root" # it looks for overlays/dev; a folder that is named is the caller's
+    "$tmp/secrets" "$@" ;;
   pin)
     [ $# = 2 ] || { echo "say which overlay: tools/k8s.sh pin deploy/k8s/overlays/prod <LINES" >&2; exit 2; }
     dir=$(cd "$2" && pwd)

@@ -55,7 +55,11 @@ func checkAll(docs string, dirs []string) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", dir, err)
 		}
-		faults := check(objects, words, whole)
+		s := whole
+		if _, err := os.Stat(filepath.Join(dir, pinFile)); err == nil {
+			s = prod
+		}
+		faults := check(objects, words, s)
 		for _, f := range faults {
 			fmt.Fprintf(os.Stderr, "%s: %s\n", filepath.Base(dir), f)
 		}

@@ -114,7 +114,7 @@ traces() {
   load traces 10
   whole traces "a load to be traced"
   local turn
-  turn=$(grep '^{' "$tmp/traces.log" | sed 's/.*"lastTurn":"\([^"]*\)".*/\1/')
+  turn=$(grep '^{' "$tmp/traces.log" | sed 's/.*"lastTurn":"\([^".]*\)[^"]*".*/\1.1/') # the turn with the tool
   (cd "$root/tools/trace" && GOWORK=off CGO_ENABLED=0 go build -o "$tmp/trace" .) || { fail "tools/trace builds"; return; }
   "$lab" kubectl -n anima port-forward "pod/$(k get pod -l app.kubernetes.io/name=jaeger -o jsonpath='{.items[0].metadata.name}')" 16686 >/dev/null 2>&1 &
   local forward=$!
