@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
@@ -47,9 +46,6 @@ type workload struct {
 	rolling  *appsv1.RollingUpdateDeployment // of a deployment that rolls
 	job      bool
 }
-
-// name is the name without the kind.
-func (w workload) name() string { return w.id[strings.Index(w.id, "/")+1:] }
 
 // manifests are the objects of one overlay.
 type manifests struct {

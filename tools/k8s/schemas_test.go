@@ -31,7 +31,7 @@ spec:
         openAPIV3Schema:
           type: object
           properties:
-            properties: {type: object, properties: {n: {x-kubernetes-int-or-string: true}}}
+            properties: {type: object, properties: {size: {x-kubernetes-int-or-string: true}}}
             any: {type: object, x-kubernetes-preserve-unknown-fields: true, properties: {a: {type: string}}}
 `,
 		"none.yaml": "kind: ConfigMap\n",
@@ -47,7 +47,7 @@ spec:
 	}
 	for name, want := range map[string]string{
 		"thing-apps-v1.json":        `{"additionalProperties":false,"properties":{"spec":{"$ref":"_definitions.json#/definitions/io.k8s.api.apps.v1.ThingSpec"}},"type":"object"}`,
-		"scaled-keda-v1alpha1.json": `{"additionalProperties":false,"properties":{"any":{"properties":{"a":{"type":"string"}},"type":"object"},"properties":{"additionalProperties":false,"properties":{"n":{"type":["string","integer","number"]}},"type":"object"}},"type":"object"}`,
+		"scaled-keda-v1alpha1.json": `{"additionalProperties":false,"properties":{"any":{"properties":{"a":{"type":"string"}},"type":"object"},"properties":{"additionalProperties":false,"properties":{"size":{"type":["string","integer","number"]}},"type":"object"}},"type":"object"}`,
 	} {
 		got, err := os.ReadFile(filepath.Join(out, name))
 		if err != nil || string(got) != want {
