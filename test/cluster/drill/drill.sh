@@ -91,7 +91,7 @@ kill() {
 
 reach() { # LABELS HOST PORT: whether a pod with these labels gets through
   k delete pod probe --ignore-not-found --now >/dev/null 2>&1
-  k run probe --image=k8slab.local/postgres:15 --restart=Never --labels="$1" --overrides='{"spec":{"automountServiceAccountToken":false,"securityContext":{"runAsNonRoot":true,"runAsUser":65532,"seccompProfile":{"type":"RuntimeDefault"}},"containers":[{"name":"probe","image":"k8slab.local/postgres:15","command":["/bin/bash","-c","timeout 2 bash -c \"exec 3<>/dev/tcp/'"$2/$3"'\""],"resources":{"limits":{"memory":"64Mi"}},"securityContext":{"allowPrivilegeEscalation":false,"capabilities":{"drop":["ALL"]}}}]}}' >/dev/null
+  k run probe --image=k8slab.local/anima/loop:lab --restart=Never --labels="$1" --overrides='{"spec":{"automountServiceAccountToken":false,"securityContext":{"runAsNonRoot":true,"runAsUser":65532,"seccompProfile":{"type":"RuntimeDefault"}},"containers":[{"name":"probe","image":"k8slab.local/anima/loop:lab","command":["/bin/busybox","timeout","3","/bin/busybox","nc","'"$2"'","'"$3"'","-e","/bin/true"],"resources":{"limits":{"memory":"64Mi"}},"securityContext":{"allowPrivilegeEscalation":false,"capabilities":{"drop":["ALL"]}}}]}}' >/dev/null
   k wait --for=jsonpath='{.status.phase}'=Succeeded pod/probe --timeout=8s >/dev/null 2>&1
 }
 
