@@ -101,11 +101,13 @@ func (b *Bus) Follow(ctx context.Context, after uint64, handle func(Stored) erro
 func (b *Bus) follow(ctx context.Context, ln *line, after *uint64, handle func(Stored) error, subjects []string) (final bool, err error) {
 	ctx, stop := ln.staying(ctx)
 	defer stop()
-	stream, err := ln.js.StreamNameBySubject(deadline(ctx), subjects[0])
+	once, cancel := context.WithTimeout(ctx, tryTimeout) // a server that has left answers nothing
+	defer cancel()
+	stream, err := ln.js.StreamNameBySubject(once, subjects[0])
 	if err != nil {
 		return errors.Is(err, jetstream.ErrStreamNotFound), fmt.Errorf("follow %s: %w", subjects[0], err)
 	}
-	c, err := ln.js.OrderedConsumer(deadline(ctx), stream, jetstream.OrderedConsumerConfig{
+	c, err := ln.js.OrderedConsumer(once, stream, jetstream.OrderedConsumerConfig{
 		FilterSubjects: subjects, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: *after + 1,
 		InactiveThreshold: 30 * time.Second,
 	})

@@ -253,7 +253,7 @@ func (p Process) runOne(ctx context.Context, s Service, edge *edge, st *status, 
 	st.set(s.Name, "starting")
 	return s.run(ctx, &Env{
 		Bus: b, Log: log, Now: p.Now, Tracer: prov.TracerProvider(), Meter: prov.MeterProvider(),
-		Data: filepath.Join(p.Config.Data, s.Name), HTTP: edge,
+		Data: filepath.Join(p.Config.Data, s.Name), HTTP: traced{edge, prov.TracerProvider()},
 		service: s, cfg: p.Config, lookup: p.Lookup, status: st, ready: ready,
 	})
 }

@@ -17,7 +17,10 @@ import (
 	"syscall"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/telemetry"
 )
 
 // edge is the HTTP surface of the process.
@@ -36,6 +39,20 @@ func newEdge(c Config) *edge {
 		mux: http.NewServeMux(), token: sha256.Sum256([]byte(c.Token.Reveal())), open: c.Token.Reveal() == "",
 		hosts: append(slices.Clone(c.Hosts), host), local: host == "localhost" || ip != nil && ip.IsLoopback(),
 	}
+}
+
+// traced is the edge of one service: what it answers has a span of the service's.
+type traced struct {
+	edge *edge
+	tp   trace.TracerProvider
+}
+
+func (t traced) Public(pattern string, h http.HandlerFunc) {
+	t.edge.Public(pattern, telemetry.Inbound(t.tp, h).ServeHTTP)
+}
+
+func (t traced) Handle(pattern string, h http.HandlerFunc) {
+	t.edge.Handle(pattern, telemetry.Inbound(t.tp, h).ServeHTTP)
 }
 
 func (e *edge) Public(pattern string, h http.HandlerFunc) { e.mux.Handle(pattern, h) }

@@ -229,7 +229,7 @@ func (b *watchedBody) Close() error {
 // a stranger's baggage is not read.
 //
 // The span is named by the method and by the pattern of the [http.ServeMux] that
-// answered; next must be that mux, or hand the request to it as it is. The path
+// answers; next is that mux, or stands behind it. The path
 // itself stays out: it holds ids, and whatever a stranger likes to write.
 func Inbound(p trace.TracerProvider, next http.Handler) http.Handler {
 	tracer := p.Tracer(scope)

@@ -24,6 +24,7 @@ import (
 	"github.com/anima-run/anima/pkg/config"
 	"github.com/anima-run/anima/pkg/host"
 	"github.com/anima-run/anima/pkg/outbox"
+	"github.com/anima-run/anima/pkg/telemetry"
 
 	"github.com/anima-run/anima/services/inference-router/internal/model"
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
@@ -97,7 +98,7 @@ func open(ctx context.Context, env *host.Env, cfg Config) (map[string]provider.P
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	client := &http.Client{Transport: transport(cfg.Workers)}
+	client := &http.Client{Transport: telemetry.Foreign(transport(cfg.Workers))}
 	if !cfg.Simulated && (cfg.OpenAIKey.Reveal() != "" || cfg.OpenAIURL != "") {
 		url := cfg.OpenAIURL
 		if url == "" {

@@ -9,23 +9,22 @@ import (
 	"go.opentelemetry.io/otel/metric"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/telemetry"
 )
 
 type instruments struct {
-	calls    metric.Int64Counter
-	cost     metric.Int64Counter
-	duration metric.Float64Histogram
-	tokens   metric.Int64Histogram
+	calls metric.Int64Counter
+	cost  metric.Int64Counter
+	genAI *telemetry.GenAI
 }
 
 func newInstruments(p metric.MeterProvider) (*instruments, error) {
 	m := p.Meter("github.com/anima-run/anima/services/inference-router")
 	var t instruments
-	var errs [4]error
+	var errs [3]error
 	t.calls, errs[0] = m.Int64Counter("anima.inference.calls", metric.WithDescription("Model calls by model and outcome"))
 	t.cost, errs[1] = m.Int64Counter("anima.inference.cost", metric.WithUnit("{micro-USD}"), metric.WithDescription("What model calls cost"))
-	t.duration, errs[2] = m.Float64Histogram("gen_ai.client.operation.duration", metric.WithUnit("s"), metric.WithDescription("Time of a model call"))
-	t.tokens, errs[3] = m.Int64Histogram("gen_ai.client.token.usage", metric.WithUnit("{token}"), metric.WithDescription("Tokens of a model call"))
+	t.genAI, errs[2] = telemetry.NewGenAI(p)
 	for _, err := range errs {
 		if err != nil {
 			return nil, fmt.Errorf("instrument: %w", err)
@@ -36,16 +35,16 @@ func newInstruments(p metric.MeterProvider) (*instruments, error) {
 
 // call records one call to a provider; a failed one has no cost.
 func (t *instruments) call(ctx context.Context, provider, model, outcome string, d time.Duration, input, output int64, cost api.Micros) {
+	c := telemetry.Call{Operation: telemetry.OperationChat, Provider: provider, Model: model, Duration: d, Usage: telemetry.Usage{Input: input, Output: output}}
+	if outcome != "ok" {
+		c.ErrorType = outcome
+	}
+	t.genAI.Call(ctx, c)
 	who := []attribute.KeyValue{
-		attribute.String("gen_ai.provider.name", provider), attribute.String("gen_ai.request.model", model),
-		attribute.String("gen_ai.operation.name", "chat"),
+		telemetry.GenAIProviderName.String(provider), telemetry.GenAIRequestModel.String(model), telemetry.GenAIOperationName.String(c.Operation),
 	}
 	t.calls.Add(ctx, 1, metric.WithAttributes(append(who, attribute.String("outcome", outcome))...))
-	t.duration.Record(ctx, d.Seconds(), metric.WithAttributes(who...))
-	if outcome != "ok" {
-		return
+	if outcome == "ok" {
+		t.cost.Add(ctx, int64(cost), metric.WithAttributes(who...))
 	}
-	t.cost.Add(ctx, int64(cost), metric.WithAttributes(who...))
-	t.tokens.Record(ctx, input, metric.WithAttributes(append(who, attribute.String("gen_ai.token.type", "input"))...))
-	t.tokens.Record(ctx, output, metric.WithAttributes(append(who, attribute.String("gen_ai.token.type", "output"))...))
 }

@@ -71,17 +71,12 @@ func programs(group string) []program {
 		return []program{{name: "postgres-entry", module: ".", pkg: "./postgres"}}
 	case "keda":
 		return []program{keda("keda", "operator"), keda("keda-adapter", "adapter"), keda("keda-admission-webhooks", "webhooks")}
-	case "checks":
-		return []program{
-			{name: "kube-score", module: "pins/kube-score", pkg: "github.com/zegl/kube-score/cmd/kube-score"},
-			{name: "kubeconform", module: "pins/kubeconform", pkg: "github.com/yannh/kubeconform/cmd/kubeconform"},
-		}
 	default:
 		return nil
 	}
 }
 
-var groups = []string{"core", "addons", "nats", "postgres", "jaeger", "keda", "checks"}
+var groups = []string{"core", "addons", "nats", "postgres", "jaeger", "keda"}
 
 // build builds what is missing of the groups; no group is all that up uses.
 func build(ctx context.Context, want []string) error {
@@ -112,12 +107,6 @@ func build(ctx context.Context, want []string) error {
 			if built {
 				s.done("built %s", p.name)
 			}
-		}
-		if g == "checks" {
-			if err := schemas(ctx); err != nil {
-				return err
-			}
-			s.done("schemas of Kubernetes %s", kubernetes)
 		}
 		if g == "jaeger" {
 			if err := buildJaeger(ctx); err != nil {
@@ -154,9 +143,6 @@ func isBuilt(group string) bool {
 			return false
 		}
 		paths = append(paths, path)
-	}
-	if group == "checks" {
-		paths = append(paths, schemaDir())
 	}
 	for _, p := range paths {
 		if _, err := os.Stat(p); err != nil {
@@ -368,14 +354,10 @@ func moduleDir(ctx context.Context, pin, module string) (string, error) {
 	return m.Dir, nil
 }
 
-// printPath prints where one built program, or the folder of schemas, lies.
+// printPath prints where one built program lies.
 func printPath(ctx context.Context, args []string) error {
 	if len(args) != 1 {
 		return errors.New("say what: path NAME")
-	}
-	if args[0] == "schemas" {
-		fmt.Println(schemaDir())
-		return nil
 	}
 	for _, g := range groups {
 		for _, p := range programs(g) {

@@ -21,7 +21,7 @@ import (
 
 const usage = `usage: go run . COMMAND
 
-  build [core|addons|nats|postgres|jaeger|keda|checks]...   build what is missing (default: all but keda and checks)
+  build [core|addons|nats|postgres|jaeger|keda]...   build what is missing (default: all but keda)
   up [-nodes N] [-wipe] [-keda]    bring the cluster up; 3 nodes, or NODES; 0 is the control plane alone
   load [NAME:TAG] FILE.tar...      import image archives on every node
   addon keda                       install KEDA

@@ -38,34 +38,6 @@ func TestNotRunIsToldApart(t *testing.T) {
 	}
 }
 
-func TestStrictSchemas(t *testing.T) {
-	t.Parallel()
-	got, err := strictSchemas([]byte(`{"definitions":{
-		"io.api.apps.v1.Deployment":{"type":"object","x-kubernetes-group-version-kind":[{"group":"apps","kind":"Deployment","version":"v1"}],"properties":{"spec":{"$ref":"#/definitions/io.Spec"}}},
-		"io.api.core.v1.Pod":{"type":"object","x-kubernetes-group-version-kind":[{"group":"","kind":"Pod","version":"v1"}]},
-		"io.Many":{"type":"object","x-kubernetes-group-version-kind":[{"kind":"Many","version":"v1"},{"kind":"Many","version":"v2"}]},
-		"io.Spec":{"type":"object","properties":{"labels":{"type":"object","additionalProperties":{"type":"string"}}}},
-		"io.apimachinery.pkg.util.intstr.IntOrString":{"type":"string","format":"int-or-string"}}}`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	raw, err := json.Marshal(got)
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := `{"_definitions.json":{"definitions":{` +
-		`"io.Many":{"type":"object"},` +
-		`"io.Spec":{"additionalProperties":false,"properties":{"labels":{"additionalProperties":{"type":"string"},"type":"object"}},"type":"object"},` +
-		`"io.api.apps.v1.Deployment":{"additionalProperties":false,"properties":{"spec":{"$ref":"_definitions.json#/definitions/io.Spec"}},"type":"object"},` +
-		`"io.api.core.v1.Pod":{"type":"object"},` +
-		`"io.apimachinery.pkg.util.intstr.IntOrString":{"oneOf":[{"type":"string"},{"type":"integer"}]}}},` +
-		`"deployment-apps-v1.json":{"$schema":"http://json-schema.org/schema#","additionalProperties":false,"properties":{"spec":{"$ref":"_definitions.json#/definitions/io.Spec"}},"type":"object"},` +
-		`"pod-v1.json":{"$schema":"http://json-schema.org/schema#","type":"object"}}`
-	if string(raw) != want {
-		t.Errorf("got\n%s\nwant\n%s", raw, want)
-	}
-}
-
 func TestAddonsRender(t *testing.T) {
 	t.Parallel()
 	tpl, err := template.ParseFS(addons, "addons/*.yaml")
