@@ -114,7 +114,9 @@ func (b *Bus) follow(ctx context.Context, ln *line, after *uint64, handle func(S
 	if err != nil {
 		return false, fmt.Errorf("follow %s: %w", subjects[0], err)
 	}
-	iter, err := c.Messages()
+	// The first question can overtake the news of its consumer on the way through a
+	// cluster and is then lost; two silent beats are how the client finds out.
+	iter, err := c.Messages(jetstream.PullHeartbeat(time.Second))
 	if err != nil {
 		return false, fmt.Errorf("follow %s: %w", subjects[0], err)
 	}
