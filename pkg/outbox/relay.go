@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
@@ -143,15 +145,13 @@ func (r *Relay) remove(ctx context.Context, done []int64) error {
 	// Also at the end of ctx: what is published should not be published again.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sqlTimeout)
 	defer cancel()
-	return sqldb.InTx(ctx, r.db, func(tx *sqldb.Tx) error {
-		// One by one: a row in between may be committed only now.
-		for _, seq := range done {
-			if _, err := tx.ExecContext(ctx, `delete from outbox where seq = $1`, seq); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	// Each by its number: a row in between may be committed only now.
+	places, args := make([]string, len(done)), make([]any, len(done))
+	for i, seq := range done {
+		places[i], args[i] = "$"+strconv.Itoa(i+1), seq
+	}
+	_, err := r.db.ExecContext(ctx, "delete from outbox where seq in ("+strings.Join(places, ", ")+")", args...)
+	return err
 }
 
 func (r *Relay) prune(ctx context.Context) {

@@ -41,6 +41,16 @@ func New(db *sqldb.DB, announce Announce) *Store { return &Store{db: db, announc
 
 // SeeAgent implements [beat.Store].
 func (s *Store) SeeAgent(ctx context.Context, a beat.Agent) (stirred bool, err error) {
+	// Twice in each run, and nearly always of an agent that is known and alive: one
+	// statement then.
+	res, err := s.db.ExecContext(ctx, `update agents set address = $2, state = $3, seq = $4, changed_at = $5
+		where id = $1 and seq < $4 and state <> $6`, a.ID, a.Address, string(a.State), a.Seq, micros(a.Changed), string(api.StateDead))
+	if err != nil {
+		return false, err
+	}
+	if n, err := res.RowsAffected(); err != nil || n == 1 {
+		return false, err
+	}
 	err = sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
 		stirred = false
 		var state string
