@@ -8,7 +8,7 @@ LDFLAGS := -s -w -X github.com/anima-run/anima/pkg/host.version=$(VERSION)
 PG      := go run ./pkg/sqldb/sqldbtest/pgcluster --
 SERVICE ?= loop
 
-.PHONY: help run demo test race e2e pg fuzz bench cover lint fmt gen tidy verify image images image-check k8s ci build postgres jaeger cluster-up cluster-load cluster-down drill tools
+.PHONY: help run demo test race e2e pg fuzz bench cover lint fmt gen tidy verify image images image-check k8s k8s-dryrun ci build postgres jaeger cluster-up cluster-load cluster-down drill tools
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "%-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -97,7 +97,10 @@ tools: ## Test what builds images, runs Jaeger, reads traces and runs the lab
 k8s: ## Render and check the Kubernetes manifests
 	@tools/k8s.sh
 
-ci: verify lint race tools k8s image-check ## What CI runs
+k8s-dryrun: ## Ask a real API server about them, unless it has taken these very files (root; the first time builds it)
+	@tools/k8s.sh dryrun -changed
+
+ci: verify lint race tools k8s k8s-dryrun image-check ## What CI runs
 	@tools/fuzz.sh 3s
 
 postgres: # PostgreSQL's own binaries, from Debian where there are none
