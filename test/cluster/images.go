@@ -10,11 +10,12 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"sort"
 	"strings"
 
-	"github.com/anima-run/anima/test/cluster/internal/image"
+	"github.com/anima-run/anima/tools/image/pack"
 )
 
 // registry is the first part of the names of images that are made here. Nothing
@@ -83,7 +84,7 @@ func (r recipe) archive() (string, error) {
 		return "", err
 	}
 	h := sha256.New()
-	fmt.Fprintln(h, 1, r, bin) // 1 is the form of the images; raise it to pack all anew
+	fmt.Fprintln(h, 2, r, bin) // 2 is the form of the images; raise it to pack all anew
 	if r.group == "postgres" {
 		st, err := os.Stat(filepath.Join(pgHome, "bin", "postgres"))
 		if err == nil {
@@ -113,16 +114,25 @@ func (r recipe) build(ctx context.Context) (bool, error) {
 	if _, err := os.Stat(out); err == nil {
 		return false, nil
 	}
-	im := image.Image{Tag: r.tag(), Entrypoint: []string{r.at}, Env: r.env, User: r.user, Files: []image.File{{Src: bin, Dst: r.at, Mode: 0o755}}}
+	files := []pack.File{{Src: bin, Dst: r.at}, {Dst: "/tmp", Mode: fs.ModeDir | fs.ModeSticky | 0o777}}
+	im := pack.Image{Entrypoint: []string{r.at}, Env: r.env, User: r.user, Arch: runtime.GOARCH}
 	if r.group == "postgres" {
 		im.Cmd = []string{"postgres"}
 		more, err := postgresFiles(ctx)
 		if err != nil {
 			return false, err
 		}
-		im.Files = append(im.Files, more...)
+		files = append(files, more...)
 	}
-	return true, image.Write(out, im)
+	im.Layers = [][]pack.File{files}
+	img, err := pack.Build(im)
+	if err != nil {
+		return false, fmt.Errorf("image %s: %w", r.tag(), err)
+	}
+	if err := os.MkdirAll(filepath.Dir(out), 0o755); err != nil {
+		return false, err
+	}
+	return true, pack.Archive(out, r.tag(), img)
 }
 
 // builtImages lists the images that are there, by tag. Those of KEDA are large and
@@ -163,32 +173,30 @@ const pgHome = "/usr/lib/postgresql/" + postgresVersion
 
 // postgresFiles are Debian's PostgreSQL, what it is linked with, and what scripts
 // in /docker-entrypoint-initdb.d may expect: a shell and its usual companions.
-func postgresFiles(ctx context.Context) ([]image.File, error) {
-	// The just-in-time compiler is another 110 MB, and optional.
-	skip := func(rel string) bool {
-		return strings.HasPrefix(rel, "lib/bitcode") || strings.HasPrefix(rel, "lib/llvmjit")
-	}
-	files, err := image.Tree(pgHome, pgHome, skip)
-	if err != nil {
-		return nil, err
-	}
-	share := "/usr/share/postgresql/" + postgresVersion
-	more, err := image.Tree(share, share, func(rel string) bool { return rel == "man" })
-	if err != nil {
-		return nil, err
-	}
-	files = append(files, more...)
-	for _, dir := range []string{"/usr/share/zoneinfo", "/usr/lib/locale/C.utf8"} {
-		if more, err = image.Tree(dir, dir, func(rel string) bool { return rel == "right" || rel == "posix" }); err != nil {
-			return nil, fmt.Errorf("postgres needs %s: %w", dir, err)
+func postgresFiles(ctx context.Context) ([]pack.File, error) {
+	var files []pack.File
+	for _, from := range []struct{ dir, without string }{
+		{pgHome, "lib/bitcode|lib/llvmjit"}, // the just-in-time compiler is another 110 MB, and optional
+		{"/usr/share/postgresql/" + postgresVersion, "man"},
+		{"/usr/share/zoneinfo", "right|posix"},
+		{"/usr/lib/locale/C.utf8", ""},
+	} {
+		more, err := pack.Tree(from.dir, from.dir, 0, 0)
+		if err != nil {
+			return nil, fmt.Errorf("postgres needs %s: %w", from.dir, err)
 		}
-		files = append(files, more...)
+		files = append(files, slices.DeleteFunc(more, func(f pack.File) bool {
+			return from.without != "" && slices.ContainsFunc(strings.Split(from.without, "|"), func(w string) bool {
+				return strings.HasPrefix(f.Dst, from.dir+"/"+w)
+			})
+		})...)
 	}
 	tools := strings.Fields("/bin/bash /bin/sh basename cat chmod cp cut date dirname env false grep head id ls mkdir mktemp mv printf rm sed sleep sort tail test touch tr true wc")
 	linked := []string{}
 	for _, t := range tools {
 		src := t
 		if !strings.HasPrefix(t, "/") {
+			var err error
 			if src, err = exec.LookPath(t); err != nil {
 				return nil, err
 			}
@@ -198,9 +206,9 @@ func postgresFiles(ctx context.Context) ([]image.File, error) {
 			return nil, err
 		}
 		dst := "/usr/bin/" + filepath.Base(t)
-		files = append(files, image.File{Src: real, Dst: dst, Mode: 0o755})
+		files = append(files, pack.File{Src: real, Dst: dst, Mode: 0o755})
 		if strings.HasPrefix(t, "/bin/") {
-			files = append(files, image.File{Src: real, Dst: t, Mode: 0o755})
+			files = append(files, pack.File{Src: real, Dst: t, Mode: 0o755})
 		}
 		linked = append(linked, real)
 	}
@@ -214,22 +222,25 @@ func postgresFiles(ctx context.Context) ([]image.File, error) {
 		return nil, err
 	}
 	for _, lib := range libs {
+		if slices.ContainsFunc(files, func(f pack.File) bool { return f.Dst == lib }) {
+			continue // in PostgreSQL's own folder
+		}
 		real, err := filepath.EvalSymlinks(lib)
 		if err != nil {
 			return nil, err
 		}
-		files = append(files, image.File{Src: real, Dst: lib, Mode: 0o755})
+		files = append(files, pack.File{Src: real, Dst: lib, Mode: 0o755})
 	}
 	// One name for each uid that manifests use: initdb wants its user to have one.
 	passwd := "root:x:0:0::/root:/bin/sh\npostgres:x:70:70::/var/lib/postgresql:/bin/sh\npostgres999:x:999:999::/var/lib/postgresql:/bin/sh\nnonroot:x:65532:65532::/var/lib/postgresql:/bin/sh\n"
 	group := "root:x:0:\npostgres:x:70:\npostgres999:x:999:\nnonroot:x:65532:\n"
 	return append(files,
-		image.File{Dst: "/etc/passwd", Data: []byte(passwd), Mode: 0o644},
-		image.File{Dst: "/etc/group", Data: []byte(group), Mode: 0o644},
-		image.File{Dst: "/etc/nsswitch.conf", Data: []byte("hosts: files dns\n"), Mode: 0o644},
-		image.File{Dst: "/docker-entrypoint-initdb.d", Mode: fs.ModeDir | 0o755},
-		image.File{Dst: "/var/lib/postgresql/data", Mode: fs.ModeDir | fs.ModeSticky | 0o777},
-		image.File{Dst: "/var/run/postgresql", Mode: fs.ModeDir | fs.ModeSticky | 0o777},
+		pack.File{Dst: "/etc/passwd", Data: []byte(passwd), Mode: 0o644},
+		pack.File{Dst: "/etc/group", Data: []byte(group), Mode: 0o644},
+		pack.File{Dst: "/etc/nsswitch.conf", Data: []byte("hosts: files dns\n"), Mode: 0o644},
+		pack.File{Dst: "/docker-entrypoint-initdb.d", Mode: fs.ModeDir | 0o755},
+		pack.File{Dst: "/var/lib/postgresql/data", Mode: fs.ModeDir | fs.ModeSticky | 0o777},
+		pack.File{Dst: "/var/run/postgresql", Mode: fs.ModeDir | fs.ModeSticky | 0o777},
 	), nil
 }
 
