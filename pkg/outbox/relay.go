@@ -146,9 +146,15 @@ func (r *Relay) remove(ctx context.Context, done []int64) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sqlTimeout)
 	defer cancel()
 	// Each by its number: a row in between may be committed only now.
-	places, args := make([]string, len(done)), make([]any, len(done))
-	for i, seq := range done {
-		places[i], args[i] = "$"+strconv.Itoa(i+1), seq
+	// Statements are cached by their text, so the last number fills the list up to
+	// one of a few lengths.
+	size := 1
+	for size < len(done) {
+		size *= 4
+	}
+	places, args := make([]string, size), make([]any, size)
+	for i := range size {
+		places[i], args[i] = "$"+strconv.Itoa(i+1), done[min(i, len(done)-1)]
 	}
 	_, err := r.db.ExecContext(ctx, "delete from outbox where seq in ("+strings.Join(places, ", ")+")", args...)
 	return err

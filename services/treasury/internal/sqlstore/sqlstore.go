@@ -68,7 +68,7 @@ func (u *unavailable) Unwrap() []error {
 // are read are filled up, rows that are written are cut into pieces.
 var (
 	readSizes  = []int{2, 8, 32, 128}
-	writeSizes = []int{64, 16, 4, 1}
+	writeSizes = []int{64, 16, 4, 2, 1} // one posting has two lines and two accounts
 )
 
 // placeholders is "$n,$n+1,…".
