@@ -1,0 +1,204 @@
+package main
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/yaml"
+)
+
+// checkScaling wants one owner of every number of replicas.
+func (m *manifests) checkScaling() {
+	owners := map[string]int{}
+	for _, s := range m.scalers {
+		owners[s.Spec.ScaleTargetRef.Kind+"/"+s.Spec.ScaleTargetRef.Name]++
+	}
+	for _, c := range m.custom {
+		if kind, name := scaleTarget(c); kind != "" {
+			owners[kind+"/"+name]++
+		}
+	}
+	for id, n := range owners {
+		m.mustExist("an autoscaler", id)
+		if n > 1 {
+			m.fault("%s has several autoscalers", id)
+		}
+	}
+	for _, w := range m.workloads {
+		if owners[w.id] > 0 && w.replicas != nil {
+			m.fault("%s says how many replicas it has, and so does an autoscaler: an apply would reset it", w.id)
+		}
+	}
+}
+
+// checkCustom is about names in custom objects; their fields are checked against
+// their schemas.
+func (m *manifests) checkCustom(c unstructured.Unstructured) {
+	id := c.GetKind() + "/" + c.GetName()
+	if m.scope.digests {
+		eachImage(c.Object["spec"], func(image string) {
+			if _, digest, _ := strings.Cut(image, "@"); !digestForm.MatchString(digest) {
+				m.fault("%s: the image %s is not by digest", id, image)
+			}
+		})
+	}
+	switch c.GetKind() {
+	case "ExternalSecret":
+		m.checkUsed(id, c)
+	case "ScaledObject":
+		m.checkScaledObject(id, c)
+	case "PodMonitor":
+		m.checkPodMonitor(id, c)
+	case "PrometheusRule":
+		text, err := yaml.Marshal(c.Object["spec"])
+		if err != nil {
+			m.fault("%s: %v", id, err)
+		}
+		m.checkSeries(id, string(text))
+	case "HTTPRoute":
+		rules, _, _ := unstructured.NestedSlice(c.Object, "spec", "rules")
+		for _, r := range rules {
+			r, _ := r.(map[string]any)
+			backends, _, _ := unstructured.NestedSlice(r, "backendRefs")
+			for _, b := range backends {
+				b, _ := b.(map[string]any)
+				port, _, _ := unstructured.NestedFieldNoCopy(b, "port")
+				m.needServicePort(id, nameIn(b), port)
+			}
+		}
+	}
+}
+
+// checkUsed wants somebody who reads the Secret that an object makes.
+func (m *manifests) checkUsed(id string, c unstructured.Unstructured) {
+	name, _, _ := unstructured.NestedString(c.Object, "spec", "target", "name")
+	for _, w := range m.workloads {
+		for _, v := range w.pod.Spec.Volumes {
+			if v.Secret != nil && v.Secret.SecretName == name {
+				return
+			}
+			if v.Projected != nil && slices.ContainsFunc(v.Projected.Sources, func(s corev1.VolumeProjection) bool { return s.Secret != nil && s.Secret.Name == name }) {
+				return
+			}
+		}
+	}
+	m.fault("%s makes a Secret that nobody mounts", id)
+}
+
+func nameIn(v map[string]any) string {
+	name, _, _ := unstructured.NestedString(v, "name")
+	return name
+}
+
+// needServicePort wants a port of a Service, given as a number of YAML.
+func (m *manifests) needServicePort(who, name string, port any) {
+	for _, s := range m.services {
+		if s.Name == name && slices.ContainsFunc(s.Spec.Ports, func(p corev1.ServicePort) bool {
+			f, isFloat := port.(float64)
+			i, isInt := port.(int64)
+			return isFloat && int32(f) == p.Port || isInt && int32(i) == p.Port
+		}) {
+			return
+		}
+	}
+	m.fault("%s sends to the port %v of Service/%s, which is not there", who, port, name)
+}
+
+func (m *manifests) checkScaledObject(id string, c unstructured.Unstructured) {
+	triggers, _, _ := unstructured.NestedSlice(c.Object, "spec", "triggers")
+	for _, t := range triggers {
+		t, _ := t.(map[string]any)
+		if kind, _, _ := unstructured.NestedString(t, "type"); kind != "nats-jetstream" {
+			continue
+		}
+		meta, _, _ := unstructured.NestedStringMap(t, "metadata")
+		host, port, _ := strings.Cut(meta["natsServerMonitoringEndpoint"], ":")
+		number, err := strconv.ParseInt(port, 10, 64)
+		if err != nil {
+			m.fault("%s: %v", id, err)
+		}
+		service, _, _ := strings.Cut(host, ".")
+		m.needServicePort(id, service, number)
+		if i := slices.IndexFunc(m.services, func(s corev1.Service) bool { return s.Name == service }); i >= 0 && m.services[i].Spec.ClusterIP != corev1.ClusterIPNone {
+			m.fault("%s asks Service/%s, which is not headless: KEDA would scale by a server that does not know", id, service)
+		}
+		// The lag counts what is in hand.
+		slots, _ := strconv.ParseInt(m.words.defaults["ANIMA_LOOP_SLOTS"], 10, 64)
+		for _, w := range m.workloads {
+			for _, container := range w.pod.Spec.Containers {
+				for _, e := range container.Env {
+					if e.Name == "ANIMA_LOOP_SLOTS" {
+						slots, _ = strconv.ParseInt(e.Value, 10, 64)
+					}
+				}
+			}
+		}
+		if lag, err := strconv.ParseInt(meta["lagThreshold"], 10, 64); err != nil || lag > slots*4/5 || lag < slots/2 {
+			m.fault("%s: lagThreshold is %q; about three quarters of the %d slots of a replica are wanted, or busy replicas are taken away", id, meta["lagThreshold"], slots)
+		}
+		if _, ok, _ := unstructured.NestedMap(c.Object, "spec", "fallback"); !ok {
+			m.fault("%s has no fallback for when NATS cannot be asked", id)
+		}
+	}
+	policies, _, _ := unstructured.NestedSlice(c.Object, "spec", "advanced", "horizontalPodAutoscalerConfig", "behavior", "scaleDown", "policies")
+	for _, p := range policies {
+		p, _ := p.(map[string]any)
+		if number(unstructured.Unstructured{Object: p}, "value") != 1 {
+			m.fault("%s takes more than one replica away at a time", id)
+		}
+	}
+	if len(policies) == 0 {
+		m.fault("%s does not say how fast it takes replicas away", id)
+	}
+}
+
+func (m *manifests) checkPodMonitor(id string, c unstructured.Unstructured) {
+	spec, _, _ := unstructured.NestedMap(c.Object, "spec")
+	text, err := yaml.Marshal(spec["selector"])
+	if err != nil {
+		m.fault("%s: %v", id, err)
+		return
+	}
+	selector, err := decode[metav1.LabelSelector](text)
+	if err != nil {
+		m.fault("%s: %v", id, err)
+		return
+	}
+	pods := m.selected(selector)
+	if len(pods) == 0 {
+		m.fault("%s finds no pods", id)
+	}
+	endpoints, _, _ := unstructured.NestedSlice(spec, "podMetricsEndpoints")
+	for _, e := range endpoints {
+		e, _ := e.(map[string]any)
+		port, _, _ := unstructured.NestedString(e, "port")
+		for _, w := range pods {
+			if !hasPort(w.pod.Spec, intstr.FromString(port)) {
+				m.fault("%s reads the port %s, which %s does not have", id, port, w.id)
+			}
+		}
+	}
+}
+
+// checkSeries wants every metric of ours in a text to be one of docs/metrics.md.
+func (m *manifests) checkSeries(id, text string) {
+	for _, name := range series.FindAllString(text, -1) {
+		if !slices.Contains(m.words.metrics, name) && !strings.HasPrefix(name, "gen_ai_request_model") {
+			m.fault("%s asks for %s, which nothing measures", id, name)
+		}
+	}
+}
+
+// checkFiles is about what ConfigMaps hold for others.
+func (m *manifests) checkFiles() {
+	for id, text := range m.config {
+		if strings.Contains(id, "dashboard") {
+			m.checkSeries("ConfigMap/"+id, text)
+		}
+	}
+}
