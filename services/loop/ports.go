@@ -114,8 +114,11 @@ func (j journal) Tail(ctx context.Context, session string, after uint64) ([]turn
 	if api.CodeOf(err) == api.NotFound {
 		return nil, 0, nil
 	}
-	if err != nil || end.Sequence <= after {
+	if err != nil || end.Sequence == after {
 		return nil, end.Sequence, err
+	}
+	if end.Sequence < after {
+		after = 0 // the stream came from an older copy than the store, or began anew
 	}
 	var steps []turn.Step
 	for last := after; last < end.Sequence; {
@@ -180,7 +183,7 @@ func (l locker) with(ctx context.Context, cmd api.Run, f func(context.Context) e
 	epoch, err := l.locks.Create(ctx, key, value(), l.lease)
 	if err != nil {
 		if api.CodeOf(err) == api.Conflict {
-			return &api.Error{Code: api.Conflict, Message: "session " + cmd.Session + " is busy", RetryAfter: 100}
+			return l.busy(ctx, cmd)
 		}
 		return err
 	}
@@ -228,6 +231,17 @@ func (l locker) with(ctx context.Context, cmd api.Run, f func(context.Context) e
 		return errLeaseLost
 	}
 	return err
+}
+
+// busy says when to try again. Another run of the session may end at any moment; an
+// owner of this very run is dead, as a rule, and its lock must expire.
+func (l locker) busy(ctx context.Context, cmd api.Run) error {
+	e := &api.Error{Code: api.Conflict, Message: "session " + cmd.Session + " is busy", RetryAfter: 100}
+	held, err := l.locks.Get(ctx, api.LockKey(cmd.Session))
+	if err == nil && held.Value.Run == cmd.Run && held.Value.Owner != l.owner {
+		e.RetryAfter = min(250, max(100, (held.Value.Expires-l.now().UnixMicro())/1000))
+	}
+	return e
 }
 
 // seqText renders a stream sequence for an event stream's id.
