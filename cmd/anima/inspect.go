@@ -69,9 +69,10 @@ func (c turnListCmd) Run(ctx context.Context, a *app) error {
 }
 
 type ledgerCmd struct {
-	Balance ledgerBalanceCmd `cmd:"" help:"Show what agents own."`
-	Entries ledgerEntriesCmd `cmd:"" help:"List transactions."`
-	Verify  ledgerVerifyCmd  `cmd:"" help:"Walk the whole ledger: sums, chain, holds."`
+	Balance  ledgerBalanceCmd  `cmd:"" help:"Show what agents own."`
+	Entries  ledgerEntriesCmd  `cmd:"" help:"List transactions."`
+	Transfer ledgerTransferCmd `cmd:"" help:"Move money from one agent to another."`
+	Verify   ledgerVerifyCmd   `cmd:"" help:"Walk the whole ledger: sums, chain, holds."`
 }
 
 type ledgerBalanceCmd struct {

@@ -16,6 +16,7 @@ import (
 type sessionCmd struct {
 	Send       sessionSendCmd       `cmd:"" help:"Send a message and wait for the answer."`
 	List       sessionListCmd       `cmd:"" help:"List sessions."`
+	Get        sessionGetCmd        `cmd:"" help:"Show a session: who runs it, what is next, its last step."`
 	Transcript sessionTranscriptCmd `cmd:"" help:"Print a session's transcript."`
 	Events     sessionEventsCmd     `cmd:"" help:"Print a session's events."`
 }

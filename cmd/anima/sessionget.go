@@ -1,0 +1,111 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/bus"
+)
+
+type sessionGetCmd struct {
+	Session string `arg:"" help:"The session."`
+}
+
+// Help is shown by --help.
+func (sessionGetCmd) Help() string {
+	return `What the session waits for: who has its lock, which message is next, and the
+last step of its journal. A lock is renewed every few seconds while its owner lives;
+a step that is old while the lock is young means that the owner waits for somebody.
+
+Examples:
+  anima session get lucky-main`
+}
+
+// sessionView is a session with what is under way in it. Owner, next run and last
+// step are read one after the other, while the session goes on.
+type sessionView struct {
+	api.Session
+
+	Lock *api.Lock    `json:"lock,omitempty"` // nil: nobody runs it
+	Next *api.Run     `json:"next,omitempty"` // the oldest message that is not done, the one under way included
+	Step *journalStep `json:"step,omitempty"` // nil: none within the journal's memory
+}
+
+// journalStep is a step of a session's journal without its content.
+type journalStep struct {
+	Run  string `json:"runId"`
+	Turn int    `json:"turn"`
+	Kind string `json:"kind"`
+	At   int64  `json:"at"` // Unix microseconds
+}
+
+func (c sessionGetCmd) Run(ctx context.Context, a *app) error {
+	b, done, err := a.bus()
+	if err != nil {
+		return err
+	}
+	defer done()
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	var v sessionView
+	if v.Session, err = bus.Call[api.Session](ctx, b, api.GetSession{Session: c.Session}); err != nil {
+		return err
+	}
+	if err := v.look(ctx, b); err != nil {
+		return err
+	}
+	return a.print(v, func(w io.Writer) { v.text(w, time.Now()) })
+}
+
+// look fills in what the services are not asked for: it stands on the bus.
+func (v *sessionView) look(ctx context.Context, b *bus.Bus) error {
+	locks, err := bus.OpenBucket[api.Lock](ctx, b)
+	if err != nil {
+		return err
+	}
+	switch e, err := locks.Get(ctx, api.LockKey(v.ID)); {
+	case err == nil:
+		v.Lock = &e.Value
+	case api.CodeOf(err) != api.NotFound:
+		return err
+	}
+	switch m, err := b.Next(ctx, api.Run{Session: v.ID}.Subject(), 1); {
+	case err == nil:
+		v.Next = &api.Run{}
+		if err := api.Decode(m.Data, v.Next); err != nil {
+			return err
+		}
+	case api.CodeOf(err) != api.NotFound:
+		return err
+	}
+	switch m, err := b.Last(ctx, api.Journal{Session: v.ID}.Subject()); {
+	case err == nil:
+		var j api.Journal
+		if err := api.Decode(m.Data, &j); err != nil {
+			return err
+		}
+		v.Step = &journalStep{j.Run, j.Turn, j.Kind, m.At.UnixMicro()}
+	case api.CodeOf(err) != api.NotFound:
+		return err
+	}
+	return nil
+}
+
+func (v *sessionView) text(w io.Writer, now time.Time) {
+	fmt.Fprintf(w, "session\t%s\nagent\t%s\nmessages\t%d\nturns\t%d\ncost\t%s\n", v.ID, v.Agent, v.Messages, v.Turns, v.Cost)
+	ago := func(micros int64) string { return now.Sub(time.UnixMicro(micros)).Round(time.Second).String() + " ago" }
+	owner, next, step := "nobody", "nothing", "-"
+	if v.Lock != nil {
+		owner = fmt.Sprintf("replica %s, run %s", plain(v.Lock.Owner), v.Lock.Run)
+	}
+	if v.Next != nil {
+		next = fmt.Sprintf("run %s, a %s of %s", v.Next.Run, v.Next.Kind, ago(v.Next.AcceptedAt))
+	}
+	if v.Step != nil {
+		step = fmt.Sprintf("%s, turn %d of run %s, %s", plain(v.Step.Kind), v.Step.Turn, v.Step.Run, ago(v.Step.At))
+	}
+	fmt.Fprintf(w, "run by\t%s\nnext\t%s\nlast step\t%s\n", owner, next, step)
+}

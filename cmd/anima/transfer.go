@@ -1,0 +1,45 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"github.com/anima-run/anima/pkg/api"
+)
+
+type ledgerTransferCmd struct {
+	From   string `arg:"" help:"The agent that pays."`
+	To     string `arg:"" help:"The agent that gets it."`
+	Amount string `arg:"" help:"Dollars: 5, 0.25."`
+	ID     string `help:"Your id for this transfer: giving it twice transfers once."`
+}
+
+// Help is shown by --help.
+func (ledgerTransferCmd) Help() string {
+	return `Money that is held for a turn under way cannot be moved.
+
+Examples:
+  anima ledger transfer rich lucky 5
+  anima ledger transfer rich lucky 0.25 --id monday`
+}
+
+func (c ledgerTransferCmd) Run(ctx context.Context, a *app) error {
+	amount, err := api.ParseMicros(c.Amount)
+	if err != nil {
+		return err
+	}
+	if amount == 0 {
+		return &api.Error{Code: api.Invalid, Message: "nothing is to be transferred", Next: "name an amount above zero"}
+	}
+	if c.ID == "" {
+		c.ID = "transfer-" + uuid.NewString()
+	}
+	req := api.Transfer{ID: c.ID, From: strings.ToLower(c.From), To: strings.ToLower(c.To), Amount: amount, Memo: "ledger transfer"}
+	return show(ctx, a, req, func(w io.Writer, v api.Posted) {
+		fmt.Fprintf(w, "%s has given %s to %s (transaction %d)\n", req.From, amount, req.To, v.Seq)
+	})
+}
