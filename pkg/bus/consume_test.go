@@ -468,8 +468,12 @@ func TestServeEndsAfterWhatIsInHand(t *testing.T) {
 	if err := wait(t, answers, "the answer"); err != nil {
 		t.Errorf("the request in hand: %v", err)
 	}
-	if got := messages(t, raw(t, s), "LOOP_CMD"); got != 0 {
-		t.Errorf("%d messages not settled", got)
+	// An ack is not answered: the server may be about to read it.
+	js, ctx := raw(t, s), testContext(t)
+	for got := messages(t, js, "LOOP_CMD"); got != 0; got = messages(t, js, "LOOP_CMD") {
+		if ctx.Err() != nil {
+			t.Fatalf("%d messages not settled", got)
+		}
 	}
 }
 

@@ -16,7 +16,7 @@ import (
 
 // heartbeat is how often the server says that a fetch still waits; two that are
 // missed make the fetch anew.
-const heartbeat = 5 * time.Second
+const heartbeat = 2 * time.Second
 
 // delivery is one consuming route at work.
 type delivery struct {
