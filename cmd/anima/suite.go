@@ -77,7 +77,7 @@ func (a *app) open(ctx context.Context, dir string, lookup config.Lookup, listen
 		}
 	}
 	s.cfg.Data = dir
-	if s.exp, err = telemetry.Open(ctx, telemetry.Options{Version: host.Version(), Lookup: lookup, Log: s.log}); err != nil {
+	if s.exp, err = telemetry.Open(ctx, telemetry.Options{Version: host.Version(), Lookup: lookup, Log: s.log, Spool: filepath.Join(dir, "spans")}); err != nil {
 		return nil, err
 	}
 	s.server, err = embednats.Start(ctx, embednats.Options{

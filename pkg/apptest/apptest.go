@@ -7,6 +7,7 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -122,7 +123,7 @@ func Start(t testing.TB, o Options, services ...host.Service) *World {
 		return w
 	}
 	lookup := func(k string) (string, bool) { v, ok := o.Env[k]; return v, ok }
-	exp, err := telemetry.Open(t.Context(), telemetry.Options{Version: host.Version(), Lookup: lookup, Log: log})
+	exp, err := telemetry.Open(t.Context(), telemetry.Options{Version: host.Version(), Lookup: lookup, Log: log, Spool: filepath.Join(o.Data, "spans")})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -65,7 +65,7 @@ func Alone(s Service, args []string, lookup config.Lookup, stdout, stderr io.Wri
 	if fs.Arg(0) == "migrate" {
 		return migrate(ctx, s, cfg, log)
 	}
-	exp, err := telemetry.Open(ctx, telemetry.Options{Version: Version(), Lookup: lookup, Log: log})
+	exp, err := telemetry.Open(ctx, telemetry.Options{Version: Version(), Lookup: lookup, Log: log, Spool: filepath.Join(cfg.Data, s.Name, "spans")})
 	if err != nil {
 		return err
 	}

@@ -16,6 +16,8 @@ import (
 	semconv "go.opentelemetry.io/otel/semconv/v1.40.0"
 	"go.opentelemetry.io/otel/trace"
 	"modernc.org/sqlite"
+
+	"github.com/anima-run/anima/pkg/telemetry"
 )
 
 const scope = "github.com/anima-run/anima/pkg/sqldb"
@@ -55,7 +57,7 @@ func newSpans(p trace.TracerProvider, system attribute.KeyValue, namespace strin
 	if p == nil {
 		return nil
 	}
-	s := &spans{tracer: p.Tracer(scope), common: []attribute.KeyValue{system}, seen: map[string]*statement{}}
+	s := &spans{tracer: telemetry.LeafTracer(p, scope), common: []attribute.KeyValue{system}, seen: map[string]*statement{}}
 	if namespace != "" {
 		s.common = append(s.common, semconv.DBNamespace(namespace))
 	}

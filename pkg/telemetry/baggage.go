@@ -2,50 +2,59 @@ package telemetry
 
 import (
 	"context"
+	"net/url"
+	"strings"
+	"unicode/utf8"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/baggage"
 	"go.opentelemetry.io/otel/propagation"
-	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 )
 
 // longestBaggage is the longest id, in bytes, that is taken from baggage:
 // it comes with messages and is repeated on every span and log line.
 const longestBaggage = 128
 
-// WithTurn puts the agent and the turn into the baggage of ctx, from where they
+// WithTurn puts the agent and the turn into ctx as its baggage, from where they
 // reach every span, log line and message below it, in place of any baggage that
-// was there. An empty id is left out.
+// was there. An empty id is left out, and one that is no UTF-8.
+//
+// They are W3C baggage on the wire and two strings in here: every message has them,
+// and the general form costs ten times as much.
 func WithTurn(ctx context.Context, agent, turn string) context.Context {
-	var members []baggage.Member
-	for key, value := range map[attribute.Key]string{AgentID: agent, TurnID: turn} {
-		// Only invalid UTF-8 is refused, and that is no id.
-		if m, err := baggage.NewMemberRaw(string(key), value); err == nil && value != "" {
-			members = append(members, m)
+	ids := turnIDs{agent, turn}
+	for _, id := range []*string{&ids.agent, &ids.turn} {
+		if !utf8.ValidString(*id) {
+			*id = ""
 		}
 	}
-	b, err := baggage.New(members...)
-	if err != nil {
-		return baggage.ContextWithoutBaggage(ctx)
+	if baggage.FromContext(ctx).Len() > 0 {
+		ctx = baggage.ContextWithoutBaggage(ctx)
 	}
-	return baggage.ContextWithBaggage(ctx, b)
+	return context.WithValue(ctx, turnKey{}, ids)
 }
+
+type turnKey struct{} // turnIDs
+
+type turnIDs struct{ agent, turn string }
 
 // Turn returns the agent and the turn in the baggage of ctx, empty when unknown.
 func Turn(ctx context.Context) (agent, turn string) {
+	if ids, ok := ctx.Value(turnKey{}).(turnIDs); ok {
+		return short(ids.agent), short(ids.turn)
+	}
 	b := baggage.FromContext(ctx)
 	if b.Len() == 0 {
 		return "", ""
 	}
-	return allowed(b, AgentID), allowed(b, TurnID)
+	return short(b.Member(string(AgentID)).Value()), short(b.Member(string(TurnID)).Value())
 }
 
-func allowed(b baggage.Baggage, key attribute.Key) string {
-	v := b.Member(string(key)).Value()
-	if len(v) > longestBaggage {
+func short(id string) string {
+	if len(id) > longestBaggage {
 		return ""
 	}
-	return v
+	return id
 }
 
 // Propagator reads and writes W3C trace context and the two ids of [WithTurn],
@@ -57,32 +66,62 @@ func Propagator() propagation.TextMapPropagator {
 
 type turnBaggage struct{ propagation.Baggage }
 
-func (p turnBaggage) Inject(ctx context.Context, carrier propagation.TextMapCarrier) {
+func (turnBaggage) Inject(ctx context.Context, carrier propagation.TextMapCarrier) {
 	agent, turn := Turn(ctx)
-	p.Baggage.Inject(WithTurn(ctx, agent, turn), carrier)
+	var b []byte
+	for _, id := range []struct {
+		key   attribute.Key
+		value string
+	}{{AgentID, agent}, {TurnID, turn}} {
+		if id.value == "" {
+			continue
+		}
+		if len(b) > 0 {
+			b = append(b, ',')
+		}
+		b = appendEscaped(append(append(b, id.key...), '='), id.value)
+	}
+	if len(b) > 0 {
+		carrier.Set("baggage", string(b))
+	}
 }
 
-func (p turnBaggage) Extract(ctx context.Context, carrier propagation.TextMapCarrier) context.Context {
-	if carrier.Get("baggage") == "" {
+// appendEscaped appends a value as baggage wants it.
+func appendEscaped(b []byte, v string) []byte {
+	const hex = "0123456789ABCDEF"
+	for i := range len(v) {
+		c := v[i]
+		if c > ' ' && c < 0x7f && c != '"' && c != ',' && c != ';' && c != '\\' && c != '%' {
+			b = append(b, c)
+		} else {
+			b = append(b, '%', hex[c>>4], hex[c&15])
+		}
+	}
+	return b
+}
+
+func (turnBaggage) Extract(ctx context.Context, carrier propagation.TextMapCarrier) context.Context {
+	header := carrier.Get("baggage")
+	if header == "" {
 		return ctx
 	}
-	agent, turn := Turn(p.Baggage.Extract(ctx, carrier))
-	return WithTurn(ctx, agent, turn)
-}
-
-// stampTurn is the span processor that copies the two ids onto every span.
-type stampTurn struct{}
-
-func (stampTurn) OnStart(ctx context.Context, s sdktrace.ReadWriteSpan) {
-	agent, turn := Turn(ctx)
-	if agent != "" {
-		s.SetAttributes(AgentID.String(agent))
+	var ids turnIDs
+	for member := range strings.SplitSeq(header, ",") {
+		member, _, _ = strings.Cut(member, ";") // properties
+		key, value, _ := strings.Cut(member, "=")
+		value = strings.TrimSpace(value)
+		if strings.Contains(value, "%") {
+			var err error
+			if value, err = url.PathUnescape(value); err != nil {
+				continue
+			}
+		}
+		switch strings.TrimSpace(key) {
+		case string(AgentID):
+			ids.agent = short(value)
+		case string(TurnID):
+			ids.turn = short(value)
+		}
 	}
-	if turn != "" {
-		s.SetAttributes(TurnID.String(turn))
-	}
+	return WithTurn(ctx, ids.agent, ids.turn)
 }
-
-func (stampTurn) OnEnd(sdktrace.ReadOnlySpan)      {}
-func (stampTurn) Shutdown(context.Context) error   { return nil }
-func (stampTurn) ForceFlush(context.Context) error { return nil }

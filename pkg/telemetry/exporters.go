@@ -2,6 +2,7 @@ package telemetry
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -21,17 +22,23 @@ type Options struct {
 	Instance string                           // service.instance.id, such as the name of the pod; may be empty
 	Lookup   func(name string) (string, bool) // the environment; nil is an empty one
 	Log      *slog.Logger                     // hears when traces cannot be sent; nil discards
+	// Spool is a folder in which spans outlive a process that is killed, until the
+	// next one that opens it sends them; it is made if need be, may be shared by
+	// processes, and takes 16 MiB for each. "" keeps spans in memory only.
+	Spool string
 }
 
-// Exporters are a process's ways out: the connection to the trace collector, if
-// one is configured, and the metrics page. Its methods may be called
-// concurrently.
+// Exporters are a process's ways out: the connections to the collectors of traces
+// and of metrics, if they are configured, and the metrics page. Its methods may be
+// called concurrently.
 type Exporters struct {
 	opts        Options
 	target      target
 	sampler     sdktrace.Sampler
 	genAILatest bool   // the newer GenAI names are wanted
 	queue       *queue // nil when traces go nowhere
+	heir        *heir  // nil when nobody left anything
+	push        *push  // nil when metrics are only fetched
 	process     *prometheus.Registry
 
 	mu   sync.Mutex
@@ -63,17 +70,59 @@ func Open(ctx context.Context, opts Options) (*Exporters, error) {
 	if err != nil {
 		return nil, err
 	}
+	metrics, err := metricTargetOf(opts.Lookup)
+	if err != nil {
+		return nil, err
+	}
+	interval, err := intervalOf(opts.Lookup)
+	if err != nil {
+		return nil, err
+	}
 	process, spans := newProcessRegistry(opts.Version)
 	e.process = process
+	if metrics != (target{}) {
+		exporter, err := metrics.openMetrics(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("open the metric exporter: %w", err)
+		}
+		e.push = &push{Exporter: exporter, interval: interval, log: opts.Log}
+	}
 	if e.target == (target{}) {
 		return e, nil
 	}
-	exporter, err := e.target.open(ctx)
+	client, err := e.target.open(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("open the trace exporter: %w", err)
+		err = fmt.Errorf("open the trace exporter: %w", err)
+		if e.push != nil {
+			err = errors.Join(err, e.push.close(ctx))
+		}
+		return nil, err
 	}
-	e.queue = newQueue(exporter, size, opts.Log, spans)
+	spool, left := e.openSpool(ctx)
+	e.queue = newQueue(client, size, spool, opts.Log, spans)
+	if len(left) > 0 {
+		e.heir = inherit(client, left, opts.Log, e.queue.doubts.sent)
+		for _, l := range left {
+			e.queue.doubts.add(l.doubts...)
+		}
+	}
 	return e, nil
+}
+
+// openSpool opens the spool if one is wanted. Traces are worth less than the service:
+// without it, it goes on.
+func (e *Exporters) openSpool(ctx context.Context) (*spool, []left) {
+	if e.opts.Spool == "" {
+		return nil, nil
+	}
+	s, all, damaged, err := openSpool(e.opts.Spool)
+	if err != nil {
+		e.opts.Log.WarnContext(ctx, "spans are kept in memory only: those not sent are lost if the process is killed", "folder", e.opts.Spool, "err", err)
+	}
+	if damaged > 0 {
+		e.opts.Log.WarnContext(ctx, "some of the spans that a process left cannot be read", "spans", damaged)
+	}
+	return s, all
 }
 
 // Endpoint is the URL that traces are sent to; empty means that they are kept
@@ -113,10 +162,17 @@ func (e *Exporters) ForceFlush(ctx context.Context) error {
 // Shutdown sends what is left, until ctx ends, and closes the connection. It is
 // called once; spans that end afterwards are lost.
 func (e *Exporters) Shutdown(ctx context.Context) error {
-	if e.queue == nil {
-		return nil
+	var errs []error
+	if e.push != nil {
+		errs = append(errs, e.push.close(ctx))
 	}
-	return e.queue.close(ctx)
+	if e.heir != nil {
+		e.heir.close(ctx)
+	}
+	if e.queue != nil {
+		errs = append(errs, e.queue.close(ctx))
+	}
+	return errors.Join(errs...)
 }
 
 // join makes p visible in Handler under a replica number that is free.

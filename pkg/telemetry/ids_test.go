@@ -1,8 +1,6 @@
 package telemetry_test
 
 import (
-	"fmt"
-	"sync"
 	"testing"
 	"time"
 
@@ -62,116 +60,6 @@ func TestStartRootReplacesInvalidIDs(t *testing.T) {
 	defer span.End()
 	if sc := span.SpanContext(); !sc.IsValid() || sc.SpanID() != (trace.SpanID{7}) {
 		t.Errorf("got %s/%s, want a random trace and the span id given", sc.TraceID(), sc.SpanID())
-	}
-}
-
-// TestTakenOverSpanIsTheSame tells of a crash below the root: the first process
-// sends a child of a span that it never ends; the second one makes that span.
-func TestTakenOverSpanIsTheSame(t *testing.T) {
-	t.Parallel()
-	c := oteltest.Receiver(t)
-	traceID, spanID := telemetry.DeriveIDs("turn", "r1", "0")
-	began := time.Now()
-	process := func(child string, last bool) trace.SpanContext {
-		e := open(t, telemetry.Options{Lookup: c.Lookup})
-		tracer := start(t, e, "loop").TracerProvider().Tracer("loop")
-		ctx, root := telemetry.StartRoot(t.Context(), tracer, "invoke_agent lucky", traceID, spanID, trace.WithTimestamp(began))
-		ctx, tool := telemetry.StartDerived(ctx, tracer, "execute_tool exec", "tool/call_1", trace.WithTimestamp(began))
-		_, span := tracer.Start(ctx, child)
-		span.End()
-		if last {
-			tool.End()
-			root.End()
-		}
-		if err := e.Shutdown(deadline(t)); err != nil {
-			t.Fatal(err)
-		}
-		return tool.SpanContext()
-	}
-	first, second := process("before the crash", false), process("after the crash", true)
-	if first.TraceID() != traceID || first.SpanID() != second.SpanID() || first.SpanID() != telemetry.DeriveSpanID(traceID, "tool/call_1") {
-		t.Errorf("the tool is %s/%s, then %s/%s, want one derived id in trace %s",
-			first.TraceID(), first.SpanID(), second.TraceID(), second.SpanID(), traceID)
-	}
-	spans := c.Wait(deadline(t), func(s []oteltest.Span) bool { return len(s) == 4 })
-	if faults := oteltest.Check(spans, traceID); faults != nil {
-		t.Errorf("the trace is not whole: %v", faults)
-	}
-}
-
-// TestStartDerivedIsForOneSpan starts many at once: the wanted id must reach the
-// span it was meant for and no other.
-func TestStartDerivedIsForOneSpan(t *testing.T) {
-	t.Parallel()
-	tracer := start(t, open(t, telemetry.Options{}), "loop").TracerProvider().Tracer("loop")
-	ctx, root := tracer.Start(t.Context(), "root")
-	defer root.End()
-	traceID := root.SpanContext().TraceID()
-	const workers = 32
-	var all sync.WaitGroup
-	var mu sync.Mutex
-	seen := map[trace.SpanID]string{root.SpanContext().SpanID(): "root"}
-	see := func(what string, span trace.Span) {
-		defer span.End()
-		mu.Lock()
-		defer mu.Unlock()
-		sc := span.SpanContext()
-		if other, ok := seen[sc.SpanID()]; ok {
-			t.Errorf("%s has the id of %s", what, other)
-		}
-		if sc.TraceID() != traceID {
-			t.Errorf("%s is in trace %s, want %s", what, sc.TraceID(), traceID)
-		}
-		seen[sc.SpanID()] = what
-	}
-	for n := range workers {
-		all.Go(func() {
-			key := fmt.Sprint("call/", n)
-			below, derived := telemetry.StartDerived(ctx, tracer, "execute_tool exec", key)
-			if got, want := derived.SpanContext().SpanID(), telemetry.DeriveSpanID(traceID, key); got != want {
-				t.Errorf("span id of %s = %s, want %s", key, got, want)
-			}
-			see(key, derived)
-			for i := range 2 {
-				_, span := tracer.Start(below, "normal")
-				see(fmt.Sprintf("child %d of %s", i, key), span)
-			}
-			_, span := telemetry.StartDerived(below, tracer, "nested", key+"/nested")
-			see(key+"/nested", span)
-			_, apart := tracer.Start(below, "outlives it", trace.WithNewRoot())
-			if sc := apart.SpanContext(); sc.TraceID() == traceID || sc.SpanID() == telemetry.DeriveSpanID(sc.TraceID(), key) {
-				t.Errorf("a new root below %s got %s/%s, want random ids", key, sc.TraceID(), sc.SpanID())
-			}
-			apart.End()
-		})
-	}
-	all.Wait()
-	if want := 1 + 4*workers; len(seen) != want {
-		t.Errorf("%d ids, want %d", len(seen), want)
-	}
-}
-
-func TestStartDerivedWithoutParent(t *testing.T) {
-	t.Parallel()
-	tracer := start(t, open(t, telemetry.Options{}), "loop").TracerProvider().Tracer("loop")
-	_, span := telemetry.StartDerived(t.Context(), tracer, "x", "k")
-	defer span.End()
-	if sc := span.SpanContext(); !sc.IsValid() || sc.SpanID() != telemetry.DeriveSpanID(sc.TraceID(), "k") {
-		t.Errorf("got %s/%s, want a new trace and the id derived from it", sc.TraceID(), sc.SpanID())
-	}
-}
-
-func TestDeriveSpanID(t *testing.T) {
-	t.Parallel()
-	// These ids join spans of several processes and releases: they may never change.
-	if got, want := telemetry.DeriveSpanID(trace.TraceID{1}, "tool/call_1").String(), "f8c73b2f1f22906f"; got != want {
-		t.Errorf("DeriveSpanID = %s, want %s", got, want)
-	}
-	if telemetry.DeriveSpanID(trace.TraceID{1}, "a") == telemetry.DeriveSpanID(trace.TraceID{2}, "a") {
-		t.Error("two traces have the same span id")
-	}
-	if !telemetry.DeriveSpanID(trace.TraceID{}, "").IsValid() {
-		t.Error("no trace and no key make an invalid id")
 	}
 }
 

@@ -44,7 +44,8 @@ func series(first, factor float64, n int) []float64 {
 }
 
 // spanCounters say what became of spans: sent, failed (the collector did not take
-// them) or dropped (they came faster than they could be sent). The same is there
+// them), dropped (they came faster than they could be sent) or restored (sent for a
+// process that was killed). The same is there
 // under the names that the conventions give to an SDK's own metrics.
 type spanCounters struct {
 	outcome             *prometheus.CounterVec
@@ -64,7 +65,7 @@ func newSpanCounters() *spanCounters {
 		capacity:  prometheus.NewGauge(prometheus.GaugeOpts{Name: "otel_sdk_processor_span_queue_capacity", Help: "Spans that may wait; 0: they are sent nowhere."}),
 	}
 	// An alert needs the zero as well.
-	for _, outcome := range []string{"sent", "failed", "dropped"} {
+	for _, outcome := range []string{"sent", "failed", "dropped", "restored"} {
 		c.outcome.WithLabelValues(outcome)
 	}
 	c.processed.WithLabelValues("")

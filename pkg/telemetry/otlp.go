@@ -6,55 +6,109 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"time"
 
+	"go.opentelemetry.io/otel/exporters/otlp/otlpmetric/otlpmetricgrpc"
+	"go.opentelemetry.io/otel/exporters/otlp/otlpmetric/otlpmetrichttp"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
-	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 )
 
-// target is where spans are sent; the zero value is nowhere. Headers, timeouts,
-// compression and certificates are left to the exporters, which read their own
-// variables.
+// target is where spans or metrics are sent; the zero value is nowhere. Headers,
+// timeouts, compression and certificates are left to the exporters, which read
+// their own variables.
 type target struct {
 	url  string // complete for http/protobuf; gRPC uses scheme and host
 	http bool
 }
 
-func targetOf(env func(string) (string, bool)) (target, error) {
-	get := func(names ...string) (name, value string) {
-		for _, name := range names {
-			if v, _ := env(name); strings.TrimSpace(v) != "" {
-				return name, strings.TrimSpace(v)
-			}
-		}
-		return names[len(names)-1], ""
-	}
-	if name, v := get("OTEL_SDK_DISABLED"); v != "" {
-		off, err := strconv.ParseBool(v)
-		if err != nil {
-			return target{}, fmt.Errorf("%s=%q: want true or false", name, v)
-		}
-		if off {
-			return target{}, nil
+const baseEndpoint = "OTEL_EXPORTER_OTLP_ENDPOINT" // of all signals
+
+// environment reads variables as the conventions want: blank is not set.
+type environment func(string) (string, bool)
+
+// first returns the first of names that is set, else the last name and "".
+func (env environment) first(names ...string) (name, value string) {
+	for _, name := range names {
+		if v, _ := env(name); strings.TrimSpace(v) != "" {
+			return name, strings.TrimSpace(v)
 		}
 	}
-	switch name, v := get("OTEL_TRACES_EXPORTER"); v {
+	return names[len(names)-1], ""
+}
+
+func (env environment) disabled() (bool, error) {
+	name, v := env.first("OTEL_SDK_DISABLED")
+	if v == "" {
+		return false, nil
+	}
+	off, err := strconv.ParseBool(v)
+	if err != nil {
+		return false, fmt.Errorf("%s=%q: want true or false", name, v)
+	}
+	return off, nil
+}
+
+// targetOf says where spans go.
+func targetOf(env environment) (target, error) {
+	if off, err := env.disabled(); off || err != nil {
+		return target{}, err
+	}
+	switch name, v := env.first("OTEL_TRACES_EXPORTER"); v {
 	case "", "otlp":
 	case "none":
 		return target{}, nil
 	default:
 		return target{}, fmt.Errorf("%s=%q: want otlp or none", name, v)
 	}
+	return env.target("TRACES", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", baseEndpoint)
+}
 
+// metricTargetOf says where metrics are pushed to, besides their page. The base
+// endpoint alone is not asked for it: it may be a Jaeger, which takes no metrics.
+func metricTargetOf(env environment) (target, error) {
+	if off, err := env.disabled(); off || err != nil {
+		return target{}, err
+	}
+	const own = "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"
+	name, v := env.first("OTEL_METRICS_EXPORTER")
+	push := false
+	for _, one := range strings.Split(v, ",") {
+		switch strings.TrimSpace(one) {
+		case "":
+			_, set := env.first(own)
+			push = push || v == "" && set != ""
+		case "otlp":
+			push = true
+		case "prometheus": // the page is always there
+		case "none":
+		default:
+			return target{}, fmt.Errorf("%s=%q: want otlp, prometheus or none", name, v)
+		}
+	}
+	if !push {
+		return target{}, nil
+	}
+	t, err := env.target("METRICS", own, baseEndpoint)
+	if err == nil && t == (target{}) {
+		return target{}, fmt.Errorf("%s=%q: want %s or %s as well, to know where to", name, v, own, baseEndpoint)
+	}
+	return t, err
+}
+
+// target reads the endpoint of a signal from the first variable that is set.
+func (env environment) target(signal string, endpoints ...string) (target, error) {
 	var t target
-	switch name, v := get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"); v {
+	switch name, v := env.first("OTEL_EXPORTER_OTLP_"+signal+"_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"); v {
 	case "", "grpc":
 	case "http/protobuf":
 		t.http = true
 	default:
 		return target{}, fmt.Errorf("%s=%q: want grpc or http/protobuf", name, v)
 	}
-	name, v := get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+	name, v := env.first(endpoints...)
 	if v == "" {
 		return target{}, nil
 	}
@@ -62,8 +116,8 @@ func targetOf(env func(string) (string, bool)) (target, error) {
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
 		return target{}, fmt.Errorf("%s: want a URL, such as http://127.0.0.1:4317", name) // it may hold a password
 	}
-	if t.http && name == "OTEL_EXPORTER_OTLP_ENDPOINT" {
-		u = u.JoinPath("v1", "traces") // this variable is the base of all signals
+	if t.http && name == baseEndpoint {
+		u = u.JoinPath("v1", strings.ToLower(signal))
 	}
 	t.url = u.String()
 	return t, nil
@@ -71,11 +125,33 @@ func targetOf(env func(string) (string, bool)) (target, error) {
 
 // open makes the exporter without waiting for a connection: the collector may
 // come later.
-func (t target) open(ctx context.Context) (sdktrace.SpanExporter, error) {
+func (t target) open(ctx context.Context) (otlptrace.Client, error) {
+	client := otlptracegrpc.NewClient(otlptracegrpc.WithEndpointURL(t.url))
 	if t.http {
-		return otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(t.url))
+		client = otlptracehttp.NewClient(otlptracehttp.WithEndpointURL(t.url))
 	}
-	return otlptracegrpc.New(ctx, otlptracegrpc.WithEndpointURL(t.url))
+	return client, client.Start(ctx)
+}
+
+// openMetrics is open for metrics.
+func (t target) openMetrics(ctx context.Context) (sdkmetric.Exporter, error) {
+	if t.http {
+		return otlpmetrichttp.New(ctx, otlpmetrichttp.WithEndpointURL(t.url))
+	}
+	return otlpmetricgrpc.New(ctx, otlpmetricgrpc.WithEndpointURL(t.url))
+}
+
+// intervalOf is the time between two pushes of metrics.
+func intervalOf(env environment) (time.Duration, error) {
+	name, v := env.first("OTEL_METRIC_EXPORT_INTERVAL")
+	if v == "" {
+		return time.Minute, nil
+	}
+	n, err := strconv.Atoi(v)
+	if err != nil || n < 1 {
+		return 0, fmt.Errorf("%s=%q: want milliseconds, a whole number from 1", name, v)
+	}
+	return time.Duration(n) * time.Millisecond, nil
 }
 
 // batching is how spans wait to be sent.

@@ -11,7 +11,6 @@ import (
 	"go.opentelemetry.io/otel/metric"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/resource"
-	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
 )
 
@@ -22,7 +21,7 @@ type Providers struct {
 	service   string
 	replica   int
 	registry  *prometheus.Registry
-	tracers   *sdktrace.TracerProvider
+	tracers   *tracerProvider
 	meters    *sdkmetric.MeterProvider
 }
 
@@ -44,17 +43,11 @@ func (e *Exporters) Start(ctx context.Context, service string) (*Providers, erro
 		return nil, fmt.Errorf("OTEL_RESOURCE_ATTRIBUTES: want key=value,key=value: %w", err)
 	}
 
-	traces := []sdktrace.TracerProviderOption{
-		sdktrace.WithResource(res), sdktrace.WithIDGenerator(ids{}), sdktrace.WithSampler(e.sampler),
-	}
-	if e.queue != nil {
-		traces = append(traces, sdktrace.WithSpanProcessor(stampTurn{}), sdktrace.WithSpanProcessor(e.queue))
-	}
 	p := &Providers{
 		exporters: e,
 		service:   service,
 		registry:  prometheus.NewRegistry(),
-		tracers:   sdktrace.NewTracerProvider(traces...),
+		tracers:   newTracerProvider(e.queue, res, e.sampler),
 	}
 	err = e.join(p, func(labels prometheus.Labels) error {
 		// The service is a label of every series, and scopes say nothing more,
@@ -67,7 +60,11 @@ func (e *Exporters) Start(ctx context.Context, service string) (*Providers, erro
 		if err != nil {
 			return err
 		}
-		p.meters = sdkmetric.NewMeterProvider(sdkmetric.WithResource(res), sdkmetric.WithReader(reader), sdkmetric.WithView(buckets))
+		meters := []sdkmetric.Option{sdkmetric.WithResource(res), sdkmetric.WithReader(reader), sdkmetric.WithView(buckets)}
+		if e.push != nil {
+			meters = append(meters, e.push.reader())
+		}
+		p.meters = sdkmetric.NewMeterProvider(meters...)
 		return nil
 	})
 	if err != nil {
@@ -98,11 +95,11 @@ type meterProvider struct {
 // services included; see [Exporters.ForceFlush].
 func (p *Providers) ForceFlush(ctx context.Context) error { return p.exporters.ForceFlush(ctx) }
 
-// Shutdown flushes, takes the service's series off the metrics page and makes
+// Shutdown flushes traces and pushes metrics, takes the service's series off the metrics page and makes
 // its tracers and meters do nothing. Further calls do nothing.
 func (p *Providers) Shutdown(ctx context.Context) error {
 	if !p.exporters.leave(p) {
 		return nil
 	}
-	return errors.Join(p.tracers.Shutdown(ctx), p.meters.Shutdown(ctx))
+	return errors.Join(p.tracers.shutdown(ctx), p.meters.Shutdown(ctx))
 }

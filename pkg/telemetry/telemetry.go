@@ -15,13 +15,23 @@
 // OTEL_RESOURCE_ATTRIBUTES, OTEL_TRACES_EXPORTER=none and OTEL_SDK_DISABLED.
 // Without an endpoint spans are still made and sampled, so that logs, messages
 // and stored rows have their ids, and are sent nowhere. OTEL_SERVICE_NAME has no
-// effect, because one process may host several services. Metrics are not sent:
-// Prometheus or a collector fetches them from [Exporters.Handler].
+// effect, because one process may host several services.
+//
+// Prometheus or a collector fetches metrics from [Exporters.Handler]. They are
+// pushed as well, every OTEL_METRIC_EXPORT_INTERVAL (milliseconds, 60000), if
+// OTEL_EXPORTER_OTLP_METRICS_ENDPOINT is set or OTEL_METRICS_EXPORTER is otlp, and
+// then to the former or to OTEL_EXPORTER_OTLP_ENDPOINT; never to an endpoint that
+// is there for traces. What is true of the process as a whole, such as its memory,
+// is on the page only.
 //
 // Every trace is kept unless OTEL_TRACES_SAMPLER and _ARG say otherwise; what is
 // noise is for the collector to drop, which sees whole traces.
 // OTEL_SEMCONV_STABILITY_OPT_IN=gen_ai_latest_experimental asks for the newer names
 // of GenAI metrics (see [GenAI]).
+//
+// With [Options.Spool] a process that is killed loses no span: the next one that
+// opens the folder sends what it left. Roots of work that goes on elsewhere are sent
+// by whoever ends it: see [StartRoot], [Abandon], [Ending] and [Resolve].
 //
 // The package does not decide what is measured, and never puts the content of
 // prompts, answers or tool calls into a span.

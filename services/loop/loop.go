@@ -17,6 +17,7 @@ import (
 	"github.com/anima-run/anima/pkg/bus"
 	"github.com/anima-run/anima/pkg/host"
 	"github.com/anima-run/anima/pkg/outbox"
+	"github.com/anima-run/anima/pkg/telemetry"
 
 	"github.com/anima-run/anima/services/loop/internal/sandbox"
 	"github.com/anima-run/anima/services/loop/internal/sqlstore"
@@ -93,7 +94,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		engine: &turn.Engine{
 			Store: store, Journal: journal{env.Bus}, Router: peers, Policy: &judge{bus: env.Bus}, Inbox: peers, Treasury: peers,
 			Tools: tool.All(tool.Config{AllowUnsandboxed: cfg.AllowUnsandboxed, Now: env.Now}, store, peers),
-			Now:   env.Now, Root: rootSpan(env.Tracer), Tracer: env.Tracer.Tracer("github.com/anima-run/anima/services/loop"),
+			Now:   env.Now, Root: rootSpan(env.Tracer), Ending: rootEnding(env.Tracer), Tracer: env.Tracer.Tracer("github.com/anima-run/anima/services/loop"),
 			Attempts: cfg.Attempts, Observe: tel,
 		},
 		running: tel.running,
@@ -109,8 +110,11 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		bus.Reply(h.getTranscript),
 		bus.Reply(h.getTurn),
 		bus.Reply(h.listTurns),
-		bus.On(h.run, bus.Consuming{Workers: cfg.Slots, AckWait: cfg.Lease, MaxDeliver: -1, InOrder: true, NoSpan: true}),
+		// A run that was sent to a replica which was dead already has no lock and need
+		// not wait for one to expire; the others are handed back until theirs has.
+		bus.On(h.run, bus.Consuming{Workers: cfg.Slots, AckWait: max(cfg.Lease/3, time.Second), MaxDeliver: -1, InOrder: true, NoSpan: true}),
 		bus.Go(h.watchWakes),
+		bus.Go(func(ctx context.Context) error { return telemetry.Resolve(ctx, env.Tracer, h.turnEnded) }),
 		bus.Go(relay.Run),
 	)
 }

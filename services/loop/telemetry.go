@@ -58,22 +58,60 @@ func (t *instruments) Tool(ctx context.Context, name string, o api.Outcome, d ti
 
 func (t *instruments) Context(ctx context.Context, tokens int64) { t.context.Record(ctx, tokens) }
 
+// recovered says that the message of the turn's run was delivered before.
+var recovered = attribute.Bool("anima.turn.recovered", true)
+
 // rootSpan starts a turn's root under ids that derive from the turn, so that
 // every owner of the turn, before and after a crash, is in one trace. What
 // started the run outlives no turn and is linked.
-func rootSpan(p trace.TracerProvider) func(context.Context, api.Run, turn.Agent, string) (context.Context, trace.Span) {
+//
+// A turn that an owner before may have begun began when that one did, so that
+// nothing in it is older than its root.
+func rootSpan(p trace.TracerProvider) func(context.Context, api.Run, turn.Agent, string, *turn.Past) (context.Context, trace.Span) {
 	tracer := p.Tracer("github.com/anima-run/anima/services/loop")
-	return func(ctx context.Context, cmd api.Run, a turn.Agent, id string) (context.Context, trace.Span) {
+	return func(ctx context.Context, cmd api.Run, a turn.Agent, id string, past *turn.Past) (context.Context, trace.Span) {
 		traceID, spanID := telemetry.DeriveIDs("turn", id)
 		opts := []trace.SpanStartOption{trace.WithAttributes(
 			attribute.String("gen_ai.operation.name", "invoke_agent"), attribute.String("gen_ai.agent.name", a.Name),
 			attribute.String("gen_ai.agent.id", a.ID), attribute.String("gen_ai.conversation.id", cmd.Session),
 			attribute.String("automaton.turn.id", id), attribute.String("anima.run.id", cmd.Run), attribute.String("anima.run.kind", string(cmd.Kind)),
 		)}
-		if sender := bus.MetaOf(ctx).Sender; sender.IsValid() {
-			opts = append(opts, trace.WithLinks(trace.Link{SpanContext: sender}))
+		meta := bus.MetaOf(ctx)
+		if meta.Sender.IsValid() {
+			opts = append(opts, trace.WithLinks(trace.Link{SpanContext: meta.Sender}))
+		}
+		if meta.Delivered > 1 {
+			opts = append(opts, trace.WithAttributes(attribute.Int("messaging.nats.delivery_count", meta.Delivered)))
+		}
+		switch {
+		case past == nil:
+		case !past.Began.IsZero():
+			opts = append(opts, trace.WithTimestamp(past.Began), trace.WithAttributes(recovered))
+		case meta.Delivered > 1: // whoever had it before left no word in the journal
+			began := meta.At
+			if past.Before.After(began) {
+				began = past.Before
+			}
+			opts = append(opts, trace.WithTimestamp(began), trace.WithAttributes(recovered))
 		}
 		ctx = telemetry.WithTurn(ctx, a.ID, id) // so that every span and log line below says so
 		return telemetry.StartRoot(ctx, tracer, "invoke_agent "+a.Name, traceID, spanID, opts...)
 	}
+}
+
+// rootEnding keeps a turn's root before the turn is persisted: whether that happened
+// cannot be told by a process that dies in it.
+func rootEnding(p trace.TracerProvider) func(context.Context, int64) {
+	return func(ctx context.Context, at int64) {
+		telemetry.Ending(p, trace.SpanFromContext(ctx), time.UnixMicro(at))
+	}
+}
+
+// turnEnded says whether a turn was persisted with this very end.
+func (h *handlers) turnEnded(ctx context.Context, id string, end time.Time) (bool, error) {
+	t, err := h.store.Turn(ctx, id)
+	if api.CodeOf(err) == api.NotFound {
+		return false, nil
+	}
+	return err == nil && t.EndedAt == end.UnixMicro(), err
 }

@@ -24,9 +24,10 @@ func (s *Store) Known(ctx context.Context, cmd api.Run) (turn.Known, error) {
 		return k, err
 	}
 	var input, ending sql.NullString
-	err = s.db.QueryRowContext(ctx, `select s.journal, coalesce(r.turns, 0), coalesce(r.cost, 0), r.input, r.ending
+	err = s.db.QueryRowContext(ctx, `select s.journal, coalesce(r.turns, 0), coalesce(r.cost, 0), r.input, r.ending,
+		case when s.turns > 0 then s.updated_at else 0 end
 		from sessions s left join runs r on r.session = s.id and r.id = $2 where s.id = $1`, cmd.Session, cmd.Run).
-		Scan(&k.Journal, &k.Turns, &k.Cost, &input, &ending)
+		Scan(&k.Journal, &k.Turns, &k.Cost, &input, &ending, &k.Before)
 	if errors.Is(err, sqldb.ErrNotFound) {
 		return k, api.Errorf(api.NotFound, "there is no session %s", cmd.Session)
 	}

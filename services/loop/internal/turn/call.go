@@ -64,15 +64,16 @@ func (e *Engine) prepare(ctx context.Context, s *state, id string, i int) (prepa
 // call makes the turn's call i, with all that a crash at any point of it needs.
 func (e *Engine) call(ctx context.Context, s *state, ev Events, id string, i int) (err error) {
 	call := s.thought.Completion.ToolCalls[i]
-	// Like the turn's root, an interrupted call is sent by whoever finishes it, and
-	// under the same id: what policy and others did for the first try is below it.
-	ctx, span := telemetry.StartDerived(ctx, e.Tracer, "execute_tool "+known(e.Tools, call.Name), Key(s.cmd.Run, s.number, i), trace.WithAttributes(
+	// Unlike the turn's root, a call that is made again is another span: what policy
+	// and others did for each try is below that try.
+	ctx, span := e.Tracer.Start(ctx, "execute_tool "+known(e.Tools, call.Name), trace.WithAttributes(
 		attribute.String("gen_ai.operation.name", "execute_tool"), attribute.String("gen_ai.tool.name", call.Name),
 		attribute.String("gen_ai.tool.call.id", call.ID), attribute.String("gen_ai.tool.type", "function")))
 	defer func() {
-		if err == nil {
-			span.End()
+		if err != nil {
+			telemetry.Fail(span, "interrupted", "the call was interrupted, and is made again if the run goes on")
 		}
+		span.End()
 	}()
 
 	intent, repeating := s.intents[i] // journaled by an earlier try that left no result

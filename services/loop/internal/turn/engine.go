@@ -11,6 +11,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/telemetry"
 )
 
 // Engine executes runs. It is safe for concurrent use on different sessions;
@@ -25,8 +26,11 @@ type Engine struct {
 	Tools    map[string]Tool
 	Now      func() time.Time
 	// Root starts the root span of a turn under ids that derive from its own, so
-	// that recovery continues the same trace.
-	Root func(ctx context.Context, cmd api.Run, agent Agent, turn string) (context.Context, trace.Span)
+	// that recovery continues the same trace. past is nil for a turn that begins now.
+	Root func(ctx context.Context, cmd api.Run, agent Agent, turn string, past *Past) (context.Context, trace.Span)
+	// Ending is told, below the root, that the turn is being persisted as ended at a
+	// time, in µs.
+	Ending func(ctx context.Context, at int64)
 	// Tracer starts the spans inside a turn.
 	Tracer trace.Tracer
 	// Attempts is how often a run is taken up without getting a turn further
@@ -57,11 +61,14 @@ func (e *Engine) Run(ctx context.Context, cmd api.Run, ev Events) error {
 		return err
 	}
 	if known.Ended != nil {
-		return e.finish(ctx, *known.Ended, ev)
+		id := ID(cmd.Run, known.Ended.Turns)
+		root := trace.SpanContextConfig{TraceFlags: trace.FlagsSampled} // sent by whoever ended the run
+		root.TraceID, root.SpanID = telemetry.DeriveIDs("turn", id)
+		return e.finish(below(ctx, trace.NewSpanContext(root), cmd, id), *known.Ended, ev)
 	}
 	s := &state{
 		cmd: cmd, agent: known.Agent, input: known.Input, number: known.Turns + 1, total: known.Turns, cost: known.Cost,
-		last: known.Journal, results: map[int]Result{}, intents: map[int]Intent{},
+		last: known.Journal, results: map[int]Result{}, intents: map[int]Intent{}, before: known.Before,
 	}
 	runCtx, cancel := context.WithTimeout(ctx, time.Duration(known.Agent.RunTimeoutS)*time.Second)
 	defer cancel()
@@ -74,9 +81,14 @@ func (e *Engine) Run(ctx context.Context, cmd api.Run, ev Events) error {
 			return err
 		}
 		if end != nil {
-			return e.finish(ctx, *end, ev)
+			return e.finish(below(ctx, s.root, cmd, ID(cmd.Run, end.Turns)), *end, ev)
 		}
 	}
+}
+
+// below is ctx below the root of a turn that is over.
+func below(ctx context.Context, root trace.SpanContext, cmd api.Run, id string) context.Context {
+	return telemetry.WithTurn(trace.ContextWithSpanContext(ctx, root), cmd.Agent, id)
 }
 
 // turn executes the turn under way and persists it. It returns the run's end
@@ -84,15 +96,24 @@ func (e *Engine) Run(ctx context.Context, cmd api.Run, ev Events) error {
 func (e *Engine) turn(ctx context.Context, s *state, ev Events) (*End, error) {
 	began := e.Now()
 	id := ID(s.cmd.Run, s.number)
-	ctx, span := e.Root(ctx, s.cmd, s.agent, id)
-	end, err := e.execute(ctx, s, ev, id, span)
+	var past *Past
+	var end *End
+	var err error
+	if !s.owned {
+		past, err = e.takeUp(ctx, s)
+	}
+	ctx, span := e.Root(ctx, s.cmd, s.agent, id, past)
+	s.root, s.began = span.SpanContext(), startOf(span, began)
+	if err == nil {
+		end, err = e.execute(ctx, s, ev, id, span)
+	}
 	if err != nil && fatal(err) {
 		end, err = e.giveUp(ctx, s, ev, err)
 	}
 	if err != nil {
-		// Whoever takes the turn up again sends its root, under these very ids: a
-		// span that is not ended is never sent.
+		// Whoever takes the turn up again sends its root, under these very ids.
 		e.Observe.Turn(ctx, "interrupted", e.Now().Sub(began))
+		telemetry.Abandon(span)
 		return nil, err
 	}
 	outcome := "ok"
@@ -106,13 +127,23 @@ func (e *Engine) turn(ctx context.Context, s *state, ev Events) (*End, error) {
 	return end, nil
 }
 
+// startOf is when a span began, if that can be told.
+func startOf(span trace.Span, otherwise time.Time) time.Time {
+	if s, ok := span.(interface{ StartTime() time.Time }); ok {
+		return s.StartTime()
+	}
+	return otherwise
+}
+
 // late ends a run whose time is over; the turn's root is made anew, because the
 // interrupted one was not sent.
 func (e *Engine) late(ctx context.Context, s *state, ev Events) (*End, error) {
-	ctx, span := e.Root(ctx, s.cmd, s.agent, ID(s.cmd.Run, s.number))
+	ctx, span := e.Root(ctx, s.cmd, s.agent, ID(s.cmd.Run, s.number), &Past{Began: s.began})
+	s.root = span.SpanContext()
 	err := api.Errorf(api.Denied, "the run took longer than its %d s", s.agent.RunTimeoutS)
 	end, gerr := e.giveUp(ctx, s, ev, err)
 	if gerr != nil {
+		telemetry.Abandon(span)
 		return nil, gerr
 	}
 	span.SetStatus(codes.Error, end.Error)
@@ -133,7 +164,7 @@ func fatal(err error) bool {
 }
 
 func (e *Engine) execute(ctx context.Context, s *state, ev Events, id string, span trace.Span) (*End, error) {
-	if s.attempts == 0 { // the first turn that this owner works on
+	if !s.owned { // the first turn that this owner works on
 		if err := e.begin(ctx, s, ev, id); err != nil {
 			return nil, err
 		}
@@ -168,24 +199,40 @@ func (e *Engine) execute(ctx context.Context, s *state, ev Events, id string, sp
 	return e.persist(ctx, s, ev)
 }
 
-// begin takes the run up: it reads where the journal stands and writes itself
-// into it, which fences whoever had the run before. Then it says again what the
-// owner before may have lost.
-func (e *Engine) begin(ctx context.Context, s *state, ev Events, id string) error {
+// takeUp reads where the journal stands, and says since when the turn may be under
+// way.
+func (e *Engine) takeUp(ctx context.Context, s *state) (*Past, error) {
+	past := &Past{}
+	if s.before > 0 {
+		past.Before = time.UnixMicro(s.before)
+	}
 	tail, last, err := e.Journal.Tail(ctx, s.cmd.Session, s.last)
 	if err != nil {
-		return err
+		return past, err
 	}
 	s.last = last
 	for _, step := range tail {
 		if step.Run == s.cmd.Run && step.Turn > s.number {
 			// Persisted since the store was read: going on from here would make the
 			// later turn's calls again.
-			return api.Errorf(api.Conflict, "the run is at turn %d already", step.Turn)
+			return past, api.Errorf(api.Conflict, "the run is at turn %d already", step.Turn)
 		}
 		s.apply(step)
+		// Later turns begin without a word in the journal, when the one before ends.
+		if b := step.Begin; b != nil && b.Input != nil && step.Run == s.cmd.Run && s.number == 1 && past.Began.IsZero() {
+			past.Began = time.UnixMicro(b.Since)
+			if b.Since == 0 { // of a release before
+				past.Began = time.UnixMicro(b.At)
+			}
+		}
 	}
-	b := &Begin{At: e.Now().UnixMicro(), Attempt: s.attempts + 1}
+	return past, nil
+}
+
+// begin takes the run up: it writes itself into the journal, which fences whoever
+// had the run before. Then it says again what the owner before may have lost.
+func (e *Engine) begin(ctx context.Context, s *state, ev Events, id string) error {
+	b := &Begin{At: e.Now().UnixMicro(), Since: s.began.UnixMicro(), Attempt: s.attempts + 1}
 	if s.number == 1 && s.attempts == 0 {
 		input, err := e.input(ctx, s)
 		if err != nil {
@@ -196,7 +243,7 @@ func (e *Engine) begin(ctx context.Context, s *state, ev Events, id string) erro
 	if err := e.append(ctx, s, Step{Begin: b}); err != nil {
 		return err
 	}
-	s.attempts = b.Attempt
+	s.attempts, s.owned = b.Attempt, true
 	if s.number > 1 {
 		if err := e.saidPersisted(ctx, s.cmd, s.number-1, b.At, ev); err != nil {
 			return err
@@ -311,6 +358,7 @@ func (e *Engine) persist(ctx context.Context, s *state, ev Events) (*End, error)
 	if err := ev.Wait(ctx); err != nil {
 		return nil, err
 	}
+	e.Ending(ctx, now)
 	if err := e.Store.Persist(ctx, &rec, s.input, end); err != nil {
 		return nil, err
 	}
@@ -380,6 +428,7 @@ func (e *Engine) giveUp(ctx context.Context, s *state, ev Events, err error) (*E
 	end.Turns, end.Cost = s.total+1, s.cost+rec.Turn.Cost
 	perr := ev.Wait(ctx)
 	if perr == nil {
+		e.Ending(ctx, now)
 		perr = e.Store.Persist(ctx, &rec, s.input, end)
 	}
 	if perr != nil {

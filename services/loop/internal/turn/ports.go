@@ -3,6 +3,7 @@ package turn
 import (
 	"context"
 	"encoding/json"
+	"time"
 
 	"github.com/anima-run/anima/pkg/api"
 )
@@ -55,6 +56,13 @@ type Known struct {
 	Cost    api.Micros
 	Journal uint64 // last journal entry that is in the store, for this session
 	Ended   *End   // the run is over
+	Before  int64  // when the session's last turn ended; 0: there is none
+}
+
+// Past is what is known of a turn that an owner before may have begun.
+type Past struct {
+	Began  time.Time // when it did; zero when the journal does not say
+	Before time.Time // when the session's turn before ended; zero: there is none
 }
 
 // Store persists turns. Errors: NotFound for an agent or session that does not

@@ -22,6 +22,9 @@ package turn
 import (
 	"encoding/json"
 	"strconv"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/anima-run/anima/pkg/api"
 )
@@ -54,7 +57,8 @@ func (s Step) Kind() string {
 type Begin struct {
 	Input   *Input `json:"input,omitempty"` // nil when an earlier begin or the store has it
 	At      int64  `json:"at"`
-	Attempt int    `json:"attempt"` // from 1, since the last persisted turn
+	Since   int64  `json:"since,omitempty"` // when the turn's trace began: before At if an owner left no begin
+	Attempt int    `json:"attempt"`         // from 1, since the last persisted turn
 }
 
 // Input is what a run starts from.
@@ -114,6 +118,11 @@ type state struct {
 	number   int // of the turn under way, from 1
 	attempts int
 	last     uint64 // sequence of the journal's last entry for this session
+	owned    bool   // this owner has written itself into the journal
+
+	before int64 // when the session's turn before ended
+	root   trace.SpanContext
+	began  time.Time // the root span did
 
 	thought *Thought
 	results map[int]Result

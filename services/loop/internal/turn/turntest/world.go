@@ -87,7 +87,8 @@ func (w *World) Engine(gate Gate) (*turn.Engine, turn.Events) {
 		Store: gatedStore{w.Store, gate}, Journal: gatedJournal{w.Journal, gate}, Router: gatedRouter{w.Router, gate},
 		Policy: gatedPolicy{w.Policy, gate}, Inbox: gatedInbox{w.Inbox, gate}, Treasury: gatedTreasury{w.Treasury, gate},
 		Tools: tools, Now: w.Now, Tracer: tracer, Attempts: w.Attempts, Observe: ignore{},
-		Root: func(ctx context.Context, _ api.Run, _ turn.Agent, id string) (context.Context, trace.Span) {
+		Ending: func(context.Context, int64) {},
+		Root: func(ctx context.Context, _ api.Run, _ turn.Agent, id string, _ *turn.Past) (context.Context, trace.Span) {
 			return tracer.Start(ctx, id) //nolint:spancheck // the engine ends it
 		},
 	}

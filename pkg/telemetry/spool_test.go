@@ -1,0 +1,270 @@
+//go:build linux
+
+package telemetry_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/anima-run/anima/pkg/telemetry"
+	"github.com/anima-run/anima/pkg/telemetry/oteltest"
+)
+
+const victimDir = "TELEMETRY_TEST_VICTIM_DIR"
+
+// TestVictim is no test but the process that TestKilledProcessLosesNoSpan kills.
+func TestVictim(t *testing.T) {
+	dir := os.Getenv(victimDir)
+	if dir == "" {
+		return
+	}
+	e := open(t, telemetry.Options{Version: "1", Instance: "victim", Spool: dir, Lookup: env(
+		"OTEL_EXPORTER_OTLP_ENDPOINT", os.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT"), "OTEL_BSP_SCHEDULE_DELAY", "3600000")})
+	p := start(t, e, "loop")
+	tracer := p.TracerProvider().Tracer("loop")
+	policy := start(t, e, "policy").TracerProvider()
+	leaf, tracer2 := telemetry.LeafTracer(policy, "leaf"), policy.Tracer("policy")
+
+	_, sent := tracer.Start(t.Context(), "sent")
+	sent.End()
+	if err := e.ForceFlush(deadline(t)); err != nil {
+		t.Fatal(err)
+	}
+	traceID, rootID := telemetry.DeriveIDs("turn", "1")
+	ctx, _ := telemetry.StartRoot(t.Context(), tracer, "root", traceID, rootID) // whoever goes on sends it
+	_, again := tracer.Start(ctx, "begun again")
+	telemetry.Abandon(again)
+	for _, turn := range []string{"2", "3"} { // their end is being written down
+		traceID, rootID := telemetry.DeriveIDs("turn", turn)
+		_, root := telemetry.StartRoot(t.Context(), tracer, "root of "+turn, traceID, rootID, trace.WithAttributes(telemetry.TurnID.String(turn)))
+		telemetry.Ending(p.TracerProvider(), root, time.UnixMicro(7_000_000_000_000_000))
+	}
+	under, call := tracer.Start(ctx, "under way", trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(attribute.String("a", "b")))
+	_, sql := leaf.Start(under, "SELECT of a poll that hangs") // nobody can be below it
+	_ = sql
+	_, sql = leaf.Start(under, "SELECT 1", trace.WithSpanKind(trace.SpanKindClient))
+	sql.End()
+	_, done := tracer2.Start(under, "done", trace.WithLinks(trace.Link{SpanContext: sent.SpanContext()}), trace.WithAttributes(
+		attribute.Int("n", -7), attribute.Bool("yes", true), attribute.Float64("f", .5), attribute.StringSlice("list", []string{"x", "y"}),
+		attribute.String("long", strings.Repeat("x", 1000))))
+	done.AddEvent("once", trace.WithAttributes(attribute.Int("zero", 0)))
+	done.SetStatus(codes.Error, "why")
+	done.End()
+	_, large := tracer.Start(under, "large", trace.WithAttributes(attribute.String("long", strings.Repeat("x", 5000))))
+	large.End()
+	_ = call
+	fmt.Println("VICTIM READY")
+	select {}
+}
+
+func TestKilledProcessLosesNoSpan(t *testing.T) {
+	t.Parallel()
+	c, dir := oteltest.Receiver(t), t.TempDir()
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestVictim$", "-test.v")
+	cmd.Env = append(os.Environ(), victimDir+"="+dir, "OTEL_EXPORTER_OTLP_ENDPOINT="+c.Endpoint())
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	scan := bufio.NewScanner(out)
+	for scan.Scan() && !strings.Contains(scan.Text(), "VICTIM READY") {
+	}
+	// One that lives keeps what is its own.
+	other := open(t, telemetry.Options{Spool: dir, Lookup: c.Lookup})
+	if err := other.Shutdown(deadline(t)); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(c.Spans()); n != 1 {
+		t.Errorf("%d spans arrived before the kill, want the one that was flushed", n)
+	}
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait() // killed
+
+	e := open(t, telemetry.Options{Spool: dir, Lookup: c.Lookup})
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	resolving, stop := context.WithCancel(ctx)
+	defer stop()
+	resolved := make(chan error)
+	tries := 0
+	go func() {
+		resolved <- telemetry.Resolve(resolving, start(t, e, "loop").TracerProvider(), func(_ context.Context, turn string, end time.Time) (bool, error) {
+			if turn == "2" {
+				return end.UnixMicro() == 7_000_000_000_000_000, nil
+			}
+			if tries++; tries == 1 {
+				return false, errors.New("the books are closed")
+			}
+			stop() // it is the last
+			return false, nil
+		})
+	}()
+	spans := c.Wait(ctx, func(all []oteltest.Span) bool { return len(all) >= 6 })
+	if err := <-resolved; err != nil {
+		t.Error(err)
+	}
+	if err := e.Shutdown(deadline(t)); err != nil {
+		t.Error(err)
+	}
+	byName := map[string]oteltest.Span{}
+	var names []string
+	for _, s := range spans {
+		byName[s.Name] = s
+		names = append(names, s.Service+" "+s.Name+" "+s.Status)
+	}
+	slices.Sort(names)
+	if d := cmp.Diff([]string{"loop large unset", "loop root of 2 unset", "loop sent unset", "loop under way error", "policy SELECT 1 unset", "policy done error"}, names); d != "" {
+		t.Fatalf("what arrived (-want +got):\n%s", d)
+	}
+	call, done := byName["under way"], byName["done"]
+	_, rootID := telemetry.DeriveIDs("turn", "1")
+	if call.Parent != rootID || call.Kind != "client" || call.Reason != "the process ended before the span did" || call.End.Before(done.End) || call.Attributes["a"] != "b" || call.Attributes["error.type"] != "process_killed" {
+		t.Errorf("the span that was under way: %+v", call)
+	}
+	if done.Parent != call.SpanID || done.Reason != "why" || len(done.Links) != 1 || done.Links[0].SpanID != byName["sent"].SpanID || !slices.Equal(done.Events, []string{"once"}) {
+		t.Errorf("the span that had ended: %+v", done)
+	}
+	want := map[string]any{"n": int64(-7), "yes": true, "f": .5, "list": []any{"x", "y"}, "long": strings.Repeat("x", 1000)}
+	if d := cmp.Diff(want, done.Attributes); d != "" {
+		t.Errorf("its attributes (-want +got):\n%s", d)
+	}
+	if done.Resource["service.instance.id"] != "victim" || done.Resource["service.version"] != "1" {
+		t.Errorf("its resource: %v", done.Resource)
+	}
+	if files, _ := filepath.Glob(filepath.Join(dir, "*")); len(files) != 0 {
+		t.Errorf("files are left: %v", files)
+	}
+}
+
+// TestSpoolWaitsForTheCollector: what was left stays until somebody takes it.
+func TestSpoolWaitsForTheCollector(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	away := open(t, telemetry.Options{Spool: dir, Lookup: env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")})
+	end(t.Context(), start(t, away, "loop").TracerProvider().Tracer("x"))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_ = away.Shutdown(ctx) // it has no time to send
+	c := oteltest.Receiver(t)
+	open(t, telemetry.Options{Spool: dir, Lookup: c.Lookup})
+	ctx, cancel = context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	c.Wait(ctx, func(all []oteltest.Span) bool { return len(all) == 1 && all[0].Name == "one" })
+}
+
+func TestSpoolThatCannotBe(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var log lines
+	logger, err := telemetry.NewLogger(&log, telemetry.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := oteltest.Receiver(t)
+	e := open(t, telemetry.Options{Spool: file, Lookup: c.Lookup, Log: logger})
+	end(t.Context(), start(t, e, "loop").TracerProvider().Tracer("x"))
+	if err := e.ForceFlush(deadline(t)); err != nil || len(c.Spans()) != 1 {
+		t.Errorf("flush: %v, %d spans; want the span sent all the same", err, len(c.Spans()))
+	}
+	if log.count("spans are kept in memory only") != 1 {
+		t.Error("nobody was told")
+	}
+}
+
+// TestSpoolIsDamaged: what cannot be read is left out, and nothing fails.
+func TestSpoolIsDamaged(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	name := filepath.Join(dir, "1.spans")
+	if err := os.WriteFile(name, []byte("no spool"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	old := time.Now().Add(-time.Hour)
+	if err := os.Chtimes(name, old, old); err != nil {
+		t.Fatal(err)
+	}
+	c := oteltest.Receiver(t)
+	e := open(t, telemetry.Options{Spool: dir, Lookup: c.Lookup})
+	if err := e.Shutdown(deadline(t)); err != nil {
+		t.Error(err)
+	}
+	if files, _ := filepath.Glob(filepath.Join(dir, "*")); len(files) != 0 {
+		t.Errorf("files are left: %v", files)
+	}
+}
+
+// TestAbandonedAfterItsEnd: the books were written and the answer was lost.
+func TestAbandonedAfterItsEnd(t *testing.T) {
+	t.Parallel()
+	c := oteltest.Receiver(t)
+	p := start(t, open(t, telemetry.Options{Spool: t.TempDir(), Lookup: c.Lookup}), "loop")
+	for _, turn := range []string{"1", "2"} {
+		traceID, rootID := telemetry.DeriveIDs("turn", turn)
+		_, root := telemetry.StartRoot(t.Context(), p.TracerProvider().Tracer("x"), turn, traceID, rootID, trace.WithAttributes(telemetry.TurnID.String(turn)))
+		telemetry.Ending(p.TracerProvider(), root, time.Now())
+		telemetry.Abandon(root)
+	}
+	ctx, cancel := context.WithCancel(deadline(t))
+	err := telemetry.Resolve(ctx, p.TracerProvider(), func(_ context.Context, turn string, _ time.Time) (bool, error) {
+		if turn == "2" {
+			defer cancel()
+		}
+		return turn == "1", nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	if spans := c.Spans(); len(spans) != 1 || spans[0].Name != "1" {
+		t.Errorf("got %d spans, want the root of the turn that did end", len(spans))
+	}
+}
+
+// BenchmarkSpan is a span's cost to the one who starts and ends it, and all that
+// sending it costs, to a collector that throws it away.
+func BenchmarkSpan(b *testing.B) {
+	for name, dir := range map[string]string{"memory": "", "spool": b.TempDir()} {
+		b.Run(name, func(b *testing.B) {
+			sink := oteltest.Sink(b)
+			e, err := telemetry.Open(b.Context(), telemetry.Options{Spool: dir, Lookup: sink.Lookup})
+			if err != nil {
+				b.Fatal(err)
+			}
+			p, err := e.Start(b.Context(), "loop")
+			if err != nil {
+				b.Fatal(err)
+			}
+			tracer := p.TracerProvider().Tracer("x")
+			ctx := telemetry.WithTurn(b.Context(), "lucky", "01a1fd64-6d11-7413-a4fd-2dd3fef657b7.1")
+			opts := []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(
+				attribute.String("rpc.system.name", "nats"), attribute.String("rpc.method", "anima.policy.req.evaluate.v1"))}
+			b.ReportAllocs()
+			for range b.N {
+				_, span := tracer.Start(ctx, "call anima.policy.req.evaluate.v1", opts...)
+				span.End()
+			}
+			if err := e.Shutdown(b.Context()); err != nil {
+				b.Log(err) // dropped: it made them faster than they could be sent
+			}
+		})
+	}
+}
