@@ -3,10 +3,13 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -25,76 +28,9 @@ import (
 func BenchmarkTurn(b *testing.B) {
 	for _, sessions := range []int{1, 16, 128} {
 		b.Run(fmt.Sprintf("sessions=%d", sessions), func(b *testing.B) {
-			w := oneProcess(b, map[string]string{"ANIMA_LOOP_LEASE": "15s"})
-			agents := make([]api.Agent, sessions)
-			for i := range agents {
-				agents[i] = born(b, w, fmt.Sprintf("Bench%d", i), 1000*api.Dollar)
-				dir := filepath.Join(w.data, "loop", "workspaces", agents[i].ID)
-				if err := os.MkdirAll(dir, 0o700); err != nil {
-					b.Fatal(err)
-				}
-				if err := os.WriteFile(filepath.Join(dir, "bench.txt"), []byte("x"), 0o600); err != nil {
-					b.Fatal(err)
-				}
-			}
-			ends := map[string]chan api.LoopEnd{}
-			for _, a := range agents {
-				ends[a.Session] = make(chan api.LoopEnd, 1)
-			}
-			ctx, cancel := context.WithCancel(b.Context())
-			var following sync.WaitGroup
-			defer following.Wait()
-			defer cancel()
-			following.Go(func() {
-				err := w.bus.Follow(ctx, 0, func(s bus.Stored) error {
-					var e api.LoopEnd
-					if err := api.Decode(s.Data, &e); err != nil {
-						return err
-					}
-					ends[e.Session] <- e
-					return nil
-				}, api.LoopEnd{}.Subject().All())
-				if ctx.Err() == nil {
-					b.Errorf("follow: %v", err)
-				}
-			})
-			one := func(a api.Agent) time.Duration {
-				began := time.Now()
-				if _, err := bus.Call[api.Accepted](ctx, w.bus, api.SendMessage{Agent: a.ID, Content: "one tool"}); err != nil {
-					b.Error(err)
-					return 0
-				}
-				e := <-ends[a.Session]
-				if !e.Success || e.Turns != 2 {
-					b.Errorf("run: %+v", e)
-				}
-				return time.Since(began) / 2
-			}
-			for _, a := range agents { // warm
-				one(a)
-			}
-			var mu sync.Mutex
-			var took []time.Duration
-			work := make(chan struct{})
+			l := newLoad(b, sessions, nil)
 			b.ResetTimer()
-			began := time.Now()
-			var wg sync.WaitGroup
-			for _, a := range agents {
-				wg.Go(func() {
-					for range work {
-						d := one(a)
-						mu.Lock()
-						took = append(took, d)
-						mu.Unlock()
-					}
-				})
-			}
-			for range b.N {
-				work <- struct{}{}
-			}
-			close(work)
-			wg.Wait()
-			elapsed := time.Since(began)
+			took, elapsed := l.run(b.N)
 			b.StopTimer()
 			slices.Sort(took)
 			b.ReportMetric(float64(took[len(took)/2].Microseconds())/1000, "p50-ms/turn")
@@ -103,6 +39,158 @@ func BenchmarkTurn(b *testing.B) {
 			b.ReportMetric(0, "ns/op")
 		})
 	}
+}
+
+// BenchmarkTracing is what tracing costs: the same load on two suites of one
+// process, in turns. One makes no spans; the other makes all of them, keeps them in a
+// spool and sends them to another process, which throws them away.
+// Which of a pair goes first changes. Both processors are busy with nothing else, so
+// turns follow from the processor time of one; where others use the machine, the
+// latter is the figure to trust. An operation is a turn on each side.
+func BenchmarkTracing(b *testing.B) {
+	const runs = 64 // of two turns, in a round
+	off := newLoad(b, 16, map[string]string{"OTEL_TRACES_SAMPLER": "always_off"})
+	on := newLoad(b, 16, map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": sink(b), "OTEL_BSP_SCHEDULE_DELAY": "50"})
+	type figures struct{ rate, cpu float64 } // turns/s, ms of processor a turn
+	round := func(l *load) figures {
+		runtime.GC() // what the other left
+		before := processorTime(b)
+		took, elapsed := l.run(runs)
+		<-time.After(100 * time.Millisecond) // the last spans are sent
+		turns := 2 * float64(len(took))
+		return figures{turns / elapsed.Seconds(), float64((processorTime(b) - before).Microseconds()) / 1000 / turns}
+	}
+	round(off)
+	round(on)
+	var all [6][]float64
+	b.ResetTimer()
+	for i := range max(1, b.N/(2*runs)) {
+		var without, with figures
+		if i%2 == 0 {
+			without, with = round(off), round(on)
+		} else {
+			with, without = round(on), round(off)
+		}
+		for i, v := range []float64{without.rate, with.rate, with.rate / without.rate, without.cpu, with.cpu, with.cpu / without.cpu} {
+			all[i] = append(all[i], v)
+		}
+	}
+	b.StopTimer()
+	quartiles := ""
+	for i, name := range []string{"turns/s-off", "turns/s-on", "turns-ratio", "cpu-ms/turn-off", "cpu-ms/turn-on", "cpu-ratio"} {
+		slices.Sort(all[i])
+		n := len(all[i])
+		b.ReportMetric(all[i][n/2], name)
+		quartiles += fmt.Sprintf("%s %.3f %.3f %.3f; ", name, all[i][n/4], all[i][n/2], all[i][n*3/4])
+	}
+	b.Logf("quartiles of %d pairs: %s", len(all[0]), quartiles)
+	b.ReportMetric(0, "ns/op")
+}
+
+// sink runs a collector that throws everything away, in a process of its own, and
+// returns its endpoint.
+func sink(b *testing.B) string {
+	b.Helper()
+	p := start(b, "sink", os.Args[0], map[string]string{sinkProcess: "1"})
+	b.Cleanup(p.kill)
+	return p.line(b, `^http://.*`)[0]
+}
+
+// processorTime is what this process has used.
+func processorTime(b *testing.B) time.Duration {
+	b.Helper()
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// load is a suite in this process, whose agents can be put to work.
+type load struct {
+	b      testing.TB
+	w      *world
+	agents []api.Agent
+	ends   map[string]chan api.LoopEnd
+}
+
+func newLoad(b testing.TB, sessions int, env map[string]string) *load {
+	b.Helper()
+	env = maps.Clone(env)
+	if env == nil {
+		env = map[string]string{}
+	}
+	env["ANIMA_LOOP_LEASE"] = "15s"
+	l := &load{b: b, w: oneProcess(b, env), agents: make([]api.Agent, sessions), ends: map[string]chan api.LoopEnd{}}
+	for i := range l.agents {
+		l.agents[i] = born(b, l.w, fmt.Sprintf("Bench%d", i), 1000*api.Dollar)
+		dir := filepath.Join(l.w.data, "loop", "workspaces", l.agents[i].ID)
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			b.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "bench.txt"), []byte("x"), 0o600); err != nil {
+			b.Fatal(err)
+		}
+		l.ends[l.agents[i].Session] = make(chan api.LoopEnd, 1)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(b.Context()))
+	var following sync.WaitGroup
+	b.Cleanup(func() { cancel(); following.Wait() })
+	following.Go(func() {
+		err := l.w.bus.Follow(ctx, 0, func(s bus.Stored) error {
+			var e api.LoopEnd
+			if err := api.Decode(s.Data, &e); err != nil {
+				return err
+			}
+			l.ends[e.Session] <- e
+			return nil
+		}, api.LoopEnd{}.Subject().All())
+		if ctx.Err() == nil {
+			b.Errorf("follow: %v", err)
+		}
+	})
+	for _, a := range l.agents { // warm
+		l.one(a)
+	}
+	return l
+}
+
+// one is a run of two turns, and returns the time of each.
+func (l *load) one(a api.Agent) time.Duration {
+	began := time.Now()
+	if _, err := bus.Call[api.Accepted](l.b.Context(), l.w.bus, api.SendMessage{Agent: a.ID, Content: "one tool"}); err != nil {
+		l.b.Error(err)
+		return 0
+	}
+	e := <-l.ends[a.Session]
+	if !e.Success || e.Turns != 2 {
+		l.b.Errorf("run: %+v", e)
+	}
+	return time.Since(began) / 2
+}
+
+// run makes n runs, by all agents at the same time.
+func (l *load) run(n int) (took []time.Duration, elapsed time.Duration) {
+	var mu sync.Mutex
+	work := make(chan struct{})
+	began := time.Now()
+	var wg sync.WaitGroup
+	for _, a := range l.agents {
+		wg.Go(func() {
+			for range work {
+				d := l.one(a)
+				mu.Lock()
+				took = append(took, d)
+				mu.Unlock()
+			}
+		})
+	}
+	for range n {
+		work <- struct{}{}
+	}
+	close(work)
+	wg.Wait()
+	return took, time.Since(began)
 }
 
 // bareNATS is a connection without the bus.

@@ -13,6 +13,7 @@ require (
 	github.com/anima-run/anima/services/policy v0.0.0
 	github.com/anima-run/anima/services/social v0.0.0
 	github.com/anima-run/anima/services/treasury v0.0.0
+	github.com/anima-run/anima/tools/trace v0.0.0
 	github.com/nats-io/nats.go v1.55.0
 	go.opentelemetry.io/otel/trace v1.47.0
 )
@@ -68,6 +69,8 @@ require (
 	github.com/tidwall/sjson v1.2.5 // indirect
 	go.opentelemetry.io/auto/sdk v1.2.1 // indirect
 	go.opentelemetry.io/otel v1.47.0 // indirect
+	go.opentelemetry.io/otel/exporters/otlp/otlpmetric/otlpmetricgrpc v1.47.0 // indirect
+	go.opentelemetry.io/otel/exporters/otlp/otlpmetric/otlpmetrichttp v1.47.0 // indirect
 	go.opentelemetry.io/otel/exporters/otlp/otlptrace v1.47.0 // indirect
 	go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc v1.47.0 // indirect
 	go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp v1.47.0 // indirect
@@ -102,4 +105,5 @@ replace (
 	github.com/anima-run/anima/services/policy => ../services/policy
 	github.com/anima-run/anima/services/social => ../services/social
 	github.com/anima-run/anima/services/treasury => ../services/treasury
+	github.com/anima-run/anima/tools/trace => ../tools/trace
 )

@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -25,6 +26,7 @@ import (
 	"github.com/anima-run/anima/pkg/bus"
 	"github.com/anima-run/anima/pkg/embednats"
 	"github.com/anima-run/anima/pkg/host"
+	"github.com/anima-run/anima/pkg/telemetry/oteltest"
 	"github.com/anima-run/anima/services/heartbeat"
 	router "github.com/anima-run/anima/services/inference-router"
 	"github.com/anima-run/anima/services/loop"
@@ -42,8 +44,20 @@ func services() []host.Service {
 	return []host.Service{loop.Service, router.Service, policy.Service, treasury.Service, heartbeat.Service, social.Service}
 }
 
+// sinkProcess makes the test program a collector that throws everything away.
+const sinkProcess = "ANIMA_E2E_SINK"
+
 func TestMain(m *testing.M) {
 	loop.Init()
+	if os.Getenv(sinkProcess) != "" {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err == nil {
+			fmt.Println("http://" + l.Addr().String())
+			err = oteltest.ServeSink(l)
+		}
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
 	code := m.Run()
 	if dir, err := builds.dir(); err == nil {
 		_ = os.RemoveAll(dir) // in the temporary folder anyway

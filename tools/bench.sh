@@ -6,4 +6,6 @@ uname -srm; go version; nproc | sed 's/$/ processors/'
 (cd pkg && go test -run '^$' -bench . -benchtime "${BENCHTIME:-1s}" ./bus)
 (cd services/policy && go test -run '^$' -bench . -benchtime "${BENCHTIME:-1s}" ./...)
 (cd services/treasury && go test -run '^$' -bench . -benchtime "${BENCHTIME:-1s}" ./...)
-(cd e2e && go test -run '^$' -bench . -benchtime "${TURNS:-1000x}" -timeout 20m .)
+(cd e2e && go test -run '^$' -bench . -skip Tracing -benchtime "${TURNS:-1000x}" -timeout 20m .)
+# Tracing off and on in turns: many pairs, because the difference is small.
+(cd e2e && go test -run '^$' -bench Tracing -benchtime "${TRACING:-10240x}" -timeout 30m .)

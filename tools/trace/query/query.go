@@ -104,7 +104,12 @@ func (t Trace) Services() []string {
 
 // TurnTrace is the id of the trace of a turn. It derives from the turn's id, as
 // pkg/telemetry.DeriveIDs("turn", id) does, so that a turn is found without a search.
-func TurnTrace(turn string) string {
+func TurnTrace(turn string) string { return hex.EncodeToString(turnSum(turn)[:16]) }
+
+// TurnRoot is the id of the root span in it.
+func TurnRoot(turn string) string { return hex.EncodeToString(turnSum(turn)[16:24]) }
+
+func turnSum(turn string) []byte {
 	h := sha256.New()
 	for _, part := range []string{"turn", turn} {
 		var size [8]byte
@@ -112,7 +117,7 @@ func TurnTrace(turn string) string {
 		h.Write(size[:])
 		h.Write([]byte(part))
 	}
-	return hex.EncodeToString(h.Sum(nil)[:16])
+	return h.Sum(nil)
 }
 
 // Trace gets one trace. The error is [ErrNotFound] when there is none.

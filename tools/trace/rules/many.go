@@ -18,6 +18,13 @@ type Summary struct {
 	Services []string  `json:"services"`
 	Verdicts []Verdict `json:"verdicts"`
 	Failed   []string  `json:"failed,omitempty"` // traces that broke a rule
+	Copies   int       `json:"copies,omitempty"` // spans that were sent more than once
+}
+
+// Expected is what must be there, from whoever has other books than the traces.
+type Expected struct {
+	Turns   map[string]string // the trace that each turn's row names, by the turn's id
+	Records map[string]string // the trace that other rows name, by what a row is called
 }
 
 // OK says whether every rule is kept in every trace.
@@ -43,6 +50,9 @@ func CheckAll(ctx context.Context, all []query.Trace, from Source, o Options) (S
 		if err != nil {
 			return sum, err
 		}
+		t, copies := single(t)
+		sum.Copies += copies
+		faults[NotSplit] = append(faults[NotSplit], strays(t)...)
 		sum.Spans += r.Spans
 		for _, s := range t.Services() {
 			if !slices.Contains(sum.Services, s) {
@@ -88,10 +98,76 @@ func CheckAll(ctx context.Context, all []query.Trace, from Source, o Options) (S
 		case Services:
 			note = strings.Join(sum.Services, " ")
 		}
+		if rule == UniqueIDs && sum.Copies > 0 {
+			note = fmt.Sprintf("%d copies", sum.Copies)
+		}
 		slices.Sort(faults[rule])
 		sum.Verdicts = append(sum.Verdicts, verdict(rule, note, faults[rule]))
 	}
 	return sum, nil
+}
+
+// strays are spans of a turn in another trace than the turn's, unless that trace is
+// of somebody who took a message of the turn: this outlives it.
+func strays(t query.Trace) []string {
+	roots := t.Roots()
+	if len(roots) != 1 || roots[0].Kind == query.Consumer {
+		return nil // several roots, or none, are a fault already
+	}
+	var faults []string
+	for _, s := range t.Spans {
+		if id := s.Attributes[turnID]; id != "" && query.TurnTrace(id) != t.ID {
+			faults = append(faults, t.ID+" "+label(s)+" is of the turn "+id+", whose trace is another")
+		}
+	}
+	return faults
+}
+
+// Compare says what is missing of what must be there.
+func Compare(ctx context.Context, all []query.Trace, from Source, want Expected) ([]Verdict, error) {
+	source := memory{from: from, known: map[string]query.Trace{}}
+	for _, t := range all {
+		source.known[t.ID] = t
+	}
+	var turns, records []string
+	for id, trace := range want.Turns {
+		if derived := query.TurnTrace(id); trace != derived {
+			turns = append(turns, "the row of the turn "+id+" names the trace "+trace+", want "+derived)
+			continue
+		}
+		t, found, err := get(ctx, source, trace)
+		if err != nil {
+			return nil, err
+		}
+		t, _ = single(t)
+		roots := 0
+		for _, s := range t.Spans {
+			if s.Parent == "" && s.ID == query.TurnRoot(id) && s.Attributes[turnID] == id {
+				roots++
+			}
+		}
+		switch {
+		case !found:
+			turns = append(turns, "the trace "+trace+" of the turn "+id+" is not there")
+		case roots != 1:
+			turns = append(turns, fmt.Sprintf("the trace %s of the turn %s has %d roots of the derived id, want 1", trace, id, roots))
+		}
+	}
+	for row, trace := range want.Records {
+		t, found, err := get(ctx, source, trace)
+		if err != nil {
+			return nil, err
+		}
+		if !found || len(t.Spans) == 0 {
+			records = append(records, row+" names the trace "+trace+", which is not there")
+		}
+	}
+	slices.Sort(turns)
+	slices.Sort(records)
+	return []Verdict{
+		verdict(Turns, fmt.Sprintf("%d turns", len(want.Turns)), turns),
+		verdict(Records, fmt.Sprintf("%d rows", len(want.Records)), records),
+	}, nil
 }
 
 // memory answers from what was fetched already.

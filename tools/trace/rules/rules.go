@@ -6,6 +6,7 @@ package rules
 import (
 	"context"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -24,7 +25,7 @@ const (
 const (
 	OneRoot   = "one-root"   // exactly one span has no parent; that of a turn is invoke_agent
 	NoOrphans = "no-orphans" // every parent is in the trace
-	UniqueIDs = "unique-ids" // no two spans have one id
+	UniqueIDs = "unique-ids" // no two spans have one id; copies of one, which OTLP allows, are one
 	OneTurn   = "one-turn"   // every span that names a turn names this one, whose id gives the trace's
 	Services  = "services"   // all services are in the turn or in what it links to
 	Links     = "links"      // every link leads to a span that is there
@@ -32,6 +33,8 @@ const (
 	Names     = "names"      // span names hold no ids
 	Consumers = "consumers"  // every span that takes a message links the one that sent it
 	NotSplit  = "not-split"  // one turn is in one trace; of many traces only
+	Turns     = "turns"      // every turn has its trace, with the root that its id gives; for who knows the turns
+	Records   = "records"    // every trace that a row names is there; for who knows the rows
 )
 
 // All services of the suite.
@@ -101,6 +104,7 @@ func TurnOf(t query.Trace) string {
 // Check judges one trace. The error is the source's; what is not there is a fault
 // and no error.
 func Check(ctx context.Context, t query.Trace, from Source, o Options) (Report, error) {
+	t, copies := single(t)
 	linked, broken, err := follow(ctx, t, from, o.Depth)
 	if err != nil {
 		return Report{}, err
@@ -123,7 +127,7 @@ func Check(ctx context.Context, t query.Trace, from Source, o Options) (Report, 
 		}
 	}
 	r.Verdicts = []Verdict{
-		oneRoot(t, r.Turn != ""), noOrphans(t), uniqueIDs(t), oneTurn(t, r.Turn),
+		oneRoot(t, r.Turn != ""), noOrphans(t), uniqueIDs(t, copies), oneTurn(t, r.Turn),
 		verdict(Services, strings.Join(r.Services, " "), missing),
 		verdict(Links, fmt.Sprintf("%d traces linked", len(linked)), broken),
 		order(t, o.Skew), names(t), consumers(t),
@@ -203,7 +207,32 @@ func noOrphans(t query.Trace) Verdict {
 	return verdict(NoOrphans, fmt.Sprintf("%d spans", len(t.Spans)), faults)
 }
 
-func uniqueIDs(t query.Trace) Verdict {
+// single leaves out copies: a process that does not hear that its spans were taken
+// sends them again, and OTLP says that this is right.
+func single(t query.Trace) (query.Trace, int) {
+	seen := map[string]query.Span{}
+	out := query.Trace{ID: t.ID, Spans: make([]query.Span, 0, len(t.Spans))}
+	for _, s := range t.Spans {
+		if other, ok := seen[s.ID]; ok && same(s, other) {
+			continue
+		}
+		seen[s.ID] = s
+		out.Spans = append(out.Spans, s)
+	}
+	return out, len(t.Spans) - len(out.Spans)
+}
+
+func same(a, b query.Span) bool {
+	return a.Parent == b.Parent && a.Service == b.Service && a.Name == b.Name && a.Kind == b.Kind &&
+		a.Start.Equal(b.Start) && a.End.Equal(b.End) && a.Failed == b.Failed && a.Reason == b.Reason &&
+		maps.Equal(a.Attributes, b.Attributes) && slices.Equal(a.Links, b.Links)
+}
+
+func uniqueIDs(t query.Trace, copies int) Verdict {
+	note := ""
+	if copies > 0 {
+		note = fmt.Sprintf("%d copies", copies)
+	}
 	seen := map[string]string{}
 	var faults []string
 	for _, s := range t.Spans {
@@ -212,7 +241,7 @@ func uniqueIDs(t query.Trace) Verdict {
 		}
 		seen[s.ID] = s.Name
 	}
-	return verdict(UniqueIDs, "", faults)
+	return verdict(UniqueIDs, note, faults)
 }
 
 func oneTurn(t query.Trace, turn string) Verdict {

@@ -92,7 +92,11 @@ func TestEachRuleCanBeBroken(t *testing.T) {
 			parent := find(t, *tr, "call anima.inference").ID
 			tr.Spans = slices.DeleteFunc(tr.Spans, func(s query.Span) bool { return s.ID == parent })
 		}, NoOrphans, "inference-router: process"},
-		{"a span was sent twice", func(t *testing.T, _ recorded, tr *query.Trace) { tr.Spans = append(tr.Spans, *find(t, *tr, "chat")) }, UniqueIDs, "chat"},
+		{"a span was sent twice, not the same", func(t *testing.T, _ recorded, tr *query.Trace) {
+			other := *find(t, *tr, "chat")
+			other.End = other.End.Add(time.Second)
+			tr.Spans = append(tr.Spans, other)
+		}, UniqueIDs, "chat"},
 		{"another turn's span", func(t *testing.T, _ recorded, tr *query.Trace) {
 			find(t, *tr, "chat").Attributes["automaton.turn.id"] = "other.1"
 		}, OneTurn, "other.1"},
@@ -182,6 +186,71 @@ func TestManyTraces(t *testing.T) {
 
 	if sum, err = CheckAll(t.Context(), both[1:], recorded{}, strict()); err != nil || sum.OK() {
 		t.Errorf("no turn at all: %v, %v, want it to fail", sum.OK(), err)
+	}
+}
+
+// TestCopiesAreOne: OTLP sends again what it does not know to have arrived.
+func TestCopiesAreOne(t *testing.T) {
+	t.Parallel()
+	all := load(t)
+	tr := all[turnTrace]
+	tr.Spans = append(slices.Clone(tr.Spans), tr.Spans[0], tr.Spans[3])
+	r, err := Check(t.Context(), tr, all, strict())
+	if err != nil || !r.OK() {
+		t.Errorf("%+v, %v, want two copies forgiven", r, err)
+	}
+	sum, err := CheckAll(t.Context(), []query.Trace{tr, all[senderTrace]}, all, strict())
+	if err != nil || !sum.OK() || sum.Copies != 2 {
+		t.Errorf("%+v, %v, want two copies counted", sum, err)
+	}
+}
+
+// TestStraySpan: a span of a turn in a trace of its own is half of the turn lost,
+// unless it took a message of it.
+func TestStraySpan(t *testing.T) {
+	t.Parallel()
+	all := load(t)
+	stray := *find(t, all[turnTrace], "chat")
+	stray.TraceID, stray.Parent, stray.Links = strings.Repeat("b", 32), "", nil
+	stray.Attributes = map[string]string{"automaton.turn.id": "other.1"}
+	for kind, want := range map[query.Kind]bool{query.ClientKind: false, query.Consumer: true} {
+		stray.Kind = kind
+		if got := len(strays(query.Trace{ID: stray.TraceID, Spans: []query.Span{stray}})) == 0; got != want {
+			t.Errorf("kind %d: in order is %v, want %v", kind, got, want)
+		}
+	}
+}
+
+func TestCompare(t *testing.T) {
+	t.Parallel()
+	all := load(t)
+	turn := TurnOf(all[turnTrace])
+	both := []query.Trace{all[turnTrace], all[senderTrace]}
+	good := Expected{Turns: map[string]string{turn: turnTrace}, Records: map[string]string{"posting 1": turnTrace}}
+	rootless := all[turnTrace]
+	rootless.Spans = slices.DeleteFunc(slices.Clone(rootless.Spans), func(s query.Span) bool { return s.Parent == "" })
+	gone := strings.Repeat("c", 32)
+	for _, c := range []struct {
+		name   string
+		traces []query.Trace
+		want   Expected
+		broken string // rule
+	}{
+		{"in order", both, good, ""},
+		{"no trace", nil, Expected{Turns: good.Turns}, Turns},
+		{"no root", []query.Trace{rootless}, Expected{Turns: good.Turns}, Turns},
+		{"another trace in the row", both, Expected{Turns: map[string]string{turn: senderTrace}}, Turns},
+		{"a posting's trace is not there", both, Expected{Records: map[string]string{"posting 1": gone}}, Records},
+	} {
+		got, err := Compare(t.Context(), c.traces, recorded{}, c.want)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, v := range got {
+			if v.Pass == (v.Rule == c.broken) {
+				t.Errorf("%s: %+v, want %q broken", c.name, v, c.broken)
+			}
+		}
 	}
 }
 

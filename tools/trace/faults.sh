@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# Runs the test of docs/tracing.md, "Under faults", in its long form: the first
+# argument is how many turns. Spans go to a Jaeger of tools/jaeger; where that cannot
+# be built, to the small receiver of the tests, by the same rules.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+if GOWORK=off go -C tools/jaeger build -o "$tmp/jaeger" . && "$tmp/jaeger" build >/dev/null; then
+  export ANIMA_TRACE_FAULTS_JAEGER="$tmp/jaeger"
+else
+  echo "NOT RUN: the real Jaeger, which cannot be built here; the tests' receiver takes its place" >&2
+fi
+ANIMA_TRACE_FAULTS_TURNS=$1 go test -count=1 -v -run '^TestTraceFaults$' -timeout 40m ./e2e | grep -v 'level='
