@@ -13,6 +13,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
+
+	"github.com/anima-run/anima/pkg/api"
 )
 
 // What went wrong, in words of neither engine.
@@ -57,8 +59,20 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%s: %s", e.Kind, e.cause)
 }
 
-// Unwrap returns the kind and the cause.
-func (e *Error) Unwrap() []error { return []error{e.Kind, e.cause} }
+// Unwrap returns the kind and the cause. What passes by itself is also an
+// [api.Error] to callers of a service, [api.Unavailable]; the cause stays in the log.
+func (e *Error) Unwrap() []error {
+	all := []error{e.Kind, e.cause}
+	if errors.Is(e.Kind, ErrUnavailable) || errors.Is(e.Kind, ErrBusy) {
+		all = append(all, away)
+	}
+	return all
+}
+
+var away = &api.Error{
+	Code: api.Unavailable, Message: "the service's database cannot be used now",
+	Next: "ask again with the same id; check the database if it lasts", RetryAfter: 1000,
+}
 
 // Map gives an engine's error its neutral name; other errors, nil included, it
 // returns as they are. The text holds constraint names, never the values of a

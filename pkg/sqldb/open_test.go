@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/sqldb"
 	"github.com/anima-run/anima/pkg/sqldb/sqldbtest"
 )
@@ -154,6 +155,10 @@ func TestServerDies(t *testing.T) {
 	})
 	if !errors.Is(err, sqldb.ErrUnavailable) {
 		t.Errorf("commit: got %v, want ErrUnavailable", err)
+	}
+	// To a service's callers it is what passes by itself, under a code and a time to wait.
+	if w := api.Wire(fmt.Errorf("write: %w", err)); w.Code != api.Unavailable || w.RetryAfter == 0 {
+		t.Errorf("on the wire: got %+v, want unavailable and a time to wait", w)
 	}
 	if err := db.Ping(t.Context()); !errors.Is(err, sqldb.ErrUnavailable) {
 		t.Errorf("ping: got %v, want ErrUnavailable", err)

@@ -14,7 +14,7 @@ import (
 func (s *Store) Open(ctx context.Context, agent string) error {
 	_, err := s.db.ExecContext(ctx, "insert into accounts (id, balance, entries) values ($1, 0, 0), ($2, 0, 0) on conflict (id) do nothing",
 		ledger.Available(agent), ledger.Held(agent))
-	return fault(err)
+	return err
 }
 
 // Balance implements [ledger.Store].
@@ -26,7 +26,7 @@ func (s *Store) Balance(ctx context.Context, agent string) (ledger.Balance, erro
 	if errors.Is(err, sqldb.ErrNotFound) {
 		return b, ledger.UnknownAgent(agent)
 	}
-	return b, fault(err)
+	return b, err
 }
 
 // Holds implements [ledger.Store].
@@ -42,10 +42,10 @@ func (s *Store) Holds(ctx context.Context, f ledger.HoldFilter) ([]ledger.HoldSt
 	}
 	if f.Agent == "" {
 		hs, err := sqldb.All(ctx, s.db, scan, query+" order by h.created_at, h.id limit $2", string(f.Status), f.Limit)
-		return hs, fault(err)
+		return hs, err
 	}
 	hs, err := sqldb.All(ctx, s.db, scan, query+" and h.agent = $2 order by h.created_at, h.id limit $3", string(f.Status), f.Agent, f.Limit)
-	return hs, fault(err)
+	return hs, err
 }
 
 // Due implements [ledger.Store].
@@ -54,13 +54,13 @@ func (s *Store) Due(ctx context.Context, at int64, limit int) ([]string, error) 
 		err = row.Scan(&id)
 		return id, err
 	}, "select id from holds where status = 'active' and expires_at <= $1 order by expires_at limit $2", at, limit)
-	return ids, fault(err)
+	return ids, err
 }
 
 // Transactions implements [ledger.Store].
 func (s *Store) Transactions(ctx context.Context, agent string, after int64, limit int) ([]ledger.Transaction, error) {
 	ts, err := transactions(ctx, s.db, agent, after, limit)
-	return ts, fault(err)
+	return ts, err
 }
 
 func transactions(ctx context.Context, q sqldb.Querier, agent string, after int64, limit int) ([]ledger.Transaction, error) {
@@ -113,7 +113,7 @@ func (s *Store) Snapshot(ctx context.Context, after int64) (ledger.Snapshot, err
 		}, "select status, count(*), cast(sum(amount) as bigint), cast(sum(settled) as bigint) from holds where status <> 'active' group by status")
 		return err
 	})
-	return snap, fault(err)
+	return snap, err
 }
 
 func head(ctx context.Context, tx *sqldb.Tx, lock string) (seq int64, hash string, err error) {

@@ -5,12 +5,10 @@ package sqlstore
 import (
 	"context"
 	"embed"
-	"errors"
 	"io/fs"
 	"strconv"
 	"strings"
 
-	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/outbox"
 	"github.com/anima-run/anima/pkg/sqldb"
 	"github.com/anima-run/anima/services/treasury/internal/ledger"
@@ -41,26 +39,6 @@ type Store struct {
 // New returns a store on a migrated database. announce may be nil.
 func New(db *sqldb.DB, announce Announce) *Store {
 	return &Store{db: db, announce: announce}
-}
-
-// fault turns an engine's trouble into a code that callers act on.
-func fault(err error) error {
-	if errors.Is(err, sqldb.ErrUnavailable) || errors.Is(err, sqldb.ErrBusy) {
-		return &unavailable{err}
-	}
-	return err
-}
-
-// unavailable is an [api.Error] to callers and keeps its cause for the log.
-type unavailable struct{ cause error }
-
-func (u *unavailable) Error() string { return u.cause.Error() }
-
-func (u *unavailable) Unwrap() []error {
-	return []error{u.cause, &api.Error{
-		Code: api.Unavailable, Message: "the treasury's database cannot be used now",
-		Next: "ask again with the same id; check the database if it lasts", RetryAfter: 1000,
-	}}
 }
 
 // Statements are cached by their text, on both engines. Lists of any length

@@ -11,7 +11,7 @@ import (
 // Update implements [ledger.Store]. However many operations a group has, it
 // costs about a dozen statements.
 func (s *Store) Update(ctx context.Context, keys ledger.Keys, change func(ledger.State) ledger.Changes) error {
-	return fault(sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
+	return sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
 		state, err := load(ctx, tx, keys)
 		if err != nil {
 			return err
@@ -28,7 +28,7 @@ func (s *Store) Update(ctx context.Context, keys ledger.Keys, change func(ledger
 			return nil
 		}
 		return s.announce(ctx, tx, c)
-	}))
+	})
 }
 
 func load(ctx context.Context, tx *sqldb.Tx, keys ledger.Keys) (ledger.State, error) {

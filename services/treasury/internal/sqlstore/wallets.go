@@ -16,7 +16,7 @@ func (s *Store) Wallet(ctx context.Context, agent string) (wallet.Wallet, error)
 	if errors.Is(err, sqldb.ErrNotFound) {
 		return w, ledger.UnknownAgent(agent)
 	}
-	return w, fault(err)
+	return w, err
 }
 
 // AddWallet implements [wallet.Store].
@@ -24,7 +24,7 @@ func (s *Store) AddWallet(ctx context.Context, agent string, w wallet.Wallet) (w
 	_, err := s.db.ExecContext(ctx, "insert into wallets (agent, address, keystore) values ($1, $2, $3) on conflict (agent) do nothing",
 		agent, w.Address, w.Keystore)
 	if err != nil {
-		return w, fault(err)
+		return w, err
 	}
 	return s.Wallet(ctx, agent)
 }
