@@ -258,7 +258,7 @@ func TestCheckNamesWhatIsBroken(t *testing.T) {
 		{"prod", "name: ops\n", "name: Ops_\n", "has no valid name"},
 		{"prod", "memory: 256Mi", "memory: 1Mi", "and may have"},
 		{"prod", "matchLabels:\n      app.kubernetes.io/name: policy", "matchLabels:\n      app.kubernetes.io/name: polic", "Deployment/policy does not select its own pods"},
-		{"prod", "- mountPath: /data\n          name: workspaces", "- mountPath: /data\n          name: workspace", "mounts workspace, which is not there"},
+		{"prod", "- mountPath: /data\n          name: data", "- mountPath: /data\n          name: workspace", "mounts workspace, which is not there"},
 		{"prod", "maxUnavailable: 1\n", "maxUnavailable: 1\n  minAvailable: 1\n", "maxUnavailable 1 and nothing else"},
 		{"prod", "allowPrivilegeEscalation: false", "allowPrivilegeEscalation: true", "is not restricted: allowPrivilegeEscalation"},
 		{"prod", "type: RuntimeDefault", "type: Unconfined", "is not restricted: seccompProfile"},
