@@ -8,7 +8,7 @@ LDFLAGS := -s -w -X github.com/anima-run/anima/pkg/host.version=$(VERSION)
 PG      := go run ./pkg/sqldb/sqldbtest/pgcluster --
 SERVICE ?= loop
 
-.PHONY: help run demo test race e2e pg fuzz bench cover lint fmt gen tidy verify image images image-check k8s k8s-dryrun ci build postgres jaeger cluster-up cluster-load cluster-down drill tools
+.PHONY: help run demo test race e2e pg fuzz trace-faults bench cover lint fmt gen tidy verify image images image-check k8s k8s-dryrun ci build postgres jaeger cluster-up cluster-load cluster-down drill tools
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "%-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -36,6 +36,9 @@ pg: postgres ## Run the store suites on PostgreSQL
 fuzz: ## Fuzz everything that decodes, 10 s each (FUZZTIME=…)
 	@tools/fuzz.sh $(or $(FUZZTIME),10s)
 
+trace-faults: ## Take services and NATS away under 1,000 turns and judge every trace, in a real Jaeger (TURNS=…)
+	@tools/trace/faults.sh $(or $(TURNS),1000)
+
 bench: ## Print the figures of docs/bench.md
 	@tools/bench.sh
 
@@ -49,7 +52,7 @@ fmt: $(BIN)/golangci-lint ## Format every module
 	$(BIN)/golangci-lint fmt $(MODULES)
 
 gen: ## Write missing goldens, schemas and generated docs
-	go test ./pkg/api ./cmd/anima -update
+	go test ./pkg/api ./pkg/bus ./cmd/anima -update
 
 tidy: ## Bring every go.mod in line
 	@for m in $(MODULES); do (cd $$m && GOWORK=off go mod tidy) || exit 1; done
@@ -84,9 +87,9 @@ cluster-up: $(CLUSTER) ## Bring up a Kubernetes of three nodes on this machine (
 cluster-load: $(CLUSTER) ## Put the services' images into it
 	@test/cluster/drill/images.sh $(CLUSTER) $(BIN)/images
 
-drill: $(CLUSTER) ## Take everything away from under the services, under load (cluster-up and cluster-load first)
+drill: $(CLUSTER) ## Take everything away from under the services, under load (cluster-up and cluster-load first; STEPS="nats kill")
 	@tools/k8s.sh secrets -o "$(CURDIR)/deploy/k8s/overlays/lab/secrets" -missing
-	@test/cluster/drill/drill.sh $(CLUSTER)
+	@$(CLUSTER) drill -junit $(BIN)/drill.xml $(STEPS)
 
 cluster-down: $(CLUSTER) ## End it and forget its state
 	@$(CLUSTER) down -wipe

@@ -28,6 +28,8 @@ const usage = `usage: go run . COMMAND
   kubectl ...                      kubectl, as the administrator
   exec -- CMD...                   run a program inside the lab's network, with KUBECONFIG set
   node kill|start N                crash a node; bring it back
+  runbook [FILE...]                run docs/runbooks; all, or the named ones
+  drill [FLAG...] [STEP...]        take things away from under the services, under load; drill -h
   volumes                          empty the volumes that nobody claims any more
   status                           what runs
   path NAME                        where a built program lies
@@ -107,6 +109,10 @@ func run(ctx context.Context, args []string) error {
 		return l.exec(args)
 	case "node":
 		return l.node(ctx, args)
+	case "runbook":
+		return runbooks(ctx, args)
+	case "drill":
+		return l.drill(ctx, args)
 	case "volumes":
 		return l.freeVolumes(ctx)
 	case "status":

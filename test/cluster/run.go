@@ -4,11 +4,14 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/anima-run/anima/test/cluster/internal/netns"
 )
@@ -53,6 +56,11 @@ func (l *lab) start(d daemon) error {
 		return err
 	}
 	defer func() { _ = log.Close() }()
+	// Nor does it keep what this program was started with, such as somebody's lock:
+	// that would be held for as long as the daemon lives.
+	if err := unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
+		return fmt.Errorf("start %s: %w", d.name, err)
+	}
 	// Not bound to a context: it has to live on when this program ends.
 	c := exec.Command(d.argv[0], d.argv[1:]...) //nolint:noctx // outlives this program
 	c.Env = append(os.Environ(), append(d.env, "ANIMA_LAB="+l.dir)...)

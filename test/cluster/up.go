@@ -440,6 +440,10 @@ func (l *lab) load(ctx context.Context, args []string) error {
 		return errors.New("there is no lab; run up first")
 	}
 	s := newSteps()
+	// What was built since the lab came up belongs on its nodes, too.
+	if err := l.newImages(ctx); err != nil {
+		return err
+	}
 	name := ""
 	var added []string
 	for _, a := range args {

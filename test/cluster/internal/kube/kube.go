@@ -4,6 +4,7 @@
 package kube
 
 import (
+	"bufio"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -67,6 +68,33 @@ func (c *Client) Get(ctx context.Context, path string, out any) error {
 		return err
 	}
 	return json.NewDecoder(body).Decode(out)
+}
+
+// Text returns the answer to GET path as it is, such as a pod's log.
+func (c *Client) Text(ctx context.Context, path string) (string, error) {
+	body, err := c.open(ctx, path)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = body.Close() }()
+	text, err := io.ReadAll(body)
+	return string(text), err
+}
+
+// Lines gives each line of the answer to GET path to f, until the answer or ctx
+// ends. With follow=true a pod's log goes on as long as the pod.
+func (c *Client) Lines(ctx context.Context, path string, f func(string)) error {
+	body, err := c.open(ctx, path)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = body.Close() }()
+	lines := bufio.NewScanner(body)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		f(lines.Text())
+	}
+	return lines.Err()
 }
 
 func (c *Client) open(ctx context.Context, path string) (io.ReadCloser, error) {

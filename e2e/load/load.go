@@ -1,0 +1,246 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/bus"
+)
+
+// load is one load; run is called once.
+type load struct {
+	bus            *bus.Bus
+	log            *slog.Logger
+	name, text     string
+	patience, late time.Duration
+	stop           chan struct{} // closed: send no more
+
+	mu   sync.Mutex
+	ends map[string]*end // by run, of those that are awaited or ended unawaited
+	done []ended         // that ended well
+	runs map[string]int  // their turns
+	sum  summary
+}
+
+// end is where the end of a run arrives, once.
+type end struct{ c chan api.LoopEnd }
+
+// ended is a message that was answered.
+type ended struct {
+	run          string
+	turns        int
+	began, ended time.Time
+}
+
+// run sends until stop is closed, waits for what is under way, and reads it back.
+// ready is called when the agents are there and the sending begins.
+func (l *load) run(ctx context.Context, n int, routerOnly bool, ready func()) (summary, error) {
+	l.sum.Name = l.name
+	agents := make([]api.Agent, n)
+	for i := range agents {
+		a, err := l.born(ctx, i)
+		if err != nil {
+			return l.sum, fmt.Errorf("agent %d: %w", i, err)
+		}
+		agents[i] = a
+	}
+	following, stop := context.WithCancel(ctx)
+	var follower sync.WaitGroup
+	one := l.call
+	if !routerOnly {
+		one = l.one
+		follower.Go(func() { l.follow(following) })
+	}
+	ready()
+	l.log.Info("sending") // the drill waits for this word
+	began := time.Now()
+	stopped := began
+	var senders sync.WaitGroup
+	senders.Go(func() {
+		select {
+		case <-l.stop:
+		case <-ctx.Done():
+		}
+		stopped = time.Now()
+	})
+	for i, a := range agents {
+		text := strings.ReplaceAll(l.text, "{peer}", agents[(i+1)%n].Address)
+		senders.Go(func() {
+			for m := 0; ctx.Err() == nil; m++ {
+				select {
+				case <-l.stop:
+					return
+				default:
+					one(ctx, a, text, fmt.Sprintf("%s-%d-%d-%d", l.name, began.UnixNano(), i, m))
+				}
+			}
+		})
+	}
+	senders.Wait()
+	l.sum.Seconds = time.Since(began).Seconds()
+	stop()
+	follower.Wait()
+	l.sum.measure(began, stopped, l.done, l.late)
+	return l.sum, l.audit(ctx, agents)
+}
+
+// born makes an agent, or finds it, and gives it money.
+func (l *load) born(ctx context.Context, i int) (api.Agent, error) {
+	source := fmt.Sprintf("---\nname: %s%d\ntools: [check_credits, write_file, read_file, send_message, sleep]\n---\nBe quick.\n", l.name, i)
+	a, err := again(ctx, l.patience, ask[api.Agent](l.bus, api.ApplyAgent{Source: source}))
+	if err != nil {
+		return a, err
+	}
+	_, err = again(ctx, l.patience, ask[api.Posted](l.bus, api.Deposit{ID: "load-" + a.ID, Agent: a.ID, Amount: 1000 * api.Dollar, Source: "faucet"}))
+	return a, err
+}
+
+// ask is a question to be asked [again].
+func ask[R any](b *bus.Bus, q api.Message) func(context.Context) (R, error) {
+	return func(ctx context.Context) (R, error) { return bus.Call[R](ctx, b, q) }
+}
+
+// again asks until it is answered, refused for good, or patience ends. The
+// questions carry ids, so asking twice does nothing twice.
+func again[R any](ctx context.Context, patience time.Duration, ask func(context.Context) (R, error)) (R, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for {
+		once, done := context.WithTimeout(ctx, 5*time.Second)
+		r, err := ask(once)
+		done()
+		if err == nil || api.CodeOf(err) != api.Unavailable && !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
+			return r, err
+		}
+		select { // what is busy is not helped by a storm of questions
+		case <-ctx.Done():
+			return r, err
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+func (l *load) end(run string) *end {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e := l.ends[run]
+	if e == nil {
+		e = &end{make(chan api.LoopEnd, 1)}
+		l.ends[run] = e
+	}
+	return e
+}
+
+func (l *load) follow(ctx context.Context) {
+	err := l.bus.Follow(ctx, 0, func(s bus.Stored) error {
+		var e api.LoopEnd
+		if err := api.Decode(s.Data, &e); err != nil {
+			return err
+		}
+		select {
+		case l.end(e.Run).c <- e:
+		default: // said twice
+		}
+		return nil
+	}, api.LoopEnd{}.Subject().All())
+	if ctx.Err() == nil {
+		l.log.Error("cannot follow", "err", err)
+	}
+}
+
+// one sends a message and waits for the end of its run.
+func (l *load) one(ctx context.Context, a api.Agent, text, id string) {
+	began := time.Now()
+	acc, err := again(ctx, l.patience, ask[api.Accepted](l.bus, api.SendMessage{Agent: a.ID, Content: text, ID: id}))
+	if err != nil {
+		l.note("refused: "+err.Error(), func(s *summary) { s.Refused++ })
+		return
+	}
+	patience := time.NewTimer(l.patience)
+	defer patience.Stop()
+	select {
+	case e := <-l.end(acc.Run).c:
+		if !e.Success {
+			l.note("failed: "+acc.Run, func(s *summary) { s.Sent++; s.Failed++ })
+			return
+		}
+		l.answered(ended{acc.Run, e.Turns, began, time.Now()})
+	case <-patience.C:
+		l.note("lost: "+acc.Run, func(s *summary) { s.Sent++; s.Lost++ })
+	case <-ctx.Done():
+	}
+}
+
+// call asks the router for one model call, which is paid like that of a turn.
+func (l *load) call(ctx context.Context, a api.Agent, text, id string) {
+	began := time.Now()
+	req := api.Complete{
+		ID: id, Agent: a.ID, Session: a.Session, Turn: id + ".1", Task: api.TaskTurn,
+		Messages: []api.ChatMessage{{Role: "user", Content: text}},
+	}
+	_, err := again(ctx, l.patience, func(ctx context.Context) (api.Completion, error) {
+		return bus.CallStream[api.Delta, api.Completion](ctx, l.bus, req, func(api.Delta) error { return nil })
+	})
+	if err != nil {
+		l.note("refused: "+err.Error(), func(s *summary) { s.Refused++ })
+		return
+	}
+	l.answered(ended{id, 1, began, time.Now()})
+}
+
+func (l *load) answered(e ended) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.ends, e.run)
+	l.sum.Sent++
+	l.sum.Runs++
+	l.sum.Turns += e.turns
+	l.done = append(l.done, e)
+	l.runs[e.run] = e.turns
+}
+
+func (l *load) note(fault string, f func(*summary)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	f(&l.sum)
+	l.sum.fault(fault)
+}
+
+// audit reads the ledger of the agents.
+func (l *load) audit(ctx context.Context, agents []api.Agent) error {
+	var entries []api.Posted
+	for _, a := range agents {
+		for after := int64(0); ; {
+			part, err := again(ctx, l.patience, ask[api.Entries](l.bus, api.ListEntries{Agent: a.ID, After: after, Limit: 250}))
+			if err != nil {
+				return fmt.Errorf("ledger of %s: %w", a.ID, err)
+			}
+			for _, p := range part.Entries {
+				after = p.Seq
+			}
+			if entries = append(entries, part.Entries...); !part.More {
+				break
+			}
+		}
+	}
+	l.sum.audit(entries, l.runs)
+	report, err := again(ctx, l.patience, ask[api.LedgerReport](l.bus, api.VerifyLedger{}))
+	if err != nil {
+		return fmt.Errorf("verify the ledger: %w", err)
+	}
+	l.sum.LedgerOK = report.OK
+	for _, f := range report.Faults {
+		l.sum.fault(f)
+	}
+	return nil
+}
+
+// turnID is the name of a run's turn, from 1.
+func turnID(run string, n int) string { return run + "." + strconv.Itoa(n) }

@@ -1,0 +1,199 @@
+package drill
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// slots is how many calls or runs one replica works on in the steps scale and
+// autoscale: few, so that it is them, and not this machine's processors, that
+// bound a replica.
+const slots = 8
+
+// scale asks the routers alone for calls that take a second each. One replica
+// works on few at a time, so what is measured is how the work is shared.
+func scale(ctx context.Context, w *world) error {
+	manifests, err := w.overlay(ctx, w.Root, fmt.Sprintf(`patches:
+  - target: {kind: Deployment, name: inference-router}
+    patch: |
+      apiVersion: apps/v1
+      kind: Deployment
+      metadata: {name: inference-router}
+      spec: {template: {spec: {containers: [{name: service, env: [{name: ANIMA_INFERENCE_ROUTER_WORKERS, value: "%d"}]}]}}}
+`, slots))
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err := w.restore(ctx, 3*time.Minute); err != nil {
+			w.report.add(Failed, "the routers are as before", err.Error())
+		}
+	}()
+	if err := w.apply(ctx, manifests); err != nil {
+		return err
+	}
+	rates := map[int]float64{}
+	for _, n := range []int{1, 2, 5} {
+		if _, err := w.k(ctx, "scale", "deployment/inference-router", fmt.Sprint("--replicas=", n)); err != nil {
+			return err
+		}
+		if err := w.settle(ctx, 2*time.Minute); err != nil {
+			return err
+		}
+		l, err := w.load(ctx, loading{Name: fmt.Sprintf("scale-%d", n), Mode: "router", Text: "slow", Agents: 2 * slots * n, For: 20 * time.Second})
+		if err != nil {
+			return err
+		}
+		s, err := l.wait(ctx)
+		if err != nil {
+			return err
+		}
+		rates[n] = s.Rate
+		w.judge(fmt.Sprintf("%d routers", n), s, bounds{})
+	}
+	w.check(rates[5] >= 0.8*5*rates[1] && rates[1] > 0, "five routers do at least 0.8 × 5 times the work of one",
+		fmt.Sprintf("%.1f, %.1f, %.1f calls/s with 1, 2, 5: %.2f × linear; at most %d at a time in each", rates[1], rates[2], rates[5], rates[5]/(5*max(rates[1], 0.001)), slots))
+	return nil
+}
+
+// autoscale lets KEDA say how many replicas there are: of loop by what waits in its
+// queue, of the router by its CPU. The component's thresholds and periods are made
+// smaller, so that the lab's load passes them and nobody waits for minutes.
+func autoscale(ctx context.Context, w *world) error {
+	built, err := w.KEDA(ctx)
+	if err != nil {
+		return err
+	}
+	if !built {
+		w.notRun("KEDA scales", "KEDA is not built; cluster build keda does it")
+		return nil
+	}
+	const most, period = 4, 15 * time.Second
+	manifests, err := w.overlay(ctx, w.Root, fmt.Sprintf(`components: [$K8S/components/autoscale-keda]
+patches:
+  - target: {kind: Deployment, name: loop}
+    patch: |
+      apiVersion: apps/v1
+      kind: Deployment
+      metadata: {name: loop}
+      spec: {template: {spec: {containers: [{name: service, env: [{name: ANIMA_LOOP_SLOTS, value: "%d"}]}]}}}
+  - target: {kind: ScaledObject, name: loop}
+    patch: |
+      - {op: replace, path: /spec/triggers/0/metadata/lagThreshold, value: "%d"}
+  - target: {kind: ScaledObject}
+    patch: |
+      - {op: replace, path: /spec/maxReplicaCount, value: %d}
+      - {op: replace, path: /spec/advanced/horizontalPodAutoscalerConfig/behavior/scaleDown/stabilizationWindowSeconds, value: 10}
+      - {op: replace, path: /spec/advanced/horizontalPodAutoscalerConfig/behavior/scaleDown/policies/0/periodSeconds, value: %.0f}
+`, slots, slots*3/4, most, period.Seconds()))
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if _, err := w.k(context.WithoutCancel(ctx), "delete", "scaledobject", "--all", "--ignore-not-found"); err != nil {
+			w.report.note("%v", err)
+		}
+		if err := w.restore(ctx, 3*time.Minute); err != nil {
+			w.report.add(Failed, "the number of replicas is the overlay's again", err.Error())
+		}
+	}()
+	if err := w.apply(ctx, manifests); err != nil {
+		return err
+	}
+	// The overlay's number is gone, so for a moment there is one of each.
+	if err := w.replicas(ctx, 2*time.Minute, map[string]int{"loop": 2, "inference-router": 2}, nil); err != nil {
+		return err
+	}
+	if err := w.settle(ctx, 2*time.Minute); err != nil {
+		return err
+	}
+	began := time.Now()
+	l, err := w.load(ctx, loading{Name: "autoscale", Text: "slow", Agents: 48, Late: time.Minute})
+	if err != nil {
+		return err
+	}
+	began, risen := l.Began, map[string]time.Duration{}
+	err = w.replicas(ctx, 90*time.Second, map[string]int{"loop": most}, func(name string, _, n int) {
+		if _, known := risen[name]; !known && n > 2 {
+			risen[name] = time.Since(began)
+		}
+	})
+	up, seen := risen["loop"]
+	w.check(err == nil && seen && up < 30*time.Second, "loop grows by its lag within 30 s", fmt.Sprintf("first after %.1f s, to %d after %.1f s", up.Seconds(), most, time.Since(began).Seconds()))
+	// Why, in the words of who did it.
+	events, err := w.k(ctx, "get", "events", "--field-selector=reason=SuccessfulRescale", "--sort-by=.lastTimestamp", "--no-headers", "-o", "custom-columns=T:.lastTimestamp,O:.involvedObject.name,M:.message")
+	if err != nil {
+		return err
+	}
+	for line := range strings.Lines(events) {
+		w.report.note("%s", strings.Join(strings.Fields(line), " "))
+	}
+	w.report.note("the load began at %s", began.UTC().Format(time.RFC3339))
+	if up, ok := risen["inference-router"]; ok {
+		w.report.note("the router grows by its CPU after %.1f s", up.Seconds())
+	}
+	if err := w.settle(ctx, 2*time.Minute); err != nil {
+		w.report.note("%v", err)
+	}
+	s, err := l.end(ctx)
+	if err != nil {
+		return err
+	}
+	w.judge("while KEDA adds replicas", s, bounds{})
+
+	// Down again, while a little is still to be done.
+	few, err := w.load(ctx, loading{Name: "autoscale-down", Agents: 2})
+	if err != nil {
+		return err
+	}
+	var fell []string
+	single, last := true, time.Time{}
+	err = w.replicas(ctx, 4*time.Minute, map[string]int{"loop": 2}, func(name string, was, n int) {
+		if name != "loop" || n >= was {
+			return
+		}
+		now := time.Now()
+		fell = append(fell, fmt.Sprintf("%d→%d after %.0f s", was, n, now.Sub(few.Began).Seconds()))
+		// The controller looks every 5 s.
+		single = single && was-n == 1 && (last.IsZero() || now.Sub(last) > period-5*time.Second)
+		last = now
+	})
+	w.check(err == nil && single && len(fell) == most-2, fmt.Sprintf("loop shrinks by one pod in %s", period), strings.Join(fell, ", "))
+	sleep(ctx, 8*time.Second) // the last of them drains
+	s, err = few.end(ctx)
+	if err != nil {
+		return err
+	}
+	w.judge("while KEDA takes replicas away", s, bounds{onTime: true})
+	return nil
+}
+
+// replicas waits until Deployments are told to have the numbers wanted, and tells
+// each change of any Deployment on the way.
+func (w *world) replicas(ctx context.Context, limit time.Duration, want map[string]int, changed func(name string, was, n int)) error {
+	last := map[string]int{}
+	return poll(ctx, limit, 500*time.Millisecond, func(ctx context.Context) error {
+		var list struct{ Items []workload }
+		if err := w.API.Get(ctx, "/apis/apps/v1/namespaces/"+namespace+"/deployments", &list); err != nil {
+			return err
+		}
+		var not []string
+		for _, d := range list.Items {
+			name, n := d.Metadata.Name, d.Spec.Replicas
+			if was, known := last[name]; known && was != n && changed != nil {
+				changed(name, was, n)
+			}
+			last[name] = n
+			if m, ok := want[name]; ok && n != m {
+				not = append(not, fmt.Sprintf("%s is to have %d, not %d", name, n, m))
+			}
+		}
+		if len(not) == 0 {
+			return nil
+		}
+		return errors.New(strings.Join(not, ", "))
+	})
+}

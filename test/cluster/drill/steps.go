@@ -1,0 +1,347 @@
+package drill
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// deploy brings everything up from nothing, by one apply.
+func deploy(ctx context.Context, w *world) error {
+	manifests, err := w.overlay(ctx, w.Root, "")
+	if err != nil {
+		return err
+	}
+	if err := w.Images(ctx); err != nil {
+		return err
+	}
+	if err := w.forget(ctx); err != nil {
+		return err
+	}
+	began := time.Now()
+	if err := w.apply(ctx, manifests); err != nil {
+		return err
+	}
+	err = w.settle(ctx, 3*time.Minute)
+	took := time.Since(began)
+	if err != nil {
+		return err
+	}
+	all, err := w.pods(ctx, "")
+	if err != nil {
+		return err
+	}
+	w.check(took < time.Minute, "one apply, ready within 60 s", fmt.Sprintf("%.1f s, %d pods, Jaeger too", took.Seconds(), len(all)))
+	n, who := 0, []string{}
+	for _, p := range all {
+		if p.restarts() > 0 {
+			n += p.restarts()
+			who = append(who, p.Metadata.Name)
+		}
+	}
+	w.check(n == 0, "no restart", fmt.Sprintf("%d %s", n, strings.Join(who, " ")))
+	return nil
+}
+
+// forget deletes the namespace with everything that it has.
+func (w *world) forget(ctx context.Context) error {
+	const path = "/api/v1/namespaces/" + namespace
+	if err := w.API.Get(ctx, path, nil); missing(err) {
+		return w.FreeVolumes(ctx)
+	} else if err != nil {
+		return err
+	}
+	// All at once, without farewells: nothing of it is needed any more.
+	if _, err := w.k(ctx, "delete", "deployment,statefulset,job", "--all", "--wait=false"); err != nil {
+		return err
+	}
+	if _, err := w.k(ctx, "delete", "pod", "--all", "--grace-period=1", "--wait=false"); err != nil {
+		return err
+	}
+	if _, err := w.Kubectl(ctx, nil, "delete", "namespace", namespace, "--wait=false"); err != nil {
+		return err
+	}
+	err := poll(ctx, 3*time.Minute, 500*time.Millisecond, func(ctx context.Context) error {
+		if err := w.API.Get(ctx, path, nil); !missing(err) {
+			return errors.Join(err, errors.New("the namespace is still there"))
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return w.FreeVolumes(ctx)
+}
+
+// steady measures what later steps are compared with.
+func steady(ctx context.Context, w *world) error {
+	l, err := w.load(ctx, loading{Name: "steady"})
+	if err != nil {
+		return err
+	}
+	sleep(ctx, 35*time.Second) // the metrics are of every 15 s
+	top, err := w.k(ctx, "top", "pod", "--no-headers")
+	if err != nil {
+		w.report.note("kubectl top: %v", err)
+	}
+	for line := range strings.Lines(top) {
+		w.report.note("top %s", strings.Join(strings.Fields(line), " "))
+	}
+	s, err := l.end(ctx)
+	if err != nil {
+		return err
+	}
+	w.steady = &s
+	w.judge("steady", s, bounds{onTime: true})
+	w.check(s.Rate >= w.Rate, fmt.Sprintf("at least %.0f turns a second", w.Rate), fmt.Sprintf("%.1f/s", s.Rate))
+	return nil
+}
+
+// services rolls each of the six, and Jaeger, each under a load of its own.
+func services(ctx context.Context, w *world) error {
+	var all []error
+	for _, s := range append(slices.Clone(six), "jaeger") {
+		b := bounds{compare: true, onTime: true}
+		err := w.during(ctx, loading{Name: "roll-" + s}, "rolling update of "+s, b, func(ctx context.Context) error {
+			return w.restart(ctx, "deployment/"+s, 2*time.Minute)
+		})
+		if err != nil {
+			all = append(all, fmt.Errorf("%s: %w", s, err))
+		}
+	}
+	return errors.Join(all...)
+}
+
+// control rolls loop twice in the same way, the second time without draining:
+// kubelet then still waits for two seconds. A model call takes four, so that many
+// are cut.
+func control(ctx context.Context, w *world) error {
+	roll := func(name, more string) (Summary, error) {
+		manifests, err := w.overlay(ctx, w.Root, more)
+		if err != nil {
+			return Summary{}, err
+		}
+		if err := w.apply(ctx, manifests); err != nil {
+			return Summary{}, err
+		}
+		if err := w.settle(ctx, 3*time.Minute); err != nil {
+			return Summary{}, err
+		}
+		l, err := w.load(ctx, loading{Name: name, Text: "long"})
+		if err != nil {
+			return Summary{}, err
+		}
+		sleep(ctx, 2*time.Second)
+		err = w.restart(ctx, "deployment/loop", 2*time.Minute)
+		sleep(ctx, 2*time.Second)
+		s, ended := l.end(ctx)
+		return s, errors.Join(err, ended)
+	}
+	with, err := roll("control-on", "")
+	if err != nil {
+		return err
+	}
+	w.judge("the rollout with draining", with, bounds{onTime: true})
+	without, err := roll("control-off", `patches:
+  - target: {kind: Deployment, name: loop}
+    patch: |
+      - {op: replace, path: /spec/template/spec/terminationGracePeriodSeconds, value: 0}
+      - {op: remove, path: /spec/template/spec/containers/0/lifecycle}
+`)
+	defer func() {
+		if err := w.restore(ctx, 3*time.Minute); err != nil {
+			w.report.add(Failed, "draining is on again", err.Error())
+		}
+	}()
+	if err != nil {
+		return err
+	}
+	said := 0
+	for _, c := range judge("", without, bounds{onTime: true, steady: &with, compare: true}) {
+		if c.Outcome == Failed {
+			said++
+		}
+	}
+	w.check(said > 0, "the judge says no to the rollout without draining", without.String())
+	w.check(without.whole(), "even then nothing is lost or paid twice", "")
+	return nil
+}
+
+// rollNATS rolls the three servers one by one.
+func rollNATS(ctx context.Context, w *world) error {
+	min, stop := w.quorum(ctx)
+	err := w.during(ctx, loading{Name: "roll-nats"}, "rolling update of NATS", bounds{compare: true, worst: worst}, func(ctx context.Context) error {
+		return w.restart(ctx, "statefulset/nats", 4*time.Minute)
+	})
+	stop()
+	w.check(min() >= 2, "two of three servers at any time", fmt.Sprintf("at least %d", min()))
+	return err
+}
+
+// quorum watches how many NATS servers are ready; min tells the lowest number
+// since.
+func (w *world) quorum(ctx context.Context) (lowest func() int, stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	least := 3
+	wg.Go(func() {
+		for ctx.Err() == nil {
+			if pods, err := w.podsOf(ctx, "nats"); err == nil {
+				n := 0
+				for _, p := range pods {
+					if p.ready() {
+						n++
+					}
+				}
+				mu.Lock()
+				least = min(least, n)
+				mu.Unlock()
+			}
+			sleep(ctx, 500*time.Millisecond)
+		}
+	})
+	return func() int { mu.Lock(); defer mu.Unlock(); return least }, func() { cancel(); wg.Wait() }
+}
+
+// postgres takes the only Postgres away.
+func postgres(ctx context.Context, w *world) error {
+	err := w.during(ctx, loading{Name: "postgres"}, "Postgres deleted and back", bounds{worst: 30 * time.Second}, func(ctx context.Context) error {
+		before, err := w.podsOf(ctx, "postgres")
+		if err != nil {
+			return err
+		}
+		if _, err := w.k(ctx, "delete", "pod", "postgres-0", "--wait=false"); err != nil {
+			return err
+		}
+		if err := w.gone(ctx, "postgres", before, 2*time.Minute); err != nil {
+			return err
+		}
+		return w.settle(ctx, 2*time.Minute)
+	})
+	return err
+}
+
+func node(n int) string { return fmt.Sprintf("node%d", n) }
+
+// turn returns the node of the i-th time, from 0, and one that is left alone.
+func (w *world) turn(i int) (victim int, safe string) {
+	return i%w.Nodes + 1, node((i+1)%w.Nodes + 1)
+}
+
+// worst is what a run may take when its owner goes.
+const worst = lease + 2*time.Second
+
+// drain empties one node after the other.
+func drain(ctx context.Context, w *world) error {
+	for i := range w.Times {
+		victim, safe := w.turn(i)
+		name := node(victim)
+		uncordon := func() error {
+			_, err := w.Kubectl(context.WithoutCancel(ctx), nil, "uncordon", name)
+			return err
+		}
+		lowest, stop := w.quorum(ctx)
+		err := w.during(ctx, loading{Name: fmt.Sprintf("drain-%d", i+1), Node: safe}, name+" drained", bounds{worst: worst}, func(ctx context.Context) error {
+			_, err := w.Kubectl(ctx, nil, "drain", name, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=150s")
+			return err
+		})
+		stop()
+		w.check(lowest() >= 2, name+" drained: NATS keeps its quorum", fmt.Sprintf("at least %d of 3", lowest()))
+		if err := errors.Join(err, uncordon()); err != nil {
+			return err
+		}
+		if err := w.settle(ctx, 3*time.Minute); err != nil {
+			return fmt.Errorf("after %s was drained: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// kill ends everything on a node at once, as if its power went.
+func kill(ctx context.Context, w *world) error {
+	for i := range w.Times {
+		if err := w.killOne(ctx, i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *world) killOne(ctx context.Context, i int) error {
+	victim, safe := w.turn(i)
+	name := node(victim)
+	db, err := w.podsOf(ctx, "postgres")
+	if err != nil {
+		return err
+	}
+	base := len(db) == 1 && db[0].Spec.NodeName == name
+	title, b := name+" killed", bounds{worst: worst}
+	if base {
+		// The one Postgres waits for its node: what is asked is that turns do, too.
+		title, b = name+" killed, with Postgres on it, back after 15 s", bounds{worst: time.Minute}
+	}
+	started := false
+	start := func(ctx context.Context) error {
+		if started {
+			return nil
+		}
+		started = true
+		return w.Node(context.WithoutCancel(ctx), "start", victim)
+	}
+	lowest, stop := w.quorum(ctx)
+	err = w.during(ctx, loading{Name: fmt.Sprintf("kill-%d", i+1), Node: safe}, title, b, func(ctx context.Context) error {
+		if err := w.Node(ctx, "kill", victim); err != nil {
+			return err
+		}
+		if base {
+			sleep(ctx, 15*time.Second)
+			if err := start(ctx); err != nil {
+				return err
+			}
+			return w.settle(ctx, 2*time.Minute)
+		}
+		// Half a minute after the node is known to be away its pods are replaced.
+		return poll(ctx, 2*time.Minute, time.Second, func(ctx context.Context) error { return w.replaced(ctx, name) })
+	})
+	stop()
+	if err := errors.Join(err, start(ctx)); err != nil {
+		return err
+	}
+	w.check(lowest() >= 2, name+" killed: NATS keeps its quorum", fmt.Sprintf("at least %d of 3", lowest()))
+	return w.settle(ctx, 3*time.Minute)
+}
+
+// replaced says which service lacks pods that are not on the dead node.
+func (w *world) replaced(ctx context.Context, dead string) error {
+	all, err := w.pods(ctx, "app.kubernetes.io/part-of=anima")
+	if err != nil {
+		return err
+	}
+	alive := map[string]int{}
+	for _, p := range all {
+		if p.ready() && p.Spec.NodeName != dead {
+			alive[p.Metadata.Labels["app.kubernetes.io/name"]]++
+		}
+	}
+	for _, s := range six {
+		if alive[s] < 2 {
+			return fmt.Errorf("%s has %d ready pods outside of %s", s, alive[s], dead)
+		}
+	}
+	return nil
+}
+
+// runbooks runs what test/cluster/runbook has.
+func runbooks(ctx context.Context, w *world) error {
+	if w.Runbooks == nil {
+		w.notRun("the commands of docs/runbooks", "there is no test of them here")
+		return nil
+	}
+	w.checkErr("the commands of docs/runbooks", w.Runbooks(ctx))
+	return nil
+}

@@ -1,0 +1,133 @@
+package drill
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// nap is a run whose one turn asks all six services: it reads its inbox, sends a
+// peer a message and goes to sleep.
+const nap = "nap {peer}"
+
+// traces looks in Jaeger at turns of before, during and after a rollout of three
+// services.
+func traces(ctx context.Context, w *world) error {
+	program := filepath.Join(w.dir, "trace")
+	if _, err := command(ctx, filepath.Join(w.Root, "tools", "trace"), []string{"GOWORK=off", "CGO_ENABLED=0"}, "go", "build", "-o", program, "."); err != nil {
+		return err
+	}
+	l, err := w.load(ctx, loading{Name: "traces", Agents: 4, Text: nap, Late: time.Minute})
+	if err != nil {
+		return err
+	}
+	sleep(ctx, 8*time.Second)
+	began := time.Now()
+	var failed error
+	for _, s := range []string{"loop", "inference-router", "treasury"} {
+		failed = errors.Join(failed, w.restart(ctx, "deployment/"+s, 2*time.Minute))
+	}
+	ended := time.Now()
+	sleep(ctx, 8*time.Second)
+	s, err := l.end(ctx)
+	if err := errors.Join(failed, err); err != nil {
+		return err
+	}
+	w.judge("turns to be traced", s, bounds{})
+	forward, err := w.forward(ctx, "jaeger", 16686)
+	if err != nil {
+		return err
+	}
+	defer forward.close()
+	for _, when := range []struct {
+		name     string
+		from, to time.Time // of the run's end
+	}{{"before", l.Began, began}, {"during", began, ended}, {"after", ended, time.Now()}} {
+		name := "a turn " + when.name + " the rollout: one root, no orphan, six services, every link resolves"
+		run := pick(s.Samples, when.from, when.to)
+		if run == "" {
+			w.notRun(name, "no run ended then")
+			continue
+		}
+		w.trace(ctx, program, name, forward.url, "-turn", run+".1", "-services", strings.Join(six, ","))
+	}
+	w.trace(ctx, program, "all traces of these minutes", forward.url, "-all", "-since", (time.Since(l.Began) + 10*time.Second).Round(time.Second).String(), "-services", "")
+	return nil
+}
+
+// pick chooses a run that ended in a time, in the middle of those that did.
+func pick(samples []Sample, from, to time.Time) string {
+	var in []string
+	for _, s := range samples {
+		if s.Turns > 0 && s.Ended > from.UnixMilli() && s.Ended < to.UnixMilli() {
+			in = append(in, s.Run)
+		}
+	}
+	if len(in) == 0 {
+		return ""
+	}
+	return in[len(in)/2]
+}
+
+func (w *world) trace(ctx context.Context, program, name, url string, args ...string) {
+	c := exec.CommandContext(ctx, program, append([]string{"check", "-jaeger", url, "-wait", "30s"}, args...)...)
+	var out bytes.Buffer
+	c.Stdout, c.Stderr = &out, &out
+	err := w.Inside(c)
+	if err == nil {
+		err = c.Wait()
+	}
+	text := strings.TrimSpace(out.String())
+	if err == nil {
+		text, _, _ = strings.Cut(text, "\n") // the head says how much there is
+	} else {
+		text = err.Error() + "\n" + tail(text, 2500)
+	}
+	w.check(err == nil, name, text)
+}
+
+// forwarding is a kubectl port-forward.
+type forwarding struct {
+	c   *exec.Cmd
+	url string
+}
+
+func (f forwarding) close() {
+	_ = f.c.Process.Signal(syscall.SIGTERM) // it may have ended
+	_ = f.c.Wait()
+}
+
+// forward opens a port of a Service between the nodes.
+func (w *world) forward(ctx context.Context, service string, port int) (forwarding, error) {
+	const local = "127.0.0.1:26686"
+	_, number, err := net.SplitHostPort(local)
+	if err != nil {
+		return forwarding{}, err
+	}
+	c := exec.CommandContext(ctx, "kubectl", "-n", namespace, "port-forward", "service/"+service, fmt.Sprintf("%s:%d", number, port))
+	var said bytes.Buffer
+	c.Stderr = &said
+	if err := w.Inside(c); err != nil {
+		return forwarding{}, err
+	}
+	f := forwarding{c, "http://" + local}
+	err = poll(ctx, 20*time.Second, 200*time.Millisecond, func(ctx context.Context) error {
+		conn, err := w.Dial(ctx, "tcp", local)
+		if err != nil {
+			return err
+		}
+		return conn.Close()
+	})
+	if err != nil {
+		f.close()
+		return f, fmt.Errorf("port-forward: %w: %s", err, said.String())
+	}
+	return f, nil
+}

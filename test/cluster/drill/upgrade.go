@@ -1,0 +1,188 @@
+package drill
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// previous is the tag of the images that are upgraded from.
+const previous = "lab-prev"
+
+// upgrade runs the previous commit with its own manifests, goes to this one and
+// back, all under load.
+func upgrade(ctx context.Context, w *world) error {
+	old, commit, err := w.previous(ctx)
+	if err != nil {
+		return err
+	}
+	before, err := w.overlay(ctx, old, "")
+	if err != nil {
+		return err
+	}
+	now, err := w.overlay(ctx, w.Root, "")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err := w.restore(ctx, 5*time.Minute); err != nil {
+			w.report.add(Failed, "this release is back", err.Error())
+		}
+	}()
+	w.report.note("from %s", commit)
+	// It begins with the older one, in a database of its own.
+	if err := w.forget(ctx); err != nil {
+		return err
+	}
+	if err := w.apply(ctx, before); err != nil {
+		return err
+	}
+	if err := w.settle(ctx, 3*time.Minute); err != nil {
+		return fmt.Errorf("the previous release: %w", err)
+	}
+	err = w.during(ctx, loading{Name: "upgrade"}, "upgrade", bounds{compare: true}, func(ctx context.Context) error {
+		if err := w.apply(ctx, now); err != nil {
+			return err
+		}
+		return w.settle(ctx, 5*time.Minute)
+	})
+	if err != nil {
+		return err
+	}
+	w.checkErr("all images are this release's", w.running(ctx, "lab"))
+	if err := w.migrateAgain(ctx, now); err != nil {
+		return err
+	}
+	err = w.during(ctx, loading{Name: "rollback"}, "rollback", bounds{compare: true}, func(ctx context.Context) error {
+		if err := w.apply(ctx, before); err != nil {
+			return err
+		}
+		return w.settle(ctx, 5*time.Minute)
+	})
+	if err != nil {
+		return err
+	}
+	w.checkErr("all images are the previous release's", w.running(ctx, previous))
+	return nil
+}
+
+// previous builds the images of the commit that is upgraded from, puts them on the
+// nodes, and returns a copy of its tree with the lab's secrets.
+func (w *world) previous(ctx context.Context) (tree, commit string, err error) {
+	commit, err = command(ctx, w.Root, nil, "git", "rev-parse", "--verify", w.From+"^{commit}")
+	if err != nil {
+		return "", "", err
+	}
+	commit = strings.TrimSpace(commit)
+	tree = filepath.Join(w.dir, "previous")
+	if _, err := command(ctx, w.dir, nil, "git", "clone", "--quiet", "--shared", "--no-checkout", w.Root, tree); err != nil {
+		return "", "", err
+	}
+	if _, err := command(ctx, tree, nil, "git", "checkout", "--quiet", "--detach", commit); err != nil {
+		return "", "", err
+	}
+	lab := filepath.Join("deploy", "k8s", "overlays", "lab")
+	if err := os.CopyFS(filepath.Join(tree, lab, "secrets"), os.DirFS(filepath.Join(w.Root, lab, "secrets"))); err != nil {
+		return "", "", fmt.Errorf("%w; make the secrets with tools/k8s.sh secrets", err)
+	}
+	file := filepath.Join(tree, lab, "kustomization.yaml")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return "", "", err
+	}
+	changed := retagged(string(text))
+	if changed == string(text) {
+		return "", "", errors.New(w.From + " has no overlay whose images are tagged lab")
+	}
+	if err := os.WriteFile(file, []byte(changed), 0o644); err != nil {
+		return "", "", err
+	}
+	images := filepath.Join(w.Cache, "drill", commit)
+	for _, s := range six {
+		archive := filepath.Join(images, s+".tar")
+		name := "k8slab.local/anima/" + s + ":" + previous
+		if _, err := os.Stat(archive); err != nil {
+			// The tool is this tree's: the older one need not know how to do it.
+			_, err := command(ctx, filepath.Join(w.Root, "tools", "image"), []string{"GOWORK=off"}, "nice", "-n", "5", "go", "run", ".", "build",
+				"-root", tree, "-service", s, "-name", name, "-commit", commit, "-o", filepath.Join(w.dir, "images"))
+			if err != nil {
+				return "", "", err
+			}
+			if err := os.MkdirAll(images, 0o755); err != nil {
+				return "", "", err
+			}
+			raw, err := os.ReadFile(filepath.Join(w.dir, "images", s+".tar"))
+			if err != nil {
+				return "", "", err
+			}
+			if err := os.WriteFile(archive+".new", raw, 0o644); err != nil {
+				return "", "", err
+			}
+			if err := os.Rename(archive+".new", archive); err != nil {
+				return "", "", err
+			}
+		}
+		if err := w.Load(ctx, name, archive); err != nil {
+			return "", "", err
+		}
+	}
+	return tree, commit, nil
+}
+
+// retagged changes the tag of our own images in an overlay.
+func retagged(kustomization string) string {
+	return strings.ReplaceAll(kustomization, "newTag: lab}", "newTag: "+previous+"}")
+}
+
+// running asks that all pods of the services run images with a tag.
+func (w *world) running(ctx context.Context, tag string) error {
+	out, err := w.k(ctx, "get", "deployment", "-o", `jsonpath={range .items[*]}{.spec.template.spec.containers[0].image}{"\n"}{end}`)
+	if err != nil {
+		return err
+	}
+	n := 0
+	for image := range strings.FieldsSeq(out) {
+		if strings.Contains(image, "/anima/") {
+			if n++; !strings.HasSuffix(image, ":"+tag) {
+				return fmt.Errorf("%s is not tagged %s", image, tag)
+			}
+		}
+	}
+	if n != len(six) {
+		return fmt.Errorf("%d services of ours, want %d", n, len(six))
+	}
+	return nil
+}
+
+// migrateAgain applies the migration once more, when it has been done.
+func (w *world) migrateAgain(ctx context.Context, manifests []byte) error {
+	if _, err := w.k(ctx, "delete", "job", "-l", "app.kubernetes.io/name=migrate"); err != nil {
+		return err
+	}
+	if err := w.apply(ctx, manifests); err != nil {
+		return err
+	}
+	if _, err := w.k(ctx, "wait", "--for=condition=Complete", "job", "-l", "app.kubernetes.io/name=migrate", "--timeout=90s"); err != nil {
+		w.checkErr("the migration runs a second time", err)
+		return nil
+	}
+	pods, err := w.podsOf(ctx, "migrate")
+	if err != nil {
+		return err
+	}
+	restarts, said := 0, ""
+	for _, p := range pods {
+		restarts += p.restarts()
+	}
+	if len(pods) > 0 {
+		if said, err = w.k(ctx, "logs", pods[0].Metadata.Name, "--all-containers", "--tail=3"); err != nil {
+			return err
+		}
+	}
+	w.check(restarts == 0, "the migration runs a second time and changes nothing", tail(said, 900))
+	return w.settle(ctx, time.Minute)
+}
