@@ -19,19 +19,20 @@ func TestStories(t *testing.T) {
 	t.Parallel()
 	worlds := map[string]func(testing.TB, map[string]string) *world{"one process": oneProcess, "many processes": manyProcesses}
 	stories := map[string]func(*testing.T, *world){
-		"an agent works with its tools":          works,
-		"a message wakes another agent":          wakesAnother,
-		"policy refuses a call":                  refuses,
-		"an agent sleeps and its alarm wakes it": sleeps,
-		"its creator wakes it":                   woken,
-		"a cron tick wakes it":                   ticks,
-		"who cannot pay cannot think":            cannotPay,
-		"a provider that is busy is asked again": asksAgain,
-		"messages of a session keep their order": keepsOrder,
-		"wrong input changes nothing":            wrongInput,
-		"the HTTP surface tells the same":        overHTTP,
-		"a definition is replaced, not doubled":  appliedTwice,
-		"the same message twice is one run":      sentTwice,
+		"an agent works with its tools":           works,
+		"a message wakes another agent":           wakesAnother,
+		"policy refuses a call":                   refuses,
+		"an agent sleeps and its alarm wakes it":  sleeps,
+		"its creator wakes it":                    woken,
+		"a cron tick wakes it":                    ticks,
+		"who cannot pay cannot think":             cannotPay,
+		"a provider that is busy is asked again":  asksAgain,
+		"messages of a session keep their order":  keepsOrder,
+		"wrong input changes nothing":             wrongInput,
+		"the HTTP surface tells the same":         overHTTP,
+		"a definition is replaced, not doubled":   appliedTwice,
+		"the same message twice is one run":       sentTwice,
+		"a call asked twice at once is paid once": paidOnce,
 	}
 	for name, begin := range worlds {
 		t.Run(name, func(t *testing.T) {
@@ -410,5 +411,49 @@ func sentTwice(t *testing.T, w *world) {
 	three := send(t, w, a.ID, "recall again")
 	if s := call[api.Session](t, w, api.GetSession{Session: a.Session}); s.Messages != 2 || three.Turns != 1 {
 		t.Errorf("session: %+v", s)
+	}
+}
+
+// paidOnce asks the router twice for the same completion while both are under way
+// and cannot share a hold: the first one's has ended by then.
+func paidOnce(t *testing.T, w *world) {
+	a := born(t, w, "Hasty", api.Dollar)
+	req := api.Complete{
+		ID: "hasty.1", Agent: a.ID, Session: a.Session, Turn: "hasty.1", Task: api.TaskTurn, Tier: api.TierNormal,
+		Messages: []api.ChatMessage{{Role: "user", Content: "slow words"}},
+	}
+	answers := make(chan error, 2)
+	ask := func() {
+		_, err := bus.CallStream[api.Delta, api.Completion](t.Context(), w.bus, req, func(api.Delta) error { return nil })
+		answers <- err
+	}
+	go ask()
+	held := func() []api.HoldState {
+		return call[api.Holds](t, w, api.ListHolds{Agent: a.ID, Status: api.HoldActive, Limit: 10}).Holds
+	}
+	first := held()
+	for ; len(first) == 0; first = held() {
+		if t.Context().Err() != nil {
+			t.Fatal("the first call holds nothing")
+		}
+	}
+	call[api.HoldState](t, w, api.Release{ID: first[0].ID, Reason: "to see what becomes of the second"})
+	go ask()
+	for range 2 {
+		if err := <-answers; err != nil {
+			t.Errorf("an answer: %v", err)
+		}
+	}
+	if left := held(); len(left) != 0 {
+		t.Errorf("got %d active holds %+v, want none", len(left), left)
+	}
+	paid := 0
+	for _, p := range call[api.Entries](t, w, api.ListEntries{Agent: a.ID, Limit: 100}).Entries {
+		if p.Kind == "settle" {
+			paid++
+		}
+	}
+	if paid != 1 {
+		t.Errorf("paid %d times, want once", paid)
 	}
 }

@@ -206,6 +206,9 @@ func (a attempt) run(ctx context.Context, most api.Micros) (answer api.Completio
 		return answer, false, err
 	}
 	a.h.relay.Kick()
+	if most > 0 && paid.Hold != a.hold { // the same call was asked twice at once, and the other one is stored
+		a.release(ctx, "another answer to this call is stored")
+	}
 	answer, err = a.h.answer(ctx, a.req, paid)
 	return answer, false, err
 }
@@ -308,16 +311,24 @@ func (a attempt) giveBack(ctx context.Context, most api.Micros, res provider.Res
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), afterwards)
 	defer cancel()
-	var err error
-	if used := min(api.Micros(a.model.Cost(res.Usage.Input, res.Usage.Output)), most); used > 0 && res.Usage.Output > 0 {
-		_, err = bus.Call[api.HoldState](ctx, a.h.bus, api.Settle{ID: a.hold, Amount: used, Payee: "provider:" + a.provider.Name(), Memo: "a broken answer"})
-	} else {
-		_, err = bus.Call[api.HoldState](ctx, a.h.bus, api.Release{ID: a.hold, Reason: "provider failed"})
+	used := min(api.Micros(a.model.Cost(res.Usage.Input, res.Usage.Output)), most)
+	if used == 0 || res.Usage.Output == 0 {
+		a.release(ctx, "provider failed")
+		return failure
 	}
-	if err != nil {
+	if _, err := bus.Call[api.HoldState](ctx, a.h.bus, api.Settle{
+		ID: a.hold, Amount: used, Payee: "provider:" + a.provider.Name(), Memo: "a broken answer",
+	}); err != nil {
 		a.h.log.WarnContext(ctx, "a hold is left to expire", "hold", a.hold, "err", err)
 	}
 	return failure
+}
+
+// release gives the attempt's hold back.
+func (a attempt) release(ctx context.Context, why string) {
+	if _, err := bus.Call[api.HoldState](ctx, a.h.bus, api.Release{ID: a.hold, Reason: why}); err != nil {
+		a.h.log.WarnContext(ctx, "a hold is left to expire", "hold", a.hold, "err", err)
+	}
 }
 
 // failureOf turns a provider's error into one of ours. Its text is safe to show.
