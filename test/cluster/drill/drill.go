@@ -57,7 +57,7 @@ type Options struct {
 	Steps  []string // names of steps, in the order of the table; default is all
 	Agents int      // of a load, each with one message under way; default 16
 	Times  int      // how often nodes are drained and killed, each time another one; default 3
-	Rate   float64  // turns a second that the steady load must reach; default 100
+	Rate   float64  // turns a second that the steady load must reach; 0 only says how many there were
 	From   string   // the commit to upgrade from; default HEAD~1
 }
 
@@ -113,9 +113,6 @@ func Run(ctx context.Context, lab Lab, o Options, out io.Writer) (*Report, error
 	}
 	if o.Times == 0 {
 		o.Times = 3
-	}
-	if o.Rate == 0 {
-		o.Rate = 100
 	}
 	if o.From == "" {
 		o.From = "HEAD~1"
