@@ -180,7 +180,11 @@ func (c *Conn) options(l *link, wait bool) ([]nats.Option, error) {
 		nats.ReconnectWait(250 * time.Millisecond),
 		nats.ReconnectJitter(250*time.Millisecond, 500*time.Millisecond),
 		nats.RetryOnFailedConnect(wait),
-		nats.Timeout(5 * time.Second),
+		// A try to connect ends soon, its lookup of a name included: after a machine's
+		// death names, and addresses that stand for several servers, lead nowhere for
+		// a while. The servers' own addresses, which the first of them told, do not.
+		nats.Timeout(2 * time.Second),
+		nats.SkipHostLookup(),
 		nats.DrainTimeout(10 * time.Second),
 		nats.PingInterval(pingInterval),
 		nats.SyncQueueLen(256), // the default allocates half a megabyte for each subscription

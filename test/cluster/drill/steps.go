@@ -210,9 +210,17 @@ func (w *world) quorum(ctx context.Context) (lowest func() int, stop func()) {
 	return func() int { mu.Lock(); defer mu.Unlock(); return least }, func() { cancel(); wg.Wait() }
 }
 
+// away is what a run may take when Postgres goes and comes back.
+const away = 30 * time.Second
+
+func (w *world) hasPostgres(ctx context.Context, node string) (bool, error) {
+	pods, err := w.podsOf(ctx, "postgres")
+	return len(pods) == 1 && pods[0].Spec.NodeName == node, err
+}
+
 // postgres takes the only Postgres away.
 func postgres(ctx context.Context, w *world) error {
-	err := w.during(ctx, loading{Name: "postgres"}, "Postgres deleted and back", bounds{worst: 30 * time.Second}, func(ctx context.Context) error {
+	err := w.during(ctx, loading{Name: "postgres"}, "Postgres deleted and back", bounds{worst: away}, func(ctx context.Context) error {
 		before, err := w.podsOf(ctx, "postgres")
 		if err != nil {
 			return err
@@ -277,11 +285,10 @@ func kill(ctx context.Context, w *world) error {
 func (w *world) killOne(ctx context.Context, i int) error {
 	victim, safe := w.turn(i)
 	name := node(victim)
-	db, err := w.podsOf(ctx, "postgres")
+	base, err := w.hasPostgres(ctx, name)
 	if err != nil {
 		return err
 	}
-	base := len(db) == 1 && db[0].Spec.NodeName == name
 	title, b := name+" killed", bounds{worst: worst}
 	if base {
 		// The one Postgres waits for its node: what is asked is that turns do, too.
