@@ -34,6 +34,11 @@ func openPostgres(ctx context.Context, url string, opts Options) (*DB, error) {
 	// for ever.
 	setDefault(cfg.RuntimeParams, "idle_in_transaction_session_timeout", "30000")
 
+	if cfg.ConnectTimeout == 0 || cfg.ConnectTimeout > dialTimeout {
+		cfg.ConnectTimeout = dialTimeout // of each address; who has to connect tries again
+	}
+	cfg.DialFunc = dialer().DialContext
+
 	namespace := opts.Schema
 	if namespace == "" {
 		namespace = cfg.Database
