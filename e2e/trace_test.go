@@ -42,8 +42,22 @@ func TestTrace(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 			defer cancel()
 			var faults []string
+			// The sleeping turn asks everybody.
+			id := turnsOf(t, w, sleep.Run)[0].Trace
+			services := func(all []oteltest.Span) map[string]bool {
+				seen := map[string]bool{}
+				for _, s := range all {
+					if s.TraceID.String() == id {
+						seen[s.Service] = true
+					}
+				}
+				return seen
+			}
 			whole := func(all []oteltest.Span) bool {
 				faults = nil
+				if len(services(all)) < len(names) {
+					faults = append(faults, id+": a service is missing")
+				}
 				for _, id := range traces {
 					for _, f := range oteltest.Check(all, traceID(t, id)) {
 						faults = append(faults, id+": "+f)
@@ -57,14 +71,11 @@ func TestTrace(t *testing.T) {
 				}
 			})
 			spans := c.Wait(ctx, whole)
-			// The sleeping turn asks everybody.
-			id := turnsOf(t, w, sleep.Run)[0].Trace
-			seen := map[string]bool{}
+			seen := services(spans)
 			for _, s := range spans {
 				if s.TraceID.String() != id {
 					continue
 				}
-				seen[s.Service] = true
 				if !s.Parent.IsValid() && s.Name != "invoke_agent Traced" {
 					t.Errorf("the root is %q", s.Name)
 				}
