@@ -55,6 +55,10 @@ func Contracts() []Contract {
 		ID: "m1", From: adr, To: bdr, Content: "hello", SignedAt: "2026-11-21T08:00:00.000Z", Signature: "0x01",
 		Status: "received", ReceivedAt: at, Peer: "Lucky",
 	}
+	state := RunState{
+		Run: run, Session: "lucky-main", Agent: "lucky", Kind: RunMessage, Status: RunEnded, Fate: FateConsumed, Success: true,
+		Response: "Seven words.", Turns: 2, Cost: 1220, AcceptedAt: at, EndedAt: at + 12_000,
+	}
 	stored := decision
 	stored.Token = ""
 
@@ -86,6 +90,16 @@ func Contracts() []Contract {
 		{LoopEnd{Run: run, Session: "lucky-main", Agent: "lucky", Success: true, Response: "Seven words.", Turns: 2, Cost: 1220, Duration: 12, At: at}, nil},
 		{LoopError{Run: run, Session: "lucky-main", Code: Denied, Reason: ReasonInsufficient, Error: "cannot pay", At: at}, nil},
 		{AgentChanged{Agent: "lucky", Name: "Lucky", Address: adr, State: StateSleeping, Previous: StateRunning, Reason: "nothing to do", SleepUntil: at, Seq: 5, At: at}, nil},
+
+		{GetRun{Run: run, Session: "lucky-main"}, state},
+		{CancelRun{Run: run, Session: "lucky-main", Reason: "changed my mind"}, state},
+		{CancelNotice{Run: run, Session: "lucky-main"}, nil},
+		{TerminateSession{Session: "lucky-1", Reason: "done with it"}, session},
+		{SleepAgent{Agent: "lucky", Until: at, Reason: "good night"}, agent},
+		{ExplainAgent{Agent: "lucky"}, Explanation{
+			Agent: agent, Since: at, Next: "sleeps until something happens", Counters: Counters{Idle: 1, Repeated: 1, Pattern: "exec"},
+			History: []AgentChanged{{Agent: "lucky", Name: "Lucky", Address: adr, State: StateSleeping, Previous: StateRunning, Reason: "nothing to do", Seq: 5, At: at}},
+		}},
 
 		{Complete{
 			ID: turn.ID + ".1", Agent: "lucky", Session: "lucky-main", Turn: turn.ID, Task: TaskTurn, Tier: TierHigh,

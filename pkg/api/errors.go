@@ -24,13 +24,18 @@ const (
 // Reasons that callers act on. A reason refines a code; an unknown reason is
 // handled as its code alone.
 const (
-	ReasonInsufficient = "insufficient_funds" // Denied: the account cannot pay
-	ReasonLimit        = "limit_reached"      // Denied or Unavailable: a budget, a queue or a rate is full
-	ReasonNoModel      = "no_model"           // Unavailable: no usable model for this tier and task
-	ReasonTooLong      = "context_too_long"   // Invalid: the prompt does not fit any usable model
-	ReasonProvider     = "provider_error"     // Unavailable: the model provider failed
-	ReasonBusy         = "busy"               // Unavailable: every worker of the pool is taken
-	ReasonNoAnswer     = "no_answer"          // Unavailable: no service took the question
+	ReasonInsufficient = "insufficient_funds"   // Denied: the account cannot pay
+	ReasonLimit        = "limit_reached"        // Denied or Unavailable: a budget, a queue or a rate is full
+	ReasonNoModel      = "no_model"             // Unavailable: no usable model for this tier and task
+	ReasonTooLong      = "context_too_long"     // Invalid: the prompt does not fit any usable model
+	ReasonProvider     = "provider_error"       // Unavailable: the model provider failed
+	ReasonBusy         = "busy"                 // Unavailable: every worker of the pool is taken
+	ReasonNoAnswer     = "no_answer"            // Unavailable: no service took the question
+	ReasonCancelled    = "cancelled"            // Denied: somebody asked for the run to stop
+	ReasonExpired      = "expired"              // Denied: the message waited too long for its session
+	ReasonTerminated   = "terminated"           // Conflict: the session takes no messages any more
+	ReasonPolicy       = "policy_down"          // Unavailable: nothing may run while policy does not answer
+	ReasonOverflow     = "irreducible_overflow" // Invalid: the context cannot be made to fit the window
 )
 
 // Error is an error that another service or a person can act on. Any other

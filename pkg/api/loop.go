@@ -73,10 +73,13 @@ type Agents struct {
 // design §4.
 type Mode string
 
-// The modes answered today. The zero value means queue.
+// The modes. The zero value means queue.
 const (
-	ModeQueue Mode = "queue" // wait in order
-	ModeDrop  Mode = "drop"  // refuse with Conflict while the session is busy
+	ModeQueue     Mode = "queue"     // wait in order
+	ModeDrop      Mode = "drop"      // refuse with Conflict while the session is busy
+	ModeInterrupt Mode = "interrupt" // cancel what runs, drop what waits, then run this
+	ModeSteer     Mode = "steer"     // join the running turn at the next safe point; run as usual when none runs
+	ModeCollect   Mode = "collect"   // wait, and join the others that wait in this mode into one run
 )
 
 // MaxMessageBytes is the one limit on a message's text (spec-core-1 §2A #44).
@@ -88,8 +91,9 @@ const QueueDepth = 10
 // SendMessage gives an agent a message from its creator. The answer,
 // [Accepted], means that the message is stored and will be run.
 // Errors: Invalid (empty, over [MaxMessageBytes], not UTF-8, unknown mode),
-// NotFound (agent or session), Conflict (mode drop, session busy), Unavailable
-// with ReasonLimit ([QueueDepth] messages wait already).
+// NotFound (agent or session), Conflict (mode drop, session busy; session
+// terminated, ReasonTerminated), Unavailable with ReasonLimit ([QueueDepth]
+// messages wait already).
 type SendMessage struct {
 	Agent   string `json:"agent"`
 	Session string `json:"session,omitempty"` // "": the main session; "new": a new one
@@ -136,6 +140,8 @@ type Session struct {
 	Cost         Micros `json:"cost"`
 	CreatedAt    int64  `json:"createdAt"`
 	UpdatedAt    int64  `json:"updatedAt"`
+	Terminated   int64  `json:"terminatedAt,omitempty"` // 0: it goes on
+	Reason       string `json:"reason,omitempty"`       // why it was terminated
 }
 
 // Sessions is a list of sessions.
@@ -255,6 +261,10 @@ const (
 	RunWake    RunKind = "wake"
 )
 
+// QueueTimeout is how long a message waits for its session while another runs, in
+// seconds; then it expires (seed 004).
+const QueueTimeout = 30
+
 // Run asks loop to execute one run on a session. Loop sends it to itself: it is
 // the durable form of an accepted message or wake.
 type Run struct {
@@ -265,6 +275,7 @@ type Run struct {
 	Content    string    `json:"content,omitempty"`
 	By         Principal `json:"by"`
 	Cause      string    `json:"cause,omitempty"` // of a wake
+	Mode       Mode      `json:"mode,omitempty"`  // of a message; "" is queue
 	AcceptedAt int64     `json:"acceptedAt"`
 }
 

@@ -16,6 +16,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/api/catalog"
 
 	"github.com/anima-run/anima/services/loop/internal/sandbox"
 	"github.com/anima-run/anima/services/loop/internal/turn"
@@ -147,7 +148,7 @@ type pathArgs struct {
 
 func readFile() turn.Tool {
 	return typed(turn.Tool{
-		Name: "read_file", Effect: turn.Pure,
+		Name: "read_file", Effect: catalog.Pure,
 		Description: "Read a text file of your folder.",
 		Schema: json.RawMessage(`{"type":"object","additionalProperties":false,"required":["path"],"properties":{` +
 			`"path":{"type":"string","minLength":1,"description":"path inside your folder"}}}`),
@@ -165,7 +166,7 @@ type writeArgs struct {
 
 func writeFile() turn.Tool {
 	return typed(turn.Tool{
-		Name: "write_file", Effect: turn.Idempotent,
+		Name: "write_file", Effect: catalog.Idempotent,
 		Description: "Write a text file in your folder; it replaces what was there. Folders are made as needed.",
 		Schema: json.RawMessage(`{"type":"object","additionalProperties":false,"required":["path","content"],"properties":{` +
 			`"path":{"type":"string","minLength":1,"description":"path inside your folder"},"content":{"type":"string"}}}`),
@@ -189,7 +190,7 @@ type execArgs struct {
 
 func execTool(cfg Config) turn.Tool {
 	return typed(turn.Tool{
-		Name: "exec", Effect: turn.Irreversible,
+		Name: "exec", Effect: catalog.Irreversible,
 		Description: "Run a shell command in your folder. It sees your folder and the system's programs, nothing else.",
 		Schema: json.RawMessage(`{"type":"object","additionalProperties":false,"required":["command"],"properties":{` +
 			`"command":{"type":"string","minLength":1},"timeout":{"type":"integer","minimum":1,"maximum":600,"description":"seconds"}}}`),
@@ -234,7 +235,7 @@ type sleepArgs struct {
 
 func sleepTool(svc Services) turn.Tool {
 	return typed(turn.Tool{
-		Name: "sleep", Effect: turn.Keyed,
+		Name: "sleep", Effect: catalog.Keyed,
 		Description: "End this run and sleep. A message wakes you earlier.",
 		Schema: json.RawMessage(`{"type":"object","additionalProperties":false,"required":["duration_seconds"],"properties":{` +
 			`"duration_seconds":{"type":"integer","minimum":1,"maximum":86400},"reason":{"type":"string"}}}`),
@@ -259,7 +260,7 @@ func sleepTool(svc Services) turn.Tool {
 
 func checkCredits(svc Services) turn.Tool {
 	return typed(turn.Tool{
-		Name: "check_credits", Effect: turn.Pure,
+		Name: "check_credits", Effect: catalog.Pure,
 		Description: "See what you own and how long it keeps you alive.",
 		Schema:      json.RawMessage(`{"type":"object","additionalProperties":false,"properties":{}}`),
 	}, func(struct{}) error { return nil },
@@ -285,7 +286,7 @@ var categories = []string{"self", "environment", "financial", "agent", "domain",
 
 func rememberFact(mem Memory) turn.Tool {
 	return typed(turn.Tool{
-		Name: "remember_fact", Effect: turn.Idempotent,
+		Name: "remember_fact", Effect: catalog.Idempotent,
 		Description: "Remember a fact for all later runs. The same category and key replaces the value.",
 		Schema: json.RawMessage(`{"type":"object","additionalProperties":false,"required":["category","key","value"],"properties":{` +
 			`"category":{"type":"string","enum":["self","environment","financial","agent","domain","procedural_ref","creator"]},` +
@@ -326,7 +327,7 @@ type messageArgs struct {
 
 func sendMessage(svc Services) turn.Tool {
 	return typed(turn.Tool{
-		Name: "send_message", Effect: turn.Keyed,
+		Name: "send_message", Effect: catalog.Keyed,
 		Description: "Send a signed message to another agent's address.",
 		Schema: json.RawMessage(`{"type":"object","additionalProperties":false,"required":["to_address","content"],"properties":{` +
 			`"to_address":{"type":"string","minLength":1,"description":"0x and 40 hex digits"},"content":{"type":"string","minLength":1},"reply_to":{"type":"string"}}}`),

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/api/catalog"
 
 	"github.com/anima-run/anima/services/loop/internal/sandbox"
 	"github.com/anima-run/anima/services/loop/internal/tool"
@@ -114,15 +115,15 @@ func (b bench) text(t *testing.T, name, args string) string {
 }
 
 // effects is the class of each tool, which decides what a crash may repeat.
-var effects = map[string]turn.Effect{
-	"read_file": turn.Pure, "write_file": turn.Idempotent, "exec": turn.Irreversible, "sleep": turn.Keyed,
-	"check_credits": turn.Pure, "remember_fact": turn.Idempotent, "send_message": turn.Keyed,
+var effects = map[string]catalog.Effect{
+	"read_file": catalog.Pure, "write_file": catalog.Idempotent, "exec": catalog.Irreversible, "sleep": catalog.Keyed,
+	"check_credits": catalog.Pure, "remember_fact": catalog.Idempotent, "send_message": catalog.Keyed,
 }
 
 func TestAll(t *testing.T) {
 	t.Parallel()
 	all := newBench(t).tools
-	got := map[string]turn.Effect{}
+	got := map[string]catalog.Effect{}
 	for name, tool := range all {
 		got[name] = tool.Effect
 		if tool.Name != name || tool.Description == "" {

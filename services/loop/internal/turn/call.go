@@ -12,6 +12,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/api/catalog"
 	"github.com/anima-run/anima/pkg/telemetry"
 )
 
@@ -77,7 +78,7 @@ func (e *Engine) call(ctx context.Context, s *state, ev Events, id string, i int
 	}()
 
 	intent, repeating := s.intents[i] // journaled by an earlier try that left no result
-	if repeating && e.Tools[call.Name].Effect == Irreversible {
+	if repeating && e.Tools[call.Name].Effect == catalog.Irreversible {
 		return e.settle(ctx, s, ev, id, span, Result{
 			Index: i, Decision: intent.Decision, Action: api.Allow, Outcome: api.OutcomeUnknown, At: e.Now().UnixMicro(),
 			Error: "outcome unknown: a crash took the result away; the call may or may not have happened, look before you repeat it",
@@ -117,7 +118,7 @@ func (e *Engine) act(ctx context.Context, s *state, id string, i int, repeating 
 	tool := e.Tools[call.Name]
 	began := e.Now()
 	out, err := tool.Run(ctx, Call{
-		Agent: s.agent, Session: s.cmd.Session, Turn: id, Key: Key(s.cmd.Run, s.number, i), Args: json.RawMessage(call.Arguments),
+		Agent: s.agent, Session: s.cmd.Session, Turn: id, Index: i, Key: Key(s.cmd.Run, s.number, i), Args: json.RawMessage(call.Arguments),
 		At: s.thought.At, Repeating: repeating,
 	})
 	now := e.Now()
@@ -128,7 +129,7 @@ func (e *Engine) act(ctx context.Context, s *state, id string, i int, repeating 
 		return Result{}, context.Cause(ctx) // the lease or the run's time is over: whoever goes on decides
 	case errors.Is(err, context.DeadlineExceeded):
 		r.Outcome, r.Error = api.OutcomeTimeout, cut(err.Error())
-	case api.CodeOf(err) == api.Unavailable && !fatal(err) && tool.Effect != Irreversible:
+	case api.CodeOf(err) == api.Unavailable && !fatal(err) && tool.Effect != catalog.Irreversible:
 		return Result{}, err // the service behind the tool is away: the run comes back to this call
 	case api.CodeOf(err) == api.Denied:
 		r.Outcome, r.Error = api.OutcomeDenied, cut(err.Error())

@@ -2,7 +2,6 @@ package turn
 
 import (
 	"context"
-	"encoding/json"
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
@@ -127,42 +126,23 @@ type Events interface {
 	Delta(ctx context.Context, d api.StreamDelta)
 }
 
-// Effect is what a tool call does to the world (design §1).
-type Effect string
-
-// The classes. Only an irreversible call is never repeated after a crash.
-const (
-	Pure         Effect = "pure"
-	Idempotent   Effect = "idempotent"
-	Keyed        Effect = "keyed"
-	Irreversible Effect = "irreversible"
-)
-
-// Tool is a tool that the executor has.
-type Tool struct {
-	Name        string
-	Description string
-	Schema      json.RawMessage
-	Effect      Effect
-	// Check refuses arguments that are not what Schema says; it is asked before
-	// policy is.
-	Check func(args json.RawMessage) error
-	Run   func(ctx context.Context, c Call) (Output, error)
+// Layer is a part of the system prompt that comes from outside the engine: the
+// soul, MEMORY.md, the skills, the list of what is to be done.
+type Layer struct {
+	Name   string // for people and for the replay, as "soul"
+	Text   string // "" leaves the layer out
+	Budget int64  // tokens; 0: the context manager's default. What is over is cut
+	Last   bool   // comes after everything else in the prompt, as the todo list does
 }
 
-// Call is one call of a tool.
-type Call struct {
-	Agent     Agent
-	Session   string
-	Turn      string
-	Key       string // idempotency key
-	Args      json.RawMessage
-	At        int64 // when the thought was had: the same on every try
-	Repeating bool  // an earlier try may have happened
+// Source gives a layer for an agent's next turn. An error leaves the layer out: a
+// prompt without memories is better than no prompt.
+type Source interface {
+	Layer(ctx context.Context, a Agent) (Layer, error)
 }
 
-// Output of a tool.
-type Output struct {
-	Text  string
-	Sleep *Sleep
+// Memory recalls what helps with a query, rendered for a prompt in at most budget
+// tokens; "" when there is nothing.
+type Memory interface {
+	Recall(ctx context.Context, agent, session, query string, budget int64) (string, error)
 }

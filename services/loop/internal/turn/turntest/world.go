@@ -14,6 +14,7 @@ import (
 	"go.opentelemetry.io/otel/trace/noop"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/api/catalog"
 
 	"github.com/anima-run/anima/services/loop/internal/turn"
 )
@@ -47,7 +48,7 @@ func New(store turn.Store, script Script) *World {
 	}
 	w.Policy = newPolicy(w.Now)
 	w.Tools = map[string]turn.Tool{}
-	for name, effect := range map[string]turn.Effect{"look": turn.Pure, "put": turn.Idempotent, "pay": turn.Keyed, "fire": turn.Irreversible} {
+	for name, effect := range map[string]catalog.Effect{"look": catalog.Pure, "put": catalog.Idempotent, "pay": catalog.Keyed, "fire": catalog.Irreversible} {
 		w.Tools[name] = turn.Tool{
 			Name: name, Effect: effect, Description: "Does " + name + ".", Schema: json.RawMessage(`{"type":"object"}`),
 			Check: func(args json.RawMessage) error {

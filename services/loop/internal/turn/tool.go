@@ -1,0 +1,74 @@
+package turn
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api/catalog"
+)
+
+// Tool is a tool that the executor has.
+type Tool struct {
+	Name        string
+	Description string
+	Schema      json.RawMessage
+	Effect      catalog.Effect
+	Mutating    bool          // changes something: the agent is not idle
+	Status      bool          // only looks at the agent's own state
+	Timeout     time.Duration // of one call; 0: 30 s (seed 004)
+	// Check refuses arguments that are not what Schema says; it is asked before
+	// policy is.
+	Check func(args json.RawMessage) error
+	Run   func(ctx context.Context, c Call) (Output, error)
+}
+
+// Call is one call of a tool.
+type Call struct {
+	Agent     Agent
+	Session   string
+	Turn      string
+	Index     int
+	Key       string // idempotency key
+	Args      json.RawMessage
+	At        int64 // when the thought was had: the same on every try
+	Repeating bool  // an earlier try may have happened
+}
+
+// Output of a tool.
+type Output struct {
+	Text  string
+	Sleep *Sleep
+}
+
+// Builtin is the tool of the catalogue with that name and the code that executes
+// it. What the catalogue's types cannot say, check refuses; nil takes everything.
+// It panics when there is no such tool.
+func Builtin(name string, check func(catalog.Args) error, run func(context.Context, Call, catalog.Args) (Output, error)) Tool {
+	spec, ok := catalog.Named(name)
+	if !ok {
+		panic("no such tool: " + name)
+	}
+	parse := func(args json.RawMessage) (catalog.Args, error) {
+		a, err := spec.Parse(args)
+		if err == nil && check != nil {
+			err = check(a)
+		}
+		if err != nil {
+			return a, fmt.Errorf("the arguments do not fit the schema of %s: %w", name, err)
+		}
+		return a, nil
+	}
+	return Tool{
+		Name: name, Description: spec.Does, Schema: spec.Schema(), Effect: spec.Effect, Mutating: spec.Mutating, Status: spec.Status,
+		Check: func(args json.RawMessage) error { _, err := parse(args); return err },
+		Run: func(ctx context.Context, c Call) (Output, error) {
+			a, err := parse(c.Args)
+			if err != nil {
+				return Output{}, err
+			}
+			return run(ctx, c, a)
+		},
+	}
+}
