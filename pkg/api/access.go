@@ -30,7 +30,8 @@ func AccessOf(o Owner) Access {
 				ClaimInbox{},
 				SettleInbox{},
 			},
-			Keys: []string{LockKey("*"), WakeKeys},
+			Consumes: []Message{TierChanged{}},
+			Keys:     []string{LockKey("*"), WakeKeys},
 		}
 	case Inference:
 		return Access{Calls: []Message{Hold{}, Settle{}, Release{}, ListHolds{}}}

@@ -93,7 +93,7 @@ func Contracts() []Contract {
 
 		{GetRun{Run: run, Session: "lucky-main"}, state},
 		{CancelRun{Run: run, Session: "lucky-main", Reason: "changed my mind"}, state},
-		{CancelNotice{Run: run, Session: "lucky-main"}, nil},
+		{SessionNotice{Session: "lucky-main", Cancelled: run}, nil},
 		{TerminateSession{Session: "lucky-1", Reason: "done with it"}, session},
 		{SleepAgent{Agent: "lucky", Until: at, Reason: "good night"}, agent},
 		{ExplainAgent{Agent: "lucky"}, Explanation{

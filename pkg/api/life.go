@@ -68,16 +68,17 @@ type RunState struct {
 	EndedAt    int64     `json:"endedAt,omitempty"`
 }
 
-// CancelNotice tells whoever executes a run that it was cancelled. The fact itself
-// is in loop's store; this only makes it fast.
-type CancelNotice struct {
-	Run     string `json:"runId"`
-	Session string `json:"sessionId"`
+// SessionNotice tells whoever executes a session's run of what concerns it now.
+// The facts themselves are in loop's store and queue; this only makes them fast.
+type SessionNotice struct {
+	Session   string `json:"sessionId"`
+	Cancelled string `json:"cancelled,omitempty"` // a run that is to stop
+	Steered   string `json:"steered,omitempty"`   // a message that wants to join the run
 }
 
 // Subject of the message.
-func (m CancelNotice) Subject() Subject {
-	return Subject{Owner: Loop, Class: Live, Name: "cancel_notice", Version: 1}
+func (m SessionNotice) Subject() Subject {
+	return Subject{Owner: Loop, Class: Live, Name: "session_notice", Version: 1}
 }
 
 // TerminateSession ends a session for good: what runs is cancelled, what waits is

@@ -399,6 +399,8 @@ type LoopEnd struct {
 	Session  string `json:"sessionId"`
 	Agent    string `json:"agent"`
 	Success  bool   `json:"success"`
+	Fate     Fate   `json:"fate,omitempty"`     // of the run's message; "": consumed, by a release before
+	Into     string `json:"into,omitempty"`     // the run that it was merged into
 	Response string `json:"response,omitempty"` // the model's last words
 	Turns    int    `json:"turns"`
 	Cost     Micros `json:"cost"`

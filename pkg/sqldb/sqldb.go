@@ -32,10 +32,12 @@ const (
 
 // ForUpdate is the text to end a SELECT with when its rows will be written in the
 // same transaction. It is empty on SQLite, where a transaction is the only writer
-// from its start.
+// from its start. Who only refers to such a row by a foreign key is not kept out:
+// two writers that each refer to a row first and lock it then would wait for each
+// other for ever.
 func (e Engine) ForUpdate() string {
 	if e == Postgres {
-		return " for update"
+		return " for no key update"
 	}
 	return ""
 }

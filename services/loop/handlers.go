@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -34,6 +35,7 @@ type handlers struct {
 	peers   services
 	wakes   *bus.Bucket[api.Wake]
 	locks   locker
+	queue   *queue
 	engine  *turn.Engine
 	running metric.Int64UpDownCounter
 }
@@ -113,6 +115,12 @@ func (h *handlers) sendMessage(ctx context.Context, m api.SendMessage) (api.Acce
 		if s.Agent != agent.ID {
 			return api.Accepted{}, &api.Error{Code: api.Invalid, Message: "session " + s.ID + " belongs to " + s.Agent, Next: "leave the session out, or name one of " + agent.ID}
 		}
+		if s.Terminated != 0 {
+			return api.Accepted{}, &api.Error{
+				Code: api.Conflict, Reason: api.ReasonTerminated, Message: "session " + s.ID + " is terminated: " + s.Reason,
+				Next: "leave the session out, or begin a new one with session new",
+			}
+		}
 		session = s.ID
 	}
 	if m.Mode == api.ModeDrop {
@@ -125,13 +133,28 @@ func (h *handlers) sendMessage(ctx context.Context, m api.SendMessage) (api.Acce
 	}
 	cmd := api.Run{
 		Run: run, Agent: agent.ID, Session: session, Kind: api.RunMessage, Content: m.Content,
-		By: api.Principal{Kind: api.Creator}, AcceptedAt: at,
+		By: api.Principal{Kind: api.Creator}, Mode: m.Mode, AcceptedAt: at,
 	}
 	if err := h.bus.Publish(ctx, "run/"+run, cmd); err != nil {
 		return api.Accepted{}, err
 	}
+	// The message is accepted. Dying from here on costs its haste, and a caller who
+	// sends it again under the same id gives that back.
+	switch m.Mode {
+	case api.ModeInterrupt:
+		if err := h.cancelQueue(ctx, session, run, "interrupted by "+run); err != nil {
+			return api.Accepted{}, err
+		}
+	case api.ModeSteer:
+		if err := h.bus.Tell(ctx, api.SessionNotice{Session: session, Steered: run}); err != nil {
+			h.log.WarnContext(ctx, "the run under way was not told, the message runs after it", "run", run, "err", err)
+		}
+	case api.ModeQueue, api.ModeDrop, api.ModeCollect:
+	}
 	return api.Accepted{Run: run, Session: session, Agent: agent.ID, At: at}, nil
 }
+
+var modes = []api.Mode{api.ModeQueue, api.ModeDrop, api.ModeInterrupt, api.ModeSteer, api.ModeCollect}
 
 func checkMessage(m api.SendMessage) error {
 	switch {
@@ -144,8 +167,8 @@ func checkMessage(m api.SendMessage) error {
 		}
 	case !utf8.ValidString(m.Content):
 		return &api.Error{Code: api.Invalid, Message: "the message is not UTF-8"}
-	case m.Mode != "" && m.Mode != api.ModeQueue && m.Mode != api.ModeDrop:
-		return &api.Error{Code: api.Invalid, Message: fmt.Sprintf("there is no mode %q", m.Mode), Next: "use queue or drop"}
+	case m.Mode != "" && !slices.Contains(modes, m.Mode):
+		return &api.Error{Code: api.Invalid, Message: fmt.Sprintf("there is no mode %q", m.Mode), Next: "use queue, drop, interrupt, steer or collect"}
 	case len(m.ID) > 128:
 		return &api.Error{Code: api.Invalid, Message: "the id is longer than 128 bytes"}
 	}
@@ -216,8 +239,24 @@ func bounded(limit, otherwise int) (int, error) {
 
 // run executes one run under its session's lock. Any replica may get it; the one
 // that holds the lock, and finds no older message of the session waiting, does
-// the work, and the others hand it back.
+// the work, and the others hand it back until the message is too old.
 func (h *handlers) run(ctx context.Context, cmd api.Run) error {
+	err := h.execute(ctx, cmd)
+	if api.ReasonOf(err) != api.ReasonBusy {
+		return err
+	}
+	late, lerr := h.expired(ctx, cmd, api.QueueTimeout*time.Second)
+	if lerr != nil || !late {
+		return err
+	}
+	return h.drop(ctx, turn.End{
+		Run: cmd, Input: turn.Input{By: cmd.By}, Code: api.Denied, Reason: api.ReasonExpired, Fate: api.FateExpired, At: h.now().UnixMicro(),
+		Error: fmt.Sprintf("it waited longer than %d s for its session", api.QueueTimeout),
+	})
+}
+
+// execute does the work of run. Its error has ReasonBusy when others come first.
+func (h *handlers) execute(ctx context.Context, cmd api.Run) error {
 	meta := bus.MetaOf(ctx)
 	return h.locks.with(ctx, cmd, func(ctx context.Context) error {
 		head, err := h.bus.Next(ctx, cmd.Subject(), 1)
@@ -227,7 +266,10 @@ func (h *handlers) run(ctx context.Context, cmd api.Run) error {
 		case err != nil:
 			return err
 		case head.Sequence != meta.Sequence:
-			return &api.Error{Code: api.Conflict, Message: "an older message of the session waits", RetryAfter: 50}
+			return &api.Error{Code: api.Conflict, Reason: api.ReasonBusy, Message: "an older message of the session waits", RetryAfter: 50}
+		}
+		if err := h.rested(ctx, cmd); err != nil {
+			return err
 		}
 		if err := os.MkdirAll(filepath.Join(h.store.Workspace(cmd.Agent), ".tmp"), 0o700); err != nil {
 			return fmt.Errorf("workspace: %w", err)
@@ -236,6 +278,22 @@ func (h *handlers) run(ctx context.Context, cmd api.Run) error {
 		defer h.running.Add(ctx, -1)
 		return h.engine.Run(ctx, cmd, events{bus: h.bus, posts: h.bus.Posts()})
 	})
+}
+
+// rested hands a wake back whose agent has slept for less than a moment: whatever
+// goes wrong, no agent turns in circles at full speed (W-8).
+func (h *handlers) rested(ctx context.Context, cmd api.Run) error {
+	if cmd.Kind != api.RunWake {
+		return nil
+	}
+	state, since, err := h.store.Since(ctx, cmd.Agent)
+	if err != nil || state != api.StateSleeping {
+		return err
+	}
+	if wait := pausing(cmd, since, h.now().UnixMicro()); wait > 0 {
+		return &api.Error{Code: api.Unavailable, Message: "the agent has just gone to sleep", RetryAfter: wait.Milliseconds() + 1}
+	}
+	return nil
 }
 
 // watchWakes turns every wake in the bucket into a run on the agent's main

@@ -88,11 +88,14 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	store := sqlstore.New(db, workspaces)
 	relay := outbox.NewRelay(db, env.Bus, env.Log)
 	peers := services{bus: env.Bus}
+	waiting := newQueue(env.Bus, env.Log)
 	h := &handlers{
-		cfg: cfg, bus: env.Bus, log: env.Log, now: env.Now, store: store, relay: relay, peers: peers, wakes: wakes,
+		queue: waiting,
+		cfg:   cfg, bus: env.Bus, log: env.Log, now: env.Now, store: store, relay: relay, peers: peers, wakes: wakes,
 		locks: locker{locks: locks, owner: env.Bus.Instance(), lease: cfg.Lease, now: env.Now, log: env.Log},
 		engine: &turn.Engine{
 			Store: store, Journal: journal{env.Bus}, Router: peers, Policy: &judge{bus: env.Bus}, Inbox: peers, Treasury: peers,
+			Queue: waiting, Alarms: peers,
 			Tools: tool.All(tool.Config{AllowUnsandboxed: cfg.AllowUnsandboxed, Now: env.Now}, store, peers),
 			Now:   env.Now, Root: rootSpan(env.Tracer), Ending: rootEnding(env.Tracer), Tracer: env.Tracer.Tracer("github.com/anima-run/anima/services/loop"),
 			Attempts: cfg.Attempts, Observe: tel,
@@ -110,10 +113,18 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		bus.Reply(h.getTranscript),
 		bus.Reply(h.getTurn),
 		bus.Reply(h.listTurns),
+		bus.Reply(h.getRun),
+		bus.Reply(h.cancelRun),
+		bus.Reply(h.terminateSession),
+		bus.Reply(h.sleepAgent),
+		bus.Reply(h.explainAgent),
+		bus.On(h.tierChanged),
 		// A run that was sent to a replica which was dead already has no lock and need
 		// not wait for one to expire; the others are handed back until theirs has.
 		bus.On(h.run, bus.Consuming{Workers: cfg.Slots, AckWait: max(cfg.Lease/3, time.Second), MaxDeliver: -1, InOrder: true, NoSpan: true}),
 		bus.Go(h.watchWakes),
+		bus.Go(waiting.listen),
+		bus.Go(h.watchLives),
 		bus.Go(func(ctx context.Context) error { return telemetry.Resolve(ctx, env.Tracer, h.turnEnded) }),
 		bus.Go(relay.Run),
 	)

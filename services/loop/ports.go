@@ -236,7 +236,7 @@ func (l locker) with(ctx context.Context, cmd api.Run, f func(context.Context) e
 // busy says when to try again. Another run of the session may end at any moment; an
 // owner of this very run is dead, as a rule, and its lock must expire.
 func (l locker) busy(ctx context.Context, cmd api.Run) error {
-	e := &api.Error{Code: api.Conflict, Message: "session " + cmd.Session + " is busy", RetryAfter: 100}
+	e := &api.Error{Code: api.Conflict, Reason: api.ReasonBusy, Message: "session " + cmd.Session + " is busy", RetryAfter: 100}
 	held, err := l.locks.Get(ctx, api.LockKey(cmd.Session))
 	if err == nil && held.Value.Run == cmd.Run && held.Value.Owner != l.owner {
 		e.RetryAfter = min(250, max(100, (held.Value.Expires-l.now().UnixMicro())/1000))

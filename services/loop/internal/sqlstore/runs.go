@@ -13,6 +13,7 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/sqldb"
 
+	"github.com/anima-run/anima/services/loop/internal/life"
 	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
@@ -23,16 +24,28 @@ func (s *Store) Known(ctx context.Context, cmd api.Run) (turn.Known, error) {
 	if k.Agent, err = s.definition(ctx, s.db, cmd.Agent); err != nil {
 		return k, err
 	}
-	var input, ending sql.NullString
+	var input, ending, cancelled sql.NullString
+	var counters string
+	var terminated int64
 	err = s.db.QueryRowContext(ctx, `select s.journal, coalesce(r.turns, 0), coalesce(r.cost, 0), r.input, r.ending,
-		case when s.turns > 0 then s.updated_at else 0 end
-		from sessions s left join runs r on r.session = s.id and r.id = $2 where s.id = $1`, cmd.Session, cmd.Run).
-		Scan(&k.Journal, &k.Turns, &k.Cost, &input, &ending, &k.Before)
+			case when s.turns > 0 then s.updated_at else 0 end, s.counters, s.notice, s.terminated_at, s.terminated_reason, c.reason
+		from sessions s left join runs r on r.session = s.id and r.id = $2 left join cancels c on c.run = $2
+		where s.id = $1`, cmd.Session, cmd.Run).
+		Scan(&k.Journal, &k.Turns, &k.Cost, &input, &ending, &k.Before, &counters, &k.Notice, &terminated, &k.Terminated, &cancelled)
 	if errors.Is(err, sqldb.ErrNotFound) {
 		return k, api.Errorf(api.NotFound, "there is no session %s", cmd.Session)
 	}
 	if err != nil {
 		return k, err
+	}
+	if k.Cancelled = cancelled.String; cancelled.Valid && k.Cancelled == "" {
+		k.Cancelled = "cancelled"
+	}
+	if terminated > 0 && k.Terminated == "" {
+		k.Terminated = "terminated"
+	}
+	if err := json.Unmarshal([]byte(counters), &k.Counters); err != nil {
+		return k, fmt.Errorf("counters of session %s: %w", cmd.Session, err)
 	}
 	if input.Valid {
 		if err := json.Unmarshal([]byte(input.String), &k.Input); err != nil {
@@ -49,13 +62,13 @@ func (s *Store) Known(ctx context.Context, cmd api.Run) (turn.Known, error) {
 }
 
 // Started implements turn.Store. A dead agent stays dead and runs nothing.
-func (s *Store) Started(ctx context.Context, cmd api.Run, at int64) (*api.AgentChanged, error) {
-	var c *api.AgentChanged
+func (s *Store) Started(ctx context.Context, cmd api.Run, tier api.Tier, at int64) ([]api.AgentChanged, error) {
+	var changes []api.AgentChanged
 	err := sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) (err error) {
-		c = nil
-		var was, before api.AgentState
+		changes = nil
+		var was api.AgentState
 		var by string
-		if err := tx.QueryRowContext(ctx, `select state, state_was, state_by from agents where id = $1`+s.db.ForUpdate(), cmd.Agent).Scan(&was, &before, &by); err != nil {
+		if err := tx.QueryRowContext(ctx, `select state, state_by from agents where id = $1`+s.db.ForUpdate(), cmd.Agent).Scan(&was, &by); err != nil {
 			return err
 		}
 		// Asked under the agent's lock, which whoever ends a run holds too.
@@ -63,30 +76,33 @@ func (s *Store) Started(ctx context.Context, cmd api.Run, at int64) (*api.AgentC
 		if err := tx.QueryRowContext(ctx, `select count(*) from runs where id = $1 and ending is not null`, cmd.Run).Scan(&over); err != nil {
 			return err
 		}
-		if over > 0 {
+		switch {
+		case over > 0:
 			return api.Errorf(api.Conflict, "run %s is over", cmd.Run)
-		}
-		if was == api.StateDead {
+		case was == api.StateDead:
 			return &api.Error{Code: api.Denied, Message: "the agent is dead", Next: "fund it: anima agent fund " + cmd.Agent + " 5"}
-		}
-		if was == api.StateRunning {
-			if by == cmd.Run { // its owner may have died before it said so
-				c, err = s.changed(ctx, tx, cmd.Agent, before, at)
-			}
+		case by == cmd.Run: // its owner may have died before it said so
+			changes, err = s.historyOf(ctx, tx, cmd)
 			return err
+		case life.Awake(was):
+			return nil
 		}
 		why := "a message"
 		if cmd.Kind == api.RunWake {
 			why = "woken: " + cmd.Content
 		}
-		if _, err := tx.ExecContext(ctx, `update agents set state = $2, state_reason = $3, sleep_until = 0, state_seq = state_seq + 1,
-			state_was = state, state_by = $4, updated_at = $5 where id = $1`, cmd.Agent, api.StateRunning, text(why), cmd.Run, at); err != nil {
-			return err
+		for _, to := range []api.AgentState{api.StateWaking, life.StateAt(tier, was)} {
+			c, err := s.move(ctx, tx, cmd.Agent, change{to: to, why: why, by: cmd.Run, at: at})
+			if err != nil {
+				return err
+			}
+			if c != nil {
+				changes = append(changes, *c)
+			}
 		}
-		c, err = s.changed(ctx, tx, cmd.Agent, was, at)
-		return err
+		return nil
 	})
-	return c, err
+	return changes, err
 }
 
 // Persist implements turn.Store.
@@ -101,11 +117,32 @@ func (s *Store) Persist(ctx context.Context, rec *turn.Record, input turn.Input,
 			return err
 		case !written:
 			return s.persisted(ctx, tx, rec, end)
-		case end != nil:
+		}
+		// After the session's row is locked: whoever cancels holds it too.
+		if end == nil || end.Reason != api.ReasonCancelled {
+			if err := s.notCancelled(ctx, tx, rec.Run); err != nil {
+				return err
+			}
+		}
+		if end != nil {
 			return s.persistEnd(ctx, tx, end)
 		}
-		return nil
+		rec.Changed, err = s.move(ctx, tx, rec.Run.Agent, change{to: rec.Turn.State, why: "its tier", by: rec.Run.Run, at: rec.Turn.EndedAt})
+		return err
 	})
+}
+
+// notCancelled refuses what would go on with a run that was cancelled.
+func (s *Store) notCancelled(ctx context.Context, tx *sqldb.Tx, cmd api.Run) error {
+	var why string
+	err := tx.QueryRowContext(ctx, `select reason from cancels where run = $1`, cmd.Run).Scan(&why)
+	if errors.Is(err, sqldb.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return turn.Cancelled(why)
 }
 
 // persisted answers who writes a turn that is there: with the run's end as it is
@@ -181,9 +218,13 @@ func (s *Store) persistTurn(ctx context.Context, tx *sqldb.Tx, rec *turn.Record)
 			return false, err
 		}
 	}
+	counters, err := api.Encode(rec.Counters)
+	if err != nil {
+		return false, err
+	}
 	if _, err := tx.ExecContext(ctx, `update sessions set journal = $2, turns = turns + 1, input_tokens = input_tokens + $3,
-		output_tokens = output_tokens + $4, cost = cost + $5, updated_at = $6 where id = $1`,
-		t.Session, int64(rec.Journal), t.InputTokens, t.OutputTokens, int64(t.Cost), t.EndedAt); err != nil {
+		output_tokens = output_tokens + $4, cost = cost + $5, updated_at = $6, counters = $7, notice = $8 where id = $1`,
+		t.Session, int64(rec.Journal), t.InputTokens, t.OutputTokens, int64(t.Cost), t.EndedAt, string(counters), text(rec.Notice)); err != nil {
 		return false, err
 	}
 	res, err = tx.ExecContext(ctx, `update runs set turns = turns + 1, cost = cost + $2 where id = $1 and ending is null`, t.Run, int64(t.Cost))
@@ -208,27 +249,16 @@ func text(s string) string {
 // persistEnd follows persistTurn, which has locked the agent's row.
 func (s *Store) persistEnd(ctx context.Context, tx *sqldb.Tx, end *turn.End) error {
 	cmd := end.Run
-	var was api.AgentState
-	if err := tx.QueryRowContext(ctx, `select state from agents where id = $1`, cmd.Agent).Scan(&was); err != nil {
+	c, err := s.move(ctx, tx, cmd.Agent, change{to: end.State, why: end.Why, until: end.Sleep, by: cmd.Run, at: end.At})
+	if err != nil {
 		return err
 	}
-	end.Changed = nil
-	if was != api.StateDead {
-		if _, err := tx.ExecContext(ctx, `update agents set state = $2, state_reason = $3, sleep_until = $4, state_seq = state_seq + 1,
-			updated_at = $5 where id = $1`, cmd.Agent, end.State, text(end.Why), end.Sleep, end.At); err != nil {
-			return err
-		}
-		c, err := s.changed(ctx, tx, cmd.Agent, was, end.At)
-		if err != nil {
-			return err
-		}
-		end.Changed = c
-	}
+	end.Changed = c
 	ending, err := api.Encode(end)
 	if err != nil {
 		return err
 	}
-	_, err = tx.ExecContext(ctx, `update runs set ending = $2, ended_at = $3 where id = $1`, cmd.Run, string(ending), end.At)
+	_, err = tx.ExecContext(ctx, `update runs set ending = $2, ended_at = $3, fate = $4 where id = $1`, cmd.Run, string(ending), end.At, api.FateConsumed)
 	return err
 }
 

@@ -61,6 +61,7 @@ func (s *Store) Apply(ctx context.Context, d agentmd.Definition, id, address, so
 	var out Applied
 	err = sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
 		var old string
+		previous := api.StateSetup
 		err := tx.QueryRowContext(ctx, `select source from agents where id = $1`+s.db.ForUpdate(), id).Scan(&old)
 		switch {
 		case err == nil && old == source:
@@ -71,10 +72,11 @@ func (s *Store) Apply(ctx context.Context, d agentmd.Definition, id, address, so
 				state_seq = state_seq + 1, updated_at = $5 where id = $1`, id, d.Name, source, string(def), at); err != nil {
 				return err
 			}
+			previous = ""
 		case errors.Is(err, sqldb.ErrNotFound):
 			out.Changed = true
-			if _, err := tx.ExecContext(ctx, `insert into agents (id, name, address, source, definition, state, state_reason, created_at, updated_at)
-				values ($1, $2, $3, $4, $5, $6, $7, $8, $8)`,
+			if _, err := tx.ExecContext(ctx, `insert into agents (id, name, address, source, definition, state, state_reason, state_since, created_at, updated_at)
+				values ($1, $2, $3, $4, $5, $6, $7, $8, $8, $8)`,
 				id, d.Name, address, source, string(def), api.StateSleeping, "just born", at); err != nil {
 				return err
 			}
@@ -91,7 +93,7 @@ func (s *Store) Apply(ctx context.Context, d agentmd.Definition, id, address, so
 		if !out.Changed {
 			return nil
 		}
-		c, err := s.changed(ctx, tx, id, "", at)
+		c, err := s.note(ctx, tx, id, previous, "", at)
 		if err != nil {
 			return err
 		}
@@ -102,13 +104,6 @@ func (s *Store) Apply(ctx context.Context, d agentmd.Definition, id, address, so
 
 func changeID(c *api.AgentChanged) string {
 	return "agent_state/" + c.Agent + "/" + strconv.FormatInt(c.Seq, 10)
-}
-
-func (s *Store) changed(ctx context.Context, q sqldb.Querier, id string, previous api.AgentState, at int64) (*api.AgentChanged, error) {
-	c := &api.AgentChanged{Agent: id, Previous: previous, At: at}
-	err := q.QueryRowContext(ctx, `select name, address, state, state_reason, sleep_until, state_seq from agents where id = $1`, id).
-		Scan(&c.Name, &c.Address, &c.State, &c.Reason, &c.SleepUntil, &c.Seq)
-	return c, err
 }
 
 const agentColumns = `select id, name, address, definition, state, state_reason, sleep_until, turns, version, created_at, updated_at from agents`
@@ -162,11 +157,11 @@ func (s *Store) definition(ctx context.Context, q sqldb.Querier, id string) (tur
 	return a, nil
 }
 
-const sessionColumns = `select id, agent, runs, turns, input_tokens, output_tokens, cost, created_at, updated_at from sessions`
+const sessionColumns = `select id, agent, runs, turns, input_tokens, output_tokens, cost, created_at, updated_at, terminated_at, terminated_reason from sessions`
 
 func sessionRow(r sqldb.Scanner) (api.Session, error) {
 	var v api.Session
-	err := r.Scan(&v.ID, &v.Agent, &v.Messages, &v.Turns, &v.InputTokens, &v.OutputTokens, &v.Cost, &v.CreatedAt, &v.UpdatedAt)
+	err := r.Scan(&v.ID, &v.Agent, &v.Messages, &v.Turns, &v.InputTokens, &v.OutputTokens, &v.Cost, &v.CreatedAt, &v.UpdatedAt, &v.Terminated, &v.Reason)
 	if errors.Is(err, sqldb.ErrNotFound) {
 		return v, &api.Error{Code: api.NotFound, Message: "there is no such session", Next: "anima session list shows the ones there are; leave it out to use the agent's main session"}
 	}

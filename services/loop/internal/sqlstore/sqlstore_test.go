@@ -249,11 +249,11 @@ func TestNoText(t *testing.T) {
 		end.Response, end.Why = "a\x00\xffb", "w\x00"
 		wake := cmd
 		wake.Kind = api.RunWake
-		started, err := s.Started(t.Context(), wake, at)
+		started, err := s.Started(t.Context(), wake, api.TierHigh, at)
 		must(t, err)
 		must(t, s.Persist(t.Context(), rec, turntest.Input(cmd), end))
-		if started.Reason != "woken: do\uFFFDit" || end.Changed.Reason != "w\uFFFD" {
-			t.Errorf("the agent runs for %q and sleeps for %q", started.Reason, end.Changed.Reason)
+		if started[0].Reason != "woken: do\uFFFDit" || end.Changed.Reason != "w\uFFFD" {
+			t.Errorf("the agent runs for %q and sleeps for %q", started[0].Reason, end.Changed.Reason)
 		}
 		got, err := s.Turn(t.Context(), "r1.1")
 		must(t, err)
@@ -336,7 +336,7 @@ func TestManySessions(t *testing.T) {
 				for r := range runs {
 					cmd := turntest.Command("ada", fmt.Sprintf("r%d-%d", i, r))
 					cmd.Session = session
-					change, err := s.Started(t.Context(), cmd, at)
+					changes, err := s.Started(t.Context(), cmd, api.TierHigh, at)
 					end := turntest.End(cmd, 2)
 					for n := 1; n <= 2 && err == nil; n++ {
 						var last *turn.End
@@ -350,13 +350,14 @@ func TestManySessions(t *testing.T) {
 						return
 					}
 					mu.Lock()
-					for _, c := range []*api.AgentChanged{change, end.Changed} {
-						if c != nil && seqs[c.Seq] {
+					if end.Changed != nil {
+						changes = append(changes, *end.Changed)
+					}
+					for _, c := range changes {
+						if seqs[c.Seq] {
 							t.Errorf("two changes have the number %d", c.Seq)
 						}
-						if c != nil {
-							seqs[c.Seq] = true
-						}
+						seqs[c.Seq] = true
 					}
 					mu.Unlock()
 				}

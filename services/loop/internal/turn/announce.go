@@ -86,20 +86,28 @@ func (e *Engine) finish(ctx context.Context, end End, ev Events) error {
 			return err
 		}
 	}
-	if end.Success {
+	if end.Alarm { // before anybody hears that the agent sleeps; the same alarm again changes nothing
+		a := api.SetAlarm{ID: cmd.Run + "/rest", Agent: cmd.Agent, At: end.Sleep, Reason: end.Why}
+		if _, err := e.Alarms.SetAlarm(ctx, a); err != nil {
+			return err
+		}
+	}
+	if end.Success && end.Fate != api.FateMerged {
 		if err := e.saidPersisted(ctx, cmd, end.Turns, end.At, ev); err != nil {
 			return err
 		}
-	} else if err := ev.Post(ctx, "loop_error/"+cmd.Run, api.LoopError{
-		Run: cmd.Run, Session: cmd.Session, Code: end.Code, Reason: end.Reason, Error: end.Error, At: end.At,
-	}); err != nil {
-		return err
+	} else if !end.Success {
+		if err := ev.Post(ctx, "loop_error/"+cmd.Run, api.LoopError{
+			Run: cmd.Run, Session: cmd.Session, Code: end.Code, Reason: end.Reason, Error: end.Error, At: end.At,
+		}); err != nil {
+			return err
+		}
 	}
 	if err := e.saidChanged(ctx, end.Changed, ev); err != nil {
 		return err
 	}
 	if err := ev.Post(ctx, "loop_end/"+cmd.Run, api.LoopEnd{
-		Run: cmd.Run, Session: cmd.Session, Agent: cmd.Agent, Success: end.Success, Response: end.Response, Turns: end.Turns,
+		Run: cmd.Run, Session: cmd.Session, Agent: cmd.Agent, Success: end.Success, Fate: end.Fate, Into: end.Into, Response: end.Response, Turns: end.Turns,
 		Cost: end.Cost, Duration: (end.At - cmd.AcceptedAt) / 1000, At: end.At,
 	}); err != nil {
 		return err

@@ -24,6 +24,9 @@ type prepared struct {
 	refused *Result
 }
 
+// policyPatience is how long a turn waits for policy before its agent sleeps (W-48).
+const policyPatience = time.Minute
+
 // prepare checks a call's arguments and asks policy. It changes nothing.
 func (e *Engine) prepare(ctx context.Context, s *state, id string, i int) (prepared, error) {
 	call := s.thought.Completion.ToolCalls[i]
@@ -48,6 +51,9 @@ func (e *Engine) prepare(ctx context.Context, s *state, id string, i int) (prepa
 	if err != nil {
 		if api.CodeOf(err) == api.Invalid {
 			return refuse(api.OutcomeError, "not run: "+api.Wire(err).Message)
+		}
+		if api.CodeOf(err) == api.Unavailable && now-s.thought.At > policyPatience.Microseconds() {
+			err = &api.Error{Code: api.Unavailable, Reason: api.ReasonPolicy, Message: "policy does not answer, and nothing may run without it"}
 		}
 		return p, err
 	}
@@ -122,7 +128,7 @@ func (e *Engine) act(ctx context.Context, s *state, id string, i int, repeating 
 		At: s.thought.At, Repeating: repeating,
 	})
 	now := e.Now()
-	r := Result{Index: i, Outcome: api.OutcomeOK, Text: cut(out.Text), Sleep: out.Sleep, DurationMS: now.Sub(began).Milliseconds(), At: now.UnixMicro()}
+	r := Result{Index: i, Outcome: api.OutcomeOK, Text: cut(out.Text), Sleep: out.Sleep, Blocked: out.Blocked, DurationMS: now.Sub(began).Milliseconds(), At: now.UnixMicro()}
 	switch {
 	case err == nil:
 	case ctx.Err() != nil:

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -12,6 +14,8 @@ import (
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/telemetry"
+
+	"github.com/anima-run/anima/services/loop/internal/life"
 )
 
 // Engine executes runs. It is safe for concurrent use on different sessions;
@@ -23,6 +27,8 @@ type Engine struct {
 	Policy   Policy
 	Inbox    Inbox
 	Treasury Treasury
+	Queue    Queue
+	Alarms   Alarms
 	Tools    map[string]Tool
 	Now      func() time.Time
 	// Root starts the root span of a turn under ids that derive from its own, so
@@ -66,16 +72,37 @@ func (e *Engine) Run(ctx context.Context, cmd api.Run, ev Events) error {
 		root.TraceID, root.SpanID = telemetry.DeriveIDs("turn", id)
 		return e.finish(below(ctx, trace.NewSpanContext(root), cmd, id), *known.Ended, ev)
 	}
+	if end := refused(cmd, known, e.Now().UnixMicro()); end != nil {
+		began, err := e.began(ctx, cmd, known)
+		if err != nil {
+			return err
+		}
+		if !began {
+			return e.Drop(ctx, *end, ev)
+		}
+	}
 	s := &state{
 		cmd: cmd, agent: known.Agent, input: known.Input, number: known.Turns + 1, total: known.Turns, cost: known.Cost,
 		last: known.Journal, results: map[int]Result{}, intents: map[int]Intent{}, before: known.Before,
+		counters: known.Counters, notice: known.Notice,
 	}
 	runCtx, cancel := context.WithTimeout(ctx, time.Duration(known.Agent.RunTimeoutS)*time.Second)
 	defer cancel()
+	runCtx, stop := context.WithCancelCause(runCtx)
+	defer stop(nil)
+	var unwatch func()
+	s.steered, unwatch = e.Queue.Watch(cmd, func() { stop(Cancelled("")) })
+	defer unwatch()
+	switch {
+	case known.Cancelled != "":
+		stop(Cancelled(known.Cancelled))
+	case known.Terminated != "":
+		stop(Cancelled("the session is terminated: " + known.Terminated))
+	}
 	for {
 		end, err := e.turn(runCtx, s, ev)
 		if err != nil && ctx.Err() == nil && runCtx.Err() != nil {
-			end, err = e.late(ctx, s, ev)
+			end, err = e.interrupted(ctx, s, ev, context.Cause(runCtx))
 		}
 		if err != nil {
 			return err
@@ -84,6 +111,47 @@ func (e *Engine) Run(ctx context.Context, cmd api.Run, ev Events) error {
 			return e.finish(below(ctx, s.root, cmd, ID(cmd.Run, end.Turns)), *end, ev)
 		}
 	}
+}
+
+// refused is the end of a run that must not begin, nil if it may.
+func refused(cmd api.Run, k Known, at int64) *End {
+	end := &End{Run: cmd, Input: Input{By: cmd.By}, Code: api.Denied, At: at, Fate: api.FateDropped}
+	switch {
+	case k.Cancelled != "":
+		end.Reason, end.Error = api.ReasonCancelled, k.Cancelled
+	case k.Terminated != "":
+		end.Code, end.Reason, end.Error = api.Conflict, api.ReasonTerminated, "the session is terminated: "+k.Terminated
+	default:
+		return nil
+	}
+	return end
+}
+
+// began says whether an owner has taken the run up: then what it did must be kept.
+func (e *Engine) began(ctx context.Context, cmd api.Run, k Known) (bool, error) {
+	if k.Turns > 0 {
+		return true, nil
+	}
+	tail, _, err := e.Journal.Tail(ctx, cmd.Session, k.Journal)
+	return slices.ContainsFunc(tail, func(s Step) bool { return s.Run == cmd.Run }), err
+}
+
+// Drop gives a run that never began its fate, and announces it. Dying in between
+// repeats the announcement: what is stored first stays.
+func (e *Engine) Drop(ctx context.Context, end End, ev Events) error {
+	stored, err := e.Store.Drop(ctx, end)
+	if err != nil {
+		return err
+	}
+	return e.finish(ctx, stored, ev)
+}
+
+// Cancelled is the error of what must not go on because somebody cancelled its run.
+func Cancelled(why string) error {
+	if why == "" {
+		why = "cancelled"
+	}
+	return &api.Error{Code: api.Denied, Reason: api.ReasonCancelled, Message: why}
 }
 
 // below is ctx below the root of a turn that is over.
@@ -135,12 +203,20 @@ func startOf(span trace.Span, otherwise time.Time) time.Time {
 	return otherwise
 }
 
-// late ends a run whose time is over; the turn's root is made anew, because the
-// interrupted one was not sent.
-func (e *Engine) late(ctx context.Context, s *state, ev Events) (*End, error) {
+// interrupted ends a run whose time is over or that was cancelled; the turn's root
+// is made anew, because the interrupted one was not sent.
+func (e *Engine) interrupted(ctx context.Context, s *state, ev Events, cause error) (*End, error) {
+	if !s.owned {
+		if _, err := e.takeUp(ctx, s); err != nil {
+			return nil, err
+		}
+	}
 	ctx, span := e.Root(ctx, s.cmd, s.agent, ID(s.cmd.Run, s.number), &Past{Began: s.began})
 	s.root = span.SpanContext()
-	err := api.Errorf(api.Denied, "the run took longer than its %d s", s.agent.RunTimeoutS)
+	err := cause
+	if api.ReasonOf(cause) != api.ReasonCancelled {
+		err = api.Errorf(api.Denied, "the run took longer than its %d s", s.agent.RunTimeoutS)
+	}
 	end, gerr := e.giveUp(ctx, s, ev, err)
 	if gerr != nil {
 		telemetry.Abandon(span)
@@ -157,15 +233,30 @@ func fatal(err error) bool {
 	case api.Denied, api.Invalid:
 		return true
 	case api.Unavailable:
-		return api.ReasonOf(err) == api.ReasonNoModel || api.ReasonOf(err) == api.ReasonLimit
+		switch api.ReasonOf(err) {
+		case api.ReasonNoModel, api.ReasonLimit, api.ReasonPolicy:
+			return true
+		}
 	case api.NotFound, api.Conflict, api.Internal:
 	}
 	return false
 }
 
 func (e *Engine) execute(ctx context.Context, s *state, ev Events, id string, span trace.Span) (*End, error) {
+	var poor error
+	if s.thought == nil {
+		poor = e.look(ctx, s)
+	}
 	if !s.owned { // the first turn that this owner works on
 		if err := e.begin(ctx, s, ev, id); err != nil {
+			return nil, err
+		}
+	}
+	if poor != nil { // after begin: a run that ends so was taken up
+		return nil, poor
+	}
+	if s.number > 1 && s.thought == nil && (s.attempts > 1 || s.steered()) {
+		if err := e.join(ctx, s); err != nil {
 			return nil, err
 		}
 	}
@@ -250,12 +341,18 @@ func (e *Engine) begin(ctx context.Context, s *state, ev Events, id string) erro
 		}
 		return e.repeat(ctx, s, ev, id)
 	}
-	changed, err := e.Store.Started(ctx, s.cmd, b.At)
+	if err := e.Store.Merge(ctx, s.cmd, s.input.Merged, b.At); err != nil {
+		return err
+	}
+	changes, err := e.Store.Started(ctx, s.cmd, s.tier, b.At)
 	if err != nil {
 		return err
 	}
-	if err := e.saidChanged(ctx, changed, ev); err != nil {
-		return err
+	for i := range changes {
+		s.agent.State = changes[i].State
+		if err := e.saidChanged(ctx, &changes[i], ev); err != nil {
+			return err
+		}
 	}
 	if err := ev.Post(ctx, "loop_start/"+s.cmd.Run, api.LoopStart{
 		Run: s.cmd.Run, Session: s.cmd.Session, Agent: s.agent.ID, Kind: s.cmd.Kind, At: b.At,
@@ -292,7 +389,62 @@ func (e *Engine) input(ctx context.Context, s *state) (Input, error) {
 		by = append(by, api.Principal{Kind: api.Peer, Address: m.From})
 		text += "\n\n" + peerMessage(m)
 	}
-	return Input{Text: text, By: api.Lowest(by...), Inbox: len(messages)}, nil
+	in := Input{Inbox: len(messages)}
+	if s.cmd.Mode == api.ModeCollect {
+		waiting, err := e.Queue.Waiting(ctx, s.cmd)
+		if err != nil {
+			return Input{}, err
+		}
+		for _, m := range waiting {
+			if m.Mode != api.ModeCollect {
+				break // the order stays
+			}
+			by = append(by, m.By)
+			text += "\n\n" + m.Content
+			in.Merged = append(in.Merged, m)
+		}
+	}
+	in.Text, in.By = text, api.Lowest(by...)
+	return in, nil
+}
+
+// look asks how the agent is funded. Unknown is not poor (W-7).
+func (e *Engine) look(ctx context.Context, s *state) error {
+	balance, err := e.Treasury.Balance(ctx, s.agent.ID)
+	s.tier = balance.Tier
+	if err != nil {
+		s.tier = api.TierUnknown
+	}
+	if api.CodeOf(err) == api.Unavailable {
+		return nil
+	}
+	return err
+}
+
+// join takes in what wants to steer the run, as input of the turn that begins now.
+// The journal has it before the store does, and an owner after this one gives
+// the fates again.
+func (e *Engine) join(ctx context.Context, s *state) error {
+	waiting, err := e.Queue.Waiting(ctx, s.cmd)
+	if err != nil {
+		return err
+	}
+	in := Input{By: s.input.By}
+	for _, m := range waiting {
+		if m.Mode != api.ModeSteer || slices.ContainsFunc(s.joined.Merged, func(o api.Run) bool { return o.Run == m.Run }) {
+			continue
+		}
+		in.Text = strings.TrimSpace(in.Text + "\n\n" + m.Content)
+		in.By = api.Lowest(in.By, m.By)
+		in.Merged = append(in.Merged, m)
+	}
+	if len(in.Merged) > 0 {
+		if err := e.append(ctx, s, Step{Joined: &in}); err != nil {
+			return err
+		}
+		s.join(in)
+	}
+	return e.Store.Merge(ctx, s.cmd, s.joined.Merged, e.Now().UnixMicro())
 }
 
 // think asks the model and journals its answer.
@@ -313,16 +465,8 @@ func (e *Engine) think(ctx context.Context, s *state, ev Events, id string) erro
 	if err := e.saidThinking(ctx, s, t, ev, id); err != nil {
 		return err
 	}
-	balance, err := e.Treasury.Balance(ctx, s.agent.ID)
-	tier := balance.Tier
-	if err != nil {
-		if api.CodeOf(err) != api.Unavailable {
-			return err
-		}
-		tier = api.TierUnknown // unknown is not poor (W-7)
-	}
 	c, err := e.Router.Complete(ctx, api.Complete{
-		ID: id, Agent: s.agent.ID, Session: s.cmd.Session, Turn: id, Task: api.TaskTurn, Tier: tier,
+		ID: id, Agent: s.agent.ID, Session: s.cmd.Session, Turn: id, Task: api.TaskTurn, Tier: s.tier,
 		Model: s.agent.Model, Messages: prompt, Tools: tools,
 	}, func(text string) {
 		ev.Delta(ctx, api.StreamDelta{Run: s.cmd.Run, Session: s.cmd.Session, Turn: id, Content: text})
@@ -352,8 +496,8 @@ func (e *Engine) offered(a Agent) []api.Tool {
 // persist writes the turn and, when it was the last, the run's end.
 func (e *Engine) persist(ctx context.Context, s *state, ev Events) (*End, error) {
 	now := e.Now().UnixMicro()
-	rec := s.record(s.agent.MaxCalls, api.StateRunning, now)
-	end := e.ended(s, now)
+	rec := s.record(s.agent.MaxCalls, life.StateAt(s.tier, s.agent.State), now)
+	end := e.ended(s, &rec, now)
 	// A persisted turn is not taken up again, so its events must be stored first.
 	if err := ev.Wait(ctx); err != nil {
 		return nil, err
@@ -365,37 +509,66 @@ func (e *Engine) persist(ctx context.Context, s *state, ev Events) (*End, error)
 	if end != nil {
 		return end, nil
 	}
+	if rec.Changed != nil {
+		s.agent.State = rec.Changed.State
+		if err := e.saidChanged(ctx, rec.Changed, ev); err != nil {
+			return nil, err
+		}
+	}
 	if err := e.saidPersisted(ctx, s.cmd, s.number, now, ev); err != nil {
 		return nil, err
 	}
-	s.next()
+	s.next(rec)
 	return nil, nil
 }
 
 // ended says whether the turn that is being persisted is the run's last, and how
-// the agent goes on.
-func (e *Engine) ended(s *state, now int64) *End {
+// the agent goes on; it counts the turn in rec.
+func (e *Engine) ended(s *state, rec *Record, now int64) *End {
+	habits := life.Turn{Asked: s.asked()}
 	end := &End{
 		Run: s.cmd, Input: s.input, Success: true, Response: s.thought.Completion.Text, Turns: s.total + 1, Cost: s.cost + s.thought.Completion.Cost,
-		At: now, State: api.StateSleeping, Why: "nothing to do",
+		At: now, State: api.StateSleeping, Fate: api.FateConsumed,
 	}
-	for i := range s.thought.Completion.ToolCalls { // of several alarms the first one wakes
+	for i, call := range s.calls(s.agent.MaxCalls) { // of several alarms the first one wakes
 		r := s.results[i]
 		if r.Sleep != nil && r.Outcome == api.OutcomeOK && (end.Sleep == 0 || r.Sleep.Until < end.Sleep) {
 			end.Sleep, end.Why = r.Sleep.Until, r.Sleep.Reason
 		}
+		t := e.Tools[call.Name]
+		habits.Calls = append(habits.Calls, life.Call{
+			Tool: call.Name, Mutating: t.Mutating, Status: t.Status, Blocked: r.Blocked,
+			Created: call.Name == "create_goal" && r.Outcome == api.OutcomeOK && !r.Blocked,
+		})
 	}
-	if end.Sleep != 0 {
-		return end
+	counters, verdict := life.Observe(s.counters, habits)
+	counters.Errors = 0
+	rec.Counters, rec.Notice = counters, verdict.Notice
+	switch {
+	case end.Sleep != 0:
+		rec.Notice = ""
+	case verdict.Why != "":
+		e.rest(s, end, verdict.Why, verdict.For)
+	case s.steered():
+		return nil // somebody has more to say
+	case len(s.thought.Completion.ToolCalls) == 0:
+		e.rest(s, end, "nothing to do", life.AfterNothing)
+	case s.total+1 >= s.agent.MaxTurns:
+		e.rest(s, end, fmt.Sprintf("the limit of %d turns a run", s.agent.MaxTurns), life.AfterCycle)
+	default:
+		return nil
 	}
-	if len(s.thought.Completion.ToolCalls) == 0 {
-		return end
+	rec.Counters.Until, rec.Counters.Why = end.Sleep, end.Why
+	return end
+}
+
+// rest puts the agent to sleep. One that lives by itself wakes again; any other
+// waits for somebody, rather than spending money that nobody asked it to.
+func (e *Engine) rest(s *state, end *End, why string, d time.Duration) {
+	end.Why = why
+	if s.agent.Autonomous {
+		end.Sleep, end.Alarm = end.At+d.Microseconds(), true
 	}
-	if s.total+1 >= s.agent.MaxTurns {
-		end.Why = fmt.Sprintf("the limit of %d turns a run", s.agent.MaxTurns)
-		return end
-	}
-	return nil
 }
 
 // giveUp ends the run with err; what was thought is kept. An error of its own
@@ -409,10 +582,7 @@ func (e *Engine) giveUp(ctx context.Context, s *state, ev Events, err error) (*E
 	w := api.Wire(err)
 	end := &End{
 		Run: s.cmd, Input: s.input, Code: w.Code, Reason: w.Reason, Error: w.Message, At: now,
-		State: api.StateSleeping, Why: w.Message,
-	}
-	if w.Reason == api.ReasonInsufficient {
-		end.State = api.StateCritical
+		State: api.StateSleeping, Why: w.Message, Fate: api.FateConsumed,
 	}
 	if s.input.Text == "" {
 		s.input = Input{Text: s.cmd.Content, By: s.cmd.By}
@@ -424,7 +594,8 @@ func (e *Engine) giveUp(ctx context.Context, s *state, ev Events, err error) (*E
 			Trace: trace.SpanContextFromContext(ctx).TraceID().String(),
 		}
 	}
-	rec := s.record(s.agent.MaxCalls, api.StateRunning, now)
+	rec := s.record(s.agent.MaxCalls, life.StateAt(s.tier, s.agent.State), now)
+	rec.Counters = e.failed(s, end, w)
 	end.Turns, end.Cost = s.total+1, s.cost+rec.Turn.Cost
 	perr := ev.Wait(ctx)
 	if perr == nil {
@@ -435,6 +606,34 @@ func (e *Engine) giveUp(ctx context.Context, s *state, ev Events, err error) (*E
 		return nil, fmt.Errorf("give up because of %q: %w", err.Error(), retryable(perr))
 	}
 	return end, nil
+}
+
+// failed says how the agent rests after a run that ended with w, by its cause
+// (spec-core-1 §1.5, W-6, W-48).
+func (e *Engine) failed(s *state, end *End, w *api.Error) api.Counters {
+	counters := s.counters
+	switch w.Reason {
+	case api.ReasonCancelled:
+		return counters // what somebody stopped is no failure
+	case api.ReasonInsufficient:
+		end.State = api.StateCritical // waits for money
+		counters.Errors = 0
+	case api.ReasonLimit:
+		e.rest(s, end, w.Message, max(w.Retry(), life.AfterBudget))
+	case api.ReasonNoModel:
+		e.rest(s, end, w.Message, life.AfterNoModel)
+	case api.ReasonPolicy:
+		e.rest(s, end, w.Message, life.AfterPolicy)
+	default:
+		var v life.Verdict
+		if counters, v = life.Failed(counters); v.Why != "" {
+			e.rest(s, end, v.Why+"; the last one: "+w.Message, v.For)
+		} else {
+			e.rest(s, end, w.Message, life.AfterNothing)
+		}
+	}
+	counters.Until, counters.Why = end.Sleep, end.Why
+	return counters
 }
 
 // retryable takes a code from err that would settle the run's message.

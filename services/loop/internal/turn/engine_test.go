@@ -55,7 +55,7 @@ func TestRun(t *testing.T) {
 	turns, end := run(t, w, command)
 	want := turn.End{
 		Run: command, Input: turn.Input{Text: "do all three", By: api.Principal{Kind: api.Creator}}, Success: true, Response: "done",
-		Turns: 2, Cost: 915, At: end.At, State: api.StateSleeping, Why: "nothing to do", Changed: end.Changed,
+		Turns: 2, Cost: 915, At: end.At, State: api.StateSleeping, Why: "nothing to do", Fate: api.FateConsumed, Changed: end.Changed,
 	}
 	if diff := cmp.Diff(want, end); diff != "" {
 		t.Errorf("end (-want +got):\n%s", diff)
@@ -64,9 +64,9 @@ func TestRun(t *testing.T) {
 		t.Errorf("pay came to %+v", c)
 	}
 	wantEvents := []string{
-		"agent_state/ada/2", "loop_start/run1", "loop_context/run1.1", "loop_execute/run1.1",
+		"agent_state/ada/2", "agent_state/ada/3", "loop_start/run1", "loop_context/run1.1", "loop_execute/run1.1",
 		"tool_start/run1.1.0", "tool_end/run1.1.0", "tool_start/run1.1.1", "tool_end/run1.1.1", "loop_persist/run1.1",
-		"loop_context/run1.2", "loop_execute/run1.2", "loop_persist/run1.2", "agent_state/ada/3", "loop_end/run1",
+		"loop_context/run1.2", "loop_execute/run1.2", "loop_persist/run1.2", "agent_state/ada/4", "loop_end/run1",
 	}
 	if diff := cmp.Diff(wantEvents, w.Stream.IDs()); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
@@ -328,11 +328,11 @@ func TestCannotPay(t *testing.T) {
 		t.Errorf("kept %+v, want the input and nobody's words", turns)
 	}
 	ids := w.Stream.IDs()
-	want := []string{"loop_error/run1", "agent_state/ada/3", "loop_end/run1"}
+	want := []string{"loop_error/run1", "agent_state/ada/4", "loop_end/run1"}
 	if diff := cmp.Diff(want, ids[len(ids)-3:]); diff != "" {
 		t.Errorf("last events (-want +got):\n%s", diff)
 	}
-	if got := w.Stream.Kept()["agent_state/ada/3"]["state"]; got != "critical" {
+	if got := w.Stream.Kept()["agent_state/ada/4"]["state"]; got != "critical" {
 		t.Errorf("the agent was said to be %v", got)
 	}
 	// The next run sees what was asked, and nothing that was not said.

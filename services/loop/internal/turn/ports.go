@@ -19,14 +19,20 @@ type Agent struct {
 	ExecTimeoutS, RunTimeoutS  int
 	Workspace                  string // absolute folder
 	State                      api.AgentState
+	Autonomous                 bool          // wakes by itself again after every sleep
+	QueueTimeout               time.Duration // how long a message waits for the session; 0: [api.QueueTimeout]
 }
 
 // Record is a turn with the command of its run and the journal entry it was made
 // from.
 type Record struct {
-	Turn    api.Turn
-	Run     api.Run
-	Journal uint64
+	Turn     api.Turn
+	Run      api.Run
+	Journal  uint64
+	Counters api.Counters // of the session, from now on
+	Notice   string       // for the session's next turn
+
+	Changed *api.AgentChanged // set by [Store]: the run goes on, in another state
 }
 
 // End is how a run ended.
@@ -44,6 +50,9 @@ type End struct {
 	State    api.AgentState    `json:"state"` // of the agent from now on
 	Why      string            `json:"why"`
 	Sleep    int64             `json:"sleep,omitempty"` // until, 0: until something happens
+	Alarm    bool              `json:"alarm,omitempty"` // Sleep needs an alarm that is not set yet
+	Fate     api.Fate          `json:"fate,omitempty"`  // "" in what older releases wrote: consumed
+	Into     string            `json:"into,omitempty"`  // the run that it was merged into
 	Changed  *api.AgentChanged `json:"changed,omitempty"`
 }
 
@@ -56,6 +65,11 @@ type Known struct {
 	Journal uint64 // last journal entry that is in the store, for this session
 	Ended   *End   // the run is over
 	Before  int64  // when the session's last turn ended; 0: there is none
+
+	Counters   api.Counters // of the session
+	Notice     string       // for the session's next turn
+	Cancelled  string       // why the run was cancelled; "" when it was not
+	Terminated string       // why the session takes no messages; "" when it does
 }
 
 // Past is what is known of a turn that an owner before may have begun.
@@ -71,16 +85,25 @@ type Store interface {
 	Known(ctx context.Context, cmd api.Run) (Known, error)
 	// History is the session's latest turns, oldest first, at most n.
 	History(ctx context.Context, session string, n int) ([]api.Turn, error)
-	// Started sets the agent's state to running, in one transaction. It returns
-	// the change, to the same run again, and nil when another had made it. Errors:
-	// Denied when the agent is dead, Conflict when the run is over.
-	Started(ctx context.Context, cmd api.Run, at int64) (*api.AgentChanged, error)
+	// Started wakes the agent, in one transaction: to waking, and from there to the
+	// state that its tier gives it. It returns the changes, to the same run again,
+	// and none when another had made them. Errors: Denied when the agent is dead,
+	// Conflict when the run is over.
+	Started(ctx context.Context, cmd api.Run, tier api.Tier, at int64) ([]api.AgentChanged, error)
 	// Persist writes a turn, its calls, the session's sums and, with end, the run's
 	// end and the agent's state, in one transaction; unique on run and number, so
 	// that writing twice is writing once. It sets end to what is stored, with the
-	// agent's change. Errors: Conflict when another owner's turn is there and the
-	// run goes on otherwise.
+	// agent's change. A run that goes on leaves its agent in the turn's state; rec is
+	// told of the change. Errors: Conflict when another owner's turn is there and the
+	// run goes on otherwise; Denied with ReasonCancelled when the run was cancelled
+	// and end does not say so: nothing is written then.
 	Persist(ctx context.Context, rec *Record, input Input, end *End) error
+	// Drop ends a run without a turn, and returns the end that is stored: another
+	// one if the run was over before.
+	Drop(ctx context.Context, end End) (End, error)
+	// Merge gives runs that wait their fate: taken in by another. Those that have one
+	// keep it.
+	Merge(ctx context.Context, into api.Run, merged []api.Run, at int64) error
 	// Facts the agent remembers, newest first, at most n.
 	Facts(ctx context.Context, agent string, n int) ([]Fact, error)
 }
@@ -111,6 +134,21 @@ type Policy interface {
 type Inbox interface {
 	Claim(ctx context.Context, agent, run string) ([]api.InboxMessage, error)
 	Settle(ctx context.Context, agent, run string) error
+}
+
+// Queue is what waits on a session behind the run under way.
+type Queue interface {
+	// Waiting returns the messages that wait behind cmd, in order.
+	Waiting(ctx context.Context, cmd api.Run) ([]api.Run, error)
+	// Watch calls cancel when the run is cancelled, until stop is called. steered
+	// says whether a message has come that wants to join the run since it was asked
+	// last; it may be wrong in both directions.
+	Watch(cmd api.Run, cancel func()) (steered func() bool, stop func())
+}
+
+// Alarms wake agents by time.
+type Alarms interface {
+	SetAlarm(ctx context.Context, a api.SetAlarm) (api.Alarm, error)
 }
 
 // Treasury tells the tier.

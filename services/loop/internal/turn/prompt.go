@@ -28,6 +28,7 @@ func buildPrompt(s *state, history []api.Turn, facts []Fact) []api.ChatMessage {
 	out := []api.ChatMessage{{Role: "system", Content: systemPrompt(s, facts)}}
 	kept := fitting(history)
 	input := api.ChatMessage{Role: "user", Content: s.input.Text}
+	words := s.words()
 	asked := func(t api.Turn) bool { return t.Run == s.cmd.Run && t.Number == 1 }
 	if s.number > 1 && !slices.ContainsFunc(kept, asked) {
 		out = append(out, input) // however long the run becomes, it knows what it is for
@@ -35,8 +36,8 @@ func buildPrompt(s *state, history []api.Turn, facts []Fact) []api.ChatMessage {
 	for _, t := range kept {
 		out = append(out, render(t)...)
 	}
-	if s.number == 1 {
-		out = append(out, input)
+	if words != "" {
+		out = append(out, api.ChatMessage{Role: "user", Content: words})
 	}
 	return out
 }

@@ -38,8 +38,9 @@ type Call struct {
 
 // Output of a tool.
 type Output struct {
-	Text  string
-	Sleep *Sleep
+	Text    string
+	Sleep   *Sleep
+	Blocked bool // a goal was refused because one is active: the agent sleeps
 }
 
 // Builtin is the tool of the catalogue with that name and the code that executes

@@ -22,6 +22,7 @@ package turn
 import (
 	"encoding/json"
 	"strconv"
+	"strings"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
@@ -34,6 +35,7 @@ type Step struct {
 	Run     string   `json:"-"`
 	Turn    int      `json:"-"`
 	Begin   *Begin   `json:"begin,omitempty"`
+	Joined  *Input   `json:"joined,omitempty"` // came into a run under way
 	Thought *Thought `json:"thought,omitempty"`
 	Result  *Result  `json:"result,omitempty"`
 	Intent  *Intent  `json:"intent,omitempty"`
@@ -44,6 +46,8 @@ func (s Step) Kind() string {
 	switch {
 	case s.Begin != nil:
 		return "begin"
+	case s.Joined != nil:
+		return "joined"
 	case s.Thought != nil:
 		return "thought"
 	case s.Intent != nil:
@@ -66,6 +70,8 @@ type Input struct {
 	Text  string        `json:"text"` // as the model sees it
 	By    api.Principal `json:"by"`   // the lowest of all that went into Text
 	Inbox int           `json:"inbox,omitempty"`
+	// Merged are messages that came in with others; their fate is decided here.
+	Merged []api.Run `json:"merged,omitempty"`
 }
 
 // Thought is the model's answer, paid for.
@@ -95,6 +101,7 @@ type Result struct {
 	Error      string      `json:"error,omitempty"`
 	DurationMS int64       `json:"durationMs"`
 	Sleep      *Sleep      `json:"sleep,omitempty"`
+	Blocked    bool        `json:"blocked,omitempty"`
 	At         int64       `json:"at"`
 }
 
@@ -124,6 +131,12 @@ type state struct {
 	root   trace.SpanContext
 	began  time.Time // the root span did
 
+	tier     api.Tier
+	counters api.Counters
+	notice   string      // of the turn before, for this one
+	joined   Input       // what came into this turn from outside, after the first
+	steered  func() bool // see [Queue]
+
 	thought *Thought
 	results map[int]Result
 	intents map[int]Intent
@@ -143,6 +156,9 @@ func (s *state) apply(step Step) {
 			s.input = *b.Input
 		}
 	}
+	if step.Joined != nil {
+		s.join(*step.Joined)
+	}
 	if step.Thought != nil {
 		s.thought = step.Thought
 	}
@@ -154,12 +170,39 @@ func (s *state) apply(step Step) {
 	}
 }
 
-func (s *state) next() {
+// join adds what came into the turn that begins. Its authority lowers the run's,
+// to the end (design §6).
+func (s *state) join(in Input) {
+	s.joined.Text = strings.TrimSpace(s.joined.Text + "\n\n" + in.Text)
+	s.joined.Merged = append(s.joined.Merged, in.Merged...)
+	s.input.By = api.Lowest(s.input.By, in.By)
+}
+
+// words are what the turn under way is told beside the history: the run's input,
+// or what came since.
+func (s *state) words() string {
+	text := s.joined.Text
+	if s.number == 1 {
+		text = s.input.Text
+	}
+	if s.notice != "" {
+		text = strings.TrimSpace(text + "\n\n[system] " + s.notice)
+	}
+	return text
+}
+
+// asked says whether somebody else's words came into the turn.
+func (s *state) asked() bool {
+	return s.number == 1 && (s.cmd.Kind != api.RunWake || s.input.Inbox > 0) || s.joined.Text != ""
+}
+
+func (s *state) next(rec Record) {
 	s.cost += s.thought.Completion.Cost
 	s.number++
 	s.total++
 	s.attempts = 1
 	s.thought, s.results, s.intents = nil, map[int]Result{}, map[int]Intent{}
+	s.counters, s.notice, s.joined = rec.Counters, rec.Notice, Input{}
 }
 
 // calls of the turn's thought that will be made: at most limit.
@@ -177,9 +220,7 @@ func (s *state) record(limit int, agentState api.AgentState, now int64) Record {
 		Finish: c.Finish, InputTokens: c.InputTokens, OutputTokens: c.OutputTokens, Cost: c.Cost,
 		Trace: s.thought.Trace, StartedAt: s.thought.StartedAt, EndedAt: now,
 	}
-	if s.number == 1 {
-		t.Input = s.input.Text
-	}
+	t.Input = s.words()
 	for i, call := range c.ToolCalls {
 		cs := api.CallState{Index: i, ID: call.ID, Tool: call.Name, Arguments: arguments(call)}
 		if i >= limit {
@@ -196,7 +237,7 @@ func (s *state) record(limit int, agentState api.AgentState, now int64) Record {
 		}
 		t.Calls = append(t.Calls, cs)
 	}
-	return Record{Turn: t, Run: s.cmd, Journal: s.last}
+	return Record{Turn: t, Run: s.cmd, Journal: s.last, Counters: s.counters}
 }
 
 // arguments keeps what the model wrote; text that is not JSON becomes a JSON

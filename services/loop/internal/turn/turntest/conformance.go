@@ -18,6 +18,9 @@ func RunStore(t *testing.T, open func(t *testing.T) turn.Store) {
 	for name, test := range map[string]func(*testing.T, turn.Store){
 		"known of nothing":        knownOfNothing,
 		"started":                 started,
+		"tiers":                   tiers,
+		"counters":                counts,
+		"fates":                   fates,
 		"started is over":         startedIsOver,
 		"dead stays dead":         deadStaysDead,
 		"persist":                 persist,
@@ -117,26 +120,33 @@ func knownOfNothing(t *testing.T, s turn.Store) {
 
 func started(t *testing.T, s turn.Store) {
 	cmd := Command("ada", "r1")
-	first, err := s.Started(t.Context(), cmd, Start)
+	first, err := s.Started(t.Context(), cmd, api.TierHigh, Start)
 	must(t, err)
-	if first == nil || first.State != api.StateRunning || first.Previous != api.StateSleeping || first.Reason != "a message" || first.At != Start {
+	if len(first) != 2 {
 		t.Fatalf("the first start is %+v", first)
 	}
-	again, err := s.Started(t.Context(), cmd, Start+1)
+	for i, want := range [][2]api.AgentState{{api.StateSleeping, api.StateWaking}, {api.StateWaking, api.StateRunning}} {
+		if c := first[i]; c.Agent != "ada" || c.Previous != want[0] || c.State != want[1] || c.Reason != "a message" || c.At != Start {
+			t.Errorf("change %d is %+v, want %s to %s", i, c, want[0], want[1])
+		}
+	}
+	if first[1].Seq <= first[0].Seq {
+		t.Errorf("the changes have the numbers %d and %d", first[0].Seq, first[1].Seq)
+	}
+	again, err := s.Started(t.Context(), cmd, api.TierCritical, Start+1)
 	must(t, err)
-	first.At = Start + 1
 	if diff := cmp.Diff(first, again); diff != "" {
 		t.Errorf("the same run started again (-want +got):\n%s", diff)
 	}
-	other, err := s.Started(t.Context(), Command("ada", "r2"), Start+2)
-	if err != nil || other != nil {
+	other, err := s.Started(t.Context(), Command("ada", "r2"), api.TierHigh, Start+2)
+	if err != nil || len(other) != 0 {
 		t.Errorf("another run of a running agent: %+v, %v, want no change", other, err)
 	}
 	wake := Command("bob", "r3")
 	wake.Kind, wake.Content = api.RunWake, "a beat"
-	woken, err := s.Started(t.Context(), wake, Start)
+	woken, err := s.Started(t.Context(), wake, api.TierLow, Start)
 	must(t, err)
-	if woken == nil || woken.Agent != "bob" || woken.Reason != "woken: a beat" {
+	if len(woken) != 2 || woken[1].Agent != "bob" || woken[1].Reason != "woken: a beat" || woken[1].State != api.StateLow {
 		t.Errorf("woken: %+v", woken)
 	}
 	if got := known(t, s, cmd).Agent.State; got != api.StateRunning {
@@ -144,12 +154,77 @@ func started(t *testing.T, s turn.Store) {
 	}
 }
 
+// tiers has an agent grow poor during a run, and rich again.
+func tiers(t *testing.T, s turn.Store) {
+	cmd := Command("ada", "r1")
+	_, err := s.Started(t.Context(), cmd, api.TierHigh, Start)
+	must(t, err)
+	for n, state := range []api.AgentState{api.StateRunning, api.StateLow, api.StateLow, api.StateCritical, api.StateRunning} {
+		rec := Record(cmd, n+1)
+		rec.Turn.State = state
+		was := known(t, s, cmd).Agent.State
+		must(t, s.Persist(t.Context(), rec, Input(cmd), nil))
+		switch c := rec.Changed; {
+		case was == state && c != nil:
+			t.Errorf("turn %d changed the agent to %+v", n+1, c)
+		case was != state && (c == nil || c.State != state || c.Previous != was):
+			t.Errorf("turn %d: %+v, want %s to %s", n+1, c, was, state)
+		}
+	}
+}
+
+// counts has counters and notices go from one run of a session to the next.
+func counts(t *testing.T, s turn.Store) {
+	cmd := Command("ada", "r1")
+	rec := Record(cmd, 1)
+	rec.Counters, rec.Notice = api.Counters{Idle: 3, Pattern: "exec", Repeated: 2, Errors: 1, Blocked: 4}, "you repeat yourself"
+	must(t, s.Persist(t.Context(), rec, Input(cmd), End(cmd, 1)))
+	k := known(t, s, Command("ada", "r2"))
+	if diff := cmp.Diff(rec.Counters, k.Counters); diff != "" || k.Notice != rec.Notice {
+		t.Errorf("notice %q, counters (-want +got):\n%s", k.Notice, diff)
+	}
+	other := Command("ada", "r3")
+	other.Session = "ada-two"
+	if k := known(t, s, other); k.Counters != (api.Counters{}) || k.Notice != "" {
+		t.Errorf("another session has %+v and %q", k.Counters, k.Notice)
+	}
+}
+
+// fates: a message has one, and the first stays.
+func fates(t *testing.T, s turn.Store) {
+	cmd, into := Command("ada", "r1"), Command("ada", "r2")
+	must(t, s.Merge(t.Context(), into, []api.Run{cmd}, Start))
+	end := turn.End{Run: cmd, Code: api.Denied, Reason: api.ReasonExpired, Error: "late", At: Start + 1, Fate: api.FateExpired}
+	got, err := s.Drop(t.Context(), end)
+	must(t, err)
+	if got.Fate != api.FateMerged || got.Into != "r2" || !got.Success || got.At != Start {
+		t.Errorf("a message that was merged became %+v", got)
+	}
+	must(t, s.Merge(t.Context(), Command("ada", "r3"), []api.Run{cmd}, Start+2))
+	if k := known(t, s, cmd); k.Ended == nil || k.Ended.Into != "r2" {
+		t.Errorf("merged again: %+v", k.Ended)
+	}
+	late := Command("ada", "r4")
+	end.Run = late
+	got, err = s.Drop(t.Context(), end)
+	must(t, err)
+	if diff := cmp.Diff(end, got); diff != "" {
+		t.Errorf("dropped (-want +got):\n%s", diff)
+	}
+	_, err = s.Started(t.Context(), late, api.TierHigh, Start+3)
+	wantCode(t, "start of what was dropped", err, api.Conflict)
+	wantCode(t, "a turn of what was dropped", s.Persist(t.Context(), Record(late, 1), Input(late), nil), api.Conflict)
+	if k := known(t, s, late); k.Turns != 0 || k.Ended == nil || k.Ended.Fate != api.FateExpired {
+		t.Errorf("known: %+v", k)
+	}
+}
+
 func startedIsOver(t *testing.T, s turn.Store) {
 	cmd := Command("ada", "r1")
-	_, err := s.Started(t.Context(), cmd, Start)
+	_, err := s.Started(t.Context(), cmd, api.TierHigh, Start)
 	must(t, err)
 	must(t, s.Persist(t.Context(), Record(cmd, 1), Input(cmd), End(cmd, 1)))
-	_, err = s.Started(t.Context(), cmd, Start+1)
+	_, err = s.Started(t.Context(), cmd, api.TierHigh, Start+1)
 	wantCode(t, "start of a run that is over", err, api.Conflict)
 	if got := known(t, s, cmd).Agent.State; got != api.StateSleeping {
 		t.Errorf("the agent is %s, want sleeping", got)
@@ -162,7 +237,7 @@ func deadStaysDead(t *testing.T, s turn.Store) {
 	end.State = api.StateDead
 	must(t, s.Persist(t.Context(), Record(cmd, 1), Input(cmd), end))
 	next := Command("ada", "r2")
-	_, err := s.Started(t.Context(), next, Start)
+	_, err := s.Started(t.Context(), next, api.TierHigh, Start)
 	wantCode(t, "start of a dead agent", err, api.Denied)
 	end = End(next, 1)
 	must(t, s.Persist(t.Context(), Record(next, 1), Input(next), end))
@@ -173,7 +248,7 @@ func deadStaysDead(t *testing.T, s turn.Store) {
 
 func persist(t *testing.T, s turn.Store) {
 	cmd := Command("ada", "r1")
-	change, err := s.Started(t.Context(), cmd, Start)
+	changes, err := s.Started(t.Context(), cmd, api.TierHigh, Start)
 	must(t, err)
 	must(t, s.Persist(t.Context(), Record(cmd, 1), Input(cmd), nil))
 	k := known(t, s, cmd)
@@ -187,7 +262,7 @@ func persist(t *testing.T, s turn.Store) {
 	must(t, s.Persist(t.Context(), Record(cmd, 2), Input(cmd), end))
 	c := end.Changed
 	if c == nil || c.State != api.StateSleeping || c.Previous != api.StateRunning || c.Reason != end.Why || c.SleepUntil != end.Sleep ||
-		c.Seq <= change.Seq || c.At != end.At || c.Agent != "ada" {
+		c.Seq <= changes[1].Seq || c.At != end.At || c.Agent != "ada" {
 		t.Errorf("the end changed the agent to %+v", c)
 	}
 	k = known(t, s, cmd)
@@ -238,7 +313,7 @@ func persistEndTwice(t *testing.T, s turn.Store) {
 // persistOtherwise has two owners of a run judge it differently.
 func persistOtherwise(t *testing.T, s turn.Store) {
 	cmd := Command("ada", "r1")
-	_, err := s.Started(t.Context(), cmd, Start)
+	_, err := s.Started(t.Context(), cmd, api.TierHigh, Start)
 	must(t, err)
 	must(t, s.Persist(t.Context(), Record(cmd, 1), Input(cmd), nil))
 	wantCode(t, "an end with a turn that did not end it", s.Persist(t.Context(), Record(cmd, 1), Input(cmd), End(cmd, 1)), api.Conflict)

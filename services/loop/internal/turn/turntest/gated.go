@@ -29,8 +29,19 @@ func (s gatedStore) History(ctx context.Context, session string, n int) ([]api.T
 	return through(ctx, s.gate, "history", func() ([]api.Turn, error) { return s.Store.History(ctx, session, n) })
 }
 
-func (s gatedStore) Started(ctx context.Context, cmd api.Run, at int64) (*api.AgentChanged, error) {
-	return through(ctx, s.gate, "started", func() (*api.AgentChanged, error) { return s.Store.Started(ctx, cmd, at) })
+func (s gatedStore) Started(ctx context.Context, cmd api.Run, tier api.Tier, at int64) ([]api.AgentChanged, error) {
+	return through(ctx, s.gate, "started", func() ([]api.AgentChanged, error) { return s.Store.Started(ctx, cmd, tier, at) })
+}
+
+func (s gatedStore) Drop(ctx context.Context, end turn.End) (turn.End, error) {
+	return through(ctx, s.gate, "drop", func() (turn.End, error) { return s.Store.Drop(ctx, end) })
+}
+
+func (s gatedStore) Merge(ctx context.Context, into api.Run, merged []api.Run, at int64) error {
+	if len(merged) == 0 {
+		return nil // costs nothing
+	}
+	return s.gate(ctx, "merge", func() error { return s.Store.Merge(ctx, into, merged, at) })
 }
 
 func (s gatedStore) Persist(ctx context.Context, rec *turn.Record, in turn.Input, end *turn.End) error {
@@ -97,4 +108,22 @@ type gatedTreasury struct {
 
 func (t gatedTreasury) Balance(ctx context.Context, agent string) (api.Balance, error) {
 	return through(ctx, t.gate, "balance", func() (api.Balance, error) { return t.Treasury.Balance(ctx, agent) })
+}
+
+type gatedQueue struct {
+	*Queue
+	gate Gate
+}
+
+func (q gatedQueue) Waiting(ctx context.Context, cmd api.Run) ([]api.Run, error) {
+	return through(ctx, q.gate, "waiting", func() ([]api.Run, error) { return q.Queue.Waiting(ctx, cmd) })
+}
+
+type gatedAlarms struct {
+	*Alarms
+	gate Gate
+}
+
+func (a gatedAlarms) SetAlarm(ctx context.Context, m api.SetAlarm) (api.Alarm, error) {
+	return through(ctx, a.gate, "set alarm", func() (api.Alarm, error) { return a.Alarms.SetAlarm(ctx, m) })
 }

@@ -279,3 +279,90 @@ func (e *Effects) Of(tool string) []string {
 	defer e.mu.Unlock()
 	return slices.Clone(e.done[tool])
 }
+
+// Queue is what waits on sessions, and who is told of it.
+type Queue struct {
+	mu      sync.Mutex
+	waiting map[string][]api.Run // by session
+	cancel  map[string]func()    // by run under way
+	steered map[string]bool      // by session
+}
+
+// Waiting implements turn.Queue.
+func (q *Queue) Waiting(_ context.Context, cmd api.Run) ([]api.Run, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return slices.Clone(q.waiting[cmd.Session]), nil
+}
+
+// Watch implements turn.Queue.
+func (q *Queue) Watch(cmd api.Run, cancel func()) (steered func() bool, stop func()) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.cancel == nil {
+		q.cancel = map[string]func(){}
+	}
+	q.cancel[cmd.Run] = cancel
+	return func() bool {
+			q.mu.Lock()
+			defer q.mu.Unlock()
+			return q.steered[cmd.Session]
+		}, func() {
+			q.mu.Lock()
+			defer q.mu.Unlock()
+			delete(q.cancel, cmd.Run)
+		}
+}
+
+// Add puts a message behind the run under way.
+func (q *Queue) Add(m api.Run) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.waiting == nil {
+		q.waiting, q.steered = map[string][]api.Run{}, map[string]bool{}
+	}
+	q.waiting[m.Session] = append(q.waiting[m.Session], m)
+	q.steered[m.Session] = q.steered[m.Session] || m.Mode == api.ModeSteer
+}
+
+// Take takes what waits on a session away, as those who execute it do.
+func (q *Queue) Take(session string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	delete(q.waiting, session)
+	delete(q.steered, session)
+}
+
+// Cancel tells whoever executes a run to stop.
+func (q *Queue) Cancel(run string) {
+	q.mu.Lock()
+	cancel := q.cancel[run]
+	q.mu.Unlock()
+	if cancel != nil {
+		cancel()
+	}
+}
+
+// Alarms keeps the alarms that were set, by id.
+type Alarms struct {
+	mu  sync.Mutex
+	set map[string]api.SetAlarm
+}
+
+// SetAlarm implements turn.Alarms.
+func (a *Alarms) SetAlarm(_ context.Context, m api.SetAlarm) (api.Alarm, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.set == nil {
+		a.set = map[string]api.SetAlarm{}
+	}
+	a.set[m.ID] = m
+	return api.Alarm{Agent: m.Agent, At: m.At}, nil
+}
+
+// All returns the alarms by id.
+func (a *Alarms) All() map[string]api.SetAlarm {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return maps.Clone(a.set)
+}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/anima-run/anima/pkg/api"
 
+	"github.com/anima-run/anima/services/loop/internal/life"
 	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
@@ -14,7 +15,8 @@ import (
 type Store struct {
 	mu       sync.Mutex
 	agents   map[string]*agent
-	journals map[string]uint64 // by session
+	sessions map[string]*session
+	cancels  map[string]string // by run
 	runs     map[string]*run
 	turns    []api.Turn
 	facts    map[string][]turn.Fact
@@ -22,11 +24,15 @@ type Store struct {
 
 type agent struct {
 	turn.Agent
-	before api.AgentState
-	by     string
-	seq    int64
-	reason string
-	sleep  int64
+	by      string
+	seq     int64
+	history map[string][]api.AgentChanged // by run
+}
+
+type session struct {
+	journal  uint64
+	counters api.Counters
+	notice   string
 }
 
 type run struct {
@@ -39,10 +45,10 @@ type run struct {
 // NewStore returns a store with agents, each with the sessions <id>-main and
 // <id>-two.
 func NewStore(agents ...turn.Agent) *Store {
-	s := &Store{agents: map[string]*agent{}, journals: map[string]uint64{}, runs: map[string]*run{}, facts: map[string][]turn.Fact{}}
+	s := &Store{agents: map[string]*agent{}, sessions: map[string]*session{}, cancels: map[string]string{}, runs: map[string]*run{}, facts: map[string][]turn.Fact{}}
 	for _, a := range agents {
-		s.agents[a.ID] = &agent{Agent: a, seq: 1}
-		s.journals[a.ID+"-main"], s.journals[a.ID+"-two"] = 0, 0
+		s.agents[a.ID] = &agent{Agent: a, seq: 1, history: map[string][]api.AgentChanged{}}
+		s.sessions[a.ID+"-main"], s.sessions[a.ID+"-two"] = &session{}, &session{}
 	}
 	return s
 }
@@ -52,11 +58,11 @@ func (s *Store) Known(_ context.Context, cmd api.Run) (turn.Known, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	a, ok := s.agents[cmd.Agent]
-	journal, there := s.journals[cmd.Session]
+	ss, there := s.sessions[cmd.Session]
 	if !ok || !there {
 		return turn.Known{}, api.Errorf(api.NotFound, "there is no agent %s or session %s", cmd.Agent, cmd.Session)
 	}
-	k := turn.Known{Agent: a.Agent, Journal: journal}
+	k := turn.Known{Agent: a.Agent, Journal: ss.journal, Counters: ss.counters, Notice: ss.notice, Cancelled: s.cancels[cmd.Run]}
 	if r := s.runs[cmd.Run]; r != nil {
 		k.Turns, k.Cost, k.Input = r.turns, r.cost, r.input
 		if r.end != nil {
@@ -80,15 +86,22 @@ func (s *Store) History(_ context.Context, session string, n int) ([]api.Turn, e
 	return out[max(0, len(out)-n):], nil
 }
 
-func (a *agent) changed(previous api.AgentState, at int64) *api.AgentChanged {
-	return &api.AgentChanged{
-		Agent: a.ID, Name: a.Name, Address: a.Address, State: a.State, Previous: previous, Reason: a.reason,
-		SleepUntil: a.sleep, Seq: a.seq, At: at,
+// move changes an agent's state if its life allows it.
+func (a *agent) move(to api.AgentState, why string, sleep int64, run string, at int64) *api.AgentChanged {
+	if !life.Allowed(a.State, to) || a.State == api.StateDead { // nobody pays here
+		return nil
 	}
+	a.seq++
+	c := api.AgentChanged{
+		Agent: a.ID, Name: a.Name, Address: a.Address, State: to, Previous: a.State, Reason: why, SleepUntil: sleep, Seq: a.seq, At: at,
+	}
+	a.State, a.by = to, run
+	a.history[run] = append(a.history[run], c)
+	return &c
 }
 
 // Started implements turn.Store.
-func (s *Store) Started(_ context.Context, cmd api.Run, at int64) (*api.AgentChanged, error) {
+func (s *Store) Started(_ context.Context, cmd api.Run, tier api.Tier, at int64) ([]api.AgentChanged, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	a, r := s.agents[cmd.Agent], s.runs[cmd.Run]
@@ -97,19 +110,19 @@ func (s *Store) Started(_ context.Context, cmd api.Run, at int64) (*api.AgentCha
 		return nil, api.Errorf(api.Conflict, "run %s is over", cmd.Run)
 	case a.State == api.StateDead:
 		return nil, api.Errorf(api.Denied, "the agent is dead")
-	case a.State == api.StateRunning && a.by != cmd.Run:
+	case a.by == cmd.Run:
+		return slices.Clone(a.history[cmd.Run]), nil
+	case life.Awake(a.State):
 		return nil, nil
-	case a.State == api.StateRunning:
-		return a.changed(a.before, at), nil
 	}
 	why := "a message"
 	if cmd.Kind == api.RunWake {
 		why = "woken: " + cmd.Content
 	}
-	a.before, a.by, a.reason, a.sleep = a.State, cmd.Run, why, 0
-	a.State = api.StateRunning
-	a.seq++
-	return a.changed(a.before, at), nil
+	was := a.State
+	a.move(api.StateWaking, why, 0, cmd.Run, at)
+	a.move(life.StateAt(tier, was), why, 0, cmd.Run, at)
+	return slices.Clone(a.history[cmd.Run]), nil
 }
 
 // Persist implements turn.Store.
@@ -130,24 +143,66 @@ func (s *Store) Persist(_ context.Context, rec *turn.Record, in turn.Input, end 
 		return nil
 	case there, r.end != nil:
 		return api.Errorf(api.Conflict, "run %s went on otherwise", t.Run)
+	case s.cancels[t.Run] != "" && (end == nil || end.Reason != api.ReasonCancelled):
+		return turn.Cancelled(s.cancels[t.Run])
 	}
 	s.runs[t.Run] = r
 	s.turns = append(s.turns, t)
-	s.journals[t.Session] = rec.Journal
+	*s.sessions[t.Session] = session{journal: rec.Journal, counters: rec.Counters, notice: rec.Notice}
 	r.turns++
 	r.cost += t.Cost
+	a := s.agents[t.Agent]
 	if end == nil {
+		rec.Changed = a.move(t.State, "its tier", 0, t.Run, t.EndedAt)
 		return nil
 	}
-	end.Changed = nil
-	if a := s.agents[t.Agent]; a.State != api.StateDead {
-		was := a.State
-		a.State, a.reason, a.sleep = end.State, end.Why, end.Sleep
-		a.seq++
-		end.Changed = a.changed(was, end.At)
-	}
+	end.Changed = a.move(end.State, end.Why, end.Sleep, t.Run, end.At)
 	stored := *end
 	r.end = &stored
+	return nil
+}
+
+// Drop implements turn.Store.
+func (s *Store) Drop(_ context.Context, end turn.End) (turn.End, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.runs[end.Run.Run]
+	if r == nil {
+		r = &run{input: end.Input}
+		s.runs[end.Run.Run] = r
+	}
+	if r.end == nil {
+		r.end = &end
+	}
+	return *r.end, nil
+}
+
+// Merge implements turn.Store.
+func (s *Store) Merge(ctx context.Context, into api.Run, merged []api.Run, at int64) error {
+	for _, cmd := range merged {
+		if _, err := s.Drop(ctx, turn.End{Run: cmd, Input: turn.Input{By: cmd.By}, Success: true, At: at, Fate: api.FateMerged, Into: into.Run}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Cancel records that a run is to stop.
+func (s *Store) Cancel(run, why string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r := s.runs[run]; r == nil || r.end == nil {
+		s.cancels[run] = why
+	}
+}
+
+// End returns a run's end, nil while it has none.
+func (s *Store) End(run string) *turn.End {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r := s.runs[run]; r != nil {
+		return r.end
+	}
 	return nil
 }
 

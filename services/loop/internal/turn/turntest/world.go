@@ -27,6 +27,8 @@ type World struct {
 	Policy   *Policy
 	Inbox    *Inbox
 	Treasury *Treasury
+	Queue    *Queue
+	Alarms   *Alarms
 	Stream   *Stream
 	Effects  *Effects
 	Tools    map[string]turn.Tool
@@ -44,13 +46,13 @@ const Start = 1_790_000_000_000_000
 func New(store turn.Store, script Script) *World {
 	w := &World{
 		Store: store, Journal: &Journal{}, Router: &Router{Script: script}, Inbox: &Inbox{}, Treasury: &Treasury{Tier: api.TierHigh},
-		Stream: &Stream{}, Effects: &Effects{}, Attempts: 20,
+		Queue: &Queue{}, Alarms: &Alarms{}, Stream: &Stream{}, Effects: &Effects{}, Attempts: 20,
 	}
 	w.Policy = newPolicy(w.Now)
 	w.Tools = map[string]turn.Tool{}
 	for name, effect := range map[string]catalog.Effect{"look": catalog.Pure, "put": catalog.Idempotent, "pay": catalog.Keyed, "fire": catalog.Irreversible} {
 		w.Tools[name] = turn.Tool{
-			Name: name, Effect: effect, Description: "Does " + name + ".", Schema: json.RawMessage(`{"type":"object"}`),
+			Name: name, Effect: effect, Mutating: effect != catalog.Pure, Description: "Does " + name + ".", Schema: json.RawMessage(`{"type":"object"}`),
 			Check: func(args json.RawMessage) error {
 				var object map[string]any
 				return json.Unmarshal(args, &object)
@@ -87,6 +89,7 @@ func (w *World) Engine(gate Gate) (*turn.Engine, turn.Events) {
 	e := &turn.Engine{
 		Store: gatedStore{w.Store, gate}, Journal: gatedJournal{w.Journal, gate}, Router: gatedRouter{w.Router, gate},
 		Policy: gatedPolicy{w.Policy, gate}, Inbox: gatedInbox{w.Inbox, gate}, Treasury: gatedTreasury{w.Treasury, gate},
+		Queue: gatedQueue{w.Queue, gate}, Alarms: gatedAlarms{w.Alarms, gate},
 		Tools: tools, Now: w.Now, Tracer: tracer, Attempts: w.Attempts, Observe: ignore{},
 		Ending: func(context.Context, int64) {},
 		Root: func(ctx context.Context, _ api.Run, _ turn.Agent, id string, _ *turn.Past) (context.Context, trace.Span) {

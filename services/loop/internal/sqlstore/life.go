@@ -1,0 +1,324 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/outbox"
+	"github.com/anima-run/anima/pkg/sqldb"
+
+	"github.com/anima-run/anima/services/loop/internal/life"
+	"github.com/anima-run/anima/services/loop/internal/turn"
+)
+
+// historyKept is how many changes of an agent's state are kept.
+const historyKept = 500
+
+// change is a change of an agent's state that somebody wants.
+type change struct {
+	to    api.AgentState
+	why   string
+	until int64  // of a sleep
+	by    string // run
+	paid  bool   // money came: the dead may rise
+	at    int64
+}
+
+// move changes an agent's state if its life allows it, and records why. It returns
+// nil when the agent stays as it is: the state may not follow, or is the same.
+// The caller's transaction holds the agent's row, or takes it here.
+func (s *Store) move(ctx context.Context, tx *sqldb.Tx, agent string, c change) (*api.AgentChanged, error) {
+	var was api.AgentState
+	if err := tx.QueryRowContext(ctx, `select state from agents where id = $1`+s.db.ForUpdate(), agent).Scan(&was); err != nil {
+		return nil, err
+	}
+	if !life.Allowed(was, c.to) || was == api.StateDead && !c.paid {
+		return nil, nil //nolint:nilnil // no change is no error
+	}
+	if _, err := tx.ExecContext(ctx, `update agents set state = $2, state_reason = $3, sleep_until = $4, state_seq = state_seq + 1,
+		state_by = $5, state_since = $6, updated_at = $6 where id = $1`, agent, c.to, text(c.why), c.until, c.by, c.at); err != nil {
+		return nil, err
+	}
+	return s.note(ctx, tx, agent, was, c.by, c.at)
+}
+
+// note records an agent as it is now in its history.
+func (s *Store) note(ctx context.Context, tx *sqldb.Tx, agent string, previous api.AgentState, run string, at int64) (*api.AgentChanged, error) {
+	c := &api.AgentChanged{Agent: agent, Previous: previous, At: at}
+	err := tx.QueryRowContext(ctx, `select name, address, state, state_reason, sleep_until, state_seq from agents where id = $1`, agent).
+		Scan(&c.Name, &c.Address, &c.State, &c.Reason, &c.SleepUntil, &c.Seq)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := tx.ExecContext(ctx, `insert into agent_history (agent, seq, state, previous, reason, sleep_until, run, at)
+		values ($1, $2, $3, $4, $5, $6, $7, $8)`, agent, c.Seq, c.State, previous, c.Reason, c.SleepUntil, run, at); err != nil {
+		return nil, err
+	}
+	if c.Seq%100 == 0 {
+		if _, err := tx.ExecContext(ctx, `delete from agent_history where agent = $1 and seq <= $2`, agent, c.Seq-historyKept); err != nil {
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+const historyColumns = `select h.agent, a.name, a.address, h.state, h.previous, h.reason, h.sleep_until, h.seq, h.at
+	from agent_history h join agents a on a.id = h.agent`
+
+func historyRow(r sqldb.Scanner) (api.AgentChanged, error) {
+	var c api.AgentChanged
+	return c, r.Scan(&c.Agent, &c.Name, &c.Address, &c.State, &c.Previous, &c.Reason, &c.SleepUntil, &c.Seq, &c.At)
+}
+
+// historyOf is what a run has changed of its agent, in order.
+func (s *Store) historyOf(ctx context.Context, q sqldb.Querier, cmd api.Run) ([]api.AgentChanged, error) {
+	return sqldb.All(ctx, q, historyRow, historyColumns+` where h.agent = $1 and h.run = $2 order by h.seq`, cmd.Agent, cmd.Run)
+}
+
+// Explain returns what is known of an agent's life; Next is the caller's to say.
+// Errors: NotFound.
+func (s *Store) Explain(ctx context.Context, agent string, limit int) (api.Explanation, error) {
+	var x api.Explanation
+	var err error
+	if x.Agent, err = s.Agent(ctx, agent); err != nil {
+		return x, err
+	}
+	var counters string
+	if err := s.db.QueryRowContext(ctx, `select a.state_since, s.counters from agents a join sessions s on s.id = $2 where a.id = $1`, agent, x.Agent.Session).
+		Scan(&x.Since, &counters); err != nil {
+		return x, err
+	}
+	if err := json.Unmarshal([]byte(counters), &x.Counters); err != nil {
+		return x, fmt.Errorf("counters of %s: %w", x.Agent.Session, err)
+	}
+	x.History, err = notNil(sqldb.All(ctx, s.db, historyRow, historyColumns+` where h.agent = $1 order by h.seq desc limit $2`, agent, limit))
+	return x, err
+}
+
+// SetState changes an agent's state for somebody outside its runs, and announces
+// it in the same transaction. Only with paid do the dead rise. It returns nil when
+// the agent stays as it is. Errors: NotFound.
+func (s *Store) SetState(ctx context.Context, agent string, to api.AgentState, why string, paid bool, until, at int64) (*api.AgentChanged, error) {
+	var c *api.AgentChanged
+	err := sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) (err error) {
+		c, err = s.move(ctx, tx, agent, change{to: to, why: why, until: until, paid: paid, at: at})
+		if errors.Is(err, sqldb.ErrNotFound) {
+			return api.Errorf(api.NotFound, "there is no agent %s", agent)
+		}
+		if err != nil || c == nil {
+			return err
+		}
+		return outbox.Add(ctx, tx, changeID(c), *c)
+	})
+	return c, err
+}
+
+// Merge implements turn.Store.
+func (s *Store) Merge(ctx context.Context, into api.Run, merged []api.Run, at int64) error {
+	for _, cmd := range merged {
+		if _, err := s.Drop(ctx, turn.End{Run: cmd, Input: turn.Input{By: cmd.By}, Success: true, At: at, Fate: api.FateMerged, Into: into.Run}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Drop gives a message a fate without a turn. It returns the end as it is stored:
+// another's, if the run was over before.
+func (s *Store) Drop(ctx context.Context, end turn.End) (turn.End, error) {
+	stored := end
+	err := sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
+		cmd := end.Run
+		if err := s.lockSession(ctx, tx, cmd.Session); err != nil {
+			return err
+		}
+		if err := s.persistRun(ctx, tx, cmd, end.Input, end.At); err != nil {
+			return err
+		}
+		var ending sql.NullString
+		if err := tx.QueryRowContext(ctx, `select ending from runs where id = $1`, cmd.Run).Scan(&ending); err != nil {
+			return err
+		}
+		if ending.Valid {
+			stored = turn.End{}
+			return json.Unmarshal([]byte(ending.String), &stored)
+		}
+		stored = end
+		data, err := api.Encode(end)
+		if err != nil {
+			return err
+		}
+		_, err = tx.ExecContext(ctx, `update runs set ending = $2, ended_at = $3, fate = $4 where id = $1`, cmd.Run, string(data), end.At, end.Fate)
+		return err
+	})
+	return stored, err
+}
+
+// lockSession takes a session's row until the transaction ends. Errors: NotFound.
+func (s *Store) lockSession(ctx context.Context, tx *sqldb.Tx, session string) error {
+	var id string
+	err := tx.QueryRowContext(ctx, `select id from sessions where id = $1`+s.db.ForUpdate(), session).Scan(&id)
+	if errors.Is(err, sqldb.ErrNotFound) {
+		return api.Errorf(api.NotFound, "there is no session %s", session)
+	}
+	return err
+}
+
+// Cancel records that a run is to stop, for good. Once is enough: later reasons
+// are forgotten, and a run that is over stays as it is. Errors: NotFound.
+func (s *Store) Cancel(ctx context.Context, run, session, reason string, at int64) error {
+	return sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error { return s.cancel(ctx, tx, run, session, reason, at) })
+}
+
+func (s *Store) cancel(ctx context.Context, tx *sqldb.Tx, run, session, reason string, at int64) error {
+	if err := s.lockSession(ctx, tx, session); err != nil {
+		return err
+	}
+	_, err := tx.ExecContext(ctx, `insert into cancels (run, session, reason, at)
+		select $1, $2, $3, $4 where not exists (select 1 from runs where id = $1 and ending is not null)
+		on conflict (run) do nothing`, run, session, text(reason), at)
+	return err
+}
+
+// RunState returns what the store has of a run: nothing of one that only waits.
+// Errors: NotFound.
+func (s *Store) RunState(ctx context.Context, run string) (api.RunState, error) {
+	var command string
+	var ending, cancelled sql.NullString
+	st := api.RunState{Run: run, Status: api.RunRunning}
+	err := s.db.QueryRowContext(ctx, `select r.command, r.turns, r.cost, r.ending, r.fate, c.reason
+		from runs r left join cancels c on c.run = r.id where r.id = $1`, run).
+		Scan(&command, &st.Turns, &st.Cost, &ending, &st.Fate, &cancelled)
+	if errors.Is(err, sqldb.ErrNotFound) {
+		return st, &api.Error{Code: api.NotFound, Message: "there is no run " + run + " yet", Next: "a run that still waits is found with its session: name it, too"}
+	}
+	if err != nil {
+		return st, err
+	}
+	var cmd api.Run
+	if err := json.Unmarshal([]byte(command), &cmd); err != nil {
+		return st, fmt.Errorf("command of run %s: %w", run, err)
+	}
+	st.Session, st.Agent, st.Kind, st.AcceptedAt, st.Cancelled = cmd.Session, cmd.Agent, cmd.Kind, cmd.AcceptedAt, cancelled.Valid
+	if !ending.Valid {
+		st.Fate = ""
+		return st, nil
+	}
+	var end turn.End
+	if err := json.Unmarshal([]byte(ending.String), &end); err != nil {
+		return st, fmt.Errorf("end of run %s: %w", run, err)
+	}
+	if st.Fate == "" { // of a release before
+		st.Fate = api.FateConsumed
+	}
+	st.Status, st.Success, st.Code, st.Reason, st.Error = api.RunEnded, end.Success, end.Code, end.Reason, end.Error
+	st.Response, st.Into, st.EndedAt = end.Response, end.Into, end.At
+	return st, nil
+}
+
+// IsCancelled says why a run was cancelled, "" when it was not.
+func (s *Store) IsCancelled(ctx context.Context, run string) (string, error) {
+	var why string
+	err := s.db.QueryRowContext(ctx, `select reason from cancels where run = $1`, run).Scan(&why)
+	if errors.Is(err, sqldb.ErrNotFound) {
+		return "", nil
+	}
+	if err == nil && why == "" {
+		why = "cancelled"
+	}
+	return why, err
+}
+
+// Terminate ends a session: it takes no messages any more. The first reason stays.
+// Errors: NotFound; Conflict for an agent's main session.
+func (s *Store) Terminate(ctx context.Context, session, reason string, at int64) (api.Session, error) {
+	var out api.Session
+	err := sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) (err error) {
+		if err := s.lockSession(ctx, tx, session); err != nil {
+			return err
+		}
+		if out, err = sessionRow(tx.QueryRowContext(ctx, sessionColumns+` where id = $1`, session)); err != nil {
+			return err
+		}
+		switch {
+		case session == MainSession(out.Agent):
+			return &api.Error{Code: api.Conflict, Message: "the main session of an agent cannot be terminated", Next: "put the agent to sleep: anima agent sleep " + out.Agent}
+		case out.Terminated != 0:
+			return nil
+		}
+		out.Terminated, out.Reason = at, reason
+		_, err = tx.ExecContext(ctx, `update sessions set terminated_at = $2, terminated_reason = $3 where id = $1`, session, at, text(reason))
+		return err
+	})
+	return out, err
+}
+
+// Weigh decides over life and death by what an agent owns: from the first time
+// that it owns nothing a clock runs, at whose end it is dead; money stops the
+// clock and wakes the dead. It returns nil when the agent's state stays, and
+// announces a change in the same transaction. Errors: NotFound.
+func (s *Store) Weigh(ctx context.Context, agent string, owns api.Micros, grace time.Duration, at int64) (*api.AgentChanged, error) {
+	var c *api.AgentChanged
+	err := sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) (err error) {
+		c = nil
+		var state api.AgentState
+		var since int64
+		err = tx.QueryRowContext(ctx, `select state, zero_since from agents where id = $1`+s.db.ForUpdate(), agent).Scan(&state, &since)
+		if errors.Is(err, sqldb.ErrNotFound) {
+			return api.Errorf(api.NotFound, "there is no agent %s", agent)
+		}
+		if err != nil {
+			return err
+		}
+		begins := since
+		switch {
+		case owns > 0:
+			begins = 0
+		case since == 0:
+			begins = at
+		}
+		if begins != since {
+			if _, err := tx.ExecContext(ctx, `update agents set zero_since = $2 where id = $1`, agent, begins); err != nil {
+				return err
+			}
+		}
+		var to change
+		switch {
+		case owns > 0 && state == api.StateDead:
+			to = change{to: api.StateSleeping, why: "funded", paid: true, at: at}
+		case owns <= 0 && state != api.StateDead && at-begins >= grace.Microseconds():
+			to = change{to: api.StateDead, why: "without any credits for " + grace.String(), at: at}
+		default:
+			return nil
+		}
+		if c, err = s.move(ctx, tx, agent, to); err != nil || c == nil {
+			return err
+		}
+		return outbox.Add(ctx, tx, changeID(c), *c)
+	})
+	return c, err
+}
+
+// Poor lists the agents whose clock runs and the dead ones.
+func (s *Store) Poor(ctx context.Context) ([]string, error) {
+	return sqldb.All(ctx, s.db, func(r sqldb.Scanner) (string, error) {
+		var id string
+		return id, r.Scan(&id)
+	}, `select id from agents where zero_since > 0 or state in ($1, $2) order by id limit 1000`, api.StateDead, api.StateCritical)
+}
+
+// Since is when an agent came into the state that it is in. Errors: NotFound.
+func (s *Store) Since(ctx context.Context, agent string) (api.AgentState, int64, error) {
+	var state api.AgentState
+	var since int64
+	err := s.db.QueryRowContext(ctx, `select state, state_since from agents where id = $1`, agent).Scan(&state, &since)
+	if errors.Is(err, sqldb.ErrNotFound) {
+		err = api.Errorf(api.NotFound, "there is no agent %s", agent)
+	}
+	return state, since, err
+}

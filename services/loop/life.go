@@ -1,0 +1,284 @@
+package loop
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api"
+
+	"github.com/anima-run/anima/services/loop/internal/life"
+	"github.com/anima-run/anima/services/loop/internal/turn"
+)
+
+// What people may ask of an agent's life and of its runs, and what money does to it.
+
+// deathAfter is how long an agent without any credits lives (seed 001).
+const deathAfter = time.Hour
+
+// lookEvery is how often the poor and the dead are looked at, and what was
+// cancelled is asked for again.
+const lookEvery = 5 * time.Second
+
+func (h *handlers) getRun(ctx context.Context, m api.GetRun) (api.RunState, error) {
+	st, err := h.store.RunState(ctx, m.Run)
+	if api.CodeOf(err) != api.NotFound || m.Session == "" {
+		return st, err
+	}
+	return h.waitingRun(ctx, m.Run, m.Session)
+}
+
+// waitingRun finds a run that no store knows yet in its session's queue.
+func (h *handlers) waitingRun(ctx context.Context, run, session string) (api.RunState, error) {
+	var none api.RunState
+	if _, err := h.store.Session(ctx, session); err != nil {
+		return none, err
+	}
+	subject := api.Run{Session: session}.Subject()
+	for after := uint64(0); ; {
+		m, err := h.bus.Next(ctx, subject, after+1)
+		if api.CodeOf(err) == api.NotFound {
+			// It may have begun between the two looks.
+			return h.store.RunState(ctx, run)
+		}
+		if err != nil {
+			return none, err
+		}
+		after = m.Sequence
+		var cmd api.Run
+		if api.Decode(m.Data, &cmd) != nil || cmd.Run != run {
+			continue
+		}
+		st := api.RunState{Run: run, Session: session, Agent: cmd.Agent, Kind: cmd.Kind, Status: api.RunQueued, AcceptedAt: cmd.AcceptedAt}
+		why, err := h.store.IsCancelled(ctx, run)
+		if err != nil {
+			return none, err
+		}
+		st.Cancelled = why != ""
+		held, err := h.locks.locks.Get(ctx, api.LockKey(session))
+		if err == nil && held.Value.Run == run {
+			st.Status = api.RunRunning
+		}
+		return st, nil
+	}
+}
+
+// cancelRun records the fact first: from then on no replica goes on with the run.
+// The notice after it is only the faster way.
+func (h *handlers) cancelRun(ctx context.Context, m api.CancelRun) (api.RunState, error) {
+	st, err := h.getRun(ctx, api.GetRun{Run: m.Run, Session: m.Session})
+	if err != nil || st.Status == api.RunEnded {
+		return st, err
+	}
+	why := "cancelled"
+	if m.Reason != "" {
+		why = "cancelled: " + m.Reason
+	}
+	if err := h.cancel(ctx, st.Run, st.Session, why); err != nil {
+		return st, err
+	}
+	st.Cancelled = true
+	return st, nil
+}
+
+func (h *handlers) cancel(ctx context.Context, run, session, why string) error {
+	if err := h.store.Cancel(ctx, run, session, why, h.now().UnixMicro()); err != nil {
+		return err
+	}
+	return h.bus.Tell(ctx, api.SessionNotice{Session: session, Cancelled: run})
+}
+
+// cancelQueue cancels what runs and waits on a session before a run, all of it
+// for "".
+func (h *handlers) cancelQueue(ctx context.Context, session, before, why string) error {
+	subject := api.Run{Session: session}.Subject()
+	for after := uint64(0); ; {
+		m, err := h.bus.Next(ctx, subject, after+1)
+		if api.CodeOf(err) == api.NotFound {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		after = m.Sequence
+		var cmd api.Run
+		if err := api.Decode(m.Data, &cmd); err != nil {
+			continue // its delivery says so
+		}
+		if cmd.Run == before {
+			return nil
+		}
+		if err := h.cancel(ctx, cmd.Run, session, why); err != nil {
+			return err
+		}
+	}
+}
+
+// terminateSession closes the door first, then empties the room.
+func (h *handlers) terminateSession(ctx context.Context, m api.TerminateSession) (api.Session, error) {
+	why := m.Reason
+	if why == "" {
+		why = "terminated"
+	}
+	s, err := h.store.Terminate(ctx, m.Session, why, h.now().UnixMicro())
+	if err != nil {
+		return s, err
+	}
+	return s, h.cancelQueue(ctx, s.ID, "", "the session is terminated: "+s.Reason)
+}
+
+// sleepAgent cancels what runs on the main session; the run's end puts the agent
+// to sleep, and then this does, so that the reason is the caller's.
+func (h *handlers) sleepAgent(ctx context.Context, m api.SleepAgent) (api.Agent, error) {
+	now := h.now().UnixMicro()
+	id := strings.ToLower(m.Agent)
+	a, err := h.store.Agent(ctx, id)
+	if err != nil {
+		return a, err
+	}
+	switch {
+	case a.State == api.StateDead:
+		return a, &api.Error{Code: api.Conflict, Message: a.Name + " is dead", Next: "fund it: anima agent fund " + id + " 5"}
+	case m.Until != 0 && (m.Until <= now || m.Until > now+(24*time.Hour).Microseconds()):
+		return a, &api.Error{Code: api.Invalid, Message: "an agent sleeps from now on for at most 24 hours", Next: "leave the time out: it then sleeps until something happens"}
+	}
+	why := m.Reason
+	if why == "" {
+		why = "told to sleep"
+	}
+	if err := h.cancelQueue(ctx, a.Session, "", "the agent was told to sleep: "+why); err != nil {
+		return a, err
+	}
+	if m.Until != 0 {
+		if _, err := h.peers.SetAlarm(ctx, api.SetAlarm{ID: fmt.Sprintf("%s/sleep/%d", id, m.Until), Agent: id, At: m.Until, Reason: why}); err != nil {
+			return a, err
+		}
+	}
+	if _, err := h.store.SetState(ctx, id, api.StateSleeping, why, false, m.Until, now); err != nil {
+		return a, err
+	}
+	h.relay.Kick()
+	return h.store.Agent(ctx, id)
+}
+
+func (h *handlers) explainAgent(ctx context.Context, m api.ExplainAgent) (api.Explanation, error) {
+	limit, err := bounded(m.Limit, 20)
+	if err != nil {
+		return api.Explanation{}, err
+	}
+	x, err := h.store.Explain(ctx, strings.ToLower(m.Agent), limit)
+	if err != nil {
+		return x, err
+	}
+	x.Next = next(x.Agent)
+	return x, nil
+}
+
+// next says what happens to an agent next, in words.
+func next(a api.Agent) string {
+	switch a.State {
+	case api.StateSetup:
+		return "runs for the first time when a message or a wake comes"
+	case api.StateWaking, api.StateRunning, api.StateLow:
+		return "goes on with its run; then it sleeps"
+	case api.StateSleeping:
+		if a.SleepUntil > 0 {
+			return "wakes at " + time.UnixMicro(a.SleepUntil).UTC().Format(time.RFC3339) + ", or earlier when a message or a wake comes"
+		}
+		return "sleeps until a message or a wake comes"
+	case api.StateCritical:
+		return "can hardly pay: fund it with anima agent fund " + a.ID + " 5; an hour without any credits, and it dies"
+	case api.StateDead:
+		return "does nothing until it is funded: anima agent fund " + a.ID + " 5"
+	}
+	return ""
+}
+
+// tierChanged lets money decide over life and death: every other state follows
+// from a run. An event that comes late or twice finds the balance as it is now.
+func (h *handlers) tierChanged(ctx context.Context, m api.TierChanged) error {
+	if m.To != api.TierDead && m.To != api.TierCritical && m.From != api.TierDead && m.From != api.TierCritical {
+		return nil
+	}
+	_, err := h.weigh(ctx, m.Agent)
+	if api.CodeOf(err) == api.NotFound {
+		return nil // an account without an agent
+	}
+	return err
+}
+
+// weigh asks for an agent's balance and says what follows from it for its life:
+// an hour at nothing kills, money wakes the dead. Unknown decides nothing (W-12).
+func (h *handlers) weigh(ctx context.Context, agent string) (*api.AgentChanged, error) {
+	b, err := h.peers.Balance(ctx, agent)
+	if err != nil {
+		return nil, err
+	}
+	c, err := h.store.Weigh(ctx, agent, b.Available+b.Held, deathAfter, h.now().UnixMicro())
+	if err != nil || c == nil {
+		return nil, err
+	}
+	h.relay.Kick()
+	h.log.InfoContext(ctx, "agent changed", "agent", agent, "state", c.State, "why", c.Reason)
+	return c, nil
+}
+
+// watchLives looks after what no event tells of: time at nothing, deposits too
+// small to change a tier, and notices that were lost.
+func (h *handlers) watchLives(ctx context.Context) error {
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		h.queue.cancelled(ctx, h.store.IsCancelled)
+		poor, err := h.store.Poor(ctx)
+		if err != nil {
+			if ctx.Err() == nil {
+				h.log.WarnContext(ctx, "cannot look after the poor, trying again", "err", err)
+			}
+			continue
+		}
+		for _, agent := range poor {
+			if _, err := h.weigh(ctx, agent); err != nil && ctx.Err() == nil {
+				h.log.DebugContext(ctx, "balance unknown, nothing is decided", "agent", agent, "err", err)
+			}
+		}
+	}
+}
+
+// expired says whether a message has waited too long for its session, behind
+// another that runs or is older.
+func (h *handlers) expired(ctx context.Context, cmd api.Run, timeout time.Duration) (bool, error) {
+	if cmd.Kind != api.RunMessage || h.now().UnixMicro()-cmd.AcceptedAt <= timeout.Microseconds() {
+		return false, nil
+	}
+	// One that was taken up is not late: its owner is.
+	_, err := h.store.RunState(ctx, cmd.Run)
+	if api.CodeOf(err) != api.NotFound {
+		return false, err
+	}
+	held, err := h.locks.locks.Get(ctx, api.LockKey(cmd.Session))
+	if err == nil && held.Value.Run == cmd.Run {
+		return false, nil
+	}
+	return true, nil
+}
+
+// drop ends a message that did not get to run, and says so.
+func (h *handlers) drop(ctx context.Context, end turn.End) error {
+	return h.engine.Drop(ctx, end, events{bus: h.bus, posts: h.bus.Posts()})
+}
+
+// pausing says how long a run must still wait, because its agent has just gone to
+// sleep and nobody asked it to wake (W-8).
+func pausing(cmd api.Run, since, now int64) time.Duration {
+	if cmd.Kind != api.RunWake || cmd.By.Kind == api.Creator {
+		return 0
+	}
+	return max(0, life.Pause-time.Duration(now-since)*time.Microsecond)
+}

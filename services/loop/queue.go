@@ -1,0 +1,138 @@
+package loop
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/bus"
+)
+
+// queue is what waits on sessions, and the runs under way in this process that
+// want to hear of it. It implements turn.Queue.
+type queue struct {
+	bus *bus.Bus
+	log *slog.Logger
+
+	mu   sync.Mutex
+	runs map[string]*underWay // by run
+}
+
+// underWay is a run of this process.
+type underWay struct {
+	session string
+	cancel  func()
+	wanted  map[string]bool // messages that want to join it; false: they did
+}
+
+func newQueue(b *bus.Bus, log *slog.Logger) *queue {
+	return &queue{bus: b, log: log, runs: map[string]*underWay{}}
+}
+
+// Waiting implements turn.Queue.
+func (q *queue) Waiting(ctx context.Context, cmd api.Run) ([]api.Run, error) {
+	var out []api.Run
+	after := bus.MetaOf(ctx).Sequence
+	for {
+		m, err := q.bus.Next(ctx, cmd.Subject(), after+1)
+		if api.CodeOf(err) == api.NotFound {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		after = m.Sequence
+		var w api.Run
+		if err := api.Decode(m.Data, &w); err != nil {
+			q.log.ErrorContext(ctx, "a waiting message cannot be read", "session", cmd.Session, "sequence", m.Sequence, "err", err)
+			continue // its own delivery says so, too
+		}
+		if w.Run != cmd.Run {
+			out = append(out, w)
+		}
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if u := q.runs[cmd.Run]; u != nil {
+		for _, w := range out {
+			u.wanted[w.Run] = false // notices of it that are late mean nothing
+		}
+	}
+	return out, nil
+}
+
+// Watch implements turn.Queue.
+func (q *queue) Watch(cmd api.Run, cancel func()) (steered func() bool, stop func()) {
+	u := &underWay{session: cmd.Session, cancel: cancel, wanted: map[string]bool{}}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.runs[cmd.Run] = u
+	steered = func() bool {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		for _, wants := range u.wanted {
+			if wants {
+				return true
+			}
+		}
+		return false
+	}
+	return steered, func() {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		if q.runs[cmd.Run] == u {
+			delete(q.runs, cmd.Run)
+		}
+	}
+}
+
+// notice passes on what concerns a run of this process.
+func (q *queue) notice(n api.SessionNotice) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if u := q.runs[n.Cancelled]; u != nil {
+		u.cancel()
+	}
+	if n.Steered == "" {
+		return
+	}
+	for run, u := range q.runs {
+		if _, known := u.wanted[n.Steered]; u.session == n.Session && run != n.Steered && !known {
+			u.wanted[n.Steered] = true
+		}
+	}
+}
+
+// listen hears the notices of all replicas until ctx ends.
+func (q *queue) listen(ctx context.Context) error {
+	return q.bus.Listen(ctx, api.SessionNotice{}.Subject().String(), func() {}, func(data []byte) {
+		var n api.SessionNotice
+		if err := api.Decode(data, &n); err != nil {
+			q.log.WarnContext(ctx, "a notice cannot be read", "err", err)
+			return
+		}
+		q.notice(n)
+	})
+}
+
+// cancelled stops the runs of this process that were cancelled in the store: a
+// notice may be lost on its way.
+func (q *queue) cancelled(ctx context.Context, why func(ctx context.Context, run string) (string, error)) {
+	q.mu.Lock()
+	runs := make([]string, 0, len(q.runs))
+	for run := range q.runs {
+		runs = append(runs, run)
+	}
+	q.mu.Unlock()
+	for _, run := range runs {
+		reason, err := why(ctx, run)
+		if err != nil {
+			q.log.WarnContext(ctx, "not known whether a run was cancelled, asking again", "run", run, "err", err)
+			return
+		}
+		if reason != "" {
+			q.notice(api.SessionNotice{Cancelled: run})
+		}
+	}
+}
