@@ -139,6 +139,9 @@ func (a *app) bus() (*bus.Bus, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	// Through a forwarded port the addresses that the servers have among themselves
+	// lead nowhere, and to try them would hide what the named one said.
+	d.Outside = true
 	nc, err := bus.Dial(d)
 	if err != nil && !named && errors.Is(err, nats.ErrNoServers) {
 		dir, _ := a.dataDir() // it was found a moment ago

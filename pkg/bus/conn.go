@@ -22,6 +22,7 @@ type Dialing struct {
 	CA        string // path of the certificates that a tls server is checked against; "" for the machine's own
 	Name      string // of the connection, for the server's lists; with an nkey also of its inboxes, see [PermissionsOf]
 	Wait      bool   // keep trying when the server is not there yet
+	Outside   bool   // of the servers' network: only what URL names is tried, not the addresses that servers tell of each other
 	Log       *slog.Logger
 }
 
@@ -217,6 +218,9 @@ func (c *Conn) options(l *link, wait bool) ([]nats.Option, error) {
 			l.down()
 			delete(c.links, l)
 		}),
+	}
+	if c.d.Outside {
+		opts = append(opts, nats.IgnoreDiscoveredServers())
 	}
 	if c.d.Token != "" {
 		opts = append(opts, nats.Token(c.d.Token))

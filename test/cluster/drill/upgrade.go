@@ -44,7 +44,7 @@ func upgrade(ctx context.Context, w *world) error {
 	if err := w.settle(ctx, 3*time.Minute); err != nil {
 		return fmt.Errorf("the previous release: %w", err)
 	}
-	err = w.during(ctx, loading{Name: "upgrade"}, "upgrade", bounds{compare: true}, func(ctx context.Context) error {
+	err = w.during(ctx, loading{Name: "upgrade"}, "upgrade", bounds{}, func(ctx context.Context) error {
 		if err := w.apply(ctx, now); err != nil {
 			return err
 		}
@@ -57,7 +57,7 @@ func upgrade(ctx context.Context, w *world) error {
 	if err := w.migrateAgain(ctx, now); err != nil {
 		return err
 	}
-	err = w.during(ctx, loading{Name: "rollback"}, "rollback", bounds{compare: true}, func(ctx context.Context) error {
+	err = w.during(ctx, loading{Name: "rollback"}, "rollback", bounds{}, func(ctx context.Context) error {
 		if err := w.apply(ctx, before); err != nil {
 			return err
 		}
