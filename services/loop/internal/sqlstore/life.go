@@ -159,6 +159,13 @@ func (s *Store) Drop(ctx context.Context, end turn.End) (turn.End, error) {
 	return stored, err
 }
 
+// Over implements turn.Store.
+func (s *Store) Over(ctx context.Context, run string) (bool, error) {
+	var n int
+	err := s.db.QueryRowContext(ctx, `select count(*) from runs where id = $1 and ending is not null`, run).Scan(&n)
+	return n > 0, err
+}
+
 // lockSession takes a session's row until the transaction ends. Errors: NotFound.
 func (s *Store) lockSession(ctx context.Context, tx *sqldb.Tx, session string) error {
 	var id string

@@ -100,6 +100,9 @@ func (e *Engine) call(ctx context.Context, s *state, ev Events, id string, i int
 	if err := e.authorize(ctx, s, id, i, p.token); err != nil {
 		return err
 	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
 	if !repeating {
 		intent = *p.intent
 		if err := e.append(ctx, s, Step{Intent: &intent}); err != nil {

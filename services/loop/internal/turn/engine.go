@@ -175,7 +175,7 @@ func (e *Engine) turn(ctx context.Context, s *state, ev Events) (*End, error) {
 	if err == nil {
 		end, err = e.execute(ctx, s, ev, id, span)
 	}
-	if err != nil && fatal(err) {
+	if err != nil && ctx.Err() == nil && fatal(err) {
 		end, err = e.giveUp(ctx, s, ev, err)
 	}
 	if err != nil {
@@ -247,15 +247,19 @@ func (e *Engine) execute(ctx context.Context, s *state, ev Events, id string, sp
 	if s.thought == nil {
 		poor = e.look(ctx, s)
 	}
-	if !s.owned { // the first turn that this owner works on
+	tookUp := !s.owned
+	if tookUp { // the first turn that this owner works on
 		if err := e.begin(ctx, s, ev, id); err != nil {
 			return nil, err
 		}
 	}
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
 	if poor != nil { // after begin: a run that ends so was taken up
 		return nil, poor
 	}
-	if s.number > 1 && s.thought == nil && (s.attempts > 1 || s.steered()) {
+	if s.number > 1 && s.thought == nil && (tookUp || s.steered()) {
 		if err := e.join(ctx, s); err != nil {
 			return nil, err
 		}
@@ -280,6 +284,9 @@ func (e *Engine) execute(ctx context.Context, s *state, ev Events, id string, sp
 	)
 	calls := s.calls(s.agent.MaxCalls)
 	for i := range calls {
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx) // nothing new begins in a run that is to stop
+		}
 		if _, done := s.results[i]; done {
 			continue
 		}
@@ -432,6 +439,13 @@ func (e *Engine) join(ctx context.Context, s *state) error {
 	in := Input{By: s.input.By}
 	for _, m := range waiting {
 		if m.Mode != api.ModeSteer || slices.ContainsFunc(s.joined.Merged, func(o api.Run) bool { return o.Run == m.Run }) {
+			continue
+		}
+		over, err := e.Store.Over(ctx, m.Run) // a turn before took it in, and its delivery has not come yet
+		if err != nil {
+			return err
+		}
+		if over {
 			continue
 		}
 		in.Text = strings.TrimSpace(in.Text + "\n\n" + m.Content)

@@ -104,6 +104,8 @@ type Store interface {
 	// Merge gives runs that wait their fate: taken in by another. Those that have one
 	// keep it.
 	Merge(ctx context.Context, into api.Run, merged []api.Run, at int64) error
+	// Over says whether a run has a fate or an end.
+	Over(ctx context.Context, run string) (bool, error)
 	// Facts the agent remembers, newest first, at most n.
 	Facts(ctx context.Context, agent string, n int) ([]Fact, error)
 }

@@ -205,6 +205,11 @@ func fates(t *testing.T, s turn.Store) {
 		t.Errorf("merged again: %+v", k.Ended)
 	}
 	late := Command("ada", "r4")
+	for run, want := range map[string]bool{"r1": true, "r4": false} {
+		if over, err := s.Over(t.Context(), run); err != nil || over != want {
+			t.Errorf("%s is over: %t, %v, want %t", run, over, err, want)
+		}
+	}
 	end.Run = late
 	got, err = s.Drop(t.Context(), end)
 	must(t, err)

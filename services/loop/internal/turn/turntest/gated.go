@@ -44,6 +44,10 @@ func (s gatedStore) Merge(ctx context.Context, into api.Run, merged []api.Run, a
 	return s.gate(ctx, "merge", func() error { return s.Store.Merge(ctx, into, merged, at) })
 }
 
+func (s gatedStore) Over(ctx context.Context, run string) (bool, error) {
+	return through(ctx, s.gate, "over", func() (bool, error) { return s.Store.Over(ctx, run) })
+}
+
 func (s gatedStore) Persist(ctx context.Context, rec *turn.Record, in turn.Input, end *turn.End) error {
 	return s.gate(ctx, "persist", func() error { return s.Store.Persist(ctx, rec, in, end) })
 }

@@ -285,13 +285,14 @@ type Queue struct {
 	mu      sync.Mutex
 	waiting map[string][]api.Run // by session
 	cancel  map[string]func()    // by run under way
-	steered map[string]bool      // by session
+	wanted  map[string]bool      // messages that want to join and were not looked at
 }
 
 // Waiting implements turn.Queue.
 func (q *Queue) Waiting(_ context.Context, cmd api.Run) ([]api.Run, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	clear(q.wanted)
 	return slices.Clone(q.waiting[cmd.Session]), nil
 }
 
@@ -306,7 +307,7 @@ func (q *Queue) Watch(cmd api.Run, cancel func()) (steered func() bool, stop fun
 	return func() bool {
 			q.mu.Lock()
 			defer q.mu.Unlock()
-			return q.steered[cmd.Session]
+			return len(q.wanted) > 0
 		}, func() {
 			q.mu.Lock()
 			defer q.mu.Unlock()
@@ -319,18 +320,12 @@ func (q *Queue) Add(m api.Run) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.waiting == nil {
-		q.waiting, q.steered = map[string][]api.Run{}, map[string]bool{}
+		q.waiting, q.wanted = map[string][]api.Run{}, map[string]bool{}
 	}
 	q.waiting[m.Session] = append(q.waiting[m.Session], m)
-	q.steered[m.Session] = q.steered[m.Session] || m.Mode == api.ModeSteer
-}
-
-// Take takes what waits on a session away, as those who execute it do.
-func (q *Queue) Take(session string) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	delete(q.waiting, session)
-	delete(q.steered, session)
+	if m.Mode == api.ModeSteer {
+		q.wanted[m.Run] = true
+	}
 }
 
 // Cancel tells whoever executes a run to stop.

@@ -187,6 +187,9 @@ func (s *Store) Merge(ctx context.Context, into api.Run, merged []api.Run, at in
 	return nil
 }
 
+// Over implements turn.Store.
+func (s *Store) Over(_ context.Context, run string) (bool, error) { return s.End(run) != nil, nil }
+
 // Cancel records that a run is to stop.
 func (s *Store) Cancel(run, why string) {
 	s.mu.Lock()

@@ -1,0 +1,483 @@
+package turn_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/anima-run/anima/pkg/api"
+
+	"github.com/anima-run/anima/services/loop/internal/turn"
+	"github.com/anima-run/anima/services/loop/internal/turn/turntest"
+)
+
+// alive is a world whose agent lives by itself.
+func alive(answers ...api.Completion) *turntest.World {
+	a := ada
+	a.Autonomous = true
+	return turntest.New(turntest.NewStore(a), turntest.Say(answers...))
+}
+
+// always answers every request alike.
+func always(c api.Completion, err error) turntest.Script {
+	return func(api.Complete) (api.Completion, error) { return c, err }
+}
+
+// woken is the command of a wake number n.
+func woken(n int) api.Run {
+	cmd := command
+	cmd.Run, cmd.Kind, cmd.Content = fmt.Sprintf("run%d", n), api.RunWake, "slept enough"
+	cmd.By = api.Principal{Kind: api.HeartbeatKind}
+	return cmd
+}
+
+// TestEndings has every way in which a run puts its agent to sleep, with the
+// durations of spec-core-1 §1.5.
+func TestEndings(t *testing.T) {
+	t.Parallel()
+	refusal := func(code api.Code, reason string, after int64) turntest.Script {
+		return always(api.Completion{}, &api.Error{Code: code, Reason: reason, Message: "no", RetryAfter: after})
+	}
+	for _, tt := range []struct {
+		name   string
+		script turntest.Script
+		turns  int // of the agent's limit; 0: 25
+		why    string
+		sleeps time.Duration
+		state  api.AgentState
+	}{
+		{"nothing to do", always(says("fine"), nil), 0, "nothing to do", time.Minute, api.StateSleeping},
+		{"the limit of turns", turntest.Say(asks("", "put"), asks("", "pay")), 2, "the limit of 2 turns a run", 2 * time.Minute, api.StateSleeping},
+		{"the same again and again", always(asks("", "put"), nil), 0, "called put 6 times in a row, after a warning", time.Minute, api.StateSleeping},
+		{"no model", refusal(api.Unavailable, api.ReasonNoModel, 0), 0, "no", 5 * time.Minute, api.StateSleeping},
+		{"budget", refusal(api.Denied, api.ReasonLimit, 0), 0, "no", time.Minute, api.StateSleeping},
+		{"budget until a time", refusal(api.Denied, api.ReasonLimit, 1_800_000), 0, "no", 30 * time.Minute, api.StateSleeping},
+		{"cannot pay", refusal(api.Denied, api.ReasonInsufficient, 0), 0, "no", 0, api.StateCritical},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			a := ada
+			a.Autonomous = true
+			if tt.turns > 0 {
+				a.MaxTurns = tt.turns
+			}
+			w := turntest.New(turntest.NewStore(a), tt.script)
+			_, end := run(t, w, command)
+			if end.Why != tt.why || end.State != tt.state {
+				t.Errorf("the agent is %s because of %q, want %s, %q", end.State, end.Why, tt.state, tt.why)
+			}
+			want := map[string]api.SetAlarm{}
+			if tt.sleeps > 0 {
+				at := end.At + tt.sleeps.Microseconds()
+				want["run1/rest"] = api.SetAlarm{ID: "run1/rest", Agent: "ada", At: at, Reason: tt.why}
+				if end.Sleep != at {
+					t.Errorf("sleeps for %v, want %v", time.Duration(end.Sleep-end.At)*time.Microsecond, tt.sleeps)
+				}
+			}
+			if diff := cmp.Diff(want, w.Alarms.All(), cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("alarms (-want +got):\n%s", diff)
+			}
+			if c := end.Changed; c == nil || c.Reason != tt.why || c.SleepUntil != end.Sleep {
+				t.Errorf("announced %+v", c)
+			}
+			// One that does not live by itself spends nothing on its own.
+			a.Autonomous = false
+			w = turntest.New(turntest.NewStore(a), tt.script)
+			if _, end := run(t, w, command); end.Sleep != 0 || len(w.Alarms.All()) != 0 {
+				t.Errorf("an agent that waits for others sleeps until %d", end.Sleep)
+			}
+		})
+	}
+}
+
+// TestNotice: a warning is shown in the next turn, is no input, and survives the
+// end of its run and a new owner.
+func TestNotice(t *testing.T) {
+	t.Parallel()
+	w := alive(asks("", "put"), asks("", "put"), asks("", "put"), asks("", "pay"), says("done"))
+	turns, _ := run(t, w, command)
+	var warned []int
+	for i, tr := range turns {
+		if strings.Contains(tr.Input, "[system] You have called put 3 times") {
+			warned = append(warned, i+1)
+		}
+	}
+	if !slices.Equal(warned, []int{4}) {
+		t.Errorf("warned in the turns %v, want 4", warned)
+	}
+	requests := w.Router.Requests()
+	last := requests[3].Messages[len(requests[3].Messages)-1]
+	if last.Role != "user" || !strings.HasPrefix(last.Content, "[system] ") {
+		t.Errorf("the model was told %+v", last)
+	}
+	prompted(t, w)
+
+	// The third of a row in one run, the warning in the next.
+	w = alive(asks("", "put"), asks("", "put"), asks("", "put"))
+	a := ada
+	a.MaxTurns, a.Autonomous = 3, true
+	w.Store = turntest.NewStore(a)
+	run(t, w, command)
+	w.Router.Script = turntest.Say(says("I see"))
+	turns, _ = run(t, w, woken(2))
+	if in := turns[len(turns)-1].Input; !strings.Contains(in, "slept enough") || !strings.Contains(in, "[system] You have called put 3 times") {
+		t.Errorf("the next run began with %q", in)
+	}
+}
+
+// TestErrorsInARow: the fifth failure is a long sleep, and one success forgets
+// the ones before.
+func TestErrorsInARow(t *testing.T) {
+	t.Parallel()
+	w := alive()
+	fails := always(api.Completion{}, api.Errorf(api.Invalid, "bad"))
+	w.Router.Script = fails
+	var sleeps []time.Duration
+	for n := 1; n <= 9; n++ {
+		w.Router.Script = fails
+		if n == 3 {
+			w.Router.Script = always(says("fine"), nil)
+		}
+		_, end := run(t, w, woken(n))
+		sleeps = append(sleeps, time.Duration(end.Sleep-end.At)*time.Microsecond)
+	}
+	want := slices.Repeat([]time.Duration{time.Minute}, 9)
+	want[7] = 5 * time.Minute // the fifth since the success
+	if diff := cmp.Diff(want, sleeps); diff != "" {
+		t.Errorf("sleeps (-want +got):\n%s", diff)
+	}
+}
+
+// TestTiers: the agent's state follows its money from turn to turn, and unknown
+// is not poor.
+func TestTiers(t *testing.T) {
+	t.Parallel()
+	w := world(asks("", "put"), asks("", "pay"), asks("", "put"), asks("", "fire"), says("done"))
+	tiers := []api.Tier{api.TierHigh, api.TierLow, api.TierUnknown, api.TierCritical, api.TierNormal}
+	n := 0
+	script := w.Router.Script
+	w.Treasury.Tier = tiers[0]
+	w.Router.Script = func(req api.Complete) (api.Completion, error) {
+		n++
+		w.Treasury.Tier = tiers[min(n, len(tiers)-1)]
+		return script(req)
+	}
+	turns, _ := run(t, w, command)
+	var got []api.AgentState
+	for _, tr := range turns {
+		got = append(got, tr.State)
+	}
+	want := []api.AgentState{api.StateRunning, api.StateLow, api.StateLow, api.StateCritical, api.StateRunning}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("states of the turns (-want +got):\n%s", diff)
+	}
+	var said []string
+	for _, id := range w.Stream.IDs() {
+		if strings.HasPrefix(id, "agent_state/") {
+			said = append(said, fmt.Sprint(w.Stream.Kept()[id]["state"]))
+		}
+	}
+	if diff := cmp.Diff([]string{"waking", "running", "low_compute", "critical", "sleeping"}, said); diff != "" {
+		t.Errorf("announced (-want +got):\n%s", diff)
+	}
+}
+
+// TestPolicyDown: nothing runs without policy; after a minute the agent sleeps and
+// says why (W-48).
+func TestPolicyDown(t *testing.T) {
+	t.Parallel()
+	w := alive(asks("", "put"), says("never"))
+	away := func(_ context.Context, port string, do func() error) error {
+		if port == "evaluate" {
+			return api.Errorf(api.Unavailable, "no answer")
+		}
+		return do()
+	}
+	if err := w.Run(t.Context(), away, command); api.CodeOf(err) != api.Unavailable {
+		t.Fatalf("at first: %v, want that the run comes back", err)
+	}
+	for range 70_000 { // the world's clock goes on by a millisecond with each look
+		w.Now()
+	}
+	if err := w.Run(t.Context(), away, command); err != nil {
+		t.Fatal(err)
+	}
+	end := outcomeOf(t, w, command).Known.Ended
+	if end == nil || end.Reason != api.ReasonPolicy || end.State != api.StateSleeping || time.Duration(end.Sleep-end.At)*time.Microsecond != time.Minute {
+		t.Errorf("ended %+v", end)
+	}
+	if got := w.Effects.Of("put"); len(got) != 0 {
+		t.Errorf("%v ran without policy", got)
+	}
+}
+
+// behind is a message that waits behind the command.
+func behind(run, content string, mode api.Mode, by api.PrincipalKind) api.Run {
+	m := command
+	m.Run, m.Content, m.Mode, m.By = run, content, mode, api.Principal{Kind: by}
+	return m
+}
+
+// TestSteer: a message joins the run at its next turn, lowers its authority, and
+// has one fate; what waits otherwise goes on waiting.
+func TestSteer(t *testing.T) {
+	t.Parallel()
+	w := world(asks("", "put"), asks("", "pay"), says("done"))
+	script := w.Router.Script
+	w.Router.Script = func(req api.Complete) (api.Completion, error) {
+		if strings.HasSuffix(req.ID, ".1") {
+			w.Queue.Add(behind("queued", "later", api.ModeQueue, api.Creator))
+			w.Queue.Add(behind("steer", "use less", api.ModeSteer, api.Peer))
+		}
+		return script(req)
+	}
+	turns, end := run(t, w, command)
+	if len(turns) != 3 || turns[1].Input != "use less" || turns[2].Input != "" {
+		t.Fatalf("turns %+v", turns)
+	}
+	if turns[0].By.Kind != api.Creator || turns[1].By.Kind != api.Peer || turns[2].By.Kind != api.Peer {
+		t.Errorf("the authorities are %s, %s, %s; want the lowest, kept to the end", turns[0].By.Kind, turns[1].By.Kind, turns[2].By.Kind)
+	}
+	if !end.Success || end.Fate != api.FateConsumed {
+		t.Errorf("ended %+v", end)
+	}
+	store, _ := w.Store.(*turntest.Store)
+	if e := store.End("steer"); e == nil || e.Fate != api.FateMerged || e.Into != "run1" {
+		t.Errorf("the message became %+v", e)
+	}
+	if e := store.End("queued"); e != nil {
+		t.Errorf("a message that waits has the fate %+v", e)
+	}
+	// Whoever gets the merged message finds it done, and says so once.
+	if err := w.Run(t.Context(), turntest.Open, behind("steer", "use less", api.ModeSteer, api.Peer)); err != nil {
+		t.Fatal(err)
+	}
+	kept := w.Stream.Kept()
+	if m := kept["loop_end/steer"]; m["fate"] != "merged" || m["into"] != "run1" {
+		t.Errorf("said %v", m)
+	}
+	if kept["loop_error/steer"] != nil || kept["loop_persist/steer.0"] != nil {
+		t.Error("a merged message was said to have run or failed")
+	}
+	if paid := w.Router.Paid(); len(paid) != 3 {
+		t.Errorf("paid %v", paid)
+	}
+	prompted(t, w)
+}
+
+// TestSteerAtTheEnd: a message that comes while the last words are thought keeps
+// the run going.
+func TestSteerAtTheEnd(t *testing.T) {
+	t.Parallel()
+	w := world(says("done"), says("done again"))
+	script := w.Router.Script
+	w.Router.Script = func(req api.Complete) (api.Completion, error) {
+		if strings.HasSuffix(req.ID, ".1") {
+			w.Queue.Add(behind("steer", "one more thing", api.ModeSteer, api.Creator))
+		}
+		return script(req)
+	}
+	turns, end := run(t, w, command)
+	if len(turns) != 2 || turns[1].Input != "one more thing" || end.Response != "done again" {
+		t.Errorf("turns %+v, end %+v", turns, end)
+	}
+}
+
+// TestSteerCrash has an owner die at every step of a run that is steered: the
+// message joins once and is lost never.
+func TestSteerCrash(t *testing.T) {
+	t.Parallel()
+	fresh := func() *turntest.World {
+		w := world(asks("", "put"), asks("", "pay"), says("done"))
+		script := w.Router.Script
+		w.Router.Script = func(req api.Complete) (api.Completion, error) {
+			if strings.HasSuffix(req.ID, ".1") {
+				w.Queue.Add(behind("steer", "use less", api.ModeSteer, api.Peer))
+			}
+			return script(req)
+		}
+		return w
+	}
+	count := &turntest.Crash{}
+	w := fresh()
+	if err := w.Run(t.Context(), count.Gate, command); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Contains(count.Ports, "append joined") {
+		t.Fatalf("nothing joined: %v", count.Ports)
+	}
+	for at := 1; at <= len(count.Ports); at++ {
+		for _, after := range []bool{false, true} {
+			w := fresh()
+			crash := &turntest.Crash{At: at, After: after}
+			if err := w.Run(t.Context(), crash.Gate, command); err == nil && crash.Dead() {
+				t.Fatalf("the owner that died at %d ended its run", at)
+			}
+			untilOver(t, w, command)
+			var texts []string
+			for _, tr := range outcomeOf(t, w, command).Turns {
+				texts = append(texts, tr.Input)
+			}
+			joined := 0
+			for _, text := range texts {
+				joined += strings.Count(text, "use less")
+			}
+			store, _ := w.Store.(*turntest.Store)
+			e := store.End("steer")
+			if joined != 1 || e == nil || e.Fate != api.FateMerged {
+				t.Errorf("after a crash at %s, after=%t: inputs %q, fate %+v", count.Ports[at-1], after, texts, e)
+			}
+			if got := w.Effects.Of("pay"); len(slices.Compact(slices.Sorted(slices.Values(got)))) != 1 {
+				t.Errorf("after a crash at %s, after=%t: paid for %v", count.Ports[at-1], after, got)
+			}
+		}
+	}
+}
+
+// TestCollect: what waits in the same mode comes in at once, up to the first that
+// does not.
+func TestCollect(t *testing.T) {
+	t.Parallel()
+	w := world(says("all three"))
+	w.Queue.Add(behind("c2", "second", api.ModeCollect, api.Creator))
+	w.Queue.Add(behind("c3", "third", api.ModeCollect, api.External))
+	w.Queue.Add(behind("q4", "fourth", api.ModeQueue, api.Creator))
+	w.Queue.Add(behind("c5", "fifth", api.ModeCollect, api.Creator))
+	first := behind("run1", "first", api.ModeCollect, api.Creator)
+	turns, _ := run(t, w, first)
+	if turns[0].Input != "first\n\nsecond\n\nthird" || turns[0].By.Kind != api.External {
+		t.Errorf("the run began with %q by %s", turns[0].Input, turns[0].By.Kind)
+	}
+	store, _ := w.Store.(*turntest.Store)
+	for id, want := range map[string]bool{"c2": true, "c3": true, "q4": false, "c5": false} {
+		if e := store.End(id); (e != nil && e.Fate == api.FateMerged && e.Into == "run1") != want {
+			t.Errorf("%s became %+v, want merged: %t", id, e, want)
+		}
+	}
+}
+
+// TestCancel: the running tool is told to stop, no other starts, and nobody takes
+// the run up again.
+func TestCancel(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := world(asks("", "look", "fire", "pay"), says("never"))
+		store, _ := w.Store.(*turntest.Store)
+		hang := w.Tools["fire"]
+		hang.Run = func(ctx context.Context, _ turn.Call) (turn.Output, error) {
+			store.Cancel("run1", "cancelled: enough")
+			w.Queue.Cancel("run1")
+			<-ctx.Done()
+			return turn.Output{}, ctx.Err()
+		}
+		w.Tools["fire"] = hang
+		turns, end := run(t, w, command)
+		if end.Success || end.Reason != api.ReasonCancelled || end.State != api.StateSleeping || end.Fate != api.FateConsumed {
+			t.Errorf("ended %+v", end)
+		}
+		var got []api.Outcome
+		for _, c := range turns[0].Calls {
+			got = append(got, c.Outcome)
+		}
+		if diff := cmp.Diff([]api.Outcome{api.OutcomeOK, api.OutcomeUnknown, api.OutcomeError}, got); diff != "" {
+			t.Errorf("outcomes (-want +got):\n%s", diff)
+		}
+		if got := w.Effects.Of("pay"); len(got) != 0 {
+			t.Errorf("pay ran after the cancel: %v", got)
+		}
+		k, err := store.Known(t.Context(), command)
+		if err != nil || k.Counters.Errors != 0 {
+			t.Errorf("a cancel counts as a failure: %+v, %v", k.Counters, err)
+		}
+		before := len(w.Router.Requests())
+		run(t, w, command) // delivered again
+		if got := len(w.Router.Requests()); got != before {
+			t.Errorf("delivered again it asked the model %d times", got-before)
+		}
+	})
+}
+
+// TestCancelBetween: the fact alone, without any notice, is enough at the next
+// PERSIST; an owner that comes after it does not begin.
+func TestCancelBetween(t *testing.T) {
+	t.Parallel()
+	w := world(asks("", "put"), says("never"))
+	store, _ := w.Store.(*turntest.Store)
+	gate := func(_ context.Context, port string, do func() error) error {
+		if port == "persist" {
+			store.Cancel("run1", "enough")
+		}
+		return do()
+	}
+	if err := w.Run(t.Context(), gate, command); err != nil {
+		t.Fatal(err)
+	}
+	o := outcomeOf(t, w, command)
+	if e := o.Known.Ended; e == nil || e.Success || e.Reason != api.ReasonCancelled || e.Error != "enough" || len(o.Turns) != 1 {
+		t.Errorf("ended %+v after %d turns", e, len(o.Turns))
+	}
+
+	w = world(says("never"))
+	store, _ = w.Store.(*turntest.Store)
+	store.Cancel("run1", "enough")
+	if err := w.Run(t.Context(), turntest.Open, command); err != nil {
+		t.Fatal(err)
+	}
+	o = outcomeOf(t, w, command)
+	if e := o.Known.Ended; e == nil || e.Fate != api.FateDropped || e.Reason != api.ReasonCancelled || len(o.Turns) != 0 {
+		t.Errorf("a run cancelled before it began: %+v, %d turns", e, len(o.Turns))
+	}
+	if n := len(w.Router.Requests()); n != 0 {
+		t.Errorf("it asked the model %d times", n)
+	}
+}
+
+// TestCancelCrash has an owner die at every step of a run, cancels it, and lets
+// others come: it ends as cancelled, and no effect happens after that.
+func TestCancelCrash(t *testing.T) {
+	t.Parallel()
+	count := &turntest.Crash{}
+	if err := three(false).Run(t.Context(), count.Gate, command); err != nil {
+		t.Fatal(err)
+	}
+	for at := 1; at <= len(count.Ports); at++ {
+		for _, after := range []bool{false, true} {
+			w := three(false)
+			store, _ := w.Store.(*turntest.Store)
+			crash := &turntest.Crash{At: at, After: after}
+			if err := w.Run(t.Context(), crash.Gate, command); err == nil && crash.Dead() {
+				t.Fatalf("the owner that died at %d ended its run", at)
+			}
+			ended := store.End("run1") != nil
+			effects := func() int {
+				return len(w.Effects.Of("look")) + len(w.Effects.Of("pay")) + len(w.Effects.Of("fire"))
+			}
+			did := effects()
+			store.Cancel("run1", "enough")
+			untilOver(t, w, command)
+			e := store.End("run1")
+			if !ended && (e == nil || e.Reason != api.ReasonCancelled) {
+				t.Errorf("after a crash at %s, after=%t: ended %+v", count.Ports[at-1], after, e)
+			}
+			if got := effects(); got != did {
+				t.Errorf("after a crash at %s, after=%t: %d effects after the cancel", count.Ports[at-1], after, got-did)
+			}
+			wantFaults(t, w)
+		}
+	}
+}
+
+// wantFaults fails when an id was used for two messages.
+func wantFaults(t *testing.T, w *turntest.World) {
+	t.Helper()
+	if f := w.Stream.Faults(); len(f) > 0 {
+		t.Errorf("events: %v", f)
+	}
+}
