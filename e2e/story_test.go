@@ -33,6 +33,12 @@ func TestStories(t *testing.T) {
 		"a definition is replaced, not doubled":   appliedTwice,
 		"the same message twice is one run":       sentTwice,
 		"a call asked twice at once is paid once": paidOnce,
+		"a run is cancelled for good":             cancelled,
+		"a message interrupts":                    interrupts,
+		"a message steers the run under way":      steers,
+		"messages are collected into one run":     collects,
+		"a session is terminated":                 terminated,
+		"an agent is told to sleep, and explains": explains,
 	}
 	for name, begin := range worlds {
 		t.Run(name, func(t *testing.T) {

@@ -242,17 +242,10 @@ func bounded(limit, otherwise int) (int, error) {
 // the work, and the others hand it back until the message is too old.
 func (h *handlers) run(ctx context.Context, cmd api.Run) error {
 	err := h.execute(ctx, cmd)
-	if api.ReasonOf(err) != api.ReasonBusy {
-		return err
+	if api.ReasonOf(err) == api.ReasonBusy && h.tooOld(cmd, h.now().UnixMicro()) {
+		return h.expire(ctx, cmd)
 	}
-	late, lerr := h.expired(ctx, cmd, api.QueueTimeout*time.Second)
-	if lerr != nil || !late {
-		return err
-	}
-	return h.drop(ctx, turn.End{
-		Run: cmd, Input: turn.Input{By: cmd.By}, Code: api.Denied, Reason: api.ReasonExpired, Fate: api.FateExpired, At: h.now().UnixMicro(),
-		Error: fmt.Sprintf("it waited longer than %d s for its session", api.QueueTimeout),
-	})
+	return err
 }
 
 // execute does the work of run. Its error has ReasonBusy when others come first.
@@ -267,6 +260,12 @@ func (h *handlers) execute(ctx context.Context, cmd api.Run) error {
 			return err
 		case head.Sequence != meta.Sequence:
 			return &api.Error{Code: api.Conflict, Reason: api.ReasonBusy, Message: "an older message of the session waits", RetryAfter: 50}
+		}
+		// What was before it in the session ended when the session was last written.
+		if before, err := h.store.Session(ctx, cmd.Session); err == nil && before.Turns > 0 && h.tooOld(cmd, before.UpdatedAt) {
+			if err := h.expire(ctx, cmd); api.CodeOf(err) != api.Conflict {
+				return err
+			}
 		}
 		if err := h.rested(ctx, cmd); err != nil {
 			return err

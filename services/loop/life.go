@@ -3,6 +3,7 @@ package loop
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -35,33 +36,19 @@ func (h *handlers) waitingRun(ctx context.Context, run, session string) (api.Run
 	if _, err := h.store.Session(ctx, session); err != nil {
 		return none, err
 	}
-	subject := api.Run{Session: session}.Subject()
-	for after := uint64(0); ; {
-		m, err := h.bus.Next(ctx, subject, after+1)
-		if api.CodeOf(err) == api.NotFound {
-			// It may have begun between the two looks.
-			return h.store.RunState(ctx, run)
-		}
-		if err != nil {
-			return none, err
-		}
-		after = m.Sequence
-		var cmd api.Run
-		if api.Decode(m.Data, &cmd) != nil || cmd.Run != run {
-			continue
-		}
-		st := api.RunState{Run: run, Session: session, Agent: cmd.Agent, Kind: cmd.Kind, Status: api.RunQueued, AcceptedAt: cmd.AcceptedAt}
-		why, err := h.store.IsCancelled(ctx, run)
-		if err != nil {
-			return none, err
-		}
-		st.Cancelled = why != ""
-		held, err := h.locks.locks.Get(ctx, api.LockKey(session))
-		if err == nil && held.Value.Run == run {
-			st.Status = api.RunRunning
-		}
-		return st, nil
+	all, err := h.queue.all(ctx, session)
+	if err != nil {
+		return none, err
 	}
+	i := slices.IndexFunc(all, func(cmd api.Run) bool { return cmd.Run == run })
+	if i < 0 { // it may have begun, or ended, between the two looks
+		return h.store.RunState(ctx, run)
+	}
+	cmd := all[i]
+	why, err := h.store.IsCancelled(ctx, run)
+	return api.RunState{
+		Run: run, Session: session, Agent: cmd.Agent, Kind: cmd.Kind, Status: api.RunQueued, Cancelled: why != "", AcceptedAt: cmd.AcceptedAt,
+	}, err
 }
 
 // cancelRun records the fact first: from then on no replica goes on with the run.
@@ -92,20 +79,11 @@ func (h *handlers) cancel(ctx context.Context, run, session, why string) error {
 // cancelQueue cancels what runs and waits on a session before a run, all of it
 // for "".
 func (h *handlers) cancelQueue(ctx context.Context, session, before, why string) error {
-	subject := api.Run{Session: session}.Subject()
-	for after := uint64(0); ; {
-		m, err := h.bus.Next(ctx, subject, after+1)
-		if api.CodeOf(err) == api.NotFound {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		after = m.Sequence
-		var cmd api.Run
-		if err := api.Decode(m.Data, &cmd); err != nil {
-			continue // its delivery says so
-		}
+	all, err := h.queue.all(ctx, session)
+	if err != nil {
+		return err
+	}
+	for _, cmd := range all {
 		if cmd.Run == before {
 			return nil
 		}
@@ -113,6 +91,7 @@ func (h *handlers) cancelQueue(ctx context.Context, session, before, why string)
 			return err
 		}
 	}
+	return nil
 }
 
 // terminateSession closes the door first, then empties the room.
@@ -227,7 +206,7 @@ func (h *handlers) weigh(ctx context.Context, agent string) (*api.AgentChanged, 
 // watchLives looks after what no event tells of: time at nothing, deposits too
 // small to change a tier, and notices that were lost.
 func (h *handlers) watchLives(ctx context.Context) error {
-	tick := time.NewTicker(lookEvery)
+	tick := time.NewTicker(max(min(lookEvery, h.cfg.QueueTimeout/4), 50*time.Millisecond))
 	defer tick.Stop()
 	for {
 		select {
@@ -236,6 +215,9 @@ func (h *handlers) watchLives(ctx context.Context) error {
 		case <-tick.C:
 		}
 		h.queue.cancelled(ctx, h.store.IsCancelled)
+		if err := h.expireWaiting(ctx); err != nil && ctx.Err() == nil {
+			h.log.WarnContext(ctx, "cannot look after what waits, trying again", "err", err)
+		}
 		poor, err := h.store.Poor(ctx)
 		if err != nil {
 			if ctx.Err() == nil {
@@ -251,27 +233,38 @@ func (h *handlers) watchLives(ctx context.Context) error {
 	}
 }
 
-// expired says whether a message has waited too long for its session, behind
-// another that runs or is older.
-func (h *handlers) expired(ctx context.Context, cmd api.Run, timeout time.Duration) (bool, error) {
-	if cmd.Kind != api.RunMessage || h.now().UnixMicro()-cmd.AcceptedAt <= timeout.Microseconds() {
-		return false, nil
-	}
-	// One that was taken up is not late: its owner is.
-	_, err := h.store.RunState(ctx, cmd.Run)
-	if api.CodeOf(err) != api.NotFound {
-		return false, err
-	}
-	held, err := h.locks.locks.Get(ctx, api.LockKey(cmd.Session))
-	if err == nil && held.Value.Run == cmd.Run {
-		return false, nil
-	}
-	return true, nil
+// tooOld says whether a message had waited too long for its session at a time.
+func (h *handlers) tooOld(cmd api.Run, at int64) bool {
+	return cmd.Kind == api.RunMessage && at-cmd.AcceptedAt > h.cfg.QueueTimeout.Microseconds()
 }
 
-// drop ends a message that did not get to run, and says so.
-func (h *handlers) drop(ctx context.Context, end turn.End) error {
-	return h.engine.Drop(ctx, end, events{bus: h.bus, posts: h.bus.Posts()})
+// expire ends a message that did not get to run, and says so. Its delivery, which
+// may still be on its way, finds it done. Errors: Conflict when it has begun.
+func (h *handlers) expire(ctx context.Context, cmd api.Run) error {
+	return h.engine.Drop(ctx, turn.End{
+		Run: cmd, Input: turn.Input{By: cmd.By}, Code: api.Denied, Reason: api.ReasonExpired, Fate: api.FateExpired, At: h.now().UnixMicro(),
+		Error: "it waited too long for its session, behind other messages",
+	}, events{bus: h.bus, posts: h.bus.Posts()})
+}
+
+// expireWaiting ends what has waited too long behind the runs of this process: in
+// the order that a session keeps, it would be looked at only after them.
+func (h *handlers) expireWaiting(ctx context.Context) error {
+	for _, session := range h.queue.sessions() {
+		waiting, err := h.queue.all(ctx, session)
+		if err != nil {
+			return err
+		}
+		for _, cmd := range waiting {
+			if h.queue.running(cmd.Run) || !h.tooOld(cmd, h.now().UnixMicro()) {
+				continue
+			}
+			if err := h.expire(ctx, cmd); err != nil && api.CodeOf(err) != api.Conflict {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // pausing says how long a run must still wait, because its agent has just gone to

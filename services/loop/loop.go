@@ -30,6 +30,7 @@ type Config struct {
 	Slots            int           `env:"slots" help:"runs executed at a time in this process"`
 	Lease            time.Duration `env:"lease" help:"how long a session stays locked after its owner falls silent; at least 1s"`
 	Attempts         int           `env:"attempts" help:"how often a run is taken up without getting a turn further before it is given up"`
+	QueueTimeout     time.Duration `env:"queue_timeout" help:"how long a message waits for its session behind others, then it expires; an AGENT.md may say otherwise"`
 	AllowUnsandboxed bool          `env:"allow_unsandboxed" help:"run commands even where the kernel cannot hold them (no Landlock); for machines that hold nothing else"`
 }
 
@@ -40,6 +41,8 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("ANIMA_LOOP_SLOTS is %d: at least 1 is needed", c.Slots)
 	case c.Lease < bus.MinTTL:
 		return fmt.Errorf("ANIMA_LOOP_LEASE is %s: at least %s is needed", c.Lease, bus.MinTTL)
+	case c.QueueTimeout <= 0:
+		return fmt.Errorf("ANIMA_LOOP_QUEUE_TIMEOUT is %s: it must be more than nothing", c.QueueTimeout)
 	case c.Attempts < 1:
 		return fmt.Errorf("ANIMA_LOOP_ATTEMPTS is %d: at least 1 is needed", c.Attempts)
 	}
@@ -47,7 +50,7 @@ func (c *Config) Validate() error {
 }
 
 // Service is loop, ready for a host. The lease of 15 s is design §4's.
-var Service = host.Define("loop", Config{Slots: 128, Lease: 15 * time.Second, Attempts: 20}, sqlstore.Migrations(), run)
+var Service = host.Define("loop", Config{Slots: 128, Lease: 15 * time.Second, Attempts: 20, QueueTimeout: api.QueueTimeout * time.Second}, sqlstore.Migrations(), run)
 
 // Init must be the first call of every main function that may run loop: the
 // sandbox starts the program again to hold a command.

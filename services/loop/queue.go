@@ -32,25 +32,9 @@ func newQueue(b *bus.Bus, log *slog.Logger) *queue {
 
 // Waiting implements turn.Queue.
 func (q *queue) Waiting(ctx context.Context, cmd api.Run) ([]api.Run, error) {
-	var out []api.Run
-	after := bus.MetaOf(ctx).Sequence
-	for {
-		m, err := q.bus.Next(ctx, cmd.Subject(), after+1)
-		if api.CodeOf(err) == api.NotFound {
-			break
-		}
-		if err != nil {
-			return nil, err
-		}
-		after = m.Sequence
-		var w api.Run
-		if err := api.Decode(m.Data, &w); err != nil {
-			q.log.ErrorContext(ctx, "a waiting message cannot be read", "session", cmd.Session, "sequence", m.Sequence, "err", err)
-			continue // its own delivery says so, too
-		}
-		if w.Run != cmd.Run {
-			out = append(out, w)
-		}
+	out, err := q.from(ctx, cmd.Session, bus.MetaOf(ctx).Sequence)
+	if err != nil {
+		return nil, err
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -60,6 +44,49 @@ func (q *queue) Waiting(ctx context.Context, cmd api.Run) ([]api.Run, error) {
 		}
 	}
 	return out, nil
+}
+
+// all is what runs or waits on a session.
+func (q *queue) all(ctx context.Context, session string) ([]api.Run, error) {
+	return q.from(ctx, session, 0)
+}
+
+func (q *queue) from(ctx context.Context, session string, after uint64) ([]api.Run, error) {
+	var out []api.Run
+	for {
+		m, err := q.bus.Next(ctx, api.Run{Session: session}.Subject(), after+1)
+		if api.CodeOf(err) == api.NotFound {
+			return out, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		after = m.Sequence
+		var w api.Run
+		if err := api.Decode(m.Data, &w); err != nil {
+			q.log.ErrorContext(ctx, "a waiting message cannot be read", "session", session, "sequence", m.Sequence, "err", err)
+			continue // its own delivery says so, too
+		}
+		out = append(out, w)
+	}
+}
+
+// sessions are those with a run under way in this process.
+func (q *queue) sessions() []string {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	var out []string
+	for _, u := range q.runs {
+		out = append(out, u.session)
+	}
+	return out
+}
+
+// running says whether a run is under way in this process.
+func (q *queue) running(run string) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.runs[run] != nil
 }
 
 // Watch implements turn.Queue.

@@ -137,7 +137,8 @@ func (s *Store) Drop(ctx context.Context, end turn.End) (turn.End, error) {
 		if err := s.lockSession(ctx, tx, cmd.Session); err != nil {
 			return err
 		}
-		if err := s.persistRun(ctx, tx, cmd, end.Input, end.At); err != nil {
+		written, err := s.persistRun(ctx, tx, cmd, end.Input, end.At)
+		if err != nil {
 			return err
 		}
 		var ending sql.NullString
@@ -147,6 +148,9 @@ func (s *Store) Drop(ctx context.Context, end turn.End) (turn.End, error) {
 		if ending.Valid {
 			stored = turn.End{}
 			return json.Unmarshal([]byte(ending.String), &stored)
+		}
+		if !written && end.Fate == api.FateExpired {
+			return api.Errorf(api.Conflict, "run %s has begun", cmd.Run)
 		}
 		stored = end
 		data, err := api.Encode(end)

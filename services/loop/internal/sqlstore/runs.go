@@ -62,7 +62,7 @@ func (s *Store) Known(ctx context.Context, cmd api.Run) (turn.Known, error) {
 }
 
 // Started implements turn.Store. A dead agent stays dead and runs nothing.
-func (s *Store) Started(ctx context.Context, cmd api.Run, tier api.Tier, at int64) ([]api.AgentChanged, error) {
+func (s *Store) Started(ctx context.Context, cmd api.Run, input turn.Input, tier api.Tier, at int64) ([]api.AgentChanged, error) {
 	var changes []api.AgentChanged
 	err := sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) (err error) {
 		changes = nil
@@ -71,16 +71,23 @@ func (s *Store) Started(ctx context.Context, cmd api.Run, tier api.Tier, at int6
 		if err := tx.QueryRowContext(ctx, `select state, state_by from agents where id = $1`+s.db.ForUpdate(), cmd.Agent).Scan(&was, &by); err != nil {
 			return err
 		}
-		// Asked under the agent's lock, which whoever ends a run holds too.
-		var over int
-		if err := tx.QueryRowContext(ctx, `select count(*) from runs where id = $1 and ending is not null`, cmd.Run).Scan(&over); err != nil {
+		if was == api.StateDead {
+			return &api.Error{Code: api.Denied, Message: "the agent is dead", Next: "fund it: anima agent fund " + cmd.Agent + " 5"}
+		}
+		written, err := s.persistRun(ctx, tx, cmd, input, at)
+		if err != nil {
 			return err
 		}
+		if !written {
+			var over int
+			if err := tx.QueryRowContext(ctx, `select count(*) from runs where id = $1 and ending is not null`, cmd.Run).Scan(&over); err != nil {
+				return err
+			}
+			if over > 0 {
+				return api.Errorf(api.Conflict, "run %s is over", cmd.Run)
+			}
+		}
 		switch {
-		case over > 0:
-			return api.Errorf(api.Conflict, "run %s is over", cmd.Run)
-		case was == api.StateDead:
-			return &api.Error{Code: api.Denied, Message: "the agent is dead", Next: "fund it: anima agent fund " + cmd.Agent + " 5"}
 		case by == cmd.Run: // its owner may have died before it said so
 			changes, err = s.historyOf(ctx, tx, cmd)
 			return err
@@ -108,7 +115,7 @@ func (s *Store) Started(ctx context.Context, cmd api.Run, tier api.Tier, at int6
 // Persist implements turn.Store.
 func (s *Store) Persist(ctx context.Context, rec *turn.Record, input turn.Input, end *turn.End) error {
 	return sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
-		if err := s.persistRun(ctx, tx, rec.Run, input, rec.Turn.StartedAt); err != nil {
+		if _, err := s.persistRun(ctx, tx, rec.Run, input, rec.Turn.StartedAt); err != nil {
 			return err
 		}
 		written, err := s.persistTurn(ctx, tx, rec)
@@ -175,25 +182,26 @@ func otherwise(rec *turn.Record) error {
 	return api.Errorf(api.Conflict, "another owner persisted run %s, and it went on otherwise than with turn %d", rec.Turn.Run, rec.Turn.Number)
 }
 
-func (s *Store) persistRun(ctx context.Context, tx *sqldb.Tx, cmd api.Run, input turn.Input, at int64) error {
+// persistRun records a run, unless it is there, and says whether it did.
+func (s *Store) persistRun(ctx context.Context, tx *sqldb.Tx, cmd api.Run, input turn.Input, at int64) (bool, error) {
 	in, err := api.Encode(input)
 	if err != nil {
-		return err
+		return false, err
 	}
 	command, err := api.Encode(cmd)
 	if err != nil {
-		return err
+		return false, err
 	}
 	res, err := tx.ExecContext(ctx, `insert into runs (id, session, agent, command, input, started_at) values ($1, $2, $3, $4, $5, $6)
 		on conflict (id) do nothing`, cmd.Run, cmd.Session, cmd.Agent, string(command), string(in), at)
 	if err != nil {
-		return err
+		return false, err
 	}
 	if n, err := res.RowsAffected(); err != nil || n == 0 {
-		return err
+		return false, err
 	}
-	_, err = tx.ExecContext(ctx, `update sessions set runs = runs + 1, updated_at = $2 where id = $1`, cmd.Session, at)
-	return err
+	_, err = tx.ExecContext(ctx, `update sessions set runs = runs + 1 where id = $1`, cmd.Session)
+	return true, err
 }
 
 // persistTurn writes a turn, unless it is there, and says whether it did.

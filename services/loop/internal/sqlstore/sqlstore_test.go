@@ -249,7 +249,7 @@ func TestNoText(t *testing.T) {
 		end.Response, end.Why = "a\x00\xffb", "w\x00"
 		wake := cmd
 		wake.Kind = api.RunWake
-		started, err := s.Started(t.Context(), wake, api.TierHigh, at)
+		started, err := s.Started(t.Context(), wake, turntest.Input(wake), api.TierHigh, at)
 		must(t, err)
 		must(t, s.Persist(t.Context(), rec, turntest.Input(cmd), end))
 		if started[0].Reason != "woken: do\uFFFDit" || end.Changed.Reason != "w\uFFFD" {
@@ -336,7 +336,7 @@ func TestManySessions(t *testing.T) {
 				for r := range runs {
 					cmd := turntest.Command("ada", fmt.Sprintf("r%d-%d", i, r))
 					cmd.Session = session
-					changes, err := s.Started(t.Context(), cmd, api.TierHigh, at)
+					changes, err := s.Started(t.Context(), cmd, turntest.Input(cmd), api.TierHigh, at)
 					end := turntest.End(cmd, 2)
 					for n := 1; n <= 2 && err == nil; n++ {
 						var last *turn.End

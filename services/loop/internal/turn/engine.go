@@ -214,7 +214,16 @@ func (e *Engine) interrupted(ctx context.Context, s *state, ev Events, cause err
 	ctx, span := e.Root(ctx, s.cmd, s.agent, ID(s.cmd.Run, s.number), &Past{Began: s.began})
 	s.root = span.SpanContext()
 	err := cause
-	if api.ReasonOf(cause) != api.ReasonCancelled {
+	if api.ReasonOf(cause) == api.ReasonCancelled {
+		k, kerr := e.Store.Known(ctx, s.cmd) // who noticed may not know why
+		if kerr != nil {
+			telemetry.Abandon(span)
+			return nil, kerr
+		}
+		if k.Cancelled != "" {
+			err = Cancelled(k.Cancelled)
+		}
+	} else {
 		err = api.Errorf(api.Denied, "the run took longer than its %d s", s.agent.RunTimeoutS)
 	}
 	end, gerr := e.giveUp(ctx, s, ev, err)
@@ -351,7 +360,7 @@ func (e *Engine) begin(ctx context.Context, s *state, ev Events, id string) erro
 	if err := e.Store.Merge(ctx, s.cmd, s.input.Merged, b.At); err != nil {
 		return err
 	}
-	changes, err := e.Store.Started(ctx, s.cmd, s.tier, b.At)
+	changes, err := e.Store.Started(ctx, s.cmd, s.input, s.tier, b.At)
 	if err != nil {
 		return err
 	}

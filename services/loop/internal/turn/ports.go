@@ -85,11 +85,11 @@ type Store interface {
 	Known(ctx context.Context, cmd api.Run) (Known, error)
 	// History is the session's latest turns, oldest first, at most n.
 	History(ctx context.Context, session string, n int) ([]api.Turn, error)
-	// Started wakes the agent, in one transaction: to waking, and from there to the
+	// Started records the run, and wakes the agent, in one transaction: to waking, and from there to the
 	// state that its tier gives it. It returns the changes, to the same run again,
 	// and none when another had made them. Errors: Denied when the agent is dead,
 	// Conflict when the run is over.
-	Started(ctx context.Context, cmd api.Run, tier api.Tier, at int64) ([]api.AgentChanged, error)
+	Started(ctx context.Context, cmd api.Run, input Input, tier api.Tier, at int64) ([]api.AgentChanged, error)
 	// Persist writes a turn, its calls, the session's sums and, with end, the run's
 	// end and the agent's state, in one transaction; unique on run and number, so
 	// that writing twice is writing once. It sets end to what is stored, with the
@@ -99,7 +99,8 @@ type Store interface {
 	// and end does not say so: nothing is written then.
 	Persist(ctx context.Context, rec *Record, input Input, end *End) error
 	// Drop ends a run without a turn, and returns the end that is stored: another
-	// one if the run was over before.
+	// one if the run was over before. Errors: Conflict for one that has begun and
+	// would expire.
 	Drop(ctx context.Context, end End) (End, error)
 	// Merge gives runs that wait their fate: taken in by another. Those that have one
 	// keep it.

@@ -120,7 +120,7 @@ func knownOfNothing(t *testing.T, s turn.Store) {
 
 func started(t *testing.T, s turn.Store) {
 	cmd := Command("ada", "r1")
-	first, err := s.Started(t.Context(), cmd, api.TierHigh, Start)
+	first, err := s.Started(t.Context(), cmd, Input(cmd), api.TierHigh, Start)
 	must(t, err)
 	if len(first) != 2 {
 		t.Fatalf("the first start is %+v", first)
@@ -133,18 +133,18 @@ func started(t *testing.T, s turn.Store) {
 	if first[1].Seq <= first[0].Seq {
 		t.Errorf("the changes have the numbers %d and %d", first[0].Seq, first[1].Seq)
 	}
-	again, err := s.Started(t.Context(), cmd, api.TierCritical, Start+1)
+	again, err := s.Started(t.Context(), cmd, Input(cmd), api.TierCritical, Start+1)
 	must(t, err)
 	if diff := cmp.Diff(first, again); diff != "" {
 		t.Errorf("the same run started again (-want +got):\n%s", diff)
 	}
-	other, err := s.Started(t.Context(), Command("ada", "r2"), api.TierHigh, Start+2)
+	other, err := s.Started(t.Context(), Command("ada", "r2"), Input(cmd), api.TierHigh, Start+2)
 	if err != nil || len(other) != 0 {
 		t.Errorf("another run of a running agent: %+v, %v, want no change", other, err)
 	}
 	wake := Command("bob", "r3")
 	wake.Kind, wake.Content = api.RunWake, "a beat"
-	woken, err := s.Started(t.Context(), wake, api.TierLow, Start)
+	woken, err := s.Started(t.Context(), wake, Input(wake), api.TierLow, Start)
 	must(t, err)
 	if len(woken) != 2 || woken[1].Agent != "bob" || woken[1].Reason != "woken: a beat" || woken[1].State != api.StateLow {
 		t.Errorf("woken: %+v", woken)
@@ -157,7 +157,7 @@ func started(t *testing.T, s turn.Store) {
 // tiers has an agent grow poor during a run, and rich again.
 func tiers(t *testing.T, s turn.Store) {
 	cmd := Command("ada", "r1")
-	_, err := s.Started(t.Context(), cmd, api.TierHigh, Start)
+	_, err := s.Started(t.Context(), cmd, Input(cmd), api.TierHigh, Start)
 	must(t, err)
 	for n, state := range []api.AgentState{api.StateRunning, api.StateLow, api.StateLow, api.StateCritical, api.StateRunning} {
 		rec := Record(cmd, n+1)
@@ -216,7 +216,17 @@ func fates(t *testing.T, s turn.Store) {
 	if diff := cmp.Diff(end, got); diff != "" {
 		t.Errorf("dropped (-want +got):\n%s", diff)
 	}
-	_, err = s.Started(t.Context(), late, api.TierHigh, Start+3)
+	begun := Command("bob", "r5")
+	_, err = s.Started(t.Context(), begun, Input(begun), api.TierHigh, Start)
+	must(t, err)
+	end.Run = begun
+	_, err = s.Drop(t.Context(), end)
+	wantCode(t, "a run that has begun expires", err, api.Conflict)
+	end.Fate, end.Reason = api.FateDropped, api.ReasonCancelled
+	if got, err := s.Drop(t.Context(), end); err != nil || got.Fate != api.FateDropped {
+		t.Errorf("a run that has begun is dropped: %+v, %v", got, err)
+	}
+	_, err = s.Started(t.Context(), late, Input(late), api.TierHigh, Start+3)
 	wantCode(t, "start of what was dropped", err, api.Conflict)
 	wantCode(t, "a turn of what was dropped", s.Persist(t.Context(), Record(late, 1), Input(late), nil), api.Conflict)
 	if k := known(t, s, late); k.Turns != 0 || k.Ended == nil || k.Ended.Fate != api.FateExpired {
@@ -226,10 +236,10 @@ func fates(t *testing.T, s turn.Store) {
 
 func startedIsOver(t *testing.T, s turn.Store) {
 	cmd := Command("ada", "r1")
-	_, err := s.Started(t.Context(), cmd, api.TierHigh, Start)
+	_, err := s.Started(t.Context(), cmd, Input(cmd), api.TierHigh, Start)
 	must(t, err)
 	must(t, s.Persist(t.Context(), Record(cmd, 1), Input(cmd), End(cmd, 1)))
-	_, err = s.Started(t.Context(), cmd, api.TierHigh, Start+1)
+	_, err = s.Started(t.Context(), cmd, Input(cmd), api.TierHigh, Start+1)
 	wantCode(t, "start of a run that is over", err, api.Conflict)
 	if got := known(t, s, cmd).Agent.State; got != api.StateSleeping {
 		t.Errorf("the agent is %s, want sleeping", got)
@@ -242,7 +252,7 @@ func deadStaysDead(t *testing.T, s turn.Store) {
 	end.State = api.StateDead
 	must(t, s.Persist(t.Context(), Record(cmd, 1), Input(cmd), end))
 	next := Command("ada", "r2")
-	_, err := s.Started(t.Context(), next, api.TierHigh, Start)
+	_, err := s.Started(t.Context(), next, Input(next), api.TierHigh, Start)
 	wantCode(t, "start of a dead agent", err, api.Denied)
 	end = End(next, 1)
 	must(t, s.Persist(t.Context(), Record(next, 1), Input(next), end))
@@ -253,7 +263,7 @@ func deadStaysDead(t *testing.T, s turn.Store) {
 
 func persist(t *testing.T, s turn.Store) {
 	cmd := Command("ada", "r1")
-	changes, err := s.Started(t.Context(), cmd, api.TierHigh, Start)
+	changes, err := s.Started(t.Context(), cmd, Input(cmd), api.TierHigh, Start)
 	must(t, err)
 	must(t, s.Persist(t.Context(), Record(cmd, 1), Input(cmd), nil))
 	k := known(t, s, cmd)
@@ -318,7 +328,7 @@ func persistEndTwice(t *testing.T, s turn.Store) {
 // persistOtherwise has two owners of a run judge it differently.
 func persistOtherwise(t *testing.T, s turn.Store) {
 	cmd := Command("ada", "r1")
-	_, err := s.Started(t.Context(), cmd, api.TierHigh, Start)
+	_, err := s.Started(t.Context(), cmd, Input(cmd), api.TierHigh, Start)
 	must(t, err)
 	must(t, s.Persist(t.Context(), Record(cmd, 1), Input(cmd), nil))
 	wantCode(t, "an end with a turn that did not end it", s.Persist(t.Context(), Record(cmd, 1), Input(cmd), End(cmd, 1)), api.Conflict)

@@ -29,8 +29,8 @@ func (s gatedStore) History(ctx context.Context, session string, n int) ([]api.T
 	return through(ctx, s.gate, "history", func() ([]api.Turn, error) { return s.Store.History(ctx, session, n) })
 }
 
-func (s gatedStore) Started(ctx context.Context, cmd api.Run, tier api.Tier, at int64) ([]api.AgentChanged, error) {
-	return through(ctx, s.gate, "started", func() ([]api.AgentChanged, error) { return s.Store.Started(ctx, cmd, tier, at) })
+func (s gatedStore) Started(ctx context.Context, cmd api.Run, in turn.Input, tier api.Tier, at int64) ([]api.AgentChanged, error) {
+	return through(ctx, s.gate, "started", func() ([]api.AgentChanged, error) { return s.Store.Started(ctx, cmd, in, tier, at) })
 }
 
 func (s gatedStore) Drop(ctx context.Context, end turn.End) (turn.End, error) {

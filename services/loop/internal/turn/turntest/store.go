@@ -101,7 +101,7 @@ func (a *agent) move(to api.AgentState, why string, sleep int64, run string, at 
 }
 
 // Started implements turn.Store.
-func (s *Store) Started(_ context.Context, cmd api.Run, tier api.Tier, at int64) ([]api.AgentChanged, error) {
+func (s *Store) Started(_ context.Context, cmd api.Run, in turn.Input, tier api.Tier, at int64) ([]api.AgentChanged, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	a, r := s.agents[cmd.Agent], s.runs[cmd.Run]
@@ -110,6 +110,11 @@ func (s *Store) Started(_ context.Context, cmd api.Run, tier api.Tier, at int64)
 		return nil, api.Errorf(api.Conflict, "run %s is over", cmd.Run)
 	case a.State == api.StateDead:
 		return nil, api.Errorf(api.Denied, "the agent is dead")
+	}
+	if r == nil {
+		s.runs[cmd.Run] = &run{input: in}
+	}
+	switch {
 	case a.by == cmd.Run:
 		return slices.Clone(a.history[cmd.Run]), nil
 	case life.Awake(a.State):
@@ -167,9 +172,12 @@ func (s *Store) Drop(_ context.Context, end turn.End) (turn.End, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := s.runs[end.Run.Run]
-	if r == nil {
+	switch {
+	case r == nil:
 		r = &run{input: end.Input}
 		s.runs[end.Run.Run] = r
+	case r.end == nil && end.Fate == api.FateExpired:
+		return turn.End{}, api.Errorf(api.Conflict, "run %s has begun", end.Run.Run)
 	}
 	if r.end == nil {
 		r.end = &end

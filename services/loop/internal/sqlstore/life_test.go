@@ -1,0 +1,199 @@
+package sqlstore_test
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/sqldb"
+
+	"github.com/anima-run/anima/services/loop/internal/sqlstore"
+	"github.com/anima-run/anima/services/loop/internal/turn/turntest"
+)
+
+// TestWeigh: an hour at nothing kills, not a moment less; money stops the clock and
+// wakes the dead; nothing else does.
+func TestWeigh(t *testing.T) {
+	each(t, func(t *testing.T, _ *sqldb.DB, s *sqlstore.Store) {
+		hour := time.Hour.Microseconds()
+		for _, step := range []struct {
+			name string
+			owns api.Micros
+			at   int64
+			want api.AgentState // that the agent changes to
+		}{
+			{"the first look at nothing begins the clock", 0, at, ""},
+			{"just before an hour", 0, at + hour - 1, ""},
+			{"a cent stops it", api.Cent, at + hour, ""},
+			{"it begins anew", 0, at + 2*hour, ""},
+			{"an hour", 0, at + 3*hour, api.StateDead},
+			{"dead stays dead", 0, at + 9*hour, ""},
+			{"money wakes the dead", 1, at + 10*hour, api.StateSleeping},
+			{"once", 1, at + 10*hour, ""},
+			{"and the clock is new", 0, at + 11*hour, ""},
+		} {
+			c, err := s.Weigh(t.Context(), "ada", step.owns, time.Hour, step.at)
+			must(t, err)
+			var got api.AgentState
+			if c != nil {
+				got = c.State
+			}
+			if got != step.want {
+				t.Errorf("%s: the agent becomes %q, want %q", step.name, got, step.want)
+			}
+			poor, err := s.Poor(t.Context())
+			must(t, err)
+			if want := step.owns <= 0; (len(poor) == 1 && poor[0] == "ada") != want {
+				t.Errorf("%s: looked after: %v, want ada: %t", step.name, poor, want)
+			}
+		}
+		// No run's end and nobody's word raises the dead.
+		_, err := s.Weigh(t.Context(), "ada", 0, 0, at+20*hour)
+		must(t, err)
+		c, err := s.SetState(t.Context(), "ada", api.StateSleeping, "told to sleep", false, 0, at)
+		if err != nil || c != nil {
+			t.Errorf("a dead agent was put to sleep: %+v, %v", c, err)
+		}
+		_, err = s.Weigh(t.Context(), "nobody", 0, time.Hour, at)
+		wantCode(t, err, api.NotFound)
+	})
+}
+
+func wantCode(t *testing.T, err error, want api.Code) {
+	t.Helper()
+	if api.CodeOf(err) != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+}
+
+// TestHistory: every change is kept with its reason and its number, the newest
+// first, and the oldest go in time.
+func TestHistory(t *testing.T) {
+	each(t, func(t *testing.T, _ *sqldb.DB, s *sqlstore.Store) {
+		cmd := turntest.Command("ada", "r1")
+		_, err := s.Started(t.Context(), cmd, turntest.Input(cmd), api.TierHigh, at)
+		must(t, err)
+		must(t, s.Persist(t.Context(), turntest.Record(cmd, 1), turntest.Input(cmd), turntest.End(cmd, 1)))
+		x, err := s.Explain(t.Context(), "ada", 10)
+		must(t, err)
+		type change struct{ from, to, why string }
+		var got []change
+		for _, c := range x.History {
+			got = append(got, change{string(c.Previous), string(c.State), c.Reason})
+		}
+		want := []change{
+			{"running", "sleeping", "nothing to do"}, {"waking", "running", "a message"}, {"sleeping", "waking", "a message"}, {"setup", "sleeping", "just born"},
+		}
+		if diff := cmp.Diff(want, got, cmp.AllowUnexported(change{})); diff != "" {
+			t.Errorf("history (-want +got):\n%s", diff)
+		}
+		if x.Since != turntest.End(cmd, 1).At || x.Agent.State != api.StateSleeping {
+			t.Errorf("explained: %+v", x)
+		}
+		for i := range 1200 {
+			if _, err := s.SetState(t.Context(), "ada", api.StateSleeping, "again", false, int64(i), at); err != nil {
+				t.Fatal(err)
+			}
+		}
+		x, err = s.Explain(t.Context(), "ada", 1000)
+		must(t, err)
+		if n := len(x.History); n < 500 || n > 600 {
+			t.Errorf("%d changes are kept, want the last 500 and some", n)
+		}
+	})
+}
+
+// TestCancelRace has a run persisted and cancelled at the same time, many times:
+// it is over as the cancel says, or it was over before.
+func TestCancelRace(t *testing.T) {
+	each(t, func(t *testing.T, _ *sqldb.DB, s *sqlstore.Store) {
+		won := map[bool]int{}
+		for range 60 {
+			cmd := turntest.Command("ada", "r"+time.Now().Format("150405.000000000"))
+			must(t, s.Persist(t.Context(), turntest.Record(cmd, 1), turntest.Input(cmd), nil))
+			var wg sync.WaitGroup
+			var perr, cerr error
+			wg.Go(func() {
+				perr = s.Persist(t.Context(), turntest.Record(cmd, 2), turntest.Input(cmd), turntest.End(cmd, 2))
+			})
+			wg.Go(func() { cerr = s.Cancel(t.Context(), cmd.Run, cmd.Session, "enough", at) })
+			wg.Wait()
+			must(t, cerr)
+			why, err := s.IsCancelled(t.Context(), cmd.Run)
+			must(t, err)
+			k, err := s.Known(t.Context(), cmd)
+			must(t, err)
+			switch {
+			case perr == nil && (why != "" || k.Ended == nil || !k.Ended.Success):
+				t.Fatalf("persisted: cancelled %q, end %+v", why, k.Ended)
+			case perr != nil && (api.ReasonOf(perr) != api.ReasonCancelled || why != "enough" || k.Ended != nil || k.Turns != 1):
+				t.Fatalf("refused with %v: cancelled %q, end %+v, %d turns", perr, why, k.Ended, k.Turns)
+			}
+			won[perr == nil]++
+			if perr != nil { // it ends as what it is
+				end := turntest.End(cmd, 2)
+				end.Success, end.Reason = false, api.ReasonCancelled
+				must(t, s.Persist(t.Context(), turntest.Record(cmd, 2), turntest.Input(cmd), end))
+			}
+		}
+		t.Logf("the run won %d times, the cancel %d times", won[true], won[false])
+	})
+}
+
+func TestTerminate(t *testing.T) {
+	each(t, func(t *testing.T, _ *sqldb.DB, s *sqlstore.Store) {
+		must(t, s.NewSession(t.Context(), "ada-side", "ada", at))
+		for i, why := range []string{"done", "again"} {
+			got, err := s.Terminate(t.Context(), "ada-side", why, at+int64(i))
+			must(t, err)
+			if got.Terminated != at || got.Reason != "done" {
+				t.Errorf("terminated %d times: %+v, want the first time and reason", i+1, got)
+			}
+		}
+		cmd := turntest.Command("ada", "r1")
+		cmd.Session = "ada-side"
+		k, err := s.Known(t.Context(), cmd)
+		if err != nil || k.Terminated != "done" {
+			t.Errorf("known: %q, %v", k.Terminated, err)
+		}
+		_, err = s.Terminate(t.Context(), "ada-main", "no", at)
+		wantCode(t, err, api.Conflict)
+		_, err = s.Terminate(t.Context(), "none", "no", at)
+		wantCode(t, err, api.NotFound)
+	})
+}
+
+// TestRunState has a run at every stage.
+func TestRunState(t *testing.T) {
+	each(t, func(t *testing.T, _ *sqldb.DB, s *sqlstore.Store) {
+		cmd := turntest.Command("ada", "r1")
+		_, err := s.RunState(t.Context(), cmd.Run)
+		wantCode(t, err, api.NotFound)
+		_, err = s.Started(t.Context(), cmd, turntest.Input(cmd), api.TierHigh, at)
+		must(t, err)
+		want := api.RunState{Run: "r1", Session: "ada-main", Agent: "ada", Kind: api.RunMessage, Status: api.RunRunning, AcceptedAt: cmd.AcceptedAt}
+		check := func() {
+			t.Helper()
+			got, err := s.RunState(t.Context(), cmd.Run)
+			must(t, err)
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		}
+		check()
+		must(t, s.Cancel(t.Context(), cmd.Run, cmd.Session, "enough", at))
+		want.Cancelled = true
+		check()
+		end := turntest.End(cmd, 1)
+		end.Success, end.Code, end.Reason, end.Error, end.Response = false, api.Denied, api.ReasonCancelled, "enough", ""
+		must(t, s.Persist(t.Context(), turntest.Record(cmd, 1), turntest.Input(cmd), end))
+		want.Status, want.Fate, want.Code, want.Reason, want.Error = api.RunEnded, api.FateConsumed, end.Code, end.Reason, end.Error
+		want.Turns, want.Cost, want.EndedAt = 1, 610, end.At
+		check()
+		must(t, s.Cancel(t.Context(), cmd.Run, cmd.Session, "too late", at))
+		check()
+	})
+}
