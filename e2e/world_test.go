@@ -70,6 +70,8 @@ type world struct {
 	bus  *bus.Bus
 	http map[string]string // base URL by service
 	data string
+
+	processes map[string]*process // by service; nil in one process
 }
 
 // environment of every service in the stories.
@@ -104,13 +106,12 @@ func oneProcess(t testing.TB, env map[string]string) *world {
 func manyProcesses(t testing.TB, env map[string]string) *world {
 	t.Helper()
 	s := server(t, "127.0.0.1:0")
-	w := &world{http: map[string]string{}, data: t.TempDir()}
-	started := make([]*process, len(names))
-	for i, n := range names {
-		started[i] = startService(t, n, s.ClientURL(), w.data, environment(t, env))
+	w := &world{http: map[string]string{}, data: t.TempDir(), processes: map[string]*process{}}
+	for _, n := range names {
+		w.processes[n] = startService(t, n, s.ClientURL(), w.data, environment(t, env))
 	}
-	for i, n := range names {
-		w.http[n] = "http://" + started[i].await(t)
+	for _, n := range names {
+		w.http[n] = "http://" + w.processes[n].await(t)
 	}
 	w.bus = connect(t, s.ClientURL())
 	return w

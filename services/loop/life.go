@@ -270,7 +270,7 @@ func (h *handlers) expireWaiting(ctx context.Context) error {
 // pausing says how long a run must still wait, because its agent has just gone to
 // sleep and nobody asked it to wake (W-8).
 func pausing(cmd api.Run, since, now int64) time.Duration {
-	if cmd.Kind != api.RunWake || cmd.By.Kind == api.Creator {
+	if cmd.Kind != api.RunWake || cmd.By.Kind != api.Self && cmd.By.Kind != api.HeartbeatKind {
 		return 0
 	}
 	return max(0, life.Pause-time.Duration(now-since)*time.Microsecond)

@@ -1,0 +1,128 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/bus"
+)
+
+// BenchmarkSleeping is what agents cost that do nothing, and how fast they are
+// there when something happens: as many as ANIMA_BENCH_AGENTS says (10,000 if it
+// says nothing) in one loop process, of which some, by chance, are woken by their
+// creator one after the other. The first turn after the sleep stands beside the
+// next one of the same agent.
+func BenchmarkSleeping(b *testing.B) {
+	agents := 10_000
+	if s := os.Getenv("ANIMA_BENCH_AGENTS"); s != "" {
+		n, err := strconv.Atoi(s)
+		if err != nil || n < 1 {
+			b.Fatalf("ANIMA_BENCH_AGENTS is %q", s)
+		}
+		agents = n
+	}
+	// Wallets are not what is measured here.
+	w := manyProcesses(b, map[string]string{"ANIMA_LOOP_LEASE": "15s", "ANIMA_TREASURY_KEYSTORE_SCRYPT_N": "2"})
+	empty := memory(b, w.processes["loop"])
+	ids := make([]string, agents)
+	work := make(chan int)
+	var making sync.WaitGroup
+	for range 16 {
+		making.Go(func() {
+			for i := range work {
+				ids[i] = born(b, w, fmt.Sprintf("S%d", i), api.Dollar).ID
+			}
+		})
+	}
+	for i := range agents {
+		work <- i
+	}
+	close(work)
+	making.Wait()
+	full := memory(b, w.processes["loop"])
+
+	type moment struct {
+		run string
+		at  time.Time
+	}
+	starts, ends := make(chan moment, 16), make(chan moment, 16)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(b.Context()))
+	var following sync.WaitGroup
+	b.Cleanup(func() { cancel(); following.Wait() })
+	follow := func(to chan moment, zero api.Message) {
+		following.Go(func() {
+			_ = w.bus.Follow(ctx, 0, func(s bus.Stored) error {
+				var e struct {
+					Run string `json:"runId"`
+				}
+				if err := api.Decode(s.Data, &e); err != nil {
+					return err
+				}
+				to <- moment{e.Run, time.Now()}
+				return nil
+			}, zero.Subject().All())
+		})
+	}
+	follow(starts, api.LoopStart{})
+	follow(ends, api.LoopEnd{})
+	var woken, first, next []time.Duration
+	b.ResetTimer()
+	for i := range max(b.N, 10) {
+		agent := ids[rand.IntN(agents)]
+		for turn := range 2 {
+			asked := time.Now()
+			if _, err := bus.Call[api.Wake](ctx, w.bus, api.RequestWake{Agent: agent, Cause: fmt.Sprintf("bench-%d-%d", i, turn), Reason: "bench"}); err != nil {
+				b.Fatal(err)
+			}
+			began, over := <-starts, <-ends
+			if turn == 0 {
+				woken, first = append(woken, began.at.Sub(asked)), append(first, over.at.Sub(began.at))
+			} else {
+				next = append(next, over.at.Sub(began.at))
+			}
+		}
+	}
+	b.StopTimer()
+	for _, all := range [][]time.Duration{woken, first, next} {
+		slices.Sort(all)
+	}
+	ms := func(all []time.Duration, percent int) float64 {
+		return float64(all[len(all)*percent/100].Microseconds()) / 1000
+	}
+	b.ReportMetric(float64(agents), "agents")
+	b.ReportMetric(empty, "MiB-without")
+	b.ReportMetric(full, "MiB")
+	b.ReportMetric(ms(woken, 50), "wake-p50-ms")
+	b.ReportMetric(ms(woken, 99), "wake-p99-ms")
+	b.ReportMetric(ms(first, 50)/ms(next, 50), "first/next-turn")
+	b.ReportMetric(0, "ns/op")
+}
+
+// memory is a process's resident memory in MiB.
+func memory(t testing.TB, p *process) float64 {
+	t.Helper()
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(data)) {
+		if rest, ok := strings.CutPrefix(line, "VmRSS:"); ok {
+			kib, err := strconv.ParseFloat(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(rest), "kB")), 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return kib / 1024
+		}
+	}
+	t.Fatal("a process without memory")
+	return 0
+}
