@@ -9,11 +9,13 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/apptest"
@@ -25,14 +27,24 @@ import (
 // what is left is ours. A run is two turns: one with a tool call that policy
 // judges, one with words; each holds and settles. Sessions run at the same time,
 // each by an agent of its own. The figures are per turn.
+//
+// Beside them, on the same server in the same run, stands the empty skeleton of a
+// turn: as many requests to somebody who answers at once, and as many stored
+// messages, one after the other on bare NATS. It does no SQL.
 func BenchmarkTurn(b *testing.B) {
 	for _, sessions := range []int{1, 16, 128} {
 		b.Run(fmt.Sprintf("sessions=%d", sessions), func(b *testing.B) {
 			l := newLoad(b, sessions, nil)
+			bones := newSkeleton(b, l)
 			b.ResetTimer()
 			took, elapsed := l.run(b.N)
 			b.StopTimer()
 			slices.Sort(took)
+			bare := bones.run(b.N)
+			b.ReportMetric(float64(bare.Microseconds())/1000, "p50-ms/skeleton")
+			b.ReportMetric(float64(took[len(took)/2])/float64(bare), "x-skeleton")
+			b.ReportMetric(bones.requests, "requests/turn")
+			b.ReportMetric(bones.stored, "stored/turn")
 			b.ReportMetric(float64(took[len(took)/2].Microseconds())/1000, "p50-ms/turn")
 			b.ReportMetric(float64(took[len(took)*99/100].Microseconds())/1000, "p99-ms/turn")
 			b.ReportMetric(2*float64(len(took))/elapsed.Seconds(), "turns/s")
@@ -191,6 +203,113 @@ func (l *load) run(n int) (took []time.Duration, elapsed time.Duration) {
 	close(work)
 	wg.Wait()
 	return took, time.Since(began)
+}
+
+// skeleton is what a turn does over NATS, without what it does it for.
+type skeleton struct {
+	b                *testing.B
+	sessions         int
+	requests, stored float64 // of a turn
+	conns            []*nats.Conn
+}
+
+// newSkeleton counts a turn's requests and stored messages over some runs of l.
+func newSkeleton(b *testing.B, l *load) *skeleton {
+	b.Helper()
+	k := &skeleton{b: b, sessions: len(l.agents)}
+	count, echo := bareNATS(b, l.w.nats), bareNATS(b, l.w.nats)
+	js, err := jetstream.New(count)
+	if err != nil {
+		b.Fatal(err)
+	}
+	stored := func() (n uint64) {
+		streams := js.ListStreams(b.Context())
+		for s := range streams.Info() {
+			n += s.State.LastSeq
+		}
+		if err := streams.Err(); err != nil {
+			b.Fatal(err)
+		}
+		return n
+	}
+	var requests atomic.Int64
+	sub, err := count.Subscribe(api.Root+".*.req.>", func(*nats.Msg) { requests.Add(1) })
+	if err != nil {
+		b.Fatal(err)
+	}
+	if err := count.Flush(); err != nil {
+		b.Fatal(err)
+	}
+	const runs = 8
+	before := stored()
+	for range runs {
+		l.one(l.agents[0])
+	}
+	if err := count.Flush(); err != nil {
+		b.Fatal(err)
+	}
+	k.stored = float64(stored()-before) / (2 * runs)
+	if err := sub.Drain(); err != nil {
+		b.Fatal(err)
+	}
+	for sub.IsValid() {
+		runtime.Gosched()
+	}
+	k.requests = float64(requests.Load()) / (2 * runs)
+	if _, err := js.CreateStream(b.Context(), jetstream.StreamConfig{Name: "BARE", Subjects: []string{"bare.stored.>"}}); err != nil {
+		b.Fatal(err)
+	}
+	if _, err := echo.Subscribe("bare.request", func(m *nats.Msg) { _ = m.Respond(m.Data) }); err != nil {
+		b.Fatal(err)
+	}
+	if err := echo.Flush(); err != nil {
+		b.Fatal(err)
+	}
+	for range k.sessions {
+		k.conns = append(k.conns, bareNATS(b, l.w.nats))
+	}
+	return k
+}
+
+// run makes n times two turns of bones, by as many at a time as there are
+// sessions, and returns the median of one.
+func (k *skeleton) run(n int) time.Duration {
+	var mu sync.Mutex
+	var took []time.Duration
+	work := make(chan struct{})
+	var wg sync.WaitGroup
+	data := make([]byte, 400) // as long as an event of a turn is
+	for _, nc := range k.conns {
+		js, err := jetstream.New(nc)
+		if err != nil {
+			k.b.Fatal(err)
+		}
+		wg.Go(func() {
+			for range work {
+				began := time.Now()
+				for range int(2*k.requests + .5) {
+					if _, err := nc.RequestWithContext(k.b.Context(), "bare.request", data); err != nil {
+						k.b.Error(err)
+					}
+				}
+				for range int(2*k.stored + .5) {
+					if _, err := js.Publish(k.b.Context(), "bare.stored.x", data); err != nil {
+						k.b.Error(err)
+					}
+				}
+				mu.Lock()
+				took = append(took, time.Since(began)/2)
+				mu.Unlock()
+			}
+		})
+	}
+	for range n {
+		work <- struct{}{}
+	}
+	close(work)
+	wg.Wait()
+	slices.Sort(took)
+	return took[len(took)/2]
 }
 
 // bareNATS is a connection without the bus.

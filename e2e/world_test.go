@@ -70,6 +70,7 @@ type world struct {
 	bus  *bus.Bus
 	http map[string]string // base URL by service
 	data string
+	nats *embednats.Server
 
 	processes map[string]*process // by service; nil in one process
 }
@@ -94,19 +95,20 @@ func environment(t testing.TB, more map[string]string) map[string]string {
 // oneProcess runs all services here.
 func oneProcess(t testing.TB, env map[string]string) *world {
 	t.Helper()
-	w := apptest.Start(t, apptest.Options{Env: environment(t, env)}, services()...)
+	s := apptest.Server(t)
+	w := apptest.Start(t, apptest.Options{Env: environment(t, env), Server: s}, services()...)
 	urls := map[string]string{}
 	for _, n := range names {
 		urls[n] = w.HTTP
 	}
-	return &world{bus: w.Bus, http: urls, data: w.Data}
+	return &world{bus: w.Bus, http: urls, data: w.Data, nats: s}
 }
 
 // manyProcesses runs one process for each service, as images do, against one NATS.
 func manyProcesses(t testing.TB, env map[string]string) *world {
 	t.Helper()
 	s := server(t, "127.0.0.1:0")
-	w := &world{http: map[string]string{}, data: t.TempDir(), processes: map[string]*process{}}
+	w := &world{http: map[string]string{}, data: t.TempDir(), nats: s, processes: map[string]*process{}}
 	for _, n := range names {
 		w.processes[n] = startService(t, n, s.ClientURL(), w.data, environment(t, env))
 	}
