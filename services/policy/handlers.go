@@ -85,10 +85,12 @@ func (h *handlers) judge(ctx context.Context, m api.Evaluate, hash string) api.D
 		Agent: m.Agent, Session: m.Session, Run: m.Run, Turn: m.Turn, Index: m.Index, Tool: m.Tool, Args: m.Args,
 		By: rule.Principal{Kind: rule.Kind(m.By.Kind), Address: m.By.Address}, Workspace: m.Workspace, Tools: m.Tools, Network: m.Network,
 	}
-	if n, err := h.store.AllowedSince(ctx, m.Agent, m.Tool, began.Add(-time.Hour)); err == nil {
-		in.Facts = &rule.Facts{LastHour: n}
-	} else {
-		h.log.ErrorContext(ctx, "earlier decisions cannot be read", "err", err)
+	if window := h.book.Window(m.Tool); window > 0 {
+		if n, err := h.store.AllowedSince(ctx, m.Agent, m.Tool, began.Add(-window)); err == nil {
+			in.Facts = &rule.Facts{Recent: n}
+		} else {
+			h.log.ErrorContext(ctx, "earlier decisions cannot be read", "err", err)
+		}
 	}
 	judging := h.now()
 	r := h.book.Evaluate(in)

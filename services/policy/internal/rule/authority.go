@@ -1,5 +1,7 @@
 package rule
 
+import "github.com/anima-run/anima/pkg/api/catalog"
+
 // Principal is who is behind an input.
 type Principal struct {
 	Kind    Kind
@@ -35,17 +37,25 @@ func (k Kind) Authority() int {
 	return 20
 }
 
-// dangerousNeeds is the least authority for a tool of risk dangerous,
-// spec-core-2 §4.4.
-const dangerousNeeds = 60
+// The least authority for a tool of risk dangerous, and for one that also moves
+// money, spec-core-2 §4.4.
+const (
+	dangerousNeeds = 60
+	moneyNeeds     = 80
+)
 
 // toolNeeds is the least authority per tool; tools that are not listed serve
-// everybody. exec leaves the process, a message leaves the machine.
+// everybody. A message leaves the machine; the others leave the process, reach
+// the network or change how the agent goes on living.
 func toolNeeds() map[string]int {
-	return map[string]int{
-		"exec":         Heartbeat.Authority(),
-		"send_message": Peer.Authority(),
+	needs := map[string]int{"send_message": Peer.Authority(), "message_child": Peer.Authority()}
+	for _, tool := range []string{
+		"exec", "git_push", "git_clone", "expose_port", "remove_port", "revert_last_edit", "modify_heartbeat", "update_soul", "switch_model",
+		"enter_low_compute", "create_goal", "cancel_goal", "start_child", "prune_dead_children",
+	} {
+		needs[tool] = Heartbeat.Authority()
 	}
+	return needs
 }
 
 // minimum denies a tool to turns caused by somebody with too little authority.
@@ -54,7 +64,7 @@ func minimum() Rule {
 	return Rule{
 		ID: "authority.minimum", Priority: 400,
 		Applies: Selector{Tools: sortedKeys(needs)},
-		Does:    "refuses a tool when the least trusted input of the turn has less authority than the tool needs (exec 50, send_message 40)",
+		Does:    "refuses a tool when the least trusted input of the turn has less authority than the tool needs: 40 for messages, 50 for what runs programs, reaches the network or changes how the agent lives",
 		Codes:   []Code{AuthorityTooLow},
 		Data:    needs,
 		Check: func(c *Call) (*Finding, error) {
@@ -67,18 +77,41 @@ func minimum() Rule {
 	}
 }
 
-// dangerous denies tools of risk dangerous below authority 60.
+// dangerous denies tools of risk dangerous below authority 60, and below 80
+// those that move money.
 func dangerous() Rule {
 	return Rule{
 		ID: "authority.external_tool_restriction", Priority: 400,
-		Applies: Selector{Risks: []Risk{Dangerous}},
-		Does:    "refuses a dangerous tool when the turn's authority is below 60",
+		Applies: Selector{Risks: []catalog.Risk{catalog.Dangerous}},
+		Does:    "refuses a dangerous tool when the turn's authority is below 60, or below 80 if it moves money",
 		Codes:   []Code{ExternalDangerous},
+		Data:    []int{dangerousNeeds, moneyNeeds},
+		Check: func(c *Call) (*Finding, error) {
+			need := dangerousNeeds
+			if c.Spec.Spends {
+				need = moneyNeeds
+			}
+			if c.Authority < need {
+				return deny(ExternalDangerous, "%s is dangerous and needs authority %d, this turn has %d; do it in a turn of your own, or ask the creator",
+					c.Tool, need, c.Authority), nil
+			}
+			return nil, nil
+		},
+	}
+}
+
+// spending lets the creator decide on what moves money for somebody below
+// authority 60 (spec-core-2 §4.4). Dangerous tools were refused before.
+func spending() Rule {
+	return Rule{
+		ID: "authority.spending", Priority: 400,
+		Applies: Selector{Risks: []catalog.Risk{catalog.Safe, catalog.Caution}},
+		Does:    "holds a tool that moves money for the creator's approval when the turn's authority is below 60",
+		Codes:   []Code{SpendNeedsAssent},
 		Data:    dangerousNeeds,
 		Check: func(c *Call) (*Finding, error) {
-			if c.Authority < dangerousNeeds {
-				return deny(ExternalDangerous, "%s is dangerous and needs authority %d, this turn has %d; do it in a turn of your own, or ask the creator",
-					c.Tool, dangerousNeeds, c.Authority), nil
+			if c.Spec.Spends && c.Authority < dangerousNeeds {
+				return &Finding{Action: Quarantine, Code: SpendNeedsAssent, Message: c.Tool + " moves money and this turn read " + c.By.name() + " input, so the creator must approve it"}, nil
 			}
 			return nil, nil
 		},
@@ -93,7 +126,7 @@ func dangerous() Rule {
 func selfModification(g *guards) Rule {
 	return Rule{
 		ID: "authority.self_mod_from_external", Priority: 400,
-		Applies: Selector{Tools: []string{"write_file"}},
+		Applies: Selector{Tools: writers},
 		Does:    "refuses writes to the agent's definition, soul, constitution, skills, schedule and guards below authority 80, and to MEMORY.md below 50",
 		Codes:   []Code{ExternalSelfMod},
 		Data:    []*list{g.Self, g.Notes},

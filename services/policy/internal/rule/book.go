@@ -8,10 +8,13 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api/catalog"
 )
 
 // revision is raised by hand when a rule judges differently with the same data.
-const revision = 1
+const revision = 2
 
 // The two checks that come before every rule; they are part of the engine.
 const (
@@ -28,16 +31,21 @@ type Book struct {
 	version string
 }
 
+// Window is how far back the rate of a tool looks, 0 for a tool without one:
+// whoever calls Evaluate counts that far.
+func (b *Book) Window(tool string) time.Duration { return limits()[tool].Window }
+
 // Standard returns the rules in force over the tools that exist.
 func Standard() (*Book, error) {
 	g := newGuards()
 	return New(Tools(),
-		granted(),
-		addressFormat(),
-		protectedFiles(g), readSensitive(g), traversal(),
-		command(newShell(g)),
-		minimum(), dangerous(), selfModification(g),
-		messageRate(),
+		slices.Concat([]Rule{
+			granted(),
+			packageName(), skillName(), gitHash(), cronExpression(), addressFormat(), gitAddress(),
+			protectedFiles(g), readSensitive(g), traversal(),
+			shellInjection(), command(newShell(g)), networkGranted(),
+			minimum(), dangerous(), selfModification(g), spending(),
+		}, rates())...,
 	)
 }
 
@@ -84,12 +92,12 @@ func (b *Book) Evaluate(in Input) Decision {
 	authority := in.By.Kind.Authority()
 	t, ok := b.tools[in.Tool]
 	if !ok {
-		d := Decision{Risk: Forbidden, Authority: authority}
+		d := Decision{Risk: catalog.Forbidden, Authority: authority}
 		d.trigger(knownTool, *deny(UnknownTool, "there is no tool %.60q; use one of the tools you were given", in.Tool))
 		return d
 	}
 	d := Decision{Action: Allow, Code: Allowed, Risk: t.Risk, Authority: authority}
-	values, err := t.parse(in.Args)
+	values, err := t.Parse(in.Args)
 	if err != nil {
 		d.trigger(fitsSchema, *deny(ValidationFailed, "%v; correct the arguments and call %s again", err, t.Name))
 		return d
@@ -137,7 +145,7 @@ func (r Rule) check(c *Call) (f *Finding, err error) {
 	return r.Check(c)
 }
 
-func (s Selector) selects(t Tool) bool {
+func (s Selector) selects(t catalog.Tool) bool {
 	if len(s.Tools)+len(s.Categories)+len(s.Risks) == 0 {
 		return true
 	}

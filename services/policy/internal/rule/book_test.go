@@ -7,6 +7,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/anima-run/anima/pkg/api/catalog"
+
 	"github.com/anima-run/anima/services/policy/internal/rule"
 )
 
@@ -46,9 +48,9 @@ func TestEngine(t *testing.T) {
 		"a panic denies":          {[]rule.Rule{panics}, rule.RuleError, rule.Deny, []string{"panics"}, []string{"panics"}},
 		"selected by name":        {[]rule.Rule{only(fixed("a", 1, no), rule.Selector{Tools: []string{"check_credits"}})}, "NO", rule.Deny, []string{"a"}, []string{"a"}},
 		"not selected by name":    {[]rule.Rule{only(fixed("a", 1, no), rule.Selector{Tools: []string{"exec"}})}, rule.Allowed, rule.Allow, []string{}, nil},
-		"selected by category":    {[]rule.Rule{only(fixed("a", 1, no), rule.Selector{Categories: []rule.Category{rule.Conway}})}, "NO", rule.Deny, []string{"a"}, []string{"a"}},
-		"selected by risk":        {[]rule.Rule{only(fixed("a", 1, no), rule.Selector{Risks: []rule.Risk{rule.Safe}})}, "NO", rule.Deny, []string{"a"}, []string{"a"}},
-		"not selected by risk":    {[]rule.Rule{only(fixed("a", 1, no), rule.Selector{Risks: []rule.Risk{rule.Dangerous}})}, rule.Allowed, rule.Allow, []string{}, nil},
+		"selected by category":    {[]rule.Rule{only(fixed("a", 1, no), rule.Selector{Categories: []catalog.Category{catalog.Conway}})}, "NO", rule.Deny, []string{"a"}, []string{"a"}},
+		"selected by risk":        {[]rule.Rule{only(fixed("a", 1, no), rule.Selector{Risks: []catalog.Risk{catalog.Safe}})}, "NO", rule.Deny, []string{"a"}, []string{"a"}},
+		"not selected by risk":    {[]rule.Rule{only(fixed("a", 1, no), rule.Selector{Risks: []catalog.Risk{catalog.Dangerous}})}, rule.Allowed, rule.Allow, []string{}, nil},
 		"two quarantines":         {[]rule.Rule{fixed("a", 1, wait), fixed("b", 1, &rule.Finding{Action: rule.Quarantine, Code: "LATER"})}, "WAIT", rule.Quarantine, []string{"a", "b"}, []string{"a"}},
 		"an error after an allow": {[]rule.Rule{fixed("a", 0, nil), fails}, rule.RuleError, rule.Deny, []string{"a", "fails"}, []string{"fails"}},
 	} {
@@ -83,7 +85,7 @@ func TestEngine(t *testing.T) {
 // Vector V-12 for the rule itself: a dangerous tool needs authority 60.
 func TestDangerousTools(t *testing.T) {
 	t.Parallel()
-	b, err := rule.New(rule.Catalogue{"spawn_child": {Name: "spawn_child", Risk: rule.Dangerous}}, rule.DangerousForTest())
+	b, err := rule.New(rule.Catalogue{"spawn_child": {Name: "spawn_child", Risk: catalog.Dangerous}}, rule.DangerousForTest())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -166,9 +168,12 @@ func TestDescribe(t *testing.T) {
 		}
 	}
 	want := []string{
-		"catalogue.known_tool", "validate.schema", "definition.granted_tools", "validate.address_format",
-		"path.protected_files", "path.read_sensitive", "path.traversal_detection", "command.forbidden_patterns",
-		"authority.minimum", "authority.external_tool_restriction", "authority.self_mod_from_external", "rate.messages_hourly",
+		"catalogue.known_tool", "validate.schema", "definition.granted_tools",
+		"validate.package_name", "validate.skill_name", "validate.git_hash", "validate.cron_expression", "validate.address_format", "validate.git_address",
+		"path.protected_files", "path.read_sensitive", "path.traversal_detection",
+		"command.shell_injection", "command.forbidden_patterns", "network.granted",
+		"authority.minimum", "authority.external_tool_restriction", "authority.self_mod_from_external", "authority.spending",
+		"rate.self_mod_hourly", "rate.messages_hourly", "rate.spawn_daily", "rate.genesis_prompt_daily",
 	}
 	if diff := cmp.Diff(want, ids); diff != "" {
 		t.Errorf("rules (-want +got):\n%s", diff)

@@ -5,11 +5,14 @@ import (
 	"strings"
 )
 
+// writers are the tools that write the file that they are given.
+var writers = []string{"write_file", "edit_own_file"}
+
 // protectedFiles refuses writes to guards and secrets, whoever asks.
 func protectedFiles(g *guards) Rule {
 	return Rule{
 		ID: "path.protected_files", Priority: 200,
-		Applies: Selector{Tools: []string{"write_file"}},
+		Applies: Selector{Tools: writers},
 		Does:    "refuses writes to secrets, to the agent's state, soul and constitution, and to the source of its guards",
 		Codes:   []Code{ProtectedFile},
 		Data:    g,
@@ -39,26 +42,41 @@ func readSensitive(g *guards) Rule {
 	}
 }
 
-// traversal refuses paths outside the workspace. It compares text; a link
+// traversal refuses paths outside the workspace, of files and of repositories. It
+// compares text; a link
 // inside the workspace that points out of it is refused by the executor, which
 // opens files through os.Root.
 func traversal() Rule {
 	return Rule{
 		ID: "path.traversal_detection", Priority: 200,
-		Applies: Selector{Tools: []string{"read_file", "write_file"}},
-		Does:    "refuses paths outside the agent's workspace",
-		Codes:   []Code{PathTraversal},
+		Applies: Selector{Tools: []string{
+			"read_file", "write_file", "edit_own_file",
+			"git_status", "git_diff", "git_commit", "git_log", "git_push", "git_branch", "git_clone",
+		}},
+		Does:  "refuses paths outside the agent's workspace",
+		Codes: []Code{PathTraversal},
 		Check: func(c *Call) (*Finding, error) {
 			if !path.IsAbs(c.Workspace) {
 				return deny(PathTraversal, "the agent has no workspace, so no file can be reached; ask the operator to apply the agent again"), nil
 			}
 			raw := c.Values.String("path")
+			if c.Tool == "edit_own_file" && strings.Contains(raw, "//") {
+				return deny(PathTraversal, "the path holds //; write it plainly"), nil
+			}
 			loc := locate(c.Workspace, c.Workspace, raw)
 			if !loc.inside {
 				return deny(PathTraversal, "the path is outside the workspace; use a path relative to it"), nil
 			}
-			if c.Tool == "write_file" && (loc.abs == path.Clean(c.Workspace) || strings.HasSuffix(raw, "/")) {
-				return deny(PathTraversal, "the path is a folder; name a file below the workspace"), nil
+			root := loc.abs == path.Clean(c.Workspace)
+			switch c.Tool {
+			case "write_file", "edit_own_file":
+				if root || strings.HasSuffix(raw, "/") {
+					return deny(PathTraversal, "the path is a folder; name a file below the workspace"), nil
+				}
+			case "git_clone":
+				if root {
+					return deny(PathTraversal, "a repository cannot be cloned over the workspace; name a folder in it"), nil
+				}
 			}
 			return nil, nil
 		},

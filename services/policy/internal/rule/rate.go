@@ -1,47 +1,60 @@
 package rule
 
-import "strings"
+import (
+	"fmt"
+	"time"
+)
 
-// messagesPerHour is the outbound limit of spec-social §2.2, rolling.
-const messagesPerHour = 100
+// limit is how many calls of a tool are allowed to an agent in a rolling window.
+type limit struct {
+	ID     string        `json:"id"`
+	Max    int           `json:"max"`
+	Window time.Duration `json:"window"`
+	Code   Code          `json:"code"`
+	what   string        // is limited
+	next   string        // what to do instead
+}
 
-// messageRate limits outbound messages. It counts earlier allow decisions,
-// which are durable before the tool runs, so a restart forgets none.
-func messageRate() Rule {
-	return Rule{
-		ID: "rate.messages_hourly", Priority: 600,
-		Applies: Selector{Tools: []string{"send_message"}},
-		Does:    "refuses a message after 100 in a rolling hour, and every message while the history cannot be read",
-		Codes:   []Code{RateLimitMessages, DBUnavailable},
-		Data:    messagesPerHour,
-		Check: func(c *Call) (*Finding, error) {
-			if c.Facts == nil {
-				return deny(DBUnavailable, "earlier decisions cannot be read, so the message limit cannot be checked; try again in a minute"), nil
-			}
-			if c.Facts.LastHour >= messagesPerHour {
-				return deny(RateLimitMessages, "%d messages were sent in the last hour, the limit is %d; collect what you have to say and send it later",
-					c.Facts.LastHour, messagesPerHour), nil
-			}
-			return nil, nil
-		},
+// limits are by tool: of messages from spec-social §2.2, the others from
+// spec-core-2 §4.3, rows 23 to 25.
+func limits() map[string]limit {
+	return map[string]limit{
+		"send_message":          {"rate.messages_hourly", 100, time.Hour, RateLimitMessages, "messages were sent", "collect what you have to say and send it later"},
+		"edit_own_file":         {"rate.self_mod_hourly", 10, time.Hour, RateLimitSelfMod, "changes of your files were made", "think the next one over and make it later"},
+		"update_genesis_prompt": {"rate.genesis_prompt_daily", 1, 24 * time.Hour, RateLimitGenesis, "changes of the genesis prompt were made", "live with it for a day"},
+		"spawn_child":           {"rate.spawn_daily", 3, 24 * time.Hour, RateLimitSpawn, "children were made", "make the next one tomorrow"},
 	}
 }
 
-// addressFormat checks who a message is for before anything else looks at it.
-func addressFormat() Rule {
-	return Rule{
-		ID: "validate.address_format", Priority: 100,
-		Applies: Selector{Tools: []string{"send_message"}},
-		Does:    "refuses an address that is not 0x and 40 hex digits",
-		Codes:   []Code{ValidationFailed},
-		Check: func(c *Call) (*Finding, error) {
-			hex, ok := strings.CutPrefix(c.Values.String("to_address"), "0x")
-			if !ok || len(hex) != 40 || strings.Trim(hex, "0123456789abcdefABCDEF") != "" {
-				return deny(ValidationFailed, "to_address must be 0x and 40 hex digits; look the agent's address up"), nil
-			}
-			return nil, nil
-		},
+// rates limit how often tools are called. They count earlier allow decisions,
+// which are durable before the tool runs, so a restart forgets none.
+func rates() []Rule {
+	all := limits()
+	var rules []Rule
+	for _, tool := range sortedKeys(all) {
+		l := all[tool]
+		window := "hour"
+		if l.Window > time.Hour {
+			window = fmt.Sprintf("%d hours", int(l.Window.Hours()))
+		}
+		rules = append(rules, Rule{
+			ID: l.ID, Priority: 600,
+			Applies: Selector{Tools: []string{tool}},
+			Does:    fmt.Sprintf("refuses %s after %d calls in a rolling %s, and every call while the history cannot be read", tool, l.Max, window),
+			Codes:   []Code{l.Code, DBUnavailable},
+			Data:    l,
+			Check: func(c *Call) (*Finding, error) {
+				if c.Facts == nil {
+					return deny(DBUnavailable, "earlier decisions cannot be read, so the limit of %s cannot be checked; try again in a minute", tool), nil
+				}
+				if c.Facts.Recent >= l.Max {
+					return deny(l.Code, "%d %s in the last %s, the limit is %d; %s", c.Facts.Recent, l.what, window, l.Max, l.next), nil
+				}
+				return nil, nil
+			},
+		})
 	}
+	return rules
 }
 
 // granted holds an agent to the tools of its definition.
@@ -57,6 +70,22 @@ func granted() Rule {
 				}
 			}
 			return deny(ToolNotGranted, "%s is not among the tools of this agent's definition; go on without it, or ask the creator to add it to AGENT.md", c.Tool), nil
+		},
+	}
+}
+
+// networkGranted holds an agent's tools to the network of its sandbox.
+func networkGranted() Rule {
+	return Rule{
+		ID: "network.granted", Priority: 300,
+		Applies: Selector{Tools: []string{"git_clone", "git_push", "install_npm_package"}},
+		Does:    "refuses a tool that needs the network to an agent whose sandbox has none",
+		Codes:   []Code{NetworkDenied},
+		Check: func(c *Call) (*Finding, error) {
+			if !c.Network {
+				return deny(NetworkDenied, "%s needs the network and this agent's sandbox has none; ask the creator to grant it", c.Tool), nil
+			}
+			return nil, nil
 		},
 	}
 }

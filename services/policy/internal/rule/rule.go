@@ -1,5 +1,5 @@
-// Package rule is what policy knows: which tools exist, what their arguments
-// look like, and the rules a call must pass before it may run. It is pure: no
+// Package rule is what policy knows: the rules that a call of a tool of the
+// catalogue must pass before it may run. It is pure: no
 // messages, no database, no clock, no file system. Whoever calls it counts
 // what happened before ([Facts]), records the decision and signs the grant.
 //
@@ -12,6 +12,8 @@ package rule
 import (
 	"encoding/json"
 	"fmt"
+
+	"github.com/anima-run/anima/pkg/api/catalog"
 )
 
 // Action is the outcome of an evaluation.
@@ -30,22 +32,27 @@ type Code string
 // The codes.
 const (
 	Allowed           Code = "ALLOWED"
-	UnknownTool       Code = "UNKNOWN_TOOL"            // not in the catalogue
-	ToolNotGranted    Code = "TOOL_NOT_GRANTED"        // not in the agent's definition
-	ValidationFailed  Code = "VALIDATION_FAILED"       // arguments do not fit the schema
-	RuleError         Code = "RULE_ERROR"              // a rule broke; this call alone is denied
-	ProtectedFile     Code = "PROTECTED_FILE"          // write to a guarded file
-	SensitiveFileRead Code = "SENSITIVE_FILE_READ"     // read of a secret
-	PathTraversal     Code = "PATH_TRAVERSAL"          // outside the workspace
-	ForbiddenCommand  Code = "FORBIDDEN_COMMAND"       // shell command that may not run
-	ShellParse        Code = "SHELL_PARSE"             // not a shell program
-	ShellUnjudgeable  Code = "SHELL_UNJUDGEABLE"       // what would run is decided at run time
-	NetworkDenied     Code = "NETWORK_DENIED"          // sandbox has no network
-	AuthorityTooLow   Code = "AUTHORITY_TOO_LOW"       // who caused the turn may not use the tool
-	ExternalDangerous Code = "EXTERNAL_DANGEROUS_TOOL" // dangerous tool, authority below 60
-	ExternalSelfMod   Code = "EXTERNAL_SELF_MOD"       // write to a file that makes the agent what it is
-	RateLimitMessages Code = "RATE_LIMIT_MESSAGES"     // too many messages in the last hour
-	DBUnavailable     Code = "DB_UNAVAILABLE"          // history unknown, so a rate cannot be checked
+	UnknownTool       Code = "UNKNOWN_TOOL"             // not in the catalogue
+	ToolNotGranted    Code = "TOOL_NOT_GRANTED"         // not in the agent's definition
+	ValidationFailed  Code = "VALIDATION_FAILED"        // arguments do not fit the schema
+	RuleError         Code = "RULE_ERROR"               // a rule broke; this call alone is denied
+	ProtectedFile     Code = "PROTECTED_FILE"           // write to a guarded file
+	SensitiveFileRead Code = "SENSITIVE_FILE_READ"      // read of a secret
+	PathTraversal     Code = "PATH_TRAVERSAL"           // outside the workspace
+	ForbiddenCommand  Code = "FORBIDDEN_COMMAND"        // shell command that may not run
+	ShellParse        Code = "SHELL_PARSE"              // not a shell program
+	ShellUnjudgeable  Code = "SHELL_UNJUDGEABLE"        // what would run is decided at run time
+	NetworkDenied     Code = "NETWORK_DENIED"           // sandbox has no network
+	AuthorityTooLow   Code = "AUTHORITY_TOO_LOW"        // who caused the turn may not use the tool
+	ExternalDangerous Code = "EXTERNAL_DANGEROUS_TOOL"  // dangerous tool, authority below 60
+	ExternalSelfMod   Code = "EXTERNAL_SELF_MOD"        // write to a file that makes the agent what it is
+	ShellInjection    Code = "SHELL_INJECTION_DETECTED" // an argument that reads like a shell program
+	SpendNeedsAssent  Code = "CONFIRMATION_REQUIRED"    // moves money for somebody who may not; the creator decides
+	RateLimitMessages Code = "RATE_LIMIT_MESSAGES"      // too many messages in the last hour
+	RateLimitSelfMod  Code = "RATE_LIMIT_SELF_MOD"      // too many changes of own files in the last hour
+	RateLimitGenesis  Code = "RATE_LIMIT_GENESIS"       // the genesis prompt changed in the last 24 h
+	RateLimitSpawn    Code = "RATE_LIMIT_SPAWN"         // too many children in the last 24 h
+	DBUnavailable     Code = "DB_UNAVAILABLE"           // history unknown, so a rate cannot be checked
 )
 
 // Input is one tool call to judge. Everything but Tool and Args comes from the
@@ -80,16 +87,16 @@ type Input struct {
 
 // Facts counts earlier allow decisions of the same agent for the same tool.
 type Facts struct {
-	LastHour int // rolling 60 minutes
+	Recent int // within the rolling window of the tool's rate, see [Book.Window]
 }
 
 // Decision is the outcome for one [Input].
 type Decision struct {
 	Action         Action
 	Code           Code
-	Message        string // what to do next; never holds argument values beyond names and paths
-	Risk           Risk   // of the tool; Forbidden when the tool is unknown
-	Authority      int    // of Input.By
+	Message        string       // what to do next; never holds argument values beyond names and paths
+	Risk           catalog.Risk // of the tool; Forbidden when the tool is unknown
+	Authority      int          // of Input.By
 	RulesEvaluated []string
 	RulesTriggered []string // denied or quarantined
 	Err            error    // with RULE_ERROR: why, for the operator's log, never for the model
@@ -111,8 +118,8 @@ func deny(code Code, format string, a ...any) *Finding {
 // the tool's schema.
 type Call struct {
 	Input
-	Spec      Tool
-	Values    Values
+	Spec      catalog.Tool
+	Values    catalog.Args
 	Authority int
 }
 
@@ -131,7 +138,7 @@ type Rule struct {
 // Selector says which tools a rule applies to. Set fields are alternatives;
 // the zero value selects every tool.
 type Selector struct {
-	Tools      []string   `json:"tools,omitempty"`
-	Categories []Category `json:"categories,omitempty"`
-	Risks      []Risk     `json:"risks,omitempty"`
+	Tools      []string           `json:"tools,omitempty"`
+	Categories []catalog.Category `json:"categories,omitempty"`
+	Risks      []catalog.Risk     `json:"risks,omitempty"`
 }

@@ -4,7 +4,9 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/anima-run/anima/pkg/api/catalog"
 	"github.com/anima-run/anima/services/policy/internal/rule"
 )
 
@@ -21,6 +23,9 @@ func standard(t testing.TB) *rule.Book {
 
 // call is a call that nothing is wrong with but what the test gives.
 func call(tool string, args map[string]any) rule.Input {
+	if args == nil {
+		args = map[string]any{}
+	}
 	raw, err := json.Marshal(args)
 	if err != nil {
 		panic(err) // the tests' own maps always encode
@@ -28,7 +33,7 @@ func call(tool string, args map[string]any) rule.Input {
 	return rule.Input{
 		Agent: "a1", Session: "s1", Run: "r1", Turn: "t1", Tool: tool, Args: raw,
 		By: rule.Principal{Kind: rule.Self}, Workspace: workspace, Facts: &rule.Facts{},
-		Tools: []string{"exec", "write_file", "read_file", "sleep", "check_credits", "remember_fact", "send_message"},
+		Tools: catalog.Names(),
 	}
 }
 
@@ -169,10 +174,18 @@ func TestArguments(t *testing.T) {
 		{"exec", `{"command":"ls","timeout":"5"}`, rule.ValidationFailed},
 		{"exec", `{"command":"ls","timeout":-1}`, rule.ValidationFailed},
 		{"exec", `{"command":"ls","timeout":1e999}`, rule.ValidationFailed},
-		{"exec", `{"command":"ls","timeout":null}`, rule.Allowed},
+		{"exec", `{"command":"ls","timeout":null}`, rule.ValidationFailed},
+		{"modify_heartbeat", `{"action":"add","name":"x","schedule":5}`, rule.ValidationFailed},
+		{"expose_port", `{"port":"80"}`, rule.ValidationFailed},
+		{"expose_port", `{"port":1.5}`, rule.ValidationFailed},
+		{"expose_port", `{"port":0}`, rule.ValidationFailed},
+		{"expose_port", `{"port":-1}`, rule.ValidationFailed},
+		{"expose_port", `{"port":65536}`, rule.ValidationFailed},
+		{"expose_port", `{"port":1}`, rule.Allowed},
+		{"remove_port", `{"port":65535}`, rule.Allowed},
 		{"exec", `{"command":"` + strings.Repeat("a", 40_000) + `"}`, rule.ValidationFailed},
 		{"check_credits", ``, rule.Allowed},
-		{"check_credits", `null`, rule.Allowed},
+		{"check_credits", `null`, rule.ValidationFailed},
 		{"check_credits", `{}`, rule.Allowed},
 		{"check_credits", `{"x":1}`, rule.ValidationFailed},
 		{"sleep", `{"duration_seconds":60}`, rule.Allowed},
@@ -181,7 +194,7 @@ func TestArguments(t *testing.T) {
 		{"remember_fact", `{"category":"self","key":"k","value":"v","confidence":0.5}`, rule.Allowed},
 		{"remember_fact", `{"category":"self","key":"k","value":"v","confidence":1.5}`, rule.ValidationFailed},
 		{"remember_fact", `{"category":"gossip","key":"k","value":"v"}`, rule.ValidationFailed},
-		{"spawn_child", `{"name":"x"}`, rule.UnknownTool},
+		{"teleport", `{"name":"x"}`, rule.UnknownTool},
 		{"", `{}`, rule.UnknownTool},
 	} {
 		in := call(c.tool, nil)
@@ -261,8 +274,8 @@ func TestMessageRate(t *testing.T) {
 		facts *rule.Facts
 		want  rule.Code
 	}{
-		{&rule.Facts{LastHour: 99}, rule.Allowed},
-		{&rule.Facts{LastHour: 100}, rule.RateLimitMessages},
+		{&rule.Facts{Recent: 99}, rule.Allowed},
+		{&rule.Facts{Recent: 100}, rule.RateLimitMessages},
 		{nil, rule.DBUnavailable},
 	} {
 		in := call("send_message", map[string]any{"to_address": "0x" + strings.Repeat("a", 40), "content": "hi"})
@@ -272,4 +285,250 @@ func TestMessageRate(t *testing.T) {
 	in := call("exec", map[string]any{"command": "ls"})
 	in.Facts = nil
 	wantCode(t, "a tool without a rate needs no history", b.Evaluate(in), rule.Allowed)
+}
+
+// Vectors V-12, row rates: how many were allowed decides, and not knowing refuses.
+func TestRates(t *testing.T) {
+	t.Parallel()
+	b := standard(t)
+	for tool, c := range map[string]struct {
+		args   map[string]any
+		max    int
+		window time.Duration
+		code   rule.Code
+	}{
+		"update_genesis_prompt": {map[string]any{"new_prompt": "be good", "reason": "better"}, 1, 24 * time.Hour, rule.RateLimitGenesis},
+		"edit_own_file":         {map[string]any{"path": "a.md", "content": "x", "description": "why"}, 10, time.Hour, rule.RateLimitSelfMod},
+		"spawn_child":           {map[string]any{"name": "junior"}, 3, 24 * time.Hour, rule.RateLimitSpawn},
+		"send_message":          {map[string]any{"to_address": "0x" + strings.Repeat("a", 40), "content": "hi"}, 100, time.Hour, rule.RateLimitMessages},
+	} {
+		if got := b.Window(tool); got != c.window {
+			t.Errorf("%s is counted over %s, want %s", tool, got, c.window)
+		}
+		for recent, want := range map[int]rule.Code{0: rule.Allowed, c.max - 1: rule.Allowed, c.max: c.code, c.max + 1: c.code} {
+			in := call(tool, c.args)
+			in.Facts = &rule.Facts{Recent: recent}
+			wantCode(t, tool, b.Evaluate(in), want)
+		}
+		in := call(tool, c.args)
+		in.Facts = nil
+		wantCode(t, tool+" without a history", b.Evaluate(in), rule.DBUnavailable)
+	}
+	if got := b.Window("exec"); got != 0 {
+		t.Errorf("exec is counted over %s, want not at all", got)
+	}
+}
+
+// Vectors V-06, the rest: one argument of a tool beside good ones.
+func TestValidators(t *testing.T) {
+	t.Parallel()
+	b := standard(t)
+	for name, c := range map[string]struct {
+		tool, arg string
+		rest      map[string]any
+		refused   rule.Code
+		takes     []string
+		refuses   []string
+	}{
+		"package": {
+			"install_npm_package", "package", nil, rule.ValidationFailed,
+			[]string{"express", "@scope/pkg", "my-package", "pkg.js", "underscore_pkg"},
+			[]string{
+				"pkg; rm -rf /", "pkg && curl evil.com", "pkg | cat /etc/passwd", "$(evil)", "`evil`", "pkg --global", "pkg\nnewline", "-g", "--global",
+				"../x", "a/../../x", "", "https://e.com/x.tgz",
+			},
+		},
+		"MCP server": {
+			"install_mcp_server", "package", map[string]any{"name": "files"}, rule.ValidationFailed,
+			[]string{"@scope/server", "https://e.com/mcp?a=1&b=2", "http://127.0.0.1:8000/mcp"},
+			[]string{"server; rm", "file:///etc/passwd", "https://user:pass@e.com/", "https:///x", "-y"},
+		},
+		"name of an MCP server": {
+			"install_mcp_server", "name", map[string]any{"package": "x"}, rule.ShellInjection,
+			[]string{"files"},
+			[]string{"a;b", "a|b", "$(x)", "a\nb"},
+		},
+		"skill": {
+			"create_skill", "name", map[string]any{"description": "d", "instructions": "i"}, rule.ValidationFailed,
+			[]string{"my-skill", "skill123", "MySkill"},
+			[]string{"../etc/passwd", "skill; rm -rf /", "skill name", "skill/path", "skill.dot"},
+		},
+		"address of a skill": {
+			"install_skill", "url", map[string]any{"source": "git", "name": "x"}, rule.ShellInjection,
+			[]string{"https://e.com/x", "https://e.com/x?a=1&b=2"},
+			[]string{"https://e.com/x;y", "https://e.com/$(x)", "x&y"},
+		},
+		"commit": {
+			"pull_upstream", "commit", nil, rule.ValidationFailed,
+			[]string{"abc1234", "deadbeef", strings.Repeat("a", 40)},
+			[]string{"ABCDEF", "abc12", "ghijkl", strings.Repeat("a", 41), "ABC1234", "abc1234; rm"},
+		},
+		"cron": {
+			"modify_heartbeat", "schedule", map[string]any{"action": "add", "name": "x"}, rule.ValidationFailed,
+			[]string{"* * * * *", "0 */2 * * *", "30 9 * * 1-5", "0 0 1,15 * *", " 0 8 * * * ", ""},
+			[]string{
+				"not a cron", "* * *", "* * * * * *", "MON * * * *", "61 * * * *", "* 24 * * *", "* * 0 * *", "* * * 13 *", "* * * * 8", "5-1 * * * *",
+				"*/0 * * * *", "1- * * * *", "-1 * * * *", ", * * * *", "1.5 * * * *", "@daily",
+			},
+		},
+		"recipient of money": {
+			"transfer_credits", "to_address", map[string]any{"amount_cents": 1}, rule.ValidationFailed,
+			[]string{"0x" + strings.Repeat("aB3", 13) + "c"},
+			[]string{"nope", "0x1234", strings.Repeat("a", 40)},
+		},
+		"git address": {
+			"git_clone", "url", map[string]any{"path": "repo"}, rule.ValidationFailed,
+			[]string{"https://e.com/x.git", "https://e.com:8443/a/b"},
+			[]string{
+				"http://e.com/x.git", "git@e.com:x.git", "ssh://e.com/x", "file:///etc", "/etc", "../other", "https://user:secret@e.com/x", "--upload-pack=x", "ext::sh -c x",
+			},
+		},
+		"remote": {
+			"git_push", "remote", map[string]any{"path": "."}, rule.ValidationFailed,
+			[]string{"origin", "my-fork"},
+			[]string{"--receive-pack=evil", "https://e.com/x", "a b", "../x", ".hidden", "x.lock"},
+		},
+		"branch": {
+			"git_branch", "branch_name", map[string]any{"path": ".", "action": "create"}, rule.ValidationFailed,
+			[]string{"main", "feature/x", "v1.2"},
+			[]string{"-D", "a..b", "a b", "/x", "x/", "a//b", "x~1", "@{u}"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			judge := func(v string) rule.Decision {
+				args := map[string]any{c.arg: v}
+				for k, v := range c.rest {
+					args[k] = v
+				}
+				in := call(c.tool, args)
+				in.Network = true
+				return b.Evaluate(in)
+			}
+			for _, v := range c.takes {
+				wantCode(t, v, judge(v), rule.Allowed)
+			}
+			for _, v := range c.refuses {
+				wantCode(t, v, judge(v), c.refused)
+			}
+		})
+	}
+	wantCode(t, "no commit", b.Evaluate(call("pull_upstream", nil)), rule.Allowed)
+}
+
+// Vectors V-07, the column of edit_own_file.
+func TestEditOwnFile(t *testing.T) {
+	t.Parallel()
+	b := standard(t)
+	for path, want := range map[string]rule.Code{
+		"wallet.json":                         rule.ProtectedFile,
+		"package.json":                        rule.ProtectedFile,
+		"/root/.automaton/SOUL.md":            rule.ProtectedFile,
+		"src/agent/injection-defense.ts":      rule.ProtectedFile,
+		"src/agent/policy-rules/index.ts":     rule.ProtectedFile,
+		"src/agent/policy-rules/financial.ts": rule.ProtectedFile,
+		"src/agent/loop.ts":                   rule.ProtectedFile,
+		"~/.ssh/id":                           rule.ProtectedFile,
+		"/proc/self/environ":                  rule.ProtectedFile,
+		"/etc/systemd/x":                      rule.ProtectedFile,
+		"../../../etc/passwd":                 rule.ProtectedFile,
+		"/tmp/x":                              rule.PathTraversal,
+		"/tmp//escape/trick":                  rule.PathTraversal,
+		"src//index.ts":                       rule.PathTraversal,
+		"/etc/hosts":                          rule.PathTraversal,
+		"src/":                                rule.PathTraversal,
+		"src/index.ts":                        rule.Allowed,
+		"my-tools.ts":                         rule.Allowed,
+		"notes/AGENT.md":                      rule.Allowed,
+	} {
+		wantCode(t, path, b.Evaluate(call("edit_own_file", map[string]any{"path": path, "content": "x", "description": "why"})), want)
+	}
+}
+
+// TestRepositories: git works in the agent's folder, and elsewhere only where the
+// agent has a network.
+func TestRepositories(t *testing.T) {
+	t.Parallel()
+	b := standard(t)
+	for _, c := range []struct {
+		tool    string
+		args    map[string]any
+		network bool
+		want    rule.Code
+	}{
+		{"git_status", nil, false, rule.Allowed},
+		{"git_status", map[string]any{"path": "repo"}, false, rule.Allowed},
+		{"git_status", map[string]any{"path": "../other"}, false, rule.PathTraversal},
+		{"git_log", map[string]any{"path": "/etc"}, false, rule.PathTraversal},
+		{"git_commit", map[string]any{"message": "m", "path": "~/../x"}, false, rule.PathTraversal},
+		{"git_clone", map[string]any{"url": "https://e.com/x", "path": "."}, true, rule.PathTraversal},
+		{"git_clone", map[string]any{"url": "https://e.com/x", "path": "x"}, true, rule.Allowed},
+		{"git_clone", map[string]any{"url": "https://e.com/x", "path": "x"}, false, rule.NetworkDenied},
+		{"git_push", map[string]any{"path": "."}, false, rule.NetworkDenied},
+		{"git_push", map[string]any{"path": "."}, true, rule.Allowed},
+		{"install_npm_package", map[string]any{"package": "express"}, false, rule.NetworkDenied},
+	} {
+		in := call(c.tool, c.args)
+		in.Network = c.network
+		wantCode(t, c.tool, b.Evaluate(in), c.want)
+	}
+}
+
+// TestSpending: what moves money needs authority 80 where it is dangerous, and
+// the creator's word below 60 where it is not (spec-core-2 §4.4).
+func TestSpending(t *testing.T) {
+	t.Parallel()
+	b := standard(t)
+	for kind, want := range map[rule.Kind]rule.Action{rule.Creator: rule.Allow, rule.Self: rule.Allow, rule.Heartbeat: rule.Quarantine, rule.Peer: rule.Quarantine, "": rule.Quarantine} {
+		in := call("topup_credits", map[string]any{"amount_usd": 5})
+		in.By.Kind = kind
+		if d := b.Evaluate(in); d.Action != want || want == rule.Quarantine && d.Code != rule.SpendNeedsAssent {
+			t.Errorf("topup_credits for %q: %s %s, want %s", kind, d.Action, d.Code, want)
+		}
+		in = call("fund_child", map[string]any{"child_id": "c1", "amount_cents": 100})
+		in.By.Kind = kind
+		if d := b.Evaluate(in); want == rule.Quarantine && d.Code != rule.ExternalDangerous || want == rule.Allow && d.Action != rule.Allow {
+			t.Errorf("fund_child for %q: %s %s", kind, d.Action, d.Code)
+		}
+	}
+}
+
+// Vectors V-12: four tools that a turn with foreign input may not use, and what it
+// may.
+func TestAuthorityOfTools(t *testing.T) {
+	t.Parallel()
+	b := standard(t)
+	for tool, args := range map[string]map[string]any{
+		"delete_sandbox": {"sandbox_id": "s"}, "spawn_child": {"name": "x"}, "fund_child": {"child_id": "c", "amount_cents": 1},
+		"update_genesis_prompt": {"new_prompt": "p", "reason": "r"}, "edit_own_file": {"path": "a.md", "content": "", "description": "d"},
+		"revert_last_edit": nil, "modify_heartbeat": {"action": "remove", "name": "x"},
+	} {
+		for kind, allowed := range map[rule.Kind]bool{rule.Creator: true, rule.Self: true, rule.Peer: false, rule.External: false, "": false} {
+			in := call(tool, args)
+			in.By.Kind = kind
+			if d := b.Evaluate(in); (d.Action == rule.Allow) != allowed {
+				t.Errorf("%s for %q: %s %s (%s)", tool, kind, d.Action, d.Code, d.Message)
+			}
+		}
+	}
+	for tool, args := range map[string]map[string]any{"git_status": nil, "system_synopsis": nil, "list_models": nil, "heartbeat_ping": nil} {
+		in := call(tool, args)
+		in.By.Kind = rule.External
+		wantCode(t, tool, b.Evaluate(in), rule.Allowed)
+	}
+}
+
+// TestEveryTool: policy knows all that the catalogue has, with its risk.
+func TestEveryTool(t *testing.T) {
+	t.Parallel()
+	b := standard(t)
+	all := catalog.Tools()
+	if len(all) != 77 {
+		t.Errorf("the catalogue has %d tools, want 77", len(all))
+	}
+	for _, tool := range all {
+		if d := b.Evaluate(call(tool.Name, map[string]any{"surely": "not"})); d.Risk != tool.Risk || d.Code != rule.ValidationFailed {
+			t.Errorf("%s is judged %s with risk %s, want its arguments refused and risk %s", tool.Name, d.Code, d.Risk, tool.Risk)
+		}
+	}
 }
