@@ -18,10 +18,10 @@ func TestLayers(t *testing.T) {
 		"api",                                       // 0: the contracts
 		"config", "telemetry", "sqldb", "embednats", // 1: one technology each
 		"bus", "outbox", // 2: messages
-		"host",    // 3: runs services
+		"host", "executor", // 3: runs services, and tools in them
 		"apptest", // 4: tests of services
 	}
-	layer := map[string]int{"api": 0, "config": 1, "telemetry": 1, "sqldb": 1, "embednats": 1, "bus": 2, "outbox": 2, "host": 3, "apptest": 4}
+	layer := map[string]int{"api": 0, "config": 1, "telemetry": 1, "sqldb": 1, "embednats": 1, "bus": 2, "outbox": 2, "host": 3, "executor": 3, "apptest": 4}
 	place := map[string]int{}
 	for i, name := range order {
 		place[name] = i

@@ -9,6 +9,7 @@ type Access struct {
 	Calls    []Message // requests it makes
 	Consumes []Message // events of others that it handles
 	Keys     []string  // of the coordination bucket that it writes, as patterns
+	Objects  []string  // object buckets that it reads and writes
 }
 
 // AccessOf returns a service's access. An owner that nobody knows has none.
@@ -29,17 +30,23 @@ func AccessOf(o Owner) Access {
 				Send{},
 				ClaimInbox{},
 				SettleInbox{},
+				ListTreasuryTools{}, CallTreasuryTool{},
+				ListHeartbeatTools{}, CallHeartbeatTool{},
+				ListInferenceTools{}, CallInferenceTool{},
 			},
 			Consumes: []Message{TierChanged{}},
 			Keys:     []string{LockKey("*"), WakeKeys},
+			Objects:  []string{Outputs},
 		}
 	case Inference:
-		return Access{Calls: []Message{Hold{}, Settle{}, Release{}, ListHolds{}}}
+		return Access{Calls: []Message{Hold{}, Settle{}, Release{}, ListHolds{}, ListKeys{}}}
 	case Heartbeat:
-		return Access{Consumes: []Message{AgentChanged{}, MessageReceived{}}, Keys: []string{LeaseKey(">"), WakeKeys}}
+		return Access{Calls: []Message{ListKeys{}}, Consumes: []Message{AgentChanged{}, MessageReceived{}}, Keys: []string{LeaseKey(">"), WakeKeys}}
 	case Social:
 		return Access{Consumes: []Message{AgentChanged{}}}
-	case Policy, Treasury:
+	case Treasury:
+		return Access{Calls: []Message{ListKeys{}}}
+	case Policy:
 	}
 	return Access{}
 }

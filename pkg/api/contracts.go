@@ -61,6 +61,10 @@ func Contracts() []Contract {
 	}
 	stored := decision
 	stored.Token = ""
+	invocation := Invocation{
+		Agent: "lucky", Turn: turn.ID, Tool: "check_credits", Args: json.RawMessage(`{}`), Key: turn.ID + ".0", Token: "e30.c2ln",
+		At: at, Deadline: at + 30_000_000,
+	}
 
 	return []Contract{
 		{ApplyAgent{Source: "---\nname: Lucky\n---\nBe useful.\n"}, agent},
@@ -86,6 +90,14 @@ func Contracts() []Contract {
 		{ToolStart{Run: run, Session: "lucky-main", Turn: turn.ID, ToolName: "exec", ToolCallID: call.ID, Arguments: args, At: at}, nil},
 		{ToolEnd{Run: run, Session: "lucky-main", Turn: turn.ID, ToolName: "exec", ToolCallID: call.ID, Outcome: OutcomeOK, Result: "7 notes.txt", Duration: 4, At: at}, nil},
 		{StreamDelta{Run: run, Session: "lucky-main", Turn: turn.ID, Content: "I co"}, nil},
+		{ToolProgress{Run: run, Session: "lucky-main", Turn: turn.ID, ToolName: "exec", ToolCallID: call.ID, Text: "3 of 7", Elapsed: 500}, nil},
+		{GetOutput{Turn: turn.ID, Offset: 65_536}, OutputPart{Text: "the rest", Size: 65_544}},
+		{ListTreasuryTools{}, ToolList{Tools: []string{"check_credits"}}},
+		{CallTreasuryTool{invocation}, Returned{Text: "available $0.991, held $0.009, tier high"}},
+		{ListHeartbeatTools{}, ToolList{Tools: []string{"heartbeat_ping"}}},
+		{CallHeartbeatTool{invocation}, Returned{Text: "noted"}},
+		{ListInferenceTools{}, ToolList{Tools: []string{"list_models"}}},
+		{CallInferenceTool{invocation}, Returned{Text: "anima-sim-1"}},
 		{LoopPersist{Run: run, Session: "lucky-main", Turn: turn.ID, At: at}, nil},
 		{LoopEnd{Run: run, Session: "lucky-main", Agent: "lucky", Success: true, Response: "Seven words.", Turns: 2, Cost: 1220, Duration: 12, At: at}, nil},
 		{LoopError{Run: run, Session: "lucky-main", Code: Denied, Reason: ReasonInsufficient, Error: "cannot pay", At: at}, nil},

@@ -125,6 +125,9 @@ func (b *Bus) Ensure(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := b.ensure(ctx, b.objectStream(api.Outputs)); err != nil {
+		return err
+	}
 	// By hand, not with CreateKeyValue: a bucket of its making answers reads from
 	// any replica, so a Create just after a delete fails now and then on R3.
 	return b.ensure(ctx, jetstream.StreamConfig{

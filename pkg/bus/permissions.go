@@ -62,6 +62,10 @@ func PermissionsOf(o api.Owner) Permissions {
 	for _, k := range access.Keys {
 		p.Publish = append(p.Publish, "$KV."+api.Coordination+"."+k)
 	}
+	for _, o := range access.Objects {
+		p.Publish = append(p.Publish, reading("OBJ_"+o)...)
+		p.Publish = append(p.Publish, "$O."+o+".>")
+	}
 	slices.Sort(p.Publish)
 	slices.Sort(p.Subscribe)
 	return p
@@ -76,6 +80,7 @@ func OperatorPermissions() Permissions {
 		p.Publish = append(p.Publish, reading(s.Name)...)
 	}
 	p.Publish = append(p.Publish, reading("KV_"+api.Coordination)...)
+	p.Publish = append(p.Publish, reading("OBJ_"+api.Outputs)...)
 	slices.Sort(p.Publish)
 	return p
 }
