@@ -10,6 +10,7 @@ import (
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/executor"
 	"github.com/anima-run/anima/pkg/host"
 	"github.com/anima-run/anima/pkg/outbox"
 	"github.com/anima-run/anima/services/heartbeat/internal/beat"
@@ -61,6 +62,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		}),
 	}
 	h.kick = p.kick
+	tools := executor.New(env.Bus, api.Heartbeat, env.Now, h.tools())
 	return env.Serve(ctx,
 		bus.On(h.agentChanged, bus.Consuming{MaxDeliver: -1}),
 		bus.On(h.messageReceived, bus.Consuming{Workers: 16, MaxDeliver: -1}),
@@ -69,6 +71,10 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		bus.Reply(h.setAlarm),
 		bus.Reply(h.requestWake),
 		bus.Reply(h.listTicks),
+		bus.Reply(func(context.Context, api.ListHeartbeatTools) (api.ToolList, error) { return tools.List(), nil }),
+		bus.Reply(func(ctx context.Context, m api.CallHeartbeatTool) (api.Returned, error) {
+			return tools.Call(ctx, m.Invocation)
+		}),
 		bus.Go(relay.Run),
 		bus.Go(p.run),
 	)

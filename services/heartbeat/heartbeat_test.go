@@ -2,8 +2,11 @@ package heartbeat_test
 
 import (
 	"context"
+	"crypto/ed25519"
+	"encoding/json"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +16,7 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/apptest"
 	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/host"
 	"github.com/anima-run/anima/pkg/outbox"
 	"github.com/anima-run/anima/pkg/sqldb"
 	"github.com/anima-run/anima/services/heartbeat"
@@ -322,4 +326,97 @@ func TestDeadLeaseHolderIsReplaced(t *testing.T) {
 	if err != nil || e.Value.Owner == "killed" {
 		t.Errorf("lease: got %+v, %v, want another owner", e.Value, err)
 	}
+}
+
+// TestTools: an agent changes its schedule and gives signs of life, with policy's
+// word for each.
+func TestTools(t *testing.T) {
+	t.Parallel()
+	b := apptest.Bus(t, heartbeat.Service, policy())
+	if got := call[api.ToolList](t, b, api.ListHeartbeatTools{}).Tools; !slices.Equal(got, []string{"heartbeat_ping", "modify_heartbeat"}) {
+		t.Errorf("executes %v", got)
+	}
+	known(t, b, "lucky")
+	call[api.Schedule](t, b, api.SetSchedule{Agent: "lucky", Beats: []api.Beat{{Name: "morning", Cron: "0 8 * * *", Reason: "news"}}})
+	n := 0
+	run := func(tool, args string) (string, error) {
+		n++
+		m := api.Invocation{Agent: "lucky", Turn: "r.1", Index: n, Tool: tool, Args: json.RawMessage(args), Key: fmt.Sprintf("r.1.%d", n), At: 1_790_000_000_000_000}
+		m.Token = grant(t, m)
+		var text string
+		for range 2 { // as after a crash
+			out, err := bus.Call[api.Returned](t.Context(), b, api.CallHeartbeatTool{Invocation: m})
+			if err != nil {
+				return "", err
+			}
+			text = out.Text
+		}
+		return text, nil
+	}
+	for _, c := range []struct {
+		args string
+		want map[string]string // cron by name
+	}{
+		{`{"action":"add","name":"dusk"}`, map[string]string{"morning": "0 8 * * *", "dusk": "0 * * * *"}},
+		{`{"action":"update","name":"dusk","schedule":"30 18 * * *","task":"look back"}`, map[string]string{"morning": "0 8 * * *", "dusk": "30 18 * * *"}},
+		{`{"action":"remove","name":"morning"}`, map[string]string{"dusk": "30 18 * * *"}},
+		{`{"action":"add","name":"noon","schedule":"0 12 * * *"}`, map[string]string{"dusk": "30 18 * * *", "noon": "0 12 * * *"}},
+		{`{"action":"update","name":"noon","enabled":false}`, map[string]string{"dusk": "30 18 * * *"}},
+	} {
+		text, err := run("modify_heartbeat", c.args)
+		if err != nil {
+			t.Fatalf("%s: %v", c.args, err)
+		}
+		got := map[string]string{}
+		for _, e := range call[api.Schedule](t, b, api.GetSchedule{Agent: "lucky"}).Entries {
+			got[e.Beat.Name] = e.Beat.Cron
+			if !strings.Contains(text, e.Beat.Name+": "+e.Beat.Cron) {
+				t.Errorf("%s: told %q, which lacks %s", c.args, text, e.Beat.Name)
+			}
+		}
+		if diff := cmp.Diff(c.want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", c.args, diff)
+		}
+	}
+	for args, want := range map[string]api.Code{
+		`{"action":"update","name":"nothing"}`: api.NotFound, `{"action":"add","name":"x","schedule":"61 * * * *"}`: api.Invalid,
+	} {
+		if text, err := run("modify_heartbeat", args); api.CodeOf(err) != want {
+			t.Errorf("%s: %q, %v, want %s", args, text, err, want)
+		}
+	}
+	if text, err := run("heartbeat_ping", `{}`); err != nil || !strings.Contains(text, "2026-09-21T14:13:20Z") || !strings.Contains(text, "dusk") {
+		t.Errorf("a ping: %q, %v", text, err)
+	}
+	refused := api.Invocation{Agent: "lucky", Turn: "r.1", Tool: "modify_heartbeat", Args: json.RawMessage(`{"action":"remove","name":"dusk"}`)}
+	if _, err := bus.Call[api.Returned](t.Context(), b, api.CallHeartbeatTool{Invocation: refused}); api.CodeOf(err) != api.Denied {
+		t.Errorf("without policy's word: %v, want denied", err)
+	}
+}
+
+var signing = ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize))
+
+// policy is the part of policy that says whose word counts.
+func policy() host.Service {
+	return host.Define("policy", struct{}{}, nil, func(ctx context.Context, env *host.Env, _ struct{}) error {
+		return env.Serve(ctx, bus.Reply(func(context.Context, api.ListKeys) (api.Keys, error) {
+			public, _ := signing.Public().(ed25519.PublicKey)
+			return api.Keys{Keys: [][]byte{public}}, nil
+		}))
+	})
+}
+
+func grant(t *testing.T, m api.Invocation) string {
+	t.Helper()
+	hash, err := api.ArgsHash(m.Args)
+	if err != nil {
+		t.Fatal(err)
+	}
+	token, err := api.Grant{
+		Decision: "d", Agent: m.Agent, Turn: m.Turn, Index: m.Index, Tool: m.Tool, ArgsHash: hash, Expires: time.Now().Add(time.Minute).UnixMicro(),
+	}.Sign(signing)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return token
 }

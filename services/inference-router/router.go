@@ -22,6 +22,7 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
 	"github.com/anima-run/anima/pkg/config"
+	"github.com/anima-run/anima/pkg/executor"
 	"github.com/anima-run/anima/pkg/host"
 	"github.com/anima-run/anima/pkg/outbox"
 	"github.com/anima-run/anima/pkg/telemetry"
@@ -81,9 +82,14 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		providers: providers, unsettled: make(chan struct{}, 1), tracer: env.Tracer.Tracer("github.com/anima-run/anima/services/inference-router"), tel: tel,
 	}
 	env.HTTP.Handle("GET /v1/models", h.httpModels)
+	tools := executor.New(env.Bus, api.Inference, env.Now, h.tools())
 	return env.Serve(ctx,
 		bus.Stream(h.complete, bus.Workers(cfg.Workers)),
 		bus.Reply(h.listModels),
+		bus.Reply(func(context.Context, api.ListInferenceTools) (api.ToolList, error) { return tools.List(), nil }),
+		bus.Reply(func(ctx context.Context, m api.CallInferenceTool) (api.Returned, error) {
+			return tools.Call(ctx, m.Invocation)
+		}),
 		bus.Go(h.settleLeftovers),
 		bus.Go(relay.Run),
 	)

@@ -12,8 +12,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
 	"github.com/anima-run/anima/pkg/config"
+	"github.com/anima-run/anima/pkg/executor"
 	"github.com/anima-run/anima/pkg/host"
 	"github.com/anima-run/anima/pkg/outbox"
 
@@ -68,6 +70,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	}})
 	h := &handlers{cfg: cfg, log: env.Log, now: env.Now, book: book, wallets: wallets, tel: tel}
 	env.HTTP.Handle("GET /v1/credits/balance", h.creditsBalance)
+	tools := executor.New(env.Bus, api.Treasury, env.Now, h.tools())
 
 	// The writer outlives the routes: requests in hand at the end still need it.
 	writing, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -87,6 +90,10 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		bus.Reply(h.listEntries),
 		bus.Reply(h.verifyLedger, 1),
 		bus.Reply(h.signMessage),
+		bus.Reply(func(context.Context, api.ListTreasuryTools) (api.ToolList, error) { return tools.List(), nil }),
+		bus.Reply(func(ctx context.Context, m api.CallTreasuryTool) (api.Returned, error) {
+			return tools.Call(ctx, m.Invocation)
+		}),
 		bus.Go(h.sweep),
 		bus.Go(relay.Run),
 	)

@@ -42,6 +42,10 @@ type Store interface {
 	// SetAlarm sets the alarm of an agent and returns the one that is set. The id
 	// that the agent's latest alarm has changes nothing, even after it fired.
 	SetAlarm(ctx context.Context, a Alarm) (Alarm, error)
+	// Ping keeps the latest sign of life of an agent; an older one changes nothing.
+	Ping(ctx context.Context, agent string, at time.Time) error
+	// LastPing is the latest sign of life, zero if there was none.
+	LastPing(ctx context.Context, agent string) (time.Time, error)
 	// History returns the latest ticks of an agent, or of everyone for "", the
 	// latest first.
 	History(ctx context.Context, agent string, limit int) ([]Tick, error)

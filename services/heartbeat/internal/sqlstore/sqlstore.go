@@ -142,6 +142,23 @@ func (s *Store) SetAlarm(ctx context.Context, a beat.Alarm) (set beat.Alarm, err
 	return set, err
 }
 
+// Ping implements [beat.Store].
+func (s *Store) Ping(ctx context.Context, agent string, at time.Time) error {
+	_, err := s.db.ExecContext(ctx, `insert into pings (agent, at) values ($1, $2)
+		on conflict (agent) do update set at = excluded.at where pings.at < excluded.at`, agent, micros(at))
+	return err
+}
+
+// LastPing implements [beat.Store].
+func (s *Store) LastPing(ctx context.Context, agent string) (time.Time, error) {
+	var at int64
+	err := s.db.QueryRowContext(ctx, "select at from pings where agent = $1", agent).Scan(&at)
+	if errors.Is(err, sqldb.ErrNotFound) {
+		err = nil
+	}
+	return moment(at), err
+}
+
 // History implements [beat.Store].
 func (s *Store) History(ctx context.Context, agent string, limit int) ([]beat.Tick, error) {
 	return sqldb.All(ctx, s.db, func(row sqldb.Scanner) (t beat.Tick, err error) {

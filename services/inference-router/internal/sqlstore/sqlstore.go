@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"time"
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/outbox"
@@ -77,6 +78,21 @@ func (s *Store) Record(ctx context.Context, p Paid) (Paid, error) {
 		err = fmt.Errorf("call %s is neither stored nor new", c.ID)
 	}
 	return first, err
+}
+
+// Spending is what an agent paid for one model.
+type Spending struct {
+	Model                            string
+	Cost                             api.Micros
+	Calls, InputTokens, OutputTokens int64
+}
+
+// Spent sums what an agent paid since a time, by model; model "" means all.
+func (s *Store) Spent(ctx context.Context, agent, model string, since time.Time) ([]Spending, error) {
+	return sqldb.All(ctx, s.db, func(r sqldb.Scanner) (v Spending, err error) {
+		return v, r.Scan(&v.Model, &v.Cost, &v.Calls, &v.InputTokens, &v.OutputTokens)
+	}, `select model, cast(sum(cost) as bigint), count(*), cast(sum(input_tokens) as bigint), cast(sum(output_tokens) as bigint) from inference_costs
+		where agent = $1 and ($2 = '' or model = $2) and created_at > $3 group by model order by model`, agent, model, since.UnixMicro())
 }
 
 // Find returns the stored call with an id, if there is one.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -78,6 +79,31 @@ func TestStore(t *testing.T) {
 		var announced int
 		if err := db.QueryRowContext(ctx, `select count(*) from outbox`).Scan(&announced); err != nil || announced != 3 {
 			t.Errorf("%d announcements, %v, want one for each of three calls", announced, err)
+		}
+	})
+}
+
+func TestSpent(t *testing.T) {
+	t.Parallel()
+	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
+		s := sqlstore.New(db)
+		for i, c := range []struct {
+			agent, model string
+			at           int64
+		}{{"lucky", "m", 1_000_000}, {"lucky", "m", 2_000_000}, {"lucky", "n", 2_000_000}, {"bob", "m", 2_000_000}, {"lucky", "m", 3_000_000}} {
+			p := paid(fmt.Sprintf("c%d", i), "", "x")
+			p.Call.Agent, p.Call.Model, p.Call.At = c.agent, c.model, c.at
+			if _, err := s.Record(t.Context(), p); err != nil {
+				t.Fatal(err)
+			}
+		}
+		m := sqlstore.Spending{Model: "m", Cost: 84, Calls: 2, InputTokens: 20, OutputTokens: 6}
+		n := sqlstore.Spending{Model: "n", Cost: 42, Calls: 1, InputTokens: 10, OutputTokens: 3}
+		for model, want := range map[string][]sqlstore.Spending{"": {m, n}, "m": {m}, "none": nil} {
+			got, err := s.Spent(t.Context(), "lucky", model, time.UnixMicro(1_000_000))
+			if diff := cmp.Diff(want, got); err != nil || diff != "" {
+				t.Errorf("model %q: %v (-want +got):\n%s", model, err, diff)
+			}
 		}
 	})
 }

@@ -33,6 +33,7 @@ func Run(t *testing.T, each func(t *testing.T, check func(*testing.T, Open))) {
 		"fire is atomic":          atomic,
 		"fire is once":            once,
 		"history":                 history,
+		"pings":                   pings,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -367,4 +368,23 @@ func history(t *testing.T, open Open) {
 	got, err = s.History(t.Context(), "a", 10)
 	ok(t, err)
 	diff(t, "pruned history", want[:1], got)
+}
+
+func pings(t *testing.T, open Open) {
+	s := open(silent)
+	at := func(agent string, want time.Time) {
+		t.Helper()
+		got, err := s.LastPing(t.Context(), agent)
+		if err != nil || !got.Equal(want) {
+			t.Errorf("last ping of %s: %s, %v, want %s", agent, got, err, want)
+		}
+	}
+	at("ada", time.Time{})
+	for _, second := range []int{2, 2, 1} { // twice, and an older one late
+		ok(t, s.Ping(t.Context(), "ada", noon(second)))
+	}
+	ok(t, s.Ping(t.Context(), "bob", noon(9)))
+	at("ada", noon(2))
+	ok(t, s.Ping(t.Context(), "ada", noon(3)))
+	at("ada", noon(3))
 }

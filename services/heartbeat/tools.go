@@ -1,0 +1,95 @@
+package heartbeat
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/executor"
+	"github.com/anima-run/anima/services/heartbeat/internal/beat"
+)
+
+// tools are those that agents have of heartbeat.
+func (h *handlers) tools() map[string]executor.Func {
+	return map[string]executor.Func{"heartbeat_ping": h.ping, "modify_heartbeat": h.modify}
+}
+
+// hourly is when a new entry fires that names no time (spec-core-2 §3.1).
+const hourly = "0 * * * *"
+
+// modify changes one entry of the schedule; the answer is what is stored then
+// (W-27). Between reading and writing another change of the same agent's schedule
+// may be lost; made again after a crash, the same change changes nothing.
+func (h *handlers) modify(ctx context.Context, c executor.Call) (string, error) {
+	stored, err := h.store.Schedule(ctx, c.Agent)
+	if err != nil {
+		return "", err
+	}
+	name, action := c.Args.String("name"), c.Args.String("action")
+	at := slices.IndexFunc(stored, func(b beat.Beat) bool { return b.Name == name })
+	m := api.SetSchedule{Agent: c.Agent, Beats: []api.Beat{}}
+	for _, b := range stored {
+		m.Beats = append(m.Beats, api.Beat{Name: b.Name, Cron: b.Cron, Reason: b.Reason})
+	}
+	gone := action == "remove" || !c.Args.Bool("enabled", true)
+	switch {
+	case gone && at < 0:
+		return told(stored), nil
+	case gone:
+		m.Beats = slices.Delete(m.Beats, at, at+1)
+	case action == "update" && at < 0:
+		return "", &api.Error{Code: api.NotFound, Message: fmt.Sprintf("there is no entry %q", name), Next: "add it"}
+	default:
+		entry := api.Beat{Name: name, Cron: hourly, Reason: name}
+		if at >= 0 {
+			entry = m.Beats[at]
+		}
+		if s := strings.TrimSpace(c.Args.String("schedule")); s != "" {
+			entry.Cron = s
+		}
+		if s := c.Args.String("task"); s != "" {
+			entry.Reason = beat.Clip(s)
+		}
+		if at >= 0 {
+			m.Beats[at] = entry
+		} else {
+			m.Beats = append(m.Beats, entry)
+		}
+	}
+	if _, err := h.setSchedule(ctx, m); err != nil {
+		return "", err
+	}
+	if stored, err = h.store.Schedule(ctx, c.Agent); err != nil {
+		return "", err
+	}
+	return told(stored), nil
+}
+
+// told is a schedule in words.
+func told(beats []beat.Beat) string {
+	if len(beats) == 0 {
+		return "your schedule is empty: nothing but messages and your own alarms wake you"
+	}
+	var b strings.Builder
+	b.WriteString("your schedule, in UTC:\n")
+	for _, e := range beats {
+		fmt.Fprintf(&b, "%s: %s, next at %s, told %q\n", e.Name, e.Cron, e.Next.UTC().Format(time.RFC3339), e.Reason)
+	}
+	return b.String()
+}
+
+// ping records a sign of life, at the time of the thought.
+func (h *handlers) ping(ctx context.Context, c executor.Call) (string, error) {
+	at := time.UnixMicro(c.At).UTC()
+	if err := h.store.Ping(ctx, c.Agent, at); err != nil {
+		return "", err
+	}
+	beats, err := h.store.Schedule(ctx, c.Agent)
+	if err != nil {
+		return "", err
+	}
+	return "noted that you were alive at " + at.Format(time.RFC3339) + "; " + told(beats), nil
+}

@@ -1,0 +1,49 @@
+package router
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/executor"
+)
+
+// tools are those that agents have of the router.
+func (h *handlers) tools() map[string]executor.Func {
+	return map[string]executor.Func{"list_models": h.toolModels, "check_inference_spending": h.toolSpending}
+}
+
+func (h *handlers) toolModels(ctx context.Context, _ executor.Call) (string, error) {
+	all, err := h.listModels(ctx, api.ListModels{})
+	if err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	b.WriteString("prices are for a million tokens, in and out:\n")
+	for _, m := range all.Models {
+		fmt.Fprintf(&b, "%s: %s, %s; %d tokens, %s and richer", m.ID, m.InputPrice, m.OutputPrice, m.ContextWindow, m.TierMinimum)
+		if !m.Usable {
+			b.WriteString("; cannot be used: " + m.Why)
+		}
+		b.WriteByte('\n')
+	}
+	return b.String(), nil
+}
+
+func (h *handlers) toolSpending(ctx context.Context, c executor.Call) (string, error) {
+	days := c.Args.Int("days", 1)
+	since := h.now().Add(-time.Duration(days) * 24 * time.Hour)
+	all, err := h.store.Spent(ctx, c.Agent, c.Args.String("model"), since)
+	if err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	var sum api.Micros
+	for _, s := range all {
+		fmt.Fprintf(&b, "%s: %s for %d calls, %d tokens in and %d out\n", s.Model, s.Cost, s.Calls, s.InputTokens, s.OutputTokens)
+		sum += s.Cost
+	}
+	return fmt.Sprintf("%s in the last %d × 24 h\n%s", sum, days, b.String()), nil
+}
