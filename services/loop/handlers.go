@@ -16,6 +16,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/api/catalog"
 	"github.com/anima-run/anima/pkg/bus"
 	"github.com/anima-run/anima/pkg/outbox"
 
@@ -36,6 +37,7 @@ type handlers struct {
 	wakes   *bus.Bucket[api.Wake]
 	locks   locker
 	queue   *queue
+	outputs outputs
 	engine  *turn.Engine
 	running metric.Int64UpDownCounter
 }
@@ -44,7 +46,7 @@ type handlers struct {
 // announcement last: dying in between leaves an account without an agent, which
 // the next apply takes up.
 func (h *handlers) applyAgent(ctx context.Context, m api.ApplyAgent) (api.Agent, error) {
-	def, faults := agentmd.Parse([]byte(m.Source), agentmd.Known{Tools: tool.Names(), Basic: tool.Names()})
+	def, faults := agentmd.Parse([]byte(m.Source), agentmd.Known{Tools: catalog.Names(), Basic: tool.Basic()})
 	if len(faults) > 0 {
 		e := &api.Error{Code: api.Invalid, Message: fmt.Sprintf("the AGENT.md has %d faults", len(faults)), Next: "mend them and apply it again; nothing was changed"}
 		if len(faults) == 1 {

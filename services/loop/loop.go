@@ -92,15 +92,20 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	relay := outbox.NewRelay(db, env.Bus, env.Log)
 	peers := services{bus: env.Bus}
 	waiting := newQueue(env.Bus, env.Log)
+	kept := outputs{bus.NewObjects(env.Bus, api.Outputs)}
+	others := newOwners(env.Bus, env.Log, env.Now)
+	tools := tool.All(tool.Config{AllowUnsandboxed: cfg.AllowUnsandboxed, NPM: tool.HasNPM(), Now: env.Now}, store, peers)
+	for _, t := range others.tools() {
+		tools[t.Name] = t
+	}
 	h := &handlers{
-		queue: waiting,
-		cfg:   cfg, bus: env.Bus, log: env.Log, now: env.Now, store: store, relay: relay, peers: peers, wakes: wakes,
+		queue: waiting, outputs: kept,
+		cfg: cfg, bus: env.Bus, log: env.Log, now: env.Now, store: store, relay: relay, peers: peers, wakes: wakes,
 		locks: locker{locks: locks, owner: env.Bus.Instance(), lease: cfg.Lease, now: env.Now, log: env.Log},
 		engine: &turn.Engine{
 			Store: store, Journal: journal{env.Bus}, Router: peers, Policy: &judge{bus: env.Bus}, Inbox: peers, Treasury: peers,
-			Queue: waiting, Alarms: peers,
-			Tools: tool.All(tool.Config{AllowUnsandboxed: cfg.AllowUnsandboxed, Now: env.Now}, store, peers),
-			Now:   env.Now, Root: rootSpan(env.Tracer), Ending: rootEnding(env.Tracer), Tracer: env.Tracer.Tracer("github.com/anima-run/anima/services/loop"),
+			Queue: waiting, Alarms: peers, Outputs: kept, Tools: tools,
+			Now: env.Now, Root: rootSpan(env.Tracer), Ending: rootEnding(env.Tracer), Tracer: env.Tracer.Tracer("github.com/anima-run/anima/services/loop"),
 			Attempts: cfg.Attempts, Observe: tel,
 		},
 		running: tel.running,
@@ -122,12 +127,14 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		bus.Reply(h.sleepAgent),
 		bus.Reply(h.explainAgent),
 		bus.On(h.tierChanged),
+		bus.Reply(h.getOutput),
 		// A run that was sent to a replica which was dead already has no lock and need
 		// not wait for one to expire; the others are handed back until theirs has.
 		bus.On(h.run, bus.Consuming{Workers: cfg.Slots, AckWait: max(cfg.Lease/3, time.Second), MaxDeliver: -1, InOrder: true, NoSpan: true}),
 		bus.Go(h.watchWakes),
 		bus.Go(waiting.listen),
 		bus.Go(h.watchLives),
+		bus.Go(others.run),
 		bus.Go(func(ctx context.Context) error { return telemetry.Resolve(ctx, env.Tracer, h.turnEnded) }),
 		bus.Go(relay.Run),
 	)

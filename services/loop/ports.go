@@ -153,6 +153,9 @@ func (e events) Wait(ctx context.Context) error { return e.posts.Wait(ctx) }
 // Delta is best effort: who watches live sees the whole answer at the end.
 func (e events) Delta(ctx context.Context, d api.StreamDelta) { _ = e.bus.Tell(ctx, d) }
 
+// Progress is best effort too.
+func (e events) Progress(ctx context.Context, p api.ToolProgress) { _ = e.bus.Tell(ctx, p) }
+
 type epochKey struct{}
 
 func epochOf(ctx context.Context) uint64 {

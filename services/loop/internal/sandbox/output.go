@@ -10,12 +10,18 @@ type output struct {
 	tail    []byte // a ring once it is full
 	next    int    // where the ring is written next
 	written int64
+	tell    func([]byte) // may be nil
 }
 
-func newOutput(limit int) *output { return &output{half: max(limit/2, 1)} }
+func newOutput(limit int, tell func([]byte)) *output {
+	return &output{half: max(limit/2, 1), tell: tell}
+}
 
 func (o *output) Write(p []byte) (int, error) {
 	n := len(p)
+	if o.tell != nil {
+		o.tell(p)
+	}
 	o.written += int64(n)
 	if room := o.half - len(o.head); room > 0 {
 		k := min(room, len(p))

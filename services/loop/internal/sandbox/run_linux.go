@@ -149,7 +149,7 @@ func refused(err error) bool {
 // attempt runs the order in the namespaces given. An error for which refused
 // is true means that nothing ran.
 func attempt(ctx context.Context, spec Spec, held Capabilities, spaces uintptr) (Result, report, error) {
-	stdout, stderr := newOutput(spec.MaxOutput), newOutput(spec.MaxOutput)
+	stdout, stderr := newOutput(spec.MaxOutput, spec.Wrote), newOutput(spec.MaxOutput, spec.Wrote)
 	orderR, orderW, err := os.Pipe()
 	if err != nil {
 		return Result{}, report{}, err

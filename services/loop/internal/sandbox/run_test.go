@@ -286,7 +286,7 @@ func TestOutput(t *testing.T) {
 		{[]string{"abcdefg", "hij", "kl"}, "abcd\n… 4 bytes left out …\nijkl"},
 		{[]string{"abcdefghijklmnop", "q"}, "abcd\n… 9 bytes left out …\nnopq"},
 	} {
-		o := newOutput(8)
+		o := newOutput(8, nil)
 		for _, w := range tt.writes {
 			if n, err := o.Write([]byte(w)); n != len(w) || err != nil {
 				t.Errorf("Write(%q) = %d, %v", w, n, err)

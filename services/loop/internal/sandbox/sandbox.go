@@ -59,6 +59,11 @@ type Spec struct {
 	AllowUnsandboxed bool
 
 	Now func() time.Time // measures Result.Duration; default time.Now
+
+	// Wrote is told what the command writes, as it does; it may be nil. It is called
+	// for stdout and stderr at the same time, must not keep what it is given, and
+	// holds the command up.
+	Wrote func([]byte)
 }
 
 // Limits bound each process of a command. Zero means the default.

@@ -431,3 +431,56 @@ func TestTranscript(t *testing.T) {
 		}
 	})
 }
+
+// TestGenesis: an agent's own genesis prompt stands until its creator applies
+// another definition; every old one is kept.
+func TestGenesis(t *testing.T) {
+	t.Parallel()
+	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
+		s := sqlstore.New(db, t.TempDir())
+		ctx := t.Context()
+		apply := func(source string) {
+			t.Helper()
+			if _, err := s.Apply(ctx, agentmd.Definition{Name: "Ada", Body: "Be useful."}, "ada", "0x1", source, 1); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want := func(prompt string) {
+			t.Helper()
+			if got, err := s.Genesis(ctx, "ada"); err != nil || got != prompt {
+				t.Errorf("got %q, %v, want %q", got, err, prompt)
+			}
+		}
+		set := func(prompt, key string) {
+			t.Helper()
+			if err := s.SetGenesis(ctx, "ada", prompt, "why", key, 5); err != nil {
+				t.Fatal(err)
+			}
+		}
+		apply("one")
+		want("")
+		set("Be kind.", "k1")
+		want("Be kind.")
+		set("Be kind again.", "k1") // the same call
+		want("Be kind.")
+		set("Be brave.", "k2")
+		want("Be brave.")
+		apply("one") // nothing new
+		want("Be brave.")
+		apply("two")
+		want("")
+		set("Be yourself.", "k3")
+		want("Be yourself.")
+		kept, err := sqldb.All(ctx, db, func(r sqldb.Scanner) (string, error) {
+			var prompt, previous string
+			err := r.Scan(&prompt, &previous)
+			return previous + " > " + prompt, err
+		}, `select prompt, previous from genesis_prompts where agent = $1 order by number`, "ada")
+		if diff := cmp.Diff([]string{"Be useful. > Be kind.", "Be kind. > Be brave.", "Be useful. > Be yourself."}, kept); err != nil || diff != "" {
+			t.Errorf("kept: %v (-want +got):\n%s", err, diff)
+		}
+		if err := s.SetGenesis(ctx, "nobody", "x", "y", "k", 5); err == nil {
+			t.Error("a prompt for an agent that is not there")
+		}
+	})
+}

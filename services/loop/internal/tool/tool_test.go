@@ -35,6 +35,7 @@ type world struct {
 	signed   []api.SignMessage
 	sent     []api.Send
 	facts    []fact
+	genesis  []string
 	err      error // of every call, if set
 	balances int
 }
@@ -72,6 +73,15 @@ func (w *world) Remember(_ context.Context, agent string, f turn.Fact, confidenc
 	return w.err
 }
 
+func (w *world) Agent(_ context.Context, id string) (api.Agent, error) {
+	return api.Agent{ID: id, Name: "Ada", Address: "0xAD", State: api.StateRunning, Reason: "a message", Turns: 7, Version: 2}, nil
+}
+
+func (w *world) SetGenesis(_ context.Context, agent, prompt, reason, key string, _ int64) error {
+	w.genesis = append(w.genesis, agent+" "+key+" "+reason+": "+prompt)
+	return w.err
+}
+
 // bench runs tools in a workspace of its own.
 type bench struct {
 	*world
@@ -92,7 +102,7 @@ func newBench(t *testing.T) bench {
 	}
 	return bench{
 		world: w, tools: tool.All(tool.Config{AllowUnsandboxed: !held, Now: time.Now}, w, w),
-		agent: turn.Agent{ID: "ada", Workspace: dir, ExecTimeoutS: 30},
+		agent: turn.Agent{ID: "ada", Name: "Ada", Workspace: dir, ExecTimeoutS: 30},
 	}
 }
 
@@ -117,7 +127,11 @@ func (b bench) text(t *testing.T, name, args string) string {
 // effects is the class of each tool, which decides what a crash may repeat.
 var effects = map[string]catalog.Effect{
 	"read_file": catalog.Pure, "write_file": catalog.Idempotent, "exec": catalog.Irreversible, "sleep": catalog.Keyed,
-	"check_credits": catalog.Pure, "remember_fact": catalog.Idempotent, "send_message": catalog.Keyed,
+	"remember_fact": catalog.Idempotent, "send_message": catalog.Keyed, "system_synopsis": catalog.Pure,
+	"git_status": catalog.Pure, "git_diff": catalog.Pure, "git_commit": catalog.Irreversible, "git_log": catalog.Pure,
+	"git_push": catalog.Idempotent, "git_branch": catalog.Idempotent, "git_clone": catalog.Irreversible,
+	"edit_own_file": catalog.Idempotent, "revert_last_edit": catalog.Keyed, "update_genesis_prompt": catalog.Idempotent,
+	"install_npm_package": catalog.Irreversible,
 }
 
 func TestAll(t *testing.T) {
@@ -133,13 +147,31 @@ func TestAll(t *testing.T) {
 	if diff := cmp.Diff(effects, got); diff != "" {
 		t.Errorf("effects (-want +got):\n%s", diff)
 	}
-	names := tool.Names()
-	if len(names) != len(all) {
-		t.Errorf("names are %v, tools %d", names, len(all))
+	basic := tool.Basic()
+	for _, name := range basic {
+		if spec, ok := catalog.Named(name); !ok || spec.Risk == catalog.Dangerous || spec.Owner == api.Loop && all[name].Run == nil {
+			t.Errorf("everybody is given %s, which is dangerous or nobody's", name)
+		}
 	}
-	names[0] = "changed"
-	if slices.Contains(tool.Names(), "changed") {
+	basic[0] = "changed"
+	if slices.Contains(tool.Basic(), "changed") {
 		t.Error("a caller can change the names")
+	}
+}
+
+// TestOffered: what needs a network or a program is offered where they are.
+func TestOffered(t *testing.T) {
+	t.Parallel()
+	for _, npm := range []bool{false, true} {
+		all := tool.All(tool.Config{NPM: npm}, nil, nil)
+		for _, network := range []bool{false, true} {
+			a := turn.Agent{Network: network}
+			for name, want := range map[string]bool{"git_clone": network, "git_push": network, "install_npm_package": network && npm} {
+				if got := all[name].Offered(a); got != want {
+					t.Errorf("%s with npm %t and network %t is offered: %t, want %t", name, npm, network, got, want)
+				}
+			}
+		}
 	}
 }
 
@@ -149,18 +181,18 @@ func TestCheck(t *testing.T) {
 	t.Parallel()
 	all := newBench(t).tools
 	for _, tt := range []struct{ name, tool, args, says string }{
-		{"nothing", "read_file", ``, "not a JSON object"},
-		{"null", "check_credits", `null`, "not a JSON object"},
-		{"a list", "check_credits", `[]`, "not a JSON object"},
+		{"nothing", "read_file", ``, "path is missing"},
+		{"null", "git_status", `null`, "not a JSON object"},
+		{"a list", "git_status", `[]`, "not a JSON object"},
 		{"a string", "read_file", `"notes.txt"`, "not a JSON object"},
-		{"half an object", "read_file", `{"path":"a"`, "EOF"},
+		{"half an object", "read_file", `{"path":"a"`, "not valid JSON"},
 		{"trailing garbage", "read_file", `{"path":"a"}x`, "more than one"},
 		{"two objects", "exec", `{"command":"ls"}{"command":"rm -rf /"}`, "more than one"},
 		{"missing", "read_file", `{}`, "path is missing"},
-		{"empty", "exec", `{"command":""}`, "command is missing or empty"},
+		{"empty", "exec", `{"command":""}`, "command is empty"},
 		{"no content", "write_file", `{"path":"a"}`, "content is missing"},
 		{"unknown", "read_file", `{"path":"a","mode":"r"}`, `no argument "mode"`},
-		{"for a tool without", "check_credits", `{"agent":"bob"}`, `no argument "agent"`},
+		{"for a tool without", "system_synopsis", `{"agent":"bob"}`, `no argument "agent"`},
 		{"in another case", "exec", `{"command":"ls","Command":"rm -rf /"}`, `no argument "Command"`},
 		{"twice", "exec", `{"command":"ls","command":"rm -rf /"}`, "given twice"},
 		{"twice, in escapes", "exec", `{"command":"ls","c\u006fmmand":"rm -rf /"}`, "given twice"},
@@ -169,11 +201,11 @@ func TestCheck(t *testing.T) {
 		{"text for a number", "sleep", `{"duration_seconds":"abc"}`, "do not fit the schema"},
 		{"a fraction", "sleep", `{"duration_seconds":1.5}`, "do not fit the schema"},
 		{"an overflow", "sleep", `{"duration_seconds":9223372036854775808}`, "do not fit the schema"},
-		{"no time", "sleep", `{"duration_seconds":0}`, "1 to 86400"},
-		{"too long", "sleep", `{"duration_seconds":86401}`, "1 to 86400"},
-		{"back in time", "exec", `{"command":"ls","timeout":-1}`, "1 to 600"},
-		{"too patient", "exec", `{"command":"ls","timeout":601}`, "1 to 600"},
-		{"too sure", "remember_fact", `{"category":"self","key":"k","value":"v","confidence":1.1}`, "0 to 1"},
+		{"no time", "sleep", `{"duration_seconds":0}`, "at least 1"},
+		{"too long", "sleep", `{"duration_seconds":86401}`, "at most 86400"},
+		{"back in time", "exec", `{"command":"ls","timeout":-1}`, "at least 1"},
+		{"too patient", "exec", `{"command":"ls","timeout":601}`, "at most 600"},
+		{"too sure", "remember_fact", `{"category":"self","key":"k","value":"v","confidence":1.1}`, "at most 1"},
 		{"no such category", "remember_fact", `{"category":"gossip","key":"k","value":"v"}`, "one of self"},
 		{"too much", "remember_fact", `{"category":"self","key":"k","value":"` + strings.Repeat("x", 4097) + `"}`, "4096"},
 		{"to nobody", "send_message", `{"content":"hi"}`, "to_address is missing"},
@@ -351,15 +383,18 @@ func TestSleep(t *testing.T) {
 	}
 }
 
-func TestCheckCredits(t *testing.T) {
+func TestSynopsis(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	if got := b.text(t, "check_credits", `{}`); got != "available $0.991, held $0.009, tier high" {
-		t.Errorf("said %q", got)
+	got := b.text(t, "system_synopsis", `{}`)
+	for _, want := range []string{"Ada (ada) is running: a message", "0xAD", "7 turns", "version 2", "available $0.991", "tier high"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("said %q, want %q in it", got, want)
+		}
 	}
 	b.err = api.Errorf(api.Unavailable, "away")
-	if _, err := b.call(t, "check_credits", `{}`); !errors.Is(err, b.err) {
-		t.Errorf("got %v, want that treasury is away", err)
+	if got := b.text(t, "system_synopsis", `{}`); !strings.Contains(got, "the balance is unknown") {
+		t.Errorf("without treasury: %q, want that the balance is unknown", got)
 	}
 }
 

@@ -5,7 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"runtime/debug"
+	"strings"
+	"sync"
 	"time"
+	"unicode/utf8"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
@@ -40,8 +44,11 @@ func (e *Engine) prepare(ctx context.Context, s *state, id string, i int) (prepa
 	if !ok {
 		return refuse(api.OutcomeError, fmt.Sprintf("there is no tool %q", call.Name))
 	}
-	args := json.RawMessage(call.Arguments)
-	if err := tool.Check(args); err != nil {
+	args := argsOf(call)
+	if err := check(tool, args); errors.Is(err, errPanic) {
+		trace.SpanFromContext(ctx).RecordError(err)
+		return refuse(api.OutcomeError, "not run: the tool cannot read these arguments")
+	} else if err != nil {
 		return refuse(api.OutcomeError, "not run: "+err.Error())
 	}
 	d, err := e.Policy.Evaluate(ctx, api.Evaluate{
@@ -68,84 +75,291 @@ func (e *Engine) prepare(ctx context.Context, s *state, id string, i int) (prepa
 	return p, nil
 }
 
-// call makes the turn's call i, with all that a crash at any point of it needs.
-func (e *Engine) call(ctx context.Context, s *state, ev Events, id string, i int) (err error) {
-	call := s.thought.Completion.ToolCalls[i]
-	// Unlike the turn's root, a call that is made again is another span: what policy
-	// and others did for each try is below that try.
-	ctx, span := e.Tracer.Start(ctx, "execute_tool "+known(e.Tools, call.Name), trace.WithAttributes(
-		attribute.String("gen_ai.operation.name", "execute_tool"), attribute.String("gen_ai.tool.name", call.Name),
-		attribute.String("gen_ai.tool.call.id", call.ID), attribute.String("gen_ai.tool.type", "function")))
-	defer func() {
-		if err != nil {
-			telemetry.Fail(span, "interrupted", "the call was interrupted, and is made again if the run goes on")
-		}
-		span.End()
-	}()
+// Limits of calls.
+const (
+	callTimeout   = 30 * time.Second       // of a tool that has none of its own; seed 004
+	progressEvery = 500 * time.Millisecond // signs of life of a long call
+)
 
+// calls makes the turn's calls that have no result yet, one after another; but
+// neighbours that change nothing run side by side. Their intents are all journaled
+// before and their results after, in order, so the journal has one writer. Dying
+// in between, some have an intent and no result: they are made again.
+func (e *Engine) calls(ctx context.Context, s *state, ev Events, id string) error {
+	var group []int
+	for i, call := range s.calls(s.agent.MaxCalls) {
+		pure := e.Tools[call.Name].Effect == catalog.Pure
+		if !pure {
+			if err := e.together(ctx, s, ev, id, group); err != nil {
+				return err
+			}
+			group = nil
+		}
+		if _, done := s.results[i]; done {
+			continue
+		}
+		if group = append(group, i); pure {
+			continue
+		}
+		if err := e.together(ctx, s, ev, id, group); err != nil {
+			return err
+		}
+		group = nil
+	}
+	return e.together(ctx, s, ev, id, group)
+}
+
+// underway is a call that is being made.
+type underway struct {
+	ctx       context.Context // below the call's span
+	span      trace.Span
+	intent    Intent
+	token     string
+	repeating bool
+	result    Result
+	err       error // the call was interrupted, and is made again if the run goes on
+}
+
+// together makes calls at the same time.
+func (e *Engine) together(ctx context.Context, s *state, ev Events, id string, group []int) error {
+	var made []*underway
+	var failure error
+	for _, i := range group {
+		if ctx.Err() != nil {
+			failure = context.Cause(ctx) // nothing new begins in a run that is to stop
+			break
+		}
+		c := e.open(ctx, i, s.thought.Completion.ToolCalls[i].Name)
+		var run bool
+		run, failure = e.start(c, s, ev, id, i)
+		if run && failure == nil {
+			made = append(made, c)
+			continue
+		}
+		c.err = failure
+		if c.close(); failure != nil {
+			break
+		}
+	}
+	if failure == nil {
+		var acts sync.WaitGroup
+		for _, c := range made[min(1, len(made)):] {
+			acts.Go(func() { c.result, c.err = e.act(c, s, ev, id) })
+		}
+		if len(made) > 0 {
+			made[0].result, made[0].err = e.act(made[0], s, ev, id)
+		}
+		acts.Wait()
+	}
+	for _, c := range made {
+		if failure != nil && c.err == nil && c.result.Outcome == "" {
+			c.err = failure // it was not begun
+		}
+		if c.err == nil {
+			c.result.Decision, c.result.Action = c.intent.Decision, api.Allow
+			c.err = e.settle(c.ctx, s, ev, id, c.span, c.result)
+		}
+		if c.close(); failure == nil {
+			failure = c.err
+		}
+	}
+	return failure
+}
+
+// open starts the span of call i. Unlike the turn's root, a call that is made
+// again is another span: what policy and others did for each try is below that
+// try.
+func (e *Engine) open(ctx context.Context, i int, name string) *underway {
+	c := &underway{intent: Intent{Index: i}}
+	c.ctx, c.span = e.Tracer.Start(ctx, "execute_tool "+known(e.Tools, name))
+	return c
+}
+
+func (c *underway) close() {
+	if c.err != nil {
+		telemetry.Fail(c.span, "interrupted", "the call was interrupted, and is made again if the run goes on")
+	}
+	c.span.End()
+}
+
+// start does all that comes before the tool runs, with what a crash at any point
+// of it needs. It says whether the tool is to run; a call that is not has its
+// result.
+func (e *Engine) start(c *underway, s *state, ev Events, id string, i int) (run bool, err error) {
+	ctx, call := c.ctx, s.thought.Completion.ToolCalls[i]
+	c.span.SetAttributes(
+		attribute.String("gen_ai.operation.name", "execute_tool"), attribute.String("gen_ai.tool.name", call.Name),
+		attribute.String("gen_ai.tool.call.id", call.ID), attribute.String("gen_ai.tool.type", "function"))
 	intent, repeating := s.intents[i] // journaled by an earlier try that left no result
 	if repeating && e.Tools[call.Name].Effect == catalog.Irreversible {
-		return e.settle(ctx, s, ev, id, span, Result{
+		return false, e.settle(ctx, s, ev, id, c.span, Result{
 			Index: i, Decision: intent.Decision, Action: api.Allow, Outcome: api.OutcomeUnknown, At: e.Now().UnixMicro(),
 			Error: "outcome unknown: a crash took the result away; the call may or may not have happened, look before you repeat it",
 		})
 	}
 	p, err := e.prepare(ctx, s, id, i)
 	if err != nil {
-		return err
+		return false, err
 	}
 	if p.refused != nil {
-		return e.settle(ctx, s, ev, id, span, *p.refused)
+		return false, e.settle(ctx, s, ev, id, c.span, *p.refused)
 	}
 	if err := e.authorize(ctx, s, id, i, p.token); err != nil {
-		return err
+		return false, err
 	}
 	if ctx.Err() != nil {
-		return context.Cause(ctx)
+		return false, context.Cause(ctx)
 	}
 	if !repeating {
 		intent = *p.intent
 		if err := e.append(ctx, s, Step{Intent: &intent}); err != nil {
-			return err
+			return false, err
 		}
 		s.intents[i] = intent
 	}
-	if err := e.saidStart(ctx, s, ev, id, intent); err != nil {
-		return err
-	}
-	r, err := e.act(ctx, s, id, i, repeating)
-	if err != nil {
-		return err
-	}
-	r.Decision, r.Action = intent.Decision, api.Allow
-	return e.settle(ctx, s, ev, id, span, r)
+	c.intent, c.token, c.repeating = intent, p.token, repeating
+	return true, e.saidStart(ctx, s, ev, id, intent)
 }
 
-// act runs the tool.
-func (e *Engine) act(ctx context.Context, s *state, id string, i int, repeating bool) (Result, error) {
+// act runs the tool. It only reads the state: calls side by side share it.
+func (e *Engine) act(c *underway, s *state, ev Events, id string) (Result, error) {
+	ctx, i := c.ctx, c.intent.Index
 	call := s.thought.Completion.ToolCalls[i]
 	tool := e.Tools[call.Name]
 	began := e.Now()
-	out, err := tool.Run(ctx, Call{
-		Agent: s.agent, Session: s.cmd.Session, Turn: id, Index: i, Key: Key(s.cmd.Run, s.number, i), Args: json.RawMessage(call.Arguments),
-		At: s.thought.At, Repeating: repeating,
+	limit := tool.Timeout
+	if limit <= 0 {
+		limit = callTimeout
+	}
+	timed, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	report, quiet := e.watch(timed, s, ev, id, i, began)
+	out, err := attempt(timed, tool, Call{
+		Agent: s.agent, Session: s.cmd.Session, Turn: id, Index: i, Key: Key(s.cmd.Run, s.number, i), Args: argsOf(call),
+		At: s.thought.At, Repeating: c.repeating, Token: c.token, Report: report,
 	})
+	quiet()
+	text := clean(out.Text)
+	if len(text) > maxResultChars {
+		text = e.keep(ctx, id, i, text)
+	}
 	now := e.Now()
-	r := Result{Index: i, Outcome: api.OutcomeOK, Text: cut(out.Text), Sleep: out.Sleep, Blocked: out.Blocked, DurationMS: now.Sub(began).Milliseconds(), At: now.UnixMicro()}
+	r := Result{Index: i, Outcome: api.OutcomeOK, Text: text, Sleep: out.Sleep, Blocked: out.Blocked, DurationMS: now.Sub(began).Milliseconds(), At: now.UnixMicro()}
+	if err != nil {
+		r.Error = cut(err.Error())
+	}
 	switch {
 	case err == nil:
 	case ctx.Err() != nil:
 		return Result{}, context.Cause(ctx) // the lease or the run's time is over: whoever goes on decides
-	case errors.Is(err, context.DeadlineExceeded):
-		r.Outcome, r.Error = api.OutcomeTimeout, cut(err.Error())
 	case api.CodeOf(err) == api.Unavailable && !fatal(err) && tool.Effect != catalog.Irreversible:
 		return Result{}, err // the service behind the tool is away: the run comes back to this call
+	case errors.Is(err, errPanic):
+		r.Outcome, r.Error = api.OutcomeError, errPanic.Error()
+		c.span.RecordError(err)
+	case timed.Err() != nil:
+		r.Outcome, r.Error = api.OutcomeTimeout, fmt.Sprintf("the call took longer than %s and was ended", limit)
+	case errors.Is(err, context.DeadlineExceeded):
+		r.Outcome = api.OutcomeTimeout
 	case api.CodeOf(err) == api.Denied:
-		r.Outcome, r.Error = api.OutcomeDenied, cut(err.Error())
+		r.Outcome = api.OutcomeDenied
 	default:
-		r.Outcome, r.Error = api.OutcomeError, cut(err.Error())
+		r.Outcome = api.OutcomeError
 	}
 	return r, nil
+}
+
+var errPanic = errors.New("the tool broke during the call, which may have had an effect; do not repeat it with the same arguments")
+
+// attempt runs a tool whose panic is an error, with its stack for the operator.
+func attempt(ctx context.Context, tool Tool, c Call) (out Output, err error) {
+	defer broken(&err)
+	return tool.Run(ctx, c)
+}
+
+// check asks a tool about arguments in the same way.
+func check(tool Tool, args json.RawMessage) (err error) {
+	defer broken(&err)
+	return tool.Check(args)
+}
+
+func broken(err *error) {
+	if v := recover(); v != nil {
+		*err = fmt.Errorf("%w: %v\n%s", errPanic, v, debug.Stack())
+	}
+}
+
+// watch tells people how far a call is, as long as it lasts. Neither function
+// waits for the bus for longer than it takes to hand a message over.
+func (e *Engine) watch(ctx context.Context, s *state, ev Events, id string, i int, began time.Time) (report func(string), stop func()) {
+	var mu sync.Mutex
+	latest := ""
+	done := make(chan struct{})
+	var telling sync.WaitGroup
+	telling.Go(func() {
+		tick := time.NewTicker(progressEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-done:
+				return
+			case <-tick.C:
+			}
+			mu.Lock()
+			text := latest
+			mu.Unlock()
+			call := s.thought.Completion.ToolCalls[i]
+			ev.Progress(ctx, api.ToolProgress{
+				Run: s.cmd.Run, Session: s.cmd.Session, Turn: id, Index: i, ToolName: call.Name, ToolCallID: call.ID,
+				Text: text, Elapsed: e.Now().Sub(began).Milliseconds(),
+			})
+		}
+	})
+	report = func(text string) {
+		mu.Lock()
+		defer mu.Unlock()
+		latest = text
+	}
+	return report, func() { close(done); telling.Wait() }
+}
+
+// keep puts the whole of a long result aside and returns what goes into the turn.
+// It comes before the result is journaled: a turn never names what is not there. A
+// result that cannot be kept is cut all the same: the call has happened.
+func (e *Engine) keep(ctx context.Context, id string, i int, text string) string {
+	whole := ""
+	if len(text) > api.MaxOutput {
+		text = text[:runeStart(text, api.MaxOutput)]
+		whole = fmt.Sprintf(" of its first %d MiB", api.MaxOutput>>20)
+	}
+	n := runeStart(text, maxResultChars)
+	where := fmt.Sprintf("the whole%s is kept for 7 days as output %d of turn %s, for your creator to read; ask for less at a time to see the rest", whole, i, id)
+	if err := e.Outputs.Keep(ctx, id, i, text); err != nil {
+		where = "the rest could not be kept; ask for less at a time to see it"
+	}
+	return fmt.Sprintf("%s\n[%d more bytes were cut: %s]", text[:n], len(text)-n, where)
+}
+
+// runeStart is the last beginning of a letter at or before n.
+func runeStart(s string, n int) int {
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return n
+}
+
+// clean makes what is no text a mark for it.
+func clean(s string) string {
+	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
+}
+
+// argsOf are a call's arguments. Of a tool that takes none some models say
+// nothing at all.
+func argsOf(call api.ToolCall) json.RawMessage {
+	if strings.TrimSpace(call.Arguments) == "" {
+		return json.RawMessage("{}")
+	}
+	return json.RawMessage(call.Arguments)
 }
 
 // authorize compares a token with the call it is for. There is no call without,
@@ -156,7 +370,7 @@ func (e *Engine) authorize(ctx context.Context, s *state, id string, i int, toke
 	if err != nil {
 		return err
 	}
-	hash, err := api.ArgsHash(json.RawMessage(call.Arguments))
+	hash, err := api.ArgsHash(argsOf(call))
 	if err != nil {
 		return err
 	}

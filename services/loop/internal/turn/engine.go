@@ -29,6 +29,7 @@ type Engine struct {
 	Treasury Treasury
 	Queue    Queue
 	Alarms   Alarms
+	Outputs  Outputs
 	Tools    map[string]Tool
 	Now      func() time.Time
 	// Root starts the root span of a turn under ids that derive from its own, so
@@ -291,17 +292,8 @@ func (e *Engine) execute(ctx context.Context, s *state, ev Events, id string, sp
 		attribute.Int64("gen_ai.usage.input_tokens", c.InputTokens), attribute.Int64("gen_ai.usage.output_tokens", c.OutputTokens),
 		attribute.Int64("automaton.cost.usd_micros", int64(c.Cost)),
 	)
-	calls := s.calls(s.agent.MaxCalls)
-	for i := range calls {
-		if ctx.Err() != nil {
-			return nil, context.Cause(ctx) // nothing new begins in a run that is to stop
-		}
-		if _, done := s.results[i]; done {
-			continue
-		}
-		if err := e.call(ctx, s, ev, id, i); err != nil {
-			return nil, err
-		}
+	if err := e.calls(ctx, s, ev, id); err != nil {
+		return nil, err
 	}
 	return e.persist(ctx, s, ev)
 }
@@ -509,7 +501,7 @@ func (e *Engine) think(ctx context.Context, s *state, ev Events, id string) erro
 func (e *Engine) offered(a Agent) []api.Tool {
 	var out []api.Tool
 	for _, name := range a.Tools {
-		if t, ok := e.Tools[name]; ok {
+		if t, ok := e.Tools[name]; ok && (t.Offered == nil || t.Offered(a)) {
 			out = append(out, api.Tool{Name: t.Name, Description: t.Description, Schema: t.Schema})
 		}
 	}

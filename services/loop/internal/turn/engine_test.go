@@ -197,7 +197,6 @@ func TestArguments(t *testing.T) {
 	t.Parallel()
 	for name, arguments := range map[string]string{
 		"half":     `{"n":`,
-		"none":     ``,
 		"null":     `null and void`,
 		"two":      `{} {}`,
 		"a list":   `[1]`,

@@ -165,6 +165,14 @@ type Events interface {
 	Post(ctx context.Context, id string, m api.Message) error
 	Wait(ctx context.Context) error
 	Delta(ctx context.Context, d api.StreamDelta)
+	// Progress is best effort, and called by several calls of a turn at once.
+	Progress(ctx context.Context, p api.ToolProgress)
+}
+
+// Outputs keeps the whole of what a tool said where only a part goes into the
+// turn. Keeping the same again changes nothing.
+type Outputs interface {
+	Keep(ctx context.Context, turn string, index int, text string) error
 }
 
 // Layer is a part of the system prompt that comes from outside the engine: the

@@ -17,11 +17,16 @@ type Tool struct {
 	Effect      catalog.Effect
 	Mutating    bool          // changes something: the agent is not idle
 	Status      bool          // only looks at the agent's own state
-	Timeout     time.Duration // of one call; 0: 30 s (seed 004)
+	Timeout     time.Duration // of one call; 0: 30 s (seed 004). It ends the context of Run
+	// Offered says whether the tool can be used by an agent now; nil: always. A tool
+	// that is not offered and called all the same must refuse by itself.
+	Offered func(Agent) bool
 	// Check refuses arguments that are not what Schema says; it is asked before
 	// policy is.
 	Check func(args json.RawMessage) error
-	Run   func(ctx context.Context, c Call) (Output, error)
+	// Run must return soon after its context has ended. A panic in it is an error of
+	// this call alone.
+	Run func(ctx context.Context, c Call) (Output, error)
 }
 
 // Call is one call of a tool.
@@ -32,8 +37,12 @@ type Call struct {
 	Index     int
 	Key       string // idempotency key
 	Args      json.RawMessage
-	At        int64 // when the thought was had: the same on every try
-	Repeating bool  // an earlier try may have happened
+	At        int64  // when the thought was had: the same on every try
+	Repeating bool   // an earlier try may have happened
+	Token     string // policy's decision, for whoever else executes the call
+	// Report shows people how far a long call is: what it says last is what they
+	// see, at most every 500 ms. It is safe for concurrent use and may be nil.
+	Report func(text string)
 }
 
 // Output of a tool.

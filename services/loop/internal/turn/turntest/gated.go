@@ -131,3 +131,12 @@ type gatedAlarms struct {
 func (a gatedAlarms) SetAlarm(ctx context.Context, m api.SetAlarm) (api.Alarm, error) {
 	return through(ctx, a.gate, "set alarm", func() (api.Alarm, error) { return a.Alarms.SetAlarm(ctx, m) })
 }
+
+type gatedOutputs struct {
+	*Outputs
+	gate Gate
+}
+
+func (o gatedOutputs) Keep(ctx context.Context, turn string, index int, text string) error {
+	return o.gate(ctx, "keep", func() error { return o.Outputs.Keep(ctx, turn, index, text) })
+}

@@ -361,3 +361,32 @@ func (a *Alarms) All() map[string]api.SetAlarm {
 	defer a.mu.Unlock()
 	return maps.Clone(a.set)
 }
+
+// Outputs keeps outputs in memory.
+type Outputs struct {
+	Err error // of every call, if set
+
+	mu   sync.Mutex
+	kept map[string]string
+}
+
+// Keep implements turn.Outputs.
+func (o *Outputs) Keep(_ context.Context, turn string, index int, text string) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.Err != nil {
+		return o.Err
+	}
+	if o.kept == nil {
+		o.kept = map[string]string{}
+	}
+	o.kept[fmt.Sprintf("%s.%d", turn, index)] = text
+	return nil
+}
+
+// Kept returns what is kept, by call.
+func (o *Outputs) Kept() map[string]string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return maps.Clone(o.kept)
+}

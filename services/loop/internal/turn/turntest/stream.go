@@ -18,6 +18,7 @@ type Stream struct {
 	kept   map[string]map[string]any
 	faults []string
 	deltas []string
+	signs  []api.ToolProgress
 }
 
 // add keeps a message, and notes a fault when its id was used for another one:
@@ -76,6 +77,13 @@ func (s *Stream) Deltas() []string {
 	return slices.Clone(s.deltas)
 }
 
+// Progress returns the signs of life of calls.
+func (s *Stream) Progress() []api.ToolProgress {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.signs)
+}
+
 // events belong to one owner.
 type events struct {
 	stream  *Stream
@@ -110,4 +118,10 @@ func (e *events) Delta(_ context.Context, d api.StreamDelta) {
 	e.stream.mu.Lock()
 	defer e.stream.mu.Unlock()
 	e.stream.deltas = append(e.stream.deltas, d.Content)
+}
+
+func (e *events) Progress(_ context.Context, p api.ToolProgress) {
+	e.stream.mu.Lock()
+	defer e.stream.mu.Unlock()
+	e.stream.signs = append(e.stream.signs, p)
 }

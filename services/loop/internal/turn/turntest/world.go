@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -29,6 +30,7 @@ type World struct {
 	Treasury *Treasury
 	Queue    *Queue
 	Alarms   *Alarms
+	Outputs  *Outputs
 	Stream   *Stream
 	Effects  *Effects
 	Tools    map[string]turn.Tool
@@ -46,7 +48,7 @@ const Start = 1_790_000_000_000_000
 func New(store turn.Store, script Script) *World {
 	w := &World{
 		Store: store, Journal: &Journal{}, Router: &Router{Script: script}, Inbox: &Inbox{}, Treasury: &Treasury{Tier: api.TierHigh},
-		Queue: &Queue{}, Alarms: &Alarms{}, Stream: &Stream{}, Effects: &Effects{}, Attempts: 20,
+		Queue: &Queue{}, Alarms: &Alarms{}, Outputs: &Outputs{}, Stream: &Stream{}, Effects: &Effects{}, Attempts: 20,
 	}
 	w.Policy = newPolicy(w.Now)
 	w.Tools = map[string]turn.Tool{}
@@ -89,7 +91,7 @@ func (w *World) Engine(gate Gate) (*turn.Engine, turn.Events) {
 	e := &turn.Engine{
 		Store: gatedStore{w.Store, gate}, Journal: gatedJournal{w.Journal, gate}, Router: gatedRouter{w.Router, gate},
 		Policy: gatedPolicy{w.Policy, gate}, Inbox: gatedInbox{w.Inbox, gate}, Treasury: gatedTreasury{w.Treasury, gate},
-		Queue: gatedQueue{w.Queue, gate}, Alarms: gatedAlarms{w.Alarms, gate},
+		Queue: gatedQueue{w.Queue, gate}, Alarms: gatedAlarms{w.Alarms, gate}, Outputs: gatedOutputs{w.Outputs, gate},
 		Tools: tools, Now: w.Now, Tracer: tracer, Attempts: w.Attempts, Observe: ignore{},
 		Ending: func(context.Context, int64) {},
 		Root: func(ctx context.Context, _ api.Run, _ turn.Agent, id string, _ *turn.Past) (context.Context, trace.Span) {
@@ -115,11 +117,14 @@ type Crash struct {
 	After bool
 	Ports []string // that were called, the last one crashed
 
+	mu   sync.Mutex // calls of a turn may be made side by side
 	dead bool
 }
 
 // Gate implements [Gate].
 func (c *Crash) Gate(_ context.Context, port string, do func() error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if c.dead {
 		return ErrCrash // the dead call nobody
 	}

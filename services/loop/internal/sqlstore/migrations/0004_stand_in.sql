@@ -1,0 +1,1 @@
+-- Holds the number until the migration that owns it is here.

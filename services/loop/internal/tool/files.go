@@ -1,0 +1,96 @@
+package tool
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api/catalog"
+
+	"github.com/anima-run/anima/services/loop/internal/sandbox"
+	"github.com/anima-run/anima/services/loop/internal/turn"
+)
+
+// maxRead is the largest file that read_file reads, in bytes.
+const maxRead = 1 << 20
+
+func readFile() turn.Tool {
+	return turn.Builtin("read_file", nil, func(_ context.Context, c turn.Call, a catalog.Args) (turn.Output, error) {
+		data, err := sandbox.ReadFile(c.Agent.Workspace, a.String("path"), maxRead)
+		return turn.Output{Text: string(data)}, err
+	})
+}
+
+func writeFile() turn.Tool {
+	return turn.Builtin("write_file", nil, func(_ context.Context, c turn.Call, a catalog.Args) (turn.Output, error) {
+		path, content := a.String("path"), a.String("content")
+		if err := sandbox.WriteFile(c.Agent.Workspace, path, []byte(content)); err != nil {
+			return turn.Output{}, err
+		}
+		return turn.Output{Text: fmt.Sprintf("wrote %d bytes to %s", len(content), path)}, nil
+	})
+}
+
+// Bounds of commands: what is kept of each of their two outputs, in bytes, and
+// how long the executor waits at most, which is more than any command is given.
+const (
+	maxOutput   = 4 << 20
+	maxExecTime = 600*time.Second + 5*time.Second
+)
+
+func execTool(cfg Config) turn.Tool {
+	t := turn.Builtin("exec", nil, func(ctx context.Context, c turn.Call, a catalog.Args) (turn.Output, error) {
+		limit := min(c.Agent.ExecTimeoutS, int(a.Int("timeout", int64(c.Agent.ExecTimeoutS))))
+		return run(ctx, cfg, c, a.String("command"), limit)
+	})
+	t.Timeout = maxExecTime
+	return t
+}
+
+// run runs a command of an agent, limit seconds at most.
+func run(ctx context.Context, cfg Config, c turn.Call, command string, limit int) (turn.Output, error) {
+	tail := tail{say: c.Report}
+	r, err := sandbox.Run(ctx, sandbox.Spec{
+		Dir: c.Agent.Workspace, Command: command, Timeout: time.Duration(limit) * time.Second, MaxOutput: maxOutput,
+		Network: c.Agent.Network, AllowUnsandboxed: cfg.AllowUnsandboxed, Now: cfg.Now, Wrote: tail.add,
+	})
+	if err != nil {
+		return turn.Output{}, err
+	}
+	text := r.Stdout
+	if r.Stderr != "" {
+		text += "\n[stderr]\n" + r.Stderr
+	}
+	switch {
+	case r.TimedOut:
+		return turn.Output{Text: text}, fmt.Errorf("the command took longer than %d s and was ended: %w", limit, context.DeadlineExceeded)
+	case r.ExitCode != 0:
+		text = fmt.Sprintf("[exit code %d]\n%s", r.ExitCode, text)
+	}
+	return turn.Output{Text: text}, nil
+}
+
+// tail keeps the end of what a program says and passes it on. Both outputs of a
+// program may write at the same time.
+type tail struct {
+	say func(string) // may be nil
+	mu  sync.Mutex
+	end []byte
+}
+
+// maxTail is what a watcher of a call sees of it, in bytes.
+const maxTail = 400
+
+func (t *tail) add(p []byte) {
+	if t.say == nil {
+		return
+	}
+	t.mu.Lock()
+	t.end = append(t.end, p[max(0, len(p)-maxTail):]...)
+	t.end = t.end[max(0, len(t.end)-maxTail):]
+	text := strings.ToValidUTF8(string(t.end), "\uFFFD")
+	t.mu.Unlock()
+	t.say(text)
+}

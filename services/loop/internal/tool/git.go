@@ -1,0 +1,189 @@
+package tool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/api/catalog"
+
+	"github.com/anima-run/anima/services/loop/internal/repo"
+	"github.com/anima-run/anima/services/loop/internal/turn"
+)
+
+// remoteTime is how long speaking to another repository may take.
+const remoteTime = 5 * time.Minute
+
+// gitTools work on the repository of the agent's folder, or on one inside it.
+func gitTools() []turn.Tool {
+	push := onRepo("git_push", nil, gitPush)
+	push.Timeout, push.Offered = remoteTime, hasNetwork
+	clone := turn.Builtin("git_clone", nil, gitClone)
+	clone.Timeout, clone.Offered = remoteTime, hasNetwork
+	return []turn.Tool{
+		onRepo("git_status", nil, gitStatus),
+		onRepo("git_diff", nil, gitDiff),
+		onRepo("git_commit", ownMessage, gitCommit),
+		onRepo("git_log", nil, gitLog),
+		push,
+		onRepo("git_branch", namedBranch, gitBranch),
+		clone,
+	}
+}
+
+func hasNetwork(a turn.Agent) bool { return a.Network }
+
+// who is the author of an agent's commits. The time is the thought's, so a commit
+// that is made again is the same one.
+func who(c turn.Call) repo.Who {
+	return repo.Who{Name: c.Agent.Name, Email: c.Agent.ID + "@anima.invalid", At: time.UnixMicro(c.At)}
+}
+
+// onRepo is a tool that works on the repository of its argument path.
+func onRepo(name string, check func(catalog.Args) error, do func(*repo.Repo, turn.Call, catalog.Args) (string, error)) turn.Tool {
+	return turn.Builtin(name, check, func(ctx context.Context, c turn.Call, a catalog.Args) (out turn.Output, err error) {
+		r, err := repo.Open(ctx, c.Agent.Workspace, a.String("path"))
+		if err != nil {
+			return turn.Output{}, err
+		}
+		defer func() { err = errors.Join(err, r.Close()) }()
+		out.Text, err = do(r, c, a)
+		return out, err
+	})
+}
+
+func gitStatus(r *repo.Repo, _ turn.Call, _ catalog.Args) (string, error) {
+	branch, changes, err := r.Status()
+	if err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "## %s\n", branch)
+	for _, c := range changes {
+		fmt.Fprintf(&b, "%c%c %s\n", c.Staging, c.Worktree, c.Path)
+	}
+	if len(changes) == 0 {
+		b.WriteString("nothing has changed\n")
+	}
+	return b.String(), nil
+}
+
+func gitDiff(r *repo.Repo, _ turn.Call, a catalog.Args) (string, error) {
+	text, err := r.Diff(a.Bool("staged", false))
+	if text == "" && err == nil {
+		text = "no differences in files that git knows"
+	}
+	return text, err
+}
+
+// ownMessage refuses what would make a commit look like a recorded edit.
+func ownMessage(a catalog.Args) error {
+	for line := range strings.Lines(a.String("message")) {
+		if strings.HasPrefix(strings.TrimSpace(line), "Anima-") {
+			return errors.New("lines that begin with Anima- are not yours to write")
+		}
+	}
+	return nil
+}
+
+func gitCommit(r *repo.Repo, c turn.Call, a catalog.Args) (string, error) {
+	hash, err := r.Commit(a.String("message"), a.Bool("add_all", true), who(c))
+	if err != nil {
+		return "", err
+	}
+	if hash == "" {
+		return "nothing to commit", nil
+	}
+	return "committed as " + hash, nil
+}
+
+func gitLog(r *repo.Repo, _ turn.Call, a catalog.Args) (string, error) {
+	entries, err := r.Log(int(a.Int("limit", 10)))
+	if err != nil {
+		return "", err
+	}
+	if len(entries) == 0 {
+		return "no commits yet", nil
+	}
+	var b strings.Builder
+	for _, e := range entries {
+		subject, _, _ := strings.Cut(e.Message, "\n")
+		fmt.Fprintf(&b, "%s %s %s: %s\n", e.Hash[:10], e.At.Format(time.RFC3339), e.Author, subject)
+	}
+	return b.String(), nil
+}
+
+func gitPush(r *repo.Repo, c turn.Call, a catalog.Args) (string, error) {
+	if err := needsNetwork(c.Agent); err != nil {
+		return "", err
+	}
+	remote := a.String("remote")
+	if remote == "" {
+		remote = "origin"
+	}
+	tail := tail{say: c.Report}
+	sent, err := r.Push(remote, a.String("branch"), tail.add)
+	if err != nil {
+		return "", err
+	}
+	if !sent {
+		return remote + " has everything already", nil
+	}
+	return "pushed to " + remote, nil
+}
+
+// needsNetwork is asked beside policy: this process has a network, the agent's
+// sandbox may have none.
+func needsNetwork(a turn.Agent) error {
+	if a.Network {
+		return nil
+	}
+	return &api.Error{Code: api.Denied, Message: "this agent's sandbox has no network", Next: "ask the creator to grant it"}
+}
+
+func namedBranch(a catalog.Args) error {
+	if a.String("action") != "list" && a.String("branch_name") == "" {
+		return errors.New("argument branch_name is missing")
+	}
+	return nil
+}
+
+func gitBranch(r *repo.Repo, _ turn.Call, a catalog.Args) (string, error) {
+	name := a.String("branch_name")
+	switch a.String("action") {
+	case "create":
+		return "created " + name, r.CreateBranch(name)
+	case "checkout":
+		return "now on " + name, r.Checkout(name)
+	case "delete":
+		return "deleted " + name, r.DeleteBranch(name)
+	}
+	all, err := r.Branches()
+	if err != nil {
+		return "", err
+	}
+	current, err := r.Branch()
+	if err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "current: %s\n", current)
+	for _, name := range all {
+		fmt.Fprintln(&b, name)
+	}
+	return b.String(), nil
+}
+
+func gitClone(ctx context.Context, c turn.Call, a catalog.Args) (turn.Output, error) {
+	if err := needsNetwork(c.Agent); err != nil {
+		return turn.Output{}, err
+	}
+	tail := tail{say: c.Report}
+	if err := repo.Clone(ctx, c.Agent.Workspace, a.String("path"), a.String("url"), int(a.Int("depth", 0)), tail.add); err != nil {
+		return turn.Output{}, err
+	}
+	return turn.Output{Text: "cloned into " + a.String("path")}, nil
+}

@@ -1,0 +1,152 @@
+package tool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"golang.org/x/text/unicode/norm"
+
+	"github.com/anima-run/anima/pkg/api/catalog"
+
+	"github.com/anima-run/anima/services/loop/internal/repo"
+	"github.com/anima-run/anima/services/loop/internal/sandbox"
+	"github.com/anima-run/anima/services/loop/internal/turn"
+)
+
+// selfTools change what the agent is made of.
+func selfTools(cfg Config, store Store) []turn.Tool {
+	npm := turn.Builtin("install_npm_package", onePackage, func(ctx context.Context, c turn.Call, a catalog.Args) (turn.Output, error) {
+		if err := needsNetwork(c.Agent); err != nil {
+			return turn.Output{}, err
+		}
+		// Without its scripts: a package that is installed has not been looked at yet.
+		return run(ctx, cfg, c, "npm install --ignore-scripts --no-audit --no-fund -- '"+a.String("package")+"'", int(npmTime.Seconds()))
+	})
+	npm.Timeout = npmTime + 5*time.Second
+	npm.Offered = func(a turn.Agent) bool { return cfg.NPM && a.Network }
+	return []turn.Tool{
+		turn.Builtin("edit_own_file", nil, editOwnFile),
+		onRepo("revert_last_edit", nil, revertLastEdit),
+		turn.Builtin("update_genesis_prompt", plainPrompt, func(ctx context.Context, c turn.Call, a catalog.Args) (turn.Output, error) {
+			prompt := visible(a.String("new_prompt"))
+			if err := store.SetGenesis(ctx, c.Agent.ID, prompt, a.String("reason"), c.Key, c.At); err != nil {
+				return turn.Output{}, err
+			}
+			return turn.Output{Text: fmt.Sprintf("the genesis prompt has %d characters now and is used from the next run on; the old one is kept", utf8.RuneCountInString(prompt))}, nil
+		}),
+		npm,
+	}
+}
+
+const npmTime = 5 * time.Minute
+
+// HasNPM says whether a command of an agent would find npm.
+func HasNPM() bool {
+	for _, dir := range []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"} {
+		if info, err := os.Stat(filepath.Join(dir, "npm")); err == nil && info.Mode().Perm()&0o111 != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// onePackage takes what is one word for the shell in single quotes and no option.
+func onePackage(a catalog.Args) error {
+	name := a.String("package")
+	if strings.Trim(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789@._/-") != "" || strings.HasPrefix(name, "-") || strings.Contains(name, "..") {
+		return errors.New("package must be a name like express or @scope/name")
+	}
+	return nil
+}
+
+// editOwnFile writes a file between two commits of it: one of what was there and
+// nobody had recorded, one of the change. Made again after a crash it finds its
+// commit, or what is left to do.
+func editOwnFile(ctx context.Context, c turn.Call, a catalog.Args) (out turn.Output, err error) {
+	path, content := a.String("path"), []byte(a.String("content"))
+	r, err := repo.Open(ctx, c.Agent.Workspace, "")
+	if err != nil {
+		return out, err
+	}
+	defer func() { err = errors.Join(err, r.Close()) }()
+	if done, err := r.Edited(c.Key); err != nil || done != "" {
+		return turn.Output{Text: "changed " + path + ", commit " + done}, err
+	}
+	name, err := repo.Within(c.Agent.Workspace, path)
+	if err != nil {
+		return out, err
+	}
+	before, err := sandbox.ReadFile(c.Agent.Workspace, name, maxRead)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return out, err
+	}
+	// Of one that died after it wrote, what is there is the change itself.
+	if string(before) != string(content) {
+		if _, err := r.Record(name, "Before: "+filepath.Base(name), who(c)); err != nil {
+			return out, err
+		}
+	}
+	if err := sandbox.WriteFile(c.Agent.Workspace, name, content); err != nil {
+		return out, err
+	}
+	hash, err := r.RecordEdit(name, a.String("description"), c.Key, who(c))
+	if err != nil {
+		return out, err
+	}
+	if hash == "" {
+		return turn.Output{Text: path + " has that content already"}, nil
+	}
+	added, removed := repo.Lines(before, content)
+	return turn.Output{Text: fmt.Sprintf("changed %s: %d lines added, %d removed, commit %s; revert_last_edit takes it back", path, added, removed, hash)}, nil
+}
+
+func revertLastEdit(r *repo.Repo, c turn.Call, _ catalog.Args) (string, error) {
+	if done, err := r.Edited(c.Key); err != nil || done != "" {
+		return "taken back, commit " + done, err
+	}
+	did, err := r.Revert(c.Key, who(c), func(name string, content []byte) error {
+		return sandbox.WriteFile(c.Agent.Workspace, name, content)
+	})
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("took back %q: %s is as it was, commit %s", did.What, did.File, did.Hash), nil
+}
+
+// plainPrompt refuses a genesis prompt that would speak to a model in another's
+// voice (spec-core-2 §5.2, skill_instruction).
+func plainPrompt(a catalog.Args) error {
+	text := visible(a.String("new_prompt"))
+	folded := strings.ToLower(text)
+	for _, mark := range []string{
+		"<system>", "</system>", "<prompt>", "</prompt>", "[inst]", "[/inst]", "<<sys>>", "<</sys>>", "<|im_start|>", "<|im_end|>", "<|endoftext|>",
+		"tool_call", "function_call",
+	} {
+		if strings.Contains(folded, mark) {
+			return fmt.Errorf("new_prompt holds %q, which is no plain text", mark)
+		}
+	}
+	if strings.TrimSpace(text) == "" {
+		return errors.New("new_prompt is empty")
+	}
+	return nil
+}
+
+// visible is a text as a reader sees it: compatibility forms folded, invisible and
+// control characters gone (W-53).
+func visible(s string) string {
+	return norm.NFKC.String(strings.Map(func(r rune) rune {
+		if r != '\n' && r != '\t' && (unicode.IsControl(r) || unicode.In(r, unicode.Cf, unicode.Zl, unicode.Zp, unicode.Variation_Selector, unicode.Other_Default_Ignorable_Code_Point)) {
+			return -1
+		}
+		return r
+	}, s))
+}

@@ -1,0 +1,53 @@
+package loop
+
+import (
+	"context"
+	"strconv"
+	"unicode/utf8"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/bus"
+)
+
+// outputs keeps what tools said where it is too long for a turn.
+type outputs struct{ objects *bus.Objects }
+
+// Keep implements turn.Outputs. The name is the call's: made again, a call keeps
+// its output in the same place.
+func (o outputs) Keep(ctx context.Context, turn string, index int, text string) error {
+	return o.objects.Put(ctx, outputName(turn, index), []byte(text))
+}
+
+func outputName(turn string, index int) string { return turn + "." + strconv.Itoa(index) }
+
+func (h *handlers) getOutput(ctx context.Context, m api.GetOutput) (api.OutputPart, error) {
+	if m.Offset < 0 || m.Index < 0 || m.Turn == "" {
+		return api.OutputPart{}, &api.Error{Code: api.Invalid, Message: "an output has a turn, an index and an offset from 0 on", Next: "begin at offset 0"}
+	}
+	data, size, err := h.outputs.objects.Read(ctx, outputName(m.Turn, m.Index), m.Offset, api.MaxOutputPart)
+	if api.CodeOf(err) == api.NotFound {
+		err = &api.Error{
+			Code: api.NotFound, Message: "nothing is kept of call " + strconv.Itoa(m.Index) + " of turn " + m.Turn,
+			Next: "what fits into a turn is in the turn; what does not is kept for 7 days",
+		}
+	}
+	if err != nil {
+		return api.OutputPart{}, err
+	}
+	end := m.Offset + int64(len(data))
+	if end < size { // whole letters: what is stored is UTF-8
+		for cut := len(data) - 1; cut > len(data)-utf8.UTFMax && cut >= 0; cut-- {
+			if utf8.RuneStart(data[cut]) {
+				if !utf8.FullRune(data[cut:]) {
+					data, end = data[:cut], m.Offset+int64(cut)
+				}
+				break
+			}
+		}
+	}
+	part := api.OutputPart{Text: string(data), Size: size}
+	if end < size {
+		part.Next = end
+	}
+	return part, nil
+}

@@ -1,0 +1,123 @@
+package loop
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/api/catalog"
+	"github.com/anima-run/anima/pkg/bus"
+
+	"github.com/anima-run/anima/services/loop/internal/turn"
+)
+
+// owners are the services that execute tools of their own. Each is asked from time
+// to time which it executes; one that is away keeps its last answer.
+type owners struct {
+	bus *bus.Bus
+	log *slog.Logger
+	now func() time.Time
+
+	mu  sync.Mutex
+	has map[api.Owner][]string
+}
+
+// asked is how often the owners are asked, and askTimeout how long one may take.
+const (
+	askedEvery = 30 * time.Second
+	askTimeout = 5 * time.Second
+)
+
+// newOwners returns owners that execute, until they say otherwise, what those of
+// this release do: a run must not lack a tool because loop started first.
+func newOwners(b *bus.Bus, log *slog.Logger, now func() time.Time) *owners {
+	return &owners{bus: b, log: log, now: now, has: map[api.Owner][]string{
+		api.Treasury:  {"check_credits"},
+		api.Heartbeat: {"heartbeat_ping", "modify_heartbeat"},
+		api.Inference: {"list_models", "check_inference_spending"},
+	}}
+}
+
+// tools are the tools of the catalogue that owners may execute.
+func (o *owners) tools() []turn.Tool {
+	var out []turn.Tool
+	for _, spec := range catalog.Tools() {
+		if _, ok := o.has[spec.Owner]; !ok {
+			continue
+		}
+		t := turn.Builtin(spec.Name, nil, func(ctx context.Context, c turn.Call, _ catalog.Args) (turn.Output, error) {
+			return o.call(ctx, spec, c)
+		})
+		t.Offered = func(turn.Agent) bool { return o.executes(spec) }
+		out = append(out, t)
+	}
+	return out
+}
+
+func (o *owners) executes(spec catalog.Tool) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return slices.Contains(o.has[spec.Owner], spec.Name)
+}
+
+// call has the owner execute a call. It is not asked whether it does: if not, it
+// refuses.
+func (o *owners) call(ctx context.Context, spec catalog.Tool, c turn.Call) (turn.Output, error) {
+	m := api.Invocation{
+		Agent: c.Agent.ID, Turn: c.Turn, Index: c.Index, Tool: spec.Name, Args: c.Args, Key: c.Key, Token: c.Token, At: c.At,
+	}
+	if end, ok := ctx.Deadline(); ok {
+		m.Deadline = end.UnixMicro()
+	}
+	var answer api.Returned
+	var err error
+	switch spec.Owner {
+	case api.Treasury:
+		answer, err = bus.Call[api.Returned](ctx, o.bus, api.CallTreasuryTool{Invocation: m})
+	case api.Heartbeat:
+		answer, err = bus.Call[api.Returned](ctx, o.bus, api.CallHeartbeatTool{Invocation: m})
+	case api.Inference:
+		answer, err = bus.Call[api.Returned](ctx, o.bus, api.CallInferenceTool{Invocation: m})
+	case api.Loop, api.Policy, api.Social:
+		err = api.Errorf(api.NotFound, "%s executes no tools for others", spec.Owner)
+	}
+	return turn.Output{Text: answer.Text}, err
+}
+
+// run keeps asking until ctx ends.
+func (o *owners) run(ctx context.Context) error {
+	tick := time.NewTicker(askedEvery)
+	defer tick.Stop()
+	for {
+		o.ask(ctx)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+func (o *owners) ask(ctx context.Context) {
+	var all sync.WaitGroup
+	for owner, question := range map[api.Owner]api.Message{
+		api.Treasury: api.ListTreasuryTools{}, api.Heartbeat: api.ListHeartbeatTools{}, api.Inference: api.ListInferenceTools{},
+	} {
+		all.Go(func() {
+			ctx, cancel := context.WithTimeout(ctx, askTimeout)
+			defer cancel()
+			list, err := bus.Call[api.ToolList](ctx, o.bus, question)
+			if err != nil {
+				o.log.DebugContext(ctx, "an owner of tools is away, its last answer stands", "owner", string(owner), "err", err)
+				return
+			}
+			o.mu.Lock()
+			defer o.mu.Unlock()
+			o.has[owner] = list.Tools
+		})
+	}
+	all.Wait()
+}
