@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/api/catalog"
 	"github.com/anima-run/anima/pkg/apptest"
 	"github.com/anima-run/anima/pkg/bus"
 	"github.com/anima-run/anima/pkg/executor"
@@ -156,4 +157,36 @@ func TestForeignTool(t *testing.T) {
 			executor.New(nil, api.Heartbeat, now, map[string]executor.Func{name: nil})
 		}()
 	}
+}
+
+// FuzzCall: no arguments break an executor, and a tool runs only with those that
+// fit its schema (spec-core-7 §G 15).
+func FuzzCall(f *testing.F) {
+	for _, s := range []string{good, `{}`, `null`, `[]`, `{"action":"add","name":"x","schedule":5}`, `{"action":"add","action":"remove","name":"x"}`, "\xff", `{"a":1}{}`} {
+		f.Add(s)
+	}
+	key := ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize))
+	var asked atomic.Int64
+	b := apptest.Bus(f, signer(func() ed25519.PrivateKey { return key }, &asked))
+	spec, _ := catalog.Named("modify_heartbeat")
+	var ran atomic.Int64
+	x := executor.New(b, api.Heartbeat, now, map[string]executor.Func{
+		"modify_heartbeat": func(context.Context, executor.Call) (string, error) { ran.Add(1); return "", nil },
+	})
+	f.Fuzz(func(t *testing.T, args string) {
+		before := ran.Load()
+		m := api.Invocation{Agent: "ada", Turn: "r.1", Index: 2, Tool: "modify_heartbeat", Args: json.RawMessage(args), At: at}
+		if hash, err := api.ArgsHash(m.Args); err == nil {
+			token, err := api.Grant{Agent: "ada", Turn: "r.1", Index: 2, Tool: "modify_heartbeat", ArgsHash: hash, Expires: at}.Sign(key)
+			if err != nil {
+				t.Fatal(err)
+			}
+			m.Token = token
+		}
+		_, err := x.Call(t.Context(), m)
+		_, unfit := spec.Parse(m.Args)
+		if did := ran.Load() > before; did != (err == nil) || did && unfit != nil {
+			t.Errorf("%q: ran %t, %v; the schema says %v", args, did, err, unfit)
+		}
+	})
 }

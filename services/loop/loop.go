@@ -93,7 +93,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	peers := services{bus: env.Bus}
 	waiting := newQueue(env.Bus, env.Log)
 	kept := outputs{bus.NewObjects(env.Bus, api.Outputs)}
-	others := newOwners(env.Bus, env.Log, env.Now)
+	others := newOwners(env.Bus, env.Log)
 	tools := tool.All(tool.Config{AllowUnsandboxed: cfg.AllowUnsandboxed, NPM: tool.HasNPM(), Now: env.Now}, store, peers)
 	for _, t := range others.tools() {
 		tools[t.Name] = t

@@ -19,22 +19,21 @@ import (
 type owners struct {
 	bus *bus.Bus
 	log *slog.Logger
-	now func() time.Time
 
 	mu  sync.Mutex
 	has map[api.Owner][]string
 }
 
-// asked is how often the owners are asked, and askTimeout how long one may take.
+// askEvery is how often the owners are asked, and askTimeout how long one may take.
 const (
-	askedEvery = 30 * time.Second
+	askEvery   = 30 * time.Second
 	askTimeout = 5 * time.Second
 )
 
 // newOwners returns owners that execute, until they say otherwise, what those of
 // this release do: a run must not lack a tool because loop started first.
-func newOwners(b *bus.Bus, log *slog.Logger, now func() time.Time) *owners {
-	return &owners{bus: b, log: log, now: now, has: map[api.Owner][]string{
+func newOwners(b *bus.Bus, log *slog.Logger) *owners {
+	return &owners{bus: b, log: log, has: map[api.Owner][]string{
 		api.Treasury:  {"check_credits"},
 		api.Heartbeat: {"heartbeat_ping", "modify_heartbeat"},
 		api.Inference: {"list_models", "check_inference_spending"},
@@ -89,7 +88,7 @@ func (o *owners) call(ctx context.Context, spec catalog.Tool, c turn.Call) (turn
 
 // run keeps asking until ctx ends.
 func (o *owners) run(ctx context.Context) error {
-	tick := time.NewTicker(askedEvery)
+	tick := time.NewTicker(askEvery)
 	defer tick.Stop()
 	for {
 		o.ask(ctx)
@@ -106,18 +105,20 @@ func (o *owners) ask(ctx context.Context) {
 	for owner, question := range map[api.Owner]api.Message{
 		api.Treasury: api.ListTreasuryTools{}, api.Heartbeat: api.ListHeartbeatTools{}, api.Inference: api.ListInferenceTools{},
 	} {
-		all.Go(func() {
-			ctx, cancel := context.WithTimeout(ctx, askTimeout)
-			defer cancel()
-			list, err := bus.Call[api.ToolList](ctx, o.bus, question)
-			if err != nil {
-				o.log.DebugContext(ctx, "an owner of tools is away, its last answer stands", "owner", string(owner), "err", err)
-				return
-			}
-			o.mu.Lock()
-			defer o.mu.Unlock()
-			o.has[owner] = list.Tools
-		})
+		all.Go(func() { o.askOne(ctx, owner, question) })
 	}
 	all.Wait()
+}
+
+func (o *owners) askOne(ctx context.Context, owner api.Owner, question api.Message) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	list, err := bus.Call[api.ToolList](ctx, o.bus, question)
+	if err != nil {
+		o.log.DebugContext(ctx, "an owner of tools is away, its last answer stands", "owner", string(owner), "err", err)
+		return
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.has[owner] = list.Tools
 }

@@ -4,9 +4,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/big"
+	"os"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	"github.com/anima-run/anima/services/loop/internal/tool"
@@ -195,6 +197,44 @@ func FuzzCheck(f *testing.F) {
 			if again, err := json.Marshal(object); err != nil || tool.Check(again) != nil {
 				t.Errorf("%s takes %q and not %s", tool.Name, args, again)
 			}
+		}
+	})
+}
+
+// FuzzRun: no arguments make a tool break, and what its check refuses has no effect
+// (spec-core-7 §G 15). Commands and other machines are left out: what they are
+// given is a text.
+func FuzzRun(f *testing.F) {
+	names := []string{}
+	for name := range tool.All(tool.Config{}, nil, nil) {
+		if !slices.Contains([]string{"exec", "install_npm_package", "git_clone", "git_push"}, name) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	for i := range names {
+		for _, s := range []string{
+			`{}`, `{"path":"a/b.md","content":"x","description":"d"}`, `{"path":"../../x","content":"x","description":"\u0000"}`, `{"path":"a","path":"b"}`,
+			`{"path":".","action":"create","branch_name":"a..b"}`, `{"message":"m","add_all":false}`, `{"new_prompt":"p","reason":"r"}`, `{"limit":1e99}`, `null`,
+			`{"duration_seconds":1}`, `{"category":"self","key":"k","value":"v","confidence":"NaN"}`, `{"to_address":"0x","content":"hi"}`,
+		} {
+			f.Add(uint8(i), s)
+		}
+	}
+	f.Fuzz(func(t *testing.T, which uint8, args string) {
+		name := names[int(which)%len(names)]
+		w := &world{}
+		b := bench{world: w, tools: tool.All(tool.Config{Now: time.Now}, w, w), agent: turn.Agent{ID: "ada", Name: "Ada", Workspace: t.TempDir()}}
+		one := b.tools[name]
+		fits := one.Check(json.RawMessage(args)) == nil
+		out, err := one.Run(t.Context(), turn.Call{Agent: b.agent, Turn: "r1.1", Key: "r1.1.0", Args: json.RawMessage(args), At: at})
+		if fits {
+			return
+		}
+		files, rerr := os.ReadDir(b.agent.Workspace)
+		done := len(b.alarms) + len(b.signed) + len(b.sent) + len(b.facts) + len(b.genesis) + b.balances + len(files)
+		if err == nil || rerr != nil || out.Text != "" || done != 0 {
+			t.Errorf("%s ran with %q, which it refuses: %q, %v", name, args, out.Text, err)
 		}
 	})
 }

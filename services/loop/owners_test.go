@@ -1,0 +1,84 @@
+package loop
+
+import (
+	"context"
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/apptest"
+	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/host"
+
+	"github.com/anima-run/anima/services/loop/internal/turn"
+)
+
+// treasury executes what it is told to list.
+func treasury(list []string, called func(api.Invocation) (api.Returned, error)) host.Service {
+	return host.Define("treasury", struct{}{}, nil, func(ctx context.Context, env *host.Env, _ struct{}) error {
+		return env.Serve(
+			ctx,
+			bus.Reply(func(context.Context, api.ListTreasuryTools) (api.ToolList, error) {
+				return api.ToolList{Tools: list}, nil
+			}),
+			bus.Reply(func(_ context.Context, m api.CallTreasuryTool) (api.Returned, error) { return called(m.Invocation) }),
+		)
+	})
+}
+
+// TestOwners: what an owner says is offered, one that is away keeps its last
+// answer, and a call reaches it with all that it needs.
+func TestOwners(t *testing.T) {
+	t.Parallel()
+	calls := make(chan api.Invocation, 2)
+	w := apptest.Start(t, apptest.Options{}, treasury([]string{"topup_credits"}, func(m api.Invocation) (api.Returned, error) {
+		calls <- m
+		return api.Returned{Text: "done"}, nil
+	}))
+	o := newOwners(w.Bus, apptest.Log(t))
+	tools := map[string]turn.Tool{}
+	for _, tool := range o.tools() {
+		tools[tool.Name] = tool
+	}
+	offered := func() []string {
+		got := []string{}
+		for _, name := range []string{"check_credits", "topup_credits", "heartbeat_ping", "list_models", "x402_fetch"} {
+			if tools[name].Offered(turn.Agent{}) {
+				got = append(got, name)
+			}
+		}
+		return got
+	}
+	if diff := cmp.Diff([]string{"check_credits", "heartbeat_ping", "list_models"}, offered()); diff != "" {
+		t.Errorf("before anybody answered (-want +got):\n%s", diff)
+	}
+	o.askOne(t.Context(), api.Treasury, api.ListTreasuryTools{})
+	if diff := cmp.Diff([]string{"topup_credits", "heartbeat_ping", "list_models"}, offered()); diff != "" {
+		t.Errorf("after treasury answered (-want +got):\n%s", diff)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	end, _ := ctx.Deadline()
+	c := turn.Call{Agent: turn.Agent{ID: "ada"}, Turn: "r.1", Index: 2, Key: "r.1.2", Args: json.RawMessage(`{"amount_usd":5}`), At: 7, Token: "e30.c2ln"}
+	out, err := tools["topup_credits"].Run(ctx, c)
+	if err != nil || out.Text != "done" {
+		t.Fatalf("called: %+v, %v", out, err)
+	}
+	want := api.Invocation{Agent: "ada", Turn: "r.1", Index: 2, Tool: "topup_credits", Args: c.Args, Key: "r.1.2", Token: "e30.c2ln", At: 7, Deadline: end.UnixMicro()}
+	if diff := cmp.Diff(want, <-calls); diff != "" {
+		t.Errorf("treasury was asked (-want +got):\n%s", diff)
+	}
+	if _, err := tools["topup_credits"].Run(ctx, turn.Call{Args: json.RawMessage(`{"amount_usd":1}`)}); err == nil || len(calls) != 0 {
+		t.Errorf("arguments that do not fit reached treasury: %v", err)
+	}
+	w.Stop()
+	gone, over := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer over()
+	o.askOne(gone, api.Treasury, api.ListTreasuryTools{})
+	if diff := cmp.Diff([]string{"topup_credits", "heartbeat_ping", "list_models"}, offered()); diff != "" {
+		t.Errorf("with treasury away (-want +got):\n%s", diff)
+	}
+}
