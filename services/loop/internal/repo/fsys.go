@@ -23,7 +23,7 @@ var errTooMuch = fmt.Errorf("more than %d MiB were written", maxWritten>>20)
 
 // disk is what all file systems of one operation share.
 type disk struct {
-	ctx     context.Context // ends the operation: go-git asks nobody
+	ctx     context.Context //nolint:containedctx // ends one operation: go-git passes none on
 	written int64
 	roots   []*os.Root
 }

@@ -36,20 +36,20 @@ func (e *Engine) prepare(ctx context.Context, s *state, id string, i int) (prepa
 	call := s.thought.Completion.ToolCalls[i]
 	now := e.Now().UnixMicro()
 	var p prepared
-	refuse := func(o api.Outcome, text string) (prepared, error) {
-		p.refused = &Result{Index: i, Outcome: o, Error: text, At: now}
+	refuse := func(text string) (prepared, error) {
+		p.refused = &Result{Index: i, Outcome: api.OutcomeError, Error: text, At: now}
 		return p, nil
 	}
 	tool, ok := e.Tools[call.Name]
 	if !ok {
-		return refuse(api.OutcomeError, fmt.Sprintf("there is no tool %q", call.Name))
+		return refuse(fmt.Sprintf("there is no tool %q", call.Name))
 	}
 	args := argsOf(call)
 	if err := check(tool, args); errors.Is(err, errPanic) {
 		trace.SpanFromContext(ctx).RecordError(err)
-		return refuse(api.OutcomeError, "not run: the tool cannot read these arguments")
+		return refuse("not run: the tool cannot read these arguments")
 	} else if err != nil {
-		return refuse(api.OutcomeError, "not run: "+err.Error())
+		return refuse("not run: " + err.Error())
 	}
 	d, err := e.Policy.Evaluate(ctx, api.Evaluate{
 		Agent: s.agent.ID, Session: s.cmd.Session, Run: s.cmd.Run, Turn: id, Index: i, Tool: call.Name, Args: args,
@@ -57,7 +57,7 @@ func (e *Engine) prepare(ctx context.Context, s *state, id string, i int) (prepa
 	})
 	if err != nil {
 		if api.CodeOf(err) == api.Invalid {
-			return refuse(api.OutcomeError, "not run: "+api.Wire(err).Message)
+			return refuse("not run: " + api.Wire(err).Message)
 		}
 		if api.CodeOf(err) == api.Unavailable && now-s.thought.At > policyPatience.Microseconds() {
 			err = &api.Error{Code: api.Unavailable, Reason: api.ReasonPolicy, Message: "policy does not answer, and nothing may run without it"}
@@ -111,7 +111,7 @@ func (e *Engine) calls(ctx context.Context, s *state, ev Events, id string) erro
 
 // underway is a call that is being made.
 type underway struct {
-	ctx       context.Context // below the call's span
+	ctx       context.Context //nolint:containedctx // below the call's span, which spans three steps
 	span      trace.Span
 	intent    Intent
 	token     string
@@ -171,7 +171,7 @@ func (e *Engine) together(ctx context.Context, s *state, ev Events, id string, g
 // try.
 func (e *Engine) open(ctx context.Context, i int, name string) *underway {
 	c := &underway{intent: Intent{Index: i}}
-	c.ctx, c.span = e.Tracer.Start(ctx, "execute_tool "+known(e.Tools, name))
+	c.ctx, c.span = e.Tracer.Start(ctx, "execute_tool "+known(e.Tools, name)) //nolint:spancheck // close ends it
 	return c
 }
 

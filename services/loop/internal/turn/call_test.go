@@ -209,9 +209,7 @@ func TestPanic(t *testing.T) {
 	w := world(asks("", "fire", "look", "look", "pay"), says("done"))
 	for _, name := range []string{"fire", "look"} {
 		does(w, name, func(context.Context, turn.Call) (turn.Output, error) {
-			var none map[string]int
-			none["secret"] = 1
-			return turn.Output{}, nil
+			panic("secret")
 		})
 	}
 	broken := w.Tools["pay"]
@@ -236,7 +234,7 @@ func TestProgress(t *testing.T) {
 		does(w, "fire", func(_ context.Context, c turn.Call) (turn.Output, error) {
 			for i := range 13 {
 				c.Report(fmt.Sprintf("step %d", i))
-				time.Sleep(100 * time.Millisecond)
+				time.Sleep(100 * time.Millisecond) //nolint:forbidigo // in a bubble
 			}
 			return turn.Output{Text: "done"}, nil
 		})
