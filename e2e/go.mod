@@ -14,6 +14,7 @@ require (
 	github.com/anima-run/anima/services/social v0.0.0
 	github.com/anima-run/anima/services/treasury v0.0.0
 	github.com/anima-run/anima/tools/trace v0.0.0
+	github.com/google/go-cmp v0.7.0
 	github.com/nats-io/nats.go v1.55.0
 	go.opentelemetry.io/otel/trace v1.47.0
 )
