@@ -219,6 +219,9 @@ func (s *Store) persistTurn(ctx context.Context, tx *sqldb.Tx, rec *turn.Record)
 	if n, err := res.RowsAffected(); err != nil || n == 0 {
 		return false, err
 	}
+	if err := persistPrompt(ctx, tx, rec); err != nil {
+		return false, err
+	}
 	for _, c := range t.Calls {
 		if _, err := tx.ExecContext(ctx, `insert into tool_calls (turn_id, idx, provider_id, name, arguments, decision, action, outcome, result, error, duration_ms)
 			values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`,

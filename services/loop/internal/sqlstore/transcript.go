@@ -45,7 +45,7 @@ func lines(t placed) []api.TranscriptLine {
 	if t.Input != "" {
 		out = add(out, api.TranscriptLine{Role: "user", Content: t.Input}, t.StartedAt)
 	}
-	if t.Thinking == "" && len(t.Calls) == 0 {
+	if t.Thinking == "" && len(t.Calls) == 0 || t.Finish == api.FinishFlush {
 		return out
 	}
 	m := api.TranscriptLine{Role: "assistant", Content: t.Thinking}

@@ -31,6 +31,7 @@ type Engine struct {
 	Alarms   Alarms
 	Outputs  Outputs
 	Tools    map[string]Tool
+	Context  Context
 	Now      func() time.Time
 	// Root starts the root span of a turn under ids that derive from its own, so
 	// that recovery continues the same trace. past is nil for a turn that begins now.
@@ -419,9 +420,9 @@ func (e *Engine) input(ctx context.Context, s *state) (Input, error) {
 // look asks how the agent is funded. Unknown is not poor (W-7).
 func (e *Engine) look(ctx context.Context, s *state) error {
 	balance, err := e.Treasury.Balance(ctx, s.agent.ID)
-	s.tier = balance.Tier
+	s.tier, s.funds = balance.Tier, &balance
 	if err != nil {
-		s.tier = api.TierUnknown
+		s.tier, s.funds = api.TierUnknown, nil
 	}
 	if api.CodeOf(err) == api.Unavailable {
 		return nil
@@ -494,6 +495,9 @@ func (e *Engine) persist(ctx context.Context, s *state, ev Events) (*End, error)
 // ended says whether the turn that is being persisted is the run's last, and how
 // the agent goes on; it counts the turn in rec.
 func (e *Engine) ended(s *state, rec *Record, now int64) *End {
+	if s.thought.Completion.Finish == api.FinishFlush {
+		return nil // the run goes on with what it is for, and no habit is to be seen
+	}
 	habits := life.Turn{Asked: s.asked()}
 	end := &End{
 		Run: s.cmd, Input: s.input, Success: true, Response: s.thought.Completion.Text, Turns: s.total + 1, Cost: s.cost + s.thought.Completion.Cost,

@@ -31,6 +31,7 @@ type Record struct {
 	Journal  uint64
 	Counters api.Counters // of the session, from now on
 	Notice   string       // for the session's next turn
+	Prompt   *Reference   // nil: the model was not asked
 
 	Changed *api.AgentChanged // set by [Store]: the run goes on, in another state
 }

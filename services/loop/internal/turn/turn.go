@@ -82,6 +82,7 @@ type Thought struct {
 	StartedAt  int64          `json:"startedAt"`
 	At         int64          `json:"at"`
 	Trace      string         `json:"trace"`
+	Prompt     *Reference     `json:"prompt,omitempty"` // what it was asked
 }
 
 // Intent says that a call was allowed and will be made now.
@@ -132,6 +133,7 @@ type state struct {
 	began  time.Time // the root span did
 
 	tier     api.Tier
+	funds    *api.Balance // nil: unknown
 	counters api.Counters
 	notice   string      // of the turn before, for this one
 	joined   Input       // what came into this turn from outside, after the first
@@ -237,7 +239,7 @@ func (s *state) record(limit int, agentState api.AgentState, now int64) Record {
 		}
 		t.Calls = append(t.Calls, cs)
 	}
-	return Record{Turn: t, Run: s.cmd, Journal: s.last, Counters: s.counters}
+	return Record{Turn: t, Run: s.cmd, Journal: s.last, Counters: s.counters, Prompt: s.thought.Prompt}
 }
 
 // arguments keeps what the model wrote; text that is not JSON becomes a JSON

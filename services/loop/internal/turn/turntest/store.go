@@ -20,6 +20,10 @@ type Store struct {
 	runs     map[string]*run
 	turns    []api.Turn
 	facts    map[string][]turn.Fact
+
+	compactions []turn.Compaction
+	prompts     map[string]*turn.Reference
+	texts       map[string]string
 }
 
 type agent struct {
@@ -45,7 +49,10 @@ type run struct {
 // NewStore returns a store with agents, each with the sessions <id>-main and
 // <id>-two.
 func NewStore(agents ...turn.Agent) *Store {
-	s := &Store{agents: map[string]*agent{}, sessions: map[string]*session{}, cancels: map[string]string{}, runs: map[string]*run{}, facts: map[string][]turn.Fact{}}
+	s := &Store{
+		agents: map[string]*agent{}, sessions: map[string]*session{}, cancels: map[string]string{}, runs: map[string]*run{}, facts: map[string][]turn.Fact{},
+		prompts: map[string]*turn.Reference{}, texts: map[string]string{},
+	}
 	for _, a := range agents {
 		s.agents[a.ID] = &agent{Agent: a, seq: 1, history: map[string][]api.AgentChanged{}}
 		s.sessions[a.ID+"-main"], s.sessions[a.ID+"-two"] = &session{}, &session{}
@@ -154,6 +161,9 @@ func (s *Store) Persist(_ context.Context, rec *turn.Record, in turn.Input, end 
 	s.runs[t.Run] = r
 	s.turns = append(s.turns, t)
 	*s.sessions[t.Session] = session{journal: rec.Journal, counters: rec.Counters, notice: rec.Notice}
+	if rec.Prompt != nil {
+		s.prompts[t.ID] = rec.Prompt
+	}
 	r.turns++
 	r.cost += t.Cost
 	a := s.agents[t.Agent]

@@ -14,3 +14,10 @@ func TestStore(t *testing.T) {
 		return NewStore(turn.Agent{ID: "ada", State: api.StateSleeping}, turn.Agent{ID: "bob", State: api.StateSleeping})
 	})
 }
+
+func TestContextStore(t *testing.T) {
+	t.Parallel()
+	RunContext(t, func(*testing.T) Stores {
+		return NewStore(turn.Agent{ID: "ada", State: api.StateSleeping}, turn.Agent{ID: "bob", State: api.StateSleeping})
+	})
+}

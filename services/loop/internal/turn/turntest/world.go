@@ -35,6 +35,12 @@ type World struct {
 	Effects  *Effects
 	Tools    map[string]turn.Tool
 	Attempts int
+	// Of the engines' context; the store is the world's own.
+	Sources        []turn.Source
+	Memory         turn.Memory
+	Models         turn.Models
+	Window         int64
+	Reserve, Flush int64
 	// Lossy keeps posted events in the owner's memory until it waits for them.
 	Lossy bool
 
@@ -97,6 +103,11 @@ func (w *World) Engine(gate Gate) (*turn.Engine, turn.Events) {
 		Root: func(ctx context.Context, _ api.Run, _ turn.Agent, id string, _ *turn.Past) (context.Context, trace.Span) {
 			return tracer.Start(ctx, id) //nolint:spancheck // the engine ends it
 		},
+	}
+	e.Context.Sources, e.Context.Memory, e.Context.Models = w.Sources, w.Memory, w.Models
+	e.Context.Window, e.Context.Reserve, e.Context.Flush = w.Window, w.Reserve, w.Flush
+	if store, ok := w.Store.(turn.ContextStore); ok {
+		e.Context.Store = gatedContext{store, gate}
 	}
 	return e, &events{stream: w.Stream, lossy: w.Lossy, gate: gate}
 }

@@ -1,0 +1,158 @@
+package prompt
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/anima-run/anima/pkg/api"
+)
+
+// render turns a stored turn back into messages: its input, the model's words with
+// its calls, and a result for each call. A turn without text keeps its calls and
+// their results (W-1). Of a bare one the long results and arguments are left out.
+func render(t api.Turn, bare bool) []api.ChatMessage {
+	var out []api.ChatMessage
+	if t.Input != "" {
+		out = append(out, api.ChatMessage{Role: "user", Content: t.Input})
+	}
+	if t.Thinking == "" && len(t.Calls) == 0 || t.Finish == api.FinishFlush {
+		return out
+	}
+	m := api.ChatMessage{Role: "assistant", Content: t.Thinking}
+	var results []api.ChatMessage
+	for _, c := range t.Calls {
+		text, arguments := c.Result, string(c.Arguments)
+		if c.Error != "" {
+			text = strings.TrimSpace(c.Error + "\n" + c.Result)
+		}
+		if bare {
+			text, arguments = reference(c, text), shortened(c.Arguments)
+		}
+		m.ToolCalls = append(m.ToolCalls, api.ToolCall{ID: CallID(t, c), Name: c.Tool, Arguments: arguments})
+		results = append(results, api.ChatMessage{Role: "tool", ToolCallID: CallID(t, c), Content: text})
+	}
+	return append(append(out, m), results...)
+}
+
+// CallID is an id of ours, since providers that number from call_0 in each answer
+// repeat theirs (W-2). It has what every provider takes: at most 40 letters,
+// digits and underscores.
+func CallID(t api.Turn, c api.CallState) string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s.%d", t.ID, c.Index))
+	return fmt.Sprintf("call_%x", sum[:8])
+}
+
+// reference is what stands for an old result, unless that is shorter.
+func reference(c api.CallState, text string) string {
+	short := fmt.Sprintf("[%s; the result of %d bytes is left out here, call again if you need it]", c.Outcome, len(text))
+	if len(text) <= len(short) {
+		return text
+	}
+	return short
+}
+
+// maxArgument is what an old call keeps of one argument, in bytes.
+const maxArgument = 200
+
+// shortened are arguments whose long strings are cut.
+func shortened(arguments json.RawMessage) string {
+	var fields map[string]any
+	if len(arguments) <= maxArgument || json.Unmarshal(arguments, &fields) != nil {
+		return string(arguments)
+	}
+	for k, v := range fields {
+		if s, ok := v.(string); ok && len(s) > maxArgument {
+			fields[k] = fmt.Sprintf("%s… (%d bytes)", upTo(s, maxArgument), len(s))
+		}
+	}
+	short, err := api.Encode(fields)
+	if err != nil || len(short) > len(arguments) {
+		return string(arguments)
+	}
+	return string(short)
+}
+
+// maxLine is a turn's line in characters; spec-core-4 §7.7.
+const maxLine = 96
+
+// line is what remains of an old turn: when, who, the first words, the tools.
+func line(t api.Turn) string {
+	who := string(t.By.Kind)
+	words := t.Thinking
+	if words == "" {
+		words = t.Input
+	}
+	if t.Input == "" || who == "" {
+		who = "self"
+	}
+	head := time.UnixMicro(t.StartedAt).UTC().Format("01-02 15:04") + " " + who + ": "
+	tools := ""
+	for i, c := range t.Calls {
+		name := flat(c.Tool, 24) + " ok"
+		if c.Outcome != api.OutcomeOK {
+			name = flat(c.Tool, 24) + " FAILED"
+		}
+		if i > 0 && len(tools)+len(name) > 40 {
+			tools += fmt.Sprintf(" and %d more", len(t.Calls)-i)
+			break
+		}
+		if i > 0 {
+			tools += ", "
+		}
+		tools += name
+	}
+	if tools != "" {
+		tools = " [" + tools + "]"
+	}
+	room := maxLine - utf8.RuneCountInString(head) - utf8.RuneCountInString(tools)
+	return chars(head+flat(words, max(room, 0))+tools, maxLine)
+}
+
+// statusOnly says that a turn only looked at the agent's own state, unasked.
+func statusOnly(t api.Turn, status func(string) bool) bool {
+	asked := t.Input != "" && t.By.Kind != api.HeartbeatKind && t.By.Kind != api.Self
+	return !asked && len(t.Calls) > 0 && !slices.ContainsFunc(t.Calls, func(c api.CallState) bool { return !status(c.Tool) })
+}
+
+// repeated names the tools that the last five turns called three times or more
+// (spec-core-1 §2.3); at least three turns must be there.
+func repeated(turns []Turn) []string {
+	const window, few, many = 5, 3, 3
+	if len(turns) < few {
+		return nil
+	}
+	counts := map[string]int{}
+	var order []string
+	for _, t := range turns[max(0, len(turns)-window):] {
+		for _, c := range t.Calls {
+			if counts[c.Tool]++; counts[c.Tool] == many {
+				order = append(order, flat(c.Tool, 40))
+			}
+		}
+	}
+	return order
+}
+
+// digest is a turn as it is told to the model that summarises it.
+func digest(t api.Turn) string {
+	var b strings.Builder
+	if t.Input != "" {
+		fmt.Fprintf(&b, "%s asked: %s\n", t.By.Kind, flat(t.Input, 500))
+	}
+	if t.Thinking != "" && t.Finish != api.FinishFlush {
+		fmt.Fprintf(&b, "agent said: %s\n", flat(t.Thinking, 600))
+	}
+	for _, c := range t.Calls {
+		result := c.Result
+		if c.Error != "" {
+			result = c.Error + " " + c.Result
+		}
+		fmt.Fprintf(&b, "agent called %s %s: %s, %s\n", flat(c.Tool, 40), flat(string(c.Arguments), 160), c.Outcome, flat(result, 240))
+	}
+	return b.String()
+}

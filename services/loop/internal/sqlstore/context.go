@@ -1,0 +1,128 @@
+package sqlstore
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/sqldb"
+
+	"github.com/anima-run/anima/services/loop/internal/prompt"
+	"github.com/anima-run/anima/services/loop/internal/turn"
+)
+
+// Conversation implements turn.ContextStore.
+func (s *Store) Conversation(ctx context.Context, session, id string, n int) (turn.Conversation, error) {
+	c := turn.Conversation{Last: turn.Compaction{Session: session}}
+	err := s.db.QueryRowContext(ctx, `select c.through, b.text, c.turn_id, c.stage, c.cost, c.tokens_before, c.tokens_after, c.created_at
+		from compactions c join blobs b on b.hash = c.summary where c.session = $1 order by c.through desc limit 1`, session).
+		Scan(&c.Last.Through, &c.Last.Summary, &c.Last.Turn, &c.Last.Stage, &c.Last.Cost, &c.Last.Before, &c.Last.After, &c.Last.At)
+	if err != nil && !errors.Is(err, sqldb.ErrNotFound) {
+		return c, err
+	}
+	if c.Last.Turn == id {
+		if err := s.db.QueryRowContext(ctx, `select coalesce(sum(cost), 0) from compactions where session = $1 and turn_id = $2`, session, id).
+			Scan(&c.Paid); err != nil {
+			return c, err
+		}
+	}
+	if c.Turns, err = s.positioned(ctx, `where session = $1 and position > $2 order by position desc limit $3`, session, c.Last.Through, n); err != nil {
+		return c, err
+	}
+	slices.Reverse(c.Turns)
+	c.Calls, err = sqldb.All(ctx, s.db, func(r sqldb.Scanner) (turn.Reported, error) {
+		var v turn.Reported
+		return v, r.Scan(&v.Model, &v.Counted, &v.Reported)
+	}, `select t.model, p.counted, t.input_tokens from turns t join prompts p on p.turn_id = t.id
+		where t.session = $1 and t.input_tokens > 0 order by t.position desc limit 20`, session)
+	slices.Reverse(c.Calls)
+	return c, err
+}
+
+func (s *Store) positioned(ctx context.Context, where string, args ...any) ([]prompt.Turn, error) {
+	all, err := s.turns(ctx, where, args...)
+	out := make([]prompt.Turn, len(all))
+	for i, t := range all {
+		out[i] = prompt.Turn{Turn: t.Turn, Position: t.position}
+	}
+	return out, err
+}
+
+// Compact implements turn.ContextStore.
+func (s *Store) Compact(ctx context.Context, c turn.Compaction) error {
+	return sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
+		summary := text(c.Summary)
+		h := turn.Hash(summary)
+		if err := keep(ctx, tx, map[string]string{h: summary}); err != nil {
+			return err
+		}
+		_, err := tx.ExecContext(ctx, `insert into compactions (session, through, summary, turn_id, stage, cost, tokens_before, tokens_after, created_at)
+			values ($1, $2, $3, $4, $5, $6, $7, $8, $9) on conflict (session, through) do nothing`,
+			c.Session, c.Through, h, c.Turn, c.Stage, int64(c.Cost), c.Before, c.After, c.At)
+		return err
+	})
+}
+
+// Keep implements turn.ContextStore.
+func (s *Store) Keep(ctx context.Context, texts map[string]string) error {
+	return sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error { return keep(ctx, tx, texts) })
+}
+
+// keep writes in the order of the hashes, so that two writers of the same texts
+// wait for each other and do not deadlock.
+func keep(ctx context.Context, tx *sqldb.Tx, texts map[string]string) error {
+	for _, h := range slices.Sorted(maps.Keys(texts)) {
+		if _, err := tx.ExecContext(ctx, `insert into blobs (hash, text) values ($1, $2) on conflict (hash) do nothing`, h, texts[h]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Text implements turn.ContextStore.
+func (s *Store) Text(ctx context.Context, hash string) (string, error) {
+	var v string
+	err := s.db.QueryRowContext(ctx, `select text from blobs where hash = $1`, hash).Scan(&v)
+	if errors.Is(err, sqldb.ErrNotFound) {
+		return "", api.Errorf(api.NotFound, "there is no text %s", hash)
+	}
+	return v, err
+}
+
+// Prompt implements turn.ContextStore.
+func (s *Store) Prompt(ctx context.Context, id string) (turn.Reference, []prompt.Turn, error) {
+	var r turn.Reference
+	var reference, session string
+	err := s.db.QueryRowContext(ctx, `select p.reference, t.session from prompts p join turns t on t.id = p.turn_id where p.turn_id = $1`, id).
+		Scan(&reference, &session)
+	if errors.Is(err, sqldb.ErrNotFound) {
+		return r, nil, &api.Error{Code: api.NotFound, Message: "nothing is known of the prompt of turn " + id, Next: "turns of releases before this one, and turns that failed before the model was asked, have none"}
+	}
+	if err != nil {
+		return r, nil, err
+	}
+	if err := json.Unmarshal([]byte(reference), &r); err != nil {
+		return r, nil, fmt.Errorf("prompt of turn %s: %w", id, err)
+	}
+	turns, err := s.positioned(ctx, `where session = $1 and position >= $2 and position <= $3 order by position`, session, r.First, r.Last)
+	return r, turns, err
+}
+
+// persistPrompt follows persistTurn's insert.
+func persistPrompt(ctx context.Context, tx *sqldb.Tx, rec *turn.Record) error {
+	if rec.Prompt == nil {
+		return nil
+	}
+	reference, err := api.Encode(rec.Prompt)
+	if err != nil {
+		return err
+	}
+	_, err = tx.ExecContext(ctx, `insert into prompts (turn_id, reference, counted) values ($1, $2, $3)`,
+		rec.Turn.ID, strings.TrimSpace(string(reference)), rec.Prompt.Counted)
+	return err
+}
