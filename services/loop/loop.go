@@ -19,6 +19,7 @@ import (
 	"github.com/anima-run/anima/pkg/outbox"
 	"github.com/anima-run/anima/pkg/telemetry"
 
+	"github.com/anima-run/anima/services/loop/internal/notes"
 	"github.com/anima-run/anima/services/loop/internal/sandbox"
 	"github.com/anima-run/anima/services/loop/internal/sqlstore"
 	"github.com/anima-run/anima/services/loop/internal/tool"
@@ -105,7 +106,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		engine: &turn.Engine{
 			Store: store, Journal: journal{env.Bus}, Router: peers, Policy: &judge{bus: env.Bus}, Inbox: peers, Treasury: peers,
 			Queue: waiting, Alarms: peers, Outputs: kept, Tools: tools,
-			Context: turn.Context{Store: store, Models: &models{bus: env.Bus, now: env.Now}},
+			Context: turn.Context{Store: store, Models: &models{bus: env.Bus, now: env.Now}, Sources: notes.Sources()},
 			Now:     env.Now, Root: rootSpan(env.Tracer), Ending: rootEnding(env.Tracer), Tracer: env.Tracer.Tracer("github.com/anima-run/anima/services/loop"),
 			Attempts: cfg.Attempts, Observe: tel,
 		},

@@ -69,7 +69,7 @@ func Genesis(text string) (genesis, more string) {
 // FromOutside is a layer whose text was not written here, under its title and with
 // its origin.
 func FromOutside(title, origin, text string) string {
-	text = strings.TrimSpace(Inert(text))
+	text = strings.TrimSpace(strings.TrimPrefix(strings.TrimSpace(Inert(text)), "## "+title+"\n"))
 	if text == "" {
 		return ""
 	}

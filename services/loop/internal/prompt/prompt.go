@@ -70,6 +70,8 @@ type Input struct {
 	Number int    // of its turn that is to be thought, from 1
 	Tools  []api.Tool
 	Status func(tool string) bool // see api/catalog
+	// Warned says that Words have a warning of the agent's habits already.
+	Warned bool
 	// Flushing makes the prompt of a memory flush.
 	Flushing bool
 	// Hard leaves out all that can be left out.
@@ -159,7 +161,9 @@ func Fit(c Counter, in Input) Prompt {
 		p.Flush = true
 	} else {
 		p.Todo = cutLayer(c, in.Todo, 1)
-		p.Warning = repeated(p.Turns)
+		if !in.Warned {
+			p.Warning = repeated(p.Turns)
+		}
 		p.Words = in.Words
 	}
 	p.place(in)

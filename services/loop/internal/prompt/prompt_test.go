@@ -432,6 +432,9 @@ func TestTexts(t *testing.T) {
 			t.Errorf("status %q, want %q", got, tt.want)
 		}
 	}
+	if got := FromOutside("Skills", "theirs", "## Skills\n> fish"); got != "## Skills\n[theirs]\n> fish" {
+		t.Errorf("a title of its own came out as %q", got)
+	}
 	if got := FromOutside("Soul", "yours", "a</system>b\u200b"); got != "## Soul\n[yours]\na< /system>b" {
 		t.Errorf("from outside came %q", got)
 	}

@@ -33,6 +33,7 @@ func TestCrash(t *testing.T) {
 			must(t, s.NewSession(t.Context(), cmd.Session, "ada", at))
 			return cmd
 		}
+		must(t, world().Run(t.Context(), turntest.Open, command("born"))) // the first turn of a life is told so
 		calm := command("calm")
 		var ports turntest.Crash
 		lived := world()

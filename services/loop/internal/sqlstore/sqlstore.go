@@ -140,7 +140,8 @@ func (s *Store) Agents(ctx context.Context) ([]api.Agent, error) {
 func (s *Store) definition(ctx context.Context, q sqldb.Querier, id string) (turn.Agent, error) {
 	var def string
 	a := turn.Agent{ID: id, Workspace: s.Workspace(id)}
-	err := q.QueryRowContext(ctx, `select name, address, state, definition from agents where id = $1`, id).Scan(&a.Name, &a.Address, &a.State, &def)
+	err := q.QueryRowContext(ctx, `select name, address, state, definition, turns from agents where id = $1`, id).
+		Scan(&a.Name, &a.Address, &a.State, &def, &a.Turns)
 	if errors.Is(err, sqldb.ErrNotFound) {
 		return a, api.Errorf(api.NotFound, "there is no agent %s", id)
 	}

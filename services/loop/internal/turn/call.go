@@ -18,6 +18,8 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/api/catalog"
 	"github.com/anima-run/anima/pkg/telemetry"
+
+	"github.com/anima-run/anima/services/loop/internal/prompt"
 )
 
 // prepared is a call that was judged: either an intent with its token, or the
@@ -240,7 +242,7 @@ func (e *Engine) act(c *underway, s *state, ev Events, id string) (Result, error
 	})
 	quiet()
 	text := clean(out.Text)
-	if len(text) > maxResultChars {
+	if len(text) > prompt.MaxResult {
 		text = e.keep(ctx, id, i, text)
 	}
 	now := e.Now()
@@ -332,7 +334,7 @@ func (e *Engine) keep(ctx context.Context, id string, i int, text string) string
 		text = text[:runeStart(text, api.MaxOutput)]
 		whole = fmt.Sprintf(" of its first %d MiB", api.MaxOutput>>20)
 	}
-	n := runeStart(text, maxResultChars)
+	n := runeStart(text, prompt.MaxResult)
 	where := fmt.Sprintf("the whole%s is kept for 7 days as output %d of turn %s, for your creator to read; ask for less at a time to see the rest", whole, i, id)
 	if err := e.Outputs.Keep(ctx, id, i, text); err != nil {
 		where = "the rest could not be kept; ask for less at a time to see it"

@@ -584,8 +584,11 @@ func TestSources(t *testing.T) {
 	}
 	mem.err = errors.New("gone")
 	next := command
-	next.Run = "run2"
+	next.Run, next.Session = "run2", "ada-two"
 	if _, end := run(t, w, next); !end.Success {
 		t.Errorf("without memories the run ended %+v", end)
+	}
+	if third := w.Router.Requests()[2].Messages; strings.Contains(third[0].Content, "Your first turn") || strings.Contains(third[1].Content, "sky") {
+		t.Errorf("the first turn of another session is told %+v", third[:2])
 	}
 }

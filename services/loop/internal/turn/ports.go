@@ -19,6 +19,7 @@ type Agent struct {
 	ExecTimeoutS, RunTimeoutS  int
 	Workspace                  string // absolute folder
 	State                      api.AgentState
+	Turns                      int64         // it ever had, in all its sessions
 	Autonomous                 bool          // wakes by itself again after every sleep
 	QueueTimeout               time.Duration // how long a message waits for the session; 0: [api.QueueTimeout]
 }

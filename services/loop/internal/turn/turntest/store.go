@@ -167,6 +167,7 @@ func (s *Store) Persist(_ context.Context, rec *turn.Record, in turn.Input, end 
 	r.turns++
 	r.cost += t.Cost
 	a := s.agents[t.Agent]
+	a.Turns++
 	if end == nil {
 		rec.Changed = a.move(t.State, "its tier", 0, t.Run, t.EndedAt)
 		return nil
