@@ -57,7 +57,7 @@ func nthRun(n int) api.Run {
 func runs(t *testing.T, w *turntest.World, from, to int) {
 	t.Helper()
 	for n := from; n <= to; n++ {
-		if _, end := run(t, w, nthRun(n)); !end.Success {
+		if _, end := run(t, w, nthRun(n)); !end.Success || end.Response != "seen" {
 			t.Fatalf("run %d ended %+v", n, end)
 		}
 	}
