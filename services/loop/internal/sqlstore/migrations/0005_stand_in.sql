@@ -1,2 +1,0 @@
--- Stands for a migration of another part; it is dropped when that arrives.
-select 1;
