@@ -16,13 +16,11 @@ import (
 	"go.opentelemetry.io/otel/metric"
 
 	"github.com/anima-run/anima/pkg/api"
-	"github.com/anima-run/anima/pkg/api/catalog"
 	"github.com/anima-run/anima/pkg/bus"
 	"github.com/anima-run/anima/pkg/outbox"
 
 	"github.com/anima-run/anima/services/loop/internal/agentmd"
 	"github.com/anima-run/anima/services/loop/internal/sqlstore"
-	"github.com/anima-run/anima/services/loop/internal/tool"
 	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
@@ -46,7 +44,7 @@ type handlers struct {
 // announcement last: dying in between leaves an account without an agent, which
 // the next apply takes up.
 func (h *handlers) applyAgent(ctx context.Context, m api.ApplyAgent) (api.Agent, error) {
-	def, faults := agentmd.Parse([]byte(m.Source), agentmd.Known{Tools: catalog.Names(), Basic: tool.Basic()})
+	def, faults := agentmd.Parse([]byte(m.Source), knownTools())
 	if len(faults) > 0 {
 		e := &api.Error{Code: api.Invalid, Message: fmt.Sprintf("the AGENT.md has %d faults", len(faults)), Next: "mend them and apply it again; nothing was changed"}
 		if len(faults) == 1 {

@@ -6,6 +6,7 @@ package agentmd
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"time"
@@ -19,8 +20,14 @@ const (
 	MaxBody = 16_000
 	// MaxDescription is the longest description in characters.
 	MaxDescription = 500
+	// MaxMessage is the longest message of a creator in characters (spec-core-2 §3).
+	MaxMessage = 2_000
 	// MaxSchedules is how many schedule entries an agent may have.
 	MaxSchedules = 32
+	// MaxTokens is the most tokens that a part of the context may be given.
+	MaxTokens = 10_000_000
+	// MinWindow is the smallest context window that is not the model's own.
+	MinWindow = 1_000
 
 	maxName   = 64
 	maxLine   = 200 // model, version and reason, in characters
@@ -34,11 +41,26 @@ type Definition struct {
 	Version     string     `json:"version"`     // the creator's own; may be empty
 	Model       string     `json:"model"`       // empty: the router chooses
 	Creator     string     `json:"creator"`     // 0x and 40 hex digits as written, or empty
-	Tools       []string   `json:"tools"`
+	Message     string     `json:"message"`     // of the creator, said at birth; at most MaxMessage characters, may be empty
+	Autonomy    bool       `json:"autonomy"`    // it wakes by itself a while after it had nothing to do; otherwise something must happen
+	Tools       []string   `json:"tools"`       // built-in ones by name; mcp_… for those of MCP servers, mcp_* for all of them
 	Schedule    []Schedule `json:"schedule"`
 	Limits      Limits     `json:"limits"`
+	Context     Context    `json:"context"`
 	Sandbox     Sandbox    `json:"sandbox"`
 	Body        string     `json:"body"` // the genesis prompt; at most MaxBody characters
+}
+
+// UnmarshalJSON reads a stored definition. What was not there yet when it was
+// stored has its default.
+func (d *Definition) UnmarshalJSON(data []byte) error {
+	type plain Definition // without this method
+	v := plain{Limits: DefaultLimits(), Context: DefaultContext(), Sandbox: DefaultSandbox()}
+	if err := json.Unmarshal(data, &v); err != nil {
+		return err
+	}
+	*d = Definition(v)
+	return nil
 }
 
 // Schedule is a time at which the agent is woken.
@@ -53,6 +75,14 @@ type Limits struct {
 	MaxTurns     int           `json:"maxTurns"`     // 1 to 100
 	MaxToolCalls int           `json:"maxToolCalls"` // per turn, 1 to 10
 	Timeout      time.Duration `json:"timeout"`      // of a run, 1 s to 1 h, whole seconds
+	QueueTimeout time.Duration `json:"queueTimeout"` // how long a message waits for its session, 1 s to 1 h, whole seconds
+}
+
+// Context says how much of a model's window the agent uses, in tokens (seed 004).
+type Context struct {
+	Window  int `json:"window"`  // 0: the model's own; otherwise MinWindow to MaxTokens, and more than Flush
+	Reserve int `json:"reserve"` // kept free for the answer: beyond it the context is compacted; 1 to MaxTokens
+	Flush   int `json:"flush"`   // kept free for notes: beyond it memories are written first; Reserve to MaxTokens
 }
 
 // Sandbox says how the agent's commands are held.
@@ -63,8 +93,12 @@ type Sandbox struct {
 
 // DefaultLimits returns the limits of a file that names none.
 func DefaultLimits() Limits {
-	return Limits{MaxTurns: 25, MaxToolCalls: 10, Timeout: 600 * time.Second}
+	return Limits{MaxTurns: 25, MaxToolCalls: 10, Timeout: 600 * time.Second, QueueTimeout: 30 * time.Second}
 }
+
+// DefaultContext returns the context of a file that names none; the numbers are
+// seed 004's.
+func DefaultContext() Context { return Context{Window: 0, Reserve: 4_000, Flush: 8_000} }
 
 // DefaultSandbox returns the sandbox of a file that names none.
 func DefaultSandbox() Sandbox {

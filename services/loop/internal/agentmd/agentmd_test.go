@@ -1,6 +1,7 @@
 package agentmd
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -26,7 +27,11 @@ description: >
 version: 1.0
 model: gpt-5.2
 creator: 0x52908400098527886E0F7030069857D2E4169EE7
-tools: [exec, transfer_credits]
+message: |
+  Welcome.
+  Earn your keep.
+autonomy: true
+tools: [exec, transfer_credits, mcp_files_read, "mcp_*"]
 schedule:
   - name: morning
     cron: "0  8 * * MON-FRI"
@@ -35,6 +40,10 @@ schedule:
 limits:
   max_turns: 5
   timeout_seconds: 60
+  queue_timeout_seconds: 5
+context:
+  window: 64000
+  flush: 9000
 sandbox:
   network: true
 ---
@@ -51,12 +60,14 @@ func TestParse(t *testing.T) {
 	want := Definition{
 		Name: "ada-1", Description: "Watches the ledger and says so.", Version: "1.0", Model: "gpt-5.2",
 		Creator: "0x52908400098527886E0F7030069857D2E4169EE7",
-		Tools:   []string{"exec", "transfer_credits"},
+		Message: "Welcome.\nEarn your keep.", Autonomy: true,
+		Tools: []string{"exec", "transfer_credits", "mcp_files_read", "mcp_*"},
 		Schedule: []Schedule{
 			{Name: "morning", Cron: "0 8 * * MON-FRI", Reason: "Read: the news"},
 			{Name: "leap", Cron: "0 0 29 2 *"},
 		},
-		Limits:  Limits{MaxTurns: 5, MaxToolCalls: 10, Timeout: time.Minute},
+		Limits:  Limits{MaxTurns: 5, MaxToolCalls: 10, Timeout: time.Minute, QueueTimeout: 5 * time.Second},
+		Context: Context{Window: 64_000, Reserve: 4_000, Flush: 9_000},
 		Sandbox: Sandbox{Network: true, Timeout: 30 * time.Second},
 		Body:    "# You are Ada\n\nSpend little.\n---\nThis rule belongs to the Markdown.",
 	}
@@ -80,7 +91,8 @@ func TestParseDefaults(t *testing.T) {
 	got, faults := Parse([]byte("---\nname: ada\nmodel:\n---\nbe"), known())
 	want := Definition{
 		Name: "ada", Tools: known().Basic, Body: "be",
-		Limits:  Limits{MaxTurns: 25, MaxToolCalls: 10, Timeout: 600 * time.Second},
+		Limits:  Limits{MaxTurns: 25, MaxToolCalls: 10, Timeout: 600 * time.Second, QueueTimeout: 30 * time.Second},
+		Context: Context{Reserve: 4_000, Flush: 8_000},
 		Sandbox: Sandbox{Timeout: 30 * time.Second},
 	}
 	if diff := cmp.Diff(want, got); diff != "" || len(faults) > 0 {
@@ -177,6 +189,31 @@ name: twice
 				`line 11: a key must be text, got a list`,
 			},
 		},
+		"life": {
+			"---\nname: a\nmessage: [hi]\nautonomy: sometimes\ntools: [mcp_, mcp_Files, 'mcp_a*', 'mcp_*', 'mcp_*']\nlimits: {queue_timeout_seconds: 3601}\n" +
+				"context:\n  window: 999\n  reserve: 0\n  flush: many\n  max: 1\n---\nbe",
+			[]string{
+				`line 3: message must be text, got a list`,
+				`line 4: autonomy must be true or false, got the text "sometimes"`,
+				`line 5: unknown tool "mcp_"; known are exec, read_file, write_file, sleep, transfer_credits`,
+				`line 5: unknown tool "mcp_Files"; known are exec, read_file, write_file, sleep, transfer_credits`,
+				`line 5: unknown tool "mcp_a*"; known are exec, read_file, write_file, sleep, transfer_credits`,
+				`line 5: tool "mcp_*" is listed twice; it is already on line 5`,
+				`line 6: limits.queue_timeout_seconds must be from 1 to 3600, got 3601`,
+				`line 8: context.window must be from 1000 to 10000000, got 999`,
+				`line 9: context.reserve must be from 1 to 10000000, got 0`,
+				`line 10: context.flush must be a whole number from 1 to 10000000, got the text "many"`,
+				`line 11: unknown key "max"; known are window, reserve, flush`,
+			},
+		},
+		"context that leaves nothing": {
+			"---\nname: a\ncontext:\n  window: 8000\n  reserve: 9000\n---\nbe",
+			[]string{
+				`line 4: context.window is 8000 and context.flush 8000: nothing is left for the conversation; window must be more`,
+				`line 5: context.flush is 8000 and context.reserve 9000: memories are written before the context is compacted, so flush must not be less`,
+			},
+		},
+		"long message":     {"---\nname: a\nmessage: " + strings.Repeat("a", 2001) + "\n---\nbe", []string{"line 3: message has 2001 characters; at most 2000 are allowed"}},
 		"empty name":       {"---\nname:\n---\nbe", []string{"line 2: name is empty"}},
 		"quoted empty":     {"---\nname: ' '\n---\nbe", []string{"line 2: name is empty"}},
 		"long name":        {"---\nname: " + strings.Repeat("a", 65) + "\n---\nbe", []string{"line 2: name has 65 characters; at most 64 are allowed"}},
@@ -284,9 +321,15 @@ description: Watches the ledger and says so.
 version: '1.0'
 model: gpt-5.2
 creator: 0x52908400098527886E0F7030069857D2E4169EE7
+message: |-
+  Welcome.
+  Earn your keep.
+autonomy: true
 tools:
 - exec
 - transfer_credits
+- mcp_files_read
+- mcp_*
 schedule:
 - name: morning
   cron: 0 8 * * MON-FRI
@@ -297,6 +340,11 @@ limits:
   max_turns: 5
   max_tool_calls: 10
   timeout_seconds: 60
+  queue_timeout_seconds: 5
+context:
+  window: 64000
+  reserve: 4000
+  flush: 9000
 sandbox:
   network: true
   timeout_seconds: 30
@@ -310,6 +358,32 @@ This rule belongs to the Markdown.
 `
 	if diff := cmp.Diff(want, string(Render(def))); diff != "" {
 		t.Errorf("rendered (-want +got):\n%s", diff)
+	}
+}
+
+// A definition that was stored by an older release has defaults where it is
+// silent.
+func TestStored(t *testing.T) {
+	t.Parallel()
+	var got Definition
+	if err := json.Unmarshal([]byte(`{"name":"ada","limits":{"maxTurns":7},"sandbox":{"network":true},"body":"be"}`), &got); err != nil {
+		t.Fatal(err)
+	}
+	want := Definition{Name: "ada", Limits: DefaultLimits(), Context: DefaultContext(), Sandbox: DefaultSandbox(), Body: "be"}
+	want.Limits.MaxTurns, want.Sandbox.Network = 7, true
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	full, faults := Parse([]byte(full), known())
+	data, err := json.Marshal(full)
+	if err != nil || len(faults) > 0 {
+		t.Fatal(err, faults)
+	}
+	if err := json.Unmarshal(data, &got); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(full, got); diff != "" {
+		t.Errorf("stored and read (-want +got):\n%s", diff)
 	}
 }
 

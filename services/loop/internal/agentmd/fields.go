@@ -27,9 +27,12 @@ func (p *parser) definition(n *yaml.Node) {
 		{"version", false, func(path string, n *yaml.Node) { p.text(path, spelled(n), maxLine, false, &p.def.Version) }},
 		{"model", false, func(path string, n *yaml.Node) { p.text(path, n, maxLine, false, &p.def.Model) }},
 		{"creator", false, p.creator},
+		{"message", false, func(path string, n *yaml.Node) { p.text(path, n, MaxMessage, true, &p.def.Message) }},
+		{"autonomy", false, p.truth(func(v bool) { p.def.Autonomy = v })},
 		{"tools", false, func(path string, n *yaml.Node) { tools = true; p.tools(path, n) }},
 		{"schedule", false, p.schedule},
 		{"limits", false, p.limits},
+		{"context", false, p.context},
 		{"sandbox", false, p.sandbox},
 	})
 	if !tools {
@@ -156,6 +159,10 @@ func (p *parser) list(path string, n *yaml.Node, each func(i int, item *yaml.Nod
 	}
 }
 
+// mcpPattern fits the tools of MCP servers, which nobody knows until they answer,
+// and the word for all of them.
+var mcpPattern = regexp.MustCompile(`^mcp_([a-z0-9_]+|\*)$`)
+
 func (p *parser) tools(path string, n *yaml.Node) {
 	seen := map[string]int{}
 	p.list(path, n, func(i int, item *yaml.Node) {
@@ -167,7 +174,7 @@ func (p *parser) tools(path string, n *yaml.Node) {
 		switch {
 		case twice:
 			p.fault(item.Line, "tool %s is listed twice; it is already on line %d", strconv.Quote(clip(tool)), first)
-		case !slices.Contains(p.known.Tools, tool):
+		case !slices.Contains(p.known.Tools, tool) && !mcpPattern.MatchString(tool):
 			p.fault(item.Line, "unknown tool %s%s", strconv.Quote(clip(tool)), suggest(tool, p.known.Tools))
 		default:
 			p.def.Tools = append(p.def.Tools, tool)
@@ -217,22 +224,64 @@ func (p *parser) limits(path string, n *yaml.Node) {
 		{"max_turns", false, p.number(100, func(v int) { to.MaxTurns = v })},
 		{"max_tool_calls", false, p.number(10, func(v int) { to.MaxToolCalls = v })},
 		{"timeout_seconds", false, p.number(3600, func(v int) { to.Timeout = time.Duration(v) * time.Second })},
+		{"queue_timeout_seconds", false, p.number(3600, func(v int) { to.QueueTimeout = time.Duration(v) * time.Second })},
 	})
+}
+
+func (p *parser) context(path string, n *yaml.Node) {
+	to := &p.def.Context
+	line := map[string]int{}
+	tokens := func(key string, low int, set *int) field {
+		return field{key, false, func(path string, n *yaml.Node) {
+			line[key] = n.Line
+			p.number(MaxTokens, func(v int) {
+				if v < low {
+					p.fault(n.Line, "%s must be from %d to %d, got %d", path, low, MaxTokens, v)
+					return
+				}
+				*set = v
+			})(path, n)
+		}}
+	}
+	window := tokens("window", MinWindow, &to.Window)
+	number := window.read
+	window.read = func(path string, n *yaml.Node) {
+		if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!int" && n.Value == "0" {
+			return // the model's own
+		}
+		number(path, n)
+	}
+	faults := len(p.faults)
+	p.mapping(path, n, []field{window, tokens("reserve", 1, &to.Reserve), tokens("flush", 1, &to.Flush)})
+	if len(p.faults) > faults {
+		return // what follows would judge defaults
+	}
+	if to.Flush < to.Reserve {
+		p.fault(max(line["flush"], line["reserve"]), "%s.flush is %d and %s.reserve %d: memories are written before the context is compacted, so flush must not be less", path, to.Flush, path, to.Reserve)
+	}
+	if to.Window != 0 && to.Window <= to.Flush {
+		p.fault(max(line["window"], line["flush"]), "%s.window is %d and %s.flush %d: nothing is left for the conversation; window must be more", path, to.Window, path, to.Flush)
+	}
 }
 
 func (p *parser) sandbox(path string, n *yaml.Node) {
 	to := &p.def.Sandbox
 	p.mapping(path, n, []field{
-		{"network", false, func(path string, n *yaml.Node) {
-			v, err := strconv.ParseBool(strings.ToLower(n.Value))
-			if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!bool" || err != nil {
-				p.fault(n.Line, "%s must be true or false, got %s", path, describe(n))
-				return
-			}
-			to.Network = v
-		}},
+		{"network", false, p.truth(func(v bool) { to.Network = v })},
 		{"timeout_seconds", false, p.number(600, func(v int) { to.Timeout = time.Duration(v) * time.Second })},
 	})
+}
+
+// truth reads true or false.
+func (p *parser) truth(set func(bool)) func(string, *yaml.Node) {
+	return func(path string, n *yaml.Node) {
+		v, err := strconv.ParseBool(strings.ToLower(n.Value))
+		if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!bool" || err != nil {
+			p.fault(n.Line, "%s must be true or false, got %s", path, describe(n))
+			return
+		}
+		set(v)
+	}
 }
 
 // number reads a whole number from 1 to high.

@@ -34,6 +34,7 @@ func Parse(src []byte, known Known) (Definition, []Fault) {
 	}
 	p := parser{known: known}
 	p.def.Limits = DefaultLimits()
+	p.def.Context = DefaultContext()
 	p.def.Sandbox = DefaultSandbox()
 	p.frontmatter(lines[1:closing])
 	p.body(strings.Join(lines[closing+1:], "\n"), closing+1)

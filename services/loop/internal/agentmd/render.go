@@ -14,9 +14,12 @@ type frontmatter struct {
 	Version     string           `yaml:"version,omitempty"`
 	Model       string           `yaml:"model,omitempty"`
 	Creator     string           `yaml:"creator,omitempty"`
+	Message     string           `yaml:"message,omitempty"`
+	Autonomy    bool             `yaml:"autonomy"`
 	Tools       []string         `yaml:"tools"`
 	Schedule    []scheduleMatter `yaml:"schedule,omitempty"`
 	Limits      limitsMatter     `yaml:"limits"`
+	Context     contextMatter    `yaml:"context"`
 	Sandbox     sandboxMatter    `yaml:"sandbox"`
 }
 
@@ -27,9 +30,16 @@ type scheduleMatter struct {
 }
 
 type limitsMatter struct {
-	MaxTurns       int   `yaml:"max_turns"`
-	MaxToolCalls   int   `yaml:"max_tool_calls"`
-	TimeoutSeconds int64 `yaml:"timeout_seconds"`
+	MaxTurns            int   `yaml:"max_turns"`
+	MaxToolCalls        int   `yaml:"max_tool_calls"`
+	TimeoutSeconds      int64 `yaml:"timeout_seconds"`
+	QueueTimeoutSeconds int64 `yaml:"queue_timeout_seconds"`
+}
+
+type contextMatter struct {
+	Window  int `yaml:"window"`
+	Reserve int `yaml:"reserve"`
+	Flush   int `yaml:"flush"`
 }
 
 type sandboxMatter struct {
@@ -43,8 +53,10 @@ type sandboxMatter struct {
 func Render(d Definition) []byte {
 	m := frontmatter{
 		Name: d.Name, Description: d.Description, Version: d.Version, Model: d.Model, Creator: d.Creator,
+		Message: d.Message, Autonomy: d.Autonomy,
 		Tools:   append([]string{}, d.Tools...),
-		Limits:  limitsMatter{d.Limits.MaxTurns, d.Limits.MaxToolCalls, int64(d.Limits.Timeout / time.Second)},
+		Limits:  limitsMatter{d.Limits.MaxTurns, d.Limits.MaxToolCalls, int64(d.Limits.Timeout / time.Second), int64(d.Limits.QueueTimeout / time.Second)},
+		Context: contextMatter(d.Context),
 		Sandbox: sandboxMatter{d.Sandbox.Network, int64(d.Sandbox.Timeout / time.Second)},
 	}
 	for _, s := range d.Schedule {
