@@ -112,6 +112,10 @@ func Contracts() []Contract {
 			Agent: agent, Since: at, Next: "sleeps until something happens", Counters: Counters{Idle: 1, Repeated: 1, Pattern: "exec"},
 			History: []AgentChanged{{Agent: "lucky", Name: "Lucky", Address: adr, State: StateSleeping, Previous: StateRunning, Reason: "nothing to do", Seq: 5, At: at}},
 		}},
+		{
+			ImportTranscript{Agent: "lucky", First: 1, Lines: []string{`{"role":"user","content":"hi","timestamp":"2026-11-21T08:00:00.000Z"}`, "oops"}, ID: "i-1"},
+			Imported{Session: "lucky-" + run, Agent: "lucky", Run: run, Turns: 1, Kept: 1, Cut: []CutLine{{Line: 2, Reason: "not JSON", Text: "oops"}}, At: at},
+		},
 
 		{Complete{
 			ID: turn.ID + ".1", Agent: "lucky", Session: "lucky-main", Turn: turn.ID, Task: TaskTurn, Tier: TierHigh,

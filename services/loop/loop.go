@@ -130,6 +130,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		bus.Reply(h.explainAgent),
 		bus.On(h.tierChanged),
 		bus.Reply(h.getOutput),
+		bus.Reply(h.importTranscript),
 		// A run that was sent to a replica which was dead already has no lock and need
 		// not wait for one to expire; the others are handed back until theirs has.
 		bus.On(h.run, bus.Consuming{Workers: cfg.Slots, AckWait: max(cfg.Lease/3, time.Second), MaxDeliver: -1, InOrder: true, NoSpan: true}),

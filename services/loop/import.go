@@ -1,0 +1,53 @@
+package loop
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"github.com/anima-run/anima/pkg/api"
+
+	"github.com/anima-run/anima/services/loop/internal/sqlstore"
+)
+
+// importTranscript makes a session, or goes on with one, out of lines that came
+// from elsewhere. It is one transaction: dying before its end leaves nothing,
+// dying after it, the same id is answered as before.
+func (h *handlers) importTranscript(ctx context.Context, m api.ImportTranscript) (api.Imported, error) {
+	switch {
+	case len(m.Lines) == 0:
+		return api.Imported{}, &api.Error{Code: api.Invalid, Message: "the transcript has no lines", Next: "give one message a line, in the form of anima session export"}
+	case len(m.Lines) > api.MaxImportLines:
+		return api.Imported{}, &api.Error{
+			Code: api.Invalid, Message: fmt.Sprintf("%d lines, at most %d are taken at a time", len(m.Lines), api.MaxImportLines),
+			Next: "give them in parts, each with the session of the first",
+		}
+	case m.First < 0:
+		return api.Imported{}, &api.Error{Code: api.Invalid, Message: fmt.Sprintf("the first line has the number %d", m.First), Next: "count lines from 1"}
+	case len(m.ID) > 128:
+		return api.Imported{}, &api.Error{Code: api.Invalid, Message: "the id is longer than 128 bytes", Next: "give a shorter one"}
+	}
+	in := sqlstore.Import{
+		Run: importID(m.ID), Agent: strings.ToLower(m.Agent), Session: m.Session, New: m.Session == "",
+		First: max(m.First, 1), Lines: m.Lines, At: h.now().UnixMicro(),
+	}
+	if in.New {
+		in.Session = in.Agent + "-" + in.Run
+	}
+	out, err := h.store.Import(ctx, in)
+	if err == nil {
+		h.log.InfoContext(ctx, "transcript imported", "agent", in.Agent, "session", in.Session, "turns", out.Turns, "cut", len(out.Cut))
+	}
+	return out, err
+}
+
+// importID is the id of an import's run. A caller's own id gives the same one
+// always, and never that of a message.
+func importID(id string) string {
+	if id == "" {
+		return uuid.Must(uuid.NewV7()).String()
+	}
+	return uuid.NewSHA1(uuid.NameSpaceURL, []byte("anima:import:"+id)).String()
+}

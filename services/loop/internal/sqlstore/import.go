@@ -1,0 +1,174 @@
+package sqlstore
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/sqldb"
+
+	"github.com/anima-run/anima/services/loop/internal/transcript"
+	"github.com/anima-run/anima/services/loop/internal/turn"
+)
+
+// Import is a part of a transcript of elsewhere, for a session of its own.
+type Import struct {
+	Run     string // that its turns will belong to; the same again changes nothing
+	Agent   string
+	Session string
+	New     bool // the part is the session's first
+	First   int  // number of the first line in its file
+	Lines   []string
+	At      int64 // Unix microseconds
+}
+
+// Import writes what can be used of the lines as turns behind those of the
+// session, and keeps what was cut out of them, in one transaction. Nobody vouches
+// for what they say: the inputs are of an external principal, whoever imports
+// them. Errors: NotFound for an agent or session that does not exist, Invalid
+// when the session is another agent's or would be empty, Conflict when the
+// session has runs that were not imported, or is terminated.
+func (s *Store) Import(ctx context.Context, in Import) (api.Imported, error) {
+	var out api.Imported
+	err := sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
+		out = api.Imported{Session: in.Session, Agent: in.Agent, Run: in.Run, Cut: []api.CutLine{}, At: in.At}
+		if in.New {
+			if _, err := tx.ExecContext(ctx, `insert into sessions (id, agent, created_at, updated_at)
+				select $1, id, $3, $3 from agents where id = $2 on conflict (id) do nothing`, in.Session, in.Agent, in.At); err != nil {
+				return err
+			}
+		}
+		position, after, before, err := s.importing(ctx, tx, in)
+		if err != nil || before != nil {
+			if before != nil {
+				out = *before
+			}
+			return err
+		}
+		r := transcript.Repair(in.Lines, in.First, after)
+		out.Turns, out.Kept = len(r.Turns), r.Kept
+		for _, c := range r.Cuts {
+			out.Cut = append(out.Cut, api.CutLine{Line: c.Line, Reason: c.Reason, Text: beginning(c.Text)})
+		}
+		if in.New && len(r.Turns) == 0 {
+			return nothingLeft(out)
+		}
+		return s.importAll(ctx, tx, in, r, position, out)
+	})
+	return out, err
+}
+
+// importing locks the session and says where the part goes: the position and the
+// time of the turn before it. An answer means that the part was imported before.
+func (s *Store) importing(ctx context.Context, tx *sqldb.Tx, in Import) (position, after int64, before *api.Imported, err error) {
+	var agent string
+	var terminated int64
+	err = tx.QueryRowContext(ctx, `select agent, turns, terminated_at from sessions where id = $1`+s.db.ForUpdate(), in.Session).Scan(&agent, &position, &terminated)
+	switch {
+	case errors.Is(err, sqldb.ErrNotFound) && in.New: // nobody of that name could have one
+		_, err = agentRow(tx.QueryRowContext(ctx, agentColumns+` where id = $1`, in.Agent))
+		return 0, 0, nil, err
+	case errors.Is(err, sqldb.ErrNotFound):
+		return 0, 0, nil, &api.Error{Code: api.NotFound, Message: "there is no such session", Next: "leave the session out to make one of the transcript's first part"}
+	case err != nil:
+		return 0, 0, nil, err
+	case agent != in.Agent:
+		return 0, 0, nil, &api.Error{Code: api.Invalid, Message: "session " + in.Session + " belongs to " + agent, Next: "import for " + agent + ", or leave the session out"}
+	}
+	var answer string
+	err = tx.QueryRowContext(ctx, `select answer from imports where run = $1`, in.Run).Scan(&answer)
+	if err == nil {
+		before = &api.Imported{}
+		return 0, 0, before, json.Unmarshal([]byte(answer), before)
+	}
+	if !errors.Is(err, sqldb.ErrNotFound) {
+		return 0, 0, nil, err
+	}
+	if terminated != 0 {
+		return 0, 0, nil, &api.Error{Code: api.Conflict, Reason: api.ReasonTerminated, Message: "session " + in.Session + " is terminated", Next: "import into a new session"}
+	}
+	var own int
+	if err := tx.QueryRowContext(ctx, `select count(*) from runs where session = $1 and id not in (select run from imports where session = $1)`, in.Session).Scan(&own); err != nil {
+		return 0, 0, nil, err
+	}
+	if own > 0 {
+		return 0, 0, nil, &api.Error{
+			Code: api.Conflict, Message: "session " + in.Session + " has runs of its own: nothing can be put behind them",
+			Next: "import into a new session",
+		}
+	}
+	err = tx.QueryRowContext(ctx, `select coalesce(max(ended_at), 0) from turns where session = $1`, in.Session).Scan(&after)
+	return position, after, nil, err
+}
+
+func (s *Store) importAll(ctx context.Context, tx *sqldb.Tx, in Import, r transcript.Repaired, position int64, out api.Imported) error {
+	cmd := api.Run{Run: in.Run, Agent: in.Agent, Session: in.Session, Kind: api.RunImport, By: api.Principal{Kind: api.External}, AcceptedAt: in.At}
+	end := turn.End{Run: cmd, Success: true, Turns: len(r.Turns), At: in.At, State: api.StateSleeping, Why: "imported", Fate: api.FateConsumed}
+	var texts [4]string
+	for i, v := range []any{cmd, turn.Input{By: cmd.By}, end, out} {
+		data, err := api.Encode(v)
+		if err != nil {
+			return err
+		}
+		texts[i] = string(data)
+	}
+	if _, err := tx.ExecContext(ctx, `insert into runs (id, session, agent, command, input, turns, ending, fate, started_at, ended_at)
+		values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $9)`, in.Run, in.Session, in.Agent, texts[0], texts[1], int64(len(r.Turns)), texts[2], api.FateConsumed, in.At); err != nil {
+		return err
+	}
+	for i, t := range r.Turns {
+		id := fmt.Sprintf("%s.%d", in.Run, i+1)
+		if _, err := tx.ExecContext(ctx, `insert into turns (id, run, number, session, agent, position, state, input, input_source,
+				thinking, model, provider, finish, input_tokens, output_tokens, cost, trace, started_at, ended_at)
+			values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, '', $11, 'stop', 0, 0, 0, '', $12, $13)`,
+			id, in.Run, i+1, in.Session, in.Agent, position+int64(i)+1, api.StateRunning, text(t.Input), api.External,
+			text(t.Text), "import", t.StartedAt, t.EndedAt); err != nil {
+			return err
+		}
+		for n, c := range t.Calls {
+			if _, err := tx.ExecContext(ctx, `insert into tool_calls (turn_id, idx, provider_id, name, arguments, outcome, result)
+				values ($1, $2, $3, $4, $5, $6, $7)`, id, n, text(c.ID), text(c.Name), text(string(c.Arguments)), api.OutcomeOK, text(c.Result)); err != nil {
+				return err
+			}
+		}
+	}
+	if _, err := tx.ExecContext(ctx, `insert into imports (run, session, answer, imported_at) values ($1, $2, $3, $4)`, in.Run, in.Session, text(texts[3]), in.At); err != nil {
+		return err
+	}
+	for i, c := range r.Cuts {
+		if _, err := tx.ExecContext(ctx, `insert into import_cuts (run, idx, line, reason, content) values ($1, $2, $3, $4, $5)`,
+			in.Run, i, c.Line, text(c.Reason), text(c.Text)); err != nil {
+			return err
+		}
+	}
+	_, err := tx.ExecContext(ctx, `update sessions set turns = turns + $2, runs = runs + $3, updated_at = $4 where id = $1`,
+		in.Session, int64(len(r.Turns)), int64(r.Users), in.At)
+	return err
+}
+
+// beginning is what an answer shows of a line that was cut.
+func beginning(s string) string {
+	const most = 200
+	s = text(s)
+	if r := []rune(s); len(r) > most {
+		s = string(r[:most]) + "…"
+	}
+	return s
+}
+
+func nothingLeft(out api.Imported) error {
+	e := &api.Error{
+		Code: api.Invalid, Message: "no line of the transcript can be used; nothing was imported",
+		Next: `give one message a line: {"role":"user","content":"…","timestamp":"2026-11-21T08:00:00.000Z"}`,
+	}
+	const most = 20
+	for _, c := range out.Cut[:min(len(out.Cut), most)] {
+		e.Details = append(e.Details, fmt.Sprintf("line %d: %s", c.Line, c.Reason))
+	}
+	if more := len(out.Cut) - most; more > 0 {
+		e.Details = append(e.Details, fmt.Sprintf("and %d more", more))
+	}
+	return e
+}
