@@ -13,11 +13,13 @@ import (
 )
 
 type agentCmd struct {
-	Apply agentApplyCmd `cmd:"" help:"Make an agent from an AGENT.md, or change it."`
-	List  agentListCmd  `cmd:"" help:"List the agents."`
-	Get   agentGetCmd   `cmd:"" help:"Show an agent and its balance."`
-	Wake  agentWakeCmd  `cmd:"" help:"Wake an agent."`
-	Fund  agentFundCmd  `cmd:"" help:"Give an agent money."`
+	Apply   agentApplyCmd   `cmd:"" help:"Make an agent from an AGENT.md, or change it."`
+	List    agentListCmd    `cmd:"" help:"List the agents."`
+	Get     agentGetCmd     `cmd:"" help:"Show an agent and its balance."`
+	Explain agentExplainCmd `cmd:"" help:"Say why an agent is in its state, and what would change that."`
+	Wake    agentWakeCmd    `cmd:"" help:"Wake an agent."`
+	Sleep   agentSleepCmd   `cmd:"" help:"Put an agent to sleep."`
+	Fund    agentFundCmd    `cmd:"" help:"Give an agent money."`
 }
 
 type agentApplyCmd struct {

@@ -5,13 +5,17 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	kongcompletion "github.com/jotaen/kong-completion"
+	"github.com/posener/complete"
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/host"
@@ -354,7 +358,17 @@ func TestWithoutAnima(t *testing.T) {
 		t.Errorf("version says %q", out)
 	}
 	for _, args := range [][]string{
-		{"agent", "list"}, {"session", "send", "lucky", "hi"}, {"session", "events", "lucky-main"}, {"ledger", "balance"}, {"model", "list"},
+		{"agent", "list"},
+		{"agent", "explain", "lucky"},
+		{"agent", "sleep", "lucky"},
+		{"run", "get", "r1"},
+		{"session", "cancel", "r1"},
+		{"session", "terminate", "s"},
+		{"session", "export", "s"},
+		{"session", "send", "lucky", "hi"},
+		{"session", "events", "lucky-main"},
+		{"ledger", "balance"},
+		{"model", "list"},
 	} {
 		m.fails(exitUnavailable, "", args, "no anima is running", m.data(), "anima up")
 	}
@@ -374,7 +388,21 @@ func TestWithoutAnima(t *testing.T) {
 			t.Errorf("help says\n%s\nwant %q", help, want)
 		}
 	}
-	for _, cmd := range [][]string{{"up"}, {"agent", "apply"}, {"agent", "fund"}, {"session", "send"}, {"session", "events"}} {
+	for _, cmd := range [][]string{
+		{"init"},
+		{"up"},
+		{"agent", "apply"},
+		{"agent", "explain"},
+		{"agent", "sleep"},
+		{"agent", "fund"},
+		{"run", "get"},
+		{"session", "send"},
+		{"session", "events"},
+		{"session", "cancel"},
+		{"session", "terminate"},
+		{"session", "export"},
+		{"session", "import"},
+	} {
 		if out := m.cli(append(cmd, "--help")...); !strings.Contains(out, "anima "+strings.Join(cmd, " ")) || !strings.Contains(out, "Examples:") {
 			t.Errorf("help of %v says\n%s", cmd, out)
 		}
@@ -382,6 +410,42 @@ func TestWithoutAnima(t *testing.T) {
 	for _, shell := range []string{"bash", "zsh", "fish"} {
 		if out := m.cli("completion", shell, "-c"); !strings.Contains(out, "anima") || !strings.Contains(out, "complete") {
 			t.Errorf("completion of %s is %q", shell, out)
+		}
+	}
+}
+
+// Shells complete every command, and the values that a flag can have.
+func TestCompletion(t *testing.T) {
+	t.Parallel()
+	a := newMachine(t).app(nil, &bytes.Buffer{}, &bytes.Buffer{})
+	all, err := kongcompletion.Command(a.parser(t.Context(), func(int) {}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := func(c complete.Command) []string { return slices.Sorted(maps.Keys(c.Sub)) }
+	for of, want := range map[string]string{
+		"agent": "apply explain fund get list sleep wake", "run": "get", "turn": "list show",
+		"session": "cancel events export get import list send terminate transcript",
+	} {
+		if got := strings.Join(names(all.Sub[of]), " "); got != want {
+			t.Errorf("commands of %s are %q, want %q", of, got, want)
+		}
+	}
+	if got := strings.Join(names(all), " "); !strings.HasPrefix(got, "agent completion demo init ledger") {
+		t.Errorf("commands are %q", got)
+	}
+	predict, ok := all.Sub["session"].Sub["send"].GlobalFlags["--mode"]
+	if !ok || predict == nil {
+		t.Fatalf("nothing completes --mode: %v", all.Sub["session"].Sub["send"].GlobalFlags)
+	}
+	modes := predict.Predict(complete.Args{})
+	slices.Sort(modes)
+	if got := strings.Join(modes, " "); got != "collect drop interrupt queue steer" {
+		t.Errorf("modes are %q", got)
+	}
+	for _, f := range []string{"--name", "--genesis", "--genesis-file", "--creator", "--message", "--force", "--yes"} {
+		if _, ok := all.Sub["init"].GlobalFlags[f]; !ok {
+			t.Errorf("init has no %s to complete", f)
 		}
 	}
 }

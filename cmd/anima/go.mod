@@ -56,7 +56,6 @@ require (
 	github.com/openai/openai-go/v3 v3.95.0 // indirect
 	github.com/pjbgf/sha1cd v0.7.0 // indirect
 	github.com/pkg/errors v0.9.1 // indirect
-	github.com/posener/complete v1.2.3 // indirect
 	github.com/prometheus/client_golang v1.25.0 // indirect
 	github.com/prometheus/client_model v0.6.3 // indirect
 	github.com/prometheus/common v0.72.0 // indirect
@@ -116,10 +115,12 @@ require (
 	github.com/anima-run/anima/services/policy v0.0.0
 	github.com/anima-run/anima/services/social v0.0.0
 	github.com/anima-run/anima/services/treasury v0.0.0
+	github.com/creack/pty v1.1.24
 	github.com/google/go-cmp v0.7.0
 	github.com/google/uuid v1.6.0
 	github.com/jotaen/kong-completion v0.0.4
 	github.com/nats-io/nats.go v1.55.0
+	github.com/posener/complete v1.2.3
 	golang.org/x/term v0.47.0
 )
 

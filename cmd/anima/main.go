@@ -53,10 +53,12 @@ type cli struct {
 	Data   string `help:"Data folder (ANIMA_DATA); default is anima in the user's data folder." placeholder:"DIR"`
 	NATS   string `name:"nats" help:"NATS to talk to (ANIMA_NATS_URL); default is what anima up runs." placeholder:"URL"`
 
+	Init    initCmd    `cmd:"" help:"Make the AGENT.md that an agent is born from."`
 	Up      upCmd      `cmd:"" help:"Run every service in this process."`
 	Demo    demoCmd    `cmd:"" help:"Do the main job once, to the end, in a fresh folder."`
 	Agent   agentCmd   `cmd:"" help:"Agents."`
 	Session sessionCmd `cmd:"" help:"Sessions: conversations with an agent."`
+	Run     runCmd     `cmd:"" help:"Runs: what an agent does about one message or wake."`
 	Turn    turnCmd    `cmd:"" help:"Turns: one model call and the tool calls it asked for."`
 	Ledger  ledgerCmd  `cmd:"" help:"The ledger: who owns what, and why."`
 	Policy  policyCmd  `cmd:"" help:"Policy: what agents may do."`
@@ -67,12 +69,14 @@ type cli struct {
 }
 
 const examples = `Examples:
-  anima up                                      everything, on this machine
+  anima init                                    write down who your agent is
+  anima up --agent AGENT.md                     everything, on this machine, your agent alive in it
   anima demo                                    see an agent live, once
   anima agent apply AGENT.md                    make an agent, or change it
   anima agent fund lucky 5                      give it five dollars
   anima session send lucky "what can you do?"   talk to it
   anima session events lucky-main --watch       watch it think
+  anima agent explain lucky                     why it sleeps, and what would wake it
   anima turn show ID -o json                    look at one turn
 
 Exit codes:
@@ -81,18 +85,24 @@ Exit codes:
   2 the input is invalid    5 in conflict with what is
                             6 not available now: try again`
 
-// run parses and runs one command, and returns the exit code.
-func run(ctx context.Context, args []string, a *app) int {
-	exited := -1
+// parser reads command lines into the app's cli.
+func (a *app) parser(ctx context.Context, exit func(int)) *kong.Kong {
 	parser, err := kong.New(&a.cli,
 		kong.Name("anima"), kong.Description("Self-funding AI agents on NATS JetStream.\n\n"+examples),
-		kong.Writers(a.Out, a.Err), kong.Exit(func(code int) { exited = code }),
+		kong.Writers(a.Out, a.Err), kong.Exit(exit),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
 		kong.BindTo(ctx, (*context.Context)(nil)), kong.Bind(a),
 	)
 	if err != nil {
 		panic(err) // the grammar above is wrong
 	}
+	return parser
+}
+
+// run parses and runs one command, and returns the exit code.
+func run(ctx context.Context, args []string, a *app) int {
+	exited := -1
+	parser := a.parser(ctx, func(code int) { exited = code })
 	kongcompletion.Register(parser)
 	k, err := parser.Parse(args)
 	if exited >= 0 {

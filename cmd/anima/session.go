@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
@@ -19,13 +20,17 @@ type sessionCmd struct {
 	Get        sessionGetCmd        `cmd:"" help:"Show a session: who runs it, what is next, its last step."`
 	Transcript sessionTranscriptCmd `cmd:"" help:"Print a session's transcript."`
 	Events     sessionEventsCmd     `cmd:"" help:"Print a session's events."`
+	Cancel     sessionCancelCmd     `cmd:"" help:"Cancel a run."`
+	Terminate  sessionTerminateCmd  `cmd:"" help:"End a session for good."`
+	Export     sessionExportCmd     `cmd:"" help:"Write a session's transcript as JSONL."`
+	Import     sessionImportCmd     `cmd:"" help:"Make a session of a transcript."`
 }
 
 type sessionSendCmd struct {
 	Agent   string        `arg:"" help:"The agent."`
 	Message []string      `arg:"" help:"What to say; - reads standard input."`
 	Session string        `help:"A session of the agent; \"new\" makes one; default is its main session."`
-	Mode    string        `help:"What to do while the session is busy: queue or drop." enum:"queue,drop" default:"queue"`
+	Mode    string        `help:"What to do while the session is busy: queue (wait), drop (give up), interrupt (cancel what runs), steer (join the turn under way) or collect (wait, and join the others that wait)." enum:"queue,drop,interrupt,steer,collect" default:"queue"`
 	ID      string        `help:"Your id for this message: sending it twice is sending it once."`
 	Wait    bool          `help:"Wait for the end of the run." default:"true" negatable:""`
 	Timeout time.Duration `help:"How long to wait for the end." default:"10m"`
@@ -34,10 +39,13 @@ type sessionSendCmd struct {
 // Help is shown by --help.
 func (sessionSendCmd) Help() string {
 	return `Without --no-wait the command shows what the agent does and ends with the run;
-it fails when the run does. With -o json it prints the end of the run.
+it fails when the run does. With -o json it prints the end of the run. A message
+that another run takes in (steer, collect) ends with that run.
 
 Examples:
   anima session send lucky "count the words of notes.txt"
+  anima session send lucky "only the long ones" --mode steer
+  anima session send lucky "stop, read this first" --mode interrupt
   anima session send lucky --session new "something else"
   anima session send lucky - < question.txt
   anima session send lucky "good night" --no-wait -o json`
@@ -72,7 +80,7 @@ func (c sessionSendCmd) Run(ctx context.Context, a *app) error {
 	}
 	waiting, stop := context.WithTimeout(ctx, c.Timeout)
 	defer stop()
-	end, err := a.follow(waiting, b, acc, c.ID != "")
+	end, err := a.await(waiting, b, acc, c.ID != "")
 	if err != nil && waiting.Err() != nil {
 		why := "no end after " + c.Timeout.String()
 		if ctx.Err() != nil {
@@ -80,7 +88,7 @@ func (c sessionSendCmd) Run(ctx context.Context, a *app) error {
 		}
 		return &api.Error{
 			Code: api.Unavailable, Message: fmt.Sprintf("%s; the run %s goes on", why, acc.Run),
-			Next: "watch it with anima session events " + acc.Session + " --watch",
+			Next: "watch it with anima session events " + acc.Session + " --watch, or end it with anima session cancel " + acc.Run + " --session " + acc.Session,
 		}
 	}
 	if err != nil {
@@ -100,21 +108,64 @@ func (c sessionSendCmd) Run(ctx context.Context, a *app) error {
 // errOver ends following.
 var errOver = errors.New("over")
 
+// await follows the run of a message to its end, or the run that took the message
+// in. A message that never became a run has no end to print, only a reason.
+func (a *app) await(ctx context.Context, b *bus.Bus, acc api.Accepted, repeated bool) (api.LoopEnd, error) {
+	for {
+		end, fate, err := a.follow(ctx, b, acc, repeated)
+		switch {
+		case err != nil || fate == nil:
+			return end, err
+		case fate.Fate == api.FateMerged && fate.Into != "":
+			if a.cli.Output != outputJSON {
+				fmt.Fprintf(a.Out, "  (joined run %s)\n", fate.Into)
+			}
+			acc.Run, repeated = fate.Into, true
+		default:
+			return end, fateError(*fate)
+		}
+	}
+}
+
+// fateError says why a message was not run.
+func fateError(v api.RunState) error {
+	e := &api.Error{Code: v.Code, Reason: v.Reason, Message: v.Error, Next: "send it again if it is still wanted"}
+	if e.Code == "" {
+		e.Code = api.Denied
+	}
+	if e.Message == "" {
+		e.Message = "the message was " + string(v.Fate) + " and not run"
+	}
+	return e
+}
+
+// askEvery is how often a message's fate is asked for, whose run may never say
+// anything.
+const askEvery = time.Second
+
 // follow prints a run's events until its end. Runs of a session are one after
 // the other, so a fresh run begins after the last end, unless that is its own; a
-// repeated one may lie anywhere.
-func (a *app) follow(ctx context.Context, b *bus.Bus, acc api.Accepted, repeated bool) (end api.LoopEnd, err error) {
+// repeated one may lie anywhere. A fate is the answer for a message that had no
+// run of its own.
+func (a *app) follow(ctx context.Context, b *bus.Bus, acc api.Accepted, repeated bool) (end api.LoopEnd, fate *api.RunState, err error) {
 	var after uint64
 	if !repeated {
 		last, err := b.Last(ctx, api.LoopEnd{Session: acc.Session}.Subject())
 		if err != nil && api.CodeOf(err) != api.NotFound {
-			return end, err
+			return end, nil, err
 		}
 		if e, err := eventOf(last); err == nil && e.run != acc.Run {
 			after = last.Sequence
 		}
 	}
-	err = b.Follow(ctx, after, func(m bus.Stored) error {
+	following, stop := context.WithCancel(ctx)
+	var asking sync.WaitGroup
+	asking.Go(func() {
+		if fate = unrun(following, b, acc); fate != nil {
+			stop()
+		}
+	})
+	err = b.Follow(following, after, func(m bus.Stored) error {
 		e, err := eventOf(m)
 		if err != nil || e.run != acc.Run {
 			return err
@@ -132,10 +183,33 @@ func (a *app) follow(ctx context.Context, b *bus.Bus, acc api.Accepted, repeated
 		}
 		return errOver
 	}, sessionSubjects(acc.Session)...)
-	if errors.Is(err, errOver) {
-		err = nil
+	stop()
+	asking.Wait()
+	switch {
+	case errors.Is(err, errOver):
+		return end, nil, nil
+	case fate != nil:
+		return end, fate, nil
 	}
-	return end, err
+	return end, nil, err
+}
+
+// unrun returns the state of a message that will have no run of its own, once
+// that is known, and nil when ctx ends before.
+func unrun(ctx context.Context, b *bus.Bus, acc api.Accepted) *api.RunState {
+	t := time.NewTicker(askEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-t.C:
+		}
+		v, err := bus.Call[api.RunState](ctx, b, api.GetRun{Run: acc.Run, Session: acc.Session})
+		if err == nil && v.Status == api.RunEnded && v.Fate != api.FateConsumed && v.Fate != "" {
+			return &v
+		}
+	}
 }
 
 // sessionEvents are the stored events of seed 004; deltas are live only.
@@ -217,29 +291,16 @@ func (sessionTranscriptCmd) Help() string { return "With -o json, one message a 
 
 // Run prints seed 004's JSONL with -o json.
 func (c sessionTranscriptCmd) Run(ctx context.Context, a *app) error {
-	for after, more := int64(0), true; more; {
-		page, err := ask[api.Transcript](ctx, a, api.GetTranscript{Session: c.Session, After: after})
-		if err != nil {
-			return err
+	return a.transcript(ctx, c.Session, func(l api.TranscriptLine) error {
+		if a.cli.Output == outputJSON {
+			return writeLine(a.Out, l)
 		}
-		for _, l := range page.Lines {
-			after = l.Seq
-			if a.cli.Output == outputJSON {
-				data, err := api.Encode(l)
-				if err != nil {
-					return err
-				}
-				fmt.Fprintln(a.Out, string(data))
-				continue
-			}
-			fmt.Fprintf(a.Out, "[%s] %s: %s\n", l.Timestamp, l.Role, plain(l.Content))
-			for _, call := range l.ToolCalls {
-				fmt.Fprintf(a.Out, "    → %s %s\n", call.Name, plain(call.Arguments))
-			}
+		fmt.Fprintf(a.Out, "[%s] %s: %s\n", l.Timestamp, l.Role, plain(l.Content))
+		for _, call := range l.ToolCalls {
+			fmt.Fprintf(a.Out, "    → %s %s\n", call.Name, plain(call.Arguments))
 		}
-		more = page.More
-	}
-	return nil
+		return nil
+	})
 }
 
 type sessionEventsCmd struct {

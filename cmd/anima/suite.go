@@ -178,19 +178,39 @@ func notWritable(err error) error {
 }
 
 // writeFile replaces a file that only its owner may read, whole or not at all.
-func writeFile(file string, data []byte) error {
-	tmp, err := os.CreateTemp(filepath.Dir(file), ".new-*")
+func writeFile(file string, data []byte) error { return putFile(file, data, os.Rename) }
+
+// createFile is writeFile for a file that is not there; one that is stays, and
+// the error is fs.ErrExist.
+func createFile(file string, data []byte) error {
+	return putFile(file, data, func(tmp, file string) error {
+		if err := os.Link(tmp, file); err != nil { // unlike a rename, it replaces nothing
+			return err
+		}
+		return os.Remove(tmp)
+	})
+}
+
+func putFile(file string, data []byte, place func(tmp, file string) error) error {
+	dir := filepath.Dir(file)
+	tmp, err := os.CreateTemp(dir, ".new-*")
 	if err != nil {
 		return err
 	}
 	_, err = tmp.Write(data)
 	if err = errors.Join(err, tmp.Sync(), tmp.Close()); err == nil {
-		err = os.Rename(tmp.Name(), file)
+		err = place(tmp.Name(), file)
 	}
 	if err != nil {
 		_ = os.Remove(tmp.Name()) // it is of no use to anyone
+		return err
 	}
-	return err
+	// The name is on the disk when its folder is.
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
 }
 
 // announce writes where this anima is for the commands beside it, until the

@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"slices"
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
 	"github.com/anima-run/anima/pkg/config"
 	"github.com/anima-run/anima/pkg/host"
+	"github.com/anima-run/anima/services/loop"
 )
 
 //go:embed demo/lucky.md
@@ -24,6 +26,7 @@ type upCmd struct {
 	Log       string `help:"debug, info, warn or error (ANIMA_LOG)." placeholder:"warn"`
 	LogFormat string `help:"json or text (ANIMA_LOG_FORMAT)." placeholder:"json"`
 	Empty     bool   `help:"Do not make the first agent."`
+	Agent     string `help:"An AGENT.md to apply, as anima init makes one; instead of the first agent, Lucky." placeholder:"FILE"`
 
 	Jaeger jaegerFlag `help:"Send traces to a Jaeger and print links to them (ANIMA_JAEGER_URL); without a URL, to the one on this machine." placeholder:"URL"`
 }
@@ -35,6 +38,7 @@ settings of every service are environment variables: docs/config.md lists them.
 
 Examples:
   anima up
+  anima up --agent AGENT.md
   anima up --data ./play --http 127.0.0.1:0 --ops 127.0.0.1:0 --listen 127.0.0.1:0
   OPENAI_API_KEY=... anima up --sync always
   OPENAI_BASE_URL=http://127.0.0.1:11434/v1 anima up
@@ -45,6 +49,10 @@ Examples:
 // Run brings everything up and serves until it is told to stop.
 func (c upCmd) Run(ctx context.Context, a *app) error {
 	dir, err := a.dataDir()
+	if err != nil {
+		return err
+	}
+	first, err := c.first(a)
 	if err != nil {
 		return err
 	}
@@ -77,43 +85,75 @@ func (c upCmd) Run(ctx context.Context, a *app) error {
 	gone := func() {}
 	defer func() { gone() }()
 	return s.serve(ctx, func(ctx context.Context, addrs host.Addrs) (err error) {
-		if !c.Empty {
-			if err := s.firstAgent(ctx); err != nil {
+		if first != nil {
+			if err := s.firstAgent(ctx, *first, c.Agent != ""); err != nil {
 				return err
 			}
 		}
 		if gone, err = s.announce(addrs); err != nil {
 			return err
 		}
-		return a.banner(ctx, s, addrs)
+		who := "NAME"
+		if first != nil {
+			who = first.id
+		}
+		return a.banner(ctx, s, addrs, who)
 	})
 }
 
-// firstAgent makes sure that somebody lives here. Its first money comes before
-// it does, once: the deposit's id says so. Dying in between leaves money that the
-// next start finds.
-func (s *suite) firstAgent(ctx context.Context) error {
-	const id = "lucky"
+// birth is an AGENT.md and the id of its agent.
+type birth struct{ id, source string }
+
+// first is the agent that up makes; nil is none. An AGENT.md with faults is found
+// before anything is started.
+func (c upCmd) first(a *app) (*birth, error) {
+	if c.Agent == "" {
+		if c.Empty {
+			return nil, nil
+		}
+		return &birth{"lucky", luckyMD}, nil
+	}
+	src, err := (agentApplyCmd{File: c.Agent}).read(a.In)
+	if err != nil {
+		return nil, &api.Error{Code: api.Invalid, Message: err.Error(), Next: "name an AGENT.md; anima init makes one"}
+	}
+	id, faults := loop.CheckAgentFile(src)
+	if len(faults) > 0 {
+		return nil, &api.Error{Code: api.Invalid, Message: c.Agent + " has faults; nothing was started", Details: faults, Next: "mend them"}
+	}
+	return &birth{id, string(src)}, nil
+}
+
+// firstAgent makes sure that somebody lives here: the agent that was named, or
+// another if nobody does. Its first money comes before it does, once: the
+// deposit's id says so. Dying in between leaves money that the next start finds.
+func (s *suite) firstAgent(ctx context.Context, b birth, named bool) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	all, err := bus.Call[api.Agents](ctx, s.bus, api.ListAgents{})
-	if err != nil || len(all.Agents) > 0 {
+	if err != nil || len(all.Agents) > 0 && !named {
 		return err
 	}
+	if !slices.ContainsFunc(all.Agents, func(g api.Agent) bool { return g.ID == b.id }) {
+		if err := s.firstMoney(ctx, b.id); err != nil {
+			return err
+		}
+	}
+	_, err = bus.Call[api.Agent](ctx, s.bus, api.ApplyAgent{Source: b.source})
+	return err
+}
+
+func (s *suite) firstMoney(ctx context.Context, id string) error {
 	if _, err := bus.Call[api.Account](ctx, s.bus, api.OpenAccount{Agent: id}); err != nil {
 		return err
 	}
-	_, err = bus.Call[api.Posted](ctx, s.bus, api.Deposit{
+	_, err := bus.Call[api.Posted](ctx, s.bus, api.Deposit{
 		ID: "first-money-" + id, Agent: id, Amount: 5 * api.Dollar, Source: "faucet", Memo: "a start in life",
 	})
-	switch api.CodeOf(err) {
-	case "":
-	case api.Denied:
+	if api.CodeOf(err) == api.Denied {
 		s.log.Warn("the first agent has no money: the faucet is off", "agent", id)
-	default:
-		return err
+		return nil
 	}
-	_, err = bus.Call[api.Agent](ctx, s.bus, api.ApplyAgent{Source: luckyMD})
 	return err
 }
 
@@ -132,8 +172,8 @@ type upView struct {
 	Jaeger   string `json:"jaeger,omitempty"` // where they can be looked at
 }
 
-// banner says what is up, where, and how safe writes are.
-func (a *app) banner(ctx context.Context, s *suite, addrs host.Addrs) error {
+// banner says what is up, where, how safe writes are, and whom to talk to.
+func (a *app) banner(ctx context.Context, s *suite, addrs host.Addrs, who string) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	models, err := bus.Call[api.Models](ctx, s.bus, api.ListModels{})
@@ -174,11 +214,7 @@ func (a *app) banner(ctx context.Context, s *suite, addrs host.Addrs) error {
 			}
 			fmt.Fprintf(w, "  %s\t%s\n", l[0], l[1])
 		}
-		fmt.Fprint(w, `
-  anima agent list               who lives here
-  anima session send lucky hi    talk to the first one
-  anima demo                     see the whole story once
-`)
+		fmt.Fprintf(w, "\n  anima agent list\twho lives here\n  anima session send %s hi\ttalk to it\n  anima demo\tsee the whole story once\n", who)
 	})
 }
 

@@ -1,0 +1,281 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/anima-run/anima/pkg/api"
+	router "github.com/anima-run/anima/services/inference-router"
+	"github.com/anima-run/anima/services/loop"
+)
+
+// initCmd is seed 001's first run: it makes the AGENT.md that an agent is born
+// from. What else can be set are settings, which have defaults.
+type initCmd struct {
+	File        string   `arg:"" optional:"" default:"AGENT.md" help:"The AGENT.md to make."`
+	Name        *string  `help:"Its name: letters, digits and -." placeholder:"TEXT"`
+	Genesis     *string  `help:"Who it is and what it is for: its genesis prompt." placeholder:"TEXT" xor:"genesis"`
+	GenesisFile string   `help:"A file that holds the genesis prompt; - reads standard input." placeholder:"FILE" xor:"genesis"`
+	Creator     *string  `help:"Your address, if it shall know its creator." placeholder:"0x…"`
+	Message     *string  `help:"What you tell it at its birth." placeholder:"TEXT"`
+	Description string   `help:"What others read about it." placeholder:"TEXT"`
+	Model       string   `help:"The model it prefers; without one the router chooses." placeholder:"MODEL"`
+	Tools       []string `help:"The tools it may use; default is all of them." placeholder:"TOOL"`
+	Autonomy    *bool    `help:"Whether it wakes by itself a minute after it had nothing to do; default is that it does." negatable:""`
+	Yes         bool     `short:"y" help:"Do not ask before writing."`
+	Force       bool     `help:"Replace an AGENT.md that is there."`
+}
+
+// Help is shown by --help.
+func (initCmd) Help() string {
+	return `On a terminal it asks for what the flags do not say. Elsewhere it never asks: it
+says what is missing. An AGENT.md that is there is never written over without
+--force, and the same answers again change nothing.
+
+Examples:
+  anima init
+  anima init nova.md --name Nova --genesis "You watch the ledger and say so." --yes
+  anima init --name Nova --genesis-file prompt.md --creator 0x5aAe… --no-autonomy -o json`
+}
+
+// initView is what init says when it is done.
+type initView struct {
+	File        string      `json:"file"`
+	Agent       string      `json:"agent"`
+	Written     bool        `json:"written"` // false: it was there, with the same text
+	Autonomy    bool        `json:"autonomy"`
+	Environment environment `json:"environment"`
+	Providers   []string    `json:"providers"` // variables that are set, without their values
+	Next        []string    `json:"next"`      // commands
+}
+
+// Run asks, judges the whole, and writes the file or nothing.
+func (c initCmd) Run(ctx context.Context, a *app) error {
+	old, err := c.existing()
+	if err != nil {
+		return err
+	}
+	v := initView{File: c.File, Environment: detect(a.Lookup), Providers: providers(a.Lookup)}
+	answers, missing, err := c.answers(a)
+	if err != nil {
+		return err
+	}
+	asked := false
+	if t := a.terminal(); t != nil {
+		switch {
+		case len(missing) > 0 && old != nil:
+			return c.there()
+		case old == nil || c.Force:
+			if asked, err = c.ask(ctx, t, v, &answers); err != nil {
+				return err
+			}
+			missing = nil
+		}
+	}
+	src, faults := answers.Source()
+	if faults = append(missing, without(faults, missing)...); len(faults) > 0 {
+		return &api.Error{
+			Code: api.Invalid, Message: "no AGENT.md can be made of this; nothing was written", Details: faults,
+			Next: "give what is missing, or run anima init on a terminal: it asks; anima init --help has examples",
+		}
+	}
+	v.Agent, _ = loop.CheckAgentFile(src)
+	v.Autonomy, v.Next = answers.Autonomy, c.next(a, v)
+	switch {
+	case bytes.Equal(old, src):
+		return a.print(v, v.text)
+	case old != nil && !c.Force:
+		return c.there()
+	}
+	if asked && !c.Yes {
+		if err := confirm(ctx, a.terminal(), c.File, src); err != nil {
+			return err
+		}
+	}
+	if err := c.write(src); err != nil {
+		return err
+	}
+	v.Written = true
+	return a.print(v, v.text)
+}
+
+// existing is the AGENT.md that is there, nil if none is. One with faults is no
+// reason to ask everything again (W-66): somebody has to look at it.
+func (c initCmd) existing() ([]byte, error) {
+	f, err := os.Open(c.File)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, &api.Error{Code: api.Invalid, Message: err.Error(), Next: "name another file"}
+	}
+	defer func() { _ = f.Close() }() // only read
+	src, err := io.ReadAll(io.LimitReader(f, maxSource+1))
+	if err != nil {
+		return nil, &api.Error{Code: api.Invalid, Message: err.Error(), Next: "name another file"}
+	}
+	if _, faults := loop.CheckAgentFile(src); len(faults) > 0 && !c.Force {
+		return nil, &api.Error{
+			Code: api.Invalid, Message: c.File + " is there and has faults; it is left as it is", Details: faults,
+			Next: "mend it, name another file, or replace it with --force",
+		}
+	}
+	return src, nil
+}
+
+func (c initCmd) there() error {
+	return &api.Error{
+		Code: api.Conflict, Message: c.File + " is there already; it is left as it is",
+		Next: "use it (anima agent apply " + word(c.File) + "), name another file, or replace it with --force",
+	}
+}
+
+// answers are what the flags say, and what they must say and do not.
+func (c initCmd) answers(a *app) (f loop.AgentFile, missing []string, err error) {
+	f = loop.AgentFile{
+		Name: told(c.Name), Genesis: told(c.Genesis), Creator: told(c.Creator), Message: told(c.Message),
+		Description: c.Description, Model: c.Model, Tools: c.Tools, Autonomy: c.Autonomy == nil || *c.Autonomy,
+	}
+	if c.GenesisFile != "" {
+		data, err := (agentApplyCmd{File: c.GenesisFile}).read(a.In)
+		if err != nil {
+			return f, nil, &api.Error{Code: api.Invalid, Message: err.Error(), Next: "name a file that holds the genesis prompt, or - for standard input"}
+		}
+		f.Genesis = string(data)
+	}
+	if c.Name == nil {
+		missing = append(missing, "name is missing: give it with --name")
+	}
+	if c.Genesis == nil && c.GenesisFile == "" {
+		missing = append(missing, "the genesis prompt is missing: give it with --genesis or --genesis-file")
+	}
+	return f, missing, nil
+}
+
+func told(s *string) string {
+	if s == nil {
+		return ""
+	}
+	return *s
+}
+
+// without leaves out the faults of what is missing anyway.
+func without(faults, missing []string) []string {
+	return slices.DeleteFunc(faults, func(fault string) bool {
+		return slices.ContainsFunc(missing, func(m string) bool {
+			what, _, _ := strings.Cut(m, " is missing")
+			return fault == what+" is empty"
+		})
+	})
+}
+
+// write makes the file, whole or not at all. Without --force it is not made where
+// one has come up meanwhile.
+func (c initCmd) write(src []byte) error {
+	create := createFile
+	if c.Force {
+		create = writeFile
+	}
+	err := create(c.File, src)
+	switch {
+	case errors.Is(err, fs.ErrExist):
+		return c.there()
+	case err != nil:
+		return &api.Error{Code: api.Invalid, Message: err.Error(), Next: "name a file that you may write"}
+	}
+	return nil
+}
+
+// next is what to do with the file: where an anima runs, it is born there.
+func (c initCmd) next(a *app, v initView) []string {
+	file := word(c.File)
+	born := []string{"anima agent apply " + file, "anima agent fund " + v.Agent + " 5", "anima session send " + v.Agent + ` "who are you?"`}
+	if _, _, err := a.dialing(); err == nil || v.Environment.Kind == inKubernetes {
+		return born
+	}
+	return []string{"anima up --agent " + file, born[2]}
+}
+
+func (v initView) text(w io.Writer) {
+	if v.Written {
+		fmt.Fprintf(w, "%s is written: agent %s\n", v.File, v.Agent)
+	} else {
+		fmt.Fprintf(w, "%s is there already and says the same: agent %s\n", v.File, v.Agent)
+	}
+	v.found(w)
+	fmt.Fprintln(w, "\nNext:")
+	for _, n := range v.Next {
+		fmt.Fprintln(w, "  "+n)
+	}
+}
+
+// found says what was found out about this machine.
+func (v initView) found(w io.Writer) {
+	fmt.Fprintf(w, "environment: %s, because %s\n", v.Environment.Kind, v.Environment.Because)
+	if len(v.Providers) == 0 {
+		fmt.Fprintln(w, "model providers: none is configured, the simulated model answers (set OPENAI_API_KEY or OPENAI_BASE_URL for a real one)")
+		return
+	}
+	fmt.Fprintf(w, "model providers: %s is set\n", strings.Join(v.Providers, ", "))
+}
+
+// environment is where this program runs, and how that is known.
+type environment struct {
+	Kind    string `json:"kind"`
+	Because string `json:"because"`
+}
+
+const (
+	inSandbox    = "sandbox"
+	inKubernetes = "kubernetes"
+	inLocal      = "local"
+)
+
+// detect looks for what a sandbox of Conway and Kubernetes set in everything that
+// they run.
+func detect(lookup func(string) (string, bool)) environment {
+	for _, at := range []struct{ variable, kind string }{
+		{"CONWAY_SANDBOX_ID", inSandbox}, {"KUBERNETES_SERVICE_HOST", inKubernetes},
+	} {
+		if v, ok := lookup(at.variable); ok && v != "" {
+			return environment{at.kind, at.variable + " is set"}
+		}
+	}
+	return environment{inLocal, "neither CONWAY_SANDBOX_ID nor KUBERNETES_SERVICE_HOST is set"}
+}
+
+// providers are the variables of model providers that are set; their values are
+// nobody's business here.
+func providers(lookup func(string) (string, bool)) []string {
+	set := []string{}
+	for _, f := range router.Service.Fields() {
+		if strings.HasPrefix(f.Env, "ANIMA_") {
+			continue // ours, not a provider's own
+		}
+		names := []string{f.Env}
+		if f.Secret {
+			names = append(names, f.Env+"_FILE")
+		}
+		for _, name := range names {
+			if v, ok := lookup(name); ok && v != "" {
+				set = append(set, name)
+			}
+		}
+	}
+	return set
+}
+
+// word is a text as one word of a shell's command.
+func word(s string) string {
+	if s != "" && strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./+-@:,%") == "" {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}

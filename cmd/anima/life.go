@@ -1,0 +1,225 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api"
+)
+
+type agentExplainCmd struct {
+	Agent string `arg:"" help:"The agent."`
+	Limit int    `help:"How much of its history." default:"20"`
+}
+
+// Help is shown by --help.
+func (agentExplainCmd) Help() string {
+	return `Why it is in its state, since when, what would change that, and how its states
+came one after the other, with the reasons. The counters are of its main session.
+
+Examples:
+  anima agent explain lucky
+  anima agent explain lucky --limit 100 -o json`
+}
+
+func (c agentExplainCmd) Run(ctx context.Context, a *app) error {
+	req := api.ExplainAgent{Agent: c.Agent, Limit: c.Limit}
+	return show(ctx, a, req, func(w io.Writer, v api.Explanation) { explain(w, v, time.Now()) })
+}
+
+func explain(w io.Writer, v api.Explanation, now time.Time) {
+	why := plain(v.Agent.Reason)
+	if why == "" {
+		why = "no reason is recorded"
+	}
+	fmt.Fprintf(w, "%s is %s: %s\n", v.Agent.ID, v.Agent.State, line(why, 200))
+	fmt.Fprintf(w, "since\t%s (%s)\n", when(v.Since), ago(v.Since, now))
+	if v.Agent.SleepUntil != 0 {
+		fmt.Fprintf(w, "until\t%s\n", when(v.Agent.SleepUntil))
+	}
+	fmt.Fprintf(w, "next\t%s\n", line(v.Next, 200))
+	k := v.Counters
+	pattern := ""
+	if k.Pattern != "" {
+		pattern = " (" + line(k.Pattern, 60) + ")"
+	}
+	fmt.Fprint(w, "\nCOUNTER\tIN A ROW\tIT SLEEPS AT\n")
+	fmt.Fprintf(w, "turns that change nothing\t%d\t10\nturns with the same tools%s\t%d\t6\nturns that look at itself\t%d\t6\nruns that failed\t%d\t5\ngoals refused\t%d\t1, longer each time\n",
+		k.Idle, pattern, k.Repeated, k.Maintenance, k.Errors, k.Blocked)
+	if k.Why != "" {
+		fmt.Fprintf(w, "last sleep\t%s\n", line(k.Why, 100))
+	}
+	fmt.Fprint(w, "\nTIME\tFROM\tTO\tWHY\n")
+	for _, h := range v.History {
+		from := string(h.Previous)
+		if from == "" {
+			from = "-"
+		}
+		until := ""
+		if h.SleepUntil != 0 {
+			until = " (until " + when(h.SleepUntil) + ")"
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s%s\n", when(h.At), from, h.State, line(h.Reason, 80), until)
+	}
+}
+
+// ago is how long a time of the contracts is past.
+func ago(micros int64, now time.Time) string {
+	return now.Sub(time.UnixMicro(micros)).Round(time.Second).String() + " ago"
+}
+
+type agentSleepCmd struct {
+	Agent  string        `arg:"" help:"The agent."`
+	For    time.Duration `help:"How long: 90s, 1h; at most 24h." xor:"until" placeholder:"DURATION"`
+	Until  string        `help:"Until when: 2026-11-21T08:00:00Z, or 08:00 on this machine's clock, today or tomorrow." xor:"until" placeholder:"TIME"`
+	Reason string        `help:"What to tell it." default:"your creator lets you sleep"`
+}
+
+// Help is shown by --help.
+func (agentSleepCmd) Help() string {
+	return `What runs on its main session is cancelled. Without a time it sleeps until
+something happens: a message, a wake, an alarm of its own.
+
+Examples:
+  anima agent sleep lucky
+  anima agent sleep lucky --for 1h --reason "too loud"
+  anima agent sleep lucky --until 08:00`
+}
+
+func (c agentSleepCmd) Run(ctx context.Context, a *app) error {
+	until, err := c.time(time.Now())
+	if err != nil {
+		return err
+	}
+	return show(ctx, a, api.SleepAgent{Agent: c.Agent, Until: until, Reason: c.Reason}, func(w io.Writer, v api.Agent) {
+		if v.SleepUntil == 0 {
+			fmt.Fprintf(w, "%s is %s until something happens\n", v.ID, v.State)
+			return
+		}
+		fmt.Fprintf(w, "%s is %s until %s\n", v.ID, v.State, when(v.SleepUntil))
+	})
+}
+
+// time is when the sleep ends, in Unix microseconds; 0 is when something happens.
+func (c agentSleepCmd) time(now time.Time) (int64, error) {
+	var end time.Time
+	switch {
+	case c.Until != "":
+		var err error
+		if end, err = clock(c.Until, now); err != nil {
+			return 0, err
+		}
+	case c.For != 0:
+		end = now.Add(c.For)
+	default:
+		return 0, nil
+	}
+	if !end.After(now) {
+		return 0, &api.Error{Code: api.Invalid, Message: "that time is over", Next: "name one that comes, or none"}
+	}
+	return end.UnixMicro(), nil
+}
+
+// clock reads a time, or an hour and minute that come next.
+func clock(s string, now time.Time) (time.Time, error) {
+	if t, err := time.Parse(time.RFC3339, s); err == nil {
+		return t, nil
+	}
+	h, err := time.Parse("15:04", s)
+	if err != nil {
+		return time.Time{}, &api.Error{Code: api.Invalid, Message: fmt.Sprintf("%q is not a time", plain(s)), Next: "write 2026-11-21T08:00:00Z, or 08:00"}
+	}
+	t := time.Date(now.Year(), now.Month(), now.Day(), h.Hour(), h.Minute(), 0, 0, now.Location())
+	if !t.After(now) {
+		t = t.AddDate(0, 0, 1)
+	}
+	return t, nil
+}
+
+type runCmd struct {
+	Get runGetCmd `cmd:"" help:"Show a run: how far it is, or how it ended."`
+}
+
+type runGetCmd struct {
+	ID      string `arg:"" name:"run" help:"The run."`
+	Session string `help:"Its session; needed while the run waits." placeholder:"SESSION"`
+}
+
+// Help is shown by --help.
+func (runGetCmd) Help() string {
+	return `Every message that was accepted ends in one fate: consumed (a run was made of it),
+merged (another run took it in), dropped or expired.
+
+Examples:
+  anima run get 0199c1a2-7b1e-7c55-9d3a-2f6a1b0c4d5e --session lucky-main`
+}
+
+func (c runGetCmd) Run(ctx context.Context, a *app) error {
+	return show(ctx, a, api.GetRun{Run: c.ID, Session: c.Session}, runText)
+}
+
+func runText(w io.Writer, v api.RunState) {
+	fmt.Fprintf(w, "run\t%s\nsession\t%s\nagent\t%s\nkind\t%s\nstatus\t%s\naccepted\t%s\n", v.Run, v.Session, v.Agent, v.Kind, v.Status, when(v.AcceptedAt))
+	if v.Cancelled {
+		fmt.Fprintln(w, "cancelled\tyes")
+	}
+	if v.Fate != "" {
+		fate := string(v.Fate)
+		if v.Into != "" {
+			fate += " into run " + v.Into
+		}
+		fmt.Fprintf(w, "fate\t%s\n", fate)
+	}
+	if v.Status != api.RunEnded {
+		return
+	}
+	end := "well"
+	if !v.Success {
+		end = line(fmt.Sprintf("%s %s: %s", v.Code, v.Reason, v.Error), 200)
+	}
+	fmt.Fprintf(w, "ended\t%s, %s\nturns\t%d\ncost\t%s\n", when(v.EndedAt), end, v.Turns, v.Cost)
+	if v.Response != "" {
+		fmt.Fprintf(w, "response\t%s\n", indent(v.Response))
+	}
+}
+
+type sessionCancelCmd struct {
+	ID      string `arg:"" name:"run" help:"The run."`
+	Session string `help:"Its session; needed while the run waits." placeholder:"SESSION"`
+	Reason  string `help:"Why." default:"your creator cancelled it"`
+}
+
+// Help is shown by --help.
+func (sessionCancelCmd) Help() string {
+	return `For good: a run that waits is dropped; one under way starts no tool any more, its
+commands are ended, and nobody takes it up again. What is over stays as it is.
+
+Examples:
+  anima session cancel 0199c1a2-7b1e-7c55-9d3a-2f6a1b0c4d5e --session lucky-main`
+}
+
+func (c sessionCancelCmd) Run(ctx context.Context, a *app) error {
+	return show(ctx, a, api.CancelRun{Run: c.ID, Session: c.Session, Reason: c.Reason}, runText)
+}
+
+type sessionTerminateCmd struct {
+	Session string `arg:"" help:"The session."`
+	Reason  string `help:"Why." default:"your creator ended it"`
+}
+
+// Help is shown by --help.
+func (sessionTerminateCmd) Help() string {
+	return `For good: what runs in it is cancelled, what waits is dropped, and it takes no
+message any more. Its transcript stays. An agent's main session cannot be ended.
+
+Examples:
+  anima session terminate lucky-0199c1a2-7b1e-7c55-9d3a-2f6a1b0c4d5e`
+}
+
+func (c sessionTerminateCmd) Run(ctx context.Context, a *app) error {
+	return show(ctx, a, api.TerminateSession{Session: c.Session, Reason: c.Reason}, func(w io.Writer, v api.Session) {
+		fmt.Fprintf(w, "session %s of %s is over since %s: %s\n", v.ID, v.Agent, when(v.Terminated), line(v.Reason, 200))
+	})
+}
