@@ -137,6 +137,17 @@ func TestHTTPGuards(t *testing.T) {
 		{http.MethodPost, "/v1/sessions/lucky-main/messages", `{"content":"hi","mode":"shout"}`, http.StatusBadRequest, api.Invalid},
 		{http.MethodPost, "/v1/sessions/lucky-main/messages", `{"content":"` + strings.Repeat("x", api.MaxMessageBytes+1) + `"}`, http.StatusBadRequest, api.Invalid},
 		{http.MethodPost, "/v1/agents/ghost/wake", "", http.StatusNotFound, api.NotFound},
+		{http.MethodPost, "/v1/agents/ghost/sleep", "", http.StatusNotFound, api.NotFound},
+		{http.MethodPost, "/v1/agents/lucky/sleep", `{"until":1}`, http.StatusBadRequest, api.Invalid},
+		{http.MethodPost, "/v1/agents/lucky/sleep", `{"for":"1h"}`, http.StatusBadRequest, api.Invalid},
+		{http.MethodGet, "/v1/agents/ghost/explain", "", http.StatusNotFound, api.NotFound},
+		{http.MethodGet, "/v1/agents/lucky/explain?limit=x", "", http.StatusBadRequest, api.Invalid},
+		{http.MethodGet, "/v1/agents/lucky/explain?limit=100000", "", http.StatusBadRequest, api.Invalid},
+		{http.MethodGet, "/v1/runs/ghost", "", http.StatusNotFound, api.NotFound},
+		{http.MethodDelete, "/v1/runs/ghost", "", http.StatusNotFound, api.NotFound},
+		{http.MethodDelete, "/v1/runs/ghost?session=lucky-main", "", http.StatusNotFound, api.NotFound},
+		{http.MethodPost, "/v1/sessions/ghost/terminate", "", http.StatusNotFound, api.NotFound},
+		{http.MethodPost, "/v1/sessions/lucky-main/terminate", `{"reason":"done"}`, http.StatusConflict, api.Conflict},
 	} {
 		res := u.try(tt.method, tt.path, tt.body, nil)
 		if res.status != tt.status || res.fault(t).Code != tt.code {
@@ -282,5 +293,71 @@ func TestHTTPStory(t *testing.T) {
 	one(t, u.call(http.MethodPost, "/v1/agents/nova/wake", `{"reason":"rise"}`, nil), &wake)
 	if wake.Agent != "nova" || wake.Reason != "rise" {
 		t.Errorf("the wake is %+v", wake)
+	}
+}
+
+// A life through HTTP: a queue that is full, a run that is cancelled while it waits
+// and one under way, a session that ends, an agent that sleeps and says why.
+func TestHTTPLife(t *testing.T) {
+	t.Parallel()
+	u := newMachine(t).up()
+	const path = "/v1/sessions/lucky-main/messages"
+	send := func(body string) api.Accepted {
+		t.Helper()
+		var acc api.Accepted
+		one(t, u.call(http.MethodPost, path, body, nil), &acc)
+		return acc
+	}
+	slow := send(`{"content":"slow"}`)
+	if res := u.try(http.MethodPost, path, `{"content":"hi","mode":"drop"}`, nil); res.status != http.StatusConflict || res.fault(t).Code != api.Conflict {
+		t.Errorf("dropped: %d %s, want 409", res.status, res.body)
+	}
+	waits := make([]api.Accepted, api.QueueDepth)
+	for i := range waits {
+		waits[i] = send(`{"content":"hello","mode":"collect"}`)
+	}
+	if res := u.try(http.MethodPost, path, `{"content":"one too many"}`, nil); res.status != http.StatusTooManyRequests || res.header.Get("Retry-After") == "" || res.fault(t).Reason != api.ReasonLimit {
+		t.Errorf("over the queue's depth: %d %s, want 429 with Retry-After", res.status, res.body)
+	}
+	run := func(method, id, query string) api.RunState {
+		t.Helper()
+		var st api.RunState
+		one(t, u.call(method, "/v1/runs/"+id+query, "", nil), &st)
+		return st
+	}
+	if st := run(http.MethodGet, waits[0].Run, "?session=lucky-main"); st.Status != api.RunQueued || st.Cancelled {
+		t.Errorf("the first that waits is %+v", st)
+	}
+	if res := u.try(http.MethodGet, "/v1/runs/"+waits[0].Run, "", nil); res.status != http.StatusNotFound || res.fault(t).Next == "" {
+		t.Errorf("without its session: %d %s, want 404 with what to do", res.status, res.body)
+	}
+	for range 2 { // again changes nothing
+		if st := run(http.MethodDelete, waits[0].Run, "?session=lucky-main&reason=enough"); !st.Cancelled {
+			t.Errorf("the first that waits is %+v, want it cancelled", st)
+		}
+	}
+	run(http.MethodDelete, slow.Run, "?session=lucky-main")
+	u.stream("lucky-main", "", endOf(waits[len(waits)-1].Run))
+	for id, want := range map[string]api.Fate{slow.Run: api.FateConsumed, waits[0].Run: api.FateDropped, waits[1].Run: api.FateConsumed, waits[9].Run: api.FateMerged} {
+		if st := run(http.MethodGet, id, ""); st.Status != api.RunEnded || st.Fate != want || st.Cancelled != (id == slow.Run || id == waits[0].Run) {
+			t.Errorf("the end of %s is %+v, want %s", id, st, want)
+		}
+	}
+
+	own := asked[api.LoopEnd](u.machine, "session", "send", "lucky", "hello", "--session", "new")
+	var over api.Session
+	one(t, u.call(http.MethodPost, "/v1/sessions/"+own.Session+"/terminate", `{"reason":"done"}`, nil), &over)
+	if over.Terminated == 0 || over.Reason != "done" {
+		t.Errorf("terminated: %+v", over)
+	}
+	if res := u.try(http.MethodPost, "/v1/sessions/"+own.Session+"/messages", `{"content":"hi"}`, nil); res.status != http.StatusConflict || res.fault(t).Reason != api.ReasonTerminated {
+		t.Errorf("a message after the end: %d %s, want 409", res.status, res.body)
+	}
+	var g api.Agent
+	one(t, u.call(http.MethodPost, "/v1/agents/lucky/sleep", `{"reason":"hush"}`, nil), &g)
+	var x api.Explanation
+	one(t, u.call(http.MethodGet, "/v1/agents/lucky/explain?limit=3", "", nil), &x)
+	if g.State != api.StateSleeping || g.Reason != "hush" || x.Agent.Reason != "hush" || len(x.History) != 3 || x.Next == "" {
+		t.Errorf("asleep: %+v, explained: %+v", g, x)
 	}
 }

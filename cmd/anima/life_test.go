@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -146,55 +145,83 @@ func TestClock(t *testing.T) {
 // What becomes of a message that another run takes in, or that is never run.
 func TestSendFates(t *testing.T) {
 	t.Parallel()
-	modes := make(chan any, 20)
 	var b *bus.Bus
 	say := func(ctx context.Context, run string, end api.LoopEnd) error {
 		end.Run, end.Session, end.Agent = run, "lucky-main", "lucky"
 		return b.Publish(ctx, "end/"+run, end)
 	}
-	m, own := scripted(
-		t,
-		bus.Reply(func(ctx context.Context, q api.SendMessage) (api.Accepted, error) {
-			modes <- q.Mode
-			if q.Mode == api.ModeInterrupt {
-				if err := say(ctx, "run-interrupt", api.LoopEnd{Success: true, Response: "Read."}); err != nil {
-					return api.Accepted{}, err
-				}
-			}
-			return api.Accepted{Run: "run-" + string(q.Mode), Session: "lucky-main", Agent: "lucky", At: at}, nil
-		}),
-		bus.Reply(func(ctx context.Context, q api.GetRun) (api.RunState, error) {
-			v := api.RunState{Run: q.Run, Session: q.Session, Status: api.RunEnded}
-			switch q.Run {
-			case "run-steer":
-				v.Fate, v.Into = api.FateMerged, "run-before"
-			case "run-queue":
-				v.Fate, v.Code, v.Reason, v.Error = api.FateExpired, api.Denied, api.ReasonExpired, "it waited 30 s"
-			case "run-collect":
-				v.Fate = api.FateDropped
-			default:
-				return v, &api.Error{Code: api.NotFound, Message: "there is no such run"}
-			}
-			return v, nil
-		}),
-	)
+	m, own := scripted(t, bus.Reply(func(ctx context.Context, q api.SendMessage) (api.Accepted, error) {
+		run := "run-" + string(q.Mode)
+		end := map[api.Mode]api.LoopEnd{
+			api.ModeQueue:     {Fate: api.FateExpired},
+			api.ModeInterrupt: {Success: true, Fate: api.FateConsumed, Response: "Read."},
+			api.ModeSteer:     {Success: true, Fate: api.FateMerged, Into: "run-before"},
+			api.ModeCollect:   {Fate: api.FateDropped},
+		}[q.Mode]
+		return api.Accepted{Run: run, Session: "lucky-main", Agent: "lucky", At: at}, say(ctx, run, end)
+	}))
 	b = own
 	if err := say(t.Context(), "run-before", api.LoopEnd{Success: true, Response: "Both done."}); err != nil {
 		t.Fatal(err)
 	}
-	if out := m.cli("session", "send", "lucky", "hi", "--mode", "steer"); !strings.Contains(out, "joined run run-before") || !strings.Contains(out, "Both done.") {
+	if out := m.cli("session", "send", "lucky", "hi", "--mode", "steer"); !strings.Contains(out, "(joins run run-before)\nBoth done.") {
 		t.Errorf("steer says\n%s", out)
 	}
 	if end := asked[api.LoopEnd](m, "session", "send", "lucky", "hi", "--mode", "interrupt"); end.Response != "Read." {
 		t.Errorf("interrupt ends as %+v", end)
 	}
-	m.fails(exitDenied, "", []string{"session", "send", "lucky", "hi"}, "it waited 30 s", "send it again")
+	m.fails(exitDenied, "", []string{"session", "send", "lucky", "hi"}, "the message was expired and not run", "anima run get run-queue")
 	m.fails(exitDenied, "", []string{"session", "send", "lucky", "hi", "--mode", "collect"}, "the message was dropped and not run")
-	var got []string
-	for range 4 {
-		got = append(got, fmt.Sprint(<-modes))
+}
+
+// The same on the real services: a message joins the run under way, one is
+// cancelled while it waits, one cancels what runs, and the agent is explained.
+func TestLifeOnRealServices(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	m.up()
+	slow := asked[api.Accepted](m, "session", "send", "lucky", "slow", "--no-wait")
+	waits := asked[api.Accepted](m, "session", "send", "lucky", "hello", "--no-wait")
+	if st := asked[api.RunState](m, "run", "get", waits.Run, "--session", waits.Session); st.Status != api.RunQueued {
+		t.Errorf("behind a slow run it is %+v, want queued", st)
 	}
-	if want := "steer interrupt queue collect"; strings.Join(got, " ") != want {
-		t.Errorf("modes are %v, want %s", got, want)
+	if st := asked[api.RunState](m, "session", "cancel", waits.Run, "--session", waits.Session, "--reason", "never mind"); !st.Cancelled {
+		t.Errorf("cancelled: %+v", st)
 	}
+	m.fails(exitNotFound, "", []string{"session", "cancel", "ghost"})
+	end := asked[api.LoopEnd](m, "session", "send", "lucky", "hello", "--mode", "interrupt")
+	if !end.Success || end.Response != "I read: hello" {
+		t.Errorf("the interrupting message ends as %+v", end)
+	}
+	for _, tt := range []struct {
+		run  api.Accepted
+		fate api.Fate
+	}{{slow, api.FateConsumed}, {waits, api.FateDropped}} {
+		st := asked[api.RunState](m, "run", "get", tt.run.Run)
+		if st.Status != api.RunEnded || st.Success || st.Fate != tt.fate || !st.Cancelled {
+			t.Errorf("the run is %+v, want ended, cancelled and %s", st, tt.fate)
+		}
+	}
+	if out := m.cli("run", "get", waits.Run); !strings.Contains(out, "fate") || !strings.Contains(out, "never mind") {
+		t.Errorf("run get says\n%s", out)
+	}
+
+	own := asked[api.LoopEnd](m, "session", "send", "lucky", "hello", "--session", "new")
+	if v := asked[api.Session](m, "session", "terminate", own.Session); v.Terminated == 0 {
+		t.Errorf("terminated: %+v", v)
+	}
+	m.fails(exitConflict, "", []string{"session", "send", "lucky", "hello", "--session", own.Session}, "is terminated", "session new")
+	m.fails(exitConflict, "", []string{"session", "terminate", "lucky-main"}, "main session", "anima agent sleep lucky")
+
+	if g := asked[api.Agent](m, "agent", "sleep", "lucky", "--for", "1h", "--reason", "hush"); g.State != api.StateSleeping || g.SleepUntil == 0 || g.Reason != "hush" {
+		t.Errorf("put to sleep: %+v", g)
+	}
+	out := m.cli("agent", "explain", "lucky")
+	for _, want := range []string{"lucky is sleeping: hush", "wakes at 20", "turns that change nothing", "running", "setup"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("explain says\n%s\nwant %q in it", out, want)
+		}
+	}
+	m.fails(exitUsage, "", []string{"agent", "sleep", "lucky", "--for", "25h"}, "24 hours")
+	m.fails(exitNotFound, "", []string{"agent", "explain", "ghost"}, "no such agent")
 }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
@@ -99,73 +98,50 @@ func (c sessionSendCmd) Run(ctx context.Context, a *app) error {
 			return err
 		}
 	}
-	if !end.Success {
-		return &api.Error{Code: api.Internal, Message: "the run failed", Next: "anima session events " + acc.Session + " shows why"}
+	switch {
+	case end.Success:
+		return nil
+	case end.Fate == api.FateDropped || end.Fate == api.FateExpired:
+		return &api.Error{
+			Code: api.Denied, Message: "the message was " + string(end.Fate) + " and not run",
+			Next: "anima run get " + end.Run + " says why; send it again if it is still wanted",
+		}
 	}
-	return nil
+	return &api.Error{Code: api.Internal, Message: "the run failed", Next: "anima session events " + acc.Session + " shows why"}
 }
 
 // errOver ends following.
 var errOver = errors.New("over")
 
-// await follows the run of a message to its end, or the run that took the message
-// in. A message that never became a run has no end to print, only a reason.
+// await follows the run of a message to its end, or the run that took it in.
 func (a *app) await(ctx context.Context, b *bus.Bus, acc api.Accepted, repeated bool) (api.LoopEnd, error) {
 	for {
-		end, fate, err := a.follow(ctx, b, acc, repeated)
-		switch {
-		case err != nil || fate == nil:
+		end, err := a.follow(ctx, b, acc, repeated)
+		if err != nil || end.Fate != api.FateMerged || end.Into == "" {
 			return end, err
-		case fate.Fate == api.FateMerged && fate.Into != "":
-			if a.cli.Output != outputJSON {
-				fmt.Fprintf(a.Out, "  (joined run %s)\n", fate.Into)
-			}
-			acc.Run, repeated = fate.Into, true
-		default:
-			return end, fateError(*fate)
 		}
+		if a.cli.Output != outputJSON {
+			fmt.Fprintf(a.Out, "  (joins run %s)\n", end.Into)
+		}
+		acc.Run, repeated = end.Into, true // it may be over
 	}
 }
-
-// fateError says why a message was not run.
-func fateError(v api.RunState) error {
-	e := &api.Error{Code: v.Code, Reason: v.Reason, Message: v.Error, Next: "send it again if it is still wanted"}
-	if e.Code == "" {
-		e.Code = api.Denied
-	}
-	if e.Message == "" {
-		e.Message = "the message was " + string(v.Fate) + " and not run"
-	}
-	return e
-}
-
-// askEvery is how often a message's fate is asked for, whose run may never say
-// anything.
-const askEvery = time.Second
 
 // follow prints a run's events until its end. Runs of a session are one after
 // the other, so a fresh run begins after the last end, unless that is its own; a
-// repeated one may lie anywhere. A fate is the answer for a message that had no
-// run of its own.
-func (a *app) follow(ctx context.Context, b *bus.Bus, acc api.Accepted, repeated bool) (end api.LoopEnd, fate *api.RunState, err error) {
+// repeated one may lie anywhere.
+func (a *app) follow(ctx context.Context, b *bus.Bus, acc api.Accepted, repeated bool) (end api.LoopEnd, err error) {
 	var after uint64
 	if !repeated {
 		last, err := b.Last(ctx, api.LoopEnd{Session: acc.Session}.Subject())
 		if err != nil && api.CodeOf(err) != api.NotFound {
-			return end, nil, err
+			return end, err
 		}
 		if e, err := eventOf(last); err == nil && e.run != acc.Run {
 			after = last.Sequence
 		}
 	}
-	following, stop := context.WithCancel(ctx)
-	var asking sync.WaitGroup
-	asking.Go(func() {
-		if fate = unrun(following, b, acc); fate != nil {
-			stop()
-		}
-	})
-	err = b.Follow(following, after, func(m bus.Stored) error {
+	err = b.Follow(ctx, after, func(m bus.Stored) error {
 		e, err := eventOf(m)
 		if err != nil || e.run != acc.Run {
 			return err
@@ -183,33 +159,10 @@ func (a *app) follow(ctx context.Context, b *bus.Bus, acc api.Accepted, repeated
 		}
 		return errOver
 	}, sessionSubjects(acc.Session)...)
-	stop()
-	asking.Wait()
-	switch {
-	case errors.Is(err, errOver):
-		return end, nil, nil
-	case fate != nil:
-		return end, fate, nil
+	if errors.Is(err, errOver) {
+		err = nil
 	}
-	return end, nil, err
-}
-
-// unrun returns the state of a message that will have no run of its own, once
-// that is known, and nil when ctx ends before.
-func unrun(ctx context.Context, b *bus.Bus, acc api.Accepted) *api.RunState {
-	t := time.NewTicker(askEvery)
-	defer t.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-t.C:
-		}
-		v, err := bus.Call[api.RunState](ctx, b, api.GetRun{Run: acc.Run, Session: acc.Session})
-		if err == nil && v.Status == api.RunEnded && v.Fate != api.FateConsumed && v.Fate != "" {
-			return &v
-		}
-	}
+	return end, err
 }
 
 // sessionEvents are the stored events of seed 004; deltas are live only.
@@ -262,7 +215,7 @@ func (e event) text() string {
 		}
 	case "loop_end":
 		var v api.LoopEnd
-		if json.Unmarshal(e.data, &v) == nil {
+		if json.Unmarshal(e.data, &v) == nil && v.Fate != api.FateMerged { // another's end says more
 			return fmt.Sprintf("%s\n  (%d turns, %s, %d ms)", plain(v.Response), v.Turns, v.Cost, v.Duration)
 		}
 	}

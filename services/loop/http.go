@@ -34,10 +34,22 @@ func (h *handlers) routes(r host.Routes) {
 		v, err := h.getAgent(r.Context(), api.GetAgent{Agent: r.PathValue("id")})
 		host.WriteJSON(w, v, err)
 	})
+	r.Handle("GET /v1/agents/{id}/explain", h.httpExplain)
 	r.Handle("POST /v1/agents/{id}/wake", h.httpWake)
+	r.Handle("POST /v1/agents/{id}/sleep", h.httpSleep)
 	r.Handle("POST /v1/sessions/{id}/messages", h.httpSend)
+	r.Handle("POST /v1/sessions/{id}/terminate", h.httpTerminate)
 	r.Handle("GET /v1/sessions/{id}/events", h.httpEvents)
 	r.Handle("GET /v1/sessions/{id}/transcript", h.httpTranscript)
+	r.Handle("GET /v1/runs/{id}", func(w http.ResponseWriter, r *http.Request) {
+		v, err := h.getRun(r.Context(), api.GetRun{Run: r.PathValue("id"), Session: r.URL.Query().Get("session")})
+		host.WriteJSON(w, v, err)
+	})
+	r.Handle("DELETE /v1/runs/{id}", func(w http.ResponseWriter, r *http.Request) {
+		q := r.URL.Query()
+		v, err := h.cancelRun(r.Context(), api.CancelRun{Run: r.PathValue("id"), Session: q.Get("session"), Reason: q.Get("reason")})
+		host.WriteJSON(w, v, err)
+	})
 	r.Handle("GET /v1/turns/{id}", func(w http.ResponseWriter, r *http.Request) {
 		v, err := h.getTurn(r.Context(), api.GetTurn{Turn: r.PathValue("id")})
 		host.WriteJSON(w, v, err)
@@ -61,15 +73,21 @@ func (h *handlers) httpApply(w http.ResponseWriter, r *http.Request) {
 	host.WriteJSON(w, v, err)
 }
 
+// optional reads a body that may be left out.
+func optional(w http.ResponseWriter, r *http.Request, v any) error {
+	if r.ContentLength == 0 {
+		return nil
+	}
+	return host.ReadJSON(w, r, 64<<10, v)
+}
+
 func (h *handlers) httpWake(w http.ResponseWriter, r *http.Request) {
 	var body struct {
 		Reason string `json:"reason"`
 	}
-	if r.ContentLength != 0 {
-		if err := host.ReadJSON(w, r, 64<<10, &body); err != nil {
-			host.WriteError(w, 0, err)
-			return
-		}
+	if err := optional(w, r, &body); err != nil {
+		host.WriteError(w, 0, err)
+		return
 	}
 	agent, err := h.getAgent(r.Context(), api.GetAgent{Agent: r.PathValue("id")})
 	if err != nil {
@@ -77,6 +95,45 @@ func (h *handlers) httpWake(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	v, err := bus.Call[api.Wake](r.Context(), h.bus, api.RequestWake{Agent: agent.ID, Cause: "creator-" + uuid.NewString(), Reason: body.Reason})
+	host.WriteJSON(w, v, err)
+}
+
+func (h *handlers) httpSleep(w http.ResponseWriter, r *http.Request) {
+	var body struct {
+		Until  int64  `json:"until"` // Unix microseconds
+		Reason string `json:"reason"`
+	}
+	if err := optional(w, r, &body); err != nil {
+		host.WriteError(w, 0, err)
+		return
+	}
+	v, err := h.sleepAgent(r.Context(), api.SleepAgent{Agent: r.PathValue("id"), Until: body.Until, Reason: body.Reason})
+	host.WriteJSON(w, v, err)
+}
+
+func (h *handlers) httpTerminate(w http.ResponseWriter, r *http.Request) {
+	var body struct {
+		Reason string `json:"reason"`
+	}
+	if err := optional(w, r, &body); err != nil {
+		host.WriteError(w, 0, err)
+		return
+	}
+	v, err := h.terminateSession(r.Context(), api.TerminateSession{Session: r.PathValue("id"), Reason: body.Reason})
+	host.WriteJSON(w, v, err)
+}
+
+func (h *handlers) httpExplain(w http.ResponseWriter, r *http.Request) {
+	m := api.ExplainAgent{Agent: r.PathValue("id")}
+	if limit := r.URL.Query().Get("limit"); limit != "" {
+		n, err := strconv.Atoi(limit)
+		if err != nil {
+			host.WriteError(w, 0, &api.Error{Code: api.Invalid, Message: "limit " + strconv.Quote(limit) + " is not a number", Next: "ask for 1 to 1000, or leave it out"})
+			return
+		}
+		m.Limit = n
+	}
+	v, err := h.explainAgent(r.Context(), m)
 	host.WriteJSON(w, v, err)
 }
 

@@ -175,7 +175,7 @@ func (s *Store) lockSession(ctx context.Context, tx *sqldb.Tx, session string) e
 	var id string
 	err := tx.QueryRowContext(ctx, `select id from sessions where id = $1`+s.db.ForUpdate(), session).Scan(&id)
 	if errors.Is(err, sqldb.ErrNotFound) {
-		return api.Errorf(api.NotFound, "there is no session %s", session)
+		return &api.Error{Code: api.NotFound, Message: "there is no session " + session, Next: "anima session list shows the ones there are"}
 	}
 	return err
 }
