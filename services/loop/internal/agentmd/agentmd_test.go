@@ -3,12 +3,16 @@ package agentmd
 import (
 	"encoding/json"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"go.yaml.in/yaml/v4"
+
+	"github.com/anima-run/anima/pkg/api/catalog"
 )
 
 func known() Known {
@@ -384,6 +388,47 @@ func TestStored(t *testing.T) {
 	}
 	if diff := cmp.Diff(full, got); diff != "" {
 		t.Errorf("stored and read (-want +got):\n%s", diff)
+	}
+}
+
+// The documentation has every key, and an example that works.
+func TestDocumented(t *testing.T) {
+	t.Parallel()
+	data, err := os.ReadFile("../../../../docs/agent.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(data), "```markdown\n")
+	example, table, ok := strings.Cut(rest, "```\n")
+	if _, faults := Parse([]byte(example), Known{Tools: catalog.Names()}); !ok || len(faults) > 0 {
+		t.Errorf("the example of docs/agent.md has faults: %v", faults)
+	}
+	def, faults := Parse([]byte(full), known())
+	if len(faults) > 0 {
+		t.Fatal(faults)
+	}
+	_, head, _ := strings.Cut(string(Render(def)), fence+"\n")
+	head, _, _ = strings.Cut(head, fence)
+	var keys map[string]any
+	if err := yaml.Load([]byte(head), &keys); err != nil {
+		t.Fatal(err)
+	}
+	if len(keys) < 12 {
+		t.Errorf("the example renders to the keys %v, want all there are", keys)
+	}
+	for key, value := range keys {
+		names := []string{key}
+		if below, ok := value.(map[string]any); ok {
+			names = nil
+			for k := range below {
+				names = append(names, key+"."+k)
+			}
+		}
+		for _, name := range names {
+			if !strings.Contains(table, "\n| `"+name+"` |") {
+				t.Errorf("docs/agent.md does not have the key %s", name)
+			}
+		}
 	}
 }
 
