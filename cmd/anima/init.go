@@ -8,10 +8,10 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"slices"
 	"strings"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/config"
 	router "github.com/anima-run/anima/services/inference-router"
 	"github.com/anima-run/anima/services/loop"
 )
@@ -67,24 +67,31 @@ func (c initCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	asked := false
-	if t := a.terminal(); t != nil {
-		switch {
-		case len(missing) > 0 && old != nil:
-			return c.there()
-		case old == nil || c.Force:
-			if asked, err = c.ask(ctx, t, v, &answers); err != nil {
-				return err
-			}
-			missing = nil
+	for _, w := range c.warnings(a) {
+		fmt.Fprintln(a.Err, "anima: warning:", w)
+	}
+	t := a.terminal()
+	_, faults := answers.beside(missing).Source()
+	if t == nil { // nobody can be asked
+		faults = append(missing, faults...)
+	}
+	if len(faults) > 0 {
+		return &api.Error{
+			Code: api.Invalid, Message: "no AGENT.md can be made of this; nothing was written", Details: faults,
+			Next: "mend the flags; on a terminal anima init asks for what they leave out; anima init --help has examples",
+		}
+	}
+	switch {
+	case old != nil && !c.Force && len(missing) > 0:
+		return c.there()
+	case t != nil && (old == nil || c.Force):
+		if err := c.ask(ctx, t, v, &answers.AgentFile); err != nil {
+			return err
 		}
 	}
 	src, faults := answers.Source()
-	if faults = append(missing, without(faults, missing)...); len(faults) > 0 {
-		return &api.Error{
-			Code: api.Invalid, Message: "no AGENT.md can be made of this; nothing was written", Details: faults,
-			Next: "give what is missing, or run anima init on a terminal: it asks; anima init --help has examples",
-		}
+	if len(faults) > 0 {
+		return &api.Error{Code: api.Invalid, Message: "no AGENT.md can be made of this; nothing was written", Details: faults}
 	}
 	v.Agent, _ = loop.CheckAgentFile(src)
 	v.Autonomy, v.Next = answers.Autonomy, c.next(a, v)
@@ -94,16 +101,23 @@ func (c initCmd) Run(ctx context.Context, a *app) error {
 	case old != nil && !c.Force:
 		return c.there()
 	}
-	if asked && !c.Yes {
-		if err := confirm(ctx, a.terminal(), c.File, src); err != nil {
-			return err
-		}
-	}
 	if err := c.write(src); err != nil {
 		return err
 	}
 	v.Written = true
 	return a.print(v, v.text)
+}
+
+// warnings are what stands in the way of what comes next.
+func (initCmd) warnings(a *app) []string {
+	all := config.Unknown(known(), a.Environ)
+	_, _, err := settings(upLookup(a.Lookup, nil))
+	if e, ok := errors.AsType[*api.Error](err); ok {
+		for _, d := range e.Details {
+			all = append(all, "anima up would not start: "+d)
+		}
+	}
+	return all
 }
 
 // existing is the AGENT.md that is there, nil if none is. One with faults is no
@@ -137,12 +151,21 @@ func (c initCmd) there() error {
 	}
 }
 
-// answers are what the flags say, and what they must say and do not.
-func (c initCmd) answers(a *app) (f loop.AgentFile, missing []string, err error) {
-	f = loop.AgentFile{
+// answers are what the flags say.
+type answers struct{ loop.AgentFile }
+
+// What must be said.
+const (
+	noName    = "name is missing: give it with --name"
+	noGenesis = "the genesis prompt is missing: give it with --genesis or --genesis-file"
+)
+
+// answers returns what the flags say, and what they must say and do not.
+func (c initCmd) answers(a *app) (f answers, missing []string, err error) {
+	f = answers{loop.AgentFile{
 		Name: told(c.Name), Genesis: told(c.Genesis), Creator: told(c.Creator), Message: told(c.Message),
 		Description: c.Description, Model: c.Model, Tools: c.Tools, Autonomy: c.Autonomy == nil || *c.Autonomy,
-	}
+	}}
 	if c.GenesisFile != "" {
 		data, err := (agentApplyCmd{File: c.GenesisFile}).read(a.In)
 		if err != nil {
@@ -151,10 +174,10 @@ func (c initCmd) answers(a *app) (f loop.AgentFile, missing []string, err error)
 		f.Genesis = string(data)
 	}
 	if c.Name == nil {
-		missing = append(missing, "name is missing: give it with --name")
+		missing = append(missing, noName)
 	}
 	if c.Genesis == nil && c.GenesisFile == "" {
-		missing = append(missing, "the genesis prompt is missing: give it with --genesis or --genesis-file")
+		missing = append(missing, noGenesis)
 	}
 	return f, missing, nil
 }
@@ -166,14 +189,17 @@ func told(s *string) string {
 	return *s
 }
 
-// without leaves out the faults of what is missing anyway.
-func without(faults, missing []string) []string {
-	return slices.DeleteFunc(faults, func(fault string) bool {
-		return slices.ContainsFunc(missing, func(m string) bool {
-			what, _, _ := strings.Cut(m, " is missing")
-			return fault == what+" is empty"
-		})
-	})
+// beside is the answers with something in the place of what is missing, to judge
+// the rest by.
+func (f answers) beside(missing []string) answers {
+	for _, m := range missing {
+		if m == noName {
+			f.Name = "x"
+		} else {
+			f.Genesis = "x"
+		}
+	}
+	return f
 }
 
 // write makes the file, whole or not at all. Without --force it is not made where

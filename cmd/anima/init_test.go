@@ -3,6 +3,8 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -155,6 +157,37 @@ func TestInitLeavesBrokenFiles(t *testing.T) {
 	}
 }
 
+// What is wrong with the settings is said before anything is to start with them.
+func TestInitWarns(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	m.env["ANIMA_LOOP_SLOTS"], m.env["ANIMA_LOOP_SLOT"] = "many", "4"
+	file := filepath.Join(t.TempDir(), "AGENT.md")
+	r := m.run("", "init", file, "--name", "Nova", "--genesis", "Be.")
+	for _, want := range []string{`anima up would not start: ANIMA_LOOP_SLOTS="many"`, "ANIMA_LOOP_SLOT is not a setting: did you mean ANIMA_LOOP_SLOTS?"} {
+		if r.code != exitOK || !strings.Contains(r.err, want) {
+			t.Errorf("exit %d, it says %q, want %q", r.code, r.err, want)
+		}
+	}
+}
+
+// A file that comes up between the look and the write is not written over.
+func TestCreateFile(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "AGENT.md")
+	for _, want := range []error{nil, fs.ErrExist} {
+		if err := createFile(file, []byte("mine")); !errors.Is(err, want) {
+			t.Errorf("got %v, want %v", err, want)
+		}
+	}
+	if err := writeFile(file, []byte("yours")); err != nil || read(t, file) != "yours" {
+		t.Errorf("replaced: %v, %q", err, read(t, file))
+	}
+	if left, err := os.ReadDir(filepath.Dir(file)); err != nil || len(left) != 1 {
+		t.Errorf("in the folder: %v, %v, want the file alone", left, err)
+	}
+}
+
 func TestEnvironment(t *testing.T) {
 	t.Parallel()
 	for kind, env := range map[string]map[string]string{
@@ -293,6 +326,16 @@ func TestInitOnATerminal(t *testing.T) {
 		t.Errorf("the file is\n%s\nand it says\n%s", got, p.out.String())
 	}
 
+	// Faults of flags are said before anything is asked.
+	if p := onTerminal(t, m, "init", file+"3", "--creator", "me"); p.code() != exitUsage || strings.Contains(p.text(), "name:") || strings.Contains(p.text(), "missing") {
+		t.Errorf("with a flag that is wrong: %s", p.text())
+	}
+	// What is typed ahead is not lost.
+	ahead := onTerminal(t, m, "init", file+"4")
+	ahead.answer("name: ", "Ada\rBe brief.\r.\r\r\ry\ry\r")
+	if code := ahead.code(); code != exitOK || !strings.Contains(read(t, file+"4"), "name: Ada") {
+		t.Errorf("typed ahead: exit %d\n%s", code, ahead.text())
+	}
 	// What is there is not asked for again.
 	if p := onTerminal(t, m, "init", file); p.code() != exitConflict || !strings.Contains(p.text(), "is there already") {
 		t.Errorf("again: %s", p.text())

@@ -46,8 +46,8 @@ func scripted(t *testing.T, routes ...bus.Route) (*machine, *bus.Bus) {
 	return m, b
 }
 
-// answers gives an answer to every request and shows what was asked.
-func answers[Req api.Message, Resp any](seen chan<- any, answer func(Req) (Resp, error)) bus.Route {
+// scriptedReply gives an answer to every request and shows what was asked.
+func scriptedReply[Req api.Message, Resp any](seen chan<- any, answer func(Req) (Resp, error)) bus.Route {
 	return bus.Reply(func(_ context.Context, m Req) (Resp, error) {
 		seen <- m
 		return answer(m)
@@ -66,7 +66,7 @@ func TestLifeCommands(t *testing.T) {
 	seen := make(chan any, 1)
 	m, _ := scripted(
 		t,
-		answers(seen, func(q api.ExplainAgent) (api.Explanation, error) {
+		scriptedReply(seen, func(q api.ExplainAgent) (api.Explanation, error) {
 			if q.Agent == "ghost" {
 				return api.Explanation{}, &api.Error{Code: api.NotFound, Message: "there is no such agent", Next: "anima agent list"}
 			}
@@ -75,7 +75,7 @@ func TestLifeCommands(t *testing.T) {
 				History: []api.AgentChanged{{Agent: "lucky", State: api.StateSleeping, Previous: api.StateRunning, Reason: "nothing to do", SleepUntil: at, At: at}, {State: api.StateSetup, At: at}},
 			}, nil
 		}),
-		answers(seen, func(q api.SleepAgent) (api.Agent, error) {
+		scriptedReply(seen, func(q api.SleepAgent) (api.Agent, error) {
 			if q.Agent == "dead" {
 				return api.Agent{}, &api.Error{Code: api.Conflict, Message: "the agent is dead", Next: "fund it"}
 			}
@@ -83,9 +83,9 @@ func TestLifeCommands(t *testing.T) {
 			g.SleepUntil = q.Until
 			return g, nil
 		}),
-		answers(seen, func(api.GetRun) (api.RunState, error) { return ended, nil }),
-		answers(seen, func(q api.CancelRun) (api.RunState, error) { return ended, nil }),
-		answers(seen, func(q api.TerminateSession) (api.Session, error) {
+		scriptedReply(seen, func(api.GetRun) (api.RunState, error) { return ended, nil }),
+		scriptedReply(seen, func(q api.CancelRun) (api.RunState, error) { return ended, nil }),
+		scriptedReply(seen, func(q api.TerminateSession) (api.Session, error) {
 			if q.Session == "lucky-main" {
 				return api.Session{}, &api.Error{Code: api.Conflict, Message: "it is the main session", Next: "cancel its runs"}
 			}

@@ -96,16 +96,18 @@ func (v *sessionView) look(ctx context.Context, b *bus.Bus) error {
 
 func (v *sessionView) text(w io.Writer, now time.Time) {
 	fmt.Fprintf(w, "session\t%s\nagent\t%s\nmessages\t%d\nturns\t%d\ncost\t%s\n", v.ID, v.Agent, v.Messages, v.Turns, v.Cost)
-	ago := func(micros int64) string { return now.Sub(time.UnixMicro(micros)).Round(time.Second).String() + " ago" }
 	owner, next, step := "nobody", "nothing", "-"
 	if v.Lock != nil {
 		owner = fmt.Sprintf("replica %s, run %s", plain(v.Lock.Owner), v.Lock.Run)
 	}
 	if v.Next != nil {
-		next = fmt.Sprintf("run %s, a %s of %s", v.Next.Run, v.Next.Kind, ago(v.Next.AcceptedAt))
+		next = fmt.Sprintf("run %s, a %s of %s", v.Next.Run, v.Next.Kind, ago(v.Next.AcceptedAt, now))
 	}
 	if v.Step != nil {
-		step = fmt.Sprintf("%s, turn %d of run %s, %s", plain(v.Step.Kind), v.Step.Turn, v.Step.Run, ago(v.Step.At))
+		step = fmt.Sprintf("%s, turn %d of run %s, %s", plain(v.Step.Kind), v.Step.Turn, v.Step.Run, ago(v.Step.At, now))
 	}
 	fmt.Fprintf(w, "run by\t%s\nnext\t%s\nlast step\t%s\n", owner, next, step)
+	if v.Terminated != 0 {
+		fmt.Fprintf(w, "terminated\t%s: %s\n", when(v.Terminated), line(v.Reason, 100))
+	}
 }

@@ -37,6 +37,11 @@ func TestSessionGetSaysWhatItWaitsFor(t *testing.T) {
 		}
 	}
 	out.Reset()
+	(&sessionView{Session: api.Session{Terminated: 1, Reason: "done"}}).text(&out, now)
+	if want := "terminated\t1970-01-01 00:00:00: done\n"; !strings.HasSuffix(out.String(), want) {
+		t.Errorf("of a terminated session: got\n%s\nwant %q", out.String(), want)
+	}
+	out.Reset()
 	(&sessionView{}).text(&out, now)
 	if !strings.Contains(out.String(), "run by\tnobody\nnext\tnothing\nlast step\t-\n") {
 		t.Errorf("of an idle session: got\n%s", out.String())

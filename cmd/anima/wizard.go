@@ -155,15 +155,16 @@ func (d *dialogue) agree(question string) (bool, error) {
 	return yes, err
 }
 
-// ask asks for what the flags do not say, and says whether it asked anything.
-func (c initCmd) ask(ctx context.Context, t *terminal, v initView, f *loop.AgentFile) (asked bool, err error) {
+// ask asks for what the flags do not say, if anything, and then whether to write
+// what comes of it.
+func (c initCmd) ask(ctx context.Context, t *terminal, v initView, f *loop.AgentFile) error {
 	name, genesis := c.Name == nil, c.Genesis == nil && c.GenesisFile == ""
 	creator, message, autonomy := c.Creator == nil, c.Message == nil, c.Autonomy == nil
 	if c.Yes { // all that has a default is answered
 		creator, message, autonomy = false, false, false
 	}
 	if !name && !genesis && !creator && !message && !autonomy {
-		return false, nil
+		return nil
 	}
 	// An answer is judged by the file it would make, the others being right.
 	judged := func(change func(*loop.AgentFile, string)) func(string) []string {
@@ -174,7 +175,7 @@ func (c initCmd) ask(ctx context.Context, t *terminal, v initView, f *loop.Agent
 			return faults
 		}
 	}
-	return true, t.talk(ctx, func(d *dialogue) error {
+	return t.talk(ctx, func(d *dialogue) error {
 		fmt.Fprintf(d, "This makes %s, the file that an agent is born from. Ctrl-c ends it, and nothing is written.\n\n", c.File)
 		v.found(d)
 		for _, q := range []struct {
@@ -207,22 +208,24 @@ func (c initCmd) ask(ctx context.Context, t *terminal, v initView, f *loop.Agent
 				return err
 			}
 		}
-		return nil
+		if c.Yes {
+			return nil
+		}
+		return d.confirm(c.File, *f)
 	})
 }
 
 // confirm shows the file, defaults included, and asks whether to write it.
-func confirm(ctx context.Context, t *terminal, file string, src []byte) error {
-	return t.talk(ctx, func(d *dialogue) error {
-		fmt.Fprintf(d, "\n%s, with all defaults:\n\n", file)
-		for l := range strings.Lines(string(src)) {
-			fmt.Fprintf(d, "  %s\n", plain(strings.TrimRight(l, "\n")))
-		}
-		fmt.Fprintln(d)
-		yes, err := d.agree("Write it?")
-		if err == nil && !yes {
-			return errLeft
-		}
-		return err
-	})
+func (d *dialogue) confirm(file string, f loop.AgentFile) error {
+	src, _ := f.Source()
+	fmt.Fprintf(d, "\n%s, with all defaults:\n\n", file)
+	for l := range strings.Lines(string(src)) {
+		fmt.Fprintf(d, "  %s\n", plain(strings.TrimRight(l, "\n")))
+	}
+	fmt.Fprintln(d)
+	yes, err := d.agree("Write it?")
+	if err == nil && !yes {
+		return errLeft
+	}
+	return err
 }
