@@ -242,10 +242,13 @@ func bounded(limit, otherwise int) (int, error) {
 // the work, and the others hand it back until the message is too old.
 func (h *handlers) run(ctx context.Context, cmd api.Run) error {
 	err := h.execute(ctx, cmd)
-	if api.ReasonOf(err) == api.ReasonBusy && h.tooOld(cmd, h.now().UnixMicro()) {
-		return h.expire(ctx, cmd)
+	if api.ReasonOf(err) != api.ReasonBusy {
+		return err
 	}
-	return err
+	if late, lerr := h.tooOld(ctx, cmd, h.now().UnixMicro()); lerr != nil || !late {
+		return err
+	}
+	return h.expire(ctx, cmd)
 }
 
 // execute does the work of run. Its error has ReasonBusy when others come first.
@@ -261,8 +264,11 @@ func (h *handlers) execute(ctx context.Context, cmd api.Run) error {
 		case head.Sequence != meta.Sequence:
 			return &api.Error{Code: api.Conflict, Reason: api.ReasonBusy, Message: "an older message of the session waits", RetryAfter: 50}
 		}
-		// What was before it in the session ended when the session was last written.
-		if before, err := h.store.Session(ctx, cmd.Session); err == nil && before.Turns > 0 && h.tooOld(cmd, before.UpdatedAt) {
+		late, err := h.wasBehind(ctx, cmd)
+		if err != nil {
+			return err
+		}
+		if late {
 			if err := h.expire(ctx, cmd); api.CodeOf(err) != api.Conflict {
 				return err
 			}

@@ -233,9 +233,29 @@ func (h *handlers) watchLives(ctx context.Context) error {
 	}
 }
 
-// tooOld says whether a message had waited too long for its session at a time.
-func (h *handlers) tooOld(cmd api.Run, at int64) bool {
-	return cmd.Kind == api.RunMessage && at-cmd.AcceptedAt > h.cfg.QueueTimeout.Microseconds()
+// tooOld says whether a message had waited too long for its session at a time. The
+// shortest that an AGENT.md can say is a second: until then nothing is asked.
+func (h *handlers) tooOld(ctx context.Context, cmd api.Run, at int64) (bool, error) {
+	waited := time.Duration(at-cmd.AcceptedAt) * time.Microsecond
+	if cmd.Kind != api.RunMessage || waited <= min(time.Second, h.cfg.QueueTimeout) {
+		return false, nil
+	}
+	limit, err := h.store.QueueTimeout(ctx, cmd.Agent)
+	return waited > min(limit, h.cfg.QueueTimeout), err
+}
+
+// wasBehind says whether a message whose turn has come had waited too long when
+// the run before it ended; that one wrote the session last.
+func (h *handlers) wasBehind(ctx context.Context, cmd api.Run) (bool, error) {
+	late, err := h.tooOld(ctx, cmd, h.now().UnixMicro())
+	if err != nil || !late {
+		return false, err
+	}
+	before, err := h.store.Session(ctx, cmd.Session)
+	if err != nil || before.Turns == 0 {
+		return false, err
+	}
+	return h.tooOld(ctx, cmd, before.UpdatedAt)
 }
 
 // expire ends a message that did not get to run, and says so. Its delivery, which
@@ -256,7 +276,14 @@ func (h *handlers) expireWaiting(ctx context.Context) error {
 			return err
 		}
 		for _, cmd := range waiting {
-			if h.queue.running(cmd.Run) || !h.tooOld(cmd, h.now().UnixMicro()) {
+			if h.queue.running(cmd.Run) {
+				continue
+			}
+			late, err := h.tooOld(ctx, cmd, h.now().UnixMicro())
+			if err != nil {
+				return err
+			}
+			if !late {
 				continue
 			}
 			if err := h.expire(ctx, cmd); err != nil && api.CodeOf(err) != api.Conflict {

@@ -31,7 +31,7 @@ type Config struct {
 	Slots            int           `env:"slots" help:"runs executed at a time in this process"`
 	Lease            time.Duration `env:"lease" help:"how long a session stays locked after its owner falls silent; at least 1s"`
 	Attempts         int           `env:"attempts" help:"how often a run is taken up without getting a turn further before it is given up"`
-	QueueTimeout     time.Duration `env:"queue_timeout" help:"how long a message waits for its session behind others, then it expires; an AGENT.md may say otherwise"`
+	QueueTimeout     time.Duration `env:"queue_timeout" help:"the longest that any message waits for its session behind others; an AGENT.md says how long, 30s if it says nothing"`
 	AllowUnsandboxed bool          `env:"allow_unsandboxed" help:"run commands even where the kernel cannot hold them (no Landlock); for machines that hold nothing else"`
 }
 
@@ -51,7 +51,7 @@ func (c *Config) Validate() error {
 }
 
 // Service is loop, ready for a host. The lease of 15 s is design §4's.
-var Service = host.Define("loop", Config{Slots: 128, Lease: 15 * time.Second, Attempts: 20, QueueTimeout: api.QueueTimeout * time.Second}, sqlstore.Migrations(), run)
+var Service = host.Define("loop", Config{Slots: 128, Lease: 15 * time.Second, Attempts: 20, QueueTimeout: time.Hour}, sqlstore.Migrations(), run)
 
 // Init must be the first call of every main function that may run loop: the
 // sandbox starts the program again to hold a command.

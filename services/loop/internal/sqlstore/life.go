@@ -12,6 +12,7 @@ import (
 	"github.com/anima-run/anima/pkg/outbox"
 	"github.com/anima-run/anima/pkg/sqldb"
 
+	"github.com/anima-run/anima/services/loop/internal/agentmd"
 	"github.com/anima-run/anima/services/loop/internal/life"
 	"github.com/anima-run/anima/services/loop/internal/turn"
 )
@@ -321,6 +322,24 @@ func (s *Store) Poor(ctx context.Context) ([]string, error) {
 		var id string
 		return id, r.Scan(&id)
 	}, `select id from agents where zero_since > 0 or state in ($1, $2) order by id limit 1000`, api.StateDead, api.StateCritical)
+}
+
+// QueueTimeout is how long a message for an agent waits for its session. Errors:
+// NotFound.
+func (s *Store) QueueTimeout(ctx context.Context, agent string) (time.Duration, error) {
+	var def string
+	err := s.db.QueryRowContext(ctx, `select definition from agents where id = $1`, agent).Scan(&def)
+	if errors.Is(err, sqldb.ErrNotFound) {
+		return 0, api.Errorf(api.NotFound, "there is no agent %s", agent)
+	}
+	if err != nil {
+		return 0, err
+	}
+	var d agentmd.Definition
+	if err := json.Unmarshal([]byte(def), &d); err != nil {
+		return 0, fmt.Errorf("definition of %s: %w", agent, err)
+	}
+	return d.Limits.QueueTimeout, nil
 }
 
 // Since is when an agent came into the state that it is in. Errors: NotFound.

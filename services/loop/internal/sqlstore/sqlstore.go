@@ -153,6 +153,8 @@ func (s *Store) definition(ctx context.Context, q sqldb.Querier, id string) (tur
 		return a, fmt.Errorf("definition of %s: %w", id, err)
 	}
 	a.Creator, a.Description, a.Genesis, a.Model, a.Tools = d.Creator, d.Description, d.Body, d.Model, d.Tools
+	a.Autonomous = d.Autonomy
+	a.Window, a.Reserve, a.Flush = int64(d.Context.Window), int64(d.Context.Reserve), int64(d.Context.Flush)
 	a.MaxTurns, a.MaxCalls, a.Network = d.Limits.MaxTurns, d.Limits.MaxToolCalls, d.Sandbox.Network
 	a.ExecTimeoutS, a.RunTimeoutS = int(d.Sandbox.Timeout.Seconds()), int(d.Limits.Timeout.Seconds())
 	return a, nil

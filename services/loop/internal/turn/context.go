@@ -227,7 +227,7 @@ func (e *Engine) prepareContext(ctx context.Context, s *state, id string) (*made
 		Run: s.cmd.Run, Asked: s.input.Text, Words: s.words(), Number: s.number, Warned: s.notice != "", Tools: e.offered(s.agent),
 		Status: func(name string) bool { return e.Tools[name].Status },
 	}
-	e.window(m, s.agent.Model, model)
+	e.window(m, s.agent, s.agent.Model, model)
 	for _, t := range m.in.Tools {
 		if t.Name == "write_file" {
 			m.notes = []api.Tool{t}
@@ -272,12 +272,17 @@ func learned(calls []Reported) (string, token.Ratio) {
 
 // window chooses the model that will probably answer: the agent's own, or the one
 // that did before.
-func (e *Engine) window(m *made, models ...string) {
-	m.in.Window, m.in.Reserve, m.in.Flush = or(e.Context.Window, prompt.DefaultWindow), or(e.Context.Reserve, prompt.DefaultReserve), or(e.Context.Flush, prompt.DefaultFlush)
+func (e *Engine) window(m *made, a Agent, models ...string) {
+	m.in.Window = or(a.Window, or(e.Context.Window, prompt.DefaultWindow))
+	m.in.Reserve = or(a.Reserve, or(e.Context.Reserve, prompt.DefaultReserve))
+	m.in.Flush = or(a.Flush, or(e.Context.Flush, prompt.DefaultFlush))
 	for _, id := range models {
 		for _, known := range m.models {
 			if known.ID == id && known.Usable && known.ContextWindow > 0 {
 				m.in.Window = known.ContextWindow
+				if a.Window > 0 { // its creator wants to pay for less
+					m.in.Window = min(m.in.Window, a.Window)
+				}
 				m.bound()
 				return
 			}

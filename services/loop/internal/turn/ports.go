@@ -19,9 +19,9 @@ type Agent struct {
 	ExecTimeoutS, RunTimeoutS  int
 	Workspace                  string // absolute folder
 	State                      api.AgentState
-	Turns                      int64         // it ever had, in all its sessions
-	Autonomous                 bool          // wakes by itself again after every sleep
-	QueueTimeout               time.Duration // how long a message waits for the session; 0: [api.QueueTimeout]
+	Turns                      int64 // it ever had, in all its sessions
+	Autonomous                 bool  // wakes by itself again after every sleep
+	Window, Reserve, Flush     int64 // of the context, in tokens; 0: as [Context] says
 }
 
 // Record is a turn with the command of its run and the journal entry it was made
