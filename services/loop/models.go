@@ -13,6 +13,9 @@ import (
 // the router is configured anew.
 const modelsFor = time.Minute
 
+// modelsTimeout is how long a turn waits for the list: it can do without.
+const modelsTimeout = 2 * time.Second
+
 // models are the router's, remembered. While it is away the last answer stands.
 type models struct {
 	bus *bus.Bus
@@ -30,6 +33,8 @@ func (m *models) Models(ctx context.Context) ([]api.Model, error) {
 	if fresh {
 		return known, nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, modelsTimeout)
+	defer cancel()
 	answer, err := bus.Call[api.Models](ctx, m.bus, api.ListModels{})
 	if err != nil {
 		if known != nil {

@@ -214,8 +214,8 @@ func (e *Engine) prepareContext(ctx context.Context, s *state, id string) (*made
 	}
 	m := &made{paid: conv.Paid, stored: conv.Paid}
 	if c.Models != nil {
-		if m.models, err = c.Models.Models(ctx); err != nil && api.CodeOf(err) != api.Unavailable {
-			return nil, err
+		if m.models, err = c.Models.Models(ctx); err != nil && ctx.Err() != nil {
+			return nil, context.Cause(ctx) // any other error leaves the default
 		}
 	}
 	for _, t := range conv.Turns {

@@ -1,0 +1,43 @@
+package loop
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/apptest"
+	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/host"
+)
+
+// TestModels: the router is asked once a minute, and while it is away the last
+// answer stands.
+func TestModels(t *testing.T) {
+	t.Parallel()
+	var asked atomic.Int64
+	router := host.Define("inference-router", struct{}{}, nil, func(ctx context.Context, env *host.Env, _ struct{}) error {
+		return env.Serve(ctx, bus.Reply(func(context.Context, api.ListModels) (api.Models, error) {
+			if asked.Add(1) > 2 {
+				return api.Models{}, api.Errorf(api.Internal, "broken")
+			}
+			return api.Models{Models: []api.Model{{ID: "m", ContextWindow: 9}}}, nil
+		}))
+	})
+	now := time.Unix(0, 0)
+	m := &models{bus: apptest.Bus(t, router), now: func() time.Time { return now }}
+	for i, want := range []int64{1, 1, 2, 3} {
+		got, err := m.Models(t.Context())
+		if err != nil || len(got) != 1 || got[0].ContextWindow != 9 || asked.Load() != want {
+			t.Errorf("the %d. time: %+v, %v, asked %d times, want %d", i+1, got, err, asked.Load(), want)
+		}
+		if i > 0 {
+			now = now.Add(modelsFor)
+		}
+	}
+	alone := &models{bus: apptest.Bus(t), now: func() time.Time { return now }}
+	if got, err := alone.Models(t.Context()); api.CodeOf(err) != api.Unavailable || got != nil {
+		t.Errorf("without a router: %+v, %v", got, err)
+	}
+}
