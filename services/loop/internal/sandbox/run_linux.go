@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"syscall"
 	"time"
@@ -18,7 +17,6 @@ import (
 
 const (
 	reach     = 1500 * time.Millisecond // how long the supervisor has to end a command before it is ended itself
-	scratch   = ".tmp"                  // TMPDIR, inside the workspace
 	userSpace = syscall.CLONE_NEWUSER
 	allSpaces = syscall.CLONE_NEWPID | syscall.CLONE_NEWIPC | syscall.CLONE_NEWNS
 )
@@ -49,13 +47,17 @@ func thisKernel(network bool) kernel {
 // a process or two, which end at once.
 func Probe(ctx context.Context) Capabilities {
 	k := thisKernel(false)
+	return k.caps.with(k.best(ctx))
+}
+
+// best returns the first namespaces that the kernel lends.
+func (k kernel) best(ctx context.Context) uintptr {
 	for _, spaces := range k.spaces {
-		cmd := again(ctx, "probe", spaces)
-		if err := cmd.Run(); err == nil {
-			return k.caps.with(spaces)
+		if again(ctx, "probe", spaces).Run() == nil {
+			return spaces
 		}
 	}
-	return k.caps
+	return 0
 }
 
 // with adds the namespaces to c.
@@ -172,7 +174,7 @@ func attempt(ctx context.Context, spec Spec, held Capabilities, spaces uintptr) 
 		return Result{}, report{}, err
 	}
 	sent := json.NewEncoder(orderW).Encode(order{
-		Dir: spec.Dir, Command: spec.Command, Env: environment(spec.Dir), ReadOnly: spec.ReadOnly,
+		Dir: spec.Dir, Command: spec.Command, Env: append(Environment(spec.Dir), spec.Env...), ReadOnly: spec.ReadOnly,
 		Network: spec.Network, Limits: spec.Limits, Held: held,
 	})
 	ended := cmd.Wait()
@@ -200,21 +202,6 @@ func attempt(ctx context.Context, spec Spec, held Capabilities, spaces uintptr) 
 type unrefused struct{ err error }
 
 func (u unrefused) Error() string { return u.err.Error() }
-
-// environment is all that a command sees of one. Nothing of the service's is
-// handed on.
-func environment(dir string) []string {
-	return []string{
-		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-		"HOME=" + dir,
-		"PWD=" + dir,
-		"TMPDIR=" + filepath.Join(dir, scratch),
-		"LANG=C.UTF-8",
-		"GIT_CONFIG_NOSYSTEM=1", // Its file may hold secrets, and git stops at one it cannot read.
-		"SHELL=/bin/sh",
-		"TERM=dumb",
-	}
-}
 
 // makeScratch makes the directory for temporary files, without following a
 // link that an earlier command may have left in its place.

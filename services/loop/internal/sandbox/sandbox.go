@@ -47,6 +47,7 @@ type Spec struct {
 	Dir      string   // the workspace: absolute, existing, writable; required
 	Command  string   // run by /bin/sh -c, at most 64 KiB; required
 	ReadOnly []string // more absolute paths to read and execute from, such as a toolchain's; missing ones are ignored
+	Env      []string // NAME=value, more than [Environment] has
 
 	Timeout   time.Duration // default 30 s
 	Network   bool          // whether the command may use the network
@@ -124,6 +125,9 @@ func (s Spec) withDefaults() (Spec, error) {
 		return s, fmt.Errorf("%w: workspace %q is not an absolute path below /", ErrInvalid, s.Dir)
 	case s.Timeout < 0 || s.MaxOutput < 0:
 		return s, fmt.Errorf("%w: the timeout or the output limit is negative", ErrInvalid)
+	}
+	if err := checkEnv(s.Dir, s.Env); err != nil {
+		return s, err
 	}
 	if info, err := os.Stat(s.Dir); err != nil {
 		return s, fmt.Errorf("%w: workspace: %w", ErrInvalid, err)
