@@ -1,0 +1,251 @@
+package skill
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/api/catalog"
+
+	"github.com/anima-run/anima/services/loop/internal/agentmd"
+	"github.com/anima-run/anima/services/loop/internal/outbound"
+	"github.com/anima-run/anima/services/loop/internal/sandbox"
+	"github.com/anima-run/anima/services/loop/internal/turn"
+	"github.com/anima-run/anima/services/loop/internal/untrusted"
+)
+
+// Times that an installation may take; spec-core-1 §2.6.
+const (
+	fetchTimeout = 30 * time.Second
+	cloneTimeout = 60 * time.Second
+)
+
+// Config of the tools.
+type Config struct {
+	AllowUnsandboxed bool             // the operator accepts git without Landlock
+	Outbound         outbound.Options // for skills from an address
+}
+
+// Tools returns install_skill, list_skills, create_skill and remove_skill. Each
+// writes the agent's workspace alone, and whole files or folders at a time: dying
+// in the middle leaves the skill as it was, or gone and made again by the call's
+// next try.
+func Tools(cfg Config) []turn.Tool {
+	named := func(a catalog.Args) error { return checkName(a.String("name")) }
+	return []turn.Tool{
+		turn.Builtin("install_skill", checkInstall, cfg.install),
+		turn.Builtin("list_skills", nil, list),
+		turn.Builtin("create_skill", named, func(_ context.Context, c turn.Call, a catalog.Args) (turn.Output, error) { return create(c, a) }),
+		turn.Builtin("remove_skill", named, remove),
+	}
+}
+
+func checkInstall(a catalog.Args) error {
+	if err := checkName(a.String("name")); err != nil {
+		return err
+	}
+	switch source := a.String("source"); {
+	case source == "self" && (a.String("description") == "" || a.String("instructions") == ""):
+		return errors.New("a skill of your own needs description and instructions")
+	case source != "self" && a.String("url") == "":
+		return fmt.Errorf("source %s needs url", source)
+	}
+	return nil
+}
+
+func (cfg Config) install(ctx context.Context, c turn.Call, a catalog.Args) (turn.Output, error) {
+	source, name := a.String("source"), a.String("name")
+	if source == "self" {
+		return create(c, a)
+	}
+	if !c.Agent.Network {
+		return turn.Output{}, &api.Error{
+			Code: api.Denied, Message: "this agent's sandbox has no network, so nothing can be fetched",
+			Next: "write the skill with create_skill, or ask the creator for sandbox.network in AGENT.md",
+		}
+	}
+	u, err := cfg.Outbound.Parse(a.String("url"))
+	if err != nil {
+		return turn.Output{}, fmt.Errorf("url: %w", err)
+	}
+	origin := source + " " + u.Scheme + "://" + u.Host + u.Path // A query may hold a secret.
+	if source == "git" {
+		return installed(c, name, origin, func(into string) error {
+			return cfg.clone(ctx, c.Agent.Workspace, u.String(), u.Scheme, name, into)
+		})
+	}
+	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
+	defer cancel()
+	src, err := cfg.fetch(ctx, u.String())
+	if err != nil {
+		return turn.Output{}, err
+	}
+	return installed(c, name, origin, func(into string) error { return sandbox.WriteFile(c.Agent.Workspace, path.Join(into, file), src) })
+}
+
+// create writes a skill of the agent's own.
+func create(c turn.Call, a catalog.Args) (turn.Output, error) {
+	src, err := render(a.String("name"), a.String("description"), a.String("instructions"))
+	if err != nil {
+		return turn.Output{}, err
+	}
+	return installed(c, a.String("name"), "the agent itself", func(into string) error {
+		return sandbox.WriteFile(c.Agent.Workspace, path.Join(into, file), src)
+	})
+}
+
+// installed makes a skill's folder elsewhere with fill, and moves it to its place
+// when it is sound.
+func installed(c turn.Call, name, origin string, fill func(into string) error) (turn.Output, error) {
+	workspace := c.Agent.Workspace
+	parent := path.Join(".tmp", "skill-"+rand.Text()) // .tmp is the sandbox's own TMPDIR
+	defer func() { _ = sandbox.RemoveAll(workspace, parent) }()
+	into := path.Join(parent, name)
+	if err := fill(into); err != nil {
+		return turn.Output{}, err
+	}
+	src, err := sandbox.ReadFile(workspace, path.Join(into, file), MaxFile)
+	if err != nil {
+		return turn.Output{}, err
+	}
+	s, faults := Parse(src, name)
+	if len(faults) > 0 {
+		return turn.Output{}, fmt.Errorf("the skill is not installed, its %s has faults:\n%s", file, lines(faults))
+	}
+	st, err := json.Marshal(state{Origin: origin})
+	if err != nil {
+		return turn.Output{}, err
+	}
+	if err := sandbox.WriteFile(workspace, path.Join(into, stateFile), st); err != nil {
+		return turn.Output{}, err
+	}
+	if err := sandbox.Replace(workspace, into, path.Join(folder, name)); err != nil {
+		return turn.Output{}, err
+	}
+	f := Found{Skill: s, Missing: missing(workspace, s)}
+	return turn.Output{Text: fmt.Sprintf("installed the skill %s: %s", name, untrusted.Instructions(f.status()))}, nil
+}
+
+// fetch gets a SKILL.md.
+func (cfg Config) fetch(ctx context.Context, address string) (_ []byte, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+	if err != nil {
+		return nil, outbound.Explain(err)
+	}
+	client := cfg.Outbound.Client()
+	defer client.CloseIdleConnections()
+	res, err := client.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("the skill cannot be fetched: %w", outbound.Explain(err))
+	}
+	defer func() { _ = res.Body.Close() }() // Only read from.
+	if res.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("the skill cannot be fetched: the server answered %d", res.StatusCode)
+	}
+	src, err := io.ReadAll(io.LimitReader(res.Body, MaxFile+1))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("the skill cannot be fetched: %w", err)
+	case len(src) > MaxFile:
+		return nil, fmt.Errorf("the skill has more than %d bytes", MaxFile)
+	}
+	return src, nil
+}
+
+// clone fetches a repository in the sandbox and leaves the skill's folder at into:
+// the repository itself, or skills/<name> or <name> in it.
+func (cfg Config) clone(ctx context.Context, workspace, address, protocol, name, into string) error {
+	at := path.Join(path.Dir(into), ".clone") // no skill has such a name
+	res, err := sandbox.Run(ctx, sandbox.Spec{
+		Dir: workspace, Timeout: cloneTimeout, Network: true, AllowUnsandboxed: cfg.AllowUnsandboxed,
+		// No other protocol by way of a redirect or a submodule, no question, no program
+		// of the repository's.
+		Command: "GIT_ALLOW_PROTOCOL=" + protocol + " GIT_TERMINAL_PROMPT=0 exec git -c core.hooksPath=/dev/null" +
+			" clone --quiet --depth 1 --single-branch --no-tags -- " + quoted(address) + " " + quoted(at),
+		Limits: sandbox.Limits{FileSize: 64 << 20},
+	})
+	switch {
+	case err != nil:
+		return err
+	case res.TimedOut:
+		return fmt.Errorf("the repository took longer than %s: %w", cloneTimeout, context.DeadlineExceeded)
+	case res.ExitCode != 0:
+		return fmt.Errorf("git cannot fetch the repository: %s", untrusted.Text(cut(strings.TrimSpace(res.Stderr), 500)))
+	}
+	if err := sandbox.RemoveAll(workspace, path.Join(at, ".git")); err != nil {
+		return err
+	}
+	for _, dir := range []string{path.Join(at, "skills", name), path.Join(at, name), at} {
+		if _, err := sandbox.ReadFile(workspace, path.Join(dir, file), MaxFile); err == nil {
+			return sandbox.Replace(workspace, dir, into)
+		}
+	}
+	return fmt.Errorf("the repository has no %s of at most %d bytes, neither at its top nor in skills/%s or %s", file, MaxFile, name, name)
+}
+
+// quoted is a word of a shell command.
+func quoted(word string) string { return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'" }
+
+func list(_ context.Context, c turn.Call, _ catalog.Args) (turn.Output, error) {
+	all, err := List(c.Agent.Workspace)
+	if err != nil {
+		return turn.Output{}, err
+	}
+	if len(all) == 0 {
+		return turn.Output{Text: "you have no skills"}, nil
+	}
+	var b strings.Builder
+	for _, f := range all {
+		fmt.Fprintf(&b, "%s: %s; from %s", f.Name, f.status(), f.Origin)
+		if f.Description != "" {
+			fmt.Fprintf(&b, "; %s", f.Description)
+		}
+		if len(f.Faults) > 0 {
+			b.WriteString("\n" + lines(f.Faults))
+		}
+		b.WriteString("\n")
+	}
+	return turn.Output{Text: strings.TrimSpace(untrusted.Instructions(b.String()))}, nil
+}
+
+// remove switches a skill off, or removes its folder.
+func remove(_ context.Context, c turn.Call, a catalog.Args) (turn.Output, error) {
+	name, workspace := a.String("name"), c.Agent.Workspace
+	at := path.Join(folder, name)
+	if a.Bool("delete_files", false) {
+		if err := sandbox.RemoveAll(workspace, at); err != nil {
+			return turn.Output{}, err
+		}
+		return turn.Output{Text: "removed the skill " + name}, nil
+	}
+	f := read(workspace, name)
+	if len(f.Faults) > 0 {
+		if _, _, err := sandbox.ReadDir(workspace, at, 1); err != nil {
+			return turn.Output{}, fmt.Errorf("there is no skill %s; list_skills shows yours", name)
+		}
+	}
+	st, err := json.Marshal(state{Origin: f.Origin, Disabled: true})
+	if err != nil {
+		return turn.Output{}, err
+	}
+	if err := sandbox.WriteFile(workspace, path.Join(at, stateFile), st); err != nil {
+		return turn.Output{}, err
+	}
+	return turn.Output{Text: fmt.Sprintf("switched the skill %s off; its files are kept in %s, and delete_files removes them", name, at)}, nil
+}
+
+func lines(faults []agentmd.Fault) string {
+	all := make([]string, len(faults))
+	for i, f := range faults {
+		all[i] = f.String()
+	}
+	return strings.Join(all, "\n")
+}
