@@ -1,0 +1,138 @@
+package mcp
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/api/catalog"
+
+	"github.com/anima-run/anima/services/loop/internal/turn"
+)
+
+// Installer returns install_mcp_server.
+func (m *Manager) Installer() turn.Tool {
+	return turn.Builtin("install_mcp_server", func(a catalog.Args) error {
+		_, err := m.described(a)
+		return err
+	}, m.install)
+}
+
+// described makes a server of the tool's arguments. Errors name no value of env and
+// headers.
+func (m *Manager) described(a catalog.Args) (Server, error) {
+	f := stored{}
+	if config := a.String("config"); config != "" {
+		var given struct {
+			Args    []string          `json:"args"`
+			Env     map[string]string `json:"env"`
+			Headers map[string]string `json:"headers"`
+		}
+		dec := json.NewDecoder(strings.NewReader(config))
+		dec.DisallowUnknownFields()
+		if err := dec.Decode(&given); err != nil || dec.More() {
+			return Server{}, errors.New("config must be a JSON object with args (a list of texts), env and headers (objects of texts)")
+		}
+		f.Args, f.Env, f.Headers = given.Args, given.Env, given.Headers
+	}
+	if what := strings.TrimSpace(a.String("package")); strings.Contains(what, "://") {
+		f.URL = what
+	} else {
+		words := strings.Fields(what)
+		for _, w := range words {
+			if !program.MatchString(w) {
+				return Server{}, errors.New("package is a program with plain arguments, such as npx -y some-server, or an address; other arguments go into config's args")
+			}
+		}
+		f.Command, f.Args = words[0], append(words[1:], f.Args...)
+	}
+	text, err := json.Marshal(f)
+	if err != nil {
+		return Server{}, errors.New("the server cannot be written")
+	}
+	return read(a.String("name"), text, m.cfg.Outbound)
+}
+
+// install writes the server down, then connects, so that the agent learns whether it
+// works. Dying between the two leaves a server that is connected when it is wanted.
+func (m *Manager) install(ctx context.Context, c turn.Call, a catalog.Args) (turn.Output, error) {
+	s, err := m.described(a)
+	if err != nil {
+		return turn.Output{}, err
+	}
+	if s.URL != "" && !c.Agent.Network {
+		return turn.Output{}, &api.Error{
+			Code: api.Denied, Message: "this agent's sandbox has no network, so no server at an address can be reached",
+			Next: "use a server that is a program, or ask the creator for sandbox.network in AGENT.md",
+		}
+	}
+	servers, faults, err := m.registry.list(c.Agent.ID)
+	if err != nil {
+		return turn.Output{}, err
+	}
+	others := len(faults)
+	for _, other := range servers {
+		if other.Name != s.Name {
+			others++
+		}
+	}
+	if others >= MaxServers {
+		return turn.Output{}, fmt.Errorf("an agent has at most %d MCP servers; the creator can remove one", MaxServers)
+	}
+	if err := m.registry.put(c.Agent.ID, s); err != nil {
+		return turn.Output{}, err
+	}
+	m.relent(key{c.Agent.ID, s.Name})
+	l, err := m.link(ctx, c.Agent, s)
+	if err == nil {
+		select {
+		case <-l.ready:
+			err = l.err
+		case <-ctx.Done():
+			return turn.Output{}, context.Cause(ctx)
+		}
+	}
+	if err != nil {
+		return turn.Output{Text: "the MCP server " + s.Name + " is written down and tried again when its tools are wanted"},
+			fmt.Errorf("the MCP server %s cannot be used now: %w", s.Name, err)
+	}
+	return turn.Output{Text: report(c.Agent, s.Name, m.offers(ctx, l), l.refused)}, nil
+}
+
+// report tells what an installation brought.
+func report(a turn.Agent, server string, offers []offer, refused []refusal) string {
+	var granted, others []string
+	for _, o := range offers {
+		if api.Grants(a.Tools, o.name) {
+			granted = append(granted, o.name)
+		} else {
+			others = append(others, o.name)
+		}
+	}
+	text := fmt.Sprintf("connected the MCP server %s", server)
+	if len(granted) > 0 {
+		text += "; from the next turn on you have " + some(granted)
+	}
+	if len(others) > 0 {
+		text += fmt.Sprintf("; your definition does not grant %s: ask your creator to add mcp_%s_* to tools in AGENT.md", some(others), notWord.ReplaceAllString(server, "_"))
+	}
+	if len(offers) == 0 {
+		text += "; it offers no tool that can be used"
+	}
+	if len(refused) > 0 {
+		text += "; not used: " + reasons(refused)
+	}
+	return text
+}
+
+// some names the first of many.
+func some(names []string) string {
+	const most = 20
+	if len(names) <= most {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+}

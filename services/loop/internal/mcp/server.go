@@ -1,0 +1,248 @@
+package mcp
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/textproto"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/anima-run/anima/pkg/config"
+
+	"github.com/anima-run/anima/services/loop/internal/outbound"
+)
+
+// Server is one MCP server of an agent: a program with arguments and environment,
+// or an address with headers.
+type Server struct {
+	Name    string
+	Command string
+	Args    []string
+	Env     map[string]config.Secret
+	URL     config.Secret // its query may hold a key
+	Headers map[string]config.Secret
+}
+
+// stored is a server's file: what stands below a server's name in the mcpServers of
+// other MCP clients.
+type stored struct {
+	Command string            `json:"command,omitempty"`
+	Args    []string          `json:"args,omitempty"`
+	Env     map[string]string `json:"env,omitempty"`
+	URL     string            `json:"url,omitempty"`
+	Headers map[string]string `json:"headers,omitempty"`
+}
+
+var (
+	serverName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$`)
+	program    = regexp.MustCompile(`^[A-Za-z0-9._/@:=+,-]+$`)
+	envName    = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+	headerName = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
+)
+
+// ours are headers that the protocol sets itself, or that carry trace context.
+var ours = []string{
+	"Accept", "Content-Type", "Content-Length", "Connection", "Host", "Transfer-Encoding", "Upgrade", "Te", "Trailer",
+	"Mcp-Session-Id", "Mcp-Protocol-Version", "Last-Event-Id", "Traceparent", "Tracestate", "Baggage",
+}
+
+// maxStored bounds a server's file, in bytes.
+const maxStored = 64 << 10
+
+// read makes a server of a file's text. Errors name no value.
+func read(name string, text []byte, out outbound.Options) (Server, error) {
+	s := Server{Name: name}
+	if !serverName.MatchString(name) {
+		return s, errors.New("a server's name has 1 to 32 letters, digits, _ and -, and begins with a letter or digit")
+	}
+	var f stored
+	dec := json.NewDecoder(bytes.NewReader(text))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&f); err != nil {
+		return s, errors.New("it is not a JSON object of command, args and env, or of url and headers")
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return s, errors.New("it is more than one JSON value")
+	}
+	switch {
+	case (f.Command == "") == (f.URL == ""):
+		return s, errors.New("it needs either command or url")
+	case f.URL != "" && len(f.Args)+len(f.Env) > 0:
+		return s, errors.New("args and env belong to a command, not to a url")
+	case f.Command != "" && len(f.Headers) > 0:
+		return s, errors.New("headers belong to a url, not to a command")
+	case len(f.Args) > 64 || len(f.Env) > 64 || len(f.Headers) > 64:
+		return s, errors.New("it has more than 64 args, env or headers")
+	}
+	if f.Command != "" && !program.MatchString(f.Command) {
+		return s, errors.New("command is one program, without spaces and signs of a shell; its arguments go into args")
+	}
+	if f.URL != "" {
+		if _, err := out.Parse(f.URL); err != nil {
+			return s, fmt.Errorf("url: %w", err)
+		}
+	}
+	for _, arg := range f.Args {
+		if strings.ContainsRune(arg, 0) {
+			return s, errors.New("an arg holds U+0000")
+		}
+	}
+	for name, value := range f.Env {
+		if !envName.MatchString(name) || strings.ContainsRune(value, 0) {
+			return s, fmt.Errorf("env %.40q: a name has letters, digits and _, a value no U+0000", name)
+		}
+	}
+	for name, value := range f.Headers {
+		switch {
+		case !headerName.MatchString(name) || strings.ContainsAny(value, "\r\n\x00"):
+			return s, fmt.Errorf("header %.40q is none", name)
+		case slices.Contains(ours, textproto.CanonicalMIMEHeaderKey(name)):
+			return s, fmt.Errorf("header %s is set by the protocol", name)
+		}
+	}
+	s.Command, s.Args, s.URL = f.Command, f.Args, config.Secret(f.URL)
+	s.Env, s.Headers = secrets(f.Env), secrets(f.Headers)
+	return s, nil
+}
+
+func secrets(m map[string]string) map[string]config.Secret {
+	if len(m) == 0 {
+		return nil
+	}
+	out := make(map[string]config.Secret, len(m))
+	for k, v := range m {
+		out[k] = config.Secret(v)
+	}
+	return out
+}
+
+func revealed(m map[string]config.Secret) map[string]string {
+	if len(m) == 0 {
+		return nil
+	}
+	out := make(map[string]string, len(m))
+	for k, v := range m {
+		out[k] = v.Reveal()
+	}
+	return out
+}
+
+// redact takes the server's secrets out of text that came from it or from a
+// library: a server may repeat what it was sent. Very short values are left, since
+// they are in every text.
+func (s Server) redact(text string) string {
+	var pairs []string
+	add := func(v string) {
+		if len(v) >= 6 {
+			pairs = append(pairs, v, "***")
+		}
+	}
+	for _, v := range s.Headers {
+		add(v.Reveal())
+		if _, token, ok := strings.Cut(v.Reveal(), " "); ok { // as in "Bearer …"
+			add(token)
+		}
+	}
+	for _, v := range s.Env {
+		add(v.Reveal())
+	}
+	if base, query, ok := strings.Cut(s.URL.Reveal(), "?"); ok {
+		add(query)
+		for pair := range strings.SplitSeq(query, "&") {
+			_, v, _ := strings.Cut(pair, "=")
+			add(v)
+		}
+		add(base + "?" + query)
+	}
+	if len(pairs) == 0 {
+		return text
+	}
+	return strings.NewReplacer(pairs...).Replace(text)
+}
+
+// registry is the folder of servers: <dir>/<agent>/<server>.json, mode 0600, one
+// file a server, so that two writers of different servers cannot lose each other's.
+type registry struct {
+	dir string
+	out outbound.Options
+}
+
+// fault is a server's file that cannot be used.
+type fault struct{ name, reason string }
+
+// list returns the servers of an agent by name, at most MaxServers.
+func (r registry) list(agent string) (all []Server, faults []fault, err error) {
+	entries, err := os.ReadDir(filepath.Join(r.dir, filepath.Base(agent)))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, nil
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("servers of %s: %w", agent, err)
+	}
+	for _, e := range entries { // by name
+		name, ok := strings.CutSuffix(e.Name(), ".json")
+		if !ok || strings.HasPrefix(name, ".") {
+			continue
+		}
+		if len(all) == MaxServers {
+			faults = append(faults, fault{name, fmt.Sprintf("an agent has at most %d servers", MaxServers)})
+			continue
+		}
+		s, err := r.get(agent, name)
+		if err != nil {
+			faults = append(faults, fault{name, err.Error()})
+			continue
+		}
+		all = append(all, s)
+	}
+	return all, faults, nil
+}
+
+func (r registry) get(agent, name string) (Server, error) {
+	f, err := os.Open(filepath.Join(r.dir, filepath.Base(agent), filepath.Base(name)+".json"))
+	if err != nil {
+		return Server{}, errors.New("its file cannot be opened")
+	}
+	defer f.Close() // Only read from.
+	text, err := io.ReadAll(io.LimitReader(f, maxStored+1))
+	switch {
+	case err != nil:
+		return Server{}, errors.New("its file cannot be read")
+	case len(text) > maxStored:
+		return Server{}, fmt.Errorf("its file has more than %d bytes", maxStored)
+	}
+	return read(name, text, r.out)
+}
+
+// put writes a server's file; whoever reads sees the old one or the new one, also
+// after a crash.
+func (r registry) put(agent string, s Server) error {
+	text, err := json.MarshalIndent(stored{s.Command, s.Args, revealed(s.Env), s.URL.Reveal(), revealed(s.Headers)}, "", "  ")
+	if err != nil {
+		return fmt.Errorf("write server %s: %w", s.Name, err)
+	}
+	dir := filepath.Join(r.dir, filepath.Base(agent))
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("write server %s: %w", s.Name, err)
+	}
+	tmp, err := os.CreateTemp(dir, ".server-*") // mode 0600
+	if err != nil {
+		return fmt.Errorf("write server %s: %w", s.Name, err)
+	}
+	_, err = tmp.Write(append(text, '\n'))
+	err = errors.Join(err, tmp.Sync(), tmp.Close())
+	if err == nil {
+		err = os.Rename(tmp.Name(), filepath.Join(dir, s.Name+".json"))
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("write server %s: %w", s.Name, err), os.Remove(tmp.Name()))
+	}
+	return nil
+}

@@ -1,0 +1,227 @@
+package mcp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"mime"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/anima-run/anima/pkg/telemetry"
+
+	"github.com/anima-run/anima/services/loop/internal/outbound"
+	"github.com/anima-run/anima/services/loop/internal/sandbox"
+)
+
+// wire is what a connection runs over.
+type wire interface {
+	transport() sdk.Transport
+	// cut ends it now, with everything that it holds, and waits for that.
+	cut()
+	// last is what a server that ended left for people to read, "" when nothing.
+	last() string
+	network() string // for traces, as OpenTelemetry calls it
+}
+
+const (
+	grace     = time.Second      // between a closed input and the end of a process
+	writeWait = 10 * time.Second // until a server that reads nothing is given up
+)
+
+// Limits of a server's processes. They live as long as their connection, and
+// runtimes with a garbage collector reserve far more addresses than they use.
+var processLimits = sandbox.Limits{CPU: time.Hour, AddressSpace: 64 << 30}
+
+// process is a server that is a program in the agent's sandbox.
+type process struct{ p *sandbox.Process }
+
+func startProcess(ctx context.Context, s Server, workspace string, network, allowUnsandboxed bool) (wire, error) {
+	var env []string
+	for _, name := range slices.Sorted(maps.Keys(s.Env)) {
+		env = append(env, name+"="+s.Env[name].Reveal())
+	}
+	p, err := sandbox.Start(ctx, sandbox.Spec{
+		Dir: workspace, Command: commandLine(s), Env: env, Network: network, Limits: processLimits, MaxOutput: 4 << 10,
+		AllowUnsandboxed: allowUnsandboxed,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return process{p}, nil
+}
+
+// commandLine is the shell command that becomes the server.
+func commandLine(s Server) string {
+	words := []string{"exec"}
+	for _, w := range append([]string{s.Command}, s.Args...) {
+		words = append(words, "'"+strings.ReplaceAll(w, "'", `'\''`)+"'")
+	}
+	return strings.Join(words, " ")
+}
+
+func (w process) transport() sdk.Transport {
+	return &sdk.IOTransport{Reader: reader{w.p}, Writer: writer{w.p.Stdin}, MaxLineLength: maxFrame}
+}
+
+func (w process) cut() { _, _ = w.p.Stop(0) } // how it ended is asked by last
+
+func (w process) last() string {
+	select {
+	case <-w.p.Done():
+	case <-time.After(grace):
+		return ""
+	}
+	res, err := w.p.Stop(0)
+	if err != nil {
+		return err.Error()
+	}
+	return strings.TrimSpace(fmt.Sprintf("exit code %d\n%s", res.ExitCode, res.Stderr))
+}
+
+func (process) network() string { return "pipe" }
+
+type reader struct{ p *sandbox.Process }
+
+func (r reader) Read(b []byte) (int, error) { return r.p.Stdout.Read(b) }
+
+func (r reader) Close() error {
+	_, _ = r.p.Stop(grace)
+	return nil
+}
+
+// writer gives a server that does not read a deadline: the library holds a lock
+// while it writes, and heeds no context.
+type writer struct{ f *os.File }
+
+func (w writer) Write(b []byte) (int, error) {
+	if err := w.f.SetWriteDeadline(time.Now().Add(writeWait)); err != nil {
+		return 0, err
+	}
+	return w.f.Write(b)
+}
+
+func (w writer) Close() error {
+	if err := w.f.Close(); !errors.Is(err, os.ErrClosed) {
+		return err
+	}
+	return nil
+}
+
+// address is a server at a URL. It is the transport of its own HTTP client: it adds
+// the headers, bounds answers, and knows every request that is under way.
+type address struct {
+	url     string
+	host    string
+	headers map[string]string
+	base    http.RoundTripper
+	client  *http.Client
+
+	mu       sync.Mutex
+	ended    bool
+	requests map[*request]bool
+	under    sync.WaitGroup
+}
+
+type request struct{ cancel context.CancelFunc }
+
+func dial(s Server, out outbound.Options, wait time.Duration) (wire, error) {
+	u, err := out.Parse(s.URL.Reveal())
+	if err != nil {
+		return nil, err
+	}
+	out.HeaderWait = wait
+	w := &address{url: s.URL.Reveal(), host: u.Host, headers: revealed(s.Headers), client: out.Client(), requests: map[*request]bool{}}
+	w.base = telemetry.Foreign(w.client.Transport)
+	w.client.Transport = w
+	return w, nil
+}
+
+func (w *address) transport() sdk.Transport {
+	return &sdk.StreamableClientTransport{Endpoint: w.url, HTTPClient: w.client, MaxRetries: 2, MaxEventSize: maxFrame}
+}
+
+func (w *address) cut() {
+	w.mu.Lock()
+	w.ended = true
+	for r := range w.requests {
+		r.cancel()
+	}
+	w.mu.Unlock()
+	w.under.Wait()
+	if c, ok := w.base.(interface{ CloseIdleConnections() }); ok {
+		c.CloseIdleConnections()
+	}
+}
+
+func (*address) last() string    { return "" }
+func (*address) network() string { return "tcp" }
+
+// RoundTrip implements http.RoundTripper.
+func (w *address) RoundTrip(r *http.Request) (*http.Response, error) {
+	ctx, cancel := context.WithCancel(r.Context())
+	mine := &request{cancel}
+	w.mu.Lock()
+	if w.ended {
+		w.mu.Unlock()
+		cancel()
+		return nil, errors.New("the connection is closed")
+	}
+	w.requests[mine] = true
+	w.under.Add(1)
+	w.mu.Unlock()
+	end := sync.OnceFunc(func() {
+		cancel()
+		w.mu.Lock()
+		delete(w.requests, mine)
+		w.mu.Unlock()
+		w.under.Done()
+	})
+	r = r.Clone(ctx)
+	if r.URL.Host == w.host { // a client follows no redirect elsewhere either
+		for name, value := range w.headers {
+			r.Header.Set(name, value)
+		}
+	}
+	res, err := w.base.RoundTrip(r)
+	if err != nil {
+		end()
+		return nil, err
+	}
+	b := &body{ReadCloser: res.Body, end: end, left: -1}
+	if kind, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type")); kind != "text/event-stream" || res.StatusCode != http.StatusOK {
+		b.left = maxFrame // events are bounded one by one
+	}
+	res.Body = b
+	return res, nil
+}
+
+type body struct {
+	io.ReadCloser
+	end  func()
+	left int64 // bytes; below 0 at first: no limit
+}
+
+func (b *body) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if b.left >= 0 {
+		if b.left -= int64(n); b.left < 0 {
+			b.left = 0
+			return 0, fmt.Errorf("the answer has more than %d bytes", maxFrame)
+		}
+	}
+	return n, err
+}
+
+func (b *body) Close() error {
+	defer b.end()
+	return b.ReadCloser.Close()
+}
