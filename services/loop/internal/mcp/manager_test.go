@@ -681,11 +681,19 @@ func TestInstall(t *testing.T) {
 		t.Errorf("an address without network: %v, want denied", err)
 	}
 	for _, bad := range []map[string]any{
-		{"name": "a;b", "package": "x"}, {"name": "../x", "package": "x"}, {"name": "x", "package": "sh; rm -rf /"}, {"name": "x", "package": "$(x)"},
-		{"name": "x", "package": "x", "config": "[]"}, {"name": "x", "package": "x", "config": `{"command":"y"}`}, {"name": "x", "package": "x", "config": `{"headers":{"A":"hunter2"}}`},
-		{"name": "x", "package": "ftp://example.com/hunter2"}, {"name": "x", "package": "https://u:hunter2@example.com"},
-		{"name": "x", "package": "https://example.com", "config": `{"headers":{"A":"hunter2\r\nB: c"}}`}, {"name": "x", "package": "https://example.com", "config": `{"env":{"A":"hunter2"}}`},
-		{"name": "x", "package": "https://example.com", "config": `{"headers":{"Mcp-Session-Id":"hunter2"}}`}, {"name": "x", "package": "x", "config": `{"env":{"A B":"hunter2"}}`},
+		{"name": "a;b", "package": "x"},
+		{"name": "../x", "package": "x"},
+		{"name": "x", "package": "sh; rm -rf /"},
+		{"name": "x", "package": "$(x)"},
+		{"name": "x", "package": "x", "config": "[]"},
+		{"name": "x", "package": "x", "config": `{"command":"y"}`},
+		{"name": "x", "package": "x", "config": `{"headers":{"A":"hunter2"}}`},
+		{"name": "x", "package": "ftp://example.com/hunter2"},
+		{"name": "x", "package": "https://u:hunter2@example.com"},
+		{"name": "x", "package": "https://example.com", "config": `{"headers":{"A":"hunter2\r\nB: c"}}`},
+		{"name": "x", "package": "https://example.com", "config": `{"env":{"A":"hunter2"}}`},
+		{"name": "x", "package": "https://example.com", "config": `{"headers":{"Mcp-Session-Id":"hunter2"}}`},
+		{"name": "x", "package": "x", "config": `{"env":{"A B":"hunter2"}}`},
 	} {
 		if err := install.Check(args(bad)); err == nil || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%v: error %v, want one without the value", bad, err)

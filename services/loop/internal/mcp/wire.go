@@ -69,7 +69,7 @@ func commandLine(s Server) string {
 }
 
 func (w process) transport() sdk.Transport {
-	return &sdk.IOTransport{Reader: reader{w.p}, Writer: writer{w.p.Stdin}, MaxLineLength: maxFrame}
+	return &sdk.IOTransport{Reader: reader(w), Writer: writer{w.p.Stdin}, MaxLineLength: maxFrame}
 }
 
 func (w process) cut() { _, _ = w.p.Stop(0) } // how it ended is asked by last

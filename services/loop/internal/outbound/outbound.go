@@ -4,6 +4,7 @@
 package outbound
 
 import (
+	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -13,8 +14,6 @@ import (
 	"net/url"
 	"syscall"
 	"time"
-
-	"crypto/tls"
 )
 
 // ErrPrivate refuses an address that is not on the public internet.

@@ -59,7 +59,10 @@ func TestClientRefusesLoopback(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(http.NotFoundHandler())
 	defer server.Close()
-	_, err := Options{}.Client().Get(strings.Replace(server.URL, "127.0.0.1", "localhost", 1))
+	res, err := Options{}.Client().Get(strings.Replace(server.URL, "127.0.0.1", "localhost", 1))
+	if err == nil {
+		_ = res.Body.Close()
+	}
 	if !errors.Is(err, ErrPrivate) {
 		t.Errorf("error %v, want %v", err, ErrPrivate)
 	}
@@ -80,12 +83,16 @@ func TestClientStaysAtTheHost(t *testing.T) {
 	defer server.Close()
 	client := Options{AllowPrivate: true}.Client()
 	defer client.CloseIdleConnections()
-	if _, err := client.Get(server.URL + "/away?key=hunter2"); err == nil || !strings.Contains(err.Error(), "another host") {
+	res, err := client.Get(server.URL + "/away?key=hunter2")
+	if err == nil {
+		_ = res.Body.Close()
+	}
+	if err == nil || !strings.Contains(err.Error(), "another host") {
 		t.Errorf("error %v, want one about another host", err)
 	} else if strings.Contains(Explain(err).Error(), "hunter2") {
 		t.Errorf("%q holds the address", Explain(err))
 	}
-	res, err := client.Get(server.URL + "/here")
+	res, err = client.Get(server.URL + "/here")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -129,9 +129,8 @@ func FuzzParse(f *testing.F) {
 		if n := utf8.RuneCountInString(b); n > MaxBlock {
 			t.Errorf("a block of %d characters, want at most %d", n, MaxBlock)
 		}
-		quoted := true
 		for i, line := range strings.Split(strings.TrimPrefix(b, head), "\n") {
-			if quoted = line == "" || strings.HasPrefix(line, "> ") || i < 3 && strings.HasPrefix(line, "[skill weather, from x]") || strings.HasPrefix(line, "[") && i > 3; !quoted {
+			if quoted := line == "" || strings.HasPrefix(line, "> ") || i < 3 && strings.HasPrefix(line, "[skill weather, from x]") || strings.HasPrefix(line, "[") && i > 3; !quoted {
 				t.Errorf("line %d leaves the quotation: %q", i, line)
 			}
 		}
@@ -444,7 +443,8 @@ func TestFaultsAreListed(t *testing.T) {
 	}
 	want := []agentmd.Fault{
 		{Line: 2, Message: "name must be text; put it in quotes"},
-		{Line: 3, Message: "auto-activate must be true or false"}, {Line: 5, Message: "the skill says nothing; write instructions in Markdown"},
+		{Line: 3, Message: "auto-activate must be true or false"},
+		{Line: 5, Message: "the skill says nothing; write instructions in Markdown"},
 	}
 	if diff := cmp.Diff(want, all[0].Faults); diff != "" {
 		t.Errorf("faults (-want +got):\n%s", diff)
