@@ -37,8 +37,9 @@ const (
 	writeWait = 10 * time.Second // until a server that reads nothing is given up
 )
 
-// Limits of a server's processes. They live as long as their connection, and
-// runtimes with a garbage collector reserve far more addresses than they use.
+// processLimits are those of a server's processes. They live as long as their
+// connection, and runtimes reserve far more addresses than they use: node's fetch
+// does not start with the 4 GiB of a command.
 var processLimits = sandbox.Limits{CPU: time.Hour, AddressSpace: 64 << 30}
 
 // process is a server that is a program in the agent's sandbox.

@@ -33,16 +33,19 @@ func Clean(s string) string {
 }
 
 // pattern is what is replaced, at every occurrence, by a mark that says what was
-// there. A first group is kept before the mark, a second one after it.
+// there. A first group is kept before the mark, a second one after it. Text without
+// needs, which is in lower case, has no occurrence: most text is that, and looking
+// for it costs a hundredth.
 type pattern struct {
-	find *regexp.Regexp
-	mark string
+	needs string
+	find  *regexp.Regexp
+	mark  string
 }
 
-func patterns(pairs ...string) []pattern {
+func patterns(triples ...string) []pattern {
 	var all []pattern
-	for i := 0; i < len(pairs); i += 2 {
-		all = append(all, pattern{regexp.MustCompile(pairs[i]), "${1}[REMOVED:" + pairs[i+1] + "]${2}"})
+	for i := 0; i < len(triples); i += 3 {
+		all = append(all, pattern{triples[i], regexp.MustCompile(triples[i+1]), "${1}[REMOVED:" + triples[i+2] + "]${2}"})
 	}
 	return all
 }
@@ -53,23 +56,23 @@ const s = `[\s\p{Z}]`
 var (
 	// boundaries are what prompts are divided with, spec-core-2 §5.2.
 	boundaries = patterns(
-		`()(?i)<\s*/?\s*(?:system|prompt)\s*>()`, "boundary",
-		`()(?i)\[\s*/?\s*INST\s*\]()`, "boundary",
-		`()(?i)<<\s*/?\s*SYS\s*>>()`, "boundary",
-		`()(?i)<\|\s*(?:im_start|im_end|endoftext)\s*\|>()`, "chatml",
+		"<", `()(?i)<\s*/?\s*(?:system|prompt)\s*>()`, "boundary",
+		"inst", `()(?i)\[\s*/?\s*INST\s*\]()`, "boundary",
+		"<<", `()(?i)<<\s*/?\s*SYS\s*>>()`, "boundary",
+		"<|", `()(?i)<\|\s*(?:im_start|im_end|endoftext)\s*\|>()`, "chatml",
 	)
 	// instructions are what else must not come from a skill or a description,
 	// spec-core-1 §2.6, V-37.
 	instructions = append(patterns(
-		`()(?i)\{\s*"name"\s*:\s*"[^"\n]*"\s*,\s*"(?:arguments|parameters|input)"\s*:()`, "tool-call",
-		`()(?i)<\s*/?\s*tool_call\s*>()`, "tool-call",
-		`()(?i)(?:tool|function)_calls?()`, "tool-call",
-		`()(?i)you`+s+`+are`+s+`+now()`, "identity",
-		`()(?i)ignore`+s+`+(?:all`+s+`+)?(?:previous|prior|above)()`, "override",
-		`()(?i)system:(`+s+`)`, "role",
-		`()(?i)wallet\.json()`, "sensitive-file",
-		`(^|[^\w])(?i)\.env\b()`, "sensitive-file",
-		`()(?i)private.?key()`, "secret",
+		`"name"`, `()(?i)\{\s*"name"\s*:\s*"[^"\n]*"\s*,\s*"(?:arguments|parameters|input)"\s*:()`, "tool-call",
+		"tool_call", `()(?i)<\s*/?\s*tool_call\s*>()`, "tool-call",
+		"_call", `()(?i)(?:tool|function)_calls?()`, "tool-call",
+		"now", `()(?i)you`+s+`+are`+s+`+now()`, "identity",
+		"ignore", `()(?i)ignore`+s+`+(?:all`+s+`+)?(?:previous|prior|above)()`, "override",
+		"system:", `()(?i)system:(`+s+`)`, "role",
+		"wallet.json", `()(?i)wallet\.json()`, "sensitive-file",
+		".env", `(^|[^\w])(?i)(?:\.env)+\b()`, "sensitive-file",
+		"private", `()(?i)private.?key()`, "secret",
 	), boundaries...)
 )
 
@@ -89,9 +92,11 @@ func Instructions(text string) string { return replaced(text, instructions) }
 func replaced(text string, all []pattern) string {
 	text = Clean(text)
 	for range passes {
-		before := text
+		before, lower := text, strings.ToLower(text)
 		for _, p := range all {
-			text = p.find.ReplaceAllString(text, p.mark)
+			if strings.Contains(lower, p.needs) {
+				text = p.find.ReplaceAllString(text, p.mark)
+			}
 		}
 		if text == before {
 			return text
