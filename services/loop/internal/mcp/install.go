@@ -15,10 +15,12 @@ import (
 
 // Installer returns install_mcp_server.
 func (m *Manager) Installer() turn.Tool {
-	return turn.Builtin("install_mcp_server", func(a catalog.Args) error {
+	t := turn.Builtin("install_mcp_server", func(a catalog.Args) error {
 		_, err := m.described(a)
 		return err
 	}, m.install)
+	t.Timeout = m.cfg.Connect + writeWait // after our own, which says more
+	return t
 }
 
 // described makes a server of the tool's arguments. Errors name no value of env and

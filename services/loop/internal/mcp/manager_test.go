@@ -12,7 +12,6 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -292,18 +291,27 @@ func TestConcurrentCallsShareAConnection(t *testing.T) {
 	})
 }
 
+// What bounds the making of a connection does not bound its life.
+func TestConnectionOutlivesItsMaking(t *testing.T) {
+	t.Parallel()
+	both(t, func(t *testing.T, w *world) {
+		echo := w.tool("mcp_box_echo")
+		l := w.link("box")
+		l.cancel()
+		if got, err := w.call(t.Context(), echo, `{"text":"on"}`); err != nil || !strings.Contains(got, "on") || w.link("box") != l {
+			t.Errorf("%q, %v; want an answer over the same connection", got, err)
+		}
+	})
+}
+
 func TestServerChangesItsList(t *testing.T) {
 	t.Parallel()
 	both(t, func(t *testing.T, w *world) {
 		if _, err := w.call(t.Context(), w.tool("mcp_box_grow"), "{}"); err != nil {
 			t.Fatal(err)
 		}
-		for !slices.Contains(w.names(), "mcp_box_grown") { // the server tells it when it likes
-			if t.Context().Err() != nil {
-				t.Fatal("the new tool did not appear")
-			}
-			runtime.Gosched()
-		}
+		// The server tells it when it likes.
+		until(t, "the new tool", func() bool { return slices.Contains(w.names(), "mcp_box_grown") })
 		if got, err := w.call(t.Context(), w.tool("mcp_box_grown"), "{}"); err != nil || !strings.Contains(got, "I am new") {
 			t.Errorf("the new tool: %q, %v", got, err)
 		}
@@ -328,18 +336,27 @@ func TestLargeResults(t *testing.T) {
 	})
 }
 
+// until waits for something that another process does.
+func until(t *testing.T, what string, there func() bool) {
+	t.Helper()
+	look := time.NewTicker(5 * time.Millisecond)
+	defer look.Stop()
+	for !there() {
+		select {
+		case <-look.C:
+		case <-t.Context().Done():
+			t.Fatalf("%s did not come", what)
+		}
+	}
+}
+
 // await returns when the file is there.
 func await(t *testing.T, path string) {
 	t.Helper()
-	for {
-		if _, err := os.Stat(path); err == nil {
-			return
-		}
-		if t.Context().Err() != nil {
-			t.Fatalf("%s did not appear", path)
-		}
-		runtime.Gosched()
-	}
+	until(t, path, func() bool {
+		_, err := os.Stat(path)
+		return err == nil
+	})
 }
 
 func TestHangingCall(t *testing.T) {

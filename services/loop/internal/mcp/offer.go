@@ -104,7 +104,8 @@ func offerOf(server string, t *sdk.Tool, budget *int) (o offer, err error) {
 func (o offer) tool(cfg Config, call func(context.Context, turn.Call) (turn.Output, error)) turn.Tool {
 	return turn.Tool{
 		Name: o.name, Description: o.description, Schema: o.schema.text, Effect: o.effect, Mutating: o.effect != catalog.Pure,
-		Timeout: cfg.Call, Check: func(args json.RawMessage) error { return o.schema.check(args) }, Run: call,
+		Timeout: cfg.Call + writeWait, // after our own, which says more
+		Check: func(args json.RawMessage) error { return o.schema.check(args) }, Run: call,
 	}
 }
 

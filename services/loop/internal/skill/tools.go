@@ -40,8 +40,10 @@ type Config struct {
 // next try.
 func Tools(cfg Config) []turn.Tool {
 	named := func(a catalog.Args) error { return checkName(a.String("name")) }
+	install := turn.Builtin("install_skill", checkInstall, cfg.install)
+	install.Timeout = cloneTimeout + 10*time.Second // after our own, which says more
 	return []turn.Tool{
-		turn.Builtin("install_skill", checkInstall, cfg.install),
+		install,
 		turn.Builtin("list_skills", nil, list),
 		turn.Builtin("create_skill", named, func(_ context.Context, c turn.Call, a catalog.Args) (turn.Output, error) { return create(c, a) }),
 		turn.Builtin("remove_skill", named, remove),
