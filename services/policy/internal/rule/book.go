@@ -44,7 +44,7 @@ func Standard() (*Book, error) {
 			packageName(), skillName(), gitHash(), cronExpression(), addressFormat(), gitAddress(),
 			protectedFiles(g), readSensitive(g), traversal(),
 			shellInjection(), command(newShell(g)), networkGranted(),
-			minimum(), dangerous(), selfModification(g), spending(),
+			minimum(), outsideAuthority(), dangerous(), selfModification(g), spending(),
 		}, rates())...,
 	)
 }
@@ -83,7 +83,7 @@ func New(tools Catalogue, rules ...Rule) (*Book, error) {
 func (b *Book) Version() string { return b.version }
 
 // Evaluate decides one call. It never fails: what cannot be judged is denied.
-// A tool outside the catalogue is [UnknownTool], arguments that do not fit its
+// A tool outside the catalogue that is no MCP server's is [UnknownTool], arguments that do not fit its
 // schema are [ValidationFailed], so that no rule meets a value of the wrong
 // type. Then the rules are asked in order: the first Deny is final, the first
 // Quarantine is kept unless a later rule denies, and when none objects the call
@@ -92,12 +92,15 @@ func (b *Book) Evaluate(in Input) Decision {
 	authority := in.By.Kind.Authority()
 	t, ok := b.tools[in.Tool]
 	if !ok {
+		t, ok = outside(in.Tool)
+	}
+	if !ok {
 		d := Decision{Risk: catalog.Forbidden, Authority: authority}
 		d.trigger(knownTool, *deny(UnknownTool, "there is no tool %.60q; use one of the tools you were given", in.Tool))
 		return d
 	}
 	d := Decision{Action: Allow, Code: Allowed, Risk: t.Risk, Authority: authority}
-	values, err := t.Parse(in.Args)
+	values, err := parse(t, in.Args)
 	if err != nil {
 		d.trigger(fitsSchema, *deny(ValidationFailed, "%v; correct the arguments and call %s again", err, t.Name))
 		return d
@@ -164,7 +167,7 @@ type RuleInfo struct {
 // Describe lists the checks and rules in the order they are evaluated.
 func (b *Book) Describe() []RuleInfo {
 	infos := []RuleInfo{
-		{ID: knownTool, Priority: buildChecks, Does: "refuses a tool that is not in the catalogue", Codes: []Code{UnknownTool}},
+		{ID: knownTool, Priority: buildChecks, Does: "refuses a tool that is neither in the catalogue nor named as one of an MCP server (mcp_…)", Codes: []Code{UnknownTool}},
 		{ID: fitsSchema, Priority: buildChecks, Does: "refuses arguments that do not fit the tool's schema: unknown, repeated, missing or of the wrong type", Codes: []Code{ValidationFailed}},
 	}
 	for _, r := range b.rules {

@@ -172,7 +172,7 @@ func TestDescribe(t *testing.T) {
 		"validate.package_name", "validate.skill_name", "validate.git_hash", "validate.cron_expression", "validate.address_format", "validate.git_address",
 		"path.protected_files", "path.read_sensitive", "path.traversal_detection",
 		"command.shell_injection", "command.forbidden_patterns", "network.granted",
-		"authority.minimum", "authority.external_tool_restriction", "authority.self_mod_from_external", "authority.spending",
+		"authority.minimum", "authority.mcp", "authority.external_tool_restriction", "authority.self_mod_from_external", "authority.spending",
 		"rate.self_mod_hourly", "rate.messages_hourly", "rate.spawn_daily", "rate.genesis_prompt_daily",
 	}
 	if diff := cmp.Diff(want, ids); diff != "" {

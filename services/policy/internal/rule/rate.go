@@ -3,6 +3,8 @@ package rule
 import (
 	"fmt"
 	"time"
+
+	"github.com/anima-run/anima/pkg/api"
 )
 
 // limit is how many calls of a tool are allowed to an agent in a rolling window.
@@ -64,10 +66,8 @@ func granted() Rule {
 		Does:  "refuses a tool that the agent's definition does not grant",
 		Codes: []Code{ToolNotGranted},
 		Check: func(c *Call) (*Finding, error) {
-			for _, t := range c.Tools {
-				if t == c.Tool {
-					return nil, nil
-				}
+			if api.Grants(c.Tools, c.Tool) {
+				return nil, nil
 			}
 			return deny(ToolNotGranted, "%s is not among the tools of this agent's definition; go on without it, or ask the creator to add it to AGENT.md", c.Tool), nil
 		},

@@ -1,0 +1,54 @@
+package rule
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"strings"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/api/catalog"
+)
+
+// outside is the tool of an MCP server with that name. The catalogue cannot have
+// it, and what its server says of its risk is no ground to judge by: every one is
+// as risky as the next (spec-core-2 §3.1), and who executes it has checked its
+// arguments with the server's schema.
+func outside(name string) (catalog.Tool, bool) {
+	if rest, ok := strings.CutPrefix(name, api.MCPPrefix); !ok || rest == "" {
+		return catalog.Tool{}, false
+	}
+	return catalog.Tool{Name: name, Category: catalog.Conway, Risk: catalog.Caution, Effect: catalog.Irreversible, Mutating: true, Owner: api.Loop}, true
+}
+
+// parse decodes the arguments of a tool: by its schema, or, of one from outside,
+// whose values no rule looks at, as one JSON object.
+func parse(t catalog.Tool, args json.RawMessage) (catalog.Args, error) {
+	if _, ok := outside(t.Name); !ok {
+		return t.Parse(args)
+	}
+	if args = bytes.TrimSpace(args); len(args) == 0 || args[0] == '{' && json.Valid(args) {
+		return catalog.Args{}, nil
+	}
+	return catalog.Args{}, errors.New("arguments are not a JSON object")
+}
+
+// outsideAuthority holds tools of MCP servers to the authority that exec needs: they
+// leave the process, too, and what they do nobody here knows.
+func outsideAuthority() Rule {
+	need := Heartbeat.Authority()
+	return Rule{
+		ID: "authority.mcp", Priority: 400,
+		Applies: Selector{Categories: []catalog.Category{catalog.Conway}},
+		Does:    "refuses a tool of an MCP server (mcp_…) when the turn's authority is below 50",
+		Codes:   []Code{AuthorityTooLow},
+		Data:    need,
+		Check: func(c *Call) (*Finding, error) {
+			if _, ok := outside(c.Tool); ok && c.Authority < need {
+				return deny(AuthorityTooLow, "%s needs authority %d and this turn has %d because it read %s input; do it in a turn of your own, or ask the creator",
+					c.Tool, need, c.Authority, c.By.name()), nil
+			}
+			return nil, nil
+		},
+	}
+}
