@@ -105,7 +105,7 @@ func (o offer) tool(cfg Config, call func(context.Context, turn.Call) (turn.Outp
 	return turn.Tool{
 		Name: o.name, Description: o.description, Schema: o.schema.text, Effect: o.effect, Mutating: o.effect != catalog.Pure,
 		Timeout: cfg.Call + writeWait, // after our own, which says more
-		Check: func(args json.RawMessage) error { return o.schema.check(args) }, Run: call,
+		Check:   func(args json.RawMessage) error { return o.schema.check(args) }, Run: call,
 	}
 }
 
