@@ -194,14 +194,14 @@ name: twice
 			},
 		},
 		"life": {
-			"---\nname: a\nmessage: [hi]\nautonomy: sometimes\ntools: [mcp_, mcp_Files, 'mcp_a*', 'mcp_*', 'mcp_*']\nlimits: {queue_timeout_seconds: 3601}\n" +
+			"---\nname: a\nmessage: [hi]\nautonomy: sometimes\ntools: [mcp_, mcp_my-files, 'mcp_*a', 'mcp_Files_*', 'mcp_*', 'mcp_*']\nlimits: {queue_timeout_seconds: 3601}\n" +
 				"context:\n  window: 999\n  reserve: 0\n  flush: many\n  max: 1\n---\nbe",
 			[]string{
 				`line 3: message must be text, got a list`,
 				`line 4: autonomy must be true or false, got the text "sometimes"`,
 				`line 5: unknown tool "mcp_"; known are exec, read_file, write_file, sleep, transfer_credits`,
-				`line 5: unknown tool "mcp_Files"; known are exec, read_file, write_file, sleep, transfer_credits`,
-				`line 5: unknown tool "mcp_a*"; known are exec, read_file, write_file, sleep, transfer_credits`,
+				`line 5: unknown tool "mcp_my-files"; known are exec, read_file, write_file, sleep, transfer_credits`,
+				`line 5: unknown tool "mcp_*a"; known are exec, read_file, write_file, sleep, transfer_credits`,
 				`line 5: tool "mcp_*" is listed twice; it is already on line 5`,
 				`line 6: limits.queue_timeout_seconds must be from 1 to 3600, got 3601`,
 				`line 8: context.window must be from 1000 to 10000000, got 999`,

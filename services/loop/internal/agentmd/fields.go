@@ -160,8 +160,8 @@ func (p *parser) list(path string, n *yaml.Node, each func(i int, item *yaml.Nod
 }
 
 // mcpPattern fits the tools of MCP servers, which nobody knows until they answer,
-// and the word for all of them.
-var mcpPattern = regexp.MustCompile(`^mcp_([a-z0-9_]+|\*)$`)
+// and the words for all of them or all of a server: what api.Grants reads.
+var mcpPattern = regexp.MustCompile(`^mcp_([A-Za-z0-9_]+\*?|\*)$`)
 
 func (p *parser) tools(path string, n *yaml.Node) {
 	seen := map[string]int{}
