@@ -7,7 +7,7 @@ package api
 // said here and enforced there.
 type Access struct {
 	Calls    []Message // requests it makes
-	Consumes []Message // events of others that it handles
+	Consumes []Message // events that it handles
 	Keys     []string  // of the coordination bucket that it writes, as patterns
 	Objects  []string  // object buckets that it reads and writes
 }
@@ -37,7 +37,7 @@ func AccessOf(o Owner) Access {
 				ListInferenceTools{},
 				CallInferenceTool{},
 			},
-			Consumes: []Message{TierChanged{}},
+			Consumes: []Message{TierChanged{}, LoopPersist{}, LoopError{}},
 			Keys:     []string{LockKey("*"), WakeKeys},
 			Objects:  []string{Outputs},
 		}

@@ -117,6 +117,13 @@ func Contracts() []Contract {
 			Imported{Session: "lucky-" + run, Agent: "lucky", Run: run, Turns: 1, Kept: 1, Cut: []CutLine{{Line: 2, Reason: "not JSON", Text: "oops"}}, At: at},
 		},
 
+		{ListMemory{Agent: "lucky", Tier: MemorySemantic, Query: "price"}, Memories{Memories: []Memory{{
+			Tier: MemorySemantic, ID: "financial/price", Kind: "financial", Title: "price", Text: "$4", Extra: "agent", Weight: 900, Count: 2,
+			By: Principal{Kind: Peer, Address: adr}, At: at,
+		}}}},
+		{RecallMemory{Agent: "lucky", Query: "what does it cost?", Budget: 1000}, Recalled{Text: "## What you remember\n", Tokens: 6}},
+		{ListSouls{Agent: "lucky"}, Souls{Souls: []SoulVersion{{Version: 1, Content: "---\nformat: soul/v1\n---\n", Hash: "e3b0", Source: "genesis", Reason: "born", At: at}}}},
+
 		{Complete{
 			ID: turn.ID + ".1", Agent: "lucky", Session: "lucky-main", Turn: turn.ID, Task: TaskTurn, Tier: TierHigh,
 			Messages: []ChatMessage{{Role: "system", Content: "You are Lucky."}, {Role: "user", Content: "count the words"}},
