@@ -238,7 +238,7 @@ func (e *Engine) act(c *underway, s *state, ev Events, id string) (Result, error
 	report, quiet := e.watch(timed, s, ev, id, i, began)
 	out, err := attempt(timed, tool, Call{
 		Agent: s.agent, Session: s.cmd.Session, Turn: id, Index: i, Key: Key(s.cmd.Run, s.number, i), Args: argsOf(call),
-		At: s.thought.At, Repeating: c.repeating, Token: c.token, Report: report,
+		At: s.thought.At, By: s.input.By, Repeating: c.repeating, Token: c.token, Report: report,
 	})
 	quiet()
 	text := clean(out.Text)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/api/catalog"
 )
 
@@ -37,9 +38,10 @@ type Call struct {
 	Index     int
 	Key       string // idempotency key
 	Args      json.RawMessage
-	At        int64  // when the thought was had: the same on every try
-	Repeating bool   // an earlier try may have happened
-	Token     string // policy's decision, for whoever else executes the call
+	At        int64         // when the thought was had: the same on every try
+	By        api.Principal // the lowest of all that went into the run's input
+	Repeating bool          // an earlier try may have happened
+	Token     string        // policy's decision, for whoever else executes the call
 	// Report shows people how far a long call is: what it says last is what they
 	// see, at most every 500 ms. It is safe for concurrent use and may be nil.
 	Report func(text string)

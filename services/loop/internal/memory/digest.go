@@ -1,0 +1,265 @@
+package memory
+
+import (
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/anima-run/anima/pkg/api"
+)
+
+// Class of a turn (spec-core-4 §7.2).
+type Class string
+
+// The six classes.
+const (
+	Strategic     Class = "strategic"
+	Productive    Class = "productive"
+	Communication Class = "communication"
+	Maintenance   Class = "maintenance"
+	Idle          Class = "idle"
+	Failed        Class = "error"
+)
+
+// importance of an episode by class (spec-core-4 §7.3).
+var importance = map[Class]float64{Strategic: 0.9, Failed: 0.8, Productive: 0.7, Communication: 0.6, Maintenance: 0.3, Idle: 0.1}
+
+// Tools that make a turn strategic, communication or productive (spec-core-4
+// §7.2).
+var (
+	strategic     = []string{"update_genesis_prompt", "edit_own_file", "modify_heartbeat", "spawn_child", "register_erc8004", "update_agent_card", "install_mcp_server", "update_soul"}
+	communication = []string{"send_message", "check_social_inbox", "give_feedback", "note_about_agent"}
+	productive    = []string{"exec", "write_file", "read_file", "git_commit", "git_push", "install_npm_package", "create_sandbox", "expose_port", "register_domain", "manage_dns", "install_skill", "create_skill", "save_procedure", "set_goal"}
+)
+
+var troubled = regexp.MustCompile(`(?i)error|failed|exception|blocked|denied`)
+
+// Classify says what kind of turn it was; the first rule that fits counts.
+func Classify(t api.Turn) Class {
+	uses := func(tools []string) bool {
+		return slices.ContainsFunc(t.Calls, func(c api.CallState) bool { return slices.Contains(tools, c.Tool) })
+	}
+	switch {
+	case slices.ContainsFunc(t.Calls, failed):
+		return Failed
+	case len(t.Calls) == 0 && troubled.MatchString(t.Thinking):
+		return Failed
+	case uses(strategic):
+		return Strategic
+	case uses(communication):
+		return Communication
+	case uses(productive):
+		return Productive
+	case len(t.Calls) == 0 && utf8.RuneCountInString(t.Thinking) < 100:
+		return Idle
+	}
+	return Maintenance
+}
+
+func failed(c api.CallState) bool { return c.Outcome != api.OutcomeOK }
+
+// labels of errors, the first that fits (spec-core-4 §7.3, V-22a). A refusal of
+// policy comes first, whatever words it quotes.
+var labels = []struct {
+	label string
+	text  *regexp.Regexp
+}{
+	{"POLICY_BLOCKED", regexp.MustCompile(`(?i)^(policy denied|denied by policy)`)},
+	{"PATH_TRAVERSAL", regexp.MustCompile(`(?i)path traversal`)},
+	{"PERMISSION_DENIED", regexp.MustCompile(`(?i)permission denied|access denied|forbidden`)},
+	{"TIMEOUT", regexp.MustCompile(`(?i)time(d)? ?out|deadline exceeded`)},
+	{"NOT_FOUND", regexp.MustCompile(`(?i)not found|enoent|no such file`)},
+	{"RATE_LIMIT", regexp.MustCompile(`(?i)rate.?limit|too many requests|\b429\b`)},
+	{"ADDRESS_IN_USE", regexp.MustCompile(`(?i)eaddrinuse|address already in use`)},
+	{"CONNECTION_REFUSED", regexp.MustCompile(`(?i)econnrefused|connection refused`)},
+	{"OUT_OF_MEMORY", regexp.MustCompile(`(?i)out of memory|\boom\b|cannot allocate memory`)},
+	{"SYNTAX_ERROR", regexp.MustCompile(`(?i)syntax ?error|unexpected token|parse error`)},
+	{"POLICY_BLOCKED", regexp.MustCompile(`(?i)policy|blocked`)},
+}
+
+var notAlnum = regexp.MustCompile(`[^A-Za-z0-9]+`)
+
+// Label is the type of an error, by its text.
+func Label(text string) string {
+	for _, l := range labels {
+		if l.text.MatchString(text) {
+			return l.label
+		}
+	}
+	if s := strings.ToUpper(strings.Trim(notAlnum.ReplaceAllString(first(text, 50), "_"), "_")); s != "" {
+		return s
+	}
+	return "UNKNOWN"
+}
+
+// Digest is what a turn leaves in memory.
+type Digest struct {
+	Episode Episode
+	Facts   []Fact
+	Notes   []Note
+	Met     []Relation
+}
+
+// noteLife is how long an observation stays in working memory.
+const noteLife = 24 * time.Hour
+
+// DigestTurn decides what a turn leaves in memory (spec-core-4 §7.3). It depends
+// on the turn alone, so who digests it again gets the same, under the same ids.
+func DigestTurn(t api.Turn) Digest {
+	class := Classify(t)
+	d := Digest{Episode: Episode{
+		ID: t.ID, Session: t.Session, Type: "thinking", Summary: summary(t), Outcome: "neutral", Class: class,
+		Importance: importance[class], By: t.By, At: t.EndedAt,
+	}}
+	if len(t.Calls) > 0 {
+		d.Episode.Type, d.Episode.Outcome = "tool:"+first(t.Calls[0].Tool, 64), "success"
+		if slices.ContainsFunc(t.Calls, failed) {
+			d.Episode.Outcome = "failure"
+		}
+	}
+	if utf8.RuneCountInString(t.Thinking) > 200 {
+		d.Episode.Detail = first(t.Thinking, 500)
+	}
+	for _, c := range t.Calls {
+		d.call(t, c)
+	}
+	d.inbox(t)
+	return d
+}
+
+func summary(t api.Turn) string {
+	var parts []string
+	if len(t.Calls) > 0 {
+		var tools []string
+		for _, c := range t.Calls {
+			how := "ok"
+			if failed(c) {
+				how = "FAILED"
+			}
+			tools = append(tools, fmt.Sprintf("%s(%s)", first(c.Tool, 64), how))
+		}
+		parts = append(parts, "Tools: "+strings.Join(tools, ", "))
+	}
+	if text := strings.TrimSpace(first(t.Thinking, 150)); text != "" {
+		parts = append(parts, text)
+	}
+	if len(parts) == 0 {
+		return "No activity"
+	}
+	return strings.Join(parts, " | ")
+}
+
+// call is what one tool call leaves. What our own services say is as good as what
+// the agent knows itself; what a tool brought from outside is not, whoever asked.
+func (d *Digest) call(t api.Turn, c api.CallState) {
+	fact := func(f Fact) {
+		f.Turn, f.At, f.Source = t.ID, t.EndedAt, "tool:"+c.Tool
+		d.Facts = append(d.Facts, f)
+	}
+	ours, outside := api.Principal{Kind: api.Self}, api.Principal{Kind: api.External}
+	var args struct {
+		To     string `json:"to_address"`
+		Reason string `json:"reason"`
+		Path   string `json:"path"`
+	}
+	_ = json.Unmarshal(c.Arguments, &args) // what does not fit is not there
+	if failed(c) {
+		text := c.Error
+		if text == "" {
+			text = c.Result
+		}
+		by := outside
+		if c.Outcome == api.OutcomeDenied {
+			by = ours // policy's words
+		}
+		fact(Fact{Category: "environment", Key: "tool_error:" + first(c.Tool, 64) + ":" + Label(text), Value: first(text, 200), Counts: true, By: by})
+		return
+	}
+	switch c.Tool {
+	case "check_credits":
+		fact(Fact{Category: "financial", Key: "last_known_balance", Value: first(c.Result, 500), Confidence: 1, By: ours})
+	case "check_usdc_balance":
+		fact(Fact{Category: "financial", Key: "usdc_balance", Value: first(c.Result, 500), Confidence: 1, By: ours})
+	case "system_synopsis":
+		fact(Fact{Category: "self", Key: "system_synopsis", Value: first(c.Result, 500), Confidence: 1, By: ours})
+	case "discover_agents":
+		fact(Fact{Category: "environment", Key: "known_agents", Value: first(c.Result, 500), Confidence: 0.8, By: outside})
+	case "send_message":
+		if args.To != "" {
+			d.Met = append(d.Met, Relation{Address: first(args.To, 64), Kind: "contacted", Met: true, By: t.By, At: t.EndedAt})
+		}
+	case "sleep":
+		d.note(t, c, "observation", 0.3, "went to sleep: "+first(args.Reason, 200), t.EndedAt+noteLife.Microseconds())
+	case "edit_own_file":
+		d.note(t, c, "decision", 0.9, "changed my own file "+first(args.Path, 200), 0)
+	case "update_genesis_prompt":
+		d.note(t, c, "decision", 0.9, "changed my genesis prompt: "+first(args.Reason, 200), 0)
+	}
+}
+
+// ProcedureOf is the name in a recall_procedure call's arguments, "" where it was
+// not asked for by name.
+func ProcedureOf(arguments string) string {
+	var args struct {
+		Name string `json:"name"`
+	}
+	_ = json.Unmarshal([]byte(arguments), &args) // what does not fit is no name
+	return args.Name
+}
+
+func (d *Digest) note(t api.Turn, c api.CallState, kind string, priority float64, content string, expires int64) {
+	d.Notes = append(d.Notes, Note{
+		ID: t.ID + "." + strconv.Itoa(c.Index), Session: t.Session, Kind: kind, Content: content, Priority: priority,
+		Turn: t.ID, By: t.By, Expires: expires, At: t.EndedAt,
+	})
+}
+
+// peerLine begins each message of a peer in a run's input. What peers write is
+// quoted, so no line of theirs looks like this.
+var peerLine = regexp.MustCompile(`(?m)^\[message from peer (\S{1,64})(?: \((.{1,128})\))?\]$`)
+
+// inbox notes everybody who wrote, once each.
+func (d *Digest) inbox(t api.Turn) {
+	seen := map[string]bool{}
+	for _, m := range peerLine.FindAllStringSubmatch(t.Input, -1) {
+		if key := strings.ToLower(m[1]); !seen[key] {
+			seen[key] = true
+			d.Met = append(d.Met, Relation{
+				Address: m[1], Name: m[2], Kind: "messaged_us", Met: true, At: t.EndedAt,
+				By: api.Principal{Kind: api.Peer, Address: m[1]},
+			})
+		}
+	}
+}
+
+var countMark = regexp.MustCompile(`\((\d{1,9})x\)$`)
+
+// Counted is f after what was known: the text with how often it was seen, and the
+// confidence that follows (spec-core-4 §7.3: 0.5 + 0.1 for each, at most 1).
+func Counted(old string, f Fact) Fact {
+	n := 1
+	if m := countMark.FindStringSubmatch(old); m != nil {
+		if before, err := strconv.Atoi(m[1]); err == nil {
+			n = before + 1
+		}
+	}
+	f.Value = fmt.Sprintf("%s (%dx)", f.Value, n)
+	f.Confidence = min(1, 0.5+0.1*float64(n))
+	return f
+}
+
+// first is at most n characters of a text.
+func first(s string, n int) string {
+	for i := range s {
+		if n == 0 {
+			return s[:i]
+		}
+		n--
+	}
+	return s
+}

@@ -1,0 +1,247 @@
+package memory
+
+import (
+	"cmp"
+	"context"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api"
+)
+
+// Counter counts the tokens of a text.
+type Counter interface{ Count(text string) int64 }
+
+// Quarter counts a token for every four bytes: an upper guess for English.
+type Quarter struct{}
+
+// Count implements [Counter].
+func (Quarter) Count(text string) int64 { return int64(len(text)+3) / 4 }
+
+// Weights of an entry's score. They add up to 1. Spec-core-4 §7.5 scores entries
+// that all fit the query; here the latest ones compete too, so what fits weighs
+// as much as any two others together.
+const (
+	weightMatch      = 0.4 // half the engine's rank, half the share of the query's terms
+	weightRecency    = 0.2 // e^(-days/30)
+	weightConfidence = 0.2 // confidence, importance, reliability or trust
+	weightFrequency  = 0.1 // 1 - e^(-shown/5)
+	weightCategory   = 0.1 // of a fact that the query is about: 1, another: 0, none asked for: 0.5
+)
+
+// threshold is the score below which nothing is recalled at all, if even the best
+// has less (spec-core-4 §7.5).
+const threshold = 0.3
+
+// shares of a budget by tier, in tokens of 10,000 (spec-core-1 §2.4). What one
+// does not use, the next has.
+var shares = map[Tier]int64{Working: 1500, Episodic: 3000, Semantic: 3000, Procedural: 1500, Relationship: 1000}
+
+const wholeBudget = 10_000
+
+// Candidates of a tier: found, and unasked.
+const (
+	maxFound  = 50
+	maxLatest = 20
+)
+
+// Budget is how many tokens memories may take, of those that a window has left
+// after the system prompt, when so many per cent of the window are used
+// (spec-core-4 §7.5, V-23): 15 % below 50, 5 % above 70, else 10 %, and always
+// 2,000 to 20,000.
+func Budget(available int64, utilisation float64) int64 {
+	percent := int64(10)
+	switch {
+	case utilisation > 70:
+		percent = 5
+	case utilisation < 50:
+		percent = 15
+	}
+	return min(max(available*percent/100, 2_000), 20_000)
+}
+
+// Memory recalls. It is safe for concurrent use.
+type Memory struct {
+	Store  Store
+	Tokens Counter
+	Now    func() time.Time
+}
+
+// Recall implements [turn.Memory]: what is in mind, then what fits the query or is
+// lately or surely known, by score. What it shows it counts as shown. An error of
+// the store is an error: a turn can go on without memories, and its caller says so.
+func (m *Memory) Recall(ctx context.Context, agent, session, query string, budget int64) (string, error) {
+	text, shown, err := m.look(ctx, agent, session, query, budget)
+	var docs []int64
+	for _, e := range shown {
+		if e.Doc != 0 {
+			docs = append(docs, e.Doc)
+		}
+	}
+	if err != nil || len(docs) == 0 {
+		return text, err
+	}
+	return text, m.Store.Touch(ctx, docs, m.Now().UnixMicro())
+}
+
+// Preview is what Recall would show; it counts nothing.
+func (m *Memory) Preview(ctx context.Context, agent, session, query string, budget int64) (string, error) {
+	text, _, err := m.look(ctx, agent, session, query, budget)
+	return text, err
+}
+
+func (m *Memory) look(ctx context.Context, agent, session, query string, budget int64) (string, []Entry, error) {
+	at := m.Now().UnixMicro()
+	working, err := m.Store.Latest(ctx, agent, session, Working, at, 2*MaxWorking)
+	if err != nil {
+		return "", nil, err
+	}
+	var goals []string
+	for _, e := range working {
+		if e.Kind == "goal" {
+			goals = append(goals, e.Text)
+		}
+	}
+	q := ParseQuery(query, goals...)
+	found := map[Tier][]Entry{Working: working}
+	best := 0.0
+	for _, tier := range Tiers()[1:] {
+		all, err := m.candidates(ctx, agent, session, tier, q, at)
+		if err != nil {
+			return "", nil, err
+		}
+		found[tier] = all
+		if len(all) > 0 {
+			best = max(best, score(all[0], q, at))
+		}
+	}
+	if best < threshold {
+		found = map[Tier][]Entry{Working: working}
+	}
+	text, shown := fill(found, m.Tokens, budget, at)
+	return text, shown, nil
+}
+
+// candidates of a tier by score, the best first.
+func (m *Memory) candidates(ctx context.Context, agent, session string, tier Tier, q Query, at int64) ([]Entry, error) {
+	all, err := m.search(ctx, agent, tier, q, at, maxFound)
+	if err != nil {
+		return nil, err
+	}
+	latest, err := m.Store.Latest(ctx, agent, session, tier, at, maxLatest)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range latest {
+		if !slices.ContainsFunc(all, func(o Entry) bool { return o.ID == e.ID }) {
+			all = append(all, e)
+		}
+	}
+	sortByScore(all, q, at)
+	return all, nil
+}
+
+// Find searches a tier, the best first; without a word to search for it gives the
+// latest.
+func (m *Memory) Find(ctx context.Context, agent string, tier Tier, query string, limit int) ([]Entry, error) {
+	at := m.Now().UnixMicro()
+	if query == "" {
+		return m.Store.Latest(ctx, agent, "", tier, at, limit)
+	}
+	q := ParseQuery(query)
+	all, err := m.search(ctx, agent, tier, q, at, maxFound)
+	if err != nil {
+		return nil, err
+	}
+	sortByScore(all, q, at)
+	return all[:min(len(all), limit)], nil
+}
+
+// search drops what only the index takes for a match: it knows words, not what is
+// written between them.
+func (m *Memory) search(ctx context.Context, agent string, tier Tier, q Query, at int64, limit int) ([]Entry, error) {
+	if len(q.Terms) == 0 {
+		return nil, nil
+	}
+	all, err := m.Store.Search(ctx, agent, tier, q.Phrases(), at, limit)
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(all, func(e Entry) bool { return q.share(e) == 0 }), nil
+}
+
+func sortByScore(all []Entry, q Query, at int64) {
+	scores := make(map[string]float64, len(all))
+	for _, e := range all {
+		scores[e.ID] = score(e, q, at)
+	}
+	slices.SortStableFunc(all, func(a, b Entry) int {
+		return cmp.Or(cmp.Compare(scores[b.ID], scores[a.ID]), cmp.Compare(b.At, a.At), cmp.Compare(a.ID, b.ID))
+	})
+}
+
+// score of an entry at a time, 0 to 1.
+func score(e Entry, q Query, at int64) float64 {
+	days := max(0, float64(at-e.At)/float64(24*time.Hour/time.Microsecond))
+	recency := math.Exp(-days / 30)
+	if q.Days > 0 {
+		recency = 0
+		if days <= float64(q.Days) {
+			recency = 1
+		}
+	}
+	match := 0.0
+	if e.Rank > 0 {
+		match = (e.Rank + q.share(e)) / 2
+	}
+	category := 0.5
+	if e.Tier == Semantic && len(q.Categories) > 0 {
+		category = 0
+		if slices.Contains(q.Categories, e.Kind) {
+			category = 1
+		}
+	}
+	return weightMatch*match + weightRecency*recency + weightConfidence*e.Weight +
+		weightFrequency*(1-math.Exp(-float64(e.Accessed)/5)) + weightCategory*category
+}
+
+// fill renders what fits: each tier in its order, within its share and what those
+// before it left over, skipping what is too long.
+func fill(found map[Tier][]Entry, tokens Counter, budget, at int64) (string, []Entry) {
+	var shown []Entry
+	var b block
+	carry := -tokens.Count(preamble)
+	for _, tier := range Tiers() {
+		have := budget*shares[tier]/wholeBudget + carry
+		var lines []line
+		used := int64(0)
+		for _, e := range found[tier] {
+			text := render(e, at, false)
+			cost := tokens.Count(text)
+			if len(lines) == 0 {
+				cost += tokens.Count(headings[tier])
+			}
+			if used+cost <= have {
+				used += cost
+				lines = append(lines, line{e, text})
+			}
+		}
+		carry = have - used
+		if len(lines) == 0 {
+			continue
+		}
+		if tier == Episodic { // told in the order in which it happened
+			slices.SortStableFunc(lines, func(a, b line) int { return cmp.Compare(a.entry.At, b.entry.At) })
+		}
+		b.section(tier, lines)
+		for _, l := range lines {
+			shown = append(shown, l.entry)
+		}
+	}
+	return b.String(), shown
+}
+
+// ours says whether a memory needs no mark: it came from the agent, its creator or
+// its clock.
+func ours(by api.Principal) bool { return by.Kind.Authority() >= api.HeartbeatKind.Authority() }

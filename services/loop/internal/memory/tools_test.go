@@ -1,0 +1,139 @@
+package memory_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/sqldb/sqldbtest"
+
+	"github.com/anima-run/anima/services/loop/internal/agentmd"
+	"github.com/anima-run/anima/services/loop/internal/memory"
+	"github.com/anima-run/anima/services/loop/internal/sqlstore"
+	"github.com/anima-run/anima/services/loop/internal/turn"
+)
+
+// caller calls tools as ada would.
+type caller struct {
+	tools map[string]turn.Tool
+	store sqlstore.Memory
+	n     int
+}
+
+func newCaller(t *testing.T) *caller {
+	t.Helper()
+	store := sqlstore.Memory{Store: sqlstore.New(sqldbtest.SQLite(t, sqlstore.Migrations()), t.TempDir())}
+	def := agentmd.Definition{Name: "Ada", Limits: agentmd.DefaultLimits(), Sandbox: agentmd.DefaultSandbox(), Body: "Be useful."}
+	if _, err := store.Apply(t.Context(), def, "ada", "0xAD", "source", at); err != nil {
+		t.Fatal(err)
+	}
+	c := &caller{tools: map[string]turn.Tool{}, store: store}
+	m := &memory.Memory{Store: store, Tokens: memory.Quarter{}, Now: func() time.Time { return time.UnixMicro(at + 1000) }}
+	for _, tool := range memory.Tools(m) {
+		c.tools[tool.Name] = tool
+	}
+	return c
+}
+
+// try makes a call as part of a turn of somebody, twice as after a crash if the
+// first one had no result.
+func (c *caller) try(t *testing.T, by api.Principal, tool, args string) (string, error) {
+	t.Helper()
+	c.n++
+	call := turn.Call{
+		Agent: turn.Agent{ID: "ada"}, Session: "ada-main", Turn: turn.ID("r", c.n), Key: turn.Key("r", c.n, 0), Args: json.RawMessage(args),
+		At: at + int64(c.n), By: by,
+	}
+	out, err := c.tools[tool].Run(t.Context(), call)
+	call.Repeating = true
+	again, aerr := c.tools[tool].Run(t.Context(), call)
+	if err == nil && (aerr != nil || tool != "remember_fact" && again.Text != out.Text) {
+		t.Errorf("%s %s repeated: %q, %v; the first time %q", tool, args, again.Text, aerr, out.Text)
+	}
+	return out.Text, err
+}
+
+func (c *caller) call(t *testing.T, tool, args string) string {
+	t.Helper()
+	text, err := c.try(t, api.Principal{Kind: api.Creator}, tool, args)
+	if err != nil {
+		t.Errorf("%s %s: %v", tool, args, err)
+	}
+	return text
+}
+
+func TestTools(t *testing.T) {
+	t.Parallel()
+	c := newCaller(t)
+	if len(c.tools) != 9 {
+		t.Fatalf("%d tools, want 9", len(c.tools))
+	}
+	expect := func(got string, want ...string) {
+		t.Helper()
+		for _, w := range want {
+			if !strings.Contains(got, w) {
+				t.Errorf("got %q, want %q in it", got, w)
+			}
+		}
+	}
+	expect(c.call(t, "recall_facts", `{}`), "no facts found")
+	if got := c.call(t, "remember_fact", `{"category":"financial","key":"price","value":"$4"}`); got != "remembered financial / price" {
+		t.Errorf("got %q", got)
+	}
+	expect(c.call(t, "remember_fact", `{"category":"financial","key":"price","value":"$5","confidence":0.7,"source":"shop"}`), "remembered financial / price", "history")
+	peer := api.Principal{Kind: api.Peer, Address: "0xEF"}
+	got, err := c.try(t, peer, "remember_fact", `{"category":"financial","key":"price","value":"$0"}`)
+	if err != nil || !strings.Contains(got, "claim") {
+		t.Errorf("a peer's price: %q, %v", got, err)
+	}
+	if _, err := c.try(t, peer, "remember_fact", `{"category":"domain","key":"tea","value":"is best at 100%"}`); err != nil {
+		t.Error(err)
+	}
+	expect(c.call(t, "recall_facts", `{"query":"price"}`), `financial/price: "$5" (confidence 0.7`)
+	expect(c.call(t, "recall_facts", `{"query":"100%"}`), `domain/tea: "is best at 100%"`, "[peer 0xEF]")
+	expect(c.call(t, "recall_facts", `{"query":"100_"}`), "no facts found")
+	if got := c.call(t, "recall_facts", `{"category":"domain"}`); strings.Contains(got, "price") || !strings.Contains(got, "tea") {
+		t.Errorf("facts of a category: %q", got)
+	}
+
+	goal := strings.TrimPrefix(c.call(t, "set_goal", `{"content":"sell tea"}`), "the goal is kept in mind as ")
+	expect(c.call(t, "review_memory", `{}`), `goal (0.8): "sell tea" id `+goal)
+	expect(c.call(t, "complete_goal", `{"goal_id":"`+goal+`","outcome":"sold"}`), "is reached")
+	expect(c.call(t, "review_memory", `{}`), "In mind:\nnothing", `success: "Goal reached: sell tea" "sold" id `+goal)
+	if _, err := c.try(t, peer, "complete_goal", `{"goal_id":"none"}`); api.CodeOf(err) != api.NotFound {
+		t.Errorf("no such goal: %v, want not_found", err)
+	}
+
+	expect(c.call(t, "save_procedure", `{"name":"brew","description":"tea","steps":"[\"boil\",\"wait\"]"}`), "saved brew with 2 steps")
+	c.call(t, "save_procedure", `{"name":"brew coffee","description":"not tea","steps":"[\"grind\"]"}`)
+	if got := c.call(t, "recall_procedure", `{"name":"brew"}`); got != `- brew: "tea" 1. "boil" 2. "wait"` {
+		t.Errorf("got %q", got)
+	}
+	expect(c.call(t, "recall_procedure", `{"query":"grind"}`), "brew coffee")
+	expect(c.call(t, "recall_procedure", `{}`), "brew coffee", "- brew:")
+
+	c.call(t, "note_about_agent", `{"entity_address":"0xEF","relationship_type":"customer","entity_name":"Eve\"","notes":"pays late","trust_score":0.4}`)
+	known, err := c.store.Latest(t.Context(), "ada", "", memory.Relationship, at, 10)
+	if err != nil || len(known) != 1 || known[0].Weight != 0.4 || known[0].Count != 0 {
+		t.Errorf("known: %+v, %v", known, err)
+	}
+
+	expect(c.call(t, "forget", `{"memory_type":"semantic","id":"financial/price"}`), "forgotten")
+	expect(c.call(t, "recall_facts", `{"query":"price"}`), "no facts found")
+	for memoryType, id := range map[string]string{"procedural": "brew", "relationship": "0xEF", "episodic": goal} {
+		expect(c.call(t, "forget", `{"memory_type":"`+memoryType+`","id":"`+id+`"}`), "forgotten")
+	}
+	if _, err := c.try(t, peer, "forget", `{"memory_type":"working","id":"none"}`); api.CodeOf(err) != api.NotFound {
+		t.Errorf("nothing to forget: %v, want not_found", err)
+	}
+	for tool, args := range map[string]string{
+		"remember_fact": `{"category":"financial","key":"` + strings.Repeat("k", 201) + `","value":"v"}`, "save_procedure": `{"name":"n","description":"d","steps":"boil"}`,
+		"recall_facts": `{"category":"gossip"}`,
+	} {
+		if err := c.tools[tool].Check(json.RawMessage(args)); err == nil {
+			t.Errorf("%s took %s", tool, args)
+		}
+	}
+}

@@ -1,0 +1,582 @@
+package sqlstore
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/sqldb"
+
+	"github.com/anima-run/anima/services/loop/internal/memory"
+)
+
+// Memory is what package memory needs of the store.
+type Memory struct{ *Store }
+
+// maxBody bounds what the index has of one memory, in bytes.
+const maxBody = 10_000
+
+// views make an [memory.Entry] of each tier's rows t; the first column is its id.
+var views = map[memory.Tier]struct{ columns, from, live string }{
+	memory.Working: {
+		`t.id, t.session, t.kind, '', t.content, '', t.priority, 0, t.origin, t.origin_address, t.created_at`,
+		`working_memory t`, ` and (t.expires_at = 0 or t.expires_at > %s)`,
+	},
+	memory.Episodic: {
+		`t.id, t.session, t.outcome, t.event_type, t.summary, t.detail, t.importance, 0, t.origin, t.origin_address, t.created_at`,
+		`episodic_memory t`, ``,
+	},
+	memory.Semantic: {
+		`t.category || '/' || t.key, '', t.category, t.key, t.value, t.source, cast(round(cast(t.confidence as numeric) * 1000) as bigint),
+			t.versions, t.origin, t.origin_address, case when t.verified_at > t.updated_at then t.verified_at else t.updated_at end`,
+		`semantic_memory t`, ` and (t.expires_at = 0 or t.expires_at > %s)`,
+	},
+	memory.Procedural: {
+		`t.name, '', '', t.name, t.description, t.steps, (t.success_count + 1) * 1000 / (t.success_count + t.failure_count + 2),
+			t.success_count + t.failure_count, t.origin, t.origin_address, t.updated_at`,
+		`procedural_memory t`, ``,
+	},
+	memory.Relationship: {
+		`t.entity_address, '', t.relationship_type, t.entity_name, t.notes, '', t.trust, t.interaction_count, t.origin, t.origin_address, t.updated_at`,
+		`relationship_memory t`, ``,
+	},
+}
+
+// order of a tier that is read unasked (spec-core-4 §7.1).
+var order = map[memory.Tier]string{
+	memory.Working:      `t.priority desc, t.created_at desc, t.id`,
+	memory.Episodic:     `t.created_at desc, t.id`,
+	memory.Semantic:     `t.confidence desc, t.updated_at desc, t.category, t.key`,
+	memory.Procedural:   `t.success_count desc, t.updated_at desc, t.name`,
+	memory.Relationship: `t.trust desc, t.interaction_count desc, t.entity_address`,
+}
+
+// scope names an agent's tier.
+func scope(agent string, tier memory.Tier) string { return agent + "/" + string(tier) }
+
+// marked are the words of a text as the index has them: each begins with a mark of
+// its scope. Intersecting a common word with all that an agent has would cost more
+// than the rest of a search. Scopes that share a mark see each other's words and
+// not each other's memories.
+func marked(scope, text string) []string {
+	sum := sha256.Sum256([]byte(scope))
+	mark := "x" + hex.EncodeToString(sum[:4])
+	words := memory.Words(text)
+	for i := range words {
+		words[i] = mark + words[i]
+	}
+	return words
+}
+
+// parameters collects a query's arguments.
+type parameters []any
+
+func (p *parameters) add(v any) string {
+	*p = append(*p, v)
+	return "$" + strconv.Itoa(len(*p))
+}
+
+func entryRow(tier memory.Tier) func(sqldb.Scanner) (memory.Entry, error) {
+	return func(r sqldb.Scanner) (memory.Entry, error) {
+		e := memory.Entry{Tier: tier}
+		var weight int64
+		err := r.Scan(&e.ID, &e.Session, &e.Kind, &e.Title, &e.Text, &e.Extra, &weight, &e.Count, &e.By.Kind, &e.By.Address, &e.At,
+			&e.Accessed, &e.Doc, &e.Words)
+		e.Weight = float64(weight) / 1000
+		return e, err
+	}
+}
+
+// maxCandidates are read and ranked, the latest that have one of a query's rare
+// phrases.
+const maxCandidates = 100
+
+// Search implements [memory.Reader]. The engine's index finds the candidates, and
+// [memory.Rank] ranks them: the engines' own ranking costs ten microseconds for
+// each text that has a common word, and Postgres' does not know which words are
+// rare.
+func (s Memory) Search(ctx context.Context, agent string, tier memory.Tier, phrases []string, at int64, limit int) ([]memory.Entry, error) {
+	v, known := views[tier]
+	if !known || tier == memory.Working {
+		return nil, nil
+	}
+	within := scope(agent, tier)
+	var sought []string
+	for _, p := range phrases {
+		if words := marked(within, p); len(words) > 0 {
+			sought = append(sought, strings.Join(words, " "))
+		}
+	}
+	if len(sought) == 0 {
+		return nil, nil
+	}
+	frequency, err := s.frequencies(ctx, sought)
+	if err != nil {
+		return nil, err
+	}
+	var rare []string
+	for _, i := range memory.Rare(frequency, maxCandidates) {
+		rare = append(rare, sought[i])
+	}
+	if len(rare) == 0 {
+		return nil, nil
+	}
+	var args parameters
+	hits := s.hits(&args, rare...) + ` order by doc desc limit ` + strconv.Itoa(maxCandidates)
+	owner := args.add(agent)
+	live := ""
+	if v.live != "" {
+		live = fmt.Sprintf(v.live, args.add(at))
+	}
+	id, _, _ := strings.Cut(v.columns, ",")
+	// A cross join is what SQLite does in the order in which it is written; it would
+	// begin with all that there is of the scope.
+	all, err := sqldb.All(ctx, s.db, entryRow(tier), `select `+v.columns+`, m.accessed, m.doc, m.body from (`+hits+`) f
+		cross join memory_text m cross join `+v.from+`
+		where m.doc = f.doc and m.scope = `+args.add(within)+` and t.agent = `+owner+` and (`+id+`) = m.id`+live+` order by m.doc desc`, args...)
+	memory.Rank(all, sought, frequency)
+	return all[:min(len(all), limit)], err
+}
+
+// hits selects the documents in which any of the phrases is.
+func (s Memory) hits(args *parameters, phrases ...string) string {
+	// Words have letters and digits alone, so none is an operator.
+	alternatives := make([]string, len(phrases))
+	if s.db.Engine == sqldb.Postgres {
+		for i, p := range phrases {
+			alternatives[i] = "(" + strings.ReplaceAll(p, " ", " <-> ") + ")"
+		}
+		return `select doc from memory_text where words @@ to_tsquery('pg_catalog.simple', ` + args.add(strings.Join(alternatives, " | ")) + `)`
+	}
+	for i, p := range phrases {
+		alternatives[i] = `"` + p + `"`
+	}
+	return `select rowid as doc from memory_index where memory_index match ` + args.add(strings.Join(alternatives, " OR "))
+}
+
+// frequencies are the numbers of documents that have each phrase.
+func (s Memory) frequencies(ctx context.Context, phrases []string) ([]int, error) {
+	var args parameters
+	counts, out, into := make([]string, len(phrases)), make([]int, len(phrases)), make([]any, len(phrases))
+	for i, p := range phrases {
+		counts[i] = `(select count(*) from (` + s.hits(&args, p) + ` limit ` + strconv.Itoa(memory.MaxFrequency) + `) c)`
+		into[i] = &out[i]
+	}
+	return out, s.db.QueryRowContext(ctx, `select `+strings.Join(counts, ", "), args...).Scan(into...)
+}
+
+// Latest implements [memory.Reader].
+func (s Memory) Latest(ctx context.Context, agent, session string, tier memory.Tier, at int64, limit int) ([]memory.Entry, error) {
+	v, known := views[tier]
+	if !known {
+		return nil, api.Errorf(api.Invalid, "there is no memory %q", tier)
+	}
+	var args parameters
+	owner := args.add(agent)
+	where := ""
+	if v.live != "" {
+		where = fmt.Sprintf(v.live, args.add(at))
+	}
+	switch {
+	case session == "":
+	case tier == memory.Working:
+		where += ` and (t.kind = 'goal' or t.session = ` + args.add(session) + `)`
+	case tier == memory.Episodic:
+		where += ` and t.session <> ` + args.add(session)
+	case tier == memory.Relationship:
+		where += ` and t.trust >= 300` // spec-core-4 §7.4
+	}
+	id, _, _ := strings.Cut(v.columns, ",")
+	return sqldb.All(ctx, s.db, entryRow(tier), `select `+v.columns+`, coalesce(m.accessed, 0), coalesce(m.doc, 0), ''
+		from `+v.from+` left join memory_text m on m.scope = `+args.add(scope(agent, tier))+` and m.id = (`+id+`)
+		where t.agent = `+owner+where+` order by `+order[tier]+` limit `+args.add(limit), args...)
+}
+
+// Touch implements [memory.Reader].
+func (s Memory) Touch(ctx context.Context, docs []int64, at int64) error {
+	if len(docs) == 0 {
+		return nil
+	}
+	var args parameters
+	when := args.add(at)
+	places := make([]string, len(docs))
+	for i, d := range docs {
+		places[i] = args.add(d)
+	}
+	_, err := s.db.ExecContext(ctx, `update memory_text set accessed = accessed + 1, accessed_at = `+when+` where doc in (`+strings.Join(places, ", ")+`)`, args...)
+	return err
+}
+
+// FactHistory returns what an agent's facts were before, and what was claimed against
+// them, the latest first.
+func (s Memory) FactHistory(ctx context.Context, agent string, limit int) ([]memory.Entry, error) {
+	return sqldb.All(ctx, s.db, func(r sqldb.Scanner) (memory.Entry, error) {
+		e := memory.Entry{Tier: memory.Semantic}
+		var confidence string
+		err := r.Scan(&e.Kind, &e.Title, &e.Text, &e.Extra, &confidence, &e.Count, &e.By.Kind, &e.By.Address, &e.At, &e.Ended, &e.Fate)
+		e.ID = e.Kind + "/" + e.Title
+		e.Weight, _ = strconv.ParseFloat(confidence, 64) // written by decimal
+		return e, err
+	}, `select category, key, value, source, confidence, version, origin, origin_address, observed_at, ended_at, fate
+		from semantic_history where agent = $1 order by ended_at desc, category, key, version desc limit $2`, agent, limit)
+}
+
+// index puts a memory's words into the index, in the transaction that writes it.
+func index(ctx context.Context, tx *sqldb.Tx, agent string, tier memory.Tier, id string, parts ...string) error {
+	var body strings.Builder
+	for _, w := range marked(scope(agent, tier), strings.Join(parts, " ")) {
+		if body.Len()+1+len(w) > maxBody {
+			break
+		}
+		body.WriteString(w + " ")
+	}
+	_, err := tx.ExecContext(ctx, `insert into memory_text (scope, id, body) values ($1, $2, $3)
+		on conflict (scope, id) do update set body = excluded.body where memory_text.body <> excluded.body`, scope(agent, tier), id, body.String())
+	return err
+}
+
+func unindex(ctx context.Context, tx *sqldb.Tx, agent string, tier memory.Tier, id string) error {
+	_, err := tx.ExecContext(ctx, `delete from memory_text where scope = $1 and id = $2`, scope(agent, tier), id)
+	return err
+}
+
+func decimal(f float64) string { return strconv.FormatFloat(min(max(f, 0), 1), 'f', -1, 64) }
+
+func perMille(f float64) int64 { return int64(math.Round(min(max(f, 0), 1) * 1000)) }
+
+func tokens(s string) int64 { return memory.Quarter{}.Count(s) }
+
+// Remember implements [memory.Writer].
+func (s Memory) Remember(ctx context.Context, agent string, f memory.Fact) (fate memory.Fate, err error) {
+	err = sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
+		fate, err = s.remember(ctx, tx, agent, f)
+		return err
+	})
+	return fate, err
+}
+
+// standing is a fact as it is stored.
+type standing struct {
+	memory.Fact
+	confidence                string
+	version, versions, expiry int64
+}
+
+func (s Memory) remember(ctx context.Context, tx *sqldb.Tx, agent string, f memory.Fact) (memory.Fate, error) {
+	f.Category, f.Key, f.Value, f.Source = text(f.Category), text(f.Key), text(f.Value), text(f.Source)
+	old := standing{Fact: memory.Fact{Category: f.Category, Key: f.Key}}
+	err := tx.QueryRowContext(ctx, `select value, confidence, source, origin, origin_address, turn, version, versions, expires_at, updated_at
+		from semantic_memory where agent = $1 and category = $2 and key = $3`+s.db.ForUpdate(), agent, f.Category, f.Key).
+		Scan(&old.Value, &old.confidence, &old.Source, &old.By.Kind, &old.By.Address, &old.Turn, &old.version, &old.versions, &old.expiry, &old.At)
+	if errors.Is(err, sqldb.ErrNotFound) {
+		return s.learn(ctx, tx, agent, f)
+	}
+	if err != nil {
+		return "", err
+	}
+	if old.Confidence, err = strconv.ParseFloat(old.confidence, 64); err != nil {
+		return "", fmt.Errorf("confidence of %s: %w", f.ID(), err)
+	}
+	expired := old.expiry != 0 && old.expiry <= f.At
+	if f.Counts {
+		f = memory.Counted(old.Value, f)
+		return memory.FactSame, s.replace(ctx, tx, agent, f, old.version, old.versions)
+	}
+	switch {
+	case f.Value == old.Value && !expired:
+		return memory.FactSame, s.verify(ctx, tx, agent, f, old)
+	case f.At < old.At:
+		return memory.FactSame, nil // told late: something newer is known
+	case !expired && !f.MayReplace(old.By):
+		return memory.FactRefused, s.claim(ctx, tx, agent, f, old)
+	}
+	was := "superseded"
+	if expired {
+		was = "expired"
+	}
+	if err := s.history(ctx, tx, agent, old.Fact, old.version, was, f.At); err != nil {
+		return "", err
+	}
+	return memory.FactSuperseded, s.replace(ctx, tx, agent, f, old.versions+1, old.versions+1)
+}
+
+// learn writes a fact that is not there.
+func (s Memory) learn(ctx context.Context, tx *sqldb.Tx, agent string, f memory.Fact) (memory.Fate, error) {
+	if f.Counts {
+		f = memory.Counted("", f)
+	}
+	res, err := tx.ExecContext(ctx, `insert into semantic_memory (agent, category, key, value, confidence, source, origin, origin_address, turn,
+			version, versions, expires_at, created_at, updated_at)
+		select $1, $2, $3, $4, $5, $6, $7, $8, $9, n, n, $10, $11, $11
+		from (select coalesce(max(version), 0) + 1 as n from semantic_history where agent = $1 and category = $2 and key = $3) v
+		where true on conflict (agent, category, key) do nothing`,
+		agent, f.Category, f.Key, f.Value, decimal(f.Confidence), f.Source, string(f.By.Kind), f.By.Address, f.Turn, f.Expires, f.At)
+	if err != nil {
+		return "", err
+	}
+	if n, err := res.RowsAffected(); err != nil {
+		return "", err
+	} else if n == 0 {
+		return "", fmt.Errorf("fact %s: %w", f.ID(), sqldb.ErrBusy) // learnt by somebody else a moment ago: look again
+	}
+	if err := s.crowdOut(ctx, tx, agent, f.At); err != nil {
+		return "", err
+	}
+	return memory.FactNew, index(ctx, tx, agent, memory.Semantic, f.ID(), f.Category, f.Key, f.Value, f.Source)
+}
+
+func (s Memory) replace(ctx context.Context, tx *sqldb.Tx, agent string, f memory.Fact, version, versions int64) error {
+	if _, err := tx.ExecContext(ctx, `update semantic_memory set value = $4, confidence = $5, source = $6, origin = $7, origin_address = $8, turn = $9,
+		version = $10, versions = $11, expires_at = $12, updated_at = $13 where agent = $1 and category = $2 and key = $3`,
+		agent, f.Category, f.Key, f.Value, decimal(f.Confidence), f.Source, string(f.By.Kind), f.By.Address, f.Turn, version, versions, f.Expires, f.At); err != nil {
+		return err
+	}
+	return index(ctx, tx, agent, memory.Semantic, f.ID(), f.Category, f.Key, f.Value, f.Source)
+}
+
+// verify is the same value again. Who has at least the authority of whoever said
+// it before makes it surer, and more makes it his.
+func (s Memory) verify(ctx context.Context, tx *sqldb.Tx, agent string, f memory.Fact, old standing) error {
+	confidence, by, expires := old.Confidence, old.By, old.expiry
+	if f.By.Kind.Authority() >= old.By.Kind.Authority() {
+		confidence, expires = max(confidence, f.Confidence), f.Expires
+	}
+	if f.By.Kind.Authority() > old.By.Kind.Authority() {
+		by = f.By
+	}
+	_, err := tx.ExecContext(ctx, `update semantic_memory set confidence = $4, origin = $5, origin_address = $6, expires_at = $7,
+		verified_at = case when verified_at > $8 then verified_at else $8 end where agent = $1 and category = $2 and key = $3`,
+		agent, f.Category, f.Key, decimal(confidence), string(by.Kind), by.Address, expires, f.At)
+	return err
+}
+
+// claim keeps what contradicts somebody of more authority; the same claim of the
+// same turn is one.
+func (s Memory) claim(ctx context.Context, tx *sqldb.Tx, agent string, f memory.Fact, old standing) error {
+	var n int
+	if err := tx.QueryRowContext(ctx, `select count(*) from semantic_history where agent = $1 and category = $2 and key = $3
+		and fate = 'refused' and turn = $4 and value = $5`, agent, f.Category, f.Key, f.Turn, f.Value).Scan(&n); err != nil || n > 0 {
+		return err
+	}
+	if err := s.history(ctx, tx, agent, f, old.versions+1, "refused", f.At); err != nil {
+		return err
+	}
+	_, err := tx.ExecContext(ctx, `update semantic_memory set versions = versions + 1 where agent = $1 and category = $2 and key = $3`,
+		agent, f.Category, f.Key)
+	return err
+}
+
+func (s Memory) history(ctx context.Context, tx *sqldb.Tx, agent string, f memory.Fact, version int64, fate string, ended int64) error {
+	if _, err := tx.ExecContext(ctx, `insert into semantic_history (agent, category, key, version, value, confidence, source, origin, origin_address, turn,
+			fate, observed_at, ended_at)
+		values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)`,
+		agent, f.Category, f.Key, version, f.Value, decimal(f.Confidence), f.Source, string(f.By.Kind), f.By.Address, f.Turn, fate, f.At, ended); err != nil {
+		return err
+	}
+	_, err := tx.ExecContext(ctx, `delete from semantic_history where agent = $1 and category = $2 and key = $3 and version <= $4`,
+		agent, f.Category, f.Key, version-memory.MaxVersions)
+	return err
+}
+
+// crowdOut makes room: the least sure of the facts goes, of equals the oldest.
+func (s Memory) crowdOut(ctx context.Context, tx *sqldb.Tx, agent string, at int64) error {
+	return s.drop(ctx, tx, agent, "crowded_out", at, `order by confidence desc, updated_at desc, category, key limit 100 offset `+strconv.Itoa(memory.MaxFacts))
+}
+
+// drop moves facts that a condition picks into the history.
+func (s Memory) drop(ctx context.Context, tx *sqldb.Tx, agent, fate string, at int64, which string, args ...any) error {
+	all, err := sqldb.All(ctx, tx, func(r sqldb.Scanner) (standing, error) {
+		var f standing
+		err := r.Scan(&f.Category, &f.Key, &f.Value, &f.confidence, &f.Source, &f.By.Kind, &f.By.Address, &f.Turn, &f.version, &f.At)
+		if err == nil {
+			f.Confidence, err = strconv.ParseFloat(f.confidence, 64)
+		}
+		return f, err
+	}, `select category, key, value, confidence, source, origin, origin_address, turn, version, updated_at from semantic_memory
+		where agent = $1 `+which, append([]any{agent}, args...)...)
+	if err != nil {
+		return err
+	}
+	for _, f := range all {
+		res, err := tx.ExecContext(ctx, `delete from semantic_memory where agent = $1 and category = $2 and key = $3`, agent, f.Category, f.Key)
+		if err != nil {
+			return err
+		}
+		if n, err := res.RowsAffected(); err != nil {
+			return err
+		} else if n == 0 {
+			continue // dropped by somebody else meanwhile
+		}
+		if err := s.history(ctx, tx, agent, f.Fact, f.version, fate, at); err != nil {
+			return err
+		}
+		if err := unindex(ctx, tx, agent, memory.Semantic, f.ID()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// AddNote implements [memory.Writer].
+func (s Memory) AddNote(ctx context.Context, agent string, n memory.Note) error {
+	return sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error { return s.addNote(ctx, tx, agent, n) })
+}
+
+func (s Memory) addNote(ctx context.Context, tx *sqldb.Tx, agent string, n memory.Note) error {
+	n.Content = text(n.Content)
+	if _, err := tx.ExecContext(ctx, `insert into working_memory (agent, id, session, kind, content, priority, tokens, turn, origin, origin_address, expires_at, created_at)
+		values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) on conflict (agent, id) do nothing`,
+		agent, n.ID, n.Session, n.Kind, n.Content, perMille(n.Priority), tokens(n.Content), n.Turn, string(n.By.Kind), n.By.Address, n.Expires, n.At); err != nil {
+		return err
+	}
+	_, err := tx.ExecContext(ctx, `delete from working_memory where agent = $1 and id in (select id from working_memory where agent = $1 and session = $2
+		order by priority desc, created_at desc, id limit 1000 offset `+strconv.Itoa(memory.MaxWorking)+`)`, agent, n.Session)
+	return err
+}
+
+// ReachGoal implements [memory.Writer]. The episode has the goal's id, so reaching
+// it again finds it.
+func (s Memory) ReachGoal(ctx context.Context, agent, goal, outcome string, by api.Principal, at int64) error {
+	return sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
+		e := memory.Episode{
+			ID: goal, Type: "goal", Outcome: "success", Class: memory.Strategic, Importance: 0.9, Detail: outcome, By: by, At: at,
+		}
+		var content string
+		err := tx.QueryRowContext(ctx, `select session, content from working_memory where agent = $1 and id = $2 and kind = 'goal'`+s.db.ForUpdate(), agent, goal).
+			Scan(&e.Session, &content)
+		if errors.Is(err, sqldb.ErrNotFound) {
+			var n int
+			if err := tx.QueryRowContext(ctx, `select count(*) from episodic_memory where agent = $1 and id = $2 and event_type = 'goal'`, agent, goal).Scan(&n); err != nil {
+				return err
+			}
+			if n == 0 {
+				return &api.Error{Code: api.NotFound, Message: "there is no goal " + goal, Next: "review_memory shows your goals and their ids"}
+			}
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		e.Summary = "Goal reached: " + content
+		if _, err := tx.ExecContext(ctx, `delete from working_memory where agent = $1 and id = $2`, agent, goal); err != nil {
+			return err
+		}
+		return s.addEpisode(ctx, tx, agent, e)
+	})
+}
+
+func (s Memory) addEpisode(ctx context.Context, tx *sqldb.Tx, agent string, e memory.Episode) error {
+	e.Summary, e.Detail = text(e.Summary), text(e.Detail)
+	if _, err := tx.ExecContext(ctx, `insert into episodic_memory (agent, id, session, event_type, summary, detail, outcome, importance, class, tokens,
+			origin, origin_address, created_at)
+		values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13) on conflict (agent, id) do nothing`,
+		agent, e.ID, e.Session, text(e.Type), e.Summary, e.Detail, e.Outcome, perMille(e.Importance), string(e.Class), tokens(e.Summary+e.Detail),
+		string(e.By.Kind), e.By.Address, e.At); err != nil {
+		return err
+	}
+	return index(ctx, tx, agent, memory.Episodic, e.ID, e.Type, e.Summary, e.Detail)
+}
+
+// SaveProcedure implements [memory.Writer]. What is there keeps its counters.
+func (s Memory) SaveProcedure(ctx context.Context, agent string, p memory.Procedure) error {
+	steps, err := api.Encode(p.Steps)
+	if err != nil {
+		return err
+	}
+	p.Name, p.Description = text(p.Name), text(p.Description)
+	return sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
+		if _, err := tx.ExecContext(ctx, `insert into procedural_memory (agent, name, description, steps, origin, origin_address, created_at, updated_at)
+			values ($1, $2, $3, $4, $5, $6, $7, $7)
+			on conflict (agent, name) do update set description = excluded.description, steps = excluded.steps, origin = excluded.origin,
+				origin_address = excluded.origin_address, updated_at = excluded.updated_at`,
+			agent, p.Name, p.Description, text(string(steps)), string(p.By.Kind), p.By.Address, p.At); err != nil {
+			return err
+		}
+		return index(ctx, tx, agent, memory.Procedural, p.Name, p.Name, p.Description, string(steps))
+	})
+}
+
+// NoteRelation implements [memory.Writer].
+func (s Memory) NoteRelation(ctx context.Context, agent string, r memory.Relation) error {
+	return sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error { return s.noteRelation(ctx, tx, agent, r) })
+}
+
+func (s Memory) noteRelation(ctx context.Context, tx *sqldb.Tx, agent string, r memory.Relation) error {
+	address := strings.ToLower(text(r.Address))
+	met, last := int64(0), int64(0)
+	if r.Met {
+		met, last = 1, r.At
+	}
+	// First the row, so that there is one to lock.
+	if _, err := tx.ExecContext(ctx, `insert into relationship_memory (agent, entity_address, relationship_type, origin, origin_address, created_at, updated_at)
+		values ($1, $2, $3, $4, $5, $6, $6) on conflict (agent, entity_address) do nothing`,
+		agent, address, text(r.Kind), string(r.By.Kind), r.By.Address, r.At); err != nil {
+		return err
+	}
+	var name, kind, notes string
+	var trust int64
+	var by api.Principal
+	if err := tx.QueryRowContext(ctx, `select entity_name, relationship_type, notes, trust, origin, origin_address from relationship_memory
+		where agent = $1 and entity_address = $2`+s.db.ForUpdate(), agent, address).Scan(&name, &kind, &notes, &trust, &by.Kind, &by.Address); err != nil {
+		return err
+	}
+	if r.Name != "" && (name == "" || !r.Met) {
+		name = text(r.Name)
+	}
+	if !r.Met {
+		kind, by = text(r.Kind), r.By
+	}
+	if r.Notes != "" {
+		notes = text(r.Notes)
+	}
+	if _, err := tx.ExecContext(ctx, `update relationship_memory set entity_name = $3, relationship_type = $4, notes = $5, trust = $6, origin = $7, origin_address = $8,
+		interaction_count = interaction_count + $9, last_interaction_at = case when last_interaction_at > $10 then last_interaction_at else $10 end,
+		updated_at = $11 where agent = $1 and entity_address = $2`,
+		agent, address, name, kind, notes, perMille(r.TrustAfter(float64(trust)/1000)), string(by.Kind), by.Address, met, last, r.At); err != nil {
+		return err
+	}
+	return index(ctx, tx, agent, memory.Relationship, address, address, name, kind, notes)
+}
+
+// Forget implements [memory.Writer]. A forgotten fact is in the history.
+func (s Memory) Forget(ctx context.Context, agent string, tier memory.Tier, id string, at int64) (there bool, err error) {
+	err = sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
+		there = false
+		var what string
+		switch tier {
+		case memory.Working:
+			what = `working_memory where agent = $1 and id = $2`
+		case memory.Episodic:
+			what = `episodic_memory where agent = $1 and id = $2`
+		case memory.Procedural:
+			what = `procedural_memory where agent = $1 and name = $2`
+		case memory.Relationship:
+			what, id = `relationship_memory where agent = $1 and entity_address = $2`, strings.ToLower(id)
+		case memory.Semantic:
+			category, key, _ := strings.Cut(id, "/")
+			if err := tx.QueryRowContext(ctx, `select count(*) > 0 from semantic_memory where agent = $1 and category = $2 and key = $3`, agent, category, key).Scan(&there); err != nil {
+				return err
+			}
+			return s.drop(ctx, tx, agent, "forgotten", at, `and category = $2 and key = $3`, category, key)
+		default:
+			return api.Errorf(api.Invalid, "there is no memory %q", tier)
+		}
+		res, err := tx.ExecContext(ctx, `delete from `+what, agent, id)
+		if err != nil {
+			return err
+		}
+		n, err := res.RowsAffected()
+		if err != nil {
+			return err
+		}
+		there = n > 0
+		return unindex(ctx, tx, agent, tier, id)
+	})
+	return there, err
+}

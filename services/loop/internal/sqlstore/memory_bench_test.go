@@ -1,0 +1,117 @@
+package sqlstore_test
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/anima-run/anima/pkg/sqldb"
+	"github.com/anima-run/anima/pkg/sqldb/sqldbtest"
+
+	"github.com/anima-run/anima/services/loop/internal/memory"
+	"github.com/anima-run/anima/services/loop/internal/sqlstore"
+)
+
+// BenchmarkRecall recalls for a prompt of 10,000 tokens, out of so many episodes of
+// twenty words each, 500 facts, 100 procedures and 100 relations of one agent, in
+// between as many of another. Beside it a select of one row by its key, for the
+// ratio.
+func BenchmarkRecall(b *testing.B) {
+	for _, n := range []int{10_000, 100_000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			db := sqldbtest.SQLite(b, sqlstore.Migrations())
+			s := sqlstore.Memory{Store: sqlstore.New(db, "/data")}
+			words := populate(b, db, s, n)
+			m := &memory.Memory{Store: s, Tokens: memory.Quarter{}, Now: func() time.Time { return time.UnixMicro(at) }}
+			var bare time.Duration
+			for range 1000 {
+				began := time.Now()
+				var summary string
+				err := db.QueryRowContext(b.Context(), `select summary from episodic_memory where agent = $1 and id = $2`, "ada", fmt.Sprint("e", rand.IntN(n))).Scan(&summary)
+				if err != nil {
+					b.Fatal(err)
+				}
+				bare += time.Since(began)
+			}
+			bare /= 1000
+			for b.Loop() {
+				text, err := m.Recall(b.Context(), "ada", "ada-main", words(8), 10_000)
+				if err != nil || text == "" {
+					b.Fatal(text, err)
+				}
+			}
+			each := b.Elapsed() / time.Duration(b.N)
+			b.ReportMetric(float64(bare.Nanoseconds()), "ns/bare-select")
+			b.ReportMetric(float64(each)/float64(bare), "ratio")
+		})
+	}
+}
+
+// populate fills the store and gives a source of texts: words as unequally common
+// as in a language.
+func populate(b *testing.B, db *sqldb.DB, s sqlstore.Memory, n int) func(int) string {
+	b.Helper()
+	zipf := rand.NewZipf(rand.New(rand.NewPCG(1, 2)), 1.07, 20, 20_000)
+	words := func(n int) string {
+		var t strings.Builder
+		for range n {
+			fmt.Fprintf(&t, "word%d ", zipf.Uint64())
+		}
+		return t.String()
+	}
+	for _, agent := range []string{"Ada", "Bob"} {
+		if _, err := s.Apply(b.Context(), definition(agent), strings.ToLower(agent), "0xAD", "source", at); err != nil {
+			b.Fatal(err)
+		}
+	}
+	for _, agent := range []string{"ada", "bob"} {
+		// An episode of its own tells the mark of the scope.
+		if err := errors.Join(
+			s.AddNote(b.Context(), agent, memory.Note{ID: "g", Session: "other", Kind: "goal", Content: "g", By: self, At: at}),
+			s.ReachGoal(b.Context(), agent, "g", "", self, at),
+		); err != nil {
+			b.Fatal(err)
+		}
+		var body string
+		if err := db.QueryRowContext(b.Context(), `select body from memory_text where scope = $1`, agent+"/episodic").Scan(&body); err != nil {
+			b.Fatal(err)
+		}
+		mark := body[:9]
+		for from := 0; from < n; from += 5000 {
+			err := sqldb.InTx(b.Context(), db, func(tx *sqldb.Tx) error {
+				for i := from; i < from+5000; i++ {
+					text := words(20)
+					if _, err := tx.ExecContext(b.Context(), `insert into episodic_memory (agent, id, session, event_type, summary, outcome, class, origin, created_at)
+						values ($1, $2, 'other', 'tool:exec', $3, 'success', 'productive', 'self', $4)`, agent, fmt.Sprint("e", i), text, int64(at)-rand.Int64N(30*day)); err != nil {
+						return err
+					}
+					if _, err := tx.ExecContext(b.Context(), `insert into memory_text (scope, id, body) values ($1, $2, $3)`,
+						agent+"/episodic", fmt.Sprint("e", i), mark+strings.ReplaceAll(strings.TrimSpace(text), " ", " "+mark)+" "); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+			if err != nil {
+				b.Fatal(err)
+			}
+		}
+		for i := range memory.MaxFacts {
+			if _, err := s.Remember(b.Context(), agent, memory.Fact{Category: "domain", Key: fmt.Sprint("k", i), Value: words(10), Confidence: rand.Float64(), By: self, At: at}); err != nil {
+				b.Fatal(err)
+			}
+		}
+		for i := range 100 {
+			if err := s.SaveProcedure(b.Context(), agent, memory.Procedure{Name: fmt.Sprint("p", i), Description: words(10), Steps: []string{words(5)}, By: self, At: at}); err != nil {
+				b.Fatal(err)
+			}
+			if err := s.NoteRelation(b.Context(), agent, memory.Relation{Address: fmt.Sprint("0x", i), Kind: "friend", Notes: words(10), By: self, At: at}); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	return words
+}
