@@ -1,0 +1,325 @@
+// Package soul is who an agent says it is: SOUL.md in its folder, in the format
+// soul/v1 (spec-core-4 §7.9), its versions, and what may be written into it.
+//
+// The row in the store is the truth and the file is written from it, atomically
+// and after the commit: who dies in between leaves an older file, which the next
+// reader writes anew. A file that differs from its row is never taken over, because
+// a command of the agent can write it too; it is kept beside as SOUL.md.edited.
+// Only where there is no row yet, a file is where the soul begins.
+//
+// It has no SQL, and it decides nothing about who may change a soul: that is
+// policy's, before.
+package soul
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"go.yaml.in/yaml/v4"
+	"golang.org/x/text/unicode/norm"
+)
+
+// Format is the value of format in the frontmatter; anything else is a legacy
+// file.
+const Format = "soul/v1"
+
+// Limits in characters and items (spec-core-2 §5.5).
+const (
+	MaxPurpose     = 2000
+	MaxValues      = 20
+	MaxGuidelines  = 30
+	MaxPersonality = 1000
+	MaxBoundaries  = 20
+	MaxStrategy    = 3000 // what is longer is cut
+	maxItem        = 500
+)
+
+// Soul is the content of a SOUL.md. Texts may have several lines, items of lists
+// have one.
+type Soul struct {
+	Head
+	CorePurpose   string
+	Values        []string
+	Guidelines    []string
+	Personality   string
+	Boundaries    []string
+	Strategy      string
+	Capabilities  string
+	Relationships string
+	Financial     string
+	Genesis       string // the genesis prompt that it is measured by
+}
+
+// Head is the frontmatter. Times are RFC 3339.
+type Head struct {
+	Format           string  `yaml:"format"`
+	Version          int64   `yaml:"version"`
+	UpdatedAt        string  `yaml:"updated_at"`
+	Name             string  `yaml:"name"`
+	Address          string  `yaml:"address"`
+	Creator          string  `yaml:"creator"`
+	BornAt           string  `yaml:"born_at"`
+	ConstitutionHash string  `yaml:"constitution_hash,omitempty"`
+	GenesisAlignment float64 `yaml:"genesis_alignment"` // four decimals
+	LastReflected    string  `yaml:"last_reflected,omitempty"`
+}
+
+// part is a section of the file: a text or a list.
+type part struct {
+	title string
+	text  *string
+	list  *[]string
+}
+
+func (s *Soul) parts() []part {
+	return []part{
+		{title: "Core Purpose", text: &s.CorePurpose},
+		{title: "Values", list: &s.Values},
+		{title: "Behavioral Guidelines", list: &s.Guidelines},
+		{title: "Personality", text: &s.Personality},
+		{title: "Boundaries", list: &s.Boundaries},
+		{title: "Strategy", text: &s.Strategy},
+		{title: "Capabilities", text: &s.Capabilities},
+		{title: "Relationships", text: &s.Relationships},
+		{title: "Financial Character", text: &s.Financial},
+		{title: "Genesis Prompt", text: &s.Genesis},
+	}
+}
+
+// Parse reads a SOUL.md. A file without this format's frontmatter is read as a
+// legacy one: its known sections count, and what stands before them is the core
+// purpose. It never fails; see [Soul.Validate].
+func Parse(file string) Soul {
+	var s Soul
+	body := strings.ReplaceAll(strings.ToValidUTF8(file, "\uFFFD"), "\r\n", "\n")
+	if rest, ok := strings.CutPrefix(body, "---\n"); ok {
+		if head, after, ok := strings.Cut(rest, "\n---\n"); ok {
+			var h Head
+			if err := yaml.Unmarshal([]byte(head), &h); err == nil {
+				s.Head = h
+			}
+			body = after
+		}
+	}
+	if s.Format != Format {
+		s.Head = Head{Name: s.Name}
+	}
+	s.parse(body)
+	return s.normal()
+}
+
+func (s *Soul) parse(body string) {
+	parts := s.parts()
+	var at *part
+	lines := map[string][]string{}
+	preface := []string{}
+	for l := range strings.SplitSeq(body, "\n") {
+		if title, ok := strings.CutPrefix(l, "## "); ok {
+			at = &part{} // an unknown section is left out
+			for i := range parts {
+				if strings.EqualFold(strings.TrimSpace(title), parts[i].title) {
+					at = &parts[i]
+				}
+			}
+			continue
+		}
+		if at == nil {
+			if !strings.HasPrefix(l, "# ") {
+				preface = append(preface, l)
+			}
+			continue
+		}
+		l = strings.TrimPrefix(l, `\`) // a line that would have been read as a heading
+		lines[at.title] = append(lines[at.title], l)
+	}
+	for _, p := range parts {
+		all := lines[p.title]
+		if p.text != nil {
+			*p.text = strings.Join(all, "\n")
+			continue
+		}
+		for _, l := range all {
+			*p.list = append(*p.list, strings.TrimLeft(strings.TrimSpace(l), "-* "))
+		}
+	}
+	if s.Format != Format && strings.TrimSpace(s.CorePurpose) == "" {
+		s.CorePurpose = strings.Join(preface, "\n")
+	}
+}
+
+// normal is s as it can be written and read again: trimmed, without empty items,
+// the strategy cut to its limit.
+func (s Soul) normal() Soul {
+	for _, p := range s.parts() {
+		if p.text != nil {
+			lines := strings.Split(plain(*p.text), "\n")
+			for i := range lines {
+				lines[i] = strings.TrimRightFunc(lines[i], unicode.IsSpace)
+			}
+			*p.text = strings.TrimSpace(strings.Join(lines, "\n"))
+			continue
+		}
+		var kept []string
+		for _, v := range *p.list {
+			if v = strings.TrimLeft(strings.Join(strings.Fields(plain(v)), " "), "-* "); v != "" {
+				kept = append(kept, v)
+			}
+		}
+		*p.list = kept
+	}
+	if r := []rune(s.Strategy); len(r) > MaxStrategy {
+		s.Strategy = strings.TrimSpace(string(r[:MaxStrategy]))
+	}
+	for _, h := range []*string{&s.UpdatedAt, &s.Name, &s.Address, &s.Creator, &s.BornAt, &s.ConstitutionHash, &s.LastReflected} {
+		*h = strings.Join(strings.Fields(plain(*h)), " ")
+	}
+	if a, err := strconv.ParseFloat(fmt.Sprintf("%.4f", s.GenesisAlignment), 64); err != nil || !(a >= 0 && a <= 1) {
+		s.GenesisAlignment = 0
+	} else {
+		s.GenesisAlignment = a
+	}
+	s.Version, s.Format = max(s.Version, 0), Format
+	return s
+}
+
+// plain drops control characters other than the end of a line.
+func plain(s string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == '\n' || r == '\t':
+			return r
+		case r == '\u2028' || r == '\u2029' || r == '\u0085':
+			return '\n'
+		case unicode.IsControl(r) || r == '\uFEFF':
+			return -1
+		}
+		return r
+	}, strings.ToValidUTF8(s, "\uFFFD"))
+}
+
+// String is the file. Parse(s.String()) is s, if s came from [Parse] or an update.
+func (s Soul) String() string {
+	s.Format = Format
+	head, err := yaml.Marshal(s.Head)
+	if err != nil {
+		panic(err) // of texts and numbers alone
+	}
+	var b strings.Builder
+	b.WriteString("---\n" + strings.TrimSuffix(string(head), "\n") + "\n---\n\n# " + s.Name + "\n")
+	for _, p := range s.parts() {
+		b.WriteString("\n## " + p.title + "\n")
+		if p.list != nil {
+			for _, v := range *p.list {
+				b.WriteString("- " + v + "\n")
+			}
+			continue
+		}
+		if *p.text == "" {
+			continue
+		}
+		b.WriteString(escaped(*p.text) + "\n")
+	}
+	return b.String()
+}
+
+// escaped keeps the lines of a text from being read as headings.
+func escaped(text string) string {
+	lines := strings.Split(text, "\n")
+	for i, l := range lines {
+		if strings.HasPrefix(l, "#") || strings.HasPrefix(l, `\`) {
+			lines[i] = `\` + l
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
+// Prompt is what of the soul goes into a prompt: everything but the frontmatter
+// and the genesis prompt, which is there already.
+func (s Soul) Prompt() string {
+	var b strings.Builder
+	for _, p := range s.parts() {
+		switch {
+		case p.title == "Genesis Prompt":
+		case p.list != nil && len(*p.list) > 0:
+			b.WriteString("### " + p.title + "\n- " + strings.Join(*p.list, "\n- ") + "\n")
+		case p.text != nil && *p.text != "":
+			b.WriteString("### " + p.title + "\n" + escaped(*p.text) + "\n")
+		}
+	}
+	return b.String()
+}
+
+// Validate returns what is wrong with a soul, for whoever wrote it; nothing means
+// that it may be stored (V-38).
+func (s Soul) Validate() []string {
+	var faults []string
+	fault := func(format string, args ...any) { faults = append(faults, fmt.Sprintf(format, args...)) }
+	length := func(what, text string, most int) {
+		if n := utf8.RuneCountInString(text); n > most {
+			fault("%s has %d characters, at most %d are taken", what, n, most)
+		}
+	}
+	count := func(what string, list []string, most int) {
+		if len(list) > most {
+			fault("%s has %d items, at most %d are taken", what, len(list), most)
+		}
+		for _, v := range list {
+			length("an item of "+what, v, maxItem)
+		}
+	}
+	if strings.TrimSpace(s.CorePurpose) == "" {
+		fault("core_purpose is empty")
+	}
+	length("core_purpose", s.CorePurpose, MaxPurpose)
+	count("values", s.Values, MaxValues)
+	count("behavioral_guidelines", s.Guidelines, MaxGuidelines)
+	length("personality", s.Personality, MaxPersonality)
+	count("boundaries", s.Boundaries, MaxBoundaries)
+	for what, texts := range map[string][]string{
+		"core_purpose": {s.CorePurpose}, "personality": {s.Personality}, "strategy": {s.Strategy}, "capabilities": {s.Capabilities},
+		"relationships": {s.Relationships}, "financial_character": {s.Financial},
+		"values": s.Values, "behavioral_guidelines": s.Guidelines, "boundaries": s.Boundaries,
+	} {
+		for _, t := range texts {
+			if injected(t) {
+				fault("%s holds words that would be taken for orders of somebody else", what)
+				break
+			}
+		}
+	}
+	return faults
+}
+
+// Alignment says how close a purpose is to the genesis prompt: the mean of the
+// Jaccard index and of the share of the genesis' words that the purpose has
+// (spec-core-4 §7.9). Empty texts are 0.
+func Alignment(purpose, genesis string) float64 {
+	a, b := wordSet(purpose), wordSet(genesis)
+	if len(a) == 0 || len(b) == 0 {
+		return 0
+	}
+	both := 0
+	for w := range a {
+		if b[w] {
+			both++
+		}
+	}
+	jaccard := float64(both) / float64(len(a)+len(b)-both)
+	return (jaccard + float64(both)/float64(len(b))) / 2
+}
+
+func wordSet(s string) map[string]bool {
+	set := map[string]bool{}
+	for w := range strings.FieldsSeq(strings.Map(func(r rune) rune {
+		if unicode.IsPunct(r) || unicode.IsSymbol(r) {
+			return -1
+		}
+		return unicode.ToLower(r)
+	}, norm.NFKC.String(s))) {
+		set[w] = true
+	}
+	return set
+}

@@ -1,0 +1,136 @@
+package soul
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api/catalog"
+
+	"github.com/anima-run/anima/services/loop/internal/turn"
+)
+
+// minAlignment is below which a reflection suggests to return to the genesis
+// (spec-core-4 §7.9).
+const minAlignment = 0.5
+
+// Tools are the four tools of the soul (spec-core-2 §3, 58 to 61).
+func Tools(k *Keeper) []turn.Tool {
+	return []turn.Tool{updateSoul(k), reflectOnSoul(k), viewSoul(k), viewSoulHistory(k)}
+}
+
+func updateSoul(k *Keeper) turn.Tool {
+	return turn.Builtin("update_soul", nil, func(ctx context.Context, c turn.Call, a catalog.Args) (turn.Output, error) {
+		content := a.String("content")
+		v := Version{ID: c.Key, Source: "agent", Reason: a.String("reason"), At: c.At}
+		s, err := k.Change(ctx, c.Agent, v, func(s *Soul) {
+			switch a.String("section") {
+			case "core_purpose":
+				s.CorePurpose = content
+			case "values":
+				s.Values = strings.Split(content, "\n")
+			case "behavioral_guidelines":
+				s.Guidelines = strings.Split(content, "\n")
+			case "personality":
+				s.Personality = content
+			case "boundaries":
+				s.Boundaries = strings.Split(content, "\n")
+			case "strategy":
+				s.Strategy = content
+			}
+		})
+		if err != nil {
+			return turn.Output{}, err
+		}
+		return turn.Output{Text: fmt.Sprintf("your soul is at version %d; its purpose is %.0f %% aligned with your genesis", s.Version, s.GenesisAlignment*100)}, nil
+	})
+}
+
+func reflectOnSoul(k *Keeper) turn.Tool {
+	return turn.Builtin("reflect_on_soul", nil, func(ctx context.Context, c turn.Call, _ catalog.Args) (turn.Output, error) {
+		s, err := k.Reflect(ctx, c.Agent, c.Key, c.At)
+		if err != nil {
+			return turn.Output{}, err
+		}
+		text := fmt.Sprintf("reflected; your soul is at version %d, alignment with your genesis %.4f", s.Version, s.GenesisAlignment)
+		for _, w := range Suggestions(s) {
+			text += "\n- " + w
+		}
+		return turn.Output{Text: text}, nil
+	})
+}
+
+// Reflect writes the sections that follow from what the agent has done. Only what
+// is new makes a version.
+func (k *Keeper) Reflect(ctx context.Context, a turn.Agent, id string, at int64) (Soul, error) {
+	d, err := k.Store.Deeds(ctx, a.ID)
+	if err != nil {
+		return Soul{}, err
+	}
+	return k.Change(ctx, a, Version{ID: id, Source: "reflection", Reason: "reflection", At: at}, func(s *Soul) {
+		before := s.Capabilities + "\x00" + s.Relationships + "\x00" + s.Financial
+		s.Capabilities, s.Relationships = items(d.Tools), items(d.Peers)
+		s.Financial = fmt.Sprintf("%d turns have cost %s.", d.Turns, d.Spent)
+		if d.Balance != "" {
+			s.Financial += "\nThe balance was last seen as: " + strings.Join(strings.Fields(d.Balance), " ")
+		}
+		*s = s.normal()
+		if s.Capabilities+"\x00"+s.Relationships+"\x00"+s.Financial != before {
+			s.LastReflected = stamp(at)
+		}
+	})
+}
+
+// name is what can stand in a soul unquoted: models invent tools, and anybody can
+// be written to.
+var name = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,64}$`)
+
+func items(list []string) string {
+	list = slices.DeleteFunc(slices.Clone(list), func(s string) bool { return !name.MatchString(s) })
+	if len(list) == 0 {
+		return ""
+	}
+	return "- " + strings.Join(list, "\n- ")
+}
+
+// Suggestions are what the agent should think about.
+func Suggestions(s Soul) []string {
+	var out []string
+	if s.GenesisAlignment < minAlignment {
+		out = append(out, "your core purpose has moved away from your genesis prompt: read both with view_soul and bring the purpose back with update_soul, or say why it moved")
+	}
+	if len(s.Values) == 0 {
+		out = append(out, "you have no values: name some with update_soul")
+	}
+	return out
+}
+
+func viewSoul(k *Keeper) turn.Tool {
+	return turn.Builtin("view_soul", nil, func(ctx context.Context, c turn.Call, _ catalog.Args) (turn.Output, error) {
+		s, err := k.Soul(ctx, c.Agent)
+		if err != nil && s.Version == 0 {
+			return turn.Output{}, err
+		}
+		return turn.Output{Text: s.String()}, nil
+	})
+}
+
+func viewSoulHistory(k *Keeper) turn.Tool {
+	return turn.Builtin("view_soul_history", nil, func(ctx context.Context, c turn.Call, a catalog.Args) (turn.Output, error) {
+		all, err := k.Store.Souls(ctx, c.Agent.ID, int(a.Int("limit", 10)))
+		if err != nil {
+			return turn.Output{}, err
+		}
+		var b strings.Builder
+		for _, v := range all {
+			fmt.Fprintf(&b, "version %d, %s, by %s: %s (sha-256 %s)\n", v.Number, time.UnixMicro(v.At).UTC().Format(time.RFC3339), v.Source, v.Reason, v.Hash)
+		}
+		if len(all) == 0 {
+			b.WriteString("your soul has no versions yet")
+		}
+		return turn.Output{Text: strings.TrimSuffix(b.String(), "\n")}, nil
+	})
+}

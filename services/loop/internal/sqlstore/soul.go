@@ -1,0 +1,97 @@
+package sqlstore
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/sqldb"
+
+	"github.com/anima-run/anima/services/loop/internal/soul"
+)
+
+const soulColumns = `select agent, version, id, content, content_hash, change_source, change_reason, created_at from soul_history`
+
+func soulRow(r sqldb.Scanner) (soul.Version, error) {
+	var v soul.Version
+	err := r.Scan(&v.Agent, &v.Number, &v.ID, &v.Content, &v.Hash, &v.Source, &v.Reason, &v.At)
+	return v, err
+}
+
+// Souls implements [soul.Store].
+func (s Memory) Souls(ctx context.Context, agent string, limit int) ([]soul.Version, error) {
+	return sqldb.All(ctx, s.db, soulRow, soulColumns+` where agent = $1 order by version desc limit $2`, agent, limit)
+}
+
+// AddSoul implements [soul.Store].
+func (s Memory) AddSoul(ctx context.Context, v soul.Version) (stored soul.Version, err error) {
+	err = sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
+		res, err := tx.ExecContext(ctx, `insert into soul_history (agent, version, id, content, content_hash, change_source, change_reason, created_at)
+			select $1, n, $3, $4, $5, $6, $7, $8 from (select coalesce(max(version), 0) + 1 as n from soul_history where agent = $1) v
+			where n = $2 on conflict do nothing`,
+			v.Agent, v.Number, v.ID, v.Content, v.Hash, v.Source, text(v.Reason), v.At)
+		if err != nil {
+			return err
+		}
+		if n, err := res.RowsAffected(); err != nil {
+			return err
+		} else if n == 1 {
+			stored = v
+			return nil
+		}
+		stored, err = soulRow(tx.QueryRowContext(ctx, soulColumns+` where agent = $1 and id = $2`, v.Agent, v.ID))
+		if errors.Is(err, sqldb.ErrNotFound) {
+			return api.Errorf(api.Conflict, "version %d of the soul of %s is not the next one", v.Number, v.Agent)
+		}
+		return err
+	})
+	return stored, err
+}
+
+// Deeds implements [soul.Store].
+func (s Memory) Deeds(ctx context.Context, agent string) (soul.Deeds, error) {
+	var d soul.Deeds
+	err := s.db.QueryRowContext(ctx, `select coalesce(sum(turns), 0), coalesce(sum(cost), 0) from sessions where agent = $1`, agent).Scan(&d.Turns, &d.Spent)
+	if err != nil {
+		return d, err
+	}
+	word := func(r sqldb.Scanner) (w string, err error) {
+		err = r.Scan(&w)
+		return w, err
+	}
+	// The summaries know the tools of every session; the calls would be all there ever were.
+	lists, err := sqldb.All(ctx, s.db, word, `select tools_used from session_summaries where agent = $1 order by updated_at desc limit 1000`, agent)
+	if err != nil {
+		return d, err
+	}
+	if d.Tools, err = distinct(lists, 50); err != nil {
+		return d, err
+	}
+	if d.Peers, err = sqldb.All(ctx, s.db, word, `select entity_address from relationship_memory
+		where agent = $1 order by interaction_count desc, entity_address limit $2`, agent, 10); err != nil {
+		return d, err
+	}
+	err = s.db.QueryRowContext(ctx, `select value from semantic_memory where agent = $1 and category = 'financial' and key = 'last_known_balance'`, agent).Scan(&d.Balance)
+	if errors.Is(err, sqldb.ErrNotFound) {
+		err = nil
+	}
+	return d, err
+}
+
+// distinct are the words of JSON lists, in their order, at most n.
+func distinct(lists []string, n int) ([]string, error) {
+	var all []string
+	for _, l := range lists {
+		var words []string
+		if err := json.Unmarshal([]byte(l), &words); err != nil {
+			return nil, fmt.Errorf("tools of a session: %w", err)
+		}
+		all = append(all, words...)
+	}
+	slices.Sort(all)
+	all = slices.Compact(all)
+	return all[:min(len(all), n)], nil
+}
