@@ -5,6 +5,7 @@ set -euo pipefail
 uname -srm; go version; nproc | sed 's/$/ processors/'
 (cd pkg && go test -run '^$' -bench . -benchtime "${BENCHTIME:-1s}" ./bus)
 (cd services/policy && go test -run '^$' -bench . -benchtime "${BENCHTIME:-1s}" ./...)
+(cd services/loop && go test -run '^$' -bench Recall -benchtime 200x ./internal/sqlstore)
 (cd services/treasury && go test -run '^$' -bench . -benchtime "${BENCHTIME:-1s}" ./...)
 (cd e2e && go test -run '^$' -bench . -skip Tracing -benchtime "${TURNS:-1000x}" -timeout 20m .)
 # Tracing off and on in turns: many pairs, because the difference is small.

@@ -113,6 +113,8 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		running: tel.running,
 	}
 	h.routes(env.HTTP)
+	memories := newRemembered(store, env.Now)
+	turns := ingestion{store: memories.store, now: env.Now}
 	return env.Serve(ctx,
 		bus.Reply(h.applyAgent),
 		bus.Reply(h.getAgent),
@@ -128,6 +130,11 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		bus.Reply(h.terminateSession),
 		bus.Reply(h.sleepAgent),
 		bus.Reply(h.explainAgent),
+		bus.Reply(memories.list),
+		bus.Reply(memories.recall),
+		bus.Reply(memories.souls),
+		bus.On(turns.persisted, bus.Consuming{Workers: 4, InOrder: true}),
+		bus.On(turns.failed),
 		bus.On(h.tierChanged),
 		bus.Reply(h.getOutput),
 		bus.Reply(h.importTranscript),

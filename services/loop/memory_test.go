@@ -1,0 +1,145 @@
+package loop
+
+import (
+	"context"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/apptest"
+	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/sqldb"
+	"github.com/anima-run/anima/pkg/sqldb/sqldbtest"
+
+	"github.com/anima-run/anima/services/loop/internal/agentmd"
+	"github.com/anima-run/anima/services/loop/internal/soul"
+	"github.com/anima-run/anima/services/loop/internal/sqlstore"
+	"github.com/anima-run/anima/services/loop/internal/turn"
+	"github.com/anima-run/anima/services/loop/internal/turn/turntest"
+)
+
+// replica serves what loop has for memories until the test ends. taken is told of
+// every event that was handled.
+func replica(t *testing.T, conn *bus.Conn, store sqlstore.Memory, taken chan<- error) *bus.Bus {
+	t.Helper()
+	b, err := bus.New(conn, bus.Options{Service: "loop", Log: apptest.Log(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := func() time.Time { return time.UnixMicro(turntest.Start + 60_000_000) }
+	r := newRemembered(store.Store, now)
+	i := ingestion{store: r.store, now: now}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	ready := make(chan struct{})
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		err := b.Serve(ctx, time.Second, func() { close(ready) },
+			bus.On(func(ctx context.Context, m api.LoopPersist) error {
+				err := i.persisted(ctx, m)
+				taken <- err
+				return err
+			}, bus.Consuming{Workers: 4, InOrder: true}),
+			bus.On(i.failed), bus.Reply(r.list), bus.Reply(r.recall), bus.Reply(r.souls))
+		if err != nil {
+			t.Errorf("serve: %v", err)
+		}
+	})
+	t.Cleanup(func() {
+		cancel()
+		serving.Wait()
+		b.Close()
+	})
+	<-ready
+	return b
+}
+
+// Two replicas hear of every turn twice, out of order: each turn is one memory.
+func TestIngestion(t *testing.T) {
+	t.Parallel()
+	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
+		folder := t.TempDir()
+		store := sqlstore.Memory{Store: sqlstore.New(db, folder)}
+		def := agentmd.Definition{Name: "Ada", Limits: agentmd.DefaultLimits(), Sandbox: agentmd.DefaultSandbox(), Body: "Count words."}
+		if _, err := store.Apply(t.Context(), def, "ada", "0xAD", "source", turntest.Start); err != nil {
+			t.Fatal(err)
+		}
+		world := apptest.Start(t, apptest.Options{})
+		taken := make(chan error, 100)
+		one := replica(t, world.Conn, store, taken)
+		two := replica(t, world.Conn, store, taken)
+		const n = 9
+		cmd := turntest.Command("ada", "r1")
+		for i := 1; i <= n; i++ {
+			if err := store.Persist(t.Context(), turntest.Record(cmd, i), turntest.Input(cmd), nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i, b := range []*bus.Bus{one, two} {
+			for k := n; k >= 1; k-- {
+				id := turn.ID(cmd.Run, k)
+				say := api.LoopPersist{Run: cmd.Run, Session: cmd.Session, Turn: id, At: turntest.Start}
+				// As if the stream had forgotten the id: the second time is another message.
+				if err := b.Publish(t.Context(), "loop_persist/"+id+"/"+string(rune('a'+i)), say); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		for range 2 * n {
+			select {
+			case err := <-taken:
+				if err != nil {
+					t.Errorf("an event was not taken: %v", err)
+				}
+			case <-time.After(30 * time.Second):
+				t.Fatal("an event was not handled")
+			}
+		}
+		got, err := bus.Call[api.Memories](t.Context(), world.Bus, api.ListMemory{Agent: "Ada", Tier: api.MemoryEpisodic, Limit: 100})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(got.Memories) != n || got.Memories[0].ID != "r1.9" || got.Memories[0].By.Kind != api.Peer {
+			t.Errorf("episodes: %+v, want %d with r1.9 first", got.Memories, n)
+		}
+		facts, err := bus.Call[api.Memories](t.Context(), world.Bus, api.ListMemory{Agent: "ada", Query: "fire"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		counted := ""
+		for _, m := range facts.Memories {
+			if m.Tier == api.MemorySemantic {
+				counted = m.Text
+			}
+		}
+		if counted != "not run (9x)" {
+			t.Errorf("the error was counted as %q, want 9 times", counted)
+		}
+		recalled, err := bus.Call[api.Recalled](t.Context(), world.Bus, api.RecallMemory{Agent: "ada", Query: "fire", Budget: 500})
+		if err != nil || recalled.Tokens == 0 || recalled.Tokens > 500 {
+			t.Errorf("recalled %+v, %v", recalled, err)
+		}
+		for _, m := range []api.Message{
+			api.ListMemory{Agent: "ada", Tier: "dreams"},
+			api.ListMemory{Agent: "ada", Limit: -1},
+			api.RecallMemory{Agent: "ada", Budget: -1},
+			api.ListSouls{Agent: "ada", Limit: 1001},
+		} {
+			if _, err := bus.Call[api.Memories](t.Context(), world.Bus, m); api.CodeOf(err) != api.Invalid {
+				t.Errorf("%+v: %v, want invalid", m, err)
+			}
+		}
+		if _, err := bus.Call[api.Souls](t.Context(), world.Bus, api.ListSouls{Agent: "nobody"}); api.CodeOf(err) != api.NotFound {
+			t.Errorf("souls of nobody: %v, want not_found", err)
+		}
+		keeper := &soul.Keeper{Store: store, Now: time.Now}
+		if _, err := keeper.Soul(t.Context(), turn.Agent{ID: "ada", Name: "Ada", Genesis: "Count words.", Workspace: filepath.Join(folder)}); err != nil {
+			t.Fatal(err)
+		}
+		souls, err := bus.Call[api.Souls](t.Context(), world.Bus, api.ListSouls{Agent: "ada"})
+		if err != nil || len(souls.Souls) != 1 || souls.Souls[0].Version != 1 || souls.Souls[0].Source != "genesis" {
+			t.Errorf("souls: %+v, %v", souls, err)
+		}
+	})
+}
