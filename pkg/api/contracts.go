@@ -65,6 +65,18 @@ func Contracts() []Contract {
 		Agent: "lucky", Turn: turn.ID, Tool: "check_credits", Args: json.RawMessage(`{}`), Key: turn.ID + ".0", Token: "e30.c2ln",
 		At: at, Deadline: at + 30_000_000,
 	}
+	goal := Goal{
+		ID: "g5f1c0ffee0ddba11", Agent: "lucky", Title: "A small book", Description: "Write a small book about luck.", Status: GoalActive,
+		Phase: PhaseExecuting, By: Principal{Kind: Self}, Steps: 5, Version: 1, Estimate: 40 * Cent, Limit: 50 * Dollar, Spent: 1830,
+		Seq: 4, CreatedAt: at, UpdatedAt: at,
+	}
+	planned := goal
+	planned.Plans = []GoalPlan{{Version: 1, Status: PlanApproved, Source: "planner", Analysis: "Short.", Strategy: "Write, then read.", Risks: []string{}, Cost: 40 * Cent, Minutes: 10, Decision: "d1", At: at}}
+	planned.Tasks = []GoalTask{{
+		ID: goal.ID + "-1-1", Version: 1, Title: "Write it", Description: "Ten pages.", Status: TaskRunning, Role: "generalist", Assignee: "lucky",
+		Session: "lucky-task-" + goal.ID + "-1-1", Priority: 50, Dependencies: []string{}, Attempt: 1, Run: run, MaxRetries: 3, Deadline: at,
+		TimeoutMS: 300_000, Estimate: 40 * Cent, Spent: 0, StartedAt: at,
+	}}
 
 	return []Contract{
 		{ApplyAgent{Source: "---\nname: Lucky\n---\nBe useful.\n"}, agent},
@@ -123,6 +135,14 @@ func Contracts() []Contract {
 		}}}},
 		{RecallMemory{Agent: "lucky", Query: "what does it cost?", Budget: 1000}, Recalled{Text: "## What you remember\n", Tokens: 6}},
 		{ListSouls{Agent: "lucky"}, Souls{Souls: []SoulVersion{{Version: 1, Content: "---\nformat: soul/v1\n---\n", Hash: "e3b0", Source: "genesis", Reason: "born", At: at}}}},
+		{ListGoals{Agent: "lucky"}, Goals{Goals: []Goal{goal}}},
+		{GetGoal{Goal: goal.ID}, planned},
+		{CancelGoal{Goal: goal.ID, Reason: "no more"}, goal},
+		{ReviewPlan{Goal: goal.ID, Version: 1, Approve: true}, goal},
+		{GoalCreated{Goal: goal.ID, Agent: "lucky", Title: goal.Title, By: goal.By, At: at}, nil},
+		{GoalChanged{Goal: goal.ID, Agent: "lucky", Title: goal.Title, Status: GoalActive, Phase: PhaseExecuting, Previous: PhaseReview, Version: 1, Seq: 4, At: at}, nil},
+		{TaskChanged{Task: goal.ID + "-1-1", Goal: goal.ID, Agent: "lucky", Title: "Write it", Status: TaskRunning, Previous: TaskAssigned, Attempt: 1, Run: run, Seq: 5, At: at}, nil},
+		{DoTask{Goal: goal.ID, Task: goal.ID + "-1-1", Agent: "lucky", Attempt: 1}, nil},
 
 		{Complete{
 			ID: turn.ID + ".1", Agent: "lucky", Session: "lucky-main", Turn: turn.ID, Task: TaskTurn, Tier: TierHigh,
@@ -133,6 +153,10 @@ func Contracts() []Contract {
 		{Completed{ID: turn.ID + ".1", Agent: "lucky", Session: "lucky-main", Turn: turn.ID, Task: TaskTurn, Tier: TierHigh, Model: "anima-sim-1", Provider: "simulated", InputTokens: 400, OutputTokens: 30, Cost: 610, LatencyMS: 3, At: at}, nil},
 
 		{Evaluate{Agent: "lucky", Session: "lucky-main", Run: run, Turn: turn.ID, Tool: "exec", Args: args, By: creator, Workspace: "/data/lucky", Tools: []string{"exec"}}, decision},
+		{
+			ApprovePlan{Agent: "lucky", Goal: goal.ID, Version: 1, Title: goal.Title, Tasks: 1, Cost: 40 * Cent, Limit: 50 * Dollar, Hash: "9f86", By: goal.By},
+			Decision{ID: "d2", Agent: "lucky", Session: "lucky-main", Turn: goal.ID, Index: 1, Tool: PlanTool, ArgsHash: "9f86", By: goal.By, Authority: 80, Risk: "caution", Action: Allow, Code: "ALLOWED", Evaluated: []string{"plan.limit"}, Triggered: []string{}, Version: "r1", At: at},
+		},
 		{ListDecisions{Turn: turn.ID}, Decisions{Decisions: []Decision{stored}}},
 		{ListRules{}, Rules{Version: "r1", Rules: []Rule{{ID: "command.forbidden", Priority: 300, Tools: []string{"exec"}, Does: "refuses commands that destroy", Codes: []string{"FORBIDDEN_COMMAND"}}}}},
 		{ListKeys{}, Keys{Keys: [][]byte{{1, 2, 3}}}},

@@ -259,6 +259,7 @@ type RunKind string
 const (
 	RunMessage RunKind = "message"
 	RunWake    RunKind = "wake"
+	RunTask    RunKind = "task" // one attempt at a task of a goal, in a session of its own
 )
 
 // QueueTimeout is how long a message waits for its session while another runs, in
