@@ -91,7 +91,7 @@ func (s *Store) Started(ctx context.Context, cmd api.Run, input turn.Input, tier
 		case by == cmd.Run: // its owner may have died before it said so
 			changes, err = s.historyOf(ctx, tx, cmd)
 			return err
-		case life.Awake(was):
+		case life.Awake(was), cmd.Kind == api.RunTask: // tasks are worked on while the agent sleeps, too
 			return nil
 		}
 		why := "a message"
@@ -133,6 +133,9 @@ func (s *Store) Persist(ctx context.Context, rec *turn.Record, input turn.Input,
 		}
 		if end != nil {
 			return s.persistEnd(ctx, tx, end)
+		}
+		if rec.Run.Kind == api.RunTask {
+			return nil
 		}
 		rec.Changed, err = s.move(ctx, tx, rec.Run.Agent, change{to: rec.Turn.State, why: "its tier", by: rec.Run.Run, at: rec.Turn.EndedAt})
 		return err
@@ -260,11 +263,14 @@ func text(s string) string {
 // persistEnd follows persistTurn, which has locked the agent's row.
 func (s *Store) persistEnd(ctx context.Context, tx *sqldb.Tx, end *turn.End) error {
 	cmd := end.Run
-	c, err := s.move(ctx, tx, cmd.Agent, change{to: end.State, why: end.Why, until: end.Sleep, by: cmd.Run, at: end.At})
-	if err != nil {
-		return err
+	end.Changed = nil
+	if cmd.Kind != api.RunTask {
+		c, err := s.move(ctx, tx, cmd.Agent, change{to: end.State, why: end.Why, until: end.Sleep, by: cmd.Run, at: end.At})
+		if err != nil {
+			return err
+		}
+		end.Changed = c
 	}
-	end.Changed = c
 	ending, err := api.Encode(end)
 	if err != nil {
 		return err

@@ -239,6 +239,8 @@ func (e *Engine) act(c *underway, s *state, ev Events, id string) (Result, error
 	out, err := attempt(timed, tool, Call{
 		Agent: s.agent, Session: s.cmd.Session, Turn: id, Index: i, Key: Key(s.cmd.Run, s.number, i), Args: argsOf(call),
 		At: s.thought.At, By: s.input.By, Repeating: c.repeating, Token: c.token, Report: report,
+		Agent: s.agent, Session: s.cmd.Session, By: s.input.By, Turn: id, Index: i, Key: Key(s.cmd.Run, s.number, i), Args: argsOf(call),
+		At: s.thought.At, Repeating: c.repeating, Token: c.token, Report: report,
 	})
 	quiet()
 	text := clean(out.Text)
@@ -246,7 +248,7 @@ func (e *Engine) act(c *underway, s *state, ev Events, id string) (Result, error
 		text = e.keep(ctx, id, i, text)
 	}
 	now := e.Now()
-	r := Result{Index: i, Outcome: api.OutcomeOK, Text: text, Sleep: out.Sleep, Blocked: out.Blocked, DurationMS: now.Sub(began).Milliseconds(), At: now.UnixMicro()}
+	r := Result{Index: i, Outcome: api.OutcomeOK, Text: text, Sleep: out.Sleep, Blocked: out.Blocked, Ends: out.Ends, DurationMS: now.Sub(began).Milliseconds(), At: now.UnixMicro()}
 	if err != nil {
 		r.Error = cut(err.Error())
 	}

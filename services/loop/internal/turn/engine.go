@@ -385,6 +385,9 @@ func (e *Engine) append(ctx context.Context, s *state, step Step) error {
 // input builds what the run starts from: its message or wake, and what waits in
 // the inbox. The claim is idempotent by run, so dying before begin loses nothing.
 func (e *Engine) input(ctx context.Context, s *state) (Input, error) {
+	if s.cmd.Kind == api.RunTask { // the inbox is the main session's
+		return Input{Text: s.cmd.Content, By: s.cmd.By}, nil
+	}
 	messages, err := e.Inbox.Claim(ctx, s.agent.ID, s.cmd.Run)
 	if err != nil {
 		return Input{}, err
@@ -503,8 +506,10 @@ func (e *Engine) ended(s *state, rec *Record, now int64) *End {
 		Run: s.cmd, Input: s.input, Success: true, Response: s.thought.Completion.Text, Turns: s.total + 1, Cost: s.cost + s.thought.Completion.Cost,
 		At: now, State: api.StateSleeping, Fate: api.FateConsumed,
 	}
+	ends := false
 	for i, call := range s.calls(s.agent.MaxCalls) { // of several alarms the first one wakes
 		r := s.results[i]
+		ends = ends || r.Ends && r.Outcome == api.OutcomeOK
 		if r.Sleep != nil && r.Outcome == api.OutcomeOK && (end.Sleep == 0 || r.Sleep.Until < end.Sleep) {
 			end.Sleep, end.Why = r.Sleep.Until, r.Sleep.Reason
 		}
@@ -520,6 +525,8 @@ func (e *Engine) ended(s *state, rec *Record, now int64) *End {
 	switch {
 	case end.Sleep != 0:
 		rec.Notice = ""
+	case ends:
+		end.Why = "its task is over"
 	case verdict.Why != "":
 		e.rest(s, end, verdict.Why, verdict.For)
 	case s.steered():
@@ -539,7 +546,7 @@ func (e *Engine) ended(s *state, rec *Record, now int64) *End {
 // waits for somebody, rather than spending money that nobody asked it to.
 func (e *Engine) rest(s *state, end *End, why string, d time.Duration) {
 	end.Why = why
-	if s.agent.Autonomous {
+	if s.agent.Autonomous && s.cmd.Kind != api.RunTask { // a task wakes nobody
 		end.Sleep, end.Alarm = end.At+d.Microseconds(), true
 	}
 }

@@ -34,6 +34,7 @@ type Tool struct {
 type Call struct {
 	Agent     Agent
 	Session   string
+	By        api.Principal // the least trusted of the run's inputs
 	Turn      string
 	Index     int
 	Key       string // idempotency key
@@ -52,6 +53,7 @@ type Output struct {
 	Text    string
 	Sleep   *Sleep
 	Blocked bool // a goal was refused because one is active: the agent sleeps
+	Ends    bool // the run has done what it was for: it ends with this turn
 }
 
 // Builtin is the tool of the catalogue with that name and the code that executes

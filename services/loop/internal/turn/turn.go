@@ -103,6 +103,7 @@ type Result struct {
 	DurationMS int64       `json:"durationMs"`
 	Sleep      *Sleep      `json:"sleep,omitempty"`
 	Blocked    bool        `json:"blocked,omitempty"`
+	Ends       bool        `json:"ends,omitempty"` // the run has done what it was for
 	At         int64       `json:"at"`
 }
 

@@ -1,0 +1,352 @@
+package goal
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+
+	"github.com/anima-run/anima/pkg/api"
+)
+
+// The changes of a goal. Each compares before it sets: what comes twice, late or
+// early is refused with Conflict and changes nothing (W-19).
+
+// stale is the error of a change that the goal has gone past.
+func stale(format string, args ...any) error { return api.Errorf(api.Conflict, format, args...) }
+
+func (s *State) in(phases ...api.GoalPhase) error {
+	at := s.Phase()
+	for _, p := range phases {
+		if at == p {
+			return nil
+		}
+	}
+	return stale("goal %s is in phase %s", s.ID, at)
+}
+
+// Classified says in how many steps the goal is estimated to be reached, and what
+// asking cost.
+func (s *State) Classified(steps int, cost api.Micros) error {
+	if err := s.in(api.PhaseClassifying); err != nil {
+		return err
+	}
+	s.Steps, s.Overhead = min(max(steps, 1), maxSteps), s.Overhead+cost
+	return nil
+}
+
+// Planned says whether the goal needs the planner: a few steps are one task.
+func (s *State) Planned() bool { return s.Steps > manySteps || s.Version > 0 }
+
+// Propose puts a new plan in the place of version last, and cancels what was open
+// of that, in one change (W-24).
+func (s *State) Propose(last int, source string, d Draft, cost api.Micros, at int64) error {
+	if err := s.in(api.PhasePlanning, api.PhaseReplanning); err != nil {
+		return err
+	}
+	if s.Version != last {
+		return stale("goal %s has version %d of its plan already", s.ID, s.Version)
+	}
+	for _, t := range s.current() {
+		s.close(t, "REPLANNED: another plan took its place", at)
+	}
+	if last > 0 {
+		s.Replans++
+	}
+	s.Version++
+	s.Overhead += cost
+	s.Reason = ""
+	s.Plans = append(s.Plans, Plan{Version: s.Version, Status: api.PlanProposed, Source: source, Draft: d, Cost: d.Total(), At: at})
+	return nil
+}
+
+// close cancels a task that is not over.
+func (s *State) close(t *Task, why string, at int64) {
+	if final(t.Status) {
+		return
+	}
+	t.Status, t.Error, t.Deadline, t.EndedAt = api.TaskCancelled, why, 0, at
+}
+
+// Approve makes the tasks of the plan that is under review.
+func (s *State) Approve(version int, decision string, at int64) error {
+	p, err := s.reviewed(version)
+	if err != nil {
+		return err
+	}
+	tasks, err := Decompose(s.ID, s.Agent, version, p.Draft.Specs(), at)
+	if err != nil {
+		return err
+	}
+	p.Status, p.Feedback = api.PlanApproved, ""
+	if decision != "" {
+		p.Decision = decision
+	}
+	s.Reason = ""
+	s.Tasks = append(s.Tasks, tasks...)
+	return nil
+}
+
+// Hold leaves the plan under review until the creator says something.
+func (s *State) Hold(version int, decision, why string) error {
+	p, err := s.reviewed(version)
+	if err != nil {
+		return err
+	}
+	if p.Status == api.PlanWaiting {
+		return stale("version %d waits already", version)
+	}
+	p.Status, p.Decision, p.Feedback, s.Reason = api.PlanWaiting, decision, why, why
+	return nil
+}
+
+// Reject sends the plan back to the planner with the reviewer's words. A plan that
+// is rejected is one that was given up: the goal fails when none is left.
+func (s *State) Reject(version int, feedback string, at int64) error {
+	p, err := s.reviewed(version)
+	if err != nil {
+		return err
+	}
+	p.Status, p.Feedback, s.Reason = api.PlanRejected, feedback, "the plan was rejected: "+feedback
+	if s.Replans >= MaxReplans {
+		return s.Fail("the last plan was rejected: "+feedback, at)
+	}
+	return nil
+}
+
+func (s *State) reviewed(version int) (*Plan, error) {
+	if err := s.in(api.PhaseReview); err != nil {
+		return nil, err
+	}
+	if p := s.plan(); p.Version == version {
+		return p, nil
+	}
+	return nil, stale("goal %s has version %d of its plan", s.ID, s.Version)
+}
+
+// Claim begins an attempt that lies in the queue: its run holds the task until the
+// deadline.
+func (s *State) Claim(task string, number int, at int64) error {
+	t := s.task(task)
+	if s.Status != api.GoalActive || t == nil || t.Status != api.TaskAssigned || t.Attempt != number {
+		return stale("attempt %d at task %s is out of date", number, task)
+	}
+	t.Status, t.Lease, t.Deadline = api.TaskRunning, runOf(t.ID, number), at+t.TimeoutMS*1000
+	if t.StartedAt == 0 {
+		t.StartedAt = at
+	}
+	s.Attempts = append(s.Attempts, Attempt{Run: t.Lease, Task: t.ID, Number: number, StartedAt: at})
+	return nil
+}
+
+// held finds the task that a run holds. Only the run that holds a task may say how
+// it ended (W-19, W-22).
+func (s *State) held(run string) (*Task, error) {
+	for i := range s.Tasks {
+		if t := &s.Tasks[i]; t.Lease == run && t.Status == api.TaskRunning {
+			return t, nil
+		}
+	}
+	return nil, stale("run %s holds no task of goal %s", run, s.ID)
+}
+
+// Complete ends the task that a run holds with a result.
+func (s *State) Complete(run, result, artifacts string, at int64) error {
+	t, err := s.held(run)
+	if err != nil {
+		return err
+	}
+	t.Status, t.Result, t.Artifacts, t.Error = api.TaskCompleted, result, artifacts, ""
+	t.Deadline, t.EndedAt = 0, at
+	return nil
+}
+
+// FailTask ends the attempt that a run makes. With retry the task is tried again
+// while it has retries left; otherwise it failed for good.
+func (s *State) FailTask(run, code, text string, retry bool, at int64) error {
+	t, err := s.held(run)
+	if err != nil {
+		return err
+	}
+	s.failed(t, code+": "+text, retry, at)
+	return nil
+}
+
+func (s *State) failed(t *Task, why string, retry bool, at int64) {
+	t.Deadline, t.Error = 0, why
+	if retry && t.Retries < t.MaxRetries && !s.dear(t) {
+		t.Retries++
+		t.Status = s.open(t)
+		return
+	}
+	t.Status, t.EndedAt = api.TaskFailed, at
+	for _, d := range s.current() {
+		for _, id := range d.Dependencies {
+			if id == t.ID && !final(d.Status) {
+				d.Status, d.Deadline = api.TaskBlocked, 0
+			}
+		}
+	}
+}
+
+// dear says whether a task has spent so much that it is not tried again.
+func (s *State) dear(t *Task) bool {
+	return t.Estimate > 0 && breached(t.Estimate, s.spentOn(t.ID))
+}
+
+// Ended says that a run is over and what it cost, once. What it means for its task
+// is another change.
+func (s *State) Ended(run string, cost api.Micros, at int64) error {
+	a := s.attempt(run)
+	if a == nil || a.EndedAt != 0 {
+		return stale("run %s has ended before", run)
+	}
+	a.EndedAt, a.Cost = at, cost
+	return nil
+}
+
+// Stopped says that strays were told to stop.
+func (s *State) Stopped(runs []string, at int64) {
+	for _, run := range runs {
+		if a := s.attempt(run); a != nil && a.StoppedAt == 0 {
+			a.StoppedAt = at
+		}
+	}
+}
+
+// Expire ends the attempts whose deadline has passed. Their runs become strays.
+func (s *State) Expire(at int64) {
+	for i := range s.Tasks {
+		if t := &s.Tasks[i]; t.Status == api.TaskRunning && t.Deadline < at {
+			s.failed(t, fmt.Sprintf("TIMEOUT: no result within %d s", t.TimeoutMS/1000), true, at)
+		}
+	}
+}
+
+// Cancel gives the goal up, in any phase.
+func (s *State) Cancel(why string, at int64) error {
+	if why == "" {
+		why = "cancelled"
+	}
+	return s.end(api.GoalCancelled, why, at)
+}
+
+// Fail ends the goal without success.
+func (s *State) Fail(why string, at int64) error { return s.end(api.GoalFailed, why, at) }
+
+func (s *State) end(status api.GoalStatus, why string, at int64) error {
+	if s.Status != api.GoalActive {
+		return stale("goal %s is %s", s.ID, s.Status)
+	}
+	for _, t := range s.current() {
+		s.close(t, "CANCELLED: the goal is "+string(status), at)
+	}
+	s.Status, s.Reason, s.EndedAt = status, why, at
+	return nil
+}
+
+// settle draws the conclusions of a change: it refreshes what waits, ends the goal
+// and puts ready tasks into the queue. Only an active goal has conclusions.
+func (s *State) settle(at int64) {
+	if s.Status != api.GoalActive || s.plan() == nil || s.plan().Status != api.PlanApproved {
+		return
+	}
+	for _, t := range s.current() {
+		if t.Status == api.TaskBlocked && s.unblocked(t) {
+			t.Status = api.TaskPending
+		}
+	}
+	p := s.Progress()
+	switch {
+	case p.Total > 0 && p.Completed == p.Total:
+		s.Status, s.EndedAt, s.Reason = api.GoalCompleted, at, ""
+		return
+	case p.Failed > 0 && s.Replans >= MaxReplans:
+		var why []string
+		for _, t := range s.current() {
+			if t.Status == api.TaskFailed {
+				why = append(why, t.Title+": "+t.Error)
+			}
+		}
+		_ = s.Fail("no plan worked out; "+strings.Join(why, "; "), at) // it is active
+		return
+	}
+	if s.Phase() != api.PhaseExecuting {
+		return
+	}
+	free := inFlight - p.Running
+	for _, t := range s.ready() {
+		if free--; free < 0 {
+			return
+		}
+		t.Status, t.Attempt = api.TaskAssigned, t.Attempt+1
+	}
+}
+
+// Message is what is to be published with a change.
+type Message struct {
+	ID string
+	M  api.Message
+}
+
+// Effects are what a change leads to, to be committed with it.
+type Effects struct {
+	Messages []Message
+	Sessions [][2]string // session and its agent: to be made if they are not there
+}
+
+// Apply makes a change and what follows from it. It changes before in nothing. An
+// error of change means that nothing is to be stored; a change that changes nothing
+// has no effects and leaves the goal's number as it was.
+func Apply(before State, at int64, change func(*State) error) (State, Effects, error) {
+	s := before.clone()
+	if err := change(&s); err != nil {
+		return before, Effects{}, err
+	}
+	s.settle(at)
+	if reflect.DeepEqual(before, s) {
+		return before, Effects{}, nil
+	}
+	s.Seq, s.UpdatedAt = before.Seq+1, at
+	var out Effects
+	add := func(id string, m api.Message) { out.Messages = append(out.Messages, Message{id, m}) }
+	for _, t := range s.Tasks {
+		was := before.task(t.ID)
+		if was != nil && was.Status == t.Status && was.Attempt == t.Attempt {
+			continue
+		}
+		changed := api.TaskChanged{
+			Task: t.ID, Goal: s.ID, Agent: s.Agent, Title: t.Title, Status: t.Status, Attempt: t.Attempt, Run: t.Lease, Error: t.Error,
+			Seq: s.Seq, At: at,
+		}
+		if was != nil {
+			changed.Previous = was.Status
+		}
+		add(fmt.Sprintf("task_changed/%s/%d", t.ID, s.Seq), changed)
+		switch t.Status {
+		case api.TaskAssigned:
+			add(fmt.Sprintf("task/%s/%d", t.ID, t.Attempt), api.DoTask{Goal: s.ID, Task: t.ID, Agent: t.Assignee, Attempt: t.Attempt})
+		case api.TaskRunning:
+			out.Sessions = append(out.Sessions, [2]string{Session(t), t.Assignee})
+			add("run/"+t.Lease, api.Run{
+				Run: t.Lease, Agent: t.Assignee, Session: Session(t), Kind: api.RunTask, Content: s.brief(&t),
+				By: api.Lowest(api.Principal{Kind: api.Self}, s.By), Cause: t.ID, AcceptedAt: at,
+			})
+		case api.TaskPending, api.TaskBlocked, api.TaskCompleted, api.TaskFailed, api.TaskCancelled:
+		}
+	}
+	was, is := before.Phase(), s.Phase()
+	if was != is || len(s.Strays()) > 0 || was == api.PhaseReview && before.Reason != s.Reason {
+		add(fmt.Sprintf("goal_changed/%s/%d", s.ID, s.Seq), api.GoalChanged{
+			Goal: s.ID, Agent: s.Agent, Title: s.Title, Status: s.Status, Phase: is, Previous: was, Reason: s.Reason, Version: s.Version,
+			Seq: s.Seq, At: at,
+		})
+	}
+	return s, out, nil
+}
+
+// Created is what a new goal leads to.
+func Created(s State) Effects {
+	return Effects{Messages: []Message{{"goal_created/" + s.ID, api.GoalCreated{
+		Goal: s.ID, Agent: s.Agent, Title: s.Title, By: s.By, At: s.CreatedAt,
+	}}}}
+}

@@ -1,0 +1,253 @@
+package goal
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/anima-run/anima/pkg/api"
+)
+
+// Bounds of a plan, which keep one answer of a model from filling the queue.
+const (
+	MaxTasks   = 20
+	maxRoles   = 5
+	maxTitle   = 200      // characters
+	maxWords   = 8 << 10  // bytes of any other text
+	maxPlan    = 64 << 10 // bytes of the whole answer
+	maxTimeout = 4 * 60 * 60 * 1000
+	maxCents   = int64(api.MaxMicros/api.Cent) / (2 * MaxTasks)
+)
+
+// Draft is a plan as the planner gives it, spec-core-5 §8.4.
+type Draft struct {
+	Analysis string      `json:"analysis"`
+	Strategy string      `json:"strategy"`
+	Roles    []Role      `json:"customRoles"`
+	Tasks    []DraftTask `json:"tasks"`
+	Risks    []string    `json:"risks"`
+	Cents    int64       `json:"estimatedTotalCostCents"`
+	Minutes  int64       `json:"estimatedTimeMinutes"`
+}
+
+// Role is a way to work that a plan describes for some of its tasks. What it would
+// allow or spend is not read: the agent's own tools and policy stand.
+type Role struct {
+	Name         string `json:"name"`
+	Description  string `json:"description"`
+	SystemPrompt string `json:"systemPrompt"`
+	Rationale    string `json:"rationale"`
+}
+
+// DraftTask is a task of a draft.
+type DraftTask struct {
+	Title        string `json:"title"`
+	Description  string `json:"description"`
+	Role         string `json:"agentRole"`
+	Dependencies []int  `json:"dependencies"` // places in the list, from 0
+	Cents        int64  `json:"estimatedCostCents"`
+	Priority     int    `json:"priority"`
+	TimeoutMS    int64  `json:"timeoutMs"`
+}
+
+// Total is what the plan may cost: what it says, or what its tasks say if that is
+// more.
+func (d Draft) Total() api.Micros {
+	var sum int64
+	for _, t := range d.Tasks {
+		sum += t.Cents
+	}
+	return api.Micros(max(sum, d.Cents)) * api.Cent
+}
+
+// Hash names the plan's content.
+func (d Draft) Hash() (string, error) {
+	data, err := api.Encode(d)
+	return fmt.Sprintf("%x", sha256.Sum256(data)), err
+}
+
+// Specs are the draft's tasks for [Decompose].
+func (d Draft) Specs() []Spec {
+	out := make([]Spec, len(d.Tasks))
+	for i, t := range d.Tasks {
+		out[i] = Spec{
+			Title: t.Title, Description: t.Description, Role: t.Role, Priority: min(t.Priority, maxPriority), Cost: api.Micros(t.Cents) * api.Cent,
+			TimeoutMS: t.TimeoutMS, MaxRetries: defaultRetries,
+		}
+		for _, j := range t.Dependencies {
+			out[i].Dependencies = append(out[i].Dependencies, fmt.Sprintf("#%d", j))
+		}
+	}
+	return out
+}
+
+// One is a plan of one task that an agent of no special kind does: of goals with few
+// steps, and where the planner failed.
+func One(title, description string) Draft {
+	return Draft{
+		Analysis: "One task.", Strategy: "Do it at once.", Roles: []Role{}, Risks: []string{},
+		Tasks: []DraftTask{{
+			Title: title, Description: description, Role: "generalist", Dependencies: []int{}, Cents: int64(fallbackCost / api.Cent),
+			Priority: defaultPriority, TimeoutMS: defaultTimeout,
+		}},
+		Cents: int64(fallbackCost / api.Cent), Minutes: defaultTimeout / 60_000,
+	}
+}
+
+// ParsePlan reads a planner's answer: a JSON object, with words or a code fence
+// around it at most. The error says everything that is wrong with it.
+func ParsePlan(answer string) (Draft, error) {
+	text := strings.TrimSpace(answer)
+	switch {
+	case text == "":
+		return Draft{}, api.Errorf(api.Invalid, "the planner said nothing")
+	case len(text) > maxPlan:
+		return Draft{}, api.Errorf(api.Invalid, "the plan has %d bytes, at most %d are taken", len(text), maxPlan)
+	case !utf8.ValidString(text):
+		return Draft{}, api.Errorf(api.Invalid, "the plan is not UTF-8")
+	}
+	if !json.Valid([]byte(text)) {
+		text = object(text)
+	}
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal([]byte(text), &fields); err != nil || fields == nil {
+		return Draft{}, api.Errorf(api.Invalid, "the plan is not a JSON object")
+	}
+	var d Draft
+	if err := json.Unmarshal([]byte(text), &d); err != nil {
+		if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+			return Draft{}, api.Errorf(api.Invalid, "%s of the plan is a %s", wrong.Field, wrong.Value)
+		}
+		return Draft{}, api.Errorf(api.Invalid, "the plan is not a JSON object")
+	}
+	if faults := d.faults(fields); len(faults) > 0 {
+		return Draft{}, &api.Error{Code: api.Invalid, Message: "the plan cannot be followed: " + strings.Join(faults, "; "), Details: faults}
+	}
+	d.trim()
+	return d, nil
+}
+
+// object cuts the JSON object out of words around it.
+func object(text string) string {
+	from, to := strings.IndexByte(text, '{'), strings.LastIndexByte(text, '}')
+	if from < 0 || to < from {
+		return ""
+	}
+	return text[from : to+1]
+}
+
+func (d *Draft) trim() {
+	for _, s := range []*string{&d.Analysis, &d.Strategy} {
+		*s = strings.TrimSpace(*s)
+	}
+	for i := range d.Tasks {
+		t := &d.Tasks[i]
+		t.Title, t.Description, t.Role = strings.TrimSpace(t.Title), strings.TrimSpace(t.Description), strings.TrimSpace(t.Role)
+		if t.Dependencies == nil {
+			t.Dependencies = []int{}
+		}
+	}
+	if d.Roles == nil {
+		d.Roles = []Role{}
+	}
+	if d.Risks == nil {
+		d.Risks = []string{}
+	}
+}
+
+// faults of a draft. fields are those of the object: a number that is missing is not
+// a zero.
+func (d *Draft) faults(fields map[string]json.RawMessage) []string {
+	var out []string
+	fault := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
+	words := func(what, s string, limit int) {
+		switch {
+		case strings.TrimSpace(s) == "":
+			fault("%s is missing or empty", what)
+		case len(s) > limit:
+			fault("%s has %d bytes, at most %d are taken", what, len(s), limit)
+		case strings.ContainsRune(s, 0):
+			fault("%s holds U+0000", what)
+		}
+	}
+	words("analysis", d.Analysis, maxWords)
+	words("strategy", d.Strategy, maxWords)
+	amount := func(what string, n int64) {
+		if n < 0 || n > maxCents {
+			fault("%s is %d: it must be 0 to %d", what, n, maxCents)
+		}
+	}
+	amount("estimatedTotalCostCents", d.Cents)
+	if d.Minutes < 0 {
+		fault("estimatedTimeMinutes is %d: it must be 0 or more", d.Minutes)
+	}
+	for i, r := range d.Risks {
+		words(fmt.Sprintf("risks[%d]", i), r, maxWords)
+	}
+	if len(d.Roles) > maxRoles {
+		fault("customRoles has %d roles, at most %d are taken", len(d.Roles), maxRoles)
+	}
+	roles := map[string]bool{}
+	for i, r := range d.Roles {
+		name := strings.TrimSpace(r.Name)
+		words(fmt.Sprintf("customRoles[%d].name", i), name, maxTitle)
+		words(fmt.Sprintf("customRoles[%d].description", i), r.Description, maxWords)
+		words(fmt.Sprintf("customRoles[%d].systemPrompt", i), r.SystemPrompt, maxWords)
+		if roles[name] {
+			fault("customRoles[%d].name is a duplicate of another role: %q", i, name)
+		}
+		roles[name] = true
+	}
+	switch raw := fields["tasks"]; {
+	case len(bytes.TrimSpace(raw)) == 0 || string(raw) == "null":
+		fault("tasks is missing")
+	case len(d.Tasks) == 0:
+		fault("tasks is empty")
+	case len(d.Tasks) > MaxTasks:
+		fault("tasks has %d tasks, at most %d are taken", len(d.Tasks), MaxTasks)
+	default:
+		out = append(out, d.taskFaults(words, amount)...)
+	}
+	return out
+}
+
+func (d *Draft) taskFaults(words func(what, s string, limit int), amount func(what string, n int64)) []string {
+	var out []string
+	fault := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
+	sound := true
+	for i, t := range d.Tasks {
+		at := fmt.Sprintf("tasks[%d].", i)
+		words(at+"title", t.Title, maxTitle)
+		words(at+"description", t.Description, maxWords)
+		words(at+"agentRole", t.Role, maxTitle)
+		amount(at+"estimatedCostCents", t.Cents)
+		if t.Priority < 0 {
+			fault("%spriority is %d: it must be 0 or more", at, t.Priority)
+		}
+		if t.TimeoutMS <= 0 || t.TimeoutMS > maxTimeout {
+			fault("%stimeoutMs is %d: it must be 1 to %d", at, t.TimeoutMS, maxTimeout)
+		}
+		seen := map[int]bool{}
+		for _, j := range t.Dependencies {
+			switch {
+			case j < 0 || j >= len(d.Tasks):
+				fault("%sdependencies has %d, which is out-of-range", at, j)
+				sound = false
+			case j == i:
+				fault("%sdependencies has the task itself", at)
+				sound = false
+			case seen[j]:
+				fault("%sdependencies has %d twice, a duplicate", at, j)
+			}
+			seen[j] = true
+		}
+	}
+	if sound && Cyclic(d.Specs()) {
+		fault("tasks wait for each other in a cycle")
+	}
+	return out
+}

@@ -1,0 +1,210 @@
+package goal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/api/catalog"
+
+	"github.com/anima-run/anima/services/loop/internal/turn"
+)
+
+// Tools are what an agent can do about its goals.
+func Tools(o *Orchestrator) []turn.Tool {
+	t := tools{o}
+	return []turn.Tool{
+		turn.Builtin("create_goal", worded("title", "description"), t.create),
+		turn.Builtin("list_goals", nil, t.list),
+		turn.Builtin("cancel_goal", nil, t.cancel),
+		turn.Builtin("get_plan", nil, t.plan),
+		turn.Builtin("complete_task", worded("output"), t.complete),
+		turn.Builtin("orchestrator_status", nil, t.status),
+	}
+}
+
+type tools struct{ o *Orchestrator }
+
+// worded refuses texts that are longer than a prompt can carry along.
+func worded(names ...string) func(catalog.Args) error {
+	return func(a catalog.Args) error {
+		for _, n := range names {
+			if len(a.String(n)) > 32<<10 {
+				return fmt.Errorf("%s has %d bytes, at most %d are taken; put the long part into a file and name it", n, len(a.String(n)), 32<<10)
+			}
+		}
+		return nil
+	}
+}
+
+func (t tools) create(ctx context.Context, c turn.Call, a catalog.Args) (turn.Output, error) {
+	g, refused, err := t.o.Store.CreateGoal(ctx, New{
+		ID: NewID(c.Key), Agent: c.Agent.ID, Title: strings.TrimSpace(a.String("title")), Description: strings.TrimSpace(a.String("description")),
+		Strategy: strings.TrimSpace(a.String("strategy")), By: c.By, Limit: DefaultLimit,
+	}, c.At)
+	if err != nil {
+		return turn.Output{}, err
+	}
+	switch refused {
+	case Duplicate:
+		return turn.Output{Text: "Duplicate rejected: this goal is active already. " + Status(&g)}, nil
+	case Blocked:
+		return turn.Output{Blocked: true, Text: "BLOCKED: another goal is active, and it is worked on without you. Sleep until it is over, or give it up with cancel_goal. " + Status(&g)}, nil
+	}
+	t.o.Kick()
+	return turn.Output{Text: fmt.Sprintf("Goal %s was created. It is planned and worked on beside you, also while you sleep; orchestrator_status shows how it stands.", g.ID)}, nil
+}
+
+func (t tools) list(ctx context.Context, c turn.Call, _ catalog.Args) (turn.Output, error) {
+	goals, err := t.o.Store.Goals(ctx, Query{Agent: c.Agent.ID, Limit: 20})
+	if err != nil {
+		return turn.Output{}, err
+	}
+	if len(goals) == 0 {
+		return turn.Output{Text: "You have no goals."}, nil
+	}
+	var lines []string
+	for i := range goals {
+		lines = append(lines, Status(&goals[i]))
+	}
+	return turn.Output{Text: strings.Join(lines, "\n")}, nil
+}
+
+// find is the agent's goal with an id, or the latest with a title; an active one
+// goes before others.
+func (t tools) find(ctx context.Context, agent, name string) (State, error) {
+	goals, err := t.o.Store.Goals(ctx, Query{Agent: agent, Limit: 100})
+	if err != nil {
+		return State{}, err
+	}
+	name = strings.TrimSpace(name)
+	var found *State
+	for i := range goals {
+		g := &goals[i]
+		if g.ID == name {
+			return *g, nil
+		}
+		if strings.EqualFold(g.Title, name) && (found == nil || g.Status == api.GoalActive) {
+			found = g
+		}
+	}
+	if found == nil {
+		return State{}, &api.Error{Code: api.NotFound, Message: fmt.Sprintf("you have no goal %q", line(name, 80)), Next: "list_goals shows the ones there are"}
+	}
+	return *found, nil
+}
+
+func (t tools) cancel(ctx context.Context, c turn.Call, a catalog.Args) (turn.Output, error) {
+	g, err := t.find(ctx, c.Agent.ID, a.String("goal_id"))
+	if err != nil {
+		return turn.Output{}, err
+	}
+	if g, err = t.o.Cancel(ctx, g.ID, a.String("reason")); err != nil {
+		return turn.Output{}, err
+	}
+	return turn.Output{Text: Status(&g)}, nil
+}
+
+func (t tools) plan(ctx context.Context, c turn.Call, a catalog.Args) (turn.Output, error) {
+	g, err := t.find(ctx, c.Agent.ID, a.String("goal_id"))
+	if err != nil {
+		return turn.Output{}, err
+	}
+	p := g.plan()
+	if p == nil {
+		return turn.Output{Text: Status(&g) + "\nThere is no plan yet."}, nil
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s\nPlan %d (%s, by %s), estimated at %s\nanalysis: %s\nstrategy: %s\n", Status(&g), p.Version, p.Status, p.Source, p.Cost, p.Draft.Analysis, p.Draft.Strategy)
+	for _, r := range p.Draft.Risks {
+		fmt.Fprintf(&b, "risk: %s\n", line(r, 300))
+	}
+	for _, x := range g.current() {
+		fmt.Fprintf(&b, "- %s %q: %s", x.ID, x.Title, x.Status)
+		if len(x.Dependencies) > 0 {
+			fmt.Fprintf(&b, ", after %s", strings.Join(x.Dependencies, ", "))
+		}
+		if x.Result != "" {
+			fmt.Fprintf(&b, ", result: %s", line(x.Result, 300))
+		}
+		if x.Error != "" {
+			fmt.Fprintf(&b, ", %s", line(x.Error, 300))
+		}
+		b.WriteString("\n")
+	}
+	return turn.Output{Text: b.String()}, nil
+}
+
+// complete ends the task that the calling run works on, and the run with it: only
+// who holds a task may say that it is done (W-19, W-22).
+func (t tools) complete(ctx context.Context, c turn.Call, a catalog.Args) (turn.Output, error) {
+	run := c.Turn
+	if i := strings.LastIndexByte(run, '.'); i > 0 {
+		run = run[:i]
+	}
+	id, err := t.o.Store.GoalOfRun(ctx, run)
+	if api.CodeOf(err) == api.NotFound {
+		return turn.Output{}, errors.New("this conversation works on no task: tasks are completed by the runs that work on them")
+	}
+	if err != nil {
+		return turn.Output{}, err
+	}
+	name, done := strings.TrimSpace(a.String("task_id")), false
+	s, err := t.o.Change(ctx, id, func(s *State) error {
+		done = false
+		at := s.attempt(run)
+		x := s.task(at.Task)
+		if x.ID != name && !strings.EqualFold(x.Title, name) {
+			return api.Errorf(api.Invalid, "this run works on task %s, not on %q", x.ID, line(name, 80))
+		}
+		if x.Status == api.TaskCompleted && x.Lease == run { // said before, and the answer was lost
+			done = true
+			return nil
+		}
+		return s.Complete(run, a.String("output"), a.String("artifacts"), c.At)
+	})
+	switch {
+	case api.CodeOf(err) == api.Conflict:
+		return turn.Output{Text: "Nobody waits for this result any more: the task was given up, or given to another run.", Ends: true}, nil
+	case err != nil:
+		return turn.Output{}, err
+	case done:
+		return turn.Output{Text: "The task is completed already.", Ends: true}, nil
+	}
+	return turn.Output{Text: "The task is completed. " + Status(&s), Ends: true}, nil
+}
+
+func (t tools) status(ctx context.Context, c turn.Call, _ catalog.Args) (turn.Output, error) {
+	goals, err := t.o.Store.Goals(ctx, Query{Agent: c.Agent.ID, Limit: 5})
+	if err != nil {
+		return turn.Output{}, err
+	}
+	if len(goals) == 0 || goals[0].Status != api.GoalActive {
+		text := "No goal is active."
+		if len(goals) > 0 {
+			text += " The last one: " + Status(&goals[0])
+		}
+		return turn.Output{Text: text}, nil
+	}
+	w := Worker{Seen: c.At}
+	for i := range goals {
+		w.Tasks = append(w.Tasks, goals[i].Tasks...)
+	}
+	balance, err := t.o.Treasury.Balance(ctx, c.Agent.ID)
+	w.Balance, w.Unknown = balance.Available+balance.Held, err != nil
+	text := Status(&goals[0])
+	signals := Diagnose(w, c.At)
+	remedies, fund := Heal(w, signals)
+	for _, s := range signals {
+		text += "\nhealth: " + string(s)
+	}
+	for _, r := range remedies {
+		text += "\nwhat helps: " + string(r)
+		if r == Fund {
+			text += " " + fund.String()
+		}
+	}
+	return turn.Output{Text: text}, nil
+}

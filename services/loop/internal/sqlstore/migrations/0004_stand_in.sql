@@ -1,1 +1,0 @@
--- Holds the number until the migration that owns it is here.
