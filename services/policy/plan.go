@@ -1,0 +1,64 @@
+package policy
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/google/uuid"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/anima-run/anima/pkg/api"
+)
+
+// What is decided about plans (spec-core-7 W-23). The ids stand in the decision
+// beside those of the rule book.
+const (
+	planLimit     = "plan.limit"     // a plan that may cost more than its limit waits for the creator
+	planPrincipal = "plan.principal" // and one that a stranger is behind
+)
+
+// approvePlan judges a plan as evaluate judges a call: the decision is recorded
+// before it is answered, and asked again it is the same.
+func (h *handlers) approvePlan(ctx context.Context, m api.ApprovePlan) (api.Decision, error) {
+	if m.Agent == "" || m.Goal == "" || m.Version < 1 || m.Hash == "" || m.Cost < 0 {
+		return api.Decision{}, api.Errorf(api.Invalid, "a plan needs an agent, a goal, a version, a hash and what it may cost")
+	}
+	d, found, err := h.store.Find(ctx, m.Goal, m.Version)
+	if err != nil {
+		return d, err
+	}
+	if !found {
+		if d, err = h.store.Record(ctx, h.judgePlan(ctx, m), ""); err != nil {
+			return d, err
+		}
+		h.relay.Kick()
+	}
+	if d.Tool != api.PlanTool || d.ArgsHash != m.Hash || d.Agent != m.Agent {
+		return api.Decision{}, api.Errorf(api.Conflict, "version %d of the plan of %s was decided with another content", m.Version, m.Goal)
+	}
+	trace.SpanFromContext(ctx).SetAttributes(
+		attribute.String("automaton.policy.decision", string(d.Action)), attribute.String("automaton.policy.reason_code", d.Code))
+	return d, nil
+}
+
+func (h *handlers) judgePlan(ctx context.Context, m api.ApprovePlan) api.Decision {
+	began := h.now()
+	d := api.Decision{
+		ID: uuid.Must(uuid.NewV7()).String(), Agent: m.Agent, Turn: m.Goal, Index: m.Version, Tool: api.PlanTool, ArgsHash: m.Hash, By: m.By,
+		Authority: m.By.Kind.Authority(), Risk: "caution", Action: api.Allow, Code: "ALLOWED", Evaluated: []string{planPrincipal, planLimit},
+		Triggered: []string{}, Version: h.book.Version(), Trace: trace.SpanContextFromContext(ctx).TraceID().String(), At: began.UnixMicro(),
+	}
+	switch {
+	case d.Authority < api.HeartbeatKind.Authority():
+		d.Action, d.Code, d.Triggered = api.Quarantine, "PLAN_BY_STRANGER", []string{planPrincipal}
+		d.Message = "somebody outside is behind this goal: the creator must approve its plan"
+	case m.Cost > m.Limit:
+		d.Action, d.Code, d.Triggered = api.Quarantine, "PLAN_OVER_LIMIT", []string{planLimit}
+		d.Message = fmt.Sprintf("the plan may cost %s, more than the %s that need nobody's word: the creator must approve it", m.Cost, m.Limit)
+	}
+	took := h.now().Sub(began)
+	d.LatencyUS = took.Microseconds()
+	h.tel.decided(ctx, d.Action, d.Code, took)
+	return d
+}
