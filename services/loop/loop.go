@@ -19,6 +19,7 @@ import (
 	"github.com/anima-run/anima/pkg/outbox"
 	"github.com/anima-run/anima/pkg/telemetry"
 
+	"github.com/anima-run/anima/services/loop/internal/goal"
 	"github.com/anima-run/anima/services/loop/internal/notes"
 	"github.com/anima-run/anima/services/loop/internal/sandbox"
 	"github.com/anima-run/anima/services/loop/internal/sqlstore"
@@ -82,6 +83,10 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	if err != nil {
 		return err
 	}
+	leases, err := bus.OpenBucket[api.Lease](ctx, env.Bus)
+	if err != nil {
+		return err
+	}
 	tel, err := newInstruments(env.Meter)
 	if err != nil {
 		return err
@@ -95,8 +100,9 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	waiting := newQueue(env.Bus, env.Log)
 	kept := outputs{bus.NewObjects(env.Bus, api.Outputs)}
 	others := newOwners(env.Bus, env.Log)
+	goals := newGoals(store, peers, leaser{leases: leases, owner: env.Bus.Instance(), ttl: cfg.Lease, now: env.Now, log: env.Log}, relay.Kick, env.Now, env.Log)
 	tools := tool.All(tool.Config{AllowUnsandboxed: cfg.AllowUnsandboxed, NPM: tool.HasNPM(), Now: env.Now}, store, peers)
-	for _, t := range others.tools() {
+	for _, t := range append(others.tools(), goal.Tools(goals.orchestrator)...) {
 		tools[t.Name] = t
 	}
 	h := &handlers{
@@ -106,7 +112,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		engine: &turn.Engine{
 			Store: store, Journal: journal{env.Bus}, Router: peers, Policy: &judge{bus: env.Bus}, Inbox: peers, Treasury: peers,
 			Queue: waiting, Alarms: peers, Outputs: kept, Tools: tools,
-			Context: turn.Context{Store: store, Models: &models{bus: env.Bus, now: env.Now}, Sources: notes.Sources()},
+			Context: turn.Context{Store: store, Models: &models{bus: env.Bus, now: env.Now}, Sources: append(notes.Sources(), goal.Source{Store: store})},
 			Now:     env.Now, Root: rootSpan(env.Tracer), Ending: rootEnding(env.Tracer), Tracer: env.Tracer.Tracer("github.com/anima-run/anima/services/loop"),
 			Attempts: cfg.Attempts, Observe: tel,
 		},
@@ -116,6 +122,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	memories := newRemembered(store, env.Now)
 	turns := ingestion{store: memories.store, now: env.Now}
 	return env.Serve(ctx,
+	return env.Serve(ctx, append(goals.routes(),
 		bus.Reply(h.applyAgent),
 		bus.Reply(h.getAgent),
 		bus.Reply(h.listAgents),
@@ -147,5 +154,5 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		bus.Go(others.run),
 		bus.Go(func(ctx context.Context) error { return telemetry.Resolve(ctx, env.Tracer, h.turnEnded) }),
 		bus.Go(relay.Run),
-	)
+	)...)
 }

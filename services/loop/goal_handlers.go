@@ -1,0 +1,116 @@
+package loop
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/bus"
+
+	"github.com/anima-run/anima/services/loop/internal/goal"
+	"github.com/anima-run/anima/services/loop/internal/sqlstore"
+)
+
+// goalHandlers bring goals on and answer about them.
+type goalHandlers struct {
+	orchestrator *goal.Orchestrator
+	log          *slog.Logger
+}
+
+// newGoals ties the orchestrator to the store and to the other services.
+func newGoals(store *sqlstore.Store, peers services, leases goal.Leases, kick func(), now func() time.Time, log *slog.Logger) *goalHandlers {
+	return &goalHandlers{log: log, orchestrator: &goal.Orchestrator{
+		Store: store, Router: peers, Treasury: peers, Policy: peers, Runs: peers, Agents: store, Leases: leases, Now: now, Log: log, Kick: kick,
+	}}
+}
+
+// deadlinesEvery is how often a replica looks for attempts whose deadline has passed: the
+// one thing about goals that no message says.
+const deadlinesEvery = 5 * time.Second
+
+// routes are all that the service does about goals.
+func (g *goalHandlers) routes() []bus.Route {
+	// Never given up: what a goal waits for would wait for ever.
+	steps := bus.Consuming{Workers: 32, MaxDeliver: -1}
+	return []bus.Route{
+		bus.Reply(g.list), bus.Reply(g.get), bus.Reply(g.cancel), bus.Reply(g.review),
+		bus.On(g.created, steps), bus.On(g.changed, steps), bus.On(g.start, steps), bus.On(g.ended, steps),
+		bus.Go(g.expire),
+	}
+}
+
+func (g *goalHandlers) created(ctx context.Context, m api.GoalCreated) error {
+	return g.orchestrator.Step(ctx, m.Goal, bus.MetaOf(ctx).Delivered)
+}
+
+func (g *goalHandlers) changed(ctx context.Context, m api.GoalChanged) error {
+	return g.orchestrator.Step(ctx, m.Goal, bus.MetaOf(ctx).Delivered)
+}
+
+func (g *goalHandlers) start(ctx context.Context, m api.DoTask) error {
+	return g.orchestrator.Start(ctx, m)
+}
+
+func (g *goalHandlers) ended(ctx context.Context, m api.LoopEnd) error {
+	return g.orchestrator.Ended(ctx, m)
+}
+
+// expire ends attempts that take too long, on whatever replica looks first.
+func (g *goalHandlers) expire(ctx context.Context) error {
+	t := time.NewTicker(deadlinesEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-t.C:
+		}
+		if err := g.orchestrator.Expire(ctx); err != nil && ctx.Err() == nil {
+			g.log.WarnContext(ctx, "deadlines of tasks not looked at, trying again", "err", err)
+		}
+	}
+}
+
+func (g *goalHandlers) list(ctx context.Context, m api.ListGoals) (api.Goals, error) {
+	limit, err := bounded(m.Limit, 50)
+	if err != nil {
+		return api.Goals{}, err
+	}
+	all, err := g.orchestrator.Store.Goals(ctx, goal.Query{Agent: strings.ToLower(m.Agent), Status: m.Status, Limit: limit})
+	out := api.Goals{Goals: []api.Goal{}}
+	for i := range all {
+		out.Goals = append(out.Goals, all[i].View(false))
+	}
+	return out, err
+}
+
+func (g *goalHandlers) get(ctx context.Context, m api.GetGoal) (api.Goal, error) {
+	return view(g.orchestrator.Store.Goal(ctx, m.Goal))
+}
+
+func (g *goalHandlers) cancel(ctx context.Context, m api.CancelGoal) (api.Goal, error) {
+	return view(g.orchestrator.Cancel(ctx, m.Goal, m.Reason))
+}
+
+func (g *goalHandlers) review(ctx context.Context, m api.ReviewPlan) (api.Goal, error) {
+	return view(g.orchestrator.Review(ctx, m))
+}
+
+func view(s goal.State, err error) (api.Goal, error) {
+	if err != nil {
+		return api.Goal{}, err
+	}
+	return s.View(true), nil
+}
+
+// ApprovePlan implements goal.Policy.
+func (s services) ApprovePlan(ctx context.Context, m api.ApprovePlan) (api.Decision, error) {
+	return bus.Call[api.Decision](ctx, s.bus, m)
+}
+
+// CancelRun implements goal.Runs.
+func (s services) CancelRun(ctx context.Context, m api.CancelRun) (api.RunState, error) {
+	return bus.Call[api.RunState](ctx, s.bus, m)
+}

@@ -1,0 +1,750 @@
+package goal_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/sqldb"
+	"github.com/anima-run/anima/pkg/sqldb/sqldbtest"
+
+	"github.com/anima-run/anima/services/loop/internal/agentmd"
+	"github.com/anima-run/anima/services/loop/internal/goal"
+	"github.com/anima-run/anima/services/loop/internal/sqlstore"
+	"github.com/anima-run/anima/services/loop/internal/turn"
+	"github.com/anima-run/anima/services/loop/internal/turn/turntest"
+)
+
+// world is everything around orchestrators, on a real store: it delivers what their
+// outbox holds, as streams do, and stands for the model, policy and the engine.
+type world struct {
+	*sqlstore.Store
+	t  *testing.T
+	db *sqldb.DB
+
+	now       int64
+	model     func(api.Complete) (api.Completion, error)
+	action    api.Action                         // of policy
+	work      func(api.Run) (goal.Outcome, bool) // how a run ends; false: it never does
+	answers   map[string]api.Completion          // by id: each was paid once
+	decided   map[string]api.Decision
+	outcomes  map[string]goal.Outcome // of runs that have ended
+	cancelled map[string]string       // runs that were told to stop, and why
+	seen      map[string]bool         // ids of messages
+	queue     []delivery
+	counts    map[string]int // messages by subject
+}
+
+type delivery struct {
+	name string
+	data []byte
+	try  int
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	db := sqldbtest.SQLite(t, sqlstore.Migrations())
+	w := &world{
+		Store: sqlstore.New(db, "/data"), t: t, db: db, now: at, action: api.Allow,
+		answers: map[string]api.Completion{}, decided: map[string]api.Decision{}, outcomes: map[string]goal.Outcome{},
+		cancelled: map[string]string{}, seen: map[string]bool{}, counts: map[string]int{},
+	}
+	w.model = planner(draft("A", "B>0", "C>1"))
+	w.work = func(cmd api.Run) (goal.Outcome, bool) {
+		return goal.Outcome{Success: true, Response: "result of " + cmd.Cause, Turns: 1, MaxTurns: 25, Cost: 100}, true
+	}
+	def := agentmd.Definition{Name: "Ada", Tools: []string{"exec"}, Limits: agentmd.DefaultLimits(), Sandbox: agentmd.DefaultSandbox(), Body: "Be useful."}
+	if _, err := w.Apply(t.Context(), def, "ada", "0xAD", "v1", at); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// planner answers every plan with a draft, and classifies goals as large.
+func planner(d goal.Draft) func(api.Complete) (api.Completion, error) {
+	return func(req api.Complete) (api.Completion, error) {
+		if req.Task == api.TaskSummary {
+			return api.Completion{Text: `Well: {"estimatedSteps": 7}`, Cost: 3}, nil
+		}
+		text, err := json.Marshal(d)
+		return api.Completion{Text: "```json\n" + string(text) + "\n```", Cost: 40}, err
+	}
+}
+
+// RunOutcome implements goal.Store for runs that no engine executes.
+func (w *world) RunOutcome(_ context.Context, run string) (goal.Outcome, error) {
+	if out, ok := w.outcomes[run]; ok {
+		return out, nil
+	}
+	return goal.Outcome{}, api.Errorf(api.NotFound, "run %s has not ended", run)
+}
+
+// Complete implements turn.Router. The same id is answered and paid once.
+func (w *world) Complete(_ context.Context, req api.Complete, _ func(string)) (api.Completion, error) {
+	if c, ok := w.answers[req.ID]; ok {
+		return c, nil
+	}
+	c, err := w.model(req)
+	if err == nil {
+		w.answers[req.ID] = c
+	}
+	return c, err
+}
+
+func (w *world) Balance(_ context.Context, agent string) (api.Balance, error) {
+	return api.Balance{Agent: agent, Available: api.Dollar, Tier: api.TierHigh}, nil
+}
+
+func (w *world) ApprovePlan(_ context.Context, m api.ApprovePlan) (api.Decision, error) {
+	key := fmt.Sprintf("%s.%d", m.Goal, m.Version)
+	if _, ok := w.decided[key]; !ok {
+		w.decided[key] = api.Decision{ID: "d-" + key, Action: w.action, Code: "CODE", Message: "because"}
+	}
+	return w.decided[key], nil
+}
+
+func (w *world) CancelRun(_ context.Context, m api.CancelRun) (api.RunState, error) {
+	w.cancelled[m.Run] = m.Reason
+	return api.RunState{Run: m.Run, Cancelled: true}, nil
+}
+
+func (w *world) With(ctx context.Context, _ string, f func(context.Context) error) error {
+	return f(ctx)
+}
+
+// gated is the world behind a gate.
+type gated struct {
+	*world
+	gate turntest.Gate
+}
+
+func through[T any](ctx context.Context, g turntest.Gate, port string, do func() (T, error)) (out T, err error) {
+	err = g(ctx, port, func() (err error) { out, err = do(); return err })
+	return out, err
+}
+
+func (g gated) Goal(ctx context.Context, id string) (goal.State, error) {
+	return through(ctx, g.gate, "Goal", func() (goal.State, error) { return g.world.Goal(ctx, id) })
+}
+
+func (g gated) Goals(ctx context.Context, q goal.Query) ([]goal.State, error) {
+	return through(ctx, g.gate, "Goals", func() ([]goal.State, error) { return g.world.Goals(ctx, q) })
+}
+
+func (g gated) ChangeGoal(ctx context.Context, id string, at int64, f func(*goal.State) error) (goal.State, error) {
+	return through(ctx, g.gate, "ChangeGoal", func() (goal.State, error) { return g.world.ChangeGoal(ctx, id, at, f) })
+}
+
+func (g gated) GoalOfRun(ctx context.Context, run string) (string, error) {
+	return through(ctx, g.gate, "GoalOfRun", func() (string, error) { return g.world.GoalOfRun(ctx, run) })
+}
+
+func (g gated) RunOutcome(ctx context.Context, run string) (goal.Outcome, error) {
+	return through(ctx, g.gate, "RunOutcome", func() (goal.Outcome, error) { return g.world.RunOutcome(ctx, run) })
+}
+
+func (g gated) Complete(ctx context.Context, req api.Complete, delta func(string)) (api.Completion, error) {
+	return through(ctx, g.gate, "Complete", func() (api.Completion, error) { return g.world.Complete(ctx, req, delta) })
+}
+
+func (g gated) ApprovePlan(ctx context.Context, m api.ApprovePlan) (api.Decision, error) {
+	return through(ctx, g.gate, "ApprovePlan", func() (api.Decision, error) { return g.world.ApprovePlan(ctx, m) })
+}
+
+func (g gated) CancelRun(ctx context.Context, m api.CancelRun) (api.RunState, error) {
+	return through(ctx, g.gate, "CancelRun", func() (api.RunState, error) { return g.world.CancelRun(ctx, m) })
+}
+
+func (g gated) With(ctx context.Context, key string, f func(context.Context) error) error {
+	return g.gate(ctx, "With", func() error { return g.world.With(ctx, key, f) })
+}
+
+// owner is an orchestrator of its own, behind a gate.
+func (w *world) owner(gate turntest.Gate) *goal.Orchestrator {
+	g := gated{w, gate}
+	return &goal.Orchestrator{
+		Store: g, Router: g, Treasury: g, Policy: g, Runs: g, Agents: w.Store, Leases: g,
+		Now: func() time.Time { return time.UnixMicro(w.now) }, Log: slog.New(slog.DiscardHandler), Kick: func() {},
+	}
+}
+
+// relay puts what the outbox holds into the queue, each id once.
+func (w *world) relay() {
+	type row struct{ id, subject, payload string }
+	rows, err := sqldb.All(w.t.Context(), w.db, func(r sqldb.Scanner) (v row, err error) {
+		return v, r.Scan(&v.id, &v.subject, &v.payload)
+	}, `select id, subject, payload from outbox order by seq`)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if len(rows) == 0 {
+		return
+	}
+	if _, err := w.db.ExecContext(w.t.Context(), `delete from outbox`); err != nil {
+		w.t.Fatal(err)
+	}
+	for _, r := range rows {
+		name := strings.Split(r.subject, ".")[3]
+		if !w.seen[r.id] {
+			w.seen[r.id] = true
+			w.counts[name]++
+			w.queue = append(w.queue, delivery{name: name, data: []byte(r.payload), try: 1})
+		}
+	}
+}
+
+// next takes one message to its handler; false means that there is none. What fails
+// comes again at the end of the queue.
+func (w *world) next(o *goal.Orchestrator) bool {
+	w.relay()
+	if len(w.queue) == 0 {
+		return false
+	}
+	d := w.queue[0]
+	w.queue = w.queue[1:]
+	if err := w.handle(o, d); err != nil {
+		if d.try++; d.try > 100 {
+			w.t.Fatalf("%s %s fails for ever: %v", d.name, d.data, err)
+		}
+		w.queue = append(w.queue, d)
+	}
+	return true
+}
+
+func decode[T any](w *world, d delivery) T {
+	var m T
+	if err := api.Decode(d.data, &m); err != nil {
+		w.t.Fatal(err)
+	}
+	return m
+}
+
+func (w *world) handle(o *goal.Orchestrator, d delivery) error {
+	ctx := w.t.Context()
+	switch d.name {
+	case "goal_created":
+		return o.Step(ctx, decode[api.GoalCreated](w, d).Goal, d.try)
+	case "goal_changed":
+		return o.Step(ctx, decode[api.GoalChanged](w, d).Goal, d.try)
+	case "task":
+		return o.Start(ctx, decode[api.DoTask](w, d))
+	case "loop_end":
+		return o.Ended(ctx, decode[api.LoopEnd](w, d))
+	case "run":
+		w.execute(decode[api.Run](w, d))
+	}
+	return nil
+}
+
+// execute ends a run once, as the engine does.
+func (w *world) execute(cmd api.Run) {
+	out, ended := w.outcomes[cmd.Run]
+	if !ended {
+		if _, stopped := w.cancelled[cmd.Run]; stopped {
+			out = goal.Outcome{Code: api.Denied, Reason: api.ReasonCancelled, Error: "cancelled"}
+		} else if out, ended = w.work(cmd); !ended {
+			return
+		}
+		w.outcomes[cmd.Run] = out
+	}
+	data, err := api.Encode(api.LoopEnd{Run: cmd.Run, Session: cmd.Session, Agent: cmd.Agent, Success: out.Success, Response: out.Response, Cost: out.Cost})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.queue = append(w.queue, delivery{name: "loop_end", data: data, try: 1})
+}
+
+// begin makes a goal by its tool.
+func (w *world) begin(key string) string {
+	w.t.Helper()
+	out := w.tool("create_goal", turn.Call{Key: key, By: api.Principal{Kind: api.Creator}}, `{"title":"Goal `+key+`","description":"Do `+key+`"}`)
+	if out.Blocked || !strings.Contains(out.Text, goal.NewID(key)) {
+		w.t.Fatalf("create_goal: %+v", out)
+	}
+	return goal.NewID(key)
+}
+
+func (w *world) tool(name string, c turn.Call, args string) turn.Output {
+	w.t.Helper()
+	out, err := w.try(name, c, args)
+	if err != nil {
+		w.t.Fatalf("%s: %v", name, err)
+	}
+	return out
+}
+
+func (w *world) try(name string, c turn.Call, args string) (turn.Output, error) {
+	w.t.Helper()
+	c.Agent, c.Args, c.At = turn.Agent{ID: "ada"}, json.RawMessage(args), w.now
+	for _, t := range goal.Tools(w.owner(turntest.Open)) {
+		if t.Name == name {
+			if err := t.Check(c.Args); err != nil {
+				return turn.Output{}, err
+			}
+			return t.Run(w.t.Context(), c)
+		}
+	}
+	w.t.Fatalf("no tool %s", name)
+	return turn.Output{}, nil
+}
+
+func (w *world) read(id string) goal.State {
+	w.t.Helper()
+	s, err := w.Goal(w.t.Context(), id)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return s
+}
+
+// summary is a goal without what differs between two lives of the same kind.
+func summary(s goal.State) string {
+	out := fmt.Sprintf("%s %s version %d replans %d spent %d\n", s.Status, s.Reason, s.Version, s.Replans, s.Spent())
+	for _, t := range s.Tasks {
+		out += fmt.Sprintf("%d.%d %s attempt %d retries %d %q %q\n", t.Version, t.Number, t.Status, t.Attempt, t.Retries,
+			strings.ReplaceAll(t.Result, s.ID, "g"), t.Error)
+	}
+	return out
+}
+
+func (w *world) toTheEnd(o *goal.Orchestrator) {
+	for w.next(o) {
+	}
+}
+
+// A→B→C, from the wish to the end, with nobody awake.
+func TestLife(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	id := w.begin("k")
+	w.toTheEnd(w.owner(turntest.Open))
+	s := w.read(id)
+	want := `completed  version 1 replans 0 spent 343
+1.1 completed attempt 1 retries 0 "result of g-1-1" ""
+1.2 completed attempt 1 retries 0 "result of g-1-2" ""
+1.3 completed attempt 1 retries 0 "result of g-1-3" ""
+`
+	if diff := cmp.Diff(want, summary(s)); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	wantCounts := map[string]int{"agent_state": 1, "goal_created": 1, "goal_changed": 4, "task_changed": 11, "task": 3, "run": 3}
+	if diff := cmp.Diff(wantCounts, w.counts); diff != "" {
+		t.Errorf("messages (-want +got):\n%s", diff)
+	}
+	if len(w.answers) != 2 || len(w.decided) != 1 || len(w.cancelled) != 0 {
+		t.Errorf("%d answers, %d decisions, %d cancelled", len(w.answers), len(w.decided), len(w.cancelled))
+	}
+}
+
+// eventful makes B fail once and then for good in the first plan, so that the life
+// has a retry, a replan and a run to be stopped.
+func (w *world) eventful() {
+	w.model = func(req api.Complete) (api.Completion, error) {
+		if strings.HasSuffix(req.ID, ".plan.1") {
+			return planner(draft("A", "B", "C"))(req)
+		}
+		return planner(draft("D", "E>0"))(req)
+	}
+	w.work = func(cmd api.Run) (goal.Outcome, bool) {
+		switch {
+		case strings.HasSuffix(cmd.Cause, "-1-2") && strings.Contains(cmd.Content, "attempt 1]"):
+			return goal.Outcome{Code: api.Internal, Error: "broken", Cost: 10}, true
+		case strings.HasSuffix(cmd.Cause, "-1-2"):
+			return goal.Outcome{Code: api.Invalid, Error: "hopeless", Cost: 10}, true
+		case strings.HasSuffix(cmd.Cause, "-1-3"):
+			return goal.Outcome{}, false // goes on until it is stopped
+		}
+		return goal.Outcome{Success: true, Response: "r", Cost: 100}, true
+	}
+}
+
+// §G 12: the owner dies before and after each thing it does, and who comes after it
+// leads the same life to the same end: every model call paid once, every attempt
+// made once.
+func TestCrash(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.eventful()
+	life := func(key string, gate turntest.Gate) (string, map[string]int) {
+		clear(w.counts)
+		id := w.begin(key)
+		o := w.owner(gate)
+		for w.next(o) {
+		}
+		s := w.read(id)
+		for _, a := range s.Attempts {
+			if _, stopped := w.cancelled[a.Run]; stopped != (a.EndedAt == 0) {
+				t.Errorf("run of %s: stopped %t, ended at %d", a.Task, stopped, a.EndedAt)
+			}
+		}
+		return summary(s), maps.Clone(w.counts)
+	}
+	var calm turntest.Crash
+	want, wantCounts := life("calm", calm.Gate)
+	if !strings.HasPrefix(want, "completed  version 2 replans 1") || len(w.cancelled) != 1 {
+		t.Fatalf("the calm life: %s, %d stopped", want, len(w.cancelled))
+	}
+	t.Logf("%d places to die at", len(calm.Ports))
+	delete(wantCounts, "agent_state")
+	for n := 1; n <= len(calm.Ports); n++ {
+		for _, after := range []bool{false, true} {
+			// The dead owner's replica is another one: it does nothing wrong any more.
+			crash := &turntest.Crash{At: n, After: after}
+			got, counts := life(fmt.Sprintf("x%d-%t", n, after), func(ctx context.Context, port string, do func() error) error {
+				if crash.Dead() {
+					crash = &turntest.Crash{}
+				}
+				return crash.Gate(ctx, port, do)
+			})
+			where := fmt.Sprintf("death at %s (%d), after=%t", calm.Ports[n-1], n, after)
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", where, diff)
+			}
+			if diff := cmp.Diff(wantCounts, counts); diff != "" {
+				t.Errorf("%s: messages (-want +got):\n%s", where, diff)
+			}
+		}
+	}
+}
+
+// Messages that come twice, late, and in another order change nothing.
+func TestDuplicatesAndDisorder(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.eventful()
+	o := w.owner(turntest.Open)
+	w.begin("calm")
+	w.toTheEnd(o)
+	want := summary(w.read(goal.NewID("calm")))
+	for seed := range uint64(20) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		key := fmt.Sprint("seed", seed)
+		id := w.begin(key)
+		var past []delivery
+		for {
+			w.relay()
+			if len(w.queue) == 0 {
+				break
+			}
+			r.Shuffle(len(w.queue), func(i, j int) { w.queue[i], w.queue[j] = w.queue[j], w.queue[i] })
+			past = append(past, w.queue[0])
+			w.next(o)
+			again := past[r.IntN(len(past))]
+			if err := w.handle(o, again); err != nil {
+				t.Fatalf("seed %d: %s again: %v", seed, again.name, err)
+			}
+		}
+		for _, d := range past {
+			if err := w.handle(o, d); err != nil {
+				t.Fatalf("seed %d: %s at the end: %v", seed, d.name, err)
+			}
+		}
+		w.toTheEnd(o)
+		s := w.read(id)
+		// Which of the first plan's other tasks were done before the replan is chance.
+		if s.Status != api.GoalCompleted || s.Version != 2 || s.Replans != 1 {
+			t.Errorf("seed %d: %s\nwant like %s", seed, summary(s), want)
+		}
+		for _, x := range s.Tasks {
+			if x.Version == 2 && x.Attempt != 1 {
+				t.Errorf("seed %d: %d attempts at %s", seed, x.Attempt, x.ID)
+			}
+		}
+	}
+}
+
+// §G 11: cancelled after each message of its life, a goal is over, the next one
+// begins at once and is reached, and no run of the first is left alone.
+func TestCancelAnywhere(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.eventful()
+	o := w.owner(turntest.Open)
+	phases := map[api.GoalPhase]bool{}
+	for n := 0; ; n++ {
+		key := fmt.Sprint("first", n)
+		id := w.begin(key)
+		going := true
+		for range n {
+			if going = w.next(o); !going {
+				break
+			}
+		}
+		if !going {
+			if len(phases) < 5 {
+				t.Errorf("cancelled in %v only", phases)
+			}
+			return
+		}
+		phase := w.read(id)
+		phases[phase.Phase()] = true
+		out := w.tool("cancel_goal", turn.Call{}, `{"goal_id":"GOAL `+key+`","reason":"enough"}`)
+		over := phase.Status != api.GoalActive
+		if !over && !strings.Contains(out.Text, "cancelled") {
+			t.Errorf("cancel_goal: %s", out.Text)
+		}
+		next := w.begin(fmt.Sprint("next", n))
+		w.toTheEnd(o)
+		first, second := w.read(id), w.read(next)
+		if !over && (first.Status != api.GoalCancelled || first.Reason != "enough") || second.Status != api.GoalCompleted {
+			t.Fatalf("cancelled in %s after %d messages: the first is %s, the next %s", phase.Phase(), n, summary(first), summary(second))
+		}
+		for _, a := range first.Attempts {
+			if _, stopped := w.cancelled[a.Run]; a.EndedAt == 0 && !stopped {
+				t.Errorf("cancelled in %s after %d messages: run of %s goes on", phase.Phase(), n, a.Task)
+			}
+		}
+	}
+}
+
+// §G 12: workers that die without a word are replaced, at most three times, and then
+// the task has failed with the reason; so it goes with every plan, and the goal ends.
+func TestDeadWorkers(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.model = planner(draft("A"))
+	w.work = func(api.Run) (goal.Outcome, bool) { return goal.Outcome{}, false }
+	id := w.begin("k")
+	o := w.owner(turntest.Open)
+	rounds := 0
+	for w.read(id).Status == api.GoalActive {
+		w.toTheEnd(o)
+		w.now += 1_000_001 // more than the tasks' second
+		if err := o.Expire(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if rounds++; rounds > 50 {
+			t.Fatal("the goal does not end")
+		}
+	}
+	w.toTheEnd(o)
+	s := w.read(id)
+	if len(s.Attempts) != 16 || len(w.cancelled) != 16 || s.Status != api.GoalFailed || !strings.Contains(s.Reason, "A: TIMEOUT: no result within 1 s") {
+		t.Errorf("%d attempts, %d stopped: %s", len(s.Attempts), len(w.cancelled), summary(s))
+	}
+	// A word from the grave counts for nothing.
+	before := summary(s)
+	for _, a := range s.Attempts {
+		w.outcomes[a.Run] = goal.Outcome{Success: true, Response: "late", Cost: 5}
+		if err := o.Ended(t.Context(), api.LoopEnd{Run: a.Run, Session: "ada-task-x"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := summary(w.read(id)); strings.Replace(got, "spent 243", "spent 163", 1) != before {
+		t.Errorf("got %s\nwant %s with 80 more spent", got, before)
+	}
+}
+
+// What goes wrong with the model does not stop a goal: it is asked again, then done
+// without.
+func TestWithoutAModel(t *testing.T) {
+	t.Parallel()
+	passing := &api.Error{Code: api.Unavailable, Reason: api.ReasonProvider, Message: "down"}
+	for name, tt := range map[string]struct {
+		words int
+		fail  func(try int) (string, error)
+		want  string
+	}{
+		"down for a moment":     {3, func(try int) (string, error) { return "", map[bool]error{true: passing}[try <= 3] }, "completed fallback"},
+		"down":                  {50, func(int) (string, error) { return "", passing }, "completed fallback"},
+		"down, and a small job": {3, func(int) (string, error) { return "", passing }, "completed single"},
+		"no money":              {50, func(int) (string, error) { return "", &api.Error{Code: api.Denied, Reason: api.ReasonInsufficient} }, "completed fallback"},
+		"no model":              {50, func(int) (string, error) { return "", &api.Error{Code: api.Unavailable, Reason: api.ReasonNoModel} }, "completed fallback"},
+		"nonsense":              {50, func(int) (string, error) { return "I cannot", nil }, "completed fallback"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			tries := map[string]int{}
+			w.model = func(req api.Complete) (api.Completion, error) {
+				tries[req.ID]++
+				text, err := tt.fail(tries[req.ID])
+				if err == nil && text == "" && req.Task == api.TaskSummary {
+					text = `{"estimatedSteps": 12}`
+				}
+				return api.Completion{Text: text}, err
+			}
+			o := w.owner(turntest.Open)
+			w.tool("create_goal", turn.Call{Key: "k", By: api.Principal{Kind: api.Self}},
+				`{"title":"t","description":"`+strings.TrimSpace(strings.Repeat("word ", tt.words))+`"}`)
+			w.toTheEnd(o)
+			s := w.read(goal.NewID("k"))
+			if got := string(s.Status) + " " + s.Plans[0].Source; got != tt.want {
+				t.Errorf("got %s, want %s: %s", got, tt.want, summary(s))
+			}
+			for id, n := range tries {
+				if n > 4 {
+					t.Errorf("%s was asked %d times", id, n)
+				}
+			}
+		})
+	}
+}
+
+// A plan over the threshold waits; the creator's word sends it on, or back.
+func TestReview(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.action = api.Quarantine
+	o := w.owner(turntest.Open)
+	id := w.begin("k")
+	w.toTheEnd(o)
+	s := w.read(id)
+	if s.Phase() != api.PhaseReview || s.Reason != "because" || len(s.Tasks) != 0 {
+		t.Fatalf("%s: %s", s.Phase(), summary(s))
+	}
+	if out := w.tool("orchestrator_status", turn.Call{}, `{}`); !strings.Contains(out.Text, "plan_review") || !strings.Contains(out.Text, "because") {
+		t.Errorf("status: %s", out.Text)
+	}
+	refused := func(m api.ReviewPlan) {
+		t.Helper()
+		if _, err := o.Review(t.Context(), m); api.CodeOf(err) != api.Conflict {
+			t.Errorf("%+v: %v, want conflict", m, err)
+		}
+	}
+	refused(api.ReviewPlan{Goal: id, Version: 2, Approve: true})
+	if _, err := o.Review(t.Context(), api.ReviewPlan{Goal: id, Version: 1, Feedback: "cheaper"}); err != nil {
+		t.Fatal(err)
+	}
+	var prompt string
+	plan := w.model
+	w.model = func(req api.Complete) (api.Completion, error) { prompt = req.Messages[1].Content; return plan(req) }
+	w.toTheEnd(o)
+	if s = w.read(id); s.Version != 2 || s.Phase() != api.PhaseReview || !strings.Contains(prompt, "> cheaper") {
+		t.Errorf("after the rejection: %s of version %d; asked:\n%s", s.Phase(), s.Version, prompt)
+	}
+	refused(api.ReviewPlan{Goal: id, Version: 1, Approve: true})
+	if _, err := o.Review(t.Context(), api.ReviewPlan{Goal: id, Version: 2, Approve: true}); err != nil {
+		t.Fatal(err)
+	}
+	refused(api.ReviewPlan{Goal: id, Version: 2, Approve: true})
+	w.toTheEnd(o)
+	if s = w.read(id); s.Status != api.GoalCompleted {
+		t.Errorf("after the approval: %s", summary(s))
+	}
+	w.action = api.Deny
+	denied := w.begin("k2")
+	w.toTheEnd(o)
+	if s = w.read(denied); s.Status != api.GoalFailed || !strings.Contains(s.Reason, "because") {
+		t.Errorf("denied: %s", summary(s))
+	}
+}
+
+// W-21: what the end of a run means for its task.
+func TestJudge(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		o     goal.Outcome
+		code  string
+		retry bool
+	}{
+		{goal.Outcome{Success: true, Response: "r", Turns: 25, MaxTurns: 25}, "", false},
+		{goal.Outcome{Success: true, Response: "so far", Turns: 25, MaxTurns: 25, Calls: true}, "MAX_TURNS", true},
+		{goal.Outcome{Success: true, Response: "I sleep", Turns: 2, MaxTurns: 25, Calls: true}, "NO_RESULT", true},
+		{goal.Outcome{Success: true, Turns: 2, MaxTurns: 25}, "NO_RESULT", true},
+		{goal.Outcome{Code: api.Internal, Error: "x"}, "RUN_FAILED", true},
+		{goal.Outcome{Code: api.Unavailable, Reason: api.ReasonNoModel}, "NO_MODEL", true},
+		{goal.Outcome{Code: api.Denied, Reason: api.ReasonInsufficient}, "INSUFFICIENT_FUNDS", false},
+		{goal.Outcome{Code: api.Denied, Reason: api.ReasonExpired}, "EXPIRED", true},
+		{goal.Outcome{Code: api.Denied, Reason: api.ReasonCancelled}, "CANCELLED", false},
+		{goal.Outcome{Code: api.Invalid, Reason: api.ReasonTooLong}, "CONTEXT_TOO_LONG", false},
+	} {
+		result, code, _, retry := goal.Judge(tt.o)
+		if code != tt.code || retry != tt.retry || (result != "") != (tt.code == "") {
+			t.Errorf("%+v: %q, %s, retry %t; want %s, retry %t", tt.o, result, code, retry, tt.code, tt.retry)
+		}
+	}
+}
+
+func TestTools(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	o := w.owner(turntest.Open)
+	says := func(name, args, want string) turn.Output {
+		t.Helper()
+		out := w.tool(name, turn.Call{Key: name + args, By: api.Principal{Kind: api.Self}}, args)
+		if !strings.Contains(out.Text, want) {
+			t.Errorf("%s %s: %s, want %q", name, args, out.Text, want)
+		}
+		return out
+	}
+	says("list_goals", `{}`, "no goals")
+	says("orchestrator_status", `{}`, "No goal is active")
+	book := `{"title":"A book","description":"Write it."}`
+	says("create_goal", book, "was created")
+	if out := says("create_goal", book, "was created"); out.Blocked { // the same call
+		t.Error("the same call again is blocked")
+	}
+	if out := says("create_goal", `{"title":"a book","description":"Other."}`, "Duplicate rejected"); out.Blocked {
+		t.Error("a duplicate is blocked")
+	}
+	if out := says("create_goal", `{"title":"A house","description":"Build it."}`, "BLOCKED"); !out.Blocked {
+		t.Error("the engine does not see that it is blocked")
+	}
+	says("get_plan", `{"goal_id":"A book"}`, "no plan yet")
+
+	// Runs that complete their task by the tool: the end of the run adds its cost.
+	var held string
+	w.work = func(cmd api.Run) (goal.Outcome, bool) {
+		held = cmd.Run
+		if cmd.Cause == goal.NewID("create_goal"+book)+"-1-2" {
+			return goal.Outcome{}, false
+		}
+		args := `{"task_id":"` + cmd.Cause + `","output":"forty-two","artifacts":"a.txt"}`
+		for range 2 {
+			out := w.tool("complete_task", turn.Call{Turn: cmd.Run + ".3"}, args)
+			if !out.Ends {
+				t.Errorf("complete_task: %+v", out)
+			}
+		}
+		return goal.Outcome{Success: true, Response: "bye", Calls: true, Turns: 3, MaxTurns: 25, Cost: 9}, true
+	}
+	w.toTheEnd(o)
+	s := w.read(goal.NewID("create_goal" + book))
+	if a := s.Tasks[0]; a.Status != api.TaskCompleted || a.Result != "forty-two" || a.Artifacts != "a.txt" || s.Spent() != 52 {
+		t.Errorf("completed by the tool: %s", summary(s))
+	}
+	says("get_plan", `{"goal_id":"`+s.ID+`"}`, "forty-two")
+	says("orchestrator_status", `{}`, "1 of 3 tasks completed, 1 running, 1 blocked")
+	says("list_goals", `{}`, `"A book": executing`)
+
+	for name, tt := range map[string]struct{ turn, args, want string }{
+		"no task's run":  {"other.1", `{"task_id":"A","output":"x"}`, "works on no task"},
+		"another's task": {held + ".1", `{"task_id":"` + s.Tasks[0].ID + `","output":"x"}`, "works on task " + s.Tasks[1].ID},
+	} {
+		if out, err := w.try("complete_task", turn.Call{Turn: tt.turn}, tt.args); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: %+v, %v", name, out, err)
+		}
+	}
+	if _, err := w.try("complete_task", turn.Call{Turn: held + ".1"}, `{"task_id":"B"}`); err == nil {
+		t.Error("a task without an output is taken")
+	}
+	if _, err := w.try("cancel_goal", turn.Call{}, `{"goal_id":"None"}`); api.CodeOf(err) != api.NotFound {
+		t.Errorf("cancel of no goal: %v", err)
+	}
+	says("cancel_goal", `{"goal_id":"a BOOK","reason":"enough"}`, "cancelled")
+	says("cancel_goal", `{"goal_id":"`+s.ID+`"}`, "enough")
+	if out := w.tool("complete_task", turn.Call{Turn: held + ".1"}, `{"task_id":"B","output":"x"}`); !out.Ends || !strings.Contains(out.Text, "Nobody waits") {
+		t.Errorf("a result that nobody waits for: %+v", out)
+	}
+	if out, err := w.try("create_goal", turn.Call{Key: "long"}, `{"title":"t","description":"`+strings.Repeat("x", 40_000)+`"}`); err == nil {
+		t.Errorf("a description of 40,000 bytes: %+v", out)
+	}
+	names := []string{}
+	for _, x := range goal.Tools(o) {
+		names = append(names, x.Name)
+	}
+	if want := []string{"create_goal", "list_goals", "cancel_goal", "get_plan", "complete_task", "orchestrator_status"}; !slices.Equal(names, want) {
+		t.Errorf("tools %v", names)
+	}
+}
