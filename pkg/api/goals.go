@@ -161,9 +161,9 @@ type CancelGoal struct {
 // Subject of the message.
 func (CancelGoal) Subject() Subject { return request(Loop, "cancel_goal") }
 
-// ReviewPlan is the creator's word on a plan that waits for it. A rejected plan
-// goes back to the planner with the feedback. Answers [Goal]. Errors: NotFound;
-// Conflict (this version does not wait).
+// ReviewPlan is the creator's word on a plan under review. A rejected plan goes back
+// to the planner with the feedback. Answers [Goal]. Errors: NotFound; Conflict (this
+// version is not under review).
 type ReviewPlan struct {
 	Goal     string `json:"goal"`
 	Version  int    `json:"version"`

@@ -50,9 +50,9 @@ type Orchestrator struct {
 	Kick func()
 }
 
-// patience is how often the model is asked again after a failure that may pass,
-// before the goal goes on without its answer.
-const patience = 3
+// patience is how often a step is tried while the model's failure may pass, before
+// the goal goes on without its answer: about a minute, by the bus's pauses.
+const patience = 8
 
 // Change makes a change and has its messages sent.
 func (o *Orchestrator) Change(ctx context.Context, id string, change func(*State) error) (State, error) {
@@ -170,7 +170,7 @@ func mayPass(ctx context.Context, err error, try int) bool {
 		return true // this replica stops, or lost the lease
 	}
 	code := api.CodeOf(err)
-	return try <= patience && api.ReasonOf(err) != api.ReasonNoModel && (code == api.Unavailable || code == api.Internal || code == api.Conflict)
+	return try < patience && api.ReasonOf(err) != api.ReasonNoModel && (code == api.Unavailable || code == api.Internal || code == api.Conflict)
 }
 
 // classify estimates the steps of a goal. Without a model's word its own words are
@@ -311,7 +311,7 @@ func Judge(o Outcome) (result, code, text string, retry bool) {
 		if o.Reason != "" {
 			code = reasonCode(o.Reason)
 		}
-		hopeless := o.Code == api.Invalid || o.Code == api.Denied && o.Reason != api.ReasonExpired
+		hopeless := o.Code == api.Invalid || o.Code == api.Denied && (o.Reason == api.ReasonInsufficient || o.Reason == api.ReasonLimit)
 		return "", code, o.Error, !hopeless
 	case o.Calls && o.MaxTurns > 0 && o.Turns >= o.MaxTurns:
 		return "", "MAX_TURNS", fmt.Sprintf("no result within %d turns", o.Turns), true

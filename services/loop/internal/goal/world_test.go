@@ -43,6 +43,9 @@ type world struct {
 	seen      map[string]bool         // ids of messages
 	queue     []delivery
 	counts    map[string]int // messages by subject
+	before    func()         // once, while somebody waits for a lease
+	asked     int            // model calls, answered from the store or not
+	stops     int            // calls of CancelRun
 }
 
 type delivery struct {
@@ -91,6 +94,7 @@ func (w *world) RunOutcome(_ context.Context, run string) (goal.Outcome, error) 
 
 // Complete implements turn.Router. The same id is answered and paid once.
 func (w *world) Complete(_ context.Context, req api.Complete, _ func(string)) (api.Completion, error) {
+	w.asked++
 	if c, ok := w.answers[req.ID]; ok {
 		return c, nil
 	}
@@ -114,11 +118,16 @@ func (w *world) ApprovePlan(_ context.Context, m api.ApprovePlan) (api.Decision,
 }
 
 func (w *world) CancelRun(_ context.Context, m api.CancelRun) (api.RunState, error) {
+	w.stops++
 	w.cancelled[m.Run] = m.Reason
 	return api.RunState{Run: m.Run, Cancelled: true}, nil
 }
 
 func (w *world) With(ctx context.Context, _ string, f func(context.Context) error) error {
+	if before := w.before; before != nil {
+		w.before = nil
+		before()
+	}
 	return f(ctx)
 }
 
@@ -529,7 +538,7 @@ func TestDeadWorkers(t *testing.T) {
 	}
 	w.toTheEnd(o)
 	s := w.read(id)
-	if len(s.Attempts) != 16 || len(w.cancelled) != 16 || s.Status != api.GoalFailed || !strings.Contains(s.Reason, "A: TIMEOUT: no result within 1 s") {
+	if len(s.Attempts) != 16 || len(w.cancelled) != 16 || w.stops != 16 || s.Status != api.GoalFailed || !strings.Contains(s.Reason, "A: TIMEOUT: no result within 1 s") {
 		t.Errorf("%d attempts, %d stopped: %s", len(s.Attempts), len(w.cancelled), summary(s))
 	}
 	// A word from the grave counts for nothing.
@@ -583,11 +592,36 @@ func TestWithoutAModel(t *testing.T) {
 				t.Errorf("got %s, want %s: %s", got, tt.want, summary(s))
 			}
 			for id, n := range tries {
-				if n > 4 {
+				if n > 8 {
 					t.Errorf("%s was asked %d times", id, n)
 				}
 			}
 		})
+	}
+}
+
+// Who had to wait for the lease finds that the step was done, and asks nobody.
+func TestLeaseThenNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	o := w.owner(turntest.Open)
+	id := w.begin("k")
+	for _, step := range []string{"classifying", "planning"} {
+		asked := w.asked
+		w.before = func() {
+			if err := o.Step(t.Context(), id, 1); err != nil {
+				t.Error(err)
+			}
+		}
+		if err := o.Step(t.Context(), id, 1); err != nil {
+			t.Error(err)
+		}
+		if w.asked != asked+1 {
+			t.Errorf("%s: the model was asked %d times", step, w.asked-asked)
+		}
+	}
+	if s := w.read(id); s.Phase() != api.PhaseReview || s.Version != 1 {
+		t.Errorf("%s, version %d", s.Phase(), s.Version)
 	}
 }
 
@@ -656,6 +690,8 @@ func TestJudge(t *testing.T) {
 		{goal.Outcome{Code: api.Unavailable, Reason: api.ReasonNoModel}, "NO_MODEL", true},
 		{goal.Outcome{Code: api.Denied, Reason: api.ReasonInsufficient}, "INSUFFICIENT_FUNDS", false},
 		{goal.Outcome{Code: api.Denied, Reason: api.ReasonExpired}, "EXPIRED", true},
+		{goal.Outcome{Code: api.Denied, Error: "the run took longer than its 600 s"}, "RUN_FAILED", true},
+		{goal.Outcome{Code: api.Denied, Reason: api.ReasonLimit}, "LIMIT_REACHED", false},
 		{goal.Outcome{Code: api.Denied, Reason: api.ReasonCancelled}, "CANCELLED", false},
 		{goal.Outcome{Code: api.Invalid, Reason: api.ReasonTooLong}, "CONTEXT_TOO_LONG", false},
 	} {
