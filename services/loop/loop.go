@@ -20,8 +20,12 @@ import (
 	"github.com/anima-run/anima/pkg/telemetry"
 
 	"github.com/anima-run/anima/services/loop/internal/goal"
+	"github.com/anima-run/anima/services/loop/internal/mcp"
+	"github.com/anima-run/anima/services/loop/internal/memory"
 	"github.com/anima-run/anima/services/loop/internal/notes"
 	"github.com/anima-run/anima/services/loop/internal/sandbox"
+	"github.com/anima-run/anima/services/loop/internal/skill"
+	"github.com/anima-run/anima/services/loop/internal/soul"
 	"github.com/anima-run/anima/services/loop/internal/sqlstore"
 	"github.com/anima-run/anima/services/loop/internal/tool"
 	"github.com/anima-run/anima/services/loop/internal/turn"
@@ -102,8 +106,20 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	others := newOwners(env.Bus, env.Log)
 	goals := newGoals(store, peers, leaser{leases: leases, owner: env.Bus.Instance(), ttl: cfg.Lease, now: env.Now, log: env.Log}, relay.Kick, env.Now, env.Log)
 	tools := tool.All(tool.Config{AllowUnsandboxed: cfg.AllowUnsandboxed, NPM: tool.HasNPM(), Now: env.Now}, store, peers)
-	for _, t := range append(others.tools(), goal.Tools(goals.orchestrator)...) {
-		tools[t.Name] = t
+	memories := newRemembered(store, env.Now)
+	souls := &soul.Keeper{Store: memories.store, Now: env.Now}
+	servers := mcp.New(mcp.Config{
+		Dir: filepath.Join(dir, "mcp"), AllowUnsandboxed: cfg.AllowUnsandboxed, Now: env.Now, Log: env.Log,
+		Tracer: env.Tracer.Tracer("github.com/anima-run/anima/services/loop"),
+	})
+	defer servers.Close() // after Serve: runs that are drained keep their calls
+	for _, more := range [][]turn.Tool{
+		others.tools(), goal.Tools(goals.orchestrator), memory.Tools(memories.memory), soul.Tools(souls),
+		skill.Tools(skill.Config{AllowUnsandboxed: cfg.AllowUnsandboxed}), {servers.Installer()},
+	} {
+		for _, t := range more {
+			tools[t.Name] = t
+		}
 	}
 	h := &handlers{
 		queue: waiting, outputs: kept,
@@ -111,17 +127,18 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		locks: locker{locks: locks, owner: env.Bus.Instance(), lease: cfg.Lease, now: env.Now, log: env.Log},
 		engine: &turn.Engine{
 			Store: store, Journal: journal{env.Bus}, Router: peers, Policy: &judge{bus: env.Bus}, Inbox: peers, Treasury: peers,
-			Queue: waiting, Alarms: peers, Outputs: kept, Tools: tools,
-			Context: turn.Context{Store: store, Models: &models{bus: env.Bus, now: env.Now}, Sources: append(notes.Sources(), goal.Source{Store: store})},
-			Now:     env.Now, Root: rootSpan(env.Tracer), Ending: rootEnding(env.Tracer), Tracer: env.Tracer.Tracer("github.com/anima-run/anima/services/loop"),
+			Queue: waiting, Alarms: peers, Outputs: kept, Tools: tools, Toolbox: servers,
+			Context: turn.Context{
+				Store: store, Models: &models{bus: env.Bus, now: env.Now}, Memory: memories.memory,
+				Sources: append([]turn.Source{souls, skill.Source{}, goal.Source{Store: store}}, notes.Sources()...),
+			},
+			Now: env.Now, Root: rootSpan(env.Tracer), Ending: rootEnding(env.Tracer), Tracer: env.Tracer.Tracer("github.com/anima-run/anima/services/loop"),
 			Attempts: cfg.Attempts, Observe: tel,
 		},
 		running: tel.running,
 	}
 	h.routes(env.HTTP)
-	memories := newRemembered(store, env.Now)
 	turns := ingestion{store: memories.store, now: env.Now}
-	return env.Serve(ctx,
 	return env.Serve(ctx, append(goals.routes(),
 		bus.Reply(h.applyAgent),
 		bus.Reply(h.getAgent),
@@ -152,6 +169,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		bus.Go(waiting.listen),
 		bus.Go(h.watchLives),
 		bus.Go(others.run),
+		bus.Go(servers.Run),
 		bus.Go(func(ctx context.Context) error { return telemetry.Resolve(ctx, env.Tracer, h.turnEnded) }),
 		bus.Go(relay.Run),
 	)...)

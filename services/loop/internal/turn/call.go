@@ -42,7 +42,7 @@ func (e *Engine) prepare(ctx context.Context, s *state, id string, i int) (prepa
 		p.refused = &Result{Index: i, Outcome: api.OutcomeError, Error: text, At: now}
 		return p, nil
 	}
-	tool, ok := e.Tools[call.Name]
+	tool, ok := s.tools[call.Name]
 	if !ok {
 		return refuse(fmt.Sprintf("there is no tool %q", call.Name))
 	}
@@ -90,7 +90,7 @@ const (
 func (e *Engine) calls(ctx context.Context, s *state, ev Events, id string) error {
 	var group []int
 	for i, call := range s.calls(s.agent.MaxCalls) {
-		pure := e.Tools[call.Name].Effect == catalog.Pure
+		pure := s.tools[call.Name].Effect == catalog.Pure
 		if !pure {
 			if err := e.together(ctx, s, ev, id, group); err != nil {
 				return err
@@ -131,7 +131,7 @@ func (e *Engine) together(ctx context.Context, s *state, ev Events, id string, g
 			failure = context.Cause(ctx) // nothing new begins in a run that is to stop
 			break
 		}
-		c := e.open(ctx, i, s.thought.Completion.ToolCalls[i].Name)
+		c := e.open(ctx, s, i, s.thought.Completion.ToolCalls[i].Name)
 		var run bool
 		run, failure = e.start(c, s, ev, id, i)
 		if run && failure == nil {
@@ -171,9 +171,9 @@ func (e *Engine) together(ctx context.Context, s *state, ev Events, id string, g
 // open starts the span of call i. Unlike the turn's root, a call that is made
 // again is another span: what policy and others did for each try is below that
 // try.
-func (e *Engine) open(ctx context.Context, i int, name string) *underway {
+func (e *Engine) open(ctx context.Context, s *state, i int, name string) *underway {
 	c := &underway{intent: Intent{Index: i}}
-	c.ctx, c.span = e.Tracer.Start(ctx, "execute_tool "+known(e.Tools, name)) //nolint:spancheck // close ends it
+	c.ctx, c.span = e.Tracer.Start(ctx, "execute_tool "+known(s.tools, name)) //nolint:spancheck // close ends it
 	return c
 }
 
@@ -192,8 +192,8 @@ func (e *Engine) start(c *underway, s *state, ev Events, id string, i int) (run 
 	c.span.SetAttributes(
 		attribute.String("gen_ai.operation.name", "execute_tool"), attribute.String("gen_ai.tool.name", call.Name),
 		attribute.String("gen_ai.tool.call.id", call.ID), attribute.String("gen_ai.tool.type", "function"))
-	intent, repeating := s.intents[i] // journaled by an earlier try that left no result
-	if repeating && e.Tools[call.Name].Effect == catalog.Irreversible {
+	intent, repeating := s.intents[i]                                                                    // journaled by an earlier try that left no result
+	if tool, there := s.tools[call.Name]; repeating && (!there || tool.Effect == catalog.Irreversible) { // of one that is gone nobody knows
 		return false, e.settle(ctx, s, ev, id, c.span, Result{
 			Index: i, Decision: intent.Decision, Action: api.Allow, Outcome: api.OutcomeUnknown, At: e.Now().UnixMicro(),
 			Error: "outcome unknown: a crash took the result away; the call may or may not have happened, look before you repeat it",
@@ -227,7 +227,7 @@ func (e *Engine) start(c *underway, s *state, ev Events, id string, i int) (run 
 func (e *Engine) act(c *underway, s *state, ev Events, id string) (Result, error) {
 	ctx, i := c.ctx, c.intent.Index
 	call := s.thought.Completion.ToolCalls[i]
-	tool := e.Tools[call.Name]
+	tool := s.tools[call.Name]
 	began := e.Now()
 	limit := tool.Timeout
 	if limit <= 0 {
@@ -239,8 +239,6 @@ func (e *Engine) act(c *underway, s *state, ev Events, id string) (Result, error
 	out, err := attempt(timed, tool, Call{
 		Agent: s.agent, Session: s.cmd.Session, Turn: id, Index: i, Key: Key(s.cmd.Run, s.number, i), Args: argsOf(call),
 		At: s.thought.At, By: s.input.By, Repeating: c.repeating, Token: c.token, Report: report,
-		Agent: s.agent, Session: s.cmd.Session, By: s.input.By, Turn: id, Index: i, Key: Key(s.cmd.Run, s.number, i), Args: argsOf(call),
-		At: s.thought.At, Repeating: c.repeating, Token: c.token, Report: report,
 	})
 	quiet()
 	text := clean(out.Text)

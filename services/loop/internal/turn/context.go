@@ -7,6 +7,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 
@@ -224,8 +226,8 @@ func (e *Engine) prepareContext(ctx context.Context, s *state, id string) (*made
 	model, ratio := learned(conv.Calls)
 	m.in = prompt.Input{
 		Ratio: ratio, Summary: conv.Last.Summary, Through: conv.Last.Through, Turns: conv.Turns,
-		Run: s.cmd.Run, Asked: s.input.Text, Words: s.words(), Number: s.number, Warned: s.notice != "", Tools: e.offered(s.agent),
-		Status: func(name string) bool { return e.Tools[name].Status },
+		Run: s.cmd.Run, Asked: s.input.Text, Words: s.words(), Number: s.number, Warned: s.notice != "", Tools: offered(s.agent, s.tools),
+		Status: func(name string) bool { return s.tools[name].Status },
 	}
 	e.window(m, s.agent, s.agent.Model, model)
 	for _, t := range m.in.Tools {
@@ -238,7 +240,7 @@ func (e *Engine) prepareContext(ctx context.Context, s *state, id string) (*made
 	if s.agent.Turns == 0 && s.total == 0 { // it was read when the run began
 		first = prompt.Born(s.agent.Description)
 	}
-	m.in.Layers, m.in.Todo = layers(s.agent, status, first, e.sources(ctx, s.agent))
+	m.in.Layers, m.in.Todo = layers(s.agent, status, first, e.sources(ctx, s.agent, s.words()))
 	if err := e.recall(ctx, s, m); err != nil {
 		return nil, err
 	}
@@ -327,10 +329,10 @@ func or(v, otherwise int64) int64 {
 
 // sources asks for the layers from outside. One that fails is left out: a prompt
 // without a soul is better than no prompt.
-func (e *Engine) sources(ctx context.Context, a Agent) []Layer {
+func (e *Engine) sources(ctx context.Context, a Agent, words string) []Layer {
 	var out []Layer
 	for _, source := range e.Context.Sources {
-		l, err := source.Layer(ctx, a)
+		l, err := layer(ctx, source, a, words)
 		if err != nil {
 			trace.SpanFromContext(ctx).AddEvent("layer left out", trace.WithAttributes(attribute.String("error.type", string(api.CodeOf(err)))))
 			continue
@@ -340,6 +342,16 @@ func (e *Engine) sources(ctx context.Context, a Agent) []Layer {
 		}
 	}
 	return out
+}
+
+// layer asks a source, with what the turn is about if it cares.
+func layer(ctx context.Context, source Source, a Agent, words string) (Layer, error) {
+	if s, ok := source.(interface {
+		For(ctx context.Context, a Agent, words string) (Layer, error)
+	}); ok {
+		return s.For(ctx, a, words)
+	}
+	return source.Layer(ctx, a)
 }
 
 // recall adds what the agent remembers of what it was asked.
@@ -673,12 +685,22 @@ func Rebuild(ctx context.Context, store ContextStore, turn, asked, words string)
 	return messages, r, err
 }
 
-// offered are the tools that the agent's definition grants and this executor has.
-func (e *Engine) offered(a Agent) []api.Tool {
+// offered are the tools that the agent's definition grants and somebody executes.
+func offered(a Agent, tools map[string]Tool) []api.Tool {
 	var out []api.Tool
-	for _, name := range a.Tools {
-		if t, ok := e.Tools[name]; ok && (t.Offered == nil || t.Offered(a)) {
+	add := func(t Tool) {
+		if t.Offered == nil || t.Offered(a) {
 			out = append(out, api.Tool{Name: t.Name, Description: t.Description, Schema: t.Schema})
+		}
+	}
+	for _, name := range a.Tools {
+		if t, ok := tools[name]; ok {
+			add(t)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(tools)) { // granted by a pattern
+		if !slices.Contains(a.Tools, name) && strings.HasPrefix(name, api.MCPPrefix) && api.Grants(a.Tools, name) {
+			add(tools[name])
 		}
 	}
 	return out

@@ -31,6 +31,7 @@ type Engine struct {
 	Alarms   Alarms
 	Outputs  Outputs
 	Tools    map[string]Tool
+	Toolbox  Toolbox // nil: no agent has tools of its own
 	Context  Context
 	Now      func() time.Time
 	// Root starts the root span of a turn under ids that derive from its own, so
@@ -254,6 +255,7 @@ func fatal(err error) bool {
 }
 
 func (e *Engine) execute(ctx context.Context, s *state, ev Events, id string, span trace.Span) (*End, error) {
+	s.tools = e.toolbox(ctx, s.agent)
 	var poor error
 	if s.thought == nil {
 		poor = e.look(ctx, s)
@@ -513,7 +515,7 @@ func (e *Engine) ended(s *state, rec *Record, now int64) *End {
 		if r.Sleep != nil && r.Outcome == api.OutcomeOK && (end.Sleep == 0 || r.Sleep.Until < end.Sleep) {
 			end.Sleep, end.Why = r.Sleep.Until, r.Sleep.Reason
 		}
-		t := e.Tools[call.Name]
+		t := s.tools[call.Name]
 		habits.Calls = append(habits.Calls, life.Call{
 			Tool: call.Name, Mutating: t.Mutating, Status: t.Status, Blocked: r.Blocked,
 			Created: call.Name == "create_goal" && r.Outcome == api.OutcomeOK && !r.Blocked,

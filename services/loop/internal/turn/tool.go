@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
@@ -34,7 +35,6 @@ type Tool struct {
 type Call struct {
 	Agent     Agent
 	Session   string
-	By        api.Principal // the least trusted of the run's inputs
 	Turn      string
 	Index     int
 	Key       string // idempotency key
@@ -54,6 +54,31 @@ type Output struct {
 	Sleep   *Sleep
 	Blocked bool // a goal was refused because one is active: the agent sleeps
 	Ends    bool // the run has done what it was for: it ends with this turn
+}
+
+// Toolbox has the tools that only some agents have.
+type Toolbox interface {
+	// Tools returns what the agent's definition grants and somebody offers now.
+	Tools(ctx context.Context, a Agent) []Tool
+}
+
+// toolbox is what an agent has for one turn: the executor's own tools, and its own.
+// A name belongs to whoever had it first.
+func (e *Engine) toolbox(ctx context.Context, a Agent) map[string]Tool {
+	if e.Toolbox == nil {
+		return e.Tools
+	}
+	own := e.Toolbox.Tools(ctx, a)
+	if len(own) == 0 {
+		return e.Tools
+	}
+	all := maps.Clone(e.Tools)
+	for _, t := range own {
+		if _, there := all[t.Name]; !there {
+			all[t.Name] = t
+		}
+	}
+	return all
 }
 
 // Builtin is the tool of the catalogue with that name and the code that executes

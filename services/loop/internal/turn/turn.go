@@ -133,6 +133,7 @@ type state struct {
 	root   trace.SpanContext
 	began  time.Time // the root span did
 
+	tools    map[string]Tool // of this turn
 	tier     api.Tier
 	funds    *api.Balance // nil: unknown
 	counters api.Counters
