@@ -154,7 +154,8 @@ func (b *builder) dir() (string, error) {
 	return b.tmp, nil
 }
 
-func (b *builder) program(t testing.TB, module, pkg string) string {
+// program builds pkg of a module with build tags, if any.
+func (b *builder) program(t testing.TB, module, pkg string, tags ...string) string {
 	t.Helper()
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -162,17 +163,18 @@ func (b *builder) program(t testing.TB, module, pkg string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if bin, ok := b.made[module+pkg]; ok {
+	name := strings.Join(append([]string{filepath.Base(module)}, tags...), "-")
+	if bin, ok := b.made[pkg+name]; ok {
 		return bin
 	}
-	bin := filepath.Join(dir, filepath.Base(module))
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", bin, pkg)
+	bin := filepath.Join(dir, name)
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-tags", strings.Join(tags, ","), "-o", bin, pkg)
 	cmd.Dir = filepath.Join("..", module)
 	cmd.Env = append(os.Environ(), "GOWORK=off", "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("build %s: %v\n%s", module, err, out)
 	}
-	b.made[module+pkg] = bin
+	b.made[pkg+name] = bin
 	return bin
 }
 

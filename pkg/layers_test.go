@@ -15,13 +15,13 @@ import (
 func TestLayers(t *testing.T) {
 	t.Parallel()
 	order := []string{
-		"api",                                       // 0: the contracts
-		"config", "telemetry", "sqldb", "embednats", // 1: one technology each
+		"api",                                                    // 0: the contracts
+		"config", "telemetry", "sqldb", "embednats", "failpoint", // 1: one technology each
 		"bus", "outbox", // 2: messages
 		"host", "executor", // 3: runs services, and tools in them
 		"apptest", // 4: tests of services
 	}
-	layer := map[string]int{"api": 0, "config": 1, "telemetry": 1, "sqldb": 1, "embednats": 1, "bus": 2, "outbox": 2, "host": 3, "executor": 3, "apptest": 4}
+	layer := map[string]int{"api": 0, "config": 1, "telemetry": 1, "sqldb": 1, "embednats": 1, "failpoint": 1, "bus": 2, "outbox": 2, "host": 3, "executor": 3, "apptest": 4}
 	place := map[string]int{}
 	for i, name := range order {
 		place[name] = i

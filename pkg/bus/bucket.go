@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/failpoint"
 )
 
 // markerTTL is how long a deleted or expired key leaves a marker, so that
@@ -145,7 +146,9 @@ func (k *Bucket[T]) write(ctx context.Context, key string, data []byte, op strin
 	defer cancel()
 	for try := 0; ; try++ {
 		ln := k.bus.use()
-		ack, err := ln.js.PublishMsg(ctx, msg, opts...)
+		ack, err := failpoint.Value(ctx, failpoint.BusKey, func(ctx context.Context) (*jetstream.PubAck, error) {
+			return ln.js.PublishMsg(ctx, msg, opts...)
+		})
 		ln.release()
 		if err == nil {
 			return ack.Sequence, nil

@@ -12,6 +12,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/failpoint"
 )
 
 // heartbeat is how often the server says that a fetch still waits; two that are
@@ -337,7 +338,7 @@ func (d *delivery) settle(ctx context.Context, msg jetstream.Msg, meta Meta, err
 	last := d.how.MaxDeliver > 0 && meta.Delivered >= d.how.MaxDeliver
 	switch {
 	case err == nil:
-		ack = msg.Ack()
+		ack = failpoint.Do(ctx, failpoint.BusAck, func(context.Context) error { return msg.Ack() })
 	case code == api.Invalid, code == api.Denied, last && !cut:
 		d.bus.tel.givenUp.Add(ctx, 1)
 		d.bus.log.ErrorContext(ctx, "message given up", "subject", d.subject.Template(), "msg_id", meta.ID,

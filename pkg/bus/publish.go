@@ -15,6 +15,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/failpoint"
 )
 
 // callTimeout bounds an I/O whose caller gave no deadline.
@@ -85,9 +86,11 @@ func (b *Bus) publish(ctx context.Context, s api.Subject, id string, msg *nats.M
 	if s.Stream() == "" {
 		return 0, fmt.Errorf("publish %s: class %s is not kept in a stream", s.Template(), s.Class)
 	}
-	msg.Header.Set(jetstream.MsgIDHeader, id)
+	if !failpoint.Broken(failpoint.NoMessageID) {
+		msg.Header.Set(jetstream.MsgIDHeader, id)
+	}
 	opts := []jetstream.PublishOpt{jetstream.WithRetryAttempts(0)}
-	if last != nil {
+	if last != nil && !failpoint.Broken(failpoint.NoExpectedSequence) {
 		opts = append(opts, jetstream.WithExpectLastSequencePerSubject(*last))
 	}
 	ctx, cancel := bounded(ctx)
@@ -127,7 +130,13 @@ func (b *Bus) publishOnce(
 	defer cancel()
 	ln := b.use()
 	defer ln.release()
-	ack, err := ln.js.PublishMsg(ctx, msg, opts...)
+	point := failpoint.BusPublish
+	if last != nil {
+		point = failpoint.BusAppend
+	}
+	ack, err := failpoint.Value(ctx, point, func(ctx context.Context) (*jetstream.PubAck, error) {
+		return ln.js.PublishMsg(ctx, msg, opts...)
+	})
 	if err == nil && (last == nil || !ack.Duplicate) {
 		return ack.Sequence, false, nil
 	}
@@ -177,7 +186,9 @@ func (p *Posts) Post(ctx context.Context, id string, m api.Message) error {
 	if err != nil {
 		return err
 	}
-	msg.Header.Set(jetstream.MsgIDHeader, id)
+	if !failpoint.Broken(failpoint.NoMessageID) {
+		msg.Header.Set(jetstream.MsgIDHeader, id)
+	}
 	inject(ctx, msg.Header)
 	ln := p.bus.use()
 	f, err := ln.js.PublishMsgAsync(msg)

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/micro"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/failpoint"
 )
 
 // A Route ties one kind of message to one handler, or runs a task for as long
@@ -313,7 +314,7 @@ func endpoint[Req api.Message](slots chan struct{}, answer func(context.Context,
 					b.logFailure(ctx, n.template, err)
 					out = errorMsg(in.Reply, err)
 				}
-				b.send(ln, out)
+				_ = failpoint.Do(ctx, failpoint.BusAnswer, func(context.Context) error { b.send(ln, out); return nil })
 			})
 			if !begun {
 				<-slots

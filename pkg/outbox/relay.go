@@ -12,6 +12,7 @@ import (
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/failpoint"
 	"github.com/anima-run/anima/pkg/sqldb"
 )
 
@@ -103,7 +104,9 @@ func (r *Relay) relay(ctx context.Context) error {
 				continue
 			}
 			traceparent, of := continued(ctx, v.trace)
-			err = r.bus.PublishStored(of, v.id, v.subject, []byte(v.payload), traceparent)
+			err = failpoint.Do(of, failpoint.OutboxPublish, func(ctx context.Context) error {
+				return r.bus.PublishStored(ctx, v.id, v.subject, []byte(v.payload), traceparent)
+			})
 			if err == nil {
 				done = append(done, v.seq)
 				continue
@@ -156,8 +159,10 @@ func (r *Relay) remove(ctx context.Context, done []int64) error {
 	for i := range size {
 		places[i], args[i] = "$"+strconv.Itoa(i+1), done[min(i, len(done)-1)]
 	}
-	_, err := r.db.ExecContext(ctx, "delete from outbox where seq in ("+strings.Join(places, ", ")+")", args...)
-	return err
+	return failpoint.Do(ctx, failpoint.OutboxDelete, func(ctx context.Context) error {
+		_, err := r.db.ExecContext(ctx, "delete from outbox where seq in ("+strings.Join(places, ", ")+")", args...)
+		return err
+	})
 }
 
 func (r *Relay) prune(ctx context.Context) {

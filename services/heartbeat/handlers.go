@@ -12,6 +12,7 @@ import (
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/failpoint"
 	"github.com/anima-run/anima/pkg/outbox"
 	"github.com/anima-run/anima/pkg/sqldb"
 	"github.com/anima-run/anima/pkg/telemetry"
@@ -105,7 +106,7 @@ func (h *handlers) setAlarm(ctx context.Context, m api.SetAlarm) (api.Alarm, err
 	if err := a.Check(now); err != nil {
 		return api.Alarm{}, api.Errorf(api.Invalid, "%v", err)
 	}
-	set, err := h.store.SetAlarm(ctx, a)
+	set, err := failpoint.Value(ctx, failpoint.HeartbeatAlarm, func(ctx context.Context) (beat.Alarm, error) { return h.store.SetAlarm(ctx, a) })
 	if err != nil {
 		return api.Alarm{}, err
 	}
@@ -173,7 +174,7 @@ func (h *handlers) putWake(ctx context.Context, w api.Wake) (api.Wake, uint64, e
 	defer span.End()
 	w.Trace = bus.TraceParent(ctx)
 	key := api.WakeKey(w.Agent, w.Cause)
-	rev, err := h.wakes.Create(ctx, key, w, 0)
+	rev, err := failpoint.Value(ctx, failpoint.HeartbeatWake, func(ctx context.Context) (uint64, error) { return h.wakes.Create(ctx, key, w, 0) })
 	if api.CodeOf(err) != api.Conflict {
 		return w, rev, err
 	}

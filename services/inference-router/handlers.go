@@ -13,6 +13,7 @@ import (
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/failpoint"
 	"github.com/anima-run/anima/pkg/host"
 	"github.com/anima-run/anima/pkg/telemetry"
 
@@ -194,14 +195,15 @@ func (a attempt) run(ctx context.Context, most api.Micros) (answer api.Completio
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), afterwards)
 	defer cancel()
-	paid, err := a.h.store.Record(ctx, sqlstore.Paid{
+	record := sqlstore.Paid{
 		Call: api.Completed{
 			ID: a.req.ID, Agent: a.req.Agent, Session: a.req.Session, Turn: a.req.Turn, Task: a.req.Task, Tier: a.req.Tier,
 			Model: a.model.ID, Provider: a.provider.Name(), InputTokens: answer.InputTokens, OutputTokens: answer.OutputTokens,
 			Cost: cost, LatencyMS: answer.LatencyMS, At: a.h.now().UnixMicro(),
 		},
 		Hold: holdID(a.hold, most), Trace: trace.SpanContextFromContext(ctx).TraceID().String(), Answer: answer,
-	})
+	}
+	paid, err := failpoint.Value(ctx, failpoint.RouterRecord, func(ctx context.Context) (sqlstore.Paid, error) { return a.h.store.Record(ctx, record) })
 	if err != nil {
 		return answer, false, err
 	}
@@ -238,8 +240,10 @@ func (a attempt) reserve(ctx context.Context, most api.Micros) (string, error) {
 }
 
 func (h *handlers) hold(ctx context.Context, id, agent, turn string, amount api.Micros) (api.HoldState, error) {
-	return bus.Call[api.HoldState](ctx, h.bus, api.Hold{
-		ID: id, Agent: agent, Amount: amount, Category: "inference", Turn: turn, ExpiresAt: h.now().Add(10 * time.Minute).UnixMicro(),
+	return failpoint.Value(ctx, failpoint.RouterHold, func(ctx context.Context) (api.HoldState, error) {
+		return bus.Call[api.HoldState](ctx, h.bus, api.Hold{
+			ID: id, Agent: agent, Amount: amount, Category: "inference", Turn: turn, ExpiresAt: h.now().Add(10 * time.Minute).UnixMicro(),
+		})
 	})
 }
 
@@ -282,7 +286,9 @@ func (a attempt) once(ctx context.Context, try int) (provider.Response, error) {
 	ctx, span := a.h.tracer.Start(ctx, name, opts...)
 	defer span.End()
 	span.SetAttributes(attribute.Int("http.request.resend_count", try), attribute.Int64("gen_ai.request.max_tokens", a.limit))
-	res, err := a.provider.Complete(ctx, a.ask, func(text string) error { return a.send(api.Delta{Content: text}) })
+	res, err := failpoint.Value(ctx, failpoint.RouterCall, func(ctx context.Context) (provider.Response, error) {
+		return a.provider.Complete(ctx, a.ask, func(text string) error { return a.send(api.Delta{Content: text}) })
+	})
 	if err != nil {
 		telemetry.Fail(span, string(provider.KindOf(err)), err.Error())
 		return res, err
@@ -375,10 +381,12 @@ func (h *handlers) settle(ctx context.Context, p sqlstore.Paid) error {
 }
 
 func (h *handlers) pay(ctx context.Context, p sqlstore.Paid, hold string) error {
-	_, err := bus.Call[api.HoldState](ctx, h.bus, api.Settle{
-		ID: hold, Amount: p.Call.Cost, Payee: "provider:" + p.Call.Provider, Memo: p.Call.Model,
+	return failpoint.Do(ctx, failpoint.RouterSettle, func(ctx context.Context) error {
+		_, err := bus.Call[api.HoldState](ctx, h.bus, api.Settle{
+			ID: hold, Amount: p.Call.Cost, Payee: "provider:" + p.Call.Provider, Memo: p.Call.Model,
+		})
+		return err
 	})
-	return err
 }
 
 // settleLate pays a stored call whose hold has ended without it: it expired

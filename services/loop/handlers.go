@@ -17,6 +17,7 @@ import (
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/failpoint"
 	"github.com/anima-run/anima/pkg/outbox"
 
 	"github.com/anima-run/anima/services/loop/internal/agentmd"
@@ -135,7 +136,7 @@ func (h *handlers) sendMessage(ctx context.Context, m api.SendMessage) (api.Acce
 		Run: run, Agent: agent.ID, Session: session, Kind: api.RunMessage, Content: m.Content,
 		By: api.Principal{Kind: api.Creator}, Mode: m.Mode, AcceptedAt: at,
 	}
-	if err := h.bus.Publish(ctx, "run/"+run, cmd); err != nil {
+	if err := failpoint.Do(ctx, failpoint.LoopAccept, func(ctx context.Context) error { return h.bus.Publish(ctx, "run/"+run, cmd) }); err != nil {
 		return api.Accepted{}, err
 	}
 	// The message is accepted. Dying from here on costs its haste, and a caller who
@@ -347,7 +348,9 @@ func (h *handlers) wake(ctx context.Context, e bus.Entry[api.Wake]) error {
 		Kind: api.RunWake, Content: w.Reason, Cause: w.Cause, By: w.By, AcceptedAt: h.now().UnixMicro(),
 	}
 	if agent.State != api.StateDead {
-		err = h.bus.Publish(bus.WithTraceParent(ctx, w.Trace), "run/"+cmd.Run, cmd)
+		err = failpoint.Do(bus.WithTraceParent(ctx, w.Trace), failpoint.LoopWakePublish, func(ctx context.Context) error {
+			return h.bus.Publish(ctx, "run/"+cmd.Run, cmd)
+		})
 		if err != nil && api.ReasonOf(err) != api.ReasonLimit {
 			return err
 		}
@@ -357,7 +360,7 @@ func (h *handlers) wake(ctx context.Context, e bus.Entry[api.Wake]) error {
 }
 
 func (h *handlers) forget(ctx context.Context, e bus.Entry[api.Wake]) error {
-	err := h.wakes.Delete(ctx, e.Key, e.Revision)
+	err := failpoint.Do(ctx, failpoint.LoopWakeDelete, func(ctx context.Context) error { return h.wakes.Delete(ctx, e.Key, e.Revision) })
 	if api.CodeOf(err) == api.Conflict {
 		return nil // another replica was faster
 	}

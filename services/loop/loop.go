@@ -126,8 +126,8 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		cfg: cfg, bus: env.Bus, log: env.Log, now: env.Now, store: store, relay: relay, peers: peers, wakes: wakes,
 		locks: locker{locks: locks, owner: env.Bus.Instance(), lease: cfg.Lease, now: env.Now, log: env.Log},
 		engine: &turn.Engine{
-			Store: store, Journal: journal{env.Bus}, Router: peers, Policy: &judge{bus: env.Bus}, Inbox: peers, Treasury: peers,
-			Queue: waiting, Alarms: peers, Outputs: kept, Tools: tools, Toolbox: servers,
+			Store: steps{store}, Journal: journal{env.Bus}, Router: peers, Policy: &judge{bus: env.Bus}, Inbox: peers, Treasury: peers,
+			Queue: waiting, Alarms: peers, Outputs: kept, Tools: effects(tools), Toolbox: servers,
 			Context: turn.Context{
 				Store: store, Models: &models{bus: env.Bus, now: env.Now}, Memory: memories.memory,
 				Sources: append([]turn.Source{souls, skill.Source{}, goal.Source{Store: store}}, notes.Sources()...),

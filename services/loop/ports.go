@@ -13,6 +13,7 @@ import (
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/failpoint"
 
 	"github.com/anima-run/anima/services/loop/internal/turn"
 )
@@ -38,17 +39,23 @@ func (s services) Balance(ctx context.Context, agent string) (api.Balance, error
 }
 
 func (s services) Claim(ctx context.Context, agent, run string) ([]api.InboxMessage, error) {
-	in, err := bus.Call[api.Inbox](ctx, s.bus, api.ClaimInbox{Agent: agent, Run: run})
+	in, err := failpoint.Value(ctx, failpoint.LoopInboxClaim, func(ctx context.Context) (api.Inbox, error) {
+		return bus.Call[api.Inbox](ctx, s.bus, api.ClaimInbox{Agent: agent, Run: run})
+	})
 	return in.Messages, err
 }
 
 func (s services) Settle(ctx context.Context, agent, run string) error {
-	_, err := bus.Call[api.InboxCount](ctx, s.bus, api.SettleInbox{Agent: agent, Run: run})
-	return err
+	return failpoint.Do(ctx, failpoint.LoopInboxSettle, func(ctx context.Context) error {
+		_, err := bus.Call[api.InboxCount](ctx, s.bus, api.SettleInbox{Agent: agent, Run: run})
+		return err
+	})
 }
 
 func (s services) SetAlarm(ctx context.Context, a api.SetAlarm) (api.Alarm, error) {
-	return bus.Call[api.Alarm](ctx, s.bus, a)
+	return failpoint.Value(ctx, failpoint.LoopAlarm, func(ctx context.Context) (api.Alarm, error) {
+		return bus.Call[api.Alarm](ctx, s.bus, a)
+	})
 }
 
 func (s services) SignMessage(ctx context.Context, m api.SignMessage) (api.Signature, error) {
@@ -56,7 +63,9 @@ func (s services) SignMessage(ctx context.Context, m api.SignMessage) (api.Signa
 }
 
 func (s services) Send(ctx context.Context, m api.Send) (api.Sent, error) {
-	return bus.Call[api.Sent](ctx, s.bus, m)
+	return failpoint.Value(ctx, failpoint.LoopSend, func(ctx context.Context) (api.Sent, error) {
+		return bus.Call[api.Sent](ctx, s.bus, m)
+	})
 }
 
 // judge is policy, with its public keys remembered.
@@ -105,7 +114,7 @@ func (j journal) Append(ctx context.Context, cmd api.Run, step turn.Step, last u
 	// The id names the place in the journal and the owner, so that it repeats only
 	// when this very append does.
 	id := fmt.Sprintf("journal/%s/%d/%d", cmd.Run, m.Epoch, last)
-	return j.bus.Append(ctx, id, m, last)
+	return failpoint.Value(ctx, pointOf(step), func(ctx context.Context) (uint64, error) { return j.bus.Append(ctx, id, m, last) })
 }
 
 func (j journal) Tail(ctx context.Context, session string, after uint64) ([]turn.Step, uint64, error) {
@@ -146,9 +155,15 @@ type events struct {
 }
 
 func (e events) Post(ctx context.Context, id string, m api.Message) error {
+	if _, ok := m.(api.AgentChanged); ok {
+		return failpoint.Do(ctx, failpoint.LoopAgentState, func(ctx context.Context) error { return e.posts.Post(ctx, id, m) })
+	}
 	return e.posts.Post(ctx, id, m)
 }
-func (e events) Wait(ctx context.Context) error { return e.posts.Wait(ctx) }
+
+func (e events) Wait(ctx context.Context) error {
+	return failpoint.Do(ctx, failpoint.LoopFlush, e.posts.Wait)
+}
 
 // Delta is best effort: who watches live sees the whole answer at the end.
 func (e events) Delta(ctx context.Context, d api.StreamDelta) { _ = e.bus.Tell(ctx, d) }
@@ -183,7 +198,9 @@ func (l locker) with(ctx context.Context, cmd api.Run, f func(context.Context) e
 	value := func() api.Lock {
 		return api.Lock{Run: cmd.Run, Owner: l.owner, Expires: l.now().Add(l.lease).UnixMicro()}
 	}
-	epoch, err := l.locks.Create(ctx, key, value(), l.lease)
+	epoch, err := failpoint.Value(ctx, failpoint.LoopLockCreate, func(ctx context.Context) (uint64, error) {
+		return l.locks.Create(ctx, key, value(), l.lease)
+	})
 	if err != nil {
 		if api.CodeOf(err) == api.Conflict {
 			return l.busy(ctx, cmd)
@@ -207,7 +224,9 @@ func (l locker) with(ctx context.Context, cmd api.Run, f func(context.Context) e
 			v := value()
 			v.Epoch = epoch
 			attempt, done := context.WithTimeout(ctx, l.lease/3)
-			rev, err := l.locks.Update(attempt, key, v, revision, l.lease)
+			rev, err := failpoint.Value(attempt, failpoint.LoopLockRenew, func(ctx context.Context) (uint64, error) {
+				return l.locks.Update(ctx, key, v, revision, l.lease)
+			})
 			done()
 			switch {
 			case err == nil:
@@ -227,7 +246,8 @@ func (l locker) with(ctx context.Context, cmd api.Run, f func(context.Context) e
 	// The lock is always released, also when the work was told to stop.
 	free, done := context.WithTimeout(context.WithoutCancel(ctx), l.lease/3)
 	defer done()
-	if derr := l.locks.Delete(free, key, revision); derr != nil && api.CodeOf(derr) != api.Conflict {
+	derr := failpoint.Do(free, failpoint.LoopLockDelete, func(ctx context.Context) error { return l.locks.Delete(ctx, key, revision) })
+	if derr != nil && api.CodeOf(derr) != api.Conflict {
 		l.log.Warn("lock not released, it expires by itself", "session", cmd.Session, "lease", l.lease.String(), "err", derr)
 	}
 	if err != nil && errors.Is(context.Cause(work), errLeaseLost) {

@@ -13,6 +13,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/failpoint"
 	"github.com/anima-run/anima/pkg/outbox"
 
 	"github.com/anima-run/anima/services/policy/internal/rule"
@@ -55,7 +56,10 @@ func (h *handlers) evaluate(ctx context.Context, m api.Evaluate) (api.Decision, 
 		return d, err
 	}
 	if !found {
-		if d, err = h.store.Record(ctx, h.judge(ctx, m, hash), m.Run); err != nil {
+		d, err = failpoint.Value(ctx, failpoint.PolicyRecord, func(ctx context.Context) (api.Decision, error) {
+			return h.store.Record(ctx, h.judge(ctx, m, hash), m.Run)
+		})
+		if err != nil {
 			return d, err
 		}
 		h.relay.Kick()

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/failpoint"
 	"github.com/anima-run/anima/pkg/outbox"
 	"github.com/anima-run/anima/pkg/sqldb"
 	"github.com/anima-run/anima/services/social/internal/inbox"
@@ -52,10 +53,13 @@ func (h *handlers) receive(ctx context.Context, l letter.Letter) (id string, err
 		return "", err
 	}
 	now := h.now().UTC().Truncate(time.Microsecond)
-	duplicate, err := h.store.Receive(ctx, inbox.Mail{
+	mail := inbox.Mail{
 		ID: s.ID, From: s.From, To: s.To, Content: s.Content, SignedAt: s.SignedAt, Signature: s.Signature,
 		ReplyTo: s.ReplyTo, Received: now,
-	}, func() error { return letter.Fresh(s.Time, now) })
+	}
+	duplicate, err := failpoint.Value(ctx, failpoint.SocialReceive, func(ctx context.Context) (bool, error) {
+		return h.store.Receive(ctx, mail, func() error { return letter.Fresh(s.Time, now) })
+	})
 	switch {
 	case err != nil:
 		return "", err
@@ -76,7 +80,9 @@ func (h *handlers) claimInbox(ctx context.Context, m api.ClaimInbox) (api.Inbox,
 	if err != nil || address == "" {
 		return api.Inbox{Messages: []api.InboxMessage{}}, err
 	}
-	all, err := h.store.Claim(ctx, address, m.Run, limited(m.Limit, claimLimit, claimMost), h.now())
+	all, err := failpoint.Value(ctx, failpoint.SocialClaim, func(ctx context.Context) ([]inbox.Mail, error) {
+		return h.store.Claim(ctx, address, m.Run, limited(m.Limit, claimLimit, claimMost), h.now())
+	})
 	h.tel.claims(ctx, len(all))
 	return answer(all), err
 }
@@ -89,7 +95,8 @@ func (h *handlers) settleInbox(ctx context.Context, m api.SettleInbox) (api.Inbo
 	if err != nil || address == "" {
 		return api.InboxCount{}, err
 	}
-	if err := h.store.Settle(ctx, address, m.Run, h.now()); err != nil {
+	err = failpoint.Do(ctx, failpoint.SocialSettle, func(ctx context.Context) error { return h.store.Settle(ctx, address, m.Run, h.now()) })
+	if err != nil {
 		return api.InboxCount{}, err
 	}
 	return h.unread(ctx, address)

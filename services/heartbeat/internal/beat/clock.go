@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"sync"
 	"time"
+
+	"github.com/anima-run/anima/pkg/failpoint"
 )
 
 // The clock's own numbers.
@@ -97,7 +99,7 @@ func (c *Clock) round(ctx context.Context) (time.Duration, error) {
 	}
 	fired, failed := c.wake(ctx, due)
 	if len(fired) > 0 {
-		recorded, err := c.Timeline.Fire(ctx, fired)
+		recorded, err := failpoint.Value(ctx, failpoint.HeartbeatFire, func(ctx context.Context) ([]Fired, error) { return c.Timeline.Fire(ctx, fired) })
 		if err != nil {
 			return 0, err
 		}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/failpoint"
 )
 
 // Book answers for the books. Make one with [New] and run it with [Book.Run];
@@ -119,13 +120,17 @@ func (b *Book) commit(ctx context.Context, group []*request) ([]error, error) {
 	}
 	refusals := make([]error, len(group))
 	var c Changes
-	err := b.store.Update(ctx, keys, func(s State) Changes {
-		p := newPage(s, b.opts.Now().UnixMicro())
-		for i, r := range group {
-			refusals[i] = r.do(p)
-		}
-		c = p.changes()
-		return c
+	err := failpoint.Do(ctx, failpoint.TreasuryCommit, func(ctx context.Context) error {
+		return b.store.Update(ctx, keys, func(s State) Changes {
+			p := newPage(s, b.opts.Now().UnixMicro())
+			for i, r := range group {
+				if refusals[i] = r.do(p); failpoint.Broken(failpoint.AnswerBeforeCommit) {
+					r.done <- refusals[i]
+				}
+			}
+			c = p.changes()
+			return c
+		})
 	})
 	if errors.Is(err, context.DeadlineExceeded) {
 		return nil, &api.Error{

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 
+	"github.com/anima-run/anima/pkg/failpoint"
 	"github.com/anima-run/anima/pkg/sqldb"
 	"github.com/anima-run/anima/services/treasury/internal/ledger"
 )
@@ -21,7 +22,7 @@ func (s *Store) Update(ctx context.Context, keys ledger.Keys, change func(ledger
 		if c.Head == before {
 			return nil
 		}
-		if err := save(ctx, tx, c); err != nil {
+		if err := failpoint.Do(ctx, failpoint.TreasuryWrite, func(ctx context.Context) error { return save(ctx, tx, c) }); err != nil {
 			return err
 		}
 		if s.announce == nil {

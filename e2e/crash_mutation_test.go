@@ -1,0 +1,97 @@
+package e2e
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/failpoint"
+)
+
+// TestCrashMutations leaves out one safety at a time, where the code has it, and
+// plays the death that it is there for: the oracle must find what is broken then.
+// What it finds with the safety in place is nothing, so that the death alone is not
+// what it sees.
+func TestCrashMutations(t *testing.T) {
+	t.Parallel()
+	death := func(point failpoint.Point, service string, mode failpoint.Mode, pass int) func(*crashWorld, testing.TB, context.Context) []string {
+		return func(w *crashWorld, t testing.TB, _ context.Context) []string {
+			return w.crash(t, crashCase{point.Info(), service, mode, pass}, "Mutant").faults
+		}
+	}
+	for _, c := range []struct {
+		name  string
+		leave failpoint.Mutation
+		play  func(*crashWorld, testing.TB, context.Context) []string
+		finds string // a part of what the oracle must say
+	}{
+		{
+			"the expected last sequence of an append", failpoint.NoExpectedSequence,
+			func(w *crashWorld, t testing.TB, ctx context.Context) []string {
+				w.second(t)
+				return w.takeOver(ctx, failpoint.LoopThought, "Mutant")
+			},
+			"was not written on top of",
+		},
+		{
+			"the id of a message, by which a stream knows it again", failpoint.NoMessageID,
+			death(failpoint.LoopInboxSettle, "loop", failpoint.Before, 1), "is there 2 times",
+		},
+		{
+			// A lost fsync shows when the machine dies, not when the process does: the kernel
+			// keeps what was written. What a process can lose is what it answered before it was
+			// written at all, and for those who ask that is the same promise.
+			"the commit before the answer", failpoint.AnswerBeforeCommit,
+			func(w *crashWorld, t testing.TB, ctx context.Context) []string {
+				return w.loseCommit(t, ctx)
+			},
+			"held",
+		},
+	} {
+		t.Run(c.leave.String(), func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+			defer cancel()
+			if faults := c.play(newCrashWorld(t, ""), t, ctx); len(faults) > 0 {
+				t.Errorf("with %s in place the oracle finds:\n  %s", c.name, strings.Join(faults, "\n  "))
+			}
+			faults := c.play(newCrashWorld(t, c.leave.String()), t, ctx)
+			if !slices.ContainsFunc(faults, func(f string) bool { return strings.Contains(f, c.finds) }) {
+				t.Errorf("without %s the oracle finds %q, want %q among it", c.name, faults, c.finds)
+			}
+			for _, f := range faults {
+				t.Logf("without %s: %s", c.name, f)
+			}
+		})
+	}
+}
+
+// loseCommit kills treasury in the middle of the second group that it writes for an
+// agent, which pays for its thought, when an answer that is too early has left.
+func (w *crashWorld) loseCommit(t testing.TB, ctx context.Context) []string {
+	t.Helper()
+	a, err := w.bear(ctx, "Mutant")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := w.proc("treasury")
+	p.arm(t, failpoint.TreasuryWrite.String()+":before:2:300ms")
+	if _, err := asked[api.Accepted](ctx, w.world, api.SendMessage{Agent: a.ID, ID: "mutant", Content: "hello"}); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-p.done:
+	case <-ctx.Done():
+		t.Fatal("treasury did not die")
+	}
+	w.again(t, "treasury")
+	patience, cancel := context.WithTimeout(ctx, 45*time.Second)
+	defer cancel()
+	_ = w.rest(patience, map[string]int{a.ID: 1}, a) // without the commit it never is at rest
+	o := &oracle{w: w, ctx: ctx}
+	o.judge(o.look(a, crashMoney))
+	return o.faults
+}

@@ -1,0 +1,470 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api"
+)
+
+// oracle judges from outside what a crash may not do, by the streams, the stores
+// through requests, and the files that tools wrote. It is the same for every case.
+type oracle struct {
+	w      *crashWorld
+	ctx    context.Context
+	faults []string
+}
+
+// life is an agent with all that is left of what it did.
+type life struct {
+	agent     api.Agent
+	money     api.Micros // that it was given
+	turns     []api.Turn // oldest first
+	journal   []told
+	events    []told // of its session, without the journal
+	decisions []api.Decision
+	entries   []api.Posted
+	balance   api.Balance
+}
+
+func (o *oracle) fault(format string, args ...any) {
+	o.faults = append(o.faults, fmt.Sprintf(format, args...))
+}
+
+// look reads what is left of an agent's life.
+func (o *oracle) look(a api.Agent, money api.Micros) life {
+	l := life{agent: a, money: money}
+	l.turns = found(asked[api.Turns](o.ctx, o.w.world, api.ListTurns{Agent: a.ID, Limit: 1000}))(o).Turns
+	slices.Reverse(l.turns)
+	for _, m := range found(o.w.read(o.ctx, "LOOP_EVT", "anima.loop.evt.*.v1."+a.Session))(o) {
+		if m.name == "journal" {
+			l.journal = append(l.journal, m)
+		} else {
+			l.events = append(l.events, m)
+		}
+	}
+	l.decisions = found(asked[api.Decisions](o.ctx, o.w.world, api.ListDecisions{Agent: a.ID, Limit: 1000}))(o).Decisions
+	for after := int64(0); ; {
+		page := found(asked[api.Entries](o.ctx, o.w.world, api.ListEntries{Agent: a.ID, After: after, Limit: 200}))(o)
+		l.entries = append(l.entries, page.Entries...)
+		if !page.More || len(page.Entries) == 0 {
+			break
+		}
+		after = page.Entries[len(page.Entries)-1].Seq
+	}
+	l.balance = found(asked[api.Balance](o.ctx, o.w.world, api.GetBalance{Agent: a.ID}))(o)
+	return l
+}
+
+// found takes an answer that a world at rest gives.
+func found[T any](v T, err error) func(*oracle) T {
+	return func(o *oracle) T {
+		if err != nil {
+			o.fault("cannot be read: %v", err)
+		}
+		return v
+	}
+}
+
+// judge holds every rule against a life.
+func (o *oracle) judge(l life) {
+	o.writers(l)
+	o.fates(l)
+	o.calls(l)
+	o.sums(l)
+	o.transcript(l)
+	o.wakes(l)
+	o.announced(l)
+}
+
+// writers: the journal has one writer at a time. Every entry was written on top of
+// the one before it, epochs never go back, an epoch begins by taking the run up,
+// and no step of a turn is there twice.
+func (o *oracle) writers(l life) {
+	who := l.agent.ID
+	var last, epoch uint64
+	var run string
+	step := map[string]bool{}
+	for _, m := range l.journal {
+		var j api.Journal
+		if err := api.Decode(m.data, &j); err != nil {
+			o.fault("%s: journal at %d: %v", who, m.seq, err)
+			continue
+		}
+		if parts := strings.Split(m.id, "/"); len(parts) != 4 || parts[3] != strconv.FormatUint(last, 10) {
+			o.fault("%s: journal entry %d (%s, epoch %d) has the id %q and was not written on top of %d", who, m.seq, j.Kind, j.Epoch, m.id, last)
+		}
+		switch {
+		case j.Epoch < epoch:
+			o.fault("%s: journal entry %d is of epoch %d, after one of epoch %d", who, m.seq, j.Epoch, epoch)
+		case j.Epoch > epoch && j.Kind != "begin":
+			o.fault("%s: epoch %d begins with %s", who, j.Epoch, j.Kind)
+		case j.Epoch == epoch && j.Run != run:
+			o.fault("%s: epoch %d has two runs, %s and %s", who, j.Epoch, run, j.Run)
+		}
+		if j.Kind != "begin" {
+			key := j.Kind + " of " + j.Run + "." + strconv.Itoa(j.Turn)
+			if j.Kind != "thought" {
+				var entry map[string]struct{ Index int }
+				_ = json.Unmarshal(j.Entry, &entry) // what it is not, has no index
+				key = strconv.Itoa(entry[j.Kind].Index) + " " + key
+			}
+			if step[key] {
+				o.fault("%s: %s is in the journal twice", who, key)
+			}
+			step[key] = true
+		}
+		last, epoch, run = m.seq, j.Epoch, j.Run
+	}
+	for _, t := range l.turns {
+		if !step["thought of "+t.ID] {
+			o.fault("%s: turn %s has no thought in the journal", who, t.ID)
+		}
+	}
+}
+
+// fates: every run that began has one end, is persisted in order and without gaps,
+// and nothing of the session waits.
+func (o *oracle) fates(l life) {
+	who := l.agent.ID
+	starts, ends := map[string]int{}, map[string]int{}
+	for _, m := range l.events {
+		switch m.name {
+		case "loop_start":
+			var e api.LoopStart
+			o.decode(m, &e)
+			starts[e.Run]++
+		case "loop_end":
+			var e api.LoopEnd
+			o.decode(m, &e)
+			ends[e.Run]++
+			if !e.Success {
+				o.fault("%s: run %s failed", who, e.Run)
+			}
+		}
+	}
+	numbers := map[string]int{}
+	for _, t := range l.turns {
+		if numbers[t.Run]++; t.Number != numbers[t.Run] {
+			o.fault("%s: turn %s is the run's number %d", who, t.ID, numbers[t.Run])
+		}
+		if t.Trace == "" {
+			o.fault("%s: turn %s names no trace", who, t.ID)
+		}
+	}
+	for run, n := range starts {
+		if n != 1 || ends[run] != 1 || numbers[run] == 0 {
+			o.fault("%s: run %s has %d starts, %d ends and %d turns", who, run, n, ends[run], numbers[run])
+		}
+	}
+	for run := range ends {
+		if starts[run] == 0 {
+			o.fault("%s: run %s ended and did not start", who, run)
+		}
+	}
+	if waiting := found(o.w.read(o.ctx, "LOOP_CMD", "anima.loop.cmd.run.v1."+l.agent.Session))(o); len(waiting) > 0 {
+		o.fault("%s: %d messages are still in the queue", who, len(waiting))
+	}
+	if keys := found(o.w.keys(o.ctx, l.agent.ID))(o); len(keys) > 0 {
+		o.fault("%s: keys are left: %v", who, keys)
+	}
+}
+
+// calls: an effect has an intent, an intent a decision, and each is there once.
+func (o *oracle) calls(l life) {
+	who := l.agent.ID
+	decided := map[string]api.Decision{}
+	for _, d := range l.decisions {
+		key := d.Turn + "." + strconv.Itoa(d.Index)
+		if other, twice := decided[key]; twice {
+			o.fault("%s: call %s was decided twice, %s and %s", who, key, other.ID, d.ID)
+		}
+		decided[key] = d
+	}
+	intents := map[string]string{}
+	for _, m := range l.journal {
+		var j api.Journal
+		o.decode(m, &j)
+		var entry struct {
+			Intent *struct {
+				Index    int
+				Decision string
+			}
+		}
+		if err := json.Unmarshal(j.Entry, &entry); err == nil && entry.Intent != nil {
+			intents[fmt.Sprintf("%s.%d.%d", j.Run, j.Turn, entry.Intent.Index)] = entry.Intent.Decision
+		}
+	}
+	ran, certain := 0, 0
+	for _, t := range l.turns {
+		for _, c := range t.Calls {
+			key := t.ID + "." + strconv.Itoa(c.Index)
+			d, known := decided[key]
+			hash, err := api.ArgsHash(c.Arguments)
+			switch {
+			case !known || d.ID != c.Decision || d.Action != c.Action || d.Tool != c.Tool:
+				o.fault("%s: call %s says %s %s by decision %s, policy has %+v", who, key, c.Tool, c.Action, c.Decision, d)
+			case err != nil || d.ArgsHash != hash:
+				o.fault("%s: call %s was decided with other arguments: %v", who, key, err)
+			case c.Action == api.Allow && intents[key] != d.ID:
+				o.fault("%s: call %s was made, and its intent names decision %q, not %s", who, key, intents[key], d.ID)
+			}
+			if c.Tool == "exec" {
+				ran++
+				if c.Outcome == api.OutcomeOK {
+					certain++
+				}
+			}
+		}
+	}
+	data, err := os.ReadFile(filepath.Join(o.w.data, "loop", "workspaces", l.agent.ID, "ran.txt"))
+	if err != nil && !os.IsNotExist(err) {
+		o.fault("%s: %v", who, err)
+	}
+	if did := strings.Count(string(data), "ran"); did < certain || did > ran {
+		o.fault("%s: the command left %d marks, want %d to %d", who, did, certain, ran)
+	}
+	for key := range intents {
+		if _, known := decided[key]; !known {
+			o.fault("%s: intent %s has no decision", who, key)
+		}
+	}
+}
+
+// sums: what a turn says it cost is what was paid for it, once, and nothing else
+// was; nothing stays held; session and books add up.
+func (o *oracle) sums(l life) {
+	who := l.agent.ID
+	var cost api.Micros
+	paid := map[string]api.Micros{}
+	active := 0
+	for _, e := range l.entries {
+		var sum api.Micros
+		for _, p := range e.Postings {
+			sum += p.Amount
+			if strings.HasPrefix(p.Account, "provider:") {
+				paid[e.Turn] += p.Amount
+			}
+		}
+		if sum != 0 {
+			o.fault("%s: entry %s adds up to %s", who, e.ID, sum)
+		}
+		switch {
+		case strings.HasSuffix(e.ID, "/hold"):
+			active++
+		case strings.HasSuffix(e.ID, "/settle"), strings.HasSuffix(e.ID, "/release"):
+			active--
+		}
+	}
+	if active != 0 {
+		o.fault("%s: %d more holds were made than ended", who, active)
+	}
+	for _, t := range l.turns {
+		cost += t.Cost
+		if paid[t.ID] != t.Cost {
+			o.fault("%s: turn %s cost %s, and %s was paid for it", who, t.ID, t.Cost, paid[t.ID])
+		}
+		delete(paid, t.ID)
+	}
+	for t, m := range paid {
+		o.fault("%s: %s was paid for %q, which is no turn", who, m, t)
+	}
+	if b := l.balance; b.Available+cost != l.money || b.Held != 0 {
+		o.fault("%s: of %s are left %s, held %s, and the turns cost %s", who, l.money, b.Available, b.Held, cost)
+	}
+	s := found(asked[api.Session](o.ctx, o.w.world, api.GetSession{Session: l.agent.Session}))(o)
+	if s.Turns != int64(len(l.turns)) || s.Cost != cost {
+		o.fault("%s: its session has %d turns for %s, want %d for %s", who, s.Turns, s.Cost, len(l.turns), cost)
+	}
+}
+
+// transcript: every call of an assistant's line is answered by the tool lines that
+// follow it, and by nothing else (spec-core-7 W-1).
+func (o *oracle) transcript(l life) {
+	who := l.agent.ID
+	open := map[string]bool{}
+	calls := 0
+	var seq int64
+	for _, line := range found(asked[api.Transcript](o.ctx, o.w.world, api.GetTranscript{Session: l.agent.Session}))(o).Lines {
+		if line.Seq <= seq {
+			o.fault("%s: transcript line %d follows %d", who, line.Seq, seq)
+		}
+		seq = line.Seq
+		if line.Role == "tool" {
+			if !open[line.ToolCallID] {
+				o.fault("%s: transcript line %d answers %q, which nobody asked", who, line.Seq, line.ToolCallID)
+			}
+			delete(open, line.ToolCallID)
+			continue
+		}
+		if len(open) > 0 {
+			o.fault("%s: before transcript line %d calls are not answered: %v", who, line.Seq, open)
+		}
+		for _, c := range line.ToolCalls {
+			open[c.ID] = true
+			calls++
+		}
+	}
+	want := 0
+	for _, t := range l.turns {
+		want += len(t.Calls)
+	}
+	if len(open) > 0 || calls != want {
+		o.fault("%s: the transcript has %d calls, the turns %d; not answered: %v", who, calls, want, open)
+	}
+}
+
+// wakes: one cause is announced once and makes one run.
+func (o *oracle) wakes(l life) {
+	who := l.agent.ID
+	causes := map[string]int{}
+	for _, m := range found(o.w.read(o.ctx, "HEARTBEAT_EVT", "anima.heartbeat.evt.wake_requested.v1."+l.agent.ID))(o) {
+		var e api.WakeRequested
+		o.decode(m, &e)
+		causes[e.Wake.Cause]++
+	}
+	runs := map[string]bool{}
+	for _, m := range l.events {
+		if m.name == "loop_start" {
+			var e api.LoopStart
+			if o.decode(m, &e); e.Kind == api.RunWake {
+				runs[e.Run] = true
+			}
+		}
+	}
+	for cause, n := range causes {
+		if n != 1 {
+			o.fault("%s: wake %s was announced %d times", who, cause, n)
+		}
+	}
+	if len(runs) != len(causes) {
+		o.fault("%s: %d causes (%v) made %d runs", who, len(causes), causes, len(runs))
+	}
+}
+
+// announced: every event of a run is in the stream once, as are the decisions, the
+// postings and the answers that were paid.
+func (o *oracle) announced(l life) {
+	who := l.agent.ID
+	ids := map[string]int{}
+	count := map[string]int{}
+	for _, m := range l.events {
+		ids[m.id]++
+		count[m.name]++
+	}
+	for id, n := range ids {
+		if n > 1 || id == "" {
+			o.fault("%s: the event %q is there %d times", who, id, n)
+		}
+	}
+	calls, made := 0, 0
+	for _, t := range l.turns {
+		calls += len(t.Calls)
+		for _, c := range t.Calls {
+			if c.Action == api.Allow {
+				made++
+			}
+		}
+	}
+	turns := len(l.turns)
+	want := map[string]int{
+		"loop_context": turns, "loop_execute": turns, "loop_persist": turns, "tool_start": made, "tool_end": calls,
+		"loop_start": count["loop_end"],
+	}
+	for name, n := range want {
+		if count[name] != n {
+			o.fault("%s: %d events %s, want %d", who, count[name], name, n)
+		}
+	}
+	states := o.w.changes(o, l.agent.ID)
+	for i, c := range states {
+		if c.Seq != int64(i+1) || i > 0 && c.Previous != states[i-1].State {
+			o.fault("%s: change %d of its state is %d, from %s to %s, after %s", who, i+1, c.Seq, c.Previous, c.State, states[max(0, i-1)].State)
+		}
+	}
+	for _, e := range []struct {
+		stream, subject string
+		want            int
+	}{
+		{"POLICY_EVT", "anima.policy.evt.decided.v1." + l.agent.ID, len(l.decisions)},
+		{"TREASURY_EVT", "anima.treasury.evt.posted.v1." + l.agent.ID, len(l.entries)},
+		{"INFERENCE_EVT", "anima.inference.evt.completed.v1." + l.agent.ID, turns},
+	} {
+		if got := found(o.w.read(o.ctx, e.stream, e.subject))(o); len(got) != e.want {
+			o.fault("%s: %s has %d messages on %s, want %d", who, e.stream, len(got), e.subject, e.want)
+		}
+	}
+}
+
+// changes are the changes of an agent's state, as announced.
+func (w *crashWorld) changes(o *oracle, agent string) (all []api.AgentChanged) {
+	for _, m := range found(w.read(o.ctx, "LOOP_EVT", "anima.loop.evt.agent_state.v1."+agent))(o) {
+		var e api.AgentChanged
+		o.decode(m, &e)
+		all = append(all, e)
+	}
+	slices.SortStableFunc(all, func(a, b api.AgentChanged) int { return int(a.Seq - b.Seq) })
+	return all
+}
+
+func (o *oracle) decode(m told, v any) {
+	if err := api.Decode(m.data, v); err != nil {
+		o.fault("%s at %d: %v", m.subject, m.seq, err)
+	}
+}
+
+// rest waits until nothing is under way for some agents: their runs are over, the
+// durables have heard of everything, and every announcement is out.
+func (w *crashWorld) rest(ctx context.Context, runs map[string]int, agents ...api.Agent) (why string) {
+	until(ctx, 90*time.Second, func() bool {
+		why = w.busy(ctx, runs, agents)
+		return why == ""
+	})
+	return why
+}
+
+func (w *crashWorld) busy(ctx context.Context, runs map[string]int, agents []api.Agent) string {
+	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
+	defer cancel()
+	for _, a := range agents {
+		ends, err := w.read(ctx, "LOOP_EVT", "anima.loop.evt.loop_end.v1."+a.Session)
+		if err != nil || len(ends) < runs[a.ID] {
+			return fmt.Sprintf("%s has ended %d runs of %d: %v", a.ID, len(ends), runs[a.ID], err)
+		}
+		waiting, err := w.read(ctx, "LOOP_CMD", "anima.loop.cmd.run.v1."+a.Session)
+		if err != nil || len(waiting) > 0 {
+			return fmt.Sprintf("%s has %d messages: %v", a.ID, len(waiting), err)
+		}
+		keys, err := w.keys(ctx, a.ID)
+		if err != nil || len(keys) > 0 {
+			return fmt.Sprintf("%s has the keys %v: %v", a.ID, keys, err)
+		}
+	}
+	if why, err := w.idle(ctx); err != nil || why != "" {
+		return fmt.Sprint(why, err)
+	}
+	o := &oracle{w: w, ctx: ctx}
+	for _, a := range agents {
+		l := o.look(a, 0)
+		if l.balance.Held != 0 {
+			return fmt.Sprintf("%s is held of %s", l.balance.Held, a.ID)
+		}
+		posted, perr := w.read(ctx, "TREASURY_EVT", "anima.treasury.evt.posted.v1."+a.ID)
+		decided, derr := w.read(ctx, "POLICY_EVT", "anima.policy.evt.decided.v1."+a.ID)
+		answered, aerr := w.read(ctx, "INFERENCE_EVT", "anima.inference.evt.completed.v1."+a.ID)
+		if perr != nil || derr != nil || aerr != nil || len(posted) < len(l.entries) || len(decided) < len(l.decisions) || len(answered) < len(l.turns) {
+			return fmt.Sprintf("not all of %s is announced", a.ID)
+		}
+	}
+	if len(o.faults) > 0 {
+		return o.faults[0]
+	}
+	return ""
+}

@@ -1,0 +1,266 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/failpoint"
+)
+
+// crashStops is how many take-overs with stopped processes make takeovers asks for.
+const crashStops = "ANIMA_CRASH_STOPS"
+
+// TestTakeoverStopped has two processes of loop share the work of an agent. The one
+// that has a run is stopped, as by SIGSTOP, in the middle of a step; the other takes
+// the run over when the lease ends, and finishes it; then the first goes on where it
+// stood. The journal has no entry of it after that (spec-core-7 §G.2).
+func TestTakeoverStopped(t *testing.T) {
+	t.Parallel()
+	stops := number(t, crashStops, 8)
+	points := []failpoint.Point{
+		failpoint.LoopThought, failpoint.LoopIntent, failpoint.LoopTool, failpoint.LoopResult,
+		failpoint.LoopPersist, failpoint.LoopFlush, failpoint.LoopLockDelete, failpoint.LoopBegin,
+	}
+	var done atomic.Int64
+	var spread sync.WaitGroup
+	for i := range min(4, (stops+7)/8) {
+		w := newCrashWorld(t, "")
+		w.second(t)
+		spread.Go(func() {
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
+			defer cancel()
+			for n := 0; int(done.Add(1)) <= stops; n++ {
+				p := points[(n+2*i)%len(points)]
+				if faults := w.takeOver(ctx, p, fmt.Sprintf("Stop%dx%d", i, n)); len(faults) > 0 {
+					t.Errorf("stopped at %s:\n  %s", p, strings.Join(faults, "\n  "))
+				}
+			}
+		})
+	}
+	spread.Wait()
+	t.Logf("%d owners were stopped, passed over and woken again", stops)
+}
+
+// second starts another replica of loop.
+func (w *crashWorld) second(t testing.TB) {
+	t.Helper()
+	if w.start("loop2", "loop", w.proc("loop").cmd.Path) == nil {
+		t.FailNow()
+	}
+}
+
+// takeOver plays a run whose owner is stopped at a point, and returns what the
+// oracle finds.
+func (w *crashWorld) takeOver(ctx context.Context, point failpoint.Point, name string) []string {
+	a, err := w.bear(ctx, name)
+	if err != nil {
+		return []string{err.Error()}
+	}
+	both := []*mortal{w.proc("loop"), w.proc("loop2")}
+	for _, p := range both {
+		p.arm(w.t, point.String()+":stop:1")
+	}
+	acc, err := asked[api.Accepted](ctx, w.world, api.SendMessage{Agent: a.ID, ID: name, Content: "one command"})
+	if err != nil {
+		return []string{err.Error()}
+	}
+	var owner *mortal
+	stood := until(ctx, 30*time.Second, func() bool {
+		for _, p := range both {
+			if p.fired() && p.stopped() {
+				owner = p
+			}
+		}
+		return owner != nil
+	})
+	for _, p := range both {
+		p.disarm()
+	}
+	if !stood {
+		return []string{"nobody stopped"}
+	}
+	// Nobody asks loop anything now: half of the questions would go to the one that
+	// stands still.
+	over := until(ctx, 60*time.Second, func() bool {
+		ends, err := w.read(ctx, "LOOP_EVT", "anima.loop.evt.loop_end.v1."+a.Session)
+		return err == nil && len(ends) > 0
+	})
+	if err := owner.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		return []string{err.Error()}
+	}
+	if !over {
+		return []string{"nobody took over"}
+	}
+	if why := w.rest(ctx, map[string]int{a.ID: 1}, a); why != "" {
+		return []string{"no rest: " + why}
+	}
+	o := &oracle{w: w, ctx: ctx}
+	l := o.look(a, crashMoney)
+	o.judge(l)
+	if !slices.ContainsFunc(l.turns, func(t api.Turn) bool { return t.Run == acc.Run }) {
+		o.fault("the run has no turn")
+	}
+	epochs := map[uint64]bool{}
+	for _, m := range l.journal {
+		var j api.Journal
+		o.decode(m, &j)
+		epochs[j.Epoch] = true
+	}
+	if len(epochs) < 2 && point != failpoint.LoopLockDelete && point != failpoint.LoopBegin {
+		o.fault("one owner did it all")
+	}
+	return o.faults
+}
+
+// TestOwnerDies kills the process that has a run, while another could: that one
+// has it when the lease is over, not before, and the run ends (spec-core-7 §G.3).
+func TestOwnerDies(t *testing.T) {
+	t.Parallel()
+	w := newCrashWorld(t, "")
+	w.second(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	a, err := w.bear(ctx, "Widow")
+	if err != nil {
+		t.Fatal(err)
+	}
+	both := []*mortal{w.proc("loop"), w.proc("loop2")}
+	for _, p := range both {
+		p.arm(t, failpoint.LoopTool.String()+":before:1")
+	}
+	if _, err := asked[api.Accepted](ctx, w.world, api.SendMessage{Agent: a.ID, ID: "widow", Content: "one command"}); err != nil {
+		t.Fatal(err)
+	}
+	var died time.Time
+	select {
+	case <-both[0].done:
+		died = time.Now()
+		both[1].disarm()
+	case <-both[1].done:
+		died = time.Now()
+		both[0].disarm()
+	case <-ctx.Done():
+		t.Fatal("nobody died")
+	}
+	kv, err := w.js.KeyValue(ctx, api.Coordination)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := kv.Get(ctx, api.LockKey(a.Session))
+	var lock api.Lock
+	if err == nil {
+		err = api.Decode(e.Value(), &lock)
+	}
+	if err != nil {
+		t.Fatalf("the dead owner's lock: %v", err)
+	}
+	if why := w.rest(ctx, map[string]int{a.ID: 1}, a); why != "" {
+		t.Fatalf("no rest: %s", why)
+	}
+	o := &oracle{w: w, ctx: ctx}
+	l := o.look(a, crashMoney)
+	o.judge(l)
+	for _, f := range o.faults {
+		t.Error(f)
+	}
+	var begins []int64
+	for _, m := range l.journal {
+		var j api.Journal
+		o.decode(m, &j)
+		var entry struct{ Begin *struct{ At int64 } }
+		if err := api.Decode(j.Entry, &entry); err == nil && entry.Begin != nil {
+			begins = append(begins, entry.Begin.At)
+		}
+	}
+	if len(begins) != 2 {
+		t.Fatalf("%d owners began, want 2", len(begins))
+	}
+	// A renewal under way may have made the lease end later than the lock that was read.
+	took := time.UnixMicro(begins[1]).Sub(died)
+	t.Logf("taken over %s after the owner's death; its lease had %s to go", took.Round(time.Millisecond), time.UnixMicro(lock.Expires).Sub(died).Round(time.Millisecond))
+	if begins[1] < lock.Expires-int64(50*time.Millisecond/time.Microsecond) {
+		t.Errorf("the next owner began %s before the lease was over", time.UnixMicro(lock.Expires).Sub(time.UnixMicro(begins[1])))
+	}
+}
+
+// TestHeartbeatRestarts takes heartbeat away over the minute of a schedule: nothing
+// fires before its time, and what was missed fires once (spec-core-7 §G.4). It takes
+// up to two minutes, so only the long form runs it; package beat has it on a clock
+// of its own.
+func TestHeartbeatRestarts(t *testing.T) {
+	t.Parallel()
+	if os.Getenv(crashForm) != "long" {
+		t.Skip("only in the long form: make crash-long")
+	}
+	w := newCrashWorld(t, "")
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	applied := time.Now()
+	a, err := asked[api.Agent](ctx, w.world, api.ApplyAgent{
+		Source: "---\nname: Clock\nschedule:\n  - name: minute\n    cron: \"* * * * *\"\n---\nBe useful.\n",
+	})
+	if err == nil {
+		_, err = asked[api.Posted](ctx, w.world, api.Deposit{ID: "clock", Agent: a.ID, Amount: crashMoney, Source: "faucet"})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	ticks := func() []api.Ticked {
+		v, err := asked[api.Ticks](ctx, w.world, api.ListTicks{Agent: a.ID})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v.Ticks
+	}
+	for range 3 { // restarts alone fire nothing
+		w.proc("heartbeat").kill()
+		w.again(t, "heartbeat")
+	}
+	for _, tick := range ticks() {
+		if tick.Due < applied.UnixMicro() || tick.At < tick.Due {
+			t.Errorf("fired at %d, due at %d, applied at %d", tick.At, tick.Due, applied.UnixMicro())
+		}
+	}
+	// Away over two minutes' marks.
+	w.proc("heartbeat").kill()
+	seen := time.Now()
+	mark := seen.Truncate(time.Minute).Add(2 * time.Minute)
+	until(ctx, 3*time.Minute, func() bool { return time.Now().After(mark.Add(100 * time.Millisecond)) })
+	w.again(t, "heartbeat")
+	missed := func() (n int) {
+		for _, tick := range ticks() {
+			if due := time.UnixMicro(tick.Due); due.After(seen) && !due.After(mark) {
+				n++
+			}
+		}
+		return n
+	}
+	if !until(ctx, time.Minute, func() bool { return missed() > 0 }) {
+		t.Fatal("what was missed does not fire")
+	}
+	if why := w.rest(ctx, map[string]int{a.ID: 1}, a); why != "" {
+		t.Fatalf("no rest: %s", why)
+	}
+	if n := missed(); n != 1 {
+		t.Errorf("two missed minutes fired %d times, want once", n)
+	}
+	for _, tick := range ticks() {
+		if tick.At < tick.Due {
+			t.Errorf("fired %d µs before its time", tick.Due-tick.At)
+		}
+	}
+	o := &oracle{w: w, ctx: ctx}
+	o.judge(o.look(a, crashMoney))
+	for _, f := range o.faults {
+		t.Error(f)
+	}
+}

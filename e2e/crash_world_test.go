@@ -1,0 +1,323 @@
+package e2e
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/embednats"
+	"github.com/anima-run/anima/pkg/telemetry/oteltest"
+)
+
+// crashWorld is the suite in processes that can be killed at a point and are
+// started again when they are. Several cases use one after the other; each has
+// agents of its own.
+type crashWorld struct {
+	*world
+	t      testing.TB
+	nats   *embednats.Server
+	js     jetstream.JetStream
+	spans  *received
+	env    map[string]string // of every process
+	mutant string            // the safety that is left out, "" for none
+
+	mu    sync.Mutex
+	procs map[string]*mortal // by name: a service, or one more replica of it
+}
+
+// mortal is a process that may be killed.
+type mortal struct {
+	*process
+	service string
+	armed   string // the file that says where it dies
+	passes  string // the file that says what it passed
+	log     *os.File
+}
+
+// newCrashWorld starts all services. Leases are as short as NATS lets them be.
+func newCrashWorld(t testing.TB, mutant string) *crashWorld {
+	t.Helper()
+	script, err := filepath.Abs("testdata/crash.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &crashWorld{
+		t: t, nats: quietServer(t), mutant: mutant, procs: map[string]*mortal{}, spans: &received{Collector: oteltest.Receiver(t)},
+		world: &world{http: map[string]string{}, data: t.TempDir()},
+	}
+	w.env = environment(t, map[string]string{
+		"ANIMA_INFERENCE_ROUTER_SCRIPT": script, "ANIMA_LOOP_LEASE": "1s", "ANIMA_HEARTBEAT_LEASE": "1s", "ANIMA_DRAIN": "20s",
+		"OTEL_EXPORTER_OTLP_ENDPOINT": w.spans.endpoint(), "ANIMA_MUTATION": mutant,
+	})
+	var started sync.WaitGroup
+	for _, n := range names {
+		bin := builds.program(t, "services/"+n, "./cmd/"+n, "failpoint") // one at a time, not in the goroutines
+		started.Go(func() { w.start(n, n, bin) })
+	}
+	started.Wait()
+	if t.Failed() {
+		t.FailNow()
+	}
+	w.bus = connect(t, w.nats.ClientURL())
+	nc, err := nats.Connect(w.nats.ClientURL(), nats.Token(token))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	if w.js, err = jetstream.New(nc); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// quietServer logs nothing: worlds outlive the tests that use them.
+func quietServer(t testing.TB) *embednats.Server {
+	t.Helper()
+	s, err := embednats.Start(t.Context(), embednats.Options{Dir: t.TempDir(), Listen: "127.0.0.1:0", Token: token})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Shutdown)
+	return s
+}
+
+// start runs a service, again under the same name after it died. Its log goes to a
+// file of the world's folder.
+func (w *crashWorld) start(name, service, bin string) *mortal {
+	base := filepath.Join(w.data, name)
+	p := &mortal{service: service, armed: base + ".armed", passes: base + ".passes"}
+	var err error
+	if p.log, err = os.OpenFile(base+".log", os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600); err != nil {
+		w.t.Error(err)
+		return nil
+	}
+	cmd := exec.CommandContext(context.WithoutCancel(w.t.Context()), bin)
+	cmd.Env = []string{
+		"PATH=" + os.Getenv("PATH"), "HOME=" + w.data, "ANIMA_NATS_URL=" + w.nats.ClientURL(), "ANIMA_NATS_TOKEN=" + token, "ANIMA_DATA=" + w.data,
+		"ANIMA_HTTP_ADDR=127.0.0.1:0", "ANIMA_OPS_ADDR=127.0.0.1:0", "ANIMA_TOKEN=" + token, "ANIMA_LOG_FORMAT=text", "ANIMA_SYNC=interval",
+		"ANIMA_FAILPOINT=@" + p.armed, "ANIMA_FAILPOINT_PASSES=" + p.passes,
+	}
+	for k, v := range w.env {
+		cmd.Env = append(cmd.Env, k+"="+v)
+	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	cmd.Stderr = p.log
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		w.t.Error(err)
+		return nil
+	}
+	p.process = &process{cmd: cmd, name: name, lines: make(chan string, 16), done: make(chan struct{})}
+	go func() {
+		scan := bufio.NewScanner(out)
+		for scan.Scan() {
+			p.lines <- scan.Text()
+		}
+		close(p.lines)
+		p.err = cmd.Wait()
+		_ = p.log.Close() // the process is gone
+		close(p.done)
+	}()
+	late := time.After(60 * time.Second)
+	for ready := false; !ready; {
+		select {
+		case l, ok := <-p.lines:
+			if !ok {
+				<-p.done
+				w.t.Errorf("%s ended (%v) before it was ready:\n%s", name, p.err, tail(base+".log"))
+				return nil
+			}
+			ready = strings.HasPrefix(l, "ready ")
+		case <-late:
+			w.t.Errorf("%s is not ready after a minute:\n%s", name, tail(base+".log"))
+			return nil
+		}
+	}
+	w.mu.Lock()
+	w.procs[name] = p
+	w.mu.Unlock()
+	w.t.Cleanup(p.end)
+	return p
+}
+
+// end takes the process away if it is still there.
+func (p *mortal) end() {
+	select {
+	case <-p.done:
+	default:
+		_ = p.cmd.Process.Signal(syscall.SIGCONT) // it may stand still
+		p.kill()
+	}
+}
+
+func (w *crashWorld) proc(name string) *mortal {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.procs[name]
+}
+
+// again starts a process that died.
+func (w *crashWorld) again(t testing.TB, name string) {
+	p := w.proc(name)
+	if w.start(name, p.service, p.cmd.Path) == nil {
+		t.Errorf("%s did not come back", name)
+	}
+}
+
+// arm has a process die, or stand still, at a point.
+func (p *mortal) arm(t testing.TB, spec string) {
+	t.Helper()
+	err := os.WriteFile(p.armed+".new", []byte(spec+"\n"), 0o600)
+	if err == nil {
+		err = os.Rename(p.armed+".new", p.armed)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// fired says whether what was armed has happened.
+func (p *mortal) fired() bool {
+	_, err := os.Stat(p.armed)
+	return errors.Is(err, os.ErrNotExist)
+}
+
+// disarm takes an arming back that did not happen.
+func (p *mortal) disarm() { _ = os.Remove(p.armed) } // it may have happened a moment ago
+
+// stopped says whether the process stands still.
+func (p *mortal) stopped() bool {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
+	if err != nil {
+		return false
+	}
+	_, state, _ := strings.Cut(string(data), ") ")
+	return strings.HasPrefix(state, "T")
+}
+
+// tail is the end of a log.
+func tail(path string) string {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return err.Error()
+	}
+	lines := strings.Split(strings.TrimSpace(string(data)), "\n")
+	return strings.Join(lines[max(0, len(lines)-25):], "\n")
+}
+
+// until tries what may take a while until it is so, at most so long. Nothing
+// outside tells of a quiet world, so it looks.
+func until(ctx context.Context, most time.Duration, so func() bool) bool {
+	ctx, cancel := context.WithTimeout(ctx, most)
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for !so() {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-tick.C:
+		}
+	}
+	return true
+}
+
+// told is a message of a stream with what the oracle reads of it.
+type told struct {
+	subject string
+	name    string // of the event
+	id      string // of the message
+	seq     uint64
+	data    []byte
+}
+
+// read returns all messages of a stream on a subject with wildcards.
+func (w *crashWorld) read(ctx context.Context, stream, subject string) ([]told, error) {
+	st, err := w.js.Stream(ctx, stream)
+	if err != nil {
+		return nil, err
+	}
+	var all []told
+	for seq := uint64(1); ; {
+		m, err := st.GetMsg(ctx, seq, jetstream.WithGetMsgSubject(subject))
+		if errors.Is(err, jetstream.ErrMsgNotFound) {
+			return all, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		name := ""
+		if parts := strings.Split(m.Subject, "."); len(parts) > 3 {
+			name = parts[3]
+		}
+		all = append(all, told{m.Subject, name, m.Header.Get(jetstream.MsgIDHeader), m.Sequence, m.Data})
+		seq = m.Sequence + 1
+	}
+}
+
+// idle says whether every durable has delivered all there is and heard of all
+// that it delivered; why names one that has not.
+func (w *crashWorld) idle(ctx context.Context) (why string, err error) {
+	streams := w.js.ListStreams(ctx)
+	for s := range streams.Info() {
+		st, err := w.js.Stream(ctx, s.Config.Name)
+		if err != nil {
+			return "", err
+		}
+		consumers := st.ListConsumers(ctx)
+		for c := range consumers.Info() {
+			if c.Config.Durable != "" && (c.NumAckPending > 0 || c.NumPending > 0) {
+				why = fmt.Sprintf("%s waits for %d of %s and has %d to deliver", c.Name, c.NumAckPending, s.Config.Name, c.NumPending)
+			}
+		}
+		if err := consumers.Err(); err != nil {
+			return "", err
+		}
+	}
+	return why, streams.Err()
+}
+
+// keys are the keys of the coordination bucket that end in or hold a name.
+func (w *crashWorld) keys(ctx context.Context, contains string) ([]string, error) {
+	kv, err := w.js.KeyValue(ctx, api.Coordination)
+	if err != nil {
+		return nil, err
+	}
+	all, err := kv.Keys(ctx)
+	if errors.Is(err, jetstream.ErrNoKeysFound) {
+		return nil, nil
+	}
+	return slices.DeleteFunc(all, func(k string) bool { return !strings.Contains(k, contains) }), err
+}
+
+// asked asks until an answer comes that time does not mend.
+func asked[Resp any](ctx context.Context, w *world, req api.Message) (Resp, error) {
+	for {
+		v, err := bus.Call[Resp](ctx, w.bus, req)
+		if code := api.CodeOf(err); err == nil || ctx.Err() != nil || code != api.Unavailable && code != api.Internal {
+			return v, err
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}

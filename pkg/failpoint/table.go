@@ -1,0 +1,118 @@
+package failpoint
+
+// Point is one durable step. Only the constants below name one.
+type Point uint8
+
+// The points, in the order in which a run passes them.
+const (
+	LoopAccept Point = iota
+	LoopLockCreate
+	LoopLockRenew
+	LoopInboxClaim
+	LoopBegin
+	LoopStarted
+	LoopThought
+	LoopIntent
+	LoopTool
+	LoopAlarm
+	LoopSend
+	LoopResult
+	LoopAgentState
+	LoopFlush
+	LoopPersist
+	LoopInboxSettle
+	LoopLockDelete
+	LoopWakePublish
+	LoopWakeDelete
+
+	RouterHold
+	RouterCall
+	RouterRecord
+	RouterSettle
+
+	PolicyRecord
+
+	TreasuryWrite
+	TreasuryCommit
+
+	SocialReceive
+	SocialClaim
+	SocialSettle
+
+	HeartbeatAlarm
+	HeartbeatWake
+	HeartbeatFire
+
+	OutboxPublish
+	OutboxDelete
+
+	BusPublish
+	BusAppend
+	BusKey
+	BusAnswer
+	BusAck
+
+	points
+)
+
+// stores are the services that announce what they store.
+var stores = []string{"inference-router", "policy", "treasury", "heartbeat", "social"}
+
+var (
+	loop      = []string{"loop"}
+	router    = []string{"inference-router"}
+	policy    = []string{"policy"}
+	treasury  = []string{"treasury"}
+	heartbeat = []string{"heartbeat"}
+	social    = []string{"social"}
+)
+
+var table = [points]Info{
+	LoopAccept:      {"loop.accept", loop, "the message is in nobody's hands; its sender sends it again", "the run is queued, and its sender does not know", true},
+	LoopLockCreate:  {"loop.lock.create", loop, "the session is free", "the session is locked by nobody alive, for a lease", true},
+	LoopLockRenew:   {"loop.lock.renew", loop, "the lease ends sooner", "the lease ends later", true},
+	LoopInboxClaim:  {"loop.inbox.claim", loop, "messages wait in the inbox", "the run has claimed them, and has no journal", true},
+	LoopBegin:       {"loop.journal.begin", loop, "the run has no owner in the journal", "it has one who is dead; the input is fixed", true},
+	LoopStarted:     {"loop.started", loop, "the agent is as it was", "the agent is running, and nobody heard", false},
+	LoopThought:     {"loop.journal.thought", loop, "the thought is paid, and not in the journal", "it is in the journal", true},
+	LoopIntent:      {"loop.journal.intent", loop, "the call is allowed, and not begun", "the intent is in the journal, and the call not made", true},
+	LoopTool:        {"loop.tool", loop, "the intent is there, the effect is not", "the effect is there, the result is not", false},
+	LoopAlarm:       {"loop.alarm", loop, "no alarm is set", "an alarm is set, and the call has no result", true},
+	LoopSend:        {"loop.send", loop, "the message is not sent", "it is sent, and the call has no result", true},
+	LoopResult:      {"loop.journal.result", loop, "the effect is there, the result is not", "the result is in the journal, and nobody heard", true},
+	LoopAgentState:  {"loop.agent_state", loop, "the store has the agent's state, the stream does not", "the stream may have it", false},
+	LoopFlush:       {"loop.events.flush", loop, "posted events may be lost", "they are stored, and the turn is not", true},
+	LoopPersist:     {"loop.persist", loop, "all of the turn is in the journal only", "the turn is in the store, and the journal is ahead of nobody", false},
+	LoopInboxSettle: {"loop.inbox.settle", loop, "the run is over, its messages are claimed", "they are processed, and the end is not announced", true},
+	LoopLockDelete:  {"loop.lock.delete", loop, "the run is over, the session is locked", "the session is free, the run is not acknowledged", true},
+	LoopWakePublish: {"loop.wake.publish", loop, "the wake is a key", "the wake is a key and a run", true},
+	LoopWakeDelete:  {"loop.wake.delete", loop, "the wake is a key and a run", "the wake is a run", true},
+
+	RouterHold:   {"router.hold", router, "nothing is reserved", "money is held for a call that nobody makes", true},
+	RouterCall:   {"router.call", router, "money is held", "the provider has answered, and the answer is lost", false},
+	RouterRecord: {"router.record", router, "the provider has answered, and the answer is lost", "the answer is stored, and not paid", false},
+	RouterSettle: {"router.settle", router, "the answer is stored, and not paid", "it is paid, and its caller does not know", true},
+
+	PolicyRecord: {"policy.record", policy, "nothing is decided", "the decision is stored, and nobody knows it", false},
+
+	TreasuryWrite:  {"treasury.write", treasury, "a group is decided, and nothing of it written", "it is written, and not committed", false},
+	TreasuryCommit: {"treasury.commit", treasury, "a group waits", "it is committed, and nobody was told", false},
+
+	SocialReceive: {"social.receive", social, "the message is its sender's", "it is in the inbox, and its sender does not know", false},
+	SocialClaim:   {"social.claim", social, "messages wait", "they are claimed, and the run does not know", false},
+	SocialSettle:  {"social.settle", social, "they are claimed", "they are processed, and the run does not know", false},
+
+	HeartbeatAlarm: {"heartbeat.alarm", heartbeat, "no alarm is stored", "it is stored, and its setter does not know", false},
+	HeartbeatWake:  {"heartbeat.wake", heartbeat, "something is due, and no key is there", "the key is there, and what is due is not recorded", true},
+	HeartbeatFire:  {"heartbeat.fire", heartbeat, "the key is there, and what is due is not recorded", "it is recorded", false},
+
+	OutboxPublish: {"outbox.publish", stores, "the announcement is a row", "it is a row and in the stream", true},
+	OutboxDelete:  {"outbox.delete", stores, "it is a row and in the stream", "it is in the stream", false},
+
+	BusPublish: {"bus.publish", []string{"loop", "heartbeat"}, "the stream does not have the message", "the stream has it, and the answer is lost", false},
+	BusAppend:  {"bus.append", loop, "the journal does not have the step", "the journal has it, and the answer is lost", false},
+	BusKey:     {"bus.key", []string{"loop", "heartbeat"}, "the key is as it was", "the key is written, and the answer is lost", false},
+	BusAnswer: {"bus.answer", []string{"loop", "inference-router", "policy", "treasury", "heartbeat", "social"},
+		"the question is dealt with, and not answered", "it is answered", false},
+	BusAck: {"bus.ack", []string{"loop", "heartbeat", "social"}, "the message is dealt with, and comes again", "it is acknowledged", false},
+}

@@ -1,0 +1,256 @@
+package loop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/apptest"
+	"github.com/anima-run/anima/pkg/bus"
+
+	"github.com/anima-run/anima/services/loop/internal/turn"
+)
+
+// takeovers is how many make takeovers asks for; a few without it.
+func takeovers(t *testing.T) int {
+	v := os.Getenv("ANIMA_TAKEOVERS")
+	if v == "" {
+		return 400
+	}
+	n, err := strconv.Atoi(v)
+	if err != nil || n < 1 {
+		t.Fatalf("ANIMA_TAKEOVERS=%q", v)
+	}
+	return n
+}
+
+// TestTakeovers takes sessions away from owners that stand still, as at the end of
+// their lease, and lets both owners write at once: the paused one that comes back
+// and the one that took over. The journal of each session, read from the stream,
+// then has one writer at a time, whoever won.
+func TestTakeovers(t *testing.T) {
+	t.Parallel()
+	b := apptest.Bus(t)
+	locks, err := bus.OpenBucket[api.Lock](t.Context(), b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const sessions = 8
+	var refused, overtaken atomic.Int64
+	var all sync.WaitGroup
+	each := (takeovers(t) + sessions - 1) / sessions
+	for i := range sessions {
+		all.Go(func() {
+			s := contested{
+				cmd: api.Run{Run: fmt.Sprintf("r%d", i), Session: fmt.Sprintf("s%d", i), Agent: "a"}, journal: journal{b},
+				// Longer than the test: nobody renews, so that a paused owner is one in truth.
+				locker: locker{locks: locks, lease: time.Hour, now: time.Now, log: apptest.Log(t)},
+				rng:    rand.New(rand.NewPCG(1, uint64(i))), refused: &refused, overtaken: &overtaken,
+			}
+			if err := s.run(t.Context(), each); err != nil {
+				t.Errorf("%s: %v", s.cmd.Session, err)
+			}
+			if err := s.judge(t.Context(), b, each); err != nil {
+				t.Errorf("%s: %v", s.cmd.Session, err)
+			}
+		})
+	}
+	all.Wait()
+	t.Logf("%d take-overs: %d times the owner before was refused, %d times it was still first", sessions*each, refused.Load(), overtaken.Load())
+	if refused.Load() != int64(sessions*each) {
+		t.Errorf("%d owners of the past were refused in the end, want all %d", refused.Load(), sessions*each)
+	}
+}
+
+// contested is a session that goes from owner to owner.
+type contested struct {
+	cmd                api.Run
+	journal            journal
+	locker             locker
+	rng                *rand.Rand
+	refused, overtaken *atomic.Int64
+}
+
+// owner holds a session until it is let go.
+type owner struct {
+	ctx   context.Context //nolint:containedctx // of its lock
+	last  uint64          // sequence that it knows of
+	leave chan struct{}
+	left  chan error
+}
+
+// own takes the lock as a run does.
+func (s *contested) own(ctx context.Context) (*owner, error) {
+	o := &owner{leave: make(chan struct{}), left: make(chan error, 1)}
+	has := make(chan struct{})
+	go func() {
+		o.left <- s.locker.with(ctx, s.cmd, func(ctx context.Context) error {
+			o.ctx = ctx
+			close(has)
+			<-o.leave
+			return nil
+		})
+	}()
+	select {
+	case <-has:
+		return o, nil
+	case err := <-o.left:
+		return nil, err
+	}
+}
+
+func (o *owner) release() error {
+	close(o.leave)
+	return <-o.left
+}
+
+// write appends a step that says what it was written on top of.
+func (s *contested) write(o *owner, step turn.Step) error {
+	step.Turn = 1
+	if step.Begin != nil {
+		step.Begin.At = int64(o.last)
+	} else {
+		step.Result = &turn.Result{At: int64(o.last)}
+	}
+	seq, err := s.journal.Append(o.ctx, s.cmd, step, o.last)
+	if err == nil {
+		o.last = seq
+	}
+	return err
+}
+
+// begin takes the run up: it reads where the journal stands and writes itself into
+// it, again when the owner before was faster.
+func (s *contested) begin(o *owner) error {
+	for {
+		var err error
+		if _, o.last, err = s.journal.Tail(o.ctx, s.cmd.Session, o.last); err != nil {
+			return err
+		}
+		err = s.write(o, turn.Step{Begin: &turn.Begin{Attempt: 1}})
+		if api.CodeOf(err) != api.Conflict {
+			return err
+		}
+		s.overtaken.Add(1)
+	}
+}
+
+func (s *contested) run(ctx context.Context, times int) error {
+	now, err := s.own(ctx)
+	if err != nil {
+		return err
+	}
+	if err := s.begin(now); err != nil {
+		return err
+	}
+	for range times {
+		before := now
+		for range s.rng.IntN(3) {
+			if err := s.write(before, turn.Step{}); err != nil {
+				return fmt.Errorf("the only owner: %w", err)
+			}
+		}
+		// It stands still, and the lease passes on.
+		if err := s.locker.locks.Delete(ctx, api.LockKey(s.cmd.Session), epochOf(before.ctx)); err != nil {
+			return fmt.Errorf("end the lease: %w", err)
+		}
+		if now, err = s.own(ctx); err != nil {
+			return fmt.Errorf("take over: %w", err)
+		}
+		// It comes back: after the next one began, or at the very moment.
+		awake := make(chan error, 1)
+		wake := func() {
+			for range 3 {
+				if err := s.write(before, turn.Step{}); err != nil {
+					awake <- err
+					return
+				}
+			}
+			awake <- nil
+		}
+		early := s.rng.IntN(2) == 0
+		if early {
+			go wake()
+		}
+		if err := s.begin(now); err != nil {
+			return fmt.Errorf("begin: %w", err)
+		}
+		if !early {
+			go wake()
+		}
+		for range 3 {
+			if err := s.write(now, turn.Step{}); err != nil {
+				return fmt.Errorf("the owner of now: %w", err)
+			}
+		}
+		if err := <-awake; err != nil && api.CodeOf(err) != api.Conflict || err == nil && !early {
+			return fmt.Errorf("the owner of the past, woken early %t: got %v, want a conflict", early, err)
+		}
+		if err := s.write(before, turn.Step{}); api.CodeOf(err) != api.Conflict {
+			return fmt.Errorf("the owner of the past once more: got %v, want a conflict", err)
+		}
+		s.refused.Add(1)
+		if err := before.release(); err != nil {
+			return err
+		}
+	}
+	return now.release()
+}
+
+// judge reads the session's journal from the stream.
+func (s *contested) judge(ctx context.Context, b *bus.Bus, times int) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	end, err := b.Last(ctx, api.Journal{Session: s.cmd.Session}.Subject())
+	if err != nil {
+		return err
+	}
+	done := errors.New("all read")
+	var last, epoch uint64
+	owners := 0
+	err = b.Follow(ctx, 0, func(m bus.Stored) error {
+		var e api.Journal
+		if err := api.Decode(m.Data, &e); err != nil {
+			return err
+		}
+		var top struct {
+			Begin, Result *struct{ At uint64 }
+		}
+		if err := api.Decode(e.Entry, &top); err != nil {
+			return err
+		}
+		on := top.Begin
+		if on == nil {
+			on = top.Result
+		}
+		switch {
+		case on.At != last:
+			return fmt.Errorf("entry %d was written on top of %d, and follows %d", m.Sequence, on.At, last)
+		case e.Epoch < epoch:
+			return fmt.Errorf("entry %d is of epoch %d, after one of %d", m.Sequence, e.Epoch, epoch)
+		case e.Epoch > epoch && top.Begin == nil:
+			return fmt.Errorf("epoch %d does not begin", e.Epoch)
+		case e.Epoch > epoch:
+			owners++
+		}
+		if last, epoch = m.Sequence, e.Epoch; last == end.Sequence {
+			return done
+		}
+		return nil
+	}, api.Journal{Session: s.cmd.Session}.Subject().String())
+	switch {
+	case !errors.Is(err, done):
+		return err
+	case owners != times+1:
+		return fmt.Errorf("%d owners wrote, want %d", owners, times+1)
+	}
+	return nil
+}
