@@ -111,9 +111,13 @@ func answerError(m *nats.Msg) error {
 	return e
 }
 
-// errorMsg is err as an answer.
+// errorMsg is err as an answer. What a handler could not finish in time may have
+// happened, like what is not answered in time: whoever asked may ask again.
 func errorMsg(reply string, err error) *nats.Msg {
 	e := api.Wire(err)
+	if e.Code == api.Internal && errors.Is(err, context.DeadlineExceeded) {
+		e = &api.Error{Code: api.Unavailable, Message: "not finished in time", Next: "try again", RetryAfter: 1000}
+	}
 	msg := nats.NewMsg(reply)
 	msg.Header.Set(micro.ErrorCodeHeader, string(e.Code))
 	msg.Header.Set(micro.ErrorHeader, headerText(e.Message))

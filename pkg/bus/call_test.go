@@ -35,6 +35,8 @@ func TestCallCarriesErrorsWhole(t *testing.T) {
 			return api.Agent{}, fmt.Errorf("deep inside: %w", full)
 		case "foreign":
 			return api.Agent{}, errors.New("dial postgres://me:hunter2@db")
+		case "late":
+			return api.Agent{}, fmt.Errorf("write: %w", context.DeadlineExceeded)
 		case "long":
 			return api.Agent{}, api.Errorf(api.Conflict, "%s", strings.Repeat("é", 5000))
 		}
@@ -55,6 +57,8 @@ func TestCallCarriesErrorsWhole(t *testing.T) {
 	if diff := cmp.Diff(full, e); diff != "" {
 		t.Errorf("error (-want +got):\n%s", diff)
 	}
+	_, err = getAgent(ctx, caller, "late") // it may have happened: no fault, and worth asking again
+	wantCode(t, err, api.Unavailable, "")
 	_, err = getAgent(ctx, caller, "foreign")
 	wantCode(t, err, api.Internal, "")
 	if strings.Contains(err.Error(), "hunter2") {

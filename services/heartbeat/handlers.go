@@ -50,7 +50,7 @@ func (h *handlers) messageReceived(ctx context.Context, m api.MessageReceived) e
 	h.tel.wake(ctx, "inbox")
 	_, err := h.wake(ctx, api.Wake{
 		Agent: m.Agent, Cause: "inbox-" + id, Reason: "a message from " + m.From + " arrived",
-		By: api.Principal{Kind: api.Peer, Address: m.From}, At: h.now().UnixMicro(),
+		By: api.Principal{Kind: api.Peer, Address: m.From}, At: m.At, // of the message: told of it again, it is the same wake
 	})
 	return err
 }
@@ -153,39 +153,42 @@ func (h *handlers) listTicks(ctx context.Context, m api.ListTicks) (api.Ticks, e
 // wake puts a wake into the bucket, announces it, and returns the one that
 // waits. Done twice it is one wake and one announcement.
 func (h *handlers) wake(ctx context.Context, w api.Wake) (api.Wake, error) {
-	w, rev, err := h.putWake(ctx, w)
-	if err != nil || rev == 0 {
+	w, err := h.putWake(ctx, w)
+	if err != nil {
 		return w, err
 	}
-	return w, h.bus.Publish(ctx, wakeID(w, rev), api.WakeRequested{Wake: w})
+	return w, h.bus.Publish(ctx, wakeID(w), api.WakeRequested{Wake: w})
 }
 
 // wakeDue puts the wake of something due; the outbox announces it.
-func (h *handlers) wakeDue(ctx context.Context, d beat.Due, now time.Time) (uint64, error) {
-	_, rev, err := h.putWake(ctx, wakeOf(d, now))
-	return rev, err
+func (h *handlers) wakeDue(ctx context.Context, d beat.Due) error {
+	_, err := h.putWake(ctx, wakeOf(d))
+	return err
 }
 
-// putWake makes the key of a wake and returns what it holds and its revision. If
-// a wake of this cause waits already, it is that one; if it was consumed that
-// very moment, the revision is 0.
-func (h *handlers) putWake(ctx context.Context, w api.Wake) (api.Wake, uint64, error) {
+// putWake makes the key of a wake and returns what it holds: if a wake of this
+// cause waits already, that one. A wake that was consumed may be put again, after a
+// crash: by cause and time loop knows it for the same.
+func (h *handlers) putWake(ctx context.Context, w api.Wake) (api.Wake, error) {
 	ctx, span := h.trace.Start(ctx, "publish wake", trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(telemetry.AgentID.String(w.Agent)))
 	defer span.End()
 	w.Trace = bus.TraceParent(ctx)
 	key := api.WakeKey(w.Agent, w.Cause)
-	rev, err := failpoint.Value(ctx, failpoint.HeartbeatWake, func(ctx context.Context) (uint64, error) { return h.wakes.Create(ctx, key, w, 0) })
-	if api.CodeOf(err) != api.Conflict {
-		return w, rev, err
+	for {
+		_, err := failpoint.Value(ctx, failpoint.HeartbeatWake, func(ctx context.Context) (uint64, error) { return h.wakes.Create(ctx, key, w, 0) })
+		if api.CodeOf(err) != api.Conflict {
+			return w, err
+		}
+		e, err := h.wakes.Get(ctx, key)
+		if api.CodeOf(err) != api.NotFound { // else it was consumed this very moment
+			return e.Value, err
+		}
 	}
-	e, err := h.wakes.Get(ctx, key)
-	if api.CodeOf(err) == api.NotFound {
-		return w, 0, nil
-	}
-	return e.Value, e.Revision, err
 }
 
-func wakeOf(d beat.Due, now time.Time) api.Wake {
+// wakeOf is the wake of something due. Its time is when that was due, whenever the
+// clock came to it.
+func wakeOf(d beat.Due) api.Wake {
 	reason := d.Reason
 	switch {
 	case reason == "" && d.Alarm != "":
@@ -194,7 +197,7 @@ func wakeOf(d beat.Due, now time.Time) api.Wake {
 		reason = "it is time for " + d.Name
 	}
 	return api.Wake{
-		Agent: d.Agent, Cause: d.Cause(), Reason: reason, By: api.Principal{Kind: api.HeartbeatKind}, At: now.UnixMicro(),
+		Agent: d.Agent, Cause: d.Cause(), Reason: reason, By: api.Principal{Kind: api.HeartbeatKind}, At: d.At.UnixMicro(),
 	}
 }
 
@@ -205,11 +208,8 @@ func announce(ctx context.Context, tx *sqldb.Tx, fired []beat.Fired) error {
 		if err := outbox.Add(ctx, tx, strings.Join([]string{"ticked", f.Agent, f.Cause()}, "/"), tick); err != nil {
 			return err
 		}
-		if f.Revision == 0 {
-			continue
-		}
-		w := wakeOf(f.Due, f.When)
-		if err := outbox.Add(ctx, tx, wakeID(w, f.Revision), api.WakeRequested{Wake: w}); err != nil {
+		w := wakeOf(f.Due)
+		if err := outbox.Add(ctx, tx, wakeID(w), api.WakeRequested{Wake: w}); err != nil {
 			return err
 		}
 	}
@@ -217,9 +217,9 @@ func announce(ctx context.Context, tx *sqldb.Tx, fired []beat.Fired) error {
 }
 
 // wakeID tells two wakes of one cause apart: the second comes after the first
-// was consumed and has another revision.
-func wakeID(w api.Wake, rev uint64) string {
-	return "wake_requested/" + w.Agent + "/" + w.Cause + "/" + strconv.FormatUint(rev, 10)
+// was consumed and is of another time.
+func wakeID(w api.Wake) string {
+	return "wake_requested/" + w.Agent + "/" + w.Cause + "/" + strconv.FormatInt(w.At, 10)
 }
 
 // micros is t on the wire; the zero time is 0.

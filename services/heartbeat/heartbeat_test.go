@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/ed25519"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -208,6 +209,41 @@ func TestInboxMessageWakes(t *testing.T) {
 	}
 	if d := cmp.Diff(map[string]bool{"inbox-0123456789ab": true, "inbox-fedcba987654": true}, causes); d != "" {
 		t.Errorf("causes: -want +got\n%s", d)
+	}
+}
+
+// A message that is told of again, after its wake was consumed, is the same wake:
+// of the same time, by which loop knows it, and announced once.
+func TestMessageToldAgain(t *testing.T) {
+	t.Parallel()
+	b := apptest.Bus(t, heartbeat.Service)
+	requested, bucket := apptest.Watch[api.WakeRequested](t, b), wakes(t, b)
+	m := api.MessageReceived{ID: "0123456789ab", Agent: "lucky", From: "0x1", At: 1_790_000_000_000_000}
+	key := api.WakeKey("lucky", "inbox-0123456789ab")
+	for _, id := range []string{"first", "again"} {
+		if err := b.Publish(t.Context(), id, m); err != nil {
+			t.Fatal(err)
+		}
+		seen := errors.New("seen")
+		var e bus.Entry[api.Wake]
+		err := bucket.Watch(t.Context(), key, nil, func(v bus.Entry[api.Wake]) error {
+			if e = v; v.Deleted {
+				return nil
+			}
+			return seen
+		})
+		if !errors.Is(err, seen) || e.Value.At != m.At {
+			t.Fatalf("%s: got %+v, %v, want a wake of the message's time", id, e.Value, err)
+		}
+		if err := bucket.Delete(t.Context(), key, e.Revision); err != nil {
+			t.Fatal(err)
+		}
+	}
+	known(t, b, "fence")
+	for _, want := range []string{"lucky", "fence"} {
+		if w := apptest.Next(t, requested, nil).Wake; w.Agent != want {
+			t.Errorf("announced %+v, want one of %s", w, want)
+		}
 	}
 }
 

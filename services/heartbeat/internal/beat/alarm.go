@@ -44,9 +44,11 @@ type Agent struct {
 	Changed time.Time // when that was
 }
 
-// Stale reports whether an alarm that was set at the given time is pointless
-// now: the agent is awake, and it was not the setting itself that kept it so.
-// An agent sets its alarm while it still runs, so being awake alone says nothing.
-func (a Agent) Stale(set time.Time) bool {
-	return a.State != api.StateSleeping && a.Changed.After(set)
+// Stale reports whether an alarm for a time is pointless, which was set at another:
+// the agent was awake before that time, and it was not the setting itself that kept
+// it so. An agent sets its alarm while it still runs, so being awake alone says
+// nothing; and one that awoke since may have been woken by this very alarm, whose
+// clock died before it recorded that.
+func (a Agent) Stale(set, at time.Time) bool {
+	return a.State != api.StateSleeping && a.Changed.After(set) && (a.Changed.Before(at) || a.State == api.StateDead)
 }

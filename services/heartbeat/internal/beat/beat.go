@@ -132,9 +132,8 @@ func (d Due) Cause() string {
 // Fired is a due thing that has been dealt with.
 type Fired struct {
 	Due
-	When     time.Time // when the clock dealt with it
-	Next     time.Time // of an entry: when it is due again
-	Revision uint64    // of its wake; 0 for a stale alarm, or where the wake was consumed at once
+	When time.Time // when the clock dealt with it
+	Next time.Time // of an entry: when it is due again
 }
 
 // Tick is a line of the history.

@@ -115,6 +115,7 @@ func TestAlarmCheck(t *testing.T) {
 func TestStale(t *testing.T) {
 	t.Parallel()
 	set := day(8, 0, 0)
+	at := set.Add(time.Minute)
 	tests := map[string]struct {
 		agent beat.Agent
 		want  bool
@@ -127,9 +128,12 @@ func TestStale(t *testing.T) {
 		"running since, low":     {beat.Agent{State: api.StateLow, Changed: set.Add(time.Second)}, true},
 		"asleep since long ago":  {beat.Agent{State: api.StateSleeping, Changed: set.Add(-time.Hour)}, false},
 		"changed at that moment": {beat.Agent{State: api.StateRunning, Changed: set}, false},
+		"woken when it was due":  {beat.Agent{State: api.StateWaking, Changed: at}, false}, // by this very alarm, perhaps
+		"woken after it was due": {beat.Agent{State: api.StateRunning, Changed: at.Add(time.Second)}, false},
+		"died after it was due":  {beat.Agent{State: api.StateDead, Changed: at.Add(time.Second)}, true},
 	}
 	for name, test := range tests {
-		if got := test.agent.Stale(set); got != test.want {
+		if got := test.agent.Stale(set, at); got != test.want {
 			t.Errorf("%s: got %v, want %v", name, got, test.want)
 		}
 	}

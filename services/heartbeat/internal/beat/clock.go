@@ -25,9 +25,9 @@ const (
 // ClockConfig is what a clock needs. All fields but Note are required.
 type ClockConfig struct {
 	Timeline Timeline
-	// Wake puts a wake where the agent finds it and returns its revision. The
-	// same cause again is no error. It is called by several goroutines.
-	Wake func(ctx context.Context, d Due, now time.Time) (uint64, error)
+	// Wake puts a wake where the agent finds it. The same again is the same wake,
+	// also when the first has been consumed. It is called by several goroutines.
+	Wake func(ctx context.Context, d Due) error
 	// Note is told what was recorded.
 	Note func(ctx context.Context, f Fired)
 	Now  func() time.Time
@@ -155,7 +155,5 @@ func (c *Clock) wakeOne(ctx context.Context, d Due) (Fired, error) {
 		}
 		f.Next = next
 	}
-	rev, err := c.Wake(ctx, d, f.When)
-	f.Revision = rev
-	return f, err
+	return f, c.Wake(ctx, d)
 }

@@ -30,7 +30,7 @@ func (s *Store) Due(ctx context.Context, now time.Time, limit int) ([]beat.Due, 
 		var at, set, changed int64
 		err := row.Scan(&d.Agent, &d.Alarm, &d.Reason, &at, &set, &a.ID, &a.State, &changed)
 		a.Changed = moment(changed)
-		d.At, d.Stale = moment(at), a.Stale(moment(set))
+		d.At, d.Stale = moment(at), a.Stale(moment(set), moment(at))
 		return d, err
 	}, `select l.agent, l.id, l.reason, l.at, l.set_at, coalesce(a.id, ''), coalesce(a.state, ''), coalesce(a.changed_at, 0)
 		from alarms l left join agents a on a.id = l.agent

@@ -111,7 +111,7 @@ func fired(t *testing.T, due []beat.Due, now time.Time) []beat.Fired {
 	t.Helper()
 	var all []beat.Fired
 	for _, d := range due {
-		f := beat.Fired{Due: d, When: now, Revision: 1}
+		f := beat.Fired{Due: d, When: now}
 		if d.Alarm == "" {
 			var err error
 			f.Next, err = beat.Following(d.Cron, now)
