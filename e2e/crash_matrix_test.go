@@ -27,16 +27,17 @@ const (
 	crashDoc    = "ANIMA_CRASH_DOC"    // where the table is written
 )
 
-// crashCase is one death.
+// crashCase is one death in one scene.
 type crashCase struct {
 	point   failpoint.Info
 	service string
 	mode    failpoint.Mode
 	pass    int
+	scene   string
 }
 
 func (c crashCase) String() string {
-	return fmt.Sprintf("%s in %s, %s, pass %d", c.point.Name, c.service, c.mode, c.pass)
+	return fmt.Sprintf("%s in %s, %s, pass %d of the %s", c.point.Name, c.service, c.mode, c.pass, c.scene)
 }
 
 // spec arms the case. What a process has written to a socket leaves it a moment
@@ -64,8 +65,7 @@ func TestCrashMatrix(t *testing.T) {
 	t.Parallel()
 	form := os.Getenv(crashForm)
 	first := newCrashWorld(t, "")
-	passes := first.rehearse(t)
-	cases := crashCases(form, passes)
+	cases := crashCases(form, first.rehearse(t))
 	if only := os.Getenv(crashOnly); only != "" {
 		cases = slices.DeleteFunc(cases, func(c crashCase) bool { return !strings.Contains(c.String(), only) })
 	}
@@ -133,30 +133,34 @@ func slow(c crashCase) int {
 	return 0
 }
 
-// crashCases are the deaths of a form. passes says how often a run passes each
-// point in each service.
-func crashCases(form string, passes map[string]map[string]int) []crashCase {
+// crashCases are the deaths of a form. passes says how often each scene passes each
+// point in each service; a point is in the first scene that passes it, in the long
+// form in all of them.
+func crashCases(form string, passes map[string]map[string]map[string]int) []crashCase {
 	var all []crashCase
 	for i, p := range failpoint.Table() {
 		for s, service := range p.Services {
 			if form != "long" && s > 0 {
 				continue
 			}
-			for m, mode := range failpoint.Modes() {
-				if form == "" && (failpoint.Point(i)%4 != 2 || m != i%3) {
-					continue
-				}
-				c := crashCase{p, service, mode, 1}
-				all = append(all, c)
-				if form == "" {
-					continue
-				}
-				most := passes[service][p.Name]
-				if form == "short" {
+			for _, scene := range scenes {
+				most := passes[scene][service][p.Name]
+				switch form {
+				case "short":
 					most = min(most, extra(p.Name))
+				case "":
+					most = min(most, 1)
 				}
-				for c.pass = 2; c.pass <= most; c.pass++ {
-					all = append(all, c)
+				for m, mode := range failpoint.Modes() {
+					if form == "" && (i%5 != 2 || m != i%3) {
+						continue
+					}
+					for pass := 1; pass <= most; pass++ {
+						all = append(all, crashCase{p, service, mode, pass, scene})
+					}
+				}
+				if form != "long" && most > 0 {
+					break
 				}
 			}
 		}
@@ -176,25 +180,45 @@ func extra(point string) int {
 
 const crashMoney = 10 * api.Dollar
 
-// scene is what every case plays: the first agent uses a tool of every effect,
-// writes to the second, which answers to the third, and sleeps until its alarm.
+// The scenes. In the tour the first agent uses a tool of every effect, writes to
+// the second, which answers to the third, and sleeps until its alarm. In the talk
+// somebody cancels what an agent does and what waits for it, has two messages
+// collected into one run, and a third one join it.
+const (
+	tour = "tour"
+	talk = "talk"
+)
+
+var scenes = []string{tour, talk}
+
+// scene is one that is played.
 type scene struct {
-	agents [3]api.Agent
-	run    api.Accepted
+	kind   string
+	agents []api.Agent
+	runs   []api.Accepted // of what was sent, in order
+	stays  []string       // runs that are cancelled for good
 }
 
-// runs are how many runs each agent has in the end.
-func (s *scene) runs() map[string]int {
+// ends are how many runs of each agent end.
+func (s *scene) ends() map[string]int {
+	if s.kind == talk {
+		return map[string]int{s.agents[0].ID: 5}
+	}
 	return map[string]int{s.agents[0].ID: 2, s.agents[1].ID: 1, s.agents[2].ID: 1}
 }
 
-func (w *crashWorld) set(ctx context.Context, name string) (*scene, error) {
-	s := &scene{}
-	for i, role := range []string{"a", "b", "c"} {
-		var err error
-		if s.agents[i], err = w.bear(ctx, name+role); err != nil {
+func (w *crashWorld) set(ctx context.Context, kind, name string) (*scene, error) {
+	s := &scene{kind: kind}
+	roles := []string{"a", "b", "c"}
+	if kind == talk {
+		roles = roles[:1]
+	}
+	for _, role := range roles {
+		a, err := w.bear(ctx, name+role)
+		if err != nil {
 			return nil, err
 		}
+		s.agents = append(s.agents, a)
 	}
 	return s, nil
 }
@@ -208,49 +232,96 @@ func (w *crashWorld) bear(ctx context.Context, name string) (api.Agent, error) {
 	return a, err
 }
 
-func (w *crashWorld) play(ctx context.Context, s *scene, name string) (err error) {
-	s.run, err = asked[api.Accepted](ctx, w.world, api.SendMessage{
-		Agent: s.agents[0].ID, ID: name, Content: "crash tools " + s.agents[1].Address + " " + s.agents[2].Address,
-	})
+func (w *crashWorld) play(ctx context.Context, s *scene) error {
+	if s.kind == tour {
+		return w.say(ctx, s, "crash tools "+s.agents[1].Address+" "+s.agents[2].Address, api.ModeQueue)
+	}
+	if err := w.say(ctx, s, "long command", api.ModeQueue); err != nil {
+		return err
+	}
+	w.acting(ctx, s, 0)
+	for _, m := range []struct {
+		text string
+		mode api.Mode
+	}{{"never", api.ModeQueue}, {"short command", api.ModeCollect}, {"and this", api.ModeCollect}} {
+		if err := w.say(ctx, s, m.text, m.mode); err != nil {
+			return err
+		}
+	}
+	for _, i := range []int{1, 0} {
+		st, err := asked[api.RunState](ctx, w.world, api.CancelRun{Run: s.runs[i].Run, Session: s.runs[i].Session})
+		if err != nil {
+			return fmt.Errorf("cancel: %w", err)
+		}
+		if st.Cancelled {
+			s.stays = append(s.stays, st.Run)
+		}
+	}
+	w.acting(ctx, s, 2)
+	return w.say(ctx, s, "and that", api.ModeSteer)
+}
+
+// say sends a message until it is accepted.
+func (w *crashWorld) say(ctx context.Context, s *scene, text string, mode api.Mode) error {
+	a := s.agents[0].ID
+	acc, err := asked[api.Accepted](ctx, w.world, api.SendMessage{Agent: a, ID: fmt.Sprintf("%s-%d", a, len(s.runs)), Content: text, Mode: mode})
+	s.runs = append(s.runs, acc)
 	return err
 }
 
-// rehearse plays the scene without a death, and counts what is passed.
-func (w *crashWorld) rehearse(t testing.TB) map[string]map[string]int {
+// acting waits until a run uses a tool, or is over.
+func (w *crashWorld) acting(ctx context.Context, s *scene, i int) {
+	until(ctx, time.Minute, func() bool {
+		for _, name := range []string{"tool_start", "loop_end"} {
+			all, err := w.read(ctx, "LOOP_EVT", "anima.loop.evt."+name+".v1."+s.runs[i].Session)
+			if err == nil && slices.ContainsFunc(all, func(m told) bool { return strings.Contains(string(m.data), s.runs[i].Run) }) {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// rehearse plays the scenes without a death, and counts what each passes in each
+// service.
+func (w *crashWorld) rehearse(t testing.TB) map[string]map[string]map[string]int {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	s, err := w.set(ctx, "Rehearsal")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if why := w.rest(ctx, nil, s.agents[:]...); why != "" {
-		t.Fatalf("no rest before the play: %s", why)
-	}
-	before := map[string]map[string]int{}
-	for _, n := range names {
-		before[n] = w.proc(n).passed(t)
-	}
-	if err := w.play(ctx, s, "rehearsal"); err != nil {
-		t.Fatal(err)
-	}
-	if why := w.rest(ctx, s.runs(), s.agents[:]...); why != "" {
-		t.Fatalf("no rest after the play: %s\n%s", why, tail(filepath.Join(w.data, "loop.log")))
-	}
-	if faults := w.judge(ctx, s, crashCase{}); len(faults) > 0 {
-		t.Fatalf("without any death the oracle finds:\n  %s", strings.Join(faults, "\n  "))
-	}
-	passes := map[string]map[string]int{}
-	for _, n := range names {
-		passes[n] = w.proc(n).passed(t)
-		for p, k := range before[n] {
-			passes[n][p] -= k
+	passes := map[string]map[string]map[string]int{}
+	for _, kind := range scenes {
+		s, err := w.set(ctx, kind, "Rehearsal-"+kind)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if why := w.rest(ctx, nil, s.agents...); why != "" {
+			t.Fatalf("no rest before the %s: %s", kind, why)
+		}
+		before := map[string]map[string]int{}
+		for _, n := range names {
+			before[n] = w.proc(n).passed(t)
+		}
+		if err := w.play(ctx, s); err != nil {
+			t.Fatal(err)
+		}
+		if why := w.rest(ctx, s.ends(), s.agents...); why != "" {
+			t.Fatalf("no rest after the %s: %s\n%s", kind, why, tail(filepath.Join(w.data, "loop.log")))
+		}
+		if faults := w.judge(ctx, s, crashCase{}); len(faults) > 0 {
+			t.Fatalf("without any death the oracle finds after the %s:\n  %s", kind, strings.Join(faults, "\n  "))
+		}
+		passes[kind] = map[string]map[string]int{}
+		for _, n := range names {
+			passes[kind][n] = w.proc(n).passed(t)
+			for p, k := range before[n] {
+				passes[kind][n][p] -= k
+			}
 		}
 	}
 	for _, p := range failpoint.Table() {
 		for _, service := range p.Services {
-			if passes[service][p.Name] == 0 {
-				t.Errorf("%s is not passed in %s", p.Name, service)
+			if passes[tour][service][p.Name]+passes[talk][service][p.Name] == 0 {
+				t.Errorf("no scene passes %s in %s", p.Name, service)
 			}
 		}
 	}
@@ -278,12 +349,12 @@ func (w *crashWorld) crash(t testing.TB, c crashCase, name string) (v verdict) {
 	defer func() { v.took = time.Since(began) }()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	s, err := w.set(ctx, name)
+	s, err := w.set(ctx, c.scene, name)
 	if err != nil {
 		v.faults = []string{"the scene cannot be set: " + err.Error()}
 		return v
 	}
-	if why := w.rest(ctx, nil, s.agents[:]...); why != "" {
+	if why := w.rest(ctx, nil, s.agents...); why != "" {
 		v.faults = []string{"no rest before the play: " + why}
 		return v
 	}
@@ -298,10 +369,10 @@ func (w *crashWorld) crash(t testing.TB, c crashCase, name string) (v verdict) {
 		case <-over:
 		}
 	})
-	err = w.play(ctx, s, name)
+	err = w.play(ctx, s)
 	why := ""
 	if err == nil {
-		why = w.rest(ctx, s.runs(), s.agents[:]...)
+		why = w.rest(ctx, s.ends(), s.agents...)
 	}
 	v.fired = p.fired()
 	p.disarm()
@@ -322,51 +393,93 @@ func (w *crashWorld) crash(t testing.TB, c crashCase, name string) (v verdict) {
 }
 
 // judge has the oracle look at a scene, and knows besides what it must have come
-// to: a death may change the outcome of no call but an irreversible one's.
+// to.
 func (w *crashWorld) judge(ctx context.Context, s *scene, c crashCase) []string {
 	o := &oracle{w: w, ctx: ctx}
 	lives := make([]life, len(s.agents))
 	for i, a := range s.agents {
 		lives[i] = o.look(a, crashMoney)
 		o.judge(lives[i])
-		runs := map[string]bool{}
-		for _, t := range lives[i].turns {
-			runs[t.Run] = true
+		runs := 0
+		for _, m := range lives[i].events {
+			if m.name == "loop_end" {
+				runs++
+			}
 		}
-		if want := s.runs()[a.ID]; len(runs) != want {
-			o.fault("%s: %d runs, want %d", a.ID, len(runs), want)
+		if want := s.ends()[a.ID]; runs != want {
+			o.fault("%s: %d runs, want %d", a.ID, runs, want)
 		}
 	}
+	if s.kind == talk {
+		o.talked(s, lives[0])
+	} else {
+		o.toured(s, lives, c)
+	}
+	return o.faults
+}
+
+// toured: a death changes the outcome of no call but an irreversible one's.
+func (o *oracle) toured(s *scene, lives []life, c crashCase) {
 	var tools []string
-	for _, t := range lives[0].turns {
-		for _, call := range t.Calls {
-			tools = append(tools, call.Tool)
-			o.outcome(lives[0].agent.ID, call, c)
+	for _, l := range lives[:2] {
+		for _, t := range l.turns {
+			for _, call := range t.Calls {
+				tools = append(tools, call.Tool)
+				o.outcome(l, t, call, c)
+			}
 		}
 	}
-	if want := []string{"write_file", "read_file", "exec", "send_message", "remember_fact", "sleep"}; !slices.Equal(tools, want) {
+	if want := []string{"write_file", "read_file", "exec", "send_message", "remember_fact", "sleep", "send_message"}; !slices.Equal(tools, want) {
 		o.fault("the calls are %v, want %v", tools, want)
 	}
 	for i, content := range map[int]string{1: "ping " + s.agents[2].Address, 2: "pong"} {
 		o.heard(lives[i], content)
 	}
-	for _, call := range lives[1].turns[:min(1, len(lives[1].turns))] {
-		for _, v := range call.Calls {
-			o.outcome(lives[1].agent.ID, v, c)
-		}
-	}
-	return o.faults
 }
 
-// outcome says whether a call may have ended so, in this case.
-func (o *oracle) outcome(who string, call api.CallState, c crashCase) {
+// talked: what is cancelled stays cancelled, and what was said has one fate and is
+// heard once.
+func (o *oracle) talked(s *scene, l life) {
+	for i, text := range []string{"long command", "never", "short command", "and this", "and that"} {
+		st := found(asked[api.RunState](o.ctx, o.w.world, api.GetRun{Run: s.runs[i].Run}))(o)
+		stays := slices.Contains(s.stays, st.Run)
+		if stays && (!st.Cancelled || st.Success) || !stays && !st.Success || i >= 2 && st.Cancelled {
+			o.fault("%q is %+v, cancelled for good: %t", text, st, stays)
+		}
+		n := 0
+		for _, line := range found(asked[api.Transcript](o.ctx, o.w.world, api.GetTranscript{Session: l.agent.Session}))(o).Lines {
+			if line.Role == "user" {
+				n += strings.Count(line.Content, text)
+			}
+		}
+		if dropped := st.Fate == api.FateDropped; n > 1 || n == 0 && !dropped || n > 0 && dropped {
+			o.fault("%q, %s, was heard %d times", text, st.Fate, n)
+		}
+	}
+}
+
+// outcome says whether a call may have ended so, in this case: unknown is what an
+// irreversible one is for who takes its run over.
+func (o *oracle) outcome(l life, t api.Turn, call api.CallState, c crashCase) {
 	switch {
 	case call.Outcome == api.OutcomeOK:
-	case call.Outcome == api.OutcomeUnknown && call.Tool == "exec" && c.service == "loop":
+	case call.Outcome == api.OutcomeUnknown && call.Tool == "exec" && o.owners(l, t.Run) > 1:
 	case call.Outcome == api.OutcomeTimeout && c.mode == failpoint.Timeout && c.point.Name == failpoint.LoopTool.String():
 	default:
-		o.fault("%s: %s ended with %s: %s", who, call.Tool, call.Outcome, call.Error)
+		o.fault("%s: %s ended with %s: %s", l.agent.ID, call.Tool, call.Outcome, call.Error)
 	}
+}
+
+// owners counts who wrote to a run's journal.
+func (o *oracle) owners(l life, run string) int {
+	epochs := map[uint64]bool{}
+	for _, m := range l.journal {
+		var j api.Journal
+		if o.decode(m, &j); j.Run == run {
+			epochs[j.Epoch] = true
+		}
+	}
+	return len(epochs)
 }
 
 // heard: a message is in the inbox once, processed, and in the input of one turn.

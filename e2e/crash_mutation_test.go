@@ -19,7 +19,7 @@ func TestCrashMutations(t *testing.T) {
 	t.Parallel()
 	death := func(point failpoint.Point, service string, mode failpoint.Mode, pass int) func(*crashWorld, testing.TB, context.Context) []string {
 		return func(w *crashWorld, t testing.TB, _ context.Context) []string {
-			return w.crash(t, crashCase{point.Info(), service, mode, pass}, "Mutant").faults
+			return w.crash(t, crashCase{point.Info(), service, mode, pass, tour}, "Mutant").faults
 		}
 	}
 	for _, c := range []struct {

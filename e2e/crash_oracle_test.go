@@ -111,12 +111,12 @@ func (o *oracle) writers(l life) {
 		}
 		if j.Kind != "begin" {
 			key := j.Kind + " of " + j.Run + "." + strconv.Itoa(j.Turn)
-			if j.Kind != "thought" {
+			if j.Kind != "thought" && j.Kind != "joined" {
 				var entry map[string]struct{ Index int }
 				_ = json.Unmarshal(j.Entry, &entry) // what it is not, has no index
 				key = strconv.Itoa(entry[j.Kind].Index) + " " + key
 			}
-			if step[key] {
+			if step[key] && j.Kind != "joined" { // of several one after the other
 				o.fault("%s: %s is in the journal twice", who, key)
 			}
 			step[key] = true
@@ -124,7 +124,7 @@ func (o *oracle) writers(l life) {
 		last, epoch, run = m.seq, j.Epoch, j.Run
 	}
 	for _, t := range l.turns {
-		if !step["thought of "+t.ID] {
+		if t.Model != "" && !step["thought of "+t.ID] {
 			o.fault("%s: turn %s has no thought in the journal", who, t.ID)
 		}
 	}
@@ -134,7 +134,7 @@ func (o *oracle) writers(l life) {
 // and nothing of the session waits.
 func (o *oracle) fates(l life) {
 	who := l.agent.ID
-	starts, ends := map[string]int{}, map[string]int{}
+	starts, ends, fate := map[string]int{}, map[string]int{}, map[string]api.LoopEnd{}
 	for _, m := range l.events {
 		switch m.name {
 		case "loop_start":
@@ -145,9 +145,7 @@ func (o *oracle) fates(l life) {
 			var e api.LoopEnd
 			o.decode(m, &e)
 			ends[e.Run]++
-			if !e.Success {
-				o.fault("%s: run %s failed", who, e.Run)
-			}
+			fate[e.Run] = e
 		}
 	}
 	numbers := map[string]int{}
@@ -159,14 +157,22 @@ func (o *oracle) fates(l life) {
 			o.fault("%s: turn %s names no trace", who, t.ID)
 		}
 	}
-	for run, n := range starts {
-		if n != 1 || ends[run] != 1 || numbers[run] == 0 {
-			o.fault("%s: run %s has %d starts, %d ends and %d turns", who, run, n, ends[run], numbers[run])
+	for run := range starts {
+		if ends[run] == 0 {
+			o.fault("%s: run %s started and has no end", who, run)
 		}
 	}
-	for run := range ends {
-		if starts[run] == 0 {
-			o.fault("%s: run %s ended and did not start", who, run)
+	for run, end := range fate {
+		ran := end.Fate == api.FateConsumed
+		if ends[run] != 1 || ran != (starts[run] == 1) || ran != (numbers[run] > 0) || starts[run] > 1 {
+			o.fault("%s: run %s, %s, has %d starts, %d ends and %d turns", who, run, end.Fate, starts[run], ends[run], numbers[run])
+		}
+		st := found(asked[api.RunState](o.ctx, o.w.world, api.GetRun{Run: run}))(o)
+		switch {
+		case st.Status != api.RunEnded || st.Fate != end.Fate || st.Success != end.Success || st.Into != end.Into:
+			o.fault("%s: run %s is %+v, and was announced as %+v", who, run, st, end)
+		case st.Success == st.Cancelled:
+			o.fault("%s: run %s: cancelled %t, success %t: %s", who, run, st.Cancelled, st.Success, st.Error)
 		}
 	}
 	if waiting := found(o.w.read(o.ctx, "LOOP_CMD", "anima.loop.cmd.run.v1."+l.agent.Session))(o); len(waiting) > 0 {
@@ -209,6 +215,7 @@ func (o *oracle) calls(l life) {
 			d, known := decided[key]
 			hash, err := api.ArgsHash(c.Arguments)
 			switch {
+			case c.Decision == "" && c.Outcome == api.OutcomeError: // its run ended before it
 			case !known || d.ID != c.Decision || d.Action != c.Action || d.Tool != c.Tool:
 				o.fault("%s: call %s says %s %s by decision %s, policy has %+v", who, key, c.Tool, c.Action, c.Decision, d)
 			case err != nil || d.ArgsHash != hash:
@@ -216,7 +223,7 @@ func (o *oracle) calls(l life) {
 			case c.Action == api.Allow && intents[key] != d.ID:
 				o.fault("%s: call %s was made, and its intent names decision %q, not %s", who, key, intents[key], d.ID)
 			}
-			if c.Tool == "exec" {
+			if c.Tool == "exec" && intents[key] != "" {
 				ran++
 				if c.Outcome == api.OutcomeOK {
 					certain++
@@ -355,17 +362,35 @@ func (o *oracle) announced(l life) {
 	who := l.agent.ID
 	ids := map[string]int{}
 	count := map[string]int{}
+	broken := map[string]bool{} // runs that were cancelled: some of their events are never said
 	for _, m := range l.events {
 		ids[m.id]++
-		count[m.name]++
+		if m.name == "loop_error" {
+			var e api.LoopError
+			o.decode(m, &e)
+			broken[e.Run] = true
+		}
+	}
+	for _, m := range l.events {
+		var e struct {
+			Run  string   `json:"runId"`
+			Fate api.Fate `json:"fate"`
+		}
+		if o.decode(m, &e); !broken[e.Run] && (e.Fate == "" || e.Fate == api.FateConsumed) {
+			count[m.name]++
+		}
 	}
 	for id, n := range ids {
 		if n > 1 || id == "" {
 			o.fault("%s: the event %q is there %d times", who, id, n)
 		}
 	}
-	calls, made := 0, 0
+	turns, calls, made := 0, 0, 0
 	for _, t := range l.turns {
+		if broken[t.Run] {
+			continue
+		}
+		turns++
 		calls += len(t.Calls)
 		for _, c := range t.Calls {
 			if c.Action == api.Allow {
@@ -373,7 +398,6 @@ func (o *oracle) announced(l life) {
 			}
 		}
 	}
-	turns := len(l.turns)
 	want := map[string]int{
 		"loop_context": turns, "loop_execute": turns, "loop_persist": turns, "tool_start": made, "tool_end": calls,
 		"loop_start": count["loop_end"],
@@ -395,12 +419,22 @@ func (o *oracle) announced(l life) {
 	}{
 		{"POLICY_EVT", "anima.policy.evt.decided.v1." + l.agent.ID, len(l.decisions)},
 		{"TREASURY_EVT", "anima.treasury.evt.posted.v1." + l.agent.ID, len(l.entries)},
-		{"INFERENCE_EVT", "anima.inference.evt.completed.v1." + l.agent.ID, turns},
+		{"INFERENCE_EVT", "anima.inference.evt.completed.v1." + l.agent.ID, thoughts(l.turns)},
 	} {
 		if got := found(o.w.read(o.ctx, e.stream, e.subject))(o); len(got) != e.want {
 			o.fault("%s: %s has %d messages on %s, want %d", who, e.stream, len(got), e.subject, e.want)
 		}
 	}
+}
+
+// thoughts counts the turns that a model has answered.
+func thoughts(turns []api.Turn) (n int) {
+	for _, t := range turns {
+		if t.Model != "" {
+			n++
+		}
+	}
+	return n
 }
 
 // changes are the changes of an agent's state, as announced.
@@ -459,7 +493,7 @@ func (w *crashWorld) busy(ctx context.Context, runs map[string]int, agents []api
 		posted, perr := w.read(ctx, "TREASURY_EVT", "anima.treasury.evt.posted.v1."+a.ID)
 		decided, derr := w.read(ctx, "POLICY_EVT", "anima.policy.evt.decided.v1."+a.ID)
 		answered, aerr := w.read(ctx, "INFERENCE_EVT", "anima.inference.evt.completed.v1."+a.ID)
-		if perr != nil || derr != nil || aerr != nil || len(posted) < len(l.entries) || len(decided) < len(l.decisions) || len(answered) < len(l.turns) {
+		if perr != nil || derr != nil || aerr != nil || len(posted) < len(l.entries) || len(decided) < len(l.decisions) || len(answered) < thoughts(l.turns) {
 			return fmt.Sprintf("not all of %s is announced", a.ID)
 		}
 	}

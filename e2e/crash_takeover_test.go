@@ -109,13 +109,7 @@ func (w *crashWorld) takeOver(ctx context.Context, point failpoint.Point, name s
 	if !slices.ContainsFunc(l.turns, func(t api.Turn) bool { return t.Run == acc.Run }) {
 		o.fault("the run has no turn")
 	}
-	epochs := map[uint64]bool{}
-	for _, m := range l.journal {
-		var j api.Journal
-		o.decode(m, &j)
-		epochs[j.Epoch] = true
-	}
-	if len(epochs) < 2 && point != failpoint.LoopLockDelete && point != failpoint.LoopBegin {
+	if o.owners(l, acc.Run) < 2 && point != failpoint.LoopLockDelete && point != failpoint.LoopBegin {
 		o.fault("one owner did it all")
 	}
 	return o.faults

@@ -24,6 +24,10 @@ const (
 	LoopLockDelete
 	LoopWakePublish
 	LoopWakeDelete
+	LoopCancel
+	LoopDrop
+	LoopMerge
+	LoopJoined
 
 	RouterHold
 	RouterCall
@@ -87,6 +91,12 @@ var table = [points]Info{
 	LoopLockDelete:  {"loop.lock.delete", loop, "the run is over, the session is locked", "the session is free, the run is not acknowledged", true},
 	LoopWakePublish: {"loop.wake.publish", loop, "the wake is a key", "the wake is a key and a run", true},
 	LoopWakeDelete:  {"loop.wake.delete", loop, "the wake is a key and a run", "the wake is a run", true},
+
+	LoopCancel: {"loop.cancel", loop, "the run goes on, and whoever cancels it tries again", "the run is cancelled, and nobody was told", false},
+	LoopDrop:   {"loop.drop", loop, "a cancelled message waits, without a fate", "it has its fate, and nobody heard", false},
+	LoopMerge:  {"loop.merge", loop, "messages wait, and the journal has them as taken in", "they have their fate, and still wait", false},
+
+	LoopJoined: {"loop.journal.joined", loop, "a message wants to join the run, and waits", "the run has taken it in, and it waits without a fate", true},
 
 	RouterHold:   {"router.hold", router, "nothing is reserved", "money is held for a call that nobody makes", true},
 	RouterCall:   {"router.call", router, "money is held", "the provider has answered, and the answer is lost", false},

@@ -12,10 +12,21 @@ import (
 // steps is a store whose durable steps are failpoints.
 type steps struct{ turn.Store }
 
-func (s steps) Started(ctx context.Context, cmd api.Run, at int64) (*api.AgentChanged, error) {
-	return failpoint.Value(ctx, failpoint.LoopStarted, func(ctx context.Context) (*api.AgentChanged, error) {
-		return s.Store.Started(ctx, cmd, at)
+func (s steps) Started(ctx context.Context, cmd api.Run, tier api.Tier, at int64) ([]api.AgentChanged, error) {
+	return failpoint.Value(ctx, failpoint.LoopStarted, func(ctx context.Context) ([]api.AgentChanged, error) {
+		return s.Store.Started(ctx, cmd, tier, at)
 	})
+}
+
+func (s steps) Drop(ctx context.Context, end turn.End) (turn.End, error) {
+	return failpoint.Value(ctx, failpoint.LoopDrop, func(ctx context.Context) (turn.End, error) { return s.Store.Drop(ctx, end) })
+}
+
+func (s steps) Merge(ctx context.Context, into api.Run, merged []api.Run, at int64) error {
+	if len(merged) == 0 {
+		return s.Store.Merge(ctx, into, merged, at) // which writes nothing
+	}
+	return failpoint.Do(ctx, failpoint.LoopMerge, func(ctx context.Context) error { return s.Store.Merge(ctx, into, merged, at) })
 }
 
 func (s steps) Persist(ctx context.Context, rec *turn.Record, input turn.Input, end *turn.End) error {
@@ -42,6 +53,8 @@ func pointOf(s turn.Step) failpoint.Point {
 	switch {
 	case s.Begin != nil:
 		return failpoint.LoopBegin
+	case s.Joined != nil:
+		return failpoint.LoopJoined
 	case s.Thought != nil:
 		return failpoint.LoopThought
 	case s.Intent != nil:

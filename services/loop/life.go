@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/failpoint"
 
 	"github.com/anima-run/anima/services/loop/internal/life"
 	"github.com/anima-run/anima/services/loop/internal/turn"
@@ -70,7 +71,10 @@ func (h *handlers) cancelRun(ctx context.Context, m api.CancelRun) (api.RunState
 }
 
 func (h *handlers) cancel(ctx context.Context, run, session, why string) error {
-	if err := h.store.Cancel(ctx, run, session, why, h.now().UnixMicro()); err != nil {
+	err := failpoint.Do(ctx, failpoint.LoopCancel, func(ctx context.Context) error {
+		return h.store.Cancel(ctx, run, session, why, h.now().UnixMicro())
+	})
+	if err != nil {
 		return err
 	}
 	return h.bus.Tell(ctx, api.SessionNotice{Session: session, Cancelled: run})
