@@ -376,6 +376,11 @@ func (w *crashWorld) crash(t testing.TB, c crashCase, name string) (v verdict) {
 	}
 	v.fired = p.fired()
 	p.disarm()
+	if v.fired && c.mode != failpoint.Timeout && why == "" && err == nil {
+		// The rest may have come before the service did.
+		watch.Wait()
+		why = w.rest(ctx, s.ends(), s.agents...)
+	}
 	close(over)
 	watch.Wait()
 	switch {

@@ -38,7 +38,7 @@ func TestCrashMutations(t *testing.T) {
 		},
 		{
 			"the id of a message, by which a stream knows it again", failpoint.NoMessageID,
-			death(failpoint.LoopInboxSettle, "loop", failpoint.Before, 1), "is there 2 times",
+			death(failpoint.LoopLockDelete, "loop", failpoint.Before, 1), "consumed, has ",
 		},
 		{
 			// A lost fsync shows when the machine dies, not when the process does: the kernel

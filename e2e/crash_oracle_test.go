@@ -328,31 +328,37 @@ func (o *oracle) transcript(l life) {
 	}
 }
 
-// wakes: one cause is announced once and makes one run.
-func (o *oracle) wakes(l life) {
-	who := l.agent.ID
-	causes := map[string]int{}
+// woken counts the announcements of each cause, and the runs that wakes made.
+func (o *oracle) woken(l life) (causes map[string]int, runs int) {
+	causes = map[string]int{}
 	for _, m := range found(o.w.read(o.ctx, "HEARTBEAT_EVT", "anima.heartbeat.evt.wake_requested.v1."+l.agent.ID))(o) {
 		var e api.WakeRequested
 		o.decode(m, &e)
 		causes[e.Wake.Cause]++
 	}
-	runs := map[string]bool{}
+	ran := map[string]bool{}
 	for _, m := range l.events {
 		if m.name == "loop_start" {
 			var e api.LoopStart
 			if o.decode(m, &e); e.Kind == api.RunWake {
-				runs[e.Run] = true
+				ran[e.Run] = true
 			}
 		}
 	}
+	return causes, len(ran)
+}
+
+// wakes: one cause is announced once and makes one run.
+func (o *oracle) wakes(l life) {
+	who := l.agent.ID
+	causes, runs := o.woken(l)
 	for cause, n := range causes {
 		if n != 1 {
 			o.fault("%s: wake %s was announced %d times", who, cause, n)
 		}
 	}
-	if len(runs) != len(causes) {
-		o.fault("%s: %d causes (%v) made %d runs", who, len(causes), causes, len(runs))
+	if runs != len(causes) {
+		o.fault("%s: %d causes (%v) made %d runs", who, len(causes), causes, runs)
 	}
 }
 
@@ -487,6 +493,9 @@ func (w *crashWorld) busy(ctx context.Context, runs map[string]int, agents []api
 	o := &oracle{w: w, ctx: ctx}
 	for _, a := range agents {
 		l := o.look(a, 0)
+		if causes, runs := o.woken(l); len(causes) < runs {
+			return fmt.Sprintf("%s ran %d wakes and %d are announced", a.ID, runs, len(causes))
+		}
 		if l.balance.Held != 0 {
 			return fmt.Sprintf("%s is held of %s", l.balance.Held, a.ID)
 		}

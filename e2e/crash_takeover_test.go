@@ -200,7 +200,7 @@ func TestHeartbeatRestarts(t *testing.T) {
 	defer cancel()
 	applied := time.Now()
 	a, err := asked[api.Agent](ctx, w.world, api.ApplyAgent{
-		Source: "---\nname: Clock\nschedule:\n  - name: minute\n    cron: \"* * * * *\"\n---\nBe useful.\n",
+		Source: "---\nname: Metronome\nschedule:\n  - name: minute\n    cron: \"* * * * *\"\n---\nBe useful.\n",
 	})
 	if err == nil {
 		_, err = asked[api.Posted](ctx, w.world, api.Deposit{ID: "clock", Agent: a.ID, Amount: crashMoney, Source: "faucet"})

@@ -86,8 +86,9 @@ func (b *Bus) publish(ctx context.Context, s api.Subject, id string, msg *nats.M
 	if s.Stream() == "" {
 		return 0, fmt.Errorf("publish %s: class %s is not kept in a stream", s.Template(), s.Class)
 	}
-	if !failpoint.Broken(failpoint.NoMessageID) {
-		msg.Header.Set(jetstream.MsgIDHeader, id)
+	msg.Header.Set(jetstream.MsgIDHeader, id)
+	if failpoint.Broken(failpoint.NoMessageID) && last == nil {
+		msg.Header.Set(jetstream.MsgIDHeader, id+"#"+nats.NewInbox())
 	}
 	opts := []jetstream.PublishOpt{jetstream.WithRetryAttempts(0)}
 	if last != nil && !failpoint.Broken(failpoint.NoExpectedSequence) {
@@ -186,8 +187,9 @@ func (p *Posts) Post(ctx context.Context, id string, m api.Message) error {
 	if err != nil {
 		return err
 	}
-	if !failpoint.Broken(failpoint.NoMessageID) {
-		msg.Header.Set(jetstream.MsgIDHeader, id)
+	msg.Header.Set(jetstream.MsgIDHeader, id)
+	if failpoint.Broken(failpoint.NoMessageID) {
+		msg.Header.Set(jetstream.MsgIDHeader, id+"#"+nats.NewInbox())
 	}
 	inject(ctx, msg.Header)
 	ln := p.bus.use()
