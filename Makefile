@@ -119,7 +119,7 @@ k8s: ## Render and check the Kubernetes manifests
 k8s-dryrun: ## Ask a real API server about them, unless it has taken these very files (root; the first time builds it)
 	@tools/k8s.sh dryrun -changed
 
-ci: verify lint race tools k8s k8s-dryrun image-check ## What CI runs
+ci: verify lint race crash tools k8s k8s-dryrun image-check ## What CI runs
 	@tools/fuzz.sh 3s
 
 postgres: # PostgreSQL's own binaries, from Debian where there are none

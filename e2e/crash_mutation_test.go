@@ -17,6 +17,7 @@ import (
 // what it sees.
 func TestCrashMutations(t *testing.T) {
 	t.Parallel()
+	onlyWhenAsked(t)
 	death := func(point failpoint.Point, service string, mode failpoint.Mode, pass int) func(*crashWorld, testing.TB, context.Context) []string {
 		return func(w *crashWorld, t testing.TB, _ context.Context) []string {
 			return w.crash(t, crashCase{point.Info(), service, mode, pass, tour}, "Mutant").faults

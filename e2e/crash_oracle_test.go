@@ -18,7 +18,7 @@ import (
 // through requests, and the files that tools wrote. It is the same for every case.
 type oracle struct {
 	w      *crashWorld
-	ctx    context.Context
+	ctx    context.Context //nolint:containedctx // of one judgement
 	faults []string
 }
 

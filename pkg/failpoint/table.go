@@ -122,7 +122,10 @@ var table = [points]Info{
 	BusPublish: {"bus.publish", []string{"loop", "heartbeat"}, "the stream does not have the message", "the stream has it, and the answer is lost", false},
 	BusAppend:  {"bus.append", loop, "the journal does not have the step", "the journal has it, and the answer is lost", false},
 	BusKey:     {"bus.key", []string{"loop", "heartbeat"}, "the key is as it was", "the key is written, and the answer is lost", false},
-	BusAnswer: {"bus.answer", []string{"loop", "inference-router", "policy", "treasury", "heartbeat", "social"},
-		"the question is dealt with, and not answered", "it is answered", false},
+	BusAnswer: {
+		"bus.answer",
+		[]string{"loop", "inference-router", "policy", "treasury", "heartbeat", "social"},
+		"the question is dealt with, and not answered", "it is answered", false,
+	},
 	BusAck: {"bus.ack", []string{"loop", "heartbeat", "social"}, "the message is dealt with, and comes again", "it is acknowledged", false},
 }

@@ -23,7 +23,7 @@ import (
 func takeovers(t *testing.T) int {
 	v := os.Getenv("ANIMA_TAKEOVERS")
 	if v == "" {
-		return 400
+		return 160
 	}
 	n, err := strconv.Atoi(v)
 	if err != nil || n < 1 {
@@ -192,10 +192,10 @@ func (s *contested) run(ctx context.Context, times int) error {
 			}
 		}
 		if err := <-awake; err != nil && api.CodeOf(err) != api.Conflict || err == nil && !early {
-			return fmt.Errorf("the owner of the past, woken early %t: got %v, want a conflict", early, err)
+			return fmt.Errorf("the owner of the past, woken early %t, must be refused with a conflict: %w", early, err)
 		}
 		if err := s.write(before, turn.Step{}); api.CodeOf(err) != api.Conflict {
-			return fmt.Errorf("the owner of the past once more: got %v, want a conflict", err)
+			return fmt.Errorf("the owner of the past must be refused once more with a conflict: %w", err)
 		}
 		s.refused.Add(1)
 		if err := before.release(); err != nil {
