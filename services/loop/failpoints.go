@@ -12,9 +12,9 @@ import (
 // steps is a store whose durable steps are failpoints.
 type steps struct{ turn.Store }
 
-func (s steps) Started(ctx context.Context, cmd api.Run, tier api.Tier, at int64) ([]api.AgentChanged, error) {
+func (s steps) Started(ctx context.Context, cmd api.Run, input turn.Input, tier api.Tier, at int64) ([]api.AgentChanged, error) {
 	return failpoint.Value(ctx, failpoint.LoopStarted, func(ctx context.Context) ([]api.AgentChanged, error) {
-		return s.Store.Started(ctx, cmd, tier, at)
+		return s.Store.Started(ctx, cmd, input, tier, at)
 	})
 }
 
