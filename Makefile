@@ -36,10 +36,9 @@ pg: postgres ## Run the store suites on PostgreSQL
 fuzz: ## Fuzz everything that decodes, 10 s each (FUZZTIME=…)
 	@tools/fuzz.sh $(or $(FUZZTIME),10s)
 
-<<<<<<< HEAD
 soak: ## Make 1,000 model calls in one session at a window of 200,000 tokens (CALLS=…)
 	go test -count=1 -timeout 30m -v -run '^TestSoak$$' ./services/loop/internal/sqlstore -calls $(or $(CALLS),1000)
-=======
+
 CRASH := go test -count=1 -timeout 60m -run '^(TestCrash|TestTakeoverStopped|TestOwnerDies|TestHeartbeatRestarts)' ./e2e
 crash: ## Kill every service at every point of a run, once, and judge what is left
 	ANIMA_CRASH=short $(CRASH)
@@ -50,7 +49,6 @@ crash-long: takeovers ## The same at every pass, in every service; writes docs/c
 takeovers: ## Take runs away from owners that stand still, 10,000 times
 	ANIMA_TAKEOVERS=10000 go test -count=1 -timeout 60m -v -run '^TestTakeovers$$' ./services/loop | grep -v level=
 	ANIMA_CRASH_STOPS=64 go test -count=1 -timeout 60m -v -run '^TestTakeoverStopped$$' ./e2e | grep -v level=
->>>>>>> 4336247 (e2e, docs: the crash matrix waits for what a dead service still has to say; how to read it)
 
 trace-faults: ## Take services and NATS away under 1,000 turns and judge every trace, in a real Jaeger (TURNS=…)
 	@tools/trace/faults.sh $(or $(TURNS),1000)
