@@ -47,8 +47,8 @@ crash-long: takeovers ## The same at every pass, in every service; writes docs/c
 	ANIMA_CRASH=long ANIMA_CRASH_DOC=$(CURDIR)/docs/crash-matrix.md $(CRASH)
 
 takeovers: ## Take runs away from owners that stand still, 10,000 times
-	ANIMA_TAKEOVERS=10000 go test -count=1 -timeout 60m -v -run '^TestTakeovers$$' ./services/loop | grep -v level=
-	ANIMA_CRASH_STOPS=64 go test -count=1 -timeout 60m -v -run '^TestTakeoverStopped$$' ./e2e | grep -v level=
+	set -o pipefail; ANIMA_TAKEOVERS=10000 go test -count=1 -timeout 60m -v -run '^TestTakeovers$$' ./services/loop | grep -v level=
+	set -o pipefail; ANIMA_CRASH_STOPS=64 go test -count=1 -timeout 60m -v -run '^TestTakeoverStopped$$' ./e2e | grep -v level=
 
 trace-faults: ## Take services and NATS away under 1,000 turns and judge every trace, in a real Jaeger (TURNS=…)
 	@tools/trace/faults.sh $(or $(TURNS),1000)
