@@ -2,26 +2,13 @@ package sqlstore
 
 import (
 	"context"
-	"errors"
 
 	"github.com/anima-run/anima/pkg/sqldb"
 )
 
-// Genesis returns the genesis prompt that an agent gave itself, "" when it has
-// none or when its creator has applied another definition since.
-func (s *Store) Genesis(ctx context.Context, agent string) (string, error) {
-	return genesis(ctx, s.db, agent)
-}
-
-func genesis(ctx context.Context, q sqldb.Querier, agent string) (string, error) {
-	var prompt string
-	err := q.QueryRowContext(ctx, `select g.prompt from genesis_prompts g join agents a on a.id = g.agent and a.version = g.version
-		where g.agent = $1 order by g.number desc limit 1`, agent).Scan(&prompt)
-	if errors.Is(err, sqldb.ErrNotFound) {
-		return "", nil
-	}
-	return prompt, err
-}
+// ownGenesis selects the genesis prompt that the agent a gave itself; none when its
+// creator has applied another definition since.
+const ownGenesis = `select g.prompt from genesis_prompts g where g.agent = a.id and g.version = a.version order by g.number desc limit 1`
 
 // SetGenesis replaces an agent's genesis prompt and keeps the old one with it. The
 // same key again changes nothing. Errors: NotFound.
@@ -36,16 +23,9 @@ func (s *Store) SetGenesis(ctx context.Context, agent, prompt, reason, key strin
 		if err != nil {
 			return err
 		}
-		old, err := genesis(ctx, tx, agent)
-		if err != nil {
-			return err
-		}
-		if old == "" {
-			old = a.Genesis
-		}
 		_, err = tx.ExecContext(ctx, `insert into genesis_prompts (agent, number, version, prompt, previous, reason, call_key, created_at)
 			select id, (select coalesce(max(number), 0) + 1 from genesis_prompts where agent = $1), version, $2, $3, $4, $5, $6 from agents where id = $1
-			on conflict (agent, call_key) do nothing`, agent, text(prompt), text(old), text(reason), key, at)
+			on conflict (agent, call_key) do nothing`, agent, text(prompt), text(a.Genesis), text(reason), key, at)
 		return err
 	})
 }

@@ -138,10 +138,10 @@ func (s *Store) Agents(ctx context.Context) ([]api.Agent, error) {
 
 // Definition returns an agent's definition. Errors: NotFound.
 func (s *Store) definition(ctx context.Context, q sqldb.Querier, id string) (turn.Agent, error) {
-	var def string
+	var def, own string
 	a := turn.Agent{ID: id, Workspace: s.Workspace(id)}
-	err := q.QueryRowContext(ctx, `select name, address, state, definition, turns from agents where id = $1`, id).
-		Scan(&a.Name, &a.Address, &a.State, &def, &a.Turns)
+	err := q.QueryRowContext(ctx, `select name, address, state, definition, turns, coalesce((`+ownGenesis+`), '') from agents a where id = $1`, id).
+		Scan(&a.Name, &a.Address, &a.State, &def, &a.Turns, &own)
 	if errors.Is(err, sqldb.ErrNotFound) {
 		return a, api.Errorf(api.NotFound, "there is no agent %s", id)
 	}
@@ -155,6 +155,9 @@ func (s *Store) definition(ctx context.Context, q sqldb.Querier, id string) (tur
 	a.Creator, a.Description, a.Genesis, a.Model, a.Tools = d.Creator, d.Description, d.Body, d.Model, d.Tools
 	a.Autonomous = d.Autonomy
 	a.Window, a.Reserve, a.Flush = int64(d.Context.Window), int64(d.Context.Reserve), int64(d.Context.Flush)
+	if own != "" {
+		a.Genesis = own
+	}
 	a.MaxTurns, a.MaxCalls, a.Network = d.Limits.MaxTurns, d.Limits.MaxToolCalls, d.Sandbox.Network
 	a.ExecTimeoutS, a.RunTimeoutS = int(d.Sandbox.Timeout.Seconds()), int(d.Limits.Timeout.Seconds())
 	return a, nil

@@ -447,8 +447,9 @@ func TestGenesis(t *testing.T) {
 		}
 		want := func(prompt string) {
 			t.Helper()
-			if got, err := s.Genesis(ctx, "ada"); err != nil || got != prompt {
-				t.Errorf("got %q, %v, want %q", got, err, prompt)
+			k, err := s.Known(ctx, api.Run{Run: "r", Agent: "ada", Session: "ada-main"})
+			if err != nil || k.Agent.Genesis != prompt {
+				t.Errorf("got %q, %v, want %q", k.Agent.Genesis, err, prompt)
 			}
 		}
 		set := func(prompt, key string) {
@@ -458,7 +459,7 @@ func TestGenesis(t *testing.T) {
 			}
 		}
 		apply("one")
-		want("")
+		want("Be useful.")
 		set("Be kind.", "k1")
 		want("Be kind.")
 		set("Be kind again.", "k1") // the same call
@@ -468,7 +469,7 @@ func TestGenesis(t *testing.T) {
 		apply("one") // nothing new
 		want("Be brave.")
 		apply("two")
-		want("")
+		want("Be useful.")
 		set("Be yourself.", "k3")
 		want("Be yourself.")
 		kept, err := sqldb.All(ctx, db, func(r sqldb.Scanner) (string, error) {

@@ -112,6 +112,9 @@ func TestCrashSideBySide(t *testing.T) {
 			}
 			return ""
 		}
+		does(w, "look", func(_ context.Context, c turn.Call) (turn.Output, error) {
+			return turn.Output{Text: strings.Repeat("much ", 1000+500*c.Index)}, nil
+		})
 		return w
 	}
 	calm := beside()
@@ -120,6 +123,9 @@ func TestCrashSideBySide(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := outcomeOf(t, calm, command)
+	if len(calm.Outputs.Kept()) == 0 {
+		t.Fatal("no output was long: the test proves nothing of those")
+	}
 	for at := 1; at <= len(ports.Ports); at++ {
 		for _, after := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%d %s after=%t", at, ports.Ports[at-1], after), func(t *testing.T) {
@@ -134,6 +140,9 @@ func TestCrashSideBySide(t *testing.T) {
 				prompted(t, w)
 				if diff := cmp.Diff(want, outcomeOf(t, w, command), timeless); diff != "" {
 					t.Errorf("another outcome than without the crash (-want +got):\n%s", diff)
+				}
+				if diff := cmp.Diff(calm.Outputs.Kept(), w.Outputs.Kept()); diff != "" {
+					t.Errorf("other outputs than without the crash (-want +got):\n%.300s", diff)
 				}
 			})
 		}
