@@ -263,6 +263,11 @@ func TestSessionHistory(t *testing.T) {
 	if out := m.cli("turn", "show", first.ID); !strings.Contains(out, "write_file") || !strings.Contains(out, first.Trace) {
 		t.Errorf("show says\n%s", out)
 	}
+	if out := m.cli("turn", "output", first.ID, "0"); out != strings.TrimSpace(first.Calls[0].Result)+"\n" || len(out) < 3 {
+		t.Errorf("the output of the first call is %q", out)
+	}
+	m.fails(exitNotFound, "", []string{"turn", "output", first.ID, "7"}, "no call 7", "turn show")
+	m.fails(exitNotFound, "", []string{"turn", "output", "ghost", "0"}, "no such turn")
 	if out := m.cli("turn", "list"); !strings.Contains(out, first.ID) {
 		t.Errorf("list says\n%s", out)
 	}
@@ -424,7 +429,7 @@ func TestCompletion(t *testing.T) {
 	}
 	names := func(c complete.Command) []string { return slices.Sorted(maps.Keys(c.Sub)) }
 	for of, want := range map[string]string{
-		"agent": "apply explain fund get list sleep wake", "run": "get", "turn": "list show",
+		"agent": "apply explain fund get list sleep wake", "run": "get", "turn": "list output show",
 		"session": "cancel events export get import list send terminate transcript",
 	} {
 		if got := strings.Join(names(all.Sub[of]), " "); got != want {

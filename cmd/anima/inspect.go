@@ -11,8 +11,9 @@ import (
 )
 
 type turnCmd struct {
-	Show turnShowCmd `cmd:"" help:"Show one turn with its calls, its cost and its trace."`
-	List turnListCmd `cmd:"" help:"List turns, the latest first."`
+	Show   turnShowCmd   `cmd:"" help:"Show one turn with its calls, its cost and its trace."`
+	Output turnOutputCmd `cmd:"" help:"Print all that a call of a turn said."`
+	List   turnListCmd   `cmd:"" help:"List turns, the latest first."`
 }
 
 type turnShowCmd struct {
@@ -53,6 +54,68 @@ func (c turnShowCmd) Run(ctx context.Context, a *app) error {
 
 // indent keeps the lines of a text in the second column.
 func indent(s string) string { return strings.ReplaceAll(plain(s), "\n", "\n\t") }
+
+type turnOutputCmd struct {
+	Turn  string `arg:"" help:"The turn's id."`
+	Index int    `arg:"" help:"The call, from 0."`
+}
+
+// Help is shown by --help.
+func (turnOutputCmd) Help() string {
+	return `A turn has only a part of what was long; the whole is kept for seven days. With
+-o json, one part a line.
+
+Examples:
+  anima turn output 0199c1a2-7b1e-7c55-9d3a-2f6a1b0c4d5e.1 0 | less`
+}
+
+func (c turnOutputCmd) Run(ctx context.Context, a *app) error {
+	b, done, err := a.bus()
+	if err != nil {
+		return err
+	}
+	defer done()
+	for offset, more := int64(0), true; more; {
+		part, err := callFor[api.OutputPart](ctx, b, api.GetOutput{Turn: c.Turn, Index: c.Index, Offset: offset})
+		if api.CodeOf(err) == api.NotFound && offset == 0 {
+			part, err = c.short(ctx, b) // the turn has all of it
+		}
+		if err != nil {
+			return err
+		}
+		text := plain(part.Text)
+		if a.cli.Output == outputJSON {
+			data, err := api.Encode(part)
+			if err != nil {
+				return err
+			}
+			text = string(data) + "\n"
+		}
+		if _, err := io.WriteString(a.Out, text); err != nil {
+			return err
+		}
+		more = part.Next > offset
+		offset = part.Next
+	}
+	return nil
+}
+
+// short is what the turn itself has of the call.
+func (c turnOutputCmd) short(ctx context.Context, b *bus.Bus) (api.OutputPart, error) {
+	t, err := callFor[api.Turn](ctx, b, api.GetTurn{Turn: c.Turn})
+	if err != nil {
+		return api.OutputPart{}, err
+	}
+	for _, k := range t.Calls {
+		if k.Index == c.Index {
+			text := strings.TrimSpace(k.Error+"\n"+k.Result) + "\n"
+			return api.OutputPart{Text: text, Size: int64(len(text))}, nil
+		}
+	}
+	return api.OutputPart{}, &api.Error{
+		Code: api.NotFound, Message: fmt.Sprintf("the turn has no call %d", c.Index), Next: "anima turn show " + c.Turn + " lists its calls, from 0",
+	}
+}
 
 type turnListCmd struct {
 	Agent string `arg:"" optional:"" help:"Only this agent's."`

@@ -128,6 +128,29 @@ func TestLifeCommands(t *testing.T) {
 	}
 }
 
+func TestTurnOutput(t *testing.T) {
+	t.Parallel()
+	const all = "one\x1b[2J\ntwo\nthree\n"
+	m, _ := scripted(t, bus.Reply(func(_ context.Context, q api.GetOutput) (api.OutputPart, error) {
+		end := min(q.Offset+5, int64(len(all)))
+		part := api.OutputPart{Text: all[q.Offset:end], Size: int64(len(all))}
+		if end < part.Size {
+			part.Next = end
+		}
+		return part, nil
+	}))
+	if out := m.cli("turn", "output", "t.1", "0"); out != "one\uFFFD[2J\ntwo\nthree\n" {
+		t.Errorf("got %q", out)
+	}
+	var whole strings.Builder
+	for _, p := range lines[api.OutputPart](t, m.cli("turn", "output", "t.1", "0", "-o", "json")) {
+		whole.WriteString(p.Text)
+	}
+	if whole.String() != all {
+		t.Errorf("as JSON: %q, want %q", whole.String(), all)
+	}
+}
+
 func TestClock(t *testing.T) {
 	t.Parallel()
 	zone := time.FixedZone("east", 2*3600)
