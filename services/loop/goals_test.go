@@ -48,6 +48,9 @@ func newPeers(t *testing.T, b *bus.Bus) *peers {
 			bus.Reply(func(_ context.Context, m api.GetBalance) (api.Balance, error) {
 				return api.Balance{Agent: m.Agent, Available: 9 * api.Dollar, Tier: api.TierHigh}, nil
 			}),
+			bus.Reply(func(context.Context, api.ListModels) (api.Models, error) {
+				return api.Models{Models: []api.Model{{ID: "m", Provider: "p", ContextWindow: 128_000, MaxOutput: 4096, TierMinimum: api.TierCritical, Usable: true}}}, nil
+			}),
 			bus.Reply(func(context.Context, api.SetSchedule) (api.Schedule, error) { return api.Schedule{}, nil }),
 			bus.Reply(func(_ context.Context, m api.SetAlarm) (api.Alarm, error) {
 				return api.Alarm{Agent: m.Agent, At: m.At}, nil
@@ -75,13 +78,16 @@ var taskHead = regexp.MustCompile(`\[task (g[0-9a-f]+-\d+-\d+), attempt`)
 // complete is the model: it plans A→B→C, does tasks, and begins goals when told to.
 func (p *peers) complete(ctx context.Context, req api.Complete, _ func(api.Delta) error) (api.Completion, error) {
 	c := api.Completion{Model: "m", Provider: "p", Finish: "stop", InputTokens: 10, OutputTokens: 5, Cost: 1000}
-	last := req.Messages[len(req.Messages)-1]
+	messages := slices.DeleteFunc(slices.Clone(req.Messages), func(m api.ChatMessage) bool {
+		return strings.Contains(m.Content, "# Goals that are worked on beside you")
+	})
+	last := messages[len(messages)-1] // but for the list of what is to be done
 	call := func(name string, args any) {
 		text, _ := json.Marshal(args)
 		c.ToolCalls, c.Finish = []api.ToolCall{{ID: "call_0", Name: name, Arguments: string(text)}}, "tool_calls"
 	}
 	task := ""
-	for _, m := range req.Messages {
+	for _, m := range messages {
 		if found := taskHead.FindStringSubmatch(m.Content); m.Role == "user" && found != nil {
 			task = found[1]
 		}
