@@ -44,7 +44,7 @@ type crashWorld struct {
 type mortal struct {
 	*process
 	service string
-	armed   string // the file that says where it dies
+	armed   string // the file that says where it dies, the same for all replicas: one of them does
 	passes  string // the file that says what it passed
 	log     *os.File
 }
@@ -100,7 +100,7 @@ func quietServer(t testing.TB) *embednats.Server {
 // file of the world's folder.
 func (w *crashWorld) start(name, service, bin string) *mortal {
 	base := filepath.Join(w.data, name)
-	p := &mortal{service: service, armed: base + ".armed", passes: base + ".passes"}
+	p := &mortal{service: service, armed: filepath.Join(w.data, service+".armed"), passes: base + ".passes"}
 	var err error
 	if p.log, err = os.OpenFile(base+".log", os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600); err != nil {
 		w.t.Error(err)

@@ -4,6 +4,7 @@ package failpoint
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -90,7 +91,10 @@ func (a *arming) pass(p Point) (Mode, time.Duration) {
 	}
 	a.spent = true
 	if inFile {
-		if err := os.Remove(file); err != nil {
+		switch err := os.Remove(file); {
+		case errors.Is(err, os.ErrNotExist):
+			return "", 0 // another process that reads it was first
+		case err != nil:
 			panic(err)
 		}
 	}
