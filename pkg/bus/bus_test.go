@@ -43,7 +43,7 @@ func TestEnsureManyTimesAtOnce(t *testing.T) {
 	for name := range js.StreamNames(ctx).Name() {
 		got = append(got, name)
 	}
-	if want := len(api.Streams()) + 1; len(got) != want {
+	if want := len(api.Streams()) + 2; len(got) != want { // and the buckets of coordination and outputs
 		t.Fatalf("streams %v: %d, want %d", got, len(got), want)
 	}
 	kv, err := js.Stream(ctx, "KV_"+api.Coordination)
