@@ -55,7 +55,7 @@ func cancelled(t *testing.T, w *world) {
 		if time.Now().After(deadline) {
 			t.Fatal("the command did not begin")
 		}
-		time.Sleep(10 * time.Millisecond) // processes: nobody tells when they are there
+		<-time.After(10 * time.Millisecond) // processes: nobody tells when they are there
 	}
 	if st := call[api.RunState](t, w, api.GetRun{Run: acc.Run, Session: acc.Session}); st.Status != api.RunRunning || st.Cancelled {
 		t.Errorf("before: %+v", st)

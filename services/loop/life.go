@@ -184,7 +184,7 @@ func (h *handlers) tierChanged(ctx context.Context, m api.TierChanged) error {
 	if m.To != api.TierDead && m.To != api.TierCritical && m.From != api.TierDead && m.From != api.TierCritical {
 		return nil
 	}
-	_, err := h.weigh(ctx, m.Agent)
+	err := h.weigh(ctx, m.Agent)
 	if api.CodeOf(err) == api.NotFound {
 		return nil // an account without an agent
 	}
@@ -193,18 +193,18 @@ func (h *handlers) tierChanged(ctx context.Context, m api.TierChanged) error {
 
 // weigh asks for an agent's balance and says what follows from it for its life:
 // an hour at nothing kills, money wakes the dead. Unknown decides nothing (W-12).
-func (h *handlers) weigh(ctx context.Context, agent string) (*api.AgentChanged, error) {
+func (h *handlers) weigh(ctx context.Context, agent string) error {
 	b, err := h.peers.Balance(ctx, agent)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	c, err := h.store.Weigh(ctx, agent, b.Available+b.Held, deathAfter, h.now().UnixMicro())
 	if err != nil || c == nil {
-		return nil, err
+		return err
 	}
 	h.relay.Kick()
 	h.log.InfoContext(ctx, "agent changed", "agent", agent, "state", c.State, "why", c.Reason)
-	return c, nil
+	return nil
 }
 
 // watchLives looks after what no event tells of: time at nothing, deposits too
@@ -230,7 +230,7 @@ func (h *handlers) watchLives(ctx context.Context) error {
 			continue
 		}
 		for _, agent := range poor {
-			if _, err := h.weigh(ctx, agent); err != nil && ctx.Err() == nil {
+			if err := h.weigh(ctx, agent); err != nil && ctx.Err() == nil {
 				h.log.DebugContext(ctx, "balance unknown, nothing is decided", "agent", agent, "err", err)
 			}
 		}

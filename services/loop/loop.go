@@ -115,7 +115,8 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	defer servers.Close() // after Serve: runs that are drained keep their calls
 	for _, more := range [][]turn.Tool{
 		others.tools(), goal.Tools(goals.orchestrator), memory.Tools(memories.memory), soul.Tools(souls),
-		skill.Tools(skill.Config{AllowUnsandboxed: cfg.AllowUnsandboxed}), {servers.Installer()},
+		skill.Tools(skill.Config{AllowUnsandboxed: cfg.AllowUnsandboxed}),
+		{servers.Installer()},
 	} {
 		for _, t := range more {
 			tools[t.Name] = t

@@ -122,9 +122,9 @@ func Observe(c api.Counters, t Turn) (api.Counters, Verdict) {
 	if mutating {
 		c.Idle = 0
 	}
-	switch {
-	case pattern == "": // words alone neither repeat anything nor break a row
-	case pattern == c.Pattern:
+	switch pattern {
+	case "": // words alone neither repeat anything nor break a row
+	case c.Pattern:
 		c.Repeated++
 	default:
 		c.Pattern, c.Repeated = pattern, 1

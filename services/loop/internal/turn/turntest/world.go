@@ -135,24 +135,30 @@ type Crash struct {
 // Gate implements [Gate].
 func (c *Crash) Gate(_ context.Context, port string, do func() error) error {
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	if c.dead {
+		c.mu.Unlock()
 		return ErrCrash // the dead call nobody
 	}
 	c.Ports = append(c.Ports, port)
 	c.dead = len(c.Ports) == c.At
-	if c.dead && !c.After {
+	before := c.dead && !c.After
+	c.mu.Unlock()
+	if before {
 		return ErrCrash
 	}
-	err := do()
-	if c.dead {
+	err := do() // without the lock: a call may make others
+	if c.Dead() {
 		return ErrCrash
 	}
 	return err
 }
 
 // Dead says whether the owner died.
-func (c *Crash) Dead() bool { return c.dead }
+func (c *Crash) Dead() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.dead
+}
 
 // Pause is a gate at which an owner stands still at call number At, before its
 // effect: Paused is closed then, and it goes on when Resume is.
