@@ -136,12 +136,12 @@ func Status(s State) string {
 		tier, credits, flat(model, 80), time.UnixMicro(s.Began).UTC().Format(time.RFC3339))
 }
 
-// Born is what an agent is told that never had a turn.
-func Born(description string) string {
+// Born is what an agent is told that never had a turn, with its creator's words.
+func Born(words string) string {
 	text := "## Your first turn\nThis is the first thought of your life. Read what you were made for, look at what you can do, and begin with what was asked. " +
 		"Then decide how you will earn your living, and write it down."
-	if description != "" {
-		text += "\nYour creator says: " + Inert(description)
+	if words != "" {
+		text += "\nYour creator says: " + Inert(words)
 	}
 	return text
 }

@@ -153,7 +153,7 @@ func (s *Store) definition(ctx context.Context, q sqldb.Querier, id string) (tur
 		return a, fmt.Errorf("definition of %s: %w", id, err)
 	}
 	a.Creator, a.Description, a.Genesis, a.Model, a.Tools = d.Creator, d.Description, d.Body, d.Model, d.Tools
-	a.Autonomous = d.Autonomy
+	a.Autonomous, a.Message = d.Autonomy, d.Message
 	a.Window, a.Reserve, a.Flush = int64(d.Context.Window), int64(d.Context.Reserve), int64(d.Context.Flush)
 	if own != "" {
 		a.Genesis = own

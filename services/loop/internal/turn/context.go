@@ -238,7 +238,11 @@ func (e *Engine) prepareContext(ctx context.Context, s *state, id string) (*made
 	status := prompt.Status(prompt.State{Tier: s.tier, Funds: s.funds, Model: s.agent.Model, Began: s.cmd.AcceptedAt})
 	first := ""
 	if s.agent.Turns == 0 && s.total == 0 { // it was read when the run began
-		first = prompt.Born(s.agent.Description)
+		said := s.agent.Message
+		if said == "" {
+			said = s.agent.Description
+		}
+		first = prompt.Born(said)
 	}
 	m.in.Layers, m.in.Todo = layers(s.agent, status, first, e.sources(ctx, s.agent, s.words()))
 	if err := e.recall(ctx, s, m); err != nil {

@@ -481,3 +481,22 @@ func wantFaults(t *testing.T, w *turntest.World) {
 		t.Errorf("events: %v", f)
 	}
 }
+
+// TestBirth: its creator's words are said before the first turn of an agent's life,
+// and not again.
+func TestBirth(t *testing.T) {
+	t.Parallel()
+	a := ada
+	a.Message = "Be kind to strangers."
+	w := turntest.New(turntest.NewStore(a), turntest.Say(asks("", "put"), says("I will")))
+	run(t, w, command)
+	var said []bool
+	for _, r := range w.Router.Requests() {
+		said = append(said, slices.ContainsFunc(r.Messages, func(m api.ChatMessage) bool {
+			return strings.Contains(m.Content, "Your creator says: Be kind to strangers.")
+		}))
+	}
+	if !slices.Equal(said, []bool{true, false}) {
+		t.Errorf("said in the prompts: %v, want in the first alone", said)
+	}
+}

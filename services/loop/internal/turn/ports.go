@@ -11,6 +11,7 @@ import (
 type Agent struct {
 	ID, Name, Address, Creator string
 	Description                string
+	Message                    string // of its creator, said before its first turn
 	Genesis                    string // body of the AGENT.md
 	Model                      string
 	Tools                      []string
