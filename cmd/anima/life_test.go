@@ -213,7 +213,7 @@ func TestLifeOnRealServices(t *testing.T) {
 	}
 	m.fails(exitNotFound, "", []string{"session", "cancel", "ghost"})
 	end := asked[api.LoopEnd](m, "session", "send", "lucky", "hello", "--mode", "interrupt")
-	if !end.Success || end.Response != "I read: hello" {
+	if !end.Success || end.Fate != api.FateConsumed {
 		t.Errorf("the interrupting message ends as %+v", end)
 	}
 	for _, tt := range []struct {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/anima-run/anima/pkg/api"
@@ -118,11 +119,14 @@ func TestSoak(t *testing.T) {
 		}
 		return c, nil
 	}
+	var side sync.Mutex // pure tools run side by side
 	w := turntest.New(s, script)
 	w.Router.Forget, w.Window = true, window
 	for name, tool := range w.Tools {
 		tool.Mutating = true // the agent is busy
 		tool.Run = func(context.Context, turn.Call) (turn.Output, error) {
+			side.Lock()
+			defer side.Unlock()
 			text := words(r, 9_000)
 			unique += len(text)
 			return turn.Output{Text: text}, nil

@@ -69,6 +69,9 @@ func (e *Engine) Run(ctx context.Context, cmd api.Run, ev Events) error {
 	if err != nil {
 		return err
 	}
+	if known.Ended != nil && known.Ended.Turns == 0 {
+		return e.dropped(ctx, *known.Ended, ev)
+	}
 	if known.Ended != nil {
 		id := ID(cmd.Run, known.Ended.Turns)
 		root := trace.SpanContextConfig{TraceFlags: trace.FlagsSampled} // sent by whoever ended the run
@@ -146,7 +149,15 @@ func (e *Engine) Drop(ctx context.Context, end End, ev Events) error {
 	if err != nil {
 		return err
 	}
-	return e.finish(ctx, stored, ev)
+	return e.dropped(ctx, stored, ev)
+}
+
+// dropped announces the end of a run that had no turn, below a root of its own: who
+// hears of it has something to link to.
+func (e *Engine) dropped(ctx context.Context, end End, ev Events) error {
+	ctx, span := e.Tracer.Start(ctx, "drop_run", trace.WithNewRoot(), trace.WithAttributes(attribute.String("anima.run.fate", string(end.Fate))))
+	defer span.End()
+	return e.finish(ctx, end, ev)
 }
 
 // Cancelled is the error of what must not go on because somebody cancelled its run.
