@@ -436,6 +436,9 @@ func (e *Engine) input(ctx context.Context, s *state) (Input, error) {
 // look asks how the agent is funded. Unknown is not poor (W-7).
 func (e *Engine) look(ctx context.Context, s *state) error {
 	balance, err := e.Treasury.Balance(ctx, s.agent.ID)
+	// What it owns, a hold for this very thought included: who thinks it again after a
+	// crash must make the same prompt, or the hold would not be found.
+	balance.Available += balance.Held
 	s.tier, s.funds = balance.Tier, &balance
 	if err != nil {
 		s.tier, s.funds = api.TierUnknown, nil
