@@ -25,7 +25,10 @@ func AccessOf(o Owner) Access {
 				SetAlarm{},
 				RequestWake{},
 				Complete{},
+				ListModels{},
 				Evaluate{},
+				ApprovePlan{},
+				CancelRun{}, // its own, of a task whose goal is over
 				ListKeys{},
 				Send{},
 				ClaimInbox{},
@@ -37,8 +40,8 @@ func AccessOf(o Owner) Access {
 				ListInferenceTools{},
 				CallInferenceTool{},
 			},
-			Consumes: []Message{TierChanged{}, LoopPersist{}, LoopError{}},
-			Keys:     []string{LockKey("*"), WakeKeys},
+			Consumes: []Message{TierChanged{}, LoopPersist{}, LoopError{}, LoopEnd{}, GoalCreated{}, GoalChanged{}},
+			Keys:     []string{LockKey("*"), WakeKeys, LeaseKey("goal.*")},
 			Objects:  []string{Outputs},
 		}
 	case Inference:

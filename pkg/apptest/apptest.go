@@ -53,9 +53,16 @@ func Server(t testing.TB) *embednats.Server {
 	return s
 }
 
-// Log writes to the test's output, until the test ends.
+// Log writes to the test's output, until the test ends. A service that sends what it
+// may not fails the test, even if it can do without the answer: in a cluster it
+// would wait for one in vain.
 func Log(t testing.TB) *slog.Logger {
-	o := &slog.HandlerOptions{}
+	o := &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Key == slog.MessageKey && a.Value.String() == bus.NotPermitted {
+			t.Errorf("%s", bus.NotPermitted)
+		}
+		return a
+	}}
 	if _, ok := t.(*testing.B); ok {
 		o.Level = slog.LevelError // lines would be part of what is measured
 	}

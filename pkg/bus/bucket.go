@@ -133,6 +133,9 @@ func (k *Bucket[T]) write(ctx context.Context, key string, data []byte, op strin
 	}
 	msg := nats.NewMsg("$KV." + api.Coordination + "." + key)
 	msg.Data = data
+	if err := k.bus.permit(msg.Subject); err != nil {
+		return 0, err
+	}
 	if op != "" {
 		msg.Header.Set(kvOperation, op)
 		msg.Header.Set(jetstream.MsgRollup, jetstream.MsgRollupSubject)

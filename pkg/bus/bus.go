@@ -35,6 +35,8 @@ type Bus struct {
 	tel    instruments
 	names  nameCache
 
+	allowed []string // what the service may publish; nil: everything
+
 	mu       sync.Mutex
 	line     *line                         // on the link of now
 	controls map[string]context.CancelFunc // streamed replies under way, by reply subject
@@ -49,6 +51,9 @@ type Options struct {
 	Tracer   trace.TracerProvider // nil: no spans
 	Meter    metric.MeterProvider // nil: no metrics
 	Replicas int                  // of streams and the bucket; 0 means 1
+	// Guarded refuses at once what the servers of a cluster would refuse without a
+	// word: to send what [api.AccessOf] does not list for the service.
+	Guarded bool
 	// Quiet is called while draining, when no message is in hand any more, and
 	// returns when the other services of the process are as far, or its context
 	// ends: until then questions are answered. nil: at once.
@@ -92,6 +97,9 @@ func New(conn *Conn, o Options) (*Bus, error) {
 		opts: o, conn: conn, log: o.Log, tel: tel,
 		tracer:   o.Tracer.Tracer("github.com/anima-run/anima/pkg/bus"),
 		controls: map[string]context.CancelFunc{},
+	}
+	if o.Guarded {
+		b.allowed = publishOf(o.Service)
 	}
 	l := conn.hold()
 	defer l.release()

@@ -63,6 +63,9 @@ func (d *delivery) bind(ctx context.Context, ln *line) error {
 	if d.how.FromNow {
 		cfg.DeliverPolicy = jetstream.DeliverNewPolicy
 	}
+	if err := d.bus.permit("$JS.ACK." + d.subject.Stream() + "." + cfg.Durable + ".1"); err != nil {
+		return err
+	}
 	consumer, err := ln.consumer(ctx, d.subject.Stream(), cfg)
 	if err != nil {
 		return err

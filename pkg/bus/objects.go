@@ -75,6 +75,9 @@ func (o *Objects) info(ctx context.Context, name string) (jetstream.ObjectInfo, 
 func (o *Objects) Put(ctx context.Context, name string, data []byte) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
+	if err := o.bus.permit(o.meta(name)); err != nil {
+		return err
+	}
 	sum := sha256.Sum256(data)
 	digest := "SHA-256=" + base64.URLEncoding.EncodeToString(sum[:])
 	old, err := o.info(ctx, name)

@@ -16,6 +16,9 @@ const Operator = "operator"
 // nobody can listen to another's answers.
 const inboxes = "_INBOX"
 
+// NotPermitted is what the log says, as an error, when a guarded bus refused to send.
+const NotPermitted = "a service sends what it may not"
+
 // Permissions are the subjects that a user may publish to and subscribe to; what
 // is not there is refused.
 type Permissions struct{ Publish, Subscribe []string }
@@ -69,6 +72,45 @@ func PermissionsOf(o api.Owner) Permissions {
 	slices.Sort(p.Publish)
 	slices.Sort(p.Subscribe)
 	return p
+}
+
+// publishOf is what a service may publish; nil, which is everything, for one that
+// has no contracts.
+func publishOf(service string) []string {
+	for _, o := range api.Owners() {
+		if o.Service() == service {
+			return PermissionsOf(o).Publish
+		}
+	}
+	return nil
+}
+
+// permit is an error when the servers of a cluster would refuse that this service
+// publishes to a subject. They would do so without a word, and the service would
+// wait for an answer in vain.
+func (b *Bus) permit(subject string) error {
+	if b.allowed == nil || slices.ContainsFunc(b.allowed, func(p string) bool { return covers(p, subject) }) {
+		return nil
+	}
+	b.log.Error(NotPermitted, "service", b.opts.Service, "subject", subject, "mend", "list it in api.AccessOf")
+	return api.Errorf(api.Internal, "%s may not send %s: api.AccessOf does not list it", b.opts.Service, subject)
+}
+
+// covers says whether a pattern of NATS matches a subject.
+func covers(pattern, subject string) bool {
+	for {
+		want, patterns, more := strings.Cut(pattern, ".")
+		got, subjects, longer := strings.Cut(subject, ".")
+		switch {
+		case want == ">":
+			return true
+		case want != "*" && want != got || more != longer:
+			return false
+		case !more:
+			return true
+		}
+		pattern, subject = patterns, subjects
+	}
 }
 
 // OperatorPermissions is what [Operator] may do.

@@ -194,3 +194,21 @@ func TestPermissions(t *testing.T) {
 		t.Errorf("a wrong seed: got %v, want an error without it", err)
 	}
 }
+
+// TestAccessIsCheckedBefore has services find out at once, and in every test, what
+// the servers of a cluster would refuse without a word.
+func TestAccessIsCheckedBefore(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	loop := newBus(t, connect(t, s), bus.Options{Service: "loop", Guarded: true})
+	_, err := bus.Call[api.Posted](testContext(t), loop, api.Deposit{ID: "d"})
+	if api.CodeOf(err) != api.Internal || !strings.Contains(err.Error(), "loop may not send anima.treasury.req.deposit.v1") {
+		t.Errorf("loop deposits: %v", err)
+	}
+	if err := loop.Publish(testContext(t), "p", api.Posted{Agent: "lucky"}); api.CodeOf(err) != api.Internal {
+		t.Errorf("loop tells of treasury's events: %v", err)
+	}
+	if err := loop.Publish(testContext(t), "r", api.Run{Run: "r", Session: "s"}); err != nil {
+		t.Errorf("loop queues a run: %v", err)
+	}
+}

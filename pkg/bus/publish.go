@@ -277,6 +277,9 @@ func (b *Bus) rawMessage(s api.Subject, data []byte) (*nats.Msg, error) {
 	if s.Key != "" {
 		subject += "." + s.Key
 	}
+	if err := b.permit(subject); err != nil {
+		return nil, err
+	}
 	msg := nats.NewMsg(subject)
 	msg.Data = data
 	return msg, nil

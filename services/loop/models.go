@@ -13,10 +13,15 @@ import (
 // the router is configured anew.
 const modelsFor = time.Minute
 
-// modelsTimeout is how long a turn waits for the list: it can do without.
-const modelsTimeout = 2 * time.Second
+// A turn can do without the list: it waits so long for it, and when it came in vain
+// the turns after it ask again only after a while.
+const (
+	modelsTimeout = 2 * time.Second
+	modelsAgain   = 5 * time.Second
+)
 
-// models are the router's, remembered. While it is away the last answer stands.
+// models are the router's, remembered. While it is away the last answer stands, also
+// beside the error.
 type models struct {
 	bus *bus.Bus
 	now func() time.Time
@@ -36,14 +41,12 @@ func (m *models) Models(ctx context.Context) ([]api.Model, error) {
 	ctx, cancel := context.WithTimeout(ctx, modelsTimeout)
 	defer cancel()
 	answer, err := bus.Call[api.Models](ctx, m.bus, api.ListModels{})
-	if err != nil {
-		if known != nil {
-			return known, nil
-		}
-		return nil, err
-	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if err != nil {
+		m.until = m.now().Add(modelsAgain)
+		return m.known, err
+	}
 	m.known, m.until = answer.Models, m.now().Add(modelsFor)
 	return m.known, nil
 }

@@ -27,9 +27,9 @@ func TestModels(t *testing.T) {
 	})
 	now := time.Unix(0, 0)
 	m := &models{bus: apptest.Bus(t, router), now: func() time.Time { return now }}
-	for i, want := range []int64{1, 1, 2, 3} {
+	for i, want := range []int64{1, 1, 2, 3} { // the third answer is an error
 		got, err := m.Models(t.Context())
-		if err != nil || len(got) != 1 || got[0].ContextWindow != 9 || asked.Load() != want {
+		if (err != nil) != (want == 3) || len(got) != 1 || got[0].ContextWindow != 9 || asked.Load() != want {
 			t.Errorf("the %d. time: %+v, %v, asked %d times, want %d", i+1, got, err, asked.Load(), want)
 		}
 		if i > 0 {
@@ -39,5 +39,8 @@ func TestModels(t *testing.T) {
 	alone := &models{bus: apptest.Bus(t), now: func() time.Time { return now }}
 	if got, err := alone.Models(t.Context()); api.CodeOf(err) != api.Unavailable || got != nil {
 		t.Errorf("without a router: %+v, %v", got, err)
+	}
+	if got, err := alone.Models(t.Context()); err != nil || got != nil {
+		t.Errorf("without a router, just after: %+v, %v, want nothing at once", got, err)
 	}
 }

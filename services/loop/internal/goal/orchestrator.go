@@ -111,7 +111,7 @@ func (o *Orchestrator) done(_ State, err error) error {
 // alone runs a step that asks a model, in one replica at a time. The goal is read
 // again: who had the lease before may have done the step.
 func (o *Orchestrator) alone(ctx context.Context, s *State, f func(context.Context) error) error {
-	return o.Leases.With(ctx, api.LeaseKey("goal-"+s.ID), func(ctx context.Context) error {
+	return o.Leases.With(ctx, api.LeaseKey("goal."+s.ID), func(ctx context.Context) error {
 		now, err := o.Store.Goal(ctx, s.ID)
 		if err != nil {
 			return err
