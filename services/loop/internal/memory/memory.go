@@ -122,7 +122,8 @@ type Entry struct {
 	Ended   int64 // of history: when it was replaced
 	Fate    string
 
-	Accessed int64   // how often it was shown
+	Accessed int64   // how often it was shown, and
+	Shown    int64   // when it was counted last
 	Doc      int64   // in the index; 0: it has no place there
 	Rank     float64 // how well the text fits, best of the search 1; 0: it was not searched for
 	Words    string  // that the index has of it, each followed by a space; of a search only
@@ -140,6 +141,9 @@ type Reader interface {
 	// the session's own are in its prompt anyway; of the others the weightiest, the
 	// newest first among equals. Session "" leaves none out.
 	Latest(ctx context.Context, agent, session string, tier Tier, at int64, limit int) ([]Entry, error)
+	// Held are the tiers that have anything that may be recalled in a session, in the
+	// order of [Tiers].
+	Held(ctx context.Context, agent, session string) ([]Tier, error)
 	// Touch counts that entries were shown.
 	Touch(ctx context.Context, docs []int64, at int64) error
 }

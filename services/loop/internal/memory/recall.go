@@ -68,21 +68,26 @@ type Memory struct {
 	Now    func() time.Time
 }
 
+// shownFor is how long what was shown counts as shown once: a memory that each turn
+// of a busy agent sees is no better for it, and need not be written each time.
+const shownFor = time.Hour
+
 // Recall implements [turn.Memory]: what is in mind, then what fits the query or is
 // lately or surely known, by score. What it shows it counts as shown. An error of
 // the store is an error: a turn can go on without memories, and its caller says so.
 func (m *Memory) Recall(ctx context.Context, agent, session, query string, budget int64) (string, error) {
 	text, shown, err := m.look(ctx, agent, session, query, budget)
+	at := m.Now().UnixMicro()
 	var docs []int64
 	for _, e := range shown {
-		if e.Doc != 0 {
+		if e.Doc != 0 && at-e.Shown >= shownFor.Microseconds() {
 			docs = append(docs, e.Doc)
 		}
 	}
 	if err != nil || len(docs) == 0 {
 		return text, err
 	}
-	return text, m.Store.Touch(ctx, docs, m.Now().UnixMicro())
+	return text, m.Store.Touch(ctx, docs, at)
 }
 
 // Preview is what Recall would show; it counts nothing.
@@ -93,9 +98,15 @@ func (m *Memory) Preview(ctx context.Context, agent, session, query string, budg
 
 func (m *Memory) look(ctx context.Context, agent, session, query string, budget int64) (string, []Entry, error) {
 	at := m.Now().UnixMicro()
-	working, err := m.Store.Latest(ctx, agent, session, Working, at, 2*MaxWorking)
+	held, err := m.Store.Held(ctx, agent, session)
 	if err != nil {
 		return "", nil, err
+	}
+	var working []Entry
+	if slices.Contains(held, Working) {
+		if working, err = m.Store.Latest(ctx, agent, session, Working, at, 2*MaxWorking); err != nil {
+			return "", nil, err
+		}
 	}
 	var goals []string
 	for _, e := range working {
@@ -106,7 +117,10 @@ func (m *Memory) look(ctx context.Context, agent, session, query string, budget 
 	q := ParseQuery(query, goals...)
 	found := map[Tier][]Entry{Working: working}
 	best := 0.0
-	for _, tier := range Tiers()[1:] {
+	for _, tier := range held {
+		if tier == Working {
+			continue
+		}
 		all, err := m.candidates(ctx, agent, session, tier, q, at)
 		if err != nil {
 			return "", nil, err

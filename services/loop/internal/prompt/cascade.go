@@ -116,14 +116,13 @@ type Compactor interface {
 	Compacted(plan Plan, after Input, from, to Prompt) error
 }
 
-// Squeeze makes the prompt of an input and, where the cascade asks for it, brings
-// the input within its window: by compactions, then without all that can be left
+// Squeeze brings an input, whose prompt is p, within its window where the cascade
+// asks for it: by compactions, then without all that can be left
 // out. No compaction counts that does not make the prompt smaller. The prompt that
 // is returned may still not fit: then nothing that may be touched is left.
-func Squeeze(c Counter, in Input, with Compactor) (Input, Prompt, Stage, error) {
-	p := Fit(c, in)
+func Squeeze(c Counter, in Input, p Prompt, with Compactor) (Input, Prompt, Stage, error) {
 	reached := p.Stage
-	for stage := p.Stage; stage >= Summarise && stage <= Truncate && with != nil; stage++ {
+	for stage := p.Stage; stage >= Summarise && stage <= Truncate; stage++ {
 		plan, some := Compact(c, in, stage)
 		refused := false
 		if some {

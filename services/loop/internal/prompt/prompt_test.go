@@ -533,7 +533,7 @@ func TestSqueeze(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := anyInput(t)
 		w := &world{t: t, through: in.Through}
-		out, p, stage, err := Squeeze(quarter{}, in, w)
+		out, p, stage, err := Squeeze(quarter{}, in, Fit(quarter{}, in), w)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -121,7 +121,7 @@ func TestSoak(t *testing.T) {
 	}
 	var side sync.Mutex // pure tools run side by side
 	w := turntest.New(s, script)
-	w.Router.Forget, w.Window = true, window
+	w.Router.Forget, w.Models = true, models{{ID: "m", Usable: true, ContextWindow: window}}
 	for name, tool := range w.Tools {
 		tool.Mutating = true // the agent is busy
 		tool.Run = func(context.Context, turn.Call) (turn.Output, error) {
@@ -203,3 +203,8 @@ func sound(t *testing.T, call int, messages []api.ChatMessage) {
 		t.Fatalf("call %d: no results of %v", call, open)
 	}
 }
+
+// models is turn.Models.
+type models []api.Model
+
+func (m models) Models(context.Context) ([]api.Model, error) { return m, nil }

@@ -38,34 +38,36 @@ func (s *Store) move(ctx context.Context, tx *sqldb.Tx, agent string, c change) 
 	if err := tx.QueryRowContext(ctx, `select state from agents where id = $1`+s.db.ForUpdate(), agent).Scan(&was); err != nil {
 		return nil, err
 	}
+	return s.moveFrom(ctx, tx, agent, was, c)
+}
+
+// moveFrom is move for a transaction that holds the agent's row and knows its state.
+func (s *Store) moveFrom(ctx context.Context, tx *sqldb.Tx, agent string, was api.AgentState, c change) (*api.AgentChanged, error) {
 	if !life.Allowed(was, c.to) || was == api.StateDead && !c.paid {
 		return nil, nil //nolint:nilnil // no change is no error
 	}
-	if _, err := tx.ExecContext(ctx, `update agents set state = $2, state_reason = $3, sleep_until = $4, state_seq = state_seq + 1,
-		state_by = $5, state_since = $6, updated_at = $6 where id = $1`, agent, c.to, text(c.why), c.until, c.by, c.at); err != nil {
-		return nil, err
-	}
-	return s.note(ctx, tx, agent, was, c.by, c.at)
-}
-
-// note records an agent as it is now in its history.
-func (s *Store) note(ctx context.Context, tx *sqldb.Tx, agent string, previous api.AgentState, run string, at int64) (*api.AgentChanged, error) {
-	c := &api.AgentChanged{Agent: agent, Previous: previous, At: at}
-	err := tx.QueryRowContext(ctx, `select name, address, state, state_reason, sleep_until, state_seq from agents where id = $1`, agent).
-		Scan(&c.Name, &c.Address, &c.State, &c.Reason, &c.SleepUntil, &c.Seq)
+	changed := &api.AgentChanged{Agent: agent, Previous: was, State: c.to, SleepUntil: c.until, At: c.at}
+	err := tx.QueryRowContext(ctx, `update agents set state = $2, state_reason = $3, sleep_until = $4, state_seq = state_seq + 1,
+		state_by = $5, state_since = $6, updated_at = $6 where id = $1 returning name, address, state_reason, state_seq`,
+		agent, c.to, text(c.why), c.until, c.by, c.at).Scan(&changed.Name, &changed.Address, &changed.Reason, &changed.Seq)
 	if err != nil {
 		return nil, err
 	}
+	return changed, s.note(ctx, tx, changed, c.by)
+}
+
+// note records a change of an agent in its history.
+func (s *Store) note(ctx context.Context, tx *sqldb.Tx, c *api.AgentChanged, run string) error {
 	if _, err := tx.ExecContext(ctx, `insert into agent_history (agent, seq, state, previous, reason, sleep_until, run, at)
-		values ($1, $2, $3, $4, $5, $6, $7, $8)`, agent, c.Seq, c.State, previous, c.Reason, c.SleepUntil, run, at); err != nil {
-		return nil, err
+		values ($1, $2, $3, $4, $5, $6, $7, $8)`, c.Agent, c.Seq, c.State, c.Previous, c.Reason, c.SleepUntil, run, c.At); err != nil {
+		return err
 	}
 	if c.Seq%100 == 0 {
-		if _, err := tx.ExecContext(ctx, `delete from agent_history where agent = $1 and seq <= $2`, agent, c.Seq-historyKept); err != nil {
-			return nil, err
+		if _, err := tx.ExecContext(ctx, `delete from agent_history where agent = $1 and seq <= $2`, c.Agent, c.Seq-historyKept); err != nil {
+			return err
 		}
 	}
-	return c, nil
+	return nil
 }
 
 const historyColumns = `select h.agent, a.name, a.address, h.state, h.previous, h.reason, h.sleep_until, h.seq, h.at

@@ -87,7 +87,7 @@ func entryRow(tier memory.Tier) func(sqldb.Scanner) (memory.Entry, error) {
 		e := memory.Entry{Tier: tier}
 		var weight int64
 		err := r.Scan(&e.ID, &e.Session, &e.Kind, &e.Title, &e.Text, &e.Extra, &weight, &e.Count, &e.By.Kind, &e.By.Address, &e.At,
-			&e.Accessed, &e.Doc, &e.Words)
+			&e.Accessed, &e.Shown, &e.Doc, &e.Words)
 		e.Weight = float64(weight) / 1000
 		return e, err
 	}
@@ -137,7 +137,7 @@ func (s Memory) Search(ctx context.Context, agent string, tier memory.Tier, phra
 	id, _, _ := strings.Cut(v.columns, ",")
 	// A cross join is what SQLite does in the order in which it is written; it would
 	// begin with all that there is of the scope.
-	all, err := sqldb.All(ctx, s.db, entryRow(tier), `select `+v.columns+`, m.accessed, m.doc, m.body from (`+hits+`) f
+	all, err := sqldb.All(ctx, s.db, entryRow(tier), `select `+v.columns+`, m.accessed, m.accessed_at, m.doc, m.body from (`+hits+`) f
 		cross join memory_text m cross join `+v.from+`
 		where m.doc = f.doc and m.scope = `+args.add(within)+` and t.agent = `+owner+` and (`+id+`) = m.id`+live+` order by m.doc desc`, args...)
 	memory.Rank(all, sought, frequency)
@@ -193,9 +193,30 @@ func (s Memory) Latest(ctx context.Context, agent, session string, tier memory.T
 		where += ` and t.trust >= 300` // spec-core-4 §7.4
 	}
 	id, _, _ := strings.Cut(v.columns, ",")
-	return sqldb.All(ctx, s.db, entryRow(tier), `select `+v.columns+`, coalesce(m.accessed, 0), coalesce(m.doc, 0), ''
+	return sqldb.All(ctx, s.db, entryRow(tier), `select `+v.columns+`, coalesce(m.accessed, 0), coalesce(m.accessed_at, 0), coalesce(m.doc, 0), ''
 		from `+v.from+` left join memory_text m on m.scope = `+args.add(scope(agent, tier))+` and m.id = (`+id+`)
 		where t.agent = `+owner+where+` order by `+order[tier]+` limit `+args.add(limit), args...)
+}
+
+// Held implements [memory.Reader].
+func (s Memory) Held(ctx context.Context, agent, session string) ([]memory.Tier, error) {
+	all := memory.Tiers()
+	columns, held, into := make([]string, len(all)), make([]bool, len(all)), make([]any, len(all))
+	for i, tier := range all {
+		where := `t.agent = $1`
+		if tier == memory.Working {
+			where += ` and (t.kind = 'goal' or t.session = $2)`
+		}
+		columns[i], into[i] = `exists (select 1 from `+views[tier].from+` where `+where+`)`, &held[i]
+	}
+	err := s.db.QueryRowContext(ctx, `select `+strings.Join(columns, ", "), agent, session).Scan(into...)
+	var out []memory.Tier
+	for i, tier := range all {
+		if held[i] {
+			out = append(out, tier)
+		}
+	}
+	return out, err
 }
 
 // Touch implements [memory.Reader].

@@ -99,12 +99,12 @@ func (s *Store) Started(ctx context.Context, cmd api.Run, input turn.Input, tier
 			why = "woken: " + cmd.Content
 		}
 		for _, to := range []api.AgentState{api.StateWaking, life.StateAt(tier, was)} {
-			c, err := s.move(ctx, tx, cmd.Agent, change{to: to, why: why, by: cmd.Run, at: at})
+			c, err := s.moveFrom(ctx, tx, cmd.Agent, was, change{to: to, why: why, by: cmd.Run, at: at})
 			if err != nil {
 				return err
 			}
 			if c != nil {
-				changes = append(changes, *c)
+				changes, was = append(changes, *c), c.State
 			}
 		}
 		return nil
@@ -115,10 +115,12 @@ func (s *Store) Started(ctx context.Context, cmd api.Run, input turn.Input, tier
 // Persist implements turn.Store.
 func (s *Store) Persist(ctx context.Context, rec *turn.Record, input turn.Input, end *turn.End) error {
 	return sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
-		if _, err := s.persistRun(ctx, tx, rec.Run, input, rec.Turn.StartedAt); err != nil {
-			return err
+		if rec.Turn.Number == 1 { // a run that never was taken up, as one that was given up at once
+			if _, err := s.persistRun(ctx, tx, rec.Run, input, rec.Turn.StartedAt); err != nil {
+				return err
+			}
 		}
-		written, err := s.persistTurn(ctx, tx, rec)
+		state, written, err := s.persistTurn(ctx, tx, rec)
 		switch {
 		case err != nil:
 			return err
@@ -132,12 +134,12 @@ func (s *Store) Persist(ctx context.Context, rec *turn.Record, input turn.Input,
 			}
 		}
 		if end != nil {
-			return s.persistEnd(ctx, tx, end)
+			return s.persistEnd(ctx, tx, state, end)
 		}
 		if rec.Run.Kind == api.RunTask {
 			return nil
 		}
-		rec.Changed, err = s.move(ctx, tx, rec.Run.Agent, change{to: rec.Turn.State, why: "its tier", by: rec.Run.Run, at: rec.Turn.EndedAt})
+		rec.Changed, err = s.moveFrom(ctx, tx, rec.Run.Agent, state, change{to: rec.Turn.State, why: "its tier", by: rec.Run.Run, at: rec.Turn.EndedAt})
 		return err
 	})
 }
@@ -207,51 +209,53 @@ func (s *Store) persistRun(ctx context.Context, tx *sqldb.Tx, cmd api.Run, input
 	return true, err
 }
 
-// persistTurn writes a turn, unless it is there, and says whether it did.
-func (s *Store) persistTurn(ctx context.Context, tx *sqldb.Tx, rec *turn.Record) (bool, error) {
+// persistTurn writes a turn, unless it is there, and says whether it did, and the
+// agent's state, whose row it locks.
+func (s *Store) persistTurn(ctx context.Context, tx *sqldb.Tx, rec *turn.Record) (state api.AgentState, written bool, err error) {
 	t := rec.Turn
-	res, err := tx.ExecContext(ctx, `insert into turns (id, run, number, session, agent, position, state, input, input_source, input_address,
+	rec.Position = 0
+	err = tx.QueryRowContext(ctx, `insert into turns (id, run, number, session, agent, position, state, input, input_source, input_address,
 			thinking, model, provider, finish, input_tokens, output_tokens, cost, trace, started_at, ended_at)
 		select $1, $2, $3, $4, $5, (select turns + 1 from sessions where id = $4), $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19
-		on conflict do nothing`, // on any of three unique keys: on Postgres each may be the first to see another writer
+		on conflict do nothing returning position`, // on any of three unique keys: on Postgres each may be the first to see another writer
 		t.ID, t.Run, t.Number, t.Session, t.Agent, t.State, text(t.Input), t.By.Kind, t.By.Address, text(t.Thinking), t.Model, t.Provider, t.Finish,
-		t.InputTokens, t.OutputTokens, int64(t.Cost), t.Trace, t.StartedAt, t.EndedAt)
-	if err != nil {
-		return false, err
+		t.InputTokens, t.OutputTokens, int64(t.Cost), t.Trace, t.StartedAt, t.EndedAt).Scan(&rec.Position)
+	if errors.Is(err, sqldb.ErrNotFound) {
+		return "", false, nil
 	}
-	if n, err := res.RowsAffected(); err != nil || n == 0 {
-		return false, err
+	if err != nil {
+		return "", false, err
 	}
 	if err := persistPrompt(ctx, tx, rec); err != nil {
-		return false, err
+		return "", false, err
 	}
 	for _, c := range t.Calls {
 		if _, err := tx.ExecContext(ctx, `insert into tool_calls (turn_id, idx, provider_id, name, arguments, decision, action, outcome, result, error, duration_ms)
 			values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`,
 			t.ID, c.Index, text(c.ID), text(c.Tool), text(string(c.Arguments)), c.Decision, c.Action, c.Outcome, text(c.Result), text(c.Error), c.DurationMS); err != nil {
-			return false, err
+			return "", false, err
 		}
 	}
 	counters, err := api.Encode(rec.Counters)
 	if err != nil {
-		return false, err
+		return "", false, err
 	}
 	if _, err := tx.ExecContext(ctx, `update sessions set journal = $2, turns = turns + 1, input_tokens = input_tokens + $3,
 		output_tokens = output_tokens + $4, cost = cost + $5, updated_at = $6, counters = $7, notice = $8 where id = $1`,
 		t.Session, int64(rec.Journal), t.InputTokens, t.OutputTokens, int64(t.Cost), t.EndedAt, string(counters), text(rec.Notice)); err != nil {
-		return false, err
+		return "", false, err
 	}
-	res, err = tx.ExecContext(ctx, `update runs set turns = turns + 1, cost = cost + $2 where id = $1 and ending is null`, t.Run, int64(t.Cost))
+	res, err := tx.ExecContext(ctx, `update runs set turns = turns + 1, cost = cost + $2 where id = $1 and ending is null`, t.Run, int64(t.Cost))
 	if err != nil {
-		return false, err
+		return "", false, err
 	}
 	if n, err := res.RowsAffected(); err != nil {
-		return false, err
+		return "", false, err
 	} else if n == 0 {
-		return false, otherwise(rec)
+		return "", false, otherwise(rec)
 	}
-	_, err = tx.ExecContext(ctx, `update agents set turns = turns + 1 where id = $1`, t.Agent)
-	return true, err
+	err = tx.QueryRowContext(ctx, `update agents set turns = turns + 1 where id = $1 returning state`, t.Agent).Scan(&state)
+	return state, true, err
 }
 
 // text is s without what Postgres cannot keep in a text column: bytes that are
@@ -260,12 +264,12 @@ func text(s string) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
 }
 
-// persistEnd follows persistTurn, which has locked the agent's row.
-func (s *Store) persistEnd(ctx context.Context, tx *sqldb.Tx, end *turn.End) error {
+// persistEnd follows persistTurn, which has locked the agent's row in that state.
+func (s *Store) persistEnd(ctx context.Context, tx *sqldb.Tx, state api.AgentState, end *turn.End) error {
 	cmd := end.Run
 	end.Changed = nil
 	if cmd.Kind != api.RunTask {
-		c, err := s.move(ctx, tx, cmd.Agent, change{to: end.State, why: end.Why, until: end.Sleep, by: cmd.Run, at: end.At})
+		c, err := s.moveFrom(ctx, tx, cmd.Agent, state, change{to: end.State, why: end.Why, until: end.Sleep, by: cmd.Run, at: end.At})
 		if err != nil {
 			return err
 		}
@@ -319,7 +323,7 @@ func (s *Store) Turns(ctx context.Context, q api.ListTurns) ([]api.Turn, error) 
 	return plain(all), err
 }
 
-// History implements turn.Store.
+// History is a session's latest turns, oldest first, at most n.
 func (s *Store) History(ctx context.Context, session string, n int) ([]api.Turn, error) {
 	all, err := s.turns(ctx, `where session = $1 order by position desc limit $2`, session, n)
 	slices.Reverse(all)

@@ -93,8 +93,14 @@ func (s *Store) Apply(ctx context.Context, d agentmd.Definition, id, address, so
 		if !out.Changed {
 			return nil
 		}
-		c, err := s.note(ctx, tx, id, previous, "", at)
-		if err != nil {
+		a := out.Agent
+		c := &api.AgentChanged{
+			Agent: id, Name: a.Name, Address: a.Address, State: a.State, Previous: previous, Reason: a.Reason, SleepUntil: a.SleepUntil, At: at,
+		}
+		if err := tx.QueryRowContext(ctx, `select state_seq from agents where id = $1`, id).Scan(&c.Seq); err != nil {
+			return err
+		}
+		if err := s.note(ctx, tx, c, ""); err != nil {
 			return err
 		}
 		return outbox.Add(ctx, tx, changeID(c), *c)
@@ -189,26 +195,6 @@ func (s *Store) NewSession(ctx context.Context, id, agent string, at int64) erro
 	return sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
 		_, err := tx.ExecContext(ctx, `insert into sessions (id, agent, created_at, updated_at) values ($1, $2, $3, $3)
 			on conflict (id) do nothing`, id, agent, at)
-		return err
-	})
-}
-
-// Facts implements turn.Store.
-func (s *Store) Facts(ctx context.Context, agent string, n int) ([]turn.Fact, error) {
-	return sqldb.All(ctx, s.db, func(r sqldb.Scanner) (turn.Fact, error) {
-		var f turn.Fact
-		return f, r.Scan(&f.Category, &f.Key, &f.Value)
-	}, `select category, key, value from semantic_memory where agent = $1 order by updated_at desc, category, key limit $2`, agent, n)
-}
-
-// Remember stores a fact; the same category and key again replaces the value.
-func (s *Store) Remember(ctx context.Context, agent string, f turn.Fact, confidence float64, source string, at int64) error {
-	return sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
-		_, err := tx.ExecContext(ctx, `insert into semantic_memory (agent, category, key, value, confidence, source, created_at, updated_at)
-			values ($1, $2, $3, $4, $5, $6, $7, $7)
-			on conflict (agent, category, key) do update set value = excluded.value, confidence = excluded.confidence,
-				source = excluded.source, updated_at = excluded.updated_at`,
-			agent, text(f.Category), text(f.Key), text(f.Value), strconv.FormatFloat(confidence, 'f', -1, 64), text(source), at)
 		return err
 	})
 }

@@ -63,7 +63,7 @@ func TestTurnStore(t *testing.T) {
 	for _, engine := range []sqldb.Engine{sqldb.SQLite, sqldb.Postgres} {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
-			turntest.RunStore(t, func(t *testing.T) turn.Store {
+			turntest.RunStore(t, func(t *testing.T) turntest.Stores {
 				if engine == sqldb.SQLite {
 					return stored(t, sqldbtest.SQLite(t, sqlstore.Migrations()))
 				}
@@ -263,39 +263,6 @@ func TestNoText(t *testing.T) {
 		}
 		if diff := cmp.Diff(want, got.Calls[0]); diff != "" || got.Input != "do\uFFFDit" || got.Thinking != "a\uFFFDb" {
 			t.Errorf("got %q, %q (-want +got):\n%s", got.Input, got.Thinking, diff)
-		}
-		must(t, s.Remember(t.Context(), "ada", turn.Fact{Category: "self", Key: "k\x00", Value: "\xff"}, 1, "s\x00", at))
-	})
-}
-
-func fact(category, key, value string) turn.Fact {
-	return turn.Fact{Category: category, Key: key, Value: value}
-}
-
-func TestFacts(t *testing.T) {
-	each(t, func(t *testing.T, db *sqldb.DB, s *sqlstore.Store) {
-		for i, f := range []turn.Fact{
-			fact("self", "mood", "calm"), fact("domain", "pi", "3"), fact("self", "home", "here"), fact("domain", "pi", "3.14"),
-		} {
-			must(t, s.Remember(t.Context(), "ada", f, 0.5, "me", at+int64(i)))
-		}
-		must(t, s.Remember(t.Context(), "bob", fact("self", "mood", "angry"), 1, "me", at))
-		for n, want := range map[int][]turn.Fact{
-			50: {fact("domain", "pi", "3.14"), fact("self", "home", "here"), fact("self", "mood", "calm")},
-			2:  {fact("domain", "pi", "3.14"), fact("self", "home", "here")},
-		} {
-			got, err := s.Facts(t.Context(), "ada", n)
-			must(t, err)
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("%d facts (-want +got):\n%s", n, diff)
-			}
-		}
-		var created, updated int64
-		var confidence string
-		must(t, db.QueryRowContext(t.Context(), `select created_at, updated_at, confidence from semantic_memory where agent = 'ada' and key = 'pi'`).
-			Scan(&created, &updated, &confidence))
-		if created != at+1 || updated != at+3 || confidence != "0.5" {
-			t.Errorf("created %d, updated %d, confidence %s", created, updated, confidence)
 		}
 	})
 }

@@ -17,8 +17,6 @@ import (
 
 // Store is what tools read and write of the agent's own.
 type Store interface {
-	// Remember stores a fact; the same category and key again replaces the value.
-	Remember(ctx context.Context, agent string, f turn.Fact, confidence float64, source string, at int64) error
 	// Agent returns an agent. Errors: NotFound.
 	Agent(ctx context.Context, id string) (api.Agent, error)
 	// SetGenesis replaces the agent's genesis prompt and keeps the old one. The same
@@ -56,7 +54,7 @@ func Basic() []string { return slices.Clone(basic) }
 func All(cfg Config, store Store, svc Services) map[string]turn.Tool {
 	all := map[string]turn.Tool{}
 	for _, t := range slices.Concat(
-		[]turn.Tool{readFile(), writeFile(), execTool(cfg), sleepTool(svc), rememberFact(store), sendMessage(svc), systemSynopsis(store, svc)},
+		[]turn.Tool{readFile(), writeFile(), execTool(cfg), sleepTool(svc), sendMessage(svc), systemSynopsis(store, svc)},
 		gitTools(), selfTools(cfg, store),
 	) {
 		all[t.Name] = t
@@ -77,20 +75,6 @@ func sleepTool(svc Services) turn.Tool {
 		}
 		at := time.UnixMicro(until).UTC().Format(time.RFC3339)
 		return turn.Output{Text: "sleeping until " + at, Sleep: &turn.Sleep{Until: until, Reason: reason}}, nil
-	})
-}
-
-func rememberFact(store Store) turn.Tool {
-	return turn.Builtin("remember_fact", nil, func(ctx context.Context, c turn.Call, a catalog.Args) (turn.Output, error) {
-		source := a.String("source")
-		if source == "" {
-			source = "agent"
-		}
-		f := turn.Fact{Category: a.String("category"), Key: a.String("key"), Value: a.String("value")}
-		if err := store.Remember(ctx, c.Agent.ID, f, a.Float("confidence", 1), source, c.At); err != nil {
-			return turn.Output{}, err
-		}
-		return turn.Output{Text: "remembered " + f.Category + " / " + f.Key}, nil
 	})
 }
 

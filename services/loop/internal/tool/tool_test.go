@@ -34,18 +34,9 @@ type world struct {
 	alarms   []api.SetAlarm
 	signed   []api.SignMessage
 	sent     []api.Send
-	facts    []fact
 	genesis  []string
 	err      error // of every call, if set
 	balances int
-}
-
-type fact struct {
-	Agent string
-	turn.Fact
-	Confidence float64
-	Source     string
-	At         int64
 }
 
 func (w *world) SetAlarm(_ context.Context, a api.SetAlarm) (api.Alarm, error) {
@@ -66,11 +57,6 @@ func (w *world) SignMessage(_ context.Context, m api.SignMessage) (api.Signature
 func (w *world) Send(_ context.Context, m api.Send) (api.Sent, error) {
 	w.sent = append(w.sent, m)
 	return api.Sent{ID: "m1"}, w.err
-}
-
-func (w *world) Remember(_ context.Context, agent string, f turn.Fact, confidence float64, source string, at int64) error {
-	w.facts = append(w.facts, fact{agent, f, confidence, source, at})
-	return w.err
 }
 
 func (w *world) Agent(_ context.Context, id string) (api.Agent, error) {
@@ -127,7 +113,7 @@ func (b bench) text(t *testing.T, name, args string) string {
 // effects is the class of each tool, which decides what a crash may repeat.
 var effects = map[string]catalog.Effect{
 	"read_file": catalog.Pure, "write_file": catalog.Idempotent, "exec": catalog.Irreversible, "sleep": catalog.Keyed,
-	"remember_fact": catalog.Idempotent, "send_message": catalog.Keyed, "system_synopsis": catalog.Pure,
+	"send_message": catalog.Keyed, "system_synopsis": catalog.Pure,
 	"git_status": catalog.Pure, "git_diff": catalog.Pure, "git_commit": catalog.Irreversible, "git_log": catalog.Pure,
 	"git_push": catalog.Idempotent, "git_branch": catalog.Idempotent, "git_clone": catalog.Irreversible,
 	"edit_own_file": catalog.Idempotent, "revert_last_edit": catalog.Keyed, "update_genesis_prompt": catalog.Idempotent,
@@ -149,7 +135,7 @@ func TestAll(t *testing.T) {
 	}
 	basic := tool.Basic()
 	for _, name := range basic {
-		if spec, ok := catalog.Named(name); !ok || spec.Risk == catalog.Dangerous || spec.Owner == api.Loop && all[name].Run == nil {
+		if spec, ok := catalog.Named(name); !ok || spec.Risk == catalog.Dangerous || spec.Owner == api.Loop && name != "remember_fact" && all[name].Run == nil { // which is package memory's
 			t.Errorf("everybody is given %s, which is dangerous or nobody's", name)
 		}
 	}
@@ -205,9 +191,6 @@ func TestCheck(t *testing.T) {
 		{"too long", "sleep", `{"duration_seconds":86401}`, "at most 86400"},
 		{"back in time", "exec", `{"command":"ls","timeout":-1}`, "at least 1"},
 		{"too patient", "exec", `{"command":"ls","timeout":601}`, "at most 600"},
-		{"too sure", "remember_fact", `{"category":"self","key":"k","value":"v","confidence":1.1}`, "at most 1"},
-		{"no such category", "remember_fact", `{"category":"gossip","key":"k","value":"v"}`, "one of self"},
-		{"too much", "remember_fact", `{"category":"self","key":"k","value":"` + strings.Repeat("x", 4097) + `"}`, "4096"},
 		{"to nobody", "send_message", `{"content":"hi"}`, "to_address is missing"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -395,26 +378,6 @@ func TestSynopsis(t *testing.T) {
 	b.err = api.Errorf(api.Unavailable, "away")
 	if got := b.text(t, "system_synopsis", `{}`); !strings.Contains(got, "the balance is unknown") {
 		t.Errorf("without treasury: %q, want that the balance is unknown", got)
-	}
-}
-
-func TestRememberFact(t *testing.T) {
-	t.Parallel()
-	b := newBench(t)
-	b.text(t, "remember_fact", `{"category":"self","key":"mood","value":"calm"}`)
-	if got := b.text(t, "remember_fact", `{"category":"domain","key":"pi","value":"3","confidence":0,"source":"a book"}`); got != "remembered domain / pi" {
-		t.Errorf("said %q", got)
-	}
-	want := []fact{
-		{"ada", turn.Fact{Category: "self", Key: "mood", Value: "calm"}, 1, "agent", at},
-		{"ada", turn.Fact{Category: "domain", Key: "pi", Value: "3"}, 0, "a book", at},
-	}
-	if diff := cmp.Diff(want, b.facts); diff != "" {
-		t.Errorf("facts (-want +got):\n%s", diff)
-	}
-	b.err = errors.New("disk full")
-	if _, err := b.call(t, "remember_fact", `{"category":"self","key":"k","value":"v"}`); !errors.Is(err, b.err) {
-		t.Errorf("got %v, want %v", err, b.err)
 	}
 }
 

@@ -25,7 +25,9 @@ const summaryCost = 77
 // long is a world in which each run makes one call with a result of so many bytes
 // and ends with words; summaries are made as asked.
 func long(window int64, size int) *turntest.World {
-	w := turntest.New(turntest.NewStore(ada), func(req api.Complete) (api.Completion, error) {
+	a := ada
+	a.Window = window
+	w := turntest.New(turntest.NewStore(a), func(req api.Complete) (api.Completion, error) {
 		switch {
 		case req.Task == api.TaskSummary:
 			return api.Completion{Model: "cheap", Text: "summary of " + req.ID, Finish: "stop", InputTokens: 50, OutputTokens: 5, Cost: summaryCost}, nil
@@ -43,7 +45,6 @@ func long(window int64, size int) *turntest.World {
 		return turn.Output{Text: c.Key + " " + strings.Repeat("x y ", size/4)}, nil
 	}
 	w.Tools["look"] = look
-	w.Window = window
 	return w
 }
 
@@ -72,7 +73,7 @@ func compactions(w *turntest.World) []turn.Compaction {
 func checkPrompts(t *testing.T, w *turntest.World) {
 	t.Helper()
 	prompted(t, w)
-	store, _ := w.Store.(turn.ContextStore)
+	store := w.Store
 	for _, r := range w.Router.Requests() {
 		if r.Task == api.TaskSummary {
 			continue
@@ -365,7 +366,7 @@ func TestWindow(t *testing.T) {
 		w := turntest.New(turntest.NewStore(a), turntest.Say(asks("", "look"), says("done")))
 		w.Models = tt.models
 		run(t, w, command)
-		store, _ := w.Store.(turn.ContextStore)
+		store := w.Store
 		for i, want := range []int64{tt.first, tt.second} {
 			if ref, _, err := store.Prompt(t.Context(), turn.ID(command.Run, i+1)); err != nil || ref.Window != want {
 				t.Errorf("%s: turn %d has a window of %d, want %d (%v)", name, i+1, ref.Window, want, err)
@@ -384,7 +385,7 @@ func TestLearned(t *testing.T) {
 		return c, nil
 	}
 	run(t, w, command)
-	store, _ := w.Store.(turn.ContextStore)
+	store := w.Store
 	first, _, err := store.Prompt(t.Context(), "run1.1")
 	if err != nil || first.Tokens != first.Counted {
 		t.Errorf("the first prompt is corrected to %d of %d: %v", first.Tokens, first.Counted, err)
@@ -401,7 +402,8 @@ func notes(flush api.Completion) func() *turntest.World {
 	return func() *turntest.World {
 		a := ada
 		a.Tools = append([]string{"write_file"}, ada.Tools...)
-		w := long(16_000, 5_000)
+		a.Window = 16_000
+		w := long(a.Window, 5_000)
 		w.Store = turntest.NewStore(a)
 		script := w.Router.Script
 		w.Router.Script = func(req api.Complete) (api.Completion, error) {

@@ -22,7 +22,7 @@ type Agent struct {
 	State                      api.AgentState
 	Turns                      int64 // it ever had, in all its sessions
 	Autonomous                 bool  // wakes by itself again after every sleep
-	Window, Reserve, Flush     int64 // of the context, in tokens; 0: as [Context] says
+	Window, Reserve, Flush     int64 // of the context, in tokens; 0: 128,000, 4,000 and 8,000 (seed 004)
 }
 
 // Record is a turn with the command of its run and the journal entry it was made
@@ -35,7 +35,9 @@ type Record struct {
 	Notice   string       // for the session's next turn
 	Prompt   *Reference   // nil: the model was not asked
 
-	Changed *api.AgentChanged // set by [Store]: the run goes on, in another state
+	// Set by [Store.Persist].
+	Changed  *api.AgentChanged // the run goes on, in another state
+	Position int64             // of the turn in its session; 0: another owner wrote it
 }
 
 // End is how a run ended.
@@ -86,8 +88,6 @@ type Past struct {
 type Store interface {
 	// Known reads what there is of a run.
 	Known(ctx context.Context, cmd api.Run) (Known, error)
-	// History is the session's latest turns, oldest first, at most n.
-	History(ctx context.Context, session string, n int) ([]api.Turn, error)
 	// Started records the run, and wakes the agent, in one transaction: to waking, and from there to the
 	// state that its tier gives it. It returns the changes, to the same run again,
 	// and none when another had made them. Errors: Denied when the agent is dead,
@@ -110,12 +110,7 @@ type Store interface {
 	Merge(ctx context.Context, into api.Run, merged []api.Run, at int64) error
 	// Over says whether a run has a fate or an end.
 	Over(ctx context.Context, run string) (bool, error)
-	// Facts the agent remembers, newest first, at most n.
-	Facts(ctx context.Context, agent string, n int) ([]Fact, error)
 }
-
-// Fact is one remembered fact.
-type Fact struct{ Category, Key, Value string }
 
 // Journal is the session's journal. Errors: Conflict when somebody else wrote
 // since last: the run has another owner now.

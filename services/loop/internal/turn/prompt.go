@@ -1,17 +1,12 @@
 package turn
 
 import (
-	"fmt"
 	"strings"
 
 	"github.com/anima-run/anima/pkg/api"
 
 	"github.com/anima-run/anima/services/loop/internal/prompt"
 )
-
-// factsInPrompt is how many remembered facts a prompt has where no [Memory] recalls
-// them.
-const factsInPrompt = 50
 
 func peerMessage(m api.InboxMessage) string { return prompt.PeerMessage(m) }
 func outside(s string) string               { return prompt.Outside(s) }
@@ -92,13 +87,4 @@ func layers(a Agent, status, first string, sources []Layer) (system []prompt.Lay
 // title of a source that has no place: its name, which comes from code.
 func title(name string) string {
 	return strings.ToUpper(name[:min(1, len(name))]) + name[min(1, len(name)):]
-}
-
-// remembered renders facts where no [Memory] recalls them.
-func remembered(facts []Fact) string {
-	var b strings.Builder
-	for _, f := range facts {
-		fmt.Fprintf(&b, "- %s / %s: %s\n", f.Category, f.Key, strings.ReplaceAll(f.Value, "\n", " "))
-	}
-	return b.String()
 }

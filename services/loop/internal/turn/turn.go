@@ -145,6 +145,9 @@ type state struct {
 	results map[int]Result
 	intents map[int]Intent
 
+	conversation *Conversation // as the next prompt needs it; nil: the store knows
+	recalled     *recalled     // for this run; nil: not yet
+
 	cost  api.Micros
 	total int // turns persisted in this run
 }
@@ -207,6 +210,9 @@ func (s *state) next(rec Record) {
 	s.attempts = 1
 	s.thought, s.results, s.intents = nil, map[int]Result{}, map[int]Intent{}
 	s.counters, s.notice, s.joined = rec.Counters, rec.Notice, Input{}
+	if c := s.conversation; c != nil {
+		s.conversation = c.with(rec)
+	}
 }
 
 // calls of the turn's thought that will be made: at most limit.
@@ -215,18 +221,19 @@ func (s *state) calls(limit int) []api.ToolCall {
 	return all[:min(len(all), limit)]
 }
 
-// record is the turn as it is stored.
+// record is the turn as it is stored, and as it is read back: without what a
+// database cannot keep.
 func (s *state) record(limit int, agentState api.AgentState, now int64) Record {
 	c := s.thought.Completion
 	t := api.Turn{
 		ID: ID(s.cmd.Run, s.number), Agent: s.agent.ID, Session: s.cmd.Session, Run: s.cmd.Run, Number: s.number,
-		State: agentState, By: s.input.By, Thinking: c.Text, Calls: []api.CallState{}, Model: c.Model, Provider: c.Provider,
+		State: agentState, By: s.input.By, Thinking: clean(c.Text), Calls: []api.CallState{}, Model: c.Model, Provider: c.Provider,
 		Finish: c.Finish, InputTokens: c.InputTokens, OutputTokens: c.OutputTokens, Cost: c.Cost,
 		Trace: s.thought.Trace, StartedAt: s.thought.StartedAt, EndedAt: now,
 	}
-	t.Input = s.words()
+	t.Input = clean(s.words())
 	for i, call := range c.ToolCalls {
-		cs := api.CallState{Index: i, ID: call.ID, Tool: call.Name, Arguments: arguments(call)}
+		cs := api.CallState{Index: i, ID: clean(call.ID), Tool: clean(call.Name), Arguments: arguments(call)}
 		if i >= limit {
 			cs.Outcome, cs.Error = api.OutcomeError, "not run: only the first "+strconv.Itoa(limit)+" calls of a turn are made; ask again if you still need it"
 		} else {
@@ -237,7 +244,7 @@ func (s *state) record(limit int, agentState api.AgentState, now int64) Record {
 				r = Result{Outcome: api.OutcomeError, Error: "not run: the run ended before"}
 			}
 			cs.Decision, cs.Action, cs.Outcome = r.Decision, r.Action, r.Outcome
-			cs.Result, cs.Error, cs.DurationMS = r.Text, r.Error, r.DurationMS
+			cs.Result, cs.Error, cs.DurationMS = clean(r.Text), clean(r.Error), r.DurationMS
 		}
 		t.Calls = append(t.Calls, cs)
 	}
@@ -248,7 +255,7 @@ func (s *state) record(limit int, agentState api.AgentState, now int64) Record {
 // string, so that every reader can still decode the row.
 func arguments(c api.ToolCall) json.RawMessage {
 	if json.Valid([]byte(c.Arguments)) {
-		return json.RawMessage(c.Arguments)
+		return json.RawMessage(clean(c.Arguments))
 	}
 	quoted, err := api.Encode(c.Arguments)
 	if err != nil {

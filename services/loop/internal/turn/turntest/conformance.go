@@ -14,8 +14,8 @@ import (
 
 // RunStore checks an implementation of turn.Store. open returns a fresh one with
 // the sleeping agents ada and bob, each with the sessions <id>-main and <id>-two.
-func RunStore(t *testing.T, open func(t *testing.T) turn.Store) {
-	for name, test := range map[string]func(*testing.T, turn.Store){
+func RunStore(t *testing.T, open func(t *testing.T) Stores) {
+	for name, test := range map[string]func(*testing.T, Stores){
 		"known of nothing":        knownOfNothing,
 		"started":                 started,
 		"tiers":                   tiers,
@@ -102,7 +102,7 @@ func wantCode(t *testing.T, what string, err error, want api.Code) {
 	}
 }
 
-func knownOfNothing(t *testing.T, s turn.Store) {
+func knownOfNothing(t *testing.T, s Stores) {
 	cmd := Command("ada", "r1")
 	k := known(t, s, cmd)
 	if k.Turns != 0 || k.Cost != 0 || k.Journal != 0 || k.Ended != nil || k.Agent.ID != "ada" || k.Agent.State != api.StateSleeping {
@@ -118,7 +118,7 @@ func knownOfNothing(t *testing.T, s turn.Store) {
 	}
 }
 
-func started(t *testing.T, s turn.Store) {
+func started(t *testing.T, s Stores) {
 	cmd := Command("ada", "r1")
 	first, err := s.Started(t.Context(), cmd, Input(cmd), api.TierHigh, Start)
 	must(t, err)
@@ -155,7 +155,7 @@ func started(t *testing.T, s turn.Store) {
 }
 
 // tiers has an agent grow poor during a run, and rich again.
-func tiers(t *testing.T, s turn.Store) {
+func tiers(t *testing.T, s Stores) {
 	cmd := Command("ada", "r1")
 	_, err := s.Started(t.Context(), cmd, Input(cmd), api.TierHigh, Start)
 	must(t, err)
@@ -174,7 +174,7 @@ func tiers(t *testing.T, s turn.Store) {
 }
 
 // counts has counters and notices go from one run of a session to the next.
-func counts(t *testing.T, s turn.Store) {
+func counts(t *testing.T, s Stores) {
 	cmd := Command("ada", "r1")
 	rec := Record(cmd, 1)
 	rec.Counters, rec.Notice = api.Counters{Idle: 3, Pattern: "exec", Repeated: 2, Errors: 1, Blocked: 4}, "you repeat yourself"
@@ -191,7 +191,7 @@ func counts(t *testing.T, s turn.Store) {
 }
 
 // fates: a message has one, and the first stays.
-func fates(t *testing.T, s turn.Store) {
+func fates(t *testing.T, s Stores) {
 	cmd, into := Command("ada", "r1"), Command("ada", "r2")
 	must(t, s.Merge(t.Context(), into, []api.Run{cmd}, Start))
 	end := turn.End{Run: cmd, Code: api.Denied, Reason: api.ReasonExpired, Error: "late", At: Start + 1, Fate: api.FateExpired}
@@ -234,7 +234,7 @@ func fates(t *testing.T, s turn.Store) {
 	}
 }
 
-func startedIsOver(t *testing.T, s turn.Store) {
+func startedIsOver(t *testing.T, s Stores) {
 	cmd := Command("ada", "r1")
 	_, err := s.Started(t.Context(), cmd, Input(cmd), api.TierHigh, Start)
 	must(t, err)
@@ -246,7 +246,7 @@ func startedIsOver(t *testing.T, s turn.Store) {
 	}
 }
 
-func deadStaysDead(t *testing.T, s turn.Store) {
+func deadStaysDead(t *testing.T, s Stores) {
 	cmd := Command("ada", "r1")
 	end := End(cmd, 1)
 	end.State = api.StateDead
@@ -261,7 +261,7 @@ func deadStaysDead(t *testing.T, s turn.Store) {
 	}
 }
 
-func persist(t *testing.T, s turn.Store) {
+func persist(t *testing.T, s Stores) {
 	cmd := Command("ada", "r1")
 	changes, err := s.Started(t.Context(), cmd, Input(cmd), api.TierHigh, Start)
 	must(t, err)
@@ -293,7 +293,7 @@ func persist(t *testing.T, s turn.Store) {
 	}
 }
 
-func persistTwice(t *testing.T, s turn.Store) {
+func persistTwice(t *testing.T, s Stores) {
 	cmd := Command("ada", "r1")
 	must(t, s.Persist(t.Context(), Record(cmd, 1), Input(cmd), nil))
 	again := Record(cmd, 1)
@@ -310,7 +310,7 @@ func persistTwice(t *testing.T, s turn.Store) {
 	}
 }
 
-func persistEndTwice(t *testing.T, s turn.Store) {
+func persistEndTwice(t *testing.T, s Stores) {
 	cmd := Command("ada", "r1")
 	end := End(cmd, 1)
 	must(t, s.Persist(t.Context(), Record(cmd, 1), Input(cmd), end))
@@ -326,7 +326,7 @@ func persistEndTwice(t *testing.T, s turn.Store) {
 }
 
 // persistOtherwise has two owners of a run judge it differently.
-func persistOtherwise(t *testing.T, s turn.Store) {
+func persistOtherwise(t *testing.T, s Stores) {
 	cmd := Command("ada", "r1")
 	_, err := s.Started(t.Context(), cmd, Input(cmd), api.TierHigh, Start)
 	must(t, err)
@@ -346,7 +346,7 @@ func persistOtherwise(t *testing.T, s turn.Store) {
 }
 
 // ownersAtOnce has eight owners persist the same turns at the same time.
-func ownersAtOnce(t *testing.T, s turn.Store) {
+func ownersAtOnce(t *testing.T, s Stores) {
 	cmd := Command("ada", "r1")
 	const owners, turns = 8, 4
 	var wg sync.WaitGroup
@@ -388,7 +388,7 @@ func ownersAtOnce(t *testing.T, s turn.Store) {
 
 // runsAtOnce has runs on one session at the same time, which the lock forbids:
 // a turn that finds its place taken is told so, and none is lost.
-func runsAtOnce(t *testing.T, s turn.Store) {
+func runsAtOnce(t *testing.T, s Stores) {
 	const runs, turns = 4, 3
 	var wg sync.WaitGroup
 	for i := range runs {
@@ -418,7 +418,7 @@ func runsAtOnce(t *testing.T, s turn.Store) {
 	}
 }
 
-func history(t *testing.T, s turn.Store) {
+func history(t *testing.T, s Stores) {
 	var want []api.Turn
 	for r := range 3 {
 		cmd := Command("ada", fmt.Sprintf("r%d", r))

@@ -1,6 +1,7 @@
 package turntest
 
 import (
+	"context"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -11,10 +12,12 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
-// Stores is a store that also keeps contexts.
+// Stores is a store that also keeps contexts, and can be read.
 type Stores interface {
 	turn.Store
 	turn.ContextStore
+	// History is the session's latest turns, oldest first, at most n.
+	History(ctx context.Context, session string, n int) ([]api.Turn, error)
 }
 
 // RunContext checks an implementation of turn.ContextStore. open is as for

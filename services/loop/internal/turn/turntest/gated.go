@@ -25,10 +25,6 @@ func (s gatedStore) Known(ctx context.Context, cmd api.Run) (turn.Known, error) 
 	return through(ctx, s.gate, "known", func() (turn.Known, error) { return s.Store.Known(ctx, cmd) })
 }
 
-func (s gatedStore) History(ctx context.Context, session string, n int) ([]api.Turn, error) {
-	return through(ctx, s.gate, "history", func() ([]api.Turn, error) { return s.Store.History(ctx, session, n) })
-}
-
 func (s gatedStore) Started(ctx context.Context, cmd api.Run, in turn.Input, tier api.Tier, at int64) ([]api.AgentChanged, error) {
 	return through(ctx, s.gate, "started", func() ([]api.AgentChanged, error) { return s.Store.Started(ctx, cmd, in, tier, at) })
 }
@@ -50,10 +46,6 @@ func (s gatedStore) Over(ctx context.Context, run string) (bool, error) {
 
 func (s gatedStore) Persist(ctx context.Context, rec *turn.Record, in turn.Input, end *turn.End) error {
 	return s.gate(ctx, "persist", func() error { return s.Store.Persist(ctx, rec, in, end) })
-}
-
-func (s gatedStore) Facts(ctx context.Context, agent string, n int) ([]turn.Fact, error) {
-	return through(ctx, s.gate, "facts", func() ([]turn.Fact, error) { return s.Store.Facts(ctx, agent, n) })
 }
 
 type gatedJournal struct {

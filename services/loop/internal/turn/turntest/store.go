@@ -19,7 +19,6 @@ type Store struct {
 	cancels  map[string]string // by run
 	runs     map[string]*run
 	turns    []api.Turn
-	facts    map[string][]turn.Fact
 
 	compactions []turn.Compaction
 	prompts     map[string]*turn.Reference
@@ -50,7 +49,7 @@ type run struct {
 // <id>-two.
 func NewStore(agents ...turn.Agent) *Store {
 	s := &Store{
-		agents: map[string]*agent{}, sessions: map[string]*session{}, cancels: map[string]string{}, runs: map[string]*run{}, facts: map[string][]turn.Fact{},
+		agents: map[string]*agent{}, sessions: map[string]*session{}, cancels: map[string]string{}, runs: map[string]*run{},
 		prompts: map[string]*turn.Reference{}, texts: map[string]string{},
 	}
 	for _, a := range agents {
@@ -80,7 +79,7 @@ func (s *Store) Known(_ context.Context, cmd api.Run) (turn.Known, error) {
 	return k, nil
 }
 
-// History implements turn.Store.
+// History implements [Stores].
 func (s *Store) History(_ context.Context, session string, n int) ([]api.Turn, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -166,6 +165,7 @@ func (s *Store) Persist(_ context.Context, rec *turn.Record, in turn.Input, end 
 	}
 	r.turns++
 	r.cost += t.Cost
+	rec.Position = int64(len(s.positioned(t.Session)))
 	a := s.agents[t.Agent]
 	a.Turns++
 	if end == nil {
@@ -226,18 +226,4 @@ func (s *Store) End(run string) *turn.End {
 		return r.end
 	}
 	return nil
-}
-
-// Facts implements turn.Store.
-func (s *Store) Facts(_ context.Context, agent string, n int) ([]turn.Fact, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.facts[agent][:min(n, len(s.facts[agent]))], nil
-}
-
-// Learn puts a fact before those an agent has.
-func (s *Store) Learn(agent string, f turn.Fact) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.facts[agent] = append([]turn.Fact{f}, s.facts[agent]...)
 }

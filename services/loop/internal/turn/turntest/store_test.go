@@ -10,7 +10,7 @@ import (
 
 func TestStore(t *testing.T) {
 	t.Parallel()
-	RunStore(t, func(*testing.T) turn.Store {
+	RunStore(t, func(*testing.T) Stores {
 		return NewStore(turn.Agent{ID: "ada", State: api.StateSleeping}, turn.Agent{ID: "bob", State: api.StateSleeping})
 	})
 }

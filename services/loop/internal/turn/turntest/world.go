@@ -22,7 +22,7 @@ import (
 
 // World outlives its engines, as servers and disks outlive a process.
 type World struct {
-	Store    turn.Store
+	Store    Stores
 	Journal  *Journal
 	Router   *Router
 	Policy   *Policy
@@ -36,11 +36,9 @@ type World struct {
 	Tools    map[string]turn.Tool
 	Attempts int
 	// Of the engines' context; the store is the world's own.
-	Sources        []turn.Source
-	Memory         turn.Memory
-	Models         turn.Models
-	Window         int64
-	Reserve, Flush int64
+	Sources []turn.Source
+	Memory  turn.Memory
+	Models  turn.Models
 	// Lossy keeps posted events in the owner's memory until it waits for them.
 	Lossy bool
 
@@ -51,7 +49,7 @@ type World struct {
 const Start = 1_790_000_000_000_000
 
 // New returns a world around a store, whose model says what script does.
-func New(store turn.Store, script Script) *World {
+func New(store Stores, script Script) *World {
 	w := &World{
 		Store: store, Journal: &Journal{}, Router: &Router{Script: script}, Inbox: &Inbox{}, Treasury: &Treasury{Tier: api.TierHigh},
 		Queue: &Queue{}, Alarms: &Alarms{}, Outputs: &Outputs{}, Stream: &Stream{}, Effects: &Effects{}, Attempts: 20,
@@ -105,10 +103,7 @@ func (w *World) Engine(gate Gate) (*turn.Engine, turn.Events) {
 		},
 	}
 	e.Context.Sources, e.Context.Memory, e.Context.Models = w.Sources, w.Memory, w.Models
-	e.Context.Window, e.Context.Reserve, e.Context.Flush = w.Window, w.Reserve, w.Flush
-	if store, ok := w.Store.(turn.ContextStore); ok {
-		e.Context.Store = gatedContext{store, gate}
-	}
+	e.Context.Store = gatedContext{w.Store, gate}
 	return e, &events{stream: w.Stream, lossy: w.Lossy, gate: gate}
 }
 
