@@ -8,7 +8,7 @@ LDFLAGS := -s -w -X github.com/anima-run/anima/pkg/host.version=$(VERSION)
 PG      := go run ./pkg/sqldb/sqldbtest/pgcluster --
 SERVICE ?= loop
 
-.PHONY: help run demo test race e2e pg fuzz crash crash-ci crash-long takeovers soak trace-faults bench cover lint fmt gen tidy verify image images image-check k8s k8s-dryrun ci build postgres jaeger cluster-up cluster-load cluster-down drill tools
+.PHONY: help run demo test race e2e pg fuzz crash crash-ci crash-long takeovers soak replay trace-faults bench cover lint fmt gen tidy verify image images image-check k8s k8s-dryrun ci build postgres jaeger cluster-up cluster-load cluster-down drill tools
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "%-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -38,6 +38,9 @@ fuzz: ## Fuzz everything that decodes, 10 s each (FUZZTIME=…)
 
 soak: ## Make 1,000 model calls in one session at a window of 200,000 tokens (CALLS=…)
 	go test -count=1 -timeout 30m -v -run '^TestSoak$$' ./services/loop/internal/sqlstore -calls $(or $(CALLS),1000)
+
+replay: ## Make 10,000 turns in a suite of all services and replay each of them (TURNS=…)
+	set -o pipefail; ANIMA_REPLAY_TURNS=$(or $(TURNS),10000) go test -count=1 -timeout 30m -v -run '^TestReplay$$' ./e2e | grep -v level=
 
 CRASH := go test -count=1 -timeout 60m -run '^(TestCrash|TestTakeoverStopped|TestOwnerDies|TestHeartbeatRestarts)' ./e2e
 crash: ## Kill every service at every point of a run, once, and judge what is left

@@ -429,7 +429,7 @@ func TestCompletion(t *testing.T) {
 	}
 	names := func(c complete.Command) []string { return slices.Sorted(maps.Keys(c.Sub)) }
 	for of, want := range map[string]string{
-		"agent": "apply explain fund get list sleep wake", "run": "get", "turn": "list output show",
+		"agent": "apply explain fund get list sleep wake", "run": "get", "turn": "list output replay show",
 		"session": "cancel events export get import list send terminate transcript",
 	} {
 		if got := strings.Join(names(all.Sub[of]), " "); got != want {

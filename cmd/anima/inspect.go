@@ -13,6 +13,7 @@ import (
 type turnCmd struct {
 	Show   turnShowCmd   `cmd:"" help:"Show one turn with its calls, its cost and its trace."`
 	Output turnOutputCmd `cmd:"" help:"Print all that a call of a turn said."`
+	Replay turnReplayCmd `cmd:"" help:"Live a turn again offline, from its journal, and show the first difference."`
 	List   turnListCmd   `cmd:"" help:"List turns, the latest first."`
 }
 

@@ -27,6 +27,7 @@ func AccessOf(o Owner) Access {
 				Complete{},
 				ListModels{},
 				Evaluate{},
+				CheckCall{},
 				ApprovePlan{},
 				CancelRun{}, // its own, of a task whose goal is over
 				ListKeys{},

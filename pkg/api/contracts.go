@@ -61,6 +61,12 @@ func Contracts() []Contract {
 	}
 	stored := decision
 	stored.Token = ""
+	checked := stored
+	checked.ID = ""
+	said := ForkedAnswer{
+		Model: "anima-sim-1", Provider: "simulated", Text: "I count.", Finish: "tool_calls", InputTokens: 400, OutputTokens: 30, Cost: 610,
+		Calls: []ForkedCall{{Tool: call.Name, Arguments: call.Arguments, Action: Allow, Code: "ALLOWED"}},
+	}
 	invocation := Invocation{
 		Agent: "lucky", Turn: turn.ID, Tool: "check_credits", Args: json.RawMessage(`{}`), Key: turn.ID + ".0", Token: "e30.c2ln",
 		At: at, Deadline: at + 30_000_000,
@@ -93,6 +99,11 @@ func Contracts() []Contract {
 			Timestamp: "2026-11-21T08:00:00.000Z", Turn: turn.ID,
 		}}}},
 		{GetTurn{Turn: turn.ID}, turn},
+		{ReplayTurn{Turn: turn.ID}, Replayed{
+			Turn: turn.ID, Run: run, Session: "lucky-main", Agent: "lucky", Steps: 4, Owners: 1,
+			Difference: Difference{Step: "prompt", Field: "tokens", Recorded: "400", Replayed: "412"},
+		}},
+		{ForkTurn{Turn: turn.ID, Model: "anima-sim-2"}, Forked{Turn: turn.ID, Recorded: said, Forked: said}},
 		{ListTurns{Agent: "lucky", Limit: 1}, Turns{Turns: []Turn{turn}}},
 		{Run{Run: run, Agent: "lucky", Session: "lucky-main", Kind: RunMessage, Content: "count the words", By: creator, AcceptedAt: at}, nil},
 		{Journal{Session: "lucky-main", Run: run, Turn: 1, Epoch: 7, Kind: "begin", Entry: json.RawMessage(`{}`)}, nil},
@@ -152,6 +163,7 @@ func Contracts() []Contract {
 		{ListModels{}, Models{Models: []Model{{ID: "anima-sim-1", Provider: "simulated", InputPrice: 1_000_000, OutputPrice: 7_000_000, ContextWindow: 128_000, MaxOutput: 4096, TierMinimum: TierCritical, Usable: true}}}},
 		{Completed{ID: turn.ID + ".1", Agent: "lucky", Session: "lucky-main", Turn: turn.ID, Task: TaskTurn, Tier: TierHigh, Model: "anima-sim-1", Provider: "simulated", InputTokens: 400, OutputTokens: 30, Cost: 610, LatencyMS: 3, At: at}, nil},
 
+		{CheckCall{Evaluate{Agent: "lucky", Session: "lucky-main", Run: run, Turn: turn.ID, Tool: "exec", Args: args, By: creator, Workspace: "/data/lucky", Tools: []string{"exec"}}}, checked},
 		{Evaluate{Agent: "lucky", Session: "lucky-main", Run: run, Turn: turn.ID, Tool: "exec", Args: args, By: creator, Workspace: "/data/lucky", Tools: []string{"exec"}}, decision},
 		{
 			ApprovePlan{Agent: "lucky", Goal: goal.ID, Version: 1, Title: goal.Title, Tasks: 1, Cost: 40 * Cent, Limit: 50 * Dollar, Hash: "9f86", By: goal.By},

@@ -191,6 +191,7 @@ type ListTurns struct {
 	Agent   string `json:"agent,omitempty"`
 	Session string `json:"session,omitempty"`
 	Run     string `json:"run,omitempty"`
+	Before  string `json:"before,omitempty"` // id of a turn: only what this order has after it
 	Limit   int    `json:"limit,omitempty"`
 }
 
@@ -388,6 +389,7 @@ type LoopPersist struct {
 	Run     string `json:"runId"`
 	Session string `json:"sessionId"`
 	Turn    string `json:"turnId"`
+	Last    bool   `json:"last,omitempty"` // the run is over with it
 	At      int64  `json:"at"`
 }
 

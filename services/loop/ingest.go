@@ -21,12 +21,17 @@ type ingestion struct {
 	now   func() time.Time
 }
 
-// persisted handles every turn but the last one of a run that failed.
+// persisted handles the last turn of a run that went well. Those before it are taken in
+// with it: until then they are in the run's own prompts, and one transaction costs
+// less than many.
 func (i ingestion) persisted(ctx context.Context, m api.LoopPersist) error {
+	if !m.Last {
+		return nil
+	}
 	return i.session(ctx, m.Session)
 }
 
-// failed handles that one.
+// failed handles the last turn of any other run.
 func (i ingestion) failed(ctx context.Context, m api.LoopError) error {
 	return i.session(ctx, m.Session)
 }

@@ -139,6 +139,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		running: tel.running,
 	}
 	h.routes(env.HTTP)
+	past := replays{store: store, journal: journal{env.Bus}, peers: peers, models: h.engine.Context.Models, tools: h.engine.Tools}
 	turns := ingestion{store: memories.store, now: env.Now}
 	return env.Serve(ctx, append(goals.routes(),
 		bus.Reply(h.applyAgent),
@@ -155,6 +156,8 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		bus.Reply(h.terminateSession),
 		bus.Reply(h.sleepAgent),
 		bus.Reply(h.explainAgent),
+		bus.Reply(past.replay),
+		bus.Stream(past.fork),
 		bus.Reply(memories.list),
 		bus.Reply(memories.recall),
 		bus.Reply(memories.souls),

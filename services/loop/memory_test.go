@@ -79,7 +79,7 @@ func TestIngestion(t *testing.T) {
 		for i, b := range []*bus.Bus{one, two} {
 			for k := n; k >= 1; k-- {
 				id := turn.ID(cmd.Run, k)
-				say := api.LoopPersist{Run: cmd.Run, Session: cmd.Session, Turn: id, At: turntest.Start}
+				say := api.LoopPersist{Run: cmd.Run, Session: cmd.Session, Turn: id, Last: true, At: turntest.Start}
 				// As if the stream had forgotten the id: the second time is another message.
 				if err := b.Publish(t.Context(), "loop_persist/"+id+"/"+string(rune('a'+i)), say); err != nil {
 					t.Fatal(err)

@@ -131,21 +131,53 @@ func (j journal) Tail(ctx context.Context, session string, after uint64) ([]turn
 	}
 	var steps []turn.Step
 	for last := after; last < end.Sequence; {
-		m, err := j.bus.Next(ctx, s, last+1)
+		step, at, err := j.next(ctx, s, last)
 		if err != nil {
 			return nil, 0, err
 		}
-		var e api.Journal
-		if err := api.Decode(m.Data, &e); err != nil {
-			return nil, 0, err
-		}
-		step := turn.Step{Run: e.Run, Turn: e.Turn}
-		if err := json.Unmarshal(e.Entry, &step); err != nil {
-			return nil, 0, fmt.Errorf("journal of %s at %d: %w", session, m.Sequence, err)
-		}
-		steps, last = append(steps, step), m.Sequence
+		steps, last = append(steps, step), at
 	}
 	return steps, end.Sequence, nil
+}
+
+// next reads the first entry after another, or NotFound.
+func (j journal) next(ctx context.Context, s api.Subject, after uint64) (turn.Step, uint64, error) {
+	m, err := j.bus.Next(ctx, s, after+1)
+	if err != nil {
+		return turn.Step{}, 0, err
+	}
+	var e api.Journal
+	if err := api.Decode(m.Data, &e); err != nil {
+		return turn.Step{}, 0, err
+	}
+	step := turn.Step{Run: e.Run, Turn: e.Turn}
+	if err := json.Unmarshal(e.Entry, &step); err != nil {
+		return step, 0, fmt.Errorf("journal of %s at %d: %w", s.Key, m.Sequence, err)
+	}
+	return step, m.Sequence, nil
+}
+
+// of returns the steps of one turn, which begin after an entry. Nobody else's follow
+// them until the turn is over.
+func (j journal) of(ctx context.Context, session, run string, number int, after uint64) ([]turn.Step, error) {
+	s := api.Journal{Session: session}.Subject()
+	var steps []turn.Step
+	for {
+		step, at, err := j.next(ctx, s, after)
+		if api.CodeOf(err) == api.NotFound {
+			return steps, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		switch {
+		case step.Run == run && step.Turn == number:
+			steps = append(steps, step)
+		case len(steps) > 0:
+			return steps, nil
+		}
+		after = at
+	}
 }
 
 // events announces a run's events; it belongs to one run.

@@ -7,6 +7,8 @@ import (
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
+
+	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
 // queue is what waits on sessions, and the runs under way in this process that
@@ -22,7 +24,7 @@ type queue struct {
 // underWay is a run of this process.
 type underWay struct {
 	session string
-	cancel  func()
+	cancel  context.CancelCauseFunc
 	wanted  map[string]bool // messages that want to join it; false: they did
 }
 
@@ -90,7 +92,7 @@ func (q *queue) running(run string) bool {
 }
 
 // Watch implements turn.Queue.
-func (q *queue) Watch(cmd api.Run, cancel func()) (steered func() bool, stop func()) {
+func (q *queue) Watch(cmd api.Run, cancel context.CancelCauseFunc) (steered func() bool, stop func()) {
 	u := &underWay{session: cmd.Session, cancel: cancel, wanted: map[string]bool{}}
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -119,7 +121,7 @@ func (q *queue) notice(n api.SessionNotice) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if u := q.runs[n.Cancelled]; u != nil {
-		u.cancel()
+		u.cancel(turn.Cancelled(""))
 	}
 	if n.Steered == "" {
 		return

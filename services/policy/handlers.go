@@ -41,13 +41,7 @@ type handlers struct {
 // that cannot be recorded is none, and the call does not run. Dying after the
 // record, the same question finds it.
 func (h *handlers) evaluate(ctx context.Context, m api.Evaluate) (api.Decision, error) {
-	if m.Tool == "" || m.Turn == "" || m.Agent == "" || m.Index < 0 {
-		return api.Decision{}, api.Errorf(api.Invalid, "a call needs an agent, a turn, an index and a tool")
-	}
-	if len(m.Args) > maxArgs {
-		return api.Decision{}, &api.Error{Code: api.Invalid, Message: fmt.Sprintf("the arguments have %d bytes, at most %d are taken", len(m.Args), maxArgs), Next: "write large content in parts"}
-	}
-	hash, err := api.ArgsHash(m.Args)
+	hash, err := check(m)
 	if err != nil {
 		return api.Decision{}, err
 	}
@@ -57,7 +51,9 @@ func (h *handlers) evaluate(ctx context.Context, m api.Evaluate) (api.Decision, 
 	}
 	if !found {
 		d, err = failpoint.Value(ctx, failpoint.PolicyRecord, func(ctx context.Context) (api.Decision, error) {
-			return h.store.Record(ctx, h.judge(ctx, m, hash), m.Run)
+			judged := h.judge(ctx, m, hash)
+			h.tel.decided(ctx, judged.Action, judged.Code, time.Duration(judged.LatencyUS)*time.Microsecond)
+			return h.store.Record(ctx, judged, m.Run)
 		})
 		if err != nil {
 			return d, err
@@ -81,6 +77,28 @@ func (h *handlers) evaluate(ctx context.Context, m api.Evaluate) (api.Decision, 
 	return d, err
 }
 
+// checkCall judges a call and forgets it.
+func (h *handlers) checkCall(ctx context.Context, m api.CheckCall) (api.Decision, error) {
+	hash, err := check(m.Evaluate)
+	if err != nil {
+		return api.Decision{}, err
+	}
+	d := h.judge(ctx, m.Evaluate, hash)
+	d.ID = ""
+	return d, nil
+}
+
+// check refuses what cannot be judged, and returns the hash of the arguments.
+func check(m api.Evaluate) (string, error) {
+	if m.Tool == "" || m.Turn == "" || m.Agent == "" || m.Index < 0 {
+		return "", api.Errorf(api.Invalid, "a call needs an agent, a turn, an index and a tool")
+	}
+	if len(m.Args) > maxArgs {
+		return "", &api.Error{Code: api.Invalid, Message: fmt.Sprintf("the arguments have %d bytes, at most %d are taken", len(m.Args), maxArgs), Next: "write large content in parts"}
+	}
+	return api.ArgsHash(m.Args)
+}
+
 // judge asks the rule book. It cannot fail: history that cannot be read is
 // unknown to the rules, which then refuse what depends on it.
 func (h *handlers) judge(ctx context.Context, m api.Evaluate, hash string) api.Decision {
@@ -102,7 +120,6 @@ func (h *handlers) judge(ctx context.Context, m api.Evaluate, hash string) api.D
 	if r.Err != nil {
 		h.log.ErrorContext(ctx, "a rule broke, its call is denied", "tool", m.Tool, "rules", strings.Join(r.RulesTriggered, " "), "err", r.Err)
 	}
-	h.tel.decided(ctx, api.Action(r.Action), string(r.Code), took)
 	return api.Decision{
 		ID: uuid.Must(uuid.NewV7()).String(), Agent: m.Agent, Session: m.Session, Turn: m.Turn, Index: m.Index, Tool: m.Tool, ArgsHash: hash,
 		By: m.By, Authority: r.Authority, Risk: string(r.Risk), Action: api.Action(r.Action), Code: string(r.Code), Message: r.Message,

@@ -63,6 +63,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	h := &handlers{log: env.Log, now: env.Now, store: sqlstore.New(db), relay: relay, book: book, key: key, tel: tel}
 	return env.Serve(ctx,
 		bus.Reply(h.evaluate),
+		bus.Reply(h.checkCall),
 		bus.Reply(h.approvePlan),
 		bus.Reply(h.listDecisions),
 		bus.Reply(h.listRules),

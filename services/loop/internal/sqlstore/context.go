@@ -2,10 +2,12 @@ package sqlstore
 
 import (
 	"context"
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 
@@ -19,10 +21,11 @@ import (
 // Conversation implements turn.ContextStore.
 func (s *Store) Conversation(ctx context.Context, session, id string, n int) (turn.Conversation, error) {
 	c := turn.Conversation{Last: turn.Compaction{Session: session}}
-	err := s.db.QueryRowContext(ctx, `select c.through, b.text, c.turn_id, c.stage, c.cost, c.tokens_before, c.tokens_after, c.created_at
-		from compactions c join blobs b on b.hash = c.summary where c.session = $1 order by c.through desc limit 1`, session).
-		Scan(&c.Last.Through, &c.Last.Summary, &c.Last.Turn, &c.Last.Stage, &c.Last.Cost, &c.Last.Before, &c.Last.After, &c.Last.At)
-	if err != nil && !errors.Is(err, sqldb.ErrNotFound) {
+	last, err := compactionRow(session)(s.db.QueryRowContext(ctx, compactionColumns+` where c.session = $1 order by c.through desc limit 1`, session))
+	switch {
+	case err == nil:
+		c.Last = last
+	case !errors.Is(err, sqldb.ErrNotFound):
 		return c, err
 	}
 	if c.Last.Turn == id {
@@ -35,12 +38,109 @@ func (s *Store) Conversation(ctx context.Context, session, id string, n int) (tu
 		return c, err
 	}
 	slices.Reverse(c.Turns)
-	c.Calls, err = sqldb.All(ctx, s.db, func(r sqldb.Scanner) (turn.Reported, error) {
+	c.Calls, err = s.reported(ctx, session, math.MaxInt64)
+	return c, err
+}
+
+// reported are the prompts of a session's latest 20 turns before a position.
+func (s *Store) reported(ctx context.Context, session string, before int64) ([]turn.Reported, error) {
+	all, err := sqldb.All(ctx, s.db, func(r sqldb.Scanner) (turn.Reported, error) {
 		var v turn.Reported
 		return v, r.Scan(&v.Model, &v.Counted, &v.Reported)
 	}, `select t.model, p.counted, t.input_tokens from turns t join prompts p on p.turn_id = t.id
-		where t.session = $1 and t.input_tokens > 0 order by t.position desc limit 20`, session)
-	slices.Reverse(c.Calls)
+		where t.session = $1 and t.input_tokens > 0 and t.position < $2 order by t.position desc limit 20`, session, before)
+	slices.Reverse(all)
+	return all, err
+}
+
+const compactionColumns = `select c.through, b.text, c.turn_id, c.stage, c.cost, c.tokens_before, c.tokens_after, c.created_at
+	from compactions c join blobs b on b.hash = c.summary`
+
+func compactionRow(session string) func(sqldb.Scanner) (turn.Compaction, error) {
+	return func(r sqldb.Scanner) (turn.Compaction, error) {
+		c := turn.Compaction{Session: session}
+		return c, r.Scan(&c.Through, &c.Summary, &c.Turn, &c.Stage, &c.Cost, &c.Before, &c.After, &c.At)
+	}
+}
+
+// Recorded implements turn.ContextStore. Nothing of what it reads changes any more,
+// so it needs no transaction.
+func (s *Store) Recorded(ctx context.Context, id string) (turn.Recording, error) {
+	var rec turn.Recording
+	t, err := turnRow(s.db.QueryRowContext(ctx, turnColumns+` where id = $1`, id))
+	if err != nil {
+		return rec, err
+	}
+	all := []placed{t}
+	if err := s.fillCalls(ctx, all); err != nil {
+		return rec, err
+	}
+	rec.Turn, rec.Position = all[0].Turn, t.position
+	session, number := t.Session, t.Number
+	var command, input string
+	var ending, reference, after sql.NullString
+	// Who lowered the run's authority before this turn has lowered it for good.
+	err = s.db.QueryRowContext(ctx, `select r.command, r.input, r.ending, p.reference, a.reference,
+			(select coalesce(sum(cost), 0) from turns where run = $2 and number < $3)
+		from runs r left join prompts p on p.turn_id = $1 left join turns n on n.session = $4 and n.position = $5 left join prompts a on a.turn_id = n.id
+		where r.id = $2`, id, t.Run, number, session, t.position+1).
+		Scan(&command, &input, &ending, &reference, &after, &rec.Cost)
+	if err != nil {
+		return rec, err
+	}
+	var end turn.End
+	for _, part := range []struct {
+		text sql.NullString
+		into any
+	}{
+		{sql.NullString{String: command, Valid: true}, &rec.Run}, {sql.NullString{String: input, Valid: true}, &rec.Input},
+		{ending, &end}, {reference, &rec.Reference}, {after, &rec.After},
+	} {
+		if !part.text.Valid {
+			continue
+		}
+		if err := json.Unmarshal([]byte(part.text.String), part.into); err != nil {
+			return rec, fmt.Errorf("recording of turn %s: %w", id, err)
+		}
+	}
+	if ending.Valid && end.Turns == number {
+		rec.End = &end
+	}
+	if number > 1 {
+		if rec.Input.By, err = s.authority(ctx, t.Run, number-1); err != nil {
+			return rec, err
+		}
+	}
+	if rec.Compactions, err = sqldb.All(ctx, s.db, compactionRow(session), compactionColumns+` where c.session = $1 and c.turn_id = $2 order by c.through`, session, id); err != nil {
+		return rec, err
+	}
+	rec.Before, err = s.conversationBefore(ctx, session, t.position, rec.Reference.Through, prompt.Whole+prompt.Listed+number-1)
+	return rec, err
+}
+
+// authority is who a run's turn was for, in the end.
+func (s *Store) authority(ctx context.Context, run string, number int) (api.Principal, error) {
+	var by api.Principal
+	return by, s.db.QueryRowContext(ctx, `select input_source, input_address from turns where run = $1 and number = $2`, run, number).Scan(&by.Kind, &by.Address)
+}
+
+// conversationBefore is a session as it was before its turn at a position was
+// thought, with the summary through another one.
+func (s *Store) conversationBefore(ctx context.Context, session string, position, through int64, n int) (turn.Conversation, error) {
+	c := turn.Conversation{Last: turn.Compaction{Session: session}}
+	last, err := compactionRow(session)(s.db.QueryRowContext(ctx, compactionColumns+` where c.session = $1 and c.through = $2`, session, through))
+	switch {
+	case err == nil:
+		c.Last = last
+	case !errors.Is(err, sqldb.ErrNotFound):
+		return c, err
+	}
+	if c.Turns, err = s.positioned(ctx, `where session = $1 and position > $2 and position < $3 order by position desc limit $4`,
+		session, c.Last.Through, position, n); err != nil {
+		return c, err
+	}
+	slices.Reverse(c.Turns)
+	c.Calls, err = s.reported(ctx, session, position)
 	return c, err
 }
 

@@ -24,14 +24,16 @@ func (s *Store) Known(ctx context.Context, cmd api.Run) (turn.Known, error) {
 	if k.Agent, err = s.definition(ctx, s.db, cmd.Agent); err != nil {
 		return k, err
 	}
-	var input, ending, cancelled sql.NullString
+	var input, ending, cancelled, kind, address sql.NullString
 	var counters string
 	var terminated int64
 	err = s.db.QueryRowContext(ctx, `select s.journal, coalesce(r.turns, 0), coalesce(r.cost, 0), r.input, r.ending,
-			case when s.turns > 0 then s.updated_at else 0 end, s.counters, s.notice, s.terminated_at, s.terminated_reason, c.reason
+			case when s.turns > 0 then s.updated_at else 0 end, s.counters, s.notice, s.terminated_at, s.terminated_reason, c.reason,
+			l.input_source, l.input_address
 		from sessions s left join runs r on r.session = s.id and r.id = $2 left join cancels c on c.run = $2
+		left join turns l on l.run = r.id and l.number = r.turns
 		where s.id = $1`, cmd.Session, cmd.Run).
-		Scan(&k.Journal, &k.Turns, &k.Cost, &input, &ending, &k.Before, &counters, &k.Notice, &terminated, &k.Terminated, &cancelled)
+		Scan(&k.Journal, &k.Turns, &k.Cost, &input, &ending, &k.Before, &counters, &k.Notice, &terminated, &k.Terminated, &cancelled, &kind, &address)
 	if errors.Is(err, sqldb.ErrNotFound) {
 		return k, api.Errorf(api.NotFound, "there is no session %s", cmd.Session)
 	}
@@ -51,6 +53,9 @@ func (s *Store) Known(ctx context.Context, cmd api.Run) (turn.Known, error) {
 		if err := json.Unmarshal([]byte(input.String), &k.Input); err != nil {
 			return k, fmt.Errorf("input of run %s: %w", cmd.Run, err)
 		}
+	}
+	if kind.Valid { // whoever joined the run since has lowered its authority, for good
+		k.Input.By = api.Principal{Kind: api.PrincipalKind(kind.String), Address: address.String}
 	}
 	if ending.Valid {
 		k.Ended = &turn.End{}
@@ -319,7 +324,8 @@ func (s *Store) Turn(ctx context.Context, id string) (api.Turn, error) {
 // Turns returns turns that match, the latest first.
 func (s *Store) Turns(ctx context.Context, q api.ListTurns) ([]api.Turn, error) {
 	all, err := s.turns(ctx, `where ($1 = '' or agent = $1) and ($2 = '' or session = $2) and ($3 = '' or run = $3)
-		order by started_at desc, position desc limit $4`, q.Agent, q.Session, q.Run, q.Limit)
+		and ($4 = '' or (started_at, position, id) < (select started_at, position, id from turns where id = $4))
+		order by started_at desc, position desc, id desc limit $5`, q.Agent, q.Session, q.Run, q.Before, q.Limit)
 	return plain(all), err
 }
 

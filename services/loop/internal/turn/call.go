@@ -49,9 +49,9 @@ func (e *Engine) prepare(ctx context.Context, s *state, id string, i int) (prepa
 	args := argsOf(call)
 	if err := check(tool, args); errors.Is(err, errPanic) {
 		trace.SpanFromContext(ctx).RecordError(err)
-		return refuse("not run: the tool cannot read these arguments")
+		return refuse(notRun + "the tool cannot read these arguments")
 	} else if err != nil {
-		return refuse("not run: " + err.Error())
+		return refuse(notRun + err.Error())
 	}
 	d, err := e.Policy.Evaluate(ctx, api.Evaluate{
 		Agent: s.agent.ID, Session: s.cmd.Session, Run: s.cmd.Run, Turn: id, Index: i, Tool: call.Name, Args: args,
@@ -59,7 +59,7 @@ func (e *Engine) prepare(ctx context.Context, s *state, id string, i int) (prepa
 	})
 	if err != nil {
 		if api.CodeOf(err) == api.Invalid {
-			return refuse("not run: " + api.Wire(err).Message)
+			return refuse(notRun + api.Wire(err).Message)
 		}
 		if api.CodeOf(err) == api.Unavailable && now-s.thought.At > policyPatience.Microseconds() {
 			err = &api.Error{Code: api.Unavailable, Reason: api.ReasonPolicy, Message: "policy does not answer, and nothing may run without it"}
@@ -69,13 +69,19 @@ func (e *Engine) prepare(ctx context.Context, s *state, id string, i int) (prepa
 	if d.Action != api.Allow {
 		p.refused = &Result{
 			Index: i, Decision: d.ID, Action: d.Action, Outcome: api.OutcomeDenied,
-			Error: "policy denied: " + d.Code + ": " + d.Message, At: now,
+			Error: policyDenied + d.Code + ": " + d.Message, At: now,
 		}
 		return p, nil
 	}
 	p.intent, p.token = &Intent{Index: i, Decision: d.ID, At: now}, d.Token
 	return p, nil
 }
+
+// How the errors of calls begin that were not made. A replay reads them.
+const (
+	notRun       = "not run: "
+	policyDenied = "policy denied: "
+)
 
 // Limits of calls.
 const (
@@ -144,12 +150,16 @@ func (e *Engine) together(ctx context.Context, s *state, ev Events, id string, g
 		}
 	}
 	if failure == nil {
+		act := func(c *underway) (Result, error) { return e.act(c, s, ev, id) }
+		if e.player != nil {
+			act = e.player.act
+		}
 		var acts sync.WaitGroup
 		for _, c := range made[min(1, len(made)):] {
-			acts.Go(func() { c.result, c.err = e.act(c, s, ev, id) })
+			acts.Go(func() { c.result, c.err = act(c) })
 		}
 		if len(made) > 0 {
-			made[0].result, made[0].err = e.act(made[0], s, ev, id)
+			made[0].result, made[0].err = act(made[0])
 		}
 		acts.Wait()
 	}

@@ -16,6 +16,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/api/catalog"
 
 	"github.com/anima-run/anima/services/loop/internal/prompt"
 	"github.com/anima-run/anima/services/loop/internal/token"
@@ -52,6 +53,8 @@ type ContextStore interface {
 	Keep(ctx context.Context, texts map[string]string) error
 	// Text is what is stored under a hash. Errors: NotFound.
 	Text(ctx context.Context, hash string) (string, error)
+	// Recorded is all that the store has of a persisted turn. Errors: NotFound.
+	Recorded(ctx context.Context, turn string) (Recording, error)
 	// Prompt is what a persisted turn's prompt was made of, and the turns in it, with
 	// their positions. Errors: NotFound.
 	Prompt(ctx context.Context, turn string) (Reference, []prompt.Turn, error)
@@ -85,9 +88,10 @@ type Compaction struct {
 	At      int64
 }
 
-// Reference is what a prompt was made of: with the texts that it names and the
-// turns at its positions the same prompt can be made again, see [Rebuild]. It has
-// no text that is anywhere else.
+// Reference is what a turn was made of: with the texts that it names and the
+// turns at its positions the same prompt can be made again, see [Rebuild], and with
+// what the engine knew of its agent the same turn, see [Replay]. It has no text
+// that is anywhere else.
 type Reference struct {
 	Hash    string  `json:"hash"`              // SHA-256 of the messages as JSON, hex
 	Layers  string  `json:"layers"`            // hash of the list of the system prompt's layers
@@ -109,6 +113,27 @@ type Reference struct {
 	Tokens  int64   `json:"tokens"`
 	Window  int64   `json:"window"`
 	Stage   int     `json:"stage,omitempty"`
+	From    int64   `json:"from,omitempty"` // window before it was made smaller; 0: it was not
+	Hard    bool    `json:"hard,omitempty"` // all was left out that can be
+
+	// What the engine knew when it thought. Turns of older releases lack it.
+	Agent    string         `json:"agent,omitempty"` // hash of the definition as JSON
+	Kit      string         `json:"kit,omitempty"`   // hash of the tools that were offered
+	Tier     api.Tier       `json:"tier,omitempty"`
+	State    api.AgentState `json:"state,omitempty"`
+	Counters api.Counters   `json:"counters,omitzero"`
+	Notice   string         `json:"notice,omitempty"`
+	Since    uint64         `json:"since,omitempty"`   // the journal's last entry before the turn
+	Through  int64          `json:"through,omitempty"` // position of the summary that it began with
+}
+
+// kitTool is a tool as it was offered.
+type kitTool struct {
+	api.Tool
+
+	Effect   catalog.Effect `json:"effect"`
+	Mutating bool           `json:"mutating,omitempty"`
+	Status   bool           `json:"status,omitempty"`
 }
 
 // think is CONTEXT and the model's part of EXECUTE: it makes the prompt, asks and
@@ -159,7 +184,7 @@ func (e *Engine) ask(ctx context.Context, s *state, ev Events, id string, m *mad
 		attribute.Float64("anima.context.utilisation", float64(p.Utilisation())/100), attribute.Int("anima.context.stage", int(m.stage)),
 		attribute.Bool("anima.context.flush", m.in.Flushing), attribute.StringSlice("anima.context.parts", parts),
 	)
-	ref, err := e.keepParts(ctx, m)
+	ref, err := e.keepParts(ctx, s, m)
 	if err != nil {
 		return api.Completion{}, err
 	}
@@ -192,8 +217,11 @@ type made struct {
 	stored  api.Micros   // of it, with compactions
 	models  []api.Model
 	flushed bool // since the last compaction
-	shrunk  bool // the window is smaller than was thought
-	notes   []api.Tool
+	shrunk  bool // the window is smaller than was thought, which was
+	from    int64
+	through int64 // position of the summary that there was
+	offered []api.Tool
+	notes   []api.Tool // of them, those that a memory flush has
 	thought *Thought
 }
 
@@ -209,7 +237,7 @@ func (e *Engine) prepareContext(ctx context.Context, s *state, id string) (*made
 	}
 	conv := s.conversation
 	var err error
-	m := &made{paid: conv.Paid, stored: conv.Paid}
+	m := &made{paid: conv.Paid, stored: conv.Paid, through: conv.Last.Through}
 	if c.Models != nil {
 		if m.models, err = c.Models.Models(ctx); err != nil && ctx.Err() != nil {
 			return nil, context.Cause(ctx) // any other error leaves the default
@@ -225,8 +253,9 @@ func (e *Engine) prepareContext(ctx context.Context, s *state, id string) (*made
 		Status: func(name string) bool { return s.tools[name].Status },
 	}
 	e.window(m, s.agent, s.agent.Model, model)
-	for _, t := range m.in.Tools {
-		if t.Name == "write_file" {
+	m.offered = m.in.Tools
+	for _, t := range m.offered {
+		if t.Name == notesTool {
 			m.notes = []api.Tool{t}
 		}
 	}
@@ -239,13 +268,15 @@ func (e *Engine) prepareContext(ctx context.Context, s *state, id string) (*made
 		}
 		first = prompt.Born(said)
 	}
+	if e.player != nil {
+		e.player.surround(&m.in)
+		return m, m.fit(ctx, e, s, id)
+	}
 	m.in.Layers, m.in.Todo = layers(s.agent, status, first, e.sources(ctx, s.agent, s.words()))
 	if err := e.recall(ctx, s, m); err != nil {
 		return nil, err
 	}
-	err = m.fit(ctx, e, s, id)
-	conv.Last.Through, conv.Last.Summary, conv.Turns = m.in.Through, m.in.Summary, m.in.Turns
-	return m, err
+	return m, m.fit(ctx, e, s, id)
 }
 
 // with is the conversation with a turn that was persisted, nil if the store must be
@@ -321,6 +352,7 @@ func (m *made) smaller() bool {
 	if window == 0 {
 		window = m.in.Window / 2
 	}
+	m.from = m.in.Window
 	m.in.Window, m.shrunk = min(window, m.prompt.Tokens*3/4+m.in.Reserve), true
 	m.bound()
 	return true
@@ -414,6 +446,8 @@ func (m *made) fit(ctx context.Context, e *Engine, s *state, id string) error {
 	if m.in, m.prompt, m.stage, err = prompt.Squeeze(c, m.in, p, with); err != nil {
 		return err
 	}
+	conv := s.conversation
+	conv.Last.Through, conv.Last.Summary, conv.Turns = m.in.Through, m.in.Summary, m.in.Turns
 	if !m.prompt.Fits() {
 		return &api.Error{
 			Code: api.Invalid, Reason: api.ReasonOverflow,
@@ -463,6 +497,9 @@ const maxSummaryInput = 12_000
 // model that refuses is done without.
 func (m *compactor) Summarise(in prompt.Input, plan prompt.Plan) (string, bool, error) {
 	c := counter()
+	if m.e.player != nil {
+		return m.e.player.summary(plan)
+	}
 	var all []string
 	for _, turns := range plan.Groups {
 		from, to := turns[0].Position, turns[len(turns)-1].Position
@@ -508,7 +545,7 @@ func silent(c api.Completion) api.Completion {
 		var args struct {
 			Path string `json:"path"`
 		}
-		if call.Name == "write_file" && json.Unmarshal([]byte(call.Arguments), &args) == nil && args.Path == notesFile {
+		if call.Name == notesTool && json.Unmarshal([]byte(call.Arguments), &args) == nil && args.Path == notesFile {
 			calls = append(calls, call)
 		}
 	}
@@ -516,12 +553,15 @@ func silent(c api.Completion) api.Completion {
 	return c
 }
 
-// notesFile is what a memory flush may write.
-const notesFile = "MEMORY.md"
+// What a memory flush may write, and with what.
+const (
+	notesFile = "MEMORY.md"
+	notesTool = "write_file"
+)
 
 // keepParts stores the texts of a prompt that are not stored yet and returns what it is
 // made of.
-func (e *Engine) keepParts(ctx context.Context, m *made) (*Reference, error) {
+func (e *Engine) keepParts(ctx context.Context, s *state, m *made) (*Reference, error) {
 	p := m.prompt
 	sum, err := promptHash(p.Messages)
 	if err != nil {
@@ -530,6 +570,7 @@ func (e *Engine) keepParts(ctx context.Context, m *made) (*Reference, error) {
 	r := &Reference{
 		Hash: sum, Hidden: p.Hidden, Lines: len(p.Lines), Bare: p.Bare, Asked: p.Asked != "", Words: p.Words != "",
 		Flush: p.Flush, Counted: p.Counted, Tokens: p.Tokens, Window: m.in.Window, Stage: int(m.stage), Warning: strings.Join(p.Warning, ", "),
+		From: m.from, Hard: m.in.Hard, Tier: s.tier, State: s.agent.State, Counters: s.counters, Notice: s.notice, Since: s.since, Through: m.through,
 	}
 	texts := map[string]string{}
 	add := func(text string) string {
@@ -554,6 +595,22 @@ func (e *Engine) keepParts(ctx context.Context, m *made) (*Reference, error) {
 		return nil, err
 	}
 	r.Layers, r.Memory, r.Todo, r.Summary = add(string(encoded)), add(p.Memory), add(p.Todo), add(p.Summary)
+	agent := s.agent
+	agent.State, agent.Turns = "", 0
+	definition, err := api.Encode(agent)
+	if err != nil {
+		return nil, err
+	}
+	kit := make([]kitTool, len(m.offered))
+	for i, t := range m.offered {
+		known := s.tools[t.Name]
+		kit[i] = kitTool{t, known.Effect, known.Mutating, known.Status}
+	}
+	tools, err := api.Encode(kit)
+	if err != nil {
+		return nil, err
+	}
+	r.Agent, r.Kit = add(string(definition)), add(string(tools))
 	r.places(p)
 	return r, e.Context.keepNew(ctx, texts)
 }
@@ -622,9 +679,23 @@ func promptHash(messages []api.ChatMessage) (string, error) {
 // asked is the run's input, words what came in with the turn. It refuses one that is not, byte for byte, what the
 // model was given. Errors: NotFound, Internal.
 func Rebuild(ctx context.Context, store ContextStore, turn, asked, words string) ([]api.ChatMessage, Reference, error) {
-	r, turns, err := store.Prompt(ctx, turn)
+	p, r, err := partsOf(ctx, store, turn, asked, words)
 	if err != nil {
 		return nil, r, err
+	}
+	messages := prompt.Render(p)
+	sum, err := promptHash(messages)
+	if err == nil && sum != r.Hash {
+		err = fmt.Errorf("prompt of %s: it cannot be made again as it was", turn)
+	}
+	return messages, r, err
+}
+
+// partsOf are the parts of a persisted turn's prompt.
+func partsOf(ctx context.Context, store ContextStore, turn, asked, words string) (prompt.Parts, Reference, error) {
+	r, turns, err := store.Prompt(ctx, turn)
+	if err != nil {
+		return prompt.Parts{}, r, err
 	}
 	var failed error
 	text := func(h string) string {
@@ -648,7 +719,7 @@ func Rebuild(ctx context.Context, store ContextStore, turn, asked, words string)
 		p.Layers = append(p.Layers, t)
 	}
 	if failed != nil {
-		return nil, r, fmt.Errorf("prompt of %s: %w", turn, failed)
+		return p, r, fmt.Errorf("prompt of %s: %w", turn, failed)
 	}
 	dropped := map[int64]bool{}
 	for _, at := range r.Dropped {
@@ -673,12 +744,7 @@ func Rebuild(ctx context.Context, store ContextStore, turn, asked, words string)
 	if r.Warning != "" {
 		p.Warning = strings.Split(r.Warning, ", ")
 	}
-	messages := prompt.Render(p)
-	sum, err := promptHash(messages)
-	if err == nil && sum != r.Hash {
-		err = fmt.Errorf("prompt of %s: it cannot be made again as it was", turn)
-	}
-	return messages, r, err
+	return p, r, nil
 }
 
 // offered are the tools that the agent's definition grants and somebody executes.

@@ -55,6 +55,7 @@ func untilOver(t *testing.T, w *turntest.World, cmd api.Run) {
 	var err error
 	for range w.Attempts + 2 {
 		if err = w.Run(t.Context(), turntest.Open, cmd); err == nil {
+			replays(t, w, cmd)
 			return
 		}
 	}
@@ -112,6 +113,15 @@ func sound(t *testing.T, w *turntest.World, cmd api.Run) {
 		if turn.Number != i+1 {
 			t.Errorf("turn %d of the session has number %d", i+1, turn.Number)
 		}
+	}
+}
+
+// replays checks that every turn of a run comes to the same when it is lived
+// again.
+func replays(t *testing.T, w *turntest.World, cmd api.Run) {
+	t.Helper()
+	if n, err := w.Replay(t.Context(), cmd.Session, cmd.Run); err != nil {
+		t.Errorf("%d turns were replayed, then: %v", n, err)
 	}
 }
 

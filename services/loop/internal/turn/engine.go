@@ -47,6 +47,8 @@ type Engine struct {
 	Attempts int
 	// Observe is told what happened, for the instruments.
 	Observe Observer
+
+	player *player // of a recorded turn; nil: the turns are lived
 }
 
 // Observer counts. Every method is called on the run's goroutine.
@@ -89,7 +91,7 @@ func (e *Engine) Run(ctx context.Context, cmd api.Run, ev Events) error {
 	}
 	s := &state{
 		cmd: cmd, agent: known.Agent, input: known.Input, number: known.Turns + 1, total: known.Turns, cost: known.Cost,
-		last: known.Journal, results: map[int]Result{}, intents: map[int]Intent{}, before: known.Before,
+		last: known.Journal, since: known.Journal, results: map[int]Result{}, intents: map[int]Intent{}, before: known.Before,
 		counters: known.Counters, notice: known.Notice,
 	}
 	runCtx, cancel := context.WithTimeout(ctx, time.Duration(known.Agent.RunTimeoutS)*time.Second)
@@ -97,7 +99,7 @@ func (e *Engine) Run(ctx context.Context, cmd api.Run, ev Events) error {
 	runCtx, stop := context.WithCancelCause(runCtx)
 	defer stop(nil)
 	var unwatch func()
-	s.steered, unwatch = e.Queue.Watch(cmd, func() { stop(Cancelled("")) })
+	s.steered, unwatch = e.Queue.Watch(cmd, stop)
 	defer unwatch()
 	switch {
 	case known.Cancelled != "":
@@ -209,6 +211,12 @@ func (e *Engine) turn(ctx context.Context, s *state, ev Events) (*End, error) {
 	return end, nil
 }
 
+// Why runs end that cannot go on. A replay reads them.
+const (
+	givenUp    = "given up after %d tries"
+	tookLonger = "the run took longer than its "
+)
+
 // startOf is when a span began, if that can be told.
 func startOf(span trace.Span, otherwise time.Time) time.Time {
 	if s, ok := span.(interface{ StartTime() time.Time }); ok {
@@ -238,7 +246,7 @@ func (e *Engine) interrupted(ctx context.Context, s *state, ev Events, cause err
 			err = Cancelled(k.Cancelled)
 		}
 	} else {
-		err = api.Errorf(api.Denied, "the run took longer than its %d s", s.agent.RunTimeoutS)
+		err = api.Errorf(api.Denied, tookLonger+"%d s", s.agent.RunTimeoutS)
 	}
 	end, gerr := e.giveUp(ctx, s, ev, err)
 	if gerr != nil {
@@ -290,7 +298,7 @@ func (e *Engine) execute(ctx context.Context, s *state, ev Events, id string, sp
 	}
 	if s.attempts > e.Attempts {
 		return nil, &api.Error{
-			Code: api.Denied, Message: fmt.Sprintf("given up after %d tries", s.attempts-1),
+			Code: api.Denied, Message: fmt.Sprintf(givenUp, s.attempts-1),
 			Next: "look for the cause in the log of loop, then send the message again",
 		}
 	}
@@ -358,7 +366,7 @@ func (e *Engine) begin(ctx context.Context, s *state, ev Events, id string) erro
 	}
 	s.attempts, s.owned = b.Attempt, true
 	if s.number > 1 {
-		if err := e.saidPersisted(ctx, s.cmd, s.number-1, b.At, ev); err != nil {
+		if err := e.saidPersisted(ctx, s.cmd, s.number-1, false, b.At, ev); err != nil {
 			return err
 		}
 		return e.repeat(ctx, s, ev, id)
@@ -398,6 +406,9 @@ func (e *Engine) append(ctx context.Context, s *state, step Step) error {
 // input builds what the run starts from: its message or wake, and what waits in
 // the inbox. The claim is idempotent by run, so dying before begin loses nothing.
 func (e *Engine) input(ctx context.Context, s *state) (Input, error) {
+	if e.player != nil {
+		return e.player.Input, nil
+	}
 	if s.cmd.Kind == api.RunTask { // the inbox is the main session's
 		return Input{Text: s.cmd.Content, By: s.cmd.By}, nil
 	}
@@ -504,7 +515,7 @@ func (e *Engine) persist(ctx context.Context, s *state, ev Events) (*End, error)
 			return nil, err
 		}
 	}
-	if err := e.saidPersisted(ctx, s.cmd, s.number, now, ev); err != nil {
+	if err := e.saidPersisted(ctx, s.cmd, s.number, false, now, ev); err != nil {
 		return nil, err
 	}
 	s.next(rec)

@@ -34,6 +34,7 @@ func run(t *testing.T, w *turntest.World, cmd api.Run) ([]api.Turn, turn.End) {
 	if o.Known.Ended == nil {
 		t.Fatal("the run returned without an end")
 	}
+	replays(t, w, cmd)
 	return o.Turns, *o.Known.Ended
 }
 

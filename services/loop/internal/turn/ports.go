@@ -141,10 +141,10 @@ type Inbox interface {
 type Queue interface {
 	// Waiting returns the messages that wait behind cmd, in order.
 	Waiting(ctx context.Context, cmd api.Run) ([]api.Run, error)
-	// Watch calls cancel when the run is cancelled, until stop is called. steered
-	// says whether a message has come that wants to join the run since it was asked
-	// last; it may be wrong in both directions.
-	Watch(cmd api.Run, cancel func()) (steered func() bool, stop func())
+	// Watch calls cancel with [Cancelled] when the run is cancelled, until stop is
+	// called. steered says whether a message has come that wants to join the run since
+	// it was asked last; it may be wrong in both directions.
+	Watch(cmd api.Run, cancel context.CancelCauseFunc) (steered func() bool, stop func())
 }
 
 // Alarms wake agents by time.

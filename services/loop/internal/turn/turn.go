@@ -127,6 +127,7 @@ type state struct {
 	number   int // of the turn under way, from 1
 	attempts int
 	last     uint64 // sequence of the journal's last entry for this session
+	since    uint64 // the same, before the turn
 	owned    bool   // this owner has written itself into the journal
 
 	before int64 // when the session's turn before ended
@@ -207,7 +208,7 @@ func (s *state) next(rec Record) {
 	s.cost += s.thought.Completion.Cost
 	s.number++
 	s.total++
-	s.attempts = 1
+	s.attempts, s.since = 1, rec.Journal
 	s.thought, s.results, s.intents = nil, map[int]Result{}, map[int]Intent{}
 	s.counters, s.notice, s.joined = rec.Counters, rec.Notice, Input{}
 	if c := s.conversation; c != nil {

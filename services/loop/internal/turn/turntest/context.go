@@ -94,6 +94,58 @@ func (s *Store) Prompt(_ context.Context, id string) (turn.Reference, []prompt.T
 	return *r, slices.DeleteFunc(all, func(t prompt.Turn) bool { return t.Position < r.First || t.Position > r.Last }), nil
 }
 
+// Recorded implements turn.ContextStore.
+func (s *Store) Recorded(ctx context.Context, id string) (turn.Recording, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at := slices.IndexFunc(s.turns, func(t api.Turn) bool { return t.ID == id })
+	if at < 0 {
+		return turn.Recording{}, api.Errorf(api.NotFound, "there is no turn %s", id)
+	}
+	t := s.turns[at]
+	r := s.runs[t.Run]
+	rec := turn.Recording{Run: r.cmd, Turn: t, Input: r.input, Before: turn.Conversation{Last: turn.Compaction{Session: t.Session}}}
+	if ref := s.prompts[id]; ref != nil {
+		rec.Reference = *ref
+	}
+	if r.end != nil && r.end.Turns == t.Number {
+		end := *r.end
+		rec.End = &end
+	}
+	all := s.positioned(t.Session)
+	rec.Position = all[slices.IndexFunc(all, func(o prompt.Turn) bool { return o.ID == id })].Position
+	for _, o := range all {
+		switch {
+		case o.Position == rec.Position+1:
+			rec.After = s.prompts[o.ID]
+		case o.Position < rec.Position && o.Run == t.Run:
+			rec.Cost += o.Cost
+			rec.Input.By = o.By
+		}
+		if ref := s.prompts[o.ID]; ref != nil && o.Position < rec.Position && o.InputTokens > 0 {
+			rec.Before.Calls = append(rec.Before.Calls, turn.Reported{Model: o.Model, Counted: ref.Counted, Reported: o.InputTokens})
+		}
+	}
+	for _, c := range s.compactions {
+		switch {
+		case c.Session != t.Session:
+		case c.Through == rec.Reference.Through:
+			rec.Before.Last = c
+		case c.Turn == id:
+			rec.Compactions = append(rec.Compactions, c)
+		}
+	}
+	for _, o := range all {
+		if o.Position > rec.Before.Last.Through && o.Position < rec.Position {
+			rec.Before.Turns = append(rec.Before.Turns, o)
+		}
+	}
+	n := prompt.Whole + prompt.Listed + t.Number - 1
+	b := &rec.Before
+	b.Turns, b.Calls = b.Turns[max(0, len(b.Turns)-n):], b.Calls[max(0, len(b.Calls)-20):]
+	return rec, nil
+}
+
 // Compactions returns those that were stored, in order.
 func (s *Store) Compactions() []turn.Compaction {
 	s.mu.Lock()

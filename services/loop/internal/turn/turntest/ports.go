@@ -287,9 +287,9 @@ func (e *Effects) Of(tool string) []string {
 // Queue is what waits on sessions, and who is told of it.
 type Queue struct {
 	mu      sync.Mutex
-	waiting map[string][]api.Run // by session
-	cancel  map[string]func()    // by run under way
-	wanted  map[string]bool      // messages that want to join and were not looked at
+	waiting map[string][]api.Run               // by session
+	cancel  map[string]context.CancelCauseFunc // by run under way
+	wanted  map[string]bool                    // messages that want to join and were not looked at
 }
 
 // Waiting implements turn.Queue.
@@ -301,11 +301,11 @@ func (q *Queue) Waiting(_ context.Context, cmd api.Run) ([]api.Run, error) {
 }
 
 // Watch implements turn.Queue.
-func (q *Queue) Watch(cmd api.Run, cancel func()) (steered func() bool, stop func()) {
+func (q *Queue) Watch(cmd api.Run, cancel context.CancelCauseFunc) (steered func() bool, stop func()) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.cancel == nil {
-		q.cancel = map[string]func(){}
+		q.cancel = map[string]context.CancelCauseFunc{}
 	}
 	q.cancel[cmd.Run] = cancel
 	return func() bool {
@@ -338,7 +338,7 @@ func (q *Queue) Cancel(run string) {
 	cancel := q.cancel[run]
 	q.mu.Unlock()
 	if cancel != nil {
-		cancel()
+		cancel(turn.Cancelled(""))
 	}
 }
 

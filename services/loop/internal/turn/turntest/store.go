@@ -39,6 +39,7 @@ type session struct {
 }
 
 type run struct {
+	cmd   api.Run
 	turns int
 	cost  api.Micros
 	input turn.Input
@@ -71,6 +72,11 @@ func (s *Store) Known(_ context.Context, cmd api.Run) (turn.Known, error) {
 	k := turn.Known{Agent: a.Agent, Journal: ss.journal, Counters: ss.counters, Notice: ss.notice, Cancelled: s.cancels[cmd.Run]}
 	if r := s.runs[cmd.Run]; r != nil {
 		k.Turns, k.Cost, k.Input = r.turns, r.cost, r.input
+		for _, t := range s.turns {
+			if t.Run == cmd.Run {
+				k.Input.By = t.By
+			}
+		}
 		if r.end != nil {
 			end := *r.end
 			k.Ended = &end
@@ -118,7 +124,7 @@ func (s *Store) Started(_ context.Context, cmd api.Run, in turn.Input, tier api.
 		return nil, api.Errorf(api.Denied, "the agent is dead")
 	}
 	if r == nil {
-		s.runs[cmd.Run] = &run{input: in}
+		s.runs[cmd.Run] = &run{cmd: cmd, input: in}
 	}
 	switch {
 	case a.by == cmd.Run:
@@ -143,7 +149,7 @@ func (s *Store) Persist(_ context.Context, rec *turn.Record, in turn.Input, end 
 	t := rec.Turn
 	r := s.runs[t.Run]
 	if r == nil {
-		r = &run{input: in}
+		r = &run{cmd: rec.Run, input: in}
 	}
 	there := slices.ContainsFunc(s.turns, func(o api.Turn) bool { return o.ID == t.ID })
 	switch {
@@ -185,7 +191,7 @@ func (s *Store) Drop(_ context.Context, end turn.End) (turn.End, error) {
 	r := s.runs[end.Run.Run]
 	switch {
 	case r == nil:
-		r = &run{input: end.Input}
+		r = &run{cmd: end.Run, input: end.Input}
 		s.runs[end.Run.Run] = r
 	case r.end == nil && end.Fate == api.FateExpired:
 		return turn.End{}, api.Errorf(api.Conflict, "run %s has begun", end.Run.Run)

@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -111,6 +112,46 @@ func (w *World) Engine(gate Gate) (*turn.Engine, turn.Events) {
 func (w *World) Run(ctx context.Context, gate Gate, cmd api.Run) error {
 	e, ev := w.Engine(gate)
 	return e.Run(ctx, cmd, ev)
+}
+
+// Replay lives the turns of a run again that were recorded, and says how many they
+// were and where the first one differs.
+func (w *World) Replay(ctx context.Context, session, run string) (int, error) {
+	turns, err := w.Store.History(ctx, session, 1<<30)
+	if err != nil {
+		return 0, err
+	}
+	steps, _, err := w.Journal.Tail(ctx, session, 0)
+	if err != nil {
+		return 0, err
+	}
+	n := 0
+	for _, t := range turns {
+		if t.Run != run {
+			continue
+		}
+		rec, err := w.Store.Recorded(ctx, t.ID)
+		if err != nil {
+			return n, err
+		}
+		for _, s := range steps {
+			if s.Run == t.Run && s.Turn == t.Number {
+				rec.Steps = append(rec.Steps, s)
+			}
+		}
+		got, err := turn.Replay(ctx, w.Store, rec, w.Tools)
+		if api.CodeOf(err) == api.NotFound && (rec.Reference.Agent == "" || len(rec.Steps) == 0) {
+			continue // it failed before the model was asked, or the journal is lost
+		}
+		if err != nil {
+			return n, err
+		}
+		if d := got.Difference; d != nil {
+			return n, fmt.Errorf("turn %s, %s, %s: recorded %q, replayed %q, owner %d", t.ID, d.Step, d.Field, d.Recorded, d.Replayed, got.Owners)
+		}
+		n++
+	}
+	return n, nil
 }
 
 // ErrCrash is what every call of a dead owner returns.

@@ -1,0 +1,186 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/bus"
+)
+
+type turnReplayCmd struct {
+	Turn  string `arg:"" optional:"" help:"The turn's id."`
+	Agent string `help:"Instead of one turn, an agent's latest." placeholder:"NAME"`
+	RunID string `name:"run" help:"Instead of one turn, a run's." placeholder:"ID"`
+	Limit int    `help:"How many at most." default:"1000"`
+
+	Fork   bool   `help:"Ask what would have come of it otherwise: no call is made, the turn stays as it is."`
+	Model  string `help:"With --fork: ask this model; the agent pays." placeholder:"ID"`
+	Prompt string `help:"With --fork: a file with another genesis prompt; the agent pays." type:"existingfile" placeholder:"FILE"`
+	Policy bool   `help:"With --fork: judge the turn's calls by the rules of now; nothing is paid."`
+}
+
+// Help is shown by --help.
+func (turnReplayCmd) Help() string {
+	return `The engine executes the turn once more. What the model, policy, the tools and the
+agent's files said then comes from the journal, kept for 7 days, and from the store;
+nobody is asked, nothing is paid, no tool runs. Where another process took the turn
+over, the first one dies again. Any difference in the prompt, the steps, the stored
+turn or the run's end is a fault or a change of the engine: the first is shown, and
+the exit code is 1.
+
+Examples:
+  anima turn replay 0199c1a2-7b1e-7c55-9d3a-2f6a1b0c4d5e.1
+  anima turn replay --agent lucky --limit 10000
+  anima turn replay 0199c1a2-7b1e-7c55-9d3a-2f6a1b0c4d5e.1 --fork --model gpt-5
+  anima turn replay 0199c1a2-7b1e-7c55-9d3a-2f6a1b0c4d5e.1 --fork --policy`
+}
+
+// turnsAtOnce is how many turns are listed in one go.
+const turnsAtOnce = 200
+
+// replays is what --agent and --run come to.
+type replays struct {
+	Turns       int            `json:"turns"` // that were replayed
+	Steps       int            `json:"steps"`
+	Skipped     int            `json:"skipped"` // nothing is recorded of them, or not any more
+	Differences []api.Replayed `json:"differences"`
+}
+
+func (c turnReplayCmd) Run(ctx context.Context, a *app) error {
+	switch {
+	case (c.Turn == "") == (c.Agent == "" && c.RunID == ""):
+		return &api.Error{Code: api.Invalid, Message: "which turn?", Next: "name one turn, or give --agent or --run"}
+	case c.Fork && c.Turn == "":
+		return &api.Error{Code: api.Invalid, Message: "one turn can be forked at a time", Next: "name it; anima turn list shows the ones there are"}
+	case !c.Fork && (c.Model != "" || c.Prompt != "" || c.Policy):
+		return &api.Error{Code: api.Invalid, Message: "a replay changes nothing", Next: "add --fork to ask what would have come of it otherwise"}
+	}
+	b, done, err := a.bus()
+	if err != nil {
+		return err
+	}
+	defer done()
+	if c.Fork {
+		return c.fork(ctx, a, b)
+	}
+	if c.Turn == "" {
+		return c.many(ctx, a, b)
+	}
+	v, err := callFor[api.Replayed](ctx, b, api.ReplayTurn{Turn: c.Turn})
+	if err != nil {
+		return err
+	}
+	if err := a.print(v, func(w io.Writer) { c.text(w, v) }); err != nil {
+		return err
+	}
+	return differ(!v.Same)
+}
+
+// differ is the error of a replay that found something.
+func differ(found bool) error {
+	if !found {
+		return nil
+	}
+	return &api.Error{
+		Code: api.Internal, Message: "the replay came to something else than was recorded",
+		Next: "a turn of an older release may differ because the engine has changed; one of this release is a fault",
+	}
+}
+
+func (turnReplayCmd) text(w io.Writer, v api.Replayed) {
+	owners := ""
+	if v.Owners > 1 {
+		owners = fmt.Sprintf(", taken over %d times", v.Owners-1)
+	}
+	if v.Same {
+		fmt.Fprintf(w, "turn\t%s\nthe same\t%d steps%s\n", v.Turn, v.Steps, owners)
+		return
+	}
+	d := v.Difference
+	fmt.Fprintf(w, "turn\t%s\ndifferent\tafter %d steps%s, in %s %s\nrecorded\t%s\nreplayed\t%s\n",
+		v.Turn, v.Steps, owners, d.Step, d.Field, indent(d.Recorded), indent(d.Replayed))
+}
+
+func (c turnReplayCmd) many(ctx context.Context, a *app, b *bus.Bus) error {
+	v := replays{Differences: []api.Replayed{}}
+	p := newProgress(a)
+	defer p.clear()
+	for last, left := "", c.Limit; left > 0; {
+		page, err := callFor[api.Turns](ctx, b, api.ListTurns{Agent: strings.ToLower(c.Agent), Run: c.RunID, Before: last, Limit: min(left, turnsAtOnce)})
+		if err != nil {
+			return err
+		}
+		if len(page.Turns) == 0 {
+			break
+		}
+		for _, t := range page.Turns {
+			p.waiting(fmt.Sprintf("%d turns", v.Turns+v.Skipped))
+			one, err := callFor[api.Replayed](ctx, b, api.ReplayTurn{Turn: t.ID})
+			switch {
+			case api.CodeOf(err) == api.NotFound:
+				v.Skipped++
+			case err != nil:
+				return err
+			default:
+				v.Turns++
+				v.Steps += one.Steps
+				if !one.Same {
+					v.Differences = append(v.Differences, one)
+				}
+			}
+			last = t.ID
+			left--
+		}
+	}
+	p.clear()
+	if err := a.print(v, func(w io.Writer) {
+		fmt.Fprintf(w, "%d turns, %d steps, %d different, %d not recorded\n", v.Turns, v.Steps, len(v.Differences), v.Skipped)
+		for _, d := range v.Differences {
+			fmt.Fprintln(w)
+			c.text(w, d)
+		}
+	}); err != nil {
+		return err
+	}
+	return differ(len(v.Differences) > 0)
+}
+
+func (c turnReplayCmd) fork(ctx context.Context, a *app, b *bus.Bus) error {
+	req := api.ForkTurn{Turn: c.Turn, Model: c.Model, Policy: c.Policy}
+	if c.Prompt != "" {
+		text, err := os.ReadFile(c.Prompt)
+		if err != nil {
+			return err
+		}
+		req.Prompt = string(text)
+	}
+	v, err := bus.CallStream[api.Delta, api.Forked](ctx, b, req, func(api.Delta) error { return nil })
+	if err != nil {
+		return err
+	}
+	return a.print(v, func(w io.Writer) {
+		fmt.Fprintf(w, "\tRECORDED\tFORKED\n")
+		row := func(name, recorded, forked string) { fmt.Fprintf(w, "%s\t%s\t%s\n", name, recorded, forked) }
+		r, f := v.Recorded, v.Forked
+		row("model", r.Model, f.Model)
+		row("tokens", fmt.Sprintf("%d in, %d out", r.InputTokens, r.OutputTokens), fmt.Sprintf("%d in, %d out", f.InputTokens, f.OutputTokens))
+		row("cost", r.Cost.String(), f.Cost.String())
+		row("finish", r.Finish, f.Finish)
+		row("said", line(r.Text, 60), line(f.Text, 60))
+		for i := range max(len(r.Calls), len(f.Calls)) {
+			row(fmt.Sprintf("call %d", i), forkedCall(r.Calls, i), forkedCall(f.Calls, i))
+		}
+	})
+}
+
+func forkedCall(all []api.ForkedCall, i int) string {
+	if i >= len(all) {
+		return "-"
+	}
+	c := all[i]
+	return line(strings.TrimSpace(fmt.Sprintf("%s %s %s %s %s", c.Tool, c.Arguments, c.Action, c.Code, c.Message)), 80)
+}

@@ -1,0 +1,70 @@
+package turn
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/anima-run/anima/pkg/api"
+
+	"github.com/anima-run/anima/services/loop/internal/prompt"
+)
+
+// Fork is what a recorded turn's model was asked, to be asked again otherwise.
+type Fork struct {
+	Agent    Agent
+	Answer   api.Completion // of then
+	Messages []api.ChatMessage
+	Tools    []api.Tool
+}
+
+// NewFork rebuilds what a recorded turn's model was asked, with another genesis prompt
+// if one is given. Errors: as [Replay].
+func NewFork(ctx context.Context, texts ContextStore, rec Recording, genesis string) (Fork, error) {
+	p, err := newPlayer(ctx, texts, rec, nil)
+	if err != nil {
+		return Fork{}, err
+	}
+	f := Fork{Agent: p.agent, Answer: p.thought.Completion}
+	var kit []kitTool
+	encoded, err := texts.Text(ctx, rec.Reference.Kit)
+	if err == nil {
+		err = json.Unmarshal([]byte(encoded), &kit)
+	}
+	if err != nil {
+		return f, fmt.Errorf("recording of %s: %w", rec.Turn.ID, err)
+	}
+	for _, t := range kit {
+		if !rec.Reference.Flush || t.Name == notesTool {
+			f.Tools = append(f.Tools, t.Tool)
+		}
+	}
+	if genesis == "" {
+		f.Messages, _, err = Rebuild(ctx, texts, rec.Turn.ID, rec.Input.Text, rec.Turn.Input)
+		return f, err
+	}
+	parts, _, err := partsOf(ctx, texts, rec.Turn.ID, rec.Input.Text, rec.Turn.Input)
+	if err != nil {
+		return f, err
+	}
+	first, more := prompt.Genesis(genesis)
+	var layers []prompt.Text
+	for _, l := range parts.Layers {
+		switch l.Name {
+		case "genesis", "definition": // the second is the rest of the first
+		case "identity":
+			layers = append(layers, l)
+			if first != "" {
+				layers = append(layers, prompt.Text{Name: "genesis", Text: first})
+			}
+			if more != "" {
+				layers = append(layers, prompt.Text{Name: "definition", Text: more})
+			}
+		default:
+			layers = append(layers, l)
+		}
+	}
+	parts.Layers = layers
+	f.Messages = prompt.Render(parts)
+	return f, nil
+}

@@ -1,0 +1,157 @@
+package loop
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/bus"
+
+	"github.com/anima-run/anima/services/loop/internal/turn"
+)
+
+// replays live recorded turns again, or ask what else could have come of them.
+type replays struct {
+	store   turn.ContextStore
+	journal journal
+	peers   services
+	models  turn.Models
+	tools   map[string]turn.Tool
+}
+
+func (r replays) recorded(ctx context.Context, id string) (turn.Recording, error) {
+	rec, err := r.store.Recorded(ctx, id)
+	if err == nil && rec.Reference.Agent != "" {
+		rec.Steps, err = r.journal.of(ctx, rec.Turn.Session, rec.Turn.Run, rec.Turn.Number, rec.Reference.Since)
+	}
+	return rec, err
+}
+
+// replay only reads: dying in it leaves nothing.
+func (r replays) replay(ctx context.Context, m api.ReplayTurn) (api.Replayed, error) {
+	rec, err := r.recorded(ctx, m.Turn)
+	if err != nil {
+		return api.Replayed{}, err
+	}
+	got, err := turn.Replay(ctx, r.store, rec, r.tools)
+	if err != nil {
+		return api.Replayed{}, err
+	}
+	t := rec.Turn
+	out := api.Replayed{Turn: t.ID, Run: t.Run, Session: t.Session, Agent: t.Agent, Same: got.Difference == nil, Steps: got.Steps, Owners: got.Owners}
+	if d := got.Difference; d != nil {
+		out.Difference = api.Difference{Step: d.Step, Field: d.Field, Recorded: d.Recorded, Replayed: d.Replayed}
+	}
+	return out, nil
+}
+
+// fork asks a model and pays for it, under an id of its own: dying in it loses an
+// answer that is paid and stored at the router, and nothing of the turn.
+func (r replays) fork(ctx context.Context, m api.ForkTurn, send func(api.Delta) error) (api.Forked, error) {
+	switch {
+	case !m.Policy && m.Model == "" && m.Prompt == "":
+		return api.Forked{}, &api.Error{Code: api.Invalid, Message: "nothing is to be different", Next: "name a model, give a prompt, or ask for the policy of now"}
+	case m.Policy && (m.Model != "" || m.Prompt != ""):
+		return api.Forked{}, &api.Error{Code: api.Invalid, Message: "with a model or a prompt, policy judges the new calls anyway", Next: "leave policy out"}
+	}
+	if err := r.usable(ctx, m.Model); err != nil {
+		return api.Forked{}, err
+	}
+	rec, err := r.recorded(ctx, m.Turn)
+	if err != nil {
+		return api.Forked{}, err
+	}
+	f, err := turn.NewFork(ctx, r.store, rec, m.Prompt)
+	if err != nil {
+		return api.Forked{}, err
+	}
+	out := api.Forked{Turn: m.Turn, Recorded: answerOf(f.Answer), Forked: answerOf(f.Answer)}
+	for i, c := range rec.Turn.Calls {
+		if i < len(out.Recorded.Calls) {
+			out.Recorded.Calls[i].Action, out.Recorded.Calls[i].Message = c.Action, c.Error
+		}
+	}
+	if !m.Policy {
+		model := m.Model
+		if model == "" {
+			model = f.Agent.Model
+		}
+		// Nothing that was told of a send that fails is lost: the answer has it all.
+		answer, err := r.peers.Complete(ctx, api.Complete{
+			ID: "fork-" + uuid.NewString(), Agent: rec.Turn.Agent, Session: rec.Turn.Session, Turn: m.Turn, Task: api.TaskTurn, Tier: rec.Reference.Tier,
+			Model: model, Messages: f.Messages, Tools: f.Tools,
+		}, func(text string) { _ = send(api.Delta{Content: text}) })
+		if err != nil {
+			return api.Forked{}, err
+		}
+		f.Answer, out.Forked = answer, answerOf(answer)
+	}
+	return out, r.judge(ctx, rec, f, out.Forked.Calls)
+}
+
+// usable refuses a model that the router would pass over for another.
+func (r replays) usable(ctx context.Context, id string) error {
+	if id == "" {
+		return nil
+	}
+	all, err := r.models.Models(ctx)
+	if err != nil {
+		return err
+	}
+	why := "the router does not know it"
+	for _, m := range all {
+		switch {
+		case m.ID != id:
+		case m.Usable:
+			return nil
+		default:
+			why = m.Why
+		}
+	}
+	return &api.Error{Code: api.Invalid, Message: "model " + id + " cannot be asked: " + why, Next: "anima model list shows the ones that can"}
+}
+
+// judge asks what policy would decide on calls.
+func (r replays) judge(ctx context.Context, rec turn.Recording, f turn.Fork, calls []api.ForkedCall) error {
+	for i := range calls {
+		c := &calls[i]
+		c.Action, c.Code, c.Message = "", "", ""
+		args := json.RawMessage(c.Arguments)
+		if c.Arguments == "" {
+			args = json.RawMessage("{}")
+		}
+		if tool, known := r.tools[c.Tool]; known {
+			if err := tool.Check(args); err != nil {
+				c.Message = "not judged: " + err.Error()
+				continue
+			}
+		}
+		d, err := bus.Call[api.Decision](ctx, r.peers.bus, api.CheckCall{Evaluate: api.Evaluate{
+			Agent: rec.Turn.Agent, Session: rec.Turn.Session, Run: rec.Turn.Run, Turn: rec.Turn.ID, Index: i, Tool: c.Tool, Args: args,
+			By: rec.Turn.By, Workspace: f.Agent.Workspace, Tools: f.Agent.Tools, Network: f.Agent.Network,
+		}})
+		if api.CodeOf(err) == api.Invalid {
+			c.Message = "not judged: " + api.Wire(err).Message
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("call %d: %w", i, err)
+		}
+		c.Action, c.Code, c.Message = d.Action, d.Code, d.Message
+	}
+	return nil
+}
+
+func answerOf(c api.Completion) api.ForkedAnswer {
+	out := api.ForkedAnswer{
+		Model: c.Model, Provider: c.Provider, Text: c.Text, Finish: c.Finish, InputTokens: c.InputTokens, OutputTokens: c.OutputTokens, Cost: c.Cost,
+		Calls: []api.ForkedCall{},
+	}
+	for _, call := range c.ToolCalls {
+		out.Calls = append(out.Calls, api.ForkedCall{Tool: call.Name, Arguments: call.Arguments})
+	}
+	return out
+}
