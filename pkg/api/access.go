@@ -41,7 +41,7 @@ func AccessOf(o Owner) Access {
 				ListInferenceTools{},
 				CallInferenceTool{},
 			},
-			Consumes: []Message{TierChanged{}, LoopPersist{}, LoopError{}, LoopEnd{}, GoalCreated{}, GoalChanged{}},
+			Consumes: []Message{TierChanged{}, LoopEnd{}, GoalCreated{}, GoalChanged{}},
 			Keys:     []string{LockKey("*"), WakeKeys, LeaseKey("goal.*")},
 			Objects:  []string{Outputs},
 		}

@@ -389,7 +389,6 @@ type LoopPersist struct {
 	Run     string `json:"runId"`
 	Session string `json:"sessionId"`
 	Turn    string `json:"turnId"`
-	Last    bool   `json:"last,omitempty"` // the run is over with it
 	At      int64  `json:"at"`
 }
 

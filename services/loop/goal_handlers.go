@@ -36,7 +36,7 @@ func (g *goalHandlers) routes() []bus.Route {
 	steps := bus.Consuming{Workers: 32, MaxDeliver: -1}
 	return []bus.Route{
 		bus.Reply(g.list), bus.Reply(g.get), bus.Reply(g.cancel), bus.Reply(g.review),
-		bus.On(g.created, steps), bus.On(g.changed, steps), bus.On(g.start, steps), bus.On(g.ended, steps),
+		bus.On(g.created, steps), bus.On(g.changed, steps), bus.On(g.start, steps),
 		bus.Go(g.expire),
 	}
 }

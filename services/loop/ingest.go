@@ -2,6 +2,7 @@ package loop
 
 import (
 	"context"
+	"log/slog"
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
@@ -12,31 +13,24 @@ import (
 // ingestion makes memories of the turns that loop itself persists, after them and
 // beside them: no turn waits for it.
 //
-// Its events say which session has something new and not what. What is taken in is
+// The end of a run says which session has something new and not what. What is taken in is
 // the session's turns in their order, from the first that is not in memory yet, in
 // the transaction that says so. So an event may come twice, late, out of order, to
 // two replicas at once, or never: the session's next one catches up.
 type ingestion struct {
 	store sqlstore.Memory
 	now   func() time.Time
+	log   *slog.Logger
 }
 
-// persisted handles the last turn of a run that went well. Those before it are taken in
-// with it: until then they are in the run's own prompts, and one transaction costs
-// less than many.
-func (i ingestion) persisted(ctx context.Context, m api.LoopPersist) error {
-	if !m.Last {
+// ended takes in what a run has left. Until then its turns are in its own prompts, and
+// one transaction costs less than many. What cannot be taken in must not keep the
+// event: others live from it.
+func (i ingestion) ended(ctx context.Context, m api.LoopEnd) error {
+	_, err := i.store.Ingest(ctx, m.Session, i.now().UnixMicro())
+	if err != nil && api.CodeOf(err) != api.Unavailable && ctx.Err() == nil {
+		i.log.ErrorContext(ctx, "turns cannot become memories", "session", m.Session, "run", m.Run, "err", err)
 		return nil
 	}
-	return i.session(ctx, m.Session)
-}
-
-// failed handles the last turn of any other run.
-func (i ingestion) failed(ctx context.Context, m api.LoopError) error {
-	return i.session(ctx, m.Session)
-}
-
-func (i ingestion) session(ctx context.Context, session string) error {
-	_, err := i.store.Ingest(ctx, session, i.now().UnixMicro())
 	return err
 }

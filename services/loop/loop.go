@@ -8,6 +8,7 @@ package loop
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -140,7 +141,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	}
 	h.routes(env.HTTP)
 	past := replays{store: store, journal: journal{env.Bus}, peers: peers, models: h.engine.Context.Models, tools: h.engine.Tools}
-	turns := ingestion{store: memories.store, now: env.Now}
+	turns := ingestion{store: memories.store, now: env.Now, log: env.Log}
 	return env.Serve(ctx, append(goals.routes(),
 		bus.Reply(h.applyAgent),
 		bus.Reply(h.getAgent),
@@ -161,8 +162,10 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		bus.Reply(memories.list),
 		bus.Reply(memories.recall),
 		bus.Reply(memories.souls),
-		bus.On(turns.persisted, bus.Consuming{Workers: 4, InOrder: true}),
-		bus.On(turns.failed),
+		// Never given up: what a goal waits for would wait for ever.
+		bus.On(func(ctx context.Context, m api.LoopEnd) error {
+			return errors.Join(goals.ended(ctx, m), turns.ended(ctx, m))
+		}, bus.Consuming{Workers: 32, InOrder: true, MaxDeliver: -1}),
 		bus.On(h.tierChanged),
 		bus.Reply(h.getOutput),
 		bus.Reply(h.importTranscript),

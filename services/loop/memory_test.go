@@ -30,18 +30,18 @@ func replica(t *testing.T, conn *bus.Conn, store sqlstore.Memory, taken chan<- e
 	}
 	now := func() time.Time { return time.UnixMicro(turntest.Start + 60_000_000) }
 	r := newRemembered(store.Store, now)
-	i := ingestion{store: r.store, now: now}
+	i := ingestion{store: r.store, now: now, log: apptest.Log(t)}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	ready := make(chan struct{})
 	var serving sync.WaitGroup
 	serving.Go(func() {
 		err := b.Serve(ctx, time.Second, func() { close(ready) },
-			bus.On(func(ctx context.Context, m api.LoopPersist) error {
-				err := i.persisted(ctx, m)
+			bus.On(func(ctx context.Context, m api.LoopEnd) error {
+				err := i.ended(ctx, m)
 				taken <- err
 				return err
 			}, bus.Consuming{Workers: 4, InOrder: true}),
-			bus.On(i.failed), bus.Reply(r.list), bus.Reply(r.recall), bus.Reply(r.souls))
+			bus.Reply(r.list), bus.Reply(r.recall), bus.Reply(r.souls))
 		if err != nil {
 			t.Errorf("serve: %v", err)
 		}
@@ -79,9 +79,9 @@ func TestIngestion(t *testing.T) {
 		for i, b := range []*bus.Bus{one, two} {
 			for k := n; k >= 1; k-- {
 				id := turn.ID(cmd.Run, k)
-				say := api.LoopPersist{Run: cmd.Run, Session: cmd.Session, Turn: id, Last: true, At: turntest.Start}
+				say := api.LoopEnd{Run: cmd.Run, Session: cmd.Session, Agent: cmd.Agent, Turns: k, At: turntest.Start}
 				// As if the stream had forgotten the id: the second time is another message.
-				if err := b.Publish(t.Context(), "loop_persist/"+id+"/"+string(rune('a'+i)), say); err != nil {
+				if err := b.Publish(t.Context(), "loop_end/"+id+"/"+string(rune('a'+i)), say); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -72,9 +72,9 @@ func (e *Engine) saidEnd(ctx context.Context, s *state, ev Events, id string, r 
 	})
 }
 
-func (e *Engine) saidPersisted(ctx context.Context, cmd api.Run, number int, last bool, at int64, ev Events) error {
+func (e *Engine) saidPersisted(ctx context.Context, cmd api.Run, number int, at int64, ev Events) error {
 	id := ID(cmd.Run, number)
-	return ev.Post(ctx, "loop_persist/"+id, api.LoopPersist{Run: cmd.Run, Session: cmd.Session, Turn: id, Last: last, At: at})
+	return ev.Post(ctx, "loop_persist/"+id, api.LoopPersist{Run: cmd.Run, Session: cmd.Session, Turn: id, At: at})
 }
 
 // finish announces the end of a run that is in the store. It may be called again
@@ -93,7 +93,7 @@ func (e *Engine) finish(ctx context.Context, end End, ev Events) error {
 		}
 	}
 	if end.Success && end.Fate != api.FateMerged {
-		if err := e.saidPersisted(ctx, cmd, end.Turns, true, end.At, ev); err != nil {
+		if err := e.saidPersisted(ctx, cmd, end.Turns, end.At, ev); err != nil {
 			return err
 		}
 	} else if !end.Success {

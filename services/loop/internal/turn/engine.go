@@ -366,7 +366,7 @@ func (e *Engine) begin(ctx context.Context, s *state, ev Events, id string) erro
 	}
 	s.attempts, s.owned = b.Attempt, true
 	if s.number > 1 {
-		if err := e.saidPersisted(ctx, s.cmd, s.number-1, false, b.At, ev); err != nil {
+		if err := e.saidPersisted(ctx, s.cmd, s.number-1, b.At, ev); err != nil {
 			return err
 		}
 		return e.repeat(ctx, s, ev, id)
@@ -378,9 +378,11 @@ func (e *Engine) begin(ctx context.Context, s *state, ev Events, id string) erro
 	if err != nil {
 		return err
 	}
-	for i := range changes {
-		s.agent.State = changes[i].State
-		if err := e.saidChanged(ctx, &changes[i], ev); err != nil {
+	if n := len(changes); n > 0 {
+		// The agent was waking for no time at all: its history has it, and the world is
+		// told what came of it.
+		s.agent.State = changes[n-1].State
+		if err := e.saidChanged(ctx, &changes[n-1], ev); err != nil {
 			return err
 		}
 	}
@@ -515,7 +517,7 @@ func (e *Engine) persist(ctx context.Context, s *state, ev Events) (*End, error)
 			return nil, err
 		}
 	}
-	if err := e.saidPersisted(ctx, s.cmd, s.number, false, now, ev); err != nil {
+	if err := e.saidPersisted(ctx, s.cmd, s.number, now, ev); err != nil {
 		return nil, err
 	}
 	s.next(rec)
