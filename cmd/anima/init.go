@@ -27,7 +27,7 @@ type initCmd struct {
 	Message     *string  `help:"What you tell it at its birth." placeholder:"TEXT"`
 	Description string   `help:"What others read about it." placeholder:"TEXT"`
 	Model       string   `help:"The model it prefers; without one the router chooses." placeholder:"MODEL"`
-	Tools       []string `help:"The tools it may use; default is all of them." placeholder:"TOOL"`
+	Tools       []string `help:"The tools it may use; default is a basic set, anima agent get shows which." placeholder:"TOOL"`
 	Autonomy    *bool    `help:"Whether it wakes by itself a minute after it had nothing to do; default is that it does." negatable:""`
 	Yes         bool     `short:"y" help:"Do not ask before writing."`
 	Force       bool     `help:"Replace an AGENT.md that is there."`

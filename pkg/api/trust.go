@@ -74,6 +74,13 @@ type Grant struct {
 	Expires  int64     `json:"expires"` // Unix microseconds
 }
 
+// For says whether the grant is for this very call. Errors: Invalid, for arguments that
+// are no JSON.
+func (g Grant) For(agent, turn string, index int, tool string, args json.RawMessage) (bool, error) {
+	hash, err := ArgsHash(args)
+	return g.Agent == agent && g.Turn == turn && g.Index == index && g.Tool == tool && g.ArgsHash == hash && hash != "", err
+}
+
 // Sign returns the token of g: base64url JSON, a dot, base64url Ed25519
 // signature over the part before the dot.
 func (g Grant) Sign(key ed25519.PrivateKey) (string, error) {

@@ -8,11 +8,9 @@ package executor
 
 import (
 	"context"
-	"crypto/ed25519"
 	"fmt"
 	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
@@ -35,12 +33,9 @@ type Func func(ctx context.Context, c Call) (string, error)
 
 // Executor executes the tools of one service. It is safe for concurrent use.
 type Executor struct {
-	bus   *bus.Bus
+	keys  *Keys
 	now   func() time.Time
 	tools map[string]Func
-
-	mu   sync.Mutex
-	keys []ed25519.PublicKey
 }
 
 // New returns an executor. It panics on a tool that the catalogue does not give to
@@ -51,7 +46,7 @@ func New(b *bus.Bus, owner api.Owner, now func() time.Time, tools map[string]Fun
 			panic(fmt.Sprintf("%s has no tool %s", owner, name))
 		}
 	}
-	return &Executor{bus: b, now: now, tools: maps.Clone(tools)}
+	return &Executor{keys: NewKeys(b), now: now, tools: maps.Clone(tools)}
 }
 
 // List names the tools, by name.
@@ -86,43 +81,18 @@ func (x *Executor) Call(ctx context.Context, m api.Invocation) (api.Returned, er
 
 // verify compares policy's token with the call.
 func (x *Executor) verify(ctx context.Context, m api.Invocation) (api.Principal, error) {
-	g, err := x.grant(ctx, m.Token)
+	g, err := x.keys.Verify(ctx, m.Token)
 	if err != nil {
 		return g.By, err
 	}
-	hash, err := api.ArgsHash(m.Args)
-	if err != nil {
-		return g.By, err
-	}
-	want := api.Grant{Decision: g.Decision, Agent: m.Agent, Turn: m.Turn, Index: m.Index, Tool: m.Tool, ArgsHash: hash, By: g.By, Expires: g.Expires}
+	fits, err := g.For(m.Agent, m.Turn, m.Index, m.Tool, m.Args)
 	switch {
-	case g != want:
+	case err != nil:
+		return g.By, err
+	case !fits:
 		return g.By, &api.Error{Code: api.Denied, Message: "the decision token is for another call", Next: "ask policy about this one"}
 	case x.now().UnixMicro() > g.Expires:
 		return g.By, &api.Error{Code: api.Conflict, Message: "the decision token has expired", Next: "ask policy again"}
 	}
 	return g.By, nil
-}
-
-// grant asks for policy's keys again once when none of the known ones fits: they
-// may have changed.
-func (x *Executor) grant(ctx context.Context, token string) (api.Grant, error) {
-	x.mu.Lock()
-	keys := x.keys
-	x.mu.Unlock()
-	if g, err := api.VerifyGrant(token, keys...); err == nil {
-		return g, nil
-	}
-	answer, err := bus.Call[api.Keys](ctx, x.bus, api.ListKeys{})
-	if err != nil {
-		return api.Grant{}, err
-	}
-	keys = nil
-	for _, k := range answer.Keys {
-		keys = append(keys, k)
-	}
-	x.mu.Lock()
-	x.keys = keys
-	x.mu.Unlock()
-	return api.VerifyGrant(token, keys...)
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/executor"
 	"github.com/anima-run/anima/pkg/host"
 	"github.com/anima-run/anima/pkg/outbox"
 	"github.com/anima-run/anima/pkg/telemetry"
@@ -128,7 +129,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		cfg: cfg, bus: env.Bus, log: env.Log, now: env.Now, store: store, relay: relay, peers: peers, wakes: wakes,
 		locks: locker{locks: locks, owner: env.Bus.Instance(), lease: cfg.Lease, now: env.Now, log: env.Log},
 		engine: &turn.Engine{
-			Store: steps{store}, Journal: journal{env.Bus}, Router: peers, Policy: &judge{bus: env.Bus}, Inbox: peers, Treasury: peers,
+			Store: steps{store}, Journal: journal{env.Bus}, Router: peers, Policy: judge{executor.NewKeys(env.Bus), env.Bus}, Inbox: peers, Treasury: peers,
 			Queue: waiting, Alarms: peers, Outputs: kept, Tools: effects(tools), Toolbox: servers,
 			Context: turn.Context{
 				Store: store, Models: &models{bus: env.Bus, now: env.Now}, Memory: memories.memory,

@@ -2,7 +2,6 @@ package loop
 
 import (
 	"context"
-	"crypto/ed25519"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/executor"
 	"github.com/anima-run/anima/pkg/failpoint"
 
 	"github.com/anima-run/anima/services/loop/internal/turn"
@@ -70,36 +70,13 @@ func (s services) Send(ctx context.Context, m api.Send) (api.Sent, error) {
 
 // judge is policy, with its public keys remembered.
 type judge struct {
-	bus  *bus.Bus
-	mu   sync.Mutex
-	keys []ed25519.PublicKey
+	*executor.Keys
+
+	bus *bus.Bus
 }
 
-func (j *judge) Evaluate(ctx context.Context, req api.Evaluate) (api.Decision, error) {
+func (j judge) Evaluate(ctx context.Context, req api.Evaluate) (api.Decision, error) {
 	return bus.Call[api.Decision](ctx, j.bus, req)
-}
-
-// Verify asks for the keys again once when none of the known ones fits: policy
-// may have changed them.
-func (j *judge) Verify(ctx context.Context, token string) (api.Grant, error) {
-	j.mu.Lock()
-	keys := j.keys
-	j.mu.Unlock()
-	if g, err := api.VerifyGrant(token, keys...); err == nil {
-		return g, nil
-	}
-	answer, err := bus.Call[api.Keys](ctx, j.bus, api.ListKeys{})
-	if err != nil {
-		return api.Grant{}, err
-	}
-	keys = nil
-	for _, k := range answer.Keys {
-		keys = append(keys, k)
-	}
-	j.mu.Lock()
-	j.keys = keys
-	j.mu.Unlock()
-	return api.VerifyGrant(token, keys...)
 }
 
 // journal is the session's journal in LOOP_EVT.

@@ -6,11 +6,10 @@ import (
 	"regexp"
 	"strings"
 	"time"
-	"unicode"
-
-	"golang.org/x/text/unicode/norm"
 
 	"github.com/anima-run/anima/pkg/api"
+
+	"github.com/anima-run/anima/services/loop/internal/untrusted"
 )
 
 const preamble = "## What you remember\n" +
@@ -119,18 +118,7 @@ func word(s string) string {
 // quote makes a text one line that nothing inside can end: it is a JSON string
 // without anything invisible, and without the brackets that markup is made of.
 func quote(s string) string {
-	s = norm.NFKC.String(strings.Map(func(r rune) rune {
-		switch {
-		case r == '\n' || r == '\t':
-			return r
-		case r == '\u2028' || r == '\u2029':
-			return '\n'
-		case unicode.IsControl(r) || unicode.In(r, unicode.Cf, unicode.Variation_Selector, unicode.Other_Default_Ignorable_Code_Point):
-			return -1
-		}
-		return r
-	}, strings.ToValidUTF8(s, "\uFFFD")))
-	text, err := json.Marshal(strings.TrimSpace(s)) // escapes <, > and & too
+	text, err := json.Marshal(strings.TrimSpace(untrusted.Clean(s))) // escapes <, > and & too
 	if err != nil {
 		return `""` // a string always has a form
 	}

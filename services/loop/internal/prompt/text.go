@@ -4,34 +4,16 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
-	"unicode"
 	"unicode/utf8"
 
-	"golang.org/x/text/unicode/norm"
-
 	"github.com/anima-run/anima/pkg/api"
+
+	"github.com/anima-run/anima/services/loop/internal/untrusted"
 )
 
 // MaxResult is what a prompt takes of one tool result or peer message, in bytes
 // (spec-core "Numbers to adopt").
 const MaxResult = 10_000
-
-// Outside normalises text from outside before anything looks at it: invisible and
-// control characters go, then compatibility forms are folded (W-53). In this
-// order nothing invisible keeps apart what would have been folded together.
-func Outside(s string) string {
-	return norm.NFKC.String(strings.Map(func(r rune) rune {
-		switch {
-		case r == '\n' || r == '\t':
-			return r
-		case r == '\u2028' || r == '\u2029': // ends a line for some readers: would leave the quotation
-			return '\n'
-		case unicode.IsControl(r) || unicode.In(r, unicode.Cf, unicode.Variation_Selector, unicode.Other_Default_Ignorable_Code_Point):
-			return -1
-		}
-		return r
-	}, s))
-}
 
 // marks are what chat formats put around the words of a speaker.
 var marks = regexp.MustCompile(`(?i)<\||<</?sys>>|\[/?inst\]|</?(?:system|assistant|user|tool|function|instructions?)\b`)
@@ -39,7 +21,7 @@ var marks = regexp.MustCompile(`(?i)<\||<</?sys>>|\[/?inst\]|</?(?:system|assist
 // Inert normalises text from outside and takes the meaning from marks that a
 // model may read as another speaker's: a space parts them.
 func Inert(s string) string {
-	return marks.ReplaceAllStringFunc(Outside(s), func(m string) string { return m[:1] + " " + m[1:] })
+	return marks.ReplaceAllStringFunc(untrusted.Clean(s), func(m string) string { return m[:1] + " " + m[1:] })
 }
 
 // Quote is text from outside as data: a line that says whose it is, and every line
@@ -84,7 +66,7 @@ func chars(s string, n int) string {
 // flat is the beginning of a text on one line, at most n characters.
 func flat(s string, n int) string {
 	s = upTo(s, 8*n) // normalising all of it would be for nothing
-	s = strings.Join(strings.Fields(Outside(s)), " ")
+	s = strings.Join(strings.Fields(untrusted.Clean(s)), " ")
 	if short := chars(s, n); len(short) < len(s) {
 		return chars(s, n-1) + "…"
 	}

@@ -10,6 +10,8 @@ import (
 	"golang.org/x/text/unicode/norm"
 
 	"github.com/anima-run/anima/pkg/api"
+
+	"github.com/anima-run/anima/services/loop/internal/untrusted"
 )
 
 func last(s string, n int) string { return s[max(0, len(s)-n):] }
@@ -77,7 +79,7 @@ func FuzzOutside(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		got := Outside(s)
+		got := untrusted.Clean(s)
 		if !utf8.ValidString(got) || !norm.NFKC.IsNormalString(got) {
 			t.Errorf("%q became %q, which is not normal", s, got)
 		}
@@ -89,7 +91,7 @@ func FuzzOutside(f *testing.F) {
 		if inert := Inert(s); Inert(inert) != inert || marks.MatchString(inert) {
 			t.Errorf("%q became %q, which is not inert", s, inert)
 		}
-		if again := Outside(got); again != got {
+		if again := untrusted.Clean(got); again != got {
 			t.Errorf("%q became %q and then %q", s, got, again)
 		}
 		for i, line := range strings.Split(PeerMessage(api.InboxMessage{From: "0xAB", Content: s}), "\n") {

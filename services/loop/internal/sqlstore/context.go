@@ -93,8 +93,11 @@ func (s *Store) Recorded(ctx context.Context, id string) (turn.Recording, error)
 		text sql.NullString
 		into any
 	}{
-		{sql.NullString{String: command, Valid: true}, &rec.Run}, {sql.NullString{String: input, Valid: true}, &rec.Input},
-		{ending, &end}, {reference, &rec.Reference}, {after, &rec.After},
+		{sql.NullString{String: command, Valid: true}, &rec.Run},
+		{sql.NullString{String: input, Valid: true}, &rec.Input},
+		{ending, &end},
+		{reference, &rec.Reference},
+		{after, &rec.After},
 	} {
 		if !part.text.Valid {
 			continue

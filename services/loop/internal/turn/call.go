@@ -382,12 +382,11 @@ func (e *Engine) authorize(ctx context.Context, s *state, id string, i int, toke
 	if err != nil {
 		return err
 	}
-	hash, err := api.ArgsHash(argsOf(call))
+	fits, err := g.For(s.agent.ID, id, i, call.Name, argsOf(call))
 	if err != nil {
 		return err
 	}
-	want := api.Grant{Decision: g.Decision, Agent: s.agent.ID, Turn: id, Index: i, Tool: call.Name, ArgsHash: hash, By: g.By, Expires: g.Expires}
-	if g != want || e.Now().UnixMicro() > g.Expires {
+	if !fits || e.Now().UnixMicro() > g.Expires {
 		return api.Errorf(api.Conflict, "the decision token is for another call, or it expired")
 	}
 	return nil

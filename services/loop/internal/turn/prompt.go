@@ -6,10 +6,11 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 
 	"github.com/anima-run/anima/services/loop/internal/prompt"
+	"github.com/anima-run/anima/services/loop/internal/untrusted"
 )
 
 func peerMessage(m api.InboxMessage) string { return prompt.PeerMessage(m) }
-func outside(s string) string               { return prompt.Outside(s) }
+func outside(s string) string               { return untrusted.Clean(s) }
 func cut(s string) string                   { return prompt.Cut(s) }
 
 // Budgets of the layers in tokens; see docs/context.md.

@@ -1,0 +1,187 @@
+package turn
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/anima-run/anima/pkg/api"
+
+	"github.com/anima-run/anima/services/loop/internal/life"
+)
+
+// fatal errors end the run; all others bring it back later.
+func fatal(err error) bool {
+	switch api.CodeOf(err) {
+	case api.Denied, api.Invalid:
+		return true
+	case api.Unavailable:
+		switch api.ReasonOf(err) {
+		case api.ReasonNoModel, api.ReasonLimit, api.ReasonPolicy:
+			return true
+		}
+	case api.NotFound, api.Conflict, api.Internal:
+	}
+	return false
+}
+
+// persist writes the turn and, when it was the last, the run's end.
+func (e *Engine) persist(ctx context.Context, s *state, ev Events) (*End, error) {
+	now := e.Now().UnixMicro()
+	rec := s.record(s.agent.MaxCalls, life.StateAt(s.tier, s.agent.State), now)
+	end := e.ended(s, &rec, now)
+	// A persisted turn is not taken up again, so its events must be stored first.
+	if err := ev.Wait(ctx); err != nil {
+		return nil, err
+	}
+	e.Ending(ctx, now)
+	if err := e.Store.Persist(ctx, &rec, s.input, end); err != nil {
+		return nil, err
+	}
+	if end != nil {
+		return end, nil
+	}
+	if rec.Changed != nil {
+		s.agent.State = rec.Changed.State
+		if err := e.saidChanged(ctx, rec.Changed, ev); err != nil {
+			return nil, err
+		}
+	}
+	if err := e.saidPersisted(ctx, s.cmd, s.number, now, ev); err != nil {
+		return nil, err
+	}
+	s.next(rec)
+	return nil, nil
+}
+
+// ended says whether the turn that is being persisted is the run's last, and how
+// the agent goes on; it counts the turn in rec.
+func (e *Engine) ended(s *state, rec *Record, now int64) *End {
+	if s.thought.Completion.Finish == api.FinishFlush {
+		return nil // the run goes on with what it is for, and no habit is to be seen
+	}
+	habits := life.Turn{Asked: s.asked()}
+	end := &End{
+		Run: s.cmd, Input: s.input, Success: true, Response: s.thought.Completion.Text, Turns: s.total + 1, Cost: s.cost + s.thought.Completion.Cost,
+		At: now, State: api.StateSleeping, Fate: api.FateConsumed,
+	}
+	ends := false
+	for i, call := range s.calls(s.agent.MaxCalls) { // of several alarms the first one wakes
+		r := s.results[i]
+		ends = ends || r.Ends && r.Outcome == api.OutcomeOK
+		if r.Sleep != nil && r.Outcome == api.OutcomeOK && (end.Sleep == 0 || r.Sleep.Until < end.Sleep) {
+			end.Sleep, end.Why = r.Sleep.Until, r.Sleep.Reason
+		}
+		t := s.tools[call.Name]
+		habits.Calls = append(habits.Calls, life.Call{
+			Tool: call.Name, Mutating: t.Mutating, Status: t.Status, Blocked: r.Blocked,
+			Created: call.Name == "create_goal" && r.Outcome == api.OutcomeOK && !r.Blocked,
+		})
+	}
+	counters, verdict := life.Observe(s.counters, habits)
+	counters.Errors = 0
+	rec.Counters, rec.Notice = counters, verdict.Notice
+	switch {
+	case end.Sleep != 0:
+		rec.Notice = ""
+	case ends:
+		end.Why = "its task is over"
+	case verdict.Why != "":
+		e.rest(s, end, verdict.Why, verdict.For)
+	case s.steered():
+		return nil // somebody has more to say
+	case len(s.thought.Completion.ToolCalls) == 0:
+		e.rest(s, end, "nothing to do", life.AfterNothing)
+	case s.total+1 >= s.agent.MaxTurns:
+		e.rest(s, end, fmt.Sprintf("the limit of %d turns a run", s.agent.MaxTurns), life.AfterCycle)
+	default:
+		return nil
+	}
+	rec.Counters.Until, rec.Counters.Why = end.Sleep, end.Why
+	return end
+}
+
+// rest puts the agent to sleep. One that lives by itself wakes again; any other
+// waits for somebody, rather than spending money that nobody asked it to.
+func (e *Engine) rest(s *state, end *End, why string, d time.Duration) {
+	end.Why = why
+	if s.agent.Autonomous && s.cmd.Kind != api.RunTask { // a task wakes nobody
+		end.Sleep, end.Alarm = end.At+d.Microseconds(), true
+	}
+}
+
+// giveUp ends the run with err; what was thought is kept. An error of its own
+// never has the code of err: the run must come back to be given up again.
+func (e *Engine) giveUp(ctx context.Context, s *state, ev Events, err error) (*End, error) {
+	now := e.Now().UnixMicro()
+	// Under the fence, so that an owner of the past cannot end what another goes on with.
+	if ferr := e.append(ctx, s, Step{Begin: &Begin{At: now, Attempt: max(1, s.attempts)}}); ferr != nil {
+		return nil, fmt.Errorf("give up because of %q: %w", err.Error(), retryable(ferr))
+	}
+	w := api.Wire(err)
+	end := &End{
+		Run: s.cmd, Input: s.input, Code: w.Code, Reason: w.Reason, Error: w.Message, At: now,
+		State: api.StateSleeping, Why: w.Message, Fate: api.FateConsumed,
+	}
+	if s.input.Text == "" {
+		s.input = Input{Text: s.cmd.Content, By: s.cmd.By}
+		end.Input = s.input
+	}
+	if s.thought == nil { // the input stays in the transcript, without words that nobody said
+		s.thought = &Thought{
+			Completion: api.Completion{Finish: "error"}, StartedAt: now,
+			Trace: trace.SpanContextFromContext(ctx).TraceID().String(),
+		}
+	}
+	rec := s.record(s.agent.MaxCalls, life.StateAt(s.tier, s.agent.State), now)
+	rec.Counters = e.failed(s, end, w)
+	end.Turns, end.Cost = s.total+1, s.cost+rec.Turn.Cost
+	perr := ev.Wait(ctx)
+	if perr == nil {
+		e.Ending(ctx, now)
+		perr = e.Store.Persist(ctx, &rec, s.input, end)
+	}
+	if perr != nil {
+		return nil, fmt.Errorf("give up because of %q: %w", err.Error(), retryable(perr))
+	}
+	return end, nil
+}
+
+// failed says how the agent rests after a run that ended with w, by its cause
+// (spec-core-1 §1.5, W-6, W-48).
+func (e *Engine) failed(s *state, end *End, w *api.Error) api.Counters {
+	counters := s.counters
+	switch w.Reason {
+	case api.ReasonCancelled:
+		return counters // what somebody stopped is no failure
+	case api.ReasonInsufficient:
+		end.State = api.StateCritical // waits for money
+		counters.Errors = 0
+	case api.ReasonLimit:
+		e.rest(s, end, w.Message, max(w.Retry(), life.AfterBudget))
+	case api.ReasonNoModel:
+		e.rest(s, end, w.Message, life.AfterNoModel)
+	case api.ReasonPolicy:
+		e.rest(s, end, w.Message, life.AfterPolicy)
+	default:
+		var v life.Verdict
+		if counters, v = life.Failed(counters); v.Why != "" {
+			e.rest(s, end, v.Why+"; the last one: "+w.Message, v.For)
+		} else {
+			e.rest(s, end, w.Message, life.AfterNothing)
+		}
+	}
+	counters.Until, counters.Why = end.Sleep, end.Why
+	return counters
+}
+
+// retryable takes a code from err that would settle the run's message.
+func retryable(err error) error {
+	if fatal(err) {
+		return errors.New(err.Error())
+	}
+	return err
+}

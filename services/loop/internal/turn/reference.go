@@ -1,0 +1,252 @@
+package turn
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/api/catalog"
+
+	"github.com/anima-run/anima/services/loop/internal/prompt"
+)
+
+// Reference is what a turn was made of: with the texts that it names and the
+// turns at its positions the same prompt can be made again, see [Rebuild], and with
+// what the engine knew of its agent the same turn, see [Replay]. It has no text
+// that is anywhere else.
+type Reference struct {
+	Hash    string  `json:"hash"`              // SHA-256 of the messages as JSON, hex
+	Layers  string  `json:"layers"`            // hash of the list of the system prompt's layers
+	Status  string  `json:"status"`            // the one layer that is new each time
+	Memory  string  `json:"memory,omitempty"`  // hash
+	Todo    string  `json:"todo,omitempty"`    // hash
+	Summary string  `json:"summary,omitempty"` // hash
+	Hidden  int64   `json:"hidden,omitempty"`
+	First   int64   `json:"first,omitempty"` // positions of the turns in it; 0: there are none
+	Last    int64   `json:"last,omitempty"`
+	Lines   int     `json:"lines,omitempty"`   // of them, so many are shown as a line each
+	Dropped []int64 `json:"dropped,omitempty"` // positions that are left out
+	Bare    int     `json:"bare,omitempty"`    // of those shown whole, so many without results
+	Asked   bool    `json:"asked,omitempty"`   // the run's input stands before them
+	Words   bool    `json:"words,omitempty"`   // what came in with the turn stands after them
+	Flush   bool    `json:"flush,omitempty"`
+	Warning string  `json:"warning,omitempty"`
+	Counted int64   `json:"counted"` // tokens, before the correction
+	Tokens  int64   `json:"tokens"`
+	Window  int64   `json:"window"`
+	Stage   int     `json:"stage,omitempty"`
+	From    int64   `json:"from,omitempty"` // window before it was made smaller; 0: it was not
+	Hard    bool    `json:"hard,omitempty"` // all was left out that can be
+
+	// What the engine knew when it thought. Turns of older releases lack it.
+	Agent    string         `json:"agent,omitempty"` // hash of the definition as JSON
+	Kit      string         `json:"kit,omitempty"`   // hash of the tools that were offered
+	Tier     api.Tier       `json:"tier,omitempty"`
+	State    api.AgentState `json:"state,omitempty"`
+	Counters api.Counters   `json:"counters,omitzero"`
+	Notice   string         `json:"notice,omitempty"`
+	Since    uint64         `json:"since,omitempty"`   // the journal's last entry before the turn
+	Through  int64          `json:"through,omitempty"` // position of the summary that it began with
+}
+
+// kitTool is a tool as it was offered.
+type kitTool struct {
+	api.Tool
+
+	Effect   catalog.Effect `json:"effect"`
+	Mutating bool           `json:"mutating,omitempty"`
+	Status   bool           `json:"status,omitempty"`
+}
+
+// keepParts stores the texts of a prompt that are not stored yet and returns what it is
+// made of.
+func (e *Engine) keepParts(ctx context.Context, s *state, m *made) (*Reference, error) {
+	p := m.prompt
+	sum, err := promptHash(p.Messages)
+	if err != nil {
+		return nil, err
+	}
+	r := &Reference{
+		Hash: sum, Hidden: p.Hidden, Lines: len(p.Lines), Bare: p.Bare, Asked: p.Asked != "", Words: p.Words != "",
+		Flush: p.Flush, Counted: p.Counted, Tokens: p.Tokens, Window: m.in.Window, Stage: int(m.stage), Warning: strings.Join(p.Warning, ", "),
+		From: m.from, Hard: m.in.Hard, Tier: s.tier, State: s.agent.State, Counters: s.counters, Notice: s.notice, Since: s.since, Through: m.through,
+	}
+	texts := map[string]string{}
+	add := func(text string) string {
+		if text == "" {
+			return ""
+		}
+		h := Hash(text)
+		texts[h] = text
+		return h
+	}
+	list := make([]layerRef, len(p.Layers))
+	for i, l := range p.Layers {
+		list[i].Name = l.Name
+		if l.Name == "status" {
+			r.Status = l.Text
+		} else {
+			list[i].Hash = add(l.Text)
+		}
+	}
+	encoded, err := api.Encode(list)
+	if err != nil {
+		return nil, err
+	}
+	r.Layers, r.Memory, r.Todo, r.Summary = add(string(encoded)), add(p.Memory), add(p.Todo), add(p.Summary)
+	agent := s.agent
+	agent.State, agent.Turns = "", 0
+	definition, err := api.Encode(agent)
+	if err != nil {
+		return nil, err
+	}
+	kit := make([]kitTool, len(m.offered))
+	for i, t := range m.offered {
+		known := s.tools[t.Name]
+		kit[i] = kitTool{t, known.Effect, known.Mutating, known.Status}
+	}
+	tools, err := api.Encode(kit)
+	if err != nil {
+		return nil, err
+	}
+	r.Agent, r.Kit = add(string(definition)), add(string(tools))
+	r.places(p)
+	return r, e.Context.keepNew(ctx, texts)
+}
+
+// layerRef is one layer in a list of layers; the one without a hash is the status.
+type layerRef struct {
+	Name string `json:"name"`
+	Hash string `json:"hash,omitempty"`
+}
+
+// places notes which turns are in a prompt.
+func (r *Reference) places(p prompt.Prompt) {
+	next := int64(0)
+	for _, t := range append(p.Lines[:len(p.Lines):len(p.Lines)], p.Turns...) {
+		if r.First == 0 {
+			r.First, next = t.Position, t.Position
+		}
+		for ; next < t.Position; next++ {
+			r.Dropped = append(r.Dropped, next)
+		}
+		r.Last, next = t.Position, t.Position+1
+	}
+}
+
+// maxKept bounds what a process remembers of what the store has.
+const maxKept = 4096
+
+// keepNew stores the texts that this process has not stored before.
+func (c *Context) keepNew(ctx context.Context, texts map[string]string) error {
+	c.mu.Lock()
+	for h := range texts {
+		if c.kept[h] {
+			delete(texts, h)
+		}
+	}
+	c.mu.Unlock()
+	if len(texts) == 0 {
+		return nil
+	}
+	if err := c.Store.Keep(ctx, texts); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.kept == nil || len(c.kept) > maxKept {
+		c.kept = map[string]bool{}
+	}
+	for h := range texts {
+		c.kept[h] = true
+	}
+	return nil
+}
+
+// Hash is the name under which a text is stored: its SHA-256 in hex.
+func Hash(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return hex.EncodeToString(sum[:])
+}
+
+func promptHash(messages []api.ChatMessage) (string, error) {
+	encoded, err := api.Encode(messages)
+	return Hash(string(encoded)), err
+}
+
+// Rebuild makes a persisted turn's prompt again, from what the store has of it;
+// asked is the run's input, words what came in with the turn. It refuses one that is not, byte for byte, what the
+// model was given. Errors: NotFound, Internal.
+func Rebuild(ctx context.Context, store ContextStore, turn, asked, words string) ([]api.ChatMessage, Reference, error) {
+	p, r, err := partsOf(ctx, store, turn, asked, words)
+	if err != nil {
+		return nil, r, err
+	}
+	messages := prompt.Render(p)
+	sum, err := promptHash(messages)
+	if err == nil && sum != r.Hash {
+		err = fmt.Errorf("prompt of %s: it cannot be made again as it was", turn)
+	}
+	return messages, r, err
+}
+
+// partsOf are the parts of a persisted turn's prompt.
+func partsOf(ctx context.Context, store ContextStore, turn, asked, words string) (prompt.Parts, Reference, error) {
+	r, turns, err := store.Prompt(ctx, turn)
+	if err != nil {
+		return prompt.Parts{}, r, err
+	}
+	var failed error
+	text := func(h string) string {
+		if h == "" {
+			return ""
+		}
+		s, err := store.Text(ctx, h)
+		failed = errors.Join(failed, err)
+		return s
+	}
+	var list []layerRef
+	p := prompt.Parts{Memory: text(r.Memory), Todo: text(r.Todo), Summary: text(r.Summary), Hidden: r.Hidden, Bare: r.Bare, Flush: r.Flush}
+	if encoded := text(r.Layers); failed == nil {
+		failed = json.Unmarshal([]byte(encoded), &list)
+	}
+	for _, l := range list {
+		t := prompt.Text{Name: l.Name, Text: r.Status}
+		if l.Hash != "" {
+			t.Text = text(l.Hash)
+		}
+		p.Layers = append(p.Layers, t)
+	}
+	if failed != nil {
+		return p, r, fmt.Errorf("prompt of %s: %w", turn, failed)
+	}
+	dropped := map[int64]bool{}
+	for _, at := range r.Dropped {
+		dropped[at] = true
+	}
+	for _, t := range turns {
+		if dropped[t.Position] {
+			continue
+		}
+		if len(p.Lines) < r.Lines {
+			p.Lines = append(p.Lines, t)
+		} else {
+			p.Turns = append(p.Turns, t)
+		}
+	}
+	if r.Asked {
+		p.Asked = asked
+	}
+	if r.Words {
+		p.Words = words
+	}
+	if r.Warning != "" {
+		p.Warning = strings.Split(r.Warning, ", ")
+	}
+	return p, r, nil
+}

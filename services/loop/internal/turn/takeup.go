@@ -1,0 +1,208 @@
+package turn
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api"
+)
+
+// refused is the end of a run that must not begin, nil if it may.
+func refused(cmd api.Run, k Known, at int64) *End {
+	end := &End{Run: cmd, Input: Input{By: cmd.By}, Code: api.Denied, At: at, Fate: api.FateDropped}
+	switch {
+	case k.Cancelled != "":
+		end.Reason, end.Error = api.ReasonCancelled, k.Cancelled
+	case k.Terminated != "":
+		end.Code, end.Reason, end.Error = api.Conflict, api.ReasonTerminated, "the session is terminated: "+k.Terminated
+	default:
+		return nil
+	}
+	return end
+}
+
+// began says whether an owner has taken the run up: then what it did must be kept.
+func (e *Engine) began(ctx context.Context, cmd api.Run, k Known) (bool, error) {
+	if k.Turns > 0 {
+		return true, nil
+	}
+	tail, _, err := e.Journal.Tail(ctx, cmd.Session, k.Journal)
+	return slices.ContainsFunc(tail, func(s Step) bool { return s.Run == cmd.Run }), err
+}
+
+// takeUp reads where the journal stands, and says since when the turn may be under
+// way.
+func (e *Engine) takeUp(ctx context.Context, s *state) (*Past, error) {
+	past := &Past{}
+	if s.before > 0 {
+		past.Before = time.UnixMicro(s.before)
+	}
+	tail, last, err := e.Journal.Tail(ctx, s.cmd.Session, s.last)
+	if err != nil {
+		return past, err
+	}
+	s.last = last
+	for _, step := range tail {
+		if step.Run == s.cmd.Run && step.Turn > s.number {
+			// Persisted since the store was read: going on from here would make the
+			// later turn's calls again.
+			return past, api.Errorf(api.Conflict, "the run is at turn %d already", step.Turn)
+		}
+		s.apply(step)
+		// Later turns begin without a word in the journal, when the one before ends.
+		if b := step.Begin; b != nil && b.Input != nil && step.Run == s.cmd.Run && s.number == 1 && past.Began.IsZero() {
+			past.Began = time.UnixMicro(b.Since)
+			if b.Since == 0 { // of a release before
+				past.Began = time.UnixMicro(b.At)
+			}
+		}
+	}
+	return past, nil
+}
+
+// begin takes the run up: it writes itself into the journal, which fences whoever
+// had the run before. Then it says again what the owner before may have lost.
+func (e *Engine) begin(ctx context.Context, s *state, ev Events, id string) error {
+	b := &Begin{At: e.Now().UnixMicro(), Since: s.began.UnixMicro(), Attempt: s.attempts + 1}
+	if s.number == 1 && s.attempts == 0 {
+		input, err := e.input(ctx, s)
+		if err != nil {
+			return err
+		}
+		s.input, b.Input = input, &input
+	}
+	if err := e.append(ctx, s, Step{Begin: b}); err != nil {
+		return err
+	}
+	s.attempts, s.owned = b.Attempt, true
+	if s.number > 1 {
+		if err := e.saidPersisted(ctx, s.cmd, s.number-1, b.At, ev); err != nil {
+			return err
+		}
+		return e.repeat(ctx, s, ev, id)
+	}
+	if err := e.Store.Merge(ctx, s.cmd, s.input.Merged, b.At); err != nil {
+		return err
+	}
+	changes, err := e.Store.Started(ctx, s.cmd, s.input, s.tier, b.At)
+	if err != nil {
+		return err
+	}
+	if n := len(changes); n > 0 {
+		// The agent was waking for no time at all: its history has it, and the world is
+		// told what came of it.
+		s.agent.State = changes[n-1].State
+		if err := e.saidChanged(ctx, &changes[n-1], ev); err != nil {
+			return err
+		}
+	}
+	if err := ev.Post(ctx, "loop_start/"+s.cmd.Run, api.LoopStart{
+		Run: s.cmd.Run, Session: s.cmd.Session, Agent: s.agent.ID, Kind: s.cmd.Kind, At: b.At,
+	}); err != nil {
+		return err
+	}
+	return e.repeat(ctx, s, ev, id)
+}
+
+// append writes a step under the fence.
+func (e *Engine) append(ctx context.Context, s *state, step Step) error {
+	step.Run, step.Turn = s.cmd.Run, s.number
+	seq, err := e.Journal.Append(ctx, s.cmd, step, s.last)
+	if err != nil {
+		return err
+	}
+	s.last = seq
+	return nil
+}
+
+// input builds what the run starts from: its message or wake, and what waits in
+// the inbox. The claim is idempotent by run, so dying before begin loses nothing.
+func (e *Engine) input(ctx context.Context, s *state) (Input, error) {
+	if e.player != nil {
+		return e.player.Input, nil
+	}
+	if s.cmd.Kind == api.RunTask { // the inbox is the main session's
+		return Input{Text: s.cmd.Content, By: s.cmd.By}, nil
+	}
+	messages, err := e.Inbox.Claim(ctx, s.agent.ID, s.cmd.Run)
+	if err != nil {
+		return Input{}, err
+	}
+	by := []api.Principal{s.cmd.By}
+	text := s.cmd.Content
+	if s.cmd.Kind == api.RunWake {
+		text = "[wake] " + outside(s.cmd.Content)
+	}
+	for _, m := range messages {
+		by = append(by, api.Principal{Kind: api.Peer, Address: m.From})
+		text += "\n\n" + peerMessage(m)
+	}
+	in := Input{Inbox: len(messages)}
+	if s.cmd.Mode == api.ModeCollect {
+		waiting, err := e.Queue.Waiting(ctx, s.cmd)
+		if err != nil {
+			return Input{}, err
+		}
+		for _, m := range waiting {
+			if m.Mode != api.ModeCollect {
+				break // the order stays
+			}
+			by = append(by, m.By)
+			text += "\n\n" + m.Content
+			in.Merged = append(in.Merged, m)
+		}
+	}
+	in.Text, in.By = text, api.Lowest(by...)
+	return in, nil
+}
+
+// look asks how the agent is funded. Unknown is not poor (W-7).
+func (e *Engine) look(ctx context.Context, s *state) error {
+	balance, err := e.Treasury.Balance(ctx, s.agent.ID)
+	// What it owns, a hold for this very thought included: who thinks it again after a
+	// crash must make the same prompt, or the hold would not be found.
+	balance.Available += balance.Held
+	s.tier, s.funds = balance.Tier, &balance
+	if err != nil {
+		s.tier, s.funds = api.TierUnknown, nil
+	}
+	if api.CodeOf(err) == api.Unavailable {
+		return nil
+	}
+	return err
+}
+
+// join takes in what wants to steer the run, as input of the turn that begins now.
+// The journal has it before the store does, and an owner after this one gives
+// the fates again.
+func (e *Engine) join(ctx context.Context, s *state) error {
+	waiting, err := e.Queue.Waiting(ctx, s.cmd)
+	if err != nil {
+		return err
+	}
+	in := Input{By: s.input.By}
+	for _, m := range waiting {
+		if m.Mode != api.ModeSteer || slices.ContainsFunc(s.joined.Merged, func(o api.Run) bool { return o.Run == m.Run }) {
+			continue
+		}
+		over, err := e.Store.Over(ctx, m.Run) // a turn before took it in, and its delivery has not come yet
+		if err != nil {
+			return err
+		}
+		if over {
+			continue
+		}
+		in.Text = strings.TrimSpace(in.Text + "\n\n" + m.Content)
+		in.By = api.Lowest(in.By, m.By)
+		in.Merged = append(in.Merged, m)
+	}
+	if len(in.Merged) > 0 {
+		if err := e.append(ctx, s, Step{Joined: &in}); err != nil {
+			return err
+		}
+		s.join(in)
+	}
+	return e.Store.Merge(ctx, s.cmd, s.joined.Merged, e.Now().UnixMicro())
+}
