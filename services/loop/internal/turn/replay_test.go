@@ -1,0 +1,105 @@
+package turn_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/anima-run/anima/pkg/api"
+
+	"github.com/anima-run/anima/services/loop/internal/turn"
+	"github.com/anima-run/anima/services/loop/internal/turn/turntest"
+)
+
+// recording of a turn of a world that has lived.
+func recording(t *testing.T, w *turntest.World, id string) turn.Recording {
+	t.Helper()
+	rec, err := w.Store.Recorded(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	steps, _, err := w.Journal.Tail(t.Context(), rec.Turn.Session, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range steps {
+		if s.Run == rec.Turn.Run && s.Turn == rec.Turn.Number {
+			rec.Steps = append(rec.Steps, s)
+		}
+	}
+	return rec
+}
+
+// TestReplayDiffers: a recording of which anything is changed is another turn, and the
+// replay says where. What the tests of crashes replay without a difference would be
+// worth nothing otherwise.
+func TestReplayDiffers(t *testing.T) {
+	t.Parallel()
+	w := three(false)
+	run(t, w, command)
+	result := func(rec *turn.Recording, change func(*turn.Result)) {
+		i := slices.IndexFunc(rec.Steps, func(s turn.Step) bool { return s.Result != nil })
+		r := *rec.Steps[i].Result
+		change(&r)
+		rec.Steps[i].Result = &r
+	}
+	for name, tt := range map[string]struct {
+		turn        string
+		change      func(rec *turn.Recording)
+		step, field string
+	}{
+		"what was said":        {"run1.2", func(rec *turn.Recording) { rec.Turn.Thinking = "all wrong" }, "turn", "thinking"},
+		"what it cost":         {"run1.1", func(rec *turn.Recording) { rec.Turn.Cost++ }, "turn", "cost"},
+		"who it was for":       {"run1.1", func(rec *turn.Recording) { rec.Turn.By = api.Principal{Kind: api.Creator} }, "turn", "by.address"},
+		"a result in the turn": {"run1.1", func(rec *turn.Recording) { rec.Turn.Calls[1].Result = "paid nothing" }, "turn", "calls[1].result"},
+		"a result in the journal": {"run1.1", func(rec *turn.Recording) {
+			result(rec, func(r *turn.Result) { r.Text = "blind" })
+		}, "turn", "calls[0].result"},
+		"a decision":      {"run1.1", func(rec *turn.Recording) { result(rec, func(r *turn.Result) { r.Decision = "d0" }) }, "result", "result.decision"},
+		"a step less":     {"run1.1", func(rec *turn.Recording) { rec.Steps = rec.Steps[:len(rec.Steps)-1] }, "call", ""},
+		"a step more":     {"run1.1", func(rec *turn.Recording) { rec.Steps = append(rec.Steps, rec.Steps[len(rec.Steps)-1]) }, "turn", ""},
+		"another order":   {"run1.1", func(rec *turn.Recording) { rec.Steps[2], rec.Steps[3] = rec.Steps[3], rec.Steps[2] }, "intent", ""},
+		"what was before": {"run1.2", func(rec *turn.Recording) { rec.Before.Turns[0].Calls[0].Result = "looked elsewhere" }, "prompt", "counted"},
+		"what was before, as long": {"run1.2", func(rec *turn.Recording) {
+			rec.Before.Turns[0].Calls[0].Result = "done look"
+		}, "prompt", "text"},
+		"its tier":     {"run1.1", func(rec *turn.Recording) { rec.Reference.Tier = api.TierLow }, "thought", "thought.prompt.tier"},
+		"its counters": {"run1.1", func(rec *turn.Recording) { rec.After = &turn.Reference{Agent: "x", Counters: api.Counters{Idle: 9}} }, "counters", "idle"},
+		"its end":      {"run1.2", func(rec *turn.Recording) { rec.End.Why = "tired" }, "end", "why"},
+		"an end":       {"run1.1", func(rec *turn.Recording) { rec.End = &turn.End{Why: "tired", Success: true} }, "end", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			rec := recording(t, w, tt.turn)
+			rec.Turn.Calls, rec.Before.Turns = slices.Clone(rec.Turn.Calls), slices.Clone(rec.Before.Turns)
+			for i := range rec.Before.Turns {
+				rec.Before.Turns[i].Calls = slices.Clone(rec.Before.Turns[i].Calls)
+			}
+			tt.change(&rec)
+			got, err := turn.Replay(t.Context(), w.Store, rec, w.Tools)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d := got.Difference; d == nil || d.Step != tt.step || d.Field != tt.field {
+				t.Errorf("the difference is %+v, want one in %s %s", d, tt.step, tt.field)
+			}
+		})
+	}
+}
+
+// TestReplayIncomplete: what is not recorded is not replayed.
+func TestReplayIncomplete(t *testing.T) {
+	t.Parallel()
+	w := three(false)
+	run(t, w, command)
+	for name, change := range map[string]func(rec *turn.Recording){
+		"no journal":   func(rec *turn.Recording) { rec.Steps = nil },
+		"no reference": func(rec *turn.Recording) { rec.Reference = turn.Reference{} },
+		"no text":      func(rec *turn.Recording) { rec.Reference.Kit = "gone" },
+	} {
+		rec := recording(t, w, "run1.1")
+		change(&rec)
+		if got, err := turn.Replay(t.Context(), w.Store, rec, w.Tools); api.CodeOf(err) != api.NotFound {
+			t.Errorf("%s: %+v, %v, want not_found", name, got, err)
+		}
+	}
+}
