@@ -273,6 +273,34 @@ func TestSessionHistory(t *testing.T) {
 	}
 	m.fails(exitNotFound, "", []string{"turn", "show", "ghost"}, "no such turn")
 	m.fails(exitUsage, "", []string{"turn", "list", "--limit", "100000"}, "1 to 1000")
+
+	if got := asked[api.Replayed](m, "turn", "replay", first.ID); !got.Same || got.Steps < 3 || got.Owners != 1 {
+		t.Errorf("replayed: %+v", got)
+	}
+	if out := m.cli("turn", "replay", first.ID); !strings.Contains(out, "the same") {
+		t.Errorf("replayed:\n%s", out)
+	}
+	if got := asked[replays](m, "turn", "replay", "--agent", "Lucky"); got.Turns != 4 || len(got.Differences) != 0 || got.Skipped != 0 {
+		t.Errorf("all replayed: %+v", got)
+	}
+	if out := m.cli("turn", "replay", "--run", first.Run, "--limit", "1"); !strings.Contains(out, "1 turns, ") || !strings.Contains(out, " 0 different") {
+		t.Errorf("a run's replayed:\n%s", out)
+	}
+	if out := m.cli("turn", "replay", first.ID, "--fork", "--policy"); !strings.Contains(out, "write_file") || !strings.Contains(out, "ALLOWED") {
+		t.Errorf("forked:\n%s", out)
+	}
+	genesis := filepath.Join(t.TempDir(), "genesis.md")
+	if err := os.WriteFile(genesis, []byte("Be somebody else."), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := asked[api.Forked](m, "turn", "replay", first.ID, "--fork", "--prompt", genesis); got.Forked.Cost <= 0 || got.Forked.Model == "" {
+		t.Errorf("forked with another genesis: %+v", got)
+	}
+	m.fails(exitNotFound, "", []string{"turn", "replay", "ghost"}, "no such turn")
+	m.fails(exitUsage, "", []string{"turn", "replay"}, "which turn", "--agent")
+	m.fails(exitUsage, "", []string{"turn", "replay", first.ID, "--model", "m"}, "--fork")
+	m.fails(exitUsage, "", []string{"turn", "replay", "--agent", "lucky", "--fork"}, "one turn")
+	m.fails(exitUsage, "", []string{"turn", "replay", first.ID, "--fork"}, "nothing is to be different")
 }
 
 func TestMoneyAndPolicyCommands(t *testing.T) {
