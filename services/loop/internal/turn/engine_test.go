@@ -65,7 +65,7 @@ func TestRun(t *testing.T) {
 		t.Errorf("pay came to %+v", c)
 	}
 	wantEvents := []string{
-		"agent_state/ada/3", "loop_start/run1", "loop_context/run1.1", "loop_execute/run1.1",
+		"agent_state/ada/2", "agent_state/ada/3", "loop_start/run1", "loop_context/run1.1", "loop_execute/run1.1",
 		"tool_start/run1.1.0", "tool_end/run1.1.0", "tool_start/run1.1.1", "tool_end/run1.1.1", "loop_persist/run1.1",
 		"loop_context/run1.2", "loop_execute/run1.2", "loop_persist/run1.2", "agent_state/ada/4", "loop_end/run1",
 	}

@@ -184,7 +184,7 @@ func TestTiers(t *testing.T) {
 			said = append(said, fmt.Sprint(w.Stream.Kept()[id]["state"]))
 		}
 	}
-	if diff := cmp.Diff([]string{"running", "low_compute", "critical", "sleeping"}, said); diff != "" {
+	if diff := cmp.Diff([]string{"waking", "running", "low_compute", "critical", "sleeping"}, said); diff != "" {
 		t.Errorf("announced (-want +got):\n%s", diff)
 	}
 }

@@ -90,11 +90,9 @@ func (e *Engine) begin(ctx context.Context, s *state, ev Events, id string) erro
 	if err != nil {
 		return err
 	}
-	if n := len(changes); n > 0 {
-		// The agent was waking for no time at all: its history has it, and the world is
-		// told what came of it.
-		s.agent.State = changes[n-1].State
-		if err := e.saidChanged(ctx, &changes[n-1], ev); err != nil {
+	for i := range changes {
+		s.agent.State = changes[i].State
+		if err := e.saidChanged(ctx, &changes[i], ev); err != nil {
 			return err
 		}
 	}
