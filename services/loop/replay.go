@@ -43,7 +43,7 @@ func (r replays) replay(ctx context.Context, m api.ReplayTurn) (api.Replayed, er
 	t := rec.Turn
 	out := api.Replayed{Turn: t.ID, Run: t.Run, Session: t.Session, Agent: t.Agent, Same: got.Difference == nil, Steps: got.Steps, Owners: got.Owners}
 	if d := got.Difference; d != nil {
-		out.Difference = api.Difference{Step: d.Step, Field: d.Field, Recorded: d.Recorded, Replayed: d.Replayed}
+		out.Difference = *d
 	}
 	return out, nil
 }

@@ -75,11 +75,10 @@ func (s *Store) Recorded(ctx context.Context, id string) (turn.Recording, error)
 	if err := s.fillCalls(ctx, all); err != nil {
 		return rec, err
 	}
-	rec.Turn, rec.Position = all[0].Turn, t.position
+	rec.Turn = all[0].Turn
 	session, number := t.Session, t.Number
 	var command, input string
 	var ending, reference, after sql.NullString
-	// Who lowered the run's authority before this turn has lowered it for good.
 	err = s.db.QueryRowContext(ctx, `select r.command, r.input, r.ending, p.reference, a.reference,
 			(select coalesce(sum(cost), 0) from turns where run = $2 and number < $3)
 		from runs r left join prompts p on p.turn_id = $1 left join turns n on n.session = $4 and n.position = $5 left join prompts a on a.turn_id = n.id
@@ -109,7 +108,7 @@ func (s *Store) Recorded(ctx context.Context, id string) (turn.Recording, error)
 	if ending.Valid && end.Turns == number {
 		rec.End = &end
 	}
-	if number > 1 {
+	if number > 1 { // whoever joined the run before has lowered its authority, for good
 		if rec.Input.By, err = s.authority(ctx, t.Run, number-1); err != nil {
 			return rec, err
 		}

@@ -2,8 +2,6 @@ package turn
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
 
 	"github.com/anima-run/anima/pkg/api"
 
@@ -26,15 +24,7 @@ func NewFork(ctx context.Context, texts ContextStore, rec Recording, genesis str
 		return Fork{}, err
 	}
 	f := Fork{Agent: p.agent, Answer: p.thought.Completion}
-	var kit []kitTool
-	encoded, err := texts.Text(ctx, rec.Reference.Kit)
-	if err == nil {
-		err = json.Unmarshal([]byte(encoded), &kit)
-	}
-	if err != nil {
-		return f, fmt.Errorf("recording of %s: %w", rec.Turn.ID, err)
-	}
-	for _, t := range kit {
+	for _, t := range p.kit {
 		if !rec.Reference.Flush || t.Name == notesTool {
 			f.Tools = append(f.Tools, t.Tool)
 		}

@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 
@@ -195,35 +194,55 @@ func Rebuild(ctx context.Context, store ContextStore, turn, asked, words string)
 	return messages, r, err
 }
 
+// blobs reads the texts that a reference names; its error is to be looked at in the
+// end.
+type blobs struct {
+	ctx    context.Context //nolint:containedctx // it lives as long as one reference is read
+	store  ContextStore
+	failed error
+}
+
+func (b *blobs) text(hash string) string {
+	if hash == "" || b.failed != nil {
+		return ""
+	}
+	var s string
+	s, b.failed = b.store.Text(b.ctx, hash)
+	return s
+}
+
+func (b *blobs) decode(hash string, into any) {
+	if encoded := b.text(hash); b.failed == nil {
+		b.failed = json.Unmarshal([]byte(encoded), into)
+	}
+}
+
+// layers of the system prompt, as they were in it.
+func (b *blobs) layers(r Reference) []prompt.Text {
+	var list []layerRef
+	b.decode(r.Layers, &list)
+	out := make([]prompt.Text, len(list))
+	for i, l := range list {
+		out[i] = prompt.Text{Name: l.Name, Text: r.Status}
+		if l.Hash != "" {
+			out[i].Text = b.text(l.Hash)
+		}
+	}
+	return out
+}
+
 // partsOf are the parts of a persisted turn's prompt.
 func partsOf(ctx context.Context, store ContextStore, turn, asked, words string) (prompt.Parts, Reference, error) {
 	r, turns, err := store.Prompt(ctx, turn)
 	if err != nil {
 		return prompt.Parts{}, r, err
 	}
-	var failed error
-	text := func(h string) string {
-		if h == "" {
-			return ""
-		}
-		s, err := store.Text(ctx, h)
-		failed = errors.Join(failed, err)
-		return s
+	b := blobs{ctx: ctx, store: store}
+	p := prompt.Parts{
+		Layers: b.layers(r), Memory: b.text(r.Memory), Todo: b.text(r.Todo), Summary: b.text(r.Summary), Hidden: r.Hidden, Bare: r.Bare, Flush: r.Flush,
 	}
-	var list []layerRef
-	p := prompt.Parts{Memory: text(r.Memory), Todo: text(r.Todo), Summary: text(r.Summary), Hidden: r.Hidden, Bare: r.Bare, Flush: r.Flush}
-	if encoded := text(r.Layers); failed == nil {
-		failed = json.Unmarshal([]byte(encoded), &list)
-	}
-	for _, l := range list {
-		t := prompt.Text{Name: l.Name, Text: r.Status}
-		if l.Hash != "" {
-			t.Text = text(l.Hash)
-		}
-		p.Layers = append(p.Layers, t)
-	}
-	if failed != nil {
-		return p, r, fmt.Errorf("prompt of %s: %w", turn, failed)
+	if b.failed != nil {
+		return p, r, fmt.Errorf("prompt of %s: %w", turn, b.failed)
 	}
 	dropped := map[int64]bool{}
 	for _, at := range r.Dropped {

@@ -113,16 +113,16 @@ func (s *Store) Recorded(ctx context.Context, id string) (turn.Recording, error)
 		rec.End = &end
 	}
 	all := s.positioned(t.Session)
-	rec.Position = all[slices.IndexFunc(all, func(o prompt.Turn) bool { return o.ID == id })].Position
+	position := all[slices.IndexFunc(all, func(o prompt.Turn) bool { return o.ID == id })].Position
 	for _, o := range all {
 		switch {
-		case o.Position == rec.Position+1:
+		case o.Position == position+1:
 			rec.After = s.prompts[o.ID]
-		case o.Position < rec.Position && o.Run == t.Run:
+		case o.Position < position && o.Run == t.Run:
 			rec.Cost += o.Cost
 			rec.Input.By = o.By
 		}
-		if ref := s.prompts[o.ID]; ref != nil && o.Position < rec.Position && o.InputTokens > 0 {
+		if ref := s.prompts[o.ID]; ref != nil && o.Position < position && o.InputTokens > 0 {
 			rec.Before.Calls = append(rec.Before.Calls, turn.Reported{Model: o.Model, Counted: ref.Counted, Reported: o.InputTokens})
 		}
 	}
@@ -136,7 +136,7 @@ func (s *Store) Recorded(ctx context.Context, id string) (turn.Recording, error)
 		}
 	}
 	for _, o := range all {
-		if o.Position > rec.Before.Last.Through && o.Position < rec.Position {
+		if o.Position > rec.Before.Last.Through && o.Position < position {
 			rec.Before.Turns = append(rec.Before.Turns, o)
 		}
 	}
