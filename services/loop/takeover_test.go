@@ -76,6 +76,7 @@ type contested struct {
 	journal            journal
 	locker             locker
 	rng                *rand.Rand
+	persisted          uint64 // sequence up to which nobody needs to read
 	refused, overtaken *atomic.Int64
 }
 
@@ -89,7 +90,7 @@ type owner struct {
 
 // own takes the lock as a run does.
 func (s *contested) own(ctx context.Context) (*owner, error) {
-	o := &owner{leave: make(chan struct{}), left: make(chan error, 1)}
+	o := &owner{last: s.persisted, leave: make(chan struct{}), left: make(chan error, 1)}
 	has := make(chan struct{})
 	go func() {
 		o.left <- s.locker.with(ctx, s.cmd, func(ctx context.Context) error {
@@ -158,6 +159,7 @@ func (s *contested) run(ctx context.Context, times int) error {
 				return fmt.Errorf("the only owner: %w", err)
 			}
 		}
+		s.persisted = before.last
 		// It stands still, and the lease passes on.
 		if err := s.locker.locks.Delete(ctx, api.LockKey(s.cmd.Session), epochOf(before.ctx)); err != nil {
 			return fmt.Errorf("end the lease: %w", err)
