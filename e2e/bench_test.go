@@ -37,7 +37,9 @@ func BenchmarkTurn(b *testing.B) {
 			l := newLoad(b, sessions, nil)
 			bones := newSkeleton(b, l)
 			b.ResetTimer()
+			before := processorTime(b)
 			took, elapsed := l.run(b.N)
+			cpu := processorTime(b) - before
 			b.StopTimer()
 			slices.Sort(took)
 			bare := bones.run(b.N)
@@ -48,6 +50,7 @@ func BenchmarkTurn(b *testing.B) {
 			b.ReportMetric(float64(took[len(took)/2].Microseconds())/1000, "p50-ms/turn")
 			b.ReportMetric(float64(took[len(took)*99/100].Microseconds())/1000, "p99-ms/turn")
 			b.ReportMetric(2*float64(len(took))/elapsed.Seconds(), "turns/s")
+			b.ReportMetric(float64(cpu.Microseconds())/1000/2/float64(len(took)), "cpu-ms/turn")
 			b.ReportMetric(0, "ns/op")
 		})
 	}

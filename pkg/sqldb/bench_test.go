@@ -123,3 +123,30 @@ func spend(ctx context.Context, db *sqldb.DB) error {
 		return err
 	})
 }
+
+// BenchmarkLimit runs a statement whose limit is a parameter, and the same with it in
+// the text.
+func BenchmarkLimit(b *testing.B) {
+	db, err := sqldb.Open(b.Context(), "sqlite:"+filepath.Join(b.TempDir(), "bench.db"), sqldb.Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer func() { _ = db.Close() }()
+	if err := sqldb.Migrate(b.Context(), db, accounts); err != nil {
+		b.Fatal(err)
+	}
+	scan := func(r sqldb.Scanner) (n int64, err error) { return n, r.Scan(&n) }
+	for name, query := range map[string]string{
+		"parameter": "select balance from accounts where balance >= $1 order by balance limit $2",
+		"text":      "select balance from accounts where balance >= $1 and $2 > 0 order by balance limit 10",
+	} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := sqldb.All(b.Context(), db, scan, query, 0, 10); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

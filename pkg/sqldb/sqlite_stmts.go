@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 )
 
 // SQLite compiles each statement anew, which costs more than most of ours take to
@@ -16,6 +17,11 @@ import (
 
 // maxStmts bounds the statements that one connection keeps.
 const maxStmts = 256
+
+// limits finds the bare parameters of limits. SQLite plans with their values, so that
+// it would compile such a statement anew each time one is given: 37 instead of 14 µs
+// (BenchmarkLimit).
+var limits = regexp.MustCompile(`\blimit (\$[0-9]+)`)
 
 type cachingConnector struct {
 	driver.Connector
@@ -143,7 +149,7 @@ func (c *cachingConn) stmt(ctx context.Context, query string, args []driver.Name
 	if len(c.stmts) >= maxStmts {
 		c.evict()
 	}
-	inner, err := c.PrepareContext(ctx, query)
+	inner, err := c.PrepareContext(ctx, limits.ReplaceAllString(query, "limit cast($1 as integer)"))
 	if err != nil {
 		return nil, err
 	}

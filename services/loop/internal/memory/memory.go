@@ -127,6 +127,7 @@ type Entry struct {
 	Doc      int64   // in the index; 0: it has no place there
 	Rank     float64 // how well the text fits, best of the search 1; 0: it was not searched for
 	Words    string  // that the index has of it, each followed by a space; of a search only
+	Share    float64 // of the query's terms that are in it; of a search only
 }
 
 // Reader finds memories. at is now, in Unix microseconds; what has expired by

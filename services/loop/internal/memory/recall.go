@@ -182,7 +182,10 @@ func (m *Memory) search(ctx context.Context, agent string, tier Tier, q Query, a
 	if err != nil {
 		return nil, err
 	}
-	return slices.DeleteFunc(all, func(e Entry) bool { return q.share(e) == 0 }), nil
+	for i := range all {
+		all[i].Share = q.share(all[i])
+	}
+	return slices.DeleteFunc(all, func(e Entry) bool { return e.Share == 0 }), nil
 }
 
 func sortByScore(all []Entry, q Query, at int64) {
@@ -207,7 +210,7 @@ func score(e Entry, q Query, at int64) float64 {
 	}
 	match := 0.0
 	if e.Rank > 0 {
-		match = (e.Rank + q.share(e)) / 2
+		match = (e.Rank + e.Share) / 2
 	}
 	category := 0.5
 	if e.Tier == Semantic && len(q.Categories) > 0 {

@@ -15,13 +15,36 @@ import (
 // (spec-core "Numbers to adopt").
 const MaxResult = 10_000
 
-// marks are what chat formats put around the words of a speaker.
-var marks = regexp.MustCompile(`(?i)<\||<</?sys>>|\[/?inst\]|</?(?:system|assistant|user|tool|function|instructions?)\b`)
+// mark is what chat formats put around the words of a speaker. All of them begin
+// with one of two characters, which costs a twentieth to look for.
+var mark = regexp.MustCompile(`^(?i)(?:<\||<</?sys>>|\[/?inst\]|</?(?:system|assistant|user|tool|function|instructions?)\b)`)
+
+const (
+	markBegins = "<["
+	maxMark    = len("</instructions>")
+)
 
 // Inert normalises text from outside and takes the meaning from marks that a
 // model may read as another speaker's: a space parts them.
 func Inert(s string) string {
-	return marks.ReplaceAllStringFunc(untrusted.Clean(s), func(m string) string { return m[:1] + " " + m[1:] })
+	s = untrusted.Clean(s)
+	var b strings.Builder
+	for {
+		i := strings.IndexAny(s, markBegins)
+		if i < 0 {
+			break
+		}
+		b.WriteString(s[:i+1])
+		if mark.MatchString(s[i:min(len(s), i+maxMark)]) {
+			b.WriteByte(' ')
+		}
+		s = s[i+1:]
+	}
+	if b.Len() == 0 {
+		return s
+	}
+	b.WriteString(s)
+	return b.String()
 }
 
 // Quote is text from outside as data: a line that says whose it is, and every line

@@ -2,6 +2,7 @@ package prompt
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 	"testing"
 	"unicode"
@@ -74,8 +75,11 @@ func TestHiddenMarkers(t *testing.T) {
 	}
 }
 
+// anywhere finds a mark at any place.
+var anywhere = regexp.MustCompile(strings.TrimPrefix(mark.String(), "^"))
+
 func FuzzOutside(f *testing.F) {
-	for _, s := range []string{"", "a\nb", "e\u200d\u0301", "\u2028", "ﷺ", "\xff\x00", "ｓ\u200bys", "\u1100\u200b\u1161", "\ud55c"} {
+	for _, s := range []string{"", "a\nb", "e\u200d\u0301", "\u2028", "ﷺ", "\xff\x00", "ｓ\u200bys", "\u1100\u200b\u1161", "\ud55c", "<<system> <|[inst]</Instructions>", "<<sys"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
@@ -88,7 +92,7 @@ func FuzzOutside(f *testing.F) {
 				t.Errorf("%q became %q with %U", s, got, r)
 			}
 		}
-		if inert := Inert(s); Inert(inert) != inert || marks.MatchString(inert) {
+		if inert := Inert(s); Inert(inert) != inert || anywhere.MatchString(inert) {
 			t.Errorf("%q became %q, which is not inert", s, inert)
 		}
 		if again := untrusted.Clean(got); again != got {

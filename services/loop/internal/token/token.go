@@ -18,7 +18,6 @@ import (
 
 const (
 	maxPiece = 256  // bytes that are encoded at a time
-	short    = 24   // texts of so few bytes are not worth an entry in the cache
 	perCache = 8192 // entries in each of the cache's two generations
 )
 
@@ -57,9 +56,6 @@ func counting(e func() encoder) *Counter {
 // Count is the tokens of a text: those of cl100k_base, and at least a quarter of
 // its UTF-16 units, rounded up (spec-core-1 §2.2).
 func (c *Counter) Count(text string) int64 {
-	if len(text) <= short {
-		return c.count(text)
-	}
 	k := key{maphash.String(c.seed, text), len(text)}
 	c.mu.Lock()
 	n, ok := c.young[k]

