@@ -145,7 +145,7 @@ func (k *Bucket[T]) write(ctx context.Context, key string, data []byte, op strin
 		opts = append(opts, jetstream.WithMsgTTL(ttl))
 	}
 	// A lost answer is Unavailable soon: whether the key is there, the caller sees.
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, tryTimeout)
 	defer cancel()
 	for try := 0; ; try++ {
 		ln := k.bus.use()

@@ -26,9 +26,10 @@ const (
 // Call asks a question and waits for its answer until ctx ends, and for 10 s at
 // most from when somebody took it. While nobody takes the question (no replica is up, every worker
 // is busy) it asks again: such a question was never begun. It asks again too
-// when the connection broke, which loses the answer: the ids in our requests make
-// that safe. A question that was taken and not answered in time is Unavailable
-// and may have been acted on.
+// when the connection broke, which loses the answer, and, without giving up the
+// first question, when none has come for 3 s and for 7: who took it may be dead. The
+// ids in our requests make that safe. A question that was taken and not answered in
+// time is Unavailable and may have been acted on.
 func Call[Resp any](ctx context.Context, b *Bus, req api.Message) (Resp, error) {
 	var resp Resp
 	ctx, cancel := bounded(ctx)
@@ -63,7 +64,8 @@ func Call[Resp any](ctx context.Context, b *Bus, req api.Message) (Resp, error) 
 	}
 }
 
-// ask asks once. broken says that the connection ended before an answer came.
+// ask asks until somebody answers. broken says that the connection ended before an
+// answer came.
 func (b *Bus) ask(ctx context.Context, msg *nats.Msg) (answer *nats.Msg, broken bool, err error) {
 	ln := b.use()
 	defer ln.release()
@@ -72,8 +74,39 @@ func (b *Bus) ask(ctx context.Context, msg *nats.Msg) (answer *nats.Msg, broken 
 	once, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	defer context.AfterFunc(up, cancel)()
+	var other *nats.Msg
+	done := make(chan struct{})
+	late := time.AfterFunc(tryTimeout, func() {
+		defer close(done)
+		if other = askOthers(once, ln.nc, msg); other != nil {
+			cancel()
+		}
+	})
 	answer, err = ln.nc.RequestMsgWithContext(once, msg)
+	if !late.Stop() {
+		cancel()
+		<-done
+	}
+	if err != nil && other != nil {
+		return other, false, nil
+	}
 	return answer, err != nil && up.Err() != nil && ctx.Err() == nil && errors.Is(err, context.Canceled), err
+}
+
+// askOthers asks until somebody answers who has begun, or ctx ends: nil. A replica
+// that died is asked no more once its connection is forgotten, after 6 to 8 s.
+func askOthers(ctx context.Context, nc *nats.Conn, msg *nats.Msg) *nats.Msg {
+	for ctx.Err() == nil {
+		once, cancel := context.WithTimeout(ctx, tryTimeout+time.Second)
+		answer, err := nc.RequestMsgWithContext(once, msg)
+		if err == nil && answer.Header.Get(headerRefused) == "" {
+			cancel()
+			return answer
+		}
+		<-once.Done() // whoever is busy is asked no sooner
+		cancel()
+	}
+	return nil
 }
 
 // unanswered turns a transport error into one of ours and says whether the

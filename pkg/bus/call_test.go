@@ -102,6 +102,37 @@ func TestCallUnderstandsForeignServices(t *testing.T) {
 	wantCode(t, err, api.NotFound, "")
 }
 
+// A replica that has taken a question and died answers never. Another one is asked
+// long before the caller gives up.
+func TestCallAsksOthers(t *testing.T) {
+	t.Parallel()
+	b, s := one(t)
+	dead := connect(t, s).NATS()
+	taken := make(chan struct{}, 1)
+	sub, err := dead.Subscribe(api.GetAgent{}.Subject().String(), func(*nats.Msg) { taken <- struct{}{} })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := dead.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	caller := newBus(t, connect(t, s), bus.Options{Service: "caller"})
+	var asking sync.WaitGroup
+	defer asking.Wait()
+	asking.Go(func() {
+		got, err := getAgent(testContext(t), caller, "lucky")
+		if err != nil || got.ID != "lucky" {
+			t.Errorf("got %+v, %v", got, err)
+		}
+	})
+	<-taken
+	if err := sub.Unsubscribe(); err != nil {
+		t.Fatal(err)
+	}
+	serve(t, b, patience, bus.Reply(func(_ context.Context, r api.GetAgent) (api.Agent, error) { return api.Agent{ID: r.Agent}, nil }))
+	asking.Wait() // before the server ends
+}
+
 func TestBusyPoolRefusesAndCallTriesAgain(t *testing.T) {
 	t.Parallel()
 	b, s := one(t)

@@ -2,6 +2,7 @@ package bus
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -127,8 +128,8 @@ func (b *Bus) control(m *nats.Msg) {
 
 // CallStream asks a question whose answer comes in pieces: delta is called with
 // each, in order, on the caller's goroutine. If ctx ends, the server is told to
-// stop. Errors are those of [Call]; a server that falls silent or a lost piece
-// is Unavailable.
+// stop. A question that nobody has begun to answer after 3 s is asked again. Errors
+// are those of [Call]; a server that falls silent or a lost piece is Unavailable.
 func CallStream[Delta, Resp any](ctx context.Context, b *Bus, req api.Message, delta func(Delta) error) (Resp, error) {
 	var resp Resp
 	ctx, cancel := bounded(ctx)
@@ -155,7 +156,7 @@ func CallStream[Delta, Resp any](ctx context.Context, b *Bus, req api.Message, d
 			return resp, failed(span, api.Decode(end.Data, &resp))
 		}
 		again, err := unanswered(ctx, s, end, err)
-		if !again || begun {
+		if !again && !errors.Is(err, errUnheard) || begun {
 			return resp, failed(span, err)
 		}
 		if pause(ctx, backoff(try, 10*time.Millisecond, 500*time.Millisecond)) != nil {
@@ -163,6 +164,9 @@ func CallStream[Delta, Resp any](ctx context.Context, b *Bus, req api.Message, d
 		}
 	}
 }
+
+// errUnheard is that nobody gave the sign of life with which every server begins.
+var errUnheard = &api.Error{Code: api.Unavailable, Message: "no sign of life from the service", Next: "try again", RetryAfter: 1000}
 
 // row asks once and reads the row to its end. begun says that a server took the
 // question.
@@ -179,7 +183,7 @@ func (b *Bus) row(ctx context.Context, msg *nats.Msg, piece func([]byte) error) 
 	if err := ln.nc.PublishMsg(out); err != nil {
 		return nil, false, fmt.Errorf("ask: %w", err)
 	}
-	patience := 3 * b.opts.AliveEvery
+	patience := min(3*b.opts.AliveEvery, tryTimeout) // who is alive says so at once
 	silence := time.NewTimer(patience)
 	defer silence.Stop()
 	control, next := "", 0
@@ -191,6 +195,9 @@ func (b *Bus) row(ctx context.Context, msg *nats.Msg, piece func([]byte) error) 
 			stop()
 			return nil, begun, ctx.Err()
 		case <-silence.C:
+			if !begun {
+				return nil, false, errUnheard
+			}
 			stop()
 			return nil, begun, &api.Error{
 				Code: api.Unavailable, Message: "the service fell silent in the middle of its answer", Next: "try again", RetryAfter: 1000,
@@ -200,7 +207,7 @@ func (b *Bus) row(ctx context.Context, msg *nats.Msg, piece func([]byte) error) 
 			case noResponders(m):
 				return nil, false, nats.ErrNoResponders
 			case m.Header.Get(headerAlive) != "":
-				control, begun = m.Header.Get(headerControl), true
+				control, begun, patience = m.Header.Get(headerControl), true, 3*b.opts.AliveEvery
 			case m.Header.Get(micro.ErrorCodeHeader) != "":
 				return m, begun, answerError(m)
 			case m.Header.Get(headerSeq) != seqHeader(next):
@@ -209,6 +216,7 @@ func (b *Bus) row(ctx context.Context, msg *nats.Msg, piece func([]byte) error) 
 			case m.Header.Get(headerEnd) != "":
 				return m, begun, nil
 			default:
+				begun, patience = true, 3*b.opts.AliveEvery
 				next++
 				if err := piece(m.Data); err != nil {
 					stop()

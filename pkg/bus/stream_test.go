@@ -199,6 +199,41 @@ func TestStreamNoticesADeadServer(t *testing.T) {
 	}
 }
 
+// Who takes a question says at once that it is alive. Who does not is dead, and
+// another one is asked.
+func TestStreamAsksOthersBeforeItBegins(t *testing.T) {
+	t.Parallel()
+	b, s := one(t)
+	dead := connect(t, s).NATS()
+	taken := make(chan struct{}, 8)
+	sub, err := dead.Subscribe(api.Complete{}.Subject().String(), func(*nats.Msg) { taken <- struct{}{} })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := dead.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	o := quick
+	o.Service = "caller"
+	caller := newBus(t, connect(t, s), o)
+	var asking sync.WaitGroup
+	defer asking.Wait()
+	asking.Go(func() {
+		got, err := ask(testContext(t), caller, "x", func(api.Delta) error { return nil })
+		if err != nil || got.Text != "answered" {
+			t.Errorf("got %+v, %v", got, err)
+		}
+	})
+	<-taken
+	if err := sub.Unsubscribe(); err != nil {
+		t.Fatal(err)
+	}
+	serve(t, b, patience, bus.Stream(func(context.Context, api.Complete, func(api.Delta) error) (api.Completion, error) {
+		return api.Completion{Text: "answered"}, nil
+	}))
+	asking.Wait() // before the server ends
+}
+
 func TestStreamWaitsForASlowServerAndASlowCaller(t *testing.T) {
 	t.Parallel()
 	long := 5 * quick.AliveEvery // more than the three signs of life
