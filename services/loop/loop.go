@@ -127,7 +127,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	h := &handlers{
 		queue: waiting, outputs: kept,
 		cfg: cfg, bus: env.Bus, log: env.Log, now: env.Now, store: store, relay: relay, peers: peers, wakes: wakes,
-		locks: locker{locks: locks, owner: env.Bus.Instance(), lease: cfg.Lease, now: env.Now, log: env.Log},
+		locks: newLocker(locks, env.Bus.Instance(), cfg.Lease, env.Now, env.Log),
 		engine: &turn.Engine{
 			Store: steps{store}, Journal: journal{env.Bus}, Router: peers, Policy: judge{executor.NewKeys(env.Bus), env.Bus}, Inbox: peers, Treasury: peers,
 			Queue: waiting, Alarms: peers, Outputs: kept, Tools: effects(tools), Toolbox: servers,

@@ -187,13 +187,20 @@ func epochOf(ctx context.Context) uint64 {
 	return v
 }
 
-// locker takes session locks in the coordination bucket.
+// locker takes session locks in the coordination bucket. Where an answer of NATS is
+// lost it looks whose the lock is: a key that this process has written and does not
+// know of would keep everybody out for a whole lease.
 type locker struct {
 	locks *bus.Bucket[api.Lock]
-	owner string
+	owner string // of this process alone
 	lease time.Duration
 	now   func() time.Time
 	log   *slog.Logger
+	mine  *sync.Map // sessions whose locks this process has or is about to take
+}
+
+func newLocker(locks *bus.Bucket[api.Lock], owner string, lease time.Duration, now func() time.Time, log *slog.Logger) locker {
+	return locker{locks: locks, owner: owner, lease: lease, now: now, log: log, mine: &sync.Map{}}
 }
 
 // errLeaseLost ends the work of an owner that could not renew in time.
@@ -203,17 +210,12 @@ var errLeaseLost = &api.Error{Code: api.Conflict, Message: "the lease on the ses
 // is no longer certain: a renewal was refused, or none succeeded for two thirds
 // of it. Errors: Conflict when another run holds the session.
 func (l locker) with(ctx context.Context, cmd api.Run, f func(context.Context) error) error {
-	key := api.LockKey(cmd.Session)
-	value := func() api.Lock {
-		return api.Lock{Run: cmd.Run, Owner: l.owner, Expires: l.now().Add(l.lease).UnixMicro()}
+	if _, here := l.mine.LoadOrStore(cmd.Session, true); here {
+		return busy(cmd)
 	}
-	epoch, err := failpoint.Value(ctx, failpoint.LoopLockCreate, func(ctx context.Context) (uint64, error) {
-		return l.locks.Create(ctx, key, value(), l.lease)
-	})
+	defer l.mine.Delete(cmd.Session)
+	epoch, err := l.take(ctx, cmd)
 	if err != nil {
-		if api.CodeOf(err) == api.Conflict {
-			return l.busy(ctx, cmd)
-		}
 		return err
 	}
 	work, cancel := context.WithCancelCause(context.WithValue(ctx, epochKey{}, epoch))
@@ -230,12 +232,8 @@ func (l locker) with(ctx context.Context, cmd api.Run, f func(context.Context) e
 				return
 			case <-tick.C:
 			}
-			v := value()
-			v.Epoch = epoch
 			attempt, done := context.WithTimeout(ctx, l.lease/3)
-			rev, err := failpoint.Value(attempt, failpoint.LoopLockRenew, func(ctx context.Context) (uint64, error) {
-				return l.locks.Update(ctx, key, v, revision, l.lease)
-			})
+			rev, err := l.renew(attempt, cmd, epoch, revision)
 			done()
 			switch {
 			case err == nil:
@@ -255,7 +253,7 @@ func (l locker) with(ctx context.Context, cmd api.Run, f func(context.Context) e
 	// The lock is always released, also when the work was told to stop.
 	free, done := context.WithTimeout(context.WithoutCancel(ctx), l.lease/3)
 	defer done()
-	derr := failpoint.Do(free, failpoint.LoopLockDelete, func(ctx context.Context) error { return l.locks.Delete(ctx, key, revision) })
+	derr := failpoint.Do(free, failpoint.LoopLockDelete, func(ctx context.Context) error { return l.locks.Delete(ctx, api.LockKey(cmd.Session), revision) })
 	if derr != nil && api.CodeOf(derr) != api.Conflict {
 		l.log.Warn("lock not released, it expires by itself", "session", cmd.Session, "lease", l.lease.String(), "err", derr)
 	}
@@ -265,15 +263,55 @@ func (l locker) with(ctx context.Context, cmd api.Run, f func(context.Context) e
 	return err
 }
 
-// busy says when to try again. Another run of the session may end at any moment; an
-// owner of this very run is dead, as a rule, and its lock must expire.
-func (l locker) busy(ctx context.Context, cmd api.Run) error {
-	e := &api.Error{Code: api.Conflict, Reason: api.ReasonBusy, Message: "session " + cmd.Session + " is busy", RetryAfter: 100}
-	held, err := l.locks.Get(ctx, api.LockKey(cmd.Session))
-	if err == nil && held.Value.Run == cmd.Run && held.Value.Owner != l.owner {
-		e.RetryAfter = min(250, max(100, (held.Value.Expires-l.now().UnixMicro())/1000))
+func (l locker) value(cmd api.Run, epoch uint64) api.Lock {
+	return api.Lock{Run: cmd.Run, Owner: l.owner, Epoch: epoch, Expires: l.now().Add(l.lease).UnixMicro()}
+}
+
+// take makes the lock, whose revision is the owner's epoch. One that is there and is
+// this process's own, which nobody here holds, is left from a try whose answer was
+// lost, or from a run that could not release it: it is taken over at once.
+func (l locker) take(ctx context.Context, cmd api.Run) (uint64, error) {
+	key := api.LockKey(cmd.Session)
+	epoch, err := failpoint.Value(ctx, failpoint.LoopLockCreate, func(ctx context.Context) (uint64, error) {
+		return l.locks.Create(ctx, key, l.value(cmd, 0), l.lease)
+	})
+	if err == nil {
+		return epoch, nil
 	}
-	return e
+	held, herr := l.locks.Get(ctx, key)
+	switch {
+	case herr == nil && held.Value.Owner == l.owner:
+		return l.locks.Update(ctx, key, l.value(cmd, 0), held.Revision, l.lease)
+	case api.CodeOf(err) != api.Conflict:
+		return 0, err
+	}
+	wait := busy(cmd)
+	if herr == nil && held.Value.Run == cmd.Run { // its owner is dead, as a rule, and its lock must expire
+		wait.RetryAfter = min(250, max(100, (held.Value.Expires-l.now().UnixMicro())/1000))
+	}
+	return 0, wait
+}
+
+// renew prolongs the lock, also when an earlier renewal was stored that its owner
+// does not know of.
+func (l locker) renew(ctx context.Context, cmd api.Run, epoch, revision uint64) (uint64, error) {
+	key := api.LockKey(cmd.Session)
+	rev, err := failpoint.Value(ctx, failpoint.LoopLockRenew, func(ctx context.Context) (uint64, error) {
+		return l.locks.Update(ctx, key, l.value(cmd, epoch), revision, l.lease)
+	})
+	if api.CodeOf(err) != api.Conflict {
+		return rev, err
+	}
+	held, herr := l.locks.Get(ctx, key)
+	if herr != nil || held.Value.Owner != l.owner || held.Value.Epoch != epoch {
+		return 0, err
+	}
+	return l.locks.Update(ctx, key, l.value(cmd, epoch), held.Revision, l.lease)
+}
+
+// busy says that another run has the session, which may end at any moment.
+func busy(cmd api.Run) *api.Error {
+	return &api.Error{Code: api.Conflict, Reason: api.ReasonBusy, Message: "session " + cmd.Session + " is busy", RetryAfter: 100}
 }
 
 // seqText renders a stream sequence for an event stream's id.

@@ -1,12 +1,16 @@
 package loop
 
 import (
+	"context"
+	"errors"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/apptest"
+	"github.com/anima-run/anima/pkg/bus"
 
 	"github.com/anima-run/anima/services/loop/internal/turn"
 )
@@ -48,5 +52,68 @@ func TestJournalTail(t *testing.T) {
 	}
 	if steps, end, err := j.Tail(t.Context(), "other", 7); err != nil || end != 0 || steps != nil {
 		t.Errorf("a session without a journal: got %v, %d, %v", steps, end, err)
+	}
+}
+
+// The answer of NATS to a write of a lock may be lost with its leader. What the
+// process wrote and does not know of is its own all the same.
+func TestLockWithoutAnswer(t *testing.T) {
+	t.Parallel()
+	locks, err := bus.OpenBucket[api.Lock](t.Context(), apptest.Bus(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const lease = 1500 * time.Millisecond // renewed each half second
+	l := newLocker(locks, "this", lease, time.Now, apptest.Log(t))
+	other := newLocker(locks, "other", lease, time.Now, apptest.Log(t))
+	cmd := api.Run{Run: "r", Session: "s", Agent: "a"}
+	key := api.LockKey(cmd.Session)
+
+	// It was made by an earlier try, and nobody was told.
+	if _, err := locks.Create(t.Context(), key, l.value(cmd, 0), time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	err = other.with(t.Context(), cmd, func(context.Context) error { t.Error("another process has it, too"); return nil })
+	if api.ReasonOf(err) != api.ReasonBusy {
+		t.Errorf("another process got %v, want that it is busy", err)
+	}
+	err = l.with(t.Context(), cmd, func(ctx context.Context) error {
+		held, err := locks.Get(ctx, key)
+		if err != nil || held.Revision != epochOf(ctx) {
+			t.Errorf("its epoch is %d, and the key's revision %d, %v", epochOf(ctx), held.Revision, err)
+		}
+		if err := l.with(ctx, cmd, func(context.Context) error { t.Error("this process has it twice"); return nil }); api.ReasonOf(err) != api.ReasonBusy {
+			t.Errorf("the run itself, delivered again, got %v, want that it is busy", err)
+		}
+		// A renewal was stored, and its owner was not told. The next ones go on from there.
+		stored, err := locks.Update(ctx, key, l.value(cmd, epochOf(ctx)), held.Revision, lease)
+		if err != nil {
+			return err
+		}
+		renewed := errors.New("renewed")
+		err = locks.Watch(ctx, key, nil, func(e bus.Entry[api.Lock]) error {
+			if e.Revision > stored {
+				return renewed
+			}
+			return nil
+		})
+		if !errors.Is(err, renewed) {
+			t.Errorf("waiting for a renewal: %v", err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Errorf("with its own lock: %v", err)
+	}
+	// Somebody else's renewal ends the work.
+	err = l.with(t.Context(), cmd, func(ctx context.Context) error {
+		if _, err := locks.Update(ctx, key, other.value(cmd, 1), epochOf(ctx), lease); err != nil {
+			return err
+		}
+		<-ctx.Done()
+		return ctx.Err()
+	})
+	if !errors.Is(err, errLeaseLost) {
+		t.Errorf("got %v, want %v", err, errLeaseLost)
 	}
 }

@@ -50,10 +50,12 @@ func TestTakeovers(t *testing.T) {
 	for i := range sessions {
 		all.Go(func() {
 			s := contested{
-				cmd: api.Run{Run: fmt.Sprintf("r%d", i), Session: fmt.Sprintf("s%d", i), Agent: "a"}, journal: journal{b},
+				cmd: api.Run{Run: fmt.Sprintf("r%d", i), Session: fmt.Sprintf("s%d", i), Agent: "a"}, journal: journal{b}, locks: locks,
 				// Longer than the test: nobody renews, so that a paused owner is one in truth.
-				locker: locker{locks: locks, lease: time.Hour, now: time.Now, log: apptest.Log(t)},
-				rng:    rand.New(rand.NewPCG(1, uint64(i))), refused: &refused, overtaken: &overtaken,
+				locker: func(owner int) locker {
+					return newLocker(locks, strconv.Itoa(owner), time.Hour, time.Now, apptest.Log(t))
+				},
+				rng: rand.New(rand.NewPCG(1, uint64(i))), refused: &refused, overtaken: &overtaken,
 			}
 			if err := s.run(t.Context(), each); err != nil {
 				t.Errorf("%s: %v", s.cmd.Session, err)
@@ -74,7 +76,9 @@ func TestTakeovers(t *testing.T) {
 type contested struct {
 	cmd                api.Run
 	journal            journal
-	locker             locker
+	locks              *bus.Bucket[api.Lock]
+	locker             func(owner int) locker // of a process of its own
+	owners             int
 	rng                *rand.Rand
 	persisted          uint64 // sequence up to which nobody needs to read
 	refused, overtaken *atomic.Int64
@@ -92,8 +96,10 @@ type owner struct {
 func (s *contested) own(ctx context.Context) (*owner, error) {
 	o := &owner{last: s.persisted, leave: make(chan struct{}), left: make(chan error, 1)}
 	has := make(chan struct{})
+	s.owners++
+	locker := s.locker(s.owners)
 	go func() {
-		o.left <- s.locker.with(ctx, s.cmd, func(ctx context.Context) error {
+		o.left <- locker.with(ctx, s.cmd, func(ctx context.Context) error {
 			o.ctx = ctx
 			close(has)
 			<-o.leave
@@ -161,7 +167,7 @@ func (s *contested) run(ctx context.Context, times int) error {
 		}
 		s.persisted = before.last
 		// It stands still, and the lease passes on.
-		if err := s.locker.locks.Delete(ctx, api.LockKey(s.cmd.Session), epochOf(before.ctx)); err != nil {
+		if err := s.locks.Delete(ctx, api.LockKey(s.cmd.Session), epochOf(before.ctx)); err != nil {
 			return fmt.Errorf("end the lease: %w", err)
 		}
 		if now, err = s.own(ctx); err != nil {
