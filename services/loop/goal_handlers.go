@@ -30,10 +30,11 @@ func newGoals(store *sqlstore.Store, peers services, leases goal.Leases, kick fu
 // one thing about goals that no message says.
 const deadlinesEvery = 5 * time.Second
 
-// routes are all that the service does about goals.
-func (g *goalHandlers) routes() []bus.Route {
+// routes are all that the service does about goals. A replica that is silent for so
+// long loses what it has in hand to another.
+func (g *goalHandlers) routes(silent time.Duration) []bus.Route {
 	// Never given up: what a goal waits for would wait for ever.
-	steps := bus.Consuming{Workers: 32, MaxDeliver: -1}
+	steps := bus.Consuming{Workers: 32, AckWait: silent, MaxDeliver: -1}
 	return []bus.Route{
 		bus.Reply(g.list), bus.Reply(g.get), bus.Reply(g.cancel), bus.Reply(g.review),
 		bus.On(g.created, steps), bus.On(g.changed, steps), bus.On(g.start, steps),

@@ -143,7 +143,10 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	h.routes(env.HTTP)
 	past := replays{store: store, journal: journal{env.Bus}, peers: peers, models: h.engine.Context.Models, tools: h.engine.Tools}
 	turns := ingestion{store: memories.store, now: env.Now, log: env.Log}
-	return env.Serve(ctx, append(goals.routes(),
+	// What a dead replica had in hand comes again before the locks and leases that it
+	// held are free: a run, and what a goal waits for.
+	silent := max(cfg.Lease/3, time.Second)
+	return env.Serve(ctx, append(goals.routes(silent),
 		bus.Reply(h.applyAgent),
 		bus.Reply(h.getAgent),
 		bus.Reply(h.listAgents),
@@ -166,13 +169,13 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		// Never given up: what a goal waits for would wait for ever.
 		bus.On(func(ctx context.Context, m api.LoopEnd) error {
 			return errors.Join(goals.ended(ctx, m), turns.ended(ctx, m))
-		}, bus.Consuming{Workers: 32, InOrder: true, MaxDeliver: -1}),
+		}, bus.Consuming{Workers: 32, AckWait: silent, InOrder: true, MaxDeliver: -1}),
 		bus.On(h.tierChanged),
 		bus.Reply(h.getOutput),
 		bus.Reply(h.importTranscript),
 		// A run that was sent to a replica which was dead already has no lock and need
 		// not wait for one to expire; the others are handed back until theirs has.
-		bus.On(h.run, bus.Consuming{Workers: cfg.Slots, AckWait: max(cfg.Lease/3, time.Second), MaxDeliver: -1, InOrder: true, NoSpan: true}),
+		bus.On(h.run, bus.Consuming{Workers: cfg.Slots, AckWait: silent, MaxDeliver: -1, InOrder: true, NoSpan: true}),
 		bus.Go(h.watchWakes),
 		bus.Go(waiting.listen),
 		bus.Go(h.watchLives),
