@@ -16,6 +16,7 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/api/catalog"
 	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/failpoint"
 )
 
 // Call is a call that policy allowed, with arguments that fit.
@@ -75,7 +76,9 @@ func (x *Executor) Call(ctx context.Context, m api.Invocation) (api.Returned, er
 		ctx, cancel = context.WithDeadline(ctx, time.UnixMicro(m.Deadline))
 		defer cancel()
 	}
-	text, err := run(ctx, Call{Agent: m.Agent, Turn: m.Turn, Key: m.Key, Args: args, At: m.At, By: by})
+	text, err := failpoint.Value(ctx, failpoint.ExecutorCall, func(ctx context.Context) (string, error) {
+		return run(ctx, Call{Agent: m.Agent, Turn: m.Turn, Key: m.Key, Args: args, At: m.At, By: by})
+	})
 	return api.Returned{Text: text}, err
 }
 

@@ -29,12 +29,25 @@ const (
 	LoopMerge
 	LoopJoined
 
+	LoopOutput
+	LoopIngest
+
+	LoopGoalCreate
+	LoopGoalLease
+	LoopGoalClassify
+	LoopGoalPlan
+	LoopGoalApprove
+	LoopTaskStart
+	LoopTaskComplete
+	LoopTaskEnd
+
 	RouterHold
 	RouterCall
 	RouterRecord
 	RouterSettle
 
 	PolicyRecord
+	PolicyPlan
 
 	TreasuryWrite
 	TreasuryCommit
@@ -46,6 +59,8 @@ const (
 	HeartbeatAlarm
 	HeartbeatWake
 	HeartbeatFire
+
+	ExecutorCall
 
 	OutboxPublish
 	OutboxDelete
@@ -59,8 +74,12 @@ const (
 	points
 )
 
-// stores are the services that announce what they store.
-var stores = []string{"inference-router", "policy", "treasury", "heartbeat", "social"}
+// stores are the services that announce what they store, owners those that execute
+// tools of their own.
+var (
+	stores = []string{"inference-router", "policy", "treasury", "heartbeat", "social", "loop"}
+	owners = []string{"heartbeat", "treasury", "inference-router"}
+)
 
 var (
 	loop      = []string{"loop"}
@@ -98,12 +117,25 @@ var table = [points]Info{
 
 	LoopJoined: {"loop.journal.joined", loop, "a message wants to join the run, and waits", "the run has taken it in, and it waits without a fate", true},
 
+	LoopOutput: {"loop.output", loop, "a tool has said more than a turn takes, and it is kept nowhere", "it is kept, and the call has no result", true},
+	LoopIngest: {"loop.ingest", loop, "the run is over, and the agent remembers nothing of it", "it remembers, and the run's end comes again", false},
+
+	LoopGoalCreate:   {"loop.goal.create", loop, "the agent wants a goal, and there is none", "the goal is there, and the call has no result", false},
+	LoopGoalLease:    {"loop.goal.lease", loop, "nobody asks about the goal", "somebody who is dead does, for a lease", true},
+	LoopGoalClassify: {"loop.goal.classify", loop, "the model has said how long the goal is, and nobody knows", "the goal knows, and its event comes again", false},
+	LoopGoalPlan:     {"loop.goal.plan", loop, "the planner is paid, and its plan is nowhere", "the plan is stored, and the event that asked for it comes again", false},
+	LoopGoalApprove:  {"loop.goal.approve", loop, "the plan is allowed, and has no tasks", "its tasks are there, and the first is not in the queue", false},
+	LoopTaskStart:    {"loop.task.start", loop, "the attempt lies in the queue", "its run holds the task, and the attempt comes again", false},
+	LoopTaskComplete: {"loop.task.complete", loop, "the run has a result, the task does not", "the task has it, and the call does not know", false},
+	LoopTaskEnd:      {"loop.task.end", loop, "the run is over, and its goal has not heard", "the goal has what it came to, and the run's end comes again", false},
+
 	RouterHold:   {"router.hold", router, "nothing is reserved", "money is held for a call that nobody makes", true},
 	RouterCall:   {"router.call", router, "money is held", "the provider has answered, and the answer is lost", false},
 	RouterRecord: {"router.record", router, "the provider has answered, and the answer is lost", "the answer is stored, and not paid", false},
 	RouterSettle: {"router.settle", router, "the answer is stored, and not paid", "it is paid, and its caller does not know", true},
 
 	PolicyRecord: {"policy.record", policy, "nothing is decided", "the decision is stored, and nobody knows it", false},
+	PolicyPlan:   {"policy.plan", policy, "nothing is decided about a plan", "the decision is stored, and nobody knows it", false},
 
 	TreasuryWrite:  {"treasury.write", treasury, "a group is decided, and nothing of it written", "it is written, and not committed", false},
 	TreasuryCommit: {"treasury.commit", treasury, "a group waits", "it is committed, and nobody was told", false},
@@ -115,6 +147,8 @@ var table = [points]Info{
 	HeartbeatAlarm: {"heartbeat.alarm", heartbeat, "no alarm is stored", "it is stored, and its setter does not know", false},
 	HeartbeatWake:  {"heartbeat.wake", heartbeat, "something is due, and no key is there", "the key is there, and what is due is not recorded", true},
 	HeartbeatFire:  {"heartbeat.fire", heartbeat, "the key is there, and what is due is not recorded", "it is recorded", false},
+
+	ExecutorCall: {"executor.call", owners, "a tool is allowed, and its owner has done nothing", "it has done it, and loop does not know", false},
 
 	OutboxPublish: {"outbox.publish", stores, "the announcement is a row", "it is a row and in the stream", true},
 	OutboxDelete:  {"outbox.delete", stores, "it is a row and in the stream", "it is in the stream", false},

@@ -6,6 +6,7 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/failpoint"
 
+	"github.com/anima-run/anima/services/loop/internal/goal"
 	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
@@ -31,6 +32,73 @@ func (s steps) Merge(ctx context.Context, into api.Run, merged []api.Run, at int
 
 func (s steps) Persist(ctx context.Context, rec *turn.Record, input turn.Input, end *turn.End) error {
 	return failpoint.Do(ctx, failpoint.LoopPersist, func(ctx context.Context) error { return s.Store.Persist(ctx, rec, input, end) })
+}
+
+// goalSteps is a store of goals whose durable steps are failpoints.
+type goalSteps struct{ goal.Store }
+
+type made struct {
+	goal    goal.State
+	refused goal.Refusal
+}
+
+func (s goalSteps) CreateGoal(ctx context.Context, n goal.New, at int64) (goal.State, goal.Refusal, error) {
+	m, err := failpoint.Value(ctx, failpoint.LoopGoalCreate, func(ctx context.Context) (m made, err error) {
+		m.goal, m.refused, err = s.Store.CreateGoal(ctx, n, at)
+		return m, err
+	})
+	return m.goal, m.refused, err
+}
+
+// ChangeGoal tries the change first, to see which step it is.
+func (s goalSteps) ChangeGoal(ctx context.Context, id string, at int64, change func(*goal.State) error) (goal.State, error) {
+	take := func(ctx context.Context) (goal.State, error) { return s.Store.ChangeGoal(ctx, id, at, change) }
+	if !failpoint.Enabled {
+		return take(ctx)
+	}
+	before, err := s.Goal(ctx, id)
+	if err != nil {
+		return take(ctx)
+	}
+	after, _, err := goal.Apply(before, at, change)
+	if p, ok := pointOfGoal(before, after); ok && err == nil {
+		return failpoint.Value(ctx, p, take)
+	}
+	return take(ctx)
+}
+
+// pointOfGoal is the failpoint at which a goal changes; ok is false for what is none.
+func pointOfGoal(before, after goal.State) (p failpoint.Point, ok bool) {
+	ended, completed := 0, 0
+	count := func(s goal.State, by int) {
+		for _, a := range s.Attempts {
+			if a.EndedAt != 0 {
+				ended += by
+			}
+		}
+		for _, t := range s.Tasks {
+			if t.Status == api.TaskCompleted {
+				completed += by
+			}
+		}
+	}
+	count(after, 1)
+	count(before, -1)
+	switch {
+	case before.Steps != after.Steps:
+		return failpoint.LoopGoalClassify, true
+	case len(before.Plans) < len(after.Plans):
+		return failpoint.LoopGoalPlan, true
+	case len(before.Tasks) < len(after.Tasks):
+		return failpoint.LoopGoalApprove, true
+	case len(before.Attempts) < len(after.Attempts):
+		return failpoint.LoopTaskStart, true
+	case ended > 0:
+		return failpoint.LoopTaskEnd, true
+	case completed > 0:
+		return failpoint.LoopTaskComplete, true
+	}
+	return p, false
 }
 
 // effects are tools whose effects are failpoints.

@@ -22,7 +22,7 @@ type goalHandlers struct {
 // newGoals ties the orchestrator to the store and to the other services.
 func newGoals(store *sqlstore.Store, peers services, leases goal.Leases, kick func(), now func() time.Time, log *slog.Logger) *goalHandlers {
 	return &goalHandlers{log: log, orchestrator: &goal.Orchestrator{
-		Store: store, Router: peers, Treasury: peers, Policy: peers, Runs: peers, Agents: store, Leases: leases, Now: now, Log: log, Kick: kick,
+		Store: goalSteps{store}, Router: peers, Treasury: peers, Policy: peers, Runs: peers, Agents: store, Leases: leases, Now: now, Log: log, Kick: kick,
 	}}
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/failpoint"
 )
 
 // leaser takes leases in the coordination bucket. A lease is politeness, not a
@@ -24,7 +25,9 @@ type leaser struct {
 // With implements goal.Leases.
 func (l leaser) With(ctx context.Context, key string, f func(context.Context) error) error {
 	mine := api.Lease{Owner: l.owner}
-	revision, err := l.leases.Create(ctx, key, mine, l.ttl)
+	revision, err := failpoint.Value(ctx, failpoint.LoopGoalLease, func(ctx context.Context) (uint64, error) {
+		return l.leases.Create(ctx, key, mine, l.ttl)
+	})
 	if api.CodeOf(err) == api.Conflict {
 		return &api.Error{Code: api.Conflict, Message: "another replica has " + key, RetryAfter: max(100, l.ttl.Milliseconds()/4)}
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/failpoint"
 
 	"github.com/anima-run/anima/services/loop/internal/sqlstore"
 )
@@ -27,7 +28,9 @@ type ingestion struct {
 // one transaction costs less than many. What cannot be taken in must not keep the
 // event: others live from it.
 func (i ingestion) ended(ctx context.Context, m api.LoopEnd) error {
-	_, err := i.store.Ingest(ctx, m.Session, i.now().UnixMicro())
+	_, err := failpoint.Value(ctx, failpoint.LoopIngest, func(ctx context.Context) (int, error) {
+		return i.store.Ingest(ctx, m.Session, i.now().UnixMicro())
+	})
 	if err != nil && api.CodeOf(err) != api.Unavailable && ctx.Err() == nil {
 		i.log.ErrorContext(ctx, "turns cannot become memories", "session", m.Session, "run", m.Run, "err", err)
 		return nil

@@ -7,6 +7,7 @@ import (
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/failpoint"
 )
 
 // outputs keeps what tools said where it is too long for a turn.
@@ -15,7 +16,9 @@ type outputs struct{ objects *bus.Objects }
 // Keep implements turn.Outputs. The name is the call's: made again, a call keeps
 // its output in the same place.
 func (o outputs) Keep(ctx context.Context, turn string, index int, text string) error {
-	return o.objects.Put(ctx, outputName(turn, index), []byte(text))
+	return failpoint.Do(ctx, failpoint.LoopOutput, func(ctx context.Context) error {
+		return o.objects.Put(ctx, outputName(turn, index), []byte(text))
+	})
 }
 
 func outputName(turn string, index int) string { return turn + "." + strconv.Itoa(index) }

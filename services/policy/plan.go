@@ -9,6 +9,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/failpoint"
 )
 
 // What is decided about plans (spec-core-7 W-23). The ids stand in the decision
@@ -29,7 +30,10 @@ func (h *handlers) approvePlan(ctx context.Context, m api.ApprovePlan) (api.Deci
 		return d, err
 	}
 	if !found {
-		if d, err = h.store.Record(ctx, h.judgePlan(ctx, m), ""); err != nil {
+		d, err = failpoint.Value(ctx, failpoint.PolicyPlan, func(ctx context.Context) (api.Decision, error) {
+			return h.store.Record(ctx, h.judgePlan(ctx, m), "")
+		})
+		if err != nil {
 			return d, err
 		}
 		h.relay.Kick()
