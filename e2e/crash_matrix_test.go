@@ -163,12 +163,18 @@ func crashCases(form string, passes map[string]map[string]map[string]int) []cras
 	return all
 }
 
+// actPoints differ from pass to pass.
+var actPoints = []string{
+	failpoint.LoopTool.String(), failpoint.LoopResult.String(), failpoint.LoopIntent.String(), failpoint.LoopTaskEnd.String(),
+}
+
 // chosen are the passes of a point at which a form kills, of so many: all of a
 // run's own steps, and the first and the last of what every service does all the
-// time. The third tool is the irreversible one.
+// time. The third tool is the irreversible one; of two tasks one ends with its call
+// and one with its run.
 func chosen(form, point string, most int) []int {
 	common := strings.HasPrefix(point, "bus.") || strings.HasPrefix(point, "outbox.")
-	acts := point == failpoint.LoopTool.String() || point == failpoint.LoopResult.String() || point == failpoint.LoopIntent.String()
+	acts := slices.Contains(actPoints, point)
 	switch {
 	case most <= 0:
 		return nil
@@ -192,13 +198,16 @@ const crashMoney = 10 * api.Dollar
 // The scenes. In the tour the first agent uses a tool of every effect, writes to
 // the second, which answers to the third, and sleeps until its alarm. In the talk
 // somebody cancels what an agent does and what waits for it, has two messages
-// collected into one run, and a third one join it.
+// collected into one run, and a third one join it. In the project the agent changes
+// its schedule and makes a goal of two tasks: the first reads more than a turn takes
+// and is completed by a call, the second needs it and ends in words.
 const (
-	tour = "tour"
-	talk = "talk"
+	tour    = "tour"
+	talk    = "talk"
+	project = "project"
 )
 
-var scenes = []string{tour, talk}
+var scenes = []string{tour, talk, project}
 
 // scene is one that is played.
 type scene struct {
@@ -210,8 +219,11 @@ type scene struct {
 
 // ends are how many runs of each agent end.
 func (s *scene) ends() map[string]int {
-	if s.kind == talk {
+	switch s.kind {
+	case talk:
 		return map[string]int{s.agents[0].ID: 5}
+	case project: // in its own session
+		return map[string]int{s.agents[0].ID: 1}
 	}
 	return map[string]int{s.agents[0].ID: 2, s.agents[1].ID: 1, s.agents[2].ID: 1}
 }
@@ -219,11 +231,15 @@ func (s *scene) ends() map[string]int {
 func (w *crashWorld) set(ctx context.Context, kind, name string) (*scene, error) {
 	s := &scene{kind: kind}
 	roles := []string{"a", "b", "c"}
-	if kind == talk {
+	if kind != tour {
 		roles = roles[:1]
 	}
 	for _, role := range roles {
-		a, err := w.bear(ctx, name+role)
+		var tools []string // those that everybody has
+		if kind == project {
+			tools = []string{"modify_heartbeat", "check_credits", "list_models", "create_goal", "write_file", "read_file", "complete_task"}
+		}
+		a, err := w.bear(ctx, name+role, tools...)
 		if err != nil {
 			return nil, err
 		}
@@ -232,9 +248,13 @@ func (w *crashWorld) set(ctx context.Context, kind, name string) (*scene, error)
 	return s, nil
 }
 
-// bear makes an agent with money.
-func (w *crashWorld) bear(ctx context.Context, name string) (api.Agent, error) {
-	a, err := asked[api.Agent](ctx, w.world, api.ApplyAgent{Source: "---\nname: " + name + "\n---\nBe useful.\n"})
+// bear makes an agent with money, and with tools if they are not the usual ones.
+func (w *crashWorld) bear(ctx context.Context, name string, tools ...string) (api.Agent, error) {
+	head := "name: " + name
+	if len(tools) > 0 {
+		head += "\ntools: [" + strings.Join(tools, ", ") + "]"
+	}
+	a, err := asked[api.Agent](ctx, w.world, api.ApplyAgent{Source: "---\n" + head + "\n---\nBe useful.\n"})
 	if err == nil {
 		_, err = asked[api.Posted](ctx, w.world, api.Deposit{ID: "birth-" + a.ID, Agent: a.ID, Amount: crashMoney, Source: "faucet"})
 	}
@@ -242,8 +262,11 @@ func (w *crashWorld) bear(ctx context.Context, name string) (api.Agent, error) {
 }
 
 func (w *crashWorld) play(ctx context.Context, s *scene) error {
-	if s.kind == tour {
+	switch s.kind {
+	case tour:
 		return w.say(ctx, s, "crash tools "+s.agents[1].Address+" "+s.agents[2].Address, api.ModeQueue)
+	case project:
+		return w.say(ctx, s, "crash project", api.ModeQueue)
 	}
 	if err := w.say(ctx, s, "long command", api.ModeQueue); err != nil {
 		return err
@@ -329,7 +352,7 @@ func (w *crashWorld) rehearse(t testing.TB) map[string]map[string]map[string]int
 	}
 	for _, p := range failpoint.Table() {
 		for _, service := range p.Services {
-			if passes[tour][service][p.Name]+passes[talk][service][p.Name] == 0 {
+			if !slices.ContainsFunc(scenes, func(scene string) bool { return passes[scene][service][p.Name] > 0 }) {
 				t.Errorf("no scene passes %s in %s", p.Name, service)
 			}
 		}
@@ -415,7 +438,7 @@ func (w *crashWorld) judge(ctx context.Context, s *scene, c crashCase) []string 
 		lives[i] = o.look(a, crashMoney)
 		o.judge(lives[i])
 		runs := 0
-		for _, m := range lives[i].events {
+		for _, m := range lives[i].sessions[0].events {
 			if m.name == "loop_end" {
 				runs++
 			}
@@ -424,12 +447,52 @@ func (w *crashWorld) judge(ctx context.Context, s *scene, c crashCase) []string 
 			o.fault("%s: %d runs, want %d", a.ID, runs, want)
 		}
 	}
-	if s.kind == talk {
+	switch s.kind {
+	case talk:
 		o.talked(s, lives[0])
-	} else {
+	case project:
+		o.projected(lives[0], c)
+	default:
 		o.toured(s, lives, c)
 	}
 	return o.faults
+}
+
+// projected: a death changes neither what is done nor how often, and the long
+// output is there.
+func (o *oracle) projected(l life, c crashCase) {
+	var tools []string
+	for _, t := range l.turns {
+		for _, call := range t.Calls {
+			tools = append(tools, call.Tool)
+			o.outcome(l, t, call, c)
+			lost := c.mode == failpoint.Timeout && c.point.Name == failpoint.LoopOutput.String()
+			if long := fmt.Sprintf("%012000d", 7); call.Tool == "read_file" && !lost && o.output(t, call.Index) != long {
+				o.fault("%s: the long output cannot be read", l.agent.ID)
+			}
+		}
+	}
+	if want := []string{"modify_heartbeat", "check_credits", "list_models", "create_goal", "write_file", "read_file", "complete_task"}; !slices.Equal(tools, want) {
+		o.fault("the calls are %v, want %v", tools, want)
+	}
+	beats := found(asked[api.Schedule](o.ctx, o.w.world, api.GetSchedule{Agent: l.agent.ID}))(o).Entries
+	if len(beats) != 1 || beats[0].Beat.Name != "crash" || beats[0].Beat.Reason != "survive" {
+		o.fault("%s: its schedule is %+v", l.agent.ID, beats)
+	}
+	if len(l.goals) != 1 {
+		o.fault("%s: it has %d goals", l.agent.ID, len(l.goals))
+		return
+	}
+	g := l.goals[0]
+	if g.Status != api.GoalCompleted || g.Version != 1 || g.Plans[0].Source != "planner" || len(g.Tasks) != 2 {
+		o.fault("%s: the goal is %+v", l.agent.ID, g)
+		return
+	}
+	for i, result := range []string{"it is written", "It went well."} {
+		if t := g.Tasks[i]; t.Status != api.TaskCompleted || t.Attempt != 1 || t.Result != result {
+			o.fault("task %s is %s with %q after %d attempts", t.ID, t.Status, t.Result, t.Attempt)
+		}
+	}
 }
 
 // toured: a death changes the outcome of no call but an irreversible one's.
@@ -472,13 +535,17 @@ func (o *oracle) talked(s *scene, l life) {
 	}
 }
 
+// inTools are the points inside a tool of loop: what is late there is late for the
+// call.
+var inTools = []string{failpoint.LoopTool.String(), failpoint.LoopGoalCreate.String(), failpoint.LoopTaskComplete.String()}
+
 // outcome says whether a call may have ended so, in this case: unknown is what an
 // irreversible one is for who takes its run over.
 func (o *oracle) outcome(l life, t api.Turn, call api.CallState, c crashCase) {
 	switch {
 	case call.Outcome == api.OutcomeOK:
 	case call.Outcome == api.OutcomeUnknown && call.Tool == "exec" && o.owners(l, t.Run) > 1:
-	case call.Outcome == api.OutcomeTimeout && c.mode == failpoint.Timeout && c.point.Name == failpoint.LoopTool.String():
+	case call.Outcome == api.OutcomeTimeout && c.mode == failpoint.Timeout && slices.Contains(inTools, c.point.Name):
 	default:
 		o.fault("%s: %s ended with %s: %s", l.agent.ID, call.Tool, call.Outcome, call.Error)
 	}
@@ -487,7 +554,7 @@ func (o *oracle) outcome(l life, t api.Turn, call api.CallState, c crashCase) {
 // owners counts who wrote to a run's journal.
 func (o *oracle) owners(l life, run string) int {
 	epochs := map[uint64]bool{}
-	for _, m := range l.journal {
+	for _, m := range l.journal() {
 		var j api.Journal
 		if o.decode(m, &j); j.Run == run {
 			epochs[j.Epoch] = true

@@ -26,12 +26,36 @@ type oracle struct {
 type life struct {
 	agent     api.Agent
 	money     api.Micros // that it was given
-	turns     []api.Turn // oldest first
-	journal   []told
-	events    []told // of its session, without the journal
+	sessions  []session  // its own, and that of each task
+	goals     []api.Goal // whole, oldest first
+	turns     []api.Turn // of all sessions, oldest first
 	decisions []api.Decision
 	entries   []api.Posted
 	balance   api.Balance
+}
+
+// session is what is left of one conversation.
+type session struct {
+	id      string
+	turns   []api.Turn
+	journal []told
+	events  []told // without the journal
+}
+
+// events of all sessions.
+func (l life) events() (all []told) {
+	for _, s := range l.sessions {
+		all = append(all, s.events...)
+	}
+	return all
+}
+
+// journal entries of all sessions.
+func (l life) journal() (all []told) {
+	for _, s := range l.sessions {
+		all = append(all, s.journal...)
+	}
+	return all
 }
 
 func (o *oracle) fault(format string, args ...any) {
@@ -43,12 +67,22 @@ func (o *oracle) look(a api.Agent, money api.Micros) life {
 	l := life{agent: a, money: money}
 	l.turns = found(asked[api.Turns](o.ctx, o.w.world, api.ListTurns{Agent: a.ID, Limit: 1000}))(o).Turns
 	slices.Reverse(l.turns)
-	for _, m := range found(o.w.read(o.ctx, "LOOP_EVT", "anima.loop.evt.*.v1."+a.Session))(o) {
-		if m.name == "journal" {
-			l.journal = append(l.journal, m)
-		} else {
-			l.events = append(l.events, m)
+	l.goals = found(o.w.goals(o.ctx, a.ID))(o)
+	for _, id := range sessionsOf(a, l.goals) {
+		s := session{id: id}
+		for _, t := range l.turns {
+			if t.Session == id {
+				s.turns = append(s.turns, t)
+			}
 		}
+		for _, m := range found(o.w.read(o.ctx, "LOOP_EVT", "anima.loop.evt.*.v1."+id))(o) {
+			if m.name == "journal" {
+				s.journal = append(s.journal, m)
+			} else {
+				s.events = append(s.events, m)
+			}
+		}
+		l.sessions = append(l.sessions, s)
 	}
 	l.decisions = found(asked[api.Decisions](o.ctx, o.w.world, api.ListDecisions{Agent: a.ID, Limit: 1000}))(o).Decisions
 	for after := int64(0); ; {
@@ -75,24 +109,30 @@ func found[T any](v T, err error) func(*oracle) T {
 
 // judge holds every rule against a life.
 func (o *oracle) judge(l life) {
-	o.writers(l)
-	o.fates(l)
+	for _, s := range l.sessions {
+		o.writers(s)
+		o.fates(s)
+		o.transcript(s)
+	}
+	o.quiet(l)
 	o.calls(l)
 	o.sums(l)
-	o.transcript(l)
 	o.wakes(l)
 	o.announced(l)
+	o.pursued(l)
+	o.remembered(l)
+	o.kept(l)
 }
 
 // writers: the journal has one writer at a time. Every entry was written on top of
 // the one before it, epochs never go back, an epoch begins by taking the run up,
 // and no step of a turn is there twice.
-func (o *oracle) writers(l life) {
-	who := l.agent.ID
+func (o *oracle) writers(s session) {
+	who := s.id
 	var last, epoch uint64
 	var run string
 	step := map[string]bool{}
-	for _, m := range l.journal {
+	for _, m := range s.journal {
 		var j api.Journal
 		if err := api.Decode(m.data, &j); err != nil {
 			o.fault("%s: journal at %d: %v", who, m.seq, err)
@@ -123,7 +163,7 @@ func (o *oracle) writers(l life) {
 		}
 		last, epoch, run = m.seq, j.Epoch, j.Run
 	}
-	for _, t := range l.turns {
+	for _, t := range s.turns {
 		if t.Model != "" && !step["thought of "+t.ID] {
 			o.fault("%s: turn %s has no thought in the journal", who, t.ID)
 		}
@@ -132,10 +172,10 @@ func (o *oracle) writers(l life) {
 
 // fates: every run that began has one end, is persisted in order and without gaps,
 // and nothing of the session waits.
-func (o *oracle) fates(l life) {
-	who := l.agent.ID
+func (o *oracle) fates(s session) {
+	who := s.id
 	starts, ends, fate := map[string]int{}, map[string]int{}, map[string]api.LoopEnd{}
-	for _, m := range l.events {
+	for _, m := range s.events {
 		switch m.name {
 		case "loop_start":
 			var e api.LoopStart
@@ -149,7 +189,7 @@ func (o *oracle) fates(l life) {
 		}
 	}
 	numbers := map[string]int{}
-	for _, t := range l.turns {
+	for _, t := range s.turns {
 		if numbers[t.Run]++; t.Number != numbers[t.Run] {
 			o.fault("%s: turn %s is the run's number %d", who, t.ID, numbers[t.Run])
 		}
@@ -175,11 +215,25 @@ func (o *oracle) fates(l life) {
 			o.fault("%s: run %s: cancelled %t, success %t: %s", who, run, st.Cancelled, st.Success, st.Error)
 		}
 	}
-	if waiting := found(o.w.read(o.ctx, "LOOP_CMD", "anima.loop.cmd.run.v1."+l.agent.Session))(o); len(waiting) > 0 {
+	if waiting := found(o.w.read(o.ctx, "LOOP_CMD", "anima.loop.cmd.run.v1."+s.id))(o); len(waiting) > 0 {
 		o.fault("%s: %d messages are still in the queue", who, len(waiting))
 	}
-	if keys := found(o.w.keys(o.ctx, l.agent.ID))(o); len(keys) > 0 {
-		o.fault("%s: keys are left: %v", who, keys)
+}
+
+// quiet: nobody holds anything, neither a session nor a goal, and no attempt at a
+// task waits.
+func (o *oracle) quiet(l life) {
+	names := []string{l.agent.ID}
+	for _, g := range l.goals {
+		names = append(names, g.ID)
+		if waiting := found(o.w.read(o.ctx, "LOOP_CMD", "anima.loop.cmd.task.v1."+g.ID))(o); len(waiting) > 0 {
+			o.fault("%s: %d attempts are still in the queue", g.ID, len(waiting))
+		}
+	}
+	for _, name := range names {
+		if keys := found(o.w.keys(o.ctx, name))(o); len(keys) > 0 {
+			o.fault("%s: keys are left: %v", name, keys)
+		}
 	}
 }
 
@@ -195,7 +249,7 @@ func (o *oracle) calls(l life) {
 		decided[key] = d
 	}
 	intents := map[string]string{}
-	for _, m := range l.journal {
+	for _, m := range l.journal() {
 		var j api.Journal
 		o.decode(m, &j)
 		var entry struct {
@@ -280,26 +334,51 @@ func (o *oracle) sums(l life) {
 		}
 		delete(paid, t.ID)
 	}
+	for _, g := range l.goals {
+		spent := api.Micros(0)
+		for _, question := range asking(g) {
+			spent += paid[question]
+			delete(paid, question)
+		}
+		cost += spent
+		for _, s := range l.sessions {
+			if slices.ContainsFunc(g.Tasks, func(t api.GoalTask) bool { return t.Session == s.id }) {
+				spent += costOf(s.turns)
+			}
+		}
+		if g.Spent != spent {
+			o.fault("%s: %s was spent on it, and it says %s", g.ID, spent, g.Spent)
+		}
+	}
 	for t, m := range paid {
 		o.fault("%s: %s was paid for %q, which is no turn", who, m, t)
 	}
 	if b := l.balance; b.Available+cost != l.money || b.Held != 0 {
 		o.fault("%s: of %s are left %s, held %s, and the turns cost %s", who, l.money, b.Available, b.Held, cost)
 	}
-	s := found(asked[api.Session](o.ctx, o.w.world, api.GetSession{Session: l.agent.Session}))(o)
-	if s.Turns != int64(len(l.turns)) || s.Cost != cost {
-		o.fault("%s: its session has %d turns for %s, want %d for %s", who, s.Turns, s.Cost, len(l.turns), cost)
+	for _, s := range l.sessions {
+		got := found(asked[api.Session](o.ctx, o.w.world, api.GetSession{Session: s.id}))(o)
+		if want := costOf(s.turns); got.Turns != int64(len(s.turns)) || got.Cost != want {
+			o.fault("%s: the session has %d turns for %s, want %d for %s", s.id, got.Turns, got.Cost, len(s.turns), want)
+		}
 	}
+}
+
+func costOf(turns []api.Turn) (sum api.Micros) {
+	for _, t := range turns {
+		sum += t.Cost
+	}
+	return sum
 }
 
 // transcript: every call of an assistant's line is answered by the tool lines that
 // follow it, and by nothing else (spec-core-7 W-1).
-func (o *oracle) transcript(l life) {
-	who := l.agent.ID
+func (o *oracle) transcript(s session) {
+	who := s.id
 	open := map[string]bool{}
 	calls := 0
 	var seq int64
-	for _, line := range found(asked[api.Transcript](o.ctx, o.w.world, api.GetTranscript{Session: l.agent.Session}))(o).Lines {
+	for _, line := range found(asked[api.Transcript](o.ctx, o.w.world, api.GetTranscript{Session: s.id}))(o).Lines {
 		if line.Seq <= seq {
 			o.fault("%s: transcript line %d follows %d", who, line.Seq, seq)
 		}
@@ -320,7 +399,7 @@ func (o *oracle) transcript(l life) {
 		}
 	}
 	want := 0
-	for _, t := range l.turns {
+	for _, t := range s.turns {
 		want += len(t.Calls)
 	}
 	if len(open) > 0 || calls != want {
@@ -337,7 +416,7 @@ func (o *oracle) woken(l life) (causes map[string]int, runs int) {
 		causes[e.Wake.Cause]++
 	}
 	ran := map[string]bool{}
-	for _, m := range l.events {
+	for _, m := range l.events() {
 		if m.name == "loop_start" {
 			var e api.LoopStart
 			if o.decode(m, &e); e.Kind == api.RunWake {
@@ -369,7 +448,7 @@ func (o *oracle) announced(l life) {
 	ids := map[string]int{}
 	count := map[string]int{}
 	broken := map[string]bool{} // runs that were cancelled: some of their events are never said
-	for _, m := range l.events {
+	for _, m := range l.events() {
 		ids[m.id]++
 		if m.name == "loop_error" {
 			var e api.LoopError
@@ -377,7 +456,7 @@ func (o *oracle) announced(l life) {
 			broken[e.Run] = true
 		}
 	}
-	for _, m := range l.events {
+	for _, m := range l.events() {
 		var e struct {
 			Run  string   `json:"runId"`
 			Fate api.Fate `json:"fate"`
@@ -425,7 +504,7 @@ func (o *oracle) announced(l life) {
 	}{
 		{"POLICY_EVT", "anima.policy.evt.decided.v1." + l.agent.ID, len(l.decisions)},
 		{"TREASURY_EVT", "anima.treasury.evt.posted.v1." + l.agent.ID, len(l.entries)},
-		{"INFERENCE_EVT", "anima.inference.evt.completed.v1." + l.agent.ID, thoughts(l.turns)},
+		{"INFERENCE_EVT", "anima.inference.evt.completed.v1." + l.agent.ID, thoughts(l)},
 	} {
 		if got := found(o.w.read(o.ctx, e.stream, e.subject))(o); len(got) != e.want {
 			o.fault("%s: %s has %d messages on %s, want %d", who, e.stream, len(got), e.subject, e.want)
@@ -433,12 +512,15 @@ func (o *oracle) announced(l life) {
 	}
 }
 
-// thoughts counts the turns that a model has answered.
-func thoughts(turns []api.Turn) (n int) {
-	for _, t := range turns {
+// thoughts counts what a model has answered: turns, and questions about goals.
+func thoughts(l life) (n int) {
+	for _, t := range l.turns {
 		if t.Model != "" {
 			n++
 		}
+	}
+	for _, g := range l.goals {
+		n += len(asking(g))
 	}
 	return n
 }
@@ -486,6 +568,15 @@ func (w *crashWorld) busy(ctx context.Context, runs map[string]int, agents []api
 		if err != nil || len(keys) > 0 {
 			return fmt.Sprintf("%s has the keys %v: %v", a.ID, keys, err)
 		}
+		goals, err := w.goals(ctx, a.ID)
+		if err != nil {
+			return fmt.Sprintf("the goals of %s cannot be read: %v", a.ID, err)
+		}
+		for _, g := range goals {
+			if why := w.pursuing(ctx, g); why != "" {
+				return why
+			}
+		}
 	}
 	if why, err := w.idle(ctx); err != nil || why != "" {
 		return fmt.Sprint(why, err)
@@ -502,7 +593,7 @@ func (w *crashWorld) busy(ctx context.Context, runs map[string]int, agents []api
 		posted, perr := w.read(ctx, "TREASURY_EVT", "anima.treasury.evt.posted.v1."+a.ID)
 		decided, derr := w.read(ctx, "POLICY_EVT", "anima.policy.evt.decided.v1."+a.ID)
 		answered, aerr := w.read(ctx, "INFERENCE_EVT", "anima.inference.evt.completed.v1."+a.ID)
-		if perr != nil || derr != nil || aerr != nil || len(posted) < len(l.entries) || len(decided) < len(l.decisions) || len(answered) < thoughts(l.turns) {
+		if perr != nil || derr != nil || aerr != nil || len(posted) < len(l.entries) || len(decided) < len(l.decisions) || len(answered) < thoughts(l) {
 			return fmt.Sprintf("not all of %s is announced", a.ID)
 		}
 	}

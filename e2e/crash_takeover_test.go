@@ -168,7 +168,7 @@ func TestOwnerDies(t *testing.T) {
 		t.Error(f)
 	}
 	var begins []int64
-	for _, m := range l.journal {
+	for _, m := range l.journal() {
 		var j api.Journal
 		o.decode(m, &j)
 		var entry struct{ Begin *struct{ At int64 } }

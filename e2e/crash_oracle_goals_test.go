@@ -1,0 +1,285 @@
+package e2e
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/anima-run/anima/pkg/api"
+)
+
+// What the oracle knows of work that goes on beside runs and after them: goals,
+// memories, and outputs that are kept.
+
+// goals of an agent, whole, oldest first.
+func (w *crashWorld) goals(ctx context.Context, agent string) ([]api.Goal, error) {
+	list, err := asked[api.Goals](ctx, w.world, api.ListGoals{Agent: agent})
+	slices.Reverse(list.Goals)
+	for i, g := range list.Goals {
+		if err == nil {
+			list.Goals[i], err = asked[api.Goal](ctx, w.world, api.GetGoal{Goal: g.ID})
+		}
+	}
+	return list.Goals, err
+}
+
+// sessionsOf names the sessions of an agent with such goals.
+func sessionsOf(a api.Agent, goals []api.Goal) []string {
+	all := []string{a.Session}
+	for _, g := range goals {
+		for _, t := range g.Tasks {
+			all = append(all, t.Session)
+		}
+	}
+	return all
+}
+
+// asking names what a model is asked about a goal: once how long it is, and once for
+// each plan that the planner made.
+func asking(g api.Goal) (ids []string) {
+	if g.Steps > 0 {
+		ids = append(ids, g.ID+".classify")
+	}
+	for _, p := range g.Plans {
+		if p.Source == "planner" {
+			ids = append(ids, fmt.Sprintf("%s.plan.%d", g.ID, p.Version))
+		}
+	}
+	return ids
+}
+
+// pursued: each change of a goal and its tasks follows from the one before and is
+// announced once; a goal and a task end once; a plan has a version for each time
+// that one was given up, decided once; an attempt is one run, and what that said is
+// the result.
+func (o *oracle) pursued(l life) {
+	born := map[string]int{}
+	goals, tasks := map[string][]api.GoalChanged{}, map[string][]api.TaskChanged{}
+	ids := map[string]bool{}
+	for _, m := range found(o.w.read(o.ctx, "LOOP_EVT", "anima.loop.evt.*.v1."+l.agent.ID))(o) {
+		switch m.name {
+		case "goal_created":
+			var e api.GoalCreated
+			o.decode(m, &e)
+			born[e.Goal]++
+		case "goal_changed":
+			var e api.GoalChanged
+			o.decode(m, &e)
+			goals[e.Goal] = append(goals[e.Goal], e)
+		case "task_changed":
+			var e api.TaskChanged
+			o.decode(m, &e)
+			tasks[e.Task] = append(tasks[e.Task], e)
+		default:
+			continue
+		}
+		if ids[m.id] || m.id == "" {
+			o.fault("%s: %s is announced twice as %q", l.agent.ID, m.name, m.id)
+		}
+		ids[m.id] = true
+	}
+	for _, g := range l.goals {
+		if born[g.ID] != 1 {
+			o.fault("%s: its beginning is announced %d times", g.ID, born[g.ID])
+		}
+		o.phases(g, goals[g.ID])
+		o.planned(l, g)
+		for _, t := range g.Tasks {
+			o.worked(l, t, tasks[t.ID])
+			delete(tasks, t.ID)
+		}
+		delete(born, g.ID)
+	}
+	if len(born) > 0 || len(tasks) > 0 {
+		o.fault("%s: announced goals %v and tasks %v are not there", l.agent.ID, born, tasks)
+	}
+}
+
+func (o *oracle) phases(g api.Goal, said []api.GoalChanged) {
+	slices.SortStableFunc(said, func(a, b api.GoalChanged) int { return cmp.Compare(a.Seq, b.Seq) })
+	phase, ends := api.PhaseClassifying, 0
+	for _, e := range said {
+		if e.Previous != phase {
+			o.fault("%s: change %d leads from %s to %s, after %s", g.ID, e.Seq, e.Previous, e.Phase, phase)
+		}
+		if e.Status != api.GoalActive && e.Phase != phase {
+			ends++
+		}
+		phase = e.Phase
+	}
+	if phase != g.Phase || ends != 1 && g.Status != api.GoalActive {
+		o.fault("%s: it is announced as %s and has %d ends; it is %s", g.ID, phase, ends, g.Phase)
+	}
+}
+
+func (o *oracle) planned(l life, g api.Goal) {
+	if len(g.Plans) != g.Version || g.Version > 0 && g.Replans != g.Version-1 {
+		o.fault("%s: %d plans in %d versions, %d were given up", g.ID, len(g.Plans), g.Version, g.Replans)
+	}
+	for i, p := range g.Plans {
+		var decided []string
+		for _, d := range l.decisions {
+			if d.Turn == g.ID && d.Index == p.Version && d.Tool == api.PlanTool {
+				decided = append(decided, d.ID)
+			}
+		}
+		if p.Version != i+1 || p.Status == api.PlanApproved && !slices.Equal(decided, []string{p.Decision}) {
+			o.fault("%s: plan %d is version %d by decision %q, policy has %v", g.ID, i+1, p.Version, p.Decision, decided)
+		}
+	}
+}
+
+func (o *oracle) worked(l life, t api.GoalTask, said []api.TaskChanged) {
+	slices.SortStableFunc(said, func(a, b api.TaskChanged) int { return cmp.Compare(a.Seq, b.Seq) })
+	var status api.TaskStatus
+	times := map[api.TaskStatus]int{}
+	for _, e := range said {
+		if e.Previous != status {
+			o.fault("%s: change %d leads from %s to %s, after %q", t.ID, e.Seq, e.Previous, e.Status, status)
+		}
+		status = e.Status
+		times[status]++
+	}
+	ends := times[api.TaskCompleted] + times[api.TaskFailed] + times[api.TaskCancelled]
+	if status != t.Status || ends != 1 {
+		o.fault("%s: it is announced as %s and has %d ends; it is %s", t.ID, status, ends, t.Status)
+	}
+	runs, result := map[string]bool{}, ""
+	for _, s := range l.sessions {
+		if s.id != t.Session {
+			continue
+		}
+		for _, turn := range s.turns {
+			runs[turn.Run] = true
+			if turn.Run == t.Run {
+				result = cmp.Or(result, resultOf(turn))
+			}
+		}
+	}
+	if len(runs) != t.Attempt || times[api.TaskRunning] != t.Attempt || times[api.TaskAssigned] != t.Attempt {
+		o.fault("%s: %d attempts were queued %d times, begun %d times and made by %d runs", t.ID, t.Attempt, times[api.TaskAssigned], times[api.TaskRunning], len(runs))
+	}
+	if t.Status == api.TaskCompleted && (t.Result != result || t.Result == "") {
+		o.fault("%s: its result is %q, and its run said %q", t.ID, t.Result, result)
+	}
+}
+
+// resultOf is what a turn says that its task came to, "" when it says nothing.
+func resultOf(t api.Turn) string {
+	for _, c := range t.Calls {
+		var args struct{ Output string }
+		if c.Tool == "complete_task" && json.Unmarshal(c.Arguments, &args) == nil {
+			return args.Output
+		}
+	}
+	if len(t.Calls) > 0 {
+		return ""
+	}
+	return t.Thinking
+}
+
+var peerIn = regexp.MustCompile(`(?m)^\[message from peer (0x[0-9A-Fa-f]{40})`)
+
+// remembered: every turn became one episode, and whoever was met in it was met once.
+func (o *oracle) remembered(l life) {
+	who := l.agent.ID
+	read := func(tier api.MemoryTier) []api.Memory {
+		return found(asked[api.Memories](o.ctx, o.w.world, api.ListMemory{Agent: who, Tier: tier, Limit: 1000}))(o).Memories
+	}
+	episodes := map[string]int{}
+	for _, m := range read(api.MemoryEpisodic) {
+		episodes[m.ID]++
+	}
+	met := map[string]int64{}
+	for _, t := range l.turns {
+		if episodes[t.ID] != 1 {
+			o.fault("%s: turn %s became %d memories", who, t.ID, episodes[t.ID])
+		}
+		delete(episodes, t.ID)
+		for _, c := range t.Calls {
+			var args struct {
+				To string `json:"to_address"`
+			}
+			if c.Tool == "send_message" && c.Outcome == api.OutcomeOK && json.Unmarshal(c.Arguments, &args) == nil {
+				met[strings.ToLower(args.To)]++
+			}
+		}
+		for _, m := range peerIn.FindAllStringSubmatch(t.Input, -1) {
+			met[strings.ToLower(m[1])]++
+		}
+	}
+	if len(episodes) > 0 {
+		o.fault("%s: it remembers what never was: %v", who, episodes)
+	}
+	for _, m := range read(api.MemoryRelationship) {
+		if m.Count != met[m.ID] {
+			o.fault("%s: it remembers %s from %d times, and met it %d times", who, m.ID, m.Count, met[m.ID])
+		}
+		delete(met, m.ID)
+	}
+	if len(met) > 0 {
+		o.fault("%s: it does not remember whom it met: %v", who, met)
+	}
+}
+
+var cutMark = regexp.MustCompile(`(?s)^(.*)\n\[(\d+) more bytes were cut: the whole is kept`)
+
+// kept: what a turn says is kept can be read whole, and begins with what the turn has
+// of it.
+func (o *oracle) kept(l life) {
+	for _, t := range l.turns {
+		for _, c := range t.Calls {
+			m := cutMark.FindStringSubmatch(c.Result)
+			if m == nil {
+				continue
+			}
+			more, _ := strconv.Atoi(m[2])
+			if whole := o.output(t, c.Index); len(whole) != len(m[1])+more || !strings.HasPrefix(whole, m[1]) {
+				o.fault("%s: of call %d of turn %s %d bytes are kept, want %d, %.40q…", l.agent.ID, c.Index, t.ID, len(whole), len(m[1])+more, m[1])
+			}
+		}
+	}
+}
+
+// output reads what is kept of a call, part by part.
+func (o *oracle) output(t api.Turn, index int) string {
+	whole := ""
+	for at := int64(0); ; {
+		part := found(asked[api.OutputPart](o.ctx, o.w.world, api.GetOutput{Turn: t.ID, Index: index, Offset: at}))(o)
+		whole += part.Text
+		if part.Next == 0 {
+			return whole
+		}
+		at = part.Next
+	}
+}
+
+// pursuing says what is still under way for a goal.
+func (w *crashWorld) pursuing(ctx context.Context, g api.Goal) string {
+	if g.Status == api.GoalActive {
+		return fmt.Sprintf("goal %s is in phase %s", g.ID, g.Phase)
+	}
+	for _, t := range g.Tasks {
+		ends, err := w.read(ctx, "LOOP_EVT", "anima.loop.evt.loop_end.v1."+t.Session)
+		if err != nil || len(ends) < t.Attempt {
+			return fmt.Sprintf("task %s has ended %d runs of %d: %v", t.ID, len(ends), t.Attempt, err)
+		}
+	}
+	keys, err := w.keys(ctx, g.ID)
+	if err != nil || len(keys) > 0 {
+		return fmt.Sprintf("goal %s has the keys %v: %v", g.ID, keys, err)
+	}
+	said, err := w.read(ctx, "LOOP_EVT", "anima.loop.evt.goal_changed.v1."+g.Agent)
+	if err != nil || !slices.ContainsFunc(said, func(m told) bool {
+		var e api.GoalChanged
+		return api.Decode(m.data, &e) == nil && e.Goal == g.ID && e.Status == g.Status
+	}) {
+		return fmt.Sprintf("that goal %s is %s is not announced: %v", g.ID, g.Status, err)
+	}
+	return ""
+}
