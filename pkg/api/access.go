@@ -48,7 +48,7 @@ func AccessOf(o Owner) Access {
 	case Inference:
 		return Access{Calls: []Message{Hold{}, Settle{}, Release{}, ListHolds{}, ListKeys{}}}
 	case Heartbeat:
-		return Access{Calls: []Message{ListKeys{}}, Consumes: []Message{AgentChanged{}, MessageReceived{}}, Keys: []string{LeaseKey(">"), WakeKeys}}
+		return Access{Calls: []Message{ListKeys{}}, Consumes: []Message{AgentChanged{}, MessageReceived{}, GoalChanged{}}, Keys: []string{LeaseKey(">"), WakeKeys}}
 	case Social:
 		return Access{Consumes: []Message{AgentChanged{}}}
 	case Treasury:

@@ -55,6 +55,32 @@ func (h *handlers) messageReceived(ctx context.Context, m api.MessageReceived) e
 	return err
 }
 
+// goalChanged wakes an agent whose goal is over, one way or the other: its tasks went
+// on while it slept, and nobody else tells it. A goal that was cancelled is no news to
+// whoever cancelled it.
+func (h *handlers) goalChanged(ctx context.Context, m api.GoalChanged) error {
+	if m.Phase == m.Previous {
+		return nil
+	}
+	reason := fmt.Sprintf("your goal %q is complete", m.Title)
+	switch m.Phase {
+	case api.PhaseComplete:
+	case api.PhaseFailed:
+		reason = fmt.Sprintf("your goal %q has failed: %s", m.Title, m.Reason)
+	case api.PhaseClassifying, api.PhasePlanning, api.PhaseReview, api.PhaseExecuting, api.PhaseReplanning, api.PhaseCancelled:
+		return nil
+	}
+	if !api.ValidKey(m.Agent) || !api.ValidKey(m.Goal) {
+		return api.Errorf(api.Invalid, "goal %q of agent %q: no key of the bucket", m.Goal, m.Agent)
+	}
+	h.tel.wake(ctx, "goal")
+	_, err := h.wake(ctx, api.Wake{
+		Agent: m.Agent, Cause: "goal-" + m.Goal, Reason: beat.Clip(reason),
+		By: api.Principal{Kind: api.HeartbeatKind}, At: m.At, // of the end: told of it again, it is the same wake
+	})
+	return err
+}
+
 func (h *handlers) setSchedule(ctx context.Context, m api.SetSchedule) (api.Schedule, error) {
 	now := h.now().UTC()
 	var beats []beat.Beat

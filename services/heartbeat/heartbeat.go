@@ -66,6 +66,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	return env.Serve(ctx,
 		bus.On(h.agentChanged, bus.Consuming{MaxDeliver: -1}),
 		bus.On(h.messageReceived, bus.Consuming{Workers: 16, MaxDeliver: -1}),
+		bus.On(h.goalChanged, bus.Consuming{MaxDeliver: -1}),
 		bus.Reply(h.setSchedule),
 		bus.Reply(h.getSchedule),
 		bus.Reply(h.setAlarm),

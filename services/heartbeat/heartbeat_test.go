@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -209,6 +210,44 @@ func TestInboxMessageWakes(t *testing.T) {
 	}
 	if d := cmp.Diff(map[string]bool{"inbox-0123456789ab": true, "inbox-fedcba987654": true}, causes); d != "" {
 		t.Errorf("causes: -want +got\n%s", d)
+	}
+}
+
+// The end of a goal wakes its agent once; what happens to a goal on the way, and what
+// happens after its end, wakes nobody.
+func TestGoalEndWakes(t *testing.T) {
+	t.Parallel()
+	b := apptest.Bus(t, heartbeat.Service)
+	requested := apptest.Watch[api.WakeRequested](t, b)
+	for i, m := range []api.GoalChanged{
+		{Goal: "g0", Previous: api.PhaseReview, Phase: api.PhaseExecuting},
+		{Goal: "g0", Previous: api.PhaseExecuting, Phase: api.PhaseCancelled},
+		{Goal: "g1", Previous: api.PhaseExecuting, Phase: api.PhaseComplete, Title: "tea"},
+		{Goal: "g1", Previous: api.PhaseExecuting, Phase: api.PhaseComplete, Title: "tea"}, // it may come twice
+		{Goal: "g1", Previous: api.PhaseComplete, Phase: api.PhaseComplete, Title: "tea"},  // a run that nobody waits for was stopped
+		{Goal: "g2", Previous: api.PhasePlanning, Phase: api.PhaseFailed, Title: "gold", Reason: "policy denied the plan"},
+	} {
+		m.Agent, m.At = "lucky", 1_790_000_000_000_000
+		if err := b.Publish(t.Context(), strconv.Itoa(i), m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := map[string]string{}
+	for range 2 {
+		w := apptest.Next(t, requested, nil).Wake
+		if w.Agent != "lucky" || w.By.Kind != api.HeartbeatKind {
+			t.Errorf("got %+v", w)
+		}
+		got[w.Cause] = w.Reason
+	}
+	if d := cmp.Diff(map[string]string{
+		"goal-g1": `your goal "tea" is complete`, "goal-g2": `your goal "gold" has failed: policy denied the plan`,
+	}, got); d != "" {
+		t.Errorf("wakes: -want +got\n%s", d)
+	}
+	known(t, b, "fence")
+	if w := apptest.Next(t, requested, nil).Wake; w.Agent != "fence" {
+		t.Errorf("announced %+v, want nothing more of goals", w)
 	}
 }
 
