@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -19,26 +20,27 @@ func TestStories(t *testing.T) {
 	t.Parallel()
 	worlds := map[string]func(testing.TB, map[string]string) *world{"one process": oneProcess, "many processes": manyProcesses}
 	stories := map[string]func(*testing.T, *world){
-		"an agent works with its tools":           works,
-		"a message wakes another agent":           wakesAnother,
-		"policy refuses a call":                   refuses,
-		"an agent sleeps and its alarm wakes it":  sleeps,
-		"its creator wakes it":                    woken,
-		"a cron tick wakes it":                    ticks,
-		"who cannot pay cannot think":             cannotPay,
-		"a provider that is busy is asked again":  asksAgain,
-		"messages of a session keep their order":  keepsOrder,
-		"wrong input changes nothing":             wrongInput,
-		"the HTTP surface tells the same":         overHTTP,
-		"a definition is replaced, not doubled":   appliedTwice,
-		"the same message twice is one run":       sentTwice,
-		"a call asked twice at once is paid once": paidOnce,
-		"a run is cancelled for good":             cancelled,
-		"a message interrupts":                    interrupts,
-		"a message steers the run under way":      steers,
-		"messages are collected into one run":     collects,
-		"a session is terminated":                 terminated,
-		"an agent is told to sleep, and explains": explains,
+		"an agent works with its tools":            works,
+		"a message wakes another agent":            wakesAnother,
+		"policy refuses a call":                    refuses,
+		"an agent sleeps and its alarm wakes it":   sleeps,
+		"its creator wakes it":                     woken,
+		"a cron tick wakes it":                     ticks,
+		"who cannot pay cannot think":              cannotPay,
+		"a provider that is busy is asked again":   asksAgain,
+		"messages of a session keep their order":   keepsOrder,
+		"wrong input changes nothing":              wrongInput,
+		"the HTTP surface tells the same":          overHTTP,
+		"a definition is replaced, not doubled":    appliedTwice,
+		"the same message twice is one run":        sentTwice,
+		"a call asked twice at once is paid once":  paidOnce,
+		"a call asked otherwise gives back a hold": askedOtherwise,
+		"a run is cancelled for good":              cancelled,
+		"a message interrupts":                     interrupts,
+		"a message steers the run under way":       steers,
+		"messages are collected into one run":      collects,
+		"a session is terminated":                  terminated,
+		"an agent is told to sleep, and explains":  explains,
 	}
 	for name, begin := range worlds {
 		t.Run(name, func(t *testing.T) {
@@ -453,13 +455,66 @@ func paidOnce(t *testing.T, w *world) {
 	if left := held(); len(left) != 0 {
 		t.Errorf("got %d active holds %+v, want none", len(left), left)
 	}
-	paid := 0
+	if paid := settled(t, w, a); paid != 1 {
+		t.Errorf("paid %d times, want once", paid)
+	}
+}
+
+// settled counts what an agent paid from holds.
+func settled(t *testing.T, w *world, a api.Agent) (n int) {
+	t.Helper()
 	for _, p := range call[api.Entries](t, w, api.ListEntries{Agent: a.ID, Limit: 100}).Entries {
 		if p.Kind == "settle" {
-			paid++
+			n++
 		}
 	}
-	if paid != 1 {
-		t.Errorf("paid %d times, want once", paid)
+	return n
+}
+
+// askedOtherwise asks the router for a completion again, with a longer prompt, so
+// that the hold of the first try does not fit: of one that is under way and whose
+// answer is stored first, and of one that is dead.
+func askedOtherwise(t *testing.T, w *world) {
+	a := born(t, w, "Undecided", api.Dollar)
+	ask := func(id, text string, more ...api.ChatMessage) error {
+		_, err := bus.CallStream[api.Delta, api.Completion](t.Context(), w.bus, api.Complete{
+			ID: id, Agent: a.ID, Session: a.Session, Turn: id, Task: api.TaskTurn, Tier: api.TierNormal,
+			Messages: append(more, api.ChatMessage{Role: "user", Content: text}),
+		}, func(api.Delta) error { return nil })
+		return err
+	}
+	held := func() []api.HoldState {
+		return call[api.Holds](t, w, api.ListHolds{Agent: a.ID, Status: api.HoldActive, Limit: 10}).Holds
+	}
+	first := make(chan error, 1)
+	go func() { first <- ask("undecided.1", "slow words") }()
+	id := ""
+	for all := held(); id == ""; all = held() {
+		if t.Context().Err() != nil {
+			t.Fatal("the first call holds nothing")
+		}
+		if len(all) > 0 {
+			id = all[0].ID
+		}
+	}
+	longer := api.ChatMessage{Role: "system", Content: strings.Repeat("and more ", 200)}
+	if err := errors.Join(ask("undecided.1", "slow words", longer), <-first); err != nil {
+		t.Error(err)
+	}
+	if left := held(); len(left) != 0 {
+		t.Errorf("after one that was under way: got the active holds %+v, want none", left)
+	}
+
+	call[api.HoldState](t, w, api.Hold{
+		ID: strings.Replace(id, ".1", ".2", 1), Agent: a.ID, Amount: api.Cent, Category: "inference", Turn: "undecided.2", ExpiresAt: time.Now().Add(time.Minute).UnixMicro(),
+	})
+	if err := ask("undecided.2", "hello"); err != nil {
+		t.Error(err)
+	}
+	if left := held(); len(left) != 0 {
+		t.Errorf("after one that is dead: got the active holds %+v, want none", left)
+	}
+	if paid := settled(t, w, a); paid != 2 {
+		t.Errorf("paid %d times, want once for each call", paid)
 	}
 }

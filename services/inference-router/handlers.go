@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -209,7 +210,7 @@ func (a attempt) run(ctx context.Context, most api.Micros) (answer api.Completio
 	}
 	a.h.relay.Kick()
 	if most > 0 && paid.Hold != a.hold { // the same call was asked twice at once, and the other one is stored
-		a.release(ctx, "another answer to this call is stored")
+		a.release(ctx, a.hold, "another answer to this call is stored")
 	}
 	answer, err = a.h.answer(ctx, a.req, paid)
 	return answer, false, err
@@ -220,7 +221,8 @@ const maxHolds = 32
 
 // reserve holds the money of an attempt and returns the hold. An earlier try of
 // the same call may have left a hold: an active one is used, one that has ended
-// or holds another amount is passed over for the next id.
+// is passed over for the next id, and so is one of another amount, which was for
+// another prompt. What that holds is given back.
 func (a attempt) reserve(ctx context.Context, most api.Micros) (string, error) {
 	for n := range maxHolds {
 		id := a.hold
@@ -230,6 +232,7 @@ func (a attempt) reserve(ctx context.Context, most api.Micros) (string, error) {
 		state, err := a.h.hold(ctx, id, a.req.Agent, a.req.Turn, most)
 		switch {
 		case api.CodeOf(err) == api.Conflict:
+			a.supersede(ctx, id)
 		case err != nil:
 			return "", err
 		case state.Status == api.HoldActive:
@@ -237,6 +240,19 @@ func (a attempt) reserve(ctx context.Context, most api.Micros) (string, error) {
 		}
 	}
 	return "", api.Errorf(api.Conflict, "call %s was begun %d times and is not taken again", a.req.ID, maxHolds)
+}
+
+// supersede gives back what an earlier try of the call still holds. Should that try
+// be under way yet, and store its answer first, it is paid as by [handlers.settleLate].
+func (a attempt) supersede(ctx context.Context, id string) {
+	own, err := bus.Call[api.Holds](ctx, a.h.bus, api.ListHolds{Agent: a.req.Agent, Limit: 250})
+	if err != nil {
+		a.h.log.WarnContext(ctx, "a hold is left to expire", "hold", id, "err", err)
+		return
+	}
+	if slices.ContainsFunc(own.Holds, func(s api.HoldState) bool { return s.ID == id }) {
+		a.release(ctx, id, "the call is made again with another prompt")
+	}
 }
 
 func (h *handlers) hold(ctx context.Context, id, agent, turn string, amount api.Micros) (api.HoldState, error) {
@@ -319,7 +335,7 @@ func (a attempt) giveBack(ctx context.Context, most api.Micros, res provider.Res
 	defer cancel()
 	used := min(api.Micros(a.model.Cost(res.Usage.Input, res.Usage.Output)), most)
 	if used == 0 || res.Usage.Output == 0 {
-		a.release(ctx, "provider failed")
+		a.release(ctx, a.hold, "provider failed")
 		return failure
 	}
 	if _, err := bus.Call[api.HoldState](ctx, a.h.bus, api.Settle{
@@ -330,10 +346,10 @@ func (a attempt) giveBack(ctx context.Context, most api.Micros, res provider.Res
 	return failure
 }
 
-// release gives the attempt's hold back.
-func (a attempt) release(ctx context.Context, why string) {
-	if _, err := bus.Call[api.HoldState](ctx, a.h.bus, api.Release{ID: a.hold, Reason: why}); err != nil {
-		a.h.log.WarnContext(ctx, "a hold is left to expire", "hold", a.hold, "err", err)
+// release gives a hold back.
+func (a attempt) release(ctx context.Context, hold, why string) {
+	if _, err := bus.Call[api.HoldState](ctx, a.h.bus, api.Release{ID: hold, Reason: why}); err != nil {
+		a.h.log.WarnContext(ctx, "a hold is left to expire", "hold", hold, "err", err)
 	}
 }
 
