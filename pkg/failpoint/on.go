@@ -71,8 +71,9 @@ func (a *arming) pass(p Point) (Mode, time.Duration) {
 	file, inFile := strings.CutPrefix(spec, "@")
 	if inFile {
 		data, err := os.ReadFile(file)
-		if err != nil {
-			return "", 0 // nothing is armed
+		if err != nil { // nothing is armed
+			a.spec = ""
+			return "", 0
 		}
 		spec = strings.TrimSpace(string(data))
 	}
@@ -91,6 +92,7 @@ func (a *arming) pass(p Point) (Mode, time.Duration) {
 	}
 	a.spent = true
 	if inFile {
+		a.spec = "" // the same words in another file are another death
 		switch err := os.Remove(file); {
 		case errors.Is(err, os.ErrNotExist):
 			return "", 0 // another process that reads it was first

@@ -16,8 +16,11 @@ import (
 	"github.com/anima-run/anima/pkg/failpoint"
 )
 
-// child is set in the program that is to die.
-const child = "ANIMA_FAILPOINT_CHILD"
+// child is set in the program that is to die, to again in one that arms itself anew.
+const (
+	child = "ANIMA_FAILPOINT_CHILD"
+	again = "again"
+)
 
 func TestMain(m *testing.M) {
 	if os.Getenv(child) == "" {
@@ -31,6 +34,9 @@ func TestMain(m *testing.M) {
 		switch {
 		case errors.Is(err, context.DeadlineExceeded):
 			_, _ = os.Stdout.WriteString("late ")
+			if os.Getenv(child) == again {
+				_ = os.WriteFile(strings.TrimPrefix(os.Getenv("ANIMA_FAILPOINT"), "@"), []byte("loop.persist:timeout"), 0o600)
+			}
 		case api.CodeOf(err) == api.Unavailable:
 			_, _ = os.Stdout.WriteString("away ")
 		}
@@ -78,5 +84,20 @@ func TestDies(t *testing.T) {
 				t.Errorf("%q: the file is still there, and the next process dies too", spec)
 			}
 		}
+	}
+}
+
+// TestArmedAgain arms a program that lives on in the same words.
+func TestArmedAgain(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "armed")
+	if err := os.WriteFile(file, []byte("loop.persist:timeout"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), os.Args[0])
+	cmd.Env = []string{child + "=" + again, "ANIMA_FAILPOINT=@" + file}
+	out, err := cmd.Output()
+	if want := "step late step late step late end"; err != nil || string(out) != want {
+		t.Errorf("got %q, %v, want %q", out, err, want)
 	}
 }
