@@ -170,8 +170,8 @@ var actPoints = []string{
 
 // chosen are the passes of a point at which a form kills, of so many: all of a
 // run's own steps, and the first and the middle one of what every service does all
-// the time, of which no scene has the same number twice. The third tool is the irreversible one; of two tasks one ends with its call
-// and one with its run.
+// the time, of which no scene has the same number twice. The third tool is the
+// irreversible one; of two tasks one ends with its call and one with its run.
 func chosen(form, point string, most int) []int {
 	common := strings.HasPrefix(point, "bus.") || strings.HasPrefix(point, "outbox.")
 	acts := slices.Contains(actPoints, point)
@@ -222,8 +222,8 @@ func (s *scene) ends() map[string]int {
 	switch s.kind {
 	case talk:
 		return map[string]int{s.agents[0].ID: 5}
-	case project: // in its own session
-		return map[string]int{s.agents[0].ID: 1}
+	case project: // in its own session: what it was asked, and the end of its goal
+		return map[string]int{s.agents[0].ID: 2}
 	}
 	return map[string]int{s.agents[0].ID: 2, s.agents[1].ID: 1, s.agents[2].ID: 1}
 }
@@ -487,6 +487,9 @@ func (o *oracle) projected(l life, c crashCase) {
 	if g.Status != api.GoalCompleted || g.Version != 1 || g.Plans[0].Source != "planner" || len(g.Tasks) != 2 {
 		o.fault("%s: the goal is %+v", l.agent.ID, g)
 		return
+	}
+	if causes, _ := o.woken(l); causes["goal-"+g.ID] != 1 || len(causes) != 1 {
+		o.fault("%s: it was woken by %v, want the end of goal %s", l.agent.ID, causes, g.ID)
 	}
 	for i, result := range []string{"it is written", "It went well."} {
 		if t := g.Tasks[i]; t.Status != api.TaskCompleted || t.Attempt != 1 || t.Result != result {
