@@ -20,7 +20,8 @@ type summary struct {
 	Lost     int      `json:"lost"`           // never ended
 	Refused  int      `json:"refused"`        // not accepted for as long as a message may take
 	Doubled  int      `json:"doubled"`        // holds settled more than once
-	Unpaid   int      `json:"unpaid"`         // turns without exactly one settled hold
+	Unpaid   int      `json:"unpaid"`         // turns without exactly one settled hold for a whole answer
+	Broken   int      `json:"broken"`         // answers that broke off, paid for what had come of them
 	Late     int      `json:"late"`           // runs that took longer than -late: somebody took them up again
 	Rate     float64  `json:"turnsPerSecond"` // of runs that ended while messages were sent
 	P50MS    float64  `json:"p50Ms"`          // of a run, as its sender sees it
@@ -113,6 +114,10 @@ func (s *summary) audit(entries []api.Posted, runs map[string]int) {
 	for _, p := range entries {
 		if p.Kind == "settle" {
 			settled[p.ID]++
+			if p.Memo == api.MemoBroken {
+				s.Broken++
+				continue
+			}
 			turns[p.Turn]++
 		}
 	}

@@ -11,6 +11,8 @@ import (
 func TestAuditSaysNo(t *testing.T) {
 	t.Parallel()
 	settle := func(id, turn string) api.Posted { return api.Posted{ID: id, Kind: "settle", Turn: turn} }
+	broken := settle("h0", "r.2")
+	broken.Memo = api.MemoBroken
 	good := []api.Posted{{ID: "d", Kind: "deposit"}, settle("h1", "r.1"), settle("h2", "r.2")}
 	for name, c := range map[string]struct {
 		entries         []api.Posted
@@ -22,6 +24,8 @@ func TestAuditSaysNo(t *testing.T) {
 		"a hold settled twice":       {entries: append(good[:3:3], settle("h2", "r.2")), doubled: 1, unpaid: 1},
 		"a turn paid from two holds": {entries: append(good[:3:3], settle("h3", "r.2")), unpaid: 1},
 		"a turn not paid":            {entries: good[:2], unpaid: 1},
+		"an answer broke off before": {entries: append(good[:3:3], broken), ok: true},
+		"only what broke off":        {entries: append(good[:2:2], broken), unpaid: 1},
 		"a run lost":                 {entries: good, before: summary{Lost: 1}},
 		"a run failed":               {entries: good, before: summary{Failed: 1}},
 		"a message refused":          {entries: good, before: summary{Refused: 1}},

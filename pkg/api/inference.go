@@ -20,6 +20,10 @@ const (
 	TaskPlanning Task = "planning"
 )
 
+// MemoBroken is the memo with which the hold of an answer is settled that broke off:
+// what had come of it is paid, and the call is made again from another hold.
+const MemoBroken = "a broken answer"
+
 // ChatMessage is one message of a prompt.
 type ChatMessage struct {
 	Role       string     `json:"role"` // system, user, assistant, tool

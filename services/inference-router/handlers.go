@@ -339,7 +339,7 @@ func (a attempt) giveBack(ctx context.Context, most api.Micros, res provider.Res
 		return failure
 	}
 	if _, err := bus.Call[api.HoldState](ctx, a.h.bus, api.Settle{
-		ID: a.hold, Amount: used, Payee: "provider:" + a.provider.Name(), Memo: "a broken answer",
+		ID: a.hold, Amount: used, Payee: "provider:" + a.provider.Name(), Memo: api.MemoBroken,
 	}); err != nil {
 		a.h.log.WarnContext(ctx, "a hold is left to expire", "hold", a.hold, "err", err)
 	}

@@ -21,6 +21,7 @@ type Summary struct {
 	Refused  int      `json:"refused"`
 	Doubled  int      `json:"doubled"`
 	Unpaid   int      `json:"unpaid"`
+	Broken   int      `json:"broken"`
 	Late     int      `json:"late"`
 	Rate     float64  `json:"turnsPerSecond"`
 	P50MS    float64  `json:"p50Ms"`
@@ -65,6 +66,9 @@ func (s Summary) whole() bool {
 func (s Summary) String() string {
 	text := fmt.Sprintf("%d runs, %d turns, %.0f/s: lost %d, failed %d, refused %d, doubled %d, unpaid %d, late %d; p50 %s, p99 %s, slowest %s, longest gap %s",
 		s.Runs, s.Turns, s.Rate, s.Lost, s.Failed, s.Refused, s.Doubled, s.Unpaid, s.Late, ms(s.P50MS), ms(s.P99MS), ms(s.MaxMS), ms(s.GapMS))
+	if s.Broken > 0 {
+		text += fmt.Sprintf("; %d answers broke off, paid for what had come", s.Broken)
+	}
 	if s.Late > 0 {
 		text += "; slowest was run " + s.Slowest
 	}
