@@ -286,8 +286,10 @@ func (l locker) take(ctx context.Context, cmd api.Run) (uint64, error) {
 		return 0, err
 	}
 	wait := busy(cmd)
-	if herr == nil && held.Value.Run == cmd.Run { // its owner is dead, as a rule, and its lock must expire
-		wait.RetryAfter = min(250, max(100, (held.Value.Expires-l.now().UnixMicro())/1000))
+	if herr == nil && held.Value.Run == cmd.Run {
+		// Its owner is dead, as a rule, and the lock must expire. All that waits for dead
+		// owners asking again and again would keep busy what is left of the cluster.
+		wait.RetryAfter = min(1000, max(100, (held.Value.Expires-l.now().UnixMicro())/1000+20))
 	}
 	return 0, wait
 }
