@@ -59,7 +59,7 @@ func (s *Store) CreateGoal(ctx context.Context, n goal.New, at int64) (goal.Stat
 			n.ID, n.Agent, out.Title, out.Description, out.Strategy, string(out.Status), string(n.By.Kind), n.By.Address, int64(n.Limit), at); err != nil {
 			return err
 		}
-		return s.effects(ctx, tx, out.Goal, goal.Created(out), at)
+		return follow(ctx, tx, goal.Created(out), at)
 	})
 	return out, refused, err
 }
@@ -116,13 +116,13 @@ func (s *Store) ChangeGoal(ctx context.Context, id string, at int64, change func
 		if err := s.writeGoal(ctx, tx, before, after); err != nil {
 			return err
 		}
-		return s.effects(ctx, tx, after.Goal, effects, at)
+		return follow(ctx, tx, effects, at)
 	})
 	return out, err
 }
 
-// effects puts what follows from a change into its transaction.
-func (s *Store) effects(ctx context.Context, tx *sqldb.Tx, g goal.Goal, e goal.Effects, at int64) error {
+// follow puts the effects of a change into its transaction.
+func follow(ctx context.Context, tx *sqldb.Tx, e goal.Effects, at int64) error {
 	for _, v := range e.Sessions {
 		if _, err := tx.ExecContext(ctx, `insert into sessions (id, agent, created_at, updated_at) values ($1, $2, $3, $3)
 			on conflict (id) do nothing`, v[0], v[1], at); err != nil {
@@ -131,22 +131,6 @@ func (s *Store) effects(ctx context.Context, tx *sqldb.Tx, g goal.Goal, e goal.E
 	}
 	for _, m := range e.Messages {
 		if err := outbox.Add(ctx, tx, m.ID, m.M); err != nil {
-			return err
-		}
-		subject := m.M.Subject()
-		if subject.Class != api.Event {
-			continue
-		}
-		content, err := api.Encode(m.M)
-		if err != nil {
-			return err
-		}
-		task := ""
-		if t, ok := m.M.(api.TaskChanged); ok {
-			task = t.Task
-		}
-		if _, err := tx.ExecContext(ctx, `insert into event_stream (id, type, agent, goal_id, task_id, content, token_count, created_at)
-			values ($1, $2, $3, $4, $5, $6, $7, $8)`, m.ID, subject.Name, g.Agent, g.ID, task, string(content), int64(len(content)+3)/4, at); err != nil {
 			return err
 		}
 	}
