@@ -121,14 +121,18 @@ func (e *Engine) giveUp(ctx context.Context, s *state, ev Events, err error) (*E
 	if ferr := e.append(ctx, s, Step{Begin: &Begin{At: now, Attempt: max(1, s.attempts)}}); ferr != nil {
 		return nil, fmt.Errorf("give up because of %q: %w", err.Error(), retryable(ferr))
 	}
+	if s.input.Text == "" {
+		s.input = Input{Text: s.cmd.Content, By: s.cmd.By}
+	}
+	if !s.owned { // it ends before this owner began, and the one before may have lost words of it
+		if gerr := e.goOn(ctx, s, ev, ID(s.cmd.Run, s.number), now); gerr != nil && !fatal(gerr) {
+			return nil, fmt.Errorf("give up because of %q: %w", err.Error(), gerr)
+		}
+	}
 	w := api.Wire(err)
 	end := &End{
 		Run: s.cmd, Input: s.input, Code: w.Code, Reason: w.Reason, Error: w.Message, At: now,
 		State: api.StateSleeping, Why: w.Message, Fate: api.FateConsumed,
-	}
-	if s.input.Text == "" {
-		s.input = Input{Text: s.cmd.Content, By: s.cmd.By}
-		end.Input = s.input
 	}
 	if s.thought == nil { // the input stays in the transcript, without words that nobody said
 		s.thought = &Thought{

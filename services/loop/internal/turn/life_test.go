@@ -439,8 +439,9 @@ func TestCancelBetween(t *testing.T) {
 	}
 }
 
-// TestCancelCrash has an owner die at every step of a run, cancels it, and lets
-// others come: it ends as cancelled, and no effect happens after that.
+// TestCancelCrash has an owner die at every step of a run and lose what it had not
+// stored yet, cancels the run, and lets others come: it ends as cancelled, no effect
+// happens after that, and all of it is announced.
 func TestCancelCrash(t *testing.T) {
 	t.Parallel()
 	count := &turntest.Crash{}
@@ -449,7 +450,7 @@ func TestCancelCrash(t *testing.T) {
 	}
 	for at := 1; at <= len(count.Ports); at++ {
 		for _, after := range []bool{false, true} {
-			w := three(false)
+			w := three(true)
 			store, _ := w.Store.(*turntest.Store)
 			crash := &turntest.Crash{At: at, After: after}
 			if err := w.Run(t.Context(), crash.Gate, command); err == nil && crash.Dead() {
@@ -470,8 +471,32 @@ func TestCancelCrash(t *testing.T) {
 				t.Errorf("after a crash at %s, after=%t: %d effects after the cancel", count.Ports[at-1], after, got-did)
 			}
 			wantFaults(t, w)
+			for _, id := range announced(t, w, command) {
+				if !slices.Contains(w.Stream.IDs(), id) {
+					t.Errorf("after a crash at %s, after=%t: %s is not announced", count.Ports[at-1], after, id)
+				}
+			}
 		}
 	}
+}
+
+// announced are the ids of some events that a run must have left, by what the store has
+// of it.
+func announced(t *testing.T, w *turntest.World, cmd api.Run) []string {
+	t.Helper()
+	o := outcomeOf(t, w, cmd)
+	ids := []string{"loop_end/" + cmd.Run}
+	if len(o.Turns) > 0 {
+		ids = append(ids, "loop_start/"+cmd.Run)
+	}
+	for _, tr := range o.Turns {
+		for _, c := range tr.Calls {
+			if c.Outcome == api.OutcomeOK {
+				ids = append(ids, "tool_start/"+turn.Key(cmd.Run, tr.Number, c.Index), "tool_end/"+turn.Key(cmd.Run, tr.Number, c.Index))
+			}
+		}
+	}
+	return ids
 }
 
 // wantFaults fails when an id was used for two messages.

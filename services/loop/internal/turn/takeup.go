@@ -63,7 +63,7 @@ func (e *Engine) takeUp(ctx context.Context, s *state) (*Past, error) {
 }
 
 // begin takes the run up: it writes itself into the journal, which fences whoever
-// had the run before. Then it says again what the owner before may have lost.
+// had the run before, and goes on from there.
 func (e *Engine) begin(ctx context.Context, s *state, ev Events, id string) error {
 	b := &Begin{At: e.Now().UnixMicro(), Since: s.began.UnixMicro(), Attempt: s.attempts + 1}
 	if s.number == 1 && s.attempts == 0 {
@@ -77,16 +77,22 @@ func (e *Engine) begin(ctx context.Context, s *state, ev Events, id string) erro
 		return err
 	}
 	s.attempts, s.owned = b.Attempt, true
+	return e.goOn(ctx, s, ev, id, b.At)
+}
+
+// goOn has the store know that the run has begun, and says again what the owner before
+// may have lost.
+func (e *Engine) goOn(ctx context.Context, s *state, ev Events, id string, at int64) error {
 	if s.number > 1 {
-		if err := e.saidPersisted(ctx, s.cmd, s.number-1, b.At, ev); err != nil {
+		if err := e.saidPersisted(ctx, s.cmd, s.number-1, at, ev); err != nil {
 			return err
 		}
 		return e.repeat(ctx, s, ev, id)
 	}
-	if err := e.Store.Merge(ctx, s.cmd, s.input.Merged, b.At); err != nil {
+	if err := e.Store.Merge(ctx, s.cmd, s.input.Merged, at); err != nil {
 		return err
 	}
-	changes, err := e.Store.Started(ctx, s.cmd, s.input, s.tier, b.At)
+	changes, err := e.Store.Started(ctx, s.cmd, s.input, s.tier, at)
 	if err != nil {
 		return err
 	}
@@ -97,7 +103,7 @@ func (e *Engine) begin(ctx context.Context, s *state, ev Events, id string) erro
 		}
 	}
 	if err := ev.Post(ctx, "loop_start/"+s.cmd.Run, api.LoopStart{
-		Run: s.cmd.Run, Session: s.cmd.Session, Agent: s.agent.ID, Kind: s.cmd.Kind, At: b.At,
+		Run: s.cmd.Run, Session: s.cmd.Session, Agent: s.agent.ID, Kind: s.cmd.Kind, At: at,
 	}); err != nil {
 		return err
 	}

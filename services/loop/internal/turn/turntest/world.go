@@ -79,8 +79,13 @@ func (w *World) Now() time.Time { return time.UnixMicro(Start + w.ticks.Add(1)*1
 // Gate stands before every call of a port: it runs do, or fails.
 type Gate func(ctx context.Context, port string, do func() error) error
 
-// Open lets every call through.
-func Open(_ context.Context, _ string, do func() error) error { return do() }
+// Open lets every call through whose context has not ended, as real I/O does.
+func Open(ctx context.Context, _ string, do func() error) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return do()
+}
 
 // Engine returns a new owner's engine, and its events, behind a gate.
 func (w *World) Engine(gate Gate) (*turn.Engine, turn.Events) {
