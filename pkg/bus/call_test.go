@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
 
@@ -102,20 +103,32 @@ func TestCallUnderstandsForeignServices(t *testing.T) {
 	wantCode(t, err, api.NotFound, "")
 }
 
+// dead is a replica that takes questions and says nothing. dies waits until it has one,
+// and takes it away.
+func dead(t *testing.T, s *server.Server, req api.Message) (dies func()) {
+	t.Helper()
+	nc, taken := connect(t, s).NATS(), make(chan struct{}, 8)
+	sub, err := nc.Subscribe(req.Subject().String(), func(*nats.Msg) { taken <- struct{}{} })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		<-taken
+		if err := sub.Unsubscribe(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // A replica that has taken a question and died answers never. Another one is asked
 // long before the caller gives up.
 func TestCallAsksOthers(t *testing.T) {
 	t.Parallel()
 	b, s := one(t)
-	dead := connect(t, s).NATS()
-	taken := make(chan struct{}, 1)
-	sub, err := dead.Subscribe(api.GetAgent{}.Subject().String(), func(*nats.Msg) { taken <- struct{}{} })
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := dead.Flush(); err != nil {
-		t.Fatal(err)
-	}
+	dies := dead(t, s, api.GetAgent{})
 	caller := newBus(t, connect(t, s), bus.Options{Service: "caller"})
 	var asking sync.WaitGroup
 	defer asking.Wait()
@@ -125,10 +138,7 @@ func TestCallAsksOthers(t *testing.T) {
 			t.Errorf("got %+v, %v", got, err)
 		}
 	})
-	<-taken
-	if err := sub.Unsubscribe(); err != nil {
-		t.Fatal(err)
-	}
+	dies()
 	serve(t, b, patience, bus.Reply(func(_ context.Context, r api.GetAgent) (api.Agent, error) { return api.Agent{ID: r.Agent}, nil }))
 	asking.Wait() // before the server ends
 }

@@ -204,15 +204,7 @@ func TestStreamNoticesADeadServer(t *testing.T) {
 func TestStreamAsksOthersBeforeItBegins(t *testing.T) {
 	t.Parallel()
 	b, s := one(t)
-	dead := connect(t, s).NATS()
-	taken := make(chan struct{}, 8)
-	sub, err := dead.Subscribe(api.Complete{}.Subject().String(), func(*nats.Msg) { taken <- struct{}{} })
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := dead.Flush(); err != nil {
-		t.Fatal(err)
-	}
+	dies := dead(t, s, api.Complete{})
 	o := quick
 	o.Service = "caller"
 	caller := newBus(t, connect(t, s), o)
@@ -224,10 +216,7 @@ func TestStreamAsksOthersBeforeItBegins(t *testing.T) {
 			t.Errorf("got %+v, %v", got, err)
 		}
 	})
-	<-taken
-	if err := sub.Unsubscribe(); err != nil {
-		t.Fatal(err)
-	}
+	dies()
 	serve(t, b, patience, bus.Stream(func(context.Context, api.Complete, func(api.Delta) error) (api.Completion, error) {
 		return api.Completion{Text: "answered"}, nil
 	}))
