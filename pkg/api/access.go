@@ -20,6 +20,7 @@ func AccessOf(o Owner) Access {
 			Calls: []Message{
 				OpenAccount{},
 				GetBalance{},
+				GetSpent{}, // for a turn that ends without its answer
 				SignMessage{},
 				SetSchedule{},
 				SetAlarm{},

@@ -180,6 +180,7 @@ func Contracts() []Contract {
 		{Settle{ID: run + ".1", Amount: 610, Payee: "provider:simulated"}, HoldState{ID: run + ".1", Agent: "lucky", Status: HoldSettled, Amount: 9000, Settled: 610, Available: 999_390, Tier: TierHigh}},
 		{Release{ID: run + ".1", Reason: "provider failed"}, HoldState{ID: run + ".1", Agent: "lucky", Status: HoldReleased, Amount: 9000, Available: 1_000_000, Tier: TierHigh}},
 		{ListHolds{Agent: "lucky"}, Holds{Holds: []HoldState{hold}}},
+		{GetSpent{Agent: "lucky", Turn: turn.ID, Category: "inference"}, Spent{Paid: 610, Held: 9000}},
 		{Deposit{ID: "d-1", Agent: "lucky", Amount: Dollar, Source: "faucet"}, posted},
 		{Transfer{ID: "t-1", From: "lucky", To: "bob", Amount: Cent, Memo: "thanks"}, posted},
 		{ListEntries{Agent: "lucky", After: 1}, Entries{Entries: []Posted{posted}}},

@@ -118,6 +118,26 @@ type Holds struct {
 	Holds []HoldState `json:"holds"`
 }
 
+// CategoryInference is what is held for calls of models.
+const CategoryInference = "inference"
+
+// GetSpent answers [Spent]: what holds of one category came to that were made for a
+// turn.
+type GetSpent struct {
+	Agent    string `json:"agent"`
+	Turn     string `json:"turnId"`
+	Category string `json:"category"`
+}
+
+// Subject of the message.
+func (GetSpent) Subject() Subject { return request(Treasury, "get_spent") }
+
+// Spent is what was paid for a turn. While something is held for it, more may be.
+type Spent struct {
+	Paid Micros `json:"paid"`
+	Held Micros `json:"held,omitempty"`
+}
+
 // Deposit adds money from outside the books; the source is the other side of
 // the posting. The dev profile deposits from "faucet", until the chain arrives.
 // Answers [Posted]. Errors: Invalid, NotFound, Denied (the source is switched off).

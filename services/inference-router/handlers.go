@@ -258,7 +258,7 @@ func (a attempt) supersede(ctx context.Context, id string) {
 func (h *handlers) hold(ctx context.Context, id, agent, turn string, amount api.Micros) (api.HoldState, error) {
 	return failpoint.Value(ctx, failpoint.RouterHold, func(ctx context.Context) (api.HoldState, error) {
 		return bus.Call[api.HoldState](ctx, h.bus, api.Hold{
-			ID: id, Agent: agent, Amount: amount, Category: "inference", Turn: turn, ExpiresAt: h.now().Add(10 * time.Minute).UnixMicro(),
+			ID: id, Agent: agent, Amount: amount, Category: api.CategoryInference, Turn: turn, ExpiresAt: h.now().Add(10 * time.Minute).UnixMicro(),
 		})
 	})
 }

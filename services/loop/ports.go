@@ -38,6 +38,10 @@ func (s services) Balance(ctx context.Context, agent string) (api.Balance, error
 	return bus.Call[api.Balance](ctx, s.bus, api.GetBalance{Agent: agent})
 }
 
+func (s services) Spent(ctx context.Context, agent, turn string) (api.Spent, error) {
+	return bus.Call[api.Spent](ctx, s.bus, api.GetSpent{Agent: agent, Turn: turn, Category: api.CategoryInference})
+}
+
 func (s services) Claim(ctx context.Context, agent, run string) ([]api.InboxMessage, error) {
 	in, err := failpoint.Value(ctx, failpoint.LoopInboxClaim, func(ctx context.Context) (api.Inbox, error) {
 		return bus.Call[api.Inbox](ctx, s.bus, api.ClaimInbox{Agent: agent, Run: run})

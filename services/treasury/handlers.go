@@ -78,6 +78,11 @@ func (h *handlers) listHolds(ctx context.Context, m api.ListHolds) (api.Holds, e
 	return list, err
 }
 
+func (h *handlers) getSpent(ctx context.Context, m api.GetSpent) (api.Spent, error) {
+	paid, held, err := h.book.Spent(ctx, m.Agent, m.Turn, m.Category)
+	return api.Spent{Paid: paid, Held: held}, err
+}
+
 func holdState(s ledger.HoldState) api.HoldState {
 	return api.HoldState{
 		ID: s.ID, Agent: s.Agent, Status: s.Status, Amount: s.Amount, Settled: s.Settled, Available: s.Available, Tier: s.Tier,

@@ -85,6 +85,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		bus.Reply(h.settle),
 		bus.Reply(h.release),
 		bus.Reply(h.listHolds),
+		bus.Reply(h.getSpent),
 		bus.Reply(h.deposit),
 		bus.Reply(h.transfer),
 		bus.Reply(h.listEntries),

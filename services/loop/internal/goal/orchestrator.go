@@ -17,6 +17,11 @@ type Policy interface {
 	ApprovePlan(ctx context.Context, m api.ApprovePlan) (api.Decision, error)
 }
 
+// Treasury tells what an agent has.
+type Treasury interface {
+	Balance(ctx context.Context, agent string) (api.Balance, error)
+}
+
 // Runs stops runs.
 type Runs interface {
 	CancelRun(ctx context.Context, m api.CancelRun) (api.RunState, error)
@@ -39,7 +44,7 @@ type Leases interface {
 type Orchestrator struct {
 	Store    Store
 	Router   turn.Router
-	Treasury turn.Treasury
+	Treasury Treasury
 	Policy   Policy
 	Runs     Runs
 	Agents   Agents

@@ -135,8 +135,12 @@ func (e *Engine) giveUp(ctx context.Context, s *state, ev Events, err error) (*E
 		State: api.StateSleeping, Why: w.Message, Fate: api.FateConsumed,
 	}
 	if s.thought == nil { // the input stays in the transcript, without words that nobody said
+		paid, serr := e.spent(ctx, s)
+		if serr != nil {
+			return nil, fmt.Errorf("give up because of %q: %w", err.Error(), retryable(serr))
+		}
 		s.thought = &Thought{
-			Completion: api.Completion{Finish: "error"}, StartedAt: now,
+			Completion: api.Completion{Finish: "error", Cost: paid}, StartedAt: now,
 			Trace: trace.SpanContextFromContext(ctx).TraceID().String(),
 		}
 	}
@@ -152,6 +156,31 @@ func (e *Engine) giveUp(ctx context.Context, s *state, ev Events, err error) (*E
 		return nil, fmt.Errorf("give up because of %q: %w", err.Error(), retryable(perr))
 	}
 	return end, nil
+}
+
+// settling is how long the end of a run waits for the router to end a call that nobody
+// waits for any more.
+const settling = 2 * time.Second
+
+// spent is what the turn has cost though nobody has its thought: the answer was on its
+// way when the run ended, broke off, or its owner died with it.
+func (e *Engine) spent(ctx context.Context, s *state) (api.Micros, error) {
+	for wait := settling / 32; ; wait *= 2 {
+		m, err := e.Treasury.Spent(ctx, s.agent.ID, ID(s.cmd.Run, s.number))
+		switch {
+		case fatal(err), api.CodeOf(err) == api.NotFound: // who has no account has paid nothing
+			return 0, nil
+		case err != nil, m.Held == 0, wait > settling:
+			return m.Paid, err
+		}
+		t := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			t.Stop()
+			return 0, context.Cause(ctx)
+		case <-t.C:
+		}
+	}
 }
 
 // failed says how the agent rests after a run that ended with w, by its cause

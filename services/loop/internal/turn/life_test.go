@@ -471,12 +471,54 @@ func TestCancelCrash(t *testing.T) {
 				t.Errorf("after a crash at %s, after=%t: %d effects after the cancel", count.Ports[at-1], after, got-did)
 			}
 			wantFaults(t, w)
+			for _, tr := range outcomeOf(t, w, command).Turns {
+				if spent := w.Router.Spent(tr.ID); tr.Cost != spent {
+					t.Errorf("after a crash at %s, after=%t: turn %d cost %s, and %s was paid", count.Ports[at-1], after, tr.Number, tr.Cost, spent)
+				}
+			}
 			for _, id := range announced(t, w, command) {
 				if !slices.Contains(w.Stream.IDs(), id) {
 					t.Errorf("after a crash at %s, after=%t: %s is not announced", count.Ports[at-1], after, id)
 				}
 			}
 		}
+	}
+}
+
+// TestCancelWaitsForTheRouter: what a cancelled thought has cost is known when nothing is
+// held for it any more, and a hold that stays for ever keeps no run.
+func TestCancelWaitsForTheRouter(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		rounds int // in which the router has not ended the call yet
+		want   api.Micros
+	}{"soon": {2, 305}, "never": {1 << 20, 7}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := world(says("never heard"))
+			store, _ := w.Store.(*turntest.Store)
+			asked := 0
+			w.Treasury.Settling = func() api.Spent {
+				if asked++; asked > c.rounds {
+					return api.Spent{}
+				}
+				return api.Spent{Paid: 7, Held: 9000}
+			}
+			crash := &turntest.Crash{}
+			if err := world(says("never heard")).Run(t.Context(), crash.Gate, command); err != nil {
+				t.Fatal(err)
+			}
+			dies := &turntest.Crash{At: nth(crash.Ports, "complete", 1), After: true}
+			if err := w.Run(t.Context(), dies.Gate, command); err == nil {
+				t.Fatal("the owner that died ended its run")
+			}
+			store.Cancel("run1", "enough")
+			untilOver(t, w, command)
+			o := outcomeOf(t, w, command)
+			if len(o.Turns) != 1 || o.Turns[0].Cost != c.want || o.Known.Cost != c.want || asked < 2 {
+				t.Errorf("after %d questions: %+v, want one turn that cost %d", asked, o.Turns, c.want)
+			}
+		})
 	}
 }
 

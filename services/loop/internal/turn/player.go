@@ -414,6 +414,11 @@ func (p *player) Balance(context.Context, string) (api.Balance, error) {
 	return api.Balance{Tier: p.Reference.Tier}, nil
 }
 
+// Spent implements [Treasury].
+func (p *player) Spent(context.Context, string, string) (api.Spent, error) {
+	return api.Spent{Paid: p.Turn.Cost}, nil
+}
+
 // Conversation implements [ContextStore].
 func (p *player) Conversation(context.Context, string, string, int) (Conversation, error) {
 	return p.Before, nil

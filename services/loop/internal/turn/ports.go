@@ -155,6 +155,8 @@ type Alarms interface {
 // Treasury tells the tier.
 type Treasury interface {
 	Balance(ctx context.Context, agent string) (api.Balance, error)
+	// Spent is what thoughts of a turn have cost, and what is held for them yet.
+	Spent(ctx context.Context, agent, turn string) (api.Spent, error)
 }
 
 // Events announces what happens. Post returns at once; Wait returns when all are

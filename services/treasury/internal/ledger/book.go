@@ -288,6 +288,12 @@ func (b *Book) Holds(ctx context.Context, f HoldFilter) ([]HoldState, error) {
 	return b.store.Holds(ctx, f)
 }
 
+// Spent is what was paid from an agent's holds of a category for a turn, and what is held
+// for it yet.
+func (b *Book) Spent(ctx context.Context, agent, turn, category string) (paid, held api.Micros, err error) {
+	return b.store.Spent(ctx, agent, turn, category)
+}
+
 // Transactions lists the transactions that touched an agent ("": all) after a
 // sequence number, with limits as [Book.Holds], and whether there are more.
 func (b *Book) Transactions(ctx context.Context, agent string, after int64, limit int) ([]Transaction, bool, error) {

@@ -23,6 +23,9 @@ type Store interface {
 
 	// Holds lists holds, oldest first.
 	Holds(ctx context.Context, f HoldFilter) ([]HoldState, error)
+	// Spent adds up what an agent's holds of a category that were made for a turn came
+	// to, and what is held for it yet.
+	Spent(ctx context.Context, agent, turn, category string) (paid, held api.Micros, err error)
 
 	// Due lists at most limit active holds that expire at or before the time.
 	Due(ctx context.Context, at int64, limit int) ([]string, error)

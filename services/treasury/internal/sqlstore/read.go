@@ -48,6 +48,13 @@ func (s *Store) Holds(ctx context.Context, f ledger.HoldFilter) ([]ledger.HoldSt
 	return hs, err
 }
 
+// Spent implements [ledger.Store].
+func (s *Store) Spent(ctx context.Context, agent, turn, category string) (paid, held api.Micros, err error) {
+	err = s.db.QueryRowContext(ctx, "select coalesce(sum(settled), 0), coalesce(sum(case status when 'active' then amount else 0 end), 0)"+
+		" from holds where agent = $1 and status in ('active', 'settled') and turn = $2 and category = $3", agent, turn, category).Scan(&paid, &held)
+	return paid, held, err
+}
+
 // Due implements [ledger.Store].
 func (s *Store) Due(ctx context.Context, at int64, limit int) ([]string, error) {
 	ids, err := sqldb.All(ctx, s.db, func(row sqldb.Scanner) (id string, err error) {

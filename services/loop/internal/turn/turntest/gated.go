@@ -99,7 +99,19 @@ func (i gatedInbox) Settle(ctx context.Context, agent, run string) error {
 
 type gatedTreasury struct {
 	*Treasury
-	gate Gate
+	router *Router
+	gate   Gate
+}
+
+func (t gatedTreasury) Spent(ctx context.Context, _, turn string) (api.Spent, error) {
+	return through(ctx, t.gate, "spent", func() (api.Spent, error) {
+		if t.Settling != nil {
+			if s := t.Settling(); s.Held > 0 {
+				return s, t.Err
+			}
+		}
+		return api.Spent{Paid: t.router.Spent(turn)}, t.Err
+	})
 }
 
 func (t gatedTreasury) Balance(ctx context.Context, agent string) (api.Balance, error) {

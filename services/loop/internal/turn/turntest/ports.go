@@ -105,6 +105,7 @@ type Router struct {
 	mu       sync.Mutex
 	answers  map[string]api.Completion
 	paid     map[string]int
+	spent    map[string]api.Micros // by turn
 	requests []api.Complete
 }
 
@@ -123,10 +124,11 @@ func (r *Router) Complete(_ context.Context, req api.Complete, delta func(string
 		return c, err
 	}
 	if r.answers == nil {
-		r.answers, r.paid = map[string]api.Completion{}, map[string]int{}
+		r.answers, r.paid, r.spent = map[string]api.Completion{}, map[string]int{}, map[string]api.Micros{}
 	}
 	r.answers[req.ID] = c
 	r.paid[req.ID]++
+	r.spent[req.Turn] += c.Cost
 	delta(c.Text)
 	return c, nil
 }
@@ -136,6 +138,13 @@ func (r *Router) Paid() map[string]int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return maps.Clone(r.paid)
+}
+
+// Spent is what was paid for a turn.
+func (r *Router) Spent(turn string) api.Micros {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.spent[turn]
 }
 
 // Requests returns all requests so far.
@@ -255,6 +264,8 @@ func (i *Inbox) Settled(run string) int {
 type Treasury struct {
 	Tier api.Tier
 	Err  error
+	// Settling is what a turn has cost while something is held for it; nil: nothing is.
+	Settling func() api.Spent
 }
 
 // Balance implements turn.Treasury.

@@ -100,7 +100,7 @@ func (w *World) Engine(gate Gate) (*turn.Engine, turn.Events) {
 	tracer := noop.NewTracerProvider().Tracer("")
 	e := &turn.Engine{
 		Store: gatedStore{w.Store, gate}, Journal: gatedJournal{w.Journal, gate}, Router: gatedRouter{w.Router, gate},
-		Policy: gatedPolicy{w.Policy, gate}, Inbox: gatedInbox{w.Inbox, gate}, Treasury: gatedTreasury{w.Treasury, gate},
+		Policy: gatedPolicy{w.Policy, gate}, Inbox: gatedInbox{w.Inbox, gate}, Treasury: gatedTreasury{w.Treasury, w.Router, gate},
 		Queue: gatedQueue{w.Queue, gate}, Alarms: gatedAlarms{w.Alarms, gate}, Outputs: gatedOutputs{w.Outputs, gate},
 		Tools: tools, Now: w.Now, Tracer: tracer, Attempts: w.Attempts, Observe: ignore{},
 		Ending: func(context.Context, int64) {},

@@ -30,6 +30,7 @@ func Run(t *testing.T, each Each) {
 		"a payee that is an agent": agentPayee,
 		"expiry":                   expiry,
 		"tiers":                    tiers,
+		"spent":                    spent,
 		"lists":                    lists,
 		"reopened":                 reopened,
 		"overspending":             overspending,

@@ -239,6 +239,37 @@ func expiry(t *testing.T, open func() ledger.Store) {
 	wantSound(t, b)
 }
 
+// spent: what was paid for a turn is what its holds were settled with, and what is held
+// for it yet is told beside it; other turns, categories and agents are not in it.
+func spent(t *testing.T, open func() ledger.Store) {
+	ctx := t.Context()
+	b := run(t, open(), ledger.Options{})
+	funded(t, b, "lucky", 10_000)
+	funded(t, b, "bob", 10_000)
+	for id, h := range map[string]struct{ agent, turn, category string }{
+		"broken": {"lucky", "t1", "inference"}, "whole": {"lucky", "t1", "inference"}, "active": {"lucky", "t1", "inference"},
+		"released": {"lucky", "t1", "inference"}, "later": {"lucky", "t2", "inference"}, "tool": {"lucky", "t1", "x402"}, "bobs": {"bob", "t1", "inference"},
+	} {
+		if _, err := b.Hold(ctx, ledger.HoldRequest{ID: id, Agent: h.agent, Amount: 100, Category: h.category, Turn: h.turn, ExpiresAt: soon}); err != nil {
+			t.Fatalf("hold %s: %v", id, err)
+		}
+	}
+	for id, amount := range map[string]api.Micros{"broken": 3, "whole": 40, "later": 50, "tool": 60, "bobs": 70} {
+		settle(t, b, id, amount, "provider:openai")
+	}
+	if _, err := b.Release(ctx, "released", "", ""); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		agent, turn string
+		paid, held  api.Micros
+	}{{"lucky", "t1", 43, 100}, {"lucky", "t2", 50, 0}, {"bob", "t1", 70, 0}, {"lucky", "t3", 0, 0}, {"nobody", "t1", 0, 0}} {
+		if paid, held, err := b.Spent(ctx, c.agent, c.turn, "inference"); paid != c.paid || held != c.held || err != nil {
+			t.Errorf("%s for %s: got %d paid and %d held, %v, want %d and %d", c.turn, c.agent, paid, held, err, c.paid, c.held)
+		}
+	}
+}
+
 func tiers(t *testing.T, open func() ledger.Store) {
 	ctx := t.Context()
 	seen := make(chan ledger.TierChange, 16)
