@@ -31,6 +31,9 @@ type peers struct {
 	gate   func(ctx context.Context, task string) // before a task's model call is answered
 }
 
+// spent is what treasury says of a turn whose answer nobody has.
+const spent api.Micros = 700
+
 func newPeers(t *testing.T, b *bus.Bus) *peers {
 	t.Helper()
 	p := &peers{
@@ -48,6 +51,7 @@ func newPeers(t *testing.T, b *bus.Bus) *peers {
 			bus.Reply(func(_ context.Context, m api.GetBalance) (api.Balance, error) {
 				return api.Balance{Agent: m.Agent, Available: 9 * api.Dollar, Tier: api.TierHigh}, nil
 			}),
+			bus.Reply(func(context.Context, api.GetSpent) (api.Spent, error) { return api.Spent{Paid: spent}, nil }),
 			bus.Reply(func(context.Context, api.ListModels) (api.Models, error) {
 				return api.Models{Models: []api.Model{{ID: "m", Provider: "p", ContextWindow: 128_000, MaxOutput: 4096, TierMinimum: api.TierCritical, Usable: true}}}, nil
 			}),
@@ -279,8 +283,8 @@ func TestCancelWhileRunning(t *testing.T) {
 		t.Errorf("cancelled: %+v", g)
 	}
 	end := apptest.Next(t, ended, func(m api.LoopEnd) bool { return m.Session == "lucky-task-"+task })
-	if end.Success {
-		t.Errorf("the run ended %+v", end)
+	if end.Success || end.Cost != spent {
+		t.Errorf("the run ended %+v, want no success and what the cut thought cost, %d", end, spent)
 	}
 	p.set(func() { p.gate = func(context.Context, string) {} })
 	second := begin(t, b, created, "A house")
