@@ -123,8 +123,8 @@ func (s *Server) start(ctx context.Context, fatal <-chan string) error {
 	case <-started:
 	case <-ctx.Done():
 		ended = fmt.Errorf("not ready: %w", ctx.Err())
+		<-started // a server must not be shut down while it starts: it races with itself
 		s.ns.Shutdown()
-		<-started
 	}
 	select {
 	case text := <-fatal:
