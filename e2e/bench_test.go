@@ -2,8 +2,8 @@ package e2e
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -21,38 +21,47 @@ import (
 	"github.com/anima-run/anima/pkg/apptest"
 	"github.com/anima-run/anima/pkg/bus"
 	"github.com/anima-run/anima/pkg/embednats"
+	"github.com/anima-run/anima/pkg/host"
 )
 
 // BenchmarkTurn is the overhead of a turn: the simulated model answers at once, so
 // what is left is ours. A run is two turns: one with a tool call that policy
 // judges, one with words; each holds and settles. Sessions run at the same time,
-// each by an agent of its own. The figures are per turn.
+// each by an agent of its own. The figures are per turn. Writes are synced at
+// intervals, as by a developer, or always, as in production.
 //
 // Beside them, on the same server in the same run, stands the empty skeleton of a
-// turn: as many requests to somebody who answers at once, and as many stored
-// messages, one after the other on bare NATS. It does no SQL.
+// turn, one after the other on bare NATS: as many requests to somebody who answers
+// at once, and as many durable writes, those that a turn makes by SQL included. The
+// smaller one, which says nothing of SQL, has the stored messages only.
 func BenchmarkTurn(b *testing.B) {
-	for _, sessions := range []int{1, 16, 128} {
-		b.Run(fmt.Sprintf("sessions=%d", sessions), func(b *testing.B) {
-			l := newLoad(b, sessions, nil)
-			bones := newSkeleton(b, l)
-			b.ResetTimer()
-			before := processorTime(b)
-			took, elapsed := l.run(b.N)
-			cpu := processorTime(b) - before
-			b.StopTimer()
-			slices.Sort(took)
-			bare := bones.run(b.N)
-			b.ReportMetric(float64(bare.Microseconds())/1000, "p50-ms/skeleton")
-			b.ReportMetric(float64(took[len(took)/2])/float64(bare), "x-skeleton")
-			b.ReportMetric(bones.requests, "requests/turn")
-			b.ReportMetric(bones.stored, "stored/turn")
-			b.ReportMetric(float64(took[len(took)/2].Microseconds())/1000, "p50-ms/turn")
-			b.ReportMetric(float64(took[len(took)*99/100].Microseconds())/1000, "p99-ms/turn")
-			b.ReportMetric(2*float64(len(took))/elapsed.Seconds(), "turns/s")
-			b.ReportMetric(float64(cpu.Microseconds())/1000/2/float64(len(took)), "cpu-ms/turn")
-			b.ReportMetric(0, "ns/op")
-		})
+	for _, sync := range []string{host.SyncInterval, host.SyncAlways} {
+		for _, sessions := range []int{1, 16, 128} {
+			b.Run(fmt.Sprintf("sync=%s/sessions=%d", sync, sessions), func(b *testing.B) {
+				l := newLoad(b, sessions, apptest.Options{SyncAlways: sync == host.SyncAlways})
+				bones := newSkeleton(b, l)
+				b.ResetTimer()
+				before := processorTime(b)
+				took, elapsed := l.run(b.N)
+				cpu := processorTime(b) - before
+				b.StopTimer()
+				slices.Sort(took)
+				median := took[len(took)/2]
+				messages := bones.run(b.N, bones.stored)
+				all := bones.run(b.N, bones.stored+bones.commits)
+				b.ReportMetric(float64(all.Microseconds())/1000, "p50-ms/skeleton")
+				b.ReportMetric(float64(median)/float64(all), "x-skeleton")
+				b.ReportMetric(float64(median)/float64(messages), "x-messages")
+				b.ReportMetric(bones.requests, "requests/turn")
+				b.ReportMetric(bones.stored, "stored/turn")
+				b.ReportMetric(bones.commits, "commits/turn")
+				b.ReportMetric(float64(median.Microseconds())/1000, "p50-ms/turn")
+				b.ReportMetric(float64(took[len(took)*99/100].Microseconds())/1000, "p99-ms/turn")
+				b.ReportMetric(2*float64(len(took))/elapsed.Seconds(), "turns/s")
+				b.ReportMetric(float64(cpu.Microseconds())/1000/2/float64(len(took)), "cpu-ms/turn")
+				b.ReportMetric(0, "ns/op")
+			})
+		}
 	}
 }
 
@@ -64,8 +73,8 @@ func BenchmarkTurn(b *testing.B) {
 // latter is the figure to trust. An operation is a turn on each side.
 func BenchmarkTracing(b *testing.B) {
 	const runs = 64 // of two turns, in a round
-	off := newLoad(b, 16, map[string]string{"OTEL_TRACES_SAMPLER": "always_off"})
-	on := newLoad(b, 16, map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": sink(b), "OTEL_BSP_SCHEDULE_DELAY": "50"})
+	off := newLoad(b, 16, apptest.Options{Env: map[string]string{"OTEL_TRACES_SAMPLER": "always_off"}})
+	on := newLoad(b, 16, apptest.Options{Env: map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": sink(b), "OTEL_BSP_SCHEDULE_DELAY": "50"}})
 	type figures struct{ rate, cpu float64 } // turns/s, ms of processor a turn
 	round := func(l *load) figures {
 		runtime.GC() // what the other left
@@ -129,14 +138,11 @@ type load struct {
 	ends   map[string]chan api.LoopEnd
 }
 
-func newLoad(b testing.TB, sessions int, env map[string]string) *load {
+func newLoad(b testing.TB, sessions int, o apptest.Options) *load {
 	b.Helper()
-	env = maps.Clone(env)
-	if env == nil {
-		env = map[string]string{}
-	}
-	env["ANIMA_LOOP_LEASE"] = "15s"
-	l := &load{b: b, w: oneProcess(b, env), agents: make([]api.Agent, sessions), ends: map[string]chan api.LoopEnd{}}
+	o.Env = environment(b, o.Env)
+	o.Env["ANIMA_LOOP_LEASE"] = "15s"
+	l := &load{b: b, w: inProcess(b, o), agents: make([]api.Agent, sessions), ends: map[string]chan api.LoopEnd{}}
 	for i := range l.agents {
 		l.agents[i] = born(b, l.w, fmt.Sprintf("Bench%d", i), 1000*api.Dollar)
 		dir := filepath.Join(l.w.data, "loop", "workspaces", l.agents[i].ID)
@@ -210,13 +216,14 @@ func (l *load) run(n int) (took []time.Duration, elapsed time.Duration) {
 
 // skeleton is what a turn does over NATS, without what it does it for.
 type skeleton struct {
-	b                *testing.B
-	sessions         int
-	requests, stored float64 // of a turn
-	conns            []*nats.Conn
+	b                         *testing.B
+	sessions                  int
+	requests, stored, commits float64 // of a turn
+	conns                     []*nats.Conn
 }
 
-// newSkeleton counts a turn's requests and stored messages over some runs of l.
+// newSkeleton counts a turn's requests, stored messages and transactions over some
+// runs of l.
 func newSkeleton(b *testing.B, l *load) *skeleton {
 	b.Helper()
 	k := &skeleton{b: b, sessions: len(l.agents)}
@@ -243,8 +250,8 @@ func newSkeleton(b *testing.B, l *load) *skeleton {
 	if err := count.Flush(); err != nil {
 		b.Fatal(err)
 	}
-	const runs = 8
-	before := stored()
+	const runs = 32
+	before, committed := stored(), commits(b, l.w.data)
 	for range runs {
 		l.one(l.agents[0])
 	}
@@ -252,6 +259,7 @@ func newSkeleton(b *testing.B, l *load) *skeleton {
 		b.Fatal(err)
 	}
 	k.stored = float64(stored()-before) / (2 * runs)
+	k.commits = float64(commits(b, l.w.data)-committed) / (2 * runs)
 	if err := sub.Drain(); err != nil {
 		b.Fatal(err)
 	}
@@ -274,9 +282,9 @@ func newSkeleton(b *testing.B, l *load) *skeleton {
 	return k
 }
 
-// run makes n times two turns of bones, by as many at a time as there are
-// sessions, and returns the median of one.
-func (k *skeleton) run(n int) time.Duration {
+// run makes n times two turns of bones with as many durable writes, by as many at a
+// time as there are sessions, and returns the median of one.
+func (k *skeleton) run(n int, writes float64) time.Duration {
 	var mu sync.Mutex
 	var took []time.Duration
 	work := make(chan struct{})
@@ -295,7 +303,7 @@ func (k *skeleton) run(n int) time.Duration {
 						k.b.Error(err)
 					}
 				}
-				for range int(2*k.stored + .5) {
+				for range int(2*writes + .5) {
 					if _, err := js.Publish(k.b.Context(), "bare.stored.x", data); err != nil {
 						k.b.Error(err)
 					}
@@ -313,6 +321,25 @@ func (k *skeleton) run(n int) time.Duration {
 	wg.Wait()
 	slices.Sort(took)
 	return took[len(took)/2]
+}
+
+// commits is how many transactions the SQLite databases below dir have seen: the
+// counter in the header of the index beside the log of each (SQLite's file formats,
+// WAL-index).
+func commits(b *testing.B, dir string) (n int64) {
+	b.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "*", "*.db-shm"))
+	if err != nil || len(files) == 0 {
+		b.Fatalf("databases: %v %v", files, err)
+	}
+	for _, name := range files {
+		index, err := os.ReadFile(name)
+		if err != nil {
+			b.Fatal(err)
+		}
+		n += int64(binary.NativeEndian.Uint32(index[8:]))
+	}
+	return n
 }
 
 // bareNATS is a connection without the bus.

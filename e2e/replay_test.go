@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/apptest"
 	"github.com/anima-run/anima/pkg/bus"
 )
 
@@ -27,7 +28,7 @@ func TestReplay(t *testing.T) {
 		}
 		want = n
 	}
-	l := newLoad(t, 8, nil)
+	l := newLoad(t, 8, apptest.Options{})
 	l.run(want / 2) // of two turns each
 	var ids []string
 	for _, a := range l.agents {

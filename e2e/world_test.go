@@ -95,13 +95,17 @@ func environment(t testing.TB, more map[string]string) map[string]string {
 // oneProcess runs all services here.
 func oneProcess(t testing.TB, env map[string]string) *world {
 	t.Helper()
-	s := apptest.Server(t)
-	w := apptest.Start(t, apptest.Options{Env: environment(t, env), Server: s}, services()...)
+	return inProcess(t, apptest.Options{Env: environment(t, env)})
+}
+
+func inProcess(t testing.TB, o apptest.Options) *world {
+	t.Helper()
+	w := apptest.Start(t, o, services()...)
 	urls := map[string]string{}
 	for _, n := range names {
 		urls[n] = w.HTTP
 	}
-	return &world{bus: w.Bus, http: urls, data: w.Data, nats: s}
+	return &world{bus: w.Bus, http: urls, data: w.Data, nats: w.Server}
 }
 
 // manyProcesses runs one process for each service, as images do, against one NATS.

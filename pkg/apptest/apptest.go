@@ -24,12 +24,13 @@ const patience = 30 * time.Second
 
 // World is a running set of services.
 type World struct {
-	Bus   *bus.Bus // of the test itself
-	Conn  *bus.Conn
-	HTTP  string // "http://host:port" of the services' HTTP surface
-	Token string // the operator's
-	Data  string // the services' data folder
-	stop  func()
+	Bus    *bus.Bus // of the test itself
+	Conn   *bus.Conn
+	Server *embednats.Server
+	HTTP   string // "http://host:port" of the services' HTTP surface
+	Token  string // the operator's
+	Data   string // the services' data folder
+	stop   func()
 }
 
 // Stop ends the services, as a signal would, and waits. Stopping twice is once.
@@ -40,12 +41,20 @@ type Options struct {
 	Data   string            // "" means a new folder
 	Env    map[string]string // settings, by variable
 	Server *embednats.Server // nil: a new one with its own store
+	// SyncAlways puts every write on the disk before it counts, those of a new Server
+	// too.
+	SyncAlways bool
 }
 
 // Server starts a JetStream server for the test.
 func Server(t testing.TB) *embednats.Server {
 	t.Helper()
-	s, err := embednats.Start(t.Context(), embednats.Options{Dir: t.TempDir(), Log: Log(t)})
+	return server(t, false)
+}
+
+func server(t testing.TB, syncAlways bool) *embednats.Server {
+	t.Helper()
+	s, err := embednats.Start(t.Context(), embednats.Options{Dir: t.TempDir(), SyncAlways: syncAlways, Log: Log(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,14 +118,14 @@ func Bus(t testing.TB, services ...host.Service) *bus.Bus {
 func Start(t testing.TB, o Options, services ...host.Service) *World {
 	t.Helper()
 	if o.Server == nil {
-		o.Server = Server(t)
+		o.Server = server(t, o.SyncAlways)
 	}
 	if o.Data == "" {
 		o.Data = t.TempDir()
 	}
 	log := Log(t)
 	nc := Dial(t, o.Server)
-	w := &World{Conn: nc, Token: "apptest-token", Data: o.Data, stop: func() {}}
+	w := &World{Conn: nc, Server: o.Server, Token: "apptest-token", Data: o.Data, stop: func() {}}
 	b, err := bus.New(nc, bus.Options{Service: "apptest", Log: log})
 	if err != nil {
 		t.Fatal(err)
@@ -136,6 +145,9 @@ func Start(t testing.TB, o Options, services ...host.Service) *World {
 	}
 	cfg := host.Defaults()
 	cfg.Data, cfg.HTTPAddr, cfg.OpsAddr, cfg.Token, cfg.Sync = o.Data, "127.0.0.1:0", "127.0.0.1:0", "apptest-token", host.SyncInterval
+	if o.SyncAlways {
+		cfg.Sync = host.SyncAlways
+	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	ready, done := make(chan host.Addrs, 1), make(chan error, 1)
 	own := Dial(t, o.Server)
