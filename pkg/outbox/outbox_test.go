@@ -6,13 +6,16 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/fstest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/nats-io/nats.go"
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
 
@@ -218,6 +221,53 @@ func TestWhatIsCommittedIsPublished(t *testing.T) {
 		}
 		if plain, err := api.Encode(want); err != nil || string(stored.Data) != string(plain) {
 			t.Errorf("stored %s, want %s (%v)", stored.Data, plain, err)
+		}
+	})
+}
+
+// What is published and still waits to be deleted with others is published once, and
+// deleted before the relay ends.
+func TestWhatIsPublishedIsDeletedAtTheEnd(t *testing.T) {
+	t.Parallel()
+	sqldbtest.Each(t, migrations(), func(t *testing.T, db *sqldb.DB) {
+		w := newWorld(t)
+		got := follow(t, w.bus)
+		ctx := testContext(t)
+		var tries atomic.Int64
+		watch, err := nats.Connect(w.server.ClientURL())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer watch.Close()
+		sub, err := watch.Subscribe(api.AgentChanged{}.Subject().All(), func(*nats.Msg) { tries.Add(1) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := watch.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		r, stop := relay(t, db, w.bus)
+		const n = 100 // more than may wait
+		for i := range n {
+			change(ctx, t, db, "lucky")
+			r.Kick()
+			if m := wait(t, got, "the message"); m.Seq != int64(i+1) {
+				t.Fatalf("got %+v, want message %d", m, i+1)
+			}
+		}
+		stop()
+		// The last one's acknowledgement may have been on its way.
+		if left := rows(t, db, "outbox"); left > 1 {
+			t.Errorf("%d rows are left, want one at most", left)
+		}
+		if err := sub.Drain(); err != nil {
+			t.Fatal(err)
+		}
+		for sub.IsValid() {
+			runtime.Gosched()
+		}
+		if got := tries.Load(); got != n {
+			t.Errorf("published %d times, want %d", got, n)
 		}
 	})
 }

@@ -22,8 +22,14 @@ const (
 	safety = 5 * time.Second
 	// again is how soon it tries again what could not be published.
 	again = time.Second
-	// page is how many rows are published before they are deleted together.
+	// page is how many rows are read together, and published before they are deleted
+	// together.
 	page = 256
+	// linger is how long published rows of SQLite wait for others to be deleted with
+	// them, and few how many may wait: each deletion is a durable write. Other
+	// databases have other replicas, which would publish again what waits.
+	linger = 100 * time.Millisecond
+	few    = 64
 	// sqlTimeout bounds each access to the database.
 	sqlTimeout = 10 * time.Second
 	// forget is how often ids that are older than Memory are deleted.
@@ -41,6 +47,8 @@ type Relay struct {
 	bus  *bus.Bus
 	log  *slog.Logger
 	kick chan struct{}
+
+	published []int64 // and not deleted yet; only Run uses it
 }
 
 // NewRelay returns a relay; it works while [Relay.Run] does.
@@ -65,19 +73,29 @@ func (r *Relay) Run(ctx context.Context) error {
 	r.prune(ctx)
 	for {
 		wait := safety
-		if err := r.relay(ctx); err != nil && ctx.Err() == nil {
+		err := r.relay(ctx)
+		switch {
+		case err != nil && ctx.Err() == nil:
 			r.log.WarnContext(ctx, "outbox waits", "err", err)
 			wait = again
+		case len(r.published) > 0:
+			wait = linger
 		}
 		t := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
 			t.Stop()
+			if err := r.remove(ctx); err != nil { // the stream knows them by their ids
+				r.log.WarnContext(ctx, "published messages are not deleted, and will be published again", "err", err)
+			}
 			return nil
 		case <-old.C:
 			r.prune(ctx)
 		case <-r.kick:
 		case <-t.C:
+			if err := r.remove(ctx); err != nil && ctx.Err() == nil {
+				r.log.WarnContext(ctx, "outbox waits", "err", err)
+			}
 		}
 		t.Stop()
 	}
@@ -98,7 +116,6 @@ func (r *Relay) relay(ctx context.Context) error {
 		if err != nil || len(rows) == 0 {
 			return errors.Join(refused, err)
 		}
-		var done []int64
 		for _, v := range rows {
 			if slices.Contains(blocked, v.subject) {
 				continue
@@ -108,7 +125,7 @@ func (r *Relay) relay(ctx context.Context) error {
 				return r.bus.PublishStored(ctx, v.id, v.subject, []byte(v.payload), traceparent)
 			})
 			if err == nil {
-				done = append(done, v.seq)
+				r.published = append(r.published, v.seq)
 				continue
 			}
 			err = fmt.Errorf("message %s: %w", v.id, err)
@@ -117,7 +134,10 @@ func (r *Relay) relay(ctx context.Context) error {
 			}
 			blocked, refused, err = append(blocked, v.subject), errors.Join(refused, err), nil
 		}
-		if err = errors.Join(err, r.remove(ctx, done)); err != nil {
+		if r.db.Engine != sqldb.SQLite || len(r.published) >= few {
+			err = errors.Join(err, r.remove(ctx))
+		}
+		if err != nil {
 			return errors.Join(refused, err)
 		}
 	}
@@ -134,6 +154,11 @@ func (r *Relay) read(ctx context.Context, blocked []string) ([]row, error) {
 		query += fmt.Sprintf(" and subject <> $%d", i+2)
 		args = append(args, subject)
 	}
+	if len(r.published) > 0 {
+		places, numbers := list(r.published, len(args))
+		query += " and seq not in (" + places + ")"
+		args = append(args, numbers...)
+	}
 	return sqldb.All(ctx, r.db, func(s sqldb.Scanner) (v row, err error) {
 		err = s.Scan(&v.seq, &v.id, &v.subject, &v.payload, &v.trace)
 		return v, err
@@ -141,28 +166,43 @@ func (r *Relay) read(ctx context.Context, blocked []string) ([]row, error) {
 }
 
 // remove deletes what the stream has. Dying before it publishes again.
-func (r *Relay) remove(ctx context.Context, done []int64) error {
-	if len(done) == 0 {
+func (r *Relay) remove(ctx context.Context) error {
+	if len(r.published) == 0 {
 		return nil
 	}
 	// Also at the end of ctx: what is published should not be published again.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sqlTimeout)
 	defer cancel()
-	// Each by its number: a row in between may be committed only now.
-	// Statements are cached by their text, so the last number fills the list up to
-	// one of a few lengths.
-	size := 1
-	for size < len(done) {
-		size *= 4
-	}
-	places, args := make([]string, size), make([]any, size)
-	for i := range size {
-		places[i], args[i] = "$"+strconv.Itoa(i+1), done[min(i, len(done)-1)]
-	}
-	return failpoint.Do(ctx, failpoint.OutboxDelete, func(ctx context.Context) error {
-		_, err := r.db.ExecContext(ctx, "delete from outbox where seq in ("+strings.Join(places, ", ")+")", args...)
+	err := failpoint.Do(ctx, failpoint.OutboxDelete, func(ctx context.Context) error {
+		// Each by its number: a row in between may be committed only now.
+		places, numbers := list(r.published, 0)
+		_, err := r.db.ExecContext(ctx, "delete from outbox where seq in ("+places+")", numbers...)
 		return err
 	})
+	if err == nil {
+		r.published = r.published[:0]
+	}
+	return err
+}
+
+// list is a list of numbers for a statement that has some parameters already.
+// Statements are cached by their text, so the last number fills the list up to one
+// of a few lengths.
+func list(numbers []int64, before int) (places string, args []any) {
+	size := 1
+	for size < len(numbers) {
+		size *= 4
+	}
+	var b strings.Builder
+	args = make([]any, size)
+	for i := range args {
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		b.WriteString("$" + strconv.Itoa(before+i+1))
+		args[i] = numbers[min(i, len(numbers)-1)]
+	}
+	return b.String(), args
 }
 
 func (r *Relay) prune(ctx context.Context) {
