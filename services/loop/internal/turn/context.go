@@ -26,6 +26,8 @@ type Context struct {
 
 	mu   sync.Mutex
 	kept map[string]bool // hashes of texts that are in the store
+
+	recent recent
 }
 
 // Models tells what the router can call. It is asked before every thought, so it
@@ -161,6 +163,9 @@ type made struct {
 // prepareContext gathers what the prompt is made of and makes it.
 func (e *Engine) prepareContext(ctx context.Context, s *state, id string) (*made, error) {
 	c := &e.Context
+	if s.conversation == nil && s.fresh { // nobody has thought in the session since it was there last
+		s.conversation = c.recent.take(s.cmd.Session, s.after)
+	}
 	if s.conversation == nil { // the first turn of this owner
 		conv, err := c.Store.Conversation(ctx, s.cmd.Session, id, prompt.Whole+prompt.Listed+s.total)
 		if err != nil {

@@ -42,6 +42,9 @@ func (e *Engine) persist(ctx context.Context, s *state, ev Events) (*End, error)
 		return nil, err
 	}
 	if end != nil {
+		if s.conversation != nil {
+			e.Context.recent.keep(s.cmd.Session, standing{rec.Position, rec.Journal}, s.conversation.with(rec))
+		}
 		return end, nil
 	}
 	if rec.Changed != nil {

@@ -68,6 +68,7 @@ type Known struct {
 	Input   Input // of the run, if a turn is persisted
 	Cost    api.Micros
 	Journal uint64 // last journal entry that is in the store, for this session
+	Last    int64  // position of the session's last turn; 0: it has none
 	Ended   *End   // the run is over
 	Before  int64  // when the session's last turn ended; 0: there is none
 

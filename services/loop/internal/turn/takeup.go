@@ -44,6 +44,7 @@ func (e *Engine) takeUp(ctx context.Context, s *state) (*Past, error) {
 		return past, err
 	}
 	s.last = last
+	s.fresh = len(tail) == 0 && s.number == 1
 	for _, step := range tail {
 		if step.Run == s.cmd.Run && step.Turn > s.number {
 			// Persisted since the store was read: going on from here would make the

@@ -126,9 +126,11 @@ type state struct {
 	input    Input
 	number   int // of the turn under way, from 1
 	attempts int
-	last     uint64 // sequence of the journal's last entry for this session
-	since    uint64 // the same, before the turn
-	owned    bool   // this owner has written itself into the journal
+	last     uint64   // sequence of the journal's last entry for this session
+	since    uint64   // the same, before the turn
+	owned    bool     // this owner has written itself into the journal
+	after    standing // where the session stood before the run
+	fresh    bool     // and nobody has worked on it since
 
 	before int64 // when the session's turn before ended
 	root   trace.SpanContext

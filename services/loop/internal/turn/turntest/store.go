@@ -70,6 +70,7 @@ func (s *Store) Known(_ context.Context, cmd api.Run) (turn.Known, error) {
 		return turn.Known{}, api.Errorf(api.NotFound, "there is no agent %s or session %s", cmd.Agent, cmd.Session)
 	}
 	k := turn.Known{Agent: a.Agent, Journal: ss.journal, Counters: ss.counters, Notice: ss.notice, Cancelled: s.cancels[cmd.Run]}
+	k.Last = int64(len(s.positioned(cmd.Session)))
 	if r := s.runs[cmd.Run]; r != nil {
 		k.Turns, k.Cost, k.Input = r.turns, r.cost, r.input
 		for _, t := range s.turns {

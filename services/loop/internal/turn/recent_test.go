@@ -1,0 +1,84 @@
+package turn_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/anima-run/anima/services/loop/internal/turn/turntest"
+)
+
+// TestConversationIsRemembered: an engine that remembers a session asks the model the
+// very same as engines that read it anew for each run, and does not read it unless
+// another owner worked on it since.
+func TestConversationIsRemembered(t *testing.T) {
+	t.Parallel()
+	errDied := errors.New("died")
+	for name, tt := range map[string]struct {
+		window  int64
+		size    int
+		compact bool
+	}{
+		"long":      {200_000, 40, false}, // more turns than a prompt shows
+		"compacted": {16_000, 3000, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const n, other, dead = 45, 20, 25 // runs
+			w, plain := long(tt.window, tt.size), long(tt.window, tt.size)
+			read := 0
+			e, ev := w.Engine(func(ctx context.Context, port string, do func() error) error {
+				if port == "conversation" {
+					read++
+				}
+				return turntest.Open(ctx, port, do)
+			})
+			dies := func(ctx context.Context, port string, do func() error) error {
+				if port == "persist" {
+					return errDied
+				}
+				return turntest.Open(ctx, port, do)
+			}
+			want := 0
+			for i := 1; i <= n; i++ {
+				cmd := nthRun(i)
+				var err error
+				switch i {
+				case other: // a replica that this one knows nothing of
+					err = w.Run(t.Context(), turntest.Open, cmd)
+				case dead: // and one that dies in a run, which nobody goes on with
+					if err = w.Run(t.Context(), dies, cmd); errors.Is(err, errDied) {
+						err = nil
+					}
+				default:
+					err = e.Run(t.Context(), cmd, ev)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				gate := turntest.Open
+				if i == dead {
+					gate = dies
+				}
+				if err := plain.Run(t.Context(), gate, cmd); err != nil && !errors.Is(err, errDied) {
+					t.Fatal(err)
+				}
+				switch i {
+				case 1, other + 1, dead + 1:
+					want++
+				}
+				if read != want {
+					t.Fatalf("after run %d the conversation was read %d times, want %d", i, read, want)
+				}
+			}
+			if diff := cmp.Diff(plain.Router.Requests(), w.Router.Requests()); diff != "" {
+				t.Errorf("the model was asked otherwise (-read anew +remembered):\n%s", diff)
+			}
+			if got := len(compactions(w)) > 0; got != tt.compact {
+				t.Errorf("%d compactions", len(compactions(w)))
+			}
+		})
+	}
+}
