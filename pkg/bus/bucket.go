@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -25,7 +26,14 @@ const MinTTL = time.Second
 // Compare-and-set is the only truth; a read may be old by the time it is used.
 type Bucket[T any] struct {
 	bus *Bus
+
+	mu      sync.Mutex
+	markers map[string]uint64 // of keys deleted here, lately: the revision of what is left of them
 }
+
+// maxMarkers bounds what a bucket remembers of deleted keys. One that it forgot costs
+// the next to create it two questions more.
+const maxMarkers = 1024
 
 // Entry is a key with its value. Revision grows over the whole bucket, so that
 // of an acquired key fences every holder before. Deleted entries, seen only by
@@ -72,7 +80,7 @@ func (k *Bucket[T]) Create(ctx context.Context, key string, v T, ttl time.Durati
 	}
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	last := uint64(0)
+	last := k.marker(key)
 	for {
 		rev, err := k.write(ctx, key, data, "", last, ttl)
 		if api.CodeOf(err) != api.Conflict {
@@ -112,8 +120,30 @@ func (k *Bucket[T]) Update(ctx context.Context, key string, v T, revision uint64
 func (k *Bucket[T]) Delete(ctx context.Context, key string, revision uint64) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	_, err := k.write(ctx, key, nil, kvPurge, revision, markerTTL)
+	marker, err := k.write(ctx, key, nil, kvPurge, revision, markerTTL)
+	if err == nil {
+		k.deleted(key, marker)
+	}
 	return err
+}
+
+// deleted remembers a key's marker.
+func (k *Bucket[T]) deleted(key string, marker uint64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.markers == nil || len(k.markers) >= maxMarkers {
+		k.markers = map[string]uint64{}
+	}
+	k.markers[key] = marker
+}
+
+// marker is what is probably left of a key, 0 for nothing, and forgets it.
+func (k *Bucket[T]) marker(key string) uint64 {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	marker := k.markers[key]
+	delete(k.markers, key)
+	return marker
 }
 
 // Headers and values with which NATS marks the end of a key.
