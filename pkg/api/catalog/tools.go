@@ -1,6 +1,10 @@
 package catalog
 
-import "github.com/anima-run/anima/pkg/api"
+import (
+	"slices"
+
+	"github.com/anima-run/anima/pkg/api"
+)
 
 // Limits of arguments, in bytes where they are of text.
 const (
@@ -43,7 +47,9 @@ func yesNo(name, does string) Param { return Param{Name: name, Type: Boolean, Do
 // Categories of facts and kinds of memory, spec-core-4 §7.1.
 var (
 	factCategories = []string{"self", "environment", "financial", "agent", "domain", "procedural_ref", "creator"}
-	memoryKinds    = []string{"working", "episodic", "semantic", "procedural", "relationship"}
+	// What tools bring from a market is recalled by its category, and remembered by loop alone.
+	knownCategories = append(slices.Clone(factCategories), "market")
+	memoryKinds     = []string{"working", "episodic", "semantic", "procedural", "relationship"}
 )
 
 // tools has the names, categories, risks, parameters and owners of spec-core-2
@@ -157,7 +163,7 @@ var tools = []Tool{
 	{"remember_fact", "Remember a fact for all later runs. The same category and key replaces the value and keeps the old one as history.", Memory, Safe, Idempotent, true, false, false, api.Loop, []Param{
 		oneOf("category", true, "", factCategories...), need("key", maxName, ""), need("value", maxText, ""), between("confidence", false, 0, 1, "default 1"), may("source", maxName, "default agent"),
 	}},
-	{"recall_facts", "Search what you know.", Memory, Safe, Pure, false, true, false, api.Loop, []Param{oneOf("category", false, "", factCategories...), may("query", maxText, "")}},
+	{"recall_facts", "Search what you know.", Memory, Safe, Pure, false, true, false, api.Loop, []Param{oneOf("category", false, "", knownCategories...), may("query", maxText, "")}},
 	{"set_goal", "Keep a goal in mind.", Memory, Safe, Keyed, true, false, false, api.Loop, []Param{need("content", maxText, ""), between("priority", false, 0, 1, "default 0.8")}},
 	{"complete_goal", "Mark a goal of set_goal as reached.", Memory, Safe, Idempotent, true, false, false, api.Loop, []Param{need("goal_id", maxName, ""), may("outcome", maxText, "")}},
 	{"save_procedure", "Save how something is done, step by step.", Memory, Safe, Idempotent, true, false, false, api.Loop, []Param{

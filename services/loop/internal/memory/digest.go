@@ -128,6 +128,7 @@ func DigestTurn(t api.Turn) Digest {
 	for _, c := range t.Calls {
 		d.call(t, c)
 	}
+	d.Facts = append(d.Facts, Knowledge(t)...)
 	d.inbox(t)
 	return d
 }

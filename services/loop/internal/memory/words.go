@@ -128,7 +128,8 @@ var aboutWords = []struct {
 	words    *regexp.Regexp
 }{
 	{"financial", regexp.MustCompile(`\b(price|pricing|cost|costs|balance|money|credit|credits|usd|usdc|pay|paid|earn|revenue|budget|fee|fees|profit)\b`)},
-	{"environment", regexp.MustCompile(`\b(error|errors|failed|fails|server|machine|sandbox|kernel|disk|network|port|installed|environment|market|competitor|demand)\b`)},
+	{"environment", regexp.MustCompile(`\b(error|errors|failed|fails|server|machine|sandbox|kernel|disk|network|port|installed|environment)\b`)},
+	{"market", regexp.MustCompile(`\b(market|markets|competitor|competitors|competition|rival|rivals|alternative|alternatives|demand|trend|trends|adoption|traffic)\b`)},
 	{"creator", regexp.MustCompile(`\b(creator|owner|boss)\b`)},
 	{"agent", regexp.MustCompile(`\b(agent|agents|peer|peers|friend|who)\b|\b0x[0-9a-f]{4,}`)},
 	{"self", regexp.MustCompile(`\b(yourself|myself|soul|genesis|your name)\b`)},

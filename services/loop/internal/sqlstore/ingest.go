@@ -44,6 +44,11 @@ func (s Memory) ingest(ctx context.Context, session string, at int64) (n int, mo
 	if err != nil || len(turns) == 0 {
 		return 0, false, err
 	}
+	// Nor does what it leaves, and no transaction stays open while texts are read.
+	digests := make([]memory.Digest, len(turns))
+	for i, t := range turns {
+		digests[i] = memory.DigestTurn(t.Turn)
+	}
 	err = sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
 		n = 0
 		if _, err := tx.ExecContext(ctx, `insert into memory_progress (session, position) values ($1, 0) on conflict (session) do nothing`, session); err != nil {
@@ -56,8 +61,8 @@ func (s Memory) ingest(ctx context.Context, session string, at int64) (n int, mo
 		if now != from {
 			return nil // another replica was faster: look again
 		}
-		for _, t := range turns {
-			if err := s.digest(ctx, tx, t.Turn); err != nil {
+		for i, t := range turns {
+			if err := s.digest(ctx, tx, t.Turn, digests[i]); err != nil {
 				return fmt.Errorf("turn %s: %w", t.ID, err)
 			}
 		}
@@ -72,8 +77,7 @@ func (s Memory) ingest(ctx context.Context, session string, at int64) (n int, mo
 }
 
 // digest writes what a turn leaves.
-func (s Memory) digest(ctx context.Context, tx *sqldb.Tx, t api.Turn) error {
-	d := memory.DigestTurn(t)
+func (s Memory) digest(ctx context.Context, tx *sqldb.Tx, t api.Turn, d memory.Digest) error {
 	if err := s.addEpisode(ctx, tx, t.Agent, d.Episode); err != nil {
 		return err
 	}

@@ -156,16 +156,24 @@ func (s Memory) replace(ctx context.Context, tx *sqldb.Tx, agent string, f memor
 // it before makes it surer, and more makes it his.
 func (s Memory) verify(ctx context.Context, tx *sqldb.Tx, agent string, f memory.Fact, old standing) error {
 	confidence, by, expires := old.Confidence, old.By, old.expiry
-	if f.By.Kind.Authority() >= old.By.Kind.Authority() {
-		confidence, expires = max(confidence, f.Confidence), f.Expires
-	}
-	if f.By.Kind.Authority() > old.By.Kind.Authority() {
-		by = f.By
+	switch is, was := f.By.Kind.Authority(), old.By.Kind.Authority(); {
+	case is > was:
+		confidence, by, expires = max(confidence, f.Confidence), f.By, f.Expires
+	case is == was: // a second source that is less sure makes the first no worse
+		confidence, expires = max(confidence, f.Confidence), later(expires, f.Expires)
 	}
 	_, err := tx.ExecContext(ctx, `update semantic_memory set confidence = $4, origin = $5, origin_address = $6, expires_at = $7,
 		verified_at = case when verified_at > $8 then verified_at else $8 end where agent = $1 and category = $2 and key = $3`,
 		agent, f.Category, f.Key, decimal(confidence), string(by.Kind), by.Address, expires, f.At)
 	return err
+}
+
+// later of two ends; 0 is never.
+func later(a, b int64) int64 {
+	if a == 0 || b == 0 {
+		return 0
+	}
+	return max(a, b)
 }
 
 // claim keeps what contradicts somebody of more authority; the same claim of the
@@ -196,9 +204,12 @@ func (s Memory) history(ctx context.Context, tx *sqldb.Tx, agent string, f memor
 	return err
 }
 
-// crowdOut makes room: the least sure of the facts goes, of equals the oldest.
+// crowdOut makes room: the least sure of the facts goes, of equals the oldest. What
+// came from outside, or from a peer, goes before anything else, however sure it
+// looks: who can fill the memory must not empty it of what its owner knows.
 func (s Memory) crowdOut(ctx context.Context, tx *sqldb.Tx, agent string, at int64) error {
-	return s.drop(ctx, tx, agent, "crowded_out", at, `order by confidence desc, updated_at desc, category, key limit 100 offset `+strconv.Itoa(memory.MaxFacts))
+	return s.drop(ctx, tx, agent, "crowded_out", at, `order by case when origin in ('creator', 'self', 'heartbeat') then 0 else 1 end,
+		confidence desc, updated_at desc, category, key limit 100 offset `+strconv.Itoa(memory.MaxFacts))
 }
 
 // drop moves facts that a condition picks into the history.

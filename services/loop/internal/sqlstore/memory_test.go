@@ -245,6 +245,40 @@ func TestFactsCrowdOut(t *testing.T) {
 	})
 }
 
+// A second source that is less sure makes a fact neither less sure nor mortal.
+func TestFactVerifiedByLess(t *testing.T) {
+	remembering(t, func(t *testing.T, s sqlstore.Memory) {
+		f := memory.Fact{Key: "price", Value: "$4", Confidence: 0.9, By: outside, At: at}
+		remember(t, s, f)
+		f.Confidence, f.Expires, f.At = 0.6, at+day, at+1
+		if got := remember(t, s, f); got != memory.FactSame {
+			t.Errorf("the same again: %s", got)
+		}
+		if got := latest(t, s, memory.Semantic, at+2*day); len(got) != 1 || got[0].Weight != 0.9 {
+			t.Errorf("two days later: %+v, want the fact with 0.9", got)
+		}
+		f.By, f.Expires, f.At = creator, at+3*day, at+2*day
+		remember(t, s, f)
+		if got := latest(t, s, memory.Semantic, at+3*day); len(got) != 0 {
+			t.Errorf("the creator said until when, and it is there: %+v", got)
+		}
+	})
+}
+
+// Who fills the memory from outside cannot empty it of what the agent knows.
+func TestOutsideCrowdsOutItself(t *testing.T) {
+	remembering(t, func(t *testing.T, s sqlstore.Memory) {
+		remember(t, s, memory.Fact{Key: "mine", Value: "dear to me", Confidence: 0.1, At: at})
+		for n := range memory.MaxFacts + 9 {
+			remember(t, s, memory.Fact{Key: fmt.Sprintf("k%03d", n), Value: "v", Confidence: 0.94, By: outside, At: at + int64(n)})
+		}
+		all := latest(t, s, memory.Semantic, at)
+		if len(all) != memory.MaxFacts || all[len(all)-1].Title != "mine" {
+			t.Errorf("%d facts and the last is %s, want %d and mine", len(all), all[len(all)-1].ID, memory.MaxFacts)
+		}
+	})
+}
+
 // V-30, and that agents and tiers are kept apart.
 func TestSearch(t *testing.T) {
 	remembering(t, func(t *testing.T, s sqlstore.Memory) {
