@@ -20,26 +20,32 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/apptest"
 	"github.com/anima-run/anima/pkg/bus"
-	"github.com/anima-run/anima/pkg/embednats"
-	"github.com/anima-run/anima/pkg/host"
 )
 
 // BenchmarkTurn is the overhead of a turn: the simulated model answers at once, so
 // what is left is ours. A run is two turns: one with a tool call that policy
 // judges, one with words; each holds and settles. Sessions run at the same time,
 // each by an agent of its own. The figures are per turn. Writes are synced at
-// intervals, as by a developer, or always, as in production.
+// intervals, as by a developer, or always, as in production, there on three servers.
 //
 // Beside them, on the same server in the same run, stands the empty skeleton of a
 // turn, one after the other on bare NATS: as many requests to somebody who answers
 // at once, and as many durable writes, those that a turn makes by SQL included. The
 // smaller one, which says nothing of SQL, has the stored messages only.
 func BenchmarkTurn(b *testing.B) {
-	for _, sync := range []string{host.SyncInterval, host.SyncAlways} {
+	for _, profile := range []struct {
+		name     string
+		o        apptest.Options
+		replicas int
+	}{
+		{"sync=interval", apptest.Options{}, 1},
+		{"sync=always", apptest.Options{SyncAlways: true}, 1},
+		{"sync=always,replicas=3", apptest.Options{SyncAlways: true, Replicated: true}, 3},
+	} {
 		for _, sessions := range []int{1, 16, 128} {
-			b.Run(fmt.Sprintf("sync=%s/sessions=%d", sync, sessions), func(b *testing.B) {
-				l := newLoad(b, sessions, apptest.Options{SyncAlways: sync == host.SyncAlways})
-				bones := newSkeleton(b, l)
+			b.Run(fmt.Sprintf("%s/sessions=%d", profile.name, sessions), func(b *testing.B) {
+				l := newLoad(b, sessions, profile.o)
+				bones := newSkeleton(b, l, profile.replicas)
 				b.ResetTimer()
 				before := processorTime(b)
 				took, elapsed := l.run(b.N)
@@ -224,10 +230,10 @@ type skeleton struct {
 
 // newSkeleton counts a turn's requests, stored messages and transactions over some
 // runs of l.
-func newSkeleton(b *testing.B, l *load) *skeleton {
+func newSkeleton(b *testing.B, l *load, replicas int) *skeleton {
 	b.Helper()
 	k := &skeleton{b: b, sessions: len(l.agents)}
-	count, echo := bareNATS(b, l.w.nats), bareNATS(b, l.w.nats)
+	count, echo := bareNATS(b, l.w.own), bareNATS(b, l.w.own)
 	js, err := jetstream.New(count)
 	if err != nil {
 		b.Fatal(err)
@@ -267,7 +273,7 @@ func newSkeleton(b *testing.B, l *load) *skeleton {
 		runtime.Gosched()
 	}
 	k.requests = float64(requests.Load()) / (2 * runs)
-	if _, err := js.CreateStream(b.Context(), jetstream.StreamConfig{Name: "BARE", Subjects: []string{"bare.stored.>"}}); err != nil {
+	if _, err := js.CreateStream(b.Context(), jetstream.StreamConfig{Name: "BARE", Subjects: []string{"bare.stored.>"}, Replicas: replicas}); err != nil {
 		b.Fatal(err)
 	}
 	if _, err := echo.Subscribe("bare.request", func(m *nats.Msg) { _ = m.Respond(m.Data) }); err != nil {
@@ -277,7 +283,7 @@ func newSkeleton(b *testing.B, l *load) *skeleton {
 		b.Fatal(err)
 	}
 	for range k.sessions {
-		k.conns = append(k.conns, bareNATS(b, l.w.nats))
+		k.conns = append(k.conns, bareNATS(b, l.w.own))
 	}
 	return k
 }
@@ -343,9 +349,9 @@ func commits(b *testing.B, dir string) (n int64) {
 }
 
 // bareNATS is a connection without the bus.
-func bareNATS(b *testing.B, s *embednats.Server) *nats.Conn {
+func bareNATS(b *testing.B, server nats.InProcessConnProvider) *nats.Conn {
 	b.Helper()
-	nc, err := nats.Connect("", nats.InProcessServer(s.InProcess()))
+	nc, err := nats.Connect("", nats.InProcessServer(server))
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -359,7 +365,7 @@ func BenchmarkRequest(b *testing.B) {
 	w := oneProcess(b, nil)
 	born(b, w, "Asked", api.Dollar)
 	s := apptest.Server(b)
-	nc, responder := bareNATS(b, s), bareNATS(b, s)
+	nc, responder := bareNATS(b, s.InProcess()), bareNATS(b, s.InProcess())
 	if _, err := responder.Subscribe("bare", func(m *nats.Msg) { _ = m.Respond(m.Data) }); err != nil {
 		b.Fatal(err)
 	}

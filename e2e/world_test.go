@@ -21,6 +21,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/apptest"
 	"github.com/anima-run/anima/pkg/bus"
@@ -70,7 +72,8 @@ type world struct {
 	bus  *bus.Bus
 	http map[string]string // base URL by service
 	data string
-	nats *embednats.Server
+	nats *embednats.Server          // nil in one process
+	own  nats.InProcessConnProvider // only there
 
 	processes map[string]*process // by service; nil in one process
 }
@@ -105,7 +108,7 @@ func inProcess(t testing.TB, o apptest.Options) *world {
 	for _, n := range names {
 		urls[n] = w.HTTP
 	}
-	return &world{bus: w.Bus, http: urls, data: w.Data, nats: w.Server}
+	return &world{bus: w.Bus, http: urls, data: w.Data, own: w.NATS}
 }
 
 // manyProcesses runs one process for each service, as images do, against one NATS.

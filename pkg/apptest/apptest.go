@@ -12,9 +12,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
 	"github.com/anima-run/anima/pkg/embednats"
+	"github.com/anima-run/anima/pkg/embednats/clustertest"
 	"github.com/anima-run/anima/pkg/host"
 	"github.com/anima-run/anima/pkg/telemetry"
 )
@@ -24,13 +27,13 @@ const patience = 30 * time.Second
 
 // World is a running set of services.
 type World struct {
-	Bus    *bus.Bus // of the test itself
-	Conn   *bus.Conn
-	Server *embednats.Server
-	HTTP   string // "http://host:port" of the services' HTTP surface
-	Token  string // the operator's
-	Data   string // the services' data folder
-	stop   func()
+	Bus   *bus.Bus // of the test itself
+	Conn  *bus.Conn
+	NATS  nats.InProcessConnProvider
+	HTTP  string // "http://host:port" of the services' HTTP surface
+	Token string // the operator's
+	Data  string // the services' data folder
+	stop  func()
 }
 
 // Stop ends the services, as a signal would, and waits. Stopping twice is once.
@@ -41,18 +44,20 @@ type Options struct {
 	Data   string            // "" means a new folder
 	Env    map[string]string // settings, by variable
 	Server *embednats.Server // nil: a new one with its own store
-	// SyncAlways puts every write on the disk before it counts, those of a new Server
+	// SyncAlways puts every write on the disk before it counts, those of a new server
 	// too.
 	SyncAlways bool
+	// Replicated keeps every stream on three new servers.
+	Replicated bool
 }
 
 // Server starts a JetStream server for the test.
 func Server(t testing.TB) *embednats.Server {
 	t.Helper()
-	return server(t, false)
+	return start(t, false)
 }
 
-func server(t testing.TB, syncAlways bool) *embednats.Server {
+func start(t testing.TB, syncAlways bool) *embednats.Server {
 	t.Helper()
 	s, err := embednats.Start(t.Context(), embednats.Options{Dir: t.TempDir(), SyncAlways: syncAlways, Log: Log(t)})
 	if err != nil {
@@ -60,6 +65,17 @@ func server(t testing.TB, syncAlways bool) *embednats.Server {
 	}
 	t.Cleanup(s.Shutdown)
 	return s
+}
+
+// cluster starts three servers and returns one of them.
+func cluster(t testing.TB, syncAlways bool) nats.InProcessConnProvider {
+	t.Helper()
+	all, err := clustertest.Start(t.TempDir(), syncAlways)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { clustertest.Stop(all) })
+	return all[0]
 }
 
 // Log writes to the test's output, until the test ends. A service that sends what it
@@ -117,16 +133,23 @@ func Bus(t testing.TB, services ...host.Service) *bus.Bus {
 // Start runs services in this process until the test ends.
 func Start(t testing.TB, o Options, services ...host.Service) *World {
 	t.Helper()
-	if o.Server == nil {
-		o.Server = server(t, o.SyncAlways)
+	var provider nats.InProcessConnProvider
+	replicas := 1
+	switch {
+	case o.Replicated:
+		provider, replicas = cluster(t, o.SyncAlways), 3
+	case o.Server != nil:
+		provider = o.Server.InProcess()
+	default:
+		provider = start(t, o.SyncAlways).InProcess()
 	}
 	if o.Data == "" {
 		o.Data = t.TempDir()
 	}
 	log := Log(t)
-	nc := Dial(t, o.Server)
-	w := &World{Conn: nc, Server: o.Server, Token: "apptest-token", Data: o.Data, stop: func() {}}
-	b, err := bus.New(nc, bus.Options{Service: "apptest", Log: log})
+	nc := dial(t, provider)
+	w := &World{Conn: nc, NATS: provider, Token: "apptest-token", Data: o.Data, stop: func() {}}
+	b, err := bus.New(nc, bus.Options{Service: "apptest", Log: log, Replicas: replicas})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -145,12 +168,13 @@ func Start(t testing.TB, o Options, services ...host.Service) *World {
 	}
 	cfg := host.Defaults()
 	cfg.Data, cfg.HTTPAddr, cfg.OpsAddr, cfg.Token, cfg.Sync = o.Data, "127.0.0.1:0", "127.0.0.1:0", "apptest-token", host.SyncInterval
+	cfg.Replicas = replicas
 	if o.SyncAlways {
 		cfg.Sync = host.SyncAlways
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	ready, done := make(chan host.Addrs, 1), make(chan error, 1)
-	own := Dial(t, o.Server)
+	own := dial(t, provider)
 	go func() {
 		done <- host.Run(ctx, host.Process{
 			Config: cfg, Conn: own, Log: log, Lookup: lookup, Exporters: exp, Ready: func(a host.Addrs) { ready <- a },
@@ -184,7 +208,12 @@ func Start(t testing.TB, o Options, services ...host.Service) *World {
 // Dial connects to a server until the test ends.
 func Dial(t testing.TB, s *embednats.Server) *bus.Conn {
 	t.Helper()
-	nc, err := bus.Dial(bus.Dialing{InProcess: s.InProcess(), Name: t.Name(), Log: Log(t)})
+	return dial(t, s.InProcess())
+}
+
+func dial(t testing.TB, p nats.InProcessConnProvider) *bus.Conn {
+	t.Helper()
+	nc, err := bus.Dial(bus.Dialing{InProcess: p, Name: t.Name(), Log: Log(t)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/embednats/clustertest"
 )
 
 func TestEnsureManyTimesAtOnce(t *testing.T) {
@@ -437,7 +438,10 @@ type restartable struct {
 // listening reserves an address; the server does not run yet.
 func listening(t *testing.T) *restartable {
 	t.Helper()
-	port := freePort(t)
+	port, err := clustertest.FreePort()
+	if err != nil {
+		t.Fatal(err)
+	}
 	return &restartable{t: t, url: fmt.Sprintf("nats://127.0.0.1:%d", port), opts: server.Options{
 		ServerName: "again", Host: "127.0.0.1", Port: port, JetStream: true, StoreDir: t.TempDir(),
 		DisableJetStreamBanner: true, NoLog: true, NoSigs: true,

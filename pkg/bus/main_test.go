@@ -6,10 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
-	"net/url"
 	"os"
-	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -20,6 +17,7 @@ import (
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/embednats/clustertest"
 )
 
 func TestMain(m *testing.M) {
@@ -110,12 +108,7 @@ type cluster struct {
 }
 
 func (c *cluster) stop() {
-	for _, s := range c.servers {
-		s.Shutdown()
-	}
-	for _, s := range c.servers {
-		s.WaitForShutdown()
-	}
+	clustertest.Stop(c.servers)
 	_ = os.RemoveAll(c.dir) // of the temporary folder
 }
 
@@ -131,43 +124,10 @@ func (c *cluster) start(t testing.TB) []*server.Server {
 		t.Fatal(err)
 	}
 	c.dir = dir
-	var routes []*url.URL
-	var ports []int
-	for range 3 {
-		port := freePort(t)
-		ports = append(ports, port)
-		routes = append(routes, &url.URL{Scheme: "nats", Host: fmt.Sprintf("127.0.0.1:%d", port)})
-	}
-	for i := range 3 {
-		o := &server.Options{
-			ServerName: fmt.Sprint("n", i), Host: "127.0.0.1", Port: -1,
-			JetStream: true, StoreDir: filepath.Join(dir, fmt.Sprint(i)), DisableJetStreamBanner: true, NoLog: true, NoSigs: true,
-			Cluster: server.ClusterOpts{Name: "three", Host: "127.0.0.1", Port: ports[i]}, Routes: routes,
-			LameDuckGracePeriod: 500 * time.Millisecond, LameDuckDuration: time.Second,
-		}
-		s, err := server.NewServer(o)
-		if err != nil {
-			t.Fatal(err)
-		}
-		s.Start()
-		c.servers = append(c.servers, s)
-	}
-	for _, s := range c.servers {
-		if !s.ReadyForConnections(patience) {
-			t.Fatal("the cluster does not become ready")
-		}
-	}
-	return c.servers
-}
-
-func freePort(t testing.TB) int {
-	t.Helper()
-	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
+	if c.servers, err = clustertest.Start(dir, false); err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().(*net.TCPAddr).Port
+	return c.servers
 }
 
 func connect(t testing.TB, s *server.Server) *bus.Conn {
