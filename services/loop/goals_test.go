@@ -51,7 +51,7 @@ func newPeers(t *testing.T, b *bus.Bus) *peers {
 			bus.Reply(func(_ context.Context, m api.GetBalance) (api.Balance, error) {
 				return api.Balance{Agent: m.Agent, Available: 9 * api.Dollar, Tier: api.TierHigh}, nil
 			}),
-			bus.Reply(func(context.Context, api.GetSpent) (api.Spent, error) { return api.Spent{Paid: spent}, nil }),
+			bus.Reply(p.getSpent),
 			bus.Reply(func(context.Context, api.ListModels) (api.Models, error) {
 				return api.Models{Models: []api.Model{{ID: "m", Provider: "p", ContextWindow: 128_000, MaxOutput: 4096, TierMinimum: api.TierCritical, Usable: true}}}, nil
 			}),
@@ -126,6 +126,14 @@ func (p *peers) complete(ctx context.Context, req api.Complete, _ func(api.Delta
 	p.paid[req.ID]++
 	p.prompt[req.ID] = last.Content
 	return c, ctx.Err()
+}
+
+// getSpent knows of the thoughts of runs that were cut, and of no questions about goals.
+func (p *peers) getSpent(_ context.Context, m api.GetSpent) (api.Spent, error) {
+	if strings.Contains(m.Turn, ".plan.") || strings.Contains(m.Turn, ".classify") {
+		return api.Spent{}, nil
+	}
+	return api.Spent{Paid: spent}, nil
 }
 
 func (p *peers) evaluate(_ context.Context, m api.Evaluate) (api.Decision, error) {

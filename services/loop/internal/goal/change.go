@@ -230,6 +230,37 @@ func (s *State) Cancel(why string, at int64) error {
 	return s.end(api.GoalCancelled, why, at)
 }
 
+// question is the one that may have been asked last: how long the goal is, or what
+// the next version of its plan is.
+func (s *State) question() string {
+	if s.Steps == 0 {
+		return classifyID(s.ID)
+	}
+	return planID(s.ID, s.Version+1)
+}
+
+// Unheard says what a question has cost whose answer came when the goal was cancelled:
+// the agent paid it for this goal. A plan that nobody saw in time is a version that was
+// given up.
+func (s *State) Unheard(question string, cost api.Micros, at int64) error {
+	if s.Status != api.GoalCancelled || question != s.question() {
+		return stale("goal %s is %s and waits for no answer to %s", s.ID, s.Status, question)
+	}
+	s.Overhead += cost
+	if s.Steps == 0 {
+		s.Steps = StepsByWords(s.text())
+		return nil
+	}
+	if s.Version > 0 {
+		s.Replans++
+	}
+	s.Version++
+	s.Plans = append(s.Plans, Plan{
+		Version: s.Version, Status: api.PlanRejected, Source: "planner", Feedback: "the goal was cancelled before the planner had answered", At: at,
+	})
+	return nil
+}
+
 // Fail ends the goal without success.
 func (s *State) Fail(why string, at int64) error { return s.end(api.GoalFailed, why, at) }
 

@@ -135,7 +135,7 @@ func (e *Engine) giveUp(ctx context.Context, s *state, ev Events, err error) (*E
 		State: api.StateSleeping, Why: w.Message, Fate: api.FateConsumed,
 	}
 	if s.thought == nil { // the input stays in the transcript, without words that nobody said
-		paid, serr := e.spent(ctx, s)
+		paid, serr := Spent(ctx, e.Treasury, s.agent.ID, ID(s.cmd.Run, s.number))
 		if serr != nil {
 			return nil, fmt.Errorf("give up because of %q: %w", err.Error(), retryable(serr))
 		}
@@ -158,27 +158,29 @@ func (e *Engine) giveUp(ctx context.Context, s *state, ev Events, err error) (*E
 	return end, nil
 }
 
-// settling is how long the end of a run waits for the router to end a call that nobody
-// waits for any more.
+// settling is how long the end of what was asked for waits for the router to end a call
+// that nobody waits for any more.
 const settling = 2 * time.Second
 
-// spent is what the turn has cost though nobody has its thought: the answer was on its
-// way when the run ended, broke off, or its owner died with it.
-func (e *Engine) spent(ctx context.Context, s *state) (api.Micros, error) {
+// Spent is what a turn, or another question to a model, has cost though nobody has the
+// answer: it was on its way when the run ended, broke off, or its owner died with it.
+// What is held yet is waited for, 4 s at most: when the router has died in the middle,
+// it is held until it expires. An agent without an account has spent nothing.
+func Spent(ctx context.Context, t Treasury, agent, id string) (api.Micros, error) {
 	for wait := settling / 32; ; wait *= 2 {
-		m, err := e.Treasury.Spent(ctx, s.agent.ID, ID(s.cmd.Run, s.number))
+		m, err := t.Spent(ctx, agent, id)
 		switch {
 		case fatal(err), api.CodeOf(err) == api.NotFound: // who has no account has paid nothing
 			return 0, nil
 		case err != nil, m.Held == 0, wait > settling:
 			return m.Paid, err
 		}
-		t := time.NewTimer(wait)
+		next := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
-			t.Stop()
+			next.Stop()
 			return 0, context.Cause(ctx)
-		case <-t.C:
+		case <-next.C:
 		}
 	}
 }
