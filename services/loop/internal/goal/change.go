@@ -3,6 +3,7 @@ package goal
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/anima-run/anima/pkg/api"
@@ -323,6 +324,16 @@ type Message struct {
 type Effects struct {
 	Messages []Message
 	Sessions [][2]string // session and its agent: to be made if they are not there
+	Cancels  []Cancel    // runs that became strays
+}
+
+// Cancel is a run that must go on no more.
+type Cancel struct{ Run, Session, Reason string }
+
+// cancelOf cancels the run of an attempt that nobody waits for.
+func (s *State) cancelOf(a Attempt) Cancel {
+	t := s.task(a.Task)
+	return Cancel{a.Run, Session(*t), "nobody waits for task " + t.ID + " any more: " + t.Error}
 }
 
 // Apply makes a change and what follows from it. It changes before in nothing. An
@@ -363,6 +374,11 @@ func Apply(before State, at int64, change func(*State) error) (State, Effects, e
 				By: api.Lowest(api.Principal{Kind: api.Self}, s.By), Cause: t.ID, AcceptedAt: at,
 			})
 		case api.TaskPending, api.TaskBlocked, api.TaskCompleted, api.TaskFailed, api.TaskCancelled:
+		}
+	}
+	for _, a := range s.Strays() {
+		if !slices.Contains(before.Strays(), a) {
+			out.Cancels = append(out.Cancels, s.cancelOf(a))
 		}
 	}
 	was, is := before.Phase(), s.Phase()

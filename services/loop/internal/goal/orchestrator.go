@@ -126,12 +126,13 @@ func (o *Orchestrator) alone(ctx context.Context, s *State, f func(context.Conte
 	})
 }
 
-// stop cancels the runs of attempts that are over.
+// stop tells the runs of attempts that are over. They are cancelled since the change
+// that made them strays; whoever has one under way hears of it now.
 func (o *Orchestrator) stop(ctx context.Context, s *State) error {
 	var stopped []string
 	for _, a := range s.Strays() {
-		t := s.task(a.Task)
-		_, err := o.Runs.CancelRun(ctx, api.CancelRun{Run: a.Run, Session: Session(*t), Reason: "nobody waits for task " + a.Task + " any more: " + t.Error})
+		c := s.cancelOf(a)
+		_, err := o.Runs.CancelRun(ctx, api.CancelRun{Run: c.Run, Session: c.Session, Reason: c.Reason})
 		switch api.CodeOf(err) {
 		case api.Unavailable, api.Internal, api.Conflict:
 			return err
