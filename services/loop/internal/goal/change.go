@@ -131,6 +131,10 @@ func (s *State) Claim(task string, number int, at int64) error {
 	if s.Status != api.GoalActive || t == nil || t.Status != api.TaskAssigned || t.Attempt != number {
 		return stale("attempt %d at task %s is out of date", number, task)
 	}
+	if s.dear(t) { // the cost of an attempt whose deadline passed may be known only now
+		s.failed(t, reasonCode(api.ReasonCostCap)+": it has cost "+s.spentOn(t.ID).String()+" before this attempt", false, at)
+		return nil
+	}
 	t.Status, t.Lease, t.Deadline = api.TaskRunning, runOf(t.ID, number), at+t.TimeoutMS*1000
 	if t.StartedAt == 0 {
 		t.StartedAt = at
@@ -190,8 +194,16 @@ func (s *State) failed(t *Task, why string, retry bool, at int64) {
 }
 
 // dear says whether a task has spent so much that it is not tried again.
-func (s *State) dear(t *Task) bool {
-	return t.Estimate > 0 && breached(t.Estimate, s.spentOn(t.ID))
+func (s *State) dear(t *Task) bool { return t.Estimate > 0 && s.left(t) == 0 }
+
+// left is what a task may still cost until it is dear: the least amount that breaches
+// its estimate, without what was spent. 0 is also that of a task without an estimate,
+// which has no cap.
+func (s *State) left(t *Task) api.Micros {
+	if t.Estimate <= 0 {
+		return 0
+	}
+	return max(0, 3*t.Estimate/2+1-s.spentOn(t.ID))
 }
 
 // Ended says that a run is over and what it cost, once. What it means for its task
@@ -371,7 +383,7 @@ func Apply(before State, at int64, change func(*State) error) (State, Effects, e
 			out.Sessions = append(out.Sessions, [2]string{Session(t), t.Assignee})
 			add("run/"+t.Lease, api.Run{
 				Run: t.Lease, Agent: t.Assignee, Session: Session(t), Kind: api.RunTask, Content: s.brief(&t),
-				By: api.Lowest(api.Principal{Kind: api.Self}, s.By), Cause: t.ID, AcceptedAt: at,
+				By: api.Lowest(api.Principal{Kind: api.Self}, s.By), Cause: t.ID, AcceptedAt: at, CostCap: s.left(&t),
 			})
 		case api.TaskPending, api.TaskBlocked, api.TaskCompleted, api.TaskFailed, api.TaskCancelled:
 		}

@@ -325,7 +325,8 @@ func Judge(o Outcome) (result, code, text string, retry bool) {
 		if o.Reason != "" {
 			code = reasonCode(o.Reason)
 		}
-		hopeless := o.Code == api.Invalid || o.Code == api.Denied && (o.Reason == api.ReasonInsufficient || o.Reason == api.ReasonLimit)
+		hopeless := o.Code == api.Invalid ||
+			o.Code == api.Denied && (o.Reason == api.ReasonInsufficient || o.Reason == api.ReasonLimit || o.Reason == api.ReasonCostCap)
 		return "", code, o.Error, !hopeless
 	case o.Calls && o.MaxTurns > 0 && o.Turns >= o.MaxTurns:
 		return "", "MAX_TURNS", fmt.Sprintf("no result within %d turns", o.Turns), true

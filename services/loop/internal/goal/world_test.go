@@ -755,6 +755,7 @@ func TestJudge(t *testing.T) {
 		{goal.Outcome{Code: api.Denied, Reason: api.ReasonExpired}, "EXPIRED", true},
 		{goal.Outcome{Code: api.Denied, Error: "the run took longer than its 600 s"}, "RUN_FAILED", true},
 		{goal.Outcome{Code: api.Denied, Reason: api.ReasonLimit}, "LIMIT_REACHED", false},
+		{goal.Outcome{Code: api.Denied, Reason: api.ReasonCostCap}, "COST_CAP", false},
 		{goal.Outcome{Code: api.Denied, Reason: api.ReasonCancelled}, "CANCELLED", false},
 		{goal.Outcome{Code: api.Invalid, Reason: api.ReasonTooLong}, "CONTEXT_TOO_LONG", false},
 	} {

@@ -60,7 +60,8 @@ func (e *Engine) persist(ctx context.Context, s *state, ev Events) (*End, error)
 // ended says whether the turn that is being persisted is the run's last, and how
 // the agent goes on; it counts the turn in rec.
 func (e *Engine) ended(s *state, rec *Record, now int64) *End {
-	if s.thought.Completion.Finish == api.FinishFlush {
+	flushed := s.thought.Completion.Finish == api.FinishFlush
+	if flushed && !s.capped() {
 		return nil // the run goes on with what it is for, and no habit is to be seen
 	}
 	habits := life.Turn{Asked: s.asked()}
@@ -85,13 +86,17 @@ func (e *Engine) ended(s *state, rec *Record, now int64) *End {
 	counters.Errors = 0
 	rec.Counters, rec.Notice = counters, verdict.Notice
 	switch {
+	case flushed:
+		overCap(s, end)
 	case end.Sleep != 0:
 		rec.Notice = ""
 	case ends:
 		end.Why = "its task is over"
+	case s.capped() && len(s.thought.Completion.ToolCalls) > 0: // words are what it was for
+		overCap(s, end)
 	case verdict.Why != "":
 		e.rest(s, end, verdict.Why, verdict.For)
-	case s.steered():
+	case !s.capped() && s.steered():
 		return nil // somebody has more to say
 	case len(s.thought.Completion.ToolCalls) == 0:
 		e.rest(s, end, "nothing to do", life.AfterNothing)
@@ -102,6 +107,14 @@ func (e *Engine) ended(s *state, rec *Record, now int64) *End {
 	}
 	rec.Counters.Until, rec.Counters.Why = end.Sleep, end.Why
 	return end
+}
+
+// overCap ends a run that has cost what it may, as a failure that another try would
+// only repeat. What the turn has thought and done is kept.
+func overCap(s *state, end *End) {
+	end.Success, end.Code, end.Reason, end.Response = false, api.Denied, api.ReasonCostCap, ""
+	end.Error = fmt.Sprintf("the run has cost %s, and its task leaves it %s", end.Cost, s.cmd.CostCap)
+	end.Why = end.Error
 }
 
 // rest puts the agent to sleep. One that lives by itself wakes again; any other
