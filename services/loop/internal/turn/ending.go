@@ -180,13 +180,16 @@ const settling = 2 * time.Second
 // What is held yet is waited for, 4 s at most: when the router has died in the middle,
 // it is held until it expires. An agent without an account has spent nothing.
 func Spent(ctx context.Context, t Treasury, agent, id string) (api.Micros, error) {
-	for wait := settling / 32; ; wait *= 2 {
+	const first = settling / 32
+	for wait := first; ; wait *= 2 {
 		m, err := t.Spent(ctx, agent, id)
 		switch {
 		case fatal(err), api.CodeOf(err) == api.NotFound: // who has no account has paid nothing
 			return 0, nil
-		case err != nil, m.Held == 0, wait > settling:
+		case err != nil, wait > settling:
 			return m.Paid, err
+		case m.Held == 0 && (m.Paid > 0 || wait > first): // at first the question may be on its way to the hold
+			return m.Paid, nil
 		}
 		next := time.NewTimer(wait)
 		select {
