@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"regexp"
 	"slices"
 	"strconv"
@@ -28,12 +29,15 @@ func (w *crashWorld) goals(ctx context.Context, agent string) ([]api.Goal, error
 	return list.Goals, err
 }
 
-// sessionsOf names the sessions of an agent with such goals.
+// sessionsOf names the sessions of an agent with such goals. A task that no run began
+// has none.
 func sessionsOf(a api.Agent, goals []api.Goal) []string {
 	all := []string{a.Session}
 	for _, g := range goals {
 		for _, t := range g.Tasks {
-			all = append(all, t.Session)
+			if t.Run != "" {
+				all = append(all, t.Session)
+			}
 		}
 	}
 	return all
@@ -53,10 +57,34 @@ func asking(g api.Goal) (ids []string) {
 	return ids
 }
 
+// abandoned counts what is held for questions about goals that were cancelled: nobody
+// asks them again, so what was held when the router died in the middle of one is
+// given back when it expires.
+func abandoned(l life) (questions int, left api.Micros) {
+	held := map[string]api.Micros{}
+	for _, e := range l.entries {
+		base := e.ID[:strings.LastIndexByte(e.ID, '/')+1]
+		switch {
+		case strings.HasSuffix(e.ID, "/settle"), strings.HasSuffix(e.ID, "/release"):
+			delete(held, base)
+		case strings.HasSuffix(e.ID, "/hold") && slices.ContainsFunc(l.goals, func(g api.Goal) bool {
+			return g.Status == api.GoalCancelled && (e.Turn == g.ID+".classify" || strings.HasPrefix(e.Turn, g.ID+".plan."))
+		}):
+			for _, p := range e.Postings {
+				held[base] = max(held[base], p.Amount)
+			}
+		}
+	}
+	for _, amount := range held {
+		left += amount
+	}
+	return len(held), left
+}
+
 // pursued: each change of a goal and its tasks follows from the one before and is
 // announced once; a goal and a task end once; a plan has a version for each time
-// that one was given up, decided once; an attempt is one run, and what that said is
-// the result.
+// that one was given up, decided once, and nothing is done for two versions; an
+// attempt is one run, and what that said is the result; what is over begins nothing.
 func (o *oracle) pursued(l life) {
 	born := map[string]int{}
 	goals, tasks := map[string][]api.GoalChanged{}, map[string][]api.TaskChanged{}
@@ -89,6 +117,7 @@ func (o *oracle) pursued(l life) {
 		}
 		o.phases(g, goals[g.ID])
 		o.planned(l, g)
+		o.versions(g, goals[g.ID], tasks)
 		for _, t := range g.Tasks {
 			o.worked(l, t, tasks[t.ID])
 			delete(tasks, t.ID)
@@ -103,7 +132,15 @@ func (o *oracle) pursued(l life) {
 func (o *oracle) phases(g api.Goal, said []api.GoalChanged) {
 	slices.SortStableFunc(said, func(a, b api.GoalChanged) int { return cmp.Compare(a.Seq, b.Seq) })
 	phase, ends := api.PhaseClassifying, 0
+	var last api.GoalChanged
 	for _, e := range said {
+		if e.Seq <= last.Seq || e.Seq > g.Seq || e.Version < last.Version {
+			o.fault("%s: change %d to version %d is announced after %d to %d; it had %d changes", g.ID, e.Seq, e.Version, last.Seq, last.Version, g.Seq)
+		}
+		if e.Status != api.GoalActive != (e.Phase == api.PhaseComplete || e.Phase == api.PhaseFailed || e.Phase == api.PhaseCancelled) {
+			o.fault("%s: change %d says %s and %s", g.ID, e.Seq, e.Status, e.Phase)
+		}
+		last = e
 		if e.Previous != phase {
 			o.fault("%s: change %d leads from %s to %s, after %s", g.ID, e.Seq, e.Previous, e.Phase, phase)
 		}
@@ -112,8 +149,27 @@ func (o *oracle) phases(g api.Goal, said []api.GoalChanged) {
 		}
 		phase = e.Phase
 	}
-	if phase != g.Phase || ends != 1 && g.Status != api.GoalActive {
-		o.fault("%s: it is announced as %s and has %d ends; it is %s", g.ID, phase, ends, g.Phase)
+	if phase != g.Phase || last.Status != g.Status || last.Reason != g.Reason || ends != 1 && g.Status != api.GoalActive {
+		o.fault("%s: it is announced as %s, %q, and has %d ends; it is %s, %q", g.ID, phase, last.Reason, ends, g.Phase, g.Reason)
+	}
+}
+
+// versions: what is done for a version of the plan is over when the next one takes
+// its place, and nothing is done for that before.
+func (o *oracle) versions(g api.Goal, said []api.GoalChanged, tasks map[string][]api.TaskChanged) {
+	proposed := map[int]int64{} // the change that made a version
+	for _, e := range said {
+		if _, known := proposed[e.Version]; !known {
+			proposed[e.Version] = e.Seq
+		}
+	}
+	for _, t := range g.Tasks {
+		from, to := proposed[t.Version], cmp.Or(proposed[t.Version+1], math.MaxInt64)
+		for _, e := range tasks[t.ID] {
+			if e.Seq <= from || e.Seq > to {
+				o.fault("%s: it is %s with change %d, and version %d stands from %d to %d", t.ID, e.Status, e.Seq, t.Version, from, to)
+			}
+		}
 	}
 }
 
@@ -156,18 +212,29 @@ func (o *oracle) worked(l life, t api.GoalTask, said []api.TaskChanged) {
 		}
 		for _, turn := range s.turns {
 			runs[turn.Run] = true
+			if late := turn.StartedAt - t.EndedAt; turn.Model != "" && late > stopping {
+				o.fault("%s: turn %s began %d µs after it was %s", t.ID, turn.ID, late, t.Status)
+			}
 			if turn.Run == t.Run {
 				result = cmp.Or(result, resultOf(turn))
 			}
 		}
 	}
-	if len(runs) != t.Attempt || times[api.TaskRunning] != t.Attempt || times[api.TaskAssigned] != t.Attempt {
+	begun := t.Attempt
+	if t.Status == api.TaskCancelled && times[api.TaskRunning] < begun { // the last one was in the queue
+		begun--
+	}
+	made := len(runs) == begun || t.Status == api.TaskCancelled && len(runs) == begun-1 // the last run was dropped before it began
+	if !made || times[api.TaskRunning] != begun || times[api.TaskAssigned] != t.Attempt {
 		o.fault("%s: %d attempts were queued %d times, begun %d times and made by %d runs", t.ID, t.Attempt, times[api.TaskAssigned], times[api.TaskRunning], len(runs))
 	}
 	if t.Status == api.TaskCompleted && (t.Result != result || t.Result == "") {
 		o.fault("%s: its result is %q, and its run said %q", t.ID, t.Result, result)
 	}
 }
+
+// stopping is how long a cancel has to stop what goes on, in µs (design §4).
+const stopping = 250_000
 
 // resultOf is what a turn says that its task came to, "" when it says nothing.
 func resultOf(t api.Turn) string {
@@ -264,10 +331,21 @@ func (w *crashWorld) pursuing(ctx context.Context, g api.Goal) string {
 	if g.Status == api.GoalActive {
 		return fmt.Sprintf("goal %s is in phase %s", g.ID, g.Phase)
 	}
+	changes, err := w.read(ctx, "LOOP_EVT", "anima.loop.evt.task_changed.v1."+g.Agent)
+	if err != nil {
+		return fmt.Sprintf("the tasks of %s cannot be read: %v", g.ID, err)
+	}
 	for _, t := range g.Tasks {
+		begun := 0
+		for _, m := range changes {
+			var e api.TaskChanged
+			if api.Decode(m.data, &e) == nil && e.Task == t.ID && e.Status == api.TaskRunning {
+				begun++
+			}
+		}
 		ends, err := w.read(ctx, "LOOP_EVT", "anima.loop.evt.loop_end.v1."+t.Session)
-		if err != nil || len(ends) < t.Attempt {
-			return fmt.Sprintf("task %s has ended %d runs of %d: %v", t.ID, len(ends), t.Attempt, err)
+		if err != nil || len(ends) < begun {
+			return fmt.Sprintf("task %s has ended %d runs of %d: %v", t.ID, len(ends), begun, err)
 		}
 	}
 	keys, err := w.keys(ctx, g.ID)

@@ -36,6 +36,8 @@ type crashWorld struct {
 	env    map[string]string // of every process
 	mutant string            // the safety that is left out, "" for none
 
+	rehearsed int // times that the scenes were played without a death
+
 	mu    sync.Mutex
 	procs map[string]*mortal // by name: a service, or one more replica of it
 }

@@ -32,6 +32,7 @@ const (
 	ReasonBusy         = "busy"                 // Unavailable: every worker of the pool is taken
 	ReasonNoAnswer     = "no_answer"            // Unavailable: no service took the question
 	ReasonCancelled    = "cancelled"            // Denied: somebody asked for the run to stop
+	ReasonCostCap      = "cost_cap"             // Denied: the run has cost what its task may cost
 	ReasonExpired      = "expired"              // Denied: the message waited too long for its session
 	ReasonTerminated   = "terminated"           // Conflict: the session takes no messages any more
 	ReasonPolicy       = "policy_down"          // Unavailable: nothing may run while policy does not answer

@@ -117,7 +117,7 @@ type GoalTask struct {
 	MaxRetries   int        `json:"maxRetries"`
 	Deadline     int64      `json:"deadline,omitempty"` // of the attempt under way
 	TimeoutMS    int64      `json:"timeoutMs"`
-	Estimate     Micros     `json:"estimate"` // when 1.5 times this is spent, no further attempt is begun
+	Estimate     Micros     `json:"estimate"` // when more than 1.5 times this is spent, the run under way ends and no other is begun; 0: no cap
 	Spent        Micros     `json:"spent"`
 	Result       string     `json:"result,omitempty"`
 	Artifacts    string     `json:"artifacts,omitempty"`

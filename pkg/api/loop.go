@@ -279,6 +279,9 @@ type Run struct {
 	Cause      string    `json:"cause,omitempty"` // of a wake
 	Mode       Mode      `json:"mode,omitempty"`  // of a message; "" is queue
 	AcceptedAt int64     `json:"acceptedAt"`
+	// CostCap ends the run after the turn with which it has cost so much (W-23); 0: it
+	// has none, as in what releases before wrote.
+	CostCap Micros `json:"costCap,omitempty"`
 }
 
 // Subject of the message.

@@ -36,7 +36,12 @@ const (
 	LoopGoalLease
 	LoopGoalClassify
 	LoopGoalPlan
+	LoopGoalHold
+	LoopGoalReview
 	LoopGoalApprove
+	LoopGoalReplan
+	LoopGoalCancel
+	LoopGoalStop
 	LoopTaskStart
 	LoopTaskComplete
 	LoopTaskEnd
@@ -124,7 +129,12 @@ var table = [points]Info{
 	LoopGoalLease:    {"loop.goal.lease", loop, "nobody asks about the goal", "somebody who is dead does, for a lease", true},
 	LoopGoalClassify: {"loop.goal.classify", loop, "the model has said how long the goal is, and nobody knows", "the goal knows, and its event comes again", false},
 	LoopGoalPlan:     {"loop.goal.plan", loop, "the planner is paid, and its plan is nowhere", "the plan is stored, and the event that asked for it comes again", false},
+	LoopGoalHold:     {"loop.goal.hold", loop, "policy wants the creator's word, and nobody asks for it", "the plan waits for the creator, and its event comes again", false},
+	LoopGoalReview:   {"loop.goal.review", loop, "the creator has said the word, and the plan waits", "the plan waits no more, and the creator does not know", false},
 	LoopGoalApprove:  {"loop.goal.approve", loop, "the plan is allowed, and has no tasks", "its tasks are there, and the first is not in the queue", false},
+	LoopGoalReplan:   {"loop.goal.replan", loop, "the next plan is paid, and the old one stands", "it has taken the old one's place, and what is left of that goes on", false},
+	LoopGoalCancel:   {"loop.goal.cancel", loop, "the goal goes on, and whoever cancels it tries again", "the goal is cancelled, and nobody was told", false},
+	LoopGoalStop:     {"loop.goal.stop", loop, "runs that nobody waits for are cancelled, and their goal does not know", "it knows, and its event comes again", false},
 	LoopTaskStart:    {"loop.task.start", loop, "the attempt lies in the queue", "its run holds the task, and the attempt comes again", false},
 	LoopTaskComplete: {"loop.task.complete", loop, "the run has a result, the task does not", "the task has it, and the call does not know", false},
 	LoopTaskEnd:      {"loop.task.end", loop, "the run is over, and its goal has not heard", "the goal has what it came to, and the run's end comes again", false},

@@ -223,7 +223,11 @@ const maxHolds = 32
 // the same call may have left a hold: an active one is used, one that has ended
 // is passed over for the next id, and so is one of another amount, which was for
 // another prompt. What that holds is given back.
+// A caller that goes away meanwhile does not cut the question: the hold may be there
+// already, and nobody would give it back.
 func (a attempt) reserve(ctx context.Context, most api.Micros) (string, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), afterwards)
+	defer cancel()
 	for n := range maxHolds {
 		id := a.hold
 		if n > 0 {

@@ -15,6 +15,7 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/apptest"
 	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/host"
 	router "github.com/anima-run/anima/services/inference-router"
 
 	"github.com/anima-run/anima/services/inference-router/internal/simulated"
@@ -182,6 +183,46 @@ func TestCancel(t *testing.T) {
 	case <-p.gone:
 	case <-time.After(20 * time.Second):
 		t.Error("the provider was not told")
+	}
+}
+
+// TestCancelWhileHolding: the hold of a caller that goes away while treasury makes it is
+// given back at once.
+func TestCancelWhileHolding(t *testing.T) {
+	t.Parallel()
+	p := serve(t)
+	var b *bus.Bus
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	gone, released := make(chan struct{}), make(chan string, 1)
+	treasury := host.Define("treasury", struct{}{}, nil, func(ctx context.Context, env *host.Env, _ struct{}) error {
+		return env.Serve(ctx, bus.Reply(func(ctx context.Context, m api.Hold) (api.HoldState, error) {
+			cancel()
+			<-gone
+			if _, err := bus.Call[api.Models](ctx, b, api.ListModels{}); err != nil { // the router has heard of it
+				t.Error(err)
+			}
+			return api.HoldState{ID: m.ID, Agent: m.Agent, Status: api.HoldActive, Amount: m.Amount}, nil
+		}), bus.Reply(func(_ context.Context, m api.Release) (api.HoldState, error) {
+			released <- m.ID
+			return api.HoldState{ID: m.ID, Status: api.HoldReleased}, nil
+		}))
+	})
+	b = apptest.Start(t, apptest.Options{Env: map[string]string{
+		"OPENAI_BASE_URL": p.url, "OPENAI_API_KEY": "sekret-key", "ANIMA_INFERENCE_ROUTER_MODELS": "m=1/4/128000",
+	}}, router.Service, treasury).Bus
+	_, err := bus.CallStream[api.Delta, api.Completion](ctx, b, request("x1", "hello"), func(api.Delta) error { return nil })
+	if err == nil {
+		t.Fatal("the cancelled call was answered")
+	}
+	close(gone)
+	select {
+	case id := <-released:
+		if id != "x1/0" {
+			t.Errorf("%q is given back, want x1/0", id)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("nothing is given back")
 	}
 }
 

@@ -69,36 +69,61 @@ func (s goalSteps) ChangeGoal(ctx context.Context, id string, at int64, change f
 
 // pointOfGoal is the failpoint at which a goal changes; ok is false for what is none.
 func pointOfGoal(before, after goal.State) (p failpoint.Point, ok bool) {
-	ended, completed := 0, 0
-	count := func(s goal.State, by int) {
-		for _, a := range s.Attempts {
-			if a.EndedAt != 0 {
-				ended += by
-			}
-		}
-		for _, t := range s.Tasks {
-			if t.Status == api.TaskCompleted {
-				completed += by
-			}
-		}
-	}
-	count(after, 1)
-	count(before, -1)
+	was, is := tallyOf(before), tallyOf(after)
 	switch {
+	case before.Status != after.Status && after.Status == api.GoalCancelled:
+		return failpoint.LoopGoalCancel, true
 	case before.Steps != after.Steps:
 		return failpoint.LoopGoalClassify, true
-	case len(before.Plans) < len(after.Plans):
+	case len(before.Plans) < len(after.Plans) && before.Version == 0:
 		return failpoint.LoopGoalPlan, true
+	case len(before.Plans) < len(after.Plans):
+		return failpoint.LoopGoalReplan, true
+	case was.waiting < is.waiting:
+		return failpoint.LoopGoalHold, true
+	case was.waiting > is.waiting:
+		return failpoint.LoopGoalReview, true
 	case len(before.Tasks) < len(after.Tasks):
 		return failpoint.LoopGoalApprove, true
 	case len(before.Attempts) < len(after.Attempts):
 		return failpoint.LoopTaskStart, true
-	case ended > 0:
+	case was.ended < is.ended:
 		return failpoint.LoopTaskEnd, true
-	case completed > 0:
+	case was.stopped < is.stopped:
+		return failpoint.LoopGoalStop, true
+	case was.completed < is.completed:
 		return failpoint.LoopTaskComplete, true
 	}
 	return p, false
+}
+
+// tally counts of a goal what a step changes.
+type tally struct {
+	waiting        int // plans, for the creator
+	completed      int // tasks
+	ended, stopped int // attempts
+}
+
+func tallyOf(s goal.State) (n tally) {
+	for _, p := range s.Plans {
+		if p.Status == api.PlanWaiting {
+			n.waiting++
+		}
+	}
+	for _, t := range s.Tasks {
+		if t.Status == api.TaskCompleted {
+			n.completed++
+		}
+	}
+	for _, a := range s.Attempts {
+		if a.EndedAt != 0 {
+			n.ended++
+		}
+		if a.StoppedAt != 0 {
+			n.stopped++
+		}
+	}
+	return n
 }
 
 // effects are tools whose effects are failpoints.

@@ -29,6 +29,7 @@ type peers struct {
 	paid   map[string]int // answers that were made, by id
 	prompt map[string]string
 	gate   func(ctx context.Context, task string) // before a task's model call is answered
+	thinks api.Micros                             // what a task that comes to nothing pays for each thought; 0: tasks come to something
 }
 
 // spent is what treasury says of a turn whose answer nobody has.
@@ -51,7 +52,7 @@ func newPeers(t *testing.T, b *bus.Bus) *peers {
 			bus.Reply(func(_ context.Context, m api.GetBalance) (api.Balance, error) {
 				return api.Balance{Agent: m.Agent, Available: 9 * api.Dollar, Tier: api.TierHigh}, nil
 			}),
-			bus.Reply(func(context.Context, api.GetSpent) (api.Spent, error) { return api.Spent{Paid: spent}, nil }),
+			bus.Reply(p.getSpent),
 			bus.Reply(func(context.Context, api.ListModels) (api.Models, error) {
 				return api.Models{Models: []api.Model{{ID: "m", Provider: "p", ContextWindow: 128_000, MaxOutput: 4096, TierMinimum: api.TierCritical, Usable: true}}}, nil
 			}),
@@ -111,6 +112,14 @@ func (p *peers) complete(ctx context.Context, req api.Complete, _ func(api.Delta
 		gate := p.gate
 		p.mu.Unlock()
 		gate(ctx, task)
+		p.mu.Lock()
+		thinks := p.thinks
+		p.mu.Unlock()
+		if thinks > 0 {
+			c.Cost = thinks
+			call("list_goals", map[string]string{})
+			break
+		}
 		if last.Role == "tool" {
 			c.Text = "done"
 			break
@@ -126,6 +135,14 @@ func (p *peers) complete(ctx context.Context, req api.Complete, _ func(api.Delta
 	p.paid[req.ID]++
 	p.prompt[req.ID] = last.Content
 	return c, ctx.Err()
+}
+
+// getSpent knows of the thoughts of runs that were cut, and of no questions about goals.
+func (p *peers) getSpent(_ context.Context, m api.GetSpent) (api.Spent, error) {
+	if strings.Contains(m.Turn, ".plan.") || strings.Contains(m.Turn, ".classify") {
+		return api.Spent{}, nil
+	}
+	return api.Spent{Paid: spent}, nil
 }
 
 func (p *peers) evaluate(_ context.Context, m api.Evaluate) (api.Decision, error) {
@@ -160,7 +177,7 @@ func (p *peers) set(f func()) {
 
 const source = `---
 name: Lucky
-tools: [create_goal, complete_task, sleep]
+tools: [create_goal, list_goals, complete_task, sleep]
 ---
 Be useful.
 `
@@ -292,6 +309,30 @@ func TestCancelWhileRunning(t *testing.T) {
 	g = ask[api.Goal](t, b, api.CancelGoal{Goal: first})
 	if g.Status != api.GoalCancelled || g.Reason != "enough" || slices.ContainsFunc(g.Tasks, func(x api.GoalTask) bool { return x.Status != api.TaskCancelled }) {
 		t.Errorf("the first: %+v", g)
+	}
+}
+
+// A task whose run has cost one and a half times its estimate has failed for good, in
+// the middle of its only run, and another plan takes the place of its own (W-23).
+func TestCostCap(t *testing.T) {
+	t.Parallel()
+	p, b, _ := alive(t, 1)
+	created, changed := apptest.Watch[api.GoalCreated](t, b), apptest.Watch[api.GoalChanged](t, b)
+	const thinks = 13 * api.Cent // of tasks that are estimated at 20: reached with the third thought
+	p.set(func() { p.thinks = thinks })
+	id := begin(t, b, created, "A book")
+	apptest.Next(t, changed, inPhase(id, api.PhaseReplanning))
+	p.set(func() { p.thinks = 0 })
+	apptest.Next(t, changed, inPhase(id, api.PhaseComplete))
+
+	g := ask[api.Goal](t, b, api.GetGoal{Goal: id})
+	a := g.Tasks[0]
+	if a.Status != api.TaskFailed || a.Attempt != 1 || a.Spent != 3*thinks || !strings.HasPrefix(a.Error, "COST_CAP: ") || g.Version != 2 {
+		t.Fatalf("the task is %+v in version %d, want failed for %s", a, g.Version, 3*thinks)
+	}
+	st := ask[api.RunState](t, b, api.GetRun{Run: a.Run})
+	if st.Success || st.Code != api.Denied || st.Reason != api.ReasonCostCap || st.Turns != 3 || st.Cost != 3*thinks {
+		t.Errorf("its run is %+v, want ended by its cap after 3 turns", st)
 	}
 }
 

@@ -3,6 +3,7 @@ package goal
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/anima-run/anima/pkg/api"
@@ -130,6 +131,10 @@ func (s *State) Claim(task string, number int, at int64) error {
 	if s.Status != api.GoalActive || t == nil || t.Status != api.TaskAssigned || t.Attempt != number {
 		return stale("attempt %d at task %s is out of date", number, task)
 	}
+	if s.dear(t) { // the cost of an attempt whose deadline passed may be known only now
+		s.failed(t, reasonCode(api.ReasonCostCap)+": it has cost "+s.spentOn(t.ID).String()+" before this attempt", false, at)
+		return nil
+	}
 	t.Status, t.Lease, t.Deadline = api.TaskRunning, runOf(t.ID, number), at+t.TimeoutMS*1000
 	if t.StartedAt == 0 {
 		t.StartedAt = at
@@ -189,8 +194,16 @@ func (s *State) failed(t *Task, why string, retry bool, at int64) {
 }
 
 // dear says whether a task has spent so much that it is not tried again.
-func (s *State) dear(t *Task) bool {
-	return t.Estimate > 0 && breached(t.Estimate, s.spentOn(t.ID))
+func (s *State) dear(t *Task) bool { return t.Estimate > 0 && s.left(t) == 0 }
+
+// left is what a task may still cost until it is dear: the least amount that breaches
+// its estimate, without what was spent. 0 is also that of a task without an estimate,
+// which has no cap.
+func (s *State) left(t *Task) api.Micros {
+	if t.Estimate <= 0 {
+		return 0
+	}
+	return max(0, 3*t.Estimate/2+1-s.spentOn(t.ID))
 }
 
 // Ended says that a run is over and what it cost, once. What it means for its task
@@ -228,6 +241,37 @@ func (s *State) Cancel(why string, at int64) error {
 		why = "cancelled"
 	}
 	return s.end(api.GoalCancelled, why, at)
+}
+
+// question is the one that may have been asked last: how long the goal is, or what
+// the next version of its plan is.
+func (s *State) question() string {
+	if s.Steps == 0 {
+		return classifyID(s.ID)
+	}
+	return planID(s.ID, s.Version+1)
+}
+
+// Unheard says what a question has cost whose answer came when the goal was cancelled:
+// the agent paid it for this goal. A plan that nobody saw in time is a version that was
+// given up.
+func (s *State) Unheard(question string, cost api.Micros, at int64) error {
+	if s.Status != api.GoalCancelled || question != s.question() {
+		return stale("goal %s is %s and waits for no answer to %s", s.ID, s.Status, question)
+	}
+	s.Overhead += cost
+	if s.Steps == 0 {
+		s.Steps = StepsByWords(s.text())
+		return nil
+	}
+	if s.Version > 0 {
+		s.Replans++
+	}
+	s.Version++
+	s.Plans = append(s.Plans, Plan{
+		Version: s.Version, Status: api.PlanRejected, Source: "planner", Feedback: "the goal was cancelled before the planner had answered", At: at,
+	})
+	return nil
 }
 
 // Fail ends the goal without success.
@@ -292,6 +336,16 @@ type Message struct {
 type Effects struct {
 	Messages []Message
 	Sessions [][2]string // session and its agent: to be made if they are not there
+	Cancels  []Cancel    // runs that became strays
+}
+
+// Cancel is a run that must go on no more.
+type Cancel struct{ Run, Session, Reason string }
+
+// cancelOf cancels the run of an attempt that nobody waits for.
+func (s *State) cancelOf(a Attempt) Cancel {
+	t := s.task(a.Task)
+	return Cancel{a.Run, Session(*t), "nobody waits for task " + t.ID + " any more: " + t.Error}
 }
 
 // Apply makes a change and what follows from it. It changes before in nothing. An
@@ -329,9 +383,14 @@ func Apply(before State, at int64, change func(*State) error) (State, Effects, e
 			out.Sessions = append(out.Sessions, [2]string{Session(t), t.Assignee})
 			add("run/"+t.Lease, api.Run{
 				Run: t.Lease, Agent: t.Assignee, Session: Session(t), Kind: api.RunTask, Content: s.brief(&t),
-				By: api.Lowest(api.Principal{Kind: api.Self}, s.By), Cause: t.ID, AcceptedAt: at,
+				By: api.Lowest(api.Principal{Kind: api.Self}, s.By), Cause: t.ID, AcceptedAt: at, CostCap: s.left(&t),
 			})
 		case api.TaskPending, api.TaskBlocked, api.TaskCompleted, api.TaskFailed, api.TaskCancelled:
+		}
+	}
+	for _, a := range s.Strays() {
+		if !slices.Contains(before.Strays(), a) {
+			out.Cancels = append(out.Cancels, s.cancelOf(a))
 		}
 	}
 	was, is := before.Phase(), s.Phase()

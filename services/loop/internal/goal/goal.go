@@ -263,6 +263,13 @@ func NewID(key string) string {
 // taskID is the id of a version's n-th task, from 1.
 func taskID(goal string, version, n int) string { return fmt.Sprintf("%s-%d-%d", goal, version, n) }
 
+// classifyID is the id under which a model is asked how long a goal is: the same on
+// every replica, so that it is paid once.
+func classifyID(goal string) string { return goal + ".classify" }
+
+// planID is the id under which the planner is asked for a version of a plan, likewise.
+func planID(goal string, version int) string { return fmt.Sprintf("%s.plan.%d", goal, version) }
+
 // sessionMark is in the name of every task's session.
 const sessionMark = "-task-"
 

@@ -277,6 +277,46 @@ func TestExpire(t *testing.T) {
 	}
 }
 
+// W-23: the run of an attempt may cost what is left until the task is dear, which is
+// when it is not tried again. A task without an estimate has no cap.
+func TestCostCapOfARun(t *testing.T) {
+	t.Parallel()
+	const estimate = 10 * api.Cent
+	capOf := func(s goal.State, attempt int) api.Micros {
+		t.Helper()
+		_, e := change(t, s, func(s *goal.State) error { return s.Claim(number(*s, 1).ID, attempt, at) })
+		i := slices.IndexFunc(e.Messages, func(m goal.Message) bool { return m.M.Subject().Name == "run" })
+		if i < 0 {
+			return -1
+		}
+		cmd, _ := e.Messages[i].M.(api.Run)
+		return cmd.CostCap
+	}
+	for _, tt := range []struct {
+		spent, left api.Micros // by the first attempt, for the second; -1: there is none
+	}{{0, estimate*3/2 + 1}, {estimate, estimate/2 + 1}, {estimate * 3 / 2, 1}, {estimate*3/2 + 1, -1}} {
+		s := executing(t, draft("A"))
+		if got, want := capOf(s, 1), estimate*3/2+1; got != want {
+			t.Errorf("the first attempt may cost %s, want %s", got, want)
+		}
+		s, run := begin(t, s, 1)
+		s, _ = change(t, s, func(s *goal.State) error { s.Expire(number(*s, 1).Deadline + 1); return nil })
+		s, _ = change(t, s, func(s *goal.State) error { return s.Ended(run, tt.spent, at) }) // after the next one was queued
+		if got := capOf(s, 2); got != tt.left {
+			t.Errorf("after %s the second attempt may cost %s, want %s", tt.spent, got, tt.left)
+		}
+		s, _ = change(t, s, func(s *goal.State) error { return s.Claim(number(*s, 1).ID, 2, at) })
+		if a := number(s, 1); tt.left < 0 && (a.Status != api.TaskFailed || !strings.HasPrefix(a.Error, "COST_CAP: ") || s.Phase() != api.PhaseReplanning) {
+			t.Errorf("after %s: %+v in %s, want failed for good", tt.spent, a, s.Phase())
+		}
+	}
+	free := draft("A")
+	free.Tasks[0].Cents = 0
+	if got := capOf(executing(t, free), 1); got != 0 {
+		t.Errorf("without an estimate it may cost %s, want no cap", got)
+	}
+}
+
 // A claim sends the run: on a session of its own, as the agent itself or whoever is
 // less trusted.
 func TestClaimSendsTheRun(t *testing.T) {

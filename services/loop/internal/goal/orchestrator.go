@@ -17,11 +17,6 @@ type Policy interface {
 	ApprovePlan(ctx context.Context, m api.ApprovePlan) (api.Decision, error)
 }
 
-// Treasury tells what an agent has.
-type Treasury interface {
-	Balance(ctx context.Context, agent string) (api.Balance, error)
-}
-
 // Runs stops runs.
 type Runs interface {
 	CancelRun(ctx context.Context, m api.CancelRun) (api.RunState, error)
@@ -44,7 +39,7 @@ type Leases interface {
 type Orchestrator struct {
 	Store    Store
 	Router   turn.Router
-	Treasury Treasury
+	Treasury turn.Treasury
 	Policy   Policy
 	Runs     Runs
 	Agents   Agents
@@ -74,7 +69,7 @@ func (o *Orchestrator) Change(ctx context.Context, id string, change func(*State
 //
 // Dying before the change that ends a step repeats it: the model is asked under the
 // same id, which is paid once; policy answers with what it decided; a run that was
-// cancelled is cancelled again.
+// cancelled is cancelled again; what a question has cost is counted once.
 func (o *Orchestrator) Step(ctx context.Context, id string, try int) error {
 	s, err := o.Store.Goal(ctx, id)
 	if api.CodeOf(err) == api.NotFound {
@@ -93,7 +88,9 @@ func (o *Orchestrator) Step(ctx context.Context, id string, try int) error {
 		err = o.alone(ctx, &s, func(ctx context.Context) error { return o.plan(ctx, &s, try) })
 	case api.PhaseReview:
 		err = o.review(ctx, &s)
-	case api.PhaseExecuting, api.PhaseComplete, api.PhaseFailed, api.PhaseCancelled:
+	case api.PhaseCancelled: // whoever asks a model for it has the lease until the answer is there
+		err = o.alone(ctx, &s, func(ctx context.Context) error { return o.unheard(ctx, &s) })
+	case api.PhaseExecuting, api.PhaseComplete, api.PhaseFailed:
 	}
 	switch api.CodeOf(err) {
 	case api.Invalid, api.Denied: // trying again changes nothing
@@ -129,12 +126,13 @@ func (o *Orchestrator) alone(ctx context.Context, s *State, f func(context.Conte
 	})
 }
 
-// stop cancels the runs of attempts that are over.
+// stop tells the runs of attempts that are over. They are cancelled since the change
+// that made them strays; whoever has one under way hears of it now.
 func (o *Orchestrator) stop(ctx context.Context, s *State) error {
 	var stopped []string
 	for _, a := range s.Strays() {
-		t := s.task(a.Task)
-		_, err := o.Runs.CancelRun(ctx, api.CancelRun{Run: a.Run, Session: Session(*t), Reason: "nobody waits for task " + a.Task + " any more: " + t.Error})
+		c := s.cancelOf(a)
+		_, err := o.Runs.CancelRun(ctx, api.CancelRun{Run: c.Run, Session: c.Session, Reason: c.Reason})
 		switch api.CodeOf(err) {
 		case api.Unavailable, api.Internal, api.Conflict:
 			return err
@@ -181,7 +179,7 @@ func mayPass(ctx context.Context, err error, try int) bool {
 // classify estimates the steps of a goal. Without a model's word its own words are
 // counted. A goal of a few steps is a plan of one task.
 func (o *Orchestrator) classify(ctx context.Context, s *State, try int) error {
-	c, err := o.ask(ctx, s, s.ID+".classify", api.TaskSummary, s.classifyPrompt())
+	c, err := o.ask(ctx, s, classifyID(s.ID), api.TaskSummary, s.classifyPrompt())
 	if err != nil && mayPass(ctx, err, try) {
 		return err
 	}
@@ -218,7 +216,7 @@ func (o *Orchestrator) plan(ctx context.Context, s *State, try int) error {
 		return err
 	}
 	last := s.Version
-	answer, err := o.ask(ctx, s, fmt.Sprintf("%s.plan.%d", s.ID, last+1), api.TaskPlanning, s.planPrompt(c))
+	answer, err := o.ask(ctx, s, planID(s.ID, last+1), api.TaskPlanning, s.planPrompt(c))
 	if err != nil && mayPass(ctx, err, try) {
 		return err
 	}
@@ -233,6 +231,17 @@ func (o *Orchestrator) plan(ctx context.Context, s *State, try int) error {
 	return o.done(o.Change(ctx, s.ID, func(s *State) error {
 		return s.Propose(last, source, draft, answer.Cost, o.Now().UnixMicro())
 	}))
+}
+
+// unheard has a goal that was cancelled know what its last question has cost. Who
+// asked it may be dead, and the answer on its way.
+func (o *Orchestrator) unheard(ctx context.Context, s *State) error {
+	question := s.question()
+	paid, err := turn.Spent(ctx, o.Treasury, s.Agent, question)
+	if err != nil || paid == 0 {
+		return err
+	}
+	return o.done(o.Change(ctx, s.ID, func(s *State) error { return s.Unheard(question, paid, o.Now().UnixMicro()) }))
 }
 
 // review asks policy about the plan. One that waits for the creator is left alone.
@@ -316,7 +325,8 @@ func Judge(o Outcome) (result, code, text string, retry bool) {
 		if o.Reason != "" {
 			code = reasonCode(o.Reason)
 		}
-		hopeless := o.Code == api.Invalid || o.Code == api.Denied && (o.Reason == api.ReasonInsufficient || o.Reason == api.ReasonLimit)
+		hopeless := o.Code == api.Invalid ||
+			o.Code == api.Denied && (o.Reason == api.ReasonInsufficient || o.Reason == api.ReasonLimit || o.Reason == api.ReasonCostCap)
 		return "", code, o.Error, !hopeless
 	case o.Calls && o.MaxTurns > 0 && o.Turns >= o.MaxTurns:
 		return "", "MAX_TURNS", fmt.Sprintf("no result within %d turns", o.Turns), true

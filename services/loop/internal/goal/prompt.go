@@ -158,6 +158,9 @@ func (s *State) brief(t *Task) string {
 	}
 	fmt.Fprintf(&b, "\n## How to end\nCall complete_task with task_id %q and the whole result as output. Without that tool, answer with the result in words and call no tool. "+
 		"There is a time limit of %d s, and no result is a failure.\n", t.ID, t.TimeoutMS/1000)
+	if left := s.left(t); left > 0 {
+		fmt.Fprintf(&b, "Your thoughts may cost %s; the run ends with the turn that reaches it.\n", left)
+	}
 	if t.Error != "" {
 		fmt.Fprintf(&b, "\n## The attempt before failed\n%s\n", quote(cut(t.Error, 2<<10)))
 	}

@@ -37,6 +37,7 @@ type world struct {
 	action    api.Action                         // of policy
 	work      func(api.Run) (goal.Outcome, bool) // how a run ends; false: it never does
 	answers   map[string]api.Completion          // by id: each was paid once
+	settled   map[string]bool                    // by id: what was held for an answer is paid
 	decided   map[string]api.Decision
 	outcomes  map[string]goal.Outcome // of runs that have ended
 	cancelled map[string]string       // runs that were told to stop, and why
@@ -59,7 +60,7 @@ func newWorld(t *testing.T) *world {
 	db := sqldbtest.SQLite(t, sqlstore.Migrations())
 	w := &world{
 		Store: sqlstore.New(db, "/data"), t: t, db: db, now: at, action: api.Allow,
-		answers: map[string]api.Completion{}, decided: map[string]api.Decision{}, outcomes: map[string]goal.Outcome{},
+		answers: map[string]api.Completion{}, settled: map[string]bool{}, decided: map[string]api.Decision{}, outcomes: map[string]goal.Outcome{},
 		cancelled: map[string]string{}, seen: map[string]bool{}, counts: map[string]int{},
 	}
 	w.model = planner(draft("A", "B>0", "C>1"))
@@ -107,6 +108,20 @@ func (w *world) Complete(_ context.Context, req api.Complete, _ func(string)) (a
 
 func (w *world) Balance(_ context.Context, agent string) (api.Balance, error) {
 	return api.Balance{Agent: agent, Available: api.Dollar, Tier: api.TierHigh}, nil
+}
+
+// Spent is what the answer to a question has cost; at the first look the money is
+// still held.
+func (w *world) Spent(_ context.Context, _, question string) (api.Spent, error) {
+	c, paid := w.answers[question]
+	switch {
+	case !paid:
+		return api.Spent{}, nil
+	case !w.settled[question]:
+		w.settled[question] = true
+		return api.Spent{Held: c.Cost}, nil
+	}
+	return api.Spent{Paid: c.Cost}, nil
 }
 
 func (w *world) ApprovePlan(_ context.Context, m api.ApprovePlan) (api.Decision, error) {
@@ -164,6 +179,10 @@ func (g gated) RunOutcome(ctx context.Context, run string) (goal.Outcome, error)
 
 func (g gated) Complete(ctx context.Context, req api.Complete, delta func(string)) (api.Completion, error) {
 	return through(ctx, g.gate, "Complete", func() (api.Completion, error) { return g.world.Complete(ctx, req, delta) })
+}
+
+func (g gated) Spent(ctx context.Context, agent, question string) (api.Spent, error) {
+	return through(ctx, g.gate, "Spent", func() (api.Spent, error) { return g.world.Spent(ctx, agent, question) })
 }
 
 func (g gated) ApprovePlan(ctx context.Context, m api.ApprovePlan) (api.Decision, error) {
@@ -516,6 +535,50 @@ func TestCancelAnywhere(t *testing.T) {
 	}
 }
 
+// A goal that is cancelled while a model is asked about it knows what the answer has
+// cost, whether the one who asked lives to hear it or not, and counts it once.
+func TestCancelledWhileAsking(t *testing.T) {
+	t.Parallel()
+	for _, question := range []string{".classify", ".plan.1", ".plan.2"} {
+		for _, heard := range []bool{true, false} {
+			w := newWorld(t)
+			w.eventful()
+			o := w.owner(turntest.Open)
+			id := w.begin("k")
+			model := w.model
+			w.model = func(req api.Complete) (api.Completion, error) {
+				c, err := model(req)
+				if req.ID != id+question {
+					return c, err
+				}
+				if _, err := o.Cancel(t.Context(), id, "enough"); err != nil {
+					t.Error(err)
+				}
+				if !heard {
+					w.answers[req.ID] = c
+					return api.Completion{}, api.Errorf(api.Unavailable, "the one who asked is dead")
+				}
+				return c, err
+			}
+			w.toTheEnd(o)
+			if err := o.Step(t.Context(), id, 1); err != nil { // as after a message that comes again
+				t.Error(err)
+			}
+			s := w.read(id)
+			want := api.Micros(0)
+			for _, c := range w.answers {
+				want += c.Cost
+			}
+			if s.Status != api.GoalCancelled || s.Overhead != want {
+				t.Errorf("%s, heard %t: %s for %s, want cancelled for %s", question, heard, s.Status, s.Overhead, want)
+			}
+			if question == ".plan.2" && (len(s.Plans) != 2 || s.Plans[1].Status != api.PlanRejected || s.Replans != 1) {
+				t.Errorf("heard %t: %d replans, and the plans are %+v, want the second one given up", heard, s.Replans, s.Plans)
+			}
+		}
+	}
+}
+
 // §G 12: workers that die without a word are replaced, at most three times, and then
 // the task has failed with the reason; so it goes with every plan, and the goal ends.
 func TestDeadWorkers(t *testing.T) {
@@ -692,6 +755,7 @@ func TestJudge(t *testing.T) {
 		{goal.Outcome{Code: api.Denied, Reason: api.ReasonExpired}, "EXPIRED", true},
 		{goal.Outcome{Code: api.Denied, Error: "the run took longer than its 600 s"}, "RUN_FAILED", true},
 		{goal.Outcome{Code: api.Denied, Reason: api.ReasonLimit}, "LIMIT_REACHED", false},
+		{goal.Outcome{Code: api.Denied, Reason: api.ReasonCostCap}, "COST_CAP", false},
 		{goal.Outcome{Code: api.Denied, Reason: api.ReasonCancelled}, "CANCELLED", false},
 		{goal.Outcome{Code: api.Invalid, Reason: api.ReasonTooLong}, "CONTEXT_TOO_LONG", false},
 	} {

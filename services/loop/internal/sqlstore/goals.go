@@ -59,7 +59,7 @@ func (s *Store) CreateGoal(ctx context.Context, n goal.New, at int64) (goal.Stat
 			n.ID, n.Agent, out.Title, out.Description, out.Strategy, string(out.Status), string(n.By.Kind), n.By.Address, int64(n.Limit), at); err != nil {
 			return err
 		}
-		return follow(ctx, tx, goal.Created(out), at)
+		return s.follow(ctx, tx, goal.Created(out), at)
 	})
 	return out, refused, err
 }
@@ -116,16 +116,22 @@ func (s *Store) ChangeGoal(ctx context.Context, id string, at int64, change func
 		if err := s.writeGoal(ctx, tx, before, after); err != nil {
 			return err
 		}
-		return follow(ctx, tx, effects, at)
+		return s.follow(ctx, tx, effects, at)
 	})
 	return out, err
 }
 
-// follow puts the effects of a change into its transaction.
-func follow(ctx context.Context, tx *sqldb.Tx, e goal.Effects, at int64) error {
+// follow puts the effects of a change into its transaction: from then on no replica
+// goes on with a run that is cancelled, whoever dies before it is told.
+func (s *Store) follow(ctx context.Context, tx *sqldb.Tx, e goal.Effects, at int64) error {
 	for _, v := range e.Sessions {
 		if _, err := tx.ExecContext(ctx, `insert into sessions (id, agent, created_at, updated_at) values ($1, $2, $3, $3)
 			on conflict (id) do nothing`, v[0], v[1], at); err != nil {
+			return err
+		}
+	}
+	for _, c := range e.Cancels {
+		if err := s.cancel(ctx, tx, c.Run, c.Session, "cancelled: "+c.Reason, at); err != nil {
 			return err
 		}
 	}

@@ -316,6 +316,27 @@ func TestRunOutcome(t *testing.T) {
 	})
 }
 
+// From the change on that takes a task from its run, the run goes on no more: who takes
+// it up finds it cancelled, and who has it cannot persist another turn.
+func TestStraysAreCancelled(t *testing.T) {
+	each(t, func(t *testing.T, _ *sqldb.DB, s *sqlstore.Store) {
+		g := executing(t, s, "ada")
+		g = changed(t, s, g.ID, func(s *goal.State) error { return s.Claim(g.Tasks[0].ID, 1, at+5) })
+		cmd := turntest.Command("ada", g.Tasks[0].Lease)
+		cmd.Kind, cmd.Session = api.RunTask, goal.Session(g.Tasks[0])
+		must(t, s.Persist(t.Context(), turntest.Record(cmd, 1), turntest.Input(cmd), nil))
+		changed(t, s, g.ID, func(s *goal.State) error { return s.Cancel("enough", at+6) })
+		k, err := s.Known(t.Context(), cmd)
+		must(t, err)
+		if want := "cancelled: nobody waits for task " + g.Tasks[0].ID + " any more: CANCELLED: the goal is cancelled"; k.Cancelled != want {
+			t.Errorf("the run is cancelled because of %q, want %q", k.Cancelled, want)
+		}
+		if err := s.Persist(t.Context(), turntest.Record(cmd, 2), turntest.Input(cmd), nil); api.ReasonOf(err) != api.ReasonCancelled {
+			t.Errorf("another turn is persisted: %v, want refused as cancelled", err)
+		}
+	})
+}
+
 // The run of a task changes nothing about its agent, which may sleep meanwhile.
 func TestTaskRunsLeaveTheirAgentAlone(t *testing.T) {
 	each(t, func(t *testing.T, _ *sqldb.DB, s *sqlstore.Store) {

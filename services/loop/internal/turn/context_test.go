@@ -435,6 +435,32 @@ func flushes(t *testing.T, w *turntest.World) []api.Turn {
 	return slices.DeleteFunc(turns, func(t api.Turn) bool { return t.Finish != api.FinishFlush })
 }
 
+// TestCostCapInFlush: a run whose memory flush reaches what it may cost ends with it,
+// and the notes are no result.
+func TestCostCapInFlush(t *testing.T) {
+	t.Parallel()
+	dear := says("NO_REPLY")
+	dear.Cost = api.Dollar
+	w := notes(dear)()
+	capped := 0
+	for n := range 25 {
+		cmd := nthRun(n + 1)
+		cmd.CostCap = api.Dollar
+		_, end := run(t, w, cmd)
+		turns := flushes(t, w)
+		flushed := slices.ContainsFunc(turns, func(t api.Turn) bool { return t.Run == cmd.Run })
+		if flushed != (end.Reason == api.ReasonCostCap) || flushed && (end.Success || end.Response != "" || end.Cost < api.Dollar) {
+			t.Errorf("run %d, flushed %t, ended %+v", n+1, flushed, end)
+		}
+		if flushed {
+			capped++
+		}
+	}
+	if capped == 0 {
+		t.Error("no run flushed")
+	}
+}
+
 // TestFlush: before the first summary of a cycle the agent is asked once to write
 // its notes. Nobody sees it, the run goes on, and what was asked is answered.
 func TestFlush(t *testing.T) {

@@ -219,6 +219,40 @@ func TestCrash(t *testing.T) {
 	}
 }
 
+// TestCostCapCrash: whoever takes a run up knows what it may cost, and ends it after the
+// same turn for the same reason.
+func TestCostCapCrash(t *testing.T) {
+	t.Parallel()
+	const limit = 1220
+	calm, cmd := task(limit, 0)
+	var ports turntest.Crash
+	if err := calm.Run(t.Context(), ports.Gate, cmd); err != nil {
+		t.Fatal(err)
+	}
+	want := outcomeOf(t, calm, cmd)
+	if len(want.Turns) != 2 || want.Known.Ended == nil || want.Known.Ended.Reason != api.ReasonCostCap {
+		t.Fatalf("the calm run came to %+v", want)
+	}
+	for at := 1; at <= len(ports.Ports); at++ {
+		for _, after := range []bool{false, true} {
+			w, cmd := task(limit, 0)
+			crash := turntest.Crash{At: at, After: after}
+			if err := w.Run(t.Context(), crash.Gate, cmd); err == nil || !crash.Dead() {
+				t.Fatalf("the owner ended with %v, dead: %t", err, crash.Dead())
+			}
+			untilOver(t, w, cmd)
+			for id, n := range w.Router.Paid() {
+				if n != 1 {
+					t.Errorf("the model was paid %d times for %s, want once", n, id)
+				}
+			}
+			if diff := cmp.Diff(want, outcomeOf(t, w, cmd), timeless); diff != "" {
+				t.Errorf("death at %s (%d), after=%t: another outcome (-want +got):\n%s", ports.Ports[at-1], at, after, diff)
+			}
+		}
+	}
+}
+
 // checkUnknown checks the outcome of the irreversible call.
 func checkUnknown(t *testing.T, w *turntest.World, got outcome, unknown bool) {
 	t.Helper()

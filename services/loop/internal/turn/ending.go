@@ -63,7 +63,8 @@ func (e *Engine) persist(ctx context.Context, s *state, ev Events) (*End, error)
 // ended says whether the turn that is being persisted is the run's last, and how
 // the agent goes on; it counts the turn in rec.
 func (e *Engine) ended(s *state, rec *Record, now int64) *End {
-	if s.thought.Completion.Finish == api.FinishFlush {
+	flushed := s.thought.Completion.Finish == api.FinishFlush
+	if flushed && !s.capped() {
 		return nil // the run goes on with what it is for, and no habit is to be seen
 	}
 	habits := life.Turn{Asked: s.asked()}
@@ -88,13 +89,17 @@ func (e *Engine) ended(s *state, rec *Record, now int64) *End {
 	counters.Errors = 0
 	rec.Counters, rec.Notice = counters, verdict.Notice
 	switch {
+	case flushed:
+		overCap(s, end)
 	case end.Sleep != 0:
 		rec.Notice = ""
 	case ends:
 		end.Why = "its task is over"
+	case s.capped() && len(s.thought.Completion.ToolCalls) > 0: // words are what it was for
+		overCap(s, end)
 	case verdict.Why != "":
 		e.rest(s, end, verdict.Why, verdict.For)
-	case s.steered():
+	case !s.capped() && s.steered():
 		return nil // somebody has more to say
 	case len(s.thought.Completion.ToolCalls) == 0:
 		e.rest(s, end, "nothing to do", life.AfterNothing)
@@ -105,6 +110,14 @@ func (e *Engine) ended(s *state, rec *Record, now int64) *End {
 	}
 	rec.Counters.Until, rec.Counters.Why = end.Sleep, end.Why
 	return end
+}
+
+// overCap ends a run that has cost what it may, as a failure that another try would
+// only repeat. What the turn has thought and done is kept.
+func overCap(s *state, end *End) {
+	end.Success, end.Code, end.Reason, end.Response = false, api.Denied, api.ReasonCostCap, ""
+	end.Error = fmt.Sprintf("the run has cost %s, and its task leaves it %s", end.Cost, s.cmd.CostCap)
+	end.Why = end.Error
 }
 
 // rest puts the agent to sleep. One that lives by itself wakes again; any other
@@ -138,7 +151,7 @@ func (e *Engine) giveUp(ctx context.Context, s *state, ev Events, err error) (*E
 		State: api.StateSleeping, Why: w.Message, Fate: api.FateConsumed,
 	}
 	if s.thought == nil { // the input stays in the transcript, without words that nobody said
-		paid, serr := e.spent(ctx, s)
+		paid, serr := Spent(ctx, e.Treasury, s.agent.ID, ID(s.cmd.Run, s.number))
 		if serr != nil {
 			return nil, fmt.Errorf("give up because of %q: %w", err.Error(), retryable(serr))
 		}
@@ -161,27 +174,32 @@ func (e *Engine) giveUp(ctx context.Context, s *state, ev Events, err error) (*E
 	return end, nil
 }
 
-// settling is how long the end of a run waits for the router to end a call that nobody
-// waits for any more.
+// settling is how long the end of what was asked for waits for the router to end a call
+// that nobody waits for any more.
 const settling = 2 * time.Second
 
-// spent is what the turn has cost though nobody has its thought: the answer was on its
-// way when the run ended, broke off, or its owner died with it.
-func (e *Engine) spent(ctx context.Context, s *state) (api.Micros, error) {
-	for wait := settling / 32; ; wait *= 2 {
-		m, err := e.Treasury.Spent(ctx, s.agent.ID, ID(s.cmd.Run, s.number))
+// Spent is what a turn, or another question to a model, has cost though nobody has the
+// answer: it was on its way when the run ended, broke off, or its owner died with it.
+// What is held yet is waited for, 4 s at most: when the router has died in the middle,
+// it is held until it expires. An agent without an account has spent nothing.
+func Spent(ctx context.Context, t Treasury, agent, id string) (api.Micros, error) {
+	const first = settling / 32
+	for wait := first; ; wait *= 2 {
+		m, err := t.Spent(ctx, agent, id)
 		switch {
 		case fatal(err), api.CodeOf(err) == api.NotFound: // who has no account has paid nothing
 			return 0, nil
-		case err != nil, m.Held == 0, wait > settling:
+		case err != nil, wait > settling:
 			return m.Paid, err
+		case m.Held == 0 && (m.Paid > 0 || wait > first): // at first the question may be on its way to the hold
+			return m.Paid, nil
 		}
-		t := time.NewTimer(wait)
+		next := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
-			t.Stop()
+			next.Stop()
 			return 0, context.Cause(ctx)
-		case <-t.C:
+		case <-next.C:
 		}
 	}
 }

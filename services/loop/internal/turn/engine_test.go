@@ -287,6 +287,79 @@ func TestMaxTurns(t *testing.T) {
 	}
 }
 
+// task is a run that may cost so much, in a world where each of its thoughts costs 610
+// and has a call, but the last of so many.
+func task(limit api.Micros, words int) (*turntest.World, api.Run) {
+	cmd := command
+	cmd.Kind, cmd.CostCap = api.RunTask, limit
+	n := 0
+	return turntest.New(turntest.NewStore(ada), func(api.Complete) (api.Completion, error) {
+		if n++; n == words {
+			c := says("done")
+			c.Cost = 610
+			return c, nil
+		}
+		return asks("", "look"), nil
+	}), cmd
+}
+
+// TestCostCap: a run ends after the turn that reaches what it may cost, with that turn
+// paid and its calls made, and not before. What it says with it stands.
+func TestCostCap(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		limit  api.Micros
+		words  int // the turn that ends in them
+		turns  int
+		reason string
+	}{
+		{0, 5, 5, ""},
+		{1, 5, 1, api.ReasonCostCap},
+		{1220, 5, 2, api.ReasonCostCap},
+		{1221, 5, 3, api.ReasonCostCap},
+		{1220, 2, 2, ""},
+		{1221, 2, 2, ""},
+	} {
+		w, cmd := task(tt.limit, tt.words)
+		turns, end := run(t, w, cmd)
+		if len(turns) != tt.turns || end.Turns != tt.turns || end.Cost != api.Micros(610*tt.turns) {
+			t.Errorf("at most %d: %d turns, ended %+v; want %d turns that are paid", tt.limit, len(turns), end, tt.turns)
+		}
+		if end.Reason != tt.reason || end.Success != (tt.reason == "") || !end.Success && (end.Code != api.Denied || !strings.Contains(end.Error, end.Cost.String())) {
+			t.Errorf("at most %d: ended %+v, want the reason %q", tt.limit, end, tt.reason)
+		}
+		for _, turn := range turns {
+			if len(turn.Calls) == 1 && turn.Calls[0].Outcome != api.OutcomeOK {
+				t.Errorf("at most %d: the call of turn %d is %+v", tt.limit, turn.Number, turn.Calls[0])
+			}
+		}
+	}
+}
+
+// TestCostCapEnds: what a turn that reaches the cap does to end its run is how the run
+// ends, and who wants to join it comes too late.
+func TestCostCapEnds(t *testing.T) {
+	t.Parallel()
+	w, cmd := task(1, 0)
+	look := w.Tools["look"]
+	look.Run = func(context.Context, turn.Call) (turn.Output, error) {
+		return turn.Output{Text: "the task is completed", Ends: true}, nil
+	}
+	w.Tools["look"] = look
+	if _, end := run(t, w, cmd); !end.Success || end.Why != "its task is over" {
+		t.Errorf("a task that is completed with its last money: %+v", end)
+	}
+	w, cmd = task(1, 0)
+	look.Run = func(context.Context, turn.Call) (turn.Output, error) {
+		w.Queue.Add(behind("steer", "use less", api.ModeSteer, api.Creator))
+		return turn.Output{Text: "seen"}, nil
+	}
+	w.Tools["look"] = look
+	if turns, end := run(t, w, cmd); len(turns) != 1 || end.Reason != api.ReasonCostCap {
+		t.Errorf("with somebody who has more to say: %d turns, %+v", len(turns), end)
+	}
+}
+
 // TestSleep: of several sleeps the one that is over first counts, whatever the
 // order, and a failed one does not (V-22: no sleep from a call that threw).
 func TestSleep(t *testing.T) {

@@ -486,23 +486,23 @@ func TestCancelCrash(t *testing.T) {
 }
 
 // TestCancelWaitsForTheRouter: what a cancelled thought has cost is known when nothing is
-// held for it any more, and a hold that stays for ever keeps no run.
+// held for it any more, also when its call had not come so far at the first look, and a
+// hold that stays for ever keeps no run.
 func TestCancelWaitsForTheRouter(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		rounds int // in which the router has not ended the call yet
+		rounds int       // in which the router has not ended the call yet
+		going  api.Spent // what there is of it in those
 		want   api.Micros
-	}{"soon": {2, 305}, "never": {1 << 20, 7}} {
+	}{"soon": {2, api.Spent{Paid: 7, Held: 9000}, 305}, "never": {1 << 20, api.Spent{Paid: 7, Held: 9000}, 7}, "on its way": {1, api.Spent{}, 305}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := world(says("never heard"))
 			store, _ := w.Store.(*turntest.Store)
 			asked := 0
-			w.Treasury.Settling = func() api.Spent {
-				if asked++; asked > c.rounds {
-					return api.Spent{}
-				}
-				return api.Spent{Paid: 7, Held: 9000}
+			w.Treasury.Settling = func() (api.Spent, bool) {
+				asked++
+				return c.going, asked <= c.rounds
 			}
 			crash := &turntest.Crash{}
 			if err := world(says("never heard")).Run(t.Context(), crash.Gate, command); err != nil {

@@ -201,6 +201,11 @@ func (s *state) words() string {
 	return text
 }
 
+// capped says whether the run, with the turn under way, has cost all that it may.
+func (s *state) capped() bool {
+	return s.cmd.CostCap > 0 && s.cost+s.thought.Completion.Cost >= s.cmd.CostCap
+}
+
 // asked says whether somebody else's words came into the turn.
 func (s *state) asked() bool {
 	return s.number == 1 && (s.cmd.Kind != api.RunWake || s.input.Inbox > 0) || s.joined.Text != ""

@@ -106,7 +106,7 @@ type gatedTreasury struct {
 func (t gatedTreasury) Spent(ctx context.Context, _, turn string) (api.Spent, error) {
 	return through(ctx, t.gate, "spent", func() (api.Spent, error) {
 		if t.Settling != nil {
-			if s := t.Settling(); s.Held > 0 {
+			if s, going := t.Settling(); going {
 				return s, t.Err
 			}
 		}

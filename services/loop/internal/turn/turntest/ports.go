@@ -264,8 +264,9 @@ func (i *Inbox) Settled(run string) int {
 type Treasury struct {
 	Tier api.Tier
 	Err  error
-	// Settling is what a turn has cost while something is held for it; nil: nothing is.
-	Settling func() api.Spent
+	// Settling is what a turn has cost while its call is not ended, and whether that is so;
+	// nil: it is ended.
+	Settling func() (api.Spent, bool)
 }
 
 // Balance implements turn.Treasury.

@@ -1,0 +1,164 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api"
+)
+
+// The scenes of goals that do not go straight.
+
+// detour: a plan is held until the creator approves it; one of its tasks fails for
+// good while another is at work and a third waits for it, and the next version of the
+// plan is followed to the end.
+func (w *crashWorld) detour(ctx context.Context, s *scene) error {
+	if err := w.say(ctx, s, "crash detour", api.ModeQueue); err != nil {
+		return err
+	}
+	g, err := w.reaches(ctx, s, 0, func(g api.Goal) bool { return len(g.Plans) == 1 && g.Plans[0].Status != api.PlanProposed })
+	if err != nil {
+		return err
+	}
+	s.approved = time.Now().UnixMicro()
+	_, err = asked[api.Goal](ctx, w.world, api.ReviewPlan{Goal: g.ID, Version: 1, Approve: true})
+	if err != nil && api.CodeOf(err) != api.Conflict { // the word was taken, and its answer lost
+		return fmt.Errorf("approve: %w", err)
+	}
+	g, err = w.reaches(ctx, s, 0, func(g api.Goal) bool { return len(g.Tasks) == 3 && g.Tasks[0].Run != "" && g.Tasks[1].Run != "" })
+	if err != nil {
+		return err
+	}
+	for _, t := range g.Tasks[:2] {
+		w.acting(ctx, t.Session, t.Run)
+	}
+	_, err = asked[api.RunState](ctx, w.world, api.CancelRun{Run: g.Tasks[0].Run, Session: g.Tasks[0].Session})
+	if err != nil {
+		return fmt.Errorf("cancel: %w", err)
+	}
+	return nil
+}
+
+// retreat: a goal is cancelled while its planner is asked, and the next one while one
+// of its tasks is at work and another waits for that.
+func (w *crashWorld) retreat(ctx context.Context, s *scene) error {
+	for i, there := range []func(api.Goal) bool{
+		func(g api.Goal) bool {
+			return g.Phase != api.PhaseClassifying && w.reserved(ctx, g.Agent, g.ID+".plan.1")
+		},
+		func(g api.Goal) bool { return len(g.Tasks) == 2 && g.Tasks[0].Run != "" },
+	} {
+		if err := w.say(ctx, s, fmt.Sprintf("crash retreat %d", i+1), api.ModeQueue); err != nil {
+			return err
+		}
+		g, err := w.reaches(ctx, s, i, there)
+		if err != nil {
+			return err
+		}
+		if i == 1 {
+			w.acting(ctx, g.Tasks[0].Session, g.Tasks[0].Run)
+		}
+		g, err = asked[api.Goal](ctx, w.world, api.CancelGoal{Goal: g.ID, Reason: "enough"})
+		if err != nil || g.Status != api.GoalCancelled {
+			return fmt.Errorf("cancel the goal: it is %s: %w", g.Status, err)
+		}
+	}
+	return nil
+}
+
+// reaches waits until the agent's i-th goal has come so far.
+func (w *crashWorld) reaches(ctx context.Context, s *scene, i int, there func(api.Goal) bool) (g api.Goal, err error) {
+	if !until(ctx, time.Minute, func() bool {
+		var all []api.Goal
+		if all, err = w.goals(ctx, s.agents[0].ID); err != nil || len(all) <= i {
+			return false
+		}
+		g = all[i]
+		return there(g)
+	}) {
+		return g, fmt.Errorf("goal %d does not come so far: %+v: %w", i+1, g, err)
+	}
+	return g, nil
+}
+
+// reserved says whether money was held for a turn, or a question.
+func (w *crashWorld) reserved(ctx context.Context, agent, turn string) bool {
+	page, err := asked[api.Entries](ctx, w.world, api.ListEntries{Agent: agent, Limit: 200})
+	return err == nil && slices.ContainsFunc(page.Entries, func(e api.Posted) bool { return e.Turn == turn && strings.HasSuffix(e.ID, "/hold") })
+}
+
+// detoured: the plan that was held began after the creator's word, what it left was
+// given up, and the second one was followed.
+func (o *oracle) detoured(s *scene, l life) {
+	if len(l.goals) != 1 {
+		o.fault("%s: it has %d goals", l.agent.ID, len(l.goals))
+		return
+	}
+	g := l.goals[0]
+	var plans, tasks []string
+	for _, p := range g.Plans {
+		plans = append(plans, p.Source+" "+string(p.Status))
+	}
+	for _, t := range g.Tasks {
+		tasks = append(tasks, fmt.Sprintf("%d %s %.9s", t.Version, t.Status, t.Error+t.Result))
+	}
+	if want := []string{"planner approved", "planner approved"}; g.Status != api.GoalCompleted || !slices.Equal(plans, want) {
+		o.fault("%s: it is %s with the plans %q, want %q", g.ID, g.Status, plans, want)
+	}
+	if want := []string{"1 failed CANCELLED", "1 cancelled REPLANNED", "1 cancelled REPLANNED", "2 completed It is men"}; !slices.Equal(tasks, want) {
+		o.fault("%s: its tasks are %q, want %q", g.ID, tasks, want)
+	}
+	for _, m := range found(o.w.read(o.ctx, "LOOP_EVT", "anima.loop.evt.task_changed.v1."+l.agent.ID))(o) {
+		var e api.TaskChanged
+		if o.decode(m, &e); e.At < s.approved {
+			o.fault("%s: it is %s %d µs before the creator approved its plan", e.Task, e.Status, s.approved-e.At)
+		}
+	}
+	for _, t := range g.Tasks[:min(2, len(g.Tasks))] {
+		if st := found(asked[api.RunState](o.ctx, o.w.world, api.GetRun{Run: t.Run}))(o); !st.Cancelled || st.Success {
+			o.fault("%s: the run of a task that was given up is %+v", t.ID, st)
+		}
+	}
+	held := slices.ContainsFunc(l.decisions, func(d api.Decision) bool {
+		return d.Turn == g.ID && d.Index == 1 && d.Tool == api.PlanTool && d.Action == api.Quarantine
+	})
+	if !held {
+		o.fault("%s: its first plan was not held: %+v", g.ID, l.decisions)
+	}
+	if causes, _ := o.woken(l); causes["goal-"+g.ID] != 1 || len(causes) != 1 {
+		o.fault("%s: it was woken by %v, want the end of goal %s", l.agent.ID, causes, g.ID)
+	}
+}
+
+// retreated: both goals are cancelled for the reason that was given, and wake nobody.
+func (o *oracle) retreated(l life, c crashCase) {
+	if _, left := abandoned(l); left > 0 && (c.service != "inference-router" && c.service != "treasury") {
+		o.fault("%s: %s is held for what nobody asks any more, and neither the router nor treasury failed", l.agent.ID, left)
+	}
+	if len(l.goals) != 2 {
+		o.fault("%s: it has %d goals", l.agent.ID, len(l.goals))
+		return
+	}
+	for _, g := range l.goals {
+		if g.Status != api.GoalCancelled || g.Phase != api.PhaseCancelled || g.Reason != "enough" {
+			o.fault("%s: it is %s, %s: %q", g.ID, g.Status, g.Phase, g.Reason)
+		}
+		for _, t := range g.Tasks {
+			if t.Status != api.TaskCancelled {
+				o.fault("%s: it is %s in a goal that was cancelled", t.ID, t.Status)
+			}
+			if t.Run == "" {
+				continue
+			}
+			if st := found(asked[api.RunState](o.ctx, o.w.world, api.GetRun{Run: t.Run}))(o); !st.Cancelled || st.Success {
+				o.fault("%s: its run is %+v in a goal that was cancelled", t.ID, st)
+			}
+		}
+	}
+	if causes, _ := o.woken(l); len(causes) != 0 {
+		o.fault("%s: goals that were cancelled woke it: %v", l.agent.ID, causes)
+	}
+}
