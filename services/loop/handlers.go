@@ -256,13 +256,13 @@ func (h *handlers) run(ctx context.Context, cmd api.Run) error {
 func (h *handlers) execute(ctx context.Context, cmd api.Run) error {
 	meta := bus.MetaOf(ctx)
 	return h.locks.with(ctx, cmd, func(ctx context.Context) error {
-		head, err := h.bus.Next(ctx, cmd.Subject(), 1)
+		head, err := h.head(ctx, cmd, meta.Sequence)
 		switch {
 		case api.CodeOf(err) == api.NotFound:
 			return nil // done by somebody else a moment ago
 		case err != nil:
 			return err
-		case head.Sequence != meta.Sequence:
+		case head != meta.Sequence:
 			return &api.Error{Code: api.Conflict, Reason: api.ReasonBusy, Message: "an older message of the session waits", RetryAfter: 50}
 		}
 		late, err := h.wasBehind(ctx, cmd)
@@ -284,6 +284,25 @@ func (h *handlers) execute(ctx context.Context, cmd api.Run) error {
 		defer h.running.Add(ctx, -1)
 		return h.engine.Run(ctx, cmd, events{bus: h.bus, posts: h.bus.Posts()})
 	})
+}
+
+// head is the sequence of a session's oldest message. One before ours is done, as a
+// rule, and its acknowledgement on its way to the stream: it is given a moment rather
+// than the time after which ours would come back.
+func (h *handlers) head(ctx context.Context, cmd api.Run, ours uint64) (uint64, error) {
+	for wait := time.Millisecond / 2; ; wait *= 2 {
+		m, err := h.bus.Next(ctx, cmd.Subject(), 1)
+		if err != nil || m.Sequence >= ours || wait > 8*time.Millisecond {
+			return m.Sequence, err
+		}
+		t := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			t.Stop()
+			return 0, context.Cause(ctx)
+		case <-t.C:
+		}
+	}
 }
 
 // rested hands a wake back whose agent has slept for less than a moment: whatever

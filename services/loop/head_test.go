@@ -1,0 +1,44 @@
+package loop_test
+
+import (
+	"testing"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/apptest"
+)
+
+// A message that follows on the end of the run before it does not have to come twice.
+func TestMessagesFollowEachOther(t *testing.T) {
+	t.Parallel()
+	_, b, worlds := alive(t, 1)
+	ended := apptest.Watch[api.LoopEnd](t, b)
+	const n = 150
+	for range n {
+		accepted := ask[api.Accepted](t, b, api.SendMessage{Agent: "lucky", Content: "hello"})
+		apptest.Next(t, ended, func(m api.LoopEnd) bool { return m.Run == accepted.Run })
+	}
+	nc, err := nats.Connect("", nats.InProcessServer(worlds[0].NATS))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	runs, err := js.Consumer(t.Context(), api.Run{}.Subject().Stream(), "loop-run")
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := runs.Info(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A busy machine may take longer for an acknowledgement than is waited for.
+	if got := info.Delivered.Consumer; got > n+5 {
+		t.Errorf("%d messages were delivered %d times", n, got)
+	}
+}
