@@ -206,6 +206,7 @@ func (a attempt) run(ctx context.Context, most api.Micros) (answer api.Completio
 	}
 	paid, err := failpoint.Value(ctx, failpoint.RouterRecord, func(ctx context.Context) (sqlstore.Paid, error) { return a.h.store.Record(ctx, record) })
 	if err != nil {
+		a.h.leaves() // it may be stored all the same, and the caller need not come back
 		return answer, false, err
 	}
 	a.h.relay.Kick()
@@ -392,12 +393,17 @@ func (h *handlers) settle(ctx context.Context, p sqlstore.Paid) error {
 		err = h.settleLate(ctx, p)
 	}
 	if err != nil {
-		select {
-		case h.unsettled <- struct{}{}:
-		default: // it knows
-		}
+		h.leaves()
 	}
 	return err
+}
+
+// leaves tells [handlers.settleLeftovers] that there may be something.
+func (h *handlers) leaves() {
+	select {
+	case h.unsettled <- struct{}{}:
+	default: // it knows
+	}
 }
 
 func (h *handlers) pay(ctx context.Context, p sqlstore.Paid, hold string) error {
@@ -430,7 +436,7 @@ func (h *handlers) settleLate(ctx context.Context, p sqlstore.Paid) error {
 
 // settleLeftovers pays what a crash, or a treasury that was away, left between
 // store and settle: active holds whose call is stored. It looks when the service
-// starts and when settling has failed, until there are none.
+// starts and when storing or settling has failed, until there are none.
 func (h *handlers) settleLeftovers(ctx context.Context) error {
 	for {
 		var again <-chan time.Time
