@@ -28,7 +28,13 @@ type Bucket[T any] struct {
 	bus *Bus
 
 	mu      sync.Mutex
-	markers map[string]uint64 // of keys deleted here, lately: the revision of what is left of them
+	markers map[string]marker // of keys deleted here, lately
+}
+
+// marker is what is left of a deleted key, until it expires by itself.
+type marker struct {
+	revision uint64
+	expires  time.Time
 }
 
 // maxMarkers bounds what a bucket remembers of deleted keys. One that it forgot costs
@@ -80,7 +86,7 @@ func (k *Bucket[T]) Create(ctx context.Context, key string, v T, ttl time.Durati
 	}
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	last := k.marker(key)
+	last := k.left(key)
 	for {
 		rev, err := k.write(ctx, key, data, "", last, ttl)
 		if api.CodeOf(err) != api.Conflict {
@@ -120,30 +126,29 @@ func (k *Bucket[T]) Update(ctx context.Context, key string, v T, revision uint64
 func (k *Bucket[T]) Delete(ctx context.Context, key string, revision uint64) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	marker, err := k.write(ctx, key, nil, kvPurge, revision, markerTTL)
-	if err == nil {
-		k.deleted(key, marker)
+	left, err := k.write(ctx, key, nil, kvPurge, revision, markerTTL)
+	if err != nil {
+		return err
 	}
-	return err
-}
-
-// deleted remembers a key's marker.
-func (k *Bucket[T]) deleted(key string, marker uint64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.markers == nil || len(k.markers) >= maxMarkers {
-		k.markers = map[string]uint64{}
+		k.markers = map[string]marker{}
 	}
-	k.markers[key] = marker
+	k.markers[key] = marker{left, time.Now().Add(markerTTL)}
+	return nil
 }
 
-// marker is what is probably left of a key, 0 for nothing, and forgets it.
-func (k *Bucket[T]) marker(key string) uint64 {
+// left is the revision of what is probably left of a key, 0 for nothing.
+func (k *Bucket[T]) left(key string) uint64 {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	marker := k.markers[key]
+	m, ok := k.markers[key]
 	delete(k.markers, key)
-	return marker
+	if !ok || time.Now().After(m.expires) {
+		return 0
+	}
+	return m.revision
 }
 
 // Headers and values with which NATS marks the end of a key.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/nats-io/nats.go"
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
@@ -246,4 +247,40 @@ func TestBucketLease(t *testing.T) {
 			t.Errorf("taken over at %d after %d, %v", next, renewed, err)
 		}
 	})
+}
+
+// Who deletes a key and makes it again knows what is left of it: no try is refused.
+func TestBucketIsMadeAgainAtOnce(t *testing.T) {
+	t.Parallel()
+	b, s := one(t)
+	nc, err := nats.Connect("", nats.InProcessServer(s))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	key := api.LockKey("again")
+	writes, err := nc.SubscribeSync("$KV." + api.Coordination + "." + key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	k := openLocks(t, b)
+	const cycles = 5
+	for range cycles {
+		rev, err := k.Create(testContext(t), key, api.Lock{}, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := k.Delete(testContext(t), key, rev); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	if n, _, err := writes.Pending(); err != nil || n != 2*cycles {
+		t.Errorf("%d keys were written with %d messages, %v, want %d", cycles, n, err, 2*cycles)
+	}
 }

@@ -58,16 +58,38 @@ func replica(t *testing.T, conn *bus.Conn, store sqlstore.Memory, taken chan<- e
 	return b
 }
 
+// withAda is a store that knows one agent.
+func withAda(t *testing.T, db *sqldb.DB, folder string) sqlstore.Memory {
+	t.Helper()
+	store := sqlstore.Memory{Store: sqlstore.New(db, folder)}
+	def := agentmd.Definition{Name: "Ada", Limits: agentmd.DefaultLimits(), Sandbox: agentmd.DefaultSandbox(), Body: "Count words."}
+	if _, err := store.Apply(t.Context(), def, "ada", "0xAD", "source", turntest.Start); err != nil {
+		t.Fatal(err)
+	}
+	return store
+}
+
+// handled waits until so many events were taken.
+func handled(t *testing.T, taken <-chan error, n int) {
+	t.Helper()
+	for range n {
+		select {
+		case err := <-taken:
+			if err != nil {
+				t.Errorf("an event was not taken: %v", err)
+			}
+		case <-time.After(30 * time.Second):
+			t.Fatal("an event was not handled")
+		}
+	}
+}
+
 // Two replicas hear of every turn twice, out of order: each turn is one memory.
 func TestIngestion(t *testing.T) {
 	t.Parallel()
 	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
 		folder := t.TempDir()
-		store := sqlstore.Memory{Store: sqlstore.New(db, folder)}
-		def := agentmd.Definition{Name: "Ada", Limits: agentmd.DefaultLimits(), Sandbox: agentmd.DefaultSandbox(), Body: "Count words."}
-		if _, err := store.Apply(t.Context(), def, "ada", "0xAD", "source", turntest.Start); err != nil {
-			t.Fatal(err)
-		}
+		store := withAda(t, db, folder)
 		world := apptest.Start(t, apptest.Options{})
 		taken := make(chan error, 100)
 		one := replica(t, world.Conn, store, taken)
@@ -89,16 +111,7 @@ func TestIngestion(t *testing.T) {
 				}
 			}
 		}
-		for range 2 * n {
-			select {
-			case err := <-taken:
-				if err != nil {
-					t.Errorf("an event was not taken: %v", err)
-				}
-			case <-time.After(30 * time.Second):
-				t.Fatal("an event was not handled")
-			}
-		}
+		handled(t, taken, 2*n)
 		got, err := bus.Call[api.Memories](t.Context(), world.Bus, api.ListMemory{Agent: "Ada", Tier: api.MemoryEpisodic, Limit: 100})
 		if err != nil {
 			t.Fatal(err)
@@ -152,11 +165,7 @@ func TestIngestion(t *testing.T) {
 func TestKnowledge(t *testing.T) {
 	t.Parallel()
 	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
-		store := sqlstore.Memory{Store: sqlstore.New(db, t.TempDir())}
-		def := agentmd.Definition{Name: "Ada", Limits: agentmd.DefaultLimits(), Sandbox: agentmd.DefaultSandbox(), Body: "Count words."}
-		if _, err := store.Apply(t.Context(), def, "ada", "0xAD", "source", turntest.Start); err != nil {
-			t.Fatal(err)
-		}
+		store := withAda(t, db, t.TempDir())
 		world := apptest.Start(t, apptest.Options{})
 		taken := make(chan error, 100)
 		b := replica(t, world.Conn, store, taken)
@@ -175,16 +184,7 @@ func TestKnowledge(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			for range 2 {
-				select {
-				case err := <-taken:
-					if err != nil {
-						t.Errorf("an event was not taken: %v", err)
-					}
-				case <-time.After(30 * time.Second):
-					t.Fatal("an event was not handled")
-				}
-			}
+			handled(t, taken, 2)
 		}
 		recalled, err := bus.Call[api.Recalled](t.Context(), world.Bus, api.RecallMemory{Agent: "ada", Query: "what is the price of Acme?"})
 		if err != nil {

@@ -43,8 +43,7 @@ func (r *recent) take(session string, at standing) *Conversation {
 	if !ok {
 		return nil
 	}
-	r.bytes -= m.bytes
-	delete(r.of, session)
+	r.drop(session)
 	if m.after != at {
 		return nil
 	}
@@ -64,16 +63,22 @@ func (r *recent) keep(session string, at standing, c *Conversation) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for other, o := range r.of {
-		if other == session || r.bytes+m.bytes > maxRecent {
-			r.bytes -= o.bytes
-			delete(r.of, other)
+	r.drop(session)
+	for other := range r.of {
+		if r.bytes+m.bytes <= maxRecent {
+			break
 		}
+		r.drop(other)
 	}
 	if r.of == nil {
 		r.of = map[string]remembered{}
 	}
 	r.of[session], r.bytes = m, r.bytes+m.bytes
+}
+
+func (r *recent) drop(session string) {
+	r.bytes -= r.of[session].bytes
+	delete(r.of, session)
 }
 
 // bytes are about what a conversation takes.

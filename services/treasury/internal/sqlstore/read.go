@@ -51,7 +51,7 @@ func (s *Store) Holds(ctx context.Context, f ledger.HoldFilter) ([]ledger.HoldSt
 // Spent implements [ledger.Store].
 func (s *Store) Spent(ctx context.Context, agent, turn, category string) (paid, held api.Micros, err error) {
 	err = s.db.QueryRowContext(ctx, "select coalesce(sum(settled), 0), coalesce(sum(case status when 'active' then amount else 0 end), 0)"+
-		" from holds where agent = $1 and status in ('active', 'settled') and turn = $2 and category = $3", agent, turn, category).Scan(&paid, &held)
+		" from holds where agent = $1 and turn = $2 and category = $3", agent, turn, category).Scan(&paid, &held)
 	return paid, held, err
 }
 
