@@ -69,6 +69,7 @@ type Options struct {
 type DB struct {
 	Engine
 	write, read *sql.DB // the same pool on Postgres
+	commits     *committer
 	url         string
 	opts        Options
 }

@@ -34,6 +34,7 @@ func openSQLite(ctx context.Context, whole, rest string, opts Options) (*DB, err
 	if db.write, err = sqlitePool(path, sync, 1, "_txlock=immediate&_journal_mode=WAL", spans); err != nil {
 		return nil, err
 	}
+	db.commits = &committer{pool: db.write, spans: spans}
 	if db.read, err = sqlitePool(path, sync, opts.MaxConns, "_query_only=1", spans); err != nil {
 		return nil, errors.Join(err, db.write.Close())
 	}

@@ -35,13 +35,21 @@ type Tx struct {
 // Isolation is READ COMMITTED on Postgres, and rows that are read to be changed
 // are locked with ForUpdate: spenders of one account then queue at its row,
 // while SERIALIZABLE would abort all but one of them at each turn. On SQLite one
-// transaction writes at a time, from its start.
+// transaction writes at a time, from its start; those that wait for it share the
+// commit after it, each as if it were alone: one that fails takes no other with it.
 func InTx(ctx context.Context, db *DB, fn func(tx *Tx) error) error {
-	opts := &sql.TxOptions{}
-	if db.Engine == Postgres {
-		opts.Isolation = sql.LevelReadCommitted
-	}
-	return retry(ctx, func() error { return once(ctx, db.Engine, db.write, opts, fn) })
+	return InTxSoon(ctx, db, 0, fn)
+}
+
+// InTxSoon is [InTx] for what nobody waits for and what comes often: on SQLite it
+// commits together with others as soon as there are some, and by itself after a while.
+func InTxSoon(ctx context.Context, db *DB, while time.Duration, fn func(tx *Tx) error) error {
+	return retry(ctx, func() error {
+		if db.Engine == SQLite {
+			return db.commits.inTx(ctx, while, fn)
+		}
+		return once(ctx, db.Engine, db.write, &sql.TxOptions{Isolation: sql.LevelReadCommitted}, fn)
+	})
 }
 
 // Snapshot runs fn in a transaction that only reads and sees the database as it
@@ -66,14 +74,21 @@ func once(ctx context.Context, engine Engine, pool *sql.DB, opts *sql.TxOptions,
 	// After a commit this does nothing. Where it fails the connection is gone, and
 	// the transaction with it.
 	defer func() { _ = raw.Rollback() }()
-	tx := &Tx{Engine: engine, raw: raw}
+	if err := inside(&Tx{Engine: engine, raw: raw}, fn); err != nil {
+		return err
+	}
+	return mapIn(ctx, raw.Commit())
+}
+
+// inside runs fn; nil means that tx may be committed.
+func inside(tx *Tx, fn func(*Tx) error) error {
 	if err := fn(tx); err != nil {
 		return Map(err)
 	}
 	if tx.failed != nil {
 		return fmt.Errorf("not committed, a statement before had failed: %w", tx.failed)
 	}
-	return mapIn(ctx, raw.Commit())
+	return nil
 }
 
 // ExecContext runs a statement that returns no rows.

@@ -64,7 +64,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	h.kick = p.kick
 	tools := executor.New(env.Bus, api.Heartbeat, env.Now, h.tools())
 	return env.Serve(ctx,
-		bus.On(h.agentChanged, bus.Consuming{MaxDeliver: -1}),
+		bus.On(h.agentChanged, bus.Consuming{Workers: 64, MaxDeliver: -1}), // the store keeps many together
 		bus.On(h.messageReceived, bus.Consuming{Workers: 16, MaxDeliver: -1}),
 		bus.On(h.goalChanged, bus.Consuming{MaxDeliver: -1}),
 		bus.Reply(h.setSchedule),

@@ -45,7 +45,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	env.HTTP.Public("POST /v1/messages/poll", h.poll)
 	env.HTTP.Public("GET /v1/messages/count", h.count)
 	return env.Serve(ctx,
-		bus.On(h.agentChanged, bus.Consuming{MaxDeliver: -1}),
+		bus.On(h.agentChanged, bus.Consuming{Workers: 64, MaxDeliver: -1}), // the store keeps many together
 		bus.Reply(h.send),
 		bus.Reply(h.claimInbox),
 		bus.Reply(h.settleInbox),

@@ -1,0 +1,233 @@
+package sqldb
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+)
+
+const (
+	// groupMax bounds how long the first of a group waits for the last.
+	groupMax = 64
+	// groupTimeout is of a group's transaction. It is nobody's in particular, so the
+	// context of none ends it.
+	groupTimeout = 30 * time.Second
+)
+
+// committer is group commit for SQLite: its writers queue anyway, so whoever waits
+// when a commit ends shares the next one. One leads: it begins, lets each of the group
+// run its function where that was called, between a savepoint and its release, and
+// commits. Then it hands over to one of those that came meanwhile.
+type committer struct {
+	pool  *sql.DB
+	spans *spans
+
+	mu      sync.Mutex
+	led     bool      // somebody leads
+	waiting []*member // in the order in which they came
+}
+
+// member is a transaction that waits for others.
+type member struct {
+	ctx   context.Context //nolint:containedctx // the caller's
+	later bool            // it waits for a leader and does not lead
+	lead  chan struct{}   // told once: lead the next group
+	run   chan *sql.Tx    // told once: run your function in this
+	ran   chan error      // what became of it
+	done  chan error      // told once: committed, or not
+}
+
+// errAlone is the answer to who must try again by itself: another one of the group
+// has broken the transaction that they shared.
+var errAlone = errors.New("another transaction of the group failed")
+
+// inTx runs fn in a transaction that it may share. later is how long it waits for
+// others to begin one.
+func (c *committer) inTx(ctx context.Context, later time.Duration, fn func(*Tx) error) error {
+	err := c.join(ctx, later, fn)
+	if !errors.Is(err, errAlone) {
+		return err
+	}
+	return once(ctx, SQLite, c.pool, &sql.TxOptions{}, fn)
+}
+
+func (c *committer) join(ctx context.Context, later time.Duration, fn func(*Tx) error) error {
+	m := &member{
+		ctx: ctx, later: later > 0, lead: make(chan struct{}, 1), run: make(chan *sql.Tx, 1), ran: make(chan error, 1), done: make(chan error, 1),
+	}
+	if c.enter(m) {
+		return c.leads(m, fn)
+	}
+	var patience <-chan time.Time
+	if m.later {
+		t := time.NewTimer(later)
+		defer t.Stop()
+		patience = t.C
+	}
+	gone, span := ctx.Done(), trace.Span(nil)
+	for {
+		select {
+		case <-m.lead:
+			return c.leads(m, fn)
+		case raw := <-m.run:
+			if m.runs(raw, fn) {
+				span = c.spans.start(ctx, "commit") // which the leader does, and this one waits for
+			}
+		case err := <-m.done:
+			finish(ctx, span, err)
+			return err
+		case <-patience:
+			if c.hurry(m) {
+				return c.leads(m, fn)
+			}
+		case <-gone:
+			if c.leave(m) {
+				return ctx.Err()
+			}
+			gone = nil // it was taken along: fn may run, and must not outlive this
+		}
+	}
+}
+
+// enter reports whether m leads; otherwise it waits.
+func (c *committer) enter(m *member) (leads bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.led && !m.later {
+		c.led = true
+		return true
+	}
+	c.waiting = append(c.waiting, m)
+	return false
+}
+
+// hurry ends the patience of m and reports whether it leads.
+func (c *committer) hurry(m *member) (leads bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	m.later = false
+	i := slices.Index(c.waiting, m)
+	if c.led || i < 0 {
+		return false
+	}
+	c.waiting = slices.Delete(c.waiting, i, i+1)
+	c.led = true
+	return true
+}
+
+// leave takes m out of those that wait; false means that it waits no more.
+func (c *committer) leave(m *member) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	i := slices.Index(c.waiting, m)
+	if i >= 0 {
+		c.waiting = slices.Delete(c.waiting, i, i+1)
+	}
+	return i >= 0
+}
+
+// handOver lets the next one lead.
+func (c *committer) handOver() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	i := slices.IndexFunc(c.waiting, func(m *member) bool { return !m.later })
+	if c.led = i >= 0; c.led {
+		m := c.waiting[i]
+		c.waiting = slices.Delete(c.waiting, i, i+1)
+		m.lead <- struct{}{}
+	}
+}
+
+// leads runs the transaction of m, and of all that wait now.
+func (c *committer) leads(m *member, fn func(*Tx) error) error {
+	defer c.handOver() // also when fn panics
+	c.mu.Lock()
+	n := min(len(c.waiting), groupMax-1)
+	others := slices.Clone(c.waiting[:n])
+	c.waiting = slices.Delete(c.waiting, 0, n)
+	c.mu.Unlock()
+	if len(others) == 0 {
+		return once(m.ctx, SQLite, c.pool, &sql.TxOptions{}, fn)
+	}
+	results := make([]error, len(others)+1)
+	for i := range results {
+		results[i] = errAlone // unless it is known better
+	}
+	defer func() {
+		for i, o := range others {
+			o.done <- results[i+1]
+		}
+	}()
+	c.together(m, others, fn, results)
+	return results[0]
+}
+
+// together runs the functions of m and the others in one transaction and fills in
+// what became of each: own errors stay with who caused them.
+func (c *committer) together(m *member, others []*member, fn func(*Tx) error, results []error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(m.ctx), groupTimeout)
+	defer cancel()
+	raw, err := c.pool.BeginTx(ctx, nil)
+	if err != nil {
+		for i := range results {
+			results[i] = mapIn(ctx, err)
+		}
+		return
+	}
+	defer func() { _ = raw.Rollback() }() // nothing, after a commit
+	silent := trace.ContextWithSpanContext(ctx, trace.SpanContext{})
+	good := 0
+	for i := range results {
+		if _, err := raw.ExecContext(silent, "savepoint member"); err != nil {
+			return
+		}
+		if i == 0 {
+			_ = m.runs(raw, fn)
+			err = <-m.ran
+		} else {
+			others[i-1].run <- raw
+			err = <-others[i-1].ran
+		}
+		end := "release member"
+		if err != nil {
+			end = "rollback to member; release member"
+		}
+		_, broken := raw.ExecContext(silent, end)
+		if err != nil {
+			results[i] = err
+		}
+		if broken != nil {
+			return // SQLite has rolled it all back; nothing of the others is kept
+		}
+		if err == nil {
+			good++
+		}
+	}
+	if good == 0 {
+		return
+	}
+	if err = mapIn(ctx, raw.Commit()); err != nil && !errors.Is(err, ErrBusy) {
+		return // it may be the fault of one
+	}
+	for i := range results {
+		if errors.Is(results[i], errAlone) {
+			results[i] = err
+		}
+	}
+}
+
+// errPanicked is the end of a function that did not return; who called it sees why.
+var errPanicked = errors.New("the transaction's function did not return")
+
+// runs runs fn in the group's transaction and says what became of it.
+func (m *member) runs(raw *sql.Tx, fn func(*Tx) error) (ok bool) {
+	err := errPanicked
+	defer func() { m.ran <- err }()
+	err = inside(&Tx{Engine: SQLite, raw: raw}, fn)
+	return err == nil
+}

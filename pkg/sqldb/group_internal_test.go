@@ -1,0 +1,282 @@
+package sqldb
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+)
+
+// queue is a database whose writer is taken, so that transactions wait.
+type queue struct {
+	*testing.T
+	db      *DB
+	file    string
+	results map[string]error
+	mu      sync.Mutex
+	callers sync.WaitGroup
+}
+
+func newQueue(t *testing.T) *queue {
+	t.Helper()
+	q := &queue{T: t, file: filepath.Join(t.TempDir(), "queue.db"), results: map[string]error{}}
+	var err error
+	if q.db, err = Open(t.Context(), "sqlite:"+q.file, Options{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = q.db.Close() })
+	for _, table := range []string{
+		"create table parents (id text primary key)",
+		"create table notes (id text primary key, parent text references parents (id) deferrable initially deferred)",
+	} {
+		if _, err := q.db.ExecContext(t.Context(), table); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return q
+}
+
+// call runs a transaction that writes a note of its name and then does more.
+func (q *queue) call(ctx context.Context, name string, while time.Duration, more func(*Tx) error) {
+	q.callers.Go(func() {
+		err := errors.New("it panicked")
+		defer func() {
+			_ = recover()
+			q.mu.Lock()
+			defer q.mu.Unlock()
+			q.results[name] = err
+		}()
+		err = InTxSoon(ctx, q.db, while, func(tx *Tx) error {
+			if err := q.note(tx, name); err != nil || more == nil {
+				return err
+			}
+			return more(tx)
+		})
+	})
+}
+
+func (q *queue) note(tx *Tx, name string) error {
+	_, err := tx.ExecContext(context.Background(), "insert into notes (id) values ($1)", name)
+	return err
+}
+
+// waits waits until n transactions wait for a leader.
+func (q *queue) waits(n int) {
+	q.Helper()
+	for until := time.Now().Add(30 * time.Second); ; runtime.Gosched() {
+		q.db.commits.mu.Lock()
+		got := len(q.db.commits.waiting)
+		q.db.commits.mu.Unlock()
+		if got == n {
+			return
+		}
+		if time.Now().After(until) {
+			q.Fatalf("%d transactions wait, want %d", got, n)
+		}
+	}
+}
+
+// behind lets calls enter while the writer is taken, and returns how many commits it
+// and they have made together.
+func (q *queue) behind(calls ...func()) int {
+	q.Helper()
+	before, taken, free := q.commits(), make(chan struct{}), make(chan struct{})
+	q.call(q.Context(), "first", 0, func(*Tx) error { close(taken); <-free; return nil })
+	<-taken
+	for i, call := range calls {
+		call()
+		q.waits(i + 1)
+	}
+	close(free)
+	q.callers.Wait()
+	return q.commits() - before
+}
+
+// commits is the counter of transactions in the header of the WAL's index.
+func (q *queue) commits() int {
+	q.Helper()
+	index, err := os.ReadFile(q.file + "-shm")
+	if err != nil {
+		q.Fatal(err)
+	}
+	return int(binary.NativeEndian.Uint32(index[8:]))
+}
+
+// want checks what is kept, beside the first one, and what was answered to whom; nil
+// is for those that are not named.
+func (q *queue) want(kept []string, answers map[string]error) {
+	q.Helper()
+	got, err := All(q.Context(), q.db, func(s Scanner) (id string, err error) { return id, s.Scan(&id) }, "select id from notes order by id")
+	if want := slices.Sorted(slices.Values(append(kept, "first"))); err != nil || !slices.Equal(got, want) {
+		q.Errorf("kept are %q (%v), want %q", got, err, want)
+	}
+	for name, got := range q.results {
+		if want := answers[name]; !errors.Is(got, want) {
+			q.Errorf("%s: got %v, want %v", name, got, want)
+		}
+	}
+}
+
+func TestTransactionsShareACommit(t *testing.T) {
+	t.Parallel()
+	q := newQueue(t)
+	var calls []func()
+	var names []string
+	for i := range 5 {
+		name := fmt.Sprint("n", i)
+		names = append(names, name)
+		calls = append(calls, func() { q.call(t.Context(), name, 0, nil) })
+	}
+	if got := q.behind(calls...); got != 2 {
+		t.Errorf("%d commits, want 2", got)
+	}
+	q.want(names, nil)
+}
+
+// Those that fail, in all the ways there are, leave nothing and take nobody along.
+func TestOneOfAGroupFails(t *testing.T) {
+	t.Parallel()
+	boom := errors.New("boom")
+	for name, fault := range map[string]struct {
+		more    func(context.CancelFunc, *Tx) error
+		want    error
+		commits int // of the first and its two neighbours
+	}{
+		"by itself": {func(context.CancelFunc, *Tx) error { return boom }, boom, 2},
+		"by a statement": {func(_ context.CancelFunc, tx *Tx) error {
+			_, _ = tx.ExecContext(t.Context(), "insert into notes (id) values ($1)", "before")
+			return nil
+		}, ErrConflict, 2},
+		"by the commit": {func(_ context.CancelFunc, tx *Tx) error {
+			_, err := tx.ExecContext(t.Context(), "insert into notes (id, parent) values ($1, $2)", "orphan", "nobody")
+			return err
+		}, ErrConflict, 3},
+		"by its end in a statement": {func(cancel context.CancelFunc, tx *Tx) error {
+			ctx, stop := context.WithTimeout(t.Context(), 20*time.Millisecond)
+			defer stop()
+			_, err := tx.ExecContext(ctx, `insert into notes (id) with recursive n (i) as (select 1 union all select i + 1 from n where i < 2000000000)
+				select 'many' || i from n where i > $1`, 1_000_000_000)
+			cancel()
+			return err
+		}, context.DeadlineExceeded, 3},
+		"by closing the transaction": {func(_ context.CancelFunc, tx *Tx) error {
+			_, err := tx.ExecContext(t.Context(), "rollback")
+			return errors.Join(err, boom)
+		}, boom, 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			q := newQueue(t)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			got := q.behind(
+				func() { q.call(t.Context(), "before", 0, nil) },
+				func() { q.call(ctx, "fault", 0, func(tx *Tx) error { return fault.more(cancel, tx) }) },
+				func() { q.call(t.Context(), "after", 0, nil) })
+			if got != fault.commits {
+				t.Errorf("%d commits, want %d", got, fault.commits)
+			}
+			q.want([]string{"before", "after"}, map[string]error{"fault": fault.want})
+		})
+	}
+}
+
+func TestOneOfAGroupPanics(t *testing.T) {
+	t.Parallel()
+	for _, order := range [][]string{{"fault", "before", "after"}, {"before", "fault", "after"}, {"before", "after", "fault"}} {
+		q := newQueue(t)
+		var calls []func()
+		for _, name := range order {
+			calls = append(calls, func() {
+				q.call(t.Context(), name, 0, func(*Tx) error {
+					if name == "fault" {
+						panic("fault")
+					}
+					return nil
+				})
+			})
+		}
+		q.behind(calls...)
+		if q.results["fault"] == nil {
+			t.Errorf("%q: the panic was not seen by its caller", order)
+		}
+		delete(q.results, "fault")
+		q.want([]string{"before", "after"}, nil)
+	}
+}
+
+// Who gives up while it waits is not run.
+func TestOneOfAGroupGivesUp(t *testing.T) {
+	t.Parallel()
+	q := newQueue(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	got := q.behind(
+		func() { q.call(t.Context(), "before", 0, nil) },
+		func() {
+			q.call(ctx, "fault", 0, nil)
+			q.waits(2)
+			cancel()
+			q.waits(1)
+			q.call(t.Context(), "after", 0, nil)
+		})
+	if got != 2 {
+		t.Errorf("%d commits, want 2", got)
+	}
+	q.want([]string{"before", "after"}, map[string]error{"fault": context.Canceled})
+}
+
+func TestSoon(t *testing.T) {
+	t.Parallel()
+	q := newQueue(t)
+	// With nobody else it is by itself, after a while.
+	before := q.commits()
+	q.call(t.Context(), "first", time.Millisecond, nil)
+	q.callers.Wait()
+	if got := q.commits() - before; got != 1 {
+		t.Errorf("%d commits, want 1", got)
+	}
+	// Otherwise it goes with whoever comes first.
+	for i := range 3 {
+		q.call(t.Context(), fmt.Sprint("n", i), time.Hour, nil)
+		q.waits(i + 1)
+	}
+	q.call(t.Context(), "n3", 0, nil)
+	q.callers.Wait()
+	if got := q.commits() - before; got != 2 {
+		t.Errorf("%d commits, want 2", got)
+	}
+	q.want([]string{"n0", "n1", "n2", "n3"}, nil)
+}
+
+// More than a group holds, at any time, from many, with faults among them.
+func TestManyGroups(t *testing.T) {
+	t.Parallel()
+	q := newQueue(t)
+	boom := errors.New("boom")
+	answers := map[string]error{}
+	var kept []string
+	q.call(t.Context(), "first", 0, nil)
+	for i := range 300 {
+		name := fmt.Sprintf("n%03d", i)
+		more := func(*Tx) error { return nil }
+		if i%7 == 0 {
+			more = func(*Tx) error { return boom }
+			answers[name] = boom
+		} else {
+			kept = append(kept, name)
+		}
+		q.call(t.Context(), name, time.Duration(i%3)*time.Millisecond, more)
+	}
+	q.callers.Wait()
+	q.want(kept, answers)
+	if q.db.commits.led || len(q.db.commits.waiting) > 0 {
+		t.Errorf("somebody still leads (%t) or waits (%d)", q.db.commits.led, len(q.db.commits.waiting))
+	}
+}
