@@ -26,6 +26,12 @@ func lock(ctx context.Context, tx *sqldb.Tx, address string) (exists bool, err e
 
 // Claim implements [inbox.Mailbox].
 func (s *Store) Claim(ctx context.Context, address, run string, limit int, now time.Time) (claimed []inbox.Mail, err error) {
+	// Nearly always nothing is there, and each run asks: that is not worth a write.
+	var waiting bool
+	err = s.db.QueryRowContext(ctx, `select exists (select 1 from mail where to_address = $1 and status in ('received', 'in_progress'))`, address).Scan(&waiting)
+	if err != nil || !waiting {
+		return nil, err
+	}
 	err = sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
 		claimed = nil
 		if ok, err := lock(ctx, tx, address); err != nil || !ok {
