@@ -26,10 +26,6 @@ func newGoals(store *sqlstore.Store, peers services, leases goal.Leases, kick fu
 	}}
 }
 
-// deadlinesEvery is how often a replica looks for attempts whose deadline has passed: the
-// one thing about goals that no message says.
-const deadlinesEvery = 5 * time.Second
-
 // routes are all that the service does about goals. A replica that is silent for so
 // long loses what it has in hand to another.
 func (g *goalHandlers) routes(silent time.Duration) []bus.Route {
@@ -38,7 +34,7 @@ func (g *goalHandlers) routes(silent time.Duration) []bus.Route {
 	return []bus.Route{
 		bus.Reply(g.list), bus.Reply(g.get), bus.Reply(g.cancel), bus.Reply(g.review),
 		bus.On(g.created, steps), bus.On(g.changed, steps), bus.On(g.start, steps),
-		bus.Go(g.expire),
+		bus.Go(func(ctx context.Context) error { return g.expire(ctx, silent) }),
 	}
 }
 
@@ -58,9 +54,10 @@ func (g *goalHandlers) ended(ctx context.Context, m api.LoopEnd) error {
 	return g.orchestrator.Ended(ctx, m)
 }
 
-// expire ends attempts that take too long, on whatever replica looks first.
-func (g *goalHandlers) expire(ctx context.Context) error {
-	t := time.NewTicker(deadlinesEvery)
+// expire ends attempts that take too long, on whatever replica looks first. A deadline
+// is the one thing about goals that no message says.
+func (g *goalHandlers) expire(ctx context.Context, every time.Duration) error {
+	t := time.NewTicker(every)
 	defer t.Stop()
 	for {
 		select {
