@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -16,17 +17,13 @@ import (
 // good while another is at work and a third waits for it, and the next version of the
 // plan is followed to the end.
 func (w *crashWorld) detour(ctx context.Context, s *scene) error {
-	if err := w.say(ctx, s, "crash detour", api.ModeQueue); err != nil {
-		return err
-	}
-	g, err := w.reaches(ctx, s, 0, func(g api.Goal) bool { return len(g.Plans) == 1 && g.Plans[0].Status != api.PlanProposed })
+	g, err := w.held(ctx, s)
 	if err != nil {
 		return err
 	}
 	s.approved = time.Now().UnixMicro()
-	_, err = asked[api.Goal](ctx, w.world, api.ReviewPlan{Goal: g.ID, Version: 1, Approve: true})
-	if err != nil && api.CodeOf(err) != api.Conflict { // the word was taken, and its answer lost
-		return fmt.Errorf("approve: %w", err)
+	if err := w.review(ctx, api.ReviewPlan{Goal: g.ID, Version: 1, Approve: true}); err != nil {
+		return err
 	}
 	g, err = w.reaches(ctx, s, 0, func(g api.Goal) bool { return len(g.Tasks) == 3 && g.Tasks[0].Run != "" && g.Tasks[1].Run != "" })
 	if err != nil {
@@ -38,6 +35,41 @@ func (w *crashWorld) detour(ctx context.Context, s *scene) error {
 	_, err = asked[api.RunState](ctx, w.world, api.CancelRun{Run: g.Tasks[0].Run, Session: g.Tasks[0].Session})
 	if err != nil {
 		return fmt.Errorf("cancel: %w", err)
+	}
+	return nil
+}
+
+// setback: a plan is held until the creator rejects it; of the next one the task's
+// first attempt is at work when its deadline passes, and another one does it.
+func (w *crashWorld) setback(ctx context.Context, s *scene) error {
+	g, err := w.held(ctx, s)
+	if err != nil {
+		return err
+	}
+	s.from = w.passed() // until now it was a detour
+	if err := w.review(ctx, api.ReviewPlan{Goal: g.ID, Version: 1, Feedback: tooDear}); err != nil {
+		return err
+	}
+	_, err = w.reaches(ctx, s, 0, func(g api.Goal) bool { return g.Status != api.GoalActive })
+	s.to = w.passed() // and from now on
+	return err
+}
+
+const tooDear = "that is too dear" // the planner's next answer depends on it
+
+// held makes a goal and waits until its first plan is held.
+func (w *crashWorld) held(ctx context.Context, s *scene) (api.Goal, error) {
+	if err := w.say(ctx, s, "crash "+s.kind, api.ModeQueue); err != nil {
+		return api.Goal{}, err
+	}
+	return w.reaches(ctx, s, 0, func(g api.Goal) bool { return len(g.Plans) == 1 && g.Plans[0].Status != api.PlanProposed })
+}
+
+// review says the creator's word on a plan.
+func (w *crashWorld) review(ctx context.Context, word api.ReviewPlan) error {
+	_, err := asked[api.Goal](ctx, w.world, word)
+	if err != nil && api.CodeOf(err) != api.Conflict { // the word was taken, and its answer lost
+		return fmt.Errorf("review: %w", err)
 	}
 	return nil
 }
@@ -111,9 +143,8 @@ func (o *oracle) detoured(s *scene, l life) {
 	if want := []string{"1 failed CANCELLED", "1 cancelled REPLANNED", "1 cancelled REPLANNED", "2 completed It is men"}; !slices.Equal(tasks, want) {
 		o.fault("%s: its tasks are %q, want %q", g.ID, tasks, want)
 	}
-	for _, m := range found(o.w.read(o.ctx, "LOOP_EVT", "anima.loop.evt.task_changed.v1."+l.agent.ID))(o) {
-		var e api.TaskChanged
-		if o.decode(m, &e); e.At < s.approved {
+	for _, e := range o.tasks(l) {
+		if e.At < s.approved {
 			o.fault("%s: it is %s %d µs before the creator approved its plan", e.Task, e.Status, s.approved-e.At)
 		}
 	}
@@ -133,11 +164,55 @@ func (o *oracle) detoured(s *scene, l life) {
 	}
 }
 
-// retreated: both goals are cancelled for the reason that was given, and wake nobody.
-func (o *oracle) retreated(l life, c crashCase) {
-	if _, left := abandoned(l); left > 0 && (c.service != "inference-router" && c.service != "treasury") {
-		o.fault("%s: %s is held for what nobody asks any more, and neither the router nor treasury failed", l.agent.ID, left)
+// tasks reads the changes of an agent's tasks, in their order.
+func (o *oracle) tasks(l life) (changes []api.TaskChanged) {
+	for _, m := range found(o.w.read(o.ctx, "LOOP_EVT", "anima.loop.evt.task_changed.v1."+l.agent.ID))(o) {
+		var e api.TaskChanged
+		o.decode(m, &e)
+		changes = append(changes, e)
 	}
+	slices.SortStableFunc(changes, func(a, b api.TaskChanged) int { return cmp.Compare(a.Seq, b.Seq) })
+	return changes
+}
+
+// setBack: the plan that the creator rejected was never begun, the next one was made
+// with the creator's words, and its task was tried again until an attempt had a result
+// before its deadline. After a death that need not be the second.
+func (o *oracle) setBack(l life) {
+	if len(l.goals) != 1 {
+		o.fault("%s: it has %d goals", l.agent.ID, len(l.goals))
+		return
+	}
+	g := l.goals[0]
+	var plans []string
+	for _, p := range g.Plans {
+		plans = append(plans, p.Source+" "+string(p.Status)+" "+p.Feedback)
+	}
+	if want := []string{"planner rejected " + tooDear, "planner approved "}; g.Status != api.GoalCompleted || !slices.Equal(plans, want) {
+		o.fault("%s: it is %s with the plans %q, want %q", g.ID, g.Status, plans, want)
+		return
+	}
+	var late []string // runs
+	for _, e := range o.tasks(l) {
+		if strings.HasPrefix(e.Error, "TIMEOUT: ") && e.Previous == api.TaskRunning {
+			late = append(late, e.Run)
+		}
+	}
+	if len(g.Tasks) != 1 || g.Tasks[0].Version != 2 || g.Tasks[0].Result != "It is done." || len(late) == 0 || g.Tasks[0].Retries != len(late) {
+		o.fault("%s: after the deadlines of %d attempts its tasks are %+v, want one of version 2 that was tried again and is done", g.ID, len(late), g.Tasks)
+		return
+	}
+	// A later attempt may have had its result when its owner died, and nobody heard in time.
+	if st := found(asked[api.RunState](o.ctx, o.w.world, api.GetRun{Run: late[0]}))(o); !st.Cancelled || st.Success {
+		o.fault("%s: the run whose deadline passed is %+v", g.ID, st)
+	}
+	if causes, _ := o.woken(l); causes["goal-"+g.ID] != 1 || len(causes) != 1 {
+		o.fault("%s: it was woken by %v, want the end of goal %s", l.agent.ID, causes, g.ID)
+	}
+}
+
+// retreated: both goals are cancelled for the reason that was given, and wake nobody.
+func (o *oracle) retreated(l life) {
 	if len(l.goals) != 2 {
 		o.fault("%s: it has %d goals", l.agent.ID, len(l.goals))
 		return

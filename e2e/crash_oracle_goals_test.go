@@ -57,9 +57,9 @@ func asking(g api.Goal) (ids []string) {
 	return ids
 }
 
-// abandoned counts what is held for questions about goals that were cancelled: nobody
-// asks them again, so what was held when the router died in the middle of one is
-// given back when it expires.
+// abandoned counts what is held for questions about goals that were cancelled, and for
+// thoughts of runs that were: nobody asks them again, so what was held when the router
+// died in the middle of one is given back when it expires.
 func abandoned(l life) (questions int, left api.Micros) {
 	held := map[string]api.Micros{}
 	for _, e := range l.entries {
@@ -67,9 +67,9 @@ func abandoned(l life) (questions int, left api.Micros) {
 		switch {
 		case strings.HasSuffix(e.ID, "/settle"), strings.HasSuffix(e.ID, "/release"):
 			delete(held, base)
-		case strings.HasSuffix(e.ID, "/hold") && slices.ContainsFunc(l.goals, func(g api.Goal) bool {
+		case strings.HasSuffix(e.ID, "/hold") && (slices.ContainsFunc(l.goals, func(g api.Goal) bool {
 			return g.Status == api.GoalCancelled && (e.Turn == g.ID+".classify" || strings.HasPrefix(e.Turn, g.ID+".plan."))
-		}):
+		}) || slices.ContainsFunc(l.turns, func(t api.Turn) bool { return t.ID == e.Turn && t.Model == "" })):
 			for _, p := range e.Postings {
 				held[base] = max(held[base], p.Amount)
 			}
@@ -194,9 +194,25 @@ func (o *oracle) worked(l life, t api.GoalTask, said []api.TaskChanged) {
 	slices.SortStableFunc(said, func(a, b api.TaskChanged) int { return cmp.Compare(a.Seq, b.Seq) })
 	var status api.TaskStatus
 	times := map[api.TaskStatus]int{}
+	var began int64
+	over := map[string]int64{} // when the task was taken from a run
+	taken := 0                 // by others than that run
 	for _, e := range said {
 		if e.Previous != status {
 			o.fault("%s: change %d leads from %s to %s, after %q", t.ID, e.Seq, e.Previous, e.Status, status)
+		}
+		late := strings.HasPrefix(e.Error, "TIMEOUT: ")
+		switch {
+		case e.Status == api.TaskRunning:
+			began = e.At
+		case e.Previous == api.TaskRunning:
+			over[e.Run] = e.At
+			if late || e.Status == api.TaskCancelled {
+				taken++
+			}
+			if left := began + t.TimeoutMS*1000 - e.At; late && left >= 0 {
+				o.fault("%s: attempt %d is too late %d µs before its deadline", t.ID, times[api.TaskRunning], left)
+			}
 		}
 		status = e.Status
 		times[status]++
@@ -212,8 +228,8 @@ func (o *oracle) worked(l life, t api.GoalTask, said []api.TaskChanged) {
 		}
 		for _, turn := range s.turns {
 			runs[turn.Run] = true
-			if late := turn.StartedAt - t.EndedAt; turn.Model != "" && late > stopping {
-				o.fault("%s: turn %s began %d µs after it was %s", t.ID, turn.ID, late, t.Status)
+			if late := turn.StartedAt - over[turn.Run]; turn.Model != "" && late > stopping {
+				o.fault("%s: turn %s began %d µs after its attempt was over", t.ID, turn.ID, late)
 			}
 			if turn.Run == t.Run {
 				result = cmp.Or(result, resultOf(turn))
@@ -224,8 +240,8 @@ func (o *oracle) worked(l life, t api.GoalTask, said []api.TaskChanged) {
 	if t.Status == api.TaskCancelled && times[api.TaskRunning] < begun { // the last one was in the queue
 		begun--
 	}
-	made := len(runs) == begun || t.Status == api.TaskCancelled && len(runs) == begun-1 // the last run was dropped before it began
-	if !made || times[api.TaskRunning] != begun || times[api.TaskAssigned] != t.Attempt {
+	dropped := begun - len(runs) // before they began
+	if dropped < 0 || dropped > taken || times[api.TaskRunning] != begun || times[api.TaskAssigned] != t.Attempt {
 		o.fault("%s: %d attempts were queued %d times, begun %d times and made by %d runs", t.ID, t.Attempt, times[api.TaskAssigned], times[api.TaskRunning], len(runs))
 	}
 	if t.Status == api.TaskCompleted && (t.Result != result || t.Result == "") {

@@ -43,6 +43,7 @@ const (
 	LoopGoalCancel
 	LoopGoalStop
 	LoopTaskStart
+	LoopTaskExpire
 	LoopTaskComplete
 	LoopTaskEnd
 
@@ -136,6 +137,7 @@ var table = [points]Info{
 	LoopGoalCancel:   {"loop.goal.cancel", loop, "the goal goes on, and whoever cancels it tries again", "the goal is cancelled, and nobody was told", false},
 	LoopGoalStop:     {"loop.goal.stop", loop, "runs that nobody waits for are cancelled, and their goal does not know", "it knows, and its event comes again", false},
 	LoopTaskStart:    {"loop.task.start", loop, "the attempt lies in the queue", "its run holds the task, and the attempt comes again", false},
+	LoopTaskExpire:   {"loop.task.expire", loop, "the attempt's deadline has passed, and its run goes on", "its run is cancelled, and the next attempt is not in the queue", false},
 	LoopTaskComplete: {"loop.task.complete", loop, "the run has a result, the task does not", "the task has it, and the call does not know", false},
 	LoopTaskEnd:      {"loop.task.end", loop, "the run is over, and its goal has not heard", "the goal has what it came to, and the run's end comes again", false},
 

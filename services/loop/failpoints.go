@@ -93,15 +93,17 @@ func pointOfGoal(before, after goal.State) (p failpoint.Point, ok bool) {
 		return failpoint.LoopGoalStop, true
 	case was.completed < is.completed:
 		return failpoint.LoopTaskComplete, true
+	case was.running > is.running: // by its deadline: what else takes a task from its run is above
+		return failpoint.LoopTaskExpire, true
 	}
 	return p, false
 }
 
 // tally counts of a goal what a step changes.
 type tally struct {
-	waiting        int // plans, for the creator
-	completed      int // tasks
-	ended, stopped int // attempts
+	waiting            int // plans, for the creator
+	running, completed int // tasks
+	ended, stopped     int // attempts
 }
 
 func tallyOf(s goal.State) (n tally) {
@@ -111,8 +113,12 @@ func tallyOf(s goal.State) (n tally) {
 		}
 	}
 	for _, t := range s.Tasks {
-		if t.Status == api.TaskCompleted {
+		switch t.Status {
+		case api.TaskRunning:
+			n.running++
+		case api.TaskCompleted:
 			n.completed++
+		case api.TaskPending, api.TaskBlocked, api.TaskAssigned, api.TaskFailed, api.TaskCancelled:
 		}
 	}
 	for _, a := range s.Attempts {
