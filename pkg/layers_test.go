@@ -16,7 +16,7 @@ func TestLayers(t *testing.T) {
 	t.Parallel()
 	order := []string{
 		"api",                                                    // 0: the contracts
-		"config", "telemetry", "sqldb", "embednats", "failpoint", // 1: one technology each
+		"config", "telemetry", "failpoint", "sqldb", "embednats", // 1: one technology each
 		"bus", "outbox", // 2: messages
 		"host", "executor", // 3: runs services, and tools in them
 		"apptest", // 4: tests of services

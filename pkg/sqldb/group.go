@@ -180,10 +180,9 @@ func (c *committer) together(m *member, others []*member, fn func(*Tx) error, re
 		return
 	}
 	defer func() { _ = raw.Rollback() }() // nothing, after a commit
-	silent := trace.ContextWithSpanContext(ctx, trace.SpanContext{})
 	good := 0
 	for i := range results {
-		if _, err := raw.ExecContext(silent, "savepoint member"); err != nil {
+		if _, err := raw.ExecContext(ctx, "savepoint member"); err != nil {
 			return
 		}
 		if i == 0 {
@@ -197,7 +196,7 @@ func (c *committer) together(m *member, others []*member, fn func(*Tx) error, re
 		if err != nil {
 			end = "rollback to member; release member"
 		}
-		_, broken := raw.ExecContext(silent, end)
+		_, broken := raw.ExecContext(ctx, end)
 		if err != nil {
 			results[i] = err
 		}

@@ -53,7 +53,7 @@ func (q *queue) call(ctx context.Context, name string, while time.Duration, more
 			defer q.mu.Unlock()
 			q.results[name] = err
 		}()
-		err = InTxSoon(ctx, q.db, while, func(tx *Tx) error {
+		err = q.db.commits.inTx(ctx, while, func(tx *Tx) error {
 			if err := q.note(tx, name); err != nil || more == nil {
 				return err
 			}

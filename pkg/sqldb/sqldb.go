@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
+
+	"github.com/anima-run/anima/pkg/failpoint"
 )
 
 // Engine is one of the two databases.
@@ -140,6 +142,25 @@ func (db *DB) ExecContext(ctx context.Context, query string, args ...any) (res s
 	err = retry(ctx, func() error {
 		res, err = db.write.ExecContext(ctx, query, args...)
 		return mapIn(ctx, err)
+	})
+	return res, err
+}
+
+// soon is how long [DB.ExecSoon] waits for others. Where services are made to die it
+// waits for nobody, so that each run passes the same points.
+const soon = 50 * time.Millisecond
+
+// ExecSoon is ExecContext for what comes often and nobody waits for: on SQLite it is
+// committed with the next transaction, or with others of its kind after 50 ms.
+func (db *DB) ExecSoon(ctx context.Context, query string, args ...any) (res sql.Result, err error) {
+	if db.Engine == Postgres || failpoint.Enabled {
+		return db.ExecContext(ctx, query, args...)
+	}
+	err = retry(ctx, func() error {
+		return db.commits.inTx(ctx, soon, func(tx *Tx) error {
+			res, err = tx.ExecContext(ctx, query, args...)
+			return err
+		})
 	})
 	return res, err
 }

@@ -84,6 +84,27 @@ func TestUpsertReturns(t *testing.T) {
 	})
 }
 
+// What need not be at once is done all the same, says how much it changed, and fails as
+// what is at once does.
+func TestExecSoon(t *testing.T) {
+	t.Parallel()
+	sqldbtest.Each(t, accounts, func(t *testing.T, db *sqldb.DB) {
+		res, err := db.ExecSoon(t.Context(), "update accounts set balance = balance + $1", 3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n, err := res.RowsAffected(); err != nil || n != 2 {
+			t.Errorf("%d rows (%v), want 2", n, err)
+		}
+		if got := balance(t, db, "b"); got != 3 {
+			t.Errorf("balance is %d, want 3", got)
+		}
+		if _, err := db.ExecSoon(t.Context(), "insert into accounts (id, balance) values ($1, $2)", "a", 1); !errors.Is(err, sqldb.ErrConflict) {
+			t.Errorf("got %v, want ErrConflict", err)
+		}
+	})
+}
+
 func TestAll(t *testing.T) {
 	t.Parallel()
 	sqldbtest.Each(t, accounts, func(t *testing.T, db *sqldb.DB) {

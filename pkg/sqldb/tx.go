@@ -38,15 +38,9 @@ type Tx struct {
 // transaction writes at a time, from its start; those that wait for it share the
 // commit after it, each as if it were alone: one that fails takes no other with it.
 func InTx(ctx context.Context, db *DB, fn func(tx *Tx) error) error {
-	return InTxSoon(ctx, db, 0, fn)
-}
-
-// InTxSoon is [InTx] for what nobody waits for and what comes often: on SQLite it
-// commits together with others as soon as there are some, and by itself after a while.
-func InTxSoon(ctx context.Context, db *DB, while time.Duration, fn func(tx *Tx) error) error {
 	return retry(ctx, func() error {
 		if db.Engine == SQLite {
-			return db.commits.inTx(ctx, while, fn)
+			return db.commits.inTx(ctx, 0, fn)
 		}
 		return once(ctx, db.Engine, db.write, &sql.TxOptions{Isolation: sql.LevelReadCommitted}, fn)
 	})

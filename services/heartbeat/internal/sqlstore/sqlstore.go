@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
-	"github.com/anima-run/anima/pkg/failpoint"
 	"github.com/anima-run/anima/pkg/sqldb"
 	"github.com/anima-run/anima/services/heartbeat/internal/beat"
 )
@@ -40,31 +39,25 @@ var _ beat.Store = (*Store)(nil)
 // New returns the store in db, whose schema is up to date.
 func New(db *sqldb.DB, announce Announce) *Store { return &Store{db: db, announce: announce} }
 
-// soon is how long a change of an agent waits to be kept together with others: there
-// are three in each run, and nobody waits for them. Where services are made to die they
-// are kept at once, so that each run passes the same points.
-const soon = 50 * time.Millisecond
-
 // SeeAgent implements [beat.Store].
 func (s *Store) SeeAgent(ctx context.Context, a beat.Agent) (stirred bool, err error) {
-	while := soon
-	if failpoint.Enabled || a.Seq == 1 { // its creator may set a schedule next
-		while = 0
-	}
-	err = sqldb.InTxSoon(ctx, s.db, while, func(tx *sqldb.Tx) error {
-		stirred = false
-		// Nearly always the agent is known and alive: one statement then.
-		res, err := tx.ExecContext(ctx, `update agents set address = $2, state = $3, seq = $4, changed_at = $5
+	// Three times in each run, and nearly always of an agent that is known and alive: one
+	// statement then, which nobody waits for. Of a new one its creator may set a schedule next.
+	if a.Seq > 1 {
+		res, err := s.db.ExecSoon(ctx, `update agents set address = $2, state = $3, seq = $4, changed_at = $5
 			where id = $1 and seq < $4 and state <> $6`, a.ID, a.Address, string(a.State), a.Seq, micros(a.Changed), string(api.StateDead))
 		if err != nil {
-			return err
+			return false, err
 		}
 		if n, err := res.RowsAffected(); err != nil || n == 1 {
-			return err
+			return false, err
 		}
+	}
+	err = sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
+		stirred = false
 		var state string
 		var seq int64
-		err = tx.QueryRowContext(ctx, "select state, seq from agents where id = $1"+tx.ForUpdate(), a.ID).Scan(&state, &seq)
+		err := tx.QueryRowContext(ctx, "select state, seq from agents where id = $1"+tx.ForUpdate(), a.ID).Scan(&state, &seq)
 		unknown := errors.Is(err, sqldb.ErrNotFound)
 		if err != nil && !unknown {
 			return err

@@ -11,7 +11,6 @@ import (
 	"io/fs"
 	"time"
 
-	"github.com/anima-run/anima/pkg/failpoint"
 	"github.com/anima-run/anima/pkg/sqldb"
 	"github.com/anima-run/anima/services/social/internal/inbox"
 )
@@ -129,37 +128,29 @@ func residentAt(ctx context.Context, q sqldb.Querier, address string) (string, e
 	return agent, err
 }
 
-// soon is how long an entry of the directory waits to be kept together with others:
-// there are three in each run, and nobody waits for them. Where services are made to
-// die they are kept at once, so that each run passes the same points.
-const soon = 50 * time.Millisecond
-
 // SeeResident implements [inbox.Store].
 func (s *Store) SeeResident(ctx context.Context, r inbox.Resident) error {
-	while := soon
-	if failpoint.Enabled {
-		while = 0
+	// Three times in each run, and nearly always of an agent that has not moved: one
+	// statement then, which nobody waits for.
+	res, err := s.db.ExecSoon(ctx, `update directory set name = $2, seq = $4 where agent = $1 and address = $3 and seq < $4`,
+		r.Agent, r.Name, r.Address, r.Seq)
+	if err != nil {
+		return err
 	}
-	return sqldb.InTxSoon(ctx, s.db, while, func(tx *sqldb.Tx) error {
-		// Nearly always the agent has not moved: one statement then.
-		res, err := tx.ExecContext(ctx, `update directory set name = $2, seq = $4 where agent = $1 and address = $3 and seq < $4`,
-			r.Agent, r.Name, r.Address, r.Seq)
-		if err != nil {
-			return err
-		}
-		if n, err := res.RowsAffected(); err != nil || n == 1 {
-			return err
-		}
+	if n, err := res.RowsAffected(); err != nil || n == 1 {
+		return err
+	}
+	return sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
 		var address string
 		var seq int64
-		err = tx.QueryRowContext(ctx, "select address, seq from directory where agent = $1"+tx.ForUpdate(), r.Agent).Scan(&address, &seq)
+		err := tx.QueryRowContext(ctx, "select address, seq from directory where agent = $1"+tx.ForUpdate(), r.Agent).Scan(&address, &seq)
 		if err != nil && !errors.Is(err, sqldb.ErrNotFound) || err == nil && seq >= r.Seq {
 			return err
 		}
 		moved := r.Address != "" && r.Address != address
 		if moved {
 			// Whoever writes to the address now waits, and then finds the resident.
-			_, err = tx.ExecContext(ctx, `insert into mailboxes (address, seq) values ($1, 0)
+			_, err := tx.ExecContext(ctx, `insert into mailboxes (address, seq) values ($1, 0)
 				on conflict (address) do update set seq = mailboxes.seq`, r.Address)
 			if err != nil {
 				return err
