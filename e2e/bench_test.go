@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -20,6 +19,7 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/apptest"
 	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/sqldb/sqldbtest"
 )
 
 // BenchmarkTurn is the overhead of a turn: the simulated model answers at once, so
@@ -329,21 +329,15 @@ func (k *skeleton) run(n int, writes float64) time.Duration {
 	return took[len(took)/2]
 }
 
-// commits is how many transactions the SQLite databases below dir have seen: the
-// counter in the header of the index beside the log of each (SQLite's file formats,
-// WAL-index).
+// commits is how many transactions the SQLite databases below dir have seen.
 func commits(b *testing.B, dir string) (n int64) {
 	b.Helper()
-	files, err := filepath.Glob(filepath.Join(dir, "*", "*.db-shm"))
+	files, err := filepath.Glob(filepath.Join(dir, "*", "*.db"))
 	if err != nil || len(files) == 0 {
 		b.Fatalf("databases: %v %v", files, err)
 	}
 	for _, name := range files {
-		index, err := os.ReadFile(name)
-		if err != nil {
-			b.Fatal(err)
-		}
-		n += int64(binary.NativeEndian.Uint32(index[8:]))
+		n += sqldbtest.Commits(b, name)
 	}
 	return n
 }

@@ -32,14 +32,12 @@ type committer struct {
 	waiting []*member // in the order in which they came
 }
 
-// member is a transaction that waits for others.
+// member is a transaction that waits for a leader.
 type member struct {
-	ctx   context.Context //nolint:containedctx // the caller's
-	later bool            // it waits for a leader and does not lead
-	lead  chan struct{}   // told once: lead the next group
-	run   chan *sql.Tx    // told once: run your function in this
-	ran   chan error      // what became of it
-	done  chan error      // told once: committed, or not
+	later bool         // it does not lead
+	turn  chan *sql.Tx // told once: run your function in this, or, without one, lead the next group
+	ran   chan error   // what became of the function
+	done  chan error   // told once: committed, or not
 }
 
 // errAlone is the answer to who must try again by itself: another one of the group
@@ -57,11 +55,9 @@ func (c *committer) inTx(ctx context.Context, later time.Duration, fn func(*Tx) 
 }
 
 func (c *committer) join(ctx context.Context, later time.Duration, fn func(*Tx) error) error {
-	m := &member{
-		ctx: ctx, later: later > 0, lead: make(chan struct{}, 1), run: make(chan *sql.Tx, 1), ran: make(chan error, 1), done: make(chan error, 1),
-	}
-	if c.enter(m) {
-		return c.leads(m, fn)
+	m := c.enter(later > 0)
+	if m == nil {
+		return c.lead(ctx, fn)
 	}
 	var patience <-chan time.Time
 	if m.later {
@@ -72,9 +68,10 @@ func (c *committer) join(ctx context.Context, later time.Duration, fn func(*Tx) 
 	gone, span := ctx.Done(), trace.Span(nil)
 	for {
 		select {
-		case <-m.lead:
-			return c.leads(m, fn)
-		case raw := <-m.run:
+		case raw := <-m.turn:
+			if raw == nil {
+				return c.lead(ctx, fn)
+			}
 			if m.runs(raw, fn) {
 				span = c.spans.start(ctx, "commit") // which the leader does, and this one waits for
 			}
@@ -83,7 +80,7 @@ func (c *committer) join(ctx context.Context, later time.Duration, fn func(*Tx) 
 			return err
 		case <-patience:
 			if c.hurry(m) {
-				return c.leads(m, fn)
+				return c.lead(ctx, fn)
 			}
 		case <-gone:
 			if c.leave(m) {
@@ -94,16 +91,17 @@ func (c *committer) join(ctx context.Context, later time.Duration, fn func(*Tx) 
 	}
 }
 
-// enter reports whether m leads; otherwise it waits.
-func (c *committer) enter(m *member) (leads bool) {
+// enter makes the caller the leader, and returns nil, or one that waits.
+func (c *committer) enter(later bool) *member {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.led && !m.later {
+	if !c.led && !later {
 		c.led = true
-		return true
+		return nil
 	}
+	m := &member{later: later, turn: make(chan *sql.Tx, 1), ran: make(chan error, 1), done: make(chan error, 1)}
 	c.waiting = append(c.waiting, m)
-	return false
+	return m
 }
 
 // hurry ends the patience of m and reports whether it leads.
@@ -139,12 +137,12 @@ func (c *committer) handOver() {
 	if c.led = i >= 0; c.led {
 		m := c.waiting[i]
 		c.waiting = slices.Delete(c.waiting, i, i+1)
-		m.lead <- struct{}{}
+		m.turn <- nil
 	}
 }
 
-// leads runs the transaction of m, and of all that wait now.
-func (c *committer) leads(m *member, fn func(*Tx) error) error {
+// lead runs fn, and all that wait now, in one transaction.
+func (c *committer) lead(ctx context.Context, fn func(*Tx) error) error {
 	defer c.handOver() // also when fn panics
 	c.mu.Lock()
 	n := min(len(c.waiting), groupMax-1)
@@ -152,7 +150,7 @@ func (c *committer) leads(m *member, fn func(*Tx) error) error {
 	c.waiting = slices.Delete(c.waiting, 0, n)
 	c.mu.Unlock()
 	if len(others) == 0 {
-		return once(m.ctx, SQLite, c.pool, &sql.TxOptions{}, fn)
+		return once(ctx, SQLite, c.pool, &sql.TxOptions{}, fn)
 	}
 	results := make([]error, len(others)+1)
 	for i := range results {
@@ -163,14 +161,14 @@ func (c *committer) leads(m *member, fn func(*Tx) error) error {
 			o.done <- results[i+1]
 		}
 	}()
-	c.together(m, others, fn, results)
+	c.together(ctx, others, fn, results)
 	return results[0]
 }
 
-// together runs the functions of m and the others in one transaction and fills in
-// what became of each: own errors stay with who caused them.
-func (c *committer) together(m *member, others []*member, fn func(*Tx) error, results []error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(m.ctx), groupTimeout)
+// together runs the functions of a leader and of others in one transaction, and fills
+// in what became of each: own errors stay with who caused them.
+func (c *committer) together(ctx context.Context, others []*member, fn func(*Tx) error, results []error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), groupTimeout)
 	defer cancel()
 	raw, err := c.pool.BeginTx(ctx, nil)
 	if err != nil {
@@ -186,25 +184,20 @@ func (c *committer) together(m *member, others []*member, fn func(*Tx) error, re
 			return
 		}
 		if i == 0 {
-			_ = m.runs(raw, fn)
-			err = <-m.ran
+			err = inside(&Tx{Engine: SQLite, raw: raw}, fn)
 		} else {
-			others[i-1].run <- raw
+			others[i-1].turn <- raw
 			err = <-others[i-1].ran
 		}
 		end := "release member"
 		if err != nil {
 			end = "rollback to member; release member"
-		}
-		_, broken := raw.ExecContext(ctx, end)
-		if err != nil {
 			results[i] = err
-		}
-		if broken != nil {
-			return // SQLite has rolled it all back; nothing of the others is kept
-		}
-		if err == nil {
+		} else {
 			good++
+		}
+		if _, err := raw.ExecContext(ctx, end); err != nil {
+			return // SQLite has rolled it all back; nothing of the others is kept
 		}
 	}
 	if good == 0 {
@@ -223,7 +216,7 @@ func (c *committer) together(m *member, others []*member, fn func(*Tx) error, re
 // errPanicked is the end of a function that did not return; who called it sees why.
 var errPanicked = errors.New("the transaction's function did not return")
 
-// runs runs fn in the group's transaction and says what became of it.
+// runs runs fn in the group's transaction and tells the leader what became of it.
 func (m *member) runs(raw *sql.Tx, fn func(*Tx) error) (ok bool) {
 	err := errPanicked
 	defer func() { m.ran <- err }()

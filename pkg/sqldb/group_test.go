@@ -1,23 +1,24 @@
-package sqldb
+package sqldb_test
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/anima-run/anima/pkg/sqldb"
+	"github.com/anima-run/anima/pkg/sqldb/sqldbtest"
 )
 
 // queue is a database whose writer is taken, so that transactions wait.
 type queue struct {
 	*testing.T
-	db      *DB
+	db      *sqldb.DB
 	file    string
 	results map[string]error
 	mu      sync.Mutex
@@ -28,7 +29,7 @@ func newQueue(t *testing.T) *queue {
 	t.Helper()
 	q := &queue{T: t, file: filepath.Join(t.TempDir(), "queue.db"), results: map[string]error{}}
 	var err error
-	if q.db, err = Open(t.Context(), "sqlite:"+q.file, Options{}); err != nil {
+	if q.db, err = sqldb.Open(t.Context(), "sqlite:"+q.file, sqldb.Options{}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = q.db.Close() })
@@ -44,7 +45,7 @@ func newQueue(t *testing.T) *queue {
 }
 
 // call runs a transaction that writes a note of its name and then does more.
-func (q *queue) call(ctx context.Context, name string, while time.Duration, more func(*Tx) error) {
+func (q *queue) call(ctx context.Context, name string, while time.Duration, more func(*sqldb.Tx) error) {
 	q.callers.Go(func() {
 		err := errors.New("it panicked")
 		defer func() {
@@ -53,7 +54,7 @@ func (q *queue) call(ctx context.Context, name string, while time.Duration, more
 			defer q.mu.Unlock()
 			q.results[name] = err
 		}()
-		err = q.db.commits.inTx(ctx, while, func(tx *Tx) error {
+		err = q.db.InTxWithin(ctx, while, func(tx *sqldb.Tx) error {
 			if err := q.note(tx, name); err != nil || more == nil {
 				return err
 			}
@@ -62,7 +63,7 @@ func (q *queue) call(ctx context.Context, name string, while time.Duration, more
 	})
 }
 
-func (q *queue) note(tx *Tx, name string) error {
+func (q *queue) note(tx *sqldb.Tx, name string) error {
 	_, err := tx.ExecContext(context.Background(), "insert into notes (id) values ($1)", name)
 	return err
 }
@@ -71,9 +72,7 @@ func (q *queue) note(tx *Tx, name string) error {
 func (q *queue) waits(n int) {
 	q.Helper()
 	for until := time.Now().Add(30 * time.Second); ; runtime.Gosched() {
-		q.db.commits.mu.Lock()
-		got := len(q.db.commits.waiting)
-		q.db.commits.mu.Unlock()
+		_, got := q.db.Group()
 		if got == n {
 			return
 		}
@@ -85,10 +84,10 @@ func (q *queue) waits(n int) {
 
 // behind lets calls enter while the writer is taken, and returns how many commits it
 // and they have made together.
-func (q *queue) behind(calls ...func()) int {
+func (q *queue) behind(calls ...func()) int64 {
 	q.Helper()
-	before, taken, free := q.commits(), make(chan struct{}), make(chan struct{})
-	q.call(q.Context(), "first", 0, func(*Tx) error { close(taken); <-free; return nil })
+	before, taken, free := sqldbtest.Commits(q, q.file), make(chan struct{}), make(chan struct{})
+	q.call(q.Context(), "first", 0, func(*sqldb.Tx) error { close(taken); <-free; return nil })
 	<-taken
 	for i, call := range calls {
 		call()
@@ -96,24 +95,14 @@ func (q *queue) behind(calls ...func()) int {
 	}
 	close(free)
 	q.callers.Wait()
-	return q.commits() - before
-}
-
-// commits is the counter of transactions in the header of the WAL's index.
-func (q *queue) commits() int {
-	q.Helper()
-	index, err := os.ReadFile(q.file + "-shm")
-	if err != nil {
-		q.Fatal(err)
-	}
-	return int(binary.NativeEndian.Uint32(index[8:]))
+	return sqldbtest.Commits(q, q.file) - before
 }
 
 // want checks what is kept, beside the first one, and what was answered to whom; nil
 // is for those that are not named.
 func (q *queue) want(kept []string, answers map[string]error) {
 	q.Helper()
-	got, err := All(q.Context(), q.db, func(s Scanner) (id string, err error) { return id, s.Scan(&id) }, "select id from notes order by id")
+	got, err := sqldb.All(q.Context(), q.db, func(s sqldb.Scanner) (id string, err error) { return id, s.Scan(&id) }, "select id from notes order by id")
 	if want := slices.Sorted(slices.Values(append(kept, "first"))); err != nil || !slices.Equal(got, want) {
 		q.Errorf("kept are %q (%v), want %q", got, err, want)
 	}
@@ -145,20 +134,20 @@ func TestOneOfAGroupFails(t *testing.T) {
 	t.Parallel()
 	boom := errors.New("boom")
 	for name, fault := range map[string]struct {
-		more    func(context.CancelFunc, *Tx) error
+		more    func(context.CancelFunc, *sqldb.Tx) error
 		want    error
-		commits int // of the first and its two neighbours; 0 where it depends on the moment
+		commits int64 // of the first and its two neighbours; 0 where it depends on the moment
 	}{
-		"by itself": {func(context.CancelFunc, *Tx) error { return boom }, boom, 2},
-		"by a statement": {func(_ context.CancelFunc, tx *Tx) error {
+		"by itself": {func(context.CancelFunc, *sqldb.Tx) error { return boom }, boom, 2},
+		"by a statement": {func(_ context.CancelFunc, tx *sqldb.Tx) error {
 			_, _ = tx.ExecContext(t.Context(), "insert into notes (id) values ($1)", "before")
 			return nil
-		}, ErrConflict, 2},
-		"by the commit": {func(_ context.CancelFunc, tx *Tx) error {
+		}, sqldb.ErrConflict, 2},
+		"by the commit": {func(_ context.CancelFunc, tx *sqldb.Tx) error {
 			_, err := tx.ExecContext(t.Context(), "insert into notes (id, parent) values ($1, $2)", "orphan", "nobody")
 			return err
-		}, ErrConflict, 3},
-		"by its end in a statement": {func(cancel context.CancelFunc, tx *Tx) error {
+		}, sqldb.ErrConflict, 3},
+		"by its end in a statement": {func(cancel context.CancelFunc, tx *sqldb.Tx) error {
 			ctx, stop := context.WithTimeout(t.Context(), 20*time.Millisecond)
 			defer stop()
 			_, err := tx.ExecContext(ctx, `insert into notes (id) with recursive n (i) as (select 1 union all select i + 1 from n where i < 2000000000)
@@ -166,7 +155,7 @@ func TestOneOfAGroupFails(t *testing.T) {
 			cancel()
 			return err
 		}, context.DeadlineExceeded, 0}, // mostly 3: a statement that is interrupted takes the transaction with it
-		"by closing the transaction": {func(_ context.CancelFunc, tx *Tx) error {
+		"by closing the transaction": {func(_ context.CancelFunc, tx *sqldb.Tx) error {
 			_, err := tx.ExecContext(t.Context(), "rollback")
 			return errors.Join(err, boom)
 		}, boom, 3},
@@ -178,7 +167,7 @@ func TestOneOfAGroupFails(t *testing.T) {
 			defer cancel()
 			got := q.behind(
 				func() { q.call(t.Context(), "before", 0, nil) },
-				func() { q.call(ctx, "fault", 0, func(tx *Tx) error { return fault.more(cancel, tx) }) },
+				func() { q.call(ctx, "fault", 0, func(tx *sqldb.Tx) error { return fault.more(cancel, tx) }) },
 				func() { q.call(t.Context(), "after", 0, nil) })
 			if fault.commits > 0 && got != fault.commits {
 				t.Errorf("%d commits, want %d", got, fault.commits)
@@ -195,7 +184,7 @@ func TestOneOfAGroupPanics(t *testing.T) {
 		var calls []func()
 		for _, name := range order {
 			calls = append(calls, func() {
-				q.call(t.Context(), name, 0, func(*Tx) error {
+				q.call(t.Context(), name, 0, func(*sqldb.Tx) error {
 					if name == "fault" {
 						panic("fault")
 					}
@@ -236,10 +225,10 @@ func TestSoon(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t)
 	// With nobody else it is by itself, after a while.
-	before := q.commits()
+	before := sqldbtest.Commits(q, q.file)
 	q.call(t.Context(), "first", time.Millisecond, nil)
 	q.callers.Wait()
-	if got := q.commits() - before; got != 1 {
+	if got := sqldbtest.Commits(q, q.file) - before; got != 1 {
 		t.Errorf("%d commits, want 1", got)
 	}
 	// Otherwise it goes with whoever comes first.
@@ -249,7 +238,7 @@ func TestSoon(t *testing.T) {
 	}
 	q.call(t.Context(), "n3", 0, nil)
 	q.callers.Wait()
-	if got := q.commits() - before; got != 2 {
+	if got := sqldbtest.Commits(q, q.file) - before; got != 2 {
 		t.Errorf("%d commits, want 2", got)
 	}
 	q.want([]string{"n0", "n1", "n2", "n3"}, nil)
@@ -265,9 +254,9 @@ func TestManyGroups(t *testing.T) {
 	q.call(t.Context(), "first", 0, nil)
 	for i := range 300 {
 		name := fmt.Sprintf("n%03d", i)
-		more := func(*Tx) error { return nil }
+		more := func(*sqldb.Tx) error { return nil }
 		if i%7 == 0 {
-			more = func(*Tx) error { return boom }
+			more = func(*sqldb.Tx) error { return boom }
 			answers[name] = boom
 		} else {
 			kept = append(kept, name)
@@ -276,7 +265,7 @@ func TestManyGroups(t *testing.T) {
 	}
 	q.callers.Wait()
 	q.want(kept, answers)
-	if q.db.commits.led || len(q.db.commits.waiting) > 0 {
-		t.Errorf("somebody still leads (%t) or waits (%d)", q.db.commits.led, len(q.db.commits.waiting))
+	if led, waiting := q.db.Group(); led || waiting > 0 {
+		t.Errorf("somebody still leads (%t) or waits (%d)", led, waiting)
 	}
 }

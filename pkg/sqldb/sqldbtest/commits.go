@@ -1,0 +1,18 @@
+package sqldbtest
+
+import (
+	"encoding/binary"
+	"os"
+	"testing"
+)
+
+// Commits is how many transactions a SQLite database has seen since it was opened: a
+// counter in the header of the index beside its log (SQLite's file formats, WAL-index).
+func Commits(t testing.TB, file string) int64 {
+	t.Helper()
+	index, err := os.ReadFile(file + "-shm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return int64(binary.NativeEndian.Uint32(index[8:]))
+}
