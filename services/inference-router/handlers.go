@@ -154,6 +154,7 @@ func request(req api.Complete, m model.Model, limit int64) provider.Request {
 			out.Tools = append(out.Tools, provider.Tool{Name: t.Name, Description: t.Description, Schema: t.Schema})
 		}
 	}
+	out.Messages = provider.Normalize(out.Messages, len(out.Tools) > 0)
 	return out
 }
 
@@ -277,11 +278,18 @@ func holdID(id string, most api.Micros) string {
 }
 
 // call asks the provider, again for what passes by itself, while there is time
-// and not a word has come: words are billed, and the caller has them already.
+// and not a word has come: words are billed, and the caller has them already. A
+// conversation with calls that the provider refuses is sent once more, its calls as
+// text: then it is refused for another cause.
 func (a attempt) call(ctx context.Context) (provider.Response, error) {
 	for try := 0; ; try++ {
 		res, err := a.once(ctx, try)
 		kind := provider.KindOf(err)
+		if kind == provider.Fatal && res.Usage.Output == 0 && provider.HasCalls(a.ask.Messages) {
+			a.ask.Messages = provider.Normalize(provider.Plain(a.ask.Messages), true)
+			res, err = a.once(ctx, try+1)
+			kind = provider.KindOf(err)
+		}
 		if err == nil || kind != provider.RetrySame && kind != provider.RateLimited || try == triesOnSame || res.Usage.Output > 0 {
 			return res, err
 		}
