@@ -77,6 +77,9 @@ func (a *app) open(ctx context.Context, dir string, lookup config.Lookup, listen
 		}
 	}
 	s.cfg.Data = dir
+	if s.cfg.Installation, err = installation(dir); err != nil {
+		return nil, err
+	}
 	if s.exp, err = telemetry.Open(ctx, telemetry.Options{Version: host.Version(), Lookup: lookup, Log: s.log, Spool: filepath.Join(dir, "spans")}); err != nil {
 		return nil, err
 	}
@@ -168,6 +171,33 @@ func operatorToken(dir string) (config.Secret, error) {
 		return "", notWritable(err)
 	}
 	return config.Secret(token), nil
+}
+
+// installation reads the id of this data folder, or makes it. One process at a time
+// uses the folder (embednats takes a file lock), so the id also tells that processes
+// which used it before have ended.
+func installation(dir string) (string, error) {
+	file := filepath.Join(dir, "installation")
+	for {
+		data, err := os.ReadFile(file)
+		if errors.Is(err, fs.ErrNotExist) {
+			if err := createFile(file, []byte(rand.Text()+"\n")); err != nil && !errors.Is(err, fs.ErrExist) {
+				return "", notWritable(err)
+			}
+			continue
+		}
+		if err != nil {
+			return "", notWritable(err)
+		}
+		id := strings.TrimSpace(string(data))
+		if !api.ValidKey(id) {
+			return "", &api.Error{
+				Code: api.Invalid, Message: file + " does not hold the id of an installation",
+				Next: "restore the file from a backup of the data folder",
+			}
+		}
+		return id, nil
+	}
 }
 
 func notWritable(err error) error {

@@ -24,7 +24,7 @@ func TestUpKeepsAgentsAndMoney(t *testing.T) {
 	if u.Data != m.data() || !strings.HasPrefix(u.NATS, "nats://127.0.0.1:") || !strings.Contains(u.Model, "simulated") || !strings.Contains(u.Writes, "interval") {
 		t.Errorf("up says %+v", u.upView)
 	}
-	for _, name := range []string{"token", endpointFile} {
+	for _, name := range []string{"token", "installation", endpointFile} {
 		if info, err := os.Stat(filepath.Join(u.Data, name)); err != nil || info.Mode().Perm() != 0o600 {
 			t.Errorf("%s: %v, %v, want one that its owner alone can read", name, info.Mode(), err)
 		}
@@ -41,6 +41,7 @@ func TestUpKeepsAgentsAndMoney(t *testing.T) {
 	if first.Balance == nil || first.Balance.Available != 5*api.Dollar {
 		t.Fatalf("the first agent has %+v, want $5", first.Balance)
 	}
+	installed := readFile(t, filepath.Join(u.Data, "installation"))
 	m.born("Nova")
 	m.cli("session", "send", "nova", "hello")
 	balance := balances(m)
@@ -54,6 +55,9 @@ func TestUpKeepsAgentsAndMoney(t *testing.T) {
 	again := m.up()
 	if again.token != u.token {
 		t.Error("the token has changed")
+	}
+	if got := readFile(t, filepath.Join(u.Data, "installation")); got != installed {
+		t.Errorf("the installation is %q now, want %q", got, installed)
 	}
 	if got := asked[agentView](m, "agent", "get", "lucky"); got.Address != first.Address || got.Balance.Available != 5*api.Dollar {
 		t.Errorf("the first agent is %+v now, was %+v", got, first)
@@ -254,4 +258,13 @@ func TestSettings(t *testing.T) {
 	if _, err := os.Stat(m.data()); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the data folder: %v, want it not made", err)
 	}
+}
+
+func readFile(t *testing.T, file string) string {
+	t.Helper()
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
 }

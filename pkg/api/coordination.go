@@ -1,5 +1,7 @@
 package api
 
+import "strings"
+
 // Coordination is the one bucket: session locks, wakes and leases (design §3).
 const Coordination = "coordination"
 
@@ -13,6 +15,25 @@ type Lock struct {
 	Owner   string `json:"owner"`
 	Epoch   uint64 `json:"epoch"`
 	Expires int64  `json:"expires"` // Unix microseconds; informative, the key's own TTL decides
+}
+
+// OwnerName is the owner of a lock or lease: an instance, which is the name of one
+// run of a process, and the installation whose data folder that process alone uses.
+// The installation is empty where several processes share a NATS server.
+func OwnerName(installation, instance string) string {
+	if installation == "" {
+		return instance
+	}
+	return installation + "/" + instance
+}
+
+// Predecessor reports whether owner is an earlier instance of the installation that
+// self belongs to. An installation has one instance at a time, so a predecessor has
+// ended, and what it holds is free. It is false if self has no installation.
+func Predecessor(self, owner string) bool {
+	mine, _, ok := strings.Cut(self, "/")
+	theirs, _, _ := strings.Cut(owner, "/")
+	return ok && mine == theirs && self != owner
 }
 
 // WakeKey is the key of a wake: created once per cause, deleted when loop has

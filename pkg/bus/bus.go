@@ -47,10 +47,13 @@ type Options struct {
 	Service  string // name in discovery, durables and spans; a subject token
 	Version  string // semantic version, shown by discovery; "" means 0.0.0
 	Instance string // tells replicas apart; "" means a fresh one
-	Log      *slog.Logger
-	Tracer   trace.TracerProvider // nil: no spans
-	Meter    metric.MeterProvider // nil: no metrics
-	Replicas int                  // of streams and the bucket; 0 means 1
+	// Installation is the id of a data folder that one process at a time uses, together
+	// with the NATS server in it; "" where processes share a server. See [Bus.Owner].
+	Installation string
+	Log          *slog.Logger
+	Tracer       trace.TracerProvider // nil: no spans
+	Meter        metric.MeterProvider // nil: no metrics
+	Replicas     int                  // of streams and the bucket; 0 means 1
 	// Guarded refuses at once what the servers of a cluster would refuse without a
 	// word: to send what [api.AccessOf] does not list for the service.
 	Guarded bool
@@ -116,6 +119,10 @@ func (b *Bus) Close() {
 
 // Instance tells this replica from the others of its service.
 func (b *Bus) Instance() string { return b.opts.Instance }
+
+// Owner is the name under which this replica takes locks and leases: the instance,
+// after the installation if there is one. [api.Predecessor] compares two of them.
+func (b *Bus) Owner() string { return api.OwnerName(b.opts.Installation, b.opts.Instance) }
 
 // Ensure creates what the contracts need: streams and the coordination bucket.
 // It is idempotent and every service calls it, so no order of start matters.

@@ -40,6 +40,11 @@ type Config struct {
 	Drain       time.Duration `env:"drain" help:"how long work in hand may take after a signal to stop"`
 	Log         string        `env:"log" help:"debug, info, warn or error"`
 	LogFormat   string        `env:"log_format" help:"json or text"`
+
+	// Installation is the id of the data folder, where one process at a time runs the
+	// whole suite on its own NATS server. Empty for services on a shared NATS. It is
+	// not a setting: anima up reads it from the folder.
+	Installation string
 }
 
 // Defaults of a service that runs alone.

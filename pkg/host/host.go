@@ -233,7 +233,7 @@ func (p Process) runOne(ctx context.Context, s Service, edge *edge, st *status, 
 		}
 	}()
 	b, err := bus.New(p.Conn, bus.Options{
-		Service: s.Name, Version: Version(), Log: log, Replicas: p.Config.Replicas, Guarded: true,
+		Service: s.Name, Version: Version(), Log: log, Replicas: p.Config.Replicas, Guarded: true, Installation: p.Config.Installation,
 		Tracer: prov.TracerProvider(), Meter: prov.MeterProvider(), Quiet: quiet,
 	})
 	if err != nil {

@@ -54,7 +54,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	p := &pacemaker{
 		leases: leases, instance: env.Bus.Instance(), now: env.Now, log: env.Log,
 		lease: lease.Lease{
-			Bucket: leases, Task: "heartbeat-clock", Owner: env.Bus.Instance(), TTL: cfg.Lease, Now: env.Now, Log: env.Log,
+			Bucket: leases, Task: "heartbeat-clock", Owner: env.Bus.Owner(), TTL: cfg.Lease, Now: env.Now, Log: env.Log,
 		},
 		clock: beat.NewClock(beat.ClockConfig{
 			Timeline: store, Wake: h.wakeDue, Now: env.Now, Log: env.Log, Keep: cfg.History,

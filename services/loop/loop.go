@@ -106,7 +106,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	waiting := newQueue(env.Bus, env.Log)
 	kept := outputs{bus.NewObjects(env.Bus, api.Outputs)}
 	others := newOwners(env.Bus, env.Log)
-	goals := newGoals(store, peers, leaser{leases: leases, owner: env.Bus.Instance(), ttl: cfg.Lease, now: env.Now, log: env.Log}, relay.Kick, env.Now, env.Log)
+	goals := newGoals(store, peers, leaser{leases: leases, owner: env.Bus.Owner(), ttl: cfg.Lease, now: env.Now, log: env.Log}, relay.Kick, env.Now, env.Log)
 	tools := tool.All(tool.Config{AllowUnsandboxed: cfg.AllowUnsandboxed, NPM: tool.HasNPM(), Now: env.Now}, store, peers)
 	memories := newRemembered(store, env.Now)
 	souls := &soul.Keeper{Store: memories.store, Now: env.Now}
@@ -127,7 +127,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	h := &handlers{
 		queue: waiting, outputs: kept,
 		cfg: cfg, bus: env.Bus, log: env.Log, now: env.Now, store: store, relay: relay, peers: peers, wakes: wakes,
-		locks: newLocker(locks, env.Bus.Instance(), cfg.Lease, env.Now, env.Log),
+		locks: newLocker(locks, env.Bus.Owner(), cfg.Lease, env.Now, env.Log),
 		engine: &turn.Engine{
 			Store: steps{store}, Journal: journal{env.Bus}, Router: peers, Policy: judge{executor.NewKeys(env.Bus), env.Bus}, Inbox: peers, Treasury: peers,
 			Queue: waiting, Alarms: peers, Outputs: kept, Tools: effects(tools), Toolbox: servers,
