@@ -37,6 +37,14 @@ const (
 	exitDenied      = 4
 	exitConflict    = 5
 	exitUnavailable = 6
+
+	// The answer is not what was asked for.
+	exitLength     = 10
+	exitFilter     = 11
+	exitRefusal    = 12
+	exitEmpty      = 13
+	exitRepetition = 14
+	exitTimeout    = 15
 )
 
 // app is the program without its process.
@@ -83,7 +91,11 @@ Exit codes:
   0 done                    3 not there
   1 failed                  4 not allowed
   2 the input is invalid    5 in conflict with what is
-                            6 not available now: try again`
+                            6 not available now: try again
+of session send also, when the run ends with an answer that is not whole:
+  10 cut at the output limit         13 empty
+  11 withheld by the provider        14 repeats itself
+  12 the model refused               15 the time was over`
 
 // parser reads command lines into the app's cli.
 func (a *app) parser(ctx context.Context, exit func(int)) *kong.Kong {
@@ -120,6 +132,20 @@ func run(ctx context.Context, args []string, a *app) int {
 }
 
 func exitCode(err error) int {
+	switch api.ReasonOf(err) {
+	case api.FinishLength:
+		return exitLength
+	case api.FinishFilter:
+		return exitFilter
+	case api.FinishRefusal:
+		return exitRefusal
+	case api.FinishEmpty:
+		return exitEmpty
+	case api.FinishRepetition:
+		return exitRepetition
+	case api.ReasonTimeout:
+		return exitTimeout
+	}
 	switch api.CodeOf(err) {
 	case "":
 		return exitOK

@@ -107,7 +107,20 @@ func (c sessionSendCmd) Run(ctx context.Context, a *app) error {
 			Next: "anima run get " + end.Run + " says why; send it again if it is still wanted",
 		}
 	}
-	return &api.Error{Code: api.Internal, Message: "the run failed", Next: "anima session events " + acc.Session + " shows why"}
+	return failedRun(end)
+}
+
+// failedRun is why a run failed, as an error of the command. An end of a release before
+// does not say.
+func failedRun(end api.LoopEnd) error {
+	e := &api.Error{Code: end.Code, Reason: end.Reason, Message: end.Error, Next: end.Next}
+	if e.Code == "" {
+		e.Code, e.Message = api.Internal, "the run failed"
+	}
+	if e.Next == "" {
+		e.Next = "anima session events " + end.Session + " shows what happened"
+	}
+	return e
 }
 
 // errOver ends following.

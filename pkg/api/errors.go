@@ -28,7 +28,13 @@ const (
 	ReasonLimit        = "limit_reached"        // Denied or Unavailable: a budget, a queue or a rate is full
 	ReasonNoModel      = "no_model"             // Unavailable: no usable model for this tier and task
 	ReasonTooLong      = "context_too_long"     // Invalid: the prompt does not fit any usable model
-	ReasonProvider     = "provider_error"       // Unavailable: the model provider failed
+	ReasonProvider     = "provider_error"       // Unavailable: the model provider failed; the call may be made again
+	ReasonAttempts     = "attempts_used"        // Unavailable: the provider failed as often as a call or a run may try
+	ReasonAuth         = "provider_auth"        // Unavailable: the provider refuses the key (401, 403)
+	ReasonQuota        = "provider_quota"       // Unavailable: the account at the provider is empty (402)
+	ReasonEndpoint     = "provider_endpoint"    // Unavailable: the address is not that of a provider's API
+	ReasonRefused      = "request_refused"      // Invalid: the provider refuses this very request (400, 422); the message is the provider's
+	ReasonTimeout      = "timeout"              // Denied or Unavailable: the time of a run or of a call is over
 	ReasonBusy         = "busy"                 // Unavailable: every worker of the pool is taken
 	ReasonNoAnswer     = "no_answer"            // Unavailable: no service took the question
 	ReasonCancelled    = "cancelled"            // Denied: somebody asked for the run to stop

@@ -47,12 +47,33 @@ type Tool struct {
 	Schema      json.RawMessage `json:"schema"` // JSON Schema of the arguments
 }
 
+// How an answer ended, as [Completion.Finish] says it. A provider's own word that is
+// none of these passes unchanged.
+const (
+	FinishStop       = "stop"
+	FinishToolCalls  = "tool_calls"
+	FinishLength     = "length"         // cut at the limit of output tokens; the last tool call may be cut too
+	FinishFilter     = "content_filter" // the provider withheld the answer or the rest of it
+	FinishRefusal    = "refusal"        // the model declined; Text is how it says so
+	FinishEmpty      = "empty"          // neither text nor a tool call
+	FinishRepetition = "repetition"     // the text repeated itself and was cut after the first time
+	FinishTimeout    = "timeout"        // the time was over; Text is what had arrived, Partial is set
+)
+
 // Complete asks for one model call, paid from the agent's account: the router
 // holds the estimated cost, calls, and settles the actual one. It streams
 // [Delta]s and answers [Completion]. Asking again with the same ID returns the
-// stored answer and pays nothing.
-// Errors: Denied with ReasonInsufficient or ReasonLimit, Unavailable with
-// ReasonNoModel or ReasonProvider, Invalid with ReasonTooLong.
+// stored answer and pays nothing; asking while the first question is being answered
+// waits for that answer.
+//
+// The router repeats a call that failed for a passing cause, on the same model or the
+// next one, within one number of attempts for an ID and one for a Run. Both counts
+// are kept in its store.
+//
+// Errors: Denied with ReasonInsufficient or ReasonLimit; Invalid with ReasonTooLong or
+// ReasonRefused; Unavailable with ReasonNoModel, ReasonAuth, ReasonQuota,
+// ReasonEndpoint or ReasonAttempts, which asking again does not mend; Unavailable with
+// ReasonProvider, which may be asked again under the same ID after RetryAfter.
 type Complete struct {
 	ID        string        `json:"id"` // idempotency key: turn id and attempt
 	Agent     string        `json:"agent"`
@@ -64,14 +85,24 @@ type Complete struct {
 	Messages  []ChatMessage `json:"messages"`
 	Tools     []Tool        `json:"tools,omitempty"`
 	MaxTokens int64         `json:"maxTokens,omitempty"` // 0: the matrix decides
+	// Run is the run that the call is a part of: its failed attempts count together.
+	// "" is a call by itself.
+	Run string `json:"runId,omitempty"`
+	// Deadline is when the answer is no longer wanted, in Unix µs; the task's own
+	// limit applies too. 0: only that one.
+	Deadline int64 `json:"deadline,omitempty"`
 }
 
 // Subject of the message.
 func (Complete) Subject() Subject { return request(Inference, "complete") }
 
-// Delta is a piece of the answer's text.
+// Delta is a piece of the answer's text. With Discard, all pieces before it are void:
+// the call is made again, and Content is the first piece of the new answer (often
+// ""). Note says why, for people; a Note without Discard reports a wait.
 type Delta struct {
 	Content string `json:"content"`
+	Discard bool   `json:"discard,omitempty"`
+	Note    string `json:"note,omitempty"`
 }
 
 // Completion is the model's answer and what it cost.
@@ -80,11 +111,16 @@ type Completion struct {
 	Provider     string     `json:"provider"`
 	Text         string     `json:"text"`
 	ToolCalls    []ToolCall `json:"toolCalls,omitempty"`
-	Finish       string     `json:"finish"` // stop, tool_calls, length, content_filter
+	Finish       string     `json:"finish"` // one of the Finish constants, or the provider's word
 	InputTokens  int64      `json:"inputTokens"`
 	OutputTokens int64      `json:"outputTokens"`
-	Cost         Micros     `json:"cost"`
+	Cost         Micros     `json:"cost"` // with what earlier attempts of the call cost
 	LatencyMS    int64      `json:"latencyMs"`
+	// Reasoning is what the model wrote before its answer and not as a part of it
+	// (reasoning_content, <think>). It is not streamed and never sent back.
+	Reasoning string `json:"reasoning,omitempty"`
+	Partial   bool   `json:"partial,omitempty"`  // Text is the beginning of an answer that did not end
+	Attempts  int    `json:"attempts,omitempty"` // calls to providers, this one included; 0: one, by a release before
 }
 
 // ListModels answers [Models].

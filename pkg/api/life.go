@@ -61,6 +61,7 @@ type RunState struct {
 	Code       Code      `json:"code,omitempty"` // of the error
 	Reason     string    `json:"reason,omitempty"`
 	Error      string    `json:"error,omitempty"`
+	Next       string    `json:"next,omitempty"` // what to do about it
 	Response   string    `json:"response,omitempty"`
 	Turns      int       `json:"turns"`
 	Cost       Micros    `json:"cost"`

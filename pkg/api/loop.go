@@ -375,11 +375,18 @@ type ToolEnd struct {
 func (m ToolEnd) Subject() Subject { return event(Loop, "tool_end", m.Session) }
 
 // StreamDelta is a piece of the model's answer, for whoever watches now.
+//
+// A model call that fails in the middle is made again. Discard tells the reader to
+// forget all pieces of this turn that came before this message; Content is the first
+// piece of the new answer and may be "". Note is one line for people: why the call is
+// made again, or what is waited for; it is no part of the answer.
 type StreamDelta struct {
 	Run     string `json:"runId"`
 	Session string `json:"sessionId"`
 	Turn    string `json:"turnId"`
 	Content string `json:"content"`
+	Discard bool   `json:"discard,omitempty"`
+	Note    string `json:"note,omitempty"`
 }
 
 // Subject of the message.
@@ -398,7 +405,11 @@ type LoopPersist struct {
 // Subject of the message.
 func (m LoopPersist) Subject() Subject { return event(Loop, "loop_persist", m.Session) }
 
-// LoopEnd says that a run is over; it is the last event of its run.
+// LoopEnd says that a run is over; it is the last event of its run. A run that failed
+// has the cause in Code to Next, as the [LoopError] before it. Reason is one of the
+// Reason constants or, of a run whose last answer is not what was asked for, that
+// answer's Finish: length, content_filter, refusal, empty, repetition, timeout. Response
+// then is what there is of the answer.
 type LoopEnd struct {
 	Run      string `json:"runId"`
 	Session  string `json:"sessionId"`
@@ -411,6 +422,10 @@ type LoopEnd struct {
 	Cost     Micros `json:"cost"`
 	Duration int64  `json:"duration"` // milliseconds since the run was accepted
 	At       int64  `json:"at"`
+	Code     Code   `json:"code,omitempty"`
+	Reason   string `json:"reason,omitempty"`
+	Error    string `json:"error,omitempty"`
+	Next     string `json:"next,omitempty"` // what to do about it
 }
 
 // Subject of the message.
@@ -423,6 +438,7 @@ type LoopError struct {
 	Code    Code   `json:"code"`
 	Reason  string `json:"reason,omitempty"`
 	Error   string `json:"error"`
+	Next    string `json:"next,omitempty"` // what to do about it
 	At      int64  `json:"at"`
 }
 

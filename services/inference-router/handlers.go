@@ -381,7 +381,7 @@ func failureOf(err error) error {
 	case provider.ContextTooLong:
 		out.Code, out.Reason, out.Next = api.Invalid, api.ReasonTooLong, "shorten the conversation or use a model with a larger window"
 	case provider.Fatal:
-		out.Code, out.Reason, out.Next = api.Invalid, "", "the provider will never take this request: look at its message"
+		out.Code, out.Reason, out.Next = api.Invalid, api.ReasonRefused, "the message is the provider's: it refuses this request as it is"
 	case provider.Auth:
 		out.Reason, out.Next = api.ReasonNoModel, "check OPENAI_API_KEY"
 	case provider.RetrySame, provider.RateLimited, provider.Failover:

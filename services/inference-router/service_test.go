@@ -147,7 +147,7 @@ func TestFailures(t *testing.T) {
 		code   api.Code
 		reason string
 	}{
-		"a wrong request": {request("f-1", "refused"), api.Invalid, ""},
+		"a wrong request": {request("f-1", "refused"), api.Invalid, api.ReasonRefused},
 		"too long":        {request("f-2", "long"), api.Invalid, api.ReasonTooLong},
 		"a wrong key":     {request("f-3", "locked"), api.Unavailable, api.ReasonNoModel},
 		"a dead agent":    {dead, api.Unavailable, api.ReasonNoModel},

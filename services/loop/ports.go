@@ -25,11 +25,11 @@ type services struct{ bus *bus.Bus }
 // completeTimeout is seed 003's for a turn, plus what the router needs to say so.
 const completeTimeout = 125 * time.Second
 
-func (s services) Complete(ctx context.Context, req api.Complete, delta func(string)) (api.Completion, error) {
+func (s services) Complete(ctx context.Context, req api.Complete, delta func(api.Delta)) (api.Completion, error) {
 	ctx, cancel := context.WithTimeout(ctx, completeTimeout)
 	defer cancel()
 	return bus.CallStream[api.Delta, api.Completion](ctx, s.bus, req, func(d api.Delta) error {
-		delta(d.Content)
+		delta(d)
 		return nil
 	})
 }

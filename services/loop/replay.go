@@ -83,7 +83,7 @@ func (r replays) fork(ctx context.Context, m api.ForkTurn, send func(api.Delta) 
 		answer, err := r.peers.Complete(ctx, api.Complete{
 			ID: "fork-" + uuid.NewString(), Agent: rec.Turn.Agent, Session: rec.Turn.Session, Turn: m.Turn, Task: api.TaskTurn, Tier: rec.Reference.Tier,
 			Model: model, Messages: f.Messages, Tools: f.Tools,
-		}, func(text string) { _ = send(api.Delta{Content: text}) })
+		}, func(d api.Delta) { _ = send(d) })
 		if err != nil {
 			return api.Forked{}, err
 		}

@@ -164,7 +164,7 @@ func (o *Orchestrator) ask(ctx context.Context, s *State, id string, task api.Ta
 	}
 	return o.Router.Complete(ctx, api.Complete{
 		ID: id, Agent: s.Agent, Session: agent.Session, Turn: id, Task: task, Tier: balance.Tier, Messages: prompt,
-	}, func(string) {})
+	}, func(api.Delta) {})
 }
 
 // mayPass says whether it is worth asking the model again.

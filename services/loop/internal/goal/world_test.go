@@ -94,7 +94,7 @@ func (w *world) RunOutcome(_ context.Context, run string) (goal.Outcome, error) 
 }
 
 // Complete implements turn.Router. The same id is answered and paid once.
-func (w *world) Complete(_ context.Context, req api.Complete, _ func(string)) (api.Completion, error) {
+func (w *world) Complete(_ context.Context, req api.Complete, _ func(api.Delta)) (api.Completion, error) {
 	w.asked++
 	if c, ok := w.answers[req.ID]; ok {
 		return c, nil
@@ -177,7 +177,7 @@ func (g gated) RunOutcome(ctx context.Context, run string) (goal.Outcome, error)
 	return through(ctx, g.gate, "RunOutcome", func() (goal.Outcome, error) { return g.world.RunOutcome(ctx, run) })
 }
 
-func (g gated) Complete(ctx context.Context, req api.Complete, delta func(string)) (api.Completion, error) {
+func (g gated) Complete(ctx context.Context, req api.Complete, delta func(api.Delta)) (api.Completion, error) {
 	return through(ctx, g.gate, "Complete", func() (api.Completion, error) { return g.world.Complete(ctx, req, delta) })
 }
 

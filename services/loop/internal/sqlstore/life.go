@@ -230,7 +230,7 @@ func (s *Store) RunState(ctx context.Context, run string) (api.RunState, error) 
 	if st.Fate == "" { // of a release before
 		st.Fate = api.FateConsumed
 	}
-	st.Status, st.Success, st.Code, st.Reason, st.Error = api.RunEnded, end.Success, end.Code, end.Reason, end.Error
+	st.Status, st.Success, st.Code, st.Reason, st.Error, st.Next = api.RunEnded, end.Success, end.Code, end.Reason, end.Error, end.Next
 	st.Response, st.Into, st.EndedAt = end.Response, end.Into, end.At
 	return st, nil
 }

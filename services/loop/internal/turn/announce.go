@@ -98,7 +98,7 @@ func (e *Engine) finish(ctx context.Context, end End, ev Events) error {
 		}
 	} else if !end.Success {
 		if err := ev.Post(ctx, "loop_error/"+cmd.Run, api.LoopError{
-			Run: cmd.Run, Session: cmd.Session, Code: end.Code, Reason: end.Reason, Error: end.Error, At: end.At,
+			Run: cmd.Run, Session: cmd.Session, Code: end.Code, Reason: end.Reason, Error: end.Error, Next: end.Next, At: end.At,
 		}); err != nil {
 			return err
 		}
@@ -109,6 +109,7 @@ func (e *Engine) finish(ctx context.Context, end End, ev Events) error {
 	if err := ev.Post(ctx, "loop_end/"+cmd.Run, api.LoopEnd{
 		Run: cmd.Run, Session: cmd.Session, Agent: cmd.Agent, Success: end.Success, Fate: end.Fate, Into: end.Into, Response: end.Response, Turns: end.Turns,
 		Cost: end.Cost, Duration: (end.At - cmd.AcceptedAt) / 1000, At: end.At,
+		Code: end.Code, Reason: end.Reason, Error: end.Error, Next: end.Next,
 	}); err != nil {
 		return err
 	}

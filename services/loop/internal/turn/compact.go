@@ -66,7 +66,7 @@ func (m *compactor) Summarise(in prompt.Input, plan prompt.Plan) (string, bool, 
 			ID: fmt.Sprintf("%s.sum%d-%d-%d", m.id, plan.Stage, from, to), Agent: m.s.agent.ID, Session: m.s.cmd.Session, Turn: m.id,
 			Task: api.TaskSummary, Tier: m.s.tier, MaxTokens: plan.Tokens,
 			Messages: prompt.Request(c, plan, in.Summary, turns, min(maxSummaryInput, in.Window/2)),
-		}, func(string) {})
+		}, func(api.Delta) {})
 		m.paid += answer.Cost
 		switch {
 		case err != nil && !answered(err):

@@ -134,11 +134,11 @@ func (e *Engine) ask(ctx context.Context, s *state, ev Events, id string, m *mad
 		ID: id, Agent: s.agent.ID, Session: s.cmd.Session, Turn: id, Task: api.TaskTurn, Tier: s.tier,
 		Model: s.agent.Model, Messages: p.Messages, Tools: m.in.Tools,
 	}
-	delta := func(text string) {
-		ev.Delta(ctx, api.StreamDelta{Run: s.cmd.Run, Session: s.cmd.Session, Turn: id, Content: text})
+	delta := func(d api.Delta) {
+		ev.Delta(ctx, api.StreamDelta{Run: s.cmd.Run, Session: s.cmd.Session, Turn: id, Content: d.Content, Discard: d.Discard, Note: d.Note})
 	}
 	if m.in.Flushing {
-		call.ID, delta = id+".flush", func(string) {} // nobody watches
+		call.ID, delta = id+".flush", func(api.Delta) {} // nobody watches
 	}
 	return e.Router.Complete(ctx, call, delta)
 }

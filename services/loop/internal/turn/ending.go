@@ -147,7 +147,7 @@ func (e *Engine) giveUp(ctx context.Context, s *state, ev Events, err error) (*E
 	}
 	w := api.Wire(err)
 	end := &End{
-		Run: s.cmd, Input: s.input, Code: w.Code, Reason: w.Reason, Error: w.Message, At: now,
+		Run: s.cmd, Input: s.input, Code: w.Code, Reason: w.Reason, Error: w.Message, Next: w.Next, At: now,
 		State: api.StateSleeping, Why: w.Message, Fate: api.FateConsumed,
 	}
 	if s.thought == nil { // the input stays in the transcript, without words that nobody said

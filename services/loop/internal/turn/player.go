@@ -313,11 +313,11 @@ func (p *player) ending() error {
 		p.cancel(context.DeadlineExceeded)
 		return context.DeadlineExceeded
 	}
-	return &api.Error{Code: p.End.Code, Reason: p.End.Reason, Message: p.End.Error}
+	return &api.Error{Code: p.End.Code, Reason: p.End.Reason, Message: p.End.Error, Next: p.End.Next}
 }
 
 // Complete implements [Router].
-func (p *player) Complete(context.Context, api.Complete, func(string)) (api.Completion, error) {
+func (p *player) Complete(context.Context, api.Complete, func(api.Delta)) (api.Completion, error) {
 	if p.Reference.From > 0 && !p.tooLong {
 		p.tooLong = true
 		return api.Completion{}, &api.Error{Code: api.Invalid, Reason: api.ReasonTooLong, Message: "the prompt is too long"}

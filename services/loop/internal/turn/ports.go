@@ -48,6 +48,7 @@ type End struct {
 	Code     api.Code          `json:"code,omitempty"` // of the error, "" on success
 	Reason   string            `json:"reason,omitempty"`
 	Error    string            `json:"error,omitempty"`
+	Next     string            `json:"next,omitempty"` // what to do about it
 	Response string            `json:"response,omitempty"`
 	Turns    int               `json:"turns"`
 	Cost     api.Micros        `json:"cost"`
@@ -123,7 +124,7 @@ type Journal interface {
 
 // Router is the inference-router.
 type Router interface {
-	Complete(ctx context.Context, req api.Complete, delta func(string)) (api.Completion, error)
+	Complete(ctx context.Context, req api.Complete, delta func(api.Delta)) (api.Completion, error)
 }
 
 // Policy judges calls and Verify checks the token of a decision.

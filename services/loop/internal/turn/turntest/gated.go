@@ -67,7 +67,7 @@ type gatedRouter struct {
 	gate Gate
 }
 
-func (r gatedRouter) Complete(ctx context.Context, req api.Complete, delta func(string)) (api.Completion, error) {
+func (r gatedRouter) Complete(ctx context.Context, req api.Complete, delta func(api.Delta)) (api.Completion, error) {
 	return through(ctx, r.gate, "complete", func() (api.Completion, error) { return r.Router.Complete(ctx, req, delta) })
 }
 

@@ -110,7 +110,7 @@ type Router struct {
 }
 
 // Complete implements turn.Router.
-func (r *Router) Complete(_ context.Context, req api.Complete, delta func(string)) (api.Completion, error) {
+func (r *Router) Complete(_ context.Context, req api.Complete, delta func(api.Delta)) (api.Completion, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.Forget {
@@ -129,7 +129,7 @@ func (r *Router) Complete(_ context.Context, req api.Complete, delta func(string
 	r.answers[req.ID] = c
 	r.paid[req.ID]++
 	r.spent[req.Turn] += c.Cost
-	delta(c.Text)
+	delta(api.Delta{Content: c.Text})
 	return c, nil
 }
 
