@@ -87,13 +87,13 @@ func (k *Bucket[T]) Create(ctx context.Context, key string, v T, ttl time.Durati
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	last := k.left(key)
-	for {
+	for try := 0; ; try++ {
 		rev, err := k.write(ctx, key, data, "", last, ttl)
 		if api.CodeOf(err) != api.Conflict {
 			return rev, err
 		}
 		// What is there may be the marker of a deleted key, and that may vanish
-		// between two looks. The leader knows; nobody else is asked.
+		// between two looks. The look only says what to expect: the next write decides.
 		e, _, errGet := k.last(ctx, key)
 		switch {
 		case api.CodeOf(errGet) == api.NotFound && last != 0:
@@ -104,6 +104,8 @@ func (k *Bucket[T]) Create(ctx context.Context, key string, v T, ttl time.Durati
 			return 0, errGet
 		case errGet == nil:
 			return 0, err
+		default: // refused for what is not seen: it is going, or the leader is behind (ADR 11)
+			_ = pause(ctx, backoff(try, time.Millisecond, 50*time.Millisecond)) // the next write says that ctx has ended
 		}
 	}
 }

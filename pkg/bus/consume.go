@@ -20,6 +20,7 @@ type Consuming struct {
 	InOrder    bool          // messages of one key are handled one after the other, in this process
 	NoSpan     bool          // the handler starts its own root span; see [MetaOf]
 	FromNow    bool          // a new durable starts with what comes, not with what is kept
+	Patience   time.Duration // without progress for this long a handler is taken for hanging, see [Working]; 0 means never
 }
 
 // Meta is what a handler may know about the delivery of its message.
@@ -64,7 +65,7 @@ func On[M api.Message](handle func(context.Context, M) error, how ...Consuming) 
 		var zero M
 		d := &delivery{
 			bus: s.bus, subject: zero.Subject(), how: c,
-			held: map[jetstream.Msg]*line{}, lanes: map[string][]jetstream.Msg{},
+			held: map[jetstream.Msg]*hand{}, lanes: map[string][]jetstream.Msg{}, hung: map[string]bool{},
 		}
 		d.run = func(msg jetstream.Msg) {
 			var m M

@@ -30,8 +30,9 @@ type delivery struct {
 	spare   []jetstream.Msg // came while the connection changed
 
 	mu    sync.Mutex
-	held  map[jetstream.Msg]*line    // taken and not settled: told to the stream to be alive
+	held  map[jetstream.Msg]*hand    // taken and not settled: told to the stream to be alive
 	lanes map[string][]jetstream.Msg // by lane: what waits behind the one that runs
+	hung  map[string]bool            // lanes whose handler hangs
 }
 
 // open binds to the durable, which it makes if need be.
@@ -104,19 +105,24 @@ func (d *delivery) take(taking context.Context, s *server) {
 			return
 		}
 		d.mu.Lock()
-		d.held[msg] = d.line
+		d.held[msg] = &hand{line: d.line}
 		d.line.hold()
 		lane := ""
 		if d.how.InOrder {
 			lane = msg.Subject()
 		}
 		waiting, busy := d.lanes[lane]
+		hung := d.hung[lane]
 		parallel := d.how.Workers > 1 && !d.how.InOrder
-		if !parallel {
+		if !parallel && !hung {
 			d.lanes[lane] = append(waiting, msg)
 		}
 		d.mu.Unlock()
 		switch {
+		case hung:
+			d.leave(msg)
+			<-room
+			<-slots
 		case parallel:
 			workers.Go(func() {
 				d.run(msg)
@@ -218,6 +224,9 @@ func (d *delivery) runLane(taking context.Context, lane string, room chan struct
 			continue
 		}
 		d.run(msg)
+		d.mu.Lock()
+		delete(d.hung, lane)
+		d.mu.Unlock()
 		<-room
 	}
 }
@@ -265,48 +274,14 @@ func (d *delivery) empty(ctx context.Context, give func(jetstream.Msg)) {
 	}
 }
 
-// forget says no more that a message is in good hands. The caller settles it
-// and then calls the returned function: until then its line stays open.
-func (d *delivery) forget(msg jetstream.Msg) (settled func()) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	ln := d.held[msg]
-	delete(d.held, msg)
-	if ln == nil { // never taken: it was on its way
-		return func() {}
-	}
-	return ln.release
-}
-
-// keepAlive tells the stream, every third of AckWait, that what is held is in
-// good hands.
-func (d *delivery) keepAlive(ctx context.Context) {
-	t := time.NewTicker(d.how.AckWait / 3)
-	defer t.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-t.C:
-		}
-		d.mu.Lock()
-		held := make([]jetstream.Msg, 0, len(d.held))
-		for m := range d.held {
-			held = append(held, m)
-		}
-		d.mu.Unlock()
-		for _, m := range held {
-			if err := m.InProgress(); err != nil && !errors.Is(err, jetstream.ErrMsgAlreadyAckd) {
-				d.bus.log.Warn("cannot say that a message is in progress", "subject", m.Subject(), "err", err)
-			}
-		}
-	}
-}
-
 func (d *delivery) process(work context.Context, msg jetstream.Msg, err error, handle func(context.Context) error) {
 	began, n := time.Now(), d.bus.names.of(d.subject)
 	meta := metaOf(msg)
-	ctx := context.WithValue(work, metaKey{}, meta)
+	d.mu.Lock()
+	h := d.held[msg]
+	d.mu.Unlock()
+	ctx, done := h.begin(context.WithValue(work, metaKey{}, meta))
+	defer done()
 	if !d.how.NoSpan {
 		var span trace.Span
 		ctx, span = d.bus.tracer.Start(ctx, n.process,

@@ -21,6 +21,10 @@ import (
 // callTimeout bounds an I/O whose caller gave no deadline.
 const callTimeout = 10 * time.Second
 
+// maxWait bounds an I/O whose caller has a later deadline: that of a run is minutes
+// away, and a wait that nothing will end must not last for all of them.
+const maxWait = 30 * time.Second
+
 // tryTimeout bounds one try of what is tried again: a lost answer must leave
 // time for that. It is longer than any healthy answer and shorter than an
 // election.
@@ -37,7 +41,7 @@ const (
 
 // Publish stores m in its stream. The stream drops a second message with the
 // same id, so a caller that is unsure publishes again; Publish itself does so
-// while ctx lasts. Errors: Unavailable with ReasonLimit when the key's queue is
+// while ctx lasts, for 30 s at most. Errors: Unavailable with ReasonLimit when the key's queue is
 // full, Unavailable when the stream cannot be reached in time.
 func (b *Bus) Publish(ctx context.Context, id string, m api.Message) error {
 	s := m.Subject()
@@ -104,10 +108,14 @@ func (b *Bus) publish(ctx context.Context, s api.Subject, id string, msg *nats.M
 		span.SetAttributes(attribute.String("messaging.message.id", id))
 	}
 
-	for try := 0; ; try++ {
+	for try, unseen := 0, 0; ; try++ {
 		seq, again, err := b.publishOnce(ctx, s, id, msg, last, opts)
 		if err == nil {
 			return seq, nil
+		}
+		if errors.Is(err, errUnseen) {
+			unseen++
+			again = unseen < maxUnseen
 		}
 		if !again {
 			return 0, failed(span, err)
@@ -161,6 +169,15 @@ func (b *Bus) publishOnce(
 	return 0, true, err
 }
 
+// errUnseen is that the message which the stream refused another for cannot be read.
+// Its leader may have changed, or be behind, and absence is no fact (ADR 11): the
+// stream is asked again. If it stays so, last was never reached by the stream, as
+// after a restore, and the caller reads again where the subject stands.
+var errUnseen = api.Errorf(api.Conflict, "the stream stands elsewhere than expected")
+
+// maxUnseen is how often that is asked, within about a second.
+const maxUnseen = 6
+
 // written returns the sequence of the first message of s from a sequence on, if
 // it is the one with this id and data.
 func (ln *line) written(ctx context.Context, s api.Subject, id string, data []byte, from uint64) (seq uint64, again bool, err error) {
@@ -172,8 +189,10 @@ func (ln *line) written(ctx context.Context, s api.Subject, id string, data []by
 	switch {
 	case err == nil && m.Header.Get(jetstream.MsgIDHeader) == id && bytes.Equal(m.Data, data):
 		return m.Sequence, false, nil
-	case err == nil, errors.Is(err, jetstream.ErrMsgNotFound):
+	case err == nil:
 		return 0, false, &api.Error{Code: api.Conflict, Message: "another writer was first on " + s.Template()}
+	case errors.Is(err, jetstream.ErrMsgNotFound):
+		return 0, true, errUnseen
 	}
 	return 0, true, err
 }
@@ -309,10 +328,10 @@ func parseSubject(subject string) (api.Subject, error) {
 	return api.Subject{}, fmt.Errorf("%q is not a subject of ours", subject)
 }
 
-// bounded gives ctx a deadline if it has none.
+// bounded gives ctx a deadline if it has none, and an earlier one than [maxWait].
 func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	if _, ok := ctx.Deadline(); ok {
-		return ctx, func() {}
+		return context.WithTimeout(ctx, maxWait)
 	}
 	return context.WithTimeout(ctx, callTimeout)
 }

@@ -27,7 +27,9 @@ func stored(m jetstream.Msg) Stored {
 	return Stored{Subject: m.Subject(), Sequence: meta.Sequence, Data: m.Data(), Sender: meta.Sender, At: meta.At}
 }
 
-// Last returns the last message of a keyed subject, or NotFound.
+// Last returns the last message of a keyed subject, or NotFound. On three servers
+// NotFound is no fact, and the message found may not be the last: the answer is that
+// of the stream's leader, which may be behind what was delivered or followed (ADR 11).
 func (b *Bus) Last(ctx context.Context, s api.Subject) (Stored, error) {
 	return b.stored(ctx, s, func(ctx context.Context, st jetstream.Stream) (*jetstream.RawStreamMsg, error) {
 		return st.GetLastMsgForSubject(ctx, s.String())
@@ -35,7 +37,7 @@ func (b *Bus) Last(ctx context.Context, s api.Subject) (Stored, error) {
 }
 
 // Next returns the first message of a keyed subject at or after a sequence, or
-// NotFound.
+// NotFound, which is no fact as it is none for [Bus.Last].
 func (b *Bus) Next(ctx context.Context, s api.Subject, from uint64) (Stored, error) {
 	return b.stored(ctx, s, func(ctx context.Context, st jetstream.Stream) (*jetstream.RawStreamMsg, error) {
 		return st.GetMsg(ctx, max(from, 1), jetstream.WithGetMsgSubject(s.String()))
@@ -68,7 +70,8 @@ func rawStored(raw *jetstream.RawStreamMsg, s api.Subject, err error) (Stored, e
 // Follow calls handle with every message of the subjects' stream that matches
 // one of them, from sequence after+1 on, past and coming, until ctx ends or
 // handle fails. All subjects belong to one stream. It has no durable: the
-// caller remembers where it was. An outage of NATS only delays it.
+// caller remembers where it was. An outage of NATS only delays it; subjects that no
+// stream has are an error after about two seconds.
 func (b *Bus) Follow(ctx context.Context, after uint64, handle func(Stored) error, subjects ...string) error {
 	if len(subjects) == 0 {
 		return errors.New("follow: no subject")
@@ -77,6 +80,9 @@ func (b *Bus) Follow(ctx context.Context, after uint64, handle func(Stored) erro
 		from := after
 		ln := b.use()
 		final, err := b.follow(ctx, ln, &after, handle, subjects)
+		if errors.Is(err, jetstream.ErrStreamNotFound) {
+			final = try >= noStream // servers that have just started do not know of all streams
+		}
 		moved := ln.left.Err() != nil
 		ln.release()
 		switch {
@@ -96,8 +102,11 @@ func (b *Bus) Follow(ctx context.Context, after uint64, handle func(Stored) erro
 	}
 }
 
-// follow says with its error whether it is final: handle's own, or a question
-// that no stream answers.
+// noStream is how often Follow looks for the stream of its subjects again, within
+// about two seconds.
+const noStream = 5
+
+// follow says with its error whether it is final, as handle's own is.
 func (b *Bus) follow(ctx context.Context, ln *line, after *uint64, handle func(Stored) error, subjects []string) (final bool, err error) {
 	ctx, stop := ln.staying(ctx)
 	defer stop()
@@ -105,7 +114,7 @@ func (b *Bus) follow(ctx context.Context, ln *line, after *uint64, handle func(S
 	defer cancel()
 	stream, err := ln.js.StreamNameBySubject(once, subjects[0])
 	if err != nil {
-		return errors.Is(err, jetstream.ErrStreamNotFound), fmt.Errorf("follow %s: %w", subjects[0], err)
+		return false, fmt.Errorf("follow %s: %w", subjects[0], err)
 	}
 	c, err := ln.js.OrderedConsumer(once, stream, jetstream.OrderedConsumerConfig{
 		FilterSubjects: subjects, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: *after + 1,

@@ -132,7 +132,10 @@ func (b *Bus) control(m *nats.Msg) {
 // are those of [Call]; a server that falls silent or a lost piece is Unavailable.
 func CallStream[Delta, Resp any](ctx context.Context, b *Bus, req api.Message, delta func(Delta) error) (Resp, error) {
 	var resp Resp
-	ctx, cancel := bounded(ctx)
+	cancel := context.CancelFunc(func() {})
+	if _, ok := ctx.Deadline(); !ok { // a later one stays: silence ends the call before it
+		ctx, cancel = context.WithTimeout(ctx, callTimeout)
+	}
 	defer cancel()
 	s := req.Subject()
 	msg, err := b.message(s, req)

@@ -205,8 +205,13 @@ func (h *handlers) putWake(ctx context.Context, w api.Wake) (api.Wake, error) {
 		if api.CodeOf(err) != api.Conflict {
 			return w, err
 		}
+		// What a look shows may be consumed already, so the wake that waits is written
+		// again as it is: for loop it is the same, and a refusal says that it has gone.
 		e, err := h.wakes.Get(ctx, key)
-		if api.CodeOf(err) != api.NotFound { // else it was consumed this very moment
+		if err == nil {
+			_, err = h.wakes.Update(ctx, key, e.Value, e.Revision, 0)
+		}
+		if code := api.CodeOf(err); code != api.NotFound && code != api.Conflict {
 			return e.Value, err
 		}
 	}

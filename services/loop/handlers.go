@@ -258,8 +258,8 @@ func (h *handlers) execute(ctx context.Context, cmd api.Run) error {
 	return h.locks.with(ctx, cmd, func(ctx context.Context) error {
 		head, err := h.head(ctx, cmd, meta.Sequence)
 		switch {
-		case api.CodeOf(err) == api.NotFound:
-			return nil // done by somebody else a moment ago
+		case api.CodeOf(err) == api.NotFound, err == nil && head > meta.Sequence:
+			return h.absent(ctx, cmd)
 		case err != nil:
 			return err
 		case head != meta.Sequence:
@@ -286,6 +286,23 @@ func (h *handlers) execute(ctx context.Context, cmd api.Run) error {
 	})
 }
 
+// absent handles a message that was delivered and that its stream does not show. As a
+// rule another replica has done the run and acknowledged it a moment ago; but the
+// stream's leader may also be behind the delivery (ADR 11). The store decides: a run
+// that is over is announced again, because its owner may have died before it did so,
+// and every other run comes back. Its error has no ReasonBusy: the message has not
+// waited behind others, and must not expire for it.
+func (h *handlers) absent(ctx context.Context, cmd api.Run) error {
+	over, err := h.store.Over(ctx, cmd.Run)
+	if err != nil {
+		return err
+	}
+	if !over {
+		return &api.Error{Code: api.Unavailable, Message: "the stream does not show the message of the run, which is not over", Next: "nothing; it is delivered again", RetryAfter: 100}
+	}
+	return h.engine.Run(ctx, cmd, events{bus: h.bus, posts: h.bus.Posts()})
+}
+
 // head is the sequence of a session's oldest message. One before ours is done, as a
 // rule, and its acknowledgement on its way to the stream: it is given a moment rather
 // than the time after which ours would come back.
@@ -295,12 +312,8 @@ func (h *handlers) head(ctx context.Context, cmd api.Run, ours uint64) (uint64, 
 		if err != nil || m.Sequence >= ours || wait > 8*time.Millisecond {
 			return m.Sequence, err
 		}
-		t := time.NewTimer(wait)
-		select {
-		case <-ctx.Done():
-			t.Stop()
-			return 0, context.Cause(ctx)
-		case <-t.C:
+		if err := pause(ctx, wait); err != nil {
+			return 0, err
 		}
 	}
 }

@@ -129,14 +129,14 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		cfg: cfg, bus: env.Bus, log: env.Log, now: env.Now, store: store, relay: relay, peers: peers, wakes: wakes,
 		locks: newLocker(locks, env.Bus.Owner(), cfg.Lease, env.Now, env.Log),
 		engine: &turn.Engine{
-			Store: steps{store}, Journal: journal{env.Bus}, Router: peers, Policy: judge{executor.NewKeys(env.Bus), env.Bus}, Inbox: peers, Treasury: peers,
+			Store: steps{timedStore{store}}, Journal: journal{env.Bus}, Router: peers, Policy: judge{executor.NewKeys(env.Bus), env.Bus}, Inbox: peers, Treasury: peers,
 			Queue: waiting, Alarms: peers, Outputs: kept, Tools: effects(tools), Toolbox: servers,
 			Context: turn.Context{
 				Store: store, Models: &models{bus: env.Bus, now: env.Now}, Memory: memories.memory,
 				Sources: append([]turn.Source{souls, skill.Source{}, goal.Source{Store: store}}, notes.Sources()...),
 			},
 			Now: env.Now, Root: rootSpan(env.Tracer), Ending: rootEnding(env.Tracer), Tracer: env.Tracer.Tracer("github.com/anima-run/anima/services/loop"),
-			Attempts: cfg.Attempts, Observe: tel,
+			Attempts: cfg.Attempts, Observe: tel, Within: bus.Within,
 		},
 		running: tel.running,
 	}
@@ -175,7 +175,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		bus.Reply(h.importTranscript),
 		// A run that was sent to a replica which was dead already has no lock and need
 		// not wait for one to expire; the others are handed back until theirs has.
-		bus.On(h.run, bus.Consuming{Workers: cfg.Slots, AckWait: silent, MaxDeliver: -1, InOrder: true, NoSpan: true}),
+		bus.On(h.run, bus.Consuming{Workers: cfg.Slots, AckWait: silent, MaxDeliver: -1, InOrder: true, NoSpan: true, Patience: patience}),
 		bus.Go(h.watchWakes),
 		bus.Go(waiting.listen),
 		bus.Go(h.watchLives),

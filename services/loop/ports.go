@@ -28,6 +28,7 @@ const completeTimeout = 125 * time.Second
 func (s services) Complete(ctx context.Context, req api.Complete, delta func(api.Delta)) (api.Completion, error) {
 	ctx, cancel := context.WithTimeout(ctx, completeTimeout)
 	defer cancel()
+	defer bus.Within(ctx, completeTimeout)()
 	return bus.CallStream[api.Delta, api.Completion](ctx, s.bus, req, func(d api.Delta) error {
 		delta(d)
 		return nil
@@ -87,6 +88,7 @@ func (j judge) Evaluate(ctx context.Context, req api.Evaluate) (api.Decision, er
 type journal struct{ bus *bus.Bus }
 
 func (j journal) Append(ctx context.Context, cmd api.Run, step turn.Step, last uint64) (uint64, error) {
+	bus.Working(ctx)
 	entry, err := api.Encode(step)
 	if err != nil {
 		return 0, err
@@ -100,7 +102,7 @@ func (j journal) Append(ctx context.Context, cmd api.Run, step turn.Step, last u
 
 func (j journal) Tail(ctx context.Context, session string, after uint64) ([]turn.Step, uint64, error) {
 	s := api.Journal{Session: session}.Subject()
-	end, err := j.bus.Last(ctx, s)
+	end, err := j.end(ctx, s, after)
 	if api.CodeOf(err) == api.NotFound {
 		return nil, 0, nil
 	}
@@ -119,6 +121,34 @@ func (j journal) Tail(ctx context.Context, session string, after uint64) ([]turn
 		steps, last = append(steps, step), at
 	}
 	return steps, end.Sequence, nil
+}
+
+// end is the journal's last entry. One before what the store has is asked for again
+// for a moment: as a rule the stream's leader is behind (ADR 11), and all of a long
+// journal would be read for nothing. What Tail says is a guess in any case, and the
+// append that follows is refused if it was wrong.
+func (j journal) end(ctx context.Context, s api.Subject, after uint64) (bus.Stored, error) {
+	for wait := 5 * time.Millisecond; ; wait *= 2 {
+		m, err := j.bus.Last(ctx, s)
+		if err != nil && api.CodeOf(err) != api.NotFound || m.Sequence >= after || wait > 200*time.Millisecond {
+			return m, err
+		}
+		if err := pause(ctx, wait); err != nil {
+			return m, err
+		}
+	}
+}
+
+// pause waits for d. Its error is why ctx ended before.
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-t.C:
+		return nil
+	}
 }
 
 // next reads the first entry after another, or NotFound.

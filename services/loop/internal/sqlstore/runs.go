@@ -29,11 +29,11 @@ func (s *Store) Known(ctx context.Context, cmd api.Run) (turn.Known, error) {
 	var terminated int64
 	err = s.db.QueryRowContext(ctx, `select s.journal, s.turns, coalesce(r.turns, 0), coalesce(r.cost, 0), r.input, r.ending,
 			case when s.turns > 0 then s.updated_at else 0 end, s.counters, s.notice, s.terminated_at, s.terminated_reason, c.reason,
-			l.input_source, l.input_address
+			l.input_source, l.input_address, r.id is not null
 		from sessions s left join runs r on r.session = s.id and r.id = $2 left join cancels c on c.run = $2
 		left join turns l on l.run = r.id and l.number = r.turns
 		where s.id = $1`, cmd.Session, cmd.Run).
-		Scan(&k.Journal, &k.Last, &k.Turns, &k.Cost, &input, &ending, &k.Before, &counters, &k.Notice, &terminated, &k.Terminated, &cancelled, &kind, &address)
+		Scan(&k.Journal, &k.Last, &k.Turns, &k.Cost, &input, &ending, &k.Before, &counters, &k.Notice, &terminated, &k.Terminated, &cancelled, &kind, &address, &k.Begun)
 	if errors.Is(err, sqldb.ErrNotFound) {
 		return k, api.Errorf(api.NotFound, "there is no session %s", cmd.Session)
 	}

@@ -87,6 +87,7 @@ const (
 const (
 	callTimeout   = 30 * time.Second       // of a tool that has none of its own; seed 004
 	progressEvery = 500 * time.Millisecond // signs of life of a long call
+	grace         = 15 * time.Second       // for a tool to end what it began, when its time is over
 )
 
 // calls makes the turn's calls that have no result yet, one after another; but
@@ -245,6 +246,9 @@ func (e *Engine) act(c *underway, s *state, ev Events, id string) (Result, error
 	}
 	timed, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
+	if e.Within != nil {
+		defer e.Within(ctx, limit+grace)()
+	}
 	report, quiet := e.watch(timed, s, ev, id, i, began)
 	out, err := attempt(timed, tool, Call{
 		Agent: s.agent, Session: s.cmd.Session, Turn: id, Index: i, Key: Key(s.cmd.Run, s.number, i), Args: argsOf(call),

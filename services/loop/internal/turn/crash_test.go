@@ -513,6 +513,50 @@ func TestStaleView(t *testing.T) {
 	}
 }
 
+// TestStaleJournal has a stream's leader behind: a new owner finds no journal of a run
+// that has begun. It does nothing on that, whether the run was cancelled meanwhile, its
+// time is over, or neither: what the owner before did is kept.
+func TestStaleJournal(t *testing.T) {
+	t.Parallel()
+	var ports turntest.Crash
+	if err := three(true).Run(t.Context(), ports.Gate, command); err != nil {
+		t.Fatal(err)
+	}
+	for _, cancelled := range []bool{false, true} {
+		w := three(true)
+		store, _ := w.Store.(*turntest.Store)
+		crash := turntest.Crash{At: nth(ports.Ports, "tool fire", 1), After: true}
+		if err := w.Run(t.Context(), crash.Gate, command); !errors.Is(err, turntest.ErrCrash) {
+			t.Fatalf("got %v, want a crash", err)
+		}
+		if cancelled {
+			store.Cancel(command.Run, "enough")
+		}
+		e, ev := w.Engine(turntest.Open)
+		e.Journal = emptyJournal{e.Journal}
+		if err := e.Run(t.Context(), command, ev); api.CodeOf(err) != api.Conflict {
+			t.Errorf("cancelled %t: without the journal the run came to %v, want a conflict", cancelled, err)
+		}
+		if end := store.End(command.Run); end != nil {
+			t.Errorf("cancelled %t: it was ended: %+v", cancelled, end)
+		}
+		untilOver(t, w, command)
+		if got := w.Effects.Of("fire"); len(got) != 1 {
+			t.Errorf("cancelled %t: fire had the effects %v, want one", cancelled, got)
+		}
+		if turns := outcomeOf(t, w, command).Turns; len(turns) == 0 || len(turns[0].Calls) != 3 || turns[0].Cost == 0 {
+			t.Errorf("cancelled %t: the turn under way was not kept: %+v", cancelled, turns)
+		}
+	}
+}
+
+// emptyJournal is a journal of which nothing is found.
+type emptyJournal struct{ turn.Journal }
+
+func (emptyJournal) Tail(context.Context, string, uint64) ([]turn.Step, uint64, error) {
+	return nil, 0, nil
+}
+
 type staleStore struct {
 	turn.Store
 	known turn.Known

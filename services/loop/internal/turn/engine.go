@@ -42,6 +42,9 @@ type Engine struct {
 	Attempts int
 	// Observe is told what happened, for the instruments.
 	Observe Observer
+	// Within is told that a run waits for something that takes d at most, until done is
+	// called. nil: nothing is told.
+	Within func(ctx context.Context, d time.Duration) (done func())
 
 	player *player // of a recorded turn; nil: the turns are lived
 }
@@ -75,14 +78,10 @@ func (e *Engine) Run(ctx context.Context, cmd api.Run, ev Events) error {
 		root.TraceID, root.SpanID = telemetry.DeriveIDs("turn", id)
 		return e.finish(below(ctx, trace.NewSpanContext(root), cmd, id), *known.Ended, ev)
 	}
-	if end := refused(cmd, known, e.Now().UnixMicro()); end != nil {
-		began, err := e.began(ctx, cmd, known)
-		if err != nil {
-			return err
-		}
-		if !began {
-			return e.Drop(ctx, *end, ev)
-		}
+	// What a run that has begun did must be kept. The journal is not asked whether it
+	// has: its stream's leader may be behind (ADR 11).
+	if end := refused(cmd, known, e.Now().UnixMicro()); end != nil && !known.Begun {
+		return e.Drop(ctx, *end, ev)
 	}
 	s := &state{
 		cmd: cmd, agent: known.Agent, input: known.Input, number: known.Turns + 1, total: known.Turns, cost: known.Cost,

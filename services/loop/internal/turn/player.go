@@ -233,7 +233,7 @@ func timeless(s Step) Step {
 // Known implements [Store].
 func (p *player) Known(context.Context, api.Run) (Known, error) {
 	k := Known{
-		Agent: p.agent, Turns: p.Turn.Number - 1, Cost: p.Cost, Counters: p.Reference.Counters, Notice: p.Reference.Notice,
+		Agent: p.agent, Begun: true, Turns: p.Turn.Number - 1, Cost: p.Cost, Counters: p.Reference.Counters, Notice: p.Reference.Notice,
 		Journal: p.Reference.Since, Cancelled: p.cancelled,
 	}
 	if p.Turn.Number > 1 {

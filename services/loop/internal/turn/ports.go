@@ -65,6 +65,7 @@ type End struct {
 // Known is what the store has of a run and its session.
 type Known struct {
 	Agent   Agent
+	Begun   bool  // [Store.Started] has recorded the run
 	Turns   int   // persisted turns of this run
 	Input   Input // of the run, if a turn is persisted
 	Cost    api.Micros

@@ -23,15 +23,6 @@ func refused(cmd api.Run, k Known, at int64) *End {
 	return end
 }
 
-// began says whether an owner has taken the run up: then what it did must be kept.
-func (e *Engine) began(ctx context.Context, cmd api.Run, k Known) (bool, error) {
-	if k.Turns > 0 {
-		return true, nil
-	}
-	tail, _, err := e.Journal.Tail(ctx, cmd.Session, k.Journal)
-	return slices.ContainsFunc(tail, func(s Step) bool { return s.Run == cmd.Run }), err
-}
-
 // takeUp reads where the journal stands, and says since when the turn may be under
 // way.
 func (e *Engine) takeUp(ctx context.Context, s *state) (*Past, error) {
@@ -90,11 +81,13 @@ func (e *Engine) goOn(ctx context.Context, s *state, ev Events, id string, at in
 		}
 		return e.repeat(ctx, s, ev, id)
 	}
-	if err := e.Store.Merge(ctx, s.cmd, s.input.Merged, at); err != nil {
-		return err
-	}
+	// The store knows of the run before anything else is done for it: where the journal
+	// shows nothing, that decides whether the run has begun.
 	changes, err := e.Store.Started(ctx, s.cmd, s.input, s.tier, at)
 	if err != nil {
+		return err
+	}
+	if err := e.Store.Merge(ctx, s.cmd, s.input.Merged, at); err != nil {
 		return err
 	}
 	for i := range changes {

@@ -105,7 +105,7 @@ func wantCode(t *testing.T, what string, err error, want api.Code) {
 func knownOfNothing(t *testing.T, s Stores) {
 	cmd := Command("ada", "r1")
 	k := known(t, s, cmd)
-	if k.Turns != 0 || k.Cost != 0 || k.Journal != 0 || k.Ended != nil || k.Agent.ID != "ada" || k.Agent.State != api.StateSleeping {
+	if k.Begun || k.Turns != 0 || k.Cost != 0 || k.Journal != 0 || k.Ended != nil || k.Agent.ID != "ada" || k.Agent.State != api.StateSleeping {
 		t.Errorf("known of a new run: %+v", k)
 	}
 	for _, missing := range []api.Run{{Run: "r1", Agent: "nobody", Session: "ada-main"}, {Run: "r1", Agent: "ada", Session: "ada-none"}} {
@@ -124,6 +124,9 @@ func started(t *testing.T, s Stores) {
 	must(t, err)
 	if len(first) != 2 {
 		t.Fatalf("the first start is %+v", first)
+	}
+	if k := known(t, s, cmd); !k.Begun || k.Turns != 0 {
+		t.Errorf("known of a run that has begun: %+v", k)
 	}
 	for i, want := range [][2]api.AgentState{{api.StateSleeping, api.StateWaking}, {api.StateWaking, api.StateRunning}} {
 		if c := first[i]; c.Agent != "ada" || c.Previous != want[0] || c.State != want[1] || c.Reason != "a message" || c.At != Start {

@@ -72,7 +72,7 @@ func (s *Store) Known(_ context.Context, cmd api.Run) (turn.Known, error) {
 	k := turn.Known{Agent: a.Agent, Journal: ss.journal, Counters: ss.counters, Notice: ss.notice, Cancelled: s.cancels[cmd.Run]}
 	k.Last = int64(len(s.positioned(cmd.Session)))
 	if r := s.runs[cmd.Run]; r != nil {
-		k.Turns, k.Cost, k.Input = r.turns, r.cost, r.input
+		k.Begun, k.Turns, k.Cost, k.Input = true, r.turns, r.cost, r.input
 		for _, t := range s.turns {
 			if t.Run == cmd.Run {
 				k.Input.By = t.By

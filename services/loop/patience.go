@@ -1,0 +1,58 @@
+package loop
+
+import (
+	"context"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/bus"
+
+	"github.com/anima-run/anima/services/loop/internal/turn"
+)
+
+// patience is how long the handler of a run may make no progress before the run goes
+// to another replica. Each of its waits ends before: a question, a read or a publish
+// of the bus after 30 s at most, the store after storeTimeout; what takes longer, a
+// model's answer and a tool's call, says so with [bus.Within].
+const patience = time.Minute
+
+// storeTimeout bounds a call of the store by a run, whose own end is minutes away.
+const storeTimeout = 30 * time.Second
+
+// timedStore is a store whose calls end, and are signs of progress.
+type timedStore struct{ store turn.Store }
+
+func timed[T any](ctx context.Context, f func(context.Context) (T, error)) (T, error) {
+	bus.Working(ctx)
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	return f(ctx)
+}
+
+func (s timedStore) Known(ctx context.Context, cmd api.Run) (turn.Known, error) {
+	return timed(ctx, func(ctx context.Context) (turn.Known, error) { return s.store.Known(ctx, cmd) })
+}
+
+func (s timedStore) Started(ctx context.Context, cmd api.Run, input turn.Input, tier api.Tier, at int64) ([]api.AgentChanged, error) {
+	return timed(ctx, func(ctx context.Context) ([]api.AgentChanged, error) {
+		return s.store.Started(ctx, cmd, input, tier, at)
+	})
+}
+
+func (s timedStore) Persist(ctx context.Context, rec *turn.Record, input turn.Input, end *turn.End) error {
+	_, err := timed(ctx, func(ctx context.Context) (struct{}, error) { return struct{}{}, s.store.Persist(ctx, rec, input, end) })
+	return err
+}
+
+func (s timedStore) Drop(ctx context.Context, end turn.End) (turn.End, error) {
+	return timed(ctx, func(ctx context.Context) (turn.End, error) { return s.store.Drop(ctx, end) })
+}
+
+func (s timedStore) Merge(ctx context.Context, into api.Run, merged []api.Run, at int64) error {
+	_, err := timed(ctx, func(ctx context.Context) (struct{}, error) { return struct{}{}, s.store.Merge(ctx, into, merged, at) })
+	return err
+}
+
+func (s timedStore) Over(ctx context.Context, run string) (bool, error) {
+	return timed(ctx, func(ctx context.Context) (bool, error) { return s.store.Over(ctx, run) })
+}
