@@ -42,6 +42,7 @@ const (
 	ReasonExpired      = "expired"              // Denied: the message waited too long for its session
 	ReasonTerminated   = "terminated"           // Conflict: the session takes no messages any more
 	ReasonPolicy       = "policy_down"          // Unavailable: nothing may run while policy does not answer
+	ReasonNoSpace      = "no_space"             // Unavailable: the disk is full but for the reserve
 	ReasonOverflow     = "irreducible_overflow" // Invalid: the context cannot be made to fit the window
 )
 

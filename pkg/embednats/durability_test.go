@@ -26,7 +26,7 @@ func TestSyncReachesJetStream(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got := s.ns.JetStreamConfig()
+		got := s.server().JetStreamConfig()
 		if got.SyncAlways != tt.always || got.SyncInterval != tt.interval {
 			t.Errorf("got always %v, interval %s, want %v, %s", got.SyncAlways, got.SyncInterval, tt.always, tt.interval)
 		}
@@ -57,8 +57,8 @@ func TestLogLevels(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.ns.Warnf("careful")
-	s.ns.Errorf("oh")
+	s.server().Warnf("careful")
+	s.server().Errorf("oh")
 	s.Shutdown()
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -17,6 +17,8 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
+
+	"github.com/anima-run/anima/pkg/disk"
 )
 
 const (
@@ -33,7 +35,7 @@ const (
 // Options of a server.
 type Options struct {
 	// Dir keeps the streams. It is made if it is missing and belongs to one running
-	// server. JetStream takes up to three quarters of what is free on its disk.
+	// server.
 	Dir string
 	// Listen is the address for other processes, "127.0.0.1:4222"; port 0 picks a
 	// free one, no host means 127.0.0.1. Empty: no port is opened. An address that
@@ -54,9 +56,15 @@ type Options struct {
 
 // Server is a running server. It is safe for concurrent use.
 type Server struct {
-	ns     *server.Server
+	o      Options
+	opts   *server.Options
 	listen bool
 	stop   func()
+
+	mu     sync.RWMutex
+	ns     *server.Server
+	failed string        // why it stores nothing any more; "" while it does
+	broken chan struct{} // receives when failed is set
 }
 
 // Start runs a server and returns when it takes connections. ctx bounds the start
@@ -89,34 +97,61 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	ns, err := server.NewServer(opts)
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("nats server: %w", err), lock.Close())
+	// The reserve of the disk bounds what is stored (see package disk); the server's
+	// own bound would be what was free when it started.
+	if space, err := disk.Of(o.Dir); err == nil {
+		opts.JetStreamMaxStore = space.Total
 	}
-	s := &Server{ns: ns, listen: o.Listen != "", stop: sync.OnceFunc(func() {
-		ns.Shutdown()
-		ns.WaitForShutdown()
+	s := &Server{o: o, opts: opts, listen: o.Listen != "", broken: make(chan struct{}, 1)}
+	watching, end := context.WithCancel(context.WithoutCancel(ctx))
+	var watcher sync.WaitGroup
+	s.stop = sync.OnceFunc(func() {
+		end()
+		watcher.Wait()
+		if ns := s.server(); ns != nil {
+			ns.Shutdown()
+			ns.WaitForShutdown()
+		}
 		if err := lock.Close(); err != nil {
 			o.Log.Error("nats server: lock not released", "err", err)
 		}
-	})}
-	log := &logger{log: o.Log, fatal: make(chan string, 1)}
-	debug := o.Log.Enabled(ctx, slog.LevelDebug)
-	ns.SetLoggerV2(log, debug, false, false) // no trace: it would show payloads
-	if err := s.start(ctx, log.fatal); err != nil {
+	})
+	if err := s.boot(ctx); err != nil {
 		s.Shutdown()
 		return nil, fmt.Errorf("nats server in %s: %w", o.Dir, err)
 	}
+	watcher.Go(func() { s.recover(watching) })
 	return s, nil
+}
+
+func (s *Server) server() *server.Server {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.ns
+}
+
+// boot makes a server of the options and starts it.
+func (s *Server) boot(ctx context.Context) error {
+	ns, err := server.NewServer(s.opts.Clone())
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.ns, s.failed = ns, ""
+	s.mu.Unlock()
+	log := &logger{log: s.o.Log, fatal: make(chan string, 1), failed: s.fail}
+	debug := s.o.Log.Enabled(ctx, slog.LevelDebug)
+	ns.SetLoggerV2(log, debug, false, false) // no trace: it would show payloads
+	return start(ctx, ns, log.fatal)
 }
 
 // start waits until the server has read its streams and listens. The server tells
 // its log what stops it, and nobody else.
-func (s *Server) start(ctx context.Context, fatal <-chan string) error {
+func start(ctx context.Context, ns *server.Server, fatal <-chan string) error {
 	started := make(chan struct{})
 	go func() {
 		defer close(started)
-		s.ns.Start()
+		ns.Start()
 	}()
 	var ended error
 	select {
@@ -124,14 +159,14 @@ func (s *Server) start(ctx context.Context, fatal <-chan string) error {
 	case <-ctx.Done():
 		ended = fmt.Errorf("not ready: %w", ctx.Err())
 		<-started // a server must not be shut down while it starts: it races with itself
-		s.ns.Shutdown()
+		ns.Shutdown()
 	}
 	select {
 	case text := <-fatal:
 		return errors.New(text)
 	default:
 	}
-	if ended == nil && !s.ns.ReadyForConnections(time.Second) {
+	if ended == nil && !ns.ReadyForConnections(time.Second) {
 		ended = errors.New("not ready; its log says why")
 	}
 	return ended
@@ -139,11 +174,14 @@ func (s *Server) start(ctx context.Context, fatal <-chan string) error {
 
 // InProcess connects clients of this process without a port; give it to
 // nats.InProcessServer.
-func (s *Server) InProcess() nats.InProcessConnProvider { return s.ns }
+func (s *Server) InProcess() nats.InProcessConnProvider { return s }
+
+// InProcessConn implements [nats.InProcessConnProvider].
+func (s *Server) InProcessConn() (net.Conn, error) { return s.server().InProcessConn() }
 
 // ClientURL is where other processes on this machine connect; "" without a port.
 func (s *Server) ClientURL() string {
-	addr, ok := s.ns.Addr().(*net.TCPAddr)
+	addr, ok := s.server().Addr().(*net.TCPAddr)
 	if !s.listen || !ok {
 		return ""
 	}
@@ -154,10 +192,16 @@ func (s *Server) ClientURL() string {
 	return "nats://" + net.JoinHostPort(host, strconv.Itoa(addr.Port))
 }
 
-// Healthz reports whether the server takes connections and has all its streams
-// and consumers.
+// Healthz reports whether the server takes connections, has all its streams and
+// consumers, and stores what it is given.
 func (s *Server) Healthz() error {
-	h := s.ns.Healthz(nil)
+	s.mu.RLock()
+	ns, failed := s.ns, s.failed
+	s.mu.RUnlock()
+	if failed != "" {
+		return fmt.Errorf("nats server: nothing is stored: %s", failed)
+	}
+	h := ns.Healthz(nil)
 	if h.Error != "" {
 		return fmt.Errorf("nats server: %s", h.Error)
 	}

@@ -1,0 +1,87 @@
+// Package disktest gives a test a small disk of its own that it can fill. It is for
+// tests only.
+package disktest
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"testing"
+)
+
+// child marks the process in which the disk is.
+const child = "ANIMA_DISKTEST_CHILD"
+
+// Run runs f in a process of its own, with a folder that is an empty file system of
+// the given size. The process is this test binary again, in a mount namespace, and
+// as root in a user namespace where this user may not mount; a machine that allows
+// neither fails the test. The test binary's TestMain runs before it as usual.
+func Run(t *testing.T, bytes int64, f func(t *testing.T, dir string)) {
+	t.Helper()
+	if os.Getenv(child) == t.Name() {
+		dir := t.TempDir()
+		if err := mount(dir, bytes); err != nil {
+			t.Fatalf("mount a disk of %d bytes: %v", bytes, err)
+		}
+		t.Cleanup(func() { _ = syscall.Unmount(dir, syscall.MNT_DETACH) }) // the namespace ends with the process
+		f(t, dir)
+		return
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), self, "-test.run=^"+t.Name()+"$", "-test.count=1", "-test.v", "-test.timeout=5m")
+	cmd.Env = append(os.Environ(), child+"="+t.Name())
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
+	if os.Geteuid() != 0 {
+		cmd.SysProcAttr.Cloneflags |= syscall.CLONE_NEWUSER
+		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{HostID: os.Geteuid(), Size: 1}}
+		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{HostID: os.Getegid(), Size: 1}}
+	}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("in a process with a small disk (which needs root, or user namespaces): %v\n%s", err, out)
+	}
+}
+
+func mount(dir string, bytes int64) error {
+	if err := syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("leave the mounts of the others alone: %w", err)
+	}
+	return syscall.Mount("tmpfs", dir, "tmpfs", 0, "mode=700,size="+strconv.FormatInt(bytes, 10))
+}
+
+// Fill takes all the space that is left on dir's file system and returns a function
+// that gives it back.
+func Fill(t *testing.T, dir string) (free func()) {
+	t.Helper()
+	name := filepath.Join(dir, ".full")
+	f, err := os.Create(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, size := range []int{1 << 20, 4 << 10} {
+		for err == nil {
+			_, err = f.Write(make([]byte, size))
+		}
+		if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, io.ErrShortWrite) {
+			t.Fatalf("fill the disk: %v", err)
+		}
+		err = nil
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		t.Helper()
+		if err := os.Remove(name); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
