@@ -30,6 +30,8 @@ const (
 	// databases have other replicas, which would publish again what waits.
 	linger = 100 * time.Millisecond
 	few    = 64
+	// quiet is the longest time between two lines about the same outage.
+	quiet = 5 * time.Minute
 	// sqlTimeout bounds each access to the database.
 	sqlTimeout = 10 * time.Second
 	// forget is how often ids that are older than Memory are deleted.
@@ -53,7 +55,16 @@ type Relay struct {
 	log  *slog.Logger
 	kick chan struct{}
 
-	published []int64 // and not deleted yet; only Run uses it
+	// Only Run uses these.
+	published []int64 // and not deleted yet
+	outage    outage
+}
+
+// outage is a time in which nothing can be published. The zero value is none.
+type outage struct {
+	since, said time.Time
+	failures    int
+	pause       time.Duration // until the next line
 }
 
 // NewRelay returns a relay; it works while [Relay.Run] does.
@@ -81,10 +92,13 @@ func (r *Relay) Run(ctx context.Context) error {
 		err := r.relay(ctx)
 		switch {
 		case err != nil && ctx.Err() == nil:
-			r.log.WarnContext(ctx, "outbox waits", "err", err)
+			r.waits(ctx, err)
 			wait = again
 		case len(r.published) > 0:
+			r.goesOn(ctx)
 			wait = linger
+		default:
+			r.goesOn(ctx)
 		}
 		t := time.NewTimer(wait)
 		select {
@@ -99,10 +113,32 @@ func (r *Relay) Run(ctx context.Context) error {
 		case <-r.kick:
 		case <-t.C:
 			if err := r.remove(ctx); err != nil && ctx.Err() == nil {
-				r.log.WarnContext(ctx, "outbox waits", "err", err)
+				r.waits(ctx, err)
 			}
 		}
 		t.Stop()
+	}
+}
+
+// waits logs a failure: the first of an outage, and then with pauses that double.
+func (r *Relay) waits(ctx context.Context, err error) {
+	o, now := &r.outage, time.Now()
+	if o.failures == 0 {
+		o.since = now
+	}
+	o.failures++
+	if now.Sub(o.said) < o.pause {
+		return
+	}
+	o.said, o.pause = now, min(max(2*o.pause, 2*again), quiet)
+	r.log.WarnContext(ctx, "outbox waits", "err", err, "failures", o.failures, "since", o.since.UTC().Format(time.RFC3339))
+}
+
+// goesOn logs the end of an outage.
+func (r *Relay) goesOn(ctx context.Context) {
+	if r.outage.failures > 0 {
+		r.log.InfoContext(ctx, "outbox goes on", "failures", r.outage.failures, "after", time.Since(r.outage.since).Round(time.Millisecond).String())
+		r.outage = outage{}
 	}
 }
 
