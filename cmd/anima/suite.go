@@ -131,7 +131,7 @@ func (s *suite) serve(ctx context.Context, work func(context.Context, host.Addrs
 	ready, done := make(chan host.Addrs, 1), make(chan error, 1)
 	go func() {
 		done <- host.Run(ctx, host.Process{
-			Config: s.cfg, Conn: s.conn, Log: s.log, Lookup: s.lookup, Exporters: s.exp,
+			Config: s.cfg, Conn: s.conn, Log: s.log, Lookup: s.lookup, Exporters: s.exp, Stores: s.server.Healthz,
 			Ready: func(a host.Addrs) { ready <- a },
 		}, services()...)
 	}()

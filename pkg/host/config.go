@@ -30,6 +30,7 @@ type Config struct {
 	NATSCA      string        `env:"nats_ca" help:"path of the certificates that tls:// servers are checked against; empty: the machine's own"`
 	Replicas    int           `env:"nats_replicas" help:"replicas of streams and of the coordination bucket: 1 or 3"`
 	Data        string        `env:"data" help:"folder for databases, keys and workspaces"`
+	DiskReserve int64         `env:"disk_reserve" help:"MiB of the data folder's disk that are kept free for what is under way: with less, nothing is accepted and no command is run; 0: 256, or a tenth of a smaller disk; -1: none"`
 	DatabaseURL config.Secret `env:"database_url" help:"postgres://… for all services (a schema each); empty: an SQLite file each in the data folder"`
 	Migrate     string        `env:"migrate" oneof:"auto|wait" help:"who brings the schema up to date: auto, the service at its start; wait, somebody else (the argument migrate), and the service is not ready until then"`
 	Sync        string        `env:"sync" oneof:"always|interval" help:"when a write is on the disk: always, or interval (embedded NATS and SQLite only; a power cut may take the last two minutes)"`
@@ -62,6 +63,8 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("ANIMA_NATS_REPLICAS is %d: use 1, 3 or 5", c.Replicas)
 	case c.Drain < 0:
 		return fmt.Errorf("ANIMA_DRAIN is %s: it cannot be negative", c.Drain)
+	case c.DiskReserve < -1 || c.DiskReserve > 1<<30:
+		return fmt.Errorf("ANIMA_DISK_RESERVE is %d: use a number of MiB, 0 for the default or -1 for none", c.DiskReserve)
 	case c.Data == "":
 		return fmt.Errorf("ANIMA_DATA is empty: name a folder")
 	}

@@ -93,8 +93,16 @@ func (e *Env) Folder() (string, error) {
 	if err := os.MkdirAll(e.Data, 0o700); err != nil {
 		return "", fmt.Errorf("data folder: %w; point ANIMA_DATA at a folder this user may write", err)
 	}
+	if err := e.status.keep(e.cfg.Data, e.cfg.DiskReserve); err != nil {
+		return "", fmt.Errorf("data folder: %w", err)
+	}
 	return e.Data, nil
 }
+
+// Room is an error, Unavailable with ReasonNoSpace, while only the reserve of the
+// data folder's disk is free. What accepts new work asks it first. A process that
+// uses no folder has room.
+func (e *Env) Room() error { return e.status.room() }
 
 // DB opens the service's database with its schema up to date: it brings it there
 // itself, or waits for who does (ANIMA_MIGRATE). It waits for a server that is
@@ -159,6 +167,9 @@ type Process struct {
 	// Listening, which may be nil, is called once the ports are open, before
 	// anything is ready.
 	Listening func(Addrs)
+	// Stores, which may be nil, tells whether what the process keeps besides the
+	// services can be written; readiness asks it.
+	Stores func() error
 	// Exporters carry spans and metrics out; they stay the caller's to shut down.
 	Exporters *telemetry.Exporters
 }
@@ -177,7 +188,7 @@ func Run(ctx context.Context, p Process, services ...Service) error {
 		p.Lookup = func(string) (string, bool) { return "", false }
 	}
 	st := newStatus(services)
-	edge := newEdge(p.Config)
+	edge := newEdge(p.Config, st)
 	servers, addrs, err := listen(p, edge, st)
 	if err != nil {
 		return err

@@ -30,13 +30,14 @@ type edge struct {
 	open  bool // no token is configured: only what authenticates itself is served
 	hosts []string
 	local bool // listens on loopback only: any other Host is a rebinding attack
+	room  func() error
 }
 
-func newEdge(c Config) *edge {
+func newEdge(c Config, st *status) *edge {
 	host, _, _ := net.SplitHostPort(c.HTTPAddr)
 	ip := net.ParseIP(host)
 	return &edge{
-		mux: http.NewServeMux(), token: sha256.Sum256([]byte(c.Token.Reveal())), open: c.Token.Reveal() == "",
+		mux: http.NewServeMux(), room: st.room, token: sha256.Sum256([]byte(c.Token.Reveal())), open: c.Token.Reveal() == "",
 		hosts: append(slices.Clone(c.Hosts), host), local: host == "localhost" || ip != nil && ip.IsLoopback(),
 	}
 }
@@ -104,6 +105,12 @@ func (e *edge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		WriteError(w, rec.status, &api.Error{Code: code, Message: r.Method + " " + r.URL.Path + " is not served here", Next: "see docs/http.md for the routes"})
 		return
 	}
+	if r.Method == http.MethodPost || r.Method == http.MethodPut {
+		if err := e.room(); err != nil {
+			WriteError(w, 0, err)
+			return
+		}
+	}
 	e.mux.ServeHTTP(w, r)
 }
 
@@ -145,8 +152,11 @@ func StatusOf(err error) int {
 		}
 		return http.StatusForbidden
 	case api.Unavailable:
-		if r := api.ReasonOf(err); r == api.ReasonLimit || r == api.ReasonBusy {
+		switch api.ReasonOf(err) {
+		case api.ReasonLimit, api.ReasonBusy:
 			return http.StatusTooManyRequests
+		case api.ReasonNoSpace:
+			return http.StatusInsufficientStorage
 		}
 		return http.StatusServiceUnavailable
 	case api.Internal:
@@ -161,7 +171,7 @@ func WriteError(w http.ResponseWriter, status int, err error) {
 	if status == 0 {
 		status = StatusOf(err)
 	}
-	if status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable {
+	if status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable || status == http.StatusInsufficientStorage {
 		after := max(1, (e.RetryAfter+999)/1000)
 		w.Header().Set("Retry-After", strconv.FormatInt(after, 10))
 	}

@@ -5,16 +5,21 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"github.com/anima-run/anima/pkg/disk"
 )
 
-// status is what readiness answers: what each service still waits for.
+// status is what readiness answers: what each service still waits for, and what it
+// cannot write.
 type status struct {
-	mu    sync.Mutex
-	waits map[string]string // by service; "" is ready
+	mu      sync.Mutex
+	waits   map[string]string // by service; "" is ready
+	failing map[string]string // by service and store: why a write failed
+	reserve *disk.Reserve     // of the data folder, from its first use on
 }
 
 func newStatus(services []Service) *status {
-	st := &status{waits: map[string]string{}}
+	st := &status{waits: map[string]string{}, failing: map[string]string{}}
 	for _, s := range services {
 		st.waits[s.Name] = "starting"
 	}
@@ -25,6 +30,53 @@ func (s *status) set(service, waits string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.waits[service] = waits
+}
+
+// wrote notes how a write of a service to a store ended; nil is well.
+func (s *status) wrote(service, store string, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.failing, service+": "+store)
+	if err != nil {
+		s.failing[service+": "+store] = err.Error()
+	}
+}
+
+// keep begins to watch the reserve of the data folder's disk.
+func (s *status) keep(dir string, mib int64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.reserve != nil {
+		return nil
+	}
+	if mib > 0 {
+		mib *= disk.MiB
+	}
+	var err error
+	s.reserve, err = disk.NewReserve(dir, mib)
+	return err
+}
+
+// room is an error when only the reserve of the data folder's disk is left.
+func (s *status) room() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.reserve.Check()
+}
+
+// faults are the writes that fail.
+func (s *status) faults() []string {
+	var out []string
+	if err := s.room(); err != nil {
+		out = append(out, "disk: "+err.Error())
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for where, why := range s.failing {
+		out = append(out, where+" cannot be written: "+why)
+	}
+	slices.Sort(out)
+	return out
 }
 
 func (s *status) ready() bool {
@@ -53,7 +105,7 @@ func (s *status) lines() []string {
 }
 
 // ops answers probes and scrapes. Liveness follows nothing but the process;
-// readiness follows NATS and the services.
+// readiness follows NATS, the services and what they can write.
 func ops(p Process, st *status) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
@@ -64,6 +116,15 @@ func ops(p Process, st *status) http.Handler {
 		ok := st.ready()
 		if !p.Conn.Connected() {
 			ok, lines = false, append(lines, "nats: not connected")
+		}
+		faults := st.faults()
+		if p.Stores != nil {
+			if err := p.Stores(); err != nil {
+				faults = append(faults, err.Error())
+			}
+		}
+		if len(faults) > 0 {
+			ok, lines = false, append(lines, faults...)
 		}
 		if !ok {
 			w.WriteHeader(http.StatusServiceUnavailable)

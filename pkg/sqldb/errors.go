@@ -50,6 +50,7 @@ type Error struct {
 	// the constraint; SQLite does not name foreign keys.
 	Constraint string
 	cause      error
+	full       bool // there is no space left
 }
 
 func (e *Error) Error() string {
@@ -63,10 +64,18 @@ func (e *Error) Error() string {
 // [api.Error] to callers of a service, [api.Unavailable]; the cause stays in the log.
 func (e *Error) Unwrap() []error {
 	all := []error{e.Kind, e.cause}
-	if errors.Is(e.Kind, ErrUnavailable) || errors.Is(e.Kind, ErrBusy) {
+	switch {
+	case e.full:
+		all = append(all, noSpace)
+	case errors.Is(e.Kind, ErrUnavailable) || errors.Is(e.Kind, ErrBusy):
 		all = append(all, away)
 	}
 	return all
+}
+
+var noSpace = &api.Error{
+	Code: api.Unavailable, Reason: api.ReasonNoSpace, Message: "the disk of the service's database is full",
+	Next: "free space there; work goes on by itself, and asking again with the same id is safe", RetryAfter: 10_000,
 }
 
 var away = &api.Error{
@@ -127,6 +136,8 @@ func mapPostgres(pg *pgconn.PgError, err error) error {
 		return conflict(Check)
 	case "40001", "40P01", "55P03": // serialization, deadlock, lock not available
 		return &Error{Kind: ErrBusy, cause: err}
+	case "53100": // disk full
+		return &Error{Kind: ErrUnavailable, cause: err, full: true}
 	case "57P01", "57P02", "57P03", "57P05", "25P03": // shut down, crashed, starting; idle for too long
 		return &Error{Kind: ErrUnavailable, cause: err}
 	}
@@ -153,6 +164,8 @@ func mapSQLite(lite *sqlite.Error, err error) error {
 	case sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED:
 		return &Error{Kind: ErrBusy, cause: err}
 	case sqlite3.SQLITE_FULL:
+		return &Error{Kind: ErrUnavailable, cause: err, full: true}
+	case sqlite3.SQLITE_IOERR: // as when the disk is full, for a file that SQLite maps
 		return &Error{Kind: ErrUnavailable, cause: err}
 	case sqlite3.SQLITE_READONLY:
 		return fmt.Errorf("%w (outside InTx and ExecContext nothing can be written)", err)

@@ -37,6 +37,7 @@ type handlers struct {
 	locks   locker
 	queue   *queue
 	outputs outputs
+	room    func() error // an error while nothing is accepted
 	engine  *turn.Engine
 	running metric.Int64UpDownCounter
 }
@@ -45,6 +46,9 @@ type handlers struct {
 // announcement last: dying in between leaves an account without an agent, which
 // the next apply takes up.
 func (h *handlers) applyAgent(ctx context.Context, m api.ApplyAgent) (api.Agent, error) {
+	if err := h.room(); err != nil {
+		return api.Agent{}, err
+	}
 	def, faults := agentmd.Parse([]byte(m.Source), knownTools())
 	if len(faults) > 0 {
 		e := &api.Error{Code: api.Invalid, Message: fmt.Sprintf("the AGENT.md has %d faults", len(faults)), Next: "mend them and apply it again; nothing was changed"}
@@ -91,6 +95,9 @@ func (h *handlers) listAgents(ctx context.Context, _ api.ListAgents) (api.Agents
 // sendMessage accepts a message durably: its one durable write is the run in the
 // work queue, whose server refuses what is over the queue's depth.
 func (h *handlers) sendMessage(ctx context.Context, m api.SendMessage) (api.Accepted, error) {
+	if err := h.room(); err != nil {
+		return api.Accepted{}, err
+	}
 	if err := checkMessage(m); err != nil {
 		return api.Accepted{}, err
 	}
@@ -340,9 +347,15 @@ func (h *handlers) rested(ctx context.Context, cmd api.Run) error {
 // the publish under the same id.
 func (h *handlers) watchWakes(ctx context.Context) error {
 	for {
+		if !h.waitRoom(ctx) {
+			return nil
+		}
 		err := h.wakes.Watch(ctx, api.WakeKeys, nil, func(e bus.Entry[api.Wake]) error {
 			if e.Deleted {
 				return nil
+			}
+			if err := h.room(); err != nil {
+				return err // the wake stays in the bucket
 			}
 			if err := h.wake(ctx, e); err != nil && ctx.Err() == nil {
 				h.log.WarnContext(ctx, "wake not taken, trying again", "key", e.Key, "err", err)
@@ -362,6 +375,20 @@ func (h *handlers) watchWakes(ctx context.Context) error {
 		case <-t.C:
 		}
 	}
+}
+
+// waitRoom returns true when runs may be accepted, false when ctx has ended.
+func (h *handlers) waitRoom(ctx context.Context) bool {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for h.room() != nil {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-tick.C:
+		}
+	}
+	return ctx.Err() == nil
 }
 
 func (h *handlers) wake(ctx context.Context, e bus.Entry[api.Wake]) error {

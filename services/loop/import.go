@@ -16,6 +16,9 @@ import (
 // from elsewhere. It is one transaction: dying before its end leaves nothing,
 // dying after it, the same id is answered as before.
 func (h *handlers) importTranscript(ctx context.Context, m api.ImportTranscript) (api.Imported, error) {
+	if err := h.room(); err != nil {
+		return api.Imported{}, err
+	}
 	switch {
 	case len(m.Lines) == 0:
 		return api.Imported{}, &api.Error{Code: api.Invalid, Message: "the transcript has no lines", Next: "give one message a line, in the form of anima session export"}

@@ -39,6 +39,8 @@ type Config struct {
 	Lease            time.Duration `env:"lease" help:"how long a session stays locked after its owner falls silent; at least 1s"`
 	Attempts         int           `env:"attempts" help:"how often a run is taken up without getting a turn further before it is given up"`
 	QueueTimeout     time.Duration `env:"queue_timeout" help:"the longest that any message waits for its session behind others; an AGENT.md says how long, 30s if it says nothing"`
+	WorkspaceMiB     int64         `env:"workspace_mib" help:"MiB that an agent's folder may take on the disk; 0: no bound"`
+	WorkspaceFiles   int64         `env:"workspace_files" help:"files and folders that an agent's folder may hold; 0: no bound"`
 	AllowUnsandboxed bool          `env:"allow_unsandboxed" help:"run commands even where the kernel cannot hold them (no Landlock); for machines that hold nothing else"`
 }
 
@@ -51,6 +53,10 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("ANIMA_LOOP_LEASE is %s: at least %s is needed", c.Lease, bus.MinTTL)
 	case c.QueueTimeout <= 0:
 		return fmt.Errorf("ANIMA_LOOP_QUEUE_TIMEOUT is %s: it must be more than nothing", c.QueueTimeout)
+	case c.WorkspaceMiB < 0 || c.WorkspaceMiB > 1<<30:
+		return fmt.Errorf("ANIMA_LOOP_WORKSPACE_MIB is %d: use a number of MiB, or 0 for no bound", c.WorkspaceMiB)
+	case c.WorkspaceFiles < 0:
+		return fmt.Errorf("ANIMA_LOOP_WORKSPACE_FILES is %d: use a number of files, or 0 for no bound", c.WorkspaceFiles)
 	case c.Attempts < 1:
 		return fmt.Errorf("ANIMA_LOOP_ATTEMPTS is %d: at least 1 is needed", c.Attempts)
 	}
@@ -58,7 +64,7 @@ func (c *Config) Validate() error {
 }
 
 // Service is loop, ready for a host. The lease of 15 s is design §4's.
-var Service = host.Define("loop", Config{Slots: 128, Lease: 15 * time.Second, Attempts: 20, QueueTimeout: time.Hour}, sqlstore.Migrations(), run)
+var Service = host.Define("loop", Config{Slots: 128, Lease: 15 * time.Second, Attempts: 20, QueueTimeout: time.Hour, WorkspaceMiB: 1024, WorkspaceFiles: 100_000}, sqlstore.Migrations(), run)
 
 // Init must be the first call of every main function that may run loop: the
 // sandbox starts the program again to hold a command.
@@ -107,25 +113,29 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	kept := outputs{bus.NewObjects(env.Bus, api.Outputs)}
 	others := newOwners(env.Bus, env.Log)
 	goals := newGoals(store, peers, leaser{leases: leases, owner: env.Bus.Owner(), ttl: cfg.Lease, now: env.Now, log: env.Log}, relay.Kick, env.Now, env.Log)
-	tools := tool.All(tool.Config{AllowUnsandboxed: cfg.AllowUnsandboxed, NPM: tool.HasNPM(), Now: env.Now}, store, peers)
+	tools := tool.All(tool.Config{AllowUnsandboxed: cfg.AllowUnsandboxed, NPM: tool.HasNPM(), Now: env.Now, Quota: cfg.quota(), Room: env.Room}, store, peers)
 	memories := newRemembered(store, env.Now)
 	souls := &soul.Keeper{Store: memories.store, Now: env.Now}
 	servers := mcp.New(mcp.Config{
 		Dir: filepath.Join(dir, "mcp"), AllowUnsandboxed: cfg.AllowUnsandboxed, Now: env.Now, Log: env.Log,
+		Quota: cfg.quota(), Room: env.Room,
 		Tracer: env.Tracer.Tracer("github.com/anima-run/anima/services/loop"),
 	})
 	defer servers.Close() // after Serve: runs that are drained keep their calls
 	for _, more := range [][]turn.Tool{
 		others.tools(), goal.Tools(goals.orchestrator), memory.Tools(memories.memory), soul.Tools(souls),
-		skill.Tools(skill.Config{AllowUnsandboxed: cfg.AllowUnsandboxed}),
+		skill.Tools(skill.Config{AllowUnsandboxed: cfg.AllowUnsandboxed, Quota: cfg.quota(), Room: env.Room}),
 		{servers.Installer()},
 	} {
 		for _, t := range more {
 			tools[t.Name] = t
 		}
 	}
+	for _, name := range writers() {
+		tools[name] = limited(tools[name], cfg.quota(), env.Room)
+	}
 	h := &handlers{
-		queue: waiting, outputs: kept,
+		queue: waiting, outputs: kept, room: env.Room,
 		cfg: cfg, bus: env.Bus, log: env.Log, now: env.Now, store: store, relay: relay, peers: peers, wakes: wakes,
 		locks: newLocker(locks, env.Bus.Owner(), cfg.Lease, env.Now, env.Log),
 		engine: &turn.Engine{

@@ -272,7 +272,7 @@ var errRetired = errors.New("the connection was closed")
 // open starts a server or dials it, and asks for its tools.
 func (m *Manager) open(ctx context.Context, l *link) (w wire, session *sdk.ClientSession, offers []offer, refused []refusal, err error) {
 	if l.server.Command != "" {
-		w, err = startProcess(ctx, l.server, l.workspace, l.network, m.cfg.AllowUnsandboxed)
+		w, err = startProcess(ctx, l.server, l.workspace, l.network, m.cfg)
 	} else {
 		w, err = dial(l.server, m.cfg.Outbound, m.cfg.Call+writeWait)
 	}

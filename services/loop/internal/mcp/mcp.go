@@ -18,6 +18,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/anima-run/anima/services/loop/internal/outbound"
+	"github.com/anima-run/anima/services/loop/internal/sandbox"
 	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
@@ -47,6 +48,8 @@ type Config struct {
 	Dir              string
 	AllowUnsandboxed bool             // the operator accepts servers without Landlock
 	Outbound         outbound.Options // for servers at an address
+	Quota            sandbox.Quota    // of each agent's folder, for servers that are programs
+	Room             func() error     // an error while the disk has only its reserve; nil: there is room
 	Now              func() time.Time
 	Log              *slog.Logger
 	Tracer           trace.Tracer

@@ -45,14 +45,14 @@ var processLimits = sandbox.Limits{CPU: time.Hour, AddressSpace: 64 << 30}
 // process is a server that is a program in the agent's sandbox.
 type process struct{ p *sandbox.Process }
 
-func startProcess(ctx context.Context, s Server, workspace string, network, allowUnsandboxed bool) (wire, error) {
+func startProcess(ctx context.Context, s Server, workspace string, network bool, cfg Config) (wire, error) {
 	var env []string
 	for _, name := range slices.Sorted(maps.Keys(s.Env)) {
 		env = append(env, name+"="+s.Env[name].Reveal())
 	}
 	p, err := sandbox.Start(ctx, sandbox.Spec{
 		Dir: workspace, Command: commandLine(s), Env: env, Network: network, Limits: processLimits, MaxOutput: 4 << 10,
-		AllowUnsandboxed: allowUnsandboxed,
+		AllowUnsandboxed: cfg.AllowUnsandboxed, Quota: cfg.Quota, Room: cfg.Room,
 	})
 	if err != nil {
 		return nil, err
@@ -84,6 +84,9 @@ func (w process) last() string {
 	res, err := w.p.Stop(0)
 	if err != nil {
 		return err.Error()
+	}
+	if res.Stopped != nil {
+		return res.Stopped.Error()
 	}
 	return strings.TrimSpace(fmt.Sprintf("exit code %d\n%s", res.ExitCode, res.Stderr))
 }

@@ -20,11 +20,15 @@ type Process struct {
 
 // Start starts a command that goes on until it ends by itself, Stop is called or
 // this process dies. It is held as Run holds one; Spec.Timeout is not used and
-// Spec.MaxOutput and Spec.Wrote are about stderr alone. ctx bounds the start, not
+// Spec.MaxOutput and Spec.Wrote are about stderr alone; Spec.Quota and Spec.Room
+// hold for as long as it goes on. ctx bounds the start, not
 // the command. Who calls Start calls Stop.
 func Start(ctx context.Context, spec Spec) (*Process, error) {
 	spec, err := spec.withDefaults()
 	if err != nil {
+		return nil, err
+	}
+	if err := spec.mayBegin(); err != nil {
 		return nil, err
 	}
 	return start(ctx, spec, thisKernel(spec.Network))

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"sync"
 )
 
 func start(ctx context.Context, spec Spec, k kernel) (*Process, error) {
@@ -51,6 +52,9 @@ func start(ctx context.Context, spec Spec, k kernel) (*Process, error) {
 	}))
 	p := &Process{Stdin: write[2], Stdout: read[3], cancel: cancel, done: make(chan struct{})}
 	began := spec.Now()
+	var stopped error
+	var watching sync.WaitGroup
+	watching.Go(func() { spec.watch(life, func(why error) { stopped = why; cancel() }) })
 	go func() { // Stop waits for it.
 		defer close(p.done)
 		defer cancel()
@@ -67,7 +71,10 @@ func start(ctx context.Context, spec Spec, k kernel) (*Process, error) {
 			p.err = fmt.Errorf("%w: %s", ErrSetup, rep.Setup)
 		}
 		_ = read[1].Close() // Only read from.
+		cancel()
+		watching.Wait()
 		p.result = Result{
+			Stopped:  stopped,
 			ExitCode: rep.ExitCode, Stderr: stderr.String(), Truncated: stderr.dropped() > 0,
 			Duration: spec.Now().Sub(began), Held: held,
 		}

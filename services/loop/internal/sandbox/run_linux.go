@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"sync"
 	"syscall"
 	"time"
 
@@ -114,10 +115,15 @@ func run(ctx context.Context, spec Spec, k kernel) (Result, error) {
 	start := spec.Now()
 	timed, cancel := context.WithTimeout(ctx, spec.Timeout)
 	defer cancel()
+	held, end := context.WithCancelCause(timed)
+	var watching sync.WaitGroup
+	watching.Go(func() { spec.watch(held, func(why error) { end(stop{why}) }) })
+	defer watching.Wait()
+	defer end(nil)
 
 	var err error
 	for _, spaces := range k.spaces {
-		res, rep, startErr := attempt(timed, spec, k.caps.with(spaces), spaces)
+		res, rep, startErr := attempt(held, spec, k.caps.with(spaces), spaces)
 		if err = startErr; refused(err) || rep.Refused {
 			continue
 		}
@@ -134,6 +140,10 @@ func run(ctx context.Context, spec Spec, k kernel) (Result, error) {
 			res.TimedOut = true
 			return res, nil
 		}
+		if why, ok := errors.AsType[stop](context.Cause(held)); ok {
+			res.Stopped = why.error
+			return res, nil
+		}
 		break
 	}
 	if err == nil {
@@ -141,6 +151,9 @@ func run(ctx context.Context, spec Spec, k kernel) (Result, error) {
 	}
 	return Result{}, fmt.Errorf("%w: %w", ErrSetup, err)
 }
+
+// stop is why a command was ended that no context ended.
+type stop struct{ error }
 
 // refused says whether the kernel would not make the namespaces.
 func refused(err error) bool {

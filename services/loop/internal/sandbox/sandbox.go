@@ -54,6 +54,12 @@ type Spec struct {
 	Limits    Limits
 	MaxOutput int // bytes kept of stdout and of stderr each; default 64 KiB
 
+	// Quota is what Dir may hold. A command is not begun over it, and ended with
+	// everything that it started soon after it has passed it.
+	Quota Quota
+	// Room, which may be nil, is asked all the time: its error ends the command.
+	Room func() error
+
 	// AllowUnsandboxed runs the command even where ErrUnavailable would be
 	// the answer, with whatever protection there is. It is the operator's to
 	// say, never an agent's.
@@ -65,6 +71,16 @@ type Spec struct {
 	// for stdout and stderr at the same time, must not keep what it is given, and
 	// holds the command up.
 	Wrote func([]byte)
+}
+
+// mayBegin is an error when there is no room for what a command may write.
+func (s Spec) mayBegin() error {
+	if s.Room != nil {
+		if err := s.Room(); err != nil {
+			return err
+		}
+	}
+	return s.Quota.Check(s.Dir, 0)
 }
 
 // Limits bound each process of a command. Zero means the default.
@@ -87,6 +103,7 @@ type Result struct {
 	Stdout, Stderr string
 	Truncated      bool          // whether something is missing
 	TimedOut       bool          // whether Spec.Timeout ended the command
+	Stopped        error         // why Spec.Quota or Spec.Room ended the command; nil when neither did
 	Duration       time.Duration // from before the start to after the end
 	Held           Capabilities  // what held this very command
 }
@@ -139,6 +156,9 @@ func (s Spec) withDefaults() (Spec, error) {
 	s.Limits.CPU = orDefault(s.Limits.CPU, 60*time.Second)
 	s.Limits.AddressSpace = orDefault(s.Limits.AddressSpace, 4<<30)
 	s.Limits.FileSize = orDefault(s.Limits.FileSize, 256<<20)
+	if s.Quota.Bytes > 0 {
+		s.Limits.FileSize = min(s.Limits.FileSize, s.Quota.Bytes)
+	}
 	s.Limits.Processes = orDefault(s.Limits.Processes, 256)
 	s.Limits.OpenFiles = orDefault(s.Limits.OpenFiles, 1024)
 	if s.Now == nil {
@@ -155,12 +175,16 @@ func orDefault[T int | int64 | time.Duration](v, otherwise T) T {
 }
 
 // Run runs a command to its end and the end of everything that it started.
-// A command that fails or times out is a Result; an error means that it did
-// not run or that ctx ended it, then with the output so far and the cause of
-// ctx. It returns within 2 s of the end of ctx. It is safe for concurrent use.
+// A command that fails or times out, or passes its quota, is a Result; an error
+// means that it did not run or that ctx ended it, then with the output so far and
+// the cause of ctx. It returns within 2 s of the end of ctx. It is safe for
+// concurrent use.
 func Run(ctx context.Context, spec Spec) (Result, error) {
 	spec, err := spec.withDefaults()
 	if err != nil {
+		return Result{}, err
+	}
+	if err := spec.mayBegin(); err != nil {
 		return Result{}, err
 	}
 	return run(ctx, spec, thisKernel(spec.Network))

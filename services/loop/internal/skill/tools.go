@@ -32,6 +32,8 @@ const (
 type Config struct {
 	AllowUnsandboxed bool             // the operator accepts git without Landlock
 	Outbound         outbound.Options // for skills from an address
+	Quota            sandbox.Quota    // of each agent's folder
+	Room             func() error     // an error while the disk has only its reserve; nil: there is room
 }
 
 // Tools returns install_skill, list_skills, create_skill and remove_skill. Each
@@ -172,11 +174,13 @@ func (cfg Config) clone(ctx context.Context, workspace, address, protocol, name,
 		// of the repository's.
 		Command: "GIT_ALLOW_PROTOCOL=" + protocol + " GIT_TERMINAL_PROMPT=0 exec git -c core.hooksPath=/dev/null" +
 			" clone --quiet --depth 1 --single-branch --no-tags -- " + quoted(address) + " " + quoted(at),
-		Limits: sandbox.Limits{FileSize: 64 << 20},
+		Limits: sandbox.Limits{FileSize: 64 << 20}, Quota: cfg.Quota, Room: cfg.Room,
 	})
 	switch {
 	case err != nil:
 		return err
+	case res.Stopped != nil:
+		return fmt.Errorf("the repository was not fetched: %v", res.Stopped) //nolint:errorlint // Unavailable would make the run wait
 	case res.TimedOut:
 		return fmt.Errorf("the repository took longer than %s: %w", cloneTimeout, context.DeadlineExceeded)
 	case res.ExitCode != 0:

@@ -2,11 +2,13 @@ package tool
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/api/catalog"
 
 	"github.com/anima-run/anima/services/loop/internal/sandbox"
@@ -55,8 +57,12 @@ func run(ctx context.Context, cfg Config, c turn.Call, command string, limit int
 	r, err := sandbox.Run(ctx, sandbox.Spec{
 		Dir: c.Agent.Workspace, Command: command, Timeout: time.Duration(limit) * time.Second, MaxOutput: maxOutput,
 		Network: c.Agent.Network, AllowUnsandboxed: cfg.AllowUnsandboxed, Now: cfg.Now, Wrote: tail.add,
+		Quota: cfg.Quota, Room: cfg.Room,
 	})
-	if err != nil {
+	switch {
+	case errors.Is(err, sandbox.ErrQuota), api.ReasonOf(err) == api.ReasonNoSpace:
+		return turn.Output{}, fmt.Errorf("not run: %s", stopped(err)) // not as Unavailable: the run would wait for the operator
+	case err != nil:
 		return turn.Output{}, err
 	}
 	text := r.Stdout
@@ -64,12 +70,22 @@ func run(ctx context.Context, cfg Config, c turn.Call, command string, limit int
 		text += "\n[stderr]\n" + r.Stderr
 	}
 	switch {
+	case r.Stopped != nil:
+		return turn.Output{Text: text}, fmt.Errorf("the command was ended: %s", stopped(r.Stopped))
 	case r.TimedOut:
 		return turn.Output{Text: text}, fmt.Errorf("the command took longer than %d s and was ended: %w", limit, context.DeadlineExceeded)
 	case r.ExitCode != 0:
 		text = fmt.Sprintf("[exit code %d]\n%s", r.ExitCode, text)
 	}
 	return turn.Output{Text: text}, nil
+}
+
+// stopped is why the sandbox ended a command or did not begin one, for a model.
+func stopped(err error) string {
+	if e, ok := errors.AsType[*api.Error](err); ok {
+		return e.Message
+	}
+	return err.Error()
 }
 
 // tail keeps the end of what a program says and passes it on. Both outputs of a

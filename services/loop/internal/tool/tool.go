@@ -12,6 +12,7 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/api/catalog"
 
+	"github.com/anima-run/anima/services/loop/internal/sandbox"
 	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
@@ -37,6 +38,8 @@ type Config struct {
 	AllowUnsandboxed bool // the operator accepts commands without Landlock
 	NPM              bool // the machine has npm
 	Now              func() time.Time
+	Quota            sandbox.Quota // of each agent's folder
+	Room             func() error  // an error while the disk has only its reserve; nil: there is room
 }
 
 // basic are the tools of an agent whose definition names none: what every

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/disk"
+	"github.com/anima-run/anima/pkg/disk/disktest"
+)
+
+// ready waits until the probe answers with a status, and returns what it says.
+func (u *running) ready(status int) string {
+	u.t.Helper()
+	for end := time.Now().Add(patience); ; {
+		res := get(u.t, u.Ops+"/readyz", nil)
+		if res.status == status {
+			return res.body
+		}
+		if time.Now().After(end) {
+			u.t.Fatalf("readyz: %d, want %d\n%s\n%s", res.status, status, res.body, u.log())
+		}
+	}
+}
+
+// TestFullDisk fills the disk of an anima with a run under way: nothing is accepted
+// then, and everyone is told why. When there is space again it all goes on, the run
+// too, without a restart.
+func TestFullDisk(t *testing.T) {
+	t.Parallel()
+	disktest.Run(t, 128*disk.MiB, func(t *testing.T, dir string) {
+		m := newMachine(t)
+		m.env["HOME"] = dir
+		u := m.up()
+		m.cli("session", "send", "lucky", "hello")
+		acc := asked[api.Accepted](m, "session", "send", "lucky", "slow", "--no-wait")
+		m.watch("lucky-main", "loop_execute")
+		free := disktest.Fill(t, dir)
+
+		if got := u.ready(http.StatusServiceUnavailable); !strings.Contains(got, "the disk of the data folder is full") {
+			t.Errorf("readyz says %q", got)
+		}
+		m.fails(exitUnavailable, "", []string{"session", "send", "lucky", "hello"}, "the disk of the data folder is full", "free space on it", "ANIMA_DISK_RESERVE")
+		m.fails(exitUnavailable, "---\nname: Nova\n---\nBe.\n", []string{"agent", "apply", "-"}, "the disk of the data folder is full")
+		res := u.try(http.MethodPost, "/v1/sessions/lucky-main/messages", `{"content":"hello"}`, nil)
+		if res.status != http.StatusInsufficientStorage || !strings.Contains(res.body, api.ReasonNoSpace) {
+			t.Errorf("a message over HTTP: %d %s, want 507 and %s", res.status, res.body, api.ReasonNoSpace)
+		}
+		for end := time.Now().Add(patience); !strings.Contains(u.log(), "critical write error"); { // of the run under way
+			if time.Now().After(end) {
+				t.Fatalf("no write of NATS has failed:\n%s", u.log())
+			}
+			<-time.After(10 * time.Millisecond)
+		}
+
+		free()
+		u.ready(http.StatusOK)
+		if end := asked[api.LoopEnd](m, "session", "send", "lucky", "hello"); !end.Success {
+			t.Errorf("with space again a message ends as %+v\n%s", end, u.log())
+		}
+		if got := asked[api.RunState](m, "run", "get", acc.Run, "--session", "lucky-main"); got.Status != api.RunEnded || !got.Success {
+			t.Errorf("the run that was under way is %+v", got)
+		}
+	})
+}

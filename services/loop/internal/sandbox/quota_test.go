@@ -1,0 +1,90 @@
+package sandbox
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/anima-run/anima/pkg/disk"
+	"github.com/anima-run/anima/pkg/disk/disktest"
+)
+
+// TestQuotaEndsTheCommand: a command that writes more than its folder may hold is
+// ended with its children, long before it would end by itself, and the next one is
+// not begun.
+func TestQuotaEndsTheCommand(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		quota   Quota
+		command string
+	}{
+		"bytes":          {Quota{Bytes: 8 * disk.MiB}, `i=0; while :; do i=$((i+1)); head -c 1048576 /dev/zero > f$i; done`},
+		"a child's":      {Quota{Bytes: 8 * disk.MiB}, `(setsid sh -c 'i=0; while :; do i=$((i+1)); head -c 1048576 /dev/zero > f$i; done') & wait`},
+		"files":          {Quota{Files: 200}, `i=0; while :; do i=$((i+1)); : > f$i; done`},
+		"one large file": {Quota{Bytes: 8 * disk.MiB}, `head -c 67108864 /dev/zero > f; for i in 1 2 3; do head -c 6291456 /dev/zero > g$i; done; sleep 1000`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			each(t, func(t *testing.T, k kernel) {
+				dir := t.TempDir()
+				res := sh(t, k, Spec{Dir: dir, Command: tt.command, Timeout: 5 * time.Minute, Quota: tt.quota})
+				if !errors.Is(res.Stopped, ErrQuota) || res.ExitCode != -1 || res.TimedOut {
+					t.Errorf("got %+v, want it stopped by %v", res, ErrQuota)
+				}
+				_, err := Run(t.Context(), Spec{Dir: dir, Command: "echo ran > ran", AllowUnsandboxed: true, Quota: tt.quota})
+				if _, ran := os.Stat(filepath.Join(dir, "ran")); !errors.Is(err, ErrQuota) || ran == nil {
+					t.Errorf("over its quota: %v, %v; want a command that was not begun", err, ran)
+				}
+			})
+		})
+	}
+	res := sh(t, thisKernel(false), Spec{Command: "head -c 1048576 /dev/zero > f; echo done", Quota: Quota{Bytes: 8 * disk.MiB, Files: 10}})
+	if res.Stopped != nil || res.ExitCode != 0 || res.Stdout != "done\n" {
+		t.Errorf("within its quota: %+v", res)
+	}
+}
+
+// TestReserveEndsTheCommand: whatever a command does, the reserve of the disk is left.
+func TestReserveEndsTheCommand(t *testing.T) {
+	t.Parallel()
+	disktest.Run(t, 128*disk.MiB, func(t *testing.T, dir string) {
+		r, err := disk.NewReserve(dir, 64*disk.MiB)
+		if err != nil {
+			t.Fatal(err)
+		}
+		work := filepath.Join(dir, "work")
+		if err := os.Mkdir(work, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		spec := Spec{Dir: work, Command: "i=0; while :; do i=$((i+1)); head -c 65536 /dev/zero > f$i; done", Timeout: time.Minute, AllowUnsandboxed: true, Room: r.Check}
+		res, err := Run(t.Context(), spec)
+		if err != nil || res.Stopped == nil || fmt.Sprint(res.Stopped) != fmt.Sprint(r.Check()) {
+			t.Errorf("got %+v, %v, want it stopped by %v", res, err, r.Check())
+		}
+		if s, err := r.Space(); err != nil || s.Free < 8*disk.MiB {
+			t.Errorf("%d bytes are left of the reserve, %v", s.Free, err)
+		}
+		if _, err := Run(t.Context(), spec); err == nil {
+			t.Error("the next command was begun")
+		}
+	})
+}
+
+// TestQuotaOfAProcess: one that goes on is held to it, too.
+func TestQuotaOfAProcess(t *testing.T) {
+	t.Parallel()
+	p, err := Start(t.Context(), Spec{
+		Dir: t.TempDir(), Command: "i=0; while :; do i=$((i+1)); head -c 1048576 /dev/zero > f$i; done",
+		AllowUnsandboxed: true, Quota: Quota{Bytes: 4 * disk.MiB},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-p.Done()
+	if res, err := p.Stop(0); err != nil || !errors.Is(res.Stopped, ErrQuota) {
+		t.Errorf("got %+v, %v, want it stopped by %v", res, err, ErrQuota)
+	}
+}

@@ -1,0 +1,37 @@
+package tool_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/disk"
+
+	"github.com/anima-run/anima/services/loop/internal/sandbox"
+	"github.com/anima-run/anima/services/loop/internal/tool"
+	"github.com/anima-run/anima/services/loop/internal/turn"
+)
+
+// TestExecQuota: the model reads that the quota ended its command, with the output so
+// far, and that the next one was not run.
+func TestExecQuota(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	cfg := tool.Config{AllowUnsandboxed: true, Quota: sandbox.Quota{Bytes: 4 * disk.MiB}}
+	exec := tool.All(cfg, b.world, b.world)["exec"]
+	call := func(command string) (turn.Output, error) {
+		args, err := json.Marshal(map[string]string{"command": command})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return exec.Run(t.Context(), turn.Call{Agent: b.agent, Args: args})
+	}
+	out, err := call("echo begun; i=0; while :; do i=$((i+1)); head -c 1048576 /dev/zero > f$i; done")
+	if err == nil || !strings.Contains(err.Error(), "was ended: the folder's quota is used up") || !strings.HasPrefix(out.Text, "begun\n") {
+		t.Errorf("got %q, %v, want the output so far and the quota", out.Text, err)
+	}
+	if _, err := call("echo begun"); err == nil || !strings.Contains(err.Error(), "not run: the folder's quota is used up") || api.CodeOf(err) != api.Internal {
+		t.Errorf("the next command: %v, want it not run", err)
+	}
+}
