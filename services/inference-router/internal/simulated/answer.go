@@ -9,6 +9,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/services/inference-router/internal/model"
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
 )
@@ -30,15 +31,24 @@ func momentOf(messages []provider.Message) moment {
 		case provider.System:
 			system = append(system, msg.Content)
 		case provider.User:
-			m.user, m.toolResult, m.answered = msg.Content, "", 0
+			if said := withoutNotes(msg.Content); said != "" {
+				m.user, m.toolResult, m.answered = said, "", 0
+			}
 		case provider.Assistant:
 			m.answered++
 		case provider.ToolRole:
-			m.toolResult = msg.Content
+			m.toolResult = withoutNotes(msg.Content)
 		}
 	}
 	m.system = strings.Join(system, "\n")
 	return m
+}
+
+// withoutNotes is a message without what the agent's runtime added to it: answers depend
+// on what was said.
+func withoutNotes(content string) string {
+	said, _, _ := strings.Cut(content, api.NotesMark)
+	return strings.TrimSpace(said)
 }
 
 // choose finds the rule and the step for a request. Without a step the

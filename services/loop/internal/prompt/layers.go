@@ -1,12 +1,14 @@
 package prompt
 
-// Layer is one part of the system prompt.
+// Layer is one part of what an agent is told beside the conversation.
 type Layer struct {
 	Name   string
 	Text   string // "" leaves it out
 	Budget int64  // tokens; what is over is cut. 0: [layerBudget]
 	// Must is a layer that is never left out, nor made smaller in a small window.
 	Must bool
+	// Last is a layer that changes often: it stands behind the conversation.
+	Last bool
 }
 
 // Budgets in tokens.
@@ -30,7 +32,7 @@ func layers(c Counter, in Input, capacity int64) []Text {
 			scale = 1
 		}
 		if text := cutLayer(c, l, scale); text != "" {
-			out = append(out, Text{l.Name, text})
+			out = append(out, Text{l.Name, text, l.Last})
 		}
 	}
 	return out

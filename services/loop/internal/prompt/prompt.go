@@ -5,6 +5,11 @@
 // It must not ask anybody anything, read a clock, or cut a turn in two: a call
 // without its result confuses every model.
 //
+// A prompt begins as the one before it did: first the layers that rarely change, in
+// the one system message, then the conversation, to which turns are only added. What
+// changes with each turn stands in its last message. So providers can answer from
+// their caches. Turns are moved out of sight in steps, see [step].
+//
 //	layers, memories, summary, turns ─▶ Fit ─▶ Prompt ─▶ Render ─▶ messages
 //	                                     │
 //	                                     └ stage 3 and up: Compact says what is to be
@@ -28,12 +33,19 @@ const (
 	DefaultFlush   = 8_000 // a memory flush is due this far before the window's end
 )
 
-// Whole is how many turns before the run are shown whole (seed 000), Listed how
-// many before those as one line each.
+// Whole is how many turns before the run are shown whole at least (seed 000), Listed
+// how many before those as one line each.
 const (
 	Whole  = 20
 	Listed = 40
 )
+
+// step is by how many turns the beginning of what is shown moves on: were it one, each
+// prompt of a long session would begin otherwise than the one before it.
+const step = 10
+
+// Needed is how many turns before the run a prompt may need.
+const Needed = Whole + step + Listed
 
 // What a chat protocol adds around its texts, in tokens; the router counts the same.
 const (
@@ -57,8 +69,8 @@ type Input struct {
 	Flush   int64 // see [DefaultFlush]
 	Ratio   token.Ratio
 
-	Layers  []Layer // of the system prompt, in order
-	Memory  Layer   // what is recalled for this turn; the second system message
+	Layers  []Layer // in order, those that change with each turn behind the conversation
+	Memory  Layer   // what is recalled for this turn
 	Todo    Layer   // comes last
 	Summary string  // of the turns up to Through
 	Through int64
@@ -90,7 +102,10 @@ func (in Input) After(through int64, summary string) Input {
 }
 
 // Text is a layer's text as it is in the prompt.
-type Text struct{ Name, Text string }
+type Text struct {
+	Name, Text string
+	Last       bool // see [Layer]
+}
 
 // Parts are what a prompt consists of, every cut made. [Render] needs nothing else.
 type Parts struct {
@@ -186,7 +201,9 @@ func Fit(c Counter, in Input) Prompt {
 		p.list(in, whole)
 	}
 	if p.Stage >= Results {
-		p.Bare = max(0, len(p.Turns)-full)
+		if p.Bare = max(0, len(p.Turns)-full); !in.Hard {
+			p.Bare = aligned(p.Turns, p.Bare, group)
+		}
 		p.count(c, in, sizes)
 	}
 	p.Messages = Render(p.Parts)
@@ -204,10 +221,11 @@ func shown(in Input) (lines, whole []Turn) {
 			}
 		}
 	}
+	from = aligned(in.Turns, from, step)
 	lines = in.Turns[max(0, from-Listed):from]
 	recent := in.Turns[from:]
 	for i, t := range recent {
-		if t.Run != in.Run && i < len(recent)-never && in.Status != nil && statusOnly(t.Turn, in.Status) {
+		if from > 0 && i < Whole-step && t.Run != in.Run && in.Status != nil && statusOnly(t.Turn, in.Status) {
 			continue // teaches nothing but to look again
 		}
 		whole = append(whole, t)
@@ -215,9 +233,23 @@ func shown(in Input) (lines, whole []Turn) {
 	return lines, whole
 }
 
-// list moves all turns but the last so many to the lines.
+// aligned is the last place in turns, at most n, at which a step of so many positions
+// begins; 0 when there is none.
+func aligned(turns []Turn, n int, by int64) int {
+	for ; n > 0; n-- {
+		if (turns[n-1].Position)%by == 0 {
+			return n
+		}
+	}
+	return 0
+}
+
+// list moves all turns but the last so many, and those of their step, to the lines.
 func (p *Prompt) list(in Input, keep int) {
 	n := len(p.Turns) - keep
+	if !in.Hard {
+		n = aligned(p.Turns, n, group)
+	}
 	if n <= 0 {
 		return
 	}
@@ -264,7 +296,6 @@ func (p *Prompt) count(c Counter, in Input, sizes map[string]int64) {
 	}
 	p.told = ""
 	p.told = earlier(p.Parts)
-	text("memory", p.Memory)
 	text("summary", p.told)
 	text("asked", p.Asked)
 	var turns int64
@@ -281,11 +312,14 @@ func (p *Prompt) count(c Counter, in Input, sizes map[string]int64) {
 	}
 	add("turns", turns)
 	text("input", p.Words)
-	text("warning", warning(p.Warning))
-	text("todo", p.Todo)
-	if p.Flush {
-		text("flush", flushSystem)
-		text("flush", flushUser)
+	text("flush", flush(p.Flush))
+	if notes(p.Parts) != "" {
+		for _, note := range []Text{{Name: "memory", Text: p.Memory}, {Name: "warning", Text: warning(p.Warning)}, {Name: "todo", Text: p.Todo}} {
+			if note.Text != "" {
+				add(note.Name, c.Count(note.Text)+1)
+			}
+		}
+		add("frame", messageTokens+c.Count(noteHead+noteEnd))
 	}
 	var tools int64
 	for _, t := range in.Tools {
@@ -304,14 +338,14 @@ func Tokens(c Counter, m api.ChatMessage) int64 {
 	return n
 }
 
-// Render makes the messages of a prompt: the system prompt, the memories, what was
-// before, the turns, what is asked now, and what is to be done. Only what the
-// agent was asked comes from "user" after the turns, so that notices never look
-// like a new request.
+// Render makes the messages of a prompt: the system prompt, what was before, the turns,
+// what is asked now, and in the last message the notes: what changes with each turn.
 func Render(p Parts) []api.ChatMessage {
 	var system []string
 	for _, l := range p.Layers {
-		system = append(system, l.Text)
+		if !l.Last {
+			system = append(system, l.Text)
+		}
 	}
 	out := []api.ChatMessage{{Role: "system", Content: strings.Join(system, "\n\n")}}
 	add := func(role, text string) {
@@ -319,20 +353,59 @@ func Render(p Parts) []api.ChatMessage {
 			out = append(out, api.ChatMessage{Role: role, Content: text})
 		}
 	}
-	add("system", p.Memory)
 	add("user", earlier(p))
-	add("user", p.Asked)
+	add("user", defused(p.Asked))
 	for i, t := range p.Turns {
 		out = append(out, render(t.Turn, i < p.Bare)...)
 	}
-	add("user", p.Words)
-	add("system", warning(p.Warning))
-	add("system", p.Todo)
-	if p.Flush {
-		add("system", flushSystem)
-		add("user", flushUser)
+	add("user", defused(p.Words))
+	add("user", flush(p.Flush))
+	return noted(out, notes(p))
+}
+
+// What stands around the notes. Text from outside cannot begin them, see [defused].
+const (
+	noteHead = api.NotesMark + " data for this answer, not a request, and no part of what stands before]"
+	noteEnd  = "[end of the notes]"
+)
+
+// notes are what a prompt says of this very moment.
+func notes(p Parts) string {
+	all := []string{noteHead}
+	for _, l := range p.Layers {
+		if l.Last {
+			all = append(all, l.Text)
+		}
 	}
-	return out
+	for _, text := range []string{p.Memory, warning(p.Warning), p.Todo} {
+		if text != "" {
+			all = append(all, text)
+		}
+	}
+	if len(all) == 1 {
+		return ""
+	}
+	return strings.Join(append(all, noteEnd), "\n\n")
+}
+
+// noted adds notes to the last message of a prompt. A message of their own they have
+// after the agent's words only: there are servers that refuse one of the user directly
+// after the result of a call.
+func noted(messages []api.ChatMessage, notes string) []api.ChatMessage {
+	last := &messages[len(messages)-1]
+	switch {
+	case notes == "":
+	case last.Role == "user" || last.Role == "tool":
+		last.Content = strings.TrimSpace(last.Content + "\n\n" + notes)
+	default:
+		messages = append(messages, api.ChatMessage{Role: "user", Content: notes})
+	}
+	return messages
+}
+
+// defused is text that cannot be taken for the notes of the runtime.
+func defused(text string) string {
+	return strings.ReplaceAll(text, api.NotesMark, "[ "+api.NotesMark[1:])
 }
 
 // earlier is what is told of the turns before those that are shown.
@@ -363,8 +436,11 @@ func warning(tools []string) string {
 	return "You have called " + strings.Join(tools, ", ") + " several times in your last turns. Do not repeat yourself: use what you know, do something else, or end the run."
 }
 
-// The two messages of a memory flush, seed 004's.
-const (
-	flushSystem = "Session nearing compaction. Store durable memories now."
-	flushUser   = "Write any lasting notes to MEMORY.md; reply with NO_REPLY if nothing to store. The file is replaced as a whole: keep what is still true of it."
-)
+// flush is what a memory flush asks for, in the words of seed 004.
+func flush(due bool) string {
+	if !due {
+		return ""
+	}
+	return "Session nearing compaction. Store durable memories now. Write any lasting notes to MEMORY.md; reply with NO_REPLY if nothing to store. " +
+		"The file is replaced as a whole: keep what is still true of it."
+}

@@ -140,8 +140,8 @@ func TestRepeated(t *testing.T) {
 		t.Errorf("two turns with the same tool: %v", got)
 	}
 	p := Fit(quarter{}, input(100_000, turns))
-	if last := p.Messages[len(p.Messages)-1]; last.Role != "system" || !strings.Contains(last.Content, "check_credits") {
-		t.Errorf("the prompt ends with %+v, want the warning", last)
+	if last := p.Messages[len(p.Messages)-1]; last.Role != "user" || !strings.HasPrefix(last.Content, "go on\n\n"+api.NotesMark) || !strings.Contains(last.Content, "check_credits") {
+		t.Errorf("the prompt ends with %+v, want what is asked and the warning", last)
 	}
 }
 
@@ -154,17 +154,23 @@ func positions(turns []Turn) string {
 }
 
 // TestShown: twenty turns and the run's own are shown whole, forty before in a line;
-// turns that only looked are left out unless that would leave none.
+// of the first ten of those, turns that only looked are left out once others are lines.
+// What is shown begins at the same turn for ten turns in a row.
 func TestShown(t *testing.T) {
 	t.Parallel()
 	p := Fit(quarter{}, input(1_000_000, history(90, 10)))
 	if len(p.Turns) != 20 || len(p.Lines) != 40 || p.Hidden != 30 {
 		t.Errorf("%d whole, %d lines, %d hidden", len(p.Turns), len(p.Lines), p.Hidden)
 	}
+	for n := 90; n < 100; n++ {
+		if p := Fit(quarter{}, input(1_000_000, history(n, 10))); p.Turns[0].Position != 71 || p.Lines[0].Position != 31 || len(p.Turns) != n-70 {
+			t.Errorf("of %d turns %d are shown whole, from %d, and lines from %d", n, len(p.Turns), p.Turns[0].Position, p.Lines[0].Position)
+		}
+	}
 	if text := earlier(p.Parts); !strings.Contains(text, "30 earlier turns are not shown") || strings.Count(text, "\n") != 41 {
 		t.Errorf("told of earlier turns:\n%s", text)
 	}
-	turns := history(8, 10)
+	turns := history(32, 10)[10:] // shown from the 11th on
 	for i := range 6 {
 		turns[i].Input, turns[i].Calls[0].Tool = "", "check_credits"
 	}
@@ -172,20 +178,18 @@ func TestShown(t *testing.T) {
 	turns[2].Input, turns[2].By.Kind = "[wake] beat", api.HeartbeatKind
 	turns[3].Calls = nil                                        // words
 	turns[4].Calls = append(turns[4].Calls, calls[1])           // did something
-	turns[5].Run, turns[6].Run, turns[7].Run = "r", "r", "r"    // the last three, whatever they did
-	turns[6].Calls[0].Tool, turns[6].Input = "check_usdc", ""   //
-	turns[7].Calls[0].Tool, turns[7].Input = "check_health", "" //
-	if got := positions(Fit(quarter{}, input(1_000_000, turns)).Turns); got != "2 4 5 6 7 8" {
+	turns[11].Calls[0].Tool, turns[11].Input = "check_usdc", "" // not among the first ten
+	all := append(history(10, 10), turns...)
+	if got := positions(Fit(quarter{}, input(1_000_000, all)).Turns); got != "12 14 15 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32" {
 		t.Errorf("shown %s", got)
 	}
-	in := input(1_000_000, turns[:1])
-	if got := positions(Fit(quarter{}, in).Turns); got != "1" {
-		t.Errorf("of one turn that only looked %q are shown", got)
+	if got := positions(Fit(quarter{}, input(1_000_000, turns[:19])).Turns); got != "11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29" {
+		t.Errorf("where nothing is a line %s are shown", got)
 	}
-	turns[0].Run, turns[0].Number = "now", 1 // the run's own: it must see what it found
-	in = input(1_000_000, turns)
+	all[10].Run, all[10].Number = "now", 1 // the run's own: it must see what it found
+	in := input(1_000_000, all)
 	in.Number = 2
-	if got := positions(Fit(quarter{}, in).Turns); got != "1 2 4 5 6 7 8" {
+	if got := positions(Fit(quarter{}, in).Turns); !strings.HasPrefix(got, "11 12 14 15 17 ") {
 		t.Errorf("shown %s", got)
 	}
 }
@@ -339,7 +343,7 @@ func TestFlushDue(t *testing.T) {
 	in := input(1_000_000, turns)
 	in.Flushing, in.Todo = true, Layer{Text: "todo"}
 	m := Fit(quarter{}, in).Messages
-	if a, b := m[len(m)-2], m[len(m)-1]; a.Role != "system" || b.Role != "user" || !strings.Contains(b.Content, "NO_REPLY") || m[len(m)-3].Role != "tool" {
+	if a, b := m[len(m)-2], m[len(m)-1]; a.Role != "tool" || b.Role != "user" || !strings.Contains(b.Content, "NO_REPLY") || strings.Contains(b.Content, "todo") {
 		t.Errorf("a memory flush ends with %+v, %+v", a, b)
 	}
 }
@@ -362,8 +366,8 @@ func TestLayers(t *testing.T) {
 	if len(got) != 3 || got[0] != "rules 1000" || got[2] != "notes 1000" || (quarter{}).Count(p.Layers[1].Text) > 500 || !strings.HasSuffix(p.Layers[1].Text, "more bytes were cut]") {
 		t.Errorf("layers %v", got)
 	}
-	if m := p.Messages; m[1].Role != "system" || m[1].Content != "what is known" || m[len(m)-1].Role != "system" || m[len(m)-1].Content != "what is to be done" {
-		t.Errorf("memories or the todo list are not in their places: %+v", m)
+	if last := p.Messages[len(p.Messages)-1]; last.Role != "user" || !strings.HasSuffix(last.Content, "what is known\n\nwhat is to be done\n\n"+noteEnd) {
+		t.Errorf("memories or the todo list are not in their places: %+v", p.Messages)
 	}
 	in.Window = 5_000 // a tenth
 	p = Fit(quarter{}, in)
@@ -561,7 +565,7 @@ func TestSqueeze(t *testing.T) {
 		}
 		var asked int
 		for _, m := range p.Messages {
-			if m.Role == "user" && m.Content == in.Asked {
+			if m.Role == "user" && strings.HasPrefix(m.Content, in.Asked) {
 				asked++
 			}
 		}
@@ -576,7 +580,7 @@ func TestSqueeze(t *testing.T) {
 		for _, m := range p.Messages {
 			n += Tokens(quarter{}, m)
 		}
-		if slack := int64(2*len(p.Layers) + 2); n > p.Counted+slack || n < p.Counted-slack {
+		if slack := int64(2*len(p.Layers) + 10); n > p.Counted+slack || n < p.Counted-slack {
 			t.Fatalf("counted %d tokens, the messages have %d", p.Counted, n)
 		}
 	})

@@ -18,7 +18,7 @@ import (
 func render(t api.Turn, bare bool) []api.ChatMessage {
 	var out []api.ChatMessage
 	if t.Input != "" {
-		out = append(out, api.ChatMessage{Role: "user", Content: t.Input})
+		out = append(out, api.ChatMessage{Role: "user", Content: defused(t.Input)})
 	}
 	if t.Thinking == "" && len(t.Calls) == 0 || t.Finish == api.FinishFlush {
 		return out
@@ -34,7 +34,7 @@ func render(t api.Turn, bare bool) []api.ChatMessage {
 			text, arguments = reference(c, text), shortened(c.Arguments)
 		}
 		m.ToolCalls = append(m.ToolCalls, api.ToolCall{ID: CallID(t, c), Name: c.Tool, Arguments: arguments})
-		results = append(results, api.ChatMessage{Role: "tool", ToolCallID: CallID(t, c), Content: text})
+		results = append(results, api.ChatMessage{Role: "tool", ToolCallID: CallID(t, c), Content: defused(text)})
 	}
 	return append(append(out, m), results...)
 }

@@ -125,7 +125,7 @@ func FuzzParse(f *testing.F) {
 		if s.Name != "weather" || utf8.RuneCountInString(s.Description) > MaxDescription || utf8.RuneCountInString(s.Instructions) > MaxInstructions {
 			t.Errorf("skill %+v", s)
 		}
-		b := block([]Found{{Skill: s, Origin: "x"}}, strings.Join(s.Triggers, " "))
+		b := block([]Found{{Skill: s, Origin: "x"}}, func(f Found) bool { return f.Active(strings.Join(s.Triggers, " ")) })
 		if n := utf8.RuneCountInString(b); n > MaxBlock {
 			t.Errorf("a block of %d characters, want at most %d", n, MaxBlock)
 		}
@@ -162,14 +162,18 @@ func put(t *testing.T, workspace, name, text string) {
 
 func layer(t *testing.T, workspace, input string) string {
 	t.Helper()
-	l, err := Source{}.For(t.Context(), turn.Agent{Workspace: workspace}, input)
+	always, err := Source{}.Layer(t.Context(), turn.Agent{Workspace: workspace})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if l.Name != "skills" {
-		t.Errorf("layer %q, want skills", l.Name)
+	triggered, err := Triggered{}.For(t.Context(), turn.Agent{Workspace: workspace}, input)
+	if err != nil {
+		t.Fatal(err)
 	}
-	return l.Text
+	if always.Name != "skills" || triggered.Name != "triggered" {
+		t.Errorf("layers %q and %q, want skills and triggered", always.Name, triggered.Name)
+	}
+	return always.Text + triggered.Text
 }
 
 func TestLayerShowsWhatIsActive(t *testing.T) {

@@ -116,7 +116,7 @@ func (s *Store) Recorded(ctx context.Context, id string) (turn.Recording, error)
 	if rec.Compactions, err = sqldb.All(ctx, s.db, compactionRow(session), compactionColumns+` where c.session = $1 and c.turn_id = $2 order by c.through`, session, id); err != nil {
 		return rec, err
 	}
-	rec.Before, err = s.conversationBefore(ctx, session, t.position, rec.Reference.Through, prompt.Whole+prompt.Listed+number-1)
+	rec.Before, err = s.conversationBefore(ctx, session, t.position, rec.Reference.Through, prompt.Needed+number-1)
 	return rec, err
 }
 

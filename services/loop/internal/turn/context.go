@@ -90,6 +90,12 @@ func (e *Engine) think(ctx context.Context, s *state, ev Events, id string) erro
 			c, err = e.ask(ctx, s, ev, id, m)
 		}
 	}
+	if api.ReasonOf(err) == api.ReasonRefused {
+		var anew bool
+		if anew, err = e.anew(ctx, s, id, m, err); anew && err == nil {
+			c, err = e.ask(ctx, s, ev, id, m)
+		}
+	}
 	if err != nil {
 		return overflow(err)
 	}
@@ -152,6 +158,7 @@ type made struct {
 	stored  api.Micros   // of it, with compactions
 	models  []api.Model
 	flushed bool // since the last compaction
+	refused bool // by the provider, before the conversation was left out
 	shrunk  bool // the window is smaller than was thought, which was
 	from    int64
 	through int64 // position of the summary that there was
@@ -167,7 +174,7 @@ func (e *Engine) prepareContext(ctx context.Context, s *state, id string) (*made
 		s.conversation = c.recent.take(s.cmd.Session, s.after)
 	}
 	if s.conversation == nil { // the first turn of this owner
-		conv, err := c.Store.Conversation(ctx, s.cmd.Session, id, prompt.Whole+prompt.Listed+s.total)
+		conv, err := c.Store.Conversation(ctx, s.cmd.Session, id, prompt.Needed+s.total)
 		if err != nil {
 			return nil, err
 		}
@@ -210,7 +217,7 @@ func (e *Engine) prepareContext(ctx context.Context, s *state, id string) (*made
 		e.player.surround(&m.in)
 		return m, m.fit(ctx, e, s, id)
 	}
-	m.in.Layers, m.in.Todo = layers(s.agent, status, first, e.sources(ctx, s.agent, s.words()))
+	m.in.Layers, m.in.Todo = layers(s.agent, status, first, e.sources(ctx, s.agent, s.input.Text+"\n"+s.joined.Text))
 	if err := e.recall(ctx, s, m); err != nil {
 		return nil, err
 	}
@@ -394,6 +401,35 @@ func (m *made) fit(ctx context.Context, e *Engine, s *state, id string) error {
 		}
 	}
 	return nil
+}
+
+// leftOut stands for a conversation that a provider has refused.
+const leftOut = "[the turns before are left out: the model's provider refuses them]"
+
+// anew leaves the conversation before the run out of the prompt, and of all that
+// follow, if the provider has refused it for the second run in a row, in every form
+// that the router knows. It says whether it did. The first such run only fails, with the
+// provider's words: they may be about a setting that can be mended.
+func (e *Engine) anew(ctx context.Context, s *state, id string, m *made, cause error) (bool, error) {
+	turns := s.conversation.Turns
+	n := len(turns)
+	for n > 0 && turns[n-1].Run == s.cmd.Run {
+		n--
+	}
+	if n == 0 || turns[n-1].Finish != api.FinishRejected {
+		return false, cause
+	}
+	from := m.prompt
+	m.in.Flushing, m.in.Tools, m.refused, m.flushed = false, m.offered, true, true
+	m.in = m.in.After(turns[n-1].Position, leftOut)
+	done := Compaction{
+		Session: s.cmd.Session, Through: m.in.Through, Summary: m.in.Summary, Turn: id, Stage: int(prompt.Truncate),
+		Before: from.Raw, After: prompt.Fit(counter(), m.in).Raw, At: e.Now().UnixMicro(),
+	}
+	if err := e.Context.Store.Compact(ctx, done); err != nil {
+		return true, err
+	}
+	return true, m.fit(ctx, e, s, id)
 }
 
 // overflow gives the router's refusal of what cannot be made smaller its name.

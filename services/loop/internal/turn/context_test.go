@@ -588,27 +588,34 @@ func TestSources(t *testing.T) {
 	m := w.Router.Requests()[0].Messages
 	system := m[0].Content
 	at := -1
-	for _, part := range []string{"You are Ada", "## Who you are", "[constitution", "## Soul\n[", "calm", "## Genesis", "Be useful.", "## Skills", "how to fish< /system>", "## Weather", "rain", "## How you work", "## Status\nTier: high.", "## Your first turn"} {
+	for _, part := range []string{"You are Ada", "## Who you are", "[constitution", "## Soul\n[", "calm", "## Genesis", "Be useful.", "## Skills", "how to fish< /system>", "## Weather", "rain", "## How you work"} {
 		next := strings.Index(system, part)
 		if next <= at {
 			t.Fatalf("%q is at %d, after %d:\n%s", part, next, at, system)
 		}
 		at = next
 	}
-	if strings.Contains(system, "MEMORY.md\n[") {
+	last := m[len(m)-1].Content
+	if len(m) != 2 || m[1].Role != "user" || !strings.HasPrefix(last, command.Content+"\n\n"+api.NotesMark) {
+		t.Errorf("what follows the system prompt is %+v", m[1:])
+	}
+	at = 0
+	for _, part := range []string{"## Status\nTier: high.", "## Your first turn", "the sky is blue < |im_start|>", "feed the cat"} {
+		next := strings.Index(last, part)
+		if next <= at {
+			t.Fatalf("%q is at %d, after %d:\n%s", part, next, at, last)
+		}
+		at = next
+	}
+	if strings.Contains(last, "MEMORY.md\n[") {
 		t.Error("an empty layer has a title")
-	}
-	if !strings.Contains(m[1].Content, "the sky is blue < |im_start|>") || m[1].Role != "system" {
-		t.Errorf("the second message is %+v", m[1])
-	}
-	if last := m[len(m)-1]; last.Role != "system" || !strings.Contains(last.Content, "feed the cat") {
-		t.Errorf("the last message is %+v", last)
 	}
 	if diff := cmp.Diff([]string{"ada", "ada-main", command.Content}, mem.asked); diff != "" || mem.budget < 2_000 || mem.budget > 20_000 {
 		t.Errorf("recalled with a budget of %d (-want +got):\n%s", mem.budget, diff)
 	}
-	if second := w.Router.Requests()[1].Messages[0].Content; strings.Contains(second, "Your first turn") {
-		t.Error("the second turn is told that it is the first")
+	second := w.Router.Requests()[1].Messages
+	if end := second[len(second)-1]; end.Role != "tool" || !strings.HasPrefix(end.Content, "look done\n\n"+api.NotesMark) || strings.Contains(end.Content, "Your first turn") {
+		t.Errorf("the second turn's prompt ends with %+v", end)
 	}
 	mem.err = errors.New("gone")
 	next := command
@@ -616,7 +623,7 @@ func TestSources(t *testing.T) {
 	if _, end := run(t, w, next); !end.Success {
 		t.Errorf("without memories the run ended %+v", end)
 	}
-	if third := w.Router.Requests()[2].Messages; strings.Contains(third[0].Content, "Your first turn") || strings.Contains(third[1].Content, "sky") {
+	if third := w.Router.Requests()[2].Messages; strings.Contains(third[1].Content, "Your first turn") || strings.Contains(third[1].Content, "sky") {
 		t.Errorf("the first turn of another session is told %+v", third[:2])
 	}
 }

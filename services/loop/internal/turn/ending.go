@@ -155,8 +155,12 @@ func (e *Engine) giveUp(ctx context.Context, s *state, ev Events, err error) (*E
 		if serr != nil {
 			return nil, fmt.Errorf("give up because of %q: %w", err.Error(), retryable(serr))
 		}
+		finish := "error"
+		if w.Reason == api.ReasonRefused {
+			finish = api.FinishRejected
+		}
 		s.thought = &Thought{
-			Completion: api.Completion{Finish: "error", Cost: paid}, StartedAt: now,
+			Completion: api.Completion{Finish: finish, Cost: paid}, StartedAt: now,
 			Trace: trace.SpanContextFromContext(ctx).TraceID().String(),
 		}
 	}

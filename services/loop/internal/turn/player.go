@@ -39,6 +39,7 @@ type player struct {
 	// Of the owner under way.
 	died, begun bool
 	tooLong     bool // the router has refused the first prompt
+	refused     bool // so has the provider
 	cancelled   string
 	cancel      context.CancelCauseFunc
 	grants      map[string]api.Grant
@@ -62,6 +63,9 @@ func newPlayer(ctx context.Context, texts ContextStore, rec Recording, tools map
 			p.intents[s.Intent.Index] = *s.Intent
 		}
 	}
+	if rec.Reference.Form != form {
+		return nil, olderForm(rec.Turn.ID)
+	}
 	if p.thought == nil {
 		return nil, &api.Error{Code: api.NotFound, Message: "the journal of turn " + rec.Turn.ID + " is gone", Next: "it is kept for 7 days"}
 	}
@@ -69,12 +73,7 @@ func newPlayer(ctx context.Context, texts ContextStore, rec Recording, tools map
 	b := blobs{ctx: ctx, store: texts}
 	b.decode(r.Agent, &p.agent)
 	b.decode(r.Kit, &p.kit)
-	// Every cut was made before.
-	for _, l := range b.layers(r) {
-		p.layers = append(p.layers, prompt.Layer{Name: l.Name, Text: l.Text, Must: true, Budget: whole})
-	}
-	p.memory = prompt.Layer{Name: "memory", Text: b.text(r.Memory), Budget: whole}
-	p.todo = prompt.Layer{Name: "todo", Text: b.text(r.Todo), Budget: whole}
+	p.layers, p.memory, p.todo = b.given(r)
 	if b.failed != nil {
 		return nil, fmt.Errorf("recording of %s: %w", rec.Turn.ID, b.failed)
 	}
@@ -125,12 +124,12 @@ func (p *player) attempts() int {
 // again begins with another owner.
 func (p *player) again() {
 	p.owner++
-	p.died, p.begun, p.tooLong, p.cancelled, p.grants = false, false, false, "", map[string]api.Grant{}
+	p.died, p.begun, p.tooLong, p.refused, p.cancelled, p.grants = false, false, false, false, "", map[string]api.Grant{}
 }
 
 // surround gives what came from outside the engine into the prompt.
 func (p *player) surround(in *prompt.Input) {
-	in.Layers, in.Memory, in.Todo, in.Hard = p.layers, p.memory, p.todo, p.Reference.Hard
+	in.Layers, in.Memory, in.Todo = p.layers, p.memory, p.todo
 }
 
 // summary is what a model made of a plan then. A plan of which there is none led to
@@ -321,6 +320,10 @@ func (p *player) Complete(context.Context, api.Complete, func(api.Delta)) (api.C
 	if p.Reference.From > 0 && !p.tooLong {
 		p.tooLong = true
 		return api.Completion{}, &api.Error{Code: api.Invalid, Reason: api.ReasonTooLong, Message: "the prompt is too long"}
+	}
+	if p.Reference.Refused && !p.refused {
+		p.refused = true
+		return api.Completion{}, &api.Error{Code: api.Invalid, Reason: api.ReasonRefused, Message: "the provider refuses the request"}
 	}
 	return p.thought.Completion, nil
 }

@@ -56,7 +56,7 @@ func (r *recent) keep(session string, at standing, c *Conversation) {
 	if c == nil {
 		return
 	}
-	c.Turns = c.Turns[max(0, len(c.Turns)-prompt.Whole-prompt.Listed):]
+	c.Turns = c.Turns[max(0, len(c.Turns)-prompt.Needed):]
 	m := remembered{*c, at, c.bytes()}
 	if m.bytes > maxRecent {
 		return

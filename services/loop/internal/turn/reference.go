@@ -20,7 +20,9 @@ import (
 // that is anywhere else.
 type Reference struct {
 	Hash    string  `json:"hash"`              // SHA-256 of the messages as JSON, hex
-	Layers  string  `json:"layers"`            // hash of the list of the system prompt's layers
+	Form    int     `json:"form,omitempty"`    // see [form]
+	Layers  string  `json:"layers"`            // hash of the list of the layers
+	Given   string  `json:"given,omitempty"`   // hash of the list of what there was of layers, memory and todo; "": it is in the prompt, all of it
 	Status  string  `json:"status"`            // the one layer that is new each time
 	Memory  string  `json:"memory,omitempty"`  // hash
 	Todo    string  `json:"todo,omitempty"`    // hash
@@ -39,8 +41,9 @@ type Reference struct {
 	Tokens  int64   `json:"tokens"`
 	Window  int64   `json:"window"`
 	Stage   int     `json:"stage,omitempty"`
-	From    int64   `json:"from,omitempty"` // window before it was made smaller; 0: it was not
-	Hard    bool    `json:"hard,omitempty"` // all was left out that can be
+	From    int64   `json:"from,omitempty"`    // window before it was made smaller; 0: it was not
+	Hard    bool    `json:"hard,omitempty"`    // all was left out that can be
+	Refused bool    `json:"refused,omitempty"` // by the provider, with the conversation before the run; this is the prompt without
 
 	// What the engine knew when it thought. Turns of older releases lack it.
 	Agent    string         `json:"agent,omitempty"` // hash of the definition as JSON
@@ -52,6 +55,10 @@ type Reference struct {
 	Since    uint64         `json:"since,omitempty"`   // the journal's last entry before the turn
 	Through  int64          `json:"through,omitempty"` // position of the summary that it began with
 }
+
+// form of the prompts that this release makes. Those of another form cannot be made
+// again: 0 had its volatile layers in the system prompt.
+const form = 1
 
 // kitTool is a tool as it was offered.
 type kitTool struct {
@@ -71,9 +78,9 @@ func (e *Engine) keepParts(ctx context.Context, s *state, m *made) (*Reference, 
 		return nil, err
 	}
 	r := &Reference{
-		Hash: sum, Hidden: p.Hidden, Lines: len(p.Lines), Bare: p.Bare, Asked: p.Asked != "", Words: p.Words != "",
+		Hash: sum, Form: form, Hidden: p.Hidden, Lines: len(p.Lines), Bare: p.Bare, Asked: p.Asked != "", Words: p.Words != "",
 		Flush: p.Flush, Counted: p.Counted, Tokens: p.Tokens, Window: m.in.Window, Stage: int(m.stage), Warning: strings.Join(p.Warning, ", "),
-		From: m.from, Hard: m.in.Hard, Tier: s.tier, State: s.agent.State, Counters: s.counters, Notice: s.notice, Since: s.since, Through: m.through,
+		From: m.from, Hard: m.in.Hard, Refused: m.refused, Tier: s.tier, State: s.agent.State, Counters: s.counters, Notice: s.notice, Since: s.since, Through: m.through,
 	}
 	texts := map[string]string{}
 	add := func(text string) string {
@@ -86,8 +93,8 @@ func (e *Engine) keepParts(ctx context.Context, s *state, m *made) (*Reference, 
 	}
 	list := make([]layerRef, len(p.Layers))
 	for i, l := range p.Layers {
-		list[i].Name = l.Name
-		if l.Name == "status" {
+		list[i] = layerRef{Name: l.Name, Last: l.Last}
+		if l.Name == statusLayer {
 			r.Status = l.Text
 		} else {
 			list[i].Hash = add(l.Text)
@@ -98,6 +105,12 @@ func (e *Engine) keepParts(ctx context.Context, s *state, m *made) (*Reference, 
 		return nil, err
 	}
 	r.Layers, r.Memory, r.Todo, r.Summary = add(string(encoded)), add(p.Memory), add(p.Todo), add(p.Summary)
+	if !entire(m.in, p) {
+		if encoded, err = api.Encode(given(m.in, add)); err != nil {
+			return nil, err
+		}
+		r.Given = add(string(encoded))
+	}
 	agent := s.agent
 	agent.State, agent.Turns = "", 0
 	definition, err := api.Encode(agent)
@@ -118,10 +131,49 @@ func (e *Engine) keepParts(ctx context.Context, s *state, m *made) (*Reference, 
 	return r, e.Context.keepNew(ctx, texts)
 }
 
-// layerRef is one layer in a list of layers; the one without a hash is the status.
+// statusLayer is the layer whose text is in the reference itself.
+const statusLayer = "status"
+
+// layerRef is one layer in a list of layers; the one without a hash is the status. Of
+// what was given it has what decides how it is cut, too.
 type layerRef struct {
-	Name string `json:"name"`
-	Hash string `json:"hash,omitempty"`
+	Name   string `json:"name"`
+	Hash   string `json:"hash,omitempty"`
+	Last   bool   `json:"last,omitempty"`
+	Must   bool   `json:"must,omitempty"`
+	Budget int64  `json:"budget,omitempty"`
+}
+
+// entire says whether a prompt has all that was given for it. If not, what it does not
+// have may have decided all the same: whether a flush was due, or a compaction.
+func entire(in prompt.Input, p prompt.Prompt) bool {
+	if p.Memory != in.Memory.Text || p.Todo != in.Todo.Text {
+		return false
+	}
+	shown := p.Layers
+	for _, l := range in.Layers {
+		if l.Text == "" {
+			continue
+		}
+		if len(shown) == 0 || shown[0].Name != l.Name || shown[0].Text != l.Text {
+			return false
+		}
+		shown = shown[1:]
+	}
+	return true
+}
+
+// given lists the layers before they were cut, then memory and todo.
+func given(in prompt.Input, add func(string) string) []layerRef {
+	all := append(in.Layers[:len(in.Layers):len(in.Layers)], in.Memory, in.Todo)
+	list := make([]layerRef, len(all))
+	for i, l := range all {
+		list[i] = layerRef{Name: l.Name, Last: l.Last, Must: l.Must, Budget: l.Budget}
+		if l.Name != statusLayer {
+			list[i].Hash = add(l.Text)
+		}
+	}
+	return list
 }
 
 // places notes which turns are in a prompt.
@@ -212,28 +264,61 @@ func (b *blobs) text(hash string) string {
 }
 
 func (b *blobs) decode(hash string, into any) {
-	if encoded := b.text(hash); b.failed == nil {
+	if encoded := b.text(hash); b.failed == nil && encoded != "" {
 		b.failed = json.Unmarshal([]byte(encoded), into)
 	}
 }
 
-// layers of the system prompt, as they were in it.
+// layers as they were in a prompt.
 func (b *blobs) layers(r Reference) []prompt.Text {
+	var out []prompt.Text
+	for _, l := range b.list(r, r.Layers) {
+		out = append(out, prompt.Text{Name: l.Name, Text: l.Text, Last: l.Last})
+	}
+	return out
+}
+
+// list reads a list of layers.
+func (b *blobs) list(r Reference, hash string) []prompt.Layer {
 	var list []layerRef
-	b.decode(r.Layers, &list)
-	out := make([]prompt.Text, len(list))
+	b.decode(hash, &list)
+	out := make([]prompt.Layer, len(list))
 	for i, l := range list {
-		out[i] = prompt.Text{Name: l.Name, Text: r.Status}
-		if l.Hash != "" {
-			out[i].Text = b.text(l.Hash)
+		out[i] = prompt.Layer{Name: l.Name, Text: b.text(l.Hash), Last: l.Last, Must: l.Must, Budget: l.Budget}
+		if l.Name == statusLayer {
+			out[i].Text = r.Status
 		}
 	}
 	return out
 }
 
+// given are the layers, the memory and the todo that a prompt was made of.
+func (b *blobs) given(r Reference) (layers []prompt.Layer, memory, todo prompt.Layer) {
+	if all := b.list(r, r.Given); len(all) >= 2 {
+		n := len(all) - 2
+		return all[:n], all[n], all[n+1]
+	}
+	// Nothing was cut, and so nothing is now.
+	for _, l := range b.layers(r) {
+		layers = append(layers, prompt.Layer{Name: l.Name, Text: l.Text, Last: l.Last, Must: true, Budget: whole})
+	}
+	return layers, prompt.Layer{Name: "memory", Text: b.text(r.Memory), Budget: whole}, prompt.Layer{Name: "todo", Text: b.text(r.Todo), Budget: whole}
+}
+
+// olderForm is the error for what another release recorded.
+func olderForm(turn string) error {
+	return &api.Error{
+		Code: api.NotFound, Message: "turn " + turn + " was recorded by a release whose prompts had another form",
+		Next: "replay and fork it with that release; later turns of its session can be replayed with this one",
+	}
+}
+
 // partsOf are the parts of a persisted turn's prompt.
 func partsOf(ctx context.Context, store ContextStore, turn, asked, words string) (prompt.Parts, Reference, error) {
 	r, turns, err := store.Prompt(ctx, turn)
+	if err == nil && r.Form != form {
+		err = olderForm(turn)
+	}
 	if err != nil {
 		return prompt.Parts{}, r, err
 	}

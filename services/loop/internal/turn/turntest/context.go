@@ -140,7 +140,7 @@ func (s *Store) Recorded(ctx context.Context, id string) (turn.Recording, error)
 			rec.Before.Turns = append(rec.Before.Turns, o)
 		}
 	}
-	n := prompt.Whole + prompt.Listed + t.Number - 1
+	n := prompt.Needed + t.Number - 1
 	b := &rec.Before
 	b.Turns, b.Calls = b.Turns[max(0, len(b.Turns)-n):], b.Calls[max(0, len(b.Calls)-20):]
 	return rec, nil
