@@ -173,9 +173,30 @@ func (l *load) one(ctx context.Context, a api.Agent, text, id string) {
 		}
 		l.answered(ended{acc.Run, e.Turns, began, time.Now()})
 	case <-patience.C:
-		l.note("lost: "+acc.Run, func(s *summary) { s.Sent++; s.Lost++ })
+		st, err := again(ctx, l.patience, ask[api.RunState](l.bus, api.GetRun{Run: acc.Run, Session: acc.Session}))
+		l.overdue(acc, st, err, began)
 	case <-ctx.Done():
 	}
+}
+
+// overdue counts a run whose end was not heard in time, by what loop says of it: one
+// that is over had its end unheard, and every other is lost.
+func (l *load) overdue(acc api.Accepted, st api.RunState, err error, began time.Time) {
+	what, count := "lost", func(s *summary) { s.Sent++; s.Lost++ }
+	state := fmt.Sprintf("%s after %d turns", st.Status, st.Turns)
+	switch {
+	case err != nil:
+		state = err.Error()
+	case st.Status == api.RunEnded && st.Success:
+		what, count = "unheard", func(s *summary) { s.Unheard++ }
+		l.answered(ended{acc.Run, st.Turns, began, time.UnixMicro(st.EndedAt)})
+	case st.Status == api.RunEnded:
+		what, count = "failed and unheard", func(s *summary) { s.Sent++; s.Failed++; s.Unheard++ }
+		state += ": " + st.Error
+	case st.Cancelled:
+		state += ", cancelled"
+	}
+	l.note(fmt.Sprintf("%s: %s of session %s, accepted %s: %s", what, acc.Run, acc.Session, time.UnixMicro(acc.At).UTC().Format(time.RFC3339Nano), state), count)
 }
 
 // call asks the router for one model call, which is paid like that of a turn.

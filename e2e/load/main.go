@@ -7,7 +7,8 @@
 //
 // It prints one line of JSON, a [summary], and exits 0 if nothing was lost, failed
 // or paid twice, else 1. With -mode router it asks the router alone, for model
-// calls. `load -stop`, beside a load that is process 1 of its container, ends the
+// calls. `load -apart` places the leaders of the queue of runs and of its durable on
+// different servers, prints them and ends. `load -stop`, beside a load that is process 1 of its container, ends the
 // sending early; the load then waits for what is under way and reads it back.
 package main
 
@@ -23,6 +24,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
 	"github.com/anima-run/anima/pkg/config"
 )
@@ -54,6 +56,7 @@ func run(ctx context.Context) error {
 	flag.DurationVar(&l.late, "late", 10*time.Second, "a run that takes longer counts as late: somebody had to take it up again")
 	mode := flag.String("mode", "turns", "turns, or router: model calls alone")
 	stop := flag.Bool("stop", false, "tell the load that is process 1 here to send no more, and nothing else")
+	apart := flag.Bool("apart", false, "place the leaders of the queue of runs and of its durable apart, and nothing else")
 	flag.Parse()
 	if *stop {
 		return syscall.Kill(1, syscall.SIGUSR1)
@@ -80,6 +83,13 @@ func run(ctx context.Context) error {
 		return err
 	}
 	defer l.bus.Close()
+	if *apart {
+		leaders, err := l.bus.LeadersApart(ctx, api.Run{}.Subject(), string(api.Loop))
+		if err == nil {
+			fmt.Printf("%s leads the stream, %s its durable\n", leaders.Stream, leaders.Durable)
+		}
+		return err
+	}
 	sum, err := l.run(ctx, *agents, *mode == "router", func() {
 		time.AfterFunc(*length, func() {
 			select {

@@ -17,7 +17,8 @@ type summary struct {
 	Runs     int      `json:"runs"`           // of them, ended well
 	Turns    int      `json:"turns"`          // in those runs
 	Failed   int      `json:"failed"`         // ended badly
-	Lost     int      `json:"lost"`           // never ended
+	Lost     int      `json:"lost"`           // not over, or not known, when asked for after their time
+	Unheard  int      `json:"unheard"`        // over, and their ends were not announced in their time
 	Refused  int      `json:"refused"`        // not accepted for as long as a message may take
 	Doubled  int      `json:"doubled"`        // holds settled more than once
 	Unpaid   int      `json:"unpaid"`         // turns without exactly one settled hold for a whole answer
@@ -48,7 +49,7 @@ const (
 )
 
 func (s summary) ok() bool {
-	return s.Failed+s.Lost+s.Refused+s.Doubled+s.Unpaid == 0 && s.Runs > 0 && s.LedgerOK
+	return s.Failed+s.Lost+s.Unheard+s.Refused+s.Doubled+s.Unpaid == 0 && s.Runs > 0 && s.LedgerOK
 }
 
 func (s *summary) fault(text string) {

@@ -113,10 +113,11 @@ func covers(pattern, subject string) bool {
 	}
 }
 
-// OperatorPermissions is what [Operator] may do.
+// OperatorPermissions is what [Operator] may do. It may move the leader of a durable,
+// which loses nothing.
 func OperatorPermissions() Permissions {
 	p := common(Operator)
-	p.Publish = append(p.Publish, api.Root+".*.req.>", api.Root+".*.live.control.v1.*", "$SRV.>")
+	p.Publish = append(p.Publish, api.Root+".*.req.>", api.Root+".*.live.control.v1.*", "$SRV.>", "$JS.API.CONSUMER.LEADER.STEPDOWN.*.*")
 	p.Subscribe = append(p.Subscribe, api.Root+".*.live.>")
 	for _, s := range api.Streams() {
 		p.Publish = append(p.Publish, reading(s.Name)...)

@@ -75,6 +75,7 @@ func steps() []step {
 		{"services", "rolling updates of the six services and of Jaeger lose and double nothing", services},
 		{"control", "with draining off the same rollout is noticed: the drill can say no", control},
 		{"nats", "a rolling update of NATS loses and doubles nothing", rollNATS},
+		{"apart", "no run is lost while the queue of runs and its durable have their leaders on different servers and the processors are full", apart},
 		{"postgres", "Postgres may go away and come back: turns wait", postgres},
 		{"drain", "any node may be drained", drain},
 		{"kill", "any node may die", kill},

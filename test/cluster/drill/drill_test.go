@@ -36,7 +36,7 @@ func TestJudgeSaysNo(t *testing.T) {
 		t.Errorf("a good load: got %v", got)
 	}
 	for name, spoil := range map[string]func(*Summary){
-		"lost": func(s *Summary) { s.Lost = 1 }, "failed": func(s *Summary) { s.Failed = 1 }, "refused": func(s *Summary) { s.Refused = 1 },
+		"lost": func(s *Summary) { s.Lost = 1 }, "unheard": func(s *Summary) { s.Unheard = 1 }, "failed": func(s *Summary) { s.Failed = 1 }, "refused": func(s *Summary) { s.Refused = 1 },
 		"doubled": func(s *Summary) { s.Doubled = 1 }, "unpaid": func(s *Summary) { s.Unpaid = 1 },
 		"a broken ledger": func(s *Summary) { s.LedgerOK = false }, "nothing done": func(s *Summary) { s.Runs = 0 },
 		"late": func(s *Summary) { s.Late = 1 }, "slow": func(s *Summary) { s.P99MS = 800 }, "one very slow": func(s *Summary) { s.MaxMS = 17000 },

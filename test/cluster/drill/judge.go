@@ -18,6 +18,7 @@ type Summary struct {
 	Turns    int      `json:"turns"`
 	Failed   int      `json:"failed"`
 	Lost     int      `json:"lost"`
+	Unheard  int      `json:"unheard"`
 	Refused  int      `json:"refused"`
 	Doubled  int      `json:"doubled"`
 	Unpaid   int      `json:"unpaid"`
@@ -60,12 +61,15 @@ func parseSummary(log string) (Summary, error) {
 
 // whole says whether nothing was lost, failed or paid twice.
 func (s Summary) whole() bool {
-	return s.Failed+s.Lost+s.Refused+s.Doubled+s.Unpaid == 0 && s.Runs > 0 && s.LedgerOK
+	return s.Failed+s.Lost+s.Unheard+s.Refused+s.Doubled+s.Unpaid == 0 && s.Runs > 0 && s.LedgerOK
 }
 
 func (s Summary) String() string {
 	text := fmt.Sprintf("%d runs, %d turns, %.0f/s: lost %d, failed %d, refused %d, doubled %d, unpaid %d, late %d; p50 %s, p99 %s, slowest %s, longest gap %s",
 		s.Runs, s.Turns, s.Rate, s.Lost, s.Failed, s.Refused, s.Doubled, s.Unpaid, s.Late, ms(s.P50MS), ms(s.P99MS), ms(s.MaxMS), ms(s.GapMS))
+	if s.Unheard > 0 {
+		text += fmt.Sprintf("; %d ends were not announced", s.Unheard)
+	}
 	if s.Broken > 0 {
 		text += fmt.Sprintf("; %d answers broke off, paid for what had come", s.Broken)
 	}
