@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
@@ -165,5 +166,62 @@ func TestHandlerWaits(t *testing.T) {
 	}
 	if err := wait(t, ended, "the end of its context"); api.CodeOf(err) != api.Unavailable {
 		t.Errorf("after its wait: %v, want that it made no progress", err)
+	}
+}
+
+// A posted event whose way to the stream leads nowhere, as to a server that died, is
+// stored all the same, before its poster gives up.
+func TestPostIsRepeated(t *testing.T) {
+	t.Parallel()
+	b, s := one(t)
+	lost := make(chan struct{}, 1)
+	nc, account := connect(t, s).NATS(), s.GlobalAccount()
+	m := changed("lucky", 1)
+	sub, err := nc.Subscribe("nowhere", func(*nats.Msg) {
+		account.RemoveMapping(m.Subject().String())
+		lost <- struct{}{}
+	})
+	if err == nil {
+		err = nc.Flush()
+	}
+	if err == nil {
+		err = account.AddMapping(m.Subject().String(), "nowhere")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = sub.Unsubscribe() }()
+	p := b.Posts()
+	if err := p.Post(testContext(t), "event", m); err != nil {
+		t.Fatal(err)
+	}
+	wait(t, lost, "the event on its way to nowhere")
+	if err := p.Wait(testContext(t)); err != nil {
+		t.Errorf("got %v, want that it is published again", err)
+	}
+	if _, err := b.Last(testContext(t), m.Subject()); err != nil {
+		t.Errorf("the event: %v", err)
+	}
+}
+
+// However often a message was delivered, it comes back after the longest pause of its
+// route.
+func TestMaxPause(t *testing.T) {
+	t.Parallel()
+	b, _ := one(t)
+	again := make(chan int, 20)
+	serve(t, b, 0, bus.On(func(ctx context.Context, _ api.Run) error {
+		n := bus.MetaOf(ctx).Delivered
+		again <- n
+		if n < 12 {
+			return errors.New("a bug")
+		}
+		return nil
+	}, bus.Consuming{MaxDeliver: -1, MaxPause: 20 * time.Millisecond}))
+	enqueue(t, b, "s", "r")
+	for want := 1; want <= 12; want++ {
+		if n := wait(t, again, "the message"); n != want {
+			t.Fatalf("delivery %d, want %d", n, want)
+		}
 	}
 }

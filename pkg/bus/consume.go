@@ -20,6 +20,7 @@ type Consuming struct {
 	InOrder    bool          // messages of one key are handled one after the other, in this process
 	NoSpan     bool          // the handler starts its own root span; see [MetaOf]
 	FromNow    bool          // a new durable starts with what comes, not with what is kept
+	MaxPause   time.Duration // longest pause before a message comes back that failed; 0 means 30 s
 	Patience   time.Duration // without progress for this long a handler is taken for hanging, see [Working]; 0 means never
 }
 
@@ -60,6 +61,9 @@ func On[M api.Message](handle func(context.Context, M) error, how ...Consuming) 
 	}
 	if c.MaxDeliver == 0 {
 		c.MaxDeliver = 10
+	}
+	if c.MaxPause == 0 {
+		c.MaxPause = 30 * time.Second
 	}
 	return func(s *server) error {
 		var zero M

@@ -325,7 +325,7 @@ func (d *delivery) settle(ctx context.Context, msg jetstream.Msg, meta Meta, err
 	case cut:
 		ack = msg.Nak()
 	default:
-		wait := backoff(min(meta.Delivered-1, 10), 250*time.Millisecond, 30*time.Second)
+		wait := backoff(min(meta.Delivered-1, 10), 250*time.Millisecond, d.how.MaxPause)
 		if e, ok := errors.AsType[*api.Error](err); ok && e.RetryAfter > 0 {
 			wait = e.Retry()
 		}

@@ -197,69 +197,6 @@ func (ln *line) written(ctx context.Context, s api.Subject, id string, data []by
 	return 0, true, err
 }
 
-// Post stores m like [Bus.Publish] but does not wait: [Posts.Wait] tells whether
-// all that were posted arrived. It is for events whose loss a later retry of the
-// same ids repairs, and costs the caller no round trip.
-func (p *Posts) Post(ctx context.Context, id string, m api.Message) error {
-	s := m.Subject()
-	msg, err := p.bus.message(s, m)
-	if err != nil {
-		return err
-	}
-	msg.Header.Set(jetstream.MsgIDHeader, id)
-	if failpoint.Broken(failpoint.NoMessageID) {
-		msg.Header.Set(jetstream.MsgIDHeader, id+"#"+nats.NewInbox())
-	}
-	inject(ctx, msg.Header)
-	ln := p.bus.use()
-	f, err := ln.js.PublishMsgAsync(msg)
-	if err != nil {
-		ln.release()
-		return fmt.Errorf("post %s: %w", s.Template(), err)
-	}
-	p.pending = append(p.pending, posted{f, ln})
-	return nil
-}
-
-// Posts collects what one goroutine posts. The zero value is not usable; see
-// [Bus.Posts].
-type Posts struct {
-	bus     *Bus
-	pending []posted
-}
-
-type posted struct {
-	jetstream.PubAckFuture
-
-	line *line
-}
-
-// Posts returns an empty collection.
-func (b *Bus) Posts() *Posts { return &Posts{bus: b} }
-
-// Wait returns when the stream has taken everything posted since the last Wait,
-// with the first failure.
-func (p *Posts) Wait(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout) // of a run's minutes; what was lost is posted again
-	defer cancel()
-	var first error
-	for _, f := range p.pending {
-		var err error
-		select {
-		case <-f.Ok():
-		case err = <-f.Err():
-		case <-ctx.Done():
-			err = ctx.Err()
-		}
-		if err != nil && first == nil {
-			first = fmt.Errorf("post %s: %w", f.Msg().Subject, err)
-		}
-		f.line.release()
-	}
-	p.pending = p.pending[:0]
-	return first
-}
-
 // Tell sends a live message to whoever listens now. Nobody listening is no
 // error.
 func (b *Bus) Tell(ctx context.Context, m api.Message) error {

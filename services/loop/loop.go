@@ -184,8 +184,12 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		bus.Reply(h.getOutput),
 		bus.Reply(h.importTranscript),
 		// A run that was sent to a replica which was dead already has no lock and need
-		// not wait for one to expire; the others are handed back until theirs has.
-		bus.On(h.run, bus.Consuming{Workers: cfg.Slots, AckWait: silent, MaxDeliver: -1, InOrder: true, NoSpan: true, Patience: patience}),
+		// not wait for one to expire; the others are handed back until theirs has. So a
+		// run was delivered often before it fails for the first time, and its pause must
+		// not grow with that.
+		bus.On(h.run, bus.Consuming{
+			Workers: cfg.Slots, AckWait: silent, MaxDeliver: -1, InOrder: true, NoSpan: true, MaxPause: maxPause, Patience: patience,
+		}),
 		bus.Go(h.watchWakes),
 		bus.Go(waiting.listen),
 		bus.Go(h.watchLives),

@@ -16,6 +16,9 @@ import (
 // model's answer and a tool's call, says so with [bus.Within].
 const patience = time.Minute
 
+// maxPause is the longest pause before a run that failed is taken up again.
+const maxPause = 2 * time.Second
+
 // storeTimeout bounds a call of the store by a run, whose own end is minutes away.
 const storeTimeout = 30 * time.Second
 
