@@ -274,5 +274,8 @@ func (modelListCmd) Run(ctx context.Context, a *app) error {
 			}
 			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\n", m.ID, m.Provider, m.InputPrice, m.OutputPrice, m.ContextWindow, usable)
 		}
+		for _, f := range v.Faults {
+			fmt.Fprintf(w, "\nno list of models from %s\n", f)
+		}
 	})
 }

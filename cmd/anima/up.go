@@ -196,13 +196,16 @@ func (a *app) banner(ctx context.Context, s *suite, addrs host.Addrs, who string
 	if s.cfg.DatabaseURL.Reveal() != "" {
 		v.Database = "PostgreSQL"
 	}
+	if len(models.Faults) > 0 {
+		v.Model = "none yet: no list of models from " + models.Faults[0]
+	}
 	for _, m := range models.Models {
 		if !m.Usable {
 			continue
 		}
 		v.Model = m.Provider
 		if m.Provider == "simulated" {
-			v.Model = "simulated, because no provider is configured (set OPENAI_API_KEY or OPENAI_BASE_URL for a real one)"
+			v.Model = "simulated, because no provider is configured (set OPENAI_API_KEY, OPENAI_BASE_URL or OLLAMA_HOST for a real one)"
 		}
 		break
 	}

@@ -131,7 +131,8 @@ func (ListModels) Subject() Subject { return request(Inference, "list_models") }
 
 // Models is what the router can call and why not the rest.
 type Models struct {
-	Models []Model `json:"models"`
+	Models []Model  `json:"models"`
+	Faults []string `json:"faults,omitempty"` // providers whose list cannot be read, and why
 }
 
 // Model is one entry of the registry. Prices are micro-USD per million tokens.

@@ -54,7 +54,7 @@ func (h *handlers) complete(ctx context.Context, req api.Complete, send func(api
 	if found {
 		return h.answer(ctx, req, paid)
 	}
-	route := h.registry.Candidates(model.Tier(req.Tier), model.Task(req.Task), req.Model)
+	route := h.route(ctx, req)
 	ctx, cancel := context.WithTimeout(ctx, route.Timeout)
 	defer cancel()
 	var passing, lasting error
@@ -99,7 +99,7 @@ func (h *handlers) complete(ctx context.Context, req api.Complete, send func(api
 	case lasting != nil:
 		return api.Completion{}, lasting
 	}
-	return api.Completion{}, noModel(req, route)
+	return api.Completion{}, noModel(req, route, h.models.faults())
 }
 
 // answer settles a stored call and gives what it answered to whom it belongs.
@@ -126,10 +126,16 @@ func check(req api.Complete) error {
 	return nil
 }
 
-func noModel(req api.Complete, route model.Route) *api.Error {
+// noModel says why no model can be used; faults are of lists that cannot be read.
+func noModel(req api.Complete, route model.Route, faults []string) *api.Error {
 	e := &api.Error{
 		Code: api.Unavailable, Reason: api.ReasonNoModel, Message: fmt.Sprintf("no model can be used for %s in tier %s", req.Task, req.Tier),
-		Next: "configure a provider (OPENAI_API_KEY, OPENAI_BASE_URL), or fund the agent; anima model list says why", RetryAfter: 60_000,
+		Next: "configure a provider (OPENAI_API_KEY, OPENAI_BASE_URL, OLLAMA_HOST), name a model in AGENT.md or in ANIMA_INFERENCE_ROUTER_MODELS, or fund the agent; anima model list says why", RetryAfter: 60_000,
+	}
+	if len(faults) > 0 {
+		e.Message += ": the list of models cannot be read from " + faults[0]
+		e.Next = "start the server, or correct its address or key (OPENAI_BASE_URL, OPENAI_API_KEY, OLLAMA_HOST); its models are used as soon as it answers"
+		e.Details = append(e.Details, faults[1:]...)
 	}
 	if route.Why != "" {
 		e.Details = append(e.Details, route.Why)
@@ -183,6 +189,7 @@ func (a attempt) run(ctx context.Context, most api.Micros) (answer api.Completio
 	res, err := a.call(ctx)
 	took := a.h.now().Sub(began)
 	if err != nil {
+		a.h.models.noticed(ctx, err)
 		a.h.tel.call(ctx, a.provider.Name(), a.model.ID, string(provider.KindOf(err)), took, 0, 0, 0)
 		return answer, a.passOn(err), a.giveBack(ctx, most, res, err)
 	}
@@ -489,8 +496,8 @@ func (h *handlers) settleOnce(ctx context.Context) error {
 func notConfigured(m model.Model) string { return "provider " + m.Provider + " is not configured" }
 
 func (h *handlers) listModels(context.Context, api.ListModels) (api.Models, error) {
-	out := api.Models{Models: []api.Model{}}
-	for _, m := range h.registry.All() {
+	out := api.Models{Models: []api.Model{}, Faults: h.models.faults()}
+	for _, m := range h.models.Registry().All() {
 		why := m.Unusable()
 		if why == "" && h.providers[m.Provider] == nil {
 			why = notConfigured(m)

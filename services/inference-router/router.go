@@ -37,9 +37,11 @@ import (
 // Config of the service.
 type Config struct {
 	OpenAIKey config.Secret `env:"OPENAI_API_KEY,exact" help:"key of OpenAI, or of the service at OPENAI_BASE_URL"`
-	OpenAIURL string        `env:"OPENAI_BASE_URL,exact" help:"an OpenAI-compatible service, with the version: http://127.0.0.1:11434/v1"`
+	OpenAIURL string        `env:"OPENAI_BASE_URL,exact" help:"an OpenAI-compatible service, with the version: http://127.0.0.1:11434/v1; its list of models is read"`
+	Ollama    string        `env:"OLLAMA_HOST,exact" help:"an Ollama, in its own form: 127.0.0.1:11434; beside OPENAI_* or alone"`
 	RawKey    bool          `env:"raw_key" help:"send the key without the word Bearer"`
-	Models    []string      `env:"models" help:"models, as id=input/output/context: dollars per million tokens and tokens; 0/0 is free; with OPENAI_BASE_URL they replace OpenAI's own"`
+	Models    []string      `env:"models" help:"models, as id=input/output/context: dollars per million tokens and tokens; 0/0 is free; they are tried first, and need not be listed where the service lists its models with prices"`
+	Local     string        `env:"local" oneof:"auto|yes|no" help:"whether models without a known price are free: yes, no, or auto, which is yes for services on this machine or in a private network"`
 	Simulated bool          `env:"simulated" help:"use the simulated model also where a provider is configured"`
 	Script    string        `env:"script" help:"script of the simulated model, a JSON file; empty is the one of the demo"`
 	Workers   int           `env:"workers" help:"model calls at a time in this process"`
@@ -55,7 +57,7 @@ func (c *Config) Validate() error {
 }
 
 // Service is inference-router, ready for a host.
-var Service = host.Define("inference-router", Config{Workers: 256}, sqlstore.Migrations(), run)
+var Service = host.Define("inference-router", Config{Workers: 256, Local: "auto"}, sqlstore.Migrations(), run)
 
 func run(ctx context.Context, env *host.Env, cfg Config) error {
 	db, err := env.DB(ctx)
@@ -67,19 +69,20 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	providers, models, stop, err := open(ctx, env, cfg)
+	sources, stop, err := open(ctx, env, cfg)
 	if err != nil {
 		return err
 	}
 	defer stop()
-	registry, err := model.NewRegistry(models...)
+	models, err := newCatalog(env.Log, env.Now, sources)
 	if err != nil {
 		return err
 	}
+	models.refresh(ctx, listAtStart)
 	relay := outbox.NewRelay(db, env.Bus, env.Log)
 	h := &handlers{
-		log: env.Log, now: env.Now, bus: env.Bus, store: sqlstore.New(db), relay: relay, registry: registry,
-		providers: providers, unsettled: make(chan struct{}, 1), tracer: env.Tracer.Tracer("github.com/anima-run/anima/services/inference-router"), tel: tel,
+		log: env.Log, now: env.Now, bus: env.Bus, store: sqlstore.New(db), relay: relay, models: models,
+		providers: byName(sources), unsettled: make(chan struct{}, 1), tracer: env.Tracer.Tracer("github.com/anima-run/anima/services/inference-router"), tel: tel,
 	}
 	env.HTTP.Handle("GET /v1/models", h.httpModels)
 	tools := executor.New(env.Bus, api.Inference, env.Now, h.tools())
@@ -91,59 +94,115 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 			return tools.Call(ctx, m.Invocation)
 		}),
 		bus.Go(h.settleLeftovers),
+		bus.Go(models.run),
 		bus.Go(relay.Run),
 	)
 }
 
-// open makes the providers that are configured, or the simulated one, and lists
-// the models.
-func open(ctx context.Context, env *host.Env, cfg Config) (map[string]provider.Provider, []model.Model, func(), error) {
-	providers := map[string]provider.Provider{}
-	models := model.Baseline()
-	extra, err := extraModels(cfg.Models)
-	if err != nil {
-		return nil, nil, nil, err
-	}
+// open makes the providers that are configured, or the simulated one. The
+// function that it returns ends what it began.
+func open(ctx context.Context, env *host.Env, cfg Config) ([]*source, func(), error) {
 	client := &http.Client{Transport: telemetry.Foreign(transport(cfg.Workers))}
-	if !cfg.Simulated && (cfg.OpenAIKey.Reveal() != "" || cfg.OpenAIURL != "") {
+	sources, err := configured(cfg, client, env.Now)
+	if err != nil {
+		return nil, nil, err
+	}
+	if len(sources) > 0 {
+		return sources, client.CloseIdleConnections, nil
+	}
+	return openSimulated(ctx, env, cfg, client)
+}
+
+// configured are the providers of the settings. The models of the settings belong
+// to the first.
+func configured(cfg Config, client *http.Client, now func() time.Time) ([]*source, error) {
+	if cfg.Simulated {
+		return nil, nil
+	}
+	var sources []*source
+	add := func(c openai.Config, variable string) error {
+		c.HTTP, c.Now = client, now
+		p, err := openai.New(c)
+		if err != nil {
+			return fmt.Errorf("%s: %w", variable, err)
+		}
+		s := &source{provider: p, url: shown(c.BaseURL), local: isLocal(c.BaseURL)}
+		if cfg.Local != "auto" {
+			s.local = cfg.Local == "yes"
+		}
+		sources = append(sources, s)
+		return nil
+	}
+	if cfg.OpenAIKey.Reveal() != "" || cfg.OpenAIURL != "" {
 		url := cfg.OpenAIURL
 		if url == "" {
-			url = "https://api.openai.com/v1"
+			url = openAIURL
 		}
-		p, err := openai.New(openai.Config{Name: "openai", BaseURL: url, Key: cfg.OpenAIKey.Reveal(), RawKey: cfg.RawKey, HTTP: client, Now: env.Now})
-		if err != nil {
-			return nil, nil, nil, fmt.Errorf("OPENAI_BASE_URL: %w", err)
+		if err := add(openai.Config{Name: "openai", BaseURL: url, Key: cfg.OpenAIKey.Reveal(), RawKey: cfg.RawKey}, "OPENAI_BASE_URL"); err != nil {
+			return nil, err
 		}
-		providers["openai"] = p
-		if cfg.OpenAIURL != "" && len(extra) > 0 {
-			models = nil // somebody else's service: what it serves is what the operator listed
-		}
-		return providers, append(models, extra...), client.CloseIdleConnections, nil
+		sources[0].known, sources[0].official = model.Baseline(), cfg.OpenAIURL == ""
 	}
+	if cfg.Ollama != "" {
+		url, err := ollamaURL(cfg.Ollama)
+		if err != nil {
+			return nil, err
+		}
+		if err := add(openai.Config{Name: "ollama", BaseURL: url}, "OLLAMA_HOST"); err != nil {
+			return nil, err
+		}
+	}
+	if len(sources) == 0 {
+		return nil, nil
+	}
+	extra, err := extraModels(cfg.Models)
+	if err != nil {
+		return nil, err
+	}
+	for i := range extra {
+		extra[i].Provider = sources[0].provider.Name()
+	}
+	sources[0].static = extra
+	return sources, nil
+}
+
+func openSimulated(ctx context.Context, env *host.Env, cfg Config, client *http.Client) ([]*source, func(), error) {
 	script, err := loadScript(cfg.Script)
 	if err != nil {
-		return nil, nil, nil, err
+		return nil, nil, err
 	}
 	handler, err := simulated.New(script, env.Now)
 	if err != nil {
-		return nil, nil, nil, fmt.Errorf("script of the simulated model: %w", err)
+		return nil, nil, fmt.Errorf("script of the simulated model: %w", err)
 	}
 	server, err := simulated.Listen(ctx, "127.0.0.1:0", handler)
 	if err != nil {
-		return nil, nil, nil, err
+		return nil, nil, err
 	}
 	p, err := openai.New(openai.Config{Name: "simulated", BaseURL: server.URL(), HTTP: client, Now: env.Now})
 	if err != nil {
-		return nil, nil, nil, err
+		return nil, nil, err
+	}
+	extra, err := extraModels(cfg.Models)
+	if err != nil {
+		return nil, nil, err
 	}
 	env.Log.Warn("the model is simulated: no provider is configured", "url", server.URL())
-	providers["simulated"] = p
-	return providers, append(models, simulatedModel(script)), func() {
+	models := append(model.Baseline(), extra...)
+	return []*source{{provider: p, static: append(models, simulatedModel(script))}}, func() {
 		client.CloseIdleConnections()
 		if err := server.Close(); err != nil {
 			env.Log.Warn("the simulated model did not stop cleanly", "err", err)
 		}
 	}, nil
+}
+
+func byName(sources []*source) map[string]provider.Provider {
+	all := map[string]provider.Provider{}
+	for _, s := range sources {
+		all[s.provider.Name()] = s.provider
+	}
+	return all
 }
 
 // simulatedModel costs something, so that the money's way is walked too.
@@ -209,7 +268,7 @@ type handlers struct {
 	bus       *bus.Bus
 	store     *sqlstore.Store
 	relay     *outbox.Relay
-	registry  *model.Registry
+	models    *catalog
 	providers map[string]provider.Provider
 	unsettled chan struct{} // settling failed; wakes settleLeftovers
 	tracer    trace.Tracer

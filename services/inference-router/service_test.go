@@ -21,7 +21,7 @@ import (
 	"github.com/anima-run/anima/services/inference-router/internal/simulated"
 )
 
-const script = `{"model":"m","context_window":128000,"rules":[
+const script = `{"model":"m","aliases":["dear"],"context_window":128000,"rules":[
  {"when":{"last_user":"busy"},"steps":[{"text":"at last","error":{"status":429,"retry_after":1,"times":1}}]},
  {"when":{"last_user":"broken"},"steps":[{"text":"mended","error":{"status":500,"times":1}}]},
  {"when":{"last_user":"refused"},"steps":[{"text":"no","error":{"status":400,"message":"this is wrong"}}]},

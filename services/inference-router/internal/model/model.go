@@ -97,6 +97,7 @@ type Model struct {
 	// simulated one.
 	Fallback bool
 	Disabled bool
+	Absent   string // why its provider does not serve it; empty when it does
 }
 
 // Free says that the model is known to cost nothing.
@@ -107,6 +108,8 @@ func (m Model) Unusable() string {
 	switch {
 	case m.Disabled:
 		return "disabled"
+	case m.Absent != "":
+		return m.Absent
 	case !m.Known:
 		return "price unknown"
 	}

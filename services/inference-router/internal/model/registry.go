@@ -45,10 +45,16 @@ func (r *Registry) With(models ...Model) (*Registry, error) {
 	return next, nil
 }
 
-// Get is the model with that id, usable or not.
+// Get is the model with that id, usable or not. An id that is not there is looked
+// for with the vendor of OpenRouter's names before it (openai/gpt-5-mini) and with
+// the tag of Ollama's after it (llama3.3:latest).
 func (r *Registry) Get(id string) (Model, bool) {
-	m, ok := r.models[id]
-	return m, ok
+	for _, name := range [...]string{id, "openai/" + id, id + ":latest"} {
+		if m, ok := r.models[name]; ok {
+			return m, true
+		}
+	}
+	return Model{}, false
 }
 
 // All models, usable or not, in registration order.

@@ -89,7 +89,8 @@ func (r Route) Allows(cost int64) bool { return r.Ceiling == Unlimited || cost <
 // the tier may choose it, then the matrix' own in their order, then fallbacks
 // in registration order. The request is a wish; one that cannot be met is
 // skipped, not an error. The matrix' own candidates need no minimum tier: a
-// critical agent thinks with gpt-5-mini (spec 6.3).
+// critical agent thinks with gpt-5-mini (spec 6.3). Those that no provider has are
+// not reported. Names are found as [Registry.Get] finds them.
 func (r *Registry) Candidates(tier Tier, task Task, requested string) Route {
 	row := tier
 	if tier == TierUnknown {
@@ -103,16 +104,17 @@ func (r *Registry) Candidates(tier Tier, task Task, requested string) Route {
 
 	seen := make(map[string]bool, len(r.order)+1)
 	consider := func(id string) {
-		if seen[id] {
+		m, ok := r.Get(id)
+		why := "not registered"
+		name := id
+		if ok {
+			id, why = m.ID, m.Unusable()
+		}
+		if seen[id] || !ok && name != requested {
 			return
 		}
 		seen[id] = true
-		m, ok := r.models[id]
-		why := "not registered"
-		if ok {
-			why = m.Unusable()
-		}
-		if why == "" && !slices.Contains(cell.Models, id) && !m.Free() && tier.rank() < m.TierMinimum.rank() {
+		if why == "" && !slices.Contains(cell.Models, name) && !slices.Contains(cell.Models, id) && !m.Free() && tier.rank() < m.TierMinimum.rank() {
 			why = fmt.Sprintf("needs tier %s", m.TierMinimum)
 		}
 		if why != "" {

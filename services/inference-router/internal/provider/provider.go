@@ -3,8 +3,8 @@
 // beside it, one package for each protocol, and pass providertest.
 //
 // It decides nothing: which model, how often, and who pays is the router's. An
-// adapter makes at most one call upstream for each Complete, so that nobody is
-// billed for a retry that the ledger never saw.
+// adapter makes at most one call upstream that is answered for each Complete, so
+// that no retry is billed that the ledger never saw.
 package provider
 
 import (
@@ -27,8 +27,23 @@ type Provider interface {
 	// until then, with usage estimated: a provider bills a broken stream too.
 	// It is zero when the provider had not begun to answer.
 	Complete(ctx context.Context, req Request, onDelta func(string) error) (Response, error)
-	// Models lists the ids that the provider serves, sorted. Errors are [*Error].
-	Models(ctx context.Context) ([]string, error)
+	// Models lists what the provider serves, in its own order. Errors are [*Error];
+	// one of status 404, 405 or 501 means that it has no list.
+	Models(ctx context.Context) ([]Listed, error)
+}
+
+// Listed is a model as its provider lists it. What the provider does not say is
+// zero.
+type Listed struct {
+	ID            string
+	ContextWindow int64  // tokens of prompt and answer together
+	MaxOutput     int64  // tokens
+	Priced        bool   // the two prices are the provider's own
+	InputPrice    int64  // micro-USD per million tokens
+	OutputPrice   int64  // micro-USD per million tokens
+	NoTools       bool   // the provider says that it takes no tool definitions
+	NotChat       bool   // for embeddings, images or speech, not for conversations
+	Remote        string // the other host at which it runs, though the provider is local
 }
 
 // Role is who speaks in a message.
@@ -85,6 +100,21 @@ func (r Request) Estimate() int64 {
 	return total
 }
 
+// Size is how large the prompt's texts are, in bytes.
+func (r Request) Size() int64 {
+	var total int
+	for _, m := range r.Messages {
+		total += len(m.Content)
+		for _, c := range m.ToolCalls {
+			total += len(c.ID) + len(c.Name) + len(c.Arguments)
+		}
+	}
+	for _, t := range r.Tools {
+		total += len(t.Name) + len(t.Description) + len(t.Schema)
+	}
+	return int64(total)
+}
+
 // Usage is what a call consumed, in tokens.
 type Usage struct {
 	Input       int64 // the whole prompt
@@ -107,17 +137,20 @@ type Response struct {
 	ID        string // the provider's
 	Model     string // as the provider names it
 	Text      string
+	Reasoning string // what the model wrote before its answer; no part of it
 	ToolCalls []ToolCall
 	Finish    string
 	Usage     Usage
 }
 
 // Estimate is usage counted from the texts, for a provider that did not report
-// it. Reasoning that was not shown is not in it.
+// it. Reasoning that the provider did not send is not in it.
 func Estimate(req Request, res Response) Usage {
+	reasoning := model.Tokens(res.Reasoning)
 	return Usage{
 		Input:     req.Estimate(),
-		Output:    model.Tokens(res.Text) + callTokens(res.ToolCalls),
+		Output:    model.Tokens(res.Text) + callTokens(res.ToolCalls) + reasoning,
+		Reasoning: reasoning,
 		Estimated: true,
 	}
 }

@@ -152,7 +152,7 @@ func TestModels(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]string{"a", "b", "m"}, got); diff != "" {
+	if diff := cmp.Diff([]provider.Listed{{ID: "m"}, {ID: "b"}, {ID: "a"}}, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

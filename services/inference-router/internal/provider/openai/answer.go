@@ -1,6 +1,7 @@
 package openai
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -24,6 +25,7 @@ type answer struct {
 	calls             []*call
 	byIndex           map[int64]*call
 	size              int
+	reasoning         reasoning
 	usage             *provider.Usage
 }
 
@@ -53,10 +55,19 @@ func (a *answer) add(c sdk.ChatCompletionChunk) (string, error) {
 			continue
 		}
 		// A refusal is the text that a reader gets instead of an answer.
-		text := choice.Delta.Content + choice.Delta.Refusal
+		piece := choice.Delta.Content + choice.Delta.Refusal
+		text := a.reasoning.text(piece)
 		a.text.WriteString(text)
-		a.size += len(text)
+		a.size += len(piece)
 		delta += text
+		for _, field := range []string{"reasoning_content", "reasoning"} {
+			var apart string
+			if json.Unmarshal([]byte(choice.Delta.JSON.ExtraFields[field].Raw()), &apart) == nil && apart != "" {
+				a.reasoning.apart.WriteString(apart)
+				a.size += len(apart)
+				break // some gateways send both
+			}
+		}
 		for _, part := range choice.Delta.ToolCalls {
 			if err := a.part(part); err != nil {
 				return "", err
@@ -98,22 +109,27 @@ func (a *answer) part(p sdk.ChatCompletionChunkChoiceDeltaToolCall) error {
 	return nil
 }
 
+// rest is text that was held back for a tag that did not come; the stream is over.
+func (a *answer) rest() string {
+	text := a.reasoning.end()
+	a.text.WriteString(text)
+	return text
+}
+
 func (a *answer) finished() bool { return a.finish != "" }
 
-// response is the whole answer. Zero usage for an answer with words is no usage.
+// response is the whole answer. Usage that cannot be right is no usage: zero for an
+// answer with words, or more tokens than the prompt has bytes.
 func (a *answer) response(req provider.Request) provider.Response {
-	res := provider.Response{ID: a.id, Model: a.model, Text: a.text.String(), Finish: a.finish}
-	for i, c := range a.calls {
-		if c.id == "" {
-			c.id = fmt.Sprintf("call_%d", i)
-		}
-		res.ToolCalls = append(res.ToolCalls, provider.ToolCall{ID: c.id, Name: c.name, Arguments: c.arguments.String()})
-	}
-	if len(res.ToolCalls) > 0 && (res.Finish == provider.FinishStop || res.Finish == "function_call") {
+	res := provider.Response{ID: a.id, Model: a.model, Text: a.text.String(), Reasoning: a.reasoning.apart.String(), Finish: a.finish, ToolCalls: a.toolCalls()}
+	switch {
+	case len(res.ToolCalls) > 0 && (res.Finish == provider.FinishStop || res.Finish == "function_call"):
 		res.Finish = provider.FinishToolCalls
+	case len(res.ToolCalls) == 0 && (res.Finish == provider.FinishToolCalls || res.Finish == "function_call"):
+		res.Finish = provider.FinishStop // it announced calls and made none
 	}
 	estimate := provider.Estimate(req, res)
-	if a.usage == nil || (a.usage.Output == 0 && estimate.Output > 0) {
+	if a.usage == nil || (a.usage.Output == 0 && estimate.Output > 0) || a.implausible(req) {
 		res.Usage = estimate
 	} else {
 		res.Usage = *a.usage
@@ -121,11 +137,39 @@ func (a *answer) response(req provider.Request) provider.Response {
 	return res
 }
 
+// implausible says that the provider reports more than can have been: a token has
+// at least one byte, and the output limit holds for what is not shown too.
+func (a *answer) implausible(req provider.Request) bool {
+	const own = 8192 // tokens that a server may add to a prompt or an answer by itself
+	return a.usage.Input > req.Size()+own || req.MaxTokens > 0 && a.usage.Output > max(req.MaxTokens, int64(a.size))+own
+}
+
+// toolCalls are the calls, each with an id of its own: results are matched by it.
+func (a *answer) toolCalls() []provider.ToolCall {
+	var calls []provider.ToolCall
+	seen := map[string]bool{}
+	for _, c := range a.calls {
+		seen[c.id] = true
+	}
+	used := map[string]bool{"": true}
+	for i, c := range a.calls {
+		id := c.id
+		for n := i; used[id]; n++ {
+			if id = fmt.Sprintf("call_%d", n); seen[id] {
+				id = "" // another call has it from the provider
+			}
+		}
+		used[id] = true
+		calls = append(calls, provider.ToolCall{ID: id, Name: c.name, Arguments: c.arguments.String()})
+	}
+	return calls
+}
+
 // partial is what a broken call left. Its usage is estimated: a provider that
 // reported some did so before the end.
 func (a *answer) partial(req provider.Request) provider.Response {
 	res := a.response(req)
-	if a.usage != nil {
+	if a.usage != nil && !a.implausible(req) {
 		res.Usage.Input = max(res.Usage.Input, a.usage.Input)
 		res.Usage.Output = max(res.Usage.Output, a.usage.Output)
 		res.Usage.Estimated = true
@@ -137,3 +181,6 @@ func within(n, most int64) int64 { return min(max(n, 0), most) }
 
 // errTruncated is a stream that ended cleanly and too early.
 var errTruncated = errors.New("the stream ended before the answer was complete")
+
+// errNoAnswer is a success without an answer, such as 204.
+var errNoAnswer = errors.New("the server accepted the request and sent no answer")

@@ -32,11 +32,17 @@ func (p *Provider) fault(ctx context.Context, head *http.Response, err error) *p
 	switch {
 	case errors.As(err, &inStream):
 		fault.Kind, fault.Message = streamFault(inStream.Event.Data)
+	case head != nil && head.StatusCode >= http.StatusMultipleChoices && head.StatusCode < http.StatusBadRequest:
+		fault.Status = head.StatusCode
+		fault.Message = "the server redirects to " + head.Header.Get("Location") + ": set the base URL to that address"
 	case head != nil && head.StatusCode >= http.StatusBadRequest:
 		// The client's own error is missing when the body was not JSON.
 		var code string
 		if errors.As(err, &api) {
 			code, fault.Message = api.Code, api.Message
+		}
+		if fault.Message == "" {
+			fault.Message = said(head)
 		}
 		if fault.Message == "" {
 			fault.Message = http.StatusText(head.StatusCode)
@@ -104,8 +110,12 @@ const (
 func drainOnClose(cancel context.CancelFunc) option.RequestOption {
 	return option.WithMiddleware(func(req *http.Request, next option.MiddlewareNext) (*http.Response, error) {
 		res, err := next(req)
-		if err == nil && res.StatusCode == http.StatusOK {
+		switch {
+		case err != nil:
+		case res.StatusCode == http.StatusOK:
 			res.Body = &drained{ReadCloser: res.Body, cancel: cancel}
+		default: // the client reads the whole of it
+			res.Body = &buffered{io.LimitReader(res.Body, maxRefusal), res.Body}
 		}
 		return res, err
 	})

@@ -1,7 +1,8 @@
 // Package openai calls models through any endpoint that speaks OpenAI's
 // chat-completions protocol: OpenAI itself, Ollama, gateways, the simulated
-// provider. It uses OpenAI's official client, always streams, and never retries:
-// retries are the router's, which pays for each.
+// provider. It uses OpenAI's official client, streams where the server does, and
+// never retries: retries are the router's, which pays for each. A server that
+// refuses a part of the protocol is asked without it.
 //
 // It reads no environment; URL and key come from the one who builds it.
 package openai
@@ -12,11 +13,12 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"slices"
+	"strings"
 	"time"
 
 	sdk "github.com/openai/openai-go/v3"
 	"github.com/openai/openai-go/v3/option"
+	"github.com/openai/openai-go/v3/packages/ssestream"
 
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
 )
@@ -38,8 +40,10 @@ type Provider struct {
 	name   string
 	key    string
 	now    func() time.Time
-	chat   sdk.ChatCompletionService
-	models sdk.ModelService
+	client sdk.Client
+	root   string // of the server, without the version
+	web    *http.Client
+	spoken dialects
 }
 
 // New checks the configuration; it calls nobody.
@@ -51,9 +55,11 @@ func New(c Config) (*Provider, error) {
 	if err != nil || (base.Scheme != "http" && base.Scheme != "https") || base.Host == "" {
 		return nil, fmt.Errorf("provider %s: the base URL must look like https://host/v1", c.Name)
 	}
+	web := *c.HTTP
+	web.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	opts := []option.RequestOption{
 		option.WithBaseURL(c.BaseURL),
-		option.WithHTTPClient(c.HTTP),
+		option.WithHTTPClient(&web),
 		option.WithMaxRetries(0),
 	}
 	switch {
@@ -62,23 +68,45 @@ func New(c Config) (*Provider, error) {
 	case c.Key != "":
 		opts = append(opts, option.WithAPIKey(c.Key))
 	}
-	// The services, unlike the client around them, take nothing from the
-	// environment.
 	return &Provider{
-		name: c.Name, key: c.Key, now: c.Now,
-		chat:   sdk.NewChatCompletionService(opts...),
-		models: sdk.NewModelService(opts...),
+		name: c.Name, key: c.Key, now: c.Now, web: &web, root: rootOf(base),
+		client: sdk.Client{Options: opts}, // unlike NewClient, it takes nothing from the environment
 	}, nil
+}
+
+// rootOf is a base URL without its version.
+func rootOf(base *url.URL) string {
+	root := url.URL{Scheme: base.Scheme, Host: base.Host, Path: strings.TrimSuffix(strings.TrimSuffix(base.Path, "/"), "/v1")}
+	return root.String()
 }
 
 // Name of the provider.
 func (p *Provider) Name() string { return p.name }
 
-// Complete makes one streaming call; see [provider.Provider]. An answer that
-// broke after its finish reason is whole and only its usage is estimated:
-// asking again would pay twice for the same words.
+// Complete makes one call; see [provider.Provider]. An answer that broke after its
+// finish reason is whole and only its usage is estimated: asking again would pay
+// twice for the same words.
+//
+// A server that refuses a part of the protocol is asked again without that part,
+// and from then on: a refusal costs nothing. See [dialect].
 func (p *Provider) Complete(ctx context.Context, req provider.Request, onDelta func(string) error) (provider.Response, error) {
-	params, err := params(req)
+	d := p.spoken.of(req.Model)
+	for {
+		res, fault := p.once(ctx, req, d, onDelta)
+		if fault == nil {
+			return res, nil
+		}
+		next, ok := d.reduced(req, fault.Status, fault.Message)
+		if !ok {
+			return res, fault
+		}
+		p.spoken.keep(req.Model, next)
+		d = next
+	}
+}
+
+func (p *Provider) once(ctx context.Context, req provider.Request, d dialect, onDelta func(string) error) (provider.Response, *provider.Error) {
+	params, err := params(req, d)
 	if err != nil {
 		return provider.Response{}, &provider.Error{Kind: provider.Fatal, Provider: p.name, Message: provider.Clean(err.Error(), p.key)}
 	}
@@ -86,45 +114,46 @@ func (p *Provider) Complete(ctx context.Context, req provider.Request, onDelta f
 	defer cancel()
 
 	var head *http.Response
-	stream := p.chat.NewStreaming(callCtx, params, option.WithResponseInto(&head), drainOnClose(cancel))
+	opts := []option.RequestOption{option.WithResponseInto(&head), drainOnClose(cancel)}
+	if !d.noStream {
+		opts = append(opts, option.WithJSONSet("stream", true))
+	}
+	if err := p.client.Post(callCtx, "chat/completions", params, nil, opts...); err != nil {
+		return provider.Response{}, p.fault(ctx, head, err)
+	}
+	if head.StatusCode != http.StatusOK {
+		defer func() { _ = head.Body.Close() }() // its status is the error to report
+		return provider.Response{}, p.fault(ctx, head, errNoAnswer)
+	}
+	stream := ssestream.NewStream[sdk.ChatCompletionChunk](events(head), nil)
 	defer func() { _ = stream.Close() }() // the stream's own error is the one to report
 
 	var got answer
+	pass := func(text string) *provider.Error {
+		if text == "" || onDelta == nil {
+			return nil
+		}
+		if err := onDelta(text); err != nil {
+			cancel() // the rest is not wanted
+			return provider.Stopped(p.name, err)
+		}
+		return nil
+	}
 	for stream.Next() {
 		delta, err := got.add(stream.Current())
 		if err != nil {
-			cancel() // the rest is not wanted
+			cancel()
 			return got.partial(req), &provider.Error{Kind: provider.Failover, Provider: p.name, Message: err.Error()}
 		}
-		if delta == "" || onDelta == nil {
-			continue
+		if stopped := pass(delta); stopped != nil {
+			return got.partial(req), stopped
 		}
-		if err := onDelta(delta); err != nil {
-			cancel()
-			return got.partial(req), provider.Stopped(p.name, err)
-		}
+	}
+	if stopped := pass(got.rest()); stopped != nil {
+		return got.partial(req), stopped
 	}
 	if got.finished() {
 		return got.response(req), nil
 	}
-	fault := p.fault(ctx, head, stream.Err())
-	if head == nil || head.StatusCode != http.StatusOK {
-		return provider.Response{}, fault
-	}
-	return got.partial(req), fault
-}
-
-// Models lists the ids that the endpoint serves, sorted.
-func (p *Provider) Models(ctx context.Context) ([]string, error) {
-	var head *http.Response
-	page, err := p.models.List(ctx, option.WithResponseInto(&head))
-	if err != nil {
-		return nil, p.fault(ctx, head, err)
-	}
-	ids := make([]string, 0, len(page.Data))
-	for _, m := range page.Data {
-		ids = append(ids, m.ID)
-	}
-	slices.Sort(ids)
-	return slices.Compact(ids), nil
+	return got.partial(req), p.fault(ctx, head, stream.Err())
 }

@@ -12,11 +12,18 @@ import (
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
 )
 
-// params is the request in the client's words, consecutive messages merged.
-func params(req provider.Request) (sdk.ChatCompletionNewParams, error) {
-	p := sdk.ChatCompletionNewParams{
-		Model:         req.Model,
-		StreamOptions: sdk.ChatCompletionStreamOptionsParam{IncludeUsage: sdk.Bool(true)},
+// params is the request in the client's words and the server's dialect,
+// consecutive messages merged.
+func params(req provider.Request, d dialect) (sdk.ChatCompletionNewParams, error) {
+	p := sdk.ChatCompletionNewParams{Model: req.Model}
+	if !d.noStream && !d.noStreamOptions {
+		p.StreamOptions = sdk.ChatCompletionStreamOptionsParam{IncludeUsage: sdk.Bool(true)}
+	}
+	if d.noTools {
+		req.Messages, req.Tools = plain(req.Messages), nil
+	}
+	if d.tokens != "" {
+		req.TokenParam = d.tokens
 	}
 	messages, err := provider.Merge(req.Messages)
 	if err != nil {

@@ -228,7 +228,7 @@ func toolCalls(t *testing.T, open Open) {
 }
 
 func models(t *testing.T, open Open) {
-	t.Run("sorted", func(t *testing.T) {
+	t.Run("in the provider's order", func(t *testing.T) {
 		t.Parallel()
 		p, s := open(t)
 		s.Next(func(a *Answer) { a.List("m-2", "m-1") })
@@ -236,7 +236,7 @@ func models(t *testing.T, open Open) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff([]string{"m-1", "m-2"}, got); diff != "" {
+		if diff := cmp.Diff([]provider.Listed{{ID: "m-2"}, {ID: "m-1"}}, got); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
 		if p.Name() != "test" {

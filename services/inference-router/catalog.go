@@ -1,0 +1,302 @@
+package router
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api"
+
+	"github.com/anima-run/anima/services/inference-router/internal/model"
+	"github.com/anima-run/anima/services/inference-router/internal/provider"
+)
+
+// When the lists of models are read: at the start, then at intervals, and sooner
+// while a server has not answered.
+const (
+	listEvery   = time.Minute
+	listAgain   = 2 * time.Second
+	listTimeout = 10 * time.Second
+	listAtStart = 2 * time.Second // the start of the service waits no longer
+)
+
+// catalog is the registry of models, made of the settings and of what the
+// providers list. It may be used concurrently.
+type catalog struct {
+	log      *slog.Logger
+	now      func() time.Time
+	sources  []*source
+	registry atomic.Pointer[model.Registry]
+
+	mu   sync.Mutex // held while the lists are read
+	last time.Time  // when that last began
+}
+
+// source is one provider and what is known of its models.
+type source struct {
+	provider provider.Provider
+	url      string        // without secrets, for messages; empty: nothing is listed, static stands
+	local    bool          // models without a price are free
+	static   []model.Model // from the settings; of a simulated provider, all
+	known    []model.Model // whose list prices are known: OpenAI's own
+	official bool          // OpenAI itself: its known models are offered before it lists them
+
+	mu     sync.Mutex // of what follows
+	listed []provider.Listed
+	state  listState
+	fault  error // of the last try; nil after a success
+}
+
+// listState is how much is known of a list.
+type listState int
+
+const (
+	listPending listState = iota // no answer yet
+	listNone                     // the server has no list of models
+	listRead                     // listed is the last one
+)
+
+func newCatalog(log *slog.Logger, now func() time.Time, sources []*source) (*catalog, error) {
+	c := &catalog{log: log, now: now, sources: sources}
+	return c, c.build()
+}
+
+// Registry is the models as last read.
+func (c *catalog) Registry() *model.Registry { return c.registry.Load() }
+
+// faults say which providers' lists could not be read, and why.
+func (c *catalog) faults() []string {
+	var all []string
+	for _, s := range c.sources {
+		s.mu.Lock()
+		if s.fault != nil {
+			all = append(all, s.url+": "+s.fault.Error())
+		}
+		s.mu.Unlock()
+	}
+	return all
+}
+
+// run reads the lists until ctx ends. Nothing is lost when it ends between two
+// lines: the next start reads them anew.
+func (c *catalog) run(ctx context.Context) error {
+	for {
+		wait := listEvery
+		if len(c.faults()) > 0 {
+			wait = listAgain
+		}
+		next := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			next.Stop()
+			return nil
+		case <-next.C:
+		}
+		c.refresh(ctx, listTimeout)
+	}
+}
+
+// noticed reads the lists when a provider says that a model does not exist, so that
+// the next try knows what does.
+func (c *catalog) noticed(ctx context.Context, err error) {
+	if e, ok := errors.AsType[*provider.Error](err); ok && e.Status == http.StatusNotFound {
+		c.refresh(ctx, listAtStart)
+	}
+}
+
+// refresh reads all lists and makes the registry anew. Callers that wait for each
+// other share what is read after they asked.
+func (c *catalog) refresh(ctx context.Context, timeout time.Duration) {
+	asked := c.now()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.last.After(asked) {
+		return
+	}
+	c.last = c.now()
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	var reads sync.WaitGroup
+	for _, s := range c.sources {
+		if s.url != "" {
+			reads.Go(func() { c.read(ctx, s) })
+		}
+	}
+	reads.Wait()
+	if err := c.build(); err != nil {
+		c.log.ErrorContext(ctx, "the list of models cannot be used", "err", err)
+	}
+}
+
+// read asks one provider. After a list was read, a failure leaves it standing: a
+// server that is away for a moment has not lost its models.
+func (c *catalog) read(ctx context.Context, s *source) {
+	listed, err := s.provider.Models(ctx)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before := s.fault
+	e, _ := errors.AsType[*provider.Error](err)
+	switch {
+	case err == nil:
+		s.listed, s.state, s.fault = listed, listRead, nil
+	case e != nil && (e.Status == http.StatusNotFound || e.Status == http.StatusMethodNotAllowed || e.Status == http.StatusNotImplemented):
+		s.listed, s.state, s.fault = nil, listNone, nil
+	default:
+		s.fault = err
+	}
+	switch {
+	case s.fault != nil && (before == nil || before.Error() != s.fault.Error()):
+		c.log.WarnContext(ctx, "the list of models cannot be read, trying again", "url", s.url, "err", s.fault)
+	case s.fault == nil && before != nil:
+		c.log.InfoContext(ctx, "the list of models is read", "url", s.url, "models", len(s.listed))
+	}
+}
+
+// build makes the registry of what is known now. Of two models with one id the
+// one of the first provider stands.
+func (c *catalog) build() error {
+	var all []model.Model
+	seen := map[string]bool{}
+	for _, s := range c.sources {
+		for _, m := range s.models() {
+			if !seen[m.ID] {
+				seen[m.ID] = true
+				all = append(all, m)
+			}
+		}
+	}
+	registry, err := model.NewRegistry(all...)
+	if err != nil {
+		return err
+	}
+	c.registry.Store(registry)
+	return nil
+}
+
+// models are the provider's, those of the settings first.
+func (s *source) models() []model.Model {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.state == listRead:
+		return s.fromList()
+	case len(s.static) > 0 && !s.official:
+		return s.static
+	case s.official || s.state == listNone:
+		return append(s.known[:len(s.known):len(s.known)], s.static...)
+	}
+	return nil
+}
+
+// fromList joins the list with the settings: only what is listed can be used.
+func (s *source) fromList() []model.Model {
+	listed := map[string]provider.Listed{}
+	for _, l := range s.listed {
+		listed[l.ID] = l
+	}
+	absent := s.url + " does not list it"
+	var out []model.Model
+	seen := map[string]bool{}
+	set := false // a model of the settings can be used
+	for _, m := range s.static {
+		l, ok := listed[m.ID]
+		if !ok {
+			l, ok = listed[m.ID+":latest"] // Ollama's full name of it
+		}
+		if ok {
+			m.ID, set = l.ID, true
+			m.Tools = !l.NoTools
+		} else {
+			m.Absent = absent
+		}
+		seen[m.ID] = true
+		out = append(out, m)
+	}
+	for _, m := range s.known {
+		if _, ok := listed[m.ID]; !ok && s.official && !seen[m.ID] {
+			m.Absent = absent
+			seen[m.ID] = true
+			out = append(out, m)
+		}
+	}
+	for _, l := range s.listed {
+		if !seen[l.ID] {
+			out = append(out, s.fromListed(l))
+		}
+	}
+	if s.local && !set {
+		chooseDefault(out)
+	}
+	return out
+}
+
+// fromListed is one model of the list that the settings do not name.
+func (s *source) fromListed(l provider.Listed) model.Model {
+	for _, m := range s.known {
+		if m.ID == l.ID && !l.Priced {
+			return m
+		}
+	}
+	m := model.Model{
+		ID: l.ID, Provider: s.provider.Name(), InputPrice: l.InputPrice, OutputPrice: l.OutputPrice, Known: l.Priced,
+		ContextWindow: l.ContextWindow, MaxOutput: maxOutput(l), Tools: !l.NoTools, TierMinimum: model.TierCritical,
+	}
+	switch {
+	case l.NotChat:
+		m.Absent = "it is not made for conversations"
+	case l.Remote != "" && !l.Priced:
+		m.Absent = "price unknown: it runs at " + l.Remote + "; " + sayPrice
+	case !l.Priced && s.local:
+		m.Known = true
+	case !l.Priced:
+		m.Absent = "price unknown: " + s.url + " does not give it; " + sayPrice
+	}
+	return m
+}
+
+const sayPrice = "set it in ANIMA_INFERENCE_ROUTER_MODELS"
+
+// maxOutput leaves three quarters of the window to the prompt.
+func maxOutput(l provider.Listed) int64 {
+	most := int64(4096)
+	if l.MaxOutput > 0 {
+		most = l.MaxOutput
+	}
+	if l.ContextWindow > 0 {
+		most = min(most, l.ContextWindow/4)
+	}
+	return max(1, most)
+}
+
+// chooseDefault lets the first free model serve agents that ask for none: the
+// first that takes tools, else the first of all. More than one would make a local
+// server load one model after another.
+func chooseDefault(models []model.Model) {
+	best := -1
+	for i, m := range models {
+		if m.Unusable() == "" && m.Free() && (best < 0 || m.Tools && !models[best].Tools) {
+			best = i
+		}
+	}
+	if best >= 0 {
+		models[best].Fallback = true
+	}
+}
+
+// route picks the candidates for a call. Where there are none and a list could not
+// be read, it is read at once: the server may have come up since.
+func (h *handlers) route(ctx context.Context, req api.Complete) model.Route {
+	pick := func() model.Route {
+		return h.models.Registry().Candidates(model.Tier(req.Tier), model.Task(req.Task), req.Model)
+	}
+	route := pick()
+	if len(route.Models) == 0 && len(h.models.faults()) > 0 {
+		h.models.refresh(ctx, listAtStart)
+		route = pick()
+	}
+	return route
+}

@@ -1,0 +1,173 @@
+package router_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/apptest"
+	"github.com/anima-run/anima/pkg/bus"
+	router "github.com/anima-run/anima/services/inference-router"
+)
+
+// shop serves models that come and go.
+type shop struct {
+	mu     sync.Mutex
+	models string // the entries of the list
+	has    string // the id that it answers for; others are 404
+}
+
+func (s *shop) set(models, has string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.models, s.has = models, has
+}
+
+func (s *shop) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w.Header().Set("Content-Type", "application/json")
+	switch {
+	case r.URL.Path == "/v1/models":
+		fmt.Fprintf(w, `{"data":[%s]}`, s.models)
+	case r.URL.Path == "/v1/chat/completions":
+		var body struct {
+			Model string `json:"model"`
+		}
+		if err := json.NewDecoder(r.Body).Decode(&body); err != nil || body.Model != s.has {
+			w.WriteHeader(http.StatusNotFound)
+			fmt.Fprint(w, `{"error":{"message":"model not found","code":"model_not_found"}}`)
+			return
+		}
+		fmt.Fprintf(w, `{"model":%q,"choices":[{"message":{"content":"from %s"},"finish_reason":"stop"}],"usage":{"prompt_tokens":9,"completion_tokens":2}}`, s.has, s.has)
+	default:
+		w.WriteHeader(http.StatusNotFound)
+	}
+}
+
+func listed(t *testing.T, b *bus.Bus) (map[string]api.Model, []string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	all, err := bus.Call[api.Models](ctx, b, api.ListModels{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]api.Model{}
+	for _, m := range all.Models {
+		found[m.ID] = m
+	}
+	return found, all.Faults
+}
+
+// wish is a request that names no model.
+func wish(id string) api.Complete {
+	r := request(id, "hello")
+	r.Model = ""
+	return r
+}
+
+// What a server lists is offered without any setting: on this machine for nothing.
+func TestModelsAreReadFromTheServer(t *testing.T) {
+	t.Parallel()
+	s := &shop{}
+	s.set(`{"id":"nomic-embed"},{"id":"one","max_model_len":32768},{"id":"gpt-4.1"}`, "one")
+	srv := httptest.NewServer(s)
+	t.Cleanup(srv.Close)
+	b := apptest.Start(t, apptest.Options{Env: map[string]string{"OPENAI_BASE_URL": srv.URL + "/v1"}}, router.Service).Bus
+	found, faults := listed(t, b)
+	if m := found["one"]; !m.Usable || m.InputPrice != 0 || m.ContextWindow != 32768 || len(faults) > 0 {
+		t.Errorf("one: %+v, faults %v", m, faults)
+	}
+	if m := found["gpt-4.1"]; m.InputPrice != 2_000_000 { // a gateway on this machine is paid for
+		t.Errorf("gpt-4.1: %+v, want OpenAI's price", m)
+	}
+	if m := found["nomic-embed"]; m.Usable {
+		t.Errorf("nomic-embed: %+v, want a reason", m)
+	}
+	if m, there := found["gpt-5-mini"]; there {
+		t.Errorf("a model is offered that is not listed: %+v", m)
+	}
+	if c, _, err := complete(t, b, wish("c1")); err != nil || c.Text != "from one" || c.Cost != 0 {
+		t.Errorf("got %+v, %v", c, err)
+	}
+	// The model goes, another comes: one failed call at most.
+	s.set(`{"id":"two"}`, "two")
+	c, _, err := complete(t, b, wish("c2"))
+	if err != nil {
+		c, _, err = complete(t, b, wish("c3"))
+	}
+	if err != nil || c.Text != "from two" {
+		t.Errorf("after the change: %+v, %v", c, err)
+	}
+}
+
+// The models of a server that is not there at the start appear when it comes up.
+func TestServerComesUpLater(t *testing.T) {
+	t.Parallel()
+	var lc net.ListenConfig
+	ln, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := ln.Addr().String()
+	if err := ln.Close(); err != nil {
+		t.Fatal(err)
+	}
+	b := apptest.Start(t, apptest.Options{Env: map[string]string{"OLLAMA_HOST": addr}}, router.Service).Bus
+	_, _, err = complete(t, b, wish("c1"))
+	if api.ReasonOf(err) != api.ReasonNoModel || !strings.Contains(err.Error(), addr) || !strings.Contains(api.Wire(err).Next, "start the server") {
+		t.Errorf("got %v, next %q; want the address and what to do", err, api.Wire(err).Next)
+	}
+	if _, faults := listed(t, b); len(faults) != 1 || !strings.Contains(faults[0], addr) {
+		t.Errorf("faults: %v", faults)
+	}
+	if ln, err = lc.Listen(t.Context(), "tcp", addr); err != nil {
+		t.Fatal(err)
+	}
+	s := &shop{}
+	s.set(`{"id":"late"}`, "late")
+	srv := &httptest.Server{Listener: ln, Config: &http.Server{Handler: s, ReadHeaderTimeout: time.Second}}
+	srv.Start()
+	t.Cleanup(srv.Close)
+	c, _, err := complete(t, b, wish("c2"))
+	if err != nil || c.Text != "from late" || c.Provider != "ollama" {
+		t.Errorf("got %+v, %v", c, err)
+	}
+}
+
+// Somewhere else a price must be known: from the list, or from the settings.
+func TestUnknownPricesElsewhere(t *testing.T) {
+	t.Parallel()
+	s := &shop{}
+	s.set(`{"id":"mystery"},{"id":"told"},{"id":"a/priced","pricing":{"prompt":"0.000001","completion":"0.000002"}},{"id":"openai/gpt-5-mini","pricing":{"prompt":"0","completion":"0"}}`, "openai/gpt-5-mini")
+	srv := httptest.NewServer(s)
+	t.Cleanup(srv.Close)
+	b := apptest.Start(t, apptest.Options{Env: map[string]string{
+		"OPENAI_BASE_URL": srv.URL + "/v1", "ANIMA_INFERENCE_ROUTER_LOCAL": "no", "ANIMA_INFERENCE_ROUTER_MODELS": "told=1/2/8000,wrong=0/0/8000",
+	}}, router.Service).Bus
+	found, _ := listed(t, b)
+	if m := found["mystery"]; m.Usable || !strings.Contains(m.Why, "price unknown") || !strings.Contains(m.Why, "ANIMA_INFERENCE_ROUTER_MODELS") {
+		t.Errorf("mystery: %+v", m)
+	}
+	if m := found["told"]; !m.Usable || m.InputPrice != 1_000_000 || m.ContextWindow != 8000 {
+		t.Errorf("told: %+v", m)
+	}
+	if m := found["a/priced"]; !m.Usable || m.InputPrice != 1_000_000 || m.OutputPrice != 2_000_000 {
+		t.Errorf("a/priced: %+v", m)
+	}
+	if m := found["wrong"]; m.Usable || !strings.Contains(m.Why, "does not list it") {
+		t.Errorf("wrong: %+v", m)
+	}
+	if c, _, err := complete(t, b, wish("c1")); err != nil || c.Model != "openai/gpt-5-mini" { // the matrix' own, by OpenRouter's name
+		t.Errorf("got %+v, %v", c, err)
+	}
+}

@@ -1,0 +1,76 @@
+package router
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"strings"
+)
+
+// openAIURL is OpenAI's own service.
+const openAIURL = "https://api.openai.com/v1"
+
+// ollamaURL is the base URL for Ollama's own setting, which takes host, host:port
+// or a URL, and which its server also uses as the address to listen on.
+func ollamaURL(host string) (string, error) {
+	scheme, rest, ok := strings.Cut(strings.TrimSpace(host), "://")
+	port := "11434"
+	switch {
+	case !ok:
+		scheme, rest = "http", scheme
+	case scheme == "http":
+		port = "80"
+	case scheme == "https":
+		port = "443"
+	default:
+		return "", fmt.Errorf("OLLAMA_HOST is %q: it must look like 127.0.0.1:11434 or http://host:11434", host)
+	}
+	rest, path, _ := strings.Cut(rest, "/")
+	name, given, err := net.SplitHostPort(rest)
+	if err != nil {
+		name, given = strings.Trim(rest, "[]"), port
+	}
+	if given == "" {
+		given = port
+	}
+	if ip, err := netip.ParseAddr(name); name == "" || err == nil && ip.IsUnspecified() {
+		name = "127.0.0.1" // where a server that listens everywhere can be reached
+	}
+	u := url.URL{Scheme: scheme, Host: net.JoinHostPort(name, given), Path: strings.TrimSuffix("/"+path, "/") + "/v1"}
+	if parsed, err := url.Parse(u.String()); err != nil || parsed.Hostname() == "" {
+		return "", fmt.Errorf("OLLAMA_HOST is %q: it must look like 127.0.0.1:11434 or http://host:11434", host)
+	}
+	return u.String(), nil
+}
+
+// isLocal says that a URL is on this machine or in a private network, judged by
+// its text alone: a loopback, private or link-local address, a name without dots,
+// or one under .local, .localhost, .internal or .svc.
+func isLocal(base string) bool {
+	u, err := url.Parse(base)
+	if err != nil {
+		return false
+	}
+	name := strings.ToLower(strings.TrimSuffix(u.Hostname(), "."))
+	if ip, err := netip.ParseAddr(name); err == nil {
+		ip = ip.Unmap()
+		return ip.IsLoopback() || ip.IsPrivate() || ip.IsLinkLocalUnicast()
+	}
+	for _, end := range []string{".local", ".localhost", ".internal", ".svc"} {
+		if strings.HasSuffix(name, end) {
+			return true
+		}
+	}
+	return name != "" && !strings.Contains(name, ".")
+}
+
+// shown is a URL without user, password and query, for messages.
+func shown(base string) string {
+	u, err := url.Parse(base)
+	if err != nil {
+		return "the provider's URL"
+	}
+	u.User, u.RawQuery, u.Fragment = nil, "", ""
+	return u.String()
+}

@@ -1,0 +1,109 @@
+package openai
+
+import (
+	"net/http"
+	"strings"
+	"sync"
+
+	"github.com/anima-run/anima/services/inference-router/internal/model"
+	"github.com/anima-run/anima/services/inference-router/internal/provider"
+)
+
+// dialect is what a server has shown that it does not take. The zero value is the
+// whole protocol.
+type dialect struct {
+	noStreamOptions bool             // answers 400 to stream_options
+	noStream        bool             // answers 400 to stream
+	noTools         bool             // answers 400 to tools; see [plain]
+	tokens          model.TokenParam // where the output limit goes; empty: where the request says
+}
+
+// dialects remembers what was learned until the process ends: streaming for the
+// whole server, tools and the name of the output limit for each model, because
+// servers such as Ollama and OpenAI differ by model there. The zero value is
+// ready.
+type dialects struct {
+	mu     sync.Mutex
+	server dialect
+	models map[string]dialect
+}
+
+func (d *dialects) of(id string) dialect {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	all := d.models[id]
+	all.noStreamOptions, all.noStream = d.server.noStreamOptions, d.server.noStream
+	return all
+}
+
+// keep stores what a call to a model has shown.
+func (d *dialects) keep(id string, got dialect) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.models == nil {
+		d.models = map[string]dialect{}
+	}
+	d.server.noStreamOptions = d.server.noStreamOptions || got.noStreamOptions
+	d.server.noStream = d.server.noStream || got.noStream
+	known := d.models[id]
+	known.noTools = known.noTools || got.noTools
+	if got.tokens != "" {
+		known.tokens = got.tokens
+	}
+	d.models[id] = known
+}
+
+// reduced is the dialect in which a request may be asked again after the server
+// refused it in dialect d with a message. It returns false when the message names
+// nothing that the request can do without. Each reduction takes one thing away,
+// so that a request is asked at most five times.
+func (d dialect) reduced(req provider.Request, status int, message string) (dialect, bool) {
+	if status != http.StatusBadRequest && status != http.StatusUnprocessableEntity && status != http.StatusNotImplemented {
+		return d, false
+	}
+	text := strings.ToLower(message)
+	if !refusesField(text) {
+		return d, false
+	}
+	asked := d.tokens
+	if asked == "" {
+		asked = req.TokenParam
+	}
+	switch {
+	case !d.noStreamOptions && !d.noStream && strings.Contains(text, "stream_options"):
+		d.noStreamOptions = true
+	case d.tokens == "" && asked == model.MaxCompletionTokens && strings.Contains(text, "max_completion_tokens"):
+		d.tokens = model.MaxTokens
+	case d.tokens == "" && asked != model.MaxCompletionTokens && strings.Contains(text, "max_tokens"):
+		d.tokens = model.MaxCompletionTokens
+	case !d.noTools && len(req.Tools) > 0 && namesTools(text):
+		d.noTools = true
+	case !d.noStream && strings.Contains(text, "stream"):
+		d.noStream, d.noStreamOptions = true, true
+	default:
+		return d, false
+	}
+	return d, true
+}
+
+// refusesField knows the words with which servers refuse a field of a request.
+func refusesField(text string) bool {
+	for _, words := range []string{
+		"support", "unknown", "unrecognized", "unrecognised", "unexpected", "not permitted", "not allowed", "not implemented",
+		"not available", "not enabled", "extra fields", "extra inputs", "extra_forbidden", "additional propert", "invalid field", "requires --",
+	} {
+		if strings.Contains(text, words) {
+			return true
+		}
+	}
+	return false
+}
+
+// namesTools tells a refusal of tools as such from one of a single definition,
+// which names its place: tools[3].function.parameters.
+func namesTools(text string) bool {
+	if strings.Contains(text, "tools[") || strings.Contains(text, "tools.") || strings.Contains(text, "schema") {
+		return false
+	}
+	return strings.Contains(text, "tool") || strings.Contains(text, "function call")
+}

@@ -1,0 +1,173 @@
+package openai
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"math/big"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/openai/openai-go/v3/option"
+
+	"github.com/anima-run/anima/services/inference-router/internal/provider"
+)
+
+// maxList is the largest list of models read, in bytes. OpenRouter's is about
+// 0.5 MB.
+const maxList = 16 << 20
+
+// entry is a model in GET /v1/models, with what servers add to OpenAI's fields.
+type entry struct {
+	ID      string `json:"id"`
+	OwnedBy string `json:"owned_by"`
+	Type    string `json:"type"` // LM Studio, Together: llm, vlm, chat, embeddings, …
+
+	MaxModelLen   int64 `json:"max_model_len"`  // vLLM, SGLang
+	ContextLength int64 `json:"context_length"` // OpenRouter, Together
+	ContextWindow int64 `json:"context_window"` // Groq
+	MaxOutput     int64 `json:"max_completion_tokens"`
+	Meta          struct {
+		Train int64 `json:"n_ctx_train"`
+		Now   int64 `json:"n_ctx"`
+	} `json:"meta"` // llama.cpp
+	TopProvider struct {
+		ContextLength int64 `json:"context_length"`
+		MaxOutput     int64 `json:"max_completion_tokens"`
+	} `json:"top_provider"` // OpenRouter
+	Architecture struct {
+		Output []string `json:"output_modalities"`
+	} `json:"architecture"` // OpenRouter
+	Parameters []string                   `json:"supported_parameters"` // OpenRouter
+	Pricing    map[string]json.RawMessage `json:"pricing"`              // OpenRouter: USD per token, as text
+}
+
+// Models reads GET /v1/models and what the server says of its models elsewhere:
+// Ollama, LM Studio and llama.cpp give the context length at addresses of their
+// own.
+func (p *Provider) Models(ctx context.Context) ([]provider.Listed, error) {
+	data, err := p.readList(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var list struct {
+		Data []json.RawMessage `json:"data"`
+	}
+	if err := json.Unmarshal(data, &list); err != nil || list.Data == nil {
+		return nil, &provider.Error{Kind: provider.Failover, Provider: p.name, Message: notAList(data)}
+	}
+	var entries []entry
+	seen := map[string]bool{}
+	for _, raw := range list.Data {
+		var e entry
+		// An addition of an unknown type must not hide the model itself.
+		if json.Unmarshal(raw, &e) != nil {
+			var id struct {
+				ID string `json:"id"`
+			}
+			if json.Unmarshal(raw, &id) != nil {
+				continue
+			}
+			e = entry{ID: id.ID}
+		}
+		if e.ID == "" || seen[e.ID] {
+			continue
+		}
+		seen[e.ID] = true
+		entries = append(entries, e)
+	}
+	models := make([]provider.Listed, 0, len(entries))
+	for _, e := range entries {
+		models = append(models, e.listed())
+	}
+	p.probe(ctx, entries, models)
+	return models, nil
+}
+
+func notAList(data []byte) string {
+	if strings.HasPrefix(strings.TrimSpace(string(data)), "<") {
+		return errPage.Error()
+	}
+	return "the answer to GET /models is not a list of models: check the base URL, which ends with the version (…/v1)"
+}
+
+func (p *Provider) readList(ctx context.Context) ([]byte, error) {
+	var head *http.Response
+	err := p.client.Get(ctx, "models", nil, nil, option.WithResponseInto(&head))
+	if err != nil {
+		return nil, p.fault(ctx, head, err)
+	}
+	defer func() { _ = head.Body.Close() }() // only read
+	if head.StatusCode != http.StatusOK {
+		return nil, p.fault(ctx, head, errNoAnswer)
+	}
+	data, err := io.ReadAll(io.LimitReader(head.Body, maxList+1))
+	if err == nil && len(data) > maxList {
+		err = errors.New("the list of models is too large")
+	}
+	if err != nil {
+		return nil, p.fault(ctx, head, err)
+	}
+	return data, nil
+}
+
+func (e entry) listed() provider.Listed {
+	m := provider.Listed{
+		ID:            e.ID,
+		ContextWindow: first(e.Meta.Now, e.MaxModelLen, e.TopProvider.ContextLength, e.ContextLength, e.ContextWindow, e.Meta.Train),
+		MaxOutput:     first(e.TopProvider.MaxOutput, e.MaxOutput),
+		NoTools:       len(e.Parameters) > 0 && !slices.Contains(e.Parameters, "tools"),
+		NotChat:       len(e.Architecture.Output) > 0 && !slices.Contains(e.Architecture.Output, "text") || notChat(e.Type, e.ID),
+	}
+	in, inOK := perMillion(e.Pricing["prompt"])
+	out, outOK := perMillion(e.Pricing["completion"])
+	if each, ok := perMillion(e.Pricing["request"]); inOK && outOK && (!ok || each == 0) {
+		m.Priced, m.InputPrice, m.OutputPrice = true, in, out
+	}
+	return m
+}
+
+// first is the first positive number; 0 if there is none.
+func first(all ...int64) int64 {
+	for _, n := range all {
+		if n > 0 {
+			return n
+		}
+	}
+	return 0
+}
+
+func notChat(kind, id string) bool {
+	switch kind {
+	case "embedding", "embeddings", "image", "audio", "rerank", "moderation", "transcribe":
+		return true
+	case "":
+		return strings.Contains(strings.ToLower(id), "embed")
+	}
+	return false
+}
+
+// perMillion reads a price in USD per token, written as text, and gives it in
+// micro-USD per million tokens: exact to the twelfth decimal, and rounded up
+// beyond. It returns false for a price that is missing or negative, which
+// OpenRouter uses for "it depends".
+func perMillion(raw json.RawMessage) (int64, bool) {
+	var text string
+	if json.Unmarshal(raw, &text) != nil {
+		text = string(raw) // a number, or nothing
+	}
+	// Exponents are bounded: a price is between 0 and 10⁶ USD a token.
+	price, ok := new(big.Rat).SetString(text)
+	if !ok || len(text) > 40 || strings.ContainsAny(text, "eE/xX_") || price.Sign() < 0 {
+		return 0, false
+	}
+	price.Mul(price, big.NewRat(1_000_000_000_000, 1))
+	up := new(big.Int).Add(price.Num(), new(big.Int).Sub(price.Denom(), big.NewInt(1)))
+	up.Quo(up, price.Denom())
+	if !up.IsInt64() {
+		return 0, false
+	}
+	return up.Int64(), true
+}
