@@ -176,6 +176,9 @@ func start(ctx context.Context, ns *server.Server, fatal <-chan string) error {
 // nats.InProcessServer.
 func (s *Server) InProcess() nats.InProcessConnProvider { return s }
 
+// Running is the server that runs now, for tests that change what it does.
+func (s *Server) Running() *server.Server { return s.server() }
+
 // InProcessConn implements [nats.InProcessConnProvider].
 func (s *Server) InProcessConn() (net.Conn, error) { return s.server().InProcessConn() }
 

@@ -284,17 +284,29 @@ func (l locker) with(ctx context.Context, cmd api.Run, f func(context.Context) e
 	close(stop)
 	renewals.Wait()
 	cancel(nil)
-	// The lock is always released, also when the work was told to stop.
-	free, done := context.WithTimeout(context.WithoutCancel(ctx), l.lease/3)
-	defer done()
-	derr := failpoint.Do(free, failpoint.LoopLockDelete, func(ctx context.Context) error { return l.locks.Delete(ctx, api.LockKey(cmd.Session), revision) })
-	if derr != nil && api.CodeOf(derr) != api.Conflict {
-		l.log.Warn("lock not released, it expires by itself", "session", cmd.Session, "lease", l.lease.String(), "err", derr)
-	}
+	l.release(ctx, cmd, revision)
 	if err != nil && errors.Is(context.Cause(work), errLeaseLost) {
 		return errLeaseLost
 	}
 	return err
+}
+
+// release removes the lock, also when the work was told to stop. While the answer is
+// lost, as when a server of NATS leaves, it tries again for the time of the lease: a
+// lock that stays keeps the session's next message waiting in every other replica.
+func (l locker) release(ctx context.Context, cmd api.Run, revision uint64) {
+	ctx, done := context.WithTimeout(context.WithoutCancel(ctx), l.lease)
+	defer done()
+	for {
+		err := failpoint.Do(ctx, failpoint.LoopLockDelete, func(ctx context.Context) error { return l.locks.Delete(ctx, api.LockKey(cmd.Session), revision) })
+		if err == nil || api.CodeOf(err) == api.Conflict { // or an earlier try removed it
+			return
+		}
+		if api.CodeOf(err) != api.Unavailable || pause(ctx, 100*time.Millisecond) != nil {
+			l.log.Warn("lock not released, it expires by itself", "session", cmd.Session, "lease", l.lease.String(), "err", err)
+			return
+		}
+	}
 }
 
 func (l locker) value(cmd api.Run, epoch uint64) api.Lock {

@@ -11,6 +11,7 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/apptest"
 	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/embednats/clustertest"
 
 	"github.com/anima-run/anima/services/loop/internal/turn"
 )
@@ -115,5 +116,33 @@ func TestLockWithoutAnswer(t *testing.T) {
 	})
 	if !errors.Is(err, errLeaseLost) {
 		t.Errorf("got %v, want %v", err, errLeaseLost)
+	}
+}
+
+// A lock whose release was lost on its way is released all the same: the next message
+// of the session may come to another replica.
+func TestLockIsReleasedAgain(t *testing.T) {
+	t.Parallel()
+	w := apptest.Start(t, apptest.Options{})
+	locks, err := bus.OpenBucket[api.Lock](t.Context(), w.Bus)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const lease = time.Hour
+	l := newLocker(locks, "this", lease, time.Now, apptest.Log(t))
+	other := newLocker(locks, "other", lease, time.Now, apptest.Log(t))
+	cmd := api.Run{Run: "r", Session: "s", Agent: "a"}
+	err = l.with(t.Context(), cmd, func(context.Context) error {
+		stop, err := clustertest.Swallow(w.NATS, "$KV."+api.Coordination+"."+api.LockKey(cmd.Session))
+		if err == nil {
+			t.Cleanup(stop)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := other.with(t.Context(), cmd, func(context.Context) error { return nil }); err != nil {
+		t.Errorf("another replica got %v, want the session", err)
 	}
 }

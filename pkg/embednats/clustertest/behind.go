@@ -1,7 +1,6 @@
 package clustertest
 
 import (
-	"errors"
 	"fmt"
 	"sync/atomic"
 
@@ -19,9 +18,9 @@ const notFound = `{"type":"io.nats.jetstream.api.v1.stream_msg_get_response","er
 // account. left says how many of these answers are still to come; stop ends it and
 // must be called.
 func Behind(p nats.InProcessConnProvider, stream string, times int) (left func() int, stop func(), err error) {
-	s, ok := p.(*server.Server)
-	if !ok {
-		return nil, nil, errors.New("not a NATS server of this process")
+	s, err := running(p)
+	if err != nil {
+		return nil, nil, err
 	}
 	nc, err := nats.Connect("", nats.InProcessServer(s), nats.Name("behind"))
 	if err != nil {
@@ -50,4 +49,46 @@ func Behind(p nats.InProcessConnProvider, stream string, times int) (left func()
 		s.GlobalAccount().RemoveMapping(from)
 		nc.Close()
 	}, nil
+}
+
+// Swallow takes the next message that a client of p publishes to a subject: it reaches
+// no stream, and is not answered, as one that was sent to a server that dies. stop must
+// be called.
+func Swallow(p nats.InProcessConnProvider, subject string) (stop func(), err error) {
+	s, err := running(p)
+	if err != nil {
+		return nil, err
+	}
+	nc, err := nats.Connect("", nats.InProcessServer(s), nats.Name("swallow"))
+	if err != nil {
+		return nil, fmt.Errorf("connect: %w", err)
+	}
+	stop = func() {
+		s.GlobalAccount().RemoveMapping(subject)
+		nc.Close()
+	}
+	to := nats.NewInbox()
+	_, err = nc.Subscribe(to, func(*nats.Msg) { s.GlobalAccount().RemoveMapping(subject) })
+	if err == nil {
+		err = nc.Flush()
+	}
+	if err == nil {
+		err = s.GlobalAccount().AddMapping(subject, to)
+	}
+	if err != nil {
+		stop()
+		return nil, fmt.Errorf("swallow %s: %w", subject, err)
+	}
+	return stop, nil
+}
+
+// running is the server behind p, as it is or embedded.
+func running(p nats.InProcessConnProvider) (*server.Server, error) {
+	switch s := p.(type) {
+	case *server.Server:
+		return s, nil
+	case interface{ Running() *server.Server }:
+		return s.Running(), nil
+	}
+	return nil, fmt.Errorf("%T is no NATS server of this process", p)
 }
