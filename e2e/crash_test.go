@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,32 +19,49 @@ import (
 // up starts `anima up` and connects to it as its own command line does.
 func up(t *testing.T, dir string) (*process, *world) {
 	t.Helper()
+	return upWith(t, dir, nil)
+}
+
+// upWith is up with more settings.
+func upWith(t *testing.T, dir string, more map[string]string) (*process, *world) {
+	t.Helper()
 	env := environment(t, map[string]string{
 		"ANIMA_HTTP_ADDR": "127.0.0.1:0", "ANIMA_OPS_ADDR": "127.0.0.1:0", "ANIMA_NATS_LISTEN": "127.0.0.1:0", "ANIMA_LOG_FORMAT": "text",
 		"ANIMA_TOKEN": token, "ANIMA_DRAIN": "20s",
 	})
+	maps.Copy(env, more)
 	p := start(t, "anima up", builds.program(t, "cmd/anima", "."), env, "up", "--empty", "--data", dir)
 	p.line(t, `^anima .* is up$`)
+	at := endpoint(t, dir)
+	w := &world{bus: connect(t, at.NATS), http: map[string]string{}, data: dir}
+	for _, n := range names {
+		w.http[n] = at.HTTP
+	}
+	return p, w
+}
+
+// where is where an anima up can be reached.
+type where struct {
+	NATS  string `json:"nats"`
+	Token string `json:"token"`
+	HTTP  string `json:"http"`
+}
+
+// endpoint reads what anima up has written into its data folder.
+func endpoint(t testing.TB, dir string) where {
+	t.Helper()
 	data, err := os.ReadFile(filepath.Join(dir, "endpoint.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	var at struct {
-		NATS  string `json:"nats"`
-		Token string `json:"token"`
-		HTTP  string `json:"http"`
-	}
+	var at where
 	if err := json.Unmarshal(data, &at); err != nil {
 		t.Fatal(err)
 	}
 	if at.Token != token {
 		t.Fatalf("token %q", at.Token)
 	}
-	w := &world{bus: connect(t, at.NATS), http: map[string]string{}, data: dir}
-	for _, n := range names {
-		w.http[n] = at.HTTP
-	}
-	return p, w
+	return at
 }
 
 // The process is killed in the middle of a turn and started again: the run is

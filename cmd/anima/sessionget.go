@@ -67,8 +67,9 @@ func (v *sessionView) look(ctx context.Context, b *bus.Bus) error {
 		return err
 	}
 	switch e, err := locks.Get(ctx, api.LockKey(v.ID)); {
-	case err == nil:
+	case err == nil && e.Value.Expires > time.Now().UnixMicro():
 		v.Lock = &e.Value
+	case err == nil: // it is over and not tidied up yet
 	case api.CodeOf(err) != api.NotFound:
 		return err
 	}

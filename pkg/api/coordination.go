@@ -2,7 +2,9 @@ package api
 
 import "strings"
 
-// Coordination is the one bucket: session locks, wakes and leases (design §3).
+// Coordination is the one bucket: session locks, wakes and leases (design §3). A lock
+// or lease holds until its own Expires. The TTL of its key only removes what is over:
+// a server that was killed may bring a key back, and without its TTL (docs/adr/0010).
 const Coordination = "coordination"
 
 // LockKey is the key of a session's lock.
@@ -14,7 +16,13 @@ type Lock struct {
 	Run     string `json:"run"`
 	Owner   string `json:"owner"`
 	Epoch   uint64 `json:"epoch"`
-	Expires int64  `json:"expires"` // Unix microseconds; informative, the key's own TTL decides
+	Expires int64  `json:"expires"` // Unix microseconds; the lock is free from then on
+}
+
+// Free reports whether self may take the lock over at a time, in Unix microseconds:
+// it has expired, or its owner is a [Predecessor] of self.
+func (l Lock) Free(self string, now int64) bool {
+	return l.Expires <= now || Predecessor(self, l.Owner)
 }
 
 // OwnerName is the owner of a lock or lease: an instance, which is the name of one
@@ -58,5 +66,11 @@ func LeaseKey(task string) string { return "lease." + task }
 
 // Lease says which replica does a task.
 type Lease struct {
-	Owner string `json:"owner"`
+	Owner   string `json:"owner"`
+	Expires int64  `json:"expires,omitempty"` // Unix microseconds; the lease is free from then on. 0: of a release that did not say
+}
+
+// Free reports whether self may take the lease over, as [Lock.Free] does.
+func (l Lease) Free(self string, now int64) bool {
+	return l.Expires <= now || Predecessor(self, l.Owner)
 }

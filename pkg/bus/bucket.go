@@ -110,6 +110,67 @@ func (k *Bucket[T]) Create(ctx context.Context, key string, v T, ttl time.Durati
 	}
 }
 
+// Take makes a key, or replaces a value that free says holds the key no longer.
+// Errors: Conflict when the value that is there holds the key; it is returned then.
+// After Unavailable the key may be there, as after [Bucket.Create].
+func (k *Bucket[T]) Take(ctx context.Context, key string, v T, ttl time.Duration, free func(T) bool) (revision uint64, held T, err error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	for range takes {
+		revision, err = k.Create(ctx, key, v, ttl)
+		if api.CodeOf(err) != api.Conflict {
+			return revision, held, err
+		}
+		revision, held, err = k.Replace(ctx, key, v, ttl, free)
+		if code := api.CodeOf(err); code != api.NotFound && code != api.Conflict || code == api.Conflict && !free(held) {
+			return revision, held, err
+		}
+		// The key was removed, or taken over by another, between two looks.
+	}
+	return 0, held, api.Errorf(api.Conflict, "key %s moved on", key)
+}
+
+// takes is how often [Bucket.Take] tries when the key changes under its eyes.
+const takes = 3
+
+// Replace puts a new value in the place of one that free says holds the key no longer,
+// by compare-and-set on the revision of that. Errors: NotFound when there is no key;
+// Conflict when the value that is there, which is returned, holds the key or moved on.
+func (k *Bucket[T]) Replace(ctx context.Context, key string, v T, ttl time.Duration, free func(T) bool) (revision uint64, held T, err error) {
+	e, err := k.Get(ctx, key)
+	if err != nil {
+		return 0, held, err
+	}
+	if !free(e.Value) {
+		return 0, e.Value, api.Errorf(api.Conflict, "key %s is held", key)
+	}
+	revision, err = k.Update(ctx, key, v, e.Revision, ttl)
+	return revision, e.Value, err
+}
+
+// Sweep deletes the keys that match a pattern and hold nothing any more, as over
+// says. A key that changes meanwhile is kept.
+func (k *Bucket[T]) Sweep(ctx context.Context, pattern string, over func(T) bool) error {
+	look, end := context.WithCancel(ctx)
+	defer end()
+	var found []Entry[T]
+	err := k.Watch(look, pattern, end, func(e Entry[T]) error {
+		if !e.Deleted && over(e.Value) {
+			found = append(found, e)
+		}
+		return nil
+	})
+	if look.Err() == nil || ctx.Err() != nil {
+		return err
+	}
+	for _, e := range found {
+		if err := k.Delete(ctx, e.Key, e.Revision); err != nil && api.CodeOf(err) != api.Conflict {
+			return err
+		}
+	}
+	return nil
+}
+
 // Update replaces a key at the revision the caller last saw, gives it a new
 // life of ttl, and returns the new revision. Errors: Conflict when the key moved
 // on, expired or is gone.

@@ -79,6 +79,9 @@ func On[M api.Message](handle func(context.Context, M) error, how ...Consuming) 
 		if err := d.open(s.work); err != nil {
 			return fmt.Errorf("on %s: %w", d.subject.All(), err)
 		}
+		if err := d.renew(s.work); err != nil {
+			s.bus.log.Warn("what was in hand comes when its ack wait is over", "subject", d.subject.All(), "err", err)
+		}
 		taking, stop := context.WithCancel(s.work)
 		s.consumers = append(s.consumers, stop)
 		s.consuming.Go(func() { d.take(taking, s) })

@@ -3,6 +3,7 @@ package bus
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -28,6 +29,7 @@ type delivery struct {
 	line    *line
 	iter    jetstream.MessagesContext
 	spare   []jetstream.Msg // came while the connection changed
+	earlier uint64          // sequence up to which an earlier process may have had messages; set by renew
 
 	mu    sync.Mutex
 	held  map[jetstream.Msg]*hand    // taken and not settled: told to the stream to be alive
@@ -51,7 +53,7 @@ func (d *delivery) open(ctx context.Context) error {
 
 func (d *delivery) bind(ctx context.Context, ln *line) error {
 	cfg := jetstream.ConsumerConfig{
-		Durable: d.bus.opts.Service + "-" + d.subject.Name, FilterSubject: d.subject.All(),
+		Durable: d.durable(), FilterSubject: d.subject.All(),
 		AckPolicy: jetstream.AckExplicitPolicy, AckWait: d.how.AckWait,
 		// The server would stop delivering in silence and the message would stay
 		// in its queue for ever; settle counts instead.
@@ -79,6 +81,35 @@ func (d *delivery) bind(ctx context.Context, ln *line) error {
 	d.iter = iter
 	return nil
 }
+
+// renew has the stream deliver at once what an earlier process of the installation had
+// in hand when it was killed, and not when its ack wait is over. It is called before
+// the first fetch: no other process handles messages of the installation. Only what is
+// never given up is renewed, because the count of deliveries begins anew. Events that
+// were acknowledged after an older one that was not come again, too.
+func (d *delivery) renew(ctx context.Context) error {
+	if d.bus.opts.Installation == "" || d.how.MaxDeliver >= 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, tryTimeout)
+	defer cancel()
+	stream, durable := d.subject.Stream(), d.durable()
+	c, err := d.line.js.Consumer(ctx, stream, durable)
+	if err != nil {
+		return fmt.Errorf("renew %s: %w", durable, err)
+	}
+	info := c.CachedInfo()
+	if info.NumAckPending == 0 {
+		return nil
+	}
+	if _, err := d.line.js.ResetConsumer(ctx, stream, durable); err != nil {
+		return fmt.Errorf("renew %s: %w", durable, err)
+	}
+	d.earlier = info.Delivered.Stream
+	return nil
+}
+
+func (d *delivery) durable() string { return d.bus.opts.Service + "-" + d.subject.Name }
 
 // take hands messages to workers until taking ends. A worker is free
 // before its message is fetched, so that what this replica cannot start is left
@@ -277,6 +308,9 @@ func (d *delivery) empty(ctx context.Context, give func(jetstream.Msg)) {
 func (d *delivery) process(work context.Context, msg jetstream.Msg, err error, handle func(context.Context) error) {
 	began, n := time.Now(), d.bus.names.of(d.subject)
 	meta := metaOf(msg)
+	if meta.Delivered == 1 && meta.Sequence <= d.earlier {
+		meta.Delivered++
+	}
 	d.mu.Lock()
 	h := d.held[msg]
 	d.mu.Unlock()

@@ -42,8 +42,16 @@ func (p *pacemaker) run(ctx context.Context) error {
 			p.clock.Run(ctx)
 		}()
 		err := p.leases.Watch(ctx, kickKey("*"), p.clock.Kick, func(e bus.Entry[api.Lease]) error {
-			if !e.Deleted {
-				p.clock.Kick()
+			if e.Deleted {
+				return nil
+			}
+			p.clock.Kick()
+			if !e.Value.Free(p.lease.Owner, p.now().UnixMicro()) {
+				return nil
+			}
+			// A server that was killed brought the key back, and without its TTL.
+			if err := p.leases.Delete(ctx, e.Key, e.Revision); api.CodeOf(err) != api.Conflict {
+				return err
 			}
 			return nil
 		})
@@ -66,7 +74,8 @@ func (p *pacemaker) kick(ctx context.Context, at time.Time) {
 		return // it looks before that anyway
 	}
 	key := kickKey(p.instance + "-" + strconv.FormatInt(p.kicks.Add(1), 10))
-	if _, err := p.leases.Create(ctx, key, api.Lease{Owner: p.instance}, bus.MinTTL); err != nil {
+	kick := api.Lease{Owner: p.lease.Owner, Expires: p.now().Add(bus.MinTTL).UnixMicro()}
+	if _, err := p.leases.Create(ctx, key, kick, bus.MinTTL); err != nil {
 		p.log.WarnContext(ctx, "the clock may be late", "err", err)
 	}
 }

@@ -24,9 +24,9 @@ type leaser struct {
 
 // With implements goal.Leases.
 func (l leaser) With(ctx context.Context, key string, f func(context.Context) error) error {
-	mine := api.Lease{Owner: l.owner}
 	revision, err := failpoint.Value(ctx, failpoint.LoopGoalLease, func(ctx context.Context) (uint64, error) {
-		return l.leases.Create(ctx, key, mine, l.ttl)
+		revision, _, err := l.leases.Take(ctx, key, l.value(), l.ttl, l.free)
+		return revision, err
 	})
 	if api.CodeOf(err) == api.Conflict {
 		return &api.Error{Code: api.Conflict, Message: "another replica has " + key, RetryAfter: max(100, l.ttl.Milliseconds()/4)}
@@ -47,7 +47,7 @@ func (l leaser) With(ctx context.Context, key string, f func(context.Context) er
 			case <-tick.C:
 			}
 			attempt, done := context.WithTimeout(ctx, l.ttl/3)
-			next, err := l.leases.Update(attempt, key, mine, revision, l.ttl)
+			next, err := l.leases.Update(attempt, key, l.value(), revision, l.ttl)
 			done()
 			if err == nil {
 				revision, good = next, l.now()
@@ -69,4 +69,15 @@ func (l leaser) With(ctx context.Context, key string, f func(context.Context) er
 		l.log.Warn("lease not given back, it expires by itself", "key", key, "err", derr)
 	}
 	return err
+}
+
+func (l leaser) value() api.Lease {
+	return api.Lease{Owner: l.owner, Expires: l.now().Add(l.ttl).UnixMicro()}
+}
+
+func (l leaser) free(held api.Lease) bool { return held.Free(l.owner, l.now().UnixMicro()) }
+
+// tidy removes the leases on goals that are free, as [locker.tidy] does.
+func (l leaser) tidy(ctx context.Context) error {
+	return l.leases.Sweep(ctx, api.LeaseKey("goal.*"), l.free)
 }

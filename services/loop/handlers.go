@@ -406,6 +406,13 @@ func (h *handlers) wake(ctx context.Context, e bus.Entry[api.Wake]) error {
 		Run: uuid.NewSHA1(uuid.NameSpaceURL, []byte("anima:"+id)).String(), Agent: agent.ID, Session: agent.Session,
 		Kind: api.RunWake, Content: w.Reason, Cause: w.Cause, By: w.By, AcceptedAt: h.now().UnixMicro(),
 	}
+	over, err := h.store.Over(ctx, cmd.Run)
+	switch {
+	case err != nil:
+		return err
+	case over:
+		return h.forget(ctx, e) // a server that was killed brought the wake back
+	}
 	if agent.State != api.StateDead {
 		err = failpoint.Do(bus.WithTraceParent(ctx, w.Trace), failpoint.LoopWakePublish, func(ctx context.Context) error {
 			return h.bus.Publish(ctx, "run/"+cmd.Run, cmd)

@@ -112,7 +112,8 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	waiting := newQueue(env.Bus, env.Log)
 	kept := outputs{bus.NewObjects(env.Bus, api.Outputs)}
 	others := newOwners(env.Bus, env.Log)
-	goals := newGoals(store, peers, leaser{leases: leases, owner: env.Bus.Owner(), ttl: cfg.Lease, now: env.Now, log: env.Log}, relay.Kick, env.Now, env.Log)
+	leasing := leaser{leases: leases, owner: env.Bus.Owner(), ttl: cfg.Lease, now: env.Now, log: env.Log}
+	goals := newGoals(store, peers, leasing, relay.Kick, env.Now, env.Log)
 	tools := tool.All(tool.Config{AllowUnsandboxed: cfg.AllowUnsandboxed, NPM: tool.HasNPM(), Now: env.Now, Quota: cfg.quota(), Room: env.Room}, store, peers)
 	memories := newRemembered(store, env.Now)
 	souls := &soul.Keeper{Store: memories.store, Now: env.Now}
@@ -191,6 +192,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 			Workers: cfg.Slots, AckWait: silent, MaxDeliver: -1, InOrder: true, NoSpan: true, MaxPause: maxPause, Patience: patience,
 		}),
 		bus.Go(h.watchWakes),
+		bus.Go(func(ctx context.Context) error { return tidy(ctx, env.Log, h.locks.tidy, leasing.tidy) }),
 		bus.Go(waiting.listen),
 		bus.Go(h.watchLives),
 		bus.Go(others.run),

@@ -313,9 +313,9 @@ func (l locker) value(cmd api.Run, epoch uint64) api.Lock {
 	return api.Lock{Run: cmd.Run, Owner: l.owner, Epoch: epoch, Expires: l.now().Add(l.lease).UnixMicro()}
 }
 
-// take makes the lock, whose revision is the owner's epoch. One that is there and is
-// this process's own, which nobody here holds, is left from a try whose answer was
-// lost, or from a run that could not release it: it is taken over at once.
+// take makes the lock, whose revision is the owner's epoch. A lock that is there is
+// taken over at once if it is free, or if it is this process's own: no run here holds
+// it, so it is left from a try whose answer was lost or from a release that failed.
 func (l locker) take(ctx context.Context, cmd api.Run) (uint64, error) {
 	key := api.LockKey(cmd.Session)
 	epoch, err := failpoint.Value(ctx, failpoint.LoopLockCreate, func(ctx context.Context) (uint64, error) {
@@ -324,20 +324,43 @@ func (l locker) take(ctx context.Context, cmd api.Run) (uint64, error) {
 	if err == nil {
 		return epoch, nil
 	}
-	held, herr := l.locks.Get(ctx, key)
+	epoch, held, taken := l.locks.Replace(ctx, key, l.value(cmd, 0), l.lease, l.free)
 	switch {
-	case herr == nil && held.Value.Owner == l.owner:
-		return l.locks.Update(ctx, key, l.value(cmd, 0), held.Revision, l.lease)
+	case taken == nil:
+		return epoch, nil
 	case api.CodeOf(err) != api.Conflict:
 		return 0, err
 	}
 	wait := busy(cmd)
-	if herr == nil && held.Value.Run == cmd.Run {
-		// Its owner is dead, as a rule, and the lock must expire. All that waits for dead
-		// owners asking again and again would keep busy what is left of the cluster.
-		wait.RetryAfter = min(1000, max(100, (held.Value.Expires-l.now().UnixMicro())/1000+20))
+	if held.Run == cmd.Run {
+		// The owner was killed, as a rule, and the lock must expire. Asking more often
+		// would load what is left of the cluster.
+		wait.RetryAfter = min(1000, max(100, (held.Expires-l.now().UnixMicro())/1000+20))
 	}
 	return 0, wait
+}
+
+// free reports whether this process may take a lock over that no run here holds.
+func (l locker) free(held api.Lock) bool {
+	return held.Owner == l.owner || held.Free(l.owner, l.now().UnixMicro())
+}
+
+// tidy removes the locks that are free. A server that was killed may bring back the
+// lock of every session that ever had one, and without a TTL.
+func (l locker) tidy(ctx context.Context) error {
+	return l.locks.Sweep(ctx, api.LockKey("*"), func(held api.Lock) bool {
+		return held.Owner != l.owner && l.free(held)
+	})
+}
+
+// tidy runs once at the start. What it leaves is free all the same.
+func tidy(ctx context.Context, log *slog.Logger, each ...func(context.Context) error) error {
+	for _, remove := range each {
+		if err := remove(ctx); err != nil && ctx.Err() == nil {
+			log.WarnContext(ctx, "locks that are free are not removed", "err", err)
+		}
+	}
+	return nil
 }
 
 // renew prolongs the lock, also when an earlier renewal was stored that its owner

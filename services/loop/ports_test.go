@@ -3,6 +3,7 @@ package loop
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -144,5 +145,65 @@ func TestLockIsReleasedAgain(t *testing.T) {
 	}
 	if err := other.with(t.Context(), cmd, func(context.Context) error { return nil }); err != nil {
 		t.Errorf("another replica got %v, want the session", err)
+	}
+}
+
+// A lock holds until its own expiry, whatever became of the TTL of its key, and not
+// beyond the end of a process whose successor in the data folder asks.
+func TestLockIsFree(t *testing.T) {
+	t.Parallel()
+	b := apptest.Bus(t)
+	locks, err := bus.OpenBucket[api.Lock](t.Context(), b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leases, err := bus.OpenBucket[api.Lease](t.Context(), b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	past, future := time.Now().UnixMicro(), time.Now().Add(time.Hour).UnixMicro()
+	for i, c := range []struct {
+		name, owner string
+		expires     int64
+		free        bool
+	}{
+		{"expired", "other/1", past, true},
+		{"of the installation, before", api.OwnerName("folder", "1"), future, true},
+		{"of another installation", api.OwnerName("other", "1"), future, false},
+		{"of another process", "1", future, false},
+	} {
+		cmd := api.Run{Run: "r", Session: fmt.Sprintf("s%d", i), Agent: "a"}
+		key, goal := api.LockKey(cmd.Session), api.LeaseKey(fmt.Sprintf("goal.g%d", i))
+		put := func() { // without a TTL, as a server brings it back
+			if _, err := locks.Create(t.Context(), key, api.Lock{Run: "before", Owner: c.owner, Expires: c.expires}, 0); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := leases.Create(t.Context(), goal, api.Lease{Owner: c.owner, Expires: c.expires}, 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		l := newLocker(locks, api.OwnerName("folder", "2"), time.Minute, time.Now, apptest.Log(t))
+		g := leaser{leases: leases, owner: l.owner, ttl: time.Minute, now: time.Now, log: apptest.Log(t)}
+		put()
+		ran, led := false, false
+		err := l.with(t.Context(), cmd, func(context.Context) error { ran = true; return nil })
+		if ran != c.free || !c.free && api.ReasonOf(err) != api.ReasonBusy {
+			t.Errorf("lock %s: got it %t, %v, want %t", c.name, ran, err, c.free)
+		}
+		err = g.With(t.Context(), goal, func(context.Context) error { led = true; return nil })
+		if led != c.free || !c.free && api.CodeOf(err) != api.Conflict {
+			t.Errorf("lease %s: got it %t, %v, want %t", c.name, led, err, c.free)
+		}
+		if c.free {
+			put()
+		}
+		if err := errors.Join(l.tidy(t.Context()), g.tidy(t.Context())); err != nil {
+			t.Fatal(err)
+		}
+		_, err = locks.Get(t.Context(), key)
+		_, errGoal := leases.Get(t.Context(), goal)
+		if gone, over := api.CodeOf(err) == api.NotFound, api.CodeOf(errGoal) == api.NotFound; gone != c.free || over != c.free {
+			t.Errorf("%s: tidied up are the lock %t, %v, and the lease %t, %v; want %t", c.name, gone, err, over, errGoal, c.free)
+		}
 	}
 }

@@ -30,13 +30,13 @@ type Lease struct {
 func (l Lease) Run(ctx context.Context, work func(context.Context) error) {
 	for ctx.Err() == nil {
 		began := l.Now()
-		rev, err := l.take(ctx)
+		rev, held, err := l.take(ctx)
 		switch {
 		case err == nil:
 			l.Log.InfoContext(ctx, "lease taken", "task", l.Task)
 			l.hold(ctx, rev, began, work)
 		case api.CodeOf(err) == api.Conflict:
-			l.await(ctx)
+			l.await(ctx, held)
 		case ctx.Err() == nil:
 			l.Log.WarnContext(ctx, "no lease, trying again", "task", l.Task, "err", err)
 			pause(ctx, l.TTL/3)
@@ -44,27 +44,26 @@ func (l Lease) Run(ctx context.Context, work func(context.Context) error) {
 	}
 }
 
-// take makes the key, or finds that an earlier try made it whose answer was lost.
-func (l Lease) take(ctx context.Context) (uint64, error) {
-	mine := api.Lease{Owner: l.Owner}
-	rev, err := l.Bucket.Create(ctx, l.key(), mine, l.TTL)
-	if api.CodeOf(err) != api.Conflict {
-		return rev, err
-	}
-	if e, err := l.Bucket.Get(ctx, l.key()); err == nil && e.Value == mine {
-		return l.Bucket.Update(ctx, l.key(), mine, e.Revision, l.TTL)
-	}
-	return 0, err
+// take makes the key, or replaces a lease that is over, or one of its own: an earlier
+// try made that, and the answer was lost. After Conflict held is the lease in the way.
+func (l Lease) take(ctx context.Context) (revision uint64, held api.Lease, err error) {
+	return l.Bucket.Take(ctx, l.key(), l.value(), l.TTL, func(held api.Lease) bool {
+		return held.Owner == l.Owner || held.Free(l.Owner, l.Now().UnixMicro())
+	})
+}
+
+func (l Lease) value() api.Lease {
+	return api.Lease{Owner: l.Owner, Expires: l.Now().Add(l.TTL).UnixMicro()}
 }
 
 func (l Lease) key() string { return api.LeaseKey(l.Task) }
 
 var errFree = errors.New("the lease is free")
 
-// await returns when the lease may be free: its key is gone, or it is time to
-// try in any case.
-func (l Lease) await(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, l.TTL)
+// await returns when the lease may be free: its key is gone, or held has expired.
+func (l Lease) await(ctx context.Context, lease api.Lease) {
+	left := time.UnixMicro(lease.Expires).Sub(l.Now())
+	ctx, cancel := context.WithTimeout(ctx, min(max(left, 0), l.TTL))
 	defer cancel()
 	held := false
 	err := l.Bucket.Watch(ctx, l.key(), func() {
@@ -129,7 +128,7 @@ func (l Lease) hold(ctx context.Context, rev uint64, renewed time.Time, work fun
 func (l Lease) renew(ctx context.Context, rev uint64, timeout time.Duration) (uint64, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout) // work may still be ending
 	defer cancel()
-	return l.Bucket.Update(ctx, l.key(), api.Lease{Owner: l.Owner}, rev, l.TTL)
+	return l.Bucket.Update(ctx, l.key(), l.value(), rev, l.TTL)
 }
 
 // release gives the lease back, so that nobody has to wait for it to expire.

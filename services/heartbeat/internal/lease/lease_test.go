@@ -117,3 +117,40 @@ func TestWorkIsBegunAgain(t *testing.T) {
 	<-one.began
 	<-one.began
 }
+
+// A lease ends at its own expiry and with its process, though its key has no TTL: a
+// server that was killed brings keys back so.
+func TestEndsWithoutTheServer(t *testing.T) {
+	t.Parallel()
+	for name, held := range map[string]api.Lease{
+		"expired":               {Owner: "killed", Expires: time.Now().Add(200 * time.Millisecond).UnixMicro()},
+		"of a process before":   {Owner: api.OwnerName("folder", "1"), Expires: time.Now().Add(time.Hour).UnixMicro()},
+		"of an earlier release": {Owner: "killed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := apptest.Server(t)
+			b, err := bus.New(apptest.Dial(t, server), bus.Options{Service: "lease", Log: apptest.Log(t)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(b.Close)
+			if err := b.Ensure(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			leases, err := bus.OpenBucket[api.Lease](t.Context(), b)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := leases.Create(t.Context(), api.LeaseKey("test"), held, 0); err != nil {
+				t.Fatal(err)
+			}
+			next := start(t, server, api.OwnerName("folder", "2"), toTheEnd)
+			select {
+			case <-next.began:
+			case <-time.After(30 * time.Second):
+				t.Fatalf("the lease %+v is held for ever", held)
+			}
+		})
+	}
+}

@@ -1,0 +1,164 @@
+package bus_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/embednats/clustertest"
+	"github.com/anima-run/anima/pkg/embednats/storetest"
+)
+
+// onDisk is one server, or three, with its stores in a folder.
+type onDisk struct {
+	replicas int
+	start    func(t *testing.T, dir string) (*server.Server, func())
+}
+
+var alone = onDisk{1, func(t *testing.T, dir string) (*server.Server, func()) {
+	t.Helper()
+	s := startServer(t, func(o *server.Options) { o.StoreDir = dir })
+	return s, func() { s.Shutdown(); s.WaitForShutdown() }
+}}
+
+var threefold = onDisk{3, func(t *testing.T, dir string) (*server.Server, func()) {
+	t.Helper()
+	all, err := clustertest.Start(dir, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop := func() { clustertest.Stop(all) }
+	t.Cleanup(stop)
+	return all[0], stop
+}}
+
+// A server that is killed brings values back whose delete marker has expired, and
+// without their TTL (nats-server issue 8505). The value's own expiry decides then.
+func TestRevivedKeys(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name    string
+		servers onDisk
+		form    storetest.Form
+	}{
+		{"R1", alone, storetest.Saved},
+		{"R1, nothing saved", alone, storetest.Never},
+		{"R3", threefold, storetest.Saved},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			s, stop := c.servers.start(t, dir)
+			locks := openLocks(t, newBus(t, connect(t, s), bus.Options{Replicas: c.servers.replicas}))
+			key, held := api.LockKey("gone"), api.LockKey("held")
+			// One that is older than the other and stays: a store forgets what is before all
+			// of its messages.
+			living := api.Lock{Owner: "killed", Run: "r2", Expires: time.Now().Add(time.Hour).UnixMicro()}
+			if _, err := locks.Create(testContext(t), held, living, time.Hour); err != nil {
+				t.Fatal(err)
+			}
+			before := api.Lock{Owner: "killed", Run: "r1", Expires: time.Now().UnixMicro()}
+			revision, err := locks.Create(testContext(t), key, before, time.Hour)
+			if err != nil {
+				t.Fatal(err)
+			}
+			purge(t, raw(t, s), key, revision)
+			stop()
+			if err := storetest.Age(dir, c.form); err != nil {
+				t.Fatal(err)
+			}
+
+			s, _ = c.servers.start(t, dir)
+			locks = openLocks(t, newBus(t, connect(t, s), bus.Options{Replicas: c.servers.replicas}))
+			e, err := locks.Get(testContext(t), key)
+			t.Logf("the deleted key: %+v, %v", e, err)
+			if revived := err == nil && e.Value == before; !revived && c.form == storetest.Saved && c.servers.replicas == 1 {
+				t.Errorf("got %+v, %v: the test forces no revival any more; was issue 8505 repaired?", e, err)
+			}
+			// As a lock is taken: the key is made or the value replaced.
+			after := api.Lock{Owner: "next", Expires: time.Now().Add(time.Hour).UnixMicro()}
+			free := func(l api.Lock) bool { return l.Free("next", time.Now().UnixMicro()) }
+			next, _, err := locks.Take(testContext(t), key, after, time.Hour, free)
+			if err != nil || next <= revision {
+				t.Errorf("the deleted key is taken at %d, %v; want a revision after %d", next, err, revision)
+			}
+			_, was, err := locks.Take(testContext(t), held, after, time.Hour, free)
+			wantCode(t, err, api.Conflict, "")
+			if was != living {
+				t.Errorf("held: got %+v, want %+v", was, living)
+			}
+			// What is over is removed, what is not stays.
+			if _, err := locks.Update(testContext(t), key, before, next, 0); err != nil {
+				t.Fatal(err)
+			}
+			if err := locks.Sweep(testContext(t), api.LockKey("*"), free); err != nil {
+				t.Fatal(err)
+			}
+			_, err = locks.Get(testContext(t), key)
+			wantCode(t, err, api.NotFound, "")
+			if e, err := locks.Get(testContext(t), held); err != nil || e.Value != living {
+				t.Errorf("held, after the sweep: got %+v, %v, want %+v", e.Value, err, living)
+			}
+		})
+	}
+}
+
+// purge deletes a key as [bus.Bucket.Delete] does, and waits until the marker, which
+// lasts for a second here, has gone and one other key is left.
+func purge(t *testing.T, js jetstream.JetStream, key string, revision uint64) {
+	t.Helper()
+	m := nats.NewMsg("$KV." + api.Coordination + "." + key)
+	m.Header.Set("KV-Operation", "PURGE")
+	m.Header.Set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
+	if _, err := js.PublishMsg(testContext(t), m, jetstream.WithExpectLastSequencePerSubject(revision), jetstream.WithMsgTTL(time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	for messages(t, js, "KV_"+api.Coordination) > 1 {
+		select {
+		case <-t.Context().Done():
+			t.Fatal("the marker does not expire")
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// What a process had in hand when it was killed comes again as soon as the next one of
+// the installation is there, however long the ack wait is.
+func TestNextOfTheInstallation(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	how := bus.Consuming{AckWait: time.Hour, MaxDeliver: -1, InOrder: true, Workers: 2}
+	killed := connect(t, s)
+	first := newBus(t, killed, bus.Options{Installation: "folder"})
+	has, done := make(chan bus.Meta, 2), make(chan struct{})
+	serve(t, first, 0, bus.On(func(ctx context.Context, m api.Run) error {
+		if m.Run == "r1" {
+			return nil
+		}
+		has <- bus.MetaOf(ctx)
+		<-done
+		return ctx.Err()
+	}, how))
+	defer close(done)
+	enqueue(t, first, "s1", "r1")
+	enqueue(t, first, "s2", "r2")
+	before := wait(t, has, "the first delivery")
+	killed.Close()
+
+	next := newBus(t, connect(t, s), bus.Options{Installation: "folder"})
+	again := make(chan bus.Meta, 2)
+	serve(t, next, 0, bus.On(func(ctx context.Context, _ api.Run) error { again <- bus.MetaOf(ctx); return nil }, how))
+	if m := wait(t, again, "the second delivery"); m.Sequence != before.Sequence || m.Delivered != 2 {
+		t.Errorf("got message %d, delivered %d times, want %d, twice", m.Sequence, m.Delivered, before.Sequence)
+	}
+	enqueue(t, next, "s1", "r3")
+	if m := wait(t, again, "the next message"); m.Delivered != 1 {
+		t.Errorf("the next message was delivered %d times, want once", m.Delivered)
+	}
+}
