@@ -44,6 +44,8 @@ const (
 	ReasonPolicy       = "policy_down"          // Unavailable: nothing may run while policy does not answer
 	ReasonNoSpace      = "no_space"             // Unavailable: the disk is full but for the reserve
 	ReasonOverflow     = "irreducible_overflow" // Invalid: the context cannot be made to fit the window
+	ReasonKeyTaken     = "key_taken"            // Conflict: the idempotency key belongs to another request
+	ReasonTooLarge     = "too_large"            // Invalid: a message, file or body is over its limit
 )
 
 // Error is an error that another service or a person can act on. Any other

@@ -92,14 +92,17 @@ const QueueDepth = 10
 // [Accepted], means that the message is stored and will be run.
 // Errors: Invalid (empty, over [MaxMessageBytes], not UTF-8, unknown mode),
 // NotFound (agent or session), Conflict (mode drop, session busy; session
-// terminated, ReasonTerminated), Unavailable with ReasonLimit ([QueueDepth]
+// terminated, ReasonTerminated; ReasonKeyTaken), Unavailable with ReasonLimit ([QueueDepth]
 // messages wait already).
 type SendMessage struct {
 	Agent   string `json:"agent"`
 	Session string `json:"session,omitempty"` // "": the main session; "new": a new one
 	Content string `json:"content"`
 	Mode    Mode   `json:"mode,omitempty"`
-	ID      string `json:"id,omitempty"` // caller's id: sending it again changes nothing
+	// ID is the caller's idempotency key, within the agent and the session. The same
+	// message sent again with its key changes nothing; another message with that key
+	// is a Conflict with ReasonKeyTaken. "" makes every message a new one.
+	ID string `json:"id,omitempty"`
 }
 
 // Subject of the message.

@@ -17,13 +17,13 @@ const RunImport RunKind = "import"
 // assistant. Answers [Imported].
 // Errors: Invalid (no lines, over [MaxImportLines], no line of a new session can
 // be used), NotFound (agent or session), Conflict (the session has runs of its
-// own; it is terminated, ReasonTerminated).
+// own; it is terminated, ReasonTerminated; ReasonKeyTaken).
 type ImportTranscript struct {
 	Agent   string   `json:"agent"`
 	Session string   `json:"sessionId,omitempty"` // "" makes one
 	First   int      `json:"first,omitempty"`     // number of the first line in its file; 0 is 1
 	Lines   []string `json:"lines"`
-	ID      string   `json:"id,omitempty"` // caller's id of this part: importing it again changes nothing
+	ID      string   `json:"id,omitempty"` // caller's idempotency key of this part, within the agent
 }
 
 // Subject of the message.

@@ -106,15 +106,13 @@ func (h *handlers) sendMessage(ctx context.Context, m api.SendMessage) (api.Acce
 		return api.Accepted{}, err
 	}
 	at := h.now().UnixMicro()
-	run := runID(m.ID)
+	by := api.Principal{Kind: api.Creator}
 	session := agent.Session
+	run := runID(m.ID, by, agent.ID, m.Session)
 	switch m.Session {
 	case "":
-	case "new":
+	case sessionNew:
 		session = agent.ID + "-" + run
-		if err := h.store.NewSession(ctx, session, agent.ID, at); err != nil {
-			return api.Accepted{}, err
-		}
 	default:
 		s, err := h.store.Session(ctx, m.Session)
 		if err != nil {
@@ -130,9 +128,26 @@ func (h *handlers) sendMessage(ctx context.Context, m api.SendMessage) (api.Acce
 			}
 		}
 		session = s.ID
+		if session == agent.Session { // named or not, it is the same session
+			run = runID(m.ID, by, agent.ID, "")
+		}
+	}
+	if m.ID != "" {
+		claimed, err := h.store.Claim(ctx, sqlstore.Key{Run: run, Content: m.Content, Mode: m.Mode, At: at})
+		if err != nil {
+			return api.Accepted{}, err
+		}
+		if claimed.Begun {
+			return api.Accepted{Run: run, Session: session, Agent: agent.ID, At: claimed.At}, nil
+		}
+	}
+	if m.Session == sessionNew {
+		if err := h.store.NewSession(ctx, session, agent.ID, at); err != nil {
+			return api.Accepted{}, err
+		}
 	}
 	if m.Mode == api.ModeDrop {
-		if busy, err := h.busy(ctx, session); err != nil || busy {
+		if busy, err := h.busy(ctx, session, run); err != nil || busy {
 			if err == nil {
 				err = &api.Error{Code: api.Conflict, Message: "session " + session + " is busy", Next: "send it again later, or with mode queue"}
 			}
@@ -141,7 +156,7 @@ func (h *handlers) sendMessage(ctx context.Context, m api.SendMessage) (api.Acce
 	}
 	cmd := api.Run{
 		Run: run, Agent: agent.ID, Session: session, Kind: api.RunMessage, Content: m.Content,
-		By: api.Principal{Kind: api.Creator}, Mode: m.Mode, AcceptedAt: at,
+		By: by, Mode: m.Mode, AcceptedAt: at,
 	}
 	if err := failpoint.Do(ctx, failpoint.LoopAccept, func(ctx context.Context) error { return h.bus.Publish(ctx, "run/"+run, cmd) }); err != nil {
 		return api.Accepted{}, err
@@ -183,22 +198,33 @@ func checkMessage(m api.SendMessage) error {
 	return nil
 }
 
-// runID is a fresh UUID, or the one that a caller's own id always gives.
-func runID(id string) string {
-	if id == "" {
+// sessionNew is the name by which a message asks for a session of its own.
+const sessionNew = "new"
+
+// runID is a fresh UUID for a message without an idempotency key. With one it is
+// the id that the key gives within its scope: two callers, agents or sessions may
+// use the same key for different messages. Session "" is the main session.
+func runID(key string, by api.Principal, agent, session string) string {
+	if key == "" {
 		return uuid.Must(uuid.NewV7()).String()
 	}
-	return uuid.NewSHA1(uuid.NameSpaceURL, []byte("anima:message:"+id)).String()
+	scope := fmt.Sprintf("anima:message:%q %q %q %q %q", by.Kind, by.Address, agent, session, key)
+	return uuid.NewSHA1(uuid.NameSpaceURL, []byte(scope)).String()
 }
 
-// busy says whether a session has work. The lock tells for what runs, the queue
-// for what waits.
-func (h *handlers) busy(ctx context.Context, session string) (bool, error) {
-	_, err := h.bus.Next(ctx, api.Run{Session: session}.Subject(), 1)
+// busy says whether a session has work other than the given run. The oldest message
+// of its queue is what runs, or what runs next.
+func (h *handlers) busy(ctx context.Context, session, run string) (bool, error) {
+	m, err := h.bus.Next(ctx, api.Run{Session: session}.Subject(), 1)
 	if api.CodeOf(err) == api.NotFound {
 		return false, nil
 	}
-	return err == nil, err
+	if err != nil {
+		return false, err
+	}
+	var cmd api.Run
+	err = api.Decode(m.Data, &cmd)
+	return cmd.Run != run, err
 }
 
 func (h *handlers) getSession(ctx context.Context, m api.GetSession) (api.Session, error) {

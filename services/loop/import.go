@@ -33,7 +33,7 @@ func (h *handlers) importTranscript(ctx context.Context, m api.ImportTranscript)
 		return api.Imported{}, &api.Error{Code: api.Invalid, Message: "the id is longer than 128 bytes", Next: "give a shorter one"}
 	}
 	in := sqlstore.Import{
-		Run: importID(m.ID), Agent: strings.ToLower(m.Agent), Session: m.Session, New: m.Session == "",
+		Run: importID(m), Keyed: m.ID != "", Agent: strings.ToLower(m.Agent), Session: m.Session, New: m.Session == "",
 		First: max(m.First, 1), Lines: m.Lines, At: h.now().UnixMicro(),
 	}
 	if in.New {
@@ -46,11 +46,11 @@ func (h *handlers) importTranscript(ctx context.Context, m api.ImportTranscript)
 	return out, err
 }
 
-// importID is the id of an import's run. A caller's own id gives the same one
-// always, and never that of a message.
-func importID(id string) string {
-	if id == "" {
+// importID is the id of an import's run: with a caller's own id the same one within
+// an agent, and never that of a message.
+func importID(m api.ImportTranscript) string {
+	if m.ID == "" {
 		return uuid.Must(uuid.NewV7()).String()
 	}
-	return uuid.NewSHA1(uuid.NameSpaceURL, []byte("anima:import:"+id)).String()
+	return uuid.NewSHA1(uuid.NameSpaceURL, fmt.Appendf(nil, "anima:import:%q %q", strings.ToLower(m.Agent), m.ID)).String()
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/sqldb"
@@ -16,6 +17,7 @@ import (
 // Import is a part of a transcript of elsewhere, for a session of its own.
 type Import struct {
 	Run     string // that its turns will belong to; the same again changes nothing
+	Keyed   bool   // Run derives from an idempotency key
 	Agent   string
 	Session string
 	New     bool // the part is the session's first
@@ -24,16 +26,26 @@ type Import struct {
 	At      int64 // Unix microseconds
 }
 
+func (in Import) fingerprint() string {
+	return fingerprint(append([]string{strconv.Itoa(in.First)}, in.Lines...)...)
+}
+
 // Import writes what can be used of the lines as turns behind those of the
 // session, and keeps what was cut out of them, in one transaction. Nobody vouches
 // for what they say: the inputs are of an external principal, whoever imports
 // them. Errors: NotFound for an agent or session that does not exist, Invalid
 // when the session is another agent's or would be empty, Conflict when the
-// session has runs that were not imported, or is terminated.
+// session has runs that were not imported, or is terminated, or with ReasonKeyTaken
+// when the part's key belongs to another.
 func (s *Store) Import(ctx context.Context, in Import) (api.Imported, error) {
 	var out api.Imported
 	err := sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
 		out = api.Imported{Session: in.Session, Agent: in.Agent, Run: in.Run, Cut: []api.CutLine{}, At: in.At}
+		if in.Keyed {
+			if err := bindKey(ctx, tx, in.Run, in.fingerprint(), in.At); err != nil {
+				return err
+			}
+		}
 		if in.New {
 			if _, err := tx.ExecContext(ctx, `insert into sessions (id, agent, created_at, updated_at)
 				select $1, id, $3, $3 from agents where id = $2 on conflict (id) do nothing`, in.Session, in.Agent, in.At); err != nil {

@@ -1,0 +1,61 @@
+package loop_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/apptest"
+	"github.com/anima-run/anima/pkg/bus"
+)
+
+// TestMessageKeys: an idempotency key makes one message of a repeated one, and never
+// drops a message that differs in its agent, its session or its content.
+func TestMessageKeys(t *testing.T) {
+	t.Parallel()
+	_, b, _ := alive(t, 2)
+	ask[api.Agent](t, b, api.ApplyAgent{Source: strings.Replace(source, "name: Lucky", "name: Nova", 1)})
+	ended := apptest.Watch[api.LoopEnd](t, b)
+	send := func(m api.SendMessage) (api.Accepted, error) {
+		m.ID = "monday"
+		return bus.Call[api.Accepted](t.Context(), b, m)
+	}
+	runs := map[string]string{}
+	for _, c := range []struct {
+		name string
+		m    api.SendMessage
+		same string // the message that this one repeats
+	}{
+		{name: "first", m: api.SendMessage{Agent: "lucky", Content: "hello"}},
+		{name: "repeated", m: api.SendMessage{Agent: "lucky", Content: "hello"}, same: "first"},
+		{name: "main session by its name", m: api.SendMessage{Agent: "Lucky", Session: "lucky-main", Content: "hello", Mode: api.ModeQueue}, same: "first"},
+		{name: "other agent", m: api.SendMessage{Agent: "nova", Content: "hello"}},
+		{name: "new session", m: api.SendMessage{Agent: "lucky", Session: "new", Content: "hello"}},
+		{name: "new session again", m: api.SendMessage{Agent: "lucky", Session: "new", Content: "hello"}, same: "new session"},
+	} {
+		got, err := send(c.m)
+		if err != nil {
+			t.Fatalf("%s: %v", c.name, err)
+		}
+		if c.same == "" {
+			for other, run := range runs {
+				if run == got.Run {
+					t.Errorf("%s has the run of %s", c.name, other)
+				}
+			}
+			runs[c.name] = got.Run
+			apptest.Next(t, ended, func(m api.LoopEnd) bool { return m.Run == got.Run })
+		} else if got.Run != runs[c.same] {
+			t.Errorf("%s has the run %s, want that of %s, %s", c.name, got.Run, c.same, runs[c.same])
+		}
+	}
+	for _, m := range []api.SendMessage{
+		{Agent: "lucky", Content: "good night"},
+		{Agent: "lucky", Content: "hello", Mode: api.ModeInterrupt},
+		{Agent: "lucky", Session: "new", Content: "good night"},
+	} {
+		if _, err := send(m); api.CodeOf(err) != api.Conflict || api.ReasonOf(err) != api.ReasonKeyTaken {
+			t.Errorf("%+v: got error %v, want conflict with reason %s", m, err, api.ReasonKeyTaken)
+		}
+	}
+}
