@@ -47,7 +47,7 @@ crash: ## Kill every service at every point of a run, once, and judge what is le
 	ANIMA_CRASH=short $(CRASH)
 
 crash-ci: # what of it CI has time for
-	ANIMA_CRASH=short go test -count=1 -timeout 20m -run '^(TestCrashMatrix|TestOwnerDies)$$' ./e2e
+	ANIMA_CRASH=short go test -count=1 -timeout 20m -run '^(TestCrashMatrix|TestCrashMutations|TestOwnerDies)$$' ./e2e
 
 crash-long: takeovers ## The same at every pass, in every service; writes docs/crash-matrix.md
 	ANIMA_CRASH=long ANIMA_CRASH_DOC=$(CURDIR)/docs/crash-matrix.md $(CRASH)

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/google/uuid"
 
@@ -61,6 +62,9 @@ func (c agentApplyCmd) read(stdin io.Reader) ([]byte, error) {
 	data, err := io.ReadAll(io.LimitReader(from, maxSource+1))
 	if err == nil && len(data) > maxSource {
 		err = fmt.Errorf("%s is larger than %d bytes", c.File, maxSource)
+	}
+	if err == nil && !utf8.Valid(data) { // JSON would carry other characters in its place
+		err = fmt.Errorf("%s is not valid UTF-8", c.File)
 	}
 	return data, err
 }

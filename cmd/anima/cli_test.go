@@ -57,6 +57,9 @@ func TestAgentCommands(t *testing.T) {
 		t.Errorf("the broken file has changed the agent: %+v", g)
 	}
 
+	write(t, file, "---\nname: Nova\n---\nBe \xff wicked.\n")
+	m.fails(exitUsage, "", args, file, "not valid UTF-8")
+	m.fails(exitUsage, "be \xff wicked", []string{"session", "send", "nova", "-"}, "not UTF-8")
 	m.fails(exitUsage, "", []string{"agent", "apply", filepath.Join(t.TempDir(), "none.md")}, "none.md", "AGENT.md")
 	m.fails(exitUsage, "", []string{"agent", "apply", t.TempDir()}, "is a directory")
 	m.fails(exitUsage, strings.Repeat("x", maxSource+1), []string{"agent", "apply", "-"}, "larger than")

@@ -74,14 +74,17 @@ func (a *app) dialing() (d bus.Dialing, named bool, err error) {
 	}
 	d = bus.Dialing{URL: c.URL, Token: c.Token.Reveal(), Creds: c.Creds, NKey: c.NKey.Reveal(), CA: c.CA, Name: bus.Operator, Log: slog.New(slog.DiscardHandler)}
 	if c.URL != "" {
-		return d, true, nil
+		if c.Creds != "" {
+			err = config.CheckSecretFile(c.Creds)
+		}
+		return d, true, err
 	}
 	dir, err := a.dataDir()
 	if err != nil {
 		return d, false, err
 	}
 	file := filepath.Join(dir, endpointFile)
-	data, err := os.ReadFile(file)
+	data, err := config.ReadSecretFile(file)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return d, false, notRunning(dir)

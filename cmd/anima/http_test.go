@@ -135,7 +135,12 @@ func TestHTTPGuards(t *testing.T) {
 		{http.MethodPost, "/v1/sessions/lucky-main/messages", "{", http.StatusBadRequest, api.Invalid},
 		{http.MethodPost, "/v1/sessions/lucky-main/messages", `{"content":""}`, http.StatusBadRequest, api.Invalid},
 		{http.MethodPost, "/v1/sessions/lucky-main/messages", `{"content":"hi","mode":"shout"}`, http.StatusBadRequest, api.Invalid},
-		{http.MethodPost, "/v1/sessions/lucky-main/messages", `{"content":"` + strings.Repeat("x", api.MaxMessageBytes+1) + `"}`, http.StatusBadRequest, api.Invalid},
+		{http.MethodPost, "/v1/sessions/lucky-main/messages", `{"content":"` + strings.Repeat("x", api.MaxMessageBytes+1) + `"}`, http.StatusRequestEntityTooLarge, api.Invalid},
+		{http.MethodPost, "/v1/sessions/lucky-main/messages", `{"content":"` + strings.Repeat("x", 7*api.MaxMessageBytes) + `"}`, http.StatusRequestEntityTooLarge, api.Invalid},
+		{http.MethodPut, "/v1/agents/nova", strings.Repeat("x", 70_000), http.StatusRequestEntityTooLarge, api.Invalid},
+		{http.MethodPut, "/v1/agents/nova", "---\nname: Nova\n---\nBe \xff.\n", http.StatusBadRequest, api.Invalid},
+		// A tool or a setting that the file alone does not explain does not hide its name.
+		{http.MethodPut, "/v1/agents/other", "---\nname: Nova\ntools: [exec]\n---\nBe.\n", http.StatusBadRequest, api.Invalid},
 		{http.MethodPost, "/v1/agents/ghost/wake", "", http.StatusNotFound, api.NotFound},
 		{http.MethodPost, "/v1/agents/ghost/sleep", "", http.StatusNotFound, api.NotFound},
 		{http.MethodPost, "/v1/agents/lucky/sleep", `{"until":1}`, http.StatusBadRequest, api.Invalid},
@@ -241,6 +246,9 @@ func TestHTTPStory(t *testing.T) {
 	one(t, u.call(http.MethodPost, path, `{"content":"work"}`, key), &again)
 	if first.Run != again.Run {
 		t.Errorf("one key gave the runs %s and, after its end, %s", first.Run, again.Run)
+	}
+	if res := u.try(http.MethodPost, path, `{"content":"rest"}`, key); res.status != http.StatusConflict || res.fault(t).Reason != api.ReasonKeyTaken {
+		t.Errorf("one key for another content: %d %s, want 409 and %s", res.status, res.body, api.ReasonKeyTaken)
 	}
 	one(t, u.call(http.MethodPost, path, `{"content":"hello"}`, nil), &second)
 

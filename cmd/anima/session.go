@@ -8,6 +8,7 @@ import (
 	"io"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
@@ -58,6 +59,9 @@ func (c sessionSendCmd) Run(ctx context.Context, a *app) error {
 			return err
 		}
 		text = string(data)
+	}
+	if !utf8.ValidString(text) { // JSON would carry other characters in its place
+		return &api.Error{Code: api.Invalid, Message: "the message is not UTF-8", Next: "encode it as UTF-8"}
 	}
 	b, done, err := a.bus()
 	if err != nil {

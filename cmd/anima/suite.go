@@ -153,7 +153,7 @@ func (s *suite) serve(ctx context.Context, work func(context.Context, host.Addrs
 // operatorToken reads the token of this folder, or makes it.
 func operatorToken(dir string) (config.Secret, error) {
 	file := filepath.Join(dir, "token")
-	data, err := os.ReadFile(file)
+	data, err := config.ReadSecretFile(file)
 	switch token := strings.TrimSpace(string(data)); {
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return "", notWritable(err)

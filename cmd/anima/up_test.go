@@ -230,6 +230,12 @@ func TestDataFolder(t *testing.T) {
 	}
 	m.fails(exitUsage, "", []string{"up", "--data", short}, "fewer than 16", "remove the file")
 
+	open := t.TempDir()
+	if err := os.WriteFile(filepath.Join(open, "token"), []byte("a token of many characters\n"), 0o644); err != nil { //nolint:gosec // open on purpose
+		t.Fatal(err)
+	}
+	m.fails(exitUsage, "", []string{"up", "--data", open}, filepath.Join(open, "token"), "chmod 600")
+
 	u := m.up()
 	m.fails(exitFailed, "", []string{"up"}, m.data(), "in use by process", "name another folder")
 	if got := asked[api.Agents](m, "agent", "list"); len(got.Agents) != 1 {

@@ -46,6 +46,7 @@ const (
 	ReasonOverflow     = "irreducible_overflow" // Invalid: the context cannot be made to fit the window
 	ReasonKeyTaken     = "key_taken"            // Conflict: the idempotency key belongs to another request
 	ReasonTooLarge     = "too_large"            // Invalid: a message, file or body is over its limit
+	ReasonTooSlow      = "too_slow"             // Invalid: the body of a request did not arrive in time
 )
 
 // Error is an error that another service or a person can act on. Any other

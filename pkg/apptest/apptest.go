@@ -16,6 +16,7 @@ import (
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/config"
 	"github.com/anima-run/anima/pkg/embednats"
 	"github.com/anima-run/anima/pkg/embednats/clustertest"
 	"github.com/anima-run/anima/pkg/host"
@@ -31,6 +32,7 @@ type World struct {
 	Conn  *bus.Conn
 	NATS  nats.InProcessConnProvider
 	HTTP  string // "http://host:port" of the services' HTTP surface
+	Ops   string // the same of their ops port
 	Token string // the operator's
 	Data  string // the services' data folder
 	stop  func()
@@ -172,6 +174,9 @@ func Start(t testing.TB, o Options, services ...host.Service) *World {
 	if o.SyncAlways {
 		cfg.Sync = host.SyncAlways
 	}
+	if err := config.Load("", &cfg, lookup); err != nil {
+		t.Fatal(err)
+	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	ready, done := make(chan host.Addrs, 1), make(chan error, 1)
 	own := dial(t, provider)
@@ -195,7 +200,7 @@ func Start(t testing.TB, o Options, services ...host.Service) *World {
 	t.Cleanup(w.stop)
 	select {
 	case a := <-ready:
-		w.HTTP = "http://" + a.HTTP
+		w.HTTP, w.Ops = "http://"+a.HTTP, "http://"+a.Ops
 	case err := <-done:
 		done <- nil
 		t.Fatalf("services did not start: %v", err)

@@ -4,7 +4,6 @@ import (
 	"encoding"
 	"errors"
 	"fmt"
-	"os"
 	"reflect"
 	"slices"
 	"strconv"
@@ -56,7 +55,7 @@ func (s setting) loadSecret(text string, given bool, lookup Lookup) error {
 	case given && fromFile:
 		return fmt.Errorf("%s and %s are both set: unset one of them", s.Env, env)
 	case fromFile:
-		data, err := os.ReadFile(file)
+		data, err := ReadSecretFile(file)
 		if err != nil {
 			return fmt.Errorf("%s=%.120q: want a file that holds the secret: %w", env, file, err)
 		}

@@ -35,6 +35,7 @@ type Config struct {
 	Migrate     string        `env:"migrate" oneof:"auto|wait" help:"who brings the schema up to date: auto, the service at its start; wait, somebody else (the argument migrate), and the service is not ready until then"`
 	Sync        string        `env:"sync" oneof:"always|interval" help:"when a write is on the disk: always, or interval (embedded NATS and SQLite only; a power cut may take the last two minutes)"`
 	HTTPAddr    string        `env:"http_addr" help:"address of the HTTP surface"`
+	ReadTimeout time.Duration `env:"http_read_timeout" help:"how long an HTTP request, with its body, may take to arrive"`
 	OpsAddr     string        `env:"ops_addr" help:"address of /healthz, /readyz and /metrics; empty: none"`
 	Token       config.Secret `env:"token" help:"operator's token, asked for at the HTTP surface"`
 	Hosts       []string      `env:"hosts" help:"host names that the HTTP surface answers to, besides loopback and its own address; empty on a public address: any"`
@@ -52,7 +53,7 @@ type Config struct {
 func Defaults() Config {
 	return Config{
 		NATSURL: "nats://127.0.0.1:4222", Replicas: 1, Data: "data", Migrate: MigrateAuto, Sync: SyncAlways,
-		HTTPAddr: ":8080", OpsAddr: ":9090", Drain: 30 * time.Second, Log: "info", LogFormat: "json",
+		HTTPAddr: ":8080", ReadTimeout: 30 * time.Second, OpsAddr: ":9090", Drain: 30 * time.Second, Log: "info", LogFormat: "json",
 	}
 }
 
@@ -65,6 +66,8 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("ANIMA_DRAIN is %s: it cannot be negative", c.Drain)
 	case c.DiskReserve < -1 || c.DiskReserve > 1<<30:
 		return fmt.Errorf("ANIMA_DISK_RESERVE is %d: use a number of MiB, 0 for the default or -1 for none", c.DiskReserve)
+	case c.ReadTimeout <= 0:
+		return fmt.Errorf("ANIMA_HTTP_READ_TIMEOUT is %s: name a positive time", c.ReadTimeout)
 	case c.Data == "":
 		return fmt.Errorf("ANIMA_DATA is empty: name a folder")
 	}

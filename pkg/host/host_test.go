@@ -99,6 +99,9 @@ func TestEdge(t *testing.T) {
 	}{
 		{"with the token", "GET", "/size", "", []string{"Authorization", auth}, 200, "9"},
 		{"with the bare token", "GET", "/size", "", []string{"Authorization", w.Token}, 200, "9"},
+		{"with another case of the scheme", "GET", "/size", "", []string{"Authorization", "bEARER  " + w.Token}, 200, "9"},
+		{"with another scheme", "GET", "/size", "", []string{"Authorization", "Basic " + w.Token}, 401, `"code":"denied"`},
+		{"with the scheme alone", "GET", "/size", "", []string{"Authorization", "Bearer"}, 401, `"code":"denied"`},
 		{"without a token", "GET", "/size", "", nil, 401, `"code":"denied"`},
 		{"with a wrong token", "GET", "/size", "", []string{"Authorization", auth + "x"}, 401, `"code":"denied"`},
 		{"a public route", "GET", "/open", "", nil, 200, `"open"`},
@@ -110,7 +113,9 @@ func TestEdge(t *testing.T) {
 		{"a foreign error", "GET", "/broken", "", []string{"Authorization", auth}, 500, `"code":"internal"`},
 		{"a body", "POST", "/body", `{"a":3}`, []string{"Authorization", auth}, 200, "3"},
 		{"an unknown field", "POST", "/body", `{"b":3}`, []string{"Authorization", auth}, 400, "unknown field"},
-		{"a large body", "POST", "/body", `{"a":                    3}`, []string{"Authorization", auth}, 400, "larger than 16 bytes"},
+		{"a large body", "POST", "/body", `{"a":                    3}`, []string{"Authorization", auth}, 413, "larger than 16 bytes"},
+		{"two values", "POST", "/body", `{"a":3}{"a":4}`, []string{"Authorization", auth}, 400, "more than one"},
+		{"a body that is not UTF-8", "POST", "/body", "{\"a\":3} \xff", []string{"Authorization", auth}, 400, "not UTF-8"},
 	} {
 		status, _, body := get(t, c.method, w.HTTP+c.path, c.body, c.header...)
 		if status != c.status || !strings.Contains(body, c.want) || strings.Contains(body, "hunter2") {
@@ -123,11 +128,120 @@ func TestEdge(t *testing.T) {
 	}
 }
 
+// TestEdgeWithoutToken: a process without a token serves only what authenticates
+// itself. The empty token opens nothing.
+func TestEdgeWithoutToken(t *testing.T) {
+	t.Parallel()
+	w := apptest.Start(t, apptest.Options{Env: map[string]string{"ANIMA_TOKEN": ""}}, probe(nil, nil))
+	for _, auth := range []string{"", "Bearer", "Bearer ", " ", w.Token} {
+		if status, _, body := get(t, "GET", w.HTTP+"/size", "", "Authorization", auth); status != 401 || !strings.Contains(body, "ANIMA_TOKEN_FILE") {
+			t.Errorf("Authorization %q: got %d %s, want 401 and what to set", auth, status, body)
+		}
+	}
+	if status, _, _ := get(t, "GET", w.HTTP+"/open", ""); status != 200 {
+		t.Errorf("a public route: got %d, want 200", status)
+	}
+}
+
+// TestSlowBody: a client that sends a request's head and no body is answered in the
+// body's time, and its connection is closed.
+func TestSlowBody(t *testing.T) {
+	t.Parallel()
+	w := apptest.Start(t, apptest.Options{Env: map[string]string{"ANIMA_HTTP_READ_TIMEOUT": "100ms"}}, probe(nil, nil))
+	var d net.Dialer
+	conn, err := d.DialContext(t.Context(), "tcp", strings.TrimPrefix(w.HTTP, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	if err := conn.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(conn, "POST /body HTTP/1.1\r\nHost: localhost\r\nAuthorization: "+w.Token+"\r\nContent-Length: 8\r\n\r\n{"); err != nil {
+		t.Fatal(err)
+	}
+	answer, err := io.ReadAll(conn) // to the end of the connection
+	if err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 408 ") || !strings.Contains(string(answer), api.ReasonTooSlow) {
+		t.Errorf("got %q, error %v, want 408 with reason %s and an end", answer, err, api.ReasonTooSlow)
+	}
+}
+
+// TestBodyThenStream: the time for the body does not bound the answer. After it the
+// server still notices that the client has gone.
+func TestBodyThenStream(t *testing.T) {
+	t.Parallel()
+	const most = 50 * time.Millisecond
+	gone := make(chan struct{})
+	slow := host.Define("slow", struct{}{}, nil, func(ctx context.Context, env *host.Env, _ struct{}) error {
+		env.HTTP.Public("POST /slow", func(w http.ResponseWriter, r *http.Request) {
+			var v struct{}
+			if err := host.ReadJSON(w, r, 16, &v); err != nil {
+				host.WriteError(w, 0, err)
+				return
+			}
+			select {
+			case <-time.After(3 * most): // the answer takes longer than the body may
+			case <-r.Context().Done():
+				return
+			}
+			_, _ = io.WriteString(w, "begun")
+			_ = http.NewResponseController(w).Flush()
+			<-r.Context().Done()
+			close(gone)
+		})
+		return env.Serve(ctx)
+	})
+	w := apptest.Start(t, apptest.Options{Env: map[string]string{"ANIMA_HTTP_READ_TIMEOUT": most.String()}}, slow)
+	ctx, leave := context.WithCancel(t.Context())
+	defer leave()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, w.HTTP+"/slow", strings.NewReader("{}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = res.Body.Close() }()
+	begun := make([]byte, 5)
+	if _, err := io.ReadFull(res.Body, begun); err != nil || string(begun) != "begun" {
+		t.Fatalf("got %q and error %v, want an answer that begins", begun, err)
+	}
+	leave()
+	select {
+	case <-gone:
+	case <-time.After(20 * time.Second):
+		t.Error("the server did not notice that the client has gone")
+	}
+}
+
+// TestOpsHost: the ops port answers to addresses and configured names, and not to a
+// name that another site chose.
+func TestOpsHost(t *testing.T) {
+	t.Parallel()
+	w := apptest.Start(t, apptest.Options{Env: map[string]string{"ANIMA_HOSTS": "anima.example"}}, probe(nil, nil))
+	for name, want := range map[string]int{
+		"": 200, "localhost": 200, "127.0.0.1:9090": 200, "[::1]:9090": 200, "10.2.3.4:9090": 200, "anima.example:9090": 200,
+		"evil.example": 403, "evil.example:9090": 403, "127.0.0.1.evil.example": 403,
+	} {
+		for _, path := range []string{"/healthz", "/readyz", "/metrics"} {
+			var header []string
+			if name != "" {
+				header = []string{"Host", name}
+			}
+			if status, _, body := get(t, "GET", w.Ops+path, "", header...); status != want {
+				t.Errorf("%s by %q: got %d %.80s, want %d", path, name, status, body, want)
+			}
+		}
+	}
+}
+
 // Every code has a status, and business answers are no 404.
 func TestStatusOf(t *testing.T) {
 	t.Parallel()
 	for want, err := range map[int]error{
-		200: nil, 400: api.Errorf(api.Invalid, "x"), 404: api.Errorf(api.NotFound, "x"), 409: api.Errorf(api.Conflict, "x"),
+		200: nil, 400: api.Errorf(api.Invalid, "x"), 413: &api.Error{Code: api.Invalid, Reason: api.ReasonTooLarge},
+		408: &api.Error{Code: api.Invalid, Reason: api.ReasonTooSlow}, 404: api.Errorf(api.NotFound, "x"), 409: api.Errorf(api.Conflict, "x"),
 		403: api.Errorf(api.Denied, "x"), 402: &api.Error{Code: api.Denied, Reason: api.ReasonInsufficient},
 		503: api.Errorf(api.Unavailable, "x"), 429: &api.Error{Code: api.Unavailable, Reason: api.ReasonBusy}, 500: errors.New("x"),
 	} {

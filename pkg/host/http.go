@@ -28,18 +28,51 @@ type edge struct {
 	mux   *http.ServeMux
 	token [sha256.Size]byte
 	open  bool // no token is configured: only what authenticates itself is served
-	hosts []string
-	local bool // listens on loopback only: any other Host is a rebinding attack
+	names hostNames
 	room  func() error
 }
 
 func newEdge(c Config, st *status) *edge {
-	host, _, _ := net.SplitHostPort(c.HTTPAddr)
-	ip := net.ParseIP(host)
 	return &edge{
 		mux: http.NewServeMux(), room: st.room, token: sha256.Sum256([]byte(c.Token.Reveal())), open: c.Token.Reveal() == "",
-		hosts: append(slices.Clone(c.Hosts), host), local: host == "localhost" || ip != nil && ip.IsLoopback(),
+		names: namesOf(c.HTTPAddr, c.Hosts),
 	}
+}
+
+// hostNames are the names to which a listener answers. A page of another site can
+// make a browser send requests here under a name of its own (DNS rebinding).
+type hostNames struct {
+	names []string
+	any   bool // listens on a public address, and no names are configured
+}
+
+func namesOf(addr string, configured []string) hostNames {
+	host, _, _ := net.SplitHostPort(addr)
+	ip := net.ParseIP(host)
+	local := host == "localhost" || ip != nil && ip.IsLoopback()
+	return hostNames{names: append(slices.Clone(configured), host), any: !local && len(configured) == 0}
+}
+
+// known says whether a Host header or an origin's host is one of the names.
+func (n hostNames) known(hostport string) bool {
+	host := bareHost(hostport)
+	if ip := net.ParseIP(host); host == "localhost" || ip != nil && ip.IsLoopback() {
+		return true
+	}
+	return n.any || slices.Contains(n.names, host)
+}
+
+// bareHost is a host without its port and, for IPv6, without its brackets.
+func bareHost(hostport string) string {
+	if h, _, err := net.SplitHostPort(hostport); err == nil {
+		hostport = h
+	}
+	return strings.Trim(hostport, "[]")
+}
+
+// wrongHost refuses a request that was sent to another name.
+func wrongHost(w http.ResponseWriter, host string) {
+	WriteError(w, http.StatusForbidden, &api.Error{Code: api.Denied, Message: "this server does not answer to the host " + strconv.Quote(host), Next: "use its address, or add the name to ANIMA_HOSTS"})
 }
 
 // traced is the edge of one service: what it answers has a span of the service's.
@@ -73,7 +106,11 @@ func (e *edge) authorize(r *http.Request) error {
 		return &api.Error{Code: api.Denied, Message: "no operator's token is configured", Next: "set ANIMA_TOKEN_FILE and start again"}
 	}
 	given := r.Header.Get("Authorization")
-	given = strings.TrimPrefix(given, "Bearer ") // clients of the reference send the key bare
+	// The scheme's case does not matter (RFC 9110 §11.1); clients of the reference send
+	// the key without one.
+	if scheme, key, ok := strings.Cut(given, " "); ok && strings.EqualFold(scheme, "Bearer") {
+		given = strings.TrimLeft(key, " ")
+	}
 	sum := sha256.Sum256([]byte(given))
 	if given == "" || subtle.ConstantTimeCompare(sum[:], e.token[:]) != 1 {
 		return &api.Error{Code: api.Denied, Message: "the operator's token is missing or wrong", Next: "send Authorization: Bearer <token>; anima up writes the token into its data folder"}
@@ -83,12 +120,12 @@ func (e *edge) authorize(r *http.Request) error {
 
 // ServeHTTP refuses what a browser could be tricked into sending, then routes.
 func (e *edge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if !e.known(r.Host) {
-		WriteError(w, http.StatusForbidden, &api.Error{Code: api.Denied, Message: "this server does not answer to the host " + strconv.Quote(r.Host), Next: "use its address, or add the name to ANIMA_HOSTS"})
+	if !e.names.known(r.Host) {
+		wrongHost(w, r.Host)
 		return
 	}
 	if origin := r.Header.Get("Origin"); origin != "" {
-		if u, err := url.Parse(origin); err != nil || !e.known(u.Host) {
+		if u, err := url.Parse(origin); err != nil || !e.names.known(u.Host) {
 			WriteError(w, http.StatusForbidden, &api.Error{Code: api.Denied, Message: "requests from this origin are refused", Next: "call the API from a program, not from another site's page"})
 			return
 		}
@@ -114,17 +151,6 @@ func (e *edge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	e.mux.ServeHTTP(w, r)
 }
 
-func (e *edge) known(hostport string) bool {
-	host := hostport
-	if h, _, err := net.SplitHostPort(hostport); err == nil {
-		host = h
-	}
-	if ip := net.ParseIP(strings.Trim(host, "[]")); host == "localhost" || ip != nil && ip.IsLoopback() {
-		return true
-	}
-	return slices.Contains(e.hosts, host) || !e.local && len(e.hosts) == 1
-}
-
 type statusOnly struct {
 	header http.Header
 	status int
@@ -141,6 +167,12 @@ func StatusOf(err error) int {
 	case "":
 		return http.StatusOK
 	case api.Invalid:
+		switch api.ReasonOf(err) {
+		case api.ReasonTooLarge:
+			return http.StatusRequestEntityTooLarge
+		case api.ReasonTooSlow:
+			return http.StatusRequestTimeout
+		}
 		return http.StatusBadRequest
 	case api.NotFound:
 		return http.StatusNotFound
@@ -193,19 +225,6 @@ func writeJSON(w http.ResponseWriter, status int, v any) {
 	_ = json.NewEncoder(w).Encode(v) // the client is gone; nobody is left to tell
 }
 
-// ReadJSON decodes a request's body of at most limit bytes into v, strictly.
-func ReadJSON(w http.ResponseWriter, r *http.Request, limit int64, v any) error {
-	dec := json.NewDecoder(http.MaxBytesReader(w, r.Body, limit))
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(v); err != nil {
-		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-			return api.Errorf(api.Invalid, "the body is larger than %d bytes", limit)
-		}
-		return &api.Error{Code: api.Invalid, Message: "the body is not the JSON this route takes: " + err.Error(), Next: "see docs/http.md"}
-	}
-	return nil
-}
-
 // server is one listener of the process.
 type server struct {
 	http  *http.Server
@@ -231,7 +250,11 @@ func listen(p Process, e *edge, st *status) ([]server, Addrs, error) {
 		}
 		servers = append(servers, server{
 			ln: ln, drain: p.Config.Drain,
-			http: &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10},
+			http: &http.Server{
+				Handler: h, ReadHeaderTimeout: min(10*time.Second, p.Config.ReadTimeout), IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
+				// It ends when the body has been read, so that it does not bound event streams.
+				ReadTimeout: p.Config.ReadTimeout,
+			},
 		})
 		return ln.Addr().String(), nil
 	}
@@ -242,7 +265,7 @@ func listen(p Process, e *edge, st *status) ([]server, Addrs, error) {
 		}
 	}
 	if p.Config.OpsAddr != "" {
-		if addrs.Ops, err = add(p.Config.OpsAddr, "ANIMA_OPS_ADDR", ops(p, st)); err != nil {
+		if addrs.Ops, err = add(p.Config.OpsAddr, "ANIMA_OPS_ADDR", opsHosts(p.Config, ops(p, st))); err != nil {
 			return nil, addrs, err
 		}
 	}

@@ -74,6 +74,11 @@ func Alone(s Service, args []string, lookup config.Lookup, stdout, stderr io.Wri
 		defer cancel()
 		_ = exp.Shutdown(end) // the services flushed before, and said if that failed
 	}()
+	if cfg.NATSCreds != "" {
+		if err := config.CheckSecretFile(cfg.NATSCreds); err != nil {
+			return fmt.Errorf("ANIMA_NATS_CREDS: %w", err)
+		}
+	}
 	nc, err := bus.Dial(bus.Dialing{
 		URL: cfg.NATSURL, Token: cfg.NATSToken.Reveal(), Creds: cfg.NATSCreds, NKey: cfg.NATSNKey.Reveal(), CA: cfg.NATSCA, Name: s.Name, Wait: true, Log: log,
 	})

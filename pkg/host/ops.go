@@ -1,6 +1,7 @@
 package host
 
 import (
+	"net"
 	"net/http"
 	"slices"
 	"strings"
@@ -102,6 +103,19 @@ func (s *status) lines() []string {
 	}
 	slices.Sort(out)
 	return out
+}
+
+// opsHosts refuses requests to other names. Probes and scrapers address a pod by its
+// IP, which no page of another site can use as its name.
+func opsHosts(c Config, next http.Handler) http.Handler {
+	names := namesOf(c.OpsAddr, c.Hosts)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if net.ParseIP(bareHost(r.Host)) == nil && !names.known(r.Host) {
+			wrongHost(w, r.Host)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // ops answers probes and scrapes. Liveness follows nothing but the process;

@@ -46,6 +46,11 @@ type handlers struct {
 // announcement last: dying in between leaves an account without an agent, which
 // the next apply takes up.
 func (h *handlers) applyAgent(ctx context.Context, m api.ApplyAgent) (api.Agent, error) {
+	return h.applyNamed(ctx, m, "")
+}
+
+// applyNamed is applyAgent for a caller that expects a certain agent; "" expects none.
+func (h *handlers) applyNamed(ctx context.Context, m api.ApplyAgent, want string) (api.Agent, error) {
 	if err := h.room(); err != nil {
 		return api.Agent{}, err
 	}
@@ -61,6 +66,9 @@ func (h *handlers) applyAgent(ctx context.Context, m api.ApplyAgent) (api.Agent,
 		return api.Agent{}, e
 	}
 	id := strings.ToLower(def.Name)
+	if want != "" && id != strings.ToLower(want) {
+		return api.Agent{}, &api.Error{Code: api.Invalid, Message: fmt.Sprintf("the AGENT.md names %s, the path %s", def.Name, want), Next: "use one name"}
+	}
 	account, err := bus.Call[api.Account](ctx, h.bus, api.OpenAccount{Agent: id})
 	if err != nil {
 		return api.Agent{}, err
@@ -185,7 +193,7 @@ func checkMessage(m api.SendMessage) error {
 		return &api.Error{Code: api.Invalid, Message: "the message is empty", Next: "say something"}
 	case len(m.Content) > api.MaxMessageBytes:
 		return &api.Error{
-			Code: api.Invalid, Message: fmt.Sprintf("the message has %d bytes, at most %d are taken", len(m.Content), api.MaxMessageBytes),
+			Code: api.Invalid, Reason: api.ReasonTooLarge, Message: fmt.Sprintf("the message has %d bytes, at most %d are taken", len(m.Content), api.MaxMessageBytes),
 			Next: "put the long part into a file of the agent's folder and name it",
 		}
 	case !utf8.ValidString(m.Content):

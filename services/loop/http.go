@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"strconv"
@@ -58,18 +57,12 @@ func (h *handlers) routes(r host.Routes) {
 
 // httpApply takes an AGENT.md as the body, as it is.
 func (h *handlers) httpApply(w http.ResponseWriter, r *http.Request) {
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, agentmd.MaxFile+1))
+	body, err := host.ReadBody(w, r, agentmd.MaxFile)
 	if err != nil {
-		host.WriteError(w, 0, &api.Error{Code: api.Invalid, Message: fmt.Sprintf("an AGENT.md has at most %d bytes", agentmd.MaxFile), Next: "put the long part into files of the agent's folder"})
+		host.WriteError(w, 0, err)
 		return
 	}
-	if id := r.PathValue("id"); id != "" {
-		if d, _ := agentmd.Parse(body, agentmd.Known{}); d.Name != "" && !strings.EqualFold(d.Name, id) {
-			host.WriteError(w, 0, &api.Error{Code: api.Invalid, Message: fmt.Sprintf("the AGENT.md names %s, the path %s", d.Name, id), Next: "use one name"})
-			return
-		}
-	}
-	v, err := h.applyAgent(r.Context(), api.ApplyAgent{Source: string(body)})
+	v, err := h.applyNamed(r.Context(), api.ApplyAgent{Source: string(body)}, r.PathValue("id"))
 	host.WriteJSON(w, v, err)
 }
 

@@ -83,7 +83,7 @@ func signingKey(env *host.Env, given string) (ed25519.PrivateKey, error) {
 		return nil, err
 	}
 	file := filepath.Join(dir, "signing.key")
-	data, err := os.ReadFile(file)
+	data, err := config.ReadSecretFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
 		_, key, err := ed25519.GenerateKey(nil)
 		if err != nil {
@@ -102,7 +102,7 @@ func signingKey(env *host.Env, given string) (ed25519.PrivateKey, error) {
 		if err := os.Link(tmp.Name(), file); err != nil && !errors.Is(err, fs.ErrExist) {
 			return nil, fmt.Errorf("signing key: %w", err)
 		}
-		data, err = os.ReadFile(file)
+		data, err = config.ReadSecretFile(file)
 		if err != nil {
 			return nil, fmt.Errorf("signing key: %w", err)
 		}

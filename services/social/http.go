@@ -1,6 +1,7 @@
 package social
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"io"
@@ -137,11 +138,11 @@ func parseCursor(s string) (int64, error) {
 // readBody decodes a body. Fields it does not know are left alone: newer clients
 // may send more. An empty body is io.EOF.
 func readBody(w http.ResponseWriter, r *http.Request, v any) error {
-	err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody)).Decode(v)
-	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return api.Errorf(api.Invalid, "the body is larger than %d bytes", maxBody)
-	}
+	body, err := host.ReadBody(w, r, maxBody)
 	if err != nil {
+		return err
+	}
+	if err := json.NewDecoder(bytes.NewReader(body)).Decode(v); err != nil {
 		return errors.Join(api.Errorf(api.Invalid, "the body is not the JSON this route takes: %v", err), err)
 	}
 	return nil

@@ -330,7 +330,7 @@ func TestWireErrors(t *testing.T) {
 		"forged":           {"POST", "/v1/messages", nil, forged, 403, "signature is not that of"},
 		"empty":            {"POST", "/v1/messages", nil, empty, 400, "empty"},
 		"no object":        {"POST", "/v1/messages", nil, "text", 400, "JSON"},
-		"too large":        {"POST", "/v1/messages", nil, strings.Repeat("a", 400_000), 400, "larger"},
+		"too large":        {"POST", "/v1/messages", nil, strings.Repeat("a", 400_000), 413, "larger"},
 		"poll unsigned":    {"POST", "/v1/messages/poll", nil, map[string]any{}, 401, "X-Wallet-Address"},
 		"poll of another":  {"POST", "/v1/messages/poll", with(bob.auth(t, time.Now()), "X-Wallet-Address", alice.lower()), map[string]any{}, 401, "signature"},
 		"poll with an old": {"POST", "/v1/messages/poll", stale, map[string]any{}, 401, "ago"},

@@ -20,12 +20,12 @@ const passphraseFile = "keystore.pass"
 // once; they get the same.
 func Passphrase(dir string) (config.Secret, error) {
 	path := filepath.Join(dir, passphraseFile)
-	text, err := os.ReadFile(path)
+	text, err := config.ReadSecretFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		if err := makePassphrase(path); err != nil {
 			return "", fmt.Errorf("passphrase of the wallets: %w", err)
 		}
-		text, err = os.ReadFile(path)
+		text, err = config.ReadSecretFile(path)
 	}
 	if err != nil {
 		return "", fmt.Errorf("passphrase of the wallets: %w", err)

@@ -1,0 +1,58 @@
+package host
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"unicode/utf8"
+
+	"github.com/anima-run/anima/pkg/api"
+)
+
+// ReadBody reads a request's body of at most limit bytes. Errors: Invalid, with
+// ReasonTooLarge or ReasonTooSlow where that is the cause.
+func ReadBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
+	if err == nil {
+		return body, nil
+	}
+	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		e := api.Errorf(api.Invalid, "the body is larger than %d bytes", limit)
+		e.Reason, e.Next = api.ReasonTooLarge, "send less at a time; see docs/http.md"
+		return nil, e
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return nil, &api.Error{
+			Code: api.Invalid, Reason: api.ReasonTooSlow, Message: "the body did not arrive in time",
+			Next: "send it at once; ANIMA_HTTP_READ_TIMEOUT says how long it may take",
+		}
+	}
+	return nil, &api.Error{Code: api.Invalid, Message: "the body cannot be read: " + err.Error(), Next: "send it again"}
+}
+
+// ReadJSON decodes a request's body of at most limit bytes into v, strictly: one
+// value, in UTF-8, without fields that v lacks. Errors: as [ReadBody].
+func ReadJSON(w http.ResponseWriter, r *http.Request, limit int64, v any) error {
+	body, err := ReadBody(w, r, limit)
+	if err != nil {
+		return err
+	}
+	if !utf8.Valid(body) { // encoding/json would replace what is wrong
+		return &api.Error{Code: api.Invalid, Message: "the body is not UTF-8", Next: "encode it as UTF-8"}
+	}
+	dec := json.NewDecoder(bytes.NewReader(body))
+	dec.DisallowUnknownFields()
+	err = dec.Decode(v)
+	if err == nil {
+		if _, more := dec.Token(); more == nil || !errors.Is(more, io.EOF) {
+			err = errors.New("more than one JSON value")
+		}
+	}
+	if err != nil {
+		return &api.Error{Code: api.Invalid, Message: "the body is not the JSON this route takes: " + err.Error(), Next: "see docs/http.md"}
+	}
+	return nil
+}
