@@ -1,7 +1,7 @@
 // Package api is everything the services say to each other: subjects,
 // messages, errors, and the streams and bucket that carry them. It imports
 // only the standard library and holds no behaviour beyond encoding, validation
-// of names, and the decision token both ends must agree on byte for byte.
+// of names and limits, and the decision token both ends must agree on byte for byte.
 //
 // To change a conversation, start here: add the message to its owner's file and
 // to [Contracts], run the tests with -update, and commit the new golden. Goldens

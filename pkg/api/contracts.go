@@ -83,16 +83,19 @@ func Contracts() []Contract {
 		Session: "lucky-task-" + goal.ID + "-1-1", Priority: 50, Dependencies: []string{}, Attempt: 1, Run: run, MaxRetries: 3, Deadline: at,
 		TimeoutMS: 300_000, Estimate: 40 * Cent, Spent: 0, StartedAt: at,
 	}}
+	skill := Skill{Name: "weather", Description: "How to look the weather up.", Status: "active", Usable: true, Origin: "a file of the workspace"}
 
 	return []Contract{
 		{ApplyAgent{Source: "---\nname: Lucky\n---\nBe useful.\n"}, agent},
 		{GetAgent{Agent: "lucky"}, agent},
 		{ListAgents{}, Agents{Agents: []Agent{agent}}},
+		{DeleteAgent{Agent: "lucky", Force: true, Reason: "done with it"}, Deleted{Agent: "lucky", Address: adr, At: at, Left: 400 * Cent}},
 		{
 			SendMessage{Agent: "lucky", Content: "count the words", Mode: ModeQueue, ID: "m-1"},
 			Accepted{Run: run, Session: "lucky-main", Agent: "lucky", At: at},
 		},
 		{GetSession{Session: "lucky-main"}, session},
+		{CreateSession{Agent: "lucky", ID: "monday"}, session},
 		{ListSessions{Agent: "lucky"}, Sessions{Sessions: []Session{session}}},
 		{GetTranscript{Session: "lucky-main", After: 1}, Transcript{Lines: []TranscriptLine{{
 			Seq: 2, Role: "assistant", Content: "I count.", ToolCalls: []ToolCall{call},
@@ -144,8 +147,18 @@ func Contracts() []Contract {
 			Tier: MemorySemantic, ID: "financial/price", Kind: "financial", Title: "price", Text: "$4", Extra: "agent", Weight: 900, Count: 2,
 			By: Principal{Kind: Peer, Address: adr}, At: at,
 		}}}},
+		{ForgetMemory{Agent: "lucky", Tier: MemorySemantic, ID: "financial/price"}, Forgotten{Agent: "lucky", Tier: MemorySemantic, ID: "financial/price", There: true}},
 		{RecallMemory{Agent: "lucky", Query: "what does it cost?", Budget: 1000}, Recalled{Text: "## What you remember\n", Tokens: 6}},
 		{ListSouls{Agent: "lucky"}, Souls{Souls: []SoulVersion{{Version: 1, Content: "---\nformat: soul/v1\n---\n", Hash: "e3b0", Source: "genesis", Reason: "born", At: at}}}},
+		{ListTools{Agent: "lucky"}, Tools{Tools: []ToolInfo{{
+			Name: "git_push", Does: "Push commits.", Category: "git", Risk: "caution", Owner: Loop, Why: "it needs sandbox.network: true in AGENT.md", Granted: true,
+		}}}},
+		{CheckTool{Agent: "lucky", Tool: "exec", Args: args, By: Peer}, checked},
+		{ListSkills{Agent: "lucky"}, Skills{Skills: []Skill{skill}}},
+		{GetSkill{Agent: "lucky", Skill: "weather"}, skill},
+		{ListServers{Agent: "lucky"}, Servers{Servers: []MCPServer{{
+			Name: "files", Program: "npx -y @modelcontextprotocol/server-filesystem .", State: ServerConnected, Tools: []string{"mcp_files_read_file"}, Refused: []string{"x: its schema refers outside itself"},
+		}}}},
 		{ListGoals{Agent: "lucky"}, Goals{Goals: []Goal{goal}}},
 		{GetGoal{Goal: goal.ID}, planned},
 		{CancelGoal{Goal: goal.ID, Reason: "no more"}, goal},
@@ -191,6 +204,7 @@ func Contracts() []Contract {
 
 		{SetSchedule{Agent: "lucky", Beats: []Beat{beat}}, Schedule{Entries: []ScheduleEntry{{Agent: "lucky", Beat: beat}}}},
 		{GetSchedule{Agent: "lucky"}, Schedule{Entries: []ScheduleEntry{{Agent: "lucky", Beat: beat}}}},
+		{RunBeat{Agent: "lucky", Name: beat.Name, ID: "monday"}, wake},
 		{SetAlarm{ID: turn.ID + ".0", Agent: "lucky", At: at, Reason: "slept enough"}, Alarm{Agent: "lucky", At: at}},
 		{RequestWake{Agent: "lucky", Cause: "creator-1", Reason: "I want to talk"}, wake},
 		{ListTicks{Agent: "lucky"}, Ticks{Ticks: []Ticked{tick}}},

@@ -127,10 +127,11 @@ type GoalTask struct {
 }
 
 // ListGoals answers [Goals], the latest first; empty filters match everything,
-// Limit 0 means 50.
+// Limit 0 means 50. Errors: Invalid (limit, After).
 type ListGoals struct {
 	Agent  string     `json:"agent,omitempty"`
 	Status GoalStatus `json:"status,omitempty"`
+	After  string     `json:"after,omitempty"` // Next of the page before
 	Limit  int        `json:"limit,omitempty"`
 }
 
@@ -140,6 +141,7 @@ func (ListGoals) Subject() Subject { return request(Loop, "list_goals") }
 // Goals is a list of goals, without their plans and tasks.
 type Goals struct {
 	Goals []Goal `json:"goals"`
+	Page
 }
 
 // GetGoal answers [Goal] with plan and tasks. Errors: NotFound.

@@ -75,9 +75,24 @@ type RequestWake struct {
 // Subject of the message.
 func (RequestWake) Subject() Subject { return request(Heartbeat, "request_wake") }
 
-// ListTicks answers [Ticks], the latest first; Limit 0 means 50.
+// RunBeat wakes an agent now as an entry of its schedule would: with the entry's
+// reason and the heartbeat's authority. The entry's own time stays. ID makes it
+// idempotent: while the wake of this ID waits, another one is the same. Answers
+// [Wake]. Errors: NotFound (the agent has no such entry), Invalid (ID).
+type RunBeat struct {
+	Agent string `json:"agent"`
+	Name  string `json:"name"`
+	ID    string `json:"id"`
+}
+
+// Subject of the message.
+func (RunBeat) Subject() Subject { return request(Heartbeat, "run_beat") }
+
+// ListTicks answers [Ticks], the latest first; Limit 0 means 50. Errors: Invalid
+// (limit, After).
 type ListTicks struct {
 	Agent string `json:"agent,omitempty"`
+	After string `json:"after,omitempty"` // Next of the page before
 	Limit int    `json:"limit,omitempty"`
 }
 
@@ -87,6 +102,7 @@ func (ListTicks) Subject() Subject { return request(Heartbeat, "list_ticks") }
 // Ticks is a part of the heartbeat's history.
 type Ticks struct {
 	Ticks []Ticked `json:"ticks"`
+	Page
 }
 
 // Ticked says that a scheduled entry or an alarm was due and fired.

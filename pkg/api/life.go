@@ -135,3 +135,29 @@ type Counters struct {
 	Until       int64  `json:"sleepUntil,omitempty"`  // Unix microseconds
 	Why         string `json:"sleepReason,omitempty"` // of the last sleep
 }
+
+// DeleteAgent takes an agent out of service for good. Its runs are cancelled, its
+// sessions take no messages any more, its goal is given up and its schedule is
+// cleared. Transcripts, turns, decisions and the ledger stay, and so does its
+// account: an agent that is applied under its name is the same again, with what is
+// left of it. Deleting it again changes nothing and completes what a crash cut.
+// Answers [Deleted]. Errors: NotFound; Conflict (its account holds money and Force
+// is not set); Unavailable (treasury does not answer and Force is not set).
+type DeleteAgent struct {
+	Agent  string `json:"agent"`
+	Force  bool   `json:"force,omitempty"`  // also with money, which stays on its account
+	Forget bool   `json:"forget,omitempty"` // erases its memories, its soul, its skills, its MCP servers and its folder
+	Reason string `json:"reason,omitempty"`
+}
+
+// Subject of the message.
+func (DeleteAgent) Subject() Subject { return request(Loop, "delete_agent") }
+
+// Deleted answers [DeleteAgent].
+type Deleted struct {
+	Agent     string `json:"agent"`
+	Address   string `json:"address"`   // of its account
+	At        int64  `json:"at"`        // when it was deleted first
+	Left      Micros `json:"left"`      // on its account, held money included; 0 also while treasury does not answer
+	Forgotten bool   `json:"forgotten"` // its memories and its folder are gone
+}

@@ -37,10 +37,14 @@ type Agent struct {
 	Version     int64      `json:"version"` // counts applied definitions that differ
 	CreatedAt   int64      `json:"createdAt"`
 	UpdatedAt   int64      `json:"updatedAt"`
+	// Warnings name tools of the definition that nothing executes, one a line. Only in
+	// the answer to [ApplyAgent].
+	Warnings []string `json:"warnings,omitempty"`
 }
 
 // ApplyAgent creates the agent that an AGENT.md describes, or changes it to
-// that. Applying the same text twice changes nothing. Answers [Agent].
+// that. Applying the same text twice changes nothing. An agent that was deleted is
+// there again, with all that it had. Answers [Agent].
 // Errors: Invalid with every fault and its line in Details; Unavailable while
 // treasury or heartbeat cannot be reached (nothing is written then).
 type ApplyAgent struct {
@@ -58,8 +62,11 @@ type GetAgent struct {
 // Subject of the message.
 func (GetAgent) Subject() Subject { return request(Loop, "get_agent") }
 
-// ListAgents answers [Agents], by name.
-type ListAgents struct{}
+// ListAgents answers [Agents], by name. Errors: Invalid (limit).
+type ListAgents struct {
+	After string `json:"after,omitempty"` // Next of the page before: the id of an agent
+	Limit int    `json:"limit,omitempty"` // 0: 1000
+}
 
 // Subject of the message.
 func (ListAgents) Subject() Subject { return request(Loop, "list_agents") }
@@ -67,6 +74,7 @@ func (ListAgents) Subject() Subject { return request(Loop, "list_agents") }
 // Agents is a list of agents.
 type Agents struct {
 	Agents []Agent `json:"agents"`
+	Page
 }
 
 // Mode says what a message does when its session is busy; seed 004 and
@@ -124,9 +132,23 @@ type GetSession struct {
 // Subject of the message.
 func (GetSession) Subject() Subject { return request(Loop, "get_session") }
 
+// CreateSession begins a conversation of an agent that has no message yet. The same
+// ID again is the same session. Answers [Session]. Errors: NotFound (agent), Invalid
+// (ID).
+type CreateSession struct {
+	Agent string `json:"agent"`
+	ID    string `json:"id,omitempty"` // caller's id, at most 128 bytes: creating it again changes nothing
+}
+
+// Subject of the message.
+func (CreateSession) Subject() Subject { return request(Loop, "create_session") }
+
 // ListSessions answers [Sessions], the latest first; Agent "" means everyone's.
+// Limit 0 means 50. Errors: Invalid (limit, After).
 type ListSessions struct {
 	Agent string `json:"agent,omitempty"`
+	After string `json:"after,omitempty"` // Next of the page before
+	Limit int    `json:"limit,omitempty"`
 }
 
 // Subject of the message.
@@ -150,6 +172,7 @@ type Session struct {
 // Sessions is a list of sessions.
 type Sessions struct {
 	Sessions []Session `json:"sessions"`
+	Page
 }
 
 // GetTranscript answers [Transcript]: the session's messages after sequence
@@ -204,6 +227,7 @@ func (ListTurns) Subject() Subject { return request(Loop, "list_turns") }
 // Turns is a list of turns.
 type Turns struct {
 	Turns []Turn `json:"turns"`
+	Page         // Next is what Before takes
 }
 
 // Turn is one model call and the tool calls it asked for, as persisted.

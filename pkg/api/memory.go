@@ -1,7 +1,7 @@
 package api
 
 // What an agent remembers, for people (spec-core-4). Loop answers; what changes a
-// memory is a tool call of the agent.
+// memory is a tool call of the agent, or the creator who has it forgotten.
 //
 // History: v1 2026-11 first version.
 
@@ -34,6 +34,27 @@ func (ListMemory) Subject() Subject { return request(Loop, "list_memory") }
 // Memories is what an agent remembers.
 type Memories struct {
 	Memories []Memory `json:"memories"`
+	Page              // without Next: ask for a larger Limit
+}
+
+// ForgetMemory removes one memory; a fact is kept in the history as forgotten.
+// Answers [Forgotten]. Asking again changes nothing. Errors: NotFound (agent),
+// Invalid (tier).
+type ForgetMemory struct {
+	Agent string     `json:"agent"`
+	Tier  MemoryTier `json:"tier"`
+	ID    string     `json:"id"`
+}
+
+// Subject of the message.
+func (ForgetMemory) Subject() Subject { return request(Loop, "forget_memory") }
+
+// Forgotten answers [ForgetMemory].
+type Forgotten struct {
+	Agent string     `json:"agent"`
+	Tier  MemoryTier `json:"tier"`
+	ID    string     `json:"id"`
+	There bool       `json:"there"` // it was there until now
 }
 
 // Memory is one entry.
@@ -73,9 +94,10 @@ type Recalled struct {
 }
 
 // ListSouls answers [Souls], the latest first. Errors: NotFound (agent), Invalid
-// (limit).
+// (limit, After).
 type ListSouls struct {
 	Agent string `json:"agent"`
+	After string `json:"after,omitempty"` // Next of the page before
 	Limit int    `json:"limit,omitempty"` // 0: 10, at most 1000
 }
 
@@ -85,6 +107,7 @@ func (ListSouls) Subject() Subject { return request(Loop, "list_souls") }
 // Souls are versions of a soul.
 type Souls struct {
 	Souls []SoulVersion `json:"souls"`
+	Page
 }
 
 // SoulVersion is a SOUL.md as it once was.

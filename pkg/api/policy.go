@@ -64,10 +64,11 @@ type Decision struct {
 }
 
 // ListDecisions answers [Decisions], the latest first; empty filters match
-// everything, Limit 0 means 50.
+// everything, Limit 0 means 50. Errors: Invalid (limit, After).
 type ListDecisions struct {
 	Agent string `json:"agent,omitempty"`
 	Turn  string `json:"turn,omitempty"`
+	After string `json:"after,omitempty"` // Next of the page before
 	Limit int    `json:"limit,omitempty"`
 }
 
@@ -77,6 +78,7 @@ func (ListDecisions) Subject() Subject { return request(Policy, "list_decisions"
 // Decisions is a list of decisions.
 type Decisions struct {
 	Decisions []Decision `json:"decisions"`
+	Page
 }
 
 // ListRules answers [Rules], in the order they are evaluated.

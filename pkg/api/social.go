@@ -49,10 +49,11 @@ type SettleInbox struct {
 func (SettleInbox) Subject() Subject { return request(Social, "settle_inbox") }
 
 // ListInbox answers [Inbox]: an agent's messages of a status ("": all), the latest
-// first; Limit 0 means 50. It claims nothing.
+// first; Limit 0 means 50. It claims nothing. Errors: Invalid (status, limit, After).
 type ListInbox struct {
 	Agent  string `json:"agent"`
 	Status string `json:"status,omitempty"`
+	After  string `json:"after,omitempty"` // Next of the page before
 	Limit  int    `json:"limit,omitempty"`
 }
 
@@ -75,6 +76,7 @@ type InboxCount struct {
 // Inbox is a list of received messages.
 type Inbox struct {
 	Messages []InboxMessage `json:"messages"`
+	Page                    // only in the answer to [ListInbox]
 }
 
 // InboxMessage is a received message. Its signature was checked on arrival; its
