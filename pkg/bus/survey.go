@@ -1,0 +1,95 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nats.go/micro"
+
+	"github.com/anima-run/anima/pkg/api"
+)
+
+// Replica is one running instance of a service, as its discovery says.
+type Replica struct {
+	Service  string `json:"service"`
+	Instance string `json:"instance"`
+	Version  string `json:"version"`
+}
+
+// surveyWait is how long Replicas waits for another answer after the last one.
+const surveyWait = 300 * time.Millisecond
+
+// Replicas asks every service that is there to say so, and returns those that
+// answered, by service and instance.
+func (b *Bus) Replicas(ctx context.Context) ([]Replica, error) {
+	subject, err := micro.ControlSubject(micro.PingVerb, "", "")
+	if err != nil {
+		return nil, fmt.Errorf("survey: %w", err)
+	}
+	ln := b.use()
+	defer ln.release()
+	inbox := ln.nc.NewInbox()
+	sub, err := ln.nc.SubscribeSync(inbox)
+	if err != nil {
+		return nil, fmt.Errorf("survey: %w", err)
+	}
+	defer func() { _ = sub.Unsubscribe() }() // the connection is gone, and with it the subscription
+	if err := ln.nc.PublishRequest(subject, inbox, nil); err != nil {
+		return nil, fmt.Errorf("survey: %w", err)
+	}
+	var all []Replica
+	for {
+		once, cancel := context.WithTimeout(ctx, surveyWait)
+		msg, err := sub.NextMsgWithContext(once)
+		cancel()
+		switch {
+		case ctx.Err() != nil:
+			return all, context.Cause(ctx)
+		case errors.Is(err, context.DeadlineExceeded), errors.Is(err, nats.ErrNoResponders):
+			slices.SortFunc(all, func(x, y Replica) int { return strings.Compare(x.Service+"/"+x.Instance, y.Service+"/"+y.Instance) })
+			return all, nil
+		case err != nil:
+			return all, fmt.Errorf("survey: %w", err)
+		}
+		var p micro.Ping
+		if err := api.Decode(msg.Data, &p); err != nil {
+			return all, err
+		}
+		all = append(all, Replica{Service: p.Name, Instance: p.ID, Version: p.Version})
+	}
+}
+
+// StreamState is how much a stream holds.
+type StreamState struct {
+	Name     string `json:"name"`
+	Work     bool   `json:"work"` // a work queue: its messages wait or are worked on
+	Messages uint64 `json:"messages"`
+	Bytes    uint64 `json:"bytes"`
+}
+
+// States returns the state of the streams of all contracts, by name. One that is not
+// there is left out.
+func (b *Bus) States(ctx context.Context) ([]StreamState, error) {
+	var all []StreamState
+	for _, s := range api.Streams() {
+		err := b.look(ctx, func(ctx context.Context, ln *line) error {
+			info, err := ln.js.Stream(ctx, s.Name)
+			if err != nil {
+				return err
+			}
+			st := info.CachedInfo().State
+			all = append(all, StreamState{Name: s.Name, Work: s.Work, Messages: st.Msgs, Bytes: st.Bytes})
+			return nil
+		})
+		if err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
+			return all, fmt.Errorf("stream %s: %w", s.Name, err)
+		}
+	}
+	return all, nil
+}
