@@ -163,19 +163,6 @@ func (h *handlers) requestWake(ctx context.Context, m api.RequestWake) (api.Wake
 	})
 }
 
-func (h *handlers) listTicks(ctx context.Context, m api.ListTicks) (api.Ticks, error) {
-	limit := m.Limit
-	if limit <= 0 {
-		limit = 50
-	}
-	ticks, err := h.store.History(ctx, m.Agent, min(limit, maxEntries))
-	out := api.Ticks{Ticks: []api.Ticked{}}
-	for _, t := range ticks {
-		out.Ticks = append(out.Ticks, api.Ticked{Agent: t.Agent, Name: t.Name, Due: t.Due.UnixMicro(), At: t.At.UnixMicro()})
-	}
-	return out, err
-}
-
 // wake puts a wake into the bucket, announces it, and returns the one that
 // waits. Done twice it is one wake and one announcement.
 func (h *handlers) wake(ctx context.Context, w api.Wake) (api.Wake, error) {

@@ -62,6 +62,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		}),
 	}
 	h.kick = p.kick
+	h.routes(env.HTTP)
 	tools := executor.New(env.Bus, api.Heartbeat, env.Now, h.tools())
 	return env.Serve(ctx,
 		bus.On(h.agentChanged, bus.Consuming{Workers: 64, MaxDeliver: -1}), // the store keeps many together
@@ -71,6 +72,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		bus.Reply(h.getSchedule),
 		bus.Reply(h.setAlarm),
 		bus.Reply(h.requestWake),
+		bus.Reply(h.runBeat),
 		bus.Reply(h.listTicks),
 		bus.Reply(func(context.Context, api.ListHeartbeatTools) (api.ToolList, error) { return tools.List(), nil }),
 		bus.Reply(func(ctx context.Context, m api.CallHeartbeatTool) (api.Returned, error) {

@@ -47,6 +47,7 @@ type Store interface {
 	// LastPing is the latest sign of life, zero if there was none.
 	LastPing(ctx context.Context, agent string) (time.Time, error)
 	// History returns the latest ticks of an agent, or of everyone for "", the
-	// latest first.
-	History(ctx context.Context, agent string, limit int) ([]Tick, error)
+	// latest first: those not after until, without the first skip of them. The zero
+	// time is no bound.
+	History(ctx context.Context, agent string, until time.Time, skip, limit int) ([]Tick, error)
 }

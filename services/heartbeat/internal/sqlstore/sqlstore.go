@@ -162,14 +162,14 @@ func (s *Store) LastPing(ctx context.Context, agent string) (time.Time, error) {
 }
 
 // History implements [beat.Store].
-func (s *Store) History(ctx context.Context, agent string, limit int) ([]beat.Tick, error) {
+func (s *Store) History(ctx context.Context, agent string, until time.Time, skip, limit int) ([]beat.Tick, error) {
 	return sqldb.All(ctx, s.db, func(row sqldb.Scanner) (t beat.Tick, err error) {
 		var due, at int64
 		err = row.Scan(&t.Agent, &t.Name, &due, &at)
 		t.Due, t.At = moment(due), moment(at)
 		return t, err
-	}, `select agent, name, due, at from ticks where $1 = '' or agent = $1
-		order by at desc, agent, cause limit $2`, agent, limit)
+	}, `select agent, name, due, at from ticks where ($1 = '' or agent = $1) and ($2 = 0 or at <= $2)
+		order by at desc, agent, cause limit $3 offset $4`, agent, micros(until), limit, skip)
 }
 
 func scanText(row sqldb.Scanner) (s string, err error) {

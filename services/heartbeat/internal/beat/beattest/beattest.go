@@ -271,7 +271,7 @@ func staleAlarms(t *testing.T, open Open) {
 	}
 	fire(t, s, noon(10))
 	next(t, s, time.Time{})
-	ticks, err := s.History(t.Context(), "", 10)
+	ticks, err := s.History(t.Context(), "", time.Time{}, 0, 10)
 	ok(t, err)
 	diff(t, "history", []beat.Tick(nil), ticks)
 }
@@ -295,7 +295,7 @@ func atomic(t *testing.T, open Open) {
 		t.Fatalf("fire: got %v, want %v", err, fault)
 	}
 	diff(t, "due after a failure", before, due(t, s, noon(60)))
-	ticks, err := s.History(t.Context(), "a", 10)
+	ticks, err := s.History(t.Context(), "a", time.Time{}, 0, 10)
 	ok(t, err)
 	diff(t, "history after a failure", []beat.Tick(nil), ticks)
 	fail = false
@@ -330,7 +330,7 @@ func once(t *testing.T, open Open) {
 		})
 	}
 	wg.Wait()
-	ticks, err := s.History(t.Context(), "", 1000)
+	ticks, err := s.History(t.Context(), "", time.Time{}, 0, 1000)
 	ok(t, err)
 	if len(ticks) != 2*n || recorded != 2*n {
 		t.Errorf("got %d recorded and %d ticks, want %d", recorded, len(ticks), 2*n)
@@ -352,20 +352,20 @@ func history(t *testing.T, open Open) {
 	}
 	fire(t, s, noon(61))
 	fire(t, s, noon(122))
-	got, err := s.History(t.Context(), "a", 10)
+	got, err := s.History(t.Context(), "a", time.Time{}, 0, 10)
 	ok(t, err)
 	want := []beat.Tick{
 		{Agent: "a", Name: "one", Due: noon(120), At: noon(122)},
 		{Agent: "a", Name: "one", Due: noon(60), At: noon(61)},
 	}
 	diff(t, "history of a", want, got)
-	all, err := s.History(t.Context(), "", 3)
+	all, err := s.History(t.Context(), "", time.Time{}, 0, 3)
 	ok(t, err)
 	if len(all) != 3 || !all[0].At.Equal(noon(122)) {
 		t.Errorf("history: got %+v, want the latest three", all)
 	}
 	ok(t, s.Prune(t.Context(), noon(100)))
-	got, err = s.History(t.Context(), "a", 10)
+	got, err = s.History(t.Context(), "a", time.Time{}, 0, 10)
 	ok(t, err)
 	diff(t, "pruned history", want[:1], got)
 }
