@@ -136,15 +136,18 @@ func notNil(s []string) []string {
 }
 
 func (h *handlers) listDecisions(ctx context.Context, m api.ListDecisions) (api.Decisions, error) {
-	switch {
-	case m.Limit == 0:
-		m.Limit = 50
-	case m.Limit < 0 || m.Limit > 1000:
-		return api.Decisions{}, &api.Error{Code: api.Invalid, Message: fmt.Sprintf("a limit of %d", m.Limit), Next: "ask for 1 to 1000"}
+	limit, err := api.PageLimit(m.Limit, 50)
+	if err != nil {
+		return api.Decisions{}, err
 	}
-	m.Agent = strings.ToLower(m.Agent)
-	all, err := h.store.List(ctx, m)
-	return api.Decisions{Decisions: all}, err
+	after, err := placeOf(m.After)
+	if err != nil {
+		return api.Decisions{}, err
+	}
+	m.Limit, m.Agent = limit+1, strings.ToLower(m.Agent)
+	all, err := h.store.List(ctx, m, after)
+	all, page := api.CutPage(all, limit, func(d api.Decision) string { return cursor(d) })
+	return api.Decisions{Decisions: all, Page: page}, err
 }
 
 func (h *handlers) listRules(context.Context, api.ListRules) (api.Rules, error) {

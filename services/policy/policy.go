@@ -61,6 +61,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	}
 	relay := outbox.NewRelay(db, env.Bus, env.Log)
 	h := &handlers{log: env.Log, now: env.Now, store: sqlstore.New(db), relay: relay, book: book, key: key, tel: tel}
+	h.routes(env.HTTP)
 	return env.Serve(ctx,
 		bus.Reply(h.evaluate),
 		bus.Reply(h.checkCall),

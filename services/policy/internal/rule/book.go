@@ -14,7 +14,7 @@ import (
 )
 
 // revision is raised by hand when a rule judges differently with the same data.
-const revision = 2
+const revision = 3
 
 // The two checks that come before every rule; they are part of the engine.
 const (

@@ -342,8 +342,13 @@ func TestValidators(t *testing.T) {
 			"install_mcp_server", "package",
 			map[string]any{"name": "files"},
 			rule.ValidationFailed,
-			[]string{"@scope/server", "https://e.com/mcp?a=1&b=2", "http://127.0.0.1:8000/mcp"},
-			[]string{"server; rm", "file:///etc/passwd", "https://user:pass@e.com/", "https:///x", "-y"},
+			[]string{
+				"@scope/server", "https://e.com/mcp?a=1&b=2", "http://127.0.0.1:8000/mcp", "npx -y @modelcontextprotocol/server-filesystem", "uvx pkg@1.2 --dir=.",
+			},
+			[]string{
+				"server; rm", "file:///etc/passwd", "https://user:pass@e.com/", "https:///x", "-y", "-y npx", "", " npx", "npx  x", "npx x ", "npx ../x", "npx x\ny",
+				"npx a/../../x", "npx $(x)", "npx `x`", "npx x|y", "npx x&y", "npx x>y", "npx 'x'", `npx "x"`, "npx\tx", "npx ~", "npx *",
+			},
 		},
 		"name of an MCP server": {
 			"install_mcp_server", "name",

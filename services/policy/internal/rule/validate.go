@@ -20,24 +20,43 @@ const (
 func only(s, alphabet string) bool { return s != "" && strings.Trim(s, alphabet) == "" }
 
 // packageName checks names of packages. A name that begins with - is an option to
-// the installer, and one with .. is somebody's file.
+// the installer, and one with .. is a file outside. An MCP server is a program with
+// plain arguments, which is started without a shell, or an address.
 func packageName() Rule {
 	return Rule{
 		ID: "validate.package_name", Priority: 100,
 		Applies: Selector{Tools: []string{"install_npm_package", "install_mcp_server"}},
-		Does:    "refuses the name of a package that is not made of letters, digits and @ . _ / -, begins with - or holds ..; of an MCP server an address will do",
+		Does:    "refuses the name of a package that is not made of letters, digits and @ . _ / -, begins with - or holds ..; an MCP server is an address, or a program with arguments of these and : = + ,",
 		Codes:   []Code{ValidationFailed},
 		Check: func(c *Call) (*Finding, error) {
 			name := c.Values.String("package")
-			if c.Tool == "install_mcp_server" && webAddress(name, "https", "http") {
-				return nil, nil
+			if c.Tool == "install_mcp_server" {
+				if webAddress(name, "https", "http") || plainCommand(name) {
+					return nil, nil
+				}
+				return deny(ValidationFailed, "package must be an address, or a program with plain arguments like npx -y some-server; other arguments go into config"), nil
 			}
-			if !only(name, letters+digits+"@._/-") || name[0] == '-' || slices.Contains(strings.Split(name, "/"), "..") {
+			if !only(name, letters+digits+"@._/-") || name[0] == '-' || leaves(name) {
 				return deny(ValidationFailed, "package must be a name like express or @scope/name"), nil
 			}
 			return nil, nil
 		},
 	}
+}
+
+// leaves says whether a path goes up.
+func leaves(path string) bool { return slices.Contains(strings.Split(path, "/"), "..") }
+
+// plainCommand says whether s is a program with arguments that mean the same to every
+// reader: what package mcp starts. Spaces separate them; there is no quoting.
+func plainCommand(s string) bool {
+	words := strings.Split(s, " ")
+	for _, w := range words {
+		if !only(w, letters+digits+"@._/-:=+,") || leaves(w) {
+			return false
+		}
+	}
+	return words[0][0] != '-'
 }
 
 // skillName checks names of skills, which become names of folders.

@@ -111,10 +111,18 @@ func (s *Store) Record(ctx context.Context, d api.Decision, run string) (api.Dec
 	return first, err
 }
 
-// List returns decisions that match, the latest first.
-func (s *Store) List(ctx context.Context, q api.ListDecisions) ([]api.Decision, error) {
+// Place is a decision's place in the list. The zero value is the begin of the list.
+type Place struct {
+	At    int64
+	Turn  string
+	Index int
+}
+
+// List returns decisions that match, the latest first, those behind a place.
+func (s *Store) List(ctx context.Context, q api.ListDecisions, after Place) ([]api.Decision, error) {
 	all, err := sqldb.All(ctx, s.db, row, columns+` where ($1 = '' or agent = $1) and ($2 = '' or turn_id = $2)
-		order by created_at desc, turn_id, idx limit $3`, q.Agent, q.Turn, q.Limit)
+		and ($3 = 0 or created_at < $3 or created_at = $3 and (turn_id > $4 or turn_id = $4 and idx > $5))
+		order by created_at desc, turn_id, idx limit $6`, q.Agent, q.Turn, after.At, after.Turn, after.Index, q.Limit)
 	if all == nil {
 		all = []api.Decision{}
 	}

@@ -72,11 +72,11 @@ func TestStore(t *testing.T) {
 		if n, err := s.AllowedSince(ctx, "lucky", "sleep", time.UnixMicro(0)); err != nil || n != 0 {
 			t.Errorf("another tool: %d, %v", n, err)
 		}
-		list, err := s.List(ctx, api.ListDecisions{Agent: "lucky", Limit: 10})
+		list, err := s.List(ctx, api.ListDecisions{Agent: "lucky", Limit: 10}, sqlstore.Place{})
 		if err != nil || len(list) != 2 || list[0].At < list[1].At {
 			t.Errorf("list: %+v, %v", list, err)
 		}
-		if list, err := s.List(ctx, api.ListDecisions{Agent: "nobody", Limit: 10}); err != nil || list == nil || len(list) != 0 {
+		if list, err := s.List(ctx, api.ListDecisions{Agent: "nobody", Limit: 10}, sqlstore.Place{}); err != nil || list == nil || len(list) != 0 {
 			t.Errorf("nobody's: %+v, %v, want an empty list", list, err)
 		}
 	})

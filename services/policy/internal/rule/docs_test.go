@@ -1,0 +1,37 @@
+package rule_test
+
+import (
+	"os"
+	"regexp"
+	"testing"
+
+	"github.com/anima-run/anima/services/policy/internal/rule"
+)
+
+// The installations that docs/tools-skills-mcp.md shows are allowed to an agent whose
+// creator is behind the turn.
+func TestDocumentedInstallations(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../../../docs/tools-skills-mcp.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	book, err := rule.Standard()
+	if err != nil {
+		t.Fatal(err)
+	}
+	examples := regexp.MustCompile("(?s)\n```json tool=(\\S+)\n(.*?)\n```\n").FindAllSubmatch(page, -1)
+	if len(examples) == 0 {
+		t.Fatal("the page has no example of a tool call")
+	}
+	for _, e := range examples {
+		name := string(e[1])
+		d := book.Evaluate(rule.Input{
+			Agent: "ada", Session: "ada-main", Run: "r", Turn: "t", Tool: name, Args: e[2], By: rule.Principal{Kind: rule.Creator},
+			Workspace: "/data/ada", Tools: []string{name}, Facts: &rule.Facts{},
+		})
+		if d.Action != rule.Allow {
+			t.Errorf("%s: %s %s %s, want it allowed", name, d.Action, d.Code, d.Message)
+		}
+	}
+}
