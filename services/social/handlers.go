@@ -16,7 +16,7 @@ import (
 // How many messages an answer holds.
 const (
 	claimLimit, claimMost = 10, 100
-	listLimit, listMost   = 50, 200
+	listLimit             = 50
 )
 
 type handlers struct {
@@ -110,12 +110,23 @@ func (h *handlers) listInbox(ctx context.Context, m api.ListInbox) (api.Inbox, e
 			Next: "use received, in_progress, processed, failed or none",
 		}
 	}
+	limit, err := api.PageLimit(m.Limit, listLimit)
+	if err != nil {
+		return api.Inbox{}, err
+	}
+	before, err := parseCursor(m.After)
+	if err != nil {
+		return api.Inbox{}, err
+	}
 	address, err := h.store.AddressOf(ctx, m.Agent)
 	if err != nil || address == "" {
 		return api.Inbox{Messages: []api.InboxMessage{}}, err
 	}
-	all, err := h.store.List(ctx, address, status, limited(m.Limit, listLimit, listMost))
-	return answer(all), err
+	all, err := h.store.List(ctx, address, status, before, limit+1)
+	all, page := api.CutPage(all, limit, formatCursor)
+	out := answer(all)
+	out.Page = page
+	return out, err
 }
 
 func (h *handlers) countInbox(ctx context.Context, m api.CountInbox) (api.InboxCount, error) {

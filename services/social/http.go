@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"strings"
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/host"
@@ -130,7 +131,7 @@ func parseCursor(s string) (int64, error) {
 	}
 	n, err := strconv.ParseInt(s, 10, 64)
 	if err != nil || n < 0 {
-		return 0, &api.Error{Code: api.Invalid, Message: "this relay gave out no such cursor", Next: "poll without one"}
+		return 0, &api.Error{Code: api.Invalid, Message: "this relay gave out no such cursor", Next: "ask without one"}
 	}
 	return n, nil
 }
@@ -168,4 +169,11 @@ func writeText(w http.ResponseWriter, status int, err error) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(map[string]string{"error": text}) // the client is gone; nobody is left to tell
+}
+
+// readList reads what the operator asks of an agent's inbox.
+func readList(_ http.ResponseWriter, r *http.Request) (api.ListInbox, error) {
+	limit, err := host.Limit(r)
+	q := r.URL.Query()
+	return api.ListInbox{Agent: strings.ToLower(r.PathValue("id")), Status: q.Get("status"), After: q.Get("after"), Limit: limit}, err
 }

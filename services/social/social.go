@@ -44,6 +44,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	env.HTTP.Public("POST /v1/messages", h.postMessage)
 	env.HTTP.Public("POST /v1/messages/poll", h.poll)
 	env.HTTP.Public("GET /v1/messages/count", h.count)
+	env.HTTP.Handle("GET /v1/agents/{id}/inbox", host.Answer(readList, h.listInbox))
 	return env.Serve(ctx,
 		bus.On(h.agentChanged, bus.Consuming{Workers: 64, MaxDeliver: -1}), // the store keeps many together
 		bus.Reply(h.send),

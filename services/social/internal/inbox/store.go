@@ -15,8 +15,9 @@ type Mailbox interface {
 	// Settle marks what the run claimed last as processed, lapsed or not, unless
 	// somebody else has claimed it since.
 	Settle(ctx context.Context, address, run string, now time.Time) error
-	// List returns messages of a status, "" for all, the latest first.
-	List(ctx context.Context, address string, status Status, limit int) ([]Mail, error)
+	// List returns messages of a status, "" for all, the latest first: those before a
+	// place in the mailbox, 0 for all.
+	List(ctx context.Context, address string, status Status, before int64, limit int) ([]Mail, error)
 	// Poll returns unread messages after a place in the mailbox, in order. If the
 	// owner does not live here, what it has seen, everything up to after, is
 	// processed: its inbox is with itself.

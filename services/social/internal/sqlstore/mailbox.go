@@ -81,10 +81,9 @@ func (s *Store) Settle(ctx context.Context, address, run string, now time.Time) 
 }
 
 // List implements [inbox.Mailbox].
-func (s *Store) List(ctx context.Context, address string, status inbox.Status, limit int) ([]inbox.Mail, error) {
-	all, err := sqldb.All(ctx, s.db, scanMail, selectMail+`where m.to_address = $1 and ($2 = '' or m.status = $2)
-		order by m.seq desc limit $3`, address, string(status), limit)
-	return inbox.Fit(all), err
+func (s *Store) List(ctx context.Context, address string, status inbox.Status, before int64, limit int) ([]inbox.Mail, error) {
+	return sqldb.All(ctx, s.db, scanMail, selectMail+`where m.to_address = $1 and ($2 = '' or m.status = $2)
+		and ($3 = 0 or m.seq < $3) order by m.seq desc limit $4`, address, string(status), before, limit)
 }
 
 // Poll implements [inbox.Mailbox].

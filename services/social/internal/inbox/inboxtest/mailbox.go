@@ -124,13 +124,13 @@ func list(t *testing.T, open Open) {
 	fill(t, s, 3)
 	_, err := s.Claim(ctx, bob, "r1", 1, noon(10))
 	ok(t, err)
-	got, err := s.List(ctx, bob, "", 10)
+	got, err := s.List(ctx, bob, "", 0, 10)
 	want(t, "all, the latest first", got, err, "2", "1", "0")
-	got, err = s.List(ctx, bob, "", 2)
+	got, err = s.List(ctx, bob, "", 0, 2)
 	want(t, "two at most", got, err, "2", "1")
-	got, err = s.List(ctx, bob, inbox.InProgress, 10)
+	got, err = s.List(ctx, bob, inbox.InProgress, 0, 10)
 	want(t, "of a status", got, err, "0")
-	got, err = s.List(ctx, address("carol"), "", 10)
+	got, err = s.List(ctx, address("carol"), "", 0, 10)
 	want(t, "of nobody", got, err)
 }
 
