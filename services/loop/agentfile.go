@@ -18,7 +18,7 @@ type AgentFile struct {
 	Creator     string // address
 	Message     string // of the creator, said at birth
 	Model       string
-	Tools       []string // nil: those that every installation executes
+	Tools       []string // nil: [DefaultTools]
 	Autonomy    bool     // it wakes by itself a while after it had nothing to do
 }
 
@@ -56,6 +56,9 @@ func CheckAgentFile(src []byte) (id string, faults []string) {
 	}
 	return strings.ToLower(d.Name), faults
 }
+
+// DefaultTools are the tools of an AGENT.md that names none.
+func DefaultTools() []string { return tool.Basic() }
 
 // knownTools are what an AGENT.md may name.
 func knownTools() agentmd.Known { return agentmd.Known{Tools: catalog.Names(), Basic: tool.Basic()} }

@@ -72,16 +72,23 @@ func (g *goalHandlers) expire(ctx context.Context, every time.Duration) error {
 }
 
 func (g *goalHandlers) list(ctx context.Context, m api.ListGoals) (api.Goals, error) {
-	limit, err := bounded(m.Limit, 50)
+	limit, err := api.PageLimit(m.Limit, 50)
 	if err != nil {
 		return api.Goals{}, err
 	}
-	all, err := g.orchestrator.Store.Goals(ctx, goal.Query{Agent: strings.ToLower(m.Agent), Status: m.Status, Limit: limit})
-	out := api.Goals{Goals: []api.Goal{}}
-	for i := range all {
-		out.Goals = append(out.Goals, all[i].View(false))
+	after, err := placeOf(m.After)
+	if err != nil {
+		return api.Goals{}, err
 	}
-	return out, err
+	all, err := g.orchestrator.Store.Goals(ctx, goal.Query{
+		Agent: strings.ToLower(m.Agent), Status: m.Status, Limit: limit + 1, AfterAt: after.At, AfterID: after.ID,
+	})
+	views := []api.Goal{}
+	for i := range all {
+		views = append(views, all[i].View(false))
+	}
+	views, page := api.CutPage(views, limit, func(v api.Goal) string { return cursor(v.CreatedAt, v.ID) })
+	return api.Goals{Goals: views, Page: page}, err
 }
 
 func (g *goalHandlers) get(ctx context.Context, m api.GetGoal) (api.Goal, error) {
@@ -93,10 +100,33 @@ func (g *goalHandlers) cancel(ctx context.Context, m api.CancelGoal) (api.Goal, 
 }
 
 func (g *goalHandlers) review(ctx context.Context, m api.ReviewPlan) (api.Goal, error) {
-	return view(g.orchestrator.Review(ctx, m))
+	v, err := view(g.orchestrator.Review(ctx, m))
+	if api.CodeOf(err) == api.Conflict {
+		e := *api.Wire(err)
+		e.Next = "anima goal show " + m.Goal + " shows its plans and what it waits for"
+		return v, &e
+	}
+	return v, err
+}
+
+// cancelOf gives up the active goal of an agent, if it has one.
+func (g *goalHandlers) cancelOf(ctx context.Context, agent, why string) error {
+	active, err := g.orchestrator.Store.Goals(ctx, goal.Query{Agent: agent, Status: api.GoalActive})
+	if err != nil {
+		return err
+	}
+	for _, s := range active {
+		if _, err := g.orchestrator.Cancel(ctx, s.ID, why); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func view(s goal.State, err error) (api.Goal, error) {
+	if api.CodeOf(err) == api.NotFound {
+		return api.Goal{}, &api.Error{Code: api.NotFound, Message: "there is no such goal", Next: "anima goal list shows the ones there are"}
+	}
 	if err != nil {
 		return api.Goal{}, err
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/anima-run/anima/pkg/outbox"
 
 	"github.com/anima-run/anima/services/loop/internal/agentmd"
+	"github.com/anima-run/anima/services/loop/internal/mcp"
 	"github.com/anima-run/anima/services/loop/internal/sqlstore"
 	"github.com/anima-run/anima/services/loop/internal/turn"
 )
@@ -39,12 +40,15 @@ type handlers struct {
 	outputs outputs
 	room    func() error // an error while nothing is accepted
 	engine  *turn.Engine
+	goals   *goalHandlers
+	servers *mcp.Manager
+	can     abilities
 	running metric.Int64UpDownCounter
 }
 
 // applyAgent makes an agent out of an AGENT.md. The wallet comes first and the
-// announcement last: dying in between leaves an account without an agent, which
-// the next apply takes up.
+// announcement last: a crash in between leaves an account without an agent, which
+// the next apply takes up. The answer warns of tools that the agent cannot use.
 func (h *handlers) applyAgent(ctx context.Context, m api.ApplyAgent) (api.Agent, error) {
 	return h.applyNamed(ctx, m, "")
 }
@@ -88,6 +92,11 @@ func (h *handlers) applyNamed(ctx context.Context, m api.ApplyAgent, want string
 	if applied.Changed {
 		h.log.InfoContext(ctx, "agent applied", "agent", id, "version", applied.Agent.Version)
 	}
+	a, err := h.store.Definition(ctx, id)
+	if err != nil {
+		return api.Agent{}, err
+	}
+	applied.Agent.Warnings = h.can.warnings(a)
 	return applied.Agent, nil
 }
 
@@ -95,9 +104,14 @@ func (h *handlers) getAgent(ctx context.Context, m api.GetAgent) (api.Agent, err
 	return h.store.Agent(ctx, strings.ToLower(m.Agent))
 }
 
-func (h *handlers) listAgents(ctx context.Context, _ api.ListAgents) (api.Agents, error) {
-	all, err := h.store.Agents(ctx)
-	return api.Agents{Agents: all}, err
+func (h *handlers) listAgents(ctx context.Context, m api.ListAgents) (api.Agents, error) {
+	limit, err := api.PageLimit(m.Limit, api.MaxPage)
+	if err != nil {
+		return api.Agents{}, err
+	}
+	all, err := h.store.Agents(ctx, m.After, limit+1)
+	all, page := api.CutPage(all, limit, func(a api.Agent) string { return a.ID })
+	return api.Agents{Agents: all, Page: page}, err
 }
 
 // sendMessage accepts a message durably: its one durable write is the run in the
@@ -239,16 +253,11 @@ func (h *handlers) getSession(ctx context.Context, m api.GetSession) (api.Sessio
 	return h.store.Session(ctx, m.Session)
 }
 
-func (h *handlers) listSessions(ctx context.Context, m api.ListSessions) (api.Sessions, error) {
-	all, err := h.store.Sessions(ctx, strings.ToLower(m.Agent))
-	return api.Sessions{Sessions: all}, err
-}
-
 func (h *handlers) getTranscript(ctx context.Context, m api.GetTranscript) (api.Transcript, error) {
 	if _, err := h.store.Session(ctx, m.Session); err != nil {
 		return api.Transcript{}, err
 	}
-	limit, err := bounded(m.Limit, 500)
+	limit, err := api.PageLimit(m.Limit, 500)
 	if err != nil {
 		return api.Transcript{}, err
 	}
@@ -260,23 +269,14 @@ func (h *handlers) getTurn(ctx context.Context, m api.GetTurn) (api.Turn, error)
 }
 
 func (h *handlers) listTurns(ctx context.Context, m api.ListTurns) (api.Turns, error) {
-	limit, err := bounded(m.Limit, 50)
+	limit, err := api.PageLimit(m.Limit, 50)
 	if err != nil {
 		return api.Turns{}, err
 	}
-	m.Limit, m.Agent = limit, strings.ToLower(m.Agent)
+	m.Limit, m.Agent = limit+1, strings.ToLower(m.Agent)
 	all, err := h.store.Turns(ctx, m)
-	return api.Turns{Turns: all}, err
-}
-
-func bounded(limit, otherwise int) (int, error) {
-	switch {
-	case limit == 0:
-		return otherwise, nil
-	case limit < 0 || limit > 1000:
-		return 0, &api.Error{Code: api.Invalid, Message: fmt.Sprintf("a limit of %d", limit), Next: "ask for 1 to 1000"}
-	}
-	return limit, nil
+	all, page := api.CutPage(all, limit, func(t api.Turn) string { return t.ID })
+	return api.Turns{Turns: all, Page: page}, err
 }
 
 // run executes one run under its session's lock. Any replica may get it; the one

@@ -25,10 +25,10 @@ import (
 func (h *handlers) routes(r host.Routes) {
 	r.Handle("PUT /v1/agents", h.httpApply)
 	r.Handle("PUT /v1/agents/{id}", h.httpApply)
-	r.Handle("GET /v1/agents", func(w http.ResponseWriter, r *http.Request) {
-		v, err := h.listAgents(r.Context(), api.ListAgents{})
-		host.WriteJSON(w, v, err)
-	})
+	r.Handle("GET /v1/agents", host.Answer(func(_ http.ResponseWriter, r *http.Request) (api.ListAgents, error) {
+		limit, err := host.Limit(r)
+		return api.ListAgents{After: r.URL.Query().Get("after"), Limit: limit}, err
+	}, h.listAgents))
 	r.Handle("GET /v1/agents/{id}", func(w http.ResponseWriter, r *http.Request) {
 		v, err := h.getAgent(r.Context(), api.GetAgent{Agent: r.PathValue("id")})
 		host.WriteJSON(w, v, err)
@@ -117,16 +117,12 @@ func (h *handlers) httpTerminate(w http.ResponseWriter, r *http.Request) {
 }
 
 func (h *handlers) httpExplain(w http.ResponseWriter, r *http.Request) {
-	m := api.ExplainAgent{Agent: r.PathValue("id")}
-	if limit := r.URL.Query().Get("limit"); limit != "" {
-		n, err := strconv.Atoi(limit)
-		if err != nil {
-			host.WriteError(w, 0, &api.Error{Code: api.Invalid, Message: "limit " + strconv.Quote(limit) + " is not a number", Next: "ask for 1 to 1000, or leave it out"})
-			return
-		}
-		m.Limit = n
+	limit, err := host.Limit(r)
+	if err != nil {
+		host.WriteError(w, 0, err)
+		return
 	}
-	v, err := h.explainAgent(r.Context(), m)
+	v, err := h.explainAgent(r.Context(), api.ExplainAgent{Agent: r.PathValue("id"), Limit: limit})
 	host.WriteJSON(w, v, err)
 }
 

@@ -146,7 +146,7 @@ func (h *handlers) sleepAgent(ctx context.Context, m api.SleepAgent) (api.Agent,
 }
 
 func (h *handlers) explainAgent(ctx context.Context, m api.ExplainAgent) (api.Explanation, error) {
-	limit, err := bounded(m.Limit, 20)
+	limit, err := api.PageLimit(m.Limit, 20)
 	if err != nil {
 		return api.Explanation{}, err
 	}

@@ -103,7 +103,8 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	if c := sandbox.Probe(ctx); !c.Sandboxed() {
+	held := sandbox.Probe(ctx)
+	if c := held; !c.Sandboxed() {
 		env.Log.Warn("this kernel cannot hold commands: exec is refused unless ANIMA_LOOP_ALLOW_UNSANDBOXED is set", "landlock_abi", c.LandlockABI, "allowed", cfg.AllowUnsandboxed)
 	}
 	store := sqlstore.New(db, workspaces)
@@ -135,8 +136,9 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	for _, name := range writers() {
 		tools[name] = limited(tools[name], cfg.quota(), env.Room)
 	}
+	can := abilities{store: store, bus: env.Bus, tools: tools, servers: servers, exec: held.Sandboxed() || cfg.AllowUnsandboxed}
 	h := &handlers{
-		queue: waiting, outputs: kept, room: env.Room,
+		can: can, goals: goals, servers: servers, queue: waiting, outputs: kept, room: env.Room,
 		cfg: cfg, bus: env.Bus, log: env.Log, now: env.Now, store: store, relay: relay, peers: peers, wakes: wakes,
 		locks: newLocker(locks, env.Bus.Owner(), cfg.Lease, env.Now, env.Log),
 		engine: &turn.Engine{
@@ -152,6 +154,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		running: tel.running,
 	}
 	h.routes(env.HTTP)
+	h.listRoutes(env.HTTP, memories)
 	past := replays{store: store, journal: journal{env.Bus}, peers: peers, models: h.engine.Context.Models, tools: h.engine.Tools}
 	turns := ingestion{store: memories.store, now: env.Now, log: env.Log}
 	// What a dead replica had in hand comes again before the locks and leases that it
@@ -161,6 +164,14 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		bus.Reply(h.applyAgent),
 		bus.Reply(h.getAgent),
 		bus.Reply(h.listAgents),
+		bus.Reply(h.deleteAgent),
+		bus.Reply(h.createSession),
+		bus.Reply(can.listTools),
+		bus.Reply(can.checkTool),
+		bus.Reply(can.listSkills),
+		bus.Reply(can.getSkill),
+		bus.Reply(can.listServers),
+		bus.Reply(memories.forget),
 		bus.Reply(h.sendMessage),
 		bus.Reply(h.getSession),
 		bus.Reply(h.listSessions),

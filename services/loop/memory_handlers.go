@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"strconv"
 	"strings"
 	"time"
 
@@ -26,7 +27,7 @@ func newRemembered(store *sqlstore.Store, now func() time.Time) remembered {
 
 func (r remembered) list(ctx context.Context, m api.ListMemory) (api.Memories, error) {
 	out := api.Memories{Memories: []api.Memory{}}
-	limit, err := bounded(m.Limit, 20)
+	limit, err := api.PageLimit(m.Limit, 20)
 	if err != nil {
 		return out, err
 	}
@@ -35,10 +36,12 @@ func (r remembered) list(ctx context.Context, m api.ListMemory) (api.Memories, e
 		return out, err
 	}
 	var all []memory.Entry
+	var more bool
 	if m.History {
-		all, err = r.store.FactHistory(ctx, agent.ID, limit)
+		all, err = r.store.FactHistory(ctx, agent.ID, limit+1)
+		all, more = all[:min(len(all), limit)], len(all) > limit
 	} else {
-		all, err = r.entries(ctx, agent.ID, m, limit)
+		all, more, err = r.entries(ctx, agent.ID, m, limit)
 	}
 	for _, e := range all {
 		out.Memories = append(out.Memories, api.Memory{
@@ -46,23 +49,36 @@ func (r remembered) list(ctx context.Context, m api.ListMemory) (api.Memories, e
 			Weight: int64(math.Round(e.Weight * 1000)), Count: e.Count, Shown: e.Accessed, By: e.By, At: e.At, Ended: e.Ended, Fate: e.Fate,
 		})
 	}
+	out.Memories, out.Page = api.CutPage(out.Memories, len(out.Memories), nil)
+	out.More = out.More || more
 	return out, err
 }
 
-func (r remembered) entries(ctx context.Context, agent string, m api.ListMemory, limit int) ([]memory.Entry, error) {
+// entries are a tier's, or every tier's, at most limit of each. more says that a tier
+// has others.
+func (r remembered) entries(ctx context.Context, agent string, m api.ListMemory, limit int) (out []memory.Entry, more bool, err error) {
 	tiers := memory.Tiers()
 	if m.Tier != "" {
 		tiers = []memory.Tier{memory.Tier(m.Tier)}
 	}
-	var out []memory.Entry
 	for _, tier := range tiers {
-		all, err := r.memory.Find(ctx, agent, tier, strings.TrimSpace(m.Query), limit)
+		all, err := r.memory.Find(ctx, agent, tier, strings.TrimSpace(m.Query), limit+1)
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
-		out = append(out, all...)
+		out, more = append(out, all[:min(len(all), limit)]...), more || len(all) > limit
 	}
-	return out, nil
+	return out, more, nil
+}
+
+// forget removes one memory for the creator.
+func (r remembered) forget(ctx context.Context, m api.ForgetMemory) (api.Forgotten, error) {
+	agent, err := r.store.Agent(ctx, strings.ToLower(m.Agent))
+	if err != nil {
+		return api.Forgotten{}, err
+	}
+	there, err := r.store.Forget(ctx, agent.ID, memory.Tier(m.Tier), m.ID, r.memory.Now().UnixMicro())
+	return api.Forgotten{Agent: agent.ID, Tier: m.Tier, ID: m.ID, There: there}, err
 }
 
 // defaultRecall is all of spec-core-1 §2.4, in tokens.
@@ -88,17 +104,24 @@ func (r remembered) recall(ctx context.Context, m api.RecallMemory) (api.Recalle
 
 func (r remembered) souls(ctx context.Context, m api.ListSouls) (api.Souls, error) {
 	out := api.Souls{Souls: []api.SoulVersion{}}
-	limit, err := bounded(m.Limit, 10)
+	limit, err := api.PageLimit(m.Limit, 10)
 	if err != nil {
 		return out, err
+	}
+	var before int64
+	if m.After != "" {
+		if before, err = strconv.ParseInt(m.After, 10, 64); err != nil || before < 1 {
+			return out, noPlace(m.After)
+		}
 	}
 	agent, err := r.store.Agent(ctx, strings.ToLower(m.Agent))
 	if err != nil {
 		return out, err
 	}
-	all, err := r.store.Souls(ctx, agent.ID, limit)
+	all, err := r.store.SoulsBefore(ctx, agent.ID, before, limit+1)
 	for _, v := range all {
 		out.Souls = append(out.Souls, api.SoulVersion{Version: v.Number, Content: v.Content, Hash: v.Hash, Source: v.Source, Reason: v.Reason, At: v.At})
 	}
+	out.Souls, out.Page = api.CutPage(out.Souls, limit, func(v api.SoulVersion) string { return strconv.FormatInt(v.Version, 10) })
 	return out, err
 }

@@ -27,6 +27,10 @@ type Query struct {
 	Agent  string
 	Status api.GoalStatus
 	Limit  int // 0: 50
+	// AfterAt and AfterID are the time and the id of a goal: only what the list has
+	// behind it. 0 is the begin of the list.
+	AfterAt int64
+	AfterID string
 }
 
 // Outcome is how a task's run ended.

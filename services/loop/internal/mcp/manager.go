@@ -190,14 +190,15 @@ func (m *Manager) forget(agent string, servers []Server) {
 	}
 }
 
+var errNoNetwork = errors.New("it is at an address and this agent's sandbox has no network; the creator can grant it with sandbox.network in AGENT.md")
+
 // link returns the connection to a server, which may still be being made. An error
 // says why there is none now.
 func (m *Manager) link(ctx context.Context, a turn.Agent, s Server) (*link, error) {
 	k := key{a.ID, s.Name}
 	if s.URL != "" && !a.Network {
-		err := errors.New("it is at an address and this agent's sandbox has no network; the creator can grant it with sandbox.network in AGENT.md")
-		m.failed(ctx, k, s, err)
-		return nil, err
+		m.failed(ctx, k, s, errNoNetwork)
+		return nil, errNoNetwork
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()

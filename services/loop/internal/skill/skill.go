@@ -62,8 +62,8 @@ func (f Found) Active(input string) bool {
 	return f.AutoActivate || slices.ContainsFunc(f.Triggers, func(t string) bool { return strings.Contains(input, strings.ToLower(t)) })
 }
 
-// status says in a few words whether the skill is shown, and why not.
-func (f Found) status() string {
+// Status says in a few words whether the skill is shown, and why not.
+func (f Found) Status() string {
 	switch {
 	case len(f.Faults) > 0:
 		return "not readable"

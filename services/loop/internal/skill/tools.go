@@ -135,7 +135,7 @@ func installed(c turn.Call, name, origin string, fill func(into string) error) (
 		return turn.Output{}, err
 	}
 	f := Found{Skill: s, Missing: missing(workspace, s)}
-	return turn.Output{Text: fmt.Sprintf("installed the skill %s: %s", name, untrusted.Instructions(f.status()))}, nil
+	return turn.Output{Text: fmt.Sprintf("installed the skill %s: %s", name, untrusted.Instructions(f.Status()))}, nil
 }
 
 // fetch gets a SKILL.md.
@@ -210,7 +210,7 @@ func list(_ context.Context, c turn.Call, _ catalog.Args) (turn.Output, error) {
 	}
 	var b strings.Builder
 	for _, f := range all {
-		fmt.Fprintf(&b, "%s: %s; from %s", f.Name, f.status(), f.Origin)
+		fmt.Fprintf(&b, "%s: %s; from %s", f.Name, f.Status(), f.Origin)
 		if f.Description != "" {
 			fmt.Fprintf(&b, "; %s", f.Description)
 		}

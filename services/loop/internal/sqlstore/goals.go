@@ -93,8 +93,9 @@ func (s *Store) Goals(ctx context.Context, q goal.Query) ([]goal.State, error) {
 	if q.Limit == 0 {
 		q.Limit = 50
 	}
-	return s.readGoals(ctx, `where ($1 = '' or agent = $1) and ($2 = '' or status = $2) order by created_at desc, id limit $3`,
-		q.Agent, string(q.Status), q.Limit)
+	return s.readGoals(ctx, `where ($1 = '' or agent = $1) and ($2 = '' or status = $2)
+		and ($3 = 0 or created_at < $3 or created_at = $3 and id > $4) order by created_at desc, id limit $5`,
+		q.Agent, string(q.Status), q.AfterAt, q.AfterID, q.Limit)
 }
 
 // ChangeGoal implements goal.Store. The goal's row keeps two changes apart.

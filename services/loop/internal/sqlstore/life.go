@@ -282,7 +282,7 @@ func (s *Store) Weigh(ctx context.Context, agent string, owns api.Micros, grace 
 		c = nil
 		var state api.AgentState
 		var since int64
-		err = tx.QueryRowContext(ctx, `select state, zero_since from agents where id = $1`+s.db.ForUpdate(), agent).Scan(&state, &since)
+		err = tx.QueryRowContext(ctx, `select state, zero_since from agents where deleted_at = 0 and id = $1`+s.db.ForUpdate(), agent).Scan(&state, &since)
 		if errors.Is(err, sqldb.ErrNotFound) {
 			return api.Errorf(api.NotFound, "there is no agent %s", agent)
 		}
@@ -323,7 +323,7 @@ func (s *Store) Poor(ctx context.Context) ([]string, error) {
 	return sqldb.All(ctx, s.db, func(r sqldb.Scanner) (string, error) {
 		var id string
 		return id, r.Scan(&id)
-	}, `select id from agents where zero_since > 0 or state in ($1, $2) order by id limit 1000`, api.StateDead, api.StateCritical)
+	}, `select id from agents where deleted_at = 0 and (zero_since > 0 or state in ($1, $2)) order by id limit 1000`, api.StateDead, api.StateCritical)
 }
 
 // QueueTimeout is how long a message for an agent waits for its session. Errors:

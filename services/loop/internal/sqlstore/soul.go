@@ -26,6 +26,11 @@ func (s Memory) Souls(ctx context.Context, agent string, limit int) ([]soul.Vers
 	return sqldb.All(ctx, s.db, soulRow, soulColumns+` where agent = $1 order by version desc limit $2`, agent, limit)
 }
 
+// SoulsBefore returns versions below a number, the latest first; 0 is all of them.
+func (s Memory) SoulsBefore(ctx context.Context, agent string, number int64, limit int) ([]soul.Version, error) {
+	return sqldb.All(ctx, s.db, soulRow, soulColumns+` where agent = $1 and ($2 = 0 or version < $2) order by version desc limit $3`, agent, number, limit)
+}
+
 // AddSoul implements [soul.Store].
 func (s Memory) AddSoul(ctx context.Context, v soul.Version) (stored soul.Version, err error) {
 	err = sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {

@@ -52,7 +52,8 @@ type Applied struct {
 }
 
 // Apply creates an agent or replaces its definition, and announces it in the
-// same transaction. A definition with the same text changes nothing.
+// same transaction. A definition with the same text changes nothing. An agent that
+// was deleted is restored.
 func (s *Store) Apply(ctx context.Context, d agentmd.Definition, id, address, source string, at int64) (Applied, error) {
 	def, err := api.Encode(d)
 	if err != nil {
@@ -61,10 +62,16 @@ func (s *Store) Apply(ctx context.Context, d agentmd.Definition, id, address, so
 	var out Applied
 	err = sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
 		var old string
+		var deleted int64
 		previous := api.StateSetup
-		err := tx.QueryRowContext(ctx, `select source from agents where id = $1`+s.db.ForUpdate(), id).Scan(&old)
+		err := tx.QueryRowContext(ctx, `select source, deleted_at from agents where id = $1`+s.db.ForUpdate(), id).Scan(&old, &deleted)
+		if err == nil && deleted != 0 {
+			if err := restore(ctx, tx, id, at); err != nil {
+				return err
+			}
+		}
 		switch {
-		case err == nil && old == source:
+		case err == nil && old == source && deleted == 0:
 			out.Changed = false
 		case err == nil:
 			out.Changed = true
@@ -73,6 +80,9 @@ func (s *Store) Apply(ctx context.Context, d agentmd.Definition, id, address, so
 				return err
 			}
 			previous = ""
+			if deleted != 0 {
+				previous = api.StateDead
+			}
 		case errors.Is(err, sqldb.ErrNotFound):
 			out.Changed = true
 			if _, err := tx.ExecContext(ctx, `insert into agents (id, name, address, source, definition, state, state_reason, state_since, created_at, updated_at)
@@ -87,7 +97,7 @@ func (s *Store) Apply(ctx context.Context, d agentmd.Definition, id, address, so
 		default:
 			return err
 		}
-		if out.Agent, err = agentRow(tx.QueryRowContext(ctx, agentColumns+` where id = $1`, id)); err != nil {
+		if out.Agent, err = agentRow(tx.QueryRowContext(ctx, agentColumns+` and id = $1`, id)); err != nil {
 			return err
 		}
 		if !out.Changed {
@@ -112,7 +122,7 @@ func changeID(c *api.AgentChanged) string {
 	return "agent_state/" + c.Agent + "/" + strconv.FormatInt(c.Seq, 10)
 }
 
-const agentColumns = `select id, name, address, definition, state, state_reason, sleep_until, turns, version, created_at, updated_at from agents`
+const agentColumns = `select id, name, address, definition, state, state_reason, sleep_until, turns, version, created_at, updated_at from agents where deleted_at = 0`
 
 func agentRow(r sqldb.Scanner) (api.Agent, error) {
 	var a api.Agent
@@ -132,17 +142,26 @@ func agentRow(r sqldb.Scanner) (api.Agent, error) {
 	return a, nil
 }
 
-// Agent returns an agent. Errors: NotFound.
+// Agent returns an agent. Errors: NotFound, also for one that was deleted.
 func (s *Store) Agent(ctx context.Context, id string) (api.Agent, error) {
-	return agentRow(s.db.QueryRowContext(ctx, agentColumns+` where id = $1`, id))
+	return agentRow(s.db.QueryRowContext(ctx, agentColumns+` and id = $1`, id))
 }
 
-// Agents returns all agents by name.
-func (s *Store) Agents(ctx context.Context) ([]api.Agent, error) {
-	return notNil(sqldb.All(ctx, s.db, agentRow, agentColumns+` order by id`))
+// Agents returns agents by id, those behind after, at most limit.
+func (s *Store) Agents(ctx context.Context, after string, limit int) ([]api.Agent, error) {
+	return notNil(sqldb.All(ctx, s.db, agentRow, agentColumns+` and id > $1 order by id limit $2`, after, limit))
 }
 
-// Definition returns an agent's definition. Errors: NotFound.
+// Definition returns what a turn knows of an agent. Errors: NotFound, also for one
+// that was deleted.
+func (s *Store) Definition(ctx context.Context, id string) (turn.Agent, error) {
+	if _, err := s.Agent(ctx, id); err != nil {
+		return turn.Agent{}, err
+	}
+	return s.definition(ctx, s.db, id)
+}
+
+// definition returns what a turn knows of an agent, deleted or not. Errors: NotFound.
 func (s *Store) definition(ctx context.Context, q sqldb.Querier, id string) (turn.Agent, error) {
 	var def, own string
 	a := turn.Agent{ID: id, Workspace: s.Workspace(id)}
@@ -185,9 +204,18 @@ func (s *Store) Session(ctx context.Context, id string) (api.Session, error) {
 	return sessionRow(s.db.QueryRowContext(ctx, sessionColumns+` where id = $1`, id))
 }
 
-// Sessions returns an agent's sessions, or everyone's, the latest first.
-func (s *Store) Sessions(ctx context.Context, agent string) ([]api.Session, error) {
-	return notNil(sqldb.All(ctx, s.db, sessionRow, sessionColumns+` where ($1 = '' or agent = $1) order by updated_at desc, id limit 1000`, agent))
+// Place is an entry's place in a list that has the latest first and equal times by
+// id. The zero value is the begin of the list.
+type Place struct {
+	At int64
+	ID string
+}
+
+// Sessions returns an agent's sessions, or everyone's, the latest first: those
+// behind a place, at most limit.
+func (s *Store) Sessions(ctx context.Context, agent string, after Place, limit int) ([]api.Session, error) {
+	return notNil(sqldb.All(ctx, s.db, sessionRow, sessionColumns+` where ($1 = '' or agent = $1)
+		and ($2 = 0 or updated_at < $2 or updated_at = $2 and id > $3) order by updated_at desc, id limit $4`, agent, after.At, after.ID, limit))
 }
 
 // NewSession makes a session; one that exists is left as it is.

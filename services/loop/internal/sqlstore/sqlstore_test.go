@@ -134,7 +134,7 @@ func TestApply(t *testing.T) {
 
 func TestAgents(t *testing.T) {
 	each(t, func(t *testing.T, _ *sqldb.DB, s *sqlstore.Store) {
-		all, err := s.Agents(t.Context())
+		all, err := s.Agents(t.Context(), "", 1000)
 		must(t, err)
 		if len(all) != 2 || all[0].ID != "ada" || all[1].ID != "bob" {
 			t.Errorf("agents: %+v", all)
@@ -273,7 +273,7 @@ func TestSessions(t *testing.T) {
 		must(t, s.Persist(t.Context(), turntest.Record(cmd, 1), turntest.Input(cmd), nil))
 		must(t, s.NewSession(t.Context(), "ada-main", "ada", at+9)) // is there already
 		for agent, want := range map[string]string{"ada": "ada-main ada-two", "": "ada-main ada-two bob-main bob-two", "nobody": ""} {
-			all, err := s.Sessions(t.Context(), agent)
+			all, err := s.Sessions(t.Context(), agent, sqlstore.Place{}, 1000)
 			must(t, err)
 			var ids []string
 			for _, v := range all {

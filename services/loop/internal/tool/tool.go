@@ -43,10 +43,11 @@ type Config struct {
 }
 
 // basic are the tools of an agent whose definition names none: what every
-// installation executes and a newcomer needs.
+// installation executes and a newcomer needs. docs/agent.md lists them.
 var basic = []string{
-	"read_file", "write_file", "exec", "sleep", "check_credits", "remember_fact", "send_message",
+	"read_file", "write_file", "exec", "sleep", "check_credits", "remember_fact", "recall_facts", "send_message",
 	"system_synopsis", "list_models", "check_inference_spending", "git_status", "git_diff", "git_log",
+	"create_goal", "list_goals", "get_plan", "complete_task", "cancel_goal",
 }
 
 // Basic returns the tools of an agent whose definition names none, in the order

@@ -134,9 +134,16 @@ func TestAll(t *testing.T) {
 		t.Errorf("effects (-want +got):\n%s", diff)
 	}
 	basic := tool.Basic()
+	elsewhere := []catalog.Category{catalog.Memory, catalog.Orchestration} // packages memory and goal
 	for _, name := range basic {
-		if spec, ok := catalog.Named(name); !ok || spec.Risk == catalog.Dangerous || spec.Owner == api.Loop && name != "remember_fact" && all[name].Run == nil { // which is package memory's
-			t.Errorf("everybody is given %s, which is dangerous or nobody's", name)
+		if spec, ok := catalog.Named(name); !ok || spec.Risk == catalog.Dangerous ||
+			spec.Owner == api.Loop && all[name].Run == nil && !slices.Contains(elsewhere, spec.Category) {
+			t.Errorf("the default has %s, which is dangerous or not executed", name)
+		}
+	}
+	for _, name := range []string{"recall_facts", "create_goal", "list_goals"} {
+		if !slices.Contains(basic, name) {
+			t.Errorf("the default is %v, want %s in it", basic, name)
 		}
 	}
 	basic[0] = "changed"

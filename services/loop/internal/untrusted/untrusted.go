@@ -72,7 +72,7 @@ var (
 		"_call", `()(?i)(?:tool|function)_calls?()`, "tool-call",
 		"now", `()(?i)you`+s+`+are`+s+`+now()`, "identity",
 		"ignore", `()(?i)ignore`+s+`+(?:all`+s+`+)?(?:previous|prior|above)()`, "override",
-		"system:", `()(?i)system:(`+s+`)`, "role",
+		"system:", `(^|[^A-Za-z0-9])(?i)system:(`+s+`)`, "role", // not the end of another word, such as filesystem
 		"wallet.json", `()(?i)wallet\.json()`, "sensitive-file",
 		".env", `(^|[^\w])(?i)(?:\.env)+\b()`, "sensitive-file",
 		"private", `()(?i)private.?key()`, "secret",

@@ -1,0 +1,126 @@
+package mcp
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/anima-run/anima/pkg/api"
+
+	"github.com/anima-run/anima/services/loop/internal/turn"
+)
+
+// Offer is a tool that a connected server offers.
+type Offer struct{ Server, Name, Does string }
+
+// Offers are the tools of the agent's servers that are connected now, by server. It
+// waits for no connection.
+func (m *Manager) Offers(ctx context.Context, a turn.Agent) ([]Offer, error) {
+	servers, _, err := m.registry.list(a.ID)
+	if err != nil {
+		return nil, err
+	}
+	var all []Offer
+	for _, s := range servers {
+		l, made := m.made(key{a.ID, s.Name})
+		if !made {
+			continue
+		}
+		for _, o := range m.offers(ctx, l) {
+			all = append(all, Offer{Server: s.Name, Name: o.name, Does: o.description})
+		}
+	}
+	return all, nil
+}
+
+// made is the connection to a server, if it stands.
+func (m *Manager) made(k key) (*link, bool) {
+	m.mu.Lock()
+	l := m.links[k]
+	m.mu.Unlock()
+	if l == nil {
+		return nil, false
+	}
+	select {
+	case <-l.ready:
+		return l, l.err == nil
+	default:
+		return l, false
+	}
+}
+
+// Connect asks for the tools of all servers of an agent, and returns when each has
+// answered or failed, or when ctx ends.
+func (m *Manager) Connect(ctx context.Context, a turn.Agent) {
+	servers, _, err := m.registry.list(a.ID)
+	if err != nil {
+		return // Status says so
+	}
+	var links []*link
+	for _, s := range servers {
+		if l, err := m.link(ctx, a, s); err == nil {
+			links = append(links, l)
+		}
+	}
+	for _, l := range links {
+		select {
+		case <-l.ready:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// Status says how the servers of an agent stand, by name. It connects to none.
+func (m *Manager) Status(a turn.Agent) ([]api.MCPServer, error) {
+	out := []api.MCPServer{}
+	servers, faults, err := m.registry.list(a.ID)
+	for _, s := range servers {
+		out = append(out, m.status(key{a.ID, s.Name}, s, a.Network))
+	}
+	for _, f := range faults {
+		out = append(out, api.MCPServer{Name: f.name, State: api.ServerFailed, Error: f.reason, Tools: []string{}})
+	}
+	return out, err
+}
+
+func (m *Manager) status(k key, s Server, network bool) api.MCPServer {
+	v := api.MCPServer{Name: s.Name, State: api.ServerIdle, Tools: []string{}}
+	v.Address, _, _ = strings.Cut(s.URL.Reveal(), "?")
+	v.Address = s.redact(v.Address)
+	if s.Command != "" {
+		v.Program = s.redact(strings.Join(append([]string{s.Command}, s.Args...), " "))
+	}
+	l, made := m.made(k)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	r, resting := m.rests[k]
+	switch {
+	case made:
+		v.State = api.ServerConnected
+		for _, o := range l.offers {
+			v.Tools = append(v.Tools, o.name)
+		}
+		for _, f := range l.refused {
+			v.Refused = append(v.Refused, f.tool+": "+f.reason)
+		}
+	case resting:
+		v.State, v.Error, v.RetryAt = api.ServerFailed, r.reason, r.until.UnixMicro()
+	case s.URL != "" && !network:
+		v.State, v.Error = api.ServerFailed, errNoNetwork.Error()
+	case l != nil:
+		v.State = api.ServerConnecting
+	}
+	return v
+}
+
+// Remove ends an agent's connections and deletes the files of its servers.
+func (m *Manager) Remove(agent string) error {
+	m.forget(agent, nil)
+	if err := os.RemoveAll(filepath.Join(m.registry.dir, filepath.Base(agent))); err != nil {
+		return fmt.Errorf("servers of %s: %w", agent, err)
+	}
+	return nil
+}

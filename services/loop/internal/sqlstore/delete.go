@@ -1,0 +1,115 @@
+package sqlstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/outbox"
+	"github.com/anima-run/anima/pkg/sqldb"
+
+	"github.com/anima-run/anima/services/loop/internal/memory"
+)
+
+// Removed is an agent that was deleted.
+type Removed struct {
+	Address string
+	At      int64     // when it was deleted first
+	Runs    []api.Run // that were under way; only run, agent and session are set
+}
+
+// Delete takes an agent out of service, in one transaction: it is dead, its sessions
+// are terminated, its runs are cancelled, and the change is in the outbox. With
+// forget its memories, its soul and the genesis prompts that it wrote are erased.
+// Deleting it again changes nothing but what forget adds. Errors: NotFound.
+func (s *Store) Delete(ctx context.Context, agent, reason string, forget bool, at int64) (Removed, error) {
+	var out Removed
+	err := sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
+		out = Removed{}
+		var was api.AgentState
+		err := tx.QueryRowContext(ctx, `select state, address, deleted_at from agents where id = $1`+s.db.ForUpdate(), agent).Scan(&was, &out.Address, &out.At)
+		if errors.Is(err, sqldb.ErrNotFound) {
+			return noAgent(agent)
+		}
+		if err != nil {
+			return err
+		}
+		if out.At == 0 {
+			out.At = at
+			if err := s.retire(ctx, tx, agent, was, reason, at); err != nil {
+				return err
+			}
+		}
+		out.Runs, err = sqldb.All(ctx, tx, func(r sqldb.Scanner) (api.Run, error) {
+			cmd := api.Run{Agent: agent}
+			return cmd, r.Scan(&cmd.Run, &cmd.Session)
+		}, `select id, session from runs where agent = $1 and ending is null order by session, id`, agent)
+		if err != nil {
+			return err
+		}
+		for _, cmd := range out.Runs {
+			if err := s.cancel(ctx, tx, cmd.Run, cmd.Session, "the agent was deleted: "+reason, at); err != nil {
+				return err
+			}
+		}
+		if forget {
+			return erase(ctx, tx, agent)
+		}
+		return nil
+	})
+	return out, err
+}
+
+func noAgent(id string) error {
+	return &api.Error{Code: api.NotFound, Message: "there is no agent " + id, Next: "anima agent list shows the ones there are; anima agent apply makes one"}
+}
+
+// retire writes that an agent is deleted. The caller's transaction holds its row.
+func (s *Store) retire(ctx context.Context, tx *sqldb.Tx, agent string, was api.AgentState, reason string, at int64) error {
+	if _, err := tx.ExecContext(ctx, `update sessions set terminated_at = $2, terminated_reason = $3 where agent = $1 and terminated_at = 0`,
+		agent, at, text("the agent was deleted: "+reason)); err != nil {
+		return err
+	}
+	c := &api.AgentChanged{Agent: agent, Previous: was, State: api.StateDead, At: at}
+	err := tx.QueryRowContext(ctx, `update agents set deleted_at = $2, state = $3, state_reason = $4, sleep_until = 0, state_seq = state_seq + 1,
+		state_by = '', state_since = $2, updated_at = $2, zero_since = 0 where id = $1 returning name, address, state_reason, state_seq`,
+		agent, at, api.StateDead, text("deleted: "+reason)).Scan(&c.Name, &c.Address, &c.Reason, &c.Seq)
+	if err != nil {
+		return err
+	}
+	if err := s.note(ctx, tx, c, ""); err != nil {
+		return err
+	}
+	return outbox.Add(ctx, tx, changeID(c), *c)
+}
+
+// restore makes an agent that was deleted one that sleeps. Its main session goes on;
+// its other sessions stay terminated. The caller announces it.
+func restore(ctx context.Context, tx *sqldb.Tx, agent string, at int64) error {
+	if _, err := tx.ExecContext(ctx, `update agents set deleted_at = 0, state = $2, state_reason = 'applied again', state_since = $3, zero_since = 0
+		where id = $1`, agent, api.StateSleeping, at); err != nil {
+		return err
+	}
+	_, err := tx.ExecContext(ctx, `update sessions set terminated_at = 0, terminated_reason = '' where id = $1`, MainSession(agent))
+	return err
+}
+
+// erase removes what an agent remembers. The sessions that were remembered stay
+// marked, so that their turns are not remembered anew.
+func erase(ctx context.Context, tx *sqldb.Tx, agent string) error {
+	for _, table := range []string{
+		"working_memory", "episodic_memory", "session_summaries", "semantic_memory", "semantic_history", "procedural_memory",
+		"relationship_memory", "soul_history", "genesis_prompts",
+	} {
+		if _, err := tx.ExecContext(ctx, `delete from `+table+` where agent = $1`, agent); err != nil {
+			return fmt.Errorf("erase %s: %w", table, err)
+		}
+	}
+	for _, tier := range memory.Tiers() {
+		if _, err := tx.ExecContext(ctx, `delete from memory_text where scope = $1`, scope(agent, tier)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
