@@ -21,6 +21,7 @@ type agentCmd struct {
 	Wake    agentWakeCmd    `cmd:"" help:"Wake an agent."`
 	Sleep   agentSleepCmd   `cmd:"" help:"Put an agent to sleep."`
 	Fund    agentFundCmd    `cmd:"" help:"Give an agent money."`
+	Delete  agentDeleteCmd  `cmd:"" help:"Take an agent out of service."`
 }
 
 type agentApplyCmd struct {
@@ -46,6 +47,12 @@ func (c agentApplyCmd) Run(ctx context.Context, a *app) error {
 	}
 	return show(ctx, a, api.ApplyAgent{Source: string(data)}, func(w io.Writer, v api.Agent) {
 		fmt.Fprintf(w, "agent %s applied (version %d)\nwallet %s\n", v.ID, v.Version, v.Address)
+		for _, warning := range v.Warnings {
+			fmt.Fprintf(w, "warning: %s\n", plain(warning))
+		}
+		if len(v.Warnings) > 0 {
+			fmt.Fprintf(w, "anima tool list %s shows the tools that it can use\n", v.ID)
+		}
 	})
 }
 
@@ -69,19 +76,25 @@ func (c agentApplyCmd) read(stdin io.Reader) ([]byte, error) {
 	return data, err
 }
 
-type agentListCmd struct{}
+type agentListCmd struct {
+	watching
+	paging
+}
 
-func (agentListCmd) Run(ctx context.Context, a *app) error {
-	return show(ctx, a, api.ListAgents{}, func(w io.Writer, v api.Agents) {
-		fmt.Fprintln(w, "AGENT\tSTATE\tWHY\tTURNS\tADDRESS")
-		for _, g := range v.Agents {
-			fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\n", g.ID, g.State, line(g.Reason, 40), g.Turns, g.Address)
-		}
+func (c agentListCmd) Run(ctx context.Context, a *app) error {
+	return c.show(ctx, a, func(ctx context.Context, a *app) error {
+		return show(ctx, a, api.ListAgents{After: c.After, Limit: c.Limit}, func(w io.Writer, v api.Agents) {
+			fmt.Fprintln(w, "AGENT\tSTATE\tWHY\tTURNS\tADDRESS")
+			for _, g := range v.Agents {
+				fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\n", g.ID, g.State, line(g.Reason, 40), g.Turns, g.Address)
+			}
+			more(w, v.Page)
+		})
 	})
 }
 
 type agentGetCmd struct {
-	Agent string `arg:"" help:"The agent."`
+	Agent string `arg:"" help:"The agent." predictor:"agent"`
 }
 
 // agentView is an agent with its money, which another service owns.
@@ -114,7 +127,7 @@ func (c agentGetCmd) Run(ctx context.Context, a *app) error {
 }
 
 type agentWakeCmd struct {
-	Agent  string `arg:"" help:"The agent."`
+	Agent  string `arg:"" help:"The agent." predictor:"agent"`
 	Reason string `help:"What to tell it." default:"your creator wakes you"`
 }
 
@@ -124,7 +137,7 @@ func (c agentWakeCmd) Run(ctx context.Context, a *app) error {
 }
 
 type agentFundCmd struct {
-	Agent  string `arg:"" help:"The agent."`
+	Agent  string `arg:"" help:"The agent." predictor:"agent"`
 	Amount string `arg:"" help:"Dollars: 5, 0.25."`
 	ID     string `help:"Your id for this deposit: giving it twice deposits once."`
 }

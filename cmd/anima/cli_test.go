@@ -454,20 +454,20 @@ func TestWithoutAnima(t *testing.T) {
 func TestCompletion(t *testing.T) {
 	t.Parallel()
 	a := newMachine(t).app(nil, &bytes.Buffer{}, &bytes.Buffer{})
-	all, err := kongcompletion.Command(a.parser(t.Context(), func(int) {}))
+	all, err := kongcompletion.Command(a.parser(t.Context(), func(int) {}), a.predictors(t.Context()))
 	if err != nil {
 		t.Fatal(err)
 	}
 	names := func(c complete.Command) []string { return slices.Sorted(maps.Keys(c.Sub)) }
 	for of, want := range map[string]string{
-		"agent": "apply explain fund get list sleep wake", "run": "get", "turn": "list output replay show",
-		"session": "cancel events export get import list send terminate transcript",
+		"agent": "apply delete explain fund get list sleep wake", "run": "get", "turn": "list output replay show",
+		"session": "cancel create events export get import list send terminate transcript",
 	} {
 		if got := strings.Join(names(all.Sub[of]), " "); got != want {
 			t.Errorf("commands of %s are %q, want %q", of, got, want)
 		}
 	}
-	if got := strings.Join(names(all), " "); !strings.HasPrefix(got, "agent completion demo init ledger") {
+	if got := strings.Join(names(all), " "); !strings.HasPrefix(got, "agent completion context demo goal heartbeat init ledger memory model policy") {
 		t.Errorf("commands are %q", got)
 	}
 	predict, ok := all.Sub["session"].Sub["send"].GlobalFlags["--mode"]

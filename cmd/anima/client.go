@@ -79,6 +79,13 @@ func (a *app) dialing() (d bus.Dialing, named bool, err error) {
 		}
 		return d, true, err
 	}
+	switch name, p, err := a.place(); {
+	case err != nil:
+		return d, false, err
+	case name != "":
+		d.URL, d.Token, d.Creds, d.NKey, d.CA = p.URL, p.Token, p.Creds, p.NKey, p.CA
+		return d, true, nil
+	}
 	dir, err := a.dataDir()
 	if err != nil {
 		return d, false, err
@@ -116,6 +123,9 @@ func (a *app) jaeger(flag string) (string, error) {
 	if url, _ := a.Lookup("ANIMA_NATS_URL"); a.cli.NATS != "" || url != "" {
 		return "", nil // another anima's traces are elsewhere
 	}
+	if name, _, err := a.place(); err != nil || name != "" {
+		return "", err
+	}
 	dir, err := a.dataDir()
 	if err != nil {
 		return "", err
@@ -132,7 +142,7 @@ func (a *app) jaeger(flag string) (string, error) {
 func notRunning(dir string) error {
 	return &api.Error{
 		Code: api.Unavailable, Message: "no anima is running with the data folder " + dir,
-		Next: "start one with anima up, or name another's folder with --data or its NATS with --nats",
+		Next: "start one with anima up, or name another's folder with --data, its NATS with --nats, or a context with --context",
 	}
 }
 

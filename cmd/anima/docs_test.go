@@ -22,8 +22,10 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/api/catalog"
 	"github.com/anima-run/anima/pkg/config"
 	"github.com/anima-run/anima/pkg/host"
+	"github.com/anima-run/anima/services/loop"
 )
 
 var update = flag.Bool("update", false, "write the generated docs")
@@ -84,6 +86,31 @@ the rest; without an endpoint none are sent.
 	}
 	out.WriteString(devDoc(t))
 	compare(t, "config.md", out.String())
+}
+
+// TestAgentDoc keeps the list of default tools in docs/agent.md what the code says.
+func TestAgentDoc(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "agent.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const begin, end = "<!-- tools:begin, written by make gen -->\n", "<!-- tools:end -->"
+	head, rest, found := strings.Cut(string(page), begin)
+	_, tail, closed := strings.Cut(rest, end)
+	if !found || !closed {
+		t.Fatalf("docs/agent.md has no %s and %s", begin, end)
+	}
+	var b strings.Builder
+	b.WriteString("A file that names no tools grants these, and `anima init` writes them down:\n\n| tool | risk | what it does |\n| --- | --- | --- |\n")
+	for _, name := range loop.DefaultTools() {
+		spec, ok := catalog.Named(name)
+		if !ok {
+			t.Fatalf("the default has %s, which is not in the catalogue", name)
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", name, spec.Risk, spec.Does)
+	}
+	compare(t, "agent.md", head+begin+b.String()+end+tail)
 }
 
 // devDoc says where anima up has other defaults than a service alone.

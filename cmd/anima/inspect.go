@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 
 	"github.com/anima-run/anima/pkg/api"
@@ -119,16 +120,17 @@ func (c turnOutputCmd) short(ctx context.Context, b *bus.Bus) (api.OutputPart, e
 }
 
 type turnListCmd struct {
-	Agent string `arg:"" optional:"" help:"Only this agent's."`
-	Limit int    `help:"How many." default:"20"`
+	paging
+	Agent string `arg:"" optional:"" help:"Only this agent's." predictor:"agent"`
 }
 
 func (c turnListCmd) Run(ctx context.Context, a *app) error {
-	return show(ctx, a, api.ListTurns{Agent: c.Agent, Limit: c.Limit}, func(w io.Writer, v api.Turns) {
+	return show(ctx, a, api.ListTurns{Agent: c.Agent, Before: c.After, Limit: c.Limit}, func(w io.Writer, v api.Turns) {
 		fmt.Fprintln(w, "TURN\tAGENT\tTIME\tCALLS\tCOST\tTHOUGHT")
 		for _, t := range v.Turns {
 			fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\n", t.ID, t.Agent, when(t.StartedAt), len(t.Calls), t.Cost, line(t.Thinking, 50))
 		}
+		more(w, v.Page)
 	})
 }
 
@@ -140,7 +142,7 @@ type ledgerCmd struct {
 }
 
 type ledgerBalanceCmd struct {
-	Agent string `arg:"" optional:"" help:"Only this agent."`
+	Agent string `arg:"" optional:"" help:"Only this agent." predictor:"agent"`
 }
 
 func (c ledgerBalanceCmd) Run(ctx context.Context, a *app) error {
@@ -179,7 +181,7 @@ func (c ledgerBalanceCmd) Run(ctx context.Context, a *app) error {
 }
 
 type ledgerEntriesCmd struct {
-	Agent string `arg:"" optional:"" help:"Only this agent's."`
+	Agent string `arg:"" optional:"" help:"Only this agent's." predictor:"agent"`
 	After int64  `help:"Only what follows this sequence number."`
 	Limit int    `help:"How many." default:"50"`
 }
@@ -196,7 +198,7 @@ func (c ledgerEntriesCmd) Run(ctx context.Context, a *app) error {
 			fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\n", e.Seq, when(e.At), e.Kind, strings.Join(sides, ", "), e.ID)
 		}
 		if v.More && len(v.Entries) > 0 {
-			fmt.Fprintf(w, "more follow: --after %d\n", v.Entries[len(v.Entries)-1].Seq)
+			more(w, api.Page{More: true, Next: strconv.FormatInt(v.Entries[len(v.Entries)-1].Seq, 10)})
 		}
 	})
 }
@@ -225,6 +227,7 @@ func (ledgerVerifyCmd) Run(ctx context.Context, a *app) error {
 type policyCmd struct {
 	Rules     policyRulesCmd     `cmd:"" help:"List the rules in the order they are evaluated."`
 	Decisions policyDecisionsCmd `cmd:"" help:"List decisions, the latest first."`
+	Check     policyCheckCmd     `cmd:"" help:"Say whether a call would be allowed, and why."`
 }
 
 type policyRulesCmd struct{}
@@ -243,18 +246,19 @@ func (policyRulesCmd) Run(ctx context.Context, a *app) error {
 }
 
 type policyDecisionsCmd struct {
-	Agent string `arg:"" optional:"" help:"Only this agent's."`
+	paging
+	Agent string `arg:"" optional:"" help:"Only this agent's." predictor:"agent"`
 	Turn  string `help:"Only this turn's."`
-	Limit int    `help:"How many." default:"20"`
 }
 
 func (c policyDecisionsCmd) Run(ctx context.Context, a *app) error {
-	req := api.ListDecisions{Agent: strings.ToLower(c.Agent), Turn: c.Turn, Limit: c.Limit}
+	req := api.ListDecisions{Agent: strings.ToLower(c.Agent), Turn: c.Turn, After: c.After, Limit: c.Limit}
 	return show(ctx, a, req, func(w io.Writer, v api.Decisions) {
 		fmt.Fprintln(w, "TIME\tAGENT\tTOOL\tBY\tACTION\tCODE\tWHY")
 		for _, d := range v.Decisions {
 			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", when(d.At), d.Agent, d.Tool, d.By.Kind, d.Action, d.Code, line(d.Message, 60))
 		}
+		more(w, v.Page)
 	})
 }
 

@@ -10,7 +10,7 @@ import (
 )
 
 type agentExplainCmd struct {
-	Agent string `arg:"" help:"The agent."`
+	Agent string `arg:"" help:"The agent." predictor:"agent"`
 	Limit int    `help:"How much of its history." default:"20"`
 }
 
@@ -71,7 +71,7 @@ func ago(micros int64, now time.Time) string {
 }
 
 type agentSleepCmd struct {
-	Agent  string        `arg:"" help:"The agent."`
+	Agent  string        `arg:"" help:"The agent." predictor:"agent"`
 	For    time.Duration `help:"How long: 90s, 1h; at most 24h." xor:"until" placeholder:"DURATION"`
 	Until  string        `help:"Until when: 2026-11-21T08:00:00Z, or 08:00 on this machine's clock, today or tomorrow." xor:"until" placeholder:"TIME"`
 	Reason string        `help:"What to tell it." default:"your creator lets you sleep"`
@@ -205,7 +205,7 @@ func (c sessionCancelCmd) Run(ctx context.Context, a *app) error {
 }
 
 type sessionTerminateCmd struct {
-	Session string `arg:"" help:"The session."`
+	Session string `arg:"" help:"The session." predictor:"session"`
 	Reason  string `help:"Why." default:"your creator ended it"`
 }
 

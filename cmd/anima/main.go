@@ -61,6 +61,8 @@ type cli struct {
 	Data   string `help:"Data folder (ANIMA_DATA); default is anima in the user's data folder." placeholder:"DIR"`
 	NATS   string `name:"nats" help:"NATS to talk to (ANIMA_NATS_URL); default is what anima up runs." placeholder:"URL"`
 
+	Context string `help:"Context to use (ANIMA_CONTEXT); see anima context." placeholder:"NAME" predictor:"context"`
+
 	Init    initCmd    `cmd:"" help:"Make the AGENT.md that an agent is born from."`
 	Up      upCmd      `cmd:"" help:"Run every service in this process."`
 	Demo    demoCmd    `cmd:"" help:"Do the main job once, to the end, in a fresh folder."`
@@ -68,10 +70,23 @@ type cli struct {
 	Session sessionCmd `cmd:"" help:"Sessions: conversations with an agent."`
 	Run     runCmd     `cmd:"" help:"Runs: what an agent does about one message or wake."`
 	Turn    turnCmd    `cmd:"" help:"Turns: one model call and the tool calls it asked for."`
+	Goal    goalCmd    `cmd:"" help:"Goals: what an agent plans and works on beside its conversation."`
+	Memory  memoryCmd  `cmd:"" help:"What agents remember."`
+	Soul    soulCmd    `cmd:"" help:"Souls: what agents have written down about themselves."`
+	Tool    toolCmd    `cmd:"" help:"Tools: what agents can do."`
+	Skill   skillCmd   `cmd:"" help:"Skills: instructions in agents' folders."`
+	Server  serverCmd  `cmd:"" help:"MCP servers of agents."`
+
+	Heartbeat heartbeatCmd `cmd:"" help:"The schedule: what wakes agents, and when."`
+	Social    socialCmd    `cmd:"" help:"Messages between agents."`
+
 	Ledger  ledgerCmd  `cmd:"" help:"The ledger: who owns what, and why."`
 	Policy  policyCmd  `cmd:"" help:"Policy: what agents may do."`
 	Model   modelCmd   `cmd:"" help:"Models."`
+	Status  statusCmd  `cmd:"" help:"One look at everything."`
 	Version versionCmd `cmd:"" help:"Print the version."`
+
+	Contexts contextCmd `cmd:"" name:"context" help:"Contexts: other animas that the commands can talk to."`
 
 	Completion kongcompletion.Completion `cmd:"" help:"Print the shell's completion script: eval \"$(anima completion -c bash)\"."`
 }
@@ -86,6 +101,8 @@ const examples = `Examples:
   anima session events lucky-main --watch       watch it think
   anima agent explain lucky                     why it sleeps, and what would wake it
   anima turn show ID -o json                    look at one turn
+  anima goal approve ID                         allow a plan that waits for you
+  anima status                                  one look at everything
 
 Exit codes:
   0 done                    3 not there
@@ -115,7 +132,7 @@ func (a *app) parser(ctx context.Context, exit func(int)) *kong.Kong {
 func run(ctx context.Context, args []string, a *app) int {
 	exited := -1
 	parser := a.parser(ctx, func(code int) { exited = code })
-	kongcompletion.Register(parser)
+	kongcompletion.Register(parser, a.predictors(ctx))
 	k, err := parser.Parse(args)
 	if exited >= 0 {
 		return exited

@@ -16,7 +16,8 @@ import (
 
 type sessionCmd struct {
 	Send       sessionSendCmd       `cmd:"" help:"Send a message and wait for the answer."`
-	List       sessionListCmd       `cmd:"" help:"List sessions."`
+	Create     sessionCreateCmd     `cmd:"" help:"Begin a session."`
+	List       sessionListCmd       `cmd:"" help:"List sessions, the latest first."`
 	Get        sessionGetCmd        `cmd:"" help:"Show a session: who runs it, what is next, its last step."`
 	Transcript sessionTranscriptCmd `cmd:"" help:"Print a session's transcript."`
 	Events     sessionEventsCmd     `cmd:"" help:"Print a session's events."`
@@ -27,7 +28,7 @@ type sessionCmd struct {
 }
 
 type sessionSendCmd struct {
-	Agent   string        `arg:"" help:"The agent."`
+	Agent   string        `arg:"" help:"The agent." predictor:"agent"`
 	Message []string      `arg:"" help:"What to say; - reads standard input."`
 	Session string        `help:"A session of the agent; \"new\" makes one; default is its main session."`
 	Mode    string        `help:"What to do while the session is busy: queue (wait), drop (give up), interrupt (cancel what runs), steer (join the turn under way) or collect (wait, and join the others that wait)." enum:"queue,drop,interrupt,steer,collect" default:"queue"`
@@ -240,20 +241,22 @@ func (e event) text() string {
 }
 
 type sessionListCmd struct {
-	Agent string `arg:"" optional:"" help:"Only this agent's."`
+	paging
+	Agent string `arg:"" optional:"" help:"Only this agent's." predictor:"agent"`
 }
 
 func (c sessionListCmd) Run(ctx context.Context, a *app) error {
-	return show(ctx, a, api.ListSessions{Agent: c.Agent}, func(w io.Writer, v api.Sessions) {
+	return show(ctx, a, api.ListSessions{Agent: c.Agent, After: c.After, Limit: c.Limit}, func(w io.Writer, v api.Sessions) {
 		fmt.Fprintln(w, "SESSION\tAGENT\tRUNS\tTURNS\tTOKENS\tCOST\tLAST")
 		for _, s := range v.Sessions {
 			fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%s\t%s\n", s.ID, s.Agent, s.Messages, s.Turns, s.InputTokens+s.OutputTokens, s.Cost, when(s.UpdatedAt))
 		}
+		more(w, v.Page)
 	})
 }
 
 type sessionTranscriptCmd struct {
-	Session string `arg:"" help:"The session."`
+	Session string `arg:"" help:"The session." predictor:"session"`
 }
 
 // Help is shown by --help.
@@ -274,7 +277,7 @@ func (c sessionTranscriptCmd) Run(ctx context.Context, a *app) error {
 }
 
 type sessionEventsCmd struct {
-	Session string `arg:"" help:"The session."`
+	Session string `arg:"" help:"The session." predictor:"session"`
 	Watch   bool   `short:"w" help:"Go on with what comes, until interrupted."`
 	After   uint64 `help:"Only what follows this sequence number."`
 }

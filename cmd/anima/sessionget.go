@@ -11,7 +11,7 @@ import (
 )
 
 type sessionGetCmd struct {
-	Session string `arg:"" help:"The session."`
+	Session string `arg:"" help:"The session." predictor:"session"`
 }
 
 // Help is shown by --help.

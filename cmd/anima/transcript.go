@@ -20,7 +20,7 @@ import (
 )
 
 type sessionExportCmd struct {
-	Session string `arg:"" help:"The session."`
+	Session string `arg:"" help:"The session." predictor:"session"`
 	File    string `short:"f" help:"Where to write; default is standard output." placeholder:"FILE"`
 	Force   bool   `help:"Replace a file that is there."`
 }
@@ -114,7 +114,7 @@ func callFor[Resp any](ctx context.Context, b *bus.Bus, req api.Message) (Resp, 
 }
 
 type sessionImportCmd struct {
-	Agent string `arg:"" help:"The agent that gets the session."`
+	Agent string `arg:"" help:"The agent that gets the session." predictor:"agent"`
 	File  string `arg:"" help:"The transcript, one message a line; - reads standard input."`
 	ID    string `help:"Your id for this import: giving it twice imports once, and goes on where it stopped."`
 }

@@ -1,0 +1,345 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/anima-run/anima/pkg/api"
+)
+
+// place is an anima that the commands can talk to, by a name of the user's. Its
+// secrets are written to the file of contexts and nowhere else.
+type place struct {
+	URL   string `json:"url"`
+	Token string `json:"token,omitempty"`
+	Creds string `json:"creds,omitempty"` // file
+	NKey  string `json:"nkey,omitempty"`
+	CA    string `json:"ca,omitempty"` // file
+}
+
+// places is the file of contexts.
+type places struct {
+	Selected string           `json:"selected,omitempty"`
+	Contexts map[string]place `json:"contexts"`
+}
+
+const contextsFile = "contexts.json"
+
+// configDir is the user's folder for settings.
+func (a *app) configDir() (string, error) {
+	if v, ok := a.Lookup("XDG_CONFIG_HOME"); ok && v != "" {
+		return filepath.Join(v, "anima"), nil
+	}
+	home, ok := a.Lookup("HOME")
+	if !ok || home == "" {
+		return "", &api.Error{Code: api.Invalid, Message: "there is no HOME to keep contexts in", Next: "set HOME or XDG_CONFIG_HOME"}
+	}
+	return filepath.Join(home, ".config", "anima"), nil
+}
+
+// contexts reads the file of contexts; no file is no contexts. A file that others
+// may read is refused: it holds credentials.
+func (a *app) contexts() (places, error) {
+	out := places{Contexts: map[string]place{}}
+	dir, err := a.configDir()
+	if err != nil {
+		return out, err
+	}
+	file := filepath.Join(dir, contextsFile)
+	info, err := os.Stat(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return out, nil
+	}
+	if err != nil {
+		return out, fmt.Errorf("contexts: %w", err)
+	}
+	if info.Mode().Perm()&0o077 != 0 {
+		return out, &api.Error{Code: api.Denied, Message: "others may read " + file + ", which holds credentials", Next: "chmod 600 " + file}
+	}
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return out, fmt.Errorf("contexts: %w", err)
+	}
+	if err := json.Unmarshal(data, &out); err != nil {
+		return out, &api.Error{Code: api.Invalid, Message: file + " is not what anima context writes", Next: "correct it, or remove it and add the contexts again with anima context add"}
+	}
+	if out.Contexts == nil {
+		out.Contexts = map[string]place{}
+	}
+	return out, nil
+}
+
+// keep writes the file of contexts: whoever reads it finds the old one or the new one.
+func (a *app) keep(p places) error {
+	dir, err := a.configDir()
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("contexts: %w", err)
+	}
+	data, err := json.MarshalIndent(p, "", "  ")
+	if err != nil {
+		return fmt.Errorf("contexts: %w", err)
+	}
+	tmp, err := os.CreateTemp(dir, ".contexts-*") // mode 0600
+	if err != nil {
+		return fmt.Errorf("contexts: %w", err)
+	}
+	_, err = tmp.Write(append(data, '\n'))
+	err = errors.Join(err, tmp.Sync(), tmp.Close())
+	if err == nil {
+		err = os.Rename(tmp.Name(), filepath.Join(dir, contextsFile))
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("contexts: %w", err), os.Remove(tmp.Name()))
+	}
+	return nil
+}
+
+// place is the context that a command uses, and its name; "" is none. A context that
+// is named comes before the data folder that is named, which comes before the selected
+// context.
+func (a *app) place() (string, place, error) {
+	name := a.cli.Context
+	if name == "" {
+		name, _ = a.Lookup("ANIMA_CONTEXT")
+	}
+	data, _ := a.Lookup("ANIMA_DATA")
+	if name == "" && (a.cli.Data != "" || data != "") {
+		return "", place{}, nil
+	}
+	all, err := a.contexts()
+	if name == "" {
+		if name = all.Selected; err != nil || name == "" {
+			return "", place{}, err
+		}
+	}
+	if err != nil {
+		return "", place{}, err
+	}
+	p, err := all.named(name)
+	return name, p, err
+}
+
+func (p places) named(name string) (place, error) {
+	v, ok := p.Contexts[name]
+	if !ok {
+		return v, &api.Error{Code: api.NotFound, Message: "there is no context " + name, Next: "anima context list shows the ones there are; anima context add makes one"}
+	}
+	return v, nil
+}
+
+type contextCmd struct {
+	Add    contextAddCmd    `cmd:"" help:"Name an anima to talk to, or change what a name means."`
+	List   contextListCmd   `cmd:"" help:"List the contexts."`
+	Select contextSelectCmd `cmd:"" help:"Use a context for every command that names none."`
+	Show   contextShowCmd   `cmd:"" help:"Show a context without its secrets."`
+	Remove contextRemoveCmd `cmd:"" help:"Forget a context."`
+}
+
+type contextAddCmd struct {
+	Name      string `arg:"" help:"The name: letters, digits, - and _."`
+	URL       string `arg:"" help:"Its NATS: nats://host:4222, tls://host:4222."`
+	TokenFile string `help:"File with its token; - reads standard input." placeholder:"FILE"`
+	Creds     string `help:"File with NATS credentials." type:"path" placeholder:"FILE"`
+	NKeyFile  string `name:"nkey-file" help:"File with the operator's nkey seed; - reads standard input." placeholder:"FILE"`
+	CA        string `name:"ca" help:"File with the certificate authority of its servers." type:"path" placeholder:"FILE"`
+	Select    bool   `help:"Select it."`
+}
+
+// Help is shown by --help.
+func (contextAddCmd) Help() string {
+	return `Contexts are kept in ~/.config/anima/contexts.json, readable by you alone. A
+command talks to, in this order: --nats or ANIMA_NATS_URL, --context, ANIMA_CONTEXT,
+--data or ANIMA_DATA, the selected context, what anima up runs on this machine.
+
+Examples:
+  anima context add prod tls://nats.example.com:4222 --nkey-file operator.nk --select
+  anima context add lab nats://127.0.0.1:4222 --token-file token`
+}
+
+// maxSecret bounds what is read of a file with a secret, in bytes.
+const maxSecret = 16 << 10
+
+func (c contextAddCmd) Run(a *app) error {
+	if !api.ValidKey(c.Name) {
+		return &api.Error{Code: api.Invalid, Message: fmt.Sprintf("%q cannot be the name of a context", plain(c.Name)), Next: "use letters, digits, - and _"}
+	}
+	if !strings.Contains(c.URL, "://") {
+		return &api.Error{Code: api.Invalid, Message: fmt.Sprintf("%q is not the URL of a NATS", plain(c.URL)), Next: "write nats://host:4222 or tls://host:4222"}
+	}
+	all, err := a.contexts()
+	if err != nil {
+		return err
+	}
+	p := place{URL: c.URL, Creds: c.Creds, CA: c.CA}
+	if p.Token, err = a.secret(c.TokenFile); err != nil {
+		return err
+	}
+	if p.NKey, err = a.secret(c.NKeyFile); err != nil {
+		return err
+	}
+	all.Contexts[c.Name] = p
+	if c.Select {
+		all.Selected = c.Name
+	}
+	if err := a.keep(all); err != nil {
+		return err
+	}
+	return a.print(p.view(c.Name, all.Selected), func(w io.Writer) { fmt.Fprintf(w, "context %s is %s\n", c.Name, redacted(p.URL)) })
+}
+
+// secret reads a secret from a file, "" for no file.
+func (a *app) secret(file string) (string, error) {
+	if file == "" {
+		return "", nil
+	}
+	in := a.In
+	if file != "-" {
+		f, err := os.Open(file)
+		if err != nil {
+			return "", &api.Error{Code: api.Invalid, Message: err.Error(), Next: "name a file that holds the secret, or - for standard input"}
+		}
+		defer func() { _ = f.Close() }() // only read
+		in = f
+	}
+	data, err := io.ReadAll(io.LimitReader(in, maxSecret))
+	if err != nil {
+		return "", fmt.Errorf("secret: %w", err)
+	}
+	return strings.TrimSpace(string(data)), nil
+}
+
+// contextView is a context as it may be shown.
+type contextView struct {
+	Name     string `json:"name"`
+	Selected bool   `json:"selected"`
+	URL      string `json:"url"`
+	Auth     string `json:"auth"` // none, token, creds or nkey
+	Creds    string `json:"creds,omitempty"`
+	CA       string `json:"ca,omitempty"`
+}
+
+func (p place) view(name, selected string) contextView {
+	v := contextView{Name: name, Selected: name == selected, URL: redacted(p.URL), Auth: "none", Creds: p.Creds, CA: p.CA}
+	switch {
+	case p.NKey != "":
+		v.Auth = "nkey"
+	case p.Creds != "":
+		v.Auth = "creds"
+	case p.Token != "":
+		v.Auth = "token"
+	}
+	return v
+}
+
+// redacted is a URL, or a list of them, without what stands before @.
+func redacted(urls string) string {
+	all := strings.Split(urls, ",")
+	for i, u := range all {
+		if scheme, rest, found := strings.Cut(u, "://"); found {
+			all[i] = scheme + "://" + rest[strings.LastIndex(rest, "@")+1:]
+		}
+	}
+	return strings.Join(all, ",")
+}
+
+type contextListCmd struct{}
+
+func (contextListCmd) Run(a *app) error {
+	all, err := a.contexts()
+	if err != nil {
+		return err
+	}
+	v := struct {
+		Contexts []contextView `json:"contexts"`
+	}{[]contextView{}}
+	for _, name := range slices.Sorted(maps.Keys(all.Contexts)) {
+		v.Contexts = append(v.Contexts, all.Contexts[name].view(name, all.Selected))
+	}
+	return a.print(v, func(w io.Writer) {
+		fmt.Fprintln(w, "CONTEXT\tSELECTED\tNATS\tCREDENTIALS")
+		for _, c := range v.Contexts {
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", c.Name, yes(c.Selected), plain(c.URL), c.Auth)
+		}
+	})
+}
+
+type contextSelectCmd struct {
+	Name string `arg:"" optional:"" help:"The context; none: use what anima up runs on this machine." predictor:"context"`
+}
+
+func (c contextSelectCmd) Run(a *app) error {
+	all, err := a.contexts()
+	if err != nil {
+		return err
+	}
+	if c.Name != "" {
+		if _, err := all.named(c.Name); err != nil {
+			return err
+		}
+	}
+	all.Selected = c.Name
+	if err := a.keep(all); err != nil {
+		return err
+	}
+	return a.print(map[string]string{"selected": c.Name}, func(w io.Writer) { fmt.Fprintf(w, "selected: %s\n", or(c.Name)) })
+}
+
+type contextShowCmd struct {
+	Name string `arg:"" optional:"" help:"The context; default is the one that commands use now." predictor:"context"`
+}
+
+func (c contextShowCmd) Run(a *app) error {
+	all, err := a.contexts()
+	if err != nil {
+		return err
+	}
+	if c.Name == "" {
+		if c.Name, _, err = a.place(); err != nil {
+			return err
+		}
+	}
+	if c.Name == "" {
+		return &api.Error{Code: api.NotFound, Message: "no context is selected: commands talk to what anima up runs on this machine", Next: "anima context list shows the ones there are; anima context select uses one"}
+	}
+	p, err := all.named(c.Name)
+	if err != nil {
+		return err
+	}
+	v := p.view(c.Name, all.Selected)
+	return a.print(v, func(w io.Writer) {
+		fmt.Fprintf(w, "context\t%s\nselected\t%s\nnats\t%s\ncredentials\t%s %s\nca\t%s\n", v.Name, yes(v.Selected), plain(v.URL), v.Auth, v.Creds, or(v.CA))
+	})
+}
+
+type contextRemoveCmd struct {
+	Name string `arg:"" help:"The context." predictor:"context"`
+}
+
+func (c contextRemoveCmd) Run(a *app) error {
+	all, err := a.contexts()
+	if err != nil {
+		return err
+	}
+	if _, err := all.named(c.Name); err != nil {
+		return err
+	}
+	delete(all.Contexts, c.Name)
+	if all.Selected == c.Name {
+		all.Selected = ""
+	}
+	if err := a.keep(all); err != nil {
+		return err
+	}
+	return a.print(map[string]string{"removed": c.Name}, func(w io.Writer) { fmt.Fprintf(w, "context %s is removed\n", c.Name) })
+}

@@ -1,0 +1,175 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/anima-run/anima/pkg/api"
+)
+
+type goalCmd struct {
+	List    goalListCmd    `cmd:"" help:"List goals, the latest first."`
+	Show    goalShowCmd    `cmd:"" help:"Show a goal with its plans and its tasks."`
+	Approve goalApproveCmd `cmd:"" help:"Allow the plan that waits for you."`
+	Reject  goalRejectCmd  `cmd:"" help:"Send the plan that waits for you back to the planner."`
+	Cancel  goalCancelCmd  `cmd:"" help:"Give a goal up."`
+}
+
+type goalListCmd struct {
+	watching
+	paging
+	Agent  string `arg:"" optional:"" help:"Only this agent's." predictor:"agent"`
+	Status string `help:"Only active, completed, failed or cancelled ones." enum:"active,completed,failed,cancelled," default:""`
+}
+
+// Help is shown by --help.
+func (goalListCmd) Help() string {
+	return `A goal in phase plan_review waits for you: see anima goal approve.
+
+Examples:
+  anima goal list lucky
+  anima goal list --status active --watch`
+}
+
+func (c goalListCmd) Run(ctx context.Context, a *app) error {
+	return c.show(ctx, a, func(ctx context.Context, a *app) error {
+		req := api.ListGoals{Agent: c.Agent, Status: api.GoalStatus(c.Status), After: c.After, Limit: c.Limit}
+		return show(ctx, a, req, func(w io.Writer, v api.Goals) {
+			fmt.Fprintln(w, "GOAL\tAGENT\tSINCE\tPHASE\tSPENT\tPLAN COSTS\tTITLE")
+			for _, g := range v.Goals {
+				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", g.ID, g.Agent, when(g.CreatedAt), g.Phase, g.Spent, g.Estimate, line(g.Title, 50))
+			}
+			more(w, v.Page)
+		})
+	})
+}
+
+type goalShowCmd struct {
+	watching
+	Goal string `arg:"" help:"The goal." predictor:"goal"`
+}
+
+func (c goalShowCmd) Run(ctx context.Context, a *app) error {
+	return c.show(ctx, a, func(ctx context.Context, a *app) error {
+		return show(ctx, a, api.GetGoal{Goal: c.Goal}, goalText)
+	})
+}
+
+func goalText(w io.Writer, g api.Goal) {
+	fmt.Fprintf(w, "goal\t%s\nagent\t%s\ntitle\t%s\nwants\t%s\nphase\t%s (%s)\n", g.ID, g.Agent, line(g.Title, 200), indent(g.Description), g.Phase, g.Status)
+	if g.Reason != "" {
+		fmt.Fprintf(w, "why\t%s\n", line(g.Reason, 200))
+	}
+	fmt.Fprintf(w, "by\t%s %s\nspent\t%s of %s planned; a plan above %s waits for you\nsince\t%s\n", g.By.Kind, g.By.Address, g.Spent, g.Estimate, g.Limit, when(g.CreatedAt))
+	if g.EndedAt != 0 {
+		fmt.Fprintf(w, "ended\t%s\n", when(g.EndedAt))
+	}
+	for _, p := range g.Plans {
+		fmt.Fprintf(w, "plan %d\t%s by %s, %s, %d min\n\t%s\n", p.Version, p.Status, p.Source, p.Cost, p.Minutes, indent(strings.TrimSpace(p.Analysis+"\n"+p.Strategy)))
+		if p.Feedback != "" {
+			fmt.Fprintf(w, "\tfeedback: %s\n", indent(p.Feedback))
+		}
+	}
+	for _, t := range g.Tasks {
+		fmt.Fprintf(w, "task %s\t%s, plan %d, attempt %d, %s of %s: %s\n", t.ID, t.Status, t.Version, t.Attempt, t.Spent, t.Estimate, line(t.Title, 100))
+		if t.Error != "" {
+			fmt.Fprintf(w, "\t%s\n", line(t.Error, 200))
+		}
+		if t.Result != "" {
+			fmt.Fprintf(w, "\t%s\n", line(t.Result, 200))
+		}
+	}
+	if v := waiting(g); v != 0 {
+		fmt.Fprintf(w, "next\tanima goal approve %s, or anima goal reject %s \"what is to be different\"\n", g.ID, g.ID)
+	}
+}
+
+// waiting is the version of the plan that waits for the creator, 0 when none does.
+func waiting(g api.Goal) int {
+	if n := len(g.Plans); n > 0 && g.Plans[n-1].Status == api.PlanWaiting {
+		return g.Plans[n-1].Version
+	}
+	return 0
+}
+
+type goalApproveCmd struct {
+	Goal    string `arg:"" help:"The goal." predictor:"goal"`
+	Version int    `help:"The version of the plan that you have read; default is the one that waits." placeholder:"N"`
+}
+
+// Help is shown by --help.
+func (goalApproveCmd) Help() string {
+	return `A plan waits for its creator when it costs more than its limit, or when a peer
+or a stranger is behind the goal. Read it first.
+
+Examples:
+  anima goal show g-1
+  anima goal approve g-1 --version 2`
+}
+
+func (c goalApproveCmd) Run(ctx context.Context, a *app) error {
+	return review(ctx, a, api.ReviewPlan{Goal: c.Goal, Version: c.Version, Approve: true})
+}
+
+type goalRejectCmd struct {
+	Goal     string   `arg:"" help:"The goal." predictor:"goal"`
+	Feedback []string `arg:"" optional:"" help:"What the planner is told."`
+	Version  int      `help:"The version of the plan that you have read; default is the one that waits." placeholder:"N"`
+}
+
+// Help is shown by --help.
+func (goalRejectCmd) Help() string {
+	return `The planner makes another plan, with your feedback.
+
+Examples:
+  anima goal reject g-1 "half the price, and no e-mail"`
+}
+
+func (c goalRejectCmd) Run(ctx context.Context, a *app) error {
+	return review(ctx, a, api.ReviewPlan{Goal: c.Goal, Version: c.Version, Feedback: strings.Join(c.Feedback, " ")})
+}
+
+// review says the creator's word on a plan, the one that waits unless a version is
+// named.
+func review(ctx context.Context, a *app, m api.ReviewPlan) error {
+	if m.Version == 0 {
+		g, err := ask[api.Goal](ctx, a, api.GetGoal{Goal: m.Goal})
+		if err != nil {
+			return err
+		}
+		if m.Version = waiting(g); m.Version == 0 {
+			return &api.Error{
+				Code: api.Conflict, Message: fmt.Sprintf("no plan of %s waits for you: the goal is in phase %s", g.ID, g.Phase),
+				Next: "anima goal show " + g.ID + " shows its plans",
+			}
+		}
+	}
+	return show(ctx, a, m, func(w io.Writer, g api.Goal) {
+		done := "rejected"
+		if m.Approve {
+			done = "approved"
+		}
+		fmt.Fprintf(w, "plan %d of %s is %s; the goal is in phase %s\n", m.Version, g.ID, done, g.Phase)
+	})
+}
+
+type goalCancelCmd struct {
+	Goal   string `arg:"" help:"The goal." predictor:"goal"`
+	Reason string `help:"Why." default:"your creator gave it up"`
+}
+
+// Help is shown by --help.
+func (goalCancelCmd) Help() string {
+	return `Its open tasks and their runs are cancelled. One that is over stays as it is.
+
+Examples:
+  anima goal cancel g-1 --reason "not needed any more"`
+}
+
+func (c goalCancelCmd) Run(ctx context.Context, a *app) error {
+	return show(ctx, a, api.CancelGoal{Goal: c.Goal, Reason: c.Reason}, func(w io.Writer, g api.Goal) {
+		fmt.Fprintf(w, "goal %s is %s\n", g.ID, g.Status)
+	})
+}

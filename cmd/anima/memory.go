@@ -1,0 +1,134 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/anima-run/anima/pkg/api"
+)
+
+type memoryCmd struct {
+	List   memoryListCmd   `cmd:"" help:"List what an agent remembers."`
+	Search memorySearchCmd `cmd:"" help:"Search what an agent remembers."`
+	Forget memoryForgetCmd `cmd:"" help:"Remove one memory."`
+}
+
+type memoryListCmd struct {
+	Agent   string `arg:"" help:"The agent." predictor:"agent"`
+	Tier    string `help:"Only working, episodic, semantic, procedural or relationship." enum:"working,episodic,semantic,procedural,relationship," default:""`
+	History bool   `help:"What facts were before, and what was claimed against them."`
+	Limit   int    `help:"How many of each tier, at most 1000." default:"20"`
+}
+
+// Help is shown by --help.
+func (memoryListCmd) Help() string {
+	return `Of each tier, what the agent would see first. MEMORY is what forget takes.
+
+Examples:
+  anima memory list lucky --tier semantic
+  anima memory list lucky --history -o json`
+}
+
+func (c memoryListCmd) Run(ctx context.Context, a *app) error {
+	return show(ctx, a, api.ListMemory{Agent: c.Agent, Tier: api.MemoryTier(c.Tier), History: c.History, Limit: c.Limit}, memoryText)
+}
+
+type memorySearchCmd struct {
+	Agent string   `arg:"" help:"The agent." predictor:"agent"`
+	Query []string `arg:"" help:"Words."`
+	Tier  string   `help:"Only episodic, semantic, procedural or relationship." enum:"episodic,semantic,procedural,relationship," default:""`
+	Limit int      `help:"How many of each tier, at most 1000." default:"20"`
+}
+
+func (c memorySearchCmd) Run(ctx context.Context, a *app) error {
+	return show(ctx, a, api.ListMemory{Agent: c.Agent, Tier: api.MemoryTier(c.Tier), Query: strings.Join(c.Query, " "), Limit: c.Limit}, memoryText)
+}
+
+func memoryText(w io.Writer, v api.Memories) {
+	fmt.Fprintln(w, "TIER\tMEMORY\tWEIGHT\tBY\tAT\tTEXT")
+	for _, m := range v.Memories {
+		text := m.Text
+		if m.Title != "" {
+			text = m.Title + ": " + text
+		}
+		if m.Fate != "" {
+			text = "(" + m.Fate + ") " + text
+		}
+		fmt.Fprintf(w, "%s\t%s\t%.2f\t%s\t%s\t%s\n", m.Tier, plain(m.ID), float64(m.Weight)/1000, m.By.Kind, when(m.At), line(text, 80))
+	}
+	more(w, v.Page)
+}
+
+type memoryForgetCmd struct {
+	Agent  string `arg:"" help:"The agent." predictor:"agent"`
+	Tier   string `arg:"" help:"The tier, as anima memory list shows it." enum:"working,episodic,semantic,procedural,relationship"`
+	Memory string `arg:"" help:"The memory, as anima memory list shows it."`
+}
+
+// Help is shown by --help.
+func (memoryForgetCmd) Help() string {
+	return `A fact that is forgotten stays in the history (anima memory list --history).
+
+Examples:
+  anima memory forget lucky semantic financial/price`
+}
+
+func (c memoryForgetCmd) Run(ctx context.Context, a *app) error {
+	v, err := ask[api.Forgotten](ctx, a, api.ForgetMemory{Agent: c.Agent, Tier: api.MemoryTier(c.Tier), ID: c.Memory})
+	if err != nil {
+		return err
+	}
+	if !v.There {
+		return &api.Error{
+			Code: api.NotFound, Message: v.Agent + " has no " + c.Tier + " memory " + c.Memory,
+			Next: "anima memory list " + v.Agent + " --tier " + c.Tier + " shows what there is",
+		}
+	}
+	return a.print(v, func(w io.Writer) { fmt.Fprintf(w, "%s has forgotten %s\n", v.Agent, plain(v.ID)) })
+}
+
+type soulCmd struct {
+	Show    soulShowCmd    `cmd:"" help:"Print an agent's SOUL.md."`
+	History soulHistoryCmd `cmd:"" help:"List the versions of an agent's soul, the latest first."`
+}
+
+type soulShowCmd struct {
+	Agent   string `arg:"" help:"The agent." predictor:"agent"`
+	Version int64  `help:"This version; default is the latest." placeholder:"N"`
+}
+
+func (c soulShowCmd) Run(ctx context.Context, a *app) error {
+	req := api.ListSouls{Agent: c.Agent, Limit: 1}
+	if c.Version > 0 {
+		req.After = fmt.Sprint(c.Version + 1)
+	}
+	v, err := ask[api.Souls](ctx, a, req)
+	if err != nil {
+		return err
+	}
+	next := "anima soul history " + c.Agent + " lists the versions"
+	switch {
+	case len(v.Souls) == 0 && c.Version == 0:
+		return &api.Error{Code: api.NotFound, Message: c.Agent + " has no soul yet", Next: "it gets one with its first run: anima session send " + c.Agent + " hello"}
+	case len(v.Souls) == 0 || c.Version > 0 && v.Souls[0].Version != c.Version:
+		return &api.Error{Code: api.NotFound, Message: fmt.Sprintf("%s has no version %d of its soul", c.Agent, c.Version), Next: next}
+	}
+	return a.print(v.Souls[0], func(w io.Writer) { fmt.Fprintln(w, strings.TrimRight(plain(v.Souls[0].Content), "\n")) })
+}
+
+type soulHistoryCmd struct {
+	paging
+	Agent string `arg:"" help:"The agent." predictor:"agent"`
+}
+
+func (c soulHistoryCmd) Run(ctx context.Context, a *app) error {
+	return show(ctx, a, api.ListSouls{Agent: c.Agent, After: c.After, Limit: c.Limit}, func(w io.Writer, v api.Souls) {
+		fmt.Fprintln(w, "VERSION\tTIME\tSOURCE\tHASH\tWHY")
+		for _, s := range v.Souls {
+			fmt.Fprintf(w, "%d\t%s\t%s\t%.12s\t%s\n", s.Version, when(s.At), s.Source, s.Hash, line(s.Reason, 80))
+		}
+		more(w, v.Page)
+	})
+}

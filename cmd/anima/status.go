@@ -1,0 +1,218 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/bus"
+)
+
+type statusCmd struct {
+	watching
+}
+
+// Help is shown by --help.
+func (statusCmd) Help() string {
+	return `Which services answer, the agents and their states, what waits in the queues, the
+money, the models, and what the streams hold. It fails when a service does not answer.
+
+Examples:
+  anima status
+  anima status --watch
+  anima status -o json --context prod`
+}
+
+// statusView is one look at everything. What could not be asked is in Faults.
+type statusView struct {
+	NATS     string            `json:"nats"`
+	Context  string            `json:"context,omitempty"`
+	Services []serviceState    `json:"services"`
+	Agents   []agentLine       `json:"agents"`
+	More     bool              `json:"more,omitempty"` // there are other agents
+	Money    moneyView         `json:"money"`
+	Models   []api.Model       `json:"models"`
+	Streams  []bus.StreamState `json:"streams"`
+	Faults   []string          `json:"faults,omitempty"`
+}
+
+type serviceState struct {
+	Name     string `json:"name"`
+	Replicas int    `json:"replicas"`
+	Version  string `json:"version,omitempty"`
+}
+
+type agentLine struct {
+	ID         string         `json:"id"`
+	State      api.AgentState `json:"state"`
+	Reason     string         `json:"reason,omitempty"`
+	SleepUntil int64          `json:"sleepUntil,omitempty"`
+	Balance    *api.Balance   `json:"balance,omitempty"`
+}
+
+// moneyView is the money of the agents that are shown.
+type moneyView struct {
+	Available api.Micros `json:"available"`
+	Held      api.Micros `json:"held"`
+	Holds     int        `json:"holds"`
+}
+
+// statusAgents is how many agents are shown: each costs a question for its balance.
+const statusAgents = 50
+
+func (c statusCmd) Run(ctx context.Context, a *app) error {
+	return c.show(ctx, a, func(ctx context.Context, a *app) error {
+		d, _, err := a.dialing()
+		if err != nil {
+			return err
+		}
+		b, done, err := a.bus()
+		if err != nil {
+			return err
+		}
+		defer done()
+		ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+		defer cancel()
+		s := look(ctx, b)
+		s.NATS = redacted(d.URL)
+		if s.Context, _, err = a.place(); err != nil {
+			return err
+		}
+		if err := a.print(s, s.text); err != nil {
+			return err
+		}
+		if c.Watch {
+			return nil
+		}
+		for _, v := range s.Services {
+			if v.Replicas == 0 {
+				return &api.Error{Code: api.Unavailable, Message: v.Name + " does not answer", Next: "look at its log; anima status --watch shows when it is back"}
+			}
+		}
+		return nil
+	})
+}
+
+// look asks everybody at the same time; one that does not answer costs the others
+// nothing.
+func look(ctx context.Context, b *bus.Bus) *statusView {
+	s := &statusView{Agents: []agentLine{}, Models: []api.Model{}, Streams: []bus.StreamState{}}
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	part := func(name string, ask func() error) {
+		all.Go(func() {
+			if err := ask(); err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				s.Faults = append(s.Faults, name+": "+api.Wire(err).Message)
+			}
+		})
+	}
+	var replicas []bus.Replica
+	part("services", func() (err error) { replicas, err = b.Replicas(ctx); return err })
+	part("queues", func() (err error) { s.Streams, err = b.States(ctx); return err })
+	part("models", func() error {
+		v, err := bus.Call[api.Models](ctx, b, api.ListModels{})
+		if v.Models != nil {
+			s.Models = v.Models
+		}
+		return err
+	})
+	part("holds", func() error {
+		v, err := bus.Call[api.Holds](ctx, b, api.ListHolds{})
+		s.Money.Holds = len(v.Holds)
+		return err
+	})
+	part("agents", func() error { return s.askAgents(ctx, b) })
+	all.Wait()
+	slices.Sort(s.Faults)
+	for _, o := range api.Owners() {
+		v := serviceState{Name: o.Service()}
+		for _, r := range replicas {
+			if r.Service == v.Name {
+				v.Replicas, v.Version = v.Replicas+1, r.Version
+			}
+		}
+		s.Services = append(s.Services, v)
+	}
+	return s
+}
+
+// askAgents asks for the agents and what each owns.
+func (s *statusView) askAgents(ctx context.Context, b *bus.Bus) error {
+	v, err := bus.Call[api.Agents](ctx, b, api.ListAgents{Limit: statusAgents})
+	if err != nil {
+		return err
+	}
+	s.More = v.More
+	for _, g := range v.Agents {
+		l := agentLine{ID: g.ID, State: g.State, Reason: g.Reason, SleepUntil: g.SleepUntil}
+		if err == nil { // treasury that does not answer is asked once
+			var money api.Balance
+			if money, err = bus.Call[api.Balance](ctx, b, api.GetBalance{Agent: g.ID}); err == nil {
+				l.Balance = &money
+				s.Money.Available += money.Available
+				s.Money.Held += money.Held
+			}
+		}
+		s.Agents = append(s.Agents, l)
+	}
+	return err
+}
+
+func (s *statusView) text(w io.Writer) {
+	fmt.Fprintf(w, "nats\t%s\n", plain(s.NATS))
+	if s.Context != "" {
+		fmt.Fprintf(w, "context\t%s\n", s.Context)
+	}
+	var up, down []string
+	for _, v := range s.Services {
+		switch v.Replicas {
+		case 0:
+			down = append(down, v.Name)
+		case 1:
+			up = append(up, v.Name)
+		default:
+			up = append(up, fmt.Sprintf("%s ×%d", v.Name, v.Replicas))
+		}
+	}
+	fmt.Fprintf(w, "services\t%s\n", or(strings.Join(up, ", ")))
+	if len(down) > 0 {
+		fmt.Fprintf(w, "no answer\t%s\n", strings.Join(down, ", "))
+	}
+	var usable []string
+	for _, m := range s.Models {
+		if m.Usable {
+			usable = append(usable, m.ID)
+		}
+	}
+	fmt.Fprintf(w, "models\t%d of %d usable: %s\n", len(usable), len(s.Models), line(or(strings.Join(usable, ", ")), 120))
+	fmt.Fprintf(w, "money\t%s available, %s held by %d calls\n", s.Money.Available, s.Money.Held, s.Money.Holds)
+	var queues []string
+	var bytes uint64
+	for _, q := range s.Streams {
+		bytes += q.Bytes
+		if q.Work {
+			queues = append(queues, fmt.Sprintf("%s %d", q.Name, q.Messages))
+		}
+	}
+	fmt.Fprintf(w, "queues\t%s\nstreams\t%.1f MiB\n", or(strings.Join(queues, ", ")), float64(bytes)/(1<<20))
+	for _, f := range s.Faults {
+		fmt.Fprintf(w, "fault\t%s\n", line(f, 200))
+	}
+	fmt.Fprint(w, "\nAGENT\tSTATE\tAVAILABLE\tUNTIL\tWHY\n")
+	for _, g := range s.Agents {
+		money := "unknown"
+		if g.Balance != nil {
+			money = g.Balance.Available.String()
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", g.ID, g.State, money, when(g.SleepUntil), line(g.Reason, 60))
+	}
+	if s.More {
+		fmt.Fprintln(w, "… more: anima agent list")
+	}
+}
