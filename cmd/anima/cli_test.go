@@ -333,7 +333,7 @@ func TestMoneyAndPolicyCommands(t *testing.T) {
 	if len(page.Entries) != 1 || page.Entries[0].ID != entries.Entries[1].ID || !page.More {
 		t.Errorf("the second entry is %+v", page)
 	}
-	if out := m.cli("ledger", "entries", "--limit", "1"); !strings.Contains(out, "more follow: --after ") {
+	if out := m.cli("ledger", "entries", "--limit", "1"); !strings.Contains(out, "… more: --after ") {
 		t.Errorf("entries says\n%s", out)
 	}
 	if got := asked[api.Entries](m, "ledger", "entries", "nova"); len(got.Entries) != 1 || got.Entries[0].Kind != "deposit" {

@@ -117,14 +117,18 @@ func (a *app) place() (string, place, error) {
 	if name == "" && (a.cli.Data != "" || data != "") {
 		return "", place{}, nil
 	}
-	all, err := a.contexts()
-	if name == "" {
-		if name = all.Selected; err != nil || name == "" {
-			return "", place{}, err
-		}
+	if _, err := a.configDir(); err != nil && name == "" {
+		return "", place{}, nil //nolint:nilerr // no folder has no contexts
 	}
+	all, err := a.contexts()
 	if err != nil {
 		return "", place{}, err
+	}
+	if name == "" {
+		name = all.Selected
+	}
+	if name == "" {
+		return "", place{}, nil
 	}
 	p, err := all.named(name)
 	return name, p, err
