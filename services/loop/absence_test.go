@@ -36,3 +36,24 @@ func TestRunIsNotLostToAStaleRead(t *testing.T) {
 		}
 	}
 }
+
+// A message whose acknowledgement was lost is delivered again after a while. The next
+// message of its session does not wait for that.
+func TestNextDoesNotWaitForALostAck(t *testing.T) {
+	t.Parallel()
+	_, b, worlds := alive(t, 1)
+	ended := apptest.Watch[api.LoopEnd](t, b)
+	stop, err := clustertest.Swallow(worlds[0].NATS, "$JS.ACK."+api.Run{}.Subject().Stream()+".loop-run.*.*.*.*.*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stop)
+	for range 2 {
+		accepted := ask[api.Accepted](t, b, api.SendMessage{Agent: "lucky", Content: "hello"})
+		apptest.Next(t, ended, func(m api.LoopEnd) bool { return m.Run == accepted.Run })
+	}
+	// Each of two is delivered once, and the first perhaps again.
+	if got := delivered(t, worlds[0].NATS); got > 5 {
+		t.Errorf("two messages were delivered %d times", got)
+	}
+}

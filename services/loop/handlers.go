@@ -344,19 +344,43 @@ func (h *handlers) absent(ctx context.Context, cmd api.Run) error {
 	return h.engine.Run(ctx, cmd, events{bus: h.bus, posts: h.bus.Posts()})
 }
 
-// head is the sequence of a session's oldest message. One before ours is done, as a
-// rule, and its acknowledgement on its way to the stream: it is given a moment rather
-// than the time after which ours would come back.
+// head is the sequence of a session's oldest message that is not done. One before ours
+// is done, as a rule, and its acknowledgement on its way to the stream: it is given a
+// moment rather than the time after which ours would come back. If it stays, the
+// acknowledgement may be lost; the store says so, and nothing waits for the message to
+// be delivered again.
 func (h *handlers) head(ctx context.Context, cmd api.Run, ours uint64) (uint64, error) {
+	from := uint64(1)
 	for wait := time.Millisecond / 2; ; wait *= 2 {
-		m, err := h.bus.Next(ctx, cmd.Subject(), 1)
-		if err != nil || m.Sequence >= ours || wait > 8*time.Millisecond {
+		m, err := h.bus.Next(ctx, cmd.Subject(), from)
+		if err != nil || m.Sequence >= ours {
 			return m.Sequence, err
+		}
+		if wait > 8*time.Millisecond {
+			if done, err := h.done(ctx, m); err != nil || !done {
+				return m.Sequence, err
+			}
+			from, wait = m.Sequence+1, time.Millisecond/4
+			continue
 		}
 		if err := pause(ctx, wait); err != nil {
 			return 0, err
 		}
 	}
+}
+
+// done says whether the run of a waiting message is over, and announces its end again:
+// its owner may have died before it did.
+func (h *handlers) done(ctx context.Context, m bus.Stored) (bool, error) {
+	var cmd api.Run
+	if err := api.Decode(m.Data, &cmd); err != nil {
+		return false, nil //nolint:nilerr // its own delivery says so
+	}
+	over, err := h.store.Over(ctx, cmd.Run)
+	if err != nil || !over {
+		return false, err
+	}
+	return true, h.engine.Run(ctx, cmd, events{bus: h.bus, posts: h.bus.Posts()})
 }
 
 // rested hands a wake back whose agent has slept for less than a moment: whatever
