@@ -456,6 +456,9 @@ func (w *crashWorld) crash(t testing.TB, c crashCase, name string) (v verdict) {
 	watch.Go(func() { // brings the service back when it has died
 		select {
 		case <-p.done:
+			if w.aged {
+				w.rebuild(t)
+			}
 			w.again(t, c.service)
 		case <-over:
 		}

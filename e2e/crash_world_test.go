@@ -21,6 +21,7 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
 	"github.com/anima-run/anima/pkg/embednats"
+	"github.com/anima-run/anima/pkg/embednats/storetest"
 	"github.com/anima-run/anima/pkg/telemetry/oteltest"
 )
 
@@ -31,6 +32,8 @@ type crashWorld struct {
 	*world
 	t      testing.TB
 	nats   *embednats.Server
+	stores string // folder of the server
+	aged   bool   // the server's stores are rebuilt between a death and the next start
 	js     jetstream.JetStream
 	spans  *received
 	env    map[string]string // of every process
@@ -59,9 +62,10 @@ func newCrashWorld(t testing.TB, mutant string) *crashWorld {
 		t.Fatal(err)
 	}
 	w := &crashWorld{
-		t: t, nats: quietServer(t), mutant: mutant, procs: map[string]*mortal{}, spans: &received{Collector: oteltest.Receiver(t)},
+		t: t, stores: t.TempDir(), mutant: mutant, procs: map[string]*mortal{}, spans: &received{Collector: oteltest.Receiver(t)},
 		world: &world{http: map[string]string{}, data: t.TempDir()},
 	}
+	w.nats = quietServer(t, w.stores, "127.0.0.1:0")
 	w.env = environment(t, map[string]string{
 		"ANIMA_INFERENCE_ROUTER_SCRIPT": script, "ANIMA_LOOP_LEASE": "1s", "ANIMA_HEARTBEAT_LEASE": "1s", "ANIMA_DRAIN": "20s",
 		"OTEL_EXPORTER_OTLP_ENDPOINT": w.spans.endpoint(), "ANIMA_MUTATION": mutant,
@@ -76,7 +80,7 @@ func newCrashWorld(t testing.TB, mutant string) *crashWorld {
 		t.FailNow()
 	}
 	w.bus = connect(t, w.nats.ClientURL())
-	nc, err := nats.Connect(w.nats.ClientURL(), nats.Token(token))
+	nc, err := nats.Connect(w.nats.ClientURL(), nats.Token(token), nats.ReconnectWait(50*time.Millisecond), nats.MaxReconnects(-1))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,14 +92,30 @@ func newCrashWorld(t testing.TB, mutant string) *crashWorld {
 }
 
 // quietServer logs nothing: worlds outlive the tests that use them.
-func quietServer(t testing.TB) *embednats.Server {
+func quietServer(t testing.TB, dir, listen string) *embednats.Server {
 	t.Helper()
-	s, err := embednats.Start(t.Context(), embednats.Options{Dir: t.TempDir(), Listen: "127.0.0.1:0", Token: token})
+	s, err := embednats.Start(context.WithoutCancel(t.Context()), embednats.Options{Dir: dir, Listen: listen, Token: token})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Shutdown)
 	return s
+}
+
+// rebuild stops the NATS server and starts it with stores that are older than the state
+// that it saved last, as after an unclean exit of a server that ran for minutes.
+func (w *crashWorld) rebuild(t testing.TB) {
+	listen := strings.TrimPrefix(w.nats.ClientURL(), "nats://")
+	w.nats.Shutdown()
+	err := storetest.Age(w.stores, storetest.Saved)
+	if err == nil {
+		w.nats, err = embednats.Start(context.WithoutCancel(t.Context()), embednats.Options{Dir: w.stores, Listen: listen, Token: token})
+	}
+	if err != nil {
+		t.Errorf("NATS did not come back: %v", err)
+		return
+	}
+	w.t.Cleanup(w.nats.Shutdown)
 }
 
 // start runs a service, again under the same name after it died. Its log goes to a

@@ -1,0 +1,52 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/anima-run/anima/pkg/failpoint"
+)
+
+// TestCrashAged is the crash matrix with streams that are older than the state that
+// their server saved last: between the death of a service and its next start NATS is
+// stopped, and rebuilds its stores. Keys that were deleted come back, and none has a TTL.
+// The form of CI kills at three points; the others at all of loop and heartbeat, which
+// alone use the coordination bucket.
+func TestCrashAged(t *testing.T) {
+	t.Parallel()
+	w := newCrashWorld(t, "")
+	w.aged = true
+	var cases []crashCase
+	if form := os.Getenv(crashForm); form == "" {
+		for _, p := range failpoint.Table() {
+			if slices.Contains([]string{failpoint.LoopTool.String(), failpoint.LoopLockDelete.String(), failpoint.HeartbeatWake.String()}, p.Name) {
+				cases = append(cases, crashCase{p, p.Services[0], failpoint.After, 1, tour})
+			}
+		}
+	} else {
+		cases = slices.DeleteFunc(crashCases("short", w.rehearse(t)), func(c crashCase) bool {
+			return c.mode == failpoint.Timeout || c.service != "loop" && c.service != "heartbeat"
+		})
+	}
+	if only := os.Getenv(crashOnly); only != "" {
+		cases = slices.DeleteFunc(cases, func(c crashCase) bool { return !strings.Contains(c.String(), only) })
+	}
+	for n, c := range cases {
+		v := w.crash(t, c, fmt.Sprintf("A%d", n))
+		for range plays - 1 {
+			if !v.fired && len(v.faults) == 0 {
+				v = w.crash(t, c, fmt.Sprintf("A%dx", n))
+			}
+		}
+		if !v.fired && len(v.faults) == 0 {
+			v.faults = []string{"the point was not passed"}
+		}
+		if len(v.faults) > 0 {
+			t.Errorf("%s, stores rebuilt:\n  %s", c, strings.Join(v.faults, "\n  "))
+		}
+	}
+	t.Logf("%d cases with stores that were rebuilt", len(cases))
+}
