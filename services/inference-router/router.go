@@ -45,6 +45,10 @@ type Config struct {
 	Simulated bool          `env:"simulated" help:"use the simulated model also where a provider is configured"`
 	Script    string        `env:"script" help:"script of the simulated model, a JSON file; empty is the one of the demo"`
 	Workers   int           `env:"workers" help:"model calls at a time in this process"`
+	Attempts  int           `env:"attempts" help:"how often providers are asked for one model call, when they fail for causes that may pass"`
+	Failures  int           `env:"run_failures" help:"how many such failed attempts one run may have, all its model calls together"`
+	First     time.Duration `env:"first_token_timeout" help:"how long a model may take to its first token before the call is made again; 0 is 60s, and no limit of its own for servers on this machine or in a private network, which may have to load the model"`
+	Between   time.Duration `env:"token_timeout" help:"how long a model may pause between two tokens before the call is made again"`
 }
 
 // Validate reports values that cannot work.
@@ -52,12 +56,22 @@ func (c *Config) Validate() error {
 	if c.Workers < 1 {
 		return fmt.Errorf("ANIMA_INFERENCE_ROUTER_WORKERS is %d: at least 1 is needed", c.Workers)
 	}
+	switch {
+	case c.Attempts < 1:
+		return fmt.Errorf("ANIMA_INFERENCE_ROUTER_ATTEMPTS is %d: at least 1 is needed", c.Attempts)
+	case c.Failures < 1:
+		return fmt.Errorf("ANIMA_INFERENCE_ROUTER_RUN_FAILURES is %d: at least 1 is needed", c.Failures)
+	case c.First < 0:
+		return fmt.Errorf("ANIMA_INFERENCE_ROUTER_FIRST_TOKEN_TIMEOUT is %s: it cannot be negative", c.First)
+	case c.Between <= 0:
+		return fmt.Errorf("ANIMA_INFERENCE_ROUTER_TOKEN_TIMEOUT is %s: it must be more than nothing", c.Between)
+	}
 	_, err := extraModels(c.Models)
 	return err
 }
 
 // Service is inference-router, ready for a host.
-var Service = host.Define("inference-router", Config{Workers: 256, Local: "auto"}, sqlstore.Migrations(), run)
+var Service = host.Define("inference-router", Config{Workers: 256, Local: "auto", Attempts: 4, Failures: 12, Between: 30 * time.Second}, sqlstore.Migrations(), run)
 
 func run(ctx context.Context, env *host.Env, cfg Config) error {
 	db, err := env.DB(ctx)
@@ -82,6 +96,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	relay := outbox.NewRelay(db, env.Bus, env.Log)
 	h := &handlers{
 		log: env.Log, now: env.Now, bus: env.Bus, store: sqlstore.New(db), relay: relay, models: models,
+		limits:    limits{attempts: cfg.Attempts, failures: cfg.Failures, patience: provider.Patience{First: cfg.First, Between: cfg.Between}, near: nearby(sources)},
 		providers: byName(sources), unsettled: make(chan struct{}, 1), tracer: env.Tracer.Tracer("github.com/anima-run/anima/services/inference-router"), tel: tel,
 	}
 	env.HTTP.Handle("GET /v1/models", h.httpModels)
@@ -197,6 +212,15 @@ func openSimulated(ctx context.Context, env *host.Env, cfg Config, client *http.
 	}, nil
 }
 
+// nearby are the providers on this machine or in a private network.
+func nearby(sources []*source) map[string]bool {
+	near := map[string]bool{}
+	for _, s := range sources {
+		near[s.provider.Name()] = s.local
+	}
+	return near
+}
+
 func byName(sources []*source) map[string]provider.Provider {
 	all := map[string]provider.Provider{}
 	for _, s := range sources {
@@ -270,6 +294,8 @@ type handlers struct {
 	relay     *outbox.Relay
 	models    *catalog
 	providers map[string]provider.Provider
+	limits    limits
+	flights   flights
 	unsettled chan struct{} // settling failed; wakes settleLeftovers
 	tracer    trace.Tracer
 	tel       *instruments

@@ -149,7 +149,7 @@ func TestFailures(t *testing.T) {
 	}{
 		"a wrong request": {request("f-1", "refused"), api.Invalid, api.ReasonRefused},
 		"too long":        {request("f-2", "long"), api.Invalid, api.ReasonTooLong},
-		"a wrong key":     {request("f-3", "locked"), api.Unavailable, api.ReasonNoModel},
+		"a wrong key":     {request("f-3", "locked"), api.Unavailable, api.ReasonAuth},
 		"a dead agent":    {dead, api.Unavailable, api.ReasonNoModel},
 		"who pays":        {nobody, api.Invalid, ""},
 	} {

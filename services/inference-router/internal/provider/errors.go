@@ -20,8 +20,13 @@ type Kind string
 const (
 	RetrySame      Kind = "retry_same"       // trouble that passes: 408, 409, 500, 503, 529
 	RateLimited    Kind = "rate_limited"     // 429: wait RetryAfter, or go elsewhere
-	Failover       Kind = "failover"         // not here: network, broken stream, no such model, no quota, other 5xx
-	Auth           Kind = "auth"             // 401, 403: the key is wrong; others may work
+	Failover       Kind = "failover"         // the answer broke off or came to nothing: a cut stream, an empty body, other 5xx
+	Unreachable    Kind = "unreachable"      // no answer at all: no such host, connection refused or lost before a byte
+	Stalled        Kind = "stalled"          // too long without a token
+	NoModel        Kind = "no_model"         // 404, model_not_found: this model is not there; others may be
+	Quota          Kind = "quota"            // 402, insufficient_quota: the account is empty, waiting does not fill it
+	Endpoint       Kind = "endpoint"         // a web page, or no such path: the address is not the API's
+	Auth           Kind = "auth"             // 401, 403: the key is wrong; other providers may work
 	ContextTooLong Kind = "context_too_long" // the prompt does not fit this model
 	Fatal          Kind = "fatal"            // the request itself is wrong everywhere
 	Canceled       Kind = "canceled"         // the caller's context ended, or its onDelta refused
@@ -38,12 +43,12 @@ type Error struct {
 	cause      error
 }
 
-// Error is one line: provider, kind, status, message.
+// Error is one line: provider, status, message.
 func (e *Error) Error() string {
 	if e.Status != 0 {
-		return fmt.Sprintf("provider %s: %s (status %d): %s", e.Provider, e.Kind, e.Status, e.Message)
+		return fmt.Sprintf("provider %s answered with status %d: %s", e.Provider, e.Status, e.Message)
 	}
-	return fmt.Sprintf("provider %s: %s: %s", e.Provider, e.Kind, e.Message)
+	return fmt.Sprintf("provider %s: %s", e.Provider, e.Message)
 }
 
 // Unwrap is the context's error or onDelta's, of a Canceled error only. Errors
@@ -80,7 +85,9 @@ func KindOfStatus(status int, code, message string) Kind {
 		status == http.StatusBadRequest && mentionsContext(message):
 		return ContextTooLong
 	case code == "insufficient_quota", status == http.StatusPaymentRequired:
-		return Failover // waiting does not fill an account
+		return Quota
+	case code == "model_not_found":
+		return NoModel
 	case status == http.StatusTooManyRequests:
 		return RateLimited
 	case status == http.StatusUnauthorized, status == http.StatusForbidden:
@@ -88,12 +95,20 @@ func KindOfStatus(status int, code, message string) Kind {
 	case status == http.StatusRequestTimeout, status == http.StatusConflict,
 		status == http.StatusInternalServerError, status == http.StatusServiceUnavailable, status == 529:
 		return RetrySame
-	case status == http.StatusNotFound, status >= http.StatusInternalServerError:
+	case status == http.StatusNotFound:
+		if strings.Contains(strings.ToLower(message), "model") {
+			return NoModel
+		}
+		return Endpoint
+	case status >= http.StatusInternalServerError:
 		return Failover
 	case status >= http.StatusBadRequest:
 		return Fatal
 	}
-	return Failover // a redirect or a success that is none
+	if status >= http.StatusMultipleChoices {
+		return Endpoint // a redirect
+	}
+	return Failover // a success that is none
 }
 
 // mentionsContext knows the words of compatible servers that send no code.

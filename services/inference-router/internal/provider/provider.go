@@ -130,6 +130,7 @@ const (
 	FinishToolCalls = "tool_calls"
 	FinishLength    = "length"
 	FinishFilter    = "content_filter"
+	FinishRefusal   = "refusal" // the text is a refusal, which the protocol marks as such
 )
 
 // Response is a model's answer.

@@ -102,15 +102,15 @@ func TestKindOfStatus(t *testing.T) {
 		want          provider.Kind
 	}{
 		{429, "rate_limit_exceeded", "", provider.RateLimited},
-		{429, "insufficient_quota", "", provider.Failover},
-		{402, "", "", provider.Failover},
+		{429, "insufficient_quota", "", provider.Quota},
+		{402, "", "", provider.Quota},
 		{500, "", "", provider.RetrySame},
 		{503, "", "", provider.RetrySame},
 		{529, "", "", provider.RetrySame},
 		{408, "", "", provider.RetrySame},
 		{502, "", "", provider.Failover},
 		{504, "", "", provider.Failover},
-		{404, "model_not_found", "", provider.Failover},
+		{404, "model_not_found", "", provider.NoModel},
 		{401, "", "", provider.Auth},
 		{403, "", "", provider.Auth},
 		{400, "", "bad schema", provider.Fatal},

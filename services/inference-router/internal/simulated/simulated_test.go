@@ -367,7 +367,7 @@ func TestFaults(t *testing.T) {
 		want provider.Kind
 	}{
 		"always":      {say("always"), provider.RetrySame},
-		"other model": {other, provider.Failover},
+		"other model": {other, provider.NoModel},
 		"too long":    {say(strings.Repeat("x", 500)), provider.ContextTooLong},
 		"orphan":      {orphan, provider.Fatal},
 		"unanswered":  {unanswered, provider.Fatal},
@@ -443,7 +443,7 @@ func TestDelaysEnd(t *testing.T) {
 	if err := <-closed; err != nil {
 		t.Errorf("close: %v", err)
 	}
-	if _, err := p.Models(t.Context()); provider.KindOf(err) != provider.Failover {
+	if _, err := p.Models(t.Context()); provider.KindOf(err) != provider.Unreachable {
 		t.Errorf("after close: got %v", err)
 	}
 }

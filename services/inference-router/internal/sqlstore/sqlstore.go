@@ -87,17 +87,43 @@ type Spending struct {
 	Calls, InputTokens, OutputTokens int64
 }
 
-// Spent sums what an agent paid since a time, by model; model "" means all.
+// Spent sums what an agent paid since a time, by model; model "" means all. Attempts
+// that broke off and were paid are calls, too.
 func (s *Store) Spent(ctx context.Context, agent, model string, since time.Time) ([]Spending, error) {
 	return sqldb.All(ctx, s.db, func(r sqldb.Scanner) (v Spending, err error) {
 		return v, r.Scan(&v.Model, &v.Cost, &v.Calls, &v.InputTokens, &v.OutputTokens)
-	}, `select model, cast(sum(cost) as bigint), count(*), cast(sum(input_tokens) as bigint), cast(sum(output_tokens) as bigint) from inference_costs
-		where agent = $1 and ($2 = '' or model = $2) and created_at > $3 group by model order by model`, agent, model, since.UnixMicro())
+	}, `select model, cast(sum(cost) as bigint), count(*), cast(sum(input_tokens) as bigint), cast(sum(output_tokens) as bigint) from (
+			select model, cost, input_tokens, output_tokens from inference_costs where agent = $1 and created_at > $3
+			union all select model, cost, input_tokens, output_tokens from failed_calls where agent = $1 and at > $3 and cost > 0) calls
+		where $2 = '' or model = $2 group by model order by model`, agent, model, since.UnixMicro())
 }
 
 // Find returns the stored call with an id, if there is one.
 func (s *Store) Find(ctx context.Context, id string) (Paid, bool, error) {
 	return s.find(ctx, `id = $1`, id)
+}
+
+// Look returns the stored call with an id, if there is one, else the failed attempts at
+// it, in one statement.
+func (s *Store) Look(ctx context.Context, id string) (Paid, bool, Tries, error) {
+	var p Paid
+	var n Tries
+	var answer string
+	c := &p.Call
+	err := s.db.QueryRowContext(ctx, `select t.tries, t.paid, coalesce(c.id, ''), coalesce(c.agent, ''), coalesce(c.session_id, ''), coalesce(c.turn_id, ''),
+			coalesce(c.model, ''), coalesce(c.provider, ''), coalesce(c.input_tokens, 0), coalesce(c.output_tokens, 0), coalesce(c.cost, 0), coalesce(c.hold, ''),
+			coalesce(c.latency_ms, 0), coalesce(c.tier, ''), coalesce(c.task_type, ''), coalesce(c.trace, ''), coalesce(c.answer, ''), coalesce(c.created_at, 0)
+		from (select cast(coalesce(sum(counts), 0) as bigint) as tries, cast(coalesce(sum(cost), 0) as bigint) as paid from failed_calls where call_id = $1) t
+		left join inference_costs c on c.id = $1`, id).
+		Scan(&n.Call, &n.Cost, &c.ID, &c.Agent, &c.Session, &c.Turn, &c.Model, &c.Provider, &c.InputTokens, &c.OutputTokens, &c.Cost, &p.Hold, &c.LatencyMS,
+			&c.Tier, &c.Task, &p.Trace, &answer, &c.At)
+	if err != nil || c.ID == "" {
+		return Paid{}, false, n, err
+	}
+	if err := json.Unmarshal([]byte(answer), &p.Answer); err != nil {
+		return p, false, n, fmt.Errorf("answer of %s: %w", id, err)
+	}
+	return p, true, n, nil
 }
 
 // FindByHold returns the stored call that is paid from a hold, if there is one.

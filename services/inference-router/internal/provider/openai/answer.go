@@ -21,6 +21,7 @@ const (
 // answer collects the chunks of one stream.
 type answer struct {
 	id, model, finish string
+	refused           bool
 	text              strings.Builder
 	calls             []*call
 	byIndex           map[int64]*call
@@ -57,6 +58,7 @@ func (a *answer) add(c sdk.ChatCompletionChunk) (string, error) {
 		// A refusal is the text that a reader gets instead of an answer.
 		piece := choice.Delta.Content + choice.Delta.Refusal
 		text := a.reasoning.text(piece)
+		a.refused = a.refused || choice.Delta.Refusal != ""
 		a.text.WriteString(text)
 		a.size += len(piece)
 		delta += text
@@ -127,6 +129,9 @@ func (a *answer) response(req provider.Request) provider.Response {
 		res.Finish = provider.FinishToolCalls
 	case len(res.ToolCalls) == 0 && (res.Finish == provider.FinishToolCalls || res.Finish == "function_call"):
 		res.Finish = provider.FinishStop // it announced calls and made none
+	}
+	if a.refused && res.Finish == provider.FinishStop {
+		res.Finish = provider.FinishRefusal
 	}
 	estimate := provider.Estimate(req, res)
 	if a.usage == nil || (a.usage.Output == 0 && estimate.Output > 0) || a.implausible(req) {

@@ -297,7 +297,7 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 		t.Cleanup(server.Close)
 		p := newProvider(t, openai.Config{BaseURL: server.URL + "/v1", HTTP: server.Client()})
 		_, err := p.Complete(t.Context(), providertest.Ask("hi"), nil)
-		if provider.KindOf(err) != provider.Failover || !strings.Contains(err.Error(), "elsewhere.example") || calls != 1 {
+		if provider.KindOf(err) != provider.Endpoint || !strings.Contains(err.Error(), "elsewhere.example") || calls != 1 {
 			t.Errorf("%d: %d calls, %v; want one call and the address", status, calls, err)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -27,13 +28,17 @@ func (p *Provider) fault(ctx context.Context, head *http.Response, err error) *p
 		err = errTruncated
 	}
 	fault := &provider.Error{Kind: provider.Failover, Provider: p.name}
+	var dial *net.OpError
+	if head == nil && errors.As(err, &dial) && dial.Op == "dial" {
+		fault.Kind = provider.Unreachable
+	}
 	var api *sdk.Error
 	var inStream *ssestream.StreamError
 	switch {
 	case errors.As(err, &inStream):
 		fault.Kind, fault.Message = streamFault(inStream.Event.Data)
 	case head != nil && head.StatusCode >= http.StatusMultipleChoices && head.StatusCode < http.StatusBadRequest:
-		fault.Status = head.StatusCode
+		fault.Kind, fault.Status = provider.Endpoint, head.StatusCode
 		fault.Message = "the server redirects to " + head.Header.Get("Location") + ": set the base URL to that address"
 	case head != nil && head.StatusCode >= http.StatusBadRequest:
 		// The client's own error is missing when the body was not JSON.
@@ -50,6 +55,8 @@ func (p *Provider) fault(ctx context.Context, head *http.Response, err error) *p
 		fault.Status = head.StatusCode
 		fault.Kind = provider.KindOfStatus(head.StatusCode, code, fault.Message)
 		fault.RetryAfter = provider.RetryAfter(head.Header, p.now())
+	case errors.Is(err, errPage):
+		fault.Kind, fault.Message = provider.Endpoint, err.Error()
 	default:
 		var outer *url.Error
 		if errors.As(err, &outer) {

@@ -115,7 +115,9 @@ func (p *Provider) once(ctx context.Context, req provider.Request, d dialect, on
 
 	var head *http.Response
 	opts := []option.RequestOption{option.WithResponseInto(&head), drainOnClose(cancel)}
-	if !d.noStream {
+	if d.noStream {
+		provider.Whole(ctx)
+	} else {
 		opts = append(opts, option.WithJSONSet("stream", true))
 	}
 	if err := p.client.Post(callCtx, "chat/completions", params, nil, opts...); err != nil {
@@ -140,6 +142,7 @@ func (p *Provider) once(ctx context.Context, req provider.Request, d dialect, on
 		return nil
 	}
 	for stream.Next() {
+		provider.Alive(ctx)
 		delta, err := got.add(stream.Current())
 		if err != nil {
 			cancel()

@@ -127,7 +127,7 @@ func TestOddAnswers(t *testing.T) {
 		},
 		"a refusal": {
 			`data: {"choices":[{"index":0,"delta":{"refusal":"I won't."}}]}` + "\n\n" + stop + done,
-			provider.Response{Text: "I won't.", Finish: "stop"},
+			provider.Response{Text: "I won't.", Finish: "refusal"},
 		},
 		"no end mark": {
 			`data: {"choices":[{"index":0,"delta":{"content":"x"}}]}` + "\n\n" + stop,
@@ -170,7 +170,7 @@ func TestFaultsInStreams(t *testing.T) {
 		`{"error":{"message":"slow down","code":429}}`:                      provider.RateLimited,
 		`{"error":{"message":"slow down","code":"503"}}`:                    provider.RetrySame,
 		`{"error":{"message":"too long","code":"context_length_exceeded"}}`: provider.ContextTooLong,
-		`{"error":{"message":"no money","code":"insufficient_quota"}}`:      provider.Failover,
+		`{"error":{"message":"no money","code":"insufficient_quota"}}`:      provider.Quota,
 		`{"error":{"message":"oops","type":"server_error"}}`:                provider.RetrySame,
 		`{"error":{}}`:     provider.Failover,
 		`{"error":"oops"}`: provider.Failover,
@@ -247,8 +247,8 @@ func TestNobodyListens(t *testing.T) {
 	server.Close()
 	p := newProvider(t, openai.Config{BaseURL: server.URL, HTTP: &http.Client{}})
 	_, err := p.Complete(t.Context(), providertest.Ask("hi"), nil)
-	if provider.KindOf(err) != provider.Failover {
-		t.Errorf("got %v, want %s", err, provider.Failover)
+	if provider.KindOf(err) != provider.Unreachable {
+		t.Errorf("got %v, want %s", err, provider.Unreachable)
 	}
 }
 

@@ -20,7 +20,9 @@ func refusals(t *testing.T, open Open) {
 		"server error":      {fault: Fault{Status: 500}, want: provider.RetrySame},
 		"bad gateway":       {fault: Fault{Status: 502}, want: provider.Failover},
 		"overloaded":        {fault: Fault{Status: 503, RetryAfter: "1"}, want: provider.RetrySame, after: time.Second},
-		"no such model":     {fault: Fault{Status: 404}, want: provider.Failover},
+		"no such model":     {fault: Fault{Status: 404, Message: "the model m-1 does not exist"}, want: provider.NoModel},
+		"no such path":      {fault: Fault{Status: 404}, want: provider.Endpoint},
+		"no money":          {fault: Fault{Status: 402}, want: provider.Quota},
 		"bad request":       {fault: Fault{Status: 400}, want: provider.Fatal},
 		"wrong key":         {fault: Fault{Status: 401}, want: provider.Auth},
 		"prompt too long":   {fault: Fault{Status: 400, ContextTooLong: true}, want: provider.ContextTooLong},
@@ -76,7 +78,7 @@ func broken(t *testing.T, open Open) {
 		"done without a reason":  {func(a *Answer) { a.Text("half"); a.Done() }, provider.Failover, "half"},
 		"nothing in it":          {func(a *Answer) { a.Empty(); a.Done() }, provider.Failover, ""},
 		"not the protocol":       {func(a *Answer) { a.Text("half"); a.Raw("data: {\"choices\": [{\n\n"); a.Hold() }, provider.Failover, "half"},
-		"a page":                 {func(a *Answer) { a.Page(200, "<h1>Welcome</h1>") }, provider.Failover, ""},
+		"a page":                 {func(a *Answer) { a.Page(200, "<h1>Welcome</h1>") }, provider.Endpoint, ""},
 		"a fault in the stream": {func(a *Answer) {
 			a.Text("half")
 			a.FailInStream(Fault{Status: 503, Message: "overloaded " + Key})

@@ -1,0 +1,236 @@
+package router
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/failpoint"
+	"github.com/anima-run/anima/pkg/telemetry"
+
+	"github.com/anima-run/anima/services/inference-router/internal/model"
+	"github.com/anima-run/anima/services/inference-router/internal/provider"
+	"github.com/anima-run/anima/services/inference-router/internal/sqlstore"
+)
+
+// afterwards bounds the work that follows an answer: it goes on when the caller
+// has gone, because the provider bills the answer all the same.
+const afterwards = 10 * time.Second
+
+// attempt is what one model is asked, and by whom.
+type attempt struct {
+	h        *handlers
+	req      api.Complete
+	model    model.Model
+	provider provider.Provider
+	ask      provider.Request
+	hold     string // id of the first hold; see [attempt.reserve]
+	limit    int64
+}
+
+// run makes one attempt: it holds, calls, stores and settles. Its error is a
+// [provider.Error] when the provider failed.
+func (m *candidate) run(ctx context.Context, c *asking) (answer api.Completion, err error) {
+	hold := ""
+	if m.most > 0 {
+		if hold, err = m.reserve(ctx, m.most); err != nil {
+			return answer, err
+		}
+	}
+	began := m.h.now()
+	res, err := m.once(ctx, c)
+	took := m.h.now().Sub(began)
+	partial := err != nil && c.keeps(ctx, res, err)
+	if err != nil && !partial {
+		m.h.models.noticed(ctx, err)
+		m.h.tel.call(ctx, m.provider.Name(), m.model.ID, string(provider.KindOf(err)), took, 0, 0, 0)
+		m.fail(ctx, c, hold, res, err)
+		return answer, err
+	}
+	cost := min(api.Micros(m.model.Cost(res.Usage.Input, res.Usage.Output)), m.most)
+	m.h.tel.call(ctx, m.provider.Name(), m.model.ID, "ok", took, res.Usage.Input, res.Usage.Output, cost)
+	answer = api.Completion{
+		Model: m.model.ID, Provider: m.provider.Name(), Text: res.Text, Finish: res.Finish, Reasoning: res.Reasoning,
+		InputTokens: res.Usage.Input, OutputTokens: res.Usage.Output, Cost: cost + c.broken, LatencyMS: took.Milliseconds(), Attempts: c.tries + 1,
+	}
+	for _, call := range res.ToolCalls {
+		answer.ToolCalls = append(answer.ToolCalls, api.ToolCall(call))
+	}
+	if partial {
+		answer.Partial, answer.Finish, answer.ToolCalls = true, api.FinishTimeout, nil
+	}
+	finish(&answer)
+	if answer.Finish == api.FinishRepetition {
+		c.out.instead(answer.Text)
+	}
+	return m.store(ctx, c, hold, answer, cost)
+}
+
+// store records the answer and settles it.
+func (m *candidate) store(ctx context.Context, c *asking, hold string, answer api.Completion, cost api.Micros) (api.Completion, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), afterwards)
+	defer cancel()
+	record := sqlstore.Paid{
+		Call: api.Completed{
+			ID: m.req.ID, Agent: m.req.Agent, Session: m.req.Session, Turn: m.req.Turn, Task: m.req.Task, Tier: m.req.Tier,
+			Model: m.model.ID, Provider: m.provider.Name(), InputTokens: answer.InputTokens, OutputTokens: answer.OutputTokens,
+			Cost: cost, LatencyMS: answer.LatencyMS, At: m.h.now().UnixMicro(),
+		},
+		Hold: hold, Trace: trace.SpanContextFromContext(ctx).TraceID().String(), Answer: answer,
+	}
+	paid, err := failpoint.Value(ctx, failpoint.RouterRecord, func(ctx context.Context) (sqlstore.Paid, error) { return m.h.store.Record(ctx, record) })
+	if err != nil {
+		m.h.leaves() // it may be stored all the same, and the caller need not come back
+		return answer, err
+	}
+	m.h.relay.Kick()
+	if hold != "" && paid.Hold != hold { // the same call was asked twice at once, and the other one is stored
+		m.release(ctx, hold, "another answer to this call is stored")
+	}
+	return m.h.answer(ctx, m.req, paid)
+}
+
+// keeps says that what has come of an answer is kept as the answer (seed 004: partial
+// and an error): the time is over, or the provider has stopped for the last time.
+func (c *asking) keeps(ctx context.Context, res provider.Response, err error) bool {
+	if strings.TrimSpace(res.Text) == "" {
+		return false
+	}
+	late := provider.KindOf(err) == provider.Canceled && errors.Is(ctx.Err(), context.DeadlineExceeded)
+	return late || provider.KindOf(err) == provider.Stalled && c.lastTry()
+}
+
+// repeatsEvery is how many bytes of text come between two looks for repetition.
+const repeatsEvery = 1 << 10
+
+// errRepeats ends a call whose text repeats itself.
+var errRepeats = errors.New("the text repeats itself")
+
+// once calls the provider. A text that repeats itself is cut and an answer.
+func (m *candidate) once(ctx context.Context, c *asking) (provider.Response, error) {
+	name, opts := telemetry.Chat(m.provider.Name(), m.model.ID)
+	ctx, span := m.h.tracer.Start(ctx, name, opts...)
+	defer span.End()
+	span.SetAttributes(attribute.Int("http.request.resend_count", c.tries), attribute.Int64("gen_ai.request.max_tokens", m.limit))
+	watched, stop := provider.Watch(ctx, m.h.patience(m.provider.Name()))
+	defer stop()
+	var said strings.Builder
+	looked := 0
+	res, err := failpoint.Value(watched, failpoint.RouterCall, func(ctx context.Context) (provider.Response, error) {
+		return m.provider.Complete(ctx, m.ask, func(text string) error {
+			if said.WriteString(text); said.Len()-looked >= repeatsEvery {
+				looked = said.Len()
+				if _, repeats := provider.Repetition(said.String()); repeats {
+					return errRepeats
+				}
+			}
+			c.out.text(text)
+			return nil
+		})
+	})
+	if errors.Is(err, errRepeats) {
+		end, _ := provider.Repetition(said.String())
+		res.Text, res.ToolCalls, res.Finish, err = strings.ToValidUTF8(said.String()[:end], ""), nil, api.FinishRepetition, nil
+	}
+	if stalled := provider.StalledBy(watched, m.provider.Name()); err != nil && stalled != nil {
+		err = stalled
+	}
+	if err != nil {
+		telemetry.Fail(span, string(provider.KindOf(err)), err.Error())
+		return res, err
+	}
+	span.SetAttributes(
+		attribute.String("gen_ai.response.model", res.Model), attribute.String("gen_ai.response.id", res.ID),
+		attribute.StringSlice("gen_ai.response.finish_reasons", []string{res.Finish}),
+		attribute.Int64("gen_ai.usage.input_tokens", res.Usage.Input), attribute.Int64("gen_ai.usage.output_tokens", res.Usage.Output),
+		attribute.Int64("automaton.cost.usd_micros", m.model.Cost(res.Usage.Input, res.Usage.Output)),
+	)
+	return res, nil
+}
+
+// fail stores a failed attempt and ends its hold. What a broken answer had delivered is
+// paid: the provider bills it too. Dying before the row, the attempt is not counted and
+// its hold expires or is used by the next one; dying after it, [handlers.settleLeftovers]
+// ends the hold as the row says.
+func (m *candidate) fail(ctx context.Context, c *asking, hold string, res provider.Response, cause error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), afterwards)
+	defer cancel()
+	f := sqlstore.Failed{
+		Call: m.req.ID, Run: m.req.Run, Agent: m.req.Agent, Turn: m.req.Turn, Model: m.model.ID, Provider: m.provider.Name(),
+		Kind: string(provider.KindOf(cause)), Counts: provider.KindOf(cause) != provider.Canceled, Message: cause.Error(),
+		Hold: hold, At: m.h.now().UnixMicro(),
+	}
+	if res.Usage.Output > 0 {
+		f.InputTokens, f.OutputTokens = res.Usage.Input, res.Usage.Output
+		f.Cost = min(api.Micros(m.model.Cost(res.Usage.Input, res.Usage.Output)), m.most)
+	}
+	if err := c.record(ctx, f); err != nil {
+		m.h.log.WarnContext(ctx, "a failed attempt is not recorded", "call", m.req.ID, "err", err)
+		c.tries, c.broken = c.tries+1, c.broken+f.Cost
+	}
+	if hold == "" {
+		return
+	}
+	if err := m.h.endFailed(ctx, f); err != nil {
+		m.h.log.WarnContext(ctx, "the hold of a failed attempt is ended later", "hold", hold, "err", err)
+		m.h.leaves()
+	}
+}
+
+// maxHolds is how often one call may be begun; callers give up before.
+const maxHolds = 32
+
+// reserve holds the money of an attempt and returns the hold. An earlier try of
+// the same call may have left a hold: an active one is used, one that has ended
+// is passed over for the next id, and so is one of another amount, which was for
+// another prompt. What that holds is given back.
+// A caller that goes away meanwhile does not cut the question: the hold may be there
+// already, and nobody would give it back.
+func (a attempt) reserve(ctx context.Context, most api.Micros) (string, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), afterwards)
+	defer cancel()
+	for n := range maxHolds {
+		id := a.hold
+		if n > 0 {
+			id += "/" + strconv.Itoa(n)
+		}
+		state, err := a.h.hold(ctx, id, a.req.Agent, a.req.Turn, most)
+		switch {
+		case api.CodeOf(err) == api.Conflict:
+			a.supersede(ctx, id)
+		case err != nil:
+			return "", err
+		case state.Status == api.HoldActive:
+			return id, nil
+		}
+	}
+	return "", api.Errorf(api.Conflict, "call %s was begun %d times and is not taken again", a.req.ID, maxHolds)
+}
+
+// supersede gives back what an earlier try of the call still holds. Should that try
+// be under way yet, and store its answer first, it is paid as by [handlers.settleLate].
+func (a attempt) supersede(ctx context.Context, id string) {
+	own, err := bus.Call[api.Holds](ctx, a.h.bus, api.ListHolds{Agent: a.req.Agent, Limit: 250})
+	if err != nil {
+		a.h.log.WarnContext(ctx, "a hold is left to expire", "hold", id, "err", err)
+		return
+	}
+	if slices.ContainsFunc(own.Holds, func(s api.HoldState) bool { return s.ID == id }) {
+		a.release(ctx, id, "the call is made again with another prompt")
+	}
+}
+
+// release gives a hold back.
+func (a attempt) release(ctx context.Context, hold, why string) {
+	if _, err := bus.Call[api.HoldState](ctx, a.h.bus, api.Release{ID: hold, Reason: why}); err != nil {
+		a.h.log.WarnContext(ctx, "a hold is left to expire", "hold", hold, "err", err)
+	}
+}

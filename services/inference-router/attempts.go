@@ -1,0 +1,291 @@
+package router
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api"
+
+	"github.com/anima-run/anima/services/inference-router/internal/model"
+	"github.com/anima-run/anima/services/inference-router/internal/provider"
+	"github.com/anima-run/anima/services/inference-router/internal/sqlstore"
+)
+
+// Waits before a call is made again.
+const (
+	firstWait = 500 * time.Millisecond // doubled with each failure of the same model
+	stayWait  = 2 * time.Second        // the longest for which the same model is preferred to the next
+	maxWait   = 10 * time.Second       // the longest at all: the caller is told when to come back
+)
+
+// limits of a router's calls; see [Config].
+type limits struct {
+	attempts int // calls to providers for one id
+	failures int // failed calls to providers for one run
+	patience provider.Patience
+	near     map[string]bool // providers on this machine or in a private network
+}
+
+// firstToken is how long a provider elsewhere may take to its first token, unless the
+// settings say otherwise.
+const firstToken = time.Minute
+
+// patience is how long a provider's tokens are waited for.
+func (h *handlers) patience(name string) provider.Patience {
+	p := h.limits.patience
+	if p.First == 0 && !h.limits.near[name] {
+		p.First = firstToken
+	}
+	return p
+}
+
+// asking is one call on its way through the models that may answer it.
+type asking struct {
+	h      *handlers
+	req    api.Complete
+	route  model.Route
+	out    *stream
+	models []*candidate
+
+	tries   int        // calls to providers for this id that failed, in all processes
+	broken  api.Micros // what they cost
+	run     int        // failed calls of its run; 0: none, or not known yet
+	last    error      // of the latest failed attempt
+	lasting error      // the first that asking the same model again does not mend
+	refused error      // the first reason why a model was not asked
+	began   time.Time
+}
+
+// candidate is a model that may answer.
+type candidate struct {
+	attempt
+
+	most  api.Micros // held for it
+	fails int
+	ready time.Time // not asked before
+	stay  bool      // asked again before the others
+	over  bool      // not asked any more
+}
+
+// complete makes one paid model call. The order is: look whether it was paid for; then
+// for each attempt hold, call, store, settle. Dying after the hold leaves money held
+// until a retry uses the same hold or it expires; dying after the call and before the
+// store loses the answer, and the provider is asked again on the same hold; dying after
+// the store, the retry finds the answer and settles.
+//
+// A call that fails for a passing cause is made again, on the same model or the next,
+// [limits.attempts] times for one id. Failed attempts are rows of the store, so a
+// caller that asks again, here or at another replica, goes on counting. An attempt that
+// broke off in the middle is paid from its own hold: the provider bills it, too.
+func (h *handlers) complete(ctx context.Context, req api.Complete, send func(api.Delta) error) (api.Completion, error) {
+	if err := check(req); err != nil {
+		return api.Completion{}, err
+	}
+	return h.flights.do(ctx, req, send, func(ctx context.Context, tell func(api.Delta)) (api.Completion, error) {
+		paid, found, tried, err := h.store.Look(ctx, req.ID)
+		if err != nil {
+			return api.Completion{}, err
+		}
+		if found {
+			return h.answer(ctx, req, paid)
+		}
+		if tried.Call >= h.limits.attempts {
+			return api.Completion{}, usedUp(&api.Error{Message: "the provider failed", Next: "anima session events shows why"}, tried.Call, false)
+		}
+		route := h.route(ctx, req)
+		c := &asking{h: h, req: req, route: route, out: &stream{send: tell}, began: h.now(), tries: tried.Call, broken: tried.Cost}
+		defer c.out.close()
+		end := c.began.Add(route.Timeout)
+		if req.Deadline > 0 && req.Deadline < end.UnixMicro() {
+			end = time.UnixMicro(req.Deadline)
+		}
+		ctx, cancel := context.WithTimeout(ctx, end.Sub(c.began))
+		defer cancel()
+		return c.through(ctx)
+	})
+}
+
+// through tries the models until one answers.
+func (c *asking) through(ctx context.Context) (api.Completion, error) {
+	c.choose()
+	var before *candidate
+	for {
+		m := c.next()
+		if m == nil {
+			return api.Completion{}, c.failed()
+		}
+		wait := max(0, m.ready.Sub(c.h.now()))
+		if end, ok := ctx.Deadline(); wait > maxWait || ok && wait > 0 && c.h.now().Add(wait).After(end) {
+			return api.Completion{}, later(c.last, wait)
+		}
+		if before != nil {
+			c.out.again(again(c.last, wait, m.model.ID))
+		}
+		if err := pause(ctx, wait); err != nil {
+			return api.Completion{}, failureOf(provider.Stopped(m.provider.Name(), err))
+		}
+		before = m
+		answer, err := m.run(ctx, c)
+		if err == nil {
+			return answer, nil
+		}
+		if final := c.judge(ctx, m, err); final != nil {
+			return api.Completion{}, final
+		}
+	}
+}
+
+// choose lists the models of the route that can be asked, and why not the others.
+func (c *asking) choose() {
+	for i, m := range c.route.Models {
+		p := c.h.providers[m.Provider]
+		if p == nil {
+			c.route.Skipped = append(c.route.Skipped, model.Skipped{ID: m.ID, Why: notConfigured(m)})
+			continue
+		}
+		a := attempt{h: c.h, req: c.req, model: m, provider: p, hold: c.req.ID + "/" + strconv.Itoa(i), limit: c.route.Limit(m, c.req.MaxTokens)}
+		a.ask = request(c.req, m, a.limit)
+		if !m.Fits(a.ask.Estimate(), a.limit) {
+			c.refuse(&api.Error{Code: api.Invalid, Reason: api.ReasonTooLong, Message: fmt.Sprintf("the prompt of about %d tokens does not fit %s", a.ask.Estimate(), m.ID), Next: "shorten the conversation or use a model with a larger window"})
+			continue
+		}
+		most := api.Micros(m.Cost(2*a.ask.Estimate(), a.limit)) // dense text has more tokens than the estimate says
+		if !c.route.Allows(int64(most)) {
+			c.refuse(&api.Error{Code: api.Denied, Reason: api.ReasonLimit, Message: fmt.Sprintf("a call to %s may cost %s, more than this tier may spend on one", m.ID, most), Next: "fund the agent, or shorten its prompt"})
+			continue
+		}
+		c.models = append(c.models, &candidate{attempt: a, most: most, ready: c.began})
+	}
+}
+
+func (c *asking) refuse(err error) {
+	if c.refused == nil {
+		c.refused = err
+	}
+}
+
+// next is the model to ask now: the one that is worth another try at once, or the
+// first of those that can be asked soonest. nil: there is none.
+func (c *asking) next() *candidate {
+	var best *candidate
+	now := c.h.now()
+	for _, m := range c.models {
+		switch {
+		case m.over:
+		case m.stay:
+			return m
+		case best == nil || max(0, m.ready.Sub(now)) < max(0, best.ready.Sub(now)):
+			best = m
+		}
+	}
+	return best
+}
+
+// judge records what a failed attempt means for the others. It returns the error that
+// ends the call, nil when another attempt may be made.
+func (c *asking) judge(ctx context.Context, m *candidate, err error) error {
+	e, ok := errors.AsType[*provider.Error](err)
+	if !ok { // ours: of the hold, or of the store
+		if api.CodeOf(err) == api.Denied { // a cheaper model may be within what is there
+			m.over = true
+			c.lasts(err)
+			return nil
+		}
+		return err
+	}
+	failure := failureOf(err)
+	if e.Kind == provider.Fatal && provider.HasCalls(m.ask.Messages) && c.tries < c.h.limits.attempts {
+		// A conversation with calls is asked once more, its calls as text: if it is refused
+		// again, it is for another cause.
+		m.ask.Messages, m.stay, c.last = provider.Normalize(provider.Plain(m.ask.Messages), true), true, failure
+		return nil
+	}
+	if e.Kind == provider.Canceled || e.Kind == provider.Fatal {
+		return failure
+	}
+	c.last = failure
+	r := remedyOf(e.Kind)
+	m.fails++
+	wait := max(e.RetryAfter, firstWait<<min(m.fails-1, 5))
+	m.stay = r.stays && m.fails == 1 && wait <= stayWait
+	for _, other := range c.models {
+		if other != m && (r.others || other.provider.Name() != m.provider.Name()) {
+			continue
+		}
+		other.over = other.over || !r.passes
+		other.ready = c.h.now().Add(wait)
+	}
+	if !r.passes {
+		c.lasts(failure)
+	}
+	switch {
+	case ctx.Err() != nil:
+		return failureOf(provider.Stopped(e.Provider, ctx.Err()))
+	case c.tries < c.h.limits.attempts && (c.req.Run == "" || c.run < c.h.limits.failures):
+	case !r.passes:
+		return c.failed()
+	case c.tries >= c.h.limits.attempts:
+		return usedUp(failure, c.tries, false)
+	default:
+		return usedUp(failure, c.run, true)
+	}
+	return nil
+}
+
+// lasts notes a cause that stays.
+func (c *asking) lasts(err error) {
+	if c.lasting == nil {
+		c.lasting = err
+	}
+}
+
+// lastTry says that no attempt follows the present one.
+func (c *asking) lastTry() bool { return c.tries+1 >= c.h.limits.attempts }
+
+// record stores a failed attempt and counts it.
+func (c *asking) record(ctx context.Context, f sqlstore.Failed) error {
+	n, err := c.h.store.Fail(ctx, f)
+	if err != nil {
+		return err
+	}
+	c.tries, c.run, c.broken = n.Call, n.Run, n.Cost
+	return nil
+}
+
+// failed is the error of a call that no model answered. A cause that a model gave comes
+// before a model that was not asked.
+func (c *asking) failed() error {
+	if c.lasting != nil {
+		return c.lasting
+	}
+	if c.refused != nil {
+		return c.refused
+	}
+	return noModel(c.req, c.route, c.h.models.faults())
+}
+
+// later asks the caller to come back, because a provider wants more time than a caller
+// waits for.
+func later(last error, wait time.Duration) error {
+	w := *api.Wire(last)
+	w.Reason, w.RetryAfter = api.ReasonProvider, max(1, wait.Milliseconds())
+	return &w
+}
+
+// pause waits, or returns the context's error.
+func pause(ctx context.Context, d time.Duration) error {
+	if d <= 0 {
+		return ctx.Err()
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return nil
+	}
+}

@@ -1,0 +1,465 @@
+package router_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/apptest"
+	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/host"
+	router "github.com/anima-run/anima/services/inference-router"
+)
+
+// Chunks of a stream.
+const (
+	chunkStop = `{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}`
+	chunkDone = "[DONE]"
+)
+
+func chunkText(text string) string {
+	return fmt.Sprintf(`{"choices":[{"index":0,"delta":{"content":%q}}]}`, text)
+}
+
+// raw is one answer of a server, written by hand.
+type raw struct{ w http.ResponseWriter }
+
+func (r raw) events(chunks ...string) {
+	r.w.Header().Set("Content-Type", "text/event-stream")
+	for _, c := range chunks {
+		_, _ = fmt.Fprintf(r.w, "data: %s\n\n", c)
+		_ = http.NewResponseController(r.w).Flush()
+	}
+}
+
+func (r raw) fail(status int, message string) {
+	r.w.Header().Set("Content-Type", "application/json")
+	r.w.WriteHeader(status)
+	_, _ = fmt.Fprintf(r.w, `{"error":{"message":%q}}`, message)
+}
+
+// server is a provider that answers the n-th call, from 1, as the test says.
+type server struct {
+	*provider
+}
+
+func answering(t *testing.T, answer func(n int64, out raw, r *http.Request)) *server {
+	t.Helper()
+	s := &server{provider: &provider{gone: make(chan struct{}, 64)}}
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !strings.HasSuffix(r.URL.Path, "/chat/completions") {
+			_, _ = fmt.Fprint(w, `{"object":"list","data":[{"id":"m","object":"model"},{"id":"n","object":"model"}]}`)
+			return
+		}
+		_, _ = io.Copy(io.Discard, r.Body) // only then does its context end with the caller
+		answer(s.calls.Add(1), raw{w}, r)
+	}))
+	t.Cleanup(srv.Close)
+	s.url = srv.URL + "/v1"
+	return s
+}
+
+// cut breaks the connection.
+func cut() { panic(http.ErrAbortHandler) }
+
+// hang keeps the answer open until the caller has gone.
+func hang(r *http.Request) { <-r.Context().Done() }
+
+// books are the holds of a treasury that refuses nothing; the real one is in e2e.
+type books struct {
+	mu    sync.Mutex
+	holds map[string]*api.HoldState
+}
+
+func (b *books) service() host.Service {
+	return host.Define("treasury", struct{}{}, nil, func(ctx context.Context, env *host.Env, _ struct{}) error {
+		return env.Serve(ctx,
+			bus.Reply(func(_ context.Context, m api.Hold) (api.HoldState, error) {
+				b.mu.Lock()
+				defer b.mu.Unlock()
+				if b.holds[m.ID] == nil {
+					b.holds[m.ID] = &api.HoldState{ID: m.ID, Agent: m.Agent, Status: api.HoldActive, Amount: m.Amount}
+				}
+				return *b.holds[m.ID], nil
+			}),
+			bus.Reply(func(_ context.Context, m api.Settle) (api.HoldState, error) {
+				return b.end(m.ID, api.HoldSettled, m.Amount)
+			}),
+			bus.Reply(func(_ context.Context, m api.Release) (api.HoldState, error) {
+				return b.end(m.ID, api.HoldReleased, 0)
+			}),
+			bus.Reply(func(context.Context, api.ListHolds) (api.Holds, error) { return api.Holds{}, nil }),
+		)
+	})
+}
+
+func (b *books) end(id string, status api.HoldStatus, amount api.Micros) (api.HoldState, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	h := b.holds[id]
+	if h == nil || amount > h.Amount {
+		return api.HoldState{}, api.Errorf(api.Conflict, "hold %s cannot be settled with %s", id, amount)
+	}
+	h.Status, h.Settled = status, amount
+	return *h, nil
+}
+
+// sums are the holds by status, and all that was settled.
+func (b *books) sums() (settled, released, active int, paid api.Micros) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, h := range b.holds {
+		switch h.Status {
+		case api.HoldSettled:
+			settled, paid = settled+1, paid+h.Settled
+		case api.HoldReleased:
+			released++
+		default:
+			active++
+		}
+	}
+	return settled, released, active, paid
+}
+
+// paid runs the router against a server with models that cost something.
+func paid(t *testing.T, url string, env map[string]string) (*apptest.World, *books) {
+	t.Helper()
+	b := &books{holds: map[string]*api.HoldState{}}
+	all := map[string]string{
+		"OPENAI_BASE_URL": url, "OPENAI_API_KEY": "sekret-key", "ANIMA_INFERENCE_ROUTER_MODELS": "m=1/4/128000,n=1/4/128000",
+	}
+	for k, v := range env {
+		all[k] = v
+	}
+	return apptest.Start(t, apptest.Options{Env: all}, router.Service, b.service()), b
+}
+
+// heard are the pieces of an answer as a reader shows them.
+type heard struct {
+	text             strings.Builder
+	pieces, discards int
+	notes            []string
+}
+
+func (h *heard) take(d api.Delta) error {
+	h.pieces++
+	if d.Discard {
+		h.discards++
+		h.text.Reset()
+	}
+	h.text.WriteString(d.Content)
+	if d.Note != "" {
+		h.notes = append(h.notes, d.Note)
+	}
+	return nil
+}
+
+func ask(t *testing.T, b *bus.Bus, req api.Complete) (api.Completion, *heard, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	defer cancel()
+	h := &heard{}
+	c, err := bus.CallStream[api.Delta, api.Completion](ctx, b, req, h.take)
+	return c, h, err
+}
+
+// A provider that cuts every stream costs what one call may try, and no more when it
+// is asked again.
+func TestCutStreamsCostOneBudget(t *testing.T) {
+	t.Parallel()
+	s := answering(t, func(_ int64, out raw, _ *http.Request) {
+		out.events(chunkText("half an answer"))
+		cut()
+	})
+	w, b := paid(t, s.url, nil)
+	for range 3 {
+		_, h, err := ask(t, w.Bus, request("cut", "hello"))
+		if api.CodeOf(err) != api.Unavailable || api.ReasonOf(err) != api.ReasonAttempts {
+			t.Fatalf("got %v (%s), want %s", err, api.ReasonOf(err), api.ReasonAttempts)
+		}
+		if s.calls.Load() == 4 && h.pieces > 0 && (h.discards < 1 || len(h.notes) != 3 || h.text.String() != "half an answer") {
+			t.Errorf("readers were told %d times to discard, show %q and have the notes %q", h.discards, h.text.String(), h.notes)
+		}
+	}
+	if settled, released, active, paid := b.sums(); s.calls.Load() != 4 || settled != 4 || released+active != 0 || paid == 0 {
+		t.Errorf("%d calls, %d holds settled, %d released, %d active, %s paid; want 4 calls, each paid", s.calls.Load(), settled, released, active, paid)
+	}
+}
+
+// The failed attempts of all calls of a run count together.
+func TestRunHasABudget(t *testing.T) {
+	t.Parallel()
+	s := answering(t, func(int64, raw, *http.Request) { cut() })
+	w, _ := paid(t, s.url, map[string]string{"ANIMA_INFERENCE_ROUTER_ATTEMPTS": "3", "ANIMA_INFERENCE_ROUTER_RUN_FAILURES": "4"})
+	for i, want := range []int64{3, 4, 5} {
+		req := request(fmt.Sprintf("run-%d", i), "hello")
+		req.Run = "r"
+		_, _, err := ask(t, w.Bus, req)
+		if api.ReasonOf(err) != api.ReasonAttempts || s.calls.Load() != want {
+			t.Errorf("call %d: %v after %d calls in all, want %d", i, err, s.calls.Load(), want)
+		}
+	}
+}
+
+// An answer after a broken one: readers discard the words, both are paid, once.
+func TestRetryAfterWords(t *testing.T) {
+	t.Parallel()
+	s := answering(t, func(n int64, out raw, _ *http.Request) {
+		if n == 1 {
+			out.events(chunkText("lost words that are billed"))
+			cut()
+		}
+		out.events(chunkText("the whole answer"), chunkStop, chunkDone)
+	})
+	w, b := paid(t, s.url, nil)
+	for range 2 {
+		c, h, err := ask(t, w.Bus, request("words", "hello"))
+		if err != nil || c.Text != "the whole answer" || c.Attempts != 2 {
+			t.Fatalf("got %+v, %v", c, err)
+		}
+		if h.pieces > 0 && (h.text.String() != "the whole answer" || h.discards != 1) {
+			t.Errorf("a reader shows %q after %d discards", h.text.String(), h.discards)
+		}
+		settled, _, active, sum := b.sums()
+		if s.calls.Load() != 2 || settled != 2 || active != 0 || c.Cost != sum {
+			t.Errorf("%d calls, %d settled, %d active; the answer says %s, the books %s", s.calls.Load(), settled, active, c.Cost, sum)
+		}
+	}
+}
+
+// What does not pass ends the call at once, with the provider's words and what to do.
+func TestLastingFaults(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		answer             func(raw)
+		code               api.Code
+		reason, says, next string
+		calls              int64
+	}{
+		"401":          {func(o raw) { o.fail(401, "no such key") }, api.Unavailable, api.ReasonAuth, "no such key", "OPENAI_API_KEY", 1},
+		"403":          {func(o raw) { o.fail(403, "not for you") }, api.Unavailable, api.ReasonAuth, "not for you", "OPENAI_API_KEY", 1},
+		"402":          {func(o raw) { o.fail(402, "no credit") }, api.Unavailable, api.ReasonQuota, "no credit", "credit", 1},
+		"404 of m, n":  {func(o raw) { o.fail(404, "model not found") }, api.Unavailable, api.ReasonNoModel, "model not found", "anima model list", 2},
+		"400":          {func(o raw) { o.fail(400, "bad thing") }, api.Invalid, api.ReasonRefused, "bad thing", "provider's", 1},
+		"422":          {func(o raw) { o.fail(422, "bad thing") }, api.Invalid, api.ReasonRefused, "bad thing", "provider's", 1},
+		"a page":       {func(o raw) { o.w.Header().Set("Content-Type", "text/html"); fmt.Fprint(o.w, "<html>Hi</html>") }, api.Unavailable, api.ReasonEndpoint, "web page", "OPENAI_BASE_URL", 1},
+		"no such path": {func(o raw) { o.w.WriteHeader(404); fmt.Fprint(o.w, "404 page not found") }, api.Unavailable, api.ReasonEndpoint, "404", "OPENAI_BASE_URL", 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := answering(t, func(_ int64, out raw, _ *http.Request) { c.answer(out) })
+			w, b := paid(t, s.url, nil)
+			_, _, err := ask(t, w.Bus, request("lasting", "hello"))
+			e := api.Wire(err)
+			if e.Code != c.code || e.Reason != c.reason || !strings.Contains(e.Message, c.says) || !strings.Contains(e.Next, c.next) {
+				t.Errorf("got %s %s: %s (%s)", e.Code, e.Reason, e.Message, e.Next)
+			}
+			if settled, _, active, _ := b.sums(); s.calls.Load() != c.calls || settled+active != 0 {
+				t.Errorf("%d calls, %d settled, %d active; want %d calls, nothing paid or held", s.calls.Load(), settled, active, c.calls)
+			}
+		})
+	}
+}
+
+// Nothing listens at the address: the caller knows within seconds.
+func TestUnreachable(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	url := "http://" + l.Addr().String() + "/v1"
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	w, _ := paid(t, url, nil)
+	_, h, err := ask(t, w.Bus, request("dead", "hello"))
+	e := api.Wire(err)
+	if e.Reason != api.ReasonAttempts || !strings.Contains(e.Message, "connection refused") || !strings.Contains(e.Next, "OPENAI_BASE_URL") {
+		t.Errorf("got %s: %s (%s)", e.Reason, e.Message, e.Next)
+	}
+	if len(h.notes) != 3 || !strings.Contains(h.notes[0], "trying again") {
+		t.Errorf("notes: %q, want 3 of another try", h.notes)
+	}
+}
+
+// A provider may not make a call dearer than what was held for it.
+func TestCostStaysWithinTheHold(t *testing.T) {
+	t.Parallel()
+	s := answering(t, func(_ int64, out raw, _ *http.Request) {
+		out.events(chunkText("x"), chunkStop, `{"choices":[],"usage":{"prompt_tokens":5000,"completion_tokens":12000,"total_tokens":17000}}`, chunkDone)
+	})
+	w, b := paid(t, s.url, nil)
+	c, _, err := ask(t, w.Bus, request("dear", "hello"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if h := b.holds["dear/0"]; h.Status != api.HoldSettled || h.Settled != h.Amount || c.Cost != h.Amount {
+		t.Errorf("hold %+v, cost %s; want the hold and no more", h, c.Cost)
+	}
+}
+
+// A server that hangs is left for the next model.
+func TestHangingServer(t *testing.T) {
+	t.Parallel()
+	for name, before := range map[string][]string{"before the first token": nil, "in the middle": {chunkText("half")}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := answering(t, func(n int64, out raw, r *http.Request) {
+				if n == 1 {
+					out.events(before...)
+					hang(r)
+					return
+				}
+				out.events(chunkText("whole"), chunkStop, chunkDone)
+			})
+			w, _ := paid(t, s.url, map[string]string{"ANIMA_INFERENCE_ROUTER_FIRST_TOKEN_TIMEOUT": "300ms", "ANIMA_INFERENCE_ROUTER_TOKEN_TIMEOUT": "300ms"})
+			c, h, err := ask(t, w.Bus, request("hang", "hello"))
+			if err != nil || c.Text != "whole" || c.Model != "n" || h.text.String() != "whole" {
+				t.Errorf("got %+v, shown %q, %v; want the next model's answer", c, h.text.String(), err)
+			}
+		})
+	}
+}
+
+// The time of a call is over in the middle of its answer: what there is is kept, marked
+// and paid.
+func TestDeadlineKeepsWords(t *testing.T) {
+	t.Parallel()
+	s := answering(t, func(_ int64, out raw, r *http.Request) {
+		out.events(chunkText("the beginning"))
+		hang(r)
+	})
+	w, b := paid(t, s.url, nil)
+	req := request("late", "hello")
+	req.Deadline = time.Now().Add(time.Second).UnixMicro()
+	for range 2 {
+		c, _, err := ask(t, w.Bus, req)
+		if err != nil || !c.Partial || c.Finish != api.FinishTimeout || c.Text != "the beginning" || c.Cost == 0 {
+			t.Fatalf("got %+v, %v", c, err)
+		}
+	}
+	if settled, _, active, _ := b.sums(); s.calls.Load() != 1 || settled != 1 || active != 0 {
+		t.Errorf("%d calls, %d settled, %d active; want 1, paid", s.calls.Load(), settled, active)
+	}
+}
+
+// Without a word until the deadline there is no answer, and the error says why.
+func TestDeadlineWithoutWords(t *testing.T) {
+	t.Parallel()
+	s := answering(t, func(_ int64, _ raw, r *http.Request) { hang(r) })
+	w, b := paid(t, s.url, nil)
+	req := request("silent", "hello")
+	req.Deadline = time.Now().Add(500 * time.Millisecond).UnixMicro()
+	if _, _, err := ask(t, w.Bus, req); api.ReasonOf(err) != api.ReasonTimeout {
+		t.Errorf("got %v, want %s", err, api.ReasonTimeout)
+	}
+	if settled, released, active, _ := b.sums(); settled+active != 0 || released != 1 {
+		t.Errorf("%d settled, %d released, %d active; want the hold given back", settled, released, active)
+	}
+}
+
+// How answers end.
+func TestFinishes(t *testing.T) {
+	t.Parallel()
+	finish := func(reason string) string {
+		return fmt.Sprintf(`{"choices":[{"index":0,"delta":{},"finish_reason":%q}]}`, reason)
+	}
+	loop := chunkText(strings.Repeat("and so on, ", 64))
+	for name, c := range map[string]struct {
+		chunks       []string
+		finish, text string
+	}{
+		"length":           {[]string{chunkText("long"), finish("length")}, api.FinishLength, "long"},
+		"another's length": {[]string{chunkText("long"), finish("MAX_TOKENS")}, api.FinishLength, "long"},
+		"filter":           {[]string{chunkText("bad"), finish("content_filter")}, api.FinishFilter, "bad"},
+		"refusal":          {[]string{`{"choices":[{"index":0,"delta":{"refusal":"I won't."}}]}`, chunkStop}, api.FinishRefusal, "I won't."},
+		"empty":            {[]string{chunkText("  \n"), chunkStop}, api.FinishEmpty, "  \n"},
+		"repetition":       {append([]string{chunkText("It goes ")}, strings.Split(strings.Repeat(loop+"\n", 40), "\n")[:40]...), api.FinishRepetition, "It goes and so on,"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := answering(t, func(_ int64, out raw, r *http.Request) {
+				out.events(append(c.chunks, chunkDone)...)
+				if name == "repetition" {
+					hang(r)
+				}
+			})
+			w, _ := paid(t, s.url, nil)
+			got, h, err := ask(t, w.Bus, request("end", "hello"))
+			if err != nil || got.Finish != c.finish || got.Text != c.text || h.text.String() != c.text {
+				t.Errorf("got %q %q, shown %q, %v; want %q %q", got.Finish, got.Text, h.text.String(), err, c.finish, c.text)
+			}
+		})
+	}
+}
+
+// A caller that lost its answer on the way joins the call that is under way.
+func TestSameIDAtOnce(t *testing.T) {
+	t.Parallel()
+	begun, goOn := make(chan struct{}), make(chan struct{})
+	s := answering(t, func(_ int64, out raw, _ *http.Request) {
+		out.events(chunkText("one "))
+		close(begun)
+		<-goOn
+		out.events(chunkText("two"), chunkStop, chunkDone)
+	})
+	w, b := paid(t, s.url, nil)
+	var all sync.WaitGroup
+	var joined atomic.Bool
+	for i := range 2 {
+		all.Go(func() {
+			h := &heard{}
+			ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+			defer cancel()
+			if i == 1 {
+				<-begun
+			}
+			c, err := bus.CallStream[api.Delta, api.Completion](ctx, w.Bus, request("twice", "hello"), func(d api.Delta) error {
+				if i == 1 && joined.CompareAndSwap(false, true) {
+					close(goOn)
+				}
+				return h.take(d)
+			})
+			if err != nil || c.Text != "one two" || h.text.String() != "one two" {
+				t.Errorf("caller %d: got %q, shown %q, %v", i, c.Text, h.text.String(), err)
+			}
+		})
+	}
+	all.Wait()
+	if settled, _, active, _ := b.sums(); s.calls.Load() != 1 || settled != 1 || active != 0 {
+		t.Errorf("%d calls, %d settled, %d active; want 1", s.calls.Load(), settled, active)
+	}
+}
+
+// A burst of small pieces reaches its reader whole, in few messages, and is paid once.
+func TestBurst(t *testing.T) {
+	t.Parallel()
+	const n = 20_000
+	s := answering(t, func(_ int64, out raw, _ *http.Request) {
+		out.w.Header().Set("Content-Type", "text/event-stream")
+		for i := range n {
+			_, _ = fmt.Fprintf(out.w, "data: %s\n\n", chunkText(fmt.Sprintf("%d ", i)))
+		}
+		out.events(chunkStop, chunkDone)
+	})
+	w, b := paid(t, s.url, nil)
+	c, h, err := ask(t, w.Bus, request("burst", "hello"))
+	if err != nil || h.text.String() != c.Text || !strings.HasSuffix(c.Text, fmt.Sprintf(" %d ", n-1)) {
+		t.Fatalf("got %d bytes, shown %d, %v", len(c.Text), h.text.Len(), err)
+	}
+	if settled, _, _, _ := b.sums(); s.calls.Load() != 1 || settled != 1 || h.pieces > n/20 {
+		t.Errorf("%d calls, %d settled, %d messages for %d pieces", s.calls.Load(), settled, h.pieces, n)
+	}
+}

@@ -1,0 +1,104 @@
+package router
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api"
+
+	"github.com/anima-run/anima/services/inference-router/internal/provider"
+)
+
+// A remedy is what the router does about a failed call to a provider, and what it tells
+// the caller when there is nothing more to do.
+type remedy struct {
+	passes bool // the cause may pass: the call is made again, while there are attempts
+	stays  bool // first on the same model: what passes by itself passes there, too
+	others bool // another model of the same provider may do better
+	reason string
+	next   string
+}
+
+// remedyOf is the table of spec V-26 with its corrections: what passes is repeated,
+// what does not ends the call at once.
+func remedyOf(k provider.Kind) remedy {
+	switch k {
+	case provider.RetrySame:
+		return remedy{true, true, true, api.ReasonProvider, "try again later, or configure another provider"}
+	case provider.RateLimited:
+		return remedy{true, true, true, api.ReasonProvider, "try again later, or raise the limit at the provider"}
+	case provider.Failover:
+		return remedy{true, false, true, api.ReasonProvider, "try again later, or configure another provider"}
+	case provider.Stalled:
+		return remedy{true, false, true, api.ReasonTimeout, "try again later, use a faster model, or raise ANIMA_INFERENCE_ROUTER_FIRST_TOKEN_TIMEOUT and ANIMA_INFERENCE_ROUTER_TOKEN_TIMEOUT"}
+	case provider.Unreachable:
+		return remedy{true, false, false, api.ReasonProvider, "check OPENAI_BASE_URL and that the server there runs"}
+	case provider.NoModel:
+		return remedy{false, false, true, api.ReasonNoModel, "anima model list shows what there is; name one of it in AGENT.md or in ANIMA_INFERENCE_ROUTER_MODELS"}
+	case provider.Quota:
+		return remedy{false, false, false, api.ReasonQuota, "add credit to the account at the provider, or configure another provider"}
+	case provider.Auth:
+		return remedy{false, false, false, api.ReasonAuth, "check OPENAI_API_KEY and what it may be used for"}
+	case provider.Endpoint:
+		return remedy{false, false, false, api.ReasonEndpoint, "check OPENAI_BASE_URL: it is the address of the API with its version, like http://127.0.0.1:11434/v1"}
+	case provider.ContextTooLong:
+		return remedy{false, false, true, api.ReasonTooLong, "shorten the conversation or use a model with a larger window"}
+	case provider.Fatal, provider.Canceled:
+	}
+	return remedy{false, false, false, api.ReasonRefused, "the message is the provider's: it refuses this request as it is"}
+}
+
+// failureOf turns a provider's error into one of ours. Its text is safe to show.
+func failureOf(err error) error {
+	e, ok := errors.AsType[*provider.Error](err)
+	if !ok {
+		return err
+	}
+	if e.Kind == provider.Canceled && errors.Is(err, context.DeadlineExceeded) {
+		return timedOut(e)
+	}
+	if e.Kind == provider.Canceled { // the caller has gone, or this process ends
+		return &api.Error{Code: api.Unavailable, Message: "the call was stopped before its answer was complete", Next: "ask again", RetryAfter: 1000}
+	}
+	r := remedyOf(e.Kind)
+	out := &api.Error{Code: api.Unavailable, Reason: r.reason, Message: e.Error(), Next: r.next}
+	if r.reason == api.ReasonTooLong || r.reason == api.ReasonRefused {
+		out.Code = api.Invalid
+	}
+	if r.passes {
+		out.RetryAfter = max(1000, e.RetryAfter.Milliseconds())
+	}
+	return out
+}
+
+// timedOut says that the time of a call is over.
+func timedOut(e *provider.Error) *api.Error {
+	return &api.Error{
+		Code: api.Unavailable, Reason: api.ReasonTimeout, Message: e.Error(),
+		Next: "try again later, use a faster model, or ask for less",
+	}
+}
+
+// usedUp says that a call failed as often as it may.
+func usedUp(last error, tries int, run bool) *api.Error {
+	w := api.Wire(last)
+	out := &api.Error{Code: api.Unavailable, Reason: api.ReasonAttempts, Message: fmt.Sprintf("%s; given up after %d attempts", w.Message, tries), Next: w.Next}
+	if run {
+		out.Message = fmt.Sprintf("%s; given up after %d failed attempts in this run", w.Message, tries)
+	}
+	if w.Reason == api.ReasonTimeout {
+		out.Reason = api.ReasonTimeout
+	}
+	return out
+}
+
+// again is the note about a call that is made again.
+func again(last error, wait time.Duration, model string) string {
+	note := api.Wire(last).Message
+	if wait > 0 {
+		return fmt.Sprintf("%s; trying again with %s in %s", note, model, wait.Round(100*time.Millisecond))
+	}
+	return fmt.Sprintf("%s; trying again with %s", note, model)
+}

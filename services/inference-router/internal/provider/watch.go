@@ -1,0 +1,107 @@
+package provider
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// Patience is how long a call waits for tokens. A zero duration is no limit.
+type Patience struct {
+	First   time.Duration // from the request to the first token
+	Between time.Duration // from a token to the next one
+}
+
+type watchKey struct{}
+
+// watch ends a call that brings no tokens for too long.
+type watch struct {
+	patience Patience
+	cancel   context.CancelCauseFunc
+
+	mu    sync.Mutex
+	timer *time.Timer
+	begun bool
+	ended bool
+}
+
+// stalledError is the cause with which a watched context ends.
+type stalledError struct{ message string }
+
+func (e *stalledError) Error() string { return e.message }
+
+// Watch returns a context that ends when an adapter reports no token ([Alive]) for
+// longer than p allows. The caller calls stop when the call is over; [StalledBy] tells
+// whether the watch ended it.
+func Watch(ctx context.Context, p Patience) (watched context.Context, stop func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	w := &watch{patience: p, cancel: cancel}
+	w.rearm(p.First)
+	return context.WithValue(ctx, watchKey{}, w), func() {
+		w.mu.Lock()
+		w.ended = true
+		if w.timer != nil {
+			w.timer.Stop()
+		}
+		w.mu.Unlock()
+		cancel(nil)
+	}
+}
+
+// Alive reports that a part of the answer has come: text, reasoning or a piece of a
+// tool call. Adapters call it for every one. Without [Watch] it does nothing.
+func Alive(ctx context.Context) {
+	if w, ok := ctx.Value(watchKey{}).(*watch); ok {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.begun = true
+		w.rearm(w.patience.Between)
+	}
+}
+
+// Whole reports that the answer comes in one piece, so that there are no tokens to
+// wait for: from now on the deadline of the context alone bounds the call.
+func Whole(ctx context.Context) {
+	if w, ok := ctx.Value(watchKey{}).(*watch); ok {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.rearm(0)
+	}
+}
+
+// rearm sets the timer; the caller holds the lock, or has the watch to itself.
+func (w *watch) rearm(d time.Duration) {
+	if w.timer != nil {
+		w.timer.Stop()
+		w.timer = nil
+	}
+	if d <= 0 || w.ended {
+		return
+	}
+	w.timer = time.AfterFunc(d, w.expire)
+}
+
+func (w *watch) expire() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.ended {
+		return
+	}
+	e := &stalledError{fmt.Sprintf("no token came for %s", w.patience.First)}
+	if w.begun {
+		e.message = fmt.Sprintf("the answer stopped: no token came for %s", w.patience.Between)
+	}
+	w.cancel(e)
+}
+
+// StalledBy returns the error of a call that its watch ended, nil if it ended
+// otherwise.
+func StalledBy(watched context.Context, provider string) *Error {
+	var e *stalledError
+	if !errors.As(context.Cause(watched), &e) {
+		return nil
+	}
+	return &Error{Kind: Stalled, Provider: provider, Message: e.message}
+}

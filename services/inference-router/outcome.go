@@ -1,0 +1,27 @@
+package router
+
+import (
+	"strings"
+
+	"github.com/anima-run/anima/pkg/api"
+)
+
+// finishWords are other providers' words for the ends of an answer, in lower case.
+//
+//nolint:gochecknoglobals // a table
+var finishWords = map[string]string{
+	"end_turn": api.FinishStop, "eos": api.FinishStop, "eos_token": api.FinishStop, "stop_sequence": api.FinishStop, "completed": api.FinishStop,
+	"max_tokens": api.FinishLength, "max_output_tokens": api.FinishLength, "model_length": api.FinishLength,
+	"tool_use": api.FinishToolCalls, "function_call": api.FinishToolCalls,
+	"safety": api.FinishFilter, "recitation": api.FinishFilter, "blocked": api.FinishFilter, "sensitive": api.FinishFilter,
+}
+
+// finish gives the end of an answer one of our words, where there is one.
+func finish(c *api.Completion) {
+	if word, ok := finishWords[strings.ToLower(c.Finish)]; ok {
+		c.Finish = word
+	}
+	if strings.TrimSpace(c.Text) == "" && len(c.ToolCalls) == 0 && (c.Finish == api.FinishStop || c.Finish == api.FinishToolCalls) {
+		c.Finish = api.FinishEmpty
+	}
+}
