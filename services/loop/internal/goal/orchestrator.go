@@ -173,7 +173,16 @@ func mayPass(ctx context.Context, err error, try int) bool {
 		return true // this replica stops, or lost the lease
 	}
 	code := api.CodeOf(err)
-	return try < patience && api.ReasonOf(err) != api.ReasonNoModel && (code == api.Unavailable || code == api.Internal || code == api.Conflict)
+	return try < patience && !lasts(err) && (code == api.Unavailable || code == api.Internal || code == api.Conflict)
+}
+
+// lasts says that asking the model again does not mend it soon.
+func lasts(err error) bool {
+	switch api.ReasonOf(err) {
+	case api.ReasonNoModel, api.ReasonAuth, api.ReasonQuota, api.ReasonEndpoint, api.ReasonAttempts, api.ReasonTimeout:
+		return true
+	}
+	return false
 }
 
 // classify estimates the steps of a goal. Without a model's word its own words are

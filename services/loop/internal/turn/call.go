@@ -42,6 +42,9 @@ func (e *Engine) prepare(ctx context.Context, s *state, id string, i int) (prepa
 		p.refused = &Result{Index: i, Outcome: api.OutcomeError, Error: text, At: now}
 		return p, nil
 	}
+	if cutCall(s.thought.Completion, i) {
+		return refuse(cutText)
+	}
 	tool, ok := s.tools[call.Name]
 	if !ok {
 		return refuse(fmt.Sprintf("there is no tool %q", call.Name))

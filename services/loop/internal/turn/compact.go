@@ -64,7 +64,7 @@ func (m *compactor) Summarise(in prompt.Input, plan prompt.Plan) (string, bool, 
 		from, to := turns[0].Position, turns[len(turns)-1].Position
 		answer, err := m.e.Router.Complete(m.ctx, api.Complete{
 			ID: fmt.Sprintf("%s.sum%d-%d-%d", m.id, plan.Stage, from, to), Agent: m.s.agent.ID, Session: m.s.cmd.Session, Turn: m.id,
-			Task: api.TaskSummary, Tier: m.s.tier, MaxTokens: plan.Tokens,
+			Task: api.TaskSummary, Tier: m.s.tier, MaxTokens: plan.Tokens, Run: m.s.cmd.Run, Deadline: m.s.answerBy(m.e.Now()),
 			Messages: prompt.Request(c, plan, in.Summary, turns, min(maxSummaryInput, in.Window/2)),
 		}, func(api.Delta) {})
 		m.paid += answer.Cost
@@ -90,7 +90,7 @@ func answered(err error) bool {
 		return true
 	case api.Unavailable:
 		r := api.ReasonOf(err)
-		return r == api.ReasonNoModel || r == api.ReasonProvider || r == api.ReasonLimit
+		return r == api.ReasonProvider || r != api.ReasonPolicy && fatal(err)
 	case api.NotFound, api.Conflict, api.Internal:
 	}
 	return false

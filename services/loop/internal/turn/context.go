@@ -138,7 +138,10 @@ func (e *Engine) ask(ctx context.Context, s *state, ev Events, id string, m *mad
 	}
 	call := api.Complete{
 		ID: id, Agent: s.agent.ID, Session: s.cmd.Session, Turn: id, Task: api.TaskTurn, Tier: s.tier,
-		Model: s.agent.Model, Messages: p.Messages, Tools: m.in.Tools,
+		Model: s.agent.Model, Messages: p.Messages, Tools: m.in.Tools, Run: s.cmd.Run, Deadline: s.answerBy(e.Now()),
+	}
+	if s.attempts > 1 && !m.in.Flushing { // an owner before may have streamed a part of the answer
+		ev.Delta(ctx, api.StreamDelta{Run: s.cmd.Run, Session: s.cmd.Session, Turn: id, Discard: true})
 	}
 	delta := func(d api.Delta) {
 		ev.Delta(ctx, api.StreamDelta{Run: s.cmd.Run, Session: s.cmd.Session, Turn: id, Content: d.Content, Discard: d.Discard, Note: d.Note})

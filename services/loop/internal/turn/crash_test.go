@@ -71,7 +71,7 @@ type outcome struct {
 
 var timeless = cmp.Options{
 	cmpopts.IgnoreFields(api.Turn{}, "StartedAt", "EndedAt"), cmpopts.IgnoreFields(api.CallState{}, "DurationMS"),
-	cmpopts.IgnoreFields(turn.Known{}, "Journal"), cmpopts.IgnoreFields(turn.End{}, "At"), cmpopts.IgnoreFields(api.AgentChanged{}, "At"),
+	cmpopts.IgnoreFields(turn.Known{}, "Journal"), cmpopts.IgnoreFields(turn.End{}, "At"), cmpopts.IgnoreFields(turn.Input{}, "Deadline"), cmpopts.IgnoreFields(api.AgentChanged{}, "At"),
 	cmpopts.IgnoreMapEntries(func(k string, _ any) bool { return k == "duration" }),
 }
 

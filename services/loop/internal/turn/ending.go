@@ -20,7 +20,8 @@ func fatal(err error) bool {
 		return true
 	case api.Unavailable:
 		switch api.ReasonOf(err) {
-		case api.ReasonNoModel, api.ReasonLimit, api.ReasonPolicy:
+		case api.ReasonNoModel, api.ReasonLimit, api.ReasonPolicy,
+			api.ReasonAuth, api.ReasonQuota, api.ReasonEndpoint, api.ReasonAttempts, api.ReasonTimeout:
 			return true
 		}
 	case api.NotFound, api.Conflict, api.Internal:
@@ -72,6 +73,7 @@ func (e *Engine) ended(s *state, rec *Record, now int64) *End {
 		Run: s.cmd, Input: s.input, Success: true, Response: s.thought.Completion.Text, Turns: s.total + 1, Cost: s.cost + s.thought.Completion.Cost,
 		At: now, State: api.StateSleeping, Fate: api.FateConsumed,
 	}
+	failure := unfinished(s.thought.Completion, s.asked())
 	ends := false
 	for i, call := range s.calls(s.agent.MaxCalls) { // of several alarms the first one wakes
 		r := s.results[i]
@@ -101,7 +103,10 @@ func (e *Engine) ended(s *state, rec *Record, now int64) *End {
 		e.rest(s, end, verdict.Why, verdict.For)
 	case !s.capped() && s.steered():
 		return nil // somebody has more to say
-	case len(s.thought.Completion.ToolCalls) == 0:
+	case len(s.calls(s.agent.MaxCalls)) == 0 && failure != nil:
+		end.endedBy(failure)
+		e.rest(s, end, failure.Message, life.AfterNothing)
+	case len(s.calls(s.agent.MaxCalls)) == 0:
 		e.rest(s, end, "nothing to do", life.AfterNothing)
 	case s.total+1 >= s.agent.MaxTurns:
 		e.rest(s, end, fmt.Sprintf("the limit of %d turns a run", s.agent.MaxTurns), life.AfterCycle)
@@ -220,7 +225,7 @@ func (e *Engine) failed(s *state, end *End, w *api.Error) api.Counters {
 		counters.Errors = 0
 	case api.ReasonLimit:
 		e.rest(s, end, w.Message, max(w.Retry(), life.AfterBudget))
-	case api.ReasonNoModel:
+	case api.ReasonNoModel, api.ReasonAuth, api.ReasonQuota, api.ReasonEndpoint:
 		e.rest(s, end, w.Message, life.AfterNoModel)
 	case api.ReasonPolicy:
 		e.rest(s, end, w.Message, life.AfterPolicy)

@@ -88,10 +88,10 @@ func (e *Engine) Run(ctx context.Context, cmd api.Run, ev Events) error {
 		last: known.Journal, since: known.Journal, results: map[int]Result{}, intents: map[int]Intent{}, before: known.Before,
 		counters: known.Counters, notice: known.Notice, after: standing{known.Last, known.Journal},
 	}
-	runCtx, cancel := context.WithTimeout(ctx, time.Duration(known.Agent.RunTimeoutS)*time.Second)
-	defer cancel()
-	runCtx, stop := context.WithCancelCause(runCtx)
+	runCtx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
+	s.bound = e.bound(limitOf(known.Agent), func() { stop(context.DeadlineExceeded) })
+	defer s.bound.timer.Stop()
 	var unwatch func()
 	s.steered, unwatch = e.Queue.Watch(cmd, stop)
 	defer unwatch()
@@ -155,20 +155,25 @@ func (e *Engine) turn(ctx context.Context, s *state, ev Events) (*End, error) {
 	var end *End
 	var err error
 	if !s.owned {
-		past, err = e.takeUp(ctx, s)
+		if past, err = e.takeUp(ctx, s); e.player == nil {
+			s.bound.at(s.input.Deadline)
+		}
 	}
 	ctx, span := e.Root(ctx, s.cmd, s.agent, id, past)
 	s.root, s.began = span.SpanContext(), startOf(span, began)
 	if err == nil {
 		end, err = e.execute(ctx, s, ev, id, span)
 	}
-	if err != nil && ctx.Err() == nil && fatal(err) {
+	if err != nil && ctx.Err() == nil && (fatal(err) || !s.comesBack(err, e.Now())) {
 		end, err = e.giveUp(ctx, s, ev, err)
 	}
 	if err != nil {
 		// Whoever takes the turn up again sends its root, under these very ids.
 		e.Observe.Turn(ctx, "interrupted", e.Now().Sub(began))
 		telemetry.Abandon(span)
+		if d, waits := e.waits(s, err); waits && ctx.Err() == nil {
+			ev.Delta(ctx, d)
+		}
 		return nil, err
 	}
 	outcome := "ok"
@@ -217,7 +222,10 @@ func (e *Engine) interrupted(ctx context.Context, s *state, ev Events, cause err
 			err = Cancelled(k.Cancelled)
 		}
 	} else {
-		err = api.Errorf(api.Denied, tookLonger+"%d s", s.agent.RunTimeoutS)
+		err = &api.Error{
+			Code: api.Denied, Reason: api.ReasonTimeout, Message: fmt.Sprintf(tookLonger+"%d s", s.agent.RunTimeoutS),
+			Next: "ask for less at a time, or raise limits.timeout_seconds in its AGENT.md",
+		}
 	}
 	end, gerr := e.giveUp(ctx, s, ev, err)
 	if gerr != nil {

@@ -55,7 +55,7 @@ func TestRun(t *testing.T) {
 	w := world(asks("I look.", "look", "pay"), says("done"))
 	turns, end := run(t, w, command)
 	want := turn.End{
-		Run: command, Input: turn.Input{Text: "do all three", By: api.Principal{Kind: api.Creator}}, Success: true, Response: "done",
+		Run: command, Input: turn.Input{Text: "do all three", By: api.Principal{Kind: api.Creator}, Deadline: end.Input.Deadline}, Success: true, Response: "done",
 		Turns: 2, Cost: 915, At: end.At, State: api.StateSleeping, Why: "nothing to do", Fate: api.FateConsumed, Changed: end.Changed,
 	}
 	if diff := cmp.Diff(want, end); diff != "" {

@@ -63,6 +63,9 @@ func (e *Engine) begin(ctx context.Context, s *state, ev Events, id string) erro
 		if err != nil {
 			return err
 		}
+		if input.Deadline == 0 {
+			input.Deadline = e.Now().Add(limitOf(s.agent)).UnixMicro()
+		}
 		s.input, b.Input = input, &input
 	}
 	if err := e.append(ctx, s, Step{Begin: b}); err != nil {

@@ -70,6 +70,9 @@ type Input struct {
 	Text  string        `json:"text"` // as the model sees it
 	By    api.Principal `json:"by"`   // the lowest of all that went into Text
 	Inbox int           `json:"inbox,omitempty"`
+	// Deadline ends the run, in Unix µs: the first owner sets it, all keep it. 0: a
+	// release before began the run, and each owner gives it the whole limit.
+	Deadline int64 `json:"deadline,omitempty"`
 	// Merged are messages that came in with others; their fate is decided here.
 	Merged []api.Run `json:"merged,omitempty"`
 }
@@ -141,6 +144,7 @@ type state struct {
 	funds    *api.Balance // nil: unknown
 	counters api.Counters
 	notice   string      // of the turn before, for this one
+	bound    *bound      // ends the run at its deadline
 	joined   Input       // what came into this turn from outside, after the first
 	steered  func() bool // see [Queue]
 
@@ -223,9 +227,13 @@ func (s *state) next(rec Record) {
 	}
 }
 
-// calls of the turn's thought that will be made: at most limit.
+// calls of the turn's thought that will be made: at most limit, and none of an answer
+// that was withheld.
 func (s *state) calls(limit int) []api.ToolCall {
 	all := s.thought.Completion.ToolCalls
+	if withheld(s.thought.Completion.Finish) {
+		return nil
+	}
 	return all[:min(len(all), limit)]
 }
 

@@ -18,6 +18,7 @@ type Stream struct {
 	kept   map[string]map[string]any
 	faults []string
 	deltas []string
+	notes  []string
 	signs  []api.ToolProgress
 }
 
@@ -77,6 +78,13 @@ func (s *Stream) Deltas() []string {
 	return slices.Clone(s.deltas)
 }
 
+// Notes returns what watchers were told beside the answer.
+func (s *Stream) Notes() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.notes)
+}
+
 // Progress returns the signs of life of calls.
 func (s *Stream) Progress() []api.ToolProgress {
 	s.mu.Lock()
@@ -117,7 +125,12 @@ func (e *events) Wait(ctx context.Context) error {
 func (e *events) Delta(_ context.Context, d api.StreamDelta) {
 	e.stream.mu.Lock()
 	defer e.stream.mu.Unlock()
-	e.stream.deltas = append(e.stream.deltas, d.Content)
+	if d.Note != "" {
+		e.stream.notes = append(e.stream.notes, d.Note)
+	}
+	if d.Content != "" {
+		e.stream.deltas = append(e.stream.deltas, d.Content)
+	}
 }
 
 func (e *events) Progress(_ context.Context, p api.ToolProgress) {

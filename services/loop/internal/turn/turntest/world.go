@@ -76,6 +76,9 @@ func New(store Stores, script Script) *World {
 // Now is a clock that goes on by a millisecond with each look.
 func (w *World) Now() time.Time { return time.UnixMicro(Start + w.ticks.Add(1)*1000) }
 
+// Pass moves the clock on.
+func (w *World) Pass(d time.Duration) { w.ticks.Add(d.Milliseconds()) }
+
 // Gate stands before every call of a port: it runs do, or fails.
 type Gate func(ctx context.Context, port string, do func() error) error
 
