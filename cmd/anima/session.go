@@ -115,12 +115,13 @@ func (c sessionSendCmd) Run(ctx context.Context, a *app) error {
 	return failedRun(end)
 }
 
-// failedRun is why a run failed, as an error of the command. An end of a release before
-// does not say.
+// failedRun is why a run failed, as an error of the command, which itself did what it
+// was asked: its exit code is that of a failure, or of how the answer ended. An end of a
+// release before does not say why.
 func failedRun(end api.LoopEnd) error {
-	e := &api.Error{Code: end.Code, Reason: end.Reason, Message: end.Error, Next: end.Next}
-	if e.Code == "" {
-		e.Code, e.Message = api.Internal, "the run failed"
+	e := &api.Error{Code: api.Internal, Reason: end.Reason, Message: end.Error, Next: end.Next}
+	if e.Message == "" {
+		e.Message = "the run failed"
 	}
 	if e.Next == "" {
 		e.Next = "anima session events " + end.Session + " shows what happened"
