@@ -68,7 +68,11 @@ func (o *oracle) look(a api.Agent, money api.Micros) life {
 	l.turns = found(asked[api.Turns](o.ctx, o.w.world, api.ListTurns{Agent: a.ID, Limit: 1000}))(o).Turns
 	slices.Reverse(l.turns)
 	l.goals = found(o.w.goals(o.ctx, a.ID))(o)
-	for _, id := range sessionsOf(a, l.goals) {
+	ids := sessionsOf(a, l.goals)
+	if slices.ContainsFunc(l.turns, func(t api.Turn) bool { return t.Session == a.Mail }) {
+		ids = append(ids, a.Mail)
+	}
+	for _, id := range ids {
 		s := session{id: id}
 		for _, t := range l.turns {
 			if t.Session == id {
@@ -573,13 +577,20 @@ func (w *crashWorld) busy(ctx context.Context, runs map[string]int, agents []api
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()
 	for _, a := range agents {
-		ends, err := w.read(ctx, "LOOP_EVT", "anima.loop.evt.loop_end.v1."+a.Session)
-		if err != nil || len(ends) < runs[a.ID] {
-			return fmt.Sprintf("%s has ended %d runs of %d: %v", a.ID, len(ends), runs[a.ID], err)
+		ended := 0
+		for _, session := range []string{a.Session, a.Mail} {
+			ends, err := w.read(ctx, "LOOP_EVT", "anima.loop.evt.loop_end.v1."+session)
+			if err != nil {
+				return fmt.Sprintf("the ends of %s cannot be read: %v", session, err)
+			}
+			ended += len(ends)
+			waiting, err := w.read(ctx, "LOOP_CMD", "anima.loop.cmd.run.v1."+session)
+			if err != nil || len(waiting) > 0 {
+				return fmt.Sprintf("%s has %d messages: %v", session, len(waiting), err)
+			}
 		}
-		waiting, err := w.read(ctx, "LOOP_CMD", "anima.loop.cmd.run.v1."+a.Session)
-		if err != nil || len(waiting) > 0 {
-			return fmt.Sprintf("%s has %d messages: %v", a.ID, len(waiting), err)
+		if ended < runs[a.ID] {
+			return fmt.Sprintf("%s has ended %d runs of %d", a.ID, ended, runs[a.ID])
 		}
 		keys, err := w.keys(ctx, a.ID)
 		if err != nil || len(keys) > 0 {

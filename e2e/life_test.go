@@ -176,13 +176,18 @@ func terminated(t *testing.T, w *world) {
 		t.Errorf("what waited became %+v", e)
 	}
 	refused[api.Accepted](t, w, api.SendMessage{Agent: a.ID, Content: "recall", Session: side.Session}, api.Conflict)
-	refused[api.Session](t, w, api.TerminateSession{Session: a.Session}, api.Conflict)
 	refused[api.Session](t, w, api.TerminateSession{Session: "none"}, api.NotFound)
 	if lines := call[api.Transcript](t, w, api.GetTranscript{Session: side.Session}).Lines; len(lines) < 2 {
 		t.Errorf("the transcript has %d lines", len(lines))
 	}
+	if s := call[api.Session](t, w, api.TerminateSession{Session: a.Session}); s.Terminated == 0 {
+		t.Errorf("the main session: %+v", s)
+	}
+	if next := call[api.Agent](t, w, api.GetAgent{Agent: a.ID}); next.Session == a.Session {
+		t.Errorf("the main session is over and still %s", next.Session)
+	}
 	if end := send(t, w, a.ID, "recall"); !end.Success {
-		t.Errorf("the main session: %+v", end)
+		t.Errorf("the new main session: %+v", end)
 	}
 }
 

@@ -173,7 +173,7 @@ func wakesAnother(t *testing.T, w *world) {
 	if !end.Success || !strings.HasPrefix(end.Response, "told: sent as ") {
 		t.Fatalf("sender: %+v", end)
 	}
-	got := await(t, w, api.LoopEnd{Session: b.Session}, func(e api.LoopEnd) bool { return e.Agent == b.ID })
+	got := await(t, w, api.LoopEnd{Session: b.Mail}, func(e api.LoopEnd) bool { return e.Agent == b.ID })
 	if !got.Success || got.Response != "peer "+a.Address+" wrote to me" {
 		t.Errorf("receiver: %+v", got)
 	}

@@ -26,7 +26,7 @@ func TestTrace(t *testing.T) {
 			work := send(t, w, a.ID, "work")
 			sleep := send(t, w, a.ID, "sleep")
 			tell := send(t, w, a.ID, "tell "+b.Address+" hello")
-			woken := await(t, w, api.LoopEnd{Session: b.Session}, func(api.LoopEnd) bool { return true })
+			woken := await(t, w, api.LoopEnd{Session: b.Mail}, func(api.LoopEnd) bool { return true })
 
 			var traces []string
 			for _, end := range []api.LoopEnd{work, sleep, tell, woken} {

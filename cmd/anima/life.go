@@ -204,6 +204,25 @@ func (c sessionCancelCmd) Run(ctx context.Context, a *app) error {
 	return show(ctx, a, api.CancelRun{Run: c.ID, Session: c.Session, Reason: c.Reason}, runText)
 }
 
+type sessionResetCmd struct {
+	Session string `arg:"" help:"The session."`
+}
+
+// Help is shown by --help.
+func (sessionResetCmd) Help() string {
+	return `What was said in it so far is no longer sent to a model. The transcript keeps it, and
+the agent keeps its memories and files. It is refused while the session is busy.
+
+Examples:
+  anima session reset lucky-main`
+}
+
+func (c sessionResetCmd) Run(ctx context.Context, a *app) error {
+	return show(ctx, a, api.ResetSession{Session: c.Session}, func(w io.Writer, v api.Session) {
+		fmt.Fprintf(w, "session %s of %s begins anew; %d turns stay in its transcript\n", v.ID, v.Agent, v.Reset)
+	})
+}
+
 type sessionTerminateCmd struct {
 	Session string `arg:"" help:"The session." predictor:"session"`
 	Reason  string `help:"Why." default:"your creator ended it"`
@@ -212,7 +231,8 @@ type sessionTerminateCmd struct {
 // Help is shown by --help.
 func (sessionTerminateCmd) Help() string {
 	return `For good: what runs in it is cancelled, what waits is dropped, and it takes no
-message any more. Its transcript stays. An agent's main session cannot be ended.
+message any more. Its transcript stays. An agent whose main session ends has a new
+one at once: anima agent get shows it.
 
 Examples:
   anima session terminate lucky-0199c1a2-7b1e-7c55-9d3a-2f6a1b0c4d5e`

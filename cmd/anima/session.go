@@ -22,6 +22,7 @@ type sessionCmd struct {
 	Transcript sessionTranscriptCmd `cmd:"" help:"Print a session's transcript."`
 	Events     sessionEventsCmd     `cmd:"" help:"Print a session's events."`
 	Cancel     sessionCancelCmd     `cmd:"" help:"Cancel a run."`
+	Reset      sessionResetCmd      `cmd:"" help:"Begin a session's conversation anew."`
 	Terminate  sessionTerminateCmd  `cmd:"" help:"End a session for good."`
 	Export     sessionExportCmd     `cmd:"" help:"Write a session's transcript as JSONL."`
 	Import     sessionImportCmd     `cmd:"" help:"Make a session of a transcript."`

@@ -33,6 +33,7 @@ func AccessOf(o Owner) Access {
 				CancelRun{}, // its own, of a task whose goal is over
 				ListKeys{},
 				Send{},
+				ListInbox{},
 				ClaimInbox{},
 				SettleInbox{},
 				ListTreasuryTools{},

@@ -133,6 +133,7 @@ func Contracts() []Contract {
 		{CancelRun{Run: run, Session: "lucky-main", Reason: "changed my mind"}, state},
 		{SessionNotice{Session: "lucky-main", Cancelled: run}, nil},
 		{TerminateSession{Session: "lucky-1", Reason: "done with it"}, session},
+		{ResetSession{Session: "lucky-main"}, session},
 		{SleepAgent{Agent: "lucky", Until: at, Reason: "good night"}, agent},
 		{ExplainAgent{Agent: "lucky"}, Explanation{
 			Agent: agent, Since: at, Next: "sleeps until something happens", Counters: Counters{Idle: 1, Repeated: 1, Pattern: "exec"},

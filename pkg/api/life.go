@@ -83,8 +83,9 @@ func (m SessionNotice) Subject() Subject {
 }
 
 // TerminateSession ends a session for good: what runs is cancelled, what waits is
-// dropped, and no message is taken any more. Its transcript stays. Answers
-// [Session]. Errors: NotFound; Conflict for an agent's main session.
+// dropped, and no message is taken any more. Its transcript stays. An agent whose main
+// session ends has a new one at once, and so with its session for mail. Answers
+// [Session]. Errors: NotFound.
 type TerminateSession struct {
 	Session string `json:"sessionId"`
 	Reason  string `json:"reason,omitempty"`
@@ -92,6 +93,17 @@ type TerminateSession struct {
 
 // Subject of the message.
 func (TerminateSession) Subject() Subject { return request(Loop, "terminate_session") }
+
+// ResetSession begins a session's conversation anew: what was said in it so far is no
+// longer sent to a model, nor is a summary of it. The transcript keeps it, and so do the
+// agent's memories. Answers [Session]. Errors: NotFound; Conflict with ReasonBusy while
+// the session runs or something waits on it.
+type ResetSession struct {
+	Session string `json:"sessionId"`
+}
+
+// Subject of the message.
+func (ResetSession) Subject() Subject { return request(Loop, "reset_session") }
 
 // SleepAgent puts an agent to sleep until a time, or until something happens: what
 // runs on its main session is cancelled. Answers [Agent]. Errors: NotFound,

@@ -30,9 +30,10 @@ type Agent struct {
 	Model       string     `json:"model,omitempty"`
 	Tools       []string   `json:"tools"`
 	State       AgentState `json:"state"`
-	Reason      string     `json:"reason,omitempty"`     // why it is in this state
-	SleepUntil  int64      `json:"sleepUntil,omitempty"` // 0: until something happens
-	Session     string     `json:"session"`              // its main session
+	Reason      string     `json:"reason,omitempty"`      // why it is in this state
+	SleepUntil  int64      `json:"sleepUntil,omitempty"`  // 0: until something happens
+	Session     string     `json:"session"`               // its main session
+	Mail        string     `json:"mailSession,omitempty"` // where it reads mail of peers
 	Turns       int64      `json:"turns"`
 	Version     int64      `json:"version"` // counts applied definitions that differ
 	CreatedAt   int64      `json:"createdAt"`
@@ -167,6 +168,7 @@ type Session struct {
 	UpdatedAt    int64  `json:"updatedAt"`
 	Terminated   int64  `json:"terminatedAt,omitempty"` // 0: it goes on
 	Reason       string `json:"reason,omitempty"`       // why it was terminated
+	Reset        int64  `json:"resetThrough,omitempty"` // turns up to this one are no longer sent to a model
 }
 
 // Sessions is a list of sessions.
@@ -288,6 +290,7 @@ const (
 	RunMessage RunKind = "message"
 	RunWake    RunKind = "wake"
 	RunTask    RunKind = "task" // one attempt at a task of a goal, in a session of its own
+	RunMail    RunKind = "mail" // messages of one sender in the inbox, in the agent's mail session
 )
 
 // QueueTimeout is how long a message waits for its session while another runs, in

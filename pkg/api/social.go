@@ -32,7 +32,8 @@ type Sent struct {
 type ClaimInbox struct {
 	Agent string `json:"agent"`
 	Run   string `json:"run"`
-	Limit int    `json:"limit"` // 0 means 10
+	Limit int    `json:"limit"`          // 0 means 10
+	From  string `json:"from,omitempty"` // address of the one sender whose messages are claimed; "": of all
 }
 
 // Subject of the message.
@@ -48,11 +49,13 @@ type SettleInbox struct {
 // Subject of the message.
 func (SettleInbox) Subject() Subject { return request(Social, "settle_inbox") }
 
-// ListInbox answers [Inbox]: an agent's messages of a status ("": all), the latest
-// first; Limit 0 means 50. It claims nothing. Errors: Invalid (status, limit, After).
+// ListInbox answers [Inbox]: an agent's messages of a status ("": all) and a sender
+// ("": all), the latest first; Limit 0 means 50. It claims nothing. Errors: Invalid
+// (status, limit, After).
 type ListInbox struct {
 	Agent  string `json:"agent"`
 	Status string `json:"status,omitempty"`
+	From   string `json:"from,omitempty"`  // address
 	After  string `json:"after,omitempty"` // Next of the page before
 	Limit  int    `json:"limit,omitempty"`
 }

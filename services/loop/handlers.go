@@ -323,8 +323,23 @@ func (h *handlers) execute(ctx context.Context, cmd api.Run) error {
 		}
 		h.running.Add(ctx, 1)
 		defer h.running.Add(ctx, -1)
-		return h.engine.Run(ctx, cmd, events{bus: h.bus, posts: h.bus.Posts()})
+		return h.live(ctx, cmd)
 	})
+}
+
+// live executes a run, with what comes before and after one of mail.
+func (h *handlers) live(ctx context.Context, cmd api.Run) error {
+	if cmd.Kind != api.RunMail {
+		return h.engine.Run(ctx, cmd, events{bus: h.bus, posts: h.bus.Posts()})
+	}
+	over, err := h.admitMail(ctx, &cmd)
+	if err == nil && !over {
+		err = h.engine.Run(ctx, cmd, events{bus: h.bus, posts: h.bus.Posts()})
+	}
+	if err != nil {
+		return err
+	}
+	return h.moreMail(ctx, cmd)
 }
 
 // absent handles a message that was delivered and that its stream does not show. As a
@@ -341,7 +356,7 @@ func (h *handlers) absent(ctx context.Context, cmd api.Run) error {
 	if !over {
 		return &api.Error{Code: api.Unavailable, Message: "the stream does not show the message of the run, which is not over", Next: "nothing; it is delivered again", RetryAfter: 100}
 	}
-	return h.engine.Run(ctx, cmd, events{bus: h.bus, posts: h.bus.Posts()})
+	return h.live(ctx, cmd)
 }
 
 // head is the sequence of a session's oldest message that is not done. One before ours
@@ -470,6 +485,14 @@ func (h *handlers) wake(ctx context.Context, e bus.Entry[api.Wake]) error {
 		return err
 	case over:
 		return h.forget(ctx, e) // a server that was killed brought the wake back
+	}
+	if isMail(w) {
+		if agent.State != api.StateDead {
+			if err := h.startMail(bus.WithTraceParent(ctx, w.Trace), agent, w.By.Address, fmt.Sprintf("wake/%s/%d", e.Key, w.At)); err != nil {
+				return err
+			}
+		}
+		return h.forget(ctx, e)
 	}
 	if agent.State != api.StateDead {
 		err = failpoint.Do(bus.WithTraceParent(ctx, w.Trace), failpoint.LoopWakePublish, func(ctx context.Context) error {

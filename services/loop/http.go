@@ -38,6 +38,10 @@ func (h *handlers) routes(r host.Routes) {
 	r.Handle("POST /v1/agents/{id}/sleep", h.httpSleep)
 	r.Handle("POST /v1/sessions/{id}/messages", h.httpSend)
 	r.Handle("POST /v1/sessions/{id}/terminate", h.httpTerminate)
+	r.Handle("POST /v1/sessions/{id}/reset", func(w http.ResponseWriter, r *http.Request) {
+		v, err := h.resetSession(r.Context(), api.ResetSession{Session: r.PathValue("id")})
+		host.WriteJSON(w, v, err)
+	})
 	r.Handle("GET /v1/sessions/{id}/events", h.httpEvents)
 	r.Handle("GET /v1/sessions/{id}/transcript", h.httpTranscript)
 	r.Handle("GET /v1/runs/{id}", func(w http.ResponseWriter, r *http.Request) {

@@ -111,6 +111,25 @@ func (h *handlers) terminateSession(ctx context.Context, m api.TerminateSession)
 	return s, h.cancelQueue(ctx, s.ID, "", "the session is terminated: "+s.Reason)
 }
 
+// resetSession has nothing under way beside it that could bring an old summary back.
+func (h *handlers) resetSession(ctx context.Context, m api.ResetSession) (api.Session, error) {
+	s, err := h.store.Session(ctx, m.Session)
+	if err != nil {
+		return s, err
+	}
+	busy, err := h.busy(ctx, s.ID, "")
+	switch {
+	case err != nil:
+		return s, err
+	case busy:
+		return s, &api.Error{
+			Code: api.Conflict, Reason: api.ReasonBusy, Message: "session " + s.ID + " is busy",
+			Next: "reset it when its run is over, or cancel that: anima session get " + s.ID + " shows it",
+		}
+	}
+	return h.store.Reset(ctx, s.ID)
+}
+
 // sleepAgent cancels what runs on the main session; the run's end puts the agent
 // to sleep, and then this does, so that the reason is the caller's.
 func (h *handlers) sleepAgent(ctx context.Context, m api.SleepAgent) (api.Agent, error) {
@@ -130,8 +149,11 @@ func (h *handlers) sleepAgent(ctx context.Context, m api.SleepAgent) (api.Agent,
 	if why == "" {
 		why = "told to sleep"
 	}
-	if err := h.cancelQueue(ctx, a.Session, "", "the agent was told to sleep: "+why); err != nil {
-		return a, err
+	for _, session := range []string{a.Session, a.Mail} {
+		err := h.cancelQueue(ctx, session, "", "the agent was told to sleep: "+why)
+		if err != nil {
+			return a, err
+		}
 	}
 	if m.Until != 0 {
 		if _, err := h.peers.SetAlarm(ctx, api.SetAlarm{ID: fmt.Sprintf("%s/sleep/%d", id, m.Until), Agent: id, At: m.Until, Reason: why}); err != nil {
@@ -219,6 +241,9 @@ func (h *handlers) watchLives(ctx context.Context) error {
 		case <-tick.C:
 		}
 		h.queue.cancelled(ctx, h.store.IsCancelled)
+		if err := h.freeMail(ctx); err != nil && ctx.Err() == nil {
+			h.log.WarnContext(ctx, "cannot look after mail that waits, trying again", "err", err)
+		}
 		if err := h.expireWaiting(ctx); err != nil && ctx.Err() == nil {
 			h.log.WarnContext(ctx, "cannot look after what waits, trying again", "err", err)
 		}

@@ -39,6 +39,10 @@ type Config struct {
 	Lease            time.Duration `env:"lease" help:"how long a session stays locked after its owner falls silent; at least 1s"`
 	Attempts         int           `env:"attempts" help:"how often a run is taken up without getting a turn further before it is given up"`
 	QueueTimeout     time.Duration `env:"queue_timeout" help:"the longest that any message waits for its session behind others; an AGENT.md says how long, 30s if it says nothing"`
+	MailSenderRuns   int           `env:"mail_sender_runs" help:"runs that mail of one sender may start within a day; what is over waits in the inbox"`
+	MailAgentRuns    int           `env:"mail_agent_runs" help:"runs that mail of all senders may start within a day, for each agent"`
+	MailSenderCost   int64         `env:"mail_sender_cost" help:"micro-USD that runs for mail of one sender may cost within a day, for each agent; 0: no bound"`
+	MailAgentCost    int64         `env:"mail_agent_cost" help:"micro-USD that runs for mail may cost an agent within a day; 0: no bound"`
 	WorkspaceMiB     int64         `env:"workspace_mib" help:"MiB that an agent's folder may take on the disk; 0: no bound"`
 	WorkspaceFiles   int64         `env:"workspace_files" help:"files and folders that an agent's folder may hold; 0: no bound"`
 	AllowUnsandboxed bool          `env:"allow_unsandboxed" help:"run commands even where the kernel cannot hold them (no Landlock); for machines that hold nothing else"`
@@ -57,14 +61,19 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("ANIMA_LOOP_WORKSPACE_MIB is %d: use a number of MiB, or 0 for no bound", c.WorkspaceMiB)
 	case c.WorkspaceFiles < 0:
 		return fmt.Errorf("ANIMA_LOOP_WORKSPACE_FILES is %d: use a number of files, or 0 for no bound", c.WorkspaceFiles)
+	case c.MailSenderRuns < 1 || c.MailAgentRuns < 1:
+		return fmt.Errorf("ANIMA_LOOP_MAIL_SENDER_RUNS is %d and ANIMA_LOOP_MAIL_AGENT_RUNS is %d: at least 1 is needed", c.MailSenderRuns, c.MailAgentRuns)
+	case c.MailSenderCost < 0 || c.MailAgentCost < 0:
+		return fmt.Errorf("ANIMA_LOOP_MAIL_SENDER_COST is %d and ANIMA_LOOP_MAIL_AGENT_COST is %d: they must not be negative", c.MailSenderCost, c.MailAgentCost)
 	case c.Attempts < 1:
 		return fmt.Errorf("ANIMA_LOOP_ATTEMPTS is %d: at least 1 is needed", c.Attempts)
 	}
 	return nil
 }
 
-// Service is loop, ready for a host. The lease of 15 s is design §4's.
-var Service = host.Define("loop", Config{Slots: 128, Lease: 15 * time.Second, Attempts: 20, QueueTimeout: time.Hour, WorkspaceMiB: 1024, WorkspaceFiles: 100_000}, sqlstore.Migrations(), run)
+// Service is loop, ready for a host. The lease of 15 s is design §4's. What mail may
+// cost is the price of some hundred short answers of a large model.
+var Service = host.Define("loop", Config{Slots: 128, Lease: 15 * time.Second, Attempts: 20, QueueTimeout: time.Hour, MailSenderRuns: 20, MailAgentRuns: 100, MailSenderCost: 500_000, MailAgentCost: 2_000_000, WorkspaceMiB: 1024, WorkspaceFiles: 100_000}, sqlstore.Migrations(), run)
 
 // Init must be the first call of every main function that may run loop: the
 // sandbox starts the program again to hold a command.
@@ -181,6 +190,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		bus.Reply(h.getRun),
 		bus.Reply(h.cancelRun),
 		bus.Reply(h.terminateSession),
+		bus.Reply(h.resetSession),
 		bus.Reply(h.sleepAgent),
 		bus.Reply(h.explainAgent),
 		bus.Reply(past.replay),

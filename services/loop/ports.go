@@ -43,9 +43,9 @@ func (s services) Spent(ctx context.Context, agent, turn string) (api.Spent, err
 	return bus.Call[api.Spent](ctx, s.bus, api.GetSpent{Agent: agent, Turn: turn, Category: api.CategoryInference})
 }
 
-func (s services) Claim(ctx context.Context, agent, run string) ([]api.InboxMessage, error) {
+func (s services) Claim(ctx context.Context, agent, run, from string) ([]api.InboxMessage, error) {
 	in, err := failpoint.Value(ctx, failpoint.LoopInboxClaim, func(ctx context.Context) (api.Inbox, error) {
-		return bus.Call[api.Inbox](ctx, s.bus, api.ClaimInbox{Agent: agent, Run: run})
+		return bus.Call[api.Inbox](ctx, s.bus, api.ClaimInbox{Agent: agent, Run: run, From: from})
 	})
 	return in.Messages, err
 }

@@ -3,6 +3,7 @@ package social
 import (
 	"context"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
@@ -81,7 +82,7 @@ func (h *handlers) claimInbox(ctx context.Context, m api.ClaimInbox) (api.Inbox,
 		return api.Inbox{Messages: []api.InboxMessage{}}, err
 	}
 	all, err := failpoint.Value(ctx, failpoint.SocialClaim, func(ctx context.Context) ([]inbox.Mail, error) {
-		return h.store.Claim(ctx, address, m.Run, limited(m.Limit, claimLimit, claimMost), h.now())
+		return h.store.Claim(ctx, address, m.Run, strings.ToLower(m.From), limited(m.Limit, claimLimit, claimMost), h.now())
 	})
 	h.tel.claims(ctx, len(all))
 	return answer(all), err
@@ -122,7 +123,7 @@ func (h *handlers) listInbox(ctx context.Context, m api.ListInbox) (api.Inbox, e
 	if err != nil || address == "" {
 		return api.Inbox{Messages: []api.InboxMessage{}}, err
 	}
-	all, err := h.store.List(ctx, address, status, before, limit+1)
+	all, err := h.store.List(ctx, address, status, strings.ToLower(m.From), before, limit+1)
 	all, page := api.CutPage(all, limit, formatCursor)
 	out := answer(all)
 	out.Page = page

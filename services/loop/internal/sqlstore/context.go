@@ -28,6 +28,13 @@ func (s *Store) Conversation(ctx context.Context, session, id string, n int) (tu
 	case !errors.Is(err, sqldb.ErrNotFound):
 		return c, err
 	}
+	var reset int64
+	if err := s.db.QueryRowContext(ctx, `select reset_through from sessions where id = $1`, session).Scan(&reset); err != nil && !errors.Is(err, sqldb.ErrNotFound) {
+		return c, err
+	}
+	if reset > c.Last.Through { // begun anew: no summary goes over it
+		c.Last = turn.Compaction{Session: session, Through: reset}
+	}
 	if c.Last.Turn == id {
 		if err := s.db.QueryRowContext(ctx, `select coalesce(sum(cost), 0) from compactions where session = $1 and turn_id = $2`, session, id).
 			Scan(&c.Paid); err != nil {
@@ -136,6 +143,8 @@ func (s *Store) conversationBefore(ctx context.Context, session string, position
 		c.Last = last
 	case !errors.Is(err, sqldb.ErrNotFound):
 		return c, err
+	default:
+		c.Last.Through = through // the conversation was begun anew there
 	}
 	if c.Turns, err = s.positioned(ctx, `where session = $1 and position > $2 and position < $3 order by position desc limit $4`,
 		session, c.Last.Through, position, n); err != nil {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
@@ -248,8 +249,9 @@ func (s *Store) IsCancelled(ctx context.Context, run string) (string, error) {
 	return why, err
 }
 
-// Terminate ends a session: it takes no messages any more. The first reason stays.
-// Errors: NotFound; Conflict for an agent's main session.
+// Terminate ends a session: it takes no messages any more. The first reason stays. An
+// agent whose main session ends has a new one at once, and so with that for mail.
+// Errors: NotFound.
 func (s *Store) Terminate(ctx context.Context, session, reason string, at int64) (api.Session, error) {
 	var out api.Session
 	err := sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) (err error) {
@@ -259,14 +261,60 @@ func (s *Store) Terminate(ctx context.Context, session, reason string, at int64)
 		if out, err = sessionRow(tx.QueryRowContext(ctx, sessionColumns+` where id = $1`, session)); err != nil {
 			return err
 		}
-		switch {
-		case session == MainSession(out.Agent):
-			return &api.Error{Code: api.Conflict, Message: "the main session of an agent cannot be terminated", Next: "put the agent to sleep: anima agent sleep " + out.Agent}
-		case out.Terminated != 0:
+		if out.Terminated != 0 {
 			return nil
+		}
+		if err := s.replace(ctx, tx, out, at); err != nil {
+			return err
 		}
 		out.Terminated, out.Reason = at, reason
 		_, err = tx.ExecContext(ctx, `update sessions set terminated_at = $2, terminated_reason = $3 where id = $1`, session, at, text(reason))
+		return err
+	})
+	return out, err
+}
+
+// replace gives an agent a new session for its main one, or that for mail, which ends.
+func (s *Store) replace(ctx context.Context, tx *sqldb.Tx, ends api.Session, at int64) error {
+	a, err := agentRow(tx.QueryRowContext(ctx, agentColumns+` and id = $1`+s.db.ForUpdate(), ends.Agent))
+	if err != nil {
+		return err
+	}
+	column, first := "main_session", MainSession(a.ID)
+	switch ends.ID {
+	case a.Session:
+	case a.Mail:
+		column, first = "mail_session", MailSession(a.ID)
+	default:
+		return nil
+	}
+	for n := 2; ; n++ {
+		next := first + "-" + strconv.Itoa(n)
+		res, err := tx.ExecContext(ctx, `insert into sessions (id, agent, created_at, updated_at) values ($1, $2, $3, $3) on conflict (id) do nothing`, next, a.ID, at)
+		if err != nil {
+			return err
+		}
+		if made, err := res.RowsAffected(); err != nil {
+			return err
+		} else if made > 0 {
+			_, err = tx.ExecContext(ctx, `update agents set `+column+` = $2 where id = $1`, a.ID, next)
+			return err
+		}
+	}
+}
+
+// Reset begins a session's conversation anew: its turns so far are no longer sent to a
+// model. They stay in the transcript. Errors: NotFound.
+func (s *Store) Reset(ctx context.Context, session string) (api.Session, error) {
+	var out api.Session
+	err := sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) (err error) {
+		if err := s.lockSession(ctx, tx, session); err != nil {
+			return err
+		}
+		if _, err := tx.ExecContext(ctx, `update sessions set reset_through = turns where id = $1`, session); err != nil {
+			return err
+		}
+		out, err = sessionRow(tx.QueryRowContext(ctx, sessionColumns+` where id = $1`, session))
 		return err
 	})
 	return out, err

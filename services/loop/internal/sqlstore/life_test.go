@@ -159,8 +159,24 @@ func TestTerminate(t *testing.T) {
 		if err != nil || k.Terminated != "done" {
 			t.Errorf("known: %q, %v", k.Terminated, err)
 		}
-		_, err = s.Terminate(t.Context(), "ada-main", "no", at)
-		wantCode(t, err, api.Conflict)
+		for _, want := range []string{"ada-main-2", "ada-main-3"} {
+			a, err := s.Agent(t.Context(), "ada")
+			must(t, err)
+			ended, err := s.Terminate(t.Context(), a.Session, "no", at)
+			must(t, err)
+			if a, err = s.Agent(t.Context(), "ada"); err != nil || a.Session != want || a.Mail != "ada-mail" || ended.Terminated != at {
+				t.Errorf("after the end of %s the main session is %s, that for mail %s, %v; want %s", ended.ID, a.Session, a.Mail, err, want)
+			}
+			if _, err := s.Explain(t.Context(), "ada", 1); err != nil {
+				t.Error(err)
+			}
+		}
+		must(t, s.NewSession(t.Context(), "ada-mail", "ada", at))
+		_, err = s.Terminate(t.Context(), "ada-mail", "no", at)
+		must(t, err)
+		if a, err := s.Agent(t.Context(), "ada"); err != nil || a.Mail != "ada-mail-2" {
+			t.Errorf("the session for mail is %s, %v", a.Mail, err)
+		}
 		_, err = s.Terminate(t.Context(), "none", "no", at)
 		wantCode(t, err, api.NotFound)
 	})

@@ -28,12 +28,12 @@ func (s *Store) Known(ctx context.Context, cmd api.Run) (turn.Known, error) {
 	var counters string
 	var terminated int64
 	err = s.db.QueryRowContext(ctx, `select s.journal, s.turns, coalesce(r.turns, 0), coalesce(r.cost, 0), r.input, r.ending,
-			case when s.turns > 0 then s.updated_at else 0 end, s.counters, s.notice, s.terminated_at, s.terminated_reason, c.reason,
+			case when s.turns > 0 then s.updated_at else 0 end, s.counters, s.notice, s.reset_through, s.terminated_at, s.terminated_reason, c.reason,
 			l.input_source, l.input_address, r.id is not null
 		from sessions s left join runs r on r.session = s.id and r.id = $2 left join cancels c on c.run = $2
 		left join turns l on l.run = r.id and l.number = r.turns
 		where s.id = $1`, cmd.Session, cmd.Run).
-		Scan(&k.Journal, &k.Last, &k.Turns, &k.Cost, &input, &ending, &k.Before, &counters, &k.Notice, &terminated, &k.Terminated, &cancelled, &kind, &address, &k.Begun)
+		Scan(&k.Journal, &k.Last, &k.Turns, &k.Cost, &input, &ending, &k.Before, &counters, &k.Notice, &k.Reset, &terminated, &k.Terminated, &cancelled, &kind, &address, &k.Begun)
 	if errors.Is(err, sqldb.ErrNotFound) {
 		return k, api.Errorf(api.NotFound, "there is no session %s", cmd.Session)
 	}
@@ -100,8 +100,12 @@ func (s *Store) Started(ctx context.Context, cmd api.Run, input turn.Input, tier
 			return nil
 		}
 		why := "a message"
-		if cmd.Kind == api.RunWake {
+		switch cmd.Kind {
+		case api.RunWake:
 			why = "woken: " + cmd.Content
+		case api.RunMail:
+			why = cmd.Content
+		case api.RunMessage, api.RunTask:
 		}
 		for _, to := range []api.AgentState{api.StateWaking, life.StateAt(tier, was)} {
 			c, err := s.moveFrom(ctx, tx, cmd.Agent, was, change{to: to, why: why, by: cmd.Run, at: at})
@@ -273,7 +277,11 @@ func text(s string) string {
 func (s *Store) persistEnd(ctx context.Context, tx *sqldb.Tx, state api.AgentState, end *turn.End) error {
 	cmd := end.Run
 	end.Changed = nil
-	if cmd.Kind != api.RunTask {
+	awake, err := s.awake(ctx, tx, cmd)
+	if err != nil {
+		return err
+	}
+	if !awake {
 		c, err := s.moveFrom(ctx, tx, cmd.Agent, state, change{to: end.State, why: end.Why, until: end.Sleep, by: cmd.Run, at: end.At})
 		if err != nil {
 			return err
@@ -286,6 +294,19 @@ func (s *Store) persistEnd(ctx context.Context, tx *sqldb.Tx, state api.AgentSta
 	}
 	_, err = tx.ExecContext(ctx, `update runs set ending = $2, ended_at = $3, fate = $4 where id = $1`, cmd.Run, string(ending), end.At, api.FateConsumed)
 	return err
+}
+
+// awake says whether the end of a run leaves its agent's state as it is: a task's does,
+// and that of mail while the agent has another run.
+func (s *Store) awake(ctx context.Context, tx *sqldb.Tx, cmd api.Run) (bool, error) {
+	if cmd.Kind != api.RunMail {
+		return cmd.Kind == api.RunTask, nil
+	}
+	var others int
+	err := tx.QueryRowContext(ctx, `select count(*) from runs r join agents a on a.id = r.agent
+		where r.agent = $1 and r.ending is null and r.id <> $2 and r.session = case a.main_session when '' then $3 else a.main_session end`,
+		cmd.Agent, cmd.Run, MainSession(cmd.Agent)).Scan(&others)
+	return others > 0, err
 }
 
 const turnColumns = `select id, run, number, session, agent, position, state, input, input_source, input_address, thinking, model, provider,

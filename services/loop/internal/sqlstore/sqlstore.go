@@ -42,8 +42,12 @@ type Store struct {
 // New returns a store on a migrated database.
 func New(db *sqldb.DB, workspaces string) *Store { return &Store{db: db, workspaces: workspaces} }
 
-// MainSession is the session that an agent always has.
+// MainSession is the first main session of an agent, MailSession its first session for
+// mail. Once one is terminated, the agent's row names the next.
 func MainSession(agent string) string { return agent + "-main" }
+
+// MailSession: see [MainSession].
+func MailSession(agent string) string { return agent + "-mail" }
 
 // Applied is what Apply did.
 type Applied struct {
@@ -122,12 +126,12 @@ func changeID(c *api.AgentChanged) string {
 	return "agent_state/" + c.Agent + "/" + strconv.FormatInt(c.Seq, 10)
 }
 
-const agentColumns = `select id, name, address, definition, state, state_reason, sleep_until, turns, version, created_at, updated_at from agents where deleted_at = 0`
+const agentColumns = `select id, name, address, definition, state, state_reason, sleep_until, turns, version, created_at, updated_at, main_session, mail_session from agents where deleted_at = 0`
 
 func agentRow(r sqldb.Scanner) (api.Agent, error) {
 	var a api.Agent
 	var def string
-	err := r.Scan(&a.ID, &a.Name, &a.Address, &def, &a.State, &a.Reason, &a.SleepUntil, &a.Turns, &a.Version, &a.CreatedAt, &a.UpdatedAt)
+	err := r.Scan(&a.ID, &a.Name, &a.Address, &def, &a.State, &a.Reason, &a.SleepUntil, &a.Turns, &a.Version, &a.CreatedAt, &a.UpdatedAt, &a.Session, &a.Mail)
 	if errors.Is(err, sqldb.ErrNotFound) {
 		return a, &api.Error{Code: api.NotFound, Message: "there is no such agent", Next: "anima agent list shows the ones there are; anima agent apply makes one"}
 	}
@@ -138,7 +142,13 @@ func agentRow(r sqldb.Scanner) (api.Agent, error) {
 	if err := json.Unmarshal([]byte(def), &d); err != nil {
 		return a, fmt.Errorf("definition of %s: %w", a.ID, err)
 	}
-	a.Description, a.Creator, a.Model, a.Tools, a.Session = d.Description, d.Creator, d.Model, d.Tools, MainSession(a.ID)
+	a.Description, a.Creator, a.Model, a.Tools = d.Description, d.Creator, d.Model, d.Tools
+	if a.Session == "" {
+		a.Session = MainSession(a.ID)
+	}
+	if a.Mail == "" {
+		a.Mail = MailSession(a.ID)
+	}
 	return a, nil
 }
 
@@ -188,11 +198,11 @@ func (s *Store) definition(ctx context.Context, q sqldb.Querier, id string) (tur
 	return a, nil
 }
 
-const sessionColumns = `select id, agent, runs, turns, input_tokens, output_tokens, cost, created_at, updated_at, terminated_at, terminated_reason from sessions`
+const sessionColumns = `select id, agent, runs, turns, input_tokens, output_tokens, cost, created_at, updated_at, terminated_at, terminated_reason, reset_through from sessions`
 
 func sessionRow(r sqldb.Scanner) (api.Session, error) {
 	var v api.Session
-	err := r.Scan(&v.ID, &v.Agent, &v.Messages, &v.Turns, &v.InputTokens, &v.OutputTokens, &v.Cost, &v.CreatedAt, &v.UpdatedAt, &v.Terminated, &v.Reason)
+	err := r.Scan(&v.ID, &v.Agent, &v.Messages, &v.Turns, &v.InputTokens, &v.OutputTokens, &v.Cost, &v.CreatedAt, &v.UpdatedAt, &v.Terminated, &v.Reason, &v.Reset)
 	if errors.Is(err, sqldb.ErrNotFound) {
 		return v, &api.Error{Code: api.NotFound, Message: "there is no such session", Next: "anima session list shows the ones there are; leave it out to use the agent's main session"}
 	}

@@ -28,6 +28,12 @@ var command = api.Run{
 	By: api.Principal{Kind: api.Creator}, AcceptedAt: turntest.Start,
 }
 
+// mailed is a run for the peer's message in the inbox of [three].
+var mailed = api.Run{
+	Run: "run1", Agent: "ada", Session: "ada-main", Kind: api.RunMail, Content: "mail from a peer",
+	By: api.Principal{Kind: api.Peer, Address: "0xfB6916095ca1df60bB79Ce92cE3Ea74c37c5d359"}, AcceptedAt: turntest.Start,
+}
+
 func asks(text string, tools ...string) api.Completion {
 	c := api.Completion{Model: "m", Provider: "p", Text: text, Finish: "tool_calls", InputTokens: 100, OutputTokens: 10, Cost: 610}
 	for i, t := range tools {
@@ -179,10 +185,10 @@ func TestCrash(t *testing.T) {
 	t.Parallel()
 	calm := three(true)
 	var ports turntest.Crash
-	if err := calm.Run(t.Context(), ports.Gate, command); err != nil {
+	if err := calm.Run(t.Context(), ports.Gate, mailed); err != nil {
 		t.Fatal(err)
 	}
-	want := outcomeOf(t, calm, command)
+	want := outcomeOf(t, calm, mailed)
 	if len(want.Turns) != 2 || want.Known.Ended == nil || !want.Known.Ended.Success || want.Known.Cost != 915 {
 		t.Fatalf("the calm run came to %+v", want)
 	}
@@ -195,14 +201,14 @@ func TestCrash(t *testing.T) {
 					t.Parallel()
 					w := three(lossy)
 					crash := turntest.Crash{At: at, After: after}
-					if err := w.Run(t.Context(), crash.Gate, command); err == nil || !crash.Dead() {
+					if err := w.Run(t.Context(), crash.Gate, mailed); err == nil || !crash.Dead() {
 						t.Fatalf("the owner ended with %v, dead: %t", err, crash.Dead())
 					}
-					untilOver(t, w, command)
-					sound(t, w, command)
+					untilOver(t, w, mailed)
+					sound(t, w, mailed)
 					prompted(t, w)
 					unknown := at > from && at < to || at == from && after || at == to && !after
-					got := outcomeOf(t, w, command)
+					got := outcomeOf(t, w, mailed)
 					checkUnknown(t, w, got, unknown)
 					if unknown {
 						forget(&got, want)
@@ -210,7 +216,7 @@ func TestCrash(t *testing.T) {
 					if diff := cmp.Diff(want, got, timeless); diff != "" {
 						t.Errorf("another outcome than without the crash (-want +got):\n%s", diff)
 					}
-					if n := w.Inbox.Settled(command.Run); n == 0 {
+					if n := w.Inbox.Settled(mailed.Run); n == 0 {
 						t.Error("the inbox was never settled")
 					}
 				})

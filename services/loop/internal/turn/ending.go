@@ -44,7 +44,7 @@ func (e *Engine) persist(ctx context.Context, s *state, ev Events) (*End, error)
 	}
 	if end != nil {
 		if s.conversation != nil {
-			e.Context.recent.keep(s.cmd.Session, standing{rec.Position, rec.Journal}, s.conversation.with(rec))
+			e.Context.recent.keep(s.cmd.Session, standing{rec.Position, rec.Journal, s.after.reset}, s.conversation.with(rec))
 		}
 		return end, nil
 	}
@@ -121,7 +121,7 @@ func (e *Engine) ended(s *state, rec *Record, now int64) *End {
 // only repeat. What the turn has thought and done is kept.
 func overCap(s *state, end *End) {
 	end.Success, end.Code, end.Reason, end.Response = false, api.Denied, api.ReasonCostCap, ""
-	end.Error = fmt.Sprintf("the run has cost %s, and its task leaves it %s", end.Cost, s.cmd.CostCap)
+	end.Error = fmt.Sprintf("the run has cost %s, and may cost %s", end.Cost, s.cmd.CostCap)
 	end.Why = end.Error
 }
 
@@ -129,7 +129,7 @@ func overCap(s *state, end *End) {
 // waits for somebody, rather than spending money that nobody asked it to.
 func (e *Engine) rest(s *state, end *End, why string, d time.Duration) {
 	end.Why = why
-	if s.agent.Autonomous && s.cmd.Kind != api.RunTask { // a task wakes nobody
+	if s.agent.Autonomous && s.cmd.Kind != api.RunTask && s.cmd.Kind != api.RunMail { // only its own runs go on by themselves
 		end.Sleep, end.Alarm = end.At+d.Microseconds(), true
 	}
 }

@@ -86,7 +86,7 @@ func (e *Engine) Run(ctx context.Context, cmd api.Run, ev Events) error {
 	s := &state{
 		cmd: cmd, agent: known.Agent, input: known.Input, number: known.Turns + 1, total: known.Turns, cost: known.Cost,
 		last: known.Journal, since: known.Journal, results: map[int]Result{}, intents: map[int]Intent{}, before: known.Before,
-		counters: known.Counters, notice: known.Notice, after: standing{known.Last, known.Journal},
+		counters: known.Counters, notice: known.Notice, after: standing{known.Last, known.Journal, known.Reset},
 	}
 	runCtx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)

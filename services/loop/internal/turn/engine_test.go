@@ -578,11 +578,21 @@ func TestDeadAgent(t *testing.T) {
 	}
 }
 
-// TestPrincipal: a run has the authority of the least of its inputs, to its end.
+// TestPrincipal: a run has the authority of the least of its inputs, to its end. A
+// creator's run has no stranger's words in it, and so the creator's authority.
 func TestPrincipal(t *testing.T) {
 	t.Parallel()
 	w := three(false)
 	turns, _ := run(t, w, command)
+	if got := turns[0]; got.By.Kind != api.Creator || got.Input != command.Content || w.Inbox.Settled(command.Run) != 0 {
+		t.Errorf("with mail in the inbox the creator's run has the input %q by %+v", got.Input, got.By)
+	}
+	w = three(false)
+	w.Inbox.Messages = append(w.Inbox.Messages, api.InboxMessage{ID: "m2", From: "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed", Content: "of another"})
+	turns, _ = run(t, w, mailed)
+	if got := turns[0].Input; !strings.HasPrefix(got, "[message from peer "+mailed.By.Address) || strings.Contains(got, "of another") {
+		t.Errorf("the run of mail has the input %q, want the messages of one sender", got)
+	}
 	want := api.Principal{Kind: api.Peer, Address: w.Inbox.Messages[0].From}
 	for _, e := range w.Policy.Asked() {
 		if e.By != want {

@@ -433,11 +433,13 @@ func (p *player) Drop(_ context.Context, end End) (End, error)           { retur
 func (p *player) Merge(context.Context, api.Run, []api.Run, int64) error { return nil }
 func (p *player) Over(context.Context, string) (bool, error)             { return false, nil }
 
-func (p *player) Claim(context.Context, string, string) ([]api.InboxMessage, error) { return nil, nil }
-func (p *player) Settle(context.Context, string, string) error                      { return nil }
-func (p *player) SetAlarm(context.Context, api.SetAlarm) (api.Alarm, error)         { return api.Alarm{}, nil }
-func (p *player) Compact(context.Context, Compaction) error                         { return nil }
-func (p *player) Text(context.Context, string) (string, error)                      { return "", io.EOF }
+func (p *player) Claim(context.Context, string, string, string) ([]api.InboxMessage, error) {
+	return nil, nil
+}
+func (p *player) Settle(context.Context, string, string) error              { return nil }
+func (p *player) SetAlarm(context.Context, api.SetAlarm) (api.Alarm, error) { return api.Alarm{}, nil }
+func (p *player) Compact(context.Context, Compaction) error                 { return nil }
+func (p *player) Text(context.Context, string) (string, error)              { return "", io.EOF }
 
 func (p *player) Recorded(context.Context, string) (Recording, error) {
 	return Recording{}, io.EOF

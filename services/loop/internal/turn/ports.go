@@ -71,6 +71,7 @@ type Known struct {
 	Cost    api.Micros
 	Journal uint64 // last journal entry that is in the store, for this session
 	Last    int64  // position of the session's last turn; 0: it has none
+	Reset   int64  // position of the last turn that is no longer sent to a model
 	Ended   *End   // the run is over
 	Before  int64  // when the session's last turn ended; 0: there is none
 
@@ -136,7 +137,8 @@ type Policy interface {
 
 // Inbox is the agent's inbox in social.
 type Inbox interface {
-	Claim(ctx context.Context, agent, run string) ([]api.InboxMessage, error)
+	// Claim hands a run messages of one sender, "" for all.
+	Claim(ctx context.Context, agent, run, from string) ([]api.InboxMessage, error)
 	Settle(ctx context.Context, agent, run string) error
 }
 

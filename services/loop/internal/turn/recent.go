@@ -25,12 +25,13 @@ type remembered struct {
 	bytes        int
 }
 
-// standing is how far a session has come: its last persisted turn, and the journal's
-// entry that the store knew with it. Every turn of the session changes one of them,
-// an imported one too.
+// standing is how far a session has come: its last persisted turn, the journal's entry
+// that the store knew with it, and the turn at which its conversation was begun anew.
+// Every turn of the session changes one of them, an imported one too.
 type standing struct {
 	position int64
 	journal  uint64
+	reset    int64
 }
 
 // take returns the conversation if the session is where it was left, nil otherwise.

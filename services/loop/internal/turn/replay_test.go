@@ -35,7 +35,7 @@ func recording(t *testing.T, w *turntest.World, id string) turn.Recording {
 func TestReplayDiffers(t *testing.T) {
 	t.Parallel()
 	w := three(false)
-	run(t, w, command)
+	run(t, w, mailed)
 	result := func(rec *turn.Recording, change func(*turn.Result)) {
 		i := slices.IndexFunc(rec.Steps, func(s turn.Step) bool { return s.Result != nil })
 		r := *rec.Steps[i].Result
@@ -90,7 +90,7 @@ func TestReplayDiffers(t *testing.T) {
 func TestReplayIncomplete(t *testing.T) {
 	t.Parallel()
 	w := three(false)
-	run(t, w, command)
+	run(t, w, mailed)
 	for name, change := range map[string]func(rec *turn.Recording){
 		"no journal":   func(rec *turn.Recording) { rec.Steps = nil },
 		"no reference": func(rec *turn.Recording) { rec.Reference = turn.Reference{} },

@@ -118,29 +118,26 @@ func (e *Engine) append(ctx context.Context, s *state, step Step) error {
 	return nil
 }
 
-// input builds what the run starts from: its message or wake, and what waits in
-// the inbox. The claim is idempotent by run, so dying before begin loses nothing.
+// input builds what the run starts from: its message, its wake, or mail. The claim of
+// mail is idempotent by run, so dying before begin loses nothing. No other run has mail
+// in it: a stranger's words would lower its authority.
 func (e *Engine) input(ctx context.Context, s *state) (Input, error) {
 	if e.player != nil {
 		return e.player.Input, nil
 	}
-	if s.cmd.Kind == api.RunTask { // the inbox is the main session's
-		return Input{Text: s.cmd.Content, By: s.cmd.By}, nil
-	}
-	messages, err := e.Inbox.Claim(ctx, s.agent.ID, s.cmd.Run)
-	if err != nil {
-		return Input{}, err
-	}
 	by := []api.Principal{s.cmd.By}
 	text := s.cmd.Content
-	if s.cmd.Kind == api.RunWake {
+	var in Input
+	switch s.cmd.Kind {
+	case api.RunMail:
+		return e.mail(ctx, s, s.cmd.By.Address, "")
+	case api.RunWake:
 		text = "[wake] " + outside(s.cmd.Content)
+		if s.cmd.By.Kind == api.Peer { // a wake for mail of a release before
+			return e.mail(ctx, s, "", text)
+		}
+	case api.RunMessage, api.RunTask:
 	}
-	for _, m := range messages {
-		by = append(by, api.Principal{Kind: api.Peer, Address: m.From})
-		text += "\n\n" + peerMessage(m)
-	}
-	in := Input{Inbox: len(messages)}
 	if s.cmd.Mode == api.ModeCollect {
 		waiting, err := e.Queue.Waiting(ctx, s.cmd)
 		if err != nil {
@@ -157,6 +154,24 @@ func (e *Engine) input(ctx context.Context, s *state) (Input, error) {
 	}
 	in.Text, in.By = text, api.Lowest(by...)
 	return in, nil
+}
+
+// mail is the input of a run that is for messages in the inbox: those of a sender, or
+// ("") of all.
+func (e *Engine) mail(ctx context.Context, s *state, from, text string) (Input, error) {
+	messages, err := e.Inbox.Claim(ctx, s.agent.ID, s.cmd.Run, from)
+	if err != nil {
+		return Input{}, err
+	}
+	by := []api.Principal{s.cmd.By}
+	for _, m := range messages {
+		by = append(by, api.Principal{Kind: api.Peer, Address: m.From})
+		text = strings.TrimSpace(text + "\n\n" + peerMessage(m))
+	}
+	if text == "" {
+		text = "[" + outside(s.cmd.Content) + ": it is not there any more]"
+	}
+	return Input{Text: text, By: api.Lowest(by...), Inbox: len(messages)}, nil
 }
 
 // look asks how the agent is funded. Unknown is not poor (W-7).

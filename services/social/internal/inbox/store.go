@@ -9,15 +9,15 @@ import (
 // that nobody has written to has an empty mailbox.
 type Mailbox interface {
 	// Claim hands messages to a run: those that it holds already, else at most
-	// limit of the oldest that nobody holds, as many as fit one answer. Two runs
-	// never hold the same message.
-	Claim(ctx context.Context, address, run string, limit int, now time.Time) ([]Mail, error)
+	// limit of the oldest that no run holds, of one sender or ("") of all, as many as
+	// fit one answer. Two runs never hold the same message.
+	Claim(ctx context.Context, address, run, from string, limit int, now time.Time) ([]Mail, error)
 	// Settle marks what the run claimed last as processed, lapsed or not, unless
 	// somebody else has claimed it since.
 	Settle(ctx context.Context, address, run string, now time.Time) error
-	// List returns messages of a status, "" for all, the latest first: those before a
-	// place in the mailbox, 0 for all.
-	List(ctx context.Context, address string, status Status, before int64, limit int) ([]Mail, error)
+	// List returns messages of a status and a sender, "" for all, the latest first: those
+	// before a place in the mailbox, 0 for all.
+	List(ctx context.Context, address string, status Status, from string, before int64, limit int) ([]Mail, error)
 	// Poll returns unread messages after a place in the mailbox, in order. If the
 	// owner does not live here, what it has seen, everything up to after, is
 	// processed: its inbox is with itself.

@@ -25,7 +25,7 @@ func lock(ctx context.Context, tx *sqldb.Tx, address string) (exists bool, err e
 }
 
 // Claim implements [inbox.Mailbox].
-func (s *Store) Claim(ctx context.Context, address, run string, limit int, now time.Time) (claimed []inbox.Mail, err error) {
+func (s *Store) Claim(ctx context.Context, address, run, from string, limit int, now time.Time) (claimed []inbox.Mail, err error) {
 	// Nearly always nothing is there, and each run asks: that is not worth a write.
 	var waiting bool
 	err = s.db.QueryRowContext(ctx, `select exists (select 1 from mail where to_address = $1 and status in ('received', 'in_progress'))`, address).Scan(&waiting)
@@ -52,13 +52,13 @@ func (s *Store) Claim(ctx context.Context, address, run string, limit int, now t
 			return err
 		}
 		free, err := sqldb.All(ctx, tx, scanMail, selectMail+`where m.to_address = $1 and m.status = 'received'
-			order by m.seq limit $2`, address, limit)
+			and ($2 = '' or m.from_address = $2) order by m.seq limit $3`, address, from, limit)
 		if err != nil || len(free) == 0 {
 			return err
 		}
 		free = inbox.Fit(free)
 		_, err = tx.ExecContext(ctx, `update mail set status = 'in_progress', claimed_by = $1, claimed_at = $2, retry_count = retry_count + 1
-			where to_address = $3 and status = 'received' and seq <= $4`, run, micros(now), address, free[len(free)-1].Seq)
+			where to_address = $3 and status = 'received' and seq <= $4 and ($5 = '' or from_address = $5)`, run, micros(now), address, free[len(free)-1].Seq, from)
 		if err != nil {
 			return err
 		}
@@ -81,9 +81,9 @@ func (s *Store) Settle(ctx context.Context, address, run string, now time.Time) 
 }
 
 // List implements [inbox.Mailbox].
-func (s *Store) List(ctx context.Context, address string, status inbox.Status, before int64, limit int) ([]inbox.Mail, error) {
+func (s *Store) List(ctx context.Context, address string, status inbox.Status, from string, before int64, limit int) ([]inbox.Mail, error) {
 	return sqldb.All(ctx, s.db, scanMail, selectMail+`where m.to_address = $1 and ($2 = '' or m.status = $2)
-		and ($3 = 0 or m.seq < $3) order by m.seq desc limit $4`, address, string(status), before, limit)
+		and ($3 = '' or m.from_address = $3) and ($4 = 0 or m.seq < $4) order by m.seq desc limit $5`, address, string(status), from, before, limit)
 }
 
 // Poll implements [inbox.Mailbox].

@@ -37,7 +37,7 @@ func TestView(t *testing.T) {
 		if _, err := s.Receive(ctx, m, func() error { return nil }); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.Claim(ctx, "0xb", "r1", 1, at); err != nil {
+		if _, err := s.Claim(ctx, "0xb", "r1", "", 1, at); err != nil {
 			t.Fatal(err)
 		}
 		if err := s.Settle(ctx, "0xb", "r1", at.Add(time.Second)); err != nil {

@@ -89,8 +89,8 @@ type gatedInbox struct {
 	gate Gate
 }
 
-func (i gatedInbox) Claim(ctx context.Context, agent, run string) ([]api.InboxMessage, error) {
-	return through(ctx, i.gate, "claim", func() ([]api.InboxMessage, error) { return i.Inbox.Claim(ctx, agent, run) })
+func (i gatedInbox) Claim(ctx context.Context, agent, run, from string) ([]api.InboxMessage, error) {
+	return through(ctx, i.gate, "claim", func() ([]api.InboxMessage, error) { return i.Inbox.Claim(ctx, agent, run, from) })
 }
 
 func (i gatedInbox) Settle(ctx context.Context, agent, run string) error {

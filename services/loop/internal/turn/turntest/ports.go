@@ -230,7 +230,7 @@ type Inbox struct {
 }
 
 // Claim implements turn.Inbox.
-func (i *Inbox) Claim(_ context.Context, _, run string) ([]api.InboxMessage, error) {
+func (i *Inbox) Claim(_ context.Context, _, run, from string) ([]api.InboxMessage, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.claimer == "" {
@@ -239,7 +239,13 @@ func (i *Inbox) Claim(_ context.Context, _, run string) ([]api.InboxMessage, err
 	if i.claimer != run {
 		return nil, nil
 	}
-	return i.Messages, nil
+	var out []api.InboxMessage
+	for _, m := range i.Messages {
+		if from == "" || from == m.From {
+			out = append(out, m)
+		}
+	}
+	return out, nil
 }
 
 // Settle implements turn.Inbox.

@@ -119,7 +119,7 @@ func unread(t *testing.T, s inbox.Store, name string, want int64) {
 
 func statuses(t *testing.T, s inbox.Store, name string, want map[inbox.Status]int) {
 	t.Helper()
-	all, err := s.List(t.Context(), address(name), "", 0, 100)
+	all, err := s.List(t.Context(), address(name), "", "", 0, 100)
 	ok(t, err)
 	got := map[inbox.Status]int{}
 	for _, m := range all {

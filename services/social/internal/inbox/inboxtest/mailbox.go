@@ -14,20 +14,20 @@ import (
 func claim(t *testing.T, open Open) {
 	s := open(silent)
 	ctx, bob := t.Context(), address("bob")
-	none, err := s.Claim(ctx, bob, "r1", 10, noon(0))
+	none, err := s.Claim(ctx, bob, "r1", "", 10, noon(0))
 	want(t, "claim of an empty mailbox", none, err)
 	ok(t, s.Settle(ctx, bob, "r1", noon(0)))
 	fill(t, s, 5)
 	put(t, s, mail("other", "alice", "carol", noon(0)))
 
-	got, err := s.Claim(ctx, bob, "r1", 2, noon(10))
+	got, err := s.Claim(ctx, bob, "r1", "", 2, noon(10))
 	want(t, "oldest first", got, err, "0", "1")
 	if got[0].Status != inbox.InProgress {
 		t.Errorf("status: got %s, want %s", got[0].Status, inbox.InProgress)
 	}
-	got, err = s.Claim(ctx, bob, "r1", 10, noon(11))
+	got, err = s.Claim(ctx, bob, "r1", "", 10, noon(11))
 	want(t, "the same run again", got, err, "0", "1")
-	got, err = s.Claim(ctx, bob, "r2", 2, noon(12))
+	got, err = s.Claim(ctx, bob, "r2", "", 2, noon(12))
 	want(t, "another run", got, err, "2", "3")
 	unread(t, s, "bob", 5)
 
@@ -35,7 +35,7 @@ func claim(t *testing.T, open Open) {
 	unread(t, s, "bob", 3)
 	ok(t, s.Settle(ctx, bob, "r1", noon(14)))
 	unread(t, s, "bob", 3)
-	got, err = s.Claim(ctx, bob, "r1", 10, noon(15))
+	got, err = s.Claim(ctx, bob, "r1", "", 10, noon(15))
 	want(t, "the first run after settling", got, err, "4")
 	statuses(t, s, "bob", map[inbox.Status]int{inbox.Processed: 2, inbox.InProgress: 3})
 	unread(t, s, "carol", 1)
@@ -46,10 +46,21 @@ func claim(t *testing.T, open Open) {
 		m.Content = strings.Repeat("\x01", api.MaxMessageBytes)
 		put(t, s, m)
 	}
-	got, err = s.Claim(ctx, address("dave"), "r1", 10, noon(20))
+	got, err = s.Claim(ctx, address("dave"), "r1", "", 10, noon(20))
 	want(t, "large ones", got, err, "large0", "large1")
-	got, err = s.Claim(ctx, address("dave"), "r2", 10, noon(20))
+	got, err = s.Claim(ctx, address("dave"), "r2", "", 10, noon(20))
 	want(t, "the rest", got, err, "large2", "large3")
+
+	// Of one sender.
+	for i, from := range []string{"alice", "carol", "alice", "carol"} {
+		put(t, s, mail(fmt.Sprint("from", i), from, "erin", noon(30+i)))
+	}
+	all, err := s.List(ctx, address("erin"), inbox.Received, address("carol"), 0, 10)
+	want(t, "list of one sender", all, err, "from3", "from1")
+	got, err = s.Claim(ctx, address("erin"), "r1", address("carol"), 10, noon(40))
+	want(t, "claim of one sender", got, err, "from1", "from3")
+	got, err = s.Claim(ctx, address("erin"), "r2", "", 10, noon(41))
+	want(t, "what the other sent", got, err, "from0", "from2")
 }
 
 func lapse(t *testing.T, open Open) {
@@ -58,15 +69,15 @@ func lapse(t *testing.T, open Open) {
 	fill(t, s, 2)
 	now := noon(0)
 	for try := range inbox.MaxAttempts {
-		got, err := s.Claim(ctx, bob, fmt.Sprint("r", try), 1, now)
+		got, err := s.Claim(ctx, bob, fmt.Sprint("r", try), "", 1, now)
 		want(t, fmt.Sprint("try ", try), got, err, "0")
 		// A run that shows itself keeps its claim.
 		now = now.Add(inbox.Lapse - time.Second)
-		got, err = s.Claim(ctx, bob, fmt.Sprint("r", try), 1, now)
+		got, err = s.Claim(ctx, bob, fmt.Sprint("r", try), "", 1, now)
 		want(t, fmt.Sprint("again, try ", try), got, err, "0")
 		now = now.Add(inbox.Lapse)
 	}
-	got, err := s.Claim(ctx, bob, "last", 1, now)
+	got, err := s.Claim(ctx, bob, "last", "", 1, now)
 	want(t, "after three lapsed claims", got, err, "1")
 	statuses(t, s, "bob", map[inbox.Status]int{inbox.Failed: 1, inbox.InProgress: 1})
 	unread(t, s, "bob", 1)
@@ -82,7 +93,7 @@ func claimParallel(t *testing.T, open Open) {
 	for r := range runs {
 		wg.Go(func() {
 			run := fmt.Sprint("r", r)
-			got, err := s.Claim(t.Context(), address("bob"), run, n/runs, noon(100))
+			got, err := s.Claim(t.Context(), address("bob"), run, "", n/runs, noon(100))
 			if err != nil {
 				t.Error(err)
 			}
@@ -106,10 +117,10 @@ func settleLate(t *testing.T, open Open) {
 	s := open(silent)
 	ctx, bob := t.Context(), address("bob")
 	fill(t, s, 2)
-	_, err := s.Claim(ctx, bob, "slow", 2, noon(0))
+	_, err := s.Claim(ctx, bob, "slow", "", 2, noon(0))
 	ok(t, err)
 	late := noon(0).Add(2 * inbox.Lapse)
-	got, err := s.Claim(ctx, bob, "quick", 1, late)
+	got, err := s.Claim(ctx, bob, "quick", "", 1, late)
 	want(t, "lapsed", got, err, "0")
 	ok(t, s.Settle(ctx, bob, "slow", late))
 	// What somebody else has taken since is theirs to settle.
@@ -122,15 +133,15 @@ func list(t *testing.T, open Open) {
 	s := open(silent)
 	ctx, bob := t.Context(), address("bob")
 	fill(t, s, 3)
-	_, err := s.Claim(ctx, bob, "r1", 1, noon(10))
+	_, err := s.Claim(ctx, bob, "r1", "", 1, noon(10))
 	ok(t, err)
-	got, err := s.List(ctx, bob, "", 0, 10)
+	got, err := s.List(ctx, bob, "", "", 0, 10)
 	want(t, "all, the latest first", got, err, "2", "1", "0")
-	got, err = s.List(ctx, bob, "", 0, 2)
+	got, err = s.List(ctx, bob, "", "", 0, 2)
 	want(t, "two at most", got, err, "2", "1")
-	got, err = s.List(ctx, bob, inbox.InProgress, 0, 10)
+	got, err = s.List(ctx, bob, inbox.InProgress, "", 0, 10)
 	want(t, "of a status", got, err, "0")
-	got, err = s.List(ctx, address("carol"), "", 0, 10)
+	got, err = s.List(ctx, address("carol"), "", "", 0, 10)
 	want(t, "of nobody", got, err)
 }
 
@@ -168,6 +179,6 @@ func pollResident(t *testing.T, open Open) {
 	_, err = s.Poll(ctx, bob, all[1].Seq, 10, noon(11))
 	ok(t, err)
 	unread(t, s, "bob", 2) // its inbox is here: only its runs are done with messages
-	got, err := s.Claim(ctx, bob, "r1", 10, noon(12))
+	got, err := s.Claim(ctx, bob, "r1", "", 10, noon(12))
 	want(t, "claim", got, err, "0", "1")
 }

@@ -25,7 +25,7 @@ func receive(t *testing.T, open Open) {
 	m.ReplyTo, m.Content = "m0", "žluťoučký 🐎\n"
 	put(t, s, m)
 	put(t, s, mail("m2", "alice", "stranger", noon(2)))
-	all, err := s.List(t.Context(), address("bob"), "", 0, 10)
+	all, err := s.List(t.Context(), address("bob"), "", "", 0, 10)
 	ok(t, err)
 	m.Status, m.Peer = inbox.Received, "The alice"
 	if len(all) != 1 {
@@ -87,7 +87,7 @@ func receiveParallel(t *testing.T, open Open) {
 		})
 	}
 	wg.Wait()
-	all, err := s.List(t.Context(), address("bob"), "", 0, 100)
+	all, err := s.List(t.Context(), address("bob"), "", "", 0, 100)
 	ok(t, err)
 	seen := map[int64]bool{}
 	for _, m := range all {
@@ -200,7 +200,7 @@ func residents(t *testing.T, open Open) {
 	if d := cmp.Diff([]string{"bob 0", "bob 1", "bob 2", "bob after"}, announced); d != "" {
 		t.Errorf("announced: -want +got\n%s", d)
 	}
-	all, err := s.List(ctx, address("bob"), "", 0, 1)
+	all, err := s.List(ctx, address("bob"), "", "", 0, 1)
 	want(t, "latest", all, err, "after")
 	if all[0].Peer != "Bobby" {
 		t.Errorf("peer: got %q, want Bobby", all[0].Peer)
@@ -247,7 +247,7 @@ func prune(t *testing.T, open Open) {
 	before, err := s.Poll(ctx, address("bob"), 0, 10, noon(9))
 	want(t, "before", before, err, "0", "1", "2")
 	ok(t, s.Prune(ctx, noon(2)))
-	all, err := s.List(ctx, address("bob"), "", 0, 10)
+	all, err := s.List(ctx, address("bob"), "", "", 0, 10)
 	want(t, "pruned", all, err, "2")
 	ok(t, s.Prune(ctx, noon(100)))
 	unread(t, s, "bob", 0)

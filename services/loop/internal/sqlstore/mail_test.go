@@ -1,0 +1,115 @@
+package sqlstore_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/sqldb"
+
+	"github.com/anima-run/anima/services/loop/internal/sqlstore"
+	"github.com/anima-run/anima/services/loop/internal/turn/turntest"
+)
+
+const (
+	alice = "0xfB6916095ca1df60bB79Ce92cE3Ea74c37c5d359"
+	bobby = "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed"
+)
+
+func mail(run, from string) api.Run {
+	cmd := turntest.Command("ada", run)
+	cmd.Kind, cmd.By, cmd.Session = api.RunMail, api.Principal{Kind: api.Peer, Address: from}, "ada-mail"
+	return cmd
+}
+
+// TestMailBudget: what mail may start and cost within a day is bounded for each sender
+// and each agent, whichever replica asks; what is over waits until the oldest run that
+// counts is a day old.
+func TestMailBudget(t *testing.T) {
+	each(t, func(t *testing.T, _ *sqldb.DB, s *sqlstore.Store) {
+		ctx, day := t.Context(), sqlstore.MailDay.Microseconds()
+		b := sqlstore.MailBudget{SenderRuns: 2, AgentRuns: 3, SenderCost: 1000, AgentCost: 5000}
+		must(t, s.NewSession(ctx, "ada-mail", "ada", at))
+		over := func(cmd api.Run, cost api.Micros) {
+			t.Helper()
+			rec := turntest.Record(cmd, 1)
+			rec.Turn.Cost = cost
+			end := turntest.End(cmd, 1)
+			must(t, s.Persist(ctx, rec, turntest.Input(cmd), end))
+		}
+		check := func(cmd api.Run, now int64, cost api.Micros, until int64) {
+			t.Helper()
+			got, err := s.AdmitMail(ctx, cmd, b, now)
+			if err != nil || got.Cost != cost || got.Until != until || (got.Why == "") != (until == 0) {
+				t.Errorf("%s: %+v, %v, want a cost of %d or a hold until %d", cmd.Run, got, err, cost, until)
+			}
+		}
+		first := mail("m1", alice)
+		check(first, at, 1000, 0)
+		check(first, at+5, 1000, 0)                // given once, given again
+		check(mail("m2", alice), at+10, 0, at+day) // all is reserved
+		over(first, 400)
+		check(mail("m2", alice), at+10, 600, 0)
+		over(mail("m2", alice), 100)
+		check(mail("m3", alice), at+20, 0, at+day) // two runs
+		check(mail("m4", bobby), at+20, 1000, 0)
+		over(mail("m4", bobby), 1)
+		check(mail("m5", bobby), at+30, 0, at+day) // three of all senders
+		held, err := s.HeldMail(ctx, "ada")
+		if err != nil || len(held) != 2 || held[0].Until != at+day {
+			t.Errorf("held: %+v, %v", held, err)
+		}
+		for _, h := range held {
+			must(t, s.FreeMail(ctx, h))
+		}
+		check(mail("m3", alice), at+day+1, 900, 0) // the first run no longer counts
+		if run, err := s.LastMailRun(ctx, "ada", alice); err != nil || run != "m3" {
+			t.Errorf("the last run is %s, %v", run, err)
+		}
+		over(mail("m3", alice), 950) // a thought more than was left
+		check(mail("m6", alice), at+day+2, 0, at+10+day)
+		if held, err = s.HeldMail(ctx, ""); err != nil || len(held) != 1 {
+			t.Errorf("held: %+v, %v", held, err)
+		}
+		free := sqlstore.MailBudget{SenderRuns: 100, AgentRuns: 100}
+		got, err := s.AdmitMail(ctx, mail("m7", alice), free, at+day+3)
+		if err != nil || got != (sqlstore.MailRun{}) {
+			t.Errorf("without bounds: %+v, %v", got, err)
+		}
+		_, err = s.AdmitMail(ctx, api.Run{Run: "x", Agent: "nobody"}, b, at)
+		wantCode(t, err, api.NotFound)
+	})
+}
+
+// TestReset: a conversation that was begun anew has no turn from before, nor a summary,
+// also where it is replayed.
+func TestReset(t *testing.T) {
+	each(t, func(t *testing.T, _ *sqldb.DB, s *sqlstore.Store) {
+		ctx := t.Context()
+		for n := range 4 {
+			cmd := turntest.Command("ada", fmt.Sprint("r", n))
+			must(t, s.Persist(ctx, turntest.Record(cmd, 1), turntest.Input(cmd), turntest.End(cmd, 1)))
+			if n != 2 {
+				continue
+			}
+			got, err := s.Reset(ctx, "ada-main")
+			if err != nil || got.Reset != 3 || got.Turns != 3 {
+				t.Errorf("reset: %+v, %v", got, err)
+			}
+		}
+		c, err := s.Conversation(ctx, "ada-main", "next.1", 100)
+		if err != nil || c.Last.Through != 3 || c.Last.Summary != "" || len(c.Turns) != 1 || c.Turns[0].Position != 4 {
+			t.Errorf("the conversation is %+v, %v", c, err)
+		}
+		k, err := s.Known(ctx, turntest.Command("ada", "next"))
+		if err != nil || k.Reset != 3 {
+			t.Errorf("known: %+v, %v", k, err)
+		}
+		lines, err := s.Transcript(ctx, "ada-main", 0, 100)
+		if err != nil || len(lines.Lines) < 4 {
+			t.Errorf("the transcript has %d lines, %v", len(lines.Lines), err)
+		}
+		_, err = s.Reset(ctx, "none")
+		wantCode(t, err, api.NotFound)
+	})
+}

@@ -1,0 +1,171 @@
+package loop
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/failpoint"
+
+	"github.com/anima-run/anima/services/loop/internal/sqlstore"
+	"github.com/anima-run/anima/services/loop/internal/turn"
+)
+
+// Mail of peers starts runs of its own: a run of a message has the authority of the one
+// who sent that message, and no words of others in it (design §6).
+//
+//	message_received ─▶ wake inbox-… ─▶ run of kind mail, on the agent's mail session
+//	                                     ├ nothing left to read: merged
+//	                                     ├ over a budget: dropped, the mail stays and is held
+//	                                     └ claims the sender's messages, thinks, settles them
+//	    its end, or the end of a hold ─▶ the next run, while there is mail that is not held
+
+// inboxCause is how the causes of wakes for mail begin.
+const inboxCause = "inbox-"
+
+// isMail says whether a wake is for a message in the inbox.
+func isMail(w api.Wake) bool {
+	return w.By.Kind == api.Peer && w.By.Address != "" && strings.HasPrefix(w.Cause, inboxCause)
+}
+
+// startMail asks for a run for a sender's mail. Asking again under the same name is
+// asking once. Dying between the session and the command leaves an empty session. A full
+// queue is no error: each run of it asks for the next one when it ends.
+func (h *handlers) startMail(ctx context.Context, agent api.Agent, sender, name string) error {
+	run, now := uuid.NewSHA1(uuid.NameSpaceURL, []byte("anima:"+name)).String(), h.now().UnixMicro()
+	if over, err := h.store.Over(ctx, run); err != nil || over { // a server that was killed brought the wake back
+		return err
+	}
+	if err := h.store.NewSession(ctx, agent.Mail, agent.ID, now); err != nil {
+		return err
+	}
+	cmd := api.Run{
+		Run: run, Agent: agent.ID, Session: agent.Mail, Kind: api.RunMail,
+		Content: "mail from " + sender, By: api.Principal{Kind: api.Peer, Address: sender}, AcceptedAt: now,
+	}
+	err := failpoint.Do(ctx, failpoint.LoopWakePublish, func(ctx context.Context) error { return h.bus.Publish(ctx, "run/"+cmd.Run, cmd) })
+	if api.ReasonOf(err) == api.ReasonLimit {
+		return nil
+	}
+	return err
+}
+
+// admitMail lets a run of mail begin, within what the budgets leave it, or ends it. It
+// says whether the run is over. A run that was admitted goes on whatever the inbox
+// shows: it may hold the messages itself.
+func (h *handlers) admitMail(ctx context.Context, cmd *api.Run) (over bool, err error) {
+	if over, err := h.store.Over(ctx, cmd.Run); err != nil || over {
+		return false, err // the engine announces the end again
+	}
+	admitted, err := h.store.MailAdmitted(ctx, cmd.Run)
+	if err != nil {
+		return false, err
+	}
+	if !admitted {
+		unread, err := h.peers.unread(ctx, cmd.Agent, cmd.By.Address)
+		if err != nil {
+			return false, err
+		}
+		if len(unread) == 0 {
+			return true, h.mergeMail(ctx, *cmd)
+		}
+	}
+	got, err := h.store.AdmitMail(ctx, *cmd, h.cfg.mail(), h.now().UnixMicro())
+	if err != nil {
+		return false, err
+	}
+	if got.Until > 0 {
+		until := time.UnixMicro(got.Until).UTC().Format(time.RFC3339)
+		return true, h.engine.Drop(ctx, turn.End{
+			Run: *cmd, Input: turn.Input{By: cmd.By}, Code: api.Denied, Reason: api.ReasonLimit, Fate: api.FateDropped, At: h.now().UnixMicro(),
+			Error: got.Why + "; the mail stays in the inbox until " + until,
+		}, events{bus: h.bus, posts: h.bus.Posts()})
+	}
+	cmd.CostCap = got.Cost
+	return false, nil
+}
+
+// mergeMail ends a run whose messages an earlier one has read.
+func (h *handlers) mergeMail(ctx context.Context, cmd api.Run) error {
+	into, err := h.store.LastMailRun(ctx, cmd.Agent, cmd.By.Address)
+	if err != nil {
+		return err
+	}
+	return h.engine.Drop(ctx, turn.End{
+		Run: cmd, Input: turn.Input{By: cmd.By}, Success: true, Fate: api.FateMerged, Into: into, At: h.now().UnixMicro(),
+	}, events{bus: h.bus, posts: h.bus.Posts()})
+}
+
+// moreMail follows the end of a run of mail, before its message is acknowledged: it asks
+// for a run for the oldest message whose sender's mail is not held.
+func (h *handlers) moreMail(ctx context.Context, cmd api.Run) error {
+	unread, err := h.peers.unread(ctx, cmd.Agent, "")
+	if err != nil || len(unread) == 0 {
+		return err
+	}
+	held, err := h.store.HeldMail(ctx, cmd.Agent)
+	if err != nil {
+		return err
+	}
+	now := h.now().UnixMicro()
+	for _, m := range slices.Backward(unread) { // the latest come first
+		waits := func(w sqlstore.HeldMail) bool { return w.Sender == strings.ToLower(m.From) && w.Until > now }
+		if slices.ContainsFunc(held, waits) {
+			continue
+		}
+		agent, err := h.store.Agent(ctx, cmd.Agent)
+		if err != nil {
+			return err
+		}
+		return h.startMail(ctx, agent, m.From, "mail-after/"+cmd.Run)
+	}
+	return nil
+}
+
+// freeMail starts the runs of mail whose budget has room again. Dying between the two
+// steps asks for the same run again.
+func (h *handlers) freeMail(ctx context.Context) error {
+	held, err := h.store.HeldMail(ctx, "")
+	if err != nil {
+		return err
+	}
+	now := h.now().UnixMicro()
+	for _, w := range held {
+		if w.Until > now {
+			return nil // the others are later
+		}
+		agent, err := h.store.Agent(ctx, w.Agent)
+		if err != nil {
+			return err
+		}
+		if agent.State != api.StateDead {
+			if err := h.startMail(ctx, agent, w.Sender, fmt.Sprintf("mail-freed/%s/%s/%d", w.Agent, w.Sender, w.Until)); err != nil {
+				return err
+			}
+		}
+		if err := h.store.FreeMail(ctx, w); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// unread are the messages of a sender, "" for all, that no run has claimed, the latest
+// first.
+func (s services) unread(ctx context.Context, agent, from string) ([]api.InboxMessage, error) {
+	in, err := bus.Call[api.Inbox](ctx, s.bus, api.ListInbox{Agent: agent, Status: "received", From: from, Limit: 200})
+	return in.Messages, err
+}
+
+// mail is what mail of peers may make an agent do within a day.
+func (c Config) mail() sqlstore.MailBudget {
+	return sqlstore.MailBudget{
+		SenderRuns: c.MailSenderRuns, AgentRuns: c.MailAgentRuns, SenderCost: api.Micros(c.MailSenderCost), AgentCost: api.Micros(c.MailAgentCost),
+	}
+}
