@@ -42,12 +42,12 @@ func TestTrace(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 			defer cancel()
 			var faults []string
-			// The sleeping turn asks everybody.
-			id := turnsOf(t, w, sleep.Run)[0].Trace
+			// Together the turns that sleep and that send a message ask every service.
+			id, other := turnsOf(t, w, sleep.Run)[0].Trace, turnsOf(t, w, tell.Run)[0].Trace
 			services := func(all []oteltest.Span) map[string]bool {
 				seen := map[string]bool{}
 				for _, s := range all {
-					if s.TraceID.String() == id {
+					if s.TraceID.String() == id || s.TraceID.String() == other {
 						seen[s.Service] = true
 					}
 				}
