@@ -255,8 +255,15 @@ func drain(ctx context.Context, w *world) error {
 			_, err := w.Kubectl(context.WithoutCancel(ctx), nil, "uncordon", name)
 			return err
 		}
+		base, err := w.hasPostgres(ctx, name)
+		if err != nil {
+			return err
+		}
+		if base { // then every run waits for it to come up elsewhere
+			w.report.note("%s has Postgres", name)
+		}
 		lowest, stop := w.quorum(ctx)
-		err := w.during(ctx, loading{Name: fmt.Sprintf("drain-%d", i+1), Node: safe}, name+" drained", bounds{worst: worst}, func(ctx context.Context) error {
+		err = w.during(ctx, loading{Name: fmt.Sprintf("drain-%d", i+1), Node: safe}, name+" drained", bounds{worst: worst}, func(ctx context.Context) error {
 			_, err := w.Kubectl(ctx, nil, "drain", name, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=150s")
 			return err
 		})
