@@ -114,8 +114,8 @@ func TestHandlerHangs(t *testing.T) {
 	}
 }
 
-// One that does not even see the end of its context loses the message all the same.
-func TestHandlerIsDeaf(t *testing.T) {
+// A handler that ignores the end of its context loses the message all the same.
+func TestHandlerIgnoresItsContext(t *testing.T) {
 	t.Parallel()
 	b, s := one(t)
 	over := make(chan struct{})
@@ -135,7 +135,7 @@ func TestHandlerIsDeaf(t *testing.T) {
 	close(over)
 }
 
-// Who says that it waits keeps its message for as long, and not longer.
+// A handler that says it waits keeps its message for as long, and not longer.
 func TestHandlerWaits(t *testing.T) {
 	t.Parallel()
 	b, _ := one(t)
