@@ -70,7 +70,7 @@ func TestOutsideIsDenied(t *testing.T) {
 		for _, path := range []string{"/proc/1/environ", "/proc/self/environ", "/proc/cpuinfo", "/etc/shadow", "/etc/hosts"} {
 			commands = append(commands, "head -c 1 "+path+" > /dev/null")
 		}
-		for _, path := range []string{"/", "/root", "/home", "/var", "/sys", "/tmp", "/dev", "/proc"} {
+		for _, path := range []string{"/", "/root", "/home", "/var", "/run", "/opt", "/srv", "/mnt", "/media", "/boot", "/sys", "/tmp", "/dev", "/proc", "/etc"} {
 			commands = append(commands, "ls "+path+" > /dev/null")
 		}
 		if k.spaces[0] != 0 {

@@ -569,3 +569,39 @@ type staleStore struct {
 }
 
 func (s staleStore) Known(context.Context, api.Run) (turn.Known, error) { return s.known, nil }
+
+// TestToolGoneAfterCrash: a call whose intent is in the journal, without a result, and
+// whose tool no owner has any more, may have happened: its outcome is unknown, also
+// where the tool was one that could be run again.
+func TestToolGoneAfterCrash(t *testing.T) {
+	t.Parallel()
+	calm := three(true)
+	var ports turntest.Crash
+	if err := calm.Run(t.Context(), ports.Gate, command); err != nil {
+		t.Fatal(err)
+	}
+	for nthCall, tool := range []string{"look", "pay"} {
+		t.Run(tool, func(t *testing.T) {
+			t.Parallel()
+			w := three(true)
+			crash := turntest.Crash{At: nth(ports.Ports, "append intent", nthCall+1), After: true}
+			if err := w.Run(t.Context(), crash.Gate, command); err == nil || !crash.Dead() {
+				t.Fatalf("the owner ended with %v, dead: %t", err, crash.Dead())
+			}
+			delete(w.Tools, tool)
+			untilOver(t, w, command)
+			call := outcomeOf(t, w, command).Turns[0].Calls[nthCall]
+			if call.Tool != tool || call.Outcome != api.OutcomeUnknown {
+				t.Errorf("the call of %s ended %s, want %s", call.Tool, call.Outcome, api.OutcomeUnknown)
+			}
+			requests := w.Router.Requests()
+			told := ""
+			for _, m := range requests[len(requests)-1].Messages {
+				told += m.Content
+			}
+			if !strings.Contains(told, "outcome unknown") {
+				t.Errorf("the model was not told that the outcome is unknown: %q", told)
+			}
+		})
+	}
+}

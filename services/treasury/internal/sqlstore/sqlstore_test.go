@@ -137,6 +137,29 @@ func TestVerifyFindsTampering(t *testing.T) {
 	}
 }
 
+// TestVerifyFindsRehashedRow: a row that was changed together with its own hash is
+// sound by itself. Only the next row, which names the hash before it, shows the change.
+func TestVerifyFindsRehashedRow(t *testing.T) {
+	t.Parallel()
+	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
+		b := written(t, db)
+		all, err := sqlstore.New(db, nil).Transactions(t.Context(), "", 3, 1)
+		if err != nil || len(all) != 1 {
+			t.Fatalf("transaction 4: got %+v and error %v", all, err)
+		}
+		changed := all[0]
+		changed.Memo = "tampered"
+		changed.Hash = changed.Sum()
+		if _, err := db.ExecContext(t.Context(), "update journal set memo = $1, hash = $2 where seq = $3", changed.Memo, changed.Hash.String(), changed.Seq); err != nil {
+			t.Fatal(err)
+		}
+		r, err := b.Verify(t.Context())
+		if err != nil || len(r.Faults) != 1 || !strings.Contains(r.Faults[0], "transaction 5 ") || !strings.Contains(r.Faults[0], "does not follow the hash before it") {
+			t.Errorf("got %+v and error %v, want one fault: transaction 5 does not follow", r, err)
+		}
+	})
+}
+
 // The announcement is a part of the transaction: what cannot be announced does
 // not happen.
 func TestAnnouncesInTheSameTransaction(t *testing.T) {
