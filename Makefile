@@ -8,7 +8,7 @@ LDFLAGS := -s -w -X github.com/anima-run/anima/pkg/host.version=$(VERSION)
 PG      := go run ./pkg/sqldb/sqldbtest/pgcluster --
 SERVICE ?= loop
 
-.PHONY: help run demo test race e2e pg fuzz crash crash-ci crash-long takeovers chaos soak replay trace-faults bench cover lint fmt gen tidy verify image images image-check k8s k8s-dryrun ci build postgres jaeger cluster-up cluster-load cluster-down drill tools
+.PHONY: help run demo test race e2e pg fuzz crash crash-ci crash-long takeovers chaos soak replay mutate trace-faults bench cover lint fmt gen tidy verify image images image-check k8s k8s-dryrun ci build postgres jaeger cluster-up cluster-load cluster-down drill tools
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "%-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -59,6 +59,10 @@ takeovers: ## Take runs away from owners that stand still, 10,000 times
 chaos: ## Kill the whole suite 200 times under load, at ages up to 10 min; writes docs/chaos.md (KILLS=… FOLDERS=… LEAST=… MOST=… SEED=…)
 	set -o pipefail; ANIMA_CHAOS_KILLS=$(or $(KILLS),200) ANIMA_CHAOS_FOLDERS=$(or $(FOLDERS),12) ANIMA_CHAOS_LEAST=$(or $(LEAST),1s) ANIMA_CHAOS_MOST=$(or $(MOST),10m) \
 	  ANIMA_CHAOS_SEED=$(or $(SEED),1) ANIMA_CHAOS_DOC=$(or $(DOC),$(CURDIR)/docs/chaos.md) go test -count=1 -timeout 0 -v -run '^TestChaos$$' ./e2e | grep -v level=
+
+mutate: postgres ## Break safety code, one place at a time, and list what no test notices (N=20 places a target, TARGET=…)
+	@mkdir -p $(BIN) && GOWORK=off go -C tools/mutate build -o $(BIN)/mutate .
+	$(PG) $(BIN)/mutate -root . -accepted tools/mutate/accepted.txt -n $(or $(N),20) -target '$(TARGET)'
 
 trace-faults: ## Take services and NATS away under 1,000 turns and judge every trace, in a real Jaeger (TURNS=…)
 	@tools/trace/faults.sh $(or $(TURNS),1000)
@@ -119,7 +123,7 @@ cluster-down: $(CLUSTER) ## End it and forget its state
 	@$(CLUSTER) down -wipe
 
 tools: ## Test what builds images, runs Jaeger, reads traces and runs the lab
-	@for d in tools/image tools/trace tools/jaeger test/cluster; do (cd $$d && GOWORK=off go vet ./... && GOWORK=off go test ./...) || exit 1; done
+	@for d in tools/image tools/trace tools/jaeger tools/mutate test/cluster; do (cd $$d && GOWORK=off go vet ./... && GOWORK=off go test ./...) || exit 1; done
 
 k8s: ## Render and check the Kubernetes manifests
 	@tools/k8s.sh

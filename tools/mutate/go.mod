@@ -1,0 +1,3 @@
+module github.com/anima-run/anima/tools/mutate
+
+go 1.26.0

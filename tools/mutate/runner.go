@@ -1,0 +1,65 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+)
+
+// verdict is what became of a mutant.
+type verdict string
+
+const (
+	killed    verdict = "killed"
+	survived  verdict = "SURVIVED"
+	tolerated verdict = "accepted"
+	invalid   verdict = "does not compile"
+)
+
+// runner tests mutants one after the other.
+type runner struct {
+	root, work string
+	timeout    time.Duration
+}
+
+// test runs a mutant's tests over an overlay that holds its file.
+func (r runner) test(ctx context.Context, m mutant) (verdict, error) {
+	broken, overlay := filepath.Join(r.work, "mutant.go"), filepath.Join(r.work, "overlay.json")
+	if err := os.WriteFile(broken, m.source, 0o600); err != nil {
+		return "", err
+	}
+	data, err := json.Marshal(map[string]map[string]string{"Replace": {filepath.Join(r.root, m.file): broken}})
+	if err != nil {
+		return "", err
+	}
+	if err := os.WriteFile(overlay, data, 0o600); err != nil {
+		return "", err
+	}
+	args := append([]string{"test", "-overlay", overlay, "-failfast", "-timeout", r.timeout.String()}, m.tests...)
+	late, cancel := context.WithTimeout(ctx, r.timeout+2*time.Minute) // compiling comes before
+	defer cancel()
+	cmd := exec.CommandContext(late, "go", args...)
+	cmd.Dir = r.root
+	cmd.Env = append(os.Environ(), "GOWORK=") // the tests belong to the workspace, this program does not
+	out, err := cmd.CombinedOutput()
+	switch {
+	case ctx.Err() != nil:
+		return "", ctx.Err()
+	case err == nil:
+		return survived, nil
+	case late.Err() != nil:
+		return killed, nil
+	case bytes.Contains(out, []byte("[build failed]")), bytes.Contains(out, []byte("[setup failed]")):
+		return invalid, nil
+	}
+	if _, ended := errors.AsType[*exec.ExitError](err); !ended {
+		return "", fmt.Errorf("go test: %w", err)
+	}
+	return killed, nil
+}
