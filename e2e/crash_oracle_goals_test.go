@@ -292,8 +292,12 @@ func (o *oracle) remembered(l life) {
 				met[strings.ToLower(args.To)]++
 			}
 		}
+		wrote := map[string]bool{} // two messages of one peer in the input of a turn are one meeting
 		for _, m := range peerIn.FindAllStringSubmatch(t.Input, -1) {
-			met[strings.ToLower(m[1])]++
+			if peer := strings.ToLower(m[1]); !wrote[peer] {
+				wrote[peer] = true
+				met[peer]++
+			}
 		}
 	}
 	if len(episodes) > 0 {
