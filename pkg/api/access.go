@@ -14,6 +14,16 @@ type Access struct {
 
 // AccessOf returns a service's access. An owner that nobody knows has none.
 func AccessOf(o Owner) Access {
+	a := accessOf(o)
+	for _, known := range Owners() {
+		if o == known {
+			a.Keys = append(a.Keys, MarkKey(o.Service()))
+		}
+	}
+	return a
+}
+
+func accessOf(o Owner) Access {
 	switch o {
 	case Loop:
 		return Access{

@@ -74,3 +74,16 @@ type Lease struct {
 func (l Lease) Free(self string, now int64) bool {
 	return l.Expires <= now || Predecessor(self, l.Owner)
 }
+
+// MarkKey is the key of a service's mark.
+func MarkKey(service string) string { return "mark." + service }
+
+// StoreMark is how far a service's database is, so that an older copy of it, or an
+// empty one, is noticed. The database has the mark first.
+type StoreMark struct {
+	Installation string `json:"installation"`
+	Seq          int64  `json:"seq"`     // grows with every mark
+	At           int64  `json:"at"`      // Unix microseconds
+	Boot         string `json:"boot"`    // of the machine that wrote it; "" where it is not known
+	Settled      int64  `json:"settled"` // a Seq that is older than any sync interval; 0: none yet
+}

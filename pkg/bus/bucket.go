@@ -19,6 +19,11 @@ import (
 // watchers see it go.
 const markerTTL = 5 * time.Second
 
+const (
+	coordination  = "KV_" + api.Coordination // the bucket's stream
+	dedupOfBucket = 2 * time.Minute
+)
+
 // MinTTL is the shortest life a key can be given; the server knows no shorter.
 const MinTTL = time.Second
 

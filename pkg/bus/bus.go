@@ -37,7 +37,9 @@ type Bus struct {
 
 	allowed []string // what the service may publish; nil: everything
 
-	mu       sync.Mutex
+	mu           sync.Mutex
+	installation string // see [Bus.Installation]
+
 	line     *line                         // on the link of now
 	controls map[string]context.CancelFunc // streamed replies under way, by reply subject
 }
@@ -99,7 +101,7 @@ func New(conn *Conn, o Options) (*Bus, error) {
 	b := &Bus{
 		opts: o, conn: conn, log: o.Log, tel: tel,
 		tracer:   o.Tracer.Tracer("github.com/anima-run/anima/pkg/bus"),
-		controls: map[string]context.CancelFunc{},
+		controls: map[string]context.CancelFunc{}, installation: o.Installation,
 	}
 	if o.Guarded {
 		b.allowed = publishOf(o.Service)
@@ -127,40 +129,21 @@ func (b *Bus) Owner() string { return api.OwnerName(b.opts.Installation, b.opts.
 // Ensure creates what the contracts need: streams and the coordination bucket.
 // It is idempotent and every service calls it, so no order of start matters.
 func (b *Bus) Ensure(ctx context.Context) error {
-	for _, s := range api.Streams() {
-		cfg := jetstream.StreamConfig{
-			Name: s.Name, Subjects: s.Subjects, Replicas: b.opts.Replicas,
-			MaxAge: s.MaxAge, Duplicates: s.Dedup, Storage: jetstream.FileStorage,
-		}
-		if s.Work {
-			cfg.Retention = jetstream.WorkQueuePolicy
-			cfg.MaxMsgsPerSubject, cfg.Discard, cfg.DiscardNewPerSubject = s.PerKey, jetstream.DiscardNew, true
-		}
-		if err := b.ensure(ctx, cfg); err != nil {
+	for _, cfg := range b.streams() {
+		if err := b.ensure(ctx, cfg, true); err != nil {
 			return err
 		}
 	}
-	if err := b.ensure(ctx, b.objectStream(api.Outputs)); err != nil {
-		return err
-	}
-	// By hand, not with CreateKeyValue: a bucket of its making answers reads from
-	// any replica, so a Create just after a delete fails now and then on R3.
-	return b.ensure(ctx, jetstream.StreamConfig{
-		Name: "KV_" + api.Coordination, Subjects: []string{"$KV." + api.Coordination + ".>"},
-		Replicas: b.opts.Replicas, Storage: jetstream.FileStorage, Discard: jetstream.DiscardNew,
-		MaxMsgsPerSubject: 1, AllowRollup: true, DenyDelete: true, AllowDirect: false,
-		AllowMsgTTL: true, SubjectDeleteMarkerTTL: markerTTL,
-		Duplicates: 2 * time.Minute,
-	})
+	return nil
 }
 
-func (b *Bus) ensure(ctx context.Context, cfg jetstream.StreamConfig) error {
+// ensure makes a stream, or brings it up to date; label gives it the installation's
+// id if it has none.
+func (b *Bus) ensure(ctx context.Context, cfg jetstream.StreamConfig, label bool) error {
 	for patience := time.Second; ; patience = min(2*patience, callTimeout) {
 		// A try of its own length: without a leader the servers say nothing at all.
 		once, cancel := context.WithTimeout(ctx, patience)
-		ln := b.use()
-		_, err := ln.js.CreateOrUpdateStream(once, cfg)
-		ln.release()
+		err := b.ensureOnce(once, cfg, label)
 		cancel()
 		switch {
 		case err == nil:
@@ -176,6 +159,46 @@ func (b *Bus) ensure(ctx context.Context, cfg jetstream.StreamConfig) error {
 			return fmt.Errorf("stream %s: %w", cfg.Name, err)
 		}
 	}
+}
+
+func (b *Bus) ensureOnce(ctx context.Context, cfg jetstream.StreamConfig, label bool) error {
+	if label {
+		if err := b.label(ctx, &cfg); err != nil {
+			return err
+		}
+	}
+	ln := b.use()
+	defer ln.release()
+	if label && cfg.Name == coordination && b.opts.Installation == "" {
+		// Not over the id of a service that was first.
+		_, err := ln.js.CreateStream(ctx, cfg)
+		if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
+			if err = b.takeID(ctx, &cfg); err == nil {
+				_, err = ln.js.UpdateStream(ctx, cfg)
+			}
+		}
+		return err
+	}
+	_, err := ln.js.CreateOrUpdateStream(ctx, cfg)
+	return err
+}
+
+// takeID takes over the id of the coordination bucket, which is there.
+func (b *Bus) takeID(ctx context.Context, cfg *jetstream.StreamConfig) error {
+	have, derived, err := b.idOf(ctx, cfg.Name)
+	switch {
+	case err != nil:
+		return err
+	case have == "" && derived == "":
+		return jetstream.ErrStreamNotFound // of a leader that is behind: again
+	case have == "":
+		have = derived
+	}
+	b.mu.Lock()
+	b.installation = have
+	b.mu.Unlock()
+	cfg.Metadata = map[string]string{installationKey: have}
+	return nil
 }
 
 // passing reports errors of a cluster that is starting or moving.

@@ -67,6 +67,11 @@ func Behind(ctx context.Context, db *DB, fsys fs.FS) error {
 	case got < want.version:
 		return fmt.Errorf("%w: it is at migration %04d and %s is needed; run the program with the argument migrate", ErrBehind, got, want.name)
 	}
+	if ok, err := marked(ctx, db); err != nil {
+		return fmt.Errorf("schema version: %w", err)
+	} else if !ok {
+		return fmt.Errorf("%w: it has no table of its installation; run the program with the argument migrate", ErrBehind)
+	}
 	return nil
 }
 
@@ -96,6 +101,9 @@ func migrateOne(ctx context.Context, tx *Tx, schema string, all []migration) (do
 		applied_at bigint not null
 	)`)
 	if err != nil {
+		return false, err
+	}
+	if _, err := tx.ExecContext(ctx, installationTables); err != nil {
 		return false, err
 	}
 	ran, err := All(ctx, tx, func(row Scanner) (m migration, err error) {
