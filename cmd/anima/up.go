@@ -7,6 +7,7 @@ import (
 	"io"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
@@ -26,6 +27,7 @@ type upCmd struct {
 	Log       string `help:"debug, info, warn or error (ANIMA_LOG)." placeholder:"warn"`
 	LogFormat string `help:"json or text (ANIMA_LOG_FORMAT)." placeholder:"json"`
 	Empty     bool   `help:"Do not make the first agent."`
+	Accept    bool   `name:"accept-loss" help:"Start although stores are missing or older than others know them; what was lost is recorded."`
 	Agent     string `help:"An AGENT.md to apply, as anima init makes one; instead of the first agent, Lucky." placeholder:"FILE"`
 
 	Jaeger jaegerFlag `help:"Send traces to a Jaeger and print links to them (ANIMA_JAEGER_URL); without a URL, to the one on this machine." placeholder:"URL"`
@@ -71,6 +73,9 @@ func (c upCmd) Run(ctx context.Context, a *app) error {
 		if v != "" {
 			flags[k] = v
 		}
+	}
+	if c.Accept {
+		flags["ANIMA_ACCEPT_LOSS"] = time.Now().UTC().Format(time.RFC3339)
 	}
 	s, err := a.open(ctx, dir, sendToJaeger(upLookup(a.Lookup, flags)), true)
 	if err != nil {

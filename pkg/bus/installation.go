@@ -19,8 +19,8 @@ import (
 // installationKey is where a stream's metadata has the id of its installation.
 const installationKey = "anima.installation"
 
-// StreamState is how far a stream is, as its leader told.
-type StreamState struct {
+// StreamHeight is how far a stream is, as its leader told.
+type StreamHeight struct {
 	Name         string `json:"name"`
 	Installation string `json:"installation"` // "" for one that an older release made
 	First        uint64 `json:"first"`        // sequence of the first message that is kept
@@ -137,10 +137,10 @@ func (b *Bus) Adopt(ctx context.Context) error {
 	return nil
 }
 
-// StreamStates returns the states of streams, in the order of their names given. One
+// StreamHeights returns how far streams are, in the order of their names given. One
 // that is not there has a zero state but for its name.
-func (b *Bus) StreamStates(ctx context.Context, names []string) ([]StreamState, error) {
-	all := make([]StreamState, len(names))
+func (b *Bus) StreamHeights(ctx context.Context, names []string) ([]StreamHeight, error) {
+	all := make([]StreamHeight, len(names))
 	for i, name := range names {
 		all[i].Name = name
 		var info *jetstream.StreamInfo
@@ -161,7 +161,7 @@ func (b *Bus) StreamStates(ctx context.Context, names []string) ([]StreamState, 
 		case info == nil:
 			continue
 		}
-		all[i] = StreamState{
+		all[i] = StreamHeight{
 			Name: name, Installation: info.Config.Metadata[installationKey], First: info.State.FirstSeq, Last: info.State.LastSeq,
 			Messages: info.State.Msgs, Deleted: info.State.NumDeleted, Bytes: info.State.Bytes, Consumers: info.State.Consumers,
 		}

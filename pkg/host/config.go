@@ -33,6 +33,7 @@ type Config struct {
 	DiskReserve int64         `env:"disk_reserve" help:"MiB of the data folder's disk that are kept free for what is under way: with less, nothing is accepted and no command is run; 0: 256, or a tenth of a smaller disk; -1: none"`
 	DatabaseURL config.Secret `env:"database_url" help:"postgres://… for all services (a schema each); empty: an SQLite file each in the data folder"`
 	Migrate     string        `env:"migrate" oneof:"auto|wait" help:"who brings the schema up to date: auto, the service at its start; wait, somebody else (the argument migrate), and the service is not ready until then"`
+	AcceptLoss  string        `env:"accept_loss" help:"start although stores do not agree, and record what was lost: a time such as 2026-11-22T15:04:05Z, around which this holds for an hour (anima up --accept-loss says now)"`
 	Sync        string        `env:"sync" oneof:"always|interval" help:"when a write is on the disk: always, or interval (embedded NATS and SQLite only; a power cut may take the last two minutes)"`
 	HTTPAddr    string        `env:"http_addr" help:"address of the HTTP surface"`
 	ReadTimeout time.Duration `env:"http_read_timeout" help:"how long an HTTP request, with its body, may take to arrive"`
@@ -68,8 +69,15 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("ANIMA_DISK_RESERVE is %d: use a number of MiB, 0 for the default or -1 for none", c.DiskReserve)
 	case c.ReadTimeout <= 0:
 		return fmt.Errorf("ANIMA_HTTP_READ_TIMEOUT is %s: name a positive time", c.ReadTimeout)
+	case c.AcceptLoss != "" && notTime(c.AcceptLoss):
+		return fmt.Errorf("ANIMA_ACCEPT_LOSS is %.40q: use the time at which you accept it, as in 2026-11-22T15:04:05Z", c.AcceptLoss)
 	case c.Data == "":
 		return fmt.Errorf("ANIMA_DATA is empty: name a folder")
 	}
 	return nil
+}
+
+func notTime(s string) bool {
+	_, err := time.Parse(time.RFC3339, s)
+	return err != nil
 }

@@ -37,6 +37,7 @@ type Service struct {
 
 	run        func(context.Context, *Env) error
 	migrations fs.FS // nil when it has no database
+	examine    Examiner
 }
 
 // Define makes a service of a run function. cfg carries the defaults and is
@@ -75,12 +76,16 @@ type Env struct {
 	cfg     Config
 	lookup  config.Lookup
 	status  *status
+	marks   *marks // of the database, from its opening on
 	ready   func()
 }
 
 // Serve runs the bus routes until ctx ends and then drains. The service is ready
 // from the moment they are live.
 func (e *Env) Serve(ctx context.Context, routes ...bus.Route) error {
+	if e.marks != nil {
+		routes = append(routes, bus.Go(e.marks.keep))
+	}
 	return e.Bus.Serve(ctx, e.cfg.Drain, func() {
 		e.status.set(e.service.Name, "")
 		e.Log.Info("ready")
@@ -104,7 +109,8 @@ func (e *Env) Folder() (string, error) {
 // uses no folder has room.
 func (e *Env) Room() error { return e.status.room() }
 
-// DB opens the service's database with its schema up to date: it brings it there
+// DB opens the service's database with its schema up to date, and refuses when it or
+// a stream of the service is missing, empty or older than another store knows it: it brings it there
 // itself, or waits for who does (ANIMA_MIGRATE). It waits for a server that is
 // not there yet, too; readiness says so meanwhile.
 func (e *Env) DB(ctx context.Context) (*sqldb.DB, error) {
@@ -115,22 +121,27 @@ func (e *Env) DB(ctx context.Context) (*sqldb.DB, error) {
 	if e.cfg.Migrate == MigrateWait {
 		prepare = sqldb.Behind
 	}
-	return e.open(ctx, prepare)
+	db, err := e.open(ctx, prepare)
+	if err != nil {
+		return nil, err
+	}
+	if e.marks, err = e.check(ctx, db); err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
+	e.status.examined(e.service.Name, func(ctx context.Context) []Finding {
+		return e.service.Examine(ctx, db, e.Bus, e.Bus.Installation(), e.cfg.Sync, e.Now(), true)
+	})
+	return db, nil
 }
 
 func (e *Env) open(ctx context.Context, prepare func(context.Context, *sqldb.DB, fs.FS) error) (*sqldb.DB, error) {
 	name := e.service.Name
-	url := e.cfg.DatabaseURL.Reveal()
-	if url == "" {
-		dir, err := e.Folder()
-		if err != nil {
+	if e.cfg.DatabaseURL.Reveal() == "" {
+		if _, err := e.Folder(); err != nil {
 			return nil, err
 		}
-		url = "sqlite:" + filepath.Join(dir, name+".db")
-		if e.cfg.Sync == SyncAlways {
-			url += "?sync=full"
-		}
 	}
+	url := e.url()
 	for said := ""; ; {
 		db, err := sqldb.Open(ctx, url, sqldb.Options{Schema: strings.ReplaceAll(name, "-", "_"), TracerProvider: e.Tracer})
 		if err == nil {
@@ -153,6 +164,23 @@ func (e *Env) open(ctx context.Context, prepare func(context.Context, *sqldb.DB,
 		}
 	}
 }
+
+// file is where the service's database is without a server.
+func (e *Env) file() string { return filepath.Join(e.Data, e.service.Name+".db") }
+
+func (e *Env) url() string {
+	if url := e.cfg.DatabaseURL.Reveal(); url != "" {
+		return url
+	}
+	url := "sqlite:" + e.file()
+	if e.cfg.Sync == SyncAlways {
+		url += "?sync=full"
+	}
+	return url
+}
+
+// dataOf is a service's own folder.
+func dataOf(c Config, s Service) string { return filepath.Join(c.Data, s.Name) }
 
 // Process is what the services of one process share.
 type Process struct {
@@ -264,7 +292,7 @@ func (p Process) runOne(ctx context.Context, s Service, edge *edge, st *status, 
 	st.set(s.Name, "starting")
 	return s.run(ctx, &Env{
 		Bus: b, Log: log, Now: p.Now, Tracer: prov.TracerProvider(), Meter: prov.MeterProvider(),
-		Data: filepath.Join(p.Config.Data, s.Name), HTTP: traced{edge, prov.TracerProvider()},
+		Data: dataOf(p.Config, s), HTTP: traced{edge, prov.TracerProvider()},
 		service: s, cfg: p.Config, lookup: p.Lookup, status: st, ready: ready,
 	})
 }

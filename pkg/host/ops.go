@@ -1,6 +1,7 @@
 package host
 
 import (
+	"context"
 	"net"
 	"net/http"
 	"slices"
@@ -17,10 +18,11 @@ type status struct {
 	waits   map[string]string // by service; "" is ready
 	failing map[string]string // by service and store: why a write failed
 	reserve *disk.Reserve     // of the data folder, from its first use on
+	examine map[string]func(context.Context) []Finding
 }
 
 func newStatus(services []Service) *status {
-	st := &status{waits: map[string]string{}, failing: map[string]string{}}
+	st := &status{waits: map[string]string{}, failing: map[string]string{}, examine: map[string]func(context.Context) []Finding{}}
 	for _, s := range services {
 		st.waits[s.Name] = "starting"
 	}
@@ -145,6 +147,7 @@ func ops(p Process, st *status) http.Handler {
 		}
 		_, _ = w.Write([]byte(strings.Join(lines, "\n") + "\n")) // the prober is gone
 	})
+	mux.HandleFunc("GET /diagnose", diagnose(p, st))
 	mux.Handle("GET /metrics", p.Exporters.Handler())
 	return mux
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/apptest"
 	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/embednats"
 	"github.com/anima-run/anima/pkg/host"
 	"github.com/anima-run/anima/pkg/outbox"
 	"github.com/anima-run/anima/pkg/sqldb"
@@ -287,9 +288,9 @@ func TestMessageToldAgain(t *testing.T) {
 }
 
 // seed makes the database of a heartbeat that was down for some minutes.
-func seed(t *testing.T, data string, agents ...string) {
+func seed(t *testing.T, server *embednats.Server, data string, agents ...string) {
 	t.Helper()
-	world := apptest.Start(t, apptest.Options{Data: data}, heartbeat.Service) // makes the folder and the schema
+	world := apptest.Start(t, apptest.Options{Data: data, Server: server}, heartbeat.Service) // makes the folder and the schema
 	world.Stop()
 	db, err := sqldb.Open(t.Context(), "sqlite:"+filepath.Join(data, "heartbeat", "heartbeat.db"), sqldb.Options{})
 	if err != nil {
@@ -326,7 +327,7 @@ func TestTwoReplicasFireOnceAndARestartNothing(t *testing.T) {
 	for i := range 20 {
 		agents = append(agents, fmt.Sprint("agent", i))
 	}
-	seed(t, data, agents...)
+	seed(t, server, data, agents...)
 	start := func() *apptest.World {
 		return apptest.Start(t, apptest.Options{Data: data, Server: server}, heartbeat.Service)
 	}

@@ -214,6 +214,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		}),
 		bus.Go(h.watchWakes),
 		bus.Go(func(ctx context.Context) error { return tidy(ctx, env.Log, h.locks.tidy, leasing.tidy) }),
+		bus.Go(func(ctx context.Context) error { return h.settleLosses(ctx, db) }),
 		bus.Go(waiting.listen),
 		bus.Go(h.watchLives),
 		bus.Go(others.run),

@@ -198,13 +198,14 @@ func TestSigns(t *testing.T) {
 
 func TestKeepsEverythingOverRestart(t *testing.T) {
 	t.Parallel()
-	first := start(t, apptest.Options{})
+	server := apptest.Server(t)
+	first := start(t, apptest.Options{Server: server})
 	a := fund(t, first.Bus, 100)
 	ask[api.HoldState](t, first.Bus, api.Hold{ID: "h1", Agent: "lucky", Amount: 40, ExpiresAt: later()})
 	head := ask[api.LedgerReport](t, first.Bus, api.VerifyLedger{}).Head
 	first.Stop()
 
-	b := start(t, apptest.Options{Data: first.Data}).Bus
+	b := start(t, apptest.Options{Data: first.Data, Server: server}).Bus
 	if again := ask[api.Account](t, b, api.OpenAccount{Agent: "lucky"}); again != a {
 		t.Errorf("account: got %+v, want %+v", again, a)
 	}

@@ -1,0 +1,199 @@
+package host
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/sqldb"
+)
+
+// Levels of findings. Only faults make anima doctor fail.
+const (
+	LevelOK    = "ok"
+	LevelWarn  = "warning"
+	LevelFault = "fault"
+)
+
+// Finding is what one check of anima doctor says.
+type Finding struct {
+	Check string `json:"check"`
+	Level string `json:"level"`
+	Text  string `json:"text"`
+	Next  string `json:"next,omitempty"` // what to do; "" where there is nothing to do
+}
+
+// Examiner is a service's own part of its examination. It only reads.
+type Examiner func(ctx context.Context, db *sqldb.DB, b *bus.Bus, now time.Time) ([]Finding, error)
+
+// Examining returns the service with an examiner.
+func (s Service) Examining(f Examiner) Service {
+	s.examine = f
+	return s
+}
+
+const (
+	backlogWarns  = 1000             // messages in an outbox
+	markWarns     = time.Minute      // age of a mark of a service that runs
+	examineBounds = 30 * time.Second // of a service's examination
+)
+
+// Examine reads a service's database and what NATS knows of it. running says whether
+// the service is: then its marks must be young. It changes nothing.
+func (s Service) Examine(ctx context.Context, db *sqldb.DB, b *bus.Bus, installation, sync string, now time.Time, running bool) []Finding {
+	ctx, cancel := context.WithTimeout(ctx, examineBounds)
+	defer cancel()
+	var out []Finding
+	add := func(level, next, format string, args ...any) {
+		out = append(out, Finding{Check: s.Name, Level: level, Text: fmt.Sprintf(format, args...), Next: next})
+	}
+	failed := func(what string, err error) {
+		add(LevelFault, "look at the database; if it cannot be read, restore all stores from one backup", "%s: %v", what, err)
+	}
+	faults, own, err := s.disagreements(ctx, db, b, installation, sync)
+	switch {
+	case err != nil:
+		failed("its mark cannot be compared", err)
+	case len(faults) > 0:
+		for _, f := range faults {
+			add(LevelFault, "restore all stores from one backup, or accept the loss: anima up --accept-loss", "%s", f)
+		}
+	case own.ID == "":
+		add(LevelWarn, "start it once with this release: it makes a mark", "its database has no mark, so a loss would not be noticed")
+	case running && now.Sub(time.UnixMicro(own.At)) > markWarns:
+		add(LevelFault, "look at /readyz and its log", "its last mark is of %s: writes fail", at(own.At))
+	case time.UnixMicro(own.At).After(now.Add(markWarns)):
+		add(LevelFault, "set the machine's clock", "its last mark is of %s, which is in the future: the clock went back", at(own.At))
+	default:
+		add(LevelOK, "", "database and streams agree, mark %d of %s", own.Seq, at(own.At))
+	}
+	var backlog int64
+	switch err := db.QueryRowContext(ctx, "select count(*) from outbox").Scan(&backlog); {
+	case err != nil:
+		failed("its outbox cannot be read", err)
+	case backlog > backlogWarns:
+		add(LevelWarn, "look for \"outbox waits\" in its log", "%d messages wait in its outbox", backlog)
+	default:
+		add(LevelOK, "", "%d messages wait in its outbox", backlog)
+	}
+	losses, err := sqldb.Losses(ctx, db)
+	if err != nil && own.ID != "" {
+		failed("what was accepted as lost cannot be read", err)
+	}
+	for _, l := range losses {
+		add(LevelOK, "", "accepted at %s: %s", at(l.At), l.Fault)
+	}
+	if s.examine != nil {
+		more, err := s.examine(ctx, db, b, now)
+		if err != nil {
+			failed("its own examination", err)
+		}
+		out = append(out, more...)
+	}
+	return out
+}
+
+func (s Service) disagreements(ctx context.Context, db *sqldb.DB, b *bus.Bus, installation, sync string) ([]string, sqldb.Mark, error) {
+	owner, ok := ownerOf(s.Name)
+	if !ok {
+		return nil, sqldb.Mark{}, fmt.Errorf("%s has no contracts", s.Name)
+	}
+	// The database last: a service that runs writes it before NATS.
+	other, err := b.GetMark(ctx, s.Name)
+	if err != nil && api.CodeOf(err) != api.NotFound {
+		return nil, sqldb.Mark{}, err
+	}
+	var own sqldb.Mark
+	if has, err := sqldb.HasMark(ctx, db); err != nil {
+		return nil, own, err
+	} else if has {
+		if own, err = sqldb.ReadMark(ctx, db); err != nil {
+			return nil, own, err
+		}
+	}
+	states, err := b.StreamHeights(ctx, bus.StreamNames(owner))
+	if err != nil {
+		return nil, own, err
+	}
+	return Disagreements(s.Name, own, other, states, installation, bootID(), sync), own, nil
+}
+
+// diagnosis is what the ops port answers to anima doctor.
+type diagnosis struct {
+	Findings []Finding `json:"findings"`
+}
+
+// diagnose examines every service of the process that has opened its database.
+func diagnose(p Process, st *status) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		d := diagnosis{Findings: []Finding{}}
+		for _, f := range unready(p, st) {
+			d.Findings = append(d.Findings, Finding{Check: "ready", Level: LevelFault, Text: f, Next: "its cause is in the log"})
+		}
+		for _, examine := range st.examiners() {
+			d.Findings = append(d.Findings, examine(r.Context())...)
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(d) // the doctor is gone
+	}
+}
+
+// unready lists what keeps the process from being ready.
+func unready(p Process, st *status) []string {
+	var out []string
+	for _, l := range st.lines() {
+		if !strings.HasSuffix(l, ": ready") {
+			out = append(out, l)
+		}
+	}
+	if !p.Conn.Connected() {
+		out = append(out, "nats: not connected")
+	}
+	out = append(out, st.faults()...)
+	if p.Stores != nil {
+		if err := p.Stores(); err != nil {
+			out = append(out, err.Error())
+		}
+	}
+	return out
+}
+
+func (s *status) examiners() []func(context.Context) []Finding {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var names []string
+	for n := range s.examine {
+		names = append(names, n)
+	}
+	slices.Sort(names)
+	var all []func(context.Context) []Finding
+	for _, n := range names {
+		all = append(all, s.examine[n])
+	}
+	return all
+}
+
+func (s *status) examined(service string, f func(context.Context) []Finding) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.examine[service] = f
+}
+
+// Database opens the database of a service that does not run, in a data folder or at
+// a Postgres URL, to look at it. Errors: fs.ErrNotExist when the file is not there.
+func (s Service) Database(ctx context.Context, cfg Config) (*sqldb.DB, error) {
+	e := &Env{Data: dataOf(cfg, s), service: s, cfg: cfg, status: newStatus(nil)}
+	if cfg.DatabaseURL.Reveal() == "" {
+		if _, err := os.Stat(e.file()); err != nil { // opening would make it
+			return nil, err
+		}
+	}
+	return sqldb.Open(ctx, e.url(), sqldb.Options{Schema: strings.ReplaceAll(s.Name, "-", "_"), MaxConns: 2})
+}

@@ -1,0 +1,79 @@
+package loop
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/sqldb"
+)
+
+// lostWhy is why a run ends whose journal or command was lost.
+const lostWhy = "its journal or its place in the queue was lost, and the operator accepted the loss: what it did last is not known"
+
+// settleLosses ends the runs that had begun when a store was lost and the operator
+// accepted that. Dying in here repeats it; what it does again changes nothing.
+func (h *handlers) settleLosses(ctx context.Context, db *sqldb.DB) error {
+	for {
+		err := h.settleOnce(ctx, db)
+		if err == nil || ctx.Err() != nil {
+			return nil //nolint:nilerr // the service is stopping
+		}
+		h.log.WarnContext(ctx, "runs of an accepted loss are not ended yet, trying again", "err", err)
+		t := time.NewTimer(time.Second)
+		select {
+		case <-ctx.Done():
+			t.Stop()
+			return nil
+		case <-t.C:
+		}
+	}
+}
+
+func (h *handlers) settleOnce(ctx context.Context, db *sqldb.DB) error {
+	losses, err := sqldb.Losses(ctx, db)
+	if err != nil {
+		return err
+	}
+	var until int64
+	for _, l := range losses {
+		if l.Settled == 0 {
+			until = max(until, l.At)
+		}
+	}
+	if until == 0 {
+		return nil
+	}
+	begun, err := h.store.Unfinished(ctx)
+	if err != nil {
+		return err
+	}
+	for _, cmd := range begun {
+		if err := h.endLost(ctx, cmd, until); err != nil {
+			return err
+		}
+	}
+	if len(begun) > 0 {
+		h.log.WarnContext(ctx, "runs ended because of an accepted loss", "count", len(begun))
+	}
+	return sqldb.SettleLosses(ctx, db, until, h.now().UnixMicro())
+}
+
+// endLost cancels a run: without its journal nobody knows which of its calls were
+// made, so it must not go on. Its command, put back into the queue if it is not
+// there, lets a replica end it as it ends any run, with its fate and its events.
+func (h *handlers) endLost(ctx context.Context, cmd api.Run, until int64) error {
+	if err := h.cancel(ctx, cmd.Run, cmd.Session, lostWhy); err != nil {
+		return err
+	}
+	waiting, err := h.queue.all(ctx, cmd.Session)
+	if err != nil {
+		return err
+	}
+	if slices.ContainsFunc(waiting, func(w api.Run) bool { return w.Run == cmd.Run }) {
+		return nil
+	}
+	return h.bus.Publish(ctx, fmt.Sprintf("lost/%s/%d", cmd.Run, until), cmd)
+}
