@@ -39,8 +39,9 @@ fuzz: ## Fuzz everything that decodes, 10 s each (FUZZTIME=…)
 soak: ## Make 1,000 model calls in one session at a window of 200,000 tokens (CALLS=…)
 	go test -count=1 -timeout 30m -v -run '^TestSoak$$' ./services/loop/internal/sqlstore -calls $(or $(CALLS),1000)
 
-replay: ## Make 10,000 turns in a suite of all services and replay each of them (TURNS=…)
-	set -o pipefail; ANIMA_REPLAY_TURNS=$(or $(TURNS),10000) go test -count=1 -timeout 30m -v -run '^TestReplay$$' ./e2e | grep -v level=
+replay: ## Make 10,000 turns and sessions of every shape, and replay each turn (TURNS=…)
+	go test -count=1 -timeout 10m -run '^(TestReplay|TestCrash|TestRefused)' ./services/loop/internal/turn
+	set -o pipefail; ANIMA_REPLAY_TURNS=$(or $(TURNS),10000) go test -count=1 -timeout 30m -v -run '^TestReplay' ./e2e | grep -v level=
 
 CRASH := go test -count=1 -timeout 60m -run '^(TestCrash|TestTakeoverStopped|TestOwnerDies|TestHeartbeatRestarts)' ./e2e
 crash: ## Kill every service at every point of a run, once, and judge what is left
