@@ -120,12 +120,12 @@ func (c sessionSendCmd) Run(ctx context.Context, a *app) error {
 // was asked: its exit code is that of a failure, or of how the answer ended. An end of a
 // release before does not say why.
 func failedRun(end api.LoopEnd) error {
-	e := &api.Error{Code: api.Internal, Reason: end.Reason, Message: end.Error, Next: end.Next}
-	if e.Message == "" {
-		e.Message = "the run failed"
+	e := &api.Error{Code: api.Internal, Reason: end.Reason, Message: "the run failed", Next: "anima session events " + end.Session + " shows what happened"}
+	if end.Error != "" {
+		e.Message += ": " + end.Error
 	}
-	if e.Next == "" {
-		e.Next = "anima session events " + end.Session + " shows what happened"
+	if end.Next != "" {
+		e.Next = end.Next + "; " + e.Next
 	}
 	return e
 }
