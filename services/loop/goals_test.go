@@ -83,10 +83,13 @@ var taskHead = regexp.MustCompile(`\[task (g[0-9a-f]+-\d+-\d+), attempt`)
 // complete is the model: it plans A→B→C, does tasks, and begins goals when told to.
 func (p *peers) complete(ctx context.Context, req api.Complete, _ func(api.Delta) error) (api.Completion, error) {
 	c := api.Completion{Model: "m", Provider: "p", Finish: "stop", InputTokens: 10, OutputTokens: 5, Cost: 1000}
-	messages := slices.DeleteFunc(slices.Clone(req.Messages), func(m api.ChatMessage) bool {
-		return strings.Contains(m.Content, "# Goals that are worked on beside you")
-	})
-	last := messages[len(messages)-1] // but for the list of what is to be done
+	messages := slices.Clone(req.Messages)
+	for i, m := range messages { // without what loop adds of its own
+		said, _, _ := strings.Cut(m.Content, api.NotesMark)
+		messages[i].Content = strings.TrimSpace(said)
+	}
+	messages = slices.DeleteFunc(messages, func(m api.ChatMessage) bool { return m.Role == "user" && m.Content == "" })
+	last := messages[len(messages)-1]
 	call := func(name string, args any) {
 		text, _ := json.Marshal(args)
 		c.ToolCalls, c.Finish = []api.ToolCall{{ID: "call_0", Name: name, Arguments: string(text)}}, "tool_calls"
