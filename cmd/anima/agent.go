@@ -43,7 +43,7 @@ const maxSource = 1 << 20
 func (c agentApplyCmd) Run(ctx context.Context, a *app) error {
 	data, err := c.read(a.In)
 	if err != nil {
-		return &api.Error{Code: api.Invalid, Message: err.Error(), Next: "name an AGENT.md, or - for standard input"}
+		return &api.Error{Code: api.Invalid, Message: err.Error(), Next: "name an AGENT.md, or - for standard input; anima init makes one"}
 	}
 	return show(ctx, a, api.ApplyAgent{Source: string(data)}, func(w io.Writer, v api.Agent) {
 		fmt.Fprintf(w, "agent %s applied (version %d)\nwallet %s\n", v.ID, v.Version, v.Address)

@@ -192,6 +192,9 @@ func (a *app) printError(err error) {
 		cp.Message = strings.Replace(wrapped, e.Error(), e.Message, 1)
 		e = &cp
 	}
+	told := *e
+	told.Next = api.Advice(e)
+	e = &told
 	if a.cli.Output == outputJSON {
 		if data, err := api.Encode(map[string]*api.Error{"error": e}); err == nil {
 			fmt.Fprintln(a.Err, string(data))
@@ -202,9 +205,7 @@ func (a *app) printError(err error) {
 	for _, d := range e.Details {
 		fmt.Fprintf(a.Err, "  %s\n", plain(d))
 	}
-	if e.Next != "" {
-		fmt.Fprintf(a.Err, "%s\n", plain(e.Next))
-	}
+	fmt.Fprintf(a.Err, "%s\n", plain(e.Next))
 }
 
 type versionCmd struct{}

@@ -187,7 +187,7 @@ func (c sessionImportCmd) lines(stdin io.Reader) ([]string, error) {
 	if c.File != "-" {
 		f, err := os.Open(c.File)
 		if err != nil {
-			return nil, &api.Error{Code: api.Invalid, Message: err.Error(), Next: "name a transcript, or - for standard input"}
+			return nil, &api.Error{Code: api.Invalid, Message: err.Error(), Next: "name a transcript, or - for standard input; anima session export writes one"}
 		}
 		defer func() { _ = f.Close() }() // only read
 		from, name = f, c.File

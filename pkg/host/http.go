@@ -207,7 +207,9 @@ func WriteError(w http.ResponseWriter, status int, err error) {
 		after := max(1, (e.RetryAfter+999)/1000)
 		w.Header().Set("Retry-After", strconv.FormatInt(after, 10))
 	}
-	writeJSON(w, status, map[string]*api.Error{"error": e})
+	told := *e
+	told.Next = api.Advice(e)
+	writeJSON(w, status, map[string]*api.Error{"error": &told})
 }
 
 // WriteJSON answers 200 with v, or with err if it is not nil.

@@ -153,7 +153,7 @@ func (h *handlers) requestWake(ctx context.Context, m api.RequestWake) (api.Wake
 	}
 	if !known {
 		return api.Wake{}, &api.Error{
-			Code: api.NotFound, Message: "heartbeat knows no agent " + m.Agent, Next: "apply it first; list agents to see what there is",
+			Code: api.NotFound, Message: "heartbeat knows no agent " + m.Agent, Next: "anima agent list shows the ones there are; anima agent apply makes one",
 		}
 	}
 	h.tel.wake(ctx, "creator")

@@ -210,7 +210,7 @@ func (s *Store) RunState(ctx context.Context, run string) (api.RunState, error) 
 		from runs r left join cancels c on c.run = r.id where r.id = $1`, run).
 		Scan(&command, &st.Turns, &st.Cost, &ending, &st.Fate, &cancelled)
 	if errors.Is(err, sqldb.ErrNotFound) {
-		return st, &api.Error{Code: api.NotFound, Message: "there is no run " + run + " yet", Next: "a run that still waits is found with its session: name it, too"}
+		return st, &api.Error{Code: api.NotFound, Message: "there is no run " + run + " yet", Next: "a run that still waits is found with its session: anima run get " + run + " --session SESSION"}
 	}
 	if err != nil {
 		return st, err

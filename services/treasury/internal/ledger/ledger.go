@@ -151,7 +151,7 @@ func firstFault(faults ...error) error {
 func UnknownAgent(agent string) error {
 	return &api.Error{
 		Code: api.NotFound, Message: fmt.Sprintf("agent %q has no account", clip(agent)),
-		Next: "open one first; applying the agent does it",
+		Next: "anima agent apply makes an agent and its account; anima agent list shows the ones there are",
 	}
 }
 

@@ -139,6 +139,6 @@ func insufficient(agent string, available, wanted api.Micros) error {
 	return &api.Error{
 		Code: api.Denied, Reason: api.ReasonInsufficient,
 		Message: fmt.Sprintf("agent %q has %s available and needs %s", clip(agent), available, wanted),
-		Next:    "fund the agent, or release what it holds",
+		Next:    "anima agent fund " + clip(agent) + " 5, or wait until what it holds is released",
 	}
 }

@@ -1,0 +1,56 @@
+package api
+
+// Advice is what a person can do about an error: what the error says itself, or what
+// its reason, or else its code, asks for. It is never empty. Programs that show
+// errors to people show it; services need not repeat it.
+func Advice(e *Error) string {
+	if e.Next != "" {
+		return e.Next
+	}
+	switch e.Reason {
+	case ReasonInsufficient:
+		return "give the agent money: anima agent fund NAME 5"
+	case ReasonLimit:
+		return "try again later; anima status shows what waits"
+	case ReasonNoModel:
+		return "anima model list says which models can be used, and why others cannot"
+	case ReasonTooLong, ReasonTooLarge:
+		return "send less at once, or put the long part into a file of the agent's folder"
+	case ReasonProvider, ReasonAttempts, ReasonTimeout:
+		return "try again; anima model list shows which models can be used"
+	case ReasonAuth, ReasonQuota, ReasonEndpoint:
+		return "correct the provider's key or address and start anima again; docs/config.md lists the settings"
+	case ReasonRefused:
+		return "the message is the provider's; anima session events SESSION shows what was asked"
+	case ReasonBusy, ReasonTooSlow:
+		return "try again in a moment"
+	case ReasonNoAnswer, ReasonPolicy:
+		return "anima status shows which services answer; start the one that does not"
+	case ReasonCancelled, ReasonExpired:
+		return "send the message again if it is still wanted: anima session send NAME"
+	case ReasonCostCap:
+		return "anima goal list shows the goal and what it has cost"
+	case ReasonTerminated, ReasonOverflow:
+		return "begin another session: anima session create NAME"
+	case ReasonNoSpace:
+		return "make room on the disk of the data folder, then try again"
+	case ReasonKeyTaken:
+		return "use another id for another request"
+	case FinishLength, FinishFilter, FinishRefusal, FinishEmpty, FinishRepetition:
+		return "say it differently and send it again; anima turn list shows what the model answered"
+	}
+	switch e.Code {
+	case Invalid:
+		return "correct it and try again; anima COMMAND --help and docs/http.md say what is accepted"
+	case NotFound:
+		return "look for what there is: anima agent list, anima session list"
+	case Conflict:
+		return "look at it as it is now, then decide again: anima status"
+	case Denied:
+		return "anima policy decisions says what was refused, and why"
+	case Unavailable:
+		return "try again in a moment; anima status shows what does not answer"
+	case Internal:
+	}
+	return "see the log of the service that answered; anima status shows which are there"
+}

@@ -1,0 +1,52 @@
+package api_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/anima-run/anima/pkg/api"
+)
+
+// Every reason that the package names has advice of its own, and every code has some.
+func TestAdvice(t *testing.T) {
+	t.Parallel()
+	pkgs, err := parser.ParseDir(token.NewFileSet(), ".", func(f fs.FileInfo) bool { return !strings.HasSuffix(f.Name(), "_test.go") }, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	reasons := map[string]string{}
+	ast.Inspect(pkgs["api"], func(n ast.Node) bool {
+		if spec, ok := n.(*ast.ValueSpec); ok && len(spec.Names) == 1 && len(spec.Values) == 1 {
+			if lit, ok := spec.Values[0].(*ast.BasicLit); ok && strings.HasPrefix(spec.Names[0].Name, "Reason") {
+				reasons[spec.Names[0].Name], _ = strconv.Unquote(lit.Value)
+			}
+		}
+		return true
+	})
+	if len(reasons) < 20 || reasons["ReasonInsufficient"] != api.ReasonInsufficient {
+		t.Fatalf("found %d reasons: %v", len(reasons), reasons)
+	}
+	const unknown = api.Code("unknown")
+	otherwise := api.Advice(&api.Error{Code: unknown})
+	for name, reason := range reasons {
+		if got := api.Advice(&api.Error{Code: unknown, Reason: reason}); got == otherwise {
+			t.Errorf("%s has no advice: add it to Advice", name)
+		}
+	}
+	for _, code := range []api.Code{api.Invalid, api.NotFound, api.Conflict, api.Denied, api.Unavailable, api.Internal} {
+		if got := api.Advice(&api.Error{Code: code}); !strings.Contains(got, "anima ") {
+			t.Errorf("%s: got %q, want the name of a command", code, got)
+		}
+	}
+	if got := api.Advice(&api.Error{Code: api.Denied, Reason: api.ReasonInsufficient}); !strings.Contains(got, "anima agent fund") {
+		t.Errorf("no money: got %q", got)
+	}
+	if got := api.Advice(&api.Error{Code: api.Invalid, Next: "ask"}); got != "ask" {
+		t.Errorf("got %q, want what the error says itself", got)
+	}
+}
