@@ -109,6 +109,14 @@ func TestAlarmFiresOnce(t *testing.T) {
 		t.Errorf("tick after the fence: got %+v, want one due %d", got, fence.At)
 	}
 	ticks := call[api.Ticks](t, b, api.ListTicks{Agent: "lucky"}).Ticks
+	var paged []api.Ticked
+	for page := (api.Ticks{Page: api.Page{More: true}}); page.More; {
+		page = call[api.Ticks](t, b, api.ListTicks{Agent: "lucky", Limit: 1, After: page.Next})
+		paged = append(paged, page.Ticks...)
+	}
+	if !slices.Equal(paged, ticks) {
+		t.Errorf("in pages of one: got %+v, want %+v", paged, ticks)
+	}
 	if len(ticks) != 2 || ticks[1] != tick {
 		t.Errorf("history: got %+v, want two, %+v the older", ticks, tick)
 	}

@@ -168,7 +168,7 @@ func (s *Store) History(ctx context.Context, agent string, until time.Time, skip
 		err = row.Scan(&t.Agent, &t.Name, &due, &at)
 		t.Due, t.At = moment(due), moment(at)
 		return t, err
-	}, `select agent, name, due, at from ticks where ($1 = '' or agent = $1) and ($2 = 0 or at <= $2)
+	}, `select agent, name, due, at from ticks where ($1 = '' or agent = $1) and (at <= $2 or $2 = 0)
 		order by at desc, agent, cause limit $3 offset $4`, agent, micros(until), limit, skip)
 }
 

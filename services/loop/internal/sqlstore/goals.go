@@ -94,7 +94,7 @@ func (s *Store) Goals(ctx context.Context, q goal.Query) ([]goal.State, error) {
 		q.Limit = 50
 	}
 	return s.readGoals(ctx, `where ($1 = '' or agent = $1) and ($2 = '' or status = $2)
-		and ($3 = 0 or created_at < $3 or created_at = $3 and id > $4) order by created_at desc, id limit $5`,
+		and (created_at < $3 or created_at = $3 and id > $4 or $3 = 0) order by created_at desc, id limit $5`,
 		q.Agent, string(q.Status), q.AfterAt, q.AfterID, q.Limit)
 }
 

@@ -28,7 +28,7 @@ func (s Memory) Souls(ctx context.Context, agent string, limit int) ([]soul.Vers
 
 // SoulsBefore returns versions below a number, the latest first; 0 is all of them.
 func (s Memory) SoulsBefore(ctx context.Context, agent string, number int64, limit int) ([]soul.Version, error) {
-	return sqldb.All(ctx, s.db, soulRow, soulColumns+` where agent = $1 and ($2 = 0 or version < $2) order by version desc limit $3`, agent, number, limit)
+	return sqldb.All(ctx, s.db, soulRow, soulColumns+` where agent = $1 and (version < $2 or $2 = 0) order by version desc limit $3`, agent, number, limit)
 }
 
 // AddSoul implements [soul.Store].

@@ -222,10 +222,11 @@ type Place struct {
 }
 
 // Sessions returns an agent's sessions, or everyone's, the latest first: those
-// behind a place, at most limit.
+// behind a place, at most limit. PostgreSQL takes the type of a parameter from where
+// it meets it first, so the column comes before the 0.
 func (s *Store) Sessions(ctx context.Context, agent string, after Place, limit int) ([]api.Session, error) {
 	return notNil(sqldb.All(ctx, s.db, sessionRow, sessionColumns+` where ($1 = '' or agent = $1)
-		and ($2 = 0 or updated_at < $2 or updated_at = $2 and id > $3) order by updated_at desc, id limit $4`, agent, after.At, after.ID, limit))
+		and (updated_at < $2 or updated_at = $2 and id > $3 or $2 = 0) order by updated_at desc, id limit $4`, agent, after.At, after.ID, limit))
 }
 
 // NewSession makes a session; one that exists is left as it is.

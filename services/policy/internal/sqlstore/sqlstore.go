@@ -121,7 +121,7 @@ type Place struct {
 // List returns decisions that match, the latest first, those behind a place.
 func (s *Store) List(ctx context.Context, q api.ListDecisions, after Place) ([]api.Decision, error) {
 	all, err := sqldb.All(ctx, s.db, row, columns+` where ($1 = '' or agent = $1) and ($2 = '' or turn_id = $2)
-		and ($3 = 0 or created_at < $3 or created_at = $3 and (turn_id > $4 or turn_id = $4 and idx > $5))
+		and (created_at < $3 or created_at = $3 and (turn_id > $4 or turn_id = $4 and idx > $5) or $3 = 0)
 		order by created_at desc, turn_id, idx limit $6`, q.Agent, q.Turn, after.At, after.Turn, after.Index, q.Limit)
 	if all == nil {
 		all = []api.Decision{}

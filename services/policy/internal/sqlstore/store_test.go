@@ -76,6 +76,15 @@ func TestStore(t *testing.T) {
 		if err != nil || len(list) != 2 || list[0].At < list[1].At {
 			t.Errorf("list: %+v, %v", list, err)
 		}
+		if all, err := s.List(ctx, api.ListDecisions{Limit: 10}, sqlstore.Place{At: 1_790_000_000_000_000}); err != nil || len(all) != 2 {
+			t.Errorf("behind a time that is to come: got %d, %v, want both", len(all), err)
+		}
+		for i, d := range list {
+			rest, err := s.List(ctx, api.ListDecisions{Agent: "lucky", Limit: 10}, sqlstore.Place{At: d.At, Turn: d.Turn, Index: d.Index})
+			if err != nil || len(rest) != len(list)-i-1 || len(rest) > 0 && rest[0].ID != list[i+1].ID {
+				t.Errorf("behind %s: got %+v, %v, want the rest of the list", d.ID, rest, err)
+			}
+		}
 		if list, err := s.List(ctx, api.ListDecisions{Agent: "nobody", Limit: 10}, sqlstore.Place{}); err != nil || list == nil || len(list) != 0 {
 			t.Errorf("nobody's: %+v, %v, want an empty list", list, err)
 		}

@@ -83,7 +83,7 @@ func (s *Store) Settle(ctx context.Context, address, run string, now time.Time) 
 // List implements [inbox.Mailbox].
 func (s *Store) List(ctx context.Context, address string, status inbox.Status, from string, before int64, limit int) ([]inbox.Mail, error) {
 	return sqldb.All(ctx, s.db, scanMail, selectMail+`where m.to_address = $1 and ($2 = '' or m.status = $2)
-		and ($3 = '' or m.from_address = $3) and ($4 = 0 or m.seq < $4) order by m.seq desc limit $5`, address, string(status), from, before, limit)
+		and ($3 = '' or m.from_address = $3) and (m.seq < $4 or $4 = 0) order by m.seq desc limit $5`, address, string(status), from, before, limit)
 }
 
 // Poll implements [inbox.Mailbox].

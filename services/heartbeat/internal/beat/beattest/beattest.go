@@ -364,6 +364,18 @@ func history(t *testing.T, open Open) {
 	if len(all) != 3 || !all[0].At.Equal(noon(122)) {
 		t.Errorf("history: got %+v, want the latest three", all)
 	}
+	var paged []beat.Tick // the two of a minute have one time
+	for _, place := range []struct {
+		until time.Time
+		skip  int
+	}{{time.Time{}, 0}, {noon(122), 1}, {noon(122), 2}, {noon(61), 1}} {
+		page, err := s.History(t.Context(), "", place.until, place.skip, 1)
+		ok(t, err)
+		paged = append(paged, page...)
+	}
+	whole, err := s.History(t.Context(), "", time.Time{}, 0, 10)
+	ok(t, err)
+	diff(t, "history in pages", whole, paged)
 	ok(t, s.Prune(t.Context(), noon(100)))
 	got, err = s.History(t.Context(), "a", time.Time{}, 0, 10)
 	ok(t, err)

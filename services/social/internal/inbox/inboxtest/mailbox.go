@@ -137,6 +137,9 @@ func list(t *testing.T, open Open) {
 	ok(t, err)
 	got, err := s.List(ctx, bob, "", "", 0, 10)
 	want(t, "all, the latest first", got, err, "2", "1", "0")
+	if behind, err := s.List(ctx, bob, "", "", got[0].Seq, 10); err != nil || len(behind) != len(got)-1 {
+		t.Errorf("behind the first: got %d, %v, want %d", len(behind), err, len(got)-1)
+	}
 	got, err = s.List(ctx, bob, "", "", 0, 2)
 	want(t, "two at most", got, err, "2", "1")
 	got, err = s.List(ctx, bob, inbox.InProgress, "", 0, 10)
