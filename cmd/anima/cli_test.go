@@ -461,7 +461,7 @@ func TestCompletion(t *testing.T) {
 	names := func(c complete.Command) []string { return slices.Sorted(maps.Keys(c.Sub)) }
 	for of, want := range map[string]string{
 		"agent": "apply delete explain fund get list sleep wake", "run": "get", "turn": "list output replay show",
-		"session": "cancel create events export get import list send terminate transcript",
+		"session": "cancel create events export get import list reset send terminate transcript",
 	} {
 		if got := strings.Join(names(all.Sub[of]), " "); got != want {
 			t.Errorf("commands of %s are %q, want %q", of, got, want)
