@@ -20,7 +20,8 @@ import (
 // subscription each costs ten times as much.
 
 // Stream answers every request Req with any number of Deltas and one Resp. When
-// the caller gives up, the context ends and send fails. Workers as in [Reply].
+// the caller gives up, the context ends and send fails. Resp must be whole by itself: a
+// caller may miss Deltas. Workers as in [Reply].
 func Stream[Req api.Message, Delta, Resp any](answer func(ctx context.Context, req Req, send func(Delta) error) (Resp, error), workers ...Workers) Route {
 	return endpoint(pool(workers), func(ctx context.Context, ln *line, in *nats.Msg, req Req) (*nats.Msg, error) {
 		b := ln.mux.bus
@@ -128,8 +129,10 @@ func (b *Bus) control(m *nats.Msg) {
 
 // CallStream asks a question whose answer comes in pieces: delta is called with
 // each, in order, on the caller's goroutine. If ctx ends, the server is told to
-// stop. A question that nobody has begun to answer after 3 s is asked again. Errors
-// are those of [Call]; a server that falls silent or a lost piece is Unavailable.
+// stop. A question that no server has begun to answer after 3 s is asked again. Errors
+// are those of [Call]; a server that falls silent is Unavailable. When a piece is lost,
+// delta is not called any more and the answer at the end is returned all the same:
+// asking again would have it made, and paid, again.
 func CallStream[Delta, Resp any](ctx context.Context, b *Bus, req api.Message, delta func(Delta) error) (Resp, error) {
 	var resp Resp
 	cancel := context.CancelFunc(func() {})
@@ -176,7 +179,7 @@ var errUnheard = &api.Error{Code: api.Unavailable, Message: "no sign of life fro
 func (b *Bus) row(ctx context.Context, msg *nats.Msg, piece func([]byte) error) (end *nats.Msg, begun bool, err error) {
 	ln := b.use()
 	defer ln.release()
-	reply, c, err := ln.mux.wait()
+	reply, in, err := ln.mux.wait()
 	if err != nil {
 		return nil, false, err
 	}
@@ -191,40 +194,49 @@ func (b *Bus) row(ctx context.Context, msg *nats.Msg, piece func([]byte) error) 
 	defer silence.Stop()
 	control, next := "", 0
 	stop := func() { b.cancelAt(control, reply) }
+	var msgs []*nats.Msg
 	for {
 		silence.Reset(patience) // here, because a slow caller must not look like a silent server
-		select {
-		case <-ctx.Done():
+		for len(msgs) == 0 {
+			select {
+			case <-ctx.Done():
+				stop()
+				return nil, begun, ctx.Err()
+			case <-silence.C:
+				if !begun {
+					return nil, false, errUnheard
+				}
+				// The server is not told to stop: asking again finds what it comes to.
+				return nil, begun, &api.Error{
+					Code: api.Unavailable, Message: "the service fell silent in the middle of its answer", Next: "try again", RetryAfter: 1000,
+				}
+			case <-in.ready:
+				msgs = in.take()
+			}
+		}
+		m := msgs[0]
+		msgs = msgs[1:]
+		switch {
+		case ctx.Err() != nil:
 			stop()
 			return nil, begun, ctx.Err()
-		case <-silence.C:
-			if !begun {
-				return nil, false, errUnheard
+		case noResponders(m):
+			return nil, false, nats.ErrNoResponders
+		case m.Header.Get(headerAlive) != "":
+			control, begun, patience = m.Header.Get(headerControl), true, 3*b.opts.AliveEvery
+		case m.Header.Get(micro.ErrorCodeHeader) != "":
+			return m, begun, answerError(m)
+		case m.Header.Get(headerEnd) != "":
+			return m, begun, nil
+		default:
+			begun, patience = true, 3*b.opts.AliveEvery
+			if m.Header.Get(headerSeq) != seqHeader(next) {
+				continue // a piece before it was lost: nothing after it fits, until the answer
 			}
-			stop()
-			return nil, begun, &api.Error{
-				Code: api.Unavailable, Message: "the service fell silent in the middle of its answer", Next: "try again", RetryAfter: 1000,
-			}
-		case m := <-c:
-			switch {
-			case noResponders(m):
-				return nil, false, nats.ErrNoResponders
-			case m.Header.Get(headerAlive) != "":
-				control, begun, patience = m.Header.Get(headerControl), true, 3*b.opts.AliveEvery
-			case m.Header.Get(micro.ErrorCodeHeader) != "":
-				return m, begun, answerError(m)
-			case m.Header.Get(headerSeq) != seqHeader(next):
+			next++
+			if err := piece(m.Data); err != nil {
 				stop()
-				return nil, begun, &api.Error{Code: api.Unavailable, Message: "a piece of the answer was lost", Next: "try again"}
-			case m.Header.Get(headerEnd) != "":
-				return m, begun, nil
-			default:
-				begun, patience = true, 3*b.opts.AliveEvery
-				next++
-				if err := piece(m.Data); err != nil {
-					stop()
-					return nil, begun, err
-				}
+				return nil, begun, err
 			}
 		}
 	}
@@ -254,12 +266,12 @@ type mux struct {
 	mu      sync.Mutex
 	sub     *nats.Subscription
 	prefix  string
-	waiting map[string]chan *nats.Msg
+	waiting map[string]*inbox
 	count   atomic.Uint64
 }
 
 func newMux(b *Bus, ln *line) *mux {
-	return &mux{bus: b, line: ln, waiting: map[string]chan *nats.Msg{}}
+	return &mux{bus: b, line: ln, waiting: map[string]*inbox{}}
 }
 
 func (x *mux) open() error {
@@ -279,10 +291,7 @@ func (x *mux) open() error {
 			x.bus.cancelAt(m.Header.Get(headerControl), m.Subject)
 			return
 		}
-		select {
-		case c <- m:
-		default: // the reader is far behind: the gap in the numbers ends its call
-		}
+		c.put(m)
 	})
 	if err != nil {
 		return fmt.Errorf("replies: %w", err)
@@ -291,11 +300,11 @@ func (x *mux) open() error {
 	return nil
 }
 
-func (x *mux) wait() (string, chan *nats.Msg, error) {
+func (x *mux) wait() (string, *inbox, error) {
 	if err := x.open(); err != nil {
 		return "", nil, err
 	}
-	c := make(chan *nats.Msg, 1024)
+	c := newInbox()
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	reply := x.prefix + seqHeader(int(x.count.Add(1)))

@@ -258,21 +258,25 @@ func TestStreamWaitsForASlowServerAndASlowCaller(t *testing.T) {
 	}
 }
 
-// A server of another make loses a piece, in the middle or at the end.
-func TestStreamNoticesALostPiece(t *testing.T) {
+// Pieces are lost on the way, in the middle or at the end: the caller gets the answer, and
+// of the pieces those before the loss.
+func TestStreamWithoutALostPiece(t *testing.T) {
 	t.Parallel()
 	b, s := one(t)
 	nc := connect(t, s)
-	for name, row := range map[string][]map[string]string{
-		"in the middle": {{"Anima-Seq": "0"}, {"Anima-Seq": "2"}, {"Anima-Seq": "3", "Anima-End": "1"}},
-		"at the end":    {{"Anima-Seq": "0"}, {"Anima-Seq": "1"}, {"Anima-Seq": "3", "Anima-End": "1"}},
-		"all":           {{"Anima-Seq": "1", "Anima-End": "1"}},
-		"twice":         {{"Anima-Seq": "0"}, {"Anima-Seq": "0"}, {"Anima-Seq": "1", "Anima-End": "1"}},
+	for name, c := range map[string]struct {
+		row  []map[string]string
+		want int
+	}{
+		"in the middle": {[]map[string]string{{"Anima-Seq": "0"}, {"Anima-Seq": "2"}, {"Anima-Seq": "3", "Anima-End": "1"}}, 1},
+		"at the end":    {[]map[string]string{{"Anima-Seq": "0"}, {"Anima-Seq": "1"}, {"Anima-Seq": "3", "Anima-End": "1"}}, 2},
+		"all":           {[]map[string]string{{"Anima-Seq": "1", "Anima-End": "1"}}, 0},
+		"twice":         {[]map[string]string{{"Anima-Seq": "0"}, {"Anima-Seq": "0"}, {"Anima-Seq": "1", "Anima-End": "1"}}, 1},
 	} {
 		sub, err := nc.NATS().Subscribe(api.Complete{}.Subject().String(), func(m *nats.Msg) {
-			for _, h := range row {
+			for _, h := range c.row {
 				r := nats.NewMsg(m.Reply)
-				r.Data = []byte(`{}`)
+				r.Data = []byte(`{"text":"whole"}`)
 				for k, v := range h {
 					r.Header.Set(k, v)
 				}
@@ -287,10 +291,10 @@ func TestStreamNoticesALostPiece(t *testing.T) {
 		if err := nc.NATS().Flush(); err != nil {
 			t.Fatal(err)
 		}
-		_, err = ask(testContext(t), b, "x", func(api.Delta) error { return nil })
-		wantCode(t, err, api.Unavailable, "")
-		if t.Failed() {
-			t.Fatal(name)
+		n := 0
+		got, err := ask(testContext(t), b, "x", func(api.Delta) error { n++; return nil })
+		if err != nil || got.Text != "whole" || n != c.want {
+			t.Errorf("%s: got %+v after %d pieces, %v; want the answer after %d", name, got, n, err, c.want)
 		}
 		if err := sub.Unsubscribe(); err != nil {
 			t.Fatal(err)
@@ -298,6 +302,33 @@ func TestStreamNoticesALostPiece(t *testing.T) {
 		if err := nc.NATS().Flush(); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// A burst does not overtake a caller that reads nothing until all of it has come.
+func TestStreamBurst(t *testing.T) {
+	t.Parallel()
+	const pieces = 20_000
+	sent := make(chan struct{})
+	caller, _, _ := quickPair(t, func(_ context.Context, _ api.Complete, send func(api.Delta) error) (api.Completion, error) {
+		defer close(sent)
+		for range pieces {
+			if err := send(api.Delta{Content: "x"}); err != nil {
+				return api.Completion{}, err
+			}
+		}
+		return api.Completion{Text: "done"}, nil
+	})
+	n := 0
+	got, err := ask(testContext(t), caller, "burst", func(api.Delta) error {
+		if n == 0 {
+			<-sent
+		}
+		n++
+		return nil
+	})
+	if err != nil || got.Text != "done" || n != pieces {
+		t.Errorf("got %+v after %d pieces, %v; want all %d", got, n, err, pieces)
 	}
 }
 
