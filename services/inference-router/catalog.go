@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -81,12 +82,17 @@ func (c *catalog) faults() []string {
 	return all
 }
 
+// usable says that there is a model that can be called.
+func (c *catalog) usable() bool {
+	return slices.ContainsFunc(c.Registry().All(), func(m model.Model) bool { return m.Unusable() == "" })
+}
+
 // run reads the lists until ctx ends. Nothing is lost when it ends between two
 // lines: the next start reads them anew.
 func (c *catalog) run(ctx context.Context) error {
 	for {
 		wait := listEvery
-		if len(c.faults()) > 0 {
+		if len(c.faults()) > 0 || !c.usable() {
 			wait = listAgain
 		}
 		next := time.NewTimer(wait)
@@ -287,14 +293,14 @@ func chooseDefault(models []model.Model) {
 	}
 }
 
-// route picks the candidates for a call. Where there are none and a list could not
-// be read, it is read at once: the server may have come up since.
+// route picks the candidates for a call. Where no model can be used at all, or a list
+// could not be read, the lists are read at once: a server may have come up since.
 func (h *handlers) route(ctx context.Context, req api.Complete) model.Route {
 	pick := func() model.Route {
 		return h.models.Registry().Candidates(model.Tier(req.Tier), model.Task(req.Task), req.Model)
 	}
 	route := pick()
-	if len(route.Models) == 0 && len(h.models.faults()) > 0 {
+	if len(route.Models) == 0 && (len(h.models.faults()) > 0 || !h.models.usable()) {
 		h.models.refresh(ctx, listAtStart)
 		route = pick()
 	}

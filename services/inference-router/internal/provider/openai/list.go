@@ -55,7 +55,8 @@ func (p *Provider) Models(ctx context.Context) ([]provider.Listed, error) {
 	var list struct {
 		Data []json.RawMessage `json:"data"`
 	}
-	if err := json.Unmarshal(data, &list); err != nil || list.Data == nil {
+	// An Ollama without models says null.
+	if err := json.Unmarshal(data, &list); err != nil || list.Data == nil && !nullData(data) {
 		return nil, &provider.Error{Kind: provider.Failover, Provider: p.name, Message: notAList(data)}
 	}
 	var entries []entry
@@ -84,6 +85,12 @@ func (p *Provider) Models(ctx context.Context) ([]provider.Listed, error) {
 	}
 	p.probe(ctx, entries, models)
 	return models, nil
+}
+
+// nullData says that a list names its models and has none.
+func nullData(data []byte) bool {
+	var fields map[string]json.RawMessage
+	return json.Unmarshal(data, &fields) == nil && string(fields["data"]) == "null"
 }
 
 func notAList(data []byte) string {

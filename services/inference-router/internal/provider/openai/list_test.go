@@ -81,7 +81,8 @@ func TestLists(t *testing.T) {
 			map[string]string{"/v1/models": `{"data":[{"id":"m","context_length":"many"},{"id":"m"},{"id":""},5]}`},
 			[]provider.Listed{{ID: "m"}},
 		},
-		"none": {map[string]string{"/v1/models": `{"data":[]}`}, []provider.Listed{}},
+		"Ollama, none": {map[string]string{"/v1/models": `{"object":"list","data":null}`}, []provider.Listed{}},
+		"none":         {map[string]string{"/v1/models": `{"data":[]}`}, []provider.Listed{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
