@@ -8,7 +8,7 @@ LDFLAGS := -s -w -X github.com/anima-run/anima/pkg/host.version=$(VERSION)
 PG      := go run ./pkg/sqldb/sqldbtest/pgcluster --
 SERVICE ?= loop
 
-.PHONY: help run demo test race e2e pg fuzz crash crash-ci crash-long takeovers chaos soak replay mutate trace-faults bench cover lint fmt gen tidy verify image images image-check k8s k8s-dryrun ci build postgres jaeger cluster-up cluster-load cluster-down drill tools
+.PHONY: help run demo test race e2e pg fuzz crash crash-ci crash-long takeovers chaos soak replay mutate trace-faults interop-ollama bench cover lint fmt gen tidy verify image images image-check k8s k8s-dryrun ci build postgres jaeger cluster-up cluster-load cluster-down drill tools
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "%-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -68,6 +68,10 @@ mutate: postgres ## Break safety code, one place at a time, and list what no tes
 trace-faults: ## Take services and NATS away under 1,000 turns and judge every trace, in a real Jaeger (TURNS=…)
 	@tools/trace/faults.sh $(or $(TURNS),1000)
 
+interop-ollama: ## Talk to a real Ollama with a tiny model of our own (OLLAMA=/path/to/ollama)
+	@test -n "$(OLLAMA)" -a -x "$(OLLAMA)" || { echo 'name an Ollama: make interop-ollama OLLAMA=/path/to/ollama' >&2; exit 1; }
+	set -o pipefail; ANIMA_OLLAMA=$(abspath $(OLLAMA)) go test -tags interop -count=1 -timeout 10m -v -run '^TestOllama$$' ./e2e | grep -v level=
+
 bench: ## Print the figures of docs/bench.md
 	@tools/bench.sh
 
@@ -82,6 +86,7 @@ fmt: $(BIN)/golangci-lint ## Format every module
 
 gen: ## Write missing goldens, schemas and generated docs
 	go test ./pkg/api ./pkg/bus ./cmd/anima -update
+	go test -run '^TestProvidersDoc$$' ./e2e -update
 
 tidy: ## Bring every go.mod in line
 	@for m in $(MODULES); do (cd $$m && GOWORK=off go mod tidy) || exit 1; done
