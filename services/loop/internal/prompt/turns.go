@@ -23,7 +23,7 @@ func render(t api.Turn, bare bool) []api.ChatMessage {
 	if t.Thinking == "" && len(t.Calls) == 0 || t.Finish == api.FinishFlush {
 		return out
 	}
-	m := api.ChatMessage{Role: "assistant", Content: t.Thinking}
+	m := api.ChatMessage{Role: "assistant", Content: said(t.Thinking)}
 	var results []api.ChatMessage
 	for _, c := range t.Calls {
 		text, arguments := c.Result, string(c.Arguments)
@@ -37,6 +37,20 @@ func render(t api.Turn, bare bool) []api.ChatMessage {
 		results = append(results, api.ChatMessage{Role: "tool", ToolCallID: CallID(t, c), Content: defused(text)})
 	}
 	return append(append(out, m), results...)
+}
+
+// maxSaid is what a prompt keeps of one answer, in bytes. Answers within any model's
+// output limit are smaller; one of a provider that ignores the limit would fill the
+// window for good.
+const maxSaid = 64 << 10
+
+// said is an answer as the model gets it back. The transcript has the whole.
+func said(text string) string {
+	if len(text) <= maxSaid {
+		return text
+	}
+	kept := upTo(text, maxSaid)
+	return fmt.Sprintf("%s… [%d bytes of this answer are left out here]", kept, len(text)-len(kept))
 }
 
 // CallID is an id of ours, since providers that number from call_0 in each answer
