@@ -27,6 +27,14 @@ func stored(m jetstream.Msg) Stored {
 	return Stored{Subject: m.Subject(), Sequence: meta.Sequence, Data: m.Data(), Sender: meta.Sender, At: meta.At}
 }
 
+// Broken is closed when the present connection breaks or is closed. The connection
+// may come back, at the same address only; [Bus.Follow] and [Call] wait for that.
+func (b *Bus) Broken() <-chan struct{} {
+	ln := b.use()
+	defer ln.release()
+	return ln.unbroken().Done()
+}
+
 // Last returns the last message of a keyed subject, or NotFound. On three servers
 // NotFound is no fact, and the message found may not be the last: the answer is that
 // of the stream's leader, which may be behind what was delivered or followed (ADR 11).
