@@ -13,6 +13,7 @@ help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "%-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## Build .bin/anima
+	@echo "building $(BIN)/anima; the first build compiles everything and takes minutes, the next ones seconds"
 	@mkdir -p $(BIN) && CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/anima ./cmd/anima
 
 run: build ## Bring everything up in one process and print the URLs

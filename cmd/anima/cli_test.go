@@ -172,11 +172,11 @@ func TestSessionCommands(t *testing.T) {
 	m.fails(exitUsage, "", []string{"session", "send", "lucky", "hi", "--mode", "shout"}, "queue")
 	m.fails(exitNotFound, "", []string{"session", "send", "ghost", "hi"}, "no such agent")
 	m.fails(exitNotFound, "", []string{"session", "send", "lucky", "hi", "--session", "ghost"}, "no such session")
-	m.fails(exitFailed, "", []string{"session", "send", "lucky", "break", "--session", own.Session}, "the run failed", "session events "+own.Session)
+	m.fails(exitFailed, "", []string{"session", "send", "lucky", "break", "--session", own.Session}, "status 400", "the message is the provider's")
 
 	slow := asked[api.Accepted](m, "session", "send", "lucky", "slow", "--no-wait")
 	m.fails(exitConflict, "", []string{"session", "send", "lucky", "hi", "--mode", "drop"}, "busy")
-	m.fails(exitUnavailable, "", []string{"session", "send", "lucky", "hi", "--timeout", "1ms"}, "no end after 1ms", "goes on", "--watch")
+	m.fails(exitUnavailable, "", []string{"session", "send", "lucky", "hi", "--timeout", "1s"}, "no end after 1s", "goes on", "anima session watch lucky-main")
 	interrupted, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	var errs bytes.Buffer
@@ -403,6 +403,8 @@ func TestWithoutAnima(t *testing.T) {
 		{"session", "export", "s"},
 		{"session", "send", "lucky", "hi"},
 		{"session", "events", "lucky-main"},
+		{"session", "watch", "lucky"},
+		{"chat", "lucky"},
 		{"ledger", "balance"},
 		{"model", "list"},
 	} {
@@ -413,7 +415,6 @@ func TestWithoutAnima(t *testing.T) {
 	if wire.Error.Code != api.Unavailable || wire.Error.Next == "" {
 		t.Errorf("the error as JSON is %+v", wire)
 	}
-	m.fails(exitUsage, "", nil, "anima --help")
 	m.fails(exitUsage, "", []string{"agnet", "list"}, "agnet", `did you mean "agent"`)
 	m.fails(exitUsage, "", []string{"agent", "list", "--nope"}, "--nope")
 	m.fails(exitUsage, "", []string{"agent", "list", "-o", "yaml"}, "text", "json")
@@ -427,6 +428,8 @@ func TestWithoutAnima(t *testing.T) {
 	for _, cmd := range [][]string{
 		{"init"},
 		{"up"},
+		{"chat"},
+		{"session", "watch"},
 		{"agent", "apply"},
 		{"agent", "explain"},
 		{"agent", "sleep"},
@@ -461,13 +464,13 @@ func TestCompletion(t *testing.T) {
 	names := func(c complete.Command) []string { return slices.Sorted(maps.Keys(c.Sub)) }
 	for of, want := range map[string]string{
 		"agent": "apply delete explain fund get list sleep wake", "run": "get", "turn": "list output replay show",
-		"session": "cancel create events export get import list reset send terminate transcript",
+		"session": "cancel create events export get import list reset send terminate transcript watch",
 	} {
 		if got := strings.Join(names(all.Sub[of]), " "); got != want {
 			t.Errorf("commands of %s are %q, want %q", of, got, want)
 		}
 	}
-	if got := strings.Join(names(all), " "); !strings.HasPrefix(got, "agent completion context demo goal heartbeat init ledger memory model policy") {
+	if got := strings.Join(names(all), " "); !strings.HasPrefix(got, "agent chat completion context demo goal heartbeat help init ledger memory model policy") {
 		t.Errorf("commands are %q", got)
 	}
 	predict, ok := all.Sub["session"].Sub["send"].GlobalFlags["--mode"]

@@ -210,14 +210,6 @@ func show[Resp any](ctx context.Context, a *app, req api.Message, text func(io.W
 	return a.print(v, func(w io.Writer) { text(w, v) })
 }
 
-// when renders a time of the contracts.
-func when(micros int64) string {
-	if micros == 0 {
-		return "-"
-	}
-	return time.UnixMicro(micros).UTC().Format("2006-01-02 15:04:05")
-}
-
 // plain is text that cannot steer a terminal: what agents and models write is
 // printed as it is but for control characters.
 func plain(s string) string {

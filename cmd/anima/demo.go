@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	_ "embed"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -203,7 +204,7 @@ func (d *story) event(ctx context.Context, m bus.Stored) error {
 		return err
 	}
 	if e.name != "loop_end" {
-		if text := e.text(); text != "" {
+		if text := e.brief(); text != "" {
 			d.out.line("%s", text)
 		}
 		return nil
@@ -220,6 +221,28 @@ func (d *story) event(ctx context.Context, m bus.Stored) error {
 	}
 	d.ends = append(d.ends, end)
 	return nil
+}
+
+// brief is the event on one line; "" where there is nothing worth one.
+func (e event) brief() string {
+	switch e.name {
+	case "tool_start":
+		var v api.ToolStart
+		if json.Unmarshal(e.data, &v) == nil {
+			return fmt.Sprintf("  → %s %s", v.ToolName, line(string(v.Arguments), 100))
+		}
+	case "tool_end":
+		var v api.ToolEnd
+		if json.Unmarshal(e.data, &v) == nil {
+			return fmt.Sprintf("  ← %s %s: %s (%d ms)", v.ToolName, v.Outcome, line(v.Result, 100), v.Duration)
+		}
+	case "loop_error":
+		var v api.LoopError
+		if json.Unmarshal(e.data, &v) == nil {
+			return fmt.Sprintf("  ✗ %s: %s", v.Code, plain(v.Error))
+		}
+	}
+	return ""
 }
 
 // show prints the turns of a run that ended.

@@ -98,7 +98,6 @@ require (
 	golang.org/x/net v0.60.0 // indirect
 	golang.org/x/oauth2 v0.37.0 // indirect
 	golang.org/x/sync v0.24.0 // indirect
-	golang.org/x/sys v0.49.0 // indirect
 	golang.org/x/text v0.43.0 // indirect
 	golang.org/x/time v0.16.0 // indirect
 	google.golang.org/genproto/googleapis/api v0.0.0-20260928230214-8a89bd6388cc // indirect
@@ -129,6 +128,7 @@ require (
 	github.com/jotaen/kong-completion v0.0.4
 	github.com/nats-io/nats.go v1.55.0
 	github.com/posener/complete v1.2.3
+	golang.org/x/sys v0.49.0
 	golang.org/x/term v0.47.0
 )
 

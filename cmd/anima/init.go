@@ -19,18 +19,22 @@ import (
 // initCmd is seed 001's first run: it makes the AGENT.md that an agent is born
 // from. What else can be set are settings, which have defaults.
 type initCmd struct {
-	File        string   `arg:"" optional:"" default:"AGENT.md" help:"The AGENT.md to make."`
-	Name        *string  `help:"Its name: letters, digits and -." placeholder:"TEXT"`
-	Genesis     *string  `help:"Who it is and what it is for: its genesis prompt." placeholder:"TEXT" xor:"genesis"`
-	GenesisFile string   `help:"A file that holds the genesis prompt; - reads standard input." placeholder:"FILE" xor:"genesis"`
-	Creator     *string  `help:"Your address, if it shall know its creator." placeholder:"0x…"`
-	Message     *string  `help:"What you tell it at its birth." placeholder:"TEXT"`
-	Description string   `help:"What others read about it." placeholder:"TEXT"`
-	Model       string   `help:"The model it prefers; without one the router chooses." placeholder:"MODEL"`
-	Tools       []string `help:"The tools it may use; default is a basic set, anima agent get shows which." placeholder:"TOOL"`
-	Autonomy    *bool    `help:"Whether it wakes by itself a minute after it had nothing to do; default is that it does." negatable:""`
-	Yes         bool     `short:"y" help:"Do not ask before writing."`
-	Force       bool     `help:"Replace an AGENT.md that is there."`
+	File         string   `arg:"" optional:"" default:"AGENT.md" help:"The AGENT.md to make."`
+	Name         *string  `help:"Its name: letters, digits and -." placeholder:"TEXT"`
+	Genesis      *string  `help:"Who it is and what it is for: its genesis prompt." placeholder:"TEXT" xor:"genesis"`
+	GenesisFile  string   `help:"A file that holds the genesis prompt; - reads standard input." placeholder:"FILE" xor:"genesis"`
+	Creator      *string  `help:"Your address, if it shall know its creator." placeholder:"0x…"`
+	Message      *string  `help:"What you tell it at its birth." placeholder:"TEXT"`
+	Description  string   `help:"What others read about it." placeholder:"TEXT"`
+	Model        string   `help:"The model it prefers; without one the router chooses." placeholder:"MODEL"`
+	Tools        []string `help:"The tools it may use; default is a basic set, anima agent get shows which." placeholder:"TOOL"`
+	Autonomy     *bool    `help:"Whether it wakes by itself a minute after it had nothing to do; default is that it does." negatable:""`
+	ModelURL     *string  `name:"model-url" help:"Model service to use: an OpenAI-compatible address with its version, openai, or simulated. It is tested, and stored in the data folder for anima up." placeholder:"URL"`
+	ModelKeyFile string   `name:"model-key-file" help:"A file that holds the service's key; - reads standard input. The key is stored with the address." placeholder:"FILE"`
+	ModelCheck   bool     `name:"model-check" help:"Ask the model service for its models before it is stored." default:"true" negatable:""`
+	Fund         string   `help:"Make the agent in the anima that runs, and give it so many dollars." placeholder:"AMOUNT"`
+	Yes          bool     `short:"y" help:"Do not ask before writing."`
+	Force        bool     `help:"Replace an AGENT.md that is there."`
 }
 
 // Help is shown by --help.
@@ -39,21 +43,29 @@ func (initCmd) Help() string {
 says what is missing. An AGENT.md that is there is never written over without
 --force, and the same answers again change nothing.
 
+The model service and its key are kept in provider.json in the data folder, readable
+by its owner only, and anima up uses them. OPENAI_BASE_URL or OPENAI_API_KEY in the
+environment of anima up come first; then the file is not looked at.
+
 Examples:
   anima init
   anima init nova.md --name Nova --genesis "You watch the ledger and say so." --yes
-  anima init --name Nova --genesis-file prompt.md --creator 0x5aAe… --no-autonomy -o json`
+  anima init --name Nova --genesis-file prompt.md --creator 0x5aAe… --no-autonomy -o json
+  anima init --name Nova --genesis "Be useful." --model-url http://127.0.0.1:11434/v1
+  anima init --name Nova --genesis "Be useful." --fund 5`
 }
 
 // initView is what init says when it is done.
 type initView struct {
-	File        string      `json:"file"`
-	Agent       string      `json:"agent"`
-	Written     bool        `json:"written"` // false: it was there, with the same text
-	Autonomy    bool        `json:"autonomy"`
-	Environment environment `json:"environment"`
-	Providers   []string    `json:"providers"` // variables that are set, without their values
-	Next        []string    `json:"next"`      // commands
+	File        string       `json:"file"`
+	Agent       string       `json:"agent"`
+	Written     bool         `json:"written"` // false: it was there, with the same text
+	Autonomy    bool         `json:"autonomy"`
+	Environment environment  `json:"environment"`
+	Providers   []string     `json:"providers"`         // variables that are set, without their values
+	Model       *modelView   `json:"model,omitempty"`   // that was stored; nil: none was asked for
+	Balance     *api.Balance `json:"balance,omitempty"` // of the agent, when it was made and funded
+	Next        []string     `json:"next"`              // commands
 }
 
 // Run asks, judges the whole, and writes the file or nothing.
@@ -81,13 +93,19 @@ func (c initCmd) Run(ctx context.Context, a *app) error {
 			Next: "mend the flags; on a terminal anima init asks for what they leave out; anima init --help has examples",
 		}
 	}
+	model, models, err := c.chosen(ctx, a)
+	if err != nil {
+		return err
+	}
 	switch {
 	case old != nil && !c.Force && len(missing) > 0:
 		return c.there()
 	case t != nil && (old == nil || c.Force):
-		if err := c.ask(ctx, t, v, &answers.AgentFile); err != nil {
+		all := &wanted{file: &answers.AgentFile, model: model, models: models, fund: &c.Fund}
+		if err := c.ask(ctx, a, t, v, all); err != nil {
 			return err
 		}
+		model, models = all.model, all.models
 	}
 	src, faults := answers.Source()
 	if len(faults) > 0 {
@@ -97,21 +115,27 @@ func (c initCmd) Run(ctx context.Context, a *app) error {
 	v.Autonomy, v.Next = answers.Autonomy, c.next(a, v)
 	switch {
 	case bytes.Equal(old, src):
-		return a.print(v, v.text)
 	case old != nil && !c.Force:
 		return c.there()
+	default:
+		if err := c.write(src); err != nil {
+			return err
+		}
+		v.Written = true
 	}
-	if err := c.write(src); err != nil {
+	if err := c.keep(a, &v, model, models); err != nil {
 		return err
 	}
-	v.Written = true
-	return a.print(v, v.text)
+	if err := c.birth(ctx, a, &v, src); err != nil {
+		return err
+	}
+	return a.print(v, func(w io.Writer) { v.text(a, w) })
 }
 
 // warnings are what stands in the way of what comes next.
 func (initCmd) warnings(a *app) []string {
 	all := config.Unknown(known(), a.Environ)
-	_, _, err := settings(upLookup(a.Lookup, nil))
+	_, _, err := settings(upLookup(a.Lookup, nil, lookupIn(nil)))
 	if e, ok := errors.AsType[*api.Error](err); ok {
 		for _, d := range e.Details {
 			all = append(all, "anima up would not start: "+d)
@@ -229,24 +253,39 @@ func (c initCmd) next(a *app, v initView) []string {
 	return []string{"anima up --agent " + file, born[2]}
 }
 
-func (v initView) text(w io.Writer) {
+func (v initView) text(a *app, w io.Writer) {
 	if v.Written {
 		fmt.Fprintf(w, "%s is written: agent %s\n", v.File, v.Agent)
 	} else {
 		fmt.Fprintf(w, "%s is there already and says the same: agent %s\n", v.File, v.Agent)
 	}
 	v.found(w)
+	if v.Balance != nil {
+		fmt.Fprintf(w, "%s is made and has %s\n", v.Agent, v.Balance.Available+v.Balance.Held)
+	}
 	fmt.Fprintln(w, "\nNext:")
 	for _, n := range v.Next {
-		fmt.Fprintln(w, "  "+n)
+		fmt.Fprintln(w, "  "+a.named(n))
+	}
+	if v.Balance == nil {
+		fmt.Fprintln(w, a.named("anima up --agent gives the agent five dollars of play money when it makes it."))
 	}
 }
 
 // found says what was found out about this machine.
 func (v initView) found(w io.Writer) {
 	fmt.Fprintf(w, "environment: %s, because %s\n", v.Environment.Kind, v.Environment.Because)
+	if m := v.Model; m != nil && m.File != "" {
+		key := "without a key"
+		if m.Key {
+			key = "with its key"
+		}
+		fmt.Fprintf(w, "model service: %s, stored %s in %s\n", plain(m.URL), key, m.File)
+	}
 	if len(v.Providers) == 0 {
-		fmt.Fprintln(w, "model providers: none is configured, the simulated model answers (set OPENAI_API_KEY or OPENAI_BASE_URL for a real one)")
+		if v.Model == nil || v.Model.File == "" {
+			fmt.Fprintln(w, "model providers: none is configured, the simulated model answers (set OPENAI_API_KEY or OPENAI_BASE_URL for a real one)")
+		}
 		return
 	}
 	fmt.Fprintf(w, "model providers: %s is set\n", strings.Join(v.Providers, ", "))

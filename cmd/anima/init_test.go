@@ -225,6 +225,12 @@ type person struct {
 
 func onTerminal(t *testing.T, m *machine, args ...string) *person {
 	t.Helper()
+	return sitting(t, m, false, args...)
+}
+
+// sitting runs a command on a terminal; whole says that its output is one too.
+func sitting(t *testing.T, m *machine, whole bool, args ...string) *person {
+	t.Helper()
 	tty, end, err := pty.Open()
 	if err != nil {
 		t.Fatal(err)
@@ -233,7 +239,11 @@ func onTerminal(t *testing.T, m *machine, args ...string) *person {
 	p := &person{t: t, tty: tty, stop: cancel, more: make(chan struct{}, 1), dark: make(chan struct{}), ended: make(chan int, 1)}
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		p.ended <- run(ctx, args, m.app(end, &p.out, end))
+		a := m.app(end, &p.out, end)
+		if whole {
+			a.Out = end
+		}
+		p.ended <- run(ctx, args, a)
 		_ = end.Close() // the reader below ends with it
 	})
 	wg.Go(func() {
@@ -266,17 +276,28 @@ func (p *person) text() string {
 // answer waits until the terminal ends with a prompt, and types.
 func (p *person) answer(prompt, keys string) {
 	p.t.Helper()
-	for !strings.HasSuffix(p.text(), prompt) {
+	p.wait(prompt, func(text string) bool { return strings.HasSuffix(text, prompt) })
+	if _, err := p.tty.WriteString(keys); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// sees waits until the terminal shows a text.
+func (p *person) sees(want string) {
+	p.t.Helper()
+	p.wait(want, func(text string) bool { return strings.Contains(text, want) })
+}
+
+func (p *person) wait(prompt string, there func(string) bool) {
+	p.t.Helper()
+	for !there(p.text()) {
 		select {
 		case <-p.more:
 		case code := <-p.ended:
-			p.t.Fatalf("ended with %d before it asked %q:\n%.2000s", code, prompt, p.text())
+			p.t.Fatalf("ended with %d before it showed %q:\n%.2000s", code, prompt, p.text())
 		case <-p.t.Context().Done():
 			return
 		}
-	}
-	if _, err := p.tty.WriteString(keys); err != nil {
-		p.t.Fatal(err)
 	}
 }
 
@@ -304,6 +325,7 @@ func TestInitOnATerminal(t *testing.T) {
 	p.answer("message: ", "\r")
 	p.answer("[Y/n] ", "perhaps\r")
 	p.answer("[Y/n] ", "n\r")
+	p.answer("model: ", "\r")
 	p.answer("Write it? [Y/n] ", "\r")
 	if code := p.code(); code != exitOK {
 		t.Fatalf("exit %d\n%s", code, p.text())
@@ -332,7 +354,7 @@ func TestInitOnATerminal(t *testing.T) {
 	}
 	// What is typed ahead is not lost.
 	ahead := onTerminal(t, m, "init", file+"4")
-	ahead.answer("name: ", "Ada\rBe brief.\r.\r\r\ry\ry\r")
+	ahead.answer("name: ", "Ada\rBe brief.\r.\r\r\ry\r\ry\r")
 	if code := ahead.code(); code != exitOK || !strings.Contains(read(t, file+"4"), "name: Ada") {
 		t.Errorf("typed ahead: exit %d\n%s", code, ahead.text())
 	}
@@ -364,6 +386,7 @@ func TestInitLeftOff(t *testing.T) {
 			p.answer("creator: ", "\r")
 			p.answer("message: ", "\r")
 			p.answer("[Y/n] ", "\r")
+			p.answer("model: ", "\r")
 			p.answer("Write it? [Y/n] ", "no\r")
 		},
 		"a long line": func(p *person) { p.answer("name: ", strings.Repeat("x", maxLine)+"\r"); p.answer("name: ", "\x03") },

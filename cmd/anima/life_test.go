@@ -110,7 +110,7 @@ func TestLifeCommands(t *testing.T) {
 	says(api.CancelRun{Run: "r1", Reason: "enough"}, []string{"session", "cancel", "r1", "--reason", "enough"}, "cancelled", "yes")
 	says(api.TerminateSession{Session: "lucky-2", Reason: "your creator ended it"}, []string{"session", "terminate", "lucky-2"}, "is over since 2026-")
 	says(api.SleepAgent{Agent: "lucky", Reason: "your creator lets you sleep"}, []string{"agent", "sleep", "lucky"}, "until something happens")
-	says(api.SleepAgent{Agent: "lucky", Until: 4_102_444_800_000_000, Reason: "hush"}, []string{"agent", "sleep", "lucky", "--until", "2100-01-01T00:00:00Z", "--reason", "hush"}, "until 2100-01-01 00:00:00")
+	says(api.SleepAgent{Agent: "lucky", Until: 4_102_444_800_000_000, Reason: "hush"}, []string{"agent", "sleep", "lucky", "--until", "2100-01-01T00:00:00Z", "--reason", "hush"}, "until 2100-01-01T00:00:00Z")
 	says(nil, []string{"agent", "sleep", "lucky", "--for", "1h"}, "lucky is sleeping until ")
 
 	if got := asked[api.Explanation](m, "agent", "explain", "lucky"); got.Counters.Idle != 3 || len(got.History) != 2 {
@@ -182,6 +182,8 @@ func TestSendFates(t *testing.T) {
 			api.ModeCollect:   {Fate: api.FateDropped},
 		}[q.Mode]
 		return api.Accepted{Run: run, Session: "lucky-main", Agent: "lucky", At: at}, say(ctx, run, end)
+	}), bus.Reply(func(context.Context, api.GetAgent) (api.Agent, error) {
+		return api.Agent{ID: "lucky", Session: "lucky-main"}, nil
 	}))
 	b = own
 	if err := say(t.Context(), "run-before", api.LoopEnd{Success: true, Response: "Both done."}); err != nil {

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -25,7 +26,9 @@ func main() {
 	loop.Init()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
-	os.Exit(run(ctx, os.Args[1:], &app{In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Lookup: os.LookupEnv, Environ: os.Environ()}))
+	os.Exit(run(ctx, os.Args[1:], &app{
+		In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Lookup: os.LookupEnv, Environ: os.Environ(), Name: os.Args[0],
+	}))
 }
 
 // Exit codes, so that scripts can tell. The text of help lists them.
@@ -53,7 +56,9 @@ type app struct {
 	Out, Err io.Writer
 	Lookup   config.Lookup
 	Environ  []string // the same environment, to look for misspelt settings in
+	Name     string   // as it was started: anima, .bin/anima; "" is anima
 	cli      cli
+	words    []string // see commands
 }
 
 type cli struct {
@@ -67,6 +72,7 @@ type cli struct {
 	Up      upCmd      `cmd:"" help:"Run every service in this process."`
 	Demo    demoCmd    `cmd:"" help:"Do the main job once, to the end, in a fresh folder."`
 	Agent   agentCmd   `cmd:"" help:"Agents."`
+	Chat    chatCmd    `cmd:"" help:"Talk with an agent."`
 	Session sessionCmd `cmd:"" help:"Sessions: conversations with an agent."`
 	Run     runCmd     `cmd:"" help:"Runs: what an agent does about one message or wake."`
 	Turn    turnCmd    `cmd:"" help:"Turns: one model call and the tool calls it asked for."`
@@ -84,6 +90,7 @@ type cli struct {
 	Policy  policyCmd  `cmd:"" help:"Policy: what agents may do."`
 	Model   modelCmd   `cmd:"" help:"Models."`
 	Status  statusCmd  `cmd:"" help:"One look at everything."`
+	Help    helpCmd    `cmd:"" help:"Show the help of a command."`
 	Version versionCmd `cmd:"" help:"Print the version."`
 
 	Contexts contextCmd `cmd:"" name:"context" help:"Contexts: other animas that the commands can talk to."`
@@ -91,14 +98,27 @@ type cli struct {
 	Completion kongcompletion.Completion `cmd:"" help:"Print the shell's completion script: eval \"$(anima completion -c bash)\"."`
 }
 
+// shortHelp is what the program says without arguments.
+const shortHelp = `anima runs self-funding AI agents on NATS JetStream.
+
+First commands:
+  anima init                   write down who your agent is and which model it uses
+  anima up                     run everything on this machine
+  anima chat lucky             talk with an agent
+  anima agent list             list the agents
+  anima session watch lucky    watch an agent work
+
+anima --help lists all commands, anima help COMMAND explains one.`
+
 const examples = `Examples:
-  anima init                                    write down who your agent is
+  anima init                                    write down who your agent is, and choose its model
   anima up --agent AGENT.md                     everything, on this machine, your agent alive in it
   anima demo                                    see an agent live, once
   anima agent apply AGENT.md                    make an agent, or change it
   anima agent fund lucky 5                      give it five dollars
-  anima session send lucky "what can you do?"   talk to it
-  anima session events lucky-main --watch       watch it think
+  anima chat lucky                              talk with it
+  anima session send lucky "what can you do?"   say one thing and see what it does
+  anima session watch lucky                     watch it work
   anima agent explain lucky                     why it sleeps, and what would wake it
   anima turn show ID -o json                    look at one turn
   anima goal approve ID                         allow a plan that waits for you
@@ -117,8 +137,8 @@ of session send also, when the run ends with an answer that is not whole:
 // parser reads command lines into the app's cli.
 func (a *app) parser(ctx context.Context, exit func(int)) *kong.Kong {
 	parser, err := kong.New(&a.cli,
-		kong.Name("anima"), kong.Description("Self-funding AI agents on NATS JetStream.\n\n"+examples),
-		kong.Writers(a.Out, a.Err), kong.Exit(exit),
+		kong.Name(programName), kong.Description("Self-funding AI agents on NATS JetStream.\n\n"+examples),
+		kong.Writers(renamed{a.Out, a}, renamed{a.Err, a}), kong.Exit(exit),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
 		kong.BindTo(ctx, (*context.Context)(nil)), kong.Bind(a),
 	)
@@ -130,6 +150,13 @@ func (a *app) parser(ctx context.Context, exit func(int)) *kong.Kong {
 
 // run parses and runs one command, and returns the exit code.
 func run(ctx context.Context, args []string, a *app) int {
+	if len(args) == 0 {
+		fmt.Fprintln(a.Out, a.named(shortHelp))
+		return exitOK
+	}
+	if args[0] == "--version" { // commands have a flag of that name
+		args = append([]string{"version"}, args[1:]...)
+	}
 	exited := -1
 	parser := a.parser(ctx, func(code int) { exited = code })
 	kongcompletion.Register(parser, a.predictors(ctx))
@@ -138,11 +165,13 @@ func run(ctx context.Context, args []string, a *app) int {
 		return exited
 	}
 	if err != nil {
-		fmt.Fprintf(a.Err, "anima: %v\nanima --help lists the commands\n", err)
+		fmt.Fprintf(a.Err, "%s: %v\n%s\n", programName, err, a.named("anima --help lists the commands"))
 		return exitUsage
 	}
 	if err := k.Run(); err != nil {
-		a.printError(err)
+		if _, shown := errors.AsType[*shownError](err); !shown {
+			a.printError(err)
+		}
 		return exitCode(err)
 	}
 	return exitOK
@@ -205,7 +234,22 @@ func (a *app) printError(err error) {
 	for _, d := range e.Details {
 		fmt.Fprintf(a.Err, "  %s\n", plain(d))
 	}
-	fmt.Fprintf(a.Err, "%s\n", plain(e.Next))
+	fmt.Fprintf(a.Err, "%s\n", a.named(plain(e.Next)))
+}
+
+type helpCmd struct {
+	Command []string `arg:"" optional:"" help:"The command: session send."`
+}
+
+// Run shows what COMMAND --help shows.
+func (c helpCmd) Run(ctx context.Context, a *app) error {
+	shown := false
+	parser := a.parser(ctx, func(int) { shown = true })
+	_, err := parser.Parse(append(slices.Clone(c.Command), "--help"))
+	if err != nil && !shown {
+		return &api.Error{Code: api.Invalid, Message: err.Error(), Next: "anima --help lists the commands"}
+	}
+	return nil
 }
 
 type versionCmd struct{}

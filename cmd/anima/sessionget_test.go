@@ -38,7 +38,7 @@ func TestSessionGetSaysWhatItWaitsFor(t *testing.T) {
 	}
 	out.Reset()
 	(&sessionView{Session: api.Session{Terminated: 1, Reason: "done"}}).text(&out, now)
-	if want := "terminated\t1970-01-01 00:00:00: done\n"; !strings.HasSuffix(out.String(), want) {
+	if want := "terminated\t1970-01-01T00:00:00Z: done\n"; !strings.HasSuffix(out.String(), want) {
 		t.Errorf("of a terminated session: got\n%s\nwant %q", out.String(), want)
 	}
 	out.Reset()

@@ -29,9 +29,10 @@ func devProfile() map[string]string {
 	}
 }
 
-// upLookup finds what flags set, then what the environment sets, then the profile.
-func upLookup(environment config.Lookup, flags map[string]string) config.Lookup {
-	return layered(lookupIn(flags), environment, lookupIn(devProfile()))
+// upLookup finds what flags set, then what the environment sets, then what stored
+// settings say, then the profile.
+func upLookup(environment config.Lookup, flags map[string]string, stored config.Lookup) config.Lookup {
+	return layered(lookupIn(flags), environment, stored, lookupIn(devProfile()))
 }
 
 // demoLookup keeps the demo apart from everything else on the machine: no setting

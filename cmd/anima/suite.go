@@ -87,7 +87,7 @@ func (a *app) open(ctx context.Context, dir string, lookup config.Lookup, listen
 		Dir: filepath.Join(dir, "nats"), Listen: up.NATSListen, Token: s.cfg.Token.Reveal(), SyncAlways: cfg.Sync == host.SyncAlways, Log: s.log,
 	})
 	if errors.Is(err, syscall.EADDRINUSE) {
-		return nil, fmt.Errorf("listen on %s for NATS: %w; another program listens there, perhaps another anima up: stop it, or set ANIMA_NATS_LISTEN (--listen) to another address", up.NATSListen, syscall.EADDRINUSE)
+		return nil, fmt.Errorf("listen on %s for NATS: %w; another program listens there, perhaps another anima up: stop it, or set ANIMA_NATS_LISTEN (--listen) to another address, or move all ports with --port", up.NATSListen, syscall.EADDRINUSE)
 	}
 	if err != nil {
 		return nil, err

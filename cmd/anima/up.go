@@ -5,8 +5,11 @@ import (
 	_ "embed"
 	"fmt"
 	"io"
+	"net"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"sync"
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
@@ -20,6 +23,7 @@ import (
 var luckyMD string
 
 type upCmd struct {
+	Port      *int   `help:"Port of the HTTP surface on this machine; health and NATS get the two after it. 0 gives each a free one." placeholder:"8080"`
 	HTTP      string `help:"Address of the HTTP surface (ANIMA_HTTP_ADDR)." placeholder:"127.0.0.1:8080"`
 	Ops       string `help:"Address of health and metrics (ANIMA_OPS_ADDR)." placeholder:"127.0.0.1:9090"`
 	Listen    string `help:"Address at which NATS is open to the command line (ANIMA_NATS_LISTEN)." placeholder:"127.0.0.1:4222"`
@@ -30,6 +34,8 @@ type upCmd struct {
 	Accept    bool   `name:"accept-loss" help:"Start although stores are missing or older than others know them; what was lost is recorded."`
 	Agent     string `help:"An AGENT.md to apply, as anima init makes one; instead of the first agent, Lucky." placeholder:"FILE"`
 
+	Quiet bool `short:"q" help:"Do not print a line for each turn; without a terminal there is none anyway."`
+
 	Jaeger jaegerFlag `help:"Send traces to a Jaeger and print links to them (ANIMA_JAEGER_URL); without a URL, to the one on this machine." placeholder:"URL"`
 }
 
@@ -37,11 +43,13 @@ type upCmd struct {
 func (upCmd) Help() string {
 	return `Everything is kept in the data folder, which belongs to one running anima. The
 settings of every service are environment variables: docs/config.md lists them.
+On a terminal it prints a line for each turn of each agent.
 
 Examples:
   anima up
   anima up --agent AGENT.md
-  anima up --data ./play --http 127.0.0.1:0 --ops 127.0.0.1:0 --listen 127.0.0.1:0
+  anima up --port 9000                         HTTP on 9000, health on 9001, NATS on 9002
+  anima up --data ./play --port 0              beside another one, on free ports
   OPENAI_API_KEY=... anima up --sync always
   OPENAI_BASE_URL=http://127.0.0.1:11434/v1 anima up
   anima up --jaeger                            traces to the Jaeger of make jaeger
@@ -52,6 +60,9 @@ Examples:
 func (c upCmd) Run(ctx context.Context, a *app) error {
 	dir, err := a.dataDir()
 	if err != nil {
+		return err
+	}
+	if err := c.ports(); err != nil {
 		return err
 	}
 	first, err := c.first(a)
@@ -77,7 +88,11 @@ func (c upCmd) Run(ctx context.Context, a *app) error {
 	if c.Accept {
 		flags["ANIMA_ACCEPT_LOSS"] = time.Now().UTC().Format(time.RFC3339)
 	}
-	s, err := a.open(ctx, dir, sendToJaeger(upLookup(a.Lookup, flags)), true)
+	stored, err := storedProvider(a.Lookup, dir)
+	if err != nil {
+		return err
+	}
+	s, err := a.open(ctx, dir, sendToJaeger(upLookup(a.Lookup, flags, stored)), true)
 	if err != nil {
 		return err
 	}
@@ -89,6 +104,8 @@ func (c upCmd) Run(ctx context.Context, a *app) error {
 	}
 	gone := func() {}
 	defer func() { gone() }()
+	var watching sync.WaitGroup
+	defer watching.Wait()
 	return s.serve(ctx, func(ctx context.Context, addrs host.Addrs) (err error) {
 		if first != nil {
 			if err := s.firstAgent(ctx, *first, c.Agent != ""); err != nil {
@@ -102,8 +119,34 @@ func (c upCmd) Run(ctx context.Context, a *app) error {
 		if first != nil {
 			who = first.id
 		}
-		return a.banner(ctx, s, addrs, who)
+		if err := a.banner(ctx, s, addrs, who); err != nil {
+			return err
+		}
+		if a.interactive() && !c.Quiet && a.cli.Output != outputJSON {
+			watching.Go(func() { s.turns(ctx, a.Out) })
+		}
+		return nil
 	})
+}
+
+// ports gives the addresses that no flag names the ports of --port.
+func (c *upCmd) ports() error {
+	if c.Port == nil {
+		return nil
+	}
+	first, step := *c.Port, 1
+	if first == 0 {
+		step = 0
+	}
+	if first < 0 || first+2*step > 65535 {
+		return &api.Error{Code: api.Invalid, Message: fmt.Sprintf("--port %d leaves no room for three ports", first), Next: "give a port from 1 to 65533, or 0 for free ones"}
+	}
+	for i, addr := range []*string{&c.HTTP, &c.Ops, &c.Listen} {
+		if *addr == "" {
+			*addr = net.JoinHostPort("127.0.0.1", strconv.Itoa(first+i*step))
+		}
+	}
+	return nil
 }
 
 // birth is an AGENT.md and the id of its agent.
@@ -189,7 +232,7 @@ func (a *app) banner(ctx context.Context, s *suite, addrs host.Addrs, who string
 		Version: host.Version(), HTTP: reach(addrs.HTTP), Ops: reach(addrs.Ops), NATS: s.server.ClientURL(),
 		Token: "in " + filepath.Join(s.dir, "token"), Data: s.dir, Database: "SQLite in " + s.dir,
 		Writes: "interval: a power cut may take the last two minutes, a crash nothing (dev profile; --sync always keeps every write)",
-		Model:  "none can be used: anima model list says why",
+		Model:  a.named("none can be used: anima model list says why"),
 		Traces: s.exp.Endpoint(), Jaeger: s.jaeger,
 	}
 	if s.given {
@@ -210,27 +253,27 @@ func (a *app) banner(ctx context.Context, s *suite, addrs host.Addrs, who string
 		}
 		v.Model = m.Provider
 		if m.Provider == "simulated" {
-			v.Model = "simulated, because no provider is configured (set OPENAI_API_KEY, OPENAI_BASE_URL or OLLAMA_HOST for a real one)"
+			v.Model = "simulated, because no provider is configured (set OPENAI_API_KEY, OPENAI_BASE_URL or OLLAMA_HOST for a real one, or store one with anima init)"
 		}
 		break
 	}
 	return a.print(v, func(w io.Writer) {
 		fmt.Fprintf(w, "anima %s is up\n\n", v.Version)
-		for _, l := range [][2]string{{"http", v.HTTP}, {"token", v.Token}, {"health", suffixed(v.Ops, "/readyz")}, {"metrics", suffixed(v.Ops, "/metrics")}, {"nats", v.NATS + " (same token)"}, {"data", v.Data}, {"database", v.Database}, {"writes", v.Writes}, {"model", v.Model}, {"traces", traces(v)}} {
+		for _, l := range [][2]string{{"http", v.HTTP}, {"token", v.Token}, {"health", suffixed(v.Ops, "/readyz")}, {"metrics", suffixed(v.Ops, "/metrics")}, {"nats", v.NATS + " (same token)"}, {"data", v.Data}, {"database", v.Database}, {"writes", v.Writes}, {"model", v.Model}, {"traces", a.traces(v)}} {
 			if l[1] == "" {
 				l[1] = "none"
 			}
 			fmt.Fprintf(w, "  %s\t%s\n", l[0], l[1])
 		}
-		fmt.Fprintf(w, "\n  anima agent list\twho lives here\n  anima session send %s hi\ttalk to it\n  anima demo\tsee the whole story once\n", who)
+		fmt.Fprint(w, a.named(fmt.Sprintf("\n  anima agent list\tlist the agents\n  anima chat %s\ttalk with it\n  anima demo\tsee the whole story once\n", who)))
 	})
 }
 
 // traces says where they go and where they can be looked at.
-func traces(v upView) string {
+func (a *app) traces(v upView) string {
 	switch {
 	case v.Traces == "":
-		return "not sent (anima up --jaeger sends them to the Jaeger of make jaeger)"
+		return a.named("not sent (anima up --jaeger sends them to the Jaeger of make jaeger)")
 	case v.Jaeger == "":
 		return v.Traces
 	default:

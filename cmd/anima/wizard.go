@@ -45,9 +45,18 @@ func isTerminal(f *os.File) (yes bool) {
 // errLeft is the answer of who does not go on.
 var errLeft = &api.Error{Code: api.Invalid, Message: "ended before the last answer; nothing was written", Next: "run it again, or give the answers as flags: anima init --help"}
 
-// talk lets f ask. Lines can be edited, and end with ctrl-c or ctrl-d; when ctx
-// ends, so does the question.
+// talk lets f ask; who leaves before the end gets errLeft.
 func (t *terminal) talk(ctx context.Context, f func(*dialogue) error) error {
+	err := t.edit(ctx, t.in, f)
+	if errors.Is(err, io.EOF) || ctx.Err() != nil {
+		return errLeft
+	}
+	return err
+}
+
+// edit lets f read lines of keys that come from in. Lines can be edited; ctrl-c and
+// ctrl-d end them with io.EOF. When ctx ends, so does reading.
+func (t *terminal) edit(ctx context.Context, in io.Reader, f func(*dialogue) error) error {
 	var was *term.State
 	var raw error
 	if err := withFD(t.in, func(fd int) { was, raw = term.MakeRaw(fd) }); err != nil || raw != nil {
@@ -65,17 +74,13 @@ func (t *terminal) talk(ctx context.Context, f func(*dialogue) error) error {
 	d := &dialogue{Terminal: term.NewTerminal(struct {
 		io.Reader
 		io.Writer
-	}{t.in, t.out}, "")}
+	}{in, t.out}, "")}
 	_ = withFD(t.out, func(fd int) { // without it long lines are wrapped elsewhere
 		if w, h, err := term.GetSize(fd); err == nil && w > 0 {
 			_ = d.SetSize(w, h)
 		}
 	})
-	err := f(d)
-	if errors.Is(err, io.EOF) || ctx.Err() != nil {
-		return errLeft
-	}
-	return err
+	return f(d)
 }
 
 // dialogue asks one question after the other.
@@ -155,16 +160,30 @@ func (d *dialogue) agree(question string) (bool, error) {
 	return yes, err
 }
 
+// wanted is what the user is asked for, with what the flags say of it.
+type wanted struct {
+	file   *loop.AgentFile
+	model  *provider // nil: the flags name none
+	models int
+	fund   *string
+}
+
 // ask asks for what the flags do not say, if anything, and then whether to write
 // what comes of it.
-func (c initCmd) ask(ctx context.Context, t *terminal, v initView, f *loop.AgentFile) error {
+func (c initCmd) ask(ctx context.Context, a *app, t *terminal, v initView, all *wanted) error {
+	f := all.file
 	name, genesis := c.Name == nil, c.Genesis == nil && c.GenesisFile == ""
 	creator, message, autonomy := c.Creator == nil, c.Message == nil, c.Autonomy == nil
 	if c.Yes { // all that has a default is answered
 		creator, message, autonomy = false, false, false
 	}
-	if !name && !genesis && !creator && !message && !autonomy {
+	model := all.model == nil && !c.Yes && len(v.Providers) == 0
+	if !name && !genesis && !creator && !message && !autonomy && !model {
 		return nil
+	}
+	stored, err := a.storedHere()
+	if err != nil {
+		return err
 	}
 	// An answer is judged by the file it would make, the others being right.
 	judged := func(change func(*loop.AgentFile, string)) func(string) []string {
@@ -199,11 +218,17 @@ func (c initCmd) ask(ctx context.Context, t *terminal, v initView, f *loop.Agent
 				f.Autonomy, err = d.agree("Shall it be autonomous?")
 				return err
 			}},
+			{model, "", func() (err error) {
+				all.model, all.models, err = d.askModel(ctx, stored)
+				return err
+			}},
 		} {
 			if !q.wanted {
 				continue
 			}
-			fmt.Fprintf(d, "\n%s\n", q.about)
+			if q.about != "" {
+				fmt.Fprintf(d, "\n%s\n", q.about)
+			}
 			if err := q.ask(); err != nil {
 				return err
 			}
@@ -211,7 +236,14 @@ func (c initCmd) ask(ctx context.Context, t *terminal, v initView, f *loop.Agent
 		if c.Yes {
 			return nil
 		}
-		return d.confirm(c.File, *f)
+		if err := d.confirm(c.File, *f); err != nil || *all.fund != "" || !a.running() {
+			return err
+		}
+		yes, err := d.agree("An anima is running: make it there, with five dollars of play money?")
+		if yes {
+			*all.fund = "5"
+		}
+		return err
 	})
 }
 

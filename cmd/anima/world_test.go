@@ -101,7 +101,12 @@ func (m *machine) fails(code int, stdin string, args []string, words ...string) 
 func asked[T any](m *machine, args ...string) T {
 	m.t.Helper()
 	var v T
-	one(m.t, m.cli(append(args, "-o", "json")...), &v)
+	text := m.cli(append(args, "-o", "json")...)
+	if _, end := any(v).(api.LoopEnd); end { // send prints the events of its run
+		all := lines[cliEvent](m.t, text)
+		text = string(all[len(all)-1].Data)
+	}
+	one(m.t, text, &v)
 	return v
 }
 

@@ -1,0 +1,313 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/term"
+
+	"github.com/anima-run/anima/pkg/api"
+)
+
+type chatCmd struct {
+	Agent   string        `arg:"" help:"The agent." predictor:"agent"`
+	Session string        `help:"A session of the agent; \"new\" makes one; default is its main session."`
+	History int           `help:"How many of the last turns to show at the beginning." default:"3"`
+	Timeout time.Duration `help:"How long to wait for the end of an answer." default:"10m"`
+}
+
+// Help is shown by --help.
+func (chatCmd) Help() string {
+	return `On a terminal, a line is a message; one that ends with a backslash goes on, and what
+is pasted is one message. The answer is shown as it comes. Ctrl-c cancels the run
+that is under way, a second one leaves; at the prompt, ctrl-c and ctrl-d leave.
+Elsewhere the lines of standard input are the messages, and the exit code is that
+of the last one that failed.
+
+  /help            list these commands
+  /history [N]     show the last turns
+  /new             go on in a new session
+  /session         show the session's id and cost
+  /quit            leave
+
+Examples:
+  anima chat lucky
+  anima chat lucky --session new
+  printf 'hello\nwhat did I say?\n' | anima chat lucky`
+}
+
+// chat is a conversation with an agent.
+type chat struct {
+	a       *app
+	out     io.Writer
+	live    bool // out is a terminal
+	agent   string
+	session string // "new" until the first message made it
+	timeout time.Duration
+	failed  error // the last message that failed
+}
+
+func (c chatCmd) Run(ctx context.Context, a *app) error {
+	g, err := ask[api.Agent](ctx, a, api.GetAgent{Agent: c.Agent})
+	if err != nil {
+		return err
+	}
+	t := &chat{a: a, out: a.Out, agent: g.ID, session: g.Session, timeout: c.Timeout}
+	if c.Session != "" {
+		t.session = c.Session
+	}
+	if t.session != newSession {
+		if _, err := ask[api.Session](ctx, a, api.GetSession{Session: t.session}); err != nil {
+			return err
+		}
+	}
+	in, out, ok := a.both()
+	if !ok {
+		return t.lines(ctx)
+	}
+	return t.onTerminal(ctx, &terminal{in, out}, c.History)
+}
+
+// both are standard input and output where both are terminals and people read.
+func (a *app) both() (in, out *os.File, ok bool) {
+	in, isFile := a.In.(*os.File)
+	ok = a.interactive() && isFile && isTerminal(in) && a.cli.Output != outputJSON
+	if ok {
+		out, _ = a.Out.(*os.File)
+	}
+	return in, out, ok
+}
+
+// interactive says whether the output is a terminal.
+func (a *app) interactive() bool {
+	f, ok := a.Out.(*os.File)
+	return ok && isTerminal(f)
+}
+
+// lines takes each line of the input for a message.
+func (c *chat) lines(ctx context.Context) error {
+	in := bufio.NewScanner(c.a.In)
+	in.Buffer(nil, 4*api.MaxMessageBytes)
+	for in.Scan() && ctx.Err() == nil {
+		text := strings.TrimSpace(in.Text())
+		if text == "" {
+			continue
+		}
+		if c.a.cli.Output != outputJSON {
+			fmt.Fprintf(c.out, "> %s\n", plain(text))
+		}
+		leave, err := c.take(ctx, text, nil)
+		if err != nil {
+			c.failed = err
+			c.a.printError(err)
+		}
+		if leave {
+			break
+		}
+	}
+	if err := in.Err(); err != nil {
+		return &api.Error{Code: api.Invalid, Message: "standard input: " + err.Error(), Next: "give one message a line"}
+	}
+	if c.failed != nil {
+		return &shownError{c.failed}
+	}
+	return nil
+}
+
+// shownError is an error that the user has read already; only its exit code counts.
+type shownError struct{ error }
+
+func (e *shownError) Unwrap() error { return e.error }
+
+// onTerminal lets the user edit lines, and the keys that are pressed while an answer
+// comes wait for the next prompt.
+func (c *chat) onTerminal(ctx context.Context, t *terminal, history int) error {
+	keys := &keyboard{file: t.in}
+	err := t.edit(ctx, keys, func(d *dialogue) error {
+		c.out, c.live = d, true
+		d.SetBracketedPasteMode(true)
+		defer d.SetBracketedPasteMode(false)
+		fmt.Fprintf(d, "Chat with %s in session %s. /help lists the commands, ctrl-c leaves.\n", c.agent, c.session)
+		if err := c.history(ctx, history); err != nil {
+			c.print(err)
+		}
+		for {
+			text, err := d.message(c.agent + "> ")
+			if err != nil {
+				return err
+			}
+			if text == "" {
+				continue
+			}
+			leave, err := c.take(ctx, text, keys)
+			if err != nil {
+				c.print(err)
+			}
+			if leave || ctx.Err() != nil {
+				return nil
+			}
+		}
+	})
+	if errors.Is(err, io.EOF) || ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// message reads one message.
+func (d *dialogue) message(prompt string) (string, error) {
+	var all []string
+	d.SetPrompt(prompt)
+	for {
+		text, err := d.ReadLine()
+		switch {
+		case errors.Is(err, term.ErrPasteIndicator):
+			all = append(all, text)
+			d.SetPrompt("… ")
+			continue
+		case err != nil:
+			return "", err
+		case len([]rune(text)) >= maxLine:
+			fmt.Fprintf(d, "  (that line may have been cut at %d characters and was not sent: give long texts to session send)\n", maxLine)
+			return "", nil
+		}
+		more, goes := strings.CutSuffix(text, `\`)
+		all = append(all, more)
+		if !goes {
+			return strings.TrimSpace(strings.Join(all, "\n")), nil
+		}
+		d.SetPrompt("… ")
+	}
+}
+
+// print shows an error in the conversation.
+func (c *chat) print(err error) {
+	a := *c.a
+	a.Err = c.out
+	a.printError(err)
+}
+
+// take does what a line says: it is a command or a message.
+func (c *chat) take(ctx context.Context, text string, keys *keyboard) (leave bool, err error) {
+	if !strings.HasPrefix(text, "/") {
+		return c.say(ctx, text, keys)
+	}
+	name, arg, _ := strings.Cut(text, " ")
+	switch name {
+	case "/quit", "/exit", "/q":
+		return true, nil
+	case "/help":
+		fmt.Fprint(c.out, chatHelp)
+	case "/history":
+		n := 10
+		if arg = strings.TrimSpace(arg); arg != "" {
+			if n, err = strconv.Atoi(arg); err != nil || n < 1 {
+				return false, api.Errorf(api.Invalid, "%q is not a number of turns", arg)
+			}
+		}
+		return false, c.history(ctx, n)
+	case "/new":
+		c.session = newSession
+		fmt.Fprintln(c.out, "  (the next message begins a new session)")
+	case "/session":
+		return false, c.show(ctx)
+	default:
+		return false, &api.Error{Code: api.Invalid, Message: "there is no command " + name, Next: "/help lists them; a message cannot begin with a slash"}
+	}
+	return false, nil
+}
+
+const chatHelp = `  /history [N]     show the last turns
+  /new             go on in a new session
+  /session         show the session's id and cost
+  /quit            leave
+  ctrl-c           cancel the run that is under way; at the prompt, leave
+`
+
+// say sends a message and shows its run.
+func (c *chat) say(ctx context.Context, text string, keys *keyboard) (leave bool, err error) {
+	run, stop := context.WithTimeout(ctx, c.timeout)
+	defer stop()
+	w := c.a.watcher(c.out)
+	w.view.live = c.live
+	times := 0
+	var asked sync.WaitGroup
+	interrupt := func() {
+		times++
+		current, session := w.watched()
+		if times > 1 || current == "" {
+			leave = true
+			stop()
+			return
+		}
+		w.notice("cancelling the run; ctrl-c again leaves")
+		asked.Go(func() {
+			_, err := ask[api.RunState](run, c.a, api.CancelRun{Run: current, Session: session, Reason: "your creator interrupted it"})
+			if err != nil && run.Err() == nil {
+				w.notice("it cannot be cancelled: " + err.Error())
+			}
+		})
+	}
+	released := keys.watch(interrupt)
+	end, err := w.send(run, api.SendMessage{Agent: c.agent, Session: c.session, Content: text})
+	released()
+	asked.Wait()
+	if _, session := w.watched(); session != "" && w.run != "" {
+		c.session = session
+	}
+	switch {
+	case err != nil && run.Err() != nil:
+		return leave, w.leftOff(ctx, c.timeout)
+	case err != nil:
+		return leave, err
+	case times > 0 && !end.Success:
+		fmt.Fprintln(c.out, "  (interrupted)")
+		return leave, nil
+	}
+	return leave, ended(end)
+}
+
+// history shows the session's last turns.
+func (c *chat) history(ctx context.Context, n int) error {
+	if c.session == newSession || n < 1 {
+		return nil
+	}
+	v, err := ask[api.Turns](ctx, c.a, api.ListTurns{Session: c.session, Limit: n})
+	if err != nil {
+		return err
+	}
+	slices.Reverse(v.Turns)
+	for _, t := range v.Turns {
+		if t.Input != "" {
+			fmt.Fprintf(c.out, "%s\n> %s\n", when(t.StartedAt), strings.ReplaceAll(plain(t.Input), "\n", "\n> "))
+		}
+		if text := strings.TrimSpace(t.Thinking); text != "" {
+			fmt.Fprintln(c.out, plain(text))
+		}
+		for _, k := range t.Calls {
+			fmt.Fprintf(c.out, "  → %s %s\n  ← %s: %s\n", plain(k.Tool), line(string(k.Arguments), 200), k.Outcome, line(k.Result+k.Error, 200))
+		}
+	}
+	return nil
+}
+
+func (c *chat) show(ctx context.Context) error {
+	if c.session == newSession {
+		fmt.Fprintln(c.out, "  (the next message begins a new session)")
+		return nil
+	}
+	s, err := ask[api.Session](ctx, c.a, api.GetSession{Session: c.session})
+	if err == nil {
+		fmt.Fprintf(c.out, "  session %s: %d turns, %d tokens, %s\n", s.ID, s.Turns, s.InputTokens+s.OutputTokens, s.Cost)
+	}
+	return err
+}

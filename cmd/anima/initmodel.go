@@ -1,0 +1,161 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/anima-run/anima/pkg/api"
+)
+
+// modelView is the provider that init tested and stored, without its key.
+type modelView struct {
+	URL    string `json:"url"`              // "simulated" where no provider is stored
+	Key    bool   `json:"key"`              // whether one is stored with it
+	Models int    `json:"models,omitempty"` // that it has
+	File   string `json:"file,omitempty"`   // where it is stored
+}
+
+// chosen is the provider of the flags, tested; nil where they name none.
+func (c initCmd) chosen(ctx context.Context, a *app) (*provider, int, error) {
+	if c.ModelURL == nil {
+		if c.ModelKeyFile != "" {
+			return nil, 0, &api.Error{Code: api.Invalid, Message: "--model-key-file is a key without an address", Next: "give --model-url too; openai is OpenAI's own"}
+		}
+		return nil, 0, nil
+	}
+	url, err := providerURL(*c.ModelURL)
+	if err != nil {
+		return nil, 0, err
+	}
+	p := &provider{URL: url}
+	if c.ModelKeyFile != "" && url != "" {
+		data, err := (agentApplyCmd{File: c.ModelKeyFile}).read(a.In)
+		if err != nil {
+			return nil, 0, &api.Error{Code: api.Invalid, Message: err.Error(), Next: "name a file that holds the key, or - for standard input"}
+		}
+		p.Key = strings.TrimSpace(string(data))
+	}
+	if url == "" || !c.ModelCheck {
+		return p, 0, nil
+	}
+	n, err := p.probe(ctx)
+	return p, n, err
+}
+
+// askModel asks for the provider until one answers, or none is wanted.
+func (d *dialogue) askModel(ctx context.Context, was provider) (*provider, int, error) {
+	fmt.Fprintln(d, "\nWhich model service answers for it? The address of an OpenAI-compatible one, as http://127.0.0.1:11434/v1 for")
+	fmt.Fprintln(d, "Ollama; or openai; or simulated, which costs nothing and only plays.")
+	kept := simulated
+	if was.URL != "" {
+		kept = "what is stored, " + was.URL
+	}
+	fmt.Fprintf(d, "Enter is %s.\n", kept)
+	for {
+		text, err := d.line("model: ")
+		if err != nil {
+			return nil, 0, err
+		}
+		if strings.TrimSpace(text) == "" && was.URL != "" {
+			return &was, 0, nil
+		}
+		url, err := providerURL(text)
+		if err != nil {
+			d.fault(err)
+			continue
+		}
+		if url == "" {
+			return &provider{}, 0, nil
+		}
+		key, err := d.ReadPassword("key (not shown; enter for none): ")
+		if err != nil {
+			return nil, 0, err
+		}
+		p := &provider{URL: url, Key: strings.TrimSpace(key)}
+		fmt.Fprintf(d, "  asking %s/models …\n", plain(url))
+		n, err := p.probe(ctx)
+		if err == nil {
+			fmt.Fprintf(d, "  it answers, and has %d models\n", n)
+			return p, n, nil
+		}
+		if ctx.Err() != nil {
+			return nil, 0, ctx.Err()
+		}
+		d.fault(err)
+	}
+}
+
+// fault shows an error between two questions.
+func (d *dialogue) fault(err error) {
+	e, ok := errors.AsType[*api.Error](err)
+	if !ok {
+		e = &api.Error{Message: err.Error()}
+	}
+	fmt.Fprintf(d, "  %s\n", plain(e.Message))
+	if e.Next != "" {
+		fmt.Fprintf(d, "  %s\n", plain(e.Next))
+	}
+}
+
+// keep stores the chosen provider; nil leaves what is there.
+func (c initCmd) keep(a *app, v *initView, p *provider, models int) error {
+	if p == nil {
+		return nil
+	}
+	dir, err := a.dataDir()
+	if err != nil {
+		return err
+	}
+	if err := storeProvider(dir, *p); err != nil {
+		return err
+	}
+	v.Model = &modelView{URL: simulated}
+	if p.URL != "" {
+		v.Model = &modelView{URL: p.URL, Key: p.Key != "", Models: models, File: dir + string(os.PathSeparator) + providerFile}
+	}
+	return nil
+}
+
+// birth makes the agent in the anima that runs, and gives it its first money. Both
+// may be done twice.
+func (c initCmd) birth(ctx context.Context, a *app, v *initView, src []byte) error {
+	if c.Fund == "" {
+		return nil
+	}
+	amount, err := api.ParseMicros(c.Fund)
+	if err != nil {
+		return err
+	}
+	if _, err := ask[api.Agent](ctx, a, api.ApplyAgent{Source: string(src)}); err != nil {
+		return fmt.Errorf("%s is written; the agent could not be made: %w", c.File, err)
+	}
+	b, done, err := a.bus()
+	if err != nil {
+		return err
+	}
+	defer done()
+	deposit := api.Deposit{ID: "init-money-" + v.Agent + "-" + amount.String(), Agent: v.Agent, Amount: amount, Source: "faucet", Memo: "anima init"}
+	if _, err := callFor[api.Posted](ctx, b, deposit); err != nil {
+		return fmt.Errorf("the agent is made; it got no money: %w", err)
+	}
+	balance, err := callFor[api.Balance](ctx, b, api.GetBalance{Agent: v.Agent})
+	if err != nil {
+		return fmt.Errorf("the agent is made and has money; how much is not known: %w", err)
+	}
+	v.Balance = &balance
+	v.Next = []string{"anima chat " + v.Agent}
+	return nil
+}
+
+// running says whether an anima answers.
+func (a *app) running() bool {
+	_, done, err := a.bus()
+	if err != nil {
+		return false
+	}
+	done()
+	return true
+}

@@ -1,0 +1,202 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/config"
+)
+
+// provider is the model provider that anima init stored in the data folder, for
+// anima up. The environment's comes first: see [storedProvider].
+type provider struct {
+	URL string `json:"baseUrl"`
+	Key string `json:"key,omitempty"` // never printed
+}
+
+const (
+	providerFile = "provider.json"
+	openaiURL    = "https://api.openai.com/v1"
+	simulated    = "simulated"
+)
+
+// providerVariables name a provider in the environment.
+var providerVariables = []string{"OPENAI_API_KEY", "OPENAI_API_KEY_FILE", "OPENAI_BASE_URL", "OLLAMA_HOST"} //nolint:gochecknoglobals // a table
+
+// providerNamed says whether the environment names a provider.
+func providerNamed(environment config.Lookup) bool {
+	for _, name := range providerVariables {
+		if v, ok := environment(name); ok && v != "" {
+			return true
+		}
+	}
+	return false
+}
+
+// storedProvider are the settings that the data folder's provider makes; none where
+// the environment names one, so that no stored key goes to another's address.
+func storedProvider(environment config.Lookup, dir string) (config.Lookup, error) {
+	none := lookupIn(nil)
+	if providerNamed(environment) {
+		return none, nil
+	}
+	p, err := readProvider(dir)
+	if err != nil || p.URL == "" {
+		return none, err
+	}
+	set := map[string]string{"OPENAI_BASE_URL": p.URL}
+	if p.Key != "" {
+		set["OPENAI_API_KEY"] = p.Key
+	}
+	return lookupIn(set), nil
+}
+
+// readProvider reads the data folder's provider; the zero value is none.
+func readProvider(dir string) (p provider, err error) {
+	file := filepath.Join(dir, providerFile)
+	info, err := os.Stat(file)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return p, nil
+	case err != nil:
+		return p, notWritable(err)
+	case info.Mode().Perm()&0o077 != 0:
+		return p, &api.Error{Code: api.Invalid, Message: file + " holds a key and can be read by others", Next: "chmod 600 " + word(file)}
+	}
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return p, notWritable(err)
+	}
+	if json.Unmarshal(data, &p) != nil || p.URL == "" { // the error could hold the key
+		return provider{}, &api.Error{Code: api.Invalid, Message: file + " is not as anima init writes it", Next: "remove it, or write it anew with anima init --force"}
+	}
+	return p, nil
+}
+
+// storedHere is the provider of the app's data folder.
+func (a *app) storedHere() (provider, error) {
+	dir, err := a.dataDir()
+	if err != nil {
+		return provider{}, err
+	}
+	return readProvider(dir)
+}
+
+// storeProvider puts a provider into the data folder; the zero value takes it away.
+func storeProvider(dir string, p provider) error {
+	file := filepath.Join(dir, providerFile)
+	if p.URL == "" {
+		if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return notWritable(err)
+		}
+		return nil
+	}
+	data, err := json.MarshalIndent(p, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return notWritable(err)
+	}
+	if err := writeFile(file, append(data, '\n')); err != nil {
+		return notWritable(err)
+	}
+	return nil
+}
+
+// providerURL is the address that an answer or a flag means: "" is the simulated
+// model.
+func providerURL(text string) (string, error) {
+	switch text = strings.TrimRight(strings.TrimSpace(text), "/"); text {
+	case "", simulated:
+		return "", nil
+	case "openai":
+		return openaiURL, nil
+	}
+	u, err := url.Parse(text)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" {
+		return "", &api.Error{Code: api.Invalid, Message: "that is not the address of a model service", Next: "give one as http://127.0.0.1:11434/v1, or openai, or simulated; the key is asked for by itself"}
+	}
+	return text, nil
+}
+
+// probeTimeout bounds the test of a provider.
+const probeTimeout = 10 * time.Second
+
+// probe asks the provider for its models and says how many it has. The error is for
+// people and does not hold the key.
+func (p provider) probe(ctx context.Context) (int, error) {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.URL+"/models", nil)
+	if err != nil {
+		return 0, api.Errorf(api.Invalid, "that is not the address of a model service")
+	}
+	if p.Key != "" {
+		req.Header.Set("Authorization", "Bearer "+p.Key)
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, p.dead(err)
+	}
+	defer func() { _ = res.Body.Close() }() // only read
+	body, err := io.ReadAll(io.LimitReader(res.Body, 8<<20))
+	if err != nil {
+		return 0, p.dead(err)
+	}
+	if res.StatusCode != http.StatusOK {
+		return 0, p.refused(res.StatusCode)
+	}
+	var list struct {
+		Data []struct {
+			ID string `json:"id"`
+		} `json:"data"`
+	}
+	if err := json.Unmarshal(body, &list); err != nil || list.Data == nil {
+		return 0, &api.Error{Code: api.Invalid, Message: p.URL + "/models answers, but not with a list of models", Next: "check the address: most end in /v1"}
+	}
+	return len(list.Data), nil
+}
+
+func (p provider) dead(err error) error {
+	why := "the connection failed"
+	var dns *net.DNSError
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		why = "no answer within " + probeTimeout.String()
+	case errors.As(err, &dns):
+		why = "there is no host of that name"
+	default:
+		var op *net.OpError
+		if errors.As(err, &op) {
+			why = op.Err.Error()
+		}
+	}
+	return &api.Error{Code: api.Unavailable, Message: p.URL + " cannot be reached: " + why, Next: "check the address, and that the service is running"}
+}
+
+func (p provider) refused(status int) error {
+	e := &api.Error{Code: api.Unavailable, Message: fmt.Sprintf("%s/models answers %d %s", p.URL, status, http.StatusText(status)), Next: "try again later"}
+	switch status {
+	case http.StatusUnauthorized, http.StatusForbidden:
+		e.Code, e.Next = api.Denied, "check the key"
+		if p.Key == "" {
+			e.Next = "it asks for a key"
+		}
+	case http.StatusNotFound:
+		e.Code, e.Next = api.Invalid, "check the address: most end in /v1"
+	}
+	return e
+}

@@ -1,0 +1,141 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+
+	"github.com/anima-run/anima/pkg/api"
+)
+
+type sessionSendCmd struct {
+	Agent   string        `arg:"" help:"The agent." predictor:"agent"`
+	Message []string      `arg:"" help:"What to say; - reads standard input."`
+	Session string        `help:"A session of the agent; \"new\" makes one; default is its main session."`
+	Mode    string        `help:"What to do while the session is busy: queue (wait), drop (give up), interrupt (cancel what runs), steer (join the turn under way) or collect (wait, and join the others that wait)." enum:"queue,drop,interrupt,steer,collect" default:"queue"`
+	ID      string        `help:"Your id for this message: sending it twice is sending it once."`
+	Wait    bool          `help:"Wait for the end of the run." default:"true" negatable:""`
+	Timeout time.Duration `help:"How long to wait for the end." default:"10m"`
+}
+
+// Help is shown by --help.
+func (sessionSendCmd) Help() string {
+	return `Without --no-wait the command shows the words of the model and the tool calls as
+they happen and ends with the run; it fails when the run does. With -o json it
+prints the events, one a line, as session events does; the last is loop_end. While
+the server is away it waits, and goes on where it was; --timeout bounds all of it.
+A message that another run takes in (steer, collect) ends with that run.
+
+Examples:
+  anima session send lucky "count the words of notes.txt"
+  anima session send lucky "only the long ones" --mode steer
+  anima session send lucky "stop, read this first" --mode interrupt
+  anima session send lucky --session new "something else"
+  anima session send lucky - < question.txt
+  anima session send lucky "good night" --no-wait -o json`
+}
+
+func (c sessionSendCmd) Run(ctx context.Context, a *app) error {
+	text := strings.Join(c.Message, " ")
+	if text == "-" {
+		data, err := io.ReadAll(io.LimitReader(a.In, api.MaxMessageBytes+1))
+		if err != nil {
+			return err
+		}
+		text = string(data)
+	}
+	if !utf8.ValidString(text) { // JSON would carry other characters in its place
+		return &api.Error{Code: api.Invalid, Message: "the message is not UTF-8", Next: "encode it as UTF-8"}
+	}
+	req := api.SendMessage{Agent: c.Agent, Session: c.Session, Content: text, Mode: api.Mode(c.Mode), ID: c.ID}
+	if !c.Wait {
+		return show(ctx, a, req, func(w io.Writer, acc api.Accepted) {
+			fmt.Fprintf(w, "accepted as run %s in session %s\n", acc.Run, acc.Session)
+		})
+	}
+	waiting, stop := context.WithTimeout(ctx, c.Timeout)
+	defer stop()
+	w := a.watcher(a.Out)
+	end, err := w.send(waiting, req)
+	if err != nil && waiting.Err() != nil {
+		return w.leftOff(ctx, c.Timeout)
+	}
+	if err != nil {
+		return err
+	}
+	return ended(end)
+}
+
+// send sends a message and shows its run to the end. An id makes it harmless to
+// send it again when the connection breaks before the answer.
+func (w *watcher) send(ctx context.Context, req api.SendMessage) (api.LoopEnd, error) {
+	w.repeated = req.ID != "" // its run may be over
+	if req.ID == "" {
+		req.ID = "cli-" + uuid.NewString()
+	}
+	w.session, w.message = req.Session, &req
+	err := w.follow(ctx)
+	if err == nil && w.end == nil {
+		err = errors.New("the events end before the run does")
+	}
+	if err != nil {
+		return api.LoopEnd{}, err
+	}
+	return *w.end, nil
+}
+
+// leftOff says why the wait was over before the run was.
+func (w *watcher) leftOff(ctx context.Context, timeout time.Duration) error {
+	why := "no end after " + timeout.String()
+	switch {
+	case ctx.Err() != nil:
+		why = "interrupted"
+	case w.away:
+		why = "the server did not come back within " + timeout.String()
+	}
+	if w.run == "" {
+		return &api.Error{Code: api.Unavailable, Message: why + "; whether the message was accepted is not known", Next: "anima session list " + w.message.Agent + " shows the sessions and when something happened there"}
+	}
+	goes := "the run " + w.run + " goes on"
+	if w.away {
+		goes += " when the server does"
+	}
+	return &api.Error{
+		Code: api.Unavailable, Message: why + "; " + goes,
+		Next: "watch it with anima session watch " + w.session + ", or end it with anima session cancel " + w.run + " --session " + w.session,
+	}
+}
+
+// ended is the end of a run as the end of the command.
+func ended(end api.LoopEnd) error {
+	switch {
+	case end.Success:
+		return nil
+	case end.Fate == api.FateDropped || end.Fate == api.FateExpired:
+		return &api.Error{
+			Code: api.Denied, Message: "the message was " + string(end.Fate) + " and not run",
+			Next: "anima run get " + end.Run + " says why; send it again if it is still wanted",
+		}
+	}
+	return failedRun(end)
+}
+
+// failedRun is why a run failed, as an error of the command, which itself did what it
+// was asked: its exit code is that of a failure, or of how the answer ended. An end of a
+// release before does not say why.
+func failedRun(end api.LoopEnd) error {
+	e := &api.Error{Code: api.Internal, Reason: end.Reason, Message: "the run failed", Next: "anima session events " + end.Session + " shows what happened"}
+	if end.Error != "" {
+		e.Message += ": " + end.Error
+	}
+	if end.Next != "" {
+		e.Next = end.Next + "; " + e.Next
+	}
+	return e
+}

@@ -1,0 +1,105 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/bus"
+)
+
+// turns prints a line for each turn that is stored and each run that ends, of all
+// agents, until ctx ends. A line that is not printed loses nothing.
+func (s *suite) turns(ctx context.Context, w io.Writer) {
+	watched := []api.Subject{api.LoopPersist{}.Subject(), api.LoopEnd{}.Subject()}
+	var after uint64
+	subjects := make([]string, len(watched))
+	for i, subject := range watched {
+		subjects[i] = subject.All()
+		subject.Key = "*"
+		m, err := s.bus.Last(ctx, subject)
+		if err != nil && api.CodeOf(err) != api.NotFound {
+			s.log.Warn("turns are not shown", "err", err)
+			return
+		}
+		after = max(after, m.Sequence)
+	}
+	err := s.bus.Follow(ctx, after, func(m bus.Stored) error {
+		if text := s.turnLine(ctx, m); text != "" {
+			fmt.Fprintln(w, text)
+		}
+		return nil
+	}, subjects...)
+	if err != nil && ctx.Err() == nil {
+		s.log.Warn("turns are not shown any more", "err", err)
+	}
+}
+
+// turnLine is what is shown of an event; "" is nothing.
+func (s *suite) turnLine(ctx context.Context, m bus.Stored) string {
+	e, err := eventOf(m)
+	if err != nil {
+		return ""
+	}
+	switch e.name {
+	case "loop_persist":
+		var p api.LoopPersist
+		if json.Unmarshal(e.data, &p) != nil {
+			return ""
+		}
+		t, err := callFor[api.Turn](ctx, s.bus, api.GetTurn{Turn: p.Turn})
+		if err != nil {
+			return ""
+		}
+		return lineOfTurn(t)
+	case "loop_end":
+		var end api.LoopEnd
+		if json.Unmarshal(e.data, &end) != nil {
+			return ""
+		}
+		return lineOfEnd(end)
+	}
+	return ""
+}
+
+// lineOfTurn says who, what woke it, which tools, what it took and how it ended.
+func lineOfTurn(t api.Turn) string {
+	why := fmt.Sprintf("turn %d", t.Number)
+	if t.Input != "" {
+		why += " by " + string(t.By.Kind) + ` "` + line(t.Input, 40) + `"`
+	}
+	var tools []string
+	for _, k := range t.Calls {
+		tool := plain(k.Tool)
+		if k.Outcome != api.OutcomeOK {
+			tool += " " + string(k.Outcome)
+		}
+		tools = append(tools, tool)
+	}
+	did := "no tools"
+	if len(tools) > 0 {
+		did = strings.Join(tools, ", ")
+	}
+	took := time.Duration(t.EndedAt-t.StartedAt) * time.Microsecond
+	return fmt.Sprintf("%s  %s  %s  %s  %s  %d tokens  %s  %s",
+		clockTime(time.UnixMicro(t.EndedAt)), t.Agent, why, did, t.Cost, t.InputTokens+t.OutputTokens, took.Round(time.Millisecond), plain(t.Finish))
+}
+
+func lineOfEnd(m api.LoopEnd) string {
+	how := "run ended"
+	switch {
+	case m.Fate == api.FateMerged:
+		return ""
+	case m.Fate == api.FateDropped || m.Fate == api.FateExpired:
+		how = "message " + string(m.Fate)
+	case !m.Success:
+		how = "run FAILED (" + line(m.Error, 80) + ")"
+	}
+	took := time.Duration(m.Duration) * time.Millisecond
+	return fmt.Sprintf("%s  %s  %s  %d turns  %s  %s  %s",
+		clockTime(time.UnixMicro(m.At)), m.Agent, how, m.Turns, m.Cost, took, line(m.Response, 60))
+}

@@ -1,0 +1,338 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api"
+)
+
+// viewer shows a session's events and the live pieces of what the model writes.
+// Pieces can be lost; what a turn said is known when the turn is stored, and the
+// viewer then adds what is missing. It is safe for concurrent use.
+type viewer struct {
+	json   bool
+	echo   bool // show also what begins a run
+	turn   func(id string) (api.Turn, error)
+	input  func(run string) string
+	mu     sync.Mutex
+	out    io.Writer
+	live   bool // out is a terminal: a line may be taken back
+	hint   bool // such a line is shown
+	middle bool // of a line
+
+	now    string                       // the turn whose model is writing
+	said   strings.Builder              // the pieces of it that were shown
+	heard  time.Time                    // when the last piece came
+	closed bool                         // its text is complete, or tools follow it
+	stale  bool                         // the connection broke: pieces may come again from the first
+	early  map[string][]api.StreamDelta // pieces of turns whose beginning is not known yet
+	last   string                       // the text of the last turn
+	done   string                       // the last turn that was shown whole; of event alone
+}
+
+func newViewer(out io.Writer, asJSON bool) *viewer {
+	f, ok := out.(*os.File)
+	return &viewer{out: out, json: asJSON, live: ok && isTerminal(f), early: map[string][]api.StreamDelta{}}
+}
+
+// maxEarly bounds the pieces that are kept for a turn; the rest comes with the
+// whole text.
+const maxEarly = 4096
+
+// piece takes a live piece.
+func (v *viewer) piece(d api.StreamDelta) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	switch {
+	case v.json:
+		if data, err := api.Encode(d); err == nil {
+			_ = event{name: d.Subject().Name, data: data}.writeJSON(v.out) // the next event says that it cannot be written
+		}
+	case d.Turn == v.now:
+		v.say(d)
+	case len(v.early[d.Turn]) < maxEarly:
+		v.early[d.Turn] = append(v.early[d.Turn], d)
+	}
+}
+
+// say shows a piece of the present turn. A call that is made again begins anew.
+func (v *viewer) say(d api.StreamDelta) {
+	if v.closed {
+		return
+	}
+	if d.Discard || v.stale {
+		v.stale = false
+		if v.said.Len() > 0 {
+			v.said.Reset()
+			v.remark(join("the answer begins anew, the words above do not count", d.Note))
+		} else if d.Note != "" {
+			v.remark(d.Note)
+		}
+	} else if d.Note != "" {
+		v.remark(d.Note)
+	}
+	v.heard = time.Now()
+	v.said.WriteString(d.Content)
+	v.write(d.Content)
+}
+
+// settle waits for pieces that are on their way while the event that follows them is
+// here: they come on another path.
+func (v *viewer) settle(turn string) {
+	const grace = 50 * time.Millisecond
+	for range 4 {
+		v.mu.Lock()
+		quiet, wait := time.Since(v.heard), v.now == turn && !v.closed
+		v.mu.Unlock()
+		if !wait || quiet >= grace {
+			return
+		}
+		<-time.After(grace - quiet)
+	}
+}
+
+func join(what, why string) string {
+	if why == "" {
+		return what
+	}
+	return what + ": " + why
+}
+
+// write writes text of a model.
+func (v *viewer) write(text string) {
+	if text == "" {
+		return
+	}
+	v.clear()
+	text = plain(text)
+	_, _ = io.WriteString(v.out, text) // who does not read any more ends the command
+	v.middle = !strings.HasSuffix(text, "\n")
+}
+
+// print writes whole lines of our own.
+func (v *viewer) print(format string, args ...any) {
+	v.clear()
+	if v.middle {
+		fmt.Fprintln(v.out)
+		v.middle = false
+	}
+	fmt.Fprintf(v.out, format+"\n", args...)
+}
+
+func (v *viewer) remark(s string) { v.print("  (%s)", line(s, 300)) }
+
+// clear takes the hint back.
+func (v *viewer) clear() {
+	if v.hint {
+		_, _ = io.WriteString(v.out, "\r\x1b[K")
+		v.hint = false
+	}
+}
+
+// waiting says on a terminal what is waited for.
+func (v *viewer) waiting(what string) {
+	if v.live && !v.middle {
+		v.clear()
+		_, _ = io.WriteString(v.out, "  … "+what)
+		v.hint = true
+	}
+}
+
+// note shows a remark between what comes.
+func (v *viewer) note(s string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.remark(s)
+}
+
+// interrupted says that pieces may have been lost, and may come again.
+func (v *viewer) interrupted() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.json {
+		return
+	}
+	v.stale = v.stale || v.said.Len() > 0
+	v.clear()
+	if v.middle {
+		fmt.Fprintln(v.out)
+		v.middle = false
+	}
+}
+
+// joins says that another run took the watched one in.
+func (v *viewer) joins(run string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if !v.json {
+		v.remark("joins run " + run)
+	}
+}
+
+// lost shows an end whose event did not come.
+func (v *viewer) lost(end api.LoopEnd) {
+	if data, err := api.Encode(end); err == nil {
+		_ = v.event(event{name: "loop_end", run: end.Run, data: data})
+	}
+}
+
+// event shows an event.
+func (v *viewer) event(e event) error {
+	if v.json {
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		return e.writeJSON(v.out)
+	}
+	var t api.Turn
+	var asked string
+	switch e.name { // what has to be asked for is asked for before the lock
+	case "loop_execute", "loop_persist", "tool_start":
+		var p api.LoopPersist // all of them have the turn
+		if json.Unmarshal(e.data, &p) != nil || p.Turn == v.done {
+			break
+		}
+		v.settle(p.Turn)
+		if e.name != "tool_start" {
+			t, _ = v.turn(p.Turn) // without it the end of the run has the last words
+		}
+	case "loop_start":
+		if v.echo {
+			asked = v.input(e.run)
+		}
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.show(e, t, asked)
+}
+
+func (v *viewer) show(e event, t api.Turn, asked string) error {
+	switch e.name {
+	case "loop_start":
+		return showAs(e, func(m api.LoopStart) { v.start(m, asked) })
+	case "loop_execute":
+		return showAs(e, func(m api.LoopExecute) { v.execute(m.Turn, t) })
+	case "tool_start":
+		return showAs(e, func(m api.ToolStart) {
+			v.closed = true
+			v.print("  → %s %s", plain(m.ToolName), line(string(m.Arguments), 400))
+			v.waiting(plain(m.ToolName))
+		})
+	case "tool_end":
+		return showAs(e, v.result)
+	case "loop_persist":
+		if t.ID != "" {
+			v.complete(t)
+		}
+	case "loop_error":
+		if !v.echo { // the command ends with it
+			return nil
+		}
+		return showAs(e, func(m api.LoopError) { v.print("  ✗ %s: %s", m.Code, line(m.Error, 1000)) })
+	case "loop_end":
+		return showAs(e, v.finish)
+	}
+	return nil
+}
+
+// showAs decodes an event for the function that shows it.
+func showAs[T any](e event, show func(T)) error {
+	var m T
+	if err := json.Unmarshal(e.data, &m); err != nil {
+		return fmt.Errorf("event %d: %w", e.seq, err)
+	}
+	show(m)
+	return nil
+}
+
+// start shows what begins a run, where that is wanted.
+func (v *viewer) start(m api.LoopStart, asked string) {
+	v.now, v.last, v.closed = "", "", true
+	v.said.Reset()
+	if !v.echo {
+		return
+	}
+	v.print("── %s  %s of %s, run %s", when(m.At), m.Kind, plain(m.Agent), plain(m.Run))
+	for l := range strings.Lines(strings.TrimSpace(asked)) {
+		v.print("> %s", plain(strings.TrimRight(l, "\n")))
+	}
+}
+
+// execute begins a turn; one that is stored already, as of a session's past, is
+// shown at once.
+func (v *viewer) execute(turn string, stored api.Turn) {
+	v.now, v.closed, v.stale, v.heard = turn, false, false, time.Now()
+	v.said.Reset()
+	if stored.ID != "" {
+		clear(v.early)
+		v.complete(stored)
+		return
+	}
+	v.waiting("thinking")
+	for _, d := range v.early[turn] {
+		v.say(d)
+	}
+	clear(v.early)
+}
+
+// shownLines is how much of a tool's result is shown.
+const shownLines = 8
+
+func (v *viewer) result(m api.ToolEnd) {
+	v.closed = true
+	all := strings.Split(strings.TrimSpace(m.Result), "\n")
+	took := time.Duration(m.Duration) * time.Millisecond
+	if len(all) == 1 {
+		v.print("  ← %s %s: %s (%s)", plain(m.ToolName), m.Outcome, line(all[0], 400), took)
+		return
+	}
+	v.print("  ← %s %s (%s)", plain(m.ToolName), m.Outcome, took)
+	for _, l := range all[:min(len(all), shownLines)] {
+		v.print("      %s", line(l, 200))
+	}
+	if more := len(all) - shownLines; more > 0 {
+		v.print("      … %d more lines: anima turn output %s %d", more, plain(m.Turn), m.Index)
+	}
+}
+
+// complete shows what is missing of a turn, now that it is stored.
+func (v *viewer) complete(t api.Turn) {
+	v.rest(t.Thinking)
+	v.done = t.ID
+}
+
+// rest shows what is missing of a text.
+func (v *viewer) rest(text string) {
+	whole, have := strings.TrimSpace(text), strings.TrimLeft(v.said.String(), " \n\t")
+	switch {
+	case whole == strings.TrimSpace(have):
+	case strings.HasPrefix(whole, have) && !v.closed:
+		v.write(whole[len(have):])
+	default:
+		v.remark("words were lost on the way; the whole text is")
+		v.write(whole)
+	}
+	v.clear()
+	if v.middle {
+		fmt.Fprintln(v.out)
+		v.middle = false
+	}
+	v.said.Reset()
+	v.closed, v.last = true, whole
+}
+
+func (v *viewer) finish(m api.LoopEnd) {
+	v.clear()
+	if m.Fate == api.FateMerged {
+		return // another's end says more
+	}
+	if r := strings.TrimSpace(m.Response); r != "" && r != v.last {
+		v.rest(r)
+	}
+	v.print("  (%d turns, %s, %s)", m.Turns, m.Cost, time.Duration(m.Duration)*time.Millisecond)
+}

@@ -1,0 +1,81 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/bus"
+)
+
+type sessionWatchCmd struct {
+	Session string `arg:"" help:"The session, or an agent: its main session."`
+	All     bool   `help:"From the session's first event; default is from the beginning of its last run."`
+	After   uint64 `help:"Only what follows this sequence number."`
+}
+
+// Help is shown by --help.
+func (sessionWatchCmd) Help() string {
+	return `What began each run, the words of the model as they come, the tool calls with their
+arguments and results, and what it cost. It goes on until it is interrupted, also
+over the server's restart. With -o json it prints the events, one a line; live
+pieces (stream_delta) have no seq.
+
+Examples:
+  anima session watch lucky
+  anima session watch lucky-main --all
+  anima session watch lucky-main -o json | jq -r .event`
+}
+
+func (c sessionWatchCmd) Run(ctx context.Context, a *app) error {
+	b, done, err := a.bus()
+	if err != nil {
+		return err
+	}
+	w := a.watcher(a.Out)
+	w.view.echo = true
+	w.session, err = sessionOf(ctx, b, c.Session)
+	if err == nil && c.After == 0 && !c.All {
+		w.after, err = beforeLastRun(ctx, b, w.session)
+	}
+	done()
+	if err != nil {
+		return err
+	}
+	w.after = max(w.after, c.After)
+	if a.cli.Output != outputJSON && a.interactive() {
+		fmt.Fprintf(a.Err, "session %s; ctrl-c ends\n", w.session)
+	}
+	if err := w.follow(ctx); ctx.Err() == nil {
+		return err
+	}
+	return nil
+}
+
+// sessionOf is the session of this id, or the main one of the agent of this name.
+func sessionOf(ctx context.Context, b *bus.Bus, name string) (string, error) {
+	s, err := callFor[api.Session](ctx, b, api.GetSession{Session: name})
+	if api.CodeOf(err) != api.NotFound {
+		return s.ID, err
+	}
+	g, agentErr := callFor[api.Agent](ctx, b, api.GetAgent{Agent: name})
+	if api.CodeOf(agentErr) == api.NotFound {
+		return "", &api.Error{
+			Code: api.NotFound, Message: "there is no session and no agent " + name,
+			Next: "anima session list and anima agent list show the ones there are",
+		}
+	}
+	return g.Session, agentErr
+}
+
+// beforeLastRun is the sequence number after which the session's last run begins.
+func beforeLastRun(ctx context.Context, b *bus.Bus, session string) (uint64, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	m, err := b.Last(ctx, api.LoopStart{Session: session}.Subject())
+	if api.CodeOf(err) == api.NotFound || errors.Is(err, context.Canceled) {
+		return 0, nil
+	}
+	return max(m.Sequence, 1) - 1, err
+}

@@ -1,0 +1,255 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/apptest"
+)
+
+// background is a command that runs beside the test.
+type background struct {
+	t    *testing.T
+	out  *record
+	err  *record
+	more chan struct{}
+	over chan struct{} // it has ended
+	exit int
+	stop context.CancelFunc
+}
+
+// start runs a command; its output can be waited for.
+func (m *machine) start(t *testing.T, stdin string, args ...string) *background {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	b := &background{t: t, more: make(chan struct{}, 1), over: make(chan struct{}), stop: cancel}
+	b.out, b.err = &record{also: poke(b.more)}, &record{also: poke(b.more)}
+	go func() {
+		defer close(b.over)
+		b.exit = run(ctx, args, m.app(strings.NewReader(stdin), b.out, b.err))
+	}()
+	t.Cleanup(func() { cancel(); <-b.over })
+	return b
+}
+
+// code waits for the command's end.
+func (b *background) code() int {
+	<-b.over
+	return b.exit
+}
+
+// says waits until the command has written a text, to either of its outputs.
+func (b *background) says(want string) {
+	b.t.Helper()
+	said := func() bool { return strings.Contains(b.out.text()+b.err.text(), want) }
+	for !said() {
+		select {
+		case <-b.more:
+		case <-b.over: // patience ends it
+			if !said() {
+				b.t.Fatalf("exit %d before it said %q:\n%s%s", b.exit, want, b.out.text(), b.err.text())
+			}
+		}
+	}
+}
+
+// poke is a writer that says that something was written.
+type poke chan struct{}
+
+func (p poke) Write(data []byte) (int, error) {
+	select {
+	case p <- struct{}{}:
+	default:
+	}
+	return len(data), nil
+}
+
+// A message outlives the server that took it, and so does the command that waits
+// for its end; the server comes back at other ports.
+func TestSendSurvivesRestart(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	m.env["ANIMA_DRAIN"] = "10ms"
+	u := m.up()
+	text, asJSON, watch := m.start(t, "", "session", "send", "lucky", "slow"), m.start(t, "", "session", "send", "lucky", "slow", "--session", "new", "-o", "json"), m.start(t, "", "session", "watch", "lucky")
+	text.says("→ check_credits")
+	asJSON.says("tool_end")
+	u.stop()
+	text.says("the server is away")
+	m.up()
+	if code := text.code(); code != exitOK {
+		t.Fatalf("exit %d\n%s%s", code, text.out.text(), text.err.text())
+	}
+	text.says("the server is back")
+	for _, want := range []string{"First the money.", "→ check_credits", "← check_credits ok", "That took its time.", "2 turns"} {
+		if n := strings.Count(text.out.text(), want); n != 1 {
+			t.Errorf("it says %q %d times, want once:\n%s", want, n, text.out.text())
+		}
+	}
+	watch.says("That took its time.")
+	watch.stop()
+	if code := watch.code(); code != exitOK {
+		t.Errorf("watch: exit %d\n%s", code, watch.err.text())
+	}
+	if code := asJSON.code(); code != exitOK {
+		t.Fatalf("exit %d\n%s%s", code, asJSON.out.text(), asJSON.err.text())
+	}
+	var seq uint64
+	all := lines[cliEvent](t, asJSON.out.text())
+	for _, e := range all {
+		if e.Event == "stream_delta" {
+			continue
+		}
+		if e.Seq <= seq {
+			t.Errorf("event %d comes after %d", e.Seq, seq)
+		}
+		seq = e.Seq
+	}
+	if last := all[len(all)-1]; last.Event != "loop_end" {
+		t.Errorf("the last event is %+v", last)
+	}
+}
+
+// While the server is away the wait is bounded.
+func TestSendServerStaysAway(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	m.env["ANIMA_DRAIN"] = "10ms"
+	u := m.up()
+	b := m.start(t, "", "session", "send", "lucky", "slow", "--timeout", "20s")
+	b.says("→ check_credits")
+	u.stop()
+	if code := b.code(); code != exitUnavailable {
+		t.Fatalf("exit %d\n%s%s", code, b.out.text(), b.err.text())
+	}
+	b.says("did not come back within 20s")
+	b.says("goes on when the server does")
+}
+
+// The end of a run counts also where its events are lost.
+func TestEndWithoutEvents(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	m.up()
+	end := asked[api.LoopEnd](m, "session", "send", "lucky", "hello")
+	var out bytes.Buffer
+	w := m.app(nil, &out, apptest.Output(t)).watcher(&out)
+	w.session, w.run, w.after = end.Session, end.Run, 1<<40
+	if err := w.follow(t.Context()); err != nil || w.end == nil || w.end.Response != end.Response || !w.end.Success {
+		t.Errorf("%v, the end is %+v, want %+v", err, w.end, end)
+	}
+	if !strings.Contains(out.String(), "I read: hello") {
+		t.Errorf("it shows %q", &out)
+	}
+}
+
+func TestSessionWatch(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	m.up()
+	m.fails(exitNotFound, "", []string{"session", "watch", "ghost"}, "no session and no agent ghost", "anima session list")
+	m.cli("session", "send", "lucky", "hello")
+	b := m.start(t, "", "session", "watch", "Lucky")
+	b.says("I read: hello") // the last run
+	m.cli("session", "send", "lucky", "work")
+	b.says("Counted: 3")
+	b.says("3 turns")
+	b.stop()
+	if code := b.code(); code != exitOK {
+		t.Errorf("exit %d\n%s", code, b.err.text())
+	}
+	for _, want := range []string{"> hello", "> work", "First the file.", "→ write_file", "← exec ok: 3", "Counted: 3", "Z  message of lucky, run "} {
+		if !strings.Contains(b.out.text(), want) {
+			t.Errorf("it shows\n%s\nwant %q", b.out.text(), want)
+		}
+	}
+	if n := strings.Count(b.out.text(), "Counted: 3"); n != 1 {
+		t.Errorf("the answer is shown %d times:\n%s", n, b.out.text())
+	}
+	all := m.start(t, "", "session", "watch", "lucky-main", "--all", "-o", "json")
+	all.says(`"response":"Counted: 3`)
+	if first := lines[cliEvent](t, all.out.text())[0]; first.Event != "loop_start" || first.Seq == 0 {
+		t.Errorf("the first event is %+v", first)
+	}
+}
+
+func TestChatPiped(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	m.up()
+	r := m.run("hello\n\n/session\n/new\nwork\n/history 1\n/help\n/quit\nnot sent\n", "chat", "lucky")
+	for _, want := range []string{"> hello\nI read: hello\n", "session lucky-main: 1 turns", "> work\n", "First the file.\n", "  → write_file", "Counted: 3", "/quit            leave"} {
+		if r.code != exitOK || r.err != "" || !strings.Contains(r.out, want) {
+			t.Errorf("exit %d, it says\n%s%s\nwant %q", r.code, r.out, r.err, want)
+		}
+	}
+	if strings.Contains(r.out, "not sent") || strings.Contains(r.out, "\x1b") || strings.Count(r.out, "I read: hello") != 1 {
+		t.Errorf("it says\n%s", r.out)
+	}
+	if got := asked[api.Sessions](m, "session", "list", "lucky"); len(got.Sessions) != 2 {
+		t.Errorf("%d sessions, want 2", len(got.Sessions))
+	}
+	r = m.run("hello\n/nope\n", "chat", "lucky", "--session", "new")
+	if r.code != exitUsage || !strings.Contains(r.err, "there is no command /nope") || !strings.Contains(r.out, "I read: hello") {
+		t.Errorf("exit %d\n%s%s", r.code, r.out, r.err)
+	}
+	m.fails(exitNotFound, "hello\n", []string{"chat", "ghost"}, "no such agent")
+	m.fails(exitNotFound, "hello\n", []string{"chat", "lucky", "--session", "ghost"}, "no such session")
+}
+
+func TestChatOnATerminal(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	m.up()
+	m.cli("session", "send", "lucky", "good morning")
+	p := sitting(t, m, true, "chat", "lucky")
+	p.sees("I read: good morning") // the history
+	p.answer("lucky> ", "two \\\r")
+	p.answer("… ", "lines\r")
+	p.sees("I read: two \r\nlines")
+	p.answer("lucky> ", "slow\r")
+	p.sees("check_credits ok")
+	p.answer("", "/session\r\x03") // the first is for the next prompt
+	p.sees("cancelling the run")
+	p.sees("(interrupted)")
+	p.sees("session lucky-main: ")
+	p.answer("lucky> ", "\x03")
+	if code := p.code(); code != exitOK {
+		t.Errorf("exit %d\n%s", code, p.text())
+	}
+
+	p = sitting(t, m, true, "chat", "lucky", "--history", "0")
+	p.answer("lucky> ", "slow\r")
+	p.sees("check_credits ok")
+	p.answer("", "\x03\x03")
+	if code := p.code(); code != exitOK {
+		t.Errorf("left: exit %d\n%s", code, p.text())
+	}
+}
+
+// On a terminal anima up says what the agents do.
+func TestUpShowsTurns(t *testing.T) {
+	t.Parallel()
+	for _, quiet := range []bool{false, true} {
+		m := newMachine(t)
+		args := []string{"up"}
+		if quiet {
+			args = append(args, "--quiet")
+		}
+		p := sitting(t, m, true, args...)
+		p.sees("see the whole story")
+		m.cli("session", "send", "lucky", "work")
+		if !quiet {
+			p.sees(`UTC  lucky  turn 1 by creator "work"  write_file  $`)
+			p.sees("UTC  lucky  turn 2  exec  $")
+			p.sees("UTC  lucky  run ended  3 turns  $")
+		}
+		p.stop()
+		if code := p.code(); code != exitOK || quiet && strings.Contains(p.text(), "write_file") {
+			t.Errorf("quiet %t: exit %d\n%s", quiet, code, p.text())
+		}
+	}
+}
