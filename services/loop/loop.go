@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"time"
@@ -21,6 +22,7 @@ import (
 	"github.com/anima-run/anima/pkg/outbox"
 	"github.com/anima-run/anima/pkg/telemetry"
 
+	"github.com/anima-run/anima/services/loop/internal/egress"
 	"github.com/anima-run/anima/services/loop/internal/goal"
 	"github.com/anima-run/anima/services/loop/internal/mcp"
 	"github.com/anima-run/anima/services/loop/internal/memory"
@@ -45,6 +47,7 @@ type Config struct {
 	MailAgentCost    int64         `env:"mail_agent_cost" help:"micro-USD that runs for mail may cost an agent within a day; 0: no bound"`
 	WorkspaceMiB     int64         `env:"workspace_mib" help:"MiB that an agent's folder may take on the disk; 0: no bound"`
 	WorkspaceFiles   int64         `env:"workspace_files" help:"files and folders that an agent's folder may hold; 0: no bound"`
+	EgressAllow      []string      `env:"egress_allow" help:"addresses (CIDR) that commands with a network reach although they are not public, such as a mirror of packages"`
 	AllowUnsandboxed bool          `env:"allow_unsandboxed" help:"run commands even where the kernel cannot hold them (no Landlock); for machines that hold nothing else"`
 }
 
@@ -68,7 +71,20 @@ func (c *Config) Validate() error {
 	case c.Attempts < 1:
 		return fmt.Errorf("ANIMA_LOOP_ATTEMPTS is %d: at least 1 is needed", c.Attempts)
 	}
-	return nil
+	_, err := c.egressAllow()
+	return err
+}
+
+// egressAllow is EgressAllow as prefixes.
+func (c *Config) egressAllow() (all []netip.Prefix, err error) {
+	for _, text := range c.EgressAllow {
+		p, err := netip.ParsePrefix(text)
+		if err != nil {
+			return nil, fmt.Errorf("ANIMA_LOOP_EGRESS_ALLOW has %.60q: use addresses such as 10.1.2.0/24", text)
+		}
+		all = append(all, p)
+	}
+	return all, nil
 }
 
 // Service is loop, ready for a host. The lease of 15 s is design §4's. What mail may
@@ -116,6 +132,15 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	if c := held; !c.Sandboxed() {
 		env.Log.Warn("this kernel cannot hold commands: exec is refused unless ANIMA_LOOP_ALLOW_UNSANDBOXED is set", "landlock_abi", c.LandlockABI, "allowed", cfg.AllowUnsandboxed)
 	}
+	allowed, err := cfg.egressAllow()
+	if err != nil {
+		return err
+	}
+	proxy, err := egress.Start(ctx, egress.Options{Allow: allowed, Log: env.Log})
+	if err != nil {
+		return err
+	}
+	defer proxy.Close() // after Serve: runs that are drained keep their calls
 	store := sqlstore.New(db, workspaces)
 	relay := outbox.NewRelay(db, env.Bus, env.Log)
 	peers := services{bus: env.Bus}
@@ -124,18 +149,18 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	others := newOwners(env.Bus, env.Log)
 	leasing := leaser{leases: leases, owner: env.Bus.Owner(), ttl: cfg.Lease, now: env.Now, log: env.Log}
 	goals := newGoals(store, peers, leasing, relay.Kick, env.Now, env.Log)
-	tools := tool.All(tool.Config{AllowUnsandboxed: cfg.AllowUnsandboxed, NPM: tool.HasNPM(), Now: env.Now, Quota: cfg.quota(), Room: env.Room}, store, peers)
+	tools := tool.All(tool.Config{AllowUnsandboxed: cfg.AllowUnsandboxed, Egress: proxy, NPM: tool.HasNPM(), Now: env.Now, Quota: cfg.quota(), Room: env.Room}, store, peers)
 	memories := newRemembered(store, env.Now)
 	souls := &soul.Keeper{Store: memories.store, Now: env.Now}
 	servers := mcp.New(mcp.Config{
-		Dir: filepath.Join(dir, "mcp"), AllowUnsandboxed: cfg.AllowUnsandboxed, Now: env.Now, Log: env.Log,
+		Dir: filepath.Join(dir, "mcp"), AllowUnsandboxed: cfg.AllowUnsandboxed, Egress: proxy, Now: env.Now, Log: env.Log,
 		Quota: cfg.quota(), Room: env.Room,
 		Tracer: env.Tracer.Tracer("github.com/anima-run/anima/services/loop"),
 	})
 	defer servers.Close() // after Serve: runs that are drained keep their calls
 	for _, more := range [][]turn.Tool{
 		others.tools(), goal.Tools(goals.orchestrator), memory.Tools(memories.memory), soul.Tools(souls),
-		skill.Tools(skill.Config{AllowUnsandboxed: cfg.AllowUnsandboxed, Quota: cfg.quota(), Room: env.Room}),
+		skill.Tools(skill.Config{AllowUnsandboxed: cfg.AllowUnsandboxed, Egress: proxy, Quota: cfg.quota(), Room: env.Room}),
 		{servers.Installer()},
 	} {
 		for _, t := range more {

@@ -17,6 +17,7 @@ import (
 
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/anima-run/anima/services/loop/internal/egress"
 	"github.com/anima-run/anima/services/loop/internal/outbound"
 	"github.com/anima-run/anima/services/loop/internal/sandbox"
 	"github.com/anima-run/anima/services/loop/internal/turn"
@@ -47,6 +48,7 @@ type Config struct {
 	// what is in them is started.
 	Dir              string
 	AllowUnsandboxed bool             // the operator accepts servers without Landlock
+	Egress           *egress.Proxy    // through which servers that are programs reach the network; nil: they do not
 	Outbound         outbound.Options // for servers at an address
 	Quota            sandbox.Quota    // of each agent's folder, for servers that are programs
 	Room             func() error     // an error while the disk has only its reserve; nil: there is room

@@ -9,6 +9,7 @@ import (
 	"mime"
 	"net/http"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -43,21 +44,26 @@ const (
 var processLimits = sandbox.Limits{CPU: time.Hour, AddressSpace: 64 << 30}
 
 // process is a server that is a program in the agent's sandbox.
-type process struct{ p *sandbox.Process }
+type process struct {
+	p      *sandbox.Process
+	revoke func() // its use of the egress proxy
+}
 
 func startProcess(ctx context.Context, s Server, workspace string, network bool, cfg Config) (wire, error) {
+	proxy, revoke := cfg.Egress.Grant(filepath.Base(workspace), network) // the folder has the name of its agent
 	var env []string
 	for _, name := range slices.Sorted(maps.Keys(s.Env)) {
 		env = append(env, name+"="+s.Env[name].Reveal())
 	}
 	p, err := sandbox.Start(ctx, sandbox.Spec{
-		Dir: workspace, Command: commandLine(s), Env: env, Network: network, Limits: processLimits, MaxOutput: 4 << 10,
+		Dir: workspace, Command: commandLine(s), Env: env, Proxy: proxy, Limits: processLimits, MaxOutput: 4 << 10,
 		AllowUnsandboxed: cfg.AllowUnsandboxed, Quota: cfg.Quota, Room: cfg.Room,
 	})
 	if err != nil {
+		revoke()
 		return nil, err
 	}
-	return process{p}, nil
+	return process{p, revoke}, nil
 }
 
 // commandLine is the shell command that becomes the server.
@@ -70,10 +76,13 @@ func commandLine(s Server) string {
 }
 
 func (w process) transport() sdk.Transport {
-	return &sdk.IOTransport{Reader: reader(w), Writer: writer{w.p.Stdin}, MaxLineLength: maxFrame}
+	return &sdk.IOTransport{Reader: reader{w.p}, Writer: writer{w.p.Stdin}, MaxLineLength: maxFrame}
 }
 
-func (w process) cut() { _, _ = w.p.Stop(0) } // how it ended is asked by last
+func (w process) cut() {
+	_, _ = w.p.Stop(0) // how it ended is asked by last
+	w.revoke()
+}
 
 func (w process) last() string {
 	select {

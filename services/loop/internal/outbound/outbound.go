@@ -42,7 +42,7 @@ func (o Options) Parse(raw string) (*url.URL, error) {
 	case u.Fragment != "":
 		return nil, errors.New("the address has a fragment (#); leave it out")
 	}
-	if ip, err := netip.ParseAddr(u.Hostname()); err == nil && !o.AllowPrivate && !public(ip) {
+	if ip, err := netip.ParseAddr(u.Hostname()); err == nil && !o.AllowPrivate && !Public(ip) {
 		return nil, ErrPrivate
 	}
 	return u, nil
@@ -57,7 +57,7 @@ func (o Options) Client() *http.Client {
 	if !o.AllowPrivate {
 		// After the name was resolved, so that no name can stand for two addresses.
 		dialer.Control = func(_, address string, _ syscall.RawConn) error {
-			if ap, err := netip.ParseAddrPort(address); err != nil || !public(ap.Addr()) {
+			if ap, err := netip.ParseAddrPort(address); err != nil || !Public(ap.Addr()) {
 				return ErrPrivate
 			}
 			return nil
@@ -98,8 +98,8 @@ var special = func() (all []netip.Prefix) {
 	return all
 }()
 
-// public says whether an address is on the public internet.
-func public(ip netip.Addr) bool {
+// Public says whether an address is on the public internet.
+func Public(ip netip.Addr) bool {
 	ip = ip.Unmap().WithZone("")
 	if !ip.IsGlobalUnicast() || ip.IsPrivate() {
 		return false

@@ -49,8 +49,8 @@ func TestPublic(t *testing.T) {
 		"fe80::1": false, "fd00::1": false, "100.64.0.1": false, "0.0.0.0": false, "::": false, "224.0.0.1": false, "255.255.255.255": false,
 		"::ffff:127.0.0.1": false, "64:ff9b::7f00:1": false, "2002:7f00:1::": false, "192.0.2.1": false,
 	} {
-		if got := public(netip.MustParseAddr(ip)); got != want {
-			t.Errorf("public(%s) = %t, want %t", ip, got, want)
+		if got := Public(netip.MustParseAddr(ip)); got != want {
+			t.Errorf("Public(%s) = %t, want %t", ip, got, want)
 		}
 	}
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/cache"
 	"github.com/go-git/go-git/v5/plumbing/format/gitignore"
 	"github.com/go-git/go-git/v5/plumbing/object"
+	"github.com/go-git/go-git/v5/plumbing/transport"
 	"github.com/go-git/go-git/v5/storage/filesystem"
 
 	"github.com/anima-run/anima/pkg/api"
@@ -348,10 +349,11 @@ func (r *Repo) DeleteBranch(name string) error {
 	return r.git.Storer.RemoveReference(plumbing.NewBranchReferenceName(name))
 }
 
-// Push sends a branch ("" is the current one) to a remote. It says whether there
+// Push sends a branch ("" is the current one) to a remote, through an HTTP proxy
+// unless its URL is "". It says whether there
 // was anything to send. Errors: NotFound, Invalid for an address that is no web
 // address, Conflict when the remote has what is not here.
-func (r *Repo) Push(remote, branch string, progress func([]byte)) (sent bool, err error) {
+func (r *Repo) Push(remote, branch, proxy string, progress func([]byte)) (sent bool, err error) {
 	if branch == "" {
 		if branch, err = r.Branch(); err != nil {
 			return false, err
@@ -376,6 +378,7 @@ func (r *Repo) Push(remote, branch string, progress func([]byte)) (sent bool, er
 	to := git.NewRemote(r.git.Storer, &config.RemoteConfig{Name: remote, URLs: urls[:1]})
 	err = to.PushContext(r.fs.ctx, &git.PushOptions{
 		RemoteName: remote, RefSpecs: []config.RefSpec{config.RefSpec(ref + ":" + ref)}, Progress: writer(progress),
+		ProxyOptions: transport.ProxyOptions{URL: proxy},
 	})
 	switch {
 	case errors.Is(err, git.NoErrAlreadyUpToDate):
@@ -399,10 +402,11 @@ func checkURL(url string) error {
 	return nil
 }
 
-// Clone copies a repository into a folder of a workspace that is not there yet.
+// Clone copies a repository into a folder of a workspace that is not there yet, through
+// an HTTP proxy unless its URL is "".
 // depth 0 is everything. What it began and did not end, it removes. Errors:
 // Conflict when the folder is there.
-func Clone(ctx context.Context, workspace, name, url string, depth int, progress func([]byte)) (err error) {
+func Clone(ctx context.Context, workspace, name, url, proxy string, depth int, progress func([]byte)) (err error) {
 	at, err := Within(workspace, name)
 	if err != nil {
 		return err
@@ -443,7 +447,7 @@ func Clone(ctx context.Context, workspace, name, url string, depth int, progress
 		}
 		if err == nil {
 			_, err = git.CloneContext(ctx, filesystem.NewStorage(dot, cache.NewObjectLRU(16*cache.MiByte)), folder, &git.CloneOptions{
-				URL: url, Depth: depth, Progress: writer(progress),
+				URL: url, Depth: depth, Progress: writer(progress), ProxyOptions: transport.ProxyOptions{URL: proxy},
 			})
 		}
 	}

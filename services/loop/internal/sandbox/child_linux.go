@@ -219,7 +219,7 @@ func (o order) enter() error {
 	}
 	dropCapabilities()
 	if o.Held.Seccomp {
-		if err := seccomp(o.Network); err != nil {
+		if err := seccomp(o.Proxy != 0); err != nil {
 			return fmt.Errorf("seccomp: %w", err)
 		}
 	}

@@ -2,6 +2,8 @@ package sandbox
 
 import (
 	"fmt"
+	"net/netip"
+	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -29,6 +31,32 @@ func Environment(dir string) []string {
 	}
 }
 
+// proxyEnvironment is what a command with a network sees besides. Programs read
+// either case; Node.js needs to be told that it shall read them at all.
+func proxyEnvironment(proxy string) []string {
+	if proxy == "" {
+		return nil
+	}
+	var all []string
+	for _, name := range []string{"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"} {
+		all = append(all, name+"="+proxy, strings.ToLower(name)+"="+proxy)
+	}
+	return append(all, "NODE_USE_ENV_PROXY=1")
+}
+
+// proxyPort is the port of a proxy's URL, 0 when it is not one on this machine.
+func proxyPort(proxy string) uint16 {
+	u, err := url.Parse(proxy)
+	if err != nil || u.Scheme != "http" {
+		return 0
+	}
+	at, err := netip.ParseAddrPort(u.Host)
+	if err != nil || !at.Addr().IsLoopback() {
+		return 0
+	}
+	return at.Port()
+}
+
 // Finds says whether a command finds a program of that name.
 func Finds(program string) bool {
 	if program == "" || strings.ContainsAny(program, "/\x00") {
@@ -44,9 +72,9 @@ var variable = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]*)=[^\x00]*$`)
 
 // checkEnv refuses variables that are none, that are given twice, or that
 // would hide one of ours. The error holds no value.
-func checkEnv(dir string, env []string) error {
+func checkEnv(dir, proxy string, env []string) error {
 	seen := map[string]bool{}
-	for _, own := range Environment(dir) {
+	for _, own := range append(Environment(dir), proxyEnvironment(proxy)...) {
 		name, _, _ := strings.Cut(own, "=")
 		seen[name] = true
 	}

@@ -142,7 +142,7 @@ func TestOtherProcessesAreOutOfReach(t *testing.T) {
 }
 
 // dialing is the command that connects as told, and what it needs.
-func dialing(t *testing.T, network, address string, allowed bool) Spec {
+func dialing(t *testing.T, network, address, proxy string) Spec {
 	t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
@@ -151,7 +151,7 @@ func dialing(t *testing.T, network, address string, allowed bool) Spec {
 	return Spec{
 		Command:  strings.Join([]string{exe, dialerName, network, address}, " "),
 		ReadOnly: []string{exe},
-		Network:  allowed,
+		Proxy:    proxy,
 		Limits:   Limits{AddressSpace: 1 << 62}, // The race detector has terabytes of it.
 	}
 }
@@ -189,23 +189,33 @@ func TestNetwork(t *testing.T) {
 			}
 			_ = os.RemoveAll(short)
 		})
+		proxy, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = proxy.Close() })
 		open := k
 		if k.spaces[0] != 0 {
 			open = thisKernel(true)
 		}
+		if !open.caps.Egress() {
+			fmt.Fprintf(os.Stderr, "sandbox: NOT TESTED: %s with a network, since the kernel lends only %+v\n", t.Name(), k.caps)
+			return
+		}
 		for _, l := range []struct {
 			network, address string
-			open             bool // when the network is allowed
+			open             bool // to a command that has a proxy
 		}{
-			{"tcp", tcp.Addr().String(), true},
-			{"udp", udp.LocalAddr().String(), true},
+			{"tcp", proxy.Addr().String(), true},
+			{"tcp", tcp.Addr().String(), false},
+			{"udp", udp.LocalAddr().String(), false},
 			{"unix", named.Addr().String(), false},
 			{"unix", abstract.Addr().String(), false},
 		} {
-			if res := sh(t, k, dialing(t, l.network, l.address, false)); res.ExitCode != 1 || !strings.Contains(res.Stdout, "permission denied") {
+			if res := sh(t, k, dialing(t, l.network, l.address, "")); res.ExitCode != 1 || !strings.Contains(res.Stdout, "permission denied") {
 				t.Errorf("%s without network: %+v, want permission denied", l.network, res)
 			}
-			res := sh(t, open, dialing(t, l.network, l.address, true))
+			res := sh(t, open, dialing(t, l.network, l.address, "http://u:p@"+proxy.Addr().String()))
 			if got := res.Stdout == "sent\n"; got != l.open {
 				t.Errorf("%s to %s with network: sent is %v, want %v: %+v", l.network, l.address, got, l.open, res)
 			}
@@ -233,7 +243,7 @@ func TestEachWall(t *testing.T) {
 			fmt.Fprintf(os.Stderr, "sandbox: NOT TESTED: %s of %s, since the kernel lends only %+v\n", t.Name(), name, lent)
 			continue
 		}
-		spec := dialing(t, "tcp", l.Addr().String(), false)
+		spec := dialing(t, "tcp", l.Addr().String(), "")
 		spec.AllowUnsandboxed = true
 		res := sh(t, k, spec)
 		if got, want := res.Stdout == "sent\n", name == "none"; got != want {

@@ -36,7 +36,8 @@ func readable() []string {
 	}
 }
 
-// dialable is what reaching the network takes besides.
+// dialable is what reaching the network through a proxy takes besides. Names are
+// resolved by the proxy.
 func dialable() []string {
 	return []string{
 		"/etc/hosts", "/etc/host.conf", "/etc/resolv.conf", "/etc/gai.conf",
@@ -54,7 +55,7 @@ func landlockABI() int {
 }
 
 // handled returns the most that the ABI can hold.
-func handled(abi int, network bool) unix.LandlockRulesetAttr {
+func handled(abi int, open bool) unix.LandlockRulesetAttr {
 	attr := unix.LandlockRulesetAttr{Handled_access_fs: fsAll1}
 	if abi >= 2 {
 		attr.Handled_access_fs = fsAll2
@@ -62,7 +63,7 @@ func handled(abi int, network bool) unix.LandlockRulesetAttr {
 	if abi >= 3 {
 		attr.Handled_access_fs = fsAll3
 	}
-	if abi >= 4 && !network {
+	if abi >= 4 && !open {
 		attr.Handled_access_net = netAll4
 	}
 	if abi >= 5 {
@@ -79,7 +80,7 @@ func handled(abi int, network bool) unix.LandlockRulesetAttr {
 // the Landlock project holds every thread instead, which in a PID namespace
 // under cgo looks up threads of other processes.
 func (o order) landlock() error {
-	attr := handled(o.Held.LandlockABI, o.Network)
+	attr := handled(o.Held.LandlockABI, o.Open)
 	size := unsafe.Offsetof(attr.Quiet_access_fs)
 	switch abi := o.Held.LandlockABI; {
 	case abi < 4:
@@ -108,8 +109,11 @@ func (o order) landlock() error {
 		allow(fsRead, o.ReadOnly...),
 		allow(unix.LANDLOCK_ACCESS_FS_READ_FILE|unix.LANDLOCK_ACCESS_FS_WRITE_FILE, "/dev/null", "/dev/full"),
 	)
-	if o.Network {
+	if o.Proxy != 0 {
 		err = errors.Join(err, allow(fsRead, dialable()...))
+	}
+	if o.Proxy != 0 && attr.Handled_access_net != 0 {
+		err = errors.Join(err, allowConnect(rules, o.Proxy))
 	}
 	if err != nil {
 		return err
@@ -138,6 +142,24 @@ func allowBeneath(rules int, path string, access uint64) error {
 		uintptr(unsafe.Pointer(&beneath)), 0, 0, 0)
 	if errno != 0 {
 		return errno
+	}
+	return nil
+}
+
+// netPort is struct landlock_net_port_attr, and ruleNetPort LANDLOCK_RULE_NET_PORT, of
+// linux/landlock.h; golang.org/x/sys has neither.
+type netPort struct{ allowed, port uint64 }
+
+const ruleNetPort = 2
+
+// allowConnect lets TCP connect to a port, of whatever host: Landlock knows no
+// addresses.
+func allowConnect(rules int, port uint16) error {
+	to := netPort{unix.LANDLOCK_ACCESS_NET_CONNECT_TCP, uint64(port)}
+	_, _, errno := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, uintptr(rules), ruleNetPort,
+		uintptr(unsafe.Pointer(&to)), 0, 0, 0)
+	if errno != 0 {
+		return fmt.Errorf("port %d: %w", port, errno)
 	}
 	return nil
 }

@@ -31,7 +31,7 @@ func Start(ctx context.Context, spec Spec) (*Process, error) {
 	if err := spec.mayBegin(); err != nil {
 		return nil, err
 	}
-	return start(ctx, spec, thisKernel(spec.Network))
+	return start(ctx, spec, thisKernel(spec.Proxy != ""))
 }
 
 // Done is closed when the command and everything that it started have ended.

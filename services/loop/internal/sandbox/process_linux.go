@@ -11,8 +11,8 @@ import (
 )
 
 func start(ctx context.Context, spec Spec, k kernel) (*Process, error) {
-	if !k.caps.Sandboxed() && !spec.AllowUnsandboxed {
-		return nil, ErrUnavailable
+	if err := k.holds(spec); err != nil {
+		return nil, err
 	}
 	if err := makeScratch(spec.Dir); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrSetup, err)
@@ -46,10 +46,7 @@ func start(ctx context.Context, spec Spec, k kernel) (*Process, error) {
 	}
 	err := closeAll(read[0], write[1], read[2], write[3])
 	held := k.caps.with(spaces)
-	err = errors.Join(err, json.NewEncoder(write[0]).Encode(order{
-		Dir: spec.Dir, Command: spec.Command, Env: append(Environment(spec.Dir), spec.Env...), ReadOnly: spec.ReadOnly,
-		Network: spec.Network, Limits: spec.Limits, Held: held,
-	}))
+	err = errors.Join(err, json.NewEncoder(write[0]).Encode(spec.order(held)))
 	p := &Process{Stdin: write[2], Stdout: read[3], cancel: cancel, done: make(chan struct{})}
 	began := spec.Now()
 	var stopped error

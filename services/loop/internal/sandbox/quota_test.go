@@ -2,12 +2,12 @@ package sandbox
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
+	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/disk"
 	"github.com/anima-run/anima/pkg/disk/disktest"
 )
@@ -61,8 +61,8 @@ func TestReserveEndsTheCommand(t *testing.T) {
 		}
 		spec := Spec{Dir: work, Command: "i=0; while :; do i=$((i+1)); head -c 65536 /dev/zero > f$i; done", Timeout: time.Minute, AllowUnsandboxed: true, Room: r.Check}
 		res, err := Run(t.Context(), spec)
-		if err != nil || res.Stopped == nil || fmt.Sprint(res.Stopped) != fmt.Sprint(r.Check()) {
-			t.Errorf("got %+v, %v, want it stopped by %v", res, err, r.Check())
+		if err != nil || api.ReasonOf(res.Stopped) != api.ReasonNoSpace {
+			t.Errorf("got %+v, %v, want it stopped with the reason %s", res, err, api.ReasonNoSpace)
 		}
 		if s, err := r.Space(); err != nil || s.Free < 8*disk.MiB {
 			t.Errorf("%d bytes are left of the reserve, %v", s.Free, err)

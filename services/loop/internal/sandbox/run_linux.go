@@ -92,9 +92,32 @@ type order struct {
 	Dir, Command string
 	Env          []string
 	ReadOnly     []string
-	Network      bool
+	Proxy        uint16 // port that may be connected to; 0: there is no network
+	Open         bool   // the network is open: the operator allows it where the kernel cannot hold a command to a port
 	Limits       Limits
 	Held         Capabilities
+}
+
+// holds is an error when the kernel cannot hold a command and the operator has not
+// said that it shall run all the same.
+func (k kernel) holds(spec Spec) error {
+	switch {
+	case spec.AllowUnsandboxed:
+		return nil
+	case !k.caps.Sandboxed():
+		return ErrUnavailable
+	case spec.Proxy != "" && !k.caps.Egress():
+		return ErrNoEgress
+	}
+	return nil
+}
+
+// order is a spec for the supervisor.
+func (s Spec) order(held Capabilities) order {
+	return order{
+		Dir: s.Dir, Command: s.Command, Env: slices.Concat(Environment(s.Dir), proxyEnvironment(s.Proxy), s.Env), ReadOnly: s.ReadOnly,
+		Proxy: proxyPort(s.Proxy), Open: s.Proxy != "" && !held.Egress(), Limits: s.Limits, Held: held,
+	}
 }
 
 // report is what came of an order.
@@ -106,8 +129,8 @@ type report struct {
 }
 
 func run(ctx context.Context, spec Spec, k kernel) (Result, error) {
-	if !k.caps.Sandboxed() && !spec.AllowUnsandboxed {
-		return Result{}, ErrUnavailable
+	if err := k.holds(spec); err != nil {
+		return Result{}, err
 	}
 	if err := makeScratch(spec.Dir); err != nil {
 		return Result{}, fmt.Errorf("%w: %w", ErrSetup, err)
@@ -186,10 +209,7 @@ func attempt(ctx context.Context, spec Spec, held Capabilities, spaces uintptr) 
 	if err != nil {
 		return Result{}, report{}, err
 	}
-	sent := json.NewEncoder(orderW).Encode(order{
-		Dir: spec.Dir, Command: spec.Command, Env: append(Environment(spec.Dir), spec.Env...), ReadOnly: spec.ReadOnly,
-		Network: spec.Network, Limits: spec.Limits, Held: held,
-	})
+	sent := json.NewEncoder(orderW).Encode(spec.order(held))
 	ended := cmd.Wait()
 
 	res := Result{

@@ -35,6 +35,9 @@ var (
 	// can mend the kernel, or set Spec.AllowUnsandboxed.
 	ErrUnavailable = errors.New("commands cannot be sandboxed here: this needs Linux 6.2 or newer on amd64 or arm64" +
 		" with landlock among its security modules and seccomp; exec stays off unless the operator allows unsandboxed commands")
+	// ErrNoEgress says that the kernel cannot hold a command to its proxy.
+	ErrNoEgress = errors.New("commands cannot be held to the egress proxy here: this needs Linux 6.7 or newer (Landlock's TCP rules);" +
+		" commands with a network stay off unless the operator allows unsandboxed commands")
 	// ErrInvalid wraps what is wrong with a Spec.
 	ErrInvalid = errors.New("invalid command")
 	// ErrSetup wraps why the sandbox could not be built; the command has not run.
@@ -49,8 +52,11 @@ type Spec struct {
 	ReadOnly []string // more absolute paths to read and execute from, such as a toolchain's; missing ones are ignored
 	Env      []string // NAME=value, more than [Environment] has
 
-	Timeout   time.Duration // default 30 s
-	Network   bool          // whether the command may use the network
+	Timeout time.Duration // default 30 s
+	// Proxy is the URL of an HTTP proxy on loopback through which the command reaches
+	// the network; "" gives it no network. The command can connect to the proxy's port
+	// alone, over TCP, and finds the URL in HTTP_PROXY and its like.
+	Proxy     string
 	Limits    Limits
 	MaxOutput int // bytes kept of stdout and of stderr each; default 64 KiB
 
@@ -115,7 +121,7 @@ type Capabilities struct {
 	UserNamespace  bool // the command has a user namespace of its own
 	PIDNamespace   bool // the kernel ends every process of the command with its first
 	MountNamespace bool // outside the workspace modes, owners and times cannot be changed either
-	NetNamespace   bool // without Spec.Network the command has no interface but a dead loopback
+	NetNamespace   bool // without Spec.Proxy the command has no interface but a dead loopback
 }
 
 // Sandboxed says whether commands can be held as Run promises. Namespaces
@@ -123,6 +129,12 @@ type Capabilities struct {
 func (c Capabilities) Sandboxed() bool {
 	// The third ABI is the first in which truncation is held.
 	return c.LandlockABI >= 3 && c.Seccomp
+}
+
+// Egress says whether a command with a network can be held to its proxy.
+func (c Capabilities) Egress() bool {
+	// The fourth ABI is the first that knows TCP.
+	return c.Sandboxed() && c.LandlockABI >= 4
 }
 
 const (
@@ -140,10 +152,12 @@ func (s Spec) withDefaults() (Spec, error) {
 		return s, fmt.Errorf("%w: the command has %d bytes, at most %d are allowed; put it in a file", ErrInvalid, len(s.Command), maxCommand)
 	case !filepath.IsAbs(s.Dir) || filepath.Clean(s.Dir) == "/":
 		return s, fmt.Errorf("%w: workspace %q is not an absolute path below /", ErrInvalid, s.Dir)
+	case s.Proxy != "" && proxyPort(s.Proxy) == 0:
+		return s, fmt.Errorf("%w: the proxy is no http URL with a port on 127.0.0.1", ErrInvalid)
 	case s.Timeout < 0 || s.MaxOutput < 0:
 		return s, fmt.Errorf("%w: the timeout or the output limit is negative", ErrInvalid)
 	}
-	if err := checkEnv(s.Dir, s.Env); err != nil {
+	if err := checkEnv(s.Dir, s.Proxy, s.Env); err != nil {
 		return s, err
 	}
 	if info, err := os.Stat(s.Dir); err != nil {
@@ -187,5 +201,5 @@ func Run(ctx context.Context, spec Spec) (Result, error) {
 	if err := spec.mayBegin(); err != nil {
 		return Result{}, err
 	}
-	return run(ctx, spec, thisKernel(spec.Network))
+	return run(ctx, spec, thisKernel(spec.Proxy != ""))
 }

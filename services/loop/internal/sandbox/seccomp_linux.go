@@ -13,6 +13,9 @@ const (
 	dataCall = 0
 	dataArch = 4
 	dataArg0 = 16 // its low half: both machines below are little-endian
+	dataArg1 = 24
+	dataArg2 = 32
+	dataArg3 = 40
 
 	// On amd64 calls from this number on are those of the x32 ABI, which
 	// would pass a filter by number.
@@ -76,6 +79,7 @@ func filter(network bool) []unix.SockFilter {
 		errno unix.Errno
 	}{
 		{unix.SYS_IO_URING_SETUP, unix.ENOSYS}, // It makes sockets without socket(2).
+		{unix.SYS_CLONE3, unix.ENOSYS},         // Its flags are out of a filter's sight; libraries fall back to clone.
 		{unix.SYS_UNSHARE, unix.EPERM},
 		{unix.SYS_SETNS, unix.EPERM},
 		{unix.SYS_ADD_KEY, unix.EPERM},
@@ -90,14 +94,42 @@ func filter(network bool) []unix.SockFilter {
 	} {
 		f = append(f, equal(d.call, 0, 1), deny(d.errno))
 	}
+	// onCall judges an argument of a call: test skips the denial where the argument is
+	// as it may be.
+	onCall := func(call, arg uint32, errno unix.Errno, test ...unix.SockFilter) {
+		steps := append([]unix.SockFilter{load(arg)}, test...)
+		f = append(f, load(dataCall), equal(call, 0, uint8(len(steps)+1)))
+		f = append(append(f, steps...), deny(errno))
+	}
+	// none skips the denial where no bit of the mask is set.
+	none := func(mask uint32) unix.SockFilter {
+		return unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K, K: mask, Jt: 0, Jf: 1}
+	}
+	onCall(unix.SYS_CLONE, dataArg0, unix.EPERM, none(newSpaces))
 	if !network {
 		// Pairs of connected sockets are made by another call and stay.
-		return append(f, equal(unix.SYS_SOCKET, 0, 1), deny(unix.EACCES), answer(unix.SECCOMP_RET_ALLOW))
+		return append(f, load(dataCall), equal(unix.SYS_SOCKET, 0, 1), deny(unix.EACCES), answer(unix.SECCOMP_RET_ALLOW))
 	}
-	// Unix sockets would reach daemons of this machine, vsock its host.
-	return append(f,
-		equal(unix.SYS_SOCKET, 0, 5),
-		load(dataArg0), equal(unix.AF_INET, 3, 0), equal(unix.AF_INET6, 2, 0), equal(unix.AF_NETLINK, 1, 0),
-		deny(unix.EACCES),
-		answer(unix.SECCOMP_RET_ALLOW))
+	// Unix sockets would reach daemons of this machine, vsock its host. Netlink tells
+	// programs which addresses there are.
+	onCall(unix.SYS_SOCKET, dataArg0, unix.EACCES, equal(unix.AF_NETLINK, 3, 0), equal(unix.AF_INET, 2, 0), equal(unix.AF_INET6, 1, 0))
+	// Landlock holds TCP alone: no UDP, no raw socket, and no other protocol with
+	// streams, such as MPTCP and SCTP. Netlink's sockets are of another kind.
+	const sockType = 0xf
+	f = append(f,
+		load(dataCall), equal(unix.SYS_SOCKET, 0, 10),
+		load(dataArg0), equal(unix.AF_NETLINK, 8, 0),
+		load(dataArg1), unix.SockFilter{Code: unix.BPF_ALU | unix.BPF_AND | unix.BPF_K, K: sockType}, equal(unix.SOCK_STREAM, 1, 0), deny(unix.EACCES),
+		load(dataArg2), equal(0, 2, 0), equal(unix.IPPROTO_TCP, 1, 0), deny(unix.EACCES),
+	)
+	// These connect without connect(2), which Landlock holds.
+	onCall(unix.SYS_SENDTO, dataArg3, unix.EACCES, none(unix.MSG_FASTOPEN))
+	onCall(unix.SYS_SENDMSG, dataArg2, unix.EACCES, none(unix.MSG_FASTOPEN))
+	onCall(unix.SYS_SENDMMSG, dataArg3, unix.EACCES, none(unix.MSG_FASTOPEN))
+	return append(f, answer(unix.SECCOMP_RET_ALLOW))
 }
+
+// newSpaces are the flags of clone(2) that make namespaces, in which a command would
+// have power that it lacks outside.
+const newSpaces = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC | unix.CLONE_NEWUSER |
+	unix.CLONE_NEWPID | unix.CLONE_NEWNET

@@ -403,7 +403,7 @@ func TestClone(t *testing.T) {
 		ws := t.TempDir()
 		address := repository(t, ws, files)
 		_, err := installed(turn.Call{Agent: turn.Agent{Workspace: ws}}, "clone", "git x", func(into string) error {
-			return Config{AllowUnsandboxed: true}.clone(t.Context(), ws, address, "file", "clone", into)
+			return Config{AllowUnsandboxed: true}.clone(t.Context(), turn.Agent{ID: "ada", Workspace: ws, Network: true}, address, "file", "clone", into)
 		})
 		if err != nil {
 			t.Errorf("%s: %v", where, err)
@@ -424,15 +424,15 @@ func TestCloneRefuses(t *testing.T) {
 	ws := t.TempDir()
 	cfg := Config{AllowUnsandboxed: true}
 	address := repository(t, ws, map[string]string{"README.md": "no skill"})
-	if err := cfg.clone(t.Context(), ws, address, "file", "x", ".tmp/a/x"); err == nil || !strings.Contains(err.Error(), "has no SKILL.md") {
+	if err := cfg.clone(t.Context(), turn.Agent{ID: "ada", Workspace: ws, Network: true}, address, "file", "x", ".tmp/a/x"); err == nil || !strings.Contains(err.Error(), "has no SKILL.md") {
 		t.Errorf("a repository without a skill: %v", err)
 	}
-	if err := cfg.clone(t.Context(), ws, address, "https", "x", ".tmp/b/x"); err == nil || !strings.Contains(err.Error(), "not allowed") {
+	if err := cfg.clone(t.Context(), turn.Agent{ID: "ada", Workspace: ws, Network: true}, address, "https", "x", ".tmp/b/x"); err == nil || !strings.Contains(err.Error(), "not allowed") {
 		t.Errorf("another protocol: %v, want git to refuse it", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := cfg.clone(ctx, ws, address, "file", "x", ".tmp/c/x"); err == nil {
+	if err := cfg.clone(ctx, turn.Agent{ID: "ada", Workspace: ws, Network: true}, address, "file", "x", ".tmp/c/x"); err == nil {
 		t.Error("it went on after the context ended")
 	}
 }

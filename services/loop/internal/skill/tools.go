@@ -16,6 +16,7 @@ import (
 	"github.com/anima-run/anima/pkg/api/catalog"
 
 	"github.com/anima-run/anima/services/loop/internal/agentmd"
+	"github.com/anima-run/anima/services/loop/internal/egress"
 	"github.com/anima-run/anima/services/loop/internal/outbound"
 	"github.com/anima-run/anima/services/loop/internal/sandbox"
 	"github.com/anima-run/anima/services/loop/internal/turn"
@@ -31,6 +32,7 @@ const (
 // Config of the tools.
 type Config struct {
 	AllowUnsandboxed bool             // the operator accepts git without Landlock
+	Egress           *egress.Proxy    // through which git reaches the network; nil: it does not
 	Outbound         outbound.Options // for skills from an address
 	Quota            sandbox.Quota    // of each agent's folder
 	Room             func() error     // an error while the disk has only its reserve; nil: there is room
@@ -83,7 +85,7 @@ func (cfg Config) install(ctx context.Context, c turn.Call, a catalog.Args) (tur
 	origin := source + " " + u.Scheme + "://" + u.Host + u.Path // A query may hold a secret.
 	if source == "git" {
 		return installed(c, name, origin, func(into string) error {
-			return cfg.clone(ctx, c.Agent.Workspace, u.String(), u.Scheme, name, into)
+			return cfg.clone(ctx, c.Agent, u.String(), u.Scheme, name, into)
 		})
 	}
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
@@ -166,10 +168,13 @@ func (cfg Config) fetch(ctx context.Context, address string) (_ []byte, err erro
 
 // clone fetches a repository in the sandbox and leaves the skill's folder at into:
 // the repository itself, or skills/<name> or <name> in it.
-func (cfg Config) clone(ctx context.Context, workspace, address, protocol, name, into string) error {
+func (cfg Config) clone(ctx context.Context, agent turn.Agent, address, protocol, name, into string) error {
+	workspace := agent.Workspace
+	proxy, revoke := cfg.Egress.Grant(agent.ID, agent.Network)
+	defer revoke()
 	at := path.Join(path.Dir(into), ".clone") // no skill has such a name
 	res, err := sandbox.Run(ctx, sandbox.Spec{
-		Dir: workspace, Timeout: cloneTimeout, Network: true, AllowUnsandboxed: cfg.AllowUnsandboxed,
+		Dir: workspace, Timeout: cloneTimeout, Proxy: proxy, AllowUnsandboxed: cfg.AllowUnsandboxed,
 		// No other protocol by way of a redirect or a submodule, no question, no program
 		// of the repository's.
 		Command: "GIT_ALLOW_PROTOCOL=" + protocol + " GIT_TERMINAL_PROMPT=0 exec git -c core.hooksPath=/dev/null" +

@@ -54,9 +54,11 @@ func execTool(cfg Config) turn.Tool {
 // run runs a command of an agent, limit seconds at most.
 func run(ctx context.Context, cfg Config, c turn.Call, command string, limit int) (turn.Output, error) {
 	tail := tail{say: c.Report}
+	proxy, revoke := cfg.Egress.Grant(c.Agent.ID, c.Agent.Network)
+	defer revoke()
 	r, err := sandbox.Run(ctx, sandbox.Spec{
 		Dir: c.Agent.Workspace, Command: command, Timeout: time.Duration(limit) * time.Second, MaxOutput: maxOutput,
-		Network: c.Agent.Network, AllowUnsandboxed: cfg.AllowUnsandboxed, Now: cfg.Now, Wrote: tail.add,
+		Proxy: proxy, AllowUnsandboxed: cfg.AllowUnsandboxed, Now: cfg.Now, Wrote: tail.add,
 		Quota: cfg.Quota, Room: cfg.Room,
 	})
 	switch {

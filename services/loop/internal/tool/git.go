@@ -18,10 +18,10 @@ import (
 const remoteTime = 5 * time.Minute
 
 // gitTools work on the repository of the agent's folder, or on one inside it.
-func gitTools() []turn.Tool {
-	push := onRepo("git_push", nil, gitPush)
+func gitTools(cfg Config) []turn.Tool {
+	push := onRepo("git_push", nil, cfg.gitPush)
 	push.Timeout, push.Offered = remoteTime, hasNetwork
-	clone := turn.Builtin("git_clone", nil, gitClone)
+	clone := turn.Builtin("git_clone", nil, cfg.gitClone)
 	clone.Timeout, clone.Offered = remoteTime, hasNetwork
 	return []turn.Tool{
 		onRepo("git_status", nil, gitStatus),
@@ -116,7 +116,7 @@ func gitLog(r *repo.Repo, _ turn.Call, a catalog.Args) (string, error) {
 	return b.String(), nil
 }
 
-func gitPush(r *repo.Repo, c turn.Call, a catalog.Args) (string, error) {
+func (cfg Config) gitPush(r *repo.Repo, c turn.Call, a catalog.Args) (string, error) {
 	if err := needsNetwork(c.Agent); err != nil {
 		return "", err
 	}
@@ -125,7 +125,9 @@ func gitPush(r *repo.Repo, c turn.Call, a catalog.Args) (string, error) {
 		remote = "origin"
 	}
 	tail := tail{say: c.Report}
-	sent, err := r.Push(remote, a.String("branch"), tail.add)
+	proxy, revoke := cfg.Egress.Grant(c.Agent.ID, true)
+	defer revoke()
+	sent, err := r.Push(remote, a.String("branch"), proxy, tail.add)
 	if err != nil {
 		return "", err
 	}
@@ -177,12 +179,14 @@ func gitBranch(r *repo.Repo, _ turn.Call, a catalog.Args) (string, error) {
 	return b.String(), nil
 }
 
-func gitClone(ctx context.Context, c turn.Call, a catalog.Args) (turn.Output, error) {
+func (cfg Config) gitClone(ctx context.Context, c turn.Call, a catalog.Args) (turn.Output, error) {
 	if err := needsNetwork(c.Agent); err != nil {
 		return turn.Output{}, err
 	}
 	tail := tail{say: c.Report}
-	if err := repo.Clone(ctx, c.Agent.Workspace, a.String("path"), a.String("url"), int(a.Int("depth", 0)), tail.add); err != nil {
+	proxy, revoke := cfg.Egress.Grant(c.Agent.ID, true)
+	defer revoke()
+	if err := repo.Clone(ctx, c.Agent.Workspace, a.String("path"), a.String("url"), proxy, int(a.Int("depth", 0)), tail.add); err != nil {
 		return turn.Output{}, err
 	}
 	return turn.Output{Text: "cloned into " + a.String("path")}, nil

@@ -12,6 +12,7 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/api/catalog"
 
+	"github.com/anima-run/anima/services/loop/internal/egress"
 	"github.com/anima-run/anima/services/loop/internal/sandbox"
 	"github.com/anima-run/anima/services/loop/internal/turn"
 )
@@ -35,8 +36,9 @@ type Services interface {
 
 // Config of the executor.
 type Config struct {
-	AllowUnsandboxed bool // the operator accepts commands without Landlock
-	NPM              bool // the machine has npm
+	AllowUnsandboxed bool          // the operator accepts commands without Landlock
+	NPM              bool          // the machine has npm
+	Egress           *egress.Proxy // through which commands reach the network; nil: none of them does
 	Now              func() time.Time
 	Quota            sandbox.Quota // of each agent's folder
 	Room             func() error  // an error while the disk has only its reserve; nil: there is room
@@ -59,7 +61,7 @@ func All(cfg Config, store Store, svc Services) map[string]turn.Tool {
 	all := map[string]turn.Tool{}
 	for _, t := range slices.Concat(
 		[]turn.Tool{readFile(), writeFile(), execTool(cfg), sleepTool(svc), sendMessage(svc), systemSynopsis(store, svc)},
-		gitTools(), selfTools(cfg, store),
+		gitTools(cfg), selfTools(cfg, store),
 	) {
 		all[t.Name] = t
 	}

@@ -1,0 +1,271 @@
+// Package egress is the HTTP proxy through which sandboxed commands reach the public
+// internet. The sandbox lets a command connect to the proxy's port and to nothing
+// else. The proxy refuses every address that is not public, whatever a name resolves
+// to, and logs what was asked. It must not decide whether an agent may use the
+// network at all: that is the agent's definition and policy.
+package egress
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/subtle"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/netip"
+	"net/url"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/anima-run/anima/services/loop/internal/outbound"
+)
+
+// Times of the proxy.
+const (
+	dialTimeout   = 10 * time.Second
+	headerTimeout = 30 * time.Second
+	idleTimeout   = 2 * time.Minute // of a tunnel through which nothing passes
+)
+
+// Options of a proxy. Log is required.
+type Options struct {
+	// Allow lists addresses that are reached although they are not public, such as a
+	// mirror of packages in the operator's network. It is the operator's to say.
+	Allow []netip.Prefix
+	Log   *slog.Logger
+}
+
+// Proxy is an HTTP proxy on loopback. It serves those who have a [Proxy.Grant].
+type Proxy struct {
+	allow  []netip.Prefix
+	log    *slog.Logger
+	addr   netip.AddrPort
+	server *http.Server
+	dialer net.Dialer
+	plain  *httputil.ReverseProxy
+	served sync.WaitGroup
+	end    context.CancelFunc // of every tunnel
+
+	mu     sync.Mutex
+	closed bool
+	grants map[string]string // agent by secret
+}
+
+// Start returns a proxy that listens on a free port of loopback. The caller closes it.
+func Start(ctx context.Context, o Options) (*Proxy, error) {
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, "tcp4", "127.0.0.1:0")
+	if err != nil {
+		return nil, fmt.Errorf("egress proxy: %w", err)
+	}
+	base, end := context.WithCancel(context.WithoutCancel(ctx))
+	p := &Proxy{allow: o.Allow, log: o.Log, end: end, grants: map[string]string{}}
+	p.addr = netip.MustParseAddrPort(l.Addr().String())
+	p.dialer = net.Dialer{Timeout: dialTimeout, Control: p.control}
+	transport := &http.Transport{DialContext: p.dialer.DialContext, ResponseHeaderTimeout: headerTimeout, IdleConnTimeout: time.Minute, MaxIdleConnsPerHost: 2}
+	p.plain = &httputil.ReverseProxy{
+		Transport: transport,
+		Rewrite:   func(r *httputil.ProxyRequest) { r.Out.Header.Del("Proxy-Authorization") },
+		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
+			p.refuse(w, r, err)
+		},
+		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError),
+	}
+	p.server = &http.Server{
+		Handler: http.HandlerFunc(p.serve), ReadHeaderTimeout: dialTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: 64 << 10,
+		BaseContext: func(net.Listener) context.Context { return base },
+		ErrorLog:    slog.NewLogLogger(slog.DiscardHandler, slog.LevelError),
+	}
+	p.served.Go(func() {
+		_ = p.server.Serve(l) // it ends when the proxy is closed
+		transport.CloseIdleConnections()
+	})
+	return p, nil
+}
+
+// Close ends every connection and waits for that.
+func (p *Proxy) Close() {
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
+	p.end()
+	_ = p.server.Close() // the listener is gone either way
+	p.served.Wait()
+}
+
+// begin counts a request that [Proxy.Close] waits for, unless the proxy is closed.
+func (p *Proxy) begin() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.closed {
+		p.served.Add(1)
+	}
+	return !p.closed
+}
+
+// Grant returns the URL with which one agent's command uses the proxy, until revoke is
+// called, and "" for an agent whose definition gives it no network. The URL holds a
+// secret: another program on this machine has no use of the proxy without it. A nil
+// Proxy grants nothing.
+func (p *Proxy) Grant(agent string, network bool) (proxy string, revoke func()) {
+	if p == nil || !network {
+		return "", func() {}
+	}
+	secret := rand.Text()
+	p.mu.Lock()
+	p.grants[secret] = agent
+	p.mu.Unlock()
+	u := url.URL{Scheme: "http", User: url.UserPassword("anima", secret), Host: p.addr.String()}
+	return u.String(), func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.grants, secret)
+	}
+}
+
+// granted is the agent that a request is made for, "" for none.
+func (p *Proxy) granted(r *http.Request) string {
+	scheme, value, _ := strings.Cut(r.Header.Get("Proxy-Authorization"), " ")
+	text, err := base64.StdEncoding.DecodeString(strings.TrimSpace(value))
+	if !strings.EqualFold(scheme, "Basic") || err != nil {
+		return ""
+	}
+	_, given, _ := strings.Cut(string(text), ":")
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for secret, agent := range p.grants {
+		if subtle.ConstantTimeCompare([]byte(secret), []byte(given)) == 1 {
+			return agent
+		}
+	}
+	return ""
+}
+
+// control refuses a connection after the name was resolved, so that no name can stand
+// for two addresses.
+func (p *Proxy) control(_, address string, _ syscall.RawConn) error {
+	ap, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return outbound.ErrPrivate
+	}
+	ip := ap.Addr().Unmap()
+	for _, allowed := range p.allow {
+		if allowed.Contains(ip) {
+			return nil
+		}
+	}
+	if !outbound.Public(ip) || ours(ip) {
+		return outbound.ErrPrivate
+	}
+	return nil
+}
+
+// ours says whether an address is one of this machine's, at which our own services
+// may listen. Addresses that cannot be listed count as ours.
+func ours(ip netip.Addr) bool {
+	all, err := net.InterfaceAddrs()
+	if err != nil {
+		return true
+	}
+	for _, a := range all {
+		if prefix, err := netip.ParsePrefix(a.String()); err == nil && prefix.Addr().Unmap() == ip {
+			return true
+		}
+	}
+	return false
+}
+
+func (p *Proxy) serve(w http.ResponseWriter, r *http.Request) {
+	if !p.begin() {
+		http.Error(w, "the service is stopping", http.StatusServiceUnavailable)
+		return
+	}
+	defer p.served.Done()
+	agent := p.granted(r)
+	if agent == "" {
+		w.Header().Set("Proxy-Authenticate", `Basic realm="anima"`)
+		http.Error(w, "anima's egress proxy serves the commands of its agents only", http.StatusProxyAuthRequired)
+		return
+	}
+	target := r.Host
+	if r.Method != http.MethodConnect {
+		target = r.URL.Host
+	}
+	p.log.InfoContext(r.Context(), "egress asked", "agent", agent, "method", r.Method, "host", target)
+	switch {
+	case r.Method == http.MethodConnect:
+		p.tunnel(w, r)
+	case r.URL.Scheme != "http" || r.URL.Host == "":
+		http.Error(w, "anima's egress proxy takes CONNECT, and requests for http:// addresses", http.StatusBadRequest)
+	default:
+		p.plain.ServeHTTP(w, r)
+	}
+}
+
+// refuse answers a request whose address was not reached.
+func (p *Proxy) refuse(w http.ResponseWriter, r *http.Request, err error) {
+	if errors.Is(err, outbound.ErrPrivate) {
+		p.log.WarnContext(r.Context(), "egress refused", "host", r.Host)
+		http.Error(w, "refused: "+outbound.ErrPrivate.Error()+"; commands of agents reach public addresses only", http.StatusForbidden)
+		return
+	}
+	http.Error(w, "the address cannot be reached", http.StatusBadGateway)
+}
+
+// tunnel joins the command's connection with one to the address that it names.
+func (p *Proxy) tunnel(w http.ResponseWriter, r *http.Request) {
+	far, err := p.dialer.DialContext(r.Context(), "tcp", r.Host)
+	if err != nil {
+		p.refuse(w, r, err)
+		return
+	}
+	defer func() { _ = far.Close() }() // it may be closed already
+	near, buffered, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		http.Error(w, "this connection cannot become a tunnel", http.StatusInternalServerError)
+		return
+	}
+	defer func() { _ = near.Close() }() // it may be closed already
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	context.AfterFunc(ctx, func() { _, _ = near.Close(), far.Close() })
+	if _, err := io.WriteString(near, "HTTP/1.1 200 Connection established\r\n\r\n"); err != nil {
+		return
+	}
+	var both sync.WaitGroup
+	both.Go(func() { pipe(far, buffered.Reader, near) })
+	pipe(near, far, far)
+	both.Wait()
+}
+
+// pipe copies to one end what comes from the other until that ends or is silent for
+// too long, and passes the end on.
+func pipe(to net.Conn, from io.Reader, deadline net.Conn) {
+	buf := make([]byte, 32<<10)
+	for {
+		_ = deadline.SetReadDeadline(time.Now().Add(idleTimeout)) // a closed connection shows below
+		n, err := from.Read(buf)
+		if n > 0 {
+			_ = to.SetWriteDeadline(time.Now().Add(idleTimeout)) // a closed connection shows below
+			if _, werr := to.Write(buf[:n]); werr != nil {
+				_ = deadline.Close() // ends the other direction
+				return
+			}
+		}
+		if err != nil {
+			if half, ok := to.(*net.TCPConn); ok && errors.Is(err, io.EOF) {
+				_ = half.CloseWrite() // the other side may still send
+				return
+			}
+			_, _ = to.Close(), deadline.Close() // ends the other direction
+			return
+		}
+	}
+}
