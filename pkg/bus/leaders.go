@@ -76,7 +76,9 @@ func (b *Bus) stepDown(ctx context.Context, subject string) error {
 	if err != nil {
 		return fmt.Errorf("step down: %w", err)
 	}
-	var answer struct{ Error *jetstream.APIError }
+	var answer struct {
+		Error *jetstream.APIError `json:"error"`
+	}
 	if err := json.Unmarshal(m.Data, &answer); err != nil {
 		return fmt.Errorf("step down: %w", err)
 	}
