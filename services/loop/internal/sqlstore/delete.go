@@ -84,19 +84,24 @@ func (s *Store) retire(ctx context.Context, tx *sqldb.Tx, agent string, was api.
 	return outbox.Add(ctx, tx, changeID(c), *c)
 }
 
-// restore makes an agent that was deleted one that sleeps. Its main session goes on;
-// its other sessions stay terminated. The caller announces it.
+// restore makes an agent that was deleted one that sleeps. Its main session and that
+// for mail go on; its other sessions stay terminated. The caller announces it.
 func restore(ctx context.Context, tx *sqldb.Tx, agent string, at int64) error {
 	if _, err := tx.ExecContext(ctx, `update agents set deleted_at = 0, state = $2, state_reason = 'applied again', state_since = $3, zero_since = 0
 		where id = $1`, agent, api.StateSleeping, at); err != nil {
 		return err
 	}
-	_, err := tx.ExecContext(ctx, `update sessions set terminated_at = 0, terminated_reason = '' where id = $1`, MainSession(agent))
+	a, err := agentRow(tx.QueryRowContext(ctx, agentColumns+` and id = $1`, agent))
+	if err != nil {
+		return err
+	}
+	_, err = tx.ExecContext(ctx, `update sessions set terminated_at = 0, terminated_reason = '' where id in ($1, $2)`, a.Session, a.Mail)
 	return err
 }
 
-// erase removes what an agent remembers. The sessions that were remembered stay
-// marked, so that their turns are not remembered anew.
+// erase removes what an agent remembers, and begins its conversations anew: their
+// turns stay in the transcripts and are not sent to a model. The sessions that were
+// remembered stay marked, so that their turns are not remembered anew.
 func erase(ctx context.Context, tx *sqldb.Tx, agent string) error {
 	for _, table := range []string{
 		"working_memory", "episodic_memory", "session_summaries", "semantic_memory", "semantic_history", "procedural_memory",
@@ -105,6 +110,9 @@ func erase(ctx context.Context, tx *sqldb.Tx, agent string) error {
 		if _, err := tx.ExecContext(ctx, `delete from `+table+` where agent = $1`, agent); err != nil {
 			return fmt.Errorf("erase %s: %w", table, err)
 		}
+	}
+	if _, err := tx.ExecContext(ctx, `update sessions set reset_through = turns where agent = $1`, agent); err != nil {
+		return err
 	}
 	for _, tier := range memory.Tiers() {
 		if _, err := tx.ExecContext(ctx, `delete from memory_text where scope = $1`, scope(agent, tier)); err != nil {

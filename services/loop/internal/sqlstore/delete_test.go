@@ -45,6 +45,9 @@ func TestDelete(t *testing.T) {
 		if _, err := m.Remember(t.Context(), "ada", memory.Fact{Category: "domain", Key: "price", Value: "four", Confidence: 1, By: api.Principal{Kind: api.Self}, At: 11}); err != nil {
 			t.Fatal(err)
 		}
+		if _, err := s.Terminate(t.Context(), "ada-main", "done", 12); err != nil {
+			t.Fatal(err)
+		}
 		before := announced()
 		for _, at := range []int64{20, 21} {
 			gone, err := s.Delete(t.Context(), "ada", "why", false, at)
@@ -61,7 +64,7 @@ func TestDelete(t *testing.T) {
 		if all, err := s.Agents(t.Context(), "", 10); err != nil || len(all) != 0 {
 			t.Errorf("got %+v, %v, want none", all, err)
 		}
-		main, err := s.Session(t.Context(), "ada-main")
+		main, err := s.Session(t.Context(), "ada-main-2")
 		if err != nil || main.Terminated != 20 {
 			t.Errorf("the main session is %+v, %v, want it terminated at 20", main, err)
 		}
@@ -76,8 +79,11 @@ func TestDelete(t *testing.T) {
 		if !back.Changed || back.Agent.State != api.StateSleeping {
 			t.Errorf("applied again: got %+v, want it asleep", back)
 		}
-		if main, err = s.Session(t.Context(), "ada-main"); err != nil || main.Terminated != 0 {
+		if main, err = s.Session(t.Context(), back.Agent.Session); err != nil || main.ID != "ada-main-2" || main.Terminated != 0 {
 			t.Errorf("the main session is %+v, %v, want it open", main, err)
+		}
+		if first, err := s.Session(t.Context(), "ada-main"); err != nil || first.Terminated != 12 {
+			t.Errorf("the session before is %+v, %v, want it terminated at 12", first, err)
 		}
 		facts := func() (keys []string) {
 			t.Helper()
