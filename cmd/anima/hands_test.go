@@ -350,7 +350,8 @@ func TestStatusAndPages(t *testing.T) {
 	u := newMachine(t).up()
 	var s statusView
 	one(t, u.cli("status", "-o", "json"), &s)
-	if len(s.Services) != 6 || len(s.Faults) != 0 || len(s.Agents) != 1 || s.Agents[0].Balance == nil || len(s.Streams) == 0 || len(s.Models) == 0 {
+	if len(s.Services) != 6 || len(s.Faults) != 0 || len(s.Agents) != 1 || s.Agents[0].Balance == nil || len(s.Streams) == 0 || len(s.Models) == 0 ||
+		s.Disk == nil || s.Disk.Free <= 0 {
 		t.Errorf("status is %+v", s)
 	}
 	for _, v := range s.Services {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/disk"
 )
 
 type statusCmd struct {
@@ -37,7 +38,29 @@ type statusView struct {
 	Money    moneyView         `json:"money"`
 	Models   []api.Model       `json:"models"`
 	Streams  []bus.StreamState `json:"streams"`
+	Disk     *diskView         `json:"disk,omitempty"` // of the data folder; nil: it is on another machine
 	Faults   []string          `json:"faults,omitempty"`
+}
+
+// diskView is the disk that the data folder is on, in bytes.
+type diskView struct {
+	Folder string `json:"folder"`
+	Free   int64  `json:"free"`
+	Total  int64  `json:"total"`
+}
+
+// local adds what is known of an anima on this machine.
+func (s *statusView) local(a *app) {
+	dir, err := a.dataDir()
+	if err != nil {
+		return // the connection was found in it a moment ago
+	}
+	space, err := disk.Of(dir)
+	if err != nil {
+		s.Faults = append(s.Faults, "disk: "+err.Error())
+		return
+	}
+	s.Disk = &diskView{Folder: dir, Free: space.Free, Total: space.Total}
 }
 
 type serviceState struct {
@@ -66,7 +89,7 @@ const statusAgents = 50
 
 func (c statusCmd) Run(ctx context.Context, a *app) error {
 	return c.show(ctx, a, func(ctx context.Context, a *app) error {
-		d, _, err := a.dialing()
+		d, named, err := a.dialing()
 		if err != nil {
 			return err
 		}
@@ -79,6 +102,9 @@ func (c statusCmd) Run(ctx context.Context, a *app) error {
 		defer cancel()
 		s := look(ctx, b)
 		s.NATS = redacted(d.URL)
+		if !named { // it runs here, on the data folder
+			s.local(a)
+		}
 		if s.Context, _, err = a.place(); err != nil {
 			return err
 		}
@@ -201,6 +227,9 @@ func (s *statusView) text(w io.Writer) {
 		}
 	}
 	fmt.Fprintf(w, "queues\t%s\nstreams\t%.1f MiB\n", or(strings.Join(queues, ", ")), float64(bytes)/(1<<20))
+	if s.Disk != nil {
+		fmt.Fprintf(w, "disk\t%.1f of %.1f GiB free for %s\n", float64(s.Disk.Free)/(1<<30), float64(s.Disk.Total)/(1<<30), plain(s.Disk.Folder))
+	}
 	for _, f := range s.Faults {
 		fmt.Fprintf(w, "fault\t%s\n", line(f, 200))
 	}
