@@ -237,7 +237,7 @@ func shown(in Input) (lines, whole []Turn) {
 // begins; 0 when there is none.
 func aligned(turns []Turn, n int, by int64) int {
 	for ; n > 0; n-- {
-		if (turns[n-1].Position)%by == 0 {
+		if turns[n-1].Position%by == 0 {
 			return n
 		}
 	}

@@ -105,7 +105,7 @@ func (s *Store) Started(ctx context.Context, cmd api.Run, input turn.Input, tier
 			why = "woken: " + cmd.Content
 		case api.RunMail:
 			why = cmd.Content
-		case api.RunMessage, api.RunTask:
+		case api.RunMessage, api.RunTask, api.RunImport:
 		}
 		for _, to := range []api.AgentState{api.StateWaking, life.StateAt(tier, was)} {
 			c, err := s.moveFrom(ctx, tx, cmd.Agent, was, change{to: to, why: why, by: cmd.Run, at: at})

@@ -46,7 +46,7 @@ func New(db *sqldb.DB, workspaces string) *Store { return &Store{db: db, workspa
 // mail. Once one is terminated, the agent's row names the next.
 func MainSession(agent string) string { return agent + "-main" }
 
-// MailSession: see [MainSession].
+// MailSession is as [MainSession].
 func MailSession(agent string) string { return agent + "-mail" }
 
 // Applied is what Apply did.

@@ -136,7 +136,7 @@ func (e *Engine) input(ctx context.Context, s *state) (Input, error) {
 		if s.cmd.By.Kind == api.Peer { // a wake for mail of a release before
 			return e.mail(ctx, s, "", text)
 		}
-	case api.RunMessage, api.RunTask:
+	case api.RunMessage, api.RunTask, api.RunImport:
 	}
 	if s.cmd.Mode == api.ModeCollect {
 		waiting, err := e.Queue.Waiting(ctx, s.cmd)
