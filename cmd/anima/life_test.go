@@ -236,7 +236,6 @@ func TestLifeOnRealServices(t *testing.T) {
 		t.Errorf("terminated: %+v", v)
 	}
 	m.fails(exitConflict, "", []string{"session", "send", "lucky", "hello", "--session", own.Session}, "is terminated", "session new")
-	m.fails(exitConflict, "", []string{"session", "terminate", "lucky-main"}, "main session", "anima agent sleep lucky")
 
 	if g := asked[api.Agent](m, "agent", "sleep", "lucky", "--for", "1h", "--reason", "hush"); g.State != api.StateSleeping || g.SleepUntil == 0 || g.Reason != "hush" {
 		t.Errorf("put to sleep: %+v", g)
