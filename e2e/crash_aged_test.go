@@ -13,8 +13,8 @@ import (
 // TestCrashAged is the crash matrix with streams that are older than the state that
 // their server saved last: between the death of a service and its next start NATS is
 // stopped, and rebuilds its stores. Keys that were deleted come back, and none has a TTL.
-// The form of CI kills at three points; the others at all of loop and heartbeat, which
-// alone use the coordination bucket.
+// The form of CI kills at three points; the short form after each point of loop and
+// heartbeat, which alone use the coordination bucket, and the long form before it, too.
 func TestCrashAged(t *testing.T) {
 	t.Parallel()
 	w := newCrashWorld(t, "")
@@ -27,8 +27,12 @@ func TestCrashAged(t *testing.T) {
 			}
 		}
 	} else {
+		points := map[string]bool{} // of a mode, once
 		cases = slices.DeleteFunc(crashCases("short", w.rehearse(t)), func(c crashCase) bool {
-			return c.mode == failpoint.Timeout || c.service != "loop" && c.service != "heartbeat"
+			key := c.point.Name + " " + string(c.mode)
+			again := points[key]
+			points[key] = true
+			return again || c.mode == failpoint.Timeout || form == "short" && c.mode == failpoint.Before || c.service != "loop" && c.service != "heartbeat"
 		})
 	}
 	if only := os.Getenv(crashOnly); only != "" {
