@@ -159,7 +159,7 @@ func (o *oracle) detoured(s *scene, l life) {
 	if !held {
 		o.fault("%s: its first plan was not held: %+v", g.ID, l.decisions)
 	}
-	if causes, _ := o.woken(l); causes["goal-"+g.ID] != 1 || len(causes) != 1 {
+	if causes, _, _ := o.woken(l); causes["goal-"+g.ID] != 1 || len(causes) != 1 {
 		o.fault("%s: it was woken by %v, want the end of goal %s", l.agent.ID, causes, g.ID)
 	}
 }
@@ -206,7 +206,7 @@ func (o *oracle) setBack(l life) {
 	if st := found(asked[api.RunState](o.ctx, o.w.world, api.GetRun{Run: late[0]}))(o); !st.Cancelled || st.Success {
 		o.fault("%s: the run whose deadline passed is %+v", g.ID, st)
 	}
-	if causes, _ := o.woken(l); causes["goal-"+g.ID] != 1 || len(causes) != 1 {
+	if causes, _, _ := o.woken(l); causes["goal-"+g.ID] != 1 || len(causes) != 1 {
 		o.fault("%s: it was woken by %v, want the end of goal %s", l.agent.ID, causes, g.ID)
 	}
 }
@@ -233,7 +233,7 @@ func (o *oracle) retreated(l life) {
 			}
 		}
 	}
-	if causes, _ := o.woken(l); len(causes) != 0 {
+	if causes, _, _ := o.woken(l); len(causes) != 0 {
 		o.fault("%s: goals that were cancelled woke it: %v", l.agent.ID, causes)
 	}
 }

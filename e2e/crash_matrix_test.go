@@ -557,7 +557,7 @@ func (o *oracle) projected(l life, c crashCase) {
 		o.fault("%s: the goal is %+v", l.agent.ID, g)
 		return
 	}
-	if causes, _ := o.woken(l); causes["goal-"+g.ID] != 1 || len(causes) != 1 {
+	if causes, _, _ := o.woken(l); causes["goal-"+g.ID] != 1 || len(causes) != 1 {
 		o.fault("%s: it was woken by %v, want the end of goal %s", l.agent.ID, causes, g.ID)
 	}
 	for i, result := range []string{"it is written", "It went well."} {
