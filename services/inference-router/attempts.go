@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -56,7 +57,9 @@ type asking struct {
 	last    error      // of the latest failed attempt
 	lasting error      // the first that asking the same model again does not mend
 	refused error      // the first reason why a model was not asked
-	began   time.Time
+
+	rerouted bool // models were chosen a second time
+	began    time.Time
 }
 
 // candidate is a model that may answer.
@@ -114,6 +117,9 @@ func (c *asking) through(ctx context.Context) (api.Completion, error) {
 	var before *candidate
 	for {
 		m := c.next()
+		if m == nil && c.routed(ctx) {
+			continue
+		}
 		if m == nil {
 			return api.Completion{}, c.failed()
 		}
@@ -159,6 +165,26 @@ func (c *asking) choose() {
 		}
 		c.models = append(c.models, &candidate{attempt: a, most: most, ready: c.began})
 	}
+}
+
+// routed chooses anew, once, when a provider said that a model does not exist: its
+// list has been read since. It returns false when that brings no other model.
+func (c *asking) routed(ctx context.Context) bool {
+	if c.rerouted || api.ReasonOf(c.lasting) != api.ReasonNoModel {
+		return false
+	}
+	c.rerouted = true
+	asked := c.models
+	c.models, c.route = nil, c.h.route(ctx, c.req)
+	c.choose()
+	c.models = slices.DeleteFunc(c.models, func(m *candidate) bool {
+		return slices.ContainsFunc(asked, func(before *candidate) bool { return before.model.ID == m.model.ID })
+	})
+	if len(c.models) == 0 {
+		return false
+	}
+	c.lasting = nil
+	return true
 }
 
 func (c *asking) refuse(err error) {
