@@ -91,6 +91,7 @@ type cli struct {
 	Model   modelCmd   `cmd:"" help:"Models."`
 	Status  statusCmd  `cmd:"" help:"One look at everything."`
 	Help    helpCmd    `cmd:"" help:"Show the help of a command."`
+	Doctor  doctorCmd  `cmd:"" help:"Check the disk, the stores, the ledger and everything else."`
 	Version versionCmd `cmd:"" help:"Print the version."`
 
 	Contexts contextCmd `cmd:"" name:"context" help:"Contexts: other animas that the commands can talk to."`

@@ -14,7 +14,7 @@ func Of(dir string) (Space, error) {
 	if err := syscall.Statfs(dir, &s); err != nil {
 		return Space{}, fmt.Errorf("room on the disk of %s: %w", dir, err)
 	}
-	size := int64(s.Bsize)
+	size := int64(s.Bsize) //nolint:unconvert // its type differs between systems
 	return Space{Free: int64(s.Bavail) * size, Total: int64(s.Blocks) * size}, nil
 }
 

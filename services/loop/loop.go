@@ -89,7 +89,7 @@ func (c *Config) egressAllow() (all []netip.Prefix, err error) {
 
 // Service is loop, ready for a host. The lease of 15 s is design §4's. What mail may
 // cost is the price of some hundred short answers of a large model.
-var Service = host.Define("loop", Config{Slots: 128, Lease: 15 * time.Second, Attempts: 20, QueueTimeout: time.Hour, MailSenderRuns: 20, MailAgentRuns: 100, MailSenderCost: 500_000, MailAgentCost: 2_000_000, WorkspaceMiB: 1024, WorkspaceFiles: 100_000}, sqlstore.Migrations(), run)
+var Service = host.Define("loop", Config{Slots: 128, Lease: 15 * time.Second, Attempts: 20, QueueTimeout: time.Hour, MailSenderRuns: 20, MailAgentRuns: 100, MailSenderCost: 500_000, MailAgentCost: 2_000_000, WorkspaceMiB: 1024, WorkspaceFiles: 100_000}, sqlstore.Migrations(), run).Examining(examine)
 
 // Init must be the first call of every main function that may run loop: the
 // sandbox starts the program again to hold a command.

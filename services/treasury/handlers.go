@@ -133,10 +133,7 @@ func (h *handlers) verifyLedger(ctx context.Context, _ api.VerifyLedger) (api.Le
 	if len(r.Faults) > 0 {
 		h.log.ErrorContext(ctx, "the ledger is broken", "faults", len(r.Faults), "first", r.Faults[0])
 	}
-	return api.LedgerReport{
-		Transactions: r.Transactions, Accounts: r.Accounts, ActiveHolds: r.ActiveHolds, Head: r.Head.String(),
-		OK: len(r.Faults) == 0, Faults: r.Faults,
-	}, nil
+	return report(r), nil
 }
 
 func (h *handlers) signMessage(ctx context.Context, m api.SignMessage) (api.Signature, error) {

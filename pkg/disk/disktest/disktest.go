@@ -23,7 +23,7 @@ const child = "ANIMA_DISKTEST_CHILD"
 // neither fails the test. The test binary's TestMain runs before it as usual.
 func Run(t *testing.T, bytes int64, f func(t *testing.T, dir string)) {
 	t.Helper()
-	if os.Getenv(child) == t.Name() {
+	if name, _ := os.LookupEnv(child); name == t.Name() {
 		dir := t.TempDir()
 		if err := mount(dir, bytes); err != nil {
 			t.Fatalf("mount a disk of %d bytes: %v", bytes, err)

@@ -1,0 +1,89 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/anima-run/anima/pkg/api"
+)
+
+// Unexpected lists the streams and consumers of the contracts that are missing or
+// configured otherwise, and events that are missing between others. It changes
+// nothing. The server's clock is returned with them.
+func (b *Bus) Unexpected(ctx context.Context) (faults []string, server time.Time, err error) {
+	for _, want := range b.streams() {
+		var info *jetstream.StreamInfo
+		err := b.look(ctx, func(ctx context.Context, ln *line) error {
+			s, err := ln.js.Stream(ctx, want.Name)
+			if err == nil {
+				info = s.CachedInfo()
+			} else if errors.Is(err, jetstream.ErrStreamNotFound) {
+				return nil
+			}
+			return err
+		})
+		switch {
+		case err != nil:
+			return faults, server, fmt.Errorf("stream %s: %w", want.Name, err)
+		case info == nil:
+			faults = append(faults, "the stream "+want.Name+" is missing")
+			continue
+		}
+		server = info.TimeStamp
+		got := info.Config
+		if !slices.Equal(got.Subjects, want.Subjects) || got.Retention != want.Retention || got.MaxAge != want.MaxAge ||
+			got.MaxMsgsPerSubject != wanted(want.MaxMsgsPerSubject) || got.Discard != want.Discard || got.Storage != want.Storage {
+			faults = append(faults, "the stream "+want.Name+" is configured otherwise than the services make it")
+		}
+		// Events are deleted by their age alone, the oldest first.
+		if want.Retention == jetstream.LimitsPolicy && want.MaxMsgsPerSubject == 0 && info.State.NumDeleted > 0 {
+			faults = append(faults, fmt.Sprintf("%d messages are missing in the stream %s, between %d and %d", info.State.NumDeleted, want.Name, info.State.FirstSeq, info.State.LastSeq))
+		}
+	}
+	missing, err := b.missingConsumers(ctx)
+	return append(faults, missing...), server, err
+}
+
+// wanted is how the server tells a bound that was not given.
+func wanted(n int64) int64 {
+	if n == 0 {
+		return -1
+	}
+	return n
+}
+
+func (b *Bus) missingConsumers(ctx context.Context) (faults []string, err error) {
+	for _, o := range api.Owners() {
+		consumed := slices.Clone(api.AccessOf(o).Consumes)
+		for _, c := range api.Contracts() {
+			if s := c.Message.Subject(); s.Owner == o && s.Class == api.Command {
+				consumed = append(consumed, c.Message)
+			}
+		}
+		for _, m := range consumed {
+			s := m.Subject()
+			name := o.Service() + "-" + s.Name
+			missing := false
+			err := b.look(ctx, func(ctx context.Context, ln *line) error {
+				_, err := ln.js.Consumer(ctx, s.Stream(), name)
+				if errors.Is(err, jetstream.ErrConsumerNotFound) || errors.Is(err, jetstream.ErrStreamNotFound) {
+					missing = true
+					return nil
+				}
+				return err
+			})
+			if err != nil {
+				return faults, fmt.Errorf("consumer %s of %s: %w", name, s.Stream(), err)
+			}
+			if missing {
+				faults = append(faults, fmt.Sprintf("the consumer %s of %s is missing", name, s.Stream()))
+			}
+		}
+	}
+	return faults, nil
+}

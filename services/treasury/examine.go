@@ -1,0 +1,26 @@
+package treasury
+
+import (
+	"context"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/sqldb"
+
+	"github.com/anima-run/anima/services/treasury/internal/ledger"
+	"github.com/anima-run/anima/services/treasury/internal/sqlstore"
+)
+
+// Verify walks the whole ledger of a database, a bounded part of it in memory at a
+// time. It only reads, also beside a treasury that runs.
+func Verify(ctx context.Context, db *sqldb.DB) (api.LedgerReport, error) {
+	r, err := ledger.New(sqlstore.New(db, announce), ledger.Options{Now: time.Now}).Verify(ctx)
+	return report(r), err
+}
+
+func report(r ledger.Report) api.LedgerReport {
+	return api.LedgerReport{
+		Transactions: r.Transactions, Accounts: r.Accounts, ActiveHolds: r.ActiveHolds, Head: r.Head.String(),
+		OK: len(r.Faults) == 0, Faults: r.Faults,
+	}
+}
