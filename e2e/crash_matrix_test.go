@@ -501,9 +501,15 @@ func (w *crashWorld) judge(ctx context.Context, s *scene, c crashCase) []string 
 			o.fault("%s: %s is held for what nobody asks any more, and neither the router nor treasury failed", a.ID, left)
 		}
 		runs := 0
-		for _, m := range lives[i].sessions[0].events {
-			if m.name == "loop_end" {
-				runs++
+		for _, ran := range lives[i].sessions {
+			for _, m := range ran.events {
+				if m.name != "loop_end" || ran.id != a.Session && ran.id != a.Mail {
+					continue
+				}
+				var e api.LoopEnd
+				if o.decode(m, &e); ran.id == a.Session || e.Fate != api.FateMerged { // mail that an earlier run has read makes none
+					runs++
+				}
 			}
 		}
 		if want := s.ends()[a.ID]; runs != want {
