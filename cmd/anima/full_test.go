@@ -12,15 +12,15 @@ import (
 )
 
 // ready waits until the probe answers with a status, and returns what it says.
-func (u *running) ready(status int) string {
-	u.t.Helper()
+func (r *running) ready(status int) string {
+	r.t.Helper()
 	for end := time.Now().Add(patience); ; {
-		res := get(u.t, u.Ops+"/readyz", nil)
+		res := get(r.t, r.Ops+"/readyz", nil)
 		if res.status == status {
 			return res.body
 		}
 		if time.Now().After(end) {
-			u.t.Fatalf("readyz: %d, want %d\n%s\n%s", res.status, status, res.body, u.log())
+			r.t.Fatalf("readyz: %d, want %d\n%s\n%s", res.status, status, res.body, r.log())
 		}
 	}
 }

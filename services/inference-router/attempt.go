@@ -71,11 +71,11 @@ func (m *candidate) run(ctx context.Context, c *asking) (answer api.Completion, 
 	if answer.Finish == api.FinishRepetition {
 		c.out.instead(answer.Text)
 	}
-	return m.store(ctx, c, hold, answer, cost)
+	return m.store(ctx, hold, answer, cost)
 }
 
 // store records the answer and settles it.
-func (m *candidate) store(ctx context.Context, c *asking, hold string, answer api.Completion, cost api.Micros) (api.Completion, error) {
+func (m *candidate) store(ctx context.Context, hold string, answer api.Completion, cost api.Micros) (api.Completion, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), afterwards)
 	defer cancel()
 	record := sqlstore.Paid{

@@ -35,10 +35,10 @@ func (s *shop) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	w.Header().Set("Content-Type", "application/json")
-	switch {
-	case r.URL.Path == "/v1/models":
+	switch r.URL.Path {
+	case "/v1/models":
 		fmt.Fprintf(w, `{"data":[%s]}`, s.models)
-	case r.URL.Path == "/v1/chat/completions":
+	case "/v1/chat/completions":
 		var body struct {
 			Model string `json:"model"`
 		}
