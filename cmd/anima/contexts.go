@@ -77,7 +77,7 @@ func (a *app) contexts() (places, error) {
 	return out, nil
 }
 
-// keep writes the file of contexts: whoever reads it finds the old one or the new one.
+// keep writes the file of contexts: a reader finds the old one or the new one.
 func (a *app) keep(p places) error {
 	dir, err := a.configDir()
 	if err != nil {

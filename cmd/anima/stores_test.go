@@ -66,7 +66,9 @@ func TestLostStores(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			m := newMachine(t)
-			m.up().stop()
+			first := m.up()
+			m.cli("session", "send", "lucky", "hello") // the copy's streams are not empty
+			first.stop()
 			before := filepath.Join(t.TempDir(), "before")
 			copied(t, m.data(), before)
 			u := m.up()

@@ -41,7 +41,7 @@ type CheckTool struct {
 	Agent string          `json:"agent"`
 	Tool  string          `json:"tool"`
 	Args  json.RawMessage `json:"args"`
-	By    PrincipalKind   `json:"by,omitempty"` // who is behind the turn; "": the creator
+	By    PrincipalKind   `json:"by,omitempty"` // principal of the turn; "": the creator
 }
 
 // Subject of the message.

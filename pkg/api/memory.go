@@ -1,7 +1,7 @@
 package api
 
 // What an agent remembers, for people (spec-core-4). Loop answers; what changes a
-// memory is a tool call of the agent, or the creator who has it forgotten.
+// memory is a tool call of the agent, or the creator that has it forgotten.
 //
 // History: v1 2026-11 first version.
 

@@ -24,7 +24,7 @@ const (
 )
 
 // Call asks a question and waits for its answer until ctx ends, for 30 s at most, and
-// for 10 s at most from when somebody took it. While nobody takes the question (no replica is up, every worker
+// for 10 s at most from when a service took it. While no service takes the question (no replica is up, every worker
 // is busy) it asks again: such a question was never begun. It asks again too
 // when the connection broke, which loses the answer, and, without giving up the
 // first question, when none has come for 3 s and for 7: who took it may be dead. The

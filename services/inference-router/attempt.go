@@ -193,7 +193,7 @@ const maxHolds = 32
 // is passed over for the next id, and so is one of another amount, which was for
 // another prompt. What that holds is given back.
 // A caller that goes away meanwhile does not cut the question: the hold may be there
-// already, and nobody would give it back.
+// already, and it would not be given back.
 func (a attempt) reserve(ctx context.Context, most api.Micros) (string, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), afterwards)
 	defer cancel()

@@ -61,7 +61,7 @@ func (h *handlers) settleOnce(ctx context.Context, db *sqldb.DB) error {
 	return sqldb.SettleLosses(ctx, db, until, h.now().UnixMicro())
 }
 
-// endLost cancels a run: without its journal nobody knows which of its calls were
+// endLost cancels a run: without its journal it is unknown which of its calls were
 // made, so it must not go on. Its command, put back into the queue if it is not
 // there, lets a replica end it as it ends any run, with its fate and its events.
 func (h *handlers) endLost(ctx context.Context, cmd api.Run, until int64) error {

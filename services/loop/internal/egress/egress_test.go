@@ -112,7 +112,7 @@ func hello(w http.ResponseWriter, r *http.Request) {
 }
 
 // TestForwards: an address that may be reached is reached, over http and through a
-// tunnel, and the secret stays with the proxy.
+// tunnel, and the proxy does not pass the secret on.
 func TestForwards(t *testing.T) {
 	t.Parallel()
 	plain := httptest.NewServer(http.HandlerFunc(hello))
@@ -164,7 +164,7 @@ func hostOf(t *testing.T, address string) string {
 }
 
 // TestRefuses: what is not on the public internet is refused by its resolved address,
-// and whoever has no grant is refused before that.
+// and a client without a grant is refused before that.
 func TestRefuses(t *testing.T) {
 	t.Parallel()
 	reached := make(chan string, 100)

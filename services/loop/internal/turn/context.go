@@ -147,7 +147,7 @@ func (e *Engine) ask(ctx context.Context, s *state, ev Events, id string, m *mad
 		ev.Delta(ctx, api.StreamDelta{Run: s.cmd.Run, Session: s.cmd.Session, Turn: id, Content: d.Content, Discard: d.Discard, Note: d.Note})
 	}
 	if m.in.Flushing {
-		call.ID, delta = id+".flush", func(api.Delta) {} // nobody watches
+		call.ID, delta = id+".flush", func(api.Delta) {} // it has no watchers
 	}
 	return e.Router.Complete(ctx, call, delta)
 }

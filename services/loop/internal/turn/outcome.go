@@ -95,7 +95,7 @@ func unfinished(c api.Completion, asked bool) *api.Error {
 		e.Code, e.Message = api.Denied, "the model refused"
 		e.Next = "say it otherwise, or use another model"
 	case api.FinishEmpty:
-		if !asked { // nothing to say to what nobody said
+		if !asked { // a wake needs no answer
 			return nil
 		}
 		e.Code, e.Message = api.Unavailable, "the model's answer was empty"

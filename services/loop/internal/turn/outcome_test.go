@@ -38,7 +38,7 @@ func TestUnfinishedAnswers(t *testing.T) {
 	}
 }
 
-// An agent that nobody asked may have nothing to say.
+// An agent that was woken by itself may answer nothing.
 func TestEmptyAnswerToAWake(t *testing.T) {
 	t.Parallel()
 	c := says("")
