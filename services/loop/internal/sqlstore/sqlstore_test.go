@@ -86,7 +86,7 @@ func TestApply(t *testing.T) {
 		want := api.Agent{
 			ID: "ada", Name: "Ada", Description: "Counts.", Address: "0xAD", Creator: "0xCD", Model: "m",
 			Tools: []string{"look", "put", "pay", "fire"}, State: api.StateSleeping, Reason: "just born",
-			Session: "ada-main", Version: 1, CreatedAt: at, UpdatedAt: at,
+			Session: "ada-main", Mail: "ada-mail", Version: 1, CreatedAt: at, UpdatedAt: at,
 		}
 		if diff := cmp.Diff(sqlstore.Applied{Agent: want, Changed: true}, first); diff != "" {
 			t.Errorf("a new agent (-want +got):\n%s", diff)

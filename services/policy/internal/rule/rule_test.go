@@ -346,7 +346,7 @@ func TestValidators(t *testing.T) {
 				"@scope/server", "https://e.com/mcp?a=1&b=2", "http://127.0.0.1:8000/mcp", "npx -y @modelcontextprotocol/server-filesystem", "uvx pkg@1.2 --dir=.",
 			},
 			[]string{
-				"server; rm", "file:///etc/passwd", "https://user:pass@e.com/", "https:///x", "-y", "-y npx", "", " npx", "npx  x", "npx x ", "npx ../x", "npx x\ny",
+				"server; rm", "file:///etc/passwd", "https://user:pass@e.com/", "https:///x", "-y", "-y npx", "", " npx", "npx  x", "npx x ", "npx ../x", "npx x\ny", "PATH=x npx y", "npx:x",
 				"npx a/../../x", "npx $(x)", "npx `x`", "npx x|y", "npx x&y", "npx x>y", "npx 'x'", `npx "x"`, "npx\tx", "npx ~", "npx *",
 			},
 		},

@@ -48,11 +48,16 @@ func packageName() Rule {
 func leaves(path string) bool { return slices.Contains(strings.Split(path, "/"), "..") }
 
 // plainCommand says whether s is a program with arguments that mean the same to every
-// reader: what package mcp starts. Spaces separate them; there is no quoting.
+// reader: what package mcp starts. Spaces separate them; there is no quoting. The
+// program is neither an address nor an assignment.
 func plainCommand(s string) bool {
 	words := strings.Split(s, " ")
-	for _, w := range words {
-		if !only(w, letters+digits+"@._/-:=+,") || leaves(w) {
+	for i, w := range words {
+		alphabet := letters + digits + "@._/-+"
+		if i > 0 {
+			alphabet += ":=,"
+		}
+		if !only(w, alphabet) || leaves(w) {
 			return false
 		}
 	}
