@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -54,10 +55,16 @@ type server struct {
 
 func answering(t *testing.T, answer func(n int64, out raw, r *http.Request)) *server {
 	t.Helper()
+	return answeringFor(t, `{"id":"m","object":"model"},{"id":"n","object":"model"}`, answer)
+}
+
+// answeringFor is answering with a list of models of its own.
+func answeringFor(t *testing.T, models string, answer func(n int64, out raw, r *http.Request)) *server {
+	t.Helper()
 	s := &server{provider: &provider{gone: make(chan struct{}, 64)}}
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !strings.HasSuffix(r.URL.Path, "/chat/completions") {
-			_, _ = fmt.Fprint(w, `{"object":"list","data":[{"id":"m","object":"model"},{"id":"n","object":"model"}]}`)
+			_, _ = fmt.Fprintf(w, `{"object":"list","data":[%s]}`, models)
 			return
 		}
 		_, _ = io.Copy(io.Discard, r.Body) // only then does its context end with the caller
@@ -265,6 +272,32 @@ func TestLastingFaults(t *testing.T) {
 			}
 			if settled, _, active, _ := b.sums(); s.calls.Load() != c.calls || settled+active != 0 {
 				t.Errorf("%d calls, %d settled, %d active; want %d calls, nothing paid or held", s.calls.Load(), settled, active, c.calls)
+			}
+		})
+	}
+}
+
+// TestRefusedIsNotAskedElsewhere: a request that one provider refuses as it is is not
+// made again, neither of the same model nor of another provider's. A fault that passes
+// shows that the other provider would be asked.
+func TestRefusedIsNotAskedElsewhere(t *testing.T) {
+	t.Parallel()
+	for status, elsewhere := range map[int]bool{400: false, 503: true} {
+		t.Run(strconv.Itoa(status), func(t *testing.T) {
+			t.Parallel()
+			fail := func(_ int64, out raw, _ *http.Request) { out.fail(status, "no") }
+			one, two := answering(t, fail), answeringFor(t, `{"id":"other"}`, fail)
+			w := apptest.Start(t, apptest.Options{Env: map[string]string{
+				"OPENAI_BASE_URL": one.url, "OLLAMA_HOST": strings.TrimSuffix(two.url, "/v1"),
+			}}, router.Service)
+			req := request("refused", "hello")
+			req.Model = ""
+			if _, _, err := ask(t, w.Bus, req); err == nil {
+				t.Fatal("got an answer")
+			}
+			a, b := one.calls.Load(), two.calls.Load()
+			if elsewhere != (a > 0 && b > 0) || !elsewhere && a+b != 1 {
+				t.Errorf("%d and %d calls, want both asked: %t, and else one call", a, b, elsewhere)
 			}
 		})
 	}
