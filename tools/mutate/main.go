@@ -2,7 +2,7 @@
 // tests that guard it. A change that no test notices is a survivor: a test is missing,
 // or the change makes no difference, and accepted.txt says why.
 //
-// It never writes to the source tree: each mutant is an overlay of the go command.
+// It changes no source file: each mutant is an overlay of the go command.
 //
 //	make mutate                       the named mutants, and 20 drawn ones a target
 //	make mutate TARGET=ledger N=100   more of one target
