@@ -102,7 +102,7 @@ func notAList(data []byte) string {
 
 func (p *Provider) readList(ctx context.Context) ([]byte, error) {
 	var head *http.Response
-	err := p.client.Get(ctx, "models", nil, nil, option.WithResponseInto(&head))
+	_, err := p.models.List(ctx, option.WithResponseBodyInto(&head))
 	if err != nil {
 		return nil, p.fault(ctx, head, err)
 	}
