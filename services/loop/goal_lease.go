@@ -24,6 +24,7 @@ type leaser struct {
 
 // With implements goal.Leases.
 func (l leaser) With(ctx context.Context, key string, f func(context.Context) error) error {
+	taken := l.now()
 	revision, err := failpoint.Value(ctx, failpoint.LoopGoalLease, func(ctx context.Context) (uint64, error) {
 		revision, _, err := l.leases.Take(ctx, key, l.value(), l.ttl, l.free)
 		return revision, err
@@ -37,28 +38,21 @@ func (l leaser) With(ctx context.Context, key string, f func(context.Context) er
 	work, cancel := context.WithCancel(ctx)
 	var renewals sync.WaitGroup
 	renewals.Go(func() {
-		tick := time.NewTicker(l.ttl / 3)
-		defer tick.Stop()
-		good := l.now()
-		for {
-			select {
-			case <-work.Done():
-				return
-			case <-tick.C:
-			}
-			attempt, done := context.WithTimeout(ctx, l.ttl/3)
-			next, err := l.leases.Update(attempt, key, l.value(), revision, l.ttl)
-			done()
-			if err == nil {
-				revision, good = next, l.now()
-				continue
-			}
-			if api.CodeOf(err) == api.Conflict || l.now().Sub(good) > 2*l.ttl/3 {
+		keeping{
+			length: l.ttl, taken: taken, now: l.now,
+			renew: func(ctx context.Context) error {
+				next, err := l.leases.Update(ctx, key, l.value(), revision, l.ttl)
+				if err == nil {
+					revision = next
+				}
+				return err
+			},
+			failed: func(err error) { l.log.Warn("lease not renewed, trying again", "key", key, "err", err) },
+			lost: func(err error) {
 				l.log.Warn("lease lost", "key", key, "err", err)
 				cancel()
-				return
-			}
-		}
+			},
+		}.keep(ctx, work.Done())
 	})
 	err = f(work)
 	cancel()

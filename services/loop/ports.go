@@ -248,6 +248,7 @@ func (l locker) with(ctx context.Context, cmd api.Run, f func(context.Context) e
 		return busy(cmd)
 	}
 	defer l.mine.Delete(cmd.Session)
+	taken := l.now()
 	epoch, err := l.take(ctx, cmd)
 	if err != nil {
 		return err
@@ -257,28 +258,20 @@ func (l locker) with(ctx context.Context, cmd api.Run, f func(context.Context) e
 	revision := epoch
 	stop := make(chan struct{})
 	renewals.Go(func() {
-		tick := time.NewTicker(l.lease / 3)
-		defer tick.Stop()
-		good := l.now()
-		for {
-			select {
-			case <-stop:
-				return
-			case <-tick.C:
-			}
-			attempt, done := context.WithTimeout(ctx, l.lease/3)
-			rev, err := l.renew(attempt, cmd, epoch, revision)
-			done()
-			switch {
-			case err == nil:
-				revision, good = rev, l.now()
-				continue
-			case api.CodeOf(err) == api.Conflict, l.now().Sub(good) > 2*l.lease/3:
-				cancel(errLeaseLost)
-				return
-			}
-			l.log.Warn("lease not renewed, trying again", "session", cmd.Session, "err", err)
-		}
+		keeping{
+			length: l.lease, taken: taken, now: l.now,
+			renew: func(ctx context.Context) error {
+				rev, err := l.renew(ctx, cmd, epoch, revision)
+				if err == nil {
+					revision = rev
+				}
+				return err
+			},
+			failed: func(err error) {
+				l.log.Warn("lease not renewed, trying again", "session", cmd.Session, "err", err)
+			},
+			lost: func(error) { cancel(errLeaseLost) },
+		}.keep(ctx, stop)
 	})
 	err = f(work)
 	close(stop)

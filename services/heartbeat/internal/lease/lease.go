@@ -96,7 +96,12 @@ func (l Lease) hold(ctx context.Context, rev uint64, renewed time.Time, work fun
 
 	tick := time.NewTicker(l.TTL / 3)
 	defer tick.Stop()
+	// A holder that cannot renew stops before the others may begin, also between two
+	// tries that failed at once.
+	last := time.NewTimer(l.safe(renewed))
+	defer last.Stop()
 	for {
+		var err error
 		select {
 		case <-done:
 			l.release(ctx, rev)
@@ -105,24 +110,32 @@ func (l Lease) hold(ctx context.Context, rev uint64, renewed time.Time, work fun
 				pause(ctx, time.Second)
 			}
 			return
+		case <-last.C:
+			err = errLate
 		case <-tick.C:
-		}
-		began := l.Now()
-		// Whoever cannot renew stops before the others may begin.
-		left := renewed.Add(l.TTL * 5 / 6).Sub(began)
-		next, err := l.renew(ctx, rev, min(left, l.TTL/3))
-		if err == nil {
-			rev, renewed = next, began
-			continue
-		}
-		if api.CodeOf(err) != api.Conflict && l.Now().Sub(renewed) < l.TTL*5/6 {
-			continue
+			began := l.Now()
+			var next uint64
+			if next, err = l.renew(ctx, rev, min(l.safe(renewed), l.TTL/3)); err == nil {
+				rev, renewed = next, began
+				last.Reset(l.safe(renewed))
+				continue
+			}
+			if api.CodeOf(err) != api.Conflict && l.safe(renewed) > 0 {
+				continue
+			}
 		}
 		l.Log.WarnContext(ctx, "lease lost", "task", l.Task, "err", err)
 		stop()
 		<-done
 		return
 	}
+}
+
+var errLate = errors.New("it was not renewed in time")
+
+// safe is how long work may go on under a lease that was renewed last at a time.
+func (l Lease) safe(renewed time.Time) time.Duration {
+	return renewed.Add(l.TTL * 5 / 6).Sub(l.Now())
 }
 
 func (l Lease) renew(ctx context.Context, rev uint64, timeout time.Duration) (uint64, error) {
