@@ -21,6 +21,7 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
 	"github.com/anima-run/anima/pkg/embednats/storetest"
+	"github.com/anima-run/anima/pkg/sqldb"
 )
 
 // chaosMoney is what each agent gets.
@@ -286,7 +287,16 @@ func (f *chaosFolder) judge(ctx context.Context, l *chaosLife, r *chaosResult) {
 		f.use(ctx, l, a, r)
 	}
 	r.accepted = len(f.runs)
-	if why := l.w.rest(ctx, map[string]int{}, f.agents...); why != "" {
+	why := l.w.rest(ctx, map[string]int{}, f.agents...)
+	if why == "" {
+		// An alarm outlasts the sleep that a message ended. Only a run sets one, and none is
+		// under way.
+		why = f.silent(ctx)
+	}
+	if why == "" {
+		why = l.w.rest(ctx, map[string]int{}, f.agents...)
+	}
+	if why != "" {
 		r.wrong++
 		r.faults = append(r.faults, "no rest: "+why)
 	}
@@ -314,6 +324,29 @@ func (f *chaosFolder) judge(ctx context.Context, l *chaosLife, r *chaosResult) {
 	if err := f.measure(ctx, l, r); err != nil {
 		r.faults = append(r.faults, "times: "+err.Error())
 	}
+}
+
+// silent waits until the heartbeat has no alarm to come and has announced each wake.
+func (f *chaosFolder) silent(ctx context.Context) (why string) {
+	db, err := sqldb.Open(ctx, "sqlite:"+filepath.Join(f.dir, "heartbeat", "heartbeat.db"), sqldb.Options{MaxConns: 1})
+	if err != nil {
+		return err.Error()
+	}
+	defer db.Close()
+	until(ctx, time.Minute, func() bool {
+		var alarms, unsaid int
+		err := db.QueryRowContext(ctx, "select (select count(*) from alarms where done = 0), (select count(*) from outbox)").Scan(&alarms, &unsaid)
+		switch {
+		case err != nil:
+			why = "the alarms cannot be read: " + err.Error()
+		case alarms+unsaid > 0:
+			why = fmt.Sprintf("%d alarms are to come and %d wakes are not announced", alarms, unsaid)
+		default:
+			why = ""
+		}
+		return why == ""
+	})
+	return why
 }
 
 // use sends a message and waits for its end.

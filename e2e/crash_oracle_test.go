@@ -445,12 +445,7 @@ func (o *oracle) woken(l life) (causes map[string]int, runs, mails int) {
 func (o *oracle) wakes(l life) {
 	who := l.agent.ID
 	causes, runs, mails := o.woken(l)
-	inbox := 0
-	for cause := range causes {
-		if strings.HasPrefix(cause, "inbox-") {
-			inbox++
-		}
-	}
+	inbox := inboxes(causes)
 	for cause, n := range causes {
 		if n != 1 {
 			o.fault("%s: wake %s was announced %d times", who, cause, n)
@@ -459,6 +454,16 @@ func (o *oracle) wakes(l life) {
 	if runs != len(causes)-inbox || mails > inbox || inbox > 0 && mails == 0 {
 		o.fault("%s: %d causes (%v) made %d runs and %d for mail", who, len(causes), causes, runs, mails)
 	}
+}
+
+// inboxes counts the causes that are mail.
+func inboxes(causes map[string]int) (n int) {
+	for cause := range causes {
+		if strings.HasPrefix(cause, "inbox-") {
+			n++
+		}
+	}
+	return n
 }
 
 // announced: every event of a run is in the stream once, as are the decisions, the
@@ -620,7 +625,8 @@ func (w *crashWorld) busy(ctx context.Context, runs map[string]int, agents []api
 	o := &oracle{w: w, ctx: ctx}
 	for _, a := range agents {
 		l := o.look(a, 0)
-		if causes, runs, mails := o.woken(l); len(causes) < runs+mails {
+		causes, runs, mails := o.woken(l)
+		if len(causes) < runs+mails || len(causes)-inboxes(causes) > runs {
 			return fmt.Sprintf("%s ran %d wakes and %d are announced", a.ID, runs+mails, len(causes))
 		}
 		if _, left := abandoned(l); l.balance.Held != left {

@@ -55,7 +55,7 @@ type Mutation uint8
 
 // The mutations.
 const (
-	NoExpectedSequence Mutation = iota // an append is stored whatever was written since
+	NoExpectedSequence Mutation = iota // an append is stored whatever was written since, and no writer ends for a lost lease
 	NoMessageID                        // a stream takes the same message twice
 	AnswerBeforeCommit                 // treasury answers a group of operations before they are committed
 	mutations
