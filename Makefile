@@ -8,7 +8,7 @@ LDFLAGS := -s -w -X github.com/anima-run/anima/pkg/host.version=$(VERSION)
 PG      := go run ./pkg/sqldb/sqldbtest/pgcluster --
 SERVICE ?= loop
 
-.PHONY: help run demo test race e2e pg fuzz crash crash-ci crash-long takeovers chaos soak replay mutate trace-faults interop-ollama bench cover lint fmt gen tidy verify image images image-check k8s k8s-dryrun ci build postgres jaeger cluster-up cluster-load cluster-down drill tools
+.PHONY: help run demo test race e2e pg fuzz crash crash-ci crash-long takeovers chaos soak day replay mutate trace-faults interop-ollama bench cover lint fmt gen tidy verify image images image-check k8s k8s-dryrun ci build postgres jaeger cluster-up cluster-load cluster-down drill tools
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "%-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -61,6 +61,11 @@ takeovers: ## Take runs away from owners that stand still, 10,000 times
 chaos: ## Kill the whole suite 200 times under load, at ages up to 10 min; writes docs/chaos.md (KILLS=… FOLDERS=… LEAST=… MOST=… SEED=…)
 	set -o pipefail; ANIMA_CHAOS_KILLS=$(or $(KILLS),200) ANIMA_CHAOS_FOLDERS=$(or $(FOLDERS),12) ANIMA_CHAOS_LEAST=$(or $(LEAST),1s) ANIMA_CHAOS_MOST=$(or $(MOST),10m) \
 	  ANIMA_CHAOS_SEED=$(or $(SEED),1) ANIMA_CHAOS_DOC=$(or $(DOC),$(CURDIR)/docs/chaos.md) go test -count=1 -timeout 0 -v -run '^TestChaos$$' ./e2e | grep -v level=
+
+day: ## Watch what a process holds for 24 hours of a fast clock: schedules, mail, goals (HOURS=… SPEED=…)
+	go run ./e2e/fastclock -speed $(or $(SPEED),60) -o $(BIN)/fastclock
+	@echo 'building with the fast clock; the first time it compiles everything'
+	set -o pipefail; ANIMA_DAY_HOURS=$(or $(HOURS),24) GOFLAGS='$(GOFLAGS) -overlay=$(BIN)/fastclock/overlay.json' go test -count=1 -timeout 0 -v -run '^TestDay$$' ./e2e | grep -v level=
 
 mutate: postgres ## Break safety code, one place at a time, and list what no test notices (N=20 places a target, TARGET=…)
 	@mkdir -p $(BIN) && GOWORK=off go -C tools/mutate build -o $(BIN)/mutate .
