@@ -390,10 +390,7 @@ func (e *Engine) authorize(ctx context.Context, s *state, id string, i int, toke
 		return err
 	}
 	fits, err := g.For(s.agent.ID, id, i, call.Name, argsOf(call))
-	if err != nil {
-		return err
-	}
-	if !fits || e.Now().UnixMicro() > g.Expires {
+	if err != nil || !fits || e.Now().UnixMicro() > g.Expires {
 		return api.Errorf(api.Conflict, "the decision token is for another call, or it expired")
 	}
 	return nil
