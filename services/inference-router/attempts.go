@@ -233,7 +233,7 @@ func (c *asking) judge(ctx context.Context, m *candidate, err error) error {
 		return failure
 	}
 	c.last = failure
-	r := remedyOf(e.Kind)
+	r := remedyOf(e)
 	m.fails++
 	wait := max(e.RetryAfter, firstWait<<min(m.fails-1, 5))
 	m.stay = r.stays && m.fails == 1 && wait <= stayWait

@@ -303,25 +303,37 @@ func TestRefusedIsNotAskedElsewhere(t *testing.T) {
 	}
 }
 
-// Nothing listens at the address: the caller knows within seconds.
+// Nothing listens at the address: the caller knows within seconds, and which setting
+// holds the address.
 func TestUnreachable(t *testing.T) {
 	t.Parallel()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	url := "http://" + l.Addr().String() + "/v1"
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
-	w, _ := paid(t, url, nil)
-	_, h, err := ask(t, w.Bus, request("dead", "hello"))
-	e := api.Wire(err)
-	if e.Reason != api.ReasonAttempts || !strings.Contains(e.Message, "connection refused") || !strings.Contains(e.Next, "OPENAI_BASE_URL") {
-		t.Errorf("got %s: %s (%s)", e.Reason, e.Message, e.Next)
-	}
-	if len(h.notes) != 3 || !strings.Contains(h.notes[0], "trying again") {
-		t.Errorf("notes: %q, want 3 of another try", h.notes)
+	for setting, env := range map[string]map[string]string{
+		"OPENAI_BASE_URL": nil,
+		"OLLAMA_HOST":     {"OPENAI_BASE_URL": "", "OPENAI_API_KEY": ""},
+	} {
+		t.Run(setting, func(t *testing.T) {
+			t.Parallel()
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			host := "http://" + l.Addr().String()
+			if err := l.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if env != nil {
+				env["OLLAMA_HOST"] = host
+			}
+			w, _ := paid(t, host+"/v1", env)
+			_, h, err := ask(t, w.Bus, request("dead", "hello"))
+			e := api.Wire(err)
+			if e.Reason != api.ReasonAttempts || !strings.Contains(e.Message, "connection refused") || !strings.Contains(e.Next, setting) {
+				t.Errorf("got %s: %s (%s)", e.Reason, e.Message, e.Next)
+			}
+			if len(h.notes) != 3 || !strings.Contains(h.notes[0], "trying again") {
+				t.Errorf("notes: %q, want 3 of another try", h.notes)
+			}
+		})
 	}
 }
 

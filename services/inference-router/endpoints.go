@@ -11,6 +11,9 @@ import (
 // openAIURL is OpenAI's own service.
 const openAIURL = "https://api.openai.com/v1"
 
+// ollama is the provider at OLLAMA_HOST.
+const ollama = "ollama"
+
 // ollamaURL is the base URL for Ollama's own setting, which takes host, host:port
 // or a URL, and which its server also uses as the address to listen on.
 func ollamaURL(host string) (string, error) {

@@ -23,8 +23,12 @@ type remedy struct {
 
 // remedyOf is the table of spec V-26 with its corrections: what passes is repeated,
 // what does not ends the call at once.
-func remedyOf(k provider.Kind) remedy {
-	switch k {
+func remedyOf(e *provider.Error) remedy {
+	setting, form := "OPENAI_BASE_URL", "API with its version, like http://127.0.0.1:11434/v1"
+	if e.Provider == ollama {
+		setting, form = "OLLAMA_HOST", "server, like http://127.0.0.1:11434"
+	}
+	switch e.Kind {
 	case provider.RetrySame:
 		return remedy{true, true, true, api.ReasonProvider, "try again later, or configure another provider"}
 	case provider.RateLimited:
@@ -34,7 +38,7 @@ func remedyOf(k provider.Kind) remedy {
 	case provider.Stalled:
 		return remedy{true, false, true, api.ReasonTimeout, "try again later, use a faster model, or raise ANIMA_INFERENCE_ROUTER_FIRST_TOKEN_TIMEOUT and ANIMA_INFERENCE_ROUTER_TOKEN_TIMEOUT"}
 	case provider.Unreachable:
-		return remedy{true, false, false, api.ReasonProvider, "check OPENAI_BASE_URL and that the server there runs"}
+		return remedy{true, false, false, api.ReasonProvider, "check " + setting + " and that the server there runs"}
 	case provider.NoModel:
 		return remedy{false, false, true, api.ReasonNoModel, "anima model list shows what there is; name one of it in AGENT.md or in ANIMA_INFERENCE_ROUTER_MODELS"}
 	case provider.Quota:
@@ -42,7 +46,7 @@ func remedyOf(k provider.Kind) remedy {
 	case provider.Auth:
 		return remedy{false, false, false, api.ReasonAuth, "check OPENAI_API_KEY and what it may be used for"}
 	case provider.Endpoint:
-		return remedy{false, false, false, api.ReasonEndpoint, "check OPENAI_BASE_URL: it is the address of the API with its version, like http://127.0.0.1:11434/v1"}
+		return remedy{false, false, false, api.ReasonEndpoint, "check " + setting + ": it is the address of the " + form}
 	case provider.ContextTooLong:
 		return remedy{false, false, true, api.ReasonTooLong, "shorten the conversation or use a model with a larger window"}
 	case provider.Fatal, provider.Canceled:
@@ -62,7 +66,7 @@ func failureOf(err error) error {
 	if e.Kind == provider.Canceled { // the caller has gone, or this process ends
 		return &api.Error{Code: api.Unavailable, Message: "the call was stopped before its answer was complete", Next: "ask again", RetryAfter: 1000}
 	}
-	r := remedyOf(e.Kind)
+	r := remedyOf(e)
 	out := &api.Error{Code: api.Unavailable, Reason: r.reason, Message: e.Error(), Next: r.next}
 	if r.reason == api.ReasonTooLong || r.reason == api.ReasonRefused {
 		out.Code = api.Invalid

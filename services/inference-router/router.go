@@ -163,7 +163,7 @@ func configured(cfg Config, client *http.Client, now func() time.Time) ([]*sourc
 		if err != nil {
 			return nil, err
 		}
-		if err := add(openai.Config{Name: "ollama", BaseURL: url}, "OLLAMA_HOST"); err != nil {
+		if err := add(openai.Config{Name: ollama, BaseURL: url}, "OLLAMA_HOST"); err != nil {
 			return nil, err
 		}
 	}
