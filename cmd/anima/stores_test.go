@@ -1,7 +1,9 @@
 package main
 
 import (
+	"context"
 	"net/http"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -9,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/sqldb"
+	"github.com/anima-run/anima/pkg/sqldb/sqldbtest"
 )
 
 // copied copies a file or folder of a data folder that is not in use.
@@ -84,6 +88,77 @@ func TestLostStores(t *testing.T) {
 			u = m.up("--accept-loss")
 			u.ready(http.StatusOK)
 			u.stop()
+			m.up()
+		})
+	}
+}
+
+// TestLostSchemas is the same for databases on PostgreSQL.
+func TestLostSchemas(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		lose []string // statements; DB is the database, BEFORE its copy
+		says string
+	}{
+		"treasury's schema is gone": {[]string{"DB: drop schema treasury cascade"}, "the database of treasury is empty or was made anew"},
+		"the databases are an older copy": {
+			[]string{"drop database DB", "alter database BEFORE rename to DB"}, "is an older copy",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := newMachine(t)
+			at := sqldbtest.Postgres(t)
+			m.env["ANIMA_DATABASE_URL"] = at
+			u, err := url.Parse(at)
+			if err != nil {
+				t.Fatal(err)
+			}
+			db := strings.TrimPrefix(u.Path, "/")
+			names := strings.NewReplacer("DB", db, "BEFORE", db+"_before")
+			statement := func(s string) {
+				t.Helper()
+				to := *u
+				s, inside := strings.CutPrefix(s, "DB: ")
+				if !inside {
+					to.Path = "/postgres"
+				}
+				conn, err := sqldb.Open(t.Context(), to.String(), sqldb.Options{MaxConns: 1})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer func() { _ = conn.Close() }() // nothing is under way
+				if _, err := conn.ExecContext(t.Context(), names.Replace(s)); err != nil {
+					t.Fatalf("%s: %v", s, err)
+				}
+			}
+			first := m.up()
+			m.cli("session", "send", "lucky", "hello")
+			first.stop()
+			statement("create database BEFORE template DB")
+			t.Cleanup(func() {
+				conn, err := sqldb.Open(context.WithoutCancel(t.Context()), at, sqldb.Options{MaxConns: 1})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				_, _ = conn.ExecContext(context.WithoutCancel(t.Context()), names.Replace("drop database if exists BEFORE")) // it may be the database now
+				_ = conn.Close()
+			})
+			again := m.up()
+			m.cli("session", "send", "lucky", "hello")
+			again.stop()
+			for _, s := range tt.lose {
+				statement(s)
+			}
+
+			said := m.fails(exitConflict, "", []string{"up"}, "do not agree", "backup", "--accept-loss")
+			if !strings.Contains(said, tt.says) {
+				t.Errorf("up says %q, want it to say %q", said, tt.says)
+			}
+			last := m.up("--accept-loss")
+			last.ready(http.StatusOK)
+			last.stop()
 			m.up()
 		})
 	}
