@@ -487,10 +487,13 @@ func (h *handlers) wake(ctx context.Context, e bus.Entry[api.Wake]) error {
 		return h.forget(ctx, e) // a server that was killed brought the wake back
 	}
 	if isMail(w) {
-		if agent.State != api.StateDead {
-			if err := h.startMail(bus.WithTraceParent(ctx, w.Trace), agent, w.By.Address, fmt.Sprintf("wake/%s/%d", e.Key, w.At)); err != nil {
-				return err
-			}
+		if agent.State == api.StateDead {
+			err = h.store.HoldMail(ctx, agent.ID, w.By.Address, h.now().UnixMicro())
+		} else {
+			err = h.startMail(bus.WithTraceParent(ctx, w.Trace), agent, w.By.Address, fmt.Sprintf("wake/%s/%d", e.Key, w.At))
+		}
+		if err != nil {
+			return err
 		}
 		return h.forget(ctx, e)
 	}

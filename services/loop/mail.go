@@ -21,6 +21,7 @@ import (
 // who sent that message, and no words of others in it (design §6).
 //
 //	message_received ─▶ wake inbox-… ─▶ run of kind mail, on the agent's mail session
+//	                                     ├ the agent is dead: dropped, the mail stays and is held
 //	                                     ├ nothing left to read: merged
 //	                                     ├ over a budget: dropped, the mail stays and is held
 //	                                     └ claims the sender's messages, thinks, settles them
@@ -68,11 +69,23 @@ func (h *handlers) admitMail(ctx context.Context, cmd *api.Run) (over bool, err 
 		return false, err
 	}
 	if !admitted {
-		unread, err := h.peers.unread(ctx, cmd.Agent, cmd.By.Address)
+		agent, err := h.store.Agent(ctx, cmd.Agent)
+		switch {
+		case api.CodeOf(err) == api.NotFound:
+			return false, nil // the engine drops the run: its session is terminated
+		case err != nil:
+			return false, err
+		case agent.State == api.StateDead:
+			return true, h.engine.Drop(ctx, turn.End{
+				Run: *cmd, Input: turn.Input{By: cmd.By}, Code: api.Denied, Fate: api.FateDropped, At: h.now().UnixMicro(),
+				Error: "the agent is dead; the mail stays in the inbox until it is funded", Next: "fund it: anima agent fund " + agent.ID + " 5",
+			}, events{bus: h.bus, posts: h.bus.Posts()})
+		}
+		unread, err := h.peers.unread(ctx, cmd.Agent, cmd.By.Address, "")
 		if err != nil {
 			return false, err
 		}
-		if len(unread) == 0 {
+		if len(unread.Messages) == 0 {
 			return true, h.mergeMail(ctx, *cmd)
 		}
 	}
@@ -103,51 +116,60 @@ func (h *handlers) mergeMail(ctx context.Context, cmd api.Run) error {
 }
 
 // moreMail follows the end of a run of mail, before its message is acknowledged: it asks
-// for a run for the oldest message whose sender's mail is not held.
+// for a run for an old message whose sender's mail is not held. A dead agent's mail is
+// held until the agent is funded.
 func (h *handlers) moreMail(ctx context.Context, cmd api.Run) error {
-	unread, err := h.peers.unread(ctx, cmd.Agent, "")
-	if err != nil || len(unread) == 0 {
+	agent, err := h.store.Agent(ctx, cmd.Agent)
+	switch {
+	case api.CodeOf(err) == api.NotFound:
+		return nil // it was deleted
+	case err != nil:
 		return err
+	case agent.State == api.StateDead:
+		return h.store.HoldMail(ctx, agent.ID, cmd.By.Address, h.now().UnixMicro())
 	}
-	held, err := h.store.HeldMail(ctx, cmd.Agent)
+	held, err := h.store.HeldMail(ctx, agent.ID)
 	if err != nil {
 		return err
 	}
 	now := h.now().UnixMicro()
-	for _, m := range slices.Backward(unread) { // the latest come first
-		waits := func(w sqlstore.HeldMail) bool { return w.Sender == strings.ToLower(m.From) && w.Until > now }
-		if slices.ContainsFunc(held, waits) {
-			continue
-		}
-		agent, err := h.store.Agent(ctx, cmd.Agent)
+	waits := map[string]bool{}
+	for _, w := range held {
+		waits[w.Sender] = w.Until > now
+	}
+	for page := (api.Page{More: true}); page.More; {
+		bus.Working(ctx)
+		unread, err := h.peers.unread(ctx, agent.ID, "", page.Next)
 		if err != nil {
 			return err
 		}
-		return h.startMail(ctx, agent, m.From, "mail-after/"+cmd.Run)
+		for _, m := range slices.Backward(unread.Messages) { // the latest come first
+			if !waits[strings.ToLower(m.From)] {
+				return h.startMail(ctx, agent, m.From, "mail-after/"+cmd.Run)
+			}
+		}
+		page = unread.Page
 	}
 	return nil
 }
 
-// freeMail starts the runs of mail whose budget has room again. Dying between the two
+// freeMail starts the runs of mail that has waited long enough. Dying between the two
 // steps asks for the same run again.
 func (h *handlers) freeMail(ctx context.Context) error {
-	held, err := h.store.HeldMail(ctx, "")
+	due, err := h.store.DueMail(ctx, h.now().UnixMicro())
 	if err != nil {
 		return err
 	}
-	now := h.now().UnixMicro()
-	for _, w := range held {
-		if w.Until > now {
-			return nil // the others are later
-		}
+	for _, w := range due {
 		agent, err := h.store.Agent(ctx, w.Agent)
+		if api.CodeOf(err) == api.NotFound {
+			continue // deleted since
+		}
 		if err != nil {
 			return err
 		}
-		if agent.State != api.StateDead {
-			if err := h.startMail(ctx, agent, w.Sender, fmt.Sprintf("mail-freed/%s/%s/%d", w.Agent, w.Sender, w.Until)); err != nil {
-				return err
-			}
+		if err := h.startMail(ctx, agent, w.Sender, fmt.Sprintf("mail-freed/%s/%s/%d", w.Agent, w.Sender, w.Until)); err != nil {
+			return err
 		}
 		if err := h.store.FreeMail(ctx, w); err != nil {
 			return err
@@ -156,11 +178,10 @@ func (h *handlers) freeMail(ctx context.Context) error {
 	return nil
 }
 
-// unread are the messages of a sender, "" for all, that no run has claimed, the latest
-// first.
-func (s services) unread(ctx context.Context, agent, from string) ([]api.InboxMessage, error) {
-	in, err := bus.Call[api.Inbox](ctx, s.bus, api.ListInbox{Agent: agent, Status: "received", From: from, Limit: 200})
-	return in.Messages, err
+// unread is a page of the messages of a sender, "" for all, that no run has claimed, the
+// latest first.
+func (s services) unread(ctx context.Context, agent, from, after string) (api.Inbox, error) {
+	return bus.Call[api.Inbox](ctx, s.bus, api.ListInbox{Agent: agent, Status: "received", From: from, After: after, Limit: 200})
 }
 
 // mail is what mail of peers may make an agent do within a day.

@@ -143,18 +143,34 @@ func (s *Store) LastMailRun(ctx context.Context, agent, sender string) (string, 
 	return run, err
 }
 
-// HeldMail is a sender whose mail waits for a budget.
+// HeldMail is a sender whose mail waits for a budget, or for its agent to be funded.
 type HeldMail struct {
 	Agent, Sender string
-	Until         int64
+	Until         int64 // Unix microseconds
 }
 
-// HeldMail lists the senders whose mail waits: of an agent, or ("") of all agents.
+func heldRow(r sqldb.Scanner) (h HeldMail, err error) {
+	return h, r.Scan(&h.Agent, &h.Sender, &h.Until)
+}
+
+// HoldMail has the mail of a sender wait until a time. Mail that waits already keeps its
+// time.
+func (s *Store) HoldMail(ctx context.Context, agent, sender string, until int64) error {
+	_, err := s.db.ExecContext(ctx, `insert into mail_held (agent, sender, until) values ($1, $2, $3) on conflict (agent, sender) do nothing`,
+		agent, strings.ToLower(sender), until)
+	return err
+}
+
+// HeldMail lists the senders whose mail to an agent waits.
 func (s *Store) HeldMail(ctx context.Context, agent string) ([]HeldMail, error) {
-	return sqldb.All(ctx, s.db, func(r sqldb.Scanner) (HeldMail, error) {
-		var h HeldMail
-		return h, r.Scan(&h.Agent, &h.Sender, &h.Until)
-	}, `select agent, sender, until from mail_held where ($1 = '' or agent = $1) order by until, agent, sender limit 1000`, agent)
+	return sqldb.All(ctx, s.db, heldRow, `select agent, sender, until from mail_held where agent = $1 order by until, sender`, agent)
+}
+
+// DueMail lists the senders whose mail has waited long enough, the first 1000. The mail
+// of a dead agent, and one that was deleted is dead, goes on waiting.
+func (s *Store) DueMail(ctx context.Context, now int64) ([]HeldMail, error) {
+	return sqldb.All(ctx, s.db, heldRow, `select h.agent, h.sender, h.until from mail_held h join agents a on a.id = h.agent
+		where h.until <= $1 and a.state <> $2 order by h.until, h.agent, h.sender limit 1000`, now, api.StateDead)
 }
 
 // FreeMail forgets that a sender's mail waits, unless it was held anew.

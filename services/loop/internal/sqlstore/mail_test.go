@@ -2,6 +2,8 @@ package sqlstore_test
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/anima-run/anima/pkg/api"
@@ -68,7 +70,7 @@ func TestMailBudget(t *testing.T) {
 		}
 		over(mail("m3", alice), 950) // a thought more than was left
 		check(mail("m6", alice), at+day+2, 0, at+10+day)
-		if held, err = s.HeldMail(ctx, ""); err != nil || len(held) != 1 {
+		if held, err = s.HeldMail(ctx, "ada"); err != nil || len(held) != 1 {
 			t.Errorf("held: %+v, %v", held, err)
 		}
 		free := sqlstore.MailBudget{SenderRuns: 100, AgentRuns: 100}
@@ -78,6 +80,40 @@ func TestMailBudget(t *testing.T) {
 		}
 		_, err = s.AdmitMail(ctx, api.Run{Run: "x", Agent: "nobody"}, b, at)
 		wantCode(t, err, api.NotFound)
+	})
+}
+
+// TestDueMail: mail is due at its time, but for that of agents that are dead or deleted.
+func TestDueMail(t *testing.T) {
+	each(t, func(t *testing.T, _ *sqldb.DB, s *sqlstore.Store) {
+		ctx := t.Context()
+		due := func(want ...sqlstore.HeldMail) {
+			t.Helper()
+			got, err := s.DueMail(ctx, at+10)
+			if err != nil || !slices.Equal(got, want) {
+				t.Errorf("due: got %+v, %v, want %+v", got, err, want)
+			}
+		}
+		state := func(to api.AgentState) {
+			t.Helper()
+			_, err := s.SetState(ctx, "ada", to, "why", true, 0, at)
+			must(t, err)
+		}
+		must(t, s.HoldMail(ctx, "ada", alice, at+10))
+		must(t, s.HoldMail(ctx, "ada", alice, at+5)) // it waits already
+		must(t, s.HoldMail(ctx, "ada", bobby, at+11))
+		must(t, s.HoldMail(ctx, "bob", alice, at+9))
+		ada := sqlstore.HeldMail{Agent: "ada", Sender: strings.ToLower(alice), Until: at + 10}
+		bob := sqlstore.HeldMail{Agent: "bob", Sender: strings.ToLower(alice), Until: at + 9}
+		due(bob, ada)
+		state(api.StateDead)
+		due(bob)
+		state(api.StateSleeping)
+		_, err := s.Delete(ctx, "bob", "why", false, at)
+		must(t, err)
+		due(ada)
+		must(t, s.FreeMail(ctx, ada))
+		due()
 	})
 }
 

@@ -1,0 +1,213 @@
+package loop
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"go.opentelemetry.io/otel/trace/noop"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/apptest"
+	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/sqldb/sqldbtest"
+
+	"github.com/anima-run/anima/services/loop/internal/agentmd"
+	"github.com/anima-run/anima/services/loop/internal/sqlstore"
+	"github.com/anima-run/anima/services/loop/internal/turn"
+)
+
+const (
+	alice = "0xfB6916095ca1df60bB79Ce92cE3Ea74c37c5d359"
+	bobby = "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed"
+)
+
+// mailbox has the messages of an inbox, the latest first.
+type mailbox []string
+
+func (m *mailbox) list(_ context.Context, q api.ListInbox) (api.Inbox, error) {
+	var all []api.InboxMessage
+	for i, from := range *m {
+		if q.From == "" || q.From == from {
+			all = append(all, api.InboxMessage{ID: strconv.Itoa(i), From: from})
+		}
+	}
+	if q.After != "" {
+		all = all[slices.IndexFunc(all, func(m api.InboxMessage) bool { return m.ID == q.After })+1:]
+	}
+	all, page := api.CutPage(all, q.Limit, func(m api.InboxMessage) string { return m.ID })
+	return api.Inbox{Messages: all, Page: page}, nil
+}
+
+// post is what handlers of mail need, with the agents ada and bob and an inbox.
+func post(t *testing.T, inbox *mailbox) *handlers {
+	t.Helper()
+	server := apptest.Server(t)
+	b := apptest.Start(t, apptest.Options{Server: server}).Bus
+	social, err := bus.New(apptest.Dial(t, server), bus.Options{Service: "social", Log: apptest.Log(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(social.Close)
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+	ready, done := make(chan struct{}), make(chan error, 1)
+	go func() { done <- social.Serve(ctx, time.Second, func() { close(ready) }, bus.Reply(inbox.list)) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	select {
+	case <-ready:
+	case err := <-done:
+		t.Fatal(err)
+	}
+	wakes, err := bus.OpenBucket[api.Wake](t.Context(), b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	store := sqlstore.New(sqldbtest.SQLite(t, sqlstore.Migrations()), t.TempDir())
+	for _, id := range []string{"ada", "bob"} {
+		def := agentmd.Definition{Name: id, Tools: []string{"sleep"}, Body: "Be useful."}
+		if _, err := store.Apply(t.Context(), def, id, "0x1", "source", time.Now().UnixMicro()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return &handlers{
+		cfg: Config{MailSenderRuns: 20, MailAgentRuns: 100}, bus: b, log: apptest.Log(t), now: time.Now, store: store, wakes: wakes,
+		peers: services{bus: b}, queue: newQueue(b, apptest.Log(t)), engine: &turn.Engine{Store: store, Tracer: noop.NewTracerProvider().Tracer("")},
+	}
+}
+
+// senders are those for whose mail runs wait in an agent's session for mail.
+func senders(t *testing.T, h *handlers, agent string) []string {
+	t.Helper()
+	all, err := h.queue.all(t.Context(), sqlstore.MailSession(agent))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var from []string
+	for _, cmd := range all {
+		from = append(from, cmd.By.Address)
+	}
+	return from
+}
+
+func mailRun(run, agent, from string) api.Run {
+	return api.Run{
+		Run: run, Agent: agent, Session: sqlstore.MailSession(agent), Kind: api.RunMail, By: api.Principal{Kind: api.Peer, Address: from}, AcceptedAt: time.Now().UnixMicro(),
+	}
+}
+
+// TestMailOfADeadAgent: the mail of an agent that is dead stays in the inbox unread, and
+// is taken up once the agent is funded, without another message.
+func TestMailOfADeadAgent(t *testing.T) {
+	t.Parallel()
+	inbox := &mailbox{alice}
+	h := post(t, inbox)
+	ctx := t.Context()
+	state := func(to api.AgentState) {
+		t.Helper()
+		if c, err := h.store.SetState(ctx, "ada", to, "its money", true, 0, time.Now().UnixMicro()); err != nil || c == nil {
+			t.Fatalf("the agent is not %s: %v", to, err)
+		}
+	}
+	free := func(want ...string) {
+		t.Helper()
+		if err := h.freeMail(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if got := senders(t, h, "ada"); !slices.Equal(got, want) {
+			t.Errorf("runs wait for mail of %q, want %q", got, want)
+		}
+	}
+	cmd := mailRun("before", "ada", alice)
+	if err := h.store.NewSession(ctx, cmd.Session, "ada", cmd.AcceptedAt); err != nil {
+		t.Fatal(err)
+	}
+	state(api.StateDead)
+
+	// A run that was asked for before.
+	if over, err := h.admitMail(ctx, &cmd); err != nil || !over {
+		t.Fatalf("got over %t, %v; want the run dropped", over, err)
+	}
+	if st, err := h.store.RunState(ctx, cmd.Run); err != nil || st.Fate != api.FateDropped || st.Next == "" {
+		t.Errorf("the run is %+v, %v; want it dropped, and what to do", st, err)
+	}
+	if err := h.moreMail(ctx, cmd); err != nil {
+		t.Fatal(err)
+	}
+	free()
+	state(api.StateSleeping)
+	free("0xfb6916095ca1df60bb79ce92ce3ea74c37c5d359")
+
+	// A message that comes in the meantime.
+	state(api.StateDead)
+	key := api.WakeKey("ada", inboxCause+"1")
+	wake := api.Wake{Agent: "ada", Cause: inboxCause + "1", By: api.Principal{Kind: api.Peer, Address: bobby}, At: 1}
+	if _, err := h.wakes.Create(ctx, key, wake, 0); err != nil {
+		t.Fatal(err)
+	}
+	e, err := h.wakes.Get(ctx, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := h.wake(ctx, e); err != nil {
+		t.Fatal(err)
+	}
+	free("0xfb6916095ca1df60bb79ce92ce3ea74c37c5d359")
+	state(api.StateSleeping)
+	free("0xfb6916095ca1df60bb79ce92ce3ea74c37c5d359", "0x5aaeb6053f3e94c9b9a09f33669435e7ef1beaed")
+}
+
+// TestMailOfADeletedAgent: mail that waits for an agent that was deleted keeps no other
+// agent's mail waiting, and the end of its last run is no error.
+func TestMailOfADeletedAgent(t *testing.T) {
+	t.Parallel()
+	h := post(t, &mailbox{alice})
+	ctx, now := t.Context(), time.Now().UnixMicro()
+	for i, agent := range []string{"ada", "bob"} {
+		if err := h.store.HoldMail(ctx, agent, bobby, now-2+int64(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := h.store.Delete(ctx, "ada", "why", false, now); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.freeMail(ctx); err != nil {
+		t.Errorf("mail of a deleted agent: %v", err)
+	}
+	if got := senders(t, h, "bob"); len(got) != 1 {
+		t.Errorf("runs wait for mail of %q to another agent, want one", got)
+	}
+	if err := h.moreMail(ctx, mailRun("last", "ada", alice)); err != nil {
+		t.Errorf("after the last run of a deleted agent: %v", err)
+	}
+}
+
+// TestMoreMail: behind any number of messages whose sender is held, the message of
+// another is found.
+func TestMoreMail(t *testing.T) {
+	t.Parallel()
+	inbox := append(slices.Repeat(mailbox{alice}, 450), bobby)
+	h := post(t, &inbox)
+	ctx := t.Context()
+	if err := h.store.HoldMail(ctx, "ada", alice, time.Now().Add(time.Hour).UnixMicro()); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 1100 { // they come before it in the list of those that are held
+		if err := h.store.HoldMail(ctx, "ada", fmt.Sprintf("0x%040d", i), time.Now().Add(time.Minute).UnixMicro()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := h.moreMail(ctx, mailRun("r", "ada", alice)); err != nil {
+		t.Fatal(err)
+	}
+	if got := senders(t, h, "ada"); !slices.Equal(got, []string{bobby}) {
+		t.Errorf("runs wait for mail of %q, want %s", got, bobby)
+	}
+}
