@@ -19,8 +19,10 @@ import (
 	"net/http/httputil"
 	"net/netip"
 	"net/url"
+	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -42,7 +44,7 @@ type Options struct {
 	Log   *slog.Logger
 }
 
-// Proxy is an HTTP proxy on loopback. It serves those who have a [Proxy.Grant].
+// Proxy is an HTTP proxy on loopback. It serves requests with the secret of a [Proxy.Grant].
 type Proxy struct {
 	allow  []netip.Prefix
 	log    *slog.Logger
@@ -239,25 +241,39 @@ func (p *Proxy) tunnel(w http.ResponseWriter, r *http.Request) {
 	if _, err := io.WriteString(near, "HTTP/1.1 200 Connection established\r\n\r\n"); err != nil {
 		return
 	}
+	join(near, buffered.Reader, far)
+}
+
+// join passes on what each end sends, near's through a reader, until both have ended or
+// nothing has passed either way for idleTimeout: while one end downloads, it is silent.
+func join(near net.Conn, sent io.Reader, far net.Conn) {
+	var latest atomic.Int64
+	latest.Store(time.Now().UnixNano())
 	var both sync.WaitGroup
-	both.Go(func() { pipe(far, buffered.Reader, near) })
-	pipe(near, far, far)
+	both.Go(func() { pipe(far, sent, near, &latest) })
+	pipe(near, far, far, &latest)
 	both.Wait()
 }
 
-// pipe copies to one end what comes from the other until that ends or is silent for
-// too long, and passes the end on.
-func pipe(to net.Conn, from io.Reader, deadline net.Conn) {
+// pipe copies to one end what comes from the other, whose deadline is set, until that
+// ends or latest, the time at which something passed in Unix nanoseconds, is long ago. It
+// passes the end on.
+func pipe(to net.Conn, from io.Reader, deadline net.Conn, latest *atomic.Int64) {
 	buf := make([]byte, 32<<10)
 	for {
-		_ = deadline.SetReadDeadline(time.Now().Add(idleTimeout)) // a closed connection shows below
+		silent := latest.Load()
+		_ = deadline.SetReadDeadline(time.Unix(0, silent).Add(idleTimeout)) // a closed connection shows below
 		n, err := from.Read(buf)
 		if n > 0 {
+			latest.Store(time.Now().UnixNano())
 			_ = to.SetWriteDeadline(time.Now().Add(idleTimeout)) // a closed connection shows below
 			if _, werr := to.Write(buf[:n]); werr != nil {
 				_ = deadline.Close() // ends the other direction
 				return
 			}
+		}
+		if errors.Is(err, os.ErrDeadlineExceeded) && latest.Load() != silent {
+			continue
 		}
 		if err != nil {
 			if half, ok := to.(*net.TCPConn); ok && errors.Is(err, io.EOF) {
