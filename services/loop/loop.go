@@ -170,6 +170,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	for _, name := range writers() {
 		tools[name] = limited(tools[name], cfg.quota(), env.Room)
 	}
+	tools["git_clone"] = watched(tools["git_clone"], cfg.quota(), env.Room)
 	can := abilities{store: store, bus: env.Bus, tools: tools, servers: servers, exec: held.Sandboxed() || cfg.AllowUnsandboxed}
 	h := &handlers{
 		can: can, goals: goals, servers: servers, queue: waiting, outputs: kept, room: env.Room,

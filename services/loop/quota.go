@@ -3,6 +3,7 @@ package loop
 import (
 	"context"
 	"errors"
+	"sync"
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/disk"
@@ -39,6 +40,26 @@ func limited(t turn.Tool, q sandbox.Quota, room func() error) turn.Tool {
 			return turn.Output{}, errors.New("nothing was written: " + causeOf(err))
 		}
 		return run(ctx, c)
+	}
+	return t
+}
+
+// watched ends t soon after the agent's folder has passed its quota, or the disk has only
+// its reserve. It is for a tool that writes for minutes: limited checks at its begin only.
+func watched(t turn.Tool, q sandbox.Quota, room func() error) turn.Tool {
+	run := t.Run
+	t.Run = func(ctx context.Context, c turn.Call) (turn.Output, error) {
+		held, end := context.WithCancel(ctx)
+		var why error
+		var watching sync.WaitGroup
+		watching.Go(func() { q.Watch(held, c.Agent.Workspace, room, func(err error) { why = err; end() }) })
+		out, err := run(held, c)
+		end()
+		watching.Wait()
+		if err != nil && why != nil {
+			err = errors.New("it was ended: " + causeOf(why)) // not as Unavailable, as in limited
+		}
+		return out, err
 	}
 	return t
 }

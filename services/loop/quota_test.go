@@ -3,10 +3,13 @@ package loop
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/disk"
@@ -48,6 +51,47 @@ func TestLimited(t *testing.T) {
 			t.Errorf("%s: %v, ran %v, want it run", tt.name, err, ran)
 		case tt.want != "" && (err == nil || ran || !strings.Contains(err.Error(), tt.want) || api.CodeOf(err) != api.Internal):
 			t.Errorf("%s: %v, ran %v, want a refusal with %q", tt.name, err, ran, tt.want)
+		}
+	}
+}
+
+// TestWatched: a tool that goes on writing is ended over the quota and without room,
+// with an error that does not make the run wait; any other is left alone.
+func TestWatched(t *testing.T) {
+	t.Parallel()
+	room := func() error { return nil }
+	full := func() error {
+		return &api.Error{Code: api.Unavailable, Reason: api.ReasonNoSpace, Message: "the disk is full", Next: "free space"}
+	}
+	writes := func(ctx context.Context, c turn.Call) (turn.Output, error) {
+		tick := time.NewTicker(time.Millisecond)
+		defer tick.Stop()
+		for n := 0; ctx.Err() == nil; n++ {
+			<-tick.C
+			if err := os.WriteFile(filepath.Join(c.Agent.Workspace, strconv.Itoa(n)), nil, 0o600); err != nil {
+				return turn.Output{}, err
+			}
+		}
+		return turn.Output{}, ctx.Err()
+	}
+	fails := func(context.Context, turn.Call) (turn.Output, error) {
+		return turn.Output{}, errors.New("no such address")
+	}
+	for _, tt := range []struct {
+		name  string
+		quota sandbox.Quota
+		room  func() error
+		run   func(context.Context, turn.Call) (turn.Output, error)
+		want  string
+	}{
+		{"too many files", sandbox.Quota{Files: 100}, room, writes, "it was ended: the folder's quota is used up: it may hold 100 files"},
+		{"a full disk", sandbox.Quota{}, full, writes, "it was ended: the disk is full"},
+		{"within both", sandbox.Quota{Files: 100}, room, fails, "no such address"},
+	} {
+		tool := watched(turn.Tool{Run: tt.run}, tt.quota, tt.room)
+		_, err := tool.Run(t.Context(), turn.Call{Agent: turn.Agent{Workspace: t.TempDir()}})
+		if err == nil || !strings.Contains(err.Error(), tt.want) || api.CodeOf(err) != api.Internal {
+			t.Errorf("%s: got %v, want %q", tt.name, err, tt.want)
 		}
 	}
 }

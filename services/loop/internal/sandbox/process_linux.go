@@ -51,7 +51,7 @@ func start(ctx context.Context, spec Spec, k kernel) (*Process, error) {
 	began := spec.Now()
 	var stopped error
 	var watching sync.WaitGroup
-	watching.Go(func() { spec.watch(life, func(why error) { stopped = why; cancel() }) })
+	watching.Go(func() { spec.Quota.Watch(life, spec.Dir, spec.Room, func(why error) { stopped = why; cancel() }) })
 	go func() { // Stop waits for it.
 		defer close(p.done)
 		defer cancel()

@@ -20,7 +20,9 @@ type Quota struct {
 
 // Check returns nil when the workspace takes more bytes, and a file, within its
 // quota. Errors: [ErrQuota].
-func (q Quota) Check(dir string, more int64) error {
+func (q Quota) Check(dir string, more int64) error { return q.check(dir, more, 1) }
+
+func (q Quota) check(dir string, moreBytes, moreFiles int64) error {
 	if q == (Quota{}) {
 		return nil
 	}
@@ -28,9 +30,9 @@ func (q Quota) Check(dir string, more int64) error {
 	switch {
 	case err != nil:
 		return fmt.Errorf("measure the folder: %w", err)
-	case q.Bytes > 0 && bytes+more > q.Bytes:
+	case q.Bytes > 0 && bytes+moreBytes > q.Bytes:
 		return fmt.Errorf("%w: its files may take %d MiB; delete some", ErrQuota, q.Bytes/disk.MiB)
-	case q.Files > 0 && files >= q.Files:
+	case q.Files > 0 && files+moreFiles > q.Files:
 		return fmt.Errorf("%w: it may hold %d files; delete some", ErrQuota, q.Files)
 	}
 	return nil
@@ -47,35 +49,35 @@ const (
 	pace = 10
 )
 
-// watch calls end, once, with why a command of spec must not go on: its folder has
-// more than its quota, or spec.Room says that the disk is full. It returns then, or
-// when ctx ends. The files are counted every second, and at once when the disk has
-// lost what is left of the quota.
-func (s Spec) watch(ctx context.Context, end func(error)) {
-	if s.Quota == (Quota{}) && s.Room == nil {
+// Watch calls end, once, with why what writes dir must not go on: dir has more than its
+// quota, or room, which may be nil, says that the disk is full. It returns then, or when
+// ctx ends. The files are counted every second, and at once when the disk has lost a
+// sixteenth of the quota.
+func (q Quota) Watch(ctx context.Context, dir string, room func() error, end func(error)) {
+	if q == (Quota{}) && room == nil {
 		return
 	}
 	tick := time.NewTicker(lookSpace)
 	defer tick.Stop()
 	var next time.Time
 	var step int64
-	last, _ := disk.Of(s.Dir) // unknown room is none that was lost
+	var last disk.Space
 	for {
 		now := time.Now()
-		if s.Room != nil {
-			if err := s.Room(); err != nil {
+		if room != nil {
+			if err := room(); err != nil {
 				end(err)
 				return
 			}
 		}
-		space, _ := disk.Of(s.Dir)
+		space, _ := disk.Of(dir) // unknown room is none that was lost
 		if now.After(next) || step > 0 && last.Free-space.Free > step {
-			if err := s.over(); err != nil {
+			if err := q.check(dir, 0, 0); err != nil {
 				end(err)
 				return
 			}
 			took := time.Since(now)
-			next, last, step = now.Add(max(lookFiles, pace*took)), space, max(s.Quota.Bytes/16, disk.MiB)
+			next, last, step = now.Add(max(lookFiles, pace*took)), space, max(q.Bytes/16, disk.MiB)
 		}
 		select {
 		case <-ctx.Done():
@@ -83,13 +85,4 @@ func (s Spec) watch(ctx context.Context, end func(error)) {
 		case <-tick.C:
 		}
 	}
-}
-
-// over is an error when the folder has more than its quota.
-func (s Spec) over() error {
-	q := s.Quota
-	if q.Files > 0 {
-		q.Files++ // Check asks for room for one more
-	}
-	return q.Check(s.Dir, 0)
 }

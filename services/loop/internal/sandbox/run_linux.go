@@ -140,7 +140,7 @@ func run(ctx context.Context, spec Spec, k kernel) (Result, error) {
 	defer cancel()
 	held, end := context.WithCancelCause(timed)
 	var watching sync.WaitGroup
-	watching.Go(func() { spec.watch(held, func(why error) { end(stop{why}) }) })
+	watching.Go(func() { spec.Quota.Watch(held, spec.Dir, spec.Room, func(why error) { end(stop{why}) }) })
 	defer watching.Wait()
 	defer end(nil)
 
