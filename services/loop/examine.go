@@ -16,34 +16,48 @@ import (
 // examine finds runs that have begun, not ended, and wait in no queue: no replica will
 // end them.
 func examine(ctx context.Context, db *sqldb.DB, b *bus.Bus, now time.Time) ([]host.Finding, error) {
-	begun, err := sqlstore.New(db, "").Unfinished(ctx)
+	store := sqlstore.New(db, "")
+	begun, err := store.Unfinished(ctx, now.Add(-time.Minute).UnixMicro()) // a queue may not show a younger one yet
 	if err != nil {
 		return nil, err
 	}
 	var lost []string
 	for _, cmd := range begun {
-		if now.Sub(time.UnixMicro(cmd.AcceptedAt)) < time.Minute {
-			continue // it may end between the two looks
-		}
-		waiting, err := b.Next(ctx, cmd.Subject(), 1)
-		for err == nil {
-			var w api.Run
-			if err = api.Decode(waiting.Data, &w); err != nil || w.Run == cmd.Run {
-				break
-			}
-			waiting, err = b.Next(ctx, cmd.Subject(), waiting.Sequence+1)
-		}
-		if api.CodeOf(err) == api.NotFound {
-			lost = append(lost, cmd.Run)
-		} else if err != nil {
+		if gone, err := isLost(ctx, cmd, b.Next, store.Over); err != nil {
 			return nil, err
+		} else if gone {
+			lost = append(lost, cmd.Run)
 		}
 	}
 	if len(lost) == 0 {
-		return []host.Finding{{Check: "loop", Level: host.LevelOK, Text: fmt.Sprintf("%d runs under way, each of them in its queue", len(begun))}}, nil
+		return []host.Finding{{Check: "loop", Level: host.LevelOK, Text: fmt.Sprintf("%d runs under way for a minute or longer, each of them in its queue", len(begun))}}, nil
 	}
 	return []host.Finding{{
 		Check: "loop", Level: host.LevelFault, Text: fmt.Sprintf("%d runs have begun and wait in no queue, the first is %s", len(lost), lost[0]),
 		Next: "they will not end by themselves; restore all stores from one backup",
 	}}, nil
+}
+
+// isLost says that a run which had not ended waits in no queue and has not ended since.
+func isLost(
+	ctx context.Context, cmd api.Run, next func(context.Context, api.Subject, uint64) (bus.Stored, error), over func(context.Context, string) (bool, error),
+) (bool, error) {
+	for after := uint64(0); ; {
+		waiting, err := next(ctx, cmd.Subject(), after+1)
+		if api.CodeOf(err) == api.NotFound {
+			ended, err := over(ctx, cmd.Run)
+			return !ended, err
+		}
+		if err != nil {
+			return false, err
+		}
+		var w api.Run
+		if err := api.Decode(waiting.Data, &w); err != nil {
+			return false, err
+		}
+		if w.Run == cmd.Run {
+			return false, nil
+		}
+		after = waiting.Sequence
+	}
 }

@@ -14,7 +14,8 @@ import (
 const lostWhy = "its journal or its place in the queue was lost, and the operator accepted the loss: what it did last is not known"
 
 // settleLosses ends the runs that had begun when a store was lost and the operator
-// accepted that. Dying in here repeats it; what it does again changes nothing.
+// accepted that. A crash in here repeats it; what it does again changes nothing. Runs that
+// have begun since then go on.
 func (h *handlers) settleLosses(ctx context.Context, db *sqldb.DB) error {
 	for {
 		err := h.settleOnce(ctx, db)
@@ -46,7 +47,7 @@ func (h *handlers) settleOnce(ctx context.Context, db *sqldb.DB) error {
 	if until == 0 {
 		return nil
 	}
-	begun, err := h.store.Unfinished(ctx)
+	begun, err := h.store.Unfinished(ctx, until)
 	if err != nil {
 		return err
 	}

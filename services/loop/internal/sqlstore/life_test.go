@@ -213,3 +213,25 @@ func TestRunState(t *testing.T) {
 		check()
 	})
 }
+
+// TestUnfinished: of the runs that have begun until a time, those that are not over.
+func TestUnfinished(t *testing.T) {
+	each(t, func(t *testing.T, _ *sqldb.DB, s *sqlstore.Store) {
+		for i, run := range []string{"over", "first", "second", "later"} {
+			cmd := turntest.Command("ada", run)
+			_, err := s.Started(t.Context(), cmd, turntest.Input(cmd), api.TierHigh, at+int64(i))
+			must(t, err)
+		}
+		cmd := turntest.Command("ada", "over")
+		must(t, s.Persist(t.Context(), turntest.Record(cmd, 1), turntest.Input(cmd), turntest.End(cmd, 1)))
+		all, err := s.Unfinished(t.Context(), at+2)
+		must(t, err)
+		var got []string
+		for _, cmd := range all {
+			got = append(got, cmd.Run)
+		}
+		if diff := cmp.Diff([]string{"first", "second"}, got); diff != "" {
+			t.Errorf("runs (-want +got):\n%s", diff)
+		}
+	})
+}

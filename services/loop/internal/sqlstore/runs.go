@@ -196,16 +196,16 @@ func otherwise(rec *turn.Record) error {
 	return api.Errorf(api.Conflict, "another owner persisted run %s, and it went on otherwise than with turn %d", rec.Turn.Run, rec.Turn.Number)
 }
 
-// Unfinished returns the commands of runs that have begun and not ended, the oldest
-// first.
-func (s *Store) Unfinished(ctx context.Context) ([]api.Run, error) {
+// Unfinished returns the commands of runs that have begun, not after a time in Unix
+// microseconds, and not ended, the oldest first.
+func (s *Store) Unfinished(ctx context.Context, until int64) ([]api.Run, error) {
 	return sqldb.All(ctx, s.db, func(row sqldb.Scanner) (cmd api.Run, err error) {
 		var text string
 		if err := row.Scan(&text); err != nil {
 			return cmd, err
 		}
 		return cmd, api.Decode([]byte(text), &cmd)
-	}, `select command from runs where ending is null order by started_at`)
+	}, `select command from runs where ending is null and started_at <= $1 order by started_at`, until)
 }
 
 // persistRun records a run, unless it is there, and says whether it did.
