@@ -100,8 +100,8 @@ func restore(ctx context.Context, tx *sqldb.Tx, agent string, at int64) error {
 }
 
 // erase removes what an agent remembers, and begins its conversations anew: their
-// turns stay in the transcripts and are not sent to a model. The sessions that were
-// remembered stay marked, so that their turns are not remembered anew.
+// turns stay in the transcripts and are not sent to a model. All of them are marked as
+// taken into memory, so that none is remembered later.
 func erase(ctx context.Context, tx *sqldb.Tx, agent string) error {
 	for _, table := range []string{
 		"working_memory", "episodic_memory", "session_summaries", "semantic_memory", "semantic_history", "procedural_memory",
@@ -112,6 +112,10 @@ func erase(ctx context.Context, tx *sqldb.Tx, agent string) error {
 		}
 	}
 	if _, err := tx.ExecContext(ctx, `update sessions set reset_through = turns where agent = $1`, agent); err != nil {
+		return err
+	}
+	if _, err := tx.ExecContext(ctx, `insert into memory_progress (session, position) select id, turns from sessions where agent = $1
+		on conflict (session) do update set position = excluded.position`, agent); err != nil {
 		return err
 	}
 	for _, tier := range memory.Tiers() {

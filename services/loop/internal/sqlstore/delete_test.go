@@ -13,6 +13,7 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/goal"
 	"github.com/anima-run/anima/services/loop/internal/memory"
 	"github.com/anima-run/anima/services/loop/internal/sqlstore"
+	"github.com/anima-run/anima/services/loop/internal/turn/turntest"
 )
 
 // An agent that is deleted is gone for every question, its sessions are terminated,
@@ -99,10 +100,18 @@ func TestDelete(t *testing.T) {
 		if diff := cmp.Diff([]string{"domain/price"}, facts()); diff != "" {
 			t.Errorf("facts (-want +got):\n%s", diff)
 		}
+		turns(t, m, turntest.Command("ada", "r1"), 1, func(*api.Turn) {})
+		if n, err := m.Ingest(t.Context(), "ada-main", 59); err != nil || n != 1 {
+			t.Fatalf("%d turns became memories, %v", n, err)
+		}
+		turns(t, m, turntest.Command("ada", "r2"), 1, func(*api.Turn) {}) // not in memory yet
 		for range 2 {
 			if _, err := s.Delete(t.Context(), "ada", "why", true, 60); err != nil {
 				t.Fatal(err)
 			}
+		}
+		if n, err := m.Ingest(t.Context(), "ada-main", 61); err != nil || n != 0 {
+			t.Errorf("%d turns became memories after the end, %v", n, err)
 		}
 		apply(70)
 		if got := facts(); len(got) != 0 {
