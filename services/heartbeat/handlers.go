@@ -56,8 +56,7 @@ func (h *handlers) messageReceived(ctx context.Context, m api.MessageReceived) e
 }
 
 // goalChanged wakes an agent whose goal is over, one way or the other: its tasks went
-// on while it slept, and nobody else tells it. A goal that was cancelled is no news to
-// whoever cancelled it.
+// on while it slept, and nothing else tells it. A goal that was cancelled wakes no agent.
 func (h *handlers) goalChanged(ctx context.Context, m api.GoalChanged) error {
 	if m.Phase == m.Previous {
 		return nil

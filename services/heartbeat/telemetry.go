@@ -17,7 +17,7 @@ type instruments struct {
 func newInstruments(p metric.MeterProvider) (t instruments, err error) {
 	m := p.Meter("github.com/anima-run/anima/services/heartbeat")
 	t.wakes, err = m.Int64Counter("anima.heartbeat.wakes", metric.WithUnit("{wake}"),
-		metric.WithDescription("Wakes asked for, by what asked: cron, alarm, inbox, goal or creator; stale alarms wake nobody."))
+		metric.WithDescription("Wakes asked for, by what asked: cron, alarm, inbox, goal or creator; stale alarms wake no agent."))
 	if err != nil {
 		return t, err
 	}

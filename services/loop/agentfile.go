@@ -37,7 +37,7 @@ func (f AgentFile) Source() ([]byte, []string) {
 	src := agentmd.Render(d)
 	_, faults := agentmd.Parse(src, knownTools())
 	var texts []string
-	for _, f := range faults { // without the lines, of a file that nobody has seen
+	for _, f := range faults { // without the lines, of a file that the caller has not seen
 		if d.Body == "" && strings.HasPrefix(f.Message, "the Markdown") {
 			f.Message = "the genesis prompt is empty"
 		}

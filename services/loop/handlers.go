@@ -345,7 +345,7 @@ func (h *handlers) live(ctx context.Context, cmd api.Run) error {
 // absent handles a message that was delivered and that its stream does not show. As a
 // rule another replica has done the run and acknowledged it a moment ago; but the
 // stream's leader may also be behind the delivery (ADR 11). The store decides: a run
-// that is over is announced again, because its owner may have died before it did so,
+// that is over is announced again, because its owner may have been killed before it did so,
 // and every other run comes back. Its error has no ReasonBusy: the message has not
 // waited behind others, and must not expire for it.
 func (h *handlers) absent(ctx context.Context, cmd api.Run) error {
@@ -385,7 +385,7 @@ func (h *handlers) head(ctx context.Context, cmd api.Run, ours uint64) (uint64, 
 }
 
 // done says whether the run of a waiting message is over, and announces its end again:
-// its owner may have died before it did.
+// its owner may have been killed before it did.
 func (h *handlers) done(ctx context.Context, m bus.Stored) (bool, error) {
 	var cmd api.Run
 	if err := api.Decode(m.Data, &cmd); err != nil {

@@ -19,7 +19,7 @@ import (
 // deathAfter is how long an agent without any credits lives (seed 001).
 const deathAfter = time.Hour
 
-// lookEvery is how often the poor and the dead are looked at, and what was
+// lookEvery is how often poor and dead agents are looked at, and what was
 // cancelled is asked for again.
 const lookEvery = 5 * time.Second
 
@@ -214,7 +214,7 @@ func (h *handlers) tierChanged(ctx context.Context, m api.TierChanged) error {
 }
 
 // weigh asks for an agent's balance and says what follows from it for its life:
-// an hour at nothing kills, money wakes the dead. Unknown decides nothing (W-12).
+// after an hour at nothing it is dead, money wakes it again. Unknown decides nothing (W-12).
 func (h *handlers) weigh(ctx context.Context, agent string) error {
 	b, err := h.peers.Balance(ctx, agent)
 	if err != nil {
@@ -324,7 +324,7 @@ func (h *handlers) expireWaiting(ctx context.Context) error {
 }
 
 // pausing says how long a run must still wait, because its agent has just gone to
-// sleep and nobody asked it to wake (W-8).
+// sleep and was not asked to wake (W-8).
 func pausing(cmd api.Run, since, now int64) time.Duration {
 	if cmd.Kind != api.RunWake || cmd.By.Kind != api.Self && cmd.By.Kind != api.HeartbeatKind {
 		return 0

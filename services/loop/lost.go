@@ -14,7 +14,7 @@ import (
 const lostWhy = "its journal or its place in the queue was lost, and the operator accepted the loss: what it did last is not known"
 
 // settleLosses ends the runs that had begun when a store was lost and the operator
-// accepted that. A crash in here repeats it; what it does again changes nothing. Runs that
+// accepted that. After a crash it is repeated; what it does again changes nothing. Runs that
 // have begun since then go on.
 func (h *handlers) settleLosses(ctx context.Context, db *sqldb.DB) error {
 	for {

@@ -17,8 +17,8 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
-// Mail of peers starts runs of its own: a run of a message has the authority of the one
-// who sent that message, and no words of others in it (design §6).
+// Mail of peers starts runs of its own: a run of a message has the authority of its
+// sender, and no words of others in it (design §6).
 //
 //	message_received ─▶ wake inbox-… ─▶ run of kind mail, on the agent's mail session
 //	                                     ├ the agent is dead: dropped, the mail stays and is held
@@ -36,7 +36,7 @@ func isMail(w api.Wake) bool {
 }
 
 // startMail asks for a run for a sender's mail. Asking again under the same name is
-// asking once. Dying between the session and the command leaves an empty session. A full
+// asking once. A crash between the session and the command leaves an empty session. A full
 // queue is no error: each run of it asks for the next one when it ends.
 func (h *handlers) startMail(ctx context.Context, agent api.Agent, sender, name string) error {
 	run, now := uuid.NewSHA1(uuid.NameSpaceURL, []byte("anima:"+name)).String(), h.now().UnixMicro()
@@ -153,8 +153,8 @@ func (h *handlers) moreMail(ctx context.Context, cmd api.Run) error {
 	return nil
 }
 
-// freeMail starts the runs of mail that has waited long enough. Dying between the two
-// steps asks for the same run again.
+// freeMail starts the runs of mail that has waited long enough. After a crash between
+// the two steps it asks for the same run again.
 func (h *handlers) freeMail(ctx context.Context) error {
 	due, err := h.store.DueMail(ctx, h.now().UnixMicro())
 	if err != nil {

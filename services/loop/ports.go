@@ -168,7 +168,7 @@ func (j journal) next(ctx context.Context, s api.Subject, after uint64) (turn.St
 	return step, m.Sequence, nil
 }
 
-// of returns the steps of one turn, which begin after an entry. Nobody else's follow
+// of returns the steps of one turn, which begin after an entry. No other turn's follow
 // them until the turn is over.
 func (j journal) of(ctx context.Context, session, run string, number int, after uint64) ([]turn.Step, error) {
 	s := api.Journal{Session: session}.Subject()

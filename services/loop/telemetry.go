@@ -87,7 +87,7 @@ func rootSpan(p trace.TracerProvider) func(context.Context, api.Run, turn.Agent,
 		case past == nil:
 		case !past.Began.IsZero():
 			opts = append(opts, trace.WithTimestamp(past.Began), trace.WithAttributes(recovered))
-		case meta.Delivered > 1: // whoever had it before left no word in the journal
+		case meta.Delivered > 1: // the replica that had it before left no word in the journal
 			began := meta.At
 			if past.Before.After(began) {
 				began = past.Before

@@ -35,7 +35,7 @@ type Beat struct {
 	Runs   int64
 }
 
-// Check completes the entries of an agent's schedule as of now: Cron is
+// Check completes the entries of an agent's schedule at the time now: Cron is
 // brought into one form and Next is set. The faults, one a line, are all there
 // are; entries are valid only if there is none.
 func Check(agent string, beats []Beat, now time.Time) (checked []Beat, faults []string) {
@@ -113,7 +113,7 @@ type Due struct {
 	Cron   string // of the entry
 	Reason string
 	At     time.Time // the time it was due
-	// Stale alarms fire nothing: somebody else has woken the agent since.
+	// Stale alarms fire nothing: the agent was woken by something else since.
 	Stale bool
 }
 

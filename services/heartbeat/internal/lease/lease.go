@@ -19,7 +19,7 @@ type Lease struct {
 	Bucket *bus.Bucket[api.Lease]
 	Task   string
 	Owner  string        // tells replicas apart, and a restarted one from itself
-	TTL    time.Duration // how long a dead holder keeps the others waiting; at least bus.MinTTL
+	TTL    time.Duration // how long a killed holder keeps the others waiting; at least bus.MinTTL
 	Now    func() time.Time
 	Log    *slog.Logger
 }
@@ -144,7 +144,7 @@ func (l Lease) renew(ctx context.Context, rev uint64, timeout time.Duration) (ui
 	return l.Bucket.Update(ctx, l.key(), l.value(), rev, l.TTL)
 }
 
-// release gives the lease back, so that nobody has to wait for it to expire.
+// release gives the lease back, so that no replica waits for it to expire.
 func (l Lease) release(ctx context.Context, rev uint64) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.TTL/3)
 	defer cancel()

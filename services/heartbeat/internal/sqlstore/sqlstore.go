@@ -42,7 +42,7 @@ func New(db *sqldb.DB, announce Announce) *Store { return &Store{db: db, announc
 // SeeAgent implements [beat.Store].
 func (s *Store) SeeAgent(ctx context.Context, a beat.Agent) (stirred bool, err error) {
 	// Three times in each run, and nearly always of an agent that is known and alive: one
-	// statement then, which nobody waits for. Of a new one its creator may set a schedule next.
+	// statement then, which no caller waits for. Of a new one its creator may set a schedule next.
 	if a.Seq > 1 {
 		res, err := s.db.ExecSoon(ctx, `update agents set address = $2, state = $3, seq = $4, changed_at = $5
 			where id = $1 and seq < $4 and state <> $6`, a.ID, a.Address, string(a.State), a.Seq, micros(a.Changed), string(api.StateDead))

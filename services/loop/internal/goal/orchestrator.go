@@ -29,8 +29,8 @@ type Agents interface {
 
 // Leases lets one replica at a time do something.
 type Leases interface {
-	// With runs f while nobody else runs under key; the context of f ends when that
-	// is no longer certain. Errors: Conflict while somebody else does.
+	// With runs f while no other caller runs under key; the context of f ends when that
+	// is no longer certain. Errors: Conflict while another one does.
 	With(ctx context.Context, key string, f func(context.Context) error) error
 }
 
@@ -63,8 +63,8 @@ func (o *Orchestrator) Change(ctx context.Context, id string, change func(*State
 	return s, err
 }
 
-// Step does what a goal waits for now: it stops runs that nobody waits for, and asks
-// the model or policy. try counts the tries of the same step, from 1. An error means
+// Step does what a goal waits for now: it stops runs whose results are not needed any
+// more, and asks the model or policy. try counts the tries of the same step, from 1. An error means
 // that the step is to be tried again.
 //
 // Dying before the change that ends a step repeats it: the model is asked under the
@@ -88,7 +88,7 @@ func (o *Orchestrator) Step(ctx context.Context, id string, try int) error {
 		err = o.alone(ctx, &s, func(ctx context.Context) error { return o.plan(ctx, &s, try) })
 	case api.PhaseReview:
 		err = o.review(ctx, &s)
-	case api.PhaseCancelled: // whoever asks a model for it has the lease until the answer is there
+	case api.PhaseCancelled: // the replica that asks a model for it has the lease until the answer is there
 		err = o.alone(ctx, &s, func(ctx context.Context) error { return o.unheard(ctx, &s) })
 	case api.PhaseExecuting, api.PhaseComplete, api.PhaseFailed:
 	}
@@ -119,7 +119,7 @@ func (o *Orchestrator) alone(ctx context.Context, s *State, f func(context.Conte
 			return err
 		}
 		if now.Phase() != s.Phase() || now.Version != s.Version {
-			return nil // whoever went on has said so in an event of its own
+			return nil // the replica that went on has said so in an event of its own
 		}
 		*s = now
 		return f(ctx)
@@ -127,7 +127,7 @@ func (o *Orchestrator) alone(ctx context.Context, s *State, f func(context.Conte
 }
 
 // stop tells the runs of attempts that are over. They are cancelled since the change
-// that made them strays; whoever has one under way hears of it now.
+// that made them strays; a replica that has one under way is told now.
 func (o *Orchestrator) stop(ctx context.Context, s *State) error {
 	var stopped []string
 	for _, a := range s.Strays() {

@@ -55,7 +55,7 @@ type Store interface {
 	Goal(ctx context.Context, id string) (State, error)
 	// Goals returns goals that match, the latest first.
 	Goals(ctx context.Context, q Query) ([]State, error)
-	// ChangeGoal applies a change to a goal, see [Apply], while nobody else changes
+	// ChangeGoal applies a change to a goal, see [Apply], while no other caller changes
 	// it. Errors: NotFound, and those of change, after which nothing is stored.
 	ChangeGoal(ctx context.Context, id string, at int64, change func(*State) error) (State, error)
 	// GoalOfRun returns the goal of the attempt that a run is. Errors: NotFound.

@@ -349,7 +349,7 @@ func (m *Manager) failed(ctx context.Context, k key, s Server, err error) {
 	m.rests[k] = r
 }
 
-// lost is called when a connection is over, whoever ended it.
+// lost is called when a connection is over, at either end.
 func (m *Manager) lost(ctx context.Context, l *link, end error) {
 	if end == nil {
 		end = errors.New("the server closed the connection")

@@ -1,4 +1,4 @@
-// Package outbound makes HTTP clients for addresses that somebody other than the
+// Package outbound makes HTTP clients for addresses that others than the
 // operator chose: an agent, a skill, a model. They reach the public internet
 // alone. Which agent may reach it at all is the caller's to check.
 package outbound

@@ -2,7 +2,7 @@
 // given decides every byte of what it returns, so a prompt can be made again later
 // from what it was made of.
 //
-// It must not ask anybody anything, read a clock, or cut a turn in two: a call
+// It must not do I/O, read a clock, or cut a turn in two: a call
 // without its result confuses every model.
 //
 // A prompt begins as the one before it did: first the layers that rarely change, in

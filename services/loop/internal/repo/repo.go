@@ -55,7 +55,7 @@ var busy = struct {
 	of map[string]chan struct{}
 }{of: map[string]chan struct{}{}}
 
-// take waits until nobody works on a workspace, or ctx ends. There are as many
+// take waits until no other call works on a workspace, or ctx ends. There are as many
 // entries as agents.
 func take(ctx context.Context, workspace string) (func(), error) {
 	busy.Lock()
@@ -97,7 +97,7 @@ func Within(workspace, name string) (string, error) {
 const scratch = ".tmp/"
 
 // Open opens the repository in a folder of a workspace, and makes the one of the
-// workspace itself if there is none. Whoever opened it closes it. Errors: NotFound
+// workspace itself if there is none. The caller closes it. Errors: NotFound
 // when a folder below holds no repository.
 func Open(ctx context.Context, workspace, name string) (*Repo, error) {
 	at, err := Within(workspace, name)

@@ -152,7 +152,7 @@ type netPort struct{ allowed, port uint64 }
 
 const ruleNetPort = 2
 
-// allowConnect lets TCP connect to a port, of whatever host: Landlock knows no
+// allowConnect lets TCP connect to a port of any host: Landlock has no rules for
 // addresses.
 func allowConnect(rules int, port uint16) error {
 	to := netPort{unix.LANDLOCK_ACCESS_NET_CONNECT_TCP, uint64(port)}

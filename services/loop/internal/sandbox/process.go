@@ -22,7 +22,7 @@ type Process struct {
 // this process dies. It is held as Run holds one; Spec.Timeout is not used and
 // Spec.MaxOutput and Spec.Wrote are about stderr alone; Spec.Quota and Spec.Room
 // hold for as long as it goes on. ctx bounds the start, not
-// the command. Who calls Start calls Stop.
+// the command. The caller of Start calls Stop.
 func Start(ctx context.Context, spec Spec) (*Process, error) {
 	spec, err := spec.withDefaults()
 	if err != nil {

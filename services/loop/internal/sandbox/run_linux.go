@@ -170,7 +170,7 @@ func run(ctx context.Context, spec Spec, k kernel) (Result, error) {
 		break
 	}
 	if err == nil {
-		err = errors.New("the supervisor was told to stop by nobody")
+		err = errors.New("the supervisor ended without being told to")
 	}
 	return Result{}, fmt.Errorf("%w: %w", ErrSetup, err)
 }

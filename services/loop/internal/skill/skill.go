@@ -137,7 +137,7 @@ func read(workspace, name string) Found {
 		err = json.Unmarshal(st, &known)
 	}
 	if err != nil {
-		f.Disabled = true // Somebody said something, and it may have been that.
+		f.Disabled = true // The file says something, perhaps this.
 		f.Missing = append(f.Missing, fmt.Sprintf("a %s that can be read", stateFile))
 		return f
 	}

@@ -115,7 +115,7 @@ func (s *Store) Recorded(ctx context.Context, id string) (turn.Recording, error)
 	if ending.Valid && end.Turns == number {
 		rec.End = &end
 	}
-	if number > 1 { // whoever joined the run before has lowered its authority, for good
+	if number > 1 { // a message that joined the run before has lowered its authority, for good
 		if rec.Input.By, err = s.authority(ctx, t.Run, number-1); err != nil {
 			return rec, err
 		}

@@ -123,7 +123,7 @@ func (s *Store) ChangeGoal(ctx context.Context, id string, at int64, change func
 }
 
 // follow puts the effects of a change into its transaction: from then on no replica
-// goes on with a run that is cancelled, whoever dies before it is told.
+// goes on with a run that is cancelled, also after a crash before it is told.
 func (s *Store) follow(ctx context.Context, tx *sqldb.Tx, e goal.Effects, at int64) error {
 	for _, v := range e.Sessions {
 		if _, err := tx.ExecContext(ctx, `insert into sessions (id, agent, created_at, updated_at) values ($1, $2, $3, $3)

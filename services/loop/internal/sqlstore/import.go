@@ -31,9 +31,9 @@ func (in Import) fingerprint() string {
 }
 
 // Import writes what can be used of the lines as turns behind those of the
-// session, and keeps what was cut out of them, in one transaction. Nobody vouches
-// for what they say: the inputs are of an external principal, whoever imports
-// them. Errors: NotFound for an agent or session that does not exist, Invalid
+// session, and keeps what was cut out of them, in one transaction. What they
+// say is not verified: the inputs are of an external principal, also when the creator
+// imports them. Errors: NotFound for an agent or session that does not exist, Invalid
 // when the session is another agent's or would be empty, Conflict when the
 // session has runs that were not imported, or is terminated, or with ReasonKeyTaken
 // when the part's key belongs to another.
@@ -79,7 +79,7 @@ func (s *Store) importing(ctx context.Context, tx *sqldb.Tx, in Import) (positio
 	var terminated int64
 	err = tx.QueryRowContext(ctx, `select agent, turns, terminated_at from sessions where id = $1`+s.db.ForUpdate(), in.Session).Scan(&agent, &position, &terminated)
 	switch {
-	case errors.Is(err, sqldb.ErrNotFound) && in.New: // nobody of that name could have one
+	case errors.Is(err, sqldb.ErrNotFound) && in.New: // there is no agent of that name, perhaps
 		_, err = agentRow(tx.QueryRowContext(ctx, agentColumns+` and id = $1`, in.Agent))
 		return 0, 0, nil, err
 	case errors.Is(err, sqldb.ErrNotFound):

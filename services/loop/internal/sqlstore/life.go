@@ -21,13 +21,13 @@ import (
 // historyKept is how many changes of an agent's state are kept.
 const historyKept = 500
 
-// change is a change of an agent's state that somebody wants.
+// change is a change of an agent's state that is asked for.
 type change struct {
 	to    api.AgentState
 	why   string
 	until int64  // of a sleep
 	by    string // run
-	paid  bool   // money came: the dead may rise
+	paid  bool   // money came: a dead agent may wake
 	at    int64
 }
 
@@ -104,9 +104,9 @@ func (s *Store) Explain(ctx context.Context, agent string, limit int) (api.Expla
 	return x, err
 }
 
-// SetState changes an agent's state for somebody outside its runs, and announces
-// it in the same transaction. Only with paid do the dead rise. It returns nil when
-// the agent stays as it is. Errors: NotFound.
+// SetState changes an agent's state from outside its runs, and announces
+// it in the same transaction. Only with paid does a dead agent change. It returns
+// nil when the agent stays as it is. Errors: NotFound.
 func (s *Store) SetState(ctx context.Context, agent string, to api.AgentState, why string, paid bool, until, at int64) (*api.AgentChanged, error) {
 	var c *api.AgentChanged
 	err := sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) (err error) {
@@ -322,7 +322,7 @@ func (s *Store) Reset(ctx context.Context, session string) (api.Session, error) 
 
 // Weigh decides over life and death by what an agent owns: from the first time
 // that it owns nothing a clock runs, at whose end it is dead; money stops the
-// clock and wakes the dead. It returns nil when the agent's state stays, and
+// clock and wakes a dead agent. It returns nil when the agent's state stays, and
 // announces a change in the same transaction. Errors: NotFound.
 func (s *Store) Weigh(ctx context.Context, agent string, owns api.Micros, grace time.Duration, at int64) (*api.AgentChanged, error) {
 	var c *api.AgentChanged

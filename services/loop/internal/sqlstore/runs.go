@@ -54,7 +54,7 @@ func (s *Store) Known(ctx context.Context, cmd api.Run) (turn.Known, error) {
 			return k, fmt.Errorf("input of run %s: %w", cmd.Run, err)
 		}
 	}
-	if kind.Valid { // whoever joined the run since has lowered its authority, for good
+	if kind.Valid { // a message that joined the run since has lowered its authority, for good
 		k.Input.By = api.Principal{Kind: api.PrincipalKind(kind.String), Address: address.String}
 	}
 	if ending.Valid {
@@ -136,7 +136,7 @@ func (s *Store) Persist(ctx context.Context, rec *turn.Record, input turn.Input,
 		case !written:
 			return s.persisted(ctx, tx, rec, end)
 		}
-		// After the session's row is locked: whoever cancels holds it too.
+		// After the session's row is locked: cancel holds it too.
 		if end == nil || end.Reason != api.ReasonCancelled {
 			if err := s.notCancelled(ctx, tx, rec.Run); err != nil {
 				return err
@@ -166,7 +166,7 @@ func (s *Store) notCancelled(ctx context.Context, tx *sqldb.Tx, cmd api.Run) err
 	return turn.Cancelled(why)
 }
 
-// persisted answers who writes a turn that is there: with the run's end as it is
+// persisted answers the writer of a turn that is there: with the run's end as it is
 // stored, if both see one.
 func (s *Store) persisted(ctx context.Context, tx *sqldb.Tx, rec *turn.Record, end *turn.End) error {
 	var ending sql.NullString

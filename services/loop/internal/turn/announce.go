@@ -8,7 +8,7 @@ import (
 )
 
 // The events of a run. Their ids derive from run, turn and index and their
-// contents from the journal or the store, so whoever takes a run up can say all
+// contents from the journal or the store, so an owner that takes a run up can say all
 // of it again without knowing what its last owner got out.
 
 // repeat says again what the journal has of the turn under way.
@@ -86,7 +86,7 @@ func (e *Engine) finish(ctx context.Context, end End, ev Events) error {
 			return err
 		}
 	}
-	if end.Alarm { // before anybody hears that the agent sleeps; the same alarm again changes nothing
+	if end.Alarm { // before the announcement that the agent sleeps; the same alarm again changes nothing
 		a := api.SetAlarm{ID: cmd.Run + "/rest", Agent: cmd.Agent, At: end.Sleep, Reason: end.Why}
 		if _, err := e.Alarms.SetAlarm(ctx, a); err != nil {
 			return err

@@ -207,7 +207,7 @@ func (e *Engine) start(c *underway, s *state, ev Events, id string, i int) (run 
 		attribute.String("gen_ai.operation.name", "execute_tool"), attribute.String("gen_ai.tool.name", call.Name),
 		attribute.String("gen_ai.tool.call.id", call.ID), attribute.String("gen_ai.tool.type", "function"))
 	intent, repeating := s.intents[i]                                                                    // journaled by an earlier try that left no result
-	if tool, there := s.tools[call.Name]; repeating && (!there || tool.Effect == catalog.Irreversible) { // of one that is gone nobody knows
+	if tool, there := s.tools[call.Name]; repeating && (!there || tool.Effect == catalog.Irreversible) { // of one that is gone it is not known
 		return false, e.settle(ctx, s, ev, id, c.span, Result{
 			Index: i, Decision: intent.Decision, Action: api.Allow, Outcome: api.OutcomeUnknown, At: e.Now().UnixMicro(),
 			Error: "outcome unknown: a crash took the result away; the call may or may not have happened, look before you repeat it",
@@ -270,7 +270,7 @@ func (e *Engine) act(c *underway, s *state, ev Events, id string) (Result, error
 	switch {
 	case err == nil:
 	case ctx.Err() != nil:
-		return Result{}, context.Cause(ctx) // the lease or the run's time is over: whoever goes on decides
+		return Result{}, context.Cause(ctx) // the lease or the run's time is over: the next owner decides
 	case api.CodeOf(err) == api.Unavailable && !fatal(err) && tool.Effect != catalog.Irreversible:
 		return Result{}, err // the service behind the tool is away: the run comes back to this call
 	case errors.Is(err, errPanic):

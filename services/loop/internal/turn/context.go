@@ -173,7 +173,7 @@ type made struct {
 // prepareContext gathers what the prompt is made of and makes it.
 func (e *Engine) prepareContext(ctx context.Context, s *state, id string) (*made, error) {
 	c := &e.Context
-	if s.conversation == nil && s.fresh { // nobody has thought in the session since it was there last
+	if s.conversation == nil && s.fresh { // the session has no turn since it was there last
 		s.conversation = c.recent.take(s.cmd.Session, s.after)
 	}
 	if s.conversation == nil { // the first turn of this owner
@@ -443,7 +443,7 @@ func overflow(err error) error {
 	return &api.Error{Code: api.Invalid, Reason: api.ReasonOverflow, Message: api.Wire(err).Message, Next: api.Wire(err).Next}
 }
 
-// offered are the tools that the agent's definition grants and somebody executes.
+// offered are the tools that the agent's definition grants and a service executes.
 func offered(a Agent, tools map[string]Tool) []api.Tool {
 	var out []api.Tool
 	add := func(t Tool) {

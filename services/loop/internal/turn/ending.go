@@ -102,7 +102,7 @@ func (e *Engine) ended(s *state, rec *Record, now int64) *End {
 	case verdict.Why != "":
 		e.rest(s, end, verdict.Why, verdict.For)
 	case !s.capped() && s.steered():
-		return nil // somebody has more to say
+		return nil // a message waits that steers the run
 	case len(s.calls(s.agent.MaxCalls)) == 0 && failure != nil:
 		end.endedBy(failure)
 		e.rest(s, end, failure.Message, life.AfterNothing)
@@ -125,8 +125,8 @@ func overCap(s *state, end *End) {
 	end.Why = end.Error
 }
 
-// rest puts the agent to sleep. One that lives by itself wakes again; any other
-// waits for somebody, rather than spending money that nobody asked it to.
+// rest puts the agent to sleep. An autonomous one wakes again; any other waits for a
+// message, rather than spending money unasked.
 func (e *Engine) rest(s *state, end *End, why string, d time.Duration) {
 	end.Why = why
 	if s.agent.Autonomous && s.cmd.Kind != api.RunTask && s.cmd.Kind != api.RunMail { // only its own runs go on by themselves
@@ -155,7 +155,7 @@ func (e *Engine) giveUp(ctx context.Context, s *state, ev Events, err error) (*E
 		Run: s.cmd, Input: s.input, Code: w.Code, Reason: w.Reason, Error: w.Message, Next: w.Next, At: now,
 		State: api.StateSleeping, Why: w.Message, Fate: api.FateConsumed,
 	}
-	if s.thought == nil { // the input stays in the transcript, without words that nobody said
+	if s.thought == nil { // the input stays in the transcript, without an answer
 		paid, serr := Spent(ctx, e.Treasury, s.agent.ID, ID(s.cmd.Run, s.number))
 		if serr != nil {
 			return nil, fmt.Errorf("give up because of %q: %w", err.Error(), retryable(serr))
@@ -184,10 +184,10 @@ func (e *Engine) giveUp(ctx context.Context, s *state, ev Events, err error) (*E
 }
 
 // settling is how long the end of what was asked for waits for the router to end a call
-// that nobody waits for any more.
+// whose caller has left.
 const settling = 2 * time.Second
 
-// Spent is what a turn, or another question to a model, has cost though nobody has the
+// Spent is what a turn, or another question to a model, has cost though there is no
 // answer: it was on its way when the run ended, broke off, or its owner died with it.
 // What is held yet is waited for, 4 s at most: when the router has died in the middle,
 // it is held until it expires. An agent without an account has spent nothing.
@@ -196,7 +196,7 @@ func Spent(ctx context.Context, t Treasury, agent, id string) (api.Micros, error
 	for wait := first; ; wait *= 2 {
 		m, err := t.Spent(ctx, agent, id)
 		switch {
-		case fatal(err), api.CodeOf(err) == api.NotFound: // who has no account has paid nothing
+		case fatal(err), api.CodeOf(err) == api.NotFound: // an agent without an account has paid nothing
 			return 0, nil
 		case err != nil, wait > settling:
 			return m.Paid, err
@@ -219,7 +219,7 @@ func (e *Engine) failed(s *state, end *End, w *api.Error) api.Counters {
 	counters := s.counters
 	switch w.Reason {
 	case api.ReasonCancelled:
-		return counters // what somebody stopped is no failure
+		return counters // a cancelled run is no failure
 	case api.ReasonInsufficient:
 		end.State = api.StateCritical // waits for money
 		counters.Errors = 0

@@ -74,7 +74,7 @@ func (e *Engine) Run(ctx context.Context, cmd api.Run, ev Events) error {
 	}
 	if known.Ended != nil {
 		id := ID(cmd.Run, known.Ended.Turns)
-		root := trace.SpanContextConfig{TraceFlags: trace.FlagsSampled} // sent by whoever ended the run
+		root := trace.SpanContextConfig{TraceFlags: trace.FlagsSampled} // sent by the owner that ended the run
 		root.TraceID, root.SpanID = telemetry.DeriveIDs("turn", id)
 		return e.finish(below(ctx, trace.NewSpanContext(root), cmd, id), *known.Ended, ev)
 	}
@@ -133,7 +133,7 @@ func (e *Engine) dropped(ctx context.Context, end End, ev Events) error {
 	return e.finish(ctx, end, ev)
 }
 
-// Cancelled is the error of what must not go on because somebody cancelled its run.
+// Cancelled is the error of what must not go on because its run was cancelled.
 func Cancelled(why string) error {
 	if why == "" {
 		why = "cancelled"
@@ -168,7 +168,7 @@ func (e *Engine) turn(ctx context.Context, s *state, ev Events) (*End, error) {
 		end, err = e.giveUp(ctx, s, ev, err)
 	}
 	if err != nil {
-		// Whoever takes the turn up again sends its root, under these very ids.
+		// The owner that takes the turn up again sends its root, under these very ids.
 		e.Observe.Turn(ctx, "interrupted", e.Now().Sub(began))
 		telemetry.Abandon(span)
 		if d, waits := e.waits(s, err); waits && ctx.Err() == nil {

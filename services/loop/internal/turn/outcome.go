@@ -53,7 +53,7 @@ func (s *state) comesBack(err error, now time.Time) bool {
 	return s.input.Deadline == 0 || now.Add(api.Wire(err).Retry()).UnixMicro() < s.input.Deadline
 }
 
-// waits tells those who watch why the run pauses.
+// waits is what watchers are told of why a run pauses.
 func (e *Engine) waits(s *state, err error) (api.StreamDelta, bool) {
 	w := api.Wire(err)
 	if w.Code != api.Unavailable {

@@ -261,7 +261,7 @@ func (p *player) Persist(_ context.Context, rec *Record, _ Input, end *End) erro
 	}
 	was, is := p.Turn, rec.Turn
 	was.StartedAt, is.StartedAt, was.Trace, is.Trace = 0, 0, "", ""
-	if p.thinker != p.owner { // the agent's state may have changed while nobody had the run
+	if p.thinker != p.owner { // the agent's state may have changed while the run had no owner
 		is.State = was.State
 	}
 	same := p.compare("turn", was, is)

@@ -116,7 +116,7 @@ type Store interface {
 	Over(ctx context.Context, run string) (bool, error)
 }
 
-// Journal is the session's journal. Errors: Conflict when somebody else wrote
+// Journal is the session's journal. Errors: Conflict when another owner wrote
 // since last: the run has another owner now.
 type Journal interface {
 	Append(ctx context.Context, cmd api.Run, step Step, last uint64) (uint64, error)

@@ -54,8 +54,8 @@ func (e *Engine) takeUp(ctx context.Context, s *state) (*Past, error) {
 	return past, nil
 }
 
-// begin takes the run up: it writes itself into the journal, which fences whoever
-// had the run before, and goes on from there.
+// begin takes the run up: it writes itself into the journal, which fences the
+// owner before, and goes on from there.
 func (e *Engine) begin(ctx context.Context, s *state, ev Events, id string) error {
 	b := &Begin{At: e.Now().UnixMicro(), Since: s.began.UnixMicro(), Attempt: s.attempts + 1}
 	if s.number == 1 && s.attempts == 0 {

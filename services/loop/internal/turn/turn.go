@@ -133,7 +133,7 @@ type state struct {
 	since    uint64   // the same, before the turn
 	owned    bool     // this owner has written itself into the journal
 	after    standing // where the session stood before the run
-	fresh    bool     // and nobody has worked on it since
+	fresh    bool     // and it has no step since
 
 	before int64 // when the session's turn before ended
 	root   trace.SpanContext
@@ -210,7 +210,7 @@ func (s *state) capped() bool {
 	return s.cmd.CostCap > 0 && s.cost+s.thought.Completion.Cost >= s.cmd.CostCap
 }
 
-// asked says whether somebody else's words came into the turn.
+// asked says whether words of others came into the turn.
 func (s *state) asked() bool {
 	return s.number == 1 && (s.cmd.Kind != api.RunWake || s.input.Inbox > 0) || s.joined.Text != ""
 }

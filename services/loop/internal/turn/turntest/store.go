@@ -101,7 +101,7 @@ func (s *Store) History(_ context.Context, session string, n int) ([]api.Turn, e
 
 // move changes an agent's state if its life allows it.
 func (a *agent) move(to api.AgentState, why string, sleep int64, run string, at int64) *api.AgentChanged {
-	if !life.Allowed(a.State, to) || a.State == api.StateDead { // nobody pays here
+	if !life.Allowed(a.State, to) || a.State == api.StateDead { // there is no money here
 		return nil
 	}
 	a.seq++
