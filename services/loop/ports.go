@@ -281,23 +281,32 @@ func (l locker) with(ctx context.Context, cmd api.Run, f func(context.Context) e
 	close(stop)
 	renewals.Wait()
 	cancel(nil)
-	l.release(ctx, cmd, revision)
+	l.release(ctx, cmd, epoch, revision)
 	if err != nil && errors.Is(context.Cause(work), errLeaseLost) {
 		return errLeaseLost
 	}
 	return err
 }
 
-// release removes the lock, also when the work was told to stop. While the answer is
-// lost, as when a server of NATS leaves, it tries again for the time of the lease: a
-// lock that stays keeps the session's next message waiting in every other replica.
-func (l locker) release(ctx context.Context, cmd api.Run, revision uint64) {
+// release removes the lock, also when the work was told to stop, or when a renewal was
+// stored whose answer was lost. While the answer is lost, as when a server of NATS leaves,
+// it tries again for the time of the lease: a lock that stays keeps the session's next
+// message waiting in every other replica.
+func (l locker) release(ctx context.Context, cmd api.Run, epoch, revision uint64) {
 	ctx, done := context.WithTimeout(context.WithoutCancel(ctx), l.lease)
 	defer done()
 	for {
 		err := failpoint.Do(ctx, failpoint.LoopLockDelete, func(ctx context.Context) error { return l.locks.Delete(ctx, api.LockKey(cmd.Session), revision) })
-		if err == nil || api.CodeOf(err) == api.Conflict { // or an earlier try removed it
+		if err == nil {
 			return
+		}
+		if api.CodeOf(err) == api.Conflict {
+			now, renewed := l.renewed(ctx, cmd, epoch)
+			if !renewed || now == revision { // an earlier try removed it, or another owner has it
+				return
+			}
+			revision = now
+			continue
 		}
 		if api.CodeOf(err) != api.Unavailable || pause(ctx, 100*time.Millisecond) != nil {
 			l.log.Warn("lock not released, it expires by itself", "session", cmd.Session, "lease", l.lease.String(), "err", err)
@@ -370,11 +379,17 @@ func (l locker) renew(ctx context.Context, cmd api.Run, epoch, revision uint64) 
 	if api.CodeOf(err) != api.Conflict {
 		return rev, err
 	}
-	held, herr := l.locks.Get(ctx, key)
-	if herr != nil || held.Value.Owner != l.owner || held.Value.Epoch != epoch {
+	now, renewed := l.renewed(ctx, cmd, epoch)
+	if !renewed {
 		return 0, err
 	}
-	return l.locks.Update(ctx, key, l.value(cmd, epoch), held.Revision, l.lease)
+	return l.locks.Update(ctx, key, l.value(cmd, epoch), now, l.lease)
+}
+
+// renewed is the revision of a lock that its owner has renewed at least once.
+func (l locker) renewed(ctx context.Context, cmd api.Run, epoch uint64) (revision uint64, ok bool) {
+	held, err := l.locks.Get(ctx, api.LockKey(cmd.Session))
+	return held.Revision, err == nil && held.Value.Owner == l.owner && held.Value.Epoch == epoch
 }
 
 // busy says that another run has the session, which may end at any moment.

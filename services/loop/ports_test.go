@@ -107,7 +107,18 @@ func TestLockWithoutAnswer(t *testing.T) {
 	if err != nil {
 		t.Errorf("with its own lock: %v", err)
 	}
-	// Somebody else's renewal ends the work.
+	// A renewal was stored, its owner was not told, and the work is over before the next.
+	err = l.with(t.Context(), cmd, func(ctx context.Context) error {
+		_, err := locks.Update(ctx, key, l.value(cmd, epochOf(ctx)), epochOf(ctx), time.Hour)
+		return err
+	})
+	if err != nil {
+		t.Errorf("with a renewal that it does not know of: %v", err)
+	}
+	if _, err := locks.Get(t.Context(), key); api.CodeOf(err) != api.NotFound {
+		t.Errorf("after the work the lock is there: %v", err)
+	}
+	// Another owner's renewal ends the work.
 	err = l.with(t.Context(), cmd, func(ctx context.Context) error {
 		if _, err := locks.Update(ctx, key, other.value(cmd, 1), epochOf(ctx), lease); err != nil {
 			return err
