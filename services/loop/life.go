@@ -111,23 +111,28 @@ func (h *handlers) terminateSession(ctx context.Context, m api.TerminateSession)
 	return s, h.cancelQueue(ctx, s.ID, "", "the session is terminated: "+s.Reason)
 }
 
-// resetSession has nothing under way beside it that could bring an old summary back.
+// resetSession has nothing under way beside it that could bring an old summary back. The
+// queue shows runs that wait to be taken up again; where it shows none, the session's lock
+// decides.
 func (h *handlers) resetSession(ctx context.Context, m api.ResetSession) (api.Session, error) {
 	s, err := h.store.Session(ctx, m.Session)
 	if err != nil {
 		return s, err
 	}
-	busy, err := h.busy(ctx, s.ID, "")
-	switch {
-	case err != nil:
-		return s, err
-	case busy:
-		return s, &api.Error{
+	queued, err := h.busy(ctx, s.ID, "")
+	if err == nil && !queued {
+		err = h.locks.with(ctx, api.Run{Run: "reset", Session: s.ID, Agent: s.Agent}, func(ctx context.Context) (err error) {
+			s, err = h.store.Reset(ctx, s.ID)
+			return err
+		})
+	}
+	if queued || api.ReasonOf(err) == api.ReasonBusy {
+		err = &api.Error{
 			Code: api.Conflict, Reason: api.ReasonBusy, Message: "session " + s.ID + " is busy",
 			Next: "reset it when its run is over, or cancel that: anima session get " + s.ID + " shows it",
 		}
 	}
-	return h.store.Reset(ctx, s.ID)
+	return s, err
 }
 
 // sleepAgent cancels what runs on the main session; the run's end puts the agent

@@ -77,8 +77,13 @@ func post(t *testing.T, inbox *mailbox) *handlers {
 			t.Fatal(err)
 		}
 	}
+	locks, err := bus.OpenBucket[api.Lock](t.Context(), b)
+	if err != nil {
+		t.Fatal(err)
+	}
 	return &handlers{
-		cfg: Config{MailSenderRuns: 20, MailAgentRuns: 100}, bus: b, log: apptest.Log(t), now: time.Now, store: store, wakes: wakes,
+		locks: newLocker(locks, "this", time.Hour, time.Now, apptest.Log(t)),
+		cfg:   Config{MailSenderRuns: 20, MailAgentRuns: 100}, bus: b, log: apptest.Log(t), now: time.Now, store: store, wakes: wakes,
 		peers: services{bus: b}, queue: newQueue(b, apptest.Log(t)), engine: &turn.Engine{Store: store, Tracer: noop.NewTracerProvider().Tracer("")},
 	}
 }
@@ -209,5 +214,26 @@ func TestMoreMail(t *testing.T) {
 	}
 	if got := senders(t, h, "ada"); !slices.Equal(got, []string{bobby}) {
 		t.Errorf("runs wait for mail of %q, want %s", got, bobby)
+	}
+}
+
+// TestResetOfABusySession: a session whose lock another replica has is not reset, also
+// when its queue shows no run.
+func TestResetOfABusySession(t *testing.T) {
+	t.Parallel()
+	h := post(t, &mailbox{})
+	m := api.ResetSession{Session: "ada-main"}
+	other := newLocker(h.locks.locks, "other", time.Hour, time.Now, apptest.Log(t))
+	err := other.with(t.Context(), api.Run{Run: "r", Session: m.Session, Agent: "ada"}, func(ctx context.Context) error {
+		if s, err := h.resetSession(ctx, m); api.ReasonOf(err) != api.ReasonBusy || api.Wire(err).Next == "" {
+			t.Errorf("got %+v, %v; want that it is busy, and what to do", s, err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.resetSession(t.Context(), m); err != nil {
+		t.Errorf("afterwards: %v", err)
 	}
 }
