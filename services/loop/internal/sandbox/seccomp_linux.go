@@ -80,6 +80,7 @@ func filter(network bool) []unix.SockFilter {
 	}{
 		{unix.SYS_IO_URING_SETUP, unix.ENOSYS}, // It makes sockets without socket(2).
 		{unix.SYS_CLONE3, unix.ENOSYS},         // Its flags are out of a filter's sight; libraries fall back to clone.
+		{unix.SYS_LISTEN, unix.EACCES},         // It takes a free port without bind(2), which Landlock holds.
 		{unix.SYS_UNSHARE, unix.EPERM},
 		{unix.SYS_SETNS, unix.EPERM},
 		{unix.SYS_ADD_KEY, unix.EPERM},

@@ -98,6 +98,7 @@ func TestFilter(t *testing.T) {
 		{"sendmsg", unix.SYS_SENDMSG, args{0, 0, unix.MSG_NOSIGNAL}, allowed, allowed},
 		{"sendmsg that connects", unix.SYS_SENDMSG, args{0, 0, fastOpen}, denied(unix.EACCES), allowed},
 		{"sendmmsg that connects", unix.SYS_SENDMMSG, args{0, 0, 0, fastOpen}, denied(unix.EACCES), allowed},
+		{"listen", unix.SYS_LISTEN, args{}, denied(unix.EACCES), denied(unix.EACCES)},
 		{"connect", unix.SYS_CONNECT, args{}, allowed, allowed},
 		{"read", unix.SYS_READ, args{}, allowed, allowed},
 		{"execve", unix.SYS_EXECVE, args{}, allowed, allowed},
