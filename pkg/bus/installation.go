@@ -89,13 +89,13 @@ func (b *Bus) label(ctx context.Context, cfg *jetstream.StreamConfig) error {
 		return err
 	}
 	id := b.Installation()
-	if id == "" { // the coordination bucket, and no folder
+	if b.opts.Installation == "" && cfg.Name == coordination { // no folder has an id
 		switch {
-		case have != "":
+		case have != "": // also in place of one that an earlier try of this service made
 			id = have
 		case created != "":
 			id = created
-		default:
+		case id == "":
 			id = rand.Text()
 		}
 		b.mu.Lock()

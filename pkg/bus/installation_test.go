@@ -1,0 +1,64 @@
+package bus_test
+
+import (
+	"testing"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/bus"
+)
+
+// diverted answers the requests to an API subject of a server of this process in the
+// given way until answer returns false.
+func diverted(t *testing.T, s *server.Server, subject string, answer func(m *nats.Msg) bool) {
+	t.Helper()
+	nc, to := connect(t, s).NATS(), nats.NewInbox()
+	if _, err := nc.Subscribe(to, func(m *nats.Msg) {
+		if !answer(m) {
+			s.GlobalAccount().RemoveMapping(subject)
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.GlobalAccount().AddMapping(subject, to); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A service whose request for the bucket was lost has the id of the service that made
+// the bucket meanwhile, and not the one that it had made up.
+func TestInstallationOfTheServiceThatWasFirst(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	lost := make(chan struct{})
+	diverted(t, s, "$JS.API.STREAM.CREATE.KV_"+api.Coordination, func(*nats.Msg) bool { close(lost); return false })
+	slow, err := bus.New(connect(t, s), bus.Options{Service: "loop", Log: logger(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(slow.Close)
+	ended := make(chan error, 1)
+	go func() { ended <- slow.Ensure(testContext(t)) }()
+	wait(t, lost, "the request for the bucket")
+	first := newBus(t, connect(t, s), bus.Options{Service: "policy"})
+	if err := wait(t, ended, "the end of Ensure"); err != nil {
+		t.Fatal(err)
+	}
+	if slow.Installation() != first.Installation() || first.Installation() == "" {
+		t.Errorf("got %q, want %q", slow.Installation(), first.Installation())
+	}
+	all, err := slow.StreamHeights(testContext(t), slow.AllStreams())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, h := range all {
+		if h.Installation != first.Installation() {
+			t.Errorf("%s has %q, want %q", h.Name, h.Installation, first.Installation())
+		}
+	}
+}
