@@ -17,19 +17,10 @@ import (
 // nothing. The server's clock is returned with them.
 func (b *Bus) Unexpected(ctx context.Context) (faults []string, server time.Time, err error) {
 	for _, want := range b.streams() {
-		var info *jetstream.StreamInfo
-		err := b.look(ctx, func(ctx context.Context, ln *line) error {
-			s, err := ln.js.Stream(ctx, want.Name)
-			if err == nil {
-				info = s.CachedInfo()
-			} else if errors.Is(err, jetstream.ErrStreamNotFound) {
-				return nil
-			}
-			return err
-		})
+		info, err := b.streamInfo(ctx, want.Name)
 		switch {
 		case err != nil:
-			return faults, server, fmt.Errorf("stream %s: %w", want.Name, err)
+			return faults, server, err
 		case info == nil:
 			faults = append(faults, "the stream "+want.Name+" is missing")
 			continue

@@ -143,21 +143,10 @@ func (b *Bus) StreamHeights(ctx context.Context, names []string) ([]StreamHeight
 	all := make([]StreamHeight, len(names))
 	for i, name := range names {
 		all[i].Name = name
-		var info *jetstream.StreamInfo
-		err := b.look(ctx, func(ctx context.Context, ln *line) error {
-			s, err := ln.js.Stream(ctx, name)
-			if err != nil {
-				if errors.Is(err, jetstream.ErrStreamNotFound) {
-					return nil
-				}
-				return err
-			}
-			info = s.CachedInfo()
-			return nil
-		})
+		info, err := b.streamInfo(ctx, name)
 		switch {
 		case err != nil:
-			return nil, fmt.Errorf("stream %s: %w", name, err)
+			return nil, err
 		case info == nil:
 			continue
 		}
@@ -167,6 +156,26 @@ func (b *Bus) StreamHeights(ctx context.Context, names []string) ([]StreamHeight
 		}
 	}
 	return all, nil
+}
+
+// streamInfo is what a stream's leader tells of it now; nil where there is no such
+// stream, which is not asked for again.
+func (b *Bus) streamInfo(ctx context.Context, name string) (*jetstream.StreamInfo, error) {
+	var info *jetstream.StreamInfo
+	err := b.look(ctx, func(ctx context.Context, ln *line) error {
+		s, err := ln.js.Stream(ctx, name)
+		if errors.Is(err, jetstream.ErrStreamNotFound) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		info = s.CachedInfo()
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("stream %s: %w", name, err)
+	}
+	return info, nil
 }
 
 // AllStreams lists the streams of all services and the buckets.

@@ -1,7 +1,9 @@
 package bus_test
 
 import (
+	"context"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
@@ -59,6 +61,27 @@ func TestInstallationOfTheServiceThatWasFirst(t *testing.T) {
 	for _, h := range all {
 		if h.Installation != first.Installation() {
 			t.Errorf("%s has %q, want %q", h.Name, h.Installation, first.Installation())
+		}
+	}
+}
+
+// A stream that is not there is left out of the states, without waiting for it.
+func TestStatesWithoutAStream(t *testing.T) {
+	t.Parallel()
+	b, s := one(t)
+	gone := changed("", 0).Subject().Stream()
+	if err := raw(t, s).DeleteStream(testContext(t), gone); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // less than a stream is looked for
+	defer cancel()
+	all, err := b.States(ctx)
+	if err != nil || len(all) != len(api.Streams())-1 {
+		t.Errorf("got %d states, %v, want %d", len(all), err, len(api.Streams())-1)
+	}
+	for _, st := range all {
+		if st.Name == gone {
+			t.Errorf("%s is there: %+v", gone, st)
 		}
 	}
 }

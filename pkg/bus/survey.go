@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nats.go/micro"
 
 	"github.com/anima-run/anima/pkg/api"
@@ -78,17 +77,12 @@ type StreamState struct {
 func (b *Bus) States(ctx context.Context) ([]StreamState, error) {
 	var all []StreamState
 	for _, s := range api.Streams() {
-		err := b.look(ctx, func(ctx context.Context, ln *line) error {
-			info, err := ln.js.Stream(ctx, s.Name)
-			if err != nil {
-				return err
-			}
-			st := info.CachedInfo().State
-			all = append(all, StreamState{Name: s.Name, Work: s.Work, Messages: st.Msgs, Bytes: st.Bytes})
-			return nil
-		})
-		if err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
-			return all, fmt.Errorf("stream %s: %w", s.Name, err)
+		info, err := b.streamInfo(ctx, s.Name)
+		switch {
+		case err != nil:
+			return all, err
+		case info != nil:
+			all = append(all, StreamState{Name: s.Name, Work: s.Work, Messages: info.State.Msgs, Bytes: info.State.Bytes})
 		}
 	}
 	return all, nil
