@@ -31,8 +31,9 @@ func (b *Bus) Unexpected(ctx context.Context) (faults []string, server time.Time
 			got.MaxMsgsPerSubject != wanted(want.MaxMsgsPerSubject) || got.Discard != want.Discard || got.Storage != want.Storage {
 			faults = append(faults, "the stream "+want.Name+" is configured otherwise than the services make it")
 		}
-		// Events are deleted by their age alone, the oldest first.
-		if want.Retention == jetstream.LimitsPolicy && want.MaxMsgsPerSubject == 0 && info.State.NumDeleted > 0 {
+		// Events are deleted by their age alone, the oldest first. In a bucket a message
+		// replaces those before it of its subject.
+		if want.Retention == jetstream.LimitsPolicy && !want.AllowRollup && info.State.NumDeleted > 0 {
 			faults = append(faults, fmt.Sprintf("%d messages are missing in the stream %s, between %d and %d", info.State.NumDeleted, want.Name, info.State.FirstSeq, info.State.LastSeq))
 		}
 	}

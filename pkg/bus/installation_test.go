@@ -2,6 +2,7 @@ package bus_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -62,6 +63,47 @@ func TestInstallationOfTheServiceThatWasFirst(t *testing.T) {
 		if h.Installation != first.Installation() {
 			t.Errorf("%s has %q, want %q", h.Name, h.Installation, first.Installation())
 		}
+	}
+}
+
+// Messages that were deleted between others are missing among events, and not in a
+// bucket, where a message replaces the one before it.
+func TestUnexpectedGaps(t *testing.T) {
+	t.Parallel()
+	b, s := one(t)
+	ctx := testContext(t)
+	gaps := func() (found []string) {
+		faults, _, err := b.Unexpected(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range faults {
+			if strings.Contains(f, "messages are missing") {
+				found = append(found, f)
+			}
+		}
+		return found
+	}
+	outputs := bus.NewObjects(b, api.Outputs)
+	for _, text := range []string{"first", "second", "third"} {
+		if err := outputs.Put(ctx, "output", []byte(text)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	publish(t, b, changed("lucky", 1), changed("lucky", 2), changed("lucky", 3))
+	if got := gaps(); len(got) > 0 {
+		t.Errorf("got %q, want nothing missing", got)
+	}
+	events := changed("", 0).Subject().Stream()
+	st, err := raw(t, s).Stream(ctx, events)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := st.DeleteMsg(ctx, 2); err != nil {
+		t.Fatal(err)
+	}
+	if got := gaps(); len(got) != 1 || !strings.Contains(got[0], "1 messages are missing in the stream "+events) {
+		t.Errorf("got %q, want one message missing in %s", got, events)
 	}
 }
 
