@@ -79,17 +79,20 @@ func rawStored(raw *jetstream.RawStreamMsg, s api.Subject, err error) (Stored, e
 // one of them, from sequence after+1 on, past and coming, until ctx ends or
 // handle fails. All subjects belong to one stream. It has no durable: the
 // caller remembers where it was. An outage of NATS only delays it; subjects that no
-// stream has are an error after about two seconds.
+// stream has are an error after two to five seconds.
 func (b *Bus) Follow(ctx context.Context, after uint64, handle func(Stored) error, subjects ...string) error {
 	if len(subjects) == 0 {
 		return errors.New("follow: no subject")
 	}
-	for try := 0; ; try++ {
+	for try, unknown := 0, 0; ; try++ {
 		from := after
 		ln := b.use()
 		final, err := b.follow(ctx, ln, &after, handle, subjects)
 		if errors.Is(err, jetstream.ErrStreamNotFound) {
-			final = try >= noStream // servers that have just started do not know of all streams
+			unknown++
+			final = unknown > noStream // servers that have just started do not list all streams yet
+		} else {
+			unknown = 0 // an outage, however long, says nothing of the stream
 		}
 		moved := ln.left.Err() != nil
 		ln.release()
@@ -110,8 +113,8 @@ func (b *Bus) Follow(ctx context.Context, after uint64, handle func(Stored) erro
 	}
 }
 
-// noStream is how often Follow looks for the stream of its subjects again, within
-// about two seconds.
+// noStream is how often in a row Follow looks for the stream of its subjects again,
+// within about two seconds, and within about five after an outage.
 const noStream = 5
 
 // follow says with its error whether it is final, as handle's own is.

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/nats-io/nats.go"
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
@@ -88,6 +89,28 @@ func TestFollowOutlivesARestart(t *testing.T) {
 		if seq := wait(t, got, "a message"); seq != uint64(n)+1 {
 			t.Fatalf("got %d, want %d", seq, n+1)
 		}
+	}
+}
+
+// After an outage the servers do not list all streams at once. Follow goes on, however long
+// the outage was.
+func TestFollowAfterALongOutage(t *testing.T) {
+	t.Parallel()
+	b, s := one(t)
+	publish(t, b, changed("lucky", 1))
+	const outage, unknown = 7, 2 // answers
+	n := 0
+	diverted(t, s, "$JS.API.STREAM.NAMES", func(m *nats.Msg) bool {
+		n++
+		answer := `{"type":"io.nats.jetstream.api.v1.stream_names_response","total":0,"offset":0,"limit":1024,"streams":null}`
+		if n <= outage {
+			answer = `{"type":"io.nats.jetstream.api.v1.stream_names_response","error":{"code":503,"err_code":10008,"description":"JetStream system temporarily unavailable"}}`
+		}
+		_ = m.Respond([]byte(answer)) // a caller without an answer asks again
+		return n < outage+unknown
+	})
+	if seq := wait(t, follow(t, b, 0, changed("", 0).Subject().All()), "the message"); seq != 1 {
+		t.Errorf("got %d, want 1", seq)
 	}
 }
 
