@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
@@ -270,6 +271,48 @@ func TestWhatIsPublishedIsDeletedAtTheEnd(t *testing.T) {
 			t.Errorf("published %d times, want %d", got, n)
 		}
 	})
+}
+
+// lines are those of a log.
+type lines chan string
+
+func (l lines) Write(p []byte) (int, error) {
+	l <- string(p)
+	return len(p), nil
+}
+
+// While what is published cannot be deleted, as on a full disk, the outage is not over,
+// although there is nothing to publish.
+func TestOutageOfDeleting(t *testing.T) {
+	t.Parallel()
+	w, ctx := newWorld(t), testContext(t)
+	db, err := sqldb.Open(ctx, "sqlite:"+filepath.Join(t.TempDir(), "x.db"), sqldb.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() }) // the test is over
+	if err := sqldb.Migrate(ctx, db, migrations()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.ExecContext(ctx, "create trigger full before delete on outbox begin select raise(abort, 'no space left'); end"); err != nil {
+		t.Fatal(err)
+	}
+	got, log := follow(t, w.bus), make(lines, 1000)
+	change(ctx, t, db, "lucky")
+	relay(t, db, w.bus, slog.New(slog.NewTextHandler(log, nil)))
+	wait(t, got, "the message")
+	for range 2 {
+		if line := wait(t, log, "a line about the outage"); !strings.Contains(line, "outbox waits") {
+			t.Fatalf("got %s while nothing can be deleted, want that the outbox waits", line)
+		}
+	}
+	if _, err := db.ExecContext(ctx, "drop trigger full"); err != nil {
+		t.Fatal(err)
+	}
+	for line := ""; !strings.Contains(line, "outbox goes on"); {
+		line = wait(t, log, "the line about the end")
+	}
+	waitRows(t, db, 0)
 }
 
 func TestWhatIsRolledBackIsNot(t *testing.T) {

@@ -60,7 +60,8 @@ type Relay struct {
 	outage    outage
 }
 
-// outage is a time in which nothing can be published. The zero value is none.
+// outage is a time in which messages cannot be published, or not be deleted
+// afterwards. The zero value is none.
 type outage struct {
 	since, said time.Time
 	failures    int
@@ -94,8 +95,7 @@ func (r *Relay) Run(ctx context.Context) error {
 		case err != nil && ctx.Err() == nil:
 			r.waits(ctx, err)
 			wait = again
-		case len(r.published) > 0:
-			r.goesOn(ctx)
+		case len(r.published) > 0: // an outage is over when they are deleted, too
 			wait = linger
 		default:
 			r.goesOn(ctx)
