@@ -71,6 +71,7 @@ func (m *candidate) run(ctx context.Context, c *asking) (answer api.Completion, 
 	if answer.Finish == api.FinishRepetition {
 		c.out.instead(answer.Text)
 	}
+	c.answered = true
 	return m.store(ctx, hold, answer, cost)
 }
 

@@ -59,6 +59,7 @@ type asking struct {
 	refused error      // the first reason why a model was not asked
 
 	rerouted bool // models were chosen a second time
+	answered bool // a model has answered: what fails from now on is not its fault, and no other is asked
 	began    time.Time
 }
 
@@ -135,8 +136,8 @@ func (c *asking) through(ctx context.Context) (api.Completion, error) {
 		}
 		before = m
 		answer, err := m.run(ctx, c)
-		if err == nil {
-			return answer, nil
+		if err == nil || c.answered {
+			return answer, err
 		}
 		if final := c.judge(ctx, m, err); final != nil {
 			return api.Completion{}, final
@@ -214,7 +215,7 @@ func (c *asking) next() *candidate {
 // ends the call, nil when another attempt may be made.
 func (c *asking) judge(ctx context.Context, m *candidate, err error) error {
 	e, ok := errors.AsType[*provider.Error](err)
-	if !ok { // ours: of the hold, or of the store
+	if !ok { // ours: of the hold
 		if api.CodeOf(err) == api.Denied { // a cheaper model may be within what is there
 			m.over = true
 			c.lasts(err)

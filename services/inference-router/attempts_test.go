@@ -81,10 +81,26 @@ func cut() { panic(http.ErrAbortHandler) }
 // hang keeps the answer open until the caller has gone.
 func hang(r *http.Request) { <-r.Context().Done() }
 
-// books are the holds of a treasury that refuses nothing; the real one is in e2e.
+// books are the holds of a treasury that refuses what the test says; the real one is
+// in e2e.
 type books struct {
-	mu    sync.Mutex
-	holds map[string]*api.HoldState
+	mu     sync.Mutex
+	holds  map[string]*api.HoldState
+	refuse func(api.Message) error // asked first about each Hold and Settle; nil refuses nothing
+}
+
+func (b *books) refusing(f func(api.Message) error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.refuse = f
+}
+
+// ask calls refuse; the caller holds the lock.
+func (b *books) ask(m api.Message) error {
+	if b.refuse == nil {
+		return nil
+	}
+	return b.refuse(m)
 }
 
 func (b *books) service() host.Service {
@@ -93,12 +109,21 @@ func (b *books) service() host.Service {
 			bus.Reply(func(_ context.Context, m api.Hold) (api.HoldState, error) {
 				b.mu.Lock()
 				defer b.mu.Unlock()
+				if err := b.ask(m); err != nil {
+					return api.HoldState{}, err
+				}
 				if b.holds[m.ID] == nil {
 					b.holds[m.ID] = &api.HoldState{ID: m.ID, Agent: m.Agent, Status: api.HoldActive, Amount: m.Amount}
 				}
 				return *b.holds[m.ID], nil
 			}),
 			bus.Reply(func(_ context.Context, m api.Settle) (api.HoldState, error) {
+				b.mu.Lock()
+				err := b.ask(m)
+				b.mu.Unlock()
+				if err != nil {
+					return api.HoldState{}, err
+				}
 				return b.end(m.ID, api.HoldSettled, m.Amount)
 			}),
 			bus.Reply(func(_ context.Context, m api.Release) (api.HoldState, error) {
@@ -113,7 +138,7 @@ func (b *books) end(id string, status api.HoldStatus, amount api.Micros) (api.Ho
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	h := b.holds[id]
-	if h == nil || amount > h.Amount {
+	if h == nil || amount > h.Amount || h.Status != api.HoldActive && (h.Status != status || h.Settled != amount) {
 		return api.HoldState{}, api.Errorf(api.Conflict, "hold %s cannot be settled with %s", id, amount)
 	}
 	h.Status, h.Settled = status, amount
@@ -140,14 +165,22 @@ func (b *books) sums() (settled, released, active int, paid api.Micros) {
 // paid runs the router against a server with models that cost something.
 func paid(t *testing.T, url string, env map[string]string) (*apptest.World, *books) {
 	t.Helper()
-	b := &books{holds: map[string]*api.HoldState{}}
+	b := newBooks()
+	return paidBy(t, b, url, env), b
+}
+
+func newBooks() *books { return &books{holds: map[string]*api.HoldState{}} }
+
+// paidBy is paid with books that the test has made.
+func paidBy(t *testing.T, b *books, url string, env map[string]string) *apptest.World {
+	t.Helper()
 	all := map[string]string{
 		"OPENAI_BASE_URL": url, "OPENAI_API_KEY": "sekret-key", "ANIMA_INFERENCE_ROUTER_MODELS": "m=1/4/128000,n=1/4/128000",
 	}
 	for k, v := range env {
 		all[k] = v
 	}
-	return apptest.Start(t, apptest.Options{Env: all}, router.Service, b.service()), b
+	return apptest.Start(t, apptest.Options{Env: all}, router.Service, b.service())
 }
 
 // heard are the pieces of an answer as a reader shows them.
@@ -240,6 +273,34 @@ func TestRetryAfterWords(t *testing.T) {
 		if s.calls.Load() != 2 || settled != 2 || active != 0 || c.Cost != sum {
 			t.Errorf("%d calls, %d settled, %d active; the answer says %s, the books %s", s.calls.Load(), settled, active, c.Cost, sum)
 		}
+	}
+}
+
+// An answer is stored and its hold has ended meanwhile, and the agent has nothing left:
+// the caller is told so, no other model is asked, and the answer waits for its money.
+func TestStoredAnswerIsNotAskedElsewhere(t *testing.T) {
+	t.Parallel()
+	b := newBooks()
+	s := answering(t, func(_ int64, out raw, _ *http.Request) {
+		if _, err := b.end("poor/0", api.HoldReleased, 0); err != nil {
+			t.Error(err)
+		}
+		out.events(chunkText("the answer"), chunkStop, chunkDone)
+	})
+	w := paidBy(t, b, s.url, nil)
+	b.refusing(func(m api.Message) error {
+		if h, ok := m.(api.Hold); ok && strings.Contains(h.ID, "/late") {
+			return &api.Error{Code: api.Denied, Reason: api.ReasonInsufficient, Message: "nothing is left"}
+		}
+		return nil
+	})
+	if _, _, err := ask(t, w.Bus, request("poor", "hello")); api.ReasonOf(err) != api.ReasonInsufficient || s.calls.Load() != 1 {
+		t.Errorf("got %v after %d calls, want %s after one", err, s.calls.Load(), api.ReasonInsufficient)
+	}
+	b.refusing(nil)
+	c, _, err := ask(t, w.Bus, request("poor", "hello"))
+	if _, _, _, sum := b.sums(); err != nil || c.Text != "the answer" || s.calls.Load() != 1 || sum == 0 || c.Cost != sum {
+		t.Errorf("got %+v, %v after %d calls; the books say %s", c, err, s.calls.Load(), sum)
 	}
 }
 
