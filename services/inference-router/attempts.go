@@ -115,7 +115,7 @@ func (h *handlers) complete(ctx context.Context, req api.Complete, send func(api
 // through tries the models until one answers.
 func (c *asking) through(ctx context.Context) (api.Completion, error) {
 	c.choose()
-	var before *candidate
+	var failure error // of the attempt before
 	for {
 		m := c.next()
 		if m == nil && c.routed(ctx) {
@@ -128,17 +128,17 @@ func (c *asking) through(ctx context.Context) (api.Completion, error) {
 		if end, ok := ctx.Deadline(); wait > maxWait || ok && wait > 0 && c.h.now().Add(wait).After(end) {
 			return api.Completion{}, later(c.last, wait)
 		}
-		if before != nil {
-			c.out.again(again(c.last, wait, m.model.ID))
+		if failure != nil {
+			c.out.again(again(failure, wait, m.model.ID))
 		}
 		if err := pause(ctx, wait); err != nil {
 			return api.Completion{}, failureOf(provider.Stopped(m.provider.Name(), err))
 		}
-		before = m
 		answer, err := m.run(ctx, c)
 		if err == nil || c.answered {
 			return answer, err
 		}
+		failure = failureOf(err)
 		if final := c.judge(ctx, m, err); final != nil {
 			return api.Completion{}, final
 		}

@@ -304,6 +304,23 @@ func TestStoredAnswerIsNotAskedElsewhere(t *testing.T) {
 	}
 }
 
+// The note about another model says why the one before was not asked.
+func TestNoteOfARefusedHold(t *testing.T) {
+	t.Parallel()
+	s := answering(t, func(_ int64, out raw, _ *http.Request) { out.events(chunkText("fine"), chunkStop, chunkDone) })
+	w, b := paid(t, s.url, nil)
+	b.refusing(func(m api.Message) error {
+		if h, ok := m.(api.Hold); ok && h.ID == "note/0" {
+			return &api.Error{Code: api.Denied, Reason: api.ReasonInsufficient, Message: "the agent cannot pay for it"}
+		}
+		return nil
+	})
+	c, h, err := ask(t, w.Bus, request("note", "hello"))
+	if err != nil || c.Model != "n" || len(h.notes) != 1 || !strings.Contains(h.notes[0], "the agent cannot pay for it; trying again with n") {
+		t.Errorf("got %+v, notes %q, %v; want the next model and why", c, h.notes, err)
+	}
+}
+
 // What does not pass ends the call at once, with the provider's words and what to do.
 func TestLastingFaults(t *testing.T) {
 	t.Parallel()
