@@ -41,7 +41,7 @@ type attempt struct {
 func (m *candidate) run(ctx context.Context, c *asking) (answer api.Completion, err error) {
 	hold := ""
 	if m.most > 0 {
-		if hold, err = m.reserve(ctx, m.most); err != nil {
+		if hold, err = m.reserve(ctx, m.most, c.tries > 0 || c.broken > 0); err != nil {
 			return answer, err
 		}
 	}
@@ -158,9 +158,9 @@ func (m *candidate) once(ctx context.Context, c *asking) (provider.Response, err
 }
 
 // fail stores a failed attempt and ends its hold. What a broken answer had delivered is
-// paid: the provider bills it too. Dying before the row, the attempt is not counted and
-// its hold expires or is used by the next one; dying after it, [handlers.settleLeftovers]
-// ends the hold as the row says.
+// paid: the provider bills it too. After a crash before the row, the attempt is
+// not counted and its hold expires or is used by the next one; after one behind the row,
+// [attempt.reserve] or [handlers.settleLeftovers] ends the hold as the row says.
 func (m *candidate) fail(ctx context.Context, c *asking, hold string, res provider.Response, cause error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), afterwards)
 	defer cancel()
@@ -192,10 +192,12 @@ const maxHolds = 32
 // reserve holds the money of an attempt and returns the hold. An earlier try of
 // the same call may have left a hold: an active one is used, one that has ended
 // is passed over for the next id, and so is one of another amount, which was for
-// another prompt. What that holds is given back.
+// another prompt. What that holds is given back. Of a call that has failed before (tried),
+// an active hold may be that of a failed attempt which was not ended: it is ended now and
+// passed over, because it pays what had come of that attempt's answer.
 // A caller that goes away meanwhile does not cut the question: the hold may be there
 // already, and it would not be given back.
-func (a attempt) reserve(ctx context.Context, most api.Micros) (string, error) {
+func (a attempt) reserve(ctx context.Context, most api.Micros, tried bool) (string, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), afterwards)
 	defer cancel()
 	for n := range maxHolds {
@@ -206,14 +208,26 @@ func (a attempt) reserve(ctx context.Context, most api.Micros) (string, error) {
 		state, err := a.h.hold(ctx, id, a.req.Agent, a.req.Turn, most)
 		switch {
 		case api.CodeOf(err) == api.Conflict:
-			a.supersede(ctx, id)
+			if !tried || !a.failedWith(ctx, id) {
+				a.supersede(ctx, id)
+			}
 		case err != nil:
 			return "", err
-		case state.Status == api.HoldActive:
+		case state.Status == api.HoldActive && !(tried && a.failedWith(ctx, id)):
 			return id, nil
 		}
 	}
 	return "", api.Errorf(api.Conflict, "call %s was begun %d times and is not taken again", a.req.ID, maxHolds)
+}
+
+// failedWith says whether a hold is that of a failed attempt, and ends it then.
+func (a attempt) failedWith(ctx context.Context, id string) bool {
+	found, err := a.h.settleFailed(ctx, id)
+	if err != nil {
+		a.h.log.WarnContext(ctx, "the hold of a failed attempt is ended later", "hold", id, "err", err)
+		a.h.leaves()
+	}
+	return found || err != nil // not known: another hold is safe
 }
 
 // supersede gives back what an earlier try of the call still holds. Should that try

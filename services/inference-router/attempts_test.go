@@ -276,6 +276,35 @@ func TestRetryAfterWords(t *testing.T) {
 	}
 }
 
+// The hold of a broken attempt is not ended, because treasury is away. The attempt after
+// it takes another hold: each pays its own words.
+func TestHoldOfABrokenAttempt(t *testing.T) {
+	t.Parallel()
+	s := answering(t, func(n int64, out raw, _ *http.Request) {
+		if n == 1 {
+			out.events(chunkText("lost words that are billed"), `{"error":{"message":"overloaded","code":503}}`)
+			return
+		}
+		out.events(chunkText("the whole answer"), chunkStop, chunkDone)
+	})
+	w, b := paid(t, s.url, nil)
+	away := true
+	b.refusing(func(m api.Message) error {
+		if s, ok := m.(api.Settle); ok && s.Memo == api.MemoBroken && away {
+			away = false
+			return api.Errorf(api.Unavailable, "away for a moment")
+		}
+		return nil
+	})
+	c, _, err := ask(t, w.Bus, request("held", "hello"))
+	if err != nil || c.Text != "the whole answer" || c.Model != "m" || c.Attempts != 2 {
+		t.Fatalf("got %+v, %v; want the same model's second answer", c, err)
+	}
+	if settled, _, active, sum := b.sums(); settled != 2 || active != 0 || c.Cost != sum {
+		t.Errorf("%d settled, %d active; the answer says %s, the books %s", settled, active, c.Cost, sum)
+	}
+}
+
 // An answer is stored and its hold has ended meanwhile, and the agent has nothing left:
 // the caller is told so, no other model is asked, and the answer waits for its money.
 func TestStoredAnswerIsNotAskedElsewhere(t *testing.T) {

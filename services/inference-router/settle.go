@@ -144,6 +144,11 @@ func (h *handlers) settleHold(ctx context.Context, hold string) (bool, error) {
 	if found {
 		return true, h.pay(ctx, p, hold)
 	}
+	return h.settleFailed(ctx, hold)
+}
+
+// settleFailed ends a hold whose failed attempt is stored; false for any other.
+func (h *handlers) settleFailed(ctx context.Context, hold string) (bool, error) {
 	f, found, err := h.store.FailedByHold(ctx, hold)
 	if err != nil || !found {
 		return false, err
