@@ -2,6 +2,7 @@ package router
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"sync"
 
@@ -55,15 +56,21 @@ func (f *flights) do(ctx context.Context, req api.Complete, send func(api.Delta)
 	f.all[req.ID] = mine
 	f.mu.Unlock()
 	defer context.AfterFunc(ctx, func() { mine.leave(me) })()
+	mine.err = errNoReturn
+	defer func() { // also when the call panics: others may wait for it
+		f.mu.Lock()
+		if f.all[req.ID] == mine {
+			delete(f.all, req.ID)
+		}
+		f.mu.Unlock()
+		close(mine.done)
+	}()
 	mine.answer, mine.err = call(own, mine.tell)
-	f.mu.Lock()
-	if f.all[req.ID] == mine {
-		delete(f.all, req.ID)
-	}
-	f.mu.Unlock()
-	close(mine.done)
 	return mine.answer, mine.err
 }
+
+// errNoReturn is what those who wait for a call get when it panics.
+var errNoReturn = errors.New("the call ended without an answer or an error")
 
 // join adds a caller, which gets what was said so far; false for a call that is being
 // given up.

@@ -1,0 +1,41 @@
+package router
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api"
+)
+
+// A call that panics ends for all who wait for it, and the next with its id is made.
+func TestPanickingFlight(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	var f flights
+	begun, joined, ended := make(chan struct{}), make(chan struct{}), make(chan any)
+	ask := func(send func(api.Delta) error, call func()) (api.Completion, error) {
+		return f.do(ctx, api.Complete{ID: "c", Agent: "lucky"}, send, func(context.Context, func(api.Delta)) (api.Completion, error) {
+			call()
+			return api.Completion{Text: "made"}, nil
+		})
+	}
+	silent := func(api.Delta) error { return nil }
+	go func() {
+		defer func() { ended <- recover() }()
+		_, _ = ask(silent, func() { close(begun); <-joined; panic("a bug") }) // it does not return
+	}()
+	<-begun
+	_, err := ask(func(api.Delta) error { close(joined); return nil }, func() { t.Error("the second caller made the call") })
+	if !errors.Is(err, errNoReturn) {
+		t.Errorf("the second caller: got %v, want %v", err, errNoReturn)
+	}
+	if <-ended == nil {
+		t.Error("the first caller did not panic")
+	}
+	if c, err := ask(silent, func() {}); err != nil || c.Text != "made" {
+		t.Errorf("the third caller: got %+v, %v, want a call of its own", c, err)
+	}
+}
