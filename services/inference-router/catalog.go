@@ -110,8 +110,14 @@ func (c *catalog) run(ctx context.Context) error {
 // the next try knows what does.
 func (c *catalog) noticed(ctx context.Context, err error) {
 	if e, ok := errors.AsType[*provider.Error](err); ok && e.Status == http.StatusNotFound {
-		c.refresh(ctx, listAtStart)
+		c.refreshFor(ctx)
 	}
+}
+
+// refreshFor is refresh for a call. The end of the call does not cut the reading, which
+// would be taken for a fault of every server.
+func (c *catalog) refreshFor(ctx context.Context) {
+	c.refresh(context.WithoutCancel(ctx), listAtStart)
 }
 
 // refresh reads all lists and makes the registry anew. Callers that wait for each
@@ -301,7 +307,7 @@ func (h *handlers) route(ctx context.Context, req api.Complete) model.Route {
 	}
 	route := pick()
 	if len(route.Models) == 0 && (len(h.models.faults()) > 0 || !h.models.usable()) {
-		h.models.refresh(ctx, listAtStart)
+		h.models.refreshFor(ctx)
 		route = pick()
 	}
 	return route

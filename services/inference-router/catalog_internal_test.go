@@ -1,0 +1,35 @@
+package router
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/anima-run/anima/services/inference-router/internal/provider"
+)
+
+// lists is a provider that lists a model while its context lasts.
+type lists struct{ provider.Provider }
+
+func (lists) Name() string { return "lists" }
+
+func (lists) Models(ctx context.Context) ([]provider.Listed, error) {
+	return []provider.Listed{{ID: "m"}}, ctx.Err()
+}
+
+// A call that ends while its lists are read says nothing of the servers.
+func TestCanceledCallIsNoFaultOfAList(t *testing.T) {
+	t.Parallel()
+	c, err := newCatalog(slog.New(slog.DiscardHandler), time.Now, []*source{{provider: lists{}, url: "http://lists/v1", local: true}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	c.noticed(gone, &provider.Error{Kind: provider.NoModel, Status: http.StatusNotFound})
+	if faults := c.faults(); len(faults) > 0 || !c.usable() {
+		t.Errorf("faults %q, usable %t; want the list", faults, c.usable())
+	}
+}
