@@ -130,10 +130,17 @@ func (e entry) listed() provider.Listed {
 	}
 	in, inOK := perMillion(e.Pricing["prompt"])
 	out, outOK := perMillion(e.Pricing["completion"])
-	if each, ok := perMillion(e.Pricing["request"]); inOK && outOK && (!ok || each == 0) {
+	if inOK && outOK && nothing(e.Pricing["request"]) {
 		m.Priced, m.InputPrice, m.OutputPrice = true, in, out
 	}
 	return m
+}
+
+// nothing says that a price is not asked for: it is absent, null or zero. One that
+// cannot be read may be anything.
+func nothing(raw json.RawMessage) bool {
+	price, ok := perMillion(raw)
+	return len(raw) == 0 || string(raw) == "null" || ok && price == 0
 }
 
 // first is the first positive number; 0 if there is none.

@@ -36,6 +36,8 @@ func TestLists(t *testing.T) {
 				{"id":"a/free:free","context_length":8000,"pricing":{"prompt":"0","completion":"0"},"supported_parameters":["max_tokens"]},
 				{"id":"openrouter/auto","context_length":2000000,"pricing":{"prompt":"-1","completion":"-1"}},
 				{"id":"a/each","pricing":{"prompt":"0.000001","completion":"0.000001","request":"0.01"}},
+				{"id":"a/odd","pricing":{"prompt":"0.000001","completion":"0.000001","request":"1e-2"}},
+				{"id":"a/null","pricing":{"prompt":"0.000001","completion":"0.000001","request":null}},
 				{"id":"a/fine","pricing":{"prompt":"0.0000000000001","completion":"0.000000075"}},
 				{"id":"a/picture","pricing":{"prompt":"0","completion":"0"},"architecture":{"output_modalities":["image"]}}]}`},
 			[]provider.Listed{
@@ -43,6 +45,8 @@ func TestLists(t *testing.T) {
 				{ID: "a/free:free", ContextWindow: 8000, Priced: true, NoTools: true},
 				{ID: "openrouter/auto", ContextWindow: 2000000},
 				{ID: "a/each"},
+				{ID: "a/odd"},
+				{ID: "a/null", Priced: true, InputPrice: 1_000_000, OutputPrice: 1_000_000},
 				{ID: "a/fine", Priced: true, InputPrice: 1, OutputPrice: 75_000},
 				{ID: "a/picture", Priced: true, NotChat: true},
 			},
