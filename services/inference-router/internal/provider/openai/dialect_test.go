@@ -177,6 +177,37 @@ func TestRefusalsThatReduceNothing(t *testing.T) {
 	}
 }
 
+// A request that is refused also without tools says nothing of the tools: the next one
+// is asked with them.
+func TestReductionThatDoesNotHelp(t *testing.T) {
+	t.Parallel()
+	var tools []bool // whether each request had them
+	p := connect(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		data, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		tools = append(tools, strings.Contains(string(data), `"tools"`))
+		w.Header().Set("Content-Type", "application/json")
+		if strings.Contains(string(data), "odd") {
+			w.WriteHeader(http.StatusBadRequest)
+			_, _ = io.WriteString(w, `{"error":{"message":"this tool call is not supported"}}`)
+			return
+		}
+		_, _ = io.WriteString(w, whole)
+	}))
+	for _, text := range []string{"odd", "hi"} {
+		req := providertest.Ask(text)
+		req.Tools = []provider.Tool{{Name: "exec", Schema: []byte(`{"type":"object"}`)}}
+		if _, err := p.Complete(t.Context(), req, nil); (err != nil) != (text == "odd") {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+	if diff := cmp.Diff([]bool{true, false, true}, tools); diff != "" {
+		t.Errorf("requests with tools (-want +got):\n%s", diff)
+	}
+}
+
 // Without tools a conversation is text.
 func TestConversationWithoutTools(t *testing.T) {
 	t.Parallel()

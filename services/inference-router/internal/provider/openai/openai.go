@@ -90,20 +90,22 @@ func (p *Provider) Name() string { return p.name }
 // finish reason is whole and only its usage is estimated: asking again would pay
 // twice for the same words.
 //
-// A server that refuses a part of the protocol is asked again without that part,
-// and from then on: a refusal costs nothing. See [dialect].
+// A server that refuses a part of the protocol is asked again without that part, and
+// from then on if it answers: a refusal costs nothing. See [dialect].
 func (p *Provider) Complete(ctx context.Context, req provider.Request, onDelta func(string) error) (provider.Response, error) {
-	d := p.spoken.of(req.Model)
-	for {
+	known := p.spoken.of(req.Model)
+	for d := known; ; {
 		res, fault := p.once(ctx, req, d, onDelta)
 		if fault == nil {
+			if d != known {
+				p.spoken.keep(req.Model, d)
+			}
 			return res, nil
 		}
 		next, ok := d.reduced(req, fault.Status, fault.Message)
 		if !ok {
 			return res, fault
 		}
-		p.spoken.keep(req.Model, next)
 		d = next
 	}
 }
