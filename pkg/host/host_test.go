@@ -147,7 +147,7 @@ func TestEdgeWithoutToken(t *testing.T) {
 // body's time, and its connection is closed.
 func TestSlowBody(t *testing.T) {
 	t.Parallel()
-	w := apptest.Start(t, apptest.Options{Env: map[string]string{"ANIMA_HTTP_READ_TIMEOUT": "100ms"}}, probe(nil, nil))
+	w := apptest.Start(t, apptest.Options{Env: map[string]string{"ANIMA_HTTP_READ_TIMEOUT": "1s"}}, probe(nil, nil))
 	var d net.Dialer
 	conn, err := d.DialContext(t.Context(), "tcp", strings.TrimPrefix(w.HTTP, "http://"))
 	if err != nil {
@@ -170,7 +170,7 @@ func TestSlowBody(t *testing.T) {
 // server still notices that the client has gone.
 func TestBodyThenStream(t *testing.T) {
 	t.Parallel()
-	const most = 50 * time.Millisecond
+	const most = 500 * time.Millisecond
 	gone := make(chan struct{})
 	slow := host.Define("slow", struct{}{}, nil, func(ctx context.Context, env *host.Env, _ struct{}) error {
 		env.HTTP.Public("POST /slow", func(w http.ResponseWriter, r *http.Request) {
