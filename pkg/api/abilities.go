@@ -82,8 +82,8 @@ type Skill struct {
 	Instructions string   `json:"instructions,omitempty"`
 }
 
-// ListServers answers [Servers] by name. What it says of a connection is what the
-// answering replica knows. Errors: NotFound (agent).
+// ListServers answers [Servers] by name. What it says of a connection is the
+// state at the answering replica. Errors: NotFound (agent).
 type ListServers struct {
 	Agent   string `json:"agent"`
 	Connect bool   `json:"connect,omitempty"` // connects to all of them first, and waits for at most 8 s

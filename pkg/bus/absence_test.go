@@ -168,7 +168,7 @@ func TestHandlerWaits(t *testing.T) {
 	}
 }
 
-// A posted event whose way to the stream leads nowhere, as to a server that died, is
+// A posted event that does not reach the stream, as when its server was killed, is
 // stored all the same, before its poster gives up.
 func TestPostIsRepeated(t *testing.T) {
 	t.Parallel()

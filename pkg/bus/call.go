@@ -24,12 +24,12 @@ const (
 )
 
 // Call asks a question and waits for its answer until ctx ends, for 30 s at most, and
-// for 10 s at most from when a service took it. While no service takes the question (no replica is up, every worker
-// is busy) it asks again: such a question was never begun. It asks again too
-// when the connection broke, which loses the answer, and, without giving up the
-// first question, when none has come for 3 s and for 7: who took it may be dead. The
-// ids in our requests make that safe. A question that was taken and not answered in
-// time is Unavailable and may have been acted on.
+// for 10 s at most from when a service took it. While no service takes the question (no
+// replica is up, every worker is busy) it asks again: such a question was never begun. It
+// asks again too when the connection broke, which loses the answer, and, without giving
+// up the first question, when none has come for 3 s and for 7: the replica that took it
+// may have crashed. The ids in our requests make that safe. A question that was taken and
+// not answered in time is Unavailable and may have been acted on.
 func Call[Resp any](ctx context.Context, b *Bus, req api.Message) (Resp, error) {
 	var resp Resp
 	ctx, cancel := bounded(ctx)

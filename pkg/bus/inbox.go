@@ -32,7 +32,7 @@ func (i *inbox) put(m *nats.Msg) {
 	i.msgs, i.bytes = append(i.msgs, m), i.bytes+len(m.Data)
 	select {
 	case i.ready <- struct{}{}:
-	default: // the caller knows
+	default: // the caller has been told already
 	}
 }
 

@@ -1,6 +1,6 @@
 // Package disk tells how much room a folder's file system has, and keeps a part of
 // it as a reserve: what is under way may use it, and nothing new is accepted when
-// only the reserve is left. It must not know what is kept in the folder.
+// only the reserve is left. It does not depend on what is kept in the folder.
 package disk
 
 import (

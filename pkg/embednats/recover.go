@@ -31,7 +31,7 @@ func (s *Server) fail(text string) {
 
 // recover starts the server again, at the same address, when a write has failed
 // and its folder can be written again. Clients reconnect. What was acknowledged
-// is on the disk; what was not is published again by who was not answered.
+// is on the disk; publishers repeat what was not.
 func (s *Server) recover(ctx context.Context) {
 	for {
 		select {
@@ -57,7 +57,7 @@ func (s *Server) again(ctx context.Context) bool {
 	}
 	old := s.server()
 	if addr, ok := old.Addr().(*net.TCPAddr); s.listen && ok {
-		s.opts.Port = addr.Port // the one that clients know
+		s.opts.Port = addr.Port // the one that clients have
 	}
 	old.Shutdown()
 	old.WaitForShutdown()

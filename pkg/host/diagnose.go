@@ -45,8 +45,8 @@ const (
 	examineBounds = 30 * time.Second // of a service's examination
 )
 
-// Examine reads a service's database and what NATS knows of it. running says whether
-// the service is: then its marks must be young. It changes nothing.
+// Examine compares a service's database with its mark in NATS. running says whether the
+// service runs; then its marks must be young. It changes nothing.
 func (s Service) Examine(ctx context.Context, db *sqldb.DB, b *bus.Bus, installation, sync string, now time.Time, running bool) []Finding {
 	ctx, cancel := context.WithTimeout(ctx, examineBounds)
 	defer cancel()

@@ -109,10 +109,11 @@ func (e *Env) Folder() (string, error) {
 // uses no folder has room.
 func (e *Env) Room() error { return e.status.room() }
 
-// DB opens the service's database with its schema up to date, and refuses when it or
-// a stream of the service is missing, empty or older than another store knows it: it brings it there
-// itself, or waits for who does (ANIMA_MIGRATE). It waits for a server that is
-// not there yet, too; readiness says so meanwhile.
+// DB opens the service's database with its schema up to date. It migrates the schema
+// itself, or waits until the argument migrate has done so (ANIMA_MIGRATE); it also waits
+// for a database server that is not there yet. Readiness says so meanwhile. Errors:
+// Conflict when the database or a stream of the service is missing, empty or older than
+// the mark of another store says.
 func (e *Env) DB(ctx context.Context) (*sqldb.DB, error) {
 	if e.service.migrations == nil {
 		return nil, errors.New("no migrations: give them to host.Define")

@@ -14,9 +14,10 @@ import (
 	"github.com/anima-run/anima/pkg/sqldb"
 )
 
-// Each store carries the installation's id and knows how far others are (docs/adr/0012):
-// a database how far its service's streams are, the coordination bucket how far each
-// database is. So one that is missing, empty or an older copy shows at the start.
+// Each store carries the installation's id and records how far others are
+// (docs/adr/0012): a database how far its service's streams are, the coordination bucket
+// how far each database is. So one that is missing, empty or an older copy shows at the
+// start.
 
 const (
 	// markEvery is how old a mark may be, and how often writes are tried.
@@ -38,7 +39,7 @@ type heights struct {
 	Mark    int64             `json:"mark,omitempty"` // the database's own sequence then
 }
 
-// knowledge is what a database knows of the streams. A power cut may take what is
+// knowledge is what a database records of the streams. A power cut may take what is
 // younger than settling, so Settled is older than that; Next becomes it.
 type knowledge struct {
 	Boot    string  `json:"boot"` // of the machine that wrote it; "" where it is not known
@@ -81,8 +82,8 @@ func ownerOf(service string) (o api.Owner, ok bool) {
 	return "", false
 }
 
-// check compares a database with what NATS knows of it, and the streams with what it
-// knows of them. A loss is an error, or recorded if the operator has accepted it;
+// check compares a database with its mark in NATS, and the streams with what the
+// database records of them. A loss is an error, or recorded if the operator has accepted it;
 // then the marks begin anew.
 func (e *Env) check(ctx context.Context, db *sqldb.DB) (*marks, error) {
 	owner, ok := ownerOf(e.service.Name)
@@ -141,8 +142,8 @@ func (c *Config) accepts(now time.Time) bool {
 	return err == nil && now.Sub(t).Abs() < acceptFor
 }
 
-// compare returns what does not agree, and the sequence that NATS knows of the
-// database. It decides on what it finds; what a leader of a cluster does not find it
+// compare returns what does not agree, and the sequence of the database's mark in
+// NATS. It decides on what it finds; what a leader of a cluster does not find it
 // may only not have yet, which the caller gives time.
 func (m *marks) compare(ctx context.Context) (faults []string, seen int64, err error) {
 	own, err := sqldb.ReadMark(ctx, m.db)
@@ -211,8 +212,8 @@ func Disagreements(service string, own sqldb.Mark, other api.StoreMark, states [
 
 func at(micros int64) string { return time.UnixMicro(micros).UTC().Format(time.RFC3339) }
 
-// write makes the next mark: in the database first, so that NATS never knows a mark
-// that the database does not have. Each is a write, whose end readiness shows.
+// write makes the next mark: in the database first, so that NATS never has a mark
+// that the database lacks. Each is a write, whose end readiness shows.
 func (m *marks) write(ctx context.Context, atLeast int64) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*markEvery)
 	defer cancel()

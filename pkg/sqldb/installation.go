@@ -27,7 +27,7 @@ type Mark struct {
 	ID    string // of the installation
 	Seq   int64  // grows with every mark
 	At    int64  // Unix microseconds
-	Known string // what the database's service knows of other stores, as it wrote it
+	Known string // what the database's service recorded of other stores, in its own format
 }
 
 // ReadMark returns the database's mark. Errors: ErrNotFound when it has none.

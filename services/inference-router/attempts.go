@@ -75,10 +75,10 @@ type candidate struct {
 }
 
 // complete makes one paid model call. The order is: look whether it was paid for; then
-// for each attempt hold, call, store, settle. Dying after the hold leaves money held
-// until a retry uses the same hold or it expires; dying after the call and before the
-// store loses the answer, and the provider is asked again on the same hold; dying after
-// the store, the retry finds the answer and settles.
+// for each attempt hold, call, store, settle. A crash after the hold leaves money held
+// until a retry uses the same hold or it expires; one after the call and before the store
+// loses the answer, and the provider is asked again on the same hold; after one behind the
+// store, the retry finds the answer and settles.
 //
 // A call that fails for a passing cause is made again, on the same model or the next,
 // [limits.attempts] times for one id. Failed attempts are rows of the store, so a

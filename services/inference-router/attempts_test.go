@@ -410,8 +410,8 @@ func TestRefusedIsNotAskedElsewhere(t *testing.T) {
 	}
 }
 
-// Nothing listens at the address: the caller knows within seconds, and which setting
-// holds the address.
+// Nothing listens at the address: the caller gets an error within seconds, which names the
+// setting that holds the address.
 func TestUnreachable(t *testing.T) {
 	t.Parallel()
 	for setting, env := range map[string]map[string]string{

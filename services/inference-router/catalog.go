@@ -107,7 +107,7 @@ func (c *catalog) run(ctx context.Context) error {
 }
 
 // noticed reads the lists when a provider says that a model does not exist, so that
-// the next try knows what does.
+// the next try chooses among those that do.
 func (c *catalog) noticed(ctx context.Context, err error) {
 	if e, ok := errors.AsType[*provider.Error](err); ok && e.Status == http.StatusNotFound {
 		c.refreshFor(ctx)

@@ -51,7 +51,7 @@ func (h *handlers) settle(ctx context.Context, p sqlstore.Paid) error {
 func (h *handlers) leaves() {
 	select {
 	case h.unsettled <- struct{}{}:
-	default: // it knows
+	default: // it has been told already
 	}
 }
 
@@ -65,7 +65,7 @@ func (h *handlers) pay(ctx context.Context, p sqlstore.Paid, hold string) error 
 }
 
 // settleLate pays a stored call whose hold has ended without it: it expired
-// before anybody asked again, or another replica failed at the same call and
+// before the call was asked for again, or another replica failed at the same call and
 // gave it back. Its ids follow from the first hold's, so it too pays once.
 func (h *handlers) settleLate(ctx context.Context, p sqlstore.Paid) error {
 	for n := range maxHolds {

@@ -52,7 +52,7 @@ func Behind(p nats.InProcessConnProvider, stream string, times int) (left func()
 }
 
 // Swallow takes the next message that a client of p publishes to a subject: it reaches
-// no stream, and is not answered, as one that was sent to a server that dies. stop must
+// no stream, and is not answered, as one that was sent to a server that is killed. stop must
 // be called.
 func Swallow(p nats.InProcessConnProvider, subject string) (stop func(), err error) {
 	s, err := running(p)

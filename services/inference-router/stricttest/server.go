@@ -1,4 +1,4 @@
-// Package stricttest is a model server that believes nothing: it speaks OpenAI's
+// Package stricttest is a model server that checks everything: it speaks OpenAI's
 // chat completions over HTTP, refuses every request that the protocol does not
 // allow with 400, and otherwise plays a part, one for each model: good answers,
 // odd ones, and every way of failing. Whole suites are tested against it.

@@ -86,7 +86,8 @@ func (d dialect) reduced(req provider.Request, status int, message string) (dial
 	return d, true
 }
 
-// refusesField knows the words with which servers refuse a field of a request.
+// refusesField says whether a message has words with which servers refuse a field of a
+// request.
 func refusesField(text string) bool {
 	for _, words := range []string{
 		"support", "unknown", "unrecognized", "unrecognised", "unexpected", "not permitted", "not allowed", "not implemented",

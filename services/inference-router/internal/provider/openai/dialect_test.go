@@ -319,7 +319,7 @@ func piece(text string) string {
 	return `data: {"choices":[{"index":0,"delta":{"content":` + string(quoted) + `}}]}` + "\n\n"
 }
 
-// Usage that cannot be is not believed.
+// Usage that cannot be right is replaced by an estimate.
 func TestImplausibleUsage(t *testing.T) {
 	t.Parallel()
 	for _, usage := range []string{
