@@ -78,13 +78,9 @@ Examples:
 }
 
 func (c socialSendCmd) Run(ctx context.Context, a *app) error {
-	text := strings.Join(c.Message, " ")
-	if text == "-" {
-		data, err := io.ReadAll(io.LimitReader(a.In, api.MaxMessageBytes+1))
-		if err != nil {
-			return err
-		}
-		text = string(data)
+	text, err := a.message(c.Message)
+	if err != nil {
+		return err
 	}
 	b, done, err := a.bus()
 	if err != nil {

@@ -51,7 +51,15 @@ func (c sessionSendCmd) Run(ctx context.Context, a *app) error {
 		text = string(data)
 	}
 	if !utf8.ValidString(text) { // JSON would carry other characters in its place
-		return &api.Error{Code: api.Invalid, Message: "the message is not UTF-8", Next: "encode it as UTF-8"}
+		return "", &api.Error{Code: api.Invalid, Message: "the message is not UTF-8", Next: "encode it as UTF-8"}
+	}
+	return text, nil
+}
+
+func (c sessionSendCmd) Run(ctx context.Context, a *app) error {
+	text, err := a.message(c.Message)
+	if err != nil {
+		return err
 	}
 	req := api.SendMessage{Agent: c.Agent, Session: c.Session, Content: text, Mode: api.Mode(c.Mode), ID: c.ID}
 	if !c.Wait {
