@@ -62,8 +62,15 @@ type clientConfig struct {
 	CA    string        `env:"nats_ca"`
 }
 
+// urlNamed reports whether a flag or the environment names the NATS to talk to.
+func (a *app) urlNamed() bool {
+	url, _ := a.Lookup("ANIMA_NATS_URL")
+	return a.cli.NATS != "" || url != ""
+}
+
 // dialing says how to reach the anima that the command talks to: the one that is
-// named, or the one that runs on the data folder.
+// named by a URL or a context, or the one that runs on the data folder. An error about
+// contexts counts as named.
 func (a *app) dialing() (d bus.Dialing, named bool, err error) {
 	var c clientConfig
 	if err := config.Load("", &c, a.Lookup); err != nil {
@@ -73,18 +80,18 @@ func (a *app) dialing() (d bus.Dialing, named bool, err error) {
 		c.URL = a.cli.NATS
 	}
 	d = bus.Dialing{URL: c.URL, Token: c.Token.Reveal(), Creds: c.Creds, NKey: c.NKey.Reveal(), CA: c.CA, Name: bus.Operator, Log: slog.New(slog.DiscardHandler)}
-	if c.URL != "" {
-		if c.Creds != "" {
-			err = config.CheckSecretFile(c.Creds)
-		}
+	name, p, err := a.place()
+	if err != nil {
 		return d, true, err
 	}
-	switch name, p, err := a.place(); {
-	case err != nil:
-		return d, false, err
-	case name != "":
+	if name != "" {
 		d.URL, d.Token, d.Creds, d.NKey, d.CA = p.URL, p.Token, p.Creds, p.NKey, p.CA
-		return d, true, nil
+	}
+	if d.URL != "" {
+		if d.Creds != "" {
+			err = config.CheckSecretFile(d.Creds)
+		}
+		return d, true, err
 	}
 	dir, err := a.dataDir()
 	if err != nil {
@@ -120,7 +127,7 @@ func (a *app) jaeger(flag string) (string, error) {
 		}
 		return base, nil
 	}
-	if url, _ := a.Lookup("ANIMA_NATS_URL"); a.cli.NATS != "" || url != "" {
+	if a.urlNamed() {
 		return "", nil // another anima's traces are elsewhere
 	}
 	if name, _, err := a.place(); err != nil || name != "" {

@@ -90,25 +90,19 @@ func (a *app) keep(p places) error {
 	if err != nil {
 		return fmt.Errorf("contexts: %w", err)
 	}
-	tmp, err := os.CreateTemp(dir, ".contexts-*") // mode 0600
-	if err != nil {
+	if err := writeFile(filepath.Join(dir, contextsFile), append(data, '\n')); err != nil {
 		return fmt.Errorf("contexts: %w", err)
-	}
-	_, err = tmp.Write(append(data, '\n'))
-	err = errors.Join(err, tmp.Sync(), tmp.Close())
-	if err == nil {
-		err = os.Rename(tmp.Name(), filepath.Join(dir, contextsFile))
-	}
-	if err != nil {
-		return errors.Join(fmt.Errorf("contexts: %w", err), os.Remove(tmp.Name()))
 	}
 	return nil
 }
 
-// place is the context that a command uses, and its name; "" is none. A context that
-// is named comes before the data folder that is named, which comes before the selected
-// context.
+// place is the context that a command uses, and its name; "" is none. A URL that is
+// named comes before a context that is named, before the data folder that is named,
+// before the selected context.
 func (a *app) place() (string, place, error) {
+	if a.urlNamed() {
+		return "", place{}, nil
+	}
 	name := a.cli.Context
 	if name == "" {
 		name, _ = a.Lookup("ANIMA_CONTEXT")
@@ -202,7 +196,8 @@ func (c contextAddCmd) Run(a *app) error {
 	return a.print(p.view(c.Name, all.Selected), func(w io.Writer) { fmt.Fprintf(w, "context %s is %s\n", c.Name, redacted(p.URL)) })
 }
 
-// secret reads a secret from a file, "" for no file.
+// secret reads a secret from a file, "" for no file. A file without a secret is an
+// error, as is one that is too large to be one.
 func (a *app) secret(file string) (string, error) {
 	if file == "" {
 		return "", nil
@@ -216,11 +211,18 @@ func (a *app) secret(file string) (string, error) {
 		defer func() { _ = f.Close() }() // only read
 		in = f
 	}
-	data, err := io.ReadAll(io.LimitReader(in, maxSecret))
+	data, err := io.ReadAll(io.LimitReader(in, maxSecret+1))
 	if err != nil {
 		return "", fmt.Errorf("secret: %w", err)
 	}
-	return strings.TrimSpace(string(data)), nil
+	text := strings.TrimSpace(string(data))
+	if text == "" || len(data) > maxSecret {
+		return "", &api.Error{
+			Code: api.Invalid, Message: fmt.Sprintf("%s holds no secret: it is empty or larger than %d bytes", file, maxSecret),
+			Next: "name the file with the token or the seed; only one of --token-file and --nkey-file can be standard input",
+		}
+	}
+	return text, nil
 }
 
 // contextView is a context as it may be shown.
@@ -314,7 +316,7 @@ func (c contextShowCmd) Run(a *app) error {
 		}
 	}
 	if c.Name == "" {
-		return &api.Error{Code: api.NotFound, Message: "no context is selected: commands talk to what anima up runs on this machine", Next: "anima context list shows the ones there are; anima context select uses one"}
+		return &api.Error{Code: api.NotFound, Message: "no context is used: commands talk to the NATS or the data folder that is named, or to what anima up runs on this machine", Next: "anima context list shows the ones there are; anima context select uses one"}
 	}
 	p, err := all.named(c.Name)
 	if err != nil {

@@ -30,8 +30,9 @@ and are as far as they know of each other, the ledger, streams and consumers, wh
 waits to be published, locks, runs without an end, models and clocks.
 
 It looks at the anima that runs on the data folder, or at the folder itself if none
-does. With --nats it looks at services elsewhere, through NATS, and at those whose
-ops addresses it is told. It exits with 1 when there is a fault; warnings are none.
+does. With --nats or a context it looks at services elsewhere, through NATS, and at
+those whose ops addresses it is told. It exits with 1 when there is a fault; warnings
+are none.
 
 Examples:
   anima doctor
@@ -89,7 +90,7 @@ func (c doctorCmd) Run(ctx context.Context, a *app) error {
 }
 
 func (c doctorCmd) look(ctx context.Context, a *app, d *doctor) error {
-	if url, _ := a.Lookup("ANIMA_NATS_URL"); a.cli.NATS != "" || url != "" {
+	if _, named, _ := a.dialing(); named { // a.bus returns its error
 		b, done, err := a.bus()
 		if err != nil {
 			return err
@@ -122,6 +123,10 @@ func (c doctorCmd) look(ctx context.Context, a *app, d *doctor) error {
 		}
 		d.running(ctx, b, append(c.Ops, ep.Ops))
 		d.ledger(ctx, b, &cfg)
+		return nil
+	}
+	if api.CodeOf(err) != api.Unavailable { // one may be running
+		d.add("anima", host.LevelFault, "mend that and look again", "it cannot be asked: %v", err)
 		return nil
 	}
 	return d.stopped(ctx, dir, cfg)

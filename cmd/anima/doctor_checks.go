@@ -22,9 +22,14 @@ func (d *doctor) folder(dir string, cfg host.Config) {
 	if mib > 0 {
 		mib *= disk.MiB
 	}
-	if r, err := disk.NewReserve(dir, mib); err != nil {
+	var s disk.Space
+	r, err := disk.NewReserve(dir, mib)
+	if err == nil {
+		s, err = r.Space()
+	}
+	if err != nil {
 		d.add("disk", host.LevelFault, "name a folder that can be used with --data", "%v", err)
-	} else if s, err := r.Space(); err == nil {
+	} else {
 		level, next := host.LevelOK, ""
 		switch full := r.Check(); {
 		case full != nil:
@@ -40,7 +45,11 @@ func (d *doctor) folder(dir string, cfg host.Config) {
 		d.add("disk", host.LevelOK, "", "the data folder can be written")
 	}
 	open := 0
-	for _, name := range []string{".", "token", "installation", endpointFile, "treasury", "policy", "loop/mcp"} {
+	names := []string{".", "token", "installation", endpointFile, providerFile, "nats", "loop/mcp"}
+	for _, s := range services() {
+		names = append(names, s.Name)
+	}
+	for _, name := range names {
 		info, err := os.Stat(filepath.Join(dir, name))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
@@ -54,11 +63,11 @@ func (d *doctor) folder(dir string, cfg host.Config) {
 			if name == "." {
 				level = host.LevelWarn // what is secret in it has modes of its own
 			}
-			d.add("secrets", level, "chmod go= "+filepath.Join(dir, name), "%s can be used by other users of this machine: its mode is %04o", filepath.Join(dir, name), info.Mode().Perm())
+			d.add("secrets", level, "chmod go= "+word(filepath.Join(dir, name)), "%s can be used by other users of this machine: its mode is %04o", filepath.Join(dir, name), info.Mode().Perm())
 		}
 	}
 	if open == 0 {
-		d.add("secrets", host.LevelOK, "", "only this user can read the token, the keys and the databases")
+		d.add("secrets", host.LevelOK, "", "only this user can read the token, the keys, the databases and the streams")
 	}
 }
 
@@ -153,16 +162,12 @@ func (d *doctor) models(ctx context.Context, b *bus.Bus) {
 // does, for as long as an answer may take.
 func (d *doctor) ledger(ctx context.Context, b *bus.Bus, cfg *host.Config) {
 	began := time.Now()
+	var report api.LedgerReport
+	var err error
 	done := make(chan struct{})
-	type answer struct {
-		report api.LedgerReport
-		err    error
-	}
-	c := make(chan answer, 1)
 	go func() {
-		r, err := verified(ctx, b, cfg)
-		c <- answer{r, err}
-		close(done)
+		defer close(done)
+		report, err = verified(ctx, b, cfg)
 	}()
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -175,16 +180,15 @@ func (d *doctor) ledger(ctx context.Context, b *bus.Bus, cfg *host.Config) {
 		}
 	}
 	const next = "stop treasury and restore all stores from the last backup that verifies"
-	v := <-c
 	switch {
-	case v.err != nil:
-		d.add("ledger", host.LevelFault, "look at treasury's log; a large ledger is walked where its database is", "%v", v.err)
-	case !v.report.OK:
-		for _, f := range v.report.Faults {
+	case err != nil:
+		d.add("ledger", host.LevelFault, "look at treasury's log; a large ledger is walked where its database is", "%v", err)
+	case !report.OK:
+		for _, f := range report.Faults {
 			d.add("ledger", host.LevelFault, next, "%s", f)
 		}
 	default:
-		d.add("ledger", host.LevelOK, "", "%d transactions on %d accounts are right", v.report.Transactions, v.report.Accounts)
+		d.add("ledger", host.LevelOK, "", "%d transactions on %d accounts are right", report.Transactions, report.Accounts)
 	}
 }
 

@@ -60,6 +60,9 @@ func TestDoctor(t *testing.T) {
 		says  string
 	}{
 		{func(data string) error { return os.Chmod(filepath.Join(data, "token"), 0o644) }, "secrets", "can be used by other users"},
+		{func(data string) error {
+			return os.WriteFile(filepath.Join(data, providerFile), []byte("{}"), 0o644) //nolint:gosec // open on purpose
+		}, "secrets", providerFile + " can be used by other users"},
 		{func(data string) error { return os.Remove(filepath.Join(data, "social", "social.db")) }, "social", "is missing"},
 		{func(data string) error {
 			return os.RemoveAll(filepath.Join(data, "nats", "jetstream", "$G", "streams", "LOOP_EVT"))

@@ -429,9 +429,23 @@ func TestContexts(t *testing.T) {
 	if got := ids(asked[api.Agents](other, "agent", "list")); got != "lucky" {
 		t.Errorf("selected: %q", got)
 	}
+	// The doctor looks at the context too, and not at the data folder of this machine.
+	if out := other.cli("doctor"); !strings.Contains(out, "models can be used") || strings.Contains(out, "data folder") {
+		t.Errorf("doctor says\n%s", out)
+	}
+	other.env["ANIMA_NATS_TOKEN"] = u.token
+	if got := asked[statusView](other, "status", "--nats", u.NATS); got.Context != "" {
+		t.Errorf("status with --nats names the context %q", got.Context)
+	}
+	delete(other.env, "ANIMA_NATS_TOKEN")
+	if got := asked[statusView](other, "status"); got.Context != "lab" {
+		t.Errorf("status names the context %q, want lab", got.Context)
+	}
 	other.fails(exitUnavailable, "", []string{"agent", "list", "--data", t.TempDir()}, "no anima is running")
 	other.fails(exitUnavailable, "", []string{"agent", "list", "--nats", "nats://127.0.0.1:1"})
 	other.fails(exitNotFound, "", []string{"agent", "list", "--context", "ghost"}, "anima context list")
+	other.fails(exitUsage, "\n", []string{"context", "add", "empty", "nats://x", "--token-file", "-"}, "no secret", "--nkey-file")
+	other.fails(exitUsage, strings.Repeat("x", maxSecret+1), []string{"context", "add", "large", "nats://x", "--nkey-file", "-"}, "no secret")
 	other.fails(exitUsage, "", []string{"context", "add", "a b", "nats://x"}, "letters")
 	other.fails(exitUsage, "", []string{"context", "add", "x", "localhost"}, "nats://")
 
