@@ -235,11 +235,13 @@ const chatHelp = `  /history [N]     show the last turns
 
 // say sends a message and shows its run.
 func (c *chat) say(ctx context.Context, text string, keys *keyboard) (leave bool, err error) {
-	run, stop := context.WithTimeout(ctx, c.timeout)
+	here, stop := context.WithCancel(ctx)
 	defer stop()
+	run, done := context.WithTimeout(here, c.timeout)
+	defer done()
 	w := c.a.watcher(c.out)
 	w.view.live = c.live
-	times := 0
+	times, cancelled := 0, false
 	var asked sync.WaitGroup
 	interrupt := func() {
 		times++
@@ -251,10 +253,12 @@ func (c *chat) say(ctx context.Context, text string, keys *keyboard) (leave bool
 		}
 		w.notice("cancelling the run; ctrl-c again leaves")
 		asked.Go(func() {
-			_, err := ask[api.RunState](run, c.a, api.CancelRun{Run: current, Session: session, Reason: "your creator interrupted it"})
-			if err != nil && run.Err() == nil {
+			// Leaving does not end the question: the run costs money until it is cancelled.
+			_, err := ask[api.RunState](ctx, c.a, api.CancelRun{Run: current, Session: session, Reason: "your creator interrupted it"})
+			if err != nil {
 				w.notice("it cannot be cancelled: " + err.Error())
 			}
+			cancelled = err == nil
 		})
 	}
 	released := keys.watch(interrupt)
@@ -265,8 +269,11 @@ func (c *chat) say(ctx context.Context, text string, keys *keyboard) (leave bool
 		c.session = session
 	}
 	switch {
+	case err != nil && leave && cancelled:
+		fmt.Fprintln(c.out, "  (the run is cancelled)")
+		return leave, nil
 	case err != nil && run.Err() != nil:
-		return leave, w.leftOff(ctx, c.timeout)
+		return leave, w.leftOff(here, c.timeout)
 	case err != nil:
 		return leave, err
 	case times > 0 && !end.Success:

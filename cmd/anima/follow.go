@@ -55,7 +55,8 @@ func whole(ctx context.Context, b *bus.Bus, use func(context.Context, *bus.Bus) 
 		}
 	})
 	err := use(once, b)
-	return err != nil && ctx.Err() == nil && errors.Is(context.Cause(once), errBroken), err
+	// What came to its end needs no other connection.
+	return err != nil && !errors.Is(err, errOver) && ctx.Err() == nil && errors.Is(context.Cause(once), errBroken), err
 }
 
 // again connects when the services are there, and says when they are not.
@@ -85,17 +86,17 @@ type watcher struct {
 	a       *app
 	view    *viewer
 	notice  func(string)
-	session string
 	message *api.SendMessage // that is sent first; nil is none
 	away    bool
 
 	repeated bool   // the message may have been sent before
 	after    uint64 // the last event that was seen
 
-	mu    sync.Mutex
-	run   string            // the run that is watched; "" is all
-	early []api.StreamDelta // pieces that came before the run of the message was known
-	end   *api.LoopEnd      // of the run
+	mu      sync.Mutex // of what follows; the goroutine of follow alone writes session and run
+	session string
+	run     string            // the run that is watched; "" is all
+	early   []api.StreamDelta // pieces that came before the run of the message was known
+	end     *api.LoopEnd      // of the run
 }
 
 func (a *app) watcher(out io.Writer) *watcher {
@@ -172,7 +173,9 @@ func (w *watcher) live(ctx context.Context, b *bus.Bus) (string, error) {
 		if err != nil {
 			return "", err
 		}
+		w.mu.Lock()
 		w.session = g.Session
+		w.mu.Unlock()
 	}
 	s := api.StreamDelta{Session: w.session}.Subject()
 	if w.session == newSession {

@@ -41,12 +41,14 @@ Examples:
   anima session send lucky "good night" --no-wait -o json`
 }
 
-func (c sessionSendCmd) Run(ctx context.Context, a *app) error {
-	text := strings.Join(c.Message, " ")
+// message is the text of a command's words; - alone is standard input, of which no more
+// is read than shows that it is too long.
+func (a *app) message(words []string) (string, error) {
+	text := strings.Join(words, " ")
 	if text == "-" {
 		data, err := io.ReadAll(io.LimitReader(a.In, api.MaxMessageBytes+1))
 		if err != nil {
-			return err
+			return "", err
 		}
 		text = string(data)
 	}
@@ -87,7 +89,10 @@ func (w *watcher) send(ctx context.Context, req api.SendMessage) (api.LoopEnd, e
 	if req.ID == "" {
 		req.ID = "cli-" + uuid.NewString()
 	}
-	w.session, w.message = req.Session, &req
+	w.message = &req
+	w.mu.Lock()
+	w.session = req.Session
+	w.mu.Unlock()
 	err := w.follow(ctx)
 	if err == nil && w.end == nil {
 		err = errors.New("the events end before the run does")

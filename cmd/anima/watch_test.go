@@ -3,11 +3,13 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"strings"
 	"testing"
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/apptest"
+	"github.com/anima-run/anima/pkg/bus"
 )
 
 // background is a command that runs beside the test.
@@ -129,6 +131,31 @@ func TestSendServerStaysAway(t *testing.T) {
 	b.says("goes on when the server does")
 }
 
+// What has come to its end is not done again when the connection breaks at the same time.
+func TestEndAsTheConnectionBreaks(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	u := m.up()
+	b, done, err := m.app(nil, nil, nil).bus()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer done()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	broken, err := whole(ctx, b, func(ctx context.Context, _ *bus.Bus) error {
+		u.stop()
+		<-ctx.Done()
+		if !errors.Is(context.Cause(ctx), errBroken) {
+			t.Errorf("the connection ends with %v", context.Cause(ctx))
+		}
+		return errOver
+	})
+	if broken || !errors.Is(err, errOver) {
+		t.Errorf("broken %t, %v, want %v", broken, err, errOver)
+	}
+}
+
 // The end of a run counts also where its events are lost.
 func TestEndWithoutEvents(t *testing.T) {
 	t.Parallel()
@@ -225,9 +252,13 @@ func TestChatOnATerminal(t *testing.T) {
 	p.answer("lucky> ", "slow\r")
 	p.sees("check_credits ok")
 	p.answer("", "\x03\x03")
-	if code := p.code(); code != exitOK {
+	if code := p.code(); code != exitOK || strings.Contains(p.text(), "no end after") {
 		t.Errorf("left: exit %d\n%s", code, p.text())
 	}
+	until(t, func() []api.Turn { return asked[api.Turns](m, "turn", "list", "lucky", "--limit", "1").Turns }, func(last []api.Turn) bool {
+		run := asked[api.RunState](m, "run", "get", strings.Split(last[0].ID, ".")[0], "--session", "lucky-main")
+		return run.Status == api.RunEnded && !run.Success
+	})
 }
 
 // On a terminal anima up says what the agents do.
