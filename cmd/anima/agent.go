@@ -151,13 +151,19 @@ Examples:
   anima agent fund lucky 0.25 --id monday`
 }
 
+// deposit reads an amount to deposit, which is above zero.
+func deposit(dollars string) (api.Micros, error) {
+	amount, err := api.ParseMicros(dollars)
+	if err == nil && amount == 0 {
+		err = &api.Error{Code: api.Invalid, Message: "nothing is to be deposited", Next: "name an amount above zero"}
+	}
+	return amount, err
+}
+
 func (c agentFundCmd) Run(ctx context.Context, a *app) error {
-	amount, err := api.ParseMicros(c.Amount)
+	amount, err := deposit(c.Amount)
 	if err != nil {
 		return err
-	}
-	if amount == 0 {
-		return &api.Error{Code: api.Invalid, Message: "nothing is to be deposited", Next: "name an amount above zero"}
 	}
 	if c.ID == "" {
 		c.ID = "fund-" + uuid.NewString()

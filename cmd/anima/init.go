@@ -44,8 +44,8 @@ says what is missing. An AGENT.md that is there is never written over without
 --force, and the same answers again change nothing.
 
 The model service and its key are kept in provider.json in the data folder, readable
-by its owner only, and anima up uses them. OPENAI_BASE_URL or OPENAI_API_KEY in the
-environment of anima up come first; then the file is not looked at.
+by its owner only, and anima up uses them. OPENAI_BASE_URL, OPENAI_API_KEY or
+OLLAMA_HOST in the environment of anima up come first; then the file is not looked at.
 
 Examples:
   anima init
@@ -91,6 +91,11 @@ func (c initCmd) Run(ctx context.Context, a *app) error {
 		return &api.Error{
 			Code: api.Invalid, Message: "no AGENT.md can be made of this; nothing was written", Details: faults,
 			Next: "mend the flags; on a terminal anima init asks for what they leave out; anima init --help has examples",
+		}
+	}
+	if c.Fund != "" {
+		if _, err := deposit(c.Fund); err != nil {
+			return err
 		}
 	}
 	model, models, err := c.chosen(ctx, a)
@@ -284,7 +289,7 @@ func (v initView) found(w io.Writer) {
 	}
 	if len(v.Providers) == 0 {
 		if v.Model == nil || v.Model.File == "" {
-			fmt.Fprintln(w, "model providers: none is configured, the simulated model answers (set OPENAI_API_KEY or OPENAI_BASE_URL for a real one)")
+			fmt.Fprintln(w, "model providers: none is configured, the simulated model answers (set OPENAI_API_KEY, OPENAI_BASE_URL or OLLAMA_HOST for a real one)")
 		}
 		return
 	}

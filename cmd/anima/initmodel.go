@@ -125,7 +125,7 @@ func (c initCmd) birth(ctx context.Context, a *app, v *initView, src []byte) err
 	if c.Fund == "" {
 		return nil
 	}
-	amount, err := api.ParseMicros(c.Fund)
+	amount, err := deposit(c.Fund)
 	if err != nil {
 		return err
 	}
@@ -137,8 +137,8 @@ func (c initCmd) birth(ctx context.Context, a *app, v *initView, src []byte) err
 		return err
 	}
 	defer done()
-	deposit := api.Deposit{ID: "init-money-" + v.Agent + "-" + amount.String(), Agent: v.Agent, Amount: amount, Source: "faucet", Memo: "anima init"}
-	if _, err := callFor[api.Posted](ctx, b, deposit); err != nil {
+	money := api.Deposit{ID: "init-money-" + v.Agent + "-" + amount.String(), Agent: v.Agent, Amount: amount, Source: "faucet", Memo: "anima init"}
+	if _, err := callFor[api.Posted](ctx, b, money); err != nil {
 		return fmt.Errorf("the agent is made; it got no money: %w", err)
 	}
 	balance, err := callFor[api.Balance](ctx, b, api.GetBalance{Agent: v.Agent})

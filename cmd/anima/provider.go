@@ -32,24 +32,11 @@ const (
 	simulated    = "simulated"
 )
 
-// providerVariables name a provider in the environment.
-var providerVariables = []string{"OPENAI_API_KEY", "OPENAI_API_KEY_FILE", "OPENAI_BASE_URL", "OLLAMA_HOST"} //nolint:gochecknoglobals // a table
-
-// providerNamed says whether the environment names a provider.
-func providerNamed(environment config.Lookup) bool {
-	for _, name := range providerVariables {
-		if v, ok := environment(name); ok && v != "" {
-			return true
-		}
-	}
-	return false
-}
-
 // storedProvider are the settings that the data folder's provider makes; none where
 // the environment names one, so that no stored key goes to another's address.
 func storedProvider(environment config.Lookup, dir string) (config.Lookup, error) {
 	none := lookupIn(nil)
-	if providerNamed(environment) {
+	if len(providers(environment)) > 0 {
 		return none, nil
 	}
 	p, err := readProvider(dir)
@@ -147,14 +134,16 @@ func (p provider) probe(ctx context.Context) (int, error) {
 	if p.Key != "" {
 		req.Header.Set("Authorization", "Bearer "+p.Key)
 	}
-	res, err := http.DefaultClient.Do(req)
+	// Like the router, which sends a key to no other address.
+	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	res, err := client.Do(req)
 	if err != nil {
-		return 0, p.dead(err)
+		return 0, p.unreachable(err)
 	}
 	defer func() { _ = res.Body.Close() }() // only read
 	body, err := io.ReadAll(io.LimitReader(res.Body, 8<<20))
 	if err != nil {
-		return 0, p.dead(err)
+		return 0, p.unreachable(err)
 	}
 	if res.StatusCode != http.StatusOK {
 		return 0, p.refused(res.StatusCode)
@@ -170,7 +159,7 @@ func (p provider) probe(ctx context.Context) (int, error) {
 	return len(list.Data), nil
 }
 
-func (p provider) dead(err error) error {
+func (p provider) unreachable(err error) error {
 	why := "the connection failed"
 	var dns *net.DNSError
 	switch {
@@ -189,14 +178,16 @@ func (p provider) dead(err error) error {
 
 func (p provider) refused(status int) error {
 	e := &api.Error{Code: api.Unavailable, Message: fmt.Sprintf("%s/models answers %d %s", p.URL, status, http.StatusText(status)), Next: "try again later"}
-	switch status {
-	case http.StatusUnauthorized, http.StatusForbidden:
+	switch {
+	case status == http.StatusUnauthorized || status == http.StatusForbidden:
 		e.Code, e.Next = api.Denied, "check the key"
 		if p.Key == "" {
 			e.Next = "it asks for a key"
 		}
-	case http.StatusNotFound:
+	case status == http.StatusNotFound:
 		e.Code, e.Next = api.Invalid, "check the address: most end in /v1"
+	case status >= 300 && status < 400:
+		e.Code, e.Next = api.Invalid, "give the address that it redirects to: redirects are not followed"
 	}
 	return e
 }

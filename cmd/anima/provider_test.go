@@ -27,6 +27,9 @@ func modelService(t *testing.T) string {
 		_, _ = io.WriteString(w, `{"object":"list","data":[{"id":"tiny"},{"id":"small"}]}`) // the client says if it is short
 	})
 	mux.HandleFunc("/html/models", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "<html>") })
+	mux.HandleFunc("/moved/models", func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, "/v1/models", http.StatusPermanentRedirect)
+	})
 	mux.HandleFunc("/broken/models", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusBadGateway) })
 	s := httptest.NewServer(mux)
 	t.Cleanup(s.Close)
@@ -37,7 +40,7 @@ func TestProbe(t *testing.T) {
 	t.Parallel()
 	base := modelService(t)
 	free := listen(t)
-	dead := "http://" + free.Addr().String()
+	closed := "http://" + free.Addr().String()
 	_ = free.Close() // nothing listens there any more
 	for url, c := range map[string]struct {
 		key  string
@@ -48,7 +51,8 @@ func TestProbe(t *testing.T) {
 		base:             {aKey, api.Invalid, "404"},
 		base + "/html":   {aKey, api.Invalid, "not with a list of models"},
 		base + "/broken": {aKey, api.Unavailable, "502"},
-		dead:             {aKey, api.Unavailable, "cannot be reached: connect: connection refused"},
+		base + "/moved":  {aKey, api.Invalid, "308"},
+		closed:           {aKey, api.Unavailable, "cannot be reached: connect: connection refused"},
 	} {
 		n, err := (provider{URL: url, Key: c.key}).probe(t.Context())
 		if api.CodeOf(err) != c.code || err != nil && !strings.Contains(err.Error(), c.says) || err == nil && n != 2 {
@@ -90,6 +94,9 @@ func TestInitStoresTheModel(t *testing.T) {
 	m.fails(exitUsage, "", append(args, base+"/v2", "--model-key-file", key), "404", "/v1")
 	m.fails(exitDenied, "", append(args, base+"/v1"), "401", "asks for a key")
 	m.fails(exitUsage, "", append(args[:len(args)-1:len(args)-1], "--model-key-file", key), "without an address")
+	for _, amount := range []string{"0", "five", "-1"} {
+		m.fails(exitUsage, "", append(args, base+"/v1", "--model-key-file", key, "--fund="+amount), "amount")
+	}
 	stored := filepath.Join(m.data(), providerFile)
 	for _, file := range []string{stored, args[1]} {
 		if _, err := os.Stat(file); err == nil {
