@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/alecthomas/kong"
 	"github.com/google/go-cmp/cmp"
 	"github.com/nats-io/nats.go"
 
@@ -310,4 +311,77 @@ func TestMetricsDoc(t *testing.T) {
 		fmt.Fprintf(&out, "| `%s` | %s | %s | %s | %s |\n", name, i.kind, unit(name), strings.Join(labels, ", "), strings.TrimSuffix(i.help, "."))
 	}
 	compare(t, "metrics.md", out.String())
+}
+
+// span is a span or a block of code of a document.
+var span = regexp.MustCompile("(?s)```.*?```|`[^`]+`")
+
+// called is a command in code, with the rest of its line. In "-n anima" and "-d anima" the
+// word names a namespace and a database.
+var called = regexp.MustCompile(`(?m)(^|[^\w./-]|\.bin/)anima ((?:[a-z]+|--)[^\n|;&)` + "`" + `]*)`)
+
+// TestCommandsOfTheDocs: each command that a document names exists, and so do its flags.
+func TestCommandsOfTheDocs(t *testing.T) {
+	t.Parallel()
+	model := newMachine(t).app(nil, &bytes.Buffer{}, &bytes.Buffer{}).parser(t.Context(), func(int) {}).Model
+	seen := 0
+	err := fs.WalkDir(os.DirFS("../.."), ".", func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.IsDir() && path != "." && strings.HasPrefix(d.Name(), ".") {
+			return fs.SkipDir
+		}
+		if err != nil || !strings.HasSuffix(path, ".md") {
+			return err
+		}
+		page, err := os.ReadFile(filepath.Join("../..", path))
+		if err != nil {
+			return err
+		}
+		for _, code := range span.FindAllString(string(page), -1) {
+			if !strings.HasPrefix(code, "```") {
+				code = strings.ReplaceAll(code, "\n", " ")
+			}
+			code = strings.NewReplacer("-n anima ", "", "-d anima ", "").Replace(code)
+			for _, m := range called.FindAllStringSubmatch(code, -1) {
+				seen++
+				if fault := unknown(model.Node, strings.Fields(m[2])); fault != "" {
+					t.Errorf("%s: anima %s: %s", path, m[2], fault)
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if seen < 100 {
+		t.Errorf("%d commands in the documents, want 100 at least: does this test still find them?", seen)
+	}
+}
+
+// unknown says which of the words is no command or flag of the program; "" is none.
+func unknown(n *kong.Node, words []string) string {
+	for len(words) > 0 && len(n.Children) > 0 && !strings.HasPrefix(words[0], "-") {
+		i := slices.IndexFunc(n.Children, func(c *kong.Node) bool { return c.Name == words[0] })
+		if i < 0 {
+			return "there is no command " + words[0]
+		}
+		n, words = n.Children[i], words[1:]
+	}
+	for _, w := range words {
+		if w == "#" { // a comment
+			break
+		}
+		name, long := strings.CutPrefix(w, "--")
+		name, _, _ = strings.Cut(strings.TrimRight(name, ".,:]"), "=")
+		name = strings.TrimSuffix(name, "[")
+		if !long || name == "" || name == "version" && n.Parent == nil {
+			continue
+		}
+		if !slices.ContainsFunc(slices.Concat(n.AllFlags(false)...), func(f *kong.Flag) bool {
+			return f.Name == name || f.Tag.Negatable != "" && "no-"+f.Name == name
+		}) {
+			return "there is no flag " + w
+		}
+	}
+	return ""
 }

@@ -205,7 +205,7 @@ func (c sessionCancelCmd) Run(ctx context.Context, a *app) error {
 }
 
 type sessionResetCmd struct {
-	Session string `arg:"" help:"The session."`
+	Session string `arg:"" help:"The session." predictor:"session"`
 }
 
 // Help is shown by --help.

@@ -130,7 +130,7 @@ Exit codes:
   1 failed                  4 not allowed
   2 the input is invalid    5 in conflict with what is
                             6 not available now: try again
-of session send also, when the run ends with an answer that is not whole:
+of session send and chat also, when the run ends with an answer that is not whole:
   10 cut at the output limit         13 empty
   11 withheld by the provider        14 repeats itself
   12 the model refused               15 the time was over`
