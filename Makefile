@@ -101,6 +101,7 @@ tidy: ## Bring every go.mod in line
 verify: ## Check what the workspace hides: each module alone, tidy, in step
 	@for m in $(MODULES); do echo "verify $${m#$(CURDIR)/}"; \
 	  (cd $$m && GOWORK=off go mod tidy -diff && GOWORK=off go vet ./...) || exit 1; done
+	@cd e2e && GOWORK=off go vet -tags interop ./...
 	@cp go.work.sum .go.work.sum.before; go work sync; cmp -s go.work.sum .go.work.sum.before; same=$$?; rm .go.work.sum.before; \
 	  [ $$same = 0 ] && git diff --exit-code -- '*go.mod' '*go.sum' go.work || { echo "out of step: run make tidy"; exit 1; }
 

@@ -4,7 +4,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/disk"
@@ -14,19 +13,11 @@ import (
 // ready waits until the probe answers with a status, and returns what it says.
 func (r *running) ready(status int) string {
 	r.t.Helper()
-	for end := time.Now().Add(patience); ; {
-		res := get(r.t, r.Ops+"/readyz", nil)
-		if res.status == status {
-			return res.body
-		}
-		if time.Now().After(end) {
-			r.t.Fatalf("readyz: %d, want %d\n%s\n%s", res.status, status, res.body, r.log())
-		}
-	}
+	return until(r.t, func() response { return get(r.t, r.Ops+"/readyz", nil) }, func(v response) bool { return v.status == status }).body
 }
 
 // TestFullDisk fills the disk of an anima with a run under way: nothing is accepted
-// then, and everyone is told why. When there is space again it all goes on, the run
+// then, and each refusal says why. When there is space again it all goes on, the run
 // too, without a restart.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
@@ -48,12 +39,7 @@ func TestFullDisk(t *testing.T) {
 		if res.status != http.StatusInsufficientStorage || !strings.Contains(res.body, api.ReasonNoSpace) {
 			t.Errorf("a message over HTTP: %d %s, want 507 and %s", res.status, res.body, api.ReasonNoSpace)
 		}
-		for end := time.Now().Add(patience); !strings.Contains(u.log(), "critical write error"); { // of the run under way
-			if time.Now().After(end) {
-				t.Fatalf("no write of NATS has failed:\n%s", u.log())
-			}
-			<-time.After(10 * time.Millisecond)
-		}
+		until(t, u.log, func(log string) bool { return strings.Contains(log, "critical write error") }) // of the run under way
 
 		free()
 		u.ready(http.StatusOK)

@@ -84,7 +84,7 @@ func (c initCmd) Run(ctx context.Context, a *app) error {
 	}
 	t := a.terminal()
 	_, faults := answers.beside(missing).Source()
-	if t == nil { // nobody can be asked
+	if t == nil { // there is no terminal to ask at
 		faults = append(missing, faults...)
 	}
 	if len(faults) > 0 {
@@ -321,8 +321,8 @@ func detect(lookup func(string) (string, bool)) environment {
 	return environment{inLocal, "neither CONWAY_SANDBOX_ID nor KUBERNETES_SERVICE_HOST is set"}
 }
 
-// providers are the variables of model providers that are set; their values are
-// nobody's business here.
+// providers are the names of the variables of model providers that are set, without
+// their values.
 func providers(lookup func(string) (string, bool)) []string {
 	set := []string{}
 	for _, f := range router.Service.Fields() {

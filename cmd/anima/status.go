@@ -123,8 +123,8 @@ func (c statusCmd) Run(ctx context.Context, a *app) error {
 	})
 }
 
-// look asks everybody at the same time; one that does not answer costs the others
-// nothing.
+// look asks all services at the same time, so one that does not answer does not delay
+// what the others say.
 func look(ctx context.Context, b *bus.Bus) *statusView {
 	s := &statusView{Agents: []agentLine{}, Models: []api.Model{}, Streams: []bus.StreamState{}}
 	var mu sync.Mutex

@@ -26,8 +26,9 @@ func copied(t *testing.T, from, to string) {
 	}
 }
 
-// TestLostStores: a start with a store that is missing, empty or older than others
-// know it is refused with what to do; accepted, it starts, also the next time.
+// TestLostStores: a start with a store that is missing, empty or older than what the
+// others have recorded is refused with what to do; with --accept-loss it starts, also the
+// next time without.
 func TestLostStores(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

@@ -28,7 +28,7 @@ type viewer struct {
 
 	now    string                       // the turn whose model is writing
 	said   strings.Builder              // the pieces of it that were shown
-	heard  time.Time                    // when the last piece came
+	latest time.Time                    // when the last piece came
 	closed bool                         // its text is complete, or tools follow it
 	stale  bool                         // the connection broke: pieces may come again from the first
 	early  map[string][]api.StreamDelta // pieces of turns whose beginning is not known yet
@@ -77,7 +77,7 @@ func (v *viewer) say(d api.StreamDelta) {
 	} else if d.Note != "" {
 		v.remark(d.Note)
 	}
-	v.heard = time.Now()
+	v.latest = time.Now()
 	v.said.WriteString(d.Content)
 	v.write(d.Content)
 }
@@ -88,7 +88,7 @@ func (v *viewer) settle(turn string) {
 	const grace = 50 * time.Millisecond
 	for range 4 {
 		v.mu.Lock()
-		quiet, wait := time.Since(v.heard), v.now == turn && !v.closed
+		quiet, wait := time.Since(v.latest), v.now == turn && !v.closed
 		v.mu.Unlock()
 		if !wait || quiet >= grace {
 			return
@@ -111,7 +111,7 @@ func (v *viewer) write(text string) {
 	}
 	v.clear()
 	text = plain(text)
-	_, _ = io.WriteString(v.out, text) // who does not read any more ends the command
+	_, _ = io.WriteString(v.out, text) // a closed output ends the command with a signal
 	v.middle = !strings.HasSuffix(text, "\n")
 }
 
@@ -266,7 +266,7 @@ func (v *viewer) start(m api.LoopStart, asked string) {
 // execute begins a turn; one that is stored already, as of a session's past, is
 // shown at once.
 func (v *viewer) execute(turn string, stored api.Turn) {
-	v.now, v.closed, v.stale, v.heard = turn, false, false, time.Now()
+	v.now, v.closed, v.stale, v.latest = turn, false, false, time.Now()
 	v.said.Reset()
 	if stored.ID != "" {
 		clear(v.early)

@@ -18,7 +18,7 @@ import (
 // terminal is where a person can be asked: both ends are one.
 type terminal struct{ in, out *os.File }
 
-// terminal returns nil where nobody can be asked.
+// terminal returns nil where the input or the error output is no terminal.
 func (a *app) terminal() *terminal {
 	in, ok := a.In.(*os.File)
 	out, also := a.Err.(*os.File) // the output may be read by a program
@@ -42,10 +42,10 @@ func isTerminal(f *os.File) (yes bool) {
 	return err == nil && yes
 }
 
-// errLeft is the answer of who does not go on.
+// errLeft is the error when the user leaves before the last answer.
 var errLeft = &api.Error{Code: api.Invalid, Message: "ended before the last answer; nothing was written", Next: "run it again, or give the answers as flags: anima init --help"}
 
-// talk lets f ask; who leaves before the end gets errLeft.
+// talk lets f ask. The error is errLeft when the user leaves before the end.
 func (t *terminal) talk(ctx context.Context, f func(*dialogue) error) error {
 	err := t.edit(ctx, t.in, f)
 	if errors.Is(err, io.EOF) || ctx.Err() != nil {
