@@ -55,6 +55,7 @@ type chaosMessage struct{ id, agent, text string }
 type chaosLife struct {
 	started, ready, killed time.Time
 	cmd                    *exec.Cmd
+	drained                chan struct{} // closed when its output is read to the end; nil before it is ready
 	log                    *os.File
 	w                      *crashWorld
 	close                  func()
@@ -142,7 +143,9 @@ func (f *chaosFolder) start(ctx context.Context) (*chaosLife, error) {
 		l.kill()
 		return nil, fmt.Errorf("not ready after %s:\n%s", time.Since(l.started).Round(time.Millisecond), tail(filepath.Join(f.dir, "log")))
 	}
+	l.drained = make(chan struct{})
 	go func() { // ends with the process
+		defer close(l.drained)
 		for scan.Scan() {
 		}
 	}()
@@ -182,6 +185,9 @@ func (l *chaosLife) kill() {
 	l.killed = time.Now()
 	_ = l.cmd.Process.Kill() // it may have ended
 	_ = l.cmd.Wait()         // it was killed
+	if l.drained != nil {
+		<-l.drained
+	}
 	_ = l.log.Close()
 	if l.close != nil {
 		l.close()
@@ -278,10 +284,15 @@ func (f *chaosFolder) say(ctx context.Context, l *chaosLife, m chaosMessage) {
 // judge waits until all is at rest, uses each session once more, and has the oracle
 // look at all that is left.
 func (f *chaosFolder) judge(ctx context.Context, l *chaosLife, r *chaosResult) {
-	for len(f.pending) > 0 {
+	soon, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	for len(f.pending) > 0 && soon.Err() == nil {
 		m := f.pending[0]
 		f.pending = f.pending[1:]
-		f.say(ctx, l, m)
+		f.say(soon, l, m)
+	}
+	if len(f.pending) > 0 {
+		r.faults = append(r.faults, fmt.Sprintf("messages that were never accepted: %+v", f.pending))
 	}
 	for _, a := range f.agents {
 		f.use(ctx, l, a, r)

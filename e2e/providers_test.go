@@ -46,13 +46,13 @@ func TestProviders(t *testing.T) {
 		})
 	}
 	group("well timed", nil, episodes())
-	group("slow", map[string]string{"ANIMA_INFERENCE_ROUTER_FIRST_TOKEN_TIMEOUT": "2s", "ANIMA_INFERENCE_ROUTER_TOKEN_TIMEOUT": "2s"}, slowEpisodes())
+	group("slow", map[string]string{"ANIMA_INFERENCE_ROUTER_FIRST_TOKEN_TIMEOUT": "5s", "ANIMA_INFERENCE_ROUTER_TOKEN_TIMEOUT": "5s"}, slowEpisodes())
 	for _, s := range lackingEpisodes() {
 		group(s.name, nil, []episode{s})
 	}
 }
 
-// modelOf is the id of a episode's model.
+// modelOf is the id of an episode's model.
 func modelOf(s episode) string {
 	return strings.Map(func(r rune) rune {
 		if r == ' ' || r == ',' {

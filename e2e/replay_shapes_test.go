@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
@@ -60,12 +61,13 @@ func TestReplayShapes(t *testing.T) {
 		}},
 		{"a wake of its creator", 0, 1, func(t *testing.T, a api.Agent) {
 			await(t, w, api.AgentChanged{Agent: a.ID}, func(api.AgentChanged) bool { return true })
-			for { // heartbeat may not have heard of the agent
-				if _, err := bus.Call[api.Wake](t.Context(), w.bus, api.RequestWake{Agent: a.ID, Cause: "creator-1", Reason: "breakfast"}); err == nil {
-					break
-				} else if api.CodeOf(err) != api.NotFound {
-					t.Fatal(err)
-				}
+			var err error
+			until(t.Context(), time.Minute, func() bool { // heartbeat may not have handled the event yet
+				_, err = bus.Call[api.Wake](t.Context(), w.bus, api.RequestWake{Agent: a.ID, Cause: "creator-1", Reason: "breakfast"})
+				return api.CodeOf(err) != api.NotFound
+			})
+			if err != nil {
+				t.Fatal(err)
 			}
 			await(t, w, api.LoopEnd{Session: a.Session}, func(api.LoopEnd) bool { return true })
 		}},
@@ -120,12 +122,13 @@ func TestReplayShapes(t *testing.T) {
 		{"reset", 0, 3, func(t *testing.T, a api.Agent) {
 			send(t, w, a.ID, "one")
 			send(t, w, a.ID, "two")
-			for { // the acknowledgement of its last run is on its way
-				if _, err := bus.Call[api.Session](t.Context(), w.bus, api.ResetSession{Session: a.Session}); err == nil {
-					break
-				} else if api.ReasonOf(err) != api.ReasonBusy {
-					t.Fatal(err)
-				}
+			var err error
+			until(t.Context(), time.Minute, func() bool { // the acknowledgement of its last run is on its way
+				_, err = bus.Call[api.Session](t.Context(), w.bus, api.ResetSession{Session: a.Session})
+				return api.ReasonOf(err) != api.ReasonBusy
+			})
+			if err != nil {
+				t.Fatal(err)
 			}
 			send(t, w, a.ID, "three")
 		}},

@@ -179,8 +179,8 @@ func (l *load) one(ctx context.Context, a api.Agent, text, id string) {
 	}
 }
 
-// overdue counts a run whose end was not heard in time, by what loop says of it: one
-// that is over had its end unheard, and every other is lost.
+// overdue counts a run whose end did not come in time, by what loop says of it: the end
+// of one that is over counts as unheard, and every other run is lost.
 func (l *load) overdue(acc api.Accepted, st api.RunState, err error, began time.Time) {
 	what, count := "lost", func(s *summary) { s.Sent++; s.Lost++ }
 	state := fmt.Sprintf("%s after %d turns", st.Status, st.Turns)

@@ -8,7 +8,7 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// A run whose end was not heard is counted by what get_run says of it, and its state is
+// A run whose end did not come is counted by what get_run says of it, and its state is
 // printed.
 func TestOverdue(t *testing.T) {
 	t.Parallel()
