@@ -86,13 +86,21 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	return r.judge(ctx, all, accepted, out)
 }
 
-// judge runs every mutant and prints what became of it.
+// judge runs every mutant and prints what became of it. Tests that fail without a
+// mutant are an error.
 func (r runner) judge(ctx context.Context, all []mutant, accepted []acceptance, out io.Writer) error {
 	counts := map[verdict]int{}
 	var survivors []string
+	sound := map[string]bool{} // the tests that pass without a mutant
 	began := time.Now()
 	for i, m := range all {
 		at := time.Now()
+		if tests := strings.Join(m.tests, " "); !sound[tests] {
+			if err := r.sound(ctx, m); err != nil {
+				return err
+			}
+			sound[tests] = true
+		}
 		v, err := r.test(ctx, m)
 		if err != nil {
 			return err

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -75,6 +76,15 @@ func TestJudge(t *testing.T) {
 		if got != want[m.operator] {
 			t.Errorf("%s: got %s, want %s", m, got, want[m.operator])
 		}
+	}
+	if err := r.judge(t.Context(), all, nil, io.Discard); err != nil {
+		t.Errorf("tests that pass: got %v", err)
+	}
+	if err := os.WriteFile(filepath.Join(root, "m_test.go"), []byte("package m\n\nimport \"testing\"\n\nfunc TestMax(t *testing.T) { t.Error(\"always\") }\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.judge(t.Context(), all, nil, io.Discard); err == nil {
+		t.Error("tests that fail without a mutant: got no error")
 	}
 	tg.named[0].old = "no such text"
 	if _, err := tg.namedMutants(root); err == nil {
