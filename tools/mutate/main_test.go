@@ -4,6 +4,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -89,5 +90,32 @@ func TestJudge(t *testing.T) {
 	tg.named[0].old = "no such text"
 	if _, err := tg.namedMutants(root); err == nil {
 		t.Error("a table that is behind the code: got no error")
+	}
+}
+
+// TestTables: the named mutants and the accepted ones are those of the code as it is.
+func TestTables(t *testing.T) {
+	t.Parallel()
+	const root = "../.."
+	accepted, err := readAccepted("accepted.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []mutant
+	for _, tg := range targets() {
+		named, err := tg.namedMutants(root)
+		if err != nil {
+			t.Error(err)
+		}
+		drawn, err := tg.drawnMutants(root)
+		if err != nil || len(drawn) == 0 {
+			t.Errorf("target %s: %d mutants, %v", tg.name, len(drawn), err)
+		}
+		all = append(append(all, named...), drawn...)
+	}
+	for _, a := range accepted {
+		if !slices.ContainsFunc(all, a.fits) {
+			t.Errorf("accepted.txt has a line that fits no mutant: %s, %s, %s", a.file, a.operator, a.line)
+		}
 	}
 }
