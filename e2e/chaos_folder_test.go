@@ -120,6 +120,7 @@ func (f *chaosFolder) start(ctx context.Context) (*chaosLife, error) {
 		"PATH=" + os.Getenv("PATH"), "HOME=" + f.dir, "ANIMA_HTTP_ADDR=127.0.0.1:0", "ANIMA_OPS_ADDR=127.0.0.1:0", "ANIMA_NATS_LISTEN=127.0.0.1:0",
 		"ANIMA_TOKEN=" + token, "ANIMA_LOG_FORMAT=text", "ANIMA_TREASURY_FAUCET=true", "ANIMA_TREASURY_KEYSTORE_SCRYPT_N=2",
 		"ANIMA_INFERENCE_ROUTER_SIMULATED=true", "ANIMA_INFERENCE_ROUTER_SCRIPT=" + script,
+		"ANIMA_LOOP_MAIL_SENDER_RUNS=100000", "ANIMA_LOOP_MAIL_AGENT_RUNS=100000", "ANIMA_LOOP_MAIL_SENDER_COST=0", "ANIMA_LOOP_MAIL_AGENT_COST=0",
 	}
 	l.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	l.cmd.Stderr = l.log
@@ -298,14 +299,14 @@ func (f *chaosFolder) judge(ctx context.Context, l *chaosLife, r *chaosResult) {
 		f.use(ctx, l, a, r)
 	}
 	r.accepted = len(f.runs)
-	why := l.w.rest(ctx, map[string]int{}, f.agents...)
+	why := f.rest(ctx, l)
 	if why == "" {
 		// An alarm outlasts the sleep that a message ended. Only a run sets one, and none is
 		// under way.
 		why = f.silent(ctx)
 	}
 	if why == "" {
-		why = l.w.rest(ctx, map[string]int{}, f.agents...)
+		why = f.rest(ctx, l)
 	}
 	if why != "" {
 		r.wrong++
@@ -335,6 +336,15 @@ func (f *chaosFolder) judge(ctx context.Context, l *chaosLife, r *chaosResult) {
 	if err := f.measure(ctx, l, r); err != nil {
 		r.faults = append(r.faults, "times: "+err.Error())
 	}
+}
+
+// rest waits until nothing is under way. To read what an hour has left takes long.
+func (f *chaosFolder) rest(ctx context.Context, l *chaosLife) (why string) {
+	until(ctx, 5*time.Minute, func() bool {
+		why = l.w.busy(ctx, map[string]int{}, f.agents)
+		return why == ""
+	})
+	return why
 }
 
 // silent waits until the heartbeat has no alarm to come and has announced each wake.

@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -390,7 +391,7 @@ func (o *oracle) transcript(s session) {
 	open := map[string]bool{}
 	calls := 0
 	var seq int64
-	for _, line := range found(asked[api.Transcript](o.ctx, o.w.world, api.GetTranscript{Session: s.id}))(o).Lines {
+	for _, line := range o.lines(s.id) {
 		if line.Seq <= seq {
 			o.fault("%s: transcript line %d follows %d", who, line.Seq, seq)
 		}
@@ -416,6 +417,17 @@ func (o *oracle) transcript(s session) {
 	}
 	if len(open) > 0 || calls != want {
 		o.fault("%s: the transcript has %d calls, the turns %d; not answered: %v", who, calls, want, open)
+	}
+}
+
+// lines are all lines of a transcript.
+func (o *oracle) lines(session string) (all []api.TranscriptLine) {
+	for after := int64(0); ; after = all[len(all)-1].Seq {
+		page := found(asked[api.Transcript](o.ctx, o.w.world, api.GetTranscript{Session: session, After: after}))(o)
+		all = append(all, page.Lines...)
+		if !page.More || len(page.Lines) == 0 {
+			return all
+		}
 	}
 }
 
@@ -587,7 +599,7 @@ func (w *crashWorld) rest(ctx context.Context, runs map[string]int, agents ...ap
 }
 
 func (w *crashWorld) busy(ctx context.Context, runs map[string]int, agents []api.Agent) string {
-	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, time.Minute) // an hour of chaos has left thousands of messages
 	defer cancel()
 	for _, a := range agents {
 		ended := 0
@@ -636,7 +648,8 @@ func (w *crashWorld) busy(ctx context.Context, runs map[string]int, agents []api
 		decided, derr := w.read(ctx, "POLICY_EVT", "anima.policy.evt.decided.v1."+a.ID)
 		answered, aerr := w.read(ctx, "INFERENCE_EVT", "anima.inference.evt.completed.v1."+a.ID)
 		if perr != nil || derr != nil || aerr != nil || len(posted) < len(l.entries) || len(decided) < len(l.decisions) || len(answered) < thoughts(l) {
-			return fmt.Sprintf("not all of %s is announced", a.ID)
+			return fmt.Sprintf("of %s are announced %d of %d postings, %d of %d decisions, %d of %d answers: %v",
+				a.ID, len(posted), len(l.entries), len(decided), len(l.decisions), len(answered), thoughts(l), errors.Join(perr, derr, aerr))
 		}
 	}
 	if len(o.faults) > 0 {
