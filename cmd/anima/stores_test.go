@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/bus"
 	"github.com/anima-run/anima/pkg/sqldb"
 	"github.com/anima-run/anima/pkg/sqldb/sqldbtest"
 )
@@ -163,6 +164,36 @@ func TestLostSchemas(t *testing.T) {
 			m.up()
 		})
 	}
+}
+
+// TestMarkBehind: a leader that is behind may hide a mark from a start. The next mark
+// shows that NATS has one which the database lacks.
+func TestMarkBehind(t *testing.T) {
+	t.Parallel()
+	u := newMachine(t).up()
+	conn, err := bus.Dial(bus.Dialing{URL: u.NATS, Token: u.token, Name: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(conn.Close)
+	b, err := bus.New(conn, bus.Options{Service: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Close)
+	mark, err := b.GetMark(t.Context(), "treasury")
+	if err != nil {
+		t.Fatal(err)
+	}
+	mark.Seq += 1000
+	if kept, err := b.PutMark(t.Context(), "treasury", mark); err != nil || kept != mark {
+		t.Fatalf("got %+v, %v", kept, err)
+	}
+	if said := u.ready(http.StatusServiceUnavailable); !strings.Contains(said, "older copy") {
+		t.Errorf("readyz says %q, want that the database is an older copy", said)
+	}
+	u.stop()
+	u.fails(exitConflict, "", []string{"up"}, "the database of treasury is an older copy")
 }
 
 // TestLostJournal: a run that had begun when the streams were lost ends, and says why.

@@ -199,41 +199,42 @@ func (b *Bus) mark(ctx context.Context, service string) (api.StoreMark, uint64, 
 	return e.Value, e.Revision, err
 }
 
-// PutMark stores a service's mark, unless a replica has stored a later one. It proves
-// that NATS stores what it is given. Unlike other keys it is no point at which a
-// service is made to die (package failpoint): it is written by the clock.
-func (b *Bus) PutMark(ctx context.Context, service string, m api.StoreMark) error {
+// PutMark stores a service's mark and returns m, or the one that is there, which a
+// replica has stored, where its number is not smaller. It proves that NATS stores what
+// it is given. Unlike other keys it is no point at which a service is made to die
+// (package failpoint): it is written by the clock.
+func (b *Bus) PutMark(ctx context.Context, service string, m api.StoreMark) (api.StoreMark, error) {
 	data, err := api.Encode(m)
 	if err != nil {
-		return err
+		return m, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, tryTimeout)
 	defer cancel()
 	msg := nats.NewMsg("$KV." + api.Coordination + "." + api.MarkKey(service))
 	msg.Data = data
 	if err := b.permit(msg.Subject); err != nil {
-		return err
+		return m, err
 	}
 	for {
 		was, last, err := b.mark(ctx, service)
 		switch {
 		case err != nil && api.CodeOf(err) != api.NotFound:
-			return err
-		case err == nil && was.Seq > m.Seq && was.Installation == m.Installation:
-			return nil
+			return m, err
+		case err == nil && was.Seq >= m.Seq && was.Installation == m.Installation:
+			return was, nil
 		}
 		ln := b.use()
 		_, err = ln.js.PublishMsg(ctx, msg, jetstream.WithExpectLastSequencePerSubject(last), jetstream.WithRetryAttempts(0))
 		ln.release()
 		if e, ok := errors.AsType[*jetstream.APIError](err); ok && (e.ErrorCode == codeWrongLast || e.ErrorCode == codeWrongLastBusy) {
 			if pause(ctx, backoff(0, 10*time.Millisecond, 100*time.Millisecond)) != nil {
-				return ctx.Err()
+				return m, ctx.Err()
 			}
 			continue
 		}
 		if err != nil {
-			return fmt.Errorf("mark of %s: %w", service, err)
+			return m, fmt.Errorf("mark of %s: %w", service, err)
 		}
-		return nil
+		return m, nil
 	}
 }

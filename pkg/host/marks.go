@@ -124,8 +124,15 @@ func (e *Env) check(ctx context.Context, db *sqldb.DB) (*marks, error) {
 		}
 		m.known = knowledge{}
 	}
-	return m, m.write(ctx, seen+1)
+	err := m.write(ctx, seen+1)
+	if errors.Is(err, errOlder) { // the leader that answered did not have the mark then
+		return e.check(ctx, db)
+	}
+	return m, err
 }
+
+// errOlder is that NATS has a mark which the database lacks.
+var errOlder = errors.New("the database is an older copy than NATS knows")
 
 // lost is the refusal to start.
 func lost(service string, faults []string, now time.Time) error {
@@ -243,10 +250,19 @@ func (m *marks) write(ctx context.Context, atLeast int64) error {
 		return err
 	}
 	m.known = known
-	err = m.bus.PutMark(ctx, m.service, api.StoreMark{
-		Installation: m.bus.Installation(), Seq: seq, At: h.At, Boot: m.boot, Settled: known.Settled.Mark,
-	})
+	mine := api.StoreMark{Installation: m.bus.Installation(), Seq: seq, At: h.At, Boot: m.boot, Settled: known.Settled.Mark}
+	kept, err := m.bus.PutMark(ctx, m.service, mine)
 	m.status.wrote(m.service, "NATS", err)
+	if err != nil || kept == mine {
+		return err
+	}
+	// A replica has stored a later mark, and the database, which gives each number once,
+	// has it too.
+	now, err := sqldb.ReadMark(ctx, m.db)
+	if err == nil && (kept.Seq == seq || kept.Seq > now.Seq) {
+		err = fmt.Errorf("%w: its mark is %d, and NATS has %d of %s", errOlder, now.Seq, kept.Seq, at(kept.At))
+		m.status.wrote(m.service, "the database", err)
+	}
 	return err
 }
 
