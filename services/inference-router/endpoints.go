@@ -1,7 +1,7 @@
 package router
 
 import (
-	"fmt"
+	"errors"
 	"net"
 	"net/netip"
 	"net/url"
@@ -13,6 +13,9 @@ const openAIURL = "https://api.openai.com/v1"
 
 // ollama is the provider at OLLAMA_HOST.
 const ollama = "ollama"
+
+// errOllamaHost does not quote the value, which may hold a password.
+var errOllamaHost = errors.New("OLLAMA_HOST must look like 127.0.0.1:11434 or http://host:11434")
 
 // ollamaURL is the base URL for Ollama's own setting, which takes host, host:port
 // or a URL, and which its server also uses as the address to listen on.
@@ -27,7 +30,7 @@ func ollamaURL(host string) (string, error) {
 	case scheme == "https":
 		port = "443"
 	default:
-		return "", fmt.Errorf("OLLAMA_HOST is %q: it must look like 127.0.0.1:11434 or http://host:11434", host)
+		return "", errOllamaHost
 	}
 	rest, path, _ := strings.Cut(rest, "/")
 	name, given, err := net.SplitHostPort(rest)
@@ -42,7 +45,7 @@ func ollamaURL(host string) (string, error) {
 	}
 	u := url.URL{Scheme: scheme, Host: net.JoinHostPort(name, given), Path: strings.TrimSuffix("/"+path, "/") + "/v1"}
 	if parsed, err := url.Parse(u.String()); err != nil || parsed.Hostname() == "" {
-		return "", fmt.Errorf("OLLAMA_HOST is %q: it must look like 127.0.0.1:11434 or http://host:11434", host)
+		return "", errOllamaHost
 	}
 	return u.String(), nil
 }

@@ -1,6 +1,9 @@
 package router
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 func TestOllamaURL(t *testing.T) {
 	t.Parallel()
@@ -14,9 +17,15 @@ func TestOllamaURL(t *testing.T) {
 		"http://gpu":            "http://gpu:80/v1",
 		"https://gpu.example/o": "https://gpu.example:443/o/v1",
 		"ftp://gpu":             "",
+		"ftp://me:secret@gpu":   "",
+		"http://me:secret@g pu": "",
 	} {
-		if got, err := ollamaURL(host); got != want || (err == nil) != (want != "") {
+		got, err := ollamaURL(host)
+		if got != want || (err == nil) != (want != "") {
 			t.Errorf("%q: got %q, %v; want %q", host, got, err, want)
+		}
+		if err != nil && strings.Contains(err.Error(), "secret") {
+			t.Errorf("%q: the error %q has the password", host, err)
 		}
 	}
 }
