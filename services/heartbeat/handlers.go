@@ -146,7 +146,7 @@ func (h *handlers) requestWake(ctx context.Context, m api.RequestWake) (api.Wake
 			Next: "use 1 to 128 of letters, digits, - and _",
 		}
 	}
-	known, err := h.store.HasAgent(ctx, m.Agent)
+	known, err := h.announced(ctx, m.Agent)
 	if err != nil {
 		return api.Wake{}, err
 	}
@@ -160,6 +160,31 @@ func (h *handlers) requestWake(ctx context.Context, m api.RequestWake) (api.Wake
 		Agent: m.Agent, Cause: m.Cause, Reason: beat.Clip(m.Reason),
 		By: api.Principal{Kind: api.Creator}, At: h.now().UnixMicro(),
 	})
+}
+
+// announceWithin is how long an agent that was just applied may take to be announced.
+const announceWithin = time.Second
+
+// announced says whether an agent is known. An agent that was applied a moment ago is
+// known when its first event has come: that it is not there yet says nothing (ADR 11).
+func (h *handlers) announced(ctx context.Context, agent string) (bool, error) {
+	late := time.NewTimer(announceWithin)
+	defer late.Stop()
+	again := time.NewTicker(20 * time.Millisecond)
+	defer again.Stop()
+	for {
+		known, err := h.store.HasAgent(ctx, agent)
+		if known || err != nil {
+			return known, err
+		}
+		select {
+		case <-ctx.Done():
+			return false, ctx.Err()
+		case <-late.C:
+			return false, nil
+		case <-again.C:
+		}
+	}
 }
 
 // wake puts a wake into the bucket, announces it, and returns the one that

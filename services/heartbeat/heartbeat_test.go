@@ -163,6 +163,29 @@ func TestSchedule(t *testing.T) {
 	}
 }
 
+// TestWakeOfANewAgent: a wake may overtake the first event of its agent.
+func TestWakeOfANewAgent(t *testing.T) {
+	t.Parallel()
+	b := apptest.Bus(t, heartbeat.Service)
+	woken := make(chan error, 1)
+	go func() {
+		_, err := bus.Call[api.Wake](t.Context(), b, api.RequestWake{Agent: "lucky", Cause: "creator-1"})
+		woken <- err
+	}()
+	select {
+	case err := <-woken:
+		t.Fatalf("before there is an agent: %v", err)
+	case <-time.After(100 * time.Millisecond):
+	}
+	m := api.AgentChanged{Agent: "lucky", Name: "lucky", State: api.StateSleeping, Seq: 1, At: time.Now().UnixMicro()}
+	if err := b.Publish(t.Context(), "agent_state/lucky/1", m); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-woken; err != nil {
+		t.Error(err)
+	}
+}
+
 func TestWakeOncePerCause(t *testing.T) {
 	t.Parallel()
 	b := apptest.Bus(t, heartbeat.Service)
