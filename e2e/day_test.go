@@ -243,7 +243,7 @@ func (d *day) look() (s sample) {
 	tasks, err := filepath.Glob(proc + "/task/*/children")
 	d.must(err)
 	for _, path := range tasks {
-		data, _ := os.ReadFile(path) //nolint:errcheck // the thread may be gone, and has no children then
+		data, _ := os.ReadFile(path) // the thread may be gone, and has no children then
 		s.counts[children] += int64(len(strings.Fields(string(data))))
 	}
 	pages, err := os.ReadFile(proc + "/statm")

@@ -213,7 +213,7 @@ func (a attempt) reserve(ctx context.Context, most api.Micros, tried bool) (stri
 			}
 		case err != nil:
 			return "", err
-		case state.Status == api.HoldActive && !(tried && a.failedWith(ctx, id)):
+		case state.Status == api.HoldActive && (!tried || !a.failedWith(ctx, id)):
 			return id, nil
 		}
 	}
