@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -128,6 +129,10 @@ func (f *chaosFolder) start(ctx context.Context) (*chaosLife, error) {
 	if err != nil {
 		return nil, err
 	}
+	from, err := l.log.Seek(0, io.SeekEnd)
+	if err != nil {
+		return nil, err
+	}
 	l.started = time.Now()
 	if err := l.cmd.Start(); err != nil {
 		return nil, err
@@ -143,6 +148,13 @@ func (f *chaosFolder) start(ctx context.Context) (*chaosLife, error) {
 	if l.ready.IsZero() {
 		l.kill()
 		return nil, fmt.Errorf("not ready after %s:\n%s", time.Since(l.started).Round(time.Millisecond), tail(filepath.Join(f.dir, "log")))
+	}
+	if took := l.ready.Sub(l.started); took >= promptly {
+		data, err := os.ReadFile(l.log.Name())
+		if err != nil {
+			return nil, err
+		}
+		f.t.Logf("folder %d: ready after %s:\n%s", f.number, took.Round(time.Millisecond), strings.ReplaceAll(string(data[from:]), "level=", "")) // make chaos hides logs by it
 	}
 	l.drained = make(chan struct{})
 	go func() { // ends with the process
