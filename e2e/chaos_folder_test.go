@@ -67,8 +67,9 @@ func newChaosFolder(t testing.TB, bin string, number int, ages []time.Duration, 
 	return &chaosFolder{t: t, number: number, bin: bin, dir: t.TempDir(), ages: ages, rng: rng, runs: map[string]api.Accepted{}}
 }
 
-// run lives through all kills and judges what is left.
-func (f *chaosFolder) run(ctx context.Context, killed func(int, time.Duration)) (r chaosResult) {
+// run lives through all kills and judges what is left. Judging takes all processors:
+// started is told when this folder starts no more, and returns when none does.
+func (f *chaosFolder) run(ctx context.Context, killed func(int, time.Duration), started func()) (r chaosResult) {
 	fault := func(err error) bool {
 		if err != nil {
 			r.faults = append(r.faults, err.Error())
@@ -102,6 +103,7 @@ func (f *chaosFolder) run(ctx context.Context, killed func(int, time.Duration)) 
 	}
 	defer l.kill()
 	r.starts = append(r.starts, l.ready.Sub(l.started))
+	started()
 	f.judge(ctx, l, &r)
 	return r
 }

@@ -39,14 +39,17 @@ func TestChaos(t *testing.T) {
 	bin := builds.program(t, "cmd/anima", ".")
 	c := &chaos{t: t, kills: kills, began: time.Now(), longest: longest(plans)}
 	t.Logf("%d kills in %d folders, at ages from %s to %s, seed %d: about %s", kills, len(plans), least, most, seed, c.longest.Round(time.Second))
-	var all sync.WaitGroup
+	var all, starting sync.WaitGroup
 	results := make([]chaosResult, len(plans))
 	for i, ages := range plans {
 		f := newChaosFolder(t, bin, i, ages, rand.New(rand.NewPCG(seed, uint64(i))))
+		starting.Add(1)
+		over := sync.OnceFunc(starting.Done)
 		all.Go(func() {
+			defer over()
 			ctx, cancel := context.WithTimeout(t.Context(), 2*c.longest+10*time.Minute)
 			defer cancel()
-			results[i] = f.run(ctx, c.killed)
+			results[i] = f.run(ctx, c.killed, func() { over(); starting.Wait() })
 		})
 	}
 	all.Wait()
