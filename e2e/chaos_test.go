@@ -197,7 +197,7 @@ func (r *chaosResult) table(least, most time.Duration, seed uint64, folders int,
 	row("sessions that cannot be used", fmt.Sprint(r.unusable), "0")
 	row("ledgers that verify", fmt.Sprintf("%d of %d", r.ledgers, folders), "all")
 	row("runs cut by a kill", fmt.Sprint(r.cuts), "")
-	row("start to ready", spread(r.starts), "max < 2s")
+	row("start after a kill to ready", spread(r.starts), "max < 2s")
 	row("start to the next step of a run that was cut", spread(r.resumed), "max < 2s")
 	return b.String()
 }
