@@ -183,6 +183,8 @@ func schemaOf(t reflect.Type) map[string]any {
 		return map[string]any{"type": "string", "contentEncoding": "base64"}
 	}
 	switch t.Kind() {
+	case reflect.Pointer:
+		return schemaOf(t.Elem())
 	case reflect.Slice:
 		return map[string]any{"type": "array", "items": schemaOf(t.Elem())}
 	case reflect.String:

@@ -62,9 +62,12 @@ const (
 
 // Complete asks for one model call, paid from the agent's account: the router
 // holds the estimated cost, calls, and settles the actual one. It streams
-// [Delta]s and answers [Completion]. Asking again with the same ID returns the
+// [Delta]s and answers [Completion]. The answer is stored before any caller gets it.
+// It is sent twice: in [Delta.Answer] as soon as it is stored, and at the end of the
+// stream, when treasury has settled its cost. Asking again with the same ID returns the
 // stored answer and pays nothing; asking while the first question is being answered
-// waits for that answer.
+// waits for that answer. An error after [Delta.Answer] is one of the settlement: the
+// answer stands, and [Confirm] or the same question settles it.
 //
 // The router repeats a call that failed for a passing cause, on the same model or the
 // next one, within one number of attempts for an ID and one for a Run. Both counts
@@ -99,10 +102,16 @@ func (Complete) Subject() Subject { return request(Inference, "complete") }
 // Delta is a piece of the answer's text. With Discard, all pieces before it are void:
 // the call is made again, and Content is the first piece of the new answer (often
 // ""). Note says why, for people; a Note without Discard reports a wait.
+//
+// A Delta with an Answer is the last one: Content is the rest of the text, and Answer
+// the whole answer as it is stored, without [Completion.Funds]. The stream goes on until
+// its cost is settled. An answer that costs nothing has none, and neither has one of a
+// release before: it comes at the end of the stream only.
 type Delta struct {
-	Content string `json:"content"`
-	Discard bool   `json:"discard,omitempty"`
-	Note    string `json:"note,omitempty"`
+	Content string      `json:"content"`
+	Discard bool        `json:"discard,omitempty"`
+	Note    string      `json:"note,omitempty"`
+	Answer  *Completion `json:"answer,omitempty"`
 }
 
 // Completion is the model's answer and what it cost.
@@ -121,7 +130,24 @@ type Completion struct {
 	Reasoning string `json:"reasoning,omitempty"`
 	Partial   bool   `json:"partial,omitempty"`  // Text is the beginning of an answer that did not end
 	Attempts  int    `json:"attempts,omitempty"` // calls to providers, this one included; 0: one, by a release before
+	// Funds are the agent's after the call was settled. nil: they are not known, because
+	// nothing was settled, or not by this answer, or by a release before.
+	Funds *Funds `json:"funds,omitempty"`
 }
+
+// Confirm asks for the settlement of an answer that is stored: the router settles its
+// cost, unless that is done, and answers the [Completion]. A caller asks when the stream
+// of [Complete] ended, or was lost, after [Delta.Answer]. Asking again changes nothing.
+//
+// Errors: NotFound (no answer is stored), Conflict (the call is another agent's),
+// Unavailable.
+type Confirm struct {
+	ID    string `json:"id"` // of the call
+	Agent string `json:"agent"`
+}
+
+// Subject of the message.
+func (Confirm) Subject() Subject { return request(Inference, "confirm") }
 
 // ListModels answers [Models].
 type ListModels struct{}

@@ -42,6 +42,13 @@ type Balance struct {
 	At        int64  `json:"at"`
 }
 
+// Funds are what an agent owns at one moment, as in [Balance].
+type Funds struct {
+	Available Micros `json:"available"`
+	Held      Micros `json:"held"`
+	Tier      Tier   `json:"tier"` // of Available + Held
+}
+
 // Hold reserves Amount before it is spent. Answers [HoldState]; asked again, the
 // hold as it is now, which may be settled or expired: look at its Status.
 // Errors: Denied with ReasonInsufficient (what is available does not suffice),
