@@ -647,6 +647,10 @@ func (w *crashWorld) busy(ctx context.Context, runs map[string]int, agents []api
 		posted, perr := w.read(ctx, "TREASURY_EVT", "anima.treasury.evt.posted.v1."+a.ID)
 		decided, derr := w.read(ctx, "POLICY_EVT", "anima.policy.evt.decided.v1."+a.ID)
 		answered, aerr := w.read(ctx, "INFERENCE_EVT", "anima.inference.evt.completed.v1."+a.ID)
+		memories, err := asked[api.Memories](ctx, w.world, api.ListMemory{Agent: a.ID, Tier: api.MemoryEpisodic, Limit: 1000})
+		if err != nil || len(memories.Memories) < min(len(l.turns), 1000) {
+			return fmt.Sprintf("%s remembers %d of %d turns: %v", a.ID, len(memories.Memories), len(l.turns), err)
+		}
 		if perr != nil || derr != nil || aerr != nil || len(posted) < len(l.entries) || len(decided) < len(l.decisions) || len(answered) < thoughts(l) {
 			return fmt.Sprintf("of %s are announced %d of %d postings, %d of %d decisions, %d of %d answers: %v",
 				a.ID, len(posted), len(l.entries), len(decided), len(l.decisions), len(answered), thoughts(l), errors.Join(perr, derr, aerr))

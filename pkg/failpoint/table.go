@@ -124,7 +124,7 @@ var table = [points]Info{
 	LoopJoined: {"loop.journal.joined", loop, "a message wants to join the run, and waits", "the run has taken it in, and it waits without a fate", true},
 
 	LoopOutput: {"loop.output", loop, "a tool has said more than a turn takes, and it is kept nowhere", "it is kept, and the call has no result", true},
-	LoopIngest: {"loop.ingest", loop, "the run is over, and the agent remembers nothing of it", "it remembers, and the run's end comes again", false},
+	LoopIngest: {"loop.ingest", loop, "the run is over, and the agent remembers nothing of it", "it remembers", false},
 
 	LoopGoalCreate:   {"loop.goal.create", loop, "the agent wants a goal, and there is none", "the goal is there, and the call has no result", false},
 	LoopGoalLease:    {"loop.goal.lease", loop, "nobody asks about the goal", "somebody who is dead does, for a lease", true},

@@ -8,7 +8,6 @@ package loop
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -191,7 +190,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	h.routes(env.HTTP)
 	h.listRoutes(env.HTTP, memories)
 	past := replays{store: store, journal: journal{env.Bus}, peers: peers, models: h.engine.Context.Models, tools: h.engine.Tools}
-	turns := ingestion{store: memories.store, now: env.Now, log: env.Log}
+	turns := newIngestion(memories.store, env.Now, env.Log)
 	// What a dead replica had in hand comes again before the locks and leases that it
 	// held are free: a run, and what a goal waits for.
 	silent := max(cfg.Lease/3, time.Second)
@@ -226,7 +225,8 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		bus.Reply(memories.souls),
 		// Never given up: what a goal waits for would wait for ever.
 		bus.On(func(ctx context.Context, m api.LoopEnd) error {
-			return errors.Join(goals.ended(ctx, m), turns.ended(ctx, m))
+			turns.ended(m.Session)
+			return goals.ended(ctx, m)
 		}, bus.Consuming{Workers: 32, AckWait: silent, InOrder: true, MaxDeliver: -1}),
 		bus.On(h.tierChanged),
 		bus.Reply(h.getOutput),
@@ -241,6 +241,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		bus.Go(h.watchWakes),
 		bus.Go(func(ctx context.Context) error { return tidy(ctx, env.Log, h.locks.tidy, leasing.tidy) }),
 		bus.Go(func(ctx context.Context) error { return h.settleLosses(ctx, db) }),
+		bus.Go(turns.run),
 		bus.Go(waiting.listen),
 		bus.Go(h.watchLives),
 		bus.Go(others.run),

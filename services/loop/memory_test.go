@@ -3,8 +3,10 @@ package loop
 import (
 	"context"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -24,8 +26,8 @@ import (
 )
 
 // replica serves what loop has for memories until the test ends. taken is told of
-// every event that was handled.
-func replica(t *testing.T, conn *bus.Conn, store sqlstore.Memory, taken chan<- error) *bus.Bus {
+// every event that was handled. It asks the store for what is missing every sweep.
+func replica(t *testing.T, conn *bus.Conn, store sqlstore.Memory, sweep time.Duration, taken chan<- error) *bus.Bus {
 	t.Helper()
 	b, err := bus.New(conn, bus.Options{Service: "loop", Log: apptest.Log(t)})
 	if err != nil {
@@ -33,18 +35,19 @@ func replica(t *testing.T, conn *bus.Conn, store sqlstore.Memory, taken chan<- e
 	}
 	now := func() time.Time { return time.UnixMicro(turntest.Start + 60_000_000) }
 	r := newRemembered(store.Store, now)
-	i := ingestion{store: r.store, now: now, log: apptest.Log(t)}
+	i := newIngestion(r.store, now, apptest.Log(t))
+	i.sweep = sweep
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	ready := make(chan struct{})
 	var serving sync.WaitGroup
 	serving.Go(func() {
 		err := b.Serve(ctx, time.Second, func() { close(ready) },
 			bus.On(func(ctx context.Context, m api.LoopEnd) error {
-				err := i.ended(ctx, m)
-				taken <- err
-				return err
+				i.ended(m.Session)
+				taken <- nil
+				return nil
 			}, bus.Consuming{Workers: 4, InOrder: true}),
-			bus.Reply(r.list), bus.Reply(r.recall), bus.Reply(r.souls))
+			bus.Go(i.run), bus.Reply(r.list), bus.Reply(r.recall), bus.Reply(r.souls))
 		if err != nil {
 			t.Errorf("serve: %v", err)
 		}
@@ -84,6 +87,127 @@ func handled(t *testing.T, taken <-chan error, n int) {
 	}
 }
 
+// inMemory waits until no turn is missing in memory.
+func inMemory(t *testing.T, store sqlstore.Memory) {
+	t.Helper()
+	late := time.After(30 * time.Second)
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		behind, _, err := store.Behind(t.Context(), "")
+		if err == nil && len(behind) == 0 {
+			return
+		}
+		select {
+		case <-late:
+			t.Fatalf("turns of %v are not in memory, %v", behind, err)
+		case <-tick.C:
+		}
+	}
+}
+
+// A process that ended had turns to take in. The next one, and another that goes on,
+// find them without being told.
+func TestIngestionFindsWhatIsMissing(t *testing.T) {
+	t.Parallel()
+	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
+		store := withAda(t, db, t.TempDir())
+		world := apptest.Start(t, apptest.Options{})
+		persisted(t, store, "ada", "r1")
+		replica(t, world.Conn, store, 20*time.Millisecond, nil)
+		inMemory(t, store)
+		persisted(t, store, "ada", "r2")
+		inMemory(t, store)
+		got, err := bus.Call[api.Memories](t.Context(), world.Bus, api.ListMemory{Agent: "ada", Tier: api.MemoryEpisodic, Limit: 100})
+		if err != nil || len(got.Memories) != 2 {
+			t.Errorf("episodes: %+v, %v, want two", got.Memories, err)
+		}
+	})
+}
+
+// persisted is a run of one turn on an agent's main session.
+func persisted(t *testing.T, store sqlstore.Memory, agent, run string) (session string) {
+	t.Helper()
+	cmd := turntest.Command(agent, run)
+	if err := store.Persist(t.Context(), turntest.Record(cmd, 1), turntest.Input(cmd), turntest.End(cmd, 1)); err != nil {
+		t.Fatal(err)
+	}
+	return cmd.Session
+}
+
+// unreachable is a store whose first calls of Ingest fail.
+type unreachable struct {
+	sqlstore.Memory
+	fails atomic.Int32
+}
+
+func (u *unreachable) Ingest(ctx context.Context, at int64, sessions ...string) (int, error) {
+	if u.fails.Add(-1) >= 0 {
+		return 0, api.Errorf(api.Unavailable, "the database cannot be reached")
+	}
+	return u.Memory.Ingest(ctx, at, sessions...)
+}
+
+// What cannot be taken in for a while stays gathered: no pass over the sessions is
+// needed.
+func TestIngestionOfAnUnreachableStore(t *testing.T) {
+	t.Parallel()
+	db := sqldbtest.SQLite(t, sqlstore.Migrations())
+	u := &unreachable{Memory: withAda(t, db, t.TempDir())}
+	u.fails.Store(2)
+	i := newIngestion(u, time.Now, apptest.Log(t))
+	i.ended(persisted(t, u.Memory, "ada", "r1"))
+	for range 2 {
+		i.take(t.Context())
+		if behind, _, err := u.Behind(t.Context(), ""); err != nil || len(behind) != 1 {
+			t.Fatalf("behind: %q, %v, want one session", behind, err)
+		}
+	}
+	i.take(t.Context())
+	if behind, _, err := u.Behind(t.Context(), ""); err != nil || len(behind) != 0 {
+		t.Errorf("behind: %q, %v, want none", behind, err)
+	}
+}
+
+// A session that cannot be taken in keeps no other, and is not tried with every pass.
+func TestIngestionOfABadSession(t *testing.T) {
+	t.Parallel()
+	db := sqldbtest.SQLite(t, sqlstore.Migrations())
+	store := withAda(t, db, t.TempDir())
+	def := agentmd.Definition{Name: "Bob", Limits: agentmd.DefaultLimits(), Sandbox: agentmd.DefaultSandbox(), Body: "Count words."}
+	if _, err := store.Apply(t.Context(), def, "bob", "0xB0", "source", turntest.Start); err != nil {
+		t.Fatal(err)
+	}
+	bad := persisted(t, store, "ada", "a1")
+	if _, err := db.ExecContext(t.Context(), `insert into session_summaries (session, agent, outcomes, created_at, updated_at) values ($1, 'ada', 'no JSON', 0, 0)`, bad); err != nil {
+		t.Fatal(err)
+	}
+	now := time.UnixMicro(turntest.Start)
+	i := newIngestion(store, func() time.Time { return now }, apptest.Log(t))
+	i.ended(bad)
+	i.ended(persisted(t, store, "bob", "b1"))
+	i.take(t.Context())
+	behind, _, err := store.Behind(t.Context(), "")
+	if err != nil || !slices.Equal(behind, []string{bad}) {
+		t.Fatalf("behind: %q, %v, want %s alone", behind, err, bad)
+	}
+	if got := i.sound(slices.Clone(behind)); len(got) != 0 {
+		t.Errorf("%q are tried at once", got)
+	}
+	now = now.Add(failedFor)
+	if got := i.sound(slices.Clone(behind)); !slices.Equal(got, behind) {
+		t.Errorf("%q are tried %s later, want %s", got, failedFor, bad)
+	}
+	if _, err := db.ExecContext(t.Context(), `update session_summaries set outcomes = '{}'`); err != nil {
+		t.Fatal(err)
+	}
+	i.ended(bad)
+	i.take(t.Context())
+	if behind, _, err := store.Behind(t.Context(), ""); err != nil || len(behind) != 0 || len(i.failed) != 0 {
+		t.Errorf("behind: %q, %v, noted as failed: %v, want none", behind, err, i.failed)
+	}
+}
+
 // Two replicas hear of every turn twice, out of order: each turn is one memory.
 func TestIngestion(t *testing.T) {
 	t.Parallel()
@@ -92,8 +216,8 @@ func TestIngestion(t *testing.T) {
 		store := withAda(t, db, folder)
 		world := apptest.Start(t, apptest.Options{})
 		taken := make(chan error, 100)
-		one := replica(t, world.Conn, store, taken)
-		two := replica(t, world.Conn, store, taken)
+		one := replica(t, world.Conn, store, time.Hour, taken)
+		two := replica(t, world.Conn, store, time.Hour, taken)
 		const n = 9
 		cmd := turntest.Command("ada", "r1")
 		for i := 1; i <= n; i++ {
@@ -112,6 +236,7 @@ func TestIngestion(t *testing.T) {
 			}
 		}
 		handled(t, taken, 2*n)
+		inMemory(t, store)
 		got, err := bus.Call[api.Memories](t.Context(), world.Bus, api.ListMemory{Agent: "Ada", Tier: api.MemoryEpisodic, Limit: 100})
 		if err != nil {
 			t.Fatal(err)
@@ -168,7 +293,7 @@ func TestKnowledge(t *testing.T) {
 		store := withAda(t, db, t.TempDir())
 		world := apptest.Start(t, apptest.Options{})
 		taken := make(chan error, 100)
-		b := replica(t, world.Conn, store, taken)
+		b := replica(t, world.Conn, store, time.Hour, taken)
 		for i, price := range []string{"$5", "$7"} {
 			cmd := turntest.Command("ada", "r"+string(rune('1'+i)))
 			rec := turntest.Record(cmd, 1)
@@ -185,6 +310,7 @@ func TestKnowledge(t *testing.T) {
 				}
 			}
 			handled(t, taken, 2)
+			inMemory(t, store)
 		}
 		recalled, err := bus.Call[api.Recalled](t.Context(), world.Bus, api.RecallMemory{Agent: "ada", Query: "what is the price of Acme?"})
 		if err != nil {

@@ -101,7 +101,7 @@ func TestDelete(t *testing.T) {
 			t.Errorf("facts (-want +got):\n%s", diff)
 		}
 		turns(t, m, turntest.Command("ada", "r1"), 1, func(*api.Turn) {})
-		if n, err := m.Ingest(t.Context(), "ada-main", 59); err != nil || n != 1 {
+		if n, err := m.Ingest(t.Context(), 59, "ada-main"); err != nil || n != 1 {
 			t.Fatalf("%d turns became memories, %v", n, err)
 		}
 		turns(t, m, turntest.Command("ada", "r2"), 1, func(*api.Turn) {}) // not in memory yet
@@ -110,7 +110,7 @@ func TestDelete(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if n, err := m.Ingest(t.Context(), "ada-main", 61); err != nil || n != 0 {
+		if n, err := m.Ingest(t.Context(), 61, "ada-main"); err != nil || n != 0 {
 			t.Errorf("%d turns became memories after the end, %v", n, err)
 		}
 		apply(70)

@@ -2,11 +2,14 @@ package sqlstore
 
 import (
 	"context"
-	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/sqldb"
@@ -15,68 +18,209 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
-// digestAtOnce bounds the turns that one transaction takes into memory.
-const digestAtOnce = 50
+// Bounds of one transaction of ingestion: others wait for it on SQLite.
+const (
+	digestAtOnce   = 50 // turns
+	sessionsAtOnce = 16
+)
 
-// Ingest takes the turns of a session that are not in memory yet into it, in their
-// order, and says how many they were. What a turn leaves, and that it is done, is
-// one transaction: a turn is taken in once, however often and by however many it is
-// asked for, and whoever dies in between has done nothing.
-func (s Memory) Ingest(ctx context.Context, session string, at int64) (int, error) {
+// expireEvery is the time between two removals of what an agent has kept for long
+// enough.
+const expireEvery = time.Hour
+
+// behindAtOnce is how many sessions one call of [Memory.Behind] looks at.
+const behindAtOnce = 1000
+
+// Behind returns the sessions with turns that are not in memory, of the first thousand
+// after an id, and the id to go on after: "" if there are no more.
+func (s Memory) Behind(ctx context.Context, after string) (behind []string, last string, err error) {
+	type looked struct {
+		id     string
+		behind bool
+	}
+	all, err := sqldb.All(ctx, s.db, func(r sqldb.Scanner) (l looked, err error) {
+		var n int64
+		err = r.Scan(&l.id, &n)
+		l.behind = n > 0
+		return l, err
+	}, `with page as (select id, turns from sessions where id > $1 order by id limit `+strconv.Itoa(behindAtOnce)+`)
+		select id, 1 from page where turns > coalesce((select position from memory_progress p where p.session = page.id), 0)
+		union all select max(id), 0 from page having count(*) = `+strconv.Itoa(behindAtOnce), after)
+	for _, l := range all {
+		if l.behind {
+			behind = append(behind, l.id)
+		} else {
+			last = l.id
+		}
+	}
+	return behind, last, err
+}
+
+// Ingest takes the turns of sessions that are not in memory yet into it, each session's
+// in their order, and returns how many they were. What a turn leaves, and that the turn
+// is in memory, is one transaction: a turn is taken in once, however often and by however
+// many processes it is asked for. One transaction has turns of several sessions. After
+// an error, some of the sessions may be done.
+func (s Memory) Ingest(ctx context.Context, at int64, sessions ...string) (int, error) {
+	sessions = slices.Compact(slices.Sorted(slices.Values(sessions)))
 	done := 0
-	for {
-		n, more, err := s.ingest(ctx, session, at)
-		done += n
-		if err != nil || !more {
+	for len(sessions) > 0 {
+		now := sessions[:min(len(sessions), sessionsAtOnce)]
+		n, left, err := s.ingest(ctx, now, at)
+		if err != nil {
 			return done, err
 		}
+		done += n
+		sessions = append(left, sessions[len(now):]...)
 	}
+	return done, nil
 }
 
-func (s Memory) ingest(ctx context.Context, session string, at int64) (n int, more bool, err error) {
-	var from int64
-	err = s.db.QueryRowContext(ctx, `select position from memory_progress where session = $1`, session).Scan(&from)
-	if err != nil && !errors.Is(err, sqldb.ErrNotFound) {
-		return 0, false, err
+// ingest takes in turns of some sessions, which are sorted, and returns those that may
+// have more.
+func (s Memory) ingest(ctx context.Context, sessions []string, at int64) (n int, left []string, err error) {
+	places, ids := list(1, sessions)
+	from, err := s.progress(ctx, s.db, `select session, position from memory_progress where session in (`+places+`)`, ids)
+	if err != nil {
+		return 0, nil, err
 	}
 	// A turn never changes, so it may be read before its transaction.
-	turns, err := s.turns(ctx, `where session = $1 and position > $2 order by position limit $3`, session, from, digestAtOnce)
+	var args parameters
+	which := make([]string, len(sessions))
+	for i, id := range sessions {
+		after := from[id]
+		which[i] = `session = ` + args.add(id) + ` and position > ` + args.add(after) + ` and position <= ` + args.add(after+digestAtOnce)
+	}
+	turns, err := s.turns(ctx, `where `+strings.Join(which, ` or `)+` order by session, position limit `+strconv.Itoa(digestAtOnce), args...)
 	if err != nil || len(turns) == 0 {
-		return 0, false, err
+		return 0, nil, err
 	}
 	// Nor does what it leaves, and no transaction stays open while texts are read.
-	digests := make([]memory.Digest, len(turns))
-	for i, t := range turns {
-		digests[i] = memory.DigestTurn(t.Turn)
+	var all []taken
+	asked := map[string]bool{} // sessions that have something new
+	for _, t := range turns {
+		if len(all) == 0 || all[len(all)-1].session != t.Session {
+			all, asked[t.Session] = append(all, taken{session: t.Session, agent: t.Agent}), true
+		}
+		to := &all[len(all)-1]
+		to.turns, to.digests, to.through = append(to.turns, t.Turn), append(to.digests, memory.DigestTurn(t.Turn)), t.position
 	}
+	took := map[string]bool{} // sessions of which nothing is left
+	var expired []string
 	err = sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
-		n = 0
-		if _, err := tx.ExecContext(ctx, `insert into memory_progress (session, position) values ($1, 0) on conflict (session) do nothing`, session); err != nil {
+		n, expired = 0, nil
+		clear(took)
+		mine, err := s.claimProgress(ctx, tx, all, from)
+		if err != nil || len(mine) == 0 {
 			return err
 		}
-		var now int64
-		if err := tx.QueryRowContext(ctx, `select position from memory_progress where session = $1`+s.db.ForUpdate(), session).Scan(&now); err != nil {
+		if n, err = s.takeIn(ctx, tx, mine); err != nil {
 			return err
 		}
-		if now != from {
-			return nil // another replica was faster: look again
+		for _, of := range mine {
+			took[of.session] = len(turns) < digestAtOnce || of.session != turns[len(turns)-1].Session
 		}
-		for i, t := range turns {
-			if err := s.digest(ctx, tx, t.Turn, digests[i]); err != nil {
-				return fmt.Errorf("turn %s: %w", t.ID, err)
-			}
-		}
-		if err := s.expire(ctx, tx, turns[0].Agent, at); err != nil {
-			return err
-		}
-		_, err := tx.ExecContext(ctx, `update memory_progress set position = $2 where session = $1`, session, turns[len(turns)-1].position)
-		n = len(turns)
+		expired, err = s.expireDue(ctx, tx, mine, at)
 		return err
 	})
-	return n, err == nil && (n == 0 || n == digestAtOnce), err
+	if err != nil {
+		return 0, nil, err
+	}
+	s.expired.note(expired, at)
+	for _, id := range sessions {
+		// Those that another replica was faster with may have more since.
+		if !took[id] && (asked[id] || len(turns) == digestAtOnce) {
+			left = append(left, id)
+		}
+	}
+	return n, left, nil
 }
 
-// digest writes what a turn leaves.
+// taken is what one transaction takes in of a session.
+type taken struct {
+	session, agent string
+	turns          []api.Turn
+	digests        []memory.Digest
+	through        int64 // position of the last of them
+}
+
+func (s Memory) progress(ctx context.Context, q sqldb.Querier, query string, args []any) (map[string]int64, error) {
+	at := map[string]int64{}
+	_, err := sqldb.All(ctx, q, func(r sqldb.Scanner) (none struct{}, err error) {
+		var session string
+		var position int64
+		err = r.Scan(&session, &position)
+		at[session] = position
+		return none, err
+	}, query, args...)
+	return at, err
+}
+
+// claimProgress locks the places of sessions, which are sorted, and moves them. It
+// returns the sessions whose places are still where they were: another replica takes in
+// the others.
+func (s Memory) claimProgress(ctx context.Context, tx *sqldb.Tx, all []taken, from map[string]int64) (mine []taken, err error) {
+	names := make([]string, len(all))
+	for i, t := range all {
+		names[i] = t.session
+	}
+	if s.db.Engine == sqldb.Postgres { // so that there is a row to lock
+		places, ids := list(1, names)
+		if _, err := tx.ExecContext(ctx, `insert into memory_progress (session, position) values (`+strings.ReplaceAll(places, ", ", ", 0), (")+`, 0)
+			on conflict (session) do nothing`, ids...); err != nil {
+			return nil, err
+		}
+	}
+	places, ids := list(1, names)
+	now, err := s.progress(ctx, tx, `select session, position from memory_progress where session in (`+places+`) order by session`+s.db.ForUpdate(), ids)
+	if err != nil {
+		return nil, err
+	}
+	var args parameters
+	var rows []string
+	for _, t := range all {
+		if now[t.session] == from[t.session] {
+			mine = append(mine, t)
+			rows = append(rows, `(`+args.add(t.session)+`, `+args.add(t.through)+`)`)
+		}
+	}
+	if len(mine) == 0 {
+		return nil, nil
+	}
+	_, err = tx.ExecContext(ctx, `insert into memory_progress (session, position) values `+strings.Join(rows, ", ")+`
+		on conflict (session) do update set position = excluded.position`, args...)
+	return mine, err
+}
+
+// list makes the parameters of a list of values, the first of which has a number.
+func list(first int, values []string) (places string, args []any) {
+	all := make([]string, len(values))
+	args = make([]any, len(values))
+	for i, v := range values {
+		all[i], args[i] = "$"+strconv.Itoa(first+i), v
+	}
+	return strings.Join(all, ", "), args
+}
+
+// takeIn writes what turns leave and returns how many they were.
+func (s Memory) takeIn(ctx context.Context, tx *sqldb.Tx, all []taken) (n int, err error) {
+	var runs []string
+	for _, of := range all {
+		for i, t := range of.turns {
+			if err := s.digest(ctx, tx, t, of.digests[i]); err != nil {
+				return 0, fmt.Errorf("turn %s: %w", t.ID, err)
+			}
+			runs = append(runs, t.Run)
+		}
+		if err := s.summarise(ctx, tx, of); err != nil {
+			return 0, err
+		}
+		n += len(of.turns)
+	}
+	return n, s.rateProcedures(ctx, tx, all, slices.Compact(runs))
+}
+
+// digest writes what a turn leaves, but for its session's summary.
 func (s Memory) digest(ctx context.Context, tx *sqldb.Tx, t api.Turn, d memory.Digest) error {
 	if err := s.addEpisode(ctx, tx, t.Agent, d.Episode); err != nil {
 		return err
@@ -96,40 +240,49 @@ func (s Memory) digest(ctx context.Context, tx *sqldb.Tx, t api.Turn, d memory.D
 			return err
 		}
 	}
-	if err := s.summarise(ctx, tx, t, d); err != nil {
-		return err
-	}
-	return s.rateProcedures(ctx, tx, t)
+	return nil
 }
 
 // rateProcedures counts, with the last turn of a run, what the run has done with
 // the procedures that it recalled by name.
-func (s Memory) rateProcedures(ctx context.Context, tx *sqldb.Tx, t api.Turn) error {
-	var turns int
-	var ending sql.NullString
-	err := tx.QueryRowContext(ctx, `select turns, ending from runs where id = $1`, t.Run).Scan(&turns, &ending)
-	if err != nil || !ending.Valid || turns != t.Number {
-		return err
+func (s Memory) rateProcedures(ctx context.Context, tx *sqldb.Tx, all []taken, runs []string) error {
+	last := map[string]api.Turn{}
+	for _, of := range all {
+		for _, t := range of.turns {
+			last[t.Run] = t
+		}
 	}
-	var end turn.End
-	if err := json.Unmarshal([]byte(ending.String), &end); err != nil {
-		return fmt.Errorf("end of run %s: %w", t.Run, err)
-	}
-	recalled, err := sqldb.All(ctx, tx, func(r sqldb.Scanner) (string, error) {
-		var arguments string
-		err := r.Scan(&arguments)
-		return memory.ProcedureOf(arguments), err
-	}, `select c.arguments from tool_calls c join turns t on t.id = c.turn_id
-		where t.run = $1 and c.name = 'recall_procedure' and c.outcome = $2 order by t.number, c.idx`, t.Run, string(api.OutcomeOK))
+	type recall struct{ run, ending, arguments string }
+	places, args := list(2, runs)
+	recalls, err := sqldb.All(ctx, tx, func(r sqldb.Scanner) (c recall, err error) {
+		var turns int
+		err = r.Scan(&c.run, &turns, &c.ending, &c.arguments)
+		if turns != last[c.run].Number {
+			c.run = "" // its last turn is taken in later
+		}
+		return c, err
+	}, `select r.id, r.turns, r.ending, c.arguments from runs r join turns t on t.run = r.id join tool_calls c on c.turn_id = t.id
+		where r.id in (`+places+`) and r.ending is not null and c.name = 'recall_procedure' and c.outcome = $1
+		order by r.id, t.number, c.idx`, append([]any{string(api.OutcomeOK)}, args...)...)
 	if err != nil {
 		return err
 	}
-	worked, not := 1, 0
-	if !end.Success {
-		worked, not = 0, 1
-	}
-	slices.Sort(recalled)
-	for _, name := range slices.Compact(recalled) {
+	counted := map[[2]string]bool{}
+	for _, c := range recalls {
+		name := memory.ProcedureOf(c.arguments)
+		if c.run == "" || counted[[2]string{c.run, name}] {
+			continue
+		}
+		counted[[2]string{c.run, name}] = true
+		var end turn.End
+		if err := json.Unmarshal([]byte(c.ending), &end); err != nil {
+			return fmt.Errorf("end of run %s: %w", c.run, err)
+		}
+		worked, not := 1, 0
+		if !end.Success {
+			worked, not = 0, 1
+		}
+		t := last[c.run]
 		if _, err := tx.ExecContext(ctx, `update procedural_memory set success_count = success_count + $3, failure_count = failure_count + $4,
 			last_used_at = $5 where agent = $1 and name = $2`, t.Agent, name, worked, not, t.EndedAt); err != nil {
 			return err
@@ -141,10 +294,10 @@ func (s Memory) rateProcedures(ctx context.Context, tx *sqldb.Tx, t api.Turn) er
 // maxDecisions are kept of a session, the last ones.
 const maxDecisions = 10
 
-// summarise brings the session's summary up to a turn.
-func (s Memory) summarise(ctx context.Context, tx *sqldb.Tx, t api.Turn, d memory.Digest) error {
+// summarise brings a session's summary up to the turns that are taken in.
+func (s Memory) summarise(ctx context.Context, tx *sqldb.Tx, of taken) error {
 	var said, decisions, tools, outcomes string
-	err := tx.QueryRowContext(ctx, `select summary, key_decisions, tools_used, outcomes from session_summaries where session = $1`+s.db.ForUpdate(), t.Session).
+	err := tx.QueryRowContext(ctx, `select summary, key_decisions, tools_used, outcomes from session_summaries where session = $1`+s.db.ForUpdate(), of.session).
 		Scan(&said, &decisions, &tools, &outcomes)
 	if errors.Is(err, sqldb.ErrNotFound) {
 		decisions, tools, outcomes = `[]`, `[]`, `{}`
@@ -154,23 +307,29 @@ func (s Memory) summarise(ctx context.Context, tx *sqldb.Tx, t api.Turn, d memor
 	var made, used []string
 	count := map[string]int{}
 	if err := errors.Join(json.Unmarshal([]byte(decisions), &made), json.Unmarshal([]byte(tools), &used), json.Unmarshal([]byte(outcomes), &count)); err != nil {
-		return fmt.Errorf("summary of %s: %w", t.Session, err)
+		return fmt.Errorf("summary of %s: %w", of.session, err)
 	}
-	for _, n := range d.Notes {
-		if n.Kind == "decision" {
-			made = append(made, n.Content)
+	var spent int64 // tokens
+	var cost api.Micros
+	for i, t := range of.turns {
+		d := of.digests[i]
+		for _, n := range d.Notes {
+			if n.Kind == "decision" {
+				made = append(made, n.Content)
+			}
 		}
-	}
-	for _, c := range t.Calls {
-		if !slices.Contains(used, c.Tool) {
-			used = append(used, c.Tool)
+		for _, c := range t.Calls {
+			if !slices.Contains(used, c.Tool) {
+				used = append(used, c.Tool)
+			}
 		}
+		count[d.Episode.Outcome]++
+		if len(t.Calls) == 0 && t.Thinking != "" {
+			said = d.Episode.Summary
+		}
+		spent, cost = spent+t.InputTokens+t.OutputTokens, cost+t.Cost
 	}
 	slices.Sort(used)
-	count[d.Episode.Outcome]++
-	if len(t.Calls) == 0 && t.Thinking != "" {
-		said = d.Episode.Summary
-	}
 	madeText, err1 := api.Encode(made[max(0, len(made)-maxDecisions):])
 	usedText, err2 := api.Encode(used)
 	countText, err3 := api.Encode(count)
@@ -178,11 +337,12 @@ func (s Memory) summarise(ctx context.Context, tx *sqldb.Tx, t api.Turn, d memor
 		return err
 	}
 	_, err = tx.ExecContext(ctx, `insert into session_summaries (session, agent, summary, key_decisions, tools_used, outcomes, turns, tokens, cost, created_at, updated_at)
-		values ($1, $2, $3, $4, $5, $6, 1, $7, $8, $9, $9)
+		values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $10)
 		on conflict (session) do update set summary = excluded.summary, key_decisions = excluded.key_decisions, tools_used = excluded.tools_used,
-			outcomes = excluded.outcomes, turns = session_summaries.turns + 1, tokens = session_summaries.tokens + excluded.tokens,
+			outcomes = excluded.outcomes, turns = session_summaries.turns + excluded.turns, tokens = session_summaries.tokens + excluded.tokens,
 			cost = session_summaries.cost + excluded.cost, updated_at = excluded.updated_at`,
-		t.Session, t.Agent, text(said), text(string(notNull(madeText))), text(string(notNull(usedText))), string(countText), t.InputTokens+t.OutputTokens, int64(t.Cost), t.EndedAt)
+		of.session, of.agent, text(said), text(string(notNull(madeText))), text(string(notNull(usedText))), string(countText), len(of.turns), spent, int64(cost),
+		of.turns[len(of.turns)-1].EndedAt)
 	return err
 }
 
@@ -192,6 +352,49 @@ func notNull(list []byte) []byte {
 		return []byte("[]")
 	}
 	return list
+}
+
+// expiries are the times, in Unix microseconds, at which this process has last removed
+// what agents have kept for long enough. It is safe for concurrent use.
+type expiries struct {
+	mu   sync.Mutex
+	last map[string]int64 // by agent
+}
+
+func (e *expiries) due(agent string, at int64) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	last, known := e.last[agent]
+	return !known || at-last >= expireEvery.Microseconds() || at < last
+}
+
+func (e *expiries) note(agents []string, at int64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.last) > 10_000 {
+		clear(e.last) // removing too early costs statements and nothing else
+	}
+	for _, a := range agents {
+		if e.last == nil {
+			e.last = map[string]int64{}
+		}
+		e.last[a] = at
+	}
+}
+
+// expireDue removes what agents have kept for long enough, of those that it was not
+// done for in the last hour, and returns them.
+func (s Memory) expireDue(ctx context.Context, tx *sqldb.Tx, all []taken, at int64) (done []string, err error) {
+	for _, of := range all {
+		if slices.Contains(done, of.agent) || !s.expired.due(of.agent, at) {
+			continue
+		}
+		if err := s.expire(ctx, tx, of.agent, at); err != nil {
+			return nil, err
+		}
+		done = append(done, of.agent)
+	}
+	return done, nil
 }
 
 // expire removes what an agent has kept for long enough.

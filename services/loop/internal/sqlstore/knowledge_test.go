@@ -29,7 +29,7 @@ func brings(t *testing.T, s sqlstore.Memory, run, tool, text string, ended int64
 	var wg sync.WaitGroup
 	for range 4 {
 		wg.Go(func() {
-			if _, err := s.Ingest(t.Context(), cmd.Session, ended); err != nil {
+			if _, err := s.Ingest(t.Context(), ended, cmd.Session); err != nil {
 				t.Error(err)
 			}
 		})

@@ -4,8 +4,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -434,13 +436,13 @@ func TestIngest(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 6 {
 			wg.Go(func() {
-				if _, err := s.Ingest(t.Context(), cmd.Session, at+second); err != nil {
+				if _, err := s.Ingest(t.Context(), at+second, cmd.Session); err != nil {
 					t.Error(err)
 				}
 			})
 		}
 		wg.Wait()
-		if n, err := s.Ingest(t.Context(), cmd.Session, at+second); err != nil || n != 0 {
+		if n, err := s.Ingest(t.Context(), at+second, cmd.Session); err != nil || n != 0 {
 			t.Errorf("ingested again: %d turns, %v", n, err)
 		}
 		episodes := latest(t, s, memory.Episodic, at)
@@ -476,13 +478,13 @@ func TestIngestExpires(t *testing.T) {
 	remembering(t, func(t *testing.T, s sqlstore.Memory) {
 		old, young := turntest.Command("ada", "r1"), turntest.Command("ada", "r2")
 		turns(t, s, old, 1, func(t *api.Turn) { t.EndedAt = at })
-		if _, err := s.Ingest(t.Context(), old.Session, at); err != nil {
+		if _, err := s.Ingest(t.Context(), at, old.Session); err != nil {
 			t.Fatal(err)
 		}
 		must(t, s.AddNote(t.Context(), "ada", memory.Note{ID: "n", Session: old.Session, Kind: "plan", Content: "c", By: self, Expires: at + day, At: at}))
 		remember(t, s, memory.Fact{Key: "offer", Value: "$1", Expires: at + day, At: at})
 		turns(t, s, young, 1, func(t *api.Turn) { t.EndedAt = at + 31*day })
-		if n, err := s.Ingest(t.Context(), old.Session, at+31*day); err != nil || n != 1 {
+		if n, err := s.Ingest(t.Context(), at+31*day, old.Session); err != nil || n != 1 {
 			t.Fatalf("ingested %d, %v", n, err)
 		}
 		if got := latest(t, s, memory.Episodic, at); len(got) != 1 || got[0].ID != "r2.1" {
@@ -505,9 +507,81 @@ func TestIngestCatchesUp(t *testing.T) {
 	remembering(t, func(t *testing.T, s sqlstore.Memory) {
 		cmd := turntest.Command("ada", "r1")
 		turns(t, s, cmd, 120, func(*api.Turn) {})
-		n, err := s.Ingest(t.Context(), cmd.Session, at)
+		n, err := s.Ingest(t.Context(), at, cmd.Session)
 		if err != nil || n != 120 {
 			t.Errorf("ingested %d turns, %v, want 120", n, err)
+		}
+	})
+}
+
+// Several replicas take in the turns of more sessions, and more turns, than one
+// transaction does.
+func TestIngestTogether(t *testing.T) {
+	each(t, func(t *testing.T, db *sqldb.DB, store *sqlstore.Store) {
+		s := sqlstore.Memory{Store: store}
+		var sessions []string
+		for i := range 40 {
+			cmd := turntest.Command("ada", fmt.Sprint("r", i))
+			cmd.Session = fmt.Sprint("ada-S", i)
+			_, err := db.ExecContext(t.Context(), `insert into sessions (id, agent, created_at, updated_at) values ($1, 'ada', 0, 0)`, cmd.Session)
+			must(t, err)
+			turns(t, s, cmd, 1+i%3, func(*api.Turn) {})
+			sessions = append(sessions, cmd.Session)
+		}
+		if behind, last, err := s.Behind(t.Context(), ""); err != nil || len(behind) != 40 || last != "" {
+			t.Errorf("%d sessions are behind, then %q, %v, want 40", len(behind), last, err)
+		}
+		var wg sync.WaitGroup
+		var total atomic.Int64
+		for i := range 4 {
+			wg.Go(func() {
+				mine := slices.Clone(sessions)
+				if i%2 == 1 {
+					slices.Reverse(mine)
+				}
+				n, err := s.Ingest(t.Context(), at, append(mine, mine...)...)
+				if err != nil {
+					t.Error(err)
+				}
+				total.Add(int64(n))
+			})
+		}
+		wg.Wait()
+		want := int64(14*1 + 13*2 + 13*3)
+		var rows, index, counted int64
+		must(t, db.QueryRowContext(t.Context(), `select (select count(*) from episodic_memory), (select count(*) from memory_text where scope = 'ada/episodic'),
+			(select sum(turns) from session_summaries)`).Scan(&rows, &index, &counted))
+		if total.Load() != want || rows != want || index != want || counted != want {
+			t.Errorf("%d turns were taken in, %d are episodes, %d in the index, %d in summaries, want %d", total.Load(), rows, index, counted, want)
+		}
+		if behind, _, err := s.Behind(t.Context(), ""); err != nil || len(behind) != 0 {
+			t.Errorf("%q are behind, %v", behind, err)
+		}
+	})
+}
+
+// A pass over all sessions looks at a thousand at a time.
+func TestBehindInPages(t *testing.T) {
+	each(t, func(t *testing.T, db *sqldb.DB, store *sqlstore.Store) {
+		s := sqlstore.Memory{Store: store}
+		must(t, sqldb.InTx(t.Context(), db, func(tx *sqldb.Tx) error {
+			for i := range 1500 {
+				if _, err := tx.ExecContext(t.Context(), `insert into sessions (id, agent, turns, created_at, updated_at) values ($1, 'ada', $2, 0, 0)`,
+					fmt.Sprintf("z%04d", i), i%500/499); err != nil {
+					return err
+				}
+			}
+			return nil
+		}))
+		var got []string
+		pages := 0
+		for after := ""; pages == 0 || after != ""; pages++ {
+			behind, last, err := s.Behind(t.Context(), after)
+			must(t, err)
+			got, after = append(got, behind...), last
+		}
+		if want := []string{"z0499", "z0999", "z1499"}; !slices.Equal(got, want) || pages != 2 {
+			t.Errorf("%q are behind, in %d pages, want %q in 2", got, pages, want)
 		}
 	})
 }
@@ -540,7 +614,7 @@ func TestRecall(t *testing.T) {
 		cmd := turntest.Command("ada", "r1")
 		cmd.Session = "ada-two"
 		turns(t, s, cmd, 2, func(t *api.Turn) { t.EndedAt, t.By = now-int64(3-t.Number)*day*3, creator })
-		if _, err := s.Ingest(t.Context(), cmd.Session, now); err != nil {
+		if _, err := s.Ingest(t.Context(), now, cmd.Session); err != nil {
 			t.Fatal(err)
 		}
 		got := recall("what does it cost?", 10_000)

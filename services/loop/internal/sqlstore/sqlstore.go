@@ -37,6 +37,7 @@ func Migrations() fs.FS {
 type Store struct {
 	db         *sqldb.DB
 	workspaces string // folder that holds a folder for each agent
+	expired    expiries
 }
 
 // New returns a store on a migrated database.
