@@ -58,7 +58,7 @@ func accessOf(o Owner) Access {
 			Objects:  []string{Outputs},
 		}
 	case Inference:
-		return Access{Calls: []Message{Hold{}, Settle{}, Release{}, ListHolds{}, ListKeys{}}}
+		return Access{Calls: []Message{Hold{}, Settle{}, SettleMany{}, Release{}, ListHolds{}, ListKeys{}}}
 	case Heartbeat:
 		return Access{Calls: []Message{ListKeys{}}, Consumes: []Message{AgentChanged{}, MessageReceived{}, GoalChanged{}}, Keys: []string{LeaseKey(">"), WakeKeys}}
 	case Social:

@@ -193,6 +193,19 @@ func Contracts() []Contract {
 		{GetBalance{Agent: "lucky"}, Balance{Agent: "lucky", Address: adr, Available: 991_000, Held: 9000, Tier: TierHigh, Entries: 2, At: at}},
 		{Hold{ID: run + ".1", Agent: "lucky", Amount: 9000, Category: "inference", Turn: turn.ID, ExpiresAt: at}, hold},
 		{Settle{ID: run + ".1", Amount: 610, Payee: "provider:simulated"}, HoldState{ID: run + ".1", Agent: "lucky", Status: HoldSettled, Amount: 9000, Settled: 610, Available: 999_390, Tier: TierHigh}},
+		{
+			SettleMany{Settlements: []Settlement{
+				{ID: run + ".1", Amount: 610, Payee: "provider:simulated", TraceParent: "00-" + turn.Trace + "-b7ad6b7169203331-01"},
+				{ID: run + ".9", Amount: 1, Payee: "provider:simulated"},
+			}},
+			Settled{
+				Results: []SettleResult{
+					{Hold: &HoldState{ID: run + ".1", Agent: "lucky", Status: HoldSettled, Amount: 9000, Settled: 610, Available: 999_390, Tier: TierHigh}},
+					{Error: &Error{Code: NotFound, Message: `there is no hold "` + run + `.9"`, Next: "hold the money first"}},
+				},
+				Funds: []AgentFunds{{Agent: "lucky", Funds: Funds{Available: 999_390, Tier: TierHigh}}},
+			},
+		},
 		{Release{ID: run + ".1", Reason: "provider failed"}, HoldState{ID: run + ".1", Agent: "lucky", Status: HoldReleased, Amount: 9000, Available: 1_000_000, Tier: TierHigh}},
 		{ListHolds{Agent: "lucky"}, Holds{Holds: []HoldState{hold}}},
 		{GetSpent{Agent: "lucky", Turn: turn.ID, Category: "inference"}, Spent{Paid: 610, Held: 9000}},

@@ -78,6 +78,52 @@ type Settle struct {
 // Subject of the message.
 func (Settle) Subject() Subject { return request(Treasury, "settle") }
 
+// MaxSettlements is how many settlements a [SettleMany] may have.
+const MaxSettlements = 128
+
+// SettleMany settles holds, of any agents, in one commit. Each settlement is
+// decided by itself, in the order of the list, as [Settle] decides it: a refused
+// one changes nothing for the others. Answers [Settled]. The request fails as a
+// whole only with Invalid (no settlement, or more than [MaxSettlements]) or with an
+// error after which it is asked again; what was settled is settled once.
+type SettleMany struct {
+	Settlements []Settlement `json:"settlements"`
+}
+
+// Subject of the message.
+func (SettleMany) Subject() Subject { return request(Treasury, "settle_many") }
+
+// Settlement is one member of a [SettleMany].
+type Settlement struct {
+	ID     string `json:"id"` // of the hold
+	Amount Micros `json:"amount"`
+	Payee  string `json:"payee"` // as in [Settle]
+	Memo   string `json:"memo,omitempty"`
+	// TraceParent is the W3C traceparent of the work that is paid for; "" means that
+	// of the request.
+	TraceParent string `json:"traceparent,omitempty"`
+}
+
+// Settled answers [SettleMany].
+type Settled struct {
+	Results []SettleResult `json:"results"` // one for each settlement, in their order
+	// Funds are those of every agent whose hold was found, after all settlements, by
+	// agent.
+	Funds []AgentFunds `json:"funds,omitempty"`
+}
+
+// SettleResult is what became of one settlement: exactly one of its fields is set.
+type SettleResult struct {
+	Hold  *HoldState `json:"hold,omitempty"`
+	Error *Error     `json:"error,omitempty"` // as in [Settle]
+}
+
+// AgentFunds are the funds of an agent.
+type AgentFunds struct {
+	Agent string `json:"agent"`
+	Funds Funds  `json:"funds"`
+}
+
 // Release gives a hold back whole. Releasing twice changes nothing. Answers
 // [HoldState]. Errors: NotFound, Conflict (settled).
 type Release struct {

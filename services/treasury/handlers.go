@@ -64,6 +64,43 @@ func (h *handlers) settle(ctx context.Context, m api.Settle) (api.HoldState, err
 	return holdState(s), err
 }
 
+func (h *handlers) settleMany(ctx context.Context, m api.SettleMany) (api.Settled, error) {
+	if n := len(m.Settlements); n == 0 || n > api.MaxSettlements {
+		return api.Settled{}, &api.Error{
+			Code: api.Invalid, Message: fmt.Sprintf("%d settlements cannot be made at once", n),
+			Next: fmt.Sprintf("send 1 to %d", api.MaxSettlements),
+		}
+	}
+	requests := make([]ledger.SettleRequest, len(m.Settlements))
+	for i, s := range m.Settlements {
+		requests[i] = ledger.SettleRequest{ID: s.ID, Amount: s.Amount, Payee: s.Payee, Memo: s.Memo, Parent: s.TraceParent}
+		if s.TraceParent == "" {
+			requests[i].Parent = bus.TraceParent(ctx)
+		}
+	}
+	all, funds, err := h.book.SettleMany(ctx, requests)
+	if err != nil {
+		h.tel.settled(ctx, err)
+		return api.Settled{}, err
+	}
+	answer := api.Settled{Results: make([]api.SettleResult, len(all)), Funds: make([]api.AgentFunds, len(funds))}
+	for i, s := range all {
+		h.tel.settled(ctx, s.Err)
+		if s.Err == nil {
+			state := holdState(s.State)
+			answer.Results[i].Hold = &state
+			continue
+		}
+		if answer.Results[i].Error = api.Wire(s.Err); answer.Results[i].Error.Code == api.Internal {
+			h.log.ErrorContext(ctx, "a hold is not settled", "hold", requests[i].ID, "err", s.Err)
+		}
+	}
+	for i, f := range funds {
+		answer.Funds[i] = api.AgentFunds{Agent: f.Agent, Funds: api.Funds{Available: f.Available, Held: f.Held, Tier: f.Tier()}}
+	}
+	return answer, nil
+}
+
 func (h *handlers) release(ctx context.Context, m api.Release) (api.HoldState, error) {
 	s, err := h.book.Release(ctx, m.ID, m.Reason, bus.TraceParent(ctx))
 	return holdState(s), err

@@ -83,6 +83,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		bus.Reply(h.getBalance),
 		bus.Reply(h.hold),
 		bus.Reply(h.settle),
+		bus.Reply(h.settleMany),
 		bus.Reply(h.release),
 		bus.Reply(h.listHolds),
 		bus.Reply(h.getSpent),

@@ -135,6 +135,35 @@ func TestRefuses(t *testing.T) {
 	refused(t, b, api.SignMessage{Agent: "lucky", To: "0x", Content: "x"}, api.Invalid, "")
 }
 
+func TestSettlesMany(t *testing.T) {
+	t.Parallel()
+	b := start(t, apptest.Options{}).Bus
+	fund(t, b, 100)
+	for _, id := range []string{"h1", "h2"} {
+		ask[api.HoldState](t, b, api.Hold{ID: id, Agent: "lucky", Amount: 40, ExpiresAt: later()})
+	}
+	m := api.SettleMany{Settlements: []api.Settlement{
+		{ID: "h1", Amount: 30, Payee: "provider:x"},
+		{ID: "h3", Amount: 1, Payee: "provider:x"},
+		{ID: "h2", Amount: 0, Payee: "provider:x"},
+	}}
+	for range 2 {
+		got := ask[api.Settled](t, b, m)
+		if len(got.Results) != 3 || got.Results[0].Hold == nil || got.Results[0].Hold.Settled != 30 || got.Results[2].Hold == nil {
+			t.Fatalf("settle many: got %+v, want the first and the third settled", got)
+		}
+		if e := got.Results[1].Error; e == nil || e.Code != api.NotFound || got.Results[1].Hold != nil {
+			t.Errorf("settle a hold that is not there: got %+v, want not_found", got.Results[1])
+		}
+		want := []api.AgentFunds{{Agent: "lucky", Funds: api.Funds{Available: 70, Tier: api.TierOf(70)}}}
+		if diff := cmp.Diff(want, got.Funds); diff != "" {
+			t.Errorf("funds (-want +got):\n%s", diff)
+		}
+	}
+	refused(t, b, api.SettleMany{}, api.Invalid, "")
+	refused(t, b, api.SettleMany{Settlements: make([]api.Settlement, api.MaxSettlements+1)}, api.Invalid, "")
+}
+
 func TestFaucetIsOffByDefault(t *testing.T) {
 	t.Parallel()
 	b := start(t, apptest.Options{Env: map[string]string{"ANIMA_TREASURY_KEYSTORE_SCRYPT_N": "2"}}).Bus

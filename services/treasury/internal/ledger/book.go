@@ -3,6 +3,8 @@ package ledger
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
@@ -114,9 +116,7 @@ func (b *Book) commit(ctx context.Context, group []*request) ([]error, error) {
 	defer cancel()
 	var keys Keys
 	for _, r := range group {
-		keys.Accounts = append(keys.Accounts, r.keys.Accounts...)
-		keys.Holds = append(keys.Holds, r.keys.Holds...)
-		keys.Transactions = append(keys.Transactions, r.keys.Transactions...)
+		keys.add(r.keys)
 	}
 	refusals := make([]error, len(group))
 	var c Changes
@@ -203,11 +203,53 @@ func (b *Book) Settle(ctx context.Context, r SettleRequest) (HoldState, error) {
 	if err := r.check(); err != nil {
 		return HoldState{}, err
 	}
-	keys := Keys{Accounts: []string{r.Payee}, Holds: []string{r.ID}}
-	if agent := ownerOf(r.Payee); agent != "" {
-		keys.Accounts = both(agent)
+	return submit(ctx, b, r.keys(), func(p *page) (HoldState, error) { return p.settle(r) })
+}
+
+// SettleMany settles each request as [Book.Settle] does, in one commit. It returns
+// what became of each, in their order, and the balances of the agents whose holds
+// were found, by agent. Errors: those after which asking again with the same ids
+// helps; what is wrong with one request is in its [Settlement].
+func (b *Book) SettleMany(ctx context.Context, rs []SettleRequest) ([]Settlement, []Balance, error) {
+	var keys Keys
+	for i := range rs {
+		if rs[i].check() == nil {
+			keys.add(rs[i].keys())
+		}
 	}
-	return submit(ctx, b, keys, func(p *page) (HoldState, error) { return p.settle(r) })
+	type outcome struct {
+		all   []Settlement
+		funds []Balance
+	}
+	got, err := submit(ctx, b, keys, func(p *page) (o outcome, err error) {
+		o.all, o.funds = p.settleAll(rs)
+		return o, nil
+	})
+	if err == nil || len(rs) == 1 || api.CodeOf(err) == api.Unavailable || ctx.Err() != nil {
+		return got.all, got.funds, err
+	}
+	// The fault of the store may be that of one settlement only.
+	funds := map[string]Balance{}
+	all := make([]Settlement, 0, len(rs))
+	for i := range rs {
+		one, of, err := b.SettleMany(ctx, rs[i:i+1])
+		switch {
+		case err == nil:
+			all = append(all, one[0])
+		case api.CodeOf(err) == api.Unavailable || ctx.Err() != nil:
+			return nil, nil, err
+		default:
+			all = append(all, Settlement{Err: err})
+		}
+		for _, f := range of {
+			funds[f.Agent] = f
+		}
+	}
+	var sorted []Balance
+	for _, agent := range slices.Sorted(maps.Keys(funds)) {
+		sorted = append(sorted, funds[agent])
+	}
+	return all, sorted, nil
 }
 
 // Release gives a hold back whole; parent is the traceparent of the request.

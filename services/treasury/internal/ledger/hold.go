@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/anima-run/anima/pkg/api"
 )
@@ -105,6 +106,45 @@ type SettleRequest struct {
 
 func (r *SettleRequest) check() error {
 	return firstFault(checkID("hold", r.ID), checkAmount(r.Amount, 0), checkPayee(r.Payee, ""), checkText("memo", r.Memo))
+}
+
+// keys of what the settlement reads.
+func (r *SettleRequest) keys() Keys {
+	keys := Keys{Accounts: []string{r.Payee}, Holds: []string{r.ID}}
+	if agent := ownerOf(r.Payee); agent != "" {
+		keys.Accounts = both(agent)
+	}
+	return keys
+}
+
+// Settlement is what became of one of several settlements.
+type Settlement struct {
+	State HoldState
+	Err   error // an [api.Error], or a fault of the store
+}
+
+// settleAll decides each settlement by itself. It returns the balances of the
+// agents whose holds it found, by agent, as they are after the last settlement.
+func (p *page) settleAll(rs []SettleRequest) ([]Settlement, []Balance) {
+	all := make([]Settlement, len(rs))
+	var agents []string
+	for i, r := range rs {
+		if all[i].Err = r.check(); all[i].Err != nil {
+			continue
+		}
+		all[i].State, all[i].Err = p.settle(r)
+		if h, ok := p.state.Holds[r.ID]; ok {
+			agents = append(agents, h.Agent)
+		}
+	}
+	slices.Sort(agents)
+	var funds []Balance
+	for _, agent := range slices.Compact(agents) {
+		if b, err := p.balance(agent); err == nil { // whose hold is there has an account
+			funds = append(funds, b)
+		}
+	}
+	return all, funds
 }
 
 // settle pays from a hold and gives the rest back. A hold past its time that

@@ -47,6 +47,12 @@ type Keys struct {
 	Transactions []string
 }
 
+func (k *Keys) add(more Keys) {
+	k.Accounts = append(k.Accounts, more.Accounts...)
+	k.Holds = append(k.Holds, more.Holds...)
+	k.Transactions = append(k.Transactions, more.Transactions...)
+}
+
 // State is what the store found; what is not there is missing in the maps.
 type State struct {
 	Head         Head

@@ -120,10 +120,16 @@ func (t *Transaction) balanced() string {
 	return ""
 }
 
-// traceID is the trace id inside a W3C traceparent.
+// traceID is the trace id inside a W3C traceparent, "" where there is none.
 func traceID(parent string) string {
 	if len(parent) != 55 {
 		return ""
 	}
-	return parent[3:35]
+	id := parent[3:35]
+	for i := range len(id) {
+		if c := id[i]; (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+			return ""
+		}
+	}
+	return id
 }

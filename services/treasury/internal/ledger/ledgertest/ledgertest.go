@@ -24,6 +24,7 @@ func Run(t *testing.T, each Each) {
 		"accounts":                 accounts,
 		"hold and settle":          holdAndSettle,
 		"hold and release":         holdAndRelease,
+		"settle many":              settleMany,
 		"the same again":           sameAgain,
 		"other content":            otherContent,
 		"refusals":                 refusals,
@@ -37,6 +38,7 @@ func Run(t *testing.T, each Each) {
 		"one id, many callers":     oneID,
 		"groups":                   groups,
 		"one bad member":           badMember,
+		"one bad settlement":       badSettlement,
 		"stopping":                 stopping,
 		"random operations":        randomOperations,
 	} {
@@ -229,6 +231,64 @@ func holdAndRelease(t *testing.T, open func() ledger.Store) {
 	wantBalance(t, b, "lucky", 1000, 0)
 	if r := wantSound(t, b); r.Transactions != 3 || r.ActiveHolds != 0 {
 		t.Errorf("verify: got %+v, want 3 transactions and no active hold", r)
+	}
+}
+
+// settleMany settles holds of two agents at once: each settlement has its own
+// answer, and all share a commit.
+func settleMany(t *testing.T, open func() ledger.Store) {
+	commits := 0
+	b := run(t, open(), ledger.Options{Committed: func(context.Context, ledger.Changes, int) { commits++ }})
+	funded(t, b, "lucky", 1000)
+	funded(t, b, "bob", 500)
+	hold(t, b, "h1", "lucky", 300)
+	hold(t, b, "h2", "bob", 100)
+	hold(t, b, "h3", "lucky", 200)
+	if _, err := b.Release(t.Context(), "h3", "", ""); err != nil {
+		t.Fatal(err)
+	}
+	trace := "0af7651916cd43dd8448eb211c80319c"
+	ask := []ledger.SettleRequest{
+		{ID: "h1", Amount: 120, Payee: "provider:openai", Parent: "00-" + trace + "-b7ad6b7169203331-01"},
+		{ID: "nothing", Amount: 1, Payee: "provider:openai"},
+		{ID: "h2", Amount: 101, Payee: "provider:openai"},
+		{ID: "h2", Amount: 100, Payee: "agent:lucky"},
+		{ID: "h3", Amount: 1, Payee: "provider:openai"},
+		{ID: "not an id", Amount: 1, Payee: "provider:openai"},
+		{ID: "h1", Amount: 120, Payee: "provider:openai"},
+	}
+	codes := []api.Code{"", api.NotFound, api.Invalid, "", api.Conflict, api.Invalid, ""}
+	before := commits
+	for again := range 2 {
+		if again > 0 {
+			codes[2] = api.Conflict // the hold is settled with another amount by now
+		}
+		all, funds, err := b.SettleMany(t.Context(), ask)
+		if err != nil || len(all) != len(ask) {
+			t.Fatalf("settle many: got %+v, %v", all, err)
+		}
+		for i, got := range all {
+			if api.CodeOf(got.Err) != codes[i] || (got.Err == nil) != (got.State.Status == api.HoldSettled) {
+				t.Errorf("settlement %d: got %+v, want code %q", i, got, codes[i])
+			}
+		}
+		want := []ledger.Balance{
+			{Agent: "bob", Available: 400, Entries: 3},
+			{Agent: "lucky", Available: 980, Entries: 6},
+		}
+		if diff := cmp.Diff(want, funds); diff != "" {
+			t.Errorf("funds (-want +got):\n%s", diff)
+		}
+	}
+	if got := commits - before; got != 2 {
+		t.Errorf("commits: got %d, want 2", got)
+	}
+	ts, _, err := b.Transactions(t.Context(), "lucky", 6, 1)
+	if err != nil || len(ts) != 1 || ts[0].ID != "h1/settle" || ts[0].Trace != trace {
+		t.Errorf("transaction of the settlement: got %+v, %v, want h1/settle in its own trace", ts, err)
+	}
+	if r := wantSound(t, b); r.Transactions != 8 {
+		t.Errorf("verify: got %d transactions, want 8", r.Transactions)
 	}
 }
 

@@ -261,3 +261,33 @@ func stopping(t *testing.T, open func() ledger.Store) {
 		t.Errorf("hold of a caller that is gone: got no error")
 	}
 }
+
+// badSettlement has the store refuse one settlement of several for good: the others
+// are made.
+func badSettlement(t *testing.T, open func() ledger.Store) {
+	first := run(t, open(), ledger.Options{})
+	funded(t, first, "lucky", 100)
+	funded(t, first, "bob", 100)
+	hold(t, first, "good", "lucky", 10)
+	hold(t, first, "bad", "bob", 10)
+	hold(t, first, "fine", "lucky", 20)
+	b := run(t, &gate{Store: open(), fail: func(k ledger.Keys) error {
+		if slices.Contains(k.Holds, "bad") {
+			return errors.New("the store chokes")
+		}
+		return nil
+	}}, ledger.Options{})
+	var ask []ledger.SettleRequest
+	for _, id := range []string{"good", "bad", "fine"} {
+		ask = append(ask, ledger.SettleRequest{ID: id, Amount: 1, Payee: "provider:x"})
+	}
+	all, funds, err := b.SettleMany(t.Context(), ask)
+	if err != nil || len(all) != 3 || all[0].Err != nil || all[1].Err == nil || all[2].Err != nil {
+		t.Fatalf("settle many: got %+v, %v, want an error for the second only", all, err)
+	}
+	if len(funds) != 1 || funds[0].Agent != "lucky" || funds[0].Available != 98 {
+		t.Errorf("funds: got %+v, want 98 of lucky", funds)
+	}
+	wantBalance(t, first, "bob", 90, 10)
+	wantSound(t, first)
+}
