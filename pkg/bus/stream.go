@@ -10,6 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/anima-run/anima/pkg/api"
 )
@@ -134,112 +135,233 @@ func (b *Bus) control(m *nats.Msg) {
 // delta is not called any more and the answer at the end is returned all the same:
 // asking again would have it made, and paid, again.
 func CallStream[Delta, Resp any](ctx context.Context, b *Bus, req api.Message, delta func(Delta) error) (Resp, error) {
-	var resp Resp
 	cancel := context.CancelFunc(func() {})
 	if _, ok := ctx.Deadline(); !ok { // a later one stays: silence ends the call before it
 		ctx, cancel = context.WithTimeout(ctx, callTimeout)
 	}
 	defer cancel()
-	s := req.Subject()
-	msg, err := b.message(s, req)
+	s, err := OpenStream[Delta, Resp](ctx, b, req)
 	if err != nil {
-		return resp, err
+		var none Resp
+		return none, err
 	}
-	n := b.names.of(s)
-	ctx, span := b.tracer.Start(ctx, n.call, n.caller...)
-	defer span.End()
-	inject(ctx, msg.Header)
-	piece := func(data []byte) error {
-		var d Delta
-		if err := api.Decode(data, &d); err != nil {
-			return err
+	defer s.Close()
+	for {
+		d, more, err := s.Next(ctx)
+		if err != nil || !more {
+			return s.answer, err
 		}
-		return delta(d)
-	}
-	for try := 0; ; try++ {
-		end, begun, err := b.row(ctx, msg, piece)
-		if err == nil {
-			return resp, failed(span, api.Decode(end.Data, &resp))
-		}
-		again, err := unanswered(ctx, s, end, err)
-		if !again && !errors.Is(err, errUnheard) || begun {
-			return resp, failed(span, err)
-		}
-		if pause(ctx, backoff(try, 10*time.Millisecond, 500*time.Millisecond)) != nil {
-			return resp, failed(span, err)
+		if err := delta(d); err != nil {
+			return s.answer, failed(s.row.span, err)
 		}
 	}
 }
 
-// errUnheard is that nobody gave the sign of life with which every server begins.
+// Streaming is the caller's side of a streamed reply, which [OpenStream] begins. Its
+// methods must not be called by several goroutines at once, but for Close.
+type Streaming[Delta, Resp any] struct {
+	row    *row
+	answer Resp
+}
+
+// OpenStream asks a question as [CallStream] does, for a caller that reads the pieces
+// itself and may do something else between two of them. ctx gives the trace. The caller
+// must call Close.
+func OpenStream[Delta, Resp any](ctx context.Context, b *Bus, req api.Message) (*Streaming[Delta, Resp], error) {
+	s := req.Subject()
+	msg, err := b.message(s, req)
+	if err != nil {
+		return nil, err
+	}
+	n := b.names.of(s)
+	ctx, span := b.tracer.Start(ctx, n.call, n.caller...)
+	inject(ctx, msg.Header)
+	return &Streaming[Delta, Resp]{row: &row{bus: b, subject: s, msg: msg, span: span}}, nil
+}
+
+// Next waits for the next piece until ctx ends. It returns false when there is none,
+// because the answer is whole; see [Streaming.Answer]. Errors are those of [CallStream];
+// after one, Next must not be called again.
+func (s *Streaming[Delta, Resp]) Next(ctx context.Context) (Delta, bool, error) {
+	var d Delta
+	m, end, err := s.row.read(ctx)
+	switch {
+	case err != nil:
+	case end:
+		err = api.Decode(m.Data, &s.answer)
+	default:
+		err = api.Decode(m.Data, &d)
+	}
+	return d, !end && err == nil, failed(s.row.span, err)
+}
+
+// Answer is what the reply came to, once Next has returned false without an error.
+func (s *Streaming[Delta, Resp]) Answer() Resp { return s.answer }
+
+// Close ends the reading. A server that has not sent the whole answer is told to stop.
+// Closing twice, or at the same time as a Next, is allowed.
+func (s *Streaming[Delta, Resp]) Close() { s.row.close() }
+
+// errUnheard is the error for a question that no server has begun to answer: each
+// begins with a sign that it does.
 var errUnheard = &api.Error{Code: api.Unavailable, Message: "no sign of life from the service", Next: "try again", RetryAfter: 1000}
 
-// row asks once and reads the row to its end. begun says that a server took the
-// question.
-func (b *Bus) row(ctx context.Context, msg *nats.Msg, piece func([]byte) error) (end *nats.Msg, begun bool, err error) {
-	ln := b.use()
-	defer ln.release()
+// row reads the messages of one streamed reply.
+type row struct {
+	bus     *Bus
+	subject api.Subject
+	msg     *nats.Msg
+	span    trace.Span
+
+	in       *inbox // nil: nothing is asked
+	msgs     []*nats.Msg
+	next     int // number of the piece that is due
+	silence  *time.Timer
+	patience time.Duration // with a silent server
+	begun    bool          // a server took the question
+
+	mu      sync.Mutex
+	line    *line  // nil: nothing is asked
+	reply   string // on it
+	control string // where to cancel the reply
+	whole   bool   // nothing comes any more
+	closed  bool
+}
+
+// read returns the next message of the row, and whether it is the last: the answer. It
+// asks as often as it takes until a server has begun.
+func (r *row) read(ctx context.Context) (m *nats.Msg, end bool, err error) {
+	for try := 0; ; try++ {
+		if m, err = nil, r.ask(); err == nil {
+			m, end, err = r.receive(ctx)
+		}
+		if err == nil {
+			return m, end, nil
+		}
+		again, err := unanswered(ctx, r.subject, m, err)
+		if !again && !errors.Is(err, errUnheard) || r.begun {
+			return nil, false, err
+		}
+		r.leave()
+		if pause(ctx, backoff(try, 10*time.Millisecond, 500*time.Millisecond)) != nil {
+			return nil, false, err
+		}
+	}
+}
+
+// ask sends the question, unless it is sent.
+func (r *row) ask() error {
+	if r.in != nil {
+		return nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return context.Canceled
+	}
+	ln := r.bus.use()
 	reply, in, err := ln.mux.wait()
 	if err != nil {
-		return nil, false, err
+		ln.release()
+		return err
 	}
-	defer ln.mux.forget(reply)
-	out := nats.NewMsg(msg.Subject)
-	out.Data, out.Header, out.Reply = msg.Data, msg.Header, reply
+	r.line, r.reply, r.in = ln, reply, in
+	out := nats.NewMsg(r.msg.Subject)
+	out.Data, out.Header, out.Reply = r.msg.Data, r.msg.Header, reply
 	if err := ln.nc.PublishMsg(out); err != nil {
-		return nil, false, fmt.Errorf("ask: %w", err)
+		return fmt.Errorf("ask: %w", err)
 	}
-	patience := min(3*b.opts.AliveEvery, tryTimeout) // who is alive says so at once
-	silence := time.NewTimer(patience)
-	defer silence.Stop()
-	control, next := "", 0
-	stop := func() { b.cancelAt(control, reply) }
-	var msgs []*nats.Msg
+	r.patience = min(3*r.bus.opts.AliveEvery, tryTimeout) // a server that is there says so at once
+	if r.silence == nil {
+		r.silence = time.NewTimer(r.patience)
+	}
+	return nil
+}
+
+// receive waits for the next message that says something.
+func (r *row) receive(ctx context.Context) (m *nats.Msg, end bool, err error) {
 	for {
-		silence.Reset(patience) // here, because a slow caller must not look like a silent server
-		for len(msgs) == 0 {
+		r.silence.Reset(r.patience) // here, because a slow caller must not look like a silent server
+		for len(r.msgs) == 0 {
 			select {
 			case <-ctx.Done():
-				stop()
-				return nil, begun, ctx.Err()
-			case <-silence.C:
-				if !begun {
+				return nil, false, ctx.Err()
+			case <-r.silence.C:
+				r.ended() // the server is not told to stop: asking again finds what it comes to
+				if !r.begun {
 					return nil, false, errUnheard
 				}
-				// The server is not told to stop: asking again finds what it comes to.
-				return nil, begun, &api.Error{
+				return nil, false, &api.Error{
 					Code: api.Unavailable, Message: "the service fell silent in the middle of its answer", Next: "try again", RetryAfter: 1000,
 				}
-			case <-in.ready:
-				msgs = in.take()
+			case <-r.in.ready:
+				r.msgs = r.in.take()
 			}
 		}
-		m := msgs[0]
-		msgs = msgs[1:]
+		m := r.msgs[0]
+		r.msgs = r.msgs[1:]
 		switch {
 		case ctx.Err() != nil:
-			stop()
-			return nil, begun, ctx.Err()
+			return nil, false, ctx.Err()
 		case noResponders(m):
 			return nil, false, nats.ErrNoResponders
 		case m.Header.Get(headerAlive) != "":
-			control, begun, patience = m.Header.Get(headerControl), true, 3*b.opts.AliveEvery
+			r.mu.Lock()
+			r.control = m.Header.Get(headerControl)
+			r.mu.Unlock()
+			r.begun, r.patience = true, 3*r.bus.opts.AliveEvery
 		case m.Header.Get(micro.ErrorCodeHeader) != "":
-			return m, begun, answerError(m)
+			r.ended()
+			return m, false, answerError(m)
 		case m.Header.Get(headerEnd) != "":
-			return m, begun, nil
+			r.ended()
+			return m, true, nil
 		default:
-			begun, patience = true, 3*b.opts.AliveEvery
-			if m.Header.Get(headerSeq) != seqHeader(next) {
-				continue // a piece before it was lost: nothing after it fits, until the answer
-			}
-			next++
-			if err := piece(m.Data); err != nil {
-				stop()
-				return nil, begun, err
+			r.begun, r.patience = true, 3*r.bus.opts.AliveEvery
+			if m.Header.Get(headerSeq) == seqHeader(r.next) { // else one before it was lost: nothing after it fits, until the answer
+				r.next++
+				return m, false, nil
 			}
 		}
 	}
+}
+
+func (r *row) ended() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.whole = true
+}
+
+// leave gives up the present try.
+func (r *row) leave() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.drop()
+	r.in, r.msgs, r.whole = nil, nil, false
+}
+
+// drop frees what the present try has; the caller holds the lock.
+func (r *row) drop() {
+	if r.line == nil {
+		return
+	}
+	if !r.whole {
+		r.bus.cancelAt(r.control, r.reply)
+	}
+	r.line.mux.forget(r.reply)
+	r.line.release()
+	r.line = nil
+}
+
+func (r *row) close() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return
+	}
+	r.closed = true
+	r.drop()
+	r.span.End()
 }
 
 // cancelAt asks a server to stop answering reply. The server's next sign of life

@@ -355,3 +355,49 @@ func TestStreamBusy(t *testing.T) {
 		}
 	}
 }
+
+// TestStreamIsReadByItsCaller reads one piece, then the answer; of a second reply it
+// reads one piece and closes, which ends the server's work.
+func TestStreamIsReadByItsCaller(t *testing.T) {
+	t.Parallel()
+	read, gone := make(chan struct{}), make(chan struct{})
+	caller, _, _ := quickPair(t, func(ctx context.Context, r api.Complete, send func(api.Delta) error) (api.Completion, error) {
+		if err := send(api.Delta{Content: "one"}); err != nil {
+			return api.Completion{}, err
+		}
+		if r.ID == "left" {
+			<-ctx.Done()
+			close(gone)
+			return api.Completion{}, ctx.Err()
+		}
+		<-read
+		return api.Completion{Text: "all"}, nil
+	})
+	ctx := testContext(t)
+	s, err := bus.OpenStream[api.Delta, api.Completion](ctx, caller, api.Complete{ID: "whole"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if d, more, err := s.Next(ctx); err != nil || !more || d.Content != "one" {
+		t.Fatalf("got piece %+v, more %v, %v", d, more, err)
+	}
+	close(read)
+	if d, more, err := s.Next(ctx); err != nil || more || s.Answer().Text != "all" {
+		t.Fatalf("got piece %+v, more %v, answer %+v, %v; want the answer", d, more, s.Answer(), err)
+	}
+	left, err := bus.OpenStream[api.Delta, api.Completion](ctx, caller, api.Complete{ID: "left"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, more, err := left.Next(ctx); err != nil || !more {
+		t.Fatalf("got more %v, %v; want a piece", more, err)
+	}
+	left.Close()
+	left.Close()
+	select {
+	case <-gone:
+	case <-ctx.Done():
+		t.Error("the server goes on for a caller that has closed")
+	}
+}

@@ -19,6 +19,7 @@ const (
 	LoopResult
 	LoopAgentState
 	LoopFlush
+	LoopSettled
 	LoopPersist
 	LoopInboxSettle
 	LoopLockDelete
@@ -50,6 +51,7 @@ const (
 	RouterHold
 	RouterCall
 	RouterRecord
+	RouterAnswer
 	RouterSettle
 
 	PolicyRecord
@@ -111,6 +113,7 @@ var table = [points]Info{
 	LoopResult:      {"loop.journal.result", loop, "the effect is there, the result is not", "the result is in the journal, and nobody heard", true},
 	LoopAgentState:  {"loop.agent_state", loop, "the store has the agent's state, the stream does not", "the stream may have it", false},
 	LoopFlush:       {"loop.events.flush", loop, "posted events may be lost", "they are stored, and the turn is not", true},
+	LoopSettled:     {"loop.settled", loop, "the turn has its answer, whose settlement is not confirmed", "the settlement is confirmed, and the turn is not in the store", true},
 	LoopPersist:     {"loop.persist", loop, "all of the turn is in the journal only", "the turn is in the store, and the journal is ahead of nobody", false},
 	LoopInboxSettle: {"loop.inbox.settle", loop, "the run is over, its messages are claimed", "they are processed, and the end is not announced", true},
 	LoopLockDelete:  {"loop.lock.delete", loop, "the run is over, the session is locked", "the session is free, the run is not acknowledged", true},
@@ -144,7 +147,8 @@ var table = [points]Info{
 	RouterHold:   {"router.hold", router, "nothing is reserved", "money is held for a call that nobody makes", true},
 	RouterCall:   {"router.call", router, "money is held", "the provider has answered, and the answer is lost", false},
 	RouterRecord: {"router.record", router, "the provider has answered, and the answer is lost", "the answer is stored, and not paid", false},
-	RouterSettle: {"router.settle", router, "the answer is stored, and not paid", "it is paid, and its caller does not know", true},
+	RouterAnswer: {"router.answer", router, "the answer is stored, neither handed out nor paid", "it is handed out, and not paid", false},
+	RouterSettle: {"router.settle", router, "the answer is stored and handed out, and not paid", "it is paid, and its caller does not know", true},
 
 	PolicyRecord: {"policy.record", policy, "nothing is decided", "the decision is stored, and nobody knows it", false},
 	PolicyPlan:   {"policy.plan", policy, "nothing is decided about a plan", "the decision is stored, and nobody knows it", false},

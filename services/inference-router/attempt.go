@@ -72,11 +72,11 @@ func (m *candidate) run(ctx context.Context, c *asking) (answer api.Completion, 
 		c.out.instead(answer.Text)
 	}
 	c.answered = true
-	return m.store(ctx, hold, answer, cost)
+	return m.store(ctx, c, hold, answer, cost)
 }
 
-// store records the answer and settles it.
-func (m *candidate) store(ctx context.Context, hold string, answer api.Completion, cost api.Micros) (api.Completion, error) {
+// store records the answer, hands it out and settles it.
+func (m *candidate) store(ctx context.Context, c *asking, hold string, answer api.Completion, cost api.Micros) (api.Completion, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), afterwards)
 	defer cancel()
 	record := sqlstore.Paid{
@@ -96,7 +96,7 @@ func (m *candidate) store(ctx context.Context, hold string, answer api.Completio
 	if hold != "" && paid.Hold != hold { // the same call was asked twice at once, and the other one is stored
 		m.release(ctx, hold, "another answer to this call is stored")
 	}
-	return m.h.answer(ctx, m.req, paid)
+	return m.h.answer(ctx, m.req.Agent, paid, c.out.answer)
 }
 
 // keeps says that what has come of an answer is kept as the answer (seed 004: partial

@@ -75,10 +75,11 @@ type candidate struct {
 }
 
 // complete makes one paid model call. The order is: look whether it was paid for; then
-// for each attempt hold, call, store, settle. A crash after the hold leaves money held
-// until a retry uses the same hold or it expires; one after the call and before the store
-// loses the answer, and the provider is asked again on the same hold; after one behind the
-// store, the retry finds the answer and settles.
+// for each attempt hold, call, store, hand out, settle. A crash after the hold leaves money
+// held until a retry uses the same hold or it expires; one after the call and before the
+// store loses the answer, and the provider is asked again on the same hold; after one behind
+// the store, the retry finds the answer and settles. See [handlers.answer] for a caller that
+// has the answer by then.
 //
 // A call that fails for a passing cause is made again, on the same model or the next,
 // [limits.attempts] times for one id. Failed attempts are rows of the store, so a
@@ -94,7 +95,7 @@ func (h *handlers) complete(ctx context.Context, req api.Complete, send func(api
 			return api.Completion{}, err
 		}
 		if found {
-			return h.answer(ctx, req, paid)
+			return h.answer(ctx, req.Agent, paid, func(c api.Completion) { tell(api.Delta{Answer: &c}) })
 		}
 		if tried.Call >= h.limits.attempts {
 			return api.Completion{}, usedUp(&api.Error{Message: "the provider failed", Next: "anima session events shows why"}, tried.Call, false)

@@ -187,11 +187,17 @@ func paidBy(t *testing.T, b *books, url string, env map[string]string) *apptest.
 type heard struct {
 	text             strings.Builder
 	pieces, discards int
+	early            *api.Completion
 	notes            []string
 }
 
 func (h *heard) take(d api.Delta) error {
-	h.pieces++
+	if d.Content != "" || d.Discard || d.Note != "" {
+		h.pieces++
+	}
+	if d.Answer != nil {
+		h.early = d.Answer
+	}
 	if d.Discard {
 		h.discards++
 		h.text.Reset()
@@ -613,5 +619,92 @@ func TestBurst(t *testing.T) {
 	}
 	if settled, _, _, _ := b.sums(); s.calls.Load() != 1 || settled != 1 || h.pieces > n/20 {
 		t.Errorf("%d calls, %d settled, %d messages for %d pieces", s.calls.Load(), settled, h.pieces, n)
+	}
+}
+
+// An answer is handed out before it is settled, to its caller and to one that asks
+// meanwhile; the stream ends when it is settled.
+func TestAnswerBeforeSettlement(t *testing.T) {
+	t.Parallel()
+	s := answering(t, func(_ int64, out raw, _ *http.Request) { out.events(chunkText("the answer"), chunkStop, chunkDone) })
+	b := newBooks()
+	settle := make(chan struct{})
+	b.refusing(func(m api.Message) error {
+		if _, ok := m.(api.Settle); ok {
+			<-settle
+		}
+		return nil
+	})
+	w := paidBy(t, b, s.url, nil)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	var streams []*bus.Streaming[api.Delta, api.Completion]
+	for n := range 2 {
+		stream, err := bus.OpenStream[api.Delta, api.Completion](ctx, w.Bus, request("early", "hello"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer stream.Close()
+		streams = append(streams, stream)
+		for {
+			d, more, err := stream.Next(ctx)
+			if err != nil || !more {
+				t.Fatalf("caller %d: the stream ended before the settlement: %+v, %v", n, stream.Answer(), err)
+			}
+			if d.Answer != nil {
+				if d.Answer.Text != "the answer" || d.Answer.Cost == 0 {
+					t.Errorf("caller %d: got %+v", n, d.Answer)
+				}
+				break
+			}
+		}
+	}
+	close(settle)
+	for n, stream := range streams {
+		if d, more, err := stream.Next(ctx); err != nil || more || stream.Answer().Text != "the answer" {
+			t.Errorf("caller %d: got piece %+v, answer %+v, %v; want the end", n, d, stream.Answer(), err)
+		}
+	}
+	if settled, _, active, _ := b.sums(); s.calls.Load() != 1 || settled != 1 || active != 0 {
+		t.Errorf("%d calls, %d settled, %d active; want one call that is paid", s.calls.Load(), settled, active)
+	}
+}
+
+// A caller with an answer whose settlement failed has it settled by asking for that alone.
+func TestConfirm(t *testing.T) {
+	t.Parallel()
+	s := answering(t, func(_ int64, out raw, _ *http.Request) { out.events(chunkText("the answer"), chunkStop, chunkDone) })
+	b := newBooks()
+	b.refusing(func(m api.Message) error {
+		if _, ok := m.(api.Settle); ok {
+			return api.Errorf(api.Unavailable, "treasury is away")
+		}
+		return nil
+	})
+	w := paidBy(t, b, s.url, nil)
+	_, h, err := ask(t, w.Bus, request("late", "hello"))
+	if api.CodeOf(err) != api.Unavailable || h.early == nil || h.early.Text != "the answer" {
+		t.Fatalf("got %v and the early answer %+v, want it and Unavailable", err, h.early)
+	}
+	confirm := func(call, agent string) (api.Completion, error) {
+		return bus.Call[api.Completion](t.Context(), w.Bus, api.Confirm{ID: call, Agent: agent})
+	}
+	if _, err := confirm("late", "lucky"); api.CodeOf(err) != api.Unavailable {
+		t.Errorf("while treasury is away: got %v, want Unavailable", err)
+	}
+	b.refusing(nil)
+	for range 2 {
+		if c, err := confirm("late", "lucky"); err != nil || c.Text != "the answer" {
+			t.Errorf("got %+v, %v; want the answer", c, err)
+		}
+	}
+	if _, err := confirm("late", "bob"); api.CodeOf(err) != api.Conflict {
+		t.Errorf("another agent: got %v, want Conflict", err)
+	}
+	if _, err := confirm("never", "lucky"); api.CodeOf(err) != api.NotFound {
+		t.Errorf("a call that was never made: got %v, want NotFound", err)
+	}
+	if settled, _, active, _ := b.sums(); s.calls.Load() != 1 || settled != 1 || active != 0 {
+		t.Errorf("%d calls, %d settled, %d active; want one call that is paid", s.calls.Load(), settled, active)
 	}
 }

@@ -28,6 +28,7 @@ type flight struct {
 	mu      sync.Mutex
 	waiting map[*passenger]bool
 	said    strings.Builder // of the present answer
+	early   *api.Completion // the answer, once it is stored
 }
 
 type passenger struct{ send func(api.Delta) error }
@@ -81,7 +82,7 @@ func (f *flight) join(p *passenger) bool {
 		return false
 	}
 	f.waiting[p] = true
-	_ = p.send(api.Delta{Content: f.said.String(), Discard: true}) // the answer at the end is whole in any case
+	_ = p.send(api.Delta{Content: f.said.String(), Discard: true, Answer: f.early}) // the answer at the end is whole in any case
 	return true
 }
 
@@ -113,6 +114,9 @@ func (f *flight) tell(d api.Delta) {
 		f.said.Reset()
 	}
 	f.said.WriteString(d.Content)
+	if d.Answer != nil {
+		f.early = d.Answer
+	}
 	for p := range f.waiting {
 		_ = p.send(d) // a caller that has gone leaves by its context
 	}

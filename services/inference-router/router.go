@@ -99,10 +99,12 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		limits:    limits{attempts: cfg.Attempts, failures: cfg.Failures, patience: provider.Patience{First: cfg.First, Between: cfg.Between}, near: nearby(sources)},
 		providers: byName(sources), unsettled: make(chan struct{}, 1), tracer: env.Tracer.Tracer("github.com/anima-run/anima/services/inference-router"), tel: tel,
 	}
+	h.settler.send = h.payAll
 	env.HTTP.Handle("GET /v1/models", h.httpModels)
 	tools := executor.New(env.Bus, api.Inference, env.Now, h.tools())
 	return env.Serve(ctx,
 		bus.Stream(h.complete, bus.Workers(cfg.Workers)),
+		bus.Reply(h.confirm),
 		bus.Reply(h.listModels),
 		bus.Reply(func(context.Context, api.ListInferenceTools) (api.ToolList, error) { return tools.List(), nil }),
 		bus.Reply(func(ctx context.Context, m api.CallInferenceTool) (api.Returned, error) {
@@ -296,6 +298,7 @@ type handlers struct {
 	providers map[string]provider.Provider
 	limits    limits
 	flights   flights
+	settler   settler
 	unsettled chan struct{} // settling failed; wakes settleLeftovers
 	tracer    trace.Tracer
 	tel       *instruments

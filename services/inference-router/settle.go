@@ -14,12 +14,37 @@ import (
 	"github.com/anima-run/anima/services/inference-router/internal/sqlstore"
 )
 
-// answer settles a stored call and gives what it answered to whom it belongs.
-func (h *handlers) answer(ctx context.Context, req api.Complete, p sqlstore.Paid) (api.Completion, error) {
-	if p.Call.Agent != req.Agent {
-		return api.Completion{}, api.Errorf(api.Conflict, "call %s is another agent's", req.ID)
+// answer gives what a stored call answered to whom it belongs: at once by early, then,
+// settled, as the result. A call that costs nothing has no early answer. The settlement
+// goes on when the caller has gone. Whoever dies in between leaves an active hold of a
+// stored call: the next question under its id, a [api.Confirm] or
+// [handlers.settleLeftovers] settles it.
+func (h *handlers) answer(ctx context.Context, agent string, p sqlstore.Paid, early func(api.Completion)) (api.Completion, error) {
+	if p.Call.Agent != agent {
+		return api.Completion{}, api.Errorf(api.Conflict, "call %s is another agent's", p.Call.ID)
 	}
-	return p.Answer, h.settle(ctx, p)
+	answer := p.Answer
+	if p.Hold == "" {
+		return answer, nil
+	}
+	_ = failpoint.Do(ctx, failpoint.RouterAnswer, func(context.Context) error { early(answer); return nil })
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), afterwards)
+	defer cancel()
+	var err error
+	answer.Funds, err = h.settle(ctx, p)
+	return answer, err
+}
+
+// confirm settles a stored call, whose caller has its answer and not the settlement.
+func (h *handlers) confirm(ctx context.Context, m api.Confirm) (api.Completion, error) {
+	p, found, err := h.store.Find(ctx, m.ID)
+	if err == nil && !found {
+		err = &api.Error{Code: api.NotFound, Message: "no answer to call " + m.ID + " is stored", Next: "make the call"}
+	}
+	if err != nil {
+		return api.Completion{}, err
+	}
+	return h.answer(ctx, m.Agent, p, func(api.Completion) {})
 }
 
 func (h *handlers) hold(ctx context.Context, id, agent, turn string, amount api.Micros) (api.HoldState, error) {
@@ -30,21 +55,18 @@ func (h *handlers) hold(ctx context.Context, id, agent, turn string, amount api.
 	})
 }
 
-// settle pays a stored call from its hold. Settling again changes nothing. What
-// treasury does not take now is left to [handlers.settleLeftovers], should the
-// caller not ask again.
-func (h *handlers) settle(ctx context.Context, p sqlstore.Paid) error {
-	if p.Hold == "" {
-		return nil
-	}
-	err := h.pay(ctx, p, p.Hold)
+// settle pays a stored call from its hold and returns what its agent has afterwards; see
+// [settler.settle]. Settling again changes nothing. What treasury does not take now is
+// left to [handlers.settleLeftovers], should the caller not ask again.
+func (h *handlers) settle(ctx context.Context, p sqlstore.Paid) (*api.Funds, error) {
+	funds, err := h.pay(ctx, p, p.Hold)
 	if api.CodeOf(err) == api.Conflict && p.Call.Cost > 0 {
-		err = h.settleLate(ctx, p)
+		funds, err = h.settleLate(ctx, p)
 	}
 	if err != nil {
 		h.leaves()
 	}
-	return err
+	return funds, err
 }
 
 // leaves tells [handlers.settleLeftovers] that there may be something.
@@ -55,32 +77,27 @@ func (h *handlers) leaves() {
 	}
 }
 
-func (h *handlers) pay(ctx context.Context, p sqlstore.Paid, hold string) error {
-	return failpoint.Do(ctx, failpoint.RouterSettle, func(ctx context.Context) error {
-		_, err := bus.Call[api.HoldState](ctx, h.bus, api.Settle{
-			ID: hold, Amount: p.Call.Cost, Payee: "provider:" + p.Call.Provider, Memo: p.Call.Model,
-		})
-		return err
-	})
+func (h *handlers) pay(ctx context.Context, p sqlstore.Paid, hold string) (*api.Funds, error) {
+	return h.settler.settle(ctx, api.Settle{ID: hold, Amount: p.Call.Cost, Payee: "provider:" + p.Call.Provider, Memo: p.Call.Model})
 }
 
 // settleLate pays a stored call whose hold has ended without it: it expired
 // before the call was asked for again, or another replica failed at the same call and
 // gave it back. Its ids follow from the first hold's, so it too pays once.
-func (h *handlers) settleLate(ctx context.Context, p sqlstore.Paid) error {
+func (h *handlers) settleLate(ctx context.Context, p sqlstore.Paid) (*api.Funds, error) {
 	for n := range maxHolds {
 		id := p.Hold + "/late" + strconv.Itoa(n)
 		state, err := h.hold(ctx, id, p.Call.Agent, p.Call.Turn, p.Call.Cost)
 		switch {
 		case err != nil:
-			return err
+			return nil, err
 		case state.Status == api.HoldSettled:
-			return nil
+			return nil, nil
 		case state.Status == api.HoldActive:
 			return h.pay(ctx, p, id)
 		}
 	}
-	return api.Errorf(api.Conflict, "call %s is stored and cannot be settled", p.Call.ID)
+	return nil, api.Errorf(api.Conflict, "call %s is stored and cannot be settled", p.Call.ID)
 }
 
 // endFailed ends the hold of a failed attempt: what had come of its answer is paid, the
@@ -142,7 +159,8 @@ func (h *handlers) settleHold(ctx context.Context, hold string) (bool, error) {
 		return false, err
 	}
 	if found {
-		return true, h.pay(ctx, p, hold)
+		_, err := h.pay(ctx, p, hold)
+		return true, err
 	}
 	return h.settleFailed(ctx, hold)
 }

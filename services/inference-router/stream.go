@@ -72,6 +72,18 @@ func (s *stream) instead(text string) {
 	}
 }
 
+// answer sends the whole answer with what is held of its text.
+func (s *stream) answer(c api.Completion) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	rest := s.held.String()
+	s.held.Reset()
+	s.flush()
+	if !s.closed {
+		s.send(api.Delta{Content: rest, Answer: &c})
+	}
+}
+
 // close sends what is held and ends the stream.
 func (s *stream) close() {
 	s.mu.Lock()

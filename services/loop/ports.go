@@ -25,14 +25,80 @@ type services struct{ bus *bus.Bus }
 // completeTimeout is seed 003's for a turn, plus what the router needs to say so.
 const completeTimeout = 125 * time.Second
 
-func (s services) Complete(ctx context.Context, req api.Complete, delta func(api.Delta)) (api.Completion, error) {
-	ctx, cancel := context.WithTimeout(ctx, completeTimeout)
+// settleTimeout bounds the wait for a settlement, which the router has begun.
+const settleTimeout = 25 * time.Second
+
+// Complete implements turn.Router. The stream of the answer is read to its end by
+// [settling.Wait].
+func (s services) Complete(ctx context.Context, req api.Complete, delta func(api.Delta)) (api.Completion, turn.Settling, error) {
+	stream, err := bus.OpenStream[api.Delta, api.Completion](ctx, s.bus, req)
+	if err != nil {
+		return api.Completion{}, nil, err
+	}
+	free := context.AfterFunc(ctx, stream.Close)
+	within, cancel := context.WithTimeout(ctx, completeTimeout)
 	defer cancel()
 	defer bus.Within(ctx, completeTimeout)()
-	return bus.CallStream[api.Delta, api.Completion](ctx, s.bus, req, func(d api.Delta) error {
-		delta(d)
-		return nil
+	for {
+		d, more, err := stream.Next(within)
+		switch {
+		case err != nil:
+			free()
+			stream.Close()
+			return api.Completion{}, nil, err
+		case !more: // nothing was settled, or by a release before
+			free()
+			stream.Close()
+			return stream.Answer(), turn.Settled{Funds: stream.Answer().Funds}, nil
+		}
+		if d.Content != "" || d.Discard || d.Note != "" {
+			delta(d)
+		}
+		if d.Answer != nil {
+			return *d.Answer, settling{s, stream, req, free}, nil
+		}
+	}
+}
+
+// settling is the settlement of an answer, as the rest of its stream tells it.
+type settling struct {
+	services services
+	stream   *bus.Streaming[api.Delta, api.Completion]
+	call     api.Complete
+	free     func() bool
+}
+
+// Wait implements turn.Settling. When the stream breaks off, another replica of the
+// router is asked for the settlement.
+func (s settling) Wait(ctx context.Context) (*api.Funds, error) {
+	defer s.stream.Close()
+	defer s.free()
+	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
+	defer cancel()
+	defer bus.Within(ctx, settleTimeout)()
+	return failpoint.Value(ctx, failpoint.LoopSettled, func(ctx context.Context) (*api.Funds, error) {
+		for {
+			_, more, err := s.stream.Next(ctx)
+			switch {
+			case err != nil && ctx.Err() == nil:
+				return s.services.confirm(ctx, s.call.Agent, s.call.ID)
+			case err != nil:
+				return nil, err
+			case !more:
+				return s.stream.Answer().Funds, nil
+			}
+		}
 	})
+}
+
+// Confirm implements turn.Router.
+func (s services) Confirm(ctx context.Context, agent, call string) (*api.Funds, error) {
+	return failpoint.Value(ctx, failpoint.LoopSettled, func(ctx context.Context) (*api.Funds, error) { return s.confirm(ctx, agent, call) })
+}
+
+func (s services) confirm(ctx context.Context, agent, call string) (*api.Funds, error) {
+	answer, err := bus.Call[api.Completion](ctx, s.bus, api.Confirm{ID: call, Agent: agent})
+	return answer.Funds, err
 }
 
 func (s services) Balance(ctx context.Context, agent string) (api.Balance, error) {

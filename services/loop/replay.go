@@ -80,7 +80,7 @@ func (r replays) fork(ctx context.Context, m api.ForkTurn, send func(api.Delta) 
 			model = f.Agent.Model
 		}
 		// Nothing that was told of a send that fails is lost: the answer has it all.
-		answer, err := r.peers.Complete(ctx, api.Complete{
+		answer, err := turn.Ask(ctx, r.peers, api.Complete{
 			ID: "fork-" + uuid.NewString(), Agent: rec.Turn.Agent, Session: rec.Turn.Session, Turn: m.Turn, Task: api.TaskTurn, Tier: rec.Reference.Tier,
 			Model: model, Messages: f.Messages, Tools: f.Tools,
 		}, func(d api.Delta) { _ = send(d) })

@@ -162,7 +162,7 @@ func (o *Orchestrator) ask(ctx context.Context, s *State, id string, task api.Ta
 	if err != nil {
 		return api.Completion{}, err
 	}
-	return o.Router.Complete(ctx, api.Complete{
+	return turn.Ask(ctx, o.Router, api.Complete{
 		ID: id, Agent: s.Agent, Session: agent.Session, Turn: id, Task: task, Tier: balance.Tier, Messages: prompt,
 	}, func(api.Delta) {})
 }

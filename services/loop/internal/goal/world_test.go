@@ -177,9 +177,12 @@ func (g gated) RunOutcome(ctx context.Context, run string) (goal.Outcome, error)
 	return through(ctx, g.gate, "RunOutcome", func() (goal.Outcome, error) { return g.world.RunOutcome(ctx, run) })
 }
 
-func (g gated) Complete(ctx context.Context, req api.Complete, delta func(api.Delta)) (api.Completion, error) {
-	return through(ctx, g.gate, "Complete", func() (api.Completion, error) { return g.world.Complete(ctx, req, delta) })
+func (g gated) Complete(ctx context.Context, req api.Complete, delta func(api.Delta)) (api.Completion, turn.Settling, error) {
+	c, err := through(ctx, g.gate, "Complete", func() (api.Completion, error) { return g.world.Complete(ctx, req, delta) })
+	return c, turn.Settled{}, err
 }
+
+func (g gated) Confirm(context.Context, string, string) (*api.Funds, error) { return nil, nil }
 
 func (g gated) Spent(ctx context.Context, agent, question string) (api.Spent, error) {
 	return through(ctx, g.gate, "Spent", func() (api.Spent, error) { return g.world.Spent(ctx, agent, question) })

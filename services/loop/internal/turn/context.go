@@ -149,7 +149,7 @@ func (e *Engine) ask(ctx context.Context, s *state, ev Events, id string, m *mad
 	if m.in.Flushing {
 		call.ID, delta = id+".flush", func(api.Delta) {} // it has no watchers
 	}
-	return e.Router.Complete(ctx, call, delta)
+	return Ask(ctx, e.Router, call, delta)
 }
 
 // made is the prompt of one turn on its way.

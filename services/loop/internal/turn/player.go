@@ -316,17 +316,20 @@ func (p *player) ending() error {
 }
 
 // Complete implements [Router].
-func (p *player) Complete(context.Context, api.Complete, func(api.Delta)) (api.Completion, error) {
+func (p *player) Complete(context.Context, api.Complete, func(api.Delta)) (api.Completion, Settling, error) {
 	if p.Reference.From > 0 && !p.tooLong {
 		p.tooLong = true
-		return api.Completion{}, &api.Error{Code: api.Invalid, Reason: api.ReasonTooLong, Message: "the prompt is too long"}
+		return api.Completion{}, nil, &api.Error{Code: api.Invalid, Reason: api.ReasonTooLong, Message: "the prompt is too long"}
 	}
 	if p.Reference.Refused && !p.refused {
 		p.refused = true
-		return api.Completion{}, &api.Error{Code: api.Invalid, Reason: api.ReasonRefused, Message: "the provider refuses the request"}
+		return api.Completion{}, nil, &api.Error{Code: api.Invalid, Reason: api.ReasonRefused, Message: "the provider refuses the request"}
 	}
-	return p.thought.Completion, nil
+	return p.thought.Completion, Settled{}, nil
 }
+
+// Confirm implements [Router].
+func (p *player) Confirm(context.Context, string, string) (*api.Funds, error) { return nil, nil }
 
 // Models implements [Models]: any model has the window that was used.
 func (p *player) Models(context.Context) ([]api.Model, error) {

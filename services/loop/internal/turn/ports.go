@@ -126,7 +126,38 @@ type Journal interface {
 
 // Router is the inference-router.
 type Router interface {
-	Complete(ctx context.Context, req api.Complete, delta func(api.Delta)) (api.Completion, error)
+	// Complete asks a model. It returns as soon as the answer is stored; the settlement
+	// of its cost may be under way then, and what it has for that is freed when ctx ends.
+	// An error is one of the call: there is no answer.
+	Complete(ctx context.Context, req api.Complete, delta func(api.Delta)) (api.Completion, Settling, error)
+	// Confirm settles an answer whose [Settling] was lost, because it was another
+	// owner's. Funds as [Settling.Wait] returns them. Errors: NotFound for a call
+	// without a stored answer, Unavailable.
+	Confirm(ctx context.Context, agent, call string) (*api.Funds, error)
+}
+
+// Settling is the settlement of an answer.
+type Settling interface {
+	// Wait returns when treasury has settled the answer's cost, with the agent's funds
+	// after it, nil if they are not known. It must be called once at most. Errors:
+	// Unavailable; [Router.Confirm] may be asked then.
+	Wait(ctx context.Context) (*api.Funds, error)
+}
+
+// Settled is the [Settling] of an answer whose cost is settled, with the agent's funds
+// after it; nil: they are not known.
+type Settled struct{ Funds *api.Funds }
+
+// Wait implements [Settling].
+func (s Settled) Wait(context.Context) (*api.Funds, error) { return s.Funds, nil }
+
+// Ask asks a model and returns its answer when that is settled.
+func Ask(ctx context.Context, r Router, req api.Complete, delta func(api.Delta)) (api.Completion, error) {
+	answer, settling, err := r.Complete(ctx, req, delta)
+	if err == nil {
+		_, err = settling.Wait(ctx)
+	}
+	return answer, err
 }
 
 // Policy judges calls and Verify checks the token of a decision.

@@ -67,8 +67,23 @@ type gatedRouter struct {
 	gate Gate
 }
 
-func (r gatedRouter) Complete(ctx context.Context, req api.Complete, delta func(api.Delta)) (api.Completion, error) {
-	return through(ctx, r.gate, "complete", func() (api.Completion, error) { return r.Router.Complete(ctx, req, delta) })
+func (r gatedRouter) Complete(ctx context.Context, req api.Complete, delta func(api.Delta)) (c api.Completion, s turn.Settling, err error) {
+	err = r.gate(ctx, "complete", func() (err error) { c, s, err = r.Router.Complete(ctx, req, delta); return err })
+	return c, gatedSettling{s, r.gate}, err
+}
+
+func (r gatedRouter) Confirm(ctx context.Context, agent, call string) (*api.Funds, error) {
+	return through(ctx, r.gate, "confirm", func() (*api.Funds, error) { return r.Router.Confirm(ctx, agent, call) })
+}
+
+type gatedSettling struct {
+	turn.Settling
+
+	gate Gate
+}
+
+func (s gatedSettling) Wait(ctx context.Context) (*api.Funds, error) {
+	return through(ctx, s.gate, "settled", func() (*api.Funds, error) { return s.Settling.Wait(ctx) })
 }
 
 type gatedPolicy struct {

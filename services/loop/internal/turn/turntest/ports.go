@@ -102,26 +102,27 @@ type Router struct {
 	// Forget keeps no requests: of a long soak they would be too many.
 	Forget bool
 
-	mu       sync.Mutex
-	answers  map[string]api.Completion
-	paid     map[string]int
-	spent    map[string]api.Micros // by turn
-	requests []api.Complete
+	mu        sync.Mutex
+	answers   map[string]api.Completion
+	paid      map[string]int
+	confirmed map[string]bool
+	spent     map[string]api.Micros // by turn
+	requests  []api.Complete
 }
 
 // Complete implements turn.Router.
-func (r *Router) Complete(_ context.Context, req api.Complete, delta func(api.Delta)) (api.Completion, error) {
+func (r *Router) Complete(_ context.Context, req api.Complete, delta func(api.Delta)) (api.Completion, turn.Settling, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.Forget {
 		r.requests = append(r.requests, req)
 	}
 	if c, ok := r.answers[req.ID]; ok {
-		return c, nil
+		return c, settling{r, req.ID}, nil
 	}
 	c, err := r.Script(req)
 	if err != nil {
-		return c, err
+		return c, nil, err
 	}
 	if r.answers == nil {
 		r.answers, r.paid, r.spent = map[string]api.Completion{}, map[string]int{}, map[string]api.Micros{}
@@ -130,7 +131,39 @@ func (r *Router) Complete(_ context.Context, req api.Complete, delta func(api.De
 	r.paid[req.ID]++
 	r.spent[req.Turn] += c.Cost
 	delta(api.Delta{Content: c.Text})
-	return c, nil
+	return c, settling{r, req.ID}, nil
+}
+
+// settling is the settlement of a call, which is confirmed when it is waited for.
+type settling struct {
+	router *Router
+	call   string
+}
+
+// Wait implements turn.Settling.
+func (s settling) Wait(ctx context.Context) (*api.Funds, error) {
+	return s.router.Confirm(ctx, "", s.call)
+}
+
+// Confirm implements turn.Router.
+func (r *Router) Confirm(_ context.Context, _, call string) (*api.Funds, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if _, ok := r.answers[call]; !ok {
+		return nil, api.Errorf(api.NotFound, "no answer to call %s is stored", call)
+	}
+	if r.confirmed == nil {
+		r.confirmed = map[string]bool{}
+	}
+	r.confirmed[call] = true
+	return nil, nil
+}
+
+// Confirmed says whether a call's settlement was waited for.
+func (r *Router) Confirmed(call string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.confirmed[call]
 }
 
 // Paid is how often each id was paid.

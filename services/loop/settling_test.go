@@ -1,0 +1,105 @@
+package loop
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/apptest"
+	"github.com/anima-run/anima/pkg/bus"
+
+	"github.com/anima-run/anima/services/loop/internal/turn"
+)
+
+// routing serves a router of which the test decides when a call is settled.
+func routing(t *testing.T, settled <-chan error) services {
+	t.Helper()
+	b := apptest.Bus(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	funds := func(c api.Completion) api.Completion {
+		c.Funds = &api.Funds{Available: 7, Tier: api.TierCritical}
+		return c
+	}
+	ready, done := make(chan struct{}), make(chan error, 1)
+	go func() {
+		done <- b.Serve(ctx, time.Second, func() { close(ready) },
+			bus.Stream(func(_ context.Context, m api.Complete, send func(api.Delta) error) (api.Completion, error) {
+				c := api.Completion{Text: m.ID, Model: "m"}
+				if m.ID == "free" {
+					return c, send(api.Delta{Content: m.ID})
+				}
+				if err := send(api.Delta{Content: m.ID, Answer: &c}); err != nil {
+					return c, err
+				}
+				err := <-settled
+				return funds(c), err
+			}),
+			bus.Reply(func(_ context.Context, m api.Confirm) (api.Completion, error) {
+				if m.ID != "lost" || m.Agent != "lucky" {
+					return api.Completion{}, api.Errorf(api.NotFound, "confirmed %s of %s", m.ID, m.Agent)
+				}
+				return funds(api.Completion{Text: m.ID}), nil
+			}),
+		)
+	}()
+	select {
+	case <-ready:
+	case err := <-done:
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return services{b}
+}
+
+// An answer is there before its settlement is; a settlement whose news is lost is asked
+// for; an answer of which nothing is settled has none to wait for.
+func TestSettling(t *testing.T) {
+	t.Parallel()
+	settled := make(chan error)
+	s := routing(t, settled)
+	for id, news := range map[string]error{
+		"settled": nil,
+		"lost":    &api.Error{Code: api.Unavailable, Message: "treasury is away"},
+	} {
+		said := ""
+		c, settling, err := s.Complete(t.Context(), api.Complete{ID: id, Agent: "lucky"}, func(d api.Delta) { said += d.Content })
+		if err != nil || c.Text != id || said != id || c.Funds != nil {
+			t.Fatalf("%s: got %+v with the pieces %q, %v", id, c, said, err)
+		}
+		settled <- news // the router waits for it: the answer came before
+		if funds, err := settling.Wait(t.Context()); err != nil || funds == nil || funds.Available != 7 {
+			t.Errorf("%s: got the funds %+v, %v", id, funds, err)
+		}
+	}
+	c, settling, err := s.Complete(t.Context(), api.Complete{ID: "free", Agent: "lucky"}, func(api.Delta) {})
+	if err != nil || c.Text != "free" || settling != (turn.Settled{}) {
+		t.Errorf("got %+v, %+v, %v; want an answer that is settled", c, settling, err)
+	}
+	if _, err := s.Confirm(t.Context(), "bob", "lost"); api.CodeOf(err) != api.NotFound {
+		t.Errorf("got %v, want NotFound", err)
+	}
+}
+
+// A settlement that is not waited for is forgotten with the context of its call.
+func TestSettlingIsFreed(t *testing.T) {
+	t.Parallel()
+	settled := make(chan error)
+	s := routing(t, settled)
+	ctx, cancel := context.WithCancel(t.Context())
+	_, settling, err := s.Complete(ctx, api.Complete{ID: "settled", Agent: "lucky"}, func(api.Delta) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	if _, err := settling.Wait(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want that its context has ended", err)
+	}
+	settled <- nil
+}
