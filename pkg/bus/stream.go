@@ -174,8 +174,9 @@ func OpenStream[Delta, Resp any](ctx context.Context, b *Bus, req api.Message) (
 		return nil, err
 	}
 	n := b.names.of(s)
-	ctx, span := b.tracer.Start(ctx, n.call, n.caller...)
+	ctx, span := b.tracer.Start(ctx, n.call, n.caller...) //nolint:spancheck // Close ends it
 	inject(ctx, msg.Header)
+	//nolint:spancheck // Close ends it
 	return &Streaming[Delta, Resp]{row: &row{bus: b, subject: s, msg: msg, span: span}}, nil
 }
 

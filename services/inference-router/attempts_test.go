@@ -87,6 +87,7 @@ type books struct {
 	mu     sync.Mutex
 	holds  map[string]*api.HoldState
 	refuse func(api.Message) error // asked first about each Hold and Settle; nil refuses nothing
+	past   bool                    // of a release before: settles one by one
 }
 
 func (b *books) refusing(f func(api.Message) error) {
@@ -105,7 +106,17 @@ func (b *books) ask(m api.Message) error {
 
 func (b *books) service() host.Service {
 	return host.Define("treasury", struct{}{}, nil, func(ctx context.Context, env *host.Env, _ struct{}) error {
-		return env.Serve(ctx,
+		settle := func(_ context.Context, m api.Settle) (api.HoldState, error) {
+			b.mu.Lock()
+			err := b.ask(m)
+			b.mu.Unlock()
+			if err != nil {
+				return api.HoldState{}, err
+			}
+			return b.end(m.ID, api.HoldSettled, m.Amount)
+		}
+		routes := []bus.Route{
+			bus.Reply(settle),
 			bus.Reply(func(_ context.Context, m api.Hold) (api.HoldState, error) {
 				b.mu.Lock()
 				defer b.mu.Unlock()
@@ -117,20 +128,27 @@ func (b *books) service() host.Service {
 				}
 				return *b.holds[m.ID], nil
 			}),
-			bus.Reply(func(_ context.Context, m api.Settle) (api.HoldState, error) {
-				b.mu.Lock()
-				err := b.ask(m)
-				b.mu.Unlock()
-				if err != nil {
-					return api.HoldState{}, err
-				}
-				return b.end(m.ID, api.HoldSettled, m.Amount)
-			}),
 			bus.Reply(func(_ context.Context, m api.Release) (api.HoldState, error) {
 				return b.end(m.ID, api.HoldReleased, 0)
 			}),
 			bus.Reply(func(context.Context, api.ListHolds) (api.Holds, error) { return api.Holds{}, nil }),
-		)
+		}
+		if !b.past {
+			routes = append(routes, bus.Reply(func(ctx context.Context, m api.SettleMany) (api.Settled, error) {
+				var out api.Settled
+				for _, s := range m.Settlements {
+					state, err := settle(ctx, api.Settle{ID: s.ID, Amount: s.Amount, Payee: s.Payee, Memo: s.Memo})
+					if err != nil {
+						out.Results = append(out.Results, api.SettleResult{Error: api.Wire(err)})
+						continue
+					}
+					out.Results = append(out.Results, api.SettleResult{Hold: &state})
+					out.Funds = append(out.Funds, api.AgentFunds{Agent: state.Agent, Funds: api.Funds{Available: api.Dollar, Tier: api.TierNormal}})
+				}
+				return out, nil
+			}))
+		}
+		return env.Serve(ctx, routes...)
 	})
 }
 
@@ -661,7 +679,7 @@ func TestAnswerBeforeSettlement(t *testing.T) {
 	}
 	close(settle)
 	for n, stream := range streams {
-		if d, more, err := stream.Next(ctx); err != nil || more || stream.Answer().Text != "the answer" {
+		if d, more, err := stream.Next(ctx); err != nil || more || stream.Answer().Text != "the answer" || stream.Answer().Funds == nil {
 			t.Errorf("caller %d: got piece %+v, answer %+v, %v; want the end", n, d, stream.Answer(), err)
 		}
 	}
@@ -706,5 +724,22 @@ func TestConfirm(t *testing.T) {
 	}
 	if settled, _, active, _ := b.sums(); s.calls.Load() != 1 || settled != 1 || active != 0 {
 		t.Errorf("%d calls, %d settled, %d active; want one call that is paid", s.calls.Load(), settled, active)
+	}
+}
+
+// A treasury of the release before settles one by one, and does not tell the funds.
+func TestSettlesAtATreasuryOfTheReleaseBefore(t *testing.T) {
+	t.Parallel()
+	s := answering(t, func(_ int64, out raw, _ *http.Request) { out.events(chunkText("the answer"), chunkStop, chunkDone) })
+	b := newBooks()
+	b.past = true
+	w := paidBy(t, b, s.url, nil)
+	for _, id := range []string{"first", "second"} {
+		if c, _, err := ask(t, w.Bus, request(id, "hello")); err != nil || c.Text != "the answer" || c.Funds != nil {
+			t.Errorf("%s: got %+v, %v", id, c, err)
+		}
+	}
+	if settled, _, active, _ := b.sums(); settled != 2 || active != 0 {
+		t.Errorf("%d settled, %d active; want both settled", settled, active)
 	}
 }

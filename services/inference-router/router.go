@@ -15,6 +15,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
@@ -299,6 +300,7 @@ type handlers struct {
 	limits    limits
 	flights   flights
 	settler   settler
+	singly    atomic.Int64  // until when settlements are sent one by one, in Unix µs
 	unsettled chan struct{} // settling failed; wakes settleLeftovers
 	tracer    trace.Tracer
 	tel       *instruments
