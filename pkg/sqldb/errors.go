@@ -2,8 +2,6 @@ package sqldb
 
 import (
 	"context"
-	"database/sql"
-	"database/sql/driver"
 	"errors"
 	"fmt"
 	"io"
@@ -11,8 +9,7 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
-	"modernc.org/sqlite"
-	sqlite3 "modernc.org/sqlite/lib"
+	"zombiezen.com/go/sqlite"
 
 	"github.com/anima-run/anima/pkg/api"
 )
@@ -93,16 +90,14 @@ func Map(err error) error {
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return mapPostgres(pg, err)
 	}
-	if lite, ok := errors.AsType[*sqlite.Error](err); ok {
+	if lite, ok := errors.AsType[*liteError](err); ok {
 		return mapSQLite(lite, err)
 	}
 	_, connecting := errors.AsType[*pgconn.ConnectError](err)
 	_, network := errors.AsType[net.Error](err)
-	cut := errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrConnDone)
+	cut := errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF)
 	ended := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 	switch {
-	case errors.Is(err, sql.ErrNoRows):
-		return &Error{Kind: ErrNotFound, cause: err}
 	case ended:
 		return err
 	case connecting, network, cut, pgconn.SafeToRetry(err):
@@ -110,6 +105,9 @@ func Map(err error) error {
 	}
 	return err
 }
+
+// errNoRow is of a query for one row that has found none.
+var errNoRow = &Error{Kind: ErrNotFound, cause: errors.New("no row")}
 
 // mapIn maps an error of a call made under ctx. A call that was cut short by ctx
 // answers errors.Is with the reason, whatever the engine calls it.
@@ -148,33 +146,36 @@ func mapPostgres(pg *pgconn.PgError, err error) error {
 }
 
 // https://www.sqlite.org/rescode.html
-func mapSQLite(lite *sqlite.Error, err error) error {
+func mapSQLite(lite *liteError, err error) error {
 	conflict := func(v Violation) error {
 		return &Error{Kind: ErrConflict, Violation: v, Constraint: constraintIn(lite.Error()), cause: err}
 	}
-	switch lite.Code() {
-	case sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY, sqlite3.SQLITE_CONSTRAINT_ROWID:
+	switch lite.code {
+	case sqlite.ResultConstraintUnique, sqlite.ResultConstraintPrimaryKey, sqlite.ResultConstraintRowID:
 		return conflict(Unique)
-	case sqlite3.SQLITE_CONSTRAINT_FOREIGNKEY:
+	case sqlite.ResultConstraintForeignKey:
 		return conflict(ForeignKey)
-	case sqlite3.SQLITE_CONSTRAINT_CHECK:
+	case sqlite.ResultConstraintCheck:
 		return conflict(Check)
+	default: // by its primary code
 	}
-	switch lite.Code() & 0xff { // the primary code, below the extended one
-	case sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED:
+	switch lite.code.ToPrimary() {
+	case sqlite.ResultBusy, sqlite.ResultLocked:
 		return &Error{Kind: ErrBusy, cause: err}
-	case sqlite3.SQLITE_FULL:
+	case sqlite.ResultFull:
 		return &Error{Kind: ErrUnavailable, cause: err, full: true}
-	case sqlite3.SQLITE_IOERR: // as when the disk is full, for a file that SQLite maps
+	case sqlite.ResultIOErr, // as when the disk is full, for a file that SQLite maps
+		sqlite.ResultInterrupt: // the database is being closed
 		return &Error{Kind: ErrUnavailable, cause: err}
-	case sqlite3.SQLITE_READONLY:
+	case sqlite.ResultReadOnly:
 		return fmt.Errorf("%w (outside InTx and ExecContext nothing can be written)", err)
+	default:
+		return err
 	}
-	return err
 }
 
 // constraintIn finds the name in a message such as
-// "constraint failed: CHECK constraint failed: positive (275)".
+// "sqlite: step: constraint failed: CHECK constraint failed: positive".
 func constraintIn(msg string) string {
 	const mark = "constraint failed: "
 	i := strings.LastIndex(msg, mark)
@@ -182,9 +183,6 @@ func constraintIn(msg string) string {
 		return ""
 	}
 	name := msg[i+len(mark):]
-	if j := strings.LastIndex(name, " ("); j >= 0 {
-		name = name[:j]
-	}
 	if strings.HasSuffix(name, "constraint failed") { // FOREIGN KEY has no name
 		return ""
 	}

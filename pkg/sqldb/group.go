@@ -2,7 +2,6 @@ package sqldb
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"slices"
 	"sync"
@@ -24,7 +23,7 @@ const (
 // run its function where that was called, between a savepoint and its release, and
 // commits. Then it hands over to one of those that came meanwhile.
 type committer struct {
-	pool  *sql.DB
+	pool  *litePool
 	spans *spans
 
 	mu      sync.Mutex
@@ -34,10 +33,10 @@ type committer struct {
 
 // member is a transaction that waits for a leader.
 type member struct {
-	later bool         // it does not lead
-	turn  chan *sql.Tx // told once: run your function in this, or, without one, lead the next group
-	ran   chan error   // what became of the function
-	done  chan error   // told once: committed, or not
+	later bool           // it does not lead
+	turn  chan *liteConn // told once: run your function in this, or, without one, lead the next group
+	ran   chan error     // what became of the function
+	done  chan error     // told once: committed, or not
 }
 
 // errAlone is the answer to who must try again by itself: another one of the group
@@ -51,7 +50,7 @@ func (c *committer) inTx(ctx context.Context, later time.Duration, fn func(*Tx) 
 	if !errors.Is(err, errAlone) {
 		return err
 	}
-	return once(ctx, SQLite, c.pool, &sql.TxOptions{}, fn)
+	return c.pool.once(ctx, beginWrite, fn)
 }
 
 func (c *committer) join(ctx context.Context, later time.Duration, fn func(*Tx) error) error {
@@ -99,7 +98,7 @@ func (c *committer) enter(later bool) *member {
 		c.led = true
 		return nil
 	}
-	m := &member{later: later, turn: make(chan *sql.Tx, 1), ran: make(chan error, 1), done: make(chan error, 1)}
+	m := &member{later: later, turn: make(chan *liteConn, 1), ran: make(chan error, 1), done: make(chan error, 1)}
 	c.waiting = append(c.waiting, m)
 	return m
 }
@@ -150,7 +149,7 @@ func (c *committer) lead(ctx context.Context, fn func(*Tx) error) error {
 	c.waiting = slices.Delete(c.waiting, 0, n)
 	c.mu.Unlock()
 	if len(others) == 0 {
-		return once(ctx, SQLite, c.pool, &sql.TxOptions{}, fn)
+		return c.pool.once(ctx, beginWrite, fn)
 	}
 	results := make([]error, len(others)+1)
 	for i := range results {
@@ -170,40 +169,45 @@ func (c *committer) lead(ctx context.Context, fn func(*Tx) error) error {
 func (c *committer) together(ctx context.Context, others []*member, fn func(*Tx) error, results []error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), groupTimeout)
 	defer cancel()
-	raw, err := c.pool.BeginTx(ctx, nil)
+	conn, err := c.pool.acquire(ctx)
+	if err == nil {
+		defer c.pool.release(conn) // rolls back what is not committed
+		err = conn.control(beginWrite)
+	}
 	if err != nil {
 		for i := range results {
 			results[i] = mapIn(ctx, err)
 		}
 		return
 	}
-	defer func() { _ = raw.Rollback() }() // nothing, after a commit
 	good := 0
 	for i := range results {
-		if _, err := raw.ExecContext(ctx, "savepoint member"); err != nil {
+		if err := conn.control("savepoint member"); err != nil {
 			return
 		}
 		if i == 0 {
-			err = inside(&Tx{Engine: SQLite, raw: raw}, fn)
+			err = insideShared(conn, fn)
 		} else {
-			others[i-1].turn <- raw
+			others[i-1].turn <- conn
 			err = <-others[i-1].ran
 		}
-		end := "release member"
 		if err != nil {
-			end = "rollback to member; release member"
 			results[i] = err
+			err = conn.control("rollback to member")
 		} else {
 			good++
 		}
-		if _, err := raw.ExecContext(ctx, end); err != nil {
+		if err == nil {
+			err = conn.control("release member")
+		}
+		if err != nil {
 			return // SQLite has rolled it all back; nothing of the others is kept
 		}
 	}
 	if good == 0 {
 		return
 	}
-	if err = mapIn(ctx, raw.Commit()); err != nil && !errors.Is(err, ErrBusy) {
+	if err = mapIn(ctx, conn.commit(ctx)); err != nil && !errors.Is(err, ErrBusy) {
 		return // it may be the fault of one
 	}
 	for i := range results {
@@ -217,9 +221,18 @@ func (c *committer) together(ctx context.Context, others []*member, fn func(*Tx)
 var errPanicked = errors.New("the transaction's function did not return")
 
 // runs runs fn in the group's transaction and tells the leader what became of it.
-func (m *member) runs(raw *sql.Tx, fn func(*Tx) error) (ok bool) {
+func (m *member) runs(conn *liteConn, fn func(*Tx) error) (ok bool) {
 	err := errPanicked
 	defer func() { m.ran <- err }()
-	err = inside(&Tx{Engine: SQLite, raw: raw}, fn)
+	err = insideShared(conn, fn)
 	return err == nil
 }
+
+// insideShared runs fn in the transaction that is open on conn.
+func insideShared(conn *liteConn, fn func(*Tx) error) error {
+	defer conn.endReading()
+	return inside(&Tx{Engine: SQLite, lite: conn}, fn)
+}
+
+// beginWrite begins a transaction that is the only writer from its start.
+const beginWrite = "begin immediate"

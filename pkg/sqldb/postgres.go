@@ -13,16 +13,17 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/jackc/pgx/v5/pgxpool"
 	semconv "go.opentelemetry.io/otel/semconv/v1.40.0"
 )
 
 func openPostgres(ctx context.Context, url string, opts Options) (*DB, error) {
-	cfg, err := pgx.ParseConfig(url)
+	conns, err := pgxpool.ParseConfig(url)
 	if err != nil {
 		// The cause may quote the password.
 		return nil, errors.New("database URL: not a valid Postgres URL; use postgres://user:password@host:port/database and write special characters of the password as %XX")
 	}
+	cfg := conns.ConnConfig
 	if opts.Schema != "" {
 		if !regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}$`).MatchString(opts.Schema) {
 			return nil, fmt.Errorf("schema %q: use lower-case letters, digits and _", opts.Schema)
@@ -43,17 +44,20 @@ func openPostgres(ctx context.Context, url string, opts Options) (*DB, error) {
 	if namespace == "" {
 		namespace = cfg.Database
 	}
-	if s := newSpans(opts.TracerProvider, semconv.DBSystemNamePostgreSQL, namespace); s != nil {
-		cfg.Tracer = newPgxTracer(s, opts.TracerProvider)
+	conns.MaxConns = int32(opts.MaxConns)
+	conns.MaxConnIdleTime = 5 * time.Minute
+	conns.MaxConnLifetime = time.Hour // moves on after a fail-over behind a service address
+	conns.PingTimeout = silence
+	pool, err := pgxpool.NewWithConfig(ctx, conns)
+	if err != nil {
+		return nil, fmt.Errorf("database URL: %w", err)
 	}
-
-	pool := stdlib.OpenDB(*cfg)
-	pool.SetMaxOpenConns(opts.MaxConns)
-	pool.SetMaxIdleConns(opts.MaxConns)
-	pool.SetConnMaxIdleTime(5 * time.Minute)
-	pool.SetConnMaxLifetime(time.Hour) // moves on after a fail-over behind a service address
-	db := &DB{Engine: Postgres, write: pool, read: pool, url: url, opts: opts}
-	if err := pool.PingContext(ctx); err != nil {
+	count := &counters{}
+	db := &DB{Engine: Postgres, url: url, opts: opts, count: count, pg: &pgPool{
+		pool: pool, spans: newSpans(opts.TracerProvider, semconv.DBSystemNamePostgreSQL, namespace), count: count,
+		used: map[*pgxpool.Conn]struct{}{},
+	}}
+	if err := pool.Ping(ctx); err != nil {
 		return nil, errors.Join(explain(ctx, cfg, err), db.Close())
 	}
 	if opts.Schema != "" {

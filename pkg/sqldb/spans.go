@@ -2,20 +2,16 @@ package sqldb
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"strconv"
 	"sync"
+	"time"
 
-	"github.com/exaring/otelpgx"
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
-	"go.opentelemetry.io/otel/metric/noop"
 	semconv "go.opentelemetry.io/otel/semconv/v1.40.0"
 	"go.opentelemetry.io/otel/trace"
-	"modernc.org/sqlite"
 
 	"github.com/anima-run/anima/pkg/telemetry"
 )
@@ -49,7 +45,7 @@ const maxSummaries = 1024
 type statement struct {
 	name  string                  // of the span; "" means that it has none
 	attrs []attribute.KeyValue    // db.query.summary, db.operation.name, db.collection.name
-	opts  []trace.SpanStartOption // attrs and what is common, for the span of SQLite
+	opts  []trace.SpanStartOption // what is said of each of its spans
 }
 
 // newSpans returns nil without a provider. An empty namespace is left out.
@@ -96,8 +92,8 @@ func (s *spans) statement(query string) *statement {
 	return st
 }
 
-// start starts the span of a statement on SQLite; nil means that it has none. The
-// driver takes no span from a context, so none is returned.
+// start starts the span of a statement; nil means that it has none. Nothing is started
+// below it, so no context is returned.
 func (s *spans) start(ctx context.Context, query string) trace.Span {
 	if !s.wanted(ctx) {
 		return nil
@@ -108,6 +104,20 @@ func (s *spans) start(ctx context.Context, query string) trace.Span {
 	}
 	_, span := s.tracer.Start(ctx, st.name, st.opts...) //nolint:spancheck // the caller ends it
 	return span                                         //nolint:spancheck // the caller ends it
+}
+
+// startAt is start for a statement that was sent at a time.
+func (s *spans) startAt(ctx context.Context, query string, at time.Time) trace.Span {
+	if !s.wanted(ctx) {
+		return nil
+	}
+	st := s.statement(query)
+	if st.name == "" {
+		return nil
+	}
+	opts := append(st.opts[:len(st.opts):len(st.opts)], trace.WithTimestamp(at))
+	_, span := s.tracer.Start(ctx, st.name, opts...) //nolint:spancheck // the caller ends it
+	return span                                      //nolint:spancheck // the caller ends it
 }
 
 // finish ends a span of start.
@@ -142,59 +152,8 @@ func markFailed(ctx context.Context, span trace.Span, err error) {
 	span.SetAttributes(semconv.ErrorTypeKey.String(kind))
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
 		span.SetAttributes(semconv.DBResponseStatusCode(pg.Code))
-	} else if lite, ok := errors.AsType[*sqlite.Error](err); ok {
-		span.SetAttributes(semconv.DBResponseStatusCode(strconv.Itoa(lite.Code())))
+	} else if lite, ok := errors.AsType[*liteError](err); ok {
+		span.SetAttributes(semconv.DBResponseStatusCode(strconv.Itoa(int(lite.code))))
 	}
 	span.SetStatus(codes.Error, kind)
-}
-
-// pgxTracer is otelpgx without what SQLite cannot say and what must not be said:
-// the server's messages, connections, preparing, and transaction control. It asks
-// for a recorded parent before anything else, because otelpgx allocates first.
-type pgxTracer struct {
-	spans *spans
-	otel  *otelpgx.Tracer
-}
-
-func newPgxTracer(s *spans, p trace.TracerProvider) pgxTracer {
-	return pgxTracer{s, otelpgx.NewTracer(
-		otelpgx.WithTracerProvider(p),
-		otelpgx.WithMeterProvider(noop.NewMeterProvider()),
-		otelpgx.WithTracerAttributes(s.common...),
-		otelpgx.WithDisableConnectionDetailsInAttributes(),
-		otelpgx.WithDisableSQLStatementInAttributes(),
-		otelpgx.WithSpanNameCtxFunc(func(ctx context.Context, _ string) string {
-			return ctx.Value(statementKey{}).(*statement).name
-		}),
-	)}
-}
-
-// statementKey marks the context of a statement that has a span: what pgx hands
-// to the end of one that has none still holds the caller's span.
-type statementKey struct{}
-
-// TraceQueryStart implements pgx.QueryTracer.
-func (t pgxTracer) TraceQueryStart(ctx context.Context, conn *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
-	if !t.spans.wanted(ctx) {
-		return ctx
-	}
-	st := t.spans.statement(data.SQL)
-	if st.name == "" {
-		return ctx
-	}
-	ctx = t.otel.TraceQueryStart(context.WithValue(ctx, statementKey{}, st), conn, data)
-	trace.SpanFromContext(ctx).SetAttributes(st.attrs...)
-	return ctx
-}
-
-// TraceQueryEnd implements pgx.QueryTracer.
-func (t pgxTracer) TraceQueryEnd(ctx context.Context, conn *pgx.Conn, data pgx.TraceQueryEndData) {
-	if ctx.Value(statementKey{}) == nil {
-		return
-	}
-	markFailed(ctx, trace.SpanFromContext(ctx), data.Err)
-	// To this error otelpgx adds neither the server's message nor attributes of its
-	// own.
-	data.Err = sql.ErrNoRows
-	t.otel.TraceQueryEnd(ctx, conn, data)
 }

@@ -12,7 +12,6 @@ package sqldb
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"strings"
@@ -70,8 +69,10 @@ type Options struct {
 // Methods that read therefore refuse statements that write.
 type DB struct {
 	Engine
-	write, read *sql.DB // the same pool on Postgres
+	write, read *litePool // of SQLite
 	commits     *committer
+	pg          *pgPool // of Postgres
+	count       *counters
 	url         string
 	opts        Options
 }
@@ -79,10 +80,10 @@ type DB struct {
 // Querier is what a DB and a Tx have in common.
 type Querier interface {
 	// ExecContext runs a statement that returns no rows.
-	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
-	// QueryContext returns rows; the caller closes them and passes Err to Map.
-	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
-	// QueryRowContext returns one row; an error waits for its Scan.
+	ExecContext(ctx context.Context, query string, args ...any) (Result, error)
+	// QueryContext returns rows; the caller closes them.
+	QueryContext(ctx context.Context, query string, args ...any) (*Rows, error)
+	// QueryRowContext returns one row; the query runs in its Scan.
 	QueryRowContext(ctx context.Context, query string, args ...any) *Row
 }
 
@@ -118,13 +119,12 @@ func Open(ctx context.Context, url string, opts Options) (*DB, error) {
 // process would.
 func (db *DB) Reopen(ctx context.Context) (*DB, error) { return Open(ctx, db.url, db.opts) }
 
-// Close closes every connection. Queries that still run end with an error.
+// Close closes every connection. Statements that still run end with an error.
 func (db *DB) Close() error {
-	err := db.read.Close()
-	if db.write != db.read {
-		err = errors.Join(err, db.write.Close())
+	if db.Engine == Postgres {
+		return db.pg.close()
 	}
-	return err
+	return errors.Join(db.read.close(), db.write.close())
 }
 
 // Ping reports whether the database answers a query.
@@ -138,12 +138,24 @@ func (db *DB) Ping(ctx context.Context) error {
 
 // ExecContext runs one statement in a transaction of its own, again while the
 // engine is busy.
-func (db *DB) ExecContext(ctx context.Context, query string, args ...any) (res sql.Result, err error) {
+func (db *DB) ExecContext(ctx context.Context, query string, args ...any) (res Result, err error) {
 	err = retry(ctx, func() error {
-		res, err = db.write.ExecContext(ctx, query, args...)
+		res.rows, err = db.exec(ctx, query, args)
 		return mapIn(ctx, err)
 	})
 	return res, err
+}
+
+func (db *DB) exec(ctx context.Context, query string, args []any) (int64, error) {
+	if db.Engine == Postgres {
+		return db.pg.exec(ctx, query, args)
+	}
+	c, err := db.write.acquire(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer db.write.release(c)
+	return c.exec(ctx, query, args)
 }
 
 // soon is how long [DB.ExecSoon] waits for others. Where services are made to die it
@@ -152,7 +164,7 @@ const soon = 50 * time.Millisecond
 
 // ExecSoon is ExecContext for what comes often and nobody waits for: on SQLite it is
 // committed with the next transaction, or with others of its kind after 50 ms.
-func (db *DB) ExecSoon(ctx context.Context, query string, args ...any) (res sql.Result, err error) {
+func (db *DB) ExecSoon(ctx context.Context, query string, args ...any) (res Result, err error) {
 	if db.Engine == Postgres || failpoint.Enabled {
 		return db.ExecContext(ctx, query, args...)
 	}
@@ -165,62 +177,46 @@ func (db *DB) ExecSoon(ctx context.Context, query string, args ...any) (res sql.
 	return res, err
 }
 
-// QueryContext reads rows; the caller closes them and passes Err to Map, or uses
-// All. It refuses to write on SQLite: INSERT … RETURNING belongs in InTx.
-func (db *DB) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
-	rows, err := db.read.QueryContext(ctx, query, args...)
-	return rows, mapIn(ctx, err)
+// QueryContext reads rows; the caller closes them, or uses All. It refuses to write on
+// SQLite: INSERT … RETURNING belongs in InTx.
+func (db *DB) QueryContext(ctx context.Context, query string, args ...any) (*Rows, error) {
+	found, err := db.query(ctx, query, args)
+	if err != nil {
+		return nil, mapIn(ctx, err)
+	}
+	return &Rows{found: found, ctx: ctx}, nil
+}
+
+func (db *DB) query(ctx context.Context, query string, args []any) (rowSource, error) {
+	if db.Engine == Postgres {
+		return db.pg.query(ctx, query, args)
+	}
+	c, err := db.read.acquire(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r, err := c.query(ctx, query, args)
+	if err != nil {
+		db.read.release(c)
+		return nil, err
+	}
+	r.pool = db.read
+	return r, nil
 }
 
 // QueryRowContext reads one row, as QueryContext does.
 func (db *DB) QueryRowContext(ctx context.Context, query string, args ...any) *Row {
-	return &Row{row: db.read.QueryRowContext(ctx, query, args...), ended: ctx.Err}
+	return &Row{db: db, ctx: ctx, query: query, args: args}
 }
 
-// Row is the result of a query for one row.
-type Row struct {
-	row    *sql.Row
-	ended  func() error // why the query's context ended, if it did
-	failed func(error)  // told of an error other than ErrNotFound; may be nil
-	doomed error        // instead of a row
-}
-
-// Scan copies the columns into dest. It returns ErrNotFound when there was no row.
-func (r *Row) Scan(dest ...any) error {
-	if r.doomed != nil {
-		return r.doomed
+func (db *DB) queryRow(ctx context.Context, query string, args, dest []any) error {
+	if db.Engine == Postgres {
+		return db.pg.queryRow(ctx, query, args, dest)
 	}
-	err := r.row.Scan(dest...)
-	if err == nil {
-		return nil
-	}
-	err = mapCause(r.ended(), err)
-	if r.failed != nil && !errors.Is(err, ErrNotFound) {
-		r.failed(err)
-	}
-	return err
-}
-
-// Scanner is a row whose columns can be copied out: a *Row or a *sql.Rows.
-type Scanner interface{ Scan(dest ...any) error }
-
-// All runs query and returns what scan makes of each row, in their order; nil
-// when there are none.
-func All[T any](ctx context.Context, q Querier, scan func(Scanner) (T, error), query string, args ...any) (all []T, err error) {
-	rows, err := q.QueryContext(ctx, query, args...)
+	c, err := db.read.acquire(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	defer func() { err = errors.Join(err, rows.Close()) }()
-	for rows.Next() {
-		v, err := scan(rows)
-		if err != nil {
-			return nil, mapIn(ctx, err)
-		}
-		all = append(all, v)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, mapIn(ctx, err)
-	}
-	return all, nil
+	defer db.read.release(c)
+	return c.queryRow(ctx, query, args, dest)
 }

@@ -2,16 +2,17 @@ package sqldb
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
-	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"time"
 
 	semconv "go.opentelemetry.io/otel/semconv/v1.40.0"
-	"modernc.org/sqlite"
+	"go.opentelemetry.io/otel/trace"
+	"zombiezen.com/go/sqlite"
 )
 
 // openSQLite opens the database named by rest, the URL without its scheme.
@@ -27,20 +28,27 @@ func openSQLite(ctx context.Context, whole, rest string, opts Options) (*DB, err
 	if namespace == "" {
 		namespace = strings.TrimSuffix(filepath.Base(path), filepath.Ext(path))
 	}
+	db := &DB{Engine: SQLite, url: whole, opts: opts, count: &counters{}}
 	spans := newSpans(opts.TracerProvider, semconv.DBSystemNameSQLite, namespace)
-	db := &DB{Engine: SQLite, url: whole, opts: opts}
+	pool := func(conns int, pragmas ...string) *litePool {
+		pragmas = append(pragmas, "synchronous="+sync, "foreign_keys=on",
+			"journal_size_limit=67108864") // a burst does not leave a huge WAL file behind
+		return newLitePool(conns, func() (*liteConn, error) { return openLite(path, pragmas, spans, db.count) })
+	}
 	// With a write-ahead log readers and the writer do not wait for each other. The
 	// file remembers it, so the writer goes first and readers need not ask.
-	if db.write, err = sqlitePool(path, sync, 1, "_txlock=immediate&_journal_mode=WAL", spans); err != nil {
-		return nil, err
-	}
+	db.write, db.read = pool(1, "journal_mode=wal"), pool(opts.MaxConns, "query_only=on")
 	db.commits = &committer{pool: db.write, spans: spans}
-	if db.read, err = sqlitePool(path, sync, opts.MaxConns, "_query_only=1", spans); err != nil {
-		return nil, errors.Join(err, db.write.Close())
-	}
-	for _, pool := range []*sql.DB{db.write, db.read} {
+	for _, pool := range []*litePool{db.write, db.read} {
 		// Two processes that make the same file at once get in each other's way.
-		err := retry(ctx, func() error { return mapIn(ctx, pool.PingContext(ctx)) })
+		err := retry(ctx, func() error {
+			c, err := pool.acquire(ctx)
+			if err != nil {
+				return mapIn(ctx, err)
+			}
+			defer pool.release(c)
+			return mapIn(ctx, c.queryRow(trace.ContextWithSpanContext(ctx, trace.SpanContext{}), "select count(*) from sqlite_master", nil, []any{new(int)}))
+		})
 		if err != nil {
 			err = fmt.Errorf("database file %s: %w; it must be a SQLite file in a folder that this user may write", path, err)
 			return nil, errors.Join(err, db.Close())
@@ -82,21 +90,122 @@ func touch(path string) error {
 	return f.Close()
 }
 
-func sqlitePool(path, sync string, conns int, mode string, spans *spans) (*sql.DB, error) {
-	dsn := (&url.URL{Scheme: "file", Path: path}).String() + "?" + strings.Join([]string{
-		mode,
-		"_busy_timeout=1000", // ms; for other processes, InTx then tries again
-		"_synchronous=" + sync,
-		"_foreign_keys=1",
-		"_dqs=0",                               // "x" is never a string, as on Postgres
-		"_pragma=journal_size_limit(67108864)", // a burst does not leave a huge WAL file behind
-	}, "&")
-	c, err := sqlite.NewConnector(dsn)
+// busyTimeout is how long a statement waits for other processes; InTx then tries again.
+const busyTimeout = time.Second
+
+func openLite(path string, pragmas []string, spans *spans, count *counters) (_ *liteConn, err error) {
+	// Not a URI, so that the path is taken as it is.
+	raw, err := sqlite.OpenConn(path, sqlite.OpenReadWrite)
 	if err != nil {
-		return nil, fmt.Errorf("database file %s: %w", path, err)
+		return nil, liteErr(err)
 	}
-	pool := sql.OpenDB(cachingConnector{c, spans})
-	pool.SetMaxOpenConns(conns)
-	pool.SetMaxIdleConns(conns) // a connection made anew would have to prepare its statements again
-	return pool, nil
+	c := &liteConn{raw: raw, spans: spans, count: count, stmts: map[string]*liteStmt{}}
+	raw.SetBusyTimeout(busyTimeout) // instead of waiting without end
+	raw.SetInterrupt(c.watch.init())
+	for _, p := range pragmas {
+		if err := c.control("pragma " + p); err != nil {
+			return nil, errors.Join(err, c.close())
+		}
+	}
+	return c, nil
+}
+
+// litePool holds the connections of one kind to a file. They are opened when they are
+// needed first and then kept: one made anew would have to compile its statements again.
+type litePool struct {
+	open  func() (*liteConn, error)
+	slots chan struct{} // as many as connections may be in use
+
+	mu     sync.Mutex
+	free   []*liteConn // the one used last at the end
+	used   map[*liteConn]struct{}
+	closed bool
+}
+
+func newLitePool(conns int, open func() (*liteConn, error)) *litePool {
+	return &litePool{open: open, slots: make(chan struct{}, conns), used: map[*liteConn]struct{}{}}
+}
+
+// acquire returns a connection, for release.
+func (p *litePool) acquire(ctx context.Context) (*liteConn, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	select {
+	case p.slots <- struct{}{}:
+	default:
+		select {
+		case p.slots <- struct{}{}:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	c, err := p.take()
+	if err != nil {
+		<-p.slots
+	}
+	return c, err
+}
+
+// errClosed is the answer after Close.
+var errClosed = errors.New("the database is closed")
+
+func (p *litePool) take() (*liteConn, error) {
+	p.mu.Lock()
+	if p.closed {
+		p.mu.Unlock()
+		return nil, errClosed
+	}
+	if n := len(p.free); n > 0 {
+		c := p.free[n-1]
+		p.free = p.free[:n-1]
+		p.used[c] = struct{}{}
+		p.mu.Unlock()
+		return c, nil
+	}
+	p.mu.Unlock()
+	c, err := p.open()
+	if err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil, errors.Join(errClosed, c.close())
+	}
+	p.used[c] = struct{}{}
+	return c, nil
+}
+
+// release takes a connection back, without a transaction.
+func (p *litePool) release(c *liteConn) {
+	failed := c.rollback() != nil
+	p.mu.Lock()
+	delete(p.used, c)
+	keep := !p.closed && !failed
+	if keep {
+		p.free = append(p.free, c)
+	}
+	p.mu.Unlock()
+	if !keep {
+		_ = c.close() // its user was told what went wrong
+	}
+	<-p.slots
+}
+
+// close closes the connections that are free, and ends the statements of the others,
+// which are closed when they come back.
+func (p *litePool) close() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed = true
+	var errs []error
+	for _, c := range p.free {
+		errs = append(errs, c.close())
+	}
+	p.free = nil
+	for c := range p.used {
+		c.watch.interrupt()
+	}
+	return errors.Join(errs...)
 }

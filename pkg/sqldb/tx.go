@@ -2,13 +2,10 @@ package sqldb
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"time"
-
-	"go.opentelemetry.io/otel/trace"
 )
 
 // Tx is a transaction, for one goroutine at a time.
@@ -18,7 +15,8 @@ import (
 // says so with ON CONFLICT.
 type Tx struct {
 	Engine
-	raw    *sql.Tx
+	lite   *liteConn
+	pg     *pgTx
 	failed error
 }
 
@@ -42,36 +40,39 @@ func InTx(ctx context.Context, db *DB, fn func(tx *Tx) error) error {
 		if db.Engine == SQLite {
 			return db.commits.inTx(ctx, 0, fn)
 		}
-		return once(ctx, db.Engine, db.write, &sql.TxOptions{Isolation: sql.LevelReadCommitted}, fn)
+		return db.pg.once(ctx, "begin isolation level read committed", true, fn)
 	})
 }
 
 // Snapshot runs fn in a transaction that only reads and sees the database as it
 // was at its first statement. It delays no writer.
 func Snapshot(ctx context.Context, db *DB, fn func(tx *Tx) error) error {
-	opts := &sql.TxOptions{ReadOnly: true}
-	if db.Engine == Postgres {
-		opts.Isolation = sql.LevelRepeatableRead
-	}
-	return retry(ctx, func() error { return once(ctx, db.Engine, db.read, opts, fn) })
+	return retry(ctx, func() error {
+		if db.Engine == SQLite {
+			return db.read.once(ctx, "begin", fn)
+		}
+		return db.pg.once(ctx, "begin isolation level repeatable read, read only", false, fn)
+	})
 }
 
-func once(ctx context.Context, engine Engine, pool *sql.DB, opts *sql.TxOptions, fn func(*Tx) error) error {
-	begin := ctx
-	if opts.ReadOnly && trace.SpanFromContext(ctx).IsRecording() {
-		begin = trace.ContextWithSpanContext(ctx, trace.SpanContext{}) // the end of a read is not worth a span
-	}
-	raw, err := pool.BeginTx(begin, opts)
+// once runs fn in a transaction of its own, which begin begins.
+func (p *litePool) once(ctx context.Context, begin string, fn func(*Tx) error) error {
+	c, err := p.acquire(ctx)
 	if err != nil {
 		return mapIn(ctx, err)
 	}
-	// After a commit this does nothing. Where it fails the connection is gone, and
-	// the transaction with it.
-	defer func() { _ = raw.Rollback() }()
-	if err := inside(&Tx{Engine: engine, raw: raw}, fn); err != nil {
+	defer p.release(c) // rolls back what is not committed
+	if err := c.control(begin); err != nil {
+		return mapIn(ctx, err)
+	}
+	defer c.endReading()
+	if err := inside(&Tx{Engine: SQLite, lite: c}, fn); err != nil {
 		return err
 	}
-	return mapIn(ctx, raw.Commit())
+	if begin == "begin" { // of what was only read nothing is to be committed
+		return mapIn(ctx, ctx.Err())
+	}
+	return mapIn(ctx, c.commit(ctx))
 }
 
 // inside runs fn; nil means that tx may be committed.
@@ -86,32 +87,47 @@ func inside(tx *Tx, fn func(*Tx) error) error {
 }
 
 // ExecContext runs a statement that returns no rows.
-func (tx *Tx) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+func (tx *Tx) ExecContext(ctx context.Context, query string, args ...any) (res Result, err error) {
 	if err := tx.doomed(); err != nil {
-		return nil, err
+		return Result{}, err
 	}
-	res, err := tx.raw.ExecContext(ctx, query, args...)
+	if tx.pg != nil {
+		res.rows, err = tx.pg.exec(ctx, query, args)
+	} else {
+		res.rows, err = tx.lite.exec(ctx, query, args)
+	}
 	return res, tx.note(mapIn(ctx, err))
 }
 
 // QueryContext returns rows, which must be closed before the next statement.
-func (tx *Tx) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+func (tx *Tx) QueryContext(ctx context.Context, query string, args ...any) (*Rows, error) {
 	if err := tx.doomed(); err != nil {
 		return nil, err
 	}
-	rows, err := tx.raw.QueryContext(ctx, query, args...)
-	return rows, tx.note(mapIn(ctx, err))
+	found, err := tx.query(ctx, query, args)
+	if err != nil {
+		return nil, tx.note(mapIn(ctx, err))
+	}
+	return &Rows{found: found, ctx: ctx, tx: tx}, nil
 }
 
-// QueryRowContext returns one row; an error waits for its Scan.
+func (tx *Tx) query(ctx context.Context, query string, args []any) (rowSource, error) {
+	if tx.pg != nil {
+		return tx.pg.query(ctx, query, args)
+	}
+	return tx.lite.query(ctx, query, args)
+}
+
+// QueryRowContext returns one row; the query runs in its Scan.
 func (tx *Tx) QueryRowContext(ctx context.Context, query string, args ...any) *Row {
-	if err := tx.doomed(); err != nil {
-		return &Row{doomed: err}
+	return &Row{tx: tx, ctx: ctx, query: query, args: args}
+}
+
+func (tx *Tx) queryRow(ctx context.Context, query string, args, dest []any) error {
+	if tx.pg != nil {
+		return tx.pg.queryRow(ctx, query, args, dest)
 	}
-	return &Row{
-		row: tx.raw.QueryRowContext(ctx, query, args...), ended: ctx.Err,
-		failed: func(err error) { _ = tx.note(err) },
-	}
+	return tx.lite.queryRow(ctx, query, args, dest)
 }
 
 func (tx *Tx) doomed() error {

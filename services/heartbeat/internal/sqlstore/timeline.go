@@ -3,7 +3,6 @@ package sqlstore
 import (
 	"cmp"
 	"context"
-	"database/sql"
 	"slices"
 	"time"
 
@@ -45,12 +44,12 @@ func (s *Store) Due(ctx context.Context, now time.Time, limit int) ([]beat.Due, 
 
 // Next implements [beat.Timeline].
 func (s *Store) Next(ctx context.Context) (time.Time, error) {
-	var next sql.NullInt64
+	var next sqldb.Null[int64]
 	err := s.db.QueryRowContext(ctx, `select min(at) from (
 			select min(b.next_at) as at from beats b join agents a on a.id = b.agent where a.state <> $1
 			union all select min(at) as at from alarms where done = 0
 		) as times`, string(api.StateDead)).Scan(&next)
-	return moment(next.Int64), err
+	return moment(next.V), err
 }
 
 // Fire implements [beat.Timeline].
@@ -92,7 +91,7 @@ func (s *Store) Fire(ctx context.Context, fired []beat.Fired) (recorded []beat.F
 // advance moves what fired beyond its time, and reports whether it was still
 // there to be moved.
 func advance(ctx context.Context, tx *sqldb.Tx, f beat.Fired) (bool, error) {
-	var res sql.Result
+	var res sqldb.Result
 	var err error
 	if f.Alarm != "" {
 		res, err = tx.ExecContext(ctx, "update alarms set done = 1 where agent = $1 and id = $2 and done = 0", f.Agent, f.Alarm)

@@ -2,7 +2,6 @@ package sqlstore
 
 import (
 	"context"
-	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -85,7 +84,7 @@ func (s *Store) Recorded(ctx context.Context, id string) (turn.Recording, error)
 	rec.Turn = all[0].Turn
 	session, number := t.Session, t.Number
 	var command, input string
-	var ending, reference, after sql.NullString
+	var ending, reference, after sqldb.Null[string]
 	err = s.db.QueryRowContext(ctx, `select r.command, r.input, r.ending, p.reference, a.reference,
 			(select coalesce(sum(cost), 0) from turns where run = $2 and number < $3)
 		from runs r left join prompts p on p.turn_id = $1 left join turns n on n.session = $4 and n.position = $5 left join prompts a on a.turn_id = n.id
@@ -96,11 +95,11 @@ func (s *Store) Recorded(ctx context.Context, id string) (turn.Recording, error)
 	}
 	var end turn.End
 	for _, part := range []struct {
-		text sql.NullString
+		text sqldb.Null[string]
 		into any
 	}{
-		{sql.NullString{String: command, Valid: true}, &rec.Run},
-		{sql.NullString{String: input, Valid: true}, &rec.Input},
+		{sqldb.Null[string]{V: command, Valid: true}, &rec.Run},
+		{sqldb.Null[string]{V: input, Valid: true}, &rec.Input},
 		{ending, &end},
 		{reference, &rec.Reference},
 		{after, &rec.After},
@@ -108,7 +107,7 @@ func (s *Store) Recorded(ctx context.Context, id string) (turn.Recording, error)
 		if !part.text.Valid {
 			continue
 		}
-		if err := json.Unmarshal([]byte(part.text.String), part.into); err != nil {
+		if err := json.Unmarshal([]byte(part.text.V), part.into); err != nil {
 			return rec, fmt.Errorf("recording of turn %s: %w", id, err)
 		}
 	}

@@ -2,7 +2,6 @@ package sqlstore
 
 import (
 	"context"
-	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -311,7 +310,7 @@ func (s *Store) GoalOfRun(ctx context.Context, run string) (string, error) {
 // RunOutcome implements goal.Store.
 func (s *Store) RunOutcome(ctx context.Context, run string) (goal.Outcome, error) {
 	var out goal.Outcome
-	var ending sql.NullString
+	var ending sqldb.Null[string]
 	var calls int
 	err := s.db.QueryRowContext(ctx, `select r.ending, r.cost,
 			(select count(*) from tool_calls c join turns t on t.id = c.turn_id where t.run = r.id and t.number = r.turns)
@@ -323,7 +322,7 @@ func (s *Store) RunOutcome(ctx context.Context, run string) (goal.Outcome, error
 		return out, err
 	}
 	var end turn.End
-	if err := json.Unmarshal([]byte(ending.String), &end); err != nil {
+	if err := json.Unmarshal([]byte(ending.V), &end); err != nil {
 		return out, fmt.Errorf("end of run %s: %w", run, err)
 	}
 	agent, err := s.definition(ctx, s.db, end.Run.Agent)

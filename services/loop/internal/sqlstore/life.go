@@ -2,7 +2,6 @@ package sqlstore
 
 import (
 	"context"
-	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -145,13 +144,13 @@ func (s *Store) Drop(ctx context.Context, end turn.End) (turn.End, error) {
 		if err != nil {
 			return err
 		}
-		var ending sql.NullString
+		var ending sqldb.Null[string]
 		if err := tx.QueryRowContext(ctx, `select ending from runs where id = $1`, cmd.Run).Scan(&ending); err != nil {
 			return err
 		}
 		if ending.Valid {
 			stored = turn.End{}
-			return json.Unmarshal([]byte(ending.String), &stored)
+			return json.Unmarshal([]byte(ending.V), &stored)
 		}
 		if !written && end.Fate == api.FateExpired {
 			return api.Errorf(api.Conflict, "run %s has begun", cmd.Run)
@@ -204,7 +203,7 @@ func (s *Store) cancel(ctx context.Context, tx *sqldb.Tx, run, session, reason s
 // Errors: NotFound.
 func (s *Store) RunState(ctx context.Context, run string) (api.RunState, error) {
 	var command string
-	var ending, cancelled sql.NullString
+	var ending, cancelled sqldb.Null[string]
 	st := api.RunState{Run: run, Status: api.RunRunning}
 	err := s.db.QueryRowContext(ctx, `select r.command, r.turns, r.cost, r.ending, r.fate, c.reason
 		from runs r left join cancels c on c.run = r.id where r.id = $1`, run).
@@ -225,7 +224,7 @@ func (s *Store) RunState(ctx context.Context, run string) (api.RunState, error) 
 		return st, nil
 	}
 	var end turn.End
-	if err := json.Unmarshal([]byte(ending.String), &end); err != nil {
+	if err := json.Unmarshal([]byte(ending.V), &end); err != nil {
 		return st, fmt.Errorf("end of run %s: %w", run, err)
 	}
 	if st.Fate == "" { // of a release before

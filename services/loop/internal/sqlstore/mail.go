@@ -2,7 +2,6 @@ package sqlstore
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"strings"
@@ -59,7 +58,7 @@ func (s *Store) AdmitMail(ctx context.Context, cmd api.Run, b MailBudget, now in
 		runs, err := sqldb.All(ctx, tx, func(r sqldb.Scanner) (mailRun, error) {
 			var m mailRun
 			var cost api.Micros
-			var ending sql.NullString
+			var ending sqldb.Null[string]
 			if err := r.Scan(&m.run, &m.sender, &m.at, &m.cap, &cost, &ending); err != nil {
 				return m, err
 			}

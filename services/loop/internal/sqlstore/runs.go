@@ -2,7 +2,6 @@ package sqlstore
 
 import (
 	"context"
-	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -24,7 +23,7 @@ func (s *Store) Known(ctx context.Context, cmd api.Run) (turn.Known, error) {
 	if k.Agent, err = s.definition(ctx, s.db, cmd.Agent); err != nil {
 		return k, err
 	}
-	var input, ending, cancelled, kind, address sql.NullString
+	var input, ending, cancelled, kind, address sqldb.Null[string]
 	var counters string
 	var terminated int64
 	err = s.db.QueryRowContext(ctx, `select s.journal, s.turns, coalesce(r.turns, 0), coalesce(r.cost, 0), r.input, r.ending,
@@ -40,7 +39,7 @@ func (s *Store) Known(ctx context.Context, cmd api.Run) (turn.Known, error) {
 	if err != nil {
 		return k, err
 	}
-	if k.Cancelled = cancelled.String; cancelled.Valid && k.Cancelled == "" {
+	if k.Cancelled = cancelled.V; cancelled.Valid && k.Cancelled == "" {
 		k.Cancelled = "cancelled"
 	}
 	if terminated > 0 && k.Terminated == "" {
@@ -50,16 +49,16 @@ func (s *Store) Known(ctx context.Context, cmd api.Run) (turn.Known, error) {
 		return k, fmt.Errorf("counters of session %s: %w", cmd.Session, err)
 	}
 	if input.Valid {
-		if err := json.Unmarshal([]byte(input.String), &k.Input); err != nil {
+		if err := json.Unmarshal([]byte(input.V), &k.Input); err != nil {
 			return k, fmt.Errorf("input of run %s: %w", cmd.Run, err)
 		}
 	}
 	if kind.Valid { // a message that joined the run since has lowered its authority, for good
-		k.Input.By = api.Principal{Kind: api.PrincipalKind(kind.String), Address: address.String}
+		k.Input.By = api.Principal{Kind: api.PrincipalKind(kind.V), Address: address.V}
 	}
 	if ending.Valid {
 		k.Ended = &turn.End{}
-		if err := json.Unmarshal([]byte(ending.String), k.Ended); err != nil {
+		if err := json.Unmarshal([]byte(ending.V), k.Ended); err != nil {
 			return k, fmt.Errorf("end of run %s: %w", cmd.Run, err)
 		}
 	}
@@ -169,7 +168,7 @@ func (s *Store) notCancelled(ctx context.Context, tx *sqldb.Tx, cmd api.Run) err
 // persisted answers the writer of a turn that is there: with the run's end as it is
 // stored, if both see one.
 func (s *Store) persisted(ctx context.Context, tx *sqldb.Tx, rec *turn.Record, end *turn.End) error {
-	var ending sql.NullString
+	var ending sqldb.Null[string]
 	err := tx.QueryRowContext(ctx, `select r.ending from turns t join runs r on r.id = t.run where t.id = $1`, rec.Turn.ID).Scan(&ending)
 	switch {
 	case errors.Is(err, sqldb.ErrNotFound): // another run took the place in the session
@@ -182,7 +181,7 @@ func (s *Store) persisted(ctx context.Context, tx *sqldb.Tx, rec *turn.Record, e
 		return otherwise(rec)
 	}
 	var stored turn.End
-	if err := json.Unmarshal([]byte(ending.String), &stored); err != nil {
+	if err := json.Unmarshal([]byte(ending.V), &stored); err != nil {
 		return fmt.Errorf("end of run %s: %w", rec.Turn.Run, err)
 	}
 	if stored.Turns != end.Turns {

@@ -5,7 +5,6 @@ package sqlstore
 
 import (
 	"context"
-	"database/sql"
 	"embed"
 	"errors"
 	"io/fs"
@@ -211,7 +210,7 @@ func scanTime(row sqldb.Scanner) (time.Time, error) {
 
 func micros(t time.Time) int64 { return t.UnixMicro() }
 
-func rows(res sql.Result, err error) (int64, error) {
+func rows(res sqldb.Result, err error) (int64, error) {
 	if err != nil {
 		return 0, err
 	}

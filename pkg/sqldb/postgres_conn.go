@@ -1,0 +1,548 @@
+package sqldb
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// pgPool holds the connections to a Postgres.
+type pgPool struct {
+	pool  *pgxpool.Pool
+	spans *spans
+	count *counters
+
+	mu   sync.Mutex
+	used map[*pgxpool.Conn]struct{}
+}
+
+// pgTries bounds the connections that are tried for a statement that none of them has
+// taken, as after a restart of the server.
+const pgTries = 3
+
+func (p *pgPool) acquire(ctx context.Context) (*pgxpool.Conn, error) {
+	c, err := p.pool.Acquire(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.used[c] = struct{}{}
+	return c, nil
+}
+
+func (p *pgPool) release(c *pgxpool.Conn) {
+	p.mu.Lock()
+	delete(p.used, c)
+	p.mu.Unlock()
+	c.Release()
+}
+
+// closeTimeout is how long close waits for those that still use a connection.
+const closeTimeout = 5 * time.Second
+
+// close ends the statements that run and closes the connections.
+func (p *pgPool) close() error {
+	p.mu.Lock()
+	for c := range p.used {
+		_ = c.Conn().PgConn().Conn().SetDeadline(time.Unix(1, 0)) // a connection that is closed needs none
+	}
+	p.mu.Unlock()
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		p.pool.Close()
+	}()
+	late := time.NewTimer(closeTimeout)
+	defer late.Stop()
+	select {
+	case <-closed:
+		return nil
+	case <-late.C:
+		return errors.New("close: a transaction has not ended, or rows were not closed")
+	}
+}
+
+// with runs do with a connection, and with another one while none has taken anything.
+func (p *pgPool) with(ctx context.Context, do func(*pgxpool.Conn) (keeps bool, err error)) error {
+	for try := 1; ; try++ {
+		c, err := p.acquire(ctx)
+		if err != nil {
+			return err
+		}
+		p.count.flights.Add(1)
+		keeps, err := do(c)
+		if !keeps {
+			p.release(c)
+		}
+		if err == nil || try == pgTries || !pgconn.SafeToRetry(err) || ctx.Err() != nil {
+			return err
+		}
+	}
+}
+
+// exec runs a statement, or without arguments any number of them, by itself.
+func (p *pgPool) exec(ctx context.Context, query string, args []any) (changed int64, err error) {
+	if err := ctx.Err(); err != nil {
+		return 0, err
+	}
+	if args, err = plain(args); err != nil {
+		return 0, err
+	}
+	span := p.spans.start(ctx, query)
+	p.count.statements.Add(1)
+	err = p.with(ctx, func(c *pgxpool.Conn) (bool, error) {
+		tag, err := c.Exec(ctx, query, args...)
+		changed = tag.RowsAffected()
+		return false, err
+	})
+	finish(ctx, span, err)
+	if err == nil {
+		p.count.commits.Add(1)
+	}
+	return changed, err
+}
+
+func (p *pgPool) queryRow(ctx context.Context, query string, args, dest []any) error {
+	rows, err := p.query(ctx, query, args)
+	if err != nil {
+		return err
+	}
+	return rows.(*pgRows).one(dest)
+}
+
+func (p *pgPool) query(ctx context.Context, query string, args []any) (rowSource, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	args, err := plain(args)
+	if err != nil {
+		return nil, err
+	}
+	span := p.spans.start(ctx, query)
+	p.count.statements.Add(1)
+	var found *pgRows
+	err = p.with(ctx, func(c *pgxpool.Conn) (keeps bool, err error) {
+		rows, err := c.Query(ctx, query, args...)
+		if err != nil {
+			return false, err
+		}
+		found = newPgRows(rows, func(err error) {
+			p.release(c)
+			finish(ctx, span, err)
+		})
+		return true, found.begin()
+	})
+	if err != nil {
+		if found == nil {
+			finish(ctx, span, err)
+		}
+		return nil, err
+	}
+	return found, nil
+}
+
+// pgRows are the rows of a query.
+type pgRows struct {
+	pgRow
+	rows  pgx.Rows
+	ahead bool // at a row that next has not told of, or, if not first, at the end
+	first bool
+	end   func(error) // told once what became of the query
+}
+
+func newPgRows(rows pgx.Rows, end func(error)) *pgRows {
+	return &pgRows{rows: rows, end: end}
+}
+
+// begin goes to the first row; after an error the rows are closed.
+func (r *pgRows) begin() (err error) {
+	if r.first, err = r.next(); err != nil {
+		r.close()
+		return err
+	}
+	r.ahead = true
+	return nil
+}
+
+func (r *pgRows) next() (bool, error) {
+	if r.ahead {
+		r.ahead = false
+		return r.first, nil
+	}
+	if !r.rows.Next() {
+		return false, r.rows.Err()
+	}
+	r.pgRow = pgRow{r.rows.FieldDescriptions(), r.rows.RawValues(), r.rows.Conn().TypeMap()}
+	return true, nil
+}
+
+func (r *pgRows) close() {
+	if r.end == nil {
+		return
+	}
+	r.rows.Close()
+	end := r.end
+	r.end = nil
+	end(r.rows.Err())
+}
+
+// one scans the first row and closes.
+func (r *pgRows) one(dest []any) error {
+	found, err := r.next()
+	if found {
+		err = scanRow(r, dest)
+	}
+	r.close()
+	switch {
+	case err != nil:
+		return err
+	case r.rows.Err() != nil: // of what follows the row
+		return r.rows.Err()
+	case !found:
+		return errNoRow
+	}
+	return nil
+}
+
+// pgRow is a row as the server has sent it.
+type pgRow struct {
+	fields []pgconn.FieldDescription
+	raw    [][]byte
+	types  *pgtype.Map
+}
+
+func (r *pgRow) count() int { return len(r.raw) }
+
+func (r *pgRow) kind(i int) kind {
+	if r.raw[i] == nil {
+		return null
+	}
+	switch r.fields[i].DataTypeOID {
+	case pgtype.Int8OID, pgtype.Int4OID, pgtype.Int2OID, pgtype.OIDOID, pgtype.BoolOID:
+		return integer
+	case pgtype.Float8OID, pgtype.Float4OID:
+		return real
+	case pgtype.ByteaOID:
+		return blob
+	default:
+		return text
+	}
+}
+
+func (r *pgRow) binary(i int) bool { return r.fields[i].Format == pgtype.BinaryFormatCode }
+
+func (r *pgRow) integer(i int) int64 {
+	b := r.raw[i]
+	if !r.binary(i) {
+		if r.fields[i].DataTypeOID == pgtype.BoolOID {
+			return map[string]int64{"t": 1}[string(b)]
+		}
+		n, _ := strconv.ParseInt(string(b), 10, 64) // the server has made the digits
+		return n
+	}
+	switch len(b) {
+	case 1:
+		return int64(b[0])
+	case 2:
+		return int64(int16(binary.BigEndian.Uint16(b)))
+	case 4:
+		if r.fields[i].DataTypeOID == pgtype.OIDOID {
+			return int64(binary.BigEndian.Uint32(b))
+		}
+		return int64(int32(binary.BigEndian.Uint32(b)))
+	default:
+		return int64(binary.BigEndian.Uint64(b))
+	}
+}
+
+func (r *pgRow) real(i int) float64 {
+	b := r.raw[i]
+	switch {
+	case !r.binary(i):
+		f, _ := strconv.ParseFloat(string(b), 64) // the server has made the digits
+		return f
+	case len(b) == 4:
+		return float64(math.Float32frombits(binary.BigEndian.Uint32(b)))
+	default:
+		return math.Float64frombits(binary.BigEndian.Uint64(b))
+	}
+}
+
+func (r *pgRow) text(i int) string {
+	b := r.raw[i]
+	switch oid := r.fields[i].DataTypeOID; oid {
+	case pgtype.TextOID, pgtype.VarcharOID, pgtype.NameOID, pgtype.BPCharOID, pgtype.UnknownOID, pgtype.QCharOID, pgtype.JSONOID:
+	case pgtype.ByteaOID:
+		return string(r.bytes(i))
+	default:
+		if r.binary(i) {
+			var s string
+			if err := r.types.Scan(oid, pgtype.BinaryFormatCode, b, &s); err == nil {
+				return s
+			}
+		}
+	}
+	return string(b)
+}
+
+func (r *pgRow) bytes(i int) []byte {
+	b := r.raw[i]
+	if r.fields[i].DataTypeOID != pgtype.ByteaOID {
+		return []byte(r.text(i))
+	}
+	if hexed, ok := strings.CutPrefix(string(b), `\x`); ok && !r.binary(i) {
+		b, _ = hex.DecodeString(hexed) // the server has made the digits
+		return b
+	}
+	return append([]byte{}, b...)
+}
+
+// pgTx is a transaction on Postgres. Its statements are sent together where no answer
+// is needed between them: BEGIN with the first ones, COMMIT with the last ones.
+type pgTx struct {
+	pool   *pgPool
+	conn   *pgxpool.Conn // from the first flight on
+	begin  string        // the statement that is to begin it; "" once it was sent
+	writes bool          // its commit has a span and is counted
+	queued []*queued
+}
+
+// queued is a statement that was not sent yet.
+type queued struct {
+	ctx   context.Context //nolint:containedctx // of the one statement
+	query string
+	args  []any
+	each  func(columns) error // of each row; may be nil
+}
+
+// once runs fn in a transaction of its own.
+func (p *pgPool) once(ctx context.Context, begin string, writes bool, fn func(*Tx) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	t := &pgTx{pool: p, begin: begin, writes: writes}
+	defer t.end(ctx)
+	if err := inside(&Tx{Engine: Postgres, pg: t}, fn); err != nil {
+		return err
+	}
+	return mapIn(ctx, t.commit(ctx))
+}
+
+// rollbackTimeout bounds the end of a transaction that is not committed.
+const rollbackTimeout = 5 * time.Second
+
+// end gives the connection back, and rolls back what was not committed.
+func (t *pgTx) end(ctx context.Context) {
+	if t.conn == nil {
+		return
+	}
+	if pg := t.conn.Conn().PgConn(); !pg.IsClosed() && !pg.IsBusy() && pg.TxStatus() != 'I' {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
+		defer cancel()
+		t.pool.count.flights.Add(1)
+		_, _ = t.conn.Exec(ctx, "rollback") // where it fails the connection is closed, and the transaction with it
+	}
+	t.pool.release(t.conn)
+}
+
+// errRolledBack is the answer to a COMMIT of a transaction that had failed.
+var errRolledBack = errors.New("the server has rolled the transaction back")
+
+func (t *pgTx) commit(ctx context.Context) error {
+	if t.conn == nil && len(t.queued) == 0 {
+		return nil // nothing was asked
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	f, err := t.send(ctx, "commit", nil)
+	if err != nil {
+		return err
+	}
+	tag, err := f.results.Exec()
+	err = errors.Join(err, f.results.Close())
+	if err == nil && tag.String() != "COMMIT" {
+		err = errRolledBack
+	}
+	if t.writes {
+		finish(ctx, t.pool.spans.startAt(ctx, "commit", f.sent), err)
+		if err == nil {
+			t.pool.count.commits.Add(1)
+		}
+	}
+	return err
+}
+
+func (t *pgTx) exec(ctx context.Context, query string, args []any) (changed int64, err error) {
+	if len(args) == 0 && strings.Contains(query, ";") {
+		return t.script(ctx, query)
+	}
+	if args, err = plain(args); err != nil {
+		return 0, err
+	}
+	t.pool.count.statements.Add(1)
+	f, err := t.send(ctx, query, args)
+	if err != nil {
+		return 0, err
+	}
+	tag, err := f.results.Exec()
+	if cerr := f.results.Close(); err == nil {
+		err = cerr
+	}
+	finish(ctx, t.pool.spans.startAt(ctx, query, f.sent), err)
+	return tag.RowsAffected(), err
+}
+
+// script runs statements that the protocol takes together only when they are alone.
+func (t *pgTx) script(ctx context.Context, text string) (int64, error) {
+	if err := t.flush(ctx); err != nil {
+		return 0, err
+	}
+	span := t.pool.spans.start(ctx, text)
+	t.pool.count.statements.Add(1)
+	t.pool.count.flights.Add(1)
+	tag, err := t.conn.Exec(ctx, text)
+	finish(ctx, span, err)
+	return tag.RowsAffected(), err
+}
+
+func (t *pgTx) queryRow(ctx context.Context, query string, args, dest []any) error {
+	rows, err := t.query(ctx, query, args)
+	if err != nil {
+		return err
+	}
+	return rows.(*pgRows).one(dest)
+}
+
+func (t *pgTx) query(ctx context.Context, query string, args []any) (rowSource, error) {
+	args, err := plain(args)
+	if err != nil {
+		return nil, err
+	}
+	t.pool.count.statements.Add(1)
+	f, err := t.send(ctx, query, args)
+	if err != nil {
+		return nil, err
+	}
+	rows, _ := f.results.Query() // the error is of the rows, too
+	found := newPgRows(rows, func(err error) {
+		if cerr := f.results.Close(); err == nil {
+			err = cerr
+		}
+		finish(ctx, t.pool.spans.startAt(ctx, query, f.sent), err)
+	})
+	if err := found.begin(); err != nil {
+		return nil, err
+	}
+	return found, nil
+}
+
+// flight is a number of statements that were sent together, and answered but for the
+// last.
+type flight struct {
+	results pgx.BatchResults
+	sent    time.Time
+}
+
+// flush sends what is queued, and begins the transaction.
+func (t *pgTx) flush(ctx context.Context) error {
+	if t.begin == "" && len(t.queued) == 0 {
+		return nil
+	}
+	f, err := t.send(ctx, "", nil)
+	if err != nil {
+		return err
+	}
+	return f.results.Close()
+}
+
+// send sends what is queued and then query, if it is not empty, and reads the answers
+// of what was queued.
+func (t *pgTx) send(ctx context.Context, query string, args []any) (flight, error) {
+	if err := ctx.Err(); err != nil {
+		return flight{}, err
+	}
+	waiting := t.queued
+	t.queued = nil
+	for try := 1; ; try++ {
+		f, err := t.try(ctx, waiting, query, args)
+		if err == nil || t.begin == "" || try == pgTries || !pgconn.SafeToRetry(err) || ctx.Err() != nil {
+			t.begin = ""
+			return f, err
+		}
+		t.pool.release(t.conn)
+		t.conn = nil
+	}
+}
+
+func (t *pgTx) try(ctx context.Context, waiting []*queued, query string, args []any) (f flight, err error) {
+	if t.conn == nil {
+		if t.conn, err = t.pool.acquire(ctx); err != nil {
+			return flight{}, err
+		}
+	}
+	var batch pgx.Batch
+	if t.begin != "" {
+		batch.Queue(t.begin)
+	}
+	for _, q := range waiting {
+		batch.Queue(q.query, q.args...)
+	}
+	if query != "" {
+		batch.Queue(query, args...)
+	}
+	t.pool.count.flights.Add(1)
+	f = flight{sent: time.Now()}
+	f.results = t.conn.SendBatch(ctx, &batch)
+	if t.begin != "" {
+		if _, err := f.results.Exec(); err != nil { // of one of the statements, when they were prepared
+			if len(waiting) > 0 {
+				ctx, query = waiting[0].ctx, waiting[0].query
+			}
+			finish(ctx, t.pool.spans.startAt(ctx, query, f.sent), err)
+			_ = f.results.Close() // the same
+			return flight{}, err
+		}
+	}
+	for _, q := range waiting {
+		if err := t.answer(q, f); err != nil {
+			_ = f.results.Close() // the same
+			return flight{}, err
+		}
+	}
+	return f, nil
+}
+
+// answer reads the answer to a statement that was queued.
+func (t *pgTx) answer(q *queued, f flight) (err error) {
+	rows, _ := f.results.Query() // the error is of the rows, too
+	row := pgRow{types: t.conn.Conn().TypeMap()}
+	for err == nil && rows.Next() {
+		if q.each != nil {
+			row.fields, row.raw = rows.FieldDescriptions(), rows.RawValues()
+			err = q.each(&row)
+		}
+	}
+	rows.Close()
+	if rows.Err() != nil {
+		err = rows.Err()
+	}
+	finish(q.ctx, t.pool.spans.startAt(q.ctx, q.query, f.sent), err)
+	if err != nil {
+		return fmt.Errorf("a statement sent before: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,294 @@
+package sqldb
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"strconv"
+)
+
+// kind is the type of a column's value in one row.
+type kind uint8
+
+const (
+	null kind = iota
+	integer
+	real
+	text
+	blob
+)
+
+// columns are the values of the row that a statement is at, counted from 0.
+type columns interface {
+	count() int
+	kind(i int) kind
+	integer(i int) int64 // of an integer
+	real(i int) float64  // of a real
+	text(i int) string   // of a text or a blob
+	bytes(i int) []byte  // the same as a copy
+}
+
+// Null is a value of type T or NULL, as an argument and as what Scan writes to. The
+// zero Null is NULL.
+type Null[T any] struct {
+	V     T
+	Valid bool // V is not NULL
+}
+
+func (n *Null[T]) scan(c columns, i int) error {
+	if c.kind(i) == null {
+		*n = Null[T]{}
+		return nil
+	}
+	n.Valid = true
+	return scanInto(c, i, &n.V)
+}
+
+func (n Null[T]) argument() any {
+	if !n.Valid {
+		return nil
+	}
+	return n.V
+}
+
+type nullable interface{ scan(c columns, i int) error }
+
+type argument interface{ argument() any }
+
+// scanRow copies the row into dest, which has a pointer for each column.
+func scanRow(c columns, dest []any) error {
+	if n := c.count(); n != len(dest) {
+		return fmt.Errorf("scan: the row has %d columns, not %d", n, len(dest))
+	}
+	for i, d := range dest {
+		if err := scanInto(c, i, d); err != nil {
+			return fmt.Errorf("scan column %d: %w", i+1, err)
+		}
+	}
+	return nil
+}
+
+func scanInto(c columns, i int, dest any) (err error) {
+	switch d := dest.(type) {
+	case *string:
+		*d, err = stringOf(c, i)
+	case *int64:
+		*d, err = integerOf(c, i, 64)
+	case *int:
+		var n int64
+		n, err = integerOf(c, i, strconv.IntSize)
+		*d = int(n)
+	case *bool:
+		*d, err = boolOf(c, i)
+	case *[]byte:
+		*d, err = bytesOf(c, i)
+	case *float64:
+		*d, err = realOf(c, i)
+	case *any:
+		*d = anyOf(c, i)
+	case nullable:
+		err = d.scan(c, i)
+	default:
+		err = scanReflect(c, i, reflect.ValueOf(dest))
+	}
+	return err
+}
+
+// scanReflect scans into named types, and into pointers, which NULL makes nil.
+func scanReflect(c columns, i int, dest reflect.Value) error {
+	if dest.Kind() != reflect.Pointer || dest.IsNil() {
+		return fmt.Errorf("into %s: not a pointer to a value", dest.Kind())
+	}
+	d := dest.Elem()
+	switch d.Kind() {
+	case reflect.String:
+		s, err := stringOf(c, i)
+		d.SetString(s)
+		return err
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
+		n, err := integerOf(c, i, d.Type().Bits())
+		d.SetInt(n)
+		return err
+	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		n, err := integerOf(c, i, 64)
+		if err == nil && (n < 0 || d.OverflowUint(uint64(n))) {
+			return fmt.Errorf("%d does not fit into %s", n, d.Type())
+		}
+		d.SetUint(uint64(n))
+		return err
+	case reflect.Bool:
+		b, err := boolOf(c, i)
+		d.SetBool(b)
+		return err
+	case reflect.Float32, reflect.Float64:
+		f, err := realOf(c, i)
+		d.SetFloat(f)
+		return err
+	case reflect.Slice:
+		if d.Type().Elem().Kind() == reflect.Uint8 {
+			b, err := bytesOf(c, i)
+			d.SetBytes(b)
+			return err
+		}
+	case reflect.Pointer:
+		if c.kind(i) == null {
+			d.SetZero()
+			return nil
+		}
+		d.Set(reflect.New(d.Type().Elem()))
+		return scanInto(c, i, d.Interface())
+	default:
+	}
+	return fmt.Errorf("into %s: not a type of columns", d.Type())
+}
+
+func stringOf(c columns, i int) (string, error) {
+	switch c.kind(i) {
+	case text, blob:
+		return c.text(i), nil
+	case integer:
+		return strconv.FormatInt(c.integer(i), 10), nil
+	case real:
+		return strconv.FormatFloat(c.real(i), 'g', -1, 64), nil
+	default:
+	}
+	return "", errNull
+}
+
+func bytesOf(c columns, i int) ([]byte, error) {
+	switch c.kind(i) {
+	case null:
+		return nil, nil
+	case text, blob:
+		return c.bytes(i), nil
+	default:
+	}
+	s, err := stringOf(c, i)
+	return []byte(s), err
+}
+
+func integerOf(c columns, i, bits int) (int64, error) {
+	switch c.kind(i) {
+	case integer:
+		n := c.integer(i)
+		if shift := 64 - bits; n<<shift>>shift != n {
+			return 0, fmt.Errorf("%d does not fit into %d bits", n, bits)
+		}
+		return n, nil
+	case text:
+		return strconv.ParseInt(c.text(i), 10, bits)
+	case real:
+		if f := c.real(i); f == float64(int64(f)) {
+			return int64(f), nil
+		}
+	case null:
+		return 0, errNull
+	default:
+	}
+	return 0, errors.New("not an integer")
+}
+
+func boolOf(c columns, i int) (bool, error) {
+	switch c.kind(i) {
+	case integer:
+		return c.integer(i) != 0, nil
+	case text:
+		return strconv.ParseBool(c.text(i))
+	case null:
+		return false, errNull
+	default:
+	}
+	return false, errors.New("not a truth value")
+}
+
+func realOf(c columns, i int) (float64, error) {
+	switch c.kind(i) {
+	case real:
+		return c.real(i), nil
+	case integer:
+		return float64(c.integer(i)), nil
+	case text:
+		return strconv.ParseFloat(c.text(i), 64)
+	case null:
+		return 0, errNull
+	default:
+	}
+	return 0, errors.New("not a number")
+}
+
+func anyOf(c columns, i int) any {
+	switch c.kind(i) {
+	case integer:
+		return c.integer(i)
+	case real:
+		return c.real(i)
+	case text:
+		return c.text(i)
+	case blob:
+		return c.bytes(i)
+	default:
+	}
+	return nil
+}
+
+// plain returns args with only these types among them: nil, string, []byte, int64,
+// float64 and bool. It returns args itself where they are so already.
+func plain(args []any) ([]any, error) {
+	for i, a := range args {
+		switch a.(type) {
+		case nil, string, int64, bool, []byte, float64:
+			continue
+		}
+		all := make([]any, len(args))
+		copy(all, args[:i])
+		for j := i; j < len(args); j++ {
+			var err error
+			if all[j], err = plainOf(args[j]); err != nil {
+				return nil, fmt.Errorf("argument %d: %w", j+1, err)
+			}
+		}
+		return all, nil
+	}
+	return args, nil
+}
+
+func plainOf(a any) (any, error) {
+	switch a := a.(type) {
+	case nil, string, int64, bool, []byte, float64:
+		return a, nil
+	case int:
+		return int64(a), nil
+	case argument:
+		return plainOf(a.argument())
+	}
+	v := reflect.ValueOf(a)
+	switch v.Kind() {
+	case reflect.String:
+		return v.String(), nil
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
+		return v.Int(), nil
+	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		if n := v.Uint(); n <= 1<<63-1 {
+			return int64(n), nil
+		}
+		return nil, fmt.Errorf("%d is no int64", v.Uint())
+	case reflect.Bool:
+		return v.Bool(), nil
+	case reflect.Float32, reflect.Float64:
+		return v.Float(), nil
+	case reflect.Slice:
+		if v.Type().Elem().Kind() == reflect.Uint8 {
+			return v.Bytes(), nil
+		}
+	case reflect.Pointer:
+		if v.IsNil() {
+			return nil, nil
+		}
+		return plainOf(v.Elem().Interface())
+	default:
+	}
+	return nil, fmt.Errorf("a %s is no type of columns", v.Type())
+}
+
+// errNull is what comes of NULL where the destination has no place for it.
+var errNull = errors.New("NULL: scan into a Null or a pointer")
