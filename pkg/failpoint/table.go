@@ -59,6 +59,7 @@ const (
 
 	TreasuryWrite
 	TreasuryCommit
+	TreasuryCursor
 
 	SocialReceive
 	SocialClaim
@@ -155,6 +156,7 @@ var table = [points]Info{
 
 	TreasuryWrite:  {"treasury.write", treasury, "a group is decided, and nothing of it written", "it is written, and not committed", false},
 	TreasuryCommit: {"treasury.commit", treasury, "a group waits", "it is committed, and nobody was told", false},
+	TreasuryCursor: {"treasury.cursor", treasury, "the stream has the transactions, and the cursor stands before them", "the cursor stands behind them", false},
 
 	SocialReceive: {"social.receive", social, "the message is its sender's", "it is in the inbox, and its sender does not know", false},
 	SocialClaim:   {"social.claim", social, "messages wait", "they are claimed, and the run does not know", false},

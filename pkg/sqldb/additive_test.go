@@ -25,6 +25,9 @@ func TestMigrationsAreAdditive(t *testing.T) {
 		if strings.HasSuffix(file, "loop/internal/sqlstore/migrations/0002_live.sql") {
 			continue // 0008 gives back what it took
 		}
+		if strings.Contains(file, "treasury/internal/sqlstore/migrations/0005_post_lean_rows.") {
+			continue // views have the names of the tables (ADR 14); the store's tests run the release before on them
+		}
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)

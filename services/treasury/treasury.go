@@ -18,6 +18,7 @@ import (
 	"github.com/anima-run/anima/pkg/executor"
 	"github.com/anima-run/anima/pkg/host"
 	"github.com/anima-run/anima/pkg/outbox"
+	"github.com/anima-run/anima/pkg/sqldb"
 
 	"github.com/anima-run/anima/services/treasury/internal/ledger"
 	"github.com/anima-run/anima/services/treasury/internal/sqlstore"
@@ -57,6 +58,9 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		return err
 	}
 	store := sqlstore.New(db, announce)
+	if db.Engine == sqldb.SQLite { // a file has one process: replicas need Postgres
+		store = sqlstore.NewAlone(db, announce)
+	}
 	wallets, err := openWallets(ctx, env, cfg, store)
 	if err != nil {
 		return err

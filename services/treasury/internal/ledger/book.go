@@ -124,7 +124,7 @@ func (b *Book) commit(ctx context.Context, group []*request) ([]error, error) {
 		return b.store.Update(ctx, keys, func(s State) Changes {
 			p := newPage(s, b.opts.Now().UnixMicro())
 			for i, r := range group {
-				if refusals[i] = r.do(p); failpoint.Broken(failpoint.AnswerBeforeCommit) {
+				if refusals[i] = r.do(p); failpoint.Broken(failpoint.AnswerBeforeCommit) && len(r.done) == 0 {
 					r.done <- refusals[i]
 				}
 			}
@@ -193,7 +193,7 @@ func (b *Book) Hold(ctx context.Context, r HoldRequest) (HoldState, error) {
 	if err := r.check(); err != nil {
 		return HoldState{}, err
 	}
-	keys := Keys{Accounts: both(r.Agent), Holds: []string{r.ID}}
+	keys := Keys{Accounts: both(r.Agent), NewHolds: []string{r.ID}}
 	return submit(ctx, b, keys, func(p *page) (HoldState, error) { return p.hold(r) })
 }
 
@@ -267,7 +267,7 @@ func (b *Book) Deposit(ctx context.Context, r DepositRequest) (Transaction, erro
 	if err := r.check(); err != nil {
 		return Transaction{}, err
 	}
-	keys := Keys{Accounts: append(both(r.Agent), r.Source), Transactions: []string{r.ID}}
+	keys := Keys{Accounts: append(both(r.Agent), r.Source), NewTransactions: []string{r.ID}}
 	return submit(ctx, b, keys, func(p *page) (Transaction, error) { return p.deposit(r) })
 }
 
@@ -276,7 +276,7 @@ func (b *Book) Transfer(ctx context.Context, r TransferRequest) (Transaction, er
 	if err := r.check(); err != nil {
 		return Transaction{}, err
 	}
-	keys := Keys{Accounts: append(both(r.From), both(r.To)...), Transactions: []string{r.ID}}
+	keys := Keys{Accounts: append(both(r.From), both(r.To)...), NewTransactions: []string{r.ID}}
 	return submit(ctx, b, keys, func(p *page) (Transaction, error) { return p.transfer(r) })
 }
 

@@ -12,7 +12,7 @@ import (
 type Store interface {
 	// Update runs change on the current state and keeps what it returns, all in
 	// one transaction that no other Update runs beside. change may be called more
-	// than once; only the last call counts. Nothing is written for no changes.
+	// than once, in a transaction or before one; only the last call counts. Nothing is written for no changes.
 	Update(ctx context.Context, keys Keys, change func(State) Changes) error
 
 	// Open makes sure that an agent has its two accounts.
@@ -40,17 +40,20 @@ type Store interface {
 }
 
 // Keys name what a change reads. The store adds both accounts of the agent of
-// every hold it finds.
+// every hold it finds. NewHolds and NewTransactions are ids that the change makes
+// unless they are there already, which is rare: a store may learn it from the insert.
 type Keys struct {
-	Accounts     []string
-	Holds        []string
-	Transactions []string
+	Accounts        []string
+	Holds           []string
+	NewHolds        []string
+	NewTransactions []string
 }
 
 func (k *Keys) add(more Keys) {
 	k.Accounts = append(k.Accounts, more.Accounts...)
 	k.Holds = append(k.Holds, more.Holds...)
-	k.Transactions = append(k.Transactions, more.Transactions...)
+	k.NewHolds = append(k.NewHolds, more.NewHolds...)
+	k.NewTransactions = append(k.NewTransactions, more.NewTransactions...)
 }
 
 // State is what the store found; what is not there is missing in the maps.
@@ -120,7 +123,7 @@ type Snapshot struct {
 	Accounts     []Account
 	Active       []Hold
 	Ended        map[api.HoldStatus]Tally
-	Lines        int64 // of all transactions
+	Loose        int64 // lines that belong to no transaction
 }
 
 // Tally counts holds.

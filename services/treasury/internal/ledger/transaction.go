@@ -97,6 +97,16 @@ func (t *Transaction) Sum() Hash {
 	return sha256.Sum256(b)
 }
 
+// Other is the second agent whose money t moves, "" without one.
+func (t *Transaction) Other() string {
+	for _, l := range t.Lines {
+		if owner := ownerOf(l.Account); owner != "" && owner != t.Agent {
+			return owner
+		}
+	}
+	return ""
+}
+
 // balanced returns what is wrong with the lines, "" if nothing is.
 func (t *Transaction) balanced() string {
 	if len(t.Lines) < 2 {

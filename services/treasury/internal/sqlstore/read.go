@@ -3,7 +3,10 @@ package sqlstore
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
+	"slices"
+	"strconv"
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/sqldb"
@@ -19,6 +22,11 @@ func (s *Store) Open(ctx context.Context, agent string) error {
 
 // Balance implements [ledger.Store].
 func (s *Store) Balance(ctx context.Context, agent string) (ledger.Balance, error) {
+	if s.alone {
+		if b, ok := s.memory.balance(agent); ok {
+			return b, nil
+		}
+	}
 	b := ledger.Balance{Agent: agent}
 	err := s.db.QueryRowContext(ctx,
 		"select a.balance, h.balance, a.entries from accounts a join accounts h on h.id = $2 where a.id = $1",
@@ -29,23 +37,32 @@ func (s *Store) Balance(ctx context.Context, agent string) (ledger.Balance, erro
 	return b, err
 }
 
-// Holds implements [ledger.Store].
+// Holds implements [ledger.Store]. Of one agent, the active holds are found among all
+// active ones, the others among all that the agent ever had.
 func (s *Store) Holds(ctx context.Context, f ledger.HoldFilter) ([]ledger.HoldState, error) {
-	const query = "select h.id, h.agent, h.category, h.turn, h.amount, h.settled, h.payee, h.status, h.created_at, h.expires_at, h.ended_at, h.parent," +
-		" a.balance, r.balance from holds h join accounts a on a.id = 'agent:' || h.agent join accounts r on r.id = 'held:' || h.agent" +
-		" where h.status = $1"
+	query := "select h.id, h.agent, h.category, h.turn, h.amount, h.settled, h.payee, h.status, h.created_at, h.expires_at, h.ended_at, h.parent," +
+		" a.balance, r.balance from holds h join accounts a on a.id = 'agent:' || h.agent join accounts r on r.id = 'held:' || h.agent where "
 	scan := func(row sqldb.Scanner) (h ledger.HoldState, err error) {
 		var held api.Micros
 		err = row.Scan(append(holdColumns(&h.Hold), &h.Available, &held)...)
 		h.Tier = api.TierOf(h.Available + held)
 		return h, err
 	}
-	if f.Agent == "" {
-		hs, err := sqldb.All(ctx, s.db, scan, query+" order by h.created_at, h.id limit $2", string(f.Status), f.Limit)
-		return hs, err
+	args := []any{f.Limit}
+	var agent string
+	if f.Status == api.HoldActive {
+		query += "h.status = 'active'" // the condition of the index, by its text
+		agent = " and h.agent || '' = $2"
+	} else {
+		query += "h.status = $2"
+		args = append(args, string(f.Status))
+		agent = " and h.agent = $3"
 	}
-	hs, err := sqldb.All(ctx, s.db, scan, query+" and h.agent = $2 order by h.created_at, h.id limit $3", string(f.Status), f.Agent, f.Limit)
-	return hs, err
+	if f.Agent != "" {
+		query += agent
+		args = append(args, f.Agent)
+	}
+	return sqldb.All(ctx, s.db, scan, query+" order by h.created_at, h.id limit $1", args...)
 }
 
 // Spent implements [ledger.Store].
@@ -66,23 +83,34 @@ func (s *Store) Due(ctx context.Context, at int64, limit int) ([]string, error) 
 
 // Transactions implements [ledger.Store].
 func (s *Store) Transactions(ctx context.Context, agent string, after int64, limit int) ([]ledger.Transaction, error) {
-	ts, err := transactions(ctx, s.db, agent, after, limit)
-	return ts, err
+	return transactions(ctx, s.db, agent, after, limit)
 }
 
 func transactions(ctx context.Context, q sqldb.Querier, agent string, after int64, limit int) ([]ledger.Transaction, error) {
-	const join = selectLine + " from journal j left join postings p on p.seq = j.seq where j.seq in ("
-	const order = ") order by j.seq, p.line"
-	var lines []line
+	var ts []transaction
 	var err error
 	if agent == "" {
-		lines, err = sqldb.All(ctx, q, scanLine, join+"select seq from journal where seq > $1 order by seq limit $2"+order, after, limit)
+		ts, err = sqldb.All(ctx, q, scanTransaction, selectTransaction+" where seq > $1 order by seq limit $2", after, limit)
 	} else {
-		lines, err = sqldb.All(ctx, q, scanLine,
-			join+"select distinct seq from postings where account in ($1, $2) and seq > $3 order by seq limit $4"+order,
-			ledger.Available(agent), ledger.Held(agent), after, limit)
+		// The last part finds what others did to the agent in rows of the release before.
+		const of = " where seq in (select seq from (select seq from journal where agent = $1 and seq > $2 order by seq limit $3) a" +
+			" union select seq from (select seq from journal where other = $1 and other <> '' and seq > $2 order by seq limit $3) b" +
+			" union select seq from (select seq from postings_v1 where account in ($4, $5) and seq > $2 order by seq limit $6) c)" +
+			" order by seq limit $3"
+		ts, err = sqldb.All(ctx, q, scanTransaction, selectTransaction+of, agent, after, limit,
+			ledger.Available(agent), ledger.Held(agent), 2*limit) // a transaction has at most both
 	}
-	return fold(lines), err
+	if err != nil {
+		return nil, err
+	}
+	if err := addLines(ctx, q, ts); err != nil {
+		return nil, err
+	}
+	var all []ledger.Transaction
+	for _, t := range ts {
+		all = append(all, t.Transaction)
+	}
+	return all, nil
 }
 
 // tailLimit bounds what a snapshot reads of the transactions that were written
@@ -95,14 +123,15 @@ func (s *Store) Snapshot(ctx context.Context, after int64) (ledger.Snapshot, err
 	err := sqldb.Snapshot(ctx, s.db, func(tx *sqldb.Tx) (err error) {
 		snap = ledger.Snapshot{Ended: map[api.HoldStatus]ledger.Tally{}}
 		var hash string
-		if snap.Head.Seq, hash, err = head(ctx, tx, ""); err != nil {
+		if err = tx.QueryRowContext(ctx, selectHead).Scan(&snap.Head.Seq, &hash); err != nil {
 			return err
 		}
-		snap.Head.Hash, _ = ledger.ParseHash(hash) // as in scanLine
+		snap.Head.Hash, _ = ledger.ParseHash(hash) // as in scanTransaction
 		if snap.Transactions, err = transactions(ctx, tx, "", after, tailLimit); err != nil {
 			return err
 		}
-		if err = tx.QueryRowContext(ctx, "select count(*) from postings").Scan(&snap.Lines); err != nil {
+		err = tx.QueryRowContext(ctx, "select count(*) from postings_v1 p left join journal j on j.seq = p.seq and j.lines = '' where j.seq is null").Scan(&snap.Loose)
+		if err != nil {
 			return err
 		}
 		if snap.Accounts, err = sqldb.All(ctx, tx, scanAccount, selectAccount+" order by id"); err != nil {
@@ -123,9 +152,14 @@ func (s *Store) Snapshot(ctx context.Context, after int64) (ledger.Snapshot, err
 	return snap, err
 }
 
-func head(ctx context.Context, tx *sqldb.Tx, lock string) (seq int64, hash string, err error) {
-	err = tx.QueryRowContext(ctx, "select seq, hash from chain where one = 1"+lock).Scan(&seq, &hash)
-	return seq, hash, err
+const selectHead = "select seq, hash from chain where one = 1"
+
+func head(ctx context.Context, tx *sqldb.Tx, lock string) (h ledger.Head, err error) {
+	var hash string
+	if err = tx.QueryRowContext(ctx, selectHead+lock).Scan(&h.Seq, &hash); err == nil {
+		h.Hash, err = ledger.ParseHash(hash)
+	}
+	return h, err
 }
 
 const selectAccount = "select id, balance, entries from accounts"
@@ -149,42 +183,96 @@ func holdColumns(h *ledger.Hold) []any {
 	}
 }
 
-// line is a row of a transaction beside one of its postings; number -1 where
-// there is none, which only a tampered ledger has.
-type line struct {
-	of      ledger.Transaction
-	number  int64
-	posting ledger.Line
+// transaction is a row of the journal; apart, its lines are rows of postings_v1.
+type transaction struct {
+	ledger.Transaction
+	apart bool
 }
 
-const selectLine = "select j.seq, j.id, j.kind, j.agent, j.memo, j.turn, j.trace, j.at, j.previous, j.hash," +
-	" coalesce(p.line, -1), coalesce(p.account, ''), coalesce(p.amount, 0), coalesce(p.balance, 0)"
+const selectTransaction = "select seq, id, kind, agent, memo, turn, trace, at, previous, hash, lines from journal"
 
-func scanLine(row sqldb.Scanner) (l line, err error) {
-	var previous, hash string
-	err = row.Scan(&l.of.Seq, &l.of.ID, &l.of.Kind, &l.of.Agent, &l.of.Memo, &l.of.Turn, &l.of.Trace, &l.of.At, &previous, &hash,
-		&l.number, &l.posting.Account, &l.posting.Amount, &l.posting.Balance)
-	// A hash that is no hash is a fault that verify must be able to tell of.
-	l.of.Previous, _ = ledger.ParseHash(previous)
-	l.of.Hash, _ = ledger.ParseHash(hash)
-	return l, err
+func scanTransaction(row sqldb.Scanner) (t transaction, err error) {
+	var previous, hash, lines string
+	err = row.Scan(&t.Seq, &t.ID, &t.Kind, &t.Agent, &t.Memo, &t.Turn, &t.Trace, &t.At, &previous, &hash, &lines)
+	// A hash that is no hash, and lines that are none, are faults that verify must be
+	// able to tell of.
+	t.Previous, _ = ledger.ParseHash(previous)
+	t.Hash, _ = ledger.ParseHash(hash)
+	if t.apart = lines == ""; !t.apart {
+		t.Lines = decodeLines(lines)
+	}
+	return t, err
 }
 
-func inOrder(a, b line) int {
-	return cmp.Or(cmp.Compare(a.of.Seq, b.of.Seq), cmp.Compare(a.number, b.number))
-}
-
-// fold makes transactions of their lines, which are in order.
-func fold(lines []line) []ledger.Transaction {
-	var ts []ledger.Transaction
-	for _, l := range lines {
-		if n := len(ts); n == 0 || ts[n-1].Seq != l.of.Seq {
-			ts = append(ts, l.of)
-		}
-		if l.number >= 0 {
-			t := &ts[len(ts)-1]
-			t.Lines = append(t.Lines, l.posting)
+// addLines reads the lines that are not in the rows of their transactions.
+func addLines(ctx context.Context, q sqldb.Querier, ts []transaction) error {
+	var apart []int64
+	for i := range ts {
+		if ts[i].apart {
+			apart = append(apart, ts[i].Seq)
 		}
 	}
-	return ts
+	if len(apart) == 0 {
+		return nil
+	}
+	type posting struct {
+		seq, line int64
+		ledger.Line
+	}
+	found, err := among(ctx, q, func(row sqldb.Scanner) (p posting, err error) {
+		err = row.Scan(&p.seq, &p.line, &p.Account, &p.Amount, &p.Balance)
+		return p, err
+	}, "select seq, line, account, amount, balance from postings_v1 where seq in", apart)
+	if err != nil {
+		return err
+	}
+	slices.SortFunc(found, func(a, b posting) int { return cmp.Or(cmp.Compare(a.seq, b.seq), cmp.Compare(a.line, b.line)) })
+	of := make(map[int64][]ledger.Line, len(apart))
+	for _, p := range found {
+		of[p.seq] = append(of[p.seq], p.Line)
+	}
+	for i := range ts {
+		if ts[i].apart {
+			ts[i].Lines = of[ts[i].Seq]
+		}
+	}
+	return nil
+}
+
+// encodeLines writes lines as a row of the journal keeps them:
+// [["<account>",<amount>,<balance>],…].
+func encodeLines(lines []ledger.Line) string {
+	b := make([]byte, 0, 64*len(lines))
+	for i, l := range lines {
+		b = append(b, "[,"[min(i, 1)])
+		b = append(b, `["`...)
+		for _, c := range []byte(l.Account) { // visible ASCII
+			if c == '"' || c == '\\' {
+				b = append(b, '\\')
+			}
+			b = append(b, c)
+		}
+		b = append(b, `",`...)
+		b = strconv.AppendInt(b, int64(l.Amount), 10)
+		b = append(b, ',')
+		b = strconv.AppendInt(b, int64(l.Balance), 10)
+		b = append(b, ']')
+	}
+	return string(append(b, ']'))
+}
+
+// decodeLines reads what encodeLines wrote; nil from anything else.
+func decodeLines(text string) []ledger.Line {
+	var rows [][]json.RawMessage
+	if json.Unmarshal([]byte(text), &rows) != nil {
+		return nil
+	}
+	lines := make([]ledger.Line, len(rows))
+	for i, r := range rows {
+		l := &lines[i]
+		if len(r) != 3 || json.Unmarshal(r[0], &l.Account) != nil || json.Unmarshal(r[1], &l.Amount) != nil || json.Unmarshal(r[2], &l.Balance) != nil {
+			return nil
+		}
+	}
+	return lines
 }

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/anima-run/anima/pkg/outbox"
 	"github.com/anima-run/anima/pkg/sqldb"
@@ -34,6 +35,9 @@ type Announce func(context.Context, *sqldb.Tx, ledger.Changes) error
 type Store struct {
 	db       *sqldb.DB
 	announce Announce
+	alone    bool
+	writing  sync.Mutex // one Update at a time: the database has no more at once either
+	memory   memory
 }
 
 // New returns a store on a migrated database. announce may be nil.
@@ -41,12 +45,18 @@ func New(db *sqldb.DB, announce Announce) *Store {
 	return &Store{db: db, announce: announce}
 }
 
+// NewAlone returns a store whose database no other process writes, as that of a SQLite
+// file: it answers balances from memory where it has them.
+func NewAlone(db *sqldb.DB, announce Announce) *Store {
+	return &Store{db: db, announce: announce, alone: true}
+}
+
 // Statements are cached by their text, on both engines. Lists of any length
 // would make a text for each length, so there are only a few sizes: lists that
 // are read are filled up, rows that are written are cut into pieces.
 var (
 	readSizes  = []int{2, 8, 32, 128}
-	writeSizes = []int{64, 16, 4, 2, 1} // one posting has two lines and two accounts
+	writeSizes = []int{64, 16, 8, 4, 3, 2, 1} // one settlement has three accounts
 )
 
 // placeholders is "$n,$n+1,…".
@@ -62,7 +72,7 @@ func placeholders(b *strings.Builder, first, count int) {
 
 // among reads the rows whose key is among ids; query ends in a condition that
 // lacks its list: "… where id in".
-func among[T any](ctx context.Context, tx *sqldb.Tx, scan func(sqldb.Scanner) (T, error), query string, ids []string) ([]T, error) {
+func among[T, K any](ctx context.Context, q sqldb.Querier, scan func(sqldb.Scanner) (T, error), query string, ids []K) ([]T, error) {
 	var all []T
 	largest := readSizes[len(readSizes)-1]
 	for len(ids) > 0 {
@@ -84,7 +94,7 @@ func among[T any](ctx context.Context, tx *sqldb.Tx, scan func(sqldb.Scanner) (T
 		b.WriteString(" (")
 		placeholders(&b, 1, size)
 		b.WriteByte(')')
-		rows, err := sqldb.All(ctx, tx, scan, b.String(), args...)
+		rows, err := sqldb.All(ctx, q, scan, b.String(), args...)
 		if err != nil {
 			return nil, err
 		}

@@ -2,9 +2,12 @@ package sqlstore_test
 
 import (
 	"context"
+	"io/fs"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
+	"testing/fstest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -24,6 +27,114 @@ func TestLedger(t *testing.T) {
 		sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
 			test(t, func() ledger.Store { return sqlstore.New(reopen(t, db), nil) })
 		})
+	})
+}
+
+// A store that is alone answers balances from memory.
+func TestLedgerAlone(t *testing.T) {
+	t.Parallel()
+	ledgertest.Run(t, func(t *testing.T, test func(*testing.T, func() ledger.Store)) {
+		sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
+			s := sqlstore.NewAlone(db, nil)
+			test(t, func() ledger.Store { return s })
+		})
+	})
+}
+
+// In a rolling update and after a rollback, the release before works on the same
+// books: every second process is one of it.
+func TestLedgerBesideReleaseBefore(t *testing.T) {
+	t.Parallel()
+	for which := range 2 {
+		t.Run([]string{"older first", "newer first"}[which], func(t *testing.T) {
+			t.Parallel()
+			ledgertest.Run(t, func(t *testing.T, test func(*testing.T, func() ledger.Store)) {
+				sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
+					n := which
+					test(t, func() ledger.Store {
+						if n++; n%2 == 1 {
+							return &older{reopen(t, db)}
+						}
+						return sqlstore.New(reopen(t, db), nil)
+					})
+				})
+			})
+		})
+	}
+}
+
+// forms are the stores that write transactions in the two forms.
+func forms(db *sqldb.DB) map[string]ledger.Store {
+	return map[string]ledger.Store{"lean rows": sqlstore.New(db, nil), "rows of the release before": &older{db}}
+}
+
+// before are the migrations up to a number.
+func before(t *testing.T, name string) fs.FS {
+	t.Helper()
+	all, some := sqlstore.Migrations(), fstest.MapFS{}
+	files, err := fs.ReadDir(all, ".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		if f.IsDir() || f.Name() >= name {
+			continue
+		}
+		text, err := fs.ReadFile(all, f.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		some[f.Name()] = &fstest.MapFile{Data: text}
+	}
+	return some
+}
+
+// Books that the release before has written are read, verified, listed and continued.
+func TestUpgrade(t *testing.T) {
+	t.Parallel()
+	sqldbtest.Each(t, before(t, "0005"), func(t *testing.T, db *sqldb.DB) {
+		ctx := t.Context()
+		was := written(t, &older{db})
+		want, _, err := was.Transactions(ctx, "", 0, 100)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := sqldb.Migrate(ctx, db, sqlstore.Migrations()); err != nil {
+			t.Fatal(err)
+		}
+		b := book(t, sqlstore.New(db, nil))
+		sound := func(b *ledger.Book, n int64) {
+			t.Helper()
+			if r, err := b.Verify(ctx); err != nil || len(r.Faults) != 0 || r.Transactions != n {
+				t.Errorf("verify: got %+v, %v, want %d transactions and no faults", r, err, n)
+			}
+		}
+		sound(b, 8)
+		got, _, err := b.Transactions(ctx, "", 0, 100)
+		if diff := cmp.Diff(want, got); err != nil || diff != "" {
+			t.Errorf("transactions, %v (-before +after):\n%s", err, diff)
+		}
+		if seq, stream, err := sqlstore.New(db, nil).Cursor(ctx); err != nil || seq != 8 || stream != 0 {
+			t.Errorf("cursor: got %d, %d, %v, want 8, as those are announced", seq, stream, err)
+		}
+		if _, err := b.Deposit(ctx, ledger.DepositRequest{ID: "d-bob", Agent: "bob", Amount: 10_000, Source: "faucet"}); err != nil {
+			t.Errorf("deposit again: %v", err)
+		}
+		if _, err := b.Settle(ctx, ledger.SettleRequest{ID: "active", Amount: 400, Payee: "agent:bob"}); err != nil {
+			t.Errorf("settle: %v", err)
+		}
+		sound(b, 9)
+		sound(was, 9)
+		for _, b := range []*ledger.Book{b, was} {
+			var ids []string
+			ts, _, err := b.Transactions(ctx, "bob", 0, 100)
+			for _, x := range ts {
+				ids = append(ids, x.ID)
+			}
+			if diff := cmp.Diff([]string{"d-bob", "t1", "active/settle"}, ids); err != nil || diff != "" {
+				t.Errorf("bob's transactions, %v (-want +got):\n%s", err, diff)
+			}
+		}
 	})
 }
 
@@ -56,10 +167,10 @@ func book(t testing.TB, store ledger.Store) *ledger.Book {
 }
 
 // written are books with one of everything in them.
-func written(t *testing.T, db *sqldb.DB) *ledger.Book {
+func written(t *testing.T, store ledger.Store) *ledger.Book {
 	t.Helper()
 	ctx := t.Context()
-	b := book(t, sqlstore.New(db, nil))
+	b := book(t, store)
 	must := func(err error) {
 		t.Helper()
 		if err != nil {
@@ -86,23 +197,16 @@ func written(t *testing.T, db *sqldb.DB) *ledger.Book {
 
 func TestVerifyFindsTampering(t *testing.T) {
 	t.Parallel()
-	for what, statements := range map[string][]string{
-		"an amount":              {"update postings set amount = amount + 1 where seq = 3 and line = 0"},
-		"both amounts":           {"update postings set amount = amount * 2 where seq = 3"},
-		"a running balance":      {"update postings set balance = balance + 1 where seq = 3 and line = 0"},
-		"an account of a line":   {"update postings set account = 'provider:mallory' where account = 'provider:openai'"},
+	both := map[string][]string{
 		"a memo":                 {"update journal set memo = 'x' where id = 'settled/settle'"},
 		"a time":                 {"update journal set at = at + 1 where seq = 2"},
 		"a turn":                 {"update journal set turn = 'r1.1' where seq = 4"},
 		"a hash":                 {"update journal set hash = previous where seq = 2"},
 		"a hash that is none":    {"update journal set hash = 'nonsense' where seq = 2"},
 		"a kind":                 {"update journal set kind = 'deposit' where id = 'active/hold'"},
-		"a transaction removed":  {"delete from postings where seq = 4", "delete from journal where seq = 4"},
-		"the last one removed":   {"delete from postings where seq = 8", "delete from journal where seq = 8"},
-		"a line removed":         {"delete from postings where seq = 4 and line = 1"},
+		"a transaction removed":  {"delete from postings_v1 where seq = 4", "delete from journal where seq = 4"},
+		"the last one removed":   {"delete from postings_v1 where seq = 8", "delete from journal where seq = 8"},
 		"a line added":           {"insert into postings (seq, line, account, amount, balance) values (4, 9, 'agent:bob', 5, 10005)"},
-		"the head":               {"update chain set seq = 7"},
-		"the head's hash":        {"update chain set hash = 'nonsense'"},
 		"an account":             {"update accounts set balance = balance + 1 where id = 'agent:bob'"},
 		"an account's count":     {"update accounts set entries = entries + 1 where id = 'agent:bob'"},
 		"an account removed":     {"delete from accounts where id = 'faucet'"},
@@ -114,26 +218,56 @@ func TestVerifyFindsTampering(t *testing.T) {
 		"a hold made up":         {"insert into holds select 'eve', agent, category, turn, amount, settled, payee, status, created_at, expires_at, ended_at, parent from holds where id = 'active'"},
 		"what a hold settled":    {"update holds set settled = 301 where id = 'settled'"},
 		"a hold that is removed": {"delete from holds where id = 'released'"},
-	} {
-		t.Run(what, func(t *testing.T) {
-			t.Parallel()
-			sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
-				b := written(t, db)
-				r, err := b.Verify(t.Context())
-				if err != nil || len(r.Faults) != 0 || r.Transactions != 8 || r.ActiveHolds != 1 {
-					t.Fatalf("verify before: got %+v, %v, want 8 transactions, 1 active hold, no faults", r, err)
-				}
-				for _, s := range statements {
-					if _, err := db.ExecContext(t.Context(), s); err != nil {
-						t.Fatalf("%s: %v", s, err)
+	}
+	lines := map[string]map[string][]string{
+		"lean rows": {
+			"an amount":            {`update journal set lines = replace(lines, '"agent:lucky",-1000,', '"agent:lucky",-999,') where seq = 3`},
+			"both amounts":         {"update journal set lines = replace(replace(lines, ',-1000,', ',-2000,'), ',1000,', ',2000,') where seq = 3"},
+			"a running balance":    {"update journal set lines = replace(lines, ',9000]', ',9001]') where seq = 3"},
+			"an account of a line": {"update journal set lines = replace(lines, 'provider:openai', 'provider:mallory') where id = 'settled/settle'"},
+			"a line removed":       {`update journal set lines = '[["agent:lucky",-1000,8000]]' where seq = 4`},
+			"all lines removed":    {"update journal set lines = '' where seq = 4"},
+			"lines that are none":  {"update journal set lines = 'nonsense' where seq = 4"},
+		},
+		"rows of the release before": {
+			"an amount":            {"update postings_v1 set amount = amount + 1 where seq = 3 and line = 0"},
+			"both amounts":         {"update postings_v1 set amount = amount * 2 where seq = 3"},
+			"a running balance":    {"update postings_v1 set balance = balance + 1 where seq = 3 and line = 0"},
+			"an account of a line": {"update postings_v1 set account = 'provider:mallory' where account = 'provider:openai'"},
+			"a line removed":       {"delete from postings_v1 where seq = 4 and line = 1"},
+		},
+	}
+	// On SQLite the chain has no end of its own: it is the journal's last row.
+	heads := map[string][]string{
+		"the head":        {"update chain set seq = 7"},
+		"the head's hash": {"update chain set hash = 'nonsense'"},
+	}
+	for form, own := range lines {
+		cases := maps.Clone(both)
+		maps.Copy(cases, own)
+		maps.Copy(cases, heads)
+		for what, statements := range cases {
+			t.Run(form+"/"+what, func(t *testing.T) {
+				t.Parallel()
+				sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
+					b := written(t, forms(db)[form])
+					r, err := b.Verify(t.Context())
+					if err != nil || len(r.Faults) != 0 || r.Transactions != 8 || r.ActiveHolds != 1 {
+						t.Fatalf("verify before: got %+v, %v, want 8 transactions, 1 active hold, no faults", r, err)
 					}
-				}
-				r, err = b.Verify(t.Context())
-				if err != nil || len(r.Faults) == 0 {
-					t.Errorf("verify after: got %+v, %v, want faults", r, err)
-				}
+					for _, s := range statements {
+						if _, err := db.ExecContext(t.Context(), s); err != nil {
+							t.Fatalf("%s: %v", s, err)
+						}
+					}
+					harmless := heads[what] != nil && db.Engine == sqldb.SQLite
+					r, err = book(t, sqlstore.New(db, nil)).Verify(t.Context())
+					if err != nil || (len(r.Faults) == 0) != harmless {
+						t.Errorf("verify after: got %+v, %v, want faults: %t", r, err, !harmless)
+					}
+				})
 			})
-		})
+		}
 	}
 }
 
@@ -142,7 +276,7 @@ func TestVerifyFindsTampering(t *testing.T) {
 func TestVerifyFindsRehashedRow(t *testing.T) {
 	t.Parallel()
 	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
-		b := written(t, db)
+		b := written(t, sqlstore.New(db, nil))
 		all, err := sqlstore.New(db, nil).Transactions(t.Context(), "", 3, 1)
 		if err != nil || len(all) != 1 {
 			t.Fatalf("transaction 4: got %+v and error %v", all, err)
@@ -197,53 +331,62 @@ func TestAnnouncesInTheSameTransaction(t *testing.T) {
 // The seeds' queries run on views, with the same answers from both engines.
 func TestViews(t *testing.T) {
 	t.Parallel()
-	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
-		b := written(t, db)
-		ctx := t.Context()
-		for _, err := range []error{
-			func() error {
-				_, err := b.Deposit(ctx, ledger.DepositRequest{ID: "more", Agent: "bob", Amount: 3 * api.Dollar, Source: "faucet"})
-				return err
-			}(),
-			func() error {
-				_, err := b.Transfer(ctx, ledger.TransferRequest{ID: "gift", From: "bob", To: "lucky", Amount: 150 * api.Cent, Memo: "a gift"})
-				return err
-			}(),
-		} {
-			if err != nil {
-				t.Fatal(err)
-			}
+	for _, form := range []string{"lean rows", "rows of the release before"} {
+		t.Run(form, func(t *testing.T) {
+			t.Parallel()
+			sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
+				views(t, db, written(t, forms(db)[form]))
+			})
+		})
+	}
+}
+
+func views(t *testing.T, db *sqldb.DB, b *ledger.Book) {
+	t.Helper()
+	ctx := t.Context()
+	for _, err := range []error{
+		func() error {
+			_, err := b.Deposit(ctx, ledger.DepositRequest{ID: "more", Agent: "bob", Amount: 3 * api.Dollar, Source: "faucet"})
+			return err
+		}(),
+		func() error {
+			_, err := b.Transfer(ctx, ledger.TransferRequest{ID: "gift", From: "bob", To: "lucky", Amount: 150 * api.Cent, Memo: "a gift"})
+			return err
+		}(),
+	} {
+		if err != nil {
+			t.Fatal(err)
 		}
-		rows := func(query string) []string {
-			t.Helper()
-			got, err := sqldb.All(ctx, db, func(row sqldb.Scanner) (string, error) {
-				var text string
-				err := row.Scan(&text)
-				return text, err
-			}, query)
-			if err != nil {
-				t.Fatalf("%s: %v", query, err)
-			}
-			return got
+	}
+	rows := func(query string) []string {
+		t.Helper()
+		got, err := sqldb.All(ctx, db, func(row sqldb.Scanner) (string, error) {
+			var text string
+			err := row.Scan(&text)
+			return text, err
+		}, query)
+		if err != nil {
+			t.Fatalf("%s: %v", query, err)
 		}
-		got := rows("select id || ' ' || agent || ' ' || type || ' ' || amount_cents || ' ' || amount_micros || ' ' || created_at from transactions order by created_at, id")
-		const at = " 2027-01-15T08:00:00Z"
-		want := []string{
-			"d-bob bob credit_purchase 1 10000" + at, "d-lucky lucky credit_purchase 1 10000" + at,
-			"gift bob transfer_out -150 -1500000" + at, "gift/in lucky transfer_in 150 1500000" + at,
-			"more bob credit_purchase 300 3000000" + at, "settled/settle lucky inference 0 -300" + at,
-			"t1 lucky transfer_out 0 -77" + at, "t1/in bob transfer_in 0 77" + at,
-		}
-		slices.Sort(got)
-		slices.Sort(want)
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("transactions (-want +got):\n%s", diff)
-		}
-		got = rows("select category || ' ' || recipient || ' ' || amount_micros || ' ' || window_hour || ' ' || window_day from spend_tracking")
-		if diff := cmp.Diff([]string{"inference provider:openai 300 2027-01-15T08 2027-01-15"}, got); diff != "" {
-			t.Errorf("spend (-want +got):\n%s", diff)
-		}
-	})
+		return got
+	}
+	got := rows("select id || ' ' || agent || ' ' || type || ' ' || amount_cents || ' ' || amount_micros || ' ' || created_at from transactions order by created_at, id")
+	const at = " 2027-01-15T08:00:00Z"
+	want := []string{
+		"d-bob bob credit_purchase 1 10000" + at, "d-lucky lucky credit_purchase 1 10000" + at,
+		"gift bob transfer_out -150 -1500000" + at, "gift/in lucky transfer_in 150 1500000" + at,
+		"more bob credit_purchase 300 3000000" + at, "settled/settle lucky inference 0 -300" + at,
+		"t1 lucky transfer_out 0 -77" + at, "t1/in bob transfer_in 0 77" + at,
+	}
+	slices.Sort(got)
+	slices.Sort(want)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("transactions (-want +got):\n%s", diff)
+	}
+	got = rows("select category || ' ' || recipient || ' ' || amount_micros || ' ' || window_hour || ' ' || window_day from spend_tracking")
+	if diff := cmp.Diff([]string{"inference provider:openai 300 2027-01-15T08 2027-01-15"}, got); diff != "" {
+		t.Errorf("spend (-want +got):\n%s", diff)
+	}
 }
 
 func TestWallets(t *testing.T) {

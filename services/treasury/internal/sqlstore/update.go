@@ -2,6 +2,8 @@ package sqlstore
 
 import (
 	"context"
+	"errors"
+	"maps"
 	"slices"
 
 	"github.com/anima-run/anima/pkg/failpoint"
@@ -9,112 +11,222 @@ import (
 	"github.com/anima-run/anima/services/treasury/internal/ledger"
 )
 
-// Update implements [ledger.Store]. However many operations a group has, it
-// costs about a dozen statements.
+// Update implements [ledger.Store]. A change that is decided by what the store has in
+// memory is written without a read: the first new row of the journal has the number
+// after the last one in memory, so the insert is refused if another writer was first.
+// The ids that are expected to be new prove themselves in the same way. What this does
+// not prove is decided again under the lock of the chain, by rows that are read there.
 func (s *Store) Update(ctx context.Context, keys ledger.Keys, change func(ledger.State) ledger.Changes) error {
-	return sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
-		state, err := load(ctx, tx, keys)
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	if found, whole := s.memory.recall(keys); whole {
+		c := change(found.state())
+		if len(c.Transactions) > 0 && proven(keys, found, c) {
+			err := sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error { return s.write(ctx, tx, found, c) })
+			if err == nil {
+				s.memory.keep(found, c, true)
+				return nil
+			}
+			s.memory.forget() // also after ErrUnavailable, when the commit may have happened
+			if !errors.Is(err, sqldb.ErrConflict) {
+				return err
+			}
+		}
+	}
+	err := s.locked(ctx, keys, change, false)
+	if errors.Is(err, sqldb.ErrConflict) {
+		err = s.locked(ctx, keys, change, true)
+	}
+	return err
+}
+
+// locked decides under the lock of the chain. With all, it reads every key; otherwise
+// those that are not in memory, and the expected new ones only where the change does
+// not prove them new.
+func (s *Store) locked(ctx context.Context, keys ledger.Keys, change func(ledger.State) ledger.Changes, all bool) error {
+	var found rows
+	var c ledger.Changes
+	var calm bool
+	err := sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
+		head, err := head(ctx, tx, tx.ForUpdate())
 		if err != nil {
 			return err
 		}
-		before := state.Head
-		c := change(state)
-		if c.Head == before {
-			return nil
+		if found, _ = s.memory.recall(keys); all || found.head != head {
+			found, calm = emptyRows(head), s.db.Engine == sqldb.SQLite
+		} else {
+			calm = true
 		}
-		if err := failpoint.Do(ctx, failpoint.TreasuryWrite, func(ctx context.Context) error { return save(ctx, tx, c) }); err != nil {
+		if err := read(ctx, tx, &found, keys, all); err != nil {
 			return err
 		}
-		if s.announce == nil {
+		if c = change(found.state()); !all && !proven(keys, found, c) {
+			if err := read(ctx, tx, &found, keys, true); err != nil {
+				return err
+			}
+			c = change(found.state())
+		}
+		if c.Head == head {
 			return nil
 		}
-		return s.announce(ctx, tx, c)
+		return s.write(ctx, tx, found, c)
 	})
+	if err != nil {
+		s.memory.forget()
+		return err
+	}
+	s.memory.keep(found, c, calm)
+	return nil
 }
 
-func load(ctx context.Context, tx *sqldb.Tx, keys ledger.Keys) (ledger.State, error) {
-	state := ledger.State{
-		Accounts: map[string]ledger.Account{}, Holds: map[string]ledger.Hold{}, Transactions: map[string]ledger.Transaction{},
+// proven reports whether writing c proves that the ids are new which found does not
+// have: their rows are inserted, and the keys of the tables refuse a second one.
+func proven(keys ledger.Keys, found rows, c ledger.Changes) bool {
+	if found.all {
+		return true
 	}
-	// First of all: whoever has this row is the only writer.
-	seq, hash, err := head(ctx, tx, tx.ForUpdate())
+	for _, id := range keys.NewHolds {
+		if _, ok := found.holds[id]; !ok && !slices.ContainsFunc(c.Holds, func(h ledger.Hold) bool { return h.ID == id }) {
+			return false
+		}
+	}
+	for _, id := range keys.NewTransactions {
+		if !slices.ContainsFunc(c.Transactions, func(t ledger.Transaction) bool { return t.ID == id }) {
+			return false
+		}
+	}
+	return true
+}
+
+// read adds to found what is missing of keys: accounts and holds, and with all also
+// the ids that are expected to be new.
+func read(ctx context.Context, tx *sqldb.Tx, found *rows, keys ledger.Keys, all bool) error {
+	wanted := slices.Clone(keys.Holds)
+	if all {
+		wanted = append(wanted, keys.NewHolds...)
+	}
+	wanted = slices.DeleteFunc(wanted, func(id string) bool { _, ok := found.holds[id]; return ok })
+	holds, err := among(ctx, tx, scanHold, selectHold+" where id in", distinct(wanted))
 	if err != nil {
-		return state, err
+		return err
 	}
-	state.Head.Seq = seq
-	if state.Head.Hash, err = ledger.ParseHash(hash); err != nil {
-		return state, err
-	}
-	holds, err := among(ctx, tx, scanHold, selectHold+" where id in", distinct(keys.Holds))
-	if err != nil {
-		return state, err
-	}
-	wanted := slices.Clone(keys.Accounts)
 	for _, h := range holds {
-		state.Holds[h.ID] = h
+		found.holds[h.ID] = h
+	}
+	wanted = slices.Clone(keys.Accounts)
+	for _, h := range found.holds {
 		wanted = append(wanted, ledger.Available(h.Agent), ledger.Held(h.Agent))
 	}
+	wanted = slices.DeleteFunc(wanted, func(id string) bool { _, ok := found.accounts[id]; return ok })
 	accounts, err := among(ctx, tx, scanAccount, selectAccount+" where id in", distinct(wanted))
 	if err != nil {
-		return state, err
+		return err
 	}
 	for _, a := range accounts {
-		state.Accounts[a.ID] = a
+		found.accounts[a.ID] = a
 	}
-	lines, err := among(ctx, tx, scanLine, selectLine+" from journal j left join postings p on p.seq = j.seq where j.id in", distinct(keys.Transactions))
+	if !all {
+		return nil
+	}
+	ts, err := among(ctx, tx, scanTransaction, selectTransaction+" where id in", distinct(keys.NewTransactions))
 	if err != nil {
-		return state, err
+		return err
 	}
-	slices.SortFunc(lines, inOrder)
-	for _, t := range fold(lines) {
-		state.Transactions[t.ID] = t
+	if err := addLines(ctx, tx, ts); err != nil {
+		return err
 	}
-	return state, nil
+	for _, t := range ts {
+		found.transactions[t.ID] = t.Transaction
+	}
+	found.all = true
+	return nil
 }
 
 func distinct(ids []string) []string {
-	ids = slices.Clone(ids)
 	slices.Sort(ids)
 	return slices.Compact(ids)
 }
 
-func save(ctx context.Context, tx *sqldb.Tx, c ledger.Changes) error {
-	var journal, postings []any
-	for _, t := range c.Transactions {
-		journal = append(journal, t.Seq, t.ID, string(t.Kind), t.Agent, t.Memo, t.Turn, t.Trace, t.At, t.Previous.String(), t.Hash.String())
-		for i, l := range t.Lines {
-			postings = append(postings, t.Seq, int64(i), l.Account, int64(l.Amount), int64(l.Balance))
+// write writes what a change did, and what is announced of it.
+func (s *Store) write(ctx context.Context, tx *sqldb.Tx, found rows, c ledger.Changes) error {
+	err := failpoint.Do(ctx, failpoint.TreasuryWrite, func(ctx context.Context) error { return save(ctx, tx, found, c) })
+	if err != nil || s.announce == nil {
+		return err
+	}
+	return s.announce(ctx, tx, c)
+}
+
+func save(ctx context.Context, tx *sqldb.Tx, found rows, c ledger.Changes) error {
+	if tx.Engine == sqldb.Postgres {
+		// The row that orders the writers goes first; the release before reads it. It is
+		// the proof that the chain ends where the change continues it: the check of the
+		// table refuses the 0.
+		_, err := tx.ExecContext(ctx, "update chain set one = case when seq = $3 and hash = $4 then 1 else 0 end, seq = $1, hash = $2 where one = 1",
+			c.Head.Seq, c.Head.Hash.String(), found.head.Seq, found.head.Hash.String())
+		if err != nil {
+			return err
 		}
 	}
-	var accounts, holds []any
+	var journal, accounts, made, ended []any
+	for i := range c.Transactions {
+		t := &c.Transactions[i]
+		journal = append(journal, t.Seq, t.ID, string(t.Kind), t.Agent, t.Memo, t.Turn, t.Trace, t.At, t.Previous.String(), t.Hash.String(),
+			encodeLines(t.Lines), t.Other())
+	}
 	for _, a := range c.Accounts {
 		accounts = append(accounts, a.ID, int64(a.Balance), a.Entries)
 	}
 	for _, h := range c.Holds {
-		holds = append(holds, h.ID, h.Agent, h.Category, h.Turn, int64(h.Amount), int64(h.Settled), h.Payee, string(h.Status),
+		to := &made
+		if _, ok := found.holds[h.ID]; ok {
+			to = &ended
+		}
+		*to = append(*to, h.ID, h.Agent, h.Category, h.Turn, int64(h.Amount), int64(h.Settled), h.Payee, string(h.Status),
 			h.CreatedAt, h.ExpiresAt, h.EndedAt, h.Parent)
 	}
+	const holds = "insert into holds (id, agent, category, turn, amount, settled, payee, status, created_at, expires_at, ended_at, parent) values "
 	for _, w := range []struct {
 		into, after string
 		columns     int
 		rows        []any
 	}{
-		{"insert into journal (seq, id, kind, agent, memo, turn, trace, at, previous, hash) values ", "", 10, journal},
-		{"insert into postings (seq, line, account, amount, balance) values ", "", 5, postings},
+		{"insert into journal (seq, id, kind, agent, memo, turn, trace, at, previous, hash, lines, other) values ", "", 12, journal},
 		{
 			"insert into accounts (id, balance, entries) values ",
 			" on conflict (id) do update set balance = excluded.balance, entries = excluded.entries", 3, accounts,
 		},
+		{holds, "", 12, made},
 		{
-			"insert into holds (id, agent, category, turn, amount, settled, payee, status, created_at, expires_at, ended_at, parent) values ",
+			holds,
 			" on conflict (id) do update set settled = excluded.settled, payee = excluded.payee, status = excluded.status, ended_at = excluded.ended_at",
-			12, holds,
+			12, ended,
 		},
 	} {
 		if err := insert(ctx, tx, w.into, w.after, w.columns, w.rows); err != nil {
 			return err
 		}
 	}
-	_, err := tx.ExecContext(ctx, "update chain set seq = $1, hash = $2 where one = 1", c.Head.Seq, c.Head.Hash.String())
-	return err
+	return nil
+}
+
+// rows are the state that a change is decided on.
+type rows struct {
+	head         ledger.Head
+	accounts     map[string]ledger.Account
+	holds        map[string]ledger.Hold
+	transactions map[string]ledger.Transaction
+	all          bool // the database was asked for every key
+}
+
+func emptyRows(head ledger.Head) rows {
+	return rows{
+		head: head, accounts: map[string]ledger.Account{}, holds: map[string]ledger.Hold{}, transactions: map[string]ledger.Transaction{},
+	}
+}
+
+// state is a copy, which a change may write into.
+func (r rows) state() ledger.State {
+	return ledger.State{
+		Head: r.head, Accounts: maps.Clone(r.accounts), Holds: maps.Clone(r.holds), Transactions: maps.Clone(r.transactions),
+	}
 }

@@ -123,7 +123,7 @@ type gate struct {
 
 func (g *gate) Update(ctx context.Context, keys ledger.Keys, change func(ledger.State) ledger.Changes) error {
 	if g.enter != nil {
-		g.enter <- len(keys.Holds)
+		g.enter <- len(keys.Holds) + len(keys.NewHolds)
 		<-g.leave
 	}
 	if g.fail != nil {
@@ -195,7 +195,7 @@ func badMember(t *testing.T, open func() ledger.Store) {
 	ctx := t.Context()
 	funded(t, run(t, open(), ledger.Options{}), "lucky", 100)
 	g := &gate{Store: open(), enter: make(chan int), leave: make(chan struct{}), fail: func(k ledger.Keys) error {
-		if slices.Contains(k.Holds, "bad") {
+		if slices.Contains(append(k.Holds, k.NewHolds...), "bad") {
 			return errors.New("the store chokes")
 		}
 		return nil
@@ -272,7 +272,7 @@ func badSettlement(t *testing.T, open func() ledger.Store) {
 	hold(t, first, "bad", "bob", 10)
 	hold(t, first, "fine", "lucky", 20)
 	b := run(t, &gate{Store: open(), fail: func(k ledger.Keys) error {
-		if slices.Contains(k.Holds, "bad") {
+		if slices.Contains(append(k.Holds, k.NewHolds...), "bad") {
 			return errors.New("the store chokes")
 		}
 		return nil
