@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/anima-run/anima/pkg/api"
 )
 
@@ -535,12 +537,17 @@ func (o *oracle) announced(l life) {
 			o.fault("%s: change %d of its state is %d, from %s to %s, after %s", who, i+1, c.Seq, c.Previous, c.State, states[max(0, i-1)].State)
 		}
 	}
+	ledger, fault, err := o.w.published(o.ctx, l.agent.ID)
+	if err != nil || fault != "" {
+		o.fault("%s: the announced ledger: %s %v", who, fault, err)
+	} else if diff := cmp.Diff(l.entries, ledger); diff != "" {
+		o.fault("%s: its transactions are announced otherwise than they are (-kept +announced):\n%s", who, diff)
+	}
 	for _, e := range []struct {
 		stream, subject string
 		want            int
 	}{
 		{"POLICY_EVT", "anima.policy.evt.decided.v1." + l.agent.ID, len(l.decisions)},
-		{"TREASURY_EVT", "anima.treasury.evt.posted.v1." + l.agent.ID, len(l.entries)},
 		{"INFERENCE_EVT", "anima.inference.evt.completed.v1." + l.agent.ID, thoughts(l)},
 	} {
 		got := slices.DeleteFunc(found(o.w.read(o.ctx, e.stream, e.subject))(o), func(m told) bool { return cut(l, m) })
@@ -548,6 +555,35 @@ func (o *oracle) announced(l life) {
 			o.fault("%s: %s has %d messages on %s, want %d", who, e.stream, len(got), e.subject, e.want)
 		}
 	}
+}
+
+// published is the ledger as it is announced, as far as it touches an agent: all of it
+// follows without a gap, each transaction once.
+func (w *crashWorld) published(ctx context.Context, agent string) (mine []api.Posted, fault string, err error) {
+	batches, err := w.read(ctx, "TREASURY_EVT", api.PostedBatch{}.Subject().String())
+	if err != nil {
+		return nil, "", err
+	}
+	var last api.Posted
+	for _, m := range batches {
+		var b api.PostedBatch
+		if err := api.Decode(m.data, &b); err != nil {
+			return nil, "", err
+		}
+		if n := len(b.Entries); n == 0 || b.First != b.Entries[0].Seq || b.Last != b.Entries[n-1].Seq {
+			return mine, fmt.Sprintf("message %d of the ledger has %d transactions, from %d to %d", m.seq, n, b.First, b.Last), nil
+		}
+		for _, e := range b.Entries {
+			if e.Seq != last.Seq+1 || last.Hash != "" && e.Previous != last.Hash {
+				return mine, fmt.Sprintf("transaction %d (%s) is announced after %d (%s)", e.Seq, e.ID, last.Seq, last.ID), nil
+			}
+			last = e
+			if slices.ContainsFunc(e.Postings, func(p api.Posting) bool { return p.Account == "agent:"+agent || p.Account == "held:"+agent }) {
+				mine = append(mine, e)
+			}
+		}
+	}
+	return mine, "", nil
 }
 
 // cut says whether a message announces an answer that its run did not live to hear: of
@@ -644,7 +680,7 @@ func (w *crashWorld) busy(ctx context.Context, runs map[string]int, agents []api
 		if _, left := abandoned(l); l.balance.Held != left {
 			return fmt.Sprintf("%s is held of %s", l.balance.Held-left, a.ID)
 		}
-		posted, perr := w.read(ctx, "TREASURY_EVT", "anima.treasury.evt.posted.v1."+a.ID)
+		posted, _, perr := w.published(ctx, a.ID)
 		decided, derr := w.read(ctx, "POLICY_EVT", "anima.policy.evt.decided.v1."+a.ID)
 		answered, aerr := w.read(ctx, "INFERENCE_EVT", "anima.inference.evt.completed.v1."+a.ID)
 		memories, err := asked[api.Memories](ctx, w.world, api.ListMemory{Agent: a.ID, Tier: api.MemoryEpisodic, Limit: 1000})

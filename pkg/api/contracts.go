@@ -214,7 +214,7 @@ func Contracts() []Contract {
 		{ListEntries{Agent: "lucky", After: 1}, Entries{Entries: []Posted{posted}}},
 		{VerifyLedger{}, LedgerReport{Transactions: 2, Accounts: 3, ActiveHolds: 1, Head: "ab", OK: true}},
 		{SignMessage{Agent: "lucky", To: bdr, Content: "hello", SignedAt: "2026-11-21T08:00:00.000Z"}, Signature{From: adr, Signature: "0x01"}},
-		{posted, nil},
+		{PostedBatch{First: 2, Last: 2, Entries: []Posted{posted}}, nil},
 		{TierChanged{Agent: "lucky", From: TierHigh, To: TierNormal, Balance: 400 * Cent, EntrySeq: 2, At: at}, nil},
 
 		{SetSchedule{Agent: "lucky", Beats: []Beat{beat}}, Schedule{Entries: []ScheduleEntry{{Agent: "lucky", Beat: beat}}}},

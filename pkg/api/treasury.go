@@ -277,7 +277,7 @@ type Posting struct {
 	Amount  Micros `json:"amount"`
 }
 
-// Posted is a transaction of the ledger.
+// Posted is a transaction of the ledger: in answers, and in [PostedBatch].
 type Posted struct {
 	Seq      int64     `json:"seq"`
 	ID       string    `json:"id"` // the caller's, with what was done to it: "<id>/settle"
@@ -292,8 +292,23 @@ type Posted struct {
 	Hash     string    `json:"hash"`
 }
 
+// PostedBatch is a part of the ledger. Each follows the one before without a gap and
+// without an overlap, so a reader that follows the subject has the whole ledger, in its
+// order, since treasury began to publish it. A message comes some time after the commit
+// and holds transactions of any agents.
+//
+// History: v1 2026-11, in place of an event posted.v1 for each transaction, which had no
+// reader.
+type PostedBatch struct {
+	First   int64    `json:"first"` // sequence of the first transaction
+	Last    int64    `json:"last"`
+	Entries []Posted `json:"entries"` // all from First to Last, in order
+}
+
 // Subject of the message.
-func (m Posted) Subject() Subject { return event(Treasury, "posted", m.Agent) }
+func (PostedBatch) Subject() Subject {
+	return Subject{Owner: Treasury, Class: Event, Name: "posted_batch", Version: 1}
+}
 
 // TierChanged says that an agent's tier is another one now.
 type TierChanged struct {

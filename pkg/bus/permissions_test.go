@@ -205,7 +205,7 @@ func TestAccessIsCheckedBefore(t *testing.T) {
 	if api.CodeOf(err) != api.Internal || !strings.Contains(err.Error(), "loop may not send anima.treasury.req.deposit.v1") {
 		t.Errorf("loop deposits: %v", err)
 	}
-	if err := loop.Publish(testContext(t), "p", api.Posted{Agent: "lucky"}); api.CodeOf(err) != api.Internal {
+	if err := loop.Publish(testContext(t), "p", api.TierChanged{Agent: "lucky"}); api.CodeOf(err) != api.Internal {
 		t.Errorf("loop tells of treasury's events: %v", err)
 	}
 	if err := loop.Publish(testContext(t), "r", api.Run{Run: "r", Session: "s"}); err != nil {

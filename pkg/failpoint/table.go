@@ -172,8 +172,12 @@ var table = [points]Info{
 	OutboxDelete:  {"outbox.delete", stores, "it is a row and in the stream", "it is in the stream", false},
 
 	BusPublish: {"bus.publish", []string{"loop", "heartbeat"}, "the stream does not have the message", "the stream has it, and the answer is lost", false},
-	BusAppend:  {"bus.append", loop, "the journal does not have the step", "the journal has it, and the answer is lost", false},
-	BusKey:     {"bus.key", []string{"loop", "heartbeat"}, "the key is as it was", "the key is written, and the answer is lost", false},
+	BusAppend: {
+		"bus.append",
+		[]string{"loop", "treasury"},
+		"the stream does not have the journal's step, or the part of the ledger", "the stream has it, and the answer is lost", false,
+	},
+	BusKey: {"bus.key", []string{"loop", "heartbeat"}, "the key is as it was", "the key is written, and the answer is lost", false},
 	BusAnswer: {
 		"bus.answer",
 		[]string{"loop", "inference-router", "policy", "treasury", "heartbeat", "social"},

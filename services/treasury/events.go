@@ -11,17 +11,11 @@ import (
 	"github.com/anima-run/anima/services/treasury/internal/ledger"
 )
 
-// announce writes what will be said about changes into the transaction that
-// makes them. Each event belongs to the trace of the request that caused it,
-// although a group of requests shares the commit. The hashes make ids that no
-// other ledger has.
+// announce writes what will be said about changes of tiers into the transaction that
+// makes them; the transactions are published by the [feed]. Each event belongs to the
+// trace of the request that caused it, although a group of requests shares the commit.
+// The hashes make ids that no other ledger has.
 func announce(ctx context.Context, tx *sqldb.Tx, c ledger.Changes) error {
-	for i := range c.Transactions {
-		t := &c.Transactions[i]
-		if err := outbox.Add(bus.WithTraceParent(ctx, t.Parent), tx, "posted/"+t.Hash.String(), posted(t)); err != nil {
-			return err
-		}
-	}
 	for _, tc := range c.Tiers {
 		m := api.TierChanged{Agent: tc.Agent, From: tc.From, To: tc.To, Balance: tc.Balance, EntrySeq: tc.Seq, At: tc.At}
 		if err := outbox.Add(bus.WithTraceParent(ctx, tc.Parent), tx, "tier_changed/"+tc.Agent+"/"+tc.Cause.String(), m); err != nil {
@@ -29,6 +23,21 @@ func announce(ctx context.Context, tx *sqldb.Tx, c ledger.Changes) error {
 		}
 	}
 	return nil
+}
+
+// postedStream is a [ledgerStream] on the bus.
+type postedStream struct{ bus *bus.Bus }
+
+func (s postedStream) Append(ctx context.Context, id string, m api.PostedBatch, last uint64) (uint64, error) {
+	return s.bus.Append(ctx, id, m, last)
+}
+
+func (s postedStream) Last(ctx context.Context) (m api.PostedBatch, seq uint64, err error) {
+	stored, err := s.bus.Last(ctx, m.Subject())
+	if err != nil {
+		return m, 0, err
+	}
+	return m, stored.Sequence, api.Decode(stored.Data, &m)
 }
 
 func posted(t *ledger.Transaction) api.Posted {

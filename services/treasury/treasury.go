@@ -66,9 +66,13 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		return err
 	}
 	relay := outbox.NewRelay(db, env.Bus, env.Log)
+	feed := newFeed(store, postedStream{env.Bus}, env.Log)
 	book := ledger.New(store, ledger.Options{Now: env.Now, Committed: func(ctx context.Context, c ledger.Changes, operations int) {
 		tel.committed(ctx, c, operations)
 		if len(c.Transactions) > 0 {
+			feed.Kick()
+		}
+		if len(c.Tiers) > 0 {
 			relay.Kick()
 		}
 	}})
@@ -102,6 +106,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		}),
 		bus.Go(h.sweep),
 		bus.Go(relay.Run),
+		bus.Go(feed.Run),
 	)
 }
 
