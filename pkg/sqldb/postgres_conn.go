@@ -325,7 +325,7 @@ type queued struct {
 	ctx   context.Context //nolint:containedctx // of the one statement
 	query string
 	args  []any
-	each  func(columns) error // of each row; may be nil
+	taker taker // may be nil
 }
 
 // once runs fn in a transaction of its own.
@@ -384,6 +384,11 @@ func (t *pgTx) commit(ctx context.Context) error {
 		}
 	}
 	return err
+}
+
+func (t *pgTx) queue(ctx context.Context, query string, args []any, to taker) {
+	t.pool.count.statements.Add(1)
+	t.queued = append(t.queued, &queued{ctx, query, args, to})
 }
 
 func (t *pgTx) exec(ctx context.Context, query string, args []any) (changed int64, err error) {
@@ -527,18 +532,18 @@ func (t *pgTx) try(ctx context.Context, waiting []*queued, query string, args []
 }
 
 // answer reads the answer to a statement that was queued.
-func (t *pgTx) answer(q *queued, f flight) (err error) {
+func (t *pgTx) answer(q *queued, f flight) error {
 	rows, _ := f.results.Query() // the error is of the rows, too
 	row := pgRow{types: t.conn.Conn().TypeMap()}
-	for err == nil && rows.Next() {
-		if q.each != nil {
+	for rows.Next() {
+		if q.taker != nil {
 			row.fields, row.raw = rows.FieldDescriptions(), rows.RawValues()
-			err = q.each(&row)
+			q.taker.row(&row)
 		}
 	}
-	rows.Close()
-	if rows.Err() != nil {
-		err = rows.Err()
+	err := rows.Err()
+	if err == nil && q.taker != nil {
+		q.taker.end()
 	}
 	finish(q.ctx, t.pool.spans.startAt(q.ctx, q.query, f.sent), err)
 	if err != nil {

@@ -27,11 +27,15 @@ type Row struct {
 	ctx   context.Context //nolint:containedctx // of the one query
 	query string
 	args  []any
+	saved *savedRow // of a query that was queued
 }
 
 // Scan runs the query and copies the columns of its first row into dest. It returns
 // ErrNotFound when there was no row.
 func (r *Row) Scan(dest ...any) error {
+	if r.saved != nil {
+		return r.scanSaved(dest)
+	}
 	if r.tx == nil {
 		return mapIn(r.ctx, r.db.queryRow(r.ctx, r.query, r.args, dest))
 	}

@@ -43,6 +43,15 @@ func work(ctx context.Context, t *testing.T, db *sqldb.DB) {
 		_, err := tx.ExecContext(ctx, "insert into entries (id, account, amount) values ($1, $2, $3)", "e1", secret, 1)
 		return err
 	}))
+	must(sqldb.InTx(ctx, db, func(tx *sqldb.Tx) error {
+		tx.Queue(ctx, "update accounts set balance = balance + $1 where id = $2", 0, secret)
+		row := tx.QueueRow(ctx, "select balance from accounts where id = $1", secret)
+		if err := row.Scan(new(int)); err != nil {
+			return err
+		}
+		tx.Queue(ctx, "delete from entries where id = $1", "none")
+		return nil
+	}))
 	must(sqldb.Snapshot(ctx, db, func(tx *sqldb.Tx) error {
 		_, err := sqldb.All(ctx, tx, func(s sqldb.Scanner) (id string, err error) { return id, s.Scan(&id) },
 			"with big as (select id from accounts where balance > $1) select id from big order by id", 3)
@@ -63,6 +72,13 @@ func work(ctx context.Context, t *testing.T, db *sqldb.DB) {
 		}
 	}
 	fails("a taken id", "insert into accounts (id, balance) values ($1, $2)", secret, 9)
+	if err := sqldb.InTx(ctx, db, func(tx *sqldb.Tx) error {
+		tx.Queue(ctx, "insert into accounts (id, balance) values ($1, $2)", secret, 9)
+		tx.Queue(ctx, "update accounts set balance = $1 where id = $2", 1, secret)
+		return nil
+	}); err == nil {
+		t.Error("a taken id, queued: got no error")
+	}
 	fails("a deferred constraint", "insert into entries (id, account, amount) values ($1, $2, $3)", "e2", secret+" of nobody", 1)
 	fails("no such table", "delete from nowhere where id = $1", secret)
 	ended, cancel := context.WithCancel(ctx)
@@ -80,8 +96,13 @@ var wantSpans = []string{
 	"UPDATE accounts: UPDATE accounts",
 	"INSERT entries: INSERT entries",
 	"COMMIT: COMMIT -",
+	"UPDATE accounts: UPDATE accounts",
+	"SELECT accounts: SELECT accounts",
+	"DELETE entries: DELETE entries",
+	"COMMIT: COMMIT -",
 	"SELECT accounts: SELECT accounts",
 	"SELECT entries: SELECT entries",
+	"INSERT accounts: INSERT accounts error conflict",
 	"INSERT accounts: INSERT accounts error conflict",
 	"INSERT entries: INSERT entries",
 	"COMMIT: COMMIT - error conflict",

@@ -180,6 +180,26 @@ func (c *liteConn) query(ctx context.Context, query string, args []any) (*liteRo
 	return r, nil
 }
 
+// queryInto runs a query and gives its rows to t.
+func (c *liteConn) queryInto(ctx context.Context, query string, args []any, t taker) error {
+	r, err := c.query(ctx, query, args)
+	if err != nil {
+		return err
+	}
+	defer r.close()
+	for {
+		more, err := r.next()
+		if err != nil {
+			return err
+		}
+		if !more {
+			t.end()
+			return nil
+		}
+		t.row(r)
+	}
+}
+
 // liteRows are the rows of a query, found while they are read.
 type liteRows struct {
 	*liteStmt

@@ -1,0 +1,167 @@
+package sqldb
+
+import (
+	"context"
+	"errors"
+)
+
+// Queue runs a statement whose result is not needed. On Postgres it is sent with the
+// next statement that needs an answer, or with COMMIT, so that a transaction takes as
+// few round trips as it has decisions to make; on SQLite it runs at once. Statements
+// take effect in the order of their calls on both.
+//
+// A failure dooms the transaction: it is the error of a later statement or, when there
+// is none, of InTx. args must stay as they are until then.
+func (tx *Tx) Queue(ctx context.Context, query string, args ...any) {
+	tx.queue(ctx, query, args, nil)
+}
+
+// QueueRow is QueryRowContext for a query that is sent as Queue does. Rows that are
+// queued one after another come in one round trip: that of the first Scan. One whose
+// row is never scanned is run all the same.
+func (tx *Tx) QueueRow(ctx context.Context, query string, args ...any) *Row {
+	row := &Row{tx: tx, ctx: ctx, saved: &savedRow{}}
+	tx.queue(ctx, query, args, row.saved)
+	return row
+}
+
+// Later are rows that were queued.
+type Later[T any] struct {
+	tx      *Tx
+	ctx     context.Context //nolint:containedctx // of the one query
+	scan    func(Scanner) (T, error)
+	arrived bool
+	all     []T
+	err     error // of scan
+}
+
+// QueueAll is All for a query that is sent as [Tx.QueueRow] does. scan is called when
+// the rows arrive, before All returns them; it must not use the transaction.
+func QueueAll[T any](ctx context.Context, tx *Tx, scan func(Scanner) (T, error), query string, args ...any) *Later[T] {
+	l := &Later[T]{tx: tx, ctx: ctx, scan: scan}
+	tx.queue(ctx, query, args, l)
+	return l
+}
+
+// All returns what scan made of each row, in their order; nil when there are none.
+func (l *Later[T]) All() ([]T, error) {
+	if err := l.tx.send(l.ctx, l.arrived); err != nil {
+		return nil, err
+	}
+	if l.err != nil {
+		return nil, mapIn(l.ctx, l.err)
+	}
+	return l.all, nil
+}
+
+func (l *Later[T]) row(c columns) {
+	if l.err != nil {
+		return
+	}
+	v, err := l.scan(columnScanner{c})
+	l.all, l.err = append(l.all, v), err
+}
+
+func (l *Later[T]) end() { l.arrived = true }
+
+// taker takes the answer to a query that was queued.
+type taker interface {
+	row(columns) // each row, which is valid until row returns
+	end()        // there are no more
+}
+
+// queue runs a statement on SQLite, and keeps it for the next flight on Postgres. t may
+// be nil.
+func (tx *Tx) queue(ctx context.Context, query string, args []any, t taker) {
+	if tx.failed != nil {
+		return
+	}
+	args, err := plain(args)
+	switch {
+	case err != nil:
+	case tx.pg != nil:
+		tx.pg.queue(ctx, query, args, t)
+	case t == nil:
+		_, err = tx.lite.exec(ctx, query, args)
+	default:
+		err = tx.lite.queryInto(ctx, query, args, t)
+	}
+	_ = tx.note(mapIn(ctx, err)) // the transaction is doomed
+}
+
+// send sends what is queued, unless what is waited for has arrived.
+func (tx *Tx) send(ctx context.Context, arrived bool) error {
+	if err := tx.doomed(); err != nil || arrived {
+		return err
+	}
+	return tx.note(mapIn(ctx, tx.pg.flush(ctx)))
+}
+
+// columnScanner is a row that is there.
+type columnScanner struct{ columns }
+
+func (s columnScanner) Scan(dest ...any) error { return scanRow(s.columns, dest) }
+
+// savedRow is a copy of the first row of a query that was queued.
+type savedRow struct {
+	values  []value
+	found   bool
+	arrived bool
+}
+
+// value is that of a column.
+type value struct {
+	kind kind
+	n    int64
+	f    float64
+	s    string
+}
+
+func (r *savedRow) row(c columns) {
+	if r.found {
+		return
+	}
+	r.found = true
+	r.values = make([]value, c.count())
+	for i := range r.values {
+		v := &r.values[i]
+		switch v.kind = c.kind(i); v.kind {
+		case integer:
+			v.n = c.integer(i)
+		case real:
+			v.f = c.real(i)
+		case text, blob:
+			v.s = c.text(i)
+		case null:
+		}
+	}
+}
+
+func (r *savedRow) end() { r.arrived = true }
+
+func (r *savedRow) count() int          { return len(r.values) }
+func (r *savedRow) kind(i int) kind     { return r.values[i].kind }
+func (r *savedRow) integer(i int) int64 { return r.values[i].n }
+func (r *savedRow) real(i int) float64  { return r.values[i].f }
+func (r *savedRow) text(i int) string   { return r.values[i].s }
+func (r *savedRow) bytes(i int) []byte  { return []byte(r.values[i].s) }
+
+// scan copies the row into dest.
+func (r *savedRow) scan(dest []any) error {
+	if !r.found {
+		return errNoRow
+	}
+	return scanRow(r, dest)
+}
+
+// scanSaved is Scan of a row that was queued.
+func (r *Row) scanSaved(dest []any) error {
+	if err := r.tx.send(r.ctx, r.saved.arrived); err != nil {
+		return err
+	}
+	err := mapIn(r.ctx, r.saved.scan(dest))
+	if errors.Is(err, ErrNotFound) {
+		return err
+	}
+	return r.tx.note(err)
+}
