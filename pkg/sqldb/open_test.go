@@ -200,6 +200,32 @@ func TestConnectionEnds(t *testing.T) {
 	}
 }
 
+// TestRolledBackByTheServer: rows that were not read to their end hide an error, and the
+// server rolls back at the COMMIT.
+func TestRolledBackByTheServer(t *testing.T) {
+	t.Parallel()
+	db, err := sqldb.Open(t.Context(), sqldbtest.Postgres(t), sqldb.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	err = sqldb.InTx(t.Context(), db, func(tx *sqldb.Tx) error {
+		rows, err := tx.QueryContext(t.Context(), "select 1 / (3 - i) from generate_series(1, $1) i", 3)
+		if err != nil {
+			return err
+		}
+		rows.Next()
+		return rows.Close()
+	})
+	if err == nil {
+		t.Error("no error")
+	}
+}
+
 func TestSchemaMadeByManyAtOnce(t *testing.T) {
 	t.Parallel()
 	server := sqldbtest.Postgres(t)
