@@ -173,3 +173,45 @@ func TestMemoryBeyondTheChain(t *testing.T) {
 		}
 	})
 }
+
+// TestStatements counts what a turn costs: a hold, its settlement and a balance.
+func TestStatements(t *testing.T) {
+	t.Parallel()
+	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
+		ctx := t.Context()
+		store := sqlstore.New(db, nil)
+		if db.Engine == sqldb.SQLite {
+			store = sqlstore.NewAlone(db, nil)
+		}
+		b := book(t, store)
+		if err := b.Open(ctx, "lucky"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.Deposit(ctx, ledger.DepositRequest{ID: "d", Agent: "lucky", Amount: 1000, Source: "faucet"}); err != nil {
+			t.Fatal(err)
+		}
+		turn := func(id string) {
+			t.Helper()
+			if _, err := b.Hold(ctx, reserve(id, 10)); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := b.Settle(ctx, ledger.SettleRequest{ID: id, Amount: 3, Payee: "provider:x"}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := b.Balance(ctx, "lucky"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		turn("cold")
+		before := db.Stats()
+		turn("warm")
+		after := db.Stats()
+		want := map[sqldb.Engine]int64{sqldb.SQLite: 6, sqldb.Postgres: 9}[db.Engine]
+		if got := after.Statements - before.Statements; got != want {
+			t.Errorf("statements of a turn: got %d, want %d", got, want)
+		}
+		if got := after.Commits - before.Commits; got != 2 {
+			t.Errorf("commits of a turn: got %d, want 2", got)
+		}
+	})
+}
