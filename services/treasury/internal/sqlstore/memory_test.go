@@ -203,12 +203,17 @@ func TestStatements(t *testing.T) {
 			}
 		}
 		turn("cold")
+		turn("known")
 		before := db.Stats()
 		turn("warm")
 		after := db.Stats()
 		want := map[sqldb.Engine]int64{sqldb.SQLite: 6, sqldb.Postgres: 9}[db.Engine]
 		if got := after.Statements - before.Statements; got != want {
 			t.Errorf("statements of a turn: got %d, want %d", got, want)
+		}
+		want = map[sqldb.Engine]int64{sqldb.Postgres: 3}[db.Engine]
+		if got := after.Flights - before.Flights; got != want {
+			t.Errorf("flights of a turn: got %d, want %d", got, want)
 		}
 		if got := after.Commits - before.Commits; got != 2 {
 			t.Errorf("commits of a turn: got %d, want 2", got)

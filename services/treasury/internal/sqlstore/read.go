@@ -154,9 +154,9 @@ func (s *Store) Snapshot(ctx context.Context, after int64) (ledger.Snapshot, err
 
 const selectHead = "select seq, hash from chain where one = 1"
 
-func head(ctx context.Context, tx *sqldb.Tx, lock string) (h ledger.Head, err error) {
+func scanHead(row sqldb.Scanner) (h ledger.Head, err error) {
 	var hash string
-	if err = tx.QueryRowContext(ctx, selectHead+lock).Scan(&h.Seq, &hash); err == nil {
+	if err = row.Scan(&h.Seq, &hash); err == nil {
 		h.Hash, err = ledger.ParseHash(hash)
 	}
 	return h, err
@@ -219,12 +219,18 @@ func addLines(ctx context.Context, q sqldb.Querier, ts []transaction) error {
 		seq, line int64
 		ledger.Line
 	}
-	found, err := among(ctx, q, func(row sqldb.Scanner) (p posting, err error) {
+	scan := func(row sqldb.Scanner) (p posting, err error) {
 		err = row.Scan(&p.seq, &p.line, &p.Account, &p.Amount, &p.Balance)
 		return p, err
-	}, "select seq, line, account, amount, balance from postings_v1 where seq in", apart)
-	if err != nil {
-		return err
+	}
+	var found []posting
+	var failed error
+	among("select seq, line, account, amount, balance from postings_v1 where seq in", apart, func(query string, args []any) {
+		rows, err := sqldb.All(ctx, q, scan, query, args...)
+		found, failed = append(found, rows...), errors.Join(failed, err)
+	})
+	if failed != nil {
+		return failed
 	}
 	slices.SortFunc(found, func(a, b posting) int { return cmp.Or(cmp.Compare(a.seq, b.seq), cmp.Compare(a.line, b.line)) })
 	of := make(map[int64][]ledger.Line, len(apart))

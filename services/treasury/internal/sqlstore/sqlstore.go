@@ -70,10 +70,9 @@ func placeholders(b *strings.Builder, first, count int) {
 	}
 }
 
-// among reads the rows whose key is among ids; query ends in a condition that
-// lacks its list: "… where id in".
-func among[T, K any](ctx context.Context, q sqldb.Querier, scan func(sqldb.Scanner) (T, error), query string, ids []K) ([]T, error) {
-	var all []T
+// among calls ask for the rows whose key is among ids, a part of them at a time; query
+// ends in a condition that lacks its list: "… where id in".
+func among[K any](query string, ids []K, ask func(query string, args []any)) {
 	largest := readSizes[len(readSizes)-1]
 	for len(ids) > 0 {
 		part := ids[:min(len(ids), largest)]
@@ -94,7 +93,24 @@ func among[T, K any](ctx context.Context, q sqldb.Querier, scan func(sqldb.Scann
 		b.WriteString(" (")
 		placeholders(&b, 1, size)
 		b.WriteByte(')')
-		rows, err := sqldb.All(ctx, q, scan, b.String(), args...)
+		ask(b.String(), args)
+	}
+}
+
+// later queues a read of the rows whose key is among ids, as [among] asks for them.
+func later[T any](ctx context.Context, tx *sqldb.Tx, scan func(sqldb.Scanner) (T, error), query string, ids []string) (parts parts[T]) {
+	among(query, ids, func(query string, args []any) {
+		parts = append(parts, sqldb.QueueAll(ctx, tx, scan, query, args...))
+	})
+	return parts
+}
+
+// parts are reads that are queued.
+type parts[T any] []*sqldb.Later[T]
+
+func (p parts[T]) all() (all []T, err error) {
+	for _, part := range p {
+		rows, err := part.All()
 		if err != nil {
 			return nil, err
 		}
@@ -103,21 +119,18 @@ func among[T, K any](ctx context.Context, q sqldb.Querier, scan func(sqldb.Scann
 	return all, nil
 }
 
-// insert writes rows of columns each; into is the statement up to "values",
+// insert queues rows of columns each; into is the statement up to "values",
 // after is what follows the rows.
-func insert(ctx context.Context, tx *sqldb.Tx, into, after string, columns int, args []any) error {
+func insert(ctx context.Context, tx *sqldb.Tx, into, after string, columns int, args []any) {
 	for _, size := range writeSizes {
 		var text string
 		for n := size * columns; len(args) >= n && n > 0; args = args[n:] {
 			if text == "" {
 				text = insertText(into, after, columns, size)
 			}
-			if _, err := tx.ExecContext(ctx, text, args[:n]...); err != nil {
-				return err
-			}
+			tx.Queue(ctx, text, args[:n]...)
 		}
 	}
-	return nil
 }
 
 func insertText(into, after string, columns, rows int) string {

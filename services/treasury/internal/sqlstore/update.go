@@ -48,20 +48,27 @@ func (s *Store) locked(ctx context.Context, keys ledger.Keys, change func(ledger
 	var c ledger.Changes
 	var calm bool
 	err := sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
-		head, err := head(ctx, tx, tx.ForUpdate())
+		// The lock comes first, and what is read in the same flight after it.
+		locking := tx.QueueRow(ctx, selectHead+tx.ForUpdate())
+		if found, _ = s.memory.recall(keys); all {
+			found = emptyRows(found.head)
+		}
+		reading := queueRead(ctx, tx, found, keys, all)
+		head, err := scanHead(locking)
 		if err != nil {
 			return err
 		}
-		if found, _ = s.memory.recall(keys); all || found.head != head {
-			found, calm = emptyRows(head), s.db.Engine == sqldb.SQLite
-		} else {
-			calm = true
+		if calm = found.head == head; !calm {
+			stale := len(found.accounts)+len(found.holds) > 0
+			if found, calm = emptyRows(head), s.db.Engine == sqldb.SQLite; stale {
+				reading = queueRead(ctx, tx, found, keys, all)
+			}
 		}
-		if err := read(ctx, tx, &found, keys, all); err != nil {
+		if err := reading.into(ctx, tx, &found); err != nil {
 			return err
 		}
 		if c = change(found.state()); !all && !proven(keys, found, c) {
-			if err := read(ctx, tx, &found, keys, true); err != nil {
+			if err := queueRead(ctx, tx, found, keys, true).into(ctx, tx, &found); err != nil {
 				return err
 			}
 			c = change(found.state())
@@ -98,39 +105,67 @@ func proven(keys ledger.Keys, found rows, c ledger.Changes) bool {
 	return true
 }
 
-// read adds to found what is missing of keys: accounts and holds, and with all also
-// the ids that are expected to be new.
-func read(ctx context.Context, tx *sqldb.Tx, found *rows, keys ledger.Keys, all bool) error {
+// reading is what was queued to be read.
+type reading struct {
+	holds        parts[ledger.Hold]
+	accounts     parts[ledger.Account]
+	transactions parts[transaction]
+	all          bool
+}
+
+// queueRead queues the read of what found lacks of keys: accounts and holds, and with
+// all also the ids that are expected to be new.
+func queueRead(ctx context.Context, tx *sqldb.Tx, found rows, keys ledger.Keys, all bool) reading {
 	wanted := slices.Clone(keys.Holds)
 	if all {
 		wanted = append(wanted, keys.NewHolds...)
 	}
-	wanted = slices.DeleteFunc(wanted, func(id string) bool { _, ok := found.holds[id]; return ok })
-	holds, err := among(ctx, tx, scanHold, selectHold+" where id in", distinct(wanted))
-	if err != nil {
-		return err
+	r := reading{all: all}
+	r.holds = later(ctx, tx, scanHold, selectHold+" where id in", missing(wanted, found.holds))
+	r.accounts = queueAccounts(ctx, tx, found, keys.Accounts)
+	if all {
+		r.transactions = later(ctx, tx, scanTransaction, selectTransaction+" where id in", missing(keys.NewTransactions, found.transactions))
 	}
-	for _, h := range holds {
-		found.holds[h.ID] = h
-	}
-	wanted = slices.Clone(keys.Accounts)
+	return r
+}
+
+// queueAccounts queues the read of what found lacks of the accounts, and of those of
+// the agents of its holds.
+func queueAccounts(ctx context.Context, tx *sqldb.Tx, found rows, accounts []string) parts[ledger.Account] {
+	wanted := slices.Clone(accounts)
 	for _, h := range found.holds {
 		wanted = append(wanted, ledger.Available(h.Agent), ledger.Held(h.Agent))
 	}
-	wanted = slices.DeleteFunc(wanted, func(id string) bool { _, ok := found.accounts[id]; return ok })
-	accounts, err := among(ctx, tx, scanAccount, selectAccount+" where id in", distinct(wanted))
+	return later(ctx, tx, scanAccount, selectAccount+" where id in", missing(wanted, found.accounts))
+}
+
+// into adds what was read to found, and reads what the holds that were found need.
+func (r reading) into(ctx context.Context, tx *sqldb.Tx, found *rows) error {
+	holds, err := r.holds.all()
+	if err != nil {
+		return err
+	}
+	accounts, err := r.accounts.all()
+	if err != nil {
+		return err
+	}
+	ts, err := r.transactions.all()
 	if err != nil {
 		return err
 	}
 	for _, a := range accounts {
 		found.accounts[a.ID] = a
 	}
-	if !all {
-		return nil
-	}
-	ts, err := among(ctx, tx, scanTransaction, selectTransaction+" where id in", distinct(keys.NewTransactions))
-	if err != nil {
-		return err
+	if len(holds) > 0 {
+		for _, h := range holds {
+			found.holds[h.ID] = h
+		}
+		if accounts, err = queueAccounts(ctx, tx, *found, nil).all(); err != nil {
+			return err
+		}
+		for _, a := range accounts {
+			found.accounts[a.ID] = a
+		}
 	}
 	if err := addLines(ctx, tx, ts); err != nil {
 		return err
@@ -138,34 +173,37 @@ func read(ctx context.Context, tx *sqldb.Tx, found *rows, keys ledger.Keys, all 
 	for _, t := range ts {
 		found.transactions[t.ID] = t.Transaction
 	}
-	found.all = true
+	found.all = found.all || r.all
 	return nil
 }
 
-func distinct(ids []string) []string {
+// missing are the ids that found lacks, each once.
+func missing[V any](ids []string, found map[string]V) []string {
+	ids = slices.DeleteFunc(slices.Clone(ids), func(id string) bool { _, ok := found[id]; return ok })
 	slices.Sort(ids)
 	return slices.Compact(ids)
 }
 
 // write writes what a change did, and what is announced of it.
 func (s *Store) write(ctx context.Context, tx *sqldb.Tx, found rows, c ledger.Changes) error {
-	err := failpoint.Do(ctx, failpoint.TreasuryWrite, func(ctx context.Context) error { return save(ctx, tx, found, c) })
+	err := failpoint.Do(ctx, failpoint.TreasuryWrite, func(ctx context.Context) error {
+		save(ctx, tx, found, c)
+		return nil
+	})
 	if err != nil || s.announce == nil {
 		return err
 	}
 	return s.announce(ctx, tx, c)
 }
 
-func save(ctx context.Context, tx *sqldb.Tx, found rows, c ledger.Changes) error {
+// save queues the rows: on Postgres they are sent with the commit.
+func save(ctx context.Context, tx *sqldb.Tx, found rows, c ledger.Changes) {
 	if tx.Engine == sqldb.Postgres {
 		// The row that orders the writers goes first; the release before reads it. It is
 		// the proof that the chain ends where the change continues it: the check of the
 		// table refuses the 0.
-		_, err := tx.ExecContext(ctx, "update chain set one = case when seq = $3 and hash = $4 then 1 else 0 end, seq = $1, hash = $2 where one = 1",
+		tx.Queue(ctx, "update chain set one = case when seq = $3 and hash = $4 then 1 else 0 end, seq = $1, hash = $2 where one = 1",
 			c.Head.Seq, c.Head.Hash.String(), found.head.Seq, found.head.Hash.String())
-		if err != nil {
-			return err
-		}
 	}
 	var journal, accounts, made, ended []any
 	for i := range c.Transactions {
@@ -202,11 +240,8 @@ func save(ctx context.Context, tx *sqldb.Tx, found rows, c ledger.Changes) error
 			12, ended,
 		},
 	} {
-		if err := insert(ctx, tx, w.into, w.after, w.columns, w.rows); err != nil {
-			return err
-		}
+		insert(ctx, tx, w.into, w.after, w.columns, w.rows)
 	}
-	return nil
 }
 
 // rows are the state that a change is decided on.
