@@ -51,6 +51,7 @@ const sinkProcess = "ANIMA_E2E_SINK"
 
 func TestMain(m *testing.M) {
 	loop.Init()
+	host.TuneGC(os.LookupEnv) // as the processes that are measured
 	if os.Getenv(sinkProcess) != "" {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err == nil {

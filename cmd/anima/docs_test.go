@@ -73,6 +73,9 @@ instead, which ` + "`…_FILE`" + ` names.
 Traces are configured by OpenTelemetry's own variables: ` + "`OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_EXPORTER_OTLP_PROTOCOL`, `OTEL_TRACES_SAMPLER`" + ` and
 the rest; without an endpoint none are sent.
 
+` + "`GOGC` and `GOMEMLIMIT`" + ` are Go's own. Without the first it is 200: turns of 16 sessions in one process take an eighth less processor time than with 100. Without the
+second it is nine tenths of what the process's cgroup may use, if that is bounded.
+
 `)
 	var tables strings.Builder
 	if err := config.Markdown(&tables, sections...); err != nil {

@@ -23,6 +23,7 @@ import (
 // Main is the body of a service's main function: it runs the service alone,
 // against a NATS server that may come later, until SIGTERM or SIGINT.
 func Main(s Service) {
+	TuneGC(os.LookupEnv)
 	if err := Alone(s, os.Args[1:], os.LookupEnv, os.Stdout, os.Stderr); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			return

@@ -16,6 +16,7 @@ import (
 type ingester interface {
 	Behind(ctx context.Context, after string) (behind []string, last string, err error)
 	Ingest(ctx context.Context, at int64, sessions ...string) (int, error)
+	Touch(ctx context.Context, docs []int64, at int64) error
 }
 
 // ingestion makes memories of the turns that loop itself persists, after them and
@@ -39,6 +40,7 @@ type ingestion struct {
 
 	mu       sync.Mutex
 	gathered map[string]bool // sessions
+	seen     map[int64]bool  // memories that were shown, by their places in the index
 
 	failed map[string]time.Time // sessions that cannot be taken in, and since when; of run alone
 }
@@ -54,7 +56,7 @@ const (
 func newIngestion(store ingester, now func() time.Time, log *slog.Logger) *ingestion {
 	return &ingestion{
 		store: store, now: now, log: log, sweep: sweepEvery, more: make(chan struct{}, 1),
-		gathered: map[string]bool{}, failed: map[string]time.Time{},
+		gathered: map[string]bool{}, seen: map[int64]bool{}, failed: map[string]time.Time{},
 	}
 }
 
@@ -70,9 +72,38 @@ func (i *ingestion) gather(sessions ...string) {
 		i.gathered[s] = true
 	}
 	i.mu.Unlock()
+	i.wake()
+}
+
+func (i *ingestion) wake() {
 	select {
 	case i.more <- struct{}{}:
 	default:
+	}
+}
+
+// shown notes that memories were shown, to be counted with the next transaction. It
+// returns at once. A count is lost with the process, and with an error of the store.
+func (i *ingestion) shown(docs []int64) {
+	i.mu.Lock()
+	for _, d := range docs {
+		i.seen[d] = true
+	}
+	i.mu.Unlock()
+	i.wake()
+}
+
+// count counts what was shown.
+func (i *ingestion) count(ctx context.Context) {
+	i.mu.Lock()
+	docs := slices.Sorted(maps.Keys(i.seen))
+	clear(i.seen)
+	i.mu.Unlock()
+	if len(docs) == 0 {
+		return
+	}
+	if err := i.store.Touch(ctx, docs, i.now().UnixMicro()); err != nil && ctx.Err() == nil {
+		i.log.DebugContext(ctx, "memories that were shown are not counted", "memories", len(docs), "err", err)
 	}
 }
 
@@ -94,6 +125,7 @@ func (i *ingestion) run(ctx context.Context) error {
 			case <-wait.C:
 			}
 			i.take(ctx)
+			i.count(ctx)
 		case <-due.C:
 			behind, last, err := i.store.Behind(ctx, after)
 			switch {

@@ -150,6 +150,8 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	goals := newGoals(store, peers, leasing, relay.Kick, env.Now, env.Log)
 	tools := tool.All(tool.Config{AllowUnsandboxed: cfg.AllowUnsandboxed, Egress: proxy, NPM: tool.HasNPM(), Now: env.Now, Quota: cfg.quota(), Room: env.Room}, store, peers)
 	memories := newRemembered(store, env.Now)
+	turns := newIngestion(memories.store, env.Now, env.Log)
+	memories.memory.Shown = turns.shown
 	souls := &soul.Keeper{Store: memories.store, Now: env.Now}
 	servers := mcp.New(mcp.Config{
 		Dir: filepath.Join(dir, "mcp"), AllowUnsandboxed: cfg.AllowUnsandboxed, Egress: proxy, Now: env.Now, Log: env.Log,
@@ -190,7 +192,6 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	h.routes(env.HTTP)
 	h.listRoutes(env.HTTP, memories)
 	past := replays{store: store, journal: journal{env.Bus}, peers: peers, models: h.engine.Context.Models, tools: h.engine.Tools}
-	turns := newIngestion(memories.store, env.Now, env.Log)
 	// What a dead replica had in hand comes again before the locks and leases that it
 	// held are free: a run, and what a goal waits for.
 	silent := max(cfg.Lease/3, time.Second)

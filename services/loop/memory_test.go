@@ -19,6 +19,7 @@ import (
 	"github.com/anima-run/anima/pkg/sqldb/sqldbtest"
 
 	"github.com/anima-run/anima/services/loop/internal/agentmd"
+	"github.com/anima-run/anima/services/loop/internal/memory"
 	"github.com/anima-run/anima/services/loop/internal/soul"
 	"github.com/anima-run/anima/services/loop/internal/sqlstore"
 	"github.com/anima-run/anima/services/loop/internal/turn"
@@ -167,6 +168,35 @@ func TestIngestionOfAnUnreachableStore(t *testing.T) {
 	if behind, _, err := u.Behind(t.Context(), ""); err != nil || len(behind) != 0 {
 		t.Errorf("behind: %q, %v, want none", behind, err)
 	}
+}
+
+// What is shown is counted later, once in an hour however often it is shown.
+func TestShownIsCounted(t *testing.T) {
+	t.Parallel()
+	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
+		store := withAda(t, db, t.TempDir())
+		now := time.UnixMicro(turntest.Start)
+		f := memory.Fact{Category: "domain", Key: "tea", Value: "green", Confidence: 1, By: api.Principal{Kind: api.Self}, At: turntest.Start}
+		if _, err := store.Remember(t.Context(), "ada", f); err != nil {
+			t.Fatal(err)
+		}
+		clock := func() time.Time { return now }
+		i, r := newIngestion(store, clock, apptest.Log(t)), newRemembered(store.Store, clock)
+		r.memory.Shown = i.shown
+		for n, want := range []int64{1, 1, 2} {
+			for range 3 {
+				if text, err := r.memory.Recall(t.Context(), "ada", "ada-main", "tea", 1000); err != nil || text == "" {
+					t.Fatalf("recalled %q, %v", text, err)
+				}
+			}
+			i.count(t.Context())
+			got, err := store.Latest(t.Context(), "ada", "", memory.Semantic, now.UnixMicro(), 10)
+			if err != nil || len(got) != 1 || got[0].Accessed != want {
+				t.Errorf("after %s: %+v, %v, want it shown %d times", now.Sub(time.UnixMicro(turntest.Start)), got, err, want)
+			}
+			now = now.Add(time.Duration(n+1) * 25 * time.Minute)
+		}
+	})
 }
 
 // A session that cannot be taken in keeps no other, and is not tried with every pass.

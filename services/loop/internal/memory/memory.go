@@ -133,19 +133,22 @@ type Entry struct {
 // Reader finds memories. at is now, in Unix microseconds; what has expired by
 // then is not there.
 type Reader interface {
-	// Search returns a tier's entries in whose text any of the phrases occurs, the
-	// best first. A phrase is words that follow each other, see [Words]; none finds
+	// Search returns the entries of tiers, in the order of tiers, in whose text any of the
+	// phrases occurs, of each tier the best first: of the latest texts, see
+	// [MaxFrequency]. A phrase is words that follow each other, see [Words]; none finds
 	// nothing.
-	Search(ctx context.Context, agent string, tier Tier, phrases []string, at int64, limit int) ([]Entry, error)
-	// Latest returns what is shown unasked: of working memory the session's entries
-	// and every goal, by priority; of episodes the latest of other sessions, since
-	// the session's own are in its prompt anyway; of the others the weightiest, the
-	// newest first among equals. Session "" leaves none out.
+	Search(ctx context.Context, agent string, tiers []Tier, phrases []string, at int64) ([]Entry, error)
+	// Latest returns a tier's entries: of working memory the session's and every goal, by
+	// priority; of episodes the latest of other sessions; of the others the weightiest,
+	// the newest first among equals. Session "" leaves none out.
 	Latest(ctx context.Context, agent, session string, tier Tier, at int64, limit int) ([]Entry, error)
-	// Held are the tiers that have anything that may be recalled in a session, in the
+	// Unasked returns what is shown unasked in a session, which is not "": as Latest,
+	// [MaxLatest] of each tier and twice [MaxWorking] notes and as many goals of other
+	// sessions. Episodes are those of other sessions among the latest of all, since the
+	// session's own are in its prompt anyway. held are the tiers that have anything, in the
 	// order of [Tiers].
-	Held(ctx context.Context, agent, session string) ([]Tier, error)
-	// Touch counts that entries were shown.
+	Unasked(ctx context.Context, agent, session string, at int64) (all []Entry, held []Tier, err error)
+	// Touch counts that entries were shown, once in [ShownFor].
 	Touch(ctx context.Context, docs []int64, at int64) error
 }
 

@@ -222,17 +222,4 @@ func TestRank(t *testing.T) {
 	if all[0].Rank != 1 || all[4].Rank != 0 {
 		t.Errorf("ranks from %v to %v, want 1 to 0", all[0].Rank, all[4].Rank)
 	}
-	for _, c := range []struct {
-		frequency []int
-		want      []int
-	}{
-		{[]int{1000, 3, 150, 60}, []int{1, 3, 2}},
-		{[]int{1000, 0, 3}, []int{2, 0}},
-		{[]int{0, 0}, []int{}},
-		{[]int{1000}, []int{0}},
-	} {
-		if diff := cmp.Diff(c.want, memory.Rare(c.frequency, 200)); diff != "" {
-			t.Errorf("rare of %v (-want +got):\n%s", c.frequency, diff)
-		}
-	}
 }

@@ -15,28 +15,8 @@ const (
 )
 
 // MaxFrequency is where counting how many texts have a phrase ends: what is in so
-// many is a common one.
-const MaxFrequency = 1000
-
-// Rare are the places of the phrases that candidates are looked for with: the
-// rarest, as many as are in at least enough texts together. A common phrase finds
-// everything and tells nothing; it still counts in [Rank].
-func Rare(frequency []int, enough int) []int {
-	places := make([]int, 0, len(frequency))
-	for i, n := range frequency {
-		if n > 0 {
-			places = append(places, i)
-		}
-	}
-	slices.SortStableFunc(places, func(a, b int) int { return cmp.Compare(frequency[a], frequency[b]) })
-	sum := 0
-	for i, p := range places {
-		if sum += frequency[p]; sum >= enough {
-			return places[:i+1]
-		}
-	}
-	return places
-}
+// many is a common one, and only the latest that have it are looked at.
+const MaxFrequency = 100
 
 // Rank sets the ranks of entries by BM25 over the words that the index has of them,
 // the best 1, and sorts them; the same on every engine. frequency is in how many

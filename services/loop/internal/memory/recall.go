@@ -40,11 +40,8 @@ var shares = map[Tier]int64{Working: 1500, Episodic: 3000, Semantic: 3000, Proce
 
 const wholeBudget = 10_000
 
-// Candidates of a tier: found, and unasked.
-const (
-	maxFound  = 50
-	maxLatest = 20
-)
+// MaxLatest entries of a tier compete unasked with those that fit the query.
+const MaxLatest = 20
 
 // Budget is how many tokens memories may take, of those that a window has left
 // after the system prompt, when so many per cent of the window are used
@@ -66,28 +63,34 @@ type Memory struct {
 	Store  Store
 	Tokens Counter
 	Now    func() time.Time
+	// Shown is told of the memories that were shown, by their places in the index, and
+	// counts them with [Reader].Touch some time later. nil: nothing is counted.
+	Shown func(docs []int64)
 }
 
-// shownFor is how long what was shown counts as shown once: a memory that each turn
+// ShownFor is how long what was shown counts as shown once: a memory that each turn
 // of a busy agent sees is no better for it, and need not be written each time.
-const shownFor = time.Hour
+const ShownFor = time.Hour
 
 // Recall implements [turn.Memory]: what is in mind, then what fits the query or is
-// lately or surely known, by score. What it shows it counts as shown. An error of
-// the store is an error: a turn can go on without memories, and its caller says so.
+// lately or surely known, by score. It asks the store twice at most. An error of the
+// store is an error: a turn can go on without memories, and its caller says so.
 func (m *Memory) Recall(ctx context.Context, agent, session, query string, budget int64) (string, error) {
 	text, shown, err := m.look(ctx, agent, session, query, budget)
+	if err != nil || m.Shown == nil {
+		return text, err
+	}
 	at := m.Now().UnixMicro()
 	var docs []int64
 	for _, e := range shown {
-		if e.Doc != 0 && at-e.Shown >= shownFor.Microseconds() {
+		if e.Doc != 0 && at-e.Shown >= ShownFor.Microseconds() {
 			docs = append(docs, e.Doc)
 		}
 	}
-	if err != nil || len(docs) == 0 {
-		return text, err
+	if len(docs) > 0 {
+		m.Shown(docs)
 	}
-	return text, m.Store.Touch(ctx, docs, at)
+	return text, nil
 }
 
 // Preview is what Recall would show; it counts nothing.
@@ -98,62 +101,48 @@ func (m *Memory) Preview(ctx context.Context, agent, session, query string, budg
 
 func (m *Memory) look(ctx context.Context, agent, session, query string, budget int64) (string, []Entry, error) {
 	at := m.Now().UnixMicro()
-	held, err := m.Store.Held(ctx, agent, session)
+	unasked, held, err := m.Store.Unasked(ctx, agent, session, at)
 	if err != nil {
 		return "", nil, err
 	}
-	var working []Entry
-	if slices.Contains(held, Working) {
-		if working, err = m.Store.Latest(ctx, agent, session, Working, at, 2*MaxWorking); err != nil {
-			return "", nil, err
-		}
-	}
+	found := map[Tier][]Entry{}
 	var goals []string
-	for _, e := range working {
-		if e.Kind == "goal" {
-			goals = append(goals, e.Text)
+	for _, e := range unasked {
+		if e.Tier == Working {
+			found[Working] = append(found[Working], e)
+			if e.Kind == "goal" {
+				goals = append(goals, e.Text)
+			}
 		}
 	}
 	q := ParseQuery(query, goals...)
-	found := map[Tier][]Entry{Working: working}
-	best := 0.0
-	for _, tier := range held {
-		if tier == Working {
-			continue
-		}
-		all, err := m.candidates(ctx, agent, session, tier, q, at)
+	if held = slices.DeleteFunc(held, func(t Tier) bool { return t == Working }); len(held) > 0 {
+		all, err := m.search(ctx, agent, held, q, at)
 		if err != nil {
 			return "", nil, err
 		}
-		found[tier] = all
-		if len(all) > 0 {
-			best = max(best, score(all[0], q, at))
+		for _, e := range all {
+			found[e.Tier] = append(found[e.Tier], e)
 		}
 	}
+	for _, e := range unasked {
+		if e.Tier != Working && !slices.ContainsFunc(found[e.Tier], func(o Entry) bool { return o.ID == e.ID }) {
+			found[e.Tier] = append(found[e.Tier], e)
+		}
+	}
+	best := 0.0
+	for tier, all := range found {
+		if tier == Working {
+			continue
+		}
+		sortByScore(all, q, at)
+		best = max(best, score(all[0], q, at))
+	}
 	if best < threshold {
-		found = map[Tier][]Entry{Working: working}
+		found = map[Tier][]Entry{Working: found[Working]}
 	}
 	text, shown := fill(found, m.Tokens, budget, at)
 	return text, shown, nil
-}
-
-// candidates of a tier by score, the best first.
-func (m *Memory) candidates(ctx context.Context, agent, session string, tier Tier, q Query, at int64) ([]Entry, error) {
-	all, err := m.search(ctx, agent, tier, q, at, maxFound)
-	if err != nil {
-		return nil, err
-	}
-	latest, err := m.Store.Latest(ctx, agent, session, tier, at, maxLatest)
-	if err != nil {
-		return nil, err
-	}
-	for _, e := range latest {
-		if !slices.ContainsFunc(all, func(o Entry) bool { return o.ID == e.ID }) {
-			all = append(all, e)
-		}
-	}
-	sortByScore(all, q, at)
-	return all, nil
 }
 
 // Find searches a tier, the best first; without a word to search for it gives the
@@ -164,7 +153,7 @@ func (m *Memory) Find(ctx context.Context, agent string, tier Tier, query string
 		return m.Store.Latest(ctx, agent, "", tier, at, limit)
 	}
 	q := ParseQuery(query)
-	all, err := m.search(ctx, agent, tier, q, at, maxFound)
+	all, err := m.search(ctx, agent, []Tier{tier}, q, at)
 	if err != nil {
 		return nil, err
 	}
@@ -174,11 +163,11 @@ func (m *Memory) Find(ctx context.Context, agent string, tier Tier, query string
 
 // search drops what only the index takes for a match: it knows words, not what is
 // written between them.
-func (m *Memory) search(ctx context.Context, agent string, tier Tier, q Query, at int64, limit int) ([]Entry, error) {
+func (m *Memory) search(ctx context.Context, agent string, tiers []Tier, q Query, at int64) ([]Entry, error) {
 	if len(q.Terms) == 0 {
 		return nil, nil
 	}
-	all, err := m.Store.Search(ctx, agent, tier, q.Phrases(), at, limit)
+	all, err := m.Store.Search(ctx, agent, tiers, q.Phrases(), at)
 	if err != nil {
 		return nil, err
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,37 +16,34 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/sqlstore"
 )
 
-// BenchmarkRecall recalls for a prompt of 10,000 tokens, out of so many episodes of
-// twenty words each, 500 facts, 100 procedures and 100 relations of one agent, in
-// between as many of another. Beside it a select of one row by its key, for the
-// ratio.
+// BenchmarkRecall recalls for a prompt of 10,000 tokens, out of a thousand and of a
+// million episodes of twenty words each, 500 facts, 100 procedures and 100 relations of
+// one agent, beside a thousand episodes of another. The ratio is that of the 99th
+// percentiles.
 func BenchmarkRecall(b *testing.B) {
-	for _, n := range []int{10_000, 100_000} {
+	var p99 []time.Duration
+	for _, n := range []int{1000, 1_000_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			db := sqldbtest.SQLite(b, sqlstore.Migrations())
 			s := sqlstore.Memory{Store: sqlstore.New(db, "/data")}
 			words := populate(b, db, s, n)
 			m := &memory.Memory{Store: s, Tokens: memory.Quarter{}, Now: func() time.Time { return time.UnixMicro(at) }}
-			var bare time.Duration
-			for range 1000 {
-				began := time.Now()
-				var summary string
-				err := db.QueryRowContext(b.Context(), `select summary from episodic_memory where agent = $1 and id = $2`, "ada", fmt.Sprint("e", rand.IntN(n))).Scan(&summary)
-				if err != nil {
-					b.Fatal(err)
-				}
-				bare += time.Since(began)
-			}
-			bare /= 1000
+			took := make([]time.Duration, 0, b.N)
 			for b.Loop() {
+				began := time.Now()
 				text, err := m.Recall(b.Context(), "ada", "ada-main", words(8), 10_000)
 				if err != nil || text == "" {
 					b.Fatal(text, err)
 				}
+				took = append(took, time.Since(began))
 			}
-			each := b.Elapsed() / time.Duration(b.N)
-			b.ReportMetric(float64(bare.Nanoseconds()), "ns/bare-select")
-			b.ReportMetric(float64(each)/float64(bare), "ratio")
+			slices.Sort(took)
+			p99 = append(p99, took[len(took)*99/100])
+			b.ReportMetric(float64(took[len(took)/2].Microseconds()), "p50-µs")
+			b.ReportMetric(float64(p99[len(p99)-1].Microseconds()), "p99-µs")
+			if len(p99) > 1 {
+				b.ReportMetric(float64(p99[len(p99)-1])/float64(p99[0]), "x-first")
+			}
 		})
 	}
 }
@@ -67,7 +65,7 @@ func populate(b *testing.B, db *sqldb.DB, s sqlstore.Memory, n int) func(int) st
 			b.Fatal(err)
 		}
 	}
-	for _, agent := range []string{"ada", "bob"} {
+	for agent, n := range map[string]int{"ada": n, "bob": 1000} {
 		// An episode of its own tells the mark of the scope.
 		if err := errors.Join(
 			s.AddNote(b.Context(), agent, memory.Note{ID: "g", Session: "other", Kind: "goal", Content: "g", By: self, At: at}),
@@ -80,9 +78,19 @@ func populate(b *testing.B, db *sqldb.DB, s sqlstore.Memory, n int) func(int) st
 			b.Fatal(err)
 		}
 		mark := body[:9]
-		for from := 0; from < n; from += 5000 {
+		// The engine's index is left out, and that of words made in its order.
+		var triggers [2]string
+		for i, name := range []string{"memory_text_insert", "memory_word_insert"} {
+			if err := db.QueryRowContext(b.Context(), `select sql from sqlite_master where name = $1`, name).Scan(&triggers[i]); err != nil {
+				b.Fatal(err)
+			}
+			if _, err := db.ExecContext(b.Context(), `drop trigger `+name); err != nil {
+				b.Fatal(err)
+			}
+		}
+		for from := 0; from < n; from += 1000 {
 			err := sqldb.InTx(b.Context(), db, func(tx *sqldb.Tx) error {
-				for i := from; i < from+5000; i++ {
+				for i := from; i < from+1000; i++ {
 					text := words(20)
 					if _, err := tx.ExecContext(b.Context(), `insert into episodic_memory (agent, id, session, event_type, summary, outcome, class, origin, created_at)
 						values ($1, $2, 'other', 'tool:exec', $3, 'success', 'productive', 'self', $4)`, agent, fmt.Sprint("e", i), text, int64(at)-rand.Int64N(30*day)); err != nil {
@@ -96,6 +104,15 @@ func populate(b *testing.B, db *sqldb.DB, s sqlstore.Memory, n int) func(int) st
 				return nil
 			})
 			if err != nil {
+				b.Fatal(err)
+			}
+		}
+		if _, err := db.ExecContext(b.Context(), `insert into memory_word (word, doc) select distinct w.value, m.doc
+			from memory_text m, json_each('["' || replace(trim(m.body), ' ', '","') || '"]') w where m.scope = $1 and m.id <> 'g' order by 1, 2`, agent+"/episodic"); err != nil {
+			b.Fatal(err)
+		}
+		for _, t := range triggers {
+			if _, err := db.ExecContext(b.Context(), t); err != nil {
 				b.Fatal(err)
 			}
 		}

@@ -61,7 +61,7 @@ func latest(t *testing.T, s sqlstore.Memory, tier memory.Tier, now int64) []memo
 
 func search(t *testing.T, s sqlstore.Memory, agent string, tier memory.Tier, phrases ...string) []string {
 	t.Helper()
-	all, err := s.Search(t.Context(), agent, tier, phrases, at, 50)
+	all, err := s.Search(t.Context(), agent, []memory.Tier{tier}, phrases, at)
 	must(t, err)
 	ids := []string{}
 	for i, e := range all {
@@ -332,6 +332,99 @@ func TestSearch(t *testing.T) {
 	})
 }
 
+// However many texts have a common word, the few that have a rare one are found among
+// them; of the common one alone, the latest are.
+func TestSearchIsBounded(t *testing.T) {
+	remembering(t, func(t *testing.T, s sqlstore.Memory) {
+		for i := range 300 {
+			say := "a common text"
+			if i < 3 {
+				say = "a common and a seldom text, or a common one"
+			}
+			cmd := turntest.Command("ada", fmt.Sprint("r", i))
+			turns(t, s, cmd, 1, func(t *api.Turn) { t.Calls, t.Thinking = nil, say })
+		}
+		if n, err := s.Ingest(t.Context(), at, "ada-main"); err != nil || n != 300 {
+			t.Fatalf("ingested %d, %v", n, err)
+		}
+		all := search(t, s, "ada", memory.Episodic, "common", "seldom")
+		if len(all) != 50 || !slices.Contains(all[:3], "r0.1") || !slices.Contains(all[:3], "r2.1") || slices.Contains(all, "r100.1") {
+			t.Errorf("found %d: %q, want the three seldom ones first and the latest of the others", len(all), all)
+		}
+		if got := search(t, s, "ada", memory.Episodic, "seldom text"); len(got) != 3 {
+			t.Errorf("a phrase: %q, want three", got)
+		}
+		if got := search(t, s, "ada", memory.Episodic, "text seldom"); len(got) != 0 {
+			t.Errorf("words otherwise than in the phrase: %q, want none", got)
+		}
+		if got := search(t, s, "ada", memory.Episodic, "common common"); len(got) != 0 {
+			t.Errorf("a word twice in a row: %q, want none", got)
+		}
+	})
+}
+
+// An agent that has talked in one session alone is shown nothing unasked of it, and
+// finds it.
+func TestUnasked(t *testing.T) {
+	remembering(t, func(t *testing.T, s sqlstore.Memory) {
+		if all, held, err := s.Unasked(t.Context(), "ada", "ada-main", at); err != nil || len(all) != 0 || len(held) != 0 {
+			t.Errorf("of nothing: %+v in %q, %v", all, held, err)
+		}
+		turns(t, s, turntest.Command("ada", "r1"), 1, func(t *api.Turn) { t.Calls = nil })
+		if _, err := s.Ingest(t.Context(), at, "ada-main"); err != nil {
+			t.Fatal(err)
+		}
+		must(t, s.NoteRelation(t.Context(), "ada", memory.Relation{Address: "0xEF", Kind: "foe", Trust: new(float64), By: self, At: at}))
+		for i, session := range []string{"ada-main", "ada-two"} {
+			for _, kind := range []string{"goal", "note"} {
+				must(t, s.AddNote(t.Context(), "ada", memory.Note{ID: session + kind, Session: session, Kind: kind, Content: "c", Priority: float64(i) / 2, By: self, At: at}))
+			}
+		}
+		all, held, err := s.Unasked(t.Context(), "ada", "ada-main", at)
+		var ids []string
+		for _, e := range all {
+			ids = append(ids, e.ID)
+		}
+		if diff := cmp.Diff([]string{"ada-twogoal", "ada-maingoal", "ada-mainnote"}, ids); diff != "" || err != nil {
+			t.Errorf("shown: %v (-want +got):\n%s", err, diff)
+		}
+		if diff := cmp.Diff([]memory.Tier{memory.Working, memory.Episodic, memory.Relationship}, held); diff != "" {
+			t.Errorf("held (-want +got):\n%s", diff)
+		}
+		if all, _, err := s.Unasked(t.Context(), "ada", "ada-two", at); err != nil || len(all) != 4 || all[3].ID != "r1.1" {
+			t.Errorf("in another session: %+v, %v, want the episode, too", all, err)
+		}
+	})
+}
+
+// A text that is changed or removed is changed or removed in the index of words.
+func TestWordsFollowTexts(t *testing.T) {
+	each(t, func(t *testing.T, db *sqldb.DB, store *sqlstore.Store) {
+		s := sqlstore.Memory{Store: store}
+		words := func() (n int) {
+			t.Helper()
+			must(t, db.QueryRowContext(t.Context(), `select count(*) from memory_word`).Scan(&n))
+			return n
+		}
+		remember(t, s, memory.Fact{Key: "k", Value: "one two two 2", At: at})
+		if got := words(); got != 5 { // the category and the key, too
+			t.Errorf("%d words, want 5", got)
+		}
+		remember(t, s, memory.Fact{Key: "k", Value: "two three", At: at + 1})
+		if got := search(t, s, "ada", memory.Semantic, "one"); len(got) != 0 || words() != 4 {
+			t.Errorf("changed: one finds %q, and %d words, want none and 4", got, words())
+		}
+		if got := search(t, s, "ada", memory.Semantic, "three"); len(got) != 1 {
+			t.Errorf("changed: three finds %q", got)
+		}
+		_, err := s.Forget(t.Context(), "ada", memory.Semantic, "domain/k", at)
+		must(t, err)
+		if got := words(); got != 0 {
+			t.Errorf("forgotten: %d words, want none", got)
+		}
+	})
+}
+
 func TestWorking(t *testing.T) {
 	remembering(t, func(t *testing.T, s sqlstore.Memory) {
 		add := func(id, session, kind string, priority float64, expires int64) {
@@ -590,6 +683,7 @@ func TestRecall(t *testing.T) {
 	remembering(t, func(t *testing.T, s sqlstore.Memory) {
 		now := int64(at + 100*day)
 		m := &memory.Memory{Store: s, Tokens: memory.Quarter{}, Now: func() time.Time { return time.UnixMicro(now) }}
+		m.Shown = func(docs []int64) { must(t, s.Touch(t.Context(), docs, now)) }
 		recall := func(query string, budget int64) string {
 			t.Helper()
 			text, err := m.Recall(t.Context(), "ada", "ada-main", query, budget)

@@ -1,8 +1,11 @@
 package sqlstore
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -55,93 +58,195 @@ func (p *parameters) add(v any) string {
 	return "$" + strconv.Itoa(len(*p))
 }
 
-func entryRow(tier memory.Tier) func(sqldb.Scanner) (memory.Entry, error) {
-	return func(r sqldb.Scanner) (memory.Entry, error) {
-		e := memory.Entry{Tier: tier}
-		var weight int64
-		err := r.Scan(&e.ID, &e.Session, &e.Kind, &e.Title, &e.Text, &e.Extra, &weight, &e.Count, &e.By.Kind, &e.By.Address, &e.At,
-			&e.Accessed, &e.Shown, &e.Doc, &e.Words)
-		e.Weight = float64(weight) / 1000
-		return e, err
-	}
+func entryRow(r sqldb.Scanner) (memory.Entry, error) {
+	var e memory.Entry
+	var weight int64
+	err := r.Scan(&e.Tier, &e.ID, &e.Session, &e.Kind, &e.Title, &e.Text, &e.Extra, &weight, &e.Count, &e.By.Kind, &e.By.Address, &e.At,
+		&e.Accessed, &e.Shown, &e.Doc, &e.Words)
+	e.Weight = float64(weight) / 1000
+	return e, err
 }
 
-// maxCandidates are read and ranked, the latest that have one of a query's rare
-// phrases.
-const maxCandidates = 100
+// Bounds of a search, of each tier. They are what makes its cost independent of how much
+// an agent has stored.
+const (
+	maxCandidates = 50   // are read and ranked
+	maxWithFirst  = 1000 // texts with one word of a phrase are looked at for another
+	maxPhrases    = 32   // are looked up
+)
 
-// Search implements [memory.Reader]. The engine's index finds the candidates, and
+// searchable are the tiers that have an index.
+var searchable = []memory.Tier{memory.Episodic, memory.Semantic, memory.Procedural, memory.Relationship}
+
+// searching are the statements of [Memory.Search]. $1 is a JSON list of words with their
+// marks: maxPhrases places for each of the searchable tiers, of which a place is "" or
+// has a phrase's one word, or two of its words with a space between. $2 is the agent, $3
+// now.
+var searching = map[sqldb.Engine]string{
+	sqldb.SQLite: searchStatement(`select key as k, substr(value, 1, instr(value || ' ', ' ') - 1) as word, substr(value, instr(value || ' ', ' ') + 1) as other
+		from json_each($1) where value <> ''`),
+	sqldb.Postgres: searchStatement(`select k - 1 as k, split_part(value, ' ', 1) as word, split_part(value, ' ', 2) as other
+		from jsonb_array_elements_text($1::text::jsonb) with ordinality as x(value, k) where value <> ''`),
+}
+
+// searchStatement finds, for every phrase that is asked for, the latest texts that have
+// it. Candidates are those with the rarest phrases, and among equals the latest: a common
+// phrase finds everything and tells nothing; it still counts in [memory.Rank]. Beside the
+// candidates it returns in how many texts each phrase is.
+func searchStatement(asked string) string {
+	with := func(n int) string {
+		return `w.doc >= coalesce((select x.doc from memory_word x where x.word = a.word order by x.doc desc limit 1 offset ` + strconv.Itoa(n-1) + `), 0)`
+	}
+	common, most, tier := strconv.Itoa(memory.MaxFrequency), strconv.Itoa(maxCandidates), strconv.Itoa(maxPhrases)
+	var b strings.Builder
+	// A cross join is what SQLite does in the order in which it is written.
+	b.WriteString(`with asked as materialized (` + asked + `),
+		hits as materialized (
+			select a.k, w.doc from asked a cross join memory_word w where a.other = '' and w.word = a.word and ` + with(memory.MaxFrequency) + `
+			union all
+			select a.k, w.doc from asked a cross join memory_word w where a.other <> '' and w.word = a.word and ` + with(maxWithFirst) + `
+				and exists (select 1 from memory_word y where y.word = a.other and y.doc = w.doc)),
+		found as materialized (select k, k / ` + tier + ` as tier, case when count(*) > ` + common + ` then ` + common + ` else count(*) end as n from hits group by k),
+		rare as materialized (select k, tier, n from (
+			select k, tier, n, coalesce(sum(n) over (partition by tier order by n, k rows between unbounded preceding and 1 preceding), 0) as rarer from found) f
+			where rarer < ` + most + `),
+		candidates as materialized (select tier, doc from (
+			select r.tier, h.doc, row_number() over (partition by r.tier order by min(r.n), h.doc desc) as place
+				from rare r join hits h on h.k = r.k group by r.tier, h.doc) c where place <= ` + most + `)
+		select '' as tier, '', '', '', '', '', '', n, k, '', '', 0, 0, 0, 0, '' from found`)
+	for i, tier := range searchable {
+		v := views[tier]
+		live := ""
+		if v.live != "" {
+			live = fmt.Sprintf(v.live, "$3")
+		}
+		id, _, _ := strings.Cut(v.columns, ",")
+		// To SQLite an index of an expression has no affinity, and a column has one.
+		fmt.Fprintf(&b, `
+		union all
+		select '%[1]s', %[2]s, m.accessed, m.accessed_at, m.doc, m.body from candidates c cross join memory_text m cross join %[3]s
+			where c.tier = %[4]d and m.doc = c.doc and m.scope = ($2 || '/%[1]s') and t.agent = $2 and (%[5]s) = (m.id || '')%[6]s`,
+			tier, v.columns, v.from, i, id, live)
+	}
+	return b.String()
+}
+
+// Search implements [memory.Reader]. An index of words finds the candidates, and
 // [memory.Rank] ranks them: the engines' own ranking costs ten microseconds for
 // each text that has a common word, and Postgres' does not know which words are
 // rare.
-func (s Memory) Search(ctx context.Context, agent string, tier memory.Tier, phrases []string, at int64, limit int) ([]memory.Entry, error) {
-	v, known := views[tier]
-	if !known || tier == memory.Working {
-		return nil, nil
-	}
-	within := scope(agent, tier)
-	var sought []string
-	for _, p := range phrases {
-		if words := marked(within, p); len(words) > 0 {
-			sought = append(sought, strings.Join(words, " "))
+func (s Memory) Search(ctx context.Context, agent string, tiers []memory.Tier, phrases []string, at int64) ([]memory.Entry, error) {
+	asked := make([]string, len(searchable)*maxPhrases)
+	marks := map[memory.Tier][]string{}
+	for i, tier := range searchable {
+		if !slices.Contains(tiers, tier) {
+			continue
+		}
+		for _, p := range phrases {
+			words := marked(scope(agent, tier), p)
+			k := len(marks[tier])
+			if len(words) == 0 || k == maxPhrases {
+				continue
+			}
+			marks[tier] = append(marks[tier], strings.Join(words, " "))
+			// Of a phrase the longest words are looked up: they are the rarest, as a rule.
+			slices.SortStableFunc(words, func(a, b string) int { return cmp.Compare(len(b), len(a)) })
+			words = slices.Compact(words)
+			asked[i*maxPhrases+k] = strings.Join(words[:min(len(words), 2)], " ")
 		}
 	}
-	if len(sought) == 0 {
+	if len(marks) == 0 {
 		return nil, nil
 	}
-	frequency, err := s.frequencies(ctx, sought)
+	question, err := api.Encode(asked)
 	if err != nil {
 		return nil, err
 	}
-	var rare []string
-	for _, i := range memory.Rare(frequency, maxCandidates) {
-		rare = append(rare, sought[i])
+	all, err := sqldb.All(ctx, s.db, entryRow, searching[s.db.Engine], string(question), agent, at)
+	if err != nil {
+		return nil, err
 	}
-	if len(rare) == 0 {
-		return nil, nil
+	frequency := map[memory.Tier][]int{}
+	found := map[memory.Tier][]memory.Entry{}
+	for tier, all := range marks {
+		frequency[tier] = make([]int, len(all))
 	}
-	var args parameters
-	hits := s.hits(&args, rare...) + ` order by doc desc limit ` + strconv.Itoa(maxCandidates)
-	owner := args.add(agent)
-	live := ""
-	if v.live != "" {
-		live = fmt.Sprintf(v.live, args.add(at))
-	}
-	id, _, _ := strings.Cut(v.columns, ",")
-	// A cross join is what SQLite does in the order in which it is written; it would
-	// begin with all that there is of the scope.
-	all, err := sqldb.All(ctx, s.db, entryRow(tier), `select `+v.columns+`, m.accessed, m.accessed_at, m.doc, m.body from (`+hits+`) f
-		cross join memory_text m cross join `+v.from+`
-		where m.doc = f.doc and m.scope = `+args.add(within)+` and t.agent = `+owner+` and (`+id+`) = m.id`+live+` order by m.doc desc`, args...)
-	memory.Rank(all, sought, frequency)
-	return all[:min(len(all), limit)], err
-}
-
-// hits selects the documents in which any of the phrases is.
-func (s Memory) hits(args *parameters, phrases ...string) string {
-	// Words have letters and digits alone, so none is an operator.
-	alternatives := make([]string, len(phrases))
-	if s.db.Engine == sqldb.Postgres {
-		for i, p := range phrases {
-			alternatives[i] = "(" + strings.ReplaceAll(p, " ", " <-> ") + ")"
+	for _, e := range all {
+		if e.Tier != "" {
+			found[e.Tier] = append(found[e.Tier], e)
+			continue
 		}
-		return `select doc from memory_text where words @@ to_tsquery('pg_catalog.simple', ` + args.add(strings.Join(alternatives, " | ")) + `)`
+		frequency[searchable[e.Count/maxPhrases]][e.Count%maxPhrases] = int(math.Round(e.Weight * 1000))
 	}
-	for i, p := range phrases {
-		alternatives[i] = `"` + p + `"`
+	var out []memory.Entry
+	for _, tier := range tiers {
+		ranked := found[tier]
+		slices.SortFunc(ranked, func(a, b memory.Entry) int { return cmp.Compare(b.Doc, a.Doc) })
+		memory.Rank(ranked, marks[tier], frequency[tier])
+		for _, e := range ranked {
+			if e.Rank > 0 { // its words stand otherwise than in a phrase
+				out = append(out, e)
+			}
+		}
 	}
-	return `select rowid as doc from memory_index where memory_index match ` + args.add(strings.Join(alternatives, " OR "))
+	return out, nil
 }
 
-// frequencies are the numbers of documents that have each phrase.
-func (s Memory) frequencies(ctx context.Context, phrases []string) ([]int, error) {
-	var args parameters
-	counts, out, into := make([]string, len(phrases)), make([]int, len(phrases)), make([]any, len(phrases))
-	for i, p := range phrases {
-		counts[i] = `(select count(*) from (` + s.hits(&args, p) + ` limit ` + strconv.Itoa(memory.MaxFrequency) + `) c)`
-		into[i] = &out[i]
+// maxOwn bounds the latest episodes among which those of other sessions are looked for.
+const maxOwn = 200
+
+// listed selects a tier's entries in their order, of rows that match.
+func listed(tier memory.Tier, rows string, limit string) string {
+	v := views[tier]
+	id, _, _ := strings.Cut(v.columns, ",")
+	return `select '` + string(tier) + `' as tier, ` + v.columns + `, coalesce(m.accessed, 0), coalesce(m.accessed_at, 0), coalesce(m.doc, 0), ''
+		from (select * from ` + rows + ` order by ` + order[tier] + ` limit ` + limit + `) t
+		left join memory_text m on m.scope = ($1 || '/` + string(tier) + `') and m.id = (` + id + `)`
+}
+
+// unasked is the statement of [Memory.Unasked]. $1 is the agent, $2 the session, $3 now.
+var unasked = func() string {
+	latest := strconv.Itoa(memory.MaxLatest)
+	working := strconv.Itoa(2 * memory.MaxWorking)
+	live := func(tier memory.Tier) string { return fmt.Sprintf(views[tier].live, "$3") }
+	return strings.Join([]string{
+		listed(memory.Working, `working_memory t where t.agent = $1 and t.session = $2`+live(memory.Working), working),
+		listed(memory.Working, `working_memory t where t.agent = $1 and t.kind = 'goal' and t.session <> $2`+live(memory.Working), working),
+		listed(memory.Episodic, `(select * from episodic_memory t where t.agent = $1 order by `+order[memory.Episodic]+` limit `+strconv.Itoa(maxOwn)+`) t where t.session <> $2`, latest),
+		listed(memory.Semantic, `semantic_memory t where t.agent = $1`+live(memory.Semantic), latest),
+		listed(memory.Procedural, `procedural_memory t where t.agent = $1`, latest),
+		listed(memory.Relationship, `relationship_memory t where t.agent = $1 and t.trust >= 300`, latest), // spec-core-4 §7.4
+		// What is shown unasked does not tell whether these tiers have anything to find.
+		`select 'episodic', '', '', '', '', '', '', 0, 0, '', '', 0, 0, 0, 0, '' where exists (select 1 from episodic_memory where agent = $1)`,
+		`select 'relationship', '', '', '', '', '', '', 0, 0, '', '', 0, 0, 0, 0, '' where exists (select 1 from relationship_memory where agent = $1)`,
+	}, `
+		union all
+		`)
+}()
+
+// Unasked implements [memory.Reader].
+func (s Memory) Unasked(ctx context.Context, agent, session string, at int64) (all []memory.Entry, held []memory.Tier, err error) {
+	rows, err := sqldb.All(ctx, s.db, entryRow, unasked, agent, session, at)
+	has := map[memory.Tier]bool{}
+	for _, e := range rows {
+		has[e.Tier] = true
+		if e.ID != "" {
+			all = append(all, e)
+		}
 	}
-	return out, s.db.QueryRowContext(ctx, `select `+strings.Join(counts, ", "), args...).Scan(into...)
+	for _, tier := range memory.Tiers() {
+		if has[tier] {
+			held = append(held, tier)
+		}
+	}
+	// The statement's parts come in any order.
+	slices.SortStableFunc(all, func(a, b memory.Entry) int {
+		if a.Tier != memory.Working || b.Tier != memory.Working {
+			return 0
+		}
+		return cmp.Or(cmp.Compare(b.Weight, a.Weight), cmp.Compare(b.At, a.At), cmp.Compare(a.ID, b.ID))
+	})
+	return all, held, err
 }
 
 // Latest implements [memory.Reader].
@@ -166,45 +271,26 @@ func (s Memory) Latest(ctx context.Context, agent, session string, tier memory.T
 		where += ` and t.trust >= 300` // spec-core-4 §7.4
 	}
 	id, _, _ := strings.Cut(v.columns, ",")
-	return sqldb.All(ctx, s.db, entryRow(tier), `select `+v.columns+`, coalesce(m.accessed, 0), coalesce(m.accessed_at, 0), coalesce(m.doc, 0), ''
+	return sqldb.All(ctx, s.db, entryRow, `select '`+string(tier)+`', `+v.columns+`, coalesce(m.accessed, 0), coalesce(m.accessed_at, 0), coalesce(m.doc, 0), ''
 		from `+v.from+` left join memory_text m on m.scope = `+args.add(scope(agent, tier))+` and m.id = (`+id+`)
 		where t.agent = `+owner+where+` order by `+order[tier]+` limit `+args.add(limit), args...)
 }
 
-// Held implements [memory.Reader].
-func (s Memory) Held(ctx context.Context, agent, session string) ([]memory.Tier, error) {
-	all := memory.Tiers()
-	columns, held, into := make([]string, len(all)), make([]bool, len(all)), make([]any, len(all))
-	for i, tier := range all {
-		where := `t.agent = $1`
-		if tier == memory.Working {
-			where += ` and (t.kind = 'goal' or t.session = $2)`
-		}
-		columns[i], into[i] = `exists (select 1 from `+views[tier].from+` where `+where+`)`, &held[i]
-	}
-	err := s.db.QueryRowContext(ctx, `select `+strings.Join(columns, ", "), agent, session).Scan(into...)
-	var out []memory.Tier
-	for i, tier := range all {
-		if held[i] {
-			out = append(out, tier)
-		}
-	}
-	return out, err
-}
-
 // Touch implements [memory.Reader].
 func (s Memory) Touch(ctx context.Context, docs []int64, at int64) error {
-	if len(docs) == 0 {
-		return nil
+	for chunk := range slices.Chunk(docs, 500) {
+		var args parameters
+		when, before := args.add(at), args.add(at-memory.ShownFor.Microseconds())
+		places := make([]string, len(chunk))
+		for i, d := range chunk {
+			places[i] = args.add(d)
+		}
+		if _, err := s.db.ExecSoon(ctx, `update memory_text set accessed = accessed + 1, accessed_at = `+when+`
+			where accessed_at <= `+before+` and doc in (`+strings.Join(places, ", ")+`)`, args...); err != nil {
+			return err
+		}
 	}
-	var args parameters
-	when := args.add(at)
-	places := make([]string, len(docs))
-	for i, d := range docs {
-		places[i] = args.add(d)
-	}
-	_, err := s.db.ExecContext(ctx, `update memory_text set accessed = accessed + 1, accessed_at = `+when+` where doc in (`+strings.Join(places, ", ")+`)`, args...)
-	return err
+	return nil
 }
 
 // FactHistory returns what an agent's facts were before, and what was claimed against

@@ -1,0 +1,26 @@
+-- In which texts each word is, the latest first at one end of the index: to find the
+-- latest texts that have a word costs the same however many have it. Triggers keep it,
+-- so that what another release writes into memory_text is in it too.
+create table memory_word (
+	word text not null, -- as memory_text.body has it, with the mark of its scope
+	doc integer not null,
+	primary key (word, doc)
+) without rowid;
+insert into memory_word (word, doc) select distinct w.value, m.doc
+	from memory_text m, json_each('["' || replace(trim(m.body), ' ', '","') || '"]') w where trim(m.body) <> '';
+create trigger memory_word_insert after insert on memory_text when trim(new.body) <> '' begin
+	insert into memory_word (word, doc) select distinct value, new.doc from json_each('["' || replace(trim(new.body), ' ', '","') || '"]');
+end;
+create trigger memory_word_delete after delete on memory_text when trim(old.body) <> '' begin
+	delete from memory_word where doc = old.doc and word in (select value from json_each('["' || replace(trim(old.body), ' ', '","') || '"]'));
+end;
+create trigger memory_word_update after update of body on memory_text begin
+	delete from memory_word where doc = old.doc and word in (select value from json_each('["' || replace(trim(old.body), ' ', '","') || '"]'));
+	insert into memory_word (word, doc) select distinct value, new.doc from json_each('["' || replace(trim(new.body), ' ', '","') || '"]') where value <> '';
+end;
+
+-- What is shown unasked, in its order.
+create index working_memory_goals on working_memory (agent, priority desc, created_at desc) where kind = 'goal';
+create index semantic_memory_order on semantic_memory (agent, confidence desc, updated_at desc, category, key);
+create index procedural_memory_order on procedural_memory (agent, success_count desc, updated_at desc, name);
+create index relationship_memory_order on relationship_memory (agent, trust desc, interaction_count desc, entity_address);
