@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
@@ -182,7 +183,8 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 			Queue: waiting, Alarms: peers, Outputs: kept, Tools: effects(tools), Toolbox: servers,
 			Context: turn.Context{
 				Store: store, Models: &models{bus: env.Bus, now: env.Now}, Memory: memories.memory,
-				Sources: append([]turn.Source{souls, skill.Source{}, skill.Triggered{}, goal.Source{Store: store}}, notes.Sources()...),
+				Sources:   slices.Concat([]turn.Source{souls}, skill.Sources(), []turn.Source{&goal.Source{Store: store}}, notes.Sources()),
+				Revisions: memories.store.Revisions,
 			},
 			Now: env.Now, Root: rootSpan(env.Tracer), Ending: rootEnding(env.Tracer), Tracer: env.Tracer.Tracer("github.com/anima-run/anima/services/loop"),
 			Attempts: cfg.Attempts, Observe: tel, Within: bus.Within,

@@ -120,7 +120,7 @@ func TestSource(t *testing.T) {
 	t.Parallel()
 	older, newer := executing(t, draft("A")), executing(t, draft("A"))
 	older.Title, newer.Title = "older", "newer"
-	l, err := goal.Source{Store: lister{goals: []goal.State{newer, older}}}.Layer(t.Context(), turn.Agent{ID: "ada"})
+	l, err := (&goal.Source{Store: lister{goals: []goal.State{newer, older}}}).Layer(t.Context(), turn.Agent{ID: "ada"})
 	if err != nil || l.Name != "todo" || !l.Last || strings.Index(l.Text, "older") > strings.Index(l.Text, "newer") {
 		t.Errorf("%+v, %v", l, err)
 	}

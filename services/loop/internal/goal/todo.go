@@ -3,7 +3,9 @@ package goal
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
+	"sync"
 
 	"github.com/anima-run/anima/pkg/api"
 
@@ -74,19 +76,51 @@ func line(s string, n int) string {
 	return string(r[:n-1]) + "…"
 }
 
-// Source puts the list into every prompt of the agent.
-type Source struct{ Store Store }
+// Source puts the list into every prompt of the agent. It is safe for concurrent use.
+type Source struct {
+	Store Store
 
-// Layer implements turn.Source.
-func (s Source) Layer(ctx context.Context, a turn.Agent) (turn.Layer, error) {
+	mu   sync.Mutex
+	kept map[string]todo // by agent
+}
+
+// todo is the list of an agent at a revision of its goals.
+type todo struct{ revision, text string }
+
+// maxKept bounds the lists that are kept.
+const maxKept = 1000
+
+// Layer implements turn.Source. The goals are not read again while their revision is the
+// same, and not at all if it says that none is active.
+func (s *Source) Layer(ctx context.Context, a turn.Agent) (turn.Layer, error) {
+	l := turn.Layer{Name: "todo", Budget: todoTokens, Last: true}
+	if a.Revisions.Known {
+		if a.Revisions.Goal == "" {
+			return l, nil
+		}
+		s.mu.Lock()
+		k := s.kept[a.ID]
+		s.mu.Unlock()
+		if k.revision == a.Revisions.Goal {
+			l.Text = k.text
+			return l, nil
+		}
+	}
 	goals, err := s.Store.Goals(ctx, Query{Agent: a.ID, Status: api.GoalActive, Limit: 10})
 	if err != nil {
 		return turn.Layer{}, err
 	}
-	for i, j := 0, len(goals)-1; i < j; i, j = i+1, j-1 { // the oldest first
-		goals[i], goals[j] = goals[j], goals[i]
+	slices.Reverse(goals) // the oldest first
+	l.Text = Todo(goals)
+	if a.Revisions.Known { // what has changed since has another revision
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.kept == nil || len(s.kept) >= maxKept {
+			s.kept = map[string]todo{}
+		}
+		s.kept[a.ID] = todo{a.Revisions.Goal, l.Text}
 	}
-	return turn.Layer{Name: "todo", Text: Todo(goals), Budget: todoTokens, Last: true}, nil
+	return l, nil
 }
 
 // Status is one line on a goal, for people and prompts.

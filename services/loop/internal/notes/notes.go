@@ -18,25 +18,31 @@ const maxFile = 256 << 10
 type Source struct {
 	Name string // of the layer
 	File string
+
+	kept *sandbox.Cache[string]
 }
 
-// Sources are WORKLOG.md and MEMORY.md.
+// Sources are WORKLOG.md and MEMORY.md. A file that has not changed is not read again.
 func Sources() []turn.Source {
-	return []turn.Source{Source{"worklog", "WORKLOG.md"}, Source{"memory", "MEMORY.md"}}
+	kept := &sandbox.Cache[string]{}
+	return []turn.Source{Source{"worklog", "WORKLOG.md", kept}, Source{"memory", "MEMORY.md", kept}}
 }
 
 // Layer implements turn.Source. A file that is not there is an empty layer; one that
 // is too long says so, that the agent can mend it.
 func (s Source) Layer(_ context.Context, a turn.Agent) (turn.Layer, error) {
-	l := turn.Layer{Name: s.Name}
-	data, err := sandbox.ReadFile(a.Workspace, s.File, maxFile)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return l, nil
-	case errors.Is(err, sandbox.ErrTooLarge):
-		l.Text = s.File + " is too long to be shown; write it anew, and shorter."
-		return l, nil
-	}
-	l.Text = string(data)
-	return l, err
+	text, err := s.kept.Get(a.Workspace, s.File, func() (sandbox.Made[string], error) {
+		made := sandbox.Made[string]{Paths: []string{s.File}}
+		data, err := sandbox.ReadFile(a.Workspace, s.File, maxFile)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return sandbox.Made[string]{Absent: made.Paths}, nil
+		case errors.Is(err, sandbox.ErrTooLarge):
+			made.Value = s.File + " is too long to be shown; write it anew, and shorter."
+			return made, nil
+		}
+		made.Value, made.Size = string(data), len(data)
+		return made, err
+	})
+	return turn.Layer{Name: s.Name, Text: text}, err
 }

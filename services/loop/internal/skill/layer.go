@@ -3,44 +3,79 @@ package skill
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
+	"github.com/anima-run/anima/services/loop/internal/sandbox"
 	"github.com/anima-run/anima/services/loop/internal/turn"
 	"github.com/anima-run/anima/services/loop/internal/untrusted"
 )
 
-// Source gives the layer "skills" of a prompt: the skills that activate by
-// themselves. The zero value is ready, and safe for concurrent use.
-type Source struct{}
+// shown is a skill as it is shown, if its requirements are met.
+type shown struct {
+	Found
+	text string // section of it
+}
+
+// Sources are the layers "skills", of the skills that activate by themselves, and
+// "triggered", of those with a trigger in what was asked: they are apart, so that the
+// first stays the same from turn to turn. Files that have not changed are not read again.
+func Sources() []turn.Source {
+	kept := &sandbox.Cache[[]shown]{}
+	return []turn.Source{active{kept}, triggered{kept}}
+}
+
+// sections are List with what is shown of each skill.
+func sections(kept *sandbox.Cache[[]shown], workspace string) ([]shown, error) {
+	all, err := kept.Get(workspace, folder, func() (sandbox.Made[[]shown], error) {
+		found, made, err := load(workspace)
+		out := sandbox.Made[[]shown]{Paths: made.Paths, Absent: made.Absent}
+		for _, f := range found {
+			s := shown{Found: f}
+			if len(f.Faults) == 0 && !f.Disabled {
+				s.text = section(f)
+			}
+			out.Value, out.Size = append(out.Value, s), out.Size+len(s.text)+len(f.Instructions)+500
+		}
+		return out, err
+	})
+	if err != nil || len(all) == 0 {
+		return nil, err
+	}
+	all = slices.Clone(all)
+	for i := range all { // programs come and go beside the workspace
+		all[i].Found = all[i].required(workspace)
+	}
+	return all, nil
+}
+
+type active struct{ kept *sandbox.Cache[[]shown] }
 
 // Layer implements turn.Source.
-func (Source) Layer(_ context.Context, a turn.Agent) (turn.Layer, error) {
-	all, err := List(a.Workspace)
+func (s active) Layer(_ context.Context, a turn.Agent) (turn.Layer, error) {
+	all, err := sections(s.kept, a.Workspace)
 	if err != nil {
 		return turn.Layer{}, err
 	}
 	return turn.Layer{Name: "skills", Text: block(all, func(f Found) bool { return f.Active("") }), Budget: budget}, nil
 }
 
-// Triggered gives the layer "triggered": the skills with a trigger in what was asked.
-// They are apart from the others, whose layer so stays the same from turn to turn. The
-// zero value is ready, and safe for concurrent use.
-type Triggered struct{}
+type triggered struct{ kept *sandbox.Cache[[]shown] }
 
 // Layer implements turn.Source: without an input nothing is triggered.
-func (Triggered) Layer(context.Context, turn.Agent) (turn.Layer, error) {
+func (triggered) Layer(context.Context, turn.Agent) (turn.Layer, error) {
 	return turn.Layer{Name: "triggered"}, nil
 }
 
 // For is Layer for a run whose input is known.
-func (Triggered) For(_ context.Context, a turn.Agent, input string) (turn.Layer, error) {
-	all, err := List(a.Workspace)
+func (s triggered) For(_ context.Context, a turn.Agent, input string) (turn.Layer, error) {
+	all, err := sections(s.kept, a.Workspace)
 	if err != nil {
 		return turn.Layer{}, err
 	}
-	shown := func(f Found) bool { return f.Active(input) && !f.Active("") }
-	return turn.Layer{Name: "triggered", Text: block(all, shown), Budget: budget}, nil
+	show := func(f Found) bool { return f.Active(input) && !f.Active("") }
+	return turn.Layer{Name: "triggered", Text: block(all, show), Budget: budget}, nil
 }
 
 const (
@@ -57,15 +92,15 @@ const (
 )
 
 // block renders the skills that are to be shown in at most MaxBlock characters.
-func block(all []Found, show func(Found) bool) string {
+func block(all []shown, show func(Found) bool) string {
 	var b strings.Builder
 	room := MaxBlock - utf8.RuneCountInString(head) - note
-	shown, left := 0, 0
+	given, left := 0, 0
 	for _, f := range all {
-		if !show(f) {
+		if !show(f.Found) {
 			continue
 		}
-		text := section(f)
+		text := f.text
 		n := utf8.RuneCountInString(text)
 		switch {
 		case left > 0 || n > room && room < rest:
@@ -77,10 +112,10 @@ func block(all []Found, show func(Found) bool) string {
 		}
 		b.WriteString(text)
 		room -= n
-		shown++
+		given++
 	}
 	switch {
-	case shown == 0:
+	case given == 0:
 		return ""
 	case left > 0:
 		fmt.Fprintf(&b, "\n[%d more skills were cut or left out: all skills together have %d characters; list_skills shows them]\n", left, MaxBlock)

@@ -98,37 +98,66 @@ func checkName(name string) error {
 // returns no more than MaxSkills; what else is in the folder is left out. Errors
 // are the machine's.
 func List(workspace string) ([]Found, error) {
+	all, _, err := load(workspace)
+	for i := range all {
+		all[i] = all[i].required(workspace)
+	}
+	return all, err
+}
+
+// load is List without the requirements, and the files that it depends on.
+func load(workspace string) (all []Found, made sandbox.Made[struct{}], err error) {
 	names, _, err := sandbox.ReadDir(workspace, folder, MaxSkills)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+		made.Absent = []string{folder}
+		return nil, made, nil
 	}
 	if err != nil {
-		return nil, err
+		return nil, made, err
 	}
-	var all []Found
+	made.Paths = []string{folder}
 	for _, name := range names {
 		name, dir := strings.CutSuffix(name, "/")
 		if dir && checkName(name) == nil {
-			all = append(all, read(workspace, name))
+			all = append(all, read(workspace, name, &made))
 		}
 	}
-	return all, nil
+	return all, made, nil
+}
+
+// required adds what the skill needs and the workspace does not have.
+func (f Found) required(workspace string) Found {
+	if len(f.Faults) == 0 {
+		f.Missing = append(missing(workspace, f.Skill), f.Missing...)
+	}
+	return f
 }
 
 // read reads one skill's folder. What is wrong with it is a fault of the skill.
-func read(workspace, name string) Found {
+func read(workspace, name string, made *sandbox.Made[struct{}]) Found {
 	f := Found{Skill: Skill{Name: name}, Origin: "a file of the workspace"}
 	at := path.Join(folder, name)
-	src, err := sandbox.ReadFile(workspace, path.Join(at, file), MaxFile)
+	get := func(file string, limit int64) ([]byte, error) {
+		file = path.Join(at, file)
+		data, err := sandbox.ReadFile(workspace, file, limit)
+		if errors.Is(err, fs.ErrNotExist) {
+			made.Absent = append(made.Absent, file)
+		} else {
+			made.Paths = append(made.Paths, file)
+		}
+		return data, err
+	}
+	made.Paths = append(made.Paths, at)
+	src, err := get(file, MaxFile)
 	if err != nil {
 		f.Faults = []agentmd.Fault{{Line: 1, Message: err.Error()}}
 		return f
 	}
 	s, faults := Parse(src, name)
 	if f.Faults = faults; len(faults) == 0 {
-		f.Skill, f.Missing = s, missing(workspace, s)
+		f.Skill = s
 	}
-	st, err := sandbox.ReadFile(workspace, path.Join(at, stateFile), 4<<10)
+	st, err := get(stateFile, 4<<10)
 	if errors.Is(err, fs.ErrNotExist) {
 		return f
 	}
@@ -151,6 +180,9 @@ func read(workspace, name string) Found {
 // missing lists the requirements that commands of the sandbox would not find.
 func missing(workspace string, s Skill) []string {
 	var all []string
+	if len(s.Bins)+len(s.Env) == 0 {
+		return nil
+	}
 	for _, bin := range s.Bins {
 		if !sandbox.Finds(bin) {
 			all = append(all, "the program "+bin)

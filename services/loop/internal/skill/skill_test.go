@@ -125,7 +125,8 @@ func FuzzParse(f *testing.F) {
 		if s.Name != "weather" || utf8.RuneCountInString(s.Description) > MaxDescription || utf8.RuneCountInString(s.Instructions) > MaxInstructions {
 			t.Errorf("skill %+v", s)
 		}
-		b := block([]Found{{Skill: s, Origin: "x"}}, func(f Found) bool { return f.Active(strings.Join(s.Triggers, " ")) })
+		found := Found{Skill: s, Origin: "x"}
+		b := block([]shown{{found, section(found)}}, func(f Found) bool { return f.Active(strings.Join(s.Triggers, " ")) })
 		if n := utf8.RuneCountInString(b); n > MaxBlock {
 			t.Errorf("a block of %d characters, want at most %d", n, MaxBlock)
 		}
@@ -162,18 +163,19 @@ func put(t *testing.T, workspace, name, text string) {
 
 func layer(t *testing.T, workspace, input string) string {
 	t.Helper()
-	always, err := Source{}.Layer(t.Context(), turn.Agent{Workspace: workspace})
+	sources := Sources()
+	always, err := sources[0].Layer(t.Context(), turn.Agent{Workspace: workspace})
 	if err != nil {
 		t.Fatal(err)
 	}
-	triggered, err := Triggered{}.For(t.Context(), turn.Agent{Workspace: workspace}, input)
+	asked, err := sources[1].(triggered).For(t.Context(), turn.Agent{Workspace: workspace}, input)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if always.Name != "skills" || triggered.Name != "triggered" {
-		t.Errorf("layers %q and %q, want skills and triggered", always.Name, triggered.Name)
+	if always.Name != "skills" || asked.Name != "triggered" {
+		t.Errorf("layers %q and %q, want skills and triggered", always.Name, asked.Name)
 	}
-	return always.Text + triggered.Text
+	return always.Text + asked.Text
 }
 
 func TestLayerShowsWhatIsActive(t *testing.T) {

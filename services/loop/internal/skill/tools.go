@@ -237,7 +237,7 @@ func remove(_ context.Context, c turn.Call, a catalog.Args) (turn.Output, error)
 		}
 		return turn.Output{Text: "removed the skill " + name}, nil
 	}
-	f := read(workspace, name)
+	f := read(workspace, name, &sandbox.Made[struct{}]{})
 	if len(f.Faults) > 0 {
 		if _, _, err := sandbox.ReadDir(workspace, at, 1); err != nil {
 			return turn.Output{}, fmt.Errorf("there is no skill %s; list_skills shows yours", name)

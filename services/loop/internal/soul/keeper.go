@@ -59,16 +59,31 @@ type Store interface {
 type Keeper struct {
 	Store Store
 	Now   func() time.Time
+
+	layers sandbox.Cache[string] // by the hash of the version
 }
 
 // Layer implements [turn.Source]. A full disk leaves the soul without a file, not
-// the agent without a soul.
+// the agent without a soul. Neither the row nor the file is read again while the row's
+// hash, as the agent's revisions have it, and the file are as they were.
 func (k *Keeper) Layer(ctx context.Context, a turn.Agent) (turn.Layer, error) {
-	s, err := k.Soul(ctx, a)
-	if err != nil && s.Version == 0 {
+	l := turn.Layer{Name: "soul", Budget: layerBudget}
+	var err error
+	l.Text, err = k.layers.Get(a.Workspace, a.Revisions.Soul, func() (sandbox.Made[string], error) {
+		s, hash, err := k.current(ctx, a)
+		if err != nil && s.Version == 0 {
+			return sandbox.Made[string]{}, err
+		}
+		made := sandbox.Made[string]{Value: s.Prompt()}
+		if made.Size = len(made.Value); err == nil && hash != "" && hash == a.Revisions.Soul { // else it has changed since
+			made.Paths = []string{File}
+		}
+		return made, nil
+	})
+	if err != nil {
 		return turn.Layer{}, err
 	}
-	return turn.Layer{Name: "soul", Text: s.Prompt(), Budget: layerBudget}, nil
+	return l, nil
 }
 
 // Soul is the agent's soul as it stands. The first time it is made of the file that
@@ -76,14 +91,21 @@ func (k *Keeper) Layer(ctx context.Context, a turn.Agent) (turn.Layer, error) {
 // matter then: the row is the soul, and the file is written anew. With an error of
 // writing it comes the soul all the same.
 func (k *Keeper) Soul(ctx context.Context, a turn.Agent) (Soul, error) {
+	s, _, err := k.current(ctx, a)
+	return s, err
+}
+
+// current is Soul with the hash of its version, "" for a first one.
+func (k *Keeper) current(ctx context.Context, a turn.Agent) (Soul, string, error) {
 	all, err := k.Store.Souls(ctx, a.ID, 1)
 	if err != nil {
-		return Soul{}, err
+		return Soul{}, "", err
 	}
 	if len(all) == 0 {
-		return k.birth(ctx, a)
+		s, err := k.birth(ctx, a)
+		return s, "", err
 	}
-	return Parse(all[0].Content), k.mend(ctx, a, all[0])
+	return Parse(all[0].Content), all[0].Hash, k.mend(ctx, a, all[0])
 }
 
 // birth makes the first version.

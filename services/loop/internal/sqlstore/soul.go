@@ -11,6 +11,7 @@ import (
 	"github.com/anima-run/anima/pkg/sqldb"
 
 	"github.com/anima-run/anima/services/loop/internal/soul"
+	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
 const soulColumns = `select agent, version, id, content, content_hash, change_source, change_reason, created_at from soul_history`
@@ -24,6 +25,21 @@ func soulRow(r sqldb.Scanner) (soul.Version, error) {
 // Souls implements [soul.Store].
 func (s Memory) Souls(ctx context.Context, agent string, limit int) ([]soul.Version, error) {
 	return sqldb.All(ctx, s.db, soulRow, soulColumns+` where agent = $1 order by version desc limit $2`, agent, limit)
+}
+
+// revisions are the columns of [turn.Revisions] for the agent that an SQL expression
+// names: the latest soul's hash, and the active goal with the number of its last change.
+// An agent has one active goal at most.
+func revisions(agent string) string {
+	return `coalesce((select content_hash from soul_history where agent = ` + agent + ` order by version desc limit 1), ''),
+		coalesce((select id || ' ' || cast(seq as text) from goals where agent = ` + agent + ` and status = 'active'), '')`
+}
+
+// Revisions reads the revisions of what an agent's prompts are made of.
+func (s Memory) Revisions(ctx context.Context, agent string) (turn.Revisions, error) {
+	r := turn.Revisions{Known: true}
+	err := s.db.QueryRowContext(ctx, `select `+revisions(`$1`), agent).Scan(&r.Soul, &r.Goal)
+	return r, err
 }
 
 // SoulsBefore returns versions below a number, the latest first; 0 is all of them.

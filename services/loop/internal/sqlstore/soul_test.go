@@ -1,15 +1,18 @@
 package sqlstore_test
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
 
+	"github.com/anima-run/anima/services/loop/internal/goal"
 	"github.com/anima-run/anima/services/loop/internal/memory"
 	"github.com/anima-run/anima/services/loop/internal/soul"
 	"github.com/anima-run/anima/services/loop/internal/sqlstore"
@@ -178,6 +181,94 @@ func TestSoulFileIsMended(t *testing.T) {
 		if !strings.Contains(k.file(t, soul.Edited), "Obey the peer.") {
 			t.Error("the edited file is lost")
 		}
+	})
+}
+
+// countedSouls counts how often souls are read.
+type countedSouls struct {
+	sqlstore.Memory
+	reads atomic.Int64
+}
+
+func (c *countedSouls) Souls(ctx context.Context, agent string, limit int) ([]soul.Version, error) {
+	c.reads.Add(1)
+	return c.Memory.Souls(ctx, agent, limit)
+}
+
+// The soul is read again when another replica has changed it, and when its file was
+// changed, and not otherwise.
+func TestSoulLayerIsKept(t *testing.T) {
+	soulful(t, func(t *testing.T, k souls) {
+		counted := &countedSouls{Memory: k.store}
+		keeper := &soul.Keeper{Store: counted, Now: func() time.Time { return time.UnixMicro(at) }}
+		layer := func() string {
+			t.Helper()
+			a := k.agent
+			var err error
+			a.Revisions, err = k.store.Revisions(t.Context(), a.ID)
+			must(t, err)
+			l, err := keeper.Layer(t.Context(), a)
+			must(t, err)
+			return l.Text
+		}
+		kept := func() bool {
+			before := counted.reads.Load()
+			layer()
+			return counted.reads.Load() == before
+		}
+		if layer(); kept() {
+			t.Error("a file that was written just now is relied upon")
+		}
+		tick := time.NewTicker(50 * time.Millisecond)
+		defer tick.Stop()
+		late := time.After(30 * time.Second)
+		for !kept() {
+			select {
+			case <-tick.C:
+			case <-late:
+				t.Fatal("the layer is never kept")
+			}
+		}
+		k.strategy(t, "c1", "sell widgets") // by another replica
+		if got := layer(); !strings.Contains(got, "sell widgets") {
+			t.Errorf("after a change: %q", got)
+		}
+		k.put(t, "tampered")
+		layer()
+		k.consistent(t, 2)
+	})
+}
+
+// The revisions follow what they are of.
+func TestRevisions(t *testing.T) {
+	soulful(t, func(t *testing.T, k souls) {
+		seen := map[turn.Revisions]string{}
+		next := func(what string) turn.Revisions {
+			t.Helper()
+			r, err := k.store.Revisions(t.Context(), "ada")
+			must(t, err)
+			if before, known := seen[r]; known || !r.Known {
+				t.Errorf("%s: %+v, as %s", what, r, before)
+			}
+			seen[r] = what
+			return r
+		}
+		if r := next("nothing"); r.Soul != "" || r.Goal != "" {
+			t.Errorf("of nothing: %+v", r)
+		}
+		_, err := k.Soul(t.Context(), k.agent)
+		must(t, err)
+		next("a soul")
+		k.strategy(t, "c1", "sell widgets")
+		next("another soul")
+		g, _, err := k.store.CreateGoal(t.Context(), goal.New{ID: "g1", Agent: "ada", Title: "sell", Description: "widgets", By: creator}, at)
+		must(t, err)
+		if r := next("a goal"); !strings.HasPrefix(r.Goal, "g1 ") {
+			t.Errorf("of a goal: %+v", r)
+		}
+		_, err = k.store.ChangeGoal(t.Context(), g.ID, at+1, func(s *goal.State) error { s.Steps = 3; return nil })
+		must(t, err)
+		next("a goal that was changed")
 	})
 }
 

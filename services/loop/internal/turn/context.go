@@ -23,6 +23,10 @@ type Context struct {
 	Sources []Source
 	Memory  Memory // nil: nothing is recalled
 	Models  Models // nil: every window is the default
+	// Revisions reads those of an agent before a turn's sources are asked, unless
+	// [Store].Known brought them for a run's first turn. nil: the sources read what they
+	// need anew.
+	Revisions func(ctx context.Context, agent string) (Revisions, error)
 
 	mu   sync.Mutex
 	kept map[string]bool // hashes of texts that are in the store
@@ -220,7 +224,9 @@ func (e *Engine) prepareContext(ctx context.Context, s *state, id string) (*made
 		e.player.surround(&m.in)
 		return m, m.fit(ctx, e, s, id)
 	}
-	m.in.Layers, m.in.Todo = layers(s.agent, status, first, e.sources(ctx, s.agent, s.input.Text+"\n"+s.joined.Text))
+	agent := s.agent
+	s.agent.Revisions = Revisions{} // they are of this turn alone
+	m.in.Layers, m.in.Todo = layers(agent, status, first, e.sources(ctx, agent, s.input.Text+"\n"+s.joined.Text))
 	if err := e.recall(ctx, s, m); err != nil {
 		return nil, err
 	}
@@ -316,6 +322,12 @@ func or(v, otherwise int64) int64 {
 // sources asks for the layers from outside. One that fails is left out: a prompt
 // without a soul is better than no prompt.
 func (e *Engine) sources(ctx context.Context, a Agent, words string) []Layer {
+	if !a.Revisions.Known && e.Context.Revisions != nil {
+		var err error
+		if a.Revisions, err = e.Context.Revisions(ctx, a.ID); err != nil {
+			a.Revisions = Revisions{} // as a source that fails
+		}
+	}
 	var out []Layer
 	for _, source := range e.Context.Sources {
 		l, err := layer(ctx, source, a, words)

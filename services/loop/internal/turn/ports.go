@@ -23,6 +23,15 @@ type Agent struct {
 	Turns                      int64 // it ever had, in all its sessions
 	Autonomous                 bool  // wakes by itself again after every sleep
 	Window, Reserve, Flush     int64 // of the context, in tokens; 0: 128,000, 4,000 and 8,000 (seed 004)
+	Revisions                  Revisions
+}
+
+// Revisions tell whether what an agent's sources read of the store has changed. What was
+// committed before they were read is in them. Two that are equal are of the same contents.
+type Revisions struct {
+	Known bool
+	Soul  string // hash of its latest version; "" if it has none
+	Goal  string // its active goal and the number of the goal's last change; "" if none is active
 }
 
 // Record is a turn with the command of its run and the journal entry it was made
