@@ -41,11 +41,8 @@ func Add(ctx context.Context, tx *sqldb.Tx, id string, m api.Message) error {
 	if err != nil {
 		return err
 	}
-	_, err = tx.ExecContext(ctx, `insert into outbox (id, subject, payload, traceparent) values ($1, $2, $3, $4) on conflict (id) do nothing`,
+	tx.Queue(ctx, `insert into outbox (id, subject, payload, traceparent) values ($1, $2, $3, $4) on conflict (id) do nothing`,
 		id, s.String(), string(payload), traceOf(ctx))
-	if err != nil {
-		return fmt.Errorf("outbox: %w", err)
-	}
 	return nil
 }
 

@@ -66,11 +66,11 @@ func (s *Store) SeeAgent(ctx context.Context, a beat.Agent) (stirred bool, err e
 			return nil
 		}
 		stirred = a.State != api.StateDead && (unknown || state == string(api.StateDead))
-		_, err = tx.ExecContext(ctx, `insert into agents (id, address, state, seq, changed_at) values ($1, $2, $3, $4, $5)
+		tx.Queue(ctx, `insert into agents (id, address, state, seq, changed_at) values ($1, $2, $3, $4, $5)
 			on conflict (id) do update set address = excluded.address, state = excluded.state, seq = excluded.seq,
 			changed_at = excluded.changed_at where agents.seq < excluded.seq`,
 			a.ID, a.Address, string(a.State), a.Seq, micros(a.Changed))
-		return err
+		return nil
 	})
 	return stirred, err
 }
@@ -97,18 +97,13 @@ func (s *Store) SetSchedule(ctx context.Context, agent string, beats []beat.Beat
 			if stay[name] {
 				continue
 			}
-			if _, err := tx.ExecContext(ctx, "delete from beats where agent = $1 and name = $2", agent, name); err != nil {
-				return err
-			}
+			tx.Queue(ctx, "delete from beats where agent = $1 and name = $2", agent, name)
 		}
 		for _, b := range beats {
-			_, err := tx.ExecContext(ctx, `insert into beats (agent, name, cron, reason, next_at, last_at, runs) values ($1, $2, $3, $4, $5, 0, 0)
+			tx.Queue(ctx, `insert into beats (agent, name, cron, reason, next_at, last_at, runs) values ($1, $2, $3, $4, $5, 0, 0)
 				on conflict (agent, name) do update set cron = excluded.cron, reason = excluded.reason,
 				next_at = case when beats.cron = excluded.cron then beats.next_at else excluded.next_at end`,
 				agent, b.Name, b.Cron, b.Reason, micros(b.Next))
-			if err != nil {
-				return err
-			}
 		}
 		return nil
 	})
@@ -128,15 +123,12 @@ func (s *Store) Schedule(ctx context.Context, agent string) ([]beat.Beat, error)
 // SetAlarm implements [beat.Store].
 func (s *Store) SetAlarm(ctx context.Context, a beat.Alarm) (set beat.Alarm, err error) {
 	err = sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
-		_, err := tx.ExecContext(ctx, `insert into alarms (agent, id, at, reason, set_at, done) values ($1, $2, $3, $4, $5, 0)
+		tx.Queue(ctx, `insert into alarms (agent, id, at, reason, set_at, done) values ($1, $2, $3, $4, $5, 0)
 			on conflict (agent) do update set id = excluded.id, at = excluded.at, reason = excluded.reason,
 			set_at = excluded.set_at, done = 0 where alarms.id <> excluded.id`,
 			a.Agent, a.ID, micros(a.At), a.Reason, micros(a.Set))
-		if err != nil {
-			return err
-		}
 		var at, when int64
-		err = tx.QueryRowContext(ctx, "select agent, id, at, reason, set_at from alarms where agent = $1", a.Agent).
+		err := tx.QueryRowContext(ctx, "select agent, id, at, reason, set_at from alarms where agent = $1", a.Agent).
 			Scan(&set.Agent, &set.ID, &at, &set.Reason, &when)
 		set.At, set.Set = moment(at), moment(when)
 		return err

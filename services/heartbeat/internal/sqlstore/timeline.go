@@ -74,11 +74,8 @@ func (s *Store) Fire(ctx context.Context, fired []beat.Fired) (recorded []beat.F
 				continue
 			}
 			loud = append(loud, f)
-			_, err = tx.ExecContext(ctx, `insert into ticks (agent, cause, name, due, at) values ($1, $2, $3, $4, $5)
+			tx.Queue(ctx, `insert into ticks (agent, cause, name, due, at) values ($1, $2, $3, $4, $5)
 				on conflict (agent, cause) do nothing`, f.Agent, f.Cause(), f.Name, micros(f.At), micros(f.When))
-			if err != nil {
-				return err
-			}
 		}
 		if len(loud) == 0 {
 			return nil

@@ -39,13 +39,11 @@ func (s *Store) Fail(ctx context.Context, f Failed) (Tries, error) {
 		counts = 1
 	}
 	err := sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
-		if _, err := tx.ExecContext(ctx, `insert into failed_calls (call_id, at, hold, run_id, agent, turn_id, model, provider, kind, message, counts,
+		tx.Queue(ctx, `insert into failed_calls (call_id, at, hold, run_id, agent, turn_id, model, provider, kind, message, counts,
 				input_tokens, output_tokens, cost)
 			values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14) on conflict (call_id, at, hold) do nothing`,
 			f.Call, f.At, f.Hold, f.Run, f.Agent, f.Turn, f.Model, f.Provider, f.Kind, f.Message, counts,
-			f.InputTokens, f.OutputTokens, int64(f.Cost)); err != nil {
-			return err
-		}
+			f.InputTokens, f.OutputTokens, int64(f.Cost))
 		return tx.QueryRowContext(ctx, `select `+triesColumns, f.Call, f.Run).Scan(&n.Call, &n.Cost, &n.Run)
 	})
 	return n, err

@@ -19,9 +19,8 @@ func scanMail(row sqldb.Scanner) (m inbox.Mail, err error) {
 }
 
 // lock makes those who take from a mailbox queue.
-func lock(ctx context.Context, tx *sqldb.Tx, address string) (exists bool, err error) {
-	n, err := rows(tx.ExecContext(ctx, "update mailboxes set seq = seq where address = $1", address))
-	return n > 0, err
+func lock(ctx context.Context, tx *sqldb.Tx, address string) {
+	tx.Queue(ctx, "update mailboxes set seq = seq where address = $1", address)
 }
 
 // Claim implements [inbox.Mailbox].
@@ -33,20 +32,11 @@ func (s *Store) Claim(ctx context.Context, address, run, from string, limit int,
 		return nil, err
 	}
 	err = sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
-		claimed = nil
-		if ok, err := lock(ctx, tx, address); err != nil || !ok {
-			return err
-		}
-		_, err := tx.ExecContext(ctx, `update mail set status = case when retry_count >= max_retries then 'failed' else 'received' end
+		lock(ctx, tx, address)
+		tx.Queue(ctx, `update mail set status = case when retry_count >= max_retries then 'failed' else 'received' end
 			where to_address = $1 and status = 'in_progress' and claimed_at <= $2`, address, micros(now.Add(-inbox.Lapse)))
-		if err != nil {
-			return err
-		}
-		_, err = tx.ExecContext(ctx, `update mail set claimed_at = $1
+		tx.Queue(ctx, `update mail set claimed_at = $1
 			where to_address = $2 and status = 'in_progress' and claimed_by = $3`, micros(now), address, run)
-		if err != nil {
-			return err
-		}
 		held := selectMail + "where m.to_address = $1 and m.status = 'in_progress' and m.claimed_by = $2 order by m.seq"
 		if claimed, err = sqldb.All(ctx, tx, scanMail, held, address, run); err != nil || len(claimed) > 0 {
 			return err
@@ -57,11 +47,8 @@ func (s *Store) Claim(ctx context.Context, address, run, from string, limit int,
 			return err
 		}
 		free = inbox.Fit(free)
-		_, err = tx.ExecContext(ctx, `update mail set status = 'in_progress', claimed_by = $1, claimed_at = $2, retry_count = retry_count + 1
+		tx.Queue(ctx, `update mail set status = 'in_progress', claimed_by = $1, claimed_at = $2, retry_count = retry_count + 1
 			where to_address = $3 and status = 'received' and seq <= $4 and ($5 = '' or from_address = $5)`, run, micros(now), address, free[len(free)-1].Seq, from)
-		if err != nil {
-			return err
-		}
 		claimed, err = sqldb.All(ctx, tx, scanMail, held, address, run)
 		return err
 	})
@@ -71,12 +58,10 @@ func (s *Store) Claim(ctx context.Context, address, run, from string, limit int,
 // Settle implements [inbox.Mailbox].
 func (s *Store) Settle(ctx context.Context, address, run string, now time.Time) error {
 	return sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
-		if ok, err := lock(ctx, tx, address); err != nil || !ok {
-			return err
-		}
-		_, err := tx.ExecContext(ctx, `update mail set status = 'processed', processed_at = $1
+		lock(ctx, tx, address)
+		tx.Queue(ctx, `update mail set status = 'processed', processed_at = $1
 			where to_address = $2 and claimed_by = $3 and status <> 'processed'`, micros(now), address, run)
-		return err
+		return nil
 	})
 }
 
@@ -89,20 +74,14 @@ func (s *Store) List(ctx context.Context, address string, status inbox.Status, f
 // Poll implements [inbox.Mailbox].
 func (s *Store) Poll(ctx context.Context, address string, after int64, limit int, now time.Time) (polled []inbox.Mail, err error) {
 	err = sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
-		polled = nil
-		if ok, err := lock(ctx, tx, address); err != nil || !ok {
-			return err
-		}
+		lock(ctx, tx, address)
 		agent, err := residentAt(ctx, tx, address)
 		if err != nil {
 			return err
 		}
 		if agent == "" && after > 0 {
-			_, err := tx.ExecContext(ctx, `update mail set status = 'processed', processed_at = $1
+			tx.Queue(ctx, `update mail set status = 'processed', processed_at = $1
 				where to_address = $2 and seq <= $3 and status = 'received'`, micros(now), address, after)
-			if err != nil {
-				return err
-			}
 		}
 		all, err := sqldb.All(ctx, tx, scanMail, selectMail+`where m.to_address = $1 and m.seq > $2
 			and m.status in ('received', 'in_progress') order by m.seq limit $3`, address, after, limit)

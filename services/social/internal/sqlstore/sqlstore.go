@@ -53,16 +53,10 @@ func (s *Store) Receive(ctx context.Context, m inbox.Mail, fresh func() error) (
 		}
 		// The lock on the sender's row makes those who send at the same time queue,
 		// copies of one message among them.
-		_, err := tx.ExecContext(ctx, `insert into senders (address, last_at) values ($1, $2)
+		tx.Queue(ctx, `insert into senders (address, last_at) values ($1, $2)
 			on conflict (address) do update set last_at = excluded.last_at`, m.From, micros(m.Received))
-		if err != nil {
-			return err
-		}
-		latest, err := sqldb.All(ctx, tx, scanTime, `select received_at from mail where from_address = $1
+		latest := sqldb.QueueAll(ctx, tx, scanTime, `select received_at from mail where from_address = $1
 			order by received_at desc limit $2`, m.From, inbox.Rate)
-		if err != nil {
-			return err
-		}
 		res, err := s.put(ctx, tx, m, latest)
 		duplicate = res == already
 		return err
@@ -78,29 +72,34 @@ const (
 )
 
 // put stores a message whose sender is locked.
-func (s *Store) put(ctx context.Context, tx *sqldb.Tx, m inbox.Mail, latest []time.Time) (result, error) {
+func (s *Store) put(ctx context.Context, tx *sqldb.Tx, m inbox.Mail, sent *sqldb.Later[time.Time]) (result, error) {
 	var n int64
 	if err := tx.QueryRowContext(ctx, "select count(*) from mail where id = $1", m.ID).Scan(&n); err != nil || n > 0 {
 		return already, err
+	}
+	latest, err := sent.All()
+	if err != nil {
+		return stored, err
 	}
 	if err := inbox.Admit(latest, m.Received); err != nil {
 		return stored, err
 	}
 	// A mailbox begins with the time, so that one that was pruned away and comes
 	// back goes on behind the cursors that its owner may hold.
-	var seq int64
-	err := tx.QueryRowContext(ctx, `insert into mailboxes (address, seq) values ($1, $2)
-		on conflict (address) do update set seq = mailboxes.seq + 1 returning seq`, m.To, micros(m.Received)).Scan(&seq)
-	if err != nil {
-		return stored, err
-	}
+	place := tx.QueueRow(ctx, `insert into mailboxes (address, seq) values ($1, $2)
+		on conflict (address) do update set seq = mailboxes.seq + 1 returning seq`, m.To, micros(m.Received))
+	resident := tx.QueueRow(ctx, selectResident, m.To)
 	if n, err = unread(ctx, tx, m.To); err != nil {
 		return stored, err
 	}
 	if n >= inbox.MaxUnread {
 		return stored, inbox.Full()
 	}
-	agent, err := residentAt(ctx, tx, m.To)
+	var seq int64
+	if err := place.Scan(&seq); err != nil {
+		return stored, err
+	}
+	agent, err := scanResident(resident)
 	if err != nil {
 		return stored, err
 	}
@@ -108,19 +107,25 @@ func (s *Store) put(ctx context.Context, tx *sqldb.Tx, m inbox.Mail, latest []ti
 	if agent != "" {
 		announced = 1
 	}
-	_, err = tx.ExecContext(ctx, `insert into mail (id, to_address, seq, from_address, content, reply_to, signed_at, signature,
+	tx.Queue(ctx, `insert into mail (id, to_address, seq, from_address, content, reply_to, signed_at, signature,
 		received_at, max_retries, announced) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`,
 		m.ID, m.To, seq, m.From, m.Content, m.ReplyTo, m.SignedAt, m.Signature, micros(m.Received), inbox.MaxAttempts, announced)
-	if err != nil || agent == "" {
-		return stored, err
+	if agent == "" {
+		return stored, nil
 	}
 	return stored, s.announce(ctx, tx, agent, m)
 }
 
 // residentAt is the agent that lives at an address, "" if none does.
 func residentAt(ctx context.Context, q sqldb.Querier, address string) (string, error) {
+	return scanResident(q.QueryRowContext(ctx, selectResident, address))
+}
+
+const selectResident = "select agent from directory where address = $1 order by agent limit 1"
+
+func scanResident(row *sqldb.Row) (string, error) {
 	var agent string
-	err := q.QueryRowContext(ctx, "select agent from directory where address = $1 order by agent limit 1", address).Scan(&agent)
+	err := row.Scan(&agent)
 	if errors.Is(err, sqldb.ErrNotFound) {
 		return "", nil
 	}
@@ -149,17 +154,14 @@ func (s *Store) SeeResident(ctx context.Context, r inbox.Resident) error {
 		moved := r.Address != "" && r.Address != address
 		if moved {
 			// Whoever writes to the address now waits, and then finds the resident.
-			_, err := tx.ExecContext(ctx, `insert into mailboxes (address, seq) values ($1, 0)
+			tx.Queue(ctx, `insert into mailboxes (address, seq) values ($1, 0)
 				on conflict (address) do update set seq = mailboxes.seq`, r.Address)
-			if err != nil {
-				return err
-			}
 		}
-		_, err = tx.ExecContext(ctx, `insert into directory (agent, name, address, seq) values ($1, $2, $3, $4)
+		tx.Queue(ctx, `insert into directory (agent, name, address, seq) values ($1, $2, $3, $4)
 			on conflict (agent) do update set name = excluded.name, address = excluded.address, seq = excluded.seq
 			where directory.seq < excluded.seq`, r.Agent, r.Name, r.Address, r.Seq)
-		if err != nil || !moved {
-			return err
+		if !moved {
+			return nil
 		}
 		waiting, err := sqldb.All(ctx, tx, scanMail, selectMail+`where m.to_address = $1 and m.announced = 0
 			and m.status = 'received' order by m.seq`, r.Address)
@@ -171,8 +173,8 @@ func (s *Store) SeeResident(ctx context.Context, r inbox.Resident) error {
 				return err
 			}
 		}
-		_, err = tx.ExecContext(ctx, "update mail set announced = 1 where to_address = $1 and announced = 0", r.Address)
-		return err
+		tx.Queue(ctx, "update mail set announced = 1 where to_address = $1 and announced = 0", r.Address)
+		return nil
 	})
 }
 
@@ -194,9 +196,7 @@ func (s *Store) Prune(ctx context.Context, before time.Time) error {
 			"delete from senders where last_at < $1",
 			"delete from mailboxes where seq < $1 and not exists (select 1 from mail where to_address = address)",
 		} {
-			if _, err := tx.ExecContext(ctx, statement, micros(before)); err != nil {
-				return err
-			}
+			tx.Queue(ctx, statement, micros(before))
 		}
 		return nil
 	})
@@ -209,10 +209,3 @@ func scanTime(row sqldb.Scanner) (time.Time, error) {
 }
 
 func micros(t time.Time) int64 { return t.UnixMicro() }
-
-func rows(res sqldb.Result, err error) (int64, error) {
-	if err != nil {
-		return 0, err
-	}
-	return res.RowsAffected()
-}
