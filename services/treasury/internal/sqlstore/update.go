@@ -31,6 +31,7 @@ func (s *Store) Update(ctx context.Context, keys ledger.Keys, change func(ledger
 			if !errors.Is(err, sqldb.ErrConflict) {
 				return err
 			}
+			return s.locked(ctx, keys, change, true)
 		}
 	}
 	err := s.locked(ctx, keys, change, false)
