@@ -221,7 +221,9 @@ func chosen(form, point string, most int) []int {
 	return all
 }
 
-const crashMoney = 10 * api.Dollar
+// crashMoney is so much that the first payment changes the agent's tier, which is
+// announced.
+const crashMoney = 5*api.Dollar + 1
 
 // The scenes. In the tour the first agent uses a tool of every effect, writes to
 // the second, which answers to the third, and sleeps until its alarm. In the talk
