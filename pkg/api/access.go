@@ -36,6 +36,7 @@ func accessOf(o Owner) Access {
 				SetAlarm{},
 				RequestWake{},
 				Complete{},
+				CompleteV2{},
 				Confirm{},
 				ListModels{},
 				Evaluate{},

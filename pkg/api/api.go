@@ -101,8 +101,19 @@ func (s Subject) Stream() string {
 // A Message knows its own subject. The method must work on a zero value.
 type Message interface{ Subject() Subject }
 
+// An encoder is a message that makes its own bytes, which are JSON.
+type encoder interface{ encode() ([]byte, error) }
+
+// A decoder is a message that reads the form that its encoder writes; false for another.
+type decoder interface {
+	decode(data []byte) (bool, error)
+}
+
 // Encode is the one place where a message becomes bytes.
 func Encode(m any) ([]byte, error) {
+	if e, ok := m.(encoder); ok {
+		return e.encode()
+	}
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false) // model text is full of < and >; escaping it only costs bytes
@@ -114,9 +125,16 @@ func Encode(m any) ([]byte, error) {
 
 // Decode is the one place where bytes become a message. Fields it does not
 // know are ignored, so an old reader survives a new writer. A failure is an
-// [Invalid] error.
+// [Invalid] error. The message may have parts of data in it.
 func Decode(data []byte, m any) error {
-	if err := json.Unmarshal(data, m); err != nil {
+	known, err := false, error(nil)
+	if d, ok := m.(decoder); ok {
+		known, err = d.decode(data)
+	}
+	if !known {
+		err = json.Unmarshal(data, m)
+	}
+	if err != nil {
 		return &Error{Code: Invalid, Message: fmt.Sprintf("message is not a valid %T: %v", m, err)}
 	}
 	return nil
@@ -144,4 +162,10 @@ func event(o Owner, name, key string) Subject {
 
 func request(o Owner, name string) Subject {
 	return Subject{Owner: o, Class: Request, Name: name, Version: 1}
+}
+
+// version is the same message in another version.
+func (s Subject) version(n int) Subject {
+	s.Version = n
+	return s
 }

@@ -174,6 +174,11 @@ func Contracts() []Contract {
 			Messages: []ChatMessage{{Role: "system", Content: "You are Lucky."}, {Role: "user", Content: "count the words"}},
 			Tools:    []Tool{{Name: "exec", Description: "Run a shell command.", Schema: json.RawMessage(`{"type":"object"}`)}},
 		}, Completion{Model: "anima-sim-1", Provider: "simulated", Text: "I count.", ToolCalls: []ToolCall{call}, Finish: "tool_calls", InputTokens: 400, OutputTokens: 30, Cost: 610, LatencyMS: 3}},
+		{CompleteV2{
+			Messages: json.RawMessage(`[{"role":"system","content":"You are Lucky."},{"role":"user","content":"count the words"}]`),
+			Tools:    json.RawMessage(`[{"type":"function","function":{"name":"exec","description":"Run a shell command.","parameters":{"type":"object"}}}]`),
+			Call:     Complete{ID: turn.ID + ".1", Agent: "lucky", Session: "lucky-main", Turn: turn.ID, Task: TaskTurn, Tier: TierHigh},
+		}, Completion{Model: "anima-sim-1", Provider: "simulated", Text: "I count.", ToolCalls: []ToolCall{call}, Finish: "tool_calls", InputTokens: 400, OutputTokens: 30, Cost: 610, LatencyMS: 3}},
 		{Confirm{ID: turn.ID, Agent: "lucky"}, Completion{Model: "anima-sim-1", Provider: "simulated", Text: "I count.", ToolCalls: []ToolCall{call}, Finish: "tool_calls", InputTokens: 400, OutputTokens: 30, Cost: 610, LatencyMS: 3, Funds: &Funds{Available: 999_390, Tier: TierHigh}}},
 		{ListModels{}, Models{Models: []Model{{ID: "anima-sim-1", Provider: "simulated", InputPrice: 1_000_000, OutputPrice: 7_000_000, ContextWindow: 128_000, MaxOutput: 4096, TierMinimum: TierCritical, Usable: true}}}},
 		{Completed{ID: turn.ID + ".1", Agent: "lucky", Session: "lucky-main", Turn: turn.ID, Task: TaskTurn, Tier: TierHigh, Model: "anima-sim-1", Provider: "simulated", InputTokens: 400, OutputTokens: 30, Cost: 610, LatencyMS: 3, At: at}, nil},

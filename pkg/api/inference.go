@@ -1,11 +1,15 @@
 package api
 
-import "encoding/json"
+import (
+	"encoding/json"
+	"fmt"
+)
 
 // inference is owned by the service inference-router: models, prices, provider
 // keys, and the cost of every call (design §3, §5).
 //
-// History: v1 2026-11 first version.
+// History: v1 2026-11 first version; v2 of complete 2026-11, the prompt as the provider
+// gets it.
 
 // Task is what a model call is for; it picks the row of the routing matrix
 // (seed 003).
@@ -83,9 +87,9 @@ type Complete struct {
 	Session   string        `json:"session"`
 	Turn      string        `json:"turn"`
 	Task      Task          `json:"task"`
-	Tier      Tier          `json:"tier"`            // as the caller knows it; unknown is not poor
-	Model     string        `json:"model,omitempty"` // preference
-	Messages  []ChatMessage `json:"messages"`
+	Tier      Tier          `json:"tier"`               // as the caller knows it; unknown is not poor
+	Model     string        `json:"model,omitempty"`    // preference
+	Messages  []ChatMessage `json:"messages,omitempty"` // needed, but for [CompleteV2]
 	Tools     []Tool        `json:"tools,omitempty"`
 	MaxTokens int64         `json:"maxTokens,omitempty"` // 0: the matrix decides
 	// Run is the run that the call is a part of: its failed attempts count together.
@@ -98,6 +102,82 @@ type Complete struct {
 
 // Subject of the message.
 func (Complete) Subject() Subject { return request(Inference, "complete") }
+
+// CompleteV2 is [Complete] with the prompt as the provider gets it: its bytes are made
+// once, by package chat, and neither encoded nor decoded on their way. A router decodes
+// them only where it has to change them.
+//
+// It has a form of its own on the wire, a JSON object whose first field has the sizes of
+// the next two, so that a reader need not look for their ends. A reader that does not
+// know of that reads it as any other object.
+type CompleteV2 struct {
+	Messages json.RawMessage `json:"messages"` // of OpenAI's chat completions, see package chat
+	Tools    json.RawMessage `json:"tools"`    // the same; [] when none is offered
+	Call     Complete        `json:"call"`     // without its Messages and Tools
+}
+
+// Subject of the message.
+func (CompleteV2) Subject() Subject { return request(Inference, "complete").version(2) }
+
+// What stands between the parts of a [CompleteV2].
+const (
+	sizesHead, sizesForm, sizesTail    = `{"sizes":[`, "%10d,%10d", `],"messages":`
+	partTools, partCall, sizesMessages = `,"tools":`, `,"call":`, len(sizesHead) + 21 + len(sizesTail)
+)
+
+// encode implements encoder.
+func (m CompleteV2) encode() ([]byte, error) {
+	m.Call.Messages, m.Call.Tools = nil, nil
+	call, err := Encode(m.Call)
+	if err != nil {
+		return nil, err
+	}
+	tools := m.Tools
+	if len(tools) == 0 {
+		tools = json.RawMessage("[]")
+	}
+	out := make([]byte, 0, sizesMessages+len(m.Messages)+len(partTools)+len(tools)+len(partCall)+len(call)+1)
+	out = append(fmt.Appendf(append(out, sizesHead...), sizesForm, len(m.Messages), len(tools)), sizesTail...)
+	out = append(append(out, m.Messages...), partTools...)
+	out = append(append(out, tools...), partCall...)
+	return append(append(out, call...), '}'), nil
+}
+
+// decode implements decoder. Messages and Tools are parts of data, and not looked at.
+func (m *CompleteV2) decode(data []byte) (bool, error) {
+	var messages, tools int
+	if len(data) < sizesMessages || string(data[:len(sizesHead)]) != sizesHead || string(data[sizesMessages-len(sizesTail):sizesMessages]) != sizesTail {
+		return false, nil
+	}
+	sizes := data[len(sizesHead) : sizesMessages-len(sizesTail)]
+	if sizes[10] != ',' || !number(sizes[:10], &messages) || !number(sizes[11:], &tools) {
+		return false, nil
+	}
+	rest := data[sizesMessages:]
+	if messages > len(rest)-len(partTools) || string(rest[messages:messages+len(partTools)]) != partTools {
+		return false, nil
+	}
+	m.Messages, rest = rest[:messages:messages], rest[messages+len(partTools):]
+	if tools > len(rest)-len(partCall) || string(rest[tools:tools+len(partCall)]) != partCall || rest[len(rest)-1] != '}' {
+		return false, nil
+	}
+	m.Tools, rest = rest[:tools:tools], rest[tools+len(partCall):]
+	return true, json.Unmarshal(rest[:len(rest)-1], &m.Call)
+}
+
+// number reads digits behind spaces.
+func number(text []byte, n *int) bool {
+	for i, c := range text {
+		switch {
+		case c == ' ' && *n == 0 && i < len(text)-1:
+		case c >= '0' && c <= '9':
+			*n = *n*10 + int(c-'0')
+		default:
+			return false
+		}
+	}
+	return true
+}
 
 // Delta is a piece of the answer's text. With Discard, all pieces before it are void:
 // the call is made again, and Content is the first piece of the new answer (often

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/api/chat"
 
 	"github.com/anima-run/anima/services/inference-router/internal/model"
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
@@ -225,10 +226,10 @@ func (c *asking) judge(ctx context.Context, m *candidate, err error) error {
 		return err
 	}
 	failure := failureOf(err)
-	if e.Kind == provider.Fatal && provider.HasCalls(m.ask.Messages) && c.tries < c.h.limits.attempts {
+	if e.Kind == provider.Fatal && chat.HasCalls(m.ask.Messages) && c.tries < c.h.limits.attempts {
 		// A conversation with calls is asked once more, its calls as text: if it is refused
 		// again, it is for another cause.
-		m.ask.Messages, m.stay, c.last = provider.Normalize(provider.Plain(m.ask.Messages), true), true, failure
+		m.ask.Messages, m.stay, c.last = chat.Normalize(chat.Plain(m.ask.Messages), true), true, failure
 		return nil
 	}
 	if e.Kind == provider.Canceled || e.Kind == provider.Fatal {

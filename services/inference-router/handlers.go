@@ -6,6 +6,7 @@ import (
 	"net/http"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/api/chat"
 	"github.com/anima-run/anima/pkg/host"
 
 	"github.com/anima-run/anima/services/inference-router/internal/model"
@@ -51,7 +52,7 @@ func noModel(req api.Complete, route model.Route, faults []string) *api.Error {
 func request(req api.Complete, m model.Model, limit int64) provider.Request {
 	out := provider.Request{Model: m.ID, MaxTokens: limit, TokenParam: m.TokenParam}
 	for _, msg := range req.Messages {
-		pm := provider.Message{Role: provider.Role(msg.Role), Content: msg.Content, ToolCallID: msg.ToolCallID}
+		pm := provider.Message{Role: msg.Role, Content: msg.Content, ToolCallID: msg.ToolCallID}
 		for _, c := range msg.ToolCalls {
 			pm.ToolCalls = append(pm.ToolCalls, provider.ToolCall(c))
 		}
@@ -62,7 +63,7 @@ func request(req api.Complete, m model.Model, limit int64) provider.Request {
 			out.Tools = append(out.Tools, provider.Tool{Name: t.Name, Description: t.Description, Schema: t.Schema})
 		}
 	}
-	out.Messages = provider.Normalize(out.Messages, len(out.Tools) > 0)
+	out.Messages = chat.Normalize(out.Messages, len(out.Tools) > 0)
 	return out
 }
 

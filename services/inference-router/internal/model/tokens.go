@@ -1,6 +1,6 @@
 package model
 
-import "unicode/utf8"
+import "github.com/anima-run/anima/pkg/api/chat"
 
 // What a chat protocol adds around its texts, in tokens. OpenAI's documentation
 // counts three to four for a message; a tool definition is rendered with some
@@ -14,14 +14,4 @@ const (
 // (spec V-18) plus half of all other bytes, rounded up. It takes linear time and
 // leans to too many for prose in any script; it is an estimate, not a tokenizer,
 // and dense input (base64, digits) can be more than it says.
-func Tokens(text string) int64 {
-	var quarters int64
-	for i := range len(text) {
-		if text[i] < utf8.RuneSelf {
-			quarters++
-		} else {
-			quarters += 2
-		}
-	}
-	return (quarters + 3) / 4
-}
+func Tokens(text string) int64 { return chat.Tokens(text) }

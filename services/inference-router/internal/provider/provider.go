@@ -9,7 +9,9 @@ package provider
 
 import (
 	"context"
-	"encoding/json"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/api/chat"
 
 	"github.com/anima-run/anima/services/inference-router/internal/model"
 )
@@ -46,35 +48,23 @@ type Listed struct {
 	Remote        string // the other host at which it runs, though the provider is local
 }
 
-// Role is who speaks in a message.
-type Role string
+// Message is one message of a prompt, in one of the roles of package chat. Arguments of
+// its calls are the model's own text and may not be JSON.
+type Message = api.ChatMessage
+
+// ToolCall is a call that a model asked for.
+type ToolCall = api.ToolCall
+
+// Tool is a tool as a model is told about it. An empty schema is that of no arguments.
+type Tool = api.Tool
 
 // The four roles.
 const (
-	System    Role = "system"
-	User      Role = "user"
-	Assistant Role = "assistant"
-	ToolRole  Role = "tool"
+	System    = chat.System
+	User      = chat.User
+	Assistant = chat.Assistant
+	ToolRole  = chat.ToolRole
 )
-
-// Message is one message of a prompt.
-type Message struct {
-	Role       Role
-	Content    string
-	ToolCalls  []ToolCall // of an assistant
-	ToolCallID string     // of a tool's result: the call that it answers
-}
-
-// ToolCall is a call that a model asked for. Arguments is the model's own text
-// and may not be JSON.
-type ToolCall struct{ ID, Name, Arguments string }
-
-// Tool is a tool as a model is told about it.
-type Tool struct {
-	Name        string
-	Description string
-	Schema      json.RawMessage // JSON Schema of the arguments; empty: no arguments
-}
 
 // Request is one call.
 type Request struct {

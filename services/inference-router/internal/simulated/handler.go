@@ -11,6 +11,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/anima-run/anima/pkg/api/chat"
+
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
 	"github.com/anima-run/anima/services/inference-router/internal/provider/openai/wire"
 )
@@ -104,7 +106,7 @@ func (h *Handler) refuse(req provider.Request) (int, wire.Error) {
 	if req.Model != s.Model && !slices.Contains(s.Aliases, req.Model) {
 		return http.StatusNotFound, wire.Error{Message: "the model " + strconv.Quote(req.Model) + " does not exist; this is " + s.Model, Code: "model_not_found", Param: "model"}
 	}
-	if _, err := provider.Merge(req.Messages); err != nil {
+	if _, err := chat.Merge(req.Messages); err != nil {
 		return http.StatusBadRequest, wire.Error{Message: err.Error(), Param: "messages"}
 	}
 	if err := paired(req.Messages); err != nil {

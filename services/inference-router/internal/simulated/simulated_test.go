@@ -282,7 +282,7 @@ func TestSteps(t *testing.T) {
 		var out []provider.Message
 		for _, r := range roles {
 			role, content, _ := strings.Cut(r, ":")
-			out = append(out, provider.Message{Role: provider.Role(role), Content: content})
+			out = append(out, provider.Message{Role: role, Content: content})
 		}
 		return out
 	}

@@ -8,6 +8,8 @@ import (
 	"github.com/openai/openai-go/v3/packages/param"
 	"github.com/openai/openai-go/v3/shared"
 
+	"github.com/anima-run/anima/pkg/api/chat"
+
 	"github.com/anima-run/anima/services/inference-router/internal/model"
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
 )
@@ -25,7 +27,7 @@ func params(req provider.Request, d dialect) (sdk.ChatCompletionNewParams, error
 	if d.tokens != "" {
 		req.TokenParam = d.tokens
 	}
-	messages, err := provider.Merge(req.Messages)
+	messages, err := chat.Merge(req.Messages)
 	if err != nil {
 		return p, err
 	}

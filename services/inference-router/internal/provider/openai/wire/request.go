@@ -146,7 +146,7 @@ func (r Request) Neutral() provider.Request {
 		n.TokenParam = model.MaxCompletionTokens
 	}
 	for _, m := range r.Messages {
-		role := provider.Role(m.Role)
+		role := m.Role
 		if role == "developer" { // OpenAI's newer word for system
 			role = provider.System
 		}

@@ -1,9 +1,11 @@
-package provider
+package chat
 
 import (
 	"errors"
 	"fmt"
 	"slices"
+
+	"github.com/anima-run/anima/pkg/api"
 )
 
 // ErrNoMessages is the error of an empty prompt.
@@ -14,11 +16,11 @@ var ErrNoMessages = errors.New("a prompt needs at least one message")
 // tool calls one after the other (spec 6.5). System and tool messages stay as
 // they are. The input does not change. It refuses an empty prompt
 // ([ErrNoMessages]) and a role that is none of the four.
-func Merge(messages []Message) ([]Message, error) {
+func Merge(messages []api.ChatMessage) ([]api.ChatMessage, error) {
 	if len(messages) == 0 {
 		return nil, ErrNoMessages
 	}
-	merged := make([]Message, 0, len(messages))
+	merged := make([]api.ChatMessage, 0, len(messages))
 	for i, m := range messages {
 		switch m.Role {
 		case System, ToolRole:
