@@ -180,12 +180,23 @@ func OpenStream[Delta, Resp any](ctx context.Context, b *Bus, req api.Message) (
 	return &Streaming[Delta, Resp]{row: &row{bus: b, subject: s, msg: msg, span: span}}, nil
 }
 
+// Begin waits until a server has taken the question, or ctx ends. Next does so, too. An
+// error with [api.ReasonNoAnswer] says that no server is there. Errors are those of
+// [CallStream]; after one that is only ctx's, Begin or Next may be called again.
+func (s *Streaming[Delta, Resp]) Begin(ctx context.Context) error {
+	_, _, err := s.row.read(ctx, true)
+	if ctx.Err() == nil {
+		err = failed(s.row.span, err)
+	}
+	return err
+}
+
 // Next waits for the next piece until ctx ends. It returns false when there is none,
 // because the answer is whole; see [Streaming.Answer]. Errors are those of [CallStream];
 // after one, Next must not be called again.
 func (s *Streaming[Delta, Resp]) Next(ctx context.Context) (Delta, bool, error) {
 	var d Delta
-	m, end, err := s.row.read(ctx)
+	m, end, err := s.row.read(ctx, false)
 	switch {
 	case err != nil:
 	case end:
@@ -230,11 +241,14 @@ type row struct {
 }
 
 // read returns the next message of the row, and whether it is the last: the answer. It
-// asks as often as it takes until a server has begun.
-func (r *row) read(ctx context.Context) (m *nats.Msg, end bool, err error) {
+// asks as often as it takes until a server has begun, which ends it if begin is set.
+func (r *row) read(ctx context.Context, begin bool) (m *nats.Msg, end bool, err error) {
 	for try := 0; ; try++ {
 		if m, err = nil, r.ask(); err == nil {
-			m, end, err = r.receive(ctx)
+			if begin && r.begun {
+				return nil, false, nil
+			}
+			m, end, err = r.receive(ctx, begin)
 		}
 		if err == nil {
 			return m, end, nil
@@ -279,8 +293,9 @@ func (r *row) ask() error {
 	return nil
 }
 
-// receive waits for the next message that says something.
-func (r *row) receive(ctx context.Context) (m *nats.Msg, end bool, err error) {
+// receive waits for the next message that says something. With begin, that is a sign of
+// life, too.
+func (r *row) receive(ctx context.Context, begin bool) (m *nats.Msg, end bool, err error) {
 	for {
 		r.silence.Reset(r.patience) // here, because a slow caller must not look like a silent server
 		for len(r.msgs) == 0 {
@@ -310,7 +325,9 @@ func (r *row) receive(ctx context.Context) (m *nats.Msg, end bool, err error) {
 			r.mu.Lock()
 			r.control = m.Header.Get(headerControl)
 			r.mu.Unlock()
-			r.begun, r.patience = true, 3*r.bus.opts.AliveEvery
+			if r.begun, r.patience = true, 3*r.bus.opts.AliveEvery; begin {
+				return nil, false, nil
+			}
 		case m.Header.Get(micro.ErrorCodeHeader) != "":
 			r.ended()
 			return m, false, answerError(m)

@@ -28,7 +28,7 @@ const afterwards = 10 * time.Second
 // attempt is what one model is asked, and by whom.
 type attempt struct {
 	h        *handlers
-	req      api.Complete
+	req      question
 	model    model.Model
 	provider provider.Provider
 	ask      provider.Request

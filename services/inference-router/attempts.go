@@ -47,7 +47,7 @@ func (h *handlers) patience(name string) provider.Patience {
 // asking is one call on its way through the models that may answer it.
 type asking struct {
 	h      *handlers
-	req    api.Complete
+	req    question
 	route  model.Route
 	out    *stream
 	models []*candidate
@@ -87,10 +87,23 @@ type candidate struct {
 // caller that asks again, here or at another replica, goes on counting. An attempt that
 // broke off in the middle is paid from its own hold: the provider bills it, too.
 func (h *handlers) complete(ctx context.Context, req api.Complete, send func(api.Delta) error) (api.Completion, error) {
+	return h.completion(ctx, question{Complete: req}, send)
+}
+
+// completeV2 is complete for a prompt that is encoded.
+func (h *handlers) completeV2(ctx context.Context, m api.CompleteV2, send func(api.Delta) error) (api.Completion, error) {
+	req, err := h.question(m)
+	if err != nil {
+		return api.Completion{}, err
+	}
+	return h.completion(ctx, req, send)
+}
+
+func (h *handlers) completion(ctx context.Context, req question, send func(api.Delta) error) (api.Completion, error) {
 	if err := check(req); err != nil {
 		return api.Completion{}, err
 	}
-	return h.flights.do(ctx, req, send, func(ctx context.Context, tell func(api.Delta)) (api.Completion, error) {
+	return h.flights.do(ctx, req.Complete, send, func(ctx context.Context, tell func(api.Delta)) (api.Completion, error) {
 		paid, found, tried, err := h.store.Look(ctx, req.ID)
 		if err != nil {
 			return api.Completion{}, err
@@ -101,7 +114,7 @@ func (h *handlers) complete(ctx context.Context, req api.Complete, send func(api
 		if tried.Call >= h.limits.attempts {
 			return api.Completion{}, usedUp(&api.Error{Message: "the provider failed", Next: "anima session events shows why"}, tried.Call, false)
 		}
-		route := h.route(ctx, req)
+		route := h.route(ctx, req.Complete)
 		c := &asking{h: h, req: req, route: route, out: &stream{send: tell}, began: h.now(), tries: tried.Call, broken: tried.Cost}
 		defer c.out.close()
 		end := c.began.Add(route.Timeout)
@@ -156,7 +169,11 @@ func (c *asking) choose() {
 			continue
 		}
 		a := attempt{h: c.h, req: c.req, model: m, provider: p, hold: c.req.ID + "/" + strconv.Itoa(i), limit: c.route.Limit(m, c.req.MaxTokens)}
-		a.ask = request(c.req, m, a.limit)
+		var err error
+		if a.ask, err = request(c.req, m, a.limit); err != nil {
+			c.refuse(refusedPrompt(err))
+			continue
+		}
 		if !m.Fits(a.ask.Estimate(), a.limit) {
 			c.refuse(&api.Error{Code: api.Invalid, Reason: api.ReasonTooLong, Message: fmt.Sprintf("the prompt of about %d tokens does not fit %s", a.ask.Estimate(), m.ID), Next: "shorten the conversation or use a model with a larger window"})
 			continue
@@ -178,7 +195,7 @@ func (c *asking) routed(ctx context.Context) bool {
 	}
 	c.rerouted = true
 	asked := c.models
-	c.models, c.route = nil, c.h.route(ctx, c.req)
+	c.models, c.route = nil, c.h.route(ctx, c.req.Complete)
 	c.choose()
 	c.models = slices.DeleteFunc(c.models, func(m *candidate) bool {
 		return slices.ContainsFunc(asked, func(before *candidate) bool { return before.model.ID == m.model.ID })
@@ -226,10 +243,15 @@ func (c *asking) judge(ctx context.Context, m *candidate, err error) error {
 		return err
 	}
 	failure := failureOf(err)
-	if e.Kind == provider.Fatal && chat.HasCalls(m.ask.Messages) && c.tries < c.h.limits.attempts {
+	if e.Kind == provider.Fatal && m.ask.HasCalls() && c.tries < c.h.limits.attempts {
 		// A conversation with calls is asked once more, its calls as text: if it is refused
 		// again, it is for another cause.
-		m.ask.Messages, m.stay, c.last = chat.Normalize(chat.Plain(m.ask.Messages), true), true, failure
+		opened, oerr := m.ask.Open()
+		if oerr != nil {
+			return oerr
+		}
+		opened.Messages = chat.Normalize(chat.Plain(opened.Messages), true)
+		m.ask, m.stay, c.last = opened, true, failure
 		return nil
 	}
 	if e.Kind == provider.Canceled || e.Kind == provider.Fatal {
@@ -293,7 +315,7 @@ func (c *asking) failed() error {
 	if c.refused != nil {
 		return c.refused
 	}
-	return noModel(c.req, c.route, c.h.models.faults())
+	return noModel(c.req.Complete, c.route, c.h.models.faults())
 }
 
 // later asks the caller to come back, because a provider wants more time than a caller

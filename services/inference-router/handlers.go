@@ -6,24 +6,22 @@ import (
 	"net/http"
 
 	"github.com/anima-run/anima/pkg/api"
-	"github.com/anima-run/anima/pkg/api/chat"
 	"github.com/anima-run/anima/pkg/host"
 
 	"github.com/anima-run/anima/services/inference-router/internal/model"
-	"github.com/anima-run/anima/services/inference-router/internal/provider"
 )
 
 // maxID leaves room in treasury's 200 bytes for what [attempt.reserve] and
 // [handlers.settleLate] append.
 const maxID = 180
 
-func check(req api.Complete) error {
+func check(req question) error {
 	switch {
 	case req.ID == "" || len(req.ID) > maxID:
 		return api.Errorf(api.Invalid, "a call needs an id of at most %d bytes", maxID)
 	case !api.ValidKey(req.Agent): // found only when the answer is stored, it would be too late
 		return api.Errorf(api.Invalid, "a call needs an agent who pays, and %.40q cannot be one", req.Agent)
-	case len(req.Messages) == 0:
+	case len(req.Messages) == 0 && req.raw == nil:
 		return api.Errorf(api.Invalid, "a call needs messages")
 	}
 	return nil
@@ -47,24 +45,6 @@ func noModel(req api.Complete, route model.Route, faults []string) *api.Error {
 		e.Details = append(e.Details, s.ID+": "+s.Why)
 	}
 	return e
-}
-
-func request(req api.Complete, m model.Model, limit int64) provider.Request {
-	out := provider.Request{Model: m.ID, MaxTokens: limit, TokenParam: m.TokenParam}
-	for _, msg := range req.Messages {
-		pm := provider.Message{Role: msg.Role, Content: msg.Content, ToolCallID: msg.ToolCallID}
-		for _, c := range msg.ToolCalls {
-			pm.ToolCalls = append(pm.ToolCalls, provider.ToolCall(c))
-		}
-		out.Messages = append(out.Messages, pm)
-	}
-	if m.Tools {
-		for _, t := range req.Tools {
-			out.Tools = append(out.Tools, provider.Tool{Name: t.Name, Description: t.Description, Schema: t.Schema})
-		}
-	}
-	out.Messages = chat.Normalize(out.Messages, len(out.Tools) > 0)
-	return out
 }
 
 func notConfigured(m model.Model) string { return "provider " + m.Provider + " is not configured" }

@@ -105,6 +105,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	tools := executor.New(env.Bus, api.Inference, env.Now, h.tools())
 	return env.Serve(ctx,
 		bus.Stream(h.complete, bus.Workers(cfg.Workers)),
+		bus.Stream(h.completeV2, bus.Workers(cfg.Workers)),
 		bus.Reply(h.confirm),
 		bus.Reply(h.listModels),
 		bus.Reply(func(context.Context, api.ListInferenceTools) (api.ToolList, error) { return tools.List(), nil }),
@@ -299,6 +300,7 @@ type handlers struct {
 	providers map[string]provider.Provider
 	limits    limits
 	flights   flights
+	kits      kits
 	settler   settler
 	singly    atomic.Int64  // until when settlements are sent one by one, in Unix µs
 	unsettled chan struct{} // settling failed; wakes settleLeftovers

@@ -143,7 +143,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	defer proxy.Close() // after Serve: runs that are drained keep their calls
 	store := sqlstore.New(db, workspaces)
 	relay := outbox.NewRelay(db, env.Bus, env.Log)
-	peers := services{bus: env.Bus}
+	peers := newServices(env.Bus, env.Now)
 	waiting := newQueue(env.Bus, env.Log)
 	kept := outputs{bus.NewObjects(env.Bus, api.Outputs)}
 	others := newOwners(env.Bus, env.Log)

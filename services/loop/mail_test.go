@@ -84,7 +84,7 @@ func post(t *testing.T, inbox *mailbox) *handlers {
 	return &handlers{
 		locks: newLocker(locks, "this", time.Hour, time.Now, apptest.Log(t)),
 		cfg:   Config{MailSenderRuns: 20, MailAgentRuns: 100}, bus: b, log: apptest.Log(t), now: time.Now, store: store, wakes: wakes,
-		peers: services{bus: b}, queue: newQueue(b, apptest.Log(t)), engine: &turn.Engine{Store: store, Tracer: noop.NewTracerProvider().Tracer("")},
+		peers: newServices(b, time.Now), queue: newQueue(b, apptest.Log(t)), engine: &turn.Engine{Store: store, Tracer: noop.NewTracerProvider().Tracer("")},
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
@@ -20,7 +21,15 @@ import (
 
 // services are the other services, over the bus. It implements what package turn
 // and package tool need of them.
-type services struct{ bus *bus.Bus }
+type services struct {
+	bus  *bus.Bus
+	now  func() time.Time
+	past *atomic.Int64 // until when the router is one of the release before, in Unix µs
+}
+
+func newServices(b *bus.Bus, now func() time.Time) services {
+	return services{bus: b, now: now, past: &atomic.Int64{}}
+}
 
 // completeTimeout is seed 003's for a turn, plus what the router needs to say so.
 const completeTimeout = 125 * time.Second
@@ -28,17 +37,56 @@ const completeTimeout = 125 * time.Second
 // settleTimeout bounds the wait for a settlement, which the router has begun.
 const settleTimeout = 25 * time.Second
 
+// pastRouter is how long questions are asked as a router of the release before takes
+// them, after no other was there, and encodedWithin how long another is looked for.
+const (
+	pastRouter    = 30 * time.Second
+	encodedWithin = time.Second
+)
+
+type answering = bus.Streaming[api.Delta, api.Completion]
+
+// ask asks a model: with the prompt as the provider gets it if there is a router that
+// takes it so.
+func (s services) ask(ctx context.Context, q turn.Question) (*answering, error) {
+	if s.now().UnixMicro() >= s.past.Load() {
+		m, err := q.V2()
+		if err != nil {
+			return nil, err
+		}
+		stream, err := bus.OpenStream[api.Delta, api.Completion](ctx, s.bus, m)
+		if err != nil {
+			return nil, err
+		}
+		first, cancel := context.WithTimeout(ctx, encodedWithin)
+		defer cancel()
+		err = stream.Begin(first)
+		if err == nil || api.ReasonOf(err) != api.ReasonNoAnswer && (ctx.Err() != nil || first.Err() == nil) {
+			return stream, err
+		}
+		if api.ReasonOf(err) != api.ReasonNoAnswer {
+			return stream, stream.Begin(ctx)
+		}
+		stream.Close()
+		s.past.Store(s.now().Add(pastRouter).UnixMicro())
+	}
+	return bus.OpenStream[api.Delta, api.Completion](ctx, s.bus, q.Complete)
+}
+
 // Complete implements turn.Router. The stream of the answer is read to its end by
 // [settling.Wait].
-func (s services) Complete(ctx context.Context, req api.Complete, delta func(api.Delta)) (api.Completion, turn.Settling, error) {
-	stream, err := bus.OpenStream[api.Delta, api.Completion](ctx, s.bus, req)
-	if err != nil {
-		return api.Completion{}, nil, err
-	}
-	free := context.AfterFunc(ctx, stream.Close)
+func (s services) Complete(ctx context.Context, q turn.Question, delta func(api.Delta)) (api.Completion, turn.Settling, error) {
 	within, cancel := context.WithTimeout(ctx, completeTimeout)
 	defer cancel()
 	defer bus.Within(ctx, completeTimeout)()
+	stream, err := s.ask(within, q)
+	if err != nil {
+		if stream != nil {
+			stream.Close()
+		}
+		return api.Completion{}, nil, err
+	}
+	free := context.AfterFunc(ctx, stream.Close)
 	for {
 		d, more, err := stream.Next(within)
 		switch {
@@ -55,7 +103,7 @@ func (s services) Complete(ctx context.Context, req api.Complete, delta func(api
 			delta(d)
 		}
 		if d.Answer != nil {
-			return *d.Answer, settling{s, stream, req, free}, nil
+			return *d.Answer, settling{s, stream, q.Agent, q.ID, free}, nil
 		}
 	}
 }
@@ -63,8 +111,9 @@ func (s services) Complete(ctx context.Context, req api.Complete, delta func(api
 // settling is the settlement of an answer, as the rest of its stream tells it.
 type settling struct {
 	services services
-	stream   *bus.Streaming[api.Delta, api.Completion]
-	call     api.Complete
+	stream   *answering
+	agent    string
+	call     string
 	free     func() bool
 }
 
@@ -81,7 +130,7 @@ func (s settling) Wait(ctx context.Context) (*api.Funds, error) {
 			_, more, err := s.stream.Next(ctx)
 			switch {
 			case err != nil && ctx.Err() == nil:
-				return s.services.confirm(ctx, s.call.Agent, s.call.ID)
+				return s.services.confirm(ctx, s.agent, s.call)
 			case err != nil:
 				return nil, err
 			case !more:

@@ -80,10 +80,10 @@ func (r replays) fork(ctx context.Context, m api.ForkTurn, send func(api.Delta) 
 			model = f.Agent.Model
 		}
 		// Nothing that was told of a send that fails is lost: the answer has it all.
-		answer, err := turn.Ask(ctx, r.peers, api.Complete{
+		answer, err := turn.Ask(ctx, r.peers, turn.Question{Complete: api.Complete{
 			ID: "fork-" + uuid.NewString(), Agent: rec.Turn.Agent, Session: rec.Turn.Session, Turn: m.Turn, Task: api.TaskTurn, Tier: rec.Reference.Tier,
 			Model: model, Messages: f.Messages, Tools: f.Tools,
-		}, func(d api.Delta) { _ = send(d) })
+		}}, func(d api.Delta) { _ = send(d) })
 		if err != nil {
 			return api.Forked{}, err
 		}

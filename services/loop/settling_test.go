@@ -55,7 +55,7 @@ func routing(t *testing.T, settled <-chan error) services {
 			t.Error(err)
 		}
 	})
-	return services{b}
+	return newServices(b, time.Now)
 }
 
 // An answer is there before its settlement is; a settlement whose news is lost is asked
@@ -69,7 +69,7 @@ func TestSettling(t *testing.T) {
 		"lost":    &api.Error{Code: api.Unavailable, Message: "treasury is away"},
 	} {
 		said := ""
-		c, settling, err := s.Complete(t.Context(), api.Complete{ID: id, Agent: "lucky"}, func(d api.Delta) { said += d.Content })
+		c, settling, err := s.Complete(t.Context(), turn.Question{Complete: api.Complete{ID: id, Agent: "lucky"}}, func(d api.Delta) { said += d.Content })
 		if err != nil || c.Text != id || said != id || c.Funds != nil {
 			t.Fatalf("%s: got %+v with the pieces %q, %v", id, c, said, err)
 		}
@@ -78,7 +78,7 @@ func TestSettling(t *testing.T) {
 			t.Errorf("%s: got the funds %+v, %v", id, funds, err)
 		}
 	}
-	c, settling, err := s.Complete(t.Context(), api.Complete{ID: "free", Agent: "lucky"}, func(api.Delta) {})
+	c, settling, err := s.Complete(t.Context(), turn.Question{Complete: api.Complete{ID: "free", Agent: "lucky"}}, func(api.Delta) {})
 	if err != nil || c.Text != "free" || settling != (turn.Settled{}) {
 		t.Errorf("got %+v, %+v, %v; want an answer that is settled", c, settling, err)
 	}
@@ -93,7 +93,7 @@ func TestSettlingIsFreed(t *testing.T) {
 	settled := make(chan error)
 	s := routing(t, settled)
 	ctx, cancel := context.WithCancel(t.Context())
-	_, settling, err := s.Complete(ctx, api.Complete{ID: "settled", Agent: "lucky"}, func(api.Delta) {})
+	_, settling, err := s.Complete(ctx, turn.Question{Complete: api.Complete{ID: "settled", Agent: "lucky"}}, func(api.Delta) {})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,4 +102,41 @@ func TestSettlingIsFreed(t *testing.T) {
 		t.Errorf("got %v, want that its context has ended", err)
 	}
 	settled <- nil
+}
+
+// A question goes out with its prompt encoded where a router takes it so.
+func TestQuestionIsEncoded(t *testing.T) {
+	t.Parallel()
+	b := apptest.Bus(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	asked := make(chan api.CompleteV2, 1)
+	ready, done := make(chan struct{}), make(chan error, 1)
+	go func() {
+		done <- b.Serve(ctx, time.Second, func() { close(ready) },
+			bus.Stream(func(_ context.Context, m api.CompleteV2, _ func(api.Delta) error) (api.Completion, error) {
+				asked <- m
+				return api.Completion{Text: "yes"}, nil
+			}),
+		)
+	}()
+	<-ready
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	q := turn.Question{Complete: api.Complete{
+		ID: "c", Agent: "lucky", Messages: []api.ChatMessage{{Role: "user", Content: "one"}, {Role: "user", Content: "two"}},
+		Tools: []api.Tool{{Name: "look", Schema: []byte(`{"type":"object"}`)}},
+	}}
+	c, _, err := newServices(b, time.Now).Complete(t.Context(), q, func(api.Delta) {})
+	if err != nil || c.Text != "yes" {
+		t.Fatalf("got %+v, %v", c, err)
+	}
+	m := <-asked
+	messages, tools := `[{"role":"user","content":"one\ntwo"}]`, `[{"type":"function","function":{"name":"look","parameters":{"type":"object"}}}]`
+	if string(m.Messages) != messages || string(m.Tools) != tools || m.Call.ID != "c" || m.Call.Messages != nil || m.Call.Tools != nil {
+		t.Errorf("got %s with the tools %s and %+v; want %s with %s", m.Messages, m.Tools, m.Call, messages, tools)
+	}
 }

@@ -66,32 +66,73 @@ const (
 	ToolRole  = chat.ToolRole
 )
 
-// Request is one call.
+// Raw is a prompt as package chat encodes it: normal messages, and the tools that are
+// offered with them.
+type Raw struct {
+	Messages, Tools []byte
+	Calls           bool // some message has calls
+	Offered         int  // so many tools
+	Tokens          int64
+}
+
+// Request is one call. Its prompt is Messages and Tools, or Raw.
 type Request struct {
 	Model       string
 	Messages    []Message
 	Tools       []Tool
+	Raw         *Raw             // nil: the prompt is in Messages and Tools
 	MaxTokens   int64            // output limit; 0 sends none
 	TokenParam  model.TokenParam // where the limit goes; zero is max_tokens
 	Temperature *float64         // nil leaves it to the provider
 	Seed        *int64           // nil sends none
 }
 
+// Open is the request with its prompt in Messages and Tools.
+func (r Request) Open() (Request, error) {
+	if r.Raw == nil {
+		return r, nil
+	}
+	var err error
+	if r.Messages, err = chat.Decode(r.Raw.Messages); err == nil {
+		r.Tools, err = chat.DecodeTools(r.Raw.Tools)
+	}
+	r.Raw = nil
+	return r, err
+}
+
+// Offers says whether the request has tools.
+func (r Request) Offers() bool { return len(r.Tools) > 0 || r.Raw != nil && r.Raw.Offered > 0 }
+
+// HasCalls says whether some message has calls or their results.
+func (r Request) HasCalls() bool { return r.Raw != nil && r.Raw.Calls || chat.HasCalls(r.Messages) }
+
 // Estimate is about how many tokens the prompt is, with tool definitions and
 // tool-call arguments (spec 6.9). See [model.Tokens] for how far to trust it.
 func (r Request) Estimate() int64 {
+	if r.Raw != nil {
+		return r.Raw.Tokens
+	}
 	var total int64
 	for _, m := range r.Messages {
 		total += model.MessageTokens + model.Tokens(m.Content) + callTokens(m.ToolCalls)
 	}
-	for _, t := range r.Tools {
+	return total + ToolTokens(r.Tools)
+}
+
+// ToolTokens is what tool definitions take of [Request.Estimate].
+func ToolTokens(tools []Tool) int64 {
+	var total int64
+	for _, t := range tools {
 		total += model.ToolTokens + model.Tokens(t.Name) + model.Tokens(t.Description) + model.Tokens(string(t.Schema))
 	}
 	return total
 }
 
-// Size is how large the prompt's texts are, in bytes.
+// Size is how large the prompt's texts are, in bytes, at least.
 func (r Request) Size() int64 {
+	if r.Raw != nil {
+		return int64(len(r.Raw.Messages) + len(r.Raw.Tools))
+	}
 	var total int
 	for _, m := range r.Messages {
 		total += len(m.Content)

@@ -162,9 +162,9 @@ func (o *Orchestrator) ask(ctx context.Context, s *State, id string, task api.Ta
 	if err != nil {
 		return api.Completion{}, err
 	}
-	return turn.Ask(ctx, o.Router, api.Complete{
+	return turn.Ask(ctx, o.Router, turn.Question{Complete: api.Complete{
 		ID: id, Agent: s.Agent, Session: agent.Session, Turn: id, Task: task, Tier: balance.Tier, Messages: prompt,
-	}, func(api.Delta) {})
+	}}, func(api.Delta) {})
 }
 
 // mayPass says whether it is worth asking the model again.

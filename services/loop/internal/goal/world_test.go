@@ -177,8 +177,8 @@ func (g gated) RunOutcome(ctx context.Context, run string) (goal.Outcome, error)
 	return through(ctx, g.gate, "RunOutcome", func() (goal.Outcome, error) { return g.world.RunOutcome(ctx, run) })
 }
 
-func (g gated) Complete(ctx context.Context, req api.Complete, delta func(api.Delta)) (api.Completion, turn.Settling, error) {
-	c, err := through(ctx, g.gate, "Complete", func() (api.Completion, error) { return g.world.Complete(ctx, req, delta) })
+func (g gated) Complete(ctx context.Context, q turn.Question, delta func(api.Delta)) (api.Completion, turn.Settling, error) {
+	c, err := through(ctx, g.gate, "Complete", func() (api.Completion, error) { return g.world.Complete(ctx, q.Complete, delta) })
 	return c, turn.Settled{}, err
 }
 

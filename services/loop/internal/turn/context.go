@@ -31,6 +31,7 @@ type Context struct {
 	mu   sync.Mutex
 	kept map[string]bool // hashes of texts that are in the store
 
+	memo   memo
 	recent recent
 }
 
@@ -153,7 +154,7 @@ func (e *Engine) ask(ctx context.Context, s *state, ev Events, id string, m *mad
 	if m.in.Flushing {
 		call.ID, delta = id+".flush", func(api.Delta) {} // it has no watchers
 	}
-	return Ask(ctx, e.Router, call, delta)
+	return Ask(ctx, e.Router, Question{Complete: call, Encoded: m.messages, Kit: m.tools}, delta)
 }
 
 // made is the prompt of one turn on its way.
@@ -172,6 +173,8 @@ type made struct {
 	offered []api.Tool
 	notes   []api.Tool // of them, those that a memory flush has
 	thought *Thought
+
+	messages, tools []byte // as they are sent
 }
 
 // prepareContext gathers what the prompt is made of and makes it.

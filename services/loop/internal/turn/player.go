@@ -316,7 +316,7 @@ func (p *player) ending() error {
 }
 
 // Complete implements [Router].
-func (p *player) Complete(context.Context, api.Complete, func(api.Delta)) (api.Completion, Settling, error) {
+func (p *player) Complete(context.Context, Question, func(api.Delta)) (api.Completion, Settling, error) {
 	if p.Reference.From > 0 && !p.tooLong {
 		p.tooLong = true
 		return api.Completion{}, nil, &api.Error{Code: api.Invalid, Reason: api.ReasonTooLong, Message: "the prompt is too long"}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/api/chat"
 )
 
 // Agent is what a run must know of its agent.
@@ -138,11 +139,34 @@ type Router interface {
 	// Complete asks a model. It returns as soon as the answer is stored; the settlement
 	// of its cost may be under way then, and what it has for that is freed when ctx ends.
 	// An error is one of the call: there is no answer.
-	Complete(ctx context.Context, req api.Complete, delta func(api.Delta)) (api.Completion, Settling, error)
+	Complete(ctx context.Context, q Question, delta func(api.Delta)) (api.Completion, Settling, error)
 	// Confirm settles an answer whose [Settling] was lost, because it was another
 	// owner's. Funds as [Settling.Wait] returns them. Errors: NotFound for a call
 	// without a stored answer, Unavailable.
 	Confirm(ctx context.Context, agent, call string) (*api.Funds, error)
+}
+
+// Question is a call of a model. Its prompt is there twice for a router that takes
+// it in one form only.
+type Question struct {
+	api.Complete
+
+	// Encoded are the messages as package chat encodes them, Kit the tools. nil: they are
+	// encoded when they are sent.
+	Encoded, Kit []byte
+}
+
+// V2 is the question with its prompt encoded.
+func (q Question) V2() (api.CompleteV2, error) {
+	m := api.CompleteV2{Messages: q.Encoded, Tools: q.Kit, Call: q.Complete}
+	if m.Messages == nil {
+		m.Messages = encode(q.Messages)
+	}
+	var err error
+	if m.Tools == nil {
+		m.Tools, err = chat.EncodeTools(q.Tools)
+	}
+	return m, err
 }
 
 // Settling is the settlement of an answer.
@@ -161,8 +185,8 @@ type Settled struct{ Funds *api.Funds }
 func (s Settled) Wait(context.Context) (*api.Funds, error) { return s.Funds, nil }
 
 // Ask asks a model and returns its answer when that is settled.
-func Ask(ctx context.Context, r Router, req api.Complete, delta func(api.Delta)) (api.Completion, error) {
-	answer, settling, err := r.Complete(ctx, req, delta)
+func Ask(ctx context.Context, r Router, q Question, delta func(api.Delta)) (api.Completion, error) {
+	answer, settling, err := r.Complete(ctx, q, delta)
 	if err == nil {
 		_, err = settling.Wait(ctx)
 	}

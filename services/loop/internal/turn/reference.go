@@ -10,6 +10,7 @@ import (
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/api/catalog"
+	"github.com/anima-run/anima/pkg/api/chat"
 
 	"github.com/anima-run/anima/services/loop/internal/prompt"
 )
@@ -19,7 +20,8 @@ import (
 // what the engine knew of its agent the same turn, see [Replay]. It has no text
 // that is anywhere else.
 type Reference struct {
-	Hash    string  `json:"hash"`              // SHA-256 of the messages as JSON, hex
+	Hash    string  `json:"hash"`              // SHA-256 of the messages as JSON, hex; see Wire
+	Wire    bool    `json:"wire,omitempty"`    // the JSON is what the provider gets; false: that of [api.ChatMessage], by a release before
 	Form    int     `json:"form,omitempty"`    // see [form]
 	Layers  string  `json:"layers"`            // hash of the list of the layers
 	Given   string  `json:"given,omitempty"`   // hash of the list of what there was of layers, memory and todo; "": it is in the prompt, all of it
@@ -73,14 +75,15 @@ type kitTool struct {
 // made of.
 func (e *Engine) keepParts(ctx context.Context, s *state, m *made) (*Reference, error) {
 	p := m.prompt
-	sum, err := promptHash(p.Messages)
-	if err != nil {
-		return nil, err
-	}
+	m.messages = encode(p.Messages)
 	r := &Reference{
-		Hash: sum, Form: form, Hidden: p.Hidden, Lines: len(p.Lines), Bare: p.Bare, Asked: p.Asked != "", Words: p.Words != "",
+		Wire: e.player == nil || e.player.Reference.Wire, Form: form, Hidden: p.Hidden, Lines: len(p.Lines), Bare: p.Bare, Asked: p.Asked != "", Words: p.Words != "",
 		Flush: p.Flush, Counted: p.Counted, Tokens: p.Tokens, Window: m.in.Window, Stage: int(m.stage), Warning: strings.Join(p.Warning, ", "),
 		From: m.from, Hard: m.in.Hard, Refused: m.refused, Tier: s.tier, State: s.agent.State, Counters: s.counters, Notice: s.notice, Since: s.since, Through: m.through,
+	}
+	var err error
+	if r.Hash, err = r.hash(p.Messages, m.messages); err != nil {
+		return nil, err
 	}
 	texts := map[string]string{}
 	add := func(text string) string {
@@ -111,24 +114,33 @@ func (e *Engine) keepParts(ctx context.Context, s *state, m *made) (*Reference, 
 		}
 		r.Given = add(string(encoded))
 	}
-	agent := s.agent
-	agent.State, agent.Turns = "", 0
-	definition, err := api.Encode(agent)
+	agent, err := e.Context.memo.definition(s.agent)
 	if err != nil {
 		return nil, err
 	}
-	kit := make([]kitTool, len(m.offered))
-	for i, t := range m.offered {
-		known := s.tools[t.Name]
-		kit[i] = kitTool{t, known.Effect, known.Mutating, known.Status}
-	}
-	tools, err := api.Encode(kit)
+	kit, err := e.Context.memo.kit(kitTools(m.offered, s.tools))
 	if err != nil {
 		return nil, err
 	}
-	r.Agent, r.Kit = add(string(definition)), add(string(tools))
+	r.Agent, r.Kit = agent.hash, kit.hash
+	texts[agent.hash], texts[kit.hash] = agent.text, kit.text
+	if m.tools = kit.offered; len(m.in.Tools) != len(m.offered) { // those of a memory flush
+		if m.tools, err = chat.EncodeTools(m.in.Tools); err != nil {
+			return nil, err
+		}
+	}
 	r.places(p)
 	return r, e.Context.keepNew(ctx, texts)
+}
+
+// kitTools are tools with what is known of them here.
+func kitTools(offered []api.Tool, tools map[string]Tool) []kitTool {
+	out := make([]kitTool, len(offered))
+	for i, t := range offered {
+		known := tools[t.Name]
+		out[i] = kitTool{t, known.Effect, known.Mutating, known.Status}
+	}
+	return out
 }
 
 // statusLayer is the layer whose text is in the reference itself.
@@ -225,9 +237,17 @@ func Hash(text string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-func promptHash(messages []api.ChatMessage) (string, error) {
-	encoded, err := api.Encode(messages)
-	return Hash(string(encoded)), err
+// hash is the hash of a prompt; encoded is how it is sent.
+func (r *Reference) hash(messages []api.ChatMessage, encoded []byte) (string, error) {
+	if !r.Wire {
+		before, err := api.Encode(messages)
+		if err != nil {
+			return "", err
+		}
+		encoded = before
+	}
+	sum := sha256.Sum256(encoded)
+	return hex.EncodeToString(sum[:]), nil
 }
 
 // Rebuild makes a persisted turn's prompt again, from what the store has of it;
@@ -239,7 +259,7 @@ func Rebuild(ctx context.Context, store ContextStore, turn, asked, words string)
 		return nil, r, err
 	}
 	messages := prompt.Render(p)
-	sum, err := promptHash(messages)
+	sum, err := r.hash(messages, encode(messages))
 	if err == nil && sum != r.Hash {
 		err = fmt.Errorf("prompt of %s: it cannot be made again as it was", turn)
 	}

@@ -103,3 +103,34 @@ func TestReplayIncomplete(t *testing.T) {
 		}
 	}
 }
+
+// TestReplayOfTheReleaseBefore: a turn whose prompt was hashed in another encoding is
+// replayed and compared in that one.
+func TestReplayOfTheReleaseBefore(t *testing.T) {
+	t.Parallel()
+	w := three(false)
+	run(t, w, mailed)
+	for name, found := range map[string]bool{"the same prompt": true, "another prompt": false} {
+		rec := recording(t, w, "run1.2")
+		at := slices.IndexFunc(w.Router.Requests(), func(r api.Complete) bool { return r.ID == "run1.2" })
+		before, err := api.Encode(w.Router.Requests()[at].Messages)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !found {
+			before = append(before, ' ')
+		}
+		rec.Reference.Wire, rec.Reference.Hash = false, turn.Hash(string(before))
+		for i, s := range rec.Steps {
+			if s.Thought != nil {
+				thought := *s.Thought
+				thought.Prompt = &rec.Reference
+				rec.Steps[i].Thought = &thought
+			}
+		}
+		got, err := turn.Replay(t.Context(), w.Store, rec, w.Tools)
+		if d := got.Difference; err != nil || (d == nil) != found || d != nil && d.Field != "text" {
+			t.Errorf("%s: the difference is %+v, %v", name, d, err)
+		}
+	}
+}

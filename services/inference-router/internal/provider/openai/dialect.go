@@ -76,7 +76,7 @@ func (d dialect) reduced(req provider.Request, status int, message string) (dial
 		d.tokens = model.MaxTokens
 	case d.tokens == "" && asked != model.MaxCompletionTokens && strings.Contains(text, "max_tokens"):
 		d.tokens = model.MaxCompletionTokens
-	case !d.noTools && len(req.Tools) > 0 && namesTools(text):
+	case !d.noTools && req.Offers() && namesTools(text):
 		d.noTools = true
 	case !d.noStream && strings.Contains(text, "stream"):
 		d.noStream, d.noStreamOptions = true, true

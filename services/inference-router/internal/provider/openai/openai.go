@@ -111,7 +111,7 @@ func (p *Provider) Complete(ctx context.Context, req provider.Request, onDelta f
 }
 
 func (p *Provider) once(ctx context.Context, req provider.Request, d dialect, onDelta func(string) error) (provider.Response, *provider.Error) {
-	params, err := params(req, d)
+	sent, err := body(req, d)
 	if err != nil {
 		return provider.Response{}, &provider.Error{Kind: provider.Fatal, Provider: p.name, Message: provider.Clean(err.Error(), p.key)}
 	}
@@ -119,13 +119,11 @@ func (p *Provider) once(ctx context.Context, req provider.Request, d dialect, on
 	defer cancel()
 
 	var head *http.Response
-	opts := []option.RequestOption{option.WithResponseBodyInto(&head), drainOnClose(cancel)}
+	opts := []option.RequestOption{option.WithRequestBody("application/json", sent), option.WithResponseBodyInto(&head), drainOnClose(cancel)}
 	if d.noStream {
 		provider.Whole(ctx)
-	} else {
-		opts = append(opts, option.WithJSONSet("stream", true))
 	}
-	if _, err := p.chat.New(callCtx, params, opts...); err != nil {
+	if _, err := p.chat.New(callCtx, sdk.ChatCompletionNewParams{}, opts...); err != nil {
 		return provider.Response{}, p.fault(ctx, head, err)
 	}
 	if head.StatusCode != http.StatusOK {

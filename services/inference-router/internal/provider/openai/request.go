@@ -4,98 +4,74 @@ import (
 	"encoding/json"
 	"fmt"
 
-	sdk "github.com/openai/openai-go/v3"
-	"github.com/openai/openai-go/v3/packages/param"
-	"github.com/openai/openai-go/v3/shared"
-
 	"github.com/anima-run/anima/pkg/api/chat"
 
 	"github.com/anima-run/anima/services/inference-router/internal/model"
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
 )
 
-// params is the request in the client's words and the server's dialect,
-// consecutive messages merged.
-func params(req provider.Request, d dialect) (sdk.ChatCompletionNewParams, error) {
-	p := sdk.ChatCompletionNewParams{Model: req.Model}
-	if !d.noStream && !d.noStreamOptions {
-		p.StreamOptions = sdk.ChatCompletionStreamOptionsParam{IncludeUsage: sdk.Bool(true)}
-	}
+// body is the request in the server's dialect. A prompt that is encoded goes out as it
+// is, unless the server takes no tools; of any other, consecutive messages are merged.
+func body(req provider.Request, d dialect) ([]byte, error) {
 	if d.noTools {
+		opened, err := req.Open()
+		if err != nil {
+			return nil, err
+		}
+		req = opened
 		req.Messages, req.Tools = plain(req.Messages), nil
 	}
-	if d.tokens != "" {
-		req.TokenParam = d.tokens
-	}
-	messages, err := chat.Merge(req.Messages)
-	if err != nil {
-		return p, err
-	}
-	for _, m := range messages {
-		switch m.Role {
-		case provider.System:
-			p.Messages = append(p.Messages, sdk.SystemMessage(m.Content))
-		case provider.User:
-			p.Messages = append(p.Messages, sdk.UserMessage(m.Content))
-		case provider.ToolRole:
-			p.Messages = append(p.Messages, sdk.ToolMessage(m.Content, m.ToolCallID))
-		case provider.Assistant:
-			p.Messages = append(p.Messages, assistant(m))
-		}
-	}
-	for _, t := range req.Tools {
-		f, err := function(t)
+	prompt := req.Raw
+	if prompt == nil {
+		merged, err := chat.Merge(req.Messages)
 		if err != nil {
-			return p, err
+			return nil, err
 		}
-		p.Tools = append(p.Tools, sdk.ChatCompletionFunctionTool(f))
-	}
-	if len(p.Tools) > 0 {
-		p.ToolChoice.OfAuto = sdk.String("auto")
-	}
-	if req.MaxTokens > 0 {
-		if req.TokenParam == model.MaxCompletionTokens {
-			p.MaxCompletionTokens = sdk.Int(req.MaxTokens)
-		} else {
-			p.MaxTokens = sdk.Int(req.MaxTokens)
+		tools, err := chat.EncodeTools(req.Tools)
+		if err != nil {
+			return nil, err
 		}
+		prompt = &provider.Raw{Messages: chat.Encode(merged), Tools: tools, Offered: len(req.Tools)}
 	}
-	if req.Temperature != nil {
-		p.Temperature = sdk.Float(*req.Temperature)
+	head := struct {
+		Model               string   `json:"model"`
+		MaxTokens           int64    `json:"max_tokens,omitempty"`
+		MaxCompletionTokens int64    `json:"max_completion_tokens,omitempty"`
+		Temperature         *float64 `json:"temperature,omitempty"`
+		Seed                *int64   `json:"seed,omitempty"`
+		Stream              bool     `json:"stream,omitempty"`
+		StreamOptions       *usage   `json:"stream_options,omitempty"`
+		ToolChoice          string   `json:"tool_choice,omitempty"`
+	}{Model: req.Model, Temperature: req.Temperature, Seed: req.Seed, Stream: !d.noStream}
+	if !d.noStream && !d.noStreamOptions {
+		head.StreamOptions = &usage{IncludeUsage: true}
 	}
-	if req.Seed != nil {
-		p.Seed = sdk.Int(*req.Seed)
+	if prompt.Offered > 0 {
+		head.ToolChoice = "auto"
 	}
-	return p, nil
+	limit := req.TokenParam
+	if d.tokens != "" {
+		limit = d.tokens
+	}
+	if limit == model.MaxCompletionTokens {
+		head.MaxCompletionTokens = req.MaxTokens
+	} else {
+		head.MaxTokens = req.MaxTokens
+	}
+	rest, err := json.Marshal(head)
+	if err != nil {
+		return nil, fmt.Errorf("request: %w", err)
+	}
+	const messages, tools = `{"messages":`, `,"tools":`
+	out := make([]byte, 0, len(messages)+len(prompt.Messages)+len(tools)+len(prompt.Tools)+len(rest))
+	out = append(append(out, messages...), prompt.Messages...)
+	if prompt.Offered > 0 {
+		out = append(append(out, tools...), prompt.Tools...)
+	}
+	out = append(out, ',')
+	return append(out, rest[1:]...), nil
 }
 
-// assistant leaves the content out of a message that has only calls: some
-// servers refuse an empty text there.
-func assistant(m provider.Message) sdk.ChatCompletionMessageParamUnion {
-	var a sdk.ChatCompletionAssistantMessageParam
-	if m.Content != "" || len(m.ToolCalls) == 0 {
-		a.Content.OfString = sdk.String(m.Content)
-	}
-	for _, c := range m.ToolCalls {
-		a.ToolCalls = append(a.ToolCalls, sdk.ChatCompletionMessageToolCallUnionParam{
-			OfFunction: &sdk.ChatCompletionMessageFunctionToolCallParam{
-				ID:       c.ID,
-				Function: sdk.ChatCompletionMessageFunctionToolCallFunctionParam{Name: c.Name, Arguments: c.Arguments},
-			},
-		})
-	}
-	return sdk.ChatCompletionMessageParamUnion{OfAssistant: &a}
-}
-
-// function sends the schema's bytes as they are: decoding it would reorder its
-// keys and cost time on every call.
-func function(t provider.Tool) (shared.FunctionDefinitionParam, error) {
-	if len(t.Schema) > 0 && !json.Valid(t.Schema) {
-		return shared.FunctionDefinitionParam{}, fmt.Errorf("the schema of tool %s is not JSON", t.Name)
-	}
-	return param.Override[shared.FunctionDefinitionParam](struct {
-		Name        string          `json:"name"`
-		Description string          `json:"description,omitempty"`
-		Parameters  json.RawMessage `json:"parameters,omitempty"`
-	}{t.Name, t.Description, t.Schema}), nil
+type usage struct {
+	IncludeUsage bool `json:"include_usage"`
 }

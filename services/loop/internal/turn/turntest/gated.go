@@ -67,8 +67,8 @@ type gatedRouter struct {
 	gate Gate
 }
 
-func (r gatedRouter) Complete(ctx context.Context, req api.Complete, delta func(api.Delta)) (c api.Completion, s turn.Settling, err error) {
-	err = r.gate(ctx, "complete", func() (err error) { c, s, err = r.Router.Complete(ctx, req, delta); return err })
+func (r gatedRouter) Complete(ctx context.Context, q turn.Question, delta func(api.Delta)) (c api.Completion, s turn.Settling, err error) {
+	err = r.gate(ctx, "complete", func() (err error) { c, s, err = r.Router.Complete(ctx, q, delta); return err })
 	return c, gatedSettling{s, r.gate}, err
 }
 

@@ -111,7 +111,8 @@ type Router struct {
 }
 
 // Complete implements turn.Router.
-func (r *Router) Complete(_ context.Context, req api.Complete, delta func(api.Delta)) (api.Completion, turn.Settling, error) {
+func (r *Router) Complete(_ context.Context, q turn.Question, delta func(api.Delta)) (api.Completion, turn.Settling, error) {
+	req := q.Complete
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.Forget {

@@ -1,0 +1,103 @@
+package router
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"sync"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/api/chat"
+
+	"github.com/anima-run/anima/services/inference-router/internal/model"
+	"github.com/anima-run/anima/services/inference-router/internal/provider"
+)
+
+// question is a call with its prompt: in Messages and Tools, or encoded.
+type question struct {
+	api.Complete
+
+	raw *provider.Raw // nil: the prompt is in Messages and Tools
+}
+
+// question reads a call whose prompt is encoded. The bytes go to the provider as they are
+// if they are normal, which is looked at here, whatever the caller has done; if not, the
+// prompt is decoded.
+func (h *handlers) question(m api.CompleteV2) (question, error) {
+	req := question{Complete: m.Call}
+	offered, err := h.kits.of(m.Tools)
+	if err != nil {
+		return req, refusedPrompt(err)
+	}
+	size, normal := chat.Check(m.Messages)
+	if normal && (offered.tools > 0 || size.Calls == 0) {
+		req.raw = &provider.Raw{
+			Messages: m.Messages, Tools: m.Tools, Calls: size.Calls > 0, Offered: offered.tools,
+			Tokens: size.Tokens + model.MessageTokens*(size.Messages+size.Calls) + offered.tokens,
+		}
+		return req, nil
+	}
+	if req.Messages, err = chat.Decode(m.Messages); err == nil {
+		req.Tools, err = chat.DecodeTools(m.Tools)
+	}
+	return req, refusedPrompt(err)
+}
+
+func refusedPrompt(err error) error {
+	if err == nil {
+		return nil
+	}
+	return api.Errorf(api.Invalid, "the prompt cannot be read: %v", err)
+}
+
+// request is what a model is asked.
+func request(req question, m model.Model, limit int64) (provider.Request, error) {
+	out := provider.Request{Model: m.ID, MaxTokens: limit, TokenParam: m.TokenParam, Messages: req.Messages, Tools: req.Tools, Raw: req.raw}
+	if out.Raw != nil && (m.Tools || out.Raw.Offered == 0) {
+		return out, nil
+	}
+	out, err := out.Open()
+	if !m.Tools {
+		out.Tools = nil
+	}
+	out.Messages = chat.Normalize(out.Messages, len(out.Tools) > 0)
+	return out, err
+}
+
+// kits remembers lists of tools that were read: agents offer the same ones with every
+// call. The zero value is ready.
+type kits struct {
+	mu  sync.Mutex
+	all map[[sha256.Size]byte]kit
+}
+
+// kit is what is known of a list of tools.
+type kit struct {
+	tools  int
+	tokens int64
+}
+
+// maxKits bounds what is remembered.
+const maxKits = 1024
+
+// of reads a list of tools.
+func (k *kits) of(encoded []byte) (kit, error) {
+	sum := sha256.Sum256(encoded)
+	k.mu.Lock()
+	known, ok := k.all[sum]
+	k.mu.Unlock()
+	if ok {
+		return known, nil
+	}
+	tools, err := chat.DecodeTools(encoded)
+	if err != nil {
+		return kit{}, fmt.Errorf("its tools: %w", err)
+	}
+	known = kit{len(tools), provider.ToolTokens(tools)}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.all == nil || len(k.all) >= maxKits {
+		k.all = map[[sha256.Size]byte]kit{}
+	}
+	k.all[sum] = known
+	return known, nil
+}
