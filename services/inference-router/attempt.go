@@ -61,9 +61,7 @@ func (m *candidate) run(ctx context.Context, c *asking) (answer api.Completion, 
 		Model: m.model.ID, Provider: m.provider.Name(), Text: res.Text, Finish: res.Finish, Reasoning: res.Reasoning,
 		InputTokens: res.Usage.Input, OutputTokens: res.Usage.Output, Cost: cost + c.broken, LatencyMS: took.Milliseconds(), Attempts: c.tries + 1,
 	}
-	for _, call := range res.ToolCalls {
-		answer.ToolCalls = append(answer.ToolCalls, api.ToolCall(call))
-	}
+	answer.ToolCalls = res.ToolCalls
 	if partial {
 		answer.Partial, answer.Finish, answer.ToolCalls = true, api.FinishTimeout, nil
 	}
