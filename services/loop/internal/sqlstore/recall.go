@@ -70,7 +70,7 @@ func entryRow(r sqldb.Scanner) (memory.Entry, error) {
 // Bounds of a search, of each tier. They are what makes its cost independent of how much
 // an agent has stored.
 const (
-	maxCandidates = 50   // are read and ranked
+	maxCandidates = 50   // are read and ranked, and those of one phrase more
 	maxWithFirst  = 1000 // texts with one word of a phrase are looked at for another
 	maxPhrases    = 32   // are looked up
 )
@@ -90,9 +90,10 @@ var searching = map[sqldb.Engine]string{
 }
 
 // searchStatement finds, for every phrase that is asked for, the latest texts that have
-// it. Candidates are those with the rarest phrases, and among equals the latest: a common
-// phrase finds everything and tells nothing; it still counts in [memory.Rank]. Beside the
-// candidates it returns in how many texts each phrase is.
+// it. Candidates are those with the rarest phrases of a tier, as many phrases as have
+// maxCandidates texts together: a common phrase finds everything and tells nothing; it
+// still counts in [memory.Rank]. Beside the candidates it returns in how many texts each
+// phrase is.
 func searchStatement(asked string) string {
 	with := func(n int) string {
 		return `w.doc >= coalesce((select x.doc from memory_word x where x.word = a.word order by x.doc desc limit 1 offset ` + strconv.Itoa(n-1) + `), 0)`
@@ -110,9 +111,7 @@ func searchStatement(asked string) string {
 		rare as materialized (select k, tier, n from (
 			select k, tier, n, coalesce(sum(n) over (partition by tier order by n, k rows between unbounded preceding and 1 preceding), 0) as rarer from found) f
 			where rarer < ` + most + `),
-		candidates as materialized (select tier, doc from (
-			select r.tier, h.doc, row_number() over (partition by r.tier order by min(r.n), h.doc desc) as place
-				from rare r join hits h on h.k = r.k group by r.tier, h.doc) c where place <= ` + most + `)
+		candidates as materialized (select distinct r.tier, h.doc from rare r join hits h on h.k = r.k)
 		select '' as tier, '', '', '', '', '', '', n, k, '', '', 0, 0, 0, 0, '' from found`)
 	for i, tier := range searchable {
 		v := views[tier]
@@ -158,6 +157,9 @@ func (s Memory) Search(ctx context.Context, agent string, tiers []memory.Tier, p
 	if len(marks) == 0 {
 		return nil, nil
 	}
+	for asked[len(asked)-1] == "" {
+		asked = asked[:len(asked)-1]
+	}
 	question, err := api.Encode(asked)
 	if err != nil {
 		return nil, err
@@ -183,8 +185,8 @@ func (s Memory) Search(ctx context.Context, agent string, tiers []memory.Tier, p
 		ranked := found[tier]
 		slices.SortFunc(ranked, func(a, b memory.Entry) int { return cmp.Compare(b.Doc, a.Doc) })
 		memory.Rank(ranked, marks[tier], frequency[tier])
-		for _, e := range ranked {
-			if e.Rank > 0 { // its words stand otherwise than in a phrase
+		for _, e := range ranked[:min(len(ranked), maxCandidates)] {
+			if e.Rank > 0 { // else its words stand otherwise than in a phrase
 				out = append(out, e)
 			}
 		}
@@ -212,7 +214,8 @@ var unasked = func() string {
 	return strings.Join([]string{
 		listed(memory.Working, `working_memory t where t.agent = $1 and t.session = $2`+live(memory.Working), working),
 		listed(memory.Working, `working_memory t where t.agent = $1 and t.kind = 'goal' and t.session <> $2`+live(memory.Working), working),
-		listed(memory.Episodic, `(select * from episodic_memory t where t.agent = $1 order by `+order[memory.Episodic]+` limit `+strconv.Itoa(maxOwn)+`) t where t.session <> $2`, latest),
+		listed(memory.Episodic, `episodic_memory t where t.agent = $1 and t.id in (select l.id from (select t.id, t.session, t.created_at from episodic_memory t
+			where t.agent = $1 order by `+order[memory.Episodic]+` limit `+strconv.Itoa(maxOwn)+`) l where l.session <> $2 order by l.created_at desc, l.id limit `+latest+`)`, latest),
 		listed(memory.Semantic, `semantic_memory t where t.agent = $1`+live(memory.Semantic), latest),
 		listed(memory.Procedural, `procedural_memory t where t.agent = $1`, latest),
 		listed(memory.Relationship, `relationship_memory t where t.agent = $1 and t.trust >= 300`, latest), // spec-core-4 §7.4

@@ -21,6 +21,7 @@ end;
 
 -- What is shown unasked, in its order.
 create index working_memory_goals on working_memory (agent, priority desc, created_at desc) where kind = 'goal';
+create index episodic_memory_order on episodic_memory (agent, created_at desc, id, session);
 create index semantic_memory_order on semantic_memory (agent, confidence desc, updated_at desc, category, key);
 create index procedural_memory_order on procedural_memory (agent, success_count desc, updated_at desc, name);
 create index relationship_memory_order on relationship_memory (agent, trust desc, interaction_count desc, entity_address);
