@@ -1,20 +1,54 @@
 package sqldb
 
-import "sync/atomic"
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/metric/noop"
+)
 
 // counters count what was asked of a database.
 type counters struct {
 	statements, commits, flights atomic.Int64
+	page                         metric.Registration // shows them
 }
 
 // Stats are what was asked of a database since it was opened.
 type Stats struct {
-	Statements int64 // begin, commit and the like apart
-	Commits    int64 // of transactions that write; those of a group share one
-	Flights    int64 // round trips to Postgres
+	Statements int64 // those of transaction control apart; a script is one
+	Commits    int64 // of transactions that may write; those of a group share one
+	Flights    int64 // round trips to Postgres; those that compile a statement apart
 }
 
 // Stats returns the counts so far.
-func (db *DB) Stats() Stats {
-	return Stats{db.count.statements.Load(), db.count.commits.Load(), db.count.flights.Load()}
+func (db *DB) Stats() Stats { return db.count.stats() }
+
+func (c *counters) stats() Stats {
+	return Stats{c.statements.Load(), c.commits.Load(), c.flights.Load()}
+}
+
+// newCounters returns counters that p shows; nil shows none.
+func newCounters(p metric.MeterProvider) (*counters, error) {
+	c := &counters{}
+	if p == nil {
+		p = noop.NewMeterProvider()
+	}
+	m := p.Meter(scope)
+	statements, err1 := m.Int64ObservableCounter("anima.sql.statements", metric.WithDescription("SQL statements, those of transaction control apart"))
+	commits, err2 := m.Int64ObservableCounter("anima.sql.commits", metric.WithDescription("Commits of SQL transactions that may write"))
+	flights, err3 := m.Int64ObservableCounter("anima.sql.flights", metric.WithDescription("Round trips to PostgreSQL"))
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return nil, err
+	}
+	var err error
+	c.page, err = m.RegisterCallback(func(_ context.Context, o metric.Observer) error {
+		s := c.stats()
+		o.ObserveInt64(statements, s.Statements)
+		o.ObserveInt64(commits, s.Commits)
+		o.ObserveInt64(flights, s.Flights)
+		return nil
+	}, statements, commits, flights)
+	return c, err
 }

@@ -17,7 +17,7 @@ import (
 	semconv "go.opentelemetry.io/otel/semconv/v1.40.0"
 )
 
-func openPostgres(ctx context.Context, url string, opts Options) (*DB, error) {
+func openPostgres(ctx context.Context, url string, opts Options, count *counters) (*DB, error) {
 	conns, err := pgxpool.ParseConfig(url)
 	if err != nil {
 		// The cause may quote the password.
@@ -52,7 +52,6 @@ func openPostgres(ctx context.Context, url string, opts Options) (*DB, error) {
 	if err != nil {
 		return nil, fmt.Errorf("database URL: %w", err)
 	}
-	count := &counters{}
 	db := &DB{Engine: Postgres, url: url, opts: opts, count: count, pg: &pgPool{
 		pool: pool, spans: newSpans(opts.TracerProvider, semconv.DBSystemNamePostgreSQL, namespace), count: count,
 		used: map[*pgxpool.Conn]struct{}{},

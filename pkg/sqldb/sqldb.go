@@ -8,6 +8,9 @@
 // text and integers for bigint: SQLite would take either for both, Postgres does
 // not. LastInsertId does not exist on Postgres, and double quotes are for
 // identifiers only.
+//
+// A transaction waits for the server once for each statement, unless they are queued:
+// see [Tx.Queue].
 package sqldb
 
 import (
@@ -17,6 +20,7 @@ import (
 	"strings"
 	"time"
 
+	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/anima-run/anima/pkg/failpoint"
@@ -59,6 +63,9 @@ type Options struct {
 	// hold neither its text nor its arguments. db.namespace is Schema, on both
 	// engines, so give SQLite the same one.
 	TracerProvider trace.TracerProvider
+	// MeterProvider shows [Stats] as anima.sql.statements, anima.sql.commits and
+	// anima.sql.flights until Close. Nil shows nothing.
+	MeterProvider metric.MeterProvider
 }
 
 // DB is a database. It is safe for concurrent use.
@@ -105,12 +112,24 @@ func Open(ctx context.Context, url string, opts Options) (*DB, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
+	count, err := newCounters(opts.MeterProvider)
+	if err != nil {
+		return nil, fmt.Errorf("counters of the database: %w", err)
+	}
+	db, err := open(ctx, url, opts, count)
+	if err != nil {
+		return nil, errors.Join(err, count.page.Unregister())
+	}
+	return db, nil
+}
+
+func open(ctx context.Context, url string, opts Options, count *counters) (*DB, error) {
 	scheme, rest, ok := strings.Cut(url, ":")
 	switch {
 	case ok && scheme == "sqlite":
-		return openSQLite(ctx, url, rest, opts)
+		return openSQLite(ctx, url, rest, opts, count)
 	case ok && (scheme == "postgres" || scheme == "postgresql"):
-		return openPostgres(ctx, url, opts)
+		return openPostgres(ctx, url, opts, count)
 	}
 	return nil, errors.New("database URL: use sqlite:PATH or postgres://user:password@host:port/database")
 }
@@ -121,10 +140,11 @@ func (db *DB) Reopen(ctx context.Context) (*DB, error) { return Open(ctx, db.url
 
 // Close closes every connection. Statements that still run end with an error.
 func (db *DB) Close() error {
+	err := db.count.page.Unregister()
 	if db.Engine == Postgres {
-		return db.pg.close()
+		return errors.Join(err, db.pg.close())
 	}
-	return errors.Join(db.read.close(), db.write.close())
+	return errors.Join(err, db.read.close(), db.write.close())
 }
 
 // Ping reports whether the database answers a query.

@@ -16,7 +16,7 @@ import (
 )
 
 // openSQLite opens the database named by rest, the URL without its scheme.
-func openSQLite(ctx context.Context, whole, rest string, opts Options) (*DB, error) {
+func openSQLite(ctx context.Context, whole, rest string, opts Options, count *counters) (*DB, error) {
 	path, sync, err := parseSQLite(rest)
 	if err != nil {
 		return nil, err
@@ -28,7 +28,7 @@ func openSQLite(ctx context.Context, whole, rest string, opts Options) (*DB, err
 	if namespace == "" {
 		namespace = strings.TrimSuffix(filepath.Base(path), filepath.Ext(path))
 	}
-	db := &DB{Engine: SQLite, url: whole, opts: opts, count: &counters{}}
+	db := &DB{Engine: SQLite, url: whole, opts: opts, count: count}
 	spans := newSpans(opts.TracerProvider, semconv.DBSystemNameSQLite, namespace)
 	pool := func(conns int, pragmas ...string) *litePool {
 		pragmas = append(pragmas, "synchronous="+sync, "foreign_keys=on",
