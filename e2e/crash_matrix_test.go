@@ -201,7 +201,7 @@ var actPoints = []string{
 // the time, of which no scene has the same number twice. The third tool is the
 // irreversible one; of two tasks one ends with its call and one with its run.
 func chosen(form, point string, most int) []int {
-	common := strings.HasPrefix(point, "bus.") || strings.HasPrefix(point, "outbox.")
+	common := strings.HasPrefix(point, "bus.") || strings.HasPrefix(point, "outbox.") || point == failpoint.TreasuryCursor.String()
 	acts := slices.Contains(actPoints, point)
 	switch {
 	case most <= 0:
