@@ -205,6 +205,15 @@ func list(first int, values []string) (places string, args []any) {
 // takeIn writes what turns leave and returns how many they were.
 func (s Memory) takeIn(ctx context.Context, tx *sqldb.Tx, all []taken) (n int, err error) {
 	var runs []string
+	var episodes []ofAgent
+	for _, of := range all {
+		for _, d := range of.digests {
+			episodes = append(episodes, ofAgent{of.agent, d.Episode})
+		}
+	}
+	if err := addEpisodes(ctx, tx, episodes); err != nil {
+		return 0, err
+	}
 	for _, of := range all {
 		for i, t := range of.turns {
 			if err := s.digest(ctx, tx, t, of.digests[i]); err != nil {
@@ -220,11 +229,8 @@ func (s Memory) takeIn(ctx context.Context, tx *sqldb.Tx, all []taken) (n int, e
 	return n, s.rateProcedures(ctx, tx, all, slices.Compact(runs))
 }
 
-// digest writes what a turn leaves, but for its session's summary.
+// digest writes what a turn leaves, but for its episode and its session's summary.
 func (s Memory) digest(ctx context.Context, tx *sqldb.Tx, t api.Turn, d memory.Digest) error {
-	if err := s.addEpisode(ctx, tx, t.Agent, d.Episode); err != nil {
-		return err
-	}
 	for _, f := range d.Facts {
 		if _, err := s.remember(ctx, tx, t.Agent, f); err != nil {
 			return err

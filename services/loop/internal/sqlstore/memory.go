@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -41,16 +42,21 @@ func marked(scope, text string) []string {
 
 // index puts a memory's words into the index, in the transaction that writes it.
 func index(ctx context.Context, tx *sqldb.Tx, agent string, tier memory.Tier, id string, parts ...string) error {
+	in := scope(agent, tier)
+	_, err := tx.ExecContext(ctx, textsIn[1], in, id, indexed(in, parts...))
+	return err
+}
+
+// indexed is what the index has of a memory.
+func indexed(scope string, parts ...string) string {
 	var body strings.Builder
-	for _, w := range marked(scope(agent, tier), strings.Join(parts, " ")) {
+	for _, w := range marked(scope, strings.Join(parts, " ")) {
 		if body.Len()+1+len(w) > maxBody {
 			break
 		}
 		body.WriteString(w + " ")
 	}
-	_, err := tx.ExecContext(ctx, `insert into memory_text (scope, id, body) values ($1, $2, $3)
-		on conflict (scope, id) do update set body = excluded.body where memory_text.body <> excluded.body`, scope(agent, tier), id, body.String())
-	return err
+	return body.String()
 }
 
 func unindex(ctx context.Context, tx *sqldb.Tx, agent string, tier memory.Tier, id string) error {
@@ -290,20 +296,64 @@ func (s Memory) ReachGoal(ctx context.Context, agent, goal, outcome string, by a
 		if _, err := tx.ExecContext(ctx, `delete from working_memory where agent = $1 and id = $2`, agent, goal); err != nil {
 			return err
 		}
-		return s.addEpisode(ctx, tx, agent, e)
+		return addEpisodes(ctx, tx, []ofAgent{{agent, e}})
 	})
 }
 
-func (s Memory) addEpisode(ctx context.Context, tx *sqldb.Tx, agent string, e memory.Episode) error {
-	e.Summary, e.Detail = text(e.Summary), text(e.Detail)
-	if _, err := tx.ExecContext(ctx, `insert into episodic_memory (agent, id, session, event_type, summary, detail, outcome, importance, class, tokens,
-			origin, origin_address, created_at)
-		values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13) on conflict (agent, id) do nothing`,
-		agent, e.ID, e.Session, text(e.Type), e.Summary, e.Detail, e.Outcome, perMille(e.Importance), string(e.Class), tokens(e.Summary+e.Detail),
-		string(e.By.Kind), e.By.Address, e.At); err != nil {
-		return err
+// ofAgent is an episode of an agent.
+type ofAgent struct {
+	agent string
+	memory.Episode
+}
+
+// together are the numbers of rows that one statement writes: few, for each is compiled
+// once.
+var together = []int{16, 4, 1}
+
+// episodesIn and textsIn are the statements that write so many episodes and their words.
+var episodesIn, textsIn = func() (episodes, texts map[int]string) {
+	episodes, texts = map[int]string{}, map[int]string{}
+	rows := func(n, columns int) string {
+		all := make([]string, n)
+		for i := range all {
+			row := make([]string, columns)
+			for k := range row {
+				row[k] = "$" + strconv.Itoa(i*columns+k+1)
+			}
+			all[i] = "(" + strings.Join(row, ", ") + ")"
+		}
+		return strings.Join(all, ", ")
 	}
-	return index(ctx, tx, agent, memory.Episodic, e.ID, e.Type, e.Summary, e.Detail)
+	for _, n := range together {
+		episodes[n] = `insert into episodic_memory (agent, id, session, event_type, summary, detail, outcome, importance, class, tokens,
+			origin, origin_address, created_at) values ` + rows(n, 13) + ` on conflict (agent, id) do nothing`
+		texts[n] = `insert into memory_text (scope, id, body) values ` + rows(n, 3) + `
+			on conflict (scope, id) do update set body = excluded.body where memory_text.body <> excluded.body`
+	}
+	return episodes, texts
+}()
+
+// addEpisodes adds episodes, no two of which have the same agent and id.
+func addEpisodes(ctx context.Context, tx *sqldb.Tx, all []ofAgent) error {
+	for len(all) > 0 {
+		n := together[slices.IndexFunc(together, func(n int) bool { return n <= len(all) })]
+		rows, texts := make([]any, 0, 13*n), make([]any, 0, 3*n)
+		for _, e := range all[:n] {
+			e.Summary, e.Detail = text(e.Summary), text(e.Detail)
+			rows = append(rows, e.agent, e.ID, e.Session, text(e.Type), e.Summary, e.Detail, e.Outcome, perMille(e.Importance), string(e.Class),
+				tokens(e.Summary+e.Detail), string(e.By.Kind), e.By.Address, e.At)
+			in := scope(e.agent, memory.Episodic)
+			texts = append(texts, in, e.ID, indexed(in, e.Type, e.Summary, e.Detail))
+		}
+		if _, err := tx.ExecContext(ctx, episodesIn[n], rows...); err != nil {
+			return err
+		}
+		if _, err := tx.ExecContext(ctx, textsIn[n], texts...); err != nil {
+			return err
+		}
+		all = all[n:]
+	}
+	return nil
 }
 
 // SaveProcedure implements [memory.Writer]. What is there keeps its counters.
