@@ -254,7 +254,8 @@ type Model struct {
 	Why           string `json:"why,omitempty"` // why it is not usable
 }
 
-// Completed says that a model call was paid for.
+// Completed is a model call that was answered. Releases before announced it; the journal
+// of its run has the answer.
 type Completed struct {
 	ID           string `json:"id"`
 	Agent        string `json:"agent"`

@@ -86,7 +86,7 @@ const (
 // stores are the services that announce what they store, owners those that execute
 // tools of their own.
 var (
-	stores = []string{"inference-router", "policy", "treasury", "heartbeat", "social", "loop"}
+	stores = []string{"policy", "treasury", "heartbeat", "social", "loop"}
 	owners = []string{"heartbeat", "treasury", "inference-router"}
 )
 

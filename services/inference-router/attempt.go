@@ -90,7 +90,6 @@ func (m *candidate) store(ctx context.Context, c *asking, hold string, answer ap
 		m.h.leaves() // it may be stored all the same, and the caller need not come back
 		return answer, err
 	}
-	m.h.relay.Kick()
 	if hold != "" && paid.Hold != hold { // the same call was asked twice at once, and the other one is stored
 		m.release(ctx, hold, "another answer to this call is stored")
 	}

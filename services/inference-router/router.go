@@ -25,7 +25,6 @@ import (
 	"github.com/anima-run/anima/pkg/config"
 	"github.com/anima-run/anima/pkg/executor"
 	"github.com/anima-run/anima/pkg/host"
-	"github.com/anima-run/anima/pkg/outbox"
 	"github.com/anima-run/anima/pkg/telemetry"
 
 	"github.com/anima-run/anima/services/inference-router/internal/model"
@@ -94,9 +93,8 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		return err
 	}
 	models.refresh(ctx, listAtStart)
-	relay := outbox.NewRelay(db, env.Bus, env.Log)
 	h := &handlers{
-		log: env.Log, now: env.Now, bus: env.Bus, store: sqlstore.New(db), relay: relay, models: models,
+		log: env.Log, now: env.Now, bus: env.Bus, store: sqlstore.New(db), models: models,
 		limits:    limits{attempts: cfg.Attempts, failures: cfg.Failures, patience: provider.Patience{First: cfg.First, Between: cfg.Between}, near: nearby(sources)},
 		providers: byName(sources), unsettled: make(chan struct{}, 1), tracer: env.Tracer.Tracer("github.com/anima-run/anima/services/inference-router"), tel: tel,
 	}
@@ -114,7 +112,6 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		}),
 		bus.Go(h.settleLeftovers),
 		bus.Go(models.run),
-		bus.Go(relay.Run),
 	)
 }
 
@@ -295,7 +292,6 @@ type handlers struct {
 	now       func() time.Time
 	bus       *bus.Bus
 	store     *sqlstore.Store
-	relay     *outbox.Relay
 	models    *catalog
 	providers map[string]provider.Provider
 	limits    limits

@@ -19,7 +19,8 @@ import (
 //go:embed migrations/*.sql
 var files embed.FS
 
-// Migrations of the store, the outbox's included.
+// Migrations of the store. The outbox's are among them for the release before, which
+// announced each call; this one writes no row of it.
 func Migrations() fs.FS {
 	sub, err := fs.Sub(files, "migrations")
 	if err != nil {
@@ -42,35 +43,24 @@ type Paid struct {
 	Answer api.Completion
 }
 
-// Record stores a call and announces it, in one transaction. A call that is
-// stored already is left as it is, and is what Record returns: of two replicas
-// that answered the same question, the first is right.
+// Record stores a call. One that is stored already is left as it is, and is what Record
+// returns: of two replicas that answered the same question, the first is right.
 func (s *Store) Record(ctx context.Context, p Paid) (Paid, error) {
 	answer, err := api.Encode(p.Answer)
 	if err != nil {
 		return p, err
 	}
 	c := p.Call
-	stored := true
-	err = sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
-		res, err := tx.ExecContext(ctx, `insert into inference_costs (id, agent, session_id, turn_id, model, provider, input_tokens, output_tokens,
-				cost, hold, latency_ms, tier, task_type, trace, answer, created_at)
-			values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16) on conflict (id) do nothing`,
-			c.ID, c.Agent, c.Session, c.Turn, c.Model, c.Provider, c.InputTokens, c.OutputTokens, int64(c.Cost), p.Hold, c.LatencyMS,
-			string(c.Tier), string(c.Task), p.Trace, string(answer), c.At)
-		if err != nil {
-			return err
-		}
-		n, err := res.RowsAffected()
-		if err != nil {
-			return err
-		}
-		if stored = n == 1; !stored {
-			return nil
-		}
-		return outbox.Add(ctx, tx, "completed/"+c.ID, c)
-	})
-	if err != nil || stored {
+	res, err := s.db.ExecContext(ctx, `insert into inference_costs (id, agent, session_id, turn_id, model, provider, input_tokens, output_tokens,
+			cost, hold, latency_ms, tier, task_type, trace, answer, created_at)
+		values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16) on conflict (id) do nothing`,
+		c.ID, c.Agent, c.Session, c.Turn, c.Model, c.Provider, c.InputTokens, c.OutputTokens, int64(c.Cost), p.Hold, c.LatencyMS,
+		string(c.Tier), string(c.Task), p.Trace, string(answer), c.At)
+	if err != nil {
+		return p, err
+	}
+	n, err := res.RowsAffected()
+	if err != nil || n == 1 {
 		return p, err
 	}
 	first, found, err := s.Find(ctx, c.ID)

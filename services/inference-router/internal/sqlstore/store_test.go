@@ -76,10 +76,6 @@ func TestStore(t *testing.T) {
 				break
 			}
 		}
-		var announced int
-		if err := db.QueryRowContext(ctx, `select count(*) from outbox`).Scan(&announced); err != nil || announced != 3 {
-			t.Errorf("%d announcements, %v, want one for each of three calls", announced, err)
-		}
 	})
 }
 
