@@ -2,6 +2,8 @@ package sqlstore_test
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"os"
 	"path/filepath"
 	"strings"
@@ -233,9 +235,26 @@ func TestSoulLayerIsKept(t *testing.T) {
 		if got := layer(); !strings.Contains(got, "sell widgets") {
 			t.Errorf("after a change: %q", got)
 		}
+		for !kept() {
+			select {
+			case <-tick.C:
+			case <-late:
+				t.Fatal("the changed layer is never kept")
+			}
+		}
+		// A replica that ended before it wrote the file.
+		next := soul.Parse(k.versions(t)[0].Content)
+		next.Version, next.Strategy = 3, "sell gadgets"
+		content := next.String()
+		sum := sha256.Sum256([]byte(content))
+		_, err := k.store.AddSoul(t.Context(), soul.Version{Agent: "ada", ID: "c2", Number: 3, Content: content, Hash: hex.EncodeToString(sum[:]), Source: "agent", At: at})
+		must(t, err)
+		if got := layer(); !strings.Contains(got, "sell gadgets") {
+			t.Errorf("after a change of the row alone: %q", got)
+		}
 		k.put(t, "tampered")
 		layer()
-		k.consistent(t, 2)
+		k.consistent(t, 3)
 	})
 }
 
