@@ -164,14 +164,14 @@ func newLoad(b testing.TB, sessions int, o apptest.Options) *load {
 	var following sync.WaitGroup
 	b.Cleanup(func() { cancel(); following.Wait() })
 	following.Go(func() {
-		err := l.w.bus.Follow(ctx, 0, func(s bus.Stored) error {
+		err := l.w.bus.Events(ctx, 0, func(s bus.Stored) error {
 			var e api.LoopEnd
 			if err := api.Decode(s.Data, &e); err != nil {
 				return err
 			}
 			l.ends[e.Session] <- e
 			return nil
-		}, api.LoopEnd{}.Subject().All())
+		}, api.LoopEnd{}.Subject())
 		if ctx.Err() == nil {
 			b.Errorf("follow: %v", err)
 		}
@@ -406,24 +406,24 @@ func BenchmarkWake(b *testing.B) {
 	defer following.Wait()
 	defer cancel()
 	following.Go(func() {
-		_ = w.bus.Follow(ctx, 0, func(s bus.Stored) error {
+		_ = w.bus.Events(ctx, 0, func(s bus.Stored) error {
 			var e api.LoopStart
 			if err := api.Decode(s.Data, &e); err != nil {
 				return err
 			}
 			starts <- e
 			return nil
-		}, api.LoopStart{Session: a.Session}.Subject().String())
+		}, api.LoopStart{Session: a.Session}.Subject())
 	})
 	following.Go(func() {
-		_ = w.bus.Follow(ctx, 0, func(s bus.Stored) error {
+		_ = w.bus.Events(ctx, 0, func(s bus.Stored) error {
 			var e api.LoopEnd
 			if err := api.Decode(s.Data, &e); err != nil {
 				return err
 			}
 			ends <- e
 			return nil
-		}, api.LoopEnd{Session: a.Session}.Subject().String())
+		}, api.LoopEnd{Session: a.Session}.Subject())
 	})
 	var took []time.Duration
 	for i := range b.N {

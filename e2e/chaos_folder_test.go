@@ -394,13 +394,13 @@ func (f *chaosFolder) use(ctx context.Context, l *chaosLife, a api.Agent, r *cha
 	if err == nil {
 		f.runs[acc.Run] = acc
 		over := errors.New("over")
-		err = l.w.bus.Follow(ctx, 0, func(s bus.Stored) error {
+		err = l.w.bus.Events(ctx, 0, func(s bus.Stored) error {
 			var e api.LoopEnd
 			if err := api.Decode(s.Data, &e); err != nil || e.Run != acc.Run {
 				return err
 			}
 			return over
-		}, api.LoopEnd{Session: acc.Session}.Subject().String())
+		}, api.LoopEnd{Session: acc.Session}.Subject())
 		if errors.Is(err, over) {
 			return
 		}
@@ -433,7 +433,11 @@ func (f *chaosFolder) measure(ctx context.Context, l *chaosLife, r *chaosResult)
 			if err := api.Decode(m.Data, &e); err != nil {
 				return err
 			}
-			steps = append(steps, chaosStep{e.Run, strings.Contains(m.Subject, ".loop_end."), m.Time})
+			ends, err := bus.Expand(bus.Stored{Subject: m.Subject, Sequence: m.Sequence, Data: m.Data}, api.LoopEnd{}.Subject())
+			if err != nil {
+				return err
+			}
+			steps = append(steps, chaosStep{e.Run, len(ends) > 0, m.Time})
 		}
 		f.resumed(steps, r)
 	}

@@ -22,7 +22,7 @@ func TestCrashAged(t *testing.T) {
 	var cases []crashCase
 	if form := os.Getenv(crashForm); form == "" {
 		for _, p := range failpoint.Table() {
-			if slices.Contains([]string{failpoint.LoopTool.String(), failpoint.LoopLockDelete.String(), failpoint.HeartbeatWake.String()}, p.Name) {
+			if slices.Contains([]string{failpoint.LoopTool.String(), failpoint.LoopWakeDelete.String(), failpoint.HeartbeatWake.String()}, p.Name) {
 				cases = append(cases, crashCase{p, p.Services[0], failpoint.After, 1, tour})
 			}
 		}

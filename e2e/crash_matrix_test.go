@@ -350,13 +350,8 @@ func (w *crashWorld) say(ctx context.Context, s *scene, text string, mode api.Mo
 // acting waits until a run uses a tool, or is over.
 func (w *crashWorld) acting(ctx context.Context, session, run string) {
 	until(ctx, time.Minute, func() bool {
-		for _, name := range []string{"tool_start", "loop_end"} {
-			all, err := w.read(ctx, "LOOP_EVT", "anima.loop.evt."+name+".v1."+session)
-			if err == nil && slices.ContainsFunc(all, func(m told) bool { return strings.Contains(string(m.data), run) }) {
-				return true
-			}
-		}
-		return false
+		all, err := w.named(ctx, session, "tool_start", "loop_end")
+		return err == nil && slices.ContainsFunc(all, func(m told) bool { return strings.Contains(string(m.data), run) })
 	})
 }
 

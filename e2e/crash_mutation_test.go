@@ -18,9 +18,9 @@ import (
 func TestCrashMutations(t *testing.T) {
 	t.Parallel()
 	onlyWhenAsked(t)
-	death := func(point failpoint.Point, service string, mode failpoint.Mode, pass int) func(*crashWorld, testing.TB, context.Context) []string {
+	death := func(point failpoint.Point, service string, mode failpoint.Mode, pass int, scene string) func(*crashWorld, testing.TB, context.Context) []string {
 		return func(w *crashWorld, t testing.TB, _ context.Context) []string {
-			return w.crash(t, crashCase{point.Info(), service, mode, pass, tour}, "Mutant").faults
+			return w.crash(t, crashCase{point.Info(), service, mode, pass, scene}, "Mutant").faults
 		}
 	}
 	for _, c := range []struct {
@@ -39,7 +39,7 @@ func TestCrashMutations(t *testing.T) {
 		},
 		{
 			"the id of a message, by which a stream knows it again", failpoint.NoMessageID,
-			death(failpoint.LoopLockDelete, "loop", failpoint.Before, 1), "consumed, has ",
+			death(failpoint.LoopFlush, "loop", failpoint.After, 1, talk), "2 ends",
 		},
 		{
 			// A lost fsync shows when the machine dies, not when the process does: the kernel

@@ -363,7 +363,7 @@ func (w *crashWorld) pursuing(ctx context.Context, g api.Goal) string {
 				begun++
 			}
 		}
-		ends, err := w.read(ctx, "LOOP_EVT", "anima.loop.evt.loop_end.v1."+t.Session)
+		ends, err := w.named(ctx, t.Session, "loop_end")
 		if err != nil || len(ends) < begun {
 			return fmt.Sprintf("task %s has ended %d runs of %d: %v", t.ID, len(ends), begun, err)
 		}

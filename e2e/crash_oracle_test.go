@@ -42,7 +42,7 @@ type session struct {
 	id      string
 	turns   []api.Turn
 	journal []told
-	events  []told // without the journal
+	events  []told // those of the journal, and those that were published
 }
 
 // events of all sessions.
@@ -82,12 +82,9 @@ func (o *oracle) look(a api.Agent, money api.Micros) life {
 				s.turns = append(s.turns, t)
 			}
 		}
-		for _, m := range found(o.w.read(o.ctx, "LOOP_EVT", "anima.loop.evt.*.v1."+id))(o) {
-			if m.name == "journal" {
-				s.journal = append(s.journal, m)
-			} else {
-				s.events = append(s.events, m)
-			}
+		var err error
+		if s.journal, s.events, err = o.w.told(o.ctx, id); err != nil {
+			o.fault("cannot be read: %v", err)
 		}
 		l.sessions = append(l.sessions, s)
 	}
@@ -132,12 +129,13 @@ func (o *oracle) judge(l life) {
 }
 
 // writers: the journal has one writer at a time. Every entry was written on top of
-// the one before it, epochs never go back, an epoch begins by taking the run up,
-// and no step of a turn is there twice.
+// the one before it, and names it; epochs never go back, an epoch is one owner's, and
+// names what its first entry was written on top of; an owner takes the run up, or ends or
+// leaves it, and after that writes nothing; and no step of a turn is there twice.
 func (o *oracle) writers(s session) {
 	who := s.id
 	var last, epoch uint64
-	var run string
+	var run, owner, kind string
 	step := map[string]bool{}
 	for _, m := range s.journal {
 		var j api.Journal
@@ -145,36 +143,60 @@ func (o *oracle) writers(s session) {
 			o.fault("%s: journal at %d: %v", who, m.seq, err)
 			continue
 		}
-		if parts := strings.Split(m.id, "/"); len(parts) != 4 || parts[3] != strconv.FormatUint(last, 10) {
+		if want := fmt.Sprintf("journal/%s/%d/%d", j.Run, j.Epoch, last); m.id != want || j.Last != last {
 			o.fault("%s: journal entry %d (%s, epoch %d) has the id %q and was not written on top of %d", who, m.seq, j.Kind, j.Epoch, m.id, last)
 		}
 		switch {
 		case j.Epoch < epoch:
 			o.fault("%s: journal entry %d is of epoch %d, after one of epoch %d", who, m.seq, j.Epoch, epoch)
-		case j.Epoch > epoch && j.Kind != "begin":
+		case j.Epoch > epoch && j.Kind != api.EntryBegin && j.Kind != api.EntryEnd && j.Kind != api.EntryRelease:
 			o.fault("%s: epoch %d begins with %s", who, j.Epoch, j.Kind)
-		case j.Epoch == epoch && j.Run != run:
-			o.fault("%s: epoch %d has two runs, %s and %s", who, j.Epoch, run, j.Run)
+		case j.Epoch > epoch && j.Epoch != last+1:
+			o.fault("%s: epoch %d begins on top of %d", who, j.Epoch, last)
+		case j.Epoch == epoch && (j.Run != run || j.Owner != owner):
+			o.fault("%s: epoch %d has two owners, %s of run %s and %s of run %s", who, j.Epoch, owner, run, j.Owner, j.Run)
+		case j.Epoch == epoch && (kind == api.EntryEnd || kind == api.EntryRelease):
+			o.fault("%s: epoch %d goes on with %s after %s", who, epoch, j.Kind, kind)
 		}
-		if j.Kind != "begin" {
-			key := j.Kind + " of " + j.Run + "." + strconv.Itoa(j.Turn)
-			if j.Kind != "thought" && j.Kind != "joined" {
-				var entry map[string]struct{ Index int }
-				_ = json.Unmarshal(j.Entry, &entry) // what it is not, has no index
-				key = strconv.Itoa(entry[j.Kind].Index) + " " + key
-			}
-			if step[key] && j.Kind != "joined" { // of several one after the other
-				o.fault("%s: %s is in the journal twice", who, key)
-			}
-			step[key] = true
+		key := j.Kind + " of " + j.Run + "." + strconv.Itoa(j.Turn)
+		switch j.Kind {
+		case api.EntryBegin, api.EntryJoined, api.EntryRelease: // several, one after the other
+			key = ""
+		case api.EntryEnd: // of a run, in one of its turns
+			key = j.Kind + " of " + j.Run
+		case api.EntryIntent, api.EntryResult:
+			key = strconv.Itoa(o.indexOf(m, j)) + " " + key
 		}
-		last, epoch, run = m.seq, j.Epoch, j.Run
+		if key != "" && step[key] {
+			o.fault("%s: %s is in the journal twice", who, key)
+		}
+		step[key] = true
+		last, epoch, run, owner, kind = m.seq, j.Epoch, j.Run, j.Owner, j.Kind
+	}
+	if kind != "" && kind != api.EntryEnd && kind != api.EntryRelease {
+		o.fault("%s: the journal ends with %s of run %s, and does not free the session", who, kind, run)
 	}
 	for _, t := range s.turns {
 		if t.Model != "" && !step["thought of "+t.ID] {
 			o.fault("%s: turn %s has no thought in the journal", who, t.ID)
 		}
 	}
+}
+
+// indexOf is the number of an intent's or a result's call in its turn.
+func (o *oracle) indexOf(m told, j api.Journal) int {
+	var e struct{ Intent, Result *struct{ Index int } }
+	if err := json.Unmarshal(j.Entry, &e); err != nil {
+		o.fault("%s: journal at %d: %v", j.Session, m.seq, err)
+	}
+	if e.Intent != nil {
+		return e.Intent.Index
+	}
+	if e.Result != nil {
+		return e.Result.Index
+	}
+	o.fault("%s: journal at %d has neither intent nor result, and is a %s", j.Session, m.seq, j.Kind)
+	return -1
 }
 
 // fates: every run that began has one end, is persisted in order and without gaps,
@@ -268,11 +290,14 @@ func (o *oracle) calls(l life) {
 		o.decode(m, &j)
 		var entry struct {
 			Intent *struct {
-				Index    int
-				Decision string
+				Index           int
+				Decision, Token string
 			}
 		}
 		if err := json.Unmarshal(j.Entry, &entry); err == nil && entry.Intent != nil {
+			if entry.Intent.Token == "" {
+				o.fault("%s: the intent at %d is without its signed decision", who, m.seq)
+			}
 			intents[fmt.Sprintf("%s.%d.%d", j.Run, j.Turn, entry.Intent.Index)] = entry.Intent.Decision
 		}
 	}
@@ -534,7 +559,7 @@ func (o *oracle) announced(l life) {
 			o.fault("%s: %d events %s, want %d", who, count[name], name, n)
 		}
 	}
-	states := o.w.changes(o, l.agent.ID)
+	states := o.changes(l)
 	for i, c := range states {
 		if c.Seq != int64(i+1) || i > 0 && c.Previous != states[i-1].State {
 			o.fault("%s: change %d of its state is %d, from %s to %s, after %s", who, i+1, c.Seq, c.Previous, c.State, states[max(0, i-1)].State)
@@ -616,15 +641,20 @@ func thoughts(l life) (n int) {
 	return n
 }
 
-// changes are the changes of an agent's state, as announced.
-func (w *crashWorld) changes(o *oracle, agent string) (all []api.AgentChanged) {
-	for _, m := range found(w.read(o.ctx, "LOOP_EVT", "anima.loop.evt.agent_state.v1."+agent))(o) {
+// changes are the changes of an agent's state, as announced. One that a run made may be
+// announced again by the owner that takes the run over, and is the same then.
+func (o *oracle) changes(l life) (all []api.AgentChanged) {
+	said := found(o.w.read(o.ctx, "LOOP_EVT", "anima.loop.evt.agent_state.v1."+l.agent.ID))(o)
+	for _, m := range l.journal() {
+		said = append(said, found(m.expand(api.AgentChanged{Agent: l.agent.ID}.Subject()))(o)...)
+	}
+	for _, m := range said {
 		var e api.AgentChanged
 		o.decode(m, &e)
 		all = append(all, e)
 	}
 	slices.SortStableFunc(all, func(a, b api.AgentChanged) int { return int(a.Seq - b.Seq) })
-	return all
+	return slices.Compact(all)
 }
 
 func (o *oracle) decode(m told, v any) {
@@ -649,7 +679,7 @@ func (w *crashWorld) busy(ctx context.Context, runs map[string]int, agents []api
 	for _, a := range agents {
 		ended := 0
 		for _, session := range []string{a.Session, a.Mail} {
-			ends, err := w.read(ctx, "LOOP_EVT", "anima.loop.evt.loop_end.v1."+session)
+			ends, err := w.named(ctx, session, "loop_end")
 			if err != nil {
 				return fmt.Sprintf("the ends of %s cannot be read: %v", session, err)
 			}

@@ -29,7 +29,7 @@ func TestTakeoverStopped(t *testing.T) {
 	stops := number(t, crashStops, 8)
 	points := []failpoint.Point{
 		failpoint.LoopThought, failpoint.LoopIntent, failpoint.LoopTool, failpoint.LoopResult,
-		failpoint.LoopPersist, failpoint.LoopFlush, failpoint.LoopLockDelete, failpoint.LoopBegin,
+		failpoint.LoopPersist, failpoint.LoopEnd, failpoint.LoopBegin,
 	}
 	var done atomic.Int64
 	var spread sync.WaitGroup
@@ -96,7 +96,7 @@ func (w *crashWorld) takeOver(ctx context.Context, point failpoint.Point, name s
 	// Nobody asks loop anything now: half of the questions would go to the one that
 	// stands still.
 	over := until(ctx, 60*time.Second, func() bool {
-		ends, err := w.read(ctx, "LOOP_EVT", "anima.loop.evt.loop_end.v1."+a.Session)
+		ends, err := w.named(ctx, a.Session, "loop_end")
 		return err == nil && len(ends) > 0
 	})
 	if err := owner.cmd.Process.Signal(syscall.SIGCONT); err != nil {
@@ -114,7 +114,7 @@ func (w *crashWorld) takeOver(ctx context.Context, point failpoint.Point, name s
 	if !slices.ContainsFunc(l.turns, func(t api.Turn) bool { return t.Run == acc.Run }) {
 		o.fault("the run has no turn")
 	}
-	if o.owners(l, acc.Run) < 2 && point != failpoint.LoopLockDelete && point != failpoint.LoopBegin {
+	if o.owners(l, acc.Run) < 2 && point != failpoint.LoopBegin {
 		o.fault("one owner did it all")
 	}
 	return o.faults
@@ -146,17 +146,13 @@ func TestOwnerDies(t *testing.T) {
 	case <-ctx.Done():
 		t.Fatal("nobody died")
 	}
-	kv, err := w.js.KeyValue(ctx, api.Coordination)
-	if err != nil {
+	entries, _, err := w.told(ctx, a.Session)
+	if err != nil || len(entries) == 0 {
+		t.Fatalf("the dead owner's journal: %d entries, %v", len(entries), err)
+	}
+	var lease api.Journal
+	if err := api.Decode(entries[len(entries)-1].data, &lease); err != nil {
 		t.Fatal(err)
-	}
-	e, err := kv.Get(ctx, api.LockKey(a.Session))
-	var lock api.Lock
-	if err == nil {
-		err = api.Decode(e.Value(), &lock)
-	}
-	if err != nil {
-		t.Fatalf("the dead owner's lock: %v", err)
 	}
 	if why := w.rest(ctx, map[string]int{a.ID: 1}, a); why != "" {
 		t.Fatalf("no rest: %s", why)
@@ -179,11 +175,11 @@ func TestOwnerDies(t *testing.T) {
 	if len(begins) != 2 {
 		t.Fatalf("%d owners began, want 2", len(begins))
 	}
-	// A renewal under way may have made the lease end later than the lock that was read.
+	// A renewal may have made the lease end later than the entry that was read says.
 	took := time.UnixMicro(begins[1]).Sub(died)
-	t.Logf("taken over %s after the owner's death; its lease had %s to go", took.Round(time.Millisecond), time.UnixMicro(lock.Expires).Sub(died).Round(time.Millisecond))
-	if begins[1] < lock.Expires-int64(50*time.Millisecond/time.Microsecond) {
-		t.Errorf("the next owner began %s before the lease was over", time.UnixMicro(lock.Expires).Sub(time.UnixMicro(begins[1])))
+	t.Logf("taken over %s after the owner's death; its lease had %s to go", took.Round(time.Millisecond), time.UnixMicro(lease.Expires).Sub(died).Round(time.Millisecond))
+	if begins[1] < lease.Expires-int64(50*time.Millisecond/time.Microsecond) {
+		t.Errorf("the next owner began %s before the lease was over", time.UnixMicro(lease.Expires).Sub(time.UnixMicro(begins[1])))
 	}
 }
 

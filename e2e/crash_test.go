@@ -70,13 +70,13 @@ func TestKilled(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name, message string
-		at            api.Message // killed when this event is seen
+		at            api.Message // killed when this is seen
 		ran           int         // times that the command ran in the end, at most
 		outcome       api.Outcome // of the tool call; "" where there is none
 		response      string
 	}{
 		{"just accepted", "fast tool", nil, 1, api.OutcomeOK, "Done with the tool."},
-		{"while the model thinks", "slow thought", api.LoopExecute{}, 0, "", "A thought that took its time."},
+		{"while the model thinks", "slow thought", api.Thinking{}, 0, "", "A thought that took its time."},
 		{"while words arrive", "slow words", api.StreamDelta{}, 0, "", "These words come one by one and take a while to arrive at the one who reads them."},
 		{"in the middle of a tool", "slow tool", api.ToolStart{}, 1, api.OutcomeUnknown, "After the tool: outcome unknown"},
 		{"after a tool's result", "fast tool", api.ToolEnd{}, 1, api.OutcomeOK, "Done with the tool."},
@@ -96,22 +96,16 @@ func TestKilled(t *testing.T) {
 				close(seen)
 			case api.StreamDelta:
 				m.Session = a.Session
-				listening := make(chan struct{})
-				go func() {
-					n := 0
-					_ = w.bus.Listen(ctx, m.Subject().String(), func() { close(listening) }, func([]byte) {
-						if n++; n == 3 {
-							close(seen)
-						}
-					})
-				}()
-				<-listening
+				listen(ctx, t, w, m, 3, func() { close(seen) })
+			case api.Thinking:
+				m.Session = a.Session
+				listen(ctx, t, w, m, 1, func() { close(seen) })
 			default:
 				s := c.at.Subject()
 				s.Key = a.Session
 				go func() {
 					hit := errors.New("seen")
-					if err := w.bus.Follow(ctx, 0, func(bus.Stored) error { return hit }, s.String()); errors.Is(err, hit) {
+					if err := w.bus.Events(ctx, 0, func(bus.Stored) error { return hit }, s); errors.Is(err, hit) {
 						close(seen)
 					}
 				}()
@@ -164,6 +158,25 @@ func TestKilled(t *testing.T) {
 	}
 }
 
+// listen calls hit with the nth live message on a subject, until ctx ends.
+func listen(ctx context.Context, t *testing.T, w *world, m api.Message, nth int, hit func()) {
+	t.Helper()
+	listening, over := make(chan struct{}), make(chan error, 1)
+	go func() {
+		n := 0
+		over <- w.bus.Listen(ctx, m.Subject().String(), func() { close(listening) }, func([]byte) {
+			if n++; n == nth {
+				hit()
+			}
+		})
+	}()
+	select {
+	case <-listening:
+	case err := <-over:
+		t.Fatalf("listen to %T: %v", m, err)
+	}
+}
+
 func count(all []string, s string) int {
 	n := 0
 	for _, v := range all {
@@ -200,8 +213,16 @@ func TestStartOrder(t *testing.T) {
 	// One goes away and comes back; what was asked meanwhile is done then.
 	policy := waiting[len(names)-1-slices.Index(names, "policy")]
 	policy.stop(t)
+	thinking := make(chan struct{})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	listen(ctx, t, w, api.Thinking{Session: a.Session}, 1, func() { close(thinking) })
 	acc := call[api.Accepted](t, w, api.SendMessage{Agent: a.ID, Content: "work"})
-	await(t, w, api.LoopExecute{Session: a.Session}, func(e api.LoopExecute) bool { return e.Run == acc.Run })
+	select {
+	case <-thinking:
+	case <-ctx.Done():
+		t.Fatal("the run does not come to its model")
+	}
 	policy = startService(t, "policy", "nats://"+addr, data, environment(t, nil))
 	policy.await(t)
 	waiting = append(waiting, policy)

@@ -3,12 +3,14 @@ package e2e
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -293,6 +295,63 @@ func (w *crashWorld) read(ctx context.Context, stream, subject string) ([]told, 
 		all = append(all, told{m.Subject, name, m.Header.Get(jetstream.MsgIDHeader), m.Sequence, m.Data})
 		seq = m.Sequence + 1
 	}
+}
+
+// told returns what is left of a session: the entries of its journal, and its events,
+// which are those that the entries announce and those that were published.
+func (w *crashWorld) told(ctx context.Context, session string) (journal, events []told, err error) {
+	all, err := w.read(ctx, "LOOP_EVT", "anima.loop.evt.*.v1."+session)
+	for _, m := range all {
+		if m.name == "journal" {
+			journal = append(journal, m)
+		}
+		said, xerr := m.expand(bus.SessionEvents(session)...)
+		err = errors.Join(err, xerr)
+		events = append(events, said...)
+	}
+	return journal, events, err
+}
+
+// named returns the events of a session that have a name.
+func (w *crashWorld) named(ctx context.Context, session string, names ...string) (all []told, err error) {
+	_, events, err := w.told(ctx, session)
+	for _, m := range events {
+		if slices.Contains(names, m.name) {
+			all = append(all, m)
+		}
+	}
+	return all, err
+}
+
+// expand returns the events of subjects that a message announces. The id of one that an
+// entry announces says which one of the run it is, as the id of a published one does.
+func (m told) expand(subjects ...api.Subject) (all []told, err error) {
+	events, err := bus.Expand(bus.Stored{Subject: m.subject, Sequence: m.seq, Data: m.data}, subjects...)
+	for _, s := range events {
+		e := told{s.Subject, strings.Split(s.Subject, ".")[3], m.id, s.Sequence, s.Data}
+		if m.name == "journal" {
+			var of struct {
+				Run   string `json:"runId"`
+				Turn  string `json:"turnId"`
+				Index int    `json:"index"`
+				Agent string `json:"agent"`
+				Seq   int64  `json:"seq"`
+			}
+			err = errors.Join(err, json.Unmarshal(e.data, &of))
+			switch e.name {
+			case "loop_start", "loop_error", "loop_end":
+				e.id = e.name + "/" + of.Run
+			case "tool_start", "tool_end":
+				e.id = e.name + "/" + of.Turn + "." + strconv.Itoa(of.Index)
+			case "agent_state":
+				e.id = e.name + "/" + of.Agent + "/" + strconv.FormatInt(of.Seq, 10)
+			default:
+				e.id = e.name + "/" + of.Turn
+			}
+		}
+		all = append(all, e)
+	}
+	return all, err
 }
 
 // idle says whether every durable has delivered all there is and heard of all

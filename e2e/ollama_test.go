@@ -97,7 +97,7 @@ func endedWithin(t *testing.T, w *world, acc api.Accepted, d time.Duration) api.
 	defer cancel()
 	var end api.LoopEnd
 	found := errors.New("found")
-	err := w.bus.Follow(ctx, 0, func(s bus.Stored) error {
+	err := w.bus.Events(ctx, 0, func(s bus.Stored) error {
 		if err := api.Decode(s.Data, &end); err != nil {
 			return err
 		}
@@ -105,7 +105,7 @@ func endedWithin(t *testing.T, w *world, acc api.Accepted, d time.Duration) api.
 			return found
 		}
 		return nil
-	}, api.LoopEnd{Session: acc.Session}.Subject().String())
+	}, api.LoopEnd{Session: acc.Session}.Subject())
 	if !errors.Is(err, found) {
 		t.Fatalf("run %s has no end: %v", acc.Run, err)
 	}

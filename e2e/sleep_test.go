@@ -60,7 +60,7 @@ func BenchmarkSleeping(b *testing.B) {
 	b.Cleanup(func() { cancel(); following.Wait() })
 	follow := func(to chan moment, zero api.Message) {
 		following.Go(func() {
-			_ = w.bus.Follow(ctx, 0, func(s bus.Stored) error {
+			_ = w.bus.Events(ctx, 0, func(s bus.Stored) error {
 				var e struct {
 					Run string `json:"runId"`
 				}
@@ -69,7 +69,7 @@ func BenchmarkSleeping(b *testing.B) {
 				}
 				to <- moment{e.Run, time.Now()}
 				return nil
-			}, zero.Subject().All())
+			}, zero.Subject())
 		})
 	}
 	follow(starts, api.LoopStart{})

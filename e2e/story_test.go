@@ -131,20 +131,8 @@ func eventNames(t *testing.T, w *world, session, run string) []string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	var subjects, got []string
-	for _, m := range []api.Message{
-		api.LoopStart{Session: session},
-		api.LoopContext{Session: session},
-		api.LoopExecute{Session: session},
-		api.ToolStart{Session: session},
-		api.ToolEnd{Session: session},
-		api.LoopPersist{Session: session},
-		api.LoopError{Session: session},
-		api.LoopEnd{Session: session},
-	} {
-		subjects = append(subjects, m.Subject().String())
-	}
-	err := w.bus.Follow(ctx, 0, func(s bus.Stored) error {
+	var got []string
+	err := w.bus.Events(ctx, 0, func(s bus.Stored) error {
 		var head struct {
 			Run string `json:"runId"`
 		}
@@ -160,7 +148,7 @@ func eventNames(t *testing.T, w *world, session, run string) []string {
 			cancel()
 		}
 		return nil
-	}, subjects...)
+	}, bus.SessionEvents(session)...)
 	if ctx.Err() == nil {
 		t.Fatal(err)
 	}
@@ -256,10 +244,10 @@ func ticks(t *testing.T, w *world) {
 	ctx, cancel := context.WithTimeout(t.Context(), 75*time.Second)
 	defer cancel()
 	var end api.LoopEnd
-	err := w.bus.Follow(ctx, 0, func(m bus.Stored) error {
+	err := w.bus.Events(ctx, 0, func(m bus.Stored) error {
 		defer cancel()
 		return api.Decode(m.Data, &end)
-	}, api.LoopEnd{Session: a.Session}.Subject().String())
+	}, api.LoopEnd{Session: a.Session}.Subject())
 	if end.Response != "awake: look around" {
 		t.Fatalf("end: %+v, %v", end, err)
 	}

@@ -243,7 +243,7 @@ func (f *faulty) send(ctx context.Context, agent, n int, rng *rand.Rand) bool {
 
 // follow sees runs end, those of wakes as well.
 func (f *faulty) follow(ctx context.Context) {
-	err := f.w.bus.Follow(ctx, 0, func(s bus.Stored) error {
+	err := f.w.bus.Events(ctx, 0, func(s bus.Stored) error {
 		var e api.LoopEnd
 		if err := api.Decode(s.Data, &e); err != nil {
 			return err
@@ -260,7 +260,7 @@ func (f *faulty) follow(ctx context.Context) {
 			f.t.Errorf("a run failed: %+v", e)
 		}
 		return nil
-	}, api.LoopEnd{}.Subject().All())
+	}, api.LoopEnd{}.Subject())
 	if ctx.Err() == nil {
 		f.t.Errorf("follow: %v", err)
 	}
@@ -307,12 +307,12 @@ func (f *faulty) see(ctx context.Context, m api.Message) {
 	defer cancel()
 	hit := errors.New("seen")
 	from := time.Now()
-	err := f.w.bus.Follow(ctx, 0, func(s bus.Stored) error {
+	err := f.w.bus.Events(ctx, 0, func(s bus.Stored) error {
 		if s.At.Before(from) {
 			return nil
 		}
 		return hit
-	}, m.Subject().All())
+	}, m.Subject())
 	if !errors.Is(err, hit) {
 		f.t.Logf("nobody said %T: %v", m, err) // the load is over
 	}

@@ -347,7 +347,7 @@ func await[M api.Message](t testing.TB, w *world, zero M, fits func(M) bool) M {
 	defer cancel()
 	var got M
 	found := errors.New("found")
-	err := w.bus.Follow(ctx, 0, func(s bus.Stored) error {
+	err := w.bus.Events(ctx, 0, func(s bus.Stored) error {
 		var m M
 		if err := api.Decode(s.Data, &m); err != nil {
 			return err
@@ -357,7 +357,7 @@ func await[M api.Message](t testing.TB, w *world, zero M, fits func(M) bool) M {
 			return found
 		}
 		return nil
-	}, zero.Subject().String())
+	}, zero.Subject())
 	if !errors.Is(err, found) {
 		t.Fatalf("no %T that fits: %v", zero, err)
 	}
@@ -375,7 +375,7 @@ func turnsOf(t testing.TB, w *world, run string) []api.Turn {
 }
 
 // sound checks what must hold when nothing is under way: books right, no money
-// held, no lock.
+// held, no lock, every session free.
 func sound(t testing.TB, w *world, agents ...api.Agent) {
 	t.Helper()
 	report := call[api.LedgerReport](t, w, api.VerifyLedger{})
@@ -399,6 +399,17 @@ func sound(t testing.TB, w *world, agents ...api.Agent) {
 		cancel()
 		if _, gerr := locks.Get(t.Context(), key); api.CodeOf(gerr) != api.NotFound {
 			t.Errorf("the lock of %s is still there: %v, %v", a.Session, err, gerr)
+		}
+		var last api.Journal
+		if !until(t.Context(), 10*time.Second, func() bool {
+			m, err := w.bus.Last(t.Context(), api.Journal{Session: a.Session}.Subject())
+			if err == nil {
+				err = api.Decode(m.Data, &last)
+			}
+			held, open := last.Held("", 0)
+			return api.CodeOf(err) == api.NotFound || err == nil && !held && !open
+		}) {
+			t.Errorf("the journal of %s ends with %s of run %s, and does not free it", a.Session, last.Kind, last.Run)
 		}
 	}
 }

@@ -201,6 +201,7 @@ func TestSessionCommands(t *testing.T) {
 // cliEvent is a line of session events -o json.
 type cliEvent struct {
 	Seq   uint64          `json:"seq"`
+	More  bool            `json:"more"`
 	Event string          `json:"event"`
 	Data  json.RawMessage `json:"data"`
 }
@@ -219,10 +220,18 @@ func TestSessionHistory(t *testing.T) {
 	if n := len(all); n < 15 || all[0].Event != "loop_start" || all[n-1].Event != "loop_end" {
 		t.Fatalf("%d events: %+v", n, all)
 	}
-	middle := all[len(all)/2].Seq
-	rest := lines[cliEvent](t, m.cli("session", "events", "lucky-main", "-o", "json", "--after", num(middle)))
-	if diff := cmp.Diff(all[len(all)/2+1:], rest); diff != "" {
-		t.Errorf("events after %d (-want +got):\n%s", middle, diff)
+	middle := len(all) / 2
+	for all[middle].More {
+		middle++
+	}
+	rest := lines[cliEvent](t, m.cli("session", "events", "lucky-main", "-o", "json", "--after", num(all[middle].Seq)))
+	if diff := cmp.Diff(all[middle+1:], rest); diff != "" {
+		t.Errorf("events after %d (-want +got):\n%s", all[middle].Seq, diff)
+	}
+	for i, e := range all[1:] {
+		if before := all[i]; before.More != (before.Seq == e.Seq) {
+			t.Errorf("event %d is %+v, and the next one %+v", i, before, e)
+		}
 	}
 	if out := m.cli("session", "events", "lucky-main", "--after", num(all[len(all)-1].Seq)); out != "" {
 		t.Errorf("events after the last:\n%s", out)

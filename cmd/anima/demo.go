@@ -101,13 +101,13 @@ func (d *story) tell(ctx context.Context) error {
 	defer wg.Wait()
 	defer stop()
 	wg.Go(func() {
-		d.lost <- d.bus.Follow(following, 0, func(m bus.Stored) error {
+		d.lost <- d.bus.Events(following, 0, func(m bus.Stored) error {
 			select {
 			case d.events <- m:
 			case <-following.Done():
 			}
 			return following.Err()
-		}, api.LoopEnd{}.Subject().All(), api.ToolStart{}.Subject().All(), api.ToolEnd{}.Subject().All(), api.LoopError{}.Subject().All())
+		}, api.LoopEnd{}.Subject(), api.ToolStart{}.Subject(), api.ToolEnd{}.Subject(), api.LoopError{}.Subject())
 	})
 
 	d.out.head("Two agents are born and given a dollar each")

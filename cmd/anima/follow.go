@@ -94,9 +94,9 @@ type watcher struct {
 
 	mu      sync.Mutex // of what follows; the goroutine of follow alone writes session and run
 	session string
-	run     string            // the run that is watched; "" is all
-	early   []api.StreamDelta // pieces that came before the run of the message was known
-	end     *api.LoopEnd      // of the run
+	run     string       // the run that is watched; "" is all
+	early   []live       // what came before the run of the message was known
+	end     *api.LoopEnd // of the run
 }
 
 func (a *app) watcher(out io.Writer) *watcher {
@@ -131,19 +131,30 @@ func (w *watcher) once(ctx context.Context, b *bus.Bus) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel(nil)
-	live, err := w.live(ctx, b)
-	if err != nil {
+	if err := w.place(ctx, b); err != nil {
 		return err
 	}
-	ready := make(chan struct{})
-	wg.Go(func() {
-		err := b.Listen(ctx, live, func() { close(ready) }, w.piece)
-		cancel(err)
-	})
-	select {
-	case <-ready:
-	case <-ctx.Done():
-		return context.Cause(ctx)
+	for _, l := range []struct {
+		of   api.Message
+		read func([]byte) (live, error)
+	}{{api.StreamDelta{Session: w.session}, liveDelta}, {api.Thinking{Session: w.session}, liveThinking}} {
+		subject := l.of.Subject().String()
+		if w.session == newSession { // its id is not known before the message is sent
+			subject = l.of.Subject().All()
+		}
+		ready := make(chan struct{})
+		wg.Go(func() {
+			cancel(b.Listen(ctx, subject, func() { close(ready) }, func(data []byte) {
+				if d, err := l.read(data); err == nil {
+					w.piece(d)
+				}
+			}))
+		})
+		select {
+		case <-ready:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
 	}
 	if err := w.begin(ctx, b); err != nil {
 		return err
@@ -153,8 +164,10 @@ func (w *watcher) once(ctx context.Context, b *bus.Bus) error {
 	if w.run != "" {
 		wg.Go(func() { w.check(ctx, b, cancel) })
 	}
+	w.view.reached(w.after)
 	for {
-		err := b.Follow(ctx, w.after, w.event, sessionSubjects(w.session)...)
+		events := bus.SessionEvents(w.session)
+		err := b.Follow(ctx, w.after, func(m bus.Stored) error { return w.stored(m, events) }, bus.EventSources(events...)...)
 		if errors.Is(err, errMerged) {
 			continue
 		}
@@ -165,30 +178,27 @@ func (w *watcher) once(ctx context.Context, b *bus.Bus) error {
 	}
 }
 
-// live is the subject of the pieces. The id of a session that the message makes is
-// not known before the message is sent.
-func (w *watcher) live(ctx context.Context, b *bus.Bus) (string, error) {
-	if w.session == "" {
-		g, err := callFor[api.Agent](ctx, b, api.GetAgent{Agent: w.message.Agent})
-		if err != nil {
-			return "", err
-		}
-		w.mu.Lock()
-		w.session = g.Session
-		w.mu.Unlock()
+// place finds out which session is followed.
+func (w *watcher) place(ctx context.Context, b *bus.Bus) error {
+	if w.session != "" {
+		return nil
 	}
-	s := api.StreamDelta{Session: w.session}.Subject()
-	if w.session == newSession {
-		return s.All(), nil
+	g, err := callFor[api.Agent](ctx, b, api.GetAgent{Agent: w.message.Agent})
+	if err != nil {
+		return err
 	}
-	return s.String(), nil
+	w.mu.Lock()
+	w.session = g.Session
+	w.mu.Unlock()
+	return nil
 }
 
 const newSession = "new"
 
 // begin sends the message, unless that was done, and finds out where its run's
-// events begin. Runs of a session are one after the other, so a fresh run begins
-// after the last end, unless that is its own; a repeated one may lie anywhere.
+// events begin. Runs of a session are one after the other, so the events of a fresh run
+// begin after the beginning of the last one, which may be its own; those of a repeated
+// one may lie anywhere.
 func (w *watcher) begin(ctx context.Context, b *bus.Bus) error {
 	if w.message == nil || w.run != "" {
 		return nil
@@ -204,14 +214,8 @@ func (w *watcher) begin(ctx context.Context, b *bus.Bus) error {
 	if w.repeated {
 		return nil
 	}
-	last, err := b.Last(ctx, api.LoopEnd{Session: acc.Session}.Subject())
-	if err != nil && api.CodeOf(err) != api.NotFound {
-		return err
-	}
-	if e, err := eventOf(last); err == nil && e.run != acc.Run {
-		w.after = last.Sequence
-	}
-	return nil
+	w.after, err = beforeLastRun(ctx, b, acc.Session)
+	return err
 }
 
 // watched is the run and the session that are watched.
@@ -228,22 +232,18 @@ func (w *watcher) watches(run string) bool {
 	return w.run == "" || w.run == run
 }
 
-// piece takes a live piece of the session, of this run or another.
-func (w *watcher) piece(data []byte) {
-	var d api.StreamDelta
-	if json.Unmarshal(data, &d) != nil {
-		return
-	}
+// piece takes a live message of the session, of this run or another.
+func (w *watcher) piece(l live) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch {
 	case w.end != nil: // the whole text was shown
 	case w.message != nil && w.run == "":
 		if len(w.early) < maxEarly {
-			w.early = append(w.early, d)
+			w.early = append(w.early, l)
 		}
-	case w.run == "" || w.run == d.Run:
-		w.view.piece(d)
+	case w.run == "" || w.run == l.run:
+		w.view.piece(l)
 	}
 }
 
@@ -253,9 +253,9 @@ func (w *watcher) accepted(acc api.Accepted) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.run, w.session = acc.Run, acc.Session
-	for _, d := range w.early {
-		if d.Run == acc.Run {
-			w.view.piece(d)
+	for _, l := range w.early {
+		if l.run == acc.Run {
+			w.view.piece(l)
 		}
 	}
 	w.early = nil
@@ -264,12 +264,27 @@ func (w *watcher) accepted(acc api.Accepted) {
 // errMerged goes on with the run that took the watched one in.
 var errMerged = errors.New("merged")
 
+// stored takes a message of the stream.
+func (w *watcher) stored(m bus.Stored, events []api.Subject) error {
+	all, err := bus.Expand(m, events...)
+	if err != nil {
+		return err
+	}
+	for _, e := range all {
+		if err := w.event(e); err != nil {
+			return err
+		}
+	}
+	w.after = m.Sequence
+	w.view.reached(m.Sequence)
+	return nil
+}
+
 func (w *watcher) event(m bus.Stored) error {
 	e, err := eventOf(m)
 	if err != nil {
 		return err
 	}
-	w.after = m.Sequence
 	if !w.watches(e.run) {
 		return nil
 	}

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -28,23 +27,11 @@ type sessionCmd struct {
 	Import     sessionImportCmd     `cmd:"" help:"Make a session of a transcript."`
 }
 
-// sessionEvents are the stored events of seed 004; deltas are live only.
-var sessionEvents = []string{"loop_start", "loop_context", "loop_execute", "tool_start", "tool_end", "loop_persist", "loop_error", "loop_end"}
-
-func sessionSubjects(session string) []string {
-	var out []string
-	for _, name := range sessionEvents {
-		s := api.LoopStart{Session: session}.Subject()
-		s.Name = name
-		out = append(out, s.String())
-	}
-	return out
-}
-
 // event is one event of a session, as printed.
 type event struct {
 	name, run string
 	seq       uint64
+	more      bool // another event of the same sequence follows
 	data      json.RawMessage
 }
 
@@ -55,16 +42,17 @@ func eventOf(m bus.Stored) (event, error) {
 	if err := json.Unmarshal(m.Data, &head); err != nil {
 		return event{}, fmt.Errorf("event %d: %w", m.Sequence, err)
 	}
-	return event{name: strings.Split(m.Subject, ".")[3], run: head.Run, seq: m.Sequence, data: m.Data}, nil
+	return event{name: strings.Split(m.Subject, ".")[3], run: head.Run, seq: m.Sequence, more: m.More, data: m.Data}, nil
 }
 
 // writeJSON writes the event as one line; live pieces have no sequence number.
 func (e event) writeJSON(w io.Writer) error {
 	data, err := api.Encode(struct {
 		Seq   uint64          `json:"seq,omitempty"`
+		More  bool            `json:"more,omitempty"`
 		Event string          `json:"event"`
 		Data  json.RawMessage `json:"data"`
-	}{e.seq, e.name, e.data})
+	}{e.seq, e.more, e.name, e.data})
 	if err == nil {
 		_, err = w.Write(append(data, '\n'))
 	}
@@ -115,7 +103,8 @@ type sessionEventsCmd struct {
 
 // Help is shown by --help.
 func (sessionEventsCmd) Help() string {
-	return `With -o json, one event a line; its seq is what --after takes.
+	return `With -o json, one event a line. Events that were stored together have the same seq,
+and all but the last of them "more": true; --after takes the seq of one without it.
 
 Examples:
   anima session events lucky-main
@@ -133,39 +122,22 @@ func (c sessionEventsCmd) Run(ctx context.Context, a *app) error {
 	if _, err := bus.Call[api.Session](asking, b, api.GetSession{Session: c.Session}); err != nil {
 		return err
 	}
-	var last uint64
-	if !c.Watch {
-		for _, s := range sessionEvents {
-			subject := api.LoopStart{Session: c.Session}.Subject()
-			subject.Name = s
-			m, err := b.Last(asking, subject)
-			if err != nil && api.CodeOf(err) != api.NotFound {
-				return err
-			}
-			last = max(last, m.Sequence)
-		}
-		if last <= c.After {
-			return nil
-		}
+	events := b.PastEvents
+	if c.Watch {
+		events = b.Events
 	}
-	err = b.Follow(ctx, c.After, func(m bus.Stored) error {
+	err = events(ctx, c.After, func(m bus.Stored) error {
 		e, err := eventOf(m)
 		if err != nil {
 			return err
 		}
 		if a.cli.Output == outputJSON {
-			if err := e.writeJSON(a.Out); err != nil {
-				return err
-			}
-		} else {
-			fmt.Fprintf(a.Out, "%d %s %s %s\n", e.seq, m.At.UTC().Format(time.RFC3339Nano), e.name, line(string(e.data), 160))
+			return e.writeJSON(a.Out)
 		}
-		if !c.Watch && m.Sequence >= last {
-			return errOver
-		}
+		fmt.Fprintf(a.Out, "%d %s %s %s\n", e.seq, m.At.UTC().Format(time.RFC3339Nano), e.name, line(string(e.data), 160))
 		return nil
-	}, sessionSubjects(c.Session)...)
-	if errors.Is(err, errOver) || c.Watch && ctx.Err() != nil {
+	}, bus.SessionEvents(c.Session)...)
+	if c.Watch && ctx.Err() != nil {
 		return nil
 	}
 	return err

@@ -16,9 +16,11 @@ type sessionGetCmd struct {
 
 // Help is shown by --help.
 func (sessionGetCmd) Help() string {
-	return `What the session waits for: who has its lock, which message is next, and the
-last step of its journal. A lock is renewed every few seconds while its owner lives;
-a step that is old while the lock is young means that the owner waits for somebody.
+	return `What the session waits for: which replica runs it, which message is next, and the
+last step of its journal. Each step gives the session to its owner for the time of a
+lease, and the last one of a run frees it. Where a run waits longer for a model or a
+tool, its owner renews the lease in a lock; a step that is old while the session is
+run by a replica means that the owner waits.
 
 Examples:
   anima session get lucky-main`
@@ -29,7 +31,7 @@ Examples:
 type sessionView struct {
 	api.Session
 
-	Lock *api.Lock    `json:"lock,omitempty"` // nil: nobody runs it
+	Lock *api.Lock    `json:"lock,omitempty"` // who runs it, and until when; nil: no replica does
 	Next *api.Run     `json:"next,omitempty"` // the oldest message that is not done, the one under way included
 	Step *journalStep `json:"step,omitempty"` // nil: none within the journal's memory
 }
@@ -62,15 +64,18 @@ func (c sessionGetCmd) Run(ctx context.Context, a *app) error {
 
 // look fills in what the services are not asked for: it stands on the bus.
 func (v *sessionView) look(ctx context.Context, b *bus.Bus) error {
-	locks, err := bus.OpenBucket[api.Lock](ctx, b)
-	if err != nil {
+	now := time.Now().UnixMicro()
+	var j api.Journal
+	switch m, err := b.Last(ctx, api.Journal{Session: v.ID}.Subject()); {
+	case err == nil:
+		if err := api.Decode(m.Data, &j); err != nil {
+			return err
+		}
+		v.Step = &journalStep{j.Run, j.Turn, j.Kind, m.At.UnixMicro()}
+	case api.CodeOf(err) != api.NotFound:
 		return err
 	}
-	switch e, err := locks.Get(ctx, api.LockKey(v.ID)); {
-	case err == nil && e.Value.Expires > time.Now().UnixMicro():
-		v.Lock = &e.Value
-	case err == nil: // it is over and not tidied up yet
-	case api.CodeOf(err) != api.NotFound:
+	if err := v.owner(ctx, b, j, now); err != nil {
 		return err
 	}
 	switch m, err := b.Next(ctx, api.Run{Session: v.ID}.Subject(), 1); {
@@ -82,15 +87,29 @@ func (v *sessionView) look(ctx context.Context, b *bus.Bus) error {
 	case api.CodeOf(err) != api.NotFound:
 		return err
 	}
-	switch m, err := b.Last(ctx, api.Journal{Session: v.ID}.Subject()); {
-	case err == nil:
-		var j api.Journal
-		if err := api.Decode(m.Data, &j); err != nil {
-			return err
-		}
-		v.Step = &journalStep{j.Run, j.Turn, j.Kind, m.At.UnixMicro()}
-	case api.CodeOf(err) != api.NotFound:
+	return nil
+}
+
+// owner fills in who runs the session, by the last entry of its journal and by the lock
+// that may prolong it.
+func (v *sessionView) owner(ctx context.Context, b *bus.Bus, last api.Journal, now int64) error {
+	held, open := last.Held("", now)
+	if held {
+		v.Lock = &api.Lock{Run: last.Run, Owner: last.Owner, Epoch: last.Epoch, Expires: last.Expires}
+	}
+	if !open {
+		return nil
+	}
+	locks, err := bus.OpenBucket[api.Lock](ctx, b)
+	if err != nil {
 		return err
+	}
+	e, err := locks.Get(ctx, api.LockKey(v.ID))
+	if err != nil && api.CodeOf(err) != api.NotFound {
+		return err
+	}
+	if err == nil && e.Value.Expires > now { // or it is over and not tidied up yet
+		v.Lock = &e.Value
 	}
 	return nil
 }

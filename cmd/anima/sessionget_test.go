@@ -14,8 +14,8 @@ func TestSessionGet(t *testing.T) {
 	m.up()
 	m.cli("session", "send", "lucky", "hello")
 	v := asked[sessionView](m, "session", "get", "lucky-main")
-	if v.ID != "lucky-main" || v.Next != nil || v.Step == nil || v.Step.Kind != "thought" || v.Step.Turn != 1 {
-		t.Errorf("after a run: got %+v, want no message left and the thought as the last step", v)
+	if v.ID != "lucky-main" || v.Next != nil || v.Step == nil || v.Step.Kind != api.EntryEnd || v.Step.Turn != 1 || v.Lock != nil {
+		t.Errorf("after a run: got %+v, want no message left, no owner, and the end as the last step", v)
 	}
 	m.fails(exitNotFound, "", []string{"session", "get", "ghost"}, "no such session")
 }

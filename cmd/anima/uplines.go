@@ -16,24 +16,17 @@ import (
 // agents, until ctx ends. A line that is not printed loses nothing.
 func (s *suite) turns(ctx context.Context, w io.Writer) {
 	watched := []api.Subject{api.LoopPersist{}.Subject(), api.LoopEnd{}.Subject()}
-	var after uint64
-	subjects := make([]string, len(watched))
-	for i, subject := range watched {
-		subjects[i] = subject.All()
-		subject.Key = "*"
-		m, err := s.bus.Last(ctx, subject)
-		if err != nil && api.CodeOf(err) != api.NotFound {
-			s.log.Warn("turns are not shown", "err", err)
-			return
-		}
-		after = max(after, m.Sequence)
+	after, err := s.bus.LastEvents(ctx, watched...)
+	if err != nil {
+		s.log.Warn("turns are not shown", "err", err)
+		return
 	}
-	err := s.bus.Follow(ctx, after, func(m bus.Stored) error {
+	err = s.bus.Events(ctx, after, func(m bus.Stored) error {
 		if text := s.turnLine(ctx, m); text != "" {
 			fmt.Fprintln(w, text)
 		}
 		return nil
-	}, subjects...)
+	}, watched...)
 	if err != nil && ctx.Err() == nil {
 		s.log.Warn("turns are not shown any more", "err", err)
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -12,8 +13,10 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// viewer shows a session's events and the live pieces of what the model writes.
-// Pieces can be lost; what a turn said is known when the turn is stored, and the
+// viewer shows a session's events and the live pieces of what the model writes. The
+// events of a turn's answer are stored when the answer is complete, after its pieces; a
+// piece says which stored entry it follows, and is shown when the events up to that one
+// were. Pieces can be lost; what a turn said is known when the turn is stored, and the
 // viewer then adds what is missing. It is safe for concurrent use.
 type viewer struct {
 	json   bool
@@ -26,60 +29,150 @@ type viewer struct {
 	hint   bool // such a line is shown
 	middle bool // of a line
 
-	now    string                       // the turn whose model is writing
-	said   strings.Builder              // the pieces of it that were shown
-	latest time.Time                    // when the last piece came
-	closed bool                         // its text is complete, or tools follow it
-	stale  bool                         // the connection broke: pieces may come again from the first
-	early  map[string][]api.StreamDelta // pieces of turns whose beginning is not known yet
-	last   string                       // the text of the last turn
-	done   string                       // the last turn that was shown whole; of event alone
+	shown  uint64          // the events up to this sequence were shown
+	from   uint64          // the entry that the present turn follows, or one after that
+	now    string          // the turn whose model is writing
+	said   strings.Builder // the pieces of it that were shown
+	latest time.Time       // when the last piece came
+	closed bool            // its text is complete, or tools follow it
+	stale  bool            // the connection broke: pieces may come again from the first
+	before spoken          // the turn before, until it is stored
+	early  []live          // what follows events that were not shown yet
+	last   string          // the text of the last turn
+	done   string          // the last turn that was shown whole; of event alone
+}
+
+// spoken is what was shown of a turn's text.
+type spoken struct{ turn, said string }
+
+// live is a message that comes beside the events: a piece of an answer, or that the
+// model is asked for one.
+type live struct {
+	event // without a sequence
+
+	turn, content, note string
+	discard             bool
+	after               uint64 // the entry that it follows; 0: of a release before, after its turn's loop_execute
+}
+
+// liveDelta and liveThinking make a live message of its data.
+func liveDelta(data []byte) (l live, err error) {
+	var d api.StreamDelta
+	err = json.Unmarshal(data, &d)
+	l = live{turn: d.Turn, content: d.Content, note: d.Note, discard: d.Discard, after: d.After}
+	l.event = event{name: d.Subject().Name, run: d.Run, data: data}
+	return l, err
+}
+
+func liveThinking(data []byte) (l live, err error) {
+	var d api.Thinking
+	err = json.Unmarshal(data, &d)
+	l = live{turn: d.Turn, after: d.After}
+	l.event = event{name: d.Subject().Name, run: d.Run, data: data}
+	return l, err
 }
 
 func newViewer(out io.Writer, asJSON bool) *viewer {
 	f, ok := out.(*os.File)
-	return &viewer{out: out, json: asJSON, live: ok && isTerminal(f), early: map[string][]api.StreamDelta{}}
+	return &viewer{out: out, json: asJSON, live: ok && isTerminal(f)}
 }
 
-// maxEarly bounds the pieces that are kept for a turn; the rest comes with the
-// whole text.
+// maxEarly bounds the pieces that are kept; the rest comes with the whole text.
 const maxEarly = 4096
 
-// piece takes a live piece.
-func (v *viewer) piece(d api.StreamDelta) {
+// piece takes a live message.
+func (v *viewer) piece(l live) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	switch {
 	case v.json:
-		if data, err := api.Encode(d); err == nil {
-			_ = event{name: d.Subject().Name, data: data}.writeJSON(v.out) // the next event says that it cannot be written
+		_ = l.writeJSON(v.out) // the next event says that it cannot be written
+	case v.ready(l):
+		v.speak(l)
+	case len(v.early) < maxEarly:
+		v.early = append(v.early, l)
+	}
+}
+
+// reached says that the events up to a sequence were shown.
+func (v *viewer) reached(seq uint64) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.shown = max(v.shown, seq)
+	v.release()
+}
+
+// release shows the pieces that nothing has to come before any more.
+func (v *viewer) release() {
+	all := v.early
+	v.early = nil
+	for _, l := range all {
+		if v.ready(l) {
+			v.speak(l)
+		} else {
+			v.early = append(v.early, l)
 		}
-	case d.Turn == v.now:
-		v.say(d)
-	case len(v.early[d.Turn]) < maxEarly:
-		v.early[d.Turn] = append(v.early[d.Turn], d)
+	}
+}
+
+// ready says whether the events that a live message follows were shown.
+func (v *viewer) ready(l live) bool {
+	if l.after == 0 {
+		return l.turn == v.now
+	}
+	return l.after <= v.shown
+}
+
+// speak shows a live message of the present turn, or of the one that begins with it.
+func (v *viewer) speak(l live) {
+	switch {
+	case l.after > v.from && l.turn != v.now:
+		v.begin(l.turn, l.after)
+		l.discard = false
+	case l.turn != v.now:
+		return // a turn that is over
+	case l.after > v.from && !v.closed: // another owner has it
+		v.from, v.stale = l.after, v.said.Len() > 0
+	case l.after != 0: // its owner goes on
+		v.stale = false
+	}
+	if l.content != "" || l.discard || l.note != "" {
+		v.say(l)
 	}
 }
 
 // say shows a piece of the present turn. A call that is made again begins anew.
-func (v *viewer) say(d api.StreamDelta) {
+func (v *viewer) say(l live) {
 	if v.closed {
 		return
 	}
-	if d.Discard || v.stale {
+	if l.discard || v.stale {
 		v.stale = false
 		if v.said.Len() > 0 {
 			v.said.Reset()
-			v.remark(join("the answer begins anew, the words above do not count", d.Note))
-		} else if d.Note != "" {
-			v.remark(d.Note)
+			v.remark(join("the answer begins anew, the words above do not count", l.note))
+		} else if l.note != "" {
+			v.remark(l.note)
 		}
-	} else if d.Note != "" {
-		v.remark(d.Note)
+	} else if l.note != "" {
+		v.remark(l.note)
 	}
 	v.latest = time.Now()
-	v.said.WriteString(d.Content)
-	v.write(d.Content)
+	v.said.WriteString(l.content)
+	v.write(l.content)
+}
+
+// begin begins a turn. What was shown of the one before is remembered until that is
+// stored.
+func (v *viewer) begin(turn string, from uint64) {
+	v.before = spoken{}
+	if v.now != "" && v.now != v.done {
+		v.before = spoken{v.now, v.said.String()}
+	}
+	v.newLine()
+	v.now, v.from, v.closed, v.stale, v.latest = turn, from, false, false, time.Now()
+	v.said.Reset()
+	v.waiting("thinking")
 }
 
 // settle waits for pieces that are on their way while the event that follows them is
@@ -117,12 +210,17 @@ func (v *viewer) write(text string) {
 
 // print writes whole lines of our own.
 func (v *viewer) print(format string, args ...any) {
+	v.newLine()
+	fmt.Fprintf(v.out, format+"\n", args...)
+}
+
+// newLine ends the line that is begun.
+func (v *viewer) newLine() {
 	v.clear()
 	if v.middle {
 		fmt.Fprintln(v.out)
 		v.middle = false
 	}
-	fmt.Fprintf(v.out, format+"\n", args...)
 }
 
 func (v *viewer) remark(s string) { v.print("  (%s)", line(s, 300)) }
@@ -159,17 +257,14 @@ func (v *viewer) interrupted() {
 		return
 	}
 	v.stale = v.stale || v.said.Len() > 0
-	v.clear()
-	if v.middle {
-		fmt.Fprintln(v.out)
-		v.middle = false
-	}
+	v.newLine()
 }
 
-// joins says that another run took the watched one in.
+// joins says that another run took the watched one in, whose events come from the first.
 func (v *viewer) joins(run string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	v.shown, v.from, v.early = 0, 0, nil
 	if !v.json {
 		v.remark("joins run " + run)
 	}
@@ -216,7 +311,7 @@ func (v *viewer) show(e event, t api.Turn, asked string) error {
 	case "loop_start":
 		return showAs(e, func(m api.LoopStart) { v.start(m, asked) })
 	case "loop_execute":
-		return showAs(e, func(m api.LoopExecute) { v.execute(m.Turn, t) })
+		return showAs(e, func(m api.LoopExecute) { v.execute(m.Turn, e.seq, t) })
 	case "tool_start":
 		return showAs(e, func(m api.ToolStart) {
 			v.closed = true
@@ -252,7 +347,7 @@ func showAs[T any](e event, show func(T)) error {
 
 // start shows what begins a run, where that is wanted.
 func (v *viewer) start(m api.LoopStart, asked string) {
-	v.now, v.last, v.closed = "", "", true
+	v.now, v.last, v.closed, v.before = "", "", true, spoken{}
 	v.said.Reset()
 	if !v.echo {
 		return
@@ -263,21 +358,18 @@ func (v *viewer) start(m api.LoopStart, asked string) {
 	}
 }
 
-// execute begins a turn; one that is stored already, as of a session's past, is
-// shown at once.
-func (v *viewer) execute(turn string, stored api.Turn) {
-	v.now, v.closed, v.stale, v.latest = turn, false, false, time.Now()
-	v.said.Reset()
+// execute says that a turn has its answer, or, of a release before, that its model is
+// asked. A turn that is stored already, as of a session's past, is shown at once.
+func (v *viewer) execute(turn string, seq uint64, stored api.Turn) {
+	if turn != v.now {
+		v.begin(turn, max(seq, 1)-1)
+	}
+	v.early = slices.DeleteFunc(v.early, func(l live) bool { return l.after == 0 && l.turn != turn })
 	if stored.ID != "" {
-		clear(v.early)
 		v.complete(stored)
 		return
 	}
-	v.waiting("thinking")
-	for _, d := range v.early[turn] {
-		v.say(d)
-	}
-	clear(v.early)
+	v.release()
 }
 
 // shownLines is how much of a tool's result is shown.
@@ -300,13 +392,30 @@ func (v *viewer) result(m api.ToolEnd) {
 	}
 }
 
-// complete shows what is missing of a turn, now that it is stored.
+// complete shows what is missing of a turn, now that it is stored. The next turn may have
+// begun.
 func (v *viewer) complete(t api.Turn) {
-	v.rest(t.Thinking)
+	switch t.ID {
+	case v.now:
+		v.rest(t.Thinking)
+	case v.before.turn:
+		v.late(t.Thinking)
+	}
 	v.done = t.ID
 }
 
-// rest shows what is missing of a text.
+// late shows the text of the turn before where words of it were lost.
+func (v *viewer) late(text string) {
+	whole := strings.TrimSpace(text)
+	if whole != strings.TrimSpace(v.before.said) {
+		v.remark("words of the turn before were lost on the way; its whole text is")
+		v.write(whole)
+		v.newLine()
+	}
+	v.before = spoken{}
+}
+
+// rest shows what is missing of the present turn's text.
 func (v *viewer) rest(text string) {
 	whole, have := strings.TrimSpace(text), strings.TrimLeft(v.said.String(), " \n\t")
 	switch {
@@ -317,11 +426,7 @@ func (v *viewer) rest(text string) {
 		v.remark("words were lost on the way; the whole text is")
 		v.write(whole)
 	}
-	v.clear()
-	if v.middle {
-		fmt.Fprintln(v.out)
-		v.middle = false
-	}
+	v.newLine()
 	v.said.Reset()
 	v.closed, v.last = true, whole
 }

@@ -8,7 +8,8 @@ import (
 )
 
 // shown plays events and pieces to a viewer and returns what it writes. A string is
-// a piece of turn r.1, ~text one that discards, ! a broken connection.
+// a piece of turn r.1 of a release before, ~text one that discards, ! a broken
+// connection. A number is the sequence up to which the events were shown.
 func shown(t *testing.T, stored string, play ...any) string {
 	t.Helper()
 	var out strings.Builder
@@ -27,7 +28,11 @@ func shown(t *testing.T, stored string, play ...any) string {
 				continue
 			}
 			text, again := strings.CutPrefix(p, "~")
-			v.piece(api.StreamDelta{Run: "r", Turn: "r.1", Content: text, Discard: again})
+			v.piece(liveOf(t, api.StreamDelta{Run: "r", Turn: "r.1", Content: text, Discard: again}))
+		case int:
+			v.reached(uint64(p))
+		case api.StreamDelta, api.Thinking:
+			v.piece(liveOf(t, p))
 		case api.Message:
 			data, err := api.Encode(p)
 			if err == nil {
@@ -39,6 +44,87 @@ func shown(t *testing.T, stored string, play ...any) string {
 		}
 	}
 	return out.String()
+}
+
+// liveOf is a live message as it comes.
+func liveOf(t *testing.T, m any) live {
+	t.Helper()
+	data, err := api.Encode(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := liveDelta(data)
+	if _, thinking := m.(api.Thinking); thinking {
+		l, err = liveThinking(data)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// The pieces of an answer come before the events of its turn.
+func TestViewerShowsPiecesFirst(t *testing.T) {
+	t.Parallel()
+	begin := api.LoopStart{Run: "r"}
+	think := func(turn string, after uint64) api.Thinking { return api.Thinking{Run: "r", Turn: turn, After: after} }
+	say := func(turn string, after uint64, text string) api.StreamDelta {
+		return api.StreamDelta{Run: "r", Turn: turn, Content: text, After: after}
+	}
+	anew := say("r.1", 3, "")
+	anew.Discard = true
+	execute1, execute2 := api.LoopExecute{Turn: "r.1"}, api.LoopExecute{Turn: "r.2"}
+	start, end := api.ToolStart{Turn: "r.1", ToolName: "exec"}, api.ToolEnd{Turn: "r.1", ToolName: "exec", Outcome: "ok", Result: "3"}
+	persist1, persist2 := api.LoopPersist{Turn: "r.1"}, api.LoopPersist{Turn: "r.2"}
+	over := api.LoopEnd{Success: true, Response: "whole", Turns: 2}
+	const called, tail = "  → exec null\n  ← exec ok: 3 (0s)\n", "  (2 turns, $0.00, 0s)\n"
+	for name, c := range map[string]struct {
+		stored string
+		play   []any
+		want   string
+	}{
+		"two turns": {
+			"", []any{
+				begin, 1, think("r.1", 1), say("r.1", 1, "I"), say("r.1", 1, " look."), execute1, 2, start, 3, end, 4,
+				think("r.2", 4), say("r.2", 4, "who"), say("r.2", 4, "le"), persist1, execute2, 5, persist2, over, 6,
+			}, "I look.\n" + called + "whole\n" + tail,
+		},
+		"the events lag": {
+			"", []any{
+				think("r.1", 1), say("r.1", 1, "I look."), begin, 1, execute1, think("r.2", 4), say("r.2", 4, "wh"), 2, start, 3, end,
+				say("r.2", 4, "ole"), 4, persist1, execute2, 5, over, 6,
+			}, "I look.\n" + called + "whole\n" + tail,
+		},
+		"the pieces lag": {
+			"", []any{begin, 1, execute1, 2, say("r.1", 1, "I look."), start, 3, end, 4, persist1, execute2, 5, say("r.2", 4, "whole"), over, 6},
+			"I look.\n" + called + "whole\n" + tail,
+		},
+		"a piece of a turn that is over": {
+			"", []any{begin, 1, say("r.1", 1, "I look."), execute1, 2, start, 3, end, 4, think("r.2", 4), say("r.1", 1, "late"), say("r.2", 4, "whole"), over, 6},
+			"I look.\n" + called + "whole\n" + tail,
+		},
+		"words of the turn before are lost": {
+			"whole", []any{begin, 1, say("r.1", 1, "wh"), start, 3, end, 4, say("r.2", 4, "wh"), persist1, execute2, 5, persist2, over, 6},
+			"wh\n" + called + "wh\n  (words of the turn before were lost on the way; its whole text is)\nwhole\nole\n" + tail,
+		},
+		"no word of it came": {
+			"whole", []any{begin, 1, think("r.1", 1), persist1, over, 6}, "whole\n" + tail,
+		},
+		"another owner asks again": {
+			"", []any{begin, 1, say("r.1", 1, "zero"), 3, think("r.1", 3), anew, say("r.1", 3, "whole"), execute1, 4, over, 5},
+			"zero\n  (the answer begins anew, the words above do not count)\nwhole\n" + tail,
+		},
+		"the connection broke": {
+			"", []any{begin, 1, say("r.1", 1, "who"), "!", say("r.1", 1, "le"), execute1, 2, over, 3}, "who\nle\n" + tail,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if got := shown(t, c.stored, c.play...); got != c.want {
+				t.Errorf("got\n%s\nwant\n%s", got, c.want)
+			}
+		})
+	}
 }
 
 func TestViewer(t *testing.T) {
@@ -76,11 +162,11 @@ func TestViewer(t *testing.T) {
 	note := api.StreamDelta{Turn: "r.1", Note: "the provider asks to wait 3 s"}
 	var out strings.Builder
 	v := newViewer(&out, false)
-	v.execute("r.1", api.Turn{})
-	v.piece(note)
+	v.execute("r.1", 1, api.Turn{})
+	v.piece(liveOf(t, note))
 	note.Discard = true
-	v.piece(api.StreamDelta{Turn: "r.1", Content: "ab"})
-	v.piece(note)
+	v.piece(liveOf(t, api.StreamDelta{Turn: "r.1", Content: "ab"}))
+	v.piece(liveOf(t, note))
 	if got, want := out.String(), "  (the provider asks to wait 3 s)\nab\n  (the answer begins anew, the words above do not count: the provider asks to wait 3 s)\n"; got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}

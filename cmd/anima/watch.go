@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/anima-run/anima/pkg/api"
@@ -19,8 +18,8 @@ type sessionWatchCmd struct {
 func (sessionWatchCmd) Help() string {
 	return `What began each run, the words of the model as they come, the tool calls with their
 arguments and results, and what it cost. It goes on until it is interrupted, also
-over the server's restart. With -o json it prints the events, one a line; live
-pieces (stream_delta) have no seq.
+over the server's restart. With -o json it prints the events, one a line; what is
+live only (thinking, stream_delta) has no seq.
 
 Examples:
   anima session watch lucky
@@ -69,13 +68,50 @@ func sessionOf(ctx context.Context, b *bus.Bus, name string) (string, error) {
 	return g.Session, agentErr
 }
 
-// beforeLastRun is the sequence number after which the session's last run begins.
+// beforeLastRun is the sequence number after which the session's last run begins. 0:
+// that is not known, or there was none.
 func beforeLastRun(ctx context.Context, b *bus.Bus, session string) (uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
-	m, err := b.Last(ctx, api.LoopStart{Session: session}.Subject())
-	if api.CodeOf(err) == api.NotFound || errors.Is(err, context.Canceled) {
+	first, err := firstOfLastRun(ctx, b, session)
+	if api.CodeOf(err) == api.NotFound {
+		first, err = b.Last(ctx, api.LoopStart{Session: session}.Subject()) // of a release before
+	}
+	if api.CodeOf(err) == api.NotFound {
 		return 0, nil
 	}
-	return max(m.Sequence, 1) - 1, err
+	return max(first.Sequence, 1) - 1, err
+}
+
+// firstOfLastRun is the entry of the session's journal that announces the beginning of
+// the last run. From the end it goes to the first entry of each owner. Errors: NotFound.
+func firstOfLastRun(ctx context.Context, b *bus.Bus, session string) (bus.Stored, error) {
+	journal := api.Journal{Session: session}.Subject()
+	m, err := b.Last(ctx, journal)
+	for err == nil {
+		var e api.Journal
+		if err := api.Decode(m.Data, &e); err != nil {
+			return m, err
+		}
+		if e.Form == 0 {
+			break
+		}
+		if m, err = b.Next(ctx, journal, e.Epoch); err != nil {
+			break
+		}
+		if began, err := bus.Expand(m, api.LoopStart{}.Subject()); err != nil || len(began) > 0 {
+			return m, err
+		}
+		if err := api.Decode(m.Data, &e); err != nil {
+			return m, err
+		}
+		if e.Last == 0 {
+			break
+		}
+		m, err = b.Next(ctx, journal, e.Last) // of the owner before
+	}
+	if err == nil {
+		err = api.Errorf(api.NotFound, "session %s has no run", session)
+	}
+	return m, err
 }

@@ -139,7 +139,7 @@ func (l *load) end(run string) *end {
 }
 
 func (l *load) follow(ctx context.Context) {
-	err := l.bus.Follow(ctx, 0, func(s bus.Stored) error {
+	err := l.bus.Events(ctx, 0, func(s bus.Stored) error {
 		var e api.LoopEnd
 		if err := api.Decode(s.Data, &e); err != nil {
 			return err
@@ -149,7 +149,7 @@ func (l *load) follow(ctx context.Context) {
 		default: // said twice
 		}
 		return nil
-	}, api.LoopEnd{}.Subject().All())
+	}, api.LoopEnd{}.Subject())
 	if ctx.Err() == nil {
 		l.log.Error("cannot follow", "err", err)
 	}

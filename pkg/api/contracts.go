@@ -116,6 +116,7 @@ func Contracts() []Contract {
 		{ToolStart{Run: run, Session: "lucky-main", Turn: turn.ID, ToolName: "exec", ToolCallID: call.ID, Arguments: args, At: at}, nil},
 		{ToolEnd{Run: run, Session: "lucky-main", Turn: turn.ID, ToolName: "exec", ToolCallID: call.ID, Outcome: OutcomeOK, Result: "7 notes.txt", Duration: 4, At: at}, nil},
 		{StreamDelta{Run: run, Session: "lucky-main", Turn: turn.ID, Content: "I co"}, nil},
+		{Thinking{Run: run, Session: "lucky-main", Turn: turn.ID, TokenEstimate: 400, ToolCount: 2, At: at, After: 7}, nil},
 		{ToolProgress{Run: run, Session: "lucky-main", Turn: turn.ID, ToolName: "exec", ToolCallID: call.ID, Text: "3 of 7", Elapsed: 500}, nil},
 		{GetOutput{Turn: turn.ID, Offset: 65_536}, OutputPart{Text: "the rest", Size: 65_544}},
 		{ListTreasuryTools{}, ToolList{Tools: []string{"check_credits"}}},

@@ -319,22 +319,8 @@ func (m Run) Subject() Subject {
 	return Subject{Owner: Loop, Class: Command, Name: "run", Version: 1, Key: m.Session, Keyed: true}
 }
 
-// Journal is one step of a run, appended to its session's journal under the
-// expected last sequence. Loop alone reads it, to recover; Entry is its own.
-type Journal struct {
-	Session string          `json:"sessionId"`
-	Run     string          `json:"runId"`
-	Turn    int             `json:"turn"`
-	Epoch   uint64          `json:"epoch"` // of the lock it was written under
-	Kind    string          `json:"kind"`
-	Entry   json.RawMessage `json:"entry"`
-}
-
-// Subject of the message.
-func (m Journal) Subject() Subject { return event(Loop, "journal", m.Session) }
-
-// The nine events of seed 004. Their message ids derive from run, turn and
-// index, so a recovered run repeats none of them.
+// The nine events of seed 004. They are views of the entries of a session's journal,
+// see [Journal.Events] and [Views].
 
 // LoopStart says that a run left INTAKE.
 type LoopStart struct {
@@ -417,11 +403,31 @@ type StreamDelta struct {
 	Content string `json:"content"`
 	Discard bool   `json:"discard,omitempty"`
 	Note    string `json:"note,omitempty"`
+	After   uint64 `json:"after,omitempty"` // as of [Thinking]
 }
 
 // Subject of the message.
 func (m StreamDelta) Subject() Subject {
 	return Subject{Owner: Loop, Class: Live, Name: "stream_delta", Version: 1, Key: m.Session, Keyed: true}
+}
+
+// Thinking says that a turn's prompt is complete and its model is asked now. The events
+// [LoopContext] and [LoopExecute] say the same for good, when the answer is there.
+type Thinking struct {
+	Run           string `json:"runId"`
+	Session       string `json:"sessionId"`
+	Turn          string `json:"turnId"`
+	TokenEstimate int64  `json:"tokenEstimate"`
+	ToolCount     int    `json:"toolCount"` // tools offered to the model
+	At            int64  `json:"at"`
+	// After is the sequence of the journal's entry that the message follows: whoever has
+	// read up to it has all events that come before. 0: a release before did not say.
+	After uint64 `json:"after,omitempty"`
+}
+
+// Subject of the message.
+func (m Thinking) Subject() Subject {
+	return Subject{Owner: Loop, Class: Live, Name: "thinking", Version: 1, Key: m.Session, Keyed: true}
 }
 
 // LoopPersist says that a turn's PERSIST is committed.

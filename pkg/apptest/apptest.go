@@ -226,7 +226,8 @@ func dial(t testing.TB, p nats.InProcessConnProvider) *bus.Conn {
 	return nc
 }
 
-// Watch returns a channel of every M, past and coming, until the test ends.
+// Watch returns a channel of every M, past and coming, until the test ends. Events of
+// runs are those of the journals, too.
 func Watch[M api.Message](t testing.TB, b *bus.Bus) <-chan M {
 	t.Helper()
 	var zero M
@@ -235,14 +236,14 @@ func Watch[M api.Message](t testing.TB, b *bus.Bus) <-chan M {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		err := b.Follow(ctx, 0, func(s bus.Stored) error {
+		err := b.Events(ctx, 0, func(s bus.Stored) error {
 			var m M
 			if err := api.Decode(s.Data, &m); err != nil {
 				return err
 			}
 			c <- m
 			return nil
-		}, zero.Subject().All())
+		}, zero.Subject())
 		if ctx.Err() == nil {
 			t.Errorf("watch %s: %v", zero.Subject().All(), err)
 		}

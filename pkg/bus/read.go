@@ -20,6 +20,7 @@ type Stored struct {
 	Data     []byte
 	Sender   trace.SpanContext
 	At       time.Time
+	More     bool // of [Bus.Events]: another event of the same sequence follows
 }
 
 func stored(m jetstream.Msg) Stored {

@@ -6,21 +6,20 @@ type Point uint8
 // The points, in the order in which a run passes them.
 const (
 	LoopAccept Point = iota
-	LoopLockCreate
 	LoopLockRenew
 	LoopInboxClaim
 	LoopBegin
-	LoopStarted
 	LoopThought
 	LoopIntent
 	LoopTool
 	LoopAlarm
 	LoopSend
 	LoopResult
-	LoopAgentState
 	LoopFlush
 	LoopSettled
 	LoopPersist
+	LoopEnd
+	LoopRelease
 	LoopInboxSettle
 	LoopLockDelete
 	LoopWakePublish
@@ -101,23 +100,22 @@ var (
 
 var table = [points]Info{
 	LoopAccept:      {"loop.accept", loop, "the message is in nobody's hands; its sender sends it again", "the run is queued, and its sender does not know", true},
-	LoopLockCreate:  {"loop.lock.create", loop, "the session is free", "the session is locked by nobody alive, for a lease", true},
 	LoopLockRenew:   {"loop.lock.renew", loop, "the lease ends sooner", "the lease ends later", true},
 	LoopInboxClaim:  {"loop.inbox.claim", loop, "messages wait in the inbox", "the run has claimed them, and has no journal", true},
 	LoopBegin:       {"loop.journal.begin", loop, "the run has no owner in the journal", "it has one who is dead; the input is fixed", true},
-	LoopStarted:     {"loop.started", loop, "the agent is as it was", "the agent is running, and nobody heard", false},
 	LoopThought:     {"loop.journal.thought", loop, "the thought is paid, and not in the journal", "it is in the journal", true},
 	LoopIntent:      {"loop.journal.intent", loop, "the call is allowed, and not begun", "the intent is in the journal, and the call not made", true},
 	LoopTool:        {"loop.tool", loop, "the intent is there, the effect is not", "the effect is there, the result is not", false},
 	LoopAlarm:       {"loop.alarm", loop, "no alarm is set", "an alarm is set, and the call has no result", true},
 	LoopSend:        {"loop.send", loop, "the message is not sent", "it is sent, and the call has no result", true},
 	LoopResult:      {"loop.journal.result", loop, "the effect is there, the result is not", "the result is in the journal, and nobody heard", true},
-	LoopAgentState:  {"loop.agent_state", loop, "the store has the agent's state, the stream does not", "the stream may have it", false},
-	LoopFlush:       {"loop.events.flush", loop, "posted events may be lost", "they are stored, and the turn is not", true},
+	LoopFlush:       {"loop.events.flush", loop, "the end of a run without a turn may not be announced", "it is announced, and its message comes again", true},
 	LoopSettled:     {"loop.settled", loop, "the turn has its answer, whose settlement is not confirmed", "the settlement is confirmed, and the turn is not in the store", true},
 	LoopPersist:     {"loop.persist", loop, "all of the turn is in the journal only", "the turn is in the store, and the journal is ahead of nobody", false},
+	LoopEnd:         {"loop.journal.end", loop, "the run is over in the store, and the journal does not say so", "the journal says so, and the run's message comes again", true},
+	LoopRelease:     {"loop.journal.release", loop, "the run is left, and its session is held for a lease", "the session is free, and the run comes again", true},
 	LoopInboxSettle: {"loop.inbox.settle", loop, "the run is over, its messages are claimed", "they are processed, and the end is not announced", true},
-	LoopLockDelete:  {"loop.lock.delete", loop, "the run is over, the session is locked", "the session is free, the run is not acknowledged", true},
+	LoopLockDelete:  {"loop.lock.delete", loop, "the run is over, and a renewal of its lease is left", "the renewal is removed, and the run is not acknowledged", true},
 	LoopWakePublish: {"loop.wake.publish", loop, "the wake is a key", "the wake is a key and a run", true},
 	LoopWakeDelete:  {"loop.wake.delete", loop, "the wake is a key and a run", "the wake is a run", true},
 

@@ -13,12 +13,6 @@ import (
 // steps is a store whose durable steps are failpoints.
 type steps struct{ turn.Store }
 
-func (s steps) Started(ctx context.Context, cmd api.Run, input turn.Input, tier api.Tier, at int64) ([]api.AgentChanged, error) {
-	return failpoint.Value(ctx, failpoint.LoopStarted, func(ctx context.Context) ([]api.AgentChanged, error) {
-		return s.Store.Started(ctx, cmd, input, tier, at)
-	})
-}
-
 func (s steps) Drop(ctx context.Context, end turn.End) (turn.End, error) {
 	return failpoint.Value(ctx, failpoint.LoopDrop, func(ctx context.Context) (turn.End, error) { return s.Store.Drop(ctx, end) })
 }
@@ -158,6 +152,10 @@ func pointOf(s turn.Step) failpoint.Point {
 		return failpoint.LoopThought
 	case s.Intent != nil:
 		return failpoint.LoopIntent
+	case s.End != nil:
+		return failpoint.LoopEnd
+	case s.Release:
+		return failpoint.LoopRelease
 	}
 	return failpoint.LoopResult
 }

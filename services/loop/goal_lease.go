@@ -40,12 +40,13 @@ func (l leaser) With(ctx context.Context, key string, f func(context.Context) er
 	renewals.Go(func() {
 		keeping{
 			length: l.ttl, taken: taken, now: l.now,
-			renew: func(ctx context.Context) error {
+			renew: func(ctx context.Context) (time.Time, error) {
+				began := l.now()
 				next, err := l.leases.Update(ctx, key, l.value(), revision, l.ttl)
 				if err == nil {
 					revision = next
 				}
-				return err
+				return began, err
 			},
 			failed: func(err error) { l.log.Warn("lease not renewed, trying again", "key", key, "err", err) },
 			lost: func(err error) {

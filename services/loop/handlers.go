@@ -279,9 +279,9 @@ func (h *handlers) listTurns(ctx context.Context, m api.ListTurns) (api.Turns, e
 	return api.Turns{Turns: all, Page: page}, err
 }
 
-// run executes one run under its session's lock. Any replica may get it; the one
-// that holds the lock, and finds no older message of the session waiting, does
-// the work, and the others hand it back until the message is too old.
+// run executes one run. Any replica may get it; one that finds no older message of the
+// session waiting, and its journal free, does the work, and the others hand it back until
+// the message is too old.
 func (h *handlers) run(ctx context.Context, cmd api.Run) error {
 	err := h.execute(ctx, cmd)
 	if api.ReasonOf(err) != api.ReasonBusy {
@@ -311,7 +311,8 @@ func (h *handlers) execute(ctx context.Context, cmd api.Run) error {
 			return err
 		}
 		if late {
-			if err := h.expire(ctx, cmd); api.CodeOf(err) != api.Conflict {
+			err := h.engine.Refuse(ctx, h.late(cmd), events{bus: h.bus, posts: h.bus.Posts()})
+			if api.CodeOf(err) != api.Conflict {
 				return err
 			}
 		}

@@ -176,15 +176,16 @@ func (h *handlers) httpTranscript(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// eventNames are the nine of seed 004 by the names of our messages.
+// eventNames are those of seed 004 by the names of our messages.
 var eventNames = map[string]string{ //nolint:gochecknoglobals // a table
 	"loop_start": "loop:start", "loop_context": "loop:context", "loop_execute": "loop:execute", "tool_start": "tool:start",
 	"tool_end": "tool:end", "loop_persist": "loop:persist", "loop_end": "loop:end", "loop_error": "loop:error",
 }
 
 // httpEvents streams a session's events. The id of an event is its sequence in the
-// stream, so a reader that comes back with Last-Event-ID misses none; deltas are
-// live only and have no id.
+// stream, so a reader that comes back with Last-Event-ID misses none. Of several events
+// with one sequence the last one has the id: a reader that was cut off between them gets
+// all of them again. What is live only has no id.
 func (h *handlers) httpEvents(w http.ResponseWriter, r *http.Request) {
 	session := r.PathValue("id")
 	if _, err := h.store.Session(r.Context(), session); err != nil {
@@ -207,31 +208,30 @@ func (h *handlers) httpEvents(w http.ResponseWriter, r *http.Request) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
-	wg.Go(func() {
-		defer cancel()
-		err := h.bus.Listen(ctx, api.StreamDelta{Session: session}.Subject().String(), func() {}, func(data []byte) {
-			if out.write("", "stream:delta", data) != nil {
-				cancel()
+	for name, live := range map[string]api.Message{"stream:delta": api.StreamDelta{Session: session}, "loop:thinking": api.Thinking{Session: session}} {
+		wg.Go(func() {
+			defer cancel()
+			err := h.bus.Listen(ctx, live.Subject().String(), func() {}, func(data []byte) {
+				if out.write("", name, data) != nil {
+					cancel()
+				}
+			})
+			if err != nil && ctx.Err() == nil {
+				h.log.WarnContext(ctx, "event stream ended", "err", err)
 			}
 		})
-		if err != nil && ctx.Err() == nil {
-			h.log.WarnContext(ctx, "event stream ended", "err", err)
-		}
-	})
-	wg.Go(func() { defer cancel(); out.keepAlive(ctx) })
-	var subjects []string
-	for name := range eventNames {
-		s := api.LoopStart{Session: session}.Subject()
-		s.Name = name
-		subjects = append(subjects, s.String())
 	}
+	wg.Go(func() { defer cancel(); out.keepAlive(ctx) })
 	if out.write("", "", nil) != nil {
 		return
 	}
-	err := h.bus.Follow(ctx, after, func(m bus.Stored) error {
-		name := strings.Split(m.Subject, ".")[3]
-		return out.write(seqText(m.Sequence), eventNames[name], m.Data)
-	}, subjects...)
+	err := h.bus.Events(ctx, after, func(m bus.Stored) error {
+		id := seqText(m.Sequence)
+		if m.More {
+			id = ""
+		}
+		return out.write(id, eventNames[strings.Split(m.Subject, ".")[3]], m.Data)
+	}, bus.SessionEvents(session)...)
 	if err != nil && ctx.Err() == nil {
 		h.log.WarnContext(ctx, "event stream ended", "err", err)
 	}

@@ -1,6 +1,7 @@
 package loop
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -10,11 +11,12 @@ import (
 // keeping is a lease that its holder renews while it works.
 type keeping struct {
 	length time.Duration
-	taken  time.Time // before it was asked for
+	every  time.Duration // between two renewals; 0: a third of the length
+	taken  time.Time     // before it was asked for
 	now    func() time.Time
-	renew  func(context.Context) error
-	failed func(error) // a renewal that is tried again
-	lost   func(error) // once: the lease may expire
+	renew  func(context.Context) (time.Time, error) // since when it is good
+	failed func(error)                              // a renewal that is tried again
+	lost   func(error)                              // once: the lease may expire
 }
 
 // errLate ends work under a lease that was not renewed in time.
@@ -25,7 +27,7 @@ var errLate = &api.Error{Code: api.Unavailable, Message: "the lease was not rene
 // that succeeded was asked for: the others may take it when its whole length is over.
 // Renewals that fail at once do not put that off until the next try.
 func (k keeping) keep(ctx context.Context, stop <-chan struct{}) {
-	tick := time.NewTicker(k.length / 3)
+	tick := time.NewTicker(cmp.Or(k.every, k.length/3))
 	defer tick.Stop()
 	good := k.taken
 	last := time.NewTimer(k.left(good))
@@ -39,13 +41,12 @@ func (k keeping) keep(ctx context.Context, stop <-chan struct{}) {
 			return
 		case <-tick.C:
 		}
-		began := k.now()
 		attempt, done := context.WithTimeout(ctx, min(k.left(good), k.length/3))
-		err := k.renew(attempt)
+		renewed, err := k.renew(attempt)
 		done()
 		switch {
 		case err == nil:
-			good = began
+			good = renewed
 			last.Reset(k.left(good))
 		case api.CodeOf(err) == api.Conflict, k.left(good) <= 0:
 			k.lost(err)

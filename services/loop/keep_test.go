@@ -37,13 +37,13 @@ func TestKeepEndsBeforeTheLease(t *testing.T) {
 				n := 0
 				keeping{
 					length: length, taken: asked, now: time.Now,
-					renew: func(ctx context.Context) error {
+					renew: func(ctx context.Context) (time.Time, error) {
 						if n++; n <= c.good {
 							asked = time.Now()
 							<-time.After(50 * time.Millisecond) // of the bubble's clock
-							return nil
+							return asked, nil
 						}
-						return c.renew(ctx)
+						return asked, c.renew(ctx)
 					},
 					failed: func(error) {}, lost: func(error) { lost = time.Now() },
 				}.keep(t.Context(), make(chan struct{}))
@@ -63,7 +63,7 @@ func TestKeepStops(t *testing.T) {
 		time.AfterFunc(time.Minute, func() { close(stop) })
 		renewed := 0
 		keeping{
-			length: 15 * time.Second, taken: time.Now(), now: time.Now, renew: func(context.Context) error { renewed++; return nil },
+			length: 15 * time.Second, taken: time.Now(), now: time.Now, renew: func(context.Context) (time.Time, error) { renewed++; return time.Now(), nil },
 			failed: func(err error) { t.Error(err) }, lost: func(err error) { t.Error(err) },
 		}.keep(t.Context(), stop)
 		if renewed < 11 || renewed > 12 {

@@ -112,8 +112,8 @@ func (h *handlers) terminateSession(ctx context.Context, m api.TerminateSession)
 }
 
 // resetSession has nothing under way beside it that could bring an old summary back. The
-// queue shows runs that wait to be taken up again; where it shows none, the session's lock
-// decides.
+// queue shows runs that wait to be taken up again; where it shows none, the session's
+// journal decides.
 func (h *handlers) resetSession(ctx context.Context, m api.ResetSession) (api.Session, error) {
 	s, err := h.store.Session(ctx, m.Session)
 	if err != nil {
@@ -121,8 +121,11 @@ func (h *handlers) resetSession(ctx context.Context, m api.ResetSession) (api.Se
 	}
 	queued, err := h.busy(ctx, s.ID, "")
 	if err == nil && !queued {
-		err = h.locks.with(ctx, api.Run{Run: "reset", Session: s.ID, Agent: s.Agent}, func(ctx context.Context) (err error) {
-			s, err = h.store.Reset(ctx, s.ID)
+		cmd := api.Run{Run: "reset", Session: s.ID, Agent: s.Agent}
+		err = h.locks.with(ctx, cmd, func(ctx context.Context) (err error) {
+			if err = h.locks.journal.own(ctx, cmd, h.now().UnixMicro()); err == nil {
+				s, err = h.store.Reset(ctx, s.ID)
+			}
 			return err
 		})
 	}
@@ -292,13 +295,17 @@ func (h *handlers) wasBehind(ctx context.Context, cmd api.Run) (bool, error) {
 	return h.tooOld(ctx, cmd, before.UpdatedAt)
 }
 
-// expire ends a message that did not get to run, and says so. Its delivery, which
+// expire ends a message that waits behind another run, and says so. Its delivery, which
 // may still be on its way, finds it done. Errors: Conflict when it has begun.
 func (h *handlers) expire(ctx context.Context, cmd api.Run) error {
-	return h.engine.Drop(ctx, turn.End{
+	return h.engine.Drop(ctx, h.late(cmd), events{bus: h.bus, posts: h.bus.Posts()})
+}
+
+func (h *handlers) late(cmd api.Run) turn.End {
+	return turn.End{
 		Run: cmd, Input: turn.Input{By: cmd.By}, Code: api.Denied, Reason: api.ReasonExpired, Fate: api.FateExpired, At: h.now().UnixMicro(),
 		Error: "it waited too long for its session, behind other messages",
-	}, events{bus: h.bus, posts: h.bus.Posts()})
+	}
 }
 
 // expireWaiting ends what has waited too long behind the runs of this process: in

@@ -177,7 +177,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	h := &handlers{
 		can: can, goals: goals, servers: servers, queue: waiting, outputs: kept, room: env.Room,
 		cfg: cfg, bus: env.Bus, log: env.Log, now: env.Now, store: store, relay: relay, peers: peers, wakes: wakes,
-		locks: newLocker(locks, env.Bus.Owner(), cfg.Lease, env.Now, env.Log),
+		locks: newLocker(locks, journal{env.Bus}, env.Bus.Owner(), cfg.Lease, env.Now, env.Log),
 		engine: &turn.Engine{
 			Store: steps{timedStore{store}}, Journal: journal{env.Bus}, Router: peers, Policy: judge{executor.NewKeys(env.Bus), env.Bus}, Inbox: peers, Treasury: peers,
 			Queue: waiting, Alarms: peers, Outputs: kept, Tools: effects(tools), Toolbox: servers,
@@ -194,6 +194,15 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	h.routes(env.HTTP)
 	h.listRoutes(env.HTTP, memories)
 	past := replays{store: store, journal: journal{env.Bus}, peers: peers, models: h.engine.Context.Models, tools: h.engine.Tools}
+	begins := newBeginnings(func(ctx context.Context, cmd api.Run, input turn.Input, tier api.Tier, at int64) error {
+		defer relay.Kick()
+		return store.Announced(ctx, cmd, input, tier, at)
+	}, env.Log)
+	h.engine.Begun = begins.begun
+	h.engine.Over = func(ctx context.Context, m api.LoopEnd) error {
+		turns.ended(m.Session)
+		return goals.ended(ctx, m)
+	}
 	// What a dead replica had in hand comes again before the locks and leases that it
 	// held are free: a run, and what a goal waits for.
 	silent := max(cfg.Lease/3, time.Second)
@@ -226,16 +235,14 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		bus.Reply(memories.list),
 		bus.Reply(memories.recall),
 		bus.Reply(memories.souls),
-		// Never given up: what a goal waits for would wait for ever.
-		bus.On(func(ctx context.Context, m api.LoopEnd) error {
-			turns.ended(m.Session)
-			return goals.ended(ctx, m)
-		}, bus.Consuming{Workers: 32, AckWait: silent, InOrder: true, MaxDeliver: -1}),
+		// Of runs without a turn, and of releases before. Never given up: what a goal waits
+		// for would wait for ever.
+		bus.On(h.engine.Over, bus.Consuming{Workers: 32, AckWait: silent, InOrder: true, MaxDeliver: -1}),
 		bus.On(h.tierChanged),
 		bus.Reply(h.getOutput),
 		bus.Reply(h.importTranscript),
-		// A run that was sent to a replica which was dead already has no lock and need
-		// not wait for one to expire; the others are handed back until theirs has. So a
+		// A run that was sent to a replica which was dead already has no owner, and need
+		// not wait for a lease to expire; the others are handed back until theirs has. So a
 		// run was delivered often before it fails for the first time, and its pause must
 		// not grow with that.
 		bus.On(h.run, bus.Consuming{
@@ -245,6 +252,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		bus.Go(func(ctx context.Context) error { return tidy(ctx, env.Log, h.locks.tidy, leasing.tidy) }),
 		bus.Go(func(ctx context.Context) error { return h.settleLosses(ctx, db) }),
 		bus.Go(turns.run),
+		bus.Go(begins.run),
 		bus.Go(waiting.listen),
 		bus.Go(h.watchLives),
 		bus.Go(others.run),

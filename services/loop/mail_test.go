@@ -82,7 +82,7 @@ func post(t *testing.T, inbox *mailbox) *handlers {
 		t.Fatal(err)
 	}
 	return &handlers{
-		locks: newLocker(locks, "this", time.Hour, time.Now, apptest.Log(t)),
+		locks: newLocker(locks, journal{b}, "this", time.Hour, time.Now, apptest.Log(t)),
 		cfg:   Config{MailSenderRuns: 20, MailAgentRuns: 100}, bus: b, log: apptest.Log(t), now: time.Now, store: store, wakes: wakes,
 		peers: newServices(b, time.Now), queue: newQueue(b, apptest.Log(t)), engine: &turn.Engine{Store: store, Tracer: noop.NewTracerProvider().Tracer("")},
 	}
@@ -217,14 +217,18 @@ func TestMoreMail(t *testing.T) {
 	}
 }
 
-// TestResetOfABusySession: a session whose lock another replica has is not reset, also
-// when its queue shows no run.
+// TestResetOfABusySession: a session that another replica has is not reset, also when its
+// queue shows no run.
 func TestResetOfABusySession(t *testing.T) {
 	t.Parallel()
 	h := post(t, &mailbox{})
 	m := api.ResetSession{Session: "ada-main"}
-	other := newLocker(h.locks.locks, "other", time.Hour, time.Now, apptest.Log(t))
-	err := other.with(t.Context(), api.Run{Run: "r", Session: m.Session, Agent: "ada"}, func(ctx context.Context) error {
+	other := newLocker(h.locks.locks, h.locks.journal, "other", time.Hour, time.Now, apptest.Log(t))
+	cmd := api.Run{Run: "r", Session: m.Session, Agent: "ada"}
+	err := other.with(t.Context(), cmd, func(ctx context.Context) error {
+		if err := other.journal.own(ctx, cmd, 1); err != nil {
+			return err
+		}
 		if s, err := h.resetSession(ctx, m); api.ReasonOf(err) != api.ReasonBusy || api.Wire(err).Next == "" {
 			t.Errorf("got %+v, %v; want that it is busy, and what to do", s, err)
 		}

@@ -36,10 +36,8 @@ func (s timedStore) Known(ctx context.Context, cmd api.Run) (turn.Known, error) 
 	return timed(ctx, func(ctx context.Context) (turn.Known, error) { return s.store.Known(ctx, cmd) })
 }
 
-func (s timedStore) Started(ctx context.Context, cmd api.Run, input turn.Input, tier api.Tier, at int64) ([]api.AgentChanged, error) {
-	return timed(ctx, func(ctx context.Context) ([]api.AgentChanged, error) {
-		return s.store.Started(ctx, cmd, input, tier, at)
-	})
+func (s timedStore) Changes(ctx context.Context, cmd api.Run) ([]api.AgentChanged, error) {
+	return timed(ctx, func(ctx context.Context) ([]api.AgentChanged, error) { return s.store.Changes(ctx, cmd) })
 }
 
 func (s timedStore) Persist(ctx context.Context, rec *turn.Record, input turn.Input, end *turn.End) error {

@@ -3,11 +3,8 @@ package loop
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"log/slog"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -202,30 +199,55 @@ func (j judge) Evaluate(ctx context.Context, req api.Evaluate) (api.Decision, er
 // journal is the session's journal in LOOP_EVT.
 type journal struct{ bus *bus.Bus }
 
+// Append implements turn.Journal. The entry says that the session is this process's for
+// a lease, so that it prolongs what the one before said.
 func (j journal) Append(ctx context.Context, cmd api.Run, step turn.Step, last uint64) (uint64, error) {
 	bus.Working(ctx)
 	entry, err := api.Encode(step)
 	if err != nil {
 		return 0, err
 	}
-	m := api.Journal{Session: cmd.Session, Run: cmd.Run, Turn: step.Turn, Epoch: epochOf(ctx), Kind: step.Kind(), Entry: entry}
+	m := api.Journal{
+		Session: cmd.Session, Run: cmd.Run, Agent: cmd.Agent, Turn: step.Turn, Epoch: last + 1, Last: last, Kind: step.Kind(), Form: api.JournalForm, Entry: entry,
+	}
+	t := tenureOf(ctx)
+	at := t.sign(&m)
 	// The id names the place in the journal and the owner, so that it repeats only
 	// when this very append does.
 	id := fmt.Sprintf("journal/%s/%d/%d", cmd.Run, m.Epoch, last)
-	return failpoint.Value(ctx, pointOf(step), func(ctx context.Context) (uint64, error) { return j.bus.Append(ctx, id, m, last) })
+	seq, err := failpoint.Value(ctx, pointOf(step), func(ctx context.Context) (uint64, error) { return j.bus.Append(ctx, id, m, last) })
+	if err == nil {
+		t.wrote(m, seq, at)
+	}
+	return seq, err
 }
 
-func (j journal) Tail(ctx context.Context, session string, after uint64) ([]turn.Step, uint64, error) {
-	s := api.Journal{Session: session}.Subject()
+// Tail implements turn.Journal.
+func (j journal) Tail(ctx context.Context, cmd api.Run, after uint64) ([]turn.Step, uint64, error) {
+	s := api.Journal{Session: cmd.Session}.Subject()
 	end, err := j.end(ctx, s, after)
 	if api.CodeOf(err) == api.NotFound {
 		return nil, 0, nil
 	}
-	if err != nil || end.Sequence == after {
-		return nil, end.Sequence, err
+	if err != nil {
+		return nil, 0, err
+	}
+	var e api.Journal
+	if err := api.Decode(end.Data, &e); err != nil {
+		return nil, 0, err
+	}
+	if err := tenureOf(ctx).free(ctx, e); err != nil {
+		return nil, 0, err
+	}
+	if end.Sequence == after {
+		return nil, end.Sequence, nil
 	}
 	if end.Sequence < after {
 		after = 0 // the stream came from an older copy than the store, or began anew
+	}
+	if e.Form != 0 && e.Last == after { // as a rule: the end of the run before
+		step, err := stepOf(end, e)
+		return []turn.Step{step}, end.Sequence, err
 	}
 	var steps []turn.Step
 	for last := after; last < end.Sequence; {
@@ -236,6 +258,16 @@ func (j journal) Tail(ctx context.Context, session string, after uint64) ([]turn
 		steps, last = append(steps, step), at
 	}
 	return steps, end.Sequence, nil
+}
+
+// own writes this process into a session's journal for something that is no run, when
+// no other has the session. The tenure in ctx hands it back.
+func (j journal) own(ctx context.Context, cmd api.Run, at int64) error {
+	_, last, err := j.Tail(ctx, cmd, 0)
+	if err == nil {
+		_, err = j.Append(ctx, cmd, turn.Step{Run: cmd.Run, Begin: &turn.Begin{At: at}}, last)
+	}
+	return err
 }
 
 // end is the journal's last entry. One before what the store has is asked for again
@@ -276,11 +308,16 @@ func (j journal) next(ctx context.Context, s api.Subject, after uint64) (turn.St
 	if err := api.Decode(m.Data, &e); err != nil {
 		return turn.Step{}, 0, err
 	}
-	step := turn.Step{Run: e.Run, Turn: e.Turn}
+	step, err := stepOf(m, e)
+	return step, m.Sequence, err
+}
+
+func stepOf(m bus.Stored, e api.Journal) (turn.Step, error) {
+	step := turn.Step{Run: e.Run, Turn: e.Turn, Old: e.Form == 0}
 	if err := json.Unmarshal(e.Entry, &step); err != nil {
-		return step, 0, fmt.Errorf("journal of %s at %d: %w", s.Key, m.Sequence, err)
+		return step, fmt.Errorf("journal of %s at %d: %w", e.Session, m.Sequence, err)
 	}
-	return step, m.Sequence, nil
+	return step, nil
 }
 
 // of returns the steps of one turn, which begin after an entry. No other turn's follow
@@ -306,16 +343,13 @@ func (j journal) of(ctx context.Context, session, run string, number int, after 
 	}
 }
 
-// events announces a run's events; it belongs to one run.
+// events announces what no journal has; it belongs to one run.
 type events struct {
 	bus   *bus.Bus
 	posts *bus.Posts
 }
 
 func (e events) Post(ctx context.Context, id string, m api.Message) error {
-	if _, ok := m.(api.AgentChanged); ok {
-		return failpoint.Do(ctx, failpoint.LoopAgentState, func(ctx context.Context) error { return e.posts.Post(ctx, id, m) })
-	}
 	return e.posts.Post(ctx, id, m)
 }
 
@@ -323,194 +357,14 @@ func (e events) Wait(ctx context.Context) error {
 	return failpoint.Do(ctx, failpoint.LoopFlush, e.posts.Wait)
 }
 
-// Delta is best effort: who watches live sees the whole answer at the end.
+// Thinking is best effort.
+func (e events) Thinking(ctx context.Context, t api.Thinking) { _ = e.bus.Tell(ctx, t) }
+
+// Delta is best effort: a reader that watches live gets the whole answer at the end.
 func (e events) Delta(ctx context.Context, d api.StreamDelta) { _ = e.bus.Tell(ctx, d) }
 
 // Progress is best effort too.
 func (e events) Progress(ctx context.Context, p api.ToolProgress) { _ = e.bus.Tell(ctx, p) }
-
-type epochKey struct{}
-
-func epochOf(ctx context.Context) uint64 {
-	v, _ := ctx.Value(epochKey{}).(uint64)
-	return v
-}
-
-// locker takes session locks in the coordination bucket. Where an answer of NATS is
-// lost it looks whose the lock is: a key that this process has written and does not
-// know of would keep everybody out for a whole lease.
-type locker struct {
-	locks *bus.Bucket[api.Lock]
-	owner string // of this process alone
-	lease time.Duration
-	now   func() time.Time
-	log   *slog.Logger
-	mine  *sync.Map // sessions whose locks this process has or is about to take
-}
-
-func newLocker(locks *bus.Bucket[api.Lock], owner string, lease time.Duration, now func() time.Time, log *slog.Logger) locker {
-	return locker{locks: locks, owner: owner, lease: lease, now: now, log: log, mine: &sync.Map{}}
-}
-
-// errLeaseLost ends the work of an owner that could not renew in time.
-var errLeaseLost = &api.Error{Code: api.Conflict, Message: "the lease on the session is lost"}
-
-// with runs f while it holds the session's lock. f's context ends when the lease
-// is no longer certain: a renewal was refused, or none succeeded for two thirds
-// of it. Errors: Conflict when another run holds the session.
-func (l locker) with(ctx context.Context, cmd api.Run, f func(context.Context) error) error {
-	if _, here := l.mine.LoadOrStore(cmd.Session, true); here {
-		return busy(cmd)
-	}
-	defer l.mine.Delete(cmd.Session)
-	taken := l.now()
-	epoch, err := l.take(ctx, cmd)
-	if err != nil {
-		return err
-	}
-	work, cancel := context.WithCancelCause(context.WithValue(ctx, epochKey{}, epoch))
-	var renewals sync.WaitGroup
-	revision := epoch
-	stop := make(chan struct{})
-	renewals.Go(func() {
-		keeping{
-			length: l.lease, taken: taken, now: l.now,
-			renew: func(ctx context.Context) error {
-				rev, err := l.renew(ctx, cmd, epoch, revision)
-				if err == nil {
-					revision = rev
-				}
-				return err
-			},
-			failed: func(err error) {
-				l.log.Warn("lease not renewed, trying again", "session", cmd.Session, "err", err)
-			},
-			lost: func(error) {
-				if !failpoint.Broken(failpoint.NoExpectedSequence) { // or whether it writes is a race
-					cancel(errLeaseLost)
-				}
-			},
-		}.keep(ctx, stop)
-	})
-	err = f(work)
-	close(stop)
-	renewals.Wait()
-	cancel(nil)
-	l.release(ctx, cmd, epoch, revision)
-	if err != nil && errors.Is(context.Cause(work), errLeaseLost) {
-		return errLeaseLost
-	}
-	return err
-}
-
-// release removes the lock, also when the work was told to stop, or when a renewal was
-// stored whose answer was lost. While the answer is lost, as when a server of NATS leaves,
-// it tries again for the time of the lease: a lock that stays keeps the session's next
-// message waiting in every other replica.
-func (l locker) release(ctx context.Context, cmd api.Run, epoch, revision uint64) {
-	ctx, done := context.WithTimeout(context.WithoutCancel(ctx), l.lease)
-	defer done()
-	for {
-		err := failpoint.Do(ctx, failpoint.LoopLockDelete, func(ctx context.Context) error { return l.locks.Delete(ctx, api.LockKey(cmd.Session), revision) })
-		if err == nil {
-			return
-		}
-		if api.CodeOf(err) == api.Conflict {
-			now, renewed := l.renewed(ctx, cmd, epoch)
-			if !renewed || now == revision { // an earlier try removed it, or another owner has it
-				return
-			}
-			revision = now
-			continue
-		}
-		if api.CodeOf(err) != api.Unavailable || pause(ctx, 100*time.Millisecond) != nil {
-			l.log.Warn("lock not released, it expires by itself", "session", cmd.Session, "lease", l.lease.String(), "err", err)
-			return
-		}
-	}
-}
-
-func (l locker) value(cmd api.Run, epoch uint64) api.Lock {
-	return api.Lock{Run: cmd.Run, Owner: l.owner, Epoch: epoch, Expires: l.now().Add(l.lease).UnixMicro()}
-}
-
-// take makes the lock, whose revision is the owner's epoch. A lock that is there is
-// taken over at once if it is free, or if it is this process's own: no run here holds
-// it, so it is left from a try whose answer was lost or from a release that failed.
-func (l locker) take(ctx context.Context, cmd api.Run) (uint64, error) {
-	key := api.LockKey(cmd.Session)
-	epoch, err := failpoint.Value(ctx, failpoint.LoopLockCreate, func(ctx context.Context) (uint64, error) {
-		return l.locks.Create(ctx, key, l.value(cmd, 0), l.lease)
-	})
-	if err == nil {
-		return epoch, nil
-	}
-	epoch, held, taken := l.locks.Replace(ctx, key, l.value(cmd, 0), l.lease, l.free)
-	switch {
-	case taken == nil:
-		return epoch, nil
-	case api.CodeOf(err) != api.Conflict:
-		return 0, err
-	}
-	wait := busy(cmd)
-	if held.Run == cmd.Run {
-		// The owner was killed, as a rule, and the lock must expire. Asking more often
-		// would load what is left of the cluster.
-		wait.RetryAfter = min(1000, max(100, (held.Expires-l.now().UnixMicro())/1000+20))
-	}
-	return 0, wait
-}
-
-// free reports whether this process may take a lock over that no run here holds.
-func (l locker) free(held api.Lock) bool {
-	return held.Owner == l.owner || held.Free(l.owner, l.now().UnixMicro())
-}
-
-// tidy removes the locks that are free. A server that was killed may bring back the
-// lock of every session that ever had one, and without a TTL.
-func (l locker) tidy(ctx context.Context) error {
-	return l.locks.Sweep(ctx, api.LockKey("*"), func(held api.Lock) bool {
-		return held.Owner != l.owner && l.free(held)
-	})
-}
-
-// tidy runs once at the start. What it leaves is free all the same.
-func tidy(ctx context.Context, log *slog.Logger, each ...func(context.Context) error) error {
-	for _, remove := range each {
-		if err := remove(ctx); err != nil && ctx.Err() == nil {
-			log.WarnContext(ctx, "locks that are free are not removed", "err", err)
-		}
-	}
-	return nil
-}
-
-// renew prolongs the lock, also when an earlier renewal was stored that its owner
-// does not know of.
-func (l locker) renew(ctx context.Context, cmd api.Run, epoch, revision uint64) (uint64, error) {
-	key := api.LockKey(cmd.Session)
-	rev, err := failpoint.Value(ctx, failpoint.LoopLockRenew, func(ctx context.Context) (uint64, error) {
-		return l.locks.Update(ctx, key, l.value(cmd, epoch), revision, l.lease)
-	})
-	if api.CodeOf(err) != api.Conflict {
-		return rev, err
-	}
-	now, renewed := l.renewed(ctx, cmd, epoch)
-	if !renewed {
-		return 0, err
-	}
-	return l.locks.Update(ctx, key, l.value(cmd, epoch), now, l.lease)
-}
-
-// renewed is the revision of a lock that its owner has renewed at least once.
-func (l locker) renewed(ctx context.Context, cmd api.Run, epoch uint64) (revision uint64, ok bool) {
-	held, err := l.locks.Get(ctx, api.LockKey(cmd.Session))
-	return held.Revision, err == nil && held.Value.Owner == l.owner && held.Value.Epoch == epoch
-}
-
-// busy says that another run has the session, which may end at any moment.
-func busy(cmd api.Run) *api.Error {
-	return &api.Error{Code: api.Conflict, Reason: api.ReasonBusy, Message: "session " + cmd.Session + " is busy", RetryAfter: 100}
-}
 
 // seqText renders a stream sequence for an event stream's id.
 func seqText(seq uint64) string { return strconv.FormatUint(seq, 10) }

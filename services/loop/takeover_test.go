@@ -50,10 +50,12 @@ func TestTakeovers(t *testing.T) {
 	for i := range sessions {
 		all.Go(func() {
 			s := contested{
-				cmd: api.Run{Run: fmt.Sprintf("r%d", i), Session: fmt.Sprintf("s%d", i), Agent: "a"}, journal: journal{b}, locks: locks,
-				// Longer than the test: nobody renews, so that a paused owner is one in truth.
+				cmd: api.Run{Run: fmt.Sprintf("r%d", i), Session: fmt.Sprintf("s%d", i), Agent: "a"}, journal: journal{b},
+				// Longer than the test: no owner renews, so that a paused one is one in truth.
+				// The clock of each shows that the lease of the one before has expired.
 				locker: func(owner int) locker {
-					return newLocker(locks, strconv.Itoa(owner), time.Hour, time.Now, apptest.Log(t))
+					now := func() time.Time { return time.Now().Add(time.Duration(owner) * 2 * time.Hour) }
+					return newLocker(locks, journal{b}, strconv.Itoa(owner), time.Hour, now, apptest.Log(t))
 				},
 				rng: rand.New(rand.NewPCG(1, uint64(i))), refused: &refused, overtaken: &overtaken,
 			}
@@ -76,7 +78,6 @@ func TestTakeovers(t *testing.T) {
 type contested struct {
 	cmd                api.Run
 	journal            journal
-	locks              *bus.Bucket[api.Lock]
 	locker             func(owner int) locker // of a process of its own
 	owners             int
 	rng                *rand.Rand
@@ -86,13 +87,13 @@ type contested struct {
 
 // owner holds a session until it is let go.
 type owner struct {
-	ctx   context.Context //nolint:containedctx // of its lock
+	ctx   context.Context //nolint:containedctx // of its tenure
 	last  uint64          // sequence that it knows of
 	leave chan struct{}
 	left  chan error
 }
 
-// own takes the lock as a run does.
+// own takes the session as a run does.
 func (s *contested) own(ctx context.Context) (*owner, error) {
 	o := &owner{last: s.persisted, leave: make(chan struct{}), left: make(chan error, 1)}
 	has := make(chan struct{})
@@ -139,7 +140,7 @@ func (s *contested) write(o *owner, step turn.Step) error {
 func (s *contested) begin(o *owner) error {
 	for {
 		var err error
-		if _, o.last, err = s.journal.Tail(o.ctx, s.cmd.Session, o.last); err != nil {
+		if _, o.last, err = s.journal.Tail(o.ctx, s.cmd, o.last); err != nil {
 			return err
 		}
 		err = s.write(o, turn.Step{Begin: &turn.Begin{Attempt: 1}})
@@ -167,9 +168,6 @@ func (s *contested) run(ctx context.Context, times int) error {
 		}
 		s.persisted = before.last
 		// It stands still, and the lease passes on.
-		if err := s.locks.Delete(ctx, api.LockKey(s.cmd.Session), epochOf(before.ctx)); err != nil {
-			return fmt.Errorf("end the lease: %w", err)
-		}
 		if now, err = s.own(ctx); err != nil {
 			return fmt.Errorf("take over: %w", err)
 		}
@@ -231,9 +229,13 @@ func (s *contested) judge(ctx context.Context, b *bus.Bus, times int) error {
 		}
 		var top struct {
 			Begin, Result *struct{ At uint64 }
+			Release       bool
 		}
 		if err := api.Decode(e.Entry, &top); err != nil {
 			return err
+		}
+		if top.Release && m.Sequence == end.Sequence { // the last owner leaves
+			return done
 		}
 		on := top.Begin
 		if on == nil {

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"math"
 	"slices"
-	"strings"
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/sqldb"
@@ -53,8 +52,9 @@ func (s *Store) reported(ctx context.Context, session string, before int64) ([]t
 	all, err := sqldb.All(ctx, s.db, func(r sqldb.Scanner) (turn.Reported, error) {
 		var v turn.Reported
 		return v, r.Scan(&v.Model, &v.Counted, &v.Reported)
-	}, `select t.model, p.counted, t.input_tokens from turns t join prompts p on p.turn_id = t.id
-		where t.session = $1 and t.input_tokens > 0 and t.position < $2 order by t.position desc limit 20`, session, before)
+	}, `select t.model, coalesce(p.counted, t.counted), t.input_tokens from turns t left join prompts p on p.turn_id = t.id
+		where t.session = $1 and t.input_tokens > 0 and t.position < $2 and (t.reference <> '' or p.turn_id is not null)
+		order by t.position desc limit 20`, session, before)
 	slices.Reverse(all)
 	return all, err
 }
@@ -85,9 +85,10 @@ func (s *Store) Recorded(ctx context.Context, id string) (turn.Recording, error)
 	session, number := t.Session, t.Number
 	var command, input string
 	var ending, reference, after sqldb.Null[string]
-	err = s.db.QueryRowContext(ctx, `select r.command, r.input, r.ending, p.reference, a.reference,
+	err = s.db.QueryRowContext(ctx, `select r.command, r.input, r.ending, coalesce(p.reference, nullif(t.reference, '')), coalesce(a.reference, nullif(n.reference, '')),
 			(select coalesce(sum(cost), 0) from turns where run = $2 and number < $3)
-		from runs r left join prompts p on p.turn_id = $1 left join turns n on n.session = $4 and n.position = $5 left join prompts a on a.turn_id = n.id
+		from runs r left join turns t on t.id = $1 left join prompts p on p.turn_id = $1
+			left join turns n on n.session = $4 and n.position = $5 left join prompts a on a.turn_id = n.id
 		where r.id = $2`, id, t.Run, number, session, t.position+1).
 		Scan(&command, &input, &ending, &reference, &after, &rec.Cost)
 	if err != nil {
@@ -208,7 +209,8 @@ func (s *Store) Text(ctx context.Context, hash string) (string, error) {
 func (s *Store) Prompt(ctx context.Context, id string) (turn.Reference, []prompt.Turn, error) {
 	var r turn.Reference
 	var reference, session string
-	err := s.db.QueryRowContext(ctx, `select p.reference, t.session from prompts p join turns t on t.id = p.turn_id where p.turn_id = $1`, id).
+	err := s.db.QueryRowContext(ctx, `select coalesce(p.reference, t.reference), t.session from turns t left join prompts p on p.turn_id = t.id
+		where t.id = $1 and (t.reference <> '' or p.turn_id is not null)`, id).
 		Scan(&reference, &session)
 	if errors.Is(err, sqldb.ErrNotFound) {
 		return r, nil, &api.Error{Code: api.NotFound, Message: "nothing is known of the prompt of turn " + id, Next: "turns of releases before this one, and turns that failed before the model was asked, have none"}
@@ -221,18 +223,4 @@ func (s *Store) Prompt(ctx context.Context, id string) (turn.Reference, []prompt
 	}
 	turns, err := s.positioned(ctx, `where session = $1 and position >= $2 and position <= $3 order by position`, session, r.First, r.Last)
 	return r, turns, err
-}
-
-// persistPrompt follows persistTurn's insert.
-func persistPrompt(ctx context.Context, tx *sqldb.Tx, rec *turn.Record) error {
-	if rec.Prompt == nil {
-		return nil
-	}
-	reference, err := api.Encode(rec.Prompt)
-	if err != nil {
-		return err
-	}
-	_, err = tx.ExecContext(ctx, `insert into prompts (turn_id, reference, counted) values ($1, $2, $3)`,
-		rec.Turn.ID, strings.TrimSpace(string(reference)), rec.Prompt.Counted)
-	return err
 }

@@ -78,9 +78,7 @@ func (s *Store) retire(ctx context.Context, tx *sqldb.Tx, agent string, was api.
 	if err != nil {
 		return err
 	}
-	if err := s.note(ctx, tx, c, ""); err != nil {
-		return err
-	}
+	s.note(ctx, tx, "", c)
 	return outbox.Add(ctx, tx, changeID(c), *c)
 }
 

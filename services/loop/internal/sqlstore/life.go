@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
@@ -43,31 +44,89 @@ func (s *Store) move(ctx context.Context, tx *sqldb.Tx, agent string, c change) 
 
 // moveFrom is move for a transaction that holds the agent's row and knows its state.
 func (s *Store) moveFrom(ctx context.Context, tx *sqldb.Tx, agent string, was api.AgentState, c change) (*api.AgentChanged, error) {
-	if !life.Allowed(was, c.to) || was == api.StateDead && !c.paid {
-		return nil, nil //nolint:nilnil // no change is no error
-	}
-	changed := &api.AgentChanged{Agent: agent, Previous: was, State: c.to, SleepUntil: c.until, At: c.at}
-	err := tx.QueryRowContext(ctx, `update agents set state = $2, state_reason = $3, sleep_until = $4, state_seq = state_seq + 1,
-		state_by = $5, state_since = $6, updated_at = $6 where id = $1 returning name, address, state_reason, state_seq`,
-		agent, c.to, text(c.why), c.until, c.by, c.at).Scan(&changed.Name, &changed.Address, &changed.Reason, &changed.Seq)
+	made, err := s.moves(ctx, tx, agent, was, []change{c})
 	if err != nil {
 		return nil, err
 	}
-	return changed, s.note(ctx, tx, changed, c.by)
+	return made[0], nil
 }
 
-// note records a change of an agent in its history.
-func (s *Store) note(ctx context.Context, tx *sqldb.Tx, c *api.AgentChanged, run string) error {
-	if _, err := tx.ExecContext(ctx, `insert into agent_history (agent, seq, state, previous, reason, sleep_until, run, at)
-		values ($1, $2, $3, $4, $5, $6, $7, $8)`, c.Agent, c.Seq, c.State, c.Previous, c.Reason, c.SleepUntil, run, c.At); err != nil {
-		return err
+// moves makes changes of an agent one after the other, as far as its life allows them,
+// and records why, for a transaction that holds the agent's row and knows its state. It
+// returns one for each that was asked for, nil for one that was not made.
+func (s *Store) moves(ctx context.Context, tx *sqldb.Tx, agent string, was api.AgentState, asked []change) ([]*api.AgentChanged, error) {
+	made := make([]*api.AgentChanged, len(asked))
+	var all []*api.AgentChanged
+	var last change
+	for i, c := range asked {
+		if !life.Allowed(was, c.to) || was == api.StateDead && !c.paid {
+			continue
+		}
+		made[i] = &api.AgentChanged{Agent: agent, Previous: was, State: c.to, Reason: text(c.why), SleepUntil: c.until, At: c.at}
+		all = append(all, made[i])
+		was, last = c.to, c
 	}
-	if c.Seq%100 == 0 {
-		if _, err := tx.ExecContext(ctx, `delete from agent_history where agent = $1 and seq <= $2`, c.Agent, c.Seq-historyKept); err != nil {
-			return err
+	if len(all) == 0 {
+		return made, nil
+	}
+	var name, address string
+	var seq int64
+	err := tx.QueryRowContext(ctx, `update agents set state = $2, state_reason = $3, sleep_until = $4, state_seq = state_seq + $7,
+		state_by = $5, state_since = $6, updated_at = $6 where id = $1 returning name, address, state_seq`,
+		agent, last.to, text(last.why), last.until, last.by, last.at, len(all)).Scan(&name, &address, &seq)
+	if err != nil {
+		return nil, err
+	}
+	for i, c := range all {
+		c.Name, c.Address, c.Seq = name, address, seq-int64(len(all)-1-i)
+	}
+	s.note(ctx, tx, last.by, all...)
+	return made, nil
+}
+
+// changed are the changes that were made.
+func changed(made []*api.AgentChanged) (all []api.AgentChanged) {
+	for _, c := range made {
+		if c != nil {
+			all = append(all, *c)
 		}
 	}
-	return nil
+	return all
+}
+
+// note records changes of an agent in its history.
+func (s *Store) note(ctx context.Context, tx *sqldb.Tx, run string, all ...*api.AgentChanged) {
+	const columns = 8
+	args := make([]any, 0, columns*len(all))
+	prune := int64(0)
+	for _, c := range all {
+		args = append(args, c.Agent, c.Seq, c.State, c.Previous, c.Reason, c.SleepUntil, run, c.At)
+		if c.Seq%100 == 0 {
+			prune = c.Seq - historyKept
+		}
+	}
+	tx.Queue(ctx, `insert into agent_history (agent, seq, state, previous, reason, sleep_until, run, at) values `+rows(len(all), columns), args...)
+	if prune > 0 {
+		tx.Queue(ctx, `delete from agent_history where agent = $1 and seq <= $2`, all[0].Agent, prune)
+	}
+}
+
+// rows are the parameters of an insert of n rows.
+func rows(n, columns int) string {
+	var b strings.Builder
+	for i := range n * columns {
+		switch {
+		case i == 0:
+			b.WriteString("($")
+		case i%columns == 0:
+			b.WriteString("), ($")
+		default:
+			b.WriteString(", $")
+		}
+		b.WriteString(strconv.Itoa(i + 1))
+	}
+	b.WriteString(")")
+	return b.String()
 }
 
 const historyColumns = `select h.agent, a.name, a.address, h.state, h.previous, h.reason, h.sleep_until, h.seq, h.at
@@ -140,7 +199,7 @@ func (s *Store) Drop(ctx context.Context, end turn.End) (turn.End, error) {
 		if err := s.lockSession(ctx, tx, cmd.Session); err != nil {
 			return err
 		}
-		written, err := s.persistRun(ctx, tx, cmd, end.Input, end.At)
+		written, err := s.beginRun(ctx, tx, cmd, end.Input, end.At)
 		if err != nil {
 			return err
 		}

@@ -1,6 +1,7 @@
 package sqlstore
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/outbox"
 	"github.com/anima-run/anima/pkg/sqldb"
 
 	"github.com/anima-run/anima/services/loop/internal/life"
@@ -19,22 +21,25 @@ import (
 // Known implements turn.Store.
 func (s *Store) Known(ctx context.Context, cmd api.Run) (turn.Known, error) {
 	var k turn.Known
-	var err error
-	if k.Agent, err = s.definition(ctx, s.db, cmd.Agent); err != nil {
-		return k, err
-	}
+	var row definitionRow
 	var input, ending, cancelled, kind, address sqldb.Null[string]
 	var counters string
 	var terminated int64
-	err = s.db.QueryRowContext(ctx, `select s.journal, s.turns, coalesce(r.turns, 0), coalesce(r.cost, 0), r.input, r.ending,
+	err := s.db.QueryRowContext(ctx, `select `+definitionColumns+`, s.journal, s.turns, coalesce(r.turns, 0), coalesce(r.cost, 0), r.input, r.ending,
 			case when s.turns > 0 then s.updated_at else 0 end, s.counters, s.notice, s.reset_through, s.terminated_at, s.terminated_reason, c.reason,
-			l.input_source, l.input_address, r.id is not null
-		from sessions s left join runs r on r.session = s.id and r.id = $2 left join cancels c on c.run = $2
+			l.input_source, l.input_address, r.id is not null, coalesce(l.position = s.turns, false)
+		from agents a join sessions s on s.id = $1 left join runs r on r.session = s.id and r.id = $2 left join cancels c on c.run = $2
 		left join turns l on l.run = r.id and l.number = r.turns
-		where s.id = $1`, cmd.Session, cmd.Run).
-		Scan(&k.Journal, &k.Last, &k.Turns, &k.Cost, &input, &ending, &k.Before, &counters, &k.Notice, &k.Reset, &terminated, &k.Terminated, &cancelled, &kind, &address, &k.Begun)
+		where a.id = $3`, cmd.Session, cmd.Run, cmd.Agent).
+		Scan(append(row.columns(), &k.Journal, &k.Last, &k.Turns, &k.Cost, &input, &ending, &k.Before, &counters, &k.Notice, &k.Reset, &terminated, &k.Terminated, &cancelled, &kind, &address, &k.Begun, &k.Latest)...)
 	if errors.Is(err, sqldb.ErrNotFound) {
+		if _, err := s.definition(ctx, s.db, cmd.Agent); err != nil {
+			return k, err
+		}
 		return k, api.Errorf(api.NotFound, "there is no session %s", cmd.Session)
+	}
+	if err == nil {
+		k.Agent, err = s.agentOf(cmd.Agent, row)
 	}
 	if err != nil {
 		return k, err
@@ -65,104 +70,114 @@ func (s *Store) Known(ctx context.Context, cmd api.Run) (turn.Known, error) {
 	return k, nil
 }
 
-// Started implements turn.Store. A dead agent stays dead and runs nothing.
-func (s *Store) Started(ctx context.Context, cmd api.Run, input turn.Input, tier api.Tier, at int64) ([]api.AgentChanged, error) {
-	var changes []api.AgentChanged
-	err := sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) (err error) {
-		changes = nil
-		var was api.AgentState
-		var by string
-		if err := tx.QueryRowContext(ctx, `select state, state_by from agents where id = $1`+s.db.ForUpdate(), cmd.Agent).Scan(&was, &by); err != nil {
+// Started records a run that has begun, before its first turn does so, and wakes its
+// agent, in one transaction. It returns the changes that the run has made, and says
+// whether it made them now. A dead agent stays dead. Errors: Denied when the agent is
+// dead, Conflict when the run is over.
+func (s *Store) Started(ctx context.Context, cmd api.Run, input turn.Input, tier api.Tier, at int64) (changes []api.AgentChanged, err error) {
+	err = sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) (err error) {
+		changes, _, err = s.started(ctx, tx, cmd, input, tier, at)
+		return err
+	})
+	return changes, err
+}
+
+// Announced is Started for a caller that announces nothing itself: the changes are
+// announced with the same transaction, unless the run had been recorded before.
+func (s *Store) Announced(ctx context.Context, cmd api.Run, input turn.Input, tier api.Tier, at int64) error {
+	return sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
+		changes, written, err := s.started(ctx, tx, cmd, input, tier, at)
+		if err != nil || !written {
 			return err
 		}
-		if was == api.StateDead {
-			return &api.Error{Code: api.Denied, Message: "the agent is dead", Next: "fund it: anima agent fund " + cmd.Agent + " 5"}
-		}
-		written, err := s.persistRun(ctx, tx, cmd, input, at)
-		if err != nil {
-			return err
-		}
-		if !written {
-			var over int
-			if err := tx.QueryRowContext(ctx, `select count(*) from runs where id = $1 and ending is not null`, cmd.Run).Scan(&over); err != nil {
+		for i := range changes {
+			if err := outbox.Add(ctx, tx, changeID(&changes[i]), changes[i]); err != nil {
 				return err
-			}
-			if over > 0 {
-				return api.Errorf(api.Conflict, "run %s is over", cmd.Run)
-			}
-		}
-		switch {
-		case by == cmd.Run: // its owner may have died before it said so
-			changes, err = s.historyOf(ctx, tx, cmd)
-			return err
-		case life.Awake(was), cmd.Kind == api.RunTask: // tasks are worked on while the agent sleeps, too
-			return nil
-		}
-		why := "a message"
-		switch cmd.Kind {
-		case api.RunWake:
-			why = "woken: " + cmd.Content
-		case api.RunMail:
-			why = cmd.Content
-		case api.RunMessage, api.RunTask, api.RunImport:
-		}
-		for _, to := range []api.AgentState{api.StateWaking, life.StateAt(tier, was)} {
-			c, err := s.moveFrom(ctx, tx, cmd.Agent, was, change{to: to, why: why, by: cmd.Run, at: at})
-			if err != nil {
-				return err
-			}
-			if c != nil {
-				changes, was = append(changes, *c), c.State
 			}
 		}
 		return nil
 	})
-	return changes, err
+}
+
+func (s *Store) started(ctx context.Context, tx *sqldb.Tx, cmd api.Run, input turn.Input, tier api.Tier, at int64) (changes []api.AgentChanged, written bool, err error) {
+	if written, err = s.beginRun(ctx, tx, cmd, input, at); err != nil {
+		return nil, false, err
+	}
+	var was api.AgentState
+	if err := tx.QueryRowContext(ctx, `select state from agents where id = $1`+s.db.ForUpdate(), cmd.Agent).Scan(&was); err != nil {
+		return nil, false, err
+	}
+	if was == api.StateDead {
+		return nil, false, &api.Error{Code: api.Denied, Message: "the agent is dead", Next: "fund it: anima agent fund " + cmd.Agent + " 5"}
+	}
+	if written {
+		made, err := s.moves(ctx, tx, cmd.Agent, was, waking(cmd, was, tier, at))
+		return changed(made), true, err
+	}
+	var over int
+	if err := tx.QueryRowContext(ctx, `select count(*) from runs where id = $1 and ending is not null`, cmd.Run).Scan(&over); err != nil {
+		return nil, false, err
+	}
+	if over > 0 {
+		return nil, false, api.Errorf(api.Conflict, "run %s is over", cmd.Run)
+	}
+	changes, err = s.historyOf(ctx, tx, cmd)
+	return changes, false, err
+}
+
+// waking are the changes that the beginning of a run asks for.
+func waking(cmd api.Run, was api.AgentState, tier api.Tier, at int64) []change {
+	if life.Awake(was) || cmd.Kind == api.RunTask { // tasks are worked on while the agent sleeps, too
+		return nil
+	}
+	why := "a message"
+	switch cmd.Kind {
+	case api.RunWake:
+		why = "woken: " + cmd.Content
+	case api.RunMail:
+		why = cmd.Content
+	case api.RunMessage, api.RunTask, api.RunImport:
+	}
+	return []change{{to: api.StateWaking, why: why, by: cmd.Run, at: at}, {to: life.StateAt(tier, was), why: why, by: cmd.Run, at: at}}
+}
+
+// Changes implements turn.Store.
+func (s *Store) Changes(ctx context.Context, cmd api.Run) ([]api.AgentChanged, error) {
+	return s.historyOf(ctx, s.db, cmd)
 }
 
 // Persist implements turn.Store.
 func (s *Store) Persist(ctx context.Context, rec *turn.Record, input turn.Input, end *turn.End) error {
 	return sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
-		if rec.Turn.Number == 1 { // a run that never was taken up, as one that was given up at once
-			if _, err := s.persistRun(ctx, tx, rec.Run, input, rec.Turn.StartedAt); err != nil {
+		rec.Position, rec.Changed = 0, nil
+		begun := func() (bool, error) { return false, nil }
+		if rec.Turn.Number == 1 {
+			var err error
+			if begun, err = s.persistRun(ctx, tx, rec.Run, input, cmp.Or(rec.Begun, rec.Turn.StartedAt), 1, rec.Turn.Cost); err != nil {
 				return err
 			}
 		}
-		state, written, err := s.persistTurn(ctx, tx, rec)
+		state, begins, written, err := s.persistTurn(ctx, tx, rec, begun, end)
 		switch {
 		case err != nil:
 			return err
 		case !written:
 			return s.persisted(ctx, tx, rec, end)
 		}
-		// After the session's row is locked: cancel holds it too.
-		if end == nil || end.Reason != api.ReasonCancelled {
-			if err := s.notCancelled(ctx, tx, rec.Run); err != nil {
-				return err
-			}
+		var asked []change
+		if begins {
+			asked = waking(rec.Run, state, rec.Tier, cmp.Or(rec.Begun, rec.Turn.StartedAt))
 		}
 		if end != nil {
-			return s.persistEnd(ctx, tx, state, end)
+			return s.persistEnd(ctx, tx, state, asked, end)
 		}
-		if rec.Run.Kind == api.RunTask {
-			return nil
+		if rec.Run.Kind != api.RunTask {
+			asked = append(asked, change{to: rec.Turn.State, why: "its tier", by: rec.Run.Run, at: rec.Turn.EndedAt})
 		}
-		rec.Changed, err = s.moveFrom(ctx, tx, rec.Run.Agent, state, change{to: rec.Turn.State, why: "its tier", by: rec.Run.Run, at: rec.Turn.EndedAt})
+		made, err := s.moves(ctx, tx, rec.Run.Agent, state, asked)
+		rec.Changed = changed(made)
 		return err
 	})
-}
-
-// notCancelled refuses what would go on with a run that was cancelled.
-func (s *Store) notCancelled(ctx context.Context, tx *sqldb.Tx, cmd api.Run) error {
-	var why string
-	err := tx.QueryRowContext(ctx, `select reason from cancels where run = $1`, cmd.Run).Scan(&why)
-	if errors.Is(err, sqldb.ErrNotFound) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	return turn.Cancelled(why)
 }
 
 // persisted answers the writer of a turn that is there: with the run's end as it is
@@ -207,75 +222,129 @@ func (s *Store) Unfinished(ctx context.Context, until int64) ([]api.Run, error) 
 	}, `select command from runs where ending is null and started_at <= $1 order by started_at`, until)
 }
 
-// persistRun records a run, unless it is there, and says whether it did.
-func (s *Store) persistRun(ctx context.Context, tx *sqldb.Tx, cmd api.Run, input turn.Input, at int64) (bool, error) {
-	in, err := api.Encode(input)
+// beginRun records a run that has no turn yet, unless it is there, and says whether it
+// did.
+func (s *Store) beginRun(ctx context.Context, tx *sqldb.Tx, cmd api.Run, input turn.Input, at int64) (bool, error) {
+	written, err := s.persistRun(ctx, tx, cmd, input, at, 0, 0)
 	if err != nil {
 		return false, err
+	}
+	begun, err := written()
+	if err == nil && begun {
+		tx.Queue(ctx, `update sessions set runs = runs + 1 where id = $1`, cmd.Session)
+	}
+	return begun, err
+}
+
+// persistRun records a run with the turns that it has, unless it is there; written says
+// whether it did.
+func (s *Store) persistRun(ctx context.Context, tx *sqldb.Tx, cmd api.Run, input turn.Input, at int64, turns int, cost api.Micros) (written func() (bool, error), err error) {
+	in, err := api.Encode(input)
+	if err != nil {
+		return nil, err
 	}
 	command, err := api.Encode(cmd)
 	if err != nil {
-		return false, err
+		return nil, err
 	}
-	res, err := tx.ExecContext(ctx, `insert into runs (id, session, agent, command, input, started_at) values ($1, $2, $3, $4, $5, $6)
-		on conflict (id) do nothing`, cmd.Run, cmd.Session, cmd.Agent, string(command), string(in), at)
-	if err != nil {
-		return false, err
-	}
-	if n, err := res.RowsAffected(); err != nil || n == 0 {
-		return false, err
-	}
-	_, err = tx.ExecContext(ctx, `update sessions set runs = runs + 1 where id = $1`, cmd.Session)
-	return true, err
+	row := tx.QueueRow(ctx, `insert into runs (id, session, agent, command, input, started_at, turns, cost)
+		values ($1, $2, $3, $4, $5, $6, $7, $8) on conflict (id) do nothing returning 1`,
+		cmd.Run, cmd.Session, cmd.Agent, string(command), string(in), at, turns, int64(cost))
+	return func() (bool, error) {
+		var one int
+		err := row.Scan(&one)
+		if errors.Is(err, sqldb.ErrNotFound) {
+			return false, nil
+		}
+		return err == nil, err
+	}, nil
 }
 
-// persistTurn writes a turn, unless it is there, and says whether it did, and the
-// agent's state, whose row it locks.
-func (s *Store) persistTurn(ctx context.Context, tx *sqldb.Tx, rec *turn.Record) (state api.AgentState, written bool, err error) {
+// persistTurn writes a turn, unless it is there, and says whether it did, whether begun
+// has recorded the run with it, and the agent's state, whose row it locks.
+func (s *Store) persistTurn(ctx context.Context, tx *sqldb.Tx, rec *turn.Record, begun func() (bool, error), end *turn.End) (state api.AgentState, begins, written bool, err error) {
 	t := rec.Turn
-	rec.Position = 0
+	var reference string
+	var counted int64
+	if rec.Prompt != nil {
+		encoded, err := api.Encode(rec.Prompt)
+		if err != nil {
+			return "", false, false, err
+		}
+		reference, counted = string(encoded), rec.Prompt.Counted
+	}
 	err = tx.QueryRowContext(ctx, `insert into turns (id, run, number, session, agent, position, state, input, input_source, input_address,
-			thinking, model, provider, finish, input_tokens, output_tokens, cost, trace, started_at, ended_at)
-		select $1, $2, $3, $4, $5, (select turns + 1 from sessions where id = $4), $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19
+			thinking, model, provider, finish, input_tokens, output_tokens, cost, trace, started_at, ended_at, reference, counted)
+		select $1, $2, $3, $4, $5, (select turns + 1 from sessions where id = $4), $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21
 		on conflict do nothing returning position`, // on any of three unique keys: on Postgres each may be the first to see another writer
 		t.ID, t.Run, t.Number, t.Session, t.Agent, t.State, text(t.Input), t.By.Kind, t.By.Address, text(t.Thinking), t.Model, t.Provider, t.Finish,
-		t.InputTokens, t.OutputTokens, int64(t.Cost), t.Trace, t.StartedAt, t.EndedAt).Scan(&rec.Position)
+		t.InputTokens, t.OutputTokens, int64(t.Cost), t.Trace, t.StartedAt, t.EndedAt, text(reference), counted).Scan(&rec.Position)
 	if errors.Is(err, sqldb.ErrNotFound) {
-		return "", false, nil
+		return "", false, false, nil
 	}
 	if err != nil {
-		return "", false, err
+		return "", false, false, err
 	}
-	if err := persistPrompt(ctx, tx, rec); err != nil {
-		return "", false, err
+	if begins, err = begun(); err != nil {
+		return "", false, false, err
 	}
-	for _, c := range t.Calls {
-		if _, err := tx.ExecContext(ctx, `insert into tool_calls (turn_id, idx, provider_id, name, arguments, decision, action, outcome, result, error, duration_ms)
-			values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`,
-			t.ID, c.Index, text(c.ID), text(c.Tool), text(string(c.Arguments)), c.Decision, c.Action, c.Outcome, text(c.Result), text(c.Error), c.DurationMS); err != nil {
-			return "", false, err
-		}
-	}
+	persistCalls(ctx, tx, t)
 	counters, err := api.Encode(rec.Counters)
 	if err != nil {
-		return "", false, err
+		return "", false, false, err
 	}
-	if _, err := tx.ExecContext(ctx, `update sessions set journal = $2, turns = turns + 1, input_tokens = input_tokens + $3,
-		output_tokens = output_tokens + $4, cost = cost + $5, updated_at = $6, counters = $7, notice = $8 where id = $1`,
-		t.Session, int64(rec.Journal), t.InputTokens, t.OutputTokens, int64(t.Cost), t.EndedAt, string(counters), text(rec.Notice)); err != nil {
-		return "", false, err
+	runs := 0
+	if begins {
+		runs = 1
 	}
-	res, err := tx.ExecContext(ctx, `update runs set turns = turns + 1, cost = cost + $2 where id = $1 and ending is null`, t.Run, int64(t.Cost))
-	if err != nil {
-		return "", false, err
-	}
-	if n, err := res.RowsAffected(); err != nil {
-		return "", false, err
-	} else if n == 0 {
-		return "", false, otherwise(rec)
-	}
+	tx.Queue(ctx, `update sessions set journal = $2, turns = turns + 1, input_tokens = input_tokens + $3,
+		output_tokens = output_tokens + $4, cost = cost + $5, updated_at = $6, counters = $7, notice = $8, runs = runs + $9 where id = $1`,
+		t.Session, int64(rec.Journal), t.InputTokens, t.OutputTokens, int64(t.Cost), t.EndedAt, string(counters), text(rec.Notice), runs)
+	taken := s.count(ctx, tx, rec, begins, end)
 	err = tx.QueryRowContext(ctx, `update agents set turns = turns + 1 where id = $1 returning state`, t.Agent).Scan(&state)
-	return state, true, err
+	if cerr := taken(); cerr != nil {
+		return "", false, false, cerr
+	}
+	return state, begins, true, err
+}
+
+// count adds a turn to its run; its result refuses one of a run that is over, or was
+// cancelled and would go on. It follows the update of the session's row, which a
+// transaction that cancels holds, too.
+func (s *Store) count(ctx context.Context, tx *sqldb.Tx, rec *turn.Record, begins bool, end *turn.End) func() error {
+	turns, cost := 1, int64(rec.Turn.Cost)
+	if begins {
+		turns, cost = 0, 0
+	}
+	row := tx.QueueRow(ctx, `update runs set turns = turns + $2, cost = cost + $3 where id = $1 and ending is null
+		returning (select reason from cancels where run = $1)`, rec.Turn.Run, turns, cost)
+	return func() error {
+		var cancelled sqldb.Null[string]
+		err := row.Scan(&cancelled)
+		switch {
+		case errors.Is(err, sqldb.ErrNotFound):
+			return otherwise(rec)
+		case err != nil:
+			return err
+		case cancelled.Valid && (end == nil || end.Reason != api.ReasonCancelled):
+			return turn.Cancelled(cancelled.V)
+		}
+		return nil
+	}
+}
+
+// persistCalls writes the calls of a turn in one statement.
+func persistCalls(ctx context.Context, tx *sqldb.Tx, t api.Turn) {
+	if len(t.Calls) == 0 {
+		return
+	}
+	const columns = 11
+	args := make([]any, 0, columns*len(t.Calls))
+	for _, c := range t.Calls {
+		args = append(args, t.ID, c.Index, text(c.ID), text(c.Tool), text(string(c.Arguments)), c.Decision, c.Action, c.Outcome, text(c.Result), text(c.Error), c.DurationMS)
+	}
+	tx.Queue(ctx, `insert into tool_calls (turn_id, idx, provider_id, name, arguments, decision, action, outcome, result, error, duration_ms)
+		values `+rows(len(t.Calls), columns), args...)
 }
 
 // text is s without what Postgres cannot keep in a text column: bytes that are
@@ -284,27 +353,33 @@ func text(s string) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
 }
 
-// persistEnd follows persistTurn, which has locked the agent's row in that state.
-func (s *Store) persistEnd(ctx context.Context, tx *sqldb.Tx, state api.AgentState, end *turn.End) error {
+// persistEnd follows persistTurn, which has locked the agent's row in that state. asked
+// are changes before the end's own.
+func (s *Store) persistEnd(ctx context.Context, tx *sqldb.Tx, state api.AgentState, asked []change, end *turn.End) error {
 	cmd := end.Run
-	end.Changed = nil
+	end.Changed, end.Earlier = nil, nil
 	awake, err := s.awake(ctx, tx, cmd)
 	if err != nil {
 		return err
 	}
+	n := len(asked)
 	if !awake {
-		c, err := s.moveFrom(ctx, tx, cmd.Agent, state, change{to: end.State, why: end.Why, until: end.Sleep, by: cmd.Run, at: end.At})
-		if err != nil {
-			return err
-		}
-		end.Changed = c
+		asked = append(asked, change{to: end.State, why: end.Why, until: end.Sleep, by: cmd.Run, at: end.At})
 	}
+	made, err := s.moves(ctx, tx, cmd.Agent, state, asked)
+	if err != nil {
+		return err
+	}
+	if !awake {
+		end.Changed = made[n]
+	}
+	end.Earlier = changed(made[:n])
 	ending, err := api.Encode(end)
 	if err != nil {
 		return err
 	}
-	_, err = tx.ExecContext(ctx, `update runs set ending = $2, ended_at = $3, fate = $4 where id = $1`, cmd.Run, string(ending), end.At, api.FateConsumed)
-	return err
+	tx.Queue(ctx, `update runs set ending = $2, ended_at = $3, fate = $4 where id = $1`, cmd.Run, string(ending), end.At, api.FateConsumed)
+	return nil
 }
 
 // awake says whether the end of a run leaves its agent's state as it is: a task's does,

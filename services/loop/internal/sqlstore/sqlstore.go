@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"path/filepath"
 	"strconv"
+	"sync"
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/outbox"
@@ -38,6 +39,8 @@ type Store struct {
 	db         *sqldb.DB
 	workspaces string // folder that holds a folder for each agent
 	expired    expiries
+
+	definitions definitions
 }
 
 // New returns a store on a migrated database.
@@ -115,9 +118,7 @@ func (s *Store) Apply(ctx context.Context, d agentmd.Definition, id, address, so
 		if err := tx.QueryRowContext(ctx, `select state_seq from agents where id = $1`, id).Scan(&c.Seq); err != nil {
 			return err
 		}
-		if err := s.note(ctx, tx, c, ""); err != nil {
-			return err
-		}
+		s.note(ctx, tx, "", c)
 		return outbox.Add(ctx, tx, changeID(c), *c)
 	})
 	return out, err
@@ -174,29 +175,85 @@ func (s *Store) Definition(ctx context.Context, id string) (turn.Agent, error) {
 
 // definition returns what a turn knows of an agent, deleted or not. Errors: NotFound.
 func (s *Store) definition(ctx context.Context, q sqldb.Querier, id string) (turn.Agent, error) {
-	var def, own string
-	a := turn.Agent{ID: id, Workspace: s.Workspace(id)}
-	err := q.QueryRowContext(ctx, `select name, address, state, definition, turns, coalesce((`+ownGenesis+`), '') from agents a where id = $1`, id).
-		Scan(&a.Name, &a.Address, &a.State, &def, &a.Turns, &own)
+	var row definitionRow
+	err := q.QueryRowContext(ctx, `select `+definitionColumns+` from agents a where id = $1`, id).Scan(row.columns()...)
 	if errors.Is(err, sqldb.ErrNotFound) {
-		return a, api.Errorf(api.NotFound, "there is no agent %s", id)
+		return turn.Agent{}, api.Errorf(api.NotFound, "there is no agent %s", id)
 	}
 	if err != nil {
-		return a, err
+		return turn.Agent{}, err
 	}
-	var d agentmd.Definition
-	if err := json.Unmarshal([]byte(def), &d); err != nil {
-		return a, fmt.Errorf("definition of %s: %w", id, err)
+	return s.agentOf(id, row)
+}
+
+// definitionColumns of agents a are what a turn knows of an agent.
+const definitionColumns = `a.name, a.address, a.state, a.definition, a.turns, coalesce((` + ownGenesis + `), '')`
+
+type definitionRow struct {
+	name, address string
+	state         api.AgentState
+	definition    string
+	turns         int64
+	genesis       string // the agent's own
+}
+
+func (r *definitionRow) columns() []any {
+	return []any{&r.name, &r.address, &r.state, &r.definition, &r.turns, &r.genesis}
+}
+
+// agentOf reads a row. What it decoded once it remembers.
+func (s *Store) agentOf(id string, row definitionRow) (turn.Agent, error) {
+	d, err := s.definitions.decode(id, row.definition)
+	if err != nil {
+		return turn.Agent{}, err
 	}
-	a.Creator, a.Description, a.Genesis, a.Model, a.Tools = d.Creator, d.Description, d.Body, d.Model, d.Tools
-	a.Autonomous, a.Message = d.Autonomy, d.Message
-	a.Window, a.Reserve, a.Flush = int64(d.Context.Window), int64(d.Context.Reserve), int64(d.Context.Flush)
-	if own != "" {
-		a.Genesis = own
+	a := turn.Agent{
+		ID: id, Name: row.name, Address: row.address, State: row.state, Turns: row.turns, Workspace: s.Workspace(id),
+		Creator: d.Creator, Description: d.Description, Genesis: d.Body, Model: d.Model, Tools: d.Tools, Autonomous: d.Autonomy, Message: d.Message,
+		Window: int64(d.Context.Window), Reserve: int64(d.Context.Reserve), Flush: int64(d.Context.Flush),
+		MaxTurns: d.Limits.MaxTurns, MaxCalls: d.Limits.MaxToolCalls, Network: d.Sandbox.Network,
+		ExecTimeoutS: int(d.Sandbox.Timeout.Seconds()), RunTimeoutS: int(d.Limits.Timeout.Seconds()),
 	}
-	a.MaxTurns, a.MaxCalls, a.Network = d.Limits.MaxTurns, d.Limits.MaxToolCalls, d.Sandbox.Network
-	a.ExecTimeoutS, a.RunTimeoutS = int(d.Sandbox.Timeout.Seconds()), int(d.Limits.Timeout.Seconds())
+	if row.genesis != "" {
+		a.Genesis = row.genesis
+	}
 	return a, nil
+}
+
+// definitions are those that were decoded, by agent. The zero value is empty, and it is
+// safe for concurrent use.
+type definitions struct {
+	mu  sync.Mutex
+	all map[string]decoded
+}
+
+type decoded struct {
+	text       string
+	definition agentmd.Definition
+}
+
+// maxDefinitions bounds what a store remembers.
+const maxDefinitions = 1024
+
+// decode returns the definition that a text is. The caller must not change it.
+func (m *definitions) decode(agent, text string) (agentmd.Definition, error) {
+	m.mu.Lock()
+	v, ok := m.all[agent]
+	m.mu.Unlock()
+	if ok && v.text == text {
+		return v.definition, nil
+	}
+	v = decoded{text: text}
+	if err := json.Unmarshal([]byte(text), &v.definition); err != nil {
+		return v.definition, fmt.Errorf("definition of %s: %w", agent, err)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.all == nil || len(m.all) >= maxDefinitions {
+		m.all = map[string]decoded{}
+	}
+	m.all[agent] = v
+	return v.definition, nil
 }
 
 const sessionColumns = `select id, agent, runs, turns, input_tokens, output_tokens, cost, created_at, updated_at, terminated_at, terminated_reason, reset_through from sessions`

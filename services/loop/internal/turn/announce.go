@@ -2,116 +2,136 @@ package turn
 
 import (
 	"context"
-	"strconv"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// The events of a run. Their ids derive from run, turn and index and their
-// contents from the journal or the store, so an owner that takes a run up can say all
-// of it again without knowing what its last owner got out.
-
-// repeat says again what the journal has of the turn under way.
-func (e *Engine) repeat(ctx context.Context, s *state, ev Events, id string) error {
-	if s.thought == nil {
+// repeatOld says again what a release before has in the journal of the turn under way:
+// it announced each entry by events of their own, and may have ended in between. Their
+// ids derive from run, turn and index, so that none is there twice.
+func (e *Engine) repeatOld(ctx context.Context, s *state, ev Events, id string) error {
+	if len(s.old) == 0 {
 		return nil
 	}
-	if err := e.saidThinking(ctx, s, s.thought, ev, id); err != nil {
+	for _, step := range s.old {
+		post := func(event string, m api.Message) error { return ev.Post(ctx, event, m) }
+		var err error
+		switch {
+		case step.Begin != nil && step.Begin.Input != nil:
+			err = post("loop_start/"+s.cmd.Run, api.LoopStart{
+				Run: s.cmd.Run, Session: s.cmd.Session, Agent: s.agent.ID, Kind: s.cmd.Kind, At: step.Begin.At,
+			})
+		case step.Thought != nil:
+			t := step.Thought
+			if err = post("loop_context/"+id, api.LoopContext{
+				Run: s.cmd.Run, Session: s.cmd.Session, Turn: id, TokenEstimate: t.Tokens, At: t.StartedAt,
+			}); err == nil {
+				err = post("loop_execute/"+id, api.LoopExecute{
+					Run: s.cmd.Run, Session: s.cmd.Session, Turn: id, ToolCount: t.Offered, At: t.StartedAt,
+				})
+			}
+		case step.Intent != nil && s.thought != nil:
+			call := s.thought.Completion.ToolCalls[step.Intent.Index]
+			err = post("tool_start/"+Key(s.cmd.Run, s.number, step.Intent.Index), api.ToolStart{
+				Run: s.cmd.Run, Session: s.cmd.Session, Turn: id, Index: step.Intent.Index, ToolName: call.Name, ToolCallID: call.ID,
+				Arguments: arguments(call), At: step.Intent.At,
+			})
+		case step.Result != nil && s.thought != nil:
+			r, call := *step.Result, s.thought.Completion.ToolCalls[step.Result.Index]
+			text := r.Text
+			if text == "" {
+				text = r.Error
+			}
+			err = post("tool_end/"+Key(s.cmd.Run, s.number, r.Index), api.ToolEnd{
+				Run: s.cmd.Run, Session: s.cmd.Session, Turn: id, Index: r.Index, ToolName: call.Name, ToolCallID: call.ID,
+				Outcome: r.Outcome, Result: text, Duration: r.DurationMS, At: r.At,
+			})
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return ev.Wait(ctx)
+}
+
+// finish announces the end of a run that is in the store, by the entry that ends it in
+// the journal, on top of last.
+func (e *Engine) finish(ctx context.Context, end End, last uint64) error {
+	if err := e.settled(ctx, end); err != nil {
 		return err
 	}
-	for i := range s.calls(s.agent.MaxCalls) {
-		if intent, ok := s.intents[i]; ok {
-			if err := e.saidStart(ctx, s, ev, id, intent); err != nil {
-				return err
-			}
-		}
-		if r, ok := s.results[i]; ok {
-			if err := e.saidEnd(ctx, s, ev, id, r); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-func (e *Engine) saidChanged(ctx context.Context, c *api.AgentChanged, ev Events) error {
-	if c == nil {
-		return nil
-	}
-	return ev.Post(ctx, "agent_state/"+c.Agent+"/"+strconv.FormatInt(c.Seq, 10), *c)
-}
-
-func (e *Engine) saidThinking(ctx context.Context, s *state, t *Thought, ev Events, id string) error {
-	if err := ev.Post(ctx, "loop_context/"+id, api.LoopContext{
-		Run: s.cmd.Run, Session: s.cmd.Session, Turn: id, TokenEstimate: t.Tokens, At: t.StartedAt,
-	}); err != nil {
+	_, err := e.Journal.Append(ctx, end.Run, Step{Run: end.Run.Run, Turn: end.Turns, End: eventOf(end), Changed: end.changes()}, last)
+	if err != nil {
 		return err
 	}
-	return ev.Post(ctx, "loop_execute/"+id, api.LoopExecute{
-		Run: s.cmd.Run, Session: s.cmd.Session, Turn: id, ToolCount: t.Offered, At: t.StartedAt,
-	})
+	return e.tell(ctx, end)
 }
 
-func (e *Engine) saidStart(ctx context.Context, s *state, ev Events, id string, intent Intent) error {
-	call := s.thought.Completion.ToolCalls[intent.Index]
-	return ev.Post(ctx, "tool_start/"+Key(s.cmd.Run, s.number, intent.Index), api.ToolStart{
-		Run: s.cmd.Run, Session: s.cmd.Session, Turn: id, Index: intent.Index, ToolName: call.Name, ToolCallID: call.ID,
-		Arguments: arguments(call), At: intent.At,
-	})
-}
-
-func (e *Engine) saidEnd(ctx context.Context, s *state, ev Events, id string, r Result) error {
-	call := s.thought.Completion.ToolCalls[r.Index]
-	text := r.Text
-	if text == "" {
-		text = r.Error
-	}
-	return ev.Post(ctx, "tool_end/"+Key(s.cmd.Run, s.number, r.Index), api.ToolEnd{
-		Run: s.cmd.Run, Session: s.cmd.Session, Turn: id, Index: r.Index, ToolName: call.Name, ToolCallID: call.ID,
-		Outcome: r.Outcome, Result: text, Duration: r.DurationMS, At: r.At,
-	})
-}
-
-func (e *Engine) saidPersisted(ctx context.Context, cmd api.Run, number int, at int64, ev Events) error {
-	id := ID(cmd.Run, number)
-	return ev.Post(ctx, "loop_persist/"+id, api.LoopPersist{Run: cmd.Run, Session: cmd.Session, Turn: id, At: at})
-}
-
-// finish announces the end of a run that is in the store. It may be called again
-// for the same run: every id is the same.
-func (e *Engine) finish(ctx context.Context, end End, ev Events) error {
+// settled does what follows from the end of a run, before it is announced. Again it
+// changes nothing.
+func (e *Engine) settled(ctx context.Context, end End) error {
 	cmd := end.Run
 	if end.Input.Inbox > 0 {
 		if err := e.Inbox.Settle(ctx, cmd.Agent, cmd.Run); err != nil {
 			return err
 		}
 	}
-	if end.Alarm { // before the announcement that the agent sleeps; the same alarm again changes nothing
+	if end.Alarm { // before the announcement that the agent sleeps
 		a := api.SetAlarm{ID: cmd.Run + "/rest", Agent: cmd.Agent, At: end.Sleep, Reason: end.Why}
 		if _, err := e.Alarms.SetAlarm(ctx, a); err != nil {
 			return err
 		}
 	}
-	if end.Success && end.Fate != api.FateMerged {
-		if err := e.saidPersisted(ctx, cmd, end.Turns, end.At, ev); err != nil {
-			return err
-		}
-	} else if !end.Success {
-		if err := ev.Post(ctx, "loop_error/"+cmd.Run, api.LoopError{
-			Run: cmd.Run, Session: cmd.Session, Code: end.Code, Reason: end.Reason, Error: end.Error, Next: end.Next, At: end.At,
+	return nil
+}
+
+// tell tells this process of the end of a run that is announced.
+func (e *Engine) tell(ctx context.Context, end End) error {
+	if e.Over == nil {
+		return nil
+	}
+	return e.Over(ctx, *eventOf(end))
+}
+
+// dropped announces the end of a run that had no turn, below a root of its own, to which
+// the readers of the announcement link. It has no place in the journal, which another
+// run may be writing.
+func (e *Engine) dropped(ctx context.Context, end End, ev Events) error {
+	ctx, span := e.Tracer.Start(ctx, "drop_run", trace.WithNewRoot(), trace.WithAttributes(attribute.String("anima.run.fate", string(end.Fate))))
+	defer span.End()
+	if err := e.settled(ctx, end); err != nil {
+		return err
+	}
+	m := eventOf(end)
+	if !end.Success {
+		if err := ev.Post(ctx, "loop_error/"+end.Run.Run, api.LoopError{
+			Run: m.Run, Session: m.Session, Code: m.Code, Reason: m.Reason, Error: m.Error, Next: m.Next, At: m.At,
 		}); err != nil {
 			return err
 		}
 	}
-	if err := e.saidChanged(ctx, end.Changed, ev); err != nil {
-		return err
-	}
-	if err := ev.Post(ctx, "loop_end/"+cmd.Run, api.LoopEnd{
-		Run: cmd.Run, Session: cmd.Session, Agent: cmd.Agent, Success: end.Success, Fate: end.Fate, Into: end.Into, Response: end.Response, Turns: end.Turns,
-		Cost: end.Cost, Duration: (end.At - cmd.AcceptedAt) / 1000, At: end.At,
-		Code: end.Code, Reason: end.Reason, Error: end.Error, Next: end.Next,
-	}); err != nil {
+	if err := ev.Post(ctx, "loop_end/"+end.Run.Run, *m); err != nil {
 		return err
 	}
 	return ev.Wait(ctx)
+}
+
+func eventOf(end End) *api.LoopEnd {
+	cmd := end.Run
+	return &api.LoopEnd{
+		Run: cmd.Run, Session: cmd.Session, Agent: cmd.Agent, Success: end.Success, Fate: end.Fate, Into: end.Into, Response: end.Response, Turns: end.Turns,
+		Cost: end.Cost, Duration: (end.At - cmd.AcceptedAt) / 1000, At: end.At,
+		Code: end.Code, Reason: end.Reason, Error: end.Error, Next: end.Next,
+	}
+}
+
+// changes are those of the agent that came with the end.
+func (end End) changes() []api.AgentChanged {
+	if end.Changed == nil {
+		return end.Earlier
+	}
+	return append(end.Earlier[:len(end.Earlier):len(end.Earlier)], *end.Changed)
 }

@@ -76,7 +76,9 @@ func (e *Engine) prepare(ctx context.Context, s *state, id string, i int) (prepa
 		}
 		return p, nil
 	}
-	p.intent, p.token = &Intent{Index: i, Decision: d.ID, At: now}, d.Token
+	p.intent, p.token = &Intent{
+		Index: i, Decision: d.ID, Token: d.Token, Tool: call.Name, CallID: call.ID, Arguments: arguments(call), At: now,
+	}, d.Token
 	return p, nil
 }
 
@@ -234,7 +236,7 @@ func (e *Engine) start(c *underway, s *state, ev Events, id string, i int) (run 
 		s.intents[i] = intent
 	}
 	c.intent, c.token, c.repeating = intent, p.token, repeating
-	return true, e.saidStart(ctx, s, ev, id, intent)
+	return true, nil
 }
 
 // act runs the tool. It only reads the state: calls side by side share it.
@@ -404,12 +406,13 @@ func (e *Engine) settle(ctx context.Context, s *state, ev Events, id string, spa
 		span.SetAttributes(attribute.String("error.type", string(r.Outcome)))
 		span.SetStatus(codes.Error, string(r.Outcome))
 	}
+	r.Tool, r.CallID = call.Name, call.ID
 	if err := e.append(ctx, s, Step{Result: &r}); err != nil {
 		return err
 	}
 	s.results[r.Index] = r
 	e.Observe.Tool(ctx, call.Name, r.Outcome, time.Duration(r.DurationMS)*time.Millisecond)
-	return e.saidEnd(ctx, s, ev, id, r)
+	return nil
 }
 
 // known keeps span names few: what the model invented is not a name.

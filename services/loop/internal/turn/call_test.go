@@ -93,7 +93,7 @@ func TestSideBySide(t *testing.T) {
 	}
 	steps := []string{
 		"1 begin", "1 thought", "1 intent", "1 intent", "1 intent", "1 result", "1 result", "1 result", "1 intent", "1 result",
-		"1 intent", "1 intent", "1 result", "1 result", "2 thought",
+		"1 intent", "1 intent", "1 result", "1 result", "2 thought", "2 end",
 	}
 	if diff := cmp.Diff(steps, w.Journal.Steps("ada-main")); diff != "" {
 		t.Errorf("journal (-want +got):\n%s", diff)

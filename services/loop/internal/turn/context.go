@@ -88,17 +88,17 @@ func (e *Engine) think(ctx context.Context, s *state, ev Events, id string) erro
 	if err != nil {
 		return err
 	}
-	c, err := e.ask(ctx, s, ev, id, m)
+	c, settling, err := e.ask(ctx, s, ev, id, m)
 	if api.ReasonOf(err) == api.ReasonTooLong && m.smaller() {
 		// The router chose a model with a smaller window, or counts otherwise.
 		if err = m.fit(ctx, e, s, id); err == nil {
-			c, err = e.ask(ctx, s, ev, id, m)
+			c, settling, err = e.ask(ctx, s, ev, id, m)
 		}
 	}
 	if api.ReasonOf(err) == api.ReasonRefused {
 		var anew bool
 		if anew, err = e.anew(ctx, s, id, m, err); anew && err == nil {
-			c, err = e.ask(ctx, s, ev, id, m)
+			c, settling, err = e.ask(ctx, s, ev, id, m)
 		}
 	}
 	if err != nil {
@@ -109,6 +109,7 @@ func (e *Engine) think(ctx context.Context, s *state, ev Events, id string) erro
 	}
 	c.Cost += m.paid
 	t := m.thought
+	s.settling = settling
 	t.Completion, t.At = c, e.Now().UnixMicro()
 	if err := e.append(ctx, s, Step{Thought: t}); err != nil {
 		return err
@@ -118,7 +119,7 @@ func (e *Engine) think(ctx context.Context, s *state, ev Events, id string) erro
 }
 
 // ask announces the prompt and asks the router.
-func (e *Engine) ask(ctx context.Context, s *state, ev Events, id string, m *made) (api.Completion, error) {
+func (e *Engine) ask(ctx context.Context, s *state, ev Events, id string, m *made) (api.Completion, Settling, error) {
 	p := m.prompt
 	e.Observe.Context(ctx, p.Tokens)
 	parts := make([]string, len(p.Uses))
@@ -132,29 +133,33 @@ func (e *Engine) ask(ctx context.Context, s *state, ev Events, id string, m *mad
 	)
 	ref, err := e.keepParts(ctx, s, m)
 	if err != nil {
-		return api.Completion{}, err
+		return api.Completion{}, nil, err
 	}
 	m.thought = &Thought{
 		Tokens: p.Tokens, Offered: len(m.in.Tools), StartedAt: e.Now().UnixMicro(),
 		Trace: trace.SpanContextFromContext(ctx).TraceID().String(), Prompt: ref,
 	}
-	if err := e.saidThinking(ctx, s, m.thought, ev, id); err != nil {
-		return api.Completion{}, err
-	}
+	ev.Thinking(ctx, api.Thinking{
+		Run: s.cmd.Run, Session: s.cmd.Session, Turn: id, TokenEstimate: p.Tokens, ToolCount: len(m.in.Tools), At: m.thought.StartedAt, After: s.last,
+	})
 	call := api.Complete{
 		ID: id, Agent: s.agent.ID, Session: s.cmd.Session, Turn: id, Task: api.TaskTurn, Tier: s.tier,
 		Model: s.agent.Model, Messages: p.Messages, Tools: m.in.Tools, Run: s.cmd.Run, Deadline: s.answerBy(e.Now()),
 	}
 	if s.attempts > 1 && !m.in.Flushing { // an owner before may have streamed a part of the answer
-		ev.Delta(ctx, api.StreamDelta{Run: s.cmd.Run, Session: s.cmd.Session, Turn: id, Discard: true})
+		ev.Delta(ctx, api.StreamDelta{Run: s.cmd.Run, Session: s.cmd.Session, Turn: id, Discard: true, After: s.last})
 	}
+	after := s.last
 	delta := func(d api.Delta) {
-		ev.Delta(ctx, api.StreamDelta{Run: s.cmd.Run, Session: s.cmd.Session, Turn: id, Content: d.Content, Discard: d.Discard, Note: d.Note})
+		ev.Delta(ctx, api.StreamDelta{
+			Run: s.cmd.Run, Session: s.cmd.Session, Turn: id, Content: d.Content, Discard: d.Discard, Note: d.Note, After: after,
+		})
 	}
 	if m.in.Flushing {
 		call.ID, delta = id+".flush", func(api.Delta) {} // it has no watchers
 	}
-	return Ask(ctx, e.Router, Question{Complete: call, Encoded: m.messages, Kit: m.tools}, delta)
+	m.thought.Call = call.ID
+	return e.Router.Complete(ctx, Question{Complete: call, Encoded: m.messages, Kit: m.tools}, delta)
 }
 
 // made is the prompt of one turn on its way.

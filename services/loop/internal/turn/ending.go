@@ -30,16 +30,15 @@ func fatal(err error) bool {
 }
 
 // persist writes the turn and, when it was the last, the run's end.
-func (e *Engine) persist(ctx context.Context, s *state, ev Events) (*End, error) {
+func (e *Engine) persist(ctx context.Context, s *state) (*End, error) {
+	if err := e.pay(ctx, s); err != nil {
+		return nil, err
+	}
 	now := e.Now().UnixMicro()
 	rec := s.record(s.agent.MaxCalls, life.StateAt(s.tier, s.agent.State), now)
 	end := e.ended(s, &rec, now)
-	// A persisted turn is not taken up again, so its events must be stored first.
-	if err := ev.Wait(ctx); err != nil {
-		return nil, err
-	}
 	e.Ending(ctx, now)
-	if err := e.Store.Persist(ctx, &rec, s.input, end); err != nil {
+	if err := e.persistTurn(ctx, s, &rec, end); err != nil {
 		return nil, err
 	}
 	if end != nil {
@@ -48,14 +47,8 @@ func (e *Engine) persist(ctx context.Context, s *state, ev Events) (*End, error)
 		}
 		return end, nil
 	}
-	if rec.Changed != nil {
-		s.agent.State = rec.Changed.State
-		if err := e.saidChanged(ctx, rec.Changed, ev); err != nil {
-			return nil, err
-		}
-	}
-	if err := e.saidPersisted(ctx, s.cmd, s.number, now, ev); err != nil {
-		return nil, err
+	if n := len(rec.Changed); n > 0 {
+		s.agent.State = rec.Changed[n-1].State
 	}
 	s.next(rec)
 	return nil, nil
@@ -139,14 +132,18 @@ func (e *Engine) rest(s *state, end *End, why string, d time.Duration) {
 func (e *Engine) giveUp(ctx context.Context, s *state, ev Events, err error) (*End, error) {
 	now := e.Now().UnixMicro()
 	// Under the fence, so that an owner of the past cannot end what another goes on with.
-	if ferr := e.append(ctx, s, Step{Begin: &Begin{At: now, Attempt: max(1, s.attempts)}}); ferr != nil {
+	fence := &Begin{At: now, Attempt: max(1, s.attempts)}
+	if s.number == 1 && s.begun == 0 { // no owner has taken it up
+		s.begun, fence.Kind = now, s.cmd.Kind
+	}
+	if ferr := e.append(ctx, s, Step{Begin: fence}); ferr != nil {
 		return nil, fmt.Errorf("give up because of %q: %w", err.Error(), retryable(ferr))
 	}
 	if s.input.Text == "" {
 		s.input = Input{Text: s.cmd.Content, By: s.cmd.By}
 	}
 	if !s.owned { // it ends before this owner began, and the one before may have lost words of it
-		if gerr := e.goOn(ctx, s, ev, ID(s.cmd.Run, s.number), now); gerr != nil && !fatal(gerr) {
+		if gerr := e.goOn(ctx, s, ev, ID(s.cmd.Run, s.number)); gerr != nil && !fatal(gerr) {
 			return nil, fmt.Errorf("give up because of %q: %w", err.Error(), gerr)
 		}
 	}
@@ -172,15 +169,49 @@ func (e *Engine) giveUp(ctx context.Context, s *state, ev Events, err error) (*E
 	rec := s.record(s.agent.MaxCalls, life.StateAt(s.tier, s.agent.State), now)
 	rec.Counters = e.failed(s, end, w)
 	end.Turns, end.Cost = s.total+1, s.cost+rec.Turn.Cost
-	perr := ev.Wait(ctx)
-	if perr == nil {
-		e.Ending(ctx, now)
-		perr = e.Store.Persist(ctx, &rec, s.input, end)
+	// Where treasury is away, the router settles by itself when it is back.
+	if perr := e.pay(ctx, s); perr != nil && ctx.Err() != nil {
+		return nil, fmt.Errorf("give up because of %q: %w", err.Error(), retryable(perr))
 	}
-	if perr != nil {
+	e.Ending(ctx, now)
+	if perr := e.persistTurn(ctx, s, &rec, end); perr != nil {
 		return nil, fmt.Errorf("give up because of %q: %w", err.Error(), retryable(perr))
 	}
 	return end, nil
+}
+
+// pay returns when the cost of the turn's thought is settled, so that what the turn says
+// it cost is paid, and the next prompt says what is left. What an owner before asked for,
+// and what broke off, the router is asked to confirm.
+func (e *Engine) pay(ctx context.Context, s *state) error {
+	s.owns = nil
+	if s.settled || s.thought == nil || s.thought.Call == "" {
+		return nil
+	}
+	var err error
+	if w := s.settling; w != nil {
+		s.settling = nil
+		if s.owns, err = w.Wait(ctx); err == nil || ctx.Err() != nil {
+			s.settled = err == nil
+			return err
+		}
+	}
+	s.owns, err = e.Router.Confirm(ctx, s.agent.ID, s.thought.Call)
+	if api.CodeOf(err) == api.NotFound { // the router has lost the answer, and cannot settle it
+		err = nil
+	}
+	s.settled = err == nil
+	return err
+}
+
+// persistTurn writes a turn; with a run's first one the store has the run's beginning.
+func (e *Engine) persistTurn(ctx context.Context, s *state, rec *Record, end *End) error {
+	err := e.Store.Persist(ctx, rec, s.input, end)
+	if err == nil && s.recorded != nil {
+		s.recorded()
+		s.recorded = nil
+	}
+	return err
 }
 
 // settling is how long the end of what was asked for waits for the router to end a call

@@ -45,6 +45,12 @@ type Engine struct {
 	// Within is told that a run waits for something that takes d at most, until done is
 	// called. nil: nothing is told.
 	Within func(ctx context.Context, d time.Duration) (done func())
+	// Begun is told that a run has been taken up for the first time, until done is called:
+	// the store records that with the first turn, which may take long. nil: nothing is told.
+	Begun func(cmd api.Run, input Input, tier api.Tier, at int64) (done func())
+	// Over is told, once or again, that the end of a run with turns is in the journal; with
+	// an error the run's message comes back. nil: nothing is told.
+	Over func(ctx context.Context, end api.LoopEnd) error
 
 	player *player // of a recorded turn; nil: the turns are lived
 }
@@ -61,33 +67,41 @@ type Observer interface {
 // worse; an error when it must be taken up again. ctx ends when the lease on the
 // session does.
 //
-// Dying between any two lines is safe: before begin nothing has happened;
-// between steps the journal tells where to go on, and what it has is announced
-// again under the same ids; before PERSIST the turn's events are stored.
+// Dying between any two lines is safe: before begin nothing has happened; between
+// steps the journal tells where to go on; after a PERSIST the entry that announces it
+// is written by the next owner.
 func (e *Engine) Run(ctx context.Context, cmd api.Run, ev Events) error {
 	known, err := e.Store.Known(ctx, cmd)
 	if err != nil {
 		return err
 	}
-	if known.Ended != nil && known.Ended.Turns == 0 {
-		return e.dropped(ctx, *known.Ended, ev)
-	}
 	if known.Ended != nil {
-		id := ID(cmd.Run, known.Ended.Turns)
-		root := trace.SpanContextConfig{TraceFlags: trace.FlagsSampled} // sent by the owner that ended the run
-		root.TraceID, root.SpanID = telemetry.DeriveIDs("turn", id)
-		return e.finish(below(ctx, trace.NewSpanContext(root), cmd, id), *known.Ended, ev)
+		return e.again(ctx, cmd, known, ev)
 	}
-	// What a run that has begun did must be kept. The journal is not asked whether it
-	// has: its stream's leader may be behind (ADR 11).
-	if end := refused(cmd, known, e.Now().UnixMicro()); end != nil && !known.Begun {
-		return e.Drop(ctx, *end, ev)
+	if end := refused(cmd, known, e.Now().UnixMicro()); end != nil {
+		begun, err := e.refuse(ctx, known, *end, ev)
+		if err != nil || !begun {
+			return err
+		}
 	}
 	s := &state{
 		cmd: cmd, agent: known.Agent, input: known.Input, number: known.Turns + 1, total: known.Turns, cost: known.Cost,
 		last: known.Journal, since: known.Journal, results: map[int]Result{}, intents: map[int]Intent{}, before: known.Before,
 		counters: known.Counters, notice: known.Notice, after: standing{known.Last, known.Journal, known.Reset},
 	}
+	if known.Turns > 0 {
+		s.persisted = known.Before // unless the journal has it
+	}
+	if known.Begun {
+		if s.changed, err = e.Store.Changes(ctx, cmd); err != nil {
+			return err
+		}
+	}
+	defer func() {
+		if s.recorded != nil {
+			s.recorded()
+		}
+	}()
 	runCtx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	s.bound = e.bound(limitOf(known.Agent), func() { stop(context.DeadlineExceeded) })
@@ -110,13 +124,38 @@ func (e *Engine) Run(ctx context.Context, cmd api.Run, ev Events) error {
 			return err
 		}
 		if end != nil {
-			return e.finish(below(ctx, s.root, cmd, ID(cmd.Run, end.Turns)), *end, ev)
+			return e.finish(below(ctx, s.root, cmd, ID(cmd.Run, end.Turns)), *end, s.last)
 		}
 	}
 }
 
-// Drop gives a run that never began its fate, and announces it. Dying in between
-// repeats the announcement: what is stored first stays.
+// again announces the end of a run that is over: its owner may have been killed before it
+// did.
+func (e *Engine) again(ctx context.Context, cmd api.Run, known Known, ev Events) error {
+	end := *known.Ended
+	if end.Turns == 0 {
+		return e.dropped(ctx, end, ev)
+	}
+	id := ID(cmd.Run, end.Turns)
+	root := trace.SpanContextConfig{TraceFlags: trace.FlagsSampled} // sent by the owner that ended the run
+	root.TraceID, root.SpanID = telemetry.DeriveIDs("turn", id)
+	ctx = below(ctx, trace.NewSpanContext(root), cmd, id)
+	tail, last, err := e.Journal.Tail(ctx, cmd, known.Journal)
+	if err != nil {
+		return err
+	}
+	// Another run of the session begins after the end is announced.
+	if n := len(tail); !known.Latest || n > 0 && (tail[n-1].Run != cmd.Run || tail[n-1].End != nil) {
+		if err := e.settled(ctx, end); err != nil {
+			return err
+		}
+		return e.tell(ctx, end)
+	}
+	return e.finish(ctx, end, last)
+}
+
+// Drop gives a run its fate that waits behind another one, and so has not begun, and
+// announces it. Dying in between repeats the announcement: what is stored first stays.
 func (e *Engine) Drop(ctx context.Context, end End, ev Events) error {
 	stored, err := e.Store.Drop(ctx, end)
 	if err != nil {
@@ -125,12 +164,45 @@ func (e *Engine) Drop(ctx context.Context, end End, ev Events) error {
 	return e.dropped(ctx, stored, ev)
 }
 
-// dropped announces the end of a run that had no turn, below a root of its own: who
-// hears of it has something to link to.
-func (e *Engine) dropped(ctx context.Context, end End, ev Events) error {
-	ctx, span := e.Tracer.Start(ctx, "drop_run", trace.WithNewRoot(), trace.WithAttributes(attribute.String("anima.run.fate", string(end.Fate))))
-	defer span.End()
-	return e.finish(ctx, end, ev)
+// Refuse is Drop for a run whose place in its session has come. Errors: Conflict for one
+// that has begun.
+func (e *Engine) Refuse(ctx context.Context, end End, ev Events) error {
+	known, err := e.Store.Known(ctx, end.Run)
+	if err != nil {
+		return err
+	}
+	if known.Ended != nil {
+		return e.again(ctx, end.Run, known, ev)
+	}
+	begun, err := e.refuse(ctx, known, end, ev)
+	if err == nil && begun {
+		err = api.Errorf(api.Conflict, "run %s has begun", end.Run.Run)
+	}
+	return err
+}
+
+// refuse drops a run unless it has begun: what such a run did must be kept. The store
+// tells that from the run's first turn on, and the journal before. A journal that shows
+// nothing is no proof, because its stream's leader may be behind (ADR 11); an entry that
+// the stream takes on top of what it shows is.
+func (e *Engine) refuse(ctx context.Context, known Known, end End, ev Events) (begun bool, err error) {
+	if known.Begun {
+		return true, nil
+	}
+	cmd := end.Run
+	tail, last, err := e.Journal.Tail(ctx, cmd, known.Journal)
+	if err != nil {
+		return false, err
+	}
+	for _, step := range tail {
+		if step.Run == cmd.Run && !step.Release {
+			return true, nil
+		}
+	}
+	if _, err := e.Journal.Append(ctx, cmd, Step{Run: cmd.Run, Turn: 1, Release: true}, last); err != nil {
+		return false, err
+	}
+	return false, e.Drop(ctx, end, ev)
 }
 
 // Cancelled is the error of what must not go on because its run was cancelled.
@@ -240,13 +312,16 @@ func (e *Engine) interrupted(ctx context.Context, s *state, ev Events, cause err
 func (e *Engine) execute(ctx context.Context, s *state, ev Events, id string, span trace.Span) (*End, error) {
 	s.tools = e.toolbox(ctx, s.agent)
 	var poor error
-	if s.thought == nil {
+	if s.thought == nil && !s.knows() {
 		poor = e.look(ctx, s)
 	}
 	tookUp := !s.owned
 	if tookUp { // the first turn that this owner works on
 		if err := e.begin(ctx, s, ev, id); err != nil {
 			return nil, err
+		}
+		if s.number == 1 && s.agent.State == api.StateDead {
+			return nil, &api.Error{Code: api.Denied, Message: "the agent is dead", Next: "fund it: anima agent fund " + s.agent.ID + " 5"}
 		}
 	}
 	if ctx.Err() != nil {
@@ -281,5 +356,5 @@ func (e *Engine) execute(ctx context.Context, s *state, ev Events, id string, sp
 	if err := e.calls(ctx, s, ev, id); err != nil {
 		return nil, err
 	}
-	return e.persist(ctx, s, ev)
+	return e.persist(ctx, s)
 }

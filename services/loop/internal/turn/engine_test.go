@@ -65,14 +65,15 @@ func TestRun(t *testing.T) {
 		t.Errorf("pay came to %+v", c)
 	}
 	wantEvents := []string{
-		"agent_state/ada/2", "agent_state/ada/3", "loop_start/run1", "loop_context/run1.1", "loop_execute/run1.1",
-		"tool_start/run1.1.0", "tool_end/run1.1.0", "tool_start/run1.1.1", "tool_end/run1.1.1", "loop_persist/run1.1",
+		"loop_start/run1", "loop_context/run1.1", "loop_execute/run1.1",
+		"tool_start/run1.1.0", "tool_end/run1.1.0", "tool_start/run1.1.1", "tool_end/run1.1.1",
+		"loop_persist/run1.1", "agent_state/ada/2", "agent_state/ada/3",
 		"loop_context/run1.2", "loop_execute/run1.2", "loop_persist/run1.2", "agent_state/ada/4", "loop_end/run1",
 	}
 	if diff := cmp.Diff(wantEvents, w.Stream.IDs()); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
 	}
-	wantSteps := []string{"1 begin", "1 thought", "1 intent", "1 result", "1 intent", "1 result", "2 thought"}
+	wantSteps := []string{"1 begin", "1 thought", "1 intent", "1 result", "1 intent", "1 result", "2 thought", "2 end"}
 	if diff := cmp.Diff(wantSteps, w.Journal.Steps("ada-main")); diff != "" {
 		t.Errorf("journal (-want +got):\n%s", diff)
 	}
@@ -401,8 +402,8 @@ func TestCannotPay(t *testing.T) {
 		t.Errorf("kept %+v, want the input and nobody's words", turns)
 	}
 	ids := w.Stream.IDs()
-	want := []string{"loop_error/run1", "agent_state/ada/4", "loop_end/run1"}
-	if diff := cmp.Diff(want, ids[len(ids)-3:]); diff != "" {
+	want := []string{"loop_error/run1", "agent_state/ada/2", "agent_state/ada/3", "agent_state/ada/4", "loop_end/run1"}
+	if diff := cmp.Diff(want, ids[len(ids)-5:]); diff != "" {
 		t.Errorf("last events (-want +got):\n%s", diff)
 	}
 	if got := w.Stream.Kept()["agent_state/ada/4"]["state"]; got != "critical" {
@@ -648,7 +649,7 @@ func TestJournalDropped(t *testing.T) {
 	t.Parallel()
 	w := world(asks("", "look"), says("done"))
 	run(t, w, command)
-	w.Journal = &turntest.Journal{}
+	w.LoseJournal()
 	next := command
 	next.Run = "run2"
 	w.Router.Script = turntest.Say(says("hello again"))

@@ -63,7 +63,7 @@ func (e *Engine) waits(s *state, err error) (api.StreamDelta, bool) {
 	if wait := w.Retry(); wait >= time.Second {
 		note += " in " + wait.Round(time.Second).String()
 	}
-	return api.StreamDelta{Run: s.cmd.Run, Session: s.cmd.Session, Turn: ID(s.cmd.Run, s.number), Note: note}, true
+	return api.StreamDelta{Run: s.cmd.Run, Session: s.cmd.Session, Turn: ID(s.cmd.Run, s.number), Note: note, After: s.last}, true
 }
 
 // withheld says that the calls of an answer are not made: the answer did not come to

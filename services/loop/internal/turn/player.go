@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -46,6 +47,7 @@ type player struct {
 }
 
 func newPlayer(ctx context.Context, texts ContextStore, rec Recording, tools map[string]Tool) (*player, error) {
+	rec.Steps = slices.DeleteFunc(slices.Clone(rec.Steps), func(s Step) bool { return s.Release || s.End != nil })
 	p := &player{Recording: rec, tools: map[string]Tool{}, results: map[int]Result{}, intents: map[int]Intent{}}
 	if rec.Reference.Agent == "" {
 		return nil, &api.Error{
@@ -156,13 +158,16 @@ func (p *player) next() *Step {
 func takesOver(s *Step) bool { return s.Begin != nil && s.Begin.Since != 0 }
 
 // Tail implements [Journal]: what was written again so far.
-func (p *player) Tail(context.Context, string, uint64) ([]Step, uint64, error) {
+func (p *player) Tail(context.Context, api.Run, uint64) ([]Step, uint64, error) {
 	return p.Steps[:p.at], uint64(p.at), nil
 }
 
 // Append implements [Journal]. What the engine writes must be what comes next; where
 // another owner came next, this one dies.
 func (p *player) Append(_ context.Context, _ api.Run, step Step, _ uint64) (uint64, error) {
+	if step.End != nil {
+		return 0, errReplayed // it follows from what was persisted
+	}
 	want := p.next()
 	mine := step.Begin != nil && !p.begun
 	switch {
@@ -206,24 +211,23 @@ func (p *player) prompts(now Thought) {
 	}
 }
 
-// timeless is a step without what a replay makes anew.
+// timeless is a step without what a replay makes anew, and without what it announces.
 func timeless(s Step) Step {
+	s.Persisted, s.Changed = 0, nil
 	switch {
 	case s.Begin != nil:
 		b := *s.Begin
-		b.At, b.Since = 0, 0
+		b.At, b.Since, b.Kind = 0, 0, ""
 		s.Begin = &b
 	case s.Thought != nil:
 		t := *s.Thought
-		t.StartedAt, t.At, t.Trace = 0, 0, ""
+		t.StartedAt, t.At, t.Trace, t.Call = 0, 0, "", ""
 		s.Thought = &t
 	case s.Intent != nil:
-		i := *s.Intent
-		i.At = 0
-		s.Intent = &i
+		s.Intent = &Intent{Index: s.Intent.Index, Decision: s.Intent.Decision}
 	case s.Result != nil:
 		r := *s.Result
-		r.At = 0
+		r.At, r.Tool, r.CallID = 0, "", ""
 		s.Result = &r
 	}
 	return s
@@ -241,10 +245,8 @@ func (p *player) Known(context.Context, api.Run) (Known, error) {
 	return k, nil
 }
 
-// Started implements [Store]: what the agent became is in the recording.
-func (p *player) Started(context.Context, api.Run, Input, api.Tier, int64) ([]api.AgentChanged, error) {
-	return nil, nil
-}
+// Changes implements [Store]: what the agent became is in the recording.
+func (p *player) Changes(context.Context, api.Run) ([]api.AgentChanged, error) { return nil, nil }
 
 // Persist implements [Store], and ends the replay.
 func (p *player) Persist(_ context.Context, rec *Record, _ Input, end *End) error {
@@ -273,7 +275,7 @@ func (p *player) Persist(_ context.Context, rec *Record, _ Input, end *End) erro
 		p.differ("end", "", "the run ends: "+p.End.Why, "it goes on")
 	case end != nil:
 		a, b := *p.End, *end
-		a.Changed, b.Changed = nil, nil
+		a.Changed, b.Changed, a.Earlier, b.Earlier = nil, nil, nil, nil
 		same = p.compare("end", a, b)
 	}
 	if after := p.After; same && after != nil && after.Agent != "" {

@@ -44,10 +44,12 @@ type Record struct {
 	Counters api.Counters // of the session, from now on
 	Notice   string       // for the session's next turn
 	Prompt   *Reference   // nil: the model was not asked
+	Begun    int64        // with a run's first turn: when its first owner took it up, in Unix µs
+	Tier     api.Tier     // of the agent
 
 	// Set by [Store.Persist].
-	Changed  *api.AgentChanged // the run goes on, in another state
-	Position int64             // of the turn in its session; 0: another owner wrote it
+	Changed  []api.AgentChanged // by the run's beginning and, if the run goes on, by the turn
+	Position int64              // of the turn in its session; 0: another owner wrote it
 }
 
 // End is how a run ended.
@@ -70,12 +72,14 @@ type End struct {
 	Fate     api.Fate          `json:"fate,omitempty"`  // "" in what older releases wrote: consumed
 	Into     string            `json:"into,omitempty"`  // the run that it was merged into
 	Changed  *api.AgentChanged `json:"changed,omitempty"`
+	// Earlier are the changes that the store made with the run's only turn, before Changed.
+	Earlier []api.AgentChanged `json:"earlier,omitempty"`
 }
 
 // Known is what the store has of a run and its session.
 type Known struct {
 	Agent   Agent
-	Begun   bool  // [Store.Started] has recorded the run
+	Begun   bool  // the run is recorded: [Store.Started], or its first turn
 	Turns   int   // persisted turns of this run
 	Input   Input // of the run, if a turn is persisted
 	Cost    api.Micros
@@ -83,6 +87,7 @@ type Known struct {
 	Last    int64  // position of the session's last turn; 0: it has none
 	Reset   int64  // position of the last turn that is no longer sent to a model
 	Ended   *End   // the run is over
+	Latest  bool   // the session's last turn is the run's last
 	Before  int64  // when the session's last turn ended; 0: there is none
 
 	Counters   api.Counters // of the session
@@ -102,18 +107,16 @@ type Past struct {
 type Store interface {
 	// Known reads what there is of a run.
 	Known(ctx context.Context, cmd api.Run) (Known, error)
-	// Started records the run, and wakes the agent, in one transaction: to waking, and from there to the
-	// state that its tier gives it. It returns the changes, to the same run again,
-	// and none when another had made them. Errors: Denied when the agent is dead,
-	// Conflict when the run is over.
-	Started(ctx context.Context, cmd api.Run, input Input, tier api.Tier, at int64) ([]api.AgentChanged, error)
+	// Changes are those that a run has made of its agent, in order.
+	Changes(ctx context.Context, cmd api.Run) ([]api.AgentChanged, error)
 	// Persist writes a turn, its calls, the session's sums and, with end, the run's
 	// end and the agent's state, in one transaction; unique on run and number, so
-	// that writing twice is writing once. It sets end to what is stored, with the
-	// agent's change. A run that goes on leaves its agent in the turn's state; rec is
-	// told of the change. Errors: Conflict when another owner's turn is there and the
-	// run goes on otherwise; Denied with ReasonCancelled when the run was cancelled
-	// and end does not say so: nothing is written then.
+	// that writing twice is writing once. With a run's first turn it records the run, and
+	// wakes the agent: to waking, and from there to the state that its tier gives it. It
+	// sets end to what is stored, with the agent's changes. A run that goes on leaves its
+	// agent in the turn's state; rec is told of the changes. Errors: Conflict when another
+	// owner's turn is there and the run goes on otherwise; Denied with ReasonCancelled when
+	// the run was cancelled and end does not say so: nothing is written then.
 	Persist(ctx context.Context, rec *Record, input Input, end *End) error
 	// Drop ends a run without a turn, and returns the end that is stored: another
 	// one if the run was over before. Errors: Conflict for one that has begun and
@@ -130,8 +133,9 @@ type Store interface {
 // since last: the run has another owner now.
 type Journal interface {
 	Append(ctx context.Context, cmd api.Run, step Step, last uint64) (uint64, error)
-	// Tail reads what follows an entry and the sequence of the last one.
-	Tail(ctx context.Context, session string, after uint64) ([]Step, uint64, error)
+	// Tail reads what follows an entry and the sequence of the last one. Errors: Conflict
+	// while the session is another owner's.
+	Tail(ctx context.Context, cmd api.Run, after uint64) ([]Step, uint64, error)
 }
 
 // Router is the inference-router.
@@ -228,11 +232,13 @@ type Treasury interface {
 	Spent(ctx context.Context, agent, turn string) (api.Spent, error)
 }
 
-// Events announces what happens. Post returns at once; Wait returns when all are
-// stored. Ids make repeated posts one event.
+// Events announces what happens and is in no entry of a journal. Post returns at once;
+// Wait returns when all are stored. Ids make repeated posts one event.
 type Events interface {
 	Post(ctx context.Context, id string, m api.Message) error
 	Wait(ctx context.Context) error
+	// Thinking and Delta are best effort.
+	Thinking(ctx context.Context, t api.Thinking)
 	Delta(ctx context.Context, d api.StreamDelta)
 	// Progress is best effort, and called by several calls of a turn at once.
 	Progress(ctx context.Context, p api.ToolProgress)

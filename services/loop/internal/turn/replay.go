@@ -107,6 +107,7 @@ func (p *player) compare(step string, recorded, replayed any) bool {
 
 func (silence) Post(context.Context, string, api.Message) error { return nil }
 func (silence) Wait(context.Context) error                      { return nil }
+func (silence) Thinking(context.Context, api.Thinking)          {}
 func (silence) Delta(context.Context, api.StreamDelta)          {}
 func (silence) Progress(context.Context, api.ToolProgress)      {}
 

@@ -17,7 +17,7 @@ func recording(t *testing.T, w *turntest.World, id string) turn.Recording {
 	if err != nil {
 		t.Fatal(err)
 	}
-	steps, _, err := w.Journal.Tail(t.Context(), rec.Turn.Session, 0)
+	steps, _, err := w.Journal.Tail(t.Context(), rec.Run, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -30,17 +30,20 @@ func (e *Engine) takeUp(ctx context.Context, s *state) (*Past, error) {
 	if s.before > 0 {
 		past.Before = time.UnixMicro(s.before)
 	}
-	tail, last, err := e.Journal.Tail(ctx, s.cmd.Session, s.last)
+	tail, last, err := e.Journal.Tail(ctx, s.cmd, s.last)
 	if err != nil {
 		return past, err
 	}
 	s.last = last
-	s.fresh = len(tail) == 0 && s.number == 1
+	s.fresh = s.number == 1 && !slices.ContainsFunc(tail, func(step Step) bool { return step.End == nil && !step.Release })
 	for _, step := range tail {
 		if step.Run == s.cmd.Run && step.Turn > s.number {
 			// Persisted since the store was read: going on from here would make the
 			// later turn's calls again.
 			return past, api.Errorf(api.Conflict, "the run is at turn %d already", step.Turn)
+		}
+		if step.Run == s.cmd.Run && step.End != nil { // so is its end
+			return past, api.Errorf(api.Conflict, "the run is over")
 		}
 		s.apply(step)
 		// Later turns begin without a word in the journal, when the one before ends.
@@ -66,55 +69,37 @@ func (e *Engine) begin(ctx context.Context, s *state, ev Events, id string) erro
 		if input.Deadline == 0 {
 			input.Deadline = e.Now().Add(limitOf(s.agent)).UnixMicro()
 		}
-		s.input, b.Input = input, &input
+		s.input, s.begun, b.Input, b.Kind = input, b.At, &input, s.cmd.Kind
 	}
 	if err := e.append(ctx, s, Step{Begin: b}); err != nil {
 		return err
 	}
 	s.attempts, s.owned = b.Attempt, true
-	return e.goOn(ctx, s, ev, id, b.At)
+	return e.goOn(ctx, s, ev, id)
 }
 
-// goOn has the store know that the run has begun, and says again what the owner before
-// may have lost.
-func (e *Engine) goOn(ctx context.Context, s *state, ev Events, id string, at int64) error {
-	if s.number > 1 {
-		if err := e.saidPersisted(ctx, s.cmd, s.number-1, at, ev); err != nil {
-			return err
+// goOn does what follows from the run's input, and says again what an owner of a release
+// before may have lost.
+func (e *Engine) goOn(ctx context.Context, s *state, ev Events, id string) error {
+	if s.number == 1 {
+		if e.Begun != nil && s.recorded == nil && s.begun != 0 {
+			s.recorded = e.Begun(s.cmd, s.input, s.tier, s.begun)
 		}
-		return e.repeat(ctx, s, ev, id)
-	}
-	// The store knows of the run before anything else is done for it: where the journal
-	// shows nothing, that decides whether the run has begun.
-	changes, err := e.Store.Started(ctx, s.cmd, s.input, s.tier, at)
-	if err != nil {
-		return err
-	}
-	if err := e.Store.Merge(ctx, s.cmd, s.input.Merged, at); err != nil {
-		return err
-	}
-	for i := range changes {
-		s.agent.State = changes[i].State
-		if err := e.saidChanged(ctx, &changes[i], ev); err != nil {
+		if err := e.Store.Merge(ctx, s.cmd, s.input.Merged, e.Now().UnixMicro()); err != nil {
 			return err
 		}
 	}
-	if err := ev.Post(ctx, "loop_start/"+s.cmd.Run, api.LoopStart{
-		Run: s.cmd.Run, Session: s.cmd.Session, Agent: s.agent.ID, Kind: s.cmd.Kind, At: at,
-	}); err != nil {
-		return err
-	}
-	return e.repeat(ctx, s, ev, id)
+	return e.repeatOld(ctx, s, ev, id)
 }
 
-// append writes a step under the fence.
+// append writes a step under the fence, with what is to be announced.
 func (e *Engine) append(ctx context.Context, s *state, step Step) error {
-	step.Run, step.Turn = s.cmd.Run, s.number
+	step.Run, step.Turn, step.Persisted, step.Changed = s.cmd.Run, s.number, s.persisted, s.changed
 	seq, err := e.Journal.Append(ctx, s.cmd, step, s.last)
 	if err != nil {
 		return err
 	}
-	s.last = seq
+	s.last, s.persisted, s.changed = seq, 0, nil
 	return nil
 }
 
@@ -172,6 +157,15 @@ func (e *Engine) mail(ctx context.Context, s *state, from, text string) (Input, 
 		text = "[" + outside(s.cmd.Content) + ": it is not there any more]"
 	}
 	return Input{Text: text, By: api.Lowest(by...), Inbox: len(messages)}, nil
+}
+
+// knows says whether the settlement of the turn before has told how the agent is funded.
+func (s *state) knows() bool {
+	if s.owns == nil {
+		return false
+	}
+	s.tier, s.funds = s.owns.Tier, &api.Balance{Agent: s.agent.ID, Available: s.owns.Available + s.owns.Held, Tier: s.owns.Tier}
+	return true
 }
 
 // look asks how the agent is funded. Unknown is not poor (W-7).

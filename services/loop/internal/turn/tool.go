@@ -19,6 +19,7 @@ type Tool struct {
 	Effect      catalog.Effect
 	Mutating    bool          // changes something: the agent is not idle
 	Status      bool          // only looks at the agent's own state
+	Spends      bool          // may move the agent's money
 	Timeout     time.Duration // of one call; 0: 30 s (seed 004). It ends the context of Run
 	// Offered says whether the tool can be used by an agent now; nil: always. A tool
 	// that is not offered and called all the same must refuse by itself.
@@ -101,7 +102,8 @@ func Builtin(name string, check func(catalog.Args) error, run func(context.Conte
 	}
 	return Tool{
 		Name: name, Description: spec.Does, Schema: spec.Schema(), Effect: spec.Effect, Mutating: spec.Mutating, Status: spec.Status,
-		Check: func(args json.RawMessage) error { _, err := parse(args); return err },
+		Spends: spec.Owner == api.Treasury && !spec.Status,
+		Check:  func(args json.RawMessage) error { _, err := parse(args); return err },
 		Run: func(ctx context.Context, c Call) (Output, error) {
 			a, err := parse(c.Args)
 			if err != nil {

@@ -6,7 +6,7 @@
 // it announces is acted on, so a run that is taken up again repeats nothing that
 // has a result:
 //
-//	begin ─▶ thought ─▶ intent ─▶ result ─▶ intent ─▶ … ─▶ result ─▶ PERSIST ─▶ next turn
+//	begin ─▶ thought ─▶ intent ─▶ result ─▶ intent ─▶ … ─▶ result ─▶ PERSIST ─▶ next turn, or end
 //	        │                  │
 //	        │                  └ crash here: the call has an intent and no result.
 //	        │                    pure, idempotent, keyed: run again, same key.
@@ -15,12 +15,13 @@
 //	          its store and charges nothing.
 //
 // Durable writes of a run with one tool call, then words: begin, thought, intent,
-// result, thought, two PERSISTs; the events beside them are posted without
-// waiting, until a PERSIST, which comes after them.
+// result, thought, end, and two PERSISTs. Events are views of the entries (see
+// [api.Journal]): what a PERSIST has made true is announced by the entry after it.
 package turn
 
 import (
 	"encoding/json"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -30,39 +31,54 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// Step is one entry of a session's journal; one of its parts is set.
+// Step is one entry of a session's journal; one of the parts from Begin on is set.
+// [api.Journal.Events] reads it, too.
 type Step struct {
-	Run     string   `json:"-"`
-	Turn    int      `json:"-"`
-	Begin   *Begin   `json:"begin,omitempty"`
-	Joined  *Input   `json:"joined,omitempty"` // came into a run under way
-	Thought *Thought `json:"thought,omitempty"`
-	Result  *Result  `json:"result,omitempty"`
-	Intent  *Intent  `json:"intent,omitempty"`
+	Run  string `json:"-"`
+	Turn int    `json:"-"`
+	Old  bool   `json:"-"` // of a release that announced its events by messages of their own
+
+	// What the entry announces beside itself: when the turn before was persisted, in
+	// Unix µs, and how the agent has changed.
+	Persisted int64              `json:"persisted,omitempty"`
+	Changed   []api.AgentChanged `json:"changed,omitempty"`
+
+	Begin   *Begin       `json:"begin,omitempty"`
+	Joined  *Input       `json:"joined,omitempty"` // came into a run under way
+	Thought *Thought     `json:"thought,omitempty"`
+	Result  *Result      `json:"result,omitempty"`
+	Intent  *Intent      `json:"intent,omitempty"`
+	End     *api.LoopEnd `json:"end,omitempty"`
+	Release bool         `json:"release,omitempty"` // the owner hands the run back
 }
 
 // Kind names a step for people who read the journal.
 func (s Step) Kind() string {
 	switch {
 	case s.Begin != nil:
-		return "begin"
+		return api.EntryBegin
 	case s.Joined != nil:
-		return "joined"
+		return api.EntryJoined
 	case s.Thought != nil:
-		return "thought"
+		return api.EntryThought
 	case s.Intent != nil:
-		return "intent"
+		return api.EntryIntent
+	case s.End != nil:
+		return api.EntryEnd
+	case s.Release:
+		return api.EntryRelease
 	}
-	return "result"
+	return api.EntryResult
 }
 
 // Begin says that an owner took the run up. The first one fixes the run's input;
 // later ones fence the owner before.
 type Begin struct {
-	Input   *Input `json:"input,omitempty"` // nil when an earlier begin or the store has it
-	At      int64  `json:"at"`
-	Since   int64  `json:"since,omitempty"` // when the turn's trace began: before At if an owner left no begin
-	Attempt int    `json:"attempt"`         // from 1, since the last persisted turn
+	Kind    api.RunKind `json:"kind,omitempty"`  // of the run, where Input is
+	Input   *Input      `json:"input,omitempty"` // nil when an earlier begin or the store has it
+	At      int64       `json:"at"`
+	Since   int64       `json:"since,omitempty"` // when the turn's trace began: before At if an owner left no begin
+	Attempt int         `json:"attempt"`         // from 1, since the last persisted turn
 }
 
 // Input is what a run starts from.
@@ -86,18 +102,26 @@ type Thought struct {
 	At         int64          `json:"at"`
 	Trace      string         `json:"trace"`
 	Prompt     *Reference     `json:"prompt,omitempty"` // what it was asked
+	Call       string         `json:"call,omitempty"`   // id of the router's call; "": it is settled, as by a release before
 }
 
-// Intent says that a call was allowed and will be made now.
+// Intent says that a call was allowed and will be made now. Token is the signed
+// decision.
 type Intent struct {
-	Index    int    `json:"index"`
-	Decision string `json:"decision"`
-	At       int64  `json:"at"`
+	Index     int             `json:"index"`
+	Decision  string          `json:"decision"`
+	Token     string          `json:"token,omitempty"`
+	Tool      string          `json:"tool,omitempty"`
+	CallID    string          `json:"callId,omitempty"`
+	Arguments json.RawMessage `json:"arguments,omitempty"`
+	At        int64           `json:"at"`
 }
 
 // Result says how a call ended.
 type Result struct {
 	Index      int         `json:"index"`
+	Tool       string      `json:"tool,omitempty"`
+	CallID     string      `json:"callId,omitempty"`
 	Decision   string      `json:"decision,omitempty"`
 	Action     api.Action  `json:"action,omitempty"`
 	Outcome    api.Outcome `json:"outcome"`
@@ -132,8 +156,15 @@ type state struct {
 	last     uint64   // sequence of the journal's last entry for this session
 	since    uint64   // the same, before the turn
 	owned    bool     // this owner has written itself into the journal
+	begun    int64    // when the first owner took the run up, in Unix µs; 0: that is in the store
 	after    standing // where the session stood before the run
 	fresh    bool     // and it has no step since
+
+	// What the next entry announces, see [Step].
+	persisted int64
+	changed   []api.AgentChanged
+	old       []Step // of the turn under way, by a release before
+	recorded  func() // the store has the run's beginning, or the run is left; nil: before it
 
 	before int64 // when the session's turn before ended
 	root   trace.SpanContext
@@ -142,15 +173,18 @@ type state struct {
 	tools    map[string]Tool // of this turn
 	tier     api.Tier
 	funds    *api.Balance // nil: unknown
+	owns     *api.Funds   // after the turn before was settled; nil: treasury must be asked
 	counters api.Counters
 	notice   string      // of the turn before, for this one
 	bound    *bound      // ends the run at its deadline
 	joined   Input       // what came into this turn from outside, after the first
 	steered  func() bool // see [Queue]
 
-	thought *Thought
-	results map[int]Result
-	intents map[int]Intent
+	thought  *Thought
+	settling Settling // of the thought, if this owner asked for it and has not waited yet
+	settled  bool     // the thought's cost
+	results  map[int]Result
+	intents  map[int]Intent
 
 	conversation *Conversation // as the next prompt needs it; nil: the store knows
 	recalled     *recalled     // for this run; nil: not yet
@@ -164,10 +198,16 @@ func (s *state) apply(step Step) {
 	if step.Run != s.cmd.Run || step.Turn != s.number {
 		return // an older turn, already in the store
 	}
+	if step.Persisted != 0 {
+		s.persisted = 0 // it is announced
+	}
+	if step.Old {
+		s.old = append(s.old, step)
+	}
 	if b := step.Begin; b != nil {
 		s.attempts = b.Attempt
 		if b.Input != nil {
-			s.input = *b.Input
+			s.input, s.begun = *b.Input, b.At
 		}
 	}
 	if step.Joined != nil {
@@ -220,11 +260,20 @@ func (s *state) next(rec Record) {
 	s.number++
 	s.total++
 	s.attempts, s.since = 1, rec.Journal
-	s.thought, s.results, s.intents = nil, map[int]Result{}, map[int]Intent{}
+	s.persisted, s.changed, s.begun = rec.Turn.EndedAt, rec.Changed, 0
+	if s.spends() {
+		s.owns = nil
+	}
+	s.thought, s.settling, s.settled, s.results, s.intents, s.old = nil, nil, false, map[int]Result{}, map[int]Intent{}, nil
 	s.counters, s.notice, s.joined = rec.Counters, rec.Notice, Input{}
 	if c := s.conversation; c != nil {
 		s.conversation = c.with(rec)
 	}
+}
+
+// spends says whether a call of the turn may have moved the agent's money.
+func (s *state) spends() bool {
+	return slices.ContainsFunc(s.thought.Completion.ToolCalls, func(c api.ToolCall) bool { return s.tools[c.Name].Spends })
 }
 
 // calls of the turn's thought that will be made: at most limit, and none of an answer
@@ -264,7 +313,7 @@ func (s *state) record(limit int, agentState api.AgentState, now int64) Record {
 		}
 		t.Calls = append(t.Calls, cs)
 	}
-	return Record{Turn: t, Run: s.cmd, Journal: s.last, Counters: s.counters, Prompt: s.thought.Prompt}
+	return Record{Turn: t, Run: s.cmd, Journal: s.last, Counters: s.counters, Prompt: s.thought.Prompt, Begun: s.begun, Tier: s.tier}
 }
 
 // arguments keeps what the model wrote; text that is not JSON becomes a JSON

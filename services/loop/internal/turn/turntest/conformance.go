@@ -18,6 +18,7 @@ func RunStore(t *testing.T, open func(t *testing.T) Stores) {
 	for name, test := range map[string]func(*testing.T, Stores){
 		"known of nothing":        knownOfNothing,
 		"started":                 started,
+		"begun with a turn":       begunWithTurn,
 		"tiers":                   tiers,
 		"counters":                counts,
 		"fates":                   fates,
@@ -157,6 +158,49 @@ func started(t *testing.T, s Stores) {
 	}
 }
 
+// begunWithTurn has the first turn of a run record what [Stores] Started does.
+func begunWithTurn(t *testing.T, s Stores) {
+	cmd := Command("ada", "r1")
+	rec := Record(cmd, 1)
+	rec.Begun, rec.Tier, rec.Turn.State = Start, api.TierLow, api.StateLow
+	must(t, s.Persist(t.Context(), rec, Input(cmd), nil))
+	if c := rec.Changed; len(c) != 2 || c[0].State != api.StateWaking || c[0].Previous != api.StateSleeping || c[0].At != Start ||
+		c[1].State != api.StateLow || c[1].Previous != api.StateWaking || c[1].Seq != c[0].Seq+1 || c[1].Reason != "a message" {
+		t.Errorf("the first turn changed the agent to %+v", c)
+	}
+	all, err := s.Changes(t.Context(), cmd)
+	must(t, err)
+	if diff := cmp.Diff(rec.Changed, all); diff != "" {
+		t.Errorf("changes of the run (-want +got):\n%s", diff)
+	}
+	again := Record(cmd, 1)
+	again.Begun, again.Tier, again.Turn.State = Start+1, api.TierHigh, api.StateRunning
+	must(t, s.Persist(t.Context(), again, Input(cmd), nil))
+	started, err := s.Started(t.Context(), cmd, Input(cmd), api.TierHigh, Start+2)
+	must(t, err)
+	if diff := cmp.Diff(rec.Changed, started); diff != "" || len(again.Changed) != 0 {
+		t.Errorf("again it changed %+v; started after the turn (-want +got):\n%s", again.Changed, diff)
+	}
+	if k := known(t, s, cmd); !k.Begun || !k.Latest || k.Turns != 1 || k.Agent.State != api.StateLow || k.Before != rec.Turn.EndedAt {
+		t.Errorf("known: %+v", k)
+	}
+	if k := known(t, s, Command("ada", "r2")); k.Latest {
+		t.Errorf("the last turn is another run's: %+v", k)
+	}
+
+	// A run of one turn has all of its changes in its end.
+	only := Command("bob", "r3")
+	rec, end := Record(only, 1), End(only, 1)
+	rec.Begun, rec.Tier = Start, api.TierHigh
+	must(t, s.Persist(t.Context(), rec, Input(only), end))
+	if len(end.Earlier) != 2 || end.Earlier[1].State != api.StateRunning || end.Changed == nil || end.Changed.Seq != end.Earlier[1].Seq+1 {
+		t.Errorf("the only turn changed the agent to %+v, and its end to %+v", end.Earlier, end.Changed)
+	}
+	if diff := cmp.Diff(end, known(t, s, only).Ended); diff != "" {
+		t.Errorf("stored end (-want +got):\n%s", diff)
+	}
+}
+
 // tiers has an agent grow poor during a run, and rich again.
 func tiers(t *testing.T, s Stores) {
 	cmd := Command("ada", "r1")
@@ -168,9 +212,9 @@ func tiers(t *testing.T, s Stores) {
 		was := known(t, s, cmd).Agent.State
 		must(t, s.Persist(t.Context(), rec, Input(cmd), nil))
 		switch c := rec.Changed; {
-		case was == state && c != nil:
+		case was == state && len(c) != 0:
 			t.Errorf("turn %d changed the agent to %+v", n+1, c)
-		case was != state && (c == nil || c.State != state || c.Previous != was):
+		case was != state && (len(c) != 1 || c[0].State != state || c[0].Previous != was):
 			t.Errorf("turn %d: %+v, want %s to %s", n+1, c, was, state)
 		}
 	}

@@ -18,6 +18,10 @@ type Stores interface {
 	turn.ContextStore
 	// History is the session's latest turns, oldest first, at most n.
 	History(ctx context.Context, session string, n int) ([]api.Turn, error)
+	// Started records a run and wakes its agent, before the run's first turn does. It
+	// returns the changes, to the same run again, and none when another had made them.
+	// Errors: Denied when the agent is dead, Conflict when the run is over.
+	Started(ctx context.Context, cmd api.Run, input turn.Input, tier api.Tier, at int64) ([]api.AgentChanged, error)
 }
 
 // RunContext checks an implementation of turn.ContextStore. open is as for

@@ -25,8 +25,8 @@ func (s gatedStore) Known(ctx context.Context, cmd api.Run) (turn.Known, error) 
 	return through(ctx, s.gate, "known", func() (turn.Known, error) { return s.Store.Known(ctx, cmd) })
 }
 
-func (s gatedStore) Started(ctx context.Context, cmd api.Run, in turn.Input, tier api.Tier, at int64) ([]api.AgentChanged, error) {
-	return through(ctx, s.gate, "started", func() ([]api.AgentChanged, error) { return s.Store.Started(ctx, cmd, in, tier, at) })
+func (s gatedStore) Changes(ctx context.Context, cmd api.Run) ([]api.AgentChanged, error) {
+	return through(ctx, s.gate, "changes", func() ([]api.AgentChanged, error) { return s.Store.Changes(ctx, cmd) })
 }
 
 func (s gatedStore) Drop(ctx context.Context, end turn.End) (turn.End, error) {
@@ -57,8 +57,8 @@ func (j gatedJournal) Append(ctx context.Context, cmd api.Run, step turn.Step, l
 	return through(ctx, j.gate, "append "+step.Kind(), func() (uint64, error) { return j.Journal.Append(ctx, cmd, step, last) })
 }
 
-func (j gatedJournal) Tail(ctx context.Context, session string, after uint64) (steps []turn.Step, last uint64, err error) {
-	err = j.gate(ctx, "tail", func() (err error) { steps, last, err = j.Journal.Tail(ctx, session, after); return err })
+func (j gatedJournal) Tail(ctx context.Context, cmd api.Run, after uint64) (steps []turn.Step, last uint64, err error) {
+	err = j.gate(ctx, "tail", func() (err error) { steps, last, err = j.Journal.Tail(ctx, cmd, after); return err })
 	return steps, last, err
 }
 

@@ -15,8 +15,10 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
-// Journal keeps steps as bytes, under the fence that the stream gives.
+// Journal keeps steps as bytes, under the fence that the stream gives. Their events go
+// to the stream.
 type Journal struct {
+	stream  *Stream
 	mu      sync.Mutex
 	entries []entry // sequence numbers are indexes plus one, over all sessions
 }
@@ -25,6 +27,7 @@ type entry struct {
 	session, run string
 	turn         int
 	data         []byte
+	old          bool // of a release before
 }
 
 // Append implements turn.Journal.
@@ -38,7 +41,16 @@ func (j *Journal) Append(_ context.Context, cmd api.Run, step turn.Step, last ui
 	if at := j.last(cmd.Session); at != last {
 		return 0, api.Errorf(api.Conflict, "the journal is at %d, not at %d", at, last)
 	}
-	j.entries = append(j.entries, entry{cmd.Session, step.Run, step.Turn, data})
+	events, err := api.Journal{
+		Session: cmd.Session, Run: step.Run, Agent: cmd.Agent, Turn: step.Turn, Kind: step.Kind(), Form: api.JournalForm, Entry: data,
+	}.Events()
+	if err != nil {
+		return 0, err
+	}
+	for _, m := range events {
+		j.stream.add(idOf(m), m)
+	}
+	j.entries = append(j.entries, entry{session: cmd.Session, run: step.Run, turn: step.Turn, data: data})
 	return uint64(len(j.entries)), nil
 }
 
@@ -52,7 +64,11 @@ func (j *Journal) last(session string) uint64 {
 }
 
 // Tail implements turn.Journal.
-func (j *Journal) Tail(_ context.Context, session string, after uint64) ([]turn.Step, uint64, error) {
+func (j *Journal) Tail(_ context.Context, cmd api.Run, after uint64) ([]turn.Step, uint64, error) {
+	return j.tail(cmd.Session, after)
+}
+
+func (j *Journal) tail(session string, after uint64) ([]turn.Step, uint64, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	var steps []turn.Step
@@ -60,7 +76,7 @@ func (j *Journal) Tail(_ context.Context, session string, after uint64) ([]turn.
 		if e.session != session {
 			continue
 		}
-		s := turn.Step{Run: e.run, Turn: e.turn}
+		s := turn.Step{Run: e.run, Turn: e.turn, Old: e.old}
 		if err := json.Unmarshal(e.data, &s); err != nil {
 			return nil, 0, err
 		}
@@ -71,7 +87,7 @@ func (j *Journal) Tail(_ context.Context, session string, after uint64) ([]turn.
 
 // Steps names the steps of a session in order.
 func (j *Journal) Steps(session string) []string {
-	steps, _, err := j.Tail(context.Background(), session, 0)
+	steps, _, err := j.tail(session, 0)
 	if err != nil {
 		return []string{err.Error()}
 	}

@@ -1,6 +1,7 @@
 package turntest
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"sync"
@@ -70,7 +71,11 @@ func (s *Store) Known(_ context.Context, cmd api.Run) (turn.Known, error) {
 		return turn.Known{}, api.Errorf(api.NotFound, "there is no agent %s or session %s", cmd.Agent, cmd.Session)
 	}
 	k := turn.Known{Agent: a.Agent, Journal: ss.journal, Counters: ss.counters, Notice: ss.notice, Cancelled: s.cancels[cmd.Run]}
-	k.Last = int64(len(s.positioned(cmd.Session)))
+	turns := s.positioned(cmd.Session)
+	k.Last = int64(len(turns))
+	if n := len(turns); n > 0 {
+		k.Before, k.Latest = turns[n-1].EndedAt, turns[n-1].Run == cmd.Run
+	}
 	if r := s.runs[cmd.Run]; r != nil {
 		k.Begun, k.Turns, k.Cost, k.Input = true, r.turns, r.cost, r.input
 		for _, t := range s.turns {
@@ -113,7 +118,7 @@ func (a *agent) move(to api.AgentState, why string, sleep int64, run string, at 
 	return &c
 }
 
-// Started implements turn.Store.
+// Started implements [Stores].
 func (s *Store) Started(_ context.Context, cmd api.Run, in turn.Input, tier api.Tier, at int64) ([]api.AgentChanged, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -127,11 +132,23 @@ func (s *Store) Started(_ context.Context, cmd api.Run, in turn.Input, tier api.
 	if r == nil {
 		s.runs[cmd.Run] = &run{cmd: cmd, input: in}
 	}
-	switch {
-	case a.by == cmd.Run:
+	if a.by == cmd.Run {
 		return slices.Clone(a.history[cmd.Run]), nil
-	case life.Awake(a.State):
-		return nil, nil
+	}
+	return a.start(cmd, tier, at), nil
+}
+
+// Changes implements turn.Store.
+func (s *Store) Changes(_ context.Context, cmd api.Run) ([]api.AgentChanged, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.agents[cmd.Agent].history[cmd.Run]), nil
+}
+
+// start wakes an agent for a run.
+func (a *agent) start(cmd api.Run, tier api.Tier, at int64) []api.AgentChanged {
+	if life.Awake(a.State) || cmd.Kind == api.RunTask {
+		return nil
 	}
 	why := "a message"
 	if cmd.Kind == api.RunWake {
@@ -140,7 +157,7 @@ func (s *Store) Started(_ context.Context, cmd api.Run, in turn.Input, tier api.
 	was := a.State
 	a.move(api.StateWaking, why, 0, cmd.Run, at)
 	a.move(life.StateAt(tier, was), why, 0, cmd.Run, at)
-	return slices.Clone(a.history[cmd.Run]), nil
+	return slices.Clone(a.history[cmd.Run])
 }
 
 // Persist implements turn.Store.
@@ -149,7 +166,8 @@ func (s *Store) Persist(_ context.Context, rec *turn.Record, in turn.Input, end 
 	defer s.mu.Unlock()
 	t := rec.Turn
 	r := s.runs[t.Run]
-	if r == nil {
+	begins := r == nil
+	if begins {
 		r = &run{cmd: rec.Run, input: in}
 	}
 	there := slices.ContainsFunc(s.turns, func(o api.Turn) bool { return o.ID == t.ID })
@@ -175,10 +193,17 @@ func (s *Store) Persist(_ context.Context, rec *turn.Record, in turn.Input, end 
 	rec.Position = int64(len(s.positioned(t.Session)))
 	a := s.agents[t.Agent]
 	a.Turns++
+	rec.Changed = nil
+	if begins {
+		rec.Changed = a.start(rec.Run, rec.Tier, cmp.Or(rec.Begun, t.StartedAt))
+	}
 	if end == nil {
-		rec.Changed = a.move(t.State, "its tier", 0, t.Run, t.EndedAt)
+		if c := a.move(t.State, "its tier", 0, t.Run, t.EndedAt); c != nil {
+			rec.Changed = append(rec.Changed, *c)
+		}
 		return nil
 	}
+	end.Earlier = rec.Changed
 	end.Changed = a.move(end.State, end.Why, end.Sleep, t.Run, end.At)
 	stored := *end
 	r.end = &stored

@@ -11,6 +11,32 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
+// idOf names an event of a run by run, turn and index.
+func idOf(m api.Message) string {
+	name := m.Subject().Name + "/"
+	switch m := m.(type) {
+	case api.LoopStart:
+		return name + m.Run
+	case api.LoopContext:
+		return name + m.Turn
+	case api.LoopExecute:
+		return name + m.Turn
+	case api.ToolStart:
+		return fmt.Sprintf("%s%s.%d", name, m.Turn, m.Index)
+	case api.ToolEnd:
+		return fmt.Sprintf("%s%s.%d", name, m.Turn, m.Index)
+	case api.LoopPersist:
+		return name + m.Turn
+	case api.LoopError:
+		return name + m.Run
+	case api.LoopEnd:
+		return name + m.Run
+	case api.AgentChanged:
+		return fmt.Sprintf("%s%s/%d", name, m.Agent, m.Seq)
+	}
+	return ""
+}
+
 // Stream is where events end up: the first message of an id stays.
 type Stream struct {
 	mu     sync.Mutex
@@ -121,6 +147,8 @@ func (e *events) Wait(ctx context.Context) error {
 		return nil
 	})
 }
+
+func (e *events) Thinking(context.Context, api.Thinking) {}
 
 func (e *events) Delta(_ context.Context, d api.StreamDelta) {
 	e.stream.mu.Lock()

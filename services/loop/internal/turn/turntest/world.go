@@ -52,9 +52,10 @@ const Start = 1_790_000_000_000_000
 // New returns a world around a store, whose model says what script does.
 func New(store Stores, script Script) *World {
 	w := &World{
-		Store: store, Journal: &Journal{}, Router: &Router{Script: script}, Inbox: &Inbox{}, Treasury: &Treasury{Tier: api.TierHigh},
+		Store: store, Router: &Router{Script: script}, Inbox: &Inbox{}, Treasury: &Treasury{Tier: api.TierHigh},
 		Queue: &Queue{}, Alarms: &Alarms{}, Outputs: &Outputs{}, Stream: &Stream{}, Effects: &Effects{}, Attempts: 20,
 	}
+	w.LoseJournal()
 	w.Policy = newPolicy(w.Now)
 	w.Tools = map[string]turn.Tool{}
 	for name, effect := range map[string]catalog.Effect{"look": catalog.Pure, "put": catalog.Idempotent, "pay": catalog.Keyed, "fire": catalog.Irreversible} {
@@ -71,6 +72,42 @@ func New(store Stores, script Script) *World {
 		}
 	}
 	return w
+}
+
+// LoseJournal empties the journal.
+func (w *World) LoseJournal() { w.Journal = &Journal{stream: w.Stream} }
+
+// Age makes what the journal has entries of the release before, whose events were lost
+// with their owner: it had recorded the run in the store when it began.
+func (w *World) Age(ctx context.Context, cmd api.Run) error {
+	steps, _, err := w.Journal.tail(cmd.Session, 0)
+	if err != nil {
+		return err
+	}
+	for i, s := range steps {
+		s.Persisted, s.Changed = 0, nil
+		if s.Begin != nil {
+			s.Begin.Kind = ""
+		}
+		if s.Intent != nil {
+			s.Intent = &turn.Intent{Index: s.Intent.Index, Decision: s.Intent.Decision, At: s.Intent.At}
+		}
+		if s.Result != nil {
+			s.Result.Tool, s.Result.CallID = "", ""
+		}
+		if s.Thought != nil {
+			s.Thought.Call = ""
+		}
+		if w.Journal.entries[i].data, err = api.Encode(s); err != nil {
+			return err
+		}
+		w.Journal.entries[i].old = true
+	}
+	*w.Stream = Stream{} //nolint:govet // no owner uses it
+	if len(steps) > 0 {
+		_, err = w.Store.Started(ctx, cmd, *steps[0].Begin.Input, w.Treasury.Tier, steps[0].Begin.At)
+	}
+	return err
 }
 
 // Now is a clock that goes on by a millisecond with each look.
@@ -129,7 +166,7 @@ func (w *World) Replay(ctx context.Context, session, run string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	steps, _, err := w.Journal.Tail(ctx, session, 0)
+	steps, _, err := w.Journal.tail(session, 0)
 	if err != nil {
 		return 0, err
 	}

@@ -1,0 +1,106 @@
+package loop
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/failpoint"
+
+	"github.com/anima-run/anima/services/loop/internal/turn"
+)
+
+// moment is how long the first turn of a run may take before the store is told that the
+// run has begun, so that people see their agent at work. A turn that ends before records
+// it itself.
+const moment = 100 * time.Millisecond
+
+// beginnings records the runs whose first turn takes long. It is safe for concurrent use.
+//
+// What it does not record because the process ends, or the store is away, is recorded
+// with the run's first turn: until then the journal tells that the run has begun.
+type beginnings struct {
+	record func(ctx context.Context, cmd api.Run, input turn.Input, tier api.Tier, at int64) error
+	log    *slog.Logger
+	more   chan struct{} // holds one: a run has begun
+
+	mu      sync.Mutex
+	waiting []*beginning // in the order in which they are due
+}
+
+type beginning struct {
+	cmd   api.Run
+	input turn.Input
+	tier  api.Tier
+	at    int64
+	due   time.Time
+	over  bool // there is nothing to record any more
+}
+
+func newBeginnings(record func(context.Context, api.Run, turn.Input, api.Tier, int64) error, log *slog.Logger) *beginnings {
+	return &beginnings{record: record, log: log, more: make(chan struct{}, 1)}
+}
+
+// begun is told of a run that was taken up for the first time. Where services are made
+// to die nothing is recorded: whether it was would depend on the time.
+func (b *beginnings) begun(cmd api.Run, input turn.Input, tier api.Tier, at int64) (done func()) {
+	if failpoint.Enabled {
+		return func() {}
+	}
+	v := &beginning{cmd: cmd, input: input, tier: tier, at: at, due: time.Now().Add(moment)}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.waiting = append(b.waiting, v)
+	if len(b.waiting) == 1 {
+		select {
+		case b.more <- struct{}{}:
+		default:
+		}
+	}
+	return func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		v.over = true
+	}
+}
+
+// run records what is due until ctx ends.
+func (b *beginnings) run(ctx context.Context) error {
+	wait := time.NewTimer(moment)
+	defer wait.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-b.more:
+		case <-wait.C:
+		}
+		next, due := b.take(time.Now())
+		for _, v := range due {
+			if err := b.record(ctx, v.cmd, v.input, v.tier, v.at); err != nil && ctx.Err() == nil {
+				b.log.DebugContext(ctx, "the beginning of a run is recorded with its first turn", "run", v.cmd.Run, "err", err)
+			}
+		}
+		wait.Reset(next)
+	}
+}
+
+// take returns what is due and how long the rest waits.
+func (b *beginnings) take(now time.Time) (next time.Duration, due []*beginning) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for len(b.waiting) > 0 {
+		v := b.waiting[0]
+		if !v.over && v.due.After(now) {
+			return v.due.Sub(now), due
+		}
+		b.waiting[0], b.waiting = nil, b.waiting[1:]
+		if !v.over {
+			due = append(due, v)
+		}
+	}
+	b.waiting = nil
+	return time.Hour, due // more says when
+}

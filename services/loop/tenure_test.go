@@ -1,0 +1,282 @@
+package loop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/apptest"
+	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/embednats/clustertest"
+
+	"github.com/anima-run/anima/services/loop/internal/turn"
+)
+
+// sessions is what the processes of a test share.
+type sessions struct {
+	bus   *bus.Bus
+	locks *bus.Bucket[api.Lock]
+}
+
+func openSessions(t *testing.T, b *bus.Bus) sessions {
+	t.Helper()
+	locks, err := bus.OpenBucket[api.Lock](t.Context(), b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sessions{b, locks}
+}
+
+// process is a locker of a process of its own.
+func (s sessions) process(t *testing.T, owner string, lease time.Duration) locker {
+	t.Helper()
+	return newLocker(s.locks, journal{s.bus}, owner, lease, time.Now, apptest.Log(t))
+}
+
+// renewal waits for a renewal of a session's lease after a revision.
+func (s sessions) renewal(ctx context.Context, session string, after uint64) (e bus.Entry[api.Lock], err error) {
+	came := errors.New("came")
+	err = s.locks.Watch(ctx, api.LockKey(session), nil, func(v bus.Entry[api.Lock]) error {
+		if v.Deleted || v.Revision <= after {
+			return nil
+		}
+		e = v
+		return came
+	})
+	if errors.Is(err, came) {
+		err = nil
+	}
+	return e, err
+}
+
+// A session belongs to the process whose entry is the last of its journal.
+func TestTenure(t *testing.T) {
+	t.Parallel()
+	s := openSessions(t, apptest.Bus(t))
+	this, other := s.process(t, "this", time.Hour), s.process(t, "other", time.Hour)
+	cmd, next := api.Run{Run: "r", Session: "s", Agent: "a"}, api.Run{Run: "next", Session: "s", Agent: "a"}
+	own := func(l locker, cmd api.Run) error {
+		return l.with(t.Context(), cmd, func(ctx context.Context) error { return l.journal.own(ctx, cmd, 1) })
+	}
+	err := this.with(t.Context(), cmd, func(ctx context.Context) error {
+		if err := own(this, cmd); api.CodeOf(err) != api.Conflict || api.ReasonOf(err) == api.ReasonBusy {
+			t.Errorf("the run itself, delivered again, got %v, want a conflict that is no reason to expire", err)
+		}
+		if err := own(this, next); api.ReasonOf(err) != api.ReasonBusy {
+			t.Errorf("another run of the process got %v, want that the session is busy", err)
+		}
+		if err := own(other, cmd); err != nil {
+			t.Errorf("before the run is in the journal another process got %v, want the session", err)
+		}
+		if err := this.journal.own(ctx, cmd, 1); err != nil {
+			return err
+		}
+		if err := own(other, cmd); api.CodeOf(err) != api.Conflict || api.ReasonOf(err) == api.ReasonBusy || api.Wire(err).RetryAfter != 1000 {
+			t.Errorf("the same run in another process got %v, want a conflict for a second", err)
+		}
+		if err := own(other, next); api.ReasonOf(err) != api.ReasonBusy {
+			t.Errorf("another run in another process got %v, want that the session is busy", err)
+		}
+		if _, err := s.locks.Get(ctx, api.LockKey("s")); api.CodeOf(err) != api.NotFound {
+			t.Errorf("a run that has just written has renewed its lease: %v", err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := s.bus.Last(t.Context(), api.Journal{Session: "s"}.Subject())
+	var e api.Journal
+	if err == nil {
+		err = api.Decode(m.Data, &e)
+	}
+	if err != nil || e.Kind != api.EntryRelease || e.Owner != "this" || e.Run != "r" {
+		t.Errorf("the journal ends with %+v, %v; want that the run is handed back", e, err)
+	}
+	// The entry that ends a run frees the session, and nothing follows it.
+	err = other.with(t.Context(), next, func(ctx context.Context) error {
+		if err := other.journal.own(ctx, next, 1); err != nil {
+			return err
+		}
+		_, err := other.journal.Append(ctx, next, turn.Step{Run: "next", Turn: 1, End: &api.LoopEnd{Run: "next"}}, tenureOf(ctx).last)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m, err = s.bus.Last(t.Context(), api.Journal{Session: "s"}.Subject()); err == nil {
+		err = api.Decode(m.Data, &e)
+	}
+	if err != nil || e.Kind != api.EntryEnd {
+		t.Errorf("the journal ends with %+v, %v; want the end of the run", e, err)
+	}
+	if err := own(this, cmd); err != nil {
+		t.Errorf("after the end another process got %v, want the session", err)
+	}
+}
+
+// A lease that no entry prolongs is renewed in the bucket. An answer of NATS may be lost
+// with its leader: what the process wrote and does not know of is its own all the same.
+func TestRenewals(t *testing.T) {
+	t.Parallel()
+	s := openSessions(t, apptest.Bus(t))
+	const lease = 3 * time.Second // renewed each second
+	this, other := s.process(t, "this", lease), s.process(t, "other", lease)
+	cmd := api.Run{Run: "r", Session: "s", Agent: "a"}
+	key := api.LockKey(cmd.Session)
+	err := this.with(t.Context(), cmd, func(ctx context.Context) error {
+		if err := this.journal.own(ctx, cmd, 1); err != nil {
+			return err
+		}
+		first, err := s.renewal(ctx, "s", 0)
+		if err != nil {
+			return err
+		}
+		if v := first.Value; v.Owner != "this" || v.Run != "r" || v.Epoch != 1 {
+			t.Errorf("renewed with %+v", v)
+		}
+		// A renewal was stored, and its owner was not told. The next ones go on from there.
+		value := first.Value
+		value.Expires = time.Now().Add(lease).UnixMicro()
+		stored, err := s.locks.Update(ctx, key, value, first.Revision, lease)
+		if api.CodeOf(err) == api.Conflict { // the next one was faster
+			stored, err = first.Revision+1, nil
+		}
+		if err != nil {
+			return err
+		}
+		if _, err := s.renewal(ctx, "s", stored); err != nil {
+			t.Errorf("waiting for a renewal: %v", err)
+		}
+		var e api.Journal
+		if m, err := s.bus.Last(ctx, api.Journal{Session: "s"}.Subject()); err != nil || api.Decode(m.Data, &e) != nil {
+			t.Errorf("the journal: %v", err)
+		}
+		e.Expires = 1 // as it is after a lease
+		t2 := &tenure{locker: other, cmd: cmd}
+		if err := t2.free(ctx, e); api.CodeOf(err) != api.Conflict {
+			t.Errorf("another process got %v, want that the lease was renewed", err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Errorf("with its own renewals: %v", err)
+	}
+	if _, err := s.locks.Get(t.Context(), key); api.CodeOf(err) != api.NotFound {
+		t.Errorf("after the work the renewal is there: %v", err)
+	}
+	// Another owner's renewal ends the work.
+	err = this.with(t.Context(), cmd, func(ctx context.Context) error {
+		if err := this.journal.own(ctx, cmd, 1); err != nil {
+			return err
+		}
+		if _, err := s.locks.Create(ctx, key, api.Lock{Run: "r", Owner: "other", Epoch: 1, Expires: time.Now().Add(time.Hour).UnixMicro()}, time.Hour); err != nil {
+			return err
+		}
+		<-ctx.Done()
+		return ctx.Err()
+	})
+	if !errors.Is(err, errLeaseLost) {
+		t.Errorf("got %v, want %v", err, errLeaseLost)
+	}
+}
+
+// A session whose release was lost on its way is released all the same: its next message
+// may come to another replica.
+func TestReleasedAgain(t *testing.T) {
+	t.Parallel()
+	w := apptest.Start(t, apptest.Options{})
+	s := openSessions(t, w.Bus)
+	this, other := s.process(t, "this", time.Hour), s.process(t, "other", time.Hour)
+	cmd := api.Run{Run: "r", Session: "s", Agent: "a"}
+	err := this.with(t.Context(), cmd, func(ctx context.Context) error {
+		if err := this.journal.own(ctx, cmd, 1); err != nil {
+			return err
+		}
+		stop, err := clustertest.Swallow(w.NATS, api.Journal{Session: "s"}.Subject().String())
+		if err == nil {
+			t.Cleanup(stop)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = other.with(t.Context(), cmd, func(ctx context.Context) error { return other.journal.own(ctx, cmd, 1) })
+	if err != nil {
+		t.Errorf("another replica got %v, want the session", err)
+	}
+}
+
+// A session is held until its lease expires, and not beyond the end of a process whose
+// successor in the data folder asks. So is the key of a renewal, whatever became of its TTL.
+func TestLockIsFree(t *testing.T) {
+	t.Parallel()
+	b := apptest.Bus(t)
+	s := openSessions(t, b)
+	leases, err := bus.OpenBucket[api.Lease](t.Context(), b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	past, future := time.Now().UnixMicro(), time.Now().Add(time.Hour).UnixMicro()
+	for i, c := range []struct {
+		name, owner    string
+		entry, expires int64 // of the entry, and of what renews it
+		free           bool
+	}{
+		{"expired", "other/1", past, past, true},
+		{"of the installation, before", api.OwnerName("folder", "1"), future, future, true},
+		{"of another installation", api.OwnerName("other", "1"), future, future, false},
+		{"of another process", "1", future, past, false},
+		{"renewed by another process", "1", past, future, false},
+		{"of a release before", "", 0, future, false},
+		{"of a release before, expired", "", 0, past, true},
+	} {
+		cmd := api.Run{Run: "r", Session: fmt.Sprintf("s%d", i), Agent: "a"}
+		key, goal := api.LockKey(cmd.Session), api.LeaseKey(fmt.Sprintf("goal.g%d", i))
+		renewer := c.owner
+		if renewer == "" {
+			renewer = "1"
+		}
+		put := func() { // without a TTL, as a server brings it back
+			if _, err := s.locks.Create(t.Context(), key, api.Lock{Run: "before", Owner: renewer, Expires: c.expires}, 0); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := leases.Create(t.Context(), goal, api.Lease{Owner: renewer, Expires: c.expires}, 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		entry := api.Journal{Session: cmd.Session, Run: "before", Kind: api.EntryBegin, Owner: c.owner, Expires: c.entry, Entry: []byte(`{}`)}
+		if _, err := b.Append(t.Context(), "entry/"+cmd.Session, entry, 0); err != nil {
+			t.Fatal(err)
+		}
+		l := s.process(t, api.OwnerName("folder", "2"), time.Minute)
+		g := leaser{leases: leases, owner: l.owner, ttl: time.Minute, now: time.Now, log: apptest.Log(t)}
+		put()
+		led, leased := false, c.expires == past || api.Predecessor(l.owner, renewer)
+		err := l.with(t.Context(), cmd, func(ctx context.Context) error { return l.journal.own(ctx, cmd, 1) })
+		if c.free && err != nil || !c.free && api.ReasonOf(err) != api.ReasonBusy {
+			t.Errorf("session %s: got %v, want it %t", c.name, err, c.free)
+		}
+		err = g.With(t.Context(), goal, func(context.Context) error { led = true; return nil })
+		if led != leased || !leased && api.CodeOf(err) != api.Conflict {
+			t.Errorf("lease %s: got it %t, %v, want %t", c.name, led, err, leased)
+		}
+		if led {
+			if _, err := leases.Create(t.Context(), goal, api.Lease{Owner: renewer, Expires: c.expires}, 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := errors.Join(l.tidy(t.Context()), g.tidy(t.Context())); err != nil {
+			t.Fatal(err)
+		}
+		_, err = s.locks.Get(t.Context(), key)
+		_, errGoal := leases.Get(t.Context(), goal)
+		if gone, over := api.CodeOf(err) == api.NotFound, api.CodeOf(errGoal) == api.NotFound; gone != leased || over != leased {
+			t.Errorf("%s: tidied up are the renewal %t, %v, and the lease %t, %v; want %t", c.name, gone, err, over, errGoal, leased)
+		}
+	}
+}
