@@ -7,7 +7,8 @@ package api
 // said here and enforced there.
 type Access struct {
 	Calls    []Message // requests it makes
-	Consumes []Message // events that it handles
+	Consumes []Message // events that it handles, by durables
+	Follows  []Message // events that it reads by a cursor of its own
 	Keys     []string  // of the coordination bucket that it writes, as patterns
 	Objects  []string  // object buckets that it reads and writes
 }
@@ -62,7 +63,10 @@ func accessOf(o Owner) Access {
 	case Inference:
 		return Access{Calls: []Message{Hold{}, Settle{}, SettleMany{}, Release{}, ListHolds{}, ListKeys{}}}
 	case Heartbeat:
-		return Access{Calls: []Message{ListKeys{}}, Consumes: []Message{AgentChanged{}, MessageReceived{}, GoalChanged{}}, Keys: []string{LeaseKey(">"), WakeKeys}}
+		return Access{
+			Calls: []Message{ListKeys{}}, Consumes: []Message{MessageReceived{}, GoalChanged{}}, Follows: []Message{AgentChanged{}},
+			Keys: []string{LeaseKey(">"), WakeKeys},
+		}
 	case Social:
 		return Access{Consumes: []Message{AgentChanged{}}}
 	case Treasury:

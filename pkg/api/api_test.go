@@ -107,7 +107,7 @@ func TestStreams(t *testing.T) {
 			t.Errorf("%s: work queue %v", s.Name, s.Work)
 		}
 	}
-	want := []string{"HEARTBEAT_EVT", "INFERENCE_EVT", "LOOP_CMD", "LOOP_EVT", "POLICY_EVT", "SOCIAL_EVT", "TREASURY_EVT"}
+	want := []string{"HEARTBEAT_EVT", "LOOP_CMD", "LOOP_EVT", "SOCIAL_EVT", "TREASURY_EVT"}
 	if !reflect.DeepEqual(names, want) {
 		t.Errorf("got %v, want %v", names, want)
 	}

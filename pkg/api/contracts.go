@@ -182,7 +182,6 @@ func Contracts() []Contract {
 		}, Completion{Model: "anima-sim-1", Provider: "simulated", Text: "I count.", ToolCalls: []ToolCall{call}, Finish: "tool_calls", InputTokens: 400, OutputTokens: 30, Cost: 610, LatencyMS: 3}},
 		{Confirm{ID: turn.ID, Agent: "lucky"}, Completion{Model: "anima-sim-1", Provider: "simulated", Text: "I count.", ToolCalls: []ToolCall{call}, Finish: "tool_calls", InputTokens: 400, OutputTokens: 30, Cost: 610, LatencyMS: 3, Funds: &Funds{Available: 999_390, Tier: TierHigh}}},
 		{ListModels{}, Models{Models: []Model{{ID: "anima-sim-1", Provider: "simulated", InputPrice: 1_000_000, OutputPrice: 7_000_000, ContextWindow: 128_000, MaxOutput: 4096, TierMinimum: TierCritical, Usable: true}}}},
-		{Completed{ID: turn.ID + ".1", Agent: "lucky", Session: "lucky-main", Turn: turn.ID, Task: TaskTurn, Tier: TierHigh, Model: "anima-sim-1", Provider: "simulated", InputTokens: 400, OutputTokens: 30, Cost: 610, LatencyMS: 3, At: at}, nil},
 
 		{CheckCall{Evaluate{Agent: "lucky", Session: "lucky-main", Run: run, Turn: turn.ID, Tool: "exec", Args: args, By: creator, Workspace: "/data/lucky", Tools: []string{"exec"}}}, checked},
 		{Evaluate{Agent: "lucky", Session: "lucky-main", Run: run, Turn: turn.ID, Tool: "exec", Args: args, By: creator, Workspace: "/data/lucky", Tools: []string{"exec"}}, decision},
@@ -193,7 +192,6 @@ func Contracts() []Contract {
 		{ListDecisions{Turn: turn.ID}, Decisions{Decisions: []Decision{stored}}},
 		{ListRules{}, Rules{Version: "r1", Rules: []Rule{{ID: "command.forbidden", Priority: 300, Tools: []string{"exec"}, Does: "refuses commands that destroy", Codes: []string{"FORBIDDEN_COMMAND"}}}}},
 		{ListKeys{}, Keys{Keys: [][]byte{{1, 2, 3}}}},
-		{Decided{Decision: stored}, nil},
 
 		{OpenAccount{Agent: "lucky"}, Account{Agent: "lucky", Address: adr}},
 		{GetBalance{Agent: "lucky"}, Balance{Agent: "lucky", Address: adr, Available: 991_000, Held: 9000, Tier: TierHigh, Entries: 2, At: at}},

@@ -253,24 +253,3 @@ type Model struct {
 	Usable        bool   `json:"usable"`
 	Why           string `json:"why,omitempty"` // why it is not usable
 }
-
-// Completed is a model call that was answered. Releases before announced it; the journal
-// of its run has the answer.
-type Completed struct {
-	ID           string `json:"id"`
-	Agent        string `json:"agent"`
-	Session      string `json:"session"`
-	Turn         string `json:"turn"`
-	Task         Task   `json:"task"`
-	Tier         Tier   `json:"tier"`
-	Model        string `json:"model"`
-	Provider     string `json:"provider"`
-	InputTokens  int64  `json:"inputTokens"`
-	OutputTokens int64  `json:"outputTokens"`
-	Cost         Micros `json:"cost"`
-	LatencyMS    int64  `json:"latencyMs"`
-	At           int64  `json:"at"`
-}
-
-// Subject of the message.
-func (m Completed) Subject() Subject { return event(Inference, "completed", m.Agent) }

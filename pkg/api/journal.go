@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -148,6 +149,10 @@ func (m Journal) Events() ([]Message, error) {
 	}
 	return all, nil
 }
+
+// MayChange says whether an entry, as [Encode] wrote it into a [Journal], may announce
+// an [AgentChanged]. False is certain, and costs no decoding: most entries announce none.
+func MayChange(journal []byte) bool { return bytes.Contains(journal, []byte(`"changed":[`)) }
 
 func (m Journal) turn(number int) string { return m.Run + "." + strconv.Itoa(number) }
 

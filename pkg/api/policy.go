@@ -112,11 +112,3 @@ func (ListKeys) Subject() Subject { return request(Policy, "list_keys") }
 type Keys struct {
 	Keys [][]byte `json:"keys"`
 }
-
-// Decided says what policy decided. It never carries a token.
-type Decided struct {
-	Decision Decision `json:"decision"`
-}
-
-// Subject of the message.
-func (m Decided) Subject() Subject { return event(Policy, "decided", m.Decision.Agent) }

@@ -50,6 +50,12 @@ func PermissionsOf(o api.Owner) Permissions {
 	for stream := range own {
 		p.Publish = append(p.Publish, reading(stream)...)
 	}
+	for _, m := range access.Follows {
+		s := m.Subject()
+		p.Publish = append(p.Publish, following(s.Stream())...)
+		// The release before has a durable, and its replicas run beside those of this one.
+		p.Publish = append(p.Publish, "$JS.ACK."+s.Stream()+"."+service+"-"+s.Name+".>")
+	}
 	for _, m := range consumed {
 		s := m.Subject()
 		at := s.Stream() + "." + service + "-" + s.Name
@@ -143,8 +149,12 @@ func common(user string) Permissions {
 // reading is what reading a stream and following it takes. A consumer made for
 // that acknowledges nothing.
 func reading(stream string) []string {
+	return append(following(stream), "$JS.API.STREAM.MSG.GET."+stream)
+}
+
+// following is what reading a stream in its order takes.
+func following(stream string) []string {
 	return []string{
-		"$JS.API.STREAM.MSG.GET." + stream,
 		"$JS.API.CONSUMER.CREATE." + stream + ".>", "$JS.API.CONSUMER.INFO." + stream + ".*",
 		"$JS.API.CONSUMER.DELETE." + stream + ".*", "$JS.API.CONSUMER.MSG.NEXT." + stream + ".*",
 		"$JS.FC." + stream + ".>",

@@ -90,6 +90,7 @@ func TestPermissions(t *testing.T) {
 	}
 	ctx := testContext(t)
 	loop, treasury, router, social, operator := as("loop"), as("treasury"), as("inference-router"), as("social"), as(bus.Operator)
+	heartbeat := as("heartbeat")
 
 	serve(t, treasury, patience,
 		bus.Reply(func(_ context.Context, h api.Hold) (api.HoldState, error) { return api.HoldState{ID: h.ID}, nil }),
@@ -136,15 +137,20 @@ func TestPermissions(t *testing.T) {
 	wait(t, seen, "the lock at its watcher")
 	stop()
 	_ = wait(t, watched, "the watch's end")
-	following, stop := context.WithCancel(ctx)
-	followed := make(chan error, 1)
-	told := make(chan struct{}, 8)
-	go func() {
-		followed <- operator.Follow(following, 0, func(bus.Stored) error { told <- struct{}{}; return nil }, api.AgentChanged{}.Subject().All())
-	}()
-	wait(t, told, "the event at the operator")
-	stop()
-	_ = wait(t, followed, "the follower's end")
+	for _, reader := range []*bus.Bus{operator, heartbeat} {
+		following, stop := context.WithCancel(ctx)
+		followed := make(chan error, 1)
+		told := make(chan struct{}, 8)
+		go func() {
+			followed <- reader.Follow(following, 0, func(bus.Stored) error { told <- struct{}{}; return nil }, bus.EventSources(api.AgentChanged{}.Subject())...)
+		}()
+		wait(t, told, "the event at a follower")
+		stop()
+		_ = wait(t, followed, "the follower's end")
+	}
+	// So does what the release before has.
+	serve(t, heartbeat, patience, bus.On(func(_ context.Context, c api.AgentChanged) error { changes <- c.Agent; return nil }))
+	wait(t, changes, "the event at heartbeat's durable")
 	if _, err := bus.Call[api.Posted](ctx, operator, api.Deposit{ID: "d1"}); err != nil {
 		t.Errorf("the operator deposits: %v", err)
 	}
@@ -178,6 +184,10 @@ func TestPermissions(t *testing.T) {
 	})
 	refused("treasury reads the journal", func(ctx context.Context) error {
 		_, err := treasury.Last(ctx, api.AgentChanged{Agent: "lucky"}.Subject())
+		return err
+	})
+	refused("heartbeat reads a message of the journal", func(ctx context.Context) error {
+		_, err := heartbeat.Last(ctx, api.AgentChanged{Agent: "lucky"}.Subject())
 		return err
 	})
 	refused("the operator takes a lock", func(ctx context.Context) error {

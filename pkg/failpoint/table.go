@@ -68,6 +68,8 @@ const (
 	HeartbeatWake
 	HeartbeatFire
 
+	CursorApply
+
 	ExecutorCall
 
 	OutboxPublish
@@ -85,7 +87,7 @@ const (
 // stores are the services that announce what they store, owners those that execute
 // tools of their own.
 var (
-	stores = []string{"policy", "treasury", "heartbeat", "social", "loop"}
+	stores = []string{"treasury", "heartbeat", "social", "loop"}
 	owners = []string{"heartbeat", "treasury", "inference-router"}
 )
 
@@ -149,8 +151,8 @@ var table = [points]Info{
 	RouterAnswer: {"router.answer", router, "the answer is stored, neither handed out nor paid", "it is handed out, and not paid", false},
 	RouterSettle: {"router.settle", router, "the answer is stored and handed out, and not paid", "it is paid, and its caller does not know", true},
 
-	PolicyRecord: {"policy.record", policy, "nothing is decided", "the decision is stored, and nobody knows it", false},
-	PolicyPlan:   {"policy.plan", policy, "nothing is decided about a plan", "the decision is stored, and nobody knows it", false},
+	PolicyRecord: {"policy.record", policy, "nothing is decided", "the decision is stored, and not answered", false},
+	PolicyPlan:   {"policy.plan", policy, "nothing is decided about a plan", "the decision is stored, and not answered", false},
 
 	TreasuryWrite:  {"treasury.write", treasury, "a group is decided, and nothing of it written", "it is written, and not committed", false},
 	TreasuryCommit: {"treasury.commit", treasury, "a group waits", "it is committed, and nobody was told", false},
@@ -163,6 +165,8 @@ var table = [points]Info{
 	HeartbeatAlarm: {"heartbeat.alarm", heartbeat, "no alarm is stored", "it is stored, and its setter does not know", false},
 	HeartbeatWake:  {"heartbeat.wake", heartbeat, "something is due, and no key is there", "the key is there, and what is due is not recorded", true},
 	HeartbeatFire:  {"heartbeat.fire", heartbeat, "the key is there, and what is due is not recorded", "it is recorded", false},
+
+	CursorApply: {"cursor.apply", heartbeat, "the stream has an event, and its reader's database does not", "the database has what it says, and that it was read", false},
 
 	ExecutorCall: {"executor.call", owners, "a tool is allowed, and its owner has done nothing", "it has done it, and loop does not know", false},
 

@@ -32,14 +32,24 @@ type handlers struct {
 	kick  func(context.Context, time.Time) // says that something is due at a time
 }
 
-func (h *handlers) agentChanged(ctx context.Context, m api.AgentChanged) error {
-	stirred, err := h.store.SeeAgent(ctx, beat.Agent{
-		ID: m.Agent, Address: m.Address, State: m.State, Seq: m.Seq, Changed: time.UnixMicro(m.At).UTC(),
-	})
-	if stirred && err == nil {
-		h.kick(ctx, h.now())
+// agents keeps the states of agents, in a transaction of its caller's.
+type agents interface {
+	SeeAgents(ctx context.Context, tx *sqldb.Tx, all []beat.Agent) (stirred bool, err error)
+}
+
+// agentsChanged applies changes of agents, in the transaction that notes how far they
+// were read. An agent that is new or alive again may have entries that are due: the
+// clock is told after the commit. Dying before that costs at most [beat.Safety].
+func (h *handlers) agentsChanged(ctx context.Context, store agents, tx *sqldb.Tx, all []api.AgentChanged) (committed func(context.Context), err error) {
+	seen := make([]beat.Agent, len(all))
+	for i, m := range all {
+		seen[i] = beat.Agent{ID: m.Agent, Address: m.Address, State: m.State, Seq: m.Seq, Changed: time.UnixMicro(m.At).UTC()}
 	}
-	return err
+	stirred, err := store.SeeAgents(ctx, tx, seen)
+	if err != nil || !stirred {
+		return nil, err
+	}
+	return func(ctx context.Context) { h.kick(ctx, h.now()) }, nil
 }
 
 func (h *handlers) messageReceived(ctx context.Context, m api.MessageReceived) error {

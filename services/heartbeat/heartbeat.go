@@ -10,9 +10,11 @@ import (
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/cursor"
 	"github.com/anima-run/anima/pkg/executor"
 	"github.com/anima-run/anima/pkg/host"
 	"github.com/anima-run/anima/pkg/outbox"
+	"github.com/anima-run/anima/pkg/sqldb"
 	"github.com/anima-run/anima/services/heartbeat/internal/beat"
 	"github.com/anima-run/anima/services/heartbeat/internal/lease"
 	"github.com/anima-run/anima/services/heartbeat/internal/sqlstore"
@@ -64,8 +66,17 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	h.kick = p.kick
 	h.routes(env.HTTP)
 	tools := executor.New(env.Bus, api.Heartbeat, env.Now, h.tools())
+	// The release before has the durable heartbeat-agent_state. It is left as it is: what
+	// it has to deliver is in the stream anyway, and should that release be installed
+	// again, it goes on from there.
+	changes := &cursor.Reader[api.AgentChanged]{
+		DB: db, Bus: env.Bus, Log: env.Log, Name: "agent_state",
+		Apply: func(ctx context.Context, tx *sqldb.Tx, all []api.AgentChanged) (func(context.Context), error) {
+			return h.agentsChanged(ctx, store, tx, all)
+		},
+		Urgent: func(m api.AgentChanged) bool { return m.Seq == 1 }, // its creator may set a schedule next
+	}
 	return env.Serve(ctx,
-		bus.On(h.agentChanged, bus.Consuming{Workers: 64, MaxDeliver: -1}), // the store keeps many together
 		bus.On(h.messageReceived, bus.Consuming{Workers: 16, MaxDeliver: -1}),
 		bus.On(h.goalChanged, bus.Consuming{MaxDeliver: -1}),
 		bus.Reply(h.setSchedule),
@@ -79,6 +90,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 			return tools.Call(ctx, m.Invocation)
 		}),
 		bus.Go(relay.Run),
+		bus.Go(changes.Run),
 		bus.Go(p.run),
 	)
 }

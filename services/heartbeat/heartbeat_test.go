@@ -345,7 +345,10 @@ func seed(t *testing.T, server *embednats.Server, data string, agents ...string)
 		if err := store.SetSchedule(t.Context(), agent, beats); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := store.SeeAgent(t.Context(), beat.Agent{ID: agent, State: api.StateSleeping, Seq: 1, Changed: past}); err != nil {
+		if err := sqldb.InTx(t.Context(), db, func(tx *sqldb.Tx) error {
+			_, err := store.SeeAgents(t.Context(), tx, []beat.Agent{{ID: agent, State: api.StateSleeping, Seq: 1, Changed: past}})
+			return err
+		}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -526,4 +529,48 @@ func grant(t *testing.T, m api.Invocation) string {
 		t.Fatal(err)
 	}
 	return token
+}
+
+// Agents are known by their changes, published alone or in a run's journal, before
+// heartbeat was there, while it was not, and now.
+func TestAgentsAreKnown(t *testing.T) {
+	t.Parallel()
+	data, server := t.TempDir(), apptest.Server(t)
+	b := apptest.Start(t, apptest.Options{Server: server}).Bus
+	change := func(agent string, seq int64, state api.AgentState) api.AgentChanged {
+		return api.AgentChanged{Agent: agent, Name: agent, State: state, Seq: seq, At: time.Now().UnixMicro()}
+	}
+	alone := func(m api.AgentChanged) {
+		t.Helper()
+		if err := b.Publish(t.Context(), "agent_state/"+m.Agent+"/"+strconv.FormatInt(m.Seq, 10), m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	journal := func(changes ...api.AgentChanged) {
+		t.Helper()
+		entry, err := api.Encode(map[string]any{"changed": changes, "release": true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := api.Journal{Session: changes[0].Agent + "-main", Run: "r", Agent: changes[0].Agent, Kind: api.EntryRelease, Form: api.JournalForm, Entry: entry}
+		if err := b.Publish(t.Context(), "journal/"+changes[0].Agent+"/"+strconv.FormatInt(changes[0].Seq, 10), m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := func(all ...string) {
+		t.Helper()
+		for _, agent := range all {
+			call[api.Wake](t, b, api.RequestWake{Agent: agent, Cause: "creator-1"})
+		}
+	}
+	alone(change("before", 1, api.StateSleeping))
+	journal(change("running", 2, api.StateWaking), change("running", 3, api.StateRunning))
+	world := apptest.Start(t, apptest.Options{Data: data, Server: server}, heartbeat.Service)
+	want("before", "running")
+	world.Stop()
+	journal(change("meanwhile", 2, api.StateRunning))
+	apptest.Start(t, apptest.Options{Data: data, Server: server}, heartbeat.Service)
+	want("meanwhile")
+	alone(change("now", 1, api.StateSleeping))
+	want("now")
 }

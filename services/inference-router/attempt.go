@@ -78,7 +78,7 @@ func (m *candidate) store(ctx context.Context, c *asking, hold string, answer ap
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), afterwards)
 	defer cancel()
 	record := sqlstore.Paid{
-		Call: api.Completed{
+		Call: sqlstore.Call{
 			ID: m.req.ID, Agent: m.req.Agent, Session: m.req.Session, Turn: m.req.Turn, Task: m.req.Task, Tier: m.req.Tier,
 			Model: m.model.ID, Provider: m.provider.Name(), InputTokens: answer.InputTokens, OutputTokens: answer.OutputTokens,
 			Cost: cost, LatencyMS: answer.LatencyMS, At: m.h.now().UnixMicro(),

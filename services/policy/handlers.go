@@ -14,7 +14,6 @@ import (
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/failpoint"
-	"github.com/anima-run/anima/pkg/outbox"
 
 	"github.com/anima-run/anima/services/policy/internal/rule"
 	"github.com/anima-run/anima/services/policy/internal/sqlstore"
@@ -31,34 +30,24 @@ type handlers struct {
 	log   *slog.Logger
 	now   func() time.Time
 	store *sqlstore.Store
-	relay *outbox.Relay
 	book  *rule.Book
 	key   ed25519.PrivateKey
 	tel   *instruments
 }
 
 // evaluate judges a call and records the decision before it answers: a decision
-// that cannot be recorded is none, and the call does not run. Dying after the
-// record, the same question finds it.
+// that cannot be recorded is none, and the call does not run. The same question again is
+// judged again, and answered with what was recorded first.
 func (h *handlers) evaluate(ctx context.Context, m api.Evaluate) (api.Decision, error) {
 	hash, err := check(m)
 	if err != nil {
 		return api.Decision{}, err
 	}
-	d, found, err := h.store.Find(ctx, m.Turn, m.Index)
+	d, err := failpoint.Value(ctx, failpoint.PolicyRecord, func(ctx context.Context) (api.Decision, error) {
+		return h.record(ctx, h.judge(ctx, m, hash), m.Run)
+	})
 	if err != nil {
 		return d, err
-	}
-	if !found {
-		d, err = failpoint.Value(ctx, failpoint.PolicyRecord, func(ctx context.Context) (api.Decision, error) {
-			judged := h.judge(ctx, m, hash)
-			h.tel.decided(ctx, judged.Action, judged.Code, time.Duration(judged.LatencyUS)*time.Microsecond)
-			return h.store.Record(ctx, judged, m.Run)
-		})
-		if err != nil {
-			return d, err
-		}
-		h.relay.Kick()
 	}
 	if d.Tool != m.Tool || d.ArgsHash != hash || d.Agent != m.Agent {
 		return api.Decision{}, api.Errorf(api.Conflict, "call %d of turn %s was decided with other arguments", m.Index, m.Turn)
@@ -74,6 +63,15 @@ func (h *handlers) evaluate(ctx context.Context, m api.Evaluate) (api.Decision, 
 		Decision: d.ID, Agent: d.Agent, Turn: d.Turn, Index: d.Index, Tool: d.Tool, ArgsHash: d.ArgsHash, By: d.By,
 		Expires: h.now().Add(tokenLife).UnixMicro(),
 	}.Sign(h.key)
+	return d, err
+}
+
+// record stores a decision and returns the one that stands.
+func (h *handlers) record(ctx context.Context, judged api.Decision, run string) (api.Decision, error) {
+	d, first, err := h.store.Record(ctx, judged, run)
+	if first {
+		h.tel.decided(ctx, d.Action, d.Code, time.Duration(d.LatencyUS)*time.Microsecond)
+	}
 	return d, err
 }
 

@@ -25,18 +25,11 @@ func (h *handlers) approvePlan(ctx context.Context, m api.ApprovePlan) (api.Deci
 	if m.Agent == "" || m.Goal == "" || m.Version < 1 || m.Hash == "" || m.Cost < 0 {
 		return api.Decision{}, api.Errorf(api.Invalid, "a plan needs an agent, a goal, a version, a hash and what it may cost")
 	}
-	d, found, err := h.store.Find(ctx, m.Goal, m.Version)
+	d, err := failpoint.Value(ctx, failpoint.PolicyPlan, func(ctx context.Context) (api.Decision, error) {
+		return h.record(ctx, h.judgePlan(ctx, m), "")
+	})
 	if err != nil {
 		return d, err
-	}
-	if !found {
-		d, err = failpoint.Value(ctx, failpoint.PolicyPlan, func(ctx context.Context) (api.Decision, error) {
-			return h.store.Record(ctx, h.judgePlan(ctx, m), "")
-		})
-		if err != nil {
-			return d, err
-		}
-		h.relay.Kick()
 	}
 	if d.Tool != api.PlanTool || d.ArgsHash != m.Hash || d.Agent != m.Agent {
 		return api.Decision{}, api.Errorf(api.Conflict, "version %d of the plan of %s was decided with another content", m.Version, m.Goal)
@@ -61,8 +54,6 @@ func (h *handlers) judgePlan(ctx context.Context, m api.ApprovePlan) api.Decisio
 		d.Action, d.Code, d.Triggered = api.Quarantine, "PLAN_OVER_LIMIT", []string{planLimit}
 		d.Message = fmt.Sprintf("the plan may cost %s, more than the %s that need nobody's word: the creator must approve it", m.Cost, m.Limit)
 	}
-	took := h.now().Sub(began)
-	d.LatencyUS = took.Microseconds()
-	h.tel.decided(ctx, d.Action, d.Code, took)
+	d.LatencyUS = h.now().Sub(began).Microseconds()
 	return d
 }

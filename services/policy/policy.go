@@ -18,7 +18,6 @@ import (
 	"github.com/anima-run/anima/pkg/bus"
 	"github.com/anima-run/anima/pkg/config"
 	"github.com/anima-run/anima/pkg/host"
-	"github.com/anima-run/anima/pkg/outbox"
 
 	"github.com/anima-run/anima/services/policy/internal/rule"
 	"github.com/anima-run/anima/services/policy/internal/sqlstore"
@@ -59,8 +58,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	relay := outbox.NewRelay(db, env.Bus, env.Log)
-	h := &handlers{log: env.Log, now: env.Now, store: sqlstore.New(db), relay: relay, book: book, key: key, tel: tel}
+	h := &handlers{log: env.Log, now: env.Now, store: sqlstore.New(db), book: book, key: key, tel: tel}
 	h.routes(env.HTTP)
 	return env.Serve(ctx,
 		bus.Reply(h.evaluate),
@@ -69,7 +67,6 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		bus.Reply(h.listDecisions),
 		bus.Reply(h.listRules),
 		bus.Reply(h.listKeys),
-		bus.Go(relay.Run),
 	)
 }
 

@@ -28,6 +28,9 @@ type handlers struct {
 	kick  func() // something is in the outbox
 }
 
+// agentChanged keeps the name and the address of an agent. They change only when it is
+// applied or deleted, which is announced by a message of its own, so the changes that
+// ride in journals are not read.
 func (h *handlers) agentChanged(ctx context.Context, m api.AgentChanged) error {
 	address, err := letter.Address(m.Address)
 	if err != nil {
@@ -77,12 +80,12 @@ func (h *handlers) claimInbox(ctx context.Context, m api.ClaimInbox) (api.Inbox,
 	if m.Run == "" {
 		return api.Inbox{}, api.Errorf(api.Invalid, "a claim needs a run")
 	}
-	address, err := h.store.AddressOf(ctx, m.Agent)
-	if err != nil || address == "" {
+	box, err := h.store.Waiting(ctx, m.Agent, m.Run)
+	if err != nil || box.Unread == 0 {
 		return api.Inbox{Messages: []api.InboxMessage{}}, err
 	}
 	all, err := failpoint.Value(ctx, failpoint.SocialClaim, func(ctx context.Context) ([]inbox.Mail, error) {
-		return h.store.Claim(ctx, address, m.Run, strings.ToLower(m.From), limited(m.Limit, claimLimit, claimMost), h.now())
+		return h.store.Claim(ctx, box.Address, m.Run, strings.ToLower(m.From), limited(m.Limit, claimLimit, claimMost), h.now())
 	})
 	h.tel.claims(ctx, len(all))
 	return answer(all), err
@@ -92,15 +95,15 @@ func (h *handlers) settleInbox(ctx context.Context, m api.SettleInbox) (api.Inbo
 	if m.Run == "" {
 		return api.InboxCount{}, api.Errorf(api.Invalid, "a run settles what it has claimed: name the run")
 	}
-	address, err := h.store.AddressOf(ctx, m.Agent)
-	if err != nil || address == "" {
-		return api.InboxCount{}, err
+	box, err := h.store.Waiting(ctx, m.Agent, m.Run)
+	if err != nil || !box.Claimed {
+		return api.InboxCount{Unread: box.Unread}, err
 	}
-	err = failpoint.Do(ctx, failpoint.SocialSettle, func(ctx context.Context) error { return h.store.Settle(ctx, address, m.Run, h.now()) })
+	err = failpoint.Do(ctx, failpoint.SocialSettle, func(ctx context.Context) error { return h.store.Settle(ctx, box.Address, m.Run, h.now()) })
 	if err != nil {
 		return api.InboxCount{}, err
 	}
-	return h.unread(ctx, address)
+	return h.unread(ctx, box.Address)
 }
 
 func (h *handlers) listInbox(ctx context.Context, m api.ListInbox) (api.Inbox, error) {

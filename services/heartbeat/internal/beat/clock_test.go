@@ -20,7 +20,8 @@ import (
 
 // bench is a clock on a real store, in the time of a bubble.
 type bench struct {
-	store beat.Store
+	db    *sqldb.DB
+	store *sqlstore.Store
 	clock *beat.Clock
 	wake  func(beat.Due) error // refuses a wake; nil: none
 
@@ -35,16 +36,25 @@ func timed(t *testing.T, test func(t *testing.T, b *bench)) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		db := sqldbtest.SQLite(t, sqlstore.Migrations())
-		b := &bench{start: time.Now()}
+		b := &bench{db: db, start: time.Now()}
 		b.store = sqlstore.New(db, func(context.Context, *sqldb.Tx, []beat.Fired) error { return nil })
 		b.clock = beat.NewClock(beat.ClockConfig{
 			Timeline: b.store, Wake: b.put, Now: time.Now, Log: slog.New(slog.DiscardHandler), Keep: 24 * time.Hour,
 		})
-		if _, err := b.store.SeeAgent(t.Context(), beat.Agent{ID: "a", State: api.StateSleeping, Seq: 1, Changed: b.start}); err != nil {
-			t.Fatal(err)
-		}
+		b.see(t, beat.Agent{ID: "a", State: api.StateSleeping, Seq: 1, Changed: b.start})
 		test(t, b)
 	})
+}
+
+func (b *bench) see(t *testing.T, a beat.Agent) {
+	t.Helper()
+	err := sqldb.InTx(t.Context(), b.db, func(tx *sqldb.Tx) error {
+		_, err := b.store.SeeAgents(t.Context(), tx, []beat.Agent{a})
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 func (b *bench) put(_ context.Context, d beat.Due) error {
@@ -194,10 +204,7 @@ func TestClockDropsAStaleAlarm(t *testing.T) {
 		b.alarm(t, time.Minute)
 		defer b.run(t)()
 		pass(t, time.Second)
-		woken := beat.Agent{ID: "a", State: api.StateWaking, Seq: 2, Changed: time.Now()}
-		if _, err := b.store.SeeAgent(t.Context(), woken); err != nil {
-			t.Fatal(err)
-		}
+		b.see(t, beat.Agent{ID: "a", State: api.StateWaking, Seq: 2, Changed: time.Now()})
 		pass(t, time.Hour)
 		b.want(t)
 		next, err := b.store.Next(t.Context())
@@ -211,9 +218,7 @@ func TestClockFiresMoreThanABatch(t *testing.T) {
 	timed(t, func(t *testing.T, b *bench) {
 		var beats []beat.Beat
 		for _, id := range []string{"a", "b", "c", "d", "e", "f"} {
-			if _, err := b.store.SeeAgent(t.Context(), beat.Agent{ID: id, State: api.StateSleeping, Seq: 2}); err != nil {
-				t.Fatal(err)
-			}
+			b.see(t, beat.Agent{ID: id, State: api.StateSleeping, Seq: 2})
 			beats = nil
 			for i := range beat.MaxBeats {
 				beats = append(beats, beat.Beat{Name: "n" + string(rune('0'+i/10)) + string(rune('0'+i%10)), Cron: "* * * * *"})

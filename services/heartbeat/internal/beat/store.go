@@ -29,10 +29,7 @@ type Timeline interface {
 type Store interface {
 	Timeline
 
-	// SeeAgent keeps the latest state of an agent and drops an older one. stirred
-	// says that entries which had to wait for the agent are due from now on.
-	SeeAgent(ctx context.Context, a Agent) (stirred bool, err error)
-	// HasAgent reports whether SeeAgent was ever called for the agent.
+	// HasAgent reports whether a state of the agent was ever kept.
 	HasAgent(ctx context.Context, agent string) (bool, error)
 	// SetSchedule replaces the schedule of an agent by checked entries. An entry
 	// that was there keeps Last and Runs, and Next too unless its cron changed.

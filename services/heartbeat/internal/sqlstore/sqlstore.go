@@ -4,10 +4,14 @@
 package sqlstore
 
 import (
+	"cmp"
 	"context"
 	"embed"
 	"errors"
 	"io/fs"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
@@ -39,40 +43,84 @@ var _ beat.Store = (*Store)(nil)
 // New returns the store in db, whose schema is up to date.
 func New(db *sqldb.DB, announce Announce) *Store { return &Store{db: db, announce: announce} }
 
-// SeeAgent implements [beat.Store].
-func (s *Store) SeeAgent(ctx context.Context, a beat.Agent) (stirred bool, err error) {
-	// Three times in each run, and nearly always of an agent that is known and alive: one
-	// statement then, which no caller waits for. Of a new one its creator may set a schedule next.
-	if a.Seq > 1 {
-		res, err := s.db.ExecSoon(ctx, `update agents set address = $2, state = $3, seq = $4, changed_at = $5
-			where id = $1 and seq < $4 and state <> $6`, a.ID, a.Address, string(a.State), a.Seq, micros(a.Changed), string(api.StateDead))
+// SeeAgents keeps the latest states of agents, in tx, and drops older ones. stirred says
+// that entries of schedules which had to wait for an agent are due from the commit on.
+func (s *Store) SeeAgents(ctx context.Context, tx *sqldb.Tx, all []beat.Agent) (stirred bool, err error) {
+	all = latest(all)
+	for some := range slices.Chunk(all, abreast) {
+		s, err := see(ctx, tx, some)
 		if err != nil {
 			return false, err
 		}
-		if n, err := res.RowsAffected(); err != nil || n == 1 {
-			return false, err
-		}
+		stirred = stirred || s
 	}
-	err = sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
-		stirred = false
-		var state string
-		var seq int64
-		err := tx.QueryRowContext(ctx, "select state, seq from agents where id = $1"+tx.ForUpdate(), a.ID).Scan(&state, &seq)
-		unknown := errors.Is(err, sqldb.ErrNotFound)
-		if err != nil && !unknown {
-			return err
+	return stirred, nil
+}
+
+func see(ctx context.Context, tx *sqldb.Tx, all []beat.Agent) (stirred bool, err error) {
+	ids := make([]any, len(all))
+	for i, a := range all {
+		ids[i] = a.ID
+	}
+	rows, err := sqldb.All(ctx, tx, scanState, `select id, state, seq from agents where id in `+places(1, len(ids))+` order by id`+tx.ForUpdate(), ids...)
+	if err != nil {
+		return false, err
+	}
+	known := map[string]beat.Agent{}
+	for _, a := range rows {
+		known[a.ID] = a
+	}
+	const columns = 5
+	var fresh []any
+	for _, a := range all {
+		was, there := known[a.ID]
+		if there && a.Seq <= was.Seq {
+			continue
 		}
-		if !unknown && a.Seq <= seq {
-			return nil
-		}
-		stirred = a.State != api.StateDead && (unknown || state == string(api.StateDead))
-		tx.Queue(ctx, `insert into agents (id, address, state, seq, changed_at) values ($1, $2, $3, $4, $5)
-			on conflict (id) do update set address = excluded.address, state = excluded.state, seq = excluded.seq,
-			changed_at = excluded.changed_at where agents.seq < excluded.seq`,
-			a.ID, a.Address, string(a.State), a.Seq, micros(a.Changed))
-		return nil
+		fresh = append(fresh, a.ID, a.Address, string(a.State), a.Seq, micros(a.Changed))
+		stirred = stirred || a.State != api.StateDead && (!there || was.State == api.StateDead)
+	}
+	if len(fresh) == 0 {
+		return false, nil
+	}
+	tx.Queue(ctx, `insert into agents (id, address, state, seq, changed_at) values `+places(len(fresh)/columns, columns)+`
+		on conflict (id) do update set address = excluded.address, state = excluded.state, seq = excluded.seq,
+		changed_at = excluded.changed_at where agents.seq < excluded.seq`, fresh...)
+	return stirred, nil
+}
+
+// latest returns the latest state of each agent, by id: replicas lock them in one order.
+func latest(all []beat.Agent) []beat.Agent {
+	all = slices.SortedFunc(slices.Values(all), func(a, b beat.Agent) int {
+		return cmp.Or(cmp.Compare(a.ID, b.ID), cmp.Compare(b.Seq, a.Seq))
 	})
-	return stirred, err
+	return slices.CompactFunc(all, func(a, b beat.Agent) bool { return a.ID == b.ID })
+}
+
+func scanState(row sqldb.Scanner) (a beat.Agent, err error) {
+	err = row.Scan(&a.ID, &a.State, &a.Seq)
+	return a, err
+}
+
+// abreast bounds the rows of a statement: statements are cached by their text.
+const abreast = 32
+
+// places are the parameters of rows: ($1, $2), ($3, $4) for two rows of two columns.
+func places(rows, columns int) string {
+	var b strings.Builder
+	for i := range rows * columns {
+		switch {
+		case i == 0:
+			b.WriteString("($")
+		case i%columns == 0:
+			b.WriteString("), ($")
+		default:
+			b.WriteString(", $")
+		}
+		b.WriteString(strconv.Itoa(i + 1))
+	}
+	b.WriteString(")")
+	return b.String()
 }
 
 // HasAgent implements [beat.Store].

@@ -18,11 +18,26 @@ func TestStore(t *testing.T) {
 	beattest.Run(t, func(t *testing.T, check func(*testing.T, beattest.Open)) {
 		t.Helper()
 		sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
-			check(t, func(announce func([]beat.Fired) error) beat.Store {
-				return sqlstore.New(db, func(_ context.Context, _ *sqldb.Tx, f []beat.Fired) error { return announce(f) })
+			check(t, func(announce func([]beat.Fired) error) beattest.Store {
+				return store{sqlstore.New(db, func(_ context.Context, _ *sqldb.Tx, f []beat.Fired) error { return announce(f) }), db}
 			})
 		})
 	})
+}
+
+// store sees agents in a transaction of its own.
+type store struct {
+	*sqlstore.Store
+
+	db *sqldb.DB
+}
+
+func (s store) SeeAgents(ctx context.Context, all ...beat.Agent) (stirred bool, err error) {
+	err = sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
+		stirred, err = s.Store.SeeAgents(ctx, tx, all)
+		return err
+	})
+	return stirred, err
 }
 
 // The seeds' names for the tables must keep working.
@@ -30,7 +45,7 @@ func TestViews(t *testing.T) {
 	t.Parallel()
 	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
 		ctx := t.Context()
-		s := sqlstore.New(db, func(context.Context, *sqldb.Tx, []beat.Fired) error { return nil })
+		s := store{sqlstore.New(db, func(context.Context, *sqldb.Tx, []beat.Fired) error { return nil }), db}
 		start := time.Date(2026, 3, 2, 12, 0, 0, 0, time.UTC)
 		beats, faults := beat.Check("a", []beat.Beat{{Name: "one", Cron: "* * * * *"}}, start)
 		if len(faults) > 0 {
@@ -39,7 +54,7 @@ func TestViews(t *testing.T) {
 		if err := s.SetSchedule(ctx, "a", beats); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.SeeAgent(ctx, beat.Agent{ID: "a", State: api.StateSleeping, Seq: 1, Changed: start}); err != nil {
+		if _, err := s.SeeAgents(ctx, beat.Agent{ID: "a", State: api.StateSleeping, Seq: 1, Changed: start}); err != nil {
 			t.Fatal(err)
 		}
 		when := start.Add(60*time.Second + 250*time.Millisecond)

@@ -35,9 +35,22 @@ type Store struct{ db *sqldb.DB }
 // New returns a store on a migrated database.
 func New(db *sqldb.DB) *Store { return &Store{db: db} }
 
+// Call is a model call that was answered.
+type Call struct {
+	ID                        string
+	Agent, Session, Turn      string
+	Task                      api.Task
+	Tier                      api.Tier
+	Model, Provider           string
+	InputTokens, OutputTokens int64
+	Cost                      api.Micros
+	LatencyMS                 int64
+	At                        int64 // Unix µs
+}
+
 // Paid is one call with its answer.
 type Paid struct {
-	Call   api.Completed
+	Call   Call
 	Hold   string // the hold that it is paid from; "" for a free call
 	Trace  string
 	Answer api.Completion

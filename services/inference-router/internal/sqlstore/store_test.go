@@ -16,7 +16,7 @@ import (
 
 func paid(id, hold, text string) sqlstore.Paid {
 	return sqlstore.Paid{
-		Call: api.Completed{
+		Call: sqlstore.Call{
 			ID: id, Agent: "lucky", Session: "s", Turn: "r.1", Task: api.TaskTurn, Tier: api.TierHigh, Model: "m", Provider: "p",
 			InputTokens: 10, OutputTokens: 3, Cost: 42, LatencyMS: 5, At: 1_000_000,
 		},

@@ -19,7 +19,9 @@ import (
 //go:embed migrations/*.sql
 var files embed.FS
 
-// Migrations of the store, the outbox's included.
+// Migrations of the store. The outbox's are included for the release before, which
+// announced each decision and may run beside this one; what it left there is read by no
+// service.
 func Migrations() fs.FS {
 	sub, err := fs.Sub(files, "migrations")
 	if err != nil {
@@ -54,15 +56,6 @@ func row(r sqldb.Scanner) (api.Decision, error) {
 	return d, nil
 }
 
-// Find returns the decision on a call, if there is one.
-func (s *Store) Find(ctx context.Context, turn string, index int) (api.Decision, bool, error) {
-	d, err := row(s.db.QueryRowContext(ctx, columns+` where turn_id = $1 and idx = $2`, turn, index))
-	if errors.Is(err, sqldb.ErrNotFound) {
-		return d, false, nil
-	}
-	return d, err == nil, err
-}
-
 // AllowedSince counts the calls of a tool that were allowed to an agent.
 func (s *Store) AllowedSince(ctx context.Context, agent, tool string, since time.Time) (int, error) {
 	var n int
@@ -71,44 +64,50 @@ func (s *Store) AllowedSince(ctx context.Context, agent, tool string, since time
 	return n, err
 }
 
-// Record stores a decision and announces it, in one transaction. Of two replicas
-// that judge the same call the first is right: Record returns its decision.
-func (s *Store) Record(ctx context.Context, d api.Decision, run string) (api.Decision, error) {
+// Record stores a decision, unless there is one on the call. Of two replicas that judge
+// the same call, and of the first time and the next, the first is right: Record returns
+// that decision, and says whether it is d.
+func (s *Store) Record(ctx context.Context, d api.Decision, run string) (stored api.Decision, first bool, err error) {
 	evaluated, err := api.Encode(d.Evaluated)
 	if err != nil {
-		return d, err
+		return d, false, err
 	}
 	triggered, err := api.Encode(d.Triggered)
 	if err != nil {
-		return d, err
+		return d, false, err
 	}
-	stored := true
-	err = sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
-		res, err := tx.ExecContext(ctx, `insert into policy_decisions (id, agent, session, run, turn_id, idx, tool_name, tool_args_hash, by_kind,
-				by_address, authority, risk_level, decision, code, reason, rules_evaluated, rules_triggered, rules_version, trace, latency_us, created_at)
-			values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21) on conflict (turn_id, idx) do nothing`,
-			d.ID, d.Agent, d.Session, run, d.Turn, d.Index, d.Tool, d.ArgsHash, string(d.By.Kind), d.By.Address, d.Authority, d.Risk,
-			string(d.Action), d.Code, d.Message, string(evaluated), string(triggered), d.Version, d.Trace, d.LatencyUS, d.At)
-		if err != nil {
-			return err
-		}
-		n, err := res.RowsAffected()
-		if err != nil {
-			return err
-		}
-		if stored = n == 1; !stored {
-			return nil
-		}
-		return outbox.Add(ctx, tx, "decided/"+d.ID, api.Decided{Decision: d})
-	})
-	if err != nil || stored {
-		return d, err
+	first, err = s.insert(ctx, `insert into policy_decisions (id, agent, session, run, turn_id, idx, tool_name, tool_args_hash, by_kind,
+			by_address, authority, risk_level, decision, code, reason, rules_evaluated, rules_triggered, rules_version, trace, latency_us, created_at)
+		values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21) on conflict (turn_id, idx) do nothing`,
+		d.ID, d.Agent, d.Session, run, d.Turn, d.Index, d.Tool, d.ArgsHash, string(d.By.Kind), d.By.Address, d.Authority, d.Risk,
+		string(d.Action), d.Code, d.Message, string(evaluated), string(triggered), d.Version, d.Trace, d.LatencyUS, d.At)
+	if err != nil || first {
+		return d, first, err
 	}
-	first, found, err := s.Find(ctx, d.Turn, d.Index)
-	if err == nil && !found {
+	stored, err = row(s.db.QueryRowContext(ctx, columns+` where turn_id = $1 and idx = $2`, d.Turn, d.Index))
+	if errors.Is(err, sqldb.ErrNotFound) {
 		err = fmt.Errorf("decision on call %d of %s is neither stored nor new", d.Index, d.Turn)
 	}
-	return first, err
+	return stored, false, err
+}
+
+// insert runs a statement that stores a row or none: by itself on Postgres, which is one
+// round trip, and on SQLite in a transaction, which shares its commit with others.
+func (s *Store) insert(ctx context.Context, query string, args ...any) (done bool, err error) {
+	var n int64
+	count := func(q sqldb.Querier) error {
+		res, err := q.ExecContext(ctx, query, args...)
+		if err == nil {
+			n, err = res.RowsAffected()
+		}
+		return err
+	}
+	if s.db.Engine == sqldb.Postgres {
+		err = count(s.db)
+	} else {
+		err = sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error { return count(tx) })
+	}
+	return n == 1, err
 }
 
 // Place is a decision's place in the list. The zero value is the begin of the list.

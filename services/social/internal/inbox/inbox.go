@@ -116,3 +116,10 @@ type Resident struct {
 	Address string // in lower case; "" while it has none
 	Seq     int64  // of the change that said so
 }
+
+// Waiting is what a run may find in the mailbox of its agent.
+type Waiting struct {
+	Address string // of the agent; "" if it has none or is unknown
+	Unread  int64  // messages that are neither processed nor failed
+	Claimed bool   // the run has claimed messages that are not processed
+}

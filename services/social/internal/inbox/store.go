@@ -40,6 +40,9 @@ type Store interface {
 	// SeeResident keeps the latest entry of an agent and drops an older one. The
 	// unread messages that came before the agent did are announced.
 	SeeResident(ctx context.Context, r Resident) error
+	// Waiting looks into the mailbox of an agent for a run. It is one statement and no
+	// write: as a rule there is nothing.
+	Waiting(ctx context.Context, agent, run string) (Waiting, error)
 	// AddressOf returns the address of an agent, "" if it has none or is unknown.
 	AddressOf(ctx context.Context, agent string) (string, error)
 	// Prune forgets messages received before a time, read or not.

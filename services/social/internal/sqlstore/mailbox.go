@@ -2,6 +2,7 @@ package sqlstore
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/anima-run/anima/pkg/sqldb"
@@ -23,14 +24,20 @@ func lock(ctx context.Context, tx *sqldb.Tx, address string) {
 	tx.Queue(ctx, "update mailboxes set seq = seq where address = $1", address)
 }
 
+// Waiting implements [inbox.Store].
+func (s *Store) Waiting(ctx context.Context, agent, run string) (w inbox.Waiting, err error) {
+	err = s.db.QueryRowContext(ctx, `select d.address,
+			(select count(*) from mail where to_address = d.address and status in ('received', 'in_progress')),
+			exists (select 1 from mail where to_address = d.address and status in ('received', 'in_progress', 'failed') and claimed_by = $2)
+		from directory d where d.agent = $1`, agent, run).Scan(&w.Address, &w.Unread, &w.Claimed)
+	if errors.Is(err, sqldb.ErrNotFound) {
+		return inbox.Waiting{}, nil
+	}
+	return w, err
+}
+
 // Claim implements [inbox.Mailbox].
 func (s *Store) Claim(ctx context.Context, address, run, from string, limit int, now time.Time) (claimed []inbox.Mail, err error) {
-	// Nearly always nothing is there, and each run asks: that is not worth a write.
-	var waiting bool
-	err = s.db.QueryRowContext(ctx, `select exists (select 1 from mail where to_address = $1 and status in ('received', 'in_progress'))`, address).Scan(&waiting)
-	if err != nil || !waiting {
-		return nil, err
-	}
 	err = sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
 		lock(ctx, tx, address)
 		tx.Queue(ctx, `update mail set status = case when retry_count >= max_retries then 'failed' else 'received' end

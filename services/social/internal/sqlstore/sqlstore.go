@@ -134,16 +134,6 @@ func scanResident(row *sqldb.Row) (string, error) {
 
 // SeeResident implements [inbox.Store].
 func (s *Store) SeeResident(ctx context.Context, r inbox.Resident) error {
-	// Three times in each run, and nearly always of an agent that has not moved: one
-	// statement then, which nobody waits for.
-	res, err := s.db.ExecSoon(ctx, `update directory set name = $2, seq = $4 where agent = $1 and address = $3 and seq < $4`,
-		r.Agent, r.Name, r.Address, r.Seq)
-	if err != nil {
-		return err
-	}
-	if n, err := res.RowsAffected(); err != nil || n == 1 {
-		return err
-	}
 	return sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
 		var address string
 		var seq int64

@@ -15,9 +15,17 @@ import (
 	"github.com/anima-run/anima/services/heartbeat/internal/beat"
 )
 
+// Store is a store under test.
+type Store interface {
+	beat.Store
+	// SeeAgents keeps the latest states of agents and drops older ones. stirred says that
+	// entries which had to wait for an agent are due from now on.
+	SeeAgents(ctx context.Context, all ...beat.Agent) (stirred bool, err error)
+}
+
 // Open returns the store of a test. What Fire records is announced to the
 // function in the same transaction; its error must undo everything.
-type Open func(announce func([]beat.Fired) error) beat.Store
+type Open func(announce func([]beat.Fired) error) Store
 
 // Run checks that stores behave. each calls check, as a test of its own, with
 // every kind of store there is, fresh and empty.
@@ -25,6 +33,7 @@ func Run(t *testing.T, each func(t *testing.T, check func(*testing.T, Open))) {
 	t.Helper()
 	for name, check := range map[string]func(*testing.T, Open){
 		"agents":                  agents,
+		"many agents":             many,
 		"schedule":                schedule,
 		"due entries":             dueEntries,
 		"entries wait for agents": waiting,
@@ -55,9 +64,9 @@ func ok(t *testing.T, err error) {
 	}
 }
 
-func see(t *testing.T, s beat.Store, a beat.Agent, want bool) {
+func see(t *testing.T, s Store, a beat.Agent, want bool) {
 	t.Helper()
-	got, err := s.SeeAgent(t.Context(), a)
+	got, err := s.SeeAgents(t.Context(), a)
 	if err != nil || got != want {
 		t.Fatalf("see %+v: stirred %v, %v, want %v", a, got, err, want)
 	}
@@ -67,7 +76,7 @@ func sleeping(id string, seq int64) beat.Agent {
 	return beat.Agent{ID: id, State: api.StateSleeping, Seq: seq, Changed: noon(0)}
 }
 
-func set(t *testing.T, s beat.Store, agent string, now time.Time, beats ...beat.Beat) {
+func set(t *testing.T, s Store, agent string, now time.Time, beats ...beat.Beat) {
 	t.Helper()
 	checked, faults := beat.Check(agent, beats, now)
 	if len(faults) > 0 {
@@ -76,14 +85,14 @@ func set(t *testing.T, s beat.Store, agent string, now time.Time, beats ...beat.
 	ok(t, s.SetSchedule(t.Context(), agent, checked))
 }
 
-func due(t *testing.T, s beat.Store, now time.Time) []beat.Due {
+func due(t *testing.T, s Store, now time.Time) []beat.Due {
 	t.Helper()
 	got, err := s.Due(t.Context(), now, 100)
 	ok(t, err)
 	return got
 }
 
-func next(t *testing.T, s beat.Store, want time.Time) {
+func next(t *testing.T, s Store, want time.Time) {
 	t.Helper()
 	got, err := s.Next(t.Context())
 	ok(t, err)
@@ -100,7 +109,7 @@ func diff(t *testing.T, what string, want, got any) {
 }
 
 // fire deals with everything that is due, as the clock does.
-func fire(t *testing.T, s beat.Store, now time.Time) []beat.Fired {
+func fire(t *testing.T, s Store, now time.Time) []beat.Fired {
 	t.Helper()
 	got, err := s.Fire(t.Context(), fired(t, due(t, s, now), now))
 	ok(t, err)
@@ -141,6 +150,49 @@ func agents(t *testing.T, open Open) {
 	see(t, s, sleeping("a", 4), false) // the same again
 	see(t, s, sleeping("a", 5), true)  // back from the dead
 	see(t, s, sleeping("a", 6), false)
+}
+
+// many sees the states of many agents at once, in any order.
+func many(t *testing.T, open Open) {
+	s := open(silent)
+	const n = 301 // more than a statement takes
+	var all []beat.Agent
+	for i := range n {
+		id := fmt.Sprint("a", i)
+		all = append(all, sleeping(id, 2), sleeping(id, 3), sleeping(id, 1))
+		set(t, s, id, noon(0), beat.Beat{Name: "one", Cron: "* * * * *"})
+	}
+	for i, want := range []bool{true, false} { // again it changes nothing
+		if stirred, err := s.SeeAgents(t.Context(), all...); err != nil || stirred != want {
+			t.Fatalf("seen %d times: stirred %v, %v, want %v", i+1, stirred, err, want)
+		}
+	}
+	for _, id := range []string{"a0", "a255", "a256", "a300"} {
+		if has, err := s.HasAgent(t.Context(), id); err != nil || !has {
+			t.Errorf("has %s: %v, %v", id, has, err)
+		}
+		dead := sleeping(id, 3)
+		dead.State = api.StateDead
+		see(t, s, dead, false)
+	}
+	got, err := s.Due(t.Context(), noon(60), 2*n)
+	ok(t, err)
+	if len(got) != n {
+		t.Errorf("%d entries are due, want %d: a state that is not newer was kept", len(got), n)
+	}
+	dead := sleeping("a7", 4)
+	dead.State = api.StateDead
+	if stirred, err := s.SeeAgents(t.Context(), dead, sleeping("a8", 4), sleeping("b", 1)); err != nil || !stirred {
+		t.Errorf("one of three is new: stirred %v, %v", stirred, err)
+	}
+	got, err = s.Due(t.Context(), noon(60), 2*n)
+	ok(t, err)
+	if len(got) != n-1 {
+		t.Errorf("%d entries are due, want those of all but a dead agent", len(got))
+	}
+	if stirred, err := s.SeeAgents(t.Context()); err != nil || stirred {
+		t.Errorf("of nobody: stirred %v, %v", stirred, err)
+	}
 }
 
 func schedule(t *testing.T, open Open) {

@@ -30,6 +30,7 @@ func Run(t *testing.T, each func(t *testing.T, check func(*testing.T, Open))) {
 		"residents":           residents,
 		"residents who cross": crossing,
 		"claim":               claim,
+		"waiting":             waiting,
 		"claims lapse":        lapse,
 		"claims in parallel":  claimParallel,
 		"settle late":         settleLate,

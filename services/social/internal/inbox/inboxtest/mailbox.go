@@ -63,6 +63,39 @@ func claim(t *testing.T, open Open) {
 	want(t, "what the other sent", got, err, "from0", "from2")
 }
 
+func waiting(t *testing.T, open Open) {
+	s := open(silent)
+	ctx, bob := t.Context(), address("bob")
+	look := func(what, run string, want inbox.Waiting) {
+		t.Helper()
+		if got, err := s.Waiting(ctx, "bob", run); err != nil || got != want {
+			t.Errorf("%s: got %+v, %v, want %+v", what, got, err, want)
+		}
+	}
+	fill(t, s, 3)
+	look("an agent that is unknown", "r1", inbox.Waiting{})
+	ok(t, s.SeeResident(ctx, inbox.Resident{Agent: "bob", Name: "Bob", Address: bob, Seq: 1}))
+	look("before a claim", "r1", inbox.Waiting{Address: bob, Unread: 3})
+	got, err := s.Claim(ctx, bob, "r1", "", 1, noon(10))
+	want(t, "claim", got, err, "0")
+	look("claimed", "r1", inbox.Waiting{Address: bob, Unread: 3, Claimed: true})
+	look("claimed by another", "r2", inbox.Waiting{Address: bob, Unread: 3})
+	got, err = s.Claim(ctx, bob, "r2", "", 1, noon(10).Add(inbox.Lapse))
+	want(t, "claim after it lapsed", got, err, "0")
+	look("lost", "r1", inbox.Waiting{Address: bob, Unread: 3})
+	ok(t, s.Settle(ctx, bob, "r2", noon(20).Add(inbox.Lapse)))
+	look("settled", "r2", inbox.Waiting{Address: bob, Unread: 2})
+	got, err = s.Claim(ctx, bob, "r3", "", 1, noon(30).Add(inbox.Lapse))
+	want(t, "the next claim", got, err, "1")
+	got, err = s.Claim(ctx, bob, "r4", "", 1, noon(30).Add(2*inbox.Lapse))
+	want(t, "and after it lapsed", got, err, "1")
+	got, err = s.Claim(ctx, bob, "r5", "", 1, noon(30).Add(3*inbox.Lapse))
+	want(t, "and once more", got, err, "1")
+	got, err = s.Claim(ctx, bob, "r6", "", 1, noon(30).Add(4*inbox.Lapse))
+	want(t, "the third claim lapsed", got, err, "2")
+	look("failed, and still of its last run", "r5", inbox.Waiting{Address: bob, Unread: 1, Claimed: true})
+}
+
 func lapse(t *testing.T, open Open) {
 	s := open(silent)
 	ctx, bob := t.Context(), address("bob")

@@ -1,0 +1,45 @@
+package bus
+
+import (
+	"github.com/anima-run/anima/pkg/api"
+)
+
+// Announced returns the events of kind M that a message of a stream announces: those of
+// a journal's entry, or the message itself if it is one. It is [Expand] for a reader
+// of one kind, which decodes no entry that has none of it where that can be seen.
+func Announced[M api.Message](m Stored) ([]M, error) {
+	s, err := parseSubject(m.Subject)
+	if err != nil {
+		return nil, err
+	}
+	var zero M
+	switch s.Template() {
+	case zero.Subject().Template():
+		var event M
+		if err := api.Decode(m.Data, &event); err != nil {
+			return nil, err
+		}
+		return []M{event}, nil
+	case (api.Journal{}).Subject().Template():
+	default:
+		return nil, nil
+	}
+	if _, changes := any(zero).(api.AgentChanged); changes && !api.MayChange(m.Data) {
+		return nil, nil
+	}
+	var entry api.Journal
+	if err := api.Decode(m.Data, &entry); err != nil {
+		return nil, err
+	}
+	events, err := entry.Events()
+	if err != nil {
+		return nil, err
+	}
+	var all []M
+	for _, e := range events {
+		if event, ok := e.(M); ok {
+			all = append(all, event)
+		}
+	}
+	return all, nil
+}
