@@ -66,6 +66,26 @@ func (b *beginnings) begun(cmd api.Run, input turn.Input, tier api.Tier, at int6
 	}
 }
 
+// flush records what this process has begun for an agent, before its state is changed
+// from outside: the order of the changes is that in which they happened.
+func (b *beginnings) flush(ctx context.Context, agent string) error {
+	b.mu.Lock()
+	var due []*beginning
+	for _, v := range b.waiting {
+		if v.cmd.Agent == agent && !v.over {
+			v.over = true
+			due = append(due, v)
+		}
+	}
+	b.mu.Unlock()
+	for _, v := range due {
+		if err := b.record(ctx, v.cmd, v.input, v.tier, v.at); err != nil && api.CodeOf(err) != api.Conflict {
+			return err
+		}
+	}
+	return nil
+}
+
 // run records what is due until ctx ends.
 func (b *beginnings) run(ctx context.Context) error {
 	wait := time.NewTimer(moment)

@@ -37,6 +37,7 @@ type handlers struct {
 	wakes   *bus.Bucket[api.Wake]
 	locks   locker
 	queue   *queue
+	begins  *beginnings
 	outputs outputs
 	room    func() error // an error while nothing is accepted
 	engine  *turn.Engine

@@ -47,9 +47,33 @@ func (h *handlers) waitingRun(ctx context.Context, run, session string) (api.Run
 	}
 	cmd := all[i]
 	why, err := h.store.IsCancelled(ctx, run)
+	if err != nil {
+		return api.RunState{}, err
+	}
+	status, err := h.begunStatus(ctx, run, session)
 	return api.RunState{
-		Run: run, Session: session, Agent: cmd.Agent, Kind: cmd.Kind, Status: api.RunQueued, Cancelled: why != "", AcceptedAt: cmd.AcceptedAt,
+		Run: run, Session: session, Agent: cmd.Agent, Kind: cmd.Kind, Status: status, Cancelled: why != "", AcceptedAt: cmd.AcceptedAt,
 	}, err
+}
+
+// begunStatus is that of a run in the queue which the store does not know: it may have
+// begun a moment ago. The journal tells, whose last entry is then one of the run.
+func (h *handlers) begunStatus(ctx context.Context, run, session string) (api.RunStatus, error) {
+	m, err := h.bus.Last(ctx, api.Journal{Session: session}.Subject())
+	if api.CodeOf(err) == api.NotFound {
+		return api.RunQueued, nil
+	}
+	if err != nil {
+		return "", err
+	}
+	var e api.Journal
+	if err := api.Decode(m.Data, &e); err != nil {
+		return "", err
+	}
+	if e.Run == run && e.Kind != api.EntryRelease {
+		return api.RunRunning, nil
+	}
+	return api.RunQueued, nil
 }
 
 // cancelRun records the fact first: from then on no replica goes on with the run.
@@ -119,15 +143,18 @@ func (h *handlers) resetSession(ctx context.Context, m api.ResetSession) (api.Se
 	if err != nil {
 		return s, err
 	}
-	queued, err := h.busy(ctx, s.ID, "")
-	if err == nil && !queued {
-		cmd := api.Run{Run: "reset", Session: s.ID, Agent: s.Agent}
-		err = h.locks.with(ctx, cmd, func(ctx context.Context) (err error) {
-			if err = h.locks.journal.own(ctx, cmd, h.now().UnixMicro()); err == nil {
-				s, err = h.store.Reset(ctx, s.ID)
-			}
-			return err
-		})
+	var queued bool
+	for wait := 10 * time.Millisecond; ; wait *= 2 {
+		if queued, err = h.busy(ctx, s.ID, ""); err == nil && !queued {
+			s, err = h.resetFree(ctx, s)
+		}
+		// The end of a run is announced a moment before its message is acknowledged.
+		if !queued && api.ReasonOf(err) != api.ReasonBusy || wait > 200*time.Millisecond {
+			break
+		}
+		if err := pause(ctx, wait); err != nil {
+			return s, err
+		}
 	}
 	if queued || api.ReasonOf(err) == api.ReasonBusy {
 		err = &api.Error{
@@ -135,6 +162,18 @@ func (h *handlers) resetSession(ctx context.Context, m api.ResetSession) (api.Se
 			Next: "reset it when its run is over, or cancel that: anima session get " + s.ID + " shows it",
 		}
 	}
+	return s, err
+}
+
+// resetFree resets a session that no run has. Errors: Conflict with ReasonBusy.
+func (h *handlers) resetFree(ctx context.Context, s api.Session) (api.Session, error) {
+	cmd := api.Run{Run: "reset", Session: s.ID, Agent: s.Agent}
+	err := h.locks.with(ctx, cmd, func(ctx context.Context) (err error) {
+		if err = h.locks.journal.own(ctx, cmd, h.now().UnixMicro()); err == nil {
+			s, err = h.store.Reset(ctx, s.ID)
+		}
+		return err
+	})
 	return s, err
 }
 
@@ -167,6 +206,9 @@ func (h *handlers) sleepAgent(ctx context.Context, m api.SleepAgent) (api.Agent,
 		if _, err := h.peers.SetAlarm(ctx, api.SetAlarm{ID: fmt.Sprintf("%s/sleep/%d", id, m.Until), Agent: id, At: m.Until, Reason: why}); err != nil {
 			return a, err
 		}
+	}
+	if err := h.begins.flush(ctx, id); err != nil {
+		return a, err
 	}
 	if _, err := h.store.SetState(ctx, id, api.StateSleeping, why, false, m.Until, now); err != nil {
 		return a, err

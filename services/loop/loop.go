@@ -198,7 +198,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		defer relay.Kick()
 		return store.Announced(ctx, cmd, input, tier, at)
 	}, env.Log)
-	h.engine.Begun = begins.begun
+	h.begins, h.engine.Begun = begins, begins.begun
 	h.engine.Over = func(ctx context.Context, m api.LoopEnd) error {
 		turns.ended(m.Session)
 		return goals.ended(ctx, m)
