@@ -96,22 +96,26 @@ func TestViewerShowsPiecesFirst(t *testing.T) {
 			}, "I look.\n" + called + "whole\n" + tail,
 		},
 		"the pieces lag": {
-			"", []any{begin, 1, execute1, 2, say("r.1", 1, "I look."), start, 3, end, 4, persist1, execute2, 5, say("r.2", 4, "whole"), over, 6},
+			"",
+			[]any{begin, 1, execute1, 2, say("r.1", 1, "I look."), start, 3, end, 4, persist1, execute2, 5, say("r.2", 4, "whole"), over, 6},
 			"I look.\n" + called + "whole\n" + tail,
 		},
 		"a piece of a turn that is over": {
-			"", []any{begin, 1, say("r.1", 1, "I look."), execute1, 2, start, 3, end, 4, think("r.2", 4), say("r.1", 1, "late"), say("r.2", 4, "whole"), over, 6},
+			"",
+			[]any{begin, 1, say("r.1", 1, "I look."), execute1, 2, start, 3, end, 4, think("r.2", 4), say("r.1", 1, "late"), say("r.2", 4, "whole"), over, 6},
 			"I look.\n" + called + "whole\n" + tail,
 		},
 		"words of the turn before are lost": {
-			"whole", []any{begin, 1, say("r.1", 1, "wh"), start, 3, end, 4, say("r.2", 4, "wh"), persist1, execute2, 5, persist2, over, 6},
+			"whole",
+			[]any{begin, 1, say("r.1", 1, "wh"), start, 3, end, 4, say("r.2", 4, "wh"), persist1, execute2, 5, persist2, over, 6},
 			"wh\n" + called + "wh\n  (words of the turn before were lost on the way; its whole text is)\nwhole\nole\n" + tail,
 		},
 		"no word of it came": {
 			"whole", []any{begin, 1, think("r.1", 1), persist1, over, 6}, "whole\n" + tail,
 		},
 		"another owner asks again": {
-			"", []any{begin, 1, say("r.1", 1, "zero"), 3, think("r.1", 3), anew, say("r.1", 3, "whole"), execute1, 4, over, 5},
+			"",
+			[]any{begin, 1, say("r.1", 1, "zero"), 3, think("r.1", 3), anew, say("r.1", 3, "whole"), execute1, 4, over, 5},
 			"zero\n  (the answer begins anew, the words above do not count)\nwhole\n" + tail,
 		},
 		"the connection broke": {

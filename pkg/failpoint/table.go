@@ -185,5 +185,5 @@ var table = [points]Info{
 		[]string{"loop", "inference-router", "policy", "treasury", "heartbeat", "social"},
 		"the question is dealt with, and not answered", "it is answered", false,
 	},
-	BusAck: {"bus.ack", []string{"loop", "heartbeat", "social"}, "the message is dealt with, and comes again", "it is acknowledged", false},
+	BusAck: {"bus.ack", []string{"loop", "heartbeat"}, "the message is dealt with, and comes again", "it is acknowledged", false},
 }

@@ -2,9 +2,11 @@ package prompt
 
 import (
 	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -33,8 +35,9 @@ func render(t api.Turn, bare bool) []api.ChatMessage {
 		if bare {
 			text, arguments = reference(c, text), shortened(c.Arguments)
 		}
-		m.ToolCalls = append(m.ToolCalls, api.ToolCall{ID: CallID(t, c), Name: c.Tool, Arguments: arguments})
-		results = append(results, api.ChatMessage{Role: "tool", ToolCallID: CallID(t, c), Content: defused(text)})
+		id := CallID(t, c)
+		m.ToolCalls = append(m.ToolCalls, api.ToolCall{ID: id, Name: c.Tool, Arguments: arguments})
+		results = append(results, api.ChatMessage{Role: "tool", ToolCallID: id, Content: defused(text)})
 	}
 	return append(append(out, m), results...)
 }
@@ -57,8 +60,13 @@ func said(text string) string {
 // repeat theirs (W-2). It has what every provider takes: at most 40 letters,
 // digits and underscores.
 func CallID(t api.Turn, c api.CallState) string {
-	sum := sha256.Sum256(fmt.Appendf(nil, "%s.%d", t.ID, c.Index))
-	return fmt.Sprintf("call_%x", sum[:8])
+	const prefix = "call_"
+	var text [64]byte
+	sum := sha256.Sum256(strconv.AppendInt(append(append(text[:0], t.ID...), '.'), int64(c.Index), 10))
+	var id [len(prefix) + 16]byte
+	copy(id[:], prefix)
+	hex.Encode(id[len(prefix):], sum[:8])
+	return string(id[:])
 }
 
 // reference is what stands for an old result, unless that is shorter.

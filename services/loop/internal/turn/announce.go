@@ -129,9 +129,9 @@ func eventOf(end End) *api.LoopEnd {
 }
 
 // changes are those of the agent that came with the end.
-func (end End) changes() []api.AgentChanged {
-	if end.Changed == nil {
-		return end.Earlier
+func (e *End) changes() []api.AgentChanged {
+	if e.Changed == nil {
+		return e.Earlier
 	}
-	return append(end.Earlier[:len(end.Earlier):len(end.Earlier)], *end.Changed)
+	return append(e.Earlier[:len(e.Earlier):len(e.Earlier)], *e.Changed)
 }

@@ -145,7 +145,7 @@ func (e *Engine) together(ctx context.Context, s *state, ev Events, id string, g
 		}
 		c := e.open(ctx, s, i, s.thought.Completion.ToolCalls[i].Name)
 		var run bool
-		run, failure = e.start(c, s, ev, id, i)
+		run, failure = e.start(c, s, id, i)
 		if run && failure == nil {
 			made = append(made, c)
 			continue
@@ -175,7 +175,7 @@ func (e *Engine) together(ctx context.Context, s *state, ev Events, id string, g
 		}
 		if c.err == nil {
 			c.result.Decision, c.result.Action = c.intent.Decision, api.Allow
-			c.err = e.settle(c.ctx, s, ev, id, c.span, c.result)
+			c.err = e.settle(c.ctx, s, c.span, c.result)
 		}
 		if c.close(); failure == nil {
 			failure = c.err
@@ -203,14 +203,14 @@ func (c *underway) close() {
 // start does all that comes before the tool runs, with what a crash at any point
 // of it needs. It says whether the tool is to run; a call that is not has its
 // result.
-func (e *Engine) start(c *underway, s *state, ev Events, id string, i int) (run bool, err error) {
+func (e *Engine) start(c *underway, s *state, id string, i int) (run bool, err error) {
 	ctx, call := c.ctx, s.thought.Completion.ToolCalls[i]
 	c.span.SetAttributes(
 		attribute.String("gen_ai.operation.name", "execute_tool"), attribute.String("gen_ai.tool.name", call.Name),
 		attribute.String("gen_ai.tool.call.id", call.ID), attribute.String("gen_ai.tool.type", "function"))
 	intent, repeating := s.intents[i]                                                                    // journaled by an earlier try that left no result
 	if tool, there := s.tools[call.Name]; repeating && (!there || tool.Effect == catalog.Irreversible) { // of one that is gone it is not known
-		return false, e.settle(ctx, s, ev, id, c.span, Result{
+		return false, e.settle(ctx, s, c.span, Result{
 			Index: i, Decision: intent.Decision, Action: api.Allow, Outcome: api.OutcomeUnknown, At: e.Now().UnixMicro(),
 			Error: "outcome unknown: a crash took the result away; the call may or may not have happened, look before you repeat it",
 		})
@@ -220,7 +220,7 @@ func (e *Engine) start(c *underway, s *state, ev Events, id string, i int) (run 
 		return false, err
 	}
 	if p.refused != nil {
-		return false, e.settle(ctx, s, ev, id, c.span, *p.refused)
+		return false, e.settle(ctx, s, c.span, *p.refused)
 	}
 	if err := e.authorize(ctx, s, id, i, p.token); err != nil {
 		return false, err
@@ -399,7 +399,7 @@ func (e *Engine) authorize(ctx context.Context, s *state, id string, i int, toke
 }
 
 // settle journals a call's result and announces it.
-func (e *Engine) settle(ctx context.Context, s *state, ev Events, id string, span trace.Span, r Result) error {
+func (e *Engine) settle(ctx context.Context, s *state, span trace.Span, r Result) error {
 	call := s.thought.Completion.ToolCalls[r.Index]
 	span.SetAttributes(attribute.String("automaton.tool.outcome", string(r.Outcome)), attribute.String("automaton.policy.decision", string(r.Action)))
 	if r.Outcome != api.OutcomeOK {

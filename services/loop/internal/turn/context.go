@@ -68,6 +68,8 @@ type Conversation struct {
 	Turns []prompt.Turn // after it, oldest first, without a gap
 	Calls []Reported    // of the session's latest 20 turns, oldest first
 	Paid  api.Micros    // for compactions that were made before this very turn's thought
+
+	memo *prompt.Memo // of the turns; nil: there is none yet
 }
 
 // Reported is a prompt as it was counted and as its provider counted it.
@@ -196,6 +198,9 @@ func (e *Engine) prepareContext(ctx context.Context, s *state, id string) (*made
 		s.conversation = &conv
 	}
 	conv := s.conversation
+	if conv.memo == nil {
+		conv.memo = prompt.NewMemo()
+	}
 	var err error
 	m := &made{paid: conv.Paid, stored: conv.Paid, through: conv.Last.Through}
 	if c.Models != nil {
@@ -210,7 +215,7 @@ func (e *Engine) prepareContext(ctx context.Context, s *state, id string) (*made
 	m.in = prompt.Input{
 		Ratio: ratio, Summary: conv.Last.Summary, Through: conv.Last.Through, Turns: conv.Turns,
 		Run: s.cmd.Run, Asked: s.input.Text, Words: s.words(), Number: s.number, Warned: s.notice != "", Tools: offered(s.agent, s.tools),
-		Status: func(name string) bool { return s.tools[name].Status },
+		Status: func(name string) bool { return s.tools[name].Status }, Memo: conv.memo,
 	}
 	e.window(m, s.agent, s.agent.Model, model)
 	m.offered = m.in.Tools
@@ -247,7 +252,7 @@ func (c *Conversation) with(rec Record) *Conversation {
 	if rec.Position == 0 || len(c.Turns) > 0 && c.Turns[len(c.Turns)-1].Position+1 != rec.Position {
 		return nil
 	}
-	next := Conversation{Last: c.Last, Calls: c.Calls}
+	next := Conversation{Last: c.Last, Calls: c.Calls, memo: c.memo}
 	next.Turns = append(c.Turns[:len(c.Turns):len(c.Turns)], prompt.Turn{Turn: rec.Turn, Position: rec.Position})
 	if rec.Prompt != nil && rec.Turn.InputTokens > 0 {
 		next.Calls = append(c.Calls[:len(c.Calls):len(c.Calls)], Reported{rec.Turn.Model, rec.Prompt.Counted, rec.Turn.InputTokens})
@@ -373,7 +378,7 @@ func (e *Engine) recall(ctx context.Context, s *state, m *made) error {
 		return nil
 	}
 	if s.recalled == nil {
-		p := prompt.Fit(counter(), m.in)
+		p := prompt.Measure(counter(), m.in)
 		var system int64
 		for _, u := range p.Uses[:1+len(p.Layers)] {
 			system += u.Tokens
@@ -447,7 +452,7 @@ func (e *Engine) anew(ctx context.Context, s *state, id string, m *made, cause e
 	m.in = m.in.After(turns[n-1].Position, leftOut)
 	done := Compaction{
 		Session: s.cmd.Session, Through: m.in.Through, Summary: m.in.Summary, Turn: id, Stage: int(prompt.Truncate),
-		Before: from.Raw, After: prompt.Fit(counter(), m.in).Raw, At: e.Now().UnixMicro(),
+		Before: from.Raw, After: prompt.Measure(counter(), m.in).Raw, At: e.Now().UnixMicro(),
 	}
 	if err := e.Context.Store.Compact(ctx, done); err != nil {
 		return true, err

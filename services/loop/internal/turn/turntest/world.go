@@ -103,7 +103,7 @@ func (w *World) Age(ctx context.Context, cmd api.Run) error {
 		}
 		w.Journal.entries[i].old = true
 	}
-	*w.Stream = Stream{} //nolint:govet // no owner uses it
+	*w.Stream = Stream{} // no owner uses it
 	if len(steps) > 0 {
 		_, err = w.Store.Started(ctx, cmd, *steps[0].Begin.Input, w.Treasury.Tier, steps[0].Begin.At)
 	}

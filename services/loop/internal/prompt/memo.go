@@ -1,0 +1,72 @@
+package prompt
+
+import "github.com/anima-run/anima/pkg/api"
+
+// Memo remembers how the turns of one conversation are rendered: a stored turn never
+// changes. A nil Memo remembers nothing. It must not be used by two goroutines at a time,
+// and the messages that it gives must not be changed.
+type Memo struct {
+	turns map[memoKey]*rendered
+	lines map[string]string // by turn
+}
+
+type memoKey struct {
+	turn string
+	bare bool
+}
+
+// rendered is a turn as messages.
+type rendered struct {
+	messages []api.ChatMessage
+	tokens   int64 // of them; 0: not counted yet
+}
+
+// maxMemo bounds what a Memo remembers: more turns than any prompt shows.
+const maxMemo = 4 * Needed
+
+// NewMemo returns an empty memo.
+func NewMemo() *Memo { return &Memo{turns: map[memoKey]*rendered{}, lines: map[string]string{}} }
+
+// render is [render], once for each turn.
+func (m *Memo) render(t api.Turn, bare bool) *rendered {
+	if m == nil {
+		return &rendered{messages: render(t, bare)}
+	}
+	key := memoKey{t.ID, bare}
+	r, ok := m.turns[key]
+	if !ok {
+		if len(m.turns) >= maxMemo {
+			clear(m.turns)
+		}
+		r = &rendered{messages: render(t, bare)}
+		m.turns[key] = r
+	}
+	return r
+}
+
+// count is what a turn takes, as messages.
+func (m *Memo) count(c Counter, t api.Turn, bare bool) int64 {
+	r := m.render(t, bare)
+	if r.tokens == 0 {
+		for _, message := range r.messages {
+			r.tokens += Tokens(c, message)
+		}
+	}
+	return r.tokens
+}
+
+// line is [line], once for each turn.
+func (m *Memo) line(t api.Turn) string {
+	if m == nil {
+		return line(t)
+	}
+	l, ok := m.lines[t.ID]
+	if !ok {
+		if len(m.lines) >= maxMemo {
+			clear(m.lines)
+		}
+		l = line(t)
+		m.lines[t.ID] = l
+	}
+	return l
+}
