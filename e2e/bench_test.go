@@ -343,7 +343,7 @@ func commits(b *testing.B, dir string) (n int64) {
 }
 
 // bareNATS is a connection without the bus.
-func bareNATS(b *testing.B, server nats.InProcessConnProvider) *nats.Conn {
+func bareNATS(b testing.TB, server nats.InProcessConnProvider) *nats.Conn {
 	b.Helper()
 	nc, err := nats.Connect("", nats.InProcessServer(server))
 	if err != nil {

@@ -72,6 +72,7 @@ func TestMain(m *testing.M) {
 type world struct {
 	bus  *bus.Bus
 	http map[string]string // base URL by service
+	ops  string            // the same of the ops port; "" in many processes
 	data string
 	nats *embednats.Server          // nil in one process
 	own  nats.InProcessConnProvider // only there
@@ -109,7 +110,7 @@ func inProcess(t testing.TB, o apptest.Options) *world {
 	for _, n := range names {
 		urls[n] = w.HTTP
 	}
-	return &world{bus: w.Bus, http: urls, data: w.Data, own: w.NATS}
+	return &world{bus: w.Bus, http: urls, ops: w.Ops, data: w.Data, own: w.NATS}
 }
 
 // manyProcesses runs one process for each service, as images do, against one NATS.

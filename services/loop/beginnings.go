@@ -15,7 +15,7 @@ import (
 // moment is how long the first turn of a run may take before the store is told that the
 // run has begun, so that people see their agent at work. A turn that ends before records
 // it itself.
-const moment = 100 * time.Millisecond
+const moment = time.Second
 
 // beginnings records the runs whose first turn takes long. It is safe for concurrent use.
 //
