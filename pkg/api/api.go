@@ -16,6 +16,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"strconv"
 	"strings"
 )
 
@@ -83,10 +84,15 @@ func (s Subject) All() string {
 	return s.Template()
 }
 
+// Same says whether two subjects are of the same messages, whatever their keys are.
+func (s Subject) Same(o Subject) bool {
+	return s.Name == o.Name && s.Owner == o.Owner && s.Class == o.Class && s.Version == o.Version
+}
+
 // Template is the subject without its key: the low-cardinality name for spans,
 // metrics and goldens.
 func (s Subject) Template() string {
-	return fmt.Sprintf("%s.%s.%s.%s.v%d", Root, s.Owner, s.Class, s.Name, s.Version)
+	return Root + "." + string(s.Owner) + "." + string(s.Class) + "." + s.Name + ".v" + strconv.Itoa(s.Version)
 }
 
 // Stream is the JetStream stream that keeps messages of s; "" for classes that

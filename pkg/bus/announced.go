@@ -13,18 +13,18 @@ func Announced[M api.Message](m Stored) ([]M, error) {
 		return nil, err
 	}
 	var zero M
-	switch s.Template() {
-	case zero.Subject().Template():
+	switch {
+	case s.Same(zero.Subject()):
 		var event M
 		if err := api.Decode(m.Data, &event); err != nil {
 			return nil, err
 		}
 		return []M{event}, nil
-	case (api.Journal{}).Subject().Template():
+	case s.Same(api.Journal{}.Subject()):
 	default:
 		return nil, nil
 	}
-	if _, changes := any(zero).(api.AgentChanged); changes && !api.MayChange(m.Data) {
+	if !mayAnnounce(m.Data, []api.Subject{zero.Subject()}) {
 		return nil, nil
 	}
 	var entry api.Journal

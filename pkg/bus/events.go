@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"slices"
@@ -106,10 +107,13 @@ func Expand(m Stored, subjects ...api.Subject) ([]Stored, error) {
 	if err != nil {
 		return nil, err
 	}
-	if s.Template() != (api.Journal{}).Subject().Template() {
+	if !s.Same(api.Journal{}.Subject()) {
 		if matches(s, subjects) {
 			return []Stored{m}, nil
 		}
+		return nil, nil
+	}
+	if !mayAnnounce(m.Data, subjects) {
 		return nil, nil
 	}
 	var entry api.Journal
@@ -137,21 +141,57 @@ func Expand(m Stored, subjects ...api.Subject) ([]Stored, error) {
 	return all, nil
 }
 
+// mayAnnounce says, without decoding it, whether an entry may announce an event of
+// subjects. Text in strings of the entry has escaped quotes; arguments of a call may look
+// like a match, which costs a decoding.
+func mayAnnounce(entry []byte, subjects []api.Subject) bool {
+	has := func(text string) bool { return bytes.Contains(entry, []byte(text)) }
+	for _, s := range subjects {
+		kind := api.EntryEnd
+		switch {
+		case s.Same(api.AgentChanged{}.Subject()):
+			if api.MayChange(entry) {
+				return true
+			}
+			continue
+		case s.Same(api.LoopPersist{}.Subject()):
+			if has(`"persisted":`) {
+				return true
+			}
+		case s.Same(api.LoopStart{}.Subject()):
+			kind = api.EntryBegin
+		case s.Same(api.ToolStart{}.Subject()):
+			kind = api.EntryIntent
+		case s.Same(api.ToolEnd{}.Subject()):
+			kind = api.EntryResult
+		case s.Same(api.LoopEnd{}.Subject()), s.Same(api.LoopError{}.Subject()):
+		case s.Same(api.LoopContext{}.Subject()), s.Same(api.LoopExecute{}.Subject()):
+			kind = api.EntryThought
+		default:
+			return true
+		}
+		if has(`"kind":"` + kind + `"`) {
+			return true
+		}
+	}
+	return false
+}
+
 // matches says whether one of subjects is that of a message.
 func matches(s api.Subject, subjects []api.Subject) bool {
 	return slices.ContainsFunc(subjects, func(want api.Subject) bool {
-		return want.Template() == s.Template() && (want.Key == "" || want.Key == "*" || want.Key == s.Key)
+		return want.Same(s) && (want.Key == "" || want.Key == "*" || want.Key == s.Key)
 	})
 }
 
 // journals are the journals whose entries announce events of subjects.
 func journals(subjects []api.Subject) (all []api.Subject) {
 	for _, s := range subjects {
-		if !slices.ContainsFunc(api.Views(), func(v api.Message) bool { return v.Subject().Template() == s.Template() }) {
+		if !slices.ContainsFunc(api.Views(), func(v api.Message) bool { return v.Subject().Same(s) }) {
 			continue
 		}
 		j := api.Journal{Session: s.Key}.Subject()
-		if s.Template() == (api.AgentChanged{}).Subject().Template() { // whose key is an agent's
+		if s.Same(api.AgentChanged{}.Subject()) { // whose key is an agent's
 			j.Key = ""
 		}
 		if j.Key == "*" {
