@@ -224,23 +224,9 @@ func (j journal) Append(ctx context.Context, cmd api.Run, step turn.Step, last u
 
 // Tail implements turn.Journal.
 func (j journal) Tail(ctx context.Context, cmd api.Run, after uint64) ([]turn.Step, uint64, error) {
-	s := api.Journal{Session: cmd.Session}.Subject()
-	end, err := j.end(ctx, s, after)
-	if api.CodeOf(err) == api.NotFound {
-		return nil, 0, nil
-	}
-	if err != nil {
-		return nil, 0, err
-	}
-	var e api.Journal
-	if err := api.Decode(end.Data, &e); err != nil {
-		return nil, 0, err
-	}
-	if err := tenureOf(ctx).free(ctx, e); err != nil {
-		return nil, 0, err
-	}
-	if end.Sequence == after {
-		return nil, end.Sequence, nil
+	end, e, err := j.last(ctx, cmd, after)
+	if err != nil || end.Sequence == 0 || end.Sequence == after {
+		return nil, end.Sequence, err
 	}
 	if end.Sequence < after {
 		after = 0 // the stream came from an older copy than the store, or began anew
@@ -251,7 +237,7 @@ func (j journal) Tail(ctx context.Context, cmd api.Run, after uint64) ([]turn.St
 	}
 	var steps []turn.Step
 	for last := after; last < end.Sequence; {
-		step, at, err := j.next(ctx, s, last)
+		step, at, err := j.next(ctx, api.Journal{Session: cmd.Session}.Subject(), last)
 		if err != nil {
 			return nil, 0, err
 		}
@@ -260,12 +246,31 @@ func (j journal) Tail(ctx context.Context, cmd api.Run, after uint64) ([]turn.St
 	return steps, end.Sequence, nil
 }
 
+// last is the last entry of a session's journal, with sequence 0 where there is none.
+// Errors: Conflict while the session is another owner's.
+func (j journal) last(ctx context.Context, cmd api.Run, after uint64) (end bus.Stored, e api.Journal, err error) {
+	end, err = j.end(ctx, api.Journal{Session: cmd.Session}.Subject(), after)
+	if api.CodeOf(err) == api.NotFound {
+		return bus.Stored{}, e, nil
+	}
+	if err == nil {
+		err = api.Decode(end.Data, &e)
+	}
+	if err == nil {
+		err = tenureOf(ctx).free(ctx, e)
+	}
+	if err != nil {
+		return bus.Stored{}, e, err
+	}
+	return end, e, nil
+}
+
 // own writes this process into a session's journal for something that is no run, when
 // no other has the session. The tenure in ctx hands it back.
 func (j journal) own(ctx context.Context, cmd api.Run, at int64) error {
-	_, last, err := j.Tail(ctx, cmd, 0)
+	end, _, err := j.last(ctx, cmd, 0)
 	if err == nil {
-		_, err = j.Append(ctx, cmd, turn.Step{Run: cmd.Run, Begin: &turn.Begin{At: at}}, last)
+		_, err = j.Append(ctx, cmd, turn.Step{Run: cmd.Run, Begin: &turn.Begin{At: at}}, end.Sequence)
 	}
 	return err
 }

@@ -66,7 +66,7 @@ func (t *tenure) sign(m *api.Journal) time.Time {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.epoch != 0 {
+	if t.open { // else it begins an epoch
 		m.Epoch = t.epoch
 	}
 	at := t.now()

@@ -1,0 +1,88 @@
+package loop
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/apptest"
+
+	"github.com/anima-run/anima/services/loop/internal/turn"
+)
+
+// TestBeginnings: a run whose first turn takes long is recorded after a moment, one whose
+// first turn is stored before is not, and a flush records what an agent has begun at once.
+func TestBeginnings(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var recorded []string
+		away := true
+		b := newBeginnings(func(_ context.Context, cmd api.Run, in turn.Input, tier api.Tier, at int64) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if away && cmd.Run == "refused" {
+				return errors.New("the store is away")
+			}
+			if in.Text != cmd.Run || tier != api.TierLow || at != 7 {
+				t.Errorf("recorded %+v, %s, %d", in, tier, at)
+			}
+			recorded = append(recorded, cmd.Run)
+			return nil
+		}, apptest.Log(t))
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- b.run(ctx) }()
+		begin := func(agent, run string) func() {
+			return b.begun(api.Run{Run: run, Agent: agent}, turn.Input{Text: run}, api.TierLow, 7)
+		}
+		want := func(when string, runs ...string) {
+			t.Helper()
+			synctest.Wait()
+			mu.Lock()
+			defer mu.Unlock()
+			if diff := cmp.Diff(runs, recorded); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", when, diff)
+			}
+		}
+		pass := func(d time.Duration) { <-time.After(d) } // of the bubble's clock
+
+		begin("ada", "long")
+		pass(moment / 2)
+		short := begin("ada", "short")
+		begin("bob", "refused")
+		want("before a moment is over")
+		short()
+		pass(moment/2 + time.Millisecond)
+		want("after a moment", "long")
+		pass(moment)
+		want("a turn that was stored, and a store that was away, leave nothing", "long")
+
+		mu.Lock()
+		away = false
+		mu.Unlock()
+		begin("ada", "flushed")
+		begin("bob", "kept")
+		if err := b.flush(ctx, "ada"); err != nil {
+			t.Error(err)
+		}
+		want("flushed", "long", "flushed")
+		pass(moment + time.Millisecond)
+		want("a moment later", "long", "flushed", "kept")
+		begin("ada", "later")()
+		pass(2 * time.Hour)
+		begin("ada", "last")
+		pass(moment + time.Millisecond)
+		want("after a long time", "long", "flushed", "kept", "last")
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
