@@ -75,7 +75,7 @@ func TestKilled(t *testing.T) {
 		outcome       api.Outcome // of the tool call; "" where there is none
 		response      string
 	}{
-		{"just accepted", "fast tool", nil, 1, api.OutcomeOK, "Done with the tool."},
+		{"just accepted", "slow thought", nil, 0, "", "A thought that took its time."}, // slow: it has begun when the kill comes
 		{"while the model thinks", "slow thought", api.Thinking{}, 0, "", "A thought that took its time."},
 		{"while words arrive", "slow words", api.StreamDelta{}, 0, "", "These words come one by one and take a while to arrive at the one who reads them."},
 		{"in the middle of a tool", "slow tool", api.ToolStart{}, 1, api.OutcomeUnknown, "After the tool: outcome unknown"},

@@ -249,7 +249,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 			Workers: cfg.Slots, AckWait: silent, MaxDeliver: -1, InOrder: true, NoSpan: true, MaxPause: maxPause, Patience: patience,
 		}),
 		bus.Go(h.watchWakes),
-		bus.Go(func(ctx context.Context) error { return tidy(ctx, env.Log, h.locks.tidy, leasing.tidy) }),
+		bus.Go(func(ctx context.Context) error { return tidy(ctx, env.Log, cfg.Lease, h.locks.tidy, leasing.tidy) }),
 		bus.Go(func(ctx context.Context) error { return h.settleLosses(ctx, db) }),
 		bus.Go(turns.run),
 		bus.Go(begins.run),

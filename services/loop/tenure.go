@@ -264,14 +264,22 @@ func (l locker) tidy(ctx context.Context) error {
 	})
 }
 
-// tidy runs once at the start. What it leaves is free all the same.
-func tidy(ctx context.Context, log *slog.Logger, each ...func(context.Context) error) error {
-	for _, remove := range each {
-		if err := remove(ctx); err != nil && ctx.Err() == nil {
-			log.WarnContext(ctx, "locks that are free are not removed", "err", err)
+// tidyEvery is how often locks and leases are looked at that no run touches.
+const tidyEvery = time.Hour
+
+// tidy removes what is free, at the start and again when what was held then has expired.
+// What it leaves is free all the same.
+func tidy(ctx context.Context, log *slog.Logger, lease time.Duration, each ...func(context.Context) error) error {
+	for wait := lease + time.Second; ; wait = tidyEvery {
+		for _, remove := range each {
+			if err := remove(ctx); err != nil && ctx.Err() == nil {
+				log.WarnContext(ctx, "locks that are free are not removed", "err", err)
+			}
+		}
+		if pause(ctx, wait) != nil {
+			return nil
 		}
 	}
-	return nil
 }
 
 // busy says that another owner has the session, and may end at any moment. One that has
