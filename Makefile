@@ -8,7 +8,7 @@ LDFLAGS := -s -w -X github.com/anima-run/anima/pkg/host.version=$(VERSION)
 PG      := go run ./pkg/sqldb/sqldbtest/pgcluster --
 SERVICE ?= loop
 
-.PHONY: help run demo test race e2e pg fuzz crash crash-ci crash-long takeovers chaos soak day replay mutate trace-faults interop-ollama bench cover lint fmt gen tidy verify image images image-check k8s k8s-dryrun ci build postgres jaeger cluster-up cluster-load cluster-down drill tools
+.PHONY: help run demo test race e2e pg fuzz crash crash-ci crash-long takeovers chaos soak day replay mutate trace-faults interop-ollama bench bench-pair cover lint fmt gen tidy verify image images image-check k8s k8s-dryrun ci build postgres jaeger cluster-up cluster-load cluster-down drill tools
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "%-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -80,6 +80,10 @@ interop-ollama: ## Talk to a real Ollama with a tiny model of our own (OLLAMA=/p
 
 bench: ## Print the figures of docs/bench.md
 	@tools/bench.sh
+
+bench-pair: ## Print what a turn costs at another commit and now, in alternate rounds (BASE=commit, ROUNDS=3)
+	@test -n "$(BASE)" || { echo 'name a commit: make bench-pair BASE=v0.1.0' >&2; exit 1; }
+	@tools/bench-pair.sh $(BASE) $(or $(ROUNDS),3)
 
 cover: postgres ## Write coverage.html
 	$(PG) go test -coverpkg=work -coverprofile=coverage.out work && go tool cover -html=coverage.out -o coverage.html

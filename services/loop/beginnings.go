@@ -15,11 +15,11 @@ import (
 // moment is how long the first turn of a run may take before the store is told that the
 // run has begun, so that people see their agent at work. A turn that ends before records
 // it itself.
-const moment = time.Second
+const moment = 250 * time.Millisecond
 
 // beginnings records the runs whose first turn takes long. It is safe for concurrent use.
 //
-// What it does not record because the process ends, or the store is away, is recorded
+// What it does not record because the process is killed, or the store is away, is recorded
 // with the run's first turn: until then the journal tells that the run has begun.
 type beginnings struct {
 	record func(ctx context.Context, cmd api.Run, input turn.Input, tier api.Tier, at int64) error
@@ -66,20 +66,26 @@ func (b *beginnings) begun(cmd api.Run, input turn.Input, tier api.Tier, at int6
 	}
 }
 
-// flush records what this process has begun for an agent, before its state is changed
-// from outside: the order of the changes is that in which they happened.
+// flush records what this process has begun for an agent, "" for all, before its state is
+// changed from outside: the order of the changes is that in which they happened.
 func (b *beginnings) flush(ctx context.Context, agent string) error {
 	b.mu.Lock()
 	var due []*beginning
 	for _, v := range b.waiting {
-		if v.cmd.Agent == agent && !v.over {
+		if (agent == "" || v.cmd.Agent == agent) && !v.over {
 			v.over = true
 			due = append(due, v)
 		}
 	}
 	b.mu.Unlock()
 	for _, v := range due {
-		if err := b.record(ctx, v.cmd, v.input, v.tier, v.at); err != nil && api.CodeOf(err) != api.Conflict {
+		err := b.record(ctx, v.cmd, v.input, v.tier, v.at)
+		switch api.CodeOf(err) {
+		case api.Conflict, api.Denied, api.NotFound: // the run is over, or its agent dead or deleted
+			err = nil
+		case api.Invalid, api.Unavailable, api.Internal:
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -93,6 +99,7 @@ func (b *beginnings) run(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
+			b.leave(ctx)
 			return nil
 		case <-b.more:
 		case <-wait.C:
@@ -104,6 +111,15 @@ func (b *beginnings) run(ctx context.Context) error {
 			}
 		}
 		wait.Reset(next)
+	}
+}
+
+// leave records all that waits: another process takes these runs up.
+func (b *beginnings) leave(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	if err := b.flush(ctx, ""); err != nil {
+		b.log.WarnContext(ctx, "the beginning of a run is not recorded", "err", err)
 	}
 }
 

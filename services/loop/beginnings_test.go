@@ -80,9 +80,11 @@ func TestBeginnings(t *testing.T) {
 		begin("ada", "last")
 		pass(moment + time.Millisecond)
 		want("after a long time", "long", "flushed", "kept", "last")
+		begin("bob", "left")
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
+		want("at the end of the process", "long", "flushed", "kept", "last", "left")
 	})
 }

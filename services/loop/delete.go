@@ -25,6 +25,9 @@ func (h *handlers) deleteAgent(ctx context.Context, m api.DeleteAgent) (api.Dele
 	if reason == "" {
 		reason = "its creator does not need it any more"
 	}
+	if err := h.begins.flush(ctx, id); err != nil { // what has begun is cancelled
+		return api.Deleted{}, err
+	}
 	gone, err := h.store.Delete(ctx, id, reason, m.Forget, h.now().UnixMicro())
 	if err != nil {
 		return api.Deleted{}, err

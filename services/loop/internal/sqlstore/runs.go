@@ -313,7 +313,7 @@ func (s *Store) persistTurn(ctx context.Context, tx *sqldb.Tx, rec *turn.Record,
 // transaction that cancels holds, too.
 func (s *Store) count(ctx context.Context, tx *sqldb.Tx, rec *turn.Record, begins bool, end *turn.End) func() error {
 	turns, cost := 1, int64(rec.Turn.Cost)
-	if begins {
+	if begins { // the row has them
 		turns, cost = 0, 0
 	}
 	row := tx.QueueRow(ctx, `update runs set turns = turns + $2, cost = cost + $3 where id = $1 and ending is null
