@@ -92,5 +92,8 @@ func (c *Conversation) bytes() int {
 			n += turn/4 + len(call.Arguments) + len(call.Result) + len(call.Error)
 		}
 	}
+	if c.memo != nil { // the same once more, as messages
+		n *= 2
+	}
 	return n
 }
