@@ -233,7 +233,7 @@ func TestGoalWhileTheAgentSleeps(t *testing.T) {
 	t.Parallel()
 	p, b, _ := alive(t, 2)
 	created, changed := apptest.Watch[api.GoalCreated](t, b), apptest.Watch[api.GoalChanged](t, b)
-	states := apptest.Watch[api.AgentChanged](t, b)
+	states, ended := apptest.Watch[api.AgentChanged](t, b), apptest.Watch[api.LoopEnd](t, b)
 	asleep := make(chan struct{})
 	p.set(func() { p.gate = func(context.Context, string) { <-asleep } })
 	id := begin(t, b, created, "A book")
@@ -245,6 +245,8 @@ func TestGoalWhileTheAgentSleeps(t *testing.T) {
 	if g.Status != api.GoalCompleted || len(g.Plans) != 1 || g.Plans[0].Source != "planner" || g.Plans[0].Decision != "p-"+id || len(g.Tasks) != 3 {
 		t.Fatalf("goal %+v", g)
 	}
+	// The last task is complete a moment before its run is over.
+	apptest.Next(t, ended, func(m api.LoopEnd) bool { return m.Run == g.Tasks[2].Run })
 	for i, x := range g.Tasks {
 		if x.Status != api.TaskCompleted || x.Attempt != 1 || x.Result != "result of "+x.ID {
 			t.Errorf("task %+v", x)
