@@ -3,6 +3,7 @@ package sqldb
 import (
 	"context"
 	"errors"
+	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -143,6 +144,9 @@ func (c *committer) handOver() {
 // lead runs fn, and all that wait now, in one transaction.
 func (c *committer) lead(ctx context.Context, fn func(*Tx) error) error {
 	defer c.handOver() // also when fn panics
+	// Goroutines that are ready to run may be about to write, too: they join this
+	// transaction. Where there are none, this costs nothing.
+	runtime.Gosched()
 	c.mu.Lock()
 	n := min(len(c.waiting), groupMax-1)
 	others := slices.Clone(c.waiting[:n])

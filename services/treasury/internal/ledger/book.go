@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"runtime"
 	"slices"
 	"time"
 
@@ -59,6 +60,7 @@ func (b *Book) Run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case first := <-b.queue:
+			runtime.Gosched() // goroutines that are ready to run may ask, too, and join the group
 			b.write(ctx, b.gather(first))
 		}
 	}
