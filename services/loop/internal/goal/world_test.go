@@ -430,7 +430,7 @@ func TestCrash(t *testing.T) {
 	for n := 1; n <= len(calm.Ports); n++ {
 		for _, after := range []bool{false, true} {
 			// The dead owner's replica is another one: it does nothing wrong any more.
-			crash := &turntest.Crash{At: n, After: after}
+			crash := &turntest.Crash{At: calm.Point(n), After: after}
 			got, counts := life(fmt.Sprintf("x%d-%t", n, after), func(ctx context.Context, port string, do func() error) error {
 				if crash.Dead() {
 					crash = &turntest.Crash{}

@@ -44,7 +44,7 @@ func TestCrash(t *testing.T) {
 			for _, after := range []bool{false, true} {
 				cmd := command(fmt.Sprintf("x%d-%t", n, after))
 				w := world()
-				crash := turntest.Crash{At: n, After: after}
+				crash := turntest.Crash{At: ports.Point(n), After: after}
 				if err := w.Run(t.Context(), crash.Gate, cmd); err == nil {
 					t.Fatalf("the owner did not die at %d", n)
 				}

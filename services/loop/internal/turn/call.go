@@ -1,6 +1,7 @@
 package turn
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -99,7 +100,11 @@ const (
 // neighbours that change nothing run side by side. Their intents are all journaled
 // before and their results after, in order, so the journal has one writer. Dying
 // in between, some have an intent and no result: they are made again.
-func (e *Engine) calls(ctx context.Context, s *state, ev Events, id string) error {
+func (e *Engine) calls(ctx context.Context, s *state, ev Events, id string) (err error) {
+	defer func() {
+		s.ahead.leave(err)
+		s.ahead = nil
+	}()
 	var group []int
 	for i, call := range s.calls(s.agent.MaxCalls) {
 		pure := s.tools[call.Name].Effect == catalog.Pure
@@ -130,6 +135,7 @@ type underway struct {
 	intent    Intent
 	token     string
 	repeating bool
+	judged    *prepared // nil: policy was not asked yet
 	result    Result
 	err       error // the call was interrupted, and is made again if the run goes on
 }
@@ -143,7 +149,11 @@ func (e *Engine) together(ctx context.Context, s *state, ev Events, id string, g
 			failure = context.Cause(ctx) // nothing new begins in a run that is to stop
 			break
 		}
-		c := e.open(ctx, s, i, s.thought.Completion.ToolCalls[i].Name)
+		c := s.ahead
+		if s.ahead = nil; c == nil || c.intent.Index != i {
+			c.leave(nil)
+			c = e.open(ctx, s, i, s.thought.Completion.ToolCalls[i].Name)
+		}
 		var run bool
 		run, failure = e.start(c, s, id, i)
 		if run && failure == nil {
@@ -193,6 +203,38 @@ func (e *Engine) open(ctx context.Context, s *state, i int, name string) *underw
 	return c
 }
 
+// judge prepares the turn's first call while its caller stores the thought: policy
+// decides on a copy of the answer that the router has stored, so whoever takes the turn
+// up gets the same answer, and the same decision. The returned function waits for that.
+// Only an answer that is asked for again under the same id may be judged before it is
+// in the journal.
+func (e *Engine) judge(ctx context.Context, s *state, id string, same bool) (judged func() *underway) {
+	calls := s.calls(s.agent.MaxCalls)
+	if !same || len(calls) == 0 || e.player != nil {
+		return func() *underway { return nil }
+	}
+	c := e.open(ctx, s, 0, calls[0].Name)
+	var judging sync.WaitGroup
+	judging.Go(func() {
+		p, err := e.prepare(c.ctx, s, id, 0)
+		if c.err = err; err == nil {
+			c.judged = &p
+		}
+	})
+	return func() *underway { judging.Wait(); return c }
+}
+
+// leave ends the span of a call that is not made now, because of err. c may be nil.
+func (c *underway) leave(err error) {
+	if c == nil {
+		return
+	}
+	if c.err == nil {
+		c.err = cmp.Or(err, errors.New("the call is not made"))
+	}
+	c.close()
+}
+
 func (c *underway) close() {
 	if c.err != nil {
 		telemetry.Fail(c.span, "interrupted", "the call was interrupted, and is made again if the run goes on")
@@ -215,7 +257,7 @@ func (e *Engine) start(c *underway, s *state, id string, i int) (run bool, err e
 			Error: "outcome unknown: a crash took the result away; the call may or may not have happened, look before you repeat it",
 		})
 	}
-	p, err := e.prepare(ctx, s, id, i)
+	p, err := e.prepared(c, s, id, i)
 	if err != nil {
 		return false, err
 	}
@@ -237,6 +279,17 @@ func (e *Engine) start(c *underway, s *state, id string, i int) (run bool, err e
 	}
 	c.intent, c.token, c.repeating = intent, p.token, repeating
 	return true, nil
+}
+
+// prepared is what [Engine.prepare] returns for c, or has returned.
+func (e *Engine) prepared(c *underway, s *state, id string, i int) (prepared, error) {
+	switch {
+	case c.err != nil:
+		return prepared{}, c.err
+	case c.judged != nil:
+		return *c.judged, nil
+	}
+	return e.prepare(c.ctx, s, id, i)
 }
 
 // act runs the tool. It only reads the state: calls side by side share it.

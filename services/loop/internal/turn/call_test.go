@@ -131,7 +131,7 @@ func TestCrashSideBySide(t *testing.T) {
 			t.Run(fmt.Sprintf("%d %s after=%t", at, ports.Ports[at-1], after), func(t *testing.T) {
 				t.Parallel()
 				w := beside()
-				crash := turntest.Crash{At: at, After: after}
+				crash := turntest.Crash{At: ports.Point(at), After: after}
 				if err := w.Run(t.Context(), crash.Gate, command); err == nil || !crash.Dead() {
 					t.Fatalf("the owner ended with %v, dead: %t", err, crash.Dead())
 				}
@@ -323,5 +323,80 @@ func TestNotOffered(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"look", "put", "fire"}, got); diff != "" {
 		t.Errorf("offered (-want +got):\n%s", diff)
+	}
+}
+
+// TestOverlap: the owner asks for what is independent at the same time: how the agent
+// is funded beside the entry that begins the run, and policy about the first call beside
+// the entry of the answer. Nothing is done before both are there.
+func TestOverlap(t *testing.T) {
+	t.Parallel()
+	w := three(false)
+	beside := map[string]string{"append begin": "balance", "append thought": "evaluate"}
+	began := map[string]chan struct{}{}
+	for _, port := range beside {
+		began[port] = make(chan struct{}, 8)
+	}
+	acted := make(chan string, 8)
+	gate := func(ctx context.Context, port string, do func() error) error {
+		if tool, ok := strings.CutPrefix(port, "tool "); ok {
+			acted <- tool
+		}
+		if c := began[port]; c != nil {
+			c <- struct{}{}
+		}
+		if other := beside[port]; other != "" && len(w.Journal.Steps(command.Session)) < 2 { // the turn's that has calls
+			select {
+			case <-began[other]:
+			case <-time.After(10 * time.Second):
+				t.Errorf("%s did not begin before the end of %s", other, port)
+			}
+			if len(acted) > 0 {
+				t.Errorf("%s acted before %s", <-acted, port)
+			}
+		}
+		return do()
+	}
+	if err := w.Run(t.Context(), gate, command); err != nil {
+		t.Fatal(err)
+	}
+	sound(t, w, command)
+	if got := outcomeOf(t, w, command); !got.Known.Ended.Success || len(got.Turns) != 2 {
+		t.Errorf("the run came to %+v", got)
+	}
+}
+
+// TestJudgedTwice: an owner dies with the first call judged and the answer not in the
+// journal. The next one asks for the same answer and for the same decision, and makes
+// each call once.
+func TestJudgedTwice(t *testing.T) {
+	t.Parallel()
+	w := three(false)
+	judged := make(chan struct{})
+	gate := func(_ context.Context, port string, do func() error) error {
+		switch port {
+		case "evaluate":
+			err := do()
+			close(judged)
+			return err
+		case "append thought":
+			<-judged
+			return turntest.ErrCrash
+		}
+		return do()
+	}
+	if err := w.Run(t.Context(), gate, command); !errors.Is(err, turntest.ErrCrash) {
+		t.Fatalf("the owner ended with %v, want a crash", err)
+	}
+	untilOver(t, w, command)
+	sound(t, w, command)
+	first := w.Policy.Asked()
+	if len(first) < 2 || first[0].Turn != first[1].Turn || first[0].Index != 0 || first[1].Index != 0 || string(first[0].Args) != string(first[1].Args) {
+		t.Errorf("policy was asked %+v, want twice about the first call", first)
+	}
+	for _, tool := range []string{"look", "pay", "fire"} {
+		if got := w.Effects.Of(tool); len(got) != 1 {
+			t.Errorf("%s had the effects %v, want one", tool, got)
+		}
 	}
 }

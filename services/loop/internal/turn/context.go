@@ -113,11 +113,14 @@ func (e *Engine) think(ctx context.Context, s *state, ev Events, id string) erro
 	t := m.thought
 	s.settling = settling
 	t.Completion, t.At = c, e.Now().UnixMicro()
-	if err := e.append(ctx, s, Step{Thought: t}); err != nil {
-		return err
-	}
 	s.thought = t
-	return nil
+	judged := e.judge(ctx, s, id, !m.in.Flushing)
+	err = e.append(ctx, s, Step{Thought: t})
+	if s.ahead = judged(); err != nil {
+		s.ahead.leave(err)
+		s.thought, s.ahead = nil, nil
+	}
+	return err
 }
 
 // ask announces the prompt and asks the router.

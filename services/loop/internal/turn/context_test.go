@@ -193,7 +193,7 @@ func TestCrashInCompaction(t *testing.T) {
 	for at := 1; at <= len(ports.Ports); at++ {
 		for _, after := range []bool{false, true} {
 			w, cmd := fresh()
-			crash := turntest.Crash{At: at, After: after}
+			crash := turntest.Crash{At: ports.Point(at), After: after}
 			if err := w.Run(t.Context(), crash.Gate, cmd); err == nil {
 				t.Fatal("the owner did not die")
 			}
@@ -532,7 +532,7 @@ func TestCrashInFlush(t *testing.T) {
 		for _, after := range []bool{false, true} {
 			w := build()
 			runs(t, w, 1, n-1)
-			crash := turntest.Crash{At: at, After: after}
+			crash := turntest.Crash{At: ports.Point(at), After: after}
 			if err := w.Run(t.Context(), crash.Gate, cmd); err == nil {
 				t.Fatal("the owner did not die")
 			}

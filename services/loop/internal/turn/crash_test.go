@@ -200,7 +200,7 @@ func TestCrash(t *testing.T) {
 				t.Run(fmt.Sprintf("%d %s after=%t lossy=%t", at, ports.Ports[at-1], after, lossy), func(t *testing.T) {
 					t.Parallel()
 					w := three(lossy)
-					crash := turntest.Crash{At: at, After: after}
+					crash := turntest.Crash{At: ports.Point(at), After: after}
 					if err := w.Run(t.Context(), crash.Gate, mailed); err == nil || !crash.Dead() {
 						t.Fatalf("the owner ended with %v, dead: %t", err, crash.Dead())
 					}
@@ -242,7 +242,7 @@ func TestCostCapCrash(t *testing.T) {
 	for at := 1; at <= len(ports.Ports); at++ {
 		for _, after := range []bool{false, true} {
 			w, cmd := task(limit, 0)
-			crash := turntest.Crash{At: at, After: after}
+			crash := turntest.Crash{At: ports.Point(at), After: after}
 			if err := w.Run(t.Context(), crash.Gate, cmd); err == nil || !crash.Dead() {
 				t.Fatalf("the owner ended with %v, dead: %t", err, crash.Dead())
 			}
@@ -311,9 +311,9 @@ func TestCrashTwice(t *testing.T) {
 		t.Run(fmt.Sprintf("%d %s", at, ports.Ports[at-1]), func(t *testing.T) {
 			t.Parallel()
 			for again := 1 + at%3; ; again += 3 {
-				second := turntest.Crash{At: again, After: again%2 == 0}
+				second := turntest.Crash{At: turntest.Point{Nth: again}, After: again%2 == 0}
 				w := three(at%2 == 0)
-				first := turntest.Crash{At: at, After: again%4 < 2}
+				first := turntest.Crash{At: ports.Point(at), After: again%4 < 2}
 				if err := w.Run(t.Context(), first.Gate, command); err == nil {
 					t.Fatal("the first owner did not die")
 				}
@@ -354,7 +354,7 @@ func TestPausedOwner(t *testing.T) {
 		t.Run(fmt.Sprintf("%d %s", at, ports.Ports[at-1]), func(t *testing.T) {
 			t.Parallel()
 			w := three(true)
-			pause := turntest.NewPause(at)
+			pause := turntest.NewPause(ports.Point(at))
 			ended := make(chan error, 1)
 			go func() { ended <- w.Run(context.WithoutCancel(t.Context()), pause.Gate, command) }()
 			<-pause.Paused
@@ -369,7 +369,7 @@ func TestPausedOwner(t *testing.T) {
 				t.Errorf("the paused owner changed what was over (-before +after):\n%s", diff)
 			}
 			// Only a call whose intent was written cannot be stopped any more.
-			if tool, under := strings.CutPrefix(pause.Port, "tool "); under {
+			if tool, under := strings.CutPrefix(pause.At.Port, "tool "); under {
 				effects[tool]++
 			}
 			if diff := cmp.Diff(effects, everything(w)); diff != "" {
@@ -411,7 +411,7 @@ func TestCrashWhileGivingUp(t *testing.T) {
 	for at := nth(ports.Ports, "complete", 2); at <= len(ports.Ports); at++ {
 		for _, after := range []bool{false, true} {
 			w := broke()
-			crash := turntest.Crash{At: at, After: after}
+			crash := turntest.Crash{At: ports.Point(at), After: after}
 			err := w.Run(t.Context(), crash.Gate, command)
 			if code := api.CodeOf(err); code == api.Denied || code == api.Invalid || code == "" {
 				t.Errorf("the owner that died at %s ended with %v: its message is gone", ports.Ports[at-1], err)
@@ -461,11 +461,11 @@ func TestPausedOwnerGivesUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := three(true)
-	pause := turntest.NewPause(nth(ports.Ports, "balance", 1))
+	pause := turntest.NewPause(turntest.Point{Port: "balance", Nth: 1})
 	ended := make(chan error, 1)
 	go func() { ended <- w.Run(context.WithoutCancel(t.Context()), pause.Gate, command) }()
 	<-pause.Paused
-	crash := turntest.Crash{At: nth(ports.Ports, "tool look", 1), After: true}
+	crash := turntest.Crash{At: turntest.Point{Port: "tool look", Nth: 1}, After: true}
 	if err := w.Run(t.Context(), crash.Gate, command); !errors.Is(err, turntest.ErrCrash) {
 		t.Fatalf("got %v, want a crash", err)
 	}
@@ -500,7 +500,7 @@ func TestStaleView(t *testing.T) {
 	if err := probe.Run(t.Context(), ports.Gate, command); err != nil {
 		t.Fatal(err)
 	}
-	crash := turntest.Crash{At: nth(ports.Ports, "tool fire", 1), After: true}
+	crash := turntest.Crash{At: turntest.Point{Port: "tool fire", Nth: 1}, After: true}
 	if err := w.Run(t.Context(), crash.Gate, command); !errors.Is(err, turntest.ErrCrash) {
 		t.Fatalf("got %v, want a crash", err)
 	}
@@ -527,7 +527,7 @@ func TestStaleJournal(t *testing.T) {
 	for _, cancelled := range []bool{false, true} {
 		w := three(true)
 		store, _ := w.Store.(*turntest.Store)
-		crash := turntest.Crash{At: nth(ports.Ports, "tool fire", 1), After: true}
+		crash := turntest.Crash{At: turntest.Point{Port: "tool fire", Nth: 1}, After: true}
 		if err := w.Run(t.Context(), crash.Gate, command); !errors.Is(err, turntest.ErrCrash) {
 			t.Fatalf("got %v, want a crash", err)
 		}
@@ -580,7 +580,7 @@ func TestToolGoneAfterCrash(t *testing.T) {
 		t.Run(tool, func(t *testing.T) {
 			t.Parallel()
 			w := three(true)
-			crash := turntest.Crash{At: nth(ports.Ports, "append intent", nthCall+1), After: true}
+			crash := turntest.Crash{At: turntest.Point{Port: "append intent", Nth: nthCall + 1}, After: true}
 			if err := w.Run(t.Context(), crash.Gate, command); err == nil || !crash.Dead() {
 				t.Fatalf("the owner ended with %v, dead: %t", err, crash.Dead())
 			}

@@ -311,13 +311,14 @@ func (e *Engine) interrupted(ctx context.Context, s *state, ev Events, cause err
 
 func (e *Engine) execute(ctx context.Context, s *state, ev Events, id string, span trace.Span) (*End, error) {
 	s.tools = e.toolbox(ctx, s.agent)
-	var poor error
+	funded := func() error { return nil }
 	if s.thought == nil && !s.knows() {
-		poor = e.look(ctx, s)
+		funded = e.look(ctx, s)
+		defer func() { _ = funded() }() // whatever comes before it is needed
 	}
 	tookUp := !s.owned
 	if tookUp { // the first turn that this owner works on
-		if err := e.begin(ctx, s, ev, id); err != nil {
+		if err := e.begin(ctx, s, ev, id, funded); err != nil {
 			return nil, err
 		}
 		if s.number == 1 && s.agent.State == api.StateDead {
@@ -327,8 +328,8 @@ func (e *Engine) execute(ctx context.Context, s *state, ev Events, id string, sp
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	if poor != nil { // after begin: a run that ends so was taken up
-		return nil, poor
+	if err := funded(); err != nil { // after begin: a run that ends so was taken up
+		return nil, err
 	}
 	if s.number > 1 && s.thought == nil && (tookUp || s.steered()) {
 		if err := e.join(ctx, s); err != nil {

@@ -316,7 +316,7 @@ func TestSteerCrash(t *testing.T) {
 	for at := 1; at <= len(count.Ports); at++ {
 		for _, after := range []bool{false, true} {
 			w := fresh()
-			crash := &turntest.Crash{At: at, After: after}
+			crash := &turntest.Crash{At: count.Point(at), After: after}
 			if err := w.Run(t.Context(), crash.Gate, command); err == nil && crash.Dead() {
 				t.Fatalf("the owner that died at %d ended its run", at)
 			}
@@ -452,7 +452,7 @@ func TestCancelCrash(t *testing.T) {
 		for _, after := range []bool{false, true} {
 			w := three(true)
 			store, _ := w.Store.(*turntest.Store)
-			crash := &turntest.Crash{At: at, After: after}
+			crash := &turntest.Crash{At: count.Point(at), After: after}
 			if err := w.Run(t.Context(), crash.Gate, command); err == nil && crash.Dead() {
 				t.Fatalf("the owner that died at %d ended its run", at)
 			}
@@ -508,7 +508,7 @@ func TestCancelWaitsForTheRouter(t *testing.T) {
 			if err := world(says("never heard")).Run(t.Context(), crash.Gate, command); err != nil {
 				t.Fatal(err)
 			}
-			dies := &turntest.Crash{At: nth(crash.Ports, "complete", 1), After: true}
+			dies := &turntest.Crash{At: turntest.Point{Port: "complete", Nth: 1}, After: true}
 			if err := w.Run(t.Context(), dies.Gate, command); err == nil {
 				t.Fatal("the owner that died ended its run")
 			}

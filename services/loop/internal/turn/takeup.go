@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
@@ -58,8 +59,9 @@ func (e *Engine) takeUp(ctx context.Context, s *state) (*Past, error) {
 }
 
 // begin takes the run up: it writes itself into the journal, which fences the
-// owner before, and goes on from there.
-func (e *Engine) begin(ctx context.Context, s *state, ev Events, id string) error {
+// owner before, and goes on from there. funded returns when the state says how the agent
+// is funded; an error of it is the caller's to see.
+func (e *Engine) begin(ctx context.Context, s *state, ev Events, id string, funded func() error) error {
 	b := &Begin{At: e.Now().UnixMicro(), Since: s.began.UnixMicro(), Attempt: s.attempts + 1}
 	if s.number == 1 && s.attempts == 0 {
 		input, err := e.input(ctx, s)
@@ -75,6 +77,7 @@ func (e *Engine) begin(ctx context.Context, s *state, ev Events, id string) erro
 		return err
 	}
 	s.attempts, s.owned = b.Attempt, true
+	_ = funded()
 	return e.goOn(ctx, s, ev, id)
 }
 
@@ -168,20 +171,28 @@ func (s *state) knows() bool {
 	return true
 }
 
-// look asks how the agent is funded. Unknown is not poor (W-7).
-func (e *Engine) look(ctx context.Context, s *state) error {
-	balance, err := e.Treasury.Balance(ctx, s.agent.ID)
-	// What it owns, a hold for this very thought included: who thinks it again after a
-	// crash must make the same prompt, or the hold would not be found.
-	balance.Available += balance.Held
-	s.tier, s.funds = balance.Tier, &balance
-	if err != nil {
-		s.tier, s.funds = api.TierUnknown, nil
-	}
-	if api.CodeOf(err) == api.Unavailable {
-		return nil
-	}
-	return err
+// look asks how the agent is funded, beside what the caller does. The state says it from
+// the first call of the returned function on, which must be called. Unknown is not poor
+// (W-7).
+func (e *Engine) look(ctx context.Context, s *state) (funded func() error) {
+	var asking sync.WaitGroup
+	var balance api.Balance
+	var err error
+	asking.Go(func() { balance, err = e.Treasury.Balance(ctx, s.agent.ID) })
+	return sync.OnceValue(func() error {
+		asking.Wait()
+		// What it owns, a hold for this very thought included: who thinks it again after a
+		// crash must make the same prompt, or the hold would not be found.
+		balance.Available += balance.Held
+		s.tier, s.funds = balance.Tier, &balance
+		if err != nil {
+			s.tier, s.funds = api.TierUnknown, nil
+		}
+		if api.CodeOf(err) == api.Unavailable {
+			return nil
+		}
+		return err
+	})
 }
 
 // join takes in what wants to steer the run, as input of the turn that begins now.

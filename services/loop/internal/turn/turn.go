@@ -185,6 +185,7 @@ type state struct {
 	settled  bool     // the thought's cost
 	results  map[int]Result
 	intents  map[int]Intent
+	ahead    *underway // the first call, judged while the thought was stored; nil: it was not, or it is made
 
 	conversation *Conversation // as the next prompt needs it; nil: the store knows
 	recalled     *recalled     // for this run; nil: not yet

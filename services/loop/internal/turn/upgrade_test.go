@@ -27,7 +27,7 @@ func TestRunOfTheReleaseBefore(t *testing.T) {
 	first := nth(ports.Ports, "append begin", 1)
 	for at := first; at < nth(ports.Ports, "persist", 1); at++ {
 		w := three(true)
-		crash := turntest.Crash{At: at, After: true}
+		crash := turntest.Crash{At: ports.Point(at), After: true}
 		if err := w.Run(t.Context(), crash.Gate, command); !errors.Is(err, turntest.ErrCrash) {
 			t.Fatalf("got %v, want a crash", err)
 		}

@@ -202,15 +202,54 @@ func (w *World) Replay(ctx context.Context, session, run string) (int, error) {
 // ErrCrash is what every call of a dead owner returns.
 var ErrCrash = errors.New("crashed")
 
-// Crash is a gate at which an owner dies: at call number At, from 1, before its
-// effect or after it. The zero value never crashes and counts.
-type Crash struct {
-	At    int
-	After bool
-	Ports []string // that were called, the last one crashed
+// Point is a call of an owner: number Nth, from 1, of a port, or of all for "". An owner
+// makes some calls side by side, so that only the order within a port is always the same.
+// The zero value is none.
+type Point struct {
+	Port string
+	Nth  int
+}
 
-	mu   sync.Mutex // calls of a turn may be made side by side
-	dead bool
+// calls counts those of an owner.
+type calls struct {
+	all int
+	of  map[string]int
+}
+
+// at counts a call and says whether it is p.
+func (c *calls) at(p Point, port string) bool {
+	if c.of == nil {
+		c.of = map[string]int{}
+	}
+	c.all++
+	c.of[port]++
+	if p.Port == "" {
+		return c.all == p.Nth
+	}
+	return port == p.Port && c.of[port] == p.Nth
+}
+
+// Crash is a gate at which an owner dies: at a call, before its effect or after it. The
+// zero value never crashes and counts.
+type Crash struct {
+	At    Point
+	After bool
+	Ports []string // that were called, in the order of their beginnings
+
+	mu    sync.Mutex // calls of a turn may be made side by side
+	calls calls
+	dead  bool
+}
+
+// Point is the call that was number n of all, from 1.
+func (c *Crash) Point(n int) Point {
+	p := Point{Port: c.Ports[n-1]}
+	for _, port := range c.Ports[:n] {
+		if port == p.Port {
+			p.Nth++
+		}
+	}
+	return p
 }
 
 // Gate implements [Gate].
@@ -221,7 +260,7 @@ func (c *Crash) Gate(_ context.Context, port string, do func() error) error {
 		return ErrCrash // the dead call nobody
 	}
 	c.Ports = append(c.Ports, port)
-	c.dead = len(c.Ports) == c.At
+	c.dead = c.calls.at(c.At, port)
 	before := c.dead && !c.After
 	c.mu.Unlock()
 	if before {
@@ -241,26 +280,27 @@ func (c *Crash) Dead() bool {
 	return c.dead
 }
 
-// Pause is a gate at which an owner stands still at call number At, before its
-// effect: Paused is closed then, and it goes on when Resume is.
+// Pause is a gate at which an owner stands still at a call, before its effect: Paused is
+// closed then, and it goes on when Resume is.
 type Pause struct {
-	At             int
+	At             Point
 	Paused, Resume chan struct{}
-	Port           string // at which it paused
 
-	calls int
+	mu    sync.Mutex // as that of Crash
+	calls calls
 }
 
 // NewPause returns a gate that pauses at a call.
-func NewPause(at int) *Pause {
+func NewPause(at Point) *Pause {
 	return &Pause{At: at, Paused: make(chan struct{}), Resume: make(chan struct{})}
 }
 
 // Gate implements [Gate].
 func (p *Pause) Gate(_ context.Context, port string, do func() error) error {
-	p.calls++
-	if p.calls == p.At {
-		p.Port = port
+	p.mu.Lock()
+	here := p.calls.at(p.At, port)
+	p.mu.Unlock()
+	if here {
 		close(p.Paused)
 		<-p.Resume
 	}
