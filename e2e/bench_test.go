@@ -2,11 +2,15 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -26,7 +30,8 @@ import (
 // what is left is ours. A run is two turns: one with a tool call that policy
 // judges, one with words; each holds and settles. Sessions run at the same time,
 // each by an agent of its own. The figures are per turn. Writes are synced at
-// intervals, as by a developer, or always, as in production, there on three servers.
+// intervals, as by a developer, or always, as in production, there on three servers and
+// in PostgreSQL, which syncs, too, and whose processor time is a figure of its own.
 //
 // Beside them, on the same server in the same run, stands the empty skeleton of a
 // turn, one after the other on bare NATS: as many requests to somebody who answers
@@ -37,21 +42,27 @@ func BenchmarkTurn(b *testing.B) {
 		name     string
 		o        apptest.Options
 		replicas int
+		postgres bool
 	}{
-		{"sync=interval", apptest.Options{}, 1},
-		{"sync=always", apptest.Options{SyncAlways: true}, 1},
-		{"sync=always,replicas=3", apptest.Options{SyncAlways: true, Replicated: true}, 3},
+		{"sync=interval", apptest.Options{}, 1, false},
+		{"sync=always", apptest.Options{SyncAlways: true}, 1, false},
+		{"sync=always,replicas=3", apptest.Options{SyncAlways: true, Replicated: true}, 3, false},
+		{"sync=always,replicas=3,postgres", apptest.Options{SyncAlways: true, Replicated: true}, 3, true},
 	} {
 		for _, sessions := range []int{1, 16, 128} {
 			b.Run(fmt.Sprintf("%s/sessions=%d", profile.name, sessions), func(b *testing.B) {
-				l := newLoad(b, sessions, profile.o)
+				o, database := profile.o, func() time.Duration { return 0 }
+				if profile.postgres {
+					o.Env, database = postgres(b)
+				}
+				l := newLoad(b, sessions, o)
 				bones := newSkeleton(b, l, profile.replicas)
 				b.ResetTimer()
-				before, committed := processorTime(b), commits(b, l.w.data)
+				before, beside, committed := processorTime(b), database(), commits(b, l)
 				took, elapsed := l.run(b.N)
-				cpu := processorTime(b) - before
+				cpu, beside := processorTime(b)-before, database()-beside
 				b.StopTimer()
-				together := float64(commits(b, l.w.data)-committed) / 2 / float64(len(took))
+				together := (commits(b, l) - committed) / 2 / float64(len(took))
 				slices.Sort(took)
 				median := took[len(took)/2]
 				messages := bones.run(b.N, bones.stored)
@@ -67,9 +78,51 @@ func BenchmarkTurn(b *testing.B) {
 				b.ReportMetric(float64(took[len(took)*99/100].Microseconds())/1000, "p99-ms/turn")
 				b.ReportMetric(2*float64(len(took))/elapsed.Seconds(), "turns/s")
 				b.ReportMetric(float64(cpu.Microseconds())/1000/2/float64(len(took)), "cpu-ms/turn")
+				if profile.postgres {
+					b.ReportMetric(float64(beside.Microseconds())/1000/2/float64(len(took)), "postgres-cpu-ms/turn")
+				}
 				b.ReportMetric(0, "ns/op")
 			})
 		}
+	}
+}
+
+// postgres starts a server that syncs, and returns the settings by which services use it
+// and what processor time it has used so far.
+func postgres(b *testing.B) (env map[string]string, used func() time.Duration) {
+	b.Helper()
+	server, err := sqldbtest.StartSynced(b.Context())
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		if err := server.Stop(); err != nil {
+			b.Error(err)
+		}
+	})
+	return map[string]string{"ANIMA_DATABASE_URL": server.URL()}, func() (sum time.Duration) {
+		all, err := server.Processes()
+		if err != nil {
+			b.Fatal(err)
+		}
+		for _, id := range all {
+			stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", id))
+			if errors.Is(err, fs.ErrNotExist) {
+				continue // it has ended
+			}
+			if err != nil {
+				b.Fatal(err)
+			}
+			_, rest, _ := strings.Cut(string(stat), ") ")
+			for _, ticks := range strings.Fields(rest)[11:13] { // utime and stime, proc(5)
+				n, err := strconv.ParseInt(ticks, 10, 64)
+				if err != nil {
+					b.Fatal(err)
+				}
+				sum += time.Duration(n) * 10 * time.Millisecond // a tick of Linux, USER_HZ
+			}
+		}
+		return sum
 	}
 }
 
@@ -259,7 +312,7 @@ func newSkeleton(b *testing.B, l *load, replicas int) *skeleton {
 		b.Fatal(err)
 	}
 	const runs = 32
-	before, committed := stored(), commits(b, l.w.data)
+	before, committed := stored(), commits(b, l)
 	for range runs {
 		l.one(l.agents[0])
 	}
@@ -267,7 +320,7 @@ func newSkeleton(b *testing.B, l *load, replicas int) *skeleton {
 		b.Fatal(err)
 	}
 	k.stored = float64(stored()-before) / (2 * runs)
-	k.commits = float64(commits(b, l.w.data)-committed) / (2 * runs)
+	k.commits = (commits(b, l) - committed) / (2 * runs)
 	if err := sub.Drain(); err != nil {
 		b.Fatal(err)
 	}
@@ -331,15 +384,17 @@ func (k *skeleton) run(n int, writes float64) time.Duration {
 	return took[len(took)/2]
 }
 
-// commits is how many transactions the SQLite databases below dir have seen.
-func commits(b *testing.B, dir string) (n int64) {
+// commits is how many transactions of the suite of l have written so far.
+func commits(b *testing.B, l *load) (n float64) {
 	b.Helper()
-	files, err := filepath.Glob(filepath.Join(dir, "*", "*.db"))
-	if err != nil || len(files) == 0 {
-		b.Fatalf("databases: %v %v", files, err)
+	metrics, err := scrape(b.Context(), l.w.ops)
+	if err != nil {
+		b.Fatal(err)
 	}
-	for _, name := range files {
-		n += sqldbtest.Commits(b, name)
+	for _, v := range metrics {
+		if v.name == "anima_sql_commits_total" {
+			n += v.value
+		}
 	}
 	return n
 }

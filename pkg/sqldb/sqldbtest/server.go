@@ -18,9 +18,10 @@ import (
 )
 
 // Server is a private Postgres server, for tests: it listens on a socket in its
-// own folder, trusts whoever may open that, and does not sync to the disk.
+// own folder, and trusts whoever may open that.
 type Server struct {
 	url  string
+	dir  string
 	cmd  *exec.Cmd
 	hold io.WriteCloser // while it is open the server runs
 }
@@ -31,9 +32,15 @@ type Server struct {
 //go:embed warden.sh
 var warden string
 
-// Start makes a cluster in a temporary folder and starts a server on it. ctx
-// bounds the start only.
-func Start(ctx context.Context) (_ *Server, err error) {
+// Start makes a cluster in a temporary folder and starts a server on it, which syncs
+// nothing to the disk. ctx bounds the start only.
+func Start(ctx context.Context) (*Server, error) { return startServer(ctx, "off") }
+
+// StartSynced is Start for a server with the settings of production: what is committed
+// is on the disk.
+func StartSynced(ctx context.Context) (*Server, error) { return startServer(ctx, "on") }
+
+func startServer(ctx context.Context, sync string) (_ *Server, err error) {
 	bin, err := binaries()
 	if err != nil {
 		return nil, err
@@ -53,7 +60,7 @@ func Start(ctx context.Context) (_ *Server, err error) {
 		return nil, err
 	}
 	// Not ctx: the server outlives it.
-	cmd := exec.CommandContext(context.WithoutCancel(ctx), "/bin/sh", "-c", warden, "warden", bin, dir)
+	cmd := exec.CommandContext(context.WithoutCancel(ctx), "/bin/sh", "-c", warden, "warden", bin, dir, sync)
 	cmd.Dir = dir
 	cmd.SysProcAttr = attr
 	hold, err := cmd.StdinPipe()
@@ -79,7 +86,7 @@ func Start(ctx context.Context) (_ *Server, err error) {
 				Scheme: "postgres", User: url.User("postgres"), Path: "/postgres",
 				RawQuery: url.Values{"host": {dir}, "sslmode": {"disable"}}.Encode(),
 			}
-			return &Server{url: u.String(), cmd: cmd, hold: hold}, nil
+			return &Server{url: u.String(), dir: dir, cmd: cmd, hold: hold}, nil
 		}
 		fmt.Fprintln(&said, lines.Text())
 	}
@@ -89,6 +96,32 @@ func Start(ctx context.Context) (_ *Server, err error) {
 
 // URL reaches the server as its superuser.
 func (s *Server) URL() string { return s.url }
+
+// Processes are the ids of the server's processes now. Errors: those of reading /proc.
+func (s *Server) Processes() ([]int, error) {
+	file, err := os.ReadFile(filepath.Join(s.dir, "data", "postmaster.pid"))
+	if err != nil {
+		return nil, err
+	}
+	first, _, _ := strings.Cut(string(file), "\n")
+	postmaster, err := strconv.Atoi(first)
+	if err != nil {
+		return nil, err
+	}
+	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", postmaster, postmaster))
+	if err != nil {
+		return nil, err
+	}
+	all := []int{postmaster}
+	for _, child := range strings.Fields(string(children)) {
+		id, err := strconv.Atoi(child)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, id)
+	}
+	return all, nil
+}
 
 // Stop stops the server and removes its folder.
 func (s *Server) Stop() error { return errors.Join(s.hold.Close(), s.cmd.Wait()) }

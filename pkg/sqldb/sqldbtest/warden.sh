@@ -1,6 +1,7 @@
 # Runs a Postgres server for as long as standard input stays open.
-# usage: warden BIN DIR   BIN: folder of initdb and pg_ctl; DIR: an empty folder
-bin=$1 dir=$2
+# usage: warden BIN DIR SYNC   BIN: folder of initdb and pg_ctl; DIR: an empty folder;
+# SYNC: on or off, whether what is committed is synced to the disk
+bin=$1 dir=$2 sync=$3
 stop() {
   # A client that has connected and says nothing can delay the end for a minute.
   "$bin/pg_ctl" -D "$dir/data" -m immediate -w -t 5 stop >/dev/null 2>&1 ||
@@ -12,7 +13,7 @@ trap 'exit 1' HUP INT TERM
 "$bin/initdb" -D "$dir/data" -U postgres -A trust -E UTF8 --locale=C --no-sync >"$dir/log" 2>&1 &&
   "$bin/pg_ctl" -D "$dir/data" -l "$dir/log" -w -t 60 -o "-c listen_addresses= \
     -c unix_socket_directories='$dir' -c max_connections=300 -c autovacuum=off \
-    -c fsync=off -c synchronous_commit=off -c full_page_writes=off" start >>"$dir/log" 2>&1 </dev/null ||
+    -c fsync=$sync -c synchronous_commit=$sync -c full_page_writes=$sync" start >>"$dir/log" 2>&1 </dev/null ||
   { cat "$dir/log"; exit 1; }
 trap '' PIPE # nobody may be left to hear it
 echo ready
