@@ -379,36 +379,6 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// The cost of one call over loopback, adapter and simulated model together.
-func BenchmarkComplete(b *testing.B) {
-	script, err := simulated.Parse([]byte(`{"model":"m"}`))
-	if err != nil {
-		b.Fatal(err)
-	}
-	h, err := simulated.New(script, now)
-	if err != nil {
-		b.Fatal(err)
-	}
-	s, err := simulated.Listen(b.Context(), "127.0.0.1:0", h)
-	if err != nil {
-		b.Fatal(err)
-	}
-	p, err := openai.New(openai.Config{Name: "simulated", BaseURL: s.URL(), HTTP: &http.Client{Transport: &http.Transport{}}, Now: now})
-	if err != nil {
-		b.Fatal(err)
-	}
-	req := provider.Request{Model: "m", Messages: []provider.Message{{Role: provider.User, Content: "hi"}}, Tools: allTools}
-	b.ReportAllocs()
-	for b.Loop() {
-		if _, err := p.Complete(b.Context(), req, nil); err != nil {
-			b.Fatal(err)
-		}
-	}
-	if err := s.Close(); err != nil {
-		b.Fatal(err)
-	}
-}
-
 // Delays end with the client, and Close ends them too.
 func TestDelaysEnd(t *testing.T) {
 	t.Parallel()
