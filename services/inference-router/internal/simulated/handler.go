@@ -24,6 +24,8 @@ type Handler struct {
 	mux  *http.ServeMux
 	now  func() time.Time
 
+	requests wire.Decoder
+
 	mu     sync.Mutex
 	failed map[*step]int // how often a step with Times has failed
 }
@@ -49,7 +51,7 @@ func New(s Script, now func() time.Time) (*Handler, error) {
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) { h.mux.ServeHTTP(w, r) }
 
 func (h *Handler) complete(w http.ResponseWriter, r *http.Request) {
-	body, err := wire.Decode(r.Body)
+	body, err := h.requests.Decode(r.Body, r.ContentLength)
 	if err != nil {
 		wire.WriteError(w, http.StatusBadRequest, wire.Error{Message: err.Error()})
 		return

@@ -11,15 +11,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 
 	"github.com/anima-run/anima/services/inference-router/internal/model"
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
 )
-
-// MaxBody is the largest request read, in bytes: a full context window of a
-// million tokens with room to spare.
-const MaxBody = 32 << 20
 
 // Request is the body of POST /v1/chat/completions, as far as it is supported.
 // Fields that are not named here are ignored, as OpenAI's own servers do with
@@ -104,25 +99,17 @@ type Tool struct {
 	} `json:"function"`
 }
 
-// Decode reads one request of at most [MaxBody] bytes. Its errors are for the
-// caller to read.
-func Decode(r io.Reader) (Request, error) {
-	var req Request
-	if err := json.NewDecoder(io.LimitReader(r, MaxBody)).Decode(&req); err != nil {
-		if errors.Is(err, io.ErrUnexpectedEOF) {
-			return Request{}, fmt.Errorf("the body ends in the middle or is larger than %d bytes", MaxBody)
-		}
-		return Request{}, fmt.Errorf("the body is not a chat completion request: %w", err)
+// check refuses what can be read and is no request.
+func (r Request) check() error {
+	if r.Model == "" {
+		return errors.New("model is missing")
 	}
-	if req.Model == "" {
-		return Request{}, errors.New("model is missing")
-	}
-	for i, t := range req.Tools {
+	for i, t := range r.Tools {
 		if t.Type != "function" || t.Function.Name == "" {
-			return Request{}, fmt.Errorf("tools[%d] is not a function with a name", i)
+			return fmt.Errorf("tools[%d] is not a function with a name", i)
 		}
 	}
-	return req, nil
+	return nil
 }
 
 // Limit is the output limit asked for; 0 is none.
@@ -145,6 +132,9 @@ func (r Request) Neutral() provider.Request {
 	if r.MaxCompletionTokens != nil {
 		n.TokenParam = model.MaxCompletionTokens
 	}
+	if len(r.Messages) > 0 {
+		n.Messages = make([]provider.Message, 0, len(r.Messages))
+	}
 	for _, m := range r.Messages {
 		role := m.Role
 		if role == "developer" { // OpenAI's newer word for system
@@ -155,6 +145,9 @@ func (r Request) Neutral() provider.Request {
 			msg.ToolCalls = append(msg.ToolCalls, provider.ToolCall{ID: c.ID, Name: c.Function.Name, Arguments: c.Function.Arguments})
 		}
 		n.Messages = append(n.Messages, msg)
+	}
+	if len(r.Tools) > 0 {
+		n.Tools = make([]provider.Tool, 0, len(r.Tools))
 	}
 	for _, t := range r.Tools {
 		n.Tools = append(n.Tools, provider.Tool{Name: t.Function.Name, Description: t.Function.Description, Schema: t.Function.Parameters})
