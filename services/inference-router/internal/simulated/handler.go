@@ -138,7 +138,11 @@ func (h *Handler) fault(s *step) *Fault {
 }
 
 func (h *Handler) stream(ctx context.Context, w http.ResponseWriter, res provider.Response, pauseMS int, usage bool) error {
-	out, err := wire.NewStream(w, res.ID, res.Model, h.now().Unix())
+	begin := wire.NewStream
+	if pauseMS == 0 {
+		begin = wire.NewBurst // a flush for each piece would only cost
+	}
+	out, err := begin(w, res.ID, res.Model, h.now().Unix())
 	if err != nil {
 		return err
 	}

@@ -2,9 +2,10 @@ package wire
 
 import (
 	"encoding/json"
-	"fmt"
 	"net/http"
+	"strconv"
 
+	"github.com/anima-run/anima/services/inference-router/internal/jsontext"
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
 )
 
@@ -18,19 +19,11 @@ type Completion struct {
 	Usage   *Usage   `json:"usage,omitempty"`
 }
 
-// Choice is one answer: a message in whole ones, a delta in streams.
+// Choice is one answer.
 type Choice struct {
 	Index        int      `json:"index"`
 	Message      *Message `json:"message,omitempty"`
-	Delta        *Delta   `json:"delta,omitempty"`
 	FinishReason *string  `json:"finish_reason"`
-}
-
-// Delta is a piece of an answer.
-type Delta struct {
-	Role      string     `json:"role,omitempty"`
-	Content   string     `json:"content,omitempty"`
-	ToolCalls []ToolCall `json:"tool_calls,omitempty"`
 }
 
 // Usage is the tokens of a call.
@@ -54,7 +47,7 @@ func UsageOf(u provider.Usage) *Usage {
 	return w
 }
 
-// CallOf writes a neutral call; index is its place in the answer.
+// CallOf writes a neutral call.
 func CallOf(c provider.ToolCall) ToolCall {
 	w := ToolCall{ID: c.ID, Type: "function"}
 	w.Function.Name, w.Function.Arguments = c.Name, c.Arguments
@@ -127,50 +120,85 @@ func writeJSON(w http.ResponseWriter, status int, v any) {
 	_ = json.NewEncoder(w).Encode(v)
 }
 
-// Stream writes an answer as server-sent events, each flushed as it is written.
-// It is for one goroutine. Errors mean that the client is gone.
+// Stream writes an answer as server-sent events. It is for one goroutine. Errors mean
+// that the client is gone.
 type Stream struct {
-	w    http.ResponseWriter
-	rc   *http.ResponseController
-	head Completion
+	w     http.ResponseWriter
+	flush func() error
+	head  []byte // how each chunk begins
+	buf   []byte // of the event that is written
 }
 
-// NewStream sends the headers and the first chunk, which names the role.
-// created is in seconds since 1970.
+// NewStream sends the headers and the first chunk, which names the role, and flushes
+// each event as it is written. created is in seconds since 1970.
 func NewStream(w http.ResponseWriter, id, model string, created int64) (*Stream, error) {
+	return open(w, id, model, created, http.NewResponseController(w).Flush)
+}
+
+// NewBurst is [NewStream] for an answer that is written without a pause: its events leave
+// when the buffer of w is full, and when the handler returns.
+func NewBurst(w http.ResponseWriter, id, model string, created int64) (*Stream, error) {
+	return open(w, id, model, created, func() error { return nil })
+}
+
+func open(w http.ResponseWriter, id, model string, created int64, flush func() error) (*Stream, error) {
 	h := w.Header()
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("Cache-Control", "no-cache")
 	h.Set("X-Accel-Buffering", "no") // proxies must not collect the stream
 	w.WriteHeader(http.StatusOK)
-	s := &Stream{
-		w: w, rc: http.NewResponseController(w),
-		head: Completion{ID: id, Object: "chat.completion.chunk", Created: created, Model: model},
-	}
-	return s, s.delta(Delta{Role: string(provider.Assistant)})
+	s := &Stream{w: w, flush: flush}
+	s.head = jsontext.Append(append(s.head, `data: {"id":`...), id)
+	s.head = strconv.AppendInt(append(s.head, `,"object":"chat.completion.chunk","created":`...), created, 10)
+	s.head = append(jsontext.Append(append(s.head, `,"model":`...), model), `,"choices":[`...)
+	return s, s.send(append(jsontext.Append(append(s.delta(), `"role":`...), string(provider.Assistant)), noReason...))
 }
 
+// How a chunk ends: within its delta, and behind its choices.
+const (
+	noReason = `},"finish_reason":null}]` + end
+	end      = "}\n\n"
+)
+
 // Text sends a piece of text.
-func (s *Stream) Text(text string) error { return s.delta(Delta{Content: text}) }
+func (s *Stream) Text(text string) error {
+	out := s.delta()
+	if text != "" {
+		out = jsontext.Append(append(out, `"content":`...), text)
+	}
+	return s.send(append(out, noReason...))
+}
 
 // Call sends a part of the tool call at index: the first with id and name, later
 // ones with arguments only.
 func (s *Stream) Call(index int, part provider.ToolCall) error {
-	c := CallOf(part)
-	c.Index = &index
-	if part.ID == "" {
-		c.Type = ""
+	out := strconv.AppendInt(append(s.delta(), `"tool_calls":[{"index":`...), int64(index), 10)
+	if part.ID != "" {
+		out = append(jsontext.Append(append(out, `,"id":`...), part.ID), `,"type":"function"`...)
 	}
-	return s.delta(Delta{ToolCalls: []ToolCall{c}})
+	out = append(out, `,"function":{`...)
+	if part.Name != "" {
+		out = append(jsontext.Append(append(out, `"name":`...), part.Name), ',')
+	}
+	out = append(jsontext.Append(append(out, `"arguments":`...), part.Arguments), `}}]`...)
+	return s.send(append(out, noReason...))
 }
 
 // Finish sends the reason why the answer ends.
 func (s *Stream) Finish(reason string) error {
-	return s.chunk([]Choice{{Delta: &Delta{}, FinishReason: &reason}}, nil)
+	out := jsontext.Append(append(s.delta(), `},"finish_reason":`...), reason)
+	return s.send(append(out, `}]`+end...))
 }
 
 // Usage sends the chunk without choices that carries the usage.
-func (s *Stream) Usage(u provider.Usage) error { return s.chunk([]Choice{}, UsageOf(u)) }
+func (s *Stream) Usage(u provider.Usage) error {
+	data, err := json.Marshal(UsageOf(u))
+	if err != nil {
+		return err
+	}
+	out := append(append(s.chunk(), `],"usage":`...), data...)
+	return s.send(append(out, end...))
+}
 
 // Error sends an error as the stream's last event, for answers that break after
 // they began. Clients of OpenAI's protocol raise it.
@@ -179,27 +207,22 @@ func (s *Stream) Error(e Error) error {
 	if err != nil {
 		return err
 	}
-	return s.event(data)
+	return s.send(append(append(append(s.buf[:0], "data: "...), data...), "\n\n"...))
 }
 
 // Done ends the stream.
-func (s *Stream) Done() error { return s.event([]byte("[DONE]")) }
+func (s *Stream) Done() error { return s.send(append(s.buf[:0], "data: [DONE]\n\n"...)) }
 
-func (s *Stream) delta(d Delta) error { return s.chunk([]Choice{{Delta: &d}}, nil) }
+// chunk begins a chunk up to its first choice.
+func (s *Stream) chunk() []byte { return append(s.buf[:0], s.head...) }
 
-func (s *Stream) chunk(choices []Choice, usage *Usage) error {
-	c := s.head
-	c.Choices, c.Usage = choices, usage
-	data, err := json.Marshal(c)
-	if err != nil {
+// delta begins a chunk up to the fields of its delta.
+func (s *Stream) delta() []byte { return append(s.chunk(), `{"index":0,"delta":{`...) }
+
+func (s *Stream) send(event []byte) error {
+	s.buf = event
+	if _, err := s.w.Write(event); err != nil {
 		return err
 	}
-	return s.event(data)
-}
-
-func (s *Stream) event(data []byte) error {
-	if _, err := fmt.Fprintf(s.w, "data: %s\n\n", data); err != nil {
-		return err
-	}
-	return s.rc.Flush()
+	return s.flush()
 }

@@ -2,6 +2,7 @@ package wire_test
 
 import (
 	"encoding/json"
+	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -64,11 +65,25 @@ func TestDecodeRefuses(t *testing.T) {
 
 func TestStreamBytes(t *testing.T) {
 	t.Parallel()
-	w := httptest.NewRecorder()
-	s, err := wire.NewStream(w, "id", "m", 5)
-	if err != nil {
-		t.Fatal(err)
+	for name, begin := range map[string]func(http.ResponseWriter, string, string, int64) (*wire.Stream, error){"stream": wire.NewStream, "burst": wire.NewBurst} {
+		w := httptest.NewRecorder()
+		s, err := begin(w, "id", "m", 5)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, want := w.Flushed, name == "stream"; got != want {
+			t.Errorf("%s: flushed after the first chunk: got %t, want %t", name, got, want)
+		}
+		writes(t, w, s)
+		if got, want := w.Flushed, name == "stream"; got != want {
+			t.Errorf("%s: flushed: got %t, want %t", name, got, want)
+		}
 	}
+}
+
+// writes sends an answer and checks its bytes.
+func writes(t *testing.T, w *httptest.ResponseRecorder, s *wire.Stream) {
+	t.Helper()
 	for _, err := range []error{
 		s.Text("hi"), s.Call(0, provider.ToolCall{ID: "c", Name: "f", Arguments: "{"}), s.Call(0, provider.ToolCall{Arguments: "}"}),
 		s.Finish("tool_calls"), s.Usage(provider.Usage{Input: 3, CachedInput: 1, Output: 2}), s.Done(),
