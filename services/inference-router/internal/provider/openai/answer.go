@@ -1,12 +1,9 @@
 package openai
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
-
-	sdk "github.com/openai/openai-go/v3"
 
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
 )
@@ -36,47 +33,41 @@ type call struct {
 }
 
 // add takes one chunk and gives the text that is new in it.
-func (a *answer) add(c sdk.ChatCompletionChunk) (string, error) {
+func (a *answer) add(c chunk) (string, error) {
 	if a.id == "" {
-		a.id = c.ID
+		a.id = c.id
 	}
 	if a.model == "" {
-		a.model = c.Model
+		a.model = c.model
 	}
 	// Some servers report usage with every chunk; it grows, the last one counts.
-	if u := c.Usage; c.JSON.Usage.Valid() && u.PromptTokens > 0 && u.CompletionTokens >= 0 {
+	if u := c.usage; u != nil && u.prompt > 0 && u.completion >= 0 {
 		a.usage = &provider.Usage{
-			Input: u.PromptTokens, CachedInput: within(u.PromptTokensDetails.CachedTokens, u.PromptTokens),
-			Output: u.CompletionTokens, Reasoning: within(u.CompletionTokensDetails.ReasoningTokens, u.CompletionTokens),
+			Input: u.prompt, CachedInput: within(u.cached, u.prompt),
+			Output: u.completion, Reasoning: within(u.reasoning, u.completion),
 		}
 	}
 	var delta string
-	for _, choice := range c.Choices {
-		if choice.Index != 0 {
+	for _, choice := range c.choices {
+		if choice.index != 0 {
 			continue
 		}
 		// A refusal is the text that a reader gets instead of an answer.
-		piece := choice.Delta.Content + choice.Delta.Refusal
+		piece := choice.content + choice.refusal
 		text := a.reasoning.text(piece)
-		a.refused = a.refused || choice.Delta.Refusal != ""
+		a.refused = a.refused || choice.refusal != ""
 		a.text.WriteString(text)
 		a.size += len(piece)
 		delta += text
-		for _, field := range []string{"reasoning_content", "reasoning"} {
-			var apart string
-			if json.Unmarshal([]byte(choice.Delta.JSON.ExtraFields[field].Raw()), &apart) == nil && apart != "" {
-				a.reasoning.apart.WriteString(apart)
-				a.size += len(apart)
-				break // some gateways send both
-			}
-		}
-		for _, part := range choice.Delta.ToolCalls {
-			if err := a.part(part); err != nil {
+		a.reasoning.apart.WriteString(choice.reasoning)
+		a.size += len(choice.reasoning)
+		for _, p := range choice.calls {
+			if err := a.part(p); err != nil {
 				return "", err
 			}
 		}
-		if choice.FinishReason != "" {
-			a.finish = choice.FinishReason
+		if choice.finish != "" {
+			a.finish = choice.finish
 		}
 	}
 	if a.size > maxAnswer {
@@ -87,9 +78,9 @@ func (a *answer) add(c sdk.ChatCompletionChunk) (string, error) {
 
 // part adds a fragment to its call. A fragment names its call by index; servers
 // that leave the index out send each call whole, with an id of its own.
-func (a *answer) part(p sdk.ChatCompletionChunkChoiceDeltaToolCall) error {
-	c := a.byIndex[p.Index]
-	if c == nil || (p.ID != "" && c.id != "" && p.ID != c.id) {
+func (a *answer) part(p part) error {
+	c := a.byIndex[p.index]
+	if c == nil || (p.id != "" && c.id != "" && p.id != c.id) {
 		if len(a.calls) == maxCalls {
 			return fmt.Errorf("the answer has more than %d tool calls", maxCalls)
 		}
@@ -97,17 +88,17 @@ func (a *answer) part(p sdk.ChatCompletionChunkChoiceDeltaToolCall) error {
 		if a.byIndex == nil {
 			a.byIndex = map[int64]*call{}
 		}
-		a.byIndex[p.Index] = c
+		a.byIndex[p.index] = c
 		a.calls = append(a.calls, c)
 	}
 	if c.id == "" {
-		c.id = p.ID
+		c.id = p.id
 	}
 	if c.name == "" {
-		c.name = p.Function.Name
+		c.name = p.name
 	}
-	c.arguments.WriteString(p.Function.Arguments)
-	a.size += len(p.ID) + len(p.Function.Name) + len(p.Function.Arguments)
+	c.arguments.WriteString(p.arguments)
+	a.size += len(p.id) + len(p.name) + len(p.arguments)
 	return nil
 }
 

@@ -130,7 +130,7 @@ func (p *Provider) once(ctx context.Context, req provider.Request, d dialect, on
 		defer func() { _ = head.Body.Close() }() // its status is the error to report
 		return provider.Response{}, p.fault(ctx, head, errNoAnswer)
 	}
-	stream := ssestream.NewStream[sdk.ChatCompletionChunk](events(head), nil)
+	stream := ssestream.NewStream[chunk](events(head), nil)
 	defer func() { _ = stream.Close() }() // the stream's own error is the one to report
 
 	var got answer

@@ -1,0 +1,72 @@
+package openai
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	sdk "github.com/openai/openai-go/v3"
+	"github.com/tidwall/gjson"
+)
+
+// An event means what the official client makes of it.
+func FuzzChunk(f *testing.F) {
+	quick := []string{
+		`{"id":"c","object":"chat.completion.chunk","created":5,"model":"m","choices":[{"index":0,"delta":{"role":"assistant","content":"a\n\u00e9\ud83d\ude00 \ud83d é"},"finish_reason":null}]}`,
+		`{"id":"c","model":"m","choices":[{"index":1,"delta":{"content":null,"refusal":"no","tool_calls":[{"index":2,"id":"x","type":"function","function":{"name":"f","arguments":"{\"a\":1}"}},{"index":3,"function":null}]},"finish_reason":"tool_calls"}]}`,
+		`{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2,"total_tokens":5,"prompt_tokens_details":{"cached_tokens":1},"completion_tokens_details":{"reasoning_tokens":1}}}`,
+		`{"choices":null,"usage":null}`,
+		`{"usage":{"prompt_tokens":null,"prompt_tokens_details":null}}`,
+		`{"choices":[{"delta":{"reasoning_content":"because","reasoning":"other"}},{"delta":{"reasoning_content":null,"reasoning":"b\ud83d"}},{"delta":{"reasoning":7}},{"delta":null}]}`,
+		`{"Id":"c","CHOICES":[{"index":4}]}`,
+		"{\"choices\":[{\"delta\":{\"content\":\"\xff\"}}]}",
+		`{}`,
+	}
+	for _, data := range quick {
+		if !new(chunk).read(gjson.Parse(data)) {
+			f.Errorf("%s: is left to the official client", data)
+		}
+		f.Add(data)
+	}
+	for _, data := range []string{
+		`{"id":7,"model":true}`,
+		`{"choices":[null,{"index":"1","delta":{"content":["a"]}}]}`,
+		`{"choices":{"index":0}}`,
+		`{"choices":[{"delta":{"content":"a","tool_calls":[{"function":{"arguments":{"a":1}}}]}}]}`,
+		`{"choices":[{"delta":{"content":"a","tool_calls":[null]}}]}`,
+		`{"choices":[{"delta":"a"}]}`,
+		`{"usage":{"prompt_tokens":3.0,"completion_tokens":1e3}}`,
+		`{"usage":"3"}`,
+		`{"id":"a","id":"b"}`,
+		`{"choices":[{"delta":{"content":"a"},"delta":{"refusal":"c"}}]}`,
+		`{"usage":{"prompt_tokens":99999999999999999999}}`,
+		`null`, `7`, `[]`, `"a"`,
+	} {
+		if new(chunk).read(gjson.Parse(data)) {
+			f.Errorf("%s: is not left to the official client", data)
+		}
+		f.Add(data)
+	}
+	var many strings.Builder
+	for i := range maxFields {
+		fmt.Fprintf(&many, `"f%d":0,`, i)
+	}
+	f.Add(`{` + many.String() + `"id":"c"}`)
+	f.Fuzz(func(t *testing.T, data string) {
+		var whole sdk.ChatCompletionChunk
+		wantErr := json.Unmarshal([]byte(data), &whole)
+		var got chunk
+		err := json.Unmarshal([]byte(data), &got)
+		if (err == nil) != (wantErr == nil) {
+			t.Fatalf("%q: got error %v, want %v", data, err, wantErr)
+		}
+		if wantErr != nil {
+			return
+		}
+		if diff := cmp.Diff(leniently(whole), got, cmp.AllowUnexported(chunk{}, tally{}, choice{}, part{})); diff != "" {
+			t.Errorf("%q: (-want +got):\n%s", data, diff)
+		}
+	})
+}
