@@ -14,4 +14,4 @@ const (
 // (spec V-18) plus half of all other bytes, rounded up. It takes linear time and
 // leans to too many for prose in any script; it is an estimate, not a tokenizer,
 // and dense input (base64, digits) can be more than it says.
-func Tokens(text string) int64 { return chat.Tokens(text) }
+func Tokens[T string | []byte](text T) int64 { return chat.Tokens(text) }

@@ -123,7 +123,7 @@ func (r Request) Estimate() int64 {
 func ToolTokens(tools []Tool) int64 {
 	var total int64
 	for _, t := range tools {
-		total += model.ToolTokens + model.Tokens(t.Name) + model.Tokens(t.Description) + model.Tokens(string(t.Schema))
+		total += model.ToolTokens + model.Tokens(t.Name) + model.Tokens(t.Description) + model.Tokens([]byte(t.Schema))
 	}
 	return total
 }
@@ -178,13 +178,12 @@ type Response struct {
 // Estimate is usage counted from the texts, for a provider that did not report
 // it. Reasoning that the provider did not send is not in it.
 func Estimate(req Request, res Response) Usage {
-	reasoning := model.Tokens(res.Reasoning)
-	return Usage{
-		Input:     req.Estimate(),
-		Output:    model.Tokens(res.Text) + callTokens(res.ToolCalls) + reasoning,
-		Reasoning: reasoning,
-		Estimated: true,
-	}
+	return Usage{Input: req.Estimate(), Output: res.Estimate(), Reasoning: model.Tokens(res.Reasoning), Estimated: true}
+}
+
+// Estimate is about how many tokens the answer is, with its reasoning.
+func (r Response) Estimate() int64 {
+	return model.Tokens(r.Text) + callTokens(r.ToolCalls) + model.Tokens(r.Reasoning)
 }
 
 func callTokens(calls []ToolCall) int64 {

@@ -3,13 +3,14 @@ package simulated
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/services/inference-router/internal/jsontext"
 	"github.com/anima-run/anima/services/inference-router/internal/model"
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
 )
@@ -102,13 +103,11 @@ func offered(tools []provider.Tool, name string) bool {
 
 // answer writes the response to a request. It is the same for the same request.
 func (p *play) answer(req provider.Request, s *step, sc scene, text string) (provider.Response, error) {
-	digest, err := digestOf(req)
-	if err != nil {
-		return provider.Response{}, err
-	}
+	digest := digestOf(req)
 	res := provider.Response{ID: "chatcmpl-" + digest[:24], Model: req.Model, Text: text, Finish: provider.FinishStop}
 	if s != nil {
 		var arguments []string
+		var err error
 		if res.Text, arguments, err = s.render(sc); err != nil {
 			return provider.Response{}, err
 		}
@@ -132,7 +131,7 @@ func (p *play) answer(req provider.Request, s *step, sc scene, text string) (pro
 // fit keeps the answer within the request's output limit, so that it never costs
 // more than was held for it: whole calls go first, then text.
 func fit(req provider.Request, res *provider.Response) {
-	over := func() bool { return req.MaxTokens > 0 && provider.Estimate(req, *res).Output > req.MaxTokens }
+	over := func() bool { return req.MaxTokens > 0 && res.Estimate() > req.MaxTokens }
 	if !over() {
 		return
 	}
@@ -153,13 +152,45 @@ func fit(req provider.Request, res *provider.Response) {
 	}
 }
 
-// digestOf names a request by everything that the model reads in it.
-func digestOf(req provider.Request) (string, error) {
+// digestOf names a request by everything that the model reads in it: by the hash of what
+// encoding/json writes for the list of model, messages and output limit, with a newline.
+func digestOf(req provider.Request) string {
 	h := sha256.New()
-	if err := json.NewEncoder(h).Encode([]any{req.Model, req.Messages, req.MaxTokens}); err != nil {
-		return "", err
+	longest := 0
+	for _, m := range req.Messages {
+		longest = max(longest, len(m.Content))
 	}
-	return hex.EncodeToString(h.Sum(nil)), nil
+	const around, escapes = 512, 8 // bytes around a text, and one in so many is an escape
+	out := append(make([]byte, 0, longest+longest/escapes+around), '[')
+	out = append(jsontext.Append(out, req.Model), ',', '[')
+	for i, m := range req.Messages {
+		if i > 0 {
+			out = append(out, ',')
+		}
+		out = jsontext.Append(append(out, `{"role":`...), m.Role)
+		out = jsontext.Append(append(out, `,"content":`...), m.Content)
+		for k, c := range m.ToolCalls {
+			if k == 0 {
+				out = append(out, `,"toolCalls":[`...)
+			} else {
+				out = append(out, ',')
+			}
+			out = jsontext.Append(append(out, `{"id":`...), c.ID)
+			out = jsontext.Append(append(out, `,"name":`...), c.Name)
+			out = append(jsontext.Append(append(out, `,"arguments":`...), c.Arguments), '}')
+		}
+		if len(m.ToolCalls) > 0 {
+			out = append(out, ']')
+		}
+		if m.ToolCallID != "" {
+			out = jsontext.Append(append(out, `,"toolCallId":`...), m.ToolCallID)
+		}
+		h.Write(append(out, '}'))
+		out = out[:0]
+	}
+	out = strconv.AppendInt(append(out, ']', ','), req.MaxTokens, 10)
+	h.Write(append(out, ']', '\n'))
+	return hex.EncodeToString(h.Sum(nil))
 }
 
 func quote(s string) string {

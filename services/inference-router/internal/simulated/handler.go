@@ -108,7 +108,7 @@ func (h *Handler) refuse(req provider.Request) (int, wire.Error) {
 	if req.Model != s.Model && !slices.Contains(s.Aliases, req.Model) {
 		return http.StatusNotFound, wire.Error{Message: "the model " + strconv.Quote(req.Model) + " does not exist; this is " + s.Model, Code: "model_not_found", Param: "model"}
 	}
-	if _, err := chat.Merge(req.Messages); err != nil {
+	if err := chat.Roles(req.Messages); err != nil {
 		return http.StatusBadRequest, wire.Error{Message: err.Error(), Param: "messages"}
 	}
 	if err := paired(req.Messages); err != nil {
