@@ -253,12 +253,17 @@ func loadScript(path string) (simulated.Script, error) {
 	return s, nil
 }
 
+// promptBytes is the write buffer of a connection to a provider: the prompts of most calls
+// fit, and leave in one write. A longer one takes two, and a buffer of its own.
+const promptBytes = 32 << 10
+
 // transport keeps a connection for every call that may be under way, so that a
 // burst opens none anew.
 func transport(workers int) http.RoundTripper {
 	t := &http.Transport{
 		Proxy: http.ProxyFromEnvironment, MaxIdleConns: 2 * workers, MaxIdleConnsPerHost: workers,
 		IdleConnTimeout: 90 * time.Second, TLSHandshakeTimeout: 10 * time.Second, ForceAttemptHTTP2: true,
+		WriteBufferSize: promptBytes,
 	}
 	return t
 }

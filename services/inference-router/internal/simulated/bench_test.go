@@ -67,7 +67,7 @@ func BenchmarkComplete(b *testing.B) {
 			b.Error(err)
 		}
 	}()
-	client := &http.Client{Transport: &http.Transport{}}
+	client := &http.Client{Transport: &http.Transport{WriteBufferSize: 32 << 10}} // as the router's
 	defer client.CloseIdleConnections()
 	p, err := openai.New(openai.Config{Name: "simulated", BaseURL: s.URL(), HTTP: client, Now: now})
 	if err != nil {

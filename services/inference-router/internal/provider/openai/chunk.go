@@ -74,8 +74,11 @@ func leniently(whole sdk.ChatCompletionChunk) chunk {
 // reasoningOf is the first text of the JSON of two fields: some gateways send both.
 func reasoningOf(fields ...string) string {
 	for _, raw := range fields {
+		if raw == "" {
+			continue
+		}
 		var apart string
-		if raw != "" && json.Unmarshal([]byte(raw), &apart) == nil && apart != "" {
+		if json.Unmarshal([]byte(raw), &apart) == nil && apart != "" {
 			return apart
 		}
 	}

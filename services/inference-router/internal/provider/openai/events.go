@@ -27,7 +27,7 @@ const maxWhole = 4 * maxAnswer
 // is follows from its first character, because servers name the type of either
 // wrongly. It takes over res.Body.
 func events(res *http.Response) ssestream.Decoder {
-	in := bufio.NewReaderSize(res.Body, 16<<10)
+	in := bufio.NewReader(res.Body)
 	body := &buffered{Reader: in, Closer: res.Body}
 	first, err := start(in)
 	switch {

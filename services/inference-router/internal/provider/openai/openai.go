@@ -119,7 +119,7 @@ func (p *Provider) once(ctx context.Context, req provider.Request, d dialect, on
 	defer cancel()
 
 	var head *http.Response
-	opts := []option.RequestOption{option.WithRequestBody("application/json", sent), option.WithResponseBodyInto(&head), drainOnClose(cancel)}
+	opts := []option.RequestOption{option.WithRequestBody("application/json", sent), option.WithResponseBodyInto(&head), fromMemory(sent), drainOnClose(cancel)}
 	if d.noStream {
 		provider.Whole(ctx)
 	}

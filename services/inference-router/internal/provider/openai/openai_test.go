@@ -2,6 +2,7 @@ package openai_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io"
 	"net"
@@ -98,6 +99,42 @@ func play(stream string) http.Handler {
 		w.Header().Set("Content-Type", "text/event-stream")
 		_, _ = io.WriteString(w, stream)
 	})
+}
+
+// A request whose body fits the connection's buffer leaves in one write, with its headers.
+func TestRequestIsOneWrite(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(play(`data: {"choices":[{"index":0,"delta":{"content":"hi"},"finish_reason":"stop"}]}` + "\n\ndata: [DONE]\n\n"))
+	defer server.Close()
+	var writes atomic.Int64
+	client := &http.Client{Transport: &http.Transport{
+		WriteBufferSize: 32 << 10,
+		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			conn, err := new(net.Dialer).DialContext(ctx, network, address)
+			return countedConn{conn, &writes}, err
+		},
+	}}
+	defer client.CloseIdleConnections()
+	p := newProvider(t, openai.Config{BaseURL: server.URL + "/v1", HTTP: client})
+	req := provider.Request{Model: "m", Messages: []provider.Message{{Role: provider.User, Content: strings.Repeat("x", 20<<10)}}}
+	for want := range int64(2) {
+		if _, err := p.Complete(t.Context(), req, nil); err != nil {
+			t.Fatal(err)
+		}
+		if got := writes.Load(); got != want+1 {
+			t.Errorf("after %d requests: got %d writes", want+1, got)
+		}
+	}
+}
+
+type countedConn struct {
+	net.Conn
+	writes *atomic.Int64
+}
+
+func (c countedConn) Write(p []byte) (int, error) {
+	c.writes.Add(1)
+	return c.Conn.Write(p)
 }
 
 // What compatible servers do differently from OpenAI's own.

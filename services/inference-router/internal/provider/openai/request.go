@@ -1,8 +1,13 @@
 package openai
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
+	"net/http"
+
+	"github.com/openai/openai-go/v3/option"
 
 	"github.com/anima-run/anima/pkg/api/chat"
 
@@ -74,4 +79,13 @@ func body(req provider.Request, d dialect) ([]byte, error) {
 
 type usage struct {
 	IncludeUsage bool `json:"include_usage"`
+}
+
+// fromMemory has net/http write a request and its body together. The client hides that the
+// body is in memory, and net/http sends the headers of any other body first, by themselves.
+func fromMemory(body []byte) option.RequestOption {
+	return option.WithMiddleware(func(req *http.Request, next option.MiddlewareNext) (*http.Response, error) {
+		req.Body = io.NopCloser(bytes.NewReader(body))
+		return next(req)
+	})
 }
