@@ -101,8 +101,9 @@ func offered(tools []provider.Tool, name string) bool {
 	return slices.ContainsFunc(tools, func(t provider.Tool) bool { return t.Name == name })
 }
 
-// answer writes the response to a request. It is the same for the same request.
-func (p *play) answer(req provider.Request, s *step, sc scene, text string) (provider.Response, error) {
+// answer writes the response to a request of so many tokens. It is the same for the same
+// request.
+func (p *play) answer(req provider.Request, size int64, s *step, sc scene, text string) (provider.Response, error) {
 	digest := digestOf(req)
 	res := provider.Response{ID: "chatcmpl-" + digest[:24], Model: req.Model, Text: text, Finish: provider.FinishStop}
 	if s != nil {
@@ -123,8 +124,7 @@ func (p *play) answer(req provider.Request, s *step, sc scene, text string) (pro
 		}
 	}
 	fit(req, &res)
-	res.Usage = provider.Estimate(req, res)
-	res.Usage.Estimated = false // it is this model's own count
+	res.Usage = provider.Usage{Input: size, Output: res.Estimate()} // this model's own count
 	return res, nil
 }
 

@@ -60,7 +60,8 @@ func (h *Handler) complete(w http.ResponseWriter, r *http.Request) {
 	if string(body.ToolChoice) == `"none"` {
 		req.Tools = nil
 	}
-	if status, fault := h.refuse(req); status != 0 {
+	size := req.Estimate()
+	if status, fault := h.refuse(req, size); status != 0 {
 		wire.WriteError(w, status, fault)
 		return
 	}
@@ -85,7 +86,7 @@ func (h *Handler) complete(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	res, err := h.play.answer(req, s, sc, text)
+	res, err := h.play.answer(req, size, s, sc, text)
 	if err != nil {
 		wire.WriteError(w, http.StatusInternalServerError, wire.Error{Message: "the script: " + err.Error()})
 		return
@@ -102,8 +103,8 @@ func (h *Handler) complete(w http.ResponseWriter, r *http.Request) {
 	_ = h.stream(r.Context(), w, res, pause, body.StreamOptions.IncludeUsage)
 }
 
-// refuse is what any provider would not answer.
-func (h *Handler) refuse(req provider.Request) (int, wire.Error) {
+// refuse is what any provider would not answer. size is the prompt's, in tokens.
+func (h *Handler) refuse(req provider.Request, size int64) (int, wire.Error) {
 	s := h.play.script
 	if req.Model != s.Model && !slices.Contains(s.Aliases, req.Model) {
 		return http.StatusNotFound, wire.Error{Message: "the model " + strconv.Quote(req.Model) + " does not exist; this is " + s.Model, Code: "model_not_found", Param: "model"}
@@ -114,7 +115,7 @@ func (h *Handler) refuse(req provider.Request) (int, wire.Error) {
 	if err := paired(req.Messages); err != nil {
 		return http.StatusBadRequest, wire.Error{Message: err.Error(), Param: "messages"}
 	}
-	if s.ContextWindow > 0 && req.Estimate()+req.MaxTokens > s.ContextWindow {
+	if s.ContextWindow > 0 && size+req.MaxTokens > s.ContextWindow {
 		return http.StatusBadRequest, wire.Error{
 			Message: "this model's maximum context length is " + strconv.FormatInt(s.ContextWindow, 10) + " tokens",
 			Code:    "context_length_exceeded", Param: "messages",
