@@ -73,14 +73,16 @@ func Whole(ctx context.Context) {
 
 // rearm sets the timer; the caller holds the lock, or has the watch to itself.
 func (w *watch) rearm(d time.Duration) {
-	if w.timer != nil {
-		w.timer.Stop()
-		w.timer = nil
+	switch {
+	case d <= 0 || w.ended:
+		if w.timer != nil {
+			w.timer.Stop()
+		}
+	case w.timer == nil:
+		w.timer = time.AfterFunc(d, w.expire)
+	default:
+		w.timer.Reset(d)
 	}
-	if d <= 0 || w.ended {
-		return
-	}
-	w.timer = time.AfterFunc(d, w.expire)
 }
 
 func (w *watch) expire() {
