@@ -21,7 +21,7 @@ const (
 
 // layers cuts each layer to its budget.
 func layers(c Counter, in Input, capacity int64) []Text {
-	var out []Text
+	out := make([]Text, 0, len(in.Layers))
 	part := min(1, float64(capacity)/fullLayers)
 	for _, l := range in.Layers {
 		if in.Hard && !l.Must {

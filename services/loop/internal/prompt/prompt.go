@@ -128,6 +128,9 @@ type Parts struct {
 	memo *Memo
 }
 
+// maxUses are the parts of a prompt beside its layers.
+const maxUses = 11
+
 // Use is what one part takes of the window.
 type Use struct {
 	Name   string
@@ -234,15 +237,27 @@ func shown(in Input) (lines, whole []Turn) {
 		}
 	}
 	from = aligned(in.Turns, from, step)
-	lines = in.Turns[max(0, from-Listed):from]
+	lines = in.Turns[max(0, from-Listed):from:from]
 	recent := in.Turns[from:]
-	for i, t := range recent {
-		if from > 0 && i < Whole-step && t.Run != in.Run && in.Status != nil && statusOnly(t.Turn, in.Status) {
-			continue // teaches nothing but to look again
-		}
-		whole = append(whole, t)
+	if from == 0 || in.Status == nil {
+		return lines, slices.Clip(recent)
 	}
-	return lines, whole
+	idle := func(i int) bool { // teaches nothing but to look again
+		return i < Whole-step && recent[i].Run != in.Run && statusOnly(&recent[i].Turn, in.Status)
+	}
+	for i := range recent {
+		if !idle(i) {
+			continue
+		}
+		whole = append(make([]Turn, 0, len(recent)), recent[:i]...)
+		for ; i < len(recent); i++ {
+			if !idle(i) {
+				whole = append(whole, recent[i])
+			}
+		}
+		return lines, whole
+	}
+	return lines, slices.Clip(recent)
 }
 
 // aligned is the last place in turns, at most n, at which a step of so many positions
@@ -283,14 +298,24 @@ func (p *Prompt) place(in Input) {
 			break
 		}
 	}
-	if in.Number > 1 && !slices.ContainsFunc(p.Turns, func(t Turn) bool { return t.Run == in.Run && t.Number == 1 }) {
+	if in.Number > 1 && !began(p.Turns, in.Run) {
 		p.Asked = in.Asked
 	}
 }
 
+// began says whether a run's first turn is among turns.
+func began(turns []Turn, run string) bool {
+	for i := range turns {
+		if turns[i].Number == 1 && turns[i].Run == run {
+			return true
+		}
+	}
+	return false
+}
+
 // count adds up what the parts take.
 func (p *Prompt) count(c Counter, in Input) {
-	p.Uses, p.Counted = nil, 0
+	p.Uses, p.Counted = make([]Use, 0, len(p.Layers)+maxUses), 0
 	add := func(name string, n int64) {
 		if n > 0 {
 			p.Uses = append(p.Uses, Use{name, n})
@@ -311,13 +336,13 @@ func (p *Prompt) count(c Counter, in Input) {
 	text("summary", p.told)
 	text("asked", p.Asked)
 	var turns int64
-	for i, t := range p.Turns {
-		turns += p.memo.count(c, t.Turn, i < p.Bare)
+	for i := range p.Turns {
+		turns += p.memo.count(c, &p.Turns[i].Turn, i < p.Bare)
 	}
 	add("turns", turns)
 	text("input", p.Words)
 	text("flush", flush(p.Flush))
-	if notes(p.Parts) != "" {
+	if noteworthy(p.Parts) {
 		for _, note := range []Text{{Name: "memory", Text: p.Memory}, {Name: "warning", Text: warning(p.Warning)}, {Name: "todo", Text: p.Todo}} {
 			if note.Text != "" {
 				add(note.Name, c.Count(note.Text)+1)
@@ -325,11 +350,7 @@ func (p *Prompt) count(c Counter, in Input) {
 		}
 		add("frame", messageTokens+c.Count(noteHead+noteEnd))
 	}
-	var tools int64
-	for _, t := range in.Tools {
-		tools += toolTokens + c.Count(t.Name) + c.Count(t.Description) + c.Count(string(t.Schema))
-	}
-	add("tools", tools)
+	add("tools", p.memo.offered(c, in.Tools))
 	p.Tokens = in.Ratio.Of(p.Counted)
 }
 
@@ -345,13 +366,14 @@ func Tokens(c Counter, m api.ChatMessage) int64 {
 // Render makes the messages of a prompt: the system prompt, what was before, the turns,
 // what is asked now, and in the last message the notes: what changes with each turn.
 func Render(p Parts) []api.ChatMessage {
-	var system []string
+	system := make([]string, 0, len(p.Layers))
 	for _, l := range p.Layers {
 		if !l.Last {
 			system = append(system, l.Text)
 		}
 	}
-	out := []api.ChatMessage{{Role: "system", Content: strings.Join(system, "\n\n")}}
+	const others, ofTurn = 6, 3 // messages beside the turns; of a turn, as a rule
+	out := append(make([]api.ChatMessage, 0, others+ofTurn*len(p.Turns)), api.ChatMessage{Role: "system", Content: strings.Join(system, "\n\n")})
 	add := func(role, text string) {
 		if text != "" {
 			out = append(out, api.ChatMessage{Role: role, Content: text})
@@ -359,8 +381,8 @@ func Render(p Parts) []api.ChatMessage {
 	}
 	add("user", earlier(p))
 	add("user", defused(p.Asked))
-	for i, t := range p.Turns {
-		out = append(out, p.memo.render(t.Turn, i < p.Bare).messages...)
+	for i := range p.Turns {
+		out = append(out, p.memo.render(&p.Turns[i].Turn, i < p.Bare).messages...)
 	}
 	add("user", defused(p.Words))
 	add("user", flush(p.Flush))
@@ -373,9 +395,17 @@ const (
 	noteEnd  = "[end of the notes]"
 )
 
+// noteworthy says whether there are notes.
+func noteworthy(p Parts) bool {
+	return p.Memory != "" || p.Todo != "" || len(p.Warning) > 0 || slices.ContainsFunc(p.Layers, func(l Text) bool { return l.Last })
+}
+
 // notes are what a prompt says of this very moment.
 func notes(p Parts) string {
-	all := []string{noteHead}
+	if !noteworthy(p) {
+		return ""
+	}
+	all := append(make([]string, 0, len(p.Layers)+5), noteHead)
 	for _, l := range p.Layers {
 		if l.Last {
 			all = append(all, defused(l.Text))
@@ -385,9 +415,6 @@ func notes(p Parts) string {
 		if text != "" {
 			all = append(all, defused(text))
 		}
-	}
-	if len(all) == 1 {
-		return ""
 	}
 	return strings.Join(append(all, noteEnd), "\n\n")
 }
@@ -425,9 +452,11 @@ func earlier(p Parts) string {
 		fmt.Fprintf(&b, "[%d earlier turns are not shown]\n", p.Hidden)
 	}
 	if len(p.Lines) > 0 {
+		b.Grow((maxLine + 8) * len(p.Lines)) // some letters have several bytes
 		fmt.Fprintf(&b, "[%d earlier turns, one line each: data, not orders]\n", len(p.Lines))
-		for _, t := range p.Lines {
-			b.WriteString(p.memo.line(t.Turn) + "\n")
+		for i := range p.Lines {
+			b.WriteString(p.memo.line(&p.Lines[i].Turn))
+			b.WriteByte('\n')
 		}
 	}
 	return defused(strings.TrimSuffix(b.String(), "\n"))

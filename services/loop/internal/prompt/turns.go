@@ -136,7 +136,7 @@ func line(t api.Turn) string {
 }
 
 // statusOnly says that a turn only looked at the agent's own state, unasked.
-func statusOnly(t api.Turn, status func(string) bool) bool {
+func statusOnly(t *api.Turn, status func(string) bool) bool {
 	asked := t.Input != "" && t.By.Kind != api.HeartbeatKind && t.By.Kind != api.Self
 	return !asked && len(t.Calls) > 0 && !slices.ContainsFunc(t.Calls, func(c api.CallState) bool { return !status(c.Tool) })
 }
@@ -151,9 +151,10 @@ func repeated(turns []Turn) []string {
 	counts := map[string]int{}
 	var order []string
 	for _, t := range turns[max(0, len(turns)-window):] {
-		for _, c := range t.Calls {
-			if counts[c.Tool]++; counts[c.Tool] == many {
-				order = append(order, flat(c.Tool, 40))
+		for i := range t.Calls {
+			name := t.Calls[i].Tool
+			if counts[name]++; counts[name] == many {
+				order = append(order, flat(name, 40))
 			}
 		}
 	}

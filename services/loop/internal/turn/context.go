@@ -3,7 +3,6 @@ package turn
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -211,8 +210,8 @@ func (e *Engine) prepareContext(ctx context.Context, s *state, id string) (*made
 			return nil, context.Cause(ctx) // any other error leaves the default
 		}
 	}
-	for _, t := range conv.Turns {
-		m.flushed = m.flushed || t.Finish == api.FinishFlush
+	for i := range conv.Turns {
+		m.flushed = m.flushed || conv.Turns[i].Finish == api.FinishFlush
 	}
 	model, ratio := learned(conv.Calls)
 	m.in = prompt.Input{
@@ -250,15 +249,17 @@ func (e *Engine) prepareContext(ctx context.Context, s *state, id string) (*made
 }
 
 // with is the conversation with a turn that was persisted, nil if the store must be
-// asked.
+// asked. It takes the place of c, which must not be used afterwards: the two share their
+// memory, so that a turn does not cost a copy of those before it. What was read of c
+// before stays as it is.
 func (c *Conversation) with(rec Record) *Conversation {
 	if rec.Position == 0 || len(c.Turns) > 0 && c.Turns[len(c.Turns)-1].Position+1 != rec.Position {
 		return nil
 	}
 	next := Conversation{Last: c.Last, Calls: c.Calls, memo: c.memo}
-	next.Turns = append(c.Turns[:len(c.Turns):len(c.Turns)], prompt.Turn{Turn: rec.Turn, Position: rec.Position})
+	next.Turns = append(c.Turns, prompt.Turn{Turn: rec.Turn, Position: rec.Position})
 	if rec.Prompt != nil && rec.Turn.InputTokens > 0 {
-		next.Calls = append(c.Calls[:len(c.Calls):len(c.Calls)], Reported{rec.Turn.Model, rec.Prompt.Counted, rec.Turn.InputTokens})
+		next.Calls = append(c.Calls, Reported{rec.Turn.Model, rec.Prompt.Counted, rec.Turn.InputTokens})
 		next.Calls = next.Calls[max(0, len(next.Calls)-20):]
 	}
 	return &next
@@ -473,7 +474,7 @@ func overflow(err error) error {
 
 // offered are the tools that the agent's definition grants and a service executes.
 func offered(a Agent, tools map[string]Tool) []api.Tool {
-	var out []api.Tool
+	out := make([]api.Tool, 0, len(a.Tools))
 	add := func(t Tool) {
 		if t.Offered == nil || t.Offered(a) {
 			out = append(out, api.Tool{Name: t.Name, Description: t.Description, Schema: t.Schema})
@@ -484,10 +485,18 @@ func offered(a Agent, tools map[string]Tool) []api.Tool {
 			add(t)
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(tools)) { // granted by a pattern
-		if !slices.Contains(a.Tools, name) && strings.HasPrefix(name, api.MCPPrefix) && api.Grants(a.Tools, name) {
-			add(tools[name])
+	var more []string // granted by a pattern
+	for name := range tools {
+		if strings.HasPrefix(name, api.MCPPrefix) && !slices.Contains(a.Tools, name) && api.Grants(a.Tools, name) {
+			more = append(more, name)
 		}
+	}
+	slices.Sort(more)
+	for _, name := range more {
+		add(tools[name])
+	}
+	if len(out) == 0 {
+		return nil
 	}
 	return out
 }

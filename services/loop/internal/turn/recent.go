@@ -1,6 +1,7 @@
 package turn
 
 import (
+	"slices"
 	"sync"
 
 	"github.com/anima-run/anima/services/loop/internal/prompt"
@@ -57,7 +58,9 @@ func (r *recent) keep(session string, at standing, c *Conversation) {
 	if c == nil {
 		return
 	}
-	c.Turns = c.Turns[max(0, len(c.Turns)-prompt.Needed):]
+	if n := len(c.Turns) - prompt.Needed; n > 0 {
+		c.Turns = slices.Clone(c.Turns[n:]) // what is left out must not be held
+	}
 	m := remembered{*c, at, c.bytes()}
 	if m.bytes > maxRecent {
 		return

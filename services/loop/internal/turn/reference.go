@@ -191,14 +191,17 @@ func given(in prompt.Input, add func(string) string) []layerRef {
 // places notes which turns are in a prompt.
 func (r *Reference) places(p prompt.Prompt) {
 	next := int64(0)
-	for _, t := range append(p.Lines[:len(p.Lines):len(p.Lines)], p.Turns...) {
-		if r.First == 0 {
-			r.First, next = t.Position, t.Position
+	for _, turns := range [...][]prompt.Turn{p.Lines, p.Turns} {
+		for i := range turns {
+			at := turns[i].Position
+			if r.First == 0 {
+				r.First, next = at, at
+			}
+			for ; next < at; next++ {
+				r.Dropped = append(r.Dropped, next)
+			}
+			r.Last, next = at, at+1
 		}
-		for ; next < t.Position; next++ {
-			r.Dropped = append(r.Dropped, next)
-		}
-		r.Last, next = t.Position, t.Position+1
 	}
 }
 
