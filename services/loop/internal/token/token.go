@@ -44,7 +44,7 @@ type key struct {
 }
 
 // cl100k is read once, when something is first counted: it takes some 20 ms.
-var cl100k = sync.OnceValue(func() encoder { return codec.NewCl100kBase() })
+var cl100k = sync.OnceValue(func() encoder { return &words{encoder: codec.NewCl100kBase()} })
 
 // New returns a counter with an empty cache.
 func New() *Counter { return counting(cl100k) }
