@@ -65,6 +65,50 @@ func Normalize(messages []api.ChatMessage, tools bool) []api.ChatMessage {
 	return append(system, alternate(join(rest))...)
 }
 
+// Normal says whether messages are as [Normalize] with tools makes them. It costs less
+// than the copies that Normalize makes of a long conversation.
+func Normal(messages []api.ChatMessage) bool {
+	var (
+		before  string                // role of the message before
+		open    []api.ToolCall        // without a result
+		used    = map[string]bool{}   // ids of calls
+		scratch = make([]byte, 0, 64) // arguments
+	)
+	for i := range messages {
+		m := &messages[i]
+		spoken := strings.TrimSpace(m.Content) != ""
+		if len(open) > 0 && m.Role != ToolRole || m.Role != ToolRole && m.ToolCallID != "" || m.Role != Assistant && (!spoken || len(m.ToolCalls) > 0) {
+			return false
+		}
+		follows := false
+		switch m.Role {
+		case System:
+			follows = before == "" || before == System
+		case User:
+			follows = before != User && before != ToolRole
+		case Assistant:
+			follows = (before == User || before == ToolRole) && (spoken || m.Content == "" && len(m.ToolCalls) > 0)
+			for _, c := range m.ToolCalls {
+				scratch = append(scratch[:0], c.Arguments...)
+				if used[c.ID] || !word(c.ID, maxCallID) || !word(c.Name, maxName) || !isObject(scratch) {
+					return false
+				}
+				used[c.ID] = true
+			}
+			open = m.ToolCalls
+		case ToolRole:
+			if follows = len(open) > 0 && open[0].ID == m.ToolCallID; follows {
+				open = open[1:]
+			}
+		}
+		if !follows {
+			return false
+		}
+		before = m.Role
+	}
+	return len(open) == 0 && (before == User || before == ToolRole)
+}
+
 // split separates the system messages and drops blank messages.
 func split(messages []api.ChatMessage) (system, rest []api.ChatMessage) {
 	for _, m := range messages {

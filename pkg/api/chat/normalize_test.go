@@ -142,6 +142,70 @@ func TestNormalizeWithoutTools(t *testing.T) {
 	}
 }
 
+// TestNormal: every way in which messages can differ from normal ones is seen.
+func TestNormal(t *testing.T) {
+	t.Parallel()
+	changed := func(change func(m []api.ChatMessage) []api.ChatMessage) []api.ChatMessage {
+		return change([]api.ChatMessage{
+			{Role: "system", Content: "be"},
+			{Role: "user", Content: "do"},
+			{Role: "assistant", ToolCalls: []api.ToolCall{{ID: "a", Name: "exec", Arguments: "{}"}, {ID: "b", Name: "read", Arguments: `{"x":1}`}}},
+			{Role: "tool", ToolCallID: "a", Content: "1"},
+			{Role: "tool", ToolCallID: "b", Content: "2"},
+			{Role: "assistant", Content: "done"},
+			{Role: "user", Content: "more"},
+		})
+	}
+	for name, tt := range map[string]struct {
+		change func(m []api.ChatMessage) []api.ChatMessage
+		want   bool
+	}{
+		"normal":              {func(m []api.ChatMessage) []api.ChatMessage { return m }, true},
+		"ends with a result":  {func(m []api.ChatMessage) []api.ChatMessage { return m[:5] }, true},
+		"nothing":             {func([]api.ChatMessage) []api.ChatMessage { return nil }, false},
+		"system alone":        {func(m []api.ChatMessage) []api.ChatMessage { return m[:1] }, false},
+		"a result is missing": {func(m []api.ChatMessage) []api.ChatMessage { return m[:4] }, false},
+		"ends with an answer": {func(m []api.ChatMessage) []api.ChatMessage { return m[:6] }, false},
+		"a user after a result": {func(m []api.ChatMessage) []api.ChatMessage {
+			return append(m[:5:5], api.ChatMessage{Role: "user", Content: "and"})
+		}, false},
+		"two of a user":      {func(m []api.ChatMessage) []api.ChatMessage { return append(m, m[6]) }, false},
+		"a late system":      {func(m []api.ChatMessage) []api.ChatMessage { return append(m, m[0], m[6]) }, false},
+		"a blank text":       {func(m []api.ChatMessage) []api.ChatMessage { m[1].Content = " \n"; return m }, false},
+		"a blank result":     {func(m []api.ChatMessage) []api.ChatMessage { m[3].Content = ""; return m }, false},
+		"blank beside calls": {func(m []api.ChatMessage) []api.ChatMessage { m[2].Content = " "; return m }, false},
+		"an unknown role":    {func(m []api.ChatMessage) []api.ChatMessage { m[1].Role = "human"; return m }, false},
+		"results in another order": {func(m []api.ChatMessage) []api.ChatMessage {
+			m[3], m[4] = m[4], m[3]
+			return m
+		}, false},
+		"the same id twice": {func(m []api.ChatMessage) []api.ChatMessage {
+			m[2].ToolCalls[1].ID, m[4].ToolCallID = "a", "a"
+			return m
+		}, false},
+		"an id of other letters": {func(m []api.ChatMessage) []api.ChatMessage {
+			m[2].ToolCalls[0].ID, m[3].ToolCallID = "a.", "a."
+			return m
+		}, false},
+		"a name of other letters":    {func(m []api.ChatMessage) []api.ChatMessage { m[2].ToolCalls[0].Name = "a b"; return m }, false},
+		"arguments that are no JSON": {func(m []api.ChatMessage) []api.ChatMessage { m[2].ToolCalls[0].Arguments = "{"; return m }, false},
+		"arguments with space":       {func(m []api.ChatMessage) []api.ChatMessage { m[2].ToolCalls[0].Arguments = " {}"; return m }, false},
+		"calls of a user":            {func(m []api.ChatMessage) []api.ChatMessage { m[6].ToolCalls = m[2].ToolCalls; return m }, false},
+		"a user with an id":          {func(m []api.ChatMessage) []api.ChatMessage { m[6].ToolCallID = "a"; return m }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			in := changed(tt.change)
+			if got := chat.Normal(in); got != tt.want {
+				t.Errorf("got %v, want %v", got, tt.want)
+			}
+			if same := cmp.Equal(in, chat.Normalize(in, true)); same != tt.want {
+				t.Errorf("Normalize changes nothing: %v, want %v", same, tt.want)
+			}
+		})
+	}
+}
+
 // FuzzNormalize makes conversations of bytes: a role, an id, a name, arguments.
 func FuzzNormalize(f *testing.F) {
 	f.Add("uhello|a c1 exec {}|tc1 ok", true)
@@ -187,6 +251,14 @@ func FuzzNormalize(f *testing.F) {
 		}
 		if err := strict(out, tools); err != nil {
 			t.Fatalf("%v\nin:  %q\nout: %q", err, in, out)
+		}
+		if !chat.Normal(out) {
+			t.Fatalf("what is normal is taken for something else\nin:  %q\nout: %q", in, out)
+		}
+		if chat.Normal(in) {
+			if diff := cmp.Diff(in, chat.Normalize(in, true)); diff != "" {
+				t.Fatalf("taken for normal (-in +normal):\n%s", diff)
+			}
 		}
 		if diff := cmp.Diff(out, chat.Normalize(out, tools)); diff != "" {
 			t.Fatalf("what is normal changes (-once +twice):\n%s", diff)

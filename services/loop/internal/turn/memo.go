@@ -103,4 +103,9 @@ func same(a, b kitTool) bool {
 
 // encode is a prompt as it is sent. Messages are normal as if tools were offered: with
 // none, the router has to change what is left of calls.
-func encode(messages []api.ChatMessage) []byte { return chat.Encode(chat.Normalize(messages, true)) }
+func encode(messages []api.ChatMessage) []byte {
+	if !chat.Normal(messages) {
+		messages = chat.Normalize(messages, true)
+	}
+	return chat.Encode(messages)
+}
