@@ -3,7 +3,6 @@ package sandbox
 import (
 	"errors"
 	"io/fs"
-	"os"
 	"slices"
 	"syscall"
 )
@@ -11,18 +10,18 @@ import (
 // stampOf is the state of a file or directory; the zero Stamp if it is not there.
 // steady is false if the state cannot tell all that may happen to it.
 func stampOf(name string) (s Stamp, steady bool) {
-	info, err := os.Lstat(name)
+	var st syscall.Stat_t
+	err := syscall.Lstat(name, &st) // os.Lstat allocates what it returns
+	for err == syscall.EINTR {
+		err = syscall.Lstat(name, &st)
+	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return Stamp{}, true
 	}
-	if err != nil || !info.IsDir() && !info.Mode().IsRegular() {
+	if kind := st.Mode & syscall.S_IFMT; err != nil || kind != syscall.S_IFDIR && kind != syscall.S_IFREG {
 		return Stamp{}, false // what a link leads to may change, and the link not
 	}
-	st, ok := info.Sys().(*syscall.Stat_t)
-	if !ok {
-		return Stamp{}, false
-	}
-	return Stamp{dev: uint64(st.Dev), ino: st.Ino, size: st.Size, mode: uint32(st.Mode), changed: st.Ctim.Nano(), modified: st.Mtim.Nano()}, true //nolint:unconvert // their types differ between processors
+	return Stamp{dev: uint64(st.Dev), ino: st.Ino, size: st.Size, mode: st.Mode, changed: st.Ctim.Nano(), modified: st.Mtim.Nano()}, true //nolint:unconvert // their types differ between processors
 }
 
 // local are the file systems whose states come from this machine's kernel: those of a
