@@ -48,6 +48,32 @@ func BenchmarkRecall(b *testing.B) {
 	}
 }
 
+// BenchmarkRecallYoung recalls for an agent that has done the same a hundred times: of
+// all that it remembers every text fits.
+func BenchmarkRecallYoung(b *testing.B) {
+	db := sqldbtest.SQLite(b, sqlstore.Migrations())
+	s := sqlstore.Memory{Store: sqlstore.New(db, "/data")}
+	if _, err := s.Apply(b.Context(), definition("Ada"), "ada", "0xAD", "source", at); err != nil {
+		b.Fatal(err)
+	}
+	for i := range 100 {
+		id := fmt.Sprint("g", i)
+		if err := s.AddNote(b.Context(), "ada", memory.Note{ID: id, Session: "ada-main", Kind: "goal", Content: fmt.Sprintf("send message number %d to the reader", i), By: self, At: at}); err != nil {
+			b.Fatal(err)
+		}
+		if err := s.ReachGoal(b.Context(), "ada", id, "called exec: ok, said: all is done now", self, at+int64(i)); err != nil {
+			b.Fatal(err)
+		}
+	}
+	m := &memory.Memory{Store: s, Tokens: memory.Quarter{}, Now: func() time.Time { return time.UnixMicro(at) }}
+	b.ReportAllocs()
+	for b.Loop() {
+		if text, err := m.Recall(b.Context(), "ada", "ada-main", "send message number 7 to the reader", 10_000); err != nil || text == "" {
+			b.Fatal(text, err)
+		}
+	}
+}
+
 // populate fills the store and gives a source of texts: words as unequally common
 // as in a language.
 func populate(b *testing.B, db *sqldb.DB, s sqlstore.Memory, n int) func(int) string {

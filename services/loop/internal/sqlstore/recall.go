@@ -95,24 +95,31 @@ var searching = map[sqldb.Engine]string{
 // still counts in [memory.Rank]. Beside the candidates it returns in how many texts each
 // phrase is.
 func searchStatement(asked string) string {
-	with := func(n int) string {
-		return `w.doc >= coalesce((select x.doc from memory_word x where x.word = a.word order by x.doc desc limit 1 offset ` + strconv.Itoa(n-1) + `), 0)`
-	}
 	common, most, tier := strconv.Itoa(memory.MaxFrequency), strconv.Itoa(maxCandidates), strconv.Itoa(maxPhrases)
+	// The texts with a word, and those of them that have another one too.
+	latest := func(n int) string {
+		return `w.word = a.word and w.doc >= coalesce((select x.doc from memory_word x where x.word = a.word order by x.doc desc limit 1 offset ` + strconv.Itoa(n-1) + `), 0)`
+	}
+	other := latest(maxWithFirst) + ` and exists (select 1 from memory_word y where y.word = a.other and y.doc = w.doc)`
 	var b strings.Builder
-	// A cross join is what SQLite does in the order in which it is written.
+	// A cross join is what SQLite does in the order in which it is written. A phrase is
+	// counted first, where counting ends soon, and its texts are listed only if it is a
+	// rare one.
 	b.WriteString(`with asked as materialized (` + asked + `),
-		hits as materialized (
-			select a.k, w.doc from asked a cross join memory_word w where a.other = '' and w.word = a.word and ` + with(memory.MaxFrequency) + `
-			union all
-			select a.k, w.doc from asked a cross join memory_word w where a.other <> '' and w.word = a.word and ` + with(maxWithFirst) + `
-				and exists (select 1 from memory_word y where y.word = a.other and y.doc = w.doc)),
-		found as materialized (select k, k / ` + tier + ` as tier, case when count(*) > ` + common + ` then ` + common + ` else count(*) end as n from hits group by k),
-		rare as materialized (select k, tier, n from (
-			select k, tier, n, coalesce(sum(n) over (partition by tier order by n, k rows between unbounded preceding and 1 preceding), 0) as rarer from found) f
+		counted as materialized (
+			select a.k, a.word, a.other, case when a.other = ''
+				then (select count(*) from (select 1 from memory_word w where w.word = a.word limit ` + common + `) c)
+				else (select count(*) from (select 1 from memory_word w where ` + other + ` limit ` + common + `) c) end as n
+			from asked a),
+		rare as materialized (select k / ` + tier + ` as tier, word, other from (
+			select k, word, other, coalesce(sum(n) over (partition by k / ` + tier + ` order by n, k rows between unbounded preceding and 1 preceding), 0) as rarer
+			from counted where n > 0) f
 			where rarer < ` + most + `),
-		candidates as materialized (select distinct r.tier, h.doc from rare r join hits h on h.k = r.k)
-		select '' as tier, '', '', '', '', '', '', n, k, '', '', 0, 0, 0, 0, '' from found`)
+		candidates as materialized (
+			select a.tier, w.doc from rare a cross join memory_word w where a.other = '' and ` + latest(memory.MaxFrequency) + `
+			union
+			select a.tier, w.doc from rare a cross join memory_word w where a.other <> '' and ` + other + `)
+		select '' as tier, '', '', '', '', '', '', n, k, '', '', 0, 0, 0, 0, '' from counted where n > 0`)
 	for i, tier := range searchable {
 		v := views[tier]
 		live := ""
