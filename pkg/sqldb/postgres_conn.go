@@ -281,7 +281,7 @@ func (r *pgRow) real(i int) float64 {
 	}
 }
 
-func (r *pgRow) text(i int) string {
+func (r *pgRow) text(i int, was string) string {
 	b := r.raw[i]
 	switch oid := r.fields[i].DataTypeOID; oid {
 	case pgtype.TextOID, pgtype.VarcharOID, pgtype.NameOID, pgtype.BPCharOID, pgtype.UnknownOID, pgtype.QCharOID, pgtype.JSONOID:
@@ -295,13 +295,16 @@ func (r *pgRow) text(i int) string {
 			}
 		}
 	}
+	if string(b) == was {
+		return was
+	}
 	return string(b)
 }
 
 func (r *pgRow) bytes(i int) []byte {
 	b := r.raw[i]
 	if r.fields[i].DataTypeOID != pgtype.ByteaOID {
-		return []byte(r.text(i))
+		return []byte(r.text(i, ""))
 	}
 	if hexed, ok := strings.CutPrefix(string(b), `\x`); ok && !r.binary(i) {
 		b, _ = hex.DecodeString(hexed) // the server has made the digits

@@ -131,7 +131,7 @@ func (r *savedRow) row(c columns) {
 		case real:
 			v.f = c.real(i)
 		case text, blob:
-			v.s = c.text(i)
+			v.s = c.text(i, "")
 		case null:
 		}
 	}
@@ -139,12 +139,12 @@ func (r *savedRow) row(c columns) {
 
 func (r *savedRow) end() { r.arrived = true }
 
-func (r *savedRow) count() int          { return len(r.values) }
-func (r *savedRow) kind(i int) kind     { return r.values[i].kind }
-func (r *savedRow) integer(i int) int64 { return r.values[i].n }
-func (r *savedRow) real(i int) float64  { return r.values[i].f }
-func (r *savedRow) text(i int) string   { return r.values[i].s }
-func (r *savedRow) bytes(i int) []byte  { return []byte(r.values[i].s) }
+func (r *savedRow) count() int                  { return len(r.values) }
+func (r *savedRow) kind(i int) kind             { return r.values[i].kind }
+func (r *savedRow) integer(i int) int64         { return r.values[i].n }
+func (r *savedRow) real(i int) float64          { return r.values[i].f }
+func (r *savedRow) text(i int, _ string) string { return r.values[i].s }
+func (r *savedRow) bytes(i int) []byte          { return []byte(r.values[i].s) }
 
 // scan copies the row into dest.
 func (r *savedRow) scan(dest []any) error {

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"unsafe"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -291,6 +293,53 @@ func TestFlights(t *testing.T) {
 }
 
 var errGivenUp = errors.New("given up")
+
+// TestScanAgain: rows that are scanned into the same variables have their own texts, and
+// share those that are the same as in the row before.
+func TestScanAgain(t *testing.T) {
+	t.Parallel()
+	type name string
+	sqldbtest.Each(t, accounts, func(t *testing.T, db *sqldb.DB) {
+		long := strings.Repeat("l", 64)
+		want := []string{"same", "same", "diff", "", "", "same", long, long, long + "x", long + "y", "é"}
+		each, args := make([]string, len(want)), make([]any, len(want))
+		for i, text := range want {
+			each[i], args[i] = fmt.Sprintf("select cast($%d as text) as v, %d as n", i+1, i), text
+		}
+		rows, err := db.QueryContext(t.Context(), "select v, v from ("+strings.Join(each, " union all ")+") x order by n", args...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			if err := rows.Close(); err != nil {
+				t.Error(err)
+			}
+		}()
+		var plain string
+		var named name
+		var got, gotNamed []string
+		for rows.Next() {
+			if err := rows.Scan(&plain, &named); err != nil {
+				t.Fatal(err)
+			}
+			got, gotNamed = append(got, plain), append(gotNamed, string(named))
+		}
+		if err := rows.Err(); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+		if diff := cmp.Diff(want, gotNamed); diff != "" {
+			t.Errorf("a named type (-want +got):\n%s", diff)
+		}
+		for _, same := range []int{1, 7} {
+			if unsafe.StringData(got[same]) != unsafe.StringData(got[same-1]) {
+				t.Errorf("row %d has a copy of the text of the row before", same)
+			}
+		}
+	})
+}
 
 // TestScan holds both engines to the same types.
 func TestScan(t *testing.T) {

@@ -24,8 +24,10 @@ type columns interface {
 	kind(i int) kind
 	integer(i int) int64 // of an integer
 	real(i int) float64  // of a real
-	text(i int) string   // of a text or a blob
-	bytes(i int) []byte  // the same as a copy
+	// text of a text or a blob. It is was itself, and no copy, if it says the same: rows
+	// that are scanned into the same variables often share texts with the row before.
+	text(i int, was string) string
+	bytes(i int) []byte // the same as a copy
 }
 
 // Null is a value of type T or NULL, as an argument and as what Scan writes to. The
@@ -71,7 +73,7 @@ func scanRow(c columns, dest []any) error {
 func scanInto(c columns, i int, dest any) (err error) {
 	switch d := dest.(type) {
 	case *string:
-		*d, err = stringOf(c, i)
+		*d, err = stringOf(c, i, *d)
 	case *int64:
 		*d, err = integerOf(c, i, 64)
 	case *int:
@@ -102,7 +104,7 @@ func scanReflect(c columns, i int, dest reflect.Value) error {
 	d := dest.Elem()
 	switch d.Kind() {
 	case reflect.String:
-		s, err := stringOf(c, i)
+		s, err := stringOf(c, i, d.String())
 		d.SetString(s)
 		return err
 	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
@@ -142,10 +144,10 @@ func scanReflect(c columns, i int, dest reflect.Value) error {
 	return fmt.Errorf("into %s: not a type of columns", d.Type())
 }
 
-func stringOf(c columns, i int) (string, error) {
+func stringOf(c columns, i int, was string) (string, error) {
 	switch c.kind(i) {
 	case text, blob:
-		return c.text(i), nil
+		return c.text(i, was), nil
 	case integer:
 		return strconv.FormatInt(c.integer(i), 10), nil
 	case real:
@@ -163,7 +165,7 @@ func bytesOf(c columns, i int) ([]byte, error) {
 		return c.bytes(i), nil
 	default:
 	}
-	s, err := stringOf(c, i)
+	s, err := stringOf(c, i, "")
 	return []byte(s), err
 }
 
@@ -176,7 +178,7 @@ func integerOf(c columns, i, bits int) (int64, error) {
 		}
 		return n, nil
 	case text:
-		return strconv.ParseInt(c.text(i), 10, bits)
+		return strconv.ParseInt(c.text(i, ""), 10, bits)
 	case real:
 		if f := c.real(i); f == float64(int64(f)) {
 			return int64(f), nil
@@ -193,7 +195,7 @@ func boolOf(c columns, i int) (bool, error) {
 	case integer:
 		return c.integer(i) != 0, nil
 	case text:
-		return strconv.ParseBool(c.text(i))
+		return strconv.ParseBool(c.text(i, ""))
 	case null:
 		return false, errNull
 	default:
@@ -208,7 +210,7 @@ func realOf(c columns, i int) (float64, error) {
 	case integer:
 		return float64(c.integer(i)), nil
 	case text:
-		return strconv.ParseFloat(c.text(i), 64)
+		return strconv.ParseFloat(c.text(i, ""), 64)
 	case null:
 		return 0, errNull
 	default:
@@ -223,7 +225,7 @@ func anyOf(c columns, i int) any {
 	case real:
 		return c.real(i)
 	case text:
-		return c.text(i)
+		return c.text(i, "")
 	case blob:
 		return c.bytes(i)
 	default:

@@ -428,7 +428,14 @@ func (s *liteStmt) kind(i int) kind {
 
 func (s *liteStmt) integer(i int) int64 { return s.raw.ColumnInt64(i) }
 func (s *liteStmt) real(i int) float64  { return s.raw.ColumnFloat(i) }
-func (s *liteStmt) text(i int) string   { return s.raw.ColumnText(i) }
+
+func (s *liteStmt) text(i int, was string) string {
+	var b [64]byte // comparing longer texts costs a copy too, and they are the same less often
+	if n := len(was); n > 0 && n <= len(b) && s.raw.ColumnLen(i) == n && string(b[:s.raw.ColumnBytes(i, b[:])]) == was {
+		return was
+	}
+	return s.raw.ColumnText(i)
+}
 
 func (s *liteStmt) bytes(i int) []byte {
 	b := make([]byte, s.raw.ColumnLen(i))
