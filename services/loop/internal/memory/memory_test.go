@@ -204,7 +204,7 @@ func FuzzParseQuery(f *testing.F) {
 
 func TestRank(t *testing.T) {
 	t.Parallel()
-	all := []memory.Entry{
+	all := []*memory.Entry{
 		{ID: "common", Words: "tea and more tea "},
 		{ID: "none", Words: "coffee "},
 		{ID: "rare", Words: "the saffron of old "},

@@ -21,7 +21,7 @@ const MaxFrequency = 50
 // Rank sets the ranks of entries by BM25 over the words that the index has of them,
 // the best 1, and sorts them; the same on every engine. frequency is in how many
 // texts each phrase is, counted up to [MaxFrequency].
-func Rank(all []Entry, phrases []string, frequency []int) {
+func Rank(all []*Entry, phrases []string, frequency []int) {
 	mean := 0.0
 	for _, e := range all {
 		mean += float64(strings.Count(e.Words, " ")) / float64(len(all))
@@ -34,8 +34,7 @@ func Rank(all []Entry, phrases []string, frequency []int) {
 	}
 	counts := make([]int, len(phrases))
 	best := 0.0
-	for i := range all {
-		e := &all[i]
+	for _, e := range all {
 		clear(counts)
 		for w := range strings.SplitSeq(e.Words, " ") {
 			if k, ok := single[w]; ok {
@@ -62,7 +61,7 @@ func Rank(all []Entry, phrases []string, frequency []int) {
 			all[i].Rank /= best
 		}
 	}
-	slices.SortStableFunc(all, func(a, b Entry) int { return cmp.Compare(b.Rank, a.Rank) })
+	slices.SortStableFunc(all, func(a, b *Entry) int { return cmp.Compare(b.Rank, a.Rank) })
 }
 
 // occurrences counts how often the words of a phrase follow each other, of words that are

@@ -99,16 +99,16 @@ func (m *Memory) Preview(ctx context.Context, agent, session, query string, budg
 	return text, err
 }
 
-func (m *Memory) look(ctx context.Context, agent, session, query string, budget int64) (string, []Entry, error) {
+func (m *Memory) look(ctx context.Context, agent, session, query string, budget int64) (string, []*Entry, error) {
 	at := m.Now().UnixMicro()
 	unasked, held, err := m.Store.Unasked(ctx, agent, session, at)
 	if err != nil {
 		return "", nil, err
 	}
-	found := map[Tier][]Entry{}
+	found := map[Tier][]*Entry{}
 	var goals []string
-	for _, e := range unasked {
-		if e.Tier == Working {
+	for i := range unasked {
+		if e := &unasked[i]; e.Tier == Working {
 			found[Working] = append(found[Working], e)
 			if e.Kind == "goal" {
 				goals = append(goals, e.Text)
@@ -121,12 +121,13 @@ func (m *Memory) look(ctx context.Context, agent, session, query string, budget 
 		if err != nil {
 			return "", nil, err
 		}
-		for _, e := range all {
-			found[e.Tier] = append(found[e.Tier], e)
+		for i := range all {
+			found[all[i].Tier] = append(found[all[i].Tier], &all[i])
 		}
 	}
-	for _, e := range unasked {
-		if e.Tier != Working && !slices.ContainsFunc(found[e.Tier], func(o Entry) bool { return o.ID == e.ID }) {
+	for i := range unasked {
+		e := &unasked[i]
+		if e.Tier != Working && !slices.ContainsFunc(found[e.Tier], func(o *Entry) bool { return o.ID == e.ID }) {
 			found[e.Tier] = append(found[e.Tier], e)
 		}
 	}
@@ -139,7 +140,7 @@ func (m *Memory) look(ctx context.Context, agent, session, query string, budget 
 		best = max(best, score(all[0], q, at))
 	}
 	if best < threshold {
-		found = map[Tier][]Entry{Working: found[Working]}
+		found = map[Tier][]*Entry{Working: found[Working]}
 	}
 	text, shown := fill(found, m.Tokens, budget, at)
 	return text, shown, nil
@@ -157,8 +158,16 @@ func (m *Memory) Find(ctx context.Context, agent string, tier Tier, query string
 	if err != nil {
 		return nil, err
 	}
-	sortByScore(all, q, at)
-	return all[:min(len(all), limit)], nil
+	best := make([]*Entry, len(all))
+	for i := range all {
+		best[i] = &all[i]
+	}
+	sortByScore(best, q, at)
+	out := make([]Entry, min(len(all), limit))
+	for i := range out {
+		out[i] = *best[i]
+	}
+	return out, nil
 }
 
 // search drops what only the index takes for a match: it knows words, not what is
@@ -171,24 +180,34 @@ func (m *Memory) search(ctx context.Context, agent string, tiers []Tier, q Query
 	if err != nil {
 		return nil, err
 	}
+	var scratch []byte
 	for i := range all {
-		all[i].Share = q.share(all[i])
+		all[i].Share, scratch = q.share(&all[i], scratch)
 	}
 	return slices.DeleteFunc(all, func(e Entry) bool { return e.Share == 0 }), nil
 }
 
-func sortByScore(all []Entry, q Query, at int64) {
-	scores := make(map[string]float64, len(all))
-	for _, e := range all {
-		scores[e.ID] = score(e, q, at)
+// sortByScore sorts the entries of a tier, no two of which have the same id.
+func sortByScore(all []*Entry, q Query, at int64) {
+	type scored struct {
+		*Entry
+
+		score float64
 	}
-	slices.SortStableFunc(all, func(a, b Entry) int {
-		return cmp.Or(cmp.Compare(scores[b.ID], scores[a.ID]), cmp.Compare(b.At, a.At), cmp.Compare(a.ID, b.ID))
+	scores := make([]scored, len(all))
+	for i, e := range all {
+		scores[i] = scored{e, score(e, q, at)}
+	}
+	slices.SortFunc(scores, func(a, b scored) int {
+		return cmp.Or(cmp.Compare(b.score, a.score), cmp.Compare(b.At, a.At), cmp.Compare(a.ID, b.ID))
 	})
+	for i, s := range scores {
+		all[i] = s.Entry
+	}
 }
 
 // score of an entry at a time, 0 to 1.
-func score(e Entry, q Query, at int64) float64 {
+func score(e *Entry, q Query, at int64) float64 {
 	days := max(0, float64(at-e.At)/float64(24*time.Hour/time.Microsecond))
 	recency := math.Exp(-days / 30)
 	if q.Days > 0 {
@@ -214,13 +233,13 @@ func score(e Entry, q Query, at int64) float64 {
 
 // fill renders what fits: each tier in its order, within its share and what those
 // before it left over, skipping what is too long.
-func fill(found map[Tier][]Entry, tokens Counter, budget, at int64) (string, []Entry) {
-	var shown []Entry
+func fill(found map[Tier][]*Entry, tokens Counter, budget, at int64) (string, []*Entry) {
+	var shown []*Entry
 	var b block
 	carry := -tokens.Count(preamble)
 	for _, tier := range Tiers() {
 		have := budget*shares[tier]/wholeBudget + carry
-		var lines []line
+		lines := make([]line, 0, len(found[tier]))
 		used := int64(0)
 		for _, e := range found[tier] {
 			text := render(e, at, false)

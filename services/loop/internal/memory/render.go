@@ -3,7 +3,7 @@ package memory
 import (
 	"encoding/json"
 	"fmt"
-	"regexp"
+	"strconv"
 	"strings"
 	"time"
 
@@ -21,7 +21,7 @@ var headings = map[Tier]string{
 }
 
 type line struct {
-	entry Entry
+	entry *Entry
 	text  string
 }
 
@@ -31,6 +31,11 @@ func (b *block) section(tier Tier, lines []line) {
 	if b.Len() == 0 {
 		b.WriteString(preamble)
 	}
+	n := len(headings[tier])
+	for _, l := range lines {
+		n += len(l.text)
+	}
+	b.Grow(n)
 	b.WriteString(headings[tier])
 	for _, l := range lines {
 		b.WriteString(l.text)
@@ -44,8 +49,8 @@ func Lines(all []Entry, at int64, otherwise string) string {
 		return otherwise
 	}
 	var b strings.Builder
-	for _, e := range all {
-		b.WriteString(render(e, at, true))
+	for i := range all {
+		b.WriteString(render(&all[i], at, true))
 	}
 	return strings.TrimSuffix(b.String(), "\n")
 }
@@ -53,87 +58,127 @@ func Lines(all []Entry, at int64, otherwise string) string {
 // render is an entry as a line, with the id that forget takes where the line has
 // it not anyway. Whatever is stored is quoted, or is a word that cannot be anything
 // else.
-func render(e Entry, at int64, id bool) string {
-	var b strings.Builder
-	b.WriteString("- ")
+func render(e *Entry, at int64, id bool) string {
+	var room [512]byte // most lines are shorter, and cost one allocation
+	return string(appendLine(room[:0], e, at, id))
+}
+
+func appendLine(b []byte, e *Entry, at int64, id bool) []byte {
+	b = append(b, "- "...)
 	switch e.Tier {
 	case Working:
-		fmt.Fprintf(&b, "%s (%.2g): %s", word(e.Kind), e.Weight, quote(e.Text))
+		b = append(appendWord(b, e.Kind), " ("...)
+		b = append(appendShort(b, e.Weight), "): "...)
+		b = appendQuoted(b, e.Text)
 		id = id || e.Kind == "goal" // to complete it
 	case Episodic:
-		fmt.Fprintf(&b, "%s ago, %s: %s", age(at-e.At), word(e.Kind), quote(e.Text))
+		b = append(appendAge(b, at-e.At), " ago, "...)
+		b = append(appendWord(b, e.Kind), ": "...)
+		b = appendQuoted(b, e.Text)
 		if e.Extra != "" {
-			b.WriteString(" " + quote(e.Extra))
+			b = appendQuoted(append(b, ' '), e.Extra)
 		}
 	case Semantic:
-		fmt.Fprintf(&b, "%s: %s (confidence %.2g, %s ago)", word(e.ID), quote(e.Text), e.Weight, age(at-e.At))
+		b = append(appendWord(b, e.ID), ": "...)
+		b = append(appendQuoted(b, e.Text), " (confidence "...)
+		b = append(appendShort(b, e.Weight), ", "...)
+		b = append(appendAge(b, at-e.At), " ago)"...)
 		id = false
 	case Procedural:
-		fmt.Fprintf(&b, "%s: %s", word(e.ID), quote(e.Text))
+		b = append(appendWord(b, e.ID), ": "...)
+		b = appendQuoted(b, e.Text)
 		id = false
 		var steps []string
 		if err := json.Unmarshal([]byte(e.Extra), &steps); err == nil {
 			for i, s := range steps {
-				fmt.Fprintf(&b, " %d. %s", i+1, quote(s))
+				b = append(strconv.AppendInt(append(b, ' '), int64(i)+1, 10), ". "...)
+				b = appendQuoted(b, s)
 			}
 		}
 		if e.Count > 0 {
-			fmt.Fprintf(&b, " (worked %.0f %% of %d times)", e.Weight*100, e.Count)
+			b = fmt.Appendf(b, " (worked %.0f %% of %d times)", e.Weight*100, e.Count)
 		}
 	case Relationship:
-		b.WriteString(word(e.ID))
+		b = appendWord(b, e.ID)
 		id = false
 		if e.Title != "" {
-			b.WriteString(" " + quote(e.Title))
+			b = appendQuoted(append(b, ' '), e.Title)
 		}
-		fmt.Fprintf(&b, ", %s, trust %.2g, %d interactions", word(e.Kind), e.Weight, e.Count)
+		b = appendWord(append(b, ", "...), e.Kind)
+		b = appendShort(append(b, ", trust "...), e.Weight)
+		b = append(strconv.AppendInt(append(b, ", "...), e.Count, 10), " interactions"...)
 		if e.Text != "" {
-			b.WriteString(": " + quote(e.Text))
+			b = appendQuoted(append(b, ": "...), e.Text)
 		}
 	}
 	if id {
-		b.WriteString(" id " + word(e.ID))
+		b = appendWord(append(b, " id "...), e.ID)
 	}
 	switch {
 	case ours(e.By):
 	case e.By.Kind == api.Peer:
-		b.WriteString(" [peer " + word(e.By.Address) + "]")
+		b = append(appendWord(append(b, " [peer "...), e.By.Address), ']')
 	default:
-		b.WriteString(" [outside]")
+		b = append(b, " [outside]"...)
 	}
-	b.WriteByte('\n')
-	return b.String()
+	return append(b, '\n')
 }
 
-var plainWord = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.:/-]{0,99}$`)
+// appendShort appends a number with two digits that count.
+func appendShort(b []byte, f float64) []byte { return strconv.AppendFloat(b, f, 'g', 2, 64) }
 
-// word is a text that needs no quotation, or is given one.
-func word(s string) string {
-	if plainWord.MatchString(s) {
-		return s
+// appendWord appends a text that needs no quotation, or quotes it.
+func appendWord(b []byte, s string) []byte {
+	if plainWord(s) {
+		return append(b, s...)
 	}
-	return quote(s)
+	return appendQuoted(b, s)
 }
 
-// quote makes a text one line that nothing inside can end: it is a JSON string
+// plainWord says whether s is 1 to 100 of [A-Za-z0-9_.:/-], of which the first is a letter
+// or a digit.
+func plainWord(s string) bool {
+	for i := range len(s) {
+		switch c := s[i]; {
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9':
+		case i > 0 && (c == '_' || c == '.' || c == ':' || c == '/' || c == '-'):
+		default:
+			return false
+		}
+	}
+	return s != "" && len(s) <= 100
+}
+
+// appendQuoted makes a text one line that nothing inside can end: it is a JSON string
 // without anything invisible, and without the brackets that markup is made of.
-func quote(s string) string {
-	text, err := json.Marshal(strings.TrimSpace(untrusted.Clean(s))) // escapes <, > and & too
-	if err != nil {
-		return `""` // a string always has a form
+func appendQuoted(b []byte, s string) []byte {
+	s = strings.TrimSpace(untrusted.Clean(s))
+	plain := true // most text is, and stands for itself
+	for i := range len(s) {
+		if c := s[i]; c < ' ' || c > '~' || c == '"' || c == '\\' || c == '<' || c == '>' || c == '&' {
+			plain = false
+			break
+		}
 	}
-	return string(text)
+	if plain {
+		return append(append(append(b, '"'), s...), '"')
+	}
+	text, err := json.Marshal(s) // escapes <, > and & too
+	if err != nil {
+		return append(b, `""`...) // a string always has a form
+	}
+	return append(b, text...)
 }
 
-// age in the largest unit that is not zero.
-func age(micros int64) string {
+// appendAge appends an age in the largest unit that is not zero.
+func appendAge(b []byte, micros int64) []byte {
 	switch d := time.Duration(max(0, micros)) * time.Microsecond; {
 	case d >= 48*time.Hour:
-		return fmt.Sprintf("%d days", d/(24*time.Hour))
+		return append(strconv.AppendInt(b, int64(d/(24*time.Hour)), 10), " days"...)
 	case d >= 2*time.Hour:
-		return fmt.Sprintf("%d h", d/time.Hour)
+		return append(strconv.AppendInt(b, int64(d/time.Hour), 10), " h"...)
 	case d >= 2*time.Minute:
-		return fmt.Sprintf("%d min", d/time.Minute)
+		return append(strconv.AppendInt(b, int64(d/time.Minute), 10), " min"...)
 	}
-	return "a moment"
+	return append(b, "a moment"...)
 }

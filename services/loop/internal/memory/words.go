@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"bytes"
 	"regexp"
 	"slices"
 	"strings"
@@ -15,7 +16,7 @@ const maxTerms = 25
 
 // Fold is text as it is compared: compatibility forms, accents and case are gone.
 func Fold(s string) string {
-	if !strings.ContainsFunc(s, func(r rune) bool { return r >= utf8.RuneSelf }) {
+	if isASCII(s) {
 		return strings.ToLower(s) // most texts, and a tenth of the time
 	}
 	return strings.Map(func(r rune) rune {
@@ -24,6 +25,15 @@ func Fold(s string) string {
 		}
 		return unicode.ToLower(r)
 	}, norm.NFKD.String(strings.ToValidUTF8(s, " ")))
+}
+
+func isASCII(s string) bool {
+	for i := range len(s) {
+		if s[i] >= utf8.RuneSelf {
+			return false
+		}
+	}
+	return true
 }
 
 // Words are the runs of letters and digits of a text, folded: what an index has of
@@ -102,19 +112,43 @@ func (q Query) Phrases() []string {
 	return out
 }
 
-// share of the query's terms that stand in an entry's text.
-func (q Query) share(e Entry) float64 {
+// share of the query's terms that stand in an entry's text. It returns scratch, where it
+// has put the text, for the next entry.
+func (q Query) share(e *Entry, scratch []byte) (float64, []byte) {
 	if len(q.Terms) == 0 {
-		return 0
+		return 0, scratch
 	}
-	text := Fold(strings.Join([]string{e.ID, e.Title, e.Text, e.Extra}, " "))
+	scratch = appendFolded(scratch[:0], e.ID, e.Title, e.Text, e.Extra)
 	n := 0
 	for _, t := range q.Terms {
-		if strings.Contains(text, t) {
+		if bytes.Contains(scratch, []byte(t)) {
 			n++
 		}
 	}
-	return float64(n) / float64(len(q.Terms))
+	return float64(n) / float64(len(q.Terms)), scratch
+}
+
+// appendFolded appends the parts of a text, with a space between two, as [Fold] folds
+// them.
+func appendFolded(b []byte, parts ...string) []byte {
+	for _, p := range parts {
+		if !isASCII(p) { // what is at a seam may fold together
+			return append(b[:0], Fold(strings.Join(parts, " "))...)
+		}
+	}
+	for i, p := range parts {
+		if i > 0 {
+			b = append(b, ' ')
+		}
+		for k := range len(p) {
+			c := p[k]
+			if c >= 'A' && c <= 'Z' {
+				c += 'a' - 'A'
+			}
+			b = append(b, c)
+		}
+	}
+	return b
 }
 
 var abbreviations = map[string]string{

@@ -3,6 +3,7 @@ package sqlstore
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -58,13 +59,32 @@ func (p *parameters) add(v any) string {
 	return "$" + strconv.Itoa(len(*p))
 }
 
-func entryRow(r sqldb.Scanner) (memory.Entry, error) {
+// entries runs a query whose columns are a tier, a view's, and those of the index.
+func (s Memory) entries(ctx context.Context, query string, args ...any) (all []memory.Entry, err error) {
+	rows, err := s.db.QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	// All rows are scanned into the same variables: texts that are those of the row before,
+	// as most tiers, kinds and origins are, are not copied then.
 	var e memory.Entry
 	var weight int64
-	err := r.Scan(&e.Tier, &e.ID, &e.Session, &e.Kind, &e.Title, &e.Text, &e.Extra, &weight, &e.Count, &e.By.Kind, &e.By.Address, &e.At,
-		&e.Accessed, &e.Shown, &e.Doc, &e.Words)
-	e.Weight = float64(weight) / 1000
-	return e, err
+	columns := []any{
+		&e.Tier, &e.ID, &e.Session, &e.Kind, &e.Title, &e.Text, &e.Extra, &weight, &e.Count, &e.By.Kind, &e.By.Address, &e.At,
+		&e.Accessed, &e.Shown, &e.Doc, &e.Words,
+	}
+	for rows.Next() {
+		if err := rows.Scan(columns...); err != nil {
+			return nil, err
+		}
+		e.Weight = float64(weight) / 1000
+		if len(all) == cap(all) {
+			all = slices.Grow(all, 32+len(all))
+		}
+		all = append(all, e)
+	}
+	return all, rows.Err()
 }
 
 // Bounds of a search, of each tier. They are what makes its cost independent of how much
@@ -171,30 +191,31 @@ func (s Memory) Search(ctx context.Context, agent string, tiers []memory.Tier, p
 	if err != nil {
 		return nil, err
 	}
-	all, err := sqldb.All(ctx, s.db, entryRow, searching[s.db.Engine], string(question), agent, at)
+	all, err := s.entries(ctx, searching[s.db.Engine], string(question), agent, at)
 	if err != nil {
 		return nil, err
 	}
 	frequency := map[memory.Tier][]int{}
-	found := map[memory.Tier][]memory.Entry{}
+	found := map[memory.Tier][]*memory.Entry{}
 	for tier, all := range marks {
 		frequency[tier] = make([]int, len(all))
 	}
-	for _, e := range all {
+	for i := range all {
+		e := &all[i]
 		if e.Tier != "" {
 			found[e.Tier] = append(found[e.Tier], e)
 			continue
 		}
 		frequency[searchable[e.Count/maxPhrases]][e.Count%maxPhrases] = int(math.Round(e.Weight * 1000))
 	}
-	var out []memory.Entry
+	out := make([]memory.Entry, 0, min(len(all), maxCandidates*len(tiers)))
 	for _, tier := range tiers {
 		ranked := found[tier]
-		slices.SortFunc(ranked, func(a, b memory.Entry) int { return cmp.Compare(b.Doc, a.Doc) })
+		slices.SortFunc(ranked, func(a, b *memory.Entry) int { return cmp.Compare(b.Doc, a.Doc) })
 		memory.Rank(ranked, marks[tier], frequency[tier])
 		for _, e := range ranked[:min(len(ranked), maxCandidates)] {
 			if e.Rank > 0 { // else its words stand otherwise than in a phrase
-				out = append(out, e)
+				out = append(out, *e)
 			}
 		}
 	}
@@ -236,7 +257,7 @@ var unasked = func() string {
 
 // Unasked implements [memory.Reader].
 func (s Memory) Unasked(ctx context.Context, agent, session string, at int64) (all []memory.Entry, held []memory.Tier, err error) {
-	rows, err := sqldb.All(ctx, s.db, entryRow, unasked, agent, session, at)
+	rows, err := s.entries(ctx, unasked, agent, session, at)
 	has := map[memory.Tier]bool{}
 	for _, e := range rows {
 		has[e.Tier] = true
@@ -281,7 +302,7 @@ func (s Memory) Latest(ctx context.Context, agent, session string, tier memory.T
 		where += ` and t.trust >= 300` // spec-core-4 §7.4
 	}
 	id, _, _ := strings.Cut(v.columns, ",")
-	return sqldb.All(ctx, s.db, entryRow, `select '`+string(tier)+`', `+v.columns+`, coalesce(m.accessed, 0), coalesce(m.accessed_at, 0), coalesce(m.doc, 0), ''
+	return s.entries(ctx, `select '`+string(tier)+`', `+v.columns+`, coalesce(m.accessed, 0), coalesce(m.accessed_at, 0), coalesce(m.doc, 0), ''
 		from `+v.from+` left join memory_text m on m.scope = `+args.add(scope(agent, tier))+` and m.id = (`+id+`)
 		where t.agent = `+owner+where+` order by `+order[tier]+` limit `+args.add(limit), args...)
 }
