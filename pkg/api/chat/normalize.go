@@ -65,6 +65,30 @@ func Normalize(messages []api.ChatMessage, tools bool) []api.ChatMessage {
 	return append(system, alternate(join(rest))...)
 }
 
+// JoinUser joins what consecutive messages of the user say, as [Normalize] does, and
+// changes nothing else: where that is all that is missing, the result is [Normal]. It
+// does not change its input, and returns it, and no copy, where nothing is to be joined.
+func JoinUser(messages []api.ChatMessage) []api.ChatMessage {
+	said := func(m *api.ChatMessage) bool { // Normalize drops a blank one
+		return m.Role == User && m.ToolCallID == "" && len(m.ToolCalls) == 0 && strings.TrimSpace(m.Content) != ""
+	}
+	out, copied := messages, false
+	for i := 1; i < len(messages); i++ {
+		m := &messages[i]
+		join := m.Role == User && messages[i-1].Role == User && said(m) && said(&messages[i-1])
+		if join && !copied {
+			out, copied = append(make([]api.ChatMessage, 0, len(messages)), messages[:i]...), true
+		}
+		switch {
+		case join:
+			out[len(out)-1].Content += "\n" + m.Content
+		case copied:
+			out = append(out, *m)
+		}
+	}
+	return out
+}
+
 // Normal says whether messages are as [Normalize] with tools makes them. It costs less
 // than the copies that Normalize makes of a long conversation.
 func Normal(messages []api.ChatMessage) bool {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -206,6 +207,44 @@ func TestNormal(t *testing.T) {
 	}
 }
 
+// TestJoinUser: what the user says one after the other is one message, and what Normalize
+// makes of the rest stays for it.
+func TestJoinUser(t *testing.T) {
+	t.Parallel()
+	system, call := api.ChatMessage{Role: "system", Content: "be"}, api.ToolCall{ID: "a", Name: "exec", Arguments: "{}"}
+	user := func(text string) api.ChatMessage { return api.ChatMessage{Role: "user", Content: text} }
+	calls, result := api.ChatMessage{Role: "assistant", ToolCalls: []api.ToolCall{call}}, api.ChatMessage{Role: "tool", ToolCallID: "a", Content: "1"}
+	for name, tt := range map[string]struct {
+		in, want []api.ChatMessage
+		normal   bool
+	}{
+		"nothing":          {nil, nil, false},
+		"one":              {[]api.ChatMessage{system, user("do")}, []api.ChatMessage{system, user("do")}, true},
+		"two at the start": {[]api.ChatMessage{system, user("a"), user("b"), calls, result}, []api.ChatMessage{system, user("a\nb"), calls, result}, true},
+		"three":            {[]api.ChatMessage{user("a"), user("b"), user("c"), calls, result}, []api.ChatMessage{user("a\nb\nc"), calls, result}, true},
+		"a blank one":      {[]api.ChatMessage{user("a"), user(" "), user("c")}, []api.ChatMessage{user("a"), user(" "), user("c")}, false},
+		"after a result":   {[]api.ChatMessage{user("a"), user("b"), calls, result, user("c")}, []api.ChatMessage{user("a\nb"), calls, result, user("c")}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			before := slices.Clone(tt.in)
+			got := chat.JoinUser(tt.in)
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+			if chat.Normal(got) != tt.normal {
+				t.Errorf("normal: got %v, want %v", !tt.normal, tt.normal)
+			}
+			if diff := cmp.Diff(before, tt.in); diff != "" {
+				t.Errorf("the input changes (-before +after):\n%s", diff)
+			}
+			if tt.normal && !cmp.Equal(got, chat.Normalize(tt.in, true)) {
+				t.Errorf("got %v, want what Normalize makes: %v", got, chat.Normalize(tt.in, true))
+			}
+		})
+	}
+}
+
 // FuzzNormalize makes conversations of bytes: a role, an id, a name, arguments.
 func FuzzNormalize(f *testing.F) {
 	f.Add("uhello|a c1 exec {}|tc1 ok", true)
@@ -254,6 +293,11 @@ func FuzzNormalize(f *testing.F) {
 		}
 		if !chat.Normal(out) {
 			t.Fatalf("what is normal is taken for something else\nin:  %q\nout: %q", in, out)
+		}
+		if joined := chat.JoinUser(in); chat.Normal(joined) {
+			if diff := cmp.Diff(joined, chat.Normalize(in, true)); diff != "" {
+				t.Fatalf("joined otherwise (-joined +normal):\n%s", diff)
+			}
 		}
 		if chat.Normal(in) {
 			if diff := cmp.Diff(in, chat.Normalize(in, true)); diff != "" {

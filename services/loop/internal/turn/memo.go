@@ -104,8 +104,11 @@ func same(a, b kitTool) bool {
 // encode is a prompt as it is sent. Messages are normal as if tools were offered: with
 // none, the router has to change what is left of calls.
 func encode(messages []api.ChatMessage) []byte {
-	if !chat.Normal(messages) {
-		messages = chat.Normalize(messages, true)
+	// What is told of earlier turns and the first turn's input are both the user's; as a
+	// rule nothing else has to be changed, and the copies of Normalize are for nothing.
+	joined := chat.JoinUser(messages)
+	if !chat.Normal(joined) {
+		joined = chat.Normalize(messages, true)
 	}
-	return chat.Encode(messages)
+	return chat.Encode(joined)
 }
