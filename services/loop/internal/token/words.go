@@ -6,8 +6,8 @@ import (
 )
 
 const (
-	// perWords are the entries in each of the two generations of a cache of words: both
-	// have the words of some ten languages' everyday texts, in 4 MiB at most.
+	// perWords are the entries in each of the two generations of a cache of words. Both
+	// take some 4 MiB if all words are as long as maxWord, in each process.
 	perWords = 16 << 10
 	// maxWord is the longest word that is remembered, in bytes.
 	maxWord = 64
