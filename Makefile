@@ -51,6 +51,9 @@ crash: ## Kill every service at every point of a run, once, and judge what is le
 crash-ci: # what of it CI has time for
 	ANIMA_CRASH=short go test -count=1 -timeout 20m -run '^(TestCrashMatrix|TestCrashMutations|TestOwnerDies)$$' ./e2e
 
+budget: ## Hold a turn to its budget of requests, messages, statements, transactions and allocations
+	set -o pipefail; go test -count=1 -v -run '^TestTurnBudget$$' ./e2e | grep -v level=
+
 crash-long: takeovers ## The same at every pass, in every service; writes docs/crash-matrix.md
 	ANIMA_CRASH=long ANIMA_CRASH_DOC=$(CURDIR)/docs/crash-matrix.md $(CRASH)
 
@@ -148,7 +151,7 @@ k8s: ## Render and check the Kubernetes manifests
 k8s-dryrun: ## Ask a real API server about them, unless it has taken these very files (root; the first time builds it)
 	@tools/k8s.sh dryrun -changed
 
-ci: verify lint race crash-ci tools k8s k8s-dryrun image-check ## What CI runs
+ci: verify lint race crash-ci budget tools k8s k8s-dryrun image-check ## What CI runs
 	@tools/fuzz.sh 3s
 
 postgres: # PostgreSQL's own binaries, from Debian where there are none
