@@ -7,6 +7,8 @@ uname -srm; go version; nproc | sed 's/$/ processors/'
 (cd services/policy && go test -run '^$' -bench . -benchtime "${BENCHTIME:-1s}" ./...)
 (cd services/loop && go test -run '^$' -bench Recall -benchtime 200x ./internal/sqlstore)
 (cd services/treasury && go test -run '^$' -bench . -benchtime "${BENCHTIME:-1s}" ./...)
+# What a turn costs in counts, beside its budget.
+(cd e2e && go test -count=1 -v -run '^TestTurnBudget$' . | grep budget_test)
 (cd e2e && go test -run '^$' -bench . -skip Tracing -benchtime "${TURNS:-1000x}" -timeout 20m .)
 # Tracing off and on in turns: many pairs, because the difference is small.
 (cd e2e && go test -run '^$' -bench Tracing -benchtime "${TRACING:-10240x}" -timeout 30m .)
