@@ -21,8 +21,9 @@ const (
 
 // committer is group commit for SQLite: its writers queue anyway, so whoever waits
 // when a commit ends shares the next one. One leads: it begins, lets each of the group
-// run its function where that was called, between a savepoint and its release, and
-// commits. Then it hands over to one of those that came meanwhile.
+// run its function where that was called, first itself and then the others, each between
+// a savepoint and its release, and commits. Then it hands over to one of those that came
+// meanwhile.
 type committer struct {
 	pool  *litePool
 	spans *spans
@@ -176,7 +177,9 @@ func (c *committer) together(ctx context.Context, others []*member, fn func(*Tx)
 	conn, err := c.pool.acquire(ctx)
 	if err == nil {
 		defer c.pool.release(conn) // rolls back what is not committed
-		err = conn.control(beginWrite)
+		if err = conn.control(savepointsInMemory); err == nil {
+			err = conn.control(beginWrite)
+		}
 	}
 	if err != nil {
 		for i := range results {
@@ -184,19 +187,35 @@ func (c *committer) together(ctx context.Context, others []*member, fn func(*Tx)
 		}
 		return
 	}
+	// The leader is the first: if its function fails there is nothing else to keep, and
+	// no savepoint is needed to which SQLite would have to copy every page before it is
+	// changed.
 	good := 0
-	for i := range results {
+	if err := insideShared(conn, fn); err == nil {
+		if conn.raw.AutocommitEnabled() {
+			return // fn has ended the transaction, and says nothing
+		}
+		good++
+	} else {
+		results[0] = err
+		if err := conn.rollback(); err != nil {
+			return
+		}
+		if err := conn.control(beginWrite); err != nil {
+			for i := range others {
+				results[i+1] = mapIn(ctx, err)
+			}
+			return
+		}
+	}
+	for i, o := range others {
 		if err := conn.control("savepoint member"); err != nil {
 			return
 		}
-		if i == 0 {
-			err = insideShared(conn, fn)
-		} else {
-			others[i-1].turn <- conn
-			err = <-others[i-1].ran
-		}
+		o.turn <- conn
+		err := <-o.ran
 		if err != nil {
-			results[i] = err
+			results[i+1] = err
 			err = conn.control("rollback to member")
 		} else {
 			good++
@@ -237,6 +256,12 @@ func insideShared(conn *liteConn, fn func(*Tx) error) error {
 	defer conn.endReading()
 	return inside(&Tx{Engine: SQLite, lite: conn}, fn)
 }
+
+// savepointsInMemory keeps the pages as they were at a savepoint in memory: a temporary
+// file costs a system call for each. SQLite does it when the statement is compiled, once
+// for a connection, and before the transaction. A connection without groups is left as it
+// is opened: a migration may sort more than there is memory.
+const savepointsInMemory = "pragma temp_store=memory"
 
 // beginWrite begins a transaction that is the only writer from its start.
 const beginWrite = "begin immediate"

@@ -177,6 +177,56 @@ func TestOneOfAGroupFails(t *testing.T) {
 	}
 }
 
+// The leader, which has no savepoint, neither leaves anything nor takes anybody along.
+func TestLeaderOfAGroupFails(t *testing.T) {
+	t.Parallel()
+	boom := errors.New("boom")
+	for name, fault := range map[string]struct {
+		more    func(*sqldb.Tx) error
+		want    error // nil: any
+		commits int64 // of the one before the group, the group, and those that had to go alone
+	}{
+		"by itself": {func(*sqldb.Tx) error { return boom }, boom, 2},
+		"by a statement": {func(tx *sqldb.Tx) error {
+			_, err := tx.ExecContext(t.Context(), "insert into notes (id) values ($1)", "fault")
+			return err
+		}, sqldb.ErrConflict, 2},
+		"by the commit": {func(tx *sqldb.Tx) error {
+			_, err := tx.ExecContext(t.Context(), "insert into notes (id, parent) values ($1, $2)", "orphan", "nobody")
+			return err
+		}, sqldb.ErrConflict, 3},
+		"by closing the transaction": {func(tx *sqldb.Tx) error {
+			_, err := tx.ExecContext(t.Context(), "rollback")
+			return errors.Join(err, boom)
+		}, boom, 2},
+		"by closing the transaction and saying nothing": {func(tx *sqldb.Tx) error {
+			_, err := tx.ExecContext(t.Context(), "rollback")
+			return err
+		}, nil, 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			q := newQueue(t)
+			got := q.behind(
+				func() { q.call(t.Context(), "fault", 0, fault.more) },
+				func() { q.call(t.Context(), "before", 0, nil) },
+				func() { q.call(t.Context(), "after", 0, nil) })
+			if got != fault.commits {
+				t.Errorf("%d commits, want %d", got, fault.commits)
+			}
+			if fault.want == nil {
+				if q.results["fault"] == nil {
+					t.Error("the leader was told that its transaction is committed")
+				}
+				delete(q.results, "fault")
+				q.want([]string{"before", "after"}, nil)
+				return
+			}
+			q.want([]string{"before", "after"}, map[string]error{"fault": fault.want})
+		})
+	}
+}
+
 func TestOneOfAGroupPanics(t *testing.T) {
 	t.Parallel()
 	for _, order := range [][]string{{"fault", "before", "after"}, {"before", "fault", "after"}, {"before", "after", "fault"}} {
