@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"runtime/debug"
 	"sync"
 	"time"
@@ -61,8 +62,24 @@ func (s *server) begin(f func()) bool {
 	if s.shut {
 		return false
 	}
-	s.tasks.Go(f)
+	s.tasks.Go(func() {
+		growStack()
+		f()
+	})
 	return true
+}
+
+// stackRoom is what handlers need of stack: a statement of SQLite some kilobytes. With
+// the frames around it, the stack is of the largest size that the runtime keeps ready.
+const stackRoom = 10 << 10
+
+// growStack makes the stack of a new goroutine as large as handlers need while it is
+// empty. Otherwise it grows by doubling, and each time the frames on it are moved.
+//
+//go:noinline
+func growStack() {
+	var room [stackRoom]byte
+	runtime.KeepAlive(&room)
 }
 
 // Serve runs the routes until ctx ends, then drains, for at most drain in all:
