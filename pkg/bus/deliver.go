@@ -156,6 +156,7 @@ func (d *delivery) take(taking context.Context, s *server) {
 			<-slots
 		case parallel:
 			workers.Go(func() {
+				growStack()
 				d.run(msg)
 				<-room
 				<-slots
@@ -164,6 +165,7 @@ func (d *delivery) take(taking context.Context, s *server) {
 			<-slots
 		default:
 			workers.Go(func() {
+				growStack()
 				d.runLane(taking, lane, room)
 				<-slots
 			})
