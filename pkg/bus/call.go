@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -74,6 +75,8 @@ func (b *Bus) ask(ctx context.Context, msg *nats.Msg) (answer *nats.Msg, broken 
 	once, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	defer context.AfterFunc(up, cancel)()
+	var refused atomic.Bool
+	defer ln.refusals.watch(msg.Subject, func() { refused.Store(true); cancel() })()
 	var other *nats.Msg
 	done := make(chan struct{})
 	late := time.AfterFunc(tryTimeout, func() {
@@ -89,6 +92,9 @@ func (b *Bus) ask(ctx context.Context, msg *nats.Msg) (answer *nats.Msg, broken 
 	}
 	if err != nil && other != nil {
 		return other, false, nil
+	}
+	if err != nil && refused.Load() && ctx.Err() == nil {
+		return nil, false, errRefused
 	}
 	return answer, err != nil && up.Err() != nil && ctx.Err() == nil && errors.Is(err, context.Canceled), err
 }
@@ -117,6 +123,11 @@ func unanswered(ctx context.Context, s api.Subject, answer *nats.Msg, err error)
 		return true, &api.Error{
 			Code: api.Unavailable, Reason: api.ReasonNoAnswer, Message: "no " + string(s.Owner) + " service is there to answer " + s.Name,
 			Next: "start it, or wait until it is ready", RetryAfter: 1000,
+		}
+	case errors.Is(err, errRefused):
+		return true, &api.Error{
+			Code: api.Unavailable, Reason: api.ReasonNoAnswer, Message: "NATS does not let this service ask " + string(s.Owner) + " " + s.Name,
+			Next: "bring the accounts.conf of this release to its servers", RetryAfter: 1000,
 		}
 	case answer != nil:
 		return answer.Header.Get(headerRefused) != "", err

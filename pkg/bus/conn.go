@@ -58,6 +58,8 @@ type link struct {
 	left context.Context //nolint:containedctx // ends when another link stands in its place
 	over context.CancelFunc
 
+	refusals refusals // of questions under way
+
 	// Guarded by conn.mu.
 	holders int
 	moving  bool
@@ -196,6 +198,7 @@ func (c *Conn) options(l *link, wait bool) ([]nats.Option, error) {
 			}
 			if errors.Is(err, nats.ErrPermissionViolation) {
 				log.Error("nats refuses this user; its permissions are generated from api.AccessOf", "err", err)
+				l.refusals.tell(err)
 				return
 			}
 			log.Error("nats error", "subject", subject, "err", err)

@@ -23,3 +23,12 @@ func (c *Conn) Links() int {
 func (b *Bus) Look(ctx context.Context, f func(context.Context) error) error {
 	return b.look(ctx, func(ctx context.Context, _ *line) error { return f(ctx) })
 }
+
+// Watched is how many subjects are watched for a refusal.
+func Watched(b *Bus) int {
+	ln := b.use()
+	defer ln.release()
+	ln.refusals.mu.Lock()
+	defer ln.refusals.mu.Unlock()
+	return len(ln.refusals.waiting)
+}

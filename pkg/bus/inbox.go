@@ -36,6 +36,11 @@ func (i *inbox) put(m *nats.Msg) {
 	}
 }
 
+// refusal in an inbox says that NATS may have dropped the question.
+var refusal = &nats.Msg{}
+
+func (i *inbox) refuse() { i.put(refusal) }
+
 // take returns all that waits.
 func (i *inbox) take() []*nats.Msg {
 	i.mu.Lock()

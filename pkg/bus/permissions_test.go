@@ -179,6 +179,30 @@ func TestPermissions(t *testing.T) {
 		_, err := bus.Call[api.HoldState](ctx, social, api.Hold{ID: "h"})
 		return err
 	})
+	// It is told that no service is there for that: with a release before, it asks otherwise.
+	for what, question := range map[string]func(context.Context) error{
+		"a question": func(ctx context.Context) error {
+			_, err := bus.Call[api.HoldState](ctx, social, api.Hold{ID: "h"})
+			return err
+		},
+		"a streamed one": func(ctx context.Context) error {
+			s, err := bus.OpenStream[api.Delta, api.Completion](ctx, social, api.Complete{ID: "c2"})
+			if err != nil {
+				return err
+			}
+			defer s.Close()
+			return s.Begin(ctx)
+		},
+	} {
+		brief, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
+		err := question(brief)
+		if cancel(); api.ReasonOf(err) != api.ReasonNoAnswer || !strings.Contains(err.Error(), "does not let") {
+			t.Errorf("%s that NATS drops: %v, want reason %s", what, err, api.ReasonNoAnswer)
+		}
+	}
+	if n := bus.Watched(social); n != 0 {
+		t.Errorf("%d questions are still watched for a refusal, want 0", n)
+	}
 	refused("the router queues a run", func(ctx context.Context) error {
 		return router.Publish(ctx, "r2", api.Run{Run: "r2", Session: "s"})
 	})

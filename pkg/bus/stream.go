@@ -234,6 +234,7 @@ type row struct {
 
 	mu      sync.Mutex
 	line    *line  // nil: nothing is asked
+	heard   func() // ends the watch for a refusal on it
 	reply   string // on it
 	control string // where to cancel the reply
 	whole   bool   // nothing comes any more
@@ -281,6 +282,7 @@ func (r *row) ask() error {
 		return err
 	}
 	r.line, r.reply, r.in = ln, reply, in
+	r.heard = ln.refusals.watch(r.msg.Subject, in.refuse)
 	out := nats.NewMsg(r.msg.Subject)
 	out.Data, out.Header, out.Reply = r.msg.Data, r.msg.Header, reply
 	if err := ln.nc.PublishMsg(out); err != nil {
@@ -319,6 +321,10 @@ func (r *row) receive(ctx context.Context, begin bool) (m *nats.Msg, end bool, e
 		switch {
 		case ctx.Err() != nil:
 			return nil, false, ctx.Err()
+		case m == refusal:
+			if !r.begun { // else it was another question
+				return nil, false, errRefused
+			}
 		case noResponders(m):
 			return nil, false, nats.ErrNoResponders
 		case m.Header.Get(headerAlive) != "":
@@ -366,6 +372,7 @@ func (r *row) drop() {
 	if !r.whole {
 		r.bus.cancelAt(r.control, r.reply)
 	}
+	r.heard()
 	r.line.mux.forget(r.reply)
 	r.line.release()
 	r.line = nil
