@@ -41,6 +41,10 @@ const (
 	encodedWithin = time.Second
 )
 
+// silentWithin is how long another is looked for where nothing was said in that time. The
+// bus asks again after 3 s without a sign of life, counted anew each time it is waited for.
+const silentWithin = 5 * time.Second
+
 type answering = bus.Streaming[api.Delta, api.Completion]
 
 // ask asks a model: with the prompt as the provider gets it if there is a router that
@@ -55,14 +59,16 @@ func (s services) ask(ctx context.Context, q turn.Question) (*answering, error) 
 		if err != nil {
 			return nil, err
 		}
-		first, cancel := context.WithTimeout(ctx, encodedWithin)
-		defer cancel()
-		err = stream.Begin(first)
-		if err == nil || api.ReasonOf(err) != api.ReasonNoAnswer && (ctx.Err() != nil || first.Err() == nil) {
-			return stream, err
-		}
-		if api.ReasonOf(err) != api.ReasonNoAnswer {
-			return stream, stream.Begin(ctx)
+		// Where nothing at all is said, because a router is slow to begin or has died, or NATS
+		// is slow to say that there is none, the question goes on.
+		for within := encodedWithin; api.ReasonOf(err) != api.ReasonNoAnswer; within = silentWithin {
+			some, cancel := context.WithTimeout(ctx, within)
+			err = stream.Begin(some)
+			silent := some.Err() != nil && ctx.Err() == nil
+			cancel()
+			if err == nil || !silent && api.ReasonOf(err) != api.ReasonNoAnswer {
+				return stream, err
+			}
 		}
 		stream.Close()
 		s.past.Store(s.now().Add(pastRouter).UnixMicro())
