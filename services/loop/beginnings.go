@@ -92,21 +92,25 @@ func (b *beginnings) flush(ctx context.Context, agent string) error {
 	return nil
 }
 
-// run records what is due until ctx ends.
+// run records what is due until ctx ends. What waits then is for [beginnings.leave].
 func (b *beginnings) run(ctx context.Context) error {
 	wait := time.NewTimer(moment)
 	defer wait.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			b.leave(ctx)
 			return nil
 		case <-b.more:
 		case <-wait.C:
 		}
 		next, due := b.take(time.Now())
-		for _, v := range due {
-			if err := b.record(ctx, v.cmd, v.input, v.tier, v.at); err != nil && ctx.Err() == nil {
+		for i, v := range due {
+			err := b.record(ctx, v.cmd, v.input, v.tier, v.at)
+			if err != nil && ctx.Err() != nil {
+				b.keep(due[i:])
+				return nil
+			}
+			if err != nil {
 				b.log.DebugContext(ctx, "the beginning of a run is recorded with its first turn", "run", v.cmd.Run, "err", err)
 			}
 		}
@@ -114,7 +118,15 @@ func (b *beginnings) run(ctx context.Context) error {
 	}
 }
 
-// leave records all that waits: another process takes these runs up.
+// keep puts back what could not be recorded.
+func (b *beginnings) keep(due []*beginning) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.waiting = append(due, b.waiting...)
+}
+
+// leave records the runs that this process has begun and not recorded: other processes
+// take them up. It is called before the process exits, when no run is under way.
 func (b *beginnings) leave(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()

@@ -23,12 +23,17 @@ func TestBeginnings(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		var recorded []string
-		away := true
-		b := newBeginnings(func(_ context.Context, cmd api.Run, in turn.Input, tier api.Tier, at int64) error {
+		away, stuck := true, true
+		b := newBeginnings(func(ctx context.Context, cmd api.Run, in turn.Input, tier api.Tier, at int64) error {
 			mu.Lock()
 			defer mu.Unlock()
 			if away && cmd.Run == "refused" {
 				return errors.New("the store is away")
+			}
+			if cmd.Run == "stuck" && stuck {
+				stuck = false
+				<-ctx.Done()
+				return ctx.Err()
 			}
 			if in.Text != cmd.Run || tier != api.TierLow || at != 7 {
 				t.Errorf("recorded %+v, %s, %d", in, tier, at)
@@ -80,11 +85,15 @@ func TestBeginnings(t *testing.T) {
 		begin("ada", "last")
 		pass(moment + time.Millisecond)
 		want("after a long time", "long", "flushed", "kept", "last")
+		begin("bob", "stuck")
+		pass(moment + time.Millisecond)
 		begin("bob", "left")
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
-		want("at the end of the process", "long", "flushed", "kept", "last", "left")
+		begin("ada", "cut") // while the process drains
+		b.leave(ctx)
+		want("at the end of the process", "long", "flushed", "kept", "last", "stuck", "left", "cut")
 	})
 }

@@ -206,7 +206,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	// What a dead replica had in hand comes again before the locks and leases that it
 	// held are free: a run, and what a goal waits for.
 	silent := max(cfg.Lease/3, time.Second)
-	return env.Serve(ctx, append(goals.routes(silent),
+	err = env.Serve(ctx, append(goals.routes(silent),
 		bus.Reply(h.applyAgent),
 		bus.Reply(h.getAgent),
 		bus.Reply(h.listAgents),
@@ -260,4 +260,6 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		bus.Go(func(ctx context.Context) error { return telemetry.Resolve(ctx, env.Tracer, h.turnEnded) }),
 		bus.Go(relay.Run),
 	)...)
+	begins.leave(ctx)
+	return err
 }

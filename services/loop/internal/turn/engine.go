@@ -45,8 +45,9 @@ type Engine struct {
 	// Within is told that a run waits for something that takes d at most, until done is
 	// called. nil: nothing is told.
 	Within func(ctx context.Context, d time.Duration) (done func())
-	// Begun is told that a run has been taken up for the first time, until done is called:
-	// the store records that with the first turn, which may take long. nil: nothing is told.
+	// Begun is called when a run was taken up for the first time: the store records that
+	// with the first turn, which may take long. The engine calls done when that turn is
+	// stored; an owner that leaves the run before does not call it. nil: not called.
 	Begun func(cmd api.Run, input Input, tier api.Tier, at int64) (done func())
 	// Over is told, once or again, that the end of a run with turns is in the journal; with
 	// an error the run's message comes back. nil: nothing is told.
@@ -97,11 +98,6 @@ func (e *Engine) Run(ctx context.Context, cmd api.Run, ev Events) error {
 			return err
 		}
 	}
-	defer func() {
-		if s.recorded != nil {
-			s.recorded()
-		}
-	}()
 	runCtx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	s.bound = e.bound(limitOf(known.Agent), func() { stop(context.DeadlineExceeded) })

@@ -496,10 +496,26 @@ func TestRunTimeout(t *testing.T) {
 	})
 }
 
-// TestLeaseLost: an owner whose context ends stops and leaves the run to others.
+// TestLeaseLost: an owner whose context ends stops and leaves the run to others. That the
+// run has begun is still to be recorded then, and no more once its first turn is stored.
 func TestLeaseLost(t *testing.T) {
 	t.Parallel()
 	w := world(asks("", "look", "fire"), says("done"))
+	begun, recorded := 0, 0
+	owner := func(ctx context.Context) error {
+		e, ev := w.Engine(turntest.Open)
+		e.Begun = func(api.Run, turn.Input, api.Tier, int64) func() {
+			begun++
+			return func() { recorded++ }
+		}
+		return e.Run(ctx, command, ev)
+	}
+	want := func(when string, b, r int) {
+		t.Helper()
+		if begun != b || recorded != r {
+			t.Errorf("%s: %d beginnings told and %d recorded, want %d and %d", when, begun, recorded, b, r)
+		}
+	}
 	lost := api.Errorf(api.Conflict, "lease lost")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	look := w.Tools["look"]
@@ -509,13 +525,18 @@ func TestLeaseLost(t *testing.T) {
 	}
 	calm := w.Tools["look"]
 	w.Tools["look"] = look
-	if err := w.Run(ctx, turntest.Open, command); !errors.Is(err, lost) {
+	if err := owner(ctx); !errors.Is(err, lost) {
 		t.Errorf("the owner ended with %v, want the cause", err)
 	}
+	want("after the first owner", 1, 0)
 	if got := w.Effects.Of("fire"); len(got) != 0 {
 		t.Errorf("fire ran as %v", got)
 	}
 	w.Tools["look"] = calm
+	if err := owner(t.Context()); err != nil {
+		t.Error(err)
+	}
+	want("after the second owner", 2, 1)
 	if _, end := run(t, w, command); !end.Success {
 		t.Errorf("the next owner ended %+v", end)
 	}

@@ -164,7 +164,7 @@ type state struct {
 	persisted int64
 	changed   []api.AgentChanged
 	old       []Step // of the turn under way, by a release before
-	recorded  func() // the store has the run's beginning, or the run is left; nil: before it
+	recorded  func() // to be called once the store has the run's beginning; nil: it has, or the run has not begun
 
 	before int64 // when the session's turn before ended
 	root   trace.SpanContext
