@@ -6,13 +6,14 @@ import (
 	"sync"
 )
 
-// errRefused is the error of a question that NATS does not let this user ask.
+// errRefused is the error of a question whose subject the user may not publish on.
 var errRefused = errors.New("nats refuses this user the subject")
 
-// refusals tells questions that NATS has dropped them: a server answers what its user may
-// not publish by an error of the connection, which names the subject alone. While a release
-// rolls out, its services may be there before the servers have its permissions; a question
-// that is new in it has no answer then, as where there is no service that takes it.
+// refusals finds the questions that NATS has dropped because the user may not publish on
+// their subjects: the server answers with an error of the connection, which names the
+// subject alone. While a release rolls out, services may start before the servers have
+// their permissions; a question that is new in the release then fails like one that no
+// service takes.
 type refusals struct {
 	mu      sync.Mutex
 	waiting map[string]map[*func()]struct{} // by subject
@@ -42,7 +43,7 @@ func (r *refusals) watch(subject string, refused func()) (stop func()) {
 	}
 }
 
-// tell passes on an error of the connection.
+// tell calls what waits for the subject of a connection's error, if there is any.
 func (r *refusals) tell(err error) {
 	_, subject, found := strings.Cut(err.Error(), `Publish to "`)
 	subject, _, _ = strings.Cut(subject, `"`)

@@ -234,7 +234,7 @@ type row struct {
 
 	mu      sync.Mutex
 	line    *line  // nil: nothing is asked
-	heard   func() // ends the watch for a refusal on it
+	unwatch func() // ends the watch for a refusal on it
 	reply   string // on it
 	control string // where to cancel the reply
 	whole   bool   // nothing comes any more
@@ -282,7 +282,7 @@ func (r *row) ask() error {
 		return err
 	}
 	r.line, r.reply, r.in = ln, reply, in
-	r.heard = ln.refusals.watch(r.msg.Subject, in.refuse)
+	r.unwatch = ln.refusals.watch(r.msg.Subject, in.refuse)
 	out := nats.NewMsg(r.msg.Subject)
 	out.Data, out.Header, out.Reply = r.msg.Data, r.msg.Header, reply
 	if err := ln.nc.PublishMsg(out); err != nil {
@@ -372,7 +372,7 @@ func (r *row) drop() {
 	if !r.whole {
 		r.bus.cancelAt(r.control, r.reply)
 	}
-	r.heard()
+	r.unwatch()
 	r.line.mux.forget(r.reply)
 	r.line.release()
 	r.line = nil

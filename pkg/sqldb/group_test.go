@@ -144,7 +144,7 @@ func TestOneOfAGroupFails(t *testing.T) {
 			return nil
 		}, sqldb.ErrConflict, 2},
 		"by the commit": {func(_ context.CancelFunc, tx *sqldb.Tx) error {
-			_, err := tx.ExecContext(t.Context(), "insert into notes (id, parent) values ($1, $2)", "orphan", "nobody")
+			_, err := tx.ExecContext(t.Context(), "insert into notes (id, parent) values ($1, $2)", "orphan", "missing")
 			return err
 		}, sqldb.ErrConflict, 3},
 		"by its end in a statement": {func(cancel context.CancelFunc, tx *sqldb.Tx) error {
@@ -192,7 +192,7 @@ func TestLeaderOfAGroupFails(t *testing.T) {
 			return err
 		}, sqldb.ErrConflict, 2},
 		"by the commit": {func(tx *sqldb.Tx) error {
-			_, err := tx.ExecContext(t.Context(), "insert into notes (id, parent) values ($1, $2)", "orphan", "nobody")
+			_, err := tx.ExecContext(t.Context(), "insert into notes (id, parent) values ($1, $2)", "orphan", "missing")
 			return err
 		}, sqldb.ErrConflict, 3},
 		"by closing the transaction": {func(tx *sqldb.Tx) error {

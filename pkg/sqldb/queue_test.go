@@ -32,7 +32,7 @@ func TestQueue(t *testing.T) {
 			const read = "select balance, name from accounts where id = $1"
 			tx.Queue(t.Context(), deposit, 5, "a")
 			before := tx.QueueRow(t.Context(), read, "a")
-			none := tx.QueueRow(t.Context(), read, "nobody")
+			none := tx.QueueRow(t.Context(), read, "missing")
 			ids := sqldb.QueueAll(t.Context(), tx, anID, "select id from accounts where balance >= $1 order by id", 0)
 			empty := sqldb.QueueAll(t.Context(), tx, anID, "select id from accounts where balance > $1", 100)
 			tx.Queue(t.Context(), deposit, 2, "a")
@@ -137,7 +137,7 @@ func TestQueuedFailureAtCommit(t *testing.T) {
 	sqldbtest.Each(t, accounts, func(t *testing.T, db *sqldb.DB) {
 		err := sqldb.InTx(t.Context(), db, func(tx *sqldb.Tx) error {
 			tx.Queue(t.Context(), deposit, 1, "a")
-			tx.Queue(t.Context(), addEntry, "e", "nobody", 1)
+			tx.Queue(t.Context(), addEntry, "e", "missing", 1)
 			return nil
 		})
 		e, ok := errors.AsType[*sqldb.Error](err)

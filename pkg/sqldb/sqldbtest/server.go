@@ -18,7 +18,7 @@ import (
 )
 
 // Server is a private Postgres server, for tests: it listens on a socket in its
-// own folder, and trusts whoever may open that.
+// own folder, and accepts every client that may open that.
 type Server struct {
 	url  string
 	dir  string

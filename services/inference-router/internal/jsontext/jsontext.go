@@ -1,4 +1,6 @@
-// Package jsontext writes strings as encoding/json does, without its reflection.
+// Package jsontext writes strings as encoding/json does, without its reflection: the keys
+// of the simulated model's answers are hashes over these bytes, and streams are many small
+// writes. Prompts have a shorter form, which package chat writes. It must not do I/O.
 package jsontext
 
 import "unicode/utf8"

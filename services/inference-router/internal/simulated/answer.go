@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/anima-run/anima/pkg/api"
+
 	"github.com/anima-run/anima/services/inference-router/internal/jsontext"
 	"github.com/anima-run/anima/services/inference-router/internal/model"
 	"github.com/anima-run/anima/services/inference-router/internal/provider"

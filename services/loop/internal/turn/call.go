@@ -204,8 +204,8 @@ func (e *Engine) open(ctx context.Context, s *state, i int, name string) *underw
 }
 
 // judge prepares the turn's first call while its caller stores the thought: policy
-// decides on a copy of the answer that the router has stored, so whoever takes the turn
-// up gets the same answer, and the same decision. The returned function waits for that.
+// decides on a copy of the answer that the router has stored, so the next owner of the
+// turn gets the same answer, and the same decision. The returned function waits for that.
 // Only an answer that is asked for again under the same id may be judged before it is
 // in the journal.
 func (e *Engine) judge(ctx context.Context, s *state, id string, same bool) (judged func() *underway) {
