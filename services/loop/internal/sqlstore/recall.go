@@ -230,7 +230,7 @@ func listed(tier memory.Tier, rows string, limit string) string {
 	v := views[tier]
 	id, _, _ := strings.Cut(v.columns, ",")
 	return `select '` + string(tier) + `' as tier, ` + v.columns + `, coalesce(m.accessed, 0), coalesce(m.accessed_at, 0), coalesce(m.doc, 0), ''
-		from (select * from ` + rows + ` order by ` + order[tier] + ` limit ` + limit + `) t
+		from (select t.* from ` + rows + ` order by ` + order[tier] + ` limit ` + limit + `) t
 		left join memory_text m on m.scope = ($1 || '/` + string(tier) + `') and m.id = (` + id + `)`
 }
 
@@ -242,8 +242,11 @@ var unasked = func() string {
 	return strings.Join([]string{
 		listed(memory.Working, `working_memory t where t.agent = $1 and t.session = $2`+live(memory.Working), working),
 		listed(memory.Working, `working_memory t where t.agent = $1 and t.kind = 'goal' and t.session <> $2`+live(memory.Working), working),
-		listed(memory.Episodic, `episodic_memory t where t.agent = $1 and t.id in (select l.id from (select t.id, t.session, t.created_at from episodic_memory t
-			where t.agent = $1 order by `+order[memory.Episodic]+` limit `+strconv.Itoa(maxOwn)+`) l where l.session <> $2 order by l.created_at desc, l.id limit `+latest+`)`, latest),
+		// The few episodes lead to their rows, by a cross join: with a list to look them up in,
+		// SQLite walks through all episodes of an agent that has no session but this one.
+		listed(memory.Episodic, `(select l.id as found from (select t.id, t.session, t.created_at from episodic_memory t
+			where t.agent = $1 order by `+order[memory.Episodic]+` limit `+strconv.Itoa(maxOwn)+`) l where l.session <> $2 order by l.created_at desc, l.id limit `+latest+`) f
+			cross join episodic_memory t where t.agent = $1 and t.id = f.found`, latest),
 		listed(memory.Semantic, `semantic_memory t where t.agent = $1`+live(memory.Semantic), latest),
 		listed(memory.Procedural, `procedural_memory t where t.agent = $1`, latest),
 		listed(memory.Relationship, `relationship_memory t where t.agent = $1 and t.trust >= 300`, latest), // spec-core-4 §7.4
