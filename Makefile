@@ -8,7 +8,7 @@ LDFLAGS := -s -w -X github.com/anima-run/anima/pkg/host.version=$(VERSION)
 PG      := go run ./pkg/sqldb/sqldbtest/pgcluster --
 SERVICE ?= loop
 
-.PHONY: help run demo test race e2e pg fuzz crash crash-ci crash-long takeovers chaos soak day replay mutate trace-faults interop-ollama bench bench-pair cover lint fmt gen tidy verify image images image-check k8s k8s-dryrun ci build postgres jaeger cluster-up cluster-load cluster-down drill tools
+.PHONY: help run demo test race e2e pg fuzz crash crash-ci crash-long takeovers chaos soak day sustained replay mutate trace-faults interop-ollama bench bench-pair cover lint fmt gen tidy verify image images image-check k8s k8s-dryrun ci build postgres jaeger cluster-up cluster-load cluster-down drill tools
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "%-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -69,6 +69,9 @@ day: ## Watch what a process holds for 24 hours of a fast clock: schedules, mail
 	go run ./e2e/fastclock -speed $(or $(SPEED),60) -o $(BIN)/fastclock
 	@echo 'building with the fast clock; the first time it compiles everything'
 	set -o pipefail; ANIMA_DAY_HOURS=$(or $(HOURS),24) GOFLAGS='$(GOFLAGS) -overlay=$(BIN)/fastclock/overlay.json' go test -count=1 -timeout 0 -v -run '^TestDay$$' ./e2e | grep -v level=
+
+sustained: ## Give 16 sessions 80 % of what one process can do, for an hour (MINUTES=…)
+	set -o pipefail; ANIMA_SUSTAINED_MINUTES=$(or $(MINUTES),60) go test -count=1 -timeout 0 -v -run '^TestSustained$$' ./e2e | grep -v level=
 
 mutate: postgres ## Break safety code, one place at a time, and list what no test notices (N=20 places a target, TARGET=…)
 	@mkdir -p $(BIN) && GOWORK=off go -C tools/mutate build -o $(BIN)/mutate .

@@ -9,8 +9,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -106,21 +104,14 @@ func postgres(b *testing.B) (env map[string]string, used func() time.Duration) {
 			b.Fatal(err)
 		}
 		for _, id := range all {
-			stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", id))
+			used, err := processTime(id)
 			if errors.Is(err, fs.ErrNotExist) {
 				continue // it has ended
 			}
 			if err != nil {
 				b.Fatal(err)
 			}
-			_, rest, _ := strings.Cut(string(stat), ") ")
-			for _, ticks := range strings.Fields(rest)[11:13] { // utime and stime, proc(5)
-				n, err := strconv.ParseInt(ticks, 10, 64)
-				if err != nil {
-					b.Fatal(err)
-				}
-				sum += time.Duration(n) * 10 * time.Millisecond // a tick of Linux, USER_HZ
-			}
+			sum += used
 		}
 		return sum
 	}
@@ -191,7 +182,7 @@ func processorTime(b *testing.B) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// load is a suite in this process, whose agents can be put to work.
+// load is a suite whose agents can be put to work.
 type load struct {
 	b      testing.TB
 	w      *world
@@ -203,7 +194,13 @@ func newLoad(b testing.TB, sessions int, o apptest.Options) *load {
 	b.Helper()
 	o.Env = environment(b, o.Env)
 	o.Env["ANIMA_LOOP_LEASE"] = "15s"
-	l := &load{b: b, w: inProcess(b, o), agents: make([]api.Agent, sessions), ends: map[string]chan api.LoopEnd{}}
+	return loadOn(b, inProcess(b, o), sessions)
+}
+
+// loadOn puts agents into a suite that runs.
+func loadOn(b testing.TB, w *world, sessions int) *load {
+	b.Helper()
+	l := &load{b: b, w: w, agents: make([]api.Agent, sessions), ends: map[string]chan api.LoopEnd{}}
 	for i := range l.agents {
 		l.agents[i] = born(b, l.w, fmt.Sprintf("Bench%d", i), 1000*api.Dollar)
 		dir := filepath.Join(l.w.data, "loop", "workspaces", l.agents[i].ID)

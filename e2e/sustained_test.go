@@ -1,0 +1,252 @@
+package e2e
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api"
+)
+
+// sustainedMinutes is the variable of make sustained. Without it the test is the short
+// form, whose minutes are a second long.
+const sustainedMinutes = "ANIMA_SUSTAINED_MINUTES"
+
+// TestSustained measures what 16 sessions of one process reach when they always work, and
+// then gives them 80 % of that: runs begin at even intervals, whether those before have
+// ended or not, and a run's time counts from when it was to begin. It prints what each
+// minute was like, and fails for runs that fail and for what a process must not hold more
+// of; how long a run takes is for the reader to judge.
+func TestSustained(t *testing.T) {
+	t.Parallel()
+	minutes, minute, slices := number(t, sustainedMinutes, 0), time.Minute, 0
+	if slices = minutes; minutes == 0 {
+		slices, minute = 4, time.Second
+	}
+	if slices < 4 {
+		t.Fatalf("%s=%d: want at least 4, so that each quarter has one", sustainedMinutes, minutes)
+	}
+	s := &sustained{watched: watched{t: t}, minute: minute}
+	s.start(t.TempDir(), map[string]string{"ANIMA_LOOP_LEASE": "15s"})
+	s.turns = func() int64 { return 2 * s.runs() }
+	const sessions = 16
+	s.load = loadOn(t, s.w, sessions)
+	for _, a := range s.load.agents {
+		call[api.Posted](t, s.w, api.Deposit{ID: "more-" + a.ID, Agent: a.ID, Amount: 1_000_000 * api.Dollar, Source: "faucet"})
+	}
+	peak := s.peak(minute / 2)
+	rate := peak * 8 / 10
+	t.Logf("peak %.0f turns/s; 80 %% of it from now on", peak)
+	s.pace(slices, rate)
+	t.Logf("\n%s\n%s\n%s", s.byMinute(), s.table("minutes"), s.byHome())
+	s.steady(2 * sessions)
+	var report api.LedgerReport
+	if !until(t.Context(), time.Minute, func() bool {
+		report = call[api.LedgerReport](t, s.w, api.VerifyLedger{})
+		return report.OK && report.ActiveHolds == 0
+	}) {
+		t.Errorf("ledger: %+v", report)
+	}
+}
+
+type sustained struct {
+	watched
+
+	load   *load
+	minute time.Duration
+	homes  []map[string]int64 // bytes by file or stream, before the first minute and after each one
+
+	mu   sync.Mutex
+	took []time.Duration // of the runs that have ended in this minute
+	made int64           // runs that have ended in all
+	laps []lap           // one for each minute
+}
+
+// lap is what a minute was like.
+type lap struct {
+	length    time.Duration
+	took      []time.Duration // sorted
+	processor time.Duration
+}
+
+func (s *sustained) runs() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.made
+}
+
+// one makes a run that was to begin at a time.
+func (s *sustained) one(a api.Agent, due time.Time) {
+	s.load.one(a)
+	took := time.Since(due)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.took, s.made = append(s.took, took), s.made+1
+}
+
+// peak is how many turns a second there are when every session always works.
+func (s *sustained) peak(length time.Duration) float64 {
+	began := time.Now()
+	var wg sync.WaitGroup
+	for _, a := range s.load.agents {
+		wg.Go(func() {
+			for now := time.Now(); now.Sub(began) < length; now = time.Now() {
+				s.one(a, now)
+			}
+		})
+	}
+	wg.Wait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := len(s.took)
+	s.took = nil
+	return 2 * float64(n) / time.Since(began).Seconds()
+}
+
+// pace makes rate turns a second for so many minutes, and looks at the process after each.
+func (s *sustained) pace(minutes int, rate float64) {
+	const ahead = 1 << 20 // more than are ever late
+	due := make(chan time.Time, ahead)
+	var wg sync.WaitGroup
+	for _, a := range s.load.agents {
+		wg.Go(func() {
+			for at := range due {
+				s.one(a, at)
+			}
+		})
+	}
+	began := time.Now()
+	over := began.Add(time.Duration(minutes) * s.minute)
+	wg.Go(func() {
+		defer close(due)
+		every := time.Duration(2 * float64(time.Second) / rate)
+		for at := began; at.Before(over) && s.t.Context().Err() == nil; at = at.Add(every) {
+			s.pause(at)
+			due <- at
+		}
+	})
+	s.homes = append(s.homes, s.home())
+	from, used := began, s.processor()
+	for i := range minutes {
+		s.pause(began.Add(time.Duration(i+1) * s.minute))
+		now, cpu := time.Now(), s.processor()
+		s.mu.Lock()
+		took := s.took
+		s.took = nil
+		s.mu.Unlock()
+		slices.Sort(took)
+		s.laps = append(s.laps, lap{now.Sub(from), took, cpu - used})
+		from, used = now, cpu
+		s.samples = append(s.samples, s.sample())
+		s.homes = append(s.homes, s.home())
+		if i%5 == 0 || i == minutes-1 {
+			s.t.Logf("%s", s.line(i))
+		}
+	}
+	wg.Wait()
+}
+
+// processor is the time that the process has used.
+func (s *sustained) processor() time.Duration {
+	s.t.Helper()
+	sum, err := processTime(s.p.cmd.Process.Pid)
+	s.must(err)
+	return sum
+}
+
+// home is where bytes are kept: by stream, and by file of the services' data.
+func (s *sustained) home() map[string]int64 {
+	s.t.Helper()
+	all := map[string]int64{}
+	streams := s.js.ListStreams(s.t.Context())
+	for st := range streams.Info() {
+		all["stream "+st.Config.Name] = int64(st.State.Bytes) //nolint:gosec // less than a disk has
+	}
+	s.must(streams.Err())
+	for _, pattern := range []string{"*.db", "*.db-wal", "*/*.db", "*/*.db-wal"} {
+		files, err := filepath.Glob(filepath.Join(s.w.data, pattern))
+		s.must(err)
+		for _, file := range files {
+			info, err := os.Stat(file)
+			s.must(err)
+			rel, err := filepath.Rel(s.w.data, file)
+			s.must(err)
+			all[rel] = info.Size()
+		}
+	}
+	return all
+}
+
+func (s *sustained) line(i int) string {
+	v := s.laps[i]
+	if len(v.took) == 0 {
+		return fmt.Sprintf("| %d | no run has ended |", i+1)
+	}
+	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+	turns := 2 * float64(len(v.took))
+	return fmt.Sprintf("| %d | %.0f | %.1f | %.1f | %.1f | %.2f |", i+1, turns/v.length.Seconds(),
+		ms(v.took[len(v.took)/2]), ms(v.took[len(v.took)*99/100]), ms(v.took[len(v.took)-1]), ms(v.processor)/turns)
+}
+
+// byMinute has a row for some minutes.
+func (s *sustained) byMinute() string {
+	var b strings.Builder
+	b.WriteString("| minute | turns/s | p50 of a run, ms | p99 | longest | processor time, ms a turn |\n| --- | --- | --- | --- | --- | --- |\n")
+	every := max(1, len(s.laps)/12)
+	for i := range s.laps {
+		if i == 0 || (i+1)%every == 0 || i == len(s.laps)-1 {
+			b.WriteString(s.line(i) + "\n")
+		}
+	}
+	first, last := s.laps[0].took, s.laps[len(s.laps)-1].took
+	if len(first) > 0 && len(last) > 0 {
+		fmt.Fprintf(&b, "\np99 of the last minute: %.2f times that of the first.\n", float64(last[len(last)*99/100])/float64(first[len(first)*99/100]))
+	}
+	return b.String()
+}
+
+// byHome has a row for each file and stream with what a turn adds to it.
+func (s *sustained) byHome() string {
+	first, half, last := s.homes[0], s.homes[len(s.homes)/2], s.homes[len(s.homes)-1]
+	runs := func(from int) (n float64) {
+		for _, v := range s.laps[from:] {
+			n += float64(len(v.took))
+		}
+		return max(1, n)
+	}
+	all, later := 2*runs(0), 2*runs(len(s.homes)/2)
+	var b strings.Builder
+	b.WriteString("| home | bytes a turn adds | in the second half | MiB at the end |\n| --- | --- | --- | --- |\n")
+	for _, name := range slices.SortedFunc(maps.Keys(last), func(a, b string) int {
+		return cmp.Or(cmp.Compare(last[b]-first[b], last[a]-first[a]), cmp.Compare(a, b))
+	}) {
+		fmt.Fprintf(&b, "| %s | %.0f | %.0f | %.1f |\n", name, float64(last[name]-first[name])/all, float64(last[name]-half[name])/later, float64(last[name])/(1<<20))
+	}
+	return b.String()
+}
+
+// processTime is the processor time that a process has used, in whole ticks of Linux.
+func processTime(pid int) (time.Duration, error) {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, err
+	}
+	_, rest, _ := strings.Cut(string(stat), ") ")
+	var sum time.Duration
+	for _, field := range strings.Fields(rest)[11:13] { // utime and stime, proc(5)
+		n, err := strconv.ParseInt(field, 10, 64)
+		if err != nil {
+			return 0, err
+		}
+		sum += time.Duration(n) * 10 * time.Millisecond // USER_HZ is 100
+	}
+	return sum, nil
+}

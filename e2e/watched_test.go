@@ -1,0 +1,245 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// watched is a process of the whole suite, and what it holds from time to time.
+type watched struct {
+	t       *testing.T
+	p       *process
+	w       *world
+	js      jetstream.JetStream
+	ops     string
+	turns   func() int64 // made so far
+	samples []sample
+}
+
+// start starts the process in a folder. It sets an address for its operators' port.
+func (d *watched) start(dir string, env map[string]string) {
+	d.t.Helper()
+	d.ops = freeAddr(d.t)
+	env["ANIMA_OPS_ADDR"] = d.ops
+	d.p, d.w = upWith(d.t, dir, env)
+	d.js = streams(d.t, dir)
+}
+
+// sample is what a process holds at a time.
+type sample struct {
+	counts [counted]int64
+	turns  int64
+}
+
+// What is counted. The first ones must not grow.
+const (
+	goroutines = iota
+	descriptors
+	children
+	consumers
+	coordination // keys
+	others       // files, without those of the streams
+	bounded
+)
+
+const (
+	resident = bounded + iota // bytes of memory
+	heap                      // bytes in use
+	onStreams
+	onDatabases
+	onRest
+	counted
+)
+
+var kindNames = [counted]string{
+	goroutines: "goroutines", descriptors: "open files", children: "child processes", consumers: "consumers", coordination: "keys in buckets",
+	others: "files but the streams'", resident: "resident memory, MiB", heap: "heap, MiB", onStreams: "streams, MiB", onDatabases: "databases, MiB", onRest: "other files, MiB",
+}
+
+func (d *watched) pause(until time.Time) {
+	select {
+	case <-d.t.Context().Done():
+	case <-time.After(time.Until(until)):
+	}
+}
+
+// sample counts when little is under way: of several looks it takes the least of each.
+func (d *watched) sample() sample {
+	d.t.Helper()
+	var least sample
+	for look := range 8 {
+		s := d.look()
+		for k, n := range s.counts {
+			if look == 0 || n < least.counts[k] {
+				least.counts[k] = n
+			}
+		}
+		least.turns = s.turns
+		d.pause(time.Now().Add(250 * time.Millisecond))
+	}
+	return least
+}
+
+func (d *watched) look() (s sample) {
+	d.t.Helper()
+	ctx, cancel := context.WithTimeout(d.t.Context(), 10*time.Minute)
+	defer cancel()
+	proc := fmt.Sprintf("/proc/%d", d.p.cmd.Process.Pid)
+	open, err := os.ReadDir(proc + "/fd")
+	d.must(err)
+	s.counts[descriptors] = int64(len(open))
+	tasks, err := filepath.Glob(proc + "/task/*/children")
+	d.must(err)
+	for _, path := range tasks {
+		data, _ := os.ReadFile(path) // the thread may be gone, and has no children then
+		s.counts[children] += int64(len(strings.Fields(string(data))))
+	}
+	pages, err := os.ReadFile(proc + "/statm")
+	d.must(err)
+	n, err := strconv.ParseInt(strings.Fields(string(pages))[1], 10, 64)
+	d.must(err)
+	s.counts[resident] = n * int64(os.Getpagesize())
+	metrics := d.metrics(ctx)
+	s.counts[goroutines], s.counts[heap] = metrics["go_goroutines"], metrics["go_memstats_heap_inuse_bytes"]
+	all := d.js.ListStreams(ctx)
+	for st := range all.Info() {
+		s.counts[consumers] += int64(st.State.Consumers)
+		if strings.HasPrefix(st.Config.Name, "KV_") {
+			s.counts[coordination] += int64(st.State.Msgs) //nolint:gosec // a small number
+		}
+	}
+	d.must(all.Err())
+	d.must(filepath.WalkDir(d.w.data, func(path string, e fs.DirEntry, err error) error {
+		var info fs.FileInfo
+		if err == nil && !e.IsDir() {
+			info, err = e.Info()
+		}
+		switch {
+		case errors.Is(err, fs.ErrNotExist) || err == nil && e.IsDir(): // it went meanwhile
+			return nil
+		case err != nil:
+			return err
+		}
+		rel, err := filepath.Rel(d.w.data, path)
+		switch {
+		case strings.HasPrefix(rel, "nats/"):
+			s.counts[onStreams] += info.Size()
+			return err
+		case strings.Contains(rel, ".db"):
+			s.counts[onDatabases] += info.Size()
+		default:
+			s.counts[onRest] += info.Size()
+		}
+		s.counts[others]++
+		return err
+	}))
+	s.turns = d.turns()
+	return s
+}
+
+// metrics reads those without labels.
+func (d *watched) metrics(ctx context.Context) map[string]int64 {
+	d.t.Helper()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+d.ops+"/metrics", nil)
+	d.must(err)
+	res, err := http.DefaultClient.Do(req)
+	d.must(err)
+	defer func() { _ = res.Body.Close() }()
+	data, err := io.ReadAll(res.Body)
+	d.must(err)
+	found := map[string]int64{}
+	for line := range strings.Lines(string(data)) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if f, err := strconv.ParseFloat(value, 64); err == nil {
+			found[name] = int64(f)
+		}
+	}
+	if found["go_goroutines"] == 0 {
+		d.t.Fatalf("no metric go_goroutines in:\n%s", data)
+	}
+	return found
+}
+
+func (d *watched) must(err error) {
+	d.t.Helper()
+	if err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+// steady compares the last quarter with the second: the first one is the start. What
+// leaks a little each time has left the range of before by then. slack is what a count may
+// differ by.
+func (d *watched) steady(slack int64) {
+	quarter := len(d.samples) / 4
+	before, last := d.samples[quarter:2*quarter], d.samples[len(d.samples)-quarter:]
+	for k := range bounded {
+		of := func(s sample) int64 { return s.counts[k] }
+		most := of(slices.MaxFunc(before, func(a, b sample) int { return int(of(a) - of(b)) }))
+		least := of(slices.MinFunc(last, func(a, b sample) int { return int(of(a) - of(b)) }))
+		if least > most+slack {
+			d.t.Errorf("%s: at least %d in the last quarter, at most %d in the second", kindNames[k], least, most)
+		}
+	}
+	for _, k := range []int{onStreams, onDatabases, onRest} {
+		if a, b := perTurn(before, k), perTurn(last, k); b > 1.5*a+1024 {
+			d.t.Errorf("%s: %.0f bytes a turn in the last quarter, %.0f in the second", kindNames[k], b, a)
+		}
+	}
+}
+
+// perTurn is what a turn adds, in bytes.
+func perTurn(samples []sample, kind int) float64 {
+	first, last := samples[0], samples[len(samples)-1]
+	return float64(last.counts[kind]-first.counts[kind]) / float64(max(1, last.turns-first.turns))
+}
+
+// table has a row for each kind and a column for some samples, one of which was taken
+// after each unit of time.
+func (d *watched) table(unit string) string {
+	var b strings.Builder
+	every := max(1, len(d.samples)/6)
+	var shown []int
+	for i := range d.samples {
+		if i == 0 || (i+1)%every == 0 || i == len(d.samples)-1 {
+			shown = append(shown, i)
+		}
+	}
+	row := func(name string, value func(sample) string) {
+		fmt.Fprintf(&b, "| %s |", name)
+		for _, i := range shown {
+			fmt.Fprintf(&b, " %s |", value(d.samples[i]))
+		}
+		b.WriteByte('\n')
+	}
+	fmt.Fprintf(&b, "| after %s |", unit)
+	for _, i := range shown {
+		fmt.Fprintf(&b, " %d |", i+1)
+	}
+	b.WriteString("\n|" + strings.Repeat(" --- |", len(shown)+1) + "\n")
+	row("turns", func(s sample) string { return strconv.FormatInt(s.turns, 10) })
+	for k, name := range kindNames {
+		row(name, func(s sample) string {
+			if k < bounded {
+				return strconv.FormatInt(s.counts[k], 10)
+			}
+			return fmt.Sprintf("%.1f", float64(s.counts[k])/(1<<20))
+		})
+	}
+	half := d.samples[len(d.samples)/2:]
+	fmt.Fprintf(&b, "\nBytes that a turn adds, second half: streams %.0f, databases %.0f.\n", perTurn(half, onStreams), perTurn(half, onDatabases))
+	return b.String()
+}
