@@ -292,7 +292,7 @@ func (w *crashWorld) read(ctx context.Context, stream, subject string) ([]told, 
 		if parts := strings.Split(m.Subject, "."); len(parts) > 3 {
 			name = parts[3]
 		}
-		all = append(all, told{m.Subject, name, m.Header.Get(jetstream.MsgIDHeader), m.Sequence, m.Data})
+		all = append(all, told{m.Subject, name, bus.IDOf(m.Header), m.Sequence, m.Data})
 		seq = m.Sequence + 1
 	}
 }

@@ -104,7 +104,7 @@ func (ln *line) consumer(ctx context.Context, stream string, cfg jetstream.Consu
 }
 
 func metaOf(msg jetstream.Msg) Meta {
-	m := Meta{ID: msg.Headers().Get(jetstream.MsgIDHeader), Delivered: 1, Key: lastToken(msg.Subject())}
+	m := Meta{ID: IDOf(msg.Headers()), Delivered: 1, Key: lastToken(msg.Subject())}
 	if md, err := msg.Metadata(); err == nil {
 		m.Sequence, m.Delivered, m.At = md.Sequence.Stream, int(md.NumDelivered), md.Timestamp
 	}

@@ -39,6 +39,19 @@ const (
 	codeFull          jetstream.ErrorCode = 10077 // a limit of the stream is reached
 )
 
+// entryIDHeader has the id of a message that [Bus.Append] stores. The expected sequence
+// keeps a second one out, so the server need not remember its id: it would keep those of up
+// to three windows in memory, where journals are most of what is stored.
+const entryIDHeader = "Anima-Entry-Id"
+
+// IDOf is the id under which a message was stored, "" if it has none.
+func IDOf(h nats.Header) string {
+	if id := h.Get(jetstream.MsgIDHeader); id != "" { // of an entry, too, by a release before
+		return id
+	}
+	return h.Get(entryIDHeader)
+}
+
 // Publish stores m in its stream. The stream drops a second message with the
 // same id, so a caller that is unsure publishes again; Publish itself does so
 // while ctx lasts, for 30 s at most. Errors: Unavailable with ReasonLimit when the key's queue is
@@ -90,9 +103,13 @@ func (b *Bus) publish(ctx context.Context, s api.Subject, id string, msg *nats.M
 	if s.Stream() == "" {
 		return 0, fmt.Errorf("publish %s: class %s is not kept in a stream", s.Template(), s.Class)
 	}
-	msg.Header.Set(jetstream.MsgIDHeader, id)
-	if failpoint.Broken(failpoint.NoMessageID) && last == nil {
+	switch {
+	case last != nil:
+		msg.Header.Set(entryIDHeader, id)
+	case failpoint.Broken(failpoint.NoMessageID):
 		msg.Header.Set(jetstream.MsgIDHeader, id+"#"+nats.NewInbox())
+	default:
+		msg.Header.Set(jetstream.MsgIDHeader, id)
 	}
 	opts := []jetstream.PublishOpt{jetstream.WithRetryAttempts(0)}
 	if last != nil && !failpoint.Broken(failpoint.NoExpectedSequence) {
@@ -146,14 +163,12 @@ func (b *Bus) publishOnce(
 	ack, err := failpoint.Value(ctx, point, func(ctx context.Context) (*jetstream.PubAck, error) {
 		return ln.js.PublishMsg(ctx, msg, opts...)
 	})
-	if err == nil && (last == nil || !ack.Duplicate) {
+	if err == nil {
 		return ack.Sequence, false, nil
 	}
 	e, refused := errors.AsType[*jetstream.APIError](err)
 	switch {
 	// Either the answer of an earlier try was lost, or another writer was first.
-	case err == nil:
-		return ln.written(ctx, s, id, msg.Data, ack.Sequence)
 	case refused && e.ErrorCode == codeWrongLast && last != nil:
 		return ln.written(ctx, s, id, msg.Data, *last+1)
 	case refused && e.ErrorCode == codeFull && strings.Contains(e.Description, "per subject"):
@@ -187,7 +202,7 @@ func (ln *line) written(ctx context.Context, s api.Subject, id string, data []by
 	}
 	m, err := st.GetMsg(ctx, from, jetstream.WithGetMsgSubject(s.String()))
 	switch {
-	case err == nil && m.Header.Get(jetstream.MsgIDHeader) == id && bytes.Equal(m.Data, data):
+	case err == nil && IDOf(m.Header) == id && bytes.Equal(m.Data, data):
 		return m.Sequence, false, nil
 	case err == nil:
 		return 0, false, &api.Error{Code: api.Conflict, Message: "another writer was first on " + s.Template()}
