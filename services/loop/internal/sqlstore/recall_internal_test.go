@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/anima-run/anima/pkg/sqldb"
 	"github.com/anima-run/anima/pkg/sqldb/sqldbtest"
 )
 
@@ -13,17 +14,16 @@ import (
 func TestUnaskedPlan(t *testing.T) {
 	t.Parallel()
 	db := sqldbtest.SQLite(t, Migrations())
-	rows, err := db.QueryContext(t.Context(), "explain query plan "+unasked, "ada", "ada-main", 1)
+	steps, err := sqldb.All(t.Context(), db, func(r sqldb.Scanner) (step string, err error) {
+		var id, parent, unused int64
+		err = r.Scan(&id, &parent, &unused, &step)
+		return step, err
+	}, "explain query plan "+unasked, "ada", "ada-main", 1)
 	if err != nil {
 		t.Fatal(err)
 	}
 	ordered := 0
-	for rows.Next() {
-		var id, parent, unused int64
-		var step string
-		if err := rows.Scan(&id, &parent, &unused, &step); err != nil {
-			t.Fatal(err)
-		}
+	for _, step := range steps {
 		switch {
 		case strings.HasSuffix(step, "COVERING INDEX episodic_memory_order (agent=?)"):
 			ordered++
@@ -31,7 +31,7 @@ func TestUnaskedPlan(t *testing.T) {
 			t.Errorf("the plan has %q", step)
 		}
 	}
-	if err := rows.Close(); err != nil || ordered != 1 {
-		t.Errorf("%d steps read the order alone, want 1 (%v)", ordered, err)
+	if ordered != 1 {
+		t.Errorf("%d steps read the order alone, want 1", ordered)
 	}
 }
