@@ -241,7 +241,11 @@ func (l *load) one(a api.Agent) time.Duration {
 		l.b.Error(err)
 		return 0
 	}
-	e := <-l.ends[a.Session]
+	var e api.LoopEnd
+	select {
+	case e = <-l.ends[a.Session]:
+	case <-time.After(time.Minute): // the suite has ended, or has lost the run
+	}
 	if !e.Success || e.Turns != 2 {
 		l.b.Errorf("run: %+v", e)
 	}

@@ -71,7 +71,7 @@ func (d *day) begin(dir string) {
 	d.start(dir, map[string]string{"ANIMA_INFERENCE_ROUTER_SCRIPT": script, "ANIMA_LOOP_LEASE": "15s"})
 	d.turns = func() (n int64) {
 		for _, a := range []api.Agent{d.clerk, d.friend} {
-			for _, s := range wanted[api.Sessions](d, api.ListSessions{Agent: a.ID, Limit: 1000}).Sessions {
+			for _, s := range wanted[api.Sessions](&d.watched, api.ListSessions{Agent: a.ID, Limit: 1000}).Sessions {
 				n += s.Turns
 			}
 		}
@@ -89,21 +89,8 @@ schedule:
 ---
 Be useful.
 `, d.friend.Address, d.clerk.Address)
-	d.clerk = wanted[api.Agent](d, api.ApplyAgent{Source: source})
-	wanted[api.Posted](d, api.Deposit{ID: "birth-" + d.clerk.ID, Agent: d.clerk.ID, Amount: 100 * api.Dollar, Source: "faucet"})
-}
-
-// wanted asks until there is an answer: under the fast clock a second is a sixtieth of
-// one, and a machine that is busy for a moment answers late.
-func wanted[Resp any](d *day, req api.Message) Resp {
-	d.t.Helper()
-	ctx, cancel := context.WithTimeout(d.t.Context(), 10*time.Minute)
-	defer cancel()
-	v, err := asked[Resp](ctx, d.w, req)
-	if err != nil {
-		d.t.Fatalf("%T: %v", req, err)
-	}
-	return v
+	d.clerk = wanted[api.Agent](&d.watched, api.ApplyAgent{Source: source})
+	wanted[api.Posted](&d.watched, api.Deposit{ID: "birth-" + d.clerk.ID, Agent: d.clerk.ID, Amount: 100 * api.Dollar, Source: "faucet"})
 }
 
 // hour lets an hour pass. Three messages come to the main session, one to a session of
@@ -117,19 +104,19 @@ func (d *day) hour(length time.Duration) {
 			entries = append(entries, "project")
 		}
 		for _, name := range entries {
-			wanted[api.Wake](d, api.RunBeat{Agent: d.clerk.ID, Name: name, ID: fmt.Sprintf("%s-%d", name, d.hours)})
+			wanted[api.Wake](&d.watched, api.RunBeat{Agent: d.clerk.ID, Name: name, ID: fmt.Sprintf("%s-%d", name, d.hours)})
 		}
 	}
 	for i := range 3 {
 		d.pause(end.Add(-length * time.Duration(3-i) / 3))
-		d.over(wanted[api.Accepted](d, api.SendMessage{Agent: d.clerk.ID, ID: fmt.Sprintf("hour-%d-%d", d.hours, i), Content: "hello"}))
+		d.over(wanted[api.Accepted](&d.watched, api.SendMessage{Agent: d.clerk.ID, ID: fmt.Sprintf("hour-%d-%d", d.hours, i), Content: "hello"}))
 	}
 	if !d.itself || d.hours%2 == 0 {
 		d.read()
 	}
-	s := wanted[api.Session](d, api.CreateSession{Agent: d.clerk.ID, ID: fmt.Sprintf("hour-%d", d.hours)})
-	d.over(wanted[api.Accepted](d, api.SendMessage{Agent: d.clerk.ID, ID: "work", Session: s.ID, Content: "work"}))
-	wanted[api.Session](d, api.TerminateSession{Session: s.ID})
+	s := wanted[api.Session](&d.watched, api.CreateSession{Agent: d.clerk.ID, ID: fmt.Sprintf("hour-%d", d.hours)})
+	d.over(wanted[api.Accepted](&d.watched, api.SendMessage{Agent: d.clerk.ID, ID: "work", Session: s.ID, Content: "work"}))
+	wanted[api.Session](&d.watched, api.TerminateSession{Session: s.ID})
 	d.pause(end)
 	d.samples = append(d.samples, d.sample())
 }
@@ -140,7 +127,7 @@ func (d *day) over(acc api.Accepted) {
 	d.t.Helper()
 	var st api.RunState
 	if !until(d.t.Context(), 10*time.Minute, func() bool {
-		st = wanted[api.RunState](d, api.GetRun{Run: acc.Run, Session: acc.Session})
+		st = wanted[api.RunState](&d.watched, api.GetRun{Run: acc.Run, Session: acc.Session})
 		return st.Status == api.RunEnded
 	}) || !st.Success {
 		d.t.Fatalf("run %s came to %+v", acc.Run, st)
@@ -176,22 +163,16 @@ func (d *day) read() {
 func (d *day) judge() {
 	d.steady(slack)
 	for _, a := range []api.Agent{d.clerk, d.friend} {
-		if waiting := wanted[api.Agent](d, api.GetAgent{Agent: a.ID}); waiting.State == api.StateDead {
+		if waiting := wanted[api.Agent](&d.watched, api.GetAgent{Agent: a.ID}); waiting.State == api.StateDead {
 			d.t.Errorf("%s is %s", a.ID, waiting.State)
 		}
 	}
-	var report api.LedgerReport
-	if !until(d.t.Context(), time.Minute, func() bool {
-		report = wanted[api.LedgerReport](d, api.VerifyLedger{})
-		return report.OK && report.ActiveHolds == 0
-	}) {
-		d.t.Errorf("ledger: %+v", report)
-	}
-	goals := wanted[api.Goals](d, api.ListGoals{Agent: d.clerk.ID, Limit: 1000}).Goals
+	d.settled()
+	goals := wanted[api.Goals](&d.watched, api.ListGoals{Agent: d.clerk.ID, Limit: 1000}).Goals
 	if len(goals) == 0 || slices.ContainsFunc(goals[:max(0, len(goals)-1)], func(g api.Goal) bool { return g.Status != api.GoalCompleted }) {
 		d.t.Errorf("goals: %+v", goals)
 	}
-	mails := wanted[api.Inbox](d, api.ListInbox{Agent: d.friend.ID, Limit: 1000}).Messages
+	mails := wanted[api.Inbox](&d.watched, api.ListInbox{Agent: d.friend.ID, Limit: 1000}).Messages
 	if len(mails) == 0 {
 		d.t.Error("the friend has no mail")
 	}

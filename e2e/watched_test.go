@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,6 +14,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/anima-run/anima/pkg/api"
 )
 
 // watched is a process of the whole suite, and what it holds from time to time.
@@ -24,7 +24,6 @@ type watched struct {
 	p       *process
 	w       *world
 	js      jetstream.JetStream
-	ops     string
 	turns   func() int64 // made so far
 	samples []sample
 }
@@ -32,9 +31,10 @@ type watched struct {
 // start starts the process in a folder. It sets an address for its operators' port.
 func (d *watched) start(dir string, env map[string]string) {
 	d.t.Helper()
-	d.ops = freeAddr(d.t)
-	env["ANIMA_OPS_ADDR"] = d.ops
+	ops := freeAddr(d.t)
+	env["ANIMA_OPS_ADDR"] = ops
 	d.p, d.w = upWith(d.t, dir, env)
+	d.w.ops = "http://" + ops
 	d.js = streams(d.t, dir)
 }
 
@@ -112,8 +112,19 @@ func (d *watched) look() (s sample) {
 	n, err := strconv.ParseInt(strings.Fields(string(pages))[1], 10, 64)
 	d.must(err)
 	s.counts[resident] = n * int64(os.Getpagesize())
-	metrics := d.metrics(ctx)
-	s.counts[goroutines], s.counts[heap] = metrics["go_goroutines"], metrics["go_memstats_heap_inuse_bytes"]
+	metrics, err := scrape(ctx, d.w.ops)
+	d.must(err)
+	for _, m := range metrics {
+		switch m.name {
+		case "go_goroutines":
+			s.counts[goroutines] = int64(m.value)
+		case "go_memstats_heap_inuse_bytes":
+			s.counts[heap] = int64(m.value)
+		}
+	}
+	if s.counts[goroutines] == 0 || s.counts[heap] == 0 {
+		d.t.Fatal("the metrics have no goroutines or no heap")
+	}
 	all := d.js.ListStreams(ctx)
 	for st := range all.Info() {
 		s.counts[consumers] += int64(st.State.Consumers)
@@ -150,29 +161,6 @@ func (d *watched) look() (s sample) {
 	return s
 }
 
-// metrics reads those without labels.
-func (d *watched) metrics(ctx context.Context) map[string]int64 {
-	d.t.Helper()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+d.ops+"/metrics", nil)
-	d.must(err)
-	res, err := http.DefaultClient.Do(req)
-	d.must(err)
-	defer func() { _ = res.Body.Close() }()
-	data, err := io.ReadAll(res.Body)
-	d.must(err)
-	found := map[string]int64{}
-	for line := range strings.Lines(string(data)) {
-		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
-		if f, err := strconv.ParseFloat(value, 64); err == nil {
-			found[name] = int64(f)
-		}
-	}
-	if found["go_goroutines"] == 0 {
-		d.t.Fatalf("no metric go_goroutines in:\n%s", data)
-	}
-	return found
-}
-
 func (d *watched) must(err error) {
 	d.t.Helper()
 	if err != nil {
@@ -199,6 +187,32 @@ func (d *watched) steady(slack int64) {
 			d.t.Errorf("%s: %.0f bytes a turn in the last quarter, %.0f in the second", kindNames[k], b, a)
 		}
 	}
+}
+
+// settled wants a ledger that adds up and has no hold left. To read it after an hour of
+// load takes long.
+func (d *watched) settled() {
+	d.t.Helper()
+	var report api.LedgerReport
+	if !until(d.t.Context(), time.Minute, func() bool {
+		report = wanted[api.LedgerReport](d, api.VerifyLedger{})
+		return report.OK && report.ActiveHolds == 0
+	}) {
+		d.t.Errorf("ledger: %+v", report)
+	}
+}
+
+// wanted asks until there is an answer: under the fast clock a second is a sixtieth of
+// one, and a machine that is busy for a moment answers late.
+func wanted[Resp any](d *watched, req api.Message) Resp {
+	d.t.Helper()
+	ctx, cancel := context.WithTimeout(d.t.Context(), 10*time.Minute)
+	defer cancel()
+	v, err := asked[Resp](ctx, d.w, req)
+	if err != nil {
+		d.t.Fatalf("%T: %v", req, err)
+	}
+	return v
 }
 
 // perTurn is what a turn adds, in bytes.

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
@@ -39,30 +38,6 @@ func TestAppendIsFoundBehindALeader(t *testing.T) {
 	again, err := b.Append(testContext(t), "journal/r/7/0", m, 0)
 	if err != nil || again != first || left() != 0 {
 		t.Errorf("got %d, %v with %d answers to come, want %d", again, err, left(), first)
-	}
-}
-
-// The server does not keep the id of what is appended, and a reader gets it.
-func TestAppendIsNotRemembered(t *testing.T) {
-	t.Parallel()
-	b, s := one(t)
-	m := api.Journal{Session: "s", Run: "r", Turn: 1, Kind: "begin", Epoch: 7}
-	first, err := b.Append(testContext(t), "journal/r/7/0", m, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	js := raw(t, s)
-	ack, err := js.Publish(testContext(t), m.Subject().String(), []byte("{}"), jetstream.WithMsgID("journal/r/7/0"))
-	if err != nil || ack.Duplicate {
-		t.Errorf("another message under the same id: %+v, %v, want it stored", ack, err)
-	}
-	st, err := js.Stream(testContext(t), m.Subject().Stream())
-	if err != nil {
-		t.Fatal(err)
-	}
-	got, err := st.GetMsg(testContext(t), first)
-	if err != nil || bus.IDOf(got.Header) != "journal/r/7/0" || got.Header.Get(jetstream.MsgIDHeader) != "" {
-		t.Errorf("stored with %v, %v", got.Header, err)
 	}
 }
 

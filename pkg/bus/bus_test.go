@@ -252,6 +252,31 @@ func TestAppendFences(t *testing.T) {
 	})
 }
 
+// The server does not keep the id of what is appended, and a reader gets it.
+func TestAppendIsNotRemembered(t *testing.T) {
+	t.Parallel()
+	b, s := one(t)
+	ctx := testContext(t)
+	m := api.Journal{Session: "lucky", Kind: "begin"}
+	first, err := b.Append(ctx, "lucky/begin", m, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	js := raw(t, s)
+	ack, err := js.Publish(ctx, m.Subject().String(), []byte("{}"), jetstream.WithMsgID("lucky/begin"))
+	if err != nil || ack.Duplicate {
+		t.Errorf("another message under the same id: %+v, %v, want it stored", ack, err)
+	}
+	st, err := js.Stream(ctx, m.Subject().Stream())
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := st.GetMsg(ctx, first)
+	if err != nil || bus.IDOf(got.Header) != "lucky/begin" || got.Header.Get(jetstream.MsgIDHeader) != "" {
+		t.Errorf("stored with %v, %v", got.Header, err)
+	}
+}
+
 func TestPublishOutlivesARestart(t *testing.T) {
 	t.Parallel()
 	o := listening(t)

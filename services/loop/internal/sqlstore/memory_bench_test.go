@@ -30,20 +30,19 @@ func BenchmarkRecall(b *testing.B) {
 			words := populate(b, db, s, n)
 			m := &memory.Memory{Store: s, Tokens: memory.Quarter{}, Now: func() time.Time { return time.UnixMicro(at) }}
 			for _, of := range []struct{ name, session string }{{"others", "ada-main"}, {"own", "other"}} {
-				name, session := of.name, of.session
-				b.Run(name, func(b *testing.B) {
+				b.Run(of.name, func(b *testing.B) {
 					took := make([]time.Duration, 0, b.N)
 					for b.Loop() {
 						began := time.Now()
-						text, err := m.Recall(b.Context(), "ada", session, words(8), 10_000)
+						text, err := m.Recall(b.Context(), "ada", of.session, words(8), 10_000)
 						if err != nil || text == "" {
 							b.Fatal(text, err)
 						}
 						took = append(took, time.Since(began))
 					}
 					slices.Sort(took)
-					all := append(p99[name], took[len(took)*99/100])
-					p99[name] = all
+					p99[of.name] = append(p99[of.name], took[len(took)*99/100])
+					all := p99[of.name]
 					b.ReportMetric(float64(took[len(took)/2].Microseconds()), "p50-µs")
 					b.ReportMetric(float64(all[len(all)-1].Microseconds()), "p99-µs")
 					if len(all) > 1 {
