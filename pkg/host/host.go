@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"time"
@@ -241,6 +242,12 @@ func Run(ctx context.Context, p Process, services ...Service) error {
 			return nil
 		})
 	}
+	g.Go(func() error {
+		tick := time.NewTicker(idleInterval)
+		defer tick.Stop()
+		returnMemory(ctx, tick.C, debug.FreeOSMemory)
+		return nil
+	})
 	allReady := make(chan struct{})
 	go func() { waiting.Wait(); close(allReady) }() // ends with runOne, which always calls Done
 	g.Go(func() error {

@@ -1,0 +1,62 @@
+package host
+
+import (
+	"context"
+	"runtime"
+	"runtime/debug"
+	"sync"
+	"testing"
+	"time"
+)
+
+func TestWasteful(t *testing.T) {
+	t.Parallel()
+	const mib = 1 << 20
+	before := heap{allocated: 100 * mib}
+	for name, tt := range map[string]struct {
+		now  heap
+		want bool
+	}{
+		"idle, much is free":        {heap{allocated: 101 * mib, live: 10 * mib, held: 30 * mib}, true},
+		"idle, little is free":      {heap{allocated: 101 * mib, live: 10 * mib, held: 14 * mib}, false},
+		"idle, small, much is free": {heap{allocated: 100 * mib, live: 1 * mib, held: 6 * mib}, true},
+		"idle, small":               {heap{allocated: 100 * mib, live: 1 * mib, held: 3 * mib}, false},
+		"busy":                      {heap{allocated: 111 * mib, live: 10 * mib, held: 30 * mib}, false},
+	} {
+		if got := tt.now.wasteful(before); got != tt.want {
+			t.Errorf("%s: got %v, want %v", name, got, tt.want)
+		}
+	}
+}
+
+// TestReturnMemory makes garbage of 64 MiB, which is released once, and leaves no more to
+// release.
+func TestReturnMemory(t *testing.T) { //nolint:paralleltest // other tests allocate, too
+	const size = 64 << 20
+	runtime.GC()
+	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // nothing else collects it
+	before := readHeap()
+	ctx, cancel := context.WithCancel(t.Context())
+	ticks, released := make(chan time.Time), 0
+	var wg sync.WaitGroup
+	wg.Go(func() { returnMemory(ctx, ticks, func() { released++; debug.FreeOSMemory() }) })
+	ticks <- time.Time{} // it has read the heap
+	block := make([]byte, size)
+	block[0] = 1
+	with := readHeap()
+	runtime.KeepAlive(block)
+	for range 3 {
+		ticks <- time.Time{}
+	}
+	cancel()
+	wg.Wait()
+	if grown := with.allocated - before.allocated; grown < size || with.held < size {
+		t.Errorf("allocated %d bytes more, and %d held: want at least %d", grown, with.held, size)
+	}
+	if released != 1 {
+		t.Errorf("released %d times, want once", released)
+	}
+	if after := readHeap(); after.held > size/2 {
+		t.Errorf("%d bytes are held after the release, want less than %d", after.held, size/2)
+	}
+}
