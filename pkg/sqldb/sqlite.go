@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -36,8 +37,9 @@ func openSQLite(ctx context.Context, whole, rest string, opts Options, count *co
 		return newLitePool(conns, func() (*liteConn, error) { return openLite(path, pragmas, spans, db.count) })
 	}
 	// With a write-ahead log readers and the writer do not wait for each other. The
-	// file remembers it, so the writer goes first and readers need not ask.
-	db.write, db.read = pool(1, "journal_mode=wal"), pool(opts.MaxConns, "query_only=on")
+	// file remembers it, so the writer goes first and readers need not ask. Each commit of
+	// the writer empties the page caches of readers, which need not be large, in KiB.
+	db.write, db.read = pool(1, "journal_mode=wal"), pool(opts.MaxConns, "query_only=on", "cache_size=-500")
 	db.commits = &committer{pool: db.write, spans: spans}
 	for _, pool := range []*litePool{db.write, db.read} {
 		// Two processes that make the same file at once get in each other's way.
@@ -110,11 +112,17 @@ func openLite(path string, pragmas []string, spans *spans, count *counters) (_ *
 	return c, nil
 }
 
+// idleConn is how long a connection is kept that is not used. Each holds up to a megabyte
+// of pages and compiled statements.
+const idleConn = 20 * time.Second
+
 // litePool holds the connections of one kind to a file. They are opened when they are
 // needed first and then kept: one made anew would have to compile its statements again.
+// Those that a burst needed are closed when another one comes back later.
 type litePool struct {
 	open  func() (*liteConn, error)
 	slots chan struct{} // as many as connections may be in use
+	idle  time.Duration // see idleConn
 
 	mu     sync.Mutex
 	free   []*liteConn // the one used last at the end
@@ -123,7 +131,7 @@ type litePool struct {
 }
 
 func newLitePool(conns int, open func() (*liteConn, error)) *litePool {
-	return &litePool{open: open, slots: make(chan struct{}, conns), used: map[*liteConn]struct{}{}}
+	return &litePool{open: open, slots: make(chan struct{}, conns), idle: idleConn, used: map[*liteConn]struct{}{}}
 }
 
 // acquire returns a connection, for release.
@@ -180,15 +188,26 @@ func (p *litePool) take() (*liteConn, error) {
 // release takes a connection back, without a transaction.
 func (p *litePool) release(c *liteConn) {
 	failed := c.rollback() != nil
+	now := time.Now()
 	p.mu.Lock()
 	delete(p.used, c)
 	keep := !p.closed && !failed
 	if keep {
+		c.released = now
 		p.free = append(p.free, c)
 	}
+	n := 0
+	for n < len(p.free)-1 && now.Sub(p.free[n].released) >= p.idle {
+		n++
+	}
+	unused := slices.Clone(p.free[:n])
+	p.free = slices.Delete(p.free, 0, n)
 	p.mu.Unlock()
 	if !keep {
 		_ = c.close() // its user was told what went wrong
+	}
+	for _, c := range unused {
+		_ = c.close() // its transactions are over
 	}
 	<-p.slots
 }

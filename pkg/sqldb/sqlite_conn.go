@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"go.opentelemetry.io/otel/trace"
 	"zombiezen.com/go/sqlite"
@@ -40,6 +41,8 @@ type liteConn struct {
 	watch watch
 	// reading are the rows that are open.
 	reading []*liteRows
+	// released is when it came back to its pool.
+	released time.Time
 }
 
 // liteStmt is a compiled statement, and the columns of the row that it is at.
