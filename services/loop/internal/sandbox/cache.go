@@ -17,9 +17,10 @@ type Stamp struct {
 	changed, modified int64 // Unix nanoseconds
 }
 
-// settled is how long ago a file must have changed for its stamp to be relied upon: the
-// clock of files ticks in milliseconds, and two writes within one tick give one stamp.
-const settled = 2 * time.Second
+// settled is how long ago a file must have changed for its stamp to be relied upon. Two
+// writes within one tick of the kernel's clock give one stamp, and that clock ticks every
+// 10 ms at the slowest (CONFIG_HZ=100).
+const settled = 100 * time.Millisecond
 
 // maxCached bounds the values of one Cache; what is left out is made again.
 const maxCached = 4096

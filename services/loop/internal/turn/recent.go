@@ -1,7 +1,6 @@
 package turn
 
 import (
-	"slices"
 	"sync"
 
 	"github.com/anima-run/anima/services/loop/internal/prompt"
@@ -59,7 +58,9 @@ func (r *recent) keep(session string, at standing, c *Conversation) {
 		return
 	}
 	if n := len(c.Turns) - prompt.Needed; n > 0 {
-		c.Turns = slices.Clone(c.Turns[n:]) // what is left out must not be held
+		// What is left out must not be held, and the next run's turns need not move the rest.
+		const more = 4
+		c.Turns = append(make([]prompt.Turn, 0, prompt.Needed+more), c.Turns[n:]...)
 	}
 	m := remembered{*c, at, c.bytes()}
 	if m.bytes > maxRecent {
