@@ -44,7 +44,7 @@ replay: ## Make 10,000 turns and sessions of every shape, and replay each turn (
 	go test -count=1 -timeout 10m -run '^(TestReplay|TestCrash|TestRefused)' ./services/loop/internal/turn
 	set -o pipefail; ANIMA_REPLAY_TURNS=$(or $(TURNS),10000) go test -count=1 -timeout 30m -v -run '^TestReplay' ./e2e | grep -v level=
 
-CRASH := go test -count=1 -timeout 60m -run '^(TestCrash|TestTakeoverStopped|TestOwnerDies|TestHeartbeatRestarts)' ./e2e
+CRASH := go test -count=1 -timeout 120m -run '^(TestCrash|TestTakeoverStopped|TestOwnerDies|TestHeartbeatRestarts)' ./e2e
 crash: ## Kill every service at every point of a run, once, and judge what is left
 	ANIMA_CRASH=short $(CRASH)
 

@@ -48,7 +48,8 @@ func BenchmarkSleeping(b *testing.B) {
 	}
 	close(work)
 	making.Wait()
-	// A process that is idle for 15 s returns the memory that making agents has taken.
+	// What is measured is rest: within 30 s an idle process returns the memory that making
+	// agents took, and connections that have not been used for 20 s are closed.
 	<-time.After(40 * time.Second)
 	full := memory(b, w.processes["loop"])
 

@@ -26,7 +26,7 @@ go list -f '{{.Dir}}' work | while read -r dir; do
     cd "$dir"
     for try in 1 2 3; do
       once "$target" && break
-      [ "$try" != 3 ] && ended || exit 1
+      if [ "$try" = 3 ] || ! ended; then exit 1; fi
       echo "again: golang/go#75804"
     done
     cd - >/dev/null
