@@ -44,9 +44,9 @@ replay: ## Make 10,000 turns and sessions of every shape, and replay each turn (
 	go test -count=1 -timeout 10m -run '^(TestReplay|TestCrash|TestRefused)' ./services/loop/internal/turn
 	set -o pipefail; ANIMA_REPLAY_TURNS=$(or $(TURNS),10000) go test -count=1 -timeout 30m -v -run '^TestReplay' ./e2e | grep -v level=
 
-CRASH := go test -count=1 -timeout 120m -run '^(TestCrash|TestTakeoverStopped|TestOwnerDies|TestHeartbeatRestarts)' ./e2e
+CRASH := go test -count=1 -timeout 120m -v -run '^(TestCrash|TestTakeoverStopped|TestOwnerDies|TestHeartbeatRestarts)' ./e2e
 crash: ## Kill every service at every point of a run, once, and judge what is left
-	ANIMA_CRASH=short $(CRASH)
+	set -o pipefail; ANIMA_CRASH=short $(CRASH) | grep -v level=
 
 crash-ci: # what of it CI has time for
 	ANIMA_CRASH=short go test -count=1 -timeout 20m -run '^(TestCrashMatrix|TestCrashMutations|TestOwnerDies)$$' ./e2e
@@ -55,7 +55,7 @@ budget: ## Hold a turn to its budget of requests, messages, statements, transact
 	set -o pipefail; go test -count=1 -v -run '^TestTurnBudget$$' ./e2e | grep -v level=
 
 crash-long: takeovers ## The same at every pass, in every service; writes docs/crash-matrix.md
-	ANIMA_CRASH=long ANIMA_CRASH_DOC=$(CURDIR)/docs/crash-matrix.md $(CRASH)
+	set -o pipefail; ANIMA_CRASH=long ANIMA_CRASH_DOC=$(CURDIR)/docs/crash-matrix.md $(CRASH) | grep -v level=
 
 takeovers: ## Take runs away from owners that stand still, 10,000 times
 	set -o pipefail; ANIMA_TAKEOVERS=10000 go test -count=1 -timeout 60m -v -run '^TestTakeovers$$' ./services/loop | grep -v level=

@@ -122,12 +122,15 @@ func TestCrashMatrix(t *testing.T) {
 				if !v.fired && len(v.faults) == 0 {
 					v.faults = []string{fmt.Sprintf("the point was not passed in %d plays", plays)}
 				}
-				mu.Lock()
-				all = append(all, v)
-				mu.Unlock()
 				if len(v.faults) > 0 {
 					t.Errorf("%s:\n  %s", c, strings.Join(v.faults, "\n  "))
 				}
+				mu.Lock()
+				all = append(all, v)
+				if len(all)%100 == 0 {
+					t.Logf("%d of %d cases after %.0f s", len(all), len(cases), time.Since(began).Seconds())
+				}
+				mu.Unlock()
 			}
 		})
 	}
