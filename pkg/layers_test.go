@@ -1,4 +1,4 @@
-// Package pkg_test holds the layers of this module.
+// Package pkg_test checks which packages of this module a package imports.
 package pkg_test
 
 import (
@@ -11,15 +11,16 @@ import (
 	"testing"
 )
 
-// A package imports lower layers only, and inside a layer only those to its left.
+// TestLayers checks that a package imports only packages of lower layers and, for some
+// packages, earlier ones of its own layer.
 func TestLayers(t *testing.T) {
 	t.Parallel()
 	order := []string{
 		"api",                                                            // 0: the contracts
 		"config", "disk", "telemetry", "failpoint", "sqldb", "embednats", // 1: one technology each
-		"bus", "outbox", "cursor", // 2: messages
-		"host", "executor", // 3: runs services, and tools in them
-		"apptest", // 4: tests of services
+		"bus", "outbox", "cursor", // 2: messaging
+		"host", "executor", // 3: execution of services and of tools
+		"apptest", // 4: test support for services
 	}
 	layer := map[string]int{"api": 0, "config": 1, "disk": 1, "telemetry": 1, "sqldb": 1, "embednats": 1, "failpoint": 1, "bus": 2, "outbox": 2, "cursor": 2, "host": 3, "executor": 3, "apptest": 4}
 	place := map[string]int{}

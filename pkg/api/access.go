@@ -1,19 +1,19 @@
 package api
 
-// Access is what a service may do on the bus besides answering its own requests
-// and writing its own events and commands. It is the whole list: in a cluster
-// NATS refuses everything else. That only the router may settle a hold, only
-// loop may have a message signed, and nobody but the operator may deposit, is
-// said here and enforced there.
+// Access describes what a service may do on the bus, besides answering its own requests
+// and publishing its own messages. The NATS permissions of each service are generated
+// from it, and in a cluster the servers refuse everything else. It is the source of
+// these rules: only inference-router settles holds, only loop has messages signed, and
+// only the operator deposits.
 type Access struct {
-	Calls    []Message // requests it makes
-	Consumes []Message // events that it handles, by durables
-	Follows  []Message // events that it reads by a cursor of its own
-	Keys     []string  // of the coordination bucket that it writes, as patterns
+	Calls    []Message // requests that it sends
+	Consumes []Message // events that it handles with durables
+	Follows  []Message // events that it reads with a cursor
+	Keys     []string  // patterns of the keys that it writes in the coordination bucket
 	Objects  []string  // object buckets that it reads and writes
 }
 
-// AccessOf returns a service's access. An owner that nobody knows has none.
+// AccessOf returns the access of a service. An unknown owner has none.
 func AccessOf(o Owner) Access {
 	a := accessOf(o)
 	for _, known := range Owners() {
@@ -31,7 +31,7 @@ func accessOf(o Owner) Access {
 			Calls: []Message{
 				OpenAccount{},
 				GetBalance{},
-				GetSpent{}, // for a turn that ends without its answer
+				GetSpent{}, // for a turn that ends without a completion
 				SignMessage{},
 				SetSchedule{},
 				SetAlarm{},
@@ -43,7 +43,7 @@ func accessOf(o Owner) Access {
 				Evaluate{},
 				CheckCall{},
 				ApprovePlan{},
-				CancelRun{}, // its own, of a task whose goal is over
+				CancelRun{}, // its own request, for the task of a goal that has ended
 				ListKeys{},
 				Send{},
 				ListInbox{},
@@ -76,11 +76,11 @@ func accessOf(o Owner) Access {
 	return Access{}
 }
 
-// Owners lists the services.
+// Owners returns the owners of all services, by name.
 func Owners() []Owner { return []Owner{Heartbeat, Inference, Loop, Policy, Social, Treasury} }
 
-// Service is the name of an owner's service: of its program, its image, its
-// durables and its user.
+// Service returns the name of the owner's service. It is also the name of the program,
+// the image and the NATS user, and the prefix of the service's durables.
 func (o Owner) Service() string {
 	if o == Inference {
 		return "inference-router"

@@ -1,8 +1,8 @@
 package api
 
-// Advice is what a person can do about an error: what the error says itself, or what
-// its reason, or else its code, asks for. It is never empty. Programs that show
-// errors to people show it; services need not repeat it.
+// Advice returns what a person can do about an error: e.Next if it is set, else a text
+// for its reason, else one for its code. It is never empty. Programs that show errors
+// to people show it, so services need not set Next to the same text.
 func Advice(e *Error) string {
 	if e.Next != "" {
 		return e.Next

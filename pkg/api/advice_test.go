@@ -11,7 +11,8 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// Every reason that the package names has advice of its own, and every code has some.
+// TestAdvice checks that Advice has a specific text for every reason of errors.go, and
+// a text for every code.
 func TestAdvice(t *testing.T) {
 	t.Parallel()
 	file, err := parser.ParseFile(token.NewFileSet(), "errors.go", nil, 0)

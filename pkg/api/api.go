@@ -1,15 +1,18 @@
-// Package api is everything the services say to each other: subjects,
-// messages, errors, and the streams and bucket that carry them. It imports
-// only the standard library and holds no behaviour beyond encoding, validation
-// of names and limits, and the decision token both ends must agree on byte for byte.
+// Package api defines the contracts between the services: subjects, messages, errors,
+// and the streams and the bucket that carry them. It imports only the standard library
+// and must not contain behaviour beyond encoding, the validation of names and limits,
+// and the rules that several services have to compute identically, such as the decision
+// token.
 //
-// To change a conversation, start here: add the message to its owner's file and
-// to [Contracts], run the tests with -update, and commit the new golden. Goldens
-// are added, never edited; an incompatible change is a new version.
+// To change a contract, add the message to the file of its owner and to [Contracts],
+// run the tests with -update, and commit the new golden file. Golden files are added,
+// never edited; an incompatible change is a new version of the message.
 //
-// JSON is camelCase because seed 004 fixes the names of the loop's events.
-// Times are Unix microseconds (UTC); money is [Micros]; durations carry their
-// unit in the name. Readers ignore fields they do not know.
+// The comment of a request names the type of its answer and its errors.
+//
+// JSON fields are camelCase (docs/reference/platform.md, Encoding).
+// Times are Unix microseconds (UTC). Amounts are [Micros]. A duration has its unit in
+// its name or comment. Readers ignore unknown fields.
 package api
 
 import (
@@ -20,26 +23,27 @@ import (
 	"strings"
 )
 
-// Root is the first token of every subject, the prefix of every environment
-// variable (upper case) and metric, and the name of the command.
+// Root is the first token of every subject, the prefix of every environment variable
+// (in upper case) and metric, and the name of the command.
 const Root = "anima"
 
-// Class is how a message travels. The zero value is not a class.
+// Class describes how a message is delivered. The zero value is not a valid class.
 type Class string
 
-// The classes of design §3.
+// The classes (docs/reference/platform.md, Subjects).
 const (
-	Event   Class = "evt"  // a fact, kept in a stream, many readers
-	Command Class = "cmd"  // work to do once, kept in a work queue
-	Request Class = "req"  // a question, answered or lost
-	Live    Class = "live" // for whoever watches right now; never stored
+	Event   Class = "evt"  // a fact, stored in a stream, for any number of readers
+	Command Class = "cmd"  // work for one consumer, stored in a work queue
+	Request Class = "req"  // a question with one answer, not stored
+	Live    Class = "live" // an update for the current subscribers, not stored
 )
 
-// Owner is the service that answers, does or says a message.
+// Owner is the service that answers a request, executes a command, or publishes an
+// event or a live message.
 type Owner string
 
-// The six owners. An owner is a subject token and not always the name of the
-// service: inference-router owns "inference".
+// The six owners. An owner is a subject token and not always the name of the service:
+// inference-router owns "inference". See [Owner.Service].
 const (
 	Loop      Owner = "loop"
 	Inference Owner = "inference"
@@ -49,22 +53,22 @@ const (
 	Social    Owner = "social"
 )
 
-// Subject says where a message travels:
+// Subject describes where a message is published:
 //
 //	anima.<owner>.<class>.<name>.v<version>[.<key>]
 //
-// Owner comes first so that one NATS permission line covers a service.
+// The owner comes first so that one NATS permission covers all subjects of a service.
 type Subject struct {
 	Owner   Owner
 	Class   Class
 	Name    string
 	Version int
-	Key     string // agent, session or address; "" where the message has none
-	Keyed   bool   // the message always carries a key: subscribe with [Subject.All]
+	Key     string // agent, session or address; "" if the message has none
+	Keyed   bool   // the message always has a key; subscribe with [Subject.All]
 }
 
-// String is the subject on the wire. A keyed subject without a key ends in
-// ".-", so that a missing key can never widen a subscription.
+// String returns the subject as NATS uses it. A keyed subject without a key ends in
+// ".-", so that a missing key cannot widen a subscription.
 func (s Subject) String() string {
 	sub := s.Template()
 	switch {
@@ -76,7 +80,7 @@ func (s Subject) String() string {
 	return sub
 }
 
-// All matches the messages of s for every key.
+// All returns the subject that matches the messages of s with any key.
 func (s Subject) All() string {
 	if s.Keyed {
 		return s.Template() + ".*"
@@ -84,19 +88,20 @@ func (s Subject) All() string {
 	return s.Template()
 }
 
-// Same says whether two subjects are of the same messages, whatever their keys are.
+// Same reports whether s and o are subjects of the same type of message. It ignores
+// their keys.
 func (s Subject) Same(o Subject) bool {
 	return s.Name == o.Name && s.Owner == o.Owner && s.Class == o.Class && s.Version == o.Version
 }
 
-// Template is the subject without its key: the low-cardinality name for spans,
-// metrics and goldens.
+// Template returns the subject without its key. Spans, metrics and golden files use it
+// as a name because it has few values.
 func (s Subject) Template() string {
 	return Root + "." + string(s.Owner) + "." + string(s.Class) + "." + s.Name + ".v" + strconv.Itoa(s.Version)
 }
 
-// Stream is the JetStream stream that keeps messages of s; "" for classes that
-// are not kept.
+// Stream returns the name of the JetStream stream that stores messages of s, or "" if
+// their class is not stored.
 func (s Subject) Stream() string {
 	if s.Class != Event && s.Class != Command {
 		return ""
@@ -104,34 +109,37 @@ func (s Subject) Stream() string {
 	return strings.ToUpper(string(s.Owner) + "_" + string(s.Class))
 }
 
-// A Message knows its own subject. The method must work on a zero value.
+// Message is implemented by every message of [Contracts]. Subject must work on a zero
+// value.
 type Message interface{ Subject() Subject }
 
-// An encoder is a message that makes its own bytes, which are JSON.
+// encoder is implemented by messages that write their own JSON.
 type encoder interface{ encode() ([]byte, error) }
 
-// A decoder is a message that reads the form that its encoder writes; false for another.
+// decoder is implemented by messages that read the form that their encoder writes.
+// decode returns false if data has another form.
 type decoder interface {
 	decode(data []byte) (bool, error)
 }
 
-// Encode is the one place where a message becomes bytes.
+// Encode returns the JSON of a message. All messages are encoded with it. It does not
+// escape HTML characters.
 func Encode(m any) ([]byte, error) {
 	if e, ok := m.(encoder); ok {
 		return e.encode()
 	}
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false) // model text is full of < and >; escaping it only costs bytes
+	enc.SetEscapeHTML(false) // model text has many < and >, and escaping makes it longer
 	if err := enc.Encode(m); err != nil {
 		return nil, fmt.Errorf("encode %T: %w", m, err)
 	}
 	return bytes.TrimRight(b.Bytes(), "\n"), nil
 }
 
-// Decode is the one place where bytes become a message. Fields it does not
-// know are ignored, so an old reader survives a new writer. A failure is an
-// [Invalid] error. The message may have parts of data in it.
+// Decode reads a message from JSON. All messages are decoded with it. It ignores
+// unknown fields, so an old reader accepts the messages of a new writer. An error has
+// the code [Invalid]. The message may share memory with data.
 func Decode(data []byte, m any) error {
 	known, err := false, error(nil)
 	if d, ok := m.(decoder); ok {
@@ -146,8 +154,8 @@ func Decode(data []byte, m any) error {
 	return nil
 }
 
-// ValidKey reports whether s can be the key of a subject or a part of a bucket
-// key: 1 to 128 of letters, digits, "-" and "_".
+// ValidKey reports whether s can be the key of a subject or a part of a bucket key: 1
+// to 128 ASCII letters, digits, "-" and "_".
 func ValidKey(s string) bool {
 	if s == "" || len(s) > 128 {
 		return false
@@ -170,7 +178,7 @@ func request(o Owner, name string) Subject {
 	return Subject{Owner: o, Class: Request, Name: name, Version: 1}
 }
 
-// version is the same message in another version.
+// version returns the subject of version n of the same message.
 func (s Subject) version(n int) Subject {
 	s.Version = n
 	return s

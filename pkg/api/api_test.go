@@ -17,7 +17,8 @@ import (
 
 var update = flag.Bool("update", false, "write golden files that are missing, and the generated docs")
 
-// Every message keeps its bytes: a golden file is added, never edited.
+// TestContracts checks that the encoding of every message equals its golden file.
+// Golden files are added, never edited.
 func TestContracts(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}
@@ -113,8 +114,8 @@ func TestStreams(t *testing.T) {
 	}
 }
 
-// The table for people and the schemas for other languages are made from the
-// contracts, and a test compares them, so they cannot lie.
+// TestGenerated compares docs/subjects.md and the JSON Schemas with those that it
+// generates from the contracts.
 func TestGenerated(t *testing.T) {
 	t.Parallel()
 	var md bytes.Buffer
@@ -174,7 +175,8 @@ func schema(t *testing.T, title string, v any) []byte {
 	return append(b, '\n')
 }
 
-// schemaOf knows the few shapes that contracts are made of.
+// schemaOf returns the JSON Schema of a type. It supports only the kinds that contracts
+// use.
 func schemaOf(t reflect.Type) map[string]any {
 	switch {
 	case t == reflect.TypeFor[json.RawMessage]():

@@ -2,15 +2,16 @@ package api
 
 import "encoding/json"
 
-// Contract is a message with an example, and an example of its answer if it is
-// a request. Both are kept as golden files.
+// Contract holds an example of a message and, for a request, an example of its answer.
+// Both are compared with golden files.
 type Contract struct {
 	Message Message
 	Answer  any // nil unless the message is a [Request]
 }
 
-// Contracts lists every message. Streams, docs/subjects.md, JSON Schemas and
-// goldens are made from it; a message that is missing here cannot be sent.
+// Contracts returns an example of every message. The streams, docs/subjects.md, the
+// JSON Schemas and the golden files are generated from it, so every message must be in
+// it.
 func Contracts() []Contract {
 	const (
 		at  = 1_790_000_000_000_000

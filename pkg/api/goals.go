@@ -1,15 +1,16 @@
 package api
 
-// Goals are what an agent wants done beside its own conversation: loop plans them
-// into tasks, and works on the tasks in sessions of their own, also while the agent
-// sleeps (spec-core-5 §8). An agent has one active goal at a time.
+// Messages about goals. A goal is worked on beside the conversation of its agent: loop
+// plans it as a graph of tasks and executes each task in a session of its own, also
+// while the agent sleeps (docs/reference/goals.md, Phases). An agent has at most one
+// active goal.
 //
 // History: v1 2026-11 first version.
 
-// GoalStatus is whether a goal is still worked on.
+// GoalStatus is the status of a goal.
 type GoalStatus string
 
-// The statuses; active is the only one that changes.
+// The statuses of a goal; only active changes.
 const (
 	GoalActive    GoalStatus = "active"
 	GoalCompleted GoalStatus = "completed"
@@ -17,37 +18,37 @@ const (
 	GoalCancelled GoalStatus = "cancelled"
 )
 
-// GoalPhase is what a goal waits for. It derives from the goal, its plan and its
-// tasks, and is stored nowhere (W-20).
+// GoalPhase is the next step of a goal. It is derived from the goal, its plan and its
+// tasks, and is not stored (docs/reference/platform.md, stale phase).
 type GoalPhase string
 
-// The phases.
+// The phases of a goal.
 const (
-	PhaseClassifying GoalPhase = "classifying" // how many steps will it take?
-	PhasePlanning    GoalPhase = "planning"    // the planner is asked
-	PhaseReview      GoalPhase = "plan_review" // policy, or the creator, is asked whether the plan may be followed
-	PhaseExecuting   GoalPhase = "executing"   // its tasks are worked on
-	PhaseReplanning  GoalPhase = "replanning"  // the plan does not work out: the planner is asked for another
+	PhaseClassifying GoalPhase = "classifying" // the number of steps is estimated
+	PhasePlanning    GoalPhase = "planning"    // a model call plans the goal
+	PhaseReview      GoalPhase = "plan_review" // policy or the creator decides on the plan
+	PhaseExecuting   GoalPhase = "executing"   // its tasks are executed
+	PhaseReplanning  GoalPhase = "replanning"  // the plan failed, and a model call plans the goal again
 	PhaseComplete    GoalPhase = "complete"
 	PhaseFailed      GoalPhase = "failed"
 	PhaseCancelled   GoalPhase = "cancelled"
 )
 
-// TaskStatus is where a task is.
+// TaskStatus is the status of a task.
 type TaskStatus string
 
-// The statuses; the last three are final.
+// The statuses of a task; the last three are final.
 const (
-	TaskPending   TaskStatus = "pending"  // may begin
-	TaskBlocked   TaskStatus = "blocked"  // needs tasks that are not completed
-	TaskAssigned  TaskStatus = "assigned" // lies in the work queue
-	TaskRunning   TaskStatus = "running"  // a run works on it
+	TaskPending   TaskStatus = "pending"  // ready for an attempt
+	TaskBlocked   TaskStatus = "blocked"  // depends on tasks that are not completed
+	TaskAssigned  TaskStatus = "assigned" // in the work queue
+	TaskRunning   TaskStatus = "running"  // an attempt is executed by a run
 	TaskCompleted TaskStatus = "completed"
 	TaskFailed    TaskStatus = "failed"
 	TaskCancelled TaskStatus = "cancelled"
 )
 
-// Goal is a goal as others see it.
+// Goal describes a goal.
 type Goal struct {
 	ID          string     `json:"id"`
 	Agent       string     `json:"agent"`
@@ -56,29 +57,29 @@ type Goal struct {
 	Strategy    string     `json:"strategy,omitempty"`
 	Status      GoalStatus `json:"status"`
 	Phase       GoalPhase  `json:"phase"`
-	Reason      string     `json:"reason,omitempty"` // what it waits for, or why it is over
-	By          Principal  `json:"by"`               // the least trusted of what made the agent want it
+	Reason      string     `json:"reason,omitempty"` // what it waits for, or why it ended
+	By          Principal  `json:"by"`               // the least trusted principal of the inputs that led to it
 	Steps       int        `json:"steps,omitempty"`  // estimated; 0: not yet
-	Version     int        `json:"version"`          // of its plan; 0: there is none yet
-	Replans     int        `json:"replans"`          // plans that were given up
+	Version     int        `json:"version"`          // of its plan; 0: no plan yet
+	Replans     int        `json:"replans"`          // plans that were replaced
 	Estimate    Micros     `json:"estimate"`         // of its plan
-	Limit       Micros     `json:"limit"`            // a dearer plan waits for the creator
-	Spent       Micros     `json:"spent"`            // on its tasks and on planning them
-	Seq         int64      `json:"seq"`              // counts its changes
+	Limit       Micros     `json:"limit"`            // above this, a plan needs the creator's approval
+	Spent       Micros     `json:"spent"`            // on its tasks and its planning
+	Seq         int64      `json:"seq"`              // number of its changes
 	CreatedAt   int64      `json:"createdAt"`
 	UpdatedAt   int64      `json:"updatedAt"`
 	EndedAt     int64      `json:"endedAt,omitempty"`
-	Plans       []GoalPlan `json:"plans,omitempty"` // all versions, the last one counts; only in the answer to [GetGoal]
-	Tasks       []GoalTask `json:"tasks,omitempty"` // of all versions, likewise
+	Plans       []GoalPlan `json:"plans,omitempty"` // all versions, of which the last is valid; only in the answer to [GetGoal]
+	Tasks       []GoalTask `json:"tasks,omitempty"` // of all versions; only in the answer to [GetGoal]
 }
 
-// PlanStatus is what became of a plan.
+// PlanStatus is the status of a plan.
 type PlanStatus string
 
-// The statuses.
+// The statuses of a plan.
 const (
-	PlanProposed PlanStatus = "proposed" // policy is asked
-	PlanWaiting  PlanStatus = "waiting"  // the creator is asked
+	PlanProposed PlanStatus = "proposed" // waits for policy
+	PlanWaiting  PlanStatus = "waiting"  // waits for the creator
 	PlanApproved PlanStatus = "approved"
 	PlanRejected PlanStatus = "rejected"
 )
@@ -87,13 +88,13 @@ const (
 type GoalPlan struct {
 	Version  int        `json:"version"`
 	Status   PlanStatus `json:"status"`
-	Source   string     `json:"source"` // planner, single (few steps), fallback (the planner failed)
+	Source   string     `json:"source"` // planner; single, for few steps; fallback, if the planner failed
 	Analysis string     `json:"analysis"`
 	Strategy string     `json:"strategy"`
 	Risks    []string   `json:"risks"`
 	Cost     Micros     `json:"cost"`
 	Minutes  int64      `json:"minutes"`
-	Decision string     `json:"decision,omitempty"` // of policy
+	Decision string     `json:"decision,omitempty"` // id in policy
 	Feedback string     `json:"feedback,omitempty"` // of policy or the creator
 	At       int64      `json:"at"`
 }
@@ -107,17 +108,17 @@ type GoalTask struct {
 	Description  string     `json:"description"`
 	Status       TaskStatus `json:"status"`
 	Role         string     `json:"role"`
-	Assignee     string     `json:"assignee"` // the agent that works on it
+	Assignee     string     `json:"assignee"` // the agent that executes it
 	Session      string     `json:"sessionId"`
-	Priority     int        `json:"priority"` // 0 to 100, the highest first
+	Priority     int        `json:"priority"` // 0 to 100; the highest is executed first
 	Dependencies []string   `json:"dependencies"`
-	Attempt      int        `json:"attempt"`         // the number of the last one; 0: none
+	Attempt      int        `json:"attempt"`         // number of the last attempt; 0: none
 	Run          string     `json:"runId,omitempty"` // of the last attempt
 	Retries      int        `json:"retries"`         // failed attempts
 	MaxRetries   int        `json:"maxRetries"`
-	Deadline     int64      `json:"deadline,omitempty"` // of the attempt under way
+	Deadline     int64      `json:"deadline,omitempty"` // of the current attempt
 	TimeoutMS    int64      `json:"timeoutMs"`
-	Estimate     Micros     `json:"estimate"` // when more than 1.5 times this is spent, the run under way ends and no other is begun; 0: no cap
+	Estimate     Micros     `json:"estimate"` // above 1.5 times this, the current run ends and no other is started; 0: no cap
 	Spent        Micros     `json:"spent"`
 	Result       string     `json:"result,omitempty"`
 	Artifacts    string     `json:"artifacts,omitempty"`
@@ -126,46 +127,46 @@ type GoalTask struct {
 	EndedAt      int64      `json:"endedAt,omitempty"`
 }
 
-// ListGoals answers [Goals], the latest first; empty filters match everything,
-// Limit 0 means 50. Errors: Invalid (limit, After).
+// ListGoals requests [Goals], the latest first. An empty filter matches all; Limit 0
+// means 50. Errors: Invalid (limit, After).
 type ListGoals struct {
 	Agent  string     `json:"agent,omitempty"`
 	Status GoalStatus `json:"status,omitempty"`
-	After  string     `json:"after,omitempty"` // Next of the page before
+	After  string     `json:"after,omitempty"` // Next of the previous page
 	Limit  int        `json:"limit,omitempty"`
 }
 
-// Subject of the message.
+// Subject returns the subject of the message.
 func (ListGoals) Subject() Subject { return request(Loop, "list_goals") }
 
-// Goals is a list of goals, without their plans and tasks.
+// Goals is a list of goals, without plans and tasks.
 type Goals struct {
 	Goals []Goal `json:"goals"`
 	Page
 }
 
-// GetGoal answers [Goal] with plan and tasks. Errors: NotFound.
+// GetGoal requests one [Goal] with its plans and tasks. Errors: NotFound.
 type GetGoal struct {
 	Goal string `json:"goal"`
 }
 
-// Subject of the message.
+// Subject returns the subject of the message.
 func (GetGoal) Subject() Subject { return request(Loop, "get_goal") }
 
-// CancelGoal gives a goal up in whatever phase it is: its open tasks and their
-// runs are cancelled, and the agent may begin the next goal at once. Cancelling one
-// that is over changes nothing. Answers [Goal]. Errors: NotFound.
+// CancelGoal cancels a goal in any phase. Its open tasks and their runs are cancelled,
+// and the agent may begin the next goal at once. Cancelling a goal that has ended
+// changes nothing. The answer is the [Goal]. Errors: NotFound.
 type CancelGoal struct {
 	Goal   string `json:"goal"`
 	Reason string `json:"reason,omitempty"`
 }
 
-// Subject of the message.
+// Subject returns the subject of the message.
 func (CancelGoal) Subject() Subject { return request(Loop, "cancel_goal") }
 
-// ReviewPlan is the creator's word on a plan under review. A rejected plan goes back
-// to the planner with the feedback. Answers [Goal]. Errors: NotFound; Conflict (this
-// version is not under review).
+// ReviewPlan is the creator's decision on a plan under review. A rejected plan is
+// planned again with the feedback. The answer is the [Goal]. Errors: NotFound; Conflict
+// (this version is not under review).
 type ReviewPlan struct {
 	Goal     string `json:"goal"`
 	Version  int    `json:"version"`
@@ -173,10 +174,10 @@ type ReviewPlan struct {
 	Feedback string `json:"feedback,omitempty"`
 }
 
-// Subject of the message.
+// Subject returns the subject of the message.
 func (ReviewPlan) Subject() Subject { return request(Loop, "review_plan") }
 
-// GoalCreated says that an agent has a new goal.
+// GoalCreated is published when an agent has a new goal.
 type GoalCreated struct {
 	Goal  string    `json:"goal"`
 	Agent string    `json:"agent"`
@@ -185,10 +186,11 @@ type GoalCreated struct {
 	At    int64     `json:"at"`
 }
 
-// Subject of the message.
+// Subject returns the subject of the message.
 func (m GoalCreated) Subject() Subject { return event(Loop, "goal_created", m.Agent) }
 
-// GoalChanged says that a goal is in another phase, or has runs to be stopped.
+// GoalChanged is published when the phase of a goal changes, or when runs of it have to
+// be cancelled.
 type GoalChanged struct {
 	Goal     string     `json:"goal"`
 	Agent    string     `json:"agent"`
@@ -202,17 +204,17 @@ type GoalChanged struct {
 	At       int64      `json:"at"`
 }
 
-// Subject of the message.
+// Subject returns the subject of the message.
 func (m GoalChanged) Subject() Subject { return event(Loop, "goal_changed", m.Agent) }
 
-// TaskChanged says that a task has another status or attempt.
+// TaskChanged is published when the status or the attempt of a task changes.
 type TaskChanged struct {
 	Task     string     `json:"task"`
 	Goal     string     `json:"goal"`
 	Agent    string     `json:"agent"`
 	Title    string     `json:"title"`
 	Status   TaskStatus `json:"status"`
-	Previous TaskStatus `json:"previous,omitempty"` // "": it is new
+	Previous TaskStatus `json:"previous,omitempty"` // "": a new task
 	Attempt  int        `json:"attempt"`
 	Run      string     `json:"runId,omitempty"`
 	Error    string     `json:"error,omitempty"`
@@ -220,11 +222,12 @@ type TaskChanged struct {
 	At       int64      `json:"at"`
 }
 
-// Subject of the message.
+// Subject returns the subject of the message.
 func (m TaskChanged) Subject() Subject { return event(Loop, "task_changed", m.Agent) }
 
-// DoTask asks for one attempt at a task that is ready. Loop sends it to itself; who
-// pulls it takes the attempt's lease, or finds that it is out of date.
+// DoTask is the command to make one attempt at a task that is ready. Loop sends it to
+// itself. The replica that receives it takes the lease of the attempt, or discards an
+// attempt that is out of date.
 type DoTask struct {
 	Goal    string `json:"goal"`
 	Task    string `json:"task"`
@@ -232,20 +235,20 @@ type DoTask struct {
 	Attempt int    `json:"attempt"`
 }
 
-// Subject of the message.
+// Subject returns the subject of the message.
 func (m DoTask) Subject() Subject {
 	return Subject{Owner: Loop, Class: Command, Name: "task", Version: 1, Key: m.Goal, Keyed: true}
 }
 
-// PlanTool is the tool that decisions on plans name.
+// PlanTool is the tool name in decisions on plans.
 const PlanTool = "plan"
 
-// ApprovePlan asks policy whether a plan may be followed. The answer, [Decision],
-// is stored before it is sent, with the goal as its turn, the version as its index
-// and [PlanTool] as its tool: allow; quarantine, when the creator must be asked
-// (the plan may cost more than Limit, or a stranger is behind it); deny. Asking again for the same version returns the stored
-// decision. It carries no token: nothing is executed by it.
-// Errors: Invalid, Conflict (same version, another plan).
+// ApprovePlan requests policy's [Decision] on a plan. Policy stores the decision before
+// it sends it, with the goal as its turn, the version as its index and [PlanTool] as
+// its tool. The action is allow, deny, or quarantine if the creator has to approve: the
+// plan may cost more than Limit, or its principal is not trusted. Repeating the request
+// for the same version returns the stored decision. The decision has no token because
+// no call is executed by it. Errors: Invalid, Conflict (same version, another plan).
 type ApprovePlan struct {
 	Agent   string    `json:"agent"`
 	Goal    string    `json:"goal"`
@@ -253,10 +256,10 @@ type ApprovePlan struct {
 	Title   string    `json:"title"`
 	Tasks   int       `json:"tasks"`
 	Cost    Micros    `json:"cost"`  // estimated
-	Limit   Micros    `json:"limit"` // of what the agent may plan by itself
+	Limit   Micros    `json:"limit"` // up to which no approval is required
 	Hash    string    `json:"hash"`  // SHA-256 of the plan, in hex
 	By      Principal `json:"by"`
 }
 
-// Subject of the message.
+// Subject returns the subject of the message.
 func (ApprovePlan) Subject() Subject { return request(Policy, "approve_plan") }

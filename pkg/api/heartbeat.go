@@ -1,10 +1,11 @@
 package api
 
-// heartbeat owns time: schedules, alarms and every wake (design §3).
+// Messages of heartbeat, which owns schedules, alarms and all wakes
+// (docs/reference/heartbeat.md, Wakes).
 //
 // History: v1 2026-11 first version.
 
-// Beat is one entry of an agent's schedule.
+// Beat describes one entry of an agent's schedule.
 type Beat struct {
 	Name   string `json:"name"`
 	Cron   string `json:"cron"` // five fields, UTC
@@ -14,39 +15,39 @@ type Beat struct {
 	Runs   int64  `json:"runs,omitempty"` // only in answers
 }
 
-// SetSchedule replaces an agent's schedule: entries that stay keep their last
-// run, so a restart or a second apply fires nothing. Answers [Schedule].
-// Errors: Invalid with every bad entry in Details.
+// SetSchedule replaces an agent's schedule. Entries that remain keep the time of their
+// last run, so a restart or a repeated request starts no run. The answer is the
+// [Schedule]. Errors: Invalid with every invalid entry in Details.
 type SetSchedule struct {
 	Agent string `json:"agent"`
 	Beats []Beat `json:"beats"`
 }
 
-// Subject of the message.
+// Subject returns the subject of the message.
 func (SetSchedule) Subject() Subject { return request(Heartbeat, "set_schedule") }
 
-// GetSchedule answers [Schedule]; Agent "" means everyone's.
+// GetSchedule requests the [Schedule] of an agent; Agent "" means all agents.
 type GetSchedule struct {
 	Agent string `json:"agent,omitempty"`
 }
 
-// Subject of the message.
+// Subject returns the subject of the message.
 func (GetSchedule) Subject() Subject { return request(Heartbeat, "get_schedule") }
 
-// Schedule is what will wake whom.
+// Schedule holds the schedule entries of one agent or of all agents.
 type Schedule struct {
 	Entries []ScheduleEntry `json:"entries"`
 }
 
-// ScheduleEntry is a beat of an agent.
+// ScheduleEntry is a [Beat] with its agent.
 type ScheduleEntry struct {
 	Agent string `json:"agent"`
 	Beat  Beat   `json:"beat"`
 }
 
-// SetAlarm wakes an agent once, at a time. An agent has one alarm: a later
-// SetAlarm replaces it, the same one again changes nothing. Answers [Alarm].
-// Errors: Invalid (At more than 24 h away).
+// SetAlarm sets the alarm of an agent, which wakes it once. An agent has one alarm:
+// another SetAlarm replaces it, and the same one again changes nothing. The answer is
+// the [Alarm]. Errors: Invalid (At more than 24 h ahead).
 type SetAlarm struct {
 	ID     string `json:"id"` // idempotency key: turn and index of the sleep call
 	Agent  string `json:"agent"`
@@ -54,58 +55,59 @@ type SetAlarm struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-// Subject of the message.
+// Subject returns the subject of the message.
 func (SetAlarm) Subject() Subject { return request(Heartbeat, "set_alarm") }
 
-// Alarm is an alarm that is set.
+// Alarm describes the alarm of an agent.
 type Alarm struct {
 	Agent string `json:"agent"`
 	At    int64  `json:"at"`
 }
 
-// RequestWake wakes an agent now, for its creator. Cause makes it idempotent: while
-// a wake of this cause waits, another one is the same. Answers [Wake].
-// Errors: NotFound (heartbeat knows no such agent), Invalid.
+// RequestWake wakes an agent now, with the creator as principal. It is idempotent by
+// Cause: while a wake of the cause is pending, another request returns it. The answer
+// is the [Wake]. Errors: NotFound (the agent is unknown to heartbeat), Invalid.
 type RequestWake struct {
 	Agent  string `json:"agent"`
 	Cause  string `json:"cause"`
 	Reason string `json:"reason,omitempty"`
 }
 
-// Subject of the message.
+// Subject returns the subject of the message.
 func (RequestWake) Subject() Subject { return request(Heartbeat, "request_wake") }
 
-// RunBeat wakes an agent now as an entry of its schedule would: with the entry's
-// reason and the heartbeat's authority. The entry's own time stays. ID makes it
-// idempotent: while the wake of this ID waits, another one is the same. Answers
-// [Wake]. Errors: NotFound (the agent has no such entry), Invalid (ID).
+// RunBeat wakes an agent now as an entry of its schedule would: with the reason of the
+// entry and heartbeat as principal. The next time of the entry does not change. It is
+// idempotent by ID: while the wake of the ID is pending, another request returns it.
+// The answer is the [Wake]. Errors: NotFound (the agent has no such entry), Invalid
+// (ID).
 type RunBeat struct {
 	Agent string `json:"agent"`
 	Name  string `json:"name"`
 	ID    string `json:"id"`
 }
 
-// Subject of the message.
+// Subject returns the subject of the message.
 func (RunBeat) Subject() Subject { return request(Heartbeat, "run_beat") }
 
-// ListTicks answers [Ticks], the latest first; Limit 0 means 50. Errors: Invalid
+// ListTicks requests [Ticks], the latest first; Limit 0 means 50. Errors: Invalid
 // (limit, After).
 type ListTicks struct {
 	Agent string `json:"agent,omitempty"`
-	After string `json:"after,omitempty"` // Next of the page before
+	After string `json:"after,omitempty"` // Next of the previous page
 	Limit int    `json:"limit,omitempty"`
 }
 
-// Subject of the message.
+// Subject returns the subject of the message.
 func (ListTicks) Subject() Subject { return request(Heartbeat, "list_ticks") }
 
-// Ticks is a part of the heartbeat's history.
+// Ticks is a part of the history of heartbeat.
 type Ticks struct {
 	Ticks []Ticked `json:"ticks"`
 	Page
 }
 
-// Ticked says that a scheduled entry or an alarm was due and fired.
+// Ticked is published when a schedule entry or an alarm has fired.
 type Ticked struct {
 	Agent string `json:"agent"`
 	Name  string `json:"name"`
@@ -113,13 +115,13 @@ type Ticked struct {
 	At    int64  `json:"at"`  // the time it fired
 }
 
-// Subject of the message.
+// Subject returns the subject of the message.
 func (m Ticked) Subject() Subject { return event(Heartbeat, "ticked", m.Agent) }
 
-// WakeRequested says that a wake was put into the bucket.
+// WakeRequested is published when heartbeat has put a wake into the bucket.
 type WakeRequested struct {
 	Wake Wake `json:"wake"`
 }
 
-// Subject of the message.
+// Subject returns the subject of the message.
 func (m WakeRequested) Subject() Subject { return event(Heartbeat, "wake_requested", m.Wake.Agent) }

@@ -5,17 +5,17 @@ import (
 	"fmt"
 )
 
-// inference is owned by the service inference-router: models, prices, provider
-// keys, and the cost of every call (design §3, §5).
+// Messages of inference-router, which owns models, prices, provider keys and the cost
+// of every call (docs/reference/inference-router.md, Calls).
 //
-// History: v1 2026-11 first version; v2 of complete 2026-11, the prompt as the provider
-// gets it.
+// History: v1 2026-11 first version; v2 of complete 2026-11, with the prompt as it is
+// sent to the provider.
 
-// Task is what a model call is for; it picks the row of the routing matrix
-// (seed 003).
+// Task is the purpose of a model call. It selects the row of the routing matrix
+// (docs/reference/inference-router.md, Routing matrix).
 type Task string
 
-// The five tasks of seed 003.
+// The five tasks (docs/reference/inference-router.md, Tasks).
 const (
 	TaskTurn     Task = "agent_turn"
 	TaskTriage   Task = "heartbeat_triage"
@@ -24,8 +24,8 @@ const (
 	TaskPlanning Task = "planning"
 )
 
-// MemoBroken is the memo with which the hold of an answer is settled that broke off:
-// what had come of it is paid, and the call is made again from another hold.
+// MemoBroken is the memo of a settlement for an answer that broke off. The partial
+// answer is paid, and the call is repeated with another hold.
 const MemoBroken = "a broken answer"
 
 // ChatMessage is one message of a prompt.
@@ -36,96 +36,99 @@ type ChatMessage struct {
 	ToolCallID string     `json:"toolCallId,omitempty"` // of a tool's result
 }
 
-// ToolCall is a call that the model asked for. Arguments is the model's own
-// text: it may not be JSON at all.
+// ToolCall is a call that a completion asks for. Arguments is the text of the model and
+// may not be valid JSON.
 type ToolCall struct {
 	ID        string `json:"id"`
 	Name      string `json:"name"`
 	Arguments string `json:"arguments"`
 }
 
-// Tool is a tool as the model is told about it.
+// Tool describes a tool to a model.
 type Tool struct {
 	Name        string          `json:"name"`
 	Description string          `json:"description"`
 	Schema      json.RawMessage `json:"schema"` // JSON Schema of the arguments
 }
 
-// How an answer ended, as [Completion.Finish] says it. A provider's own word that is
-// none of these passes unchanged.
+// The finish of a completion, in [Completion.Finish]. A value of the provider that is
+// none of these is passed on unchanged.
 const (
 	FinishStop       = "stop"
 	FinishToolCalls  = "tool_calls"
 	FinishLength     = "length"         // cut at the limit of output tokens; the last tool call may be cut too
 	FinishFilter     = "content_filter" // the provider withheld the answer or the rest of it
-	FinishRefusal    = "refusal"        // the model declined; Text is how it says so
+	FinishRefusal    = "refusal"        // the model declined; Text is its explanation
 	FinishEmpty      = "empty"          // neither text nor a tool call
-	FinishRepetition = "repetition"     // the text repeated itself and was cut after the first time
-	FinishTimeout    = "timeout"        // the time was over; Text is what had arrived, Partial is set
+	FinishRepetition = "repetition"     // the text was repeating and was cut after the first occurrence
+	FinishTimeout    = "timeout"        // the time limit passed; Text is incomplete and Partial is set
 )
 
-// Complete asks for one model call, paid from the agent's account: the router
-// holds the estimated cost, calls, and settles the actual one. It streams
-// [Delta]s and answers [Completion]. The answer is stored before any caller gets it.
-// It is sent twice: in [Delta.Answer] as soon as it is stored, and at the end of the
-// stream, when treasury has settled its cost. Asking again with the same ID returns the
-// stored answer and pays nothing; asking while the first question is being answered
-// waits for that answer. An error after [Delta.Answer] is one of the settlement: the
-// answer stands, and [Confirm] or the same question settles it.
+// Complete requests one model call, which the agent's account pays. The router holds
+// the estimated cost, calls the model, stores the answer and settles the actual cost.
+// It streams [Delta]s and then the [Completion].
 //
-// The router repeats a call that failed for a passing cause, on the same model or the
-// next one, within one number of attempts for an ID and one for a Run. Both counts
-// are kept in its store.
+// The answer is stored before any caller receives it. It is sent twice: in
+// [Delta.Answer] as soon as it is stored, and at the end of the stream after the
+// settlement by treasury. A repeated request with the same ID returns the stored answer
+// and pays nothing; while the first request is in progress, it waits for that answer.
+// An error after [Delta.Answer] is an error of the settlement: the answer is valid, and
+// [Confirm] or a repeated request settles it.
+//
+// The router repeats a call that failed for a transient cause, on the same model or the
+// next one. The number of attempts is limited for an ID and for a Run. Both counts are
+// kept in the router's store.
 //
 // Errors: Denied with ReasonInsufficient or ReasonLimit; Invalid with ReasonTooLong or
 // ReasonRefused; Unavailable with ReasonNoModel, ReasonAuth, ReasonQuota,
-// ReasonEndpoint or ReasonAttempts, which asking again does not mend; Unavailable with
-// ReasonProvider, which may be asked again under the same ID after RetryAfter.
+// ReasonEndpoint or ReasonAttempts, for which a retry is of no use; Unavailable with
+// ReasonProvider, after which the request may be repeated with the same ID after
+// RetryAfter.
 type Complete struct {
 	ID        string        `json:"id"` // idempotency key: turn id and attempt
 	Agent     string        `json:"agent"`
 	Session   string        `json:"session"`
 	Turn      string        `json:"turn"`
 	Task      Task          `json:"task"`
-	Tier      Tier          `json:"tier"`               // as the caller knows it; unknown is not poor
+	Tier      Tier          `json:"tier"`               // of the agent; unknown is not treated as a low balance
 	Model     string        `json:"model,omitempty"`    // preference
-	Messages  []ChatMessage `json:"messages,omitempty"` // needed, but for [CompleteV2]
+	Messages  []ChatMessage `json:"messages,omitempty"` // required, except in [CompleteV2]
 	Tools     []Tool        `json:"tools,omitempty"`
-	MaxTokens int64         `json:"maxTokens,omitempty"` // 0: the matrix decides
-	// Run is the run that the call is a part of: its failed attempts count together.
-	// "" is a call by itself.
+	MaxTokens int64         `json:"maxTokens,omitempty"` // 0: by the routing matrix
+	// Run is the id of the run that the call is a part of: the failed attempts of its
+	// calls are counted together. "" is a call without a run.
 	Run string `json:"runId,omitempty"`
-	// Deadline is when the answer is no longer wanted, in Unix µs; the task's own
-	// limit applies too. 0: only that one.
+	// Deadline is the Unix time in microseconds after which the answer is not needed.
+	// The time limit of the task applies as well. 0: only the limit of the task.
 	Deadline int64 `json:"deadline,omitempty"`
 }
 
-// Subject of the message.
+// Subject returns the subject of the message.
 func (Complete) Subject() Subject { return request(Inference, "complete") }
 
-// CompleteV2 is [Complete] with the prompt as the provider gets it: its bytes are made
-// once, by package chat, and neither encoded nor decoded on their way. A router decodes
-// them only where it has to change them.
+// CompleteV2 is [Complete] with the prompt in the provider's form. Package chat encodes
+// the prompt once, and its bytes are sent unchanged. The router decodes them only if it
+// has to change them.
 //
-// It has a form of its own on the wire, a JSON object whose first field has the sizes of
-// the next two, so that a reader need not look for their ends. A reader that does not
-// know of that reads it as any other object.
+// Its encoding is a JSON object whose first field has the sizes of the next two, so
+// that the router finds their ends without scanning them. Other readers can decode it
+// as any JSON object.
 type CompleteV2 struct {
-	Messages json.RawMessage `json:"messages"` // of OpenAI's chat completions, see package chat
-	Tools    json.RawMessage `json:"tools"`    // the same; [] when none is offered
+	Messages json.RawMessage `json:"messages"` // messages of OpenAI's chat completions, see package chat
+	Tools    json.RawMessage `json:"tools"`    // tools in the same form; [] if none are offered
 	Call     Complete        `json:"call"`     // without its Messages and Tools
 }
 
-// Subject of the message.
+// Subject returns the subject of the message.
 func (CompleteV2) Subject() Subject { return request(Inference, "complete").version(2) }
 
-// What stands between the parts of a [CompleteV2].
+// The constant parts of an encoded [CompleteV2], between its variable parts.
 const (
 	sizesHead, sizesForm, sizesTail    = `{"sizes":[`, "%10d,%10d", `],"messages":`
 	partTools, partCall, sizesMessages = `,"tools":`, `,"call":`, len(sizesHead) + 21 + len(sizesTail)
 )
 
-// encode implements encoder.
+// encode implements [encoder].
 func (m CompleteV2) encode() ([]byte, error) {
 	m.Call.Messages, m.Call.Tools = nil, nil
 	call, err := Encode(m.Call)
@@ -143,7 +146,8 @@ func (m CompleteV2) encode() ([]byte, error) {
 	return append(append(out, call...), '}'), nil
 }
 
-// decode implements decoder. Messages and Tools are parts of data, and not looked at.
+// decode implements [decoder]. Messages and Tools share memory with data and are not
+// checked.
 func (m *CompleteV2) decode(data []byte) (bool, error) {
 	var messages, tools int
 	if len(data) < sizesMessages || string(data[:len(sizesHead)]) != sizesHead || string(data[sizesMessages-len(sizesTail):sizesMessages]) != sizesTail {
@@ -165,7 +169,8 @@ func (m *CompleteV2) decode(data []byte) (bool, error) {
 	return true, json.Unmarshal(rest[:len(rest)-1], &m.Call)
 }
 
-// number reads digits behind spaces.
+// number adds to n, which must be 0, the decimal number in text. Leading spaces are
+// allowed. It returns false if text is not a number.
 func number(text []byte, n *int) bool {
 	for i, c := range text {
 		switch {
@@ -179,14 +184,14 @@ func number(text []byte, n *int) bool {
 	return true
 }
 
-// Delta is a piece of the answer's text. With Discard, all pieces before it are void:
-// the call is made again, and Content is the first piece of the new answer (often
-// ""). Note says why, for people; a Note without Discard reports a wait.
+// Delta is a piece of the answer's text. With Discard, all earlier pieces are void: the
+// call is repeated, and Content is the first piece of the new answer, often "". Note is
+// the reason, for people; a Note without Discard reports a wait.
 //
 // A Delta with an Answer is the last one: Content is the rest of the text, and Answer
-// the whole answer as it is stored, without [Completion.Funds]. The stream goes on until
-// its cost is settled. An answer that costs nothing has none, and neither has one of a
-// release before: it comes at the end of the stream only.
+// is the complete stored answer without [Completion.Funds]. The stream continues until
+// the cost is settled. An answer that costs nothing, or one of an earlier release, is
+// only sent at the end of the stream.
 type Delta struct {
 	Content string      `json:"content"`
 	Discard bool        `json:"discard,omitempty"`
@@ -194,54 +199,56 @@ type Delta struct {
 	Answer  *Completion `json:"answer,omitempty"`
 }
 
-// Completion is the model's answer and what it cost.
+// Completion is the answer of a model and its cost.
 type Completion struct {
 	Model        string     `json:"model"`
 	Provider     string     `json:"provider"`
 	Text         string     `json:"text"`
 	ToolCalls    []ToolCall `json:"toolCalls,omitempty"`
-	Finish       string     `json:"finish"` // one of the Finish constants, or the provider's word
+	Finish       string     `json:"finish"` // one of the Finish constants, or the provider's own value
 	InputTokens  int64      `json:"inputTokens"`
 	OutputTokens int64      `json:"outputTokens"`
-	Cost         Micros     `json:"cost"` // with what earlier attempts of the call cost
+	Cost         Micros     `json:"cost"` // includes earlier attempts of the call
 	LatencyMS    int64      `json:"latencyMs"`
-	// Reasoning is what the model wrote before its answer and not as a part of it
-	// (reasoning_content, <think>). It is not streamed and never sent back.
+	// Reasoning is the text that the model wrote before its answer and that is not a
+	// part of it (reasoning_content, <think>). It is not streamed and never sent to a
+	// model.
 	Reasoning string `json:"reasoning,omitempty"`
-	Partial   bool   `json:"partial,omitempty"`  // Text is the beginning of an answer that did not end
-	Attempts  int    `json:"attempts,omitempty"` // calls to providers, this one included; 0: one, by a release before
-	// Funds are the agent's after the call was settled. nil: they are not known, because
-	// nothing was settled, or not by this answer, or by a release before.
+	Partial   bool   `json:"partial,omitempty"`  // Text is the beginning of an incomplete answer
+	Attempts  int    `json:"attempts,omitempty"` // number of calls to providers, including this one; 0: one, from an earlier release
+	// Funds are those of the agent after the settlement. nil means unknown: nothing was
+	// settled, or not by this answer, or by an earlier release.
 	Funds *Funds `json:"funds,omitempty"`
 }
 
-// Confirm asks for the settlement of an answer that is stored: the router settles its
-// cost, unless that is done, and answers the [Completion]. A caller asks when the stream
-// of [Complete] ended, or was lost, after [Delta.Answer]. Asking again changes nothing.
+// Confirm requests the settlement of a stored answer. The router settles its cost,
+// unless that is done, and answers the [Completion]. A caller sends it if the stream of
+// [Complete] failed or was lost after [Delta.Answer]. It is idempotent.
 //
-// Errors: NotFound (no answer is stored), Conflict (the call is another agent's),
+// Errors: NotFound (no answer is stored), Conflict (the call belongs to another agent),
 // Unavailable.
 type Confirm struct {
 	ID    string `json:"id"` // of the call
 	Agent string `json:"agent"`
 }
 
-// Subject of the message.
+// Subject returns the subject of the message.
 func (Confirm) Subject() Subject { return request(Inference, "confirm") }
 
-// ListModels answers [Models].
+// ListModels requests the [Models].
 type ListModels struct{}
 
-// Subject of the message.
+// Subject returns the subject of the message.
 func (ListModels) Subject() Subject { return request(Inference, "list_models") }
 
-// Models is what the router can call and why not the rest.
+// Models holds the models of the router, usable or not.
 type Models struct {
 	Models []Model  `json:"models"`
-	Faults []string `json:"faults,omitempty"` // providers whose list cannot be read, and why
+	Faults []string `json:"faults,omitempty"` // providers for which the list of models cannot be read, with the reason
 }
 
-// Model is one entry of the registry. Prices are micro-USD per million tokens.
+// Model describes one model of the registry. Prices are in micro-USD per million
+// tokens.
 type Model struct {
 	ID            string `json:"id"`
 	Provider      string `json:"provider"`

@@ -8,8 +8,8 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// A CompleteV2 is read from its own form, from any other JSON, and not from what is cut
-// or has sizes that are wrong.
+// TestCompleteV2 checks that a CompleteV2 is decoded from its own form and from any
+// other JSON, and that a truncated one or one with wrong sizes is not.
 func TestCompleteV2(t *testing.T) {
 	t.Parallel()
 	want := api.CompleteV2{Messages: json.RawMessage(`[{"role":"user","content":"],\"tools\":"}]`), Tools: json.RawMessage(`[]`), Call: api.Complete{ID: "c", Agent: "lucky"}}

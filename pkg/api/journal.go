@@ -8,52 +8,56 @@ import (
 	"strconv"
 )
 
-// Journal is one step of a run, appended to its session's journal under the
-// expected last sequence. A journal is what loop recovers a run from, its session's
-// lock, and its events: [Journal.Events] expands an entry into the events of seed 004.
+// Journal is one entry of a session's journal, appended with the expected last
+// sequence. Loop resumes runs from the journal, and the journal is the lock of the
+// session and the source of its events: [Journal.Events] expands an entry into them
+// (docs/reference/platform.md, Events).
 //
-// The first entry of an owner is a begin; Epoch, one more than the sequence that it
-// was written on top of, is the owner's from then on. Until Expires, or until an entry
-// of kind end or release, the session is Owner's.
+// The first entry of an owner has the kind begin. Its Epoch is one more than the
+// sequence of the entry before it, and all entries of the owner have that Epoch. The
+// session belongs to Owner until Expires, or until an entry of kind end or release.
 type Journal struct {
 	Session string `json:"sessionId"`
 	Run     string `json:"runId"`
 	Agent   string `json:"agent,omitempty"`
 	Turn    int    `json:"turn"`
 	Epoch   uint64 `json:"epoch"`
-	Last    uint64 `json:"last,omitempty"` // sequence of the entry before; 0: there is none
+	Last    uint64 `json:"last,omitempty"` // sequence of the previous entry; 0: none
 	Kind    string `json:"kind"`           // one of the Entry constants
-	// Owner is the process that wrote the entry (see [OwnerName]), and Expires until
-	// when the session is its own, in Unix µs. "" and 0: of a release before, whose
-	// owners held a key of the coordination bucket.
+	// Owner is the process that wrote the entry (see [OwnerName]). The session belongs
+	// to it until Expires, Unix time in microseconds. "" and 0 are of an earlier
+	// release, in which owners held a key of the coordination bucket.
 	Owner   string `json:"owner,omitempty"`
 	Expires int64  `json:"expires,omitempty"`
-	// Form is [JournalForm]; 0: of a release before, which announced each event by a
-	// message of its own.
+	// Form is [JournalForm]. 0 is of an earlier release, which published each event as a
+	// separate message.
 	Form  int             `json:"form,omitempty"`
-	Entry json.RawMessage `json:"entry"` // loop's own, but for what [Journal.Events] reads
+	Entry json.RawMessage `json:"entry"` // private to loop, except for the fields of the type entry
 }
 
-// Subject of the message.
+// Subject returns the subject of the message.
 func (m Journal) Subject() Subject { return event(Loop, "journal", m.Session) }
 
-// JournalForm is the form of the entries of this release.
+// JournalForm is the form of the entries that this release writes.
 const JournalForm = 1
 
 // The kinds of journal entries.
 const (
-	EntryBegin   = "begin"   // an owner takes the run up
-	EntryJoined  = "joined"  // a message came into the run
-	EntryThought = "thought" // the model's answer
-	EntryIntent  = "intent"  // a call is allowed and will be made now
-	EntryResult  = "result"  // a call's end
-	EntryEnd     = "end"     // the run is over; the session is free
-	EntryRelease = "release" // the owner hands the run back; the session is free
+	EntryBegin   = "begin"   // an owner starts or resumes the run
+	EntryJoined  = "joined"  // a message was added to the run
+	EntryThought = "thought" // a completion
+	EntryIntent  = "intent"  // a tool call is allowed and about to be executed
+	EntryResult  = "result"  // the outcome of a tool call
+	EntryEnd     = "end"     // the run has ended; the session is free
+	EntryRelease = "release" // the owner has returned the run to the queue; the session is free
 )
 
-// Held says whether the session may belong to another process than self at a time, in
-// Unix µs. Where the entry is older than [JournalForm], or has expired, a key of the
-// coordination bucket may prolong it: open is true then.
+// Held reports by the journal's last entry m whether the session belongs to another
+// process than self. held is true if m has another owner that is no [Predecessor] of
+// self, and Expires is after now, in Unix microseconds. open is true if a key of the
+// coordination bucket may extend the owner's claim beyond m: m is of an earlier
+// release, or its owner is neither self nor a [Predecessor] of self. Both are false
+// after an end or a release.
 func (m Journal) Held(self string, now int64) (held, open bool) {
 	if m.Kind == EntryEnd || m.Kind == EntryRelease {
 		return false, false
@@ -65,15 +69,16 @@ func (m Journal) Held(self string, now int64) (held, open bool) {
 	return m.Owner != self && !l.Free(self, now), m.Owner != self && !Predecessor(self, m.Owner)
 }
 
-// entry is what [Journal.Events] reads of an entry.
+// entry holds the fields of an entry that [Journal.Events] reads.
 type entry struct {
-	// Persisted is when the turn before was persisted, in Unix µs, if no entry has said
-	// so yet, and Changed are changes of the agent that no message has announced.
+	// Persisted is when the previous turn was persisted, Unix time in microseconds; 0 if
+	// an earlier entry has it. Changed holds the changes of the agent that no message
+	// has announced.
 	Persisted int64          `json:"persisted"`
 	Changed   []AgentChanged `json:"changed"`
 
 	Begin *struct {
-		Kind RunKind `json:"kind"` // of the run, with the first begin
+		Kind RunKind `json:"kind"` // of the run; only in its first begin
 		At   int64   `json:"at"`
 	} `json:"begin"`
 	Thought *struct {
@@ -101,9 +106,9 @@ type entry struct {
 	End *LoopEnd `json:"end"`
 }
 
-// Events are the events that the entry announces, in their order: of none for an entry
-// of a release before. An entry that is read again gives the same events. A failure
-// is an [Invalid] error.
+// Events returns the events that the entry announces, in order. An entry of an earlier
+// release announces none. The same entry always returns the same events. An error has
+// the code [Invalid].
 func (m Journal) Events() ([]Message, error) {
 	if m.Form == 0 {
 		return nil, nil
@@ -150,8 +155,9 @@ func (m Journal) Events() ([]Message, error) {
 	return all, nil
 }
 
-// MayChange says whether an entry, as [Encode] wrote it into a [Journal], may announce
-// an [AgentChanged]. False is certain, and costs no decoding: most entries announce none.
+// MayChange reports whether an entry, as [Encode] wrote it into a [Journal], may
+// announce an [AgentChanged]. If it returns false, the entry announces none. It does
+// not decode the entry and so is a cheap filter, because most entries announce none.
 func MayChange(journal []byte) bool { return bytes.Contains(journal, []byte(`"changed":[`)) }
 
 func (m Journal) turn(number int) string { return m.Run + "." + strconv.Itoa(number) }
@@ -163,7 +169,7 @@ func changes(all []AgentChanged) (out []Message) {
 	return out
 }
 
-// ending are the events of a run's end.
+// ending returns the events of a run's end.
 func ending(end LoopEnd, turn string) []Message {
 	if end.Success {
 		return []Message{LoopPersist{Run: end.Run, Session: end.Session, Turn: turn, At: end.At}, end}
@@ -173,9 +179,9 @@ func ending(end LoopEnd, turn string) []Message {
 	}, end}
 }
 
-// Views are the messages that a journal announces. They are also published on subjects
-// of their own: by releases before, of changes that no run made, and of the end of a run
-// that had no turn.
+// Views returns the messages that a journal announces. They are also published on their
+// own subjects: by earlier releases, for changes that are not made by a run, and for
+// the end of a run that has no turn.
 func Views() []Message {
 	return []Message{LoopStart{}, LoopContext{}, LoopExecute{}, ToolStart{}, ToolEnd{}, LoopPersist{}, LoopError{}, LoopEnd{}, AgentChanged{}}
 }

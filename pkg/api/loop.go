@@ -2,14 +2,14 @@ package api
 
 import "encoding/json"
 
-// loop owns agents, sessions, runs and turns (design §3, §4).
+// Messages of loop, which owns agents, sessions, runs and turns (docs/reference/loop.md).
 //
 // History: v1 2026-11 first version.
 
-// AgentState is where an agent is in its life; seed 001.
+// AgentState is the state of an agent (docs/reference/loop.md, Agent states).
 type AgentState string
 
-// The seven states.
+// The seven states of an agent.
 const (
 	StateSetup    AgentState = "setup"
 	StateWaking   AgentState = "waking"
@@ -20,7 +20,7 @@ const (
 	StateDead     AgentState = "dead"
 )
 
-// Agent is an agent as others see it.
+// Agent describes an agent.
 type Agent struct {
 	ID          string     `json:"id"` // the name in lower case
 	Name        string     `json:"name"`
@@ -31,45 +31,45 @@ type Agent struct {
 	Tools       []string   `json:"tools"`
 	State       AgentState `json:"state"`
 	Reason      string     `json:"reason,omitempty"`      // why it is in this state
-	SleepUntil  int64      `json:"sleepUntil,omitempty"`  // 0: until something happens
+	SleepUntil  int64      `json:"sleepUntil,omitempty"`  // 0: until the next message or wake
 	Session     string     `json:"session"`               // its main session
-	Mail        string     `json:"mailSession,omitempty"` // where it reads mail of peers
+	Mail        string     `json:"mailSession,omitempty"` // the session for messages of peers
 	Turns       int64      `json:"turns"`
-	Version     int64      `json:"version"` // counts applied definitions that differ
+	Version     int64      `json:"version"` // number of its different definitions
 	CreatedAt   int64      `json:"createdAt"`
 	UpdatedAt   int64      `json:"updatedAt"`
-	// Warnings name tools of the definition that nothing executes, one a line. Only in
-	// the answer to [ApplyAgent].
+	// Warnings names the tools of the definition that no service executes, one per
+	// element. It is only set in the answer to [ApplyAgent].
 	Warnings []string `json:"warnings,omitempty"`
 }
 
-// ApplyAgent creates the agent that an AGENT.md describes, or changes it to
-// that. Applying the same text twice changes nothing. An agent that was deleted is
-// there again, with all that it had. Answers [Agent].
-// Errors: Invalid with every fault and its line in Details; Unavailable while
-// treasury or heartbeat cannot be reached (nothing is written then).
+// ApplyAgent creates the agent that an AGENT.md describes, or updates it. Applying the
+// same text again changes nothing. Applying a deleted agent restores it with all its
+// remaining data. The answer is the [Agent]. Errors: Invalid with every fault and its
+// line in Details; Unavailable while treasury or heartbeat cannot be reached (then
+// nothing is written).
 type ApplyAgent struct {
 	Source string `json:"source"`
 }
 
-// Subject of the message.
+// Subject returns the subject of the message.
 func (ApplyAgent) Subject() Subject { return request(Loop, "apply_agent") }
 
-// GetAgent answers [Agent]. Errors: NotFound.
+// GetAgent requests one [Agent]. Errors: NotFound.
 type GetAgent struct {
 	Agent string `json:"agent"`
 }
 
-// Subject of the message.
+// Subject returns the subject of the message.
 func (GetAgent) Subject() Subject { return request(Loop, "get_agent") }
 
-// ListAgents answers [Agents], by name. Errors: Invalid (limit).
+// ListAgents requests [Agents], by name. Errors: Invalid (limit).
 type ListAgents struct {
-	After string `json:"after,omitempty"` // Next of the page before: the id of an agent
+	After string `json:"after,omitempty"` // Next of the previous page: the id of an agent
 	Limit int    `json:"limit,omitempty"` // 0: 1000
 }
 
-// Subject of the message.
+// Subject returns the subject of the message.
 func (ListAgents) Subject() Subject { return request(Loop, "list_agents") }
 
 // Agents is a list of agents.
@@ -78,46 +78,47 @@ type Agents struct {
 	Page
 }
 
-// Mode says what a message does when its session is busy; seed 004 and
-// design §4.
+// Mode is the queue mode of a message: what it does when its session is busy
+// (docs/reference/loop.md, Queue modes).
 type Mode string
 
-// The modes. The zero value means queue.
+// The queue modes. The zero value means queue.
 const (
-	ModeQueue     Mode = "queue"     // wait in order
-	ModeDrop      Mode = "drop"      // refuse with Conflict while the session is busy
-	ModeInterrupt Mode = "interrupt" // cancel what runs, drop what waits, then run this
-	ModeSteer     Mode = "steer"     // join the running turn at the next safe point; run as usual when none runs
-	ModeCollect   Mode = "collect"   // wait, and join the others that wait in this mode into one run
+	ModeQueue     Mode = "queue"     // it waits in order
+	ModeDrop      Mode = "drop"      // it is refused with Conflict while the session is busy
+	ModeInterrupt Mode = "interrupt" // it cancels the current run and drops the waiting messages
+	ModeSteer     Mode = "steer"     // it is added to the current run at the next safe point; without a current run, it starts one
+	ModeCollect   Mode = "collect"   // it waits, and one run processes all waiting messages of this mode
 )
 
-// MaxMessageBytes is the one limit on a message's text (spec-core-1 §2A #44).
+// MaxMessageBytes is the limit of a message's text, in bytes (docs/reference/platform.md,
+// Message limits).
 const MaxMessageBytes = 51_200
 
-// QueueDepth is how many accepted messages may wait on a session (seed 004).
+// QueueDepth is the number of accepted messages that may wait for a session
+// (docs/reference/platform.md, Message limits).
 const QueueDepth = 10
 
-// SendMessage gives an agent a message from its creator. The answer,
-// [Accepted], means that the message is stored and will be run.
-// Errors: Invalid (empty, over [MaxMessageBytes], not UTF-8, unknown mode),
-// NotFound (agent or session), Conflict (mode drop, session busy; session
-// terminated, ReasonTerminated; ReasonKeyTaken), Unavailable with ReasonLimit ([QueueDepth]
-// messages wait already).
+// SendMessage sends a message of the creator to an agent. The answer, [Accepted], means
+// that the message is stored and will be processed. Errors: Invalid (empty, over
+// [MaxMessageBytes], not UTF-8, unknown mode), NotFound (agent or session), Conflict
+// (mode drop and a busy session; a terminated session, with ReasonTerminated;
+// ReasonKeyTaken), Unavailable with ReasonLimit ([QueueDepth] messages wait).
 type SendMessage struct {
 	Agent   string `json:"agent"`
 	Session string `json:"session,omitempty"` // "": the main session; "new": a new one
 	Content string `json:"content"`
 	Mode    Mode   `json:"mode,omitempty"`
-	// ID is the caller's idempotency key, within the agent and the session. The same
-	// message sent again with its key changes nothing; another message with that key
-	// is a Conflict with ReasonKeyTaken. "" makes every message a new one.
+	// ID is the caller's idempotency key, within the agent and the session. Sending the
+	// same message again with its key changes nothing; another message with that key is
+	// a Conflict with ReasonKeyTaken. "" makes every message a new one.
 	ID string `json:"id,omitempty"`
 }
 
-// Subject of the message.
+// Subject returns the subject of the message.
 func (SendMessage) Subject() Subject { return request(Loop, "send_message") }
 
-// Accepted answers [SendMessage].
+// Accepted is the answer to [SendMessage].
 type Accepted struct {
 	Run     string `json:"runId"`
 	Session string `json:"sessionId"`
@@ -125,34 +126,34 @@ type Accepted struct {
 	At      int64  `json:"at"`
 }
 
-// GetSession answers [Session]. Errors: NotFound.
+// GetSession requests one [Session]. Errors: NotFound.
 type GetSession struct {
 	Session string `json:"session"`
 }
 
-// Subject of the message.
+// Subject returns the subject of the message.
 func (GetSession) Subject() Subject { return request(Loop, "get_session") }
 
-// CreateSession begins a conversation of an agent that has no message yet. The same
-// ID again is the same session. Answers [Session]. Errors: NotFound (agent), Invalid
+// CreateSession creates a session of an agent, without a message. The same ID returns
+// the same session. The answer is the [Session]. Errors: NotFound (agent), Invalid
 // (ID).
 type CreateSession struct {
 	Agent string `json:"agent"`
-	ID    string `json:"id,omitempty"` // caller's id, at most 128 bytes: creating it again changes nothing
+	ID    string `json:"id,omitempty"` // idempotency key, at most 128 bytes; "": a new session
 }
 
-// Subject of the message.
+// Subject returns the subject of the message.
 func (CreateSession) Subject() Subject { return request(Loop, "create_session") }
 
-// ListSessions answers [Sessions], the latest first; Agent "" means everyone's.
-// Limit 0 means 50. Errors: Invalid (limit, After).
+// ListSessions requests [Sessions], the latest first. Agent "" means all agents. Limit
+// 0 means [MaxPage]. Errors: Invalid (limit, After).
 type ListSessions struct {
 	Agent string `json:"agent,omitempty"`
-	After string `json:"after,omitempty"` // Next of the page before
+	After string `json:"after,omitempty"` // Next of the previous page
 	Limit int    `json:"limit,omitempty"`
 }
 
-// Subject of the message.
+// Subject returns the subject of the message.
 func (ListSessions) Subject() Subject { return request(Loop, "list_sessions") }
 
 // Session is one conversation of an agent.
@@ -166,9 +167,9 @@ type Session struct {
 	Cost         Micros `json:"cost"`
 	CreatedAt    int64  `json:"createdAt"`
 	UpdatedAt    int64  `json:"updatedAt"`
-	Terminated   int64  `json:"terminatedAt,omitempty"` // 0: it goes on
+	Terminated   int64  `json:"terminatedAt,omitempty"` // 0: it is not terminated
 	Reason       string `json:"reason,omitempty"`       // why it was terminated
-	Reset        int64  `json:"resetThrough,omitempty"` // turns up to this one are no longer sent to a model
+	Reset        int64  `json:"resetThrough,omitempty"` // turns up to this position are not sent to a model
 }
 
 // Sessions is a list of sessions.
@@ -177,15 +178,15 @@ type Sessions struct {
 	Page
 }
 
-// GetTranscript answers [Transcript]: the session's messages after sequence
-// number After, in order, at most Limit of them (0: 500). Errors: NotFound.
+// GetTranscript requests a [Transcript]: the session's lines after sequence number
+// After, in order, at most Limit of them (0: 500). Errors: NotFound.
 type GetTranscript struct {
 	Session string `json:"session"`
 	After   int64  `json:"after,omitempty"`
 	Limit   int    `json:"limit,omitempty"`
 }
 
-// Subject of the message.
+// Subject returns the subject of the message.
 func (GetTranscript) Subject() Subject { return request(Loop, "get_transcript") }
 
 // Transcript is a part of a session's transcript.
@@ -194,45 +195,46 @@ type Transcript struct {
 	More  bool             `json:"more,omitempty"`
 }
 
-// TranscriptLine is one line of seed 004's JSONL transcript.
+// TranscriptLine is one line of a JSONL transcript (docs/reference/context.md, Transcript
+// format).
 type TranscriptLine struct {
 	Seq        int64      `json:"seq"`
 	Role       string     `json:"role"` // user, assistant, tool
 	Content    string     `json:"content"`
-	ToolCalls  []ToolCall `json:"tool_calls,omitempty"` // snake_case: the seed's format
+	ToolCalls  []ToolCall `json:"tool_calls,omitempty"` // snake_case, by the format of transcripts
 	ToolCallID string     `json:"tool_call_id,omitempty"`
 	Timestamp  string     `json:"timestamp"` // ISO 8601 with milliseconds, UTC
 	Turn       string     `json:"turn"`
 }
 
-// GetTurn answers [Turn]. Errors: NotFound.
+// GetTurn requests one [Turn]. Errors: NotFound.
 type GetTurn struct {
 	Turn string `json:"turn"`
 }
 
-// Subject of the message.
+// Subject returns the subject of the message.
 func (GetTurn) Subject() Subject { return request(Loop, "get_turn") }
 
-// ListTurns answers [Turns], the latest first. Empty filters match everything;
-// Limit 0 means 50.
+// ListTurns requests [Turns], the latest first. An empty filter matches all; Limit 0
+// means 50. Errors: Invalid (limit).
 type ListTurns struct {
 	Agent   string `json:"agent,omitempty"`
 	Session string `json:"session,omitempty"`
 	Run     string `json:"run,omitempty"`
-	Before  string `json:"before,omitempty"` // id of a turn: only what this order has after it
+	Before  string `json:"before,omitempty"` // id of a turn: only older turns
 	Limit   int    `json:"limit,omitempty"`
 }
 
-// Subject of the message.
+// Subject returns the subject of the message.
 func (ListTurns) Subject() Subject { return request(Loop, "list_turns") }
 
 // Turns is a list of turns.
 type Turns struct {
 	Turns []Turn `json:"turns"`
-	Page         // Next is what Before takes
+	Page         // Next is the Before of the next page
 }
 
-// Turn is one model call and the tool calls it asked for, as persisted.
+// Turn is one persisted turn: a model call and the tool calls of its completion.
 type Turn struct {
 	ID           string      `json:"id"` // <run>.<number>
 	Agent        string      `json:"agent"`
@@ -255,10 +257,10 @@ type Turn struct {
 	EndedAt      int64       `json:"endedAt"`
 }
 
-// CallState is a tool call with what became of it.
+// CallState is a tool call with its decision and outcome.
 type CallState struct {
 	Index      int             `json:"index"`
-	ID         string          `json:"id"` // the provider's, an attribute only
+	ID         string          `json:"id"` // the provider's, for information only
 	Tool       string          `json:"tool"`
 	Arguments  json.RawMessage `json:"arguments"`
 	Decision   string          `json:"decision,omitempty"` // id in policy
@@ -272,8 +274,8 @@ type CallState struct {
 // Outcome is how a tool call ended.
 type Outcome string
 
-// The outcomes. OutcomeUnknown is an irreversible call whose result a crash
-// took away: it may or may not have happened (design §4.4).
+// The outcomes. OutcomeUnknown is that of an irreversible call whose result was lost in
+// a crash: it may or may not have been executed (docs/reference/loop.md, Tool classes).
 const (
 	OutcomeOK      Outcome = "ok"
 	OutcomeError   Outcome = "error"
@@ -282,23 +284,24 @@ const (
 	OutcomeUnknown Outcome = "outcome_unknown"
 )
 
-// RunKind is what started a run.
+// RunKind is the cause of a run.
 type RunKind string
 
-// What starts a run.
+// The kinds of runs. See also [RunImport].
 const (
 	RunMessage RunKind = "message"
 	RunWake    RunKind = "wake"
-	RunTask    RunKind = "task" // one attempt at a task of a goal, in a session of its own
-	RunMail    RunKind = "mail" // messages of one sender in the inbox, in the agent's mail session
+	RunTask    RunKind = "task" // one attempt of a goal's task, in a session of its own
+	RunMail    RunKind = "mail" // messages of one sender in the agent's inbox, in its mail session
 )
 
-// QueueTimeout is how long a message waits for its session while another runs, in
-// seconds; then it expires (seed 004).
+// QueueTimeout is the time that a message waits for its session while another run is
+// executed, in seconds. After that time it expires (docs/reference/platform.md, Message
+// limits).
 const QueueTimeout = 30
 
-// Run asks loop to execute one run on a session. Loop sends it to itself: it is
-// the durable form of an accepted message or wake.
+// Run is the command to execute one run on a session. Loop sends it to itself. It is
+// the durable form of an accepted message or a wake.
 type Run struct {
 	Run        string    `json:"runId"`
 	Agent      string    `json:"agent"`
@@ -309,20 +312,22 @@ type Run struct {
 	Cause      string    `json:"cause,omitempty"` // of a wake
 	Mode       Mode      `json:"mode,omitempty"`  // of a message; "" is queue
 	AcceptedAt int64     `json:"acceptedAt"`
-	// CostCap ends the run after the turn with which it has cost so much (W-23); 0: it
-	// has none, as in what releases before wrote.
+	// CostCap is the cost with which the run ends after its current turn
+	// (docs/reference/platform.md, ignored task cost). 0: no limit, also in commands of
+	// earlier releases.
 	CostCap Micros `json:"costCap,omitempty"`
 }
 
-// Subject of the message.
+// Subject returns the subject of the message.
 func (m Run) Subject() Subject {
 	return Subject{Owner: Loop, Class: Command, Name: "run", Version: 1, Key: m.Session, Keyed: true}
 }
 
-// The nine events of seed 004. They are views of the entries of a session's journal,
-// see [Journal.Events] and [Views].
+// The events of runs follow (docs/reference/loop.md, Events). They are views of the
+// entries of a session's journal, see [Journal.Events] and [Views]. [StreamDelta] and
+// [Thinking] are not among them.
 
-// LoopStart says that a run left INTAKE.
+// LoopStart is the event that a run has ended INTAKE.
 type LoopStart struct {
 	Run     string  `json:"runId"`
 	Session string  `json:"sessionId"`
@@ -331,10 +336,10 @@ type LoopStart struct {
 	At      int64   `json:"at"`
 }
 
-// Subject of the message.
+// Subject returns the subject of the message.
 func (m LoopStart) Subject() Subject { return event(Loop, "loop_start", m.Session) }
 
-// LoopContext says that a turn's CONTEXT is complete.
+// LoopContext is the event that a turn's CONTEXT is complete.
 type LoopContext struct {
 	Run           string `json:"runId"`
 	Session       string `json:"sessionId"`
@@ -343,10 +348,10 @@ type LoopContext struct {
 	At            int64  `json:"at"`
 }
 
-// Subject of the message.
+// Subject returns the subject of the message.
 func (m LoopContext) Subject() Subject { return event(Loop, "loop_context", m.Session) }
 
-// LoopExecute says that a turn's EXECUTE begins.
+// LoopExecute is the event that a turn's EXECUTE has begun.
 type LoopExecute struct {
 	Run       string `json:"runId"`
 	Session   string `json:"sessionId"`
@@ -355,10 +360,10 @@ type LoopExecute struct {
 	At        int64  `json:"at"`
 }
 
-// Subject of the message.
+// Subject returns the subject of the message.
 func (m LoopExecute) Subject() Subject { return event(Loop, "loop_execute", m.Session) }
 
-// ToolStart says that a tool call was allowed and begins.
+// ToolStart is the event that a tool call was allowed and begins.
 type ToolStart struct {
 	Run        string          `json:"runId"`
 	Session    string          `json:"sessionId"`
@@ -370,10 +375,10 @@ type ToolStart struct {
 	At         int64           `json:"at"`
 }
 
-// Subject of the message.
+// Subject returns the subject of the message.
 func (m ToolStart) Subject() Subject { return event(Loop, "tool_start", m.Session) }
 
-// ToolEnd says how a tool call ended; a denied call ends without having started.
+// ToolEnd is the event that a tool call ended. A denied call has no [ToolStart].
 type ToolEnd struct {
 	Run        string  `json:"runId"`
 	Session    string  `json:"sessionId"`
@@ -387,15 +392,15 @@ type ToolEnd struct {
 	At         int64   `json:"at"`
 }
 
-// Subject of the message.
+// Subject returns the subject of the message.
 func (m ToolEnd) Subject() Subject { return event(Loop, "tool_end", m.Session) }
 
-// StreamDelta is a piece of the model's answer, for whoever watches now.
+// StreamDelta is a piece of the model's answer, for the current subscribers.
 //
-// A model call that fails in the middle is made again. Discard tells the reader to
-// forget all pieces of this turn that came before this message; Content is the first
-// piece of the new answer and may be "". Note is one line for people: why the call is
-// made again, or what is waited for; it is no part of the answer.
+// A model call that fails in the middle is repeated. With Discard, all earlier pieces
+// of the turn are void, and Content is the first piece of the new answer and may be "".
+// Note is one line for people with the reason for the repetition or for a wait. It is
+// not a part of the answer.
 type StreamDelta struct {
 	Run     string `json:"runId"`
 	Session string `json:"sessionId"`
@@ -403,16 +408,17 @@ type StreamDelta struct {
 	Content string `json:"content"`
 	Discard bool   `json:"discard,omitempty"`
 	Note    string `json:"note,omitempty"`
-	After   uint64 `json:"after,omitempty"` // as of [Thinking]
+	After   uint64 `json:"after,omitempty"` // as in [Thinking]
 }
 
-// Subject of the message.
+// Subject returns the subject of the message.
 func (m StreamDelta) Subject() Subject {
 	return Subject{Owner: Loop, Class: Live, Name: "stream_delta", Version: 1, Key: m.Session, Keyed: true}
 }
 
-// Thinking says that a turn's prompt is complete and its model is asked now. The events
-// [LoopContext] and [LoopExecute] say the same for good, when the answer is there.
+// Thinking announces that a turn's prompt is complete and the model call begins. The
+// events [LoopContext] and [LoopExecute], which are stored after the completion, repeat
+// it.
 type Thinking struct {
 	Run           string `json:"runId"`
 	Session       string `json:"sessionId"`
@@ -420,17 +426,17 @@ type Thinking struct {
 	TokenEstimate int64  `json:"tokenEstimate"`
 	ToolCount     int    `json:"toolCount"` // tools offered to the model
 	At            int64  `json:"at"`
-	// After is the sequence of the journal's entry that the message follows: whoever has
-	// read up to it has all events that come before. 0: a release before did not say.
+	// After is the sequence of the journal entry that the message follows. A reader that
+	// has read up to it has all earlier events. 0: from an earlier release.
 	After uint64 `json:"after,omitempty"`
 }
 
-// Subject of the message.
+// Subject returns the subject of the message.
 func (m Thinking) Subject() Subject {
 	return Subject{Owner: Loop, Class: Live, Name: "thinking", Version: 1, Key: m.Session, Keyed: true}
 }
 
-// LoopPersist says that a turn's PERSIST is committed.
+// LoopPersist is the event that a turn's PERSIST is committed.
 type LoopPersist struct {
 	Run     string `json:"runId"`
 	Session string `json:"sessionId"`
@@ -438,22 +444,22 @@ type LoopPersist struct {
 	At      int64  `json:"at"`
 }
 
-// Subject of the message.
+// Subject returns the subject of the message.
 func (m LoopPersist) Subject() Subject { return event(Loop, "loop_persist", m.Session) }
 
-// LoopEnd says that a run is over; it is the last event of its run. A run that failed
-// has the cause in Code to Next, as the [LoopError] before it. Reason is one of the
-// Reason constants or, of a run whose last answer is not what was asked for, that
-// answer's Finish: length, content_filter, refusal, empty, repetition, timeout. Response
-// then is what there is of the answer.
+// LoopEnd is the event that a run has ended. It is the last event of the run. If the
+// run failed, the fields Code to Next hold the cause, as in the preceding [LoopError].
+// Reason is one of the Reason constants, or the Finish of an unusable last answer:
+// length, content_filter, refusal, empty, repetition, timeout. In that case Response is
+// the available part of the answer.
 type LoopEnd struct {
 	Run      string `json:"runId"`
 	Session  string `json:"sessionId"`
 	Agent    string `json:"agent"`
 	Success  bool   `json:"success"`
-	Fate     Fate   `json:"fate,omitempty"`     // of the run's message; "": consumed, by a release before
-	Into     string `json:"into,omitempty"`     // the run that it was merged into
-	Response string `json:"response,omitempty"` // the model's last words
+	Fate     Fate   `json:"fate,omitempty"`     // of the run's message; "": consumed, from an earlier release
+	Into     string `json:"into,omitempty"`     // the run that its message was added to
+	Response string `json:"response,omitempty"` // the text of the last completion
 	Turns    int    `json:"turns"`
 	Cost     Micros `json:"cost"`
 	Duration int64  `json:"duration"` // milliseconds since the run was accepted
@@ -464,10 +470,10 @@ type LoopEnd struct {
 	Next     string `json:"next,omitempty"` // what to do about it
 }
 
-// Subject of the message.
+// Subject returns the subject of the message.
 func (m LoopEnd) Subject() Subject { return event(Loop, "loop_end", m.Session) }
 
-// LoopError says why a run could not go on; LoopEnd follows it.
+// LoopError is the event that a run failed. LoopEnd follows it.
 type LoopError struct {
 	Run     string `json:"runId"`
 	Session string `json:"sessionId"`
@@ -478,10 +484,10 @@ type LoopError struct {
 	At      int64  `json:"at"`
 }
 
-// Subject of the message.
+// Subject returns the subject of the message.
 func (m LoopError) Subject() Subject { return event(Loop, "loop_error", m.Session) }
 
-// AgentChanged says that an agent was applied or changed its state.
+// AgentChanged is the event that an agent was applied or that its state changed.
 type AgentChanged struct {
 	Agent      string     `json:"agent"`
 	Name       string     `json:"name"`
@@ -490,9 +496,9 @@ type AgentChanged struct {
 	Previous   AgentState `json:"previous,omitempty"`
 	Reason     string     `json:"reason,omitempty"`
 	SleepUntil int64      `json:"sleepUntil,omitempty"`
-	Seq        int64      `json:"seq"` // counts the changes of this agent: readers drop older ones
+	Seq        int64      `json:"seq"` // number of the agent's changes; readers ignore a lower one
 	At         int64      `json:"at"`
 }
 
-// Subject of the message.
+// Subject returns the subject of the message.
 func (m AgentChanged) Subject() Subject { return event(Loop, "agent_state", m.Agent) }

@@ -5,13 +5,14 @@ import (
 	"strings"
 )
 
-// MCPPrefix begins the name of every tool that an agent has from an MCP server:
-// mcp_<server>_<tool>. No tool of the catalogue has such a name.
+// MCPPrefix is the prefix of the names of all tools from MCP servers:
+// mcp_<server>_<tool>. No tool of the catalogue has it.
 const MCPPrefix = "mcp_"
 
-// Grants says whether tools, the list in an agent's definition, grant a tool: by
-// its name, or, for tools of MCP servers, by a pattern that ends in *, such as
-// mcp_* or mcp_github_*. No other pattern grants anything.
+// Grants reports whether tools, the list in an agent's definition, grants the tool
+// name. An entry grants the tool that it names. An entry that begins with mcp_ and ends
+// in *, such as mcp_* or mcp_github_*, grants all tools with that prefix. No other
+// pattern grants a tool.
 func Grants(tools []string, name string) bool {
 	return slices.ContainsFunc(tools, func(t string) bool {
 		start, pattern := strings.CutSuffix(t, "*")

@@ -26,7 +26,7 @@ func TestGrants(t *testing.T) {
 		{[]string{"mcp_a_*"}, "mcp_ab_b", false},
 		{[]string{"mcp_a_b"}, "mcp_a_b", true},
 		{[]string{"mcp_a_b"}, "mcp_a_bc", false},
-		{[]string{"mcp_*"}, "mcp_*", true}, // whoever asks for that has no such tool
+		{[]string{"mcp_*"}, "mcp_*", true}, // an exact match; no tool has this name
 	} {
 		if got := api.Grants(tc.tools, tc.name); got != tc.want {
 			t.Errorf("Grants(%q, %q) = %t, want %t", tc.tools, tc.name, got, tc.want)

@@ -7,23 +7,23 @@ import (
 	"strings"
 )
 
-// Micros is an amount of micro-USD: 1,000,000 is one dollar, 10,000 one cent.
-// It is what credits, prices and USDC atomic units are counted in (design §5).
-// It crosses the wire as a JSON integer; amounts stay below [MaxMicros], so a
-// reader that holds numbers as doubles loses nothing.
+// Micros is an amount in micro-USD: 1,000,000 is one dollar, 10,000 one cent. Credits,
+// prices and atomic units of USDC are counted in it (docs/reference/platform.md, Money).
+// It is encoded as a JSON integer. Its absolute value is at most [MaxMicros], so a reader
+// that stores numbers as doubles loses no precision.
 type Micros int64
 
-// MaxMicros bounds an amount: 2^53 - 1, nine billion dollars.
+// MaxMicros is the largest amount: 2^53 - 1 micro-USD, nine billion dollars.
 const MaxMicros Micros = 1<<53 - 1
 
-// Units.
+// Cent and Dollar are the units of larger amounts.
 const (
 	Cent   Micros = 10_000
 	Dollar Micros = 1_000_000
 )
 
-// String renders dollars with as many digits as the amount has, two at least:
-// "$1.50", "-$0.000123".
+// String formats m in dollars with as many decimals as it has, at least two: "$1.50",
+// "-$0.000123".
 func (m Micros) String() string {
 	sign, u := "", uint64(m)
 	if m < 0 {
@@ -36,8 +36,9 @@ func (m Micros) String() string {
 	return sign + "$" + strconv.FormatUint(u/1_000_000, 10) + "." + frac
 }
 
-// ParseMicros reads a non-negative dollar amount as people write it: "5", "$5",
-// "0.25", "$0.000001". More than six decimals, signs and exponents are refused.
+// ParseMicros parses a non-negative amount in dollars: "5", "$5", "0.25", "$0.000001".
+// It refuses signs, exponents, more than six decimals and amounts above [MaxMicros]
+// with [Invalid].
 func ParseMicros(s string) (Micros, error) {
 	fault := Errorf(Invalid, "%q is not an amount of dollars", s)
 	fault.Next = `write it like 5, 0.25 or $0.000001`
@@ -58,7 +59,8 @@ func ParseMicros(s string) (Micros, error) {
 	return Micros(n), nil
 }
 
-// Add returns a+b and whether the sum stays within [MaxMicros] on both sides.
+// Add returns a+b and whether the sum is within -[MaxMicros] and [MaxMicros]. On an
+// overflow of int64 the sum is 0.
 func Add(a, b Micros) (Micros, bool) {
 	if b > 0 && a > math.MaxInt64-b || b < 0 && a < math.MinInt64-b {
 		return 0, false
@@ -67,12 +69,13 @@ func Add(a, b Micros) (Micros, bool) {
 	return s, s <= MaxMicros && s >= -MaxMicros
 }
 
-// Tier is how well an agent is funded. The zero value means unknown, which is
-// never treated as poor (spec-core-7 W-7).
+// Tier is the survival tier of an agent, by its balance. The zero value means that the
+// balance is unknown. It is never treated as a low balance (docs/reference/platform.md,
+// unknown balance).
 type Tier string
 
-// The survival tiers of spec-money §2. Bounds in cents: high > 500,
-// normal > 50, low_compute > 10, critical >= 0, dead < 0.
+// The survival tiers (docs/reference/platform.md, Survival tiers). Bounds in cents:
+// high > 500, normal > 50, low_compute > 10, critical >= 0, dead < 0.
 const (
 	TierUnknown  Tier = ""
 	TierHigh     Tier = "high"
@@ -82,7 +85,7 @@ const (
 	TierDead     Tier = "dead"
 )
 
-// TierOf is the one function from a balance to a tier.
+// TierOf returns the tier of a balance. No other code maps a balance to a tier.
 func TierOf(balance Micros) Tier {
 	switch {
 	case balance > 500*Cent:

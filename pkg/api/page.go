@@ -2,23 +2,26 @@ package api
 
 import "fmt"
 
-// A list has at most Limit entries and at most 700 KiB of them. Limit is 1 to
-// [MaxPage]; 0 is the list's own default. What is cut off is announced by [Page].
+// A list has at most Limit entries and at most 700 KiB of encoded entries, but at least
+// one entry. Limit is 1 to [MaxPage]; 0 means the default of the list. [Page] reports
+// whether entries were cut off.
 
 // MaxPage is the largest limit of a list.
 const MaxPage = 1000
 
-// maxPageBytes bounds the entries of one answer: NATS carries 1 MiB.
+// maxPageBytes is the limit of the encoded entries of one answer, in bytes. By default a
+// NATS server accepts messages of 1 MiB, and the rest is for the other fields.
 const maxPageBytes = 700 << 10
 
-// Page says whether a list goes on. Lists embed it; the zero value is a list that
-// is complete.
+// Page reports whether a list has more entries. Lists embed it. The zero value means
+// that the list is complete.
 type Page struct {
-	More bool   `json:"more,omitempty"` // the list goes on
-	Next string `json:"next,omitempty"` // After of the next request; "" where only a larger Limit shows more
+	More bool   `json:"more,omitempty"` // there are more entries
+	Next string `json:"next,omitempty"` // After of the next request; "" if only a larger Limit returns more
 }
 
-// PageLimit returns the limit of a list, otherwise for 0. Errors: Invalid.
+// PageLimit returns the effective limit of a list: limit, or otherwise if limit is 0.
+// Errors: Invalid, if limit is negative or above [MaxPage].
 func PageLimit(limit, otherwise int) (int, error) {
 	switch {
 	case limit == 0:
@@ -29,9 +32,10 @@ func PageLimit(limit, otherwise int) (int, error) {
 	return limit, nil
 }
 
-// CutPage keeps the first entries of a list, at most limit of them and at least
-// one. The caller has read one entry more than limit. key is the After that goes
-// on behind an entry; nil is a list without one.
+// CutPage returns the first entries of a list: at most limit entries and 700 KiB, but
+// at least one entry. The caller reads one entry more than limit so that CutPage can
+// see whether there are more. key returns the After that continues behind an entry; it
+// is nil for a list without After. The returned slice is not nil.
 func CutPage[T any](all []T, limit int, key func(T) string) ([]T, Page) {
 	keep, size := 0, 0
 	for keep < len(all) && keep < limit {

@@ -2,26 +2,27 @@ package api
 
 import "encoding/json"
 
-// policy judges every tool call before it may run (design §6).
+// Messages of policy, which decides on every tool call before it is executed
+// (docs/reference/policy.md, Evaluation).
 //
 // History: v1 2026-11 first version.
 
-// Action is what policy says of a call.
+// Action is the result of a decision.
 type Action string
 
-// The actions. Quarantine is refused today; it becomes a durable approval
-// request when approvals arrive.
+// The actions. Quarantine means that an approval is required. Tool calls with it are
+// refused, because there are no durable approval requests yet.
 const (
 	Allow      Action = "allow"
 	Deny       Action = "deny"
 	Quarantine Action = "quarantine"
 )
 
-// Evaluate asks whether a call may run. The answer, [Decision], is stored
-// before it is sent. Asking again for the same turn and index with the same
-// arguments returns the stored decision, with a fresh token if it allowed.
-// Errors: Invalid (no tool, arguments over 256 KiB), Conflict (same turn and
-// index, other arguments). A refusal is a Decision, not an error.
+// Evaluate requests a [Decision] on a tool call. Policy stores the decision before it
+// sends it. Repeating the request for the same turn and index with the same arguments
+// returns the stored decision, with a new token if it allows the call. Errors: Invalid
+// (no tool, arguments over 256 KiB), Conflict (same turn and index, other arguments). A
+// refusal is a Decision, not an error.
 type Evaluate struct {
 	Agent     string          `json:"agent"`
 	Session   string          `json:"session"`
@@ -31,15 +32,16 @@ type Evaluate struct {
 	Tool      string          `json:"tool"`
 	Args      json.RawMessage `json:"args"`
 	By        Principal       `json:"by"`
-	Workspace string          `json:"workspace"`         // absolute folder the tools work in
-	Tools     []string        `json:"tools"`             // tools that the agent's definition grants
-	Network   bool            `json:"network,omitempty"` // its sandbox may reach the network
+	Workspace string          `json:"workspace"`         // absolute path of the folder that the tools use
+	Tools     []string        `json:"tools"`             // tools granted by the agent's definition
+	Network   bool            `json:"network,omitempty"` // the agent's sandbox may use the network
 }
 
-// Subject of the message.
+// Subject returns the subject of the message.
 func (Evaluate) Subject() Subject { return request(Policy, "evaluate") }
 
-// Decision is what policy decided, and the token to act on it.
+// Decision is the decision on a tool call or a plan, with the token that allows the
+// call.
 type Decision struct {
 	ID        string    `json:"id"`
 	Agent     string    `json:"agent"`
@@ -52,7 +54,7 @@ type Decision struct {
 	Authority int       `json:"authority"`
 	Risk      string    `json:"risk"` // safe, caution, dangerous, forbidden
 	Action    Action    `json:"action"`
-	Code      string    `json:"code"` // ALLOWED, PROTECTED_FILE, … (spec-core-2 §4.3)
+	Code      string    `json:"code"` // ALLOWED, PROTECTED_FILE, … (docs/reference/policy.md, Reasons)
 	Message   string    `json:"message,omitempty"`
 	Evaluated []string  `json:"evaluated"`
 	Triggered []string  `json:"triggered"`
@@ -60,19 +62,19 @@ type Decision struct {
 	Trace     string    `json:"trace,omitempty"`
 	LatencyUS int64     `json:"latencyUs"`
 	At        int64     `json:"at"`
-	Token     string    `json:"token,omitempty"` // only in the answer, only when allowed
+	Token     string    `json:"token,omitempty"` // only in the answer, and only if the call is allowed
 }
 
-// ListDecisions answers [Decisions], the latest first; empty filters match
-// everything, Limit 0 means 50. Errors: Invalid (limit, After).
+// ListDecisions requests [Decisions], the latest first. An empty filter matches all;
+// Limit 0 means 50. Errors: Invalid (limit, After).
 type ListDecisions struct {
 	Agent string `json:"agent,omitempty"`
 	Turn  string `json:"turn,omitempty"`
-	After string `json:"after,omitempty"` // Next of the page before
+	After string `json:"after,omitempty"` // Next of the previous page
 	Limit int    `json:"limit,omitempty"`
 }
 
-// Subject of the message.
+// Subject returns the subject of the message.
 func (ListDecisions) Subject() Subject { return request(Policy, "list_decisions") }
 
 // Decisions is a list of decisions.
@@ -81,34 +83,34 @@ type Decisions struct {
 	Page
 }
 
-// ListRules answers [Rules], in the order they are evaluated.
+// ListRules requests the [Rules], in the order of their evaluation.
 type ListRules struct{}
 
-// Subject of the message.
+// Subject returns the subject of the message.
 func (ListRules) Subject() Subject { return request(Policy, "list_rules") }
 
-// Rules is the rule book in force.
+// Rules holds the current rules of policy.
 type Rules struct {
 	Version string `json:"version"`
 	Rules   []Rule `json:"rules"`
 }
 
-// Rule is one rule, for people.
+// Rule describes one rule, for people.
 type Rule struct {
 	ID       string   `json:"id"`
 	Priority int      `json:"priority"`
-	Tools    []string `json:"tools,omitempty"` // none: every tool
+	Tools    []string `json:"tools,omitempty"` // empty: every tool
 	Does     string   `json:"does"`
 	Codes    []string `json:"codes"`
 }
 
-// ListKeys answers [Keys]: who may sign a decision token now.
+// ListKeys requests the [Keys] that may sign a decision token now.
 type ListKeys struct{}
 
-// Subject of the message.
+// Subject returns the subject of the message.
 func (ListKeys) Subject() Subject { return request(Policy, "list_keys") }
 
-// Keys are Ed25519 public keys.
+// Keys holds Ed25519 public keys.
 type Keys struct {
 	Keys [][]byte `json:"keys"`
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// Boundaries of spec-money §2.
+// TestTierOf checks the bounds of docs/reference/platform.md, Survival tiers.
 func TestTierOf(t *testing.T) {
 	t.Parallel()
 	for cents, want := range map[api.Micros]api.Tier{

@@ -1,13 +1,14 @@
 package api
 
-// social owns addresses, signed messages and inboxes (design §3, spec-social).
+// Messages of social, which owns addresses, signed messages and inboxes
+// (docs/reference/social.md, Messages).
 //
 // History: v1 2026-11 first version.
 
-// Send hands in a signed message. The relay checks the signature, the
-// addresses, the size and the age. The same message twice is one message.
-// Answers [Sent]. Errors: Invalid (with what is wrong), Denied (the signature is
-// not From's).
+// Send delivers a signed message to an inbox. Social checks the signature, the
+// addresses, the size and the age. It is idempotent: the same message again is not
+// stored twice. The answer is [Sent]. Errors: Invalid (with the fault), Denied (the
+// signature is not From's).
 type Send struct {
 	From      string `json:"from"`
 	To        string `json:"to"`
@@ -17,61 +18,62 @@ type Send struct {
 	ReplyTo   string `json:"replyTo,omitempty"`
 }
 
-// Subject of the message.
+// Subject returns the subject of the message.
 func (Send) Subject() Subject { return request(Social, "send") }
 
-// Sent answers [Send].
+// Sent is the answer to [Send].
 type Sent struct {
 	ID string `json:"id"`
 }
 
-// ClaimInbox hands an agent's oldest unread messages to a run. The same run
-// claims the same messages again; a claim that is not settled in ten minutes
-// lapses, and after three claims a message is failed (spec-core-1 §1.8).
-// Answers [Inbox]. Errors: none for an unknown agent: its inbox is empty.
+// ClaimInbox assigns an agent's oldest unread messages to a run. A repeated claim of
+// the same run returns the same messages. A claim that is not settled within ten
+// minutes expires, and a message becomes failed when its third claim expires
+// (docs/reference/social.md, Message states). The answer is an [Inbox], which is empty
+// for an unknown agent. Errors: Invalid (Run).
 type ClaimInbox struct {
 	Agent string `json:"agent"`
 	Run   string `json:"run"`
-	Limit int    `json:"limit"`          // 0 means 10
-	From  string `json:"from,omitempty"` // address of the one sender whose messages are claimed; "": of all
+	Limit int    `json:"limit"`          // at most 100; 0: 10
+	From  string `json:"from,omitempty"` // address of a sender: only its messages; "": all
 }
 
-// Subject of the message.
+// Subject returns the subject of the message.
 func (ClaimInbox) Subject() Subject { return request(Social, "claim_inbox") }
 
-// SettleInbox marks the messages that a run claimed as processed. Settling
-// twice changes nothing. Answers [InboxCount].
+// SettleInbox marks the messages that a run has claimed as processed. It is idempotent.
+// The answer is [InboxCount]. Errors: Invalid (Run).
 type SettleInbox struct {
 	Agent string `json:"agent"`
 	Run   string `json:"run"`
 }
 
-// Subject of the message.
+// Subject returns the subject of the message.
 func (SettleInbox) Subject() Subject { return request(Social, "settle_inbox") }
 
-// ListInbox answers [Inbox]: an agent's messages of a status ("": all) and a sender
-// ("": all), the latest first; Limit 0 means 50. It claims nothing. Errors: Invalid
-// (status, limit, After).
+// ListInbox requests an [Inbox]: an agent's messages with a status ("": all) and from a
+// sender ("": all), the latest first; Limit 0 means 50. It claims no message. Errors:
+// Invalid (status, limit, After).
 type ListInbox struct {
 	Agent  string `json:"agent"`
 	Status string `json:"status,omitempty"`
 	From   string `json:"from,omitempty"`  // address
-	After  string `json:"after,omitempty"` // Next of the page before
+	After  string `json:"after,omitempty"` // Next of the previous page
 	Limit  int    `json:"limit,omitempty"`
 }
 
-// Subject of the message.
+// Subject returns the subject of the message.
 func (ListInbox) Subject() Subject { return request(Social, "list_inbox") }
 
-// CountInbox answers [InboxCount].
+// CountInbox requests the [InboxCount] of an agent.
 type CountInbox struct {
 	Agent string `json:"agent"`
 }
 
-// Subject of the message.
+// Subject returns the subject of the message.
 func (CountInbox) Subject() Subject { return request(Social, "count_inbox") }
 
-// InboxCount is how many messages nobody has handled yet.
+// InboxCount is the number of messages that are not processed or failed.
 type InboxCount struct {
 	Unread int64 `json:"unread"`
 }
@@ -82,8 +84,8 @@ type Inbox struct {
 	Page                    // only in the answer to [ListInbox]
 }
 
-// InboxMessage is a received message. Its signature was checked on arrival; its
-// text is data from outside and carries no authority of its own.
+// InboxMessage is a received message. Social has checked its signature. Its text is
+// external data without authority.
 type InboxMessage struct {
 	ID         string `json:"id"`
 	From       string `json:"from"` // EIP-55
@@ -94,10 +96,11 @@ type InboxMessage struct {
 	ReplyTo    string `json:"replyTo,omitempty"`
 	Status     string `json:"status"` // received, in_progress, processed, failed
 	ReceivedAt int64  `json:"receivedAt"`
-	Peer       string `json:"peer,omitempty"` // name of the sender, if it lives here
+	Peer       string `json:"peer,omitempty"` // name of the sender, if it is an agent of this installation
 }
 
-// MessageReceived says that a message for an agent of this house is in its inbox.
+// MessageReceived is published when a message for an agent of this installation is in
+// its inbox.
 type MessageReceived struct {
 	ID    string `json:"id"`
 	Agent string `json:"agent"`
@@ -105,5 +108,5 @@ type MessageReceived struct {
 	At    int64  `json:"at"`
 }
 
-// Subject of the message.
+// Subject returns the subject of the message.
 func (m MessageReceived) Subject() Subject { return event(Social, "message_received", m.Agent) }

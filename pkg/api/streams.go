@@ -5,18 +5,18 @@ import (
 	"time"
 )
 
-// Stream is a JetStream stream that the contracts imply. Replicas and storage are
-// the deployment's choice, not the contract's.
+// Stream describes a JetStream stream that the contracts need. The deployment chooses
+// its replicas and storage.
 type Stream struct {
 	Name     string
 	Subjects []string
-	Work     bool          // work queue: a message is gone when it is done
-	MaxAge   time.Duration // 0: kept until done
-	Dedup    time.Duration // how long a message id is remembered
-	PerKey   int64         // messages that may wait per subject; 0 has no bound. The next one is refused
+	Work     bool          // work queue: a message is deleted when it is acknowledged
+	MaxAge   time.Duration // 0: no limit
+	Dedup    time.Duration // time within which a message with a repeated id is dropped
+	PerKey   int64         // most messages per subject, beyond which the stream refuses new ones; 0: no limit
 }
 
-// Streams lists the streams of all contracts, by name.
+// Streams returns the streams of all contracts, by name.
 func Streams() []Stream {
 	var all []Stream
 	for _, c := range Contracts() {
@@ -32,7 +32,8 @@ func Streams() []Stream {
 			Dedup:    10 * time.Minute,
 		}
 		if s.Class == Command {
-			// One runs while QueueDepth wait; the server itself refuses the next.
+			// One message is executed while QueueDepth wait; the server refuses the next
+			// one.
 			st.Work, st.MaxAge, st.PerKey = true, 0, QueueDepth+1
 		}
 		all = append(all, st)

@@ -2,21 +2,21 @@ package api
 
 import "encoding/json"
 
-// Tools that loop does not execute itself. Their owner says which of them it
-// executes now, and executes a call only with policy's decision token. Both
-// requests are the same for every owner; only the subject differs.
+// Requests to the owners of tools that loop does not execute itself. An owner lists the
+// tools that it executes now, and executes a call only with a decision token of policy.
+// Both requests are the same for every owner, with different subjects.
 //
 // History: v1 2026-11 first version.
 
-// ToolList names the tools of the catalogue that a service executes now.
+// ToolList holds the names of the tools of the catalogue that a service executes now.
 type ToolList struct {
 	Tools []string `json:"tools"`
 }
 
-// Invocation is a call of a tool at its owner. The same key again is the same
-// call. Errors: Denied (the token is not policy's, or not for this call), Conflict
-// (it expired: ask policy again), NotFound (the tool is not executed here),
-// Invalid (the arguments).
+// Invocation is a tool call, sent to the owner of the tool. Key is its idempotency key.
+// Errors: Denied (the token is not policy's, or not for this call), Conflict (the token
+// has expired: request a new decision), NotFound (this service does not execute the
+// tool), Invalid (the arguments).
 type Invocation struct {
 	Agent    string          `json:"agent"`
 	Turn     string          `json:"turnId"`
@@ -25,53 +25,53 @@ type Invocation struct {
 	Args     json.RawMessage `json:"args"`
 	Key      string          `json:"key"`
 	Token    string          `json:"token"`    // of the decision, see [Grant]
-	At       int64           `json:"at"`       // of the thought: the same on every try
-	Deadline int64           `json:"deadline"` // Unix microseconds: nobody waits for longer
+	At       int64           `json:"at"`       // of the completion: the same for every attempt
+	Deadline int64           `json:"deadline"` // Unix microseconds: the caller waits no longer
 }
 
-// Returned is what a tool said.
+// Returned is the output of a tool call.
 type Returned struct {
 	Text string `json:"text"`
 }
 
-// ListTreasuryTools answers [ToolList].
+// ListTreasuryTools requests the [ToolList] of treasury.
 type ListTreasuryTools struct{}
 
-// Subject of the message.
+// Subject returns the subject of the message.
 func (ListTreasuryTools) Subject() Subject { return request(Treasury, "list_tools") }
 
-// CallTreasuryTool answers [Returned].
+// CallTreasuryTool executes a tool of treasury. The answer is [Returned].
 type CallTreasuryTool struct{ Invocation }
 
-// Subject of the message.
+// Subject returns the subject of the message.
 func (CallTreasuryTool) Subject() Subject { return request(Treasury, "call_tool") }
 
-// ListHeartbeatTools answers [ToolList].
+// ListHeartbeatTools requests the [ToolList] of heartbeat.
 type ListHeartbeatTools struct{}
 
-// Subject of the message.
+// Subject returns the subject of the message.
 func (ListHeartbeatTools) Subject() Subject { return request(Heartbeat, "list_tools") }
 
-// CallHeartbeatTool answers [Returned].
+// CallHeartbeatTool executes a tool of heartbeat. The answer is [Returned].
 type CallHeartbeatTool struct{ Invocation }
 
-// Subject of the message.
+// Subject returns the subject of the message.
 func (CallHeartbeatTool) Subject() Subject { return request(Heartbeat, "call_tool") }
 
-// ListInferenceTools answers [ToolList].
+// ListInferenceTools requests the [ToolList] of inference-router.
 type ListInferenceTools struct{}
 
-// Subject of the message.
+// Subject returns the subject of the message.
 func (ListInferenceTools) Subject() Subject { return request(Inference, "list_tools") }
 
-// CallInferenceTool answers [Returned].
+// CallInferenceTool executes a tool of inference-router. The answer is [Returned].
 type CallInferenceTool struct{ Invocation }
 
-// Subject of the message.
+// Subject returns the subject of the message.
 func (CallInferenceTool) Subject() Subject { return request(Inference, "call_tool") }
 
-// ToolProgress says that a call goes on, for whoever watches now: every 500 ms as
-// long as it lasts.
+// ToolProgress announces to the current subscribers that a call is still in progress.
+// It is published every 500 ms.
 type ToolProgress struct {
 	Run        string `json:"runId"`
 	Session    string `json:"sessionId"`
@@ -79,28 +79,28 @@ type ToolProgress struct {
 	Index      int    `json:"index"`
 	ToolName   string `json:"toolName"`
 	ToolCallID string `json:"toolCallId"`
-	Text       string `json:"text,omitempty"` // what it said last, the end of it
+	Text       string `json:"text,omitempty"` // the end of its output so far
 	Elapsed    int64  `json:"elapsedMs"`
 }
 
-// Subject of the message.
+// Subject returns the subject of the message.
 func (m ToolProgress) Subject() Subject {
 	return Subject{Owner: Loop, Class: Live, Name: "tool_progress", Version: 1, Key: m.Session, Keyed: true}
 }
 
 // Outputs is the object bucket that keeps what tools said where it is too long for
-// a turn, under the call's turn and index, as in "<run>.2.0".
+// a turn. The name of an object is the turn and the index of its call, as in "<run>.2.0".
 const Outputs = "outputs"
 
-// MaxOutput is how much of one call's output is kept, in bytes.
+// MaxOutput is the limit of the stored output of one call, in bytes.
 const MaxOutput = 16 << 20
 
-// MaxOutputPart is how much of it one answer carries, in bytes.
+// MaxOutputPart is the limit of the output in one answer, in bytes.
 const MaxOutputPart = 64 << 10
 
-// GetOutput reads what a call said where its turn has only a part, from an offset
-// in bytes on. Answers [OutputPart]. Errors: NotFound, also for what was short
-// enough for the turn and for what is older than seven days; Invalid (a negative
+// GetOutput requests an [OutputPart] of a call for which the turn has only a part of
+// the text. It begins at Offset, in bytes. Errors: NotFound, also if the text in the
+// turn is complete or if the output is older than seven days; Invalid (a negative
 // offset).
 type GetOutput struct {
 	Turn   string `json:"turnId"`
@@ -108,12 +108,13 @@ type GetOutput struct {
 	Offset int64  `json:"offset,omitempty"`
 }
 
-// Subject of the message.
+// Subject returns the subject of the message.
 func (GetOutput) Subject() Subject { return request(Loop, "get_output") }
 
 // OutputPart is a part of an output, whole letters of it.
+// It ends at the end of a UTF-8 character.
 type OutputPart struct {
 	Text string `json:"text"`
-	Next int64  `json:"next,omitempty"` // offset to go on at; 0: that was all
-	Size int64  `json:"size"`           // of the whole, in bytes
+	Next int64  `json:"next,omitempty"` // offset of the next part; 0: this is the last one
+	Size int64  `json:"size"`           // of the complete output, in bytes
 }

@@ -12,17 +12,18 @@ import (
 	"strings"
 )
 
-// Principal is who is behind an input (design §6).
+// Principal is the source of an input (docs/reference/platform.md, Principals).
 type Principal struct {
 	Kind    PrincipalKind `json:"kind"`
-	Address string        `json:"address,omitempty"` // of a peer, checked by social
+	Address string        `json:"address,omitempty"` // of a peer, verified by social
 }
 
-// PrincipalKind orders principals by authority.
+// PrincipalKind is the kind of a principal. See [PrincipalKind.Authority] for their
+// order.
 type PrincipalKind string
 
-// Principals, from the most to the least trusted. The zero value is treated as
-// external.
+// The kinds of principals, from the most to the least trusted. The zero value is
+// treated as external.
 const (
 	Creator       PrincipalKind = "creator"
 	Self          PrincipalKind = "self"
@@ -31,8 +32,9 @@ const (
 	External      PrincipalKind = "external"
 )
 
-// Authority of a principal, spec-core-2 §4.4: creator 100, self 80,
-// heartbeat 50, peer 40, external 20; anything else counts as external.
+// Authority returns the authority of a kind of principal: creator 100, self 80,
+// heartbeat 50, peer 40, external 20 (docs/reference/policy.md, Principals). Any other
+// kind counts as external.
 func (k PrincipalKind) Authority() int {
 	switch k {
 	case Creator:
@@ -48,8 +50,9 @@ func (k PrincipalKind) Authority() int {
 	return 20
 }
 
-// Lowest returns the least trusted of ps: the authority of a turn is the lowest
-// among its inputs. Of equals the first wins; no input at all is Self.
+// Lowest returns the least trusted of ps, which is the principal of a turn with these
+// inputs. Of several with the same authority it returns the first. Without any it
+// returns Self.
 func Lowest(ps ...Principal) Principal {
 	low := Principal{Kind: Self}
 	for i, p := range ps {
@@ -60,9 +63,9 @@ func Lowest(ps ...Principal) Principal {
 	return low
 }
 
-// Grant is what a decision token says: policy allowed this call, with these
-// arguments, in this turn, until it expires. The executor refuses a tool call
-// without one (design §6).
+// Grant is the content of a decision token: policy allowed this call, with these
+// arguments, in this turn, until Expires. The executor refuses a tool call without a
+// valid token (docs/reference/platform.md, Decision tokens).
 type Grant struct {
 	Decision string    `json:"decision"` // id of the recorded decision
 	Agent    string    `json:"agent"`
@@ -74,15 +77,15 @@ type Grant struct {
 	Expires  int64     `json:"expires"` // Unix microseconds
 }
 
-// For says whether the grant is for this very call. Errors: Invalid, for arguments that
-// are no JSON.
+// For reports whether the grant is for this call. It does not check Expires. Errors:
+// Invalid, for arguments that are not one JSON value.
 func (g Grant) For(agent, turn string, index int, tool string, args json.RawMessage) (bool, error) {
 	hash, err := ArgsHash(args)
 	return g.Agent == agent && g.Turn == turn && g.Index == index && g.Tool == tool && g.ArgsHash == hash && hash != "", err
 }
 
-// Sign returns the token of g: base64url JSON, a dot, base64url Ed25519
-// signature over the part before the dot.
+// Sign returns the token of g: its JSON in base64url, a dot, and the Ed25519 signature
+// of the part before the dot in base64url.
 func (g Grant) Sign(key ed25519.PrivateKey) (string, error) {
 	body, err := Encode(g)
 	if err != nil {
@@ -92,9 +95,9 @@ func (g Grant) Sign(key ed25519.PrivateKey) (string, error) {
 	return head + "." + base64.RawURLEncoding.EncodeToString(ed25519.Sign(key, []byte(head))), nil
 }
 
-// VerifyGrant returns the grant of a token that one of keys signed. Everything
-// else, expiry and binding included, is the caller's to compare; a token nobody
-// signed is Denied.
+// VerifyGrant returns the grant of a token that is signed by one of keys. The caller
+// has to check its expiry and that it is for the call, see [Grant.For]. A token without
+// such a signature is Denied.
 func VerifyGrant(token string, keys ...ed25519.PublicKey) (Grant, error) {
 	fault := &Error{
 		Code: Denied, Message: "the decision token is not signed by policy",
@@ -125,10 +128,9 @@ func VerifyGrant(token string, keys ...ed25519.PublicKey) (Grant, error) {
 	return Grant{}, fault
 }
 
-// ArgsHash is the SHA-256, in hex, of a tool call's arguments in canonical
-// form: keys sorted, no insignificant space, numbers as written. Two spellings
-// of the same arguments hash alike; arguments that are not one JSON value are
-// Invalid.
+// ArgsHash returns the SHA-256, in hex, of a tool call's arguments in canonical form:
+// keys sorted, no insignificant space, numbers unchanged. Different spellings of the
+// same arguments have the same hash. Arguments that are not one JSON value are Invalid.
 func ArgsHash(args json.RawMessage) (string, error) {
 	dec := json.NewDecoder(bytes.NewReader(args))
 	dec.UseNumber()

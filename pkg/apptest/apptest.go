@@ -1,6 +1,6 @@
-// Package apptest runs services on real servers in a test: an embedded
-// JetStream, the services' own databases, a bus to talk to them. It is for tests
-// only and fakes nothing.
+// Package apptest runs services on real servers in a test: an embedded JetStream server,
+// the databases of the services, and a bus for the test. It is for tests only and
+// contains no fakes.
 package apptest
 
 import (
@@ -23,7 +23,7 @@ import (
 	"github.com/anima-run/anima/pkg/telemetry"
 )
 
-// patience is how long a test waits for what must come.
+// patience is how long a test waits for an expected event.
 const patience = 30 * time.Second
 
 // World is a running set of services.
@@ -31,25 +31,26 @@ type World struct {
 	Bus   *bus.Bus // of the test itself
 	Conn  *bus.Conn
 	NATS  nats.InProcessConnProvider
-	HTTP  string // "http://host:port" of the services' HTTP surface
-	Ops   string // the same of their ops port
-	Token string // the operator's
+	HTTP  string // "http://host:port" of the services' HTTP API
+	Ops   string // "http://host:port" of their ops port
+	Token string // the operator's token
 	Data  string // the services' data folder
 	stop  func()
 }
 
-// Stop ends the services, as a signal would, and waits. Stopping twice is once.
+// Stop drains and stops the services as a signal does, and waits until they have ended. A
+// repeated call does nothing.
 func (w *World) Stop() { w.stop() }
 
-// Options of a world. The zero value is a fresh one.
+// Options holds the settings of a world. The zero value starts a new one.
 type Options struct {
 	Data   string            // "" means a new folder
-	Env    map[string]string // settings, by variable
+	Env    map[string]string // settings by variable
 	Server *embednats.Server // nil: a new one with its own store
-	// SyncAlways puts every write on the disk before it counts, those of a new server
-	// too.
+	// SyncAlways syncs every write to the disk before it is acknowledged, including those
+	// of a new server.
 	SyncAlways bool
-	// Replicated keeps every stream on three new servers.
+	// Replicated replicates every stream over three new servers.
 	Replicated bool
 }
 
@@ -69,7 +70,7 @@ func start(t testing.TB, syncAlways bool) *embednats.Server {
 	return s
 }
 
-// cluster starts three servers and returns one of them.
+// cluster starts three servers and returns the first of them.
 func cluster(t testing.TB, syncAlways bool) nats.InProcessConnProvider {
 	t.Helper()
 	all, err := clustertest.Start(t.TempDir(), syncAlways)
@@ -80,9 +81,9 @@ func cluster(t testing.TB, syncAlways bool) nats.InProcessConnProvider {
 	return all[0]
 }
 
-// Log writes to the test's output, until the test ends. A service that sends what it
-// may not fails the test, even if it can do without the answer: in a cluster it
-// would wait for one in vain.
+// Log returns a logger that writes to the test's output until the test ends. A request
+// without the permission to send it fails the test, even if the service ignores the
+// error: in a cluster such a request waits for its timeout.
 func Log(t testing.TB) *slog.Logger {
 	o := &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 		if a.Key == slog.MessageKey && a.Value.String() == bus.NotPermitted {
@@ -91,20 +92,21 @@ func Log(t testing.TB) *slog.Logger {
 		return a
 	}}
 	if _, ok := t.(*testing.B); ok {
-		o.Level = slog.LevelError // lines would be part of what is measured
+		o.Level = slog.LevelError // log lines would be part of the measurement
 	}
 	return slog.New(slog.NewTextHandler(Output(t), o))
 }
 
 // Output is the test's output, until the test ends.
+// The writer discards later output.
 func Output(t testing.TB) io.Writer {
 	w := &output{w: t.Output()}
 	t.Cleanup(w.close)
 	return w
 }
 
-// output drops what is logged after the test's end, which the testing package
-// takes for a fault.
+// output discards lines that are written after the end of the test, which the testing
+// package reports as an error.
 type output struct {
 	mu sync.Mutex
 	w  io.Writer
@@ -125,8 +127,8 @@ func (o *output) close() {
 	o.w = nil
 }
 
-// Bus returns a bus on a fresh server with services running on it until the test
-// ends. They are serving when it returns.
+// Bus returns a bus on a new server with the given services, which run until the test
+// ends. They are ready when it returns.
 func Bus(t testing.TB, services ...host.Service) *bus.Bus {
 	t.Helper()
 	return Start(t, Options{}, services...).Bus
@@ -210,7 +212,7 @@ func Start(t testing.TB, o Options, services ...host.Service) *World {
 	return w
 }
 
-// Dial connects to a server until the test ends.
+// Dial returns a connection to a server, which is closed when the test ends.
 func Dial(t testing.TB, s *embednats.Server) *bus.Conn {
 	t.Helper()
 	return dial(t, s.InProcess())
@@ -226,8 +228,8 @@ func dial(t testing.TB, p nats.InProcessConnProvider) *bus.Conn {
 	return nc
 }
 
-// Watch returns a channel of every M, past and coming, until the test ends. Events of
-// runs are those of the journals, too.
+// Watch returns a channel of all messages M, from the first stored one on, until the test
+// ends. It includes the events in the journals of runs.
 func Watch[M api.Message](t testing.TB, b *bus.Bus) <-chan M {
 	t.Helper()
 	var zero M
@@ -252,7 +254,7 @@ func Watch[M api.Message](t testing.TB, b *bus.Bus) <-chan M {
 	return c
 }
 
-// Next returns the next message of c that fits, or fails the test.
+// Next returns the next message of c for which fits returns true, or fails the test.
 func Next[M any](t testing.TB, c <-chan M, fits func(M) bool) M {
 	t.Helper()
 	late := time.After(patience)

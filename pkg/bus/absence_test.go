@@ -24,8 +24,8 @@ func behind(t *testing.T, s *server.Server, stream string, times int) (left func
 	return left
 }
 
-// The answer to an append was lost, and it is made again. A leader that is behind does
-// not show what was written, and that is no sign of another writer.
+// TestAppendIsFoundBehindALeader repeats an append whose answer was lost. A leader that
+// is behind does not show the first one; this must not be taken for another writer.
 func TestAppendIsFoundBehindALeader(t *testing.T) {
 	t.Parallel()
 	b, s := one(t)
@@ -41,7 +41,8 @@ func TestAppendIsFoundBehindALeader(t *testing.T) {
 	}
 }
 
-// A caller that is ahead of its stream, as after a restore, is told to read again.
+// TestAppendAheadOfTheStream appends after a sequence that the stream has not reached, as
+// after a restore: Conflict makes the caller read again.
 func TestAppendAheadOfTheStream(t *testing.T) {
 	t.Parallel()
 	b, _ := one(t)
@@ -50,7 +51,8 @@ func TestAppendAheadOfTheStream(t *testing.T) {
 	wantCode(t, err, api.Conflict, "")
 }
 
-// A key that was deleted elsewhere leaves a marker, which a leader behind does not show.
+// TestCreateBehindALeader creates a key that another Bucket has deleted, while a leader
+// that is behind does not show the delete marker.
 func TestCreateBehindALeader(t *testing.T) {
 	t.Parallel()
 	b, s := one(t)
@@ -76,8 +78,8 @@ func TestCreateBehindALeader(t *testing.T) {
 	}
 }
 
-// hanging is a route that hangs the first time it gets a message, in the given way,
-// and what it sees.
+// hanging returns a route whose handler calls hang on the first delivery of a message,
+// and the delivery numbers that it receives.
 func hanging(patience time.Duration, hang func(context.Context) error) (bus.Route, <-chan int) {
 	got := make(chan int, 10)
 	return bus.On(func(ctx context.Context, _ api.Run) error {
@@ -90,7 +92,8 @@ func hanging(patience time.Duration, hang func(context.Context) error) (bus.Rout
 	}, bus.Consuming{Workers: 4, AckWait: 600 * time.Millisecond, MaxDeliver: -1, InOrder: true, Patience: patience}), got
 }
 
-// A handler that makes no progress loses its context and its message.
+// TestHandlerHangs checks that a handler without progress is cancelled and its message
+// redelivered.
 func TestHandlerHangs(t *testing.T) {
 	t.Parallel()
 	b, _ := one(t)
@@ -114,7 +117,8 @@ func TestHandlerHangs(t *testing.T) {
 	}
 }
 
-// A handler that ignores the end of its context loses the message all the same.
+// TestHandlerIgnoresItsContext checks that the message of a handler without progress is
+// redelivered elsewhere although the handler ignores the end of its context.
 func TestHandlerIgnoresItsContext(t *testing.T) {
 	t.Parallel()
 	b, s := one(t)
@@ -127,7 +131,7 @@ func TestHandlerIgnoresItsContext(t *testing.T) {
 	serve(t, newBus(t, connect(t, s), bus.Options{}), 0, other)
 	select {
 	case <-again:
-	case <-got: // the lane of the first is busy, so this cannot be
+	case <-got: // impossible: the lane of the first handler is occupied
 		t.Error("the replica that hangs handles the message again")
 	case <-time.After(patience):
 		t.Error("the message stays where it hangs")
@@ -135,14 +139,14 @@ func TestHandlerIgnoresItsContext(t *testing.T) {
 	close(over)
 }
 
-// A handler that says it waits keeps its message for as long, and not longer.
+// TestHandlerWaits checks that a handler is not cancelled during Within, but afterwards.
 func TestHandlerWaits(t *testing.T) {
 	t.Parallel()
 	b, _ := one(t)
 	ended := make(chan error, 2)
 	route, got := hanging(100*time.Millisecond, func(ctx context.Context) error {
 		done := bus.Within(ctx, time.Hour)
-		long := time.NewTimer(1500 * time.Millisecond) // several looks of the keeper
+		long := time.NewTimer(1500 * time.Millisecond) // several ticks of keepAlive
 		defer long.Stop()
 		select {
 		case <-ctx.Done():
@@ -168,8 +172,8 @@ func TestHandlerWaits(t *testing.T) {
 	}
 }
 
-// A posted event that does not reach the stream, as when its server was killed, is
-// stored all the same, before its poster gives up.
+// TestPostIsRepeated checks that a posted event that did not reach the stream, as after a
+// crash of the server, is stored when Wait returns.
 func TestPostIsRepeated(t *testing.T) {
 	t.Parallel()
 	b, s := one(t)
@@ -191,8 +195,7 @@ func TestPostIsRepeated(t *testing.T) {
 	}
 }
 
-// However often a message was delivered, it comes back after the longest pause of its
-// route.
+// TestMaxPause checks that MaxPause limits the delay of every redelivery.
 func TestMaxPause(t *testing.T) {
 	t.Parallel()
 	b, _ := one(t)

@@ -4,9 +4,9 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// Announced returns the events of kind M that a message of a stream announces: those of
-// a journal's entry, or the message itself if it is one. It is [Expand] for a reader
-// of one kind, which decodes no entry that has none of it where that can be seen.
+// Announced returns the events of kind M that a message of a stream announces: those of a
+// journal entry, or the message itself if it is of kind M. It is [Expand] for a reader of
+// one kind. It does not decode a journal entry whose bytes show that it announces none.
 func Announced[M api.Message](m Stored) ([]M, error) {
 	s, err := parseSubject(m.Subject)
 	if err != nil {

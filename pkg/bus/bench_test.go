@@ -15,8 +15,8 @@ import (
 	"github.com/anima-run/anima/pkg/bus"
 )
 
-// The benchmarks measure bare NATS beside the bus, in turns of one run, and
-// report the ratio: the goal is at most 2 (design §11).
+// The benchmarks alternate between the bus and bare NATS in one run, and report the ratio
+// of the times. The goal is at most 2 (docs/reference/platform.md, Goals of speed).
 
 // links are the two ways to reach a server.
 var links = map[string]func(b *testing.B, s *server.Server) *bus.Conn{
@@ -40,11 +40,11 @@ func overLinks(b *testing.B, f func(b *testing.B, server, client *bus.Conn)) {
 	}
 }
 
-// beside runs ours b.N times and bare as often, alternating in slices, so that
-// what else the machine does hits both.
+// beside runs ours b.N times and bare as often, alternating in slices, so that other load
+// on the machine affects both.
 func beside(b *testing.B, ours, bare func(n int)) {
 	b.Helper()
-	ours(min(b.N, 100)) // warm
+	ours(min(b.N, 100)) // warm up
 	bare(min(b.N, 100))
 	var tOurs, tBare time.Duration
 	b.ReportAllocs()
@@ -139,8 +139,8 @@ func BenchmarkPublish(b *testing.B) {
 	})
 }
 
-// BenchmarkHandle is from the publish of a command to its handler, with the
-// acknowledgement.
+// BenchmarkHandle measures the time from the publish of a command to the acknowledgement
+// by its handler.
 func BenchmarkHandle(b *testing.B) {
 	overLinks(b, func(b *testing.B, sc, cc *bus.Conn) {
 		ours := newBus(b, cc, bus.Options{})
@@ -161,7 +161,7 @@ func BenchmarkHandle(b *testing.B) {
 	})
 }
 
-// BenchmarkProject is how fast a projection reads what is stored.
+// BenchmarkProject measures how fast a projection reads stored events.
 func BenchmarkProject(b *testing.B) {
 	overLinks(b, func(b *testing.B, sc, cc *bus.Conn) {
 		ours := newBus(b, cc, bus.Options{})
@@ -194,8 +194,8 @@ func BenchmarkProject(b *testing.B) {
 	})
 }
 
-// BenchmarkStream is one streamed answer of 50 pieces, beside the same pieces
-// over a bare subscription.
+// BenchmarkStream compares a streamed answer of 50 deltas with the same messages over a
+// bare subscription.
 func BenchmarkStream(b *testing.B) {
 	const pieces = 50
 	overLinks(b, func(b *testing.B, sc, cc *bus.Conn) {

@@ -15,40 +15,40 @@ import (
 	"github.com/anima-run/anima/pkg/failpoint"
 )
 
-// markerTTL is how long a deleted or expired key leaves a marker, so that
-// watchers see it go.
+// markerTTL is how long the server keeps the marker of a deleted or expired key. Watchers
+// receive the marker as the deletion.
 const markerTTL = 5 * time.Second
 
 const (
-	coordination  = "KV_" + api.Coordination // the bucket's stream
+	coordination  = "KV_" + api.Coordination // stream of the bucket
 	dedupOfBucket = 2 * time.Minute
 )
 
-// MinTTL is the shortest life a key can be given; the server knows no shorter.
+// MinTTL is the smallest TTL of a key that the server supports.
 const MinTTL = time.Second
 
-// Bucket is a typed view of the coordination bucket: T is what its keys hold.
-// Compare-and-set is the only truth; a read may be old by the time it is used.
+// Bucket is a typed view of the coordination bucket; T is the type of its values. A read
+// may be outdated by the time its result is used; only a compare-and-set decides.
 type Bucket[T any] struct {
 	bus *Bus
 
 	mu      sync.Mutex
-	markers map[string]marker // of keys deleted here, lately
+	markers map[string]marker // of the keys that this Bucket has deleted
 }
 
-// marker is what is left of a deleted key, until it expires by itself.
+// marker is the marker of a deleted key, which the server removes when it expires.
 type marker struct {
 	revision uint64
 	expires  time.Time
 }
 
-// maxMarkers bounds what a bucket remembers of deleted keys. One that it forgot costs
-// the next to create it two questions more.
+// maxMarkers limits the number of markers that a Bucket keeps in memory. A marker that
+// was dropped costs the next Create of its key two more requests.
 const maxMarkers = 1024
 
-// Entry is a key with its value. Revision grows over the whole bucket, so that
-// of an acquired key fences every holder before. Deleted entries, seen only by
-// watchers, have a zero Value.
+// Entry is a key with its value. Revision increases over the whole bucket, so the
+// revision of an acquired key fences all previous holders. Only watchers receive deleted
+// entries; their Value is zero.
 type Entry[T any] struct {
 	Key      string
 	Value    T
@@ -56,7 +56,7 @@ type Entry[T any] struct {
 	Deleted  bool
 }
 
-// OpenBucket binds to the coordination bucket that [Bus.Ensure] made.
+// OpenBucket binds to the coordination bucket that [Bus.Ensure] created.
 func OpenBucket[T any](ctx context.Context, b *Bus) (*Bucket[T], error) {
 	ln := b.use()
 	defer ln.release()
@@ -66,7 +66,7 @@ func OpenBucket[T any](ctx context.Context, b *Bus) (*Bucket[T], error) {
 	return &Bucket[T]{bus: b}, nil
 }
 
-// Get returns a key's entry. Errors: NotFound.
+// Get returns the entry of a key. Errors: NotFound.
 func (k *Bucket[T]) Get(ctx context.Context, key string) (Entry[T], error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -80,10 +80,10 @@ func (k *Bucket[T]) Get(ctx context.Context, key string) (Entry[T], error) {
 	return e, api.Decode(data, &e.Value)
 }
 
-// Create makes a key that does not exist and returns its revision. With a ttl
-// (at least [MinTTL]; 0 for none) the server removes it by itself, to the
-// millisecond. Errors: Conflict when the key exists. After Unavailable the key
-// may be there: who asked finds out by what it put into the value.
+// Create stores a key that does not exist and returns its revision. With a ttl (at least
+// [MinTTL]; 0 for none) the server removes the key when it expires, to the millisecond.
+// Errors: Conflict when the key exists. After Unavailable the key may exist; the caller
+// recognises its own write by the value.
 func (k *Bucket[T]) Create(ctx context.Context, key string, v T, ttl time.Duration) (uint64, error) {
 	data, err := api.Encode(v)
 	if err != nil {
@@ -97,8 +97,9 @@ func (k *Bucket[T]) Create(ctx context.Context, key string, v T, ttl time.Durati
 		if api.CodeOf(err) != api.Conflict {
 			return rev, err
 		}
-		// What is there may be the marker of a deleted key, and that may vanish
-		// between two looks. The look only says what to expect: the next write decides.
+		// The existing message may be the marker of a deleted key, which may expire
+		// between two reads. The read only supplies the expected revision: the next write
+		// decides.
 		e, _, errGet := k.last(ctx, key)
 		switch {
 		case api.CodeOf(errGet) == api.NotFound && last != 0:
@@ -109,15 +110,15 @@ func (k *Bucket[T]) Create(ctx context.Context, key string, v T, ttl time.Durati
 			return 0, errGet
 		case errGet == nil:
 			return 0, err
-		default: // refused for what is not seen: it is going, or the leader is behind (ADR 11)
-			_ = pause(ctx, backoff(try, time.Millisecond, 50*time.Millisecond)) // the next write says that ctx has ended
+		default: // the conflicting message is not visible: it is being removed, or the leader is behind (ADR 11)
+			_ = pause(ctx, backoff(try, time.Millisecond, 50*time.Millisecond)) // the next write returns the error of ctx
 		}
 	}
 }
 
-// Take makes a key, or replaces a value that free says holds the key no longer.
-// Errors: Conflict when the value that is there holds the key; it is returned then.
-// After Unavailable the key may be there, as after [Bucket.Create].
+// Take creates a key, or replaces its value if free reports that the value no longer
+// holds the key. Errors: Conflict when the existing value holds the key; held is that
+// value. After Unavailable the key may be taken, as after [Bucket.Create].
 func (k *Bucket[T]) Take(ctx context.Context, key string, v T, ttl time.Duration, free func(T) bool) (revision uint64, held T, err error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -130,17 +131,18 @@ func (k *Bucket[T]) Take(ctx context.Context, key string, v T, ttl time.Duration
 		if code := api.CodeOf(err); code != api.NotFound && code != api.Conflict || code == api.Conflict && !free(held) {
 			return revision, held, err
 		}
-		// The key was removed, or taken over by another, between two looks.
+		// The key was removed or replaced concurrently, between two reads.
 	}
 	return 0, held, api.Errorf(api.Conflict, "key %s moved on", key)
 }
 
-// takes is how often [Bucket.Take] tries when the key changes under its eyes.
+// takes is the number of tries of [Bucket.Take] when the key changes concurrently.
 const takes = 3
 
-// Replace puts a new value in the place of one that free says holds the key no longer,
-// by compare-and-set on the revision of that. Errors: NotFound when there is no key;
-// Conflict when the value that is there, which is returned, holds the key or moved on.
+// Replace stores a new value if free reports that the existing one no longer holds the
+// key, by compare-and-set on the revision of the existing value. Errors: NotFound when
+// there is no key; Conflict when the existing value holds the key or was changed
+// concurrently. held is the existing value.
 func (k *Bucket[T]) Replace(ctx context.Context, key string, v T, ttl time.Duration, free func(T) bool) (revision uint64, held T, err error) {
 	e, err := k.Get(ctx, key)
 	if err != nil {
@@ -153,8 +155,8 @@ func (k *Bucket[T]) Replace(ctx context.Context, key string, v T, ttl time.Durat
 	return revision, e.Value, err
 }
 
-// Sweep deletes the keys that match a pattern and hold nothing any more, as over
-// says. A key that changes meanwhile is kept.
+// Sweep deletes the keys that match a pattern and for whose values over returns true. A
+// key that changes concurrently is kept.
 func (k *Bucket[T]) Sweep(ctx context.Context, pattern string, over func(T) bool) error {
 	look, end := context.WithCancel(ctx)
 	defer end()
@@ -176,9 +178,9 @@ func (k *Bucket[T]) Sweep(ctx context.Context, pattern string, over func(T) bool
 	return nil
 }
 
-// Update replaces a key at the revision the caller last saw, gives it a new
-// life of ttl, and returns the new revision. Errors: Conflict when the key moved
-// on, expired or is gone.
+// Update replaces the value of a key at the given revision, restarts its TTL with ttl,
+// and returns the new revision. Errors: Conflict when the key was changed, deleted or has
+// expired.
 func (k *Bucket[T]) Update(ctx context.Context, key string, v T, revision uint64, ttl time.Duration) (uint64, error) {
 	data, err := api.Encode(v)
 	if err != nil {
@@ -189,8 +191,8 @@ func (k *Bucket[T]) Update(ctx context.Context, key string, v T, revision uint64
 	return k.write(ctx, key, data, "", revision, ttl)
 }
 
-// Delete removes a key at the revision the caller last saw. Errors: Conflict when
-// the key moved on; a key that is gone already is a Conflict too.
+// Delete removes a key at the given revision. Errors: Conflict when the key was changed
+// or does not exist any more.
 func (k *Bucket[T]) Delete(ctx context.Context, key string, revision uint64) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -207,7 +209,8 @@ func (k *Bucket[T]) Delete(ctx context.Context, key string, revision uint64) err
 	return nil
 }
 
-// left is the revision of what is probably left of a key, 0 for nothing.
+// left removes a key's marker from k.markers and returns its revision, 0 if there is none
+// or it has expired.
 func (k *Bucket[T]) left(key string) uint64 {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -219,17 +222,17 @@ func (k *Bucket[T]) left(key string) uint64 {
 	return m.revision
 }
 
-// Headers and values with which NATS marks the end of a key.
+// Headers and values with which NATS marks a deleted or expired key.
 const (
 	kvOperation = "KV-Operation"
 	kvPurge     = "PURGE"
 	kvMarker    = "Nats-Marker-Reason"
 )
 
-// write stores the next message of a key, if last is the sequence of the one
-// before. It is not made of kv.Create, kv.Update and kv.Purge: Update drops the
-// key's TTL, so that a renewed lock would never expire again, and Create calls
-// a key existing whose marker expires under its eyes.
+// write stores the next message of a key if last is the sequence of the previous one (0
+// for none). It does not use kv.Create, kv.Update and kv.Purge: Update drops the TTL of
+// the key, so that a renewed lock would never expire, and Create reports that a key
+// exists if the key's marker expires during the call.
 func (k *Bucket[T]) write(ctx context.Context, key string, data []byte, op string, last uint64, ttl time.Duration) (uint64, error) {
 	if !validBucketKey(key) {
 		return 0, api.Errorf(api.Invalid, "%q cannot be a key of the bucket", key)
@@ -247,7 +250,7 @@ func (k *Bucket[T]) write(ctx context.Context, key string, data []byte, op strin
 	if ttl > 0 {
 		opts = append(opts, jetstream.WithMsgTTL(ttl))
 	}
-	// A lost answer is Unavailable soon: whether the key is there, the caller sees.
+	// A lost answer is Unavailable after 3 s; the caller then reads the key.
 	ctx, cancel := context.WithTimeout(ctx, tryTimeout)
 	defer cancel()
 	for try := 0; ; try++ {
@@ -259,7 +262,8 @@ func (k *Bucket[T]) write(ctx context.Context, key string, data []byte, op strin
 		if err == nil {
 			return ack.Sequence, nil
 		}
-		// Another write of the key is under way: whether it won shows in a moment.
+		// Another write of the key is in progress on the replicas: retry until it is
+		// decided.
 		busy, ok := errors.AsType[*jetstream.APIError](err)
 		if !ok || busy.ErrorCode != codeWrongLastBusy || pause(ctx, backoff(try, time.Millisecond, 50*time.Millisecond)) != nil {
 			return 0, k.failure(key, err)
@@ -267,8 +271,8 @@ func (k *Bucket[T]) write(ctx context.Context, key string, data []byte, op strin
 	}
 }
 
-// last is the last message of a key, marker or not, as its leader knows it,
-// with what it holds.
+// last returns the last message of a key from the stream's leader: an Entry without its
+// value, and the encoded value. A marker is an Entry with Deleted. Errors: NotFound.
 func (k *Bucket[T]) last(ctx context.Context, key string) (Entry[T], []byte, error) {
 	var m *jetstream.RawStreamMsg
 	err := k.bus.look(ctx, func(ctx context.Context, ln *line) error {
@@ -298,10 +302,10 @@ func validBucketKey(key string) bool {
 	return true
 }
 
-// Watch calls handle with the entries that match pattern ("wake.*.*"), first
-// those that exist, then every change, until ctx ends or handle fails. ready,
-// which may be nil, is called when the existing ones have been handled. An outage
-// of NATS only delays it; after one those that exist are shown again.
+// Watch calls handle with the entries that match pattern ("wake.*.*"), first the existing
+// ones, then every change, until ctx ends or handle returns an error. ready, which may be
+// nil, is called when the existing entries have been handled. An outage of NATS delays
+// the changes; after it, the existing entries are passed to handle again.
 func (k *Bucket[T]) Watch(ctx context.Context, pattern string, ready func(), handle func(Entry[T]) error) error {
 	for try := 0; ; try++ {
 		shown := func() {
@@ -333,18 +337,18 @@ func (k *Bucket[T]) watch(ctx context.Context, pattern string, shown func(), han
 	if err != nil {
 		return false, fmt.Errorf("bucket %s: %w", api.Coordination, err)
 	}
-	// The watch lives as long as its context; only beginning it is bounded.
+	// Only the start of the watch has a timeout.
 	life, end := context.WithCancel(ctx)
 	defer end()
 	late := time.AfterFunc(tryTimeout, end)
 	w, err := kv.Watch(life, pattern)
 	if !late.Stop() && ctx.Err() == nil {
-		err = context.DeadlineExceeded // of beginning
+		err = context.DeadlineExceeded // of the start
 	}
 	if err != nil {
 		return false, fmt.Errorf("watch %s: %w", pattern, err)
 	}
-	defer func() { _ = w.Stop() }() // ctx has ended or the connection is gone
+	defer func() { _ = w.Stop() }() // an error means that ctx has ended or the connection is closed
 	for {
 		select {
 		case <-ctx.Done():

@@ -73,8 +73,9 @@ func TestBucketComparesAndSets(t *testing.T) {
 	})
 }
 
-// What was released is free, for everybody and at once: for who deleted it and knows
-// what is left, for who knows only what was left before, and for who knows nothing.
+// TestBucketCreateAfterDelete checks that a deleted key can be created again at once: by
+// the Bucket that deleted it and has its marker, by one that has an older marker, and by
+// one that has none.
 func TestBucketCreateAfterDelete(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, b, other *bus.Bus) {
@@ -135,7 +136,8 @@ func TestBucketHasOneOwnerAtATime(t *testing.T) {
 	})
 }
 
-// watch passes on what a watch of pattern sees; nil stands for "ready".
+// watch sends the entries that a watch of pattern receives; nil stands for the call of
+// ready.
 func watch(t *testing.T, k *locks, pattern string) <-chan *bus.Entry[api.Lock] {
 	t.Helper()
 	c := make(chan *bus.Entry[api.Lock], 1000)
@@ -212,8 +214,8 @@ func TestBucketWatchEndsWithItsHandler(t *testing.T) {
 	}
 }
 
-// A lease ends by itself, watchers hear of it, and renewing it with Update does
-// not make it eternal.
+// TestBucketLease checks that a lease expires by its TTL, that watchers receive the
+// expiry, and that Update keeps the key expiring.
 func TestBucketLease(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, b, other *bus.Bus) {
@@ -234,7 +236,7 @@ func TestBucketLease(t *testing.T) {
 			t.Fatal(err)
 		}
 		e := wait(t, c, "the lock")
-		for !e.Deleted { // a key keeps its last value only, so not every one is seen
+		for !e.Deleted { // a key keeps only its last value, so the watch may skip earlier ones
 			e = wait(t, c, "the end of the lease")
 		}
 		if lived := time.Since(began); !e.Deleted || e.Key != key || lived < 2*bus.MinTTL-100*time.Millisecond {
@@ -249,7 +251,8 @@ func TestBucketLease(t *testing.T) {
 	})
 }
 
-// Who deletes a key and makes it again knows what is left of it: no try is refused.
+// TestBucketIsMadeAgainAtOnce checks that the Bucket that deleted a key creates it again
+// with one write, because it has the revision of the marker.
 func TestBucketIsMadeAgainAtOnce(t *testing.T) {
 	t.Parallel()
 	b, s := one(t)

@@ -1,11 +1,11 @@
-// Package bus carries api messages over NATS. It is the one place that speaks
-// nats.go: it owns streams and consumers, acknowledgement and retries, bounded
-// pools, streamed replies, the compare-and-set bucket, trace context in headers,
-// and the wire form of errors. It must not know what any message means.
+// Package bus carries api messages over NATS. It is the only package that uses nats.go.
+// It owns streams and consumers, acknowledgement and retries, bounded worker pools,
+// streamed replies, the compare-and-set bucket, trace context in headers, and the wire
+// form of errors. It must not depend on the meaning of any message.
 //
-// A service sees routes ([On], [Reply], [Stream], [Go]), [Call], [Bus.Publish]
-// and [Bucket], and never a nats type. The traps that shaped it are listed in
-// docs/adr/0004-the-bus.md.
+// A service uses routes ([On], [Reply], [Stream], [Go]), [Call], [Bus.Publish] and
+// [Bucket], and never a nats type. The pitfalls of NATS that the package handles are
+// listed in docs/adr/0004-the-bus.md.
 package bus
 
 import (
@@ -26,7 +26,7 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// Bus is one service's connection to the others. It is safe for concurrent use.
+// Bus is one service's access to the other services. It is safe for concurrent use.
 type Bus struct {
 	opts   Options
 	conn   *Conn
@@ -35,43 +35,45 @@ type Bus struct {
 	tel    instruments
 	names  nameCache
 
-	allowed []string // what the service may publish; nil: everything
+	allowed []string // subjects that the service may publish to; nil: all
 
 	mu           sync.Mutex
 	installation string // see [Bus.Installation]
 
-	line     *line                         // on the link of now
-	controls map[string]context.CancelFunc // streamed replies under way, by reply subject
+	line     *line                         // on the current link
+	controls map[string]context.CancelFunc // streamed replies in progress, by reply subject
 }
 
-// Options of a bus.
+// Options are the options of [New].
 type Options struct {
 	Service  string // name in discovery, durables and spans; a subject token
 	Version  string // semantic version, shown by discovery; "" means 0.0.0
-	Instance string // tells replicas apart; "" means a fresh one
+	Instance string // id of this replica; "" means a random one
 	// Installation is the id of a data folder that one process at a time uses, together
 	// with the NATS server in it; "" where processes share a server. See [Bus.Owner].
 	Installation string
 	Log          *slog.Logger
 	Tracer       trace.TracerProvider // nil: no spans
 	Meter        metric.MeterProvider // nil: no metrics
-	Replicas     int                  // of streams and the bucket; 0 means 1
-	// Guarded refuses at once what the servers of a cluster would refuse without a
-	// word: to send what [api.AccessOf] does not list for the service.
+	Replicas     int                  // number of replicas of the streams and the bucket; 0 means 1
+	// Guarded makes the bus refuse, with an error, to publish to a subject that
+	// [api.AccessOf] does not list for the service. The servers of a cluster would drop
+	// such a message without an answer.
 	Guarded bool
-	// Quiet is called while draining, when no message is in hand any more, and
-	// returns when the other services of the process are as far, or its context
-	// ends: until then questions are answered. nil: at once.
+	// Quiet is called during a drain, after the last message of this service is settled.
+	// It returns when the other services of the process have reached the same point, or
+	// its context ends. Requests are answered until it returns. nil: no wait.
 	Quiet func(context.Context)
 
-	// AliveEvery is how often a working server of a [Stream] says so; three
-	// missed signs end the call, so that a dead server costs seconds and not the
-	// deadline. 0 means 2 s; callers and servers must agree.
+	// AliveEvery is the interval at which the server of a [Stream] sends keep-alives. The
+	// call ends after three intervals without a message, so that a crashed server costs
+	// seconds instead of the caller's deadline. 0 means 2 s; callers and servers must use
+	// the same value.
 	AliveEvery time.Duration
 }
 
-// New returns the bus of one service on a connection made by [Dial]. The
-// connection may be shared and stays the caller's to close.
+// New returns the bus of one service on a connection made by [Dial]. Several buses may
+// share the connection; the caller closes it.
 func New(conn *Conn, o Options) (*Bus, error) {
 	if o.Version == "" {
 		o.Version = "0.0.0"
@@ -119,15 +121,17 @@ func (b *Bus) Close() {
 	ln.mux.close()
 }
 
-// Instance tells this replica from the others of its service.
+// Instance returns the id of this replica among those of its service.
 func (b *Bus) Instance() string { return b.opts.Instance }
 
-// Owner is the name under which this replica takes locks and leases: the instance,
-// after the installation if there is one. [api.Predecessor] compares two of them.
+// Owner returns the name under which this replica takes locks and leases: the instance,
+// prefixed by the installation if there is one. [api.Predecessor] compares two owners.
 func (b *Bus) Owner() string { return api.OwnerName(b.opts.Installation, b.opts.Instance) }
 
-// Ensure creates what the contracts need: streams and the coordination bucket.
-// It is idempotent and every service calls it, so no order of start matters.
+// Ensure creates the streams and buckets of the contracts, or updates their
+// configuration. It is idempotent and every service calls it, so services may start in
+// any order. While JetStream has no leader or NATS cannot be reached, it retries until
+// ctx ends.
 func (b *Bus) Ensure(ctx context.Context) error {
 	for _, cfg := range b.streams() {
 		if err := b.ensure(ctx, cfg, true); err != nil {
@@ -137,11 +141,11 @@ func (b *Bus) Ensure(ctx context.Context) error {
 	return nil
 }
 
-// ensure makes a stream, or brings it up to date; label gives it the installation's
-// id if it has none.
+// ensure creates a stream or updates its configuration. With label, a stream that has no
+// installation id gets the bus's.
 func (b *Bus) ensure(ctx context.Context, cfg jetstream.StreamConfig, label bool) error {
 	for patience := time.Second; ; patience = min(2*patience, callTimeout) {
-		// A try of its own length: without a leader the servers say nothing at all.
+		// Each try has its own timeout: without a leader the servers do not answer.
 		once, cancel := context.WithTimeout(ctx, patience)
 		err := b.ensureOnce(once, cfg, label)
 		cancel()
@@ -153,8 +157,8 @@ func (b *Bus) ensure(ctx context.Context, cfg jetstream.StreamConfig, label bool
 		case !passing(err):
 			return fmt.Errorf("stream %s: %w", cfg.Name, err)
 		}
-		// JetStream has no leader yet, or the server is away: wait, the order of
-		// start is nobody's business.
+		// JetStream has no leader yet or cannot be reached. Retry: services and servers
+		// may start in any order.
 		if err := pause(ctx, 200*time.Millisecond); err != nil {
 			return fmt.Errorf("stream %s: %w", cfg.Name, err)
 		}
@@ -170,7 +174,8 @@ func (b *Bus) ensureOnce(ctx context.Context, cfg jetstream.StreamConfig, label 
 	ln := b.use()
 	defer ln.release()
 	if label && cfg.Name == coordination && b.opts.Installation == "" {
-		// Not over the id of a service that was first.
+		// CreateOrUpdateStream would overwrite the id of a service that created the
+		// bucket first.
 		_, err := ln.js.CreateStream(ctx, cfg)
 		if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
 			if err = b.takeID(ctx, &cfg); err == nil {
@@ -183,14 +188,14 @@ func (b *Bus) ensureOnce(ctx context.Context, cfg jetstream.StreamConfig, label 
 	return err
 }
 
-// takeID takes over the id of the coordination bucket, which is there.
+// takeID sets the id of the bus and of cfg to that of the existing coordination bucket.
 func (b *Bus) takeID(ctx context.Context, cfg *jetstream.StreamConfig) error {
 	have, derived, err := b.idOf(ctx, cfg.Name)
 	switch {
 	case err != nil:
 		return err
 	case have == "" && derived == "":
-		return jetstream.ErrStreamNotFound // of a leader that is behind: again
+		return jetstream.ErrStreamNotFound // the answering server does not have the stream yet: retry
 	case have == "":
 		have = derived
 	}
@@ -201,7 +206,8 @@ func (b *Bus) takeID(ctx context.Context, cfg *jetstream.StreamConfig) error {
 	return nil
 }
 
-// passing reports errors of a cluster that is starting or moving.
+// passing reports whether err is temporary: the cluster is starting or electing a leader,
+// or the connection is down.
 func passing(err error) bool {
 	if e, ok := errors.AsType[*jetstream.APIError](err); ok {
 		return e.Code == 503 || e.ErrorCode == jetstream.JSErrCodeStreamNotFound || e.ErrorCode == codeNoPeers
@@ -214,7 +220,7 @@ func passing(err error) bool {
 // Connected reports whether the connection is up, for readiness.
 func (b *Bus) Connected() bool { return b.conn.Connected() }
 
-// pause waits for d or until ctx ends, and says whether ctx has ended.
+// pause waits for d or until ctx ends, and returns the error of ctx.
 func pause(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()

@@ -177,7 +177,7 @@ func TestQueueIsBoundedPerKey(t *testing.T) {
 		for range api.QueueDepth + 2 {
 			wait(t, handled, "a message")
 		}
-		for api.ReasonOf(job(full, 100)) == api.ReasonLimit { // acks are on their way
+		for api.ReasonOf(job(full, 100)) == api.ReasonLimit { // acknowledgements may still be in flight
 			if ctx.Err() != nil {
 				t.Fatal("the queue stays full")
 			}
@@ -228,17 +228,17 @@ func TestAppendFences(t *testing.T) {
 			won, _ := first(own, last)
 			last = won.seq
 		}
-		// The same id must not make the loser believe that it won.
+		// With the same id, the writer that was second must still get Conflict.
 		won, _ := first(same, last)
 
-		// An owner that was paused comes back with what it knew.
+		// A previous owner that was paused appends after an old sequence.
 		_, err := b.Append(ctx, session+"/late", step(1), last)
 		wantCode(t, err, api.Conflict, "")
 		_, err = b.Append(ctx, session+"/later", step(2), 0)
 		wantCode(t, err, api.Conflict, "")
 
-		// The answer got lost: the same append again is the same message, also
-		// when others wrote since.
+		// After a lost answer, the same append returns the same sequence, even if others
+		// have written since.
 		again := step(won.epoch)
 		for range 2 {
 			seq, err := other.Append(ctx, session+"/begin", again, last)
@@ -252,7 +252,8 @@ func TestAppendFences(t *testing.T) {
 	})
 }
 
-// The server does not keep the id of what is appended, and a reader gets it.
+// TestAppendIsNotRemembered checks that the server does not deduplicate appends by id,
+// and that readers get the id.
 func TestAppendIsNotRemembered(t *testing.T) {
 	t.Parallel()
 	b, s := one(t)
@@ -328,7 +329,7 @@ func TestTooLarge(t *testing.T) {
 	s := startServer(t, func(o *server.Options) { o.MaxPayload = 64 << 10 })
 	b := newBus(t, connect(t, s), bus.Options{})
 	ctx := testContext(t)
-	// Right at the limit it is our headers that do not fit.
+	// Just below the limit, the headers make the message too large.
 	for _, size := range []int{62 << 10, 63 << 10, 64 << 10, 1 << 20} {
 		big := strings.Repeat("x", size)
 		wantCode(t, b.Publish(ctx, "1", api.Run{Session: "s", Content: big}), api.Invalid, "")
@@ -392,7 +393,8 @@ func TestLastAndNext(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			// Another connection sees at once what was acknowledged to this one.
+			// Another connection reads a message at once after it was acknowledged to
+			// this one.
 			s, err := other.Last(ctx, lucky)
 			if err != nil {
 				t.Fatal(err)
@@ -430,7 +432,7 @@ func TestPublishStored(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := b.Publish(ctx, "lucky/7", m); err != nil { // the same message the usual way
+	if err := b.Publish(ctx, "lucky/7", m); err != nil { // the same message through Publish
 		t.Fatal(err)
 	}
 	st, err := raw(t, s).Stream(ctx, "LOOP_EVT")
@@ -460,7 +462,7 @@ type restartable struct {
 	server *server.Server
 }
 
-// listening reserves an address; the server does not run yet.
+// listening reserves an address; the server is not started yet.
 func listening(t *testing.T) *restartable {
 	t.Helper()
 	port, err := clustertest.FreePort()

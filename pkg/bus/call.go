@@ -14,23 +14,24 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// Headers of our own. Errors travel in micro's headers, with the whole
+// Headers of this package. Errors travel in the headers of micro, with the encoded
 // [api.Error] as the body.
 const (
-	headerSeq     = "Anima-Seq"     // of a streamed reply, from 0
-	headerEnd     = "Anima-End"     // the last message of a streamed reply
-	headerAlive   = "Anima-Alive"   // nothing to say yet, still working
-	headerControl = "Anima-Control" // where to cancel a streamed reply
-	headerRefused = "Anima-Refused" // the question was not begun: every worker is busy
+	headerSeq     = "Anima-Seq"     // number of a delta in a streamed reply, from 0
+	headerEnd     = "Anima-End"     // marks the last message of a streamed reply
+	headerAlive   = "Anima-Alive"   // keep-alive of a streamed reply
+	headerControl = "Anima-Control" // subject on which a streamed reply is cancelled
+	headerRefused = "Anima-Refused" // the handler was not started: every worker is busy
 )
 
-// Call asks a question and waits for its answer until ctx ends, for 30 s at most, and
-// for 10 s at most from when a service took it. While no service takes the question (no
-// replica is up, every worker is busy) it asks again: such a question was never begun. It
-// asks again too when the connection broke, which loses the answer, and, without giving
-// up the first question, when none has come for 3 s and for 7: the replica that took it
-// may have crashed. The ids in our requests make that safe. A question that was taken and
-// not answered in time is Unavailable and may have been acted on.
+// Call sends a request and waits for its answer until ctx ends, for at most 30 s (10 s if
+// ctx has no deadline), and for at most 10 s after a service took the request. It retries
+// with backoff while no service takes the request (no replica is up, every worker is
+// busy): the handler of such a request was never started. It also repeats the request
+// when the connection broke, which loses the answer, and, without abandoning the first
+// request, after 3 s and 7 s without an answer, because the replica that took it may have
+// crashed. Requests carry ids, so that a repeated one is recognised. A request that was
+// taken and not answered in time is Unavailable and may have been executed.
 func Call[Resp any](ctx context.Context, b *Bus, req api.Message) (Resp, error) {
 	var resp Resp
 	ctx, cancel := bounded(ctx)
@@ -65,13 +66,14 @@ func Call[Resp any](ctx context.Context, b *Bus, req api.Message) (Resp, error) 
 	}
 }
 
-// ask asks until somebody answers. broken says that the connection ended before an
-// answer came.
+// ask sends the request and waits for an answer. broken reports that the connection broke
+// before an answer arrived.
 func (b *Bus) ask(ctx context.Context, msg *nats.Msg) (answer *nats.Msg, broken bool, err error) {
 	ln := b.use()
 	defer ln.release()
 	up := ln.unbroken()
-	// One who took the question and died answers never, and ctx may last for minutes.
+	// A replica that took the request and crashed never answers, and ctx may last for
+	// minutes.
 	once, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	defer context.AfterFunc(up, cancel)()
@@ -99,8 +101,9 @@ func (b *Bus) ask(ctx context.Context, msg *nats.Msg) (answer *nats.Msg, broken 
 	return answer, err != nil && up.Err() != nil && ctx.Err() == nil && errors.Is(err, context.Canceled), err
 }
 
-// askOthers asks until somebody answers who has begun, or ctx ends: nil. A replica
-// that died is asked no more once its connection is forgotten, after 6 to 8 s.
+// askOthers repeats the request every 4 s until it gets an answer that is not a refusal.
+// It returns nil when ctx ends. NATS delivers no request to a crashed replica after it
+// has dropped the replica's connection, 6 to 8 s after the crash.
 func askOthers(ctx context.Context, nc *nats.Conn, msg *nats.Msg) *nats.Msg {
 	for ctx.Err() == nil {
 		once, cancel := context.WithTimeout(ctx, tryTimeout+time.Second)
@@ -109,14 +112,15 @@ func askOthers(ctx context.Context, nc *nats.Conn, msg *nats.Msg) *nats.Msg {
 			cancel()
 			return answer
 		}
-		<-once.Done() // whoever is busy is asked no sooner
+		<-once.Done() // every worker was busy: repeat after the whole interval
 		cancel()
 	}
 	return nil
 }
 
-// unanswered turns a transport error into one of ours and says whether the
-// question was certainly not begun. answer is what came, if anything did.
+// unanswered converts a transport error to an [api.Error] and reports whether the handler
+// was certainly not started, so that the request may be repeated. answer is the message
+// that was received, nil if there was none.
 func unanswered(ctx context.Context, s api.Subject, answer *nats.Msg, err error) (bool, error) {
 	switch {
 	case errors.Is(err, nats.ErrNoResponders):
@@ -142,7 +146,7 @@ func unanswered(ctx context.Context, s api.Subject, answer *nats.Msg, err error)
 	return false, err
 }
 
-// answerError is the error that an answer carries, if it carries one.
+// answerError returns the error that an answer carries, or nil.
 func answerError(m *nats.Msg) error {
 	code := m.Header.Get(micro.ErrorCodeHeader)
 	if code == "" {
@@ -155,8 +159,9 @@ func answerError(m *nats.Msg) error {
 	return e
 }
 
-// errorMsg is err as an answer. What a handler could not finish in time may have
-// happened, like what is not answered in time: whoever asked may ask again.
+// errorMsg encodes err as an answer. A handler's exceeded deadline becomes Unavailable:
+// the work may have been done, as with a request that was not answered in time, and the
+// caller may retry.
 func errorMsg(reply string, err error) *nats.Msg {
 	e := api.Wire(err)
 	if e.Code == api.Internal && errors.Is(err, context.DeadlineExceeded) {
@@ -171,7 +176,8 @@ func errorMsg(reply string, err error) *nats.Msg {
 	return msg
 }
 
-// headerText keeps a message on one line and short: headers are for glances.
+// headerText shortens a message to one line of 120 characters for a header. The body has
+// the whole text.
 func headerText(s string) string {
 	out := make([]rune, 0, 120)
 	for _, r := range s {
@@ -186,7 +192,8 @@ func headerText(s string) string {
 	return string(out)
 }
 
-// backoff doubles from base to limit, with half of it random.
+// backoff returns a random duration between half and all of base<<try, or of limit if that
+// is less.
 func backoff(try int, base, limit time.Duration) time.Duration {
 	d := limit
 	if try < 16 {

@@ -58,7 +58,7 @@ func TestCallCarriesErrorsWhole(t *testing.T) {
 	if diff := cmp.Diff(full, e); diff != "" {
 		t.Errorf("error (-want +got):\n%s", diff)
 	}
-	_, err = getAgent(ctx, caller, "late") // it may have happened: no fault, and worth asking again
+	_, err = getAgent(ctx, caller, "late") // the work may have been done: Unavailable, so that the caller may retry
 	wantCode(t, err, api.Unavailable, "")
 	_, err = getAgent(ctx, caller, "foreign")
 	wantCode(t, err, api.Internal, "")
@@ -68,7 +68,7 @@ func TestCallCarriesErrorsWhole(t *testing.T) {
 	_, err = getAgent(ctx, caller, "long")
 	wantCode(t, err, api.Conflict, "")
 
-	// What is on the wire is what nats tools and other languages read.
+	// NATS tools and programs in other languages read the wire form.
 	m, err := connect(t, s).NATS().RequestWithContext(ctx, api.GetAgent{}.Subject().String(), []byte(`{"agent":"denied"}`))
 	if err != nil {
 		t.Fatal(err)
@@ -103,8 +103,8 @@ func TestCallUnderstandsForeignServices(t *testing.T) {
 	wantCode(t, err, api.NotFound, "")
 }
 
-// dead is a replica that takes questions and says nothing. dies waits until it has one,
-// and takes it away.
+// dead subscribes a replica that takes requests and never answers. dies waits until it
+// has taken one, and unsubscribes it.
 func dead(t *testing.T, s *server.Server, req api.Message) (dies func()) {
 	t.Helper()
 	nc, taken := connect(t, s).NATS(), make(chan struct{}, 8)
@@ -123,8 +123,8 @@ func dead(t *testing.T, s *server.Server, req api.Message) (dies func()) {
 	}
 }
 
-// A replica that has taken a question and died answers never. Another one is asked
-// long before the caller gives up.
+// TestCallAsksOthers checks that Call repeats a request, long before the caller's
+// deadline, when the replica that took it has crashed.
 func TestCallAsksOthers(t *testing.T) {
 	t.Parallel()
 	b, s := one(t)
@@ -140,7 +140,7 @@ func TestCallAsksOthers(t *testing.T) {
 	})
 	dies()
 	serve(t, b, patience, bus.Reply(func(_ context.Context, r api.GetAgent) (api.Agent, error) { return api.Agent{ID: r.Agent}, nil }))
-	asking.Wait() // before the server ends
+	asking.Wait() // before the server is stopped
 }
 
 func TestBusyPoolRefusesAndCallTriesAgain(t *testing.T) {
@@ -173,7 +173,7 @@ func TestBusyPoolRefusesAndCallTriesAgain(t *testing.T) {
 	for range workers {
 		wait(t, taken, "a worker to be taken")
 	}
-	// Everybody is busy: a caller without patience hears so at once.
+	// Every worker is busy: a single request without retries is refused at once.
 	m, err := connect(t, s).NATS().RequestWithContext(ctx, api.GetAgent{}.Subject().String(), []byte(`{}`))
 	if err != nil || m.Header.Get(micro.ErrorCodeHeader) != "unavailable" {
 		t.Errorf("with a full pool: %v, %v", m, err)
@@ -186,8 +186,9 @@ func TestBusyPoolRefusesAndCallTriesAgain(t *testing.T) {
 	}
 }
 
-// A handler that answers "busy", because somebody behind it is, was begun: to
-// ask it again might do its work twice.
+// TestBusyBehindAHandlerIsNotAskedAgain checks that a request is not repeated when its
+// handler returns ReasonBusy of another service: the handler was started, and a repeated
+// request might do its work twice.
 func TestBusyBehindAHandlerIsNotAskedAgain(t *testing.T) {
 	t.Parallel()
 	b, _ := one(t)
@@ -227,7 +228,7 @@ func TestSlowQuestionsDoNotBlockQuickOnes(t *testing.T) {
 	}
 }
 
-// wantNobody asks and wants to hear that nobody is there to answer.
+// wantNobody checks that a call fails with ReasonNoAnswer.
 func wantNobody(t *testing.T, b *bus.Bus) {
 	t.Helper()
 	wantInTime(t, api.ReasonNoAnswer, func(ctx context.Context) error { _, err := getAgent(ctx, b, "lucky"); return err })
@@ -238,8 +239,9 @@ func wantBusy(t *testing.T, ask func(context.Context) error) {
 	wantInTime(t, api.ReasonBusy, ask)
 }
 
-// wantInTime wants ask to fail for a reason when its time is over. If that is
-// while a question is on its way, Call cannot know, so it is asked again.
+// wantInTime checks that ask fails for a reason when its deadline has passed. If the
+// deadline passes while a request is in flight, Call cannot give a reason, so ask is
+// repeated.
 func wantInTime(t *testing.T, reason string, ask func(context.Context) error) {
 	t.Helper()
 	var err error
@@ -262,7 +264,7 @@ func TestCallWaitsForALateServer(t *testing.T) {
 	defer cancel()
 	<-ctx.Done()
 	_, err := bus.CallStream[api.Delta, api.Completion](ctx, b, api.Complete{}, nil)
-	wantCode(t, err, api.Unavailable, "") // its time was over before it began
+	wantCode(t, err, api.Unavailable, "") // the deadline had passed before the call
 
 	plain, streamed := make(chan error, 1), make(chan error, 1)
 	go func() { _, err := getAgent(testContext(t), b, "lucky"); plain <- err }()
@@ -306,10 +308,11 @@ func TestCallEndsWithItsContext(t *testing.T) {
 	ctx, cancel = context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	_, err := getAgent(ctx, b, "lucky")
-	wantCode(t, err, api.Unavailable, "") // taken, so not ReasonNoAnswer: it may have been done
+	wantCode(t, err, api.Unavailable, "") // taken, so not ReasonNoAnswer: the work may have been done
 }
 
-// While one replica drains, callers are served by the others and notice nothing.
+// TestRollingRestartLosesNoQuestion checks that callers get no error while one replica
+// drains and others serve.
 func TestRollingRestartLosesNoQuestion(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)

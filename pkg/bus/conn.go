@@ -12,33 +12,34 @@ import (
 	"github.com/nats-io/nkeys"
 )
 
-// Dialing says how to reach NATS.
+// Dialing holds the options of [Dial].
 type Dialing struct {
-	URL       string // nats://host:port or tls://host:port, several separated by commas; ignored in process
+	URL       string // nats://host:port or tls://host:port, several separated by commas; ignored with InProcess
 	InProcess nats.InProcessConnProvider
-	Token     string // "" where the server asks for none
+	Token     string // "" where the server requires none
 	Creds     string // path of a credentials file; "" for none
 	NKey      string // seed of the user's nkey; "" for none
-	CA        string // path of the certificates that a tls server is checked against; "" for the machine's own
-	Name      string // of the connection, for the server's lists; with an nkey also of its inboxes, see [PermissionsOf]
-	Wait      bool   // keep trying when the server is not there yet
-	Outside   bool   // of the servers' network: only what URL names is tried, not the addresses that servers tell of each other
+	CA        string // path of the certificates that a tls server is verified with; "" for the system's
+	Name      string // name of the connection in the server's lists; with an nkey also part of its inbox prefix, see [PermissionsOf]
+	Wait      bool   // return at once and retry until the server can be reached
+	Outside   bool   // outside the servers' network: connect only to the addresses of URL, not to those that servers advertise
 	Log       *slog.Logger
 }
 
-// A dead peer that says nothing, as on a machine that lost its power, is given
-// up after three of these. The library's own two minutes would hold every turn.
+// pingInterval is the interval of pings on a connection. A peer that does not answer, as
+// after a power failure, is disconnected after three of them. With the library's default
+// of two minutes, every turn would block for that long.
 const pingInterval = 2 * time.Second
 
-// moveTime is how long a connection tries to find another server when its own
-// is leaving. NATS gives its clients at least that long.
+// moveTime is how long a connection tries to reach another server when its own shuts
+// down. NATS servers keep their clients connected for at least that long.
 const moveTime = 25 * time.Second
 
-// Conn is a process's connection to NATS, which the buses of its services share.
-// It outlives its server: one that is about to stop says so ("lame duck"), and
-// Conn opens a second connection elsewhere, lets everybody move over, and closes
-// the first when nothing is under way on it any more. A server that goes without
-// a word is reconnected from by the library. It is safe for concurrent use.
+// Conn is a process's connection to NATS, shared by the buses of its services. It
+// continues across the shutdown of a server: when its server announces a shutdown ("lame
+// duck"), Conn opens a connection to another server, its users move to that one, and the
+// old connection is closed after its last use has ended. After a server crash the nats.go
+// library reconnects. A Conn is safe for concurrent use.
 type Conn struct {
 	d    Dialing
 	ctx  context.Context //nolint:containedctx // until Close
@@ -46,30 +47,30 @@ type Conn struct {
 
 	mu    sync.Mutex
 	now   *link
-	links map[*link]struct{} // those not closed yet
+	links map[*link]struct{} // not yet closed
 	moves sync.WaitGroup
 }
 
-// link is one connection of a Conn. Who uses it holds it, so that it is closed
-// after the last.
+// link is one NATS connection of a Conn. Its users hold it; a link that has been replaced
+// is closed when the last of them releases it.
 type link struct {
 	conn *Conn
 	nc   *nats.Conn
-	left context.Context //nolint:containedctx // ends when another link stands in its place
+	left context.Context //nolint:containedctx // ends when another link has replaced this one
 	over context.CancelFunc
 
-	refusals refusals // of questions under way
+	refusals refusals // watches of requests in progress
 
 	// Guarded by conn.mu.
 	holders int
 	moving  bool
-	up      context.Context //nolint:containedctx // ends when the connection breaks
+	up      context.Context //nolint:containedctx // ends when the connection breaks; each disconnect makes a new one
 	down    context.CancelFunc
 }
 
-// Dial connects to NATS. With Wait it returns at once and the connection comes
-// up when the server does, so nothing depends on the order of start; without, a
-// server that does not answer is an error that says what to do.
+// Dial connects to NATS. With Wait it returns at once and connects in the background, so
+// that services and servers may start in any order. Without Wait, a server that cannot be
+// reached is an error.
 func Dial(d Dialing) (*Conn, error) {
 	if d.Log == nil {
 		d.Log = slog.New(slog.DiscardHandler)
@@ -85,7 +86,7 @@ func Dial(d Dialing) (*Conn, error) {
 	return c, nil
 }
 
-// Close closes the connection, whatever is under way.
+// Close closes all connections of c at once, even those in use.
 func (c *Conn) Close() {
 	c.stop()
 	c.moves.Wait()
@@ -101,14 +102,14 @@ func (c *Conn) Close() {
 	}
 }
 
-// Connected reports whether the connection is up.
+// Connected reports whether the current connection is up.
 func (c *Conn) Connected() bool {
 	l := c.hold()
 	defer l.release()
 	return l.nc.IsConnected()
 }
 
-// hold returns the link of now, held.
+// hold returns the current link and holds it. The caller releases it.
 func (c *Conn) hold() *link {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -116,7 +117,7 @@ func (c *Conn) hold() *link {
 	return c.now
 }
 
-// hold holds a link that the caller knows to be held.
+// hold adds a holder to a link that the caller already holds.
 func (l *link) hold() {
 	l.conn.mu.Lock()
 	defer l.conn.mu.Unlock()
@@ -133,15 +134,16 @@ func (l *link) release() {
 	}
 }
 
-// leave closes a link that nobody holds, after what lies in its buffers.
+// leave drains and closes a link that has no holders. Buffered messages are still sent
+// and handled.
 func (l *link) leave() {
 	if err := l.nc.Drain(); err != nil {
 		l.nc.Close()
 	}
 }
 
-// unbroken ends when the connection breaks, after which an answer to what was
-// asked before does not come any more.
+// unbroken returns a context that ends when the connection breaks. Answers to requests
+// that were sent before do not arrive after that.
 func (l *link) unbroken() context.Context {
 	l.conn.mu.Lock()
 	defer l.conn.mu.Unlock()
@@ -183,14 +185,14 @@ func (c *Conn) options(l *link, wait bool) ([]nats.Option, error) {
 		nats.ReconnectWait(250 * time.Millisecond),
 		nats.ReconnectJitter(250*time.Millisecond, 500*time.Millisecond),
 		nats.RetryOnFailedConnect(wait),
-		// A try to connect ends soon, its lookup of a name included: after a machine's
-		// death names, and addresses that stand for several servers, lead nowhere for
-		// a while. The servers' own addresses, which the first of them told, do not.
+		// The timeout of a connection attempt covers its name lookup. After the crash of
+		// a machine, names and addresses that stand for several servers may not work for
+		// a while. The servers' own addresses, which the first server has advertised, do.
 		nats.Timeout(2 * time.Second),
 		nats.SkipHostLookup(),
 		nats.DrainTimeout(10 * time.Second),
 		nats.PingInterval(pingInterval),
-		nats.SyncQueueLen(256), // the default allocates half a megabyte for each subscription
+		nats.SyncQueueLen(256), // the default allocates 0.5 MB for each subscription
 		nats.ErrorHandler(func(_ *nats.Conn, s *nats.Subscription, err error) {
 			subject := ""
 			if s != nil {
@@ -237,7 +239,7 @@ func (c *Conn) options(l *link, wait bool) ([]nats.Option, error) {
 	if c.d.NKey != "" {
 		pair, err := nkeys.FromSeed([]byte(c.d.NKey))
 		if err != nil {
-			return nil, errors.New("the NATS nkey is no seed: it is one line that begins with SU") // never what it is
+			return nil, errors.New("the NATS nkey is no seed: it is one line that begins with SU") // the error must not contain the seed
 		}
 		public, err := pair.PublicKey()
 		if err != nil {
@@ -248,8 +250,8 @@ func (c *Conn) options(l *link, wait bool) ([]nats.Option, error) {
 	return opts, nil
 }
 
-// move opens a link to another server in place of l. Dying in here loses
-// nothing: l serves until its server closes it.
+// move replaces l by a link to another server, in the background. If there is none, l
+// stays in use; it works until its server closes it.
 func (c *Conn) move(l *link) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -279,8 +281,9 @@ func (c *Conn) move(l *link) {
 	})
 }
 
-// elsewhere connects to a server other than the named one, nil if there is none.
-// The leaving one may still take connections for a moment.
+// elsewhere connects to a server other than the named one. It retries for [moveTime],
+// because a server that shuts down may still accept connections, and returns nil if it
+// reaches no other server.
 func (c *Conn) elsewhere(from string) *link {
 	ctx, cancel := context.WithTimeout(c.ctx, moveTime)
 	defer cancel()

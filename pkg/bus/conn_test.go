@@ -35,8 +35,9 @@ func on(t *testing.T, s *server.Server, all []*server.Server) *bus.Conn {
 	}
 }
 
-// A server that leaves takes nothing along: who asks, answers, works, follows or
-// watches on it goes on elsewhere, and no question is asked twice.
+// TestMovesBeforeItsServerLeaves checks that calls, replies, consumers, followers and
+// watches continue on another server when theirs shuts down, and that no request is
+// handled twice.
 func TestMovesBeforeItsServerLeaves(t *testing.T) {
 	t.Parallel()
 	var three cluster
@@ -52,7 +53,7 @@ func TestMovesBeforeItsServerLeaves(t *testing.T) {
 	served := serve(t, worker, patience,
 		bus.Reply(func(_ context.Context, q api.GetAgent) (api.Agent, error) {
 			answered.Add(1)
-			<-time.After(5 * time.Millisecond) // work
+			<-time.After(5 * time.Millisecond) // simulated work
 			return api.Agent{ID: q.Agent}, nil
 		}),
 		bus.Stream(func(_ context.Context, q api.Complete, send func(api.Delta) error) (api.Completion, error) {
@@ -60,7 +61,7 @@ func TestMovesBeforeItsServerLeaves(t *testing.T) {
 				if err := send(api.Delta{Content: "."}); err != nil {
 					return api.Completion{}, err
 				}
-				<-time.After(5 * time.Millisecond) // work
+				<-time.After(5 * time.Millisecond) // simulated work
 			}
 			return api.Completion{Text: q.ID}, nil
 		}),
@@ -69,7 +70,7 @@ func TestMovesBeforeItsServerLeaves(t *testing.T) {
 			if bus.MetaOf(ctx).Delivered > 1 {
 				again.Add(1)
 			}
-			<-time.After(20 * time.Millisecond) // work
+			<-time.After(20 * time.Millisecond) // simulated work
 			return nil
 		}, bus.Consuming{Workers: 4}))
 
@@ -161,7 +162,7 @@ func TestMovesBeforeItsServerLeaves(t *testing.T) {
 	if asked.Load() < 50 || answered.Load() != asked.Load() {
 		t.Errorf("%d questions were begun %d times, want each once and at least 50", asked.Load(), answered.Load())
 	}
-	// The next leader of a consumer may not know the last acks of the one before.
+	// A new leader of a consumer may not have the last acknowledgements.
 	if again.Load() > 8 {
 		t.Errorf("%d of %d messages came twice, want those in hand at most", again.Load(), worked.Load())
 	}

@@ -11,45 +11,45 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// Consuming says how [On] takes messages. The zero value suits projections: one
-// at a time, in order.
+// Consuming holds the options of [On]. The zero value suits projections: one message at a
+// time, in order.
 type Consuming struct {
-	Workers    int           // messages in hand in this process; 0 means 1
-	AckWait    time.Duration // without a sign of life for this long, another replica gets the message; 0 means 30 s
-	MaxDeliver int           // failures before a message is given up; 0 means 10, -1 means never
-	InOrder    bool          // messages of one key are handled one after the other, in this process
+	Workers    int           // messages handled at the same time in this process; 0 means 1
+	AckWait    time.Duration // a message without acknowledgement or progress for this long is redelivered to any replica; 0 means 30 s
+	MaxDeliver int           // deliveries after which a failing message is terminated; 0 means 10, -1 means never
+	InOrder    bool          // messages of one key are handled one after the other in this process
 	NoSpan     bool          // the handler starts its own root span; see [MetaOf]
-	FromNow    bool          // a new durable starts with what comes, not with what is kept
-	MaxPause   time.Duration // longest pause before a message comes back that failed; 0 means 30 s
-	Patience   time.Duration // without progress for this long a handler is taken for hanging, see [Working]; 0 means never
+	FromNow    bool          // a new durable starts with the next message instead of the first stored one
+	MaxPause   time.Duration // longest delay before a failed message is redelivered; 0 means 30 s
+	Patience   time.Duration // a handler without progress for this long is cancelled, see [Working]; 0 means never
 }
 
-// Meta is what a handler may know about the delivery of its message.
+// Meta describes the delivery of a message to its handler.
 type Meta struct {
 	ID        string
 	Sequence  uint64            // in the stream
-	Delivered int               // 1 the first time
+	Delivered int               // number of this delivery, from 1
 	Key       string            // last token of the subject
-	Sender    trace.SpanContext // the span that published it: to link, not to continue
-	At        time.Time         // when the stream took it
+	Sender    trace.SpanContext // span that published the message, to link to, not to continue
+	At        time.Time         // when the stream stored it
 }
 
 type metaKey struct{}
 
-// MetaOf returns the delivery of the message whose handler was given ctx.
+// MetaOf returns the Meta of the delivery whose handler was given ctx.
 func MetaOf(ctx context.Context) Meta {
 	m, _ := ctx.Value(metaKey{}).(Meta)
 	return m
 }
 
-// On handles every event or command M, with at-least-once delivery under the
-// durable "<service>-<message>": replicas of a service share them. While a
-// message is in hand, the stream is told that it is in good hands. What the
-// handler returns settles the message, see settle. A handler's work outlives
-// the sender's turn, so its span is a new root that links to the sender.
+// On handles every event or command M, delivered at least once through the durable
+// "<service>-<message>", which the replicas of the service share. While a message is
+// held, its ack wait is extended. The handler's error decides how the message is settled,
+// see settle. The handler may run after the sender's turn has ended, so its span is a new
+// root that links to the sender.
 //
-// A message that comes back comes after those that followed it meanwhile: who
-// needs strict order over failures checks it, as projections do by sequence.
+// A redelivered message may come after later ones: a handler that needs strict order
+// after failures must check the order, as projections do by sequence.
 func On[M api.Message](handle func(context.Context, M) error, how ...Consuming) Route {
 	var c Consuming
 	if len(how) > 0 {

@@ -43,7 +43,7 @@ func TestOnSettles(t *testing.T) {
 		first     error
 		max       int
 		want      int           // deliveries
-		afterward time.Duration // at least, between the first two
+		afterward time.Duration // minimum delay between the first two
 	}{
 		"nil is done":                        {first: nil, want: 1},
 		"invalid is hopeless":                {first: api.Errorf(api.Invalid, "no"), want: 1},
@@ -88,7 +88,7 @@ func TestOnSettles(t *testing.T) {
 					t.Errorf("came back after %v, want at least %v", after, c.afterward)
 				}
 			}
-			// Settled either way, it is gone from the queue.
+			// Acknowledged or terminated, the message is removed from the queue.
 			js := raw(t, s)
 			for messages(t, js, "LOOP_CMD") > 0 {
 				if ctx.Err() != nil {
@@ -118,7 +118,7 @@ func TestOnGivesUpAfterMaxDeliver(t *testing.T) {
 	}
 }
 
-// advisories tells about messages that were terminated, with the reason.
+// advisories returns the server's advisories about terminated messages, with the reason.
 func advisories(t *testing.T, s *server.Server) <-chan string {
 	t.Helper()
 	c := make(chan string, 16)
@@ -234,7 +234,7 @@ func TestInOrderPerKey(t *testing.T) {
 		got[r.Session] = append(got[r.Session], r.Run)
 		first := len(got[r.Session]) == 1
 		mu.Unlock()
-		if first { // every key must come to this point while the others stand in it
+		if first { // all keys must reach this point at the same time
 			together <- struct{}{}
 			for len(together) < keys {
 				if pause(ctx) != nil {
@@ -258,7 +258,7 @@ func TestInOrderPerKey(t *testing.T) {
 	}
 }
 
-// pause waits a moment for a condition that has no event.
+// pause waits 1 ms, for conditions that have no event.
 func pause(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
@@ -297,8 +297,8 @@ func TestAFullKeyLeavesWorkersToOthers(t *testing.T) {
 	}
 }
 
-// What is in hand stays in hand beyond AckWait: the message under work and those
-// that wait behind it.
+// TestLongWorkIsKept checks that held messages are not redelivered after AckWait: those
+// being handled and those queued behind them.
 func TestLongWorkIsKept(t *testing.T) {
 	t.Parallel()
 	for name, how := range map[string]bus.Consuming{
@@ -327,7 +327,7 @@ func TestLongWorkIsKept(t *testing.T) {
 			}
 			serve(t, b, patience, bus.On(handle, how))
 			first := wait(t, got, "the first message")
-			// Another replica stands ready to take what is let go of.
+			// Another replica would receive messages that are redelivered.
 			serve(t, newBus(t, connect(t, s), bus.Options{}), patience, bus.On(handle, how))
 			for seen := map[uint64]bool{first.Sequence: true}; len(seen) < 8; {
 				m := wait(t, got, "a message")
@@ -368,7 +368,7 @@ func TestAnotherReplicaTakesOverFromADeadOne(t *testing.T) {
 		got <- bus.MetaOf(ctx)
 		return nil
 	}, how))
-	ncA.Close() // as if the process had died
+	ncA.Close() // simulates a crash of the process
 	if m := wait(t, got, "the second delivery"); m.Delivered != 2 || m.ID != "s/r" {
 		t.Errorf("delivered %+v, want the second of s/r", m)
 	}
@@ -378,7 +378,8 @@ func TestAnotherReplicaTakesOverFromADeadOne(t *testing.T) {
 	}
 }
 
-// A replica that stops leaves nothing to be found by AckWait.
+// TestStoppingHandsBackAtOnce checks that a replica that stops returns its messages at
+// once instead of after AckWait.
 func TestStoppingHandsBackAtOnce(t *testing.T) {
 	t.Parallel()
 	for name, how := range map[string]bus.Consuming{
@@ -411,7 +412,7 @@ func TestStoppingHandsBackAtOnce(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			taken := n // those that wait in a lane are in hand too
+			taken := n // those queued in a lane are held, too
 			if mine == 2 {
 				taken = mine
 			}
@@ -468,7 +469,7 @@ func TestServeEndsAfterWhatIsInHand(t *testing.T) {
 	if err := wait(t, answers, "the answer"); err != nil {
 		t.Errorf("the request in hand: %v", err)
 	}
-	// An ack is not answered: the server may be about to read it.
+	// Acknowledgements have no answer: the server may not have processed them yet.
 	js, ctx := raw(t, s), testContext(t)
 	for got := messages(t, js, "LOOP_CMD"); got != 0; got = messages(t, js, "LOOP_CMD") {
 		if ctx.Err() != nil {
@@ -481,7 +482,7 @@ func TestDrainTimeCancelsAndHandsBack(t *testing.T) {
 	t.Parallel()
 	b, s := one(t)
 	began := make(chan struct{})
-	// MaxDeliver 1: to be cut off is not to fail.
+	// MaxDeliver 1: an interrupted delivery is not a failure.
 	how := bus.Consuming{MaxDeliver: 1}
 	serving := serve(t, b, time.Millisecond, bus.On(func(ctx context.Context, _ api.Run) error {
 		close(began)
@@ -503,8 +504,8 @@ func TestDrainTimeCancelsAndHandsBack(t *testing.T) {
 	}
 }
 
-// A message that takes down every process that touches it must not do so for
-// ever, although nobody lives to count its failures.
+// TestPoisonIsGivenUp checks that a message that crashes every process that handles it is
+// terminated, although no delivery was settled.
 func TestPoisonIsGivenUp(t *testing.T) {
 	t.Parallel()
 	b, s := one(t)
@@ -544,7 +545,7 @@ func TestOnOutlivesItsDurable(t *testing.T) {
 	serve(t, b, patience, bus.On(func(_ context.Context, r api.Run) error { got <- r.Run; return nil }))
 	enqueue(t, b, "s", "1")
 	wait(t, got, "the first message")
-	for js := raw(t, s); messages(t, js, "LOOP_CMD") > 0; { // its ack must not die with the durable
+	for js := raw(t, s); messages(t, js, "LOOP_CMD") > 0; { // its acknowledgement must be processed before the durable is deleted
 	}
 	if err := raw(t, s).DeleteConsumer(testContext(t), "LOOP_CMD", "loop-run"); err != nil {
 		t.Fatal(err)

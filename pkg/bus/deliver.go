@@ -16,11 +16,13 @@ import (
 	"github.com/anima-run/anima/pkg/failpoint"
 )
 
-// heartbeat is how often the server says that a fetch still waits; two that are
-// missed make the fetch anew.
+// heartbeat is the interval at which the server confirms that a fetch is pending. After
+// two missed heartbeats the client repeats the fetch.
 const heartbeat = 2 * time.Second
 
-// delivery is one consuming route at work.
+// delivery is the state of one consuming route while it is served. Messages of one lane
+// are handled one after the other: with InOrder a lane is a subject; with one worker
+// there is one lane; otherwise messages belong to no lane.
 type delivery struct {
 	bus     *Bus
 	subject api.Subject
@@ -28,16 +30,16 @@ type delivery struct {
 	run     func(jetstream.Msg)
 	line    *line
 	iter    jetstream.MessagesContext
-	spare   []jetstream.Msg // came while the connection changed
-	earlier uint64          // sequence up to which an earlier process may have had messages; set by renew
+	spare   []jetstream.Msg // received while the connection was replaced
+	earlier uint64          // last sequence that an earlier process may have received; set by renew
 
 	mu    sync.Mutex
-	held  map[jetstream.Msg]*hand    // taken and not settled: told to the stream to be alive
-	lanes map[string][]jetstream.Msg // by lane: what waits behind the one that runs
-	hung  map[string]bool            // lanes whose handler hangs
+	held  map[jetstream.Msg]*hand    // taken and not settled; their ack wait is extended
+	lanes map[string][]jetstream.Msg // messages queued behind the running one, by lane
+	hung  map[string]bool            // lanes whose handler makes no progress
 }
 
-// open binds to the durable, which it makes if need be.
+// open binds to the durable and creates it if necessary.
 func (d *delivery) open(ctx context.Context) error {
 	ln := d.bus.use()
 	if err := d.bind(ctx, ln); err != nil {
@@ -55,8 +57,8 @@ func (d *delivery) bind(ctx context.Context, ln *line) error {
 	cfg := jetstream.ConsumerConfig{
 		Durable: d.durable(), FilterSubject: d.subject.All(),
 		AckPolicy: jetstream.AckExplicitPolicy, AckWait: d.how.AckWait,
-		// The server would stop delivering in silence and the message would stay
-		// in its queue for ever; settle counts instead.
+		// With a limit, the server would stop delivering without a notice, and the
+		// message would stay in its queue. settle counts deliveries instead.
 		MaxDeliver:    -1,
 		MaxAckPending: max(1000, d.how.Workers),
 	}
@@ -73,7 +75,7 @@ func (d *delivery) bind(ctx context.Context, ln *line) error {
 	if err != nil {
 		return err
 	}
-	// One at a time: what lies in the iterator's own buffer is not kept alive.
+	// One at a time: the ack wait of messages in the iterator's buffer is not extended.
 	iter, err := consumer.Messages(jetstream.PullMaxMessages(1), jetstream.PullHeartbeat(heartbeat))
 	if err != nil {
 		return err
@@ -82,11 +84,11 @@ func (d *delivery) bind(ctx context.Context, ln *line) error {
 	return nil
 }
 
-// renew has the stream deliver at once what an earlier process of the installation had
-// in hand when it was killed, and not when its ack wait is over. It is called before
-// the first fetch: no other process handles messages of the installation. Only what is
-// never given up is renewed, because the count of deliveries begins anew. Events that
-// were acknowledged after an older one that was not come again, too.
+// renew makes the stream redeliver at once, instead of after their ack wait, the messages
+// that an earlier process of the installation held when it was killed. It is called
+// before the first fetch, when no process handles messages of the installation. It skips
+// routes with a MaxDeliver, because it restarts the count of deliveries. Events that were
+// acknowledged after an older unacknowledged one are redelivered too.
 func (d *delivery) renew(ctx context.Context) error {
 	if d.bus.opts.Installation == "" || d.how.MaxDeliver >= 0 {
 		return nil
@@ -111,13 +113,14 @@ func (d *delivery) renew(ctx context.Context) error {
 
 func (d *delivery) durable() string { return d.bus.opts.Service + "-" + d.subject.Name }
 
-// take hands messages to workers until taking ends. A worker is free
-// before its message is fetched, so that what this replica cannot start is left
-// to the others. Messages behind a busy one of their lane hold no worker.
+// take passes messages to workers until taking ends, and then returns those that were not
+// started to the stream. It acquires a worker before it fetches a message, so that
+// messages that this replica cannot start are left to the others. Messages queued behind
+// a running one of their lane occupy no worker.
 func (d *delivery) take(taking context.Context, s *server) {
 	slots, room := make(chan struct{}, d.how.Workers), make(chan struct{}, 16*d.how.Workers)
 	if d.how.Workers == 1 && !d.how.InOrder {
-		// One lane: its worker and the one that waits for the next message.
+		// One lane: one slot for its worker, one for the fetch of the next message.
 		slots = make(chan struct{}, 2)
 	}
 	var workers, keeper sync.WaitGroup
@@ -182,9 +185,8 @@ func acquire(ctx context.Context, c chan struct{}) bool {
 	}
 }
 
-// next waits for a message; false means that taking has ended. An iterator
-// that broke, because its consumer was deleted or the server lost it, is made
-// anew.
+// next waits for a message; false means that taking has ended. It replaces an iterator
+// that failed because its consumer was deleted or the connection was lost.
 func (d *delivery) next(taking context.Context, s *server) (jetstream.Msg, bool) {
 	for try := 0; ; try++ {
 		if len(d.spare) > 0 {
@@ -201,7 +203,7 @@ func (d *delivery) next(taking context.Context, s *server) (jetstream.Msg, bool)
 		}
 		if d.line.left.Err() != nil {
 			d.empty(taking, func(m jetstream.Msg) { d.spare = append(d.spare, m) })
-			if len(d.spare) > 0 { // what they are settled on must not be closed yet
+			if len(d.spare) > 0 { // their line must stay open until they are settled
 				continue
 			}
 		} else {
@@ -221,10 +223,10 @@ func (d *delivery) next(taking context.Context, s *server) (jetstream.Msg, bool)
 	}
 }
 
-// look waits for a message with short looks first. The iterator sends for the
-// next message when it is asked, unless it is still busy sending for the last one;
-// a message that comes faster than that leaves it waiting for what nobody was
-// sent for, until half a minute later a heartbeat is missed. Asking again mends it.
+// look waits for a message, first with timeouts of 1 ms to 4 s, then without one. Next of
+// the iterator requests a message from the server unless the previous request is still
+// being sent. If a message arrives faster than that, Next waits without a request until a
+// missed heartbeat, half a minute later. Calling Next again sends the request.
 func (d *delivery) look(taking context.Context) (jetstream.Msg, error) {
 	taking, stop := d.line.staying(taking)
 	defer stop()
@@ -264,8 +266,8 @@ func (d *delivery) runLane(taking context.Context, lane string, room chan struct
 	}
 }
 
-// handBack gives a message that was not begun to the other replicas, now and
-// not after AckWait.
+// handBack returns a message that was not started to the stream, which redelivers it at
+// once instead of after AckWait.
 func (d *delivery) handBack(msg jetstream.Msg) {
 	defer d.forget(msg)()
 	if err := msg.Nak(); err != nil {
@@ -273,9 +275,9 @@ func (d *delivery) handBack(msg jetstream.Msg) {
 	}
 }
 
-// handBackAll hands back what waits in the lanes and in the iterator. It looks
-// until the server has forgotten our last fetch, also when the time to drain is
-// over: that fetch would swallow what is handed back.
+// handBackAll returns the messages of the lanes and of the iterator to the stream. It
+// continues until the server has dropped the last fetch, even after the drain timeout:
+// the returned messages would otherwise be delivered to that fetch.
 func (d *delivery) handBackAll(ctx context.Context) {
 	var waiting []jetstream.Msg
 	d.mu.Lock()
@@ -293,7 +295,7 @@ func (d *delivery) handBackAll(ctx context.Context) {
 	d.empty(ctx, d.handBack)
 }
 
-// empty ends the iterator and gives what was on its way to it.
+// empty drains the iterator and calls give with each message that it still receives.
 func (d *delivery) empty(ctx context.Context, give func(jetstream.Msg)) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
@@ -331,7 +333,7 @@ func (d *delivery) process(work context.Context, msg jetstream.Msg, err error, h
 		d.bus.tel.redeliver.Add(ctx, 1)
 	}
 	if err == nil && d.how.MaxDeliver > 0 && meta.Delivered > 2*d.how.MaxDeliver {
-		// Nobody lived to settle it: it takes the process down, or time out of mind.
+		// No delivery was settled: the handler crashes the process or does not return.
 		err = &api.Error{Code: api.Invalid, Message: "delivered too often and never settled"}
 	}
 	if err == nil {
@@ -342,10 +344,11 @@ func (d *delivery) process(work context.Context, msg jetstream.Msg, err error, h
 	d.settle(ctx, msg, meta, err, work.Err() != nil)
 }
 
-// settle is the whole retry policy: nil is done; invalid and denied are
-// hopeless and given up; everything else comes back later, after RetryAfter if
-// the error names it, until MaxDeliver. What was cut off because this replica
-// stops goes to another one at once and is never given up for that.
+// settle implements the retry policy. Without an error the message is acknowledged. With
+// Invalid or Denied it is terminated, because a retry cannot succeed. With any other
+// error it is redelivered after a backoff, or after the error's RetryAfter, until
+// MaxDeliver. cut means that the handler was interrupted because this replica stops: the
+// message is redelivered at once, and MaxDeliver does not apply.
 func (d *delivery) settle(ctx context.Context, msg jetstream.Msg, meta Meta, err error, cut bool) {
 	var ack error
 	code := api.CodeOf(err)
@@ -367,7 +370,7 @@ func (d *delivery) settle(ctx context.Context, msg jetstream.Msg, meta Meta, err
 		}
 		level := d.bus.log.WarnContext
 		if code == api.Conflict {
-			level = d.bus.log.DebugContext // somebody else has it: the normal case of replicas
+			level = d.bus.log.DebugContext // another replica has it, which is normal
 		}
 		level(ctx, "message comes back", "subject", d.subject.Template(), "msg_id", meta.ID, "wait", wait.String(), "err", err)
 		ack = msg.NakWithDelay(wait)

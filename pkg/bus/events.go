@@ -9,7 +9,7 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// SessionEvents are the subjects of a session's events; of all sessions' for "*".
+// SessionEvents returns the subjects of a session's events; "*" means all sessions.
 func SessionEvents(session string) (all []api.Subject) {
 	for _, m := range api.Views() {
 		s := m.Subject()
@@ -22,17 +22,17 @@ func SessionEvents(session string) (all []api.Subject) {
 	return all
 }
 
-// Events is [Bus.Follow] for the events of runs: it calls handle with the events that
-// the entries of the sessions' journals announce, and with those that were published by
-// themselves, if they are of one of the subjects. Key "" or "*" of a subject matches
-// every key. The events of one entry have one sequence, and [Stored.More] but for the
-// last one; whoever goes on from a sequence has seen all of them.
+// Events is [Bus.Follow] for the events of runs. It calls handle with the events of
+// subjects that journal entries announce, and with those that were published as messages.
+// Key "" or "*" of a subject matches every key. The events of one entry have the same
+// sequence; [Stored.More] is set for all but the last of them, so a reader may resume
+// after the sequence of an event without More.
 func (b *Bus) Events(ctx context.Context, after uint64, handle func(Stored) error, subjects ...api.Subject) error {
 	return b.Follow(ctx, after, func(m Stored) error { return expandTo(m, handle, subjects) }, EventSources(subjects...)...)
 }
 
-// PastEvents is [Bus.Events] up to the last event that is in the stream now, as far as
-// [Bus.Last] knows it.
+// PastEvents is [Bus.Events] up to the last event in the stream at the time of the call,
+// as far as [Bus.Last] finds it.
 func (b *Bus) PastEvents(ctx context.Context, after uint64, handle func(Stored) error, subjects ...api.Subject) error {
 	last, err := b.LastEvents(ctx, subjects...)
 	if err != nil || last <= after {
@@ -43,7 +43,7 @@ func (b *Bus) PastEvents(ctx context.Context, after uint64, handle func(Stored) 
 		if err := expandTo(m, handle, subjects); err != nil {
 			return err
 		}
-		if m.Sequence >= last { // it may have announced nothing
+		if m.Sequence >= last { // the last message may announce no event
 			return end
 		}
 		return nil
@@ -67,8 +67,8 @@ func expandTo(m Stored, handle func(Stored) error, subjects []api.Subject) error
 	return nil
 }
 
-// LastEvents is the sequence up to which the events of subjects are in the stream, 0 if
-// there are none. See [Bus.Last] for what it may miss.
+// LastEvents returns the sequence of the last message that may announce events of
+// subjects, 0 if there is none. Like [Bus.Last] it may miss the newest messages.
 func (b *Bus) LastEvents(ctx context.Context, subjects ...api.Subject) (uint64, error) {
 	var last uint64
 	for _, s := range sources(subjects) {
@@ -84,9 +84,9 @@ func (b *Bus) LastEvents(ctx context.Context, subjects ...api.Subject) (uint64, 
 	return last, nil
 }
 
-// EventSources are the subjects, as [Bus.Follow] takes them, of the messages that
-// [Expand] makes the events of subjects from. It is for readers that have to see the
-// entries, too, that announce nothing.
+// EventSources returns the subjects, in the form that [Bus.Follow] takes, of the messages
+// from which [Expand] makes the events of subjects. It is for readers that also need the
+// entries that announce no event.
 func EventSources(subjects ...api.Subject) (all []string) {
 	for _, s := range sources(subjects) {
 		wire := s.All()
@@ -101,7 +101,7 @@ func EventSources(subjects ...api.Subject) (all []string) {
 }
 
 // Expand returns the events of subjects that a message of a stream announces: those of a
-// journal's entry, or the message itself. Key "" or "*" of a subject matches every key.
+// journal entry, or the message itself. Key "" or "*" of a subject matches every key.
 func Expand(m Stored, subjects ...api.Subject) ([]Stored, error) {
 	s, err := parseSubject(m.Subject)
 	if err != nil {
@@ -141,9 +141,10 @@ func Expand(m Stored, subjects ...api.Subject) ([]Stored, error) {
 	return all, nil
 }
 
-// mayAnnounce says, without decoding it, whether an entry may announce an event of
-// subjects. Text in strings of the entry has escaped quotes; arguments of a call may look
-// like a match, which costs a decoding.
+// mayAnnounce reports, without decoding it, whether a journal entry may announce an event
+// of subjects. It searches for the JSON text of fields. Quotes within strings are escaped
+// and do not match; arguments of a tool call may match, which costs an unnecessary
+// decoding.
 func mayAnnounce(entry []byte, subjects []api.Subject) bool {
 	has := func(text string) bool { return bytes.Contains(entry, []byte(text)) }
 	for _, s := range subjects {
@@ -177,21 +178,22 @@ func mayAnnounce(entry []byte, subjects []api.Subject) bool {
 	return false
 }
 
-// matches says whether one of subjects is that of a message.
+// matches reports whether s is one of subjects.
 func matches(s api.Subject, subjects []api.Subject) bool {
 	return slices.ContainsFunc(subjects, func(want api.Subject) bool {
 		return want.Same(s) && (want.Key == "" || want.Key == "*" || want.Key == s.Key)
 	})
 }
 
-// journals are the journals whose entries announce events of subjects.
+// journals returns the subjects of the journals whose entries announce events of
+// subjects.
 func journals(subjects []api.Subject) (all []api.Subject) {
 	for _, s := range subjects {
 		if !slices.ContainsFunc(api.Views(), func(v api.Message) bool { return v.Subject().Same(s) }) {
 			continue
 		}
 		j := api.Journal{Session: s.Key}.Subject()
-		if s.Same(api.AgentChanged{}.Subject()) { // whose key is an agent's
+		if s.Same(api.AgentChanged{}.Subject()) { // its key is an agent, not a session
 			j.Key = ""
 		}
 		if j.Key == "*" {
@@ -207,7 +209,7 @@ func journals(subjects []api.Subject) (all []api.Subject) {
 	return all
 }
 
-// sources are subjects and the journals whose entries announce events of them.
+// sources returns subjects and the journals whose entries announce events of them.
 func sources(subjects []api.Subject) []api.Subject {
 	return append(slices.Clone(subjects), journals(subjects)...)
 }

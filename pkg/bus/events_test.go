@@ -13,8 +13,8 @@ import (
 	"github.com/anima-run/anima/pkg/bus"
 )
 
-// seen is an event as these tests compare it: "name key sequence", and + where another
-// one of the entry follows.
+// seen formats an event for comparison: "name key sequence", with + if another event of
+// the same entry follows.
 func seen(m bus.Stored) string {
 	parts := strings.Split(m.Subject, ".")
 	s := fmt.Sprintf("%s %s %d", parts[3], parts[5], m.Sequence)
@@ -24,11 +24,11 @@ func seen(m bus.Stored) string {
 	return s
 }
 
-// entries writes the journals of two sessions and a message of its own, and returns the
-// last sequence:
+// entries stores the journals of two sessions and one event that is published by itself,
+// and returns the last sequence:
 //
 //	1 s begin, which changes lucky · 2 s thought · 3 t begin · 4 lucky's state, published
-//	5 s end · 6 s release · 7 s thought of a release before
+//	5 s end · 6 s release · 7 s thought of the previous release
 func entries(t *testing.T, b *bus.Bus) uint64 {
 	t.Helper()
 	last := map[string]uint64{}
@@ -99,7 +99,7 @@ func TestPastEvents(t *testing.T) {
 	}
 }
 
-// Events are those of the entries that are there, and of those that come.
+// TestEvents checks that Events returns the events of stored entries and of new ones.
 func TestEvents(t *testing.T) {
 	t.Parallel()
 	b, _ := one(t)

@@ -12,9 +12,9 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// Unexpected lists the streams and consumers of the contracts that are missing or
-// configured otherwise, and events that are missing between others. It changes
-// nothing. The server's clock is returned with them.
+// Unexpected returns the streams and consumers of the contracts that are missing or have
+// another configuration, and gaps in the streams of events. It is read-only. server is
+// the server's clock.
 func (b *Bus) Unexpected(ctx context.Context) (faults []string, server time.Time, err error) {
 	for _, want := range b.streams() {
 		info, err := b.streamInfo(ctx, want.Name)
@@ -31,8 +31,8 @@ func (b *Bus) Unexpected(ctx context.Context) (faults []string, server time.Time
 			got.MaxMsgsPerSubject != wanted(want.MaxMsgsPerSubject) || got.Discard != want.Discard || got.Storage != want.Storage {
 			faults = append(faults, "the stream "+want.Name+" is configured otherwise than the services make it")
 		}
-		// Events are deleted by their age alone, the oldest first. In a bucket a message
-		// replaces those before it of its subject.
+		// Events are only deleted by age, the oldest first, so a gap is a loss. In a
+		// bucket a message replaces the previous ones of its subject.
 		if want.Retention == jetstream.LimitsPolicy && !want.AllowRollup && info.State.NumDeleted > 0 {
 			faults = append(faults, fmt.Sprintf("%d messages are missing in the stream %s, between %d and %d", info.State.NumDeleted, want.Name, info.State.FirstSeq, info.State.LastSeq))
 		}
@@ -41,7 +41,7 @@ func (b *Bus) Unexpected(ctx context.Context) (faults []string, server time.Time
 	return append(faults, missing...), server, err
 }
 
-// wanted is how the server tells a bound that was not given.
+// wanted returns the value that the server reports for the limit n: -1 if it was not set.
 func wanted(n int64) int64 {
 	if n == 0 {
 		return -1

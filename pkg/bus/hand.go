@@ -12,28 +12,28 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// hand is a message that was taken and is not settled.
+// hand is the state of a message that was taken and is not settled.
 type hand struct {
-	line *line // to settle it on
+	line *line // the line on which it is settled
 
 	mu      sync.Mutex
-	end     context.CancelCauseFunc // of its handler; nil before it begins
-	latest  time.Time               // sign of progress of the handler
-	waits   map[*until]struct{}     // what it waits for, see [Within]
+	end     context.CancelCauseFunc // cancels the handler's context; nil before it begins
+	latest  time.Time               // time of the last progress
+	waits   map[*until]struct{}     // waits in progress, see [Within]
 	stalled bool
 }
 
-// until is when a wait ends at the latest.
+// until is the latest end of a wait.
 type until struct{ time.Time }
 
 type handKey struct{}
 
-// errStalled is the cause with which the context of a handler ends that makes no
-// progress.
+// errStalled is the cause of the cancelled context of a handler that made no progress.
 var errStalled = &api.Error{Code: api.Unavailable, Message: "the handler made no progress", Next: "look for what it waited for in the log", RetryAfter: 1000}
 
-// begin returns the context of the message's handler, which ends when the handler
-// makes no progress. The caller calls the returned function when the handler is done.
+// begin returns the context of the message's handler, which is cancelled when the handler
+// makes no progress. The caller calls the returned function when the handler has
+// returned.
 func (h *hand) begin(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, end := context.WithCancelCause(context.WithValue(ctx, handKey{}, h))
 	h.mu.Lock()
@@ -42,8 +42,8 @@ func (h *hand) begin(ctx context.Context) (context.Context, context.CancelFunc) 
 	return ctx, func() { end(nil) }
 }
 
-// hangs says whether the handler has begun and made no progress for longer than
-// patience, and ends its context the first time.
+// hangs reports whether the handler has started and made no progress for patience. The
+// first time, it cancels the handler's context and sets first.
 func (h *hand) hangs(patience time.Duration, now time.Time) (hangs, first bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -67,10 +67,10 @@ func (h *hand) hangs(patience time.Duration, now time.Time) (hangs, first bool) 
 	return true, true
 }
 
-// Working says that the handler which was given ctx makes progress. One of a route
-// with [Consuming.Patience] that does not say so for that long is taken for hanging:
-// its context ends, the stream is told no longer that its message is in progress, and
-// after AckWait another replica gets that. For any other context it does nothing.
+// Working records progress of the handler that was given ctx. On a route with
+// [Consuming.Patience], a handler without progress for that long is cancelled: its
+// context ends, the ack wait of its message is no longer extended, and after AckWait
+// another replica gets the message. Working does nothing for any other context.
 func Working(ctx context.Context) {
 	if h, ok := ctx.Value(handKey{}).(*hand); ok {
 		h.mu.Lock()
@@ -79,9 +79,9 @@ func Working(ctx context.Context) {
 	}
 }
 
-// Within says that the handler which was given ctx waits for something that takes d at
-// most, until done is called: so long it is not taken for hanging. Several waits may
-// be under way at once.
+// Within records that the handler that was given ctx waits for at most d, until done is
+// called. [Consuming.Patience] does not apply during that time. Several waits may be in
+// progress at the same time.
 func Within(ctx context.Context, d time.Duration) (done func()) {
 	h, ok := ctx.Value(handKey{}).(*hand)
 	if !ok {
@@ -102,8 +102,8 @@ func Within(ctx context.Context, d time.Duration) (done func()) {
 	}
 }
 
-// leave gives a message to another replica that came to a lane whose handler hangs. It
-// may come back here first.
+// leave returns to the stream a message of a lane whose handler makes no progress. It is
+// redelivered after 1 s to any replica, possibly this one.
 func (d *delivery) leave(msg jetstream.Msg) {
 	defer d.forget(msg)()
 	if err := msg.NakWithDelay(time.Second); err != nil {
@@ -111,21 +111,21 @@ func (d *delivery) leave(msg jetstream.Msg) {
 	}
 }
 
-// forget says no more that a message is in good hands. The caller settles it
-// and then calls the returned function: until then its line stays open.
+// forget stops extending the ack wait of a message. The caller settles the message and
+// then calls settled: until then the message's line is held.
 func (d *delivery) forget(msg jetstream.Msg) (settled func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	h := d.held[msg]
 	delete(d.held, msg)
-	if h == nil { // never taken: it was on its way
+	if h == nil { // never taken: it was received while the iterator was emptied
 		return func() {}
 	}
 	return h.line.release
 }
 
-// keepAlive tells the stream, every third of AckWait, that what is held is in
-// good hands, unless its handler hangs.
+// keepAlive extends the ack wait of the held messages every third of AckWait, except for
+// those whose handler makes no progress.
 func (d *delivery) keepAlive(ctx context.Context) {
 	t := time.NewTicker(d.how.AckWait / 3)
 	defer t.Stop()
@@ -143,7 +143,8 @@ func (d *delivery) keepAlive(ctx context.Context) {
 	}
 }
 
-// working is what is held, but for what a handler hangs on and what waits behind it.
+// working returns the held messages, without those of a handler that makes no progress
+// and those queued behind them.
 func (d *delivery) working() []jetstream.Msg {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -7,12 +7,12 @@ import (
 	"github.com/nats-io/nats.go/micro"
 )
 
-// inboxBytes is what may wait for the caller of a streamed reply. A piece beyond it is
-// dropped; the answer at the end never is.
+// inboxBytes limits the deltas that are buffered for the caller of a streamed reply, in
+// bytes. Deltas beyond it are dropped; the final answer never is.
 const inboxBytes = 8 << 20
 
-// inbox holds the messages of one streamed reply until its caller reads them. It never
-// blocks the connection, which brings the replies of all callers.
+// inbox buffers the messages of one streamed reply until its caller reads them. It never
+// blocks the connection, which all callers share.
 type inbox struct {
 	ready chan struct{} // has a value when there may be messages
 
@@ -27,21 +27,21 @@ func (i *inbox) put(m *nats.Msg) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if isPiece(m) && i.bytes+len(m.Data) > inboxBytes {
-		return // its number will be missing
+		return // the reader sees the gap in the numbers
 	}
 	i.msgs, i.bytes = append(i.msgs, m), i.bytes+len(m.Data)
 	select {
 	case i.ready <- struct{}{}:
-	default: // the caller has been told already
+	default: // the reader has been notified
 	}
 }
 
-// refusal in an inbox says that NATS may have dropped the question.
+// refusal is put into an inbox when NATS may have dropped the request.
 var refusal = &nats.Msg{}
 
 func (i *inbox) refuse() { i.put(refusal) }
 
-// take returns all that waits.
+// take removes and returns all buffered messages.
 func (i *inbox) take() []*nats.Msg {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -50,7 +50,7 @@ func (i *inbox) take() []*nats.Msg {
 	return all
 }
 
-// isPiece says that a message of a streamed reply is one of its deltas.
+// isPiece reports whether a message of a streamed reply is a delta.
 func isPiece(m *nats.Msg) bool {
 	return m.Header.Get(headerSeq) != "" && m.Header.Get(headerEnd) == "" && m.Header.Get(micro.ErrorCodeHeader) == ""
 }

@@ -16,26 +16,27 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// installationKey is where a stream's metadata has the id of its installation.
+// installationKey is the key of a stream's metadata that holds the id of its
+// installation.
 const installationKey = "anima.installation"
 
-// StreamHeight is how far a stream is, as its leader told.
+// StreamHeight is the state of a stream, as its leader reports it.
 type StreamHeight struct {
 	Name         string `json:"name"`
-	Installation string `json:"installation"` // "" for one that an older release made
-	First        uint64 `json:"first"`        // sequence of the first message that is kept
-	Last         uint64 `json:"last"`         // sequence of the last one that was stored
+	Installation string `json:"installation"` // "" for a stream that an older release created
+	First        uint64 `json:"first"`        // sequence of the first stored message
+	Last         uint64 `json:"last"`         // sequence of the last message that was stored
 	Messages     uint64 `json:"messages"`
-	Deleted      int    `json:"deleted"` // messages between the first and the last that are not there
+	Deleted      int    `json:"deleted"` // messages that are missing between the first and the last
 	Bytes        uint64 `json:"bytes"`
 	Consumers    int    `json:"consumers"`
 }
 
-// streams are the configurations of everything that [Bus.Ensure] makes, the
-// coordination bucket first: its id is the installation's where no folder has one.
+// streams returns the configurations of everything that [Bus.Ensure] creates. The
+// coordination bucket is first: without a data folder, its id is the installation's.
 func (b *Bus) streams() []jetstream.StreamConfig {
-	// By hand, not with CreateKeyValue: a bucket of its making answers reads from
-	// any replica, so a Create just after a delete fails now and then on R3.
+	// CreateKeyValue would let any replica answer reads, so that on R3 a Create just
+	// after a Delete sometimes fails.
 	all := []jetstream.StreamConfig{{
 		Name: coordination, Subjects: []string{"$KV." + api.Coordination + ".>"},
 		Replicas: b.opts.Replicas, Storage: jetstream.FileStorage, Discard: jetstream.DiscardNew,
@@ -57,8 +58,8 @@ func (b *Bus) streams() []jetstream.StreamConfig {
 	return append(all, b.objectStream(api.Outputs))
 }
 
-// StreamNames lists the streams of an owner, and what all services share: the
-// coordination bucket. Loop also has the bucket of outputs.
+// StreamNames returns the streams of an owner, the coordination bucket, which all
+// services share, and the owner's object buckets.
 func StreamNames(o api.Owner) []string {
 	names := []string{coordination}
 	for _, c := range api.Contracts() {
@@ -72,26 +73,26 @@ func StreamNames(o api.Owner) []string {
 	return names
 }
 
-// Installation is the id of the installation that the streams belong to, from
-// [Bus.Ensure] on: the one of [Options], or that of the coordination bucket.
+// Installation returns the id of the installation that the streams belong to: the one of
+// [Options], or that of the coordination bucket once [Bus.Ensure] has returned.
 func (b *Bus) Installation() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.installation
 }
 
-// label gives cfg the installation's id, unless the stream is there with another
-// one: that stays, and the stores' check tells of it. Services that make the bucket
-// at the same time agree: the server takes one of them, and the others read its id.
+// label sets the installation's id in cfg. If the stream exists with another id, cfg
+// keeps that one, and the check of the stores reports it. If several services create the
+// coordination bucket at the same time, the server accepts one id and the others read it.
 func (b *Bus) label(ctx context.Context, cfg *jetstream.StreamConfig) error {
 	have, created, err := b.idOf(ctx, cfg.Name)
 	if err != nil {
 		return err
 	}
 	id := b.Installation()
-	if b.opts.Installation == "" && cfg.Name == coordination { // no folder has an id
+	if b.opts.Installation == "" && cfg.Name == coordination { // there is no data folder with an id
 		switch {
-		case have != "": // also in place of one that an earlier try of this service made
+		case have != "": // may differ from the id that an earlier try of this service generated
 			id = have
 		case created != "":
 			id = created
@@ -109,8 +110,8 @@ func (b *Bus) label(ctx context.Context, cfg *jetstream.StreamConfig) error {
 	return nil
 }
 
-// idOf reads a stream's id, and an id that every reader derives from the stream if
-// it has none; both are "" where there is no stream.
+// idOf returns the id of a stream, and the id that every reader derives from the stream's
+// creation time if it has none. Both are "" if the stream does not exist.
 func (b *Bus) idOf(ctx context.Context, name string) (id, derived string, err error) {
 	ln := b.use()
 	defer ln.release()
@@ -125,8 +126,8 @@ func (b *Bus) idOf(ctx context.Context, name string) (id, derived string, err er
 	return info.Config.Metadata[installationKey], hex.EncodeToString(sum[:13]), nil
 }
 
-// Adopt gives every stream the installation's id, whatever it had: the operator has
-// accepted that they come from elsewhere.
+// Adopt sets the installation's id on every stream in place of any other id. It is called
+// when the operator has accepted streams of another installation.
 func (b *Bus) Adopt(ctx context.Context) error {
 	for _, cfg := range b.streams() {
 		cfg.Metadata = map[string]string{installationKey: b.Installation()}
@@ -137,8 +138,8 @@ func (b *Bus) Adopt(ctx context.Context) error {
 	return nil
 }
 
-// StreamHeights returns how far streams are, in the order of their names given. One
-// that is not there has a zero state but for its name.
+// StreamHeights returns the states of streams, in the order of names. For a stream that
+// does not exist only the name is set.
 func (b *Bus) StreamHeights(ctx context.Context, names []string) ([]StreamHeight, error) {
 	all := make([]StreamHeight, len(names))
 	for i, name := range names {
@@ -158,8 +159,8 @@ func (b *Bus) StreamHeights(ctx context.Context, names []string) ([]StreamHeight
 	return all, nil
 }
 
-// streamInfo is what a stream's leader tells of it now; nil where there is no such
-// stream, which is not asked for again.
+// streamInfo returns the state of a stream from its leader. It returns nil, without a
+// retry, if the stream does not exist.
 func (b *Bus) streamInfo(ctx context.Context, name string) (*jetstream.StreamInfo, error) {
 	var info *jetstream.StreamInfo
 	err := b.look(ctx, func(ctx context.Context, ln *line) error {
@@ -178,7 +179,7 @@ func (b *Bus) streamInfo(ctx context.Context, name string) (*jetstream.StreamInf
 	return info, nil
 }
 
-// AllStreams lists the streams of all services and the buckets.
+// AllStreams returns the names of the streams of all services and of the buckets.
 func (b *Bus) AllStreams() []string {
 	var names []string
 	for _, cfg := range b.streams() {
@@ -187,7 +188,7 @@ func (b *Bus) AllStreams() []string {
 	return names
 }
 
-// GetMark reads what a service last said of its store, or NotFound.
+// GetMark returns the last mark that a service stored. Errors: NotFound.
 func (b *Bus) GetMark(ctx context.Context, service string) (api.StoreMark, error) {
 	m, _, err := b.mark(ctx, service)
 	return m, err
@@ -199,10 +200,10 @@ func (b *Bus) mark(ctx context.Context, service string) (api.StoreMark, uint64, 
 	return e.Value, e.Revision, err
 }
 
-// PutMark stores a service's mark and returns m, or the one that is there, which a
-// replica has stored, where its number is not smaller. It proves that NATS stores what
-// it is given. Unlike other keys it is no point at which a service is made to die
-// (package failpoint): it is written by the clock.
+// PutMark stores a service's mark and returns m, unless a replica has stored one of the
+// same installation with the same or a higher number: then it returns that one. A success
+// shows that NATS stores messages. Unlike other writes of keys it passes no failpoint,
+// because a timer calls it.
 func (b *Bus) PutMark(ctx context.Context, service string, m api.StoreMark) (api.StoreMark, error) {
 	data, err := api.Encode(m)
 	if err != nil {

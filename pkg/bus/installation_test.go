@@ -13,8 +13,8 @@ import (
 	"github.com/anima-run/anima/pkg/bus"
 )
 
-// diverted answers the requests to an API subject of a server of this process in the
-// given way until answer returns false.
+// diverted redirects the requests on an API subject of an in-process server to answer,
+// until answer returns false.
 func diverted(t *testing.T, s *server.Server, subject string, answer func(m *nats.Msg) bool) {
 	t.Helper()
 	nc, to := connect(t, s).NATS(), nats.NewInbox()
@@ -33,8 +33,9 @@ func diverted(t *testing.T, s *server.Server, subject string, answer func(m *nat
 	}
 }
 
-// A service whose request for the bucket was lost has the id of the service that made
-// the bucket meanwhile, and not the one that it had made up.
+// TestInstallationOfTheServiceThatWasFirst checks that a service whose request to create
+// the bucket was lost takes the id of the service that created it, instead of the id that
+// it had generated.
 func TestInstallationOfTheServiceThatWasFirst(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
@@ -66,8 +67,8 @@ func TestInstallationOfTheServiceThatWasFirst(t *testing.T) {
 	}
 }
 
-// Messages that were deleted between others are missing among events, and not in a
-// bucket, where a message replaces the one before it.
+// TestUnexpectedGaps checks that a deleted message between others is reported for a
+// stream of events, but not for a bucket, where a message replaces the previous one.
 func TestUnexpectedGaps(t *testing.T) {
 	t.Parallel()
 	b, s := one(t)
@@ -107,7 +108,8 @@ func TestUnexpectedGaps(t *testing.T) {
 	}
 }
 
-// A stream that is not there is left out of the states, without waiting for it.
+// TestStatesWithoutAStream checks that States leaves out a missing stream, without
+// retries.
 func TestStatesWithoutAStream(t *testing.T) {
 	t.Parallel()
 	b, s := one(t)
@@ -115,7 +117,7 @@ func TestStatesWithoutAStream(t *testing.T) {
 	if err := raw(t, s).DeleteStream(testContext(t), gone); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // less than a stream is looked for
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // shorter than the retries for a stream
 	defer cancel()
 	all, err := b.States(ctx)
 	if err != nil || len(all) != len(api.Streams())-1 {

@@ -12,14 +12,13 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// Leaders are the names of the servers that lead a stream and one of its durables.
+// Leaders holds the names of the servers that lead a stream and one of its durables.
 type Leaders struct{ Stream, Durable string }
 
-// LeadersApart has the durable with which a service consumes a message led by another
-// server than the message's stream, by telling its leader to step down until it is so,
-// and returns both. It is for drills: it is the placement in which a read of the
-// stream may be behind a delivery (ADR 11). Errors: Conflict for a stream that is not
-// replicated.
+// LeadersApart makes the leader of a service's durable step down until it is another
+// server than the leader of the message's stream, and returns both. It is for drills:
+// with this placement a read of the stream may be behind a delivery (ADR 11). Errors:
+// Conflict for a stream that is not replicated; NotFound if there is no such durable.
 func (b *Bus) LeadersApart(ctx context.Context, s api.Subject, service string) (Leaders, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -29,7 +28,7 @@ func (b *Bus) LeadersApart(ctx context.Context, s api.Subject, service string) (
 		if err != nil || l.Durable != "" && l.Durable != l.Stream {
 			return l, err
 		}
-		if l.Durable != "" { // else it is being elected
+		if l.Durable != "" { // otherwise a leader is being elected
 			if err := b.stepDown(ctx, "$JS.API.CONSUMER.LEADER.STEPDOWN."+s.Stream()+"."+durable); err != nil {
 				return l, err
 			}
@@ -82,7 +81,7 @@ func (b *Bus) stepDown(ctx context.Context, subject string) error {
 	if err := json.Unmarshal(m.Data, &answer); err != nil {
 		return fmt.Errorf("step down: %w", err)
 	}
-	if answer.Error != nil && answer.Error.Code != 503 { // without a leader there is none to step down
+	if answer.Error != nil && answer.Error.Code != 503 { // 503: there is no leader to step down
 		return fmt.Errorf("step down: %w", answer.Error)
 	}
 	return nil

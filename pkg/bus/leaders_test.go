@@ -8,8 +8,8 @@ import (
 	"github.com/anima-run/anima/pkg/bus"
 )
 
-// The leader of the stream and that of its durable can be had apart, and messages go
-// on coming.
+// TestLeadersApart checks that a stream and its durable get different leaders, and that
+// messages are still delivered.
 func TestLeadersApart(t *testing.T) {
 	t.Parallel()
 	c := three.start(t)
@@ -22,7 +22,7 @@ func TestLeadersApart(t *testing.T) {
 		}
 		return nil
 	}))
-	for range 2 { // the second time nothing is to be done
+	for range 2 { // the second call has nothing to change
 		l, err := b.LeadersApart(testContext(t), api.Run{}.Subject(), "loop")
 		if err != nil || l.Stream == "" || l.Durable == "" || l.Stream == l.Durable {
 			t.Fatalf("got %+v, %v, want two servers", l, err)

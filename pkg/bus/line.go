@@ -9,8 +9,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// line is what one bus has on one link. Whoever got it from [Bus.use] releases
-// it.
+// line is the state of one bus on one link. The caller of [Bus.use] releases it.
 type line struct {
 	*link
 	js  jetstream.JetStream
@@ -20,7 +19,7 @@ type line struct {
 	handles map[string]jetstream.Stream
 }
 
-// use returns the bus's line on the link of now, held.
+// use returns the bus's line on the current link, held.
 func (b *Bus) use() *line {
 	l := b.conn.hold()
 	b.mu.Lock()
@@ -28,7 +27,7 @@ func (b *Bus) use() *line {
 	if b.line == nil || b.line.link != l {
 		ln, err := b.newLine(l)
 		if err != nil {
-			panic(err) // options that New has tried
+			panic(err) // New has used the same options
 		}
 		b.line = ln
 	}
@@ -45,9 +44,9 @@ func (b *Bus) newLine(l *link) (*line, error) {
 	return ln, nil
 }
 
-// look reads something of JetStream with f, again while its leader moves: a
-// server that has left answers nothing at all, and the caller's deadline may be
-// that of a whole run.
+// look calls f to read from JetStream. It retries while the leader changes: each try ends
+// after 3 s, because a server that has shut down does not answer and the caller's
+// deadline may be that of a run.
 func (b *Bus) look(ctx context.Context, f func(context.Context, *line) error) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -87,7 +86,7 @@ func (ln *line) stream(ctx context.Context, name string) (jetstream.Stream, erro
 	return h, nil
 }
 
-// staying is ctx for as long as the link is the one of now. The caller calls
+// staying returns a copy of ctx that ends when another link replaces l. The caller calls
 // the returned function when done.
 func (l *link) staying(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)

@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// patience bounds every wait of these tests; none of them should come near it.
+// patience is the timeout of every wait in these tests; none of them should come near it.
 const patience = 30 * time.Second
 
 func testContext(t testing.TB) context.Context {
@@ -55,7 +55,7 @@ func logger(t testing.TB) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
-// output is a test's, while it lasts: connections log that they close.
+// output is the log of a test, discarded after its end: connections log that they close.
 type output struct {
 	mu sync.Mutex
 	w  io.Writer
@@ -96,8 +96,8 @@ func run(t testing.TB, o *server.Options) *server.Server {
 	return s
 }
 
-// three is the cluster that the tests of replicated streams share, because
-// electing its leaders takes seconds. They keep apart by keys of their own.
+// three is the cluster that the tests of replicated streams share, because the election
+// of its leaders takes seconds. Each test uses its own keys.
 var three cluster
 
 // cluster is three servers that replicate to each other, started on first use.
@@ -109,7 +109,7 @@ type cluster struct {
 
 func (c *cluster) stop() {
 	clustertest.Stop(c.servers)
-	_ = os.RemoveAll(c.dir) // of the temporary folder
+	_ = os.RemoveAll(c.dir) // a temporary folder
 }
 
 func (c *cluster) start(t testing.TB) []*server.Server {
@@ -119,7 +119,7 @@ func (c *cluster) start(t testing.TB) []*server.Server {
 	if len(c.servers) > 0 {
 		return c.servers
 	}
-	dir, err := os.MkdirTemp("", "bus") // outlives this test
+	dir, err := os.MkdirTemp("", "bus") // used beyond this test
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -159,15 +159,15 @@ func newBus(t testing.TB, nc *bus.Conn, o bus.Options) *bus.Bus {
 	return b
 }
 
-// one returns a bus on a server of its own.
+// one returns a bus on its own server.
 func one(t testing.TB) (*bus.Bus, *server.Server) {
 	t.Helper()
 	s := startServer(t)
 	return newBus(t, connect(t, s), bus.Options{}), s
 }
 
-// everywhere runs a test on one server and on three, because the rules of
-// replicated streams differ in the unpleasant corners.
+// everywhere runs a test on one server and on three, because replicated streams behave
+// differently in edge cases.
 func everywhere(t *testing.T, f func(t *testing.T, b *bus.Bus, other *bus.Bus)) {
 	t.Run("R1", func(t *testing.T) {
 		t.Parallel()
@@ -182,15 +182,15 @@ func everywhere(t *testing.T, f func(t *testing.T, b *bus.Bus, other *bus.Bus)) 
 	})
 }
 
-// serving is a Serve under way.
+// serving is a Serve in progress.
 type serving struct {
 	t      testing.TB
 	cancel context.CancelFunc
 	done   chan error
 }
 
-// serve runs the routes until the test ends or stop is called; they are live
-// when it returns.
+// serve runs the routes until the test ends or stop is called. When it returns, they are
+// served.
 func serve(t testing.TB, b *bus.Bus, drain time.Duration, routes ...bus.Route) *serving {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -199,7 +199,7 @@ func serve(t testing.TB, b *bus.Bus, drain time.Duration, routes ...bus.Route) *
 	go func() { s.done <- b.Serve(ctx, drain, func() { close(ready) }, routes...) }()
 	t.Cleanup(func() {
 		cancel()
-		_ = wait(t, s.done, "the end of Serve") // a test that expects an error asks for it
+		_ = wait(t, s.done, "the end of Serve") // a test that expects an error calls stop
 	})
 	select {
 	case <-ready:
@@ -212,7 +212,7 @@ func serve(t testing.TB, b *bus.Bus, drain time.Duration, routes ...bus.Route) *
 	return s
 }
 
-// stop ends Serve and returns what it returned.
+// stop ends Serve and returns its error.
 func (s *serving) stop() error {
 	s.t.Helper()
 	s.cancel()
@@ -238,7 +238,7 @@ func wait[T any](t testing.TB, c <-chan T, what string) T {
 	}
 }
 
-// quiet fails if anything comes from c within d.
+// quiet fails if c delivers a value within d.
 func quiet[T any](t testing.TB, c <-chan T, d time.Duration, what string) {
 	t.Helper()
 	select {
@@ -255,7 +255,7 @@ func wantCode(t testing.TB, err error, code api.Code, reason string) {
 	}
 }
 
-// raw is JetStream without the bus, to look behind it.
+// raw returns JetStream without the bus, for checks of stored data.
 func raw(t testing.TB, s *server.Server) jetstream.JetStream {
 	t.Helper()
 	js, err := jetstream.New(connect(t, s).NATS())
@@ -274,7 +274,7 @@ func messages(t testing.TB, js jetstream.JetStream, stream string) uint64 {
 	return st.CachedInfo().State.Msgs
 }
 
-// fresh makes a key of this run of a test: the cluster outlives it.
+// fresh returns a key that no other run of a test has used: the cluster is shared.
 func fresh(name string) string { return name + "-" + rand.Text() }
 
 func changed(agent string, seq int64) api.AgentChanged {

@@ -10,11 +10,11 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// names is what telemetry says about the messages of one subject, made once:
-// made for each message it would cost as much as carrying it.
+// names holds the span names and attributes of the messages of one subject. They are
+// cached: creating them for each message costs as much as sending it.
 type names struct {
 	template               string
-	call, publish, process string // of spans
+	call, publish, process string // span names
 
 	caller, server, producer []trace.SpanStartOption
 	consumer                 []attribute.KeyValue
@@ -34,7 +34,7 @@ type nameCache struct {
 	made map[subjectID]*names
 }
 
-// of returns the names of a subject. There are as many as contracts.
+// of returns the names of a subject. The number of contracts bounds the cache.
 func (c *nameCache) of(s api.Subject) *names {
 	id := subjectID{s.Owner, s.Class, s.Name, s.Version}
 	c.mu.RLock()

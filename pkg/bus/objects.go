@@ -17,26 +17,26 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// objectLife is how long an object is kept.
+// objectLife is the age at which an object is removed.
 const objectLife = 7 * 24 * time.Hour
 
-// objectChunk is how much of an object one message carries, in bytes: what NATS
-// itself takes.
+// objectChunk is the size of the parts in which an object is stored, in bytes. It is the
+// default of NATS.
 const objectChunk = 128 << 10
 
-// Objects is an object bucket: bytes too large for a message, under names. It is
-// written as NATS object stores are, so `nats object get` reads it too, but never
-// purges: what was replaced goes with its age. It is safe for concurrent use.
+// Objects is a bucket of named objects that are too large for a message. It uses the
+// format of NATS object stores, so `nats object get` can read it, but never purges:
+// replaced objects are removed by age. It is safe for concurrent use.
 type Objects struct {
 	bus    *Bus
 	bucket string
 }
 
-// NewObjects returns the door to a bucket that [Bus.Ensure] makes.
+// NewObjects returns the bucket of that name, which [Bus.Ensure] creates.
 func NewObjects(b *Bus, bucket string) *Objects { return &Objects{b, bucket} }
 
-// objectStream is the stream behind a bucket, as NATS makes it; but its leader
-// alone answers reads, so that a writer finds what it wrote.
+// objectStream returns the configuration of a bucket's stream, as NATS creates it, except
+// that only its leader answers reads, so that a writer reads its own writes.
 func (b *Bus) objectStream(bucket string) jetstream.StreamConfig {
 	return jetstream.StreamConfig{
 		Name: "OBJ_" + bucket, Subjects: []string{"$O." + bucket + ".C.>", "$O." + bucket + ".M.>"},
@@ -49,7 +49,7 @@ func (o *Objects) meta(name string) string {
 	return "$O." + o.bucket + ".M." + base64.URLEncoding.EncodeToString([]byte(name))
 }
 
-// info returns what is stored under a name, or NotFound.
+// info returns the description of an object. Errors: NotFound.
 func (o *Objects) info(ctx context.Context, name string) (jetstream.ObjectInfo, error) {
 	var info jetstream.ObjectInfo
 	var raw *jetstream.RawStreamMsg
@@ -69,9 +69,9 @@ func (o *Objects) info(ctx context.Context, name string) (jetstream.ObjectInfo, 
 	return info, nil
 }
 
-// Put stores data under a name; it replaces what is there. The same data again
-// changes nothing. Until it returns, readers find what was there before: dying in
-// between leaves chunks that nobody finds and that go with their age.
+// Put stores data under a name and replaces an earlier object. Storing the same data
+// again changes nothing. Readers find the earlier object until Put returns. A crash
+// during Put leaves chunks that no description refers to and that are removed by age.
 func (o *Objects) Put(ctx context.Context, name string, data []byte) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -108,7 +108,7 @@ func (o *Objects) Put(ctx context.Context, name string, data []byte) error {
 	return o.store(ctx, name, id, msg)
 }
 
-// store publishes one message; the id makes a second try of it the same.
+// store publishes one message. The stream drops a repeated one by its id.
 func (o *Objects) store(ctx context.Context, name, id string, msg *nats.Msg) error {
 	return o.failure(name, o.bus.look(ctx, func(ctx context.Context, ln *line) error {
 		_, err := ln.js.PublishMsg(ctx, msg, jetstream.WithMsgID(id))
@@ -116,8 +116,8 @@ func (o *Objects) store(ctx context.Context, name, id string, msg *nats.Msg) err
 	}))
 }
 
-// Read returns at most limit bytes of an object from an offset on, and the size of
-// the whole. From its end on there are none. Errors: NotFound.
+// Read returns up to limit bytes of an object from an offset on, and the size of the
+// whole object in bytes. At or after its end the part is empty. Errors: NotFound.
 func (o *Objects) Read(ctx context.Context, name string, offset int64, limit int) (part []byte, size int64, err error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -125,7 +125,7 @@ func (o *Objects) Read(ctx context.Context, name string, offset int64, limit int
 	if err != nil {
 		return nil, 0, err
 	}
-	size = int64(info.Size) //nolint:gosec // sizes were lengths
+	size = int64(info.Size) //nolint:gosec // Put sets Size from a length
 	subject := "$O." + o.bucket + ".C." + info.NUID
 	next := uint64(1)
 	for at := int64(0); at < size && at < offset+int64(limit); {
@@ -138,7 +138,7 @@ func (o *Objects) Read(ctx context.Context, name string, offset int64, limit int
 			return err
 		})
 		if err != nil {
-			return nil, 0, o.failure(name, err) // its chunks are as old as it is: they go together
+			return nil, 0, o.failure(name, err) // chunks and description have the same age, so they are removed together
 		}
 		end := at + int64(len(raw.Data))
 		if end > offset {

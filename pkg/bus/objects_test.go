@@ -32,7 +32,7 @@ func TestObjects(t *testing.T) {
 				t.Errorf("before it is there: %v, want not found", err)
 			}
 			data := noise(n)
-			for range 2 { // the same again changes nothing
+			for range 2 { // storing the same data again changes nothing
 				if err := out.Put(ctx, name, data); err != nil {
 					t.Fatal(err)
 				}
@@ -57,7 +57,8 @@ func TestObjects(t *testing.T) {
 	})
 }
 
-// TestObjectsReplace: who reads sees what was there or what is, never a mixture.
+// TestObjectsReplace checks that a reader gets the previous or the new object, never a
+// mixture.
 func TestObjectsReplace(t *testing.T) {
 	t.Parallel()
 	b, s := one(t)
@@ -89,7 +90,7 @@ func TestObjectsReplace(t *testing.T) {
 		}
 	}
 	work.Wait()
-	// NATS itself reads what is written here.
+	// The client of NATS reads objects in this format.
 	store, err := raw(t, s).ObjectStore(ctx, api.Outputs)
 	if err != nil {
 		t.Fatal(err)
@@ -100,7 +101,7 @@ func TestObjectsReplace(t *testing.T) {
 	}
 }
 
-// TestObjectsPermissions: of all services loop alone may touch its outputs.
+// TestObjectsPermissions checks that loop is the only service that may use its outputs.
 func TestObjectsPermissions(t *testing.T) {
 	t.Parallel()
 	url, seeds := guardedServer(t)

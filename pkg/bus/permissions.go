@@ -8,23 +8,23 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// Operator is the user of the command line: it may ask everything and read every
+// Operator is the user of the command line, which may send every request and read every
 // stream.
 const Operator = "operator"
 
-// inboxes is where answers are sent. Each user has a branch of its own, so that
-// nobody can listen to another's answers.
+// inboxes is the prefix of reply subjects. Each user has its own branch, so that no user
+// can subscribe to another's replies.
 const inboxes = "_INBOX"
 
-// NotPermitted is what the log says, as an error, when a guarded bus refused to send.
+// NotPermitted is the log message of a guarded bus that refused to publish.
 const NotPermitted = "a service sends what it may not"
 
-// Permissions are the subjects that a user may publish to and subscribe to; what
-// is not there is refused.
+// Permissions are the subjects that a user may publish to and subscribe to. The servers
+// refuse all others.
 type Permissions struct{ Publish, Subscribe []string }
 
-// PermissionsOf returns what a service's user needs, from the contracts. The
-// user's name is the service's.
+// PermissionsOf returns the permissions that a service needs by its contracts. The name
+// of its user is that of the service.
 func PermissionsOf(o api.Owner) Permissions {
 	service, access := o.Service(), api.AccessOf(o)
 	p := common(service)
@@ -53,7 +53,8 @@ func PermissionsOf(o api.Owner) Permissions {
 	for _, m := range access.Follows {
 		s := m.Subject()
 		p.Publish = append(p.Publish, following(s.Stream())...)
-		// The release before has a durable, and its replicas run beside those of this one.
+		// The previous release has a durable, and its replicas run at the same time
+		// during an upgrade.
 		p.Publish = append(p.Publish, "$JS.ACK."+s.Stream()+"."+service+"-"+s.Name+".>")
 	}
 	for _, m := range consumed {
@@ -80,8 +81,8 @@ func PermissionsOf(o api.Owner) Permissions {
 	return p
 }
 
-// publishOf is what a service may publish; nil, which is everything, for one that
-// has no contracts.
+// publishOf returns the subjects that a service may publish to. It is nil, which permits
+// all subjects, for a service without contracts.
 func publishOf(service string) []string {
 	for _, o := range api.Owners() {
 		if o.Service() == service {
@@ -91,9 +92,9 @@ func publishOf(service string) []string {
 	return nil
 }
 
-// permit is an error when the servers of a cluster would refuse that this service
-// publishes to a subject. They would do so without a word, and the service would
-// wait for an answer in vain.
+// permit returns an error if the servers of a cluster would refuse a message of this
+// service on a subject. They would drop it without an answer, and the service would wait
+// in vain.
 func (b *Bus) permit(subject string) error {
 	if b.allowed == nil || slices.ContainsFunc(b.allowed, func(p string) bool { return covers(p, subject) }) {
 		return nil
@@ -102,7 +103,7 @@ func (b *Bus) permit(subject string) error {
 	return api.Errorf(api.Internal, "%s may not send %s: api.AccessOf does not list it", b.opts.Service, subject)
 }
 
-// covers says whether a pattern of NATS matches a subject.
+// covers reports whether a pattern of NATS matches a subject.
 func covers(pattern, subject string) bool {
 	for {
 		want, patterns, more := strings.Cut(pattern, ".")
@@ -119,8 +120,8 @@ func covers(pattern, subject string) bool {
 	}
 }
 
-// OperatorPermissions is what [Operator] may do. It may move the leader of a durable,
-// which loses nothing.
+// OperatorPermissions returns the permissions of [Operator]. They include moving the
+// leader of a durable, which loses no message.
 func OperatorPermissions() Permissions {
 	p := common(Operator)
 	p.Publish = append(p.Publish, api.Root+".*.req.>", api.Root+".*.live.control.v1.*", "$SRV.>", "$JS.API.CONSUMER.LEADER.STEPDOWN.*.*")
@@ -134,8 +135,8 @@ func OperatorPermissions() Permissions {
 	return p
 }
 
-// common is what everybody may: make the streams if they are not there, answer,
-// and hear answers. Nobody may delete, purge or restore a stream.
+// common returns the permissions of every user: create and update streams, send replies,
+// and receive its own. No user may delete, purge or restore a stream.
 func common(user string) Permissions {
 	return Permissions{
 		Publish: []string{
@@ -146,13 +147,13 @@ func common(user string) Permissions {
 	}
 }
 
-// reading is what reading a stream and following it takes. A consumer made for
-// that acknowledges nothing.
+// reading returns the subjects to publish to for reading and following a stream. Its
+// consumers do not acknowledge messages.
 func reading(stream string) []string {
 	return append(following(stream), "$JS.API.STREAM.MSG.GET."+stream)
 }
 
-// following is what reading a stream in its order takes.
+// following returns the subjects to publish to for reading a stream in its order.
 func following(stream string) []string {
 	return []string{
 		"$JS.API.CONSUMER.CREATE." + stream + ".>", "$JS.API.CONSUMER.INFO." + stream + ".*",
@@ -161,9 +162,9 @@ func following(stream string) []string {
 	}
 }
 
-// AccountsConf is the accounts of a NATS configuration: the services' account
-// with one user each, and the system's. The users' public keys are variables,
-// NKEY_ and the name in upper case, which another file sets.
+// AccountsConf returns the accounts of a NATS configuration: the account of the services
+// with one user each, and the system account. The public keys of the users are variables,
+// see [NKeyVariable], which another file sets.
 func AccountsConf() string {
 	var b strings.Builder
 	b.WriteString("# Generated from pkg/api by `make gen`. Do not edit.\naccounts {\n  ANIMA {\n    jetstream: enabled\n    users: [\n")
@@ -181,7 +182,8 @@ func AccountsConf() string {
 	return b.String()
 }
 
-// NKeyVariable is the variable of [AccountsConf] that holds a user's public key.
+// NKeyVariable returns the variable of [AccountsConf] that holds a user's public key:
+// NKEY_ and the name in upper case.
 func NKeyVariable(user string) string {
 	return "NKEY_" + strings.ToUpper(strings.ReplaceAll(user, "-", "_"))
 }
@@ -194,8 +196,8 @@ func list(b *strings.Builder, what string, subjects []string) {
 	b.WriteString("        ] }\n")
 }
 
-// control is where a service's streamed replies are cancelled, but for the
-// instance.
+// control returns the prefix, without the instance, of the subjects on which streamed
+// replies of a service are cancelled.
 func control(service string) string {
 	return api.Root + "." + strings.ReplaceAll(service, "-", "_") + ".live.control.v1"
 }

@@ -35,8 +35,8 @@ func TestAccountsAreGenerated(t *testing.T) {
 	}
 }
 
-// guardedServer runs a server with the generated accounts; it returns how each
-// user comes in.
+// guardedServer runs a server with the generated accounts. It returns its URL and the
+// nkey seed of each user.
 func guardedServer(t *testing.T) (url string, seeds map[string]string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -109,7 +109,7 @@ func TestPermissions(t *testing.T) {
 	serve(t, loop, patience, bus.On(func(_ context.Context, r api.Run) error { ran <- r.Run; return nil }))
 	serve(t, social, patience, bus.On(func(_ context.Context, c api.AgentChanged) error { changes <- c.Agent; return nil }))
 
-	// What the contracts say goes through.
+	// Messages of the contracts are permitted.
 	if _, err := ask(ctx, loop, "c1", func(api.Delta) error { return nil }); err != nil {
 		t.Errorf("loop asks the router, which holds: %v", err)
 	}
@@ -148,7 +148,7 @@ func TestPermissions(t *testing.T) {
 		stop()
 		_ = wait(t, followed, "the follower's end")
 	}
-	// So does what the release before has.
+	// So is the durable of the previous release.
 	serve(t, heartbeat, patience, bus.On(func(_ context.Context, c api.AgentChanged) error { changes <- c.Agent; return nil }))
 	wait(t, changes, "the event at heartbeat's durable")
 	if _, err := bus.Call[api.Posted](ctx, operator, api.Deposit{ID: "d1"}); err != nil {
@@ -158,7 +158,7 @@ func TestPermissions(t *testing.T) {
 		t.Errorf("loop asks for a balance: %v", err)
 	}
 
-	// The rest does not.
+	// All others are refused.
 	refused := func(what string, f func(ctx context.Context) error) {
 		t.Helper()
 		brief, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
@@ -179,7 +179,8 @@ func TestPermissions(t *testing.T) {
 		_, err := bus.Call[api.HoldState](ctx, social, api.Hold{ID: "h"})
 		return err
 	})
-	// It is told that no service is there for that: with a release before, it asks otherwise.
+	// The error is ReasonNoAnswer: during an upgrade the caller then uses the request of
+	// the previous release.
 	for what, question := range map[string]func(context.Context) error{
 		"a question": func(ctx context.Context) error {
 			_, err := bus.Call[api.HoldState](ctx, social, api.Hold{ID: "h"})
@@ -229,8 +230,8 @@ func TestPermissions(t *testing.T) {
 	}
 }
 
-// TestAccessIsCheckedBefore has services find out at once, and in every test, what
-// the servers of a cluster would refuse without a word.
+// TestAccessIsCheckedBefore checks that a guarded bus returns an error for messages that
+// the servers of a cluster would drop without an answer.
 func TestAccessIsCheckedBefore(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)

@@ -12,9 +12,9 @@ import (
 	"github.com/anima-run/anima/pkg/failpoint"
 )
 
-// Post stores m like [Bus.Publish] but does not wait: [Posts.Wait] tells whether
-// all that were posted arrived. It is for events whose loss a later retry of the
-// same ids repairs, and costs the caller no round trip.
+// Post stores m like [Bus.Publish] but does not wait for the confirmation; [Posts.Wait]
+// reports whether all posted messages were stored. It costs the caller no round trip and
+// is for events whose loss a later retry with the same ids repairs.
 func (p *Posts) Post(ctx context.Context, id string, m api.Message) error {
 	s := m.Subject()
 	msg, err := p.bus.message(s, m)
@@ -36,7 +36,7 @@ func (p *Posts) Post(ctx context.Context, id string, m api.Message) error {
 	return nil
 }
 
-// Posts collects what one goroutine posts. The zero value is not usable; see
+// Posts collects the messages that one goroutine posts. The zero value is not usable; see
 // [Bus.Posts].
 type Posts struct {
 	bus     *Bus
@@ -54,11 +54,11 @@ type posted struct {
 // Posts returns an empty collection.
 func (b *Bus) Posts() *Posts { return &Posts{bus: b} }
 
-// Wait returns when the stream has taken everything posted since the last Wait,
-// with the first failure, after 10 s at most. What the stream has not confirmed within
-// 3 s, or what it refused because its leader moves, is published again.
+// Wait returns when the stream has stored all messages posted since the last Wait, after
+// 10 s at most, and returns the first failure. Messages that the stream has not confirmed
+// within 3 s, or has refused because its leader changes, are published again.
 func (p *Posts) Wait(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout) // of a run's minutes; what was lost is posted again
+	ctx, cancel := context.WithTimeout(ctx, callTimeout) // the deadline of a run is minutes away, and unstored messages are posted again
 	defer cancel()
 	once, done := context.WithTimeout(ctx, tryTimeout)
 	defer done()
@@ -78,7 +78,7 @@ func (p *Posts) Wait(ctx context.Context) error {
 	return first
 }
 
-// taken waits until the stream has taken or refused a message, or ctx ends.
+// taken waits until the stream has stored or refused a message, or ctx ends.
 func (f posted) taken(ctx context.Context) error {
 	select {
 	case <-f.Ok():
@@ -87,7 +87,7 @@ func (f posted) taken(ctx context.Context) error {
 		return err
 	case <-ctx.Done():
 	}
-	select { // both may be so
+	select { // both may have happened
 	case <-f.Ok():
 		return nil
 	default:
@@ -95,7 +95,7 @@ func (f posted) taken(ctx context.Context) error {
 	}
 }
 
-// again publishes under the same id what may be in the stream already.
+// again publishes a message, which may be in the stream already, under the same id.
 func (p *Posts) again(ctx context.Context, f posted) error {
 	msg := nats.NewMsg(f.Msg().Subject)
 	msg.Data = f.Msg().Data

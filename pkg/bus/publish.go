@@ -18,44 +18,45 @@ import (
 	"github.com/anima-run/anima/pkg/failpoint"
 )
 
-// callTimeout bounds an I/O whose caller gave no deadline.
+// callTimeout is the timeout of an I/O whose caller has set no deadline.
 const callTimeout = 10 * time.Second
 
-// maxWait bounds an I/O whose caller has a later deadline: that of a run is minutes
-// away, and a wait that nothing will end must not last for all of them.
+// maxWait is the timeout of an I/O whose caller has a later deadline. The deadline of a
+// run is minutes away; a wait for an answer that was lost must not last that long.
 const maxWait = 30 * time.Second
 
-// tryTimeout bounds one try of what is tried again: a lost answer must leave
-// time for that. It is longer than any healthy answer and shorter than an
-// election.
+// tryTimeout is the timeout of one try of an operation that is retried. It leaves time
+// for a retry after a lost answer. It is longer than any healthy answer and shorter than
+// an election.
 const tryTimeout = 3 * time.Second
 
-// JetStream error codes that mean something to a caller.
+// JetStream error codes that callers handle.
 const (
-	codeWrongLast     jetstream.ErrorCode = 10071 // expected last sequence is another
-	codeWrongLastBusy jetstream.ErrorCode = 10164 // R3: another write of this subject is in flight
-	codeSameBusy      jetstream.ErrorCode = 10158 // R3: a message with this id is in flight
-	codeNoPeers       jetstream.ErrorCode = 10005 // R3: not all servers are there yet
+	codeWrongLast     jetstream.ErrorCode = 10071 // the subject's last sequence is not the expected one
+	codeWrongLastBusy jetstream.ErrorCode = 10164 // R3: another write of this subject is in progress
+	codeSameBusy      jetstream.ErrorCode = 10158 // R3: a message with this id is in progress
+	codeNoPeers       jetstream.ErrorCode = 10005 // R3: not all servers have started yet
 	codeFull          jetstream.ErrorCode = 10077 // a limit of the stream is reached
 )
 
-// entryIDHeader has the id of a message that [Bus.Append] stores. The expected sequence
-// keeps a second one out, so the server need not remember its id: it would keep those of up
-// to three windows in memory, where journals are most of what is stored.
+// entryIDHeader holds the id of a message that [Bus.Append] stores. The expected sequence
+// prevents duplicates, so the deduplication of the server is not used: it would keep the
+// ids of up to three windows in memory, and most of the stored messages are journal
+// entries.
 const entryIDHeader = "Anima-Entry-Id"
 
-// IDOf is the id under which a message was stored, "" if it has none.
+// IDOf returns the id under which a message was stored, "" if it has none.
 func IDOf(h nats.Header) string {
-	if id := h.Get(jetstream.MsgIDHeader); id != "" { // of an entry, too, by a release before
+	if id := h.Get(jetstream.MsgIDHeader); id != "" { // also of a journal entry that the previous release stored
 		return id
 	}
 	return h.Get(entryIDHeader)
 }
 
-// Publish stores m in its stream. The stream drops a second message with the
-// same id, so a caller that is unsure publishes again; Publish itself does so
-// while ctx lasts, for 30 s at most. Errors: Unavailable with ReasonLimit when the key's queue is
-// full, Unavailable when the stream cannot be reached in time.
+// Publish stores m in its stream. The stream drops another message with the same id, so a
+// caller may publish again when the outcome is unknown. Publish retries until ctx ends,
+// for 30 s at most (10 s if ctx has no deadline). Errors: Unavailable with ReasonLimit
+// when the key's queue is full, Unavailable when the stream cannot be reached in time.
 func (b *Bus) Publish(ctx context.Context, id string, m api.Message) error {
 	s := m.Subject()
 	msg, err := b.message(s, m)
@@ -66,9 +67,9 @@ func (b *Bus) Publish(ctx context.Context, id string, m api.Message) error {
 	return err
 }
 
-// PublishStored is [Bus.Publish] for a message that was encoded earlier, as an
-// outbox keeps it: its subject on the wire, its bytes, and the traceparent of the
-// span that made it ("" for none), which is continued.
+// PublishStored is [Bus.Publish] for a message that was encoded earlier, as in an outbox:
+// its subject on the wire, its bytes, and the traceparent of the span that created it (""
+// for none), which the publish span continues.
 func (b *Bus) PublishStored(ctx context.Context, id, subject string, data []byte, traceparent string) error {
 	s, err := parseSubject(subject)
 	if err != nil {
@@ -82,13 +83,13 @@ func (b *Bus) PublishStored(ctx context.Context, id, subject string, data []byte
 	return err
 }
 
-// Append stores m only if last is the sequence of the last message of its
-// subject (0: there is none), and returns the new sequence. Writers that lost
-// the race get Conflict; the stream, not politeness, keeps them out.
+// Append stores m only if last is the sequence of the last message of its subject (0:
+// there is none), and returns the new sequence. If another writer was first, the stream
+// refuses the append, which returns Conflict.
 //
-// An answer that got lost is resolved, not guessed: Append looks whether the
-// message that followed last is this one, by id and by content. Writers that
-// compete must therefore not write the same content, so put the epoch into it.
+// After a lost answer, Append reads the message that follows last and compares its id and
+// content with those of m. Competing writers must therefore write different content, so
+// the content must include the epoch.
 func (b *Bus) Append(ctx context.Context, id string, m api.Message, last uint64) (uint64, error) {
 	s := m.Subject()
 	msg, err := b.message(s, m)
@@ -98,7 +99,7 @@ func (b *Bus) Append(ctx context.Context, id string, m api.Message, last uint64)
 	return b.publish(ctx, s, id, msg, &last)
 }
 
-// publish stores msg, after the sequence last of its subject unless that is nil.
+// publish stores msg. If last is not nil, it must be the last sequence of the subject.
 func (b *Bus) publish(ctx context.Context, s api.Subject, id string, msg *nats.Msg, last *uint64) (uint64, error) {
 	if s.Stream() == "" {
 		return 0, fmt.Errorf("publish %s: class %s is not kept in a stream", s.Template(), s.Class)
@@ -148,7 +149,7 @@ func (b *Bus) publish(ctx context.Context, s api.Subject, id string, msg *nats.M
 	}
 }
 
-// publishOnce says with its error whether another try may help.
+// publishOnce tries once. again reports whether another try may succeed.
 func (b *Bus) publishOnce(
 	ctx context.Context, s api.Subject, id string, msg *nats.Msg, last *uint64, opts []jetstream.PublishOpt,
 ) (seq uint64, again bool, err error) {
@@ -168,7 +169,7 @@ func (b *Bus) publishOnce(
 	}
 	e, refused := errors.AsType[*jetstream.APIError](err)
 	switch {
-	// Either the answer of an earlier try was lost, or another writer was first.
+	// The answer to an earlier try was lost, or another writer was first.
 	case refused && e.ErrorCode == codeWrongLast && last != nil:
 		return ln.written(ctx, s, id, msg.Data, *last+1)
 	case refused && e.ErrorCode == codeFull && strings.Contains(e.Description, "per subject"):
@@ -177,24 +178,24 @@ func (b *Bus) publishOnce(
 			Next: "wait until some of its messages are done", RetryAfter: 1000,
 		}
 	case refused && (e.ErrorCode == codeWrongLastBusy || e.ErrorCode == codeSameBusy):
-		// Which of the two won shows in a moment.
+		// Retry: the next answer shows which of the two was stored.
 	case errors.Is(err, nats.ErrMaxPayload), refused && e.Code != 503:
 		return 0, false, fmt.Errorf("publish %s: %w", s.Template(), err)
 	}
 	return 0, true, err
 }
 
-// errUnseen is that the message which the stream refused another for cannot be read.
-// Its leader may have changed, or be behind, and absence is no fact (ADR 11): the
-// stream is asked again. If it stays so, last was never reached by the stream, as
-// after a restore, and the caller reads again where the subject stands.
+// errUnseen is the error when the message that caused the refusal of an append cannot be
+// read. The leader may have changed or be behind, and absence is no fact (ADR 11), so the
+// append is retried. If the message stays invisible, the stream never reached last, as
+// after a restore, and the caller must read the last sequence of the subject again.
 var errUnseen = api.Errorf(api.Conflict, "the stream stands elsewhere than expected")
 
-// maxUnseen is how often that is asked, within about a second.
+// maxUnseen is the number of tries that end with errUnseen, within about 1 s.
 const maxUnseen = 6
 
-// written returns the sequence of the first message of s from a sequence on, if
-// it is the one with this id and data.
+// written returns the sequence of the first message of s from a sequence on, if it has
+// this id and data.
 func (ln *line) written(ctx context.Context, s api.Subject, id string, data []byte, from uint64) (seq uint64, again bool, err error) {
 	st, err := ln.stream(ctx, s.Stream())
 	if err != nil {
@@ -212,8 +213,8 @@ func (ln *line) written(ctx context.Context, s api.Subject, id string, data []by
 	return 0, true, err
 }
 
-// Tell sends a live message to whoever listens now. Nobody listening is no
-// error.
+// Tell publishes a live message to the current subscribers. It is no error if there are
+// none.
 func (b *Bus) Tell(ctx context.Context, m api.Message) error {
 	s := m.Subject()
 	if s.Class != api.Live {
@@ -256,8 +257,8 @@ func (b *Bus) rawMessage(s api.Subject, data []byte) (*nats.Msg, error) {
 	return msg, nil
 }
 
-// maxData is how many bytes a message may carry beside our headers; 0 while the
-// server's limit is not known yet.
+// maxData returns the limit of a message's data in bytes, which leaves 2,048 for headers;
+// 0 until the server has sent its limit.
 func (b *Bus) maxData() int {
 	ln := b.use()
 	defer ln.release()
@@ -280,7 +281,8 @@ func parseSubject(subject string) (api.Subject, error) {
 	return api.Subject{}, fmt.Errorf("%q is not a subject of ours", subject)
 }
 
-// bounded gives ctx a deadline if it has none, and an earlier one than [maxWait].
+// bounded returns ctx with a timeout of [callTimeout] if it has no deadline, else of
+// [maxWait].
 func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	if _, ok := ctx.Deadline(); ok {
 		return context.WithTimeout(ctx, maxWait)
@@ -288,7 +290,7 @@ func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, callTimeout)
 }
 
-// redacted is a NATS URL without its credentials.
+// redacted returns a NATS URL without its passwords.
 func redacted(raw string) string {
 	parts := strings.Split(raw, ",")
 	for i, p := range parts {

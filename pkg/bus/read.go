@@ -13,7 +13,7 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// Stored is a message of a stream as it is read back.
+// Stored is a message that was read from a stream.
 type Stored struct {
 	Subject  string
 	Sequence uint64
@@ -28,25 +28,26 @@ func stored(m jetstream.Msg) Stored {
 	return Stored{Subject: m.Subject(), Sequence: meta.Sequence, Data: m.Data(), Sender: meta.Sender, At: meta.At}
 }
 
-// Broken is closed when the present connection breaks or is closed. The connection
-// may come back, at the same address only; [Bus.Follow] and [Call] wait for that.
+// Broken returns a channel that is closed when the current connection breaks or is
+// closed. The connection may be restored, at the same address only; [Bus.Follow] and
+// [Call] wait for that.
 func (b *Bus) Broken() <-chan struct{} {
 	ln := b.use()
 	defer ln.release()
 	return ln.unbroken().Done()
 }
 
-// Last returns the last message of a keyed subject, or NotFound. On three servers
-// NotFound is no fact, and the message found may not be the last: the answer is that
-// of the stream's leader, which may be behind what was delivered or followed (ADR 11).
+// Last returns the last message of a keyed subject. Errors: NotFound. On three servers
+// the answer of the stream's leader may be behind what was delivered or followed: a newer
+// message may exist, also after NotFound (ADR 11).
 func (b *Bus) Last(ctx context.Context, s api.Subject) (Stored, error) {
 	return b.stored(ctx, s, func(ctx context.Context, st jetstream.Stream) (*jetstream.RawStreamMsg, error) {
 		return st.GetLastMsgForSubject(ctx, s.String())
 	})
 }
 
-// Next returns the first message of a keyed subject at or after a sequence, or
-// NotFound, which is no fact as it is none for [Bus.Last].
+// Next returns the first message of a keyed subject at or after a sequence. Errors:
+// NotFound, after which such a message may exist all the same, as with [Bus.Last].
 func (b *Bus) Next(ctx context.Context, s api.Subject, from uint64) (Stored, error) {
 	return b.stored(ctx, s, func(ctx context.Context, st jetstream.Stream) (*jetstream.RawStreamMsg, error) {
 		return st.GetMsg(ctx, max(from, 1), jetstream.WithGetMsgSubject(s.String()))
@@ -76,11 +77,11 @@ func rawStored(raw *jetstream.RawStreamMsg, s api.Subject, err error) (Stored, e
 	return Stored{Subject: raw.Subject, Sequence: raw.Sequence, Data: raw.Data, Sender: sender, At: raw.Time}, nil
 }
 
-// Follow calls handle with every message of the subjects' stream that matches
-// one of them, from sequence after+1 on, past and coming, until ctx ends or
-// handle fails. All subjects belong to one stream. It has no durable: the
-// caller remembers where it was. An outage of NATS only delays it; subjects that no
-// stream has are an error after two to five seconds.
+// Follow calls handle with every message of the subjects' stream that matches one of
+// them, from sequence after+1 on, stored and new, until ctx ends or handle returns an
+// error. All subjects belong to one stream. Follow has no durable: the caller stores its
+// position. An outage of NATS only delays the messages. Subjects that belong to no stream
+// are an error after 2 to 5 s.
 func (b *Bus) Follow(ctx context.Context, after uint64, handle func(Stored) error, subjects ...string) error {
 	if len(subjects) == 0 {
 		return errors.New("follow: no subject")
@@ -93,7 +94,7 @@ func (b *Bus) Follow(ctx context.Context, after uint64, handle func(Stored) erro
 			unknown++
 			final = unknown > noStream // servers that have just started do not list all streams yet
 		} else {
-			unknown = 0 // an outage, however long, says nothing of the stream
+			unknown = 0 // an outage does not mean that there is no stream
 		}
 		moved := ln.left.Err() != nil
 		ln.release()
@@ -114,15 +115,16 @@ func (b *Bus) Follow(ctx context.Context, after uint64, handle func(Stored) erro
 	}
 }
 
-// noStream is how often in a row Follow looks for the stream of its subjects again,
-// within about two seconds, and within about five after an outage.
+// noStream is the number of repeated lookups of a missing stream in Follow. They take
+// about 2 s, and about 5 s after an outage.
 const noStream = 5
 
-// follow says with its error whether it is final, as handle's own is.
+// follow reads until an error. final reports that Follow must return it, as it must an
+// error of handle.
 func (b *Bus) follow(ctx context.Context, ln *line, after *uint64, handle func(Stored) error, subjects []string) (final bool, err error) {
 	ctx, stop := ln.staying(ctx)
 	defer stop()
-	once, cancel := context.WithTimeout(ctx, tryTimeout) // a server that has left answers nothing
+	once, cancel := context.WithTimeout(ctx, tryTimeout) // a server that has shut down does not answer
 	defer cancel()
 	stream, err := ln.js.StreamNameBySubject(once, subjects[0])
 	if err != nil {
@@ -135,8 +137,8 @@ func (b *Bus) follow(ctx context.Context, ln *line, after *uint64, handle func(S
 	if err != nil {
 		return false, fmt.Errorf("follow %s: %w", subjects[0], err)
 	}
-	// The first question can overtake the news of its consumer on the way through a
-	// cluster and is then lost; two silent beats are how the client finds out.
+	// In a cluster the first fetch may arrive before the consumer has been created
+	// everywhere, and is then lost. The client repeats it after two missed heartbeats.
 	iter, err := c.Messages(jetstream.PullHeartbeat(time.Second))
 	if err != nil {
 		return false, fmt.Errorf("follow %s: %w", subjects[0], err)
@@ -155,9 +157,9 @@ func (b *Bus) follow(ctx context.Context, ln *line, after *uint64, handle func(S
 	}
 }
 
-// Listen calls handle with every live message of subject until ctx ends. It is
-// listening when ready is called. While the connection changes a message may
-// come twice.
+// Listen calls handle with every live message of subject until ctx ends. It calls ready
+// when it has subscribed. While the connection is replaced a message may be received
+// twice.
 func (b *Bus) Listen(ctx context.Context, subject string, ready func(), handle func([]byte)) error {
 	c := make(chan *nats.Msg, 256)
 	ln, leave, err := b.listen(ctx, subject, c)
@@ -194,7 +196,7 @@ func (b *Bus) listen(ctx context.Context, subject string, c chan *nats.Msg) (*li
 		return nil, nil, fmt.Errorf("listen %s: %w", subject, err)
 	}
 	return ln, func() {
-		_ = sub.Unsubscribe() // the connection is going anyway
+		_ = sub.Unsubscribe() // an error means that the connection is closed
 		ln.release()
 	}, nil
 }

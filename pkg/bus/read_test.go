@@ -13,7 +13,7 @@ import (
 	"github.com/anima-run/anima/pkg/bus"
 )
 
-// follow passes on the sequences that Follow sees.
+// follow sends the sequences that Follow receives.
 func follow(t *testing.T, b *bus.Bus, after uint64, subjects ...string) <-chan uint64 {
 	t.Helper()
 	c := make(chan uint64, 10_000)
@@ -40,7 +40,7 @@ func TestFollowResumesWithoutAGap(t *testing.T) {
 	all := changed("", 0).Subject().All()
 	lucky, bob := changed("lucky", 0).Subject().String(), changed("bob", 0).Subject().String()
 	var writer sync.WaitGroup
-	writer.Go(func() { // while it is followed
+	writer.Go(func() { // while they are followed
 		for n := range int64(20) {
 			publish(t, b, changed([]string{"lucky", "bob"}[n%2], 20+n))
 		}
@@ -92,8 +92,8 @@ func TestFollowOutlivesARestart(t *testing.T) {
 	}
 }
 
-// After an outage the servers do not list all streams at once. Follow goes on, however long
-// the outage was.
+// TestFollowAfterALongOutage checks that Follow continues after an outage of any length,
+// although the servers do not list all streams at once afterwards.
 func TestFollowAfterALongOutage(t *testing.T) {
 	t.Parallel()
 	b, s := one(t)
@@ -106,7 +106,7 @@ func TestFollowAfterALongOutage(t *testing.T) {
 		if n <= outage {
 			answer = `{"type":"io.nats.jetstream.api.v1.stream_names_response","error":{"code":503,"err_code":10008,"description":"JetStream system temporarily unavailable"}}`
 		}
-		_ = m.Respond([]byte(answer)) // a caller without an answer asks again
+		_ = m.Respond([]byte(answer)) // a caller without an answer retries
 		return n < outage+unknown
 	})
 	if seq := wait(t, follow(t, b, 0, changed("", 0).Subject().All()), "the message"); seq != 1 {

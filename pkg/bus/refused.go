@@ -6,21 +6,20 @@ import (
 	"sync"
 )
 
-// errRefused is the error of a question whose subject the user may not publish on.
+// errRefused is the error of a request whose subject the user may not publish to.
 var errRefused = errors.New("nats refuses this user the subject")
 
-// refusals finds the questions that NATS has dropped because the user may not publish on
-// their subjects: the server answers with an error of the connection, which names the
-// subject alone. While a release rolls out, services may start before the servers have
-// their permissions; a question that is new in the release then fails like one that no
-// service takes.
+// refusals reports the requests that NATS has dropped because the user may not publish to
+// their subjects. The server reports such a message as an error of the connection, which
+// names only the subject. During an upgrade, services may start before the servers have
+// the permissions of the new release; a new request then fails as if no service took it.
 type refusals struct {
 	mu      sync.Mutex
 	waiting map[string]map[*func()]struct{} // by subject
 }
 
-// watch calls refused if a message on subject is dropped before stop is called; it may be
-// called more than once, and after stop if the two come together.
+// watch calls refused if a message on subject is dropped before stop is called. It may
+// call refused several times, and after stop if the two happen concurrently.
 func (r *refusals) watch(subject string, refused func()) (stop func()) {
 	key := &refused
 	r.mu.Lock()
@@ -43,7 +42,7 @@ func (r *refusals) watch(subject string, refused func()) (stop func()) {
 	}
 }
 
-// tell calls what waits for the subject of a connection's error, if there is any.
+// tell calls the watches of the subject that an error of the connection names, if any.
 func (r *refusals) tell(err error) {
 	_, subject, found := strings.Cut(err.Error(), `Publish to "`)
 	subject, _, _ = strings.Cut(subject, `"`)

@@ -16,46 +16,47 @@ import (
 	"github.com/anima-run/anima/pkg/failpoint"
 )
 
-// A Route ties one kind of message to one handler, or runs a task for as long
-// as the service lives. A service is a list of routes; see [Bus.Serve].
+// A Route connects one type of message to one handler, or runs a task while the service
+// is served. A service is a list of routes; see [Bus.Serve].
 type Route func(*server) error
 
-// server is what routes share while they are served.
+// server is the state that the routes share while they are served.
 type server struct {
 	bus  *Bus
 	work context.Context //nolint:containedctx // the lifetime of the served routes, longer than one call
 	fail context.CancelCauseFunc
 
-	line      *line       // what questions come on
-	at        *attachment // on it
+	line      *line       // requests are received on it
+	at        *attachment // the subscriptions on line
 	endpoints []served
-	moving    sync.WaitGroup // follow the connection to another server
+	moving    sync.WaitGroup // goroutines that follow the connection to another server
 
-	// Messages are ended first: handling one may ask this very service, or another
-	// of the process, which must still answer then.
+	// Consumers are stopped first: their handlers may call this service, or another
+	// service of the process, which must still answer.
 	consumers []func()       // stop taking messages
-	consuming sync.WaitGroup // deliveries under way
-	stops     []func()       // stop everything else, in order
+	consuming sync.WaitGroup // deliveries in progress
+	stops     []func()       // stop everything else, in this order
 
 	mu    sync.Mutex
-	shut  bool           // nothing new is begun
-	tasks sync.WaitGroup // handlers and loops under way
+	shut  bool           // no new task is started
+	tasks sync.WaitGroup // handlers and loops in progress
 }
 
-// attachment is what a server has on one line.
+// attachment holds the subscriptions of a server on one line.
 type attachment struct {
 	svc     micro.Service
 	control *nats.Subscription
 }
 
-// served is one kind of question and its handler.
+// served is one type of request and its handler.
 type served struct {
 	subject api.Subject
 	handle  func(*line, micro.Request)
 }
 
-// begin runs f as a task unless the server is shut: questions that were on their
-// way when it stopped must not start work that nobody waits for.
+// begin runs f as a task and returns true. It returns false when the server is shut: a
+// request that was buffered during the stop must not start work that Serve does not wait
+// for.
 func (s *server) begin(f func()) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -69,12 +70,14 @@ func (s *server) begin(f func()) bool {
 	return true
 }
 
-// stackRoom is what handlers need of stack: a statement of SQLite some kilobytes. With
-// the frames around it, the stack is of the largest size that the runtime keeps ready.
+// stackRoom is the stack that handlers need, in bytes; a statement of SQLite needs
+// several KB. Together with the frames around it, the stack then has the largest size
+// that the runtime caches.
 const stackRoom = 10 << 10
 
-// growStack makes the stack of a new goroutine as large as handlers need while it is
-// empty. Otherwise it grows by doubling, and each time the frames on it are moved.
+// growStack grows the stack of a new goroutine to the size that handlers need, while it
+// is empty. Otherwise the runtime would double it repeatedly and copy its frames each
+// time.
 //
 //go:noinline
 func growStack() {
@@ -82,13 +85,13 @@ func growStack() {
 	runtime.KeepAlive(&room)
 }
 
-// Serve runs the routes until ctx ends, then drains, for at most drain in all:
-// it stops taking messages and lets the ones in hand finish, waits for
-// [Options.Quiet], stops answering and lets the answers under way finish. What is
-// still running after that has its context cancelled. It calls ready once all
-// routes are live.
+// Serve runs the routes until ctx ends, then drains, for at most drain in all: it stops
+// taking messages and waits for those in progress, waits for [Options.Quiet], stops
+// taking requests and waits for the answers in progress. After that it cancels the
+// contexts of handlers that still run. It calls ready once all routes are served. It
+// returns an error if a route cannot be served or fails.
 func (b *Bus) Serve(ctx context.Context, drain time.Duration, ready func(), routes ...Route) error {
-	work, cancel := context.WithCancelCause(context.WithoutCancel(ctx)) // outlives ctx for the drain
+	work, cancel := context.WithCancelCause(context.WithoutCancel(ctx)) // not cancelled with ctx, for the drain
 	defer cancel(nil)
 	s := &server{bus: b, work: work, fail: cancel, line: b.use()}
 	defer func() { s.line.release() }()
@@ -114,7 +117,7 @@ func (b *Bus) Serve(ctx context.Context, drain time.Duration, ready func(), rout
 			return err
 		}
 	}
-	// Without the flush the first questions find nobody.
+	// Without the flush the first requests may find no responder.
 	if err := s.line.nc.FlushWithContext(deadline(ctx)); err != nil && ctx.Err() == nil {
 		return fmt.Errorf("flush: %w", err)
 	}
@@ -143,7 +146,7 @@ func (b *Bus) Serve(ctx context.Context, drain time.Duration, ready func(), rout
 	return nil
 }
 
-// attach takes the questions that come on ln.
+// attach subscribes to the requests of all endpoints on ln.
 func (s *server) attach(ln *line) (*attachment, error) {
 	b := s.bus
 	svc, err := micro.AddService(ln.nc, micro.Config{
@@ -177,11 +180,12 @@ func (s *server) detach(at *attachment) {
 	if err := at.svc.Stop(); err != nil {
 		s.bus.log.Warn("discovery does not stop", "err", err)
 	}
-	_ = at.control.Unsubscribe() // the connection may be gone
+	_ = at.control.Unsubscribe() // an error means that the connection is closed
 }
 
-// follow moves the questions to the link of now whenever there is another: the
-// new one answers before the old one stops, so no question finds nobody.
+// follow moves the subscriptions to the current link whenever it changes. It subscribes
+// on the new one before it unsubscribes on the old one, so that no request finds no
+// responder.
 func (s *server) follow(stay context.Context) {
 	for {
 		select {
@@ -209,7 +213,8 @@ func (s *server) follow(stay context.Context) {
 	}
 }
 
-// drain returns when everything has ended, which ctx may hurry.
+// drain stops the routes in order and returns when everything has ended. When ctx ends it
+// no longer waits for [Options.Quiet].
 func (s *server) drain(ctx context.Context) {
 	s.stopConsumers()
 	s.consuming.Wait()
@@ -238,17 +243,16 @@ func (s *server) stop() {
 	s.mu.Unlock()
 }
 
-// deadline is ctx with the default timeout; the cancel function is left to the
-// timer, which is short.
+// deadline returns ctx with a timeout of [callTimeout], after which its resources are
+// released.
 func deadline(ctx context.Context) context.Context {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	context.AfterFunc(ctx, cancel)
 	return ctx
 }
 
-// Go runs task for as long as the service is served. Its context ends when the
-// service stops taking work. A task that returns an error before that takes the
-// service down.
+// Go runs task while the service is served. The context of the task ends when the service
+// stops. An error that task returns before that ends [Bus.Serve] with it.
 func Go(task func(context.Context) error) Route {
 	return func(s *server) error {
 		ctx, cancel := context.WithCancel(s.work)
@@ -262,15 +266,15 @@ func Go(task func(context.Context) error) Route {
 	}
 }
 
-// Workers bounds how many questions of one kind are answered at a time.
+// Workers limits how many requests of one type are handled at a time.
 type Workers int
 
-// DefaultWorkers is the pool of a [Reply] that names none.
+// DefaultWorkers is the limit of a [Reply] or [Stream] without Workers.
 const DefaultWorkers Workers = 64
 
-// Reply answers every request Req. Replicas of a service share the questions.
-// At most workers are answered at a time in this process; the next one is told
-// at once that everybody is busy, and its caller tries again or elsewhere.
+// Reply answers every request Req. The replicas of a service share the requests. This
+// process handles at most workers of them at a time. It answers further ones at once with
+// ReasonBusy, and their callers retry, possibly at another replica.
 func Reply[Req api.Message, Resp any](answer func(context.Context, Req) (Resp, error), workers ...Workers) Route {
 	return endpoint(pool(workers), func(ctx context.Context, _ *line, in *nats.Msg, req Req) (*nats.Msg, error) {
 		resp, err := answer(ctx, req)
@@ -295,10 +299,10 @@ func pool(workers []Workers) chan struct{} {
 	return make(chan struct{}, n)
 }
 
-// endpoint is the part that plain and streamed replies share. An endpoint of
-// micro runs one handler at a time, and its Request must not be touched by
-// another goroutine, so the handler only takes a worker and the answer is
-// published on the reply subject.
+// endpoint is the common part of plain and streamed replies. A micro endpoint runs one
+// handler at a time, and no other goroutine may use its Request. So the handler only
+// copies the request and acquires a worker, which publishes the answer on the reply
+// subject.
 func endpoint[Req api.Message](slots chan struct{}, answer func(context.Context, *line, *nats.Msg, Req) (*nats.Msg, error)) Route {
 	return func(s *server) error {
 		var zero Req
@@ -345,8 +349,8 @@ func endpoint[Req api.Message](slots chan struct{}, answer func(context.Context,
 	}
 }
 
-// refusal is the answer to a question that was not begun. Its header, not its
-// reason, tells so: a handler may answer that somebody behind it was busy.
+// refusal returns the answer to a request whose handler was not started. [headerRefused]
+// marks it, not the reason: a handler may return ReasonBusy of another service.
 func (b *Bus) refusal(reply string) *nats.Msg {
 	m := errorMsg(reply, &api.Error{
 		Code: api.Unavailable, Reason: api.ReasonBusy, Message: b.opts.Service + " is busy", Next: "try again", RetryAfter: 50,
@@ -355,18 +359,18 @@ func (b *Bus) refusal(reply string) *nats.Msg {
 	return m
 }
 
-// send publishes an answer, on the line the question came on: the servers on its
-// way know where the caller is. Nobody can be told if that fails: the caller's
-// deadline speaks.
+// send publishes an answer on the line of its request, because the servers on that route
+// have the caller's subscription. A failure is only logged; the call ends with the
+// caller's deadline.
 func (b *Bus) send(ln *line, m *nats.Msg) {
 	if m.Reply = ""; m.Subject == "" {
-		return // sent without a reply subject: nobody waits
+		return // the request had no reply subject
 	}
 	if limit := b.maxData(); limit > 0 && len(m.Data) > limit {
 		m = errorMsg(m.Subject, api.Errorf(api.Internal, "the answer of %d bytes is larger than NATS takes", len(m.Data)))
 	}
 	err := ln.nc.PublishMsg(m)
-	if err != nil && ln.left.Err() != nil { // it was closing when the question came out of its buffer
+	if err != nil && ln.left.Err() != nil { // the line was closing when the request was taken from its buffer
 		now := b.use()
 		defer now.release()
 		err = now.nc.PublishMsg(m)
@@ -376,8 +380,8 @@ func (b *Bus) send(ln *line, m *nats.Msg) {
 	}
 }
 
-// logFailure logs what an operator should see: our own faults as errors, what
-// callers did wrong only when asked for.
+// logFailure logs internal errors as errors, Unavailable as a warning, and errors of the
+// caller at debug level.
 func (b *Bus) logFailure(ctx context.Context, subject string, err error) {
 	switch api.CodeOf(err) {
 	case api.Internal:
@@ -389,7 +393,7 @@ func (b *Bus) logFailure(ctx context.Context, subject string, err error) {
 	}
 }
 
-// guarded turns a panic of a handler into an error of this one message.
+// guarded calls f and returns a panic of it as an error.
 func guarded(f func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {

@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// A server that has left answers nothing at all. A read asks again long before its
-// caller's deadline, which may be that of a whole run: in a rolling update of NATS
-// one such read held a run until the end of its time.
+// TestReadingOutlivesSilence checks that a read is retried long before its caller's
+// deadline when the server has shut down and does not answer. In a rolling update of NATS
+// one such read blocked a run until the run's deadline.
 func TestReadingOutlivesSilence(t *testing.T) {
 	t.Parallel()
 	b, _ := one(t)
@@ -17,7 +17,7 @@ func TestReadingOutlivesSilence(t *testing.T) {
 		if tries++; tries > 1 {
 			return nil
 		}
-		<-once.Done() // silence
+		<-once.Done() // no answer
 		return once.Err()
 	})
 	if err != nil || tries != 2 {

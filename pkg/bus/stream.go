@@ -15,14 +15,14 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// A streamed reply is a row of messages on one reply subject: every delta with
-// its number, a sign of life while there is nothing to say, and the answer with
-// [headerEnd]. The caller's replies share one wildcard subscription, because a
-// subscription each costs ten times as much.
+// A streamed reply is a sequence of messages on one reply subject: numbered deltas,
+// keep-alives between them, and the answer with [headerEnd]. All streamed replies of a
+// bus share one wildcard subscription, because a subscription each costs ten times as
+// much.
 
-// Stream answers every request Req with any number of Deltas and one Resp. When
-// the caller gives up, the context ends and send fails. Resp must be whole by itself: a
-// caller may miss Deltas. Workers as in [Reply].
+// Stream answers every request Req with any number of Deltas and one Resp. When the
+// caller cancels the call, the context ends and send fails. Resp must be complete by
+// itself: a caller may miss Deltas. Workers are as in [Reply].
 func Stream[Req api.Message, Delta, Resp any](answer func(ctx context.Context, req Req, send func(Delta) error) (Resp, error), workers ...Workers) Route {
 	return endpoint(pool(workers), func(ctx context.Context, ln *line, in *nats.Msg, req Req) (*nats.Msg, error) {
 		b := ln.mux.bus
@@ -76,7 +76,7 @@ type streamWriter struct {
 	seq   int
 }
 
-// write sends one message of the row. Signs of life have no number.
+// write sends one message of the reply: a keep-alive if kind is set, else the next delta.
 func (w *streamWriter) write(kind string, data []byte) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -92,7 +92,7 @@ func (w *streamWriter) write(kind string, data []byte) error {
 	return w.line.nc.PublishMsg(m)
 }
 
-// sent is how many pieces were written, so that a loss of the last ones shows.
+// sent returns the number of deltas that were written, for the header of the answer.
 func (w *streamWriter) sent() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -108,7 +108,7 @@ func (w *streamWriter) keepAlive(ctx context.Context) {
 			return
 		case <-t.C:
 			if err := w.write(headerAlive, nil); err != nil {
-				return // the connection is gone, and the caller's patience with it
+				return // the connection is closed; the caller ends the call after three missed keep-alives
 			}
 		}
 	}
@@ -118,7 +118,7 @@ func (b *Bus) controlSubject() string {
 	return control(b.opts.Service) + "." + b.opts.Instance
 }
 
-// control cancels a streamed reply whose caller has gone.
+// control cancels the streamed reply whose reply subject is the message's content.
 func (b *Bus) control(m *nats.Msg) {
 	b.mu.Lock()
 	cancel := b.controls[string(m.Data)]
@@ -128,15 +128,15 @@ func (b *Bus) control(m *nats.Msg) {
 	}
 }
 
-// CallStream asks a question whose answer comes in pieces: delta is called with
-// each, in order, on the caller's goroutine. If ctx ends, the server is told to
-// stop. A question that no server has begun to answer after 3 s is asked again. Errors
-// are those of [Call]; a server that falls silent is Unavailable. When a piece is lost,
-// delta is not called any more and the answer at the end is returned all the same:
-// asking again would have it made, and paid, again.
+// CallStream sends a request whose answer comes in deltas, and calls delta with each, in
+// order, on the caller's goroutine. When ctx ends, the server's handler is cancelled. A
+// request that no server has begun after 3 s is repeated. Errors are those of [Call]; a
+// server that sends no message for three keep-alive intervals is Unavailable. After a
+// lost delta, delta is not called any more, but the answer at the end is returned: a
+// repeated request would compute, and pay for, the answer again.
 func CallStream[Delta, Resp any](ctx context.Context, b *Bus, req api.Message, delta func(Delta) error) (Resp, error) {
 	cancel := context.CancelFunc(func() {})
-	if _, ok := ctx.Deadline(); !ok { // a later one stays: silence ends the call before it
+	if _, ok := ctx.Deadline(); !ok { // a later deadline is kept: missing keep-alives end the call before it
 		ctx, cancel = context.WithTimeout(ctx, callTimeout)
 	}
 	defer cancel()
@@ -157,16 +157,16 @@ func CallStream[Delta, Resp any](ctx context.Context, b *Bus, req api.Message, d
 	}
 }
 
-// Streaming is the caller's side of a streamed reply, which [OpenStream] begins. Its
-// methods must not be called by several goroutines at once, but for Close.
+// Streaming is the caller's side of a streamed reply, which [OpenStream] begins. It is
+// not safe for concurrent use, except for Close.
 type Streaming[Delta, Resp any] struct {
 	row    *row
 	answer Resp
 }
 
-// OpenStream asks a question as [CallStream] does, for a caller that reads the pieces
-// itself and may do something else between two of them. ctx gives the trace. The caller
-// must call Close.
+// OpenStream prepares a request as [CallStream] sends it, for a caller that reads the
+// deltas itself. The first Begin or Next sends it. ctx only supplies the trace. The
+// caller must call Close.
 func OpenStream[Delta, Resp any](ctx context.Context, b *Bus, req api.Message) (*Streaming[Delta, Resp], error) {
 	s := req.Subject()
 	msg, err := b.message(s, req)
@@ -180,9 +180,9 @@ func OpenStream[Delta, Resp any](ctx context.Context, b *Bus, req api.Message) (
 	return &Streaming[Delta, Resp]{row: &row{bus: b, subject: s, msg: msg, span: span}}, nil
 }
 
-// Begin waits until a server has taken the question, or ctx ends. Next does so, too. An
-// error with [api.ReasonNoAnswer] says that no server is there. Errors are those of
-// [CallStream]; after one that is only ctx's, Begin or Next may be called again.
+// Begin waits until a server has begun the request, or ctx ends. Next does so, too. An
+// error with [api.ReasonNoAnswer] means that no server took it. Errors are those of
+// [CallStream]; after an error of ctx, Begin or Next may be called again.
 func (s *Streaming[Delta, Resp]) Begin(ctx context.Context) error {
 	_, _, err := s.row.read(ctx, true)
 	if ctx.Err() == nil {
@@ -191,9 +191,9 @@ func (s *Streaming[Delta, Resp]) Begin(ctx context.Context) error {
 	return err
 }
 
-// Next waits for the next piece until ctx ends. It returns false when there is none,
-// because the answer is whole; see [Streaming.Answer]. Errors are those of [CallStream];
-// after one, Next must not be called again.
+// Next waits for the next delta until ctx ends. It returns false without an error when
+// the answer is complete; see [Streaming.Answer]. Errors are those of [CallStream]; after
+// one, Next must not be called again.
 func (s *Streaming[Delta, Resp]) Next(ctx context.Context) (Delta, bool, error) {
 	var d Delta
 	m, end, err := s.row.read(ctx, false)
@@ -207,42 +207,44 @@ func (s *Streaming[Delta, Resp]) Next(ctx context.Context) (Delta, bool, error) 
 	return d, !end && err == nil, failed(s.row.span, err)
 }
 
-// Answer is what the reply came to, once Next has returned false without an error.
+// Answer returns the final answer, once Next has returned false without an error.
 func (s *Streaming[Delta, Resp]) Answer() Resp { return s.answer }
 
-// Close ends the reading. A server that has not sent the whole answer is told to stop.
-// Closing twice, or at the same time as a Next, is allowed.
+// Close ends the call. If the server has not sent the complete answer, its handler is
+// cancelled. Close may be called again, and concurrently with Next.
 func (s *Streaming[Delta, Resp]) Close() { s.row.close() }
 
-// errUnheard is the error for a question that no server has begun to answer: each
-// begins with a sign that it does.
+// errUnheard is the error for a request that no server has begun: a server sends a
+// keep-alive when it begins one.
 var errUnheard = &api.Error{Code: api.Unavailable, Message: "no sign of life from the service", Next: "try again", RetryAfter: 1000}
 
-// row reads the messages of one streamed reply.
+// row reads the messages of one streamed reply, and repeats the request until a server
+// has begun it.
 type row struct {
 	bus     *Bus
 	subject api.Subject
 	msg     *nats.Msg
 	span    trace.Span
 
-	in       *inbox // nil: nothing is asked
+	in       *inbox // nil: no request is sent
 	msgs     []*nats.Msg
-	next     int // number of the piece that is due
+	next     int // number of the next delta
 	silence  *time.Timer
-	patience time.Duration // with a silent server
-	begun    bool          // a server took the question
+	patience time.Duration // how long the server may send no message
+	begun    bool          // a server has begun the request
 
 	mu      sync.Mutex
-	line    *line  // nil: nothing is asked
-	unwatch func() // ends the watch for a refusal on it
-	reply   string // on it
-	control string // where to cancel the reply
-	whole   bool   // nothing comes any more
+	line    *line  // nil: no request is sent
+	unwatch func() // ends the watch for a refusal on line
+	reply   string // reply subject on line
+	control string // subject on which the reply is cancelled
+	whole   bool   // no further message is expected
 	closed  bool
 }
 
-// read returns the next message of the row, and whether it is the last: the answer. It
-// asks as often as it takes until a server has begun, which ends it if begin is set.
+// read returns the next message, and whether it is the answer, which is the last. It
+// sends the request, with retries until a server has begun it. With begin it returns
+// then.
 func (r *row) read(ctx context.Context, begin bool) (m *nats.Msg, end bool, err error) {
 	for try := 0; ; try++ {
 		if m, err = nil, r.ask(); err == nil {
@@ -265,7 +267,7 @@ func (r *row) read(ctx context.Context, begin bool) (m *nats.Msg, end bool, err 
 	}
 }
 
-// ask sends the question, unless it is sent.
+// ask sends the request unless it is sent already.
 func (r *row) ask() error {
 	if r.in != nil {
 		return nil
@@ -288,24 +290,23 @@ func (r *row) ask() error {
 	if err := ln.nc.PublishMsg(out); err != nil {
 		return fmt.Errorf("ask: %w", err)
 	}
-	r.patience = min(3*r.bus.opts.AliveEvery, tryTimeout) // a server that is there says so at once
+	r.patience = min(3*r.bus.opts.AliveEvery, tryTimeout) // a server sends a keep-alive when it takes the request
 	if r.silence == nil {
 		r.silence = time.NewTimer(r.patience)
 	}
 	return nil
 }
 
-// receive waits for the next message that says something. With begin, that is a sign of
-// life, too.
+// receive waits for the next delta, answer or error; with begin also for a keep-alive.
 func (r *row) receive(ctx context.Context, begin bool) (m *nats.Msg, end bool, err error) {
 	for {
-		r.silence.Reset(r.patience) // here, because a slow caller must not look like a silent server
+		r.silence.Reset(r.patience) // here, so that a slow caller is not taken for a silent server
 		for len(r.msgs) == 0 {
 			select {
 			case <-ctx.Done():
 				return nil, false, ctx.Err()
 			case <-r.silence.C:
-				r.ended() // the server is not told to stop: asking again finds what it comes to
+				r.ended() // the server is not cancelled: a repeated request gets the result of its work
 				if !r.begun {
 					return nil, false, errUnheard
 				}
@@ -322,7 +323,7 @@ func (r *row) receive(ctx context.Context, begin bool) (m *nats.Msg, end bool, e
 		case ctx.Err() != nil:
 			return nil, false, ctx.Err()
 		case m == refusal:
-			if !r.begun { // else it was another question
+			if !r.begun { // otherwise another request on this subject was refused
 				return nil, false, errRefused
 			}
 		case noResponders(m):
@@ -342,7 +343,7 @@ func (r *row) receive(ctx context.Context, begin bool) (m *nats.Msg, end bool, e
 			return m, true, nil
 		default:
 			r.begun, r.patience = true, 3*r.bus.opts.AliveEvery
-			if m.Header.Get(headerSeq) == seqHeader(r.next) { // else one before it was lost: nothing after it fits, until the answer
+			if m.Header.Get(headerSeq) == seqHeader(r.next) { // otherwise an earlier delta was lost: skip all others until the answer
 				r.next++
 				return m, false, nil
 			}
@@ -356,7 +357,7 @@ func (r *row) ended() {
 	r.whole = true
 }
 
-// leave gives up the present try.
+// leave gives up the current try; the next ask sends the request again.
 func (r *row) leave() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -364,7 +365,8 @@ func (r *row) leave() {
 	r.in, r.msgs, r.whole = nil, nil, false
 }
 
-// drop frees what the present try has; the caller holds the lock.
+// drop releases what the current try uses, and cancels its reply unless it is complete.
+// The caller holds r.mu.
 func (r *row) drop() {
 	if r.line == nil {
 		return
@@ -389,8 +391,8 @@ func (r *row) close() {
 	r.span.End()
 }
 
-// cancelAt asks a server to stop answering reply. The server's next sign of life
-// repeats the occasion, should this get lost.
+// cancelAt asks a server to cancel the streamed reply on a reply subject. If this message
+// is lost, it is sent again at the server's next keep-alive.
 func (b *Bus) cancelAt(control, reply string) {
 	if control == "" {
 		return
@@ -406,7 +408,7 @@ func noResponders(m *nats.Msg) bool {
 	return len(m.Data) == 0 && m.Header.Get("Status") == "503"
 }
 
-// mux shares one wildcard subscription among all streamed replies.
+// mux receives all streamed replies of a line on one wildcard subscription.
 type mux struct {
 	bus     *Bus
 	line    *line
@@ -433,8 +435,8 @@ func (x *mux) open() error {
 		c := x.waiting[m.Subject]
 		x.mu.Unlock()
 		if c == nil {
-			// Nobody waits for this answer: its caller gave up before it knew where
-			// to say so, or saying so got lost.
+			// The caller gave up before it received the control subject, or its
+			// cancellation was lost.
 			x.bus.cancelAt(m.Header.Get(headerControl), m.Subject)
 			return
 		}
@@ -469,7 +471,7 @@ func (x *mux) close() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.sub != nil {
-		_ = x.sub.Unsubscribe() // the connection may be closed already
+		_ = x.sub.Unsubscribe() // an error means that the connection is closed
 		x.sub = nil
 	}
 }

@@ -23,7 +23,7 @@ func ask(ctx context.Context, b *bus.Bus, id string, delta func(api.Delta) error
 	return bus.CallStream[api.Delta, api.Completion](ctx, b, api.Complete{ID: id}, delta)
 }
 
-// quick makes signs of life frequent, so that silence is noticed soon.
+// quick makes keep-alives frequent, so that a silent server is detected soon.
 var quick = bus.Options{AliveEvery: 100 * time.Millisecond}
 
 func quickPair(t *testing.T, f complete) (caller *bus.Bus, server *serving, serverConn *nats.Conn) {
@@ -48,7 +48,7 @@ func TestStreamInOrder(t *testing.T) {
 	})
 	ctx := testContext(t)
 	var all sync.WaitGroup
-	for i := range 8 { // at once, over the one shared subscription
+	for i := range 8 { // concurrently, over the shared subscription
 		all.Go(func() {
 			id, n := fmt.Sprint(i), 0
 			got, err := ask(ctx, caller, id, func(d api.Delta) error {
@@ -136,7 +136,8 @@ func TestStreamIsCancelledByItsCaller(t *testing.T) {
 	}
 }
 
-// A caller that gave up before the server's first word still stops it.
+// TestStreamIsCancelledByACallerItNeverHeardOf checks that a caller that gave up before
+// the server's first message still stops the server.
 func TestStreamIsCancelledByACallerItNeverHeardOf(t *testing.T) {
 	t.Parallel()
 	began, stopped := make(chan struct{}), make(chan struct{})
@@ -147,7 +148,7 @@ func TestStreamIsCancelledByACallerItNeverHeardOf(t *testing.T) {
 	o.Service = "caller"
 	caller := newBus(t, connect(t, s), o)
 
-	// A middleman holds the question back until its caller has gone.
+	// A proxy holds the request back until its caller has given up.
 	var question *nats.Msg
 	held := make(chan struct{})
 	middle := connect(t, s).NATS()
@@ -199,8 +200,8 @@ func TestStreamNoticesADeadServer(t *testing.T) {
 	}
 }
 
-// Who takes a question says at once that it is alive. Who does not is dead, and
-// another one is asked.
+// TestStreamAsksOthersBeforeItBegins checks that the request is repeated when the replica
+// that took it does not send a keep-alive at once.
 func TestStreamAsksOthersBeforeItBegins(t *testing.T) {
 	t.Parallel()
 	b, s := one(t)
@@ -220,12 +221,12 @@ func TestStreamAsksOthersBeforeItBegins(t *testing.T) {
 	serve(t, b, patience, bus.Stream(func(context.Context, api.Complete, func(api.Delta) error) (api.Completion, error) {
 		return api.Completion{Text: "answered"}, nil
 	}))
-	asking.Wait() // before the server ends
+	asking.Wait() // before the server is stopped
 }
 
 func TestStreamWaitsForASlowServerAndASlowCaller(t *testing.T) {
 	t.Parallel()
-	long := 5 * quick.AliveEvery // more than the three signs of life
+	long := 5 * quick.AliveEvery // longer than three keep-alive intervals
 	linger := func(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
@@ -258,8 +259,8 @@ func TestStreamWaitsForASlowServerAndASlowCaller(t *testing.T) {
 	}
 }
 
-// Pieces are lost on the way, in the middle or at the end: the caller gets the answer, and
-// of the pieces those before the loss.
+// TestStreamWithoutALostPiece loses deltas in the middle or at the end: the caller gets
+// the answer, and the deltas before the loss.
 func TestStreamWithoutALostPiece(t *testing.T) {
 	t.Parallel()
 	b, s := one(t)
@@ -305,7 +306,8 @@ func TestStreamWithoutALostPiece(t *testing.T) {
 	}
 }
 
-// A burst does not overtake a caller that reads nothing until all of it has come.
+// TestStreamBurst checks that no delta is lost when the caller does not read until all of
+// them have arrived.
 func TestStreamBurst(t *testing.T) {
 	t.Parallel()
 	const pieces = 20_000
@@ -356,8 +358,8 @@ func TestStreamBusy(t *testing.T) {
 	}
 }
 
-// TestStreamIsReadByItsCaller reads one piece, then the answer; of a second reply it
-// reads one piece and closes, which ends the server's work.
+// TestStreamIsReadByItsCaller reads one delta and the answer. Of a second reply it reads
+// one delta and calls Close, which cancels the server's handler.
 func TestStreamIsReadByItsCaller(t *testing.T) {
 	t.Parallel()
 	read, gone := make(chan struct{}), make(chan struct{})

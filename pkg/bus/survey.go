@@ -14,7 +14,7 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// Replica is one running instance of a service, as its discovery says.
+// Replica is one running instance of a service, as it reports itself for discovery.
 type Replica struct {
 	Service  string `json:"service"`
 	Instance string `json:"instance"`
@@ -24,8 +24,8 @@ type Replica struct {
 // surveyWait is how long Replicas waits for another answer after the last one.
 const surveyWait = 300 * time.Millisecond
 
-// Replicas asks every service that is there to say so, and returns those that
-// answered, by service and instance.
+// Replicas asks all running services to report themselves, and returns those that
+// answered, sorted by service and instance.
 func (b *Bus) Replicas(ctx context.Context) ([]Replica, error) {
 	subject, err := micro.ControlSubject(micro.PingVerb, "", "")
 	if err != nil {
@@ -38,7 +38,7 @@ func (b *Bus) Replicas(ctx context.Context) ([]Replica, error) {
 	if err != nil {
 		return nil, fmt.Errorf("survey: %w", err)
 	}
-	defer func() { _ = sub.Unsubscribe() }() // the connection is gone, and with it the subscription
+	defer func() { _ = sub.Unsubscribe() }() // an error means that the connection is closed
 	if err := ln.nc.PublishRequest(subject, inbox, nil); err != nil {
 		return nil, fmt.Errorf("survey: %w", err)
 	}
@@ -64,16 +64,16 @@ func (b *Bus) Replicas(ctx context.Context) ([]Replica, error) {
 	}
 }
 
-// StreamState is how much a stream holds.
+// StreamState is the amount of data in a stream.
 type StreamState struct {
 	Name     string `json:"name"`
-	Work     bool   `json:"work"` // a work queue: its messages wait or are worked on
+	Work     bool   `json:"work"` // a work queue: its messages wait or are being handled
 	Messages uint64 `json:"messages"`
 	Bytes    uint64 `json:"bytes"`
 }
 
-// States returns the state of the streams of all contracts, by name. One that is not
-// there is left out.
+// States returns the states of the streams of all contracts. A stream that does not exist
+// is left out.
 func (b *Bus) States(ctx context.Context) ([]StreamState, error) {
 	var all []StreamState
 	for _, s := range api.Streams() {

@@ -16,8 +16,8 @@ import (
 	"github.com/anima-run/anima/pkg/telemetry"
 )
 
-// carrier reads and writes trace context in NATS headers. The ready-made HTTP
-// carrier writes Traceparent, which a case-sensitive reader does not find.
+// carrier reads and writes trace context in NATS headers. OpenTelemetry's carrier for
+// HTTP headers writes Traceparent, which a case-sensitive reader does not find.
 type carrier nats.Header
 
 func (c carrier) Get(key string) string {
@@ -42,7 +42,7 @@ func (c carrier) Keys() []string {
 	return keys
 }
 
-// propagator carries trace context and the ids of agent and turn, nothing else.
+// propagator propagates trace context and the ids of agent and turn, nothing else.
 var propagator = telemetry.Propagator()
 
 func inject(ctx context.Context, h nats.Header) {
@@ -57,8 +57,8 @@ func extract(ctx context.Context, h nats.Header) context.Context {
 	return propagator.Extract(ctx, carrier(h))
 }
 
-// TraceParent is the W3C traceparent of the span in ctx, "" without one: what a
-// stored row keeps, so that recovery continues the same trace.
+// TraceParent returns the W3C traceparent of the span in ctx, "" without one. Stores keep
+// it in a row, so that work that is resumed from the row continues the same trace.
 func TraceParent(ctx context.Context) string {
 	h := nats.Header{}
 	inject(ctx, h)
@@ -71,7 +71,7 @@ func WithTraceParent(ctx context.Context, traceparent string) context.Context {
 	return extract(ctx, nats.Header{"traceparent": {traceparent}})
 }
 
-// failed marks the span and returns err.
+// failed records err on the span and returns it.
 func failed(span trace.Span, err error) error {
 	if err == nil {
 		return nil

@@ -96,7 +96,8 @@ func TestTraceCrossesTheBus(t *testing.T) {
 	}
 }
 
-// Other programs look for the name in lower case, and some write it otherwise.
+// TestTraceHeaderIsTheStandards checks that the header is written in lower case and read
+// in any case.
 func TestTraceHeaderIsTheStandards(t *testing.T) {
 	t.Parallel()
 	b, s := one(t)
@@ -134,7 +135,8 @@ func TestTraceHeaderIsTheStandards(t *testing.T) {
 	}
 }
 
-// Not parallel: it compares the goroutines before and after.
+// TestServeLeavesNothingBehind is not parallel: it compares the goroutines before and
+// after.
 func TestServeLeavesNothingBehind(t *testing.T) {
 	s := startServer(t)
 	nc := connect(t, s)
@@ -172,12 +174,12 @@ func TestServeLeavesNothingBehind(t *testing.T) {
 		}
 		b.Close()
 	}
-	serveOnce() // the server makes the durables and keeps goroutines for them
+	serveOnce() // the server creates the durables and keeps goroutines for them
 	before := goleak.IgnoreCurrent()
 	serveOnce()
 	goleak.VerifyNone(t, before)
-	// One is left, which answers come to. The library removes those that were drained a
-	// moment later.
+	// One is left: nats.go's subscription for replies. Drained ones are removed a little
+	// later.
 	for ctx := testContext(t); nc.NATS().NumSubscriptions() > 1; {
 		select {
 		case <-ctx.Done():

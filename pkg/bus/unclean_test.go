@@ -15,7 +15,7 @@ import (
 	"github.com/anima-run/anima/pkg/embednats/storetest"
 )
 
-// onDisk is one server, or three, with its stores in a folder.
+// onDisk is one server, or a cluster of three, with its stores in a folder.
 type onDisk struct {
 	replicas int
 	start    func(t *testing.T, dir string) (*server.Server, func())
@@ -38,8 +38,9 @@ var threefold = onDisk{3, func(t *testing.T, dir string) (*server.Server, func()
 	return all[0], stop
 }}
 
-// A server that is killed brings values back whose delete marker has expired, and
-// without their TTL (nats-server issue 8505). The value's own expiry decides then.
+// TestRevivedKeys checks that values that a killed server restores, after their delete
+// marker has expired and without their TTL (nats-server issue 8505), hold only until the
+// expiry in the value.
 func TestRevivedKeys(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -57,8 +58,8 @@ func TestRevivedKeys(t *testing.T) {
 			s, stop := c.servers.start(t, dir)
 			locks := openLocks(t, newBus(t, connect(t, s), bus.Options{Replicas: c.servers.replicas}))
 			key, held := api.LockKey("gone"), api.LockKey("held")
-			// One that is older than the other and stays: a store forgets what is before all
-			// of its messages.
+			// An older key that is kept: at its recovery a store discards what precedes
+			// its first message.
 			living := api.Lock{Owner: "killed", Run: "r2", Expires: time.Now().Add(time.Hour).UnixMicro()}
 			if _, err := locks.Create(testContext(t), held, living, time.Hour); err != nil {
 				t.Fatal(err)
@@ -81,7 +82,7 @@ func TestRevivedKeys(t *testing.T) {
 			if revived := err == nil && e.Value == before; !revived && c.form == storetest.Saved && c.servers.replicas == 1 {
 				t.Errorf("got %+v, %v: the test forces no revival any more; was issue 8505 repaired?", e, err)
 			}
-			// As a lock is taken: the key is made or the value replaced.
+			// A lock is taken in this way: the key is created or its value replaced.
 			after := api.Lock{Owner: "next", Expires: time.Now().Add(time.Hour).UnixMicro()}
 			free := func(l api.Lock) bool { return l.Free("next", time.Now().UnixMicro()) }
 			next, _, err := locks.Take(testContext(t), key, after, time.Hour, free)
@@ -93,7 +94,7 @@ func TestRevivedKeys(t *testing.T) {
 			if was != living {
 				t.Errorf("held: got %+v, want %+v", was, living)
 			}
-			// What is over is removed, what is not stays.
+			// Sweep removes expired locks and keeps others.
 			if _, err := locks.Update(testContext(t), key, before, next, 0); err != nil {
 				t.Fatal(err)
 			}
@@ -109,8 +110,8 @@ func TestRevivedKeys(t *testing.T) {
 	}
 }
 
-// purge deletes a key as [bus.Bucket.Delete] does, and waits until the marker, which
-// lasts for a second here, has gone and one other key is left.
+// purge deletes a key as [bus.Bucket.Delete] does, and waits until the marker, which has
+// a TTL of 1 s here, has expired and one other key is left.
 func purge(t *testing.T, js jetstream.JetStream, key string, revision uint64) {
 	t.Helper()
 	m := nats.NewMsg("$KV." + api.Coordination + "." + key)
@@ -128,8 +129,9 @@ func purge(t *testing.T, js jetstream.JetStream, key string, revision uint64) {
 	}
 }
 
-// What a process had in hand when it was killed comes again as soon as the next one of
-// the installation is there, however long the ack wait is.
+// TestNextOfTheInstallation checks that messages that a killed process held are
+// redelivered as soon as the next process of the installation serves, whatever the ack
+// wait is.
 func TestNextOfTheInstallation(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
@@ -149,7 +151,7 @@ func TestNextOfTheInstallation(t *testing.T) {
 	enqueue(t, first, "s1", "r1")
 	enqueue(t, first, "s2", "r2")
 	before := wait(t, has, "the first delivery")
-	for acknowledged := false; !acknowledged; { // or it comes again, too
+	for acknowledged := false; !acknowledged; { // otherwise it would be redelivered, too
 		_, err := first.Next(testContext(t), api.Run{Session: "s1"}.Subject(), 1)
 		if acknowledged = api.CodeOf(err) == api.NotFound; err != nil && !acknowledged {
 			t.Fatal(err)

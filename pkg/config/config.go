@@ -1,5 +1,5 @@
-// Package config fills a struct from the environment, gives its fields flags
-// and writes the table that documents them. One declaration serves all three:
+// Package config fills a struct from the environment, defines flags for its fields and
+// writes the table that documents them, all from one declaration:
 //
 //	type Config struct {
 //		MaxCost int64         `env:"max_cost" help:"most a step may cost, in micro-USD"`
@@ -8,11 +8,11 @@
 //		Mode    string        `env:"mode" oneof:"queue|drop" help:"what a full queue does"`
 //	}
 //
-// In service policy the first field is the variable ANIMA_POLICY_MAX_COST and
-// the flag -policy-max-cost; a default is overridden by the environment, and
-// that by a flag. The package reads no environment by itself: every value
-// comes through the [Lookup] it is given, and from the files that variables of
-// secrets name. It knows no setting of any service.
+// In service policy the variable of the first field is ANIMA_POLICY_MAX_COST and its flag
+// is -policy-max-cost; the environment overrides a default, and a flag overrides the
+// environment. The package does not read the environment itself: every value comes from
+// the given [Lookup], and from the files that the variables of secrets name. It must not
+// contain settings of a service.
 package config
 
 import (
@@ -23,33 +23,33 @@ import (
 	"time"
 )
 
-// Lookup finds the value of an environment variable; [os.LookupEnv] is one.
+// Lookup returns the value of an environment variable; [os.LookupEnv] is one.
 type Lookup func(name string) (value string, set bool)
 
 // Field is one setting of a config struct.
 type Field struct {
 	Env     string // variable, such as ANIMA_POLICY_MAX_COST
-	Flag    string // flag without dashes; empty when the setting has none
-	Type    string // what the value is, for people: "whole number", "duration", …
-	Accepts string // the closed set of values, separated by "|"; empty means any
-	Default string // as one would write it in the environment; always empty for secrets
+	Flag    string // flag without dashes; empty if the setting has none
+	Type    string // description of the type: "whole number", "duration", …
+	Accepts string // the allowed values, separated by "|"; empty means any
+	Default string // in the format of the environment; always empty for secrets
 	Help    string
 	Secret  bool // the value is never shown, and <Env>_FILE may name a file that holds it
 }
 
-// setting is a Field together with the place its value goes to.
+// setting is a Field with the variable that holds its value.
 type setting struct {
 	Field
 	value reflect.Value
 }
 
-// Fields lists the settings of the struct that cfg points to, in the order of
-// the struct, with the values it holds now as defaults. The fields of nested
-// structs are listed in place; an env tag on a nested struct is put before
-// their names. Fields without an env tag are left alone.
+// Fields returns the settings of the struct that cfg points to, in the order of the
+// struct, with their current values as defaults. The fields of nested structs are listed
+// in place; an env tag on a nested struct is a prefix of their names. Fields without an
+// env tag are ignored.
 //
-// Fields panics when cfg is not a pointer to a struct, a tagged field has a
-// type that cannot be read from text, or two fields share a variable.
+// Fields panics if cfg is not a pointer to a struct, a tagged field has a type that
+// cannot be parsed from text, or two fields have the same variable.
 func Fields(prefix string, cfg any) []Field {
 	all := settings(prefix, cfg)
 	fields := make([]Field, len(all))
@@ -110,7 +110,7 @@ func walk(all []setting, prefix string, v reflect.Value) []setting {
 			s.Env = "ANIMA_" + strings.ToUpper(strings.ReplaceAll(path, "-", "_"))
 			s.Flag = strings.ToLower(strings.ReplaceAll(path, "_", "-"))
 			if s.Secret {
-				s.Flag += "-file" // a secret on a command line is read by every user of the machine
+				s.Flag += "-file" // every user of the machine can read a command line
 			}
 		}
 		all = append(all, s)
@@ -151,7 +151,7 @@ func typeName(v reflect.Value, f reflect.StructField) string {
 	return strings.ToLower(f.Type.Name())
 }
 
-// format writes a value as the environment would hold it.
+// format returns a value in the format of the environment.
 func format(v reflect.Value) string {
 	switch x := v.Addr().Interface().(type) {
 	case *[]string:

@@ -39,7 +39,7 @@ type settings struct {
 	APIKey  config.Secret `env:"OPENAI_API_KEY,exact" help:"key of the provider"`
 	BaseURL string        `env:"OPENAI_BASE_URL,exact" help:"where the provider is"`
 
-	note    string // neither exported nor tagged: left alone
+	note    string // neither exported nor tagged: ignored
 	Skipped chan int
 }
 
@@ -141,7 +141,7 @@ func TestLoad(t *testing.T) {
 		"ANIMA_POLICY_LEVEL", "debug",
 		"ANIMA_POLICY_TOKEN_FILE", file,
 		"OPENAI_API_KEY", "sk-1",
-		"ANIMA_LOOP_QUEUE_DEPTH", "7", // another service's
+		"ANIMA_LOOP_QUEUE_DEPTH", "7", // a variable of another service
 	))
 	if err != nil {
 		t.Fatal(err)
@@ -155,7 +155,8 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// reveal makes a comparison see what secrets and unexported fields hold.
+// reveal returns the values of all fields, with those of secrets and unexported fields,
+// for comparison.
 func reveal(s *settings) []any {
 	return []any{
 		s.Addr, s.MaxCost, s.Refresh, s.Strict, s.Models, s.Mode, s.Level, s.Queue,

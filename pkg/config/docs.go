@@ -6,15 +6,15 @@ import (
 	"strings"
 )
 
-// Section is one table of the settings' documentation.
+// Section is one table in the documentation of the settings.
 type Section struct {
 	Title  string
 	Intro  string // a paragraph before the table; may be empty
 	Fields []Field
 }
 
-// Markdown writes the sections in the order given. The same sections give the
-// same bytes. It returns the first error of w.
+// Markdown writes the sections in the given order. The output is deterministic. It
+// returns the first error of w.
 func Markdown(w io.Writer, sections ...Section) error {
 	var b strings.Builder
 	for i, s := range sections {
@@ -55,7 +55,7 @@ func code(words ...string) string {
 	return strings.Join(out, ", ")
 }
 
-// cell keeps text from ending a cell or a row.
+// cell escapes text so that it does not end a cell or a row.
 func cell(s string) string {
 	return strings.NewReplacer("|", `\|`, "\r", "", "\n", " ").Replace(s)
 }

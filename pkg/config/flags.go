@@ -5,21 +5,20 @@ import (
 	"reflect"
 )
 
-// Bind adds a flag to fs for every setting of cfg that has one, and returns a
-// lookup that answers with the flags given on the command line and asks under
-// about everything else. A flag is thus another spelling of its variable, and
-// [Load] with that lookup gives the order default, environment, flag:
+// Bind adds a flag to fs for every setting of cfg that has one. It returns a lookup that
+// returns the flags given on the command line, and calls under for all other variables.
+// With that lookup [Load] applies the order default, environment, flag:
 //
 //	lookup := config.Bind(fs, "policy", &cfg, os.LookupEnv)
 //	if err := fs.Parse(args); err != nil { … }
 //	if err := config.Load("policy", &cfg, lookup); err != nil { … }
 //
-// Calls may be chained to put several structs on one command line. A value that
-// cannot be read is refused by fs.Parse. A secret's flag names a file and hides
-// the variable that holds the secret itself. Bind does not change cfg.
+// Calls may be chained to put several structs on one command line. fs.Parse returns an
+// error for a value that cannot be parsed. The flag of a secret names a file, and
+// overrides the variable that holds the secret itself. Bind does not change cfg.
 func Bind(fs *flag.FlagSet, prefix string, cfg any, under Lookup) Lookup {
-	flags := map[string]*flagValue{}  // by the variable they stand for
-	hiding := map[string]*flagValue{} // by the variable they make moot
+	flags := map[string]*flagValue{}  // by the variable that the flag sets
+	hiding := map[string]*flagValue{} // by the variable that the flag overrides
 	for _, s := range settings(prefix, cfg) {
 		if s.Flag == "" {
 			continue
@@ -51,7 +50,7 @@ func Bind(fs *flag.FlagSet, prefix string, cfg any, under Lookup) Lookup {
 type flagValue struct {
 	setting
 	text  string
-	given bool // on the command line
+	given bool // set on the command line
 }
 
 // String is also called by package flag on a zero value.
@@ -68,5 +67,5 @@ func (f *flagValue) Set(text string) error {
 	return nil
 }
 
-// IsBoolFlag lets -x stand for -x=true.
+// IsBoolFlag makes -x equal to -x=true for a bool.
 func (f *flagValue) IsBoolFlag() bool { return f.value.Kind() == reflect.Bool }

@@ -12,8 +12,7 @@ import (
 	"github.com/anima-run/anima/pkg/config"
 )
 
-// parse binds two structs to one command line, as a binary with several
-// services does.
+// parse binds two structs to one command line, as a program with several services does.
 func parse(t *testing.T, under config.Lookup, args ...string) (config.Lookup, string, error) {
 	t.Helper()
 	var usage strings.Builder
@@ -35,7 +34,7 @@ func TestFlagsOverrideEnvironment(t *testing.T) {
 	lookup, _, err := parse(t, env(
 		"ANIMA_POLICY_MAX_COST", "5",
 		"ANIMA_POLICY_REFRESH", "5s",
-		"ANIMA_POLICY_MODE", "explode", // overridden, so it is not read
+		"ANIMA_POLICY_MODE", "explode", // overridden, so it is not parsed
 		"ANIMA_POLICY_TOKEN", "from env",
 		"ANIMA_DEPTH", "4",
 	), "-policy-max-cost=7", "-policy-strict", "-policy-mode", "drop", "-policy-token-file", token, "-policy-addr=", "-depth", "9")
@@ -69,7 +68,7 @@ func TestFlagRefusesBadValue(t *testing.T) {
 	for _, args := range [][]string{
 		{"-policy-max-cost=much"},
 		{"-policy-mode=explode"},
-		{"-policy-token=typed"}, // secrets are not taken from a command line
+		{"-policy-token=typed"}, // secrets are not accepted on a command line
 		{"-openai-base-url=x"},  // an exact variable has no flag
 	} {
 		if _, _, err := parse(t, env(), args...); err == nil {

@@ -9,9 +9,9 @@ import (
 	"github.com/anima-run/anima/pkg/config"
 )
 
-// FuzzSetters: no text makes Load panic; what is refused leaves the default and
-// names the variable; what is accepted means the same when it is written out
-// and read again.
+// FuzzSetters checks that no text makes Load panic, that an error leaves the default
+// unchanged and names the variable, and that an accepted value is the same after it is
+// formatted and parsed again.
 func FuzzSetters(f *testing.F) {
 	for _, s := range []string{"", "0", "-1", "true", "1h30m", "9223372036854775807", "a, b,,", "drop", "debug+2", "010", "1e3", "1_0", "\x00", "|", "é"} {
 		f.Add(s)
@@ -32,7 +32,7 @@ func FuzzSetters(f *testing.F) {
 				continue
 			}
 			if field.Secret {
-				continue // never written out
+				continue // never formatted
 			}
 			var written string
 			for _, again := range config.Fields("policy", cfg) {

@@ -11,14 +11,13 @@ import (
 	"time"
 )
 
-// Load overwrites the defaults in cfg with the variables that are set. A
-// variable that is set to nothing is set: text, lists and secrets become
-// empty, anything else is a fault.
+// Load overwrites the defaults in cfg with the variables that are set. An empty value
+// counts as set: text, lists and secrets become empty, for any other type it is an error.
 //
-// The error joins one fault per variable, each naming the variable, its value
-// unless that is a secret, and what is accepted; a field with a fault keeps its
-// default. When cfg has a method Validate() error it is called last, and what
-// it returns is one fault more. Load panics where [Fields] does.
+// The error joins one error per variable, each with the variable, its value unless it is
+// a secret, and the accepted values. A field with an error keeps its default. If cfg has
+// a method Validate() error, it is called last, and its error is added. Load panics in
+// the same cases as [Fields].
 func Load(prefix string, cfg any, lookup Lookup) error {
 	var faults []error
 	for _, s := range settings(prefix, cfg) {
@@ -70,7 +69,7 @@ func (s setting) loadSecret(text string, given bool, lookup Lookup) error {
 	return nil
 }
 
-// set reads text into the setting's value and leaves it alone when it cannot.
+// set parses text into the setting's value. On an error the value is unchanged.
 func (s setting) set(text string) error {
 	v := reflect.New(s.value.Type()).Elem()
 	if err := parse(v, text); err != nil {

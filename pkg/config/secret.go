@@ -8,27 +8,28 @@ import (
 
 const hidden = "***"
 
-// Secret is a value that must not reach a log, an error or an answer: every
-// way to print or encode it gives ***, whether it is empty or not. Two ways
-// around that remain: fmt cannot call the methods of unexported fields, so keep
-// it in exported ones; and JSON writes map keys of a string type bare. The zero
-// value is no secret.
+// Secret is a value that must not appear in a log, an error or a response: every way to
+// print or encode it yields ***, whether it is empty or not. There are two exceptions:
+// fmt cannot call the methods of unexported fields, so store it in exported fields; and
+// JSON writes map keys of a string type in plain text. The zero value is an empty secret.
 type Secret string
 
-// Reveal returns the secret itself, for the one who must present it.
+// Reveal returns the secret itself, for the code that has to send or compare it.
 func (s Secret) Reveal() string { return string(s) }
 
+// String and GoString return ***.
 func (Secret) String() string   { return hidden }
 func (Secret) GoString() string { return hidden }
 
-// Format covers the verbs that do not ask for String, such as %x and %d.
+// Format writes *** for every verb, also for those that do not call String, such as %x
+// and %d.
 func (Secret) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, hidden) }
 
-// MarshalText hides the secret in every other text encoding.
+// MarshalText returns *** for all text encodings.
 func (Secret) MarshalText() ([]byte, error) { return []byte(hidden), nil }
 
-// MarshalJSON hides the secret.
+// MarshalJSON returns "***".
 func (Secret) MarshalJSON() ([]byte, error) { return []byte(`"` + hidden + `"`), nil }
 
-// LogValue hides the secret from handlers that look at values themselves.
+// LogValue returns *** to handlers that inspect values themselves.
 func (Secret) LogValue() slog.Value { return slog.StringValue(hidden) }

@@ -5,9 +5,9 @@ import (
 	"os"
 )
 
-// ReadSecretFile reads a file that holds a key or a token. A regular file that every
-// user of the machine may read or write, or that its group may write, is refused:
-// its secret may be known already. The group may read it, because Kubernetes mounts
+// ReadSecretFile reads a file that holds a key or a token. It refuses a regular file that
+// every user of the machine may read or write, or that its group may write, because the
+// secret may have been disclosed. The group may read it, because Kubernetes mounts
 // secrets for a group.
 func ReadSecretFile(path string) ([]byte, error) {
 	if err := CheckSecretFile(path); err != nil {
@@ -19,8 +19,8 @@ func ReadSecretFile(path string) ([]byte, error) {
 // openBits are the permissions that a secret's file must not have.
 const openBits = 0o027
 
-// CheckSecretFile is the check of [ReadSecretFile] for a file that others read. A
-// file that is not regular, such as a pipe, is accepted.
+// CheckSecretFile is the check of [ReadSecretFile] for a file that another package reads.
+// A file that is not regular, such as a pipe, is accepted.
 func CheckSecretFile(path string) error {
 	info, err := os.Stat(path)
 	if err != nil {

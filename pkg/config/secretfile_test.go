@@ -29,7 +29,7 @@ func TestReadSecretFile(t *testing.T) {
 		case !accepted && (err == nil || data != nil || !strings.Contains(err.Error(), "chmod 600 "+file) || strings.Contains(err.Error(), "hunter2")):
 			t.Errorf("%#o: got %q and error %v, want a refusal that says what to do", mode, data, err)
 		}
-		// A link to the file is as open as the file.
+		// The permissions of a link are those of the file.
 		link := filepath.Join(t.TempDir(), "link")
 		if err := os.Symlink(file, link); err != nil {
 			t.Fatal(err)
@@ -41,7 +41,7 @@ func TestReadSecretFile(t *testing.T) {
 	if _, err := config.ReadSecretFile(filepath.Join(t.TempDir(), "none")); !os.IsNotExist(err) {
 		t.Errorf("no file: got error %v, want one that says so", err)
 	}
-	if err := config.CheckSecretFile("/dev/null"); err != nil { // open to all, and no regular file
+	if err := config.CheckSecretFile("/dev/null"); err != nil { // accessible to all, but not a regular file
 		t.Errorf("a device: got error %v, want none", err)
 	}
 }

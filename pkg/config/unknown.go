@@ -6,10 +6,9 @@ import (
 	"strings"
 )
 
-// Unknown says which ANIMA_ variables of environ, in the form of [os.Environ],
-// belong to none of the known settings, one sentence each and in order, with
-// the nearest known name when one is near enough to be meant. Values are not
-// shown.
+// Unknown returns a sentence for each ANIMA_ variable of environ, in the form of
+// [os.Environ], that is not one of the known settings. The sentences are sorted, and
+// contain the nearest known name if it is similar, but no values.
 func Unknown(known []Field, environ []string) []string {
 	var names []string
 	for _, f := range known {
@@ -38,8 +37,8 @@ func Unknown(known []Field, environ []string) []string {
 	return slices.Compact(out)
 }
 
-// nearest returns the name with the fewest edits to what was typed, or nothing
-// when more than a third of what follows ANIMA_ would have to change.
+// nearest returns the name with the smallest edit distance to typed, or "" if more than a
+// third of the part after ANIMA_ would have to change.
 func nearest(typed string, names []string) string {
 	best, limit := "", max(1, (len(typed)-len("ANIMA_"))/3)+1
 	for _, n := range names {
@@ -50,7 +49,7 @@ func nearest(typed string, names []string) string {
 	return best
 }
 
-// distance counts the bytes to insert, delete or replace to turn a into b.
+// distance returns the number of bytes to insert, delete or replace to turn a into b.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

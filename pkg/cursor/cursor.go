@@ -1,17 +1,17 @@
-// Package cursor reads the events of a stream into a database. How far a reader is, its
-// cursor, is a row of the same database and advances in the transaction that applies
-// what was read, so an event is neither lost nor applied twice however the reader ends.
-// The stream keeps no state for it: no durable, no acknowledgement, nothing that servers
-// replicate.
+// Package cursor applies the events of a stream to a database. The position of a
+// reader, its cursor, is a row of the same database and advances in the transaction
+// that applies the events. If a reader crashes, it continues from the cursor, so it
+// neither loses an event nor commits one twice. The stream has no state of the reader:
+// there is no durable, there are no acknowledgements, and the servers replicate nothing
+// for it.
 //
-// Every replica of a service reads every event. Applying an event again, or an old one
-// late, must therefore change nothing; events that carry a number of what they change
-// make that simple.
+// Every replica of a service reads all events and shares the cursor. Applying an event
+// again, or an older one later, must therefore change nothing; events with a number
+// that increases with each change make this simple.
 //
-// It must not be used for work that one replica is to take from the others: that is
-// what [bus.On] is for.
+// It must not be used for work that only one replica should do; [bus.On] is for that.
 //
-// A store that has a reader has the table in its migrations:
+// The migrations of a store with a reader must create this table:
 //
 //	create table cursors (
 //	    name text   not null primary key,
@@ -34,59 +34,64 @@ import (
 )
 
 const (
-	// Gather is how long an event waits for others to be applied with it, at most.
+	// Gather is the longest time that an event waits for others, to be applied with them
+	// in one transaction.
 	Gather = 50 * time.Millisecond
-	// Most is how many messages are applied in one transaction, at most.
+	// Most is the number of messages after which a batch with an event is applied
+	// without waiting for more.
 	Most = 256
 
-	// far is how many messages without an event the cursor may be behind: they are read
-	// again after a start.
+	// far is the number of messages without an event after which the cursor advances
+	// over them. Up to that many are read again after a restart.
 	far = 1024
-	// patience bounds a transaction and a question to the stream.
+	// patience is the deadline of a transaction, and of the requests to the stream.
 	patience = 10 * time.Second
-	// looks and between say for how long a stream that ends before the cursor is asked
-	// again: the server that answers may be behind (docs/adr/0011).
+	// looks and between are the number of requests for the end of the stream and the
+	// pause between them, if the stream seems to end before the cursor: the server that
+	// answers may be behind (docs/adr/0011).
 	looks, between = 5, 300 * time.Millisecond
-	// longest is the pause after failures in a row.
+	// longest is the longest pause after consecutive failures.
 	longest = 5 * time.Second
 )
 
-// gathers says whether events wait for others. Where services are made to die they do
-// not: each play of a scene passes the same points.
+// gathers reports whether events wait for others. In builds with failpoints they do
+// not, so that repetitions of a test pass the same points.
 const gathers = !failpoint.Enabled
 
-// Reader applies the events of kind M, past and coming, to a database. All fields but
-// Urgent are required.
+// Reader applies the events of type M, past and future, to a database. All fields
+// except Urgent are required.
 type Reader[M api.Message] struct {
 	DB  *sqldb.DB
 	Bus *bus.Bus
 	Log *slog.Logger
-	// Name is the cursor's, one for each reader of the database.
+	// Name is the name of the cursor. It is unique among the readers of the database.
 	Name string
-	// Apply applies events, in the order of the stream. It may be called again with the
-	// same ones: see [sqldb.InTx]. What it returns is called after the commit, unless it
-	// is nil.
+	// Apply applies events, in the order of the stream, in tx. It may be called again
+	// with the same events: see [sqldb.InTx]. If it returns a function, Run calls it
+	// after the commit.
 	Apply func(ctx context.Context, tx *sqldb.Tx, events []M) (committed func(context.Context), err error)
-	// Urgent says that an event must not wait for others.
+	// Urgent reports whether an event must be applied without waiting for others.
 	Urgent func(M) bool
 }
 
-// place is a message of the stream: two streams, one of which was made anew or comes
-// from an older copy, seldom have the same message at the same sequence.
+// place identifies a message of the stream. Two streams, one of which was created again
+// or is an older copy, are unlikely to have the same place.
 type place struct {
 	seq int64
-	at  int64 // when the stream took it, in Unix µs
+	at  int64 // time at which the stream stored it, Unix time in microseconds
 }
 
 func placeOf(m bus.Stored) place { return place{int64(m.Sequence), m.At.UnixMicro()} }
 
-// errElsewhere means that the stream is not the one that the cursor is of.
+// errElsewhere is the error of a cursor that is not of this stream. The cursor has been
+// reset.
 var errElsewhere = errors.New("the stream does not have what was read of it")
 
-// Run reads until ctx ends, and returns nil. After a failure it goes on from the cursor.
-// One that is no place of the stream, because that was lost or replaced by an older
-// copy and the loss was accepted (docs/adr/0012), is given up: all that the stream has
-// is read again.
+// Run applies events until ctx ends, and then returns nil. After a failure it continues
+// from the cursor, after a random pause that grows up to 5 s. If the stream does not
+// have the message of the cursor, because the stream was lost or replaced by an older
+// copy and the operator has accepted the loss (docs/adr/0012), Run resets the cursor
+// and reads the complete stream again.
 func (r *Reader[M]) Run(ctx context.Context) error {
 	for try := 0; ctx.Err() == nil; try++ {
 		moved, err := r.read(ctx)
@@ -115,7 +120,8 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// read reads on from the cursor until something fails. moved says that it has advanced.
+// read applies events from the cursor on until an error. moved reports whether a batch
+// was applied.
 func (r *Reader[M]) read(ctx context.Context) (moved bool, err error) {
 	from, there, err := r.begin(ctx)
 	if err != nil {
@@ -123,15 +129,15 @@ func (r *Reader[M]) read(ctx context.Context) (moved bool, err error) {
 	}
 	ctx, stop := context.WithCancel(ctx)
 	messages, followed := make(chan bus.Stored, Most), make(chan error, 1)
-	defer func() { // followed is waited for, also when this fails
+	defer func() { // wait until Follow has returned
 		stop()
-		for range messages { //nolint:revive // what is left is read again
+		for range messages { //nolint:revive // the remaining messages are read again
 		}
 	}()
 	go func() {
 		defer close(messages)
 		var zero M
-		after := max(from.seq, 1) - 1 // the message of the cursor comes once more, to be compared
+		after := max(from.seq, 1) - 1 // the message of the cursor is read again, to compare it
 		followed <- r.Bus.Follow(ctx, uint64(after), func(m bus.Stored) error {
 			select {
 			case messages <- m:
@@ -179,7 +185,8 @@ func (r *Reader[M]) read(ctx context.Context) (moved bool, err error) {
 	}
 }
 
-// begin returns where to read on, and whether the stream has to have that message.
+// begin returns the cursor, and whether the stream must still have its message. If the
+// stream ends before the cursor, it resets the cursor and returns errElsewhere.
 func (r *Reader[M]) begin(ctx context.Context) (from place, there bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -205,8 +212,8 @@ func (r *Reader[M]) begin(ctx context.Context) (from place, there bool, err erro
 	}
 }
 
-// reset puts the cursor to the begin of the stream, unless another replica has moved
-// it. It never returns nil.
+// reset sets the cursor to the beginning of the stream, unless another replica has
+// moved it. It always returns an error: errElsewhere, or that of the database.
 func (r *Reader[M]) reset(ctx context.Context, from place) error {
 	_, err := r.DB.ExecContext(ctx, `update cursors set seq = 0, at = 0 where name = $1 and seq = $2 and at = $3`, r.Name, from.seq, from.at)
 	if err != nil {
@@ -215,18 +222,18 @@ func (r *Reader[M]) reset(ctx context.Context, from place) error {
 	return errElsewhere
 }
 
-// batch is what is applied in one transaction.
+// batch holds the events of one transaction.
 type batch[M api.Message] struct {
 	*Reader[M]
 
 	events []M
-	read   int // messages
+	read   int // number of messages
 	last   place
 	hurry  bool
 }
 
-// take adds what a message announces. One that cannot be decoded announces nothing:
-// it would be no better the next time.
+// take adds the events that a message announces. A message that cannot be decoded is
+// logged and skipped, because a retry would fail as well.
 func (b *batch[M]) take(ctx context.Context, m bus.Stored) {
 	b.read++
 	b.last = placeOf(m)
@@ -248,7 +255,8 @@ func (b *batch[M]) full() bool {
 	return b.read >= Most || !gathers
 }
 
-// apply commits the batch with its place, and empties it.
+// apply commits the events of the batch with the place of its last message, and empties
+// it.
 func (b *batch[M]) apply(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -261,7 +269,7 @@ func (b *batch[M]) apply(ctx context.Context) error {
 					return err
 				}
 			}
-			// Another replica may be further.
+			// Another replica may have advanced the cursor further.
 			tx.Queue(ctx, `insert into cursors (name, seq, at) values ($1, $2, $3)
 				on conflict (name) do update set seq = excluded.seq, at = excluded.at where cursors.seq < excluded.seq`,
 				b.Name, b.last.seq, b.last.at)

@@ -26,13 +26,13 @@ import (
 
 const patience = 30 * time.Second
 
-// migrations of a store that counts how often each change was applied.
+// migrations are those of a store that counts how often each change was applied.
 var migrations = fstest.MapFS{
 	"0001_create_changes.sql": {Data: []byte(`create table changes (agent text not null, seq bigint not null, times bigint not null, primary key (agent, seq))`)},
 	"0002_create_cursors.sql": {Data: []byte(`create table cursors (name text not null primary key, seq bigint not null, at bigint not null)`)},
 }
 
-// world is a stream of events and a database that they are read into.
+// world is a stream of events and the database that they are applied to.
 type world struct {
 	t      *testing.T
 	server *embednats.Server
@@ -40,8 +40,8 @@ type world struct {
 	db     *sqldb.DB
 
 	mu      sync.Mutex
-	applied int           // transactions of Apply
-	told    chan struct{} // a value after each commit
+	applied int           // number of calls of apply
+	told    chan struct{} // receives a value after each commit
 }
 
 func each(t *testing.T, test func(t *testing.T, w *world)) {
@@ -73,7 +73,7 @@ func change(agent string, seq int64) api.AgentChanged {
 	return api.AgentChanged{Agent: agent, Name: agent, State: api.StateRunning, Seq: seq, At: seq}
 }
 
-// publish publishes changes by themselves.
+// publish publishes changes as separate messages.
 func (w *world) publish(all ...api.AgentChanged) {
 	w.t.Helper()
 	for _, m := range all {
@@ -83,7 +83,7 @@ func (w *world) publish(all ...api.AgentChanged) {
 	}
 }
 
-// journal publishes an entry with changes.
+// journal publishes one journal entry with changes.
 func (w *world) journal(id string, all ...api.AgentChanged) {
 	w.t.Helper()
 	entry, err := api.Encode(map[string]any{"changed": all, "release": true})
@@ -116,7 +116,7 @@ func (w *world) reader() *cursor.Reader[api.AgentChanged] {
 	return &cursor.Reader[api.AgentChanged]{DB: w.db, Bus: w.bus, Log: slog.New(slog.DiscardHandler), Name: "test", Apply: w.apply}
 }
 
-// run runs a reader; the function it returns stops it.
+// run runs a reader until the test ends or stop is called.
 func (w *world) run(r *cursor.Reader[api.AgentChanged]) (stop func()) {
 	ctx, cancel := context.WithCancel(w.t.Context())
 	done := make(chan struct{})
@@ -131,7 +131,7 @@ func (w *world) run(r *cursor.Reader[api.AgentChanged]) (stop func()) {
 	return stop
 }
 
-// changes are how often each change was applied.
+// changes returns how often each change was applied.
 func (w *world) changes() map[string]int {
 	w.t.Helper()
 	got := map[string]int{}
@@ -148,7 +148,8 @@ func (w *world) changes() map[string]int {
 	return got
 }
 
-// await waits until some changes were applied, and wants each to be so a number of times.
+// await waits until each of the changes was applied the given number of times, and no
+// other change was applied.
 func (w *world) await(times int, want ...string) {
 	w.t.Helper()
 	late := time.After(patience)
@@ -194,8 +195,9 @@ func (w *world) place(seq, at int64) {
 	}
 }
 
-// Changes come from the stream of both kinds, past and coming, and a reader that is
-// started again goes on behind the last one.
+// TestReads checks that a reader applies past and future changes, from separate
+// messages and from journal entries, and that a restarted reader continues after the
+// last one.
 func TestReads(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, w *world) {
@@ -217,8 +219,8 @@ func TestReads(t *testing.T) {
 	})
 }
 
-// A transaction that fails leaves neither changes nor a cursor, and what it had is
-// applied again, once.
+// TestFailure checks that a failed transaction stores neither changes nor a cursor, and
+// that its events are then applied once.
 func TestFailure(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, w *world) {
@@ -241,8 +243,8 @@ func TestFailure(t *testing.T) {
 	})
 }
 
-// A reader that ends between the changes and the commit, again and again, leaves none
-// out and applies none twice.
+// TestEndsBeforeCommit checks that a reader that repeatedly ends between Apply and the
+// commit omits no change and applies none twice.
 func TestEndsBeforeCommit(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, w *world) {
@@ -257,7 +259,7 @@ func TestEndsBeforeCommit(t *testing.T) {
 			r := w.reader()
 			r.Urgent = func(api.AgentChanged) bool { return true }
 			r.Apply = func(ctx context.Context, tx *sqldb.Tx, all []api.AgentChanged) (func(context.Context), error) {
-				// It ends in its first transaction, or in one behind.
+				// The reader ends in its first transaction or in a later one.
 				committed, err := w.apply(ctx, tx, all)
 				if len(w.changesIn(ctx, tx)) > i*n/6 {
 					cancel()
@@ -285,7 +287,8 @@ func (w *world) changesIn(ctx context.Context, tx *sqldb.Tx) []string {
 	return all
 }
 
-// A cursor that is no place of the stream is given up.
+// TestStreamReplaced checks that a cursor is reset if the stream does not have its
+// message.
 func TestStreamReplaced(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ seq, later int64 }{
@@ -313,8 +316,8 @@ func TestStreamReplaced(t *testing.T) {
 	}
 }
 
-// A cursor whose message is too old to be there is a place all the same, as is that of
-// the last message.
+// TestGoesOn checks that a reader continues from a cursor for which the message exists
+// or was deleted by its age.
 func TestGoesOn(t *testing.T) {
 	t.Parallel()
 	for name, purged := range map[string]bool{"the message is there": false, "it is gone by its age": true} {
@@ -340,7 +343,7 @@ func TestGoesOn(t *testing.T) {
 	}
 }
 
-// purge deletes the messages so far, as their age does.
+// purge deletes all messages of the stream, as the limit of their age does.
 func (w *world) purge() {
 	w.t.Helper()
 	nc, err := nats.Connect("", nats.InProcessServer(w.server.InProcess()))
@@ -361,7 +364,8 @@ func (w *world) purge() {
 	}
 }
 
-// Replicas may apply an event each, and share the cursor, which never goes back.
+// TestReplicas checks that two replicas apply an event at most twice and share the
+// cursor, which does not decrease.
 func TestReplicas(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, w *world) {
@@ -389,7 +393,8 @@ func TestReplicas(t *testing.T) {
 	})
 }
 
-// A replica that is behind another does not set the cursor back.
+// TestBehind checks that a replica that is behind another one does not decrease the
+// cursor.
 func TestBehind(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, w *world) {
@@ -400,7 +405,7 @@ func TestBehind(t *testing.T) {
 			if err != nil {
 				return nil, err
 			}
-			_, err = tx.ExecContext(ctx, `insert into cursors (name, seq, at) values ('test', 7, 7)`) // as if the other were first
+			_, err = tx.ExecContext(ctx, `insert into cursors (name, seq, at) values ('test', 7, 7)`) // as if the other replica were first
 			return committed, err
 		}
 		w.run(r)
@@ -411,8 +416,8 @@ func TestBehind(t *testing.T) {
 	})
 }
 
-// What is there already is applied in few transactions, and entries without changes
-// move the cursor now and then.
+// TestGathers checks that stored events are applied in few transactions, and that
+// messages without events advance the cursor.
 func TestGathers(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, w *world) {
@@ -449,7 +454,7 @@ func TestGathers(t *testing.T) {
 	})
 }
 
-// A message that cannot be decoded holds up nothing.
+// TestUndecodable checks that a message that cannot be decoded is skipped.
 func TestUndecodable(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, w *world) {

@@ -1,6 +1,6 @@
-// Package disk tells how much room a folder's file system has, and keeps a part of
-// it as a reserve: what is under way may use it, and nothing new is accepted when
-// only the reserve is left. It does not depend on what is kept in the folder.
+// Package disk measures the free space of a folder's file system, and keeps a part of it
+// as a reserve: work in progress may use the reserve, and new work is refused when only
+// the reserve is free. It must not depend on the content of the folder.
 package disk
 
 import (
@@ -15,25 +15,25 @@ import (
 // MiB is 2^20 bytes.
 const MiB = 1 << 20
 
-// DefaultReserve is how many bytes are kept free where the operator says nothing:
-// these, or a tenth of a smaller file system.
+// DefaultReserve is the default number of bytes to keep free; on a smaller file system it
+// is a tenth of the total, if that is less.
 const DefaultReserve = 256 * MiB
 
-// Space is the room of a file system, in bytes.
+// Space is the space of a file system in bytes.
 type Space struct {
-	Free  int64 `json:"free"` // what this user may still write
+	Free  int64 `json:"free"` // available to this user
 	Total int64 `json:"total"`
 }
 
-// Reserve is a part of a file system that is kept free. It is safe for concurrent
-// use. The nil Reserve keeps nothing.
+// Reserve is a part of a file system that is kept free. It is safe for concurrent use. A
+// nil Reserve keeps nothing free.
 type Reserve struct {
 	dir   string
 	bytes int64
 }
 
-// NewReserve keeps bytes free on dir's file system; 0 is [DefaultReserve], a
-// negative number is nothing. The error is that of [Of].
+// NewReserve returns a Reserve that keeps bytes free on dir's file system. 0 means
+// [DefaultReserve], a negative number means no reserve. The error is that of [Of].
 func NewReserve(dir string, bytes int64) (*Reserve, error) {
 	s, err := Of(dir)
 	if err != nil {
@@ -48,7 +48,7 @@ func NewReserve(dir string, bytes int64) (*Reserve, error) {
 	return &Reserve{dir: dir, bytes: bytes}, nil
 }
 
-// Bytes is how much is kept free.
+// Bytes returns the size of the reserve.
 func (r *Reserve) Bytes() int64 {
 	if r == nil {
 		return 0
@@ -56,18 +56,19 @@ func (r *Reserve) Bytes() int64 {
 	return r.bytes
 }
 
-// Space is the room there is now.
+// Space returns the current space of the file system.
 func (r *Reserve) Space() (Space, error) { return Of(r.dir) }
 
-// Check returns nil while more than the reserve is free. Errors: Unavailable with
-// ReasonNoSpace. A file system that does not tell its room has some: writes show it.
+// Check returns nil if more than the reserve is free, and Unavailable with ReasonNoSpace
+// otherwise. If the space cannot be measured, it returns nil: a failed write will report
+// the problem.
 func (r *Reserve) Check() error {
 	if r == nil || r.bytes == 0 {
 		return nil
 	}
 	s, err := Of(r.dir)
 	if err != nil || s.Free > r.bytes {
-		return nil //nolint:nilerr // writes show it
+		return nil //nolint:nilerr // a failed write will report the problem
 	}
 	return &api.Error{
 		Code: api.Unavailable, Reason: api.ReasonNoSpace, RetryAfter: 10_000,
@@ -76,7 +77,7 @@ func (r *Reserve) Check() error {
 	}
 }
 
-// Write proves that dir takes n bytes: it writes, syncs and removes a file.
+// Write checks that dir can store n bytes: it writes, syncs and removes a file.
 func Write(dir string, n int) (err error) {
 	f, err := os.CreateTemp(dir, ".probe-*")
 	if err != nil {
@@ -87,10 +88,10 @@ func Write(dir string, n int) (err error) {
 	return errors.Join(err, f.Sync(), f.Close())
 }
 
-// Size is the sum of the files below dir, in bytes on the disk, and their number,
-// folders included. A file with several names counts once. It stops early, with
-// what it has counted, when more than the given limits are found; 0 is no limit.
-// Files that vanish meanwhile are left out.
+// Size returns the disk space of the files below dir in bytes, and the number of files,
+// including folders. The space of a file with several names counts once. Size stops, with
+// the counts so far, when they exceed the given limits; 0 means no limit. Files that are
+// removed meanwhile are skipped.
 func Size(dir string, maxBytes, maxFiles int64) (bytes, files int64, err error) {
 	linked := map[inode]bool{}
 	err = filepath.WalkDir(dir, func(_ string, d os.DirEntry, err error) error {
@@ -98,7 +99,7 @@ func Size(dir string, maxBytes, maxFiles int64) (bytes, files int64, err error) 
 			if errors.Is(err, os.ErrNotExist) {
 				return nil
 			}
-			if d != nil && d.IsDir() { // it may be read by its owner's command only
+			if d != nil && d.IsDir() { // only the user of a command may have the permission to read it
 				files++
 				return nil
 			}

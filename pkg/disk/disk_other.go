@@ -7,7 +7,7 @@ import (
 	"os"
 )
 
-// Of is not known on this system.
+// Of returns errors.ErrUnsupported on this system.
 func Of(string) (Space, error) { return Space{}, errors.ErrUnsupported }
 
 type inode struct{}

@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// Of returns the room of the file system that dir is on.
+// Of returns the space of the file system that dir is on.
 func Of(dir string) (Space, error) {
 	var s syscall.Statfs_t
 	if err := syscall.Statfs(dir, &s); err != nil {
@@ -20,7 +20,7 @@ func Of(dir string) (Space, error) {
 
 type inode struct{ dev, ino uint64 }
 
-// used is what a file takes on the disk, 0 for a further name of one in linked.
+// used returns the disk space of a file in bytes; 0 if another name of it is in linked.
 func used(info os.FileInfo, linked map[inode]bool) int64 {
 	st, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {

@@ -34,7 +34,7 @@ func TestSyncReachesJetStream(t *testing.T) {
 	}
 }
 
-// records keeps the levels of what is logged.
+// records counts log records by their level.
 type records struct {
 	slog.Handler
 	mu   sync.Mutex
@@ -70,7 +70,8 @@ func TestLogLevels(t *testing.T) {
 	}
 }
 
-// TestNothingRunsAfterShutdown is not parallel: it counts goroutines.
+// TestNothingRunsAfterShutdown is not parallel, because it checks the goroutines of the
+// process.
 func TestNothingRunsAfterShutdown(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	s, err := Start(t.Context(), Options{Dir: t.TempDir(), Listen: ":0", Token: "x"})

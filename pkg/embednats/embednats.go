@@ -1,6 +1,6 @@
-// Package embednats runs a NATS server with JetStream inside this process. It is
-// the only package that links the server; what is said over NATS is no matter of
-// its own.
+// Package embednats runs a NATS server with JetStream inside this process. It is the only
+// package that imports the server. It must not contain subjects, streams or messages of
+// the services.
 package embednats
 
 import (
@@ -23,34 +23,37 @@ import (
 
 const (
 	maxPayload = 8 << 20   // bytes; a transcript page with tool output fits
-	maxMemory  = 256 << 20 // bytes for streams in memory; ours are files
+	maxMemory  = 256 << 20 // bytes for streams in memory; the services use file streams
 
-	// A refused login over the in-process pipe waits this long: nobody reads the
-	// server's answer. It also bounds how long a client may not read.
+	// writeDeadline bounds how long a client may not read. A refused login over the
+	// in-process pipe takes this long, because the client does not read the server's
+	// response.
 	writeDeadline = 2 * time.Second
 
-	startTimeout = time.Minute // where ctx has no deadline; reading back a million messages takes seconds
+	startTimeout = time.Minute // if ctx has no earlier deadline; loading a million messages takes seconds
 )
 
-// Options of a server.
+// Options holds the settings of a server.
 type Options struct {
-	// Dir keeps the streams. It is made if it is missing and belongs to one running
-	// server.
+	// Dir is the folder of the streams. It is created if it is missing. Only one running
+	// server may use it.
 	Dir string
-	// Listen is the address for other processes, "127.0.0.1:4222"; port 0 picks a
-	// free one, no host means 127.0.0.1. Empty: no port is opened. An address that
-	// other machines reach needs a Token.
+	// Listen is the address for other processes, such as "127.0.0.1:4222"; port 0 picks a
+	// free one, no host means 127.0.0.1. Empty: no port is opened. An address that other
+	// machines can reach requires a Token.
 	Listen string
-	// Token is asked of every client, those in this process included. Empty: none.
+	// Token is required of every client, including those in this process. Empty: none.
 	Token string
-	// SyncAlways puts each message on the disk before it is acknowledged.
+	// SyncAlways makes the server sync each message to the disk before it acknowledges
+	// it.
 	SyncAlways bool
-	// SyncInterval is how often the disk is synced otherwise, and so what a power
-	// cut may take; a crash of this process takes nothing. 0: the server's 2 minutes.
+	// SyncInterval is how often the disk is synced otherwise. A power failure may lose
+	// the messages of this time; a crash of the process loses none. 0: the server's 2
+	// minutes.
 	SyncInterval time.Duration
-	// Log takes the server's lines at their levels; nil: none.
+	// Log receives the server's log lines at their levels; nil: they are discarded.
 	Log *slog.Logger
-	// Name of the server in the lists of clients. Empty: "anima".
+	// Name is the name of the server in connection lists. Empty: "anima".
 	Name string
 }
 
@@ -63,11 +66,11 @@ type Server struct {
 
 	mu     sync.RWMutex
 	ns     *server.Server
-	failed string        // why it stores nothing any more; "" while it does
-	broken chan struct{} // receives when failed is set
+	failed string        // the error of a failed write; "" while the server stores messages
+	broken chan struct{} // receives a value when failed is set
 }
 
-// Start runs a server and returns when it takes connections. ctx bounds the start
+// Start starts a server and returns when it accepts connections. ctx bounds the start
 // only; the server runs until Shutdown.
 func Start(ctx context.Context, o Options) (*Server, error) {
 	if o.Name == "" {
@@ -97,8 +100,8 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The reserve of the disk bounds what is stored (see package disk); the server's
-	// own bound would be what was free when it started.
+	// The reserve of the disk limits what is stored (see package disk). The default limit
+	// of the server would be derived from the free space at its start.
 	if space, err := disk.Of(o.Dir); err == nil {
 		opts.JetStreamMaxStore = space.Total
 	}
@@ -130,7 +133,7 @@ func (s *Server) server() *server.Server {
 	return s.ns
 }
 
-// boot makes a server of the options and starts it.
+// boot creates a server with the options and starts it.
 func (s *Server) boot(ctx context.Context) error {
 	ns, err := server.NewServer(s.opts.Clone())
 	if err != nil {
@@ -141,12 +144,12 @@ func (s *Server) boot(ctx context.Context) error {
 	s.mu.Unlock()
 	log := &logger{log: s.o.Log, fatal: make(chan string, 1), failed: s.fail}
 	debug := s.o.Log.Enabled(ctx, slog.LevelDebug)
-	ns.SetLoggerV2(log, debug, false, false) // no trace: it would show payloads
+	ns.SetLoggerV2(log, debug, false, false) // no trace, because it would log payloads
 	return start(ctx, ns, log.fatal)
 }
 
-// start waits until the server has read its streams and listens. The server tells
-// its log what stops it, and nobody else.
+// start waits until the server has loaded its streams and accepts connections. The server
+// reports a fatal error only through its log, from which fatal receives it.
 func start(ctx context.Context, ns *server.Server, fatal <-chan string) error {
 	started := make(chan struct{})
 	go func() {
@@ -158,7 +161,7 @@ func start(ctx context.Context, ns *server.Server, fatal <-chan string) error {
 	case <-started:
 	case <-ctx.Done():
 		ended = fmt.Errorf("not ready: %w", ctx.Err())
-		<-started // a server must not be shut down while it starts: it races with itself
+		<-started // Shutdown during Start is a data race in the server
 		ns.Shutdown()
 	}
 	select {
@@ -172,17 +175,17 @@ func start(ctx context.Context, ns *server.Server, fatal <-chan string) error {
 	return ended
 }
 
-// InProcess connects clients of this process without a port; give it to
-// nats.InProcessServer.
+// InProcess returns the option value of nats.InProcessServer, which connects clients in
+// this process without a port.
 func (s *Server) InProcess() nats.InProcessConnProvider { return s }
 
-// Running is the server that runs now, for tests that change what it does.
+// Running returns the current server, for tests that change its behaviour.
 func (s *Server) Running() *server.Server { return s.server() }
 
 // InProcessConn implements [nats.InProcessConnProvider].
 func (s *Server) InProcessConn() (net.Conn, error) { return s.server().InProcessConn() }
 
-// ClientURL is where other processes on this machine connect; "" without a port.
+// ClientURL returns the URL for other processes on this machine; "" without a port.
 func (s *Server) ClientURL() string {
 	addr, ok := s.server().Addr().(*net.TCPAddr)
 	if !s.listen || !ok {
@@ -195,8 +198,8 @@ func (s *Server) ClientURL() string {
 	return "nats://" + net.JoinHostPort(host, strconv.Itoa(addr.Port))
 }
 
-// Healthz reports whether the server takes connections, has all its streams and
-// consumers, and stores what it is given.
+// Healthz returns an error if the server does not accept connections, lacks streams or
+// consumers, or has failed to store a message.
 func (s *Server) Healthz() error {
 	s.mu.RLock()
 	ns, failed := s.ns, s.failed
@@ -211,19 +214,19 @@ func (s *Server) Healthz() error {
 	return nil
 }
 
-// Shutdown stops the server and returns when its files are closed. Clients that
-// should not lose what they are sending drain before. It may be called again.
+// Shutdown stops the server and returns when its files are closed. Clients must drain
+// before it to avoid the loss of messages in flight. It may be called repeatedly.
 func (s *Server) Shutdown() { s.stop() }
 
-// token lets in who knows it. The server's own check would warn of a password in
-// the configuration, which there is not.
+// token authenticates clients by the token. The server's built-in check would log a
+// warning about a password in a configuration file, which does not exist.
 type token string
 
 func (t token) Check(c server.ClientAuthentication) bool {
 	return subtle.ConstantTimeCompare([]byte(t), []byte(c.GetOpts().Token)) == 1
 }
 
-// address checks listen and says why nothing can listen there.
+// address checks listen, and returns an error if the server cannot listen there.
 func address(ctx context.Context, listen string, secret bool) (host string, port int, err error) {
 	host, p, err := net.SplitHostPort(listen)
 	if err != nil {
@@ -237,14 +240,14 @@ func address(ctx context.Context, listen string, secret bool) (host string, port
 		return "", 0, fmt.Errorf("nats address %s: %w; stop what uses it or choose another port (0 picks a free one)", listen, err)
 	}
 	bound, err := netip.ParseAddrPort(l.Addr().String())
-	if err = errors.Join(err, l.Close()); err != nil { // the server opens it again by itself
+	if err = errors.Join(err, l.Close()); err != nil { // the server opens it again
 		return "", 0, fmt.Errorf("nats address %s: %w", listen, err)
 	}
 	if !bound.Addr().Unmap().IsLoopback() && !secret {
 		return "", 0, fmt.Errorf("nats address %s is open to other machines: set a token or listen on 127.0.0.1", listen)
 	}
 	if port = int(bound.Port()); p == "0" {
-		port = server.RANDOM_PORT // not the one just seen: it may be taken by now
+		port = server.RANDOM_PORT // another process may have taken the checked port meanwhile
 	}
 	return host, port, nil
 }

@@ -21,7 +21,8 @@ import (
 	"github.com/anima-run/anima/pkg/embednats"
 )
 
-// inFolder makes the test binary a server on a folder, for the tests that kill it.
+// inFolder is the variable that makes the test binary run a server in a folder, for tests
+// that kill it.
 const inFolder = "EMBEDNATS_TEST_FOLDER"
 
 func TestMain(m *testing.M) {
@@ -99,7 +100,7 @@ func TestKeepsMessagesOverRestart(t *testing.T) {
 			t.Errorf("ClientURL is %q without a port", got)
 		}
 		publish(t, connect(t, "", nats.InProcessServer(s.InProcess())), 50)
-		s.Shutdown() // the client is still there
+		s.Shutdown() // with a connected client
 		s.Shutdown()
 		if err := s.Healthz(); err == nil {
 			t.Error("healthy after Shutdown")
@@ -115,8 +116,8 @@ func TestKeepsMessagesOverRestart(t *testing.T) {
 	}
 }
 
-// TestKilled kills the process of a server. While it lives its folder is taken;
-// after it, another server finds each message that was acknowledged.
+// TestKilled kills the process of a server. While that runs, its folder is locked;
+// afterwards another server finds each acknowledged message.
 func TestKilled(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -186,7 +187,8 @@ func TestToken(t *testing.T) {
 		if _, err := nats.Connect(s.ClientURL(), opts...); !errors.Is(err, nats.ErrAuthorization) {
 			t.Errorf("token %s over TCP: got %v, want ErrAuthorization", name, err)
 		}
-		// Over the pipe the server cannot say why, but must not keep the client waiting.
+		// Over the pipe the server cannot report the error, but must not delay the
+		// client.
 		opts = append(opts, inProcess, nats.Timeout(5*time.Second))
 		if nc, err := nats.Connect("", opts...); err == nil {
 			nc.Close()
@@ -221,7 +223,7 @@ func TestStartSaysWhatToDo(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	blocked := t.TempDir() // the server's own folder cannot be made in it
+	blocked := t.TempDir() // the server cannot create its own folder in it
 	if err := os.WriteFile(filepath.Join(blocked, "jetstream"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -253,7 +255,7 @@ func TestStartSaysWhatToDo(t *testing.T) {
 				t.Errorf("%s: got %q, want something with %q", tt.name, err, want)
 			}
 		}
-		if tt.o.Dir != "" && tt.o.Dir != file && tt.o.Dir != blocked { // a failed start gives the folder back
+		if tt.o.Dir != "" && tt.o.Dir != file && tt.o.Dir != blocked { // a failed start releases the folder
 			start(t, embednats.Options{Dir: tt.o.Dir})
 		}
 	}

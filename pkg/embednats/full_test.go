@@ -15,8 +15,8 @@ import (
 	"github.com/anima-run/anima/pkg/embednats"
 )
 
-// TestFullDisk: a server whose disk was full stores again when there is space, for
-// clients that were connected all the time, and has all that it acknowledged.
+// TestFullDisk checks that a server whose disk was full stores messages again when there
+// is space, for clients that stayed connected, and has all acknowledged messages.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	disktest.Run(t, 64*disk.MiB, func(t *testing.T, dir string) {
@@ -28,8 +28,8 @@ func TestFullDisk(t *testing.T) {
 		publish(t, js, 10)
 		free := disktest.Fill(t, dir)
 		kept := 10
-		for { // a block may have room left
-			once, cancel := context.WithTimeout(t.Context(), time.Second) // a failed write is not answered
+		for { // a block may have space left
+			once, cancel := context.WithTimeout(t.Context(), time.Second) // a failed write is not acknowledged
 			_, err := js.Publish(once, "s.x", make([]byte, 16<<10))
 			cancel()
 			if err != nil {
@@ -42,7 +42,7 @@ func TestFullDisk(t *testing.T) {
 		}
 		free()
 		<-back
-		for { // until the other client is back, too
+		for { // until the other client has reconnected too
 			once, cancel := context.WithTimeout(t.Context(), time.Second)
 			_, err := js.Publish(once, "s.x", []byte("after"))
 			cancel()

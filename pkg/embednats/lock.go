@@ -10,8 +10,8 @@ import (
 	"syscall"
 )
 
-// lockDir makes dir and takes it for one server: two on the same files destroy
-// them. The kernel gives the lock back when the process ends, however it does.
+// lockDir creates dir and locks it for one server: two servers on the same files would
+// destroy them. The kernel releases the lock when the process ends in any way.
 func lockDir(dir string) (_ *os.File, err error) {
 	if dir == "" {
 		return nil, errors.New("nats folder: none given")

@@ -7,12 +7,12 @@ import (
 	"strings"
 )
 
-// logger is the server's log, passed on.
+// logger forwards the log of the server.
 type logger struct {
 	log   *slog.Logger
-	fatal chan string // the first line of what stops the server
+	fatal chan string // receives the first fatal line
 
-	failed func(text string) // told of writes that failed
+	failed func(text string) // called with the text of a failed write
 }
 
 func (l *logger) line(level slog.Level, format string, v []any) string {
@@ -24,8 +24,8 @@ func (l *logger) line(level slog.Level, format string, v []any) string {
 func (l *logger) Noticef(format string, v ...any) { l.line(slog.LevelInfo, format, v) }
 func (l *logger) Warnf(format string, v ...any)   { l.line(slog.LevelWarn, format, v) }
 func (l *logger) Errorf(format string, v ...any) {
-	// A stream that could not be written once refuses all writes from then on, and the
-	// server has no other way to tell of each.
+	// After a failed write the server refuses all further writes of the stream. The log
+	// line is the only notification of it.
 	if text := l.line(slog.LevelError, format, v); strings.Contains(strings.ToLower(text), "critical write error") {
 		l.failed(text)
 	}

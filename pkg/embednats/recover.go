@@ -9,14 +9,15 @@ import (
 )
 
 const (
-	// lookAgain is how often a folder that could not be written is tried again.
+	// lookAgain is the interval between checks whether the folder can be written.
 	lookAgain = time.Second
-	// enough is how many bytes the folder must take before the server is started again.
+	// enough is the size in bytes of the test write after which the server is started
+	// again.
 	enough = 1 << 20
 )
 
-// fail notes that a write failed. The server refuses writes of that stream from
-// then on, also when there is space again (spec/nats.md).
+// fail records that a write failed. The server refuses further writes of that stream,
+// even when there is space again (docs/reference/platform.md, Server faults).
 func (s *Server) fail(text string) {
 	s.mu.Lock()
 	if s.failed == "" {
@@ -29,9 +30,9 @@ func (s *Server) fail(text string) {
 	}
 }
 
-// recover starts the server again, at the same address, when a write has failed
-// and its folder can be written again. Clients reconnect. What was acknowledged
-// is on the disk; publishers repeat what was not.
+// recover restarts the server at the same address after a failed write, once its folder
+// can be written. Clients reconnect. Acknowledged messages are on the disk; publishers
+// repeat the others.
 func (s *Server) recover(ctx context.Context) {
 	for {
 		select {
@@ -48,7 +49,7 @@ func (s *Server) recover(ctx context.Context) {
 	}
 }
 
-// again restarts the server and says whether it runs. It does nothing while the
+// again restarts the server and reports whether it is running. It does nothing while the
 // folder cannot be written.
 func (s *Server) again(ctx context.Context) bool {
 	if err := disk.Write(s.o.Dir, enough); err != nil {
@@ -57,12 +58,12 @@ func (s *Server) again(ctx context.Context) bool {
 	}
 	old := s.server()
 	if addr, ok := old.Addr().(*net.TCPAddr); s.listen && ok {
-		s.opts.Port = addr.Port // the one that clients have
+		s.opts.Port = addr.Port // keep the port that clients connect to
 	}
 	old.Shutdown()
 	old.WaitForShutdown()
 	select {
-	case <-s.broken: // of the server that is gone
+	case <-s.broken: // a failure of the old server
 	default:
 	}
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
@@ -77,7 +78,7 @@ func (s *Server) again(ctx context.Context) bool {
 	return true
 }
 
-// pause waits and says whether ctx goes on.
+// pause waits for d and returns false if ctx ends first.
 func pause(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()

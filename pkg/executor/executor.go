@@ -1,9 +1,8 @@
-// Package executor is how a service executes tools of the catalogue that it owns:
-// loop asks which, and calls them. Nothing is executed without policy's token for
-// this very call, and with arguments that do not fit the schema.
+// Package executor executes a service's own tools of the catalogue: loop lists them and
+// calls them. A tool is executed only with policy's decision token for this call, and
+// with arguments that match its schema.
 //
-// It must not know what a tool does, and it judges nothing: that was policy's,
-// before.
+// It must not depend on any tool, and it makes no decisions: policy has made them before.
 package executor
 
 import (
@@ -19,17 +18,17 @@ import (
 	"github.com/anima-run/anima/pkg/failpoint"
 )
 
-// Call is a call that policy allowed, with arguments that fit.
+// Call is a call that policy allowed, with arguments that match the schema.
 type Call struct {
 	Agent string
 	Turn  string
-	Key   string // idempotency key: the same again is the same call
+	Key   string // idempotency key: the same on every attempt of a call
 	Args  catalog.Args
-	At    int64 // of the thought, Unix microseconds: the same on every try
+	At    int64 // time of the completion, Unix microseconds: the same on every attempt
 	By    api.Principal
 }
 
-// Func executes a tool. What it returns is told to the model.
+// Func executes a tool. Its result is sent to the model.
 type Func func(ctx context.Context, c Call) (string, error)
 
 // Executor executes the tools of one service. It is safe for concurrent use.
@@ -39,8 +38,8 @@ type Executor struct {
 	tools map[string]Func
 }
 
-// New returns an executor. It panics on a tool that the catalogue does not give to
-// the owner.
+// New returns an executor. It panics if the catalogue does not assign a tool to the
+// owner.
 func New(b *bus.Bus, owner api.Owner, now func() time.Time, tools map[string]Func) *Executor {
 	for name := range tools {
 		if t, ok := catalog.Named(name); !ok || t.Owner != owner {
@@ -50,13 +49,13 @@ func New(b *bus.Bus, owner api.Owner, now func() time.Time, tools map[string]Fun
 	return &Executor{keys: NewKeys(b), now: now, tools: maps.Clone(tools)}
 }
 
-// List names the tools, by name.
+// List returns the names of the tools, sorted.
 func (x *Executor) List() api.ToolList {
 	return api.ToolList{Tools: slices.Sorted(maps.Keys(x.tools))}
 }
 
-// Call verifies a call and executes it. Errors: those of [api.Invocation]; what
-// the tool returns.
+// Call verifies a call and executes it. It returns the errors of [api.Invocation], or the
+// error of the tool.
 func (x *Executor) Call(ctx context.Context, m api.Invocation) (api.Returned, error) {
 	run, ok := x.tools[m.Tool]
 	if !ok {
@@ -82,7 +81,7 @@ func (x *Executor) Call(ctx context.Context, m api.Invocation) (api.Returned, er
 	return api.Returned{Text: text}, err
 }
 
-// verify compares policy's token with the call.
+// verify checks that policy's token is valid for the call.
 func (x *Executor) verify(ctx context.Context, m api.Invocation) (api.Principal, error) {
 	g, err := x.keys.Verify(ctx, m.Token)
 	if err != nil {

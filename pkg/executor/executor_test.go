@@ -21,7 +21,7 @@ const at = 1_790_000_000_000_000
 
 func now() time.Time { return time.UnixMicro(at) }
 
-// signer is all of policy that an executor needs.
+// signer is the part of policy that an executor uses.
 func signer(key func() ed25519.PrivateKey, asked *atomic.Int64) host.Service {
 	return host.Define("policy", struct{}{}, nil, func(ctx context.Context, env *host.Env, _ struct{}) error {
 		return env.Serve(ctx, bus.Reply(func(context.Context, api.ListKeys) (api.Keys, error) {
@@ -32,7 +32,7 @@ func signer(key func() ed25519.PrivateKey, asked *atomic.Int64) host.Service {
 	})
 }
 
-// allowed is a call with policy's token for it.
+// allowed returns a call with policy's token for it.
 func allowed(t *testing.T, key ed25519.PrivateKey, args string, bend func(*api.Grant)) api.Invocation {
 	t.Helper()
 	hash, err := api.ArgsHash(json.RawMessage(args))
@@ -117,13 +117,14 @@ func TestCall(t *testing.T) {
 	if ran.Load() != before {
 		t.Error("a refused call was executed")
 	}
-	current.Store(&other) // policy has another key from now on
+	current.Store(&other) // policy has another key from here on
 	if got, err := x.Call(t.Context(), allowed(t, other, good, nil)); err != nil {
 		t.Errorf("with policy's new key: %+v, %v", got, err)
 	}
 }
 
-// TestDeadline: who asks waits no longer, and the work stops.
+// TestDeadline checks that the call returns at its deadline and that the tool is
+// cancelled.
 func TestDeadline(t *testing.T) {
 	t.Parallel()
 	_, key, err := ed25519.GenerateKey(nil)
@@ -139,7 +140,7 @@ func TestDeadline(t *testing.T) {
 		},
 	})
 	m := allowed(t, key, good, nil)
-	m.Deadline = time.Now().Add(-time.Second).UnixMicro() // over before it began
+	m.Deadline = time.Now().Add(-time.Second).UnixMicro() // expired before the call
 	if _, err := x.Call(t.Context(), m); err == nil {
 		t.Error("a call whose time is over was answered")
 	}
@@ -159,8 +160,8 @@ func TestForeignTool(t *testing.T) {
 	}
 }
 
-// FuzzCall: no arguments break an executor, and a tool runs only with those that
-// fit its schema (spec-core-7 §G 15).
+// FuzzCall checks that no arguments make an executor panic, and that a tool runs only
+// with arguments that match its schema (docs/reference/platform.md, two readings).
 func FuzzCall(f *testing.F) {
 	for _, s := range []string{good, `{}`, `null`, `[]`, `{"action":"add","name":"x","schedule":5}`, `{"action":"add","action":"remove","name":"x"}`, "\xff", `{"a":1}{}`} {
 		f.Add(s)

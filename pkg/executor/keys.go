@@ -9,7 +9,8 @@ import (
 	"github.com/anima-run/anima/pkg/bus"
 )
 
-// Keys are policy's public keys, remembered. It is safe for concurrent use.
+// Keys verifies decision tokens with policy's public keys, which it caches. It is safe
+// for concurrent use.
 type Keys struct {
 	bus *bus.Bus
 
@@ -17,11 +18,11 @@ type Keys struct {
 	known []ed25519.PublicKey
 }
 
-// NewKeys returns keys that are asked for with the first token.
+// NewKeys returns a Keys that requests the keys for the first token.
 func NewKeys(b *bus.Bus) *Keys { return &Keys{bus: b} }
 
-// Verify returns what a decision token grants. It asks for the keys again once when
-// none of the known ones fits: policy may have changed them.
+// Verify returns the grant of a decision token. If no cached key verifies it, Verify
+// requests the keys from policy once, because they may have changed.
 func (k *Keys) Verify(ctx context.Context, token string) (api.Grant, error) {
 	k.mu.Lock()
 	known := k.known

@@ -1,66 +1,70 @@
-// Package failpoint names every durable step at which a process may die, and lets
-// tests kill it there. The names are one table, [Table]; code passes a point by
-// wrapping the step in [Do] or [Value].
+// Package failpoint names every durable step at which a process may crash, and lets tests
+// inject a crash, a lost answer or a stop there. The points are listed in one table,
+// [Table]. Code passes a point by wrapping the step in [Do] or [Value].
 //
-// Without the build tag failpoint both are direct calls that the compiler
-// inlines, and nothing here can be switched on. With it a process reads
+// Without the build tag failpoint, Do and Value are direct calls that the compiler
+// inlines, and no point can be armed. With the tag, a process reads these variables each
+// time that it passes a point:
 //
-//	ANIMA_FAILPOINT         name:mode[:n[:linger]], or @FILE for a file that says so
-//	ANIMA_FAILPOINT_PASSES  a file that gets a line for every point passed
-//	ANIMA_MUTATION          the name of one safety that is left out, see [Mutation]
+//	ANIMA_FAILPOINT         name:mode[:n[:linger]], or @FILE for a file with that text
+//	ANIMA_FAILPOINT_PASSES  a file to which a line is appended for every point passed
+//	ANIMA_MUTATION          the name of one safeguard that is disabled, see [Mutation]
 //
-// when it comes to a point. It fires once, at the n-th pass (1 if left out). Of a
-// FILE the text is read at every pass, and the file is removed when it fires, so
-// that a process which is started again under the same variables lives.
+// The point fires once, at the n-th pass (default 1). FILE is read at every pass and
+// removed when the point fires, so that a process that is restarted with the same
+// variables does not crash again.
 //
-// It must not be used for faults that a step answers by itself: those belong in
-// the step's own tests.
+// The package must not be used for faults that a step handles itself: those belong in the
+// tests of the step.
 package failpoint
 
-// Mode is what happens at a point.
+// Mode is the fault that is injected at a point.
 type Mode string
 
-// The modes. A process that dies does so as from kill -9: nothing deferred runs
-// and nothing is flushed; with a linger it does so that much later, while what is
-// on its way out may leave.
+// The modes. Before and After kill the process with SIGKILL: deferred calls do not run
+// and no buffer is flushed. With a linger, the signal is sent after that duration, so
+// that writes in progress may complete.
 const (
-	Before  Mode = "before"  // it dies, and the step has not happened
-	After   Mode = "after"   // the step happens, and it dies before anybody knows
-	Timeout Mode = "timeout" // the step happens, and its caller is told that no answer came in time
-	Stop    Mode = "stop"    // it stands still before the step, as from SIGSTOP, until somebody sends SIGCONT
+	Before  Mode = "before"  // crash; the step has not happened
+	After   Mode = "after"   // the step happens, then the process crashes before the caller gets the result
+	Timeout Mode = "timeout" // the step happens, and the caller gets a timeout error
+	Stop    Mode = "stop"    // the process is stopped with SIGSTOP before the step, until it receives SIGCONT
 )
 
-// Modes are the ways in which every point is crashed.
+// Modes returns the modes that the crash matrix injects at every point. Stop is not among
+// them.
 func Modes() []Mode { return []Mode{Before, After, Timeout} }
 
 // Info describes a point.
 type Info struct {
 	Name     string
-	Services []string // whose processes pass it on the way of a run
-	Before   string   // what is so when a process dies before the step
-	After    string   // what is so when it dies after it
-	Call     bool     // the step asks over NATS: a lost answer is Unavailable, not a raw deadline
+	Services []string // services whose processes pass the point during a run
+	Before   string   // state after a crash before the step
+	After    string   // state after a crash after the step
+	Call     bool     // the step is a request over NATS: a lost answer is Unavailable instead of a deadline error
 }
 
-// Table is every point, by its number.
+// Table returns every point, indexed by its number.
 func Table() []Info { return append([]Info(nil), table[:]...) }
 
-// Info of a point.
+// Info returns the description of the point.
 func (p Point) Info() Info { return table[p] }
 
+// String returns the name of the point, such as "loop.accept".
 func (p Point) String() string { return table[p].Name }
 
-// Mutation is a safety that a test leaves out, to see its oracle fail.
+// Mutation is a safeguard that a test disables to verify that the oracle detects it.
 type Mutation uint8
 
 // The mutations.
 const (
-	NoExpectedSequence Mutation = iota // an append is stored whatever was written since, and no writer ends for a lost lease
-	NoMessageID                        // a stream takes the same message twice
+	NoExpectedSequence Mutation = iota // appends are stored without an expected last sequence, and a run is not stopped when its lease is lost
+	NoMessageID                        // a stream stores the same message twice
 	AnswerBeforeCommit                 // treasury answers a group of operations before they are committed
 	mutations
 )
 
 var mutationNames = [mutations]string{"no-expected-sequence", "no-message-id", "answer-before-commit"}
 
+// String returns the name of the mutation as ANIMA_MUTATION has it.
 func (m Mutation) String() string { return mutationNames[m] }

@@ -31,8 +31,8 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// TestUses finds every use of the package in the repository: each point is passed
-// somewhere, and nothing but a point of the table is.
+// TestUses checks, for the code of pkg and services, that each point is passed somewhere
+// and that Do and Value get only points of the table.
 func TestUses(t *testing.T) {
 	t.Parallel()
 	points := constants(t)
@@ -62,7 +62,7 @@ func TestUses(t *testing.T) {
 	}
 }
 
-// constants are the names of the points, in order.
+// constants returns the names of the points, in order.
 func constants(t *testing.T) (names []string) {
 	t.Helper()
 	f, err := parser.ParseFile(token.NewFileSet(), "table.go", nil, 0)
@@ -82,8 +82,8 @@ func constants(t *testing.T) (names []string) {
 	return names
 }
 
-// uses notes the points that a file names, and finds what is not one where one
-// is passed: a number or a conversion.
+// uses records in used the points that a file names, and returns the places that pass a
+// number or a conversion instead of a point.
 func uses(t *testing.T, path string, points []string, used map[string]bool) (faults []string) {
 	t.Helper()
 	f, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
@@ -115,14 +115,14 @@ func uses(t *testing.T, path string, points []string, used map[string]bool) (fau
 	return faults
 }
 
-// of says whether a selector is of this package.
+// of reports whether a selector belongs to this package.
 func of(s *ast.SelectorExpr) bool {
 	x, ok := s.X.(*ast.Ident)
 	return ok && x.Name == "failpoint"
 }
 
-// TestPasses has a step pass a point that nobody armed: it is taken, once, and its
-// result is its own.
+// TestPasses passes a point that is not armed: the step is called once, and its own
+// result is returned.
 func TestPasses(t *testing.T) {
 	t.Parallel()
 	own := errors.New("its own")
@@ -139,7 +139,7 @@ func TestPasses(t *testing.T) {
 	}
 }
 
-// sink keeps the compiler from leaving the work out.
+// sink keeps the compiler from eliminating the work.
 var sink int64
 
 //go:noinline
@@ -148,7 +148,8 @@ func work(_ context.Context, v int64) error {
 	return nil
 }
 
-// BenchmarkDirect and BenchmarkDo cost the same where nothing can be armed.
+// BenchmarkDirect is the baseline of BenchmarkDo: without the build tag both cost the
+// same.
 func BenchmarkDirect(b *testing.B) {
 	ctx, v := b.Context(), int64(1)
 	for b.Loop() {

@@ -4,16 +4,16 @@ package failpoint
 
 import "context"
 
-// Enabled says whether this build can be made to die.
+// Enabled reports whether points can be armed in this build.
 const Enabled = false
 
-// Do takes the step f.
+// Do calls the step f.
 func Do(ctx context.Context, _ Point, f func(context.Context) error) error { return f(ctx) }
 
-// Value takes the step f, which has a result.
+// Value calls the step f and returns its result.
 func Value[T any](ctx context.Context, _ Point, f func(context.Context) (T, error)) (T, error) {
 	return f(ctx)
 }
 
-// Broken says whether a safety is left out.
+// Broken reports whether a safeguard is disabled, which is always false in this build.
 func Broken(Mutation) bool { return false }

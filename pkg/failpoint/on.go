@@ -16,10 +16,10 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// Enabled says whether this build can be made to die.
+// Enabled reports whether points can be armed in this build.
 const Enabled = true
 
-// Do takes the step f, unless p is armed.
+// Do calls the step f. If p is armed, it injects the fault of p's mode.
 func Do(ctx context.Context, p Point, f func(context.Context) error) error {
 	mode, linger := trigger.pass(p)
 	switch mode {
@@ -38,7 +38,8 @@ func Do(ctx context.Context, p Point, f func(context.Context) error) error {
 	return err
 }
 
-// Value takes the step f, which has a result, unless p is armed.
+// Value calls the step f and returns its result. If p is armed, it injects the fault of
+// p's mode. With an error the result is the zero value.
 func Value[T any](ctx context.Context, p Point, f func(context.Context) (T, error)) (v T, err error) {
 	err = Do(ctx, p, func(ctx context.Context) (err error) { v, err = f(ctx); return err })
 	if err != nil {
@@ -48,15 +49,15 @@ func Value[T any](ctx context.Context, p Point, f func(context.Context) (T, erro
 	return v, err
 }
 
-// Broken says whether a safety is left out.
+// Broken reports whether the safeguard m is disabled.
 func Broken(m Mutation) bool { return os.Getenv("ANIMA_MUTATION") == m.String() }
 
-// trigger is what the environment asks for.
+// trigger holds the armed point of this process and the number of passes so far.
 var trigger arming
 
 type arming struct {
 	mu    sync.Mutex
-	spec  string // that passes are counted for
+	spec  string // the specification that count belongs to
 	count int
 	spent bool
 }
@@ -71,7 +72,7 @@ func (a *arming) pass(p Point) (Mode, time.Duration) {
 	file, inFile := strings.CutPrefix(spec, "@")
 	if inFile {
 		data, err := os.ReadFile(file)
-		if err != nil { // nothing is armed
+		if err != nil { // no file: no point is armed
 			a.spec = ""
 			return "", 0
 		}
@@ -92,10 +93,10 @@ func (a *arming) pass(p Point) (Mode, time.Duration) {
 	}
 	a.spent = true
 	if inFile {
-		a.spec = "" // the same words in another file are another death
+		a.spec = "" // the same specification in a new file arms the point again
 		switch err := os.Remove(file); {
 		case errors.Is(err, os.ErrNotExist):
-			return "", 0 // another process that reads it was first
+			return "", 0 // another process with the same file has fired
 		case err != nil:
 			panic(err)
 		}
@@ -103,8 +104,8 @@ func (a *arming) pass(p Point) (Mode, time.Duration) {
 	return mode, linger
 }
 
-// parse reads name:mode[:n[:linger]]. What cannot be meant ends the process: a
-// test that arms nothing would be green.
+// parse reads name:mode[:n[:linger]]. An invalid specification ends the process with
+// status 2: a test that arms no point would pass.
 func parse(spec string) (name string, mode Mode, n int, linger time.Duration) {
 	parts := strings.Split(spec, ":")
 	known := false
@@ -151,14 +152,14 @@ func die(linger time.Duration) {
 	select {}
 }
 
-// halt returns when the process goes on. The signal may reach another thread
-// first, so this one waits a little for it.
+// halt stops the process and returns after SIGCONT. The kernel may deliver SIGSTOP to
+// another thread first, so this thread waits 5 ms for it to take effect.
 func halt() {
 	_ = syscall.Kill(syscall.Getpid(), syscall.SIGSTOP)
 	time.Sleep(5 * time.Millisecond)
 }
 
-// late is the error of a step whose answer did not come in time.
+// late returns the error of a step whose answer did not arrive in time.
 func late(p Point) error {
 	if p.Info().Call {
 		return &api.Error{

@@ -16,7 +16,8 @@ import (
 	"github.com/anima-run/anima/pkg/failpoint"
 )
 
-// child is set in the program that is to die, to again in one that arms itself anew.
+// child is set in the program that is to crash; its value is again in a program that
+// re-arms itself.
 const (
 	child = "ANIMA_FAILPOINT_CHILD"
 	again = "again"
@@ -87,7 +88,7 @@ func TestDies(t *testing.T) {
 	}
 }
 
-// TestArmedAgain arms a program that lives on in the same words.
+// TestArmedAgain re-arms a program that keeps running, with the same specification.
 func TestArmedAgain(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "armed")

@@ -1,6 +1,6 @@
 package failpoint
 
-// Point is one durable step. Only the constants below name one.
+// Point is one durable step. Its only values are the constants below.
 type Point uint8
 
 // The points, in the order in which a run passes them.
@@ -84,8 +84,8 @@ const (
 	points
 )
 
-// stores are the services that announce what they store, owners those that execute
-// tools of their own.
+// stores are the services that publish announcements of what they store; owners are those
+// that execute tools of their own.
 var (
 	stores = []string{"treasury", "heartbeat", "social", "loop"}
 	owners = []string{"heartbeat", "treasury", "inference-router"}

@@ -8,8 +8,8 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// Answer is a route that reads a message from a request and writes what answers it,
-// or the error of either.
+// Answer returns a handler that reads a request message with read, and responds with the
+// result of answer, or with the error of either.
 func Answer[Req, Resp any](read func(http.ResponseWriter, *http.Request) (Req, error), answer func(context.Context, Req) (Resp, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		req, err := read(w, r)
@@ -22,7 +22,8 @@ func Answer[Req, Resp any](read func(http.ResponseWriter, *http.Request) (Req, e
 	}
 }
 
-// Limit is the parameter limit of a list, 0 when there is none. Errors: Invalid.
+// Limit returns the query parameter limit of a list, or 0 if there is none. It returns an
+// Invalid error if the value is not a number, or is 0.
 func Limit(r *http.Request) (int, error) {
 	text := r.URL.Query().Get("limit")
 	if text == "" {
@@ -35,7 +36,8 @@ func Limit(r *http.Request) (int, error) {
 	return n, nil
 }
 
-// Flag is a parameter that is true or false; absent it is false. Errors: Invalid.
+// Flag returns a boolean query parameter, or false if it is absent. It returns an Invalid
+// error for any other value.
 func Flag(r *http.Request, name string) (bool, error) {
 	text := r.URL.Query().Get(name)
 	if text == "" {

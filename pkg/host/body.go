@@ -12,8 +12,8 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// ReadBody reads a request's body of at most limit bytes. Errors: Invalid, with
-// ReasonTooLarge or ReasonTooSlow where that is the cause.
+// ReadBody reads the body of a request, of at most limit bytes. It returns an Invalid
+// error, with ReasonTooLarge or ReasonTooSlow if that is the cause.
 func ReadBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
 	if err == nil {
@@ -33,14 +33,15 @@ func ReadBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, erro
 	return nil, &api.Error{Code: api.Invalid, Message: "the body cannot be read: " + err.Error(), Next: "send it again"}
 }
 
-// ReadJSON decodes a request's body of at most limit bytes into v, strictly: one
-// value, in UTF-8, without fields that v lacks. Errors: as [ReadBody].
+// ReadJSON decodes the body of a request, of at most limit bytes, into v. The body must
+// be one JSON value in UTF-8 without fields that v lacks. Errors are those of [ReadBody],
+// or Invalid.
 func ReadJSON(w http.ResponseWriter, r *http.Request, limit int64, v any) error {
 	body, err := ReadBody(w, r, limit)
 	if err != nil {
 		return err
 	}
-	if !utf8.Valid(body) { // encoding/json would replace what is wrong
+	if !utf8.Valid(body) { // encoding/json would replace invalid bytes
 		return &api.Error{Code: api.Invalid, Message: "the body is not UTF-8", Next: "encode it as UTF-8"}
 	}
 	dec := json.NewDecoder(bytes.NewReader(body))

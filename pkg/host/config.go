@@ -7,21 +7,22 @@ import (
 	"github.com/anima-run/anima/pkg/config"
 )
 
-// When an acknowledged write is on the disk: the two profiles of design §3.
-// Interval may lose the last two minutes to a power cut, never to a crash of the
-// process.
+// Values of Config.Sync: when an acknowledged write is on the disk
+// (docs/reference/platform.md, Store marks). With interval, a power failure may lose the
+// writes of the last two minutes; a crash of the process loses none.
 const (
 	SyncAlways   = "always"
 	SyncInterval = "interval"
 )
 
-// Who brings a schema up to date.
+// Values of Config.Migrate: whether the service or the argument migrate runs the
+// migrations.
 const (
 	MigrateAuto = "auto"
 	MigrateWait = "wait"
 )
 
-// Config is what every process shares; a service adds its own.
+// Config holds the settings that all services share; a service adds its own.
 type Config struct {
 	NATSURL     string        `env:"nats_url" help:"NATS servers, separated by commas"`
 	NATSToken   config.Secret `env:"nats_token" help:"token for NATS"`
@@ -44,13 +45,13 @@ type Config struct {
 	Log         string        `env:"log" help:"debug, info, warn or error"`
 	LogFormat   string        `env:"log_format" help:"json or text"`
 
-	// Installation is the id of the data folder, where one process at a time runs the
-	// whole suite on its own NATS server. Empty for services on a shared NATS. It is
+	// Installation is the id of the data folder, in which one process at a time runs all
+	// services on its own NATS server. It is empty for services on a shared NATS. It is
 	// not a setting: anima up reads it from the folder.
 	Installation string
 }
 
-// Defaults of a service that runs alone.
+// Defaults returns the defaults of a service that runs alone.
 func Defaults() Config {
 	return Config{
 		NATSURL: "nats://127.0.0.1:4222", Replicas: 1, Data: "data", Migrate: MigrateAuto, Sync: SyncAlways,
@@ -58,7 +59,7 @@ func Defaults() Config {
 	}
 }
 
-// Validate reports a value that is of the right type and still wrong.
+// Validate returns an error for a value that has the right type and is not allowed.
 func (c *Config) Validate() error {
 	switch {
 	case c.Replicas != 1 && c.Replicas != 3 && c.Replicas != 5:

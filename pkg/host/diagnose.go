@@ -15,25 +15,25 @@ import (
 	"github.com/anima-run/anima/pkg/sqldb"
 )
 
-// Levels of findings. Only faults make anima doctor fail.
+// Levels of findings. anima doctor exits with an error only for faults.
 const (
 	LevelOK    = "ok"
 	LevelWarn  = "warning"
 	LevelFault = "fault"
 )
 
-// Finding is what one check of anima doctor says.
+// Finding is the result of one check of anima doctor.
 type Finding struct {
 	Check string `json:"check"`
 	Level string `json:"level"`
 	Text  string `json:"text"`
-	Next  string `json:"next,omitempty"` // what to do; "" where there is nothing to do
+	Next  string `json:"next,omitempty"` // what the operator should do; "" if nothing
 }
 
-// Examiner is a service's own part of its examination. It only reads.
+// Examiner examines what is specific to a service. It must not change anything.
 type Examiner func(ctx context.Context, db *sqldb.DB, b *bus.Bus, now time.Time) ([]Finding, error)
 
-// Examining returns the service with an examiner.
+// Examining returns a copy of the service with an examiner.
 func (s Service) Examining(f Examiner) Service {
 	s.examine = f
 	return s
@@ -41,12 +41,12 @@ func (s Service) Examining(f Examiner) Service {
 
 const (
 	backlogWarns  = 1000             // messages in an outbox
-	markWarns     = time.Minute      // age of a mark of a service that runs
-	examineBounds = 30 * time.Second // of a service's examination
+	markWarns     = time.Minute      // age of the mark of a running service
+	examineBounds = 30 * time.Second // time limit of the examination of one service
 )
 
-// Examine compares a service's database with its mark in NATS. running says whether the
-// service runs; then its marks must be young. It changes nothing.
+// Examine compares a service's database with its mark in NATS, and checks its outbox and
+// losses. If running is true, a mark older than markWarns is a fault. It changes nothing.
 func (s Service) Examine(ctx context.Context, db *sqldb.DB, b *bus.Bus, installation, sync string, now time.Time, running bool) []Finding {
 	ctx, cancel := context.WithTimeout(ctx, examineBounds)
 	defer cancel()
@@ -105,7 +105,8 @@ func (s Service) disagreements(ctx context.Context, db *sqldb.DB, b *bus.Bus, in
 	if !ok {
 		return nil, sqldb.Mark{}, fmt.Errorf("%s has no contracts", s.Name)
 	}
-	// The database last: a service that runs writes it before NATS.
+	// Read the database last: a running service writes its mark to the database before
+	// NATS, so the mark in NATS is never newer.
 	other, err := b.GetMark(ctx, s.Name)
 	if err != nil && api.CodeOf(err) != api.NotFound {
 		return nil, sqldb.Mark{}, err
@@ -125,12 +126,13 @@ func (s Service) disagreements(ctx context.Context, db *sqldb.DB, b *bus.Bus, in
 	return Disagreements(s.Name, own, other, states, installation, bootID(), sync), own, nil
 }
 
-// diagnosis is what the ops port answers to anima doctor.
+// diagnosis is the response of the ops port to anima doctor.
 type diagnosis struct {
 	Findings []Finding `json:"findings"`
 }
 
-// diagnose examines every service of the process that has opened its database.
+// diagnose returns a handler that examines the services of the process whose database is
+// open.
 func diagnose(p Process, st *status) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		d := diagnosis{Findings: []Finding{}}
@@ -141,11 +143,11 @@ func diagnose(p Process, st *status) http.HandlerFunc {
 			d.Findings = append(d.Findings, examine(r.Context())...)
 		}
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(d) // the doctor is gone
+		_ = json.NewEncoder(w).Encode(d) // fails only if the client has disconnected
 	}
 }
 
-// unready lists what keeps the process from being ready.
+// unready returns the reasons for which the process is not ready.
 func unready(p Process, st *status) []string {
 	var out []string
 	for _, l := range st.lines() {
@@ -186,12 +188,13 @@ func (s *status) examined(service string, f func(context.Context) []Finding) {
 	s.examine[service] = f
 }
 
-// Database opens the database of a service that does not run, in a data folder or at
-// a Postgres URL, to look at it. Errors: fs.ErrNotExist when the file is not there.
+// Database opens the database of a service that is not running, for inspection. The
+// database is in the data folder or at a Postgres URL. It returns fs.ErrNotExist if the
+// file does not exist.
 func (s Service) Database(ctx context.Context, cfg Config) (*sqldb.DB, error) {
 	e := &Env{Data: dataOf(cfg, s), service: s, cfg: cfg, status: newStatus(nil)}
 	if cfg.DatabaseURL.Reveal() == "" {
-		if _, err := os.Stat(e.file()); err != nil { // opening would make it
+		if _, err := os.Stat(e.file()); err != nil { // opening would create it
 			return nil, err
 		}
 	}

@@ -12,13 +12,13 @@ import (
 	"github.com/anima-run/anima/pkg/config"
 )
 
-// gcPercent is the GOGC of a process that was given none. Turns of 16 sessions in one
-// process take an eighth less processor time with it than with Go's 100.
+// gcPercent is the GOGC of a process without that variable. Turns of 16 sessions in one
+// process take an eighth less processor time with it than with Go's default of 100.
 const gcPercent = 200
 
-// TuneGC sets how often this process collects garbage, unless the environment does: GOGC
-// to 200, and GOMEMLIMIT to nine tenths of the memory that the process's cgroup may use,
-// if that is bounded. A main function calls it once, at its start.
+// TuneGC sets the garbage collector's parameters that the environment does not set: GOGC
+// to 200, and GOMEMLIMIT to nine tenths of the memory limit of the process's cgroup, if
+// there is one. A main function calls it once, at its start.
 func TuneGC(lookup config.Lookup) {
 	percent, limit := garbage(lookup, os.DirFS("/"))
 	if percent > 0 {
@@ -29,7 +29,7 @@ func TuneGC(lookup config.Lookup) {
 	}
 }
 
-// garbage returns what [TuneGC] sets; 0 leaves a setting alone.
+// garbage returns the values that [TuneGC] sets; 0 leaves a setting unchanged.
 func garbage(lookup config.Lookup, root fs.FS) (percent int, limit int64) {
 	if v, _ := lookup("GOGC"); v == "" {
 		percent = gcPercent
@@ -40,8 +40,9 @@ func garbage(lookup config.Lookup, root fs.FS) (percent int, limit int64) {
 	return percent, limit
 }
 
-// cgroupMemory is the least memory in bytes that the process's cgroup, version 2 or 1, or
-// one above it may use; 0 if none is bounded. root is the root of the file system.
+// cgroupMemory returns the lowest memory limit, in bytes, of the process's cgroup
+// (version 1 or 2) and its ancestors; 0 if there is no limit. root is the root of the
+// file system.
 func cgroupMemory(root fs.FS) int64 {
 	groups, err := fs.ReadFile(root, "proc/self/cgroup")
 	if err != nil {
@@ -59,12 +60,12 @@ func cgroupMemory(root fs.FS) int64 {
 		default:
 			continue
 		}
-		// A container may see its own group at the top, under whatever name the group has
-		// outside: names that are not there are passed over.
+		// In a container the cgroup may be mounted at the top, while /proc shows the path
+		// outside of the container: paths that do not exist are skipped.
 		for g := path.Join("/", group); ; g = path.Dir(g) {
 			text, err := fs.ReadFile(root, path.Join(top, g, file))
 			if err == nil {
-				if n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err == nil && n > 0 { // not "max"
+				if n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err == nil && n > 0 { // "max" means no limit
 					least = min(least, n)
 				}
 			}
@@ -79,6 +80,6 @@ func cgroupMemory(root fs.FS) int64 {
 	return least
 }
 
-// unbounded is more memory than any machine has: version 1 writes such a number for no
-// limit.
+// unbounded is the memory, in bytes, above which a limit counts as none: cgroup version 1
+// writes a very large number for no limit.
 const unbounded = 1 << 50

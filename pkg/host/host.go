@@ -1,8 +1,8 @@
-// Package host runs services: one alone, or several in one process. It lends
-// each its bus, its database, its HTTP routes, its log and its instruments, and
-// ends them in order. It must not know what any service does.
+// Package host runs services, one alone or several in one process. It provides each
+// service with its bus, database, HTTP routes, log and instruments, and shuts the
+// services down in order. It must not depend on any service.
 //
-// Alone or together is not a mode, it is the length of a list: see [Run].
+// One service or several is not a mode: [Run] takes a list of services.
 package host
 
 import (
@@ -29,22 +29,22 @@ import (
 	"github.com/anima-run/anima/pkg/telemetry"
 )
 
-// Service is a service as the host sees it; make one with [Define].
+// Service describes a service for the host; [Define] creates one.
 type Service struct {
 	Name   string // as in services/<name>
 	Fields func() []config.Field
-	// Check says whether its settings are right, without running it.
+	// Check reports whether the settings are valid, without running the service.
 	Check func(config.Lookup) error
 
 	run        func(context.Context, *Env) error
-	migrations fs.FS // nil when it has no database
+	migrations fs.FS // nil without a database
 	examine    Examiner
 }
 
-// Define makes a service of a run function. cfg carries the defaults and is
-// filled from the environment before run is called. run builds what it needs,
-// calls [Env.Serve] and returns what that returns. migrations are its schema's,
-// nil without one.
+// Define creates a service from a run function. cfg holds the defaults, and is filled
+// from the environment before run is called. run builds the service, calls [Env.Serve]
+// and returns its error. migrations are those of the database's schema, nil without a
+// database.
 func Define[C any](name string, cfg C, migrations fs.FS, run func(context.Context, *Env, C) error) Service {
 	return Service{
 		Name: name, migrations: migrations,
@@ -63,26 +63,26 @@ func Define[C any](name string, cfg C, migrations fs.FS, run func(context.Contex
 	}
 }
 
-// Env is what the host lends a service for its lifetime.
+// Env is the environment that the host provides to a service while it runs.
 type Env struct {
 	Bus    *bus.Bus
 	Log    *slog.Logger
 	Now    func() time.Time
 	Tracer trace.TracerProvider
 	Meter  metric.MeterProvider
-	Data   string // the service's own folder, made on first use by [Env.Folder]
-	HTTP   Routes // served by the process, beside the bus routes
+	Data   string // the service's own folder, created by [Env.Folder]
+	HTTP   Routes // HTTP routes of the service, in addition to its bus routes
 
 	service Service
 	cfg     Config
 	lookup  config.Lookup
 	status  *status
-	marks   *marks // of the database, from its opening on
+	marks   *marks // of the database; nil until it is open
 	ready   func()
 }
 
-// Serve runs the bus routes until ctx ends and then drains. The service is ready
-// from the moment they are live.
+// Serve runs the bus routes until ctx ends and then drains. The service is ready when the
+// routes are active.
 func (e *Env) Serve(ctx context.Context, routes ...bus.Route) error {
 	if e.marks != nil {
 		routes = append(routes, bus.Go(e.marks.keep))
@@ -94,7 +94,7 @@ func (e *Env) Serve(ctx context.Context, routes ...bus.Route) error {
 	}, routes...)
 }
 
-// Folder returns the service's own data folder, made if it is not there.
+// Folder returns the service's own data folder, and creates it if it does not exist.
 func (e *Env) Folder() (string, error) {
 	if err := os.MkdirAll(e.Data, 0o700); err != nil {
 		return "", fmt.Errorf("data folder: %w; point ANIMA_DATA at a folder this user may write", err)
@@ -105,16 +105,16 @@ func (e *Env) Folder() (string, error) {
 	return e.Data, nil
 }
 
-// Room is an error, Unavailable with ReasonNoSpace, while only the reserve of the
-// data folder's disk is free. What accepts new work asks it first. A process that
-// uses no folder has room.
+// Room returns an error, Unavailable with ReasonNoSpace, if only the reserve of the data
+// folder's disk is free. A service must call it before it accepts new work. It returns
+// nil in a process without a data folder.
 func (e *Env) Room() error { return e.status.room() }
 
-// DB opens the service's database with its schema up to date. It migrates the schema
-// itself, or waits until the argument migrate has done so (ANIMA_MIGRATE); it also waits
-// for a database server that is not there yet. Readiness says so meanwhile. Errors:
-// Conflict when the database or a stream of the service is missing, empty or older than
-// the mark of another store says.
+// DB opens the service's database with its schema up to date. It runs the migrations
+// itself, or waits until the argument migrate has run them (ANIMA_MIGRATE). It also waits
+// for a database server that is not running yet. Readiness reports the wait. It returns a
+// Conflict error if the database or a stream of the service is missing, empty or older
+// than recorded in another store.
 func (e *Env) DB(ctx context.Context) (*sqldb.DB, error) {
 	if e.service.migrations == nil {
 		return nil, errors.New("no migrations: give them to host.Define")
@@ -167,7 +167,7 @@ func (e *Env) open(ctx context.Context, prepare func(context.Context, *sqldb.DB,
 	}
 }
 
-// file is where the service's database is without a server.
+// file returns the path of the service's SQLite database.
 func (e *Env) file() string { return filepath.Join(e.Data, e.service.Name+".db") }
 
 func (e *Env) url() string {
@@ -181,35 +181,35 @@ func (e *Env) url() string {
 	return url
 }
 
-// dataOf is a service's own folder.
+// dataOf returns the service's own folder.
 func dataOf(c Config, s Service) string { return filepath.Join(c.Data, s.Name) }
 
-// Process is what the services of one process share.
+// Process holds what the services of one process share.
 type Process struct {
 	Config Config
 	Conn   *bus.Conn
 	Log    *slog.Logger
 	Now    func() time.Time // nil: time.Now
 	Lookup config.Lookup    // the environment; nil: an empty one
-	// Ready, which may be nil, is called once all services serve; it is given the
-	// addresses the process listens on.
+	// Ready, which may be nil, is called with the listen addresses of the process once
+	// all services are ready.
 	Ready func(Addrs)
-	// Listening, which may be nil, is called once the ports are open, before
-	// anything is ready.
+	// Listening, which may be nil, is called once the ports are open, before any service
+	// is ready.
 	Listening func(Addrs)
-	// Stores, which may be nil, tells whether what the process keeps besides the
-	// services can be written; readiness asks it.
+	// Stores, which may be nil, returns an error if a store of the process outside of the
+	// services cannot be written. Readiness reports it.
 	Stores func() error
-	// Exporters carry spans and metrics out; they stay the caller's to shut down.
+	// Exporters export spans and metrics. The caller shuts them down.
 	Exporters *telemetry.Exporters
 }
 
-// Addrs are the addresses a process listens on; "" where it does not.
+// Addrs holds the listen addresses of a process; "" for a closed port.
 type Addrs struct{ HTTP, Ops string }
 
-// Run runs the services together until ctx ends or one of them fails; then the
-// others end too. Order does not matter: they talk through streams, which
-// outlive them.
+// Run runs the services together until ctx ends or one of them fails; then the others are
+// stopped too. They may start in any order, because they communicate through streams,
+// which are persistent.
 func Run(ctx context.Context, p Process, services ...Service) error {
 	if p.Now == nil {
 		p.Now = time.Now
@@ -232,7 +232,7 @@ func Run(ctx context.Context, p Process, services ...Service) error {
 	}
 	var waiting sync.WaitGroup
 	waiting.Add(len(services))
-	var ensure sync.Mutex // one process asks once at a time; the rest find it done
+	var ensure sync.Mutex // serialises Ensure: after the first call the streams exist
 	quiet := newBarrier(len(services))
 	for _, s := range services {
 		g.Go(func() error {
@@ -249,7 +249,7 @@ func Run(ctx context.Context, p Process, services ...Service) error {
 		return nil
 	})
 	allReady := make(chan struct{})
-	go func() { waiting.Wait(); close(allReady) }() // ends with runOne, which always calls Done
+	go func() { waiting.Wait(); close(allReady) }() // ends, because runOne always calls Done
 	g.Go(func() error {
 		select {
 		case <-allReady:
@@ -265,7 +265,7 @@ func Run(ctx context.Context, p Process, services ...Service) error {
 
 func (p Process) runOne(ctx context.Context, s Service, edge *edge, st *status, ensure *sync.Mutex, quiet func(context.Context), ready func()) error {
 	defer ready()
-	defer quiet(ended()) // whoever waits for this service waits no longer
+	defer quiet(ended()) // the other services must not wait for this one
 	defer st.set(s.Name, "stopped")
 	log := p.Log.With("svc", s.Name)
 	prov, err := p.Exporters.Start(ctx, s.Name)
@@ -305,7 +305,7 @@ func (p Process) runOne(ctx context.Context, s Service, edge *edge, st *status, 
 	})
 }
 
-// barrier is passed when all have arrived.
+// barrier blocks until all services have arrived.
 type barrier struct {
 	missing sync.WaitGroup
 	passed  chan struct{}
@@ -314,11 +314,12 @@ type barrier struct {
 func newBarrier(n int) *barrier {
 	b := &barrier{passed: make(chan struct{})}
 	b.missing.Add(n)
-	go func() { b.missing.Wait(); close(b.passed) }() // every service arrives, at the latest when it ends
+	go func() { b.missing.Wait(); close(b.passed) }() // ends, because every service arrives, at the latest when it ends
 	return b
 }
 
-// arrival is one service's: the first call arrives, every call waits.
+// arrival returns the function of one service: its first call arrives, and every call
+// waits.
 func (b *barrier) arrival() func(context.Context) {
 	arrive := sync.OnceFunc(b.missing.Done)
 	return func(ctx context.Context) {
@@ -330,7 +331,7 @@ func (b *barrier) arrival() func(context.Context) {
 	}
 }
 
-// ended is a context that ended.
+// ended returns a cancelled context.
 func ended() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -360,10 +361,10 @@ func wait(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// Routes take HTTP routes, in the patterns of [http.ServeMux].
+// Routes registers HTTP routes, in the patterns of [http.ServeMux].
 type Routes interface {
-	// Handle adds a route for the operator: the token is asked for first.
+	// Handle adds a route for the operator: requests without the token are refused.
 	Handle(pattern string, h http.HandlerFunc)
-	// Public adds a route that does its own authentication.
+	// Public adds a route that does its own authentication, or needs none.
 	Public(pattern string, h http.HandlerFunc)
 }

@@ -33,7 +33,7 @@ func (s *settings) Validate() error {
 	return nil
 }
 
-// probe is a service that answers one question and one page.
+// probe is a service with one bus route and a few HTTP routes.
 func probe(began, release chan struct{}) host.Service {
 	return host.Define("probe", settings{Size: 7}, nil, func(ctx context.Context, env *host.Env, cfg settings) error {
 		env.HTTP.Handle("GET /size", func(w http.ResponseWriter, _ *http.Request) { host.WriteJSON(w, cfg.Size, nil) })
@@ -128,8 +128,8 @@ func TestEdge(t *testing.T) {
 	}
 }
 
-// TestEdgeWithoutToken: a process without a token serves only what authenticates
-// itself. The empty token opens nothing.
+// TestEdgeWithoutToken checks that a process without a token serves only Public routes,
+// and does not accept an empty token.
 func TestEdgeWithoutToken(t *testing.T) {
 	t.Parallel()
 	w := apptest.Start(t, apptest.Options{Env: map[string]string{"ANIMA_TOKEN": ""}}, probe(nil, nil))
@@ -143,8 +143,8 @@ func TestEdgeWithoutToken(t *testing.T) {
 	}
 }
 
-// TestSlowBody: a client that sends a request's head and no body is answered in the
-// body's time, and its connection is closed.
+// TestSlowBody checks that a client that sends the head of a request and no body gets an
+// error after the read timeout, and that its connection is closed.
 func TestSlowBody(t *testing.T) {
 	t.Parallel()
 	w := apptest.Start(t, apptest.Options{Env: map[string]string{"ANIMA_HTTP_READ_TIMEOUT": "1s"}}, probe(nil, nil))
@@ -160,14 +160,14 @@ func TestSlowBody(t *testing.T) {
 	if _, err := io.WriteString(conn, "POST /body HTTP/1.1\r\nHost: localhost\r\nAuthorization: "+w.Token+"\r\nContent-Length: 8\r\n\r\n{"); err != nil {
 		t.Fatal(err)
 	}
-	answer, err := io.ReadAll(conn) // to the end of the connection
+	answer, err := io.ReadAll(conn) // until the connection is closed
 	if err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 408 ") || !strings.Contains(string(answer), api.ReasonTooSlow) {
 		t.Errorf("got %q, error %v, want 408 with reason %s and an end", answer, err, api.ReasonTooSlow)
 	}
 }
 
-// TestBodyThenStream: the time for the body does not bound the answer. After it the
-// server still notices that the client has gone.
+// TestBodyThenStream checks that the read timeout does not limit the response, and that
+// the server still detects the client's disconnection after it.
 func TestBodyThenStream(t *testing.T) {
 	t.Parallel()
 	const most = 500 * time.Millisecond
@@ -180,7 +180,7 @@ func TestBodyThenStream(t *testing.T) {
 				return
 			}
 			select {
-			case <-time.After(3 * most): // the answer takes longer than the body may
+			case <-time.After(3 * most): // longer than the read timeout
 			case <-r.Context().Done():
 				return
 			}
@@ -215,8 +215,8 @@ func TestBodyThenStream(t *testing.T) {
 	}
 }
 
-// TestOpsHost: the ops port answers to addresses and configured names, and not to a
-// name that another site chose.
+// TestOpsHost checks that the ops port accepts IP addresses and configured names as host,
+// and refuses other names.
 func TestOpsHost(t *testing.T) {
 	t.Parallel()
 	w := apptest.Start(t, apptest.Options{Env: map[string]string{"ANIMA_HOSTS": "anima.example"}}, probe(nil, nil))
@@ -236,7 +236,7 @@ func TestOpsHost(t *testing.T) {
 	}
 }
 
-// Every code has a status, and business answers are no 404.
+// TestStatusOf checks that every code has a status, and that business errors are not 404.
 func TestStatusOf(t *testing.T) {
 	t.Parallel()
 	for want, err := range map[int]error{
@@ -251,7 +251,7 @@ func TestStatusOf(t *testing.T) {
 	}
 }
 
-// alone runs a service as its program does and returns what it printed.
+// alone runs a service as its program does and returns its output.
 func alone(t *testing.T, env map[string]string, args ...string) (stdout, stderr string, err error) {
 	t.Helper()
 	var out, log bytes.Buffer
@@ -286,8 +286,9 @@ func TestAlone(t *testing.T) {
 	}
 }
 
-// Readiness says what is waited for, liveness follows nothing, and a question that
-// is being answered when the signal comes is answered.
+// TestReadyAndDrain checks that readiness reports what the process waits for, that
+// liveness does not depend on it, and that a request in progress at the signal gets its
+// response.
 func TestReadyAndDrain(t *testing.T) {
 	t.Parallel()
 	s := apptest.Server(t)
@@ -343,7 +344,7 @@ func TestReadyAndDrain(t *testing.T) {
 	var aerr error
 	wg.Go(func() { answer, aerr = bus.Call[api.Rules](t.Context(), b, api.ListRules{}) })
 	<-began
-	cancel() // the signal
+	cancel() // as the signal does
 	close(release)
 	wg.Wait()
 	if aerr != nil || answer.Version != "probe" {
@@ -354,9 +355,8 @@ func TestReadyAndDrain(t *testing.T) {
 	}
 }
 
-// A service without a database folder it may write says what to do.
-// Who waits for a schema becomes ready when somebody has brought it up to date, and
-// doing that again changes nothing.
+// TestMigrate checks that a service that waits for its schema becomes ready after the
+// argument migrate has run, and that a second run changes nothing.
 func TestMigrate(t *testing.T) {
 	t.Parallel()
 	data := t.TempDir()

@@ -23,11 +23,11 @@ import (
 	"github.com/anima-run/anima/pkg/telemetry"
 )
 
-// edge is the HTTP surface of the process.
+// edge is the HTTP API of the process.
 type edge struct {
 	mux   *http.ServeMux
 	token [sha256.Size]byte
-	open  bool // no token is configured: only what authenticates itself is served
+	open  bool // no token is configured: only Public routes are served
 	names hostNames
 	room  func() error
 }
@@ -39,11 +39,12 @@ func newEdge(c Config, st *status) *edge {
 	}
 }
 
-// hostNames are the names to which a listener answers. A page of another site can
-// make a browser send requests here under a name of its own (DNS rebinding).
+// hostNames holds the accepted host names of a listener. The check prevents DNS
+// rebinding, by which a page of another site makes a browser send requests here under a
+// host name of that site.
 type hostNames struct {
 	names []string
-	any   bool // listens on a public address, and no names are configured
+	any   bool // listens on a public address, and no names are configured: any name is accepted
 }
 
 func namesOf(addr string, configured []string) hostNames {
@@ -53,7 +54,7 @@ func namesOf(addr string, configured []string) hostNames {
 	return hostNames{names: append(slices.Clone(configured), host), any: !local && len(configured) == 0}
 }
 
-// known says whether a Host header or an origin's host is one of the names.
+// known reports whether a Host header or the host of an origin is one of the names.
 func (n hostNames) known(hostport string) bool {
 	host := bareHost(hostport)
 	if ip := net.ParseIP(host); host == "localhost" || ip != nil && ip.IsLoopback() {
@@ -62,7 +63,7 @@ func (n hostNames) known(hostport string) bool {
 	return n.any || slices.Contains(n.names, host)
 }
 
-// bareHost is a host without its port and, for IPv6, without its brackets.
+// bareHost returns a host without its port and, for IPv6, without its brackets.
 func bareHost(hostport string) string {
 	if h, _, err := net.SplitHostPort(hostport); err == nil {
 		hostport = h
@@ -70,12 +71,12 @@ func bareHost(hostport string) string {
 	return strings.Trim(hostport, "[]")
 }
 
-// wrongHost refuses a request that was sent to another name.
+// wrongHost responds to a request for a host name that is not accepted.
 func wrongHost(w http.ResponseWriter, host string) {
 	WriteError(w, http.StatusForbidden, &api.Error{Code: api.Denied, Message: "this server does not answer to the host " + strconv.Quote(host), Next: "use its address, or add the name to ANIMA_HOSTS"})
 }
 
-// traced is the edge of one service: what it answers has a span of the service's.
+// traced is the edge of one service: its handlers run in a span of the service.
 type traced struct {
 	edge *edge
 	tp   trace.TracerProvider
@@ -106,8 +107,8 @@ func (e *edge) authorize(r *http.Request) error {
 		return &api.Error{Code: api.Denied, Message: "no operator's token is configured", Next: "set ANIMA_TOKEN_FILE and start again"}
 	}
 	given := r.Header.Get("Authorization")
-	// The scheme's case does not matter (RFC 9110 §11.1); clients of the reference send
-	// the key without one.
+	// The scheme is case-insensitive (RFC 9110 §11.1); existing clients send the key
+	// without a scheme (docs/reference/platform.md, HTTP access).
 	if scheme, key, ok := strings.Cut(given, " "); ok && strings.EqualFold(scheme, "Bearer") {
 		given = strings.TrimLeft(key, " ")
 	}
@@ -118,7 +119,8 @@ func (e *edge) authorize(r *http.Request) error {
 	return nil
 }
 
-// ServeHTTP refuses what a browser could be tricked into sending, then routes.
+// ServeHTTP refuses requests of wrong hosts and origins (DNS rebinding, cross-site
+// requests), then routes.
 func (e *edge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !e.names.known(r.Host) {
 		wrongHost(w, r.Host)
@@ -131,7 +133,7 @@ func (e *edge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	if h, pattern := e.mux.Handler(r); pattern == "" {
-		// The mux's own answer is text; keep its status and its Allow header.
+		// The mux responds with text; keep only its status and its Allow header.
 		rec := &statusOnly{header: w.Header()}
 		h.ServeHTTP(rec, r)
 		w.Header().Del("X-Content-Type-Options")
@@ -160,8 +162,8 @@ func (s *statusOnly) Header() http.Header         { return s.header }
 func (s *statusOnly) Write(b []byte) (int, error) { return len(b), nil }
 func (s *statusOnly) WriteHeader(code int)        { s.status = code }
 
-// StatusOf is the HTTP status of an error. No business answer is a 404 that a
-// client of the reference would retry: only what is not there is.
+// StatusOf returns the HTTP status of an error. 404 is used only for a resource that does
+// not exist, because existing clients retry it (docs/reference/platform.md, HTTP access).
 func StatusOf(err error) int {
 	switch api.CodeOf(err) {
 	case "":
@@ -196,8 +198,8 @@ func StatusOf(err error) int {
 	return http.StatusInternalServerError
 }
 
-// WriteError answers with err as JSON: a code, a cause and what to do next. A
-// status of 0 is [StatusOf] the error.
+// WriteError responds with err as JSON: a code, a cause and what to do next. If status is
+// 0, it is [StatusOf] the error.
 func WriteError(w http.ResponseWriter, status int, err error) {
 	e := api.Wire(err)
 	if status == 0 {
@@ -212,7 +214,7 @@ func WriteError(w http.ResponseWriter, status int, err error) {
 	writeJSON(w, status, map[string]*api.Error{"error": &told})
 }
 
-// WriteJSON answers 200 with v, or with err if it is not nil.
+// WriteJSON responds with status 200 and v, or with err if it is not nil.
 func WriteJSON(w http.ResponseWriter, v any, err error) {
 	if err != nil {
 		WriteError(w, 0, err)
@@ -224,7 +226,7 @@ func WriteJSON(w http.ResponseWriter, v any, err error) {
 func writeJSON(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(v) // the client is gone; nobody is left to tell
+	_ = json.NewEncoder(w).Encode(v) // fails only if the client has disconnected
 }
 
 // server is one listener of the process.
@@ -254,7 +256,8 @@ func listen(p Process, e *edge, st *status) ([]server, Addrs, error) {
 			ln: ln, drain: p.Config.Drain,
 			http: &http.Server{
 				Handler: h, ReadHeaderTimeout: min(10*time.Second, p.Config.ReadTimeout), IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
-				// It ends when the body has been read, so that it does not bound event streams.
+				// The deadline is removed when the body has been read, so it does not
+				// limit event streams.
 				ReadTimeout: p.Config.ReadTimeout,
 			},
 		})
@@ -281,12 +284,12 @@ func (s server) serve(ctx context.Context) error {
 	var wg sync.WaitGroup
 	stop := context.AfterFunc(ctx, func() {
 		defer wg.Done()
-		// Open event streams do not end by themselves: tell them, then wait.
+		// Open event streams do not end by themselves: cancel their contexts after grace.
 		grace, done := context.WithTimeout(base, min(s.drain, time.Second))
 		defer done()
 		context.AfterFunc(grace, cancel)
-		_ = s.http.Shutdown(grace) // what is left is closed below
-		_ = s.http.Close()         // returns the listener's error, which Shutdown closed
+		_ = s.http.Shutdown(grace) // Close ends the remaining connections
+		_ = s.http.Close()         // returns an error for the listener, which Shutdown has closed
 	})
 	wg.Add(1)
 	err := s.http.Serve(s.ln)

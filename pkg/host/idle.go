@@ -9,15 +9,15 @@ import (
 const (
 	// idleInterval is how often a process checks whether it is idle.
 	idleInterval = 15 * time.Second
-	// idleLeast is the memory, in bytes, for which an idle process collects garbage.
+	// idleLeast is the least memory, in bytes, that an idle process returns.
 	idleLeast = 2 << 20
 )
 
-// heap is what the Go runtime says of this process's heap, in bytes.
+// heap holds the sizes of this process's heap in bytes, as the Go runtime reports them.
 type heap struct {
-	allocated uint64 // since the process started
-	live      uint64 // found by the last collection
-	held      uint64 // taken from the system for objects, in use or not
+	allocated uint64 // total since the process started
+	live      uint64 // live after the last collection
+	held      uint64 // obtained from the system for objects, in use or free
 }
 
 func readHeap() heap {
@@ -34,17 +34,18 @@ func readHeap() heap {
 	}
 }
 
-// wasteful says whether a process whose heap was before one interval ago is idle and holds
-// memory that it does not need: it has allocated less than what it has in use, and half of
-// that could be returned.
+// wasteful reports whether the process is idle and holds memory that it could return.
+// before is its heap one interval ago. It is idle if it has allocated less than its live
+// heap since then; the free memory must exceed half of the live heap, and idleLeast.
 func (h heap) wasteful(before heap) bool {
 	return h.allocated-before.allocated < h.live && h.held > h.live+max(h.live/2, idleLeast)
 }
 
-// returnMemory calls release at each tick that finds the process idle with memory to return,
-// until ctx ends. Go itself collects when the heap has grown by GOGC, which an idle heap does
-// not, and keeps the memory of its largest heap for long: a loop process whose agents sleep
-// would hold three times what it needs.
+// returnMemory calls release at each tick at which the process is idle with memory to
+// return, until ctx ends. The Go runtime collects only when the heap has grown by GOGC,
+// which does not happen in an idle process, and keeps the memory of its largest heap for
+// long: a loop process with sleeping agents would hold three times the memory that it
+// needs.
 func returnMemory(ctx context.Context, ticks <-chan time.Time, release func()) {
 	for before := readHeap(); ; {
 		select {

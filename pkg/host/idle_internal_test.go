@@ -29,18 +29,17 @@ func TestWasteful(t *testing.T) {
 	}
 }
 
-// TestReturnMemory makes garbage of 64 MiB, which is released once, and leaves no more to
-// release.
-func TestReturnMemory(t *testing.T) { //nolint:paralleltest // other tests allocate, too
+// TestReturnMemory creates 64 MiB of garbage, which must be released once.
+func TestReturnMemory(t *testing.T) { //nolint:paralleltest // other tests allocate too
 	const size = 64 << 20
 	runtime.GC()
-	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // nothing else collects it
+	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // no other collection may free it
 	before := readHeap()
 	ctx, cancel := context.WithCancel(t.Context())
 	ticks, released := make(chan time.Time), 0
 	var wg sync.WaitGroup
 	wg.Go(func() { returnMemory(ctx, ticks, func() { released++; debug.FreeOSMemory() }) })
-	ticks <- time.Time{} // it has read the heap
+	ticks <- time.Time{} // received after the heap was read
 	block := make([]byte, size)
 	block[0] = 1
 	with := readHeap()

@@ -20,8 +20,8 @@ import (
 	"github.com/anima-run/anima/pkg/telemetry"
 )
 
-// Main is the body of a service's main function: it runs the service alone,
-// against a NATS server that may come later, until SIGTERM or SIGINT.
+// Main is the body of a service's main function. It runs the service alone until SIGTERM
+// or SIGINT. The NATS server may start later.
 func Main(s Service) {
 	TuneGC(os.LookupEnv)
 	if err := Alone(s, os.Args[1:], os.LookupEnv, os.Stdout, os.Stderr); err != nil {
@@ -33,8 +33,8 @@ func Main(s Service) {
 	}
 }
 
-// Alone is Main without the process: arguments, environment and outputs are
-// given.
+// Alone is Main with the arguments, environment and outputs as parameters. It returns an
+// error instead of exiting.
 func Alone(s Service, args []string, lookup config.Lookup, stdout, stderr io.Writer) error {
 	fs := flag.NewFlagSet(s.Name, flag.ContinueOnError)
 	fs.SetOutput(stderr)
@@ -73,7 +73,7 @@ func Alone(s Service, args []string, lookup config.Lookup, stdout, stderr io.Wri
 	defer func() {
 		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()
-		_ = exp.Shutdown(end) // the services flushed before, and said if that failed
+		_ = exp.Shutdown(end) // the services flushed before, and logged a failure
 	}()
 	if cfg.NATSCreds != "" {
 		if err := config.CheckSecretFile(cfg.NATSCreds); err != nil {
@@ -89,11 +89,11 @@ func Alone(s Service, args []string, lookup config.Lookup, stdout, stderr io.Wri
 	defer nc.Close()
 	return Run(ctx, Process{
 		Config: cfg, Conn: nc, Log: log, Lookup: lookup, Exporters: exp,
-		Ready: func(a Addrs) { _, _ = fmt.Fprintf(stdout, "ready http=%s ops=%s\n", a.HTTP, a.Ops) }, // stdout is closed: nobody reads
+		Ready: func(a Addrs) { _, _ = fmt.Fprintf(stdout, "ready http=%s ops=%s\n", a.HTTP, a.Ops) }, // fails only if stdout is closed
 	}, s)
 }
 
-// migrate brings the service's schema up to date. Doing it again changes nothing.
+// migrate runs the service's migrations. A repeated call changes nothing.
 func migrate(ctx context.Context, s Service, cfg Config, log *slog.Logger) error {
 	e := &Env{Log: log, Data: filepath.Join(cfg.Data, s.Name), service: s, cfg: cfg, status: newStatus(nil)}
 	db, err := e.open(ctx, sqldb.Migrate)
@@ -119,5 +119,5 @@ func usage(w io.Writer, s Service) {
 		}
 		b.WriteString("\n")
 	}
-	_, _ = io.WriteString(w, b.String()) // nobody reads the help
+	_, _ = io.WriteString(w, b.String()) // a failed write to the terminal has no remedy
 }

@@ -14,35 +14,38 @@ import (
 	"github.com/anima-run/anima/pkg/sqldb"
 )
 
-// Each store carries the installation's id and records how far others are
-// (docs/adr/0012): a database how far its service's streams are, the coordination bucket
-// how far each database is. So one that is missing, empty or an older copy shows at the
-// start.
+// Each store holds the installation's id and records the positions of other stores
+// (docs/adr/0012): a database records the last sequences of its service's streams, the
+// coordination bucket records the sequence of each database's mark. So a store that is
+// missing, empty or restored from an older copy is detected at the start.
 
 const (
-	// markEvery is how old a mark may be, and how often writes are tried.
+	// markEvery is the interval between marks, and so between the test writes of a store.
 	markEvery = 5 * time.Second
-	// markAgain is how soon a write that failed is tried again.
+	// markAgain is the delay before a failed write is retried.
 	markAgain = time.Second
-	// settling is longer than what a power cut may take with Sync interval.
+	// settling is longer than the time whose writes a power failure may lose with Sync
+	// interval.
 	settling = 5 * time.Minute
-	// catchUp is how long a leader of a cluster may be behind what was acknowledged.
+	// catchUp is how long the leader of a stream in a cluster may lag behind the
+	// acknowledged messages.
 	catchUp = 20 * time.Second
-	// acceptFor is how long a value of ANIMA_ACCEPT_LOSS holds.
+	// acceptFor is how far from now the time in ANIMA_ACCEPT_LOSS may be.
 	acceptFor = time.Hour
 )
 
-// heights are the last sequences of streams at a time.
+// heights holds the last sequences of streams at a time.
 type heights struct {
 	At      int64             `json:"at"` // Unix microseconds
 	Streams map[string]uint64 `json:"streams"`
-	Mark    int64             `json:"mark,omitempty"` // the database's own sequence then
+	Mark    int64             `json:"mark,omitempty"` // the sequence of the database's mark at that time
 }
 
-// knowledge is what a database records of the streams. A power cut may take what is
-// younger than settling, so Settled is older than that; Next becomes it.
+// knowledge is what a database records of the streams. A power failure may lose the
+// writes of the last settling, so Settled is older than that; Next replaces it when it is
+// old enough.
 type knowledge struct {
-	Boot    string  `json:"boot"` // of the machine that wrote it; "" where it is not known
+	Boot    string  `json:"boot"` // boot id of the machine that wrote it; "" if unknown
 	Latest  heights `json:"latest"`
 	Next    heights `json:"next"`
 	Settled heights `json:"settled"`
@@ -59,7 +62,7 @@ func (k knowledge) with(h heights, boot string) knowledge {
 	return k
 }
 
-// marks keeps one service's mark.
+// marks writes the mark of one service.
 type marks struct {
 	service string
 	owner   api.Owner
@@ -72,7 +75,7 @@ type marks struct {
 	known   knowledge
 }
 
-// ownerOf finds the owner of a service; ok is false for one that has no contracts.
+// ownerOf returns the owner of a service; ok is false for a service without contracts.
 func ownerOf(service string) (o api.Owner, ok bool) {
 	for _, o := range api.Owners() {
 		if o.Service() == service {
@@ -82,9 +85,9 @@ func ownerOf(service string) (o api.Owner, ok bool) {
 	return "", false
 }
 
-// check compares a database with its mark in NATS, and the streams with what the
-// database records of them. A loss is an error, or recorded if the operator has accepted it;
-// then the marks begin anew.
+// check compares a database with its mark in NATS, and the streams with the database's
+// record of them. If they disagree, it returns an error, unless the operator has accepted
+// the loss: then it records the loss and starts new marks.
 func (e *Env) check(ctx context.Context, db *sqldb.DB) (*marks, error) {
 	owner, ok := ownerOf(e.service.Name)
 	if !ok {
@@ -100,7 +103,7 @@ func (e *Env) check(ctx context.Context, db *sqldb.DB) (*marks, error) {
 		if faults, seen, err = m.compare(ctx); err != nil {
 			return nil, fmt.Errorf("compare the stores: %w", err)
 		}
-		// In a cluster the one that answers may be behind for a moment.
+		// The server of a cluster that answers may lag behind: compare again for catchUp.
 		if len(faults) == 0 || e.cfg.Installation != "" || time.Since(begin) > catchUp {
 			break
 		}
@@ -125,16 +128,16 @@ func (e *Env) check(ctx context.Context, db *sqldb.DB) (*marks, error) {
 		m.known = knowledge{}
 	}
 	err := m.write(ctx, seen+1)
-	if errors.Is(err, errOlder) { // the leader that answered did not have the mark then
+	if errors.Is(err, errOlder) { // the leader that answered before did not have the mark yet
 		return e.check(ctx, db)
 	}
 	return m, err
 }
 
-// errOlder is that NATS has a mark which the database lacks.
+// errOlder means that NATS has a mark that the database lacks.
 var errOlder = errors.New("the database is an older copy than NATS knows")
 
-// lost is the refusal to start.
+// lost returns the error with which a service refuses to start.
 func lost(service string, faults []string, now time.Time) error {
 	return &api.Error{
 		Code: api.Conflict, Message: "the stores of " + service + " do not agree; it was not started: " + strings.Join(faults, "; "),
@@ -143,15 +146,15 @@ func lost(service string, faults []string, now time.Time) error {
 	}
 }
 
-// accepts says whether the operator has accepted losses, for now.
+// accepts reports whether the operator has accepted losses at about this time.
 func (c *Config) accepts(now time.Time) bool {
 	t, err := time.Parse(time.RFC3339, c.AcceptLoss)
 	return err == nil && now.Sub(t).Abs() < acceptFor
 }
 
-// compare returns what does not agree, and the sequence of the database's mark in
-// NATS. It decides on what it finds; what a leader of a cluster does not find it
-// may only not have yet, which the caller gives time.
+// compare returns the disagreements, and the sequence of the database's mark in NATS. A
+// leader of a cluster may lag behind, so that the result may be wrong for a moment; the
+// caller retries.
 func (m *marks) compare(ctx context.Context) (faults []string, seen int64, err error) {
 	own, err := sqldb.ReadMark(ctx, m.db)
 	has := err == nil
@@ -174,9 +177,9 @@ func (m *marks) compare(ctx context.Context) (faults []string, seen int64, err e
 	return Disagreements(m.service, own, other, states, m.bus.Installation(), m.boot, m.cfg.Sync), other.Seq, nil
 }
 
-// Disagreements lists what the mark of a service's database, the mark that NATS keeps
-// of it and the service's streams tell against each other. A zero mark is one that
-// is not there. boot is this machine's, sync as in [Config].
+// Disagreements lists the contradictions between the mark in a service's database, the
+// copy of the mark in NATS, and the service's streams. A zero mark means that there is
+// none. boot is the boot id of this machine, sync is as in [Config].
 func Disagreements(service string, own sqldb.Mark, other api.StoreMark, states []bus.StreamHeight, id, boot, sync string) []string {
 	var faults []string
 	add := func(format string, args ...any) { faults = append(faults, fmt.Sprintf(format, args...)) }
@@ -186,7 +189,7 @@ func Disagreements(service string, own sqldb.Mark, other api.StoreMark, states [
 			add("the mark of the database of %s cannot be read: %v", service, err)
 		}
 	}
-	// A machine that was started again may have lost the last minutes.
+	// With Sync interval a reboot may have lost the writes of the last minutes.
 	cut := func(was string) bool { return sync == SyncInterval && (was == "" || was != boot) }
 	expected := other.Seq
 	if cut(other.Boot) {
@@ -219,8 +222,8 @@ func Disagreements(service string, own sqldb.Mark, other api.StoreMark, states [
 
 func at(micros int64) string { return time.UnixMicro(micros).UTC().Format(time.RFC3339) }
 
-// write makes the next mark: in the database first, so that NATS never has a mark
-// that the database lacks. Each is a write, whose end readiness shows.
+// write writes the next mark: to the database first, so that NATS never has a mark that
+// the database lacks. The result of each write is shown by readiness.
 func (m *marks) write(ctx context.Context, atLeast int64) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*markEvery)
 	defer cancel()
@@ -233,7 +236,8 @@ func (m *marks) write(ctx context.Context, atLeast int64) error {
 	for _, s := range states {
 		h.Streams[s.Name] = s.Last
 	}
-	// The sequence that this write will have at least; a replica may make it larger.
+	// The lowest sequence that this write may get; a concurrent replica may make it
+	// larger.
 	if was, err := sqldb.ReadMark(ctx, m.db); err == nil {
 		h.Mark = max(was.Seq+1, atLeast)
 	} else {
@@ -256,8 +260,8 @@ func (m *marks) write(ctx context.Context, atLeast int64) error {
 	if err != nil || kept == mine {
 		return err
 	}
-	// A replica has stored a later mark, and the database, which gives each number once,
-	// has it too.
+	// A replica has stored a later mark. The database must have it too, because it issues
+	// each sequence once.
 	now, err := sqldb.ReadMark(ctx, m.db)
 	if err == nil && (kept.Seq == seq || kept.Seq > now.Seq) {
 		err = fmt.Errorf("%w: its mark is %d, and NATS has %d of %s", errOlder, now.Seq, kept.Seq, at(kept.At))
@@ -266,13 +270,13 @@ func (m *marks) write(ctx context.Context, atLeast int64) error {
 	return err
 }
 
-// keep makes marks until ctx ends, and one then.
+// keep writes marks until ctx ends, and a last one after that.
 func (m *marks) keep(ctx context.Context) error {
 	for every := markEvery; ; {
 		if wait(ctx, every) != nil {
 			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), markAgain)
 			defer cancel()
-			_ = m.write(last, 0) // the one before stands
+			_ = m.write(last, 0) // on failure the previous mark remains valid
 			return nil
 		}
 		every = markEvery
@@ -282,7 +286,7 @@ func (m *marks) keep(ctx context.Context) error {
 	}
 }
 
-// bootID tells the starts of this machine apart; "" where it is not known.
+// bootID returns an id that changes with each boot of this machine; "" if unknown.
 func bootID() string {
 	data, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {

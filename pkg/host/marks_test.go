@@ -11,8 +11,8 @@ import (
 	"github.com/anima-run/anima/pkg/sqldb"
 )
 
-// TestDisagreements: what is exact after a crash of the process counts for the last
-// five minutes only when a power cut may have come in between.
+// TestDisagreements checks the comparison of stores: exact positions after a crash of the
+// process, settled ones if a power failure may have lost the last five minutes.
 func TestDisagreements(t *testing.T) {
 	t.Parallel()
 	known, err := json.Marshal(map[string]any{
@@ -35,7 +35,7 @@ func TestDisagreements(t *testing.T) {
 		states     []bus.StreamHeight
 		id         string
 		boot, sync string
-		want       string // "": they agree
+		want       string // "": the stores agree
 	}{
 		{"all is there", mark(20), nats, stream(100), "i", "b1", host.SyncInterval, ""},
 		{"more is there", mark(25), nats, stream(180), "i", "b1", host.SyncInterval, ""},

@@ -11,13 +11,13 @@ import (
 	"github.com/anima-run/anima/pkg/disk"
 )
 
-// status is what readiness answers: what each service still waits for, and what it
-// cannot write.
+// status holds the state that readiness reports: for each service what it is waiting for,
+// and which of its writes failed.
 type status struct {
 	mu      sync.Mutex
-	waits   map[string]string // by service; "" is ready
-	failing map[string]string // by service and store: why a write failed
-	reserve *disk.Reserve     // of the data folder, from its first use on
+	waits   map[string]string // by service; "" means ready
+	failing map[string]string // by service and store: the error of the last write
+	reserve *disk.Reserve     // of the data folder's disk; nil until the folder is used
 	examine map[string]func(context.Context) []Finding
 }
 
@@ -35,7 +35,7 @@ func (s *status) set(service, waits string) {
 	s.waits[service] = waits
 }
 
-// wrote notes how a write of a service to a store ended; nil is well.
+// wrote records the result of a service's write to a store; a nil err means success.
 func (s *status) wrote(service, store string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -45,7 +45,7 @@ func (s *status) wrote(service, store string, err error) {
 	}
 }
 
-// keep begins to watch the reserve of the data folder's disk.
+// keep starts the check of the reserve on the data folder's disk.
 func (s *status) keep(dir string, mib int64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -60,14 +60,14 @@ func (s *status) keep(dir string, mib int64) error {
 	return err
 }
 
-// room is an error when only the reserve of the data folder's disk is left.
+// room returns an error if only the reserve of the data folder's disk is free.
 func (s *status) room() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.reserve.Check()
 }
 
-// faults are the writes that fail.
+// faults returns the errors of failing writes.
 func (s *status) faults() []string {
 	var out []string
 	if err := s.room(); err != nil {
@@ -107,8 +107,9 @@ func (s *status) lines() []string {
 	return out
 }
 
-// opsHosts refuses requests to other names. Probes and scrapers address a pod by its
-// IP, which no page of another site can use as its name.
+// opsHosts refuses requests whose Host header is not a configured name. IP addresses are
+// allowed, because probes and scrapers use the pod's IP; a page of another site cannot
+// have an IP of this machine as its host name.
 func opsHosts(c Config, next http.Handler) http.Handler {
 	names := namesOf(c.OpsAddr, c.Hosts)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -120,12 +121,12 @@ func opsHosts(c Config, next http.Handler) http.Handler {
 	})
 }
 
-// ops answers probes and scrapes. Liveness follows nothing but the process;
-// readiness follows NATS, the services and what they can write.
+// ops returns the handler of probes and scrapes. Liveness depends only on the process;
+// readiness depends on NATS, the services and their writes.
 func ops(p Process, st *status) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = w.Write([]byte("ok\n")) // the prober is gone
+		_, _ = w.Write([]byte("ok\n")) // fails only if the client has disconnected
 	})
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		lines := st.lines()
@@ -145,7 +146,7 @@ func ops(p Process, st *status) http.Handler {
 		if !ok {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
-		_, _ = w.Write([]byte(strings.Join(lines, "\n") + "\n")) // the prober is gone
+		_, _ = w.Write([]byte(strings.Join(lines, "\n") + "\n")) // fails only if the client has disconnected
 	})
 	mux.HandleFunc("GET /diagnose", diagnose(p, st))
 	mux.Handle("GET /metrics", p.Exporters.Handler())

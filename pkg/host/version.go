@@ -2,14 +2,14 @@ package host
 
 import "runtime/debug"
 
-// Set by the linker when a release is built.
+// version and commit are set by the linker when a release is built.
 var (
-	version = "" //nolint:gochecknoglobals // the linker can set nothing else
-	commit  = "" //nolint:gochecknoglobals // of the source; the linker sets it too
+	version = "" //nolint:gochecknoglobals // the linker can set only variables
+	commit  = "" //nolint:gochecknoglobals // of the source; set by the linker
 )
 
-// Version of this build: the release, or "0.0.0-dev", with the commit when the
-// build knows it. It is a semantic version, as discovery wants it.
+// Version returns the version of this build: the release, or "0.0.0-dev", with the commit
+// if it is known. It is a semantic version, as NATS service discovery requires.
 func Version() string {
 	switch {
 	case version != "" && commit != "":

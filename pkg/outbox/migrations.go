@@ -9,14 +9,16 @@ import (
 	"strings"
 )
 
-// The tables differ between the engines in how they number rows: a clock would
-// let the messages of two replicas overtake each other.
+// The migrations differ between the engines because the numbers of rows must increase
+// in the order of insertion: with times instead, the messages of two replicas could
+// overtake each other.
 //
 //go:embed migrations/*.sql
 var files embed.FS
 
-// WithMigrations adds the outbox's tables to a store's migrations, as number
-// 0000. The store's own start at 0001 and lie in the top folder of store.
+// WithMigrations returns the migrations of store with those of the outbox's tables,
+// which have the number 0000. The migrations of store are in its root directory and
+// begin at 0001.
 func WithMigrations(store fs.FS) fs.FS { return merged{store} }
 
 type merged struct{ store fs.FS }

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// TestOutageIsLoggedLessAndLess: ten minutes in which nothing can be published are
-// a few lines, and the end is one.
+// TestOutageIsLoggedLessAndLess checks that an outage of ten minutes with 600 failures
+// causes 5 to 10 log lines, and that its end causes one.
 func TestOutageIsLoggedLessAndLess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -1,10 +1,12 @@
-// Package outbox commits state and its announcement together: the message is a
-// row of the transaction that it announces, and is published afterwards until
-// the stream has it. A service that dies in between publishes it when it is back;
-// the stream drops what it has already, by the message's id.
+// Package outbox publishes the messages that announce state changes. A message is
+// stored as a row in the transaction of its state change, and a [Relay] publishes it
+// afterwards until the stream acknowledges it. If the service crashes in between, the
+// message is published after the restart. Messages are published at least once; the
+// stream drops a repeated message by its id, within the duplicate window of
+// [api.Streams].
 //
-// It must not be used for messages that need an answer, nor know what a message
-// means.
+// It must not be used for messages that need an answer, and must not depend on the
+// content of messages.
 package outbox
 
 import (
@@ -15,17 +17,20 @@ import (
 	"github.com/anima-run/anima/pkg/sqldb"
 )
 
-// Add puts m into the transaction that it announces. Publishing it is the work of
-// a [Relay], which the caller kicks after the commit. The id makes m one message
-// however often it is published; adding the same id twice before it is published
-// is adding it once.
+// Add stores m in tx, the transaction of the state change that m announces. A [Relay]
+// publishes it; the caller has to call [Relay.Kick] after the commit. The id identifies
+// m when it is published repeatedly. Adding an id again before it is published changes
+// nothing.
 //
-// The row keeps the trace of ctx, and the agent and the turn that its baggage
-// names, so that whoever publishes it, also after a crash, continues both.
+// The row contains the trace of ctx and the agent and the turn of its baggage, so that
+// the publish span belongs to both, also after a crash.
 //
-// Messages of one subject are published in the order in which they were added,
-// if the transactions that add them exclude each other, as those that change the
-// same row before they add do.
+// Messages of one subject are published in the order in which they were added if the
+// transactions that add them exclude each other, for example because they change the
+// same row before they call Add.
+//
+// Errors: Invalid, if the key of the subject is not valid; without a code, if the class
+// of m is not stored in a stream, if id is empty or if m cannot be encoded.
 func Add(ctx context.Context, tx *sqldb.Tx, id string, m api.Message) error {
 	s := m.Subject()
 	if s.Stream() == "" {
@@ -46,11 +51,11 @@ func Add(ctx context.Context, tx *sqldb.Tx, id string, m api.Message) error {
 	return nil
 }
 
-// Seen records a message id in the transaction that handles the message, and
-// says whether it was there already: then the handling is to be left out. It
-// remembers for [Memory], longer than any stream delivers an event. Ids are
-// shared by all readers of a store: one with several readers of the same message
-// puts the reader's name before the id.
+// Seen stores the id of a message in the transaction that handles the message, and
+// reports whether it was stored before. If so, the caller must not handle the message
+// again. Ids are kept for [Memory], which is longer than any stream delivers an event.
+// All readers of a database share the ids: if several readers handle the same message,
+// each of them prefixes the id with its name.
 func Seen(ctx context.Context, tx *sqldb.Tx, id string) (bool, error) {
 	res, err := tx.ExecContext(ctx, `insert into inbox (id) values ($1) on conflict (id) do nothing`, id)
 	if err != nil {

@@ -31,7 +31,7 @@ import (
 
 const patience = 30 * time.Second
 
-// migrations of a store that counts what happened to its agents.
+// migrations returns those of a store that counts the changes of its agents.
 func migrations() fs.FS {
 	return outbox.WithMigrations(fstest.MapFS{
 		"0001_create_agents.sql": {Data: []byte("create table agents (id text primary key, seq bigint not null)")},
@@ -45,7 +45,7 @@ func testContext(t testing.TB) context.Context {
 	return ctx
 }
 
-// world is a NATS server that can be stopped and started, and a bus to it.
+// world is a bus with a NATS server that can be stopped and started.
 type world struct {
 	t      *testing.T
 	opts   embednats.Options
@@ -94,7 +94,7 @@ func (w *world) start() {
 
 func (w *world) stop() { w.server.Shutdown() }
 
-// relay runs a relay until the test ends or the function it returns is called.
+// relay runs a relay until the test ends or stop is called.
 func relay(t *testing.T, db *sqldb.DB, b *bus.Bus, log ...*slog.Logger) (r *outbox.Relay, stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -110,7 +110,7 @@ func relay(t *testing.T, db *sqldb.DB, b *bus.Bus, log ...*slog.Logger) (r *outb
 	return r, stop
 }
 
-// warnings is a log handler that passes on the errors in warnings.
+// warnings is a log handler that sends the attributes of all records to the channel.
 type warnings chan string
 
 func (warnings) Enabled(context.Context, slog.Level) bool { return true }
@@ -125,7 +125,7 @@ func (w warnings) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// change moves an agent on and announces it, as one.
+// change increases the sequence of an agent and announces it in the same transaction.
 func change(ctx context.Context, t *testing.T, db *sqldb.DB, agent string) {
 	t.Helper()
 	err := sqldb.InTx(ctx, db, func(tx *sqldb.Tx) error {
@@ -142,7 +142,7 @@ func change(ctx context.Context, t *testing.T, db *sqldb.DB, agent string) {
 	}
 }
 
-// follow reads what is published of agents, in order.
+// follow returns the published changes of agents, in order.
 func follow(t *testing.T, b *bus.Bus) <-chan api.AgentChanged {
 	t.Helper()
 	c := make(chan api.AgentChanged, 10_000)
@@ -176,7 +176,7 @@ func wait[T any](t *testing.T, c <-chan T, what string) T {
 	}
 }
 
-// rows counts a table.
+// rows returns the number of rows of a table.
 func rows(t *testing.T, db *sqldb.DB, table string) int {
 	t.Helper()
 	var n int
@@ -204,7 +204,7 @@ func TestWhatIsCommittedIsPublished(t *testing.T) {
 		w := newWorld(t)
 		got := follow(t, w.bus)
 		ctx := testContext(t)
-		change(ctx, t, db, "before") // committed, and the process died
+		change(ctx, t, db, "before") // committed without a relay, as after a crash
 		r, _ := relay(t, db, w.bus)
 		if m := wait(t, got, "what was committed before the relay"); m.Agent != "before" {
 			t.Errorf("got %+v", m)
@@ -226,8 +226,8 @@ func TestWhatIsCommittedIsPublished(t *testing.T) {
 	})
 }
 
-// What is published and still waits to be deleted with others is published once, and
-// deleted before the relay ends.
+// TestWhatIsPublishedIsDeletedAtTheEnd checks that a published row that waits for its
+// deletion is published once, and deleted before Run returns.
 func TestWhatIsPublishedIsDeletedAtTheEnd(t *testing.T) {
 	t.Parallel()
 	sqldbtest.Each(t, migrations(), func(t *testing.T, db *sqldb.DB) {
@@ -248,7 +248,7 @@ func TestWhatIsPublishedIsDeletedAtTheEnd(t *testing.T) {
 			t.Fatal(err)
 		}
 		r, stop := relay(t, db, w.bus)
-		const n = 100 // more than may wait
+		const n = 100 // more rows than may wait for their deletion
 		for i := range n {
 			change(ctx, t, db, "lucky")
 			r.Kick()
@@ -257,7 +257,7 @@ func TestWhatIsPublishedIsDeletedAtTheEnd(t *testing.T) {
 			}
 		}
 		stop()
-		// The last one's acknowledgement may have been on its way.
+		// The acknowledgement of the last message may not have arrived before the stop.
 		if left := rows(t, db, "outbox"); left > 1 {
 			t.Errorf("%d rows are left, want one at most", left)
 		}
@@ -273,7 +273,7 @@ func TestWhatIsPublishedIsDeletedAtTheEnd(t *testing.T) {
 	})
 }
 
-// lines are those of a log.
+// lines receives the lines of a log.
 type lines chan string
 
 func (l lines) Write(p []byte) (int, error) {
@@ -281,8 +281,8 @@ func (l lines) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// While what is published cannot be deleted, as on a full disk, the outage is not over,
-// although there is nothing to publish.
+// TestOutageOfDeleting checks that an outage lasts while published rows cannot be
+// deleted, as on a full disk, although no rows are left to publish.
 func TestOutageOfDeleting(t *testing.T) {
 	t.Parallel()
 	w, ctx := newWorld(t), testContext(t)
@@ -290,7 +290,7 @@ func TestOutageOfDeleting(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = db.Close() }) // the test is over
+	t.Cleanup(func() { _ = db.Close() }) // the test has ended
 	if err := sqldb.Migrate(ctx, db, migrations()); err != nil {
 		t.Fatal(err)
 	}
@@ -373,7 +373,8 @@ func TestAddRefusesWhatCannotBePublished(t *testing.T) {
 	}
 }
 
-// The relay dies after it published and before it deleted.
+// TestDyingBeforeTheMark checks that messages are stored once in the stream if the
+// relay stops after it has published them and before it has deleted them.
 func TestDyingBeforeTheMark(t *testing.T) {
 	t.Parallel()
 	sqldbtest.Each(t, migrations(), func(t *testing.T, db *sqldb.DB) {
@@ -401,7 +402,7 @@ func TestDyingBeforeTheMark(t *testing.T) {
 		r.Kick()
 		waitRows(t, db, 0)
 		stream := follow(t, w.bus)
-		for n := range int64(4) { // one of each, whatever was published twice
+		for n := range int64(4) { // one of each, although they were published several times
 			if m := wait(t, stream, "a message"); m.Seq != n+1 {
 				t.Errorf("got %d, want %d", m.Seq, n+1)
 			}
@@ -436,7 +437,8 @@ func allowDeletes(t *testing.T, db *sqldb.DB) {
 	}
 }
 
-// Many writers, two relays, and NATS goes away in the middle.
+// TestOrderPerKeyOverAnOutage checks the order of the messages of each subject with
+// concurrent writers, two relays and an outage of NATS.
 func TestOrderPerKeyOverAnOutage(t *testing.T) {
 	t.Parallel()
 	sqldbtest.Each(t, migrations(), func(t *testing.T, db *sqldb.DB) {
@@ -483,7 +485,8 @@ func TestOrderPerKeyOverAnOutage(t *testing.T) {
 	})
 }
 
-// A refused message holds up its own subject and nobody else's.
+// TestAFullQueueHoldsUpItsKeyOnly checks that a message that the stream refuses delays
+// the messages of its own subject only.
 func TestAFullQueueHoldsUpItsKeyOnly(t *testing.T) {
 	t.Parallel()
 	sqldbtest.Each(t, migrations(), func(t *testing.T, db *sqldb.DB) {
@@ -584,7 +587,8 @@ func TestTraceIsContinued(t *testing.T) {
 	}
 }
 
-// turns remembers whose turn the spans that start belong to.
+// turns receives a description of each span that starts, with its agent, turn and
+// parent.
 type turns chan string
 
 func (c turns) OnStart(ctx context.Context, s sdk.ReadWriteSpan) {
@@ -595,8 +599,8 @@ func (turns) OnEnd(sdk.ReadOnlySpan)           {}
 func (turns) Shutdown(context.Context) error   { return nil }
 func (turns) ForceFlush(context.Context) error { return nil }
 
-// TestTurnIsContinued: the relay has no idea of turns, but its spans belong to the
-// turn that added the message; the next message's do not.
+// TestTurnIsContinued checks that the publish span of a message belongs to the turn
+// that added the message, and that of the next message does not.
 func TestTurnIsContinued(t *testing.T) {
 	t.Parallel()
 	sqldbtest.Each(t, migrations(), func(t *testing.T, db *sqldb.DB) {
@@ -684,7 +688,7 @@ func TestOldIdsAreForgotten(t *testing.T) {
 		}
 		change(ctx, t, db, "lucky")
 		relay(t, db, w.bus)
-		waitRows(t, db, 0) // the relay looked at its inbox before
+		waitRows(t, db, 0) // the relay has pruned its inbox before
 		if n := rows(t, db, "inbox"); n != 1 {
 			t.Errorf("%d ids are remembered, want the young one", n)
 		}
@@ -694,7 +698,7 @@ func TestOldIdsAreForgotten(t *testing.T) {
 func TestStoresKeepTheirOwnMigrations(t *testing.T) {
 	t.Parallel()
 	sqldbtest.Each(t, migrations(), func(t *testing.T, db *sqldb.DB) {
-		// Again, as every start of a service does, and with a migration more.
+		// The same migrations are applied by every start of a service.
 		if err := sqldb.Migrate(testContext(t), db, migrations()); err != nil {
 			t.Error(err)
 		}

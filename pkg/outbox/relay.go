@@ -17,73 +17,76 @@ import (
 )
 
 const (
-	// safety is how often a relay looks without being kicked: for rows that
-	// another replica committed and died over.
+	// safety is the interval in which a relay reads the outbox without a kick. It finds
+	// rows of a replica that crashed after the commit.
 	safety = 5 * time.Second
-	// again is how soon it tries again what could not be published.
+	// again is the pause before a failed publish or deletion is retried.
 	again = time.Second
-	// page is how many rows are read together, and published before they are deleted
-	// together.
+	// page is the number of rows that are read together. They are published before they
+	// are deleted together.
 	page = 256
-	// linger is how long published rows of SQLite wait for others to be deleted with
-	// them, and few how many may wait: each deletion is a durable write. Other
-	// databases have other replicas, which would publish again what waits.
+	// linger is the time that published rows of SQLite wait so that several are deleted
+	// together, and few is the number of rows that ends the wait. Each deletion is a
+	// durable write. On other databases rows are deleted at once, because other replicas
+	// would publish waiting rows again.
 	linger = 100 * time.Millisecond
 	few    = 64
-	// quiet is the longest time between two lines about the same outage.
+	// quiet is the longest pause between two log lines about the same outage.
 	quiet = 5 * time.Minute
-	// sqlTimeout bounds each access to the database.
+	// sqlTimeout is the deadline of each access to the database.
 	sqlTimeout = 10 * time.Second
-	// forget is how often ids that are older than Memory are deleted.
+	// forget is the interval in which ids older than [Memory] are deleted.
 	forget = time.Hour
 )
 
-// lingers says whether published rows wait. Where services are made to die they do not:
-// a process would pass the deletion at another time, and another number of times, in
-// each play of the same scene.
+// lingers reports whether published rows wait for each other. In builds with failpoints
+// they do not: with a wait, the number and the time of the deletions would vary between
+// repetitions of a test.
 const lingers = !failpoint.Enabled
 
-// Memory is how long [Seen] remembers an id. Events are kept in their streams for
-// seven days (see [api.Streams]).
+// Memory is the time for which [Seen] keeps an id. It is longer than the seven days for
+// which streams keep events (see [api.Streams]).
 const Memory = 30 * 24 * time.Hour
 
-// Relay publishes what was committed, in the order it was added, and deletes it.
-// Several replicas may relay the same rows; the stream keeps one of each.
+// Relay publishes the rows of an outbox in the order in which they were added, and then
+// deletes them. Several replicas may publish the same row; the stream drops the
+// repetitions by their id.
 type Relay struct {
 	db   *sqldb.DB
 	bus  *bus.Bus
 	log  *slog.Logger
 	kick chan struct{}
 
-	// Only Run uses these.
-	published []int64 // and not deleted yet
+	// The following fields are only used by Run.
+	published []int64 // sequences of published rows that are not deleted yet
 	outage    outage
 }
 
-// outage is a time in which messages cannot be published, or not be deleted
-// afterwards. The zero value is none.
+// outage describes a period in which messages cannot be published, or published rows
+// cannot be deleted. The zero value means that there is no outage.
 type outage struct {
 	since, said time.Time
 	failures    int
-	pause       time.Duration // until the next line
+	pause       time.Duration // until the next log line
 }
 
-// NewRelay returns a relay; it works while [Relay.Run] does.
+// NewRelay returns a relay of db. It starts nothing; [Relay.Run] publishes the
+// messages.
 func NewRelay(db *sqldb.DB, b *bus.Bus, log *slog.Logger) *Relay {
 	return &Relay{db: db, bus: b, log: log, kick: make(chan struct{}, 1)}
 }
 
-// Kick says that something was committed. It never blocks and may be called from
-// any goroutine.
+// Kick makes Run read the outbox at once. The caller calls it after a commit. Kick does
+// not block and may be called concurrently.
 func (r *Relay) Kick() {
 	select {
 	case r.kick <- struct{}{}:
-	default: // a kick is pending already
+	default: // a kick is pending
 	}
 }
 
-// Run relays until ctx ends, and returns nil. What cannot be published now, or
-// not deleted, is tried again.
+// Run publishes messages until ctx ends, and then returns nil. It retries failures of
+// publishing and of deletion, and must be called once at a time.
 func (r *Relay) Run(ctx context.Context) error {
 	old := time.NewTicker(forget)
 	defer old.Stop()
@@ -95,7 +98,7 @@ func (r *Relay) Run(ctx context.Context) error {
 		case err != nil && ctx.Err() == nil:
 			r.waits(ctx, err)
 			wait = again
-		case len(r.published) > 0: // an outage is over when they are deleted, too
+		case len(r.published) > 0: // an outage ends only after the deletion
 			wait = linger
 		default:
 			r.goesOn(ctx)
@@ -104,7 +107,7 @@ func (r *Relay) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			t.Stop()
-			if err := r.remove(ctx); err != nil { // the stream knows them by their ids
+			if err := r.remove(ctx); err != nil { // the stream drops them by their ids
 				r.log.WarnContext(ctx, "published messages are not deleted, and will be published again", "err", err)
 			}
 			return nil
@@ -120,7 +123,8 @@ func (r *Relay) Run(ctx context.Context) error {
 	}
 }
 
-// waits logs a failure: the first of an outage, and then with pauses that double.
+// waits logs a failure. The first failure of an outage is logged at once; the pauses
+// between the following log lines double from 2 s up to quiet.
 func (r *Relay) waits(ctx context.Context, err error) {
 	o, now := &r.outage, time.Now()
 	if o.failures == 0 {
@@ -134,7 +138,7 @@ func (r *Relay) waits(ctx context.Context, err error) {
 	r.log.WarnContext(ctx, "outbox waits", "err", err, "failures", o.failures, "since", o.since.UTC().Format(time.RFC3339))
 }
 
-// goesOn logs the end of an outage.
+// goesOn logs the end of an outage, if there is one.
 func (r *Relay) goesOn(ctx context.Context) {
 	if r.outage.failures > 0 {
 		r.log.InfoContext(ctx, "outbox goes on", "failures", r.outage.failures, "after", time.Since(r.outage.since).Round(time.Millisecond).String())
@@ -147,8 +151,9 @@ type row struct {
 	id, subject, payload, trace string
 }
 
-// relay publishes all there is. A subject whose message is refused keeps the rest
-// of its messages, which must not overtake it, and holds up no other subject.
+// relay publishes all rows. If the stream refuses a message, the later messages of its
+// subject stay in the outbox, because they must not overtake it. Other subjects are not
+// affected.
 func (r *Relay) relay(ctx context.Context) error {
 	var blocked []string
 	var refused error
@@ -171,7 +176,7 @@ func (r *Relay) relay(ctx context.Context) error {
 			}
 			err = fmt.Errorf("message %s: %w", v.id, err)
 			if api.ReasonOf(err) != api.ReasonLimit && api.CodeOf(err) != api.Invalid {
-				break // nobody takes anything now
+				break // no message can be published now
 			}
 			blocked, refused, err = append(blocked, v.subject), errors.Join(refused, err), nil
 		}
@@ -184,9 +189,10 @@ func (r *Relay) relay(ctx context.Context) error {
 	}
 }
 
-// read returns the first rows that are not blocked. It starts at the first row
-// each time: one with a lower number than those read before may be committed
-// only now, and must not be overtaken by the next of its subject.
+// read returns the first rows that are not published and not of a blocked subject. It
+// starts at the first row each time: a transaction with a lower sequence may commit
+// after one with a higher sequence was read, and its message must not be overtaken by
+// the next one of its subject.
 func (r *Relay) read(ctx context.Context, blocked []string) ([]row, error) {
 	ctx, cancel := context.WithTimeout(ctx, sqlTimeout)
 	defer cancel()
@@ -206,16 +212,19 @@ func (r *Relay) read(ctx context.Context, blocked []string) ([]row, error) {
 	}, query+` order by seq limit $1`, args...)
 }
 
-// remove deletes what the stream has. Dying before it publishes again.
+// remove deletes the published rows. After a crash before the deletion, they are
+// published again.
 func (r *Relay) remove(ctx context.Context) error {
 	if len(r.published) == 0 {
 		return nil
 	}
-	// Also at the end of ctx: what is published should not be published again.
+	// The context is detached from ctx because published rows are also deleted when ctx
+	// ends.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sqlTimeout)
 	defer cancel()
 	err := failpoint.Do(ctx, failpoint.OutboxDelete, func(ctx context.Context) error {
-		// Each by its number: a row in between may be committed only now.
+		// Each row is deleted by its sequence: one between them may be committed only
+		// now.
 		places, numbers := list(r.published, 0)
 		_, err := r.db.ExecContext(ctx, "delete from outbox where seq in ("+places+")", numbers...)
 		return err
@@ -226,9 +235,9 @@ func (r *Relay) remove(ctx context.Context) error {
 	return err
 }
 
-// list is a list of numbers for a statement that has some parameters already.
-// Statements are cached by their text, so the last number fills the list up to one
-// of a few lengths.
+// list returns placeholders and arguments for numbers, in a statement that has before
+// parameters already. Statements are cached by their text, so the last number is
+// repeated until their count is a power of four.
 func list(numbers []int64, before int) (places string, args []any) {
 	size := 1
 	for size < len(numbers) {

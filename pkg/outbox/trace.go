@@ -9,11 +9,11 @@ import (
 	"github.com/anima-run/anima/pkg/telemetry"
 )
 
-// traceOf is what the column traceparent holds: the W3C traceparent of the span in
-// ctx, and on a second line the W3C baggage that names the agent and the turn, if
-// there is any. A column more would be a migration more in every store. A relay
-// of a release that does not know the second line finds no trace in such a row and
-// publishes it all the same.
+// traceOf returns the value of the column traceparent: the W3C traceparent of the span
+// in ctx and, if the baggage has an agent or a turn, a second line with the W3C
+// baggage. A separate column would need a migration of every store. A relay of a
+// release that does not support the second line finds no trace in such a row and
+// publishes the message without one.
 func traceOf(ctx context.Context) string {
 	c := propagation.MapCarrier{}
 	telemetry.Propagator().Inject(ctx, c)
@@ -23,7 +23,8 @@ func traceOf(ctx context.Context) string {
 	return c["traceparent"] + "\n" + c["baggage"]
 }
 
-// continued takes apart what traceOf made, and returns ctx with the baggage.
+// continued splits a value of traceOf. It returns the traceparent, and ctx with the
+// baggage.
 func continued(ctx context.Context, stored string) (traceparent string, _ context.Context) {
 	traceparent, baggage, _ := strings.Cut(stored, "\n")
 	return traceparent, telemetry.Propagator().Extract(ctx, propagation.MapCarrier{"baggage": baggage})

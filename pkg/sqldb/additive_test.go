@@ -13,8 +13,8 @@ var (
 	comments = regexp.MustCompile(`--[^\n]*`)
 )
 
-// TestMigrationsAreAdditive: while a release replaces another, and after a rollback,
-// the one before works on the new schema. What it reads must stay for a release.
+// TestMigrationsAreAdditive checks that no migration removes what the previous release
+// may use: that release runs on the new schema during an upgrade and after a rollback.
 func TestMigrationsAreAdditive(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("../../services/*/internal/sqlstore/migrations/*.sql")
@@ -23,10 +23,10 @@ func TestMigrationsAreAdditive(t *testing.T) {
 	}
 	for _, file := range files {
 		if strings.HasSuffix(file, "loop/internal/sqlstore/migrations/0002_live.sql") {
-			continue // 0008 gives back what it took
+			continue // 0008 restores what it dropped
 		}
 		if strings.Contains(file, "treasury/internal/sqlstore/migrations/0005_post_lean_rows.") {
-			continue // views have the names of the tables (ADR 14); the store's tests run the release before on them
+			continue // views replace the tables under the same names (ADR 14); the store's tests run the previous release on them
 		}
 		text, err := os.ReadFile(file)
 		if err != nil {

@@ -17,9 +17,8 @@ import (
 	"github.com/anima-run/anima/pkg/sqldb/sqldbtest"
 )
 
-// BenchmarkHotAccount spends from one account from many goroutines, one
-// transaction each: read, update, insert. The Postgres of the tests does not sync
-// to the disk.
+// BenchmarkHotAccount spends from one account in many goroutines, one transaction each:
+// read, update, insert. The Postgres server of the tests does not sync to the disk.
 func BenchmarkHotAccount(b *testing.B) {
 	urls := map[string]func(b *testing.B) string{
 		"sqlite/sync=normal": func(b *testing.B) string { return "sqlite:" + filepath.Join(b.TempDir(), "bench.db") },
@@ -53,16 +52,16 @@ func BenchmarkHotAccount(b *testing.B) {
 	}
 }
 
-// discard is an exporter that takes everything.
+// discard is an exporter that discards the spans.
 type discard struct{}
 
 func (discard) ExportSpans(context.Context, []sdk.ReadOnlySpan) error { return nil }
 func (discard) Shutdown(context.Context) error                        { return nil }
 
-// BenchmarkSpans is what spans cost a transaction of three statements: without a
-// provider, with one but no recorded parent, with one span for each statement,
-// and, for comparison, with one made by hand for the transaction. Sending them is
-// not in it.
+// BenchmarkSpans measures the cost of spans for a transaction of three statements:
+// without a provider, with one but no recording parent, with one span for each statement,
+// and, for comparison, with one explicit span for the transaction. It does not include
+// the export.
 func BenchmarkSpans(b *testing.B) {
 	urls := map[string]func(b *testing.B) string{
 		"sqlite":   func(b *testing.B) string { return "sqlite:" + filepath.Join(b.TempDir(), "bench.db") },
@@ -128,7 +127,7 @@ func spend(ctx context.Context, db *sqldb.DB) error {
 	})
 }
 
-// BenchmarkLimit runs a statement whose limit is a parameter, and the same with it in
+// BenchmarkLimit compares a statement with its limit as a parameter and with the limit in
 // the text.
 func BenchmarkLimit(b *testing.B) {
 	db, err := sqldb.Open(b.Context(), "sqlite:"+filepath.Join(b.TempDir(), "bench.db"), sqldb.Options{})
@@ -155,7 +154,7 @@ func BenchmarkLimit(b *testing.B) {
 	}
 }
 
-// nine are the tables of BenchmarkNine.
+// nine creates the tables of BenchmarkNine.
 var nine = fstest.MapFS{"0001_create_nine.sql": {Data: []byte(`
 	create table accounts (id text not null primary key, available bigint not null, held bigint not null);
 	create table journal (seq bigint not null primary key, id text not null unique, account text not null, chain text not null);
@@ -166,9 +165,9 @@ var nine = fstest.MapFS{"0001_create_nine.sql": {Data: []byte(`
 	insert into head values (1, 0, '');
 `)}}
 
-// BenchmarkNine is a transaction of nine statements that moves money: three that read,
-// one of which takes a row's lock, and six that write. "serial" waits for each of them,
-// "queued" for the reads together and for the writes with the commit.
+// BenchmarkNine runs a transaction of nine statements that moves money: three reads, one
+// of which locks a row, and six writes. "serial" waits for each statement, "queued" once
+// for the reads and once for the writes with the commit.
 func BenchmarkNine(b *testing.B) {
 	urls := map[string]func(b *testing.B) string{
 		"sqlite":   func(b *testing.B) string { return "sqlite:" + filepath.Join(b.TempDir(), "bench.db") },
@@ -185,7 +184,7 @@ func BenchmarkNine(b *testing.B) {
 				if err := sqldb.Migrate(b.Context(), db, nine); err != nil {
 					b.Fatal(err)
 				}
-				// A context that can end, as every request has.
+				// A context with a deadline, as every request has.
 				ctx, cancel := context.WithTimeout(b.Context(), time.Hour)
 				defer cancel()
 				b.ReportAllocs()

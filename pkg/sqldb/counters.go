@@ -9,27 +9,27 @@ import (
 	"go.opentelemetry.io/otel/metric/noop"
 )
 
-// counters count what was asked of a database.
+// counters counts the statements, commits and round trips of a database.
 type counters struct {
 	statements, commits, flights atomic.Int64
-	page                         metric.Registration // shows them
+	page                         metric.Registration // exports them
 }
 
-// Stats are what was asked of a database since it was opened.
+// Stats holds the counts of a database since it was opened.
 type Stats struct {
-	Statements int64 // those of transaction control apart; a script is one
-	Commits    int64 // of transactions that may write; those of a group share one
-	Flights    int64 // round trips to Postgres; those that compile a statement apart
+	Statements int64 // without transaction control; a script counts as one
+	Commits    int64 // of transactions that may write; a group counts as one
+	Flights    int64 // round trips to Postgres, without those that prepare a statement
 }
 
-// Stats returns the counts so far.
+// Stats returns the current counts.
 func (db *DB) Stats() Stats { return db.count.stats() }
 
 func (c *counters) stats() Stats {
 	return Stats{c.statements.Load(), c.commits.Load(), c.flights.Load()}
 }
 
-// newCounters returns counters that p shows; nil shows none.
+// newCounters returns counters that p exports; with a nil p they are not exported.
 func newCounters(p metric.MeterProvider) (*counters, error) {
 	c := &counters{}
 	if p == nil {

@@ -11,7 +11,8 @@ import (
 	"github.com/anima-run/anima/pkg/sqldb/sqldbtest"
 )
 
-// TestStatsAreShown: the meters say what Stats says, until the database is closed.
+// TestStatsAreShown checks that the meters export the values of Stats until the database
+// is closed.
 func TestStatsAreShown(t *testing.T) {
 	t.Parallel()
 	for engine, url := range map[sqldb.Engine]string{

@@ -7,15 +7,16 @@ import (
 
 const (
 	dialTimeout = 5 * time.Second
-	// silence is how long a Postgres whose machine died may be waited for. Without
-	// it a statement waits until its context ends, which for a model's answer is
-	// two minutes: nobody tells that the other side is gone.
+	// silence is how long a connection to a Postgres server that does not respond is
+	// kept. Without this limit a statement waits until its context ends, which is two
+	// minutes for a model call: after a crash of the machine no packet closes the
+	// connection.
 	silence = 6 * time.Second
 )
 
-// dialer makes connections that end when the other machine is silent: probes ask
-// one that has nothing to say, and what is sent must be taken in time. A statement
-// that takes long is not silent.
+// dialer returns a dialer whose connections fail when the server machine is silent:
+// keepalive probes check an idle connection, and sent data must be acknowledged within
+// silence. A statement that runs for long is not affected.
 func dialer() *net.Dialer {
 	const every = silence / 3
 	return &net.Dialer{

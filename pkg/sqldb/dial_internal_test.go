@@ -15,12 +15,12 @@ func TestDialerNoticesADeadMachine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = l.Close() }() // nobody is served
+	defer func() { _ = l.Close() }() // accepts no connection
 	c, err := dialer().DialContext(t.Context(), "tcp", l.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = c.Close() }() // nothing was sent
+	defer func() { _ = c.Close() }() // no data was sent
 	raw, err := c.(*net.TCPConn).SyscallConn()
 	if err != nil {
 		t.Fatal(err)

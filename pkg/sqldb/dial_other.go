@@ -7,5 +7,5 @@ import (
 	"time"
 )
 
-// takenWithin leaves it to the system how long it sends again.
+// takenWithin does nothing: the system decides how long it retransmits.
 func takenWithin(time.Duration) func(network, address string, c syscall.RawConn) error { return nil }

@@ -14,42 +14,43 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// What went wrong, in words of neither engine.
+// The kinds of an [Error], the same for both engines.
 var (
-	// ErrNotFound: no row matched.
+	// ErrNotFound means that no row matched.
 	ErrNotFound = errors.New("not found")
-	// ErrConflict: a unique, foreign key or check constraint refused the write.
+	// ErrConflict means that a unique, foreign key or check constraint refused the write.
 	ErrConflict = errors.New("conflict")
-	// ErrBusy: another transaction was in the way. InTx tries again by itself.
+	// ErrBusy means a conflict with another transaction. InTx retries it.
 	ErrBusy = errors.New("database busy")
-	// ErrUnavailable: the database cannot be reached, or is out of space. A commit
-	// that ended so may have happened.
+	// ErrUnavailable means that the database cannot be reached or has no space left. A
+	// commit that failed with it may have succeeded on the server.
 	ErrUnavailable = errors.New("database unavailable")
 )
 
-// Violation is the kind of a constraint.
+// Violation is the kind of a violated constraint.
 type Violation string
 
-// The violations behind ErrConflict.
+// The violations that an error of kind ErrConflict may have.
 const (
 	Unique     Violation = "unique"
 	ForeignKey Violation = "foreign key"
 	Check      Violation = "check"
 )
 
-// Error is an engine's error under a neutral name. errors.Is finds Kind,
-// errors.As also the engine's own error.
+// Error is an error of an engine with a kind that is the same for both. errors.Is matches
+// Kind, errors.As also the error of the engine.
 type Error struct {
 	Kind      error // ErrNotFound, ErrConflict, ErrBusy or ErrUnavailable
 	Violation Violation
-	// Constraint is the name that the engine gives. A named CHECK has the same on
-	// both; for a unique one SQLite names the columns ("t.a, t.b") and Postgres
-	// the constraint; SQLite does not name foreign keys.
+	// Constraint is the name that the engine reports. A named CHECK has the same name on
+	// both. For a unique constraint SQLite reports the columns ("t.a, t.b") and Postgres
+	// the constraint; SQLite does not report the name of a foreign key.
 	Constraint string
 	cause      error
-	full       bool // there is no space left
+	full       bool // the disk of the database is full
 }
 
+// Error returns the kind and, except for ErrNotFound, the cause.
 func (e *Error) Error() string {
 	if errors.Is(e.Kind, ErrNotFound) {
 		return e.Kind.Error()
@@ -57,8 +58,8 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%s: %s", e.Kind, e.cause)
 }
 
-// Unwrap returns the kind and the cause. What passes by itself is also an
-// [api.Error] to callers of a service, [api.Unavailable]; the cause stays in the log.
+// Unwrap returns the kind and the cause. For a temporary failure it adds an [api.Error]
+// with code [api.Unavailable] for callers of the service; the cause is only logged.
 func (e *Error) Unwrap() []error {
 	all := []error{e.Kind, e.cause}
 	switch {
@@ -80,9 +81,9 @@ var away = &api.Error{
 	Next: "ask again with the same id; check the database if it lasts", RetryAfter: 1000,
 }
 
-// Map gives an engine's error its neutral name; other errors, nil included, it
-// returns as they are. The text holds constraint names, never the values of a
-// row. Whatever the methods of this package return is mapped already.
+// Map converts an error of an engine to an *Error. Other errors, including nil, are
+// returned unchanged. The text contains names of constraints, never values of a row.
+// Errors that the methods of this package return are already mapped.
 func Map(err error) error {
 	if _, done := errors.AsType[*Error](err); err == nil || done {
 		return err
@@ -106,11 +107,11 @@ func Map(err error) error {
 	return err
 }
 
-// errNoRow is of a query for one row that has found none.
+// errNoRow is the error of a query for one row without a row.
 var errNoRow = &Error{Kind: ErrNotFound, cause: errors.New("no row")}
 
-// mapIn maps an error of a call made under ctx. A call that was cut short by ctx
-// answers errors.Is with the reason, whatever the engine calls it.
+// mapIn maps an error of a call made under ctx. If ctx has ended, the error wraps
+// ctx.Err(), regardless of what the engine reports.
 func mapIn(ctx context.Context, err error) error { return mapCause(ctx.Err(), err) }
 
 func mapCause(ended, err error) error {
@@ -120,7 +121,8 @@ func mapCause(ended, err error) error {
 	return Map(err)
 }
 
-// https://www.postgresql.org/docs/current/errcodes-appendix.html
+// mapPostgres maps an error of Postgres by its code
+// (https://www.postgresql.org/docs/current/errcodes-appendix.html).
 func mapPostgres(pg *pgconn.PgError, err error) error {
 	conflict := func(v Violation) error {
 		return &Error{Kind: ErrConflict, Violation: v, Constraint: pg.ConstraintName, cause: err}
@@ -145,7 +147,8 @@ func mapPostgres(pg *pgconn.PgError, err error) error {
 	return err
 }
 
-// https://www.sqlite.org/rescode.html
+// mapSQLite maps an error of SQLite by its result code
+// (https://www.sqlite.org/rescode.html).
 func mapSQLite(lite *liteError, err error) error {
 	conflict := func(v Violation) error {
 		return &Error{Kind: ErrConflict, Violation: v, Constraint: constraintIn(lite.Error()), cause: err}
@@ -174,7 +177,7 @@ func mapSQLite(lite *liteError, err error) error {
 	}
 }
 
-// constraintIn finds the name in a message such as
+// constraintIn returns the name of the constraint in a message such as
 // "sqlite: step: constraint failed: CHECK constraint failed: positive".
 func constraintIn(msg string) string {
 	const mark = "constraint failed: "

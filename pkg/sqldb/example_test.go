@@ -11,8 +11,8 @@ import (
 	"github.com/anima-run/anima/pkg/sqldb"
 )
 
-// A store moves money: it locks the row, decides, writes. The same text runs on
-// both engines.
+// ExampleInTx moves money in a store: it locks the row, checks the balance, writes. The
+// same text runs on both engines.
 func ExampleInTx() {
 	ctx := context.Background()
 	dir, err := os.MkdirTemp("", "example")

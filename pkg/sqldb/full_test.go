@@ -12,8 +12,8 @@ import (
 	"github.com/anima-run/anima/pkg/sqldb"
 )
 
-// TestFullDisk: a full disk is Unavailable with its reason, and the same connections
-// write again when there is space.
+// TestFullDisk checks that a full disk is reported as Unavailable with its reason, and
+// that the same connections can write again when there is space.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	disktest.Run(t, 16*disk.MiB, func(t *testing.T, dir string) {
@@ -21,7 +21,7 @@ func TestFullDisk(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer func() { _ = db.Close() }() // the test is over
+		defer func() { _ = db.Close() }() // the test has ended
 		text := fstest.MapFS{"0001_create_t.sql": {Data: []byte("create table t (id bigint primary key, v text not null)")}}
 		if err := sqldb.Migrate(t.Context(), db, text); err != nil {
 			t.Fatal(err)

@@ -12,41 +12,43 @@ import (
 )
 
 const (
-	// groupMax bounds how long the first of a group waits for the last.
+	// groupMax is the maximum number of transactions in a group: the first one waits for
+	// the last.
 	groupMax = 64
-	// groupTimeout is of a group's transaction. It is nobody's in particular, so the
-	// context of none ends it.
+	// groupTimeout is the time limit of a group's transaction. The context of no single
+	// member ends it, because it is shared.
 	groupTimeout = 30 * time.Second
 )
 
-// committer is group commit for SQLite: its writers queue anyway, so whoever waits
-// when a commit ends shares the next one. One leads: it begins, lets each of the group
-// run its function where that was called, first itself and then the others, each between
-// a savepoint and its release, and commits. Then it hands over to one of those that came
+// committer implements group commit for SQLite. Writers queue for the only write
+// connection; those that wait when a commit ends share the next one. One of them is the
+// leader: it begins the transaction, runs its own function, then lets each of the other
+// members run its function in the goroutine of the member, between a savepoint and its
+// release, and commits. Then it hands the leadership over to a member that joined
 // meanwhile.
 type committer struct {
 	pool  *litePool
 	spans *spans
 
 	mu      sync.Mutex
-	led     bool      // somebody leads
-	waiting []*member // in the order in which they came
+	led     bool      // a leader is active
+	waiting []*member // in the order of arrival
 }
 
 // member is a transaction that waits for a leader.
 type member struct {
-	later bool           // it does not lead
-	turn  chan *liteConn // told once: run your function in this, or, without one, lead the next group
-	ran   chan error     // what became of the function
-	done  chan error     // told once: committed, or not
+	later bool           // cannot be the leader while it defers its write
+	turn  chan *liteConn // receives a connection to run the function on, or nil to lead the next group
+	ran   chan error     // the error of the function
+	done  chan error     // receives the result of the commit once
 }
 
-// errAlone is the answer to who must try again by itself: another one of the group
-// has broken the transaction that they shared.
+// errAlone makes a member retry in a separate transaction, because another member
+// broke the shared one.
 var errAlone = errors.New("another transaction of the group failed")
 
-// inTx runs fn in a transaction that it may share. later is how long it waits for
-// others to begin one.
+// inTx runs fn in a transaction that it may share. later is how long it waits for another
+// transaction to join; 0 means that it begins one as soon as it can.
 func (c *committer) inTx(ctx context.Context, later time.Duration, fn func(*Tx) error) error {
 	err := c.join(ctx, later, fn)
 	if !errors.Is(err, errAlone) {
@@ -74,7 +76,7 @@ func (c *committer) join(ctx context.Context, later time.Duration, fn func(*Tx) 
 				return c.lead(ctx, fn)
 			}
 			if m.runs(raw, fn) {
-				span = c.spans.start(ctx, "commit") // which the leader does, and this one waits for
+				span = c.spans.start(ctx, "commit") // the member waits for the leader's commit
 			}
 		case err := <-m.done:
 			finish(ctx, span, err)
@@ -87,12 +89,12 @@ func (c *committer) join(ctx context.Context, later time.Duration, fn func(*Tx) 
 			if c.leave(m) {
 				return ctx.Err()
 			}
-			gone = nil // it was taken along: fn may run, and must not outlive this
+			gone = nil // fn may be running and must not outlive this call
 		}
 	}
 }
 
-// enter makes the caller the leader, and returns nil, or one that waits.
+// enter makes the caller the leader and returns nil, or returns a member that waits.
 func (c *committer) enter(later bool) *member {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -105,7 +107,7 @@ func (c *committer) enter(later bool) *member {
 	return m
 }
 
-// hurry ends the patience of m and reports whether it leads.
+// hurry ends the deferral of m and reports whether m is now the leader.
 func (c *committer) hurry(m *member) (leads bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -119,7 +121,8 @@ func (c *committer) hurry(m *member) (leads bool) {
 	return true
 }
 
-// leave takes m out of those that wait; false means that it waits no more.
+// leave removes m from the waiting members; it returns false if m was not waiting any
+// more.
 func (c *committer) leave(m *member) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -130,7 +133,7 @@ func (c *committer) leave(m *member) bool {
 	return i >= 0
 }
 
-// handOver lets the next one lead.
+// handOver makes the next waiting member the leader, unless all of them are deferred.
 func (c *committer) handOver() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -142,11 +145,11 @@ func (c *committer) handOver() {
 	}
 }
 
-// lead runs fn, and all that wait now, in one transaction.
+// lead runs fn and the functions of the waiting members in one transaction.
 func (c *committer) lead(ctx context.Context, fn func(*Tx) error) error {
 	defer c.handOver() // also when fn panics
-	// Goroutines that are ready to run may be about to write, too: they join this
-	// transaction. Where there are none, this costs nothing.
+	// Runnable goroutines may be about to write too: they join this transaction. If there
+	// are none, this costs almost nothing.
 	runtime.Gosched()
 	c.mu.Lock()
 	n := min(len(c.waiting), groupMax-1)
@@ -158,7 +161,7 @@ func (c *committer) lead(ctx context.Context, fn func(*Tx) error) error {
 	}
 	results := make([]error, len(others)+1)
 	for i := range results {
-		results[i] = errAlone // unless it is known better
+		results[i] = errAlone // the default, until the function or the commit has a result
 	}
 	defer func() {
 		for i, o := range others {
@@ -169,8 +172,8 @@ func (c *committer) lead(ctx context.Context, fn func(*Tx) error) error {
 	return results[0]
 }
 
-// together runs the functions of a leader and of others in one transaction, and fills
-// in what became of each: own errors stay with who caused them.
+// together runs the functions of the leader and of the others in one transaction, and
+// sets the result of each. The error of a function is the result of its own member only.
 func (c *committer) together(ctx context.Context, others []*member, fn func(*Tx) error, results []error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), groupTimeout)
 	defer cancel()
@@ -187,13 +190,13 @@ func (c *committer) together(ctx context.Context, others []*member, fn func(*Tx)
 		}
 		return
 	}
-	// The leader is the first: if its function fails there is nothing else to keep, and
-	// no savepoint is needed to which SQLite would have to copy every page before it is
-	// changed.
+	// The leader runs first and without a savepoint: if its function fails, there is
+	// nothing else to keep. With a savepoint SQLite would copy every page before changing
+	// it.
 	good := 0
 	if err := insideShared(conn, fn); err == nil {
 		if conn.raw.AutocommitEnabled() {
-			return // fn has ended the transaction, and says nothing
+			return // fn ended the transaction without an error: each member retries alone
 		}
 		good++
 	} else {
@@ -224,14 +227,14 @@ func (c *committer) together(ctx context.Context, others []*member, fn func(*Tx)
 			err = conn.control("release member")
 		}
 		if err != nil {
-			return // SQLite has rolled it all back; nothing of the others is kept
+			return // SQLite rolled back the whole transaction: the members without an error retry alone
 		}
 	}
 	if good == 0 {
 		return
 	}
 	if err = mapIn(ctx, conn.commit(ctx)); err != nil && !errors.Is(err, ErrBusy) {
-		return // it may be the fault of one
+		return // one member may have caused it: each retries alone
 	}
 	for i := range results {
 		if errors.Is(results[i], errAlone) {
@@ -240,10 +243,10 @@ func (c *committer) together(ctx context.Context, others []*member, fn func(*Tx)
 	}
 }
 
-// errPanicked is the end of a function that did not return; who called it sees why.
+// errPanicked is the result of a function that panicked. Its caller receives the panic.
 var errPanicked = errors.New("the transaction's function did not return")
 
-// runs runs fn in the group's transaction and tells the leader what became of it.
+// runs runs fn in the group's transaction and sends its error to the leader.
 func (m *member) runs(conn *liteConn, fn func(*Tx) error) (ok bool) {
 	err := errPanicked
 	defer func() { m.ran <- err }()
@@ -251,16 +254,17 @@ func (m *member) runs(conn *liteConn, fn func(*Tx) error) (ok bool) {
 	return err == nil
 }
 
-// insideShared runs fn in the transaction that is open on conn.
+// insideShared runs fn in the open transaction of conn.
 func insideShared(conn *liteConn, fn func(*Tx) error) error {
 	defer conn.endReading()
 	return inside(&Tx{Engine: SQLite, lite: conn}, fn)
 }
 
-// savepointsInMemory keeps the pages as they were at a savepoint in memory: a temporary
-// file costs a system call for each. SQLite does it when the statement is compiled, once
-// for a connection, and before the transaction. A connection without groups is left as it
-// is opened: a migration may sort more than there is memory.
+// savepointsInMemory makes SQLite keep the saved pages of a savepoint in memory: a
+// temporary file costs a system call for each page. It must run before the transaction;
+// SQLite applies it when the statement is compiled, once for each connection. It is not
+// set when a connection is opened, because a migration may sort more data than fits into
+// memory.
 const savepointsInMemory = "pragma temp_store=memory"
 
 // beginWrite begins a transaction that is the only writer from its start.

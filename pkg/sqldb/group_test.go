@@ -15,7 +15,7 @@ import (
 	"github.com/anima-run/anima/pkg/sqldb/sqldbtest"
 )
 
-// queue is a database whose writer is taken, so that transactions wait.
+// queue is a database with a busy writer, so that transactions wait.
 type queue struct {
 	*testing.T
 	db      *sqldb.DB
@@ -44,7 +44,7 @@ func newQueue(t *testing.T) *queue {
 	return q
 }
 
-// call runs a transaction that writes a note of its name and then does more.
+// call runs a transaction that inserts a note of the given name and then calls more.
 func (q *queue) call(ctx context.Context, name string, while time.Duration, more func(*sqldb.Tx) error) {
 	q.callers.Go(func() {
 		err := errors.New("it panicked")
@@ -68,7 +68,7 @@ func (q *queue) note(tx *sqldb.Tx, name string) error {
 	return err
 }
 
-// waits waits until n transactions wait for a leader.
+// waits blocks until n transactions wait for a leader.
 func (q *queue) waits(n int) {
 	q.Helper()
 	for until := time.Now().Add(30 * time.Second); ; runtime.Gosched() {
@@ -82,8 +82,8 @@ func (q *queue) waits(n int) {
 	}
 }
 
-// behind lets calls enter while the writer is taken, and returns how many commits it
-// and they have made together.
+// behind runs calls while the writer is busy, and returns how many commits the writer and
+// the calls made together.
 func (q *queue) behind(calls ...func()) int64 {
 	q.Helper()
 	before, taken, free := sqldbtest.Commits(q, q.file), make(chan struct{}), make(chan struct{})
@@ -98,8 +98,8 @@ func (q *queue) behind(calls ...func()) int64 {
 	return sqldbtest.Commits(q, q.file) - before
 }
 
-// want checks what is kept, beside the first one, and what was answered to whom; nil
-// is for those that are not named.
+// want checks which notes are stored, besides that of the first transaction, and the
+// error of each call; calls that answers does not name must have succeeded.
 func (q *queue) want(kept []string, answers map[string]error) {
 	q.Helper()
 	got, err := sqldb.All(q.Context(), q.db, func(s sqldb.Scanner) (id string, err error) { return id, s.Scan(&id) }, "select id from notes order by id")
@@ -129,14 +129,15 @@ func TestTransactionsShareACommit(t *testing.T) {
 	q.want(names, nil)
 }
 
-// Those that fail, in all the ways there are, leave nothing and take nobody along.
+// TestOneOfAGroupFails checks that a member that fails in any way has no effect and does
+// not affect the other members.
 func TestOneOfAGroupFails(t *testing.T) {
 	t.Parallel()
 	boom := errors.New("boom")
 	for name, fault := range map[string]struct {
 		more    func(context.CancelFunc, *sqldb.Tx) error
 		want    error
-		commits int64 // of the first and its two neighbours; 0 where it depends on the moment
+		commits int64 // of the first transaction and its two neighbours; 0 where it depends on timing
 	}{
 		"by itself": {func(context.CancelFunc, *sqldb.Tx) error { return boom }, boom, 2},
 		"by a statement": {func(_ context.CancelFunc, tx *sqldb.Tx) error {
@@ -154,7 +155,7 @@ func TestOneOfAGroupFails(t *testing.T) {
 				select 'many' || i from n where i > $1`, 1_000_000_000)
 			cancel()
 			return err
-		}, context.DeadlineExceeded, 0}, // mostly 3: a statement that is interrupted takes the transaction with it
+		}, context.DeadlineExceeded, 0}, // mostly 3: an interrupted statement rolls back the whole transaction
 		"by closing the transaction": {func(_ context.CancelFunc, tx *sqldb.Tx) error {
 			_, err := tx.ExecContext(t.Context(), "rollback")
 			return errors.Join(err, boom)
@@ -177,14 +178,14 @@ func TestOneOfAGroupFails(t *testing.T) {
 	}
 }
 
-// The leader, which has no savepoint, neither leaves anything nor takes anybody along.
+// TestLeaderOfAGroupFails checks the same for the leader, which has no savepoint.
 func TestLeaderOfAGroupFails(t *testing.T) {
 	t.Parallel()
 	boom := errors.New("boom")
 	for name, fault := range map[string]struct {
 		more    func(*sqldb.Tx) error
-		want    error // nil: any
-		commits int64 // of the one before the group, the group, and those that had to go alone
+		want    error // nil: any error
+		commits int64 // of the transaction before the group, the group, and the members that retried alone
 	}{
 		"by itself": {func(*sqldb.Tx) error { return boom }, boom, 2},
 		"by a statement": {func(tx *sqldb.Tx) error {
@@ -251,7 +252,8 @@ func TestOneOfAGroupPanics(t *testing.T) {
 	}
 }
 
-// Who gives up while it waits is not run.
+// TestOneOfAGroupGivesUp checks that a transaction whose context ends while it waits is
+// not run.
 func TestOneOfAGroupGivesUp(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t)
@@ -274,14 +276,14 @@ func TestOneOfAGroupGivesUp(t *testing.T) {
 func TestSoon(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t)
-	// With nobody else it is by itself, after a while.
+	// Without other transactions it is committed alone, after the deferral.
 	before := sqldbtest.Commits(q, q.file)
 	q.call(t.Context(), "first", time.Millisecond, nil)
 	q.callers.Wait()
 	if got := sqldbtest.Commits(q, q.file) - before; got != 1 {
 		t.Errorf("%d commits, want 1", got)
 	}
-	// Otherwise it goes with whoever comes first.
+	// Otherwise it joins the next transaction.
 	for i := range 3 {
 		q.call(t.Context(), fmt.Sprint("n", i), time.Hour, nil)
 		q.waits(i + 1)
@@ -294,7 +296,8 @@ func TestSoon(t *testing.T) {
 	q.want([]string{"n0", "n1", "n2", "n3"}, nil)
 }
 
-// More than a group holds, at any time, from many, with faults among them.
+// TestManyGroups runs more transactions than fit into one group, concurrently and with
+// failures among them.
 func TestManyGroups(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t)

@@ -5,9 +5,9 @@ import (
 	"errors"
 )
 
-// What every database says of itself, beside its own tables: which installation it
-// belongs to, how far it is, and which losses the operator has accepted. Migrate
-// makes the tables.
+// installationTables creates the tables that every database has beside those of its
+// service: the installation that it belongs to, its progress, and the losses that the
+// operator has accepted. Migrate creates them.
 const installationTables = `create table if not exists installation (
 	one bigint not null primary key check (one = 1),
 	id text not null,
@@ -22,23 +22,23 @@ create table if not exists losses (
 	primary key (at, fault)
 )`
 
-// Mark is how far a database is. The zero Mark is that of one without a mark.
+// Mark is the progress of a database. The zero Mark stands for a database without a mark.
 type Mark struct {
 	ID    string // of the installation
-	Seq   int64  // grows with every mark
+	Seq   int64  // increases with every mark
 	At    int64  // Unix microseconds
-	Known string // what the database's service recorded of other stores, in its own format
+	Known string // what the service recorded of other stores, in its own format
 }
 
-// ReadMark returns the database's mark. Errors: ErrNotFound when it has none.
+// ReadMark returns the mark of the database. It returns ErrNotFound if there is none.
 func ReadMark(ctx context.Context, q Querier) (Mark, error) {
 	var m Mark
 	err := q.QueryRowContext(ctx, "select id, seq, at, known from installation where one = 1").Scan(&m.ID, &m.Seq, &m.At, &m.Known)
 	return m, err
 }
 
-// WriteMark makes the next mark, at least of sequence atLeast, and returns its
-// sequence. It is one statement, which proves that the database can be written.
+// WriteMark writes the next mark, with a sequence of at least atLeast, and returns its
+// sequence. It is one statement, and its success proves that the database can be written.
 func WriteMark(ctx context.Context, db *DB, id, known string, at, atLeast int64) (seq int64, err error) {
 	err = InTx(ctx, db, func(tx *Tx) error {
 		return tx.QueryRowContext(ctx, `insert into installation (one, id, seq, at, known) values (1, $1, $4, $2, $3)
@@ -51,12 +51,13 @@ func WriteMark(ctx context.Context, db *DB, id, known string, at, atLeast int64)
 
 // Loss is a fault between the stores that the operator has accepted.
 type Loss struct {
-	At      int64  `json:"at"` // when it was accepted, Unix microseconds
+	At      int64  `json:"at"` // time of acceptance, Unix microseconds
 	Fault   string `json:"fault"`
-	Settled int64  `json:"settled"` // when the service had dealt with it; 0: not yet
+	Settled int64  `json:"settled"` // time at which the service had processed it, Unix microseconds; 0: not yet
 }
 
-// AddLosses records what the operator accepted. The same again changes nothing.
+// AddLosses records the faults that the operator accepted. A repeated call changes
+// nothing.
 func AddLosses(ctx context.Context, db *DB, at int64, faults []string) error {
 	return InTx(ctx, db, func(tx *Tx) error {
 		for _, f := range faults {
@@ -68,7 +69,7 @@ func AddLosses(ctx context.Context, db *DB, at int64, faults []string) error {
 	})
 }
 
-// Losses returns what was accepted, the oldest first.
+// Losses returns the accepted losses, the oldest first.
 func Losses(ctx context.Context, q Querier) ([]Loss, error) {
 	return All(ctx, q, func(s Scanner) (l Loss, err error) {
 		err = s.Scan(&l.At, &l.Fault, &l.Settled)
@@ -76,13 +77,13 @@ func Losses(ctx context.Context, q Querier) ([]Loss, error) {
 	}, "select at, fault, settled_at from losses order by at, fault")
 }
 
-// SettleLosses notes that the service has dealt with all losses until a time.
+// SettleLosses records that the service has processed all losses accepted until a time.
 func SettleLosses(ctx context.Context, db *DB, until, at int64) error {
 	_, err := db.ExecContext(ctx, "update losses set settled_at = $2 where at <= $1 and settled_at = 0", until, at)
 	return err
 }
 
-// marked says whether the database has the tables of this file.
+// marked reports whether the database has the tables of this file.
 func marked(ctx context.Context, db *DB) (bool, error) {
 	table := "select count(*) from sqlite_master where type = 'table' and name = 'losses'"
 	if db.Engine == Postgres {
@@ -93,7 +94,7 @@ func marked(ctx context.Context, db *DB) (bool, error) {
 	return n > 0, err
 }
 
-// HasMark says whether the database has a mark; one that an older release made has
+// HasMark reports whether the database has a mark. A database of an older release has
 // none.
 func HasMark(ctx context.Context, db *DB) (bool, error) {
 	if ok, err := marked(ctx, db); err != nil || !ok {

@@ -13,24 +13,24 @@ import (
 	"strconv"
 )
 
-// migration is one step of a schema.
+// migration is one change of a schema.
 type migration struct {
 	version  int
 	name     string // NNNN_verb_phrase
-	checksum string // of the text, SHA-256 in hex
+	checksum string // SHA-256 of the text, in hex
 	text     string
 }
 
-// Migrate brings the schema up to the newest migration in fsys, which holds, at
-// any depth, files NNNN_verb_phrase.sql numbered from 0001 without a gap; 0000 is
-// for what a package adds to every store. A file
-// NNNN_verb_phrase.postgres.sql replaces the one of the same name on Postgres. A
-// file may have several statements; it is one transaction, so it may not commit.
+// Migrate applies the migrations of fsys that have not run. fsys holds, at any depth,
+// files NNNN_verb_phrase.sql numbered from 0001 without a gap; 0000 is for tables that a
+// package adds to every store. A file NNNN_verb_phrase.postgres.sql replaces the one of
+// the same name on Postgres. A file may have several statements. It is one transaction,
+// so it must not commit.
 //
-// Replicas may call Migrate at the same time: each migration runs once. It
-// refuses a database whose migrations were changed after they had run. One that
-// is newer than fsys is left as it is: while a release rolls out, or is rolled
-// back, programs of two releases use it, so a migration may only add to what the
+// Replicas may call Migrate concurrently: each migration runs once. Migrate returns an
+// error for a database whose migrations were changed after they had run. It does not
+// change a database that is newer than fsys: during an upgrade or a rollback, programs of
+// two releases use the database, so a migration may only add to the schema that the
 // release before it uses (docs/adr/0008-schema-and-releases.md).
 func Migrate(ctx context.Context, db *DB, fsys fs.FS) error {
 	all, err := migrations(fsys, db.Engine)
@@ -52,8 +52,8 @@ func Migrate(ctx context.Context, db *DB, fsys fs.FS) error {
 // ErrBehind means that the schema is older than the program.
 var ErrBehind = errors.New("the schema is behind")
 
-// Behind returns [ErrBehind], and what is missing, while the schema is older than
-// fsys, and nil when a program with fsys can use it.
+// Behind returns [ErrBehind] with the missing migration if the schema is older than fsys,
+// and nil if a program with fsys can use it.
 func Behind(ctx context.Context, db *DB, fsys fs.FS) error {
 	all, err := migrations(fsys, db.Engine)
 	if err != nil {
@@ -75,7 +75,7 @@ func Behind(ctx context.Context, db *DB, fsys fs.FS) error {
 	return nil
 }
 
-// Version is the number of the last migration that has run; 0 when none has.
+// Version returns the number of the last migration that has run; 0 if none has.
 func Version(ctx context.Context, db *DB) (int, error) {
 	table := "select count(*) from sqlite_master where type = 'table' and name = 'schema_migrations'"
 	if db.Engine == Postgres {
@@ -89,7 +89,7 @@ func Version(ctx context.Context, db *DB) (int, error) {
 	return n, err
 }
 
-// migrateOne runs the first migration that has not run; done means there was none.
+// migrateOne runs the first migration that has not run; done means that all had run.
 func migrateOne(ctx context.Context, tx *Tx, schema string, all []migration) (done bool, err error) {
 	if err := tx.lock(ctx, "migrate "+schema); err != nil {
 		return false, err
@@ -132,7 +132,7 @@ func migrateOne(ctx context.Context, tx *Tx, schema string, all []migration) (do
 	return false, err
 }
 
-// agree reports where what ran in a database is not the start of all.
+// agree returns an error if the migrations that ran are not the first ones of all.
 func agree(ran, all []migration) error {
 	for i, r := range ran[:min(len(ran), len(all))] {
 		m := all[i]
@@ -146,7 +146,7 @@ func agree(ran, all []migration) error {
 	return nil
 }
 
-// migrations reads the files for one engine, in order.
+// migrations reads the files for one engine, in the order of their numbers.
 func migrations(fsys fs.FS, engine Engine) ([]migration, error) {
 	form := regexp.MustCompile(`^([0-9]{4})_[a-z0-9]+(?:_[a-z0-9]+)*(\.postgres)?\.sql$`)
 	base, override := map[string]string{}, map[string]string{} // name without extensions → path

@@ -47,7 +47,7 @@ func TestMigrateRunsWhatIsNew(t *testing.T) {
 	)
 	sqldbtest.Each(t, first, func(t *testing.T, db *sqldb.DB) {
 		before := time.Now().Add(-time.Minute).UnixMicro()
-		for range 2 { // the second time there is nothing to do
+		for range 2 { // the second call has nothing to do
 			if err := sqldb.Migrate(t.Context(), db, second); err != nil {
 				t.Fatal(err)
 			}
@@ -131,8 +131,8 @@ func TestMigrateRefuses(t *testing.T) {
 	})
 }
 
-// Programs of two releases use one database while one takes the place of the
-// other, forward or back.
+// TestTwoReleases runs programs of two releases on one database, as during an upgrade or
+// a rollback.
 func TestTwoReleases(t *testing.T) {
 	t.Parallel()
 	newer := files("0001_create_things.sql", string(first["0001_create_things.sql"].Data), "0002_create_more.sql", "create table more (id bigint)")
@@ -157,8 +157,8 @@ func TestTwoReleases(t *testing.T) {
 	})
 }
 
-// TestMigratorsAtOnce lets replicas that start together migrate the same
-// database. Each migration must run once; a second time it would fail.
+// TestMigratorsAtOnce lets concurrently started replicas migrate the same database. Each
+// migration must run once; a second run would fail.
 func TestMigratorsAtOnce(t *testing.T) {
 	t.Parallel()
 	all := files("0001_create_things.sql", string(first["0001_create_things.sql"].Data))

@@ -17,7 +17,7 @@ import (
 	"github.com/anima-run/anima/pkg/sqldb/sqldbtest"
 )
 
-// refusing returns the address of a port where nobody listens.
+// refusing returns the address of a port without a listener.
 func refusing(t *testing.T) string {
 	t.Helper()
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -45,7 +45,7 @@ func TestOpenSaysWhatToDo(t *testing.T) {
 	other.Path = "/nothing_here"
 	tests := []struct {
 		name, url, schema string
-		want              []string // in the error
+		want              []string // substrings of the error
 		unavailable       bool
 	}{
 		{"no scheme", "data/anima.db", "", []string{"sqlite:PATH", "postgres://"}, false},
@@ -86,7 +86,7 @@ func TestOpenSaysWhatToDo(t *testing.T) {
 
 func TestWrongPassword(t *testing.T) {
 	t.Parallel()
-	// A server that asks for a password and refuses it, as Postgres's protocol has it.
+	// A server that requests a password and refuses it, in the protocol of Postgres.
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -103,10 +103,10 @@ func TestWrongPassword(t *testing.T) {
 				return err
 			}
 			buf := make([]byte, 4096)
-			if _, err := conn.Read(buf); err != nil { // startup
+			if _, err := conn.Read(buf); err != nil { // the startup message
 				return err
 			}
-			if _, err := conn.Write([]byte{'R', 0, 0, 0, 8, 0, 0, 0, 3}); err != nil { // clear-text password, please
+			if _, err := conn.Write([]byte{'R', 0, 0, 0, 8, 0, 0, 0, 3}); err != nil { // request for a clear-text password
 				return err
 			}
 			if _, err := conn.Read(buf); err != nil {
@@ -129,10 +129,10 @@ func TestWrongPassword(t *testing.T) {
 	}
 }
 
-// TestServerDies stops a server in the middle of a transaction.
+// TestServerDies stops a server during a transaction.
 func TestServerDies(t *testing.T) {
 	t.Parallel()
-	sqldbtest.Postgres(t) // skips where there is to be none
+	sqldbtest.Postgres(t) // skips the test if Postgres is switched off
 	server, err := sqldbtest.Start(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -141,12 +141,12 @@ func TestServerDies(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = db.Close() }() // its connections are gone
+	defer func() { _ = db.Close() }() // its connections are closed already
 	err = sqldb.InTx(t.Context(), db, func(tx *sqldb.Tx) error {
 		if err := errors.Join(tx.QueryRowContext(t.Context(), "select 1").Scan(new(int)), server.Stop()); err != nil {
 			return err
 		}
-		for range 2 { // the second finds the connection closed already
+		for range 2 { // on the second iteration the connection is already closed
 			if err := tx.QueryRowContext(t.Context(), "select 1").Scan(new(int)); !errors.Is(err, sqldb.ErrUnavailable) {
 				t.Errorf("statement: got %v, want ErrUnavailable", err)
 			}
@@ -156,7 +156,7 @@ func TestServerDies(t *testing.T) {
 	if !errors.Is(err, sqldb.ErrUnavailable) {
 		t.Errorf("commit: got %v, want ErrUnavailable", err)
 	}
-	// To a service's callers it is what passes by itself, under a code and a time to wait.
+	// Callers of the service receive a temporary error with a code and a retry delay.
 	if w := api.Wire(fmt.Errorf("write: %w", err)); w.Code != api.Unavailable || w.RetryAfter == 0 {
 		t.Errorf("on the wire: got %+v, want unavailable and a time to wait", w)
 	}
@@ -168,8 +168,8 @@ func TestServerDies(t *testing.T) {
 	}
 }
 
-// TestConnectionEnds checks that a lost connection is told apart from a refused
-// write, and that the next one works.
+// TestConnectionEnds checks that a lost connection and a refused write are different
+// errors, and that the next write succeeds.
 func TestConnectionEnds(t *testing.T) {
 	t.Parallel()
 	db, err := sqldb.Open(t.Context(), sqldbtest.Postgres(t), sqldb.Options{})
@@ -200,8 +200,8 @@ func TestConnectionEnds(t *testing.T) {
 	}
 }
 
-// TestRolledBackByTheServer: rows that were not read to their end hide an error, and the
-// server rolls back at the COMMIT.
+// TestRolledBackByTheServer checks the case that rows are closed before an error in a
+// later row is read, so that the server answers COMMIT with a rollback.
 func TestRolledBackByTheServer(t *testing.T) {
 	t.Parallel()
 	db, err := sqldb.Open(t.Context(), sqldbtest.Postgres(t), sqldb.Options{})
@@ -214,7 +214,7 @@ func TestRolledBackByTheServer(t *testing.T) {
 		}
 	}()
 	err = sqldb.InTx(t.Context(), db, func(tx *sqldb.Tx) error {
-		rows, err := tx.QueryContext(t.Context(), "select 1 / (3 - i) from generate_series(1, $1) i", 3) //nolint:rowserrcheck // the error that is not seen is what is tested
+		rows, err := tx.QueryContext(t.Context(), "select 1 / (3 - i) from generate_series(1, $1) i", 3) //nolint:rowserrcheck // the unread error is the subject of the test
 		if err != nil {
 			return err
 		}
@@ -277,8 +277,8 @@ func TestSQLiteFileIsPrivate(t *testing.T) {
 	}
 }
 
-// TestSQLiteMadeByManyAtOnce opens, migrates and writes one new file from many
-// handles at once, as processes that start together would.
+// TestSQLiteMadeByManyAtOnce opens, migrates and writes one new file through concurrent
+// handles, as processes that start at the same time do.
 func TestSQLiteMadeByManyAtOnce(t *testing.T) {
 	t.Parallel()
 	url := "sqlite:" + filepath.Join(t.TempDir(), "a.db")
@@ -308,7 +308,7 @@ func TestSQLiteMadeByManyAtOnce(t *testing.T) {
 func TestMapKeepsContextErrors(t *testing.T) {
 	t.Parallel()
 	for _, err := range []error{nil, context.Canceled, fmt.Errorf("x: %w", context.DeadlineExceeded), errors.New("other")} {
-		if got := sqldb.Map(err); got != err { //nolint:errorlint // the same value is what is asked for
+		if got := sqldb.Map(err); got != err { //nolint:errorlint // identity is required
 			t.Errorf("Map(%v) = %v", err, got)
 		}
 	}

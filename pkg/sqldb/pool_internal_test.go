@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// TestIdleConnections closes the connections that a burst needed when another one comes
-// back later, and keeps the one that was used last.
+// TestIdleConnections checks that the idle connections of a burst are closed at a later
+// release, and that the connection used last is kept.
 func TestIdleConnections(t *testing.T) {
 	t.Parallel()
 	db, err := Open(t.Context(), "sqlite:"+filepath.Join(t.TempDir(), "x.db"), Options{})

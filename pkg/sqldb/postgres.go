@@ -20,7 +20,7 @@ import (
 func openPostgres(ctx context.Context, url string, opts Options, count *counters) (*DB, error) {
 	conns, err := pgxpool.ParseConfig(url)
 	if err != nil {
-		// The cause may quote the password.
+		// The cause may contain the password.
 		return nil, errors.New("database URL: not a valid Postgres URL; use postgres://user:password@host:port/database and write special characters of the password as %XX")
 	}
 	cfg := conns.ConnConfig
@@ -31,12 +31,12 @@ func openPostgres(ctx context.Context, url string, opts Options, count *counters
 		cfg.RuntimeParams["search_path"] = opts.Schema
 	}
 	setDefault(cfg.RuntimeParams, "application_name", "anima")
-	// A process that was stopped inside a transaction must not hold its row locks
-	// for ever.
+	// A process that is suspended inside a transaction must not keep its row locks: the
+	// server ends the session after 30 s.
 	setDefault(cfg.RuntimeParams, "idle_in_transaction_session_timeout", "30000")
 
 	if cfg.ConnectTimeout == 0 || cfg.ConnectTimeout > dialTimeout {
-		cfg.ConnectTimeout = dialTimeout // of each address; who has to connect tries again
+		cfg.ConnectTimeout = dialTimeout // for each address; pgx tries the next one
 	}
 	cfg.DialFunc = dialer().DialContext
 
@@ -46,7 +46,7 @@ func openPostgres(ctx context.Context, url string, opts Options, count *counters
 	}
 	conns.MaxConns = int32(opts.MaxConns)
 	conns.MaxConnIdleTime = 5 * time.Minute
-	conns.MaxConnLifetime = time.Hour // moves on after a fail-over behind a service address
+	conns.MaxConnLifetime = time.Hour // reconnects after a failover behind a service address
 	conns.PingTimeout = silence
 	pool, err := pgxpool.NewWithConfig(ctx, conns)
 	if err != nil {
@@ -73,7 +73,7 @@ func setDefault(params map[string]string, name, value string) {
 	}
 }
 
-// explain says what to do about a connection that could not be made.
+// explain returns an error that says how to correct a failed connection.
 func explain(ctx context.Context, cfg *pgx.ConnConfig, err error) error {
 	at := "postgres at " + net.JoinHostPort(cfg.Host, strconv.Itoa(int(cfg.Port)))
 	pg, answered := errors.AsType[*pgconn.PgError](err)
@@ -87,7 +87,7 @@ func explain(ctx context.Context, cfg *pgx.ConnConfig, err error) error {
 	}
 	reason := strings.Join(strings.Fields(err.Error()), " ")
 	if op, ok := errors.AsType[*net.OpError](err); ok {
-		reason = op.Error() // where pgx has a line for each address that it tried
+		reason = op.Error() // without the line that pgx adds for each address that it tried
 	}
 	cause := fmt.Errorf("%s does not answer: %s; start it, or correct the database URL", at, reason)
 	if ctx.Err() != nil {
@@ -96,12 +96,12 @@ func explain(ctx context.Context, cfg *pgx.ConnConfig, err error) error {
 	return &Error{Kind: ErrUnavailable, cause: cause}
 }
 
-// ensureSchema makes the schema if it is missing. It looks first, so a user who
-// may not make schemas can be given one.
+// ensureSchema creates the schema if it is missing. It checks first, so that a user
+// without the right to create schemas can use one that the operator created.
 func (db *DB) ensureSchema(ctx context.Context, user string) error {
 	err := InTx(ctx, db, func(tx *Tx) error {
-		// Two who make the same schema at once collide in the catalogue even with
-		// IF NOT EXISTS.
+		// Concurrent CREATE SCHEMA statements for the same name collide in the catalogue
+		// even with IF NOT EXISTS.
 		if err := tx.lock(ctx, "schema "+db.opts.Schema); err != nil {
 			return err
 		}
@@ -123,8 +123,8 @@ func (db *DB) ensureSchema(ctx context.Context, user string) error {
 	return nil
 }
 
-// lock waits for the one transaction in this database that may do what, and is
-// held until the end of the transaction. On SQLite every writer is that one.
+// lock takes the advisory lock named what, which is held until the end of the
+// transaction. On SQLite it does nothing, because a transaction is the only writer.
 func (tx *Tx) lock(ctx context.Context, what string) error {
 	if tx.Engine != Postgres {
 		return nil

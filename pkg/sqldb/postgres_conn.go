@@ -18,7 +18,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// pgPool holds the connections to a Postgres.
+// pgPool holds the connections to a Postgres server.
 type pgPool struct {
 	pool  *pgxpool.Pool
 	spans *spans
@@ -28,8 +28,8 @@ type pgPool struct {
 	used map[*pgxpool.Conn]struct{}
 }
 
-// pgTries bounds the connections that are tried for a statement that none of them has
-// taken, as after a restart of the server.
+// pgTries is how many connections are tried for a statement while none of them has sent
+// it, as after a restart of the server.
 const pgTries = 3
 
 func (p *pgPool) acquire(ctx context.Context) (*pgxpool.Conn, error) {
@@ -50,14 +50,14 @@ func (p *pgPool) release(c *pgxpool.Conn) {
 	c.Release()
 }
 
-// closeTimeout is how long close waits for those that still use a connection.
+// closeTimeout is how long close waits for connections that are still in use.
 const closeTimeout = 5 * time.Second
 
-// close ends the statements that run and closes the connections.
+// close interrupts the statements in progress and closes the connections.
 func (p *pgPool) close() error {
 	p.mu.Lock()
 	for c := range p.used {
-		_ = c.Conn().PgConn().Conn().SetDeadline(time.Unix(1, 0)) // a connection that is closed needs none
+		_ = c.Conn().PgConn().Conn().SetDeadline(time.Unix(1, 0)) // fails only if the connection is closed already
 	}
 	p.mu.Unlock()
 	closed := make(chan struct{})
@@ -75,7 +75,8 @@ func (p *pgPool) close() error {
 	}
 }
 
-// with runs do with a connection, and with another one while none has taken anything.
+// with calls do with a connection. While the statement has not been sent, it retries with
+// another connection, up to pgTries times.
 func (p *pgPool) with(ctx context.Context, do func(*pgxpool.Conn) (keeps bool, err error)) error {
 	for try := 1; ; try++ {
 		c, err := p.acquire(ctx)
@@ -93,7 +94,7 @@ func (p *pgPool) with(ctx context.Context, do func(*pgxpool.Conn) (keeps bool, e
 	}
 }
 
-// exec runs a statement, or without arguments any number of them, by itself.
+// exec runs a statement, or a script if there are no arguments, outside a transaction.
 func (p *pgPool) exec(ctx context.Context, query string, args []any) (changed int64, err error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err
@@ -154,20 +155,20 @@ func (p *pgPool) query(ctx context.Context, query string, args []any) (rowSource
 	return found, nil
 }
 
-// pgRows are the rows of a query.
+// pgRows holds the rows of a query.
 type pgRows struct {
 	pgRow
 	rows  pgx.Rows
-	ahead bool // at a row that next has not told of, or, if not first, at the end
+	ahead bool // begin has read the first row, or the end if first is false, and next has not returned it yet
 	first bool
-	end   func(error) // told once what became of the query
+	end   func(error) // called once with the error of the query
 }
 
 func newPgRows(rows pgx.Rows, end func(error)) *pgRows {
 	return &pgRows{rows: rows, end: end}
 }
 
-// begin goes to the first row; after an error the rows are closed.
+// begin reads the first row; after an error the rows are closed.
 func (r *pgRows) begin() (err error) {
 	if r.first, err = r.next(); err != nil {
 		r.close()
@@ -199,7 +200,7 @@ func (r *pgRows) close() {
 	end(r.rows.Err())
 }
 
-// one scans the first row and closes.
+// one scans the first row and closes the rows.
 func (r *pgRows) one(dest []any) error {
 	found, err := r.next()
 	if found {
@@ -209,7 +210,7 @@ func (r *pgRows) one(dest []any) error {
 	switch {
 	case err != nil:
 		return err
-	case r.rows.Err() != nil: // of what follows the row
+	case r.rows.Err() != nil: // an error after the first row
 		return r.rows.Err()
 	case !found:
 		return errNoRow
@@ -217,7 +218,7 @@ func (r *pgRows) one(dest []any) error {
 	return nil
 }
 
-// pgRow is a row as the server has sent it.
+// pgRow is a row in the encoding of the server.
 type pgRow struct {
 	fields []pgconn.FieldDescription
 	raw    [][]byte
@@ -250,7 +251,7 @@ func (r *pgRow) integer(i int) int64 {
 		if r.fields[i].DataTypeOID == pgtype.BoolOID {
 			return map[string]int64{"t": 1}[string(b)]
 		}
-		n, _ := strconv.ParseInt(string(b), 10, 64) // the server has made the digits
+		n, _ := strconv.ParseInt(string(b), 10, 64) // cannot fail: the server encoded the digits
 		return n
 	}
 	switch len(b) {
@@ -272,7 +273,7 @@ func (r *pgRow) real(i int) float64 {
 	b := r.raw[i]
 	switch {
 	case !r.binary(i):
-		f, _ := strconv.ParseFloat(string(b), 64) // the server has made the digits
+		f, _ := strconv.ParseFloat(string(b), 64) // cannot fail: the server encoded the digits
 		return f
 	case len(b) == 4:
 		return float64(math.Float32frombits(binary.BigEndian.Uint32(b)))
@@ -307,31 +308,31 @@ func (r *pgRow) bytes(i int) []byte {
 		return []byte(r.text(i, ""))
 	}
 	if hexed, ok := strings.CutPrefix(string(b), `\x`); ok && !r.binary(i) {
-		b, _ = hex.DecodeString(hexed) // the server has made the digits
+		b, _ = hex.DecodeString(hexed) // cannot fail: the server encoded the digits
 		return b
 	}
 	return append([]byte{}, b...)
 }
 
-// pgTx is a transaction on Postgres. Its statements are sent together where no answer
-// is needed between them: BEGIN with the first ones, COMMIT with the last ones.
+// pgTx is a transaction on Postgres. Statements without a result that is needed in
+// between are sent together: BEGIN with the first ones, COMMIT with the last ones.
 type pgTx struct {
 	pool   *pgPool
-	conn   *pgxpool.Conn // from the first flight on
-	begin  string        // the statement that is to begin it; "" once it was sent
-	writes bool          // its commit has a span and is counted
+	conn   *pgxpool.Conn // set at the first flight
+	begin  string        // the statement that begins the transaction; "" after it was sent
+	writes bool          // the commit has a span and is counted
 	queued []*queued
 }
 
-// queued is a statement that was not sent yet.
+// queued is a statement that has not been sent yet.
 type queued struct {
-	ctx   context.Context //nolint:containedctx // of the one statement
+	ctx   context.Context //nolint:containedctx // the context of this statement only
 	query string
 	args  []any
-	taker taker // may be nil
+	taker taker // receives the result; may be nil
 }
 
-// once runs fn in a transaction of its own.
+// once runs fn in a new transaction.
 func (p *pgPool) once(ctx context.Context, begin string, writes bool, fn func(*Tx) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -344,10 +345,11 @@ func (p *pgPool) once(ctx context.Context, begin string, writes bool, fn func(*T
 	return mapIn(ctx, t.commit(ctx))
 }
 
-// rollbackTimeout bounds the end of a transaction that is not committed.
+// rollbackTimeout is the time limit of the rollback of a transaction that is not
+// committed.
 const rollbackTimeout = 5 * time.Second
 
-// end gives the connection back, and rolls back what was not committed.
+// end rolls back an uncommitted transaction and releases the connection.
 func (t *pgTx) end(ctx context.Context) {
 	if t.conn == nil {
 		return
@@ -356,17 +358,18 @@ func (t *pgTx) end(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
 		defer cancel()
 		t.pool.count.flights.Add(1)
-		_, _ = t.conn.Exec(ctx, "rollback") // where it fails the connection is closed, and the transaction with it
+		_, _ = t.conn.Exec(ctx, "rollback") // on failure the connection is closed, which ends the transaction
 	}
 	t.pool.release(t.conn)
 }
 
-// errRolledBack is the answer to a COMMIT of a transaction that had failed.
+// errRolledBack is the error of a COMMIT that the server answered with ROLLBACK, because
+// a statement of the transaction had failed.
 var errRolledBack = errors.New("the server has rolled the transaction back")
 
 func (t *pgTx) commit(ctx context.Context) error {
 	if t.conn == nil && len(t.queued) == 0 {
-		return nil // nothing was asked
+		return nil // no statement was sent or queued
 	}
 	if err := ctx.Err(); err != nil {
 		return err
@@ -414,7 +417,8 @@ func (t *pgTx) exec(ctx context.Context, query string, args []any) (changed int6
 	return tag.RowsAffected(), err
 }
 
-// script runs statements that the protocol takes together only when they are alone.
+// script runs several statements in one text, which the protocol does not allow in a
+// batch.
 func (t *pgTx) script(ctx context.Context, text string) (int64, error) {
 	if err := t.flush(ctx); err != nil {
 		return 0, err
@@ -445,7 +449,7 @@ func (t *pgTx) query(ctx context.Context, query string, args []any) (rowSource, 
 	if err != nil {
 		return nil, err
 	}
-	rows, _ := f.results.Query() // the error is of the rows, too
+	rows, _ := f.results.Query() // the rows have the same error
 	found := newPgRows(rows, func(err error) {
 		if cerr := f.results.Close(); err == nil {
 			err = cerr
@@ -458,14 +462,14 @@ func (t *pgTx) query(ctx context.Context, query string, args []any) (rowSource, 
 	return found, nil
 }
 
-// flight is a number of statements that were sent together, and answered but for the
-// last.
+// flight is a batch of statements that were sent together. The results of all but the
+// last have been read.
 type flight struct {
 	results pgx.BatchResults
 	sent    time.Time
 }
 
-// flush sends what is queued, and begins the transaction.
+// flush begins the transaction if it has not begun, and sends the queued statements.
 func (t *pgTx) flush(ctx context.Context) error {
 	if t.begin == "" && len(t.queued) == 0 {
 		return nil
@@ -477,8 +481,8 @@ func (t *pgTx) flush(ctx context.Context) error {
 	return f.results.Close()
 }
 
-// send sends what is queued and then query, if it is not empty, and reads the answers
-// of what was queued.
+// send sends the queued statements and then query, if it is not empty, and reads the
+// results of the queued statements.
 func (t *pgTx) send(ctx context.Context, query string, args []any) (flight, error) {
 	if err := ctx.Err(); err != nil {
 		return flight{}, err
@@ -516,27 +520,27 @@ func (t *pgTx) try(ctx context.Context, waiting []*queued, query string, args []
 	f = flight{sent: time.Now()}
 	f.results = t.conn.SendBatch(ctx, &batch)
 	if t.begin != "" {
-		if _, err := f.results.Exec(); err != nil { // of one of the statements, when they were prepared
+		if _, err := f.results.Exec(); err != nil { // a statement that could not be prepared, or BEGIN
 			if len(waiting) > 0 {
 				ctx, query = waiting[0].ctx, waiting[0].query
 			}
 			finish(ctx, t.pool.spans.startAt(ctx, query, f.sent), err)
-			_ = f.results.Close() // the same
+			_ = f.results.Close() // repeats err
 			return flight{}, err
 		}
 	}
 	for _, q := range waiting {
 		if err := t.answer(q, f); err != nil {
-			_ = f.results.Close() // the same
+			_ = f.results.Close() // repeats err
 			return flight{}, err
 		}
 	}
 	return f, nil
 }
 
-// answer reads the answer to a statement that was queued.
+// answer reads the result of a queued statement.
 func (t *pgTx) answer(q *queued, f flight) error {
-	rows, _ := f.results.Query() // the error is of the rows, too
+	rows, _ := f.results.Query() // the rows have the same error
 	row := pgRow{types: t.conn.Conn().TypeMap()}
 	for rows.Next() {
 		if q.taker != nil {

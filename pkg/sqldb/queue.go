@@ -5,45 +5,46 @@ import (
 	"errors"
 )
 
-// Queue runs a statement whose result is not needed. On Postgres it is sent with the
-// next statement that needs an answer, or with COMMIT, so that a transaction takes as
-// few round trips as it has decisions to make; on SQLite it runs at once. Statements
-// take effect in the order of their calls on both.
+// Queue runs a statement whose result is not needed. On Postgres the statement is sent
+// with the next statement that needs a result, or with COMMIT, so that a transaction
+// takes one round trip for each result that it depends on. On SQLite it runs immediately.
+// On both, statements take effect in the order of the calls.
 //
-// A failure dooms the transaction: it is the error of a later statement or, when there
-// is none, of InTx. args must stay as they are until then.
+// If the statement fails, the transaction cannot be committed: a later statement returns
+// the error, or InTx if there is no later statement. args must not be changed until then.
 func (tx *Tx) Queue(ctx context.Context, query string, args ...any) {
 	tx.queue(ctx, query, args, nil)
 }
 
 // QueueRow is QueryRowContext for a query that is sent as Queue does. Rows that are
-// queued one after another come in one round trip: that of the first Scan. One whose
-// row is never scanned is run all the same.
+// queued one after another arrive in one round trip, that of the first Scan. The query
+// runs even if its row is never scanned.
 func (tx *Tx) QueueRow(ctx context.Context, query string, args ...any) *Row {
 	row := &Row{tx: tx, ctx: ctx, saved: &savedRow{}}
 	tx.queue(ctx, query, args, row.saved)
 	return row
 }
 
-// Later are rows that were queued.
+// Later holds the rows of a query that was queued.
 type Later[T any] struct {
 	tx      *Tx
-	ctx     context.Context //nolint:containedctx // of the one query
+	ctx     context.Context //nolint:containedctx // the context of this query only
 	scan    func(Scanner) (T, error)
 	arrived bool
 	all     []T
-	err     error // of scan
+	err     error // the error of scan
 }
 
-// QueueAll is All for a query that is sent as [Tx.QueueRow] does. scan is called when
-// the rows arrive, before All returns them; it must not use the transaction.
+// QueueAll is All for a query that is sent as [Tx.QueueRow] does. scan is called when the
+// rows arrive, before All returns them; it must not use the transaction.
 func QueueAll[T any](ctx context.Context, tx *Tx, scan func(Scanner) (T, error), query string, args ...any) *Later[T] {
 	l := &Later[T]{tx: tx, ctx: ctx, scan: scan}
 	tx.queue(ctx, query, args, l)
 	return l
 }
 
-// All returns what scan made of each row, in their order; nil when there are none.
+// All returns the result of scan for each row, in the order of the rows; nil if there are
+// none.
 func (l *Later[T]) All() ([]T, error) {
 	if err := l.tx.send(l.ctx, l.arrived); err != nil {
 		return nil, err
@@ -64,13 +65,13 @@ func (l *Later[T]) row(c columns) {
 
 func (l *Later[T]) end() { l.arrived = true }
 
-// taker takes the answer to a query that was queued.
+// taker receives the result of a query that was queued.
 type taker interface {
-	row(columns) // each row, which is valid until row returns
-	end()        // there are no more
+	row(columns) // called for each row, which is valid until row returns
+	end()        // called after the last row
 }
 
-// queue runs a statement on SQLite, and keeps it for the next flight on Postgres. t may
+// queue runs a statement on SQLite, and appends it to the next flight on Postgres. t may
 // be nil.
 func (tx *Tx) queue(ctx context.Context, query string, args []any, t taker) {
 	if tx.failed != nil {
@@ -86,10 +87,10 @@ func (tx *Tx) queue(ctx context.Context, query string, args []any, t taker) {
 	default:
 		err = tx.lite.queryInto(ctx, query, args, t)
 	}
-	_ = tx.note(mapIn(ctx, err)) // the transaction is doomed
+	_ = tx.note(mapIn(ctx, err)) // later statements return the error
 }
 
-// send sends what is queued, unless what is waited for has arrived.
+// send sends the queued statements unless the awaited result has arrived.
 func (tx *Tx) send(ctx context.Context, arrived bool) error {
 	if err := tx.doomed(); err != nil || arrived {
 		return err
@@ -97,7 +98,7 @@ func (tx *Tx) send(ctx context.Context, arrived bool) error {
 	return tx.note(mapIn(ctx, tx.pg.flush(ctx)))
 }
 
-// columnScanner is a row that is there.
+// columnScanner is the Scanner of a row that has arrived.
 type columnScanner struct{ columns }
 
 func (s columnScanner) Scan(dest ...any) error { return scanRow(s.columns, dest) }
@@ -109,7 +110,7 @@ type savedRow struct {
 	arrived bool
 }
 
-// value is that of a column.
+// value is the value of a column.
 type value struct {
 	kind kind
 	n    int64
@@ -154,7 +155,7 @@ func (r *savedRow) scan(dest []any) error {
 	return scanRow(r, dest)
 }
 
-// scanSaved is Scan of a row that was queued.
+// scanSaved is Scan for a row that was queued.
 func (r *Row) scanSaved(dest []any) error {
 	if err := r.tx.send(r.ctx, r.saved.arrived); err != nil {
 		return err

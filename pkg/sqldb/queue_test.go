@@ -23,8 +23,8 @@ const (
 
 func anID(s sqldb.Scanner) (id string, err error) { return id, s.Scan(&id) }
 
-// TestQueue: what is queued takes effect in order, between statements that are not, and
-// its answers are those of that place.
+// TestQueue checks that queued statements take effect in the order of the calls, among
+// those that are not queued, and that their results match that order.
 func TestQueue(t *testing.T) {
 	t.Parallel()
 	sqldbtest.Each(t, accounts, func(t *testing.T, db *sqldb.DB) {
@@ -67,8 +67,8 @@ func TestQueue(t *testing.T) {
 	})
 }
 
-// TestQueuedFailure: a statement that was queued and fails is the error of what comes
-// next, under its name, and nothing is committed, whatever the function makes of it.
+// TestQueuedFailure checks that a later statement returns the error of a queued one with
+// its kind, and that nothing is committed even if the function ignores the error.
 func TestQueuedFailure(t *testing.T) {
 	t.Parallel()
 	taken := func(ctx context.Context, tx *sqldb.Tx) {
@@ -109,7 +109,7 @@ func TestQueuedFailure(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			sqldbtest.Each(t, accounts, func(t *testing.T, db *sqldb.DB) {
-				for _, late := range []bool{false, true} { // with BEGIN, and after it
+				for _, late := range []bool{false, true} { // in the same flight as BEGIN, and in a later one
 					err := sqldb.InTx(t.Context(), db, func(tx *sqldb.Tx) error {
 						if late {
 							exec(t, tx, deposit, 1, "a")
@@ -131,7 +131,8 @@ func TestQueuedFailure(t *testing.T) {
 	}
 }
 
-// TestQueuedFailureAtCommit: what is checked at the commit only, with all in one flight.
+// TestQueuedFailureAtCommit checks a constraint that is deferred to the commit, with all
+// statements in one flight.
 func TestQueuedFailureAtCommit(t *testing.T) {
 	t.Parallel()
 	sqldbtest.Each(t, accounts, func(t *testing.T, db *sqldb.DB) {
@@ -150,7 +151,8 @@ func TestQueuedFailureAtCommit(t *testing.T) {
 	})
 }
 
-// TestQueuedBadStatement: one that cannot be compiled or takes other arguments.
+// TestQueuedBadStatement queues statements that cannot be compiled or have wrong
+// arguments.
 func TestQueuedBadStatement(t *testing.T) {
 	t.Parallel()
 	sqldbtest.Each(t, accounts, func(t *testing.T, db *sqldb.DB) {
@@ -167,7 +169,7 @@ func TestQueuedBadStatement(t *testing.T) {
 			if err == nil {
 				t.Error("no error")
 			}
-			exec(t, db, deposit, 0, "a") // the connections are usable
+			exec(t, db, deposit, 0, "a") // the connections can still be used
 		}
 		if got := balance(t, db, "a"); got != 0 {
 			t.Errorf("balance is %d, want 0", got)
@@ -193,7 +195,8 @@ func TestQueueEndsWithContext(t *testing.T) {
 	})
 }
 
-// TestQueuedDeadlock is TestDeadlock where the second lock is asked for with COMMIT.
+// TestQueuedDeadlock is TestDeadlock with the second lock requested in the flight of
+// COMMIT.
 func TestQueuedDeadlock(t *testing.T) {
 	t.Parallel()
 	sqldbtest.Each(t, accounts, func(t *testing.T, db *sqldb.DB) {
@@ -234,7 +237,8 @@ func TestQueuedDeadlock(t *testing.T) {
 	})
 }
 
-// TestFlights counts the round trips to Postgres, and what was asked on both.
+// TestFlights checks the number of round trips to Postgres, and the other counts on both
+// engines.
 func TestFlights(t *testing.T) {
 	t.Parallel()
 	read := func(tx *sqldb.Tx) *sqldb.Row {
@@ -283,7 +287,7 @@ func TestFlights(t *testing.T) {
 				want.Flights = 0
 			}
 			if tt.name == "given up" {
-				got.Statements = 0 // SQLite has run it
+				got.Statements = 0 // SQLite has run the queued statement
 			}
 			if got != want {
 				t.Errorf("%s: got %+v, want %+v", tt.name, got, want)
@@ -294,8 +298,8 @@ func TestFlights(t *testing.T) {
 
 var errGivenUp = errors.New("given up")
 
-// TestScanAgain: rows that are scanned into the same variables have their own texts, and
-// share those that are the same as in the row before.
+// TestScanAgain checks that rows scanned into the same variables have their own texts,
+// and share a text that is equal to that of the previous row.
 func TestScanAgain(t *testing.T) {
 	t.Parallel()
 	type name string
@@ -341,7 +345,7 @@ func TestScanAgain(t *testing.T) {
 	})
 }
 
-// TestScan holds both engines to the same types.
+// TestScan checks that both engines scan into the same types.
 func TestScan(t *testing.T) {
 	t.Parallel()
 	type name string

@@ -5,33 +5,33 @@ import (
 	"errors"
 )
 
-// Result is what a statement without rows has done.
+// Result is the result of a statement without rows.
 type Result struct{ rows int64 }
 
-// RowsAffected is how many rows an INSERT, UPDATE or DELETE has changed. The error is
-// always nil.
+// RowsAffected returns the number of rows that an INSERT, UPDATE or DELETE changed. The
+// error is always nil.
 func (r Result) RowsAffected() (int64, error) { return r.rows, nil }
 
-// Scanner is a row whose columns can be copied out: a *Row or a *Rows.
+// Scanner is the row of a query: a *Row or a *Rows.
 //
-// Scan takes a pointer for each column, to a string, an integer, a bool, a float, a
-// []byte or a named type of one of these; to a [Null] of one; to a pointer to one, which
-// NULL makes nil; or to an any. NULL is an error for the others, but for []byte, which
-// it makes nil.
+// Scan requires a pointer for each column: to a string, an integer, a bool, a float, a
+// []byte or a named type of one of these, to a [Null] of one, to a pointer to one, or to
+// an any. NULL sets a pointer, a []byte and an any to nil and a Null to its zero value;
+// for the other types it is an error.
 type Scanner interface{ Scan(dest ...any) error }
 
 // Row is the result of a query for one row. The query runs when Scan is called.
 type Row struct {
 	db    *DB
-	tx    *Tx             // instead of db
-	ctx   context.Context //nolint:containedctx // of the one query
+	tx    *Tx             // set instead of db in a transaction
+	ctx   context.Context //nolint:containedctx // the context of this query only
 	query string
 	args  []any
-	saved *savedRow // of a query that was queued
+	saved *savedRow // set if the query was queued
 }
 
 // Scan runs the query and copies the columns of its first row into dest. It returns
-// ErrNotFound when there was no row.
+// ErrNotFound if there is no row.
 func (r *Row) Scan(dest ...any) error {
 	if r.saved != nil {
 		return r.scanSaved(dest)
@@ -49,24 +49,24 @@ func (r *Row) Scan(dest ...any) error {
 	return r.tx.note(err)
 }
 
-// rowSource is where the rows of a query come from.
+// rowSource is the source of the rows of a query: an implementation for each engine.
 type rowSource interface {
 	columns
 	next() (bool, error)
 	close()
 }
 
-// Rows are the results of a query, for one goroutine at a time.
+// Rows holds the results of a query. It must be used by one goroutine at a time.
 type Rows struct {
 	found  rowSource
-	ctx    context.Context //nolint:containedctx // of the one query
-	tx     *Tx             // that the query is of; may be nil
+	ctx    context.Context //nolint:containedctx // the context of this query only
+	tx     *Tx             // the transaction of the query, or nil
 	err    error
 	closed bool
 }
 
-// Next goes to the next row, first to the first one. It returns false, and closes the
-// rows, when there is none or Err says why not.
+// Next advances to the next row, at first to the first one. At the end, or on an error
+// that Err returns, it closes the rows and returns false.
 func (r *Rows) Next() bool {
 	if r.closed {
 		return false
@@ -92,10 +92,10 @@ func (r *Rows) Scan(dest ...any) error {
 	return scanRow(r.found, dest)
 }
 
-// Err returns what ended the rows early, and nil when they were read to their end.
+// Err returns the error that ended the rows early, or nil if all rows were read.
 func (r *Rows) Err() error { return r.err }
 
-// Close ends the query. A second time it does nothing. The error is always nil.
+// Close ends the query. A repeated call does nothing. The error is always nil.
 func (r *Rows) Close() error {
 	if !r.closed {
 		r.closed = true
@@ -104,8 +104,8 @@ func (r *Rows) Close() error {
 	return nil
 }
 
-// All runs query and returns what scan makes of each row, in their order; nil
-// when there are none.
+// All runs query and returns the result of scan for each row, in the order of the rows;
+// nil if there are none.
 func All[T any](ctx context.Context, q Querier, scan func(Scanner) (T, error), query string, args ...any) (all []T, err error) {
 	rows, err := q.QueryContext(ctx, query, args...)
 	if err != nil {

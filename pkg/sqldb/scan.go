@@ -18,20 +18,21 @@ const (
 	blob
 )
 
-// columns are the values of the row that a statement is at, counted from 0.
+// columns holds the values of the current row of a statement, indexed from 0.
 type columns interface {
 	count() int
 	kind(i int) kind
-	integer(i int) int64 // of an integer
-	real(i int) float64  // of a real
-	// text of a text or a blob. It is was itself, and no copy, if it says the same: rows
-	// that are scanned into the same variables often share texts with the row before.
+	integer(i int) int64 // the value if kind is integer
+	real(i int) float64  // the value if kind is real
+	// text returns the value if kind is text or blob. It returns was, without a copy, if
+	// the two are equal: consecutive rows that are scanned into the same variables often
+	// share texts.
 	text(i int, was string) string
-	bytes(i int) []byte // the same as a copy
+	bytes(i int) []byte // the value if kind is text or blob, as a copy
 }
 
-// Null is a value of type T or NULL, as an argument and as what Scan writes to. The
-// zero Null is NULL.
+// Null is a value of type T or NULL, as an argument or a destination of Scan. The zero
+// Null is NULL.
 type Null[T any] struct {
 	V     T
 	Valid bool // V is not NULL
@@ -57,7 +58,7 @@ type nullable interface{ scan(c columns, i int) error }
 
 type argument interface{ argument() any }
 
-// scanRow copies the row into dest, which has a pointer for each column.
+// scanRow copies the row into dest, which must have a pointer for each column.
 func scanRow(c columns, dest []any) error {
 	if n := c.count(); n != len(dest) {
 		return fmt.Errorf("scan: the row has %d columns, not %d", n, len(dest))
@@ -96,7 +97,7 @@ func scanInto(c columns, i int, dest any) (err error) {
 	return err
 }
 
-// scanReflect scans into named types, and into pointers, which NULL makes nil.
+// scanReflect scans into named types and into pointers. NULL sets a pointer to nil.
 func scanReflect(c columns, i int, dest reflect.Value) error {
 	if dest.Kind() != reflect.Pointer || dest.IsNil() {
 		return fmt.Errorf("into %s: not a pointer to a value", dest.Kind())
@@ -233,8 +234,8 @@ func anyOf(c columns, i int) any {
 	return nil
 }
 
-// plain returns args with only these types among them: nil, string, []byte, int64,
-// float64 and bool. It returns args itself where they are so already.
+// plain converts args to the types nil, string, []byte, int64, float64 and bool. It
+// returns args itself if all have these types already.
 func plain(args []any) ([]any, error) {
 	for i, a := range args {
 		switch a.(type) {
@@ -292,5 +293,5 @@ func plainOf(a any) (any, error) {
 	return nil, fmt.Errorf("a %s is no type of columns", v.Type())
 }
 
-// errNull is what comes of NULL where the destination has no place for it.
+// errNull is the error of NULL for a destination that cannot represent it.
 var errNull = errors.New("NULL: scan into a Null or a pointer")

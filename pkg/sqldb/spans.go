@@ -18,34 +18,33 @@ import (
 
 const scope = "github.com/anima-run/anima/pkg/sqldb"
 
-// Each statement has a span of its own, and so has the COMMIT of a transaction
-// that writes, where durability is waited for. Measured (BenchmarkSpans, sending
-// apart): 3 µs and 1.6 kB for each. A transaction of three statements takes 62
-// instead of 49 µs on SQLite; on Postgres, with 0.4 ms, the difference drowns in
-// the noise. One span for the whole transaction would take 53 µs, and hide which
-// statement was slow or failed. BEGIN and ROLLBACK have none: they add lines to a
-// trace and say nothing.
+// Each statement has its own span, and so has the COMMIT of a transaction that writes,
+// because it waits for durability. Measured (BenchmarkSpans, without export): 3 µs and
+// 1.6 kB per span. A transaction of three statements takes 62 instead of 49 µs on SQLite;
+// on Postgres, at 0.4 ms, the difference is within the noise. One span for the whole
+// transaction would take 53 µs, but not show which statement was slow or failed. BEGIN
+// and ROLLBACK have no spans, because they add no information.
 
-// spans makes the spans of a database's statements, below those spans that are
-// being recorded: a poll in the background, which has none, makes none. A nil
-// *spans does nothing.
+// spans creates the spans of a database's statements as children of a span that is
+// recording. A background poll without such a span creates none. The methods of a nil
+// *spans do nothing.
 type spans struct {
 	tracer trace.Tracer
-	common []attribute.KeyValue // of every span
+	common []attribute.KeyValue // attributes of every span
 
 	mu   sync.RWMutex
-	seen map[string]*statement // by text
+	seen map[string]*statement // by the text of the statement
 }
 
-// maxSummaries bounds the statements whose summary is kept. Those made at run
-// time, with a list of values, could be without end.
+// maxSummaries is the maximum number of cached summaries. Statements that are built at
+// run time, with a list of values, are unlimited in number.
 const maxSummaries = 1024
 
-// statement is what is known from the text of a statement.
+// statement is the information that summarize finds in the text of a statement.
 type statement struct {
-	name  string                  // of the span; "" means that it has none
+	name  string                  // name of the span; "" means that the statement has no span
 	attrs []attribute.KeyValue    // db.query.summary, db.operation.name, db.collection.name
-	opts  []trace.SpanStartOption // what is said of each of its spans
+	opts  []trace.SpanStartOption // options of each span of the statement
 }
 
 // newSpans returns nil without a provider. An empty namespace is left out.
@@ -92,8 +91,8 @@ func (s *spans) statement(query string) *statement {
 	return st
 }
 
-// start starts the span of a statement; nil means that it has none. Nothing is started
-// below it, so no context is returned.
+// start starts the span of a statement; nil means that it has none. It returns no
+// context, because a statement span has no children.
 func (s *spans) start(ctx context.Context, query string) trace.Span {
 	if !s.wanted(ctx) {
 		return nil
@@ -106,7 +105,7 @@ func (s *spans) start(ctx context.Context, query string) trace.Span {
 	return span                                         //nolint:spancheck // the caller ends it
 }
 
-// startAt is start for a statement that was sent at a time.
+// startAt is start with a given start time: the time at which the statement was sent.
 func (s *spans) startAt(ctx context.Context, query string, at time.Time) trace.Span {
 	if !s.wanted(ctx) {
 		return nil
@@ -120,7 +119,7 @@ func (s *spans) startAt(ctx context.Context, query string, at time.Time) trace.S
 	return span                                      //nolint:spancheck // the caller ends it
 }
 
-// finish ends a span of start.
+// finish records err in the span of a statement and ends it. A nil span is ignored.
 func finish(ctx context.Context, span trace.Span, err error) {
 	if span == nil {
 		return
@@ -129,8 +128,8 @@ func finish(ctx context.Context, span trace.Span, err error) {
 	span.End()
 }
 
-// markFailed says what went wrong in words of neither engine. The engine's own
-// message stays out: it may quote a value.
+// markFailed records the error kind, which is the same for both engines. The message of
+// the engine is left out, because it may contain a value.
 func markFailed(ctx context.Context, span trace.Span, err error) {
 	if err == nil {
 		return

@@ -10,7 +10,8 @@ import (
 	"go.opentelemetry.io/otel/trace/noop"
 )
 
-// Not parallel: AllocsPerRun counts those of the whole process.
+// TestSpansAreFreeWhenNothingIsRecorded is not parallel, because AllocsPerRun counts the
+// allocations of the whole process.
 func TestSpansAreFreeWhenNothingIsRecorded(t *testing.T) {
 	provider := noop.NewTracerProvider()
 	s := newSpans(provider, semconv.DBSystemNamePostgreSQL, "loop")

@@ -18,10 +18,10 @@ import (
 	"github.com/anima-run/anima/pkg/sqldb/sqldbtest"
 )
 
-// secret is an argument, so it may be in no span.
+// secret is an argument of a statement. No span may contain it.
 const secret = "hunter2"
 
-// work does what a store does, below the span in ctx.
+// work runs statements as a store does, with the span in ctx as parent.
 func work(ctx context.Context, t *testing.T, db *sqldb.DB) {
 	t.Helper()
 	must := func(err error) {
@@ -89,7 +89,7 @@ func work(ctx context.Context, t *testing.T, db *sqldb.DB) {
 	must(db.Ping(ctx))
 }
 
-// want is a line for each span: name, operation, collection, error.
+// wantSpans has a line for each span: name, operation, collection, error.
 var wantSpans = []string{
 	"INSERT accounts: INSERT accounts",
 	"SELECT accounts: SELECT accounts",
@@ -115,7 +115,7 @@ func TestSpansAreTheSameOnBothEngines(t *testing.T) {
 	recorder := tracetest.NewSpanRecorder()
 	provider := sdk.NewTracerProvider(sdk.WithSpanProcessor(recorder))
 	var mu sync.Mutex
-	keys := map[sqldb.Engine][]string{} // of the attributes of each span
+	keys := map[sqldb.Engine][]string{} // attribute keys of each span
 	t.Run("each", func(t *testing.T) {
 		sqldbtest.EachWith(t, sqldb.Options{TracerProvider: provider}, accounts, func(t *testing.T, db *sqldb.DB) {
 			ctx, root := provider.Tracer("test").Start(t.Context(), "turn")
@@ -169,8 +169,8 @@ func TestSpansAreTheSameOnBothEngines(t *testing.T) {
 	}
 }
 
-// A poll in the background must not fill the collector with spans that belong to
-// nothing.
+// TestNoSpansWithoutARecordedParent checks that statements of background polls do not
+// create spans without a parent.
 func TestNoSpansWithoutARecordedParent(t *testing.T) {
 	t.Parallel()
 	recorder := tracetest.NewSpanRecorder()

@@ -1,15 +1,15 @@
-// Package sqldb opens the two SQL engines behind one face, so that a store is
-// written once and runs on SQLite and on Postgres. It owns what differs between
-// them: connections, transactions and their retries, the names of errors, and
-// migrations. It must not know any table but its own.
+// Package sqldb opens SQLite and Postgres behind one interface, so that a store is
+// written once and runs on both. It owns the differences between the engines:
+// connections, transactions and their retries, error kinds, and migrations. It must not
+// contain the tables or queries of a service: it defines only schema_migrations,
+// installation and losses.
 //
-// Statements use $1 placeholders, ON CONFLICT and RETURNING, and columns of type
-// text and bigint; these behave the same on both. Arguments are Go strings for
-// text and integers for bigint: SQLite would take either for both, Postgres does
-// not. LastInsertId does not exist on Postgres, and double quotes are for
-// identifiers only.
+// Statements use $1 placeholders, ON CONFLICT and RETURNING, and columns of type text and
+// bigint; these behave the same on both engines. Arguments are Go strings for text and
+// integers for bigint: SQLite accepts either for both types, Postgres does not.
+// LastInsertId does not exist on Postgres, and double quotes are for identifiers only.
 //
-// A transaction waits for the server once for each statement, unless they are queued:
+// On Postgres each statement of a transaction takes one round trip unless it is queued:
 // see [Tx.Queue].
 package sqldb
 
@@ -26,20 +26,20 @@ import (
 	"github.com/anima-run/anima/pkg/failpoint"
 )
 
-// Engine is one of the two databases.
+// Engine is the name of a database engine.
 type Engine string
 
-// The engines.
+// The supported engines.
 const (
 	SQLite   Engine = "sqlite"
 	Postgres Engine = "postgres"
 )
 
-// ForUpdate is the text to end a SELECT with when its rows will be written in the
-// same transaction. It is empty on SQLite, where a transaction is the only writer
-// from its start. Who only refers to such a row by a foreign key is not kept out:
-// two writers that each refer to a row first and lock it then would wait for each
-// other for ever.
+// ForUpdate returns the text that ends a SELECT whose rows the same transaction will
+// write. It is empty on SQLite, where a transaction is the only writer from its start.
+// The lock allows other transactions to refer to the row by a foreign key: with a
+// stronger lock, two writers that each refer to a row first and lock it afterwards would
+// deadlock.
 func (e Engine) ForUpdate() string {
 	if e == Postgres {
 		return " for no key update"
@@ -47,44 +47,44 @@ func (e Engine) ForUpdate() string {
 	return ""
 }
 
-// Options are what a URL does not say.
+// Options holds the settings of [Open] that the URL does not contain.
 type Options struct {
-	// Schema, on Postgres, holds the tables: it is made if it is missing and is
-	// the only one on the search path. Empty leaves the path to the server. A
-	// SQLite file belongs to one service and has no schemas; there it is the name of
-	// the database in spans.
+	// Schema is the Postgres schema that holds the tables. It is created if it is missing
+	// and is the only one on the search path. If it is empty, the server's search path
+	// applies. A SQLite file belongs to one service and has no schemas; there Schema is
+	// only the database name in spans.
 	Schema string
-	// MaxConns bounds the connections of this process: all of them on Postgres,
-	// the readers on SQLite, which has one writer besides. 0 means 8.
+	// MaxConns is the maximum number of connections of this process: all connections on
+	// Postgres, the readers on SQLite, which has one writer in addition. 0 means 8.
 	MaxConns int
-	// TracerProvider makes the spans of statements, below the span that is recorded
-	// in the context of a call; without one there, or with a nil provider, there are
-	// none. They are named by what the statement does, such as "INSERT outbox", and
-	// hold neither its text nor its arguments. db.namespace is Schema, on both
-	// engines, so give SQLite the same one.
+	// TracerProvider creates one span for each statement, as a child of the span that is
+	// recording in the context of the call. Without such a span, or with a nil provider,
+	// there are no statement spans. A span is named by the operation and table, such as
+	// "INSERT outbox", and contains neither the text nor the arguments of the statement.
+	// db.namespace is Schema on both engines, so set Schema for SQLite too.
 	TracerProvider trace.TracerProvider
-	// MeterProvider shows [Stats] as anima.sql.statements, anima.sql.commits and
-	// anima.sql.flights until Close. Nil shows nothing.
+	// MeterProvider exports [Stats] as anima.sql.statements, anima.sql.commits and
+	// anima.sql.flights until Close. If it is nil, nothing is exported.
 	MeterProvider metric.MeterProvider
 }
 
 // DB is a database. It is safe for concurrent use.
 //
-// On SQLite, writes pass one connection and reads have others: writers then queue
-// in this process instead of polling the file's lock. Measured with 16 writers,
-// one shared pool of 8 left some waiting for 1.6 to 2.4 s, this 50 to 120 ms.
+// On SQLite, one connection writes and the others read: writers queue in this process
+// instead of polling the lock of the file. Measured with 16 writers: with one shared pool
+// of 8 connections some waited for 1.6 to 2.4 s, with this arrangement for 50 to 120 ms.
 // Methods that read therefore refuse statements that write.
 type DB struct {
 	Engine
-	write, read *litePool // of SQLite
+	write, read *litePool // SQLite only
 	commits     *committer
-	pg          *pgPool // of Postgres
+	pg          *pgPool // Postgres only
 	count       *counters
 	url         string
 	opts        Options
 }
 
-// Querier is what a DB and a Tx have in common.
+// Querier is the interface that DB and Tx have in common.
 type Querier interface {
 	// ExecContext runs a statement that returns no rows.
 	ExecContext(ctx context.Context, query string, args ...any) (Result, error)
@@ -94,18 +94,18 @@ type Querier interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *Row
 }
 
-// connectTimeout bounds Open where ctx has no deadline of its own.
+// connectTimeout is the time limit of Open. An earlier deadline of ctx takes precedence.
 const connectTimeout = 10 * time.Second
 
-// Open opens the database at url and proves that it answers:
+// Open opens the database at url and checks that it answers:
 //
-//	sqlite:PATH               a file, made if it is missing; its folder must exist
+//	sqlite:PATH               a file, created if it is missing; its folder must exist
 //	sqlite:PATH?sync=full     every commit is on the disk before it returns
-//	sqlite:PATH?sync=normal   the default: a power cut may take the last commits
+//	sqlite:PATH?sync=normal   the default: a power failure may lose the last commits
 //	postgres://user:password@host:port/database?sslmode=…
 //
-// An error says what to do and never holds the password. It is ErrUnavailable
-// when a server may still come up.
+// An error says how to correct the problem and never contains the password. It is
+// ErrUnavailable if the server does not answer and may still start.
 func Open(ctx context.Context, url string, opts Options) (*DB, error) {
 	if opts.MaxConns <= 0 {
 		opts.MaxConns = 8
@@ -134,11 +134,11 @@ func open(ctx context.Context, url string, opts Options, count *counters) (*DB, 
 	return nil, errors.New("database URL: use sqlite:PATH or postgres://user:password@host:port/database")
 }
 
-// Reopen opens the same database again with connections of its own, as another
-// process would.
+// Reopen opens the same database again with separate connections, as another process
+// would.
 func (db *DB) Reopen(ctx context.Context) (*DB, error) { return Open(ctx, db.url, db.opts) }
 
-// Close closes every connection. Statements that still run end with an error.
+// Close closes every connection. Statements in progress end with an error.
 func (db *DB) Close() error {
 	err := db.count.page.Unregister()
 	if db.Engine == Postgres {
@@ -147,7 +147,7 @@ func (db *DB) Close() error {
 	return errors.Join(err, db.read.close(), db.write.close())
 }
 
-// Ping reports whether the database answers a query.
+// Ping returns an error if the database does not answer a query.
 func (db *DB) Ping(ctx context.Context) error {
 	var one int
 	if err := db.QueryRowContext(ctx, "select 1").Scan(&one); err != nil {
@@ -156,8 +156,8 @@ func (db *DB) Ping(ctx context.Context) error {
 	return nil
 }
 
-// ExecContext runs one statement in a transaction of its own, again while the
-// engine is busy.
+// ExecContext runs one statement in its own transaction, and retries it while the engine
+// is busy, as InTx does.
 func (db *DB) ExecContext(ctx context.Context, query string, args ...any) (res Result, err error) {
 	err = retry(ctx, func() error {
 		res.rows, err = db.exec(ctx, query, args)
@@ -178,12 +178,14 @@ func (db *DB) exec(ctx context.Context, query string, args []any) (int64, error)
 	return c.exec(ctx, query, args)
 }
 
-// soon is how long [DB.ExecSoon] waits for others. Where services are made to die it
-// waits for nobody, so that each run passes the same points.
+// soon is how long [DB.ExecSoon] waits for other transactions. With failpoints compiled
+// in, ExecSoon does not wait, so that each run of a crash test passes the same
+// failpoints.
 const soon = 50 * time.Millisecond
 
-// ExecSoon is ExecContext for what comes often and nobody waits for: on SQLite it is
-// committed with the next transaction, or with others of its kind after 50 ms.
+// ExecSoon is ExecContext for frequent statements without urgency (deferred writes). On
+// SQLite the statement joins the next transaction, or is committed together with other
+// deferred writes after 50 ms. ExecSoon returns after that commit.
 func (db *DB) ExecSoon(ctx context.Context, query string, args ...any) (res Result, err error) {
 	if db.Engine == Postgres || failpoint.Enabled {
 		return db.ExecContext(ctx, query, args...)
@@ -197,8 +199,8 @@ func (db *DB) ExecSoon(ctx context.Context, query string, args ...any) (res Resu
 	return res, err
 }
 
-// QueryContext reads rows; the caller closes them, or uses All. It refuses to write on
-// SQLite: INSERT … RETURNING belongs in InTx.
+// QueryContext runs a query; the caller closes the rows, or uses All. On SQLite it
+// refuses to write: INSERT … RETURNING must be in InTx.
 func (db *DB) QueryContext(ctx context.Context, query string, args ...any) (*Rows, error) {
 	found, err := db.query(ctx, query, args)
 	if err != nil {

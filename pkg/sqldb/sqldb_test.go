@@ -51,7 +51,8 @@ func balance(t *testing.T, q sqldb.Querier, id string) (n int64) {
 func TestPlaceholders(t *testing.T) {
 	t.Parallel()
 	sqldbtest.Each(t, accounts, func(t *testing.T, db *sqldb.DB) {
-		// Out of order and used twice: the number counts, not the place.
+		// Out of order and used twice: a parameter is bound by its number, not by its
+		// position.
 		exec(t, db, "insert into accounts (balance, name, id) values ($2, $1, $1)", "x", 7)
 		var got string
 		err := db.QueryRowContext(t.Context(), "select id from accounts where balance = $2 and name = $1", "x", 7).Scan(&got)
@@ -83,8 +84,8 @@ func TestUpsertReturns(t *testing.T) {
 	})
 }
 
-// What need not be at once is done all the same, says how much it changed, and fails as
-// what is at once does.
+// TestExecSoon checks that a deferred write is committed, returns the number of changed
+// rows, and fails in the same way as one that is not deferred.
 func TestExecSoon(t *testing.T) {
 	t.Parallel()
 	sqldbtest.Each(t, accounts, func(t *testing.T, db *sqldb.DB) {
@@ -122,7 +123,7 @@ func TestAll(t *testing.T) {
 		if _, err = sqldb.All(t.Context(), db, id, "select id, name from accounts"); err == nil {
 			t.Error("scan of too many columns: no error")
 		}
-		// The rows of a failed scan are closed: the transaction can go on.
+		// The rows of a failed scan are closed: the transaction can continue.
 		err = sqldb.InTx(t.Context(), db, func(tx *sqldb.Tx) error {
 			_, err := sqldb.All(t.Context(), tx, id, "select id from accounts")
 			if err != nil {
@@ -178,7 +179,7 @@ func TestConflicts(t *testing.T) {
 				if e.Violation != tt.want || e.Constraint != tt.constraint[db.Engine] {
 					t.Errorf("%s: got %s %q, want %s %q", tt.name, e.Violation, e.Constraint, tt.want, tt.constraint[db.Engine])
 				}
-				if sqldb.Map(err) != err { //nolint:errorlint // the same value is what is asked for
+				if sqldb.Map(err) != err { //nolint:errorlint // identity is required
 					t.Errorf("%s: Map changed an error that was mapped", tt.name)
 				}
 			}
@@ -195,7 +196,7 @@ func TestNotFound(t *testing.T) {
 		if !errors.Is(err, sqldb.ErrNotFound) {
 			t.Errorf("got %v, want ErrNotFound", err)
 		}
-		// It does not doom a transaction.
+		// The transaction can still be committed.
 		err = sqldb.InTx(t.Context(), db, func(tx *sqldb.Tx) error {
 			if err := tx.QueryRowContext(t.Context(), query, "nobody").Scan(&n); !errors.Is(err, sqldb.ErrNotFound) {
 				return err
@@ -209,7 +210,8 @@ func TestNotFound(t *testing.T) {
 	})
 }
 
-// TestFailedStatementDooms holds SQLite to what Postgres does.
+// TestFailedStatementDooms checks that SQLite behaves like Postgres after a failed
+// statement.
 func TestFailedStatementDooms(t *testing.T) {
 	t.Parallel()
 	sqldbtest.Each(t, accounts, func(t *testing.T, db *sqldb.DB) {
@@ -254,7 +256,7 @@ func TestRollsBack(t *testing.T) {
 				panic(boom)
 			})
 		}()
-		exec(t, db, "update accounts set balance = balance + 1 where id = 'a'") // the writer is free again
+		exec(t, db, "update accounts set balance = balance + 1 where id = 'a'") // the write connection was released
 		if got := balance(t, db, "a"); got != 1 {
 			t.Errorf("balance is %d, want 1", got)
 		}
@@ -288,9 +290,9 @@ func TestRetriesBusy(t *testing.T) {
 	})
 }
 
-// TestDeadlock lets two transactions lock two rows in opposite order. Postgres
-// ends one of them, which then runs again; on SQLite the second does not begin
-// before the first is over.
+// TestDeadlock lets two transactions lock two rows in opposite order. Postgres aborts one
+// of them, which is then retried; on SQLite the second does not begin before the first
+// has ended.
 func TestDeadlock(t *testing.T) {
 	t.Parallel()
 	sqldbtest.Each(t, accounts, func(t *testing.T, db *sqldb.DB) {
@@ -332,11 +334,11 @@ func TestDeadlock(t *testing.T) {
 	})
 }
 
-// TestManyWriters spends from one account through two handles, as two replicas
-// would: read, decide, write. Nothing may be lost, overspent or busy.
+// TestManyWriters spends from one account through two handles, as two replicas do: read,
+// decide, write. No write may be lost, overdraw the account or fail as busy.
 func TestManyWriters(t *testing.T) {
 	t.Parallel()
-	const writers, each, funds = 8, 25, 150 // of 200 wishes 150 can be had
+	const writers, each, funds = 8, 25, 150 // 150 of 200 attempts succeed
 	sqldbtest.Each(t, accounts, func(t *testing.T, db *sqldb.DB) {
 		exec(t, db, "update accounts set balance = $1 where id = 'a'", funds)
 		other, err := db.Reopen(t.Context())
@@ -391,13 +393,13 @@ func TestManyWriters(t *testing.T) {
 	})
 }
 
-// TestSnapshot reads twice while another writes in between.
+// TestSnapshot reads twice, with a write by another transaction in between.
 func TestSnapshot(t *testing.T) {
 	t.Parallel()
 	sqldbtest.Each(t, accounts, func(t *testing.T, db *sqldb.DB) {
 		err := sqldb.Snapshot(t.Context(), db, func(tx *sqldb.Tx) error {
 			before := balance(t, tx, "a")
-			exec(t, db, "update accounts set balance = balance + 1") // not delayed by the reader
+			exec(t, db, "update accounts set balance = balance + 1") // not blocked by the reader
 			if after := balance(t, tx, "a"); after != before {
 				t.Errorf("balance went from %d to %d within a snapshot", before, after)
 			}
@@ -432,7 +434,7 @@ func TestCancel(t *testing.T) {
 			exec(t, tx, "update accounts set balance = 1")
 			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 			defer cancel()
-			return sqldb.InTx(ctx, db, func(tx *sqldb.Tx) error { // waits for the one around it
+			return sqldb.InTx(ctx, db, func(tx *sqldb.Tx) error { // waits for the enclosing transaction
 				_, err := tx.ExecContext(ctx, "update accounts set balance = 2")
 				return err
 			})
@@ -453,7 +455,7 @@ func TestCancel(t *testing.T) {
 		if got := balance(t, db, "a"); got != 0 {
 			t.Errorf("balance is %d, want 0: a cancelled transaction left something", got)
 		}
-		exec(t, db, "update accounts set balance = 4") // the connections are usable again
+		exec(t, db, "update accounts set balance = 4") // the connections can be used again
 	})
 }
 
@@ -483,7 +485,7 @@ func TestReopen(t *testing.T) {
 	})
 }
 
-// TestSameStatementInside runs a statement while its own rows are still read.
+// TestSameStatementInside runs a statement while the rows of the same statement are open.
 func TestSameStatementInside(t *testing.T) {
 	t.Parallel()
 	db := sqldbtest.SQLite(t, accounts)

@@ -33,16 +33,16 @@ func openSQLite(ctx context.Context, whole, rest string, opts Options, count *co
 	spans := newSpans(opts.TracerProvider, semconv.DBSystemNameSQLite, namespace)
 	pool := func(conns int, pragmas ...string) *litePool {
 		pragmas = append(pragmas, "synchronous="+sync, "foreign_keys=on",
-			"journal_size_limit=67108864") // a burst does not leave a huge WAL file behind
+			"journal_size_limit=67108864") // bounds the WAL file after a burst of writes
 		return newLitePool(conns, func() (*liteConn, error) { return openLite(path, pragmas, spans, db.count) })
 	}
-	// With a write-ahead log readers and the writer do not wait for each other. The
-	// file remembers it, so the writer goes first and readers need not ask. Each commit of
-	// the writer empties the page caches of readers, which need not be large, in KiB.
+	// In WAL mode readers and the writer do not block each other. The mode is stored in
+	// the file, so the writer sets it first and readers need not. Each commit of the
+	// writer invalidates the page caches of the readers, so those are small: 500 KiB.
 	db.write, db.read = pool(1, "journal_mode=wal"), pool(opts.MaxConns, "query_only=on", "cache_size=-500")
 	db.commits = &committer{pool: db.write, spans: spans}
 	for _, pool := range []*litePool{db.write, db.read} {
-		// Two processes that make the same file at once get in each other's way.
+		// The first transactions of two processes that create the same file may conflict.
 		err := retry(ctx, func() error {
 			c, err := pool.acquire(ctx)
 			if err != nil {
@@ -59,7 +59,7 @@ func openSQLite(ctx context.Context, whole, rest string, opts Options, count *co
 	return db, nil
 }
 
-// parseSQLite splits PATH?sync=MODE.
+// parseSQLite splits PATH?sync=MODE into the absolute path and the synchronous pragma.
 func parseSQLite(rest string) (path, sync string, err error) {
 	path, sync = rest, "NORMAL"
 	if i := strings.LastIndexByte(rest, '?'); i >= 0 {
@@ -79,8 +79,8 @@ func parseSQLite(rest string) (path, sync string, err error) {
 	return path, sync, err
 }
 
-// touch makes the file if it is missing, readable by its owner only; SQLite gives
-// the files beside it the same mode. Its errors are plainer than SQLite's.
+// touch creates the file if it is missing, readable by its owner only; SQLite gives the
+// WAL and index files the same mode. Its errors are clearer than those of SQLite.
 func touch(path string) error {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if errors.Is(err, os.ErrNotExist) {
@@ -92,17 +92,18 @@ func touch(path string) error {
 	return f.Close()
 }
 
-// busyTimeout is how long a statement waits for other processes; InTx then tries again.
+// busyTimeout is how long a statement waits for other processes before it returns
+// ErrBusy, which InTx retries.
 const busyTimeout = time.Second
 
 func openLite(path string, pragmas []string, spans *spans, count *counters) (_ *liteConn, err error) {
-	// Not a URI, so that the path is taken as it is.
+	// A path, not a URI: no character of it is special.
 	raw, err := sqlite.OpenConn(path, sqlite.OpenReadWrite)
 	if err != nil {
 		return nil, liteErr(err)
 	}
 	c := &liteConn{raw: raw, spans: spans, count: count, stmts: map[string]*liteStmt{}}
-	raw.SetBusyTimeout(busyTimeout) // instead of waiting without end
+	raw.SetBusyTimeout(busyTimeout) // the default waits without a limit
 	raw.SetInterrupt(c.watch.init())
 	for _, p := range pragmas {
 		if err := c.control("pragma " + p); err != nil {
@@ -112,20 +113,21 @@ func openLite(path string, pragmas []string, spans *spans, count *counters) (_ *
 	return c, nil
 }
 
-// idleConn is how long a connection is kept that is not used. Each holds up to a megabyte
-// of pages and compiled statements.
+// idleConn is how long an unused connection is kept. Each holds up to a megabyte of pages
+// and compiled statements.
 const idleConn = 20 * time.Second
 
-// litePool holds the connections of one kind to a file. They are opened when they are
-// needed first and then kept: one made anew would have to compile its statements again.
-// Those that a burst needed are closed when another one comes back later.
+// litePool holds the connections of one kind, writer or reader, to a file. It opens a
+// connection at its first use and keeps it, because a new connection has to compile its
+// statements again. Connections that were unused for idleConn are closed when another
+// connection is released.
 type litePool struct {
 	open  func() (*liteConn, error)
-	slots chan struct{} // as many as connections may be in use
+	slots chan struct{} // its capacity is the maximum number of connections in use
 	idle  time.Duration // see idleConn
 
 	mu     sync.Mutex
-	free   []*liteConn // the one used last at the end
+	free   []*liteConn // the one released last is at the end
 	used   map[*liteConn]struct{}
 	closed bool
 }
@@ -134,7 +136,7 @@ func newLitePool(conns int, open func() (*liteConn, error)) *litePool {
 	return &litePool{open: open, slots: make(chan struct{}, conns), idle: idleConn, used: map[*liteConn]struct{}{}}
 }
 
-// acquire returns a connection, for release.
+// acquire waits for a free slot and returns a connection. The caller must release it.
 func (p *litePool) acquire(ctx context.Context) (*liteConn, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -155,7 +157,7 @@ func (p *litePool) acquire(ctx context.Context) (*liteConn, error) {
 	return c, err
 }
 
-// errClosed is the answer after Close.
+// errClosed is the error of statements after Close.
 var errClosed = errors.New("the database is closed")
 
 func (p *litePool) take() (*liteConn, error) {
@@ -185,7 +187,7 @@ func (p *litePool) take() (*liteConn, error) {
 	return c, nil
 }
 
-// release takes a connection back, without a transaction.
+// release rolls back an open transaction and returns the connection to the pool.
 func (p *litePool) release(c *liteConn) {
 	failed := c.rollback() != nil
 	now := time.Now()
@@ -204,16 +206,16 @@ func (p *litePool) release(c *liteConn) {
 	p.free = slices.Delete(p.free, 0, n)
 	p.mu.Unlock()
 	if !keep {
-		_ = c.close() // its user was told what went wrong
+		_ = c.close() // the caller already has the error of the statement
 	}
 	for _, c := range unused {
-		_ = c.close() // its transactions are over
+		_ = c.close() // it has no open transaction
 	}
 	<-p.slots
 }
 
-// close closes the connections that are free, and ends the statements of the others,
-// which are closed when they come back.
+// close closes the free connections and interrupts the statements of the others, which
+// are closed when they are released.
 func (p *litePool) close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

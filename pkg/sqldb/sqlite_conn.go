@@ -14,41 +14,39 @@ import (
 	"zombiezen.com/go/sqlite"
 )
 
-// SQLite compiles each statement anew, which costs more than most of ours take to
-// run: 27 against 7 µs for an insert of 12 columns, 35 against 20 µs for a select
-// by key. So a connection keeps the statements that it has compiled, as pgx does
-// on Postgres.
+// Compiling a statement takes longer than running most statements of the services: 27
+// against 7 µs for an insert of 12 columns, 35 against 20 µs for a select by key. So a
+// connection caches its compiled statements, as pgx does on Postgres.
 
 const (
-	// maxStmts bounds the statements that one connection keeps.
+	// maxStmts is the maximum number of compiled statements that a connection keeps.
 	maxStmts = 256
-	// maxBound bounds the bytes of arguments that a kept statement holds until its
-	// next use.
+	// maxBound is the maximum size in bytes of the arguments that a kept statement holds
+	// until its next use.
 	maxBound = 4 << 10
 )
 
-// limits finds the bare parameters of limits. SQLite plans with their values, so that
-// it would compile such a statement anew each time one is given: 37 instead of 14 µs
-// (BenchmarkLimit).
+// limits matches bare parameters of LIMIT. SQLite plans with their values, so it would
+// compile such a statement again for each value: 37 instead of 14 µs (BenchmarkLimit).
 var limits = regexp.MustCompile(`\blimit (\$[0-9]+)`)
 
-// liteConn is a connection to a SQLite file, for one goroutine at a time.
+// liteConn is a connection to a SQLite file. It must be used by one goroutine at a time.
 type liteConn struct {
 	raw   *sqlite.Conn
 	spans *spans
 	count *counters
-	stmts map[string]*liteStmt // by the text that was asked for
+	stmts map[string]*liteStmt // by the text of the query, before compile changes it
 	watch watch
-	// reading are the rows that are open.
+	// reading holds the open rows.
 	reading []*liteRows
-	// released is when it came back to its pool.
+	// released is the time of the last return to the pool.
 	released time.Time
 }
 
-// liteStmt is a compiled statement, and the columns of the row that it is at.
+// liteStmt is a compiled statement, and the columns of its current row.
 type liteStmt struct {
 	raw    *sqlite.Stmt
-	params []int // of each of its parameters, the argument that it takes
+	params []int // for each parameter the index of its argument
 	kept   bool
 	open   bool // its rows are being read
 }
@@ -71,14 +69,14 @@ func liteErr(err error) error {
 
 func (c *liteConn) close() error {
 	for _, s := range c.stmts {
-		_ = s.raw.Finalize() // repeats the error of its last run, which was told then
+		_ = s.raw.Finalize() // repeats the error of its last run, which was returned then
 	}
 	clear(c.stmts)
 	return liteErr(c.raw.Close())
 }
 
-// exec runs a statement, or without arguments any number of them, and returns how
-// many rows the last one has changed.
+// exec runs a statement, or a script if there are no arguments, and returns how many rows
+// the last statement changed.
 func (c *liteConn) exec(ctx context.Context, query string, args []any) (changed int64, err error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err
@@ -106,7 +104,7 @@ func (c *liteConn) execOne(ctx context.Context, query string, args []any) (int64
 	return c.finishRows(ctx, s)
 }
 
-// finishRows runs a statement to its end.
+// finishRows runs a statement to its end and returns the number of rows changed.
 func (c *liteConn) finishRows(ctx context.Context, s *liteStmt) (int64, error) {
 	for more := true; more; {
 		var err error
@@ -117,8 +115,8 @@ func (c *liteConn) finishRows(ctx context.Context, s *liteStmt) (int64, error) {
 	return int64(c.raw.Changes()), nil
 }
 
-// script runs statements without arguments, which are not kept: their text may differ
-// each time.
+// script runs statements without arguments. They are not kept, because their text may
+// differ each time.
 func (c *liteConn) script(ctx context.Context, text string) (changed int64, err error) {
 	for {
 		if text = strings.TrimSpace(text); text == "" {
@@ -161,7 +159,7 @@ func (c *liteConn) queryRow(ctx context.Context, query string, args, dest []any)
 	return err
 }
 
-// query runs a query to its first row.
+// query runs a query up to its first row.
 func (c *liteConn) query(ctx context.Context, query string, args []any) (*liteRows, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -183,7 +181,7 @@ func (c *liteConn) query(ctx context.Context, query string, args []any) (*liteRo
 	return r, nil
 }
 
-// queryInto runs a query and gives its rows to t.
+// queryInto runs a query and passes its rows to t.
 func (c *liteConn) queryInto(ctx context.Context, query string, args []any, t taker) error {
 	r, err := c.query(ctx, query, args)
 	if err != nil {
@@ -203,17 +201,17 @@ func (c *liteConn) queryInto(ctx context.Context, query string, args []any, t ta
 	}
 }
 
-// liteRows are the rows of a query, found while they are read.
+// liteRows holds the rows of a query. SQLite computes them while they are read.
 type liteRows struct {
 	*liteStmt
 	conn  *liteConn
-	ctx   context.Context //nolint:containedctx // of the one query
+	ctx   context.Context //nolint:containedctx // the context of this query only
 	span  trace.Span
 	args  []any
-	ahead bool // at a row that next has not told of, or, if not first, at the end
+	ahead bool // query has read the first row, or the end if first is false, and next has not returned it yet
 	first bool
 	err   error
-	pool  *litePool // that the connection goes back to; nil in a transaction
+	pool  *litePool // the pool to release the connection to; nil in a transaction
 }
 
 func (r *liteRows) next() (more bool, err error) {
@@ -228,7 +226,7 @@ func (r *liteRows) next() (more bool, err error) {
 func (r *liteRows) close() {
 	i := slices.Index(r.conn.reading, r)
 	if i < 0 {
-		return // the transaction has ended before
+		return // endReading closed the rows at the end of the transaction
 	}
 	r.conn.reading = slices.Delete(r.conn.reading, i, i+1)
 	r.conn.done(r.liteStmt, r.args)
@@ -238,15 +236,15 @@ func (r *liteRows) close() {
 	}
 }
 
-// endReading closes the rows that were left open.
+// endReading closes all open rows.
 func (c *liteConn) endReading() {
 	for len(c.reading) > 0 {
 		c.reading[len(c.reading)-1].close()
 	}
 }
 
-// step goes to the next row; false means that there is none. A statement that takes
-// long ends when ctx does.
+// step advances to the next row; it returns false at the end. It interrupts a slow
+// statement when ctx ends.
 func (c *liteConn) step(ctx context.Context, s *liteStmt) (bool, error) {
 	if err := ctx.Err(); err != nil {
 		return false, err
@@ -262,10 +260,10 @@ func (c *liteConn) step(ctx context.Context, s *liteStmt) (bool, error) {
 	return more, nil
 }
 
-// rearm makes a connection that was interrupted usable again.
+// rearm makes an interrupted connection usable again.
 func (c *liteConn) rearm() { c.raw.SetInterrupt(c.watch.rearm()) }
 
-// start gives a statement its arguments.
+// start binds the arguments of a statement.
 func (c *liteConn) start(query string, args []any) (*liteStmt, error) {
 	args, err := plain(args)
 	if err != nil {
@@ -303,14 +301,14 @@ func (c *liteConn) start(query string, args []any) (*liteStmt, error) {
 	return s, nil
 }
 
-// done ends the use of a statement.
+// done ends the use of a statement: it resets a kept one and finalizes any other.
 func (c *liteConn) done(s *liteStmt, args []any) {
 	s.open = false
 	if !s.kept {
 		_ = s.raw.Finalize() // repeats the error of its last run
 		return
 	}
-	_ = s.raw.Reset() // the same
+	_ = s.raw.Reset() // repeats the error of its last run
 	bound := 0
 	for _, a := range args {
 		switch a := a.(type) {
@@ -325,8 +323,8 @@ func (c *liteConn) done(s *liteStmt, args []any) {
 	}
 }
 
-// stmt returns the compiled statement for query, to be kept where keep says so and it
-// is not in use.
+// stmt returns the compiled statement for query. With keep it is cached, unless the
+// cached one is in use.
 func (c *liteConn) stmt(query string, keep bool) (*liteStmt, error) {
 	s := c.stmts[query]
 	if s != nil && !s.open {
@@ -357,7 +355,8 @@ func (c *liteConn) compile(query string) (*liteStmt, error) {
 		return nil, errors.Join(errors.New("a statement with rows or arguments stands alone"), raw.Finalize())
 	}
 	for i := range s.params {
-		// $2 is a name to SQLite, which numbers parameters as it meets them.
+		// SQLite treats $2 as a name and numbers parameters in the order of their
+		// occurrence.
 		name := raw.BindParamName(i + 1)
 		n, err := strconv.Atoi(strings.TrimPrefix(name, "$"))
 		if err != nil || n < 1 || name[0] != '$' {
@@ -368,7 +367,7 @@ func (c *liteConn) compile(query string) (*liteStmt, error) {
 	return s, nil
 }
 
-// evict drops any one statement that is not in use.
+// evict removes an arbitrary statement that is not in use.
 func (c *liteConn) evict() {
 	for query, s := range c.stmts {
 		if !s.open {
@@ -379,7 +378,7 @@ func (c *liteConn) evict() {
 	}
 }
 
-// control runs a statement of transaction control, which no context ends.
+// control runs a statement of transaction control. No context interrupts it.
 func (c *liteConn) control(query string) error {
 	s, err := c.stmt(query, true)
 	if err != nil {
@@ -390,7 +389,7 @@ func (c *liteConn) control(query string) error {
 	return liteErr(err)
 }
 
-// commit commits, with the span of a write.
+// commit commits the transaction, with a span.
 func (c *liteConn) commit(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -404,7 +403,7 @@ func (c *liteConn) commit(ctx context.Context) error {
 	return err
 }
 
-// rollback ends the transaction that is open, if there is one.
+// rollback rolls back the open transaction, if there is one.
 func (c *liteConn) rollback() error {
 	if c.raw.AutocommitEnabled() {
 		return nil
@@ -433,7 +432,7 @@ func (s *liteStmt) integer(i int) int64 { return s.raw.ColumnInt64(i) }
 func (s *liteStmt) real(i int) float64  { return s.raw.ColumnFloat(i) }
 
 func (s *liteStmt) text(i int, was string) string {
-	var b [64]byte // comparing longer texts costs a copy too, and they are the same less often
+	var b [64]byte // a longer text is rarely equal, and comparing needs a copy too
 	if n := len(was); n > 0 && n <= len(b) && s.raw.ColumnLen(i) == n && string(b[:s.raw.ColumnBytes(i, b[:])]) == was {
 		return was
 	}

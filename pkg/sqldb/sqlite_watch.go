@@ -6,23 +6,23 @@ import (
 	"time"
 )
 
-// slow is how long a statement runs before its context is looked at again. Most of
-// ours end before, and cost no goroutine.
+// slow is how long a statement runs before a goroutine waits for the end of its context.
+// Most statements take less time, and need no goroutine.
 const slow = 10 * time.Millisecond
 
-// watch ends the statement of a connection when the statement's context ends.
+// watch interrupts the statement of a connection when the context of the statement ends.
 type watch struct {
 	timer *time.Timer
 
 	mu      sync.Mutex
-	stop    chan struct{}   // closed, it interrupts the connection
+	stop    chan struct{}   // closing it interrupts the connection
 	stopped bool            // stop is closed
-	closed  bool            // the connection is to be closed
-	done    <-chan struct{} // of the context of the statement that runs; nil: none runs
-	ended   chan struct{}   // closed when the statement that is waited for has ended
+	closed  bool            // interrupt was called: the connection is being closed
+	done    <-chan struct{} // the Done channel of the running statement's context; nil if no statement runs
+	ended   chan struct{}   // closed at the end of the statement that wait waits for
 }
 
-// init returns the channel that interrupts the connection.
+// init creates and returns the channel that interrupts the connection.
 func (w *watch) init() <-chan struct{} {
 	w.stop = make(chan struct{})
 	w.timer = time.AfterFunc(time.Hour, w.wait)
@@ -30,7 +30,7 @@ func (w *watch) init() <-chan struct{} {
 	return w.stop
 }
 
-// begin says that a statement begins.
+// begin starts the timer for a statement with the given context.
 func (w *watch) begin(ctx context.Context) {
 	done := ctx.Done()
 	w.mu.Lock()
@@ -41,8 +41,8 @@ func (w *watch) begin(ctx context.Context) {
 	}
 }
 
-// end says that the statement has ended, and whether the connection has to be armed
-// again.
+// end stops the timer at the end of the statement, and reports whether the connection was
+// interrupted and has to be armed again.
 func (w *watch) end() (rearm bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -57,7 +57,8 @@ func (w *watch) end() (rearm bool) {
 	return w.stopped && !w.closed
 }
 
-// wait waits, for a statement that is slow, until it or its context has ended.
+// wait waits until a slow statement or its context has ended, and interrupts the
+// connection in the second case.
 func (w *watch) wait() {
 	w.mu.Lock()
 	done, ended := w.done, make(chan struct{})
@@ -78,6 +79,7 @@ func (w *watch) wait() {
 	}
 }
 
+// halt closes the channel that interrupts the connection.
 func (w *watch) halt() {
 	if !w.stopped {
 		w.stopped = true
@@ -85,7 +87,7 @@ func (w *watch) halt() {
 	}
 }
 
-// interrupt ends the statement that runs and all that follow.
+// interrupt interrupts the running statement and all later ones.
 func (w *watch) interrupt() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

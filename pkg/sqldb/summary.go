@@ -2,11 +2,10 @@ package sqldb
 
 import "strings"
 
-// summarize reads from a statement what its span is named after: the operation in
-// capitals, such as INSERT, and the first table that it works on, as it is
-// written, "" where there is none. It never returns what stands in strings,
-// numbers or parameters. It is no parser: of text that it does not understand it
-// returns the first word only.
+// summarize extracts the name of a span from a statement: the operation in capitals, such
+// as INSERT, and the first table that it uses, as written, or "" if there is none. It
+// never returns the content of strings, numbers or parameters. It is not a complete
+// parser: of text that it does not understand it returns only the first word.
 func summarize(query string) (operation, table string) {
 	words := split(query)
 	at := 0
@@ -46,16 +45,16 @@ func summarize(query string) (operation, table string) {
 
 // word is a word of a statement, or one of the characters ( ) and comma.
 type word struct {
-	text  string // of a name the last part, without quotes
-	plain bool   // neither quoted nor a character, so it may be a keyword
-	depth int    // open parentheses around it
-	query bool   // the innermost of them hold a SELECT, or there are none
+	text  string // last part of a qualified name, without quotes
+	plain bool   // neither quoted nor one of the characters, so it may be a keyword
+	depth int    // number of open parentheses around it
+	query bool   // the innermost parentheses hold a SELECT, or there are none
 }
 
 func (w word) is(keyword string) bool { return w.plain && strings.EqualFold(w.text, keyword) }
 
-// skipWith returns the place of the statement that follows the common table
-// expressions, and notes their names.
+// skipWith returns the index of the statement that follows the common table expressions,
+// and adds their names to ctes.
 func skipWith(words []word, at int, ctes map[string]bool) int {
 	depth := words[at].depth
 	for named := true; ; {
@@ -77,17 +76,17 @@ func skipWith(words []word, at int, ctes map[string]bool) int {
 	}
 }
 
-// selected finds the table of a SELECT: that of its own FROM, else the first one
-// of those inside.
+// selected returns the table of a SELECT: that of its own FROM, otherwise the first one
+// of its subqueries.
 func selected(words []word, ctes map[string]bool) string {
 	inner := ""
 	for i, w := range words {
-		// from also stands in extract(epoch from x) and in: is distinct from
+		// FROM is also part of extract(epoch from x) and of IS DISTINCT FROM.
 		if !w.is("FROM") || !w.query || i > 0 && words[i-1].is("DISTINCT") {
 			continue
 		}
 		t := name(words[i+1:])
-		for j := i + 1; j < len(words) && j <= i+3; j++ { // a function is no table
+		for j := i + 1; j < len(words) && j <= i+3; j++ { // a function is not a table
 			if words[j].text == t && j+1 < len(words) && words[j+1].text == "(" {
 				t = ""
 			}
@@ -127,11 +126,11 @@ func name(words []word) string {
 	return ""
 }
 
-// split cuts a statement into words. Strings, numbers, parameters, comments and
-// operators are left out.
+// split splits a statement into words. It omits strings, numbers, parameters, comments
+// and operators.
 func split(q string) []word {
 	var words []word
-	open := []bool{true} // of each parenthesis: it holds a SELECT
+	open := []bool{true} // for each parenthesis whether it holds a SELECT
 	add := func(text string, plain bool) {
 		words = append(words, word{text, plain, len(open) - 1, open[len(open)-1]})
 	}
@@ -142,7 +141,7 @@ func split(q string) []word {
 		case strings.HasPrefix(q[i:], "/*"):
 			i = end(q, i+2, "*/")
 		case c == '\'':
-			i = end(q, i+1, "'") // '' inside is two strings in a row
+			i = end(q, i+1, "'") // an escaped '' is read as two adjacent strings
 		case c == '(':
 			add("(", false)
 			open = append(open, opensQuery(q[i+1:]))
@@ -163,7 +162,7 @@ func split(q string) []word {
 			var text string
 			plain := c != '"'
 			text, i = identifier(q, i)
-			for i+1 < len(q) && q[i] == '.' && (q[i+1] == '"' || letter(q[i+1])) { // of schema.table the table
+			for i+1 < len(q) && q[i] == '.' && (q[i+1] == '"' || letter(q[i+1])) { // keep the table of schema.table
 				plain = false
 				text, i = identifier(q, i+1)
 			}
@@ -175,7 +174,7 @@ func split(q string) []word {
 	return words
 }
 
-// end is the place behind the next mark, or the end of q.
+// end returns the index after the next mark, or the length of q if there is none.
 func end(q string, from int, mark string) int {
 	if from > len(q) {
 		return len(q)

@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// Tx is a transaction, for one goroutine at a time.
+// Tx is a transaction. It must be used by one goroutine at a time.
 //
-// A statement that fails dooms it, on both engines as on Postgres: those that
-// follow fail too, and InTx does not commit. A write that may conflict and go on
-// says so with ON CONFLICT.
+// After a statement has failed, the following statements fail too and InTx does not
+// commit: Postgres behaves so, and on SQLite Tx does the same. A write that is expected
+// to conflict uses ON CONFLICT.
 type Tx struct {
 	Engine
 	lite   *liteConn
@@ -20,21 +20,22 @@ type Tx struct {
 	failed error
 }
 
-// InTx runs fn in a transaction that writes, and commits it if fn returns nil.
-// Otherwise, and when fn panics, nothing of it remains.
+// InTx runs fn in a transaction that writes, and commits it if fn returns nil. Otherwise,
+// and when fn panics, the transaction is rolled back.
 //
-// When another transaction is in the way, fn runs again from the start, up to ten
-// times with growing, random pauses and no longer than ctx; so fn must not act on
-// the world, and must set results rather than add to them. What remains is
-// ErrBusy. fn must use the Tx only: a statement on the DB inside would, on
-// SQLite, wait for the writer that fn itself holds. After ErrUnavailable, or when
-// ctx ended, a commit may have happened all the same.
+// On a conflict with another transaction InTx rolls back and calls fn again, up to ten
+// times, with growing random pauses, until ctx ends. So fn must have no effects outside
+// the transaction, and must set results rather than add to them. After the last attempt
+// the error is ErrBusy. fn must use only the Tx: on SQLite a statement on the DB would
+// wait for the connection that fn itself uses. After ErrUnavailable, or if ctx ended, the
+// transaction may have been committed nevertheless.
 //
-// Isolation is READ COMMITTED on Postgres, and rows that are read to be changed
-// are locked with ForUpdate: spenders of one account then queue at its row,
-// while SERIALIZABLE would abort all but one of them at each turn. On SQLite one
-// transaction writes at a time, from its start; those that wait for it share the
-// commit after it, each as if it were alone: one that fails takes no other with it.
+// The isolation level on Postgres is READ COMMITTED, and rows that are read to be changed
+// are locked with ForUpdate: transactions that spend from one account then queue at its
+// row, while SERIALIZABLE would abort all but one of them each time. On SQLite one
+// transaction writes at a time, from its start. Those that wait for it share the
+// following commit, each within a savepoint: a failure of one does not affect the
+// others.
 func InTx(ctx context.Context, db *DB, fn func(tx *Tx) error) error {
 	return retry(ctx, func() error {
 		if db.Engine == SQLite {
@@ -44,8 +45,8 @@ func InTx(ctx context.Context, db *DB, fn func(tx *Tx) error) error {
 	})
 }
 
-// Snapshot runs fn in a transaction that only reads and sees the database as it
-// was at its first statement. It delays no writer.
+// Snapshot runs fn in a read-only transaction that sees the database as it was at its
+// first statement. It does not block writers.
 func Snapshot(ctx context.Context, db *DB, fn func(tx *Tx) error) error {
 	return retry(ctx, func() error {
 		if db.Engine == SQLite {
@@ -55,7 +56,7 @@ func Snapshot(ctx context.Context, db *DB, fn func(tx *Tx) error) error {
 	})
 }
 
-// once runs fn in a transaction of its own, which begin begins.
+// once runs fn in a new transaction that the statement begin starts.
 func (p *litePool) once(ctx context.Context, begin string, fn func(*Tx) error) error {
 	c, err := p.acquire(ctx)
 	if err != nil {
@@ -69,13 +70,13 @@ func (p *litePool) once(ctx context.Context, begin string, fn func(*Tx) error) e
 	if err := inside(&Tx{Engine: SQLite, lite: c}, fn); err != nil {
 		return err
 	}
-	if begin == "begin" { // of what was only read nothing is to be committed
+	if begin == "begin" { // a read-only transaction needs no commit
 		return mapIn(ctx, ctx.Err())
 	}
 	return mapIn(ctx, c.commit(ctx))
 }
 
-// inside runs fn; nil means that tx may be committed.
+// inside runs fn; it returns nil if tx may be committed.
 func inside(tx *Tx, fn func(*Tx) error) error {
 	if err := fn(tx); err != nil {
 		return Map(err)
@@ -150,14 +151,16 @@ const (
 	longPause  = 250 * time.Millisecond
 )
 
-// retry calls do until it returns something else than ErrBusy.
+// retry calls do until it returns an error other than ErrBusy, or nil, at most attempts
+// times.
 func retry(ctx context.Context, do func() error) error {
 	for try := range attempts - 1 {
 		err := do()
 		if !errors.Is(err, ErrBusy) {
 			return err
 		}
-		// Half fixed, half random: those that collided do not meet again.
+		// Half of the pause is random, so that transactions that collided do not collide
+		// again.
 		d := min(firstPause<<try, longPause) / 2
 		pause := time.NewTimer(d + rand.N(d))
 		select {

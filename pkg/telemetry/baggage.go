@@ -11,16 +11,16 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 )
 
-// longestBaggage is the longest id, in bytes, that is taken from baggage:
-// it comes with messages and is repeated on every span and log line.
+// longestBaggage is the length of the longest id, in bytes, that is accepted from
+// baggage: baggage arrives with messages and is repeated on every span and log line.
 const longestBaggage = 128
 
-// WithTurn puts the agent and the turn into ctx as its baggage, from where they
-// reach every span, log line and message below it, in place of any baggage that
-// was there. An empty id is left out, and one that is no UTF-8.
+// WithTurn stores the agent and the turn as the baggage of ctx, in place of any other
+// baggage. They are added to every span, log line and message that uses the context. An
+// id that is empty or not valid UTF-8 is left out.
 //
-// They are W3C baggage on the wire and two strings in here: every message has them,
-// and the general form costs ten times as much.
+// The ids are W3C baggage on the wire and two strings in the process: every message has
+// them, and the general form costs ten times as much.
 func WithTurn(ctx context.Context, agent, turn string) context.Context {
 	ids := turnIDs{agent, turn}
 	for _, id := range []*string{&ids.agent, &ids.turn} {
@@ -34,7 +34,7 @@ func WithTurn(ctx context.Context, agent, turn string) context.Context {
 	return context.WithValue(ctx, turnKey{}, ids)
 }
 
-type turnKey struct{} // turnIDs
+type turnKey struct{} // value: turnIDs
 
 type turnIDs struct{ agent, turn string }
 
@@ -57,9 +57,9 @@ func short(id string) string {
 	return id
 }
 
-// Propagator reads and writes W3C trace context and the two ids of [WithTurn],
-// and drops all other baggage in both directions. It is for messages among our
-// own services; a request to a foreign host carries neither.
+// Propagator returns a propagator of W3C trace context and the two ids of [WithTurn],
+// which drops all other baggage in both directions. It is for messages between the
+// services; requests to foreign hosts carry neither, see [Foreign].
 func Propagator() propagation.TextMapPropagator {
 	return propagation.NewCompositeTextMapPropagator(propagation.TraceContext{}, turnBaggage{})
 }
@@ -86,7 +86,7 @@ func (turnBaggage) Inject(ctx context.Context, carrier propagation.TextMapCarrie
 	}
 }
 
-// appendEscaped appends a value as baggage wants it.
+// appendEscaped appends a value, percent-encoded as W3C baggage requires.
 func appendEscaped(b []byte, v string) []byte {
 	const hex = "0123456789ABCDEF"
 	for i := range len(v) {
@@ -107,7 +107,7 @@ func (turnBaggage) Extract(ctx context.Context, carrier propagation.TextMapCarri
 	}
 	var ids turnIDs
 	for member := range strings.SplitSeq(header, ",") {
-		member, _, _ = strings.Cut(member, ";") // properties
+		member, _, _ = strings.Cut(member, ";") // drop the properties
 		key, value, _ := strings.Cut(member, "=")
 		value = strings.TrimSpace(value)
 		if strings.Contains(value, "%") {

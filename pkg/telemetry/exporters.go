@@ -16,38 +16,39 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 )
 
-// Options are what [Open] needs to know about the process.
+// Options describe the process to [Open].
 type Options struct {
-	Version  string                           // of the build: service.version and anima_build_info
+	Version  string                           // version of the build: service.version and anima_build_info
 	Instance string                           // service.instance.id, such as the name of the pod; may be empty
 	Lookup   func(name string) (string, bool) // the environment; nil is an empty one
-	Log      *slog.Logger                     // hears when traces cannot be sent; nil discards
-	// Spool is a folder in which spans outlive a process that is killed, until the
-	// next one that opens it sends them; it is made if need be, may be shared by
+	Log      *slog.Logger                     // logs failures to send; nil discards them
+	// Spool is a folder that keeps spans when the process is killed, until the next
+	// process that opens it sends them. It is created if necessary, may be shared by
 	// processes, and takes 16 MiB for each. "" keeps spans in memory only.
 	Spool string
 }
 
-// Exporters are a process's ways out: the connections to the collectors of traces
-// and of metrics, if they are configured, and the metrics page. Its methods may be
-// called concurrently.
+// Exporters are the outputs of a process's telemetry: the connections to the collectors
+// of traces and of metrics, if they are configured, and the metrics page. The methods are
+// safe for concurrent use.
 type Exporters struct {
 	opts        Options
 	target      target
 	sampler     sdktrace.Sampler
-	genAILatest bool   // the newer GenAI names are wanted
-	queue       *queue // nil when traces go nowhere
-	heir        *heir  // nil when nobody left anything
-	push        *push  // nil when metrics are only fetched
+	genAILatest bool   // use the newer names of GenAI metrics
+	queue       *queue // nil: traces are not sent
+	heir        *heir  // sends the spans of crashed processes; nil: there are none
+	push        *push  // nil: metrics are not pushed
 	process     *prometheus.Registry
 
 	mu   sync.Mutex
 	live []*Providers // started and not shut down
 }
 
-// Open reads the OTEL_ variables and gets ready to send. It does not wait for
-// the collector, which may start later; the error is about what the variables
-// say. The caller shuts the Exporters down after everything started from them.
+// Open reads the OTEL_ variables and opens the exporters. It does not wait for the
+// collector, which may start later; an error describes an invalid variable or an exporter
+// that cannot be created. The caller shuts the Exporters down after all Providers started
+// from them.
 func Open(ctx context.Context, opts Options) (*Exporters, error) {
 	if opts.Lookup == nil {
 		opts.Lookup = func(string) (string, bool) { return "", false }
@@ -109,8 +110,8 @@ func Open(ctx context.Context, opts Options) (*Exporters, error) {
 	return e, nil
 }
 
-// openSpool opens the spool if one is wanted. Traces are worth less than the service:
-// without it, it goes on.
+// openSpool opens the spool if one is configured. On an error the service runs without
+// it, because traces are less important than the service.
 func (e *Exporters) openSpool(ctx context.Context) (*spool, []left) {
 	if e.opts.Spool == "" {
 		return nil, nil
@@ -125,17 +126,16 @@ func (e *Exporters) openSpool(ctx context.Context) (*spool, []left) {
 	return s, all
 }
 
-// Endpoint is the URL that traces are sent to; empty means that they are kept
-// nowhere.
+// Endpoint returns the URL that traces are sent to, "" if they are not sent.
 func (e *Exporters) Endpoint() string { return e.target.url }
 
-// Handler serves the metrics of the process and of every service started from
-// it, the latter with a label service; a second one of the same name gets a label
-// replica as well. Clients that accept OpenMetrics are given exemplars.
+// Handler returns a handler that serves the metrics of the process and of every service
+// started from it. The latter have a label service; further replicas of the same service
+// have a label replica as well. Clients that accept OpenMetrics get exemplars.
 func (e *Exporters) Handler() http.Handler {
 	return promhttp.HandlerFor(prometheus.GathererFunc(e.gather), promhttp.HandlerOpts{
 		ErrorLog:          slog.NewLogLogger(e.opts.Log.Handler(), slog.LevelError),
-		ErrorHandling:     promhttp.ContinueOnError, // one bad instrument must not blind the operator
+		ErrorHandling:     promhttp.ContinueOnError, // an instrument with errors must not hide the others
 		EnableOpenMetrics: true,
 	})
 }
@@ -150,8 +150,8 @@ func (e *Exporters) gather() ([]*dto.MetricFamily, error) {
 	return all.Gather()
 }
 
-// ForceFlush sends every span that has ended. The error says what was lost
-// since the last flush, also for other reasons than this one.
+// ForceFlush sends every span that has ended. The error is the last reason for which
+// spans were lost since the previous flush, in this one or before.
 func (e *Exporters) ForceFlush(ctx context.Context) error {
 	if e.queue == nil {
 		return nil
@@ -159,7 +159,7 @@ func (e *Exporters) ForceFlush(ctx context.Context) error {
 	return e.queue.ForceFlush(ctx)
 }
 
-// Shutdown sends what is left, until ctx ends, and closes the connection. It is
+// Shutdown sends the queued spans until ctx ends, and closes the connections. It is
 // called once; spans that end afterwards are lost.
 func (e *Exporters) Shutdown(ctx context.Context) error {
 	var errs []error
@@ -175,7 +175,7 @@ func (e *Exporters) Shutdown(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// join makes p visible in Handler under a replica number that is free.
+// join adds p to the metrics page under the lowest free replica number.
 func (e *Exporters) join(p *Providers, register func(prometheus.Labels) error) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -194,7 +194,7 @@ func (e *Exporters) join(p *Providers, register func(prometheus.Labels) error) e
 	return nil
 }
 
-// leave reports whether p was there.
+// leave removes p from the metrics page and reports whether it was there.
 func (e *Exporters) leave(p *Providers) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()

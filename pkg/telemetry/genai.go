@@ -6,10 +6,10 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Attributes of the GenAI conventions, semconv v1.41, the last core release
-// that has them. They are still in development there, so every name that we
-// emit is in this file and in its golden. The attributes for content (messages,
-// instructions, arguments and results of tools) are left out on purpose.
+// Attributes of the GenAI conventions, semconv v1.41, the last core release that has
+// them. Their status is development, so every emitted name is in this file and in its
+// golden. The attributes for content (messages, instructions, arguments and results of
+// tools) are deliberately left out.
 const (
 	GenAIOperationName           = attribute.Key("gen_ai.operation.name")
 	GenAIProviderName            = attribute.Key("gen_ai.provider.name")
@@ -46,8 +46,8 @@ const (
 	OperationUpsertMemory = "upsert_memory"
 )
 
-// Metrics of the GenAI conventions, semconv v1.41. Durations are in seconds;
-// [Providers] give these histograms the buckets that the conventions ask for.
+// Metrics of the GenAI conventions, semconv v1.41. Durations are in seconds; [Providers]
+// give these histograms the buckets that the conventions specify.
 const (
 	MetricOperationDuration  = "gen_ai.client.operation.duration"
 	MetricTokenUsage         = "gen_ai.client.token.usage"
@@ -55,9 +55,9 @@ const (
 	MetricTimePerOutputChunk = "gen_ai.client.operation.time_per_output_chunk"
 )
 
-// Names of the conventions after they left the core, which are unreleased. They
-// take the place of those of v1.41 where OTEL_SEMCONV_STABILITY_OPT_IN asks for
-// [OptInGenAILatest]; a [GenAI] knows which of them to use.
+// Names of the conventions after their move out of the core, which are unreleased. They
+// replace those of v1.41 if OTEL_SEMCONV_STABILITY_OPT_IN contains [OptInGenAILatest];
+// see [GenAI].
 const (
 	OptInGenAILatest = "gen_ai_latest_experimental"
 
@@ -77,11 +77,11 @@ const (
 	MetricWorkflowDuration          = "gen_ai.workflow.duration"
 )
 
-// EventFirstChunk is the event on a chat span when the answer begins.
+// EventFirstChunk is the event on a chat span at the first chunk of the answer.
 const EventFirstChunk = "first_chunk"
 
-// Attributes of our own. Agents, turns and payments belong on spans only:
-// metrics have closed sets of values.
+// Attributes of this project. Agents, turns and payments are allowed on spans only,
+// because the attributes of metrics have closed sets of values.
 const (
 	AgentID              = attribute.Key("automaton.agent.id")
 	TurnID               = attribute.Key("automaton.turn.id")
@@ -109,8 +109,8 @@ const (
 	NATSStreamSequence = attribute.Key("messaging.nats.stream.sequence")
 )
 
-// InvokeAgent gives the name and the options of the span of a turn. What
-// samplers look at is set at the start, as the conventions require.
+// InvokeAgent returns the name and the options of the span of a turn. Attributes that
+// samplers use are set at the start, as the conventions require.
 func InvokeAgent(agentName, agentID, conversation string) (string, []trace.SpanStartOption) {
 	return OperationInvokeAgent + " " + agentName, start(
 		trace.SpanKindInternal,
@@ -122,8 +122,8 @@ func InvokeAgent(agentName, agentID, conversation string) (string, []trace.SpanS
 	)
 }
 
-// Chat gives the name and the options of the span of one call to a model; each
-// retry and each fallback is a span of its own.
+// Chat returns the name and the options of the span of one call to a model. Each retry
+// and each fallback is a separate span.
 func Chat(provider, model string) (string, []trace.SpanStartOption) {
 	return OperationChat + " " + model, start(
 		trace.SpanKindClient,
@@ -133,7 +133,7 @@ func Chat(provider, model string) (string, []trace.SpanStartOption) {
 	)
 }
 
-// ExecuteTool gives the name and the options of the span of a tool call.
+// ExecuteTool returns the name and the options of the span of a tool call.
 func ExecuteTool(tool, callID string) (string, []trace.SpanStartOption) {
 	return OperationExecuteTool + " " + tool, start(
 		trace.SpanKindInternal,
@@ -148,9 +148,9 @@ func start(kind trace.SpanKind, attrs ...attribute.KeyValue) []trace.SpanStartOp
 	return []trace.SpanStartOption{trace.WithSpanKind(kind), trace.WithAttributes(attrs...)}
 }
 
-// Fail marks the span as failed. errType is one of a closed set, such as
-// policy_denied; reason is for people and must hold no content and no secret.
-// A span that succeeded keeps its status unset.
+// Fail marks the span as failed. errType is one of a closed set, such as policy_denied;
+// reason is for operators and must contain neither content nor secrets. A span that
+// succeeded keeps its status unset.
 func Fail(span trace.Span, errType, reason string) {
 	span.SetAttributes(ErrorType.String(errType))
 	span.SetStatus(codes.Error, reason)

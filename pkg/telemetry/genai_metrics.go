@@ -10,46 +10,46 @@ import (
 	"go.opentelemetry.io/otel/metric"
 )
 
-// GenAI records the metrics of the GenAI conventions, and gives the attributes
-// whose names changed, in the generation that the process was asked for: v1.41, or
-// the newer one (see [OptInGenAILatest]). It may be used concurrently.
+// GenAI records the metrics of the GenAI conventions, and returns the attributes whose
+// names changed, under the names that the process has chosen: those of v1.41, or the
+// newer ones (see [OptInGenAILatest]). It is safe for concurrent use.
 type GenAI struct {
 	latest bool
 
 	duration, firstChunk, tool metric.Float64Histogram // tool is nil in v1.41
 	tokens                     metric.Int64Histogram   // v1.41: by gen_ai.token.type
-	input, output              metric.Int64Histogram   // newer: of one call
-	sums                       []usageCounter          // newer
+	input, output              metric.Int64Histogram   // newer names: of one call
+	sums                       []usageCounter          // newer names
 }
 
 type usageCounter struct {
 	metric.Int64Counter
 	of    func(Usage) int64
-	total bool // recorded also when it is zero
+	total bool // record zeros, too
 }
 
-// Usage is what a call to a model used, in tokens. Input holds CacheRead and
-// CacheWritten, Output holds Reasoning; the parts are zero where the provider does
-// not tell them.
+// Usage is the number of tokens that a call to a model used. Input includes CacheRead and
+// CacheWritten, Output includes Reasoning; these parts are zero if the provider does not
+// report them.
 type Usage struct {
 	Input, Output, CacheRead, CacheWritten, Reasoning int64
 }
 
-// Call is one call to a model, as metrics see it. Everything but Duration and Usage
-// must come from a closed set.
+// Call describes one call to a model for the metrics. All values but Duration and Usage
+// must come from closed sets.
 type Call struct {
 	Operation     string // such as OperationChat
 	Provider      string
-	Model         string        // that was asked for
-	ResponseModel string        // that answered; empty: unknown
-	ErrorType     string        // empty: it succeeded
+	Model         string        // requested model
+	ResponseModel string        // model that answered; empty: unknown
+	ErrorType     string        // empty: the call succeeded
 	Duration      time.Duration // of the whole call
-	FirstChunk    time.Duration // until the answer began; 0: it did not stream
+	FirstChunk    time.Duration // until the first chunk; 0: not streamed
 	Usage         Usage         // recorded if the call succeeded
 }
 
-// NewGenAI makes the instruments. With a meter provider that is not of [Providers]
-// the names are those of v1.41.
+// NewGenAI creates the instruments. With a meter provider that is not from [Providers] it
+// uses the names of v1.41.
 func NewGenAI(p metric.MeterProvider) (*GenAI, error) {
 	ours, _ := p.(meterProvider)
 	g := &GenAI{latest: ours.genAILatest}
@@ -123,8 +123,8 @@ func (g *GenAI) Call(ctx context.Context, c Call) {
 	}
 }
 
-// Tool records one tool call; errType is empty if it succeeded. v1.41 has no metric
-// for it.
+// Tool records one tool call; errType is empty if it succeeded. With the names of v1.41
+// it does nothing, because they have no metric for it.
 func (g *GenAI) Tool(ctx context.Context, tool, errType string, d time.Duration) {
 	if g.tool == nil {
 		return
@@ -136,7 +136,7 @@ func (g *GenAI) Tool(ctx context.Context, tool, errType string, d time.Duration)
 	g.tool.Record(ctx, d.Seconds(), metric.WithAttributes(attrs...))
 }
 
-// Usage gives the attributes of a chat span; parts that are zero are left out.
+// Usage returns the attributes of a chat span. Parts that are zero are left out.
 func (g *GenAI) Usage(u Usage) []attribute.KeyValue {
 	attrs := []attribute.KeyValue{GenAIUsageInputTokens.Int64(u.Input), GenAIUsageOutputTokens.Int64(u.Output)}
 	written := GenAIUsageCacheWrittenTokens

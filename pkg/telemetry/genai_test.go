@@ -23,7 +23,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// names reads every constant of genai.go, so that none is left out of the golden.
+// names returns every constant of genai.go, so that the golden contains all of them.
 func names(t *testing.T) map[string]string {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), "genai.go", nil, 0)
@@ -101,7 +101,7 @@ func TestNamesAreThoseOfTheConventions(t *testing.T) {
 	} {
 		known[metric.Name()] = true
 	}
-	for _, newer := range []string{ // unreleased, so no package has them
+	for _, newer := range []string{ // unreleased, so no package defines them
 		"gen_ai.usage.cache_write.input_tokens", "gen_ai.token.modality",
 		"gen_ai.client.inference.duration", "gen_ai.client.inference.time_to_first_chunk",
 		"gen_ai.client.inference.operation.input_tokens", "gen_ai.client.inference.operation.output_tokens",

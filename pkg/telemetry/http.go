@@ -21,33 +21,33 @@ import (
 
 const scope = "github.com/anima-run/anima/pkg/telemetry"
 
-// Request is what the caller of a foreign host knows and the request does not say.
+// Request holds attributes of the span of an outgoing HTTP request that only its caller
+// can supply.
 type Request struct {
-	// Template is the path with its variable parts named, such as
-	// "/v1/jobs/{id}". It becomes part of the span's name, so it holds no id.
+	// Template is the path with its variable parts named, such as "/v1/jobs/{id}". It
+	// becomes part of the span's name, so it must contain no id.
 	Template string
-	// Resend counts the sendings of the same request before this one: 1 for the
-	// paid one after an answer 402. 0 is the first.
+	// Resend is the number of times that the same request was sent before: 1 for the paid
+	// request after an answer 402. 0 is the first.
 	Resend int
 }
 
 type requestKey struct{}
 
-// WithRequest returns ctx for a request that goes through [Foreign].
+// WithRequest returns ctx for a request that is sent through [Foreign].
 func WithRequest(ctx context.Context, r Request) context.Context {
 	return context.WithValue(ctx, requestKey{}, r)
 }
 
-// Foreign is for requests to hosts that are not ours: providers, paid resources,
-// chain nodes, relays. It sends neither trace context nor baggage, also where the
-// request has such headers, and makes a span of kind client below the span that is
-// recorded in the request's context; without one it makes none. The span ends when
-// the body of the answer has been read or closed. It holds the host and the status,
-// never the URL, the headers or a body, which may hold secrets.
+// Foreign returns a RoundTripper for requests to foreign hosts: providers, paid
+// resources, chain nodes, relays. It sends neither trace context nor baggage, and removes
+// such headers from the request. It starts a span of kind client below the recorded span
+// in the request's context; without one it starts none. The span ends when the body of
+// the answer has been read or closed. It contains the host and the status, never the URL,
+// the headers or a body, which may contain secrets.
 //
-// A status from 400 up is an error, except 402: that is how a paid resource states
-// its price. A nil base is http.DefaultTransport. The base must not add trace
-// context itself.
+// A status of 400 or more is an error, except 402, with which a paid resource states its
+// price. A nil base is http.DefaultTransport. The base must not add trace context itself.
 func Foreign(base http.RoundTripper) http.RoundTripper {
 	if base == nil {
 		base = http.DefaultTransport
@@ -57,7 +57,7 @@ func Foreign(base http.RoundTripper) http.RoundTripper {
 
 type foreign struct{ base http.RoundTripper }
 
-// contextHeaders carry trace context or baggage.
+// contextHeaders are the headers that carry trace context or baggage.
 var contextHeaders = []string{"traceparent", "tracestate", "baggage"}
 
 func (f foreign) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -93,14 +93,15 @@ func (f foreign) RoundTrip(r *http.Request) (*http.Response, error) {
 	return res, nil
 }
 
-// CloseIdleConnections is looked for by http.Client.
+// CloseIdleConnections is called by http.Client.
 func (f foreign) CloseIdleConnections() {
 	if c, ok := f.base.(interface{ CloseIdleConnections() }); ok {
 		c.CloseIdleConnections()
 	}
 }
 
-// startClient returns no span where none is wanted.
+// startClient starts the span of a request. It returns no span if the context has no
+// recorded span.
 func startClient(r *http.Request) (context.Context, trace.Span) {
 	ctx := r.Context()
 	parent := trace.SpanFromContext(ctx)
@@ -120,13 +121,13 @@ func startClient(r *http.Request) (context.Context, trace.Span) {
 	if known.Resend > 0 {
 		attrs = append(attrs, semconv.HTTPRequestResendCount(known.Resend))
 	}
-	// Of the provider that made the parent, so the service is the same.
+	// The provider of the parent keeps the name of the service.
 	return parent.TracerProvider().Tracer(scope).Start(ctx, name, //nolint:spancheck // the caller ends it
 		trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(attrs...))
 }
 
-// stripped returns r under ctx without trace context and baggage. What belongs to
-// the caller is not changed.
+// stripped returns a copy of r with ctx, without trace context and baggage. It does not
+// change the caller's request.
 func stripped(ctx context.Context, r *http.Request) *http.Request {
 	bare := r.WithContext(ctx)
 	copied := false
@@ -144,8 +145,8 @@ func stripped(ctx context.Context, r *http.Request) *http.Request {
 	return bare
 }
 
-// methodOf returns the method for a span's name and as an attribute. Methods that
-// HTTP does not know are told apart by nobody, so they become one.
+// methodOf returns the method for a span's name and as an attribute. Methods that HTTP
+// does not define become one, so that the set of names stays closed.
 func methodOf(method string) (string, attribute.KeyValue) {
 	switch method {
 	case "":
@@ -168,7 +169,7 @@ func port(u *url.URL) int {
 	return 80
 }
 
-// version is 1.1, 2 or 3.
+// version returns the version of the protocol: 1.1, 2 or 3.
 func version(proto string, major int) string {
 	if major >= 2 {
 		return strconv.Itoa(major)
@@ -176,8 +177,8 @@ func version(proto string, major int) string {
 	return strings.TrimPrefix(proto, "HTTP/")
 }
 
-// failTransfer says in a closed set of words why there is no whole answer. The
-// error itself may hold the URL.
+// failTransfer records, as one of a closed set of values, why the answer is missing or
+// incomplete. The error itself may contain the URL.
 func failTransfer(ctx context.Context, span trace.Span, err error) {
 	kind := "_OTHER"
 	lookup, isLookup := errors.AsType[*net.DNSError](err)
@@ -200,7 +201,7 @@ func failTransfer(ctx context.Context, span trace.Span, err error) {
 	span.SetStatus(codes.Error, "")
 }
 
-// watchedBody tells when an answer is over.
+// watchedBody calls end when the body has been read, has failed or is closed.
 type watchedBody struct {
 	io.ReadCloser
 	end func(error)
@@ -219,18 +220,18 @@ func (b *watchedBody) Read(p []byte) (int, error) {
 
 func (b *watchedBody) Close() error {
 	err := b.ReadCloser.Close()
-	b.end(nil) // closing early is the caller's right
+	b.end(nil) // an early close is not an error
 	return err
 }
 
-// Inbound is for HTTP surfaces that strangers reach. Each request gets a span of
-// kind server that is the root of a new trace: a stranger's trace context becomes
-// a link, so that nobody can write into our traces or decide what is sampled, and
-// a stranger's baggage is not read.
+// Inbound returns a handler for HTTP endpoints that untrusted clients can reach. Each
+// request gets a span of kind server that is the root of a new trace. The client's trace
+// context becomes a link, so that a client can neither add to existing traces nor decide
+// what is sampled. The client's baggage is not read.
 //
-// The span is named by the method and by the pattern of the [http.ServeMux] that
-// answers; next is that mux, or stands behind it. The path
-// itself stays out: it holds ids, and whatever a stranger likes to write.
+// The span is named by the method and by the pattern of the [http.ServeMux] that matches;
+// next is that mux, or a handler that is registered with it. The path itself is left out:
+// it contains ids and arbitrary text of the client.
 func Inbound(p trace.TracerProvider, next http.Handler) http.Handler {
 	tracer := p.Tracer(scope)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -256,7 +257,7 @@ func Inbound(p trace.TracerProvider, next http.Handler) http.Handler {
 				span.SetName(name + " " + path)
 				span.SetAttributes(semconv.HTTPRoute(path))
 			}
-			if !finished && answer.status == 0 { // it panicked; what it panicked with goes on up
+			if !finished && answer.status == 0 { // it panicked; the panic continues
 				answer.status = http.StatusInternalServerError
 			}
 			if answer.status == 0 {
@@ -278,7 +279,7 @@ func Inbound(p trace.TracerProvider, next http.Handler) http.Handler {
 	})
 }
 
-// routeOf is the path of a mux's pattern, which is [METHOD ][HOST]/[PATH].
+// routeOf returns the path of a mux's pattern, which is [METHOD ][HOST]/[PATH].
 func routeOf(pattern string) string {
 	if _, rest, ok := strings.Cut(pattern, " "); ok {
 		pattern = strings.TrimLeft(rest, " \t")
@@ -289,14 +290,14 @@ func routeOf(pattern string) string {
 	return ""
 }
 
-// watchedWriter remembers the status.
+// watchedWriter records the status of the answer.
 type watchedWriter struct {
 	http.ResponseWriter
 	status int // 0 until it is written
 }
 
 func (w *watchedWriter) WriteHeader(status int) {
-	if w.status == 0 && (status >= 200 || status == http.StatusSwitchingProtocols) { // others announce the answer only
+	if w.status == 0 && (status >= 200 || status == http.StatusSwitchingProtocols) { // other 1xx statuses are informational
 		w.status = status
 	}
 	w.ResponseWriter.WriteHeader(status)
@@ -309,7 +310,7 @@ func (w *watchedWriter) Write(p []byte) (int, error) {
 	return w.ResponseWriter.Write(p)
 }
 
-// FlushError is what http.ResponseController looks for.
+// FlushError is called by http.ResponseController.
 func (w *watchedWriter) FlushError() error {
 	err := http.NewResponseController(w.ResponseWriter).Flush()
 	if err == nil && w.status == 0 {
@@ -318,8 +319,8 @@ func (w *watchedWriter) FlushError() error {
 	return err
 }
 
-// Flush is http.Flusher, for handlers that look for it themselves.
+// Flush implements http.Flusher for handlers that assert it.
 func (w *watchedWriter) Flush() { _ = w.FlushError() }
 
-// Unwrap is for the rest of http.ResponseController.
+// Unwrap gives http.ResponseController access to the other methods.
 func (w *watchedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }

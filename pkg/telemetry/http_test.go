@@ -19,7 +19,7 @@ import (
 	"github.com/anima-run/anima/pkg/telemetry/oteltest"
 )
 
-// traced gives a tracer whose spans arrive at the collector it returns.
+// traced returns a tracer provider and the collector that receives its spans.
 func traced(t *testing.T) (*oteltest.Collector, *telemetry.Exporters, trace.TracerProvider) {
 	t.Helper()
 	c := oteltest.Receiver(t)
@@ -68,7 +68,7 @@ func TestForeignKeepsContextToItself(t *testing.T) {
 	c, e, provider := traced(t)
 	var got []http.Header
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		got = append(got, r.Header.Clone()) // one request at a time
+		got = append(got, r.Header.Clone()) // requests are sequential
 		switch r.URL.Path {
 		case "/moved":
 			http.Redirect(w, r, "/paid?key=hunter2", http.StatusFound)
@@ -174,7 +174,7 @@ type transport func(*http.Request) (*http.Response, error)
 
 func (f transport) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// body fails after its text.
+// body is a reader that fails after its text.
 type body struct {
 	io.Reader
 	err error
@@ -190,8 +190,8 @@ func (b body) Read(p []byte) (int, error) {
 
 func (body) Close() error { return nil }
 
-// TestForeignSpanEndsWithTheBody: an answer that streams is not over when its
-// headers are there.
+// TestForeignSpanEndsWithTheBody checks that the span of a streamed answer ends with the
+// body, not with the headers.
 func TestForeignSpanEndsWithTheBody(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -240,7 +240,7 @@ func TestForeignSaysWhyThereIsNoAnswer(t *testing.T) {
 	ctx, turn := provider.Tracer("x").Start(t.Context(), "turn")
 	defer turn.End()
 	server := httptest.NewServer(http.NotFoundHandler())
-	server.Close() // now nobody listens there
+	server.Close() // now the address refuses connections
 	r, err := http.NewRequestWithContext(ctx, "BREW", server.URL+"/hunter2", nil)
 	if err != nil {
 		t.Fatal(err)
@@ -279,7 +279,7 @@ func TestInboundLinksStrangers(t *testing.T) {
 	const stranger = "0af7651916cd43dd8448eb211c80319c"
 	call := func(method, target string) {
 		r := httptest.NewRequestWithContext(t.Context(), method, target, nil)
-		r.Header.Set("traceparent", "00-"+stranger+"-b7ad6b7169203331-00") // not sampled there
+		r.Header.Set("traceparent", "00-"+stranger+"-b7ad6b7169203331-00") // not sampled by the client
 		r.Header.Set("tracestate", "their=secret")
 		r.Header.Set("baggage", "automaton.agent.id=forged")
 		h.ServeHTTP(httptest.NewRecorder(), r)
@@ -296,7 +296,7 @@ func TestInboundLinksStrangers(t *testing.T) {
 		}()
 		call("GET", "/panics")
 	}()
-	// No stranger's context, but a span of ours around the server.
+	// No remote trace context, but a local span around the server.
 	ctx, around := provider.Tracer("x").Start(t.Context(), "serve")
 	h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(ctx, "PUT", "/broken", nil))
 	if agent != "" {

@@ -8,24 +8,24 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// StartRoot starts a new root span with exactly these ids, whatever span ctx
-// holds, and returns a context whose further spans get ids of their own. It is
-// how work that was interrupted by a crash continues its trace: derive the ids
-// from the work's name ([DeriveIDs]) and pass the time it first began as
-// trace.WithTimestamp, so that no child is older than its parent.
+// StartRoot starts a new root span with the given ids, regardless of the span in ctx, and
+// returns a context in which further spans get their own ids. Work that is resumed after
+// a crash continues its trace in this way: derive the ids from the name of the work
+// ([DeriveIDs]) and pass the time at which it first began as trace.WithTimestamp, so that
+// no child begins before its parent.
 //
-// The ids hold for tracers of [Providers]; an invalid id is replaced by a
-// random one. The caller ends the span.
+// Only tracers of [Providers] use the ids. An invalid id is replaced by a random one. The
+// caller ends the span.
 func StartRoot(ctx context.Context, tracer trace.Tracer, name string, traceID trace.TraceID, spanID trace.SpanID, opts ...trace.SpanStartOption) (context.Context, trace.Span) {
 	opts = append(opts[:len(opts):len(opts)], trace.WithNewRoot())
 	_, span := tracer.Start(context.WithValue(ctx, forcedKey{}, forced{traceID, spanID}), name, opts...) //nolint:spancheck // the caller ends it
-	// The context of Start would force the same ids on every root below it.
+	// The context that Start returns would force the same ids on every root below it.
 	return trace.ContextWithSpan(ctx, span), span //nolint:spancheck // the caller ends it
 }
 
-// DeriveIDs makes ids of a trace and its root span from what names the work,
-// such as ("run", id). Equal parts give equal ids in every process and release;
-// ids are never zero. Parts are told apart: ("a", "bc") is not ("ab", "c").
+// DeriveIDs derives the ids of a trace and its root span from the name of the work, such
+// as ("run", id). Equal parts give equal ids in every process and release; ids are never
+// zero. Parts are hashed with their lengths: ("a", "bc") differs from ("ab", "c").
 func DeriveIDs(parts ...string) (trace.TraceID, trace.SpanID) {
 	h := sha256.New()
 	for _, p := range parts {
@@ -48,8 +48,8 @@ func DeriveIDs(parts ...string) (trace.TraceID, trace.SpanID) {
 	return traceID, spanID
 }
 
-// The wanted ids go to the generator in the context that Start is given.
-type forcedKey struct{} // forced
+// forcedKey is the context key with which [StartRoot] passes the ids to a tracer.
+type forcedKey struct{} // value: forced
 
 type forced struct {
 	trace trace.TraceID

@@ -10,8 +10,8 @@ import (
 	"github.com/anima-run/anima/pkg/telemetry/oteltest"
 )
 
-// TestRecoveredTraceIsOne tells the story of a crash: the first process sends
-// the children of a root that it never ends; the second one ends the root.
+// TestRecoveredTraceIsOne simulates a crash: the first process sends the children of a
+// root that it does not end; the second one ends the root.
 func TestRecoveredTraceIsOne(t *testing.T) {
 	t.Parallel()
 	c := oteltest.Receiver(t)
@@ -29,7 +29,7 @@ func TestRecoveredTraceIsOne(t *testing.T) {
 
 	second := open(t, telemetry.Options{Lookup: c.Lookup})
 	tracer = start(t, second, "loop").TracerProvider().Tracer("loop")
-	wakeCtx, wake := tracer.Start(t.Context(), "process wake") // StartRoot must not become its child
+	wakeCtx, wake := tracer.Start(t.Context(), "process wake") // StartRoot must not make the root its child
 	ctx, root := telemetry.StartRoot(wakeCtx, tracer, "invoke_agent lucky", traceID, spanID, trace.WithTimestamp(began))
 	childCtx, after := tracer.Start(ctx, "after the crash")
 	_, apart := tracer.Start(childCtx, "outlives the turn", trace.WithNewRoot())
@@ -65,7 +65,7 @@ func TestStartRootReplacesInvalidIDs(t *testing.T) {
 
 func TestDeriveIDs(t *testing.T) {
 	t.Parallel()
-	// These ids are in stored rows: they may never change.
+	// Stored rows contain these ids: they must not change.
 	traceID, spanID := telemetry.DeriveIDs("turn", "r1", "0")
 	if got, want := traceID.String()+"/"+spanID.String(), "9634dc2c186490450d088f6b028554b2/80a05654bd6ee4bb"; got != want {
 		t.Errorf("DeriveIDs(turn, r1, 0) = %s, want %s", got, want)

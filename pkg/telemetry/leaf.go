@@ -16,14 +16,13 @@ import (
 	"go.opentelemetry.io/otel/trace/noop"
 )
 
-// LeafTracer is a tracer for many small spans that have no children, such as those of
-// statements: they make a third of all spans, and cost a quarter of what others do.
-// A span is started only below one that is recorded. All that are started under one
-// name have the kind and the attributes of the first; attributes and a status that
-// are set later are each span's own. Start returns the context as it was, and there
-// are neither events nor links.
+// LeafTracer returns a tracer for many small spans without children, such as those of SQL
+// statements: they are a third of all spans, and cost a quarter of the others. A span is
+// started only below a sampled one. All spans of one name have the kind and the start
+// attributes of the first one; attributes and status that are set later belong to each
+// span. Start returns the context unchanged. Events and links are not supported.
 //
-// Of other providers than those of [Providers] it is a usual tracer.
+// With a provider that is not from [Providers] it returns the provider's own tracer.
 func LeafTracer(p trace.TracerProvider, scope string) trace.Tracer {
 	tp, ok := p.(*tracerProvider)
 	if !ok || tp.queue == nil {
@@ -37,7 +36,7 @@ type leafTracer struct {
 
 	queue *queue
 	of    *source
-	kinds sync.Map // name → []byte: what all spans of the name have, in OTLP's form
+	kinds sync.Map // name → []byte: the common fields of all spans of the name, encoded for OTLP
 }
 
 func (t *leafTracer) Start(ctx context.Context, name string, opts ...trace.SpanStartOption) (context.Context, trace.Span) {
@@ -59,7 +58,7 @@ func (t *leafTracer) Start(ctx context.Context, name string, opts ...trace.SpanS
 	return ctx, s
 }
 
-// leafSpan is used by one goroutine.
+// leafSpan is not safe for concurrent use.
 type leafSpan struct {
 	noop.Span
 
@@ -91,7 +90,7 @@ func (s *leafSpan) End(...trace.SpanEndOption) {
 		return
 	}
 	s.ended = true
-	end := s.began.Add(time.Since(s.began)) // by the clock that does not jump
+	end := s.began.Add(time.Since(s.began)) // by the monotonic clock
 	s.tracer.queue.put(s.tracer.of, s.id, end, func(b []byte, _ bool) []byte { return s.append(b, end) })
 }
 
@@ -114,23 +113,23 @@ func (s *leafSpan) append(b []byte, end time.Time) []byte {
 	return b
 }
 
-// source is what spans belong to. There are as many as services times packages.
+// source is the resource and scope of spans. There is one for each service and package.
 type source struct {
 	resource *resource.Resource
 	scope    instrumentation.Scope
 
-	head   []byte // in OTLP's form: the fields of ResourceSpans besides the spans
-	within []byte // those of ScopeSpans
-	number uint16 // in the spool, if spooled
+	head   []byte // encoded for OTLP: the fields of ResourceSpans besides the spans
+	within []byte // encoded for OTLP: the fields of ScopeSpans besides the spans
+	number uint16 // in the spool; valid if spool is set
 	spool  bool
 }
 
 type sourceKey struct {
 	resource *resource.Resource
-	scope    string // its name: none of ours has versions or attributes
+	scope    string // the name is enough: the scopes in use have no version or attributes
 }
 
-// source returns the one of a resource and a scope.
+// source returns the source of a resource and a scope.
 func (q *queue) source(r *resource.Resource, scope instrumentation.Scope) *source {
 	key := sourceKey{r, scope.Name}
 	q.sourcesMu.RLock()

@@ -32,7 +32,7 @@ func TestLeavesAreSpans(t *testing.T) {
 				span.SetStatus(codes.Error, "conflict")
 			}
 			span.End()
-			span.End() // once is enough
+			span.End() // a second End does nothing
 		}
 	}
 	_, none := telemetry.LeafTracer(p, "leaf").Start(t.Context(), "below nothing")
@@ -69,7 +69,7 @@ func TestLeavesAreSpans(t *testing.T) {
 	}
 }
 
-// TestLeavesOfOthers: any provider will do.
+// TestLeavesOfOthers checks that LeafTracer works with another provider.
 func TestLeavesOfOthers(t *testing.T) {
 	t.Parallel()
 	seen := tracetest.NewSpanRecorder()

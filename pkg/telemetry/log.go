@@ -10,18 +10,17 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Config is what an operator sets about logs. The zero value logs JSON from
-// level info up.
+// Config holds the settings of the log. The zero value logs JSON from level info.
 type Config struct {
 	Log       string `env:"log" oneof:"debug|info|warn|error" help:"least level to log"`
 	LogFormat string `env:"log_format" oneof:"json|text" help:"form of the log lines"`
 }
 
-// NewLogger returns a logger that writes one line per record to w. Records that
-// are logged with the context of a span carry its trace_id and span_id, and the
-// agent_id and turn_id of its baggage, at the top level of the line whatever
-// groups the logger has. It is safe for concurrent use if w's Write may be
-// called by one goroutine at a time.
+// NewLogger returns a logger that writes one line per record to w. A record that is
+// logged with the context of a span has its trace_id and span_id, and the agent_id and
+// turn_id of its baggage, at the top level of the line, regardless of the logger's
+// groups. The logger is safe for concurrent use; it calls w.Write from one goroutine at a
+// time.
 func NewLogger(w io.Writer, cfg Config) (*slog.Logger, error) {
 	var level slog.Level
 	if cfg.Log != "" {
@@ -39,12 +38,11 @@ func NewLogger(w io.Writer, cfg Config) (*slog.Logger, error) {
 	return nil, fmt.Errorf("log format %q: want json or text", cfg.LogFormat)
 }
 
-// traced adds what the context knows to each record.
+// traced adds the ids of the context to each record.
 type traced struct {
 	next slog.Handler
-	// Once a group is open, attributes added to next would land inside it. So
-	// the handler as it was before the first group is kept, with the steps
-	// that lead from it to next.
+	// Attributes added to next would belong to its open group. So top is the handler
+	// before the first group, and steps lead from it to next.
 	top   slog.Handler
 	steps []func(slog.Handler) slog.Handler
 }

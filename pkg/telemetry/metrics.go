@@ -8,17 +8,17 @@ import (
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 )
 
-// buckets gives histograms their bounds. The SDK's defaults are made for
-// milliseconds, and would put every duration in seconds into the first two.
-// Bounds that an instrument asks for itself are overruled for those.
+// buckets sets the bounds of histograms. The SDK's defaults are for milliseconds and
+// would put every duration in seconds into the first two buckets. For histograms in
+// seconds, the bounds given by an instrument itself are ignored.
 func buckets(i sdkmetric.Instrument) (sdkmetric.Stream, bool) {
 	var bounds []float64
 	switch {
 	case i.Kind != sdkmetric.InstrumentKindHistogram:
 	case i.Name == MetricOperationDuration, i.Name == MetricInferenceDuration, i.Name == MetricExecuteToolDuration:
-		bounds = series(0.01, 2, 14) // to 81.92
+		bounds = series(0.01, 2, 14) // to 81.92 s
 	case i.Name == MetricTokenUsage, i.Name == MetricInferenceCallInput, i.Name == MetricInferenceCallOutput:
-		bounds = series(1, 4, 14) // to 67,108,864
+		bounds = series(1, 4, 14) // to 67,108,864 tokens
 	case i.Name == MetricTimeToFirstChunk, i.Name == MetricTimePerOutputChunk, i.Name == MetricInferenceFirstChunk:
 		bounds = []float64{.001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10}
 	case i.Unit == "s":
@@ -43,10 +43,10 @@ func series(first, factor float64, n int) []float64 {
 	return prometheus.ExponentialBuckets(first, factor, n)
 }
 
-// spanCounters say what became of spans: sent, failed (the collector did not take
-// them), dropped (they came faster than they could be sent) or restored (sent for a
-// process that was killed). The same is there
-// under the names that the conventions give to an SDK's own metrics.
+// spanCounters count spans by outcome: sent, failed (the collector did not accept them),
+// dropped (they ended faster than they could be sent) or restored (sent for a process
+// that was killed). The same counts exist under the names of the conventions for SDK
+// metrics.
 type spanCounters struct {
 	outcome             *prometheus.CounterVec
 	processed, exported *prometheus.CounterVec
@@ -64,7 +64,7 @@ func newSpanCounters() *spanCounters {
 		size:      prometheus.NewGauge(prometheus.GaugeOpts{Name: "otel_sdk_processor_span_queue_size", Help: "Spans that wait to be sent."}),
 		capacity:  prometheus.NewGauge(prometheus.GaugeOpts{Name: "otel_sdk_processor_span_queue_capacity", Help: "Spans that may wait; 0: they are sent nowhere."}),
 	}
-	// An alert needs the zero as well.
+	// The zeros are needed by alerts.
 	for _, outcome := range []string{"sent", "failed", "dropped", "restored"} {
 		c.outcome.WithLabelValues(outcome)
 	}
@@ -75,7 +75,7 @@ func newSpanCounters() *spanCounters {
 	return c
 }
 
-// newProcessRegistry holds what is true of the process as a whole.
+// newProcessRegistry returns the registry of the metrics of the process as a whole.
 func newProcessRegistry(version string) (*prometheus.Registry, *spanCounters) {
 	spans := newSpanCounters()
 	r := prometheus.NewRegistry()

@@ -68,7 +68,7 @@ func TestServicesShareOnePage(t *testing.T) {
 		}
 	}
 
-	// A service that restarts in the same process takes its place again.
+	// A service that restarts in the same process gets the free replica number.
 	if err := loop.Shutdown(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +81,7 @@ func TestServicesShareOnePage(t *testing.T) {
 	}
 }
 
-// TestExemplars: from a bucket of a graph one click leads to a trace.
+// TestExemplars checks that the exemplar of a histogram bucket links to a sent trace.
 func TestExemplars(t *testing.T) {
 	t.Parallel()
 	c := oteltest.Receiver(t)
@@ -123,7 +123,7 @@ func TestExemplars(t *testing.T) {
 	if err := e.ForceFlush(deadline(t)); err != nil {
 		t.Fatal(err)
 	}
-	sent := c.Spans()[0] // an exemplar that leads to no trace is worth nothing
+	sent := c.Spans()[0] // the exemplar must link to a trace that was sent
 	for _, series := range []string{`anima_step_duration_seconds_bucket\{service="loop",le="0\.0025"\} 1`, `anima_steps_total\{outcome="ok",service="loop"\} 1\.0`} {
 		found := regexp.MustCompile(`(?m)^` + series + ` # \{(.*)\} `).FindStringSubmatch(page)
 		if found == nil || !strings.Contains(found[1], `trace_id="`+sent.TraceID.String()) || !strings.Contains(found[1], `span_id="`+sent.SpanID.String()) {
@@ -159,7 +159,7 @@ func TestHistogramBounds(t *testing.T) {
 	page := scrape(t, e)
 	for series, want := range map[string][]string{
 		"anima_step_duration_seconds":                           {"5e-05", "120.0"},
-		"anima_batch_size":                                      {"0.0", "10000.0"}, // the SDK's own
+		"anima_batch_size":                                      {"0.0", "10000.0"}, // the SDK's defaults
 		"gen_ai_client_operation_duration_seconds":              {"0.01", "81.92"},
 		"gen_ai_client_token_usage":                             {"1.0", "6.7108864e+07"},
 		"gen_ai_client_operation_time_to_first_chunk_seconds":   {"0.001", "10.0"},

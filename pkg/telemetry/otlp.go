@@ -16,9 +16,8 @@ import (
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 )
 
-// target is where spans or metrics are sent; the zero value is nowhere. Headers,
-// timeouts, compression and certificates are left to the exporters, which read
-// their own variables.
+// target is the destination of spans or metrics; the zero value is none. The exporters
+// read the variables for headers, timeouts, compression and certificates themselves.
 type target struct {
 	url  string // complete for http/protobuf; gRPC uses scheme and host
 	http bool
@@ -26,7 +25,7 @@ type target struct {
 
 const baseEndpoint = "OTEL_EXPORTER_OTLP_ENDPOINT" // of all signals
 
-// environment reads variables as the conventions want: blank is not set.
+// environment looks up variables. As the conventions require, a blank value is not set.
 type environment func(string) (string, bool)
 
 // first returns the first of names that is set, else the last name and "".
@@ -51,7 +50,7 @@ func (env environment) disabled() (bool, error) {
 	return off, nil
 }
 
-// targetOf says where spans go.
+// targetOf returns the destination of spans.
 func targetOf(env environment) (target, error) {
 	if off, err := env.disabled(); off || err != nil {
 		return target{}, err
@@ -66,8 +65,9 @@ func targetOf(env environment) (target, error) {
 	return env.target("TRACES", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", baseEndpoint)
 }
 
-// metricTargetOf says where metrics are pushed to, besides their page. The base
-// endpoint alone is not asked for it: it may be a Jaeger, which takes no metrics.
+// metricTargetOf returns the destination to which metrics are pushed, besides the metrics
+// page. The base endpoint alone does not enable it: it may be a Jaeger, which accepts no
+// metrics.
 func metricTargetOf(env environment) (target, error) {
 	if off, err := env.disabled(); off || err != nil {
 		return target{}, err
@@ -82,7 +82,7 @@ func metricTargetOf(env environment) (target, error) {
 			push = push || v == "" && set != ""
 		case "otlp":
 			push = true
-		case "prometheus": // the page is always there
+		case "prometheus": // the page always exists
 		case "none":
 		default:
 			return target{}, fmt.Errorf("%s=%q: want otlp, prometheus or none", name, v)
@@ -114,7 +114,7 @@ func (env environment) target(signal string, endpoints ...string) (target, error
 	}
 	u, err := url.Parse(v)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return target{}, fmt.Errorf("%s: want a URL, such as http://127.0.0.1:4317", name) // it may hold a password
+		return target{}, fmt.Errorf("%s: want a URL, such as http://127.0.0.1:4317", name) // the error must not contain the value, which may hold a password
 	}
 	if t.http && name == baseEndpoint {
 		u = u.JoinPath("v1", strings.ToLower(signal))
@@ -123,8 +123,8 @@ func (env environment) target(signal string, endpoints ...string) (target, error
 	return t, nil
 }
 
-// open makes the exporter without waiting for a connection: the collector may
-// come later.
+// open creates the exporter without waiting for a connection: the collector may start
+// later.
 func (t target) open(ctx context.Context) (otlptrace.Client, error) {
 	client := otlptracegrpc.NewClient(otlptracegrpc.WithEndpointURL(t.url))
 	if t.http {
@@ -141,7 +141,7 @@ func (t target) openMetrics(ctx context.Context) (sdkmetric.Exporter, error) {
 	return otlpmetricgrpc.New(ctx, otlpmetricgrpc.WithEndpointURL(t.url))
 }
 
-// intervalOf is the time between two pushes of metrics.
+// intervalOf returns the time between two pushes of metrics.
 func intervalOf(env environment) (time.Duration, error) {
 	name, v := env.first("OTEL_METRIC_EXPORT_INTERVAL")
 	if v == "" {
@@ -154,15 +154,15 @@ func intervalOf(env environment) (time.Duration, error) {
 	return time.Duration(n) * time.Millisecond, nil
 }
 
-// batching is how spans wait to be sent.
+// batching describes the queue of ended spans.
 type batching struct {
 	queue, batch, delay int // spans, spans, milliseconds
 }
 
 func batchingOf(env func(string) (string, bool)) (batching, error) {
-	// The SDK's own defaults, 2,048 spans and 5 s, lose spans at a few hundred
-	// turns a second and make people wait for the trace they just caused.
-	// 1,024 spans stay below the 4 MiB that collectors take in one message.
+	// The SDK's defaults, 2,048 spans and 5 s, lose spans at a few hundred turns a second
+	// and delay the trace of an interactive call. 1,024 spans are smaller than the 4 MiB
+	// that collectors accept in one message.
 	b := batching{queue: 16_384, batch: 1_024, delay: 1_000}
 	for name, at := range map[string]*int{
 		"OTEL_BSP_MAX_QUEUE_SIZE":        &b.queue,

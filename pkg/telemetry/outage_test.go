@@ -102,7 +102,7 @@ func TestFullQueueDropsAndSays(t *testing.T) {
 	)})
 	tracer := start(t, e, "loop").TracerProvider().Tracer("x")
 	end(t.Context(), tracer)
-	<-busy // the collector has the first and does not answer
+	<-busy // the collector has received the first and does not answer
 	for range 4 {
 		end(t.Context(), tracer)
 	}
@@ -140,11 +140,12 @@ func TestFullQueueDropsAndSays(t *testing.T) {
 	}
 }
 
-// TestShutdownEndsWithItsContext: neither an absent collector nor one that never
-// answers keeps a process from stopping. goleak sees to it that nothing goes on.
+// TestShutdownEndsWithItsContext checks that a collector that cannot be reached, or that
+// never answers, does not keep a process from stopping. goleak verifies that no goroutine
+// is left.
 func TestShutdownEndsWithItsContext(t *testing.T) {
 	t.Parallel()
-	silent, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0") // accepts and says nothing
+	silent, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0") // accepts connections and never answers
 	if err != nil {
 		t.Fatal(err)
 	}

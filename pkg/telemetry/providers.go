@@ -14,8 +14,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Providers are one service's tracers and meters. They may be used
-// concurrently.
+// Providers are the tracer provider and the meter provider of one service. They are safe
+// for concurrent use.
 type Providers struct {
 	exporters *Exporters
 	service   string
@@ -25,9 +25,8 @@ type Providers struct {
 	meters    *sdkmetric.MeterProvider
 }
 
-// Start makes the providers of a service; service is its service.name. Every
-// trace is sampled unless OTEL_TRACES_SAMPLER says otherwise. The caller shuts
-// them down.
+// Start creates the providers of a service; service is its service.name. Every trace is
+// sampled unless OTEL_TRACES_SAMPLER is set. The caller shuts the Providers down.
 func (e *Exporters) Start(ctx context.Context, service string) (*Providers, error) {
 	attrs := []attribute.KeyValue{
 		attribute.String("service.name", service),
@@ -37,7 +36,8 @@ func (e *Exporters) Start(ctx context.Context, service string) (*Providers, erro
 	if e.opts.Instance != "" {
 		attrs = append(attrs, attribute.String("service.instance.id", e.opts.Instance))
 	}
-	// Later options win, so OTEL_SERVICE_NAME cannot give six services one name.
+	// Later options take precedence, so OTEL_SERVICE_NAME cannot give six services one
+	// name.
 	res, err := resource.New(ctx, resource.WithTelemetrySDK(), resource.WithFromEnv(), resource.WithAttributes(attrs...))
 	if err != nil {
 		return nil, fmt.Errorf("OTEL_RESOURCE_ATTRIBUTES: want key=value,key=value: %w", err)
@@ -50,8 +50,8 @@ func (e *Exporters) Start(ctx context.Context, service string) (*Providers, erro
 		tracers:   newTracerProvider(e.queue, res, e.sampler),
 	}
 	err = e.join(p, func(labels prometheus.Labels) error {
-		// The service is a label of every series, and scopes say nothing more,
-		// so target_info and otel_scope_ labels would only be noise.
+		// The service is a label of every series and the scopes add no information, so
+		// target_info and otel_scope_ labels are redundant.
 		reader, err := promexporter.New(
 			promexporter.WithRegisterer(prometheus.WrapRegistererWith(labels, p.registry)),
 			promexporter.WithoutTargetInfo(),
@@ -73,30 +73,30 @@ func (e *Exporters) Start(ctx context.Context, service string) (*Providers, erro
 	return p, nil
 }
 
-// TracerProvider gives tracers whose spans carry the service's name.
+// TracerProvider returns a provider of tracers whose spans have the service's name.
 func (p *Providers) TracerProvider() trace.TracerProvider { return p.tracers }
 
-// MeterProvider gives meters whose series carry the label service. Histograms
-// whose unit is s get bounds from 50 µs to 2 minutes, whatever they ask for.
+// MeterProvider returns a provider of meters whose series have the label service.
+// Histograms with the unit s get bounds from 50 µs to 2 minutes instead of their own.
 //
-// A [GenAI] made of it uses the names that OTEL_SEMCONV_STABILITY_OPT_IN asks for.
+// A [GenAI] created with it uses the names that OTEL_SEMCONV_STABILITY_OPT_IN selects.
 func (p *Providers) MeterProvider() metric.MeterProvider {
 	return meterProvider{p.meters, p.exporters.genAILatest}
 }
 
-// meterProvider tells NewGenAI what the environment asks for, which only whoever
-// opened the Exporters has seen.
+// meterProvider passes the selected names from the Exporters, which have read the
+// environment, to NewGenAI.
 type meterProvider struct {
 	*sdkmetric.MeterProvider
 	genAILatest bool
 }
 
-// ForceFlush sends the spans that have ended, those of the process's other
-// services included; see [Exporters.ForceFlush].
+// ForceFlush sends the spans that have ended, including those of the other services of
+// the process; see [Exporters.ForceFlush].
 func (p *Providers) ForceFlush(ctx context.Context) error { return p.exporters.ForceFlush(ctx) }
 
-// Shutdown flushes traces and pushes metrics, takes the service's series off the metrics page and makes
-// its tracers and meters do nothing. Further calls do nothing.
+// Shutdown flushes traces and pushes metrics, removes the service's series from the
+// metrics page, and disables its tracers and meters. Further calls do nothing.
 func (p *Providers) Shutdown(ctx context.Context) error {
 	if !p.exporters.leave(p) {
 		return nil

@@ -10,10 +10,10 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 )
 
-// push is the one way of a process's metrics to a collector, shared by all of its
-// Providers, each of which reads its own instruments. The SDK would hand errors to
-// a global handler; here the begin and the end of an outage are logged. Nothing is
-// lost by it: sums are cumulative.
+// push sends a process's metrics to a collector. All Providers of the process share it;
+// each reads its own instruments. The SDK would pass errors to a global handler, so push
+// logs the begin and the end of an outage itself. An outage loses no counts: sums are
+// cumulative.
 type push struct {
 	sdkmetric.Exporter
 	interval time.Duration
@@ -38,14 +38,14 @@ func (p *push) Export(ctx context.Context, m *metricdata.ResourceMetrics) error 
 	return nil
 }
 
-// Shutdown is called by the reader of each Providers, of which others may go on.
+// Shutdown does nothing: the reader of each Providers calls it, and others may be in use.
 func (*push) Shutdown(context.Context) error { return nil }
 
-// close ends the connection.
+// close closes the connection.
 func (p *push) close(ctx context.Context) error { return p.Exporter.Shutdown(ctx) }
 
-// reader pushes what one Providers measures, at the interval and when it shuts
-// down.
+// reader returns a reader that pushes the metrics of one Providers at the interval and at
+// its shutdown.
 func (p *push) reader() sdkmetric.Option {
 	return sdkmetric.WithReader(sdkmetric.NewPeriodicReader(p, sdkmetric.WithInterval(p.interval)))
 }

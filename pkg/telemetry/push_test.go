@@ -16,8 +16,8 @@ import (
 	"github.com/anima-run/anima/pkg/telemetry"
 )
 
-// arrived is a line for what a collector got: the path, and of metrics the service
-// and the values.
+// arrived formats a request that a collector received: the path and, for metrics, the
+// service and the values.
 func arrived(t *testing.T, r *http.Request) string {
 	line := r.URL.Path
 	body, err := io.ReadAll(r.Body)
@@ -50,14 +50,14 @@ func arrived(t *testing.T, r *http.Request) string {
 	return line
 }
 
-// TestMetricsArePushedWhereAsked: the endpoint of traces may be a Jaeger, which
-// refuses metrics, so nothing but the two variables sends any there.
+// TestMetricsArePushedWhereAsked checks that metrics are only pushed if one of the two
+// variables is set: the endpoint of traces may be a Jaeger, which refuses metrics.
 func TestMetricsArePushedWhereAsked(t *testing.T) {
 	t.Parallel()
 	const base, traces, own = "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"
 	for _, c := range []struct {
 		name string
-		set  []string // variables; the URL is put in front of values that begin with a slash
+		set  []string // variables; the URL is prepended to values that begin with a slash
 		want []string
 	}{
 		{"base only", []string{base, "/b"}, []string{"/b/v1/traces"}},
@@ -136,7 +136,7 @@ func TestMetricFaultsNameTheVariable(t *testing.T) {
 	t.Parallel()
 	for _, set := range [][]string{
 		{"OTEL_METRICS_EXPORTER", "statsd"},
-		{"OTEL_METRICS_EXPORTER", "otlp"}, // and nowhere to send them
+		{"OTEL_METRICS_EXPORTER", "otlp"}, // without a destination
 		{"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "localhost:4317"},
 		{"OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "http/json", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "http://127.0.0.1:1"},
 		{"OTEL_METRIC_EXPORT_INTERVAL", "1m"},

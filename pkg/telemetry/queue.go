@@ -15,22 +15,22 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// sendTimeout bounds the sending of a batch, with all that is tried again.
+// sendTimeout is the timeout of sending one batch, including the client's retries.
 const sendTimeout = 30 * time.Second
 
-// queue is the one way of a process's spans to the collector, shared by all of
-// its Providers. It bounds what waits and accounts for every span: sent, failed
-// or dropped. It outlives the providers it is given to.
+// queue sends a process's spans to the collector. All Providers of the process share it.
+// It bounds the number of waiting spans and counts every span as sent, failed or dropped.
+// It is used beyond the lifetime of single Providers.
 //
-// A span is written in OTLP's form once, when it ends, to where it waits, and what
-// is sent is put together from that. The SDK's own way makes objects of all spans
-// first, and cost twice as much (BenchmarkSpan).
+// A span is encoded for OTLP once, when it ends, at the place where it waits. A request
+// is assembled from these bytes. The SDK would first create objects of all spans, which
+// costs twice as much (BenchmarkSpan).
 type queue struct {
 	size  batching
 	room  int64
-	wait  atomic.Int64 // ended, and neither sent nor failed
+	wait  atomic.Int64 // spans that have ended and were neither sent nor failed
 	log   *slog.Logger
-	spool *spool // nil when a process that is killed loses its spans
+	spool *spool // nil: spans that were not sent are lost if the process is killed
 
 	sent, failed, dropped func(spans int)
 	taken                 prometheus.Counter
@@ -38,16 +38,16 @@ type queue struct {
 
 	doubts  doubts
 	client  otlptrace.Client
-	full    chan struct{}      // a batch waits
-	flush   chan chan struct{} // send everything, then close it
-	stop    context.CancelFunc // of sending
-	stopped chan struct{}      // closed when the sender is gone
+	full    chan struct{}      // signals that a batch waits
+	flush   chan chan struct{} // requests to send everything and then close the channel
+	stop    context.CancelFunc // cancels sending
+	stopped chan struct{}      // closed when run has returned
 	closing atomic.Bool
 	ending  sync.Once
 	ended   chan struct{} // closed by close
-	over    error         // of close
+	over    error         // error of close
 
-	// Of the sender only, used again and again.
+	// Only used by run, to avoid allocations.
 	batch []item
 	buf   []byte
 	sizes map[*source]int
@@ -58,15 +58,15 @@ type queue struct {
 	mu         sync.Mutex
 	items      []item
 	down       bool  // the last batch failed
-	droppedNow int   // spans, since the queue last had plenty of room
+	droppedNow int   // spans dropped since the queue was last at most half full
 	lost       error // why spans were lost since the last flush
 }
 
-// item is a span that waits.
+// item is an ended span that waits to be sent.
 type item struct {
 	of    *source
 	place uint32 // in the spool, or nowhere
-	data  []byte // OTLP's bytes; in the spool's memory or its own
+	data  []byte // encoded span, in the spool's memory or on the heap
 }
 
 func newQueue(client otlptrace.Client, size batching, spool *spool, log *slog.Logger, spans *spanCounters) *queue {
@@ -104,7 +104,8 @@ func both(a, b prometheus.Counter) func(spans int) {
 	}
 }
 
-// abandon forgets a span that is never sent, or keeps it as a doubt.
+// abandon removes a span that is not sent from the spool. After [Ending] it is kept as a
+// doubt.
 func (q *queue) abandon(of *source, id trace.SpanID) {
 	if q.spool == nil {
 		return
@@ -114,7 +115,7 @@ func (q *queue) abandon(of *source, id trace.SpanID) {
 	}
 }
 
-// put takes a span that has ended, as it is written by write; it never waits.
+// put queues a span that has ended, encoded by write. It never blocks.
 func (q *queue) put(of *source, id trace.SpanID, now time.Time, write func(b []byte, lean bool) []byte) {
 	if q.wait.Add(1) > q.room {
 		q.wait.Add(-1)
@@ -152,12 +153,12 @@ var scratch = sync.Pool{New: func() any { b := make([]byte, 0, 2<<10); return &b
 func (q *queue) wake() {
 	select {
 	case q.full <- struct{}{}:
-	default: // the sender knows
+	default: // run has been notified
 	}
 }
 
-// run sends until close: whenever a batch is full, and what there is in any case
-// after a while.
+// run sends batches until close: when a batch is full, and otherwise all waiting spans at
+// an interval.
 func (q *queue) run(ctx context.Context) {
 	defer close(q.stopped)
 	tick := time.NewTicker(time.Duration(q.size.delay) * time.Millisecond)
@@ -180,7 +181,7 @@ func (q *queue) run(ctx context.Context) {
 	}
 }
 
-// send sends batches for as long as there are least spans.
+// send sends batches while at least least spans wait.
 func (q *queue) send(ctx context.Context, least int) {
 	for {
 		q.mu.Lock()
@@ -202,9 +203,9 @@ func (q *queue) send(ctx context.Context, least int) {
 	}
 }
 
-// request puts spans together, those of one scope of one service below each other.
-// Its messages hold nothing but bytes that are already written, as fields that they
-// do not know: so they are sent as they are. They are good until the next call.
+// request assembles the spans of a batch, grouped by source. Its messages contain only
+// encoded bytes, as unknown fields, which protobuf writes unchanged. They are valid until
+// the next call.
 func (q *queue) request(batch []item) []*tracepb.ResourceSpans {
 	clear(q.sizes)
 	for i := range batch {
@@ -231,10 +232,10 @@ func (q *queue) request(batch []item) []*tracepb.ResourceSpans {
 	return out
 }
 
-// account says what became of a batch. An outage is logged when it begins and ends,
-// and kept for the next flush.
+// account counts the spans of a batch as sent or failed. It logs the begin and the end of
+// an outage, and keeps the error for the next flush.
 func (q *queue) account(ctx context.Context, batch []item, err error) {
-	// What the last try could not send is for the next process.
+	// Spans of a last batch that failed stay in the spool for the next process.
 	for i := 0; (err == nil || !q.closing.Load()) && i < len(batch); i++ {
 		if batch[i].place != nowhere {
 			q.spool.release(batch[i].place)
@@ -269,7 +270,8 @@ func (q *queue) account(ctx context.Context, batch []item, err error) {
 	}
 }
 
-// ForceFlush sends what waits and says what was lost since the last flush.
+// ForceFlush sends all waiting spans, and returns why spans were lost since the last
+// flush.
 func (q *queue) ForceFlush(ctx context.Context) error {
 	done := make(chan struct{})
 	var err error
@@ -295,7 +297,7 @@ func (q *queue) takeLost() error {
 	return err
 }
 
-// close sends what waits, until ctx ends, and closes the connection.
+// close sends the waiting spans until ctx ends, and closes the connection.
 func (q *queue) close(ctx context.Context) error {
 	q.ending.Do(func() {
 		q.closing.Store(true)
@@ -303,8 +305,7 @@ func (q *queue) close(ctx context.Context) error {
 		select {
 		case <-q.stopped:
 		case <-ctx.Done():
-			// Out of time: end the sending that is under way, or it would go on
-			// behind our back.
+			// Cancel the sending in progress, which would otherwise continue after close.
 			q.over = ctx.Err()
 		}
 		q.stop()
@@ -322,8 +323,8 @@ func (q *queue) close(ctx context.Context) error {
 
 var errFull = errors.New("more spans ended than could be sent: raise OTEL_BSP_MAX_QUEUE_SIZE, or OTEL_BSP_MAX_EXPORT_BATCH_SIZE up to what the collector takes")
 
-// drop accounts for a span that found no room. The first one of a time of need is
-// logged, the others would drown the log.
+// drop counts a span for which the queue had no room. Only the first one of an overload
+// is logged.
 func (q *queue) drop() {
 	q.dropped(1)
 	q.mu.Lock()

@@ -11,26 +11,27 @@ import (
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 )
 
-// The root span of work that may outlive its process is one span, whoever sends it:
-// the process that brings the work to its end. There is a moment, when the end is
-// being written down, of which nobody can tell afterwards whether it was reached.
-// So the root is kept as it would be sent ([Ending]) before the end is written, and
-// if the process did not live to send it, the next one asks the books ([Resolve]).
+// The root span of work that may be resumed by another process is exported as one span,
+// by the process that ends the work. If a process crashes while it stores the end, it is
+// unknown whether the end was stored. So [Ending] stores the finished root in the spool
+// before the end is stored. If the process does not export it, the next one looks the end
+// up in the store ([Resolve]).
 
-// Abandon ends a span that is never sent, because whoever takes the work up starts
-// it again under the same ids. A span that is not ended at all would be taken for
-// one under way. After [Ending] it is sent if [Resolve] finds that the work did end.
+// Abandon ends a span without exporting it, because the process that resumes the work
+// starts it again under the same ids. A span that is not ended at all would be treated as
+// one in progress. After [Ending] the span is exported if [Resolve] finds that the work
+// has ended.
 func Abandon(span trace.Span) {
 	span.SetName(abandoned)
 	span.End()
 }
 
-// abandoned is a name that nobody else gives.
+// abandoned is a span name that no caller of SetName uses.
 const abandoned = "\x00abandoned"
 
-// Ending says that the work of a root span, one of [StartRoot] by a tracer of p, is
-// being written down as ended at that time. The caller ends the span when it is
-// written, or abandons it. Without a spool it does nothing.
+// Ending stores a root span, started by [StartRoot] with a tracer of p, in the spool with
+// that end, before the end of the work is stored. Afterwards the caller ends the span, or
+// abandons it. Without a spool Ending does nothing.
 func Ending(p trace.TracerProvider, root trace.Span, end time.Time) {
 	tp, ok := p.(*tracerProvider)
 	s, recorded := root.(*span)
@@ -41,10 +42,10 @@ func Ending(p trace.TracerProvider, root trace.Span, end time.Time) {
 	}
 }
 
-// Resolve sends the roots that a process did not live to send, or abandoned, after
-// [Ending]: those of which ended says that the books have exactly this end. It works
-// until ctx ends, and returns nil. An error of ended is tried again. At most one
-// service of a process may call it, the one that uses Ending.
+// Resolve exports the roots that a process abandoned, or did not export before a crash,
+// after [Ending], if ended reports that the store has exactly this end. It runs until ctx
+// ends, and returns nil. After an error of ended it retries. At most one service of a
+// process may call it, the one that uses Ending.
 func Resolve(ctx context.Context, p trace.TracerProvider, ended func(ctx context.Context, turn string, end time.Time) (bool, error)) error {
 	tp, ok := p.(*tracerProvider)
 	if !ok || tp.queue == nil {
@@ -55,15 +56,15 @@ func Resolve(ctx context.Context, p trace.TracerProvider, ended func(ctx context
 	return nil
 }
 
-// doubt is a root that was kept by Ending and not sent.
+// doubt is a root that Ending has stored and that was not exported.
 type doubt struct {
-	span *tracepb.ResourceSpans // with this span only
+	span *tracepb.ResourceSpans // the span with its resource and scope
 	turn string
 	end  time.Time
-	done func() // forgets it
+	done func() // removes the doubt from the spool
 }
 
-// doubts are those of a process, from its life and from dead ones.
+// doubts are the open doubts of this process and of crashed ones.
 type doubts struct {
 	client otlptrace.Client
 	log    *slog.Logger
@@ -80,7 +81,7 @@ func (d *doubts) add(all ...doubt) {
 	d.mu.Unlock()
 	select {
 	case d.more <- struct{}{}:
-	default: // it looks anyway
+	default: // resolve has been notified
 	}
 }
 

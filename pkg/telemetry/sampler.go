@@ -7,13 +7,14 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 )
 
-// samplerOf reads OTEL_TRACES_SAMPLER and OTEL_TRACES_SAMPLER_ARG. Without them
-// every trace that begins here is kept, and one that began elsewhere if it is kept
-// there: nothing is dropped at the head, because what a trace is worth (a turn, a
-// payment, an error, or a tick that woke nobody) is known at its end. Collectors
-// drop what is noise by policies on whole traces.
+// samplerOf reads OTEL_TRACES_SAMPLER and OTEL_TRACES_SAMPLER_ARG. Without them every
+// trace that begins in this process is sampled, and a trace that began elsewhere if it is
+// sampled there. There is no head sampling by default, because the value of a trace (a
+// turn, a payment, an error, or a tick without work) is known only at its end. Collectors
+// drop unwanted traces by policies on whole traces.
 //
-// A turn has a root of its own ([StartRoot]), so no sender's decision drops it.
+// A turn has its own root ([StartRoot]), so the sampling decision of a sender does not
+// apply.
 func samplerOf(env func(string) (string, bool)) (sdktrace.Sampler, error) {
 	const name = "OTEL_TRACES_SAMPLER"
 	ratio := func() (sdktrace.Sampler, error) {

@@ -45,7 +45,7 @@ func TestSampling(t *testing.T) {
 				}
 				s.span.End()
 			}
-			// A turn decides for itself, whatever the sender of its cause decided.
+			// A turn is sampled independently of the sender's decision.
 			traceID, spanID := telemetry.DeriveIDs("turn", "r1", "0")
 			_, turn := telemetry.StartRoot(unsampled, tracer, "invoke_agent lucky", traceID, spanID)
 			if got := turn.SpanContext().IsSampled(); got != c.root {

@@ -19,13 +19,13 @@ import (
 	"go.opentelemetry.io/otel/trace/noop"
 )
 
-// tracerProvider makes spans for the queue, or, without one, spans that have ids and
-// are sent nowhere. The SDK's own would copy each span twice and hand it from
-// interface to interface; a turn has fifty, and they were a tenth of its work.
+// tracerProvider creates spans for the queue. Without a queue they have ids and are not
+// sent. The SDK's provider copies each span twice and passes it through several
+// interfaces; with 50 spans in a turn that was a tenth of the turn's work.
 type tracerProvider struct {
 	embedded.TracerProvider
 
-	queue    *queue // nil when traces go nowhere
+	queue    *queue // nil: traces are not sent
 	resource *resource.Resource
 	sampler  sdktrace.Sampler
 	stopped  atomic.Bool
@@ -54,7 +54,7 @@ func (p *tracerProvider) Tracer(name string, opts ...trace.TracerOption) trace.T
 	return t
 }
 
-// shutdown makes its tracers do nothing.
+// shutdown disables the provider's tracers and flushes the queue.
 func (p *tracerProvider) shutdown(ctx context.Context) error {
 	p.stopped.Store(true)
 	if p.queue == nil {
@@ -67,7 +67,7 @@ type tracer struct {
 	embedded.Tracer
 
 	provider *tracerProvider
-	of       *source // nil when traces go nowhere
+	of       *source // nil: traces are not sent
 }
 
 func (t *tracer) Start(ctx context.Context, name string, opts ...trace.SpanStartOption) (context.Context, trace.Span) {
@@ -124,7 +124,7 @@ func (t *tracer) Start(ctx context.Context, name string, opts ...trace.SpanStart
 	return trace.ContextWithSpan(ctx, s), s
 }
 
-// unsampled has ids, for those below it, and is not sent.
+// unsampled is a span that has ids, for its children, and is not sent.
 type unsampled struct {
 	noop.Span
 
@@ -135,7 +135,7 @@ type unsampled struct {
 func (u unsampled) SpanContext() trace.SpanContext       { return u.sc }
 func (u unsampled) TracerProvider() trace.TracerProvider { return u.provider }
 
-// span is one that is sent when it has ended.
+// span is a sampled span, which is sent when it has ended.
 type span struct {
 	embedded.Span
 
@@ -143,12 +143,12 @@ type span struct {
 	start       trace.SpanContextConfig
 	sc, parent  trace.SpanContext
 	kind        trace.SpanKind
-	agent, turn string // of the baggage
+	agent, turn string // from the baggage
 	began       time.Time
 
 	mu     sync.Mutex
 	name   string
-	end    time.Time // zero while it has not ended
+	end    time.Time // zero while the span has not ended
 	attrs  []attribute.KeyValue
 	links  []trace.Link
 	events []event
@@ -161,13 +161,14 @@ type event struct {
 	attrs []attribute.KeyValue
 }
 
-// most attributes, links and events of a span, each: the conventions' limits.
+// most is the limit of attributes, links and events of a span, each, as in the
+// conventions.
 const most = 128
 
 func (s *span) SpanContext() trace.SpanContext       { return s.sc }
 func (s *span) TracerProvider() trace.TracerProvider { return s.tracer.provider }
 
-// StartTime is for who makes a span that begins as early as another.
+// StartTime returns the start time, for another span that is to begin at the same time.
 func (s *span) StartTime() time.Time { return s.began }
 
 func (s *span) IsRecording() bool {
@@ -204,7 +205,8 @@ func indexOf(all []attribute.KeyValue, key attribute.Key) int {
 	return -1
 }
 
-// SetStatus: ok is final, and an error is not undone by unset, as the API wants.
+// SetStatus sets the status. As the API requires, ok is final and unset does not replace
+// an error.
 func (s *span) SetStatus(code codes.Code, description string) {
 	s.change(func() {
 		if s.status.Code > code {
@@ -241,7 +243,7 @@ func (s *span) RecordError(err error, opts ...trace.EventOption) {
 	}
 }
 
-// change changes a span that has not ended.
+// change calls f with the lock held if the span has not ended.
 func (s *span) change(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -258,7 +260,7 @@ func (s *span) End(opts ...trace.SpanEndOption) {
 		return
 	}
 	if s.end = cfg.Timestamp(); s.end.IsZero() {
-		s.end = s.began.Add(time.Since(s.began)) // by the clock that does not jump
+		s.end = s.began.Add(time.Since(s.began)) // by the monotonic clock
 	}
 	s.mu.Unlock()
 	switch q := s.tracer.provider.queue; {
@@ -270,8 +272,8 @@ func (s *span) End(opts ...trace.SpanEndOption) {
 	}
 }
 
-// append appends the span in OTLP's form. Who calls it holds the lock, or is the only
-// one who knows the span or its end.
+// append appends the span encoded for OTLP; lean leaves out attributes and events. The
+// caller holds s.mu, or no other goroutine can change the span.
 func (s *span) append(b []byte, lean bool) []byte {
 	b = appendBytes(appendBytes(b, spanTraceID, s.start.TraceID[:]), spanID, s.start.SpanID[:])
 	if s.start.TraceState.Len() > 0 {
@@ -280,7 +282,7 @@ func (s *span) append(b []byte, lean bool) []byte {
 	if id := s.parent.SpanID(); id.IsValid() {
 		b = appendBytes(b, spanParent, id[:])
 	}
-	b = appendVarint(appendText(b, spanName, s.name), spanKind, uint64(s.kind)) // the numbers are OTLP's
+	b = appendVarint(appendText(b, spanName, s.name), spanKind, uint64(s.kind)) // trace.SpanKind has the numbers of OTLP
 	b = appendTime(b, spanStart, s.began)
 	if !s.end.IsZero() {
 		b = appendTime(b, spanEnd, s.end)

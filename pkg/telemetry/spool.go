@@ -16,31 +16,31 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// A process that is killed takes along the spans that it has not sent. Those of
-// other processes below them would be orphans, and links to them would lead
-// nowhere. So spans lie in a file until they are sent, from their start on if
-// they may have children; see spool in spool_linux.go. The next process that
-// opens the folder sends what a dead one left: what had ended as it is, what had
-// not as ended when that process last said something, with an error.
+// A process that is killed loses the spans that it has not sent. Their children in other
+// processes would become orphaned spans, and links to them would have no target. So spans
+// are kept in a file until they are sent; spans that may have children from their start
+// on. See spool in spool_linux.go. The next process that opens the folder sends the spans
+// of a crashed one: those that had ended as they are, the others with an error, and with
+// the time of that process's last write as their end.
 //
-// Roots that [StartRoot] has started and nobody has ended are not sent: whoever takes
-// their work up makes them anew, under the same ids. See root.go.
+// Roots that [StartRoot] has started and that have not ended are not sent: the process
+// that resumes their work starts them again, under the same ids. See root.go.
 
-// What a span says that its process did not live to end.
+// Status and error.type of a span that was in progress when its process was killed.
 const (
 	killedReason = "the process ended before the span did"
 	killedType   = "process_killed" // error.type
 )
 
-// left are the spans of a dead process.
+// left holds the spans of a crashed process.
 type left struct {
 	spans  []*tracepb.ResourceSpans
 	count  int
 	doubts []doubt
-	done   func() // forgets them; called once for spans and once for each doubt
+	done   func() // removes them from the spool; called once for spans and once for each doubt
 }
 
-// leftSpan is one of them: OTLP's bytes of the span, and of what it belongs to.
+// leftSpan is one of these spans, encoded for OTLP, with the number of its source.
 type leftSpan struct {
 	source uint16
 	state  uint32
@@ -50,17 +50,18 @@ type leftSpan struct {
 // The states of a place in the file.
 const (
 	stateFree    uint32 = iota
-	stateStarted        // and not ended: sent as an error if the process dies
-	stateRoot           // and not ended: whoever goes on with the work sends it
-	stateEnding         // such a one, whose end is being written down
+	stateStarted        // not ended: sent with an error if the process crashes
+	stateRoot           // a root that has not ended: sent by the process that resumes the work
+	stateEnding         // such a root whose end is being stored
 	stateEnded
 )
 
-// restore makes what is sent out of what was found. Spans that cannot be read are
-// left out and counted: a damaged file must not keep a service from starting.
+// restore decodes the spans that were found in a file and returns those to be sent, and
+// the doubts. Spans that cannot be read are skipped and counted in damaged: a damaged
+// file must not prevent a service from starting.
 func restore(sources []leftSource, found []leftSpan, last time.Time) (l left, damaged int) {
 	spans := make([]*tracepb.Span, len(found))
-	best := map[trace.SpanID]uint32{} // a span that was just ending is there twice
+	best := map[trace.SpanID]uint32{} // highest state: a span that was ending may have two places
 	for i, f := range found {
 		s := &tracepb.Span{}
 		if int(f.source) >= len(sources) || proto.Unmarshal(f.data, s) != nil || len(s.GetSpanId()) != len(trace.SpanID{}) {
@@ -119,13 +120,13 @@ func newDoubt(rs *tracepb.ResourceSpans, s *tracepb.Span) doubt {
 	return d
 }
 
-// leftSource is what left spans belong to: OTLP's bytes of a resource and of a scope.
+// leftSource is the source of left spans: an encoded resource and scope.
 type leftSource struct {
 	resource, scope []byte
-	schema          string // of the resource
+	schema          string // schema URL of the resource
 }
 
-// around is the messages around spans.
+// around returns the spans within messages for their resource and scope.
 func (f leftSource) around(spans ...*tracepb.Span) (*tracepb.ResourceSpans, bool) {
 	r, sc := &resourcepb.Resource{}, &commonpb.InstrumentationScope{}
 	if proto.Unmarshal(f.resource, r) != nil || proto.Unmarshal(f.scope, sc) != nil {
@@ -134,15 +135,15 @@ func (f leftSource) around(spans ...*tracepb.Span) (*tracepb.ResourceSpans, bool
 	return &tracepb.ResourceSpans{Resource: r, SchemaUrl: f.schema, ScopeSpans: []*tracepb.ScopeSpans{{Scope: sc, Spans: spans}}}, true
 }
 
-// spoolFiles are the files in a folder.
+// spoolFiles returns the spool files in a folder.
 func spoolFiles(dir string) []string {
-	all, _ := filepath.Glob(filepath.Join(dir, "*"+spoolSuffix)) // the pattern is good
+	all, _ := filepath.Glob(filepath.Join(dir, "*"+spoolSuffix)) // the error is only for a malformed pattern
 	return all
 }
 
 const spoolSuffix = ".spans"
 
-// heir sends what dead processes have left, in the background.
+// heir sends the spans of crashed processes in the background.
 type heir struct {
 	client otlptrace.Client
 	log    *slog.Logger
@@ -151,11 +152,11 @@ type heir struct {
 	work   sync.WaitGroup
 }
 
-// retryEvery is how soon a collector that did not take them is asked once more.
+// retryEvery is the pause before a batch that the collector did not accept is sent again.
 const retryEvery = 2 * time.Second
 
-// inherit sends in the background until all is sent or close is called. What is
-// not sent by then is left for the next process.
+// inherit sends spans in the background until all are sent or close is called. Unsent
+// spans stay in their files for the next process.
 func inherit(client otlptrace.Client, all []left, log *slog.Logger, sent func(int)) *heir {
 	ctx, stop := context.WithCancel(context.Background())
 	h := &heir{client: client, log: log, sent: sent, stop: stop}
@@ -195,7 +196,7 @@ func (h *heir) send(ctx context.Context, l left) error {
 	return nil
 }
 
-// close ends sending. It gives what is under way until ctx ends.
+// close stops the sending. It waits for a request in progress until ctx ends.
 func (h *heir) close(ctx context.Context) {
 	done := make(chan struct{})
 	go func() { h.work.Wait(); close(done) }()

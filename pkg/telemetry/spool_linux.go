@@ -15,16 +15,16 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// The file is mapped into memory: writing to it is copying, and what was copied
-// is the kernel's when the process is killed. It does not outlive a power cut and
-// need not.
+// The file is mapped into memory: a write is a copy to memory, and the kernel keeps the
+// copied bytes when the process is killed. Spans need not survive a power failure, and do
+// not.
 //
 //	0         magic, time of the last write (ns), number of sources
-//	4 KiB     sources, one after the other: what spans belong to
-//	64 KiB    places of 2 KiB: state, length, source, OTLP's bytes of the span
+//	4 KiB     sources, one after the other: resources and scopes of spans
+//	64 KiB    places of 2 KiB: state, length, source, encoded span
 //
-// A span that ends is written to another place than the one of its start, and that
-// one is freed after: there is no moment at which it is in neither.
+// A span that ends is written to another place than at its start. The first place is
+// freed afterwards, so that the span is always in the file.
 const (
 	spoolMagic   = "animaspans1\n"
 	spoolSources = 4 << 10
@@ -32,34 +32,34 @@ const (
 	placeSize    = 2 << 10
 	placeHead    = 12
 	places       = 8192
-	spoolSize    = spoolPlaces + places*placeSize // 16 MiB on disk, of which memory holds what is used
+	spoolSize    = spoolPlaces + places*placeSize // 16 MiB on disk; only pages in use take memory
 	maxSources   = 1024
 
-	atLast  = 16 // the header's fields
+	atLast  = 16 // offsets of the header's fields
 	atCount = 24
 )
 
-// spool is a process's file. Its methods may be called concurrently.
+// spool is the file of this process. Its methods are safe for concurrent use.
 type spool struct {
 	file *os.File
 	mem  []byte
 
 	mu      sync.Mutex
 	closed  bool
-	free    []uint32 // places, the last used first: few pages are touched
+	free    []uint32 // free places, last used first, so that few pages are touched
 	sources int
 	used    int // bytes of sources
 
 	shards [64]shard
 }
 
-// shard finds the place of a span.
+// shard maps a part of the open spans to their places.
 type shard struct {
 	mu sync.Mutex
 	at map[trace.SpanID]uint32
 }
 
-// openSpool makes a file in dir and takes over those of processes that are dead.
+// openSpool creates a file in dir and takes over the files of crashed processes.
 func openSpool(dir string) (s *spool, all []left, damaged int, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, nil, 0, err
@@ -87,11 +87,11 @@ func openSpool(dir string) (s *spool, all []left, damaged int, err error) {
 
 func (s *spool) prepare() error {
 	fd := int(s.file.Fd())
-	// The lock lasts as long as the process, however it ends.
+	// The kernel releases the lock at the end of the process, also after a crash.
 	if err := syscall.Flock(fd, syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		return err
 	}
-	// Memory of a file that the disk has no room for is deadly to touch.
+	// Without reserved disk space, access to a mapped page could raise SIGBUS.
 	if err := syscall.Fallocate(fd, 0, 0, spoolSize); err != nil {
 		return err
 	}
@@ -115,7 +115,7 @@ func long(mem []byte, at int) *int64  { return (*int64)(unsafe.Pointer(&mem[at])
 
 func (s *spool) shard(id trace.SpanID) *shard { return &s.shards[id[7]%64] }
 
-// started keeps a span from its start on.
+// started stores a span at its start.
 func (s *spool) started(from uint16, v *span, state uint32) {
 	buf := scratch.Get().(*[]byte)
 	b := v.append((*buf)[:0], false)
@@ -126,7 +126,7 @@ func (s *spool) started(from uint16, v *span, state uint32) {
 	scratch.Put(buf)
 }
 
-// ending keeps a root as it would be sent.
+// ending stores a root as it will be sent.
 func (s *spool) ending(from uint16, v *span, end time.Time) {
 	write := func(b []byte, lean bool) []byte { return appendTime(v.append(b, lean), spanEnd, end) }
 	if place, _ := s.put(from, write(nil, false), stateEnding, end, write); place != nowhere {
@@ -134,8 +134,8 @@ func (s *spool) ending(from uint16, v *span, end time.Time) {
 	}
 }
 
-// ended keeps a span, whose bytes are given, until its place is released. data is
-// where the bytes are now; nil means that they are not kept, or not all.
+// ended stores a span, encoded as b, until its place is released. data is the stored
+// copy; nil means that the span was not stored, or only in its lean form.
 func (s *spool) ended(from uint16, id trace.SpanID, b []byte, now time.Time, write func([]byte, bool) []byte) (place uint32, data []byte) {
 	place, data = s.put(from, b, stateEnded, now, write)
 	if place != nowhere {
@@ -144,11 +144,10 @@ func (s *spool) ended(from uint16, id trace.SpanID, b []byte, now time.Time, wri
 	return place, data
 }
 
-// nowhere is no place.
+// nowhere is the place of a span that is not stored.
 const nowhere = places
 
-// opened remembers the place of a span that has not ended, and releases the one that
-// it had.
+// opened records the place of a span that has not ended, and releases its previous place.
 func (s *spool) opened(id trace.SpanID, place uint32) {
 	sh := s.shard(id)
 	sh.mu.Lock()
@@ -160,8 +159,8 @@ func (s *spool) opened(id trace.SpanID, place uint32) {
 	}
 }
 
-// put writes a span to a free place. Without one the next process knows less of the
-// span, or nothing. Of a span that is too long the outline is kept.
+// put writes a span to a free place. If none is free, the span is not stored in this
+// state. A span that is longer than a place is stored in its lean form, and kept is nil.
 func (s *spool) put(from uint16, data []byte, state uint32, now time.Time, write func(b []byte, lean bool) []byte) (place uint32, kept []byte) {
 	whole := len(data) <= placeSize-placeHead
 	if !whole {
@@ -185,7 +184,7 @@ func (s *spool) put(from uint16, data []byte, state uint32, now time.Time, write
 	return place, kept
 }
 
-// forget frees the place of a span that is open no more.
+// forget frees the place of a span that is no longer open.
 func (s *spool) forget(id trace.SpanID) {
 	if place, ok := s.gone(id); ok {
 		s.release(place)
@@ -201,7 +200,7 @@ func (s *spool) gone(id trace.SpanID) (uint32, bool) {
 	return place, ok
 }
 
-// abandoned forgets a span, unless it was ending: then it is a doubt.
+// abandoned removes an open span. After [Ending] it is kept and returned as a doubt.
 func (s *spool) abandoned(of *source, id trace.SpanID) (doubt, bool) {
 	place, ok := s.gone(id)
 	if !ok {
@@ -240,8 +239,8 @@ func (s *spool) release(place uint32) {
 	s.mu.Unlock()
 }
 
-// register gives what spans belong to a number, by which they name it. Without room
-// its spans are not kept.
+// register stores a source and returns its number, by which spans refer to it. If there
+// is no room for it, its spans are not stored.
 func (s *spool) register(of *source) (uint16, bool) {
 	var b []byte
 	for _, part := range [][]byte{appendResource(nil, of.resource), appendScope(nil, of.scope), []byte(of.resource.SchemaURL())} {
@@ -261,8 +260,8 @@ func (s *spool) register(of *source) (uint16, bool) {
 	return uint16(n), true
 }
 
-// close ends the spool. The file stays if there are spans in it that were not sent,
-// for the next process. Its memory stays as well: a span may still be ending.
+// close closes the spool. The file is kept for the next process if it contains spans that
+// were not sent. The memory stays mapped, because a span may be ending concurrently.
 func (s *spool) close() error {
 	s.mu.Lock()
 	was, empty := s.closed, len(s.free) == places
@@ -275,16 +274,17 @@ func (s *spool) close() error {
 	if empty {
 		err = os.Remove(s.file.Name())
 	}
-	// By hand, because the memory holds on to the lock.
+	// An explicit unlock, because the mapping keeps the file open and locked.
 	return errors.Join(err, syscall.Flock(int(s.file.Fd()), syscall.LOCK_UN), s.file.Close())
 }
 
-// takeOver reads the file of a dead process; nil is one that lives, or is no spool.
-// The file stays locked until its spans are sent.
+// takeOver reads the file of a crashed process. It returns nil if the file is in use, was
+// taken over by another process, or is not a spool. The file stays locked until its spans
+// are sent.
 func takeOver(name string) (*left, int, error) {
 	f, err := os.OpenFile(name, os.O_RDWR, 0)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, 0, nil // another one was faster
+		return nil, 0, nil // another process has sent its spans
 	}
 	if err != nil {
 		return nil, 0, err
@@ -292,8 +292,9 @@ func takeOver(name string) (*left, int, error) {
 	if syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil {
 		return nil, 0, f.Close()
 	}
-	gone := func() { _, _ = os.Remove(name), f.Close() } // at worst it is sent again
-	// Another one may have sent it and removed it before it was locked.
+	gone := func() { _, _ = os.Remove(name), f.Close() } // if the removal fails, the spans are sent again
+	// Another process may have sent its spans and removed it before the lock was
+	// acquired.
 	if now, err := os.Stat(name); err != nil {
 		return nil, 0, f.Close()
 	} else if had, err := f.Stat(); err != nil || !os.SameFile(now, had) {
@@ -302,7 +303,7 @@ func takeOver(name string) (*left, int, error) {
 	mem := make([]byte, spoolSize)
 	if n, err := f.ReadAt(mem, 0); err != nil || n != len(mem) || string(mem[:len(spoolMagic)]) != spoolMagic {
 		if now := time.Now(); youngerThan(f, now, time.Minute) {
-			return nil, 0, f.Close() // it is being made
+			return nil, 0, f.Close() // it is being created
 		}
 		gone()
 		return nil, 1, nil

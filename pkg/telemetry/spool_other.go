@@ -8,7 +8,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Elsewhere a process that is killed takes its last spans along.
+// spool is only implemented on Linux. On other systems a process that is killed loses the
+// spans that it has not sent.
 type spool struct{}
 
 func openSpool(string) (*spool, []left, int, error)          { return nil, nil, 0, nil }

@@ -26,7 +26,8 @@ import (
 
 const victimDir = "TELEMETRY_TEST_VICTIM_DIR"
 
-// TestVictim is no test but the process that TestKilledProcessLosesNoSpan kills.
+// TestVictim is not a test: TestKilledProcessLosesNoSpan runs it as the process that it
+// kills.
 func TestVictim(t *testing.T) {
 	dir := os.Getenv(victimDir)
 	if dir == "" {
@@ -45,16 +46,16 @@ func TestVictim(t *testing.T) {
 		t.Fatal(err)
 	}
 	traceID, rootID := telemetry.DeriveIDs("turn", "1")
-	ctx, _ := telemetry.StartRoot(t.Context(), tracer, "root", traceID, rootID) // whoever goes on sends it
+	ctx, _ := telemetry.StartRoot(t.Context(), tracer, "root", traceID, rootID) // sent by the process that resumes the work
 	_, again := tracer.Start(ctx, "begun again")
 	telemetry.Abandon(again)
-	for _, turn := range []string{"2", "3"} { // their end is being written down
+	for _, turn := range []string{"2", "3"} { // their end is being stored
 		traceID, rootID := telemetry.DeriveIDs("turn", turn)
 		_, root := telemetry.StartRoot(t.Context(), tracer, "root of "+turn, traceID, rootID, trace.WithAttributes(telemetry.TurnID.String(turn)))
 		telemetry.Ending(p.TracerProvider(), root, time.UnixMicro(7_000_000_000_000_000))
 	}
 	under, call := tracer.Start(ctx, "under way", trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(attribute.String("a", "b")))
-	_, sql := leaf.Start(under, "SELECT of a poll that hangs") // nobody can be below it
+	_, sql := leaf.Start(under, "SELECT of a poll that hangs") // a leaf has no children, so it is not stored at its start
 	_ = sql
 	_, sql = leaf.Start(under, "SELECT 1", trace.WithSpanKind(trace.SpanKindClient))
 	sql.End()
@@ -86,7 +87,7 @@ func TestKilledProcessLosesNoSpan(t *testing.T) {
 	scan := bufio.NewScanner(out)
 	for scan.Scan() && !strings.Contains(scan.Text(), "VICTIM READY") {
 	}
-	// One that lives keeps what is its own.
+	// A running process keeps its own spool.
 	other := open(t, telemetry.Options{Spool: dir, Lookup: c.Lookup})
 	if err := other.Shutdown(deadline(t)); err != nil {
 		t.Fatal(err)
@@ -112,7 +113,7 @@ func TestKilledProcessLosesNoSpan(t *testing.T) {
 			if tries++; tries == 1 {
 				return false, errors.New("the books are closed")
 			}
-			stop() // it is the last
+			stop() // this is the last doubt
 			return false, nil
 		})
 	}()
@@ -153,7 +154,8 @@ func TestKilledProcessLosesNoSpan(t *testing.T) {
 	}
 }
 
-// TestSpoolWaitsForTheCollector: what was left stays until somebody takes it.
+// TestSpoolWaitsForTheCollector checks that unsent spans stay in the spool until a
+// collector accepts them.
 func TestSpoolWaitsForTheCollector(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -161,7 +163,7 @@ func TestSpoolWaitsForTheCollector(t *testing.T) {
 	end(t.Context(), start(t, away, "loop").TracerProvider().Tracer("x"))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_ = away.Shutdown(ctx) // it has no time to send
+	_ = away.Shutdown(ctx) // the context has ended, so no span is sent
 	c := oteltest.Receiver(t)
 	open(t, telemetry.Options{Spool: dir, Lookup: c.Lookup})
 	ctx, cancel = context.WithTimeout(t.Context(), 10*time.Second)
@@ -191,7 +193,7 @@ func TestSpoolThatCannotBe(t *testing.T) {
 	}
 }
 
-// TestSpoolIsDamaged: what cannot be read is left out, and nothing fails.
+// TestSpoolIsDamaged checks that unreadable files are skipped without an error.
 func TestSpoolIsDamaged(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -213,7 +215,8 @@ func TestSpoolIsDamaged(t *testing.T) {
 	}
 }
 
-// TestAbandonedAfterItsEnd: the books were written and the answer was lost.
+// TestAbandonedAfterItsEnd abandons two roots after Ending: the one whose end is stored
+// is sent.
 func TestAbandonedAfterItsEnd(t *testing.T) {
 	t.Parallel()
 	c := oteltest.Receiver(t)
@@ -239,8 +242,8 @@ func TestAbandonedAfterItsEnd(t *testing.T) {
 	}
 }
 
-// BenchmarkSpan is a span's cost to the one who starts and ends it, and all that
-// sending it costs, to a collector that throws it away.
+// BenchmarkSpan measures the cost of starting and ending a span, and of sending it to a
+// collector that discards it.
 func BenchmarkSpan(b *testing.B) {
 	for name, dir := range map[string]string{"memory": "", "spool": b.TempDir()} {
 		b.Run(name, func(b *testing.B) {
@@ -263,7 +266,7 @@ func BenchmarkSpan(b *testing.B) {
 				span.End()
 			}
 			if err := e.Shutdown(b.Context()); err != nil {
-				b.Log(err) // dropped: it made them faster than they could be sent
+				b.Log(err) // dropped: spans ended faster than they could be sent
 			}
 		})
 	}

@@ -1,38 +1,35 @@
-// Package telemetry makes a process observable: JSON logs that carry trace ids,
-// traces sent over OTLP, and metrics in Prometheus' form with exemplars. It is
-// the only package that speaks the OpenTelemetry SDK; everyone else takes a
-// trace.TracerProvider and a metric.MeterProvider of the OpenTelemetry API.
+// Package telemetry makes a process observable: JSON logs with trace ids, traces sent
+// over OTLP, and metrics in Prometheus' format with exemplars. It is the only package
+// that uses the OpenTelemetry SDK; other packages take a trace.TracerProvider and a
+// metric.MeterProvider of the OpenTelemetry API.
 //
-// A process opens one [Exporters] and starts one [Providers] for each service
-// that it hosts: six services keep their six names and share one connection,
-// one queue and one metrics page. Nothing is registered globally, so a process
-// may open as many as it likes.
+// A process opens one [Exporters] and starts one [Providers] for each service that it
+// runs: six services keep their six names and share one connection, one queue and one
+// metrics page. Nothing is registered globally, so a process may open several Exporters.
 //
-// Where traces go is said by the standard variables: OTEL_EXPORTER_OTLP_ENDPOINT
-// or OTEL_EXPORTER_OTLP_TRACES_ENDPOINT (a URL), OTEL_EXPORTER_OTLP_PROTOCOL
-// (grpc, the default, or http/protobuf), OTEL_EXPORTER_OTLP_HEADERS, _TIMEOUT,
-// _COMPRESSION and _CERTIFICATE, OTEL_BSP_*, OTEL_TRACES_SAMPLER,
-// OTEL_RESOURCE_ATTRIBUTES, OTEL_TRACES_EXPORTER=none and OTEL_SDK_DISABLED.
-// Without an endpoint spans are still made and sampled, so that logs, messages
-// and stored rows have their ids, and are sent nowhere. OTEL_SERVICE_NAME has no
-// effect, because one process may host several services.
+// Standard variables configure the destination of traces: OTEL_EXPORTER_OTLP_ENDPOINT or
+// OTEL_EXPORTER_OTLP_TRACES_ENDPOINT (a URL), OTEL_EXPORTER_OTLP_PROTOCOL (grpc, the
+// default, or http/protobuf), OTEL_EXPORTER_OTLP_HEADERS, _TIMEOUT, _COMPRESSION and
+// _CERTIFICATE, OTEL_BSP_*, OTEL_TRACES_SAMPLER, OTEL_RESOURCE_ATTRIBUTES,
+// OTEL_TRACES_EXPORTER=none and OTEL_SDK_DISABLED. Without an endpoint spans are created
+// and sampled but not sent, so that logs, messages and stored rows still have trace ids.
+// OTEL_SERVICE_NAME has no effect, because one process may run several services.
 //
-// Prometheus or a collector fetches metrics from [Exporters.Handler]. They are
-// pushed as well, every OTEL_METRIC_EXPORT_INTERVAL (milliseconds, 60000), if
-// OTEL_EXPORTER_OTLP_METRICS_ENDPOINT is set or OTEL_METRICS_EXPORTER is otlp, and
-// then to the former or to OTEL_EXPORTER_OTLP_ENDPOINT; never to an endpoint that
-// is there for traces. What is true of the process as a whole, such as its memory,
-// is on the page only.
+// Prometheus or a collector fetches metrics from [Exporters.Handler]. They are also
+// pushed, every OTEL_METRIC_EXPORT_INTERVAL (milliseconds, default 60000), if
+// OTEL_EXPORTER_OTLP_METRICS_ENDPOINT is set or OTEL_METRICS_EXPORTER is otlp. The
+// destination is the former, or OTEL_EXPORTER_OTLP_ENDPOINT; never the endpoint for
+// traces. Metrics of the process as a whole, such as its memory, are on the page only.
 //
-// Every trace is kept unless OTEL_TRACES_SAMPLER and _ARG say otherwise; what is
-// noise is for the collector to drop, which sees whole traces.
-// OTEL_SEMCONV_STABILITY_OPT_IN=gen_ai_latest_experimental asks for the newer names
-// of GenAI metrics (see [GenAI]).
+// Every trace is sampled unless OTEL_TRACES_SAMPLER and _ARG are set; the collector,
+// which has whole traces, drops unwanted ones.
+// OTEL_SEMCONV_STABILITY_OPT_IN=gen_ai_latest_experimental selects the newer names of
+// GenAI metrics (see [GenAI]).
 //
-// With [Options.Spool] a process that is killed loses no span: the next one that
-// opens the folder sends what it left. Roots of work that goes on elsewhere are sent
-// by whoever ends it: see [StartRoot], [Abandon], [Ending] and [Resolve].
+// With [Options.Spool] a process that is killed loses no span: the next process that
+// opens the folder sends them. The root span of work that another process resumes is sent
+// by the process that ends the work: see [StartRoot], [Abandon], [Ending] and [Resolve].
 //
-// The package does not decide what is measured, and never puts the content of
-// prompts, answers or tool calls into a span.
+// The services decide which spans and instruments they create. The package must never put
+// the content of prompts, answers or tool calls into a span.
 package telemetry

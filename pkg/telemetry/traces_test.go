@@ -41,7 +41,7 @@ func open(t *testing.T, opts telemetry.Options) *telemetry.Exporters {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The test's own context has ended when this runs.
+	// The test's own context has ended when the cleanup runs.
 	ctx := context.WithoutCancel(t.Context())
 	t.Cleanup(func() { _ = e.Shutdown(ctx) })
 	return e
@@ -92,7 +92,7 @@ func TestServicesShareOneExporter(t *testing.T) {
 	chat.End()
 	turn.End()
 
-	if err := router.Shutdown(t.Context()); err != nil { // the other service goes on
+	if err := router.Shutdown(t.Context()); err != nil { // the other service keeps running
 		t.Fatal(err)
 	}
 	_, late := loop.TracerProvider().Tracer("loop").Start(ctx, "persist")
@@ -235,7 +235,7 @@ func TestBaggageIsW3C(t *testing.T) {
 		if err != nil || b.Member("automaton.agent.id").Value() != ids[0] || b.Member("automaton.turn.id").Value() != ids[1] {
 			t.Errorf("%q is written as %q, which others read as %v, %v", ids, carrier.Get("baggage"), b, err)
 		}
-		for _, header := range []string{carrier.Get("baggage"), b.String()} { // ours, and in the words of others
+		for _, header := range []string{carrier.Get("baggage"), b.String()} { // as this package writes it, and as another library does
 			agent, turn := telemetry.Turn(telemetry.Propagator().Extract(t.Context(), propagation.MapCarrier{"baggage": header}))
 			if agent != ids[0] || turn != ids[1] {
 				t.Errorf("%q is read back as %q, %q", header, agent, turn)

@@ -13,14 +13,14 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// Field numbers of OTLP's messages. They never change.
+// Field numbers of OTLP's messages. They are fixed by the protocol.
 const (
 	spanTraceID, spanID, spanTraceState, spanParent, spanName, spanKind protowire.Number = 1, 2, 3, 4, 5, 6
 	spanStart, spanEnd, spanAttributes, spanEvents, spanLinks           protowire.Number = 7, 8, 9, 11, 13
 	spanStatus, spanFlags                                               protowire.Number = 15, 16
 )
 
-// appendStamp appends an id of the baggage, unless the span says it itself.
+// appendStamp appends an id of the baggage, unless the span has the attribute itself.
 func appendStamp(b []byte, key attribute.Key, id string, attrs []attribute.KeyValue) []byte {
 	if id == "" || indexOf(attrs, key) >= 0 {
 		return b
@@ -46,8 +46,8 @@ func appendEvent(b []byte, e *event) []byte {
 	})
 }
 
-// flagsOf are the trace flags and, as OTLP wants them, whether the parent, or what is
-// linked, is another process's.
+// flagsOf returns the trace flags and, as OTLP requires, whether the parent or the linked
+// span belongs to another process.
 func flagsOf(sc, other trace.SpanContext) uint32 {
 	const known, remote = 0x100, 0x200
 	flags := uint32(sc.TraceFlags()) | known
@@ -70,7 +70,7 @@ func appendStatus(b []byte, st sdktrace.Status) []byte {
 	})
 }
 
-// appendResource and appendScope make the messages around spans.
+// appendResource appends the fields of a Resource; appendScope those of a scope.
 func appendResource(b []byte, r *resource.Resource) []byte {
 	return appendAttributes(b, 1, r.Attributes())
 }
@@ -129,12 +129,13 @@ func appendValue(b []byte, v attribute.Value) []byte {
 		})
 	case attribute.EMPTY:
 		return b
-	default: // nobody here uses the others
+	default: // other types are not used
 		return appendText(b, 1, v.String())
 	}
 }
 
-// A value that is set is written also when it is zero: it is one of several.
+// appendInt appends an integer. A zero is written, too, because the field is part of a
+// oneof.
 func appendInt(b []byte, v int64) []byte {
 	return protowire.AppendVarint(protowire.AppendTag(b, 3, protowire.VarintType), uint64(v))
 }
@@ -166,8 +167,8 @@ func appendTime(b []byte, field protowire.Number, t time.Time) []byte {
 	return protowire.AppendFixed64(protowire.AppendTag(b, field, protowire.Fixed64Type), uint64(max(0, t.UnixNano())))
 }
 
-// appendMessage appends what f makes, with its length before it. A length below 128
-// takes one byte, for which there is room; a longer one moves the content.
+// appendMessage appends the message that f encodes, prefixed by its length. One byte is
+// reserved for the length; a message of 128 bytes or more is moved to make room.
 func appendMessage(b []byte, field protowire.Number, f func([]byte) []byte) []byte {
 	b = append(protowire.AppendTag(b, field, protowire.BytesType), 0)
 	at := len(b)

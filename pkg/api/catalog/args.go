@@ -13,10 +13,10 @@ import (
 	"unicode/utf8"
 )
 
-// Type of a parameter; the words of JSON Schema.
+// Type is the type of a parameter, in the words of JSON Schema.
 type Type string
 
-// The types that tools have. A parameter is never an object or a list.
+// The types of parameters. A parameter is never an object or a list.
 const (
 	Text    Type = "string"
 	Number  Type = "number"
@@ -24,36 +24,36 @@ const (
 	Boolean Type = "boolean"
 )
 
-// Param describes one argument of a tool.
+// Param describes one parameter of a tool.
 type Param struct {
 	Name     string   `json:"name"`
 	Type     Type     `json:"type"`
-	Does     string   `json:"does,omitempty"` // for the model
+	Does     string   `json:"does,omitempty"` // description for the model
 	Required bool     `json:"required,omitempty"`
-	Empty    bool     `json:"empty,omitempty"`    // text may be ""
+	Empty    bool     `json:"empty,omitempty"`    // text may be blank
 	Binary   bool     `json:"binary,omitempty"`   // text may hold U+0000
-	MaxBytes int      `json:"maxBytes,omitempty"` // of text as UTF-8; 0: no limit of its own
-	OneOf    []string `json:"oneOf,omitempty"`    // text must be one of these; none: any
-	Min      *float64 `json:"min,omitempty"`      // of a number, included
-	Max      *float64 `json:"max,omitempty"`      // of a number, included
+	MaxBytes int      `json:"maxBytes,omitempty"` // limit of text in UTF-8; 0: none
+	OneOf    []string `json:"oneOf,omitempty"`    // allowed texts; empty: any
+	Min      *float64 `json:"min,omitempty"`      // inclusive limit of a number
+	Max      *float64 `json:"max,omitempty"`      // inclusive limit of a number
 }
 
-// Args are arguments that fit a tool's schema. The zero value has none.
+// Args holds arguments that are valid for a tool's parameters. The zero value has none.
 type Args struct{ m map[string]any }
 
-// Has says whether an argument was given.
+// Has reports whether an argument was given.
 func (a Args) Has(name string) bool {
 	_, ok := a.m[name]
 	return ok
 }
 
-// String returns a text argument, "" when absent.
+// String returns a text argument, or "" if it is absent.
 func (a Args) String(name string) string {
 	s, _ := a.m[name].(string)
 	return s
 }
 
-// Float returns a number, otherwise when absent.
+// Float returns a number, or otherwise if it is absent.
 func (a Args) Float(name string, otherwise float64) float64 {
 	if f, ok := a.m[name].(float64); ok {
 		return f
@@ -61,7 +61,7 @@ func (a Args) Float(name string, otherwise float64) float64 {
 	return otherwise
 }
 
-// Int returns a whole number, otherwise when absent.
+// Int returns a whole number, or otherwise if it is absent.
 func (a Args) Int(name string, otherwise int64) int64 {
 	if f, ok := a.m[name].(float64); ok {
 		return int64(f)
@@ -69,7 +69,7 @@ func (a Args) Int(name string, otherwise int64) int64 {
 	return otherwise
 }
 
-// Bool returns a truth value, otherwise when absent.
+// Bool returns a boolean, or otherwise if it is absent.
 func (a Args) Bool(name string, otherwise bool) bool {
 	if b, ok := a.m[name].(bool); ok {
 		return b
@@ -77,14 +77,15 @@ func (a Args) Bool(name string, otherwise bool) bool {
 	return otherwise
 }
 
-// Parse decodes args by the tool's schema. The error is for the model: it says
-// which argument to correct. It is stricter than encoding/json, which folds the
-// case of keys and keeps the last of two equal ones, so that no executor can
-// read another value than the one that was judged (W-4, W-5).
+// Parse decodes and validates args by the tool's parameters. The error is for the model
+// and names the argument to correct. Parse is stricter than encoding/json, which
+// ignores the case of keys and keeps the last of two equal ones: an executor must not
+// read another value than the one that policy evaluated (docs/reference/platform.md, two
+// readings).
 func (t Tool) Parse(args json.RawMessage) (Args, error) {
 	args = bytes.TrimSpace(args)
 	if len(args) == 0 {
-		args = json.RawMessage("{}") // of a tool without arguments, some models say nothing
+		args = json.RawMessage("{}") // some models send nothing for a tool without parameters
 	}
 	if !utf8.Valid(args) {
 		return Args{}, errors.New("arguments are not UTF-8")
@@ -132,7 +133,7 @@ func (t Tool) Parse(args json.RawMessage) (Args, error) {
 	return a, nil
 }
 
-// read turns one JSON token into a value of the parameter's type.
+// read converts one JSON token to a value of the parameter's type.
 func (p Param) read(tok json.Token) (any, error) {
 	switch x := tok.(type) {
 	case string:

@@ -1,10 +1,10 @@
-// Package catalog is the list of the 77 built-in tools of spec-core-2 §3: what a
-// model is told of each, what arguments it takes, how risky it is and which
-// service executes it. Policy judges by it and loop executes by it, so both read
-// arguments with the same parser and no call means two things.
+// Package catalog lists the 77 built-in tools (docs/reference/platform.md, Tool
+// catalogue): the description for the model, the parameters, the risk, the effect and
+// the service that executes the tool. Policy and loop parse arguments with the same
+// parser, so that both read the same values.
 //
-// It executes nothing and decides nothing. That a tool is listed does not say
-// that it can be used: loop offers only what somebody executes.
+// It must not execute calls or decide on them. A listed tool is not always available:
+// loop offers only the tools that a service executes.
 package catalog
 
 import (
@@ -16,10 +16,10 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// Risk of a tool, spec-core-2 §3.
+// Risk is the risk of a tool (docs/reference/platform.md, Tool catalogue).
 type Risk string
 
-// The risks. Forbidden is also what an unknown tool is given.
+// The risks. An unknown tool has the risk Forbidden.
 const (
 	Safe      Risk = "safe"
 	Caution   Risk = "caution"
@@ -27,7 +27,7 @@ const (
 	Forbidden Risk = "forbidden"
 )
 
-// Category of a tool, spec-core-2 §3.
+// Category is the category of a tool (docs/reference/platform.md, Tool catalogue).
 type Category string
 
 // The categories.
@@ -45,38 +45,39 @@ const (
 	Orchestration Category = "orchestration"
 )
 
-// Effect is what a call of the tool does to the world (design §1); it says what a
-// run that is taken up again may do with a call that left no result.
+// Effect is the class of the change that a call makes outside the agent. It determines
+// whether a run that is resumed may repeat a call without a result
+// (docs/reference/loop.md, Tool classes).
 type Effect string
 
-// The classes. Pure, idempotent and keyed calls are made again; an irreversible
-// one never is.
+// The effects. Pure, idempotent and keyed calls are repeated; an irreversible call
+// never is.
 const (
 	Pure         Effect = "pure"         // changes nothing
-	Idempotent   Effect = "idempotent"   // the second time changes nothing
-	Keyed        Effect = "keyed"        // whoever executes it knows the call by its key
-	Irreversible Effect = "irreversible" // may have happened, once
+	Idempotent   Effect = "idempotent"   // a repetition changes nothing
+	Keyed        Effect = "keyed"        // the executor recognises a repetition by its key
+	Irreversible Effect = "irreversible" // must not be repeated
 )
 
 // Tool is one entry of the catalogue.
 type Tool struct {
 	Name     string    `json:"name"`
-	Does     string    `json:"does"` // for the model, one line
+	Does     string    `json:"does"` // description for the model, one line
 	Category Category  `json:"category"`
 	Risk     Risk      `json:"risk"`
 	Effect   Effect    `json:"effect"`
-	Mutating bool      `json:"mutating"`        // changes something: the agent is not idle (spec-core-1 §1.5)
-	Status   bool      `json:"status"`          // only looks at the agent's own state: many in a row are a maintenance loop
-	Spends   bool      `json:"spends"`          // needs a hold before it is executed
+	Mutating bool      `json:"mutating"`        // a turn with such a call is not idle (docs/reference/loop.md, Loop detection)
+	Status   bool      `json:"status"`          // only reads the agent's own state; many consecutive calls are a maintenance loop
+	Spends   bool      `json:"spends"`          // requires a hold before it is executed
 	Owner    api.Owner `json:"owner"`           // service that executes it
-	Params   []Param   `json:"params,omitzero"` // nil: it takes none
+	Params   []Param   `json:"params,omitzero"` // nil: no parameters
 }
 
-// Tools returns every tool, in the order of the specification. The slice is the
-// caller's, what it points to is not.
+// Tools returns all tools in the order of the catalogue. The caller may change the
+// slice, but not the data that its elements refer to.
 func Tools() []Tool { return slices.Clone(tools) }
 
-// Names returns the names of all tools, in the same order.
+// Names returns the names of all tools in the order of the catalogue.
 func Names() []string {
 	names := make([]string, len(tools))
 	for i, t := range tools {
@@ -85,10 +86,10 @@ func Names() []string {
 	return names
 }
 
-// ByName returns the catalogue as a map, the caller's own.
+// ByName returns a new map of all tools by name.
 func ByName() map[string]Tool { return maps.Clone(byName()) }
 
-// Named returns a tool, and whether there is one of that name.
+// Named returns the tool with a name, and whether it exists.
 func Named(name string) (Tool, bool) {
 	t, ok := byName()[name]
 	return t, ok
@@ -102,7 +103,7 @@ var byName = sync.OnceValue(func() map[string]Tool {
 	return m
 })
 
-// Schema is the JSON Schema of the tool's arguments, as models are given it.
+// Schema returns the JSON Schema of the tool's arguments, which is sent to models.
 func (t Tool) Schema() json.RawMessage {
 	type property struct {
 		Type        string   `json:"type"`
@@ -130,7 +131,7 @@ func (t Tool) Schema() json.RawMessage {
 	}
 	text, err := api.Encode(schema)
 	if err != nil {
-		panic(err) // of strings and numbers alone
+		panic(err) // schema has only strings, numbers and booleans
 	}
 	return text
 }

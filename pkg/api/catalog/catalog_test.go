@@ -11,7 +11,7 @@ import (
 	"github.com/anima-run/anima/pkg/api/catalog"
 )
 
-// TestCounts has the counts of spec-core-2 §3.
+// TestCounts checks the counts of docs/reference/platform.md, Tool catalogue.
 func TestCounts(t *testing.T) {
 	t.Parallel()
 	risks, categories := map[catalog.Risk]int{}, map[catalog.Category]int{}
@@ -40,7 +40,7 @@ func TestCounts(t *testing.T) {
 	if diff := cmp.Diff(want, categories); diff != "" {
 		t.Errorf("categories (-want +got):\n%s", diff)
 	}
-	// spec-core-1 §1.5, "Idle-only set".
+	// See docs/reference/loop.md, Tool classes.
 	idle := strings.Fields(`check_credits check_usdc_balance system_synopsis review_memory list_children check_child_status
 		list_sandboxes list_models list_skills git_status git_log check_reputation recall_facts recall_procedure heartbeat_ping
 		check_inference_spending orchestrator_status list_goals get_plan`)
@@ -51,8 +51,8 @@ func TestCounts(t *testing.T) {
 	}
 }
 
-// TestParse has what models send by mistake, and what would let two readers see
-// different values (V-39, W-4, W-5).
+// TestParse checks common errors of models, and arguments that two parsers could read
+// differently (V-39; docs/reference/platform.md, two readings).
 func TestParse(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ tool, args, says string }{
@@ -109,8 +109,8 @@ func TestArgs(t *testing.T) {
 	}
 }
 
-// FuzzParse: nothing panics, and arguments that pass are one object that
-// encoding/json reads alike.
+// FuzzParse checks that Parse does not panic, and that accepted arguments are one
+// object that encoding/json reads in the same way.
 func FuzzParse(f *testing.F) {
 	for _, s := range []string{`{}`, `{"path":"a"}`, `{"command":"ls","Command":"x"}`, `{"path":"a","path":"b"}`, `null`, `{"duration_seconds":1}`, `{"":0}`} {
 		f.Add(s)

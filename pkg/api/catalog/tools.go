@@ -6,22 +6,23 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// Limits of arguments, in bytes where they are of text.
+// Limits of arguments (docs/reference/platform.md, Tool calls). Those of text are in
+// bytes.
 const (
 	maxPath    = 4096      // PATH_MAX of Linux
-	maxCommand = 32 << 10  // keeps parsing far below a millisecond
-	maxMessage = 64_000    // spec-core-2 §3.1
-	maxFile    = 100_000   // of edit_own_file, spec-core-2 §3.1
-	maxPrompt  = 2_000     // of a genesis prompt after cleaning, spec-core-2 §3.1
+	maxCommand = 32 << 10  // parsing it takes far less than a millisecond
+	maxMessage = 64_000    // social accepts less, see api.MaxMessageBytes
+	maxFile    = 100_000   // of edit_own_file
+	maxPrompt  = 2_000     // of a genesis prompt, before it is cleaned
 	maxText    = 4_096     // of a fact, a note, a reason
 	maxLong    = 10_000    // of instructions, a description, a task's output
 	maxName    = 256       // of a key, a title
-	maxURL     = 2_048     //
-	maxSleep   = 86_400    // seconds, W-14
-	maxBody    = 128 << 10 // of a request that is paid for
+	maxURL     = 2_048     // of a URL
+	maxSleep   = 86_400    // seconds (docs/reference/platform.md, unbounded sleep)
+	maxBody    = 128 << 10 // of a paid request
 )
 
-// Short forms for the table.
+// Constructors of parameters, with short names for the table.
 func need(name string, max int, does string) Param {
 	return Param{Name: name, Type: Text, Required: true, MaxBytes: max, Does: does}
 }
@@ -44,16 +45,16 @@ func between(name string, required bool, low, high float64, does string) Param {
 
 func yesNo(name, does string) Param { return Param{Name: name, Type: Boolean, Does: does} }
 
-// Categories of facts and kinds of memory, spec-core-4 §7.1.
+// Categories of facts and kinds of memory (docs/reference/memory.md, Tiers and Facts).
 var (
 	factCategories = []string{"self", "environment", "financial", "agent", "domain", "procedural_ref", "creator"}
-	// What tools bring from a market is recalled by its category, and remembered by loop alone.
+	// Facts of the category market are stored by loop only, and can be recalled.
 	knownCategories = append(slices.Clone(factCategories), "market")
 	memoryKinds     = []string{"working", "episodic", "semantic", "procedural", "relationship"}
 )
 
-// tools has the names, categories, risks, parameters and owners of spec-core-2
-// §3, in its order.
+// tools lists the tools with their names, categories, risks, effects, owners and
+// parameters. The three booleans are Mutating, Status and Spends of [Tool].
 var tools = []Tool{
 	{"exec", "Run a shell command in your folder. It sees your folder and the system's programs, nothing else.", VM, Caution, Irreversible, true, false, false, api.Loop, []Param{
 		need("command", maxCommand, ""), whole("timeout", false, 1, 600, "seconds"),

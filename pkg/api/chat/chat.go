@@ -1,9 +1,9 @@
-// Package chat is the form in which prompts travel: the messages and tools of OpenAI's
-// chat completions, as JSON. A prompt is normalised and encoded once; its bytes are
-// hashed, carried and sent to the provider as they are. [Check] tells a normal prompt
-// from its bytes, without decoding them.
+// Package chat encodes prompts as JSON, in the form of the messages and tools of
+// OpenAI's chat completions. A prompt is normalised and encoded once; the same bytes
+// are hashed, stored and sent to the provider. [Check] checks whether the bytes are a
+// normal prompt, without decoding them.
 //
-// It must not do I/O, and it knows no provider's exceptions.
+// It must not do I/O and must not contain rules for a single provider.
 package chat
 
 import (
@@ -25,8 +25,8 @@ const (
 	ToolRole  = "tool"
 )
 
-// Encode writes messages, in the one form that [Check] takes. What is no UTF-8 becomes
-// U+FFFD.
+// Encode returns the JSON of messages in the only form that [Check] accepts. It
+// replaces invalid UTF-8 by U+FFFD.
 func Encode(messages []api.ChatMessage) []byte {
 	n := 2
 	for _, m := range messages {
@@ -41,7 +41,7 @@ func Encode(messages []api.ChatMessage) []byte {
 			out = append(out, ',')
 		}
 		out = text(append(out, `{"role":`...), m.Role)
-		if m.Content != "" || len(m.ToolCalls) == 0 { // there are servers that refuse an empty text beside calls
+		if m.Content != "" || len(m.ToolCalls) == 0 { // some servers refuse an empty text beside calls
 			out = text(append(out, `,"content":`...), m.Content)
 		}
 		for k, c := range m.ToolCalls {
@@ -65,8 +65,8 @@ func Encode(messages []api.ChatMessage) []byte {
 	return append(out, ']')
 }
 
-// EncodeTools writes the tools that a model is offered; schemas stay as they are. It
-// refuses a schema that is no JSON.
+// EncodeTools returns the JSON of the tools that are offered to a model. It does not
+// change their schemas. It returns an error for a schema that is not JSON.
 func EncodeTools(tools []api.Tool) ([]byte, error) {
 	out := []byte{'['}
 	for i, t := range tools {
@@ -90,7 +90,7 @@ func EncodeTools(tools []api.Tool) ([]byte, error) {
 
 const hex = "0123456789abcdef"
 
-// text appends a JSON string.
+// text appends s to out as a JSON string.
 func text(out []byte, s string) []byte {
 	if !utf8.ValidString(s) {
 		s = strings.ToValidUTF8(s, "\uFFFD")
@@ -122,7 +122,7 @@ func text(out []byte, s string) []byte {
 	}
 }
 
-// message is a message as any writer of the protocol may send it.
+// message is a message in any JSON of the protocol, normal or not.
 type message struct {
 	Role       string `json:"role"`
 	Content    string `json:"content"`
@@ -136,7 +136,7 @@ type message struct {
 	} `json:"tool_calls"`
 }
 
-// Decode reads messages whose contents are texts, normal or not.
+// Decode returns the messages of a prompt, normal or not. The contents must be strings.
 func Decode(messages []byte) ([]api.ChatMessage, error) {
 	var all []message
 	if err := json.Unmarshal(messages, &all); err != nil {
@@ -152,7 +152,7 @@ func Decode(messages []byte) ([]api.ChatMessage, error) {
 	return out, nil
 }
 
-// DecodeTools reads tools.
+// DecodeTools returns the tools of a prompt.
 func DecodeTools(tools []byte) ([]api.Tool, error) {
 	var all []struct {
 		Function struct {
@@ -171,45 +171,47 @@ func DecodeTools(tools []byte) ([]api.Tool, error) {
 	return out, nil
 }
 
-// Tokens estimates how many tokens a text is: a quarter of its ASCII bytes plus half of
-// all other bytes, rounded up.
+// Tokens returns an estimate of the number of tokens of a text: a quarter of its ASCII
+// bytes plus half of all other bytes, rounded up.
 func Tokens[T string | []byte](text T) int64 {
 	quarters := int64(len(text))
 	for i := range len(text) {
-		quarters += int64(text[i] >> 7) // 1 where it is not ASCII
+		quarters += int64(text[i] >> 7) // 1 if it is not ASCII
 	}
 	return (quarters + 3) / 4
 }
 
-// Measure is how large a prompt is.
+// Measure is the size of a prompt.
 type Measure struct {
 	Messages int64
 	Calls    int64
-	Tokens   int64 // [Tokens] of all contents, names and arguments, added up; ids count nothing
+	Tokens   int64 // sum of [Tokens] over all contents, names and arguments, without ids
 }
 
-// Check says whether messages are normal, as by [Normalize] with tools, and in the form
-// of [Encode]. It takes linear time and decodes nothing but the arguments of calls.
-// False means that they have to be decoded and normalised, or that they are no messages
-// at all.
+// Check reports whether messages have the form of [Encode] and are normal, as after
+// [Normalize] with tools, and returns their size. It takes linear time and decodes only
+// the arguments of calls. If it returns false, the messages have to be decoded and
+// normalised, or are not valid at all.
 func Check(messages []byte) (Measure, bool) {
 	c := checker{rest: messages}
 	ok := c.messages()
 	return c.Measure, ok && len(c.rest) == 0
 }
 
+// checker is the state of [Check]. The rest is the part of the messages that is not
+// read yet.
 type checker struct {
 	Measure
 
 	rest    []byte
 	seen    [][]byte // ids of calls
-	open    int      // calls without a result, the last of seen
-	before  string   // role of the message before
+	open    int      // number of calls without a result; they are the last in seen
+	before  string   // role of the previous message
 	users   int
 	scratch []byte
 }
 
-// take takes what is expected next.
+// take reads expected from the rest. It returns false if the rest begins differently.
 func (c *checker) take(expected string) bool {
 	if len(c.rest) < len(expected) || string(c.rest[:len(expected)]) != expected {
 		return false
@@ -273,7 +275,8 @@ func (c *checker) message() bool {
 	return spoken && c.take("}")
 }
 
-// answers takes the id of the first call without a result.
+// answers reads the id of a result, which must be that of the first call without a
+// result.
 func (c *checker) answers() bool {
 	tokens := c.Tokens
 	id, _, ok := c.text()
@@ -331,8 +334,8 @@ func (c *checker) call() bool {
 	return isObject(c.scratch)
 }
 
-// text takes a string and counts its tokens. It returns what is between the quotes, and
-// whether that is nothing but space.
+// text reads a string and adds its tokens to the size. It returns the bytes between the
+// quotes, and whether they contain only space.
 func (c *checker) text() (raw []byte, blank, ok bool) {
 	if !c.take(`"`) {
 		return nil, false, false
@@ -379,14 +382,15 @@ func (c *checker) text() (raw []byte, blank, ok bool) {
 	return nil, false, false
 }
 
-// What a byte can be in the string of a prompt; those that stand for themselves are odd.
+// The kinds of bytes in the JSON string of a prompt. The kinds of bytes that are not
+// escaped are odd.
 const (
-	control   = 0 // it has to be escaped
+	control   = 0 // has to be escaped
 	letters   = 1
 	quote     = 2
 	space     = 3
 	backslash = 4
-	wide      = 5 // of a rune that is not ASCII
+	wide      = 5 // part of a rune that is not ASCII
 )
 
 //nolint:gochecknoglobals // a table
@@ -401,8 +405,8 @@ var kinds = func() (t [256]uint8) {
 	return t
 }()
 
-// escape is the length of the escape that s begins with, 0 if it is none of [Encode]'s,
-// and whether it stands for space.
+// escape returns the length of the escape sequence at the beginning of s, 0 if [Encode]
+// does not write such a sequence, and whether it represents space.
 func escape(s []byte) (n int, space bool) {
 	if len(s) < 2 {
 		return 0, false
@@ -421,7 +425,7 @@ func escape(s []byte) (n int, space bool) {
 	return 0, false
 }
 
-// plain appends the text of a string that [checker.text] has taken.
+// plain appends to out the unescaped text of a string that [checker.text] has read.
 func plain(out, raw []byte) []byte {
 	for {
 		i := bytes.IndexByte(raw, '\\')

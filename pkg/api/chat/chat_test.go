@@ -10,7 +10,7 @@ import (
 	"github.com/anima-run/anima/pkg/api/chat"
 )
 
-// measure is what [chat.Check] says of messages, computed from them.
+// measure returns the size of messages that [chat.Check] should return.
 func measure(messages []api.ChatMessage) chat.Measure {
 	var m chat.Measure
 	for _, x := range messages {
@@ -65,7 +65,8 @@ func TestEncodeTools(t *testing.T) {
 	}
 }
 
-// What is not normal, in another form or no JSON at all is not taken.
+// TestCheckRefuses checks that Check refuses messages that are not normal, that have
+// another form or that are not JSON.
 func TestCheckRefuses(t *testing.T) {
 	t.Parallel()
 	const system, user = `{"role":"system","content":"S"}`, `{"role":"user","content":"U"}`

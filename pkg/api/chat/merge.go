@@ -11,7 +11,8 @@ import (
 // ErrNoMessages is the error of an empty prompt.
 var ErrNoMessages = errors.New("a prompt needs at least one message")
 
-// Roles refuses an empty prompt ([ErrNoMessages]) and a role that is none of the four.
+// Roles returns [ErrNoMessages] for an empty prompt, and an error for a message with an
+// unknown role.
 func Roles(messages []api.ChatMessage) error {
 	if len(messages) == 0 {
 		return ErrNoMessages
@@ -26,10 +27,10 @@ func Roles(messages []api.ChatMessage) error {
 	return nil
 }
 
-// Merge joins consecutive messages of the same speaker, which some providers
-// refuse: user with user and assistant with assistant, texts on their own lines,
-// tool calls one after the other (spec 6.5). System and tool messages stay as
-// they are. The input does not change. It refuses what [Roles] refuses.
+// Merge joins consecutive messages of the user, and those of the assistant, because
+// some providers refuse them (docs/reference/inference-router.md, Messages). Texts are
+// joined with a newline, tool calls are concatenated. System and tool messages stay
+// separate. The input is not changed. The errors are those of [Roles].
 func Merge(messages []api.ChatMessage) ([]api.ChatMessage, error) {
 	if err := Roles(messages); err != nil {
 		return nil, err

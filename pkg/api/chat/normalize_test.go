@@ -14,7 +14,7 @@ import (
 	"github.com/anima-run/anima/pkg/api/chat"
 )
 
-// strict is what a server that validates refuses in a request.
+// strict returns the error of a server that validates a request, nil if it accepts it.
 func strict(messages []api.ChatMessage, tools bool) error {
 	name, id := regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`), regexp.MustCompile(`^[A-Za-z0-9_-]{1,40}$`)
 	seen := map[string]bool{}
@@ -143,7 +143,7 @@ func TestNormalizeWithoutTools(t *testing.T) {
 	}
 }
 
-// TestNormal: every way in which messages can differ from normal ones is seen.
+// TestNormal checks that Normal detects every difference from normal messages.
 func TestNormal(t *testing.T) {
 	t.Parallel()
 	changed := func(change func(m []api.ChatMessage) []api.ChatMessage) []api.ChatMessage {
@@ -207,8 +207,8 @@ func TestNormal(t *testing.T) {
 	}
 }
 
-// TestJoinUser: what the user says one after the other is one message, and what Normalize
-// makes of the rest stays for it.
+// TestJoinUser checks that JoinUser joins consecutive messages of the user and leaves
+// the other changes to Normalize.
 func TestJoinUser(t *testing.T) {
 	t.Parallel()
 	system, call := api.ChatMessage{Role: "system", Content: "be"}, api.ToolCall{ID: "a", Name: "exec", Arguments: "{}"}
@@ -245,7 +245,7 @@ func TestJoinUser(t *testing.T) {
 	}
 }
 
-// FuzzNormalize makes conversations of bytes: a role, an id, a name, arguments.
+// FuzzNormalize generates conversations from bytes: a role, an id, a name, arguments.
 func FuzzNormalize(f *testing.F) {
 	f.Add("uhello|a c1 exec {}|tc1 ok", true)
 	f.Add("a c1 exec [1]|a c1 exec|tc1|tc1|sX|u", false)

@@ -1,4 +1,4 @@
-// Package disktest gives a test a small disk of its own that it can fill. It is for
+// Package disktest provides a test with a small disk that the test can fill. It is for
 // tests only.
 package disktest
 
@@ -14,13 +14,14 @@ import (
 	"testing"
 )
 
-// child marks the process in which the disk is.
+// child is the variable that marks the process with the disk; its value is the name of
+// the test.
 const child = "ANIMA_DISKTEST_CHILD"
 
-// Run runs f in a process of its own, with a folder that is an empty file system of
-// the given size. The process is this test binary again, in a mount namespace, and
-// as root in a user namespace where this user may not mount; a machine that allows
-// neither fails the test. The test binary's TestMain runs before it as usual.
+// Run runs f in a separate process, with a folder that is an empty file system of the
+// given size. The process executes this test binary again in a mount namespace, and as
+// root in a user namespace if this user may not mount. The test fails on a machine that
+// allows neither. TestMain of the test binary runs as usual.
 func Run(t *testing.T, bytes int64, f func(t *testing.T, dir string)) {
 	t.Helper()
 	if name, _ := os.LookupEnv(child); name == t.Name() {
@@ -57,8 +58,7 @@ func mount(dir string, bytes int64) error {
 	return syscall.Mount("tmpfs", dir, "tmpfs", 0, "mode=700,size="+strconv.FormatInt(bytes, 10))
 }
 
-// Fill takes all the space that is left on dir's file system and returns a function
-// that gives it back.
+// Fill uses all free space of dir's file system and returns a function that releases it.
 func Fill(t *testing.T, dir string) (free func()) {
 	t.Helper()
 	name := filepath.Join(dir, ".full")

@@ -8,15 +8,16 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// notFound is how a server answers a read of a message that its store does not have.
+// notFound is the response of a server to a read of a message that its store does not
+// have.
 const notFound = `{"type":"io.nats.jetstream.api.v1.stream_msg_get_response","error":{"code":404,"err_code":10037,"description":"no message found"}}`
 
 // Behind makes the next reads of single messages of a stream, as many as times says,
-// find nothing, whatever the stream has: a stream's leader answers so while it has
-// not applied what a consumer's leader on another server has delivered already
-// (spec/nats.md). p is a server of this process whose clients are in its global
-// account. left says how many of these answers are still to come; stop ends it and
-// must be called.
+// return not found regardless of the content: the leader of a stream responds so while it
+// has not applied messages that the leader of a consumer on another server has already
+// delivered (docs/reference/platform.md, Server faults). p is a server of this process
+// whose clients are in its global account. left returns how many such responses remain.
+// stop removes the mapping and must be called.
 func Behind(p nats.InProcessConnProvider, stream string, times int) (left func() int, stop func(), err error) {
 	s, err := running(p)
 	if err != nil {
@@ -33,7 +34,7 @@ func Behind(p nats.InProcessConnProvider, stream string, times int) (left func()
 		if n.Add(-1) == 0 {
 			s.GlobalAccount().RemoveMapping(from)
 		}
-		_ = m.Respond([]byte(notFound)) // a caller without an answer asks again
+		_ = m.Respond([]byte(notFound)) // a caller without a response retries
 	})
 	if err == nil {
 		err = nc.Flush()
@@ -51,9 +52,9 @@ func Behind(p nats.InProcessConnProvider, stream string, times int) (left func()
 	}, nil
 }
 
-// Swallow takes the next message that a client of p publishes to a subject: it reaches
-// no stream, and is not answered, as one that was sent to a server that is killed. stop must
-// be called.
+// Swallow discards the next message that a client of p publishes to a subject: it is not
+// stored and not acknowledged, like a message sent to a server that crashes. stop must be
+// called.
 func Swallow(p nats.InProcessConnProvider, subject string) (stop func(), err error) {
 	s, err := running(p)
 	if err != nil {
@@ -82,7 +83,7 @@ func Swallow(p nats.InProcessConnProvider, subject string) (stop func(), err err
 	return stop, nil
 }
 
-// running is the server behind p, as it is or embedded.
+// running returns the server of p, which is the server itself or an embedded one.
 func running(p nats.InProcessConnProvider) (*server.Server, error) {
 	switch s := p.(type) {
 	case *server.Server:

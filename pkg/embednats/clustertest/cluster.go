@@ -1,5 +1,5 @@
-// Package clustertest runs three servers that replicate to each other. It is for tests
-// only; a process of ours never is a cluster.
+// Package clustertest runs a cluster of three NATS servers. It is for tests only; a
+// process of this project never runs a cluster.
 package clustertest
 
 import (
@@ -15,15 +15,15 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-// patience is how long servers may take to be ready.
+// patience is the time limit for a server to become ready.
 const patience = 30 * time.Second
 
-// Start starts three JetStream servers that replicate to each other and keep their
-// streams below dir. They run until [Stop]: electing leaders takes seconds, so tests
-// share them.
+// Start starts three JetStream servers that replicate to each other, with their streams
+// below dir. They run until [Stop]. Leader election takes seconds, so tests share a
+// cluster.
 func Start(dir string, syncAlways bool) ([]*server.Server, error) {
 	var all []*server.Server
-	var routes []*url.URL // all of them for each: it is how many a leader must hear from
+	var routes []*url.URL // each server gets all routes, because their number determines the quorum
 	var ports []int
 	for range 3 {
 		port, err := FreePort()
@@ -56,7 +56,7 @@ func Start(dir string, syncAlways bool) ([]*server.Server, error) {
 	return all, nil
 }
 
-// Stop shuts servers down, all at once.
+// Stop shuts servers down concurrently.
 func Stop(servers []*server.Server) {
 	for _, s := range servers {
 		s.Shutdown()
@@ -66,7 +66,7 @@ func Stop(servers []*server.Server) {
 	}
 }
 
-// FreePort is one of this machine's that nobody listens on.
+// FreePort returns a port of this machine that is not in use.
 func FreePort() (int, error) {
 	l, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", "127.0.0.1:0")
 	if err != nil {

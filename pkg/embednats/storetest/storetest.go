@@ -1,5 +1,5 @@
-// Package storetest makes the file stores of a stopped NATS server look as an unclean
-// exit leaves them. It is for tests only.
+// Package storetest changes the file stores of a stopped NATS server into the state that
+// an unclean exit leaves. It is for tests only.
 package storetest
 
 import (
@@ -12,29 +12,29 @@ import (
 	"path/filepath"
 )
 
-// The files of a stream's folder "msgs", beside its blocks.
+// Files in the folder "msgs" of a stream, beside its blocks.
 const (
-	index = "index.db" // which messages there are
-	ttls  = "thw.db"   // when messages expire
+	index = "index.db" // index of the messages
+	ttls  = "thw.db"   // expiries of the messages
 )
 
-// Form says what is left of the state that a server saves beside its messages.
+// Form is what is left of the state that a server saves beside its messages.
 type Form int
 
-// A server saves the state of a stream about every two minutes and when it is shut
-// down. Without the index it rebuilds the stream from all messages in its blocks, those
-// included that were replaced.
+// A server saves the state of a stream about every two minutes and at shutdown. Without
+// the index it rebuilds the stream from all messages in its blocks, including replaced
+// ones.
 const (
-	// Saved: the index is unusable, and the saved expiries are those of a time after the
-	// last message, at which none was left. What comes back has no TTL. This is what a
-	// server leaves that has run for minutes (nats-server issue 8505), at its worst.
+	// Saved means that the index is unusable, and that the saved expiries are of a time
+	// after the last message, at which none was left: the recovered messages have no TTL.
+	// It is the worst case of a server that has run for minutes (nats-server issue 8505).
 	Saved Form = iota
-	// Never: nothing was saved. What comes back has its TTL.
+	// Never means that nothing was saved. The recovered messages have their TTL.
 	Never
 )
 
-// Age changes all stores under dir, the folder of a server that has stopped, into a
-// form. It is an error if there is no store.
+// Age changes all stores under dir, the folder of a stopped server, to the state form. It
+// returns an error if there is no store.
 func Age(dir string, form Form) error {
 	stores := 0
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
@@ -56,7 +56,7 @@ func Age(dir string, form Form) error {
 	return err
 }
 
-// noTTLs is a saved state in which no message up to the highest sequence expires: a
+// noTTLs returns a saved state in which no message up to the highest sequence expires: a
 // version, the number of entries, and the sequence.
 func noTTLs() []byte {
 	b := binary.LittleEndian.AppendUint64([]byte{1}, 0)

@@ -6,8 +6,9 @@ import (
 	"testing"
 )
 
-// Commits is how many transactions a SQLite database has seen since it was opened: a
-// counter in the header of the index beside its log (SQLite's file formats, WAL-index).
+// Commits returns how many transactions a SQLite database has committed since it was
+// opened: a counter in the header of its WAL index file (SQLite's file formats,
+// WAL-index).
 func Commits(t testing.TB, file string) int64 {
 	t.Helper()
 	index, err := os.ReadFile(file + "-shm")

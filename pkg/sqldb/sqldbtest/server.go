@@ -17,13 +17,13 @@ import (
 	"syscall"
 )
 
-// Server is a private Postgres server, for tests: it listens on a socket in its
-// own folder, and accepts every client that may open that.
+// Server is a private Postgres server for tests. It listens on a socket in its own folder
+// and accepts every client that may open the socket.
 type Server struct {
 	url  string
 	dir  string
 	cmd  *exec.Cmd
-	hold io.WriteCloser // while it is open the server runs
+	hold io.WriteCloser // the server runs while it is open
 }
 
 // warden starts the server, and stops it when its standard input ends. That
@@ -32,12 +32,12 @@ type Server struct {
 //go:embed warden.sh
 var warden string
 
-// Start makes a cluster in a temporary folder and starts a server on it, which syncs
-// nothing to the disk. ctx bounds the start only.
+// Start creates a cluster in a temporary folder and starts a server that does not sync to
+// the disk. ctx bounds the start only.
 func Start(ctx context.Context) (*Server, error) { return startServer(ctx, "off") }
 
-// StartSynced is Start for a server with the settings of production: what is committed
-// is on the disk.
+// StartSynced is Start with the sync settings of production: a committed transaction is
+// on the disk.
 func StartSynced(ctx context.Context) (*Server, error) { return startServer(ctx, "on") }
 
 func startServer(ctx context.Context, sync string) (_ *Server, err error) {
@@ -59,7 +59,7 @@ func startServer(ctx context.Context, sync string) (_ *Server, err error) {
 	if err != nil {
 		return nil, err
 	}
-	// Not ctx: the server outlives it.
+	// Without the cancellation of ctx: the server runs longer than this call.
 	cmd := exec.CommandContext(context.WithoutCancel(ctx), "/bin/sh", "-c", warden, "warden", bin, dir, sync)
 	cmd.Dir = dir
 	cmd.SysProcAttr = attr
@@ -74,7 +74,7 @@ func startServer(ctx context.Context, sync string) (_ *Server, err error) {
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start postgres: %w", err)
 	}
-	// Where ctx ends first, the warden and what it waits for end, and so its output.
+	// If ctx ends first, the warden script and its children end, which closes the output.
 	inTime := context.AfterFunc(ctx, func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) })
 	defer inTime()
 	var said strings.Builder
@@ -94,10 +94,11 @@ func startServer(ctx context.Context, sync string) (_ *Server, err error) {
 	return nil, fmt.Errorf("start postgres from %s: %w\n%s", bin, err, said.String())
 }
 
-// URL reaches the server as its superuser.
+// URL returns the URL of the server for its superuser.
 func (s *Server) URL() string { return s.url }
 
-// Processes are the ids of the server's processes now. Errors: those of reading /proc.
+// Processes returns the ids of the server's current processes. It returns the errors of
+// reading /proc.
 func (s *Server) Processes() ([]int, error) {
 	file, err := os.ReadFile(filepath.Join(s.dir, "data", "postmaster.pid"))
 	if err != nil {
@@ -126,8 +127,8 @@ func (s *Server) Processes() ([]int, error) {
 // Stop stops the server and removes its folder.
 func (s *Server) Stop() error { return errors.Join(s.hold.Close(), s.cmd.Wait()) }
 
-// binaries finds the folder of Postgres's programs: on the PATH, else the newest
-// that Debian's packages installed.
+// binaries returns the folder of the Postgres programs: on the PATH, otherwise the newest
+// version that Debian's packages installed.
 func binaries() (string, error) {
 	if p, err := exec.LookPath("initdb"); err == nil {
 		if p, err = filepath.EvalSymlinks(p); err == nil && complete(filepath.Dir(p)) {
@@ -160,8 +161,8 @@ func complete(dir string) bool {
 	return true
 }
 
-// unprivileged makes the process leave our terminal's group, so that Ctrl-C does
-// not reach it before us, and drop root, which Postgres refuses to run as.
+// unprivileged returns attributes that start the process in a new session, so that Ctrl-C
+// does not reach it before this process, and without root, which Postgres refuses.
 func unprivileged(dir string) (*syscall.SysProcAttr, error) {
 	attr := &syscall.SysProcAttr{Setsid: true}
 	if os.Geteuid() != 0 {

@@ -1,5 +1,5 @@
-// Package sqldbtest gives tests real databases: a fresh one for each test, on
-// both engines. It is for tests only.
+// Package sqldbtest provides databases on both engines, a new one for each test. It is
+// for tests only.
 package sqldbtest
 
 import (
@@ -18,27 +18,27 @@ import (
 	"github.com/anima-run/anima/pkg/sqldb"
 )
 
-// The environment that the tests look at.
+// The environment variables of the tests.
 const (
-	// URLVariable names a Postgres server to use instead of a private one; its user
-	// must be allowed to make databases and schemas.
+	// URLVariable is the URL of a Postgres server to use instead of a private one; its
+	// user must be allowed to create databases and schemas.
 	URLVariable = "ANIMA_TEST_POSTGRES_URL"
-	// SwitchVariable, set to "off", leaves Postgres out, aloud.
+	// SwitchVariable, set to "off", skips the tests on Postgres with a message.
 	SwitchVariable = "ANIMA_TEST_POSTGRES"
 )
 
-// Each runs test twice, in parallel: on SQLite and on Postgres. Each time the
-// database is empty but for the migrations, and goes away afterwards.
+// Each runs test twice, in parallel: on SQLite and on Postgres. The database has only the
+// migrations applied, and is deleted afterwards.
 //
-// Where there is no Postgres the test fails and says how to get one; it is only
-// skipped if SwitchVariable says so.
+// Without Postgres the test fails with an error that says how to install it; it is
+// skipped only if SwitchVariable is "off".
 func Each(t *testing.T, migrations fs.FS, test func(t *testing.T, db *sqldb.DB)) {
 	t.Helper()
 	EachWith(t, sqldb.Options{}, migrations, test)
 }
 
-// EachWith is Each for databases that are opened with opts; their schema is
-// chosen here.
+// EachWith is Each for databases that are opened with opts, except Schema, which EachWith
+// chooses.
 func EachWith(t *testing.T, opts sqldb.Options, migrations fs.FS, test func(t *testing.T, db *sqldb.DB)) {
 	t.Helper()
 	t.Run("sqlite", func(t *testing.T) {
@@ -51,7 +51,7 @@ func EachWith(t *testing.T, opts sqldb.Options, migrations fs.FS, test func(t *t
 	})
 }
 
-// SQLite returns a migrated database in a file of its own, closed when t ends.
+// SQLite returns a migrated database in a temporary file, closed when t ends.
 func SQLite(t testing.TB, migrations fs.FS) *sqldb.DB {
 	t.Helper()
 	return sqlite(t, sqldb.Options{}, migrations)
@@ -68,7 +68,7 @@ func Postgres(t testing.TB) string {
 	t.Helper()
 	admin, adminURL := adminDB(t)
 	name := unique()
-	run(t, admin, "create database "+name+" template template0") // nobody is ever connected to template0
+	run(t, admin, "create database "+name+" template template0") // template0 has no connections
 	t.Cleanup(func() { run(t, admin, "drop database "+name+" with (force)") })
 	u, err := url.Parse(adminURL)
 	if err != nil {
@@ -78,8 +78,8 @@ func Postgres(t testing.TB) string {
 	return u.String()
 }
 
-// postgres gives a schema of its own, made in milliseconds where a database
-// takes a tenth of a second, and what a service has in production.
+// postgres returns a migrated database in a new schema, as a service has in production. A
+// schema takes milliseconds to create, a database a tenth of a second.
 func postgres(t testing.TB, opts sqldb.Options, migrations fs.FS) *sqldb.DB {
 	t.Helper()
 	admin, adminURL := adminDB(t)
@@ -112,7 +112,7 @@ func unique() string { return "test_" + strings.ToLower(rand.Text()) }
 
 func run(t testing.TB, db *sqldb.DB, statement string) {
 	t.Helper()
-	// Cleanup functions call this too, when t.Context has ended.
+	// Cleanup functions call this too, after the end of t.Context.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
 	defer cancel()
 	if _, err := db.ExecContext(ctx, statement); err != nil {
@@ -142,8 +142,8 @@ func adminDB(t testing.TB) (*sqldb.DB, string) {
 	return db, server.URL()
 }
 
-// shared is the one server of a test binary, started by the first test that needs
-// it. Nobody stops it: it ends with the binary, however that ends.
+// shared returns the server of a test binary, started by the first test that needs it. No
+// code stops it: the warden script ends it when the process ends for any reason.
 var shared = sync.OnceValues(func() (*Server, error) {
 	if url, _ := os.LookupEnv(URLVariable); url != "" {
 		return &Server{url: url}, nil

@@ -8,10 +8,10 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Check says what is wrong with one trace among spans, one fault a line; none
-// means that the trace is whole: it has exactly one root, every parent is there,
-// no span was sent twice, no child starts before its parent, and no name has an
-// id in it. Give it everything that was received, once nothing more will come.
+// Check returns the faults of one trace among spans; nil means that the trace is
+// complete: it has exactly one root, every parent exists, no span was sent twice, no
+// child starts before its parent, and no name contains an id. Call it with all received
+// spans, after the last one.
 func Check(spans []Span, traceID trace.TraceID) []string {
 	var faults []string
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Sprintf(format, args...)) }
@@ -59,9 +59,9 @@ var (
 	date   = regexp.MustCompile(`^20[0-9]{2}[01][0-9][0-3][0-9]$`)
 )
 
-// idIn finds what looks like an id: eight hex digits or more in a row, such as a
-// UUID begins with. Words spelt from the letters a to f have no digit, and the
-// dates in the names of models are no ids.
+// idIn returns a part of a name that looks like an id: eight or more consecutive hex
+// digits, such as the first part of a UUID. Words of the letters a to f without a digit,
+// and the dates in names of models, are not ids.
 func idIn(name string) string {
 	for _, run := range hexRun.FindAllString(name, -1) {
 		if strings.ContainsAny(run, "0123456789") && !date.MatchString(run) {

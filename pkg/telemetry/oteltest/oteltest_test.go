@@ -65,7 +65,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// recorder is a test that only remembers how it failed.
+// recorder is a test that only records its failure.
 type recorder struct {
 	testing.TB
 	failure string

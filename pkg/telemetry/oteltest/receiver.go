@@ -1,6 +1,5 @@
-// Package oteltest receives traces as a collector does, over OTLP and gRPC, and
-// judges them. It is for tests: what it accepts is kept in memory until the
-// test ends.
+// Package oteltest receives traces as a collector does, over OTLP and gRPC, and checks
+// them. It is for tests only: received spans are kept in memory until the test ends.
 package oteltest
 
 import (
@@ -16,8 +15,8 @@ import (
 	"google.golang.org/grpc"
 )
 
-// Collector is an OTLP trace receiver on a port of its own. Its methods may be
-// called concurrently.
+// Collector is an OTLP trace receiver on its own port. Its methods are safe for
+// concurrent use.
 type Collector struct {
 	collector.UnimplementedTraceServiceServer
 	t        testing.TB
@@ -49,10 +48,10 @@ func Receiver(t testing.TB) *Collector {
 	return c
 }
 
-// Endpoint is the value for OTEL_EXPORTER_OTLP_ENDPOINT.
+// Endpoint returns the value for OTEL_EXPORTER_OTLP_ENDPOINT.
 func (c *Collector) Endpoint() string { return c.endpoint }
 
-// Lookup is an environment that has nothing but this collector's endpoint.
+// Lookup is an environment that only contains this collector's endpoint.
 func (c *Collector) Lookup(name string) (string, bool) {
 	if name == "OTEL_EXPORTER_OTLP_ENDPOINT" {
 		return c.endpoint, true
@@ -60,7 +59,7 @@ func (c *Collector) Lookup(name string) (string, bool) {
 	return "", false
 }
 
-// Export is the method that exporters call.
+// Export stores the spans of a request. Exporters call it.
 func (c *Collector) Export(_ context.Context, req *collector.ExportTraceServiceRequest) (*collector.ExportTraceServiceResponse, error) {
 	spans, err := decode(req)
 	if err != nil {
@@ -74,15 +73,16 @@ func (c *Collector) Export(_ context.Context, req *collector.ExportTraceServiceR
 	return &collector.ExportTraceServiceResponse{}, nil
 }
 
-// Spans returns what has arrived so far, in the order of arrival.
+// Spans returns the spans received so far, in the order of arrival.
 func (c *Collector) Spans() []Span {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Clone(c.spans)
 }
 
-// Wait returns the spans as soon as enough says so; it is asked whenever some
-// arrive. When ctx ends first the test fails, and Wait returns what there is.
+// Wait calls enough with the received spans, again whenever more arrive, and returns them
+// when it returns true. If ctx ends first, the test fails, and Wait returns the spans
+// received so far.
 func (c *Collector) Wait(ctx context.Context, enough func([]Span) bool) []Span {
 	c.t.Helper()
 	for {

@@ -11,11 +11,11 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// Drain is a collector that throws away what it gets, unread: for benchmarks,
-// which must not measure the collector.
+// Drain is a collector that discards requests without decoding them, for benchmarks that
+// must not measure the collector.
 type Drain struct{ endpoint string }
 
-// Sink starts one on 127.0.0.1 that stops with the test.
+// Sink starts a Drain on 127.0.0.1 that stops with the test.
 func Sink(t testing.TB) *Drain {
 	t.Helper()
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -34,7 +34,7 @@ func Sink(t testing.TB) *Drain {
 	return &Drain{endpoint: "http://" + l.Addr().String()}
 }
 
-// ServeSink is a [Sink] for a process of its own: it serves until the listener fails.
+// ServeSink runs a [Drain] on l until l fails, for a separate process.
 func ServeSink(l net.Listener) error { return drain().Serve(l) }
 
 func drain() *grpc.Server {
@@ -54,10 +54,10 @@ func drain() *grpc.Server {
 	return server
 }
 
-// Endpoint is the value for OTEL_EXPORTER_OTLP_ENDPOINT.
+// Endpoint returns the value for OTEL_EXPORTER_OTLP_ENDPOINT.
 func (d *Drain) Endpoint() string { return d.endpoint }
 
-// Lookup is an environment that has nothing but this sink's endpoint.
+// Lookup is an environment that only contains this sink's endpoint.
 func (d *Drain) Lookup(name string) (string, bool) {
 	if name != "OTEL_EXPORTER_OTLP_ENDPOINT" {
 		return "", false
@@ -65,8 +65,8 @@ func (d *Drain) Lookup(name string) (string, bool) {
 	return d.endpoint, true
 }
 
-// unread decodes nothing, and answers with an empty message, which in OTLP says
-// that all was taken.
+// unread is a codec that decodes nothing and encodes an empty message, which in OTLP
+// means that all spans were accepted.
 type unread struct{}
 
 var _ encoding.CodecV2 = unread{}

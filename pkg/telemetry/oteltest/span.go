@@ -10,7 +10,7 @@ import (
 	otlp "go.opentelemetry.io/proto/otlp/trace/v1"
 )
 
-// Span is a span as the collector got it.
+// Span is a span as the collector received it.
 type Span struct {
 	Service    string // service.name of the resource
 	Resource   map[string]any
@@ -24,7 +24,7 @@ type Span struct {
 	Links      []Link
 	Start, End time.Time
 	Status     string // unset, ok, error
-	Reason     string // what came with an error
+	Reason     string // description of an error status
 }
 
 // Link points to a span of this or another trace.

@@ -1,11 +1,11 @@
-// Command pgcluster runs another command beside a private Postgres server, so
-// that the tests of many packages share one:
+// Command pgcluster runs a command with a private Postgres server, so that the tests of
+// many packages share one:
 //
 //	pgcluster -- go test ./...
 //
-// The command finds the server's URL in ANIMA_TEST_POSTGRES_URL. The server ends
-// with it, and its exit code becomes this one's. If the variable is set already,
-// or ANIMA_TEST_POSTGRES is "off", no server is started.
+// The command receives the server's URL in ANIMA_TEST_POSTGRES_URL. pgcluster stops the
+// server when the command ends, and exits with its exit code. If the variable is already
+// set, or ANIMA_TEST_POSTGRES is "off", no server is started.
 package main
 
 import (
@@ -36,7 +36,8 @@ func run(args []string) (code int, err error) {
 	if len(args) == 0 {
 		return 2, errors.New("usage: pgcluster -- COMMAND [ARGUMENT...]")
 	}
-	// The command gets Ctrl-C from the terminal by itself; we stay until it is gone.
+	// The terminal sends Ctrl-C to the command too; pgcluster waits until the command has
+	// ended.
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGHUP)
 	defer cancel()
 	interrupts := make(chan os.Signal, 1)
@@ -61,7 +62,7 @@ func run(args []string) (code int, err error) {
 	cmd.WaitDelay = 10 * time.Second
 	err = cmd.Run()
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
-		return max(exit.ExitCode(), 1), nil // -1: ended by a signal
+		return max(exit.ExitCode(), 1), nil // -1 means ended by a signal
 	}
 	if err != nil {
 		return 1, err

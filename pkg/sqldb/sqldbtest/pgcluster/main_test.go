@@ -17,7 +17,7 @@ import (
 
 const asCommand = "PGCLUSTER_TEST_AS_COMMAND"
 
-// TestMain makes the test binary the command itself when a test asks for it.
+// TestMain runs the command instead of the tests if asCommand is set.
 func TestMain(m *testing.M) {
 	if _, ok := os.LookupEnv(asCommand); ok {
 		main()
@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// command runs pgcluster in a process, with a server of its own.
+// command runs pgcluster in a process, with its own server.
 func command(ctx context.Context, t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	self, err := os.Executable()
@@ -56,8 +56,8 @@ func TestExitCode(t *testing.T) {
 	}
 }
 
-// TestNothingStaysBehind ends the command in every way there is and waits for
-// its server and its folder to go.
+// TestNothingStaysBehind ends the command normally and by signals, and waits until its
+// server and its folder are gone.
 func TestNothingStaysBehind(t *testing.T) {
 	t.Parallel()
 	for name, sig := range map[string]syscall.Signal{"end": 0, "terminated": syscall.SIGTERM, "killed": syscall.SIGKILL} {
@@ -91,7 +91,7 @@ func TestNothingStaysBehind(t *testing.T) {
 			}
 			gone := make(chan error, 1)
 			go func() {
-				_, err := db.ExecContext(ctx, "select pg_sleep(600)") // until the server hangs up
+				_, err := db.ExecContext(ctx, "select pg_sleep(600)") // until the server closes the connection
 				gone <- errors.Join(err, db.Close())
 			}()
 
@@ -106,7 +106,7 @@ func TestNothingStaysBehind(t *testing.T) {
 				t.Errorf("got %v, want ErrUnavailable", err)
 			}
 			if sig != 0 {
-				if err := in.Close(); err != nil { // ends a cat that was left alone
+				if err := in.Close(); err != nil { // ends a cat that SIGKILL orphaned
 					t.Error(err)
 				}
 			}
