@@ -17,20 +17,21 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
-// abilities answer people what agents can do.
+// abilities serves the requests about tools, skills and MCP servers of agents.
 type abilities struct {
 	store   *sqlstore.Store
 	bus     *bus.Bus
-	tools   map[string]turn.Tool // that this process executes or has executed
+	tools   map[string]turn.Tool // by name, as in the engine
 	servers *mcp.Manager
-	exec    bool // commands can be held, or need not be
+	exec    bool // exec is available: commands are sandboxed, or unsandboxed ones are allowed
 }
 
-// connectWait bounds how long a question about servers waits for them. It is less
-// than the command line waits for an answer.
+// connectWait limits how long a request about servers waits for connections. It is
+// shorter than the command line's timeout for an answer.
 const connectWait = 8 * time.Second
 
-// whyNot says why an agent cannot use a tool of the catalogue, "" when it can.
+// whyNot returns the reason why an agent cannot use a tool of the catalogue, "" if it
+// can.
 func (x abilities) whyNot(spec catalog.Tool, a turn.Agent) string {
 	t, there := x.tools[spec.Name]
 	switch {
@@ -48,7 +49,7 @@ func (x abilities) whyNot(spec catalog.Tool, a turn.Agent) string {
 	return "a program that it needs is not on the machine of the service loop"
 }
 
-// warnings name the tools of a definition that the agent cannot use.
+// warnings lists the tools of a definition that the agent cannot use.
 func (x abilities) warnings(a turn.Agent) []string {
 	var all []string
 	for _, name := range a.Tools {
@@ -63,7 +64,7 @@ func (x abilities) warnings(a turn.Agent) []string {
 
 func (x abilities) listTools(ctx context.Context, m api.ListTools) (api.Tools, error) {
 	out := api.Tools{Tools: []api.ToolInfo{}}
-	a := turn.Agent{Network: true} // one that lacks nothing
+	a := turn.Agent{Network: true} // an agent without restrictions
 	if m.Agent != "" {
 		var err error
 		if a, err = x.store.Definition(ctx, strings.ToLower(m.Agent)); err != nil {
@@ -91,7 +92,8 @@ func (x abilities) listTools(ctx context.Context, m api.ListTools) (api.Tools, e
 	return out, err
 }
 
-// checkTool asks policy as a turn of the agent would.
+// checkTool requests the decision that policy would make for a call in a turn of the
+// agent.
 func (x abilities) checkTool(ctx context.Context, m api.CheckTool) (api.Decision, error) {
 	kinds := []api.PrincipalKind{api.Creator, api.Self, api.HeartbeatKind, api.Peer, api.External}
 	if m.By == "" {

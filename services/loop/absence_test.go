@@ -10,7 +10,7 @@ import (
 	"github.com/anima-run/anima/pkg/embednats/clustertest"
 )
 
-// behind makes the next reads of a stream find nothing. See [clustertest.Behind].
+// behind makes the next reads of a stream return nothing. See [clustertest.Behind].
 func behind(t *testing.T, p nats.InProcessConnProvider, stream string, times int) (left func() int) {
 	t.Helper()
 	left, stop, err := clustertest.Behind(p, stream, times)
@@ -21,8 +21,9 @@ func behind(t *testing.T, p nats.InProcessConnProvider, stream string, times int
 	return left
 }
 
-// A stream's leader that is behind the delivery of a message finds no such message.
-// The run is executed all the same, once, and is not acknowledged before.
+// TestRunIsNotLostToAStaleRead tests a stream leader that is behind the delivery of a
+// message and does not return that message. The run is executed once, and its message
+// is acknowledged only after that.
 func TestRunIsNotLostToAStaleRead(t *testing.T) {
 	t.Parallel()
 	_, b, worlds := alive(t, 1)
@@ -37,8 +38,8 @@ func TestRunIsNotLostToAStaleRead(t *testing.T) {
 	}
 }
 
-// A message whose acknowledgement was lost is delivered again after a while. The next
-// message of its session does not wait for that.
+// TestNextDoesNotWaitForALostAck tests that the next message of a session does not wait
+// for the redelivery of a message whose acknowledgement was lost.
 func TestNextDoesNotWaitForALostAck(t *testing.T) {
 	t.Parallel()
 	_, b, worlds := alive(t, 1)
@@ -52,7 +53,7 @@ func TestNextDoesNotWaitForALostAck(t *testing.T) {
 		accepted := ask[api.Accepted](t, b, api.SendMessage{Agent: "lucky", Content: "hello"})
 		apptest.Next(t, ended, func(m api.LoopEnd) bool { return m.Run == accepted.Run })
 	}
-	// Each of two is delivered once, and the first perhaps again.
+	// Each of the two is delivered once, and the first may be redelivered.
 	if got := delivered(t, worlds[0].NATS); got > 5 {
 		t.Errorf("two messages were delivered %d times", got)
 	}

@@ -9,22 +9,21 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/tool"
 )
 
-// AgentFile is what a creator says of a new agent; the rest of its AGENT.md has
-// defaults. Texts may be empty, but for Name and Genesis.
+// AgentFile holds the settings of a new agent that its creator chooses; the rest of its
+// AGENT.md has defaults. Name and Genesis must not be empty.
 type AgentFile struct {
 	Name        string
 	Description string
-	Genesis     string // who it is and what it is for
+	Genesis     string // the genesis prompt
 	Creator     string // address
-	Message     string // of the creator, said at birth
+	Message     string // from the creator, shown in the first turn
 	Model       string
 	Tools       []string // nil: [DefaultTools]
-	Autonomy    bool     // it wakes by itself a while after it had nothing to do
+	Autonomy    bool     // the agent sets an alarm after each run
 }
 
-// Source is the AGENT.md with every default spelled out, and what is wrong with
-// it, one fault each and all of them; a file with faults is refused when it is
-// applied.
+// Source renders the AGENT.md with all defaults, and returns its faults. A file with
+// faults is refused when it is applied.
 func (f AgentFile) Source() ([]byte, []string) {
 	d := agentmd.Definition{
 		Name: f.Name, Description: f.Description, Model: f.Model, Creator: f.Creator, Message: f.Message, Autonomy: f.Autonomy,
@@ -37,7 +36,7 @@ func (f AgentFile) Source() ([]byte, []string) {
 	src := agentmd.Render(d)
 	_, faults := agentmd.Parse(src, knownTools())
 	var texts []string
-	for _, f := range faults { // without the lines, of a file that the caller has not seen
+	for _, f := range faults { // without line numbers, because the caller has not seen the file
 		if d.Body == "" && strings.HasPrefix(f.Message, "the Markdown") {
 			f.Message = "the genesis prompt is empty"
 		}
@@ -46,9 +45,8 @@ func (f AgentFile) Source() ([]byte, []string) {
 	return src, texts
 }
 
-// CheckAgentFile judges an AGENT.md as applying it would, without asking any
-// service. It returns the id that the agent will have, or every fault with its
-// line.
+// CheckAgentFile validates an AGENT.md as applying it would, without calling a service.
+// It returns the id that the agent will have, and every fault with its line.
 func CheckAgentFile(src []byte) (id string, faults []string) {
 	d, all := agentmd.Parse(src, knownTools())
 	for _, f := range all {
@@ -57,8 +55,8 @@ func CheckAgentFile(src []byte) (id string, faults []string) {
 	return strings.ToLower(d.Name), faults
 }
 
-// DefaultTools are the tools of an AGENT.md that names none.
+// DefaultTools returns the tools of an AGENT.md that names none.
 func DefaultTools() []string { return tool.Basic() }
 
-// knownTools are what an AGENT.md may name.
+// knownTools returns the tools that an AGENT.md may name.
 func knownTools() agentmd.Known { return agentmd.Known{Tools: catalog.Names(), Basic: tool.Basic()} }

@@ -12,22 +12,23 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
-// moment is how long the first turn of a run may take before the store is told that the
-// run has begun, so that people see their agent at work. A turn that ends before records
-// it itself.
+// moment is the time after which a run in its first turn is recorded as begun in the
+// store, so that its agent is shown as running. A first turn that is persisted earlier
+// records the run itself.
 const moment = 250 * time.Millisecond
 
-// beginnings records the runs whose first turn takes long. It is safe for concurrent use.
+// beginnings records the begin of runs whose first turn takes longer than moment. It is
+// safe for concurrent use.
 //
-// What it does not record because the process is killed, or the store is away, is recorded
-// with the run's first turn: until then the journal tells that the run has begun.
+// A begin that is not recorded, because the process crashed or the store is
+// unavailable, is recorded with the run's first turn. Until then the journal has it.
 type beginnings struct {
 	record func(ctx context.Context, cmd api.Run, input turn.Input, tier api.Tier, at int64) error
 	log    *slog.Logger
-	more   chan struct{} // holds one: a run has begun
+	more   chan struct{} // capacity 1: a run has begun
 
 	mu      sync.Mutex
-	waiting []*beginning // in the order in which they are due
+	waiting []*beginning // ordered by due
 }
 
 type beginning struct {
@@ -36,15 +37,16 @@ type beginning struct {
 	tier  api.Tier
 	at    int64
 	due   time.Time
-	over  bool // there is nothing to record any more
+	over  bool // already recorded, or no longer needed
 }
 
 func newBeginnings(record func(context.Context, api.Run, turn.Input, api.Tier, int64) error, log *slog.Logger) *beginnings {
 	return &beginnings{record: record, log: log, more: make(chan struct{}, 1)}
 }
 
-// begun is told of a run that was taken up for the first time. Where services are made
-// to die nothing is recorded: whether it was would depend on the time.
+// begun registers a run that has begun for the first time, and returns the function
+// that removes it. With failpoints enabled it registers nothing, because the result
+// would depend on timing.
 func (b *beginnings) begun(cmd api.Run, input turn.Input, tier api.Tier, at int64) (done func()) {
 	if failpoint.Enabled {
 		return func() {}
@@ -66,8 +68,9 @@ func (b *beginnings) begun(cmd api.Run, input turn.Input, tier api.Tier, at int6
 	}
 }
 
-// flush records what this process has begun for an agent, "" for all, before its state is
-// changed from outside: the order of the changes is that in which they happened.
+// flush records the registered begins of an agent, or of all if agent is "". It is
+// called before the agent's state is changed by other requests, so that the changes are
+// stored in the order in which they happened.
 func (b *beginnings) flush(ctx context.Context, agent string) error {
 	b.mu.Lock()
 	var due []*beginning
@@ -81,7 +84,7 @@ func (b *beginnings) flush(ctx context.Context, agent string) error {
 	for _, v := range due {
 		err := b.record(ctx, v.cmd, v.input, v.tier, v.at)
 		switch api.CodeOf(err) {
-		case api.Conflict, api.Denied, api.NotFound: // the run is over, or its agent dead or deleted
+		case api.Conflict, api.Denied, api.NotFound: // the run is over, or its agent is dead or deleted
 			err = nil
 		case api.Invalid, api.Unavailable, api.Internal:
 		}
@@ -92,7 +95,7 @@ func (b *beginnings) flush(ctx context.Context, agent string) error {
 	return nil
 }
 
-// run records what is due until ctx ends. What waits then is for [beginnings.leave].
+// run records begins that are due until ctx ends. [beginnings.leave] records the rest.
 func (b *beginnings) run(ctx context.Context) error {
 	wait := time.NewTimer(moment)
 	defer wait.Stop()
@@ -118,15 +121,15 @@ func (b *beginnings) run(ctx context.Context) error {
 	}
 }
 
-// keep puts back what could not be recorded.
+// keep returns begins that could not be recorded to the list.
 func (b *beginnings) keep(due []*beginning) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.waiting = append(due, b.waiting...)
 }
 
-// leave records the runs that this process has begun and not recorded: other processes
-// take them up. It is called before the process exits, when no run is under way.
+// leave records the registered begins of this process, so that other processes can
+// resume the runs. It is called before the process exits, when no run is in progress.
 func (b *beginnings) leave(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
@@ -135,7 +138,7 @@ func (b *beginnings) leave(ctx context.Context) {
 	}
 }
 
-// take returns what is due and how long the rest waits.
+// take removes and returns the begins that are due, and the time until the next one.
 func (b *beginnings) take(now time.Time) (next time.Duration, due []*beginning) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -150,5 +153,5 @@ func (b *beginnings) take(now time.Time) (next time.Duration, due []*beginning) 
 		}
 	}
 	b.waiting = nil
-	return time.Hour, due // more says when
+	return time.Hour, due // the channel more signals the next one
 }

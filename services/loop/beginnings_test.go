@@ -16,8 +16,9 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
-// TestBeginnings: a run whose first turn takes long is recorded after a moment, one whose
-// first turn is stored before is not, and a flush records what an agent has begun at once.
+// TestBeginnings tests that a run is recorded if its first turn takes longer than
+// moment, that it is not recorded if its first turn is stored earlier, and that flush
+// records the begins of an agent at once.
 func TestBeginnings(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -56,7 +57,7 @@ func TestBeginnings(t *testing.T) {
 				t.Errorf("%s (-want +got):\n%s", when, diff)
 			}
 		}
-		pass := func(d time.Duration) { <-time.After(d) } // of the bubble's clock
+		pass := func(d time.Duration) { <-time.After(d) } // on the clock of the synctest bubble
 
 		begin("ada", "long")
 		pass(moment / 2)

@@ -10,11 +10,11 @@ import (
 	"github.com/anima-run/anima/pkg/bus"
 )
 
-// deleteAgent takes an agent out of service. What counts is one transaction of the
-// store: from then on the agent is dead, takes nothing and starts no turn, whatever
-// happens next. The rest tells others sooner, or tidies up, and is repeated by the
-// next call: a crash between any two lines leaves a deleted agent with, at most, a
-// schedule that does not fire, a goal whose tasks fail, or files.
+// deleteAgent deletes an agent. One transaction of the store makes the agent dead:
+// after it, the agent accepts no messages and starts no turn. The steps after the
+// transaction notify other components or remove data, and are idempotent: the next call
+// repeats them. A crash in between leaves a deleted agent with at most a schedule that
+// does not fire, a goal whose tasks fail, or files.
 func (h *handlers) deleteAgent(ctx context.Context, m api.DeleteAgent) (api.Deleted, error) {
 	id := strings.ToLower(m.Agent)
 	left, err := h.leaves(ctx, id, m.Force)
@@ -25,7 +25,7 @@ func (h *handlers) deleteAgent(ctx context.Context, m api.DeleteAgent) (api.Dele
 	if reason == "" {
 		reason = "its creator does not need it any more"
 	}
-	if err := h.begins.flush(ctx, id); err != nil { // what has begun is cancelled
+	if err := h.begins.flush(ctx, id); err != nil { // runs that have begun are cancelled
 		return api.Deleted{}, err
 	}
 	gone, err := h.store.Delete(ctx, id, reason, m.Forget, h.now().UnixMicro())
@@ -56,11 +56,13 @@ func (h *handlers) deleteAgent(ctx context.Context, m api.DeleteAgent) (api.Dele
 	return api.Deleted{Agent: id, Address: gone.Address, At: gone.At, Left: left, Forgotten: m.Forget}, nil
 }
 
-// leaves is what an agent's account holds. Money is refused unless force is set; a
-// balance that is not known decides nothing (W-12).
+// leaves returns the balance of an agent's account. Errors: Conflict if the balance is
+// positive and force is not set. A balance that is unknown is an error
+// (docs/reference/loop.md, unknown balance), unless force is set or the agent is already
+// deleted.
 func (h *handlers) leaves(ctx context.Context, id string, force bool) (api.Micros, error) {
 	_, err := h.store.Agent(ctx, id)
-	gone := api.CodeOf(err) == api.NotFound // or it never was, which the store says
+	gone := api.CodeOf(err) == api.NotFound // or the agent never existed; the store decides
 	if err != nil && !gone {
 		return 0, err
 	}

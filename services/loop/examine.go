@@ -13,11 +13,11 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/sqlstore"
 )
 
-// examine finds runs that have begun, not ended, and wait in no queue: no replica will
-// end them.
+// examine reports runs that have begun, have not ended and are in no queue: no replica
+// will end them.
 func examine(ctx context.Context, db *sqldb.DB, b *bus.Bus, now time.Time) ([]host.Finding, error) {
 	store := sqlstore.New(db, "")
-	begun, err := store.Unfinished(ctx, now.Add(-time.Minute).UnixMicro()) // a queue may not show a younger one yet
+	begun, err := store.Unfinished(ctx, now.Add(-time.Minute).UnixMicro()) // the queue's stream may not show a younger run yet
 	if err != nil {
 		return nil, err
 	}
@@ -38,7 +38,8 @@ func examine(ctx context.Context, db *sqldb.DB, b *bus.Bus, now time.Time) ([]ho
 	}}, nil
 }
 
-// isLost says that a run which had not ended waits in no queue and has not ended since.
+// isLost reports whether a run that had not ended is in no queue and has not ended
+// since.
 func isLost(
 	ctx context.Context, cmd api.Run, next func(context.Context, api.Subject, uint64) (bus.Stored, error), over func(context.Context, string) (bool, error),
 ) (bool, error) {

@@ -8,8 +8,8 @@ import (
 	"github.com/anima-run/anima/pkg/bus"
 )
 
-// TestIsLost: a run is lost that waits in no queue and is not over, also when it ends
-// while the queue is looked at.
+// TestIsLost tests that a run is lost if it is in no queue and not over, and not if it
+// ends while the queue is read.
 func TestIsLost(t *testing.T) {
 	t.Parallel()
 	cmd := api.Run{Run: "r", Session: "s", Agent: "a"}

@@ -10,7 +10,7 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
-// steps is a store whose durable steps are failpoints.
+// steps is a turn.Store with a failpoint at each durable write.
 type steps struct{ turn.Store }
 
 func (s steps) Drop(ctx context.Context, end turn.End) (turn.End, error) {
@@ -19,7 +19,7 @@ func (s steps) Drop(ctx context.Context, end turn.End) (turn.End, error) {
 
 func (s steps) Merge(ctx context.Context, into api.Run, merged []api.Run, at int64) error {
 	if len(merged) == 0 {
-		return s.Store.Merge(ctx, into, merged, at) // which writes nothing
+		return s.Store.Merge(ctx, into, merged, at) // no write
 	}
 	return failpoint.Do(ctx, failpoint.LoopMerge, func(ctx context.Context) error { return s.Store.Merge(ctx, into, merged, at) })
 }
@@ -28,7 +28,7 @@ func (s steps) Persist(ctx context.Context, rec *turn.Record, input turn.Input, 
 	return failpoint.Do(ctx, failpoint.LoopPersist, func(ctx context.Context) error { return s.Store.Persist(ctx, rec, input, end) })
 }
 
-// goalSteps is a store of goals whose durable steps are failpoints.
+// goalSteps is a goal.Store with a failpoint at each durable write.
 type goalSteps struct{ goal.Store }
 
 type made struct {
@@ -44,7 +44,7 @@ func (s goalSteps) CreateGoal(ctx context.Context, n goal.New, at int64) (goal.S
 	return m.goal, m.refused, err
 }
 
-// ChangeGoal tries the change first, to see which step it is.
+// ChangeGoal applies the change to a copy first, to select the failpoint.
 func (s goalSteps) ChangeGoal(ctx context.Context, id string, at int64, change func(*goal.State) error) (goal.State, error) {
 	take := func(ctx context.Context) (goal.State, error) { return s.Store.ChangeGoal(ctx, id, at, change) }
 	if !failpoint.Enabled {
@@ -61,7 +61,7 @@ func (s goalSteps) ChangeGoal(ctx context.Context, id string, at int64, change f
 	return take(ctx)
 }
 
-// pointOfGoal is the failpoint at which a goal changes; ok is false for what is none.
+// pointOfGoal returns the failpoint of a change of a goal; ok is false if it has none.
 func pointOfGoal(before, after goal.State) (p failpoint.Point, ok bool) {
 	was, is := tallyOf(before), tallyOf(after)
 	switch {
@@ -87,15 +87,15 @@ func pointOfGoal(before, after goal.State) (p failpoint.Point, ok bool) {
 		return failpoint.LoopGoalStop, true
 	case was.completed < is.completed:
 		return failpoint.LoopTaskComplete, true
-	case was.running > is.running: // by its deadline: what else takes a task from its run is above
+	case was.running > is.running: // by its deadline; the cases above cover all other ends of an attempt
 		return failpoint.LoopTaskExpire, true
 	}
 	return p, false
 }
 
-// tally counts of a goal what a step changes.
+// tally holds the counts of a goal that a step changes.
 type tally struct {
-	waiting            int // plans, for the creator
+	waiting            int // plans that wait for the creator's approval
 	running, completed int // tasks
 	ended, stopped     int // attempts
 }
@@ -126,7 +126,7 @@ func tallyOf(s goal.State) (n tally) {
 	return n
 }
 
-// effects are tools whose effects are failpoints.
+// effects adds a failpoint to the execution of each tool.
 func effects(tools map[string]turn.Tool) map[string]turn.Tool {
 	if !failpoint.Enabled {
 		return tools
@@ -141,7 +141,7 @@ func effects(tools map[string]turn.Tool) map[string]turn.Tool {
 	return tools
 }
 
-// pointOf is the failpoint at which a step enters the journal.
+// pointOf returns the failpoint of the append of a journal entry.
 func pointOf(s turn.Step) failpoint.Point {
 	switch {
 	case s.Begin != nil:

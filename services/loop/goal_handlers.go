@@ -13,23 +13,23 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/sqlstore"
 )
 
-// goalHandlers bring goals on and answer about them.
+// goalHandlers executes the steps of goals and serves the requests about them.
 type goalHandlers struct {
 	orchestrator *goal.Orchestrator
 	log          *slog.Logger
 }
 
-// newGoals ties the orchestrator to the store and to the other services.
+// newGoals returns handlers whose orchestrator uses the store and the other services.
 func newGoals(store *sqlstore.Store, peers services, leases goal.Leases, kick func(), now func() time.Time, log *slog.Logger) *goalHandlers {
 	return &goalHandlers{log: log, orchestrator: &goal.Orchestrator{
 		Store: goalSteps{store}, Router: peers, Treasury: peers, Policy: peers, Runs: peers, Agents: store, Leases: leases, Now: now, Log: log, Kick: kick,
 	}}
 }
 
-// routes are all that the service does about goals. A replica that is silent for so
-// long loses what it has in hand to another.
+// routes returns all routes about goals. If a replica does not acknowledge a message
+// within silent, the message is redelivered to another replica.
 func (g *goalHandlers) routes(silent time.Duration) []bus.Route {
-	// Never given up: what a goal waits for would wait for ever.
+	// Deliveries are not limited: the goal would otherwise never continue.
 	steps := bus.Consuming{Workers: 32, AckWait: silent, MaxDeliver: -1}
 	return []bus.Route{
 		bus.Reply(g.list), bus.Reply(g.get), bus.Reply(g.cancel), bus.Reply(g.review),
@@ -54,8 +54,8 @@ func (g *goalHandlers) ended(ctx context.Context, m api.LoopEnd) error {
 	return g.orchestrator.Ended(ctx, m)
 }
 
-// expire ends attempts that take too long, on whatever replica looks first. A deadline
-// is the one thing about goals that no message says.
+// expire ends attempts that exceed their deadline, every interval and on every replica.
+// No message announces that a deadline has passed.
 func (g *goalHandlers) expire(ctx context.Context, every time.Duration) error {
 	t := time.NewTicker(every)
 	defer t.Stop()
@@ -109,7 +109,7 @@ func (g *goalHandlers) review(ctx context.Context, m api.ReviewPlan) (api.Goal, 
 	return v, err
 }
 
-// cancelOf gives up the active goal of an agent, if it has one.
+// cancelOf cancels the active goals of an agent.
 func (g *goalHandlers) cancelOf(ctx context.Context, agent, why string) error {
 	active, err := g.orchestrator.Store.Goals(ctx, goal.Query{Agent: agent, Status: api.GoalActive})
 	if err != nil {

@@ -11,13 +11,12 @@ import (
 	"github.com/anima-run/anima/pkg/failpoint"
 )
 
-// leaser takes leases in the coordination bucket. A lease is politeness, not a
-// fence: it keeps two replicas from paying attention to the same thing, and what is
-// done under it must bear to be done twice.
+// leaser takes leases in the coordination bucket. A lease is advisory: it keeps two
+// replicas from doing the same work, and work done under it must be idempotent.
 type leaser struct {
 	leases *bus.Bucket[api.Lease]
 	owner  string
-	ttl    time.Duration // how long a dead holder keeps the others waiting
+	ttl    time.Duration // time after which the lease of a crashed holder expires
 	now    func() time.Time
 	log    *slog.Logger
 }
@@ -72,7 +71,8 @@ func (l leaser) value() api.Lease {
 
 func (l leaser) free(held api.Lease) bool { return held.Free(l.owner, l.now().UnixMicro()) }
 
-// tidy removes the leases on goals that are free, as [locker.tidy] does.
+// tidy removes the leases on goals that have expired, as [locker.tidy] does for
+// sessions.
 func (l leaser) tidy(ctx context.Context) error {
 	return l.leases.Sweep(ctx, api.LeaseKey("goal.*"), l.free)
 }

@@ -19,20 +19,21 @@ import (
 	"github.com/anima-run/anima/services/loop"
 )
 
-// peers are the other services as far as goals need them, on the test's own bus: a
-// router with a scripted model, a policy that signs, and those that say yes.
+// peers implements the other services on the test's bus, as far as goals need them: a
+// router with a scripted model, a policy that signs decisions, and services that accept
+// every request.
 type peers struct {
 	key ed25519.PrivateKey
 
 	mu     sync.Mutex
-	action api.Action     // for plans
-	paid   map[string]int // answers that were made, by id
+	action api.Action     // decision on plans
+	paid   map[string]int // number of completions by call id
 	prompt map[string]string
-	gate   func(ctx context.Context, task string) // before a task's model call is answered
-	thinks api.Micros                             // what a task that comes to nothing pays for each thought; 0: tasks come to something
+	gate   func(ctx context.Context, task string) // called before a task's model call is answered
+	thinks api.Micros                             // cost of each model call of a task that does not complete; 0: tasks complete
 }
 
-// spent is what treasury says of a turn whose answer nobody has.
+// spent is the cost that treasury reports for a turn without an answer.
 const spent api.Micros = 700
 
 func newPeers(t *testing.T, b *bus.Bus) *peers {
@@ -80,11 +81,12 @@ func newPeers(t *testing.T, b *bus.Bus) *peers {
 
 var taskHead = regexp.MustCompile(`\[task (g[0-9a-f]+-\d+-\d+), attempt`)
 
-// complete is the model: it plans A→B→C, does tasks, and begins goals when told to.
+// complete is the model: it plans A→B→C, completes tasks, and creates a goal if the
+// message asks for one.
 func (p *peers) complete(ctx context.Context, req api.Complete, _ func(api.Delta) error) (api.Completion, error) {
 	c := api.Completion{Model: "m", Provider: "p", Finish: "stop", InputTokens: 10, OutputTokens: 5, Cost: 1000}
 	messages := slices.Clone(req.Messages)
-	for i, m := range messages { // without what loop adds of its own
+	for i, m := range messages { // without the notes that loop adds
 		said, _, _ := strings.Cut(m.Content, api.NotesMark)
 		messages[i].Content = strings.TrimSpace(said)
 	}
@@ -140,7 +142,8 @@ func (p *peers) complete(ctx context.Context, req api.Complete, _ func(api.Delta
 	return c, ctx.Err()
 }
 
-// getSpent knows of the thoughts of runs that were cut, and of no questions about goals.
+// getSpent returns a cost for interrupted turns of runs, and none for calls about
+// goals.
 func (p *peers) getSpent(_ context.Context, m api.GetSpent) (api.Spent, error) {
 	if strings.Contains(m.Turn, ".plan.") || strings.Contains(m.Turn, ".classify") {
 		return api.Spent{}, nil
@@ -185,7 +188,7 @@ tools: [create_goal, list_goals, complete_task, sleep]
 Be useful.
 `
 
-// alive starts loop, as often as there are replicas, with an agent in it.
+// alive starts the given number of replicas of loop, with one agent.
 func alive(t *testing.T, replicas int) (*peers, *bus.Bus, []*apptest.World) {
 	t.Helper()
 	s, data := apptest.Server(t), t.TempDir()
@@ -217,7 +220,7 @@ func ask[Resp any](t *testing.T, b *bus.Bus, m api.Message) Resp {
 	return v
 }
 
-// begin has the agent begin a goal and returns its id.
+// begin makes the agent create a goal and returns its id.
 func begin(t *testing.T, b *bus.Bus, created <-chan api.GoalCreated, title string) string {
 	t.Helper()
 	ask[api.Accepted](t, b, api.SendMessage{Agent: "lucky", Content: "begin " + title})
@@ -228,7 +231,8 @@ func inPhase(id string, phase api.GoalPhase) func(api.GoalChanged) bool {
 	return func(m api.GoalChanged) bool { return m.Goal == id && m.Phase == phase }
 }
 
-// A goal of three tasks is reached while its agent sleeps, by two replicas.
+// TestGoalWhileTheAgentSleeps tests that two replicas complete a goal of three tasks
+// while its agent is sleeping.
 func TestGoalWhileTheAgentSleeps(t *testing.T) {
 	t.Parallel()
 	p, b, _ := alive(t, 2)
@@ -245,7 +249,7 @@ func TestGoalWhileTheAgentSleeps(t *testing.T) {
 	if g.Status != api.GoalCompleted || len(g.Plans) != 1 || g.Plans[0].Source != "planner" || g.Plans[0].Decision != "p-"+id || len(g.Tasks) != 3 {
 		t.Fatalf("goal %+v", g)
 	}
-	// The last task is complete a moment before its run is over.
+	// The last task is completed shortly before its run ends.
 	apptest.Next(t, ended, func(m api.LoopEnd) bool { return m.Run == g.Tasks[2].Run })
 	for i, x := range g.Tasks {
 		if x.Status != api.TaskCompleted || x.Attempt != 1 || x.Result != "result of "+x.ID {
@@ -284,8 +288,8 @@ func TestGoalWhileTheAgentSleeps(t *testing.T) {
 	}
 }
 
-// A goal that is cancelled while a task's run thinks is over at once: the run ends,
-// and the next goal is reached.
+// TestCancelWhileRunning tests that a goal that is cancelled during a model call of a
+// task ends at once with its run, and that the next goal completes.
 func TestCancelWhileRunning(t *testing.T) {
 	t.Parallel()
 	p, b, _ := alive(t, 1)
@@ -317,13 +321,14 @@ func TestCancelWhileRunning(t *testing.T) {
 	}
 }
 
-// A task whose run has cost one and a half times its estimate has failed for good, in
-// the middle of its only run, and another plan takes the place of its own (W-23).
+// TestCostCap tests that a task whose run has cost one and a half times its estimate
+// fails permanently, during its only run, and that a new plan replaces the plan
+// (docs/reference/loop.md, ignored task cost).
 func TestCostCap(t *testing.T) {
 	t.Parallel()
 	p, b, _ := alive(t, 1)
 	created, changed := apptest.Watch[api.GoalCreated](t, b), apptest.Watch[api.GoalChanged](t, b)
-	const thinks = 13 * api.Cent // of tasks that are estimated at 20: reached with the third thought
+	const thinks = 13 * api.Cent // of an estimate of 20 cents: the third model call reaches the cap
 	p.set(func() { p.thinks = thinks })
 	id := begin(t, b, created, "A book")
 	apptest.Next(t, changed, inPhase(id, api.PhaseReplanning))
@@ -341,7 +346,8 @@ func TestCostCap(t *testing.T) {
 	}
 }
 
-// A plan above the threshold waits for the creator's word.
+// TestPlanWaitsForTheCreator tests that a plan above the threshold waits for the
+// creator's approval.
 func TestPlanWaitsForTheCreator(t *testing.T) {
 	t.Parallel()
 	p, b, _ := alive(t, 1)
@@ -359,7 +365,8 @@ func TestPlanWaitsForTheCreator(t *testing.T) {
 	}
 }
 
-// A replica that goes away in the middle of a task takes nothing along.
+// TestReplicaLeaves tests that a goal completes without retries if a replica exits
+// during a task.
 func TestReplicaLeaves(t *testing.T) {
 	t.Parallel()
 	p, b, worlds := alive(t, 2)

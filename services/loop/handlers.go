@@ -39,7 +39,7 @@ type handlers struct {
 	queue   *queue
 	begins  *beginnings
 	outputs outputs
-	room    func() error // an error while nothing is accepted
+	room    func() error // error while the disk has only its reserve and no message may be accepted
 	engine  *turn.Engine
 	goals   *goalHandlers
 	servers *mcp.Manager
@@ -47,14 +47,15 @@ type handlers struct {
 	running metric.Int64UpDownCounter
 }
 
-// applyAgent makes an agent out of an AGENT.md. The wallet comes first and the
-// announcement last: a crash in between leaves an account without an agent, which
-// the next apply takes up. The answer warns of tools that the agent cannot use.
+// applyAgent creates or updates an agent from an AGENT.md. It opens the account first
+// and announces the agent last: a crash in between leaves an account without an agent,
+// which the next apply uses. The answer has a warning for each tool that the agent
+// cannot use.
 func (h *handlers) applyAgent(ctx context.Context, m api.ApplyAgent) (api.Agent, error) {
 	return h.applyNamed(ctx, m, "")
 }
 
-// applyNamed is applyAgent for a caller that expects a certain agent; "" expects none.
+// applyNamed is applyAgent with the expected name of the agent; "" accepts any.
 func (h *handlers) applyNamed(ctx context.Context, m api.ApplyAgent, want string) (api.Agent, error) {
 	if err := h.room(); err != nil {
 		return api.Agent{}, err
@@ -115,8 +116,8 @@ func (h *handlers) listAgents(ctx context.Context, m api.ListAgents) (api.Agents
 	return api.Agents{Agents: all, Page: page}, err
 }
 
-// sendMessage accepts a message durably: its one durable write is the run in the
-// work queue, whose server refuses what is over the queue's depth.
+// sendMessage accepts a message. The message is accepted when its run is stored in the
+// work queue, whose server refuses the run if the queue is full.
 func (h *handlers) sendMessage(ctx context.Context, m api.SendMessage) (api.Accepted, error) {
 	if err := h.room(); err != nil {
 		return api.Accepted{}, err
@@ -151,7 +152,7 @@ func (h *handlers) sendMessage(ctx context.Context, m api.SendMessage) (api.Acce
 			}
 		}
 		session = s.ID
-		if session == agent.Session { // named or not, it is the same session
+		if session == agent.Session { // the main session has the same runs whether it is named or not
 			run = runID(m.ID, by, agent.ID, "")
 		}
 	}
@@ -184,8 +185,8 @@ func (h *handlers) sendMessage(ctx context.Context, m api.SendMessage) (api.Acce
 	if err := failpoint.Do(ctx, failpoint.LoopAccept, func(ctx context.Context) error { return h.bus.Publish(ctx, "run/"+run, cmd) }); err != nil {
 		return api.Accepted{}, err
 	}
-	// The message is accepted. Dying from here on costs its haste, and a caller who
-	// sends it again under the same id gives that back.
+	// The message is accepted. A crash from here on only loses the effect of its mode,
+	// which a repeated request with the same id has again.
 	switch m.Mode {
 	case api.ModeInterrupt:
 		if err := h.cancelQueue(ctx, session, run, "interrupted by "+run); err != nil {
@@ -221,11 +222,11 @@ func checkMessage(m api.SendMessage) error {
 	return nil
 }
 
-// sessionNew is the name by which a message asks for a session of its own.
+// sessionNew is the session name that requests a new session.
 const sessionNew = "new"
 
-// runID is a fresh UUID for a message without an idempotency key. With one it is
-// the id that the key gives within its scope: two callers, agents or sessions may
+// runID returns the id of a run. Without an idempotency key it is a new UUID. With a
+// key it derives from the key and its scope: different callers, agents or sessions may
 // use the same key for different messages. Session "" is the main session.
 func runID(key string, by api.Principal, agent, session string) string {
 	if key == "" {
@@ -235,8 +236,8 @@ func runID(key string, by api.Principal, agent, session string) string {
 	return uuid.NewSHA1(uuid.NameSpaceURL, []byte(scope)).String()
 }
 
-// busy says whether a session has work other than the given run. The oldest message
-// of its queue is what runs, or what runs next.
+// busy reports whether a session has a run other than the given one. The oldest message
+// of its queue is the run in progress, or the next one.
 func (h *handlers) busy(ctx context.Context, session, run string) (bool, error) {
 	m, err := h.bus.Next(ctx, api.Run{Session: session}.Subject(), 1)
 	if api.CodeOf(err) == api.NotFound {
@@ -280,9 +281,9 @@ func (h *handlers) listTurns(ctx context.Context, m api.ListTurns) (api.Turns, e
 	return api.Turns{Turns: all, Page: page}, err
 }
 
-// run executes one run. Any replica may get it; one that finds no older message of the
-// session waiting, and its journal free, does the work, and the others hand it back until
-// the message is too old.
+// run executes a run. Any replica may receive it. The replica for which the message is
+// the oldest of its session, and which may append to the journal, executes the run;
+// others return the message for redelivery until it is too old.
 func (h *handlers) run(ctx context.Context, cmd api.Run) error {
 	err := h.execute(ctx, cmd)
 	if api.ReasonOf(err) != api.ReasonBusy {
@@ -294,7 +295,8 @@ func (h *handlers) run(ctx context.Context, cmd api.Run) error {
 	return h.expire(ctx, cmd)
 }
 
-// execute does the work of run. Its error has ReasonBusy when others come first.
+// execute executes a run. Its error has ReasonBusy if other runs of the session come
+// first.
 func (h *handlers) execute(ctx context.Context, cmd api.Run) error {
 	meta := bus.MetaOf(ctx)
 	return h.locks.with(ctx, cmd, func(ctx context.Context) error {
@@ -329,7 +331,8 @@ func (h *handlers) execute(ctx context.Context, cmd api.Run) error {
 	})
 }
 
-// live executes a run, with what comes before and after one of mail.
+// live executes a run. Before and after a run of kind mail it applies the mail budgets
+// and starts the next run.
 func (h *handlers) live(ctx context.Context, cmd api.Run) error {
 	if cmd.Kind != api.RunMail {
 		return h.engine.Run(ctx, cmd, events{bus: h.bus, posts: h.bus.Posts()})
@@ -344,12 +347,12 @@ func (h *handlers) live(ctx context.Context, cmd api.Run) error {
 	return h.moreMail(ctx, cmd)
 }
 
-// absent handles a message that was delivered and that its stream does not show. As a
-// rule another replica has done the run and acknowledged it a moment ago; but the
-// stream's leader may also be behind the delivery (ADR 11). The store decides: a run
-// that is over is announced again, because its owner may have been killed before it did so,
-// and every other run comes back. Its error has no ReasonBusy: the message has not
-// waited behind others, and must not expire for it.
+// absent handles a run whose message was delivered but is not in the stream. Usually
+// another replica has executed the run and acknowledged the message; but the stream's
+// leader may also be behind (ADR 11). The store decides: the end of a run that is over
+// is announced again, because its owner may have crashed before that, and any other run
+// is redelivered. The error does not have ReasonBusy, because the message has not
+// waited behind others and must not expire for that.
 func (h *handlers) absent(ctx context.Context, cmd api.Run) error {
 	over, err := h.store.Over(ctx, cmd.Run)
 	if err != nil {
@@ -361,11 +364,11 @@ func (h *handlers) absent(ctx context.Context, cmd api.Run) error {
 	return h.live(ctx, cmd)
 }
 
-// head is the sequence of a session's oldest message that is not done. One before ours
-// is done, as a rule, and its acknowledgement on its way to the stream: it is given a
-// moment rather than the time after which ours would come back. If it stays, the
-// acknowledgement may be lost; the store says so, and nothing waits for the message to
-// be delivered again.
+// head returns the sequence of a session's oldest message that is not done. An older
+// message than ours is usually done, and its acknowledgement has not reached the
+// stream; therefore head retries for a few milliseconds, which is shorter than a
+// redelivery. If the message remains, its acknowledgement may be lost; head then reads
+// its run from the store and does not wait for the redelivery.
 func (h *handlers) head(ctx context.Context, cmd api.Run, ours uint64) (uint64, error) {
 	from := uint64(1)
 	for wait := time.Millisecond / 2; ; wait *= 2 {
@@ -386,12 +389,12 @@ func (h *handlers) head(ctx context.Context, cmd api.Run, ours uint64) (uint64, 
 	}
 }
 
-// done says whether the run of a waiting message is over, and announces its end again:
-// its owner may have been killed before it did.
+// done reports whether the run of a queued message is over. If so, it announces the end
+// again, because the owner may have crashed before that.
 func (h *handlers) done(ctx context.Context, m bus.Stored) (bool, error) {
 	var cmd api.Run
 	if err := api.Decode(m.Data, &cmd); err != nil {
-		return false, nil //nolint:nilerr // its own delivery says so
+		return false, nil //nolint:nilerr // its own delivery reports the error
 	}
 	over, err := h.store.Over(ctx, cmd.Run)
 	if err != nil || !over {
@@ -400,8 +403,9 @@ func (h *handlers) done(ctx context.Context, m bus.Stored) (bool, error) {
 	return true, h.engine.Run(ctx, cmd, events{bus: h.bus, posts: h.bus.Posts()})
 }
 
-// rested hands a wake back whose agent has slept for less than a moment: whatever
-// goes wrong, no agent turns in circles at full speed (W-8).
+// rested returns an error that redelivers a wake if its agent has slept for less than
+// [life.Pause], so that no error can make an agent run continuously
+// (docs/reference/loop.md, continuous wake).
 func (h *handlers) rested(ctx context.Context, cmd api.Run) error {
 	if cmd.Kind != api.RunWake {
 		return nil
@@ -416,10 +420,10 @@ func (h *handlers) rested(ctx context.Context, cmd api.Run) error {
 	return nil
 }
 
-// watchWakes turns every wake in the bucket into a run on the agent's main
-// session and then removes it. Every replica sees every wake: the run's id
-// derives from the wake, so one run comes of it; dying between the two repeats
-// the publish under the same id.
+// watchWakes publishes a run on the agent's main session, or a run for mail, for each
+// wake in the bucket, and then deletes the wake. Every replica reads every wake: the id
+// of the run derives from the wake, so each wake has one run. After a crash in between,
+// the publish is repeated under the same id.
 func (h *handlers) watchWakes(ctx context.Context) error {
 	for {
 		if !h.waitRoom(ctx) {
@@ -430,7 +434,7 @@ func (h *handlers) watchWakes(ctx context.Context) error {
 				return nil
 			}
 			if err := h.room(); err != nil {
-				return err // the wake stays in the bucket
+				return err // the wake remains in the bucket
 			}
 			if err := h.wake(ctx, e); err != nil && ctx.Err() == nil {
 				h.log.WarnContext(ctx, "wake not taken, trying again", "key", e.Key, "err", err)
@@ -452,7 +456,7 @@ func (h *handlers) watchWakes(ctx context.Context) error {
 	}
 }
 
-// waitRoom returns true when runs may be accepted, false when ctx has ended.
+// waitRoom waits until runs may be accepted. It returns false if ctx has ended.
 func (h *handlers) waitRoom(ctx context.Context) bool {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -486,7 +490,7 @@ func (h *handlers) wake(ctx context.Context, e bus.Entry[api.Wake]) error {
 	case err != nil:
 		return err
 	case over:
-		return h.forget(ctx, e) // a server that was killed brought the wake back
+		return h.forget(ctx, e) // a server that crashed has restored the wake
 	}
 	if isMail(w) {
 		if agent.State == api.StateDead {
@@ -506,7 +510,7 @@ func (h *handlers) wake(ctx context.Context, e bus.Entry[api.Wake]) error {
 		if err != nil && api.ReasonOf(err) != api.ReasonLimit {
 			return err
 		}
-		// A full queue wakes the agent anyway: it is about to run.
+		// If the queue is full, the agent will run without this wake.
 	}
 	return h.forget(ctx, e)
 }
@@ -514,7 +518,7 @@ func (h *handlers) wake(ctx context.Context, e bus.Entry[api.Wake]) error {
 func (h *handlers) forget(ctx context.Context, e bus.Entry[api.Wake]) error {
 	err := failpoint.Do(ctx, failpoint.LoopWakeDelete, func(ctx context.Context) error { return h.wakes.Delete(ctx, e.Key, e.Revision) })
 	if api.CodeOf(err) == api.Conflict {
-		return nil // another replica was faster
+		return nil // another replica has deleted it
 	}
 	return err
 }

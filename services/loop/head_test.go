@@ -10,7 +10,8 @@ import (
 	"github.com/anima-run/anima/pkg/apptest"
 )
 
-// A message that follows on the end of the run before it does not have to come twice.
+// TestMessagesFollowEachOther tests that a message sent at the end of the previous run
+// is not redelivered.
 func TestMessagesFollowEachOther(t *testing.T) {
 	t.Parallel()
 	_, b, worlds := alive(t, 1)
@@ -20,13 +21,13 @@ func TestMessagesFollowEachOther(t *testing.T) {
 		accepted := ask[api.Accepted](t, b, api.SendMessage{Agent: "lucky", Content: "hello"})
 		apptest.Next(t, ended, func(m api.LoopEnd) bool { return m.Run == accepted.Run })
 	}
-	// A busy machine may take longer for an acknowledgement than is waited for.
+	// On a busy machine an acknowledgement may take longer than the wait in head.
 	if got := delivered(t, worlds[0].NATS); got > n+5 {
 		t.Errorf("%d messages were delivered %d times", n, got)
 	}
 }
 
-// delivered is how often messages of the queue of runs were delivered.
+// delivered returns the number of deliveries from the queue of runs.
 func delivered(t *testing.T, server nats.InProcessConnProvider) uint64 {
 	t.Helper()
 	nc, err := nats.Connect("", nats.InProcessServer(server))

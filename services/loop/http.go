@@ -20,8 +20,8 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/agentmd"
 )
 
-// routes is loop's HTTP surface (design §7). Each route is the bus route of the
-// same name in HTTP's clothes.
+// routes registers the HTTP routes of loop (docs/http.md). Each corresponds to a bus
+// route.
 func (h *handlers) routes(r host.Routes) {
 	r.Handle("PUT /v1/agents", h.httpApply)
 	r.Handle("PUT /v1/agents/{id}", h.httpApply)
@@ -59,7 +59,7 @@ func (h *handlers) routes(r host.Routes) {
 	})
 }
 
-// httpApply takes an AGENT.md as the body, as it is.
+// httpApply reads an AGENT.md as the request body.
 func (h *handlers) httpApply(w http.ResponseWriter, r *http.Request) {
 	body, err := host.ReadBody(w, r, agentmd.MaxFile)
 	if err != nil {
@@ -70,7 +70,7 @@ func (h *handlers) httpApply(w http.ResponseWriter, r *http.Request) {
 	host.WriteJSON(w, v, err)
 }
 
-// optional reads a body that may be left out.
+// optional decodes a request body that may be absent.
 func optional(w http.ResponseWriter, r *http.Request, v any) error {
 	if r.ContentLength == 0 {
 		return nil
@@ -135,7 +135,7 @@ func (h *handlers) httpSend(w http.ResponseWriter, r *http.Request) {
 		Content string   `json:"content"`
 		Mode    api.Mode `json:"mode"`
 	}
-	// JSON may write each byte of the text as six.
+	// JSON may encode each byte of the text as six bytes.
 	if err := host.ReadJSON(w, r, 6*api.MaxMessageBytes+1024, &body); err != nil {
 		host.WriteError(w, 0, err)
 		return
@@ -151,7 +151,8 @@ func (h *handlers) httpSend(w http.ResponseWriter, r *http.Request) {
 	host.WriteJSON(w, v, err)
 }
 
-// httpTranscript writes seed 004's JSONL.
+// httpTranscript writes the transcript as JSON Lines (docs/reference/context.md,
+// Transcript format).
 func (h *handlers) httpTranscript(w http.ResponseWriter, r *http.Request) {
 	if _, err := h.store.Session(r.Context(), r.PathValue("id")); err != nil {
 		host.WriteError(w, 0, err)
@@ -164,11 +165,11 @@ func (h *handlers) httpTranscript(w http.ResponseWriter, r *http.Request) {
 		page, err := h.store.Transcript(r.Context(), r.PathValue("id"), after, 500)
 		if err != nil {
 			h.log.ErrorContext(r.Context(), "transcript cut short", "err", err)
-			panic(http.ErrAbortHandler) // the reader must not take a part for the whole
+			panic(http.ErrAbortHandler) // so that the client does not treat the part as complete
 		}
 		for _, l := range page.Lines {
 			if err := enc.Encode(l); err != nil {
-				return // the reader has gone
+				return // the client has disconnected
 			}
 			after = l.Seq
 		}
@@ -176,16 +177,17 @@ func (h *handlers) httpTranscript(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// eventNames are those of seed 004 by the names of our messages.
+// eventNames maps the names of the bus messages to the names of the HTTP events
+// (docs/reference/loop.md, Events).
 var eventNames = map[string]string{ //nolint:gochecknoglobals // a table
 	"loop_start": "loop:start", "loop_context": "loop:context", "loop_execute": "loop:execute", "tool_start": "tool:start",
 	"tool_end": "tool:end", "loop_persist": "loop:persist", "loop_end": "loop:end", "loop_error": "loop:error",
 }
 
 // httpEvents streams a session's events. The id of an event is its sequence in the
-// stream, so a reader that comes back with Last-Event-ID misses none. Of several events
-// with one sequence the last one has the id: a reader that was cut off between them gets
-// all of them again. What is live only has no id.
+// stream, so a client that reconnects with Last-Event-ID misses none. If several events
+// have the same sequence, only the last has the id: a client that was disconnected
+// between them receives all of them again. Live events are not stored and have no id.
 func (h *handlers) httpEvents(w http.ResponseWriter, r *http.Request) {
 	session := r.PathValue("id")
 	if _, err := h.store.Session(r.Context(), session); err != nil {
@@ -243,7 +245,7 @@ type eventWriter struct {
 	flush *http.ResponseController
 }
 
-// write sends one event, or a comment when there is no name.
+// write sends one event, or a comment if name is "".
 func (e *eventWriter) write(id, name string, data []byte) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -267,8 +269,8 @@ func (e *eventWriter) write(id, name string, data []byte) error {
 	return nil
 }
 
-// keepAlive says something now and then, so that proxies keep the line and a
-// reader that has gone is noticed.
+// keepAlive sends a comment every 15 s, so that proxies keep the connection open and a
+// disconnect is detected.
 func (e *eventWriter) keepAlive(ctx context.Context) {
 	t := time.NewTicker(15 * time.Second)
 	defer t.Stop()

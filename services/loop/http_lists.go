@@ -7,9 +7,9 @@ import (
 	"github.com/anima-run/anima/pkg/host"
 )
 
-// listRoutes are the routes about what agents have: sessions, goals, memories, tools,
-// skills and servers. Lists take limit and after, and say in more and next how they
-// go on.
+// listRoutes registers the routes about sessions, goals, memories, tools, skills and
+// servers. Lists accept limit and after, and return more and next for the following
+// page.
 func (h *handlers) listRoutes(r host.Routes, memories remembered) {
 	r.Handle("DELETE /v1/agents/{id}", host.Answer(readDelete, h.deleteAgent))
 	r.Handle("GET /v1/sessions", host.Answer(readSessions, h.listSessions))

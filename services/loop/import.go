@@ -12,9 +12,8 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/sqlstore"
 )
 
-// importTranscript makes a session, or goes on with one, out of lines that came
-// from elsewhere. It is one transaction: dying before its end leaves nothing,
-// dying after it, the same id is answered as before.
+// importTranscript creates or extends a session with lines of an external transcript,
+// in one transaction. A repeated request with the same id returns the first answer.
 func (h *handlers) importTranscript(ctx context.Context, m api.ImportTranscript) (api.Imported, error) {
 	if err := h.room(); err != nil {
 		return api.Imported{}, err
@@ -46,8 +45,8 @@ func (h *handlers) importTranscript(ctx context.Context, m api.ImportTranscript)
 	return out, err
 }
 
-// importID is the id of an import's run: with a caller's own id the same one within
-// an agent, and never that of a message.
+// importID returns the id of an import's run. With a caller's id it is the same within
+// an agent, and differs from the ids of messages.
 func importID(m api.ImportTranscript) string {
 	if m.ID == "" {
 		return uuid.Must(uuid.NewV7()).String()

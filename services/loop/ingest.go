@@ -12,44 +12,44 @@ import (
 	"github.com/anima-run/anima/pkg/failpoint"
 )
 
-// ingester is what ingestion needs of the store. It is safe for concurrent use.
+// ingester is the store of ingestion. It is safe for concurrent use.
 type ingester interface {
 	Behind(ctx context.Context, after string) (behind []string, last string, err error)
 	Ingest(ctx context.Context, at int64, sessions ...string) (int, error)
 	Touch(ctx context.Context, docs []int64, at int64) error
 }
 
-// ingestion makes memories of the turns that loop itself persists, after them and
-// beside them: no turn waits for it.
+// ingestion writes memories of the turns that loop persists. It runs concurrently with
+// the turns, and no turn waits for it.
 //
-// The end of a run says which session has something new and not what. Ends are gathered,
-// because one transaction for several runs costs less than one for each. What is taken
-// in is a session's turns in their order, from the first that is not in memory yet, in
-// the transaction that says so. So an end may come twice, late, out of order, to two
-// replicas, or never.
+// The end of a run names the session that has new turns. ended collects the sessions
+// for gatherFor, because one transaction for several runs costs less than one for each.
+// Ingest reads the session's turns in order, from the first that is not ingested, and
+// stores its position in the same transaction. Therefore an end may be repeated, late,
+// out of order, received by two replicas, or lost.
 //
-// What was gathered is lost with the process. The store says which sessions have turns
-// that are not in memory: run asks it at the start, and again and again, because another
-// replica may have gathered them and ended.
+// The collected sessions are in memory only. The store can list the sessions with turns
+// that are not ingested: run reads that list at the start and then every sweepEvery,
+// because another replica may have exited with collected sessions.
 type ingestion struct {
 	store ingester
 	now   func() time.Time
 	log   *slog.Logger
-	sweep time.Duration // between two passes over all sessions
-	more  chan struct{} // holds one: something was gathered
+	sweep time.Duration // time between two passes over all sessions
+	more  chan struct{} // capacity 1: something was collected
 
 	mu       sync.Mutex
 	gathered map[string]bool // sessions
-	seen     map[int64]bool  // memories that were shown, by their places in the index
+	seen     map[int64]bool  // index ids of the memories that a recall returned
 
-	failed map[string]time.Time // sessions that cannot be taken in, and since when; of run alone
+	failed map[string]time.Time // sessions that could not be ingested, with the time; used by run only
 }
 
 const (
-	gatherFor  = 400 * time.Millisecond // a memory is at most half a second behind its run
+	gatherFor  = 400 * time.Millisecond // a memory is stored at most half a second after its run
 	sweepEvery = 20 * time.Second
 	sweepPause = time.Second      // between two pages of a pass, after the first pass
-	failedFor  = 10 * time.Minute // a session that cannot be taken in is left to its next end
+	failedFor  = 10 * time.Minute // a session that could not be ingested is left out of passes for this time
 	maxFailed  = 10_000
 )
 
@@ -60,7 +60,7 @@ func newIngestion(store ingester, now func() time.Time, log *slog.Logger) *inges
 	}
 }
 
-// ended notes that a session has something new. It returns at once.
+// ended records that a session has new turns. It returns at once.
 func (i *ingestion) ended(session string) { i.gather(session) }
 
 func (i *ingestion) gather(sessions ...string) {
@@ -82,8 +82,8 @@ func (i *ingestion) wake() {
 	}
 }
 
-// shown notes that memories were shown, to be counted with the next transaction. It
-// returns at once. A count is lost with the process, and with an error of the store.
+// shown records that a recall returned memories; the next transaction counts them. It
+// returns at once. Counts are lost if the process exits or the store fails.
 func (i *ingestion) shown(docs []int64) {
 	i.mu.Lock()
 	for _, d := range docs {
@@ -93,7 +93,7 @@ func (i *ingestion) shown(docs []int64) {
 	i.wake()
 }
 
-// count counts what was shown.
+// count stores the counts of the memories that were shown.
 func (i *ingestion) count(ctx context.Context) {
 	i.mu.Lock()
 	docs := slices.Sorted(maps.Keys(i.seen))
@@ -107,11 +107,11 @@ func (i *ingestion) count(ctx context.Context) {
 	}
 }
 
-// run takes in what is gathered, until ctx ends.
+// run ingests the collected sessions until ctx ends.
 func (i *ingestion) run(ctx context.Context) error {
 	due := time.NewTimer(0)
 	defer due.Stop()
-	after, first := "", true // of the pass over all sessions
+	after, first := "", true // position and kind of the pass over all sessions
 	for {
 		select {
 		case <-ctx.Done():
@@ -119,7 +119,7 @@ func (i *ingestion) run(ctx context.Context) error {
 		case <-i.more:
 			wait := time.NewTimer(gatherFor)
 			select {
-			case <-ctx.Done(): // the next start finds what is left
+			case <-ctx.Done(): // the next start lists the remaining sessions
 				wait.Stop()
 				return nil
 			case <-wait.C:
@@ -150,7 +150,7 @@ func (i *ingestion) run(ctx context.Context) error {
 	}
 }
 
-// sound leaves out the sessions that could not be taken in a moment ago.
+// sound removes the sessions that could not be ingested within failedFor.
 func (i *ingestion) sound(behind []string) []string {
 	now := i.now()
 	return slices.DeleteFunc(behind, func(s string) bool {
@@ -159,7 +159,8 @@ func (i *ingestion) sound(behind []string) []string {
 	})
 }
 
-// take takes in what is gathered. What cannot be reached now stays gathered.
+// take ingests the collected sessions. If the store is unavailable, they remain
+// collected.
 func (i *ingestion) take(ctx context.Context) {
 	i.mu.Lock()
 	sessions := slices.Sorted(maps.Keys(i.gathered))
@@ -175,7 +176,7 @@ func (i *ingestion) take(ctx context.Context) {
 		i.gather(sessions...)
 		return
 	}
-	for _, s := range sessions { // one of them must not keep the others
+	for _, s := range sessions { // one session that fails must not block the others
 		switch err := i.ingest(ctx, s); {
 		case ctx.Err() != nil:
 			return

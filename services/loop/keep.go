@@ -8,24 +8,24 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// keeping is a lease that its holder renews while it works.
+// keeping renews a lease while its holder works.
 type keeping struct {
 	length time.Duration
-	every  time.Duration // between two renewals; 0: a third of the length
-	taken  time.Time     // before it was asked for
+	every  time.Duration // interval of renewals; 0: a third of length
+	taken  time.Time     // time before the lease was requested
 	now    func() time.Time
-	renew  func(context.Context) (time.Time, error) // since when it is good
-	failed func(error)                              // a renewal that is tried again
-	lost   func(error)                              // once: the lease may expire
+	renew  func(context.Context) (time.Time, error) // returns the time from which the lease counts
+	failed func(error)                              // called for an error that is retried
+	lost   func(error)                              // called at most once: the lease may expire
 }
 
 // errLate ends work under a lease that was not renewed in time.
 var errLate = &api.Error{Code: api.Unavailable, Message: "the lease was not renewed in time", Next: "check that NATS is up"}
 
-// keep renews a lease three times in its length until stop is closed. Work under it
-// ends when a renewal is refused, and two thirds of the lease after the last renewal
-// that succeeded was asked for: the others may take it when its whole length is over.
-// Renewals that fail at once do not put that off until the next try.
+// keep renews a lease every interval, by default a third of its length, until stop is
+// closed. It calls lost if a renewal is refused, or if two thirds of the lease have
+// passed since the start of the last successful renewal: other replicas may take the
+// lease after its whole length. Failed renewals do not delay that.
 func (k keeping) keep(ctx context.Context, stop <-chan struct{}) {
 	tick := time.NewTicker(cmp.Or(k.every, k.length/3))
 	defer tick.Stop()
@@ -57,5 +57,5 @@ func (k keeping) keep(ctx context.Context, stop <-chan struct{}) {
 	}
 }
 
-// left is how long work may go on after a renewal that was asked for at a time.
+// left returns how long work may continue if the lease counts from good.
 func (k keeping) left(good time.Time) time.Duration { return good.Add(2 * k.length / 3).Sub(k.now()) }

@@ -10,8 +10,8 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// TestKeepEndsBeforeTheLease: whatever renewals do, work under a lease ends before the
-// lease of the last renewal that succeeded is over.
+// TestKeepEndsBeforeTheLease tests that work under a lease ends before the lease of the
+// last successful renewal expires, for all results of later renewals.
 func TestKeepEndsBeforeTheLease(t *testing.T) {
 	t.Parallel()
 	const length = 15 * time.Second
@@ -19,9 +19,9 @@ func TestKeepEndsBeforeTheLease(t *testing.T) {
 	slow := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
 	refused := func(context.Context) error { return api.Errorf(api.Conflict, "moved on") }
 	for name, c := range map[string]struct {
-		good   int // renewals that succeed, each after a moment
+		good   int // number of renewals that succeed, each after 50 ms
 		renew  func(context.Context) error
-		wanted time.Duration // after the last good renewal was asked for
+		wanted time.Duration // after the start of the last successful renewal
 	}{
 		"never renewed, failing at once":   {0, fast, 2 * length / 3},
 		"never renewed, hanging":           {0, slow, 2 * length / 3},
@@ -40,7 +40,7 @@ func TestKeepEndsBeforeTheLease(t *testing.T) {
 					renew: func(ctx context.Context) (time.Time, error) {
 						if n++; n <= c.good {
 							asked = time.Now()
-							<-time.After(50 * time.Millisecond) // of the bubble's clock
+							<-time.After(50 * time.Millisecond) // on the clock of the synctest bubble
 							return asked, nil
 						}
 						return asked, c.renew(ctx)
@@ -55,7 +55,7 @@ func TestKeepEndsBeforeTheLease(t *testing.T) {
 	}
 }
 
-// TestKeepStops: a lease whose work is over is not lost.
+// TestKeepStops tests that a lease is not reported as lost after its work has ended.
 func TestKeepStops(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

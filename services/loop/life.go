@@ -14,13 +14,15 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
-// What people may ask of an agent's life and of its runs, and what money does to it.
+// Requests about the states of agents and about runs, and changes of state by the
+// balance.
 
-// deathAfter is how long an agent without any credits lives (seed 001).
+// deathAfter is the time after which an agent without credits becomes dead
+// (docs/reference/loop.md, Death).
 const deathAfter = time.Hour
 
-// lookEvery is how often poor and dead agents are looked at, and what was
-// cancelled is asked for again.
+// lookEvery is the longest interval between two checks of balances, cancels, held mail
+// and queued messages in [handlers.watchLives].
 const lookEvery = 5 * time.Second
 
 func (h *handlers) getRun(ctx context.Context, m api.GetRun) (api.RunState, error) {
@@ -31,7 +33,8 @@ func (h *handlers) getRun(ctx context.Context, m api.GetRun) (api.RunState, erro
 	return h.waitingRun(ctx, m.Run, m.Session)
 }
 
-// waitingRun finds a run that no store knows yet in its session's queue.
+// waitingRun returns the state of a run that has no row in the store, from its
+// session's queue.
 func (h *handlers) waitingRun(ctx context.Context, run, session string) (api.RunState, error) {
 	var none api.RunState
 	if _, err := h.store.Session(ctx, session); err != nil {
@@ -42,7 +45,7 @@ func (h *handlers) waitingRun(ctx context.Context, run, session string) (api.Run
 		return none, err
 	}
 	i := slices.IndexFunc(all, func(cmd api.Run) bool { return cmd.Run == run })
-	if i < 0 { // it may have begun, or ended, between the two looks
+	if i < 0 { // it may have begun or ended between the two reads
 		return h.store.RunState(ctx, run)
 	}
 	cmd := all[i]
@@ -56,8 +59,9 @@ func (h *handlers) waitingRun(ctx context.Context, run, session string) (api.Run
 	}, err
 }
 
-// begunStatus is that of a run in the queue which the store does not know: it may have
-// begun a moment ago. The journal tells, whose last entry is then one of the run.
+// begunStatus returns the status of a queued run that the store has no row for. The run
+// may have begun since the queue was read; then the last entry of the session's journal
+// belongs to it.
 func (h *handlers) begunStatus(ctx context.Context, run, session string) (api.RunStatus, error) {
 	m, err := h.bus.Last(ctx, api.Journal{Session: session}.Subject())
 	if api.CodeOf(err) == api.NotFound {
@@ -76,8 +80,8 @@ func (h *handlers) begunStatus(ctx context.Context, run, session string) (api.Ru
 	return api.RunQueued, nil
 }
 
-// cancelRun records the fact first: from then on no replica goes on with the run.
-// The notice after it is only the faster way.
+// cancelRun records the cancel first: after that no replica continues the run. The
+// notice that follows only makes the cancel take effect sooner.
 func (h *handlers) cancelRun(ctx context.Context, m api.CancelRun) (api.RunState, error) {
 	st, err := h.getRun(ctx, api.GetRun{Run: m.Run, Session: m.Session})
 	if err != nil || st.Status == api.RunEnded {
@@ -104,8 +108,8 @@ func (h *handlers) cancel(ctx context.Context, run, session, why string) error {
 	return h.bus.Tell(ctx, api.SessionNotice{Session: session, Cancelled: run})
 }
 
-// cancelQueue cancels what runs and waits on a session before a run, all of it
-// for "".
+// cancelQueue cancels the current run and the queued runs of a session that precede the
+// run before, all of them if before is "".
 func (h *handlers) cancelQueue(ctx context.Context, session, before, why string) error {
 	all, err := h.queue.all(ctx, session)
 	if err != nil {
@@ -122,7 +126,7 @@ func (h *handlers) cancelQueue(ctx context.Context, session, before, why string)
 	return nil
 }
 
-// terminateSession closes the door first, then empties the room.
+// terminateSession marks the session terminated, then cancels its runs.
 func (h *handlers) terminateSession(ctx context.Context, m api.TerminateSession) (api.Session, error) {
 	why := m.Reason
 	if why == "" {
@@ -135,9 +139,9 @@ func (h *handlers) terminateSession(ctx context.Context, m api.TerminateSession)
 	return s, h.cancelQueue(ctx, s.ID, "", "the session is terminated: "+s.Reason)
 }
 
-// resetSession has nothing under way beside it that could bring an old summary back. The
-// queue shows runs that wait to be taken up again; where it shows none, the session's
-// journal decides.
+// resetSession resets a session that has no run in progress, because a run could store
+// an old summary again. The queue shows runs that will be resumed; if it shows none,
+// the session's journal decides.
 func (h *handlers) resetSession(ctx context.Context, m api.ResetSession) (api.Session, error) {
 	s, err := h.store.Session(ctx, m.Session)
 	if err != nil {
@@ -148,7 +152,7 @@ func (h *handlers) resetSession(ctx context.Context, m api.ResetSession) (api.Se
 		if queued, err = h.busy(ctx, s.ID, ""); err == nil && !queued {
 			s, err = h.resetFree(ctx, s)
 		}
-		// The end of a run is announced a moment before its message is acknowledged.
+		// The end of a run is announced shortly before its message is acknowledged.
 		if !queued && api.ReasonOf(err) != api.ReasonBusy || wait > 200*time.Millisecond {
 			break
 		}
@@ -165,7 +169,7 @@ func (h *handlers) resetSession(ctx context.Context, m api.ResetSession) (api.Se
 	return s, err
 }
 
-// resetFree resets a session that no run has. Errors: Conflict with ReasonBusy.
+// resetFree resets a session that no run owns. Errors: Conflict with ReasonBusy.
 func (h *handlers) resetFree(ctx context.Context, s api.Session) (api.Session, error) {
 	cmd := api.Run{Run: "reset", Session: s.ID, Agent: s.Agent}
 	err := h.locks.with(ctx, cmd, func(ctx context.Context) (err error) {
@@ -177,8 +181,8 @@ func (h *handlers) resetFree(ctx context.Context, s api.Session) (api.Session, e
 	return s, err
 }
 
-// sleepAgent cancels what runs on the main session; the run's end puts the agent
-// to sleep, and then this does, so that the reason is the caller's.
+// sleepAgent cancels the runs on the agent's main session and mail session, and then
+// sets the agent to sleeping with the caller's reason.
 func (h *handlers) sleepAgent(ctx context.Context, m api.SleepAgent) (api.Agent, error) {
 	now := h.now().UnixMicro()
 	id := strings.ToLower(m.Agent)
@@ -230,7 +234,7 @@ func (h *handlers) explainAgent(ctx context.Context, m api.ExplainAgent) (api.Ex
 	return x, nil
 }
 
-// next says what happens to an agent next, in words.
+// next describes the next change of an agent's state.
 func next(a api.Agent) string {
 	switch a.State {
 	case api.StateSetup:
@@ -250,8 +254,9 @@ func next(a api.Agent) string {
 	return ""
 }
 
-// tierChanged lets money decide over life and death: every other state follows
-// from a run. An event that comes late or twice finds the balance as it is now.
+// tierChanged weighs the agent if its tier changes to or from dead or critical; all
+// other changes of its state follow from runs. It reads the current balance, so a late
+// or repeated event is harmless.
 func (h *handlers) tierChanged(ctx context.Context, m api.TierChanged) error {
 	if m.To != api.TierDead && m.To != api.TierCritical && m.From != api.TierDead && m.From != api.TierCritical {
 		return nil
@@ -263,8 +268,10 @@ func (h *handlers) tierChanged(ctx context.Context, m api.TierChanged) error {
 	return err
 }
 
-// weigh asks for an agent's balance and says what follows from it for its life:
-// after an hour at nothing it is dead, money wakes it again. Unknown decides nothing (W-12).
+// weigh reads an agent's balance and changes its state accordingly: an agent without
+// credits for an hour becomes dead, and a deposit changes a dead agent to sleeping. If
+// the balance is unknown, the state does not change (docs/reference/loop.md, unknown
+// balance).
 func (h *handlers) weigh(ctx context.Context, agent string) error {
 	b, err := h.peers.Balance(ctx, agent)
 	if err != nil {
@@ -279,8 +286,9 @@ func (h *handlers) weigh(ctx context.Context, agent string) error {
 	return nil
 }
 
-// watchLives looks after what no event tells of: time at nothing, deposits too
-// small to change a tier, and notices that were lost.
+// watchLives periodically checks the conditions that no event announces: the time
+// without credits, deposits that do not change the tier, lost notices, held mail, and
+// messages that have expired.
 func (h *handlers) watchLives(ctx context.Context) error {
 	tick := time.NewTicker(max(min(lookEvery, h.cfg.QueueTimeout/4), 50*time.Millisecond))
 	defer tick.Stop()
@@ -312,8 +320,9 @@ func (h *handlers) watchLives(ctx context.Context) error {
 	}
 }
 
-// tooOld says whether a message had waited too long for its session at a time. The
-// shortest that an AGENT.md can say is a second: until then nothing is asked.
+// tooOld reports whether a message had waited too long for its session at the time at.
+// It reads the agent's limit only after a second, which is the shortest limit that an
+// AGENT.md can set.
 func (h *handlers) tooOld(ctx context.Context, cmd api.Run, at int64) (bool, error) {
 	waited := time.Duration(at-cmd.AcceptedAt) * time.Microsecond
 	if cmd.Kind != api.RunMessage || waited <= min(time.Second, h.cfg.QueueTimeout) {
@@ -323,8 +332,8 @@ func (h *handlers) tooOld(ctx context.Context, cmd api.Run, at int64) (bool, err
 	return waited > min(limit, h.cfg.QueueTimeout), err
 }
 
-// wasBehind says whether a message whose turn has come had waited too long when
-// the run before it ended; that one wrote the session last.
+// wasBehind reports whether a message at the head of its queue had waited too long when
+// the previous run ended, which was the last to update the session.
 func (h *handlers) wasBehind(ctx context.Context, cmd api.Run) (bool, error) {
 	late, err := h.tooOld(ctx, cmd, h.now().UnixMicro())
 	if err != nil || !late {
@@ -337,8 +346,8 @@ func (h *handlers) wasBehind(ctx context.Context, cmd api.Run) (bool, error) {
 	return h.tooOld(ctx, cmd, before.UpdatedAt)
 }
 
-// expire ends a message that waits behind another run, and says so. Its delivery, which
-// may still be on its way, finds it done. Errors: Conflict when it has begun.
+// expire ends a queued message and announces the end. A later delivery of the message
+// finds the end in the store. Errors: Conflict if the run has begun.
 func (h *handlers) expire(ctx context.Context, cmd api.Run) error {
 	return h.engine.Drop(ctx, h.late(cmd), events{bus: h.bus, posts: h.bus.Posts()})
 }
@@ -350,8 +359,9 @@ func (h *handlers) late(cmd api.Run) turn.End {
 	}
 }
 
-// expireWaiting ends what has waited too long behind the runs of this process: in
-// the order that a session keeps, it would be looked at only after them.
+// expireWaiting ends messages that have waited too long behind the runs of this
+// process. Otherwise they would be checked only after those runs, because a session
+// keeps its order.
 func (h *handlers) expireWaiting(ctx context.Context) error {
 	for _, session := range h.queue.sessions() {
 		waiting, err := h.queue.all(ctx, session)
@@ -377,8 +387,9 @@ func (h *handlers) expireWaiting(ctx context.Context) error {
 	return nil
 }
 
-// pausing says how long a run must still wait, because its agent has just gone to
-// sleep and was not asked to wake (W-8).
+// pausing returns the remaining pause of a run by a wake of the agent itself or of
+// heartbeat, whose agent has just gone to sleep (docs/reference/loop.md, continuous
+// wake).
 func pausing(cmd api.Run, since, now int64) time.Duration {
 	if cmd.Kind != api.RunWake || cmd.By.Kind != api.Self && cmd.By.Kind != api.HeartbeatKind {
 		return 0

@@ -1,9 +1,9 @@
 // Package loop runs agents: it accepts messages durably, locks sessions, builds
-// prompts, executes turns and persists them. It decides nothing about models,
-// rules or money; it asks the services that own them.
+// prompts, executes turns and persists them. It does not decide about models, rules or
+// money; it calls the services that own them.
 //
-// It must not be given key material of any wallet or provider, and it executes
-// no tool without a decision token of policy.
+// It must not be given key material of any wallet or provider, and it must not execute
+// a tool without a decision token of policy.
 package loop
 
 import (
@@ -35,7 +35,7 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
-// Config of the service.
+// Config holds the settings of the service.
 type Config struct {
 	Slots            int           `env:"slots" help:"runs executed at a time in this process"`
 	Lease            time.Duration `env:"lease" help:"how long a session stays locked after its owner falls silent; at least 1s"`
@@ -51,7 +51,7 @@ type Config struct {
 	AllowUnsandboxed bool          `env:"allow_unsandboxed" help:"run commands even where the kernel cannot hold them (no Landlock); for machines that hold nothing else"`
 }
 
-// Validate reports values that cannot work.
+// Validate returns an error for a setting that cannot work.
 func (c *Config) Validate() error {
 	switch {
 	case c.Slots < 1:
@@ -75,7 +75,7 @@ func (c *Config) Validate() error {
 	return err
 }
 
-// egressAllow is EgressAllow as prefixes.
+// egressAllow returns EgressAllow as prefixes.
 func (c *Config) egressAllow() (all []netip.Prefix, err error) {
 	for _, text := range c.EgressAllow {
 		p, err := netip.ParsePrefix(text)
@@ -87,12 +87,13 @@ func (c *Config) egressAllow() (all []netip.Prefix, err error) {
 	return all, nil
 }
 
-// Service is loop, ready for a host. The lease of 15 s is design §4's. What mail may
-// cost is the price of some hundred short answers of a large model.
+// Service is the loop service for a host. For its default lease of 15 s see
+// docs/reference/loop.md, Ownership. The default cost limits of mail are the price of
+// some hundred short answers of a large model.
 var Service = host.Define("loop", Config{Slots: 128, Lease: 15 * time.Second, Attempts: 20, QueueTimeout: time.Hour, MailSenderRuns: 20, MailAgentRuns: 100, MailSenderCost: 500_000, MailAgentCost: 2_000_000, WorkspaceMiB: 1024, WorkspaceFiles: 100_000}, sqlstore.Migrations(), run).Examining(examine)
 
-// Init must be the first call of every main function that may run loop: the
-// sandbox starts the program again to hold a command.
+// Init must be the first call of every main function that may run loop: the sandbox
+// executes the program again to confine a command.
 func Init() { sandbox.Init() }
 
 func run(ctx context.Context, env *host.Env, cfg Config) error {
@@ -100,7 +101,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = db.Close() }() // everything is committed by now
+	defer func() { _ = db.Close() }() // all transactions are committed
 	dir, err := env.Folder()
 	if err != nil {
 		return err
@@ -140,7 +141,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	defer proxy.Close() // after Serve: runs that are drained keep their calls
+	defer proxy.Close() // after Serve, because runs that are drained keep their calls
 	store := sqlstore.New(db, workspaces)
 	relay := outbox.NewRelay(db, env.Bus, env.Log)
 	peers := newServices(env.Bus, env.Now)
@@ -159,7 +160,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		Quota: cfg.quota(), Room: env.Room,
 		Tracer: env.Tracer.Tracer("github.com/anima-run/anima/services/loop"),
 	})
-	defer servers.Close() // after Serve: runs that are drained keep their calls
+	defer servers.Close() // after Serve, because runs that are drained keep their calls
 	for _, more := range [][]turn.Tool{
 		others.tools(), goal.Tools(goals.orchestrator), memory.Tools(memories.memory), soul.Tools(souls),
 		skill.Tools(skill.Config{AllowUnsandboxed: cfg.AllowUnsandboxed, Egress: proxy, Quota: cfg.quota(), Room: env.Room}),
@@ -203,8 +204,8 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		turns.ended(m.Session)
 		return goals.ended(ctx, m)
 	}
-	// What a dead replica had in hand comes again before the locks and leases that it
-	// held are free: a run, and what a goal waits for.
+	// The messages of a crashed replica, of runs and of goals, are redelivered before
+	// its locks and leases expire.
 	silent := max(cfg.Lease/3, time.Second)
 	err = env.Serve(ctx, append(goals.routes(silent),
 		bus.Reply(h.applyAgent),
@@ -235,16 +236,16 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		bus.Reply(memories.list),
 		bus.Reply(memories.recall),
 		bus.Reply(memories.souls),
-		// Of runs without a turn, and of releases before. Never given up: what a goal waits
-		// for would wait for ever.
+		// For runs without a turn, and for runs of older releases. Deliveries are not
+		// limited: a goal that waits for the end would otherwise never continue.
 		bus.On(h.engine.Over, bus.Consuming{Workers: 32, AckWait: silent, InOrder: true, MaxDeliver: -1}),
 		bus.On(h.tierChanged),
 		bus.Reply(h.getOutput),
 		bus.Reply(h.importTranscript),
-		// A run that was sent to a replica which was dead already has no owner, and need
-		// not wait for a lease to expire; the others are handed back until theirs has. So a
-		// run was delivered often before it fails for the first time, and its pause must
-		// not grow with that.
+		// A run that was delivered to a replica that had already crashed has no owner,
+		// and need not wait for a lease to expire; other runs are returned until their
+		// lease has expired. A run may therefore be delivered often before it fails for
+		// the first time, and its pause must not grow with the number of deliveries.
 		bus.On(h.run, bus.Consuming{
 			Workers: cfg.Slots, AckWait: silent, MaxDeliver: -1, InOrder: true, NoSpan: true, MaxPause: maxPause, Patience: patience,
 		}),

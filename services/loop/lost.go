@@ -10,12 +10,12 @@ import (
 	"github.com/anima-run/anima/pkg/sqldb"
 )
 
-// lostWhy is why a run ends whose journal or command was lost.
+// lostWhy is the error of a run whose journal or command was lost.
 const lostWhy = "its journal or its place in the queue was lost, and the operator accepted the loss: what it did last is not known"
 
 // settleLosses ends the runs that had begun when a store was lost and the operator
-// accepted that. After a crash it is repeated; what it does again changes nothing. Runs that
-// have begun since then go on.
+// accepted the loss. It is idempotent and repeated after a crash. Runs that have begun
+// since then continue.
 func (h *handlers) settleLosses(ctx context.Context, db *sqldb.DB) error {
 	for {
 		err := h.settleOnce(ctx, db)
@@ -63,8 +63,9 @@ func (h *handlers) settleOnce(ctx context.Context, db *sqldb.DB) error {
 }
 
 // endLost cancels a run: without its journal it is unknown which of its calls were
-// made, so it must not go on. Its command, put back into the queue if it is not
-// there, lets a replica end it as it ends any run, with its fate and its events.
+// executed, so it must not continue. If its command is not in the queue, endLost
+// publishes it again; a replica then ends the run as any cancelled run, with its
+// outcome and its events.
 func (h *handlers) endLost(ctx context.Context, cmd api.Run, until int64) error {
 	if err := h.cancel(ctx, cmd.Run, cmd.Session, lostWhy); err != nil {
 		return err

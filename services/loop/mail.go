@@ -17,30 +17,30 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
-// Mail of peers starts runs of its own: a run of a message has the authority of its
-// sender, and no words of others in it (design §6).
+// Messages of peers start runs of their own: a run for a message has the principal of
+// its sender and no input of others (docs/reference/loop.md, Principals).
 //
 //	message_received ─▶ wake inbox-… ─▶ run of kind mail, on the agent's mail session
-//	                                     ├ the agent is dead: dropped, the mail stays and is held
-//	                                     ├ nothing left to read: merged
-//	                                     ├ over a budget: dropped, the mail stays and is held
-//	                                     └ claims the sender's messages, thinks, settles them
+//	                                     ├ the agent is dead: dropped, the mail remains and is held
+//	                                     ├ no unread message: merged
+//	                                     ├ over a budget: dropped, the mail remains and is held
+//	                                     └ claims the sender's messages, calls the model, settles them
 //	    its end, or the end of a hold ─▶ the next run, while there is mail that is not held
 
-// inboxCause is how the causes of wakes for mail begin.
+// inboxCause is the prefix of the causes of wakes for mail.
 const inboxCause = "inbox-"
 
-// isMail says whether a wake is for a message in the inbox.
+// isMail reports whether a wake is for a message in the inbox.
 func isMail(w api.Wake) bool {
 	return w.By.Kind == api.Peer && w.By.Address != "" && strings.HasPrefix(w.Cause, inboxCause)
 }
 
-// startMail asks for a run for a sender's mail. Asking again under the same name is
-// asking once. A crash between the session and the command leaves an empty session. A full
-// queue is no error: each run of it asks for the next one when it ends.
+// startMail publishes a run for a sender's mail. It is idempotent by name. A crash
+// between the creation of the session and the publish leaves an empty session. A full
+// queue is not an error, because each run in it starts the next one at its end.
 func (h *handlers) startMail(ctx context.Context, agent api.Agent, sender, name string) error {
 	run, now := uuid.NewSHA1(uuid.NameSpaceURL, []byte("anima:"+name)).String(), h.now().UnixMicro()
-	if over, err := h.store.Over(ctx, run); err != nil || over { // a server that was killed brought the wake back
+	if over, err := h.store.Over(ctx, run); err != nil || over { // a server that crashed has restored the wake
 		return err
 	}
 	if err := h.store.NewSession(ctx, agent.Mail, agent.ID, now); err != nil {
@@ -57,9 +57,9 @@ func (h *handlers) startMail(ctx context.Context, agent api.Agent, sender, name 
 	return err
 }
 
-// admitMail lets a run of mail begin, within what the budgets leave it, or ends it. It
-// says whether the run is over. A run that was admitted goes on whatever the inbox
-// shows: it may hold the messages itself.
+// admitMail admits a run of mail within the budgets, or ends it, and returns whether
+// the run is over. A run that was admitted before continues even if the inbox shows no
+// message, because it may have claimed the messages itself.
 func (h *handlers) admitMail(ctx context.Context, cmd *api.Run) (over bool, err error) {
 	if over, err := h.store.Over(ctx, cmd.Run); err != nil || over {
 		return false, err // the engine announces the end again
@@ -72,7 +72,7 @@ func (h *handlers) admitMail(ctx context.Context, cmd *api.Run) (over bool, err 
 		agent, err := h.store.Agent(ctx, cmd.Agent)
 		switch {
 		case api.CodeOf(err) == api.NotFound:
-			return false, nil // the engine drops the run: its session is terminated
+			return false, nil // the engine drops the run, because its session is terminated
 		case err != nil:
 			return false, err
 		case agent.State == api.StateDead:
@@ -104,7 +104,7 @@ func (h *handlers) admitMail(ctx context.Context, cmd *api.Run) (over bool, err 
 	return false, nil
 }
 
-// mergeMail ends a run whose messages an earlier one has read.
+// mergeMail ends a run whose messages an earlier run has read.
 func (h *handlers) mergeMail(ctx context.Context, cmd api.Run) error {
 	into, err := h.store.LastMailRun(ctx, cmd.Agent, cmd.By.Address)
 	if err != nil {
@@ -115,14 +115,14 @@ func (h *handlers) mergeMail(ctx context.Context, cmd api.Run) error {
 	}, events{bus: h.bus, posts: h.bus.Posts()})
 }
 
-// moreMail follows the end of a run of mail, before its message is acknowledged: it asks
-// for a run for an old message whose sender's mail is not held. A dead agent's mail is
-// held until the agent is funded.
+// moreMail starts a run for the oldest message whose sender's mail is not held. It is
+// called at the end of a run of mail, before the run's message is acknowledged. The
+// mail of a dead agent is held until the agent is funded.
 func (h *handlers) moreMail(ctx context.Context, cmd api.Run) error {
 	agent, err := h.store.Agent(ctx, cmd.Agent)
 	switch {
 	case api.CodeOf(err) == api.NotFound:
-		return nil // it was deleted
+		return nil // the agent was deleted
 	case err != nil:
 		return err
 	case agent.State == api.StateDead:
@@ -153,8 +153,8 @@ func (h *handlers) moreMail(ctx context.Context, cmd api.Run) error {
 	return nil
 }
 
-// freeMail starts the runs of mail that has waited long enough. After a crash between
-// the two steps it asks for the same run again.
+// freeMail starts runs for mail whose hold has ended. After a crash between its two
+// steps it publishes the same run again.
 func (h *handlers) freeMail(ctx context.Context) error {
 	due, err := h.store.DueMail(ctx, h.now().UnixMicro())
 	if err != nil {
@@ -163,7 +163,7 @@ func (h *handlers) freeMail(ctx context.Context) error {
 	for _, w := range due {
 		agent, err := h.store.Agent(ctx, w.Agent)
 		if api.CodeOf(err) == api.NotFound {
-			continue // deleted since
+			continue // deleted since then
 		}
 		if err != nil {
 			return err
@@ -178,13 +178,13 @@ func (h *handlers) freeMail(ctx context.Context) error {
 	return nil
 }
 
-// unread is a page of the messages of a sender, "" for all, that no run has claimed, the
-// latest first.
+// unread returns a page of the unclaimed messages of a sender, or of all senders if
+// from is "", the latest first.
 func (s services) unread(ctx context.Context, agent, from, after string) (api.Inbox, error) {
 	return bus.Call[api.Inbox](ctx, s.bus, api.ListInbox{Agent: agent, Status: "received", From: from, After: after, Limit: 200})
 }
 
-// mail is what mail of peers may make an agent do within a day.
+// mail returns the daily limits for runs that mail of peers starts.
 func (c Config) mail() sqlstore.MailBudget {
 	return sqlstore.MailBudget{
 		SenderRuns: c.MailSenderRuns, AgentRuns: c.MailAgentRuns, SenderCost: api.Micros(c.MailSenderCost), AgentCost: api.Micros(c.MailAgentCost),

@@ -25,7 +25,7 @@ const (
 	bobby = "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed"
 )
 
-// mailbox has the messages of an inbox, the latest first.
+// mailbox has the senders of the messages in an inbox, the latest first.
 type mailbox []string
 
 func (m *mailbox) list(_ context.Context, q api.ListInbox) (api.Inbox, error) {
@@ -42,7 +42,8 @@ func (m *mailbox) list(_ context.Context, q api.ListInbox) (api.Inbox, error) {
 	return api.Inbox{Messages: all, Page: page}, nil
 }
 
-// post is what handlers of mail need, with the agents ada and bob and an inbox.
+// post returns handlers with the dependencies of mail, the agents ada and bob, and an
+// inbox.
 func post(t *testing.T, inbox *mailbox) *handlers {
 	t.Helper()
 	server := apptest.Server(t)
@@ -88,7 +89,7 @@ func post(t *testing.T, inbox *mailbox) *handlers {
 	}
 }
 
-// senders are those for whose mail runs wait in an agent's session for mail.
+// senders returns the senders of the runs queued in an agent's mail session.
 func senders(t *testing.T, h *handlers, agent string) []string {
 	t.Helper()
 	all, err := h.queue.all(t.Context(), sqlstore.MailSession(agent))
@@ -108,8 +109,8 @@ func mailRun(run, agent, from string) api.Run {
 	}
 }
 
-// TestMailOfADeadAgent: the mail of an agent that is dead stays in the inbox unread, and
-// is taken up once the agent is funded, without another message.
+// TestMailOfADeadAgent tests that the mail of a dead agent remains unread in the inbox,
+// and starts a run once the agent is funded, without another message.
 func TestMailOfADeadAgent(t *testing.T) {
 	t.Parallel()
 	inbox := &mailbox{alice}
@@ -136,7 +137,7 @@ func TestMailOfADeadAgent(t *testing.T) {
 	}
 	state(api.StateDead)
 
-	// A run that was asked for before.
+	// A run that was queued before.
 	if over, err := h.admitMail(ctx, &cmd); err != nil || !over {
 		t.Fatalf("got over %t, %v; want the run dropped", over, err)
 	}
@@ -150,7 +151,7 @@ func TestMailOfADeadAgent(t *testing.T) {
 	state(api.StateSleeping)
 	free("0xfb6916095ca1df60bb79ce92ce3ea74c37c5d359")
 
-	// A message that comes in the meantime.
+	// A message that arrives while the agent is dead.
 	state(api.StateDead)
 	key := api.WakeKey("ada", inboxCause+"1")
 	wake := api.Wake{Agent: "ada", Cause: inboxCause + "1", By: api.Principal{Kind: api.Peer, Address: bobby}, At: 1}
@@ -169,8 +170,8 @@ func TestMailOfADeadAgent(t *testing.T) {
 	free("0xfb6916095ca1df60bb79ce92ce3ea74c37c5d359", "0x5aaeb6053f3e94c9b9a09f33669435e7ef1beaed")
 }
 
-// TestMailOfADeletedAgent: mail that waits for an agent that was deleted keeps no other
-// agent's mail waiting, and the end of its last run is no error.
+// TestMailOfADeletedAgent tests that held mail of a deleted agent does not block the
+// mail of other agents, and that the end of its last run is not an error.
 func TestMailOfADeletedAgent(t *testing.T) {
 	t.Parallel()
 	h := post(t, &mailbox{alice})
@@ -194,8 +195,8 @@ func TestMailOfADeletedAgent(t *testing.T) {
 	}
 }
 
-// TestMoreMail: behind any number of messages whose sender is held, the message of
-// another is found.
+// TestMoreMail tests that a message is found behind any number of messages whose sender
+// is held.
 func TestMoreMail(t *testing.T) {
 	t.Parallel()
 	inbox := append(slices.Repeat(mailbox{alice}, 450), bobby)
@@ -204,7 +205,7 @@ func TestMoreMail(t *testing.T) {
 	if err := h.store.HoldMail(ctx, "ada", alice, time.Now().Add(time.Hour).UnixMicro()); err != nil {
 		t.Fatal(err)
 	}
-	for i := range 1100 { // they come before it in the list of those that are held
+	for i := range 1100 { // these precede it in the list of holds
 		if err := h.store.HoldMail(ctx, "ada", fmt.Sprintf("0x%040d", i), time.Now().Add(time.Minute).UnixMicro()); err != nil {
 			t.Fatal(err)
 		}
@@ -217,8 +218,8 @@ func TestMoreMail(t *testing.T) {
 	}
 }
 
-// TestResetOfABusySession: a session that another replica has is not reset, also when its
-// queue shows no run.
+// TestResetOfABusySession tests that a session that another replica owns is not reset,
+// even if its queue shows no run.
 func TestResetOfABusySession(t *testing.T) {
 	t.Parallel()
 	h := post(t, &mailbox{})

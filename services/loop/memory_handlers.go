@@ -14,7 +14,7 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/sqlstore"
 )
 
-// remembered answers people what an agent remembers.
+// remembered serves the requests about memories and souls.
 type remembered struct {
 	store  sqlstore.Memory
 	memory *memory.Memory
@@ -54,8 +54,8 @@ func (r remembered) list(ctx context.Context, m api.ListMemory) (api.Memories, e
 	return out, err
 }
 
-// entries are a tier's, or every tier's, at most limit of each. more says that a tier
-// has others.
+// entries returns the memories of a tier, or of all tiers, at most limit of each. more
+// reports whether a tier has others.
 func (r remembered) entries(ctx context.Context, agent string, m api.ListMemory, limit int) (out []memory.Entry, more bool, err error) {
 	tiers := memory.Tiers()
 	if m.Tier != "" {
@@ -71,7 +71,7 @@ func (r remembered) entries(ctx context.Context, agent string, m api.ListMemory,
 	return out, more, nil
 }
 
-// forget removes one memory for the creator.
+// forget removes one memory, for the creator.
 func (r remembered) forget(ctx context.Context, m api.ForgetMemory) (api.Forgotten, error) {
 	agent, err := r.store.Agent(ctx, strings.ToLower(m.Agent))
 	if err != nil {
@@ -81,7 +81,8 @@ func (r remembered) forget(ctx context.Context, m api.ForgetMemory) (api.Forgott
 	return api.Forgotten{Agent: agent.ID, Tier: m.Tier, ID: m.ID, There: there}, err
 }
 
-// defaultRecall is all of spec-core-1 §2.4, in tokens.
+// defaultRecall is the sum of the budgets of the tiers, in tokens
+// (docs/reference/memory.md, Budget).
 const defaultRecall = 10_000
 
 func (r remembered) recall(ctx context.Context, m api.RecallMemory) (api.Recalled, error) {

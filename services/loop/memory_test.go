@@ -26,8 +26,8 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/turn/turntest"
 )
 
-// replica serves what loop has for memories until the test ends. taken is told of
-// every event that was handled. It asks the store for what is missing every sweep.
+// replica serves the memory routes of loop until the test ends. It sends on taken after
+// each event, and lists the sessions that are behind every sweep.
 func replica(t *testing.T, conn *bus.Conn, store sqlstore.Memory, sweep time.Duration, taken chan<- error) *bus.Bus {
 	t.Helper()
 	b, err := bus.New(conn, bus.Options{Service: "loop", Log: apptest.Log(t)})
@@ -62,7 +62,7 @@ func replica(t *testing.T, conn *bus.Conn, store sqlstore.Memory, sweep time.Dur
 	return b
 }
 
-// withAda is a store that knows one agent.
+// withAda returns a store with one agent.
 func withAda(t *testing.T, db *sqldb.DB, folder string) sqlstore.Memory {
 	t.Helper()
 	store := sqlstore.Memory{Store: sqlstore.New(db, folder)}
@@ -73,7 +73,7 @@ func withAda(t *testing.T, db *sqldb.DB, folder string) sqlstore.Memory {
 	return store
 }
 
-// handled waits until so many events were taken.
+// handled waits until n events were handled.
 func handled(t *testing.T, taken <-chan error, n int) {
 	t.Helper()
 	for range n {
@@ -88,7 +88,7 @@ func handled(t *testing.T, taken <-chan error, n int) {
 	}
 }
 
-// inMemory waits until no turn is missing in memory.
+// inMemory waits until all turns are ingested.
 func inMemory(t *testing.T, store sqlstore.Memory) {
 	t.Helper()
 	late := time.After(30 * time.Second)
@@ -107,8 +107,8 @@ func inMemory(t *testing.T, store sqlstore.Memory) {
 	}
 }
 
-// A process that ended had turns to take in. The next one, and another that goes on,
-// find them without being told.
+// TestIngestionFindsWhatIsMissing tests that a new process and a running one ingest the
+// turns that an exited process has left, without an event.
 func TestIngestionFindsWhatIsMissing(t *testing.T) {
 	t.Parallel()
 	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
@@ -126,7 +126,7 @@ func TestIngestionFindsWhatIsMissing(t *testing.T) {
 	})
 }
 
-// persisted is a run of one turn on an agent's main session.
+// persisted persists a run of one turn on an agent's main session.
 func persisted(t *testing.T, store sqlstore.Memory, agent, run string) (session string) {
 	t.Helper()
 	cmd := turntest.Command(agent, run)
@@ -149,8 +149,8 @@ func (u *unreachable) Ingest(ctx context.Context, at int64, sessions ...string) 
 	return u.Memory.Ingest(ctx, at, sessions...)
 }
 
-// What cannot be taken in for a while stays gathered: no pass over the sessions is
-// needed.
+// TestIngestionOfAnUnreachableStore tests that sessions remain collected while the
+// store is unavailable, so that no pass over the sessions is needed.
 func TestIngestionOfAnUnreachableStore(t *testing.T) {
 	t.Parallel()
 	db := sqldbtest.SQLite(t, sqlstore.Migrations())
@@ -170,7 +170,8 @@ func TestIngestionOfAnUnreachableStore(t *testing.T) {
 	}
 }
 
-// What is shown is counted later, once in an hour however often it is shown.
+// TestShownIsCounted tests that recalled memories are counted later, and at most once
+// an hour.
 func TestShownIsCounted(t *testing.T) {
 	t.Parallel()
 	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
@@ -199,7 +200,8 @@ func TestShownIsCounted(t *testing.T) {
 	})
 }
 
-// A session that cannot be taken in keeps no other, and is not tried with every pass.
+// TestIngestionOfABadSession tests that a session that cannot be ingested does not
+// block others, and is not retried in every pass.
 func TestIngestionOfABadSession(t *testing.T) {
 	t.Parallel()
 	db := sqldbtest.SQLite(t, sqlstore.Migrations())
@@ -238,7 +240,8 @@ func TestIngestionOfABadSession(t *testing.T) {
 	}
 }
 
-// Two replicas hear of every turn twice, out of order: each turn is one memory.
+// TestIngestion tests that two replicas that receive the end of every turn twice, out
+// of order, create one memory for each turn.
 func TestIngestion(t *testing.T) {
 	t.Parallel()
 	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
@@ -259,7 +262,8 @@ func TestIngestion(t *testing.T) {
 			for k := n; k >= 1; k-- {
 				id := turn.ID(cmd.Run, k)
 				say := api.LoopEnd{Run: cmd.Run, Session: cmd.Session, Agent: cmd.Agent, Turns: k, At: turntest.Start}
-				// As if the stream had forgotten the id: the second time is another message.
+				// As if the stream had removed the id: the second publish is another
+				// message.
 				if err := b.Publish(t.Context(), "loop_end/"+id+"/"+string(rune('a'+i)), say); err != nil {
 					t.Fatal(err)
 				}
@@ -315,8 +319,9 @@ func TestIngestion(t *testing.T) {
 	})
 }
 
-// What a tool says about a price is recalled with a mark; the next price supersedes
-// it, and is there once however often the end of its run is told.
+// TestKnowledge tests that a price in the output of a tool is recalled with a mark,
+// that the next price supersedes it, and that repeated ends of its run do not duplicate
+// it.
 func TestKnowledge(t *testing.T) {
 	t.Parallel()
 	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {

@@ -9,19 +9,19 @@ import (
 	"github.com/anima-run/anima/pkg/bus"
 )
 
-// modelsFor is how long the list of models is remembered: a registry changes when
-// the router is configured anew.
+// modelsFor is the time for which the list of models is cached. The list changes when
+// the router is configured.
 const modelsFor = time.Minute
 
-// A turn can do without the list: it waits so long for it, and when it came in vain
-// the turns after it ask again only after a while.
+// modelsTimeout limits the wait of a turn for the list, which it can do without. After
+// a failure the next request follows after modelsAgain.
 const (
 	modelsTimeout = 2 * time.Second
 	modelsAgain   = 5 * time.Second
 )
 
-// models are the router's, remembered. While it is away the last answer stands, also
-// beside the error.
+// models caches the router's models. While the router is unavailable it returns the
+// last list, also together with an error.
 type models struct {
 	bus *bus.Bus
 	now func() time.Time
@@ -31,6 +31,7 @@ type models struct {
 	until time.Time
 }
 
+// Models implements turn.Models.
 func (m *models) Models(ctx context.Context) ([]api.Model, error) {
 	m.mu.Lock()
 	known, fresh := m.known, m.now().Before(m.until)

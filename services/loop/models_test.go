@@ -12,8 +12,8 @@ import (
 	"github.com/anima-run/anima/pkg/host"
 )
 
-// TestModels: the router is asked once a minute, and while it is away the last
-// answer stands.
+// TestModels tests that the list is requested once a minute, and that the last list is
+// returned while the router is unavailable.
 func TestModels(t *testing.T) {
 	t.Parallel()
 	var asked atomic.Int64

@@ -10,11 +10,11 @@ import (
 	"github.com/anima-run/anima/pkg/failpoint"
 )
 
-// outputs keeps what tools said where it is too long for a turn.
+// outputs stores outputs of tools that are too long for a turn.
 type outputs struct{ objects *bus.Objects }
 
-// Keep implements turn.Outputs. The name is the call's: made again, a call keeps
-// its output in the same place.
+// Keep implements turn.Outputs. The name is that of the call: a repeated call
+// overwrites its output.
 func (o outputs) Keep(ctx context.Context, turn string, index int, text string) error {
 	return failpoint.Do(ctx, failpoint.LoopOutput, func(ctx context.Context) error {
 		return o.objects.Put(ctx, outputName(turn, index), []byte(text))
@@ -38,7 +38,7 @@ func (h *handlers) getOutput(ctx context.Context, m api.GetOutput) (api.OutputPa
 		return api.OutputPart{}, err
 	}
 	end := m.Offset + int64(len(data))
-	if end < size { // whole letters: what is stored is UTF-8
+	if end < size { // do not cut within a UTF-8 sequence
 		for cut := len(data) - 1; cut > len(data)-utf8.UTFMax && cut >= 0; cut-- {
 			if utf8.RuneStart(data[cut]) {
 				if !utf8.FullRune(data[cut:]) {

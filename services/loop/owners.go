@@ -14,8 +14,8 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
-// owners are the services that execute tools of their own. Each is asked from time
-// to time which it executes; one that is away keeps its last answer.
+// owners are the other services that execute tools. loop periodically requests from
+// each the list of its tools; the last answer of an unavailable service is kept.
 type owners struct {
 	bus *bus.Bus
 	log *slog.Logger
@@ -24,14 +24,15 @@ type owners struct {
 	has map[api.Owner][]string
 }
 
-// askEvery is how often the owners are asked, and askTimeout how long one may take.
+// askEvery is the interval of the requests to the owners, and askTimeout the timeout of
+// one.
 const (
 	askEvery   = 30 * time.Second
 	askTimeout = 5 * time.Second
 )
 
-// newOwners returns owners that execute, until they say otherwise, what those of
-// this release do: a run must not lack a tool because loop started first.
+// newOwners returns owners that execute the tools of this release until their first
+// answer, so that a run does not lack a tool because loop was started first.
 func newOwners(b *bus.Bus, log *slog.Logger) *owners {
 	return &owners{bus: b, log: log, has: map[api.Owner][]string{
 		api.Treasury:  {"check_credits"},
@@ -40,7 +41,7 @@ func newOwners(b *bus.Bus, log *slog.Logger) *owners {
 	}}
 }
 
-// tools are the tools of the catalogue that owners may execute.
+// tools returns the tools of the catalogue that owners may execute.
 func (o *owners) tools() []turn.Tool {
 	var out []turn.Tool
 	for _, spec := range catalog.Tools() {
@@ -62,8 +63,8 @@ func (o *owners) executes(spec catalog.Tool) bool {
 	return slices.Contains(o.has[spec.Owner], spec.Name)
 }
 
-// call has the owner execute a call. It is not asked whether it does: if not, it
-// refuses.
+// call calls the owner of a tool. It does not check whether the owner executes the
+// tool: if not, the owner returns an error.
 func (o *owners) call(ctx context.Context, spec catalog.Tool, c turn.Call) (turn.Output, error) {
 	m := api.Invocation{
 		Agent: c.Agent.ID, Turn: c.Turn, Index: c.Index, Tool: spec.Name, Args: c.Args, Key: c.Key, Token: c.Token, At: c.At,
@@ -86,7 +87,7 @@ func (o *owners) call(ctx context.Context, spec catalog.Tool, c turn.Call) (turn
 	return turn.Output{Text: answer.Text}, err
 }
 
-// run keeps asking until ctx ends.
+// run requests the tools of all owners every askEvery until ctx ends.
 func (o *owners) run(ctx context.Context) error {
 	tick := time.NewTicker(askEvery)
 	defer tick.Stop()

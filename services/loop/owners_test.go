@@ -16,7 +16,8 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
-// treasury executes what it is told to list.
+// treasury returns a service that lists the tools in list and executes them with
+// called.
 func treasury(list []string, called func(api.Invocation) (api.Returned, error)) host.Service {
 	return host.Define("treasury", struct{}{}, nil, func(ctx context.Context, env *host.Env, _ struct{}) error {
 		return env.Serve(
@@ -29,8 +30,8 @@ func treasury(list []string, called func(api.Invocation) (api.Returned, error)) 
 	})
 }
 
-// TestOwners: what an owner says is offered, one that is away keeps its last
-// answer, and a call reaches it with all that it needs.
+// TestOwners tests that the tools in an owner's answer are offered, that the last
+// answer of an unavailable owner is kept, and that a call is sent with all its fields.
 func TestOwners(t *testing.T) {
 	t.Parallel()
 	calls := make(chan api.Invocation, 2)

@@ -10,19 +10,20 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
-// patience is how long the handler of a run may make no progress before the run goes
-// to another replica. Each of its waits ends before: a question, a read or a publish
-// of the bus after 30 s at most, the store after storeTimeout; what takes longer, a
-// model's answer and a tool's call, says so with [bus.Within].
+// patience is the time without progress after which a run is redelivered to another
+// replica. Each wait of a run's handler is shorter: a request, a read or a publish of
+// the bus takes 30 s at most, a call of the store storeTimeout. Longer operations, such
+// as model calls and tool calls, extend the time with [bus.Within].
 const patience = time.Minute
 
-// maxPause is the longest pause before a run that failed is taken up again.
+// maxPause is the longest pause before a failed run is retried.
 const maxPause = 2 * time.Second
 
-// storeTimeout bounds a call of the store by a run, whose own end is minutes away.
+// storeTimeout limits a call of the store by a run. The run's own time limit is
+// minutes.
 const storeTimeout = 30 * time.Second
 
-// timedStore is a store whose calls end, and are signs of progress.
+// timedStore is a turn.Store whose calls have a timeout and report progress to the bus.
 type timedStore struct{ store turn.Store }
 
 func timed[T any](ctx context.Context, f func(context.Context) (T, error)) (T, error) {

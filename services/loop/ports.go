@@ -16,39 +16,41 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
-// services are the other services, over the bus. It implements what package turn
-// and package tool need of them.
+// services calls the other services over the bus. It implements the ports of packages
+// turn and tool.
 type services struct {
 	bus  *bus.Bus
 	now  func() time.Time
-	past *atomic.Int64 // until when the router is one of the release before, in Unix µs
+	past *atomic.Int64 // time until which the router is treated as one of an older release, in Unix µs
 }
 
 func newServices(b *bus.Bus, now func() time.Time) services {
 	return services{bus: b, now: now, past: &atomic.Int64{}}
 }
 
-// completeTimeout is seed 003's for a turn, plus what the router needs to say so.
+// completeTimeout is the router's timeout for a turn, 120 s, plus time for its answer
+// (docs/reference/loop.md, Time limits).
 const completeTimeout = 125 * time.Second
 
-// settleTimeout bounds the wait for a settlement, which the router has begun.
+// settleTimeout limits the wait for a settlement that the router has started.
 const settleTimeout = 25 * time.Second
 
-// pastRouter is how long questions are asked as a router of the release before takes
-// them, after no other was there, and encodedWithin how long another is looked for.
+// pastRouter is the time for which questions are sent in the form of an older release,
+// after no router of this release has answered. encodedWithin limits the wait for a
+// router of this release.
 const (
 	pastRouter    = 30 * time.Second
 	encodedWithin = time.Second
 )
 
-// silentWithin is how long another is looked for where nothing was said in that time. The
-// bus asks again after 3 s without a sign of life, counted anew each time it is waited for.
+// silentWithin limits the wait after a period without any answer. The bus repeats a
+// request after 3 s without an answer, and each wait restarts that time.
 const silentWithin = 5 * time.Second
 
 type answering = bus.Streaming[api.Delta, api.Completion]
 
-// ask asks a model: with the prompt as the provider gets it if there is a router that
-// takes it so.
+// ask sends a question to the router. It uses the encoded form of the prompt if a
+// router accepts it, and the older form otherwise.
 func (s services) ask(ctx context.Context, q turn.Question) (*answering, error) {
 	if s.now().UnixMicro() >= s.past.Load() {
 		m, err := q.V2()
@@ -59,8 +61,8 @@ func (s services) ask(ctx context.Context, q turn.Question) (*answering, error) 
 		if err != nil {
 			return nil, err
 		}
-		// Where nothing at all is said, because a router is slow to begin or has died, or NATS
-		// is slow to say that there is none, the question goes on.
+		// If there is no answer at all, because a router is slow, a router has crashed,
+		// or NATS has not reported yet that there is none, ask waits again.
 		for within := encodedWithin; api.ReasonOf(err) != api.ReasonNoAnswer; within = silentWithin {
 			some, cancel := context.WithTimeout(ctx, within)
 			err = stream.Begin(some)
@@ -76,8 +78,7 @@ func (s services) ask(ctx context.Context, q turn.Question) (*answering, error) 
 	return bus.OpenStream[api.Delta, api.Completion](ctx, s.bus, q.Complete)
 }
 
-// Complete implements turn.Router. The stream of the answer is read to its end by
-// [settling.Wait].
+// Complete implements turn.Router. [settling.Wait] reads the rest of the stream.
 func (s services) Complete(ctx context.Context, q turn.Question, delta func(api.Delta)) (api.Completion, turn.Settling, error) {
 	within, cancel := context.WithTimeout(ctx, completeTimeout)
 	defer cancel()
@@ -97,7 +98,7 @@ func (s services) Complete(ctx context.Context, q turn.Question, delta func(api.
 			free()
 			stream.Close()
 			return api.Completion{}, nil, err
-		case !more: // nothing was settled, or by a release before
+		case !more: // no settlement follows, or the router is of an older release
 			free()
 			stream.Close()
 			return stream.Answer(), turn.Settled{Funds: stream.Answer().Funds}, nil
@@ -111,7 +112,8 @@ func (s services) Complete(ctx context.Context, q turn.Question, delta func(api.
 	}
 }
 
-// settling is the settlement of an answer, as the rest of its stream tells it.
+// settling is the settlement of an answer, which the router reports at the end of the
+// stream.
 type settling struct {
 	services services
 	stream   *answering
@@ -120,8 +122,8 @@ type settling struct {
 	free     func() bool
 }
 
-// Wait implements turn.Settling. When the stream breaks off, another replica of the
-// router is asked for the settlement.
+// Wait implements turn.Settling. If the stream breaks off, it requests the settlement
+// with confirm, from any replica of the router.
 func (s settling) Wait(ctx context.Context) (*api.Funds, error) {
 	defer s.stream.Close()
 	defer s.free()
@@ -153,14 +155,17 @@ func (s services) confirm(ctx context.Context, agent, call string) (*api.Funds, 
 	return answer.Funds, err
 }
 
+// Balance implements turn.Treasury.
 func (s services) Balance(ctx context.Context, agent string) (api.Balance, error) {
 	return bus.Call[api.Balance](ctx, s.bus, api.GetBalance{Agent: agent})
 }
 
+// Spent implements turn.Treasury.
 func (s services) Spent(ctx context.Context, agent, turn string) (api.Spent, error) {
 	return bus.Call[api.Spent](ctx, s.bus, api.GetSpent{Agent: agent, Turn: turn, Category: api.CategoryInference})
 }
 
+// Claim implements turn.Inbox.
 func (s services) Claim(ctx context.Context, agent, run, from string) ([]api.InboxMessage, error) {
 	in, err := failpoint.Value(ctx, failpoint.LoopInboxClaim, func(ctx context.Context) (api.Inbox, error) {
 		return bus.Call[api.Inbox](ctx, s.bus, api.ClaimInbox{Agent: agent, Run: run, From: from})
@@ -168,6 +173,7 @@ func (s services) Claim(ctx context.Context, agent, run, from string) ([]api.Inb
 	return in.Messages, err
 }
 
+// Settle implements turn.Inbox.
 func (s services) Settle(ctx context.Context, agent, run string) error {
 	return failpoint.Do(ctx, failpoint.LoopInboxSettle, func(ctx context.Context) error {
 		_, err := bus.Call[api.InboxCount](ctx, s.bus, api.SettleInbox{Agent: agent, Run: run})
@@ -175,38 +181,42 @@ func (s services) Settle(ctx context.Context, agent, run string) error {
 	})
 }
 
+// SetAlarm implements turn.Alarms.
 func (s services) SetAlarm(ctx context.Context, a api.SetAlarm) (api.Alarm, error) {
 	return failpoint.Value(ctx, failpoint.LoopAlarm, func(ctx context.Context) (api.Alarm, error) {
 		return bus.Call[api.Alarm](ctx, s.bus, a)
 	})
 }
 
+// SignMessage requests a signature from treasury.
 func (s services) SignMessage(ctx context.Context, m api.SignMessage) (api.Signature, error) {
 	return bus.Call[api.Signature](ctx, s.bus, m)
 }
 
+// Send sends a message through social.
 func (s services) Send(ctx context.Context, m api.Send) (api.Sent, error) {
 	return failpoint.Value(ctx, failpoint.LoopSend, func(ctx context.Context) (api.Sent, error) {
 		return bus.Call[api.Sent](ctx, s.bus, m)
 	})
 }
 
-// judge is policy, with its public keys remembered.
+// judge implements turn.Policy. It caches the public keys of policy.
 type judge struct {
 	*executor.Keys
 
 	bus *bus.Bus
 }
 
+// Evaluate implements turn.Policy.
 func (j judge) Evaluate(ctx context.Context, req api.Evaluate) (api.Decision, error) {
 	return bus.Call[api.Decision](ctx, j.bus, req)
 }
 
-// journal is the session's journal in LOOP_EVT.
+// journal implements turn.Journal in the stream LOOP_EVT.
 type journal struct{ bus *bus.Bus }
 
-// Append implements turn.Journal. The entry says that the session is this process's for
-// a lease, so that it prolongs what the one before said.
+// Append implements turn.Journal. The entry names this process as the owner of the
+// session for a lease, which extends the lease of the previous entry.
 func (j journal) Append(ctx context.Context, cmd api.Run, step turn.Step, last uint64) (uint64, error) {
 	bus.Working(ctx)
 	entry, err := api.Encode(step)
@@ -218,8 +228,8 @@ func (j journal) Append(ctx context.Context, cmd api.Run, step turn.Step, last u
 	}
 	t := tenureOf(ctx)
 	at := t.sign(&m)
-	// The id names the place in the journal and the owner, so that it repeats only
-	// when this very append does.
+	// The id contains the position in the journal and the owner, so that only a
+	// repetition of this append has the same id.
 	id := fmt.Sprintf("journal/%s/%d/%d", cmd.Run, m.Epoch, last)
 	seq, err := failpoint.Value(ctx, pointOf(step), func(ctx context.Context) (uint64, error) { return j.bus.Append(ctx, id, m, last) })
 	if err == nil {
@@ -235,9 +245,9 @@ func (j journal) Tail(ctx context.Context, cmd api.Run, after uint64) ([]turn.St
 		return nil, end.Sequence, err
 	}
 	if end.Sequence < after {
-		after = 0 // the stream came from an older copy than the store, or began anew
+		after = 0 // the stream was restored from a copy older than the store, or is new
 	}
-	if e.Form != 0 && e.Last == after { // as a rule: the end of the run before
+	if e.Form != 0 && e.Last == after { // usually the end of the previous run
 		step, err := stepOf(end, e)
 		return []turn.Step{step}, end.Sequence, err
 	}
@@ -252,8 +262,8 @@ func (j journal) Tail(ctx context.Context, cmd api.Run, after uint64) ([]turn.St
 	return steps, end.Sequence, nil
 }
 
-// last is the last entry of a session's journal, with sequence 0 where there is none.
-// Errors: Conflict while the session is another owner's.
+// last returns the last entry of a session's journal, with sequence 0 if there is none.
+// Errors: Conflict while another owner holds the session.
 func (j journal) last(ctx context.Context, cmd api.Run, after uint64) (end bus.Stored, e api.Journal, err error) {
 	end, err = j.end(ctx, api.Journal{Session: cmd.Session}.Subject(), after)
 	if api.CodeOf(err) == api.NotFound {
@@ -271,8 +281,8 @@ func (j journal) last(ctx context.Context, cmd api.Run, after uint64) (end bus.S
 	return end, e, nil
 }
 
-// own writes this process into a session's journal for something that is no run, when
-// no other has the session. The tenure in ctx hands it back.
+// own appends an entry of this process that belongs to no run, if no other owner holds
+// the session. The tenure in ctx releases the session.
 func (j journal) own(ctx context.Context, cmd api.Run, at int64) error {
 	end, _, err := j.last(ctx, cmd, 0)
 	if err == nil {
@@ -281,10 +291,10 @@ func (j journal) own(ctx context.Context, cmd api.Run, at int64) error {
 	return err
 }
 
-// end is the journal's last entry. One before what the store has is asked for again
-// for a moment: as a rule the stream's leader is behind (ADR 11), and all of a long
-// journal would be read for nothing. What Tail says is a guess in any case, and the
-// append that follows is refused if it was wrong.
+// end returns the journal's last entry. If the entry is older than after, which the
+// store has, end retries for a short time: usually the stream's leader is behind
+// (ADR 11), and the whole journal would be read in vain. The result need not be
+// correct, because the append that follows is refused if it was wrong.
 func (j journal) end(ctx context.Context, s api.Subject, after uint64) (bus.Stored, error) {
 	for wait := 5 * time.Millisecond; ; wait *= 2 {
 		m, err := j.bus.Last(ctx, s)
@@ -297,7 +307,7 @@ func (j journal) end(ctx context.Context, s api.Subject, after uint64) (bus.Stor
 	}
 }
 
-// pause waits for d. Its error is why ctx ended before.
+// pause waits for d. It returns the cause if ctx ends earlier.
 func pause(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -309,7 +319,7 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// next reads the first entry after another, or NotFound.
+// next returns the first entry after a sequence. Errors: NotFound.
 func (j journal) next(ctx context.Context, s api.Subject, after uint64) (turn.Step, uint64, error) {
 	m, err := j.bus.Next(ctx, s, after+1)
 	if err != nil {
@@ -331,8 +341,8 @@ func stepOf(m bus.Stored, e api.Journal) (turn.Step, error) {
 	return step, nil
 }
 
-// of returns the steps of one turn, which begin after an entry. No other turn's follow
-// them until the turn is over.
+// of returns the steps of one turn, which begins after an entry. The steps of a turn
+// are contiguous.
 func (j journal) of(ctx context.Context, session, run string, number int, after uint64) ([]turn.Step, error) {
 	s := api.Journal{Session: session}.Subject()
 	var steps []turn.Step
@@ -354,28 +364,31 @@ func (j journal) of(ctx context.Context, session, run string, number int, after 
 	}
 }
 
-// events announces what no journal has; it belongs to one run.
+// events publishes the events that are not in a journal. It belongs to one run.
 type events struct {
 	bus   *bus.Bus
 	posts *bus.Posts
 }
 
+// Post implements turn.Events.
 func (e events) Post(ctx context.Context, id string, m api.Message) error {
 	return e.posts.Post(ctx, id, m)
 }
 
+// Wait implements turn.Events.
 func (e events) Wait(ctx context.Context) error {
 	return failpoint.Do(ctx, failpoint.LoopFlush, e.posts.Wait)
 }
 
-// Thinking is best effort.
+// Thinking implements turn.Events. It is best effort.
 func (e events) Thinking(ctx context.Context, t api.Thinking) { _ = e.bus.Tell(ctx, t) }
 
-// Delta is best effort: a reader that watches live gets the whole answer at the end.
+// Delta implements turn.Events. It is best effort: the complete answer follows in a
+// stored event.
 func (e events) Delta(ctx context.Context, d api.StreamDelta) { _ = e.bus.Tell(ctx, d) }
 
-// Progress is best effort too.
+// Progress implements turn.Events. It is best effort.
 func (e events) Progress(ctx context.Context, p api.ToolProgress) { _ = e.bus.Tell(ctx, p) }
 
-// seqText renders a stream sequence for an event stream's id.
+// seqText formats a stream sequence as the id of an event.
 func seqText(seq uint64) string { return strconv.FormatUint(seq, 10) }

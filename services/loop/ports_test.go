@@ -31,7 +31,7 @@ func TestJournalTail(t *testing.T) {
 		{"from the start", 0, []string{"begin", "intent"}},
 		{"after the first", first, []string{"intent"}},
 		{"after the last", last, nil},
-		// A journalled intent that nobody sees would make an irreversible call again.
+		// An intent that Tail omits would repeat an irreversible call.
 		{"the store has seen more than the stream has", last + 1000, []string{"begin", "intent"}},
 	} {
 		steps, end, err := j.Tail(t.Context(), cmd, c.after)

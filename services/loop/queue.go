@@ -11,21 +11,21 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
-// queue is what waits on sessions, and the runs under way in this process that
-// want to hear of it. It implements turn.Queue.
+// queue reads the queued runs of sessions and notifies the runs of this process of
+// cancels and steering messages. It implements turn.Queue.
 type queue struct {
 	bus *bus.Bus
 	log *slog.Logger
 
 	mu   sync.Mutex
-	runs map[string]*underWay // by run
+	runs map[string]*underWay // by run id
 }
 
-// underWay is a run of this process.
+// underWay is a run in progress in this process.
 type underWay struct {
 	session string
 	cancel  context.CancelCauseFunc
-	wanted  map[string]bool // messages that want to join it; false: they did
+	wanted  map[string]bool // messages in mode steer; false: already read by Waiting
 }
 
 func newQueue(b *bus.Bus, log *slog.Logger) *queue {
@@ -42,13 +42,13 @@ func (q *queue) Waiting(ctx context.Context, cmd api.Run) ([]api.Run, error) {
 	defer q.mu.Unlock()
 	if u := q.runs[cmd.Run]; u != nil {
 		for _, w := range out {
-			u.wanted[w.Run] = false // notices of it that are late mean nothing
+			u.wanted[w.Run] = false // later notices of this message are ignored
 		}
 	}
 	return out, nil
 }
 
-// all is what runs or waits on a session.
+// all returns the current run and the queued runs of a session.
 func (q *queue) all(ctx context.Context, session string) ([]api.Run, error) {
 	return q.from(ctx, session, 0)
 }
@@ -67,13 +67,13 @@ func (q *queue) from(ctx context.Context, session string, after uint64) ([]api.R
 		var w api.Run
 		if err := api.Decode(m.Data, &w); err != nil {
 			q.log.ErrorContext(ctx, "a waiting message cannot be read", "session", session, "sequence", m.Sequence, "err", err)
-			continue // its own delivery says so, too
+			continue // its own delivery reports the error too
 		}
 		out = append(out, w)
 	}
 }
 
-// sessions are those with a run under way in this process.
+// sessions returns the sessions with a run in progress in this process.
 func (q *queue) sessions() []string {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -84,7 +84,7 @@ func (q *queue) sessions() []string {
 	return out
 }
 
-// running says whether a run is under way in this process.
+// running reports whether a run is in progress in this process.
 func (q *queue) running(run string) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -116,7 +116,7 @@ func (q *queue) Watch(cmd api.Run, cancel context.CancelCauseFunc) (steered func
 	}
 }
 
-// notice passes on what concerns a run of this process.
+// notice passes a notice to the runs of this process that it concerns.
 func (q *queue) notice(n api.SessionNotice) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -133,7 +133,7 @@ func (q *queue) notice(n api.SessionNotice) {
 	}
 }
 
-// listen hears the notices of all replicas until ctx ends.
+// listen receives the notices of all replicas until ctx ends.
 func (q *queue) listen(ctx context.Context) error {
 	return q.bus.Listen(ctx, api.SessionNotice{}.Subject().String(), func() {}, func(data []byte) {
 		var n api.SessionNotice
@@ -145,8 +145,8 @@ func (q *queue) listen(ctx context.Context) error {
 	})
 }
 
-// cancelled stops the runs of this process that were cancelled in the store: a
-// notice may be lost on its way.
+// cancelled cancels the runs of this process whose cancel is recorded in the store,
+// because a notice may be lost.
 func (q *queue) cancelled(ctx context.Context, why func(ctx context.Context, run string) (string, error)) {
 	q.mu.Lock()
 	runs := make([]string, 0, len(q.runs))

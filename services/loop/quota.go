@@ -12,8 +12,8 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
-// writers are the tools that write the agent's folder in this process. Commands and
-// servers are held to the quota by the sandbox.
+// writers returns the tools that write to the agent's folder in this process. The
+// sandbox applies the quota to commands and servers.
 func writers() []string {
 	return []string{
 		"write_file", "edit_own_file", "revert_last_edit", "git_commit", "git_branch", "git_clone",
@@ -21,13 +21,13 @@ func writers() []string {
 	}
 }
 
-// quota is what each agent's folder may hold.
+// quota returns the limits of each agent's folder.
 func (c *Config) quota() sandbox.Quota {
 	return sandbox.Quota{Bytes: c.WorkspaceMiB * disk.MiB, Files: c.WorkspaceFiles}
 }
 
-// limited refuses t while the agent's folder is over its quota or the disk has
-// only its reserve. The model reads why; the run goes on.
+// limited makes t fail while the agent's folder exceeds its quota or the disk has only
+// its reserve. The error is reported to the model, and the run continues.
 func limited(t turn.Tool, q sandbox.Quota, room func() error) turn.Tool {
 	run := t.Run
 	t.Run = func(ctx context.Context, c turn.Call) (turn.Output, error) {
@@ -36,7 +36,8 @@ func limited(t turn.Tool, q sandbox.Quota, room func() error) turn.Tool {
 			err = q.Check(c.Agent.Workspace, int64(len(c.Args)))
 		}
 		if err != nil {
-			// Not as Unavailable: the run would wait for the operator.
+			// Not Unavailable, because the run would be retried until an operator frees
+			// space.
 			return turn.Output{}, errors.New("nothing was written: " + causeOf(err))
 		}
 		return run(ctx, c)
@@ -44,8 +45,9 @@ func limited(t turn.Tool, q sandbox.Quota, room func() error) turn.Tool {
 	return t
 }
 
-// watched ends t soon after the agent's folder has passed its quota, or the disk has only
-// its reserve. It is for a tool that writes for minutes: limited checks at its begin only.
+// watched cancels t soon after the agent's folder has exceeded its quota, or the disk
+// has only its reserve. It is for a tool that writes for minutes; limited only checks
+// before the call.
 func watched(t turn.Tool, q sandbox.Quota, room func() error) turn.Tool {
 	run := t.Run
 	t.Run = func(ctx context.Context, c turn.Call) (turn.Output, error) {
@@ -57,14 +59,14 @@ func watched(t turn.Tool, q sandbox.Quota, room func() error) turn.Tool {
 		end()
 		watching.Wait()
 		if err != nil && why != nil {
-			err = errors.New("it was ended: " + causeOf(why)) // not as Unavailable, as in limited
+			err = errors.New("it was ended: " + causeOf(why)) // not Unavailable, as in limited
 		}
 		return out, err
 	}
 	return t
 }
 
-// causeOf is an error's text for a model.
+// causeOf returns the text of an error for the model.
 func causeOf(err error) string {
 	if e, ok := errors.AsType[*api.Error](err); ok {
 		return e.Message

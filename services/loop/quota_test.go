@@ -18,8 +18,8 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
-// TestLimited: a tool that writes is refused over the quota and without room, with an
-// error that does not make the run wait.
+// TestLimited tests that a tool that writes fails if the quota is exceeded or the disk
+// is full, with an error that does not make the run retry.
 func TestLimited(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -35,7 +35,7 @@ func TestLimited(t *testing.T) {
 		quota sandbox.Quota
 		room  func() error
 		args  string
-		want  string // "": the tool is run
+		want  string // "": the tool is executed
 	}{
 		{"no quota", sandbox.Quota{}, room, `{}`, ""},
 		{"room for all", sandbox.Quota{Bytes: 2 * disk.MiB, Files: 3}, room, `{}`, ""},
@@ -55,8 +55,9 @@ func TestLimited(t *testing.T) {
 	}
 }
 
-// TestWatched: a tool that goes on writing is ended over the quota and without room,
-// with an error that does not make the run wait; any other is left alone.
+// TestWatched tests that a tool that keeps writing is cancelled if the quota is
+// exceeded or the disk is full, with an error that does not make the run retry, and
+// that the errors of other tools are unchanged.
 func TestWatched(t *testing.T) {
 	t.Parallel()
 	room := func() error { return nil }

@@ -13,7 +13,7 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
-// replays live recorded turns again, or ask what else could have come of them.
+// replays serves the requests to replay and to fork recorded turns.
 type replays struct {
 	store   turn.ContextStore
 	journal journal
@@ -30,7 +30,7 @@ func (r replays) recorded(ctx context.Context, id string) (turn.Recording, error
 	return rec, err
 }
 
-// replay only reads: dying in it leaves nothing.
+// replay replays a recorded turn. It writes nothing.
 func (r replays) replay(ctx context.Context, m api.ReplayTurn) (api.Replayed, error) {
 	rec, err := r.recorded(ctx, m.Turn)
 	if err != nil {
@@ -48,8 +48,9 @@ func (r replays) replay(ctx context.Context, m api.ReplayTurn) (api.Replayed, er
 	return out, nil
 }
 
-// fork asks a model and pays for it, under an id of its own: dying in it loses an
-// answer that is paid and stored at the router, and nothing of the turn.
+// fork calls a model with the prompt of a recorded turn and pays for it, under an id of
+// its own. A crash loses an answer that the router has stored and charged; it does not
+// change the recorded turn.
 func (r replays) fork(ctx context.Context, m api.ForkTurn, send func(api.Delta) error) (api.Forked, error) {
 	switch {
 	case !m.Policy && m.Model == "" && m.Prompt == "":
@@ -79,7 +80,7 @@ func (r replays) fork(ctx context.Context, m api.ForkTurn, send func(api.Delta) 
 		if model == "" {
 			model = f.Agent.Model
 		}
-		// Nothing that was told of a send that fails is lost: the answer has it all.
+		// An error of send is ignored, because the answer has the complete text.
 		answer, err := turn.Ask(ctx, r.peers, turn.Question{Complete: api.Complete{
 			ID: "fork-" + uuid.NewString(), Agent: rec.Turn.Agent, Session: rec.Turn.Session, Turn: m.Turn, Task: api.TaskTurn, Tier: rec.Reference.Tier,
 			Model: model, Messages: f.Messages, Tools: f.Tools,
@@ -92,7 +93,7 @@ func (r replays) fork(ctx context.Context, m api.ForkTurn, send func(api.Delta) 
 	return out, r.judge(ctx, rec, f, out.Forked.Calls)
 }
 
-// usable refuses a model that the router would pass over for another.
+// usable returns an error for a model that the router would replace by another.
 func (r replays) usable(ctx context.Context, id string) error {
 	if id == "" {
 		return nil
@@ -114,7 +115,7 @@ func (r replays) usable(ctx context.Context, id string) error {
 	return &api.Error{Code: api.Invalid, Message: "model " + id + " cannot be asked: " + why, Next: "anima model list shows the ones that can"}
 }
 
-// judge asks what policy would decide on calls.
+// judge requests the decisions that policy would make on calls.
 func (r replays) judge(ctx context.Context, rec turn.Recording, f turn.Fork, calls []api.ForkedCall) error {
 	for i := range calls {
 		c := &calls[i]

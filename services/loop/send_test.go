@@ -9,8 +9,8 @@ import (
 	"github.com/anima-run/anima/pkg/bus"
 )
 
-// TestMessageKeys: an idempotency key makes one message of a repeated one, and never
-// drops a message that differs in its agent, its session or its content.
+// TestMessageKeys tests that repeated messages with the same idempotency key are one
+// message, and that a message with another agent, session or content is never dropped.
 func TestMessageKeys(t *testing.T) {
 	t.Parallel()
 	_, b, _ := alive(t, 2)
@@ -24,7 +24,7 @@ func TestMessageKeys(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		m    api.SendMessage
-		same string // the message that this one repeats
+		same string // name of the message that this one repeats
 	}{
 		{name: "first", m: api.SendMessage{Agent: "lucky", Content: "hello"}},
 		{name: "repeated", m: api.SendMessage{Agent: "lucky", Content: "hello"}, same: "first"},

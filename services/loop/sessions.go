@@ -12,8 +12,8 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/sqlstore"
 )
 
-// createSession makes a session without a message. Its id derives from the agent and
-// the caller's id, so that the same request is the same session.
+// createSession creates a session without a message. Its id derives from the agent and
+// the caller's id, so a repeated request returns the same session.
 func (h *handlers) createSession(ctx context.Context, m api.CreateSession) (api.Session, error) {
 	if len(m.ID) > 128 {
 		return api.Session{}, &api.Error{Code: api.Invalid, Message: "the id is longer than 128 bytes", Next: "use a shorter one, or leave it out"}
@@ -47,11 +47,11 @@ func (h *handlers) listSessions(ctx context.Context, m api.ListSessions) (api.Se
 	return api.Sessions{Sessions: all, Page: page}, err
 }
 
-// cursor is an entry's place in a list that has the latest first, as the After of the
-// next page.
+// cursor returns the position of an entry in a list with the latest first, as the After
+// of the next page.
 func cursor(at int64, id string) string { return strconv.FormatInt(at, 10) + "." + id }
 
-// placeOf reads a cursor; "" is the begin of the list. Errors: Invalid.
+// placeOf parses a cursor; "" is the start of the list. Errors: Invalid.
 func placeOf(after string) (sqlstore.Place, error) {
 	if after == "" {
 		return sqlstore.Place{}, nil

@@ -13,7 +13,7 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
-// routing serves a router of which the test decides when a call is settled.
+// routing serves a router that settles a call when the test sends on settled.
 func routing(t *testing.T, settled <-chan error) services {
 	t.Helper()
 	b := apptest.Bus(t)
@@ -58,8 +58,9 @@ func routing(t *testing.T, settled <-chan error) services {
 	return newServices(b, time.Now)
 }
 
-// An answer is there before its settlement is; a settlement whose news is lost is asked
-// for; an answer of which nothing is settled has none to wait for.
+// TestSettling tests that an answer is returned before its settlement, that a lost
+// settlement is requested again, and that an answer without a settlement is settled at
+// once.
 func TestSettling(t *testing.T) {
 	t.Parallel()
 	settled := make(chan error)
@@ -73,7 +74,7 @@ func TestSettling(t *testing.T) {
 		if err != nil || c.Text != id || said != id || c.Funds != nil {
 			t.Fatalf("%s: got %+v with the pieces %q, %v", id, c, said, err)
 		}
-		settled <- news // the router waits for it: the answer came before
+		settled <- news // the router waits for this send, so the answer was returned before
 		if funds, err := settling.Wait(t.Context()); err != nil || funds == nil || funds.Available != 7 {
 			t.Errorf("%s: got the funds %+v, %v", id, funds, err)
 		}
@@ -87,7 +88,8 @@ func TestSettling(t *testing.T) {
 	}
 }
 
-// A settlement that is not waited for is forgotten with the context of its call.
+// TestSettlingIsFreed tests that the stream of a settlement without a Wait is closed
+// with the context of its call.
 func TestSettlingIsFreed(t *testing.T) {
 	t.Parallel()
 	settled := make(chan error)
@@ -104,7 +106,8 @@ func TestSettlingIsFreed(t *testing.T) {
 	settled <- nil
 }
 
-// A question goes out with its prompt encoded where a router takes it so.
+// TestQuestionIsEncoded tests that a question is sent with its prompt encoded if a
+// router accepts that form.
 func TestQuestionIsEncoded(t *testing.T) {
 	t.Parallel()
 	b := apptest.Bus(t)

@@ -19,7 +19,8 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
-// takeovers is how many make takeovers asks for; a few without it.
+// takeovers returns the number of takeovers in ANIMA_TAKEOVERS, which make takeovers
+// sets, or a small default.
 func takeovers(t *testing.T) int {
 	v := os.Getenv("ANIMA_TAKEOVERS")
 	if v == "" {
@@ -32,10 +33,10 @@ func takeovers(t *testing.T) int {
 	return n
 }
 
-// TestTakeovers takes sessions away from owners that stand still, as at the end of
-// their lease, and lets both owners write at once: the paused one that comes back
-// and the one that took over. The journal of each session, read from the stream,
-// then has one writer at a time, whoever won.
+// TestTakeovers takes sessions over from paused owners, as when their lease expires,
+// and lets both owners write concurrently: the previous owner that resumes and the new
+// owner. Then the journal of each session, read from the stream, must have one writer
+// at a time, whichever owner was first.
 func TestTakeovers(t *testing.T) {
 	t.Parallel()
 	b := apptest.Bus(t)
@@ -51,8 +52,9 @@ func TestTakeovers(t *testing.T) {
 		all.Go(func() {
 			s := contested{
 				cmd: api.Run{Run: fmt.Sprintf("r%d", i), Session: fmt.Sprintf("s%d", i), Agent: "a"}, journal: journal{b},
-				// Longer than the test: no owner renews, so that a paused one is one in truth.
-				// The clock of each shows that the lease of the one before has expired.
+				// The lease is longer than the test, so no owner renews it, and a
+				// paused owner is really paused. The clock of each owner shows that the
+				// lease of the previous owner has expired.
 				locker: func(owner int) locker {
 					now := func() time.Time { return time.Now().Add(time.Duration(owner) * 2 * time.Hour) }
 					return newLocker(locks, journal{b}, strconv.Itoa(owner), time.Hour, now, apptest.Log(t))
@@ -74,21 +76,21 @@ func TestTakeovers(t *testing.T) {
 	}
 }
 
-// contested is a session that goes from owner to owner.
+// contested is a session that several owners take over in turn.
 type contested struct {
 	cmd                api.Run
 	journal            journal
-	locker             func(owner int) locker // of a process of its own
+	locker             func(owner int) locker // each owner is a separate process
 	owners             int
 	rng                *rand.Rand
-	persisted          uint64 // sequence up to which nobody needs to read
+	persisted          uint64 // sequence up to which new owners need not read
 	refused, overtaken *atomic.Int64
 }
 
-// owner holds a session until it is let go.
+// owner holds a session until release is called.
 type owner struct {
-	ctx   context.Context //nolint:containedctx // of its tenure
-	last  uint64          // sequence that it knows of
+	ctx   context.Context //nolint:containedctx // with its tenure
+	last  uint64          // last sequence that it has read
 	leave chan struct{}
 	left  chan error
 }
@@ -120,7 +122,7 @@ func (o *owner) release() error {
 	return <-o.left
 }
 
-// write appends a step that says what it was written on top of.
+// write appends a step that contains the sequence it was appended on top of.
 func (s *contested) write(o *owner, step turn.Step) error {
 	step.Turn = 1
 	if step.Begin != nil {
@@ -135,8 +137,8 @@ func (s *contested) write(o *owner, step turn.Step) error {
 	return err
 }
 
-// begin takes the run up: it reads where the journal stands and writes itself into
-// it, again when the owner before was faster.
+// begin starts or resumes the run: it reads the tail of the journal and appends a
+// begin. It retries if the previous owner was faster.
 func (s *contested) begin(o *owner) error {
 	for {
 		var err error
@@ -167,11 +169,11 @@ func (s *contested) run(ctx context.Context, times int) error {
 			}
 		}
 		s.persisted = before.last
-		// It stands still, and the lease passes on.
+		// The owner is paused, and its lease expires.
 		if now, err = s.own(ctx); err != nil {
 			return fmt.Errorf("take over: %w", err)
 		}
-		// It comes back: after the next one began, or at the very moment.
+		// The owner resumes, after the begin of the next owner or concurrently with it.
 		awake := make(chan error, 1)
 		wake := func() {
 			for range 3 {
@@ -211,7 +213,7 @@ func (s *contested) run(ctx context.Context, times int) error {
 	return now.release()
 }
 
-// judge reads the session's journal from the stream.
+// judge reads the session's journal from the stream and checks it.
 func (s *contested) judge(ctx context.Context, b *bus.Bus, times int) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -234,7 +236,7 @@ func (s *contested) judge(ctx context.Context, b *bus.Bus, times int) error {
 		if err := api.Decode(e.Entry, &top); err != nil {
 			return err
 		}
-		if top.Release && m.Sequence == end.Sequence { // the last owner leaves
+		if top.Release && m.Sequence == end.Sequence { // the last owner releases the session
 			return done
 		}
 		on := top.Begin

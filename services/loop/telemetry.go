@@ -16,7 +16,7 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
-// instruments of the service; it implements turn.Observer.
+// instruments holds the metrics of the service. It implements turn.Observer.
 type instruments struct {
 	turns, tools metric.Int64Counter
 	turnS, toolS metric.Float64Histogram
@@ -58,15 +58,15 @@ func (t *instruments) Tool(ctx context.Context, name string, o api.Outcome, d ti
 
 func (t *instruments) Context(ctx context.Context, tokens int64) { t.context.Record(ctx, tokens) }
 
-// recovered says that the message of the turn's run was delivered before.
+// recovered marks a turn that a previous owner may have started.
 var recovered = attribute.Bool("anima.turn.recovered", true)
 
-// rootSpan starts a turn's root under ids that derive from the turn, so that
-// every owner of the turn, before and after a crash, is in one trace. What
-// started the run outlives no turn and is linked.
+// rootSpan returns the function that starts the root span of a turn. Its ids derive
+// from the turn, so all owners of the turn are in one trace. The span that started the
+// run is linked, because it may have ended before.
 //
-// A turn that an owner before may have begun began when that one did, so that
-// nothing in it is older than its root.
+// The root of a turn that a previous owner may have started begins at that owner's
+// start, so that no span of the turn is older than its root.
 func rootSpan(p trace.TracerProvider) func(context.Context, api.Run, turn.Agent, string, *turn.Past) (context.Context, trace.Span) {
 	tracer := p.Tracer("github.com/anima-run/anima/services/loop")
 	return func(ctx context.Context, cmd api.Run, a turn.Agent, id string, past *turn.Past) (context.Context, trace.Span) {
@@ -87,27 +87,28 @@ func rootSpan(p trace.TracerProvider) func(context.Context, api.Run, turn.Agent,
 		case past == nil:
 		case !past.Began.IsZero():
 			opts = append(opts, trace.WithTimestamp(past.Began), trace.WithAttributes(recovered))
-		case meta.Delivered > 1: // the replica that had it before left no word in the journal
+		case meta.Delivered > 1: // the replica that received it before left no journal entry
 			began := meta.At
 			if past.Before.After(began) {
 				began = past.Before
 			}
 			opts = append(opts, trace.WithTimestamp(began), trace.WithAttributes(recovered))
 		}
-		ctx = telemetry.WithTurn(ctx, a.ID, id) // so that every span and log line below says so
+		ctx = telemetry.WithTurn(ctx, a.ID, id) // spans and log lines below ctx have the ids of the agent and the turn
 		return telemetry.StartRoot(ctx, tracer, "invoke_agent "+a.Name, traceID, spanID, opts...)
 	}
 }
 
-// rootEnding keeps a turn's root before the turn is persisted: whether that happened
-// cannot be told by a process that dies in it.
+// rootEnding returns the function that records a turn's root span before the turn is
+// persisted, because a process that crashes during PERSIST cannot tell whether it was
+// persisted. See [telemetry.Resolve].
 func rootEnding(p trace.TracerProvider) func(context.Context, int64) {
 	return func(ctx context.Context, at int64) {
 		telemetry.Ending(p, trace.SpanFromContext(ctx), time.UnixMicro(at))
 	}
 }
 
-// turnEnded says whether a turn was persisted with this very end.
+// turnEnded reports whether a turn was persisted with this end.
 func (h *handlers) turnEnded(ctx context.Context, id string, end time.Time) (bool, error) {
 	t, err := h.store.Turn(ctx, id)
 	if api.CodeOf(err) == api.NotFound {

@@ -14,42 +14,42 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
-// locker gives sessions to the runs of this process, one at a time.
+// locker gives a session to one run of this process at a time.
 //
-// That no other process writes a session's journal is the work of the journal itself:
-// each entry is stored on top of the one that its writer has read. Whose turn it is, so
-// that two processes do not do the same work, the journal says, too: its last entry
-// names its writer and until when the session is that one's, and the entry that ends a
-// run frees the session. Where a run writes nothing for long, because a model thinks, its
-// owner renews that in a key of the coordination bucket. A run that has left the journal
-// without an entry has held nothing.
+// The journal itself ensures that no other process writes to it: each entry is appended
+// on top of the entry that its writer has read. The journal also prevents that two
+// processes do the same work: its last entry names its owner and the time at which the
+// owner's lease expires, and the entry that ends a run releases the session. If a run
+// appends no entry for long, because it waits for a model, its owner renews the lease
+// in a key of the coordination bucket. A run that appends no entry does not own the
+// session.
 type locker struct {
 	locks   *bus.Bucket[api.Lock]
 	journal journal
-	owner   string // of this process alone
+	owner   string // unique to this process
 	lease   time.Duration
 	now     func() time.Time
 	log     *slog.Logger
-	mine    *sync.Map // runs of this process, by session
+	mine    *sync.Map // runs of this process by session
 }
 
 func newLocker(locks *bus.Bucket[api.Lock], j journal, owner string, lease time.Duration, now func() time.Time, log *slog.Logger) locker {
 	return locker{locks: locks, journal: j, owner: owner, lease: lease, now: now, log: log, mine: &sync.Map{}}
 }
 
-// tenure is what a run of this process has of its session. A nil tenure is that of
-// readers, and has nothing.
+// tenure is the ownership of a session by a run of this process. A nil tenure is that
+// of a reader, which owns nothing.
 type tenure struct {
 	locker
 	cmd api.Run
 
 	mu    sync.Mutex
-	since time.Time // before the latest entry or renewal that was stored was asked for
-	epoch uint64    // of the owner's entries; 0: there is none yet
+	since time.Time // time before the latest stored entry or renewal was requested
+	epoch uint64    // of the owner's entries; 0: none yet
 	turn  int       // of the latest entry
-	last  uint64    // its sequence
-	open  bool      // it leaves the session to its owner
-	key   uint64    // revision of the renewals; 0: there was none
+	last  uint64    // sequence of the latest entry
+	open  bool      // the latest entry keeps the session owned
+	key   uint64    // revision of the renewed lease; 0: not renewed
 }
 
 type tenureKey struct{}
@@ -59,14 +59,15 @@ func tenureOf(ctx context.Context) *tenure {
 	return t
 }
 
-// sign makes an entry one of this owner, and says when.
+// sign sets the owner, the epoch and the expiry of an entry, and returns the time of
+// the request.
 func (t *tenure) sign(m *api.Journal) time.Time {
 	if t == nil {
 		return time.Time{}
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.open { // else it begins an epoch
+	if t.open { // otherwise the entry begins an epoch
 		m.Epoch = t.epoch
 	}
 	at := t.now()
@@ -74,7 +75,7 @@ func (t *tenure) sign(m *api.Journal) time.Time {
 	return at
 }
 
-// wrote notes an entry that is stored.
+// wrote records an entry that is stored.
 func (t *tenure) wrote(m api.Journal, seq uint64, at time.Time) {
 	if t == nil {
 		return
@@ -85,8 +86,8 @@ func (t *tenure) wrote(m api.Journal, seq uint64, at time.Time) {
 	t.open = m.Kind != api.EntryEnd && m.Kind != api.EntryRelease
 }
 
-// free is an error while the session is another owner's, by the last entry of its
-// journal. Errors: Conflict, with ReasonBusy if another run has it.
+// free returns an error while another owner holds the session, by the last entry of its
+// journal. Errors: Conflict, with ReasonBusy if another run holds the session.
 func (t *tenure) free(ctx context.Context, e api.Journal) error {
 	if t == nil {
 		return nil
@@ -94,7 +95,7 @@ func (t *tenure) free(ctx context.Context, e api.Journal) error {
 	now := t.now().UnixMicro()
 	held, open := e.Held(t.owner, now)
 	expires := e.Expires
-	if !held && open { // its owner may have renewed it since
+	if !held && open { // its owner may have renewed the lease since then
 		k, err := t.locks.Get(ctx, api.LockKey(t.cmd.Session))
 		if api.CodeOf(err) == api.NotFound {
 			return nil
@@ -109,19 +110,21 @@ func (t *tenure) free(ctx context.Context, e api.Journal) error {
 	}
 	wait := busy(t.cmd, e.Run == t.cmd.Run)
 	if e.Run == t.cmd.Run {
-		// The owner was killed, as a rule, and its lease must expire. Asking more often
-		// would load what is left of the cluster.
+		// Usually the owner has crashed and its lease must expire. Retrying more often
+		// would only add load to the remaining replicas.
 		wait.RetryAfter = min(1000, max(100, (expires-now)/1000+20))
 	}
 	return wait
 }
 
-// errLeaseLost ends the work of an owner that could not renew in time.
+// errLeaseLost is the cause that cancels the work of an owner that could not renew its
+// lease in time.
 var errLeaseLost = &api.Error{Code: api.Conflict, Message: "the lease on the session is lost"}
 
-// with runs f while no other run of this process has the session. f's context ends when
-// the lease is no longer certain: a renewal was refused, or nothing was written for two
-// thirds of it. Errors: Conflict when another run has the session.
+// with runs f unless another run of this process has the session. The context of f ends
+// when the lease is no longer certain: a renewal was refused, or neither an entry nor a
+// renewal was stored for two thirds of the lease. Errors: Conflict if another run has
+// the session.
 func (l locker) with(ctx context.Context, cmd api.Run, f func(context.Context) error) error {
 	if other, here := l.mine.LoadOrStore(cmd.Session, cmd.Run); here {
 		return busy(cmd, other == cmd.Run)
@@ -138,7 +141,7 @@ func (l locker) with(ctx context.Context, cmd api.Run, f func(context.Context) e
 				l.log.Warn("lease not renewed, trying again", "session", cmd.Session, "err", err)
 			},
 			lost: func(error) {
-				if !failpoint.Broken(failpoint.NoExpectedSequence) { // or whether it writes is a race
+				if !failpoint.Broken(failpoint.NoExpectedSequence) { // otherwise it would depend on timing whether the owner writes
 					cancel(errLeaseLost)
 				}
 			},
@@ -156,9 +159,10 @@ func (l locker) with(ctx context.Context, cmd api.Run, f func(context.Context) e
 	return err
 }
 
-// renew prolongs the lease where no entry has done so for a sixth of it, and says since
-// when it is good: it is asked so often that then a third of the lease is left to try
-// again. A renewal may have been stored that its owner does not know of.
+// renew renews the lease if no entry has done so for a sixth of its length, and returns
+// the time from which the lease counts. It is called every sixth of the lease, so that
+// a third of the lease remains for retries. A renewal whose answer was lost may have
+// been stored; renew then continues from its revision.
 func (t *tenure) renew(ctx context.Context) (time.Time, error) {
 	t.mu.Lock()
 	since, held, revision := t.since, t.open, t.key
@@ -198,16 +202,16 @@ func (t *tenure) renew(ctx context.Context) (time.Time, error) {
 	return at, nil
 }
 
-// renewed is the revision of a key that the owner has renewed.
+// renewed returns the revision of the key if this owner has renewed it in the epoch.
 func (t *tenure) renewed(ctx context.Context, epoch uint64) (revision uint64, ok bool) {
 	held, err := t.locks.Get(ctx, api.LockKey(t.cmd.Session))
 	return held.Revision, err == nil && held.Value.Owner == t.owner && held.Value.Epoch == epoch
 }
 
-// leave gives the session back: it removes the renewals, and where the run is not over
-// it says so in the journal. It does so also when the work was told to stop. While the
-// answer is lost, as when a server of NATS leaves, it tries again for the time of the
-// lease: what stays keeps the session's next message waiting in every other replica.
+// leave returns the session: it deletes the renewed lease, and if the run is not over
+// it appends a release. It does so after a cancel, too. While the answer is lost, as
+// during the exit of a NATS server, it retries for the length of the lease, because
+// otherwise the session's next message must wait for the lease to expire.
 func (t *tenure) leave(ctx context.Context) {
 	ctx, done := context.WithTimeout(context.WithoutCancel(ctx), t.lease)
 	defer done()
@@ -220,7 +224,7 @@ func (t *tenure) leave(ctx context.Context) {
 	for {
 		_, err := t.journal.Append(context.WithValue(ctx, tenureKey{}, t), t.cmd, turn.Step{Run: t.cmd.Run, Turn: t.turn, Release: true}, t.last)
 		switch {
-		case err == nil, api.CodeOf(err) == api.Conflict: // another owner has it
+		case err == nil, api.CodeOf(err) == api.Conflict: // another owner has the session
 			return
 		case api.CodeOf(err) != api.Unavailable || pause(ctx, 100*time.Millisecond) != nil:
 			t.log.Warn("session not handed back, its lease expires by itself", "session", t.cmd.Session, "lease", t.lease.String(), "err", err)
@@ -229,7 +233,7 @@ func (t *tenure) leave(ctx context.Context) {
 	}
 }
 
-// release removes the renewals, also when one was stored whose answer was lost.
+// release deletes the renewed lease, including a renewal whose answer was lost.
 func (t *tenure) release(ctx context.Context) {
 	for revision := t.key; ; {
 		err := failpoint.Do(ctx, failpoint.LoopLockDelete, func(ctx context.Context) error { return t.locks.Delete(ctx, api.LockKey(t.cmd.Session), revision) })
@@ -238,7 +242,7 @@ func (t *tenure) release(ctx context.Context) {
 		}
 		if api.CodeOf(err) == api.Conflict {
 			now, renewed := t.renewed(ctx, t.epoch)
-			if !renewed || now == revision { // an earlier try removed it, or another owner has it
+			if !renewed || now == revision { // an earlier attempt deleted it, or another owner has it
 				return
 			}
 			revision = now
@@ -251,24 +255,24 @@ func (t *tenure) release(ctx context.Context) {
 	}
 }
 
-// free reports whether this process may take a lock over that no run here holds.
+// free reports whether this process may take a lock that no run of this process holds.
 func (l locker) free(held api.Lock) bool {
 	return held.Owner == l.owner || held.Free(l.owner, l.now().UnixMicro())
 }
 
-// tidy removes the locks that are free. A server that was killed may bring back the
-// lock of every session that ever had one, and without a TTL.
+// tidy deletes the locks that have expired. A NATS server that crashed may restore the
+// locks of all sessions, without a TTL.
 func (l locker) tidy(ctx context.Context) error {
 	return l.locks.Sweep(ctx, api.LockKey("*"), func(held api.Lock) bool {
 		return held.Owner != l.owner && l.free(held)
 	})
 }
 
-// tidyEvery is how often locks and leases are looked at that no run touches.
+// tidyEvery is the interval at which expired locks and leases are deleted.
 const tidyEvery = time.Hour
 
-// tidy removes what is free, at the start and again when what was held then has expired.
-// What it leaves is free all the same.
+// tidy deletes expired locks and leases at the start, again after the length of a
+// lease, and then every tidyEvery. Those that it leaves do not block other owners.
 func tidy(ctx context.Context, log *slog.Logger, lease time.Duration, each ...func(context.Context) error) error {
 	for wait := lease + time.Second; ; wait = tidyEvery {
 		for _, remove := range each {
@@ -282,8 +286,9 @@ func tidy(ctx context.Context, log *slog.Logger, lease time.Duration, each ...fu
 	}
 }
 
-// busy says that another owner has the session, and may end at any moment. One that has
-// it for this very run is no reason for its message to expire.
+// busy returns the error for a session that another owner holds, which may end soon. If
+// that owner executes the same run, the error has no ReasonBusy, so that the message
+// does not expire for it.
 func busy(cmd api.Run, same bool) *api.Error {
 	e := &api.Error{Code: api.Conflict, Reason: api.ReasonBusy, Message: "session " + cmd.Session + " is busy", RetryAfter: 100}
 	if same {

@@ -15,7 +15,7 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
-// sessions is what the processes of a test share.
+// sessions holds the resources that the processes of a test share.
 type sessions struct {
 	bus   *bus.Bus
 	locks *bus.Bucket[api.Lock]
@@ -30,13 +30,13 @@ func openSessions(t *testing.T, b *bus.Bus) sessions {
 	return sessions{b, locks}
 }
 
-// process is a locker of a process of its own.
+// process returns the locker of a separate process.
 func (s sessions) process(t *testing.T, owner string, lease time.Duration) locker {
 	t.Helper()
 	return newLocker(s.locks, journal{s.bus}, owner, lease, time.Now, apptest.Log(t))
 }
 
-// renewal waits for a renewal of a session's lease after a revision.
+// renewal waits for a renewal of a session's lease with a revision greater than after.
 func (s sessions) renewal(ctx context.Context, session string, after uint64) (e bus.Entry[api.Lock], err error) {
 	came := errors.New("came")
 	err = s.locks.Watch(ctx, api.LockKey(session), nil, func(v bus.Entry[api.Lock]) error {
@@ -52,7 +52,8 @@ func (s sessions) renewal(ctx context.Context, session string, after uint64) (e 
 	return e, err
 }
 
-// A session belongs to the process whose entry is the last of its journal.
+// TestTenure tests that a session belongs to the process that has appended the last
+// entry of its journal.
 func TestTenure(t *testing.T) {
 	t.Parallel()
 	s := openSessions(t, apptest.Bus(t))
@@ -96,7 +97,7 @@ func TestTenure(t *testing.T) {
 	if err != nil || e.Kind != api.EntryRelease || e.Owner != "this" || e.Run != "r" {
 		t.Errorf("the journal ends with %+v, %v; want that the run is handed back", e, err)
 	}
-	// The entry that ends a run frees the session, and nothing follows it.
+	// The entry that ends a run releases the session, and no release follows it.
 	err = other.with(t.Context(), next, func(ctx context.Context) error {
 		if err := other.journal.own(ctx, next, 1); err != nil {
 			return err
@@ -118,12 +119,13 @@ func TestTenure(t *testing.T) {
 	}
 }
 
-// A lease that no entry prolongs is renewed in the bucket. An answer of NATS may be lost
-// with its leader: what the process wrote and does not know of is its own all the same.
+// TestRenewals tests that a lease is renewed in the bucket if no entry extends it. The
+// answer of NATS may be lost with its leader: a renewal that was stored without an
+// answer still belongs to its process.
 func TestRenewals(t *testing.T) {
 	t.Parallel()
 	s := openSessions(t, apptest.Bus(t))
-	const lease = 3 * time.Second // renewed each second
+	const lease = 3 * time.Second // renewed every 0.5 s
 	this, other := s.process(t, "this", lease), s.process(t, "other", lease)
 	cmd := api.Run{Run: "r", Session: "s", Agent: "a"}
 	key := api.LockKey(cmd.Session)
@@ -138,11 +140,12 @@ func TestRenewals(t *testing.T) {
 		if v := first.Value; v.Owner != "this" || v.Run != "r" || v.Epoch != 1 {
 			t.Errorf("renewed with %+v", v)
 		}
-		// A renewal was stored, and its owner was not told. The next ones go on from there.
+		// A renewal was stored and its answer was lost. The next renewals continue from
+		// its revision.
 		value := first.Value
 		value.Expires = time.Now().Add(lease).UnixMicro()
 		stored, err := s.locks.Update(ctx, key, value, first.Revision, lease)
-		if api.CodeOf(err) == api.Conflict { // the next one was faster
+		if api.CodeOf(err) == api.Conflict { // the next renewal was faster
 			stored, err = first.Revision+1, nil
 		}
 		if err != nil {
@@ -155,7 +158,7 @@ func TestRenewals(t *testing.T) {
 		if m, err := s.bus.Last(ctx, api.Journal{Session: "s"}.Subject()); err != nil || api.Decode(m.Data, &e) != nil {
 			t.Errorf("the journal: %v", err)
 		}
-		e.Expires = 1 // as it is after a lease
+		e.Expires = 1 // as after the lease has expired
 		t2 := &tenure{locker: other, cmd: cmd}
 		if err := t2.free(ctx, e); api.CodeOf(err) != api.Conflict {
 			t.Errorf("another process got %v, want that the lease was renewed", err)
@@ -168,7 +171,7 @@ func TestRenewals(t *testing.T) {
 	if _, err := s.locks.Get(t.Context(), key); api.CodeOf(err) != api.NotFound {
 		t.Errorf("after the work the renewal is there: %v", err)
 	}
-	// Another owner's renewal ends the work.
+	// A renewal by another owner ends the work.
 	err = this.with(t.Context(), cmd, func(ctx context.Context) error {
 		if err := this.journal.own(ctx, cmd, 1); err != nil {
 			return err
@@ -184,8 +187,8 @@ func TestRenewals(t *testing.T) {
 	}
 }
 
-// A session whose release was lost on its way is released all the same: its next message
-// may come to another replica.
+// TestReleasedAgain tests that a session is released even if the first release is lost,
+// because its next message may be delivered to another replica.
 func TestReleasedAgain(t *testing.T) {
 	t.Parallel()
 	w := apptest.Start(t, apptest.Options{})
@@ -211,8 +214,9 @@ func TestReleasedAgain(t *testing.T) {
 	}
 }
 
-// A session is held until its lease expires, and not beyond the end of a process whose
-// successor in the data folder asks. So is the key of a renewal, whatever became of its TTL.
+// TestLockIsFree tests that a session is held until its lease expires, or until the
+// next process with the same data folder requests it. The same applies to the key of a
+// renewal, also without a TTL.
 func TestLockIsFree(t *testing.T) {
 	t.Parallel()
 	b := apptest.Bus(t)
@@ -224,7 +228,7 @@ func TestLockIsFree(t *testing.T) {
 	past, future := time.Now().UnixMicro(), time.Now().Add(time.Hour).UnixMicro()
 	for i, c := range []struct {
 		name, owner    string
-		entry, expires int64 // of the entry, and of what renews it
+		entry, expires int64 // of the journal entry, and of its renewal
 		free           bool
 	}{
 		{"expired", "other/1", past, past, true},
@@ -241,7 +245,7 @@ func TestLockIsFree(t *testing.T) {
 		if renewer == "" {
 			renewer = "1"
 		}
-		put := func() { // without a TTL, as a server brings it back
+		put := func() { // without a TTL, as a server restores it
 			if _, err := s.locks.Create(t.Context(), key, api.Lock{Run: "before", Owner: renewer, Expires: c.expires}, 0); err != nil {
 				t.Fatal(err)
 			}

@@ -365,8 +365,8 @@ This rule belongs to the Markdown.
 	}
 }
 
-// A definition that was stored by an older release has defaults where it is
-// silent.
+// TestStored tests that a definition that an older release stored has defaults for
+// missing fields.
 func TestStored(t *testing.T) {
 	t.Parallel()
 	var got Definition
@@ -391,7 +391,7 @@ func TestStored(t *testing.T) {
 	}
 }
 
-// The documentation has every key, and an example that works.
+// TestDocumented tests that the documentation contains every key and a valid example.
 func TestDocumented(t *testing.T) {
 	t.Parallel()
 	data, err := os.ReadFile("../../../../docs/agent.md")

@@ -13,12 +13,12 @@ import (
 type cronField struct {
 	name      string
 	low, high int
-	names     []string // for low, low+1, …
-	note      string   // said when a number is out of range
+	names     []string // names of low, low+1, …
+	note      string   // appended to the error for a number out of range
 }
 
-// cronFields returns the five fields as crontab(5) has them, less day 7 for
-// Sunday, which the scheduler does not know.
+// cronFields returns the five fields of crontab(5), without day of week 7 for Sunday,
+// which the scheduler does not support.
 func cronFields() []cronField {
 	return []cronField{
 		{name: "minute", low: 0, high: 59},
@@ -29,8 +29,8 @@ func cronFields() []cronField {
 	}
 }
 
-// parseCron checks an expression and returns it with one space between its
-// fields. Its errors name the field and the range.
+// parseCron validates an expression and returns it with single spaces between its fields.
+// Its errors name the field and the range.
 func parseCron(text string) (string, error) {
 	parts := strings.Fields(text)
 	fields := cronFields()
@@ -49,15 +49,15 @@ func parseCron(text string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	// Any fixed day will do: a schedule that fires at all does within the
-	// five years that Next looks ahead.
+	// The start date is arbitrary but fixed: Next searches five years ahead, and an
+	// expression that ever matches does so within this time.
 	if schedule.Next(time.Date(2024, 1, 1, 0, 0, 0, 0, time.UTC)).IsZero() {
 		return "", fmt.Errorf("%q never comes; check day of month and month", clip(clean))
 	}
 	return clean, nil
 }
 
-// check reads one item: *, n or n-m, and a step after a slash.
+// check validates one item: *, n or n-m, with an optional step after a slash.
 func (f cronField) check(item string) error {
 	span, step, stepped := strings.Cut(item, "/")
 	if stepped {
@@ -98,7 +98,7 @@ func (f cronField) value(s string) (int, error) {
 	return n, nil
 }
 
-// number reads digits alone: Atoi would take a sign.
+// number parses a number of digits only; Atoi would accept a sign.
 func number(s string) (int, error) {
 	n, err := strconv.ParseUint(s, 10, 31)
 	return int(n), err

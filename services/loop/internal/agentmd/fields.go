@@ -12,7 +12,7 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// field is one key of a mapping and how its value is read.
+// field is a key of a mapping, with the function that reads its value.
 type field struct {
 	key      string
 	required bool
@@ -40,7 +40,7 @@ func (p *parser) definition(n *yaml.Node) {
 	}
 }
 
-// mapping reads the fields of n, whose keys are reported under path.
+// mapping reads the fields of n. Faults name the keys with path as a prefix.
 func (p *parser) mapping(path string, n *yaml.Node, fields []field) {
 	prefix := ""
 	if path != "" {
@@ -103,7 +103,8 @@ func (p *parser) name(path string, n *yaml.Node, to *string) {
 	}
 }
 
-// text reads a string of at most limit characters, without the space around it.
+// text reads a string of at most limit characters, without leading and trailing white
+// space.
 func (p *parser) text(path string, n *yaml.Node, limit int, lines bool, to *string) bool {
 	if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!str" {
 		hint := ""
@@ -131,8 +132,8 @@ func (p *parser) text(path string, n *yaml.Node, limit int, lines bool, to *stri
 	return true
 }
 
-// spelled takes a number for the text it was written as: to YAML, version 1.0
-// and an address without quotes are numbers.
+// spelled returns a number as the text that it was written as: in YAML, version 1.0 and
+// an address without quotes are numbers.
 func spelled(n *yaml.Node) *yaml.Node {
 	if tag := n.ShortTag(); n.Kind == yaml.ScalarNode && (tag == "!!int" || tag == "!!float") {
 		return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: n.Value, Line: n.Line}
@@ -148,7 +149,7 @@ func (p *parser) creator(path string, n *yaml.Node) {
 	}
 }
 
-// list calls each with the items of n.
+// list calls each with every item of n.
 func (p *parser) list(path string, n *yaml.Node, each func(i int, item *yaml.Node)) {
 	if n.Kind != yaml.SequenceNode {
 		p.fault(n.Line, "%s must be a list, got %s", path, describe(n))
@@ -159,8 +160,8 @@ func (p *parser) list(path string, n *yaml.Node, each func(i int, item *yaml.Nod
 	}
 }
 
-// mcpPattern fits the tools of MCP servers, which nobody knows until they answer,
-// and the words for all of them or all of a server: what api.Grants reads.
+// mcpPattern matches tools of MCP servers, whose names are not known when the file is
+// parsed, and the wildcards for one server or all servers. [api.Grants] evaluates them.
 var mcpPattern = regexp.MustCompile(`^mcp_([A-Za-z0-9_]+\*?|\*)$`)
 
 func (p *parser) tools(path string, n *yaml.Node) {
@@ -247,14 +248,14 @@ func (p *parser) context(path string, n *yaml.Node) {
 	number := window.read
 	window.read = func(path string, n *yaml.Node) {
 		if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!int" && n.Value == "0" {
-			return // the model's own
+			return // means the model's own window
 		}
 		number(path, n)
 	}
 	faults := len(p.faults)
 	p.mapping(path, n, []field{window, tokens("reserve", 1, &to.Reserve), tokens("flush", 1, &to.Flush)})
 	if len(p.faults) > faults {
-		return // what follows would judge defaults
+		return // the following checks would use default values
 	}
 	if to.Flush < to.Reserve {
 		p.fault(max(line["flush"], line["reserve"]), "%s.flush is %d and %s.reserve %d: memories are written before the context is compacted, so flush must not be less", path, to.Flush, path, to.Reserve)
@@ -272,7 +273,7 @@ func (p *parser) sandbox(path string, n *yaml.Node) {
 	})
 }
 
-// truth reads true or false.
+// truth reads a boolean.
 func (p *parser) truth(set func(bool)) func(string, *yaml.Node) {
 	return func(path string, n *yaml.Node) {
 		v, err := strconv.ParseBool(strings.ToLower(n.Value))
@@ -284,7 +285,7 @@ func (p *parser) truth(set func(bool)) func(string, *yaml.Node) {
 	}
 }
 
-// number reads a whole number from 1 to high.
+// number reads an integer from 1 to high.
 func (p *parser) number(high int, set func(int)) func(string, *yaml.Node) {
 	return func(path string, n *yaml.Node) {
 		v, err := strconv.Atoi(n.Value)
@@ -299,7 +300,7 @@ func (p *parser) number(high int, set func(int)) func(string, *yaml.Node) {
 	}
 }
 
-// describe names what a value is, for someone who wrote another kind.
+// describe returns a description of a value for a fault about its type.
 func describe(n *yaml.Node) string {
 	switch n.Kind {
 	case yaml.MappingNode:
@@ -326,7 +327,7 @@ func describe(n *yaml.Node) string {
 	return "a value tagged " + clip(n.Tag)
 }
 
-// clip keeps what a file says from filling a message.
+// clip limits the length of a text that a message quotes.
 func clip(s string) string {
 	const most = 40
 	if utf8.RuneCountInString(s) <= most {

@@ -13,10 +13,9 @@ import (
 
 const fence = "---"
 
-// Parse reads an AGENT.md. It returns either a valid definition and no
-// faults, or the zero definition and every fault found, in the order of the
-// file. A file whose YAML cannot be read has one fault for that, since what
-// follows it cannot be judged. It is safe for concurrent use.
+// Parse parses an AGENT.md. It returns a valid definition and no faults, or the zero
+// definition and all faults, sorted by line. Invalid YAML yields one fault, because the
+// values cannot be checked then. Parse is safe for concurrent use.
 func Parse(src []byte, known Known) (Definition, []Fault) {
 	if len(src) > MaxFile {
 		return Definition{}, []Fault{{1, fmt.Sprintf("the file has %d bytes; at most %d are allowed", len(src), MaxFile)}}
@@ -44,7 +43,7 @@ func Parse(src []byte, known Known) (Definition, []Fault) {
 	return p.def, nil
 }
 
-// checkText finds what makes a file no text at all.
+// checkText returns the faults of a file that is not text.
 func checkText(src []byte) []Fault {
 	var faults []Fault
 	for i, line := range bytes.Split(src, []byte("\n")) {
@@ -58,7 +57,7 @@ func checkText(src []byte) []Fault {
 	return faults
 }
 
-// fences finds the line that closes the frontmatter, as an index of lines.
+// fences returns the index of the line that closes the frontmatter.
 func fences(lines []string) (int, *Fault) {
 	if strings.TrimRight(lines[0], " \t") != fence {
 		return 0, &Fault{1, "missing frontmatter: the first line must be ---"}
@@ -81,16 +80,16 @@ func (p *parser) fault(line int, format string, args ...any) {
 	p.faults = append(p.faults, Fault{line, fmt.Sprintf(format, args...)})
 }
 
-// frontmatter reads the lines between the fences; the first is line 2.
+// frontmatter parses the lines between the fences. The first one is line 2 of the file.
 func (p *parser) frontmatter(lines []string) {
 	for i, line := range lines {
-		// yaml knows no line for these.
+		// For these errors the YAML library reports no line.
 		if strings.ContainsFunc(line, func(r rune) bool { return unicode.IsControl(r) && r != '\t' }) {
 			p.fault(i+2, "a control character; remove it")
 			return
 		}
 	}
-	// The empty line stands for the opening fence, so yaml counts as we do.
+	// The empty line takes the place of the opening fence, so that line numbers agree.
 	var doc yaml.Node
 	err := yaml.Load([]byte("\n"+strings.Join(lines, "\n")), &doc)
 	switch {
@@ -103,7 +102,7 @@ func (p *parser) frontmatter(lines []string) {
 	}
 }
 
-// blank says whether the lines hold nothing but comments.
+// blank reports whether the lines contain only white space and comments.
 func blank(lines []string) bool {
 	for _, line := range lines {
 		if s := strings.TrimSpace(line); s != "" && !strings.HasPrefix(s, "#") {
@@ -113,7 +112,7 @@ func blank(lines []string) bool {
 	return true
 }
 
-// syntax reports why the frontmatter is not YAML.
+// syntax reports the faults of a frontmatter that is not valid YAML.
 func (p *parser) syntax(lines []string, err error) {
 	tabs := false
 	for i, line := range lines {
@@ -123,7 +122,7 @@ func (p *parser) syntax(lines []string, err error) {
 		}
 	}
 	if tabs {
-		return // Most often the whole cause, and what else yaml says follows from it.
+		return // usually the only cause; other errors follow from it
 	}
 	var load *yaml.LoadError
 	if !errors.As(err, &load) {
@@ -133,9 +132,9 @@ func (p *parser) syntax(lines []string, err error) {
 	line := load.Mark.Line
 	switch load.ContextMsg {
 	case "while scanning a quoted scalar", "while parsing a flow sequence", "while parsing a flow mapping", "while scanning a simple key":
-		line = load.ContextMark.Line // Where it was opened, not where the text ran out.
+		line = load.ContextMark.Line // where the construct was opened, not where the text ended
 	}
-	line = min(line, len(lines)+1) // The end of the text is the closing fence, where nothing is wrong.
+	line = min(line, len(lines)+1) // the end of the text is the closing fence, which is correct
 	message := strings.TrimPrefix(load.Message, "yaml: ")
 	if hint, ok := yamlHint(message); ok {
 		message += "; " + hint
@@ -143,7 +142,7 @@ func (p *parser) syntax(lines []string, err error) {
 	p.fault(max(line, 1), "the frontmatter is not YAML: %s", message)
 }
 
-// yamlHint says what to do about the mistakes people make most.
+// yamlHint returns advice for a frequent mistake.
 func yamlHint(message string) (string, bool) {
 	switch message {
 	case "mapping values are not allowed in this context":
@@ -164,7 +163,7 @@ func yamlHint(message string) (string, bool) {
 	return "", false
 }
 
-// body takes the Markdown; after is the line of the closing fence.
+// body reads the Markdown. after is the line of the closing fence.
 func (p *parser) body(text string, after int) {
 	text = strings.TrimSpace(text)
 	switch n := utf8.RuneCountInString(text); {

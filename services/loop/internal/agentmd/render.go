@@ -47,9 +47,8 @@ type sandboxMatter struct {
 	TimeoutSeconds int64 `yaml:"timeout_seconds"`
 }
 
-// Render writes a definition as an AGENT.md with every default spelled out.
-// What Parse accepted, Parse accepts again from here and returns unchanged,
-// unless the spelled-out defaults push the file past MaxFile.
+// Render returns a definition as an AGENT.md with all defaults written out. Parse returns
+// the same definition for it, unless the defaults make the file longer than MaxFile.
 func Render(d Definition) []byte {
 	m := frontmatter{
 		Name: d.Name, Description: d.Description, Version: d.Version, Model: d.Model, Creator: d.Creator,
@@ -64,7 +63,7 @@ func Render(d Definition) []byte {
 	}
 	head, err := yaml.Dump(m)
 	if err != nil {
-		panic(fmt.Sprintf("agentmd: strings, numbers and lists do not encode: %v", err)) // No input can cause it.
+		panic(fmt.Sprintf("agentmd: strings, numbers and lists do not encode: %v", err)) // unreachable for every definition
 	}
 	var out bytes.Buffer
 	fmt.Fprintf(&out, "%s\n%s%s\n\n%s\n", fence, head, fence, d.Body)

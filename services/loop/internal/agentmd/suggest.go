@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// suggest ends a message about an unknown word with the known one that was
-// most likely meant, or with all of them while they are few.
+// suggest returns an addition to a message about an unknown word: the most similar known
+// word, or all of them if there are at most 12.
 func suggest(word string, known []string) string {
-	best, least := "", 3 // Two slips of the pen; more is another word.
+	best, least := "", 3 // at most two edits; more is another word
 	for _, k := range known {
 		if d := distance(strings.ToLower(word), strings.ToLower(k)); d < least && d < len(k) {
 			best, least = k, d
@@ -26,9 +26,8 @@ func suggest(word string, known []string) string {
 	return ""
 }
 
-// distance counts the insertions, deletions and replacements between a and
-// b, as Levenshtein does. Lengths that differ by more than two are not
-// counted out.
+// distance returns the Levenshtein distance of a and b, the number of insertions,
+// deletions and replacements. If the lengths differ by more than two, it returns 3.
 func distance(a, b string) int {
 	if d := len(a) - len(b); d > 2 || d < -2 {
 		return 3

@@ -1,8 +1,8 @@
 // Package egress is the HTTP proxy through which sandboxed commands reach the public
-// internet. The sandbox lets a command connect to the proxy's port and to nothing
-// else. The proxy refuses every address that is not public, whatever a name resolves
-// to, and logs what was asked. It must not decide whether an agent may use the
-// network at all: that is the agent's definition and policy.
+// internet. The sandbox allows a command to connect only to the port of the proxy. The
+// proxy refuses every address that is not public, checked after name resolution, and logs
+// the requests. It must not decide whether an agent may use the network: the agent's
+// definition and policy determine that.
 package egress
 
 import (
@@ -29,22 +29,23 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/outbound"
 )
 
-// Times of the proxy.
+// Timeouts of the proxy.
 const (
 	dialTimeout   = 10 * time.Second
 	headerTimeout = 30 * time.Second
-	idleTimeout   = 2 * time.Minute // of a tunnel through which nothing passes
+	idleTimeout   = 2 * time.Minute // time without data in either direction after which a tunnel is closed
 )
 
-// Options of a proxy. Log is required.
+// Options are the options of a proxy. Log is required.
 type Options struct {
-	// Allow lists addresses that are reached although they are not public, such as a
-	// mirror of packages in the operator's network. It is the operator's to say.
+	// Allow lists addresses that may be reached although they are not public, such as a
+	// package mirror in the operator's network. Only the operator sets it.
 	Allow []netip.Prefix
 	Log   *slog.Logger
 }
 
-// Proxy is an HTTP proxy on loopback. It serves requests with the secret of a [Proxy.Grant].
+// Proxy is an HTTP proxy on a loopback address. It serves requests that carry the secret
+// of a [Proxy.Grant]. It is safe for concurrent use.
 type Proxy struct {
 	allow  []netip.Prefix
 	log    *slog.Logger
@@ -53,14 +54,15 @@ type Proxy struct {
 	dialer net.Dialer
 	plain  *httputil.ReverseProxy
 	served sync.WaitGroup
-	end    context.CancelFunc // of every tunnel
+	end    context.CancelFunc // ends all tunnels
 
 	mu     sync.Mutex
 	closed bool
-	grants map[string]string // agent by secret
+	grants map[string]string // secret → agent
 }
 
-// Start returns a proxy that listens on a free port of loopback. The caller closes it.
+// Start returns a proxy that listens on a free port of 127.0.0.1. The caller must call
+// Close.
 func Start(ctx context.Context, o Options) (*Proxy, error) {
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "tcp4", "127.0.0.1:0")
@@ -86,23 +88,24 @@ func Start(ctx context.Context, o Options) (*Proxy, error) {
 		ErrorLog:    slog.NewLogLogger(slog.DiscardHandler, slog.LevelError),
 	}
 	p.served.Go(func() {
-		_ = p.server.Serve(l) // it ends when the proxy is closed
+		_ = p.server.Serve(l) // returns when the proxy is closed
 		transport.CloseIdleConnections()
 	})
 	return p, nil
 }
 
-// Close ends every connection and waits for that.
+// Close closes all connections and waits until their requests have ended.
 func (p *Proxy) Close() {
 	p.mu.Lock()
 	p.closed = true
 	p.mu.Unlock()
 	p.end()
-	_ = p.server.Close() // the listener is gone either way
+	_ = p.server.Close() // the listener is closed in any case
 	p.served.Wait()
 }
 
-// begin counts a request that [Proxy.Close] waits for, unless the proxy is closed.
+// begin registers a request for [Proxy.Close] to wait for. It returns false if the proxy
+// is closed.
 func (p *Proxy) begin() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -112,10 +115,9 @@ func (p *Proxy) begin() bool {
 	return !p.closed
 }
 
-// Grant returns the URL with which one agent's command uses the proxy, until revoke is
-// called, and "" for an agent whose definition gives it no network. The URL holds a
-// secret: another program on this machine has no use of the proxy without it. A nil
-// Proxy grants nothing.
+// Grant returns the URL with which a command of one agent uses the proxy until revoke is
+// called, or "" if network is false. The URL contains a secret, so that other programs on
+// this machine cannot use the proxy. A nil Proxy returns "".
 func (p *Proxy) Grant(agent string, network bool) (proxy string, revoke func()) {
 	if p == nil || !network {
 		return "", func() {}
@@ -132,7 +134,7 @@ func (p *Proxy) Grant(agent string, network bool) (proxy string, revoke func()) 
 	}
 }
 
-// granted is the agent that a request is made for, "" for none.
+// granted returns the agent of the grant that a request carries, or "".
 func (p *Proxy) granted(r *http.Request) string {
 	scheme, value, _ := strings.Cut(r.Header.Get("Proxy-Authorization"), " ")
 	text, err := base64.StdEncoding.DecodeString(strings.TrimSpace(value))
@@ -150,8 +152,8 @@ func (p *Proxy) granted(r *http.Request) string {
 	return ""
 }
 
-// control refuses a connection after the name was resolved, so that no name can stand
-// for two addresses.
+// control refuses a connection to an address that is not public. It is called after name
+// resolution, so that a second resolution cannot yield another address.
 func (p *Proxy) control(_, address string, _ syscall.RawConn) error {
 	ap, err := netip.ParseAddrPort(address)
 	if err != nil {
@@ -169,8 +171,8 @@ func (p *Proxy) control(_, address string, _ syscall.RawConn) error {
 	return nil
 }
 
-// ours says whether an address is one of this machine's, at which our own services
-// may listen. Addresses that cannot be listed count as ours.
+// ours reports whether an address belongs to this machine, on which services of this
+// installation may listen. If the addresses cannot be listed, it returns true.
 func ours(ip netip.Addr) bool {
 	all, err := net.InterfaceAddrs()
 	if err != nil {
@@ -211,7 +213,7 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// refuse answers a request whose address was not reached.
+// refuse answers a request whose address was refused or could not be reached.
 func (p *Proxy) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	if errors.Is(err, outbound.ErrPrivate) {
 		p.log.WarnContext(r.Context(), "egress refused", "host", r.Host)
@@ -221,20 +223,20 @@ func (p *Proxy) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	http.Error(w, "the address cannot be reached", http.StatusBadGateway)
 }
 
-// tunnel joins the command's connection with one to the address that it names.
+// tunnel connects the command to the address that the request names.
 func (p *Proxy) tunnel(w http.ResponseWriter, r *http.Request) {
 	far, err := p.dialer.DialContext(r.Context(), "tcp", r.Host)
 	if err != nil {
 		p.refuse(w, r, err)
 		return
 	}
-	defer func() { _ = far.Close() }() // it may be closed already
+	defer func() { _ = far.Close() }() // may be closed already
 	near, buffered, err := http.NewResponseController(w).Hijack()
 	if err != nil {
 		http.Error(w, "this connection cannot become a tunnel", http.StatusInternalServerError)
 		return
 	}
-	defer func() { _ = near.Close() }() // it may be closed already
+	defer func() { _ = near.Close() }() // may be closed already
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	context.AfterFunc(ctx, func() { _, _ = near.Close(), far.Close() })
@@ -244,8 +246,9 @@ func (p *Proxy) tunnel(w http.ResponseWriter, r *http.Request) {
 	join(near, buffered.Reader, far)
 }
 
-// join passes on what each end sends, near's through a reader, until both have ended or
-// nothing has passed either way for idleTimeout: while one end downloads, it is silent.
+// join copies data between near and far in both directions, near's through a reader,
+// until both have ended or neither has sent data for idleTimeout. One direction may be
+// idle longer, as the upload is during a download.
 func join(near net.Conn, sent io.Reader, far net.Conn) {
 	var latest atomic.Int64
 	latest.Store(time.Now().UnixNano())
@@ -255,18 +258,19 @@ func join(near net.Conn, sent io.Reader, far net.Conn) {
 	both.Wait()
 }
 
-// pipe copies to one end what comes from the other, whose deadline is set, until that
-// ends or latest, the time at which something passed in Unix nanoseconds, is long ago. It
-// passes the end on.
+// pipe copies from one side to the other until EOF, an error, or until idleTimeout has
+// passed since latest. deadline is the connection of from, whose read deadline is set.
+// latest is the time of the last data in either direction, in Unix nanoseconds. pipe
+// passes EOF on.
 func pipe(to net.Conn, from io.Reader, deadline net.Conn, latest *atomic.Int64) {
 	buf := make([]byte, 32<<10)
 	for {
 		silent := latest.Load()
-		_ = deadline.SetReadDeadline(time.Unix(0, silent).Add(idleTimeout)) // a closed connection shows below
+		_ = deadline.SetReadDeadline(time.Unix(0, silent).Add(idleTimeout)) // an error shows in Read
 		n, err := from.Read(buf)
 		if n > 0 {
 			latest.Store(time.Now().UnixNano())
-			_ = to.SetWriteDeadline(time.Now().Add(idleTimeout)) // a closed connection shows below
+			_ = to.SetWriteDeadline(time.Now().Add(idleTimeout)) // an error shows in Write
 			if _, werr := to.Write(buf[:n]); werr != nil {
 				_ = deadline.Close() // ends the other direction
 				return
@@ -277,7 +281,7 @@ func pipe(to net.Conn, from io.Reader, deadline net.Conn, latest *atomic.Int64) 
 		}
 		if err != nil {
 			if half, ok := to.(*net.TCPConn); ok && errors.Is(err, io.EOF) {
-				_ = half.CloseWrite() // the other side may still send
+				_ = half.CloseWrite() // the other side may still send data
 				return
 			}
 			_, _ = to.Close(), deadline.Close() // ends the other direction

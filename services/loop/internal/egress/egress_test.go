@@ -22,7 +22,7 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/sandbox"
 )
 
-// askName is the first argument of a test process that asks for a URL.
+// askName is the first argument of a helper process that requests a URL.
 const askName = "anima-egress-ask"
 
 func TestMain(m *testing.M) {
@@ -33,10 +33,9 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// ask prints what a URL answers. It takes the proxy from its environment, as other
-// programs do.
+// ask requests a URL through the proxy of its environment and prints the response.
 func ask(address string) int {
-	// Go's own rule leaves loopback out of its proxy; most other programs do not.
+	// Go does not use its proxy for loopback addresses; most other programs do.
 	proxy, err := url.Parse(os.Getenv("HTTP_PROXY"))
 	if err != nil {
 		fmt.Println(err)
@@ -54,7 +53,7 @@ func ask(address string) int {
 	return 0
 }
 
-// lines is a log that several goroutines may write.
+// lines is a log buffer for concurrent use.
 type lines struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -83,7 +82,7 @@ func start(t *testing.T, allow ...netip.Prefix) (*egress.Proxy, *lines) {
 	return p, log
 }
 
-// through asks for a URL through a proxy.
+// through requests a URL through a proxy.
 func through(t *testing.T, proxy, address string) (int, string) {
 	t.Helper()
 	at, err := url.Parse(proxy)
@@ -111,8 +110,8 @@ func hello(w http.ResponseWriter, r *http.Request) {
 	_, _ = fmt.Fprintf(w, "hello %s %s", r.URL.Path, r.Header.Get("Proxy-Authorization"))
 }
 
-// TestForwards: an address that may be reached is reached, over http and through a
-// tunnel, and the proxy does not pass the secret on.
+// TestForwards tests that an allowed address is reached over http and through a tunnel,
+// and that the proxy does not forward the secret.
 func TestForwards(t *testing.T) {
 	t.Parallel()
 	plain := httptest.NewServer(http.HandlerFunc(hello))
@@ -163,8 +162,8 @@ func hostOf(t *testing.T, address string) string {
 	return u.Host
 }
 
-// TestRefuses: what is not on the public internet is refused by its resolved address,
-// and a client without a grant is refused before that.
+// TestRefuses tests that an address that is not public is refused after name resolution,
+// and that a client without a grant is refused before it.
 func TestRefuses(t *testing.T) {
 	t.Parallel()
 	reached := make(chan string, 100)
@@ -208,8 +207,8 @@ func TestRefuses(t *testing.T) {
 	}
 }
 
-// TestSandboxReachesProxyAlone runs a command in the sandbox: it reaches a server
-// through the proxy and not past it.
+// TestSandboxReachesProxyAlone tests that a sandboxed command reaches a server through
+// the proxy and not directly.
 func TestSandboxReachesProxyAlone(t *testing.T) {
 	t.Parallel()
 	if held := sandbox.Probe(t.Context()); !held.Egress() {
@@ -227,7 +226,7 @@ func TestSandboxReachesProxyAlone(t *testing.T) {
 		t.Helper()
 		res, err := sandbox.Run(context.WithoutCancel(t.Context()), sandbox.Spec{
 			Dir: t.TempDir(), Command: command, ReadOnly: []string{exe}, Proxy: proxy,
-			Limits: sandbox.Limits{AddressSpace: 1 << 62}, // the race detector has terabytes of it
+			Limits: sandbox.Limits{AddressSpace: 1 << 62}, // the race detector reserves terabytes of address space
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestDownloadIsNotIdle: a tunnel through which one end sends stays, however long the
-// other end is silent, and ends once both are.
+// TestDownloadIsNotIdle tests that a tunnel stays open while one side sends, however long
+// the other is silent, and is closed when both are silent for idleTimeout.
 func TestDownloadIsNotIdle(t *testing.T) {
 	t.Parallel()
 	for _, upload := range []bool{false, true} {
@@ -29,7 +29,7 @@ func TestDownloadIsNotIdle(t *testing.T) {
 			go func() {
 				for range pieces {
 					<-time.After(idleTimeout / 2)
-					_, _ = from.Write([]byte("x")) // what is missing is seen at the other end
+					_, _ = from.Write([]byte("x")) // lost data is detected at the other end
 				}
 			}()
 			got := make([]byte, pieces)
@@ -41,7 +41,7 @@ func TestDownloadIsNotIdle(t *testing.T) {
 			if idle := time.Since(last); idle != idleTimeout {
 				t.Errorf("upload %t: it ended %s after the last piece, want %s", upload, idle, idleTimeout)
 			}
-			_, _ = command.Close(), server.Close() // they are over
+			_, _ = command.Close(), server.Close() // the connections have ended
 		})
 	}
 }

@@ -9,10 +9,10 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// The changes of a goal. Each compares before it sets: what comes twice, late or
-// early is refused with Conflict and changes nothing (W-19).
+// The changes of a goal. Each checks the state first: a duplicate, late or early change
+// is refused with Conflict and changes nothing (docs/reference/goals.md, late result).
 
-// stale is the error of a change that the goal has gone past.
+// stale returns the error of a change that does not apply to the goal's state.
 func stale(format string, args ...any) error { return api.Errorf(api.Conflict, format, args...) }
 
 func (s *State) in(phases ...api.GoalPhase) error {
@@ -25,8 +25,7 @@ func (s *State) in(phases ...api.GoalPhase) error {
 	return stale("goal %s is in phase %s", s.ID, at)
 }
 
-// Classified says in how many steps the goal is estimated to be reached, and what
-// asking cost.
+// Classified records the estimated number of steps and the cost of the estimate.
 func (s *State) Classified(steps int, cost api.Micros) error {
 	if err := s.in(api.PhaseClassifying); err != nil {
 		return err
@@ -35,11 +34,12 @@ func (s *State) Classified(steps int, cost api.Micros) error {
 	return nil
 }
 
-// Planned says whether the goal needs the planner: a few steps are one task.
+// Planned reports whether the goal needs the planner: a goal of a few steps is one task,
+// unless its first plan failed.
 func (s *State) Planned() bool { return s.Steps > manySteps || s.Version > 0 }
 
-// Propose puts a new plan in the place of version last, and cancels what was open
-// of that, in one change (W-24).
+// Propose adds a plan after version last and cancels the open tasks of that version, in
+// one change (docs/reference/goals.md, old plan).
 func (s *State) Propose(last int, source string, d Draft, cost api.Micros, at int64) error {
 	if err := s.in(api.PhasePlanning, api.PhaseReplanning); err != nil {
 		return err
@@ -60,7 +60,7 @@ func (s *State) Propose(last int, source string, d Draft, cost api.Micros, at in
 	return nil
 }
 
-// close cancels a task that is not over.
+// close cancels a task unless it has ended.
 func (s *State) close(t *Task, why string, at int64) {
 	if final(t.Status) {
 		return
@@ -68,7 +68,7 @@ func (s *State) close(t *Task, why string, at int64) {
 	t.Status, t.Error, t.Deadline, t.EndedAt = api.TaskCancelled, why, 0, at
 }
 
-// Approve makes the tasks of the plan that is under review.
+// Approve approves the plan under review and creates its tasks.
 func (s *State) Approve(version int, decision string, at int64) error {
 	p, err := s.reviewed(version)
 	if err != nil {
@@ -87,7 +87,7 @@ func (s *State) Approve(version int, decision string, at int64) error {
 	return nil
 }
 
-// Hold leaves the plan under review until the creator says something.
+// Hold makes the plan wait for the creator's decision.
 func (s *State) Hold(version int, decision, why string) error {
 	p, err := s.reviewed(version)
 	if err != nil {
@@ -100,8 +100,8 @@ func (s *State) Hold(version int, decision, why string) error {
 	return nil
 }
 
-// Reject sends the plan back to the planner with the reviewer's words. A plan that
-// is rejected is one that was given up: the goal fails when none is left.
+// Reject rejects the plan under review, with feedback for the planner. It counts as a
+// replacement: the goal fails if there was none left.
 func (s *State) Reject(version int, feedback string, at int64) error {
 	p, err := s.reviewed(version)
 	if err != nil {
@@ -124,14 +124,13 @@ func (s *State) reviewed(version int) (*Plan, error) {
 	return nil, stale("goal %s has version %d of its plan", s.ID, s.Version)
 }
 
-// Claim begins an attempt that lies in the queue: its run holds the task until the
-// deadline.
+// Claim begins a queued attempt: its run holds the task until the deadline.
 func (s *State) Claim(task string, number int, at int64) error {
 	t := s.task(task)
 	if s.Status != api.GoalActive || t == nil || t.Status != api.TaskAssigned || t.Attempt != number {
 		return stale("attempt %d at task %s is out of date", number, task)
 	}
-	if s.dear(t) { // the cost of an attempt whose deadline passed may be known only now
+	if s.dear(t) { // a run whose deadline passed may have ended, with its cost, after this attempt was queued
 		s.failed(t, reasonCode(api.ReasonCostCap)+": it has cost "+s.spentOn(t.ID).String()+" before this attempt", false, at)
 		return nil
 	}
@@ -143,8 +142,8 @@ func (s *State) Claim(task string, number int, at int64) error {
 	return nil
 }
 
-// held finds the task that a run holds. Only the run that holds a task may say how
-// it ended (W-19, W-22).
+// held returns the task that a run holds. Only that run may end it
+// (docs/reference/goals.md, foreign result).
 func (s *State) held(run string) (*Task, error) {
 	for i := range s.Tasks {
 		if t := &s.Tasks[i]; t.Lease == run && t.Status == api.TaskRunning {
@@ -154,7 +153,7 @@ func (s *State) held(run string) (*Task, error) {
 	return nil, stale("run %s holds no task of goal %s", run, s.ID)
 }
 
-// Complete ends the task that a run holds with a result.
+// Complete completes the task that a run holds.
 func (s *State) Complete(run, result, artifacts string, at int64) error {
 	t, err := s.held(run)
 	if err != nil {
@@ -165,8 +164,8 @@ func (s *State) Complete(run, result, artifacts string, at int64) error {
 	return nil
 }
 
-// FailTask ends the attempt that a run makes. With retry the task is tried again
-// while it has retries left; otherwise it failed for good.
+// FailTask ends the attempt of a run without a result. With retry the task is retried
+// while it has retries left; otherwise it fails permanently.
 func (s *State) FailTask(run, code, text string, retry bool, at int64) error {
 	t, err := s.held(run)
 	if err != nil {
@@ -193,12 +192,12 @@ func (s *State) failed(t *Task, why string, retry bool, at int64) {
 	}
 }
 
-// dear says whether a task has spent so much that it is not tried again.
+// dear reports whether a task has reached the cost at which it is not retried.
 func (s *State) dear(t *Task) bool { return t.Estimate > 0 && s.left(t) == 0 }
 
-// left is what a task may still cost until it is dear: the least amount that breaches
-// its estimate, without what was spent. 0 is also that of a task without an estimate,
-// which has no cap.
+// left returns the cost at which a task's next run ends: the least amount that breaches
+// the task's estimate, without what was spent. It is 0 if nothing is left, and also for a
+// task without an estimate, which has no limit.
 func (s *State) left(t *Task) api.Micros {
 	if t.Estimate <= 0 {
 		return 0
@@ -206,8 +205,8 @@ func (s *State) left(t *Task) api.Micros {
 	return max(0, 3*t.Estimate/2+1-s.spentOn(t.ID))
 }
 
-// Ended says that a run is over and what it cost, once. What it means for its task
-// is another change.
+// Ended records the end of a run and its cost, once. Its effect on the task is a separate
+// change.
 func (s *State) Ended(run string, cost api.Micros, at int64) error {
 	a := s.attempt(run)
 	if a == nil || a.EndedAt != 0 {
@@ -217,7 +216,7 @@ func (s *State) Ended(run string, cost api.Micros, at int64) error {
 	return nil
 }
 
-// Stopped says that strays were told to stop.
+// Stopped records that the runs of strays were cancelled.
 func (s *State) Stopped(runs []string, at int64) {
 	for _, run := range runs {
 		if a := s.attempt(run); a != nil && a.StoppedAt == 0 {
@@ -235,7 +234,7 @@ func (s *State) Expire(at int64) {
 	}
 }
 
-// Cancel gives the goal up, in any phase.
+// Cancel cancels the goal, in any phase.
 func (s *State) Cancel(why string, at int64) error {
 	if why == "" {
 		why = "cancelled"
@@ -243,8 +242,8 @@ func (s *State) Cancel(why string, at int64) error {
 	return s.end(api.GoalCancelled, why, at)
 }
 
-// question is the one that may have been asked last: how long the goal is, or what
-// the next version of its plan is.
+// question returns the id of the model call that may have been made last: the estimate of
+// the steps, or the next version of the plan.
 func (s *State) question() string {
 	if s.Steps == 0 {
 		return classifyID(s.ID)
@@ -252,9 +251,8 @@ func (s *State) question() string {
 	return planID(s.ID, s.Version+1)
 }
 
-// Unheard says what a question has cost whose answer came when the goal was cancelled:
-// the agent paid it for this goal. A plan that nobody saw in time is a version that was
-// given up.
+// Unheard adds the cost of a model call that ended after the goal was cancelled. A plan
+// that came too late counts as a rejected version.
 func (s *State) Unheard(question string, cost api.Micros, at int64) error {
 	if s.Status != api.GoalCancelled || question != s.question() {
 		return stale("goal %s is %s and waits for no answer to %s", s.ID, s.Status, question)
@@ -274,7 +272,7 @@ func (s *State) Unheard(question string, cost api.Micros, at int64) error {
 	return nil
 }
 
-// Fail ends the goal without success.
+// Fail ends the goal as failed.
 func (s *State) Fail(why string, at int64) error { return s.end(api.GoalFailed, why, at) }
 
 func (s *State) end(status api.GoalStatus, why string, at int64) error {
@@ -288,8 +286,8 @@ func (s *State) end(status api.GoalStatus, why string, at int64) error {
 	return nil
 }
 
-// settle draws the conclusions of a change: it refreshes what waits, ends the goal
-// and puts ready tasks into the queue. Only an active goal has conclusions.
+// settle applies the consequences of a change to an active goal with an approved plan: it
+// unblocks tasks, ends the goal and queues ready tasks.
 func (s *State) settle(at int64) {
 	if s.Status != api.GoalActive || s.plan() == nil || s.plan().Status != api.PlanApproved {
 		return
@@ -311,7 +309,7 @@ func (s *State) settle(at int64) {
 				why = append(why, t.Title+": "+t.Error)
 			}
 		}
-		_ = s.Fail("no plan worked out; "+strings.Join(why, "; "), at) // it is active
+		_ = s.Fail("no plan worked out; "+strings.Join(why, "; "), at) // it cannot fail: the goal is active
 		return
 	}
 	if s.Phase() != api.PhaseExecuting {
@@ -326,31 +324,31 @@ func (s *State) settle(at int64) {
 	}
 }
 
-// Message is what is to be published with a change.
+// Message is a message to be published with a change.
 type Message struct {
 	ID string
 	M  api.Message
 }
 
-// Effects are what a change leads to, to be committed with it.
+// Effects are the consequences of a change, to be committed with it.
 type Effects struct {
 	Messages []Message
-	Sessions [][2]string // session and its agent: to be made if they are not there
+	Sessions [][2]string // session and its agent, to be created if they do not exist
 	Cancels  []Cancel    // runs that became strays
 }
 
-// Cancel is a run that must go on no more.
+// Cancel is a run to be cancelled.
 type Cancel struct{ Run, Session, Reason string }
 
-// cancelOf cancels the run of an attempt that nobody waits for.
+// cancelOf returns the cancellation of a stray's run.
 func (s *State) cancelOf(a Attempt) Cancel {
 	t := s.task(a.Task)
 	return Cancel{a.Run, Session(*t), "nobody waits for task " + t.ID + " any more: " + t.Error}
 }
 
-// Apply makes a change and what follows from it. It changes before in nothing. An
-// error of change means that nothing is to be stored; a change that changes nothing
-// has no effects and leaves the goal's number as it was.
+// Apply applies a change to before, which it does not modify, and returns the new state
+// and its effects. If change returns an error, nothing is to be stored. A change that
+// changes nothing has no effects and does not increase Seq.
 func Apply(before State, at int64, change func(*State) error) (State, Effects, error) {
 	s := before.clone()
 	if err := change(&s); err != nil {
@@ -403,7 +401,7 @@ func Apply(before State, at int64, change func(*State) error) (State, Effects, e
 	return s, out, nil
 }
 
-// Created is what a new goal leads to.
+// Created returns the effects of creating a goal.
 func Created(s State) Effects {
 	return Effects{Messages: []Message{{"goal_created/" + s.ID, api.GoalCreated{
 		Goal: s.ID, Agent: s.Agent, Title: s.Title, By: s.By, At: s.CreatedAt,

@@ -1,25 +1,27 @@
-// Package goal is the orchestrator: it turns what an agent wants into a plan, the
-// plan into tasks, and the tasks into runs, also while the agent sleeps
-// (spec-core-5 §8, with the mends of spec-core-7 W-18 to W-26).
+// Package goal is the orchestrator of goals: it plans a goal by a model call, makes the
+// plan into a graph of tasks, and executes each task by runs, also while the agent sleeps
+// (docs/reference/goals.md).
 //
 //	create_goal ─▶ classifying ─▶ planning ─▶ plan_review ─▶ executing ─▶ complete
 //	                    │            ▲  ▲          │            │  │
 //	                    └────────────│──│──────────┘ approved   │  └─▶ failed
 //	                  few steps      │  └── rejected            │       (no replan left)
-//	                                 └──────── replanning ◀─────┘ a task failed for good,
-//	                                                              or it costs too much
-//	cancel_goal ─▶ cancelled, from anywhere
+//	                                 └──────── replanning ◀─────┘ a task failed, or
+//	                                                              a budget breach
+//	cancel_goal ─▶ cancelled, from any phase
 //
-// The phase is derived from goal, plan and tasks ([State.Phase]) and stored
-// nowhere, so a cancelled goal cannot leave a phase behind (W-20). Everything that
-// happens to a goal is one change of its [State] under the lock of its row, and what
-// follows from it (the next tasks in the queue, runs, events) is committed with it
-// by [Apply]. What needs somebody else (the model, policy, the end of a run) is done
-// by [Orchestrator.Step] in between: it may be done twice, late or by two replicas,
-// because the change that it leads to compares before it sets.
+// The phase is derived from goal, plan and tasks ([State.Phase]) and not stored, so a
+// cancelled goal cannot have a phase left over (docs/reference/goals.md, cancelled goal).
+// Everything that happens to a goal is a change of its [State] under the lock of its row.
+// [Apply] computes the effects of a change (queued tasks, runs, events), which are
+// committed with it. Calls of other components (the model, policy) are made by
+// [Orchestrator.Step] between two changes. A step may be executed repeatedly, late or by
+// concurrent replicas, because the change that ends it checks the state before it is
+// applied.
 //
-// The package must not execute anything by itself: an attempt at a task is a run
-// like every other, judged and paid like every other (W-21).
+// The package must not execute tasks itself: an attempt of a task is a run like any
+// other, with the same policy and the same costs (docs/reference/goals.md, unguarded
+// worker).
 package goal
 
 import (
@@ -34,22 +36,22 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// Numbers of spec-core-5 §8.
+// Limits of goals, plans and tasks (docs/reference/goals.md, Limits and Cost).
 const (
-	// MaxReplans is how many plans of a goal may be given up for another.
+	// MaxReplans is the number of plans of a goal that may be replaced by another.
 	MaxReplans = 3
-	// DefaultLimit is the cost from which a plan waits for the creator: 5,000 cents.
+	// DefaultLimit is the cost above which a plan waits for the creator: 5,000 cents.
 	DefaultLimit = 5000 * api.Cent
 
-	manySteps       = 3 // more than this, and the goal is planned
+	manySteps       = 3 // a goal with more steps is planned by a model call
 	maxSteps        = 20
 	defaultPriority = 50
 	maxPriority     = 100
 	defaultRetries  = 3       // of a task, after its first attempt
 	defaultTimeout  = 300_000 // of an attempt, in ms
 	fallbackCost    = 200 * api.Cent
-	// inFlight is how many tasks of a goal are in the queue or running at a time: as
-	// many as its queue holds beside one (see [api.QueueDepth]).
+	// inFlight is the number of tasks of a goal that are queued or running at a time. The
+	// queue accepts one more (see [api.QueueDepth]).
 	inFlight = api.QueueDepth
 )
 
@@ -60,14 +62,14 @@ type Goal struct {
 	Status                       api.GoalStatus
 	Reason                       string
 	By                           api.Principal
-	Steps                        int // estimated; 0: not yet
+	Steps                        int // estimated number; 0: not estimated yet
 	Version                      int // of the last plan; 0: there is none
 	Replans                      int
 	Limit                        api.Micros
 	Overhead                     api.Micros // spent on classifying and planning
 	Seq                          int64
 	CreatedAt, UpdatedAt         int64 // Unix microseconds, as all times here
-	EndedAt                      int64 // 0: it goes on
+	EndedAt                      int64 // 0: the goal is active
 }
 
 // Plan is one version of a goal's plan.
@@ -77,7 +79,7 @@ type Plan struct {
 	Source   string
 	Draft    Draft
 	Cost     api.Micros
-	Decision string // id of policy's
+	Decision string // id of policy's decision
 	Feedback string
 	At       int64
 }
@@ -85,11 +87,11 @@ type Plan struct {
 // Task is a task of one version of the plan.
 type Task struct {
 	ID, Parent         string
-	Version, Number    int // Number counts from 1 within the version
+	Version, Number    int // Number begins at 1 in each version
 	Title, Description string
 	Status             api.TaskStatus
 	Role               string
-	Assignee           string // the agent whose runs work on it
+	Assignee           string // the agent that executes its runs
 	Priority           int
 	Dependencies       []string // ids of tasks
 	Estimate           api.Micros
@@ -97,8 +99,8 @@ type Task struct {
 	Retries            int // attempts that failed
 	MaxRetries         int
 	Attempt            int    // number of the last attempt; 0: none
-	Lease              string // the run of the attempt under way or last made
-	Deadline           int64  // of the lease, 0: none is held
+	Lease              string // the run of the current or last attempt
+	Deadline           int64  // of the lease; 0: there is no lease
 	Result, Artifacts  string
 	Error              string // of the last attempt that failed
 	CreatedAt          int64
@@ -110,13 +112,12 @@ type Attempt struct {
 	Run, Task string
 	Number    int
 	StartedAt int64
-	EndedAt   int64 // 0: its run goes on, as far as is known
-	StoppedAt int64 // its run was cancelled; 0: it was not
+	EndedAt   int64 // 0: its end is not known
+	StoppedAt int64 // when its run was cancelled; 0: it was not
 	Cost      api.Micros
 }
 
-// State is a goal with all that belongs to it. Of every list the order is that of
-// making.
+// State is a goal with its plans, tasks and attempts, each in the order of creation.
 type State struct {
 	Goal
 	Plans    []Plan
@@ -124,12 +125,12 @@ type State struct {
 	Attempts []Attempt
 }
 
-// final says whether a task's status never changes again.
+// final reports whether a task's status does not change any more.
 func final(s api.TaskStatus) bool {
 	return s == api.TaskCompleted || s == api.TaskFailed || s == api.TaskCancelled
 }
 
-// Phase derives what the goal waits for.
+// Phase derives the phase of the goal from its status, plan and tasks.
 func (s *State) Phase() api.GoalPhase {
 	switch s.Status {
 	case api.GoalCompleted:
@@ -155,7 +156,7 @@ func (s *State) Phase() api.GoalPhase {
 	return api.PhaseExecuting
 }
 
-// plan is the last version, nil when there is none.
+// plan returns the last version of the plan, nil if there is none.
 func (s *State) plan() *Plan {
 	if len(s.Plans) == 0 {
 		return nil
@@ -163,7 +164,7 @@ func (s *State) plan() *Plan {
 	return &s.Plans[len(s.Plans)-1]
 }
 
-// current are the tasks of the last plan.
+// current returns the tasks of the last plan.
 func (s *State) current() []*Task {
 	var out []*Task
 	for i := range s.Tasks {
@@ -192,7 +193,8 @@ func (s *State) attempt(run string) *Attempt {
 	return nil
 }
 
-// Spent is what the goal has cost so far: its runs that are over, and planning.
+// Spent returns the cost of the goal so far: of its runs that have ended, and of
+// planning.
 func (s *State) Spent() api.Micros {
 	sum := s.Overhead
 	for _, a := range s.Attempts {
@@ -201,7 +203,7 @@ func (s *State) Spent() api.Micros {
 	return sum
 }
 
-// spentOn is what a task has cost.
+// spentOn returns the cost of a task's runs that have ended.
 func (s *State) spentOn(task string) api.Micros {
 	var sum api.Micros
 	for _, a := range s.Attempts {
@@ -212,9 +214,9 @@ func (s *State) spentOn(task string) api.Micros {
 	return sum
 }
 
-// Strays are runs whose attempt is none any more and that may still go on: nobody
-// waits for them, so they are to be cancelled. The run that completed its task ends
-// by itself.
+// Strays returns the attempts that no longer hold their task and whose runs may still be
+// executing. Their results are not used, so the runs are to be cancelled. The run that
+// completed its task is no stray, because it ends by itself.
 func (s *State) Strays() []Attempt {
 	var out []Attempt
 	for _, a := range s.Attempts {
@@ -227,11 +229,11 @@ func (s *State) Strays() []Attempt {
 	return out
 }
 
-// Progress counts the tasks of the last plan. Running ones are those in the queue,
-// too.
+// Progress holds the numbers of tasks of the last plan, by status. Running includes
+// queued tasks.
 type Progress struct{ Total, Completed, Running, Failed, Blocked, Pending int }
 
-// Progress of the goal.
+// Progress counts the tasks of the last plan.
 func (s *State) Progress() Progress {
 	var p Progress
 	for _, t := range s.current() {
@@ -253,39 +255,39 @@ func (s *State) Progress() Progress {
 	return p
 }
 
-// NewID is the id of the goal that a call of create_goal makes: the same for the
-// same call.
+// NewID returns the id of the goal that a call of create_goal creates. The same
+// idempotency key gives the same id.
 func NewID(key string) string {
 	sum := sha256.Sum256([]byte("goal/" + key))
 	return fmt.Sprintf("g%x", sum[:8])
 }
 
-// taskID is the id of a version's n-th task, from 1.
+// taskID returns the id of the n-th task of a version, from 1.
 func taskID(goal string, version, n int) string { return fmt.Sprintf("%s-%d-%d", goal, version, n) }
 
-// classifyID is the id under which a model is asked how long a goal is: the same on
-// every replica, so that it is paid once.
+// classifyID returns the id of the model call that estimates a goal's steps. It is the
+// same on every replica, so that the call is paid once.
 func classifyID(goal string) string { return goal + ".classify" }
 
-// planID is the id under which the planner is asked for a version of a plan, likewise.
+// planID returns the id of the model call for a version of the plan, likewise.
 func planID(goal string, version int) string { return fmt.Sprintf("%s.plan.%d", goal, version) }
 
-// sessionMark is in the name of every task's session.
+// sessionMark is part of the id of every task's session.
 const sessionMark = "-task-"
 
-// Session is where a task's runs happen.
+// Session returns the id of the session of a task's runs.
 func Session(t Task) string { return t.Assignee + sessionMark + t.ID }
 
-// Worked says whether a session may be a task's; most runs need no look into the
-// store.
+// Worked reports whether a session may be a task's. It avoids a query of the store for
+// most runs.
 func Worked(session string) bool { return strings.Contains(session, sessionMark) }
 
-// runOf is the run of an attempt, the same on every replica.
+// runOf returns the id of an attempt's run, the same on every replica.
 func runOf(task string, attempt int) string {
 	return uuid.NewSHA1(uuid.NameSpaceURL, []byte("anima:task:"+task+"/"+strconv.Itoa(attempt))).String()
 }
 
-// View is the goal as others see it; whole adds its plan and its tasks.
+// View returns the goal as an [api.Goal]; whole adds its plans and tasks.
 func (s *State) View(whole bool) api.Goal {
 	g := api.Goal{
 		ID: s.ID, Agent: s.Agent, Title: s.Title, Description: s.Description, Strategy: s.Strategy, Status: s.Status, Phase: s.Phase(),
@@ -315,7 +317,7 @@ func (s *State) View(whole bool) api.Goal {
 	return g
 }
 
-// clone copies all that a change may write to.
+// clone copies everything that a change may write to.
 func (s *State) clone() State {
 	c := *s
 	c.Plans, c.Tasks, c.Attempts = slices.Clone(s.Plans), slices.Clone(s.Tasks), slices.Clone(s.Attempts)

@@ -16,10 +16,10 @@ import (
 
 const at = 1_790_000_000_000_000
 
-// later is a time after the start, by number.
+// later returns the time n seconds after the start.
 func later(n int) int64 { return at + int64(n)*1_000_000 }
 
-// fresh is a goal just made.
+// fresh returns a new goal.
 func fresh() goal.State {
 	return goal.State{Goal: goal.Goal{
 		ID: goal.NewID("k"), Agent: "ada", Title: "A book", Description: "Write a book.", Status: api.GoalActive,
@@ -27,7 +27,7 @@ func fresh() goal.State {
 	}}
 }
 
-// draft is a plan of tasks "A", "B>0" (B after the first), "C>0,1" …
+// draft returns a plan of tasks "A", "B>0" (B after the first), "C>0,1" …
 func draft(tasks ...string) goal.Draft {
 	d := goal.Draft{Analysis: "a", Strategy: "s", Roles: []goal.Role{}, Risks: []string{}}
 	for _, t := range tasks {
@@ -44,7 +44,7 @@ func draft(tasks ...string) goal.Draft {
 	return d
 }
 
-// change applies a change and fails the test when it is refused.
+// change applies a change and fails the test if it is refused.
 func change(t *testing.T, s goal.State, f func(*goal.State) error) (goal.State, goal.Effects) {
 	t.Helper()
 	out, e, err := goal.Apply(s, s.UpdatedAt+1, f)
@@ -54,7 +54,7 @@ func change(t *testing.T, s goal.State, f func(*goal.State) error) (goal.State, 
 	return out, e
 }
 
-// executing is a goal whose plan was approved.
+// executing returns a goal with an approved plan.
 func executing(t *testing.T, d goal.Draft) goal.State {
 	t.Helper()
 	s, _ := change(t, fresh(), func(s *goal.State) error { return s.Classified(5, 7) })
@@ -63,7 +63,7 @@ func executing(t *testing.T, d goal.Draft) goal.State {
 	return s
 }
 
-// statuses are those of the last plan's tasks.
+// statuses returns the statuses of the last plan's tasks.
 func statuses(s goal.State) string {
 	var out []string
 	for _, t := range s.Tasks {
@@ -74,7 +74,7 @@ func statuses(s goal.State) string {
 	return strings.Join(out, " ")
 }
 
-// number is a task of the last plan, from 1.
+// number returns the n-th task of the last plan, from 1.
 func number(s goal.State, n int) goal.Task {
 	i := slices.IndexFunc(s.Tasks, func(t goal.Task) bool { return t.Version == s.Version && t.Number == n })
 	return s.Tasks[i]
@@ -96,7 +96,7 @@ func do(t *testing.T, s goal.State, n int) goal.State {
 	return s
 }
 
-// lose fails the n-th task for good.
+// lose fails the n-th task permanently.
 func lose(t *testing.T, s goal.State, n int) goal.State {
 	t.Helper()
 	s, run := begin(t, s, n)
@@ -112,8 +112,8 @@ func subjects(e goal.Effects) []string {
 	return out
 }
 
-// V-32, without the reference's second step from pending to assigned: what is ready
-// is in the queue in the change that made it ready.
+// TestChain checks the vectors V-32 (docs/reference/goals.md, Test vectors). The change
+// that makes a task ready also queues it.
 func TestChain(t *testing.T) {
 	t.Parallel()
 	s := executing(t, draft("A", "B>0", "C>1"))
@@ -142,7 +142,8 @@ func TestChain(t *testing.T) {
 	}
 }
 
-// V-31: what is more urgent comes first, and of equals what was named first.
+// TestReadinessOrder checks the vectors V-31 (docs/reference/goals.md, Test vectors):
+// tasks are queued by priority and then by number.
 func TestReadinessOrder(t *testing.T) {
 	t.Parallel()
 	d := draft("low", "high", "mid", "high too")
@@ -152,7 +153,7 @@ func TestReadinessOrder(t *testing.T) {
 	s, _ := change(t, fresh(), func(s *goal.State) error { return s.Classified(5, 0) })
 	s, _ = change(t, s, func(s *goal.State) error { return s.Propose(0, "planner", d, 0, at) })
 	_, e := change(t, s, func(s *goal.State) error { return s.Approve(1, "d", at) })
-	// All of them fit into the queue, so the order shows in who waits when too few do.
+	// The queue has room for all of them, so the order shows only if some must wait.
 	var tasks int
 	for _, m := range e.Messages {
 		if _, ok := m.M.(api.DoTask); ok {
@@ -179,7 +180,8 @@ func TestReadinessOrder(t *testing.T) {
 	}
 }
 
-// V-31: retries count, and the last failure takes what depends on it along.
+// TestRetries checks the vectors V-31 (docs/reference/goals.md, Test vectors): retries
+// are counted, and the last failure blocks dependent tasks.
 func TestRetries(t *testing.T) {
 	t.Parallel()
 	s := executing(t, draft("A", "B>0"))
@@ -203,21 +205,23 @@ func TestRetries(t *testing.T) {
 	}
 }
 
-// V-31: six statuses count.
+// TestProgress checks the vectors V-31 (docs/reference/goals.md, Test vectors): the six
+// statuses are counted.
 func TestProgress(t *testing.T) {
 	t.Parallel()
 	s := goal.State{Goal: goal.Goal{Version: 1}}
 	for _, status := range []api.TaskStatus{api.TaskPending, api.TaskAssigned, api.TaskRunning, api.TaskCompleted, api.TaskFailed, api.TaskBlocked} {
 		s.Tasks = append(s.Tasks, goal.Task{Version: 1, Status: status})
 	}
-	s.Tasks = append(s.Tasks, goal.Task{Version: 0, Status: api.TaskFailed}) // of a plan before
+	s.Tasks = append(s.Tasks, goal.Task{Version: 0, Status: api.TaskFailed}) // of an earlier plan
 	want := goal.Progress{Total: 6, Completed: 1, Failed: 1, Blocked: 1, Running: 2, Pending: 1}
 	if diff := cmp.Diff(want, s.Progress()); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 }
 
-// W-19: a result counts only from the run that holds the task, and once.
+// TestResultsAreMatched checks that a result is accepted only from the run that holds the
+// task, and once (docs/reference/goals.md, late result).
 func TestResultsAreMatched(t *testing.T) {
 	t.Parallel()
 	s := executing(t, draft("A"))
@@ -244,8 +248,8 @@ func TestResultsAreMatched(t *testing.T) {
 	refused("a cancel after the end", s, func(s *goal.State) error { return s.Cancel("", at) })
 }
 
-// What an attempt's deadline takes away is tried again, and its run is a stray until
-// it was told to stop.
+// TestExpire checks that an expired attempt is retried, and that its run is a stray until
+// it is cancelled.
 func TestExpire(t *testing.T) {
 	t.Parallel()
 	s := executing(t, draft("A"))
@@ -277,8 +281,9 @@ func TestExpire(t *testing.T) {
 	}
 }
 
-// W-23: the run of an attempt may cost what is left until the task is dear, which is
-// when it is not tried again. A task without an estimate has no cap.
+// TestCostCapOfARun checks that the cost cap of an attempt's run is the rest of the
+// amount after which the task is not retried (docs/reference/goals.md, ignored plan
+// values). A task without an estimate has no cap.
 func TestCostCapOfARun(t *testing.T) {
 	t.Parallel()
 	const estimate = 10 * api.Cent
@@ -293,7 +298,7 @@ func TestCostCapOfARun(t *testing.T) {
 		return cmd.CostCap
 	}
 	for _, tt := range []struct {
-		spent, left api.Micros // by the first attempt, for the second; -1: there is none
+		spent, left api.Micros // by the first attempt; cap of the second, -1: there is none
 	}{{0, estimate*3/2 + 1}, {estimate, estimate/2 + 1}, {estimate * 3 / 2, 1}, {estimate*3/2 + 1, -1}} {
 		s := executing(t, draft("A"))
 		if got, want := capOf(s, 1), estimate*3/2+1; got != want {
@@ -301,7 +306,7 @@ func TestCostCapOfARun(t *testing.T) {
 		}
 		s, run := begin(t, s, 1)
 		s, _ = change(t, s, func(s *goal.State) error { s.Expire(number(*s, 1).Deadline + 1); return nil })
-		s, _ = change(t, s, func(s *goal.State) error { return s.Ended(run, tt.spent, at) }) // after the next one was queued
+		s, _ = change(t, s, func(s *goal.State) error { return s.Ended(run, tt.spent, at) }) // after the next attempt was queued
 		if got := capOf(s, 2); got != tt.left {
 			t.Errorf("after %s the second attempt may cost %s, want %s", tt.spent, got, tt.left)
 		}
@@ -317,8 +322,8 @@ func TestCostCapOfARun(t *testing.T) {
 	}
 }
 
-// A claim sends the run: on a session of its own, as the agent itself or whoever is
-// less trusted.
+// TestClaimSendsTheRun checks that a claim publishes the run on the task's session, with
+// the agent or the goal's principal, whichever has less authority.
 func TestClaimSendsTheRun(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -349,7 +354,8 @@ func TestClaimSendsTheRun(t *testing.T) {
 	}
 }
 
-// However long the results before a task are, its brief is a message.
+// TestBriefIsBounded checks that a brief fits into a message, whatever the length of the
+// results before it.
 func TestBriefIsBounded(t *testing.T) {
 	t.Parallel()
 	s := executing(t, draft("A", "B", "C", "D", "E", "F>0,1,2,3,4"))
@@ -366,7 +372,8 @@ func TestBriefIsBounded(t *testing.T) {
 	}
 }
 
-// V-33, ours: the phases that follow from each other, in the order of a life.
+// TestPhases checks the vectors V-33 (docs/reference/goals.md, Test vectors): the phases
+// in the order in which they follow each other.
 func TestPhases(t *testing.T) {
 	t.Parallel()
 	var got []string
@@ -401,13 +408,14 @@ func TestPhases(t *testing.T) {
 	}
 	again := []string{"replanning", "plan_review", "executing"}
 	want := slices.Concat([]string{"planning", "plan_review", "executing"}, again, again, again, []string{"failed"}) // the 4th failure
-	// A phase is said again while there are strays in it.
+	// A phase is announced again while it has strays.
 	if diff := cmp.Diff(want, slices.Compact(got)); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 }
 
-// V-33: few steps need no planner.
+// TestFewSteps checks the vectors V-33 (docs/reference/goals.md, Test vectors): a goal of
+// few steps needs no planner.
 func TestFewSteps(t *testing.T) {
 	t.Parallel()
 	for steps, planned := range map[int]bool{-3: false, 1: false, 3: false, 4: true, 99: true} {
@@ -418,7 +426,8 @@ func TestFewSteps(t *testing.T) {
 	}
 }
 
-// W-20: cancelled in any phase, a goal is over at once, with all that was open.
+// TestCancel checks that a goal that is cancelled in any phase ends at once, with its
+// open tasks (docs/reference/goals.md, cancelled goal).
 func TestCancel(t *testing.T) {
 	t.Parallel()
 	classified, _ := change(t, fresh(), func(s *goal.State) error { return s.Classified(5, 0) })
@@ -458,8 +467,8 @@ func TestCancel(t *testing.T) {
 	}
 }
 
-// W-24: a new plan closes the one before in the same change, and a rejected plan
-// does not go round for ever.
+// TestReplan checks that a new plan closes the previous one in the same change, and that
+// rejected plans are limited in number (docs/reference/goals.md, old plan).
 func TestReplan(t *testing.T) {
 	t.Parallel()
 	s := executing(t, draft("A", "B", "C>0"))
@@ -495,8 +504,8 @@ func TestReplan(t *testing.T) {
 	}
 }
 
-// A plan that costs more than half as much again is given up while there is
-// something left of it.
+// TestBudgetBreach checks that a plan whose cost exceeds 1.5 times its estimate is
+// replaced while a task is open.
 func TestBudgetBreach(t *testing.T) {
 	t.Parallel()
 	s := executing(t, draft("A", "B>0")) // 20 cents
@@ -520,7 +529,7 @@ func TestBudgetBreach(t *testing.T) {
 	}
 }
 
-// A task that has eaten its money is not tried again.
+// TestCostCap checks that a task which has reached its cost cap is not retried.
 func TestCostCap(t *testing.T) {
 	t.Parallel()
 	s := executing(t, draft("A", "B", "C")) // 10 cents each
@@ -536,18 +545,20 @@ func TestCostCap(t *testing.T) {
 	}
 }
 
-// legal are the edges of spec-core-5 §8.5, those of ours beside them: a rejected plan
-// goes to planning, few steps need no planner, and cancelled is reached from anywhere.
+// legal are the transitions of the phase (docs/reference/goals.md, Phases): a rejected
+// plan returns to planning, few steps need no planner, and a goal can be cancelled in any
+// phase.
 var legal = map[api.GoalPhase][]api.GoalPhase{
 	api.PhaseClassifying: {api.PhasePlanning, api.PhaseReview},
 	api.PhasePlanning:    {api.PhaseReview},
 	api.PhaseReview:      {api.PhaseExecuting, api.PhasePlanning},
 	api.PhaseExecuting:   {api.PhaseReplanning, api.PhaseComplete},
-	api.PhaseReplanning:  {api.PhaseReview, api.PhaseExecuting}, // a breach is over when nothing is left to save
+	api.PhaseReplanning:  {api.PhaseReview, api.PhaseExecuting}, // a breach without open tasks requires no replan
 }
 
-// Whatever comes in whatever order, a goal goes from phase to phase along legal
-// edges (V-34), ends within its replans, and never lets two runs hold one task.
+// TestRandomLives applies random changes and checks that the phase follows legal
+// transitions (V-34 in docs/reference/goals.md, Test vectors), that the number of replans
+// is bounded, and that no run is published twice.
 func TestRandomLives(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(300) {

@@ -10,11 +10,11 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// Spec is a task as a plan names it. A reference to another task is its place from
-// 0 ("2" or "#2"), "task-N" counted from 1, or its title where that is unique.
+// Spec is a task of a plan. A reference to another task is its index from 0 ("2" or
+// "#2"), "task-N" counted from 1, or its title if that is unique.
 type Spec struct {
 	Title, Description, Role string
-	Parent                   string // a reference; "" is none
+	Parent                   string // a reference; "": none
 	Dependencies             []string
 	Priority                 int
 	Cost                     api.Micros
@@ -22,7 +22,7 @@ type Spec struct {
 	MaxRetries               int   // after the first attempt
 }
 
-// resolve finds the task that a reference means, -1 when there is none.
+// resolve returns the index of the task that a reference names, -1 if there is none.
 func resolve(specs []Spec, ref string) int {
 	ref = strings.TrimSpace(ref)
 	if n, err := strconv.Atoi(strings.TrimPrefix(ref, "#")); err == nil {
@@ -45,15 +45,15 @@ func resolve(specs []Spec, ref string) int {
 			continue
 		}
 		if found >= 0 {
-			return -1 // of two titles that are alike neither is meant
+			return -1 // an ambiguous title names no task
 		}
 		found = i
 	}
 	return found
 }
 
-// Cyclic says whether tasks wait for each other in a circle, over dependencies and
-// parents. References that mean nothing are left out.
+// Cyclic reports whether dependencies and parents form a cycle. References that name no
+// task are ignored.
 func Cyclic(specs []Spec) bool {
 	const white, grey, black = 0, 1, 2
 	colour := make([]int, len(specs))
@@ -85,8 +85,8 @@ func Cyclic(specs []Spec) bool {
 	return false
 }
 
-// Decompose makes the tasks of a plan's version. Errors: Invalid with every fault
-// in Details.
+// Decompose creates the tasks of a version of a plan. Errors: Invalid with every fault in
+// Details.
 func Decompose(goal, agent string, version int, specs []Spec, at int64) ([]Task, error) {
 	var faults []string
 	fault := func(i int, format string, args ...any) {
@@ -149,8 +149,8 @@ func Decompose(goal, agent string, version int, specs []Spec, at int64) ([]Task,
 	return tasks, nil
 }
 
-// ready are the pending tasks of the last plan whose dependencies are completed,
-// in the order in which they are to begin: by priority, then by number.
+// ready returns the pending tasks of the last plan whose dependencies are completed, by
+// priority and then by number.
 func (s *State) ready() []*Task {
 	var out []*Task
 	for _, t := range s.current() {
@@ -164,7 +164,7 @@ func (s *State) ready() []*Task {
 	return out
 }
 
-// unblocked says whether all dependencies of a task are completed.
+// unblocked reports whether all dependencies of a task are completed.
 func (s *State) unblocked(t *Task) bool {
 	for _, id := range t.Dependencies {
 		if d := s.task(id); d == nil || d.Status != api.TaskCompleted {
@@ -174,7 +174,7 @@ func (s *State) unblocked(t *Task) bool {
 	return true
 }
 
-// open is the status of a task that waits.
+// open returns the status of a task that waits: pending or blocked.
 func (s *State) open(t *Task) api.TaskStatus {
 	if s.unblocked(t) {
 		return api.TaskPending

@@ -8,7 +8,7 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// Signal is what is wrong with who works on tasks, spec-core-5 §8.8.
+// Signal is a fault of a worker (docs/reference/goals.md, Health).
 type Signal string
 
 // The signals.
@@ -20,17 +20,18 @@ const (
 	ErrorLoop        Signal = "error_loop"
 )
 
-// Worker is who works on tasks, as seen from outside.
+// Worker describes an agent that executes tasks. An unknown balance does not count as
+// low (docs/reference/goals.md, unknown balance).
 type Worker struct {
-	Status  string // "" is not known to be anything bad
-	Silent  bool   // it has given no sign of life, ever
-	Seen    int64  // when it did last
+	Status  string // "": no fault is known
+	Silent  bool   // it has never sent a heartbeat
+	Seen    int64  // time of its last heartbeat
 	Balance api.Micros
-	Unknown bool // the balance is not known, which is not poor (W-7)
+	Unknown bool // the balance is not known, which does not count as low
 	Tasks   []Task
 }
 
-// Bounds of spec-core-5 §8.8.
+// Bounds of the signals (docs/reference/goals.md, Health).
 const (
 	crashedAfter = 45 * time.Minute
 	stuckAfter   = 15 * time.Minute
@@ -43,7 +44,7 @@ const (
 	errorLast    = 25
 )
 
-// Diagnose finds what is wrong with a worker, each thing once.
+// Diagnose returns the faults of a worker, each once.
 func Diagnose(w Worker, at int64) []Signal {
 	var out []Signal
 	add := func(s Signal) {
@@ -77,7 +78,7 @@ func Diagnose(w Worker, at int64) []Signal {
 
 func active(t Task) bool { return t.Status == api.TaskAssigned || t.Status == api.TaskRunning }
 
-// stuck says whether a task has been in one place for too long.
+// stuck reports whether a task has been running or queued for too long.
 func stuck(t Task, at int64) bool {
 	in := time.Duration(at-t.StartedAt) * time.Microsecond
 	switch {
@@ -89,8 +90,8 @@ func stuck(t Task, at int64) bool {
 	return false
 }
 
-// looping says whether most of the finished tasks failed: of those of the last six
-// hours if there are enough, otherwise of the last 25.
+// looping reports whether at least 60 % of the finished tasks failed. It counts those of
+// the last six hours, or the last 25 if fewer than three finished in that time.
 func looping(tasks []Task, at int64) bool {
 	var done, recent []Task
 	for _, t := range tasks {
@@ -115,7 +116,7 @@ func looping(tasks []Task, at int64) bool {
 	return len(recent) >= errorTasks && failed*10 >= len(recent)*6
 }
 
-// Remedy is what helps against a signal.
+// Remedy is a measure against a fault.
 type Remedy string
 
 // The remedies.
@@ -126,11 +127,11 @@ const (
 	Reassign Remedy = "reassign"
 )
 
-// Heal says what helps, the first thing alone when a worker is to be stopped, and
-// how much money it takes.
+// Heal returns the measures against the signals, and the amount of a funding. A worker
+// with an error loop is only stopped.
 func Heal(w Worker, signals []Signal) (remedies []Remedy, fund api.Micros) {
 	if slices.Contains(signals, ErrorLoop) {
-		return []Remedy{Stop}, 0 // money and work would only be burnt
+		return []Remedy{Stop}, 0 // further funding and work would be wasted
 	}
 	for _, s := range signals {
 		switch s {

@@ -14,7 +14,7 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
-// V-36.
+// TestHealth checks the vectors V-36 (docs/reference/goals.md, Test vectors).
 func TestHealth(t *testing.T) {
 	t.Parallel()
 	const now = at
@@ -71,7 +71,7 @@ func TestHealth(t *testing.T) {
 	}
 }
 
-// spec-core-5 §8.9.
+// TestTodo checks the list of goals (docs/reference/goals.md, To-do list).
 func TestTodo(t *testing.T) {
 	t.Parallel()
 	if got := goal.Todo([]goal.State{{Goal: goal.Goal{Status: api.GoalFailed}}}); got != "" {
@@ -91,7 +91,7 @@ budget $0.30, spent $0.000015
 		t.Errorf("got:\n%s\nwant:\n%s", got, want)
 	}
 
-	// Over 2,000 tokens the oldest goals go; one stays.
+	// Above 2,000 tokens the oldest goals are left out, except the last one.
 	long := func(id string) goal.State {
 		g := goal.State{Goal: goal.Goal{ID: id, Title: id, Status: api.GoalActive, Steps: 5, Version: 1}, Plans: []goal.Plan{{Version: 1, Status: api.PlanApproved}}}
 		g.Tasks = slices.Repeat([]goal.Task{{Version: 1, Title: strings.Repeat("t", 100), Status: api.TaskPending}}, 30)
@@ -108,7 +108,7 @@ budget $0.30, spent $0.000015
 	}
 }
 
-// lister is a store that has some goals.
+// lister is a store with fixed goals.
 type lister struct {
 	goal.Store
 	goals []goal.State

@@ -12,30 +12,30 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
-// Policy judges plans.
+// Policy decides on plans.
 type Policy interface {
 	ApprovePlan(ctx context.Context, m api.ApprovePlan) (api.Decision, error)
 }
 
-// Runs stops runs.
+// Runs cancels runs.
 type Runs interface {
 	CancelRun(ctx context.Context, m api.CancelRun) (api.RunState, error)
 }
 
-// Agents tells what an agent may use.
+// Agents reads agents.
 type Agents interface {
 	Agent(ctx context.Context, id string) (api.Agent, error)
 }
 
-// Leases lets one replica at a time do something.
+// Leases makes replicas execute a function one at a time.
 type Leases interface {
-	// With runs f while no other caller runs under key; the context of f ends when that
-	// is no longer certain. Errors: Conflict while another one does.
+	// With calls f while no other caller holds the lease of key. The context of f ends
+	// when the lease may have expired. Errors: Conflict while another caller holds it.
 	With(ctx context.Context, key string, f func(context.Context) error) error
 }
 
-// Orchestrator brings goals on. Its methods may be called for the same thing twice,
-// late and on several replicas at once.
+// Orchestrator advances goals. Its methods are idempotent: they may be called repeatedly,
+// late and by concurrent replicas.
 type Orchestrator struct {
 	Store    Store
 	Router   turn.Router
@@ -46,15 +46,16 @@ type Orchestrator struct {
 	Leases   Leases
 	Now      func() time.Time
 	Log      *slog.Logger
-	// Kick is called after a change: its messages wait in the outbox.
+	// Kick is called after a change, to publish the messages in the outbox.
 	Kick func()
 }
 
-// patience is how often a step is tried while the model's failure may pass, before
-// the goal goes on without its answer: about a minute, by the bus's pauses.
+// patience is the number of tries of a step while the model's error is temporary. After
+// them the step continues without the model's answer: about a minute with the backoff of
+// the bus.
 const patience = 8
 
-// Change makes a change and has its messages sent.
+// Change applies a change and has its messages published.
 func (o *Orchestrator) Change(ctx context.Context, id string, change func(*State) error) (State, error) {
 	s, err := o.Store.ChangeGoal(ctx, id, o.Now().UnixMicro(), change)
 	if err == nil {
@@ -63,13 +64,13 @@ func (o *Orchestrator) Change(ctx context.Context, id string, change func(*State
 	return s, err
 }
 
-// Step does what a goal waits for now: it stops runs whose results are not needed any
-// more, and asks the model or policy. try counts the tries of the same step, from 1. An error means
-// that the step is to be tried again.
+// Step executes the step that a goal's phase requires: it cancels strays, and calls the
+// model or policy. try is the number of the try of this step, from 1. On an error the
+// caller must try the step again.
 //
-// Dying before the change that ends a step repeats it: the model is asked under the
-// same id, which is paid once; policy answers with what it decided; a run that was
-// cancelled is cancelled again; what a question has cost is counted once.
+// A step that crashes before its change is repeated. This is idempotent: the model call
+// has the same id and is paid once, policy returns the same decision, a run may be
+// cancelled twice, and the cost of a call is added once.
 func (o *Orchestrator) Step(ctx context.Context, id string, try int) error {
 	s, err := o.Store.Goal(ctx, id)
 	if api.CodeOf(err) == api.NotFound {
@@ -88,12 +89,12 @@ func (o *Orchestrator) Step(ctx context.Context, id string, try int) error {
 		err = o.alone(ctx, &s, func(ctx context.Context) error { return o.plan(ctx, &s, try) })
 	case api.PhaseReview:
 		err = o.review(ctx, &s)
-	case api.PhaseCancelled: // the replica that asks a model for it has the lease until the answer is there
+	case api.PhaseCancelled: // the replica that calls the model holds the lease until it has the answer
 		err = o.alone(ctx, &s, func(ctx context.Context) error { return o.unheard(ctx, &s) })
 	case api.PhaseExecuting, api.PhaseComplete, api.PhaseFailed:
 	}
 	switch api.CodeOf(err) {
-	case api.Invalid, api.Denied: // trying again changes nothing
+	case api.Invalid, api.Denied: // a retry would fail again
 		o.Log.WarnContext(ctx, "goal failed", "goal", id, "phase", string(s.Phase()), "err", err)
 		return o.done(o.Change(ctx, id, func(s *State) error { return s.Fail(api.Wire(err).Message, o.Now().UnixMicro()) }))
 	case "", api.NotFound, api.Conflict, api.Unavailable, api.Internal:
@@ -101,8 +102,8 @@ func (o *Orchestrator) Step(ctx context.Context, id string, try int) error {
 	return err
 }
 
-// done forgets that a change was out of date: what it was for is done, or not wanted
-// any more.
+// done drops the error of a change that is out of date, because it is applied already or
+// not needed any more.
 func (o *Orchestrator) done(_ State, err error) error {
 	if api.CodeOf(err) == api.Conflict || api.CodeOf(err) == api.NotFound {
 		return nil
@@ -110,8 +111,8 @@ func (o *Orchestrator) done(_ State, err error) error {
 	return err
 }
 
-// alone runs a step that asks a model, in one replica at a time. The goal is read
-// again: who had the lease before may have done the step.
+// alone executes a step that calls a model, in one replica at a time. It reads the goal
+// again, because the previous holder of the lease may have completed the step.
 func (o *Orchestrator) alone(ctx context.Context, s *State, f func(context.Context) error) error {
 	return o.Leases.With(ctx, api.LeaseKey("goal."+s.ID), func(ctx context.Context) error {
 		now, err := o.Store.Goal(ctx, s.ID)
@@ -119,15 +120,15 @@ func (o *Orchestrator) alone(ctx context.Context, s *State, f func(context.Conte
 			return err
 		}
 		if now.Phase() != s.Phase() || now.Version != s.Version {
-			return nil // the replica that went on has said so in an event of its own
+			return nil // the replica that completed the step has published an event for the next one
 		}
 		*s = now
 		return f(ctx)
 	})
 }
 
-// stop tells the runs of attempts that are over. They are cancelled since the change
-// that made them strays; a replica that has one under way is told now.
+// stop cancels the runs of strays. Their cancellation was stored with the change that
+// made them strays; CancelRun notifies the replica that executes the run.
 func (o *Orchestrator) stop(ctx context.Context, s *State) error {
 	var stopped []string
 	for _, a := range s.Strays() {
@@ -137,8 +138,8 @@ func (o *Orchestrator) stop(ctx context.Context, s *State) error {
 		case api.Unavailable, api.Internal, api.Conflict:
 			return err
 		case "", api.NotFound, api.Invalid, api.Denied:
-			// The event that led here left the outbox after the run did, so a run that
-			// cannot be found is over and forgotten.
+			// The outbox published the run before the event that caused this step, so a
+			// run that is not found has ended and is not stored any more.
 		}
 		stopped = append(stopped, a.Run)
 	}
@@ -167,16 +168,17 @@ func (o *Orchestrator) ask(ctx context.Context, s *State, id string, task api.Ta
 	}}, func(api.Delta) {})
 }
 
-// mayPass says whether it is worth asking the model again.
+// mayPass reports whether the error of a model call is temporary and the call is to be
+// tried again.
 func mayPass(ctx context.Context, err error, try int) bool {
 	if ctx.Err() != nil {
-		return true // this replica stops, or lost the lease
+		return true // this replica exits, or its lease expired
 	}
 	code := api.CodeOf(err)
 	return try < patience && !lasts(err) && (code == api.Unavailable || code == api.Internal || code == api.Conflict)
 }
 
-// lasts says that asking the model again does not mend it soon.
+// lasts reports whether an error will probably persist for the next tries.
 func lasts(err error) bool {
 	switch api.ReasonOf(err) {
 	case api.ReasonNoModel, api.ReasonAuth, api.ReasonQuota, api.ReasonEndpoint, api.ReasonAttempts, api.ReasonTimeout:
@@ -185,8 +187,8 @@ func lasts(err error) bool {
 	return false
 }
 
-// classify estimates the steps of a goal. Without a model's word its own words are
-// counted. A goal of a few steps is a plan of one task.
+// classify estimates the steps of a goal by a model call, or by its number of words if
+// the model gives no estimate. A goal of a few steps gets a plan of one task.
 func (o *Orchestrator) classify(ctx context.Context, s *State, try int) error {
 	c, err := o.ask(ctx, s, classifyID(s.ID), api.TaskSummary, s.classifyPrompt())
 	if err != nil && mayPass(ctx, err, try) {
@@ -209,7 +211,7 @@ func (o *Orchestrator) classify(ctx context.Context, s *State, try int) error {
 	}))
 }
 
-// plan asks the planner. When it fails for good, one task does it all.
+// plan makes a plan by a model call. If that fails permanently, the plan is one task.
 func (o *Orchestrator) plan(ctx context.Context, s *State, try int) error {
 	var c Circumstances
 	agent, err := o.Agents.Agent(ctx, s.Agent)
@@ -242,8 +244,8 @@ func (o *Orchestrator) plan(ctx context.Context, s *State, try int) error {
 	}))
 }
 
-// unheard has a goal that was cancelled know what its last question has cost. Who
-// asked it may be dead, and the answer on its way.
+// unheard adds the cost of the last model call to a goal that was cancelled during the
+// call. The replica that made the call may have crashed before it stored the answer.
 func (o *Orchestrator) unheard(ctx context.Context, s *State) error {
 	question := s.question()
 	paid, err := turn.Spent(ctx, o.Treasury, s.Agent, question)
@@ -253,7 +255,8 @@ func (o *Orchestrator) unheard(ctx context.Context, s *State) error {
 	return o.done(o.Change(ctx, s.ID, func(s *State) error { return s.Unheard(question, paid, o.Now().UnixMicro()) }))
 }
 
-// review asks policy about the plan. One that waits for the creator is left alone.
+// review requests policy's decision on a plan. It does nothing for a plan that waits for
+// the creator.
 func (o *Orchestrator) review(ctx context.Context, s *State) error {
 	p := s.plan()
 	if p.Status != api.PlanProposed {
@@ -281,13 +284,13 @@ func (o *Orchestrator) review(ctx context.Context, s *State) error {
 	}))
 }
 
-// Start begins an attempt from the queue: its run is sent with the change.
+// Start begins a queued attempt; its run is published with the change.
 func (o *Orchestrator) Start(ctx context.Context, m api.DoTask) error {
 	return o.done(o.Change(ctx, m.Goal, func(s *State) error { return s.Claim(m.Task, m.Attempt, o.Now().UnixMicro()) }))
 }
 
-// Ended takes the end of a run: if the run still holds its task, the end decides it.
-// Runs that are no attempts are none of its business.
+// Ended records the end of a run. If the run holds its task, its outcome ends the
+// attempt. Runs that are no attempts are ignored.
 func (o *Orchestrator) Ended(ctx context.Context, m api.LoopEnd) error {
 	if !Worked(m.Session) {
 		return nil
@@ -312,7 +315,7 @@ func (o *Orchestrator) Ended(ctx context.Context, m api.LoopEnd) error {
 			return err
 		}
 		if _, err := s.held(m.Run); err != nil {
-			return nil //nolint:nilerr // its task has been decided; what the run cost is kept
+			return nil //nolint:nilerr // its task has ended already; the cost of the run is stored
 		}
 		result, code, text, retry := Judge(out)
 		if code == "" {
@@ -322,9 +325,9 @@ func (o *Orchestrator) Ended(ctx context.Context, m api.LoopEnd) error {
 	}))
 }
 
-// Judge says what the end of a run means for its task: its result, or why there is
-// none and whether to try again. Turns that are used up and an empty answer are
-// failures (W-21).
+// Judge derives the result of a task from the outcome of its run, or the code and text of
+// its failure and whether to retry. A run whose last turn made tool calls, or that has no
+// response, failed (docs/reference/goals.md, missing outcome).
 func Judge(o Outcome) (result, code, text string, retry bool) {
 	switch {
 	case !o.Success && o.Reason == api.ReasonCancelled:
@@ -347,7 +350,7 @@ func Judge(o Outcome) (result, code, text string, retry bool) {
 	return o.Response, "", "", false
 }
 
-// Expire ends attempts whose deadline has passed.
+// Expire ends the attempts whose deadline has passed.
 func (o *Orchestrator) Expire(ctx context.Context) error {
 	at := o.Now().UnixMicro()
 	late, err := o.Store.Overdue(ctx, at)
@@ -362,7 +365,7 @@ func (o *Orchestrator) Expire(ctx context.Context) error {
 	return nil
 }
 
-// Cancel gives a goal up. One that is over stays as it is.
+// Cancel cancels a goal. It does not change a goal that has ended.
 func (o *Orchestrator) Cancel(ctx context.Context, id, why string) (State, error) {
 	s, err := o.Change(ctx, id, func(s *State) error { return s.Cancel(why, o.Now().UnixMicro()) })
 	if api.CodeOf(err) == api.Conflict {
@@ -371,7 +374,7 @@ func (o *Orchestrator) Cancel(ctx context.Context, id, why string) (State, error
 	return s, err
 }
 
-// Review takes the creator's word on a plan.
+// Review applies the creator's decision on a plan.
 func (o *Orchestrator) Review(ctx context.Context, m api.ReviewPlan) (State, error) {
 	return o.Change(ctx, m.Goal, func(s *State) error {
 		if m.Approve {
@@ -385,6 +388,6 @@ func (o *Orchestrator) Review(ctx context.Context, m api.ReviewPlan) (State, err
 	})
 }
 
-// reasonCode is a reason as tasks show it: "insufficient_funds" is
+// reasonCode returns a reason as the error code of a task: "insufficient_funds" becomes
 // INSUFFICIENT_FUNDS.
 func reasonCode(reason string) string { return strings.ToUpper(reason) }

@@ -12,18 +12,19 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// Bounds of a plan, which keep one answer of a model from filling the queue.
+// Bounds of a plan, so that one answer of a model cannot fill the queue.
 const (
 	MaxTasks   = 20
 	maxRoles   = 5
-	maxTitle   = 200      // characters
+	maxTitle   = 200      // bytes
 	maxWords   = 8 << 10  // bytes of any other text
 	maxPlan    = 64 << 10 // bytes of the whole answer
 	maxTimeout = 4 * 60 * 60 * 1000
 	maxCents   = int64(api.MaxMicros/api.Cent) / (2 * MaxTasks)
 )
 
-// Draft is a plan as the planner gives it, spec-core-5 §8.4.
+// Draft is a plan in the form that the planner returns (docs/reference/goals.md, Plan
+// format).
 type Draft struct {
 	Analysis string      `json:"analysis"`
 	Strategy string      `json:"strategy"`
@@ -34,8 +35,8 @@ type Draft struct {
 	Minutes  int64       `json:"estimatedTimeMinutes"`
 }
 
-// Role is a way to work that a plan describes for some of its tasks. What it would
-// allow or spend is not read: the agent's own tools and policy stand.
+// Role describes how some tasks of a plan are to be done. It grants nothing: the agent's
+// own tools and policies apply.
 type Role struct {
 	Name         string `json:"name"`
 	Description  string `json:"description"`
@@ -48,14 +49,14 @@ type DraftTask struct {
 	Title        string `json:"title"`
 	Description  string `json:"description"`
 	Role         string `json:"agentRole"`
-	Dependencies []int  `json:"dependencies"` // places in the list, from 0
+	Dependencies []int  `json:"dependencies"` // indexes in the list, from 0
 	Cents        int64  `json:"estimatedCostCents"`
 	Priority     int    `json:"priority"`
 	TimeoutMS    int64  `json:"timeoutMs"`
 }
 
-// Total is what the plan may cost: what it says, or what its tasks say if that is
-// more.
+// Total returns the estimated cost of the plan: its own estimate or the sum of its
+// tasks', whichever is more.
 func (d Draft) Total() api.Micros {
 	var sum int64
 	for _, t := range d.Tasks {
@@ -64,13 +65,13 @@ func (d Draft) Total() api.Micros {
 	return api.Micros(max(sum, d.Cents)) * api.Cent
 }
 
-// Hash names the plan's content.
+// Hash returns the SHA-256 of the plan's encoding, in hexadecimal.
 func (d Draft) Hash() (string, error) {
 	data, err := api.Encode(d)
 	return fmt.Sprintf("%x", sha256.Sum256(data)), err
 }
 
-// Specs are the draft's tasks for [Decompose].
+// Specs returns the draft's tasks for [Decompose].
 func (d Draft) Specs() []Spec {
 	out := make([]Spec, len(d.Tasks))
 	for i, t := range d.Tasks {
@@ -85,8 +86,8 @@ func (d Draft) Specs() []Spec {
 	return out
 }
 
-// One is a plan of one task that an agent of no special kind does: of goals with few
-// steps, and where the planner failed.
+// One returns a plan of one task for a generalist. It is used for goals with few steps
+// and when the planner fails.
 func One(title, description string) Draft {
 	return Draft{
 		Analysis: "One task.", Strategy: "Do it at once.", Roles: []Role{}, Risks: []string{},
@@ -98,8 +99,8 @@ func One(title, description string) Draft {
 	}
 }
 
-// ParsePlan reads a planner's answer: a JSON object, with words or a code fence
-// around it at most. The error says everything that is wrong with it.
+// ParsePlan reads a planner's answer: a JSON object, which text or a code fence may
+// surround. Errors: Invalid with every fault of the plan.
 func ParsePlan(answer string) (Draft, error) {
 	text := strings.TrimSpace(answer)
 	switch {
@@ -131,7 +132,7 @@ func ParsePlan(answer string) (Draft, error) {
 	return d, nil
 }
 
-// object cuts the JSON object out of words around it.
+// object returns the JSON object within a text.
 func object(text string) string {
 	from, to := strings.IndexByte(text, '{'), strings.LastIndexByte(text, '}')
 	if from < 0 || to < from {
@@ -159,8 +160,8 @@ func (d *Draft) trim() {
 	}
 }
 
-// faults of a draft. fields are those of the object: a number that is missing is not
-// a zero.
+// faults returns the faults of a draft. fields are the fields of the object, to tell a
+// missing list from an empty one.
 func (d *Draft) faults(fields map[string]json.RawMessage) []string {
 	var out []string
 	fault := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }

@@ -18,8 +18,9 @@ func spec(title string, dependencies ...string) goal.Spec {
 	return goal.Spec{Title: title, Description: "d", Dependencies: dependencies}
 }
 
-// V-31: circles over dependencies, parents and aliases; what means nothing is no
-// circle, and no task either.
+// TestGraph checks the vectors V-31 (docs/reference/goals.md, Test vectors): cycles over
+// dependencies, parents and aliases. A reference that names no task forms no cycle and is
+// a fault.
 func TestGraph(t *testing.T) {
 	t.Parallel()
 	parent := func(s goal.Spec, p string) goal.Spec { s.Parent = p; return s }
@@ -72,7 +73,7 @@ const sound = `{"analysis":"a","strategy":"s","customRoles":[{"name":"writer","d
 	{"title":"two","description":"d","agentRole":"generalist","dependencies":[0],"estimatedCostCents":7,"priority":250,"timeoutMs":60000}],
 	"risks":["r"],"estimatedTotalCostCents":10,"estimatedTimeMinutes":3}`
 
-// bent is the sound plan with one thing changed: "tasks.0.title" and so on.
+// bent returns the sound plan with one value replaced, at a path as "tasks.0.title".
 func bent(t *testing.T, path string, v any) string {
 	t.Helper()
 	var plan any
@@ -107,7 +108,8 @@ func bent(t *testing.T, path string, v any) string {
 	return string(out)
 }
 
-// V-34: what a plan may not be.
+// TestParsePlan checks the vectors V-34 (docs/reference/goals.md, Test vectors): the
+// faults of a plan.
 func TestParsePlan(t *testing.T) {
 	t.Parallel()
 	many, _ := json.Marshal(slices.Repeat([]map[string]any{{"title": "t", "description": "d", "agentRole": "r", "timeoutMs": 1}}, 21))
@@ -174,7 +176,7 @@ func TestParsePlan(t *testing.T) {
 	}
 }
 
-// What passes can be followed.
+// FuzzParsePlan checks that a plan without faults can be decomposed.
 func FuzzParsePlan(f *testing.F) {
 	f.Add(sound)
 	f.Add(`{"tasks":[{"dependencies":[0]}]}`)
@@ -199,7 +201,8 @@ func FuzzParsePlan(f *testing.F) {
 	})
 }
 
-// V-34: what is an occasion for another plan.
+// TestShouldReplan checks the vectors V-34 (docs/reference/goals.md, Test vectors): the
+// triggers of another plan.
 func TestShouldReplan(t *testing.T) {
 	t.Parallel()
 	breach := func(actual, estimate api.Micros) goal.Trigger {

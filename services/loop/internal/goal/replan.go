@@ -7,7 +7,7 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// Cause is why a plan may have to be given up for another, spec-core-5 §8.5.
+// Cause is a reason to replace a plan (docs/reference/goals.md, Replanning).
 type Cause string
 
 // The causes.
@@ -19,24 +19,25 @@ const (
 	Opportunity       Cause = "opportunity"
 )
 
-// Trigger is an occasion to give a plan up. What a cause does not need is zero.
+// Trigger is an event that may require another plan. Fields that its cause does not use
+// are zero.
 type Trigger struct {
 	Cause            Cause
-	Task, Error      string     // of a failure; Error of a changed environment, too
-	Estimate, Actual api.Micros // of a breach
+	Task, Error      string     // of a task failure; Error also of a changed environment
+	Estimate, Actual api.Micros // of a budget breach
 	Conflict         float64    // of a changed requirement with the plan, 0 to 1
 	Resource         string     // of a changed environment
 	Suggestion       string     // of an opportunity
 }
 
-// Thresholds of spec-core-5 §8.5.
+// Thresholds of the causes (docs/reference/goals.md, Replanning).
 const (
 	conflictAt     = 0.55
 	suggestionFrom = 24 // characters
 )
 
-// ShouldReplan says whether an occasion is one, when left plans may still be given
-// up.
+// ShouldReplan reports whether a trigger requires another plan. left is the number of
+// plans that may still be replaced.
 func ShouldReplan(t Trigger, left int) bool {
 	if left <= 0 {
 		return false
@@ -56,8 +57,8 @@ func ShouldReplan(t Trigger, left int) bool {
 	return false
 }
 
-// breached says whether something costs more than one and a half times what it was
-// estimated at. Without an estimate everything is more.
+// breached reports whether an actual cost is more than 1.5 times its estimate. Without an
+// estimate every cost is.
 func breached(estimate, actual api.Micros) bool {
 	if estimate <= 0 {
 		return actual > 0
@@ -65,8 +66,8 @@ func breached(estimate, actual api.Micros) bool {
 	return 2*actual > 3*estimate
 }
 
-// replan derives the occasion to give up the plan that is followed. Breaches count
-// while there is something left to save.
+// replan derives whether the approved plan is to be replaced, and why. A budget breach
+// counts only while a task is open.
 func (s *State) replan() (Trigger, bool) {
 	left := MaxReplans - s.Replans
 	spent, open := api.Micros(0), false

@@ -6,14 +6,14 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// New is a goal to be made.
+// New is a goal to be created.
 type New struct {
 	ID, Agent, Title, Description, Strategy string
 	By                                      api.Principal
 	Limit                                   api.Micros
 }
 
-// Refusal is why a goal was not made.
+// Refusal is the reason why a goal was not created.
 type Refusal string
 
 // The refusals; "" is none.
@@ -22,46 +22,49 @@ const (
 	Blocked   Refusal = "blocked"   // another goal is active
 )
 
-// Query picks goals; what is empty matches everything.
+// Query selects goals; an empty field matches every goal.
 type Query struct {
 	Agent  string
 	Status api.GoalStatus
 	Limit  int // 0: 50
-	// AfterAt and AfterID are the time and the id of a goal: only what the list has
-	// behind it. 0 is the begin of the list.
+	// AfterAt and AfterID are the time and the id of a goal in the list; the result
+	// begins after it. AfterAt 0 is the beginning of the list.
 	AfterAt int64
 	AfterID string
 }
 
-// Outcome is how a task's run ended.
+// Outcome is the outcome of a task's run.
 type Outcome struct {
 	Success  bool
 	Code     api.Code // of the error
 	Reason   string
 	Error    string
-	Response string // the model's last words
+	Response string // text of the model's last completion
 	Turns    int
-	MaxTurns int  // that the agent may have in a run
-	Calls    bool // the last turn made calls: it did not end in words
+	MaxTurns int  // the agent's limit of turns in a run
+	Calls    bool // the last turn made tool calls, so it did not end with text
 	Cost     api.Micros
 }
 
-// Store keeps goals. A change is one transaction, with all its effects.
+// Store stores goals. A change and its effects are one transaction.
 type Store interface {
-	// CreateGoal makes a goal, unless the agent has an active one: then it returns
-	// that and why. The same ID again returns the goal that was made.
+	// CreateGoal creates a goal. If the agent has an active one, it returns that one and
+	// a refusal. It is idempotent by ID.
 	CreateGoal(ctx context.Context, n New, at int64) (State, Refusal, error)
 	// Goal returns a goal. Errors: NotFound.
 	Goal(ctx context.Context, id string) (State, error)
-	// Goals returns goals that match, the latest first.
+	// Goals returns the goals that match a query, the latest first.
 	Goals(ctx context.Context, q Query) ([]State, error)
-	// ChangeGoal applies a change to a goal, see [Apply], while no other caller changes
-	// it. Errors: NotFound, and those of change, after which nothing is stored.
+	// ChangeGoal applies a change to a goal, see [Apply]; changes of one goal are
+	// serialized. Errors: NotFound, and those of change, after which nothing is stored.
 	ChangeGoal(ctx context.Context, id string, at int64, change func(*State) error) (State, error)
-	// GoalOfRun returns the goal of the attempt that a run is. Errors: NotFound.
+	// GoalOfRun returns the id of the goal that a run is an attempt for. Errors:
+	// NotFound.
 	GoalOfRun(ctx context.Context, run string) (string, error)
-	// RunOutcome says how a run ended. Errors: NotFound for one that has not ended.
+	// RunOutcome returns the outcome of a run. Errors: NotFound for one that has not
+	// ended.
 	RunOutcome(ctx context.Context, run string) (Outcome, error)
-	// Overdue returns active goals with an attempt whose deadline has passed.
+	// Overdue returns goals with an attempt whose deadline is before a time, in Unix
+	// microseconds.
 	Overdue(ctx context.Context, at int64) ([]string, error)
 }

@@ -12,13 +12,13 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
-// todoTokens is what the list may take of a prompt, by the length of its text over
-// four (spec-core-5 §8.9).
+// todoTokens is the largest size of the list in a prompt, in tokens: a quarter of its
+// text's length in bytes (docs/reference/goals.md, To-do list).
 const todoTokens = 2000
 
-// Todo renders the active goals, oldest first, with their tasks: the last thing that
-// a model reads before it answers. Where the list grows too long the oldest goals
-// are left out; one always stays. "" when there is no goal.
+// Todo renders the active goals, oldest first, with their tasks. The list is the last
+// part of the prompt. If it exceeds [todoTokens], the oldest goals are left out, except
+// the last one. Without an active goal the result is "".
 func Todo(goals []State) string {
 	var parts []string
 	for i := range goals {
@@ -66,8 +66,8 @@ func todoOf(s *State) string {
 	return b.String()
 }
 
-// line is s on one line, cut to n characters: nothing in it can look like a line of
-// the list that it stands in.
+// line returns s on one line, cut to n characters, so that s cannot imitate another line
+// of the list.
 func line(s string, n int) string {
 	r := []rune(strings.Join(strings.Fields(s), " "))
 	if len(r) <= n {
@@ -76,7 +76,8 @@ func line(s string, n int) string {
 	return string(r[:n-1]) + "…"
 }
 
-// Source puts the list into every prompt of the agent. It is safe for concurrent use.
+// Source adds the list of goals to every prompt of an agent. It is safe for concurrent
+// use.
 type Source struct {
 	Store Store
 
@@ -87,11 +88,11 @@ type Source struct {
 // todo is the list of an agent at a revision of its goals.
 type todo struct{ revision, text string }
 
-// maxKept bounds the lists that are kept.
+// maxKept is the number of lists at which the cache is cleared.
 const maxKept = 1000
 
-// Layer implements turn.Source. The goals are not read again while their revision is the
-// same, and not at all if it says that none is active.
+// Layer implements turn.Source. It reads the goals only if their revision has changed,
+// and never if the revision says that none is active.
 func (s *Source) Layer(ctx context.Context, a turn.Agent) (turn.Layer, error) {
 	l := turn.Layer{Name: "todo", Budget: todoTokens, Last: true}
 	if a.Revisions.Known {
@@ -112,7 +113,7 @@ func (s *Source) Layer(ctx context.Context, a turn.Agent) (turn.Layer, error) {
 	}
 	slices.Reverse(goals) // the oldest first
 	l.Text = Todo(goals)
-	if a.Revisions.Known { // what has changed since has another revision
+	if a.Revisions.Known { // a later change has another revision
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if s.kept == nil || len(s.kept) >= maxKept {
@@ -123,7 +124,7 @@ func (s *Source) Layer(ctx context.Context, a turn.Agent) (turn.Layer, error) {
 	return l, nil
 }
 
-// Status is one line on a goal, for people and prompts.
+// Status describes a goal in one line.
 func Status(s *State) string {
 	p := s.Progress()
 	out := fmt.Sprintf("%s %q: %s", s.ID, line(s.Title, 80), s.Phase())

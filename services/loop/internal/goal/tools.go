@@ -12,7 +12,7 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
-// Tools are what an agent can do about its goals.
+// Tools returns the tools with which an agent manages its goals.
 func Tools(o *Orchestrator) []turn.Tool {
 	t := tools{o}
 	return []turn.Tool{
@@ -27,7 +27,8 @@ func Tools(o *Orchestrator) []turn.Tool {
 
 type tools struct{ o *Orchestrator }
 
-// worded refuses texts that are longer than a prompt can carry along.
+// worded returns a check that refuses texts of more than 32 KiB, because prompts repeat
+// them.
 func worded(names ...string) func(catalog.Args) error {
 	return func(a catalog.Args) error {
 		for _, n := range names {
@@ -72,8 +73,8 @@ func (t tools) list(ctx context.Context, c turn.Call, _ catalog.Args) (turn.Outp
 	return turn.Output{Text: strings.Join(lines, "\n")}, nil
 }
 
-// find is the agent's goal with an id, or the latest with a title; an active one
-// goes before others.
+// find returns the agent's goal with an id, or the latest with a title; an active goal
+// takes precedence.
 func (t tools) find(ctx context.Context, agent, name string) (State, error) {
 	goals, err := t.o.Store.Goals(ctx, Query{Agent: agent, Limit: 100})
 	if err != nil {
@@ -137,8 +138,8 @@ func (t tools) plan(ctx context.Context, c turn.Call, a catalog.Args) (turn.Outp
 	return turn.Output{Text: b.String()}, nil
 }
 
-// complete ends the task that the calling run works on, and the run with it: only
-// who holds a task may say that it is done (W-19, W-22).
+// complete completes the task of the calling run and ends the run. Only the run that
+// holds a task may complete it (docs/reference/goals.md, foreign result).
 func (t tools) complete(ctx context.Context, c turn.Call, a catalog.Args) (turn.Output, error) {
 	run := c.Turn
 	if i := strings.LastIndexByte(run, '.'); i > 0 {
@@ -159,7 +160,7 @@ func (t tools) complete(ctx context.Context, c turn.Call, a catalog.Args) (turn.
 		if x.ID != name && !strings.EqualFold(x.Title, name) {
 			return api.Errorf(api.Invalid, "this run works on task %s, not on %q", x.ID, line(name, 80))
 		}
-		if x.Status == api.TaskCompleted && x.Lease == run { // said before, and the answer was lost
+		if x.Status == api.TaskCompleted && x.Lease == run { // a repeated call whose answer was lost
 			done = true
 			return nil
 		}

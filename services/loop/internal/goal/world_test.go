@@ -25,8 +25,9 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/turn/turntest"
 )
 
-// world is everything around orchestrators, on a real store: it delivers what their
-// outbox holds, as streams do, and stands for the model, policy and the engine.
+// world simulates the environment of orchestrators on a real store: it delivers the
+// messages of their outbox, as streams do, and implements the model, policy and the
+// engine.
 type world struct {
 	*sqlstore.Store
 	t  *testing.T
@@ -35,17 +36,17 @@ type world struct {
 	now       int64
 	model     func(api.Complete) (api.Completion, error)
 	action    api.Action                         // of policy
-	work      func(api.Run) (goal.Outcome, bool) // how a run ends; false: it never does
-	answers   map[string]api.Completion          // by id: each was paid once
-	settled   map[string]bool                    // by id: what was held for an answer is paid
+	work      func(api.Run) (goal.Outcome, bool) // outcome of a run; false: it does not end
+	answers   map[string]api.Completion          // by id; each was paid once
+	settled   map[string]bool                    // by id; the hold of the answer is settled
 	decided   map[string]api.Decision
 	outcomes  map[string]goal.Outcome // of runs that have ended
-	cancelled map[string]string       // runs that were told to stop, and why
-	seen      map[string]bool         // ids of messages
+	cancelled map[string]string       // cancelled runs and the reasons
+	seen      map[string]bool         // ids of published messages
 	queue     []delivery
 	counts    map[string]int // messages by subject
-	before    func()         // once, while somebody waits for a lease
-	asked     int            // model calls, answered from the store or not
+	before    func()         // called once, while a caller waits for a lease
+	asked     int            // model calls, also those answered from the store
 	stops     int            // calls of CancelRun
 }
 
@@ -74,7 +75,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// planner answers every plan with a draft, and classifies goals as large.
+// planner answers every request for a plan with a draft, and estimates 7 steps for goals.
 func planner(d goal.Draft) func(api.Complete) (api.Completion, error) {
 	return func(req api.Complete) (api.Completion, error) {
 		if req.Task == api.TaskSummary {
@@ -93,7 +94,7 @@ func (w *world) RunOutcome(_ context.Context, run string) (goal.Outcome, error) 
 	return goal.Outcome{}, api.Errorf(api.NotFound, "run %s has not ended", run)
 }
 
-// Complete implements turn.Router. The same id is answered and paid once.
+// Complete implements turn.Router. A request with the same id is paid once.
 func (w *world) Complete(_ context.Context, req api.Complete, _ func(api.Delta)) (api.Completion, error) {
 	w.asked++
 	if c, ok := w.answers[req.ID]; ok {
@@ -110,8 +111,7 @@ func (w *world) Balance(_ context.Context, agent string) (api.Balance, error) {
 	return api.Balance{Agent: agent, Available: api.Dollar, Tier: api.TierHigh}, nil
 }
 
-// Spent is what the answer to a question has cost; at the first look the money is
-// still held.
+// Spent returns the cost of a model call. In the first result it is still held.
 func (w *world) Spent(_ context.Context, _, question string) (api.Spent, error) {
 	c, paid := w.answers[question]
 	switch {
@@ -146,7 +146,7 @@ func (w *world) With(ctx context.Context, _ string, f func(context.Context) erro
 	return f(ctx)
 }
 
-// gated is the world behind a gate.
+// gated is a world whose ports pass through a gate.
 type gated struct {
 	*world
 	gate turntest.Gate
@@ -200,7 +200,7 @@ func (g gated) With(ctx context.Context, key string, f func(context.Context) err
 	return g.gate(ctx, "With", func() error { return g.world.With(ctx, key, f) })
 }
 
-// owner is an orchestrator of its own, behind a gate.
+// owner returns a new orchestrator whose ports pass through a gate.
 func (w *world) owner(gate turntest.Gate) *goal.Orchestrator {
 	g := gated{w, gate}
 	return &goal.Orchestrator{
@@ -209,7 +209,7 @@ func (w *world) owner(gate turntest.Gate) *goal.Orchestrator {
 	}
 }
 
-// relay puts what the outbox holds into the queue, each id once.
+// relay moves the messages of the outbox to the queue, each id once.
 func (w *world) relay() {
 	type row struct{ id, subject, payload string }
 	rows, err := sqldb.All(w.t.Context(), w.db, func(r sqldb.Scanner) (v row, err error) {
@@ -234,8 +234,8 @@ func (w *world) relay() {
 	}
 }
 
-// next takes one message to its handler; false means that there is none. What fails
-// comes again at the end of the queue.
+// next delivers one message to its handler and returns false if there is none. After an
+// error the message is appended to the queue again.
 func (w *world) next(o *goal.Orchestrator) bool {
 	w.relay()
 	if len(w.queue) == 0 {
@@ -295,7 +295,7 @@ func (w *world) execute(cmd api.Run) {
 	w.queue = append(w.queue, delivery{name: "loop_end", data: data, try: 1})
 }
 
-// begin makes a goal by its tool.
+// begin creates a goal by its tool.
 func (w *world) begin(key string) string {
 	w.t.Helper()
 	out := w.tool("create_goal", turn.Call{Key: key, By: api.Principal{Kind: api.Creator}}, `{"title":"Goal `+key+`","description":"Do `+key+`"}`)
@@ -338,7 +338,7 @@ func (w *world) read(id string) goal.State {
 	return s
 }
 
-// summary is a goal without what differs between two lives of the same kind.
+// summary describes a goal without what differs between two goals of the same plan.
 func summary(s goal.State) string {
 	out := fmt.Sprintf("%s %s version %d replans %d spent %d\n", s.Status, s.Reason, s.Version, s.Replans, s.Spent())
 	for _, t := range s.Tasks {
@@ -353,7 +353,7 @@ func (w *world) toTheEnd(o *goal.Orchestrator) {
 	}
 }
 
-// A→B→C, from the wish to the end, with nobody awake.
+// TestLife executes a goal with tasks A→B→C to its completion while the agent sleeps.
 func TestLife(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -377,8 +377,8 @@ func TestLife(t *testing.T) {
 	}
 }
 
-// eventful makes B fail once and then for good in the first plan, so that the life
-// has a retry, a replan and a run to be stopped.
+// eventful makes task B fail twice in the first plan, the second time permanently, so
+// that the goal has a retry, a replan and a run to be cancelled.
 func (w *world) eventful() {
 	w.model = func(req api.Complete) (api.Completion, error) {
 		if strings.HasSuffix(req.ID, ".plan.1") {
@@ -393,15 +393,15 @@ func (w *world) eventful() {
 		case strings.HasSuffix(cmd.Cause, "-1-2"):
 			return goal.Outcome{Code: api.Invalid, Error: "hopeless", Cost: 10}, true
 		case strings.HasSuffix(cmd.Cause, "-1-3"):
-			return goal.Outcome{}, false // goes on until it is stopped
+			return goal.Outcome{}, false // it runs until it is cancelled
 		}
 		return goal.Outcome{Success: true, Response: "r", Cost: 100}, true
 	}
 }
 
-// §G 12: the owner dies before and after each thing it does, and who comes after it
-// leads the same life to the same end: every model call paid once, every attempt
-// made once.
+// TestCrash checks that after a crash before or after each call of a port another owner
+// continues the goal to the same end, with every model call paid once and every attempt
+// made once (docs/reference/goals.md, crash of an owner).
 func TestCrash(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -429,7 +429,7 @@ func TestCrash(t *testing.T) {
 	delete(wantCounts, "agent_state")
 	for n := 1; n <= len(calm.Ports); n++ {
 		for _, after := range []bool{false, true} {
-			// The dead owner's replica is another one: it does nothing wrong any more.
+			// After the crash another replica continues; its ports do not fail.
 			crash := &turntest.Crash{At: calm.Point(n), After: after}
 			got, counts := life(fmt.Sprintf("x%d-%t", n, after), func(ctx context.Context, port string, do func() error) error {
 				if crash.Dead() {
@@ -448,7 +448,8 @@ func TestCrash(t *testing.T) {
 	}
 }
 
-// Messages that come twice, late, and in another order change nothing.
+// TestDuplicatesAndDisorder checks that duplicate, late and reordered messages do not
+// change the outcome.
 func TestDuplicatesAndDisorder(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -482,7 +483,8 @@ func TestDuplicatesAndDisorder(t *testing.T) {
 		}
 		w.toTheEnd(o)
 		s := w.read(id)
-		// Which of the first plan's other tasks were done before the replan is chance.
+		// The number of the first plan's other tasks that are completed depends on the
+		// order.
 		if s.Status != api.GoalCompleted || s.Version != 2 || s.Replans != 1 {
 			t.Errorf("seed %d: %s\nwant like %s", seed, summary(s), want)
 		}
@@ -494,8 +496,9 @@ func TestDuplicatesAndDisorder(t *testing.T) {
 	}
 }
 
-// §G 11: cancelled after each message of its life, a goal is over, the next one
-// begins at once and is reached, and no run of the first is left alone.
+// TestCancelAnywhere checks that a goal that is cancelled after any of its messages ends
+// at once, the next goal begins and is completed, and all runs of the first end
+// (docs/reference/goals.md, cancellation at any time).
 func TestCancelAnywhere(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -538,8 +541,8 @@ func TestCancelAnywhere(t *testing.T) {
 	}
 }
 
-// A goal that is cancelled while a model is asked about it knows what the answer has
-// cost, whether the one who asked lives to hear it or not, and counts it once.
+// TestCancelledWhileAsking checks that a goal which is cancelled during a model call has
+// the cost of the call, once, also if the caller crashed before it had the answer.
 func TestCancelledWhileAsking(t *testing.T) {
 	t.Parallel()
 	for _, question := range []string{".classify", ".plan.1", ".plan.2"} {
@@ -564,7 +567,7 @@ func TestCancelledWhileAsking(t *testing.T) {
 				return c, err
 			}
 			w.toTheEnd(o)
-			if err := o.Step(t.Context(), id, 1); err != nil { // as after a message that comes again
+			if err := o.Step(t.Context(), id, 1); err != nil { // as after a redelivery
 				t.Error(err)
 			}
 			s := w.read(id)
@@ -582,8 +585,9 @@ func TestCancelledWhileAsking(t *testing.T) {
 	}
 }
 
-// §G 12: workers that die without a word are replaced, at most three times, and then
-// the task has failed with the reason; so it goes with every plan, and the goal ends.
+// TestDeadWorkers checks that runs without an end are replaced at most three times, then
+// the task fails with the reason (docs/reference/goals.md, run without an end). The same
+// happens with every plan, and the goal fails.
 func TestDeadWorkers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -594,7 +598,7 @@ func TestDeadWorkers(t *testing.T) {
 	rounds := 0
 	for w.read(id).Status == api.GoalActive {
 		w.toTheEnd(o)
-		w.now += 1_000_001 // more than the tasks' second
+		w.now += 1_000_001 // more than the tasks' timeout of 1 s
 		if err := o.Expire(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -607,7 +611,7 @@ func TestDeadWorkers(t *testing.T) {
 	if len(s.Attempts) != 16 || len(w.cancelled) != 16 || w.stops != 16 || s.Status != api.GoalFailed || !strings.Contains(s.Reason, "A: TIMEOUT: no result within 1 s") {
 		t.Errorf("%d attempts, %d stopped: %s", len(s.Attempts), len(w.cancelled), summary(s))
 	}
-	// A word from the grave counts for nothing.
+	// A late end of an expired run changes only the cost.
 	before := summary(s)
 	for _, a := range s.Attempts {
 		w.outcomes[a.Run] = goal.Outcome{Success: true, Response: "late", Cost: 5}
@@ -620,8 +624,8 @@ func TestDeadWorkers(t *testing.T) {
 	}
 }
 
-// What goes wrong with the model does not stop a goal: it is asked again, then done
-// without.
+// TestWithoutAModel checks that errors of the model do not end a goal: the call is
+// retried, and then the goal continues without its answer.
 func TestWithoutAModel(t *testing.T) {
 	t.Parallel()
 	passing := &api.Error{Code: api.Unavailable, Reason: api.ReasonProvider, Message: "down"}
@@ -666,7 +670,8 @@ func TestWithoutAModel(t *testing.T) {
 	}
 }
 
-// Who had to wait for the lease finds that the step was done, and asks nobody.
+// TestLeaseThenNothing checks that a caller which waited for the lease finds the step
+// completed and makes no model call.
 func TestLeaseThenNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -691,7 +696,8 @@ func TestLeaseThenNothing(t *testing.T) {
 	}
 }
 
-// A plan over the threshold waits; the creator's word sends it on, or back.
+// TestReview checks that a plan above the threshold waits until the creator approves or
+// rejects it.
 func TestReview(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -740,7 +746,8 @@ func TestReview(t *testing.T) {
 	}
 }
 
-// W-21: what the end of a run means for its task.
+// TestJudge checks the result of a task by the outcome of its run
+// (docs/reference/goals.md, unguarded worker).
 func TestJudge(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -785,7 +792,7 @@ func TestTools(t *testing.T) {
 	says("orchestrator_status", `{}`, "No goal is active")
 	book := `{"title":"A book","description":"Write it."}`
 	says("create_goal", book, "was created")
-	if out := says("create_goal", book, "was created"); out.Blocked { // the same call
+	if out := says("create_goal", book, "was created"); out.Blocked { // the same call again
 		t.Error("the same call again is blocked")
 	}
 	if out := says("create_goal", `{"title":"a book","description":"Other."}`, "Duplicate rejected"); out.Blocked {
@@ -796,7 +803,7 @@ func TestTools(t *testing.T) {
 	}
 	says("get_plan", `{"goal_id":"A book"}`, "no plan yet")
 
-	// Runs that complete their task by the tool: the end of the run adds its cost.
+	// The tool completes a task; the end of its run adds the cost.
 	var held string
 	w.work = func(cmd api.Run) (goal.Outcome, bool) {
 		held = cmd.Run

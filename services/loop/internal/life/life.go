@@ -1,7 +1,8 @@
-// Package life holds the rules of an agent's life that need no I/O: which state
-// may follow which (seed 001), and what its habits over many turns lead to
-// (spec-core-1 §1.5 and §2A #1–#7). It keeps nothing: the counters come in and go
-// out, and whoever stores turns stores them in the same transaction.
+// Package life holds the rules of an agent's states: which state may follow which, and
+// what follows from repeated behaviour over many turns (docs/reference/loop.md, Agent
+// states, Loop detection and Sleep). Its functions are pure. The package must not do I/O
+// or store anything: the caller stores the counters in the transaction that stores the
+// turn.
 package life
 
 import (
@@ -21,20 +22,21 @@ var after = map[api.AgentState][]api.AgentState{
 	api.StateLow:      {api.StateRunning, api.StateCritical, api.StateSleeping, api.StateDead},
 	api.StateCritical: {api.StateRunning, api.StateLow, api.StateWaking, api.StateSleeping, api.StateDead},
 	api.StateSleeping: {api.StateWaking, api.StateSleeping, api.StateDead},
-	api.StateDead:     {api.StateSleeping}, // by money alone (W-8)
+	api.StateDead:     {api.StateSleeping}, // only by funding (docs/reference/loop.md, revived without funding)
 }
 
-// Allowed says whether an agent may go from one state to another.
+// Allowed reports whether an agent may change from one state to another.
 func Allowed(from, to api.AgentState) bool { return slices.Contains(after[from], to) }
 
-// Awake says whether an agent in this state is executing a run. A critical agent
-// may rest: then it is not told apart here, and a run may begin.
+// Awake reports whether an agent in this state is executing a run. It is false for a
+// critical agent, which may be executing one or not; then a run may begin.
 func Awake(s api.AgentState) bool {
 	return s == api.StateWaking || s == api.StateRunning || s == api.StateLow
 }
 
-// StateAt is the state of an agent that thinks, by its tier. Unknown is not poor:
-// the agent goes on as it was (W-7).
+// StateAt returns the state of an agent during a run, by its tier. An unknown tier does
+// not count as a low one: the state does not change (docs/reference/loop.md, unknown
+// tier).
 func StateAt(t api.Tier, was api.AgentState) api.AgentState {
 	switch t {
 	case api.TierHigh, api.TierNormal:
@@ -51,57 +53,58 @@ func StateAt(t api.Tier, was api.AgentState) api.AgentState {
 	return api.StateRunning
 }
 
-// Limits of spec-core-1 §1.5.
+// Limits (docs/reference/loop.md, Loop detection).
 const (
-	maxIdle   = 10 // turns in a row without a change to the world
-	warnAt    = 3  // turns in a row of one pattern, or that only look
+	maxIdle   = 10 // consecutive turns without a mutating call
+	warnAt    = 3  // consecutive turns with the same tools, or with status tools only
 	sleepAt   = 6
-	maxErrors = 5 // runs in a row that failed
+	maxErrors = 5 // consecutive runs that failed
 )
 
-// Pause is the least time between two cycles that nobody asked for (W-8).
+// Pause is the least time between two runs that no input requested
+// (docs/reference/loop.md, continuous wake).
 const Pause = time.Second
 
-// How long an agent sleeps, by why; spec-core-1 §1.5 and seed 000.
+// Durations of sleep, by the reason (docs/reference/loop.md, Sleep).
 const (
-	AfterNothing = 60 * time.Second  // it had nothing to do
-	AfterHabit   = 60 * time.Second  // idle, repeating itself, or only looking at itself
-	AfterCycle   = 120 * time.Second // the limit of turns in a run
+	AfterNothing = 60 * time.Second  // there was nothing to do
+	AfterHabit   = 60 * time.Second  // the agent was idle, repeated itself, or used status tools only
+	AfterCycle   = 120 * time.Second // the run reached its limit of turns
 	AfterErrors  = 300 * time.Second
 	AfterNoModel = 300 * time.Second
-	AfterBudget  = 60 * time.Second // when nobody says until when
+	AfterBudget  = 60 * time.Second // the end of the exhausted budget's period is not known
 	AfterPolicy  = 60 * time.Second // policy does not answer
 )
 
-// Blocked is how long an agent sleeps after a goal was refused because one is
-// active, for the n-th time in a row, from 1: 2, 4, 8 and at most 10 minutes.
+// Blocked returns how long an agent sleeps after a goal was refused because another one
+// is active, for the n-th consecutive time, from 1: 2, 4, 8 and at most 10 minutes.
 func Blocked(n int) time.Duration {
 	return min(2*time.Minute<<min(max(n, 1)-1, 8), 10*time.Minute)
 }
 
-// Call is what a tool call says about its agent's habits.
+// Call describes a tool call for [Observe].
 type Call struct {
 	Tool             string
-	Mutating, Status bool // of the tool
-	Blocked          bool // the call was create_goal, and refused because a goal is active
-	Created          bool // the call was create_goal, and not refused
+	Mutating, Status bool // properties of the tool
+	Blocked          bool // create_goal was refused because a goal is active
+	Created          bool // create_goal was not refused
 }
 
-// Turn is what a turn says about them.
+// Turn describes a turn for [Observe].
 type Turn struct {
-	Asked bool // somebody else's words came into it: what was before does not count
+	Asked bool // it has an input of another principal, which resets the counters
 	Calls []Call
 }
 
-// Verdict is what follows from a turn.
+// Verdict is the consequence of a turn or of a failed run.
 type Verdict struct {
-	Notice string        // for the agent's next turn; "" is none
-	Why    string        // it must sleep now, and why; "" goes on
-	For    time.Duration // that long
+	Notice string        // for the agent's next turn; "": none
+	Why    string        // reason why the agent must sleep now; "": it need not
+	For    time.Duration // duration of the sleep
 }
 
-// Observe counts a turn and says what follows. A notice is no input: it does not
-// keep the agent awake.
+// Observe counts a turn and returns its consequence. A notice is no input: it does not
+// reset the counters.
 func Observe(c api.Counters, t Turn) (api.Counters, Verdict) {
 	mutating, status, blocked, created := false, len(t.Calls) > 0, false, false
 	names := make([]string, len(t.Calls))
@@ -123,7 +126,7 @@ func Observe(c api.Counters, t Turn) (api.Counters, Verdict) {
 		c.Idle = 0
 	}
 	switch pattern {
-	case "": // words alone neither repeat anything nor break a row
+	case "": // a turn without calls neither continues nor ends a repetition
 	case c.Pattern:
 		c.Repeated++
 	default:
@@ -161,7 +164,7 @@ func Observe(c api.Counters, t Turn) (api.Counters, Verdict) {
 	return c, Verdict{}
 }
 
-// Failed counts a run that failed, and says whether the agent must rest.
+// Failed counts a failed run and returns its consequence.
 func Failed(c api.Counters) (api.Counters, Verdict) {
 	c.Errors++
 	if c.Errors < maxErrors {

@@ -18,7 +18,7 @@ var states = []api.AgentState{
 	api.StateSetup, api.StateWaking, api.StateRunning, api.StateSleeping, api.StateLow, api.StateCritical, api.StateDead,
 }
 
-// TestAllowed has the whole table: what is not named is refused.
+// TestAllowed checks all pairs of states: a pair that is not listed is refused.
 func TestAllowed(t *testing.T) {
 	t.Parallel()
 	want := map[string]bool{}
@@ -53,7 +53,7 @@ func TestStateAt(t *testing.T) {
 		{api.TierNormal, api.StateWaking, api.StateRunning},
 		{api.TierLow, api.StateRunning, api.StateLow},
 		{api.TierCritical, api.StateRunning, api.StateCritical},
-		{api.TierDead, api.StateRunning, api.StateCritical}, // only treasury says that an agent is dead
+		{api.TierDead, api.StateRunning, api.StateCritical}, // only treasury makes an agent dead
 		{api.TierUnknown, api.StateWaking, api.StateRunning},
 		{api.TierUnknown, api.StateLow, api.StateLow},
 		{api.TierUnknown, api.StateCritical, api.StateCritical},
@@ -64,8 +64,8 @@ func TestStateAt(t *testing.T) {
 	}
 }
 
-// turnOf makes a turn of tools of the catalogue: "exec+sleep" calls two; "" is
-// words alone, a leading "!" has somebody ask.
+// turnOf makes a turn with tools of the catalogue: "exec+sleep" has two calls, "" has
+// none, and a leading "!" adds an input of another principal.
 func turnOf(t *testing.T, s string) life.Turn {
 	t.Helper()
 	var out life.Turn
@@ -95,8 +95,8 @@ func times(n int, turn string) []string {
 	return out
 }
 
-// TestObserve has V-20, V-21 and the ladders of spec-core-1 §2A #1–#7. A notice
-// is "n", a forced sleep its seconds.
+// TestObserve checks the vectors V-20 and V-21 and the rules of docs/reference/loop.md,
+// Loop detection. A notice is "n", a forced sleep its duration in seconds.
 func TestObserve(t *testing.T) {
 	t.Parallel()
 	join := func(parts ...[]string) []string {
@@ -109,7 +109,7 @@ func TestObserve(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		turns []string
-		want  string // of each turn, "." is nothing
+		want  string // of each turn; ".": no consequence
 	}{
 		{"V-20: exec x3", times(3, "exec"), "..n"},
 		{"V-20: exec x6", times(6, "exec"), "..n..(60)"},

@@ -14,7 +14,8 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/outbound"
 )
 
-// The examples of docs/tools-skills-mcp.md are servers and arguments that are taken.
+// TestDocumentedServers tests that the examples of docs/tools-skills-mcp.md are valid
+// servers and arguments.
 func TestDocumentedServers(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../../../docs/tools-skills-mcp.md")
@@ -40,8 +41,8 @@ func TestDocumentedServers(t *testing.T) {
 	}
 }
 
-// The installation that docs/tools-skills-mcp.md shows works as it is written, with a
-// server of this test in the place of npx.
+// TestDocumentedInstallation tests that the installation shown in
+// docs/tools-skills-mcp.md works as written, with a server of this test in place of npx.
 func TestDocumentedInstallation(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../../../docs/tools-skills-mcp.md")
@@ -82,8 +83,8 @@ func TestDocumentedInstallation(t *testing.T) {
 	}
 }
 
-// Status names no credential, says why a server failed, and connects to none unless
-// it is asked to.
+// TestStatus tests that Status contains no credential, reports why a server failed and
+// connects to no server.
 func TestStatus(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)

@@ -13,18 +13,18 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
-// Installer returns install_mcp_server.
+// Installer returns the tool install_mcp_server.
 func (m *Manager) Installer() turn.Tool {
 	t := turn.Builtin("install_mcp_server", func(a catalog.Args) error {
 		_, err := m.described(a)
 		return err
 	}, m.install)
-	t.Timeout = m.cfg.Connect + writeWait // after our own, which says more
+	t.Timeout = m.cfg.Connect + writeWait // longer than the timeout of connect, whose error is more precise
 	return t
 }
 
-// described makes a server of the tool's arguments. Errors name no value of env and
-// headers.
+// described returns the server that the tool's arguments describe. Its errors contain no
+// value of env or headers.
 func (m *Manager) described(a catalog.Args) (Server, error) {
 	f := stored{}
 	if config := a.String("config"); config != "" {
@@ -58,8 +58,9 @@ func (m *Manager) described(a catalog.Args) (Server, error) {
 	return read(a.String("name"), text, m.cfg.Outbound)
 }
 
-// install writes the server down, then connects, so that the agent learns whether it
-// works. Dying between the two leaves a server that is connected when it is wanted.
+// install stores the server and then connects, so that the result of the call says
+// whether the server works. A crash between the two leaves a stored server, which is
+// connected when its tools are needed.
 func (m *Manager) install(ctx context.Context, c turn.Call, a catalog.Args) (turn.Output, error) {
 	s, err := m.described(a)
 	if err != nil {
@@ -104,7 +105,7 @@ func (m *Manager) install(ctx context.Context, c turn.Call, a catalog.Args) (tur
 	return turn.Output{Text: report(c.Agent, s.Name, m.offers(ctx, l), l.refused)}, nil
 }
 
-// report tells what an installation brought.
+// report returns the text of an installation's result.
 func report(a turn.Agent, server string, offers []offer, refused []refusal) string {
 	var granted, others []string
 	for _, o := range offers {
@@ -130,7 +131,7 @@ func report(a turn.Agent, server string, offers []offer, refused []refusal) stri
 	return text
 }
 
-// some names the first of many.
+// some returns the list of names, with at most the first 20 of them.
 func some(names []string) string {
 	const most = 20
 	if len(names) <= most {

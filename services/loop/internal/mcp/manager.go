@@ -24,50 +24,51 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
-// Manager holds the connections of all agents of this process. Connections are
-// made when they are first wanted and shared by an agent's runs. It keeps nothing
-// that a crash could take away: servers are in files, and a connection that is
-// gone is made again.
+// Manager holds the connections of all agents of this process. A connection is made when
+// it is first needed and shared by the runs of the agent. Manager has no state that must
+// survive a crash: servers are stored in files, and lost connections are made again. It
+// is safe for concurrent use.
 type Manager struct {
 	cfg      Config
 	registry registry
 
 	mu    sync.Mutex
 	links map[key]*link
-	rests map[key]rest // servers that failed
+	rests map[key]rest // servers that failed, with the time of the next attempt
 	ended bool
-	work  sync.WaitGroup // everything that was started
+	work  sync.WaitGroup // counts all goroutines of the manager
 }
 
 type key struct{ agent, server string }
 
-// rest is how long a server that failed is left alone.
+// rest is the backoff state of a server that failed.
 type rest struct {
-	server Server // as it was then: a changed one is tried at once
+	server Server // as it was then; a changed server is tried at once
 	until  time.Time
 	count  int
 	reason string
 }
 
-// Times between tries to reach a server that fails.
+// Limits of the backoff of a server that fails.
 const (
 	firstRest = 5 * time.Second
 	longRest  = 5 * time.Minute
 )
 
-// link is one connection. What comes after ready may be read once ready is closed,
-// and is written under Manager.mu.
+// link is one connection to a server. The fields after ready are written under Manager.mu
+// before ready is closed. They may be read after that; those that change later need the
+// mutex.
 type link struct {
 	key
 	server    Server
 	workspace string
-	network   bool // granted when it was made
+	network   bool // whether the agent had network access when the connection was made
 	cancel    context.CancelFunc
-	gone      chan struct{} // closed when the connection is over
-	stale     atomic.Bool   // the server changed its list
+	gone      chan struct{} // closed when the connection has ended
+	stale     atomic.Bool   // the server reported that its list of tools has changed
 	listing   sync.Mutex
 
-	ready   chan struct{} // closed when it is made, or has failed
+	ready   chan struct{} // closed when the connection is made or has failed
 	err     error
 	wire    wire
 	session *sdk.ClientSession
@@ -77,10 +78,10 @@ type link struct {
 	used    time.Time
 	made    time.Time
 	retired bool
-	end     error // why the connection is over
+	end     error // why the connection ended
 }
 
-// New returns a manager. Its Run closes what is not used, its Close everything.
+// New returns a manager. Run closes unused connections; Close closes all of them.
 func New(cfg Config) *Manager {
 	return &Manager{
 		cfg: cfg.withDefaults(), registry: registry{dir: cfg.Dir, out: cfg.Outbound},
@@ -88,7 +89,8 @@ func New(cfg Config) *Manager {
 	}
 }
 
-// Run closes connections that have not been used for a while, until ctx ends.
+// Run closes connections that were not used for Config.Idle, until ctx ends. It returns
+// nil.
 func (m *Manager) Run(ctx context.Context) error {
 	tick := time.NewTicker(max(m.cfg.Idle/4, time.Second))
 	defer tick.Stop()
@@ -102,7 +104,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	}
 }
 
-// sweep retires connections without calls that were last used too long ago.
+// sweep retires connections that have no calls and were not used for Config.Idle.
 func (m *Manager) sweep() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -123,8 +125,8 @@ func (m *Manager) sweep() {
 	}
 }
 
-// Close ends every call and connection, and waits for them. Nothing is connected
-// after it.
+// Close cancels all calls, closes all connections and waits for them. No connection is
+// made afterwards.
 func (m *Manager) Close() {
 	m.mu.Lock()
 	for _, l := range m.links {
@@ -167,7 +169,7 @@ func (m *Manager) Tools(ctx context.Context, a turn.Agent) []turn.Tool {
 		}
 		for _, o := range m.offers(wait, l) {
 			if !api.Grants(a.Tools, o.name) || len(tools) == MaxTools || seen[o.name] {
-				continue // of two servers' tools with one name the first server's is taken
+				continue // of tools with the same name, that of the first server is used
 			}
 			seen[o.name] = true
 			tools = append(tools, o.tool(m.cfg, func(ctx context.Context, c turn.Call) (turn.Output, error) {
@@ -179,7 +181,7 @@ func (m *Manager) Tools(ctx context.Context, a turn.Agent) []turn.Tool {
 	return tools
 }
 
-// forget retires an agent's connections to servers that it no longer has.
+// forget retires an agent's connections to servers that are not in the list.
 func (m *Manager) forget(agent string, servers []Server) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -192,8 +194,8 @@ func (m *Manager) forget(agent string, servers []Server) {
 
 var errNoNetwork = errors.New("it is at an address and this agent's sandbox has no network; the creator can grant it with sandbox.network in AGENT.md")
 
-// link returns the connection to a server, which may still be being made. An error
-// says why there is none now.
+// link returns the connection to a server. The connection may not be ready yet. An error
+// is the reason why no connection is attempted now.
 func (m *Manager) link(ctx context.Context, a turn.Agent, s Server) (*link, error) {
 	k := key{a.ID, s.Name}
 	if s.URL != "" && !a.Network {
@@ -229,7 +231,7 @@ func (m *Manager) link(ctx context.Context, a turn.Agent, s Server) (*link, erro
 	return l, nil
 }
 
-// connect makes a connection, and watches it until it is over.
+// connect makes a connection and waits for its end.
 func (m *Manager) connect(ctx context.Context, l *link) {
 	w, session, offers, refused, err := m.open(ctx, l)
 	if err != nil {
@@ -251,7 +253,7 @@ func (m *Manager) connect(ctx context.Context, l *link) {
 	close(l.ready)
 	if err != nil {
 		if session != nil {
-			_ = session.Close() // it is over in any case
+			_ = session.Close() // the connection is given up; its error has no use
 		}
 		if w != nil {
 			w.cut()
@@ -270,7 +272,7 @@ func (m *Manager) connect(ctx context.Context, l *link) {
 
 var errRetired = errors.New("the connection was closed")
 
-// open starts a server or dials it, and asks for its tools.
+// open starts a server or connects to its URL, and lists its tools.
 func (m *Manager) open(ctx context.Context, l *link) (w wire, session *sdk.ClientSession, offers []offer, refused []refusal, err error) {
 	if l.server.Command != "" {
 		w, err = startProcess(ctx, l.server, l.workspace, l.network, m.cfg)
@@ -281,7 +283,7 @@ func (m *Manager) open(ctx context.Context, l *link) (w wire, session *sdk.Clien
 		return nil, nil, nil, nil, err
 	}
 	client := sdk.NewClient(&sdk.Implementation{Name: "anima", Version: "1"}, &sdk.ClientOptions{
-		Capabilities:           &sdk.ClientCapabilities{}, // it may ask us nothing
+		Capabilities:           &sdk.ClientCapabilities{}, // the server may not send requests
 		MultiRoundTrip:         &sdk.MultiRoundTripOptions{Disabled: true},
 		ToolListChangedHandler: func(context.Context, *sdk.ToolListChangedRequest) { l.stale.Store(true) },
 	})
@@ -292,7 +294,7 @@ func (m *Manager) open(ctx context.Context, l *link) (w wire, session *sdk.Clien
 	return w, session, offers, refused, err
 }
 
-// list asks a server for its tools.
+// list returns the tools that a server offers, of the first maxListed tools that it lists.
 func list(ctx context.Context, session *sdk.ClientSession, server string) ([]offer, []refusal, error) {
 	var listed []*sdk.Tool
 	cursor, more := "", true
@@ -313,8 +315,8 @@ func list(ctx context.Context, session *sdk.ClientSession, server string) ([]off
 	return offers, append(refused, over...), nil
 }
 
-// offers returns what a server that is connected offers, asked for anew when it
-// said that it changed.
+// offers returns the tools of a connected server. It lists them again if the server
+// reported a change; if that fails, it returns the earlier list.
 func (m *Manager) offers(ctx context.Context, l *link) []offer {
 	if l.err != nil {
 		return nil
@@ -324,7 +326,7 @@ func (m *Manager) offers(ctx context.Context, l *link) []offer {
 	if l.stale.Swap(false) {
 		offers, refused, err := list(ctx, l.session, l.server.Name)
 		if err != nil {
-			l.stale.Store(true) // what was known is the best there is
+			l.stale.Store(true) // keep the earlier list and try again later
 		} else {
 			m.mu.Lock()
 			l.offers, l.refused = offers, refused
@@ -336,7 +338,8 @@ func (m *Manager) offers(ctx context.Context, l *link) []offer {
 	return l.offers
 }
 
-// failed notes that a server cannot be used, and says so once for each reason.
+// failed records the failure of a server and the time of the next attempt. It logs each
+// new reason once.
 func (m *Manager) failed(ctx context.Context, k key, s Server, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -349,7 +352,7 @@ func (m *Manager) failed(ctx context.Context, k key, s Server, err error) {
 	m.rests[k] = r
 }
 
-// lost is called when a connection is over, at either end.
+// lost is called when a connection has ended, at either side.
 func (m *Manager) lost(ctx context.Context, l *link, end error) {
 	if end == nil {
 		end = errors.New("the server closed the connection")
@@ -364,7 +367,7 @@ func (m *Manager) lost(ctx context.Context, l *link, end error) {
 	}
 	lasted := m.cfg.Now().Sub(l.made)
 	if lasted > longRest {
-		delete(m.rests, l.key) // its failures are long ago
+		delete(m.rests, l.key) // the connection was stable, so earlier failures do not count
 	}
 	m.mu.Unlock()
 	if mine {
@@ -373,8 +376,7 @@ func (m *Manager) lost(ctx context.Context, l *link, end error) {
 	close(l.gone)
 }
 
-// retire takes a connection away and closes it in the background. It is called
-// under mu.
+// retire removes a connection and closes it in the background. The caller holds mu.
 func (m *Manager) retire(l *link) {
 	if l.retired {
 		return
@@ -392,8 +394,8 @@ func (m *Manager) retire(l *link) {
 	}
 }
 
-// close ends a connection: it asks, and after a while insists. connect's own
-// goroutine does the rest.
+// close closes the session, and the transport after at most 3 s. The goroutine of connect
+// does the rest.
 func (l *link) close() {
 	<-l.ready
 	if l.err != nil {
@@ -402,7 +404,7 @@ func (l *link) close() {
 	asked := make(chan struct{})
 	go func() {
 		defer close(asked)
-		_ = l.session.Close() // what it says of its end is of no use
+		_ = l.session.Close() // the connection is closed in any case
 	}()
 	insist := time.NewTimer(3 * time.Second)
 	defer insist.Stop()
@@ -415,7 +417,8 @@ func (l *link) close() {
 	<-l.gone
 }
 
-// call makes one call of a tool.
+// call makes one call of a tool. It repeats the call once if the server has lost the
+// session, because the server then refused the call without executing it.
 func (m *Manager) call(ctx context.Context, c turn.Call, server string, o offer) (turn.Output, error) {
 	s, err := m.registry.get(c.Agent.ID, server)
 	if err != nil {
@@ -446,7 +449,7 @@ func (m *Manager) call(ctx context.Context, c turn.Call, server string, o offer)
 		case ctx.Err() != nil:
 			return turn.Output{}, fmt.Errorf("the MCP server %s did not answer within %s; the call may or may not have happened: %w", server, m.cfg.Call, context.DeadlineExceeded)
 		case errors.Is(err, sdk.ErrSessionMissing) && !retry:
-			// The server was restarted: it refused the call unseen.
+			// The server was restarted and refused the call before executing it.
 			select {
 			case <-l.gone:
 			case <-ctx.Done():
@@ -458,14 +461,14 @@ func (m *Manager) call(ctx context.Context, c turn.Call, server string, o offer)
 	}
 }
 
-// relent forgets that a server failed.
+// relent resets the backoff of a server.
 func (m *Manager) relent(k key) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.rests, k)
 }
 
-// take returns a connection that is made, and counts a call on it.
+// take returns a connection that is ready, and registers a call on it.
 func (m *Manager) take(ctx context.Context, a turn.Agent, s Server, stop *context.CancelCauseFunc) (*link, error) {
 	l, err := m.link(ctx, a, s)
 	if err != nil {
@@ -488,7 +491,7 @@ func (m *Manager) take(ctx context.Context, a turn.Agent, s Server, stop *contex
 	return l, nil
 }
 
-// give takes a call off a connection.
+// give removes a call from a connection.
 func (m *Manager) give(l *link, stop *context.CancelCauseFunc) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -496,7 +499,7 @@ func (m *Manager) give(l *link, stop *context.CancelCauseFunc) {
 	l.used = m.cfg.Now()
 }
 
-// send makes the call under a span of its own, whose context goes with it.
+// send makes the call in a span of its own and passes the span's context to the server.
 func (m *Manager) send(ctx context.Context, l *link, c turn.Call, o offer) (_ *sdk.CallToolResult, err error) {
 	ctx, span := m.cfg.Tracer.Start(ctx, "tools/call "+o.name, trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(
 		attribute.String("mcp.method.name", "tools/call"), attribute.String("gen_ai.operation.name", telemetry.OperationExecuteTool),
@@ -525,15 +528,15 @@ func (m *Manager) send(ctx context.Context, l *link, c turn.Call, o offer) (_ *s
 	return res, err
 }
 
-// failure says why a call has no result. Only a server that answered with an error
-// certainly did not do what it was asked, or says so itself.
+// failure returns the error of a call without a result. If the server answered with an
+// error, the call was refused. Otherwise it may or may not have been executed.
 func (l *link) failure(ctx context.Context, err error) error {
 	if _, answered := errors.AsType[*jsonrpc.Error](err); answered {
 		return fmt.Errorf("the MCP server %s refused the call: %w", l.server.Name, l.server.explain(ctx, err, nil))
 	}
 	wait := grace
 	if l.server.Command != "" {
-		wait = 5 * time.Second // its process is being ended, after which this always comes
+		wait = 5 * time.Second // the process is being ended, so gone is closed soon
 	}
 	select {
 	case <-l.gone:
@@ -543,8 +546,8 @@ func (l *link) failure(ctx context.Context, err error) error {
 	return fmt.Errorf("the MCP server %s gave no result, and the call may or may not have happened: %w", l.server.Name, l.server.explain(ctx, err, nil))
 }
 
-// explain is an error for the model and the log: without secrets, without what
-// somebody would hide in it, and of a length that can be read.
+// explain returns an error for the model and the log: without secrets and hidden
+// instructions, and at most 1,000 characters long.
 func (s Server) explain(ctx context.Context, err error, w wire) error {
 	if errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
 		return errors.New("it did not answer in time")

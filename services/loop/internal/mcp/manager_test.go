@@ -33,7 +33,7 @@ import (
 
 const secret = "hunter2-hunter2"
 
-// world is an agent with a manager of its own.
+// world is an agent with its own manager.
 type world struct {
 	t     *testing.T
 	m     *Manager
@@ -44,7 +44,7 @@ type world struct {
 	mu    sync.Mutex
 }
 
-// buffer may be written by many.
+// buffer is a buffer for concurrent use.
 type buffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -99,7 +99,7 @@ func (w *world) pass(d time.Duration) {
 	w.now = w.now.Add(d)
 }
 
-// stdio gives the agent a server that is this binary.
+// stdio adds a server that is this binary.
 func (w *world) stdio(name, mode string) {
 	w.t.Helper()
 	at := filepath.Join(w.agent.Workspace, "server")
@@ -116,7 +116,7 @@ func (w *world) put(s Server) {
 	}
 }
 
-// http gives the agent a server at an address.
+// http adds a server at a URL.
 func (w *world) http(name string, server *sdk.Server) *httptest.Server {
 	w.t.Helper()
 	handler := sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, nil)
@@ -130,13 +130,13 @@ func (w *world) http(name string, server *sdk.Server) *httptest.Server {
 		}
 		handler.ServeHTTP(rw, r)
 	}))
-	w.t.Cleanup(func() { w.m.Close(); front.Close() }) // it waits for its requests
+	w.t.Cleanup(func() { w.m.Close(); front.Close() }) // front.Close waits for its requests
 	w.agent.Network = true
 	w.put(Server{Name: name, URL: config.Secret(front.URL + "/mcp?key=" + secret), Headers: map[string]config.Secret{"Authorization": "Bearer " + secret}})
 	return front
 }
 
-// link is the connection to a server, nil when there is none.
+// link returns the connection to a server, or nil.
 func (w *world) link(server string) *link {
 	w.m.mu.Lock()
 	defer w.m.mu.Unlock()
@@ -169,7 +169,7 @@ func (w *world) tool(name string) turn.Tool {
 	return turn.Tool{}
 }
 
-// call makes a call of a tool whose arguments fit.
+// call calls a tool with valid arguments.
 func (w *world) call(ctx context.Context, t turn.Tool, args string) (string, error) {
 	w.t.Helper()
 	if err := t.Check(json.RawMessage(args)); err != nil {
@@ -187,7 +187,7 @@ func (w *world) call(ctx context.Context, t turn.Tool, args string) (string, err
 	return out.Text, err
 }
 
-// both runs a test over stdio and over HTTP.
+// both runs a test with a server over stdio and with one over HTTP.
 func both(t *testing.T, test func(t *testing.T, w *world)) {
 	t.Run("stdio", func(t *testing.T) {
 		t.Parallel()
@@ -291,7 +291,8 @@ func TestConcurrentCallsShareAConnection(t *testing.T) {
 	})
 }
 
-// What bounds the making of a connection does not bound its life.
+// TestConnectionOutlivesItsMaking tests that the deadline for making a connection does
+// not end it.
 func TestConnectionOutlivesItsMaking(t *testing.T) {
 	t.Parallel()
 	both(t, func(t *testing.T, w *world) {
@@ -310,7 +311,7 @@ func TestServerChangesItsList(t *testing.T) {
 		if _, err := w.call(t.Context(), w.tool("mcp_box_grow"), "{}"); err != nil {
 			t.Fatal(err)
 		}
-		// The server tells it when it likes.
+		// The server reports the change at any time.
 		until(t, "the new tool", func() bool { return slices.Contains(w.names(), "mcp_box_grown") })
 		if got, err := w.call(t.Context(), w.tool("mcp_box_grown"), "{}"); err != nil || !strings.Contains(got, "I am new") {
 			t.Errorf("the new tool: %q, %v", got, err)
@@ -329,14 +330,14 @@ func TestLargeResults(t *testing.T) {
 		if got, err := w.call(t.Context(), large, `{"bytes":20000000}`); err == nil {
 			t.Errorf("20 MB: %d characters and no error", len(got))
 		}
-		w.pass(time.Hour) // a server that says too much is left alone for a while
+		w.pass(time.Hour) // a server that sends too much is not tried again for a while
 		if got, err := w.call(t.Context(), w.tool("mcp_box_echo"), `{"text":"again"}`); err != nil || !strings.Contains(got, "again") {
 			t.Errorf("after it: %q, %v", got, err)
 		}
 	})
 }
 
-// until waits for something that another process does.
+// until waits for an effect of another process.
 func until(t *testing.T, what string, there func() bool) {
 	t.Helper()
 	look := time.NewTicker(5 * time.Millisecond)
@@ -350,7 +351,7 @@ func until(t *testing.T, what string, there func() bool) {
 	}
 }
 
-// await returns when the file is there.
+// await waits until the file exists.
 func await(t *testing.T, path string) {
 	t.Helper()
 	until(t, path, func() bool {
@@ -367,7 +368,7 @@ func TestHangingCall(t *testing.T) {
 	if got, err := w.call(t.Context(), hang, "{}"); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "may or may not") {
 		t.Errorf("%q, %v; want a deadline", got, err)
 	}
-	await(t, filepath.Join(w.agent.Workspace, "cancelled")) // the server is told
+	await(t, filepath.Join(w.agent.Workspace, "cancelled")) // the cancellation is sent to the server
 	if got, err := w.call(t.Context(), w.tool("mcp_box_echo"), `{"text":"still here"}`); err != nil || !strings.Contains(got, "still here") {
 		t.Errorf("after it: %q, %v", got, err)
 	}
@@ -422,12 +423,12 @@ func TestServerRestartsItsSessions(t *testing.T) {
 		mu.Unlock()
 		h.ServeHTTP(rw, r)
 	}))
-	t.Cleanup(func() { w.m.Close(); front.Close() }) // it waits for its requests
+	t.Cleanup(func() { w.m.Close(); front.Close() }) // front.Close waits for its requests
 	w.agent.Network = true
 	w.put(Server{Name: "box", URL: config.Secret(front.URL)})
 	echo := w.tool("mcp_box_echo")
 	mu.Lock()
-	handlers = handlers[1:] // as a new program, it knows no session
+	handlers = handlers[1:] // like a restarted program, the next handler has no sessions
 	mu.Unlock()
 	if got, err := w.call(t.Context(), echo, `{"text":"a"}`); err != nil || !strings.Contains(got, `"a"`) {
 		t.Errorf("%q, %v; want the call made on a new session", got, err)
@@ -448,7 +449,7 @@ func TestServersThatDoNotStart(t *testing.T) {
 			if name == "missing" {
 				w.put(Server{Name: name, Command: "no-such-program"})
 			}
-			for range 2 { // the second time it rests
+			for range 2 { // the second time it is in backoff
 				if got := w.names(); len(got) > 0 || w.links() > 0 {
 					t.Errorf("tools %q and %d connections, want none", got, w.links())
 				}
@@ -460,7 +461,8 @@ func TestServersThatDoNotStart(t *testing.T) {
 	}
 }
 
-// A server that takes its time costs a turn no more than Wait, and no later turn.
+// TestSlowServersAreNotWaitedFor tests that a slow server delays one turn by at most
+// Wait, and later turns not at all.
 func TestSlowServersAreNotWaitedFor(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(c *Config) { c.Wait = 50 * time.Millisecond })
@@ -515,7 +517,7 @@ func TestHostileServer(t *testing.T) {
 		log := w.logs.String()
 		return strings.Contains(log, `"tools":1`) && strings.Contains(log, "and ")
 	}
-	for deadline := time.Now().Add(30 * time.Second); !told(); { // written beside the answer
+	for deadline := time.Now().Add(30 * time.Second); !told(); { // logged concurrently with the answer
 		if time.Now().After(deadline) {
 			t.Fatalf("what is refused is not in the log:\n%s", w.logs.String())
 		}
@@ -616,7 +618,7 @@ func TestCloseEndsCalls(t *testing.T) {
 	hang := w.tool("mcp_box_hang")
 	w.stdio("silent", "silent")
 	w.m.cfg.Wait = 50 * time.Millisecond
-	_ = w.names() // starts it
+	_ = w.names() // starts the server
 	go func() {
 		await(t, filepath.Join(w.agent.Workspace, "hanging"))
 		w.m.Close()
@@ -683,7 +685,7 @@ func TestInstall(t *testing.T) {
 		return raw
 	}
 	good := args(map[string]any{"name": "box", "package": at + " " + serverArg, "config": fmt.Sprintf(`{"args":["usual"],"env":{"TOKEN":%q}}`, secret)})
-	for range 2 { // a call made again after a crash
+	for range 2 { // the second call repeats the first, as after a crash
 		got, err := w.call(t.Context(), install, string(good))
 		if err != nil || !strings.Contains(got, "connected the MCP server box; from the next turn on you have mcp_box_die, mcp_box_echo") {
 			t.Errorf("install: %q, %v", got, err)

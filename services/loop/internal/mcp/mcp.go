@@ -1,13 +1,13 @@
-// Package mcp lets agents use tools of Model Context Protocol servers. It keeps
-// which servers an agent has, connects to them when their tools are wanted, turns
-// what they offer into tools of a turn, and ends the connections.
+// Package mcp lets agents use the tools of Model Context Protocol servers. It stores the
+// servers of each agent, connects to them when their tools are needed, converts their
+// tools into tools of a turn, and closes the connections.
 //
-// A server is not trusted. One that is a program runs in the agent's sandbox, held
-// as its commands are; one at an address is reached only where the sandbox has
-// network. What a server says of its tools and answers is defused and marked as
-// data from outside, its schemas are taken apart and put together anew, and its
-// hints (readOnlyHint, idempotentHint) say only what may be repeated after a
-// crash. This package never decides whether a call may be made: that is policy's.
+// Servers are not trusted. A server that is a program runs in the agent's sandbox with
+// the restrictions of commands; a server at a URL is used only if the sandbox has network
+// access. Descriptions and results are defused and marked as data from outside. Schemas
+// are parsed and rebuilt. The hints readOnlyHint and idempotentHint only determine
+// whether a call may be repeated after a crash. This package must not decide whether a
+// call is allowed: policy does that.
 package mcp
 
 import (
@@ -23,43 +23,43 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
-// Toolbox gives the tools that an agent has beyond the built-in ones.
+// Toolbox provides the tools that an agent has in addition to the built-in ones.
 type Toolbox interface {
-	// Tools returns the tools that the agent's definition grants and its servers
-	// offer now, by name. It waits a bounded time for servers that are not connected;
-	// what a server that is away would offer is left out.
+	// Tools returns the tools that the agent's definition grants and its servers offer,
+	// sorted by name. It waits for servers that are not connected yet, for a limited
+	// time, and omits the tools of servers that are not available.
 	Tools(ctx context.Context, a turn.Agent) []turn.Tool
 }
 
-// Limits.
+// Limits of agents and servers (docs/reference/loop.md, MCP servers).
 const (
-	MaxServers = 16       // of an agent
-	MaxTools   = 64       // of an agent, over all its servers
-	MaxResult  = 50_000   // characters of one result; spec-core-2 §5.1
-	maxListed  = 1_000    // tools of one server that are looked at
-	maxPages   = 64       // of one list
-	maxFrame   = 16 << 20 // bytes of one message from a server
+	MaxServers = 16       // servers per agent
+	MaxTools   = 64       // tools per agent, of all its servers
+	MaxResult  = 50_000   // characters per result
+	maxListed  = 1_000    // tools of one server that are read
+	maxPages   = 64       // pages of one list
+	maxFrame   = 16 << 20 // bytes of one message of a server
 )
 
-// Config of a [Manager]. Dir, Now, Log and Tracer are required.
+// Config is the configuration of a [Manager]. Dir, Now, Log and Tracer are required.
 type Config struct {
-	// Dir holds a folder for each agent with a file for each of its servers. It must
-	// be out of reach of the agents' commands: the files hold credentials, and
-	// what is in them is started.
+	// Dir contains a folder for each agent, with one file per server. The commands of
+	// agents must not be able to access it: the files hold credentials and name programs
+	// that are started.
 	Dir              string
 	AllowUnsandboxed bool             // the operator accepts servers without Landlock
-	Egress           *egress.Proxy    // through which servers that are programs reach the network; nil: they do not
-	Outbound         outbound.Options // for servers at an address
-	Quota            sandbox.Quota    // of each agent's folder, for servers that are programs
-	Room             func() error     // an error while the disk has only its reserve; nil: there is room
+	Egress           *egress.Proxy    // proxy for servers that are programs; nil means that they have no network
+	Outbound         outbound.Options // options for servers at a URL
+	Quota            sandbox.Quota    // quota of each agent's folder, for servers that are programs
+	Room             func() error     // returns an error while the disk has only its reserve; nil means no check
 	Now              func() time.Time
 	Log              *slog.Logger
 	Tracer           trace.Tracer
 
-	Wait    time.Duration // how long Tools waits for servers; default 10 s
-	Connect time.Duration // how long a server may take to start and list its tools; default 60 s
-	Call    time.Duration // how long a call may take; default 30 s (seed 004)
-	Idle    time.Duration // an unused connection is closed after it; default 10 min
+	Wait    time.Duration // longest wait of Tools for servers; default 10 s
+	Connect time.Duration // time limit for starting a server and listing its tools; default 60 s
+	Call    time.Duration // time limit of a call; default 30 s (docs/reference/loop.md, MCP servers)
+	Idle    time.Duration // time after which an unused connection is closed; default 10 min
 }
 
 func (c Config) withDefaults() Config {

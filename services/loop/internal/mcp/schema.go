@@ -16,31 +16,30 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/untrusted"
 )
 
-// Bounds of a schema.
+// Limits of a schema.
 const (
-	maxSchema   = 32 << 10 // bytes, put together anew
-	maxNodes    = 2_000    // subschemas, references followed
+	maxSchema   = 32 << 10 // bytes, after rebuilding
+	maxNodes    = 2_000    // subschemas, with references expanded
 	maxAllNodes = 50_000   // subschemas of all tools of a server
 	maxDepth    = 24
 	maxText     = 500 // characters of a description
 )
 
-// schema is what a tool takes: as it is shown to the model, and as arguments are
-// checked with it.
+// schema is the input schema of a tool, as text for the model and in the form that checks
+// arguments.
 type schema struct {
 	text     json.RawMessage
 	resolved *jsonschema.Resolved
 }
 
-// compile takes a schema apart and puts together anew what it understands of it.
-// Keywords that constrain nothing are dropped, descriptions are defused. It refuses
-// what no model or no check could deal with: what is not an object's schema, refers
-// outside itself or to itself, or is too large; and names and values in which
-// somebody would hide orders. budget is how many subschemas are left for all tools of
-// the server.
+// compile rebuilds a schema from the keywords that it supports. It drops keywords that
+// constrain nothing and defuses descriptions. It refuses a schema that is not of an
+// object, refers to itself or to another document, is too large, or has hidden
+// instructions in a name or value. budget is the number of subschemas that remain for all
+// tools of the server; compile reduces it.
 func compile(raw any, budget *int) (s schema, err error) {
 	defer func() {
-		if v := recover(); v != nil { // a library that meets what no schema should hold
+		if v := recover(); v != nil { // a panic of the library on an unusual schema
 			s, err = schema{}, errors.New("its schema cannot be read")
 		}
 	}()
@@ -62,7 +61,7 @@ func compile(raw any, budget *int) (s schema, err error) {
 		return s, errors.New("its schema is not that of an object")
 	}
 	if m["properties"] == nil {
-		m["properties"] = map[string]any{} // some models want it there
+		m["properties"] = map[string]any{} // some models require the key
 	}
 	e := expansion{root: m, sizes: map[string]int{}}
 	if _, err := e.size(m); err != nil {
@@ -84,25 +83,26 @@ func compile(raw any, budget *int) (s schema, err error) {
 	return s, nil
 }
 
-// calm is an error whose text may hold what a server wrote.
+// calm returns an error without hidden instructions; the text of err may contain text of
+// the server.
 func calm(err error) error {
 	return errors.New(defused(err.Error(), maxText))
 }
 
-// kind says what the value of a keyword is.
+// kind is the type of a keyword's value.
 type kind int
 
 const (
-	other    kind = iota // numbers, truth values, lists of names: kept as they are when nothing hides there
-	aSchema              // a schema, or true or false, or in older drafts a list of schemas
+	other    kind = iota // numbers, booleans, lists of names: kept unchanged if they hide no instructions
+	aSchema              // a schema, true or false, or in older drafts a list of schemas
 	schemas              // a list of schemas
 	named                // schemas by name
 	text                 // shown to the model
-	fallback             // a value that constrains nothing
+	fallback             // a default value, which constrains nothing
 	ref
 )
 
-// keywords of JSON Schema 2020-12 and draft 7 that are kept.
+// keywords are the keywords of JSON Schema 2020-12 and draft 7 that are kept.
 var keywords = map[string]kind{
 	"type": other, "enum": other, "const": other, "required": other, "dependentRequired": other, "pattern": other, "format": other,
 	"minimum": other, "maximum": other, "exclusiveMinimum": other, "exclusiveMaximum": other, "multipleOf": other,
@@ -115,7 +115,7 @@ var keywords = map[string]kind{
 	"description": text, "default": fallback, "$ref": ref,
 }
 
-// rebuild puts a schema together anew.
+// rebuild is the state of rebuilding a schema.
 type rebuild struct{ nodes int }
 
 var (
@@ -206,8 +206,8 @@ func (r *rebuild) value(k kind, v any, depth int) (_ any, keep bool, err error) 
 	return v, true, nil
 }
 
-// innocent says whether a value has no text in it that would be defused, and is
-// neither deep nor long.
+// innocent reports whether a value contains no text that would be defused, no text over
+// 1,000 bytes, and at most maxDepth levels.
 func innocent(v any, depth int) bool {
 	switch x := v.(type) {
 	case string:
@@ -224,8 +224,8 @@ func innocent(v any, depth int) bool {
 	return true
 }
 
-// definition is the "<keyword>/<name>" that a reference names, "" when it is to
-// something else.
+// definition returns the "<keyword>/<name>" of a reference to a definition, or "" for any
+// other reference.
 func definition(ref string) string {
 	for _, keyword := range []string{"$defs", "definitions"} {
 		if name, ok := strings.CutPrefix(ref, "#/"+keyword+"/"); ok && name != "" && !strings.ContainsAny(name, "/~%") {
@@ -235,12 +235,12 @@ func definition(ref string) string {
 	return ""
 }
 
-// expansion measures a schema with every reference followed. What refers to itself
-// could be checked for ever, and what refers to much twice, again and again, for
-// very long.
+// expansion measures a schema with all references expanded. It refuses references that
+// form a cycle, for which a check would not terminate, and those whose expansion is too
+// large, for which a check would take too long.
 type expansion struct {
 	root  map[string]any
-	sizes map[string]int // of definitions; -1 while one is measured
+	sizes map[string]int // sizes of definitions; -1 while one is measured
 }
 
 func (e *expansion) size(v any) (int, error) {
@@ -297,7 +297,7 @@ func (e *expansion) definition(at string) (int, error) {
 	return n, err
 }
 
-// check refuses arguments that do not fit. The error is for the model.
+// check returns an error for the model if the arguments do not fit the schema.
 func (s schema) check(args json.RawMessage) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -314,7 +314,8 @@ func (s schema) check(args json.RawMessage) (err error) {
 	return nil
 }
 
-// numbers is a value with numbers as the library takes them.
+// numbers returns a value with json.Number replaced by the number types of the schema
+// library.
 func numbers(v any) any {
 	switch x := v.(type) {
 	case json.Number:
@@ -323,7 +324,7 @@ func numbers(v any) any {
 		}
 		f, err := x.Float64()
 		if err != nil {
-			return x.String() // too large for any type of number
+			return x.String() // out of range for all number types
 		}
 		return f
 	case []any:
@@ -342,9 +343,9 @@ func numbers(v any) any {
 	return v
 }
 
-// decode reads arguments as strictly as catalog's parser: one JSON object, no key
-// twice, so that no server can read another value than the one that was judged.
-// Nothing means {}.
+// decode parses arguments as strictly as the parser of package catalog: one JSON object
+// without repeated keys. A server therefore cannot read other values than those that
+// policy judged. Empty arguments mean {}.
 func decode(args json.RawMessage) (map[string]any, error) {
 	if len(bytes.TrimSpace(args)) == 0 {
 		return map[string]any{}, nil

@@ -49,7 +49,7 @@ func TestCompile(t *testing.T) {
 	}
 }
 
-// FuzzCompile holds that no schema breaks the check that is made of it.
+// FuzzCompile tests that no schema makes compile or the resulting check panic.
 func FuzzCompile(f *testing.F) {
 	for _, s := range hostileSchemas {
 		f.Add(s, `{"x":{"x":[1,"a",null]}}`)
@@ -78,8 +78,8 @@ func FuzzCompile(f *testing.F) {
 	})
 }
 
-// FuzzServerFile holds that no file breaks the reader, and that what it takes is
-// written and read back the same.
+// FuzzServerFile tests that no file makes read panic, and that an accepted server is
+// written and read back unchanged.
 func FuzzServerFile(f *testing.F) {
 	f.Add("box", `{"command":"npx","args":["-y","x"],"env":{"A":"b"}}`)
 	f.Add("web", `{"url":"https://example.com/mcp","headers":{"Authorization":"Bearer x"}}`)

@@ -19,19 +19,19 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/outbound"
 )
 
-// Server is one MCP server of an agent: a program with arguments and environment,
-// or an address with headers.
+// Server is one MCP server of an agent: a program with arguments and environment, or a
+// URL with headers.
 type Server struct {
 	Name    string
 	Command string
 	Args    []string
 	Env     map[string]config.Secret
-	URL     config.Secret // its query may hold a key
+	URL     config.Secret // may contain a key in its query
 	Headers map[string]config.Secret
 }
 
-// stored is a server's file: what stands below a server's name in the mcpServers of
-// other MCP clients.
+// stored is the content of a server's file. It has the form of an entry of mcpServers in
+// the configuration of other MCP clients.
 type stored struct {
 	Command string            `json:"command,omitempty"`
 	Args    []string          `json:"args,omitempty"`
@@ -47,16 +47,17 @@ var (
 	headerName = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
 )
 
-// ours are headers that the protocol sets itself, or that carry trace context.
+// ours are headers that the protocol sets, or that carry the trace context. A server's
+// file may not set them.
 var ours = []string{
 	"Accept", "Content-Type", "Content-Length", "Connection", "Host", "Transfer-Encoding", "Upgrade", "Te", "Trailer",
 	"Mcp-Session-Id", "Mcp-Protocol-Version", "Last-Event-Id", "Traceparent", "Tracestate", "Baggage",
 }
 
-// maxStored bounds a server's file, in bytes.
+// maxStored is the maximum size of a server's file, in bytes.
 const maxStored = 64 << 10
 
-// read makes a server of a file's text. Errors name no value.
+// read parses the text of a server's file. Its errors contain no values.
 func read(name string, text []byte, out outbound.Options) (Server, error) {
 	s := Server{Name: name}
 	if !serverName.MatchString(name) {
@@ -134,9 +135,9 @@ func revealed(m map[string]config.Secret) map[string]string {
 	return out
 }
 
-// redact takes the server's secrets out of text that came from it or from a
-// library: a server may repeat what it was sent. Very short values are left, since
-// they are in every text.
+// redact replaces the server's secrets in a text that comes from the server or from a
+// library, because a server may repeat what it received. Values of less than 6 bytes are
+// not replaced, because they occur in ordinary text.
 func (s Server) redact(text string) string {
 	var pairs []string
 	add := func(v string) {
@@ -167,17 +168,18 @@ func (s Server) redact(text string) string {
 	return strings.NewReplacer(pairs...).Replace(text)
 }
 
-// registry is the folder of servers: <dir>/<agent>/<server>.json, mode 0600, one
-// file a server, so that two writers of different servers cannot lose each other's.
+// registry is the folder of servers, <dir>/<agent>/<server>.json with mode 0600. Each
+// server has its own file, so concurrent writes of different servers do not overwrite
+// each other.
 type registry struct {
 	dir string
 	out outbound.Options
 }
 
-// fault is a server's file that cannot be used.
+// fault is a file of a server that cannot be used.
 type fault struct{ name, reason string }
 
-// list returns the servers of an agent by name, at most MaxServers.
+// list returns the servers of an agent, sorted by name, at most MaxServers.
 func (r registry) list(agent string) (all []Server, faults []fault, err error) {
 	entries, err := os.ReadDir(filepath.Join(r.dir, filepath.Base(agent)))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -186,7 +188,7 @@ func (r registry) list(agent string) (all []Server, faults []fault, err error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("servers of %s: %w", agent, err)
 	}
-	for _, e := range entries { // by name
+	for _, e := range entries { // sorted by name
 		name, ok := strings.CutSuffix(e.Name(), ".json")
 		if !ok || strings.HasPrefix(name, ".") {
 			continue
@@ -210,7 +212,7 @@ func (r registry) get(agent, name string) (Server, error) {
 	if err != nil {
 		return Server{}, errors.New("its file cannot be opened")
 	}
-	defer f.Close() // Only read from.
+	defer f.Close() // read only
 	text, err := io.ReadAll(io.LimitReader(f, maxStored+1))
 	switch {
 	case err != nil:
@@ -221,8 +223,8 @@ func (r registry) get(agent, name string) (Server, error) {
 	return read(name, text, r.out)
 }
 
-// put writes a server's file; whoever reads sees the old one or the new one, also
-// after a crash.
+// put writes a server's file atomically: concurrent readers, and readers after a crash,
+// see the old or the new content.
 func (r registry) put(agent string, s Server) error {
 	text, err := json.MarshalIndent(stored{s.Command, s.Args, revealed(s.Env), s.URL.Reveal(), revealed(s.Headers)}, "", "  ")
 	if err != nil {

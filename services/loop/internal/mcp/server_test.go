@@ -17,7 +17,7 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/sandbox"
 )
 
-// serverArg makes this binary an MCP server: serverArg mode.
+// serverArg is the argument that makes this binary an MCP server; the mode follows.
 const serverArg = "mcp-test-server"
 
 func TestMain(m *testing.M) {
@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// serve is a server over standard input and output.
+// serve runs a server over standard input and output.
 func serve(mode string) int {
 	switch mode {
 	case "silent": // neither reads nor writes
@@ -52,8 +52,8 @@ func textResult(format string, args ...any) *sdk.CallToolResult {
 
 const anyObject = `{"type":"object"}`
 
-// newServer is the server of every test. Modes: many, hostile; all others are the
-// usual one.
+// newServer returns the server of the tests. The modes are many and hostile; any other
+// value means the usual one.
 func newServer(mode string) *sdk.Server {
 	s := sdk.NewServer(&sdk.Implementation{Name: "test", Version: "1"}, &sdk.ServerOptions{PageSize: 100})
 	add := func(name, schema string, hints *sdk.ToolAnnotations, f func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error)) {
@@ -160,7 +160,7 @@ func newServer(mode string) *sdk.Server {
 	return s
 }
 
-// hostileSchemas are refused, each with a reason that holds the text after the name.
+// hostileSchemas must be refused, with a reason that contains the text after the name.
 var hostileSchemas = map[string]string{
 	"self":       `{"type":"object","properties":{"x":{"$ref":"#"}}}`,
 	"cycle":      `{"type":"object","properties":{"x":{"$ref":"#/$defs/a"}},"$defs":{"a":{"allOf":[{"$ref":"#/$defs/b"}]},"b":{"$ref":"#/$defs/a"}}}`,
@@ -178,7 +178,7 @@ var hostileSchemas = map[string]string{
 	"bounded":    `{"type":"object","properties":{"x":{"minLength":"one"}}}`,
 }
 
-// blowup has 30 definitions, each of which refers to the next one twice.
+// blowup returns a schema with 30 definitions, each with two references to the next one.
 func blowup() string {
 	var b strings.Builder
 	b.WriteString(`{"type":"object","properties":{"x":{"$ref":"#/$defs/d0"}},"$defs":{"d30":{}`)
@@ -197,7 +197,7 @@ func wide() string {
 	return b.String() + "}}"
 }
 
-// linked links this binary into a workspace, where a sandboxed command can start it.
+// linked links this binary into a workspace, so that a sandboxed command can start it.
 func linked(t *testing.T, workspace string) string {
 	t.Helper()
 	self, err := os.Executable()

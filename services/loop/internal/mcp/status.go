@@ -12,11 +12,11 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
-// Offer is a tool that a connected server offers.
+// Offer is a tool of a connected server.
 type Offer struct{ Server, Name, Does string }
 
-// Offers are the tools of the agent's servers that are connected now, by server. It
-// waits for no connection.
+// Offers returns the tools of the agent's servers that are connected now, in the order of
+// the servers. It does not wait for connections.
 func (m *Manager) Offers(ctx context.Context, a turn.Agent) ([]Offer, error) {
 	servers, _, err := m.registry.list(a.ID)
 	if err != nil {
@@ -35,7 +35,7 @@ func (m *Manager) Offers(ctx context.Context, a turn.Agent) ([]Offer, error) {
 	return all, nil
 }
 
-// made is the connection to a server, if it stands.
+// made returns the connection to a server, or nil, and whether it is ready for calls.
 func (m *Manager) made(k key) (*link, bool) {
 	m.mu.Lock()
 	l := m.links[k]
@@ -51,12 +51,12 @@ func (m *Manager) made(k key) (*link, bool) {
 	}
 }
 
-// Connect asks for the tools of all servers of an agent, and returns when each has
-// answered or failed, or when ctx ends.
+// Connect connects to all servers of an agent. It returns when each connection is ready
+// or has failed, or when ctx ends.
 func (m *Manager) Connect(ctx context.Context, a turn.Agent) {
 	servers, _, err := m.registry.list(a.ID)
 	if err != nil {
-		return // Status says so
+		return // Status reports the error
 	}
 	var links []*link
 	for _, s := range servers {
@@ -73,7 +73,8 @@ func (m *Manager) Connect(ctx context.Context, a turn.Agent) {
 	}
 }
 
-// Status says how the servers of an agent stand, by name. It connects to none.
+// Status returns the states of an agent's servers: those with a valid file, then those
+// with an invalid one, each sorted by name. It makes no connections.
 func (m *Manager) Status(a turn.Agent) ([]api.MCPServer, error) {
 	out := []api.MCPServer{}
 	servers, faults, err := m.registry.list(a.ID)
@@ -116,7 +117,7 @@ func (m *Manager) status(k key, s Server, network bool) api.MCPServer {
 	return v
 }
 
-// Remove ends an agent's connections and deletes the files of its servers.
+// Remove closes an agent's connections and deletes the files of its servers.
 func (m *Manager) Remove(agent string) error {
 	m.forget(agent, nil)
 	if err := os.RemoveAll(filepath.Join(m.registry.dir, filepath.Base(agent))); err != nil {

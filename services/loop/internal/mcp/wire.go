@@ -23,34 +23,34 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/sandbox"
 )
 
-// wire is what a connection runs over.
+// wire is the transport of a connection.
 type wire interface {
 	transport() sdk.Transport
-	// cut ends it now, with everything that it holds, and waits for that.
+	// cut closes the transport and ends the server's process, and waits for both.
 	cut()
-	// last is what a server that ended left for people to read, "" when nothing.
+	// last returns the exit code and the last output of a server that ended, or "".
 	last() string
-	network() string // for traces, as OpenTelemetry calls it
+	network() string // value of the span attribute network.transport of OpenTelemetry
 }
 
 const (
-	grace     = time.Second      // between a closed input and the end of a process
-	writeWait = 10 * time.Second // until a server that reads nothing is given up
+	grace     = time.Second      // between closing the input of a process and killing it
+	writeWait = 10 * time.Second // time limit of a write to a server that does not read
 )
 
-// processLimits are those of a server's processes. They live as long as their
-// connection, and runtimes reserve far more addresses than they use: node's fetch
-// does not start with the 4 GiB of a command.
+// processLimits are the limits of a server's processes. The CPU limit covers the lifetime
+// of a connection. Runtimes reserve much more address space than they use: fetch of
+// Node.js fails with the 4 GiB of a command.
 var processLimits = sandbox.Limits{CPU: time.Hour, AddressSpace: 64 << 30}
 
-// process is a server that is a program in the agent's sandbox.
+// process is a server that runs as a program in the agent's sandbox.
 type process struct {
 	p      *sandbox.Process
-	revoke func() // its use of the egress proxy
+	revoke func() // revokes its grant of the egress proxy
 }
 
 func startProcess(ctx context.Context, s Server, workspace string, network bool, cfg Config) (wire, error) {
-	proxy, revoke := cfg.Egress.Grant(filepath.Base(workspace), network) // the folder has the name of its agent
+	proxy, revoke := cfg.Egress.Grant(filepath.Base(workspace), network) // the folder has the id of its agent as its name
 	var env []string
 	for _, name := range slices.Sorted(maps.Keys(s.Env)) {
 		env = append(env, name+"="+s.Env[name].Reveal())
@@ -66,7 +66,7 @@ func startProcess(ctx context.Context, s Server, workspace string, network bool,
 	return process{p, revoke}, nil
 }
 
-// commandLine is the shell command that becomes the server.
+// commandLine returns the shell command that executes the server.
 func commandLine(s Server) string {
 	words := []string{"exec"}
 	for _, w := range append([]string{s.Command}, s.Args...) {
@@ -80,7 +80,7 @@ func (w process) transport() sdk.Transport {
 }
 
 func (w process) cut() {
-	_, _ = w.p.Stop(0) // how it ended is asked by last
+	_, _ = w.p.Stop(0) // last returns the outcome
 	w.revoke()
 }
 
@@ -111,8 +111,8 @@ func (r reader) Close() error {
 	return nil
 }
 
-// writer gives a server that does not read a deadline: the library holds a lock
-// while it writes, and heeds no context.
+// writer sets a deadline for writes, because the library holds a lock during a write and
+// does not observe its context.
 type writer struct{ f *os.File }
 
 func (w writer) Write(b []byte) (int, error) {
@@ -129,8 +129,9 @@ func (w writer) Close() error {
 	return nil
 }
 
-// address is a server at a URL. It is the transport of its own HTTP client: it adds
-// the headers, bounds answers, and knows every request that is under way.
+// address is a server at a URL. It is the transport of its own HTTP client: it adds the
+// headers, limits the size of responses, and registers the requests in progress so that
+// cut can cancel them.
 type address struct {
 	url     string
 	host    string
@@ -199,7 +200,7 @@ func (w *address) RoundTrip(r *http.Request) (*http.Response, error) {
 		w.under.Done()
 	})
 	r = r.Clone(ctx)
-	if r.URL.Host == w.host { // a client follows no redirect elsewhere either
+	if r.URL.Host == w.host { // the client does not follow redirects to another host either
 		for name, value := range w.headers {
 			r.Header.Set(name, value)
 		}
@@ -211,7 +212,7 @@ func (w *address) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	b := &body{ReadCloser: res.Body, end: end, left: -1}
 	if kind, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type")); kind != "text/event-stream" || res.StatusCode != http.StatusOK {
-		b.left = maxFrame // events are bounded one by one
+		b.left = maxFrame // the library limits the size of each event
 	}
 	res.Body = b
 	return res, nil
@@ -220,7 +221,7 @@ func (w *address) RoundTrip(r *http.Request) (*http.Response, error) {
 type body struct {
 	io.ReadCloser
 	end  func()
-	left int64 // bytes; below 0 at first: no limit
+	left int64 // remaining bytes; -1 means no limit
 }
 
 func (b *body) Read(p []byte) (int, error) {

@@ -13,7 +13,7 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// Class of a turn (spec-core-4 §7.2).
+// Class is the class of a turn (docs/reference/memory.md, Turn classes).
 type Class string
 
 // The six classes.
@@ -26,11 +26,12 @@ const (
 	Failed        Class = "error"
 )
 
-// importance of an episode by class (spec-core-4 §7.3).
+// importance is the importance of an episode by class (docs/reference/memory.md, Turn
+// classes).
 var importance = map[Class]float64{Strategic: 0.9, Failed: 0.8, Productive: 0.7, Communication: 0.6, Maintenance: 0.3, Idle: 0.1}
 
-// Tools that make a turn strategic, communication or productive (spec-core-4
-// §7.2).
+// Tools that make a turn strategic, communication or productive
+// (docs/reference/memory.md, Turn classes).
 var (
 	strategic     = []string{"update_genesis_prompt", "edit_own_file", "modify_heartbeat", "spawn_child", "register_erc8004", "update_agent_card", "install_mcp_server", "update_soul"}
 	communication = []string{"send_message", "check_social_inbox", "give_feedback", "note_about_agent"}
@@ -39,7 +40,7 @@ var (
 
 var troubled = regexp.MustCompile(`(?i)error|failed|exception|blocked|denied`)
 
-// Classify says what kind of turn it was; the first rule that fits counts.
+// Classify returns the class of a turn, by the first rule that matches.
 func Classify(t api.Turn) Class {
 	uses := func(tools []string) bool {
 		return slices.ContainsFunc(t.Calls, func(c api.CallState) bool { return slices.Contains(tools, c.Tool) })
@@ -63,8 +64,8 @@ func Classify(t api.Turn) Class {
 
 func failed(c api.CallState) bool { return c.Outcome != api.OutcomeOK }
 
-// labels of errors, the first that fits (spec-core-4 §7.3, V-22a). A refusal of
-// policy comes first, whatever words it quotes.
+// labels are the labels of errors; the first match counts (docs/reference/memory.md,
+// Error labels). A refusal by policy is first, because it may quote any text.
 var labels = []struct {
 	label string
 	text  *regexp.Regexp
@@ -84,7 +85,7 @@ var labels = []struct {
 
 var notAlnum = regexp.MustCompile(`[^A-Za-z0-9]+`)
 
-// Label is the type of an error, by its text.
+// Label returns the label of an error by its text.
 func Label(text string) string {
 	for _, l := range labels {
 		if l.text.MatchString(text) {
@@ -97,7 +98,7 @@ func Label(text string) string {
 	return "UNKNOWN"
 }
 
-// Digest is what a turn leaves in memory.
+// Digest holds the memories of a turn.
 type Digest struct {
 	Episode Episode
 	Facts   []Fact
@@ -105,11 +106,11 @@ type Digest struct {
 	Met     []Relation
 }
 
-// noteLife is how long an observation stays in working memory.
+// noteLife is the time after which an observation in working memory expires.
 const noteLife = 24 * time.Hour
 
-// DigestTurn decides what a turn leaves in memory (spec-core-4 §7.3). It depends
-// on the turn alone, so who digests it again gets the same, under the same ids.
+// DigestTurn derives the memories of a turn (docs/reference/memory.md, Ingestion). It
+// depends on the turn only, so another replica gets the same memories with the same ids.
 func DigestTurn(t api.Turn) Digest {
 	class := Classify(t)
 	d := Digest{Episode: Episode{
@@ -155,8 +156,9 @@ func summary(t api.Turn) string {
 	return strings.Join(parts, " | ")
 }
 
-// call is what one tool call leaves. What our own services say is as good as what
-// the agent knows itself; what a tool brought from outside is not, whoever asked.
+// call adds the memories of a tool call. The answer of a built-in tool about the agent's
+// own state has the agent as its origin; any other content is external, whatever the
+// principal of the turn.
 func (d *Digest) call(t api.Turn, c api.CallState) {
 	fact := func(f Fact) {
 		f.Turn, f.At, f.Source = t.ID, t.EndedAt, "tool:"+c.Tool
@@ -168,7 +170,7 @@ func (d *Digest) call(t api.Turn, c api.CallState) {
 		Reason string `json:"reason"`
 		Path   string `json:"path"`
 	}
-	_ = json.Unmarshal(c.Arguments, &args) // what does not fit is not there
+	_ = json.Unmarshal(c.Arguments, &args) // arguments that do not match are left empty
 	if failed(c) {
 		text := c.Error
 		if text == "" {
@@ -176,7 +178,7 @@ func (d *Digest) call(t api.Turn, c api.CallState) {
 		}
 		by := outside
 		if c.Outcome == api.OutcomeDenied {
-			by = ours // policy's words
+			by = ours // the text is policy's
 		}
 		fact(Fact{Category: "environment", Key: "tool_error:" + first(c.Tool, 64) + ":" + Label(text), Value: first(text, 200), Counts: true, By: by})
 		return
@@ -203,13 +205,13 @@ func (d *Digest) call(t api.Turn, c api.CallState) {
 	}
 }
 
-// ProcedureOf is the name in a recall_procedure call's arguments, "" where it was
-// not asked for by name.
+// ProcedureOf returns the name in the arguments of a recall_procedure call, "" if they
+// have none.
 func ProcedureOf(arguments string) string {
 	var args struct {
 		Name string `json:"name"`
 	}
-	_ = json.Unmarshal([]byte(arguments), &args) // what does not fit is no name
+	_ = json.Unmarshal([]byte(arguments), &args) // arguments that do not match have no name
 	return args.Name
 }
 
@@ -220,11 +222,11 @@ func (d *Digest) note(t api.Turn, c api.CallState, kind string, priority float64
 	})
 }
 
-// peerLine begins each message of a peer in a run's input. What peers write is
-// quoted, so no line of theirs looks like this.
+// peerLine matches the line before each message of a peer in a run's input. The message
+// itself is quoted, so none of its lines matches.
 var peerLine = regexp.MustCompile(`(?m)^\[message from peer (\S{1,64})(?: \((.{1,128})\))?\]$`)
 
-// inbox notes everybody who wrote, once each.
+// inbox adds a relation for each peer with a message in the input.
 func (d *Digest) inbox(t api.Turn) {
 	seen := map[string]bool{}
 	for _, m := range peerLine.FindAllStringSubmatch(t.Input, -1) {
@@ -240,8 +242,9 @@ func (d *Digest) inbox(t api.Turn) {
 
 var countMark = regexp.MustCompile(`\((\d{1,9})x\)$`)
 
-// Counted is f after what was known: the text with how often it was seen, and the
-// confidence that follows (spec-core-4 §7.3: 0.5 + 0.1 for each, at most 1).
+// Counted returns f with the number of observations appended to its value, one more than
+// in old, and the confidence for that number: 0.5 + 0.1 for each, at most 1
+// (docs/reference/memory.md, Ingestion).
 func Counted(old string, f Fact) Fact {
 	n := 1
 	if m := countMark.FindStringSubmatch(old); m != nil {
@@ -254,7 +257,7 @@ func Counted(old string, f Fact) Fact {
 	return f
 }
 
-// first is at most n characters of a text.
+// first returns the first n characters of a text.
 func first(s string, n int) string {
 	for i := range s {
 		if n == 0 {

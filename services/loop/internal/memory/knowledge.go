@@ -19,41 +19,42 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/untrusted"
 )
 
-// Bounds of what a turn's tools can put into memory, whoever wrote what they
-// brought.
+// Bounds of the facts that the tools of a turn can make, whatever the author of their
+// answers (docs/reference/memory.md, Market knowledge).
 const (
-	// MaxKnowledge facts are kept of a turn, the surest. It is what a page of search
-	// results has, and makes [MaxFacts] fifty turns of a page that only wants to fill
-	// the memory.
+	// MaxKnowledge is the number of facts of a turn that are stored, those with the
+	// highest confidence. It is the number of results on a page of search results. A page
+	// that tries to fill the memory needs fifty turns for [MaxFacts].
 	MaxKnowledge = 10
 
-	maxScanned = 10_000 // bytes of an answer are looked at: as many as the model was shown
-	maxSignal  = 240    // characters of a fragment are kept (spec-core-4 §7.3)
-	maxSubject = 40     // characters of it name the fact, so that its key has at most maxKey bytes
-	maxSignals = 200    // of an answer, the first
-	maxDates   = 8      // of a fragment
+	maxScanned = 10_000 // bytes of an answer that are scanned, as many as the model is shown
+	maxSignal  = 240    // characters of a fragment that are stored
+	maxSubject = 40     // characters of the subject in a key, so that the key has at most maxKey bytes
+	maxSignals = 200    // signals of an answer, the first
+	maxDates   = 8      // dates of a fragment
 )
 
-// Confidence is counted in hundredths: sums of decimals would be rounded
-// differently on processors that fuse them.
+// Confidence is counted in hundredths, because floating-point sums may be rounded
+// differently on processors with fused operations.
 const (
-	leastConfidence = 50 // below it nothing is kept
-	sureConfidence  = 70 // below it a fact expires
+	leastConfidence = 50 // a fact with less is not stored
+	sureConfidence  = 70 // a fact with less expires
 	knowledgeLife   = 30 * 24 * time.Hour
 )
 
-// Knowledge is what the answers of a turn's tools say about prices, demand and
-// competitors (spec-core-4 §7.3, step 6): at most [MaxKnowledge] facts, the surest
-// first, each key once. All are from outside. It depends on the turn alone and
-// takes time in proportion to at most maxScanned bytes for each call.
+// Knowledge extracts facts about prices, demand and competitors from the answers of a
+// turn's tools (docs/reference/memory.md, Market knowledge): at most [MaxKnowledge],
+// the highest confidence first, each key once. All have an external origin. The result
+// depends on the turn only, and takes time proportional to at most maxScanned bytes for
+// each call.
 //
-// It knows a signal by its words and cannot tell whether it is true.
+// A signal is recognised by its words; whether it is true is not checked.
 func Knowledge(t api.Turn) []Fact {
 	var all []Fact
 	for _, c := range t.Calls {
 		for _, f := range signals(c, t.EndedAt) {
 			f.Turn = t.ID
-			// What was asked last is the newer one.
+			// Of equal confidence the later call counts, because its answer is newer.
 			if i := slices.IndexFunc(all, func(o Fact) bool { return o.ID() == f.ID() }); i < 0 {
 				all = append(all, f)
 			} else if f.Confidence >= all[i].Confidence {
@@ -67,16 +68,17 @@ func Knowledge(t api.Turn) []Fact {
 
 func bySurety(a, b Fact) int { return cmp.Compare(b.Confidence, a.Confidence) }
 
-// outward are the built-in tools whose answers others may have written. What the
-// rest answer is the agent's own state: its balance is no price, and what it
-// recalls would confirm itself each time it is recalled.
+// outward are the built-in tools whose answers may have external content. The answers of
+// the others are the agent's own state: a balance is no price, and a recalled fact would
+// confirm itself.
 var outward = []string{"discover_agents", "exec", "read_file", "search_domains", "x402_fetch"}
 
-// marketTool is in the names of tools that ask a market (spec-core-4 §7.3).
+// marketTool are parts of the names of tools that query a market (docs/memory.md,
+// Knowledge of a market).
 var marketTool = []string{"search", "discover", "fetch", "domain", "market", "price", "api"}
 
-// signals are the facts that one call's answer is good for, at most
-// [MaxKnowledge], the surest first.
+// signals returns the facts in the answer of one call, at most [MaxKnowledge], the
+// highest confidence first.
 func signals(c api.CallState, at int64) []Fact {
 	if failed(c) || c.Result == "" {
 		return nil
@@ -98,7 +100,7 @@ func signals(c api.CallState, at int64) []Fact {
 	return extract(text, tool, from, at)
 }
 
-// extract finds the signals of a text that is known to have some.
+// extract returns the facts of a text in which scan has found signals.
 func extract(text, tool, from string, at int64) []Fact {
 	type fragment struct {
 		text  string
@@ -106,7 +108,7 @@ func extract(text, tool, from string, at int64) []Fact {
 		fresh int // 0: it has no date
 	}
 	var all []fragment
-	page := 0 // how fresh the text says it is
+	page := 0 // recency of the text's own date
 	for f := range fragments(text) {
 		s := first(strings.Join(strings.Fields(f), " "), maxSignal)
 		found := scan(s)
@@ -117,13 +119,13 @@ func extract(text, tool, from string, at int64) []Fact {
 		if found&dated != 0 && page == 0 {
 			page = fresh
 		}
-		// What gives orders is not about a market, and must not be shown again.
+		// Instructions are not about a market, and must not be shown again.
 		if found&signal != 0 && len(all) < maxSignals && untrusted.Instructions(s) == s {
 			all = append(all, fragment{s, found, fresh})
 		}
 	}
-	// Of signals that say as much as each other the first counts: pages begin with
-	// what they are about.
+	// Of signals with the same confidence the first counts, because pages begin with
+	// their subject.
 	var out []Fact
 	place := map[string]int{}
 	source := "tool:" + tool
@@ -160,15 +162,15 @@ func extract(text, tool, from string, at int64) []Fact {
 	return out[:min(len(out), MaxKnowledge)]
 }
 
-// host is the host that a call's arguments name as url or endpoint, "" where it
-// cannot be read, and whether they name one. The rest of an address may hold a
-// secret.
+// host returns the host of the url or endpoint in a call's arguments, "" if it cannot be
+// parsed, and whether they have one. The rest of an address is left out, because it may
+// contain a secret.
 func host(arguments json.RawMessage) (string, bool) {
 	var args struct {
 		URL      string `json:"url"`
 		Endpoint string `json:"endpoint"`
 	}
-	_ = json.Unmarshal(arguments, &args) // what does not fit is not there
+	_ = json.Unmarshal(arguments, &args) // arguments that do not match are left empty
 	address := strings.TrimSpace(cmp.Or(args.URL, args.Endpoint))
 	if address == "" {
 		return "", false
@@ -183,20 +185,20 @@ func host(arguments json.RawMessage) (string, bool) {
 	return bare(u.Hostname()), true
 }
 
-// bare is a host as facts are named by it.
+// bare returns a host in the form in which facts name it: lower case, without "www.".
 func bare(host string) string {
 	return strings.TrimPrefix(strings.ToLower(host), "www.")
 }
 
-// fragments are the lines of a text. One that is all there is, or is longer than
-// what is kept, falls into its sentences, or into its records if it is JSON.
+// fragments returns the lines of a text. The only line, or one longer than maxSignal, is
+// split into sentences, or into records if it is JSON.
 func fragments(text string) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		var lines []string
 		for line := range strings.SplitSeq(text, "\n") {
 			line = strings.TrimSpace(line)
 			if len(line) > 2 && line[0] == '[' && isLetter(line[1]) && line[len(line)-1] == ']' {
-				continue // where it came from and what was cut are words of ours
+				continue // source and truncation marks are added by loop
 			}
 			// Marks of quotations, lists and tables.
 			if line = strings.TrimLeft(line, "> \t-*#|•"); line != "" {
@@ -220,7 +222,8 @@ func fragments(text string) iter.Seq[string] {
 	}
 }
 
-// sentences end in a full stop, an exclamation or a question mark, and a space.
+// sentences splits a line after a full stop, exclamation or question mark that a space
+// follows.
 func sentences(line string) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		from := 0
@@ -238,16 +241,16 @@ func sentences(line string) iter.Seq[string] {
 	}
 }
 
-// signs are what the words of a text say that it may be about.
+// signs are the possible subjects of a text, by its words.
 type signs uint8
 
 const (
 	pricing signs = 1 << iota
 	demand
 	competitor
-	market // any tool's answer with it is one about a market
-	dated  // a date beside it is the text's own
-	secret // not to be remembered
+	market // the text is about a market, whatever the tool
+	dated  // a date next to it is that of the text
+	secret // must not be stored
 
 	signal = pricing | demand | competitor
 )
@@ -257,7 +260,7 @@ var kinds = []struct {
 	name, category string
 }{{pricing, "pricing", "financial"}, {demand, "demand", "market"}, {competitor, "competitor", "market"}}
 
-// longestSign bounds a word of signWords, in bytes.
+// longestSign is the length of the longest word in signWords, in bytes.
 const longestSign = 13
 
 var signWords = func() map[string]signs {
@@ -282,24 +285,24 @@ var signWords = func() map[string]signs {
 	return m
 }()
 
-// shapes are the lengths, as bits, of the words that mean something by their first
-// letter: most words need no further look.
+// shapes holds, by first letter, the lengths of the words with a meaning, as bits. It
+// excludes most words without a lookup.
 var shapes = func() [256]uint16 {
 	var s [256]uint16
 	for w := range signWords {
 		s[w[0]] |= 1 << len(w)
 	}
-	for _, w := range []string{"cent", "cents", "leader", "leaders", "of"} { // with what is before them
+	for _, w := range []string{"cent", "cents", "leader", "leaders", "of"} { // they have a meaning after certain words
 		s[w[0]] |= 1 << len(w)
 	}
-	for c := '0'; c <= '9'; c++ { // 5usd
+	for c := '0'; c <= '9'; c++ { // as in 5usd
 		s[c] = 1<<(longestSign+1) - 1
 	}
 	return s
 }()
 
-// scan is one pass over a text, without an allocation: it is done to the answer of
-// every tool that may have asked a market.
+// scan returns the signs of a text in one pass without allocations, because it is applied
+// to the answers of all tools that may have queried a market.
 func scan(text string) signs {
 	var found signs
 	var word [longestSign]byte
@@ -330,7 +333,7 @@ func scan(text string) signs {
 	return found
 }
 
-// wordSigns are the signs of a word in lower case after what was before it.
+// wordSigns returns the signs of a word in lower case, given the text before it.
 func wordSigns(word []byte, before string) signs {
 	found := signWords[string(word)]
 	unit := 0
@@ -357,14 +360,14 @@ func wordSigns(word []byte, before string) signs {
 	return found
 }
 
-// amount says whether a text begins with a number, after at most one space.
+// amount reports whether a text begins with a number, after at most one space.
 func amount(s string) bool {
 	s = strings.TrimPrefix(s, " ")
 	s = strings.TrimPrefix(s, ".")
 	return s != "" && isDigit(s[0])
 }
 
-// follows says whether a text ends in these letters, in any case.
+// follows reports whether a text ends with end, ignoring case.
 func follows(text, end string) bool {
 	return len(text) >= len(end) && strings.EqualFold(text[len(text)-len(end):], end)
 }
@@ -379,11 +382,11 @@ func lower(c byte) byte {
 	return c
 }
 
-// confidence of a signal in hundredths, of how far its source and how fresh it is
-// (spec-core-4 §7.3).
+// confidence returns the confidence of a signal from the trust in its source and its
+// recency, all in hundredths (docs/reference/memory.md, Market knowledge).
 func confidence(source, recency int) int { return (65*source + 35*recency + 50) / 100 }
 
-// How far sources are trusted, in hundredths (spec-core-4 §7.3).
+// Trust in sources, in hundredths (docs/reference/memory.md, Market knowledge).
 const (
 	official  = 90
 	listing   = 72
@@ -392,7 +395,7 @@ const (
 	unknown   = 35
 )
 
-// sourceWords are what names of sources are made of.
+// sourceWords are words of hosts and tools, with the trust in such a source.
 var sourceWords = []struct {
 	trust int
 	words []string
@@ -403,10 +406,10 @@ var sourceWords = []struct {
 	{unknown, strings.Fields("exec shell unknown")},
 }
 
-// sourceTrust is how far what a tool brought from a host is trusted, in hundredths:
-// by the host, else by the tool. Only whole words of a host count, since a path is
-// whatever its author wanted; and no tool is official by its name, since who
-// offers it has chosen it.
+// sourceTrust returns the trust in content that a tool got from a host, in hundredths: by
+// the host, otherwise by the tool. Only whole words of a host count, because an author
+// can choose any path. The name of a tool never makes it official, because its provider
+// chose the name.
 func sourceTrust(tool, host string) int {
 	under := func(site string) bool { return host == site || strings.HasSuffix(host, "."+site) }
 	switch {
@@ -414,7 +417,7 @@ func sourceTrust(tool, host string) int {
 		return official
 	case under("x.com"):
 		return gossip
-	case tool == "read_file": // a file does not say who wrote it
+	case tool == "read_file": // a file does not have an author
 		return unknown
 	}
 	for _, name := range []string{host, strings.ToLower(tool)} {
@@ -428,7 +431,7 @@ func sourceTrust(tool, host string) int {
 	return somewhere
 }
 
-// How fresh a signal is, in hundredths (spec-core-4 §7.3).
+// Recency of a signal, in hundredths (docs/reference/memory.md, Market knowledge).
 const (
 	undated        = 50
 	unreadable     = 45
@@ -438,7 +441,7 @@ const (
 
 const months = `(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*`
 
-// dates are found in lower case.
+// dates matches dates in lower case.
 var dates = regexp.MustCompile(`\b(?:` + strings.Join([]string{
 	`(\d{4})[-/](\d{1,2})[-/](\d{1,2})(?:\b|t)`,                          // 1 2 3
 	`(\d{1,2})(?:st|nd|rd|th)? ` + months + `\.?,? (\d{4})\b`,            // 4 5 6
@@ -446,11 +449,11 @@ var dates = regexp.MustCompile(`\b(?:` + strings.Join([]string{
 	`(\d{1,4}|an?|one) (second|minute|hour|day|week|month|year)s? ago\b`, // 10 11
 	`(today|just now)\b`,      // 12
 	`(yesterday)\b`,           // 13
-	`\d{1,2}/\d{1,2}/\d{4}\b`, // day or month first?
+	`\d{1,2}/\d{1,2}/\d{4}\b`, // day or month first: ambiguous
 }, "|") + `)`)
 
-// recency is how fresh a text with single spaces is at a time by the freshest date
-// in it, in hundredths; 0: it has none.
+// recency returns the recency of a text with single spaces by its latest date, in
+// hundredths; 0: it has no date.
 func recency(s string, at int64) int {
 	s = strings.ToLower(s)
 	if !mayDate(s) {
@@ -463,8 +466,8 @@ func recency(s string, at int64) int {
 	return best
 }
 
-// mayDate says whether dates may find something in a text in lower case. Most
-// signals are a name and an amount, and looking for dates is most of the work.
+// mayDate reports whether dates may match a text in lower case. Most signals are a name
+// and an amount, and matching dates is most of the work.
 func mayDate(s string) bool {
 	digits := 0
 	for i := range len(s) {
@@ -477,7 +480,7 @@ func mayDate(s string) bool {
 	return strings.Contains(s, " ago") || strings.Contains(s, "day") || strings.Contains(s, "just now")
 }
 
-// freshness of what dates has found.
+// freshness returns the recency of a match of dates.
 func freshness(m []string, at int64) int {
 	number := func(s string) int {
 		n, err := strconv.Atoi(s)
@@ -508,8 +511,8 @@ func monthOf(name string) time.Month {
 	return time.Month(strings.Index("janfebmaraprmayjunjulaugsepoctnovdec", name)/3 + 1)
 }
 
-// sinceDay is how fresh a day in UTC is. One that is not in the calendar, or in the
-// future by more than a time zone, says nothing.
+// sinceDay returns the recency of a day in UTC. A day that is not in the calendar, or
+// more than a day in the future, is unreadable.
 func sinceDay(year int, month time.Month, day int, at int64) int {
 	d := time.Date(year, month, day, 0, 0, 0, 0, time.UTC)
 	age := time.UnixMicro(at).Sub(d)
@@ -531,10 +534,10 @@ func byAge(days float64) int {
 	return 30
 }
 
-// subject is what a signal is about, as its fact's key has it: the word before a
-// colon that it begins with, or its first domain, or its first word, or the host
-// that it is from (spec-core-4 §7.3). A word that only says what kind of signal it
-// is names nothing: two pages that say "Price: $5" do not contradict each other.
+// subject returns the subject of a signal for the key of its fact: the word before a
+// colon at its beginning, else its first domain, else its first word, else the host that
+// it is from (docs/memory.md, Knowledge of a market). A word that only names the kind of
+// signal is no subject, because two pages with "Price: $5" do not contradict each other.
 func subject(s, host string) string {
 	inWord := func(r rune) bool { return unicode.IsLetter(r) || unicode.IsNumber(r) || r == '_' || r == '-' }
 	if w, rest, found := strings.Cut(s, ":"); found && (rest == "" || rest[0] == ' ') &&
@@ -558,8 +561,8 @@ func inHost(r rune) bool {
 	return r < utf8.RuneSelf && (isLetter(byte(r)) || isDigit(byte(r))) || r == '.' || r == '-'
 }
 
-// isHost says whether a text is a host with a domain: labels of ASCII letters and
-// digits, the last of letters alone, and not all the others of digits, as in "4.5m".
+// isHost reports whether a text is a host with a domain: labels of ASCII letters and
+// digits, the last without digits, the others not all of digits, as in "4.5m".
 func isHost(s string) bool {
 	i := strings.LastIndexByte(s, '.')
 	if i < 1 || len(s) > 253 || s[0] == '.' || strings.Contains(s, "..") || strings.ContainsFunc(s, func(r rune) bool { return !inHost(r) }) {
@@ -569,18 +572,18 @@ func isHost(s string) bool {
 	return len(last) > 1 && !strings.ContainsAny(last, "0123456789-") && strings.ContainsFunc(s[:i], unicode.IsLetter)
 }
 
-// names says whether a word can be what a signal is about.
+// names reports whether a word can be the subject of a signal.
 func names(word string) bool {
 	w := Fold(word)
 	return utf8.RuneCountInString(w) > 1 && !stopWords[w] && signWords[w] == 0 && !isDigit(w[0]) && !slices.Contains(unspecific, w)
 }
 
-// unspecific words are beside an amount, or name a field, and not what it is about.
+// unspecific are words next to an amount, and names of fields, that are no subjects.
 var unspecific = strings.Fields("cent cents leader leaders name id title symbol item product plan tier url description available per month monthly year yearly day daily today yesterday week weekly ago total new free")
 
 func folded(s string) string { return first(Fold(s), maxSubject) }
 
-// start is the beginning of a text in at most n bytes, whole characters.
+// start returns the first n bytes of a text at most, ending at a character.
 func start(s string, n int) string {
 	if len(s) <= n {
 		return s

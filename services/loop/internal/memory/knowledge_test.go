@@ -18,8 +18,7 @@ import (
 // today is the UTC day of at.
 const today = "2026-09-21"
 
-// brought is a turn in which a tool brought a text, asked with the url if there is
-// one.
+// brought returns a turn in which a tool returned a text, for a url unless it is "".
 func brought(tool, url, text string) api.Turn {
 	c := call(tool, api.OutcomeOK, text)
 	if url != "" {
@@ -28,7 +27,7 @@ func brought(tool, url, text string) api.Turn {
 	return api.Turn{ID: "r.1", EndedAt: at, Calls: []api.CallState{c}}
 }
 
-// lines are facts as id, value and confidence.
+// lines formats facts as id, value and confidence.
 func lines(all []memory.Fact) []string {
 	out := []string{}
 	for _, f := range all {
@@ -106,12 +105,13 @@ func TestKnowledge(t *testing.T) {
 	}
 }
 
-// V-23, and what the words of a host are worth.
+// TestKnowledgeConfidence checks the vectors V-23 (docs/reference/memory.md, Test
+// vectors) and the trust in words of a host.
 func TestKnowledgeConfidence(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		tool, url, when string
-		want            float64 // 0: not kept
+		want            float64 // 0: not stored
 	}{
 		{"mcp_get", "https://docs.rs/tea", "today", 0.94},
 		{"mcp_get", "https://api.conway.tech/v1", "2 days ago", 0.90},
@@ -165,7 +165,7 @@ func TestKnowledgeConfidence(t *testing.T) {
 	}
 }
 
-// A fact says where it is from and that nobody has verified it.
+// TestKnowledgeOrigin checks that a fact has its source and an external origin.
 func TestKnowledgeOrigin(t *testing.T) {
 	t.Parallel()
 	got := memory.DigestTurn(brought("x402_fetch", "https://user:pass@www.docs.rs/tea?token=s3", "Tea: $5")).Facts
@@ -178,8 +178,8 @@ func TestKnowledgeOrigin(t *testing.T) {
 	}
 }
 
-// However much a turn brings, and from however many calls, the surest few are kept,
-// and of the same key what was asked last.
+// TestKnowledgeBounds checks that the facts of a turn with the highest confidence are
+// stored, whatever the number of calls and signals, and of equal keys the latest call's.
 func TestKnowledgeBounds(t *testing.T) {
 	t.Parallel()
 	var page strings.Builder
@@ -197,7 +197,7 @@ func TestKnowledgeBounds(t *testing.T) {
 	}
 }
 
-// An answer that is nothing but signals is not read to its end.
+// TestKnowledgeSignals checks that the number of signals of an answer is bounded.
 func TestKnowledgeSignals(t *testing.T) {
 	t.Parallel()
 	for n, want := range map[int]string{199: "pricing:last", 200: "pricing:general"} {
@@ -244,8 +244,8 @@ func FuzzKnowledge(f *testing.F) {
 	})
 }
 
-// BenchmarkDigest is what ingestion computes for a turn of one call, by what the
-// call brought; all texts have 10,000 bytes.
+// BenchmarkDigest measures the digest of a turn with one call, by the kind of its answer.
+// All texts have 10,000 bytes.
 func BenchmarkDigest(b *testing.B) {
 	fill := func(line string) string { return strings.Repeat(line, 10_000/len(line)+1)[:10_000] }
 	for _, c := range []struct{ name, tool, text string }{

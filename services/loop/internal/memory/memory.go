@@ -1,11 +1,11 @@
-// Package memory is what an agent remembers: the rules by which turns become
-// memories, by which memories are found again within a budget, and how they are
-// shown to a model. It has no SQL and speaks to no service.
+// Package memory holds the rules of an agent's memories: which memories a turn makes, how
+// they are recalled within a token budget, and how they are rendered for a prompt. It has
+// no SQL and calls no service.
 //
-// Memories are data. Each one keeps who is behind it (its origin); what came from
-// a peer or from outside is shown with a mark, and every text is quoted so that
-// none can end its quotation. It must not act on what it remembers, nor judge
-// whether an agent may remember something: that is policy's, before.
+// Memories are data. Each has its origin, the principal that it comes from. A memory of a
+// peer or of external origin is rendered with a mark, and every text is quoted so that it
+// cannot end its quotation. The package must not act on the content of memories, and must
+// not decide whether an agent may store one: policy decides that before.
 package memory
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// Tier is a kind of memory (spec-core-4 §7.1).
+// Tier is a kind of memory (docs/reference/memory.md, Tiers).
 type Tier string
 
 // The five tiers.
@@ -27,15 +27,16 @@ const (
 	Relationship Tier = "relationship"
 )
 
-// Tiers in the order of their budgets, which roll over from one to the next.
+// Tiers returns the tiers in the order of their budgets; what a tier does not use is
+// added to the next.
 func Tiers() []Tier { return []Tier{Working, Episodic, Semantic, Procedural, Relationship} }
 
-// Limits of what is kept (spec-core-4 §7.1).
+// Limits of the memories that are stored (docs/reference/memory.md, Tiers).
 const (
-	MaxWorking  = 20                  // a session, by priority and then age
-	MaxFacts    = 500                 // an agent, by confidence and then age
-	MaxVersions = 20                  // of a fact, in its history
-	EpisodeLife = 30 * 24 * time.Hour // an episode is kept
+	MaxWorking  = 20                  // notes of a session, by priority and then age
+	MaxFacts    = 500                 // facts of an agent, by confidence and then age
+	MaxVersions = 20                  // versions of a fact in its history
+	EpisodeLife = 30 * 24 * time.Hour // after it an episode is deleted
 )
 
 // Note is an entry of working memory.
@@ -50,7 +51,7 @@ type Note struct {
 	At          int64
 }
 
-// Episode is something that happened.
+// Episode is an event.
 type Episode struct {
 	ID, Session, Type, Summary, Detail string
 	Outcome                            string // success, failure, partial or neutral
@@ -60,8 +61,8 @@ type Episode struct {
 	At                                 int64
 }
 
-// Fact is something known. Category and Key name it; a new value supersedes the
-// one before, which stays in its history.
+// Fact is a piece of knowledge, identified by Category and Key. A new value supersedes
+// the previous one, which moves to the fact's history.
 type Fact struct {
 	Category, Key, Value string
 	Confidence           float64 // 0 to 1
@@ -70,13 +71,13 @@ type Fact struct {
 	By                   api.Principal
 	Expires              int64 // 0: never
 	At                   int64
-	Counts               bool // the value ends in how often it was seen; see [Counted]
+	Counts               bool // the value ends with the number of observations; see [Counted]
 }
 
-// ID names a fact among its agent's.
+// ID returns the id of a fact within its agent.
 func (f Fact) ID() string { return f.Category + "/" + f.Key }
 
-// Procedure is how something is done.
+// Procedure is a list of steps for a task.
 type Procedure struct {
 	Name, Description string
 	Steps             []string
@@ -84,8 +85,8 @@ type Procedure struct {
 	At                int64
 }
 
-// Relation is another agent or person as the agent knows it. Name, Notes and
-// Trust that are not given leave what is known.
+// Relation is a change of an agent's relation to another agent or person. An empty Name
+// or Notes and a nil Trust leave the stored value.
 type Relation struct {
 	Address, Name, Kind, Notes string
 	Trust                      *float64 // 0 to 1; nil: 0.5 for a new one
@@ -94,90 +95,89 @@ type Relation struct {
 	At                         int64
 }
 
-// Fate is what became of a fact that was to be remembered.
+// Fate is the outcome of an attempt to store a fact.
 type Fate string
 
-// The fates of a fact. One of less authority than what stands never replaces it:
-// a stranger must not be able to rewrite what the creator said.
+// The fates of a fact. See [Fact.MayReplace] for when a fact is refused.
 const (
 	FactNew        Fate = "new"
-	FactSame       Fate = "same"       // known already; it counts as verified
-	FactSuperseded Fate = "superseded" // it replaced another value, which is history now
-	FactRefused    Fate = "refused"    // it contradicts somebody of more authority and is kept as a claim
+	FactSame       Fate = "same"       // the value is stored already; the fact was verified
+	FactSuperseded Fate = "superseded" // the previous value moved to the history
+	FactRefused    Fate = "refused"    // it may not replace the stored value and was recorded in the history
 )
 
-// Entry is a memory as it is found and shown, whatever its tier.
+// Entry is a memory of any tier as it is recalled and rendered.
 type Entry struct {
 	Tier    Tier
-	ID      string // names it within its agent and tier
+	ID      string // unique within its agent and tier
 	Session string
-	Kind    string  // of a note, an outcome, a category, a relationship
-	Title   string  // key, name; "" where the tier has none
-	Text    string  // content, summary, value, description, notes
-	Extra   string  // steps of a procedure as a JSON list, detail of an episode, source of a fact
-	Weight  float64 // priority, importance, confidence, reliability, trust: 0 to 1
-	Count   int64   // interactions, uses; versions of a fact
+	Kind    string  // kind of a note, outcome, category or relationship
+	Title   string  // key or name; "" in a tier without one
+	Text    string  // content, summary, value, description or notes
+	Extra   string  // steps of a procedure as a JSON list, detail of an episode or source of a fact
+	Weight  float64 // priority, importance, confidence, reliability or trust: 0 to 1
+	Count   int64   // interactions or uses; versions of a fact
 	By      api.Principal
-	At      int64 // when it was last seen to be so
-	Ended   int64 // of history: when it was replaced
+	At      int64 // when it was last observed
+	Ended   int64 // of a history entry: when it was replaced
 	Fate    string
 
-	Accessed int64   // how often it was shown, and
-	Shown    int64   // when it was counted last
-	Doc      int64   // in the index; 0: it has no place there
-	Rank     float64 // how well the text fits, best of the search 1; 0: it was not searched for
-	Words    string  // that the index has of it, each followed by a space; of a search only
-	Share    float64 // of the query's terms that are in it; of a search only
+	Accessed int64   // how often it was shown
+	Shown    int64   // when Accessed was last increased
+	Doc      int64   // id in the index; 0: it is not indexed
+	Rank     float64 // relevance to the query, 1 for the best; 0: no match
+	Words    string  // its words in the index, each followed by a space; of a search only
+	Share    float64 // share of the query's terms that it contains; of a search only
 }
 
-// Reader finds memories. at is now, in Unix microseconds; what has expired by
-// then is not there.
+// Reader recalls memories. at is the current time in Unix microseconds; memories that
+// have expired by then are not returned.
 type Reader interface {
-	// Search returns the entries of tiers, in the order of tiers, in whose text any of the
-	// phrases occurs, of each tier the best first: of the latest texts, see
-	// [MaxFrequency]. A phrase is words that follow each other, see [Words]; none finds
-	// nothing.
+	// Search returns the entries of tiers in whose text any of the phrases occurs, in the
+	// order of tiers and, within a tier, by rank. It searches the latest texts only, see
+	// [MaxFrequency]. A phrase is a sequence of words, see [Words]; without phrases there
+	// is no result.
 	Search(ctx context.Context, agent string, tiers []Tier, phrases []string, at int64) ([]Entry, error)
-	// Latest returns a tier's entries: of working memory the session's and every goal, by
-	// priority; of episodes the latest of other sessions; of the others the weightiest,
-	// the newest first among equals. Session "" leaves none out.
+	// Latest returns at most limit entries of a tier: of working memory the session's
+	// notes and all goals, by priority; of episodes the latest of other sessions; of the
+	// other tiers those with the highest weight, of equals the latest. Session "" selects
+	// all sessions.
 	Latest(ctx context.Context, agent, session string, tier Tier, at int64, limit int) ([]Entry, error)
-	// Unasked returns what is shown unasked in a session, which is not "": as Latest,
-	// [MaxLatest] of each tier and twice [MaxWorking] notes and as many goals of other
-	// sessions. Episodes are those of other sessions among the latest of all, since the
-	// session's own are in its prompt anyway. held are the tiers that have anything, in the
-	// order of [Tiers].
+	// Unasked returns the entries that a prompt of a session has without a query. session
+	// must not be "". They are those of Latest: [MaxLatest] of each tier, and twice
+	// [MaxWorking] notes and as many goals of other sessions. Episodes are those of other
+	// sessions among the latest, since the session's own are in its prompt. held are the
+	// tiers that are not empty, in the order of [Tiers].
 	Unasked(ctx context.Context, agent, session string, at int64) (all []Entry, held []Tier, err error)
-	// Touch counts that entries were shown, once in [ShownFor].
+	// Touch increases the count of entries that were shown, at most once in [ShownFor].
 	Touch(ctx context.Context, docs []int64, at int64) error
 }
 
-// Writer changes memories. Doing the same thing again changes nothing.
+// Writer changes memories. Its methods are idempotent.
 type Writer interface {
 	Remember(ctx context.Context, agent string, f Fact) (Fate, error)
-	// AddNote adds to working memory, unless the id is there.
+	// AddNote adds a note to working memory, unless its id exists.
 	AddNote(ctx context.Context, agent string, n Note) error
-	// ReachGoal makes an episode of a goal. Errors: NotFound.
+	// ReachGoal replaces a goal by an episode. Errors: NotFound.
 	ReachGoal(ctx context.Context, agent, goal, outcome string, by api.Principal, at int64) error
 	SaveProcedure(ctx context.Context, agent string, p Procedure) error
 	NoteRelation(ctx context.Context, agent string, r Relation) error
-	// Forget says whether there was something to forget.
+	// Forget deletes a memory and reports whether it existed.
 	Forget(ctx context.Context, agent string, tier Tier, id string, at int64) (bool, error)
 }
 
-// Store is where memories are. It is safe for concurrent use.
+// Store stores memories. It is safe for concurrent use.
 type Store interface {
 	Reader
 	Writer
 }
 
-// MayReplace says whether a fact may replace one of that origin: what a peer or somebody outside
-// says never replaces what the agent, its creator or its clock said.
+// MayReplace reports whether a fact may replace one with origin standing: a fact of a
+// peer or of external origin never replaces one of the agent, its creator or heartbeat.
 func (f Fact) MayReplace(standing api.Principal) bool { return ours(f.By) || !ours(standing) }
 
-// TrustAfter is the trust in somebody after r was noted, when it was standing
-// before. Only a turn of the agent's own, or of its creator, raises it: nobody
-// talks himself into being trusted.
+// TrustAfter returns the trust after r was noted, given the trust before. Only turns of
+// the agent, its creator or heartbeat may raise it, so a peer cannot raise its own.
 func (r Relation) TrustAfter(standing float64) float64 {
 	if r.Trust == nil {
 		return standing
@@ -189,5 +189,5 @@ func (r Relation) TrustAfter(standing float64) float64 {
 	return to
 }
 
-// DefaultTrust is the trust in somebody new.
+// DefaultTrust is the trust in a new relation.
 const DefaultTrust = 0.5

@@ -26,7 +26,7 @@ func call(tool string, outcome api.Outcome, result string) api.CallState {
 
 func ok(tool string) api.CallState { return call(tool, api.OutcomeOK, "done") }
 
-// V-21a.
+// TestClassify checks the vectors V-21a (docs/reference/memory.md, Test vectors).
 func TestClassify(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("so I thought about it at length. ", 4)
@@ -55,7 +55,7 @@ func TestClassify(t *testing.T) {
 	}
 }
 
-// V-22a, with our values.
+// TestLabel checks the vectors V-22a (docs/reference/memory.md, Test vectors).
 func TestLabel(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
@@ -133,7 +133,7 @@ func TestCounted(t *testing.T) {
 	}
 }
 
-// V-23.
+// TestBudget checks the vectors V-23 (docs/reference/memory.md, Test vectors).
 func TestBudget(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

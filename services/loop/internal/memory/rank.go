@@ -7,26 +7,26 @@ import (
 	"strings"
 )
 
-// BM25's usual constants: how soon a word that is repeated counts no more, and how
-// much a long text is marked down.
+// The usual constants of BM25: how soon repetitions of a word stop counting, and how much
+// the length of a text lowers its rank.
 const (
 	saturation = 1.2
 	lengthNorm = 0.75
 )
 
-// MaxFrequency is where counting how many texts have a phrase ends: what is in so
-// many is a common one, and only the latest that have it are looked at.
+// MaxFrequency is the number of texts up to which the frequency of a phrase is counted. A
+// phrase in so many texts is a common one, and only the latest of them are searched.
 const MaxFrequency = 50
 
-// Rank sets the ranks of entries by BM25 over the words that the index has of them,
-// the best 1, and sorts them; the same on every engine. frequency is in how many
-// texts each phrase is, counted up to [MaxFrequency].
+// Rank sets the ranks of entries by BM25 over their words in the index, the best to 1,
+// and sorts them. The result is the same on every engine. frequency is the number of
+// texts with each phrase, counted up to [MaxFrequency].
 func Rank(all []*Entry, phrases []string, frequency []int) {
 	mean := 0.0
 	for _, e := range all {
 		mean += float64(strings.Count(e.Words, " ")) / float64(len(all))
 	}
-	single := make(map[string]int, len(phrases)) // places of those of one word
+	single := make(map[string]int, len(phrases)) // indexes of the phrases of one word
 	for k, p := range phrases {
 		if !strings.Contains(p, " ") {
 			single[p] = k
@@ -64,8 +64,8 @@ func Rank(all []*Entry, phrases []string, frequency []int) {
 	slices.SortStableFunc(all, func(a, b *Entry) int { return cmp.Compare(b.Rank, a.Rank) })
 }
 
-// occurrences counts how often the words of a phrase follow each other, of words that are
-// each followed by a space.
+// occurrences counts the occurrences of a phrase in words, each of which is followed by a
+// space.
 func occurrences(words, phrase string) (n int) {
 	for at := 0; ; {
 		i := strings.Index(words[at:], phrase)

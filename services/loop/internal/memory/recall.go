@@ -13,40 +13,41 @@ import (
 // Counter counts the tokens of a text.
 type Counter interface{ Count(text string) int64 }
 
-// Quarter counts a token for every four bytes: an upper guess for English.
+// Quarter counts a token for every four bytes, an upper estimate for English.
 type Quarter struct{}
 
 // Count implements [Counter].
 func (Quarter) Count(text string) int64 { return int64(len(text)+3) / 4 }
 
-// Weights of an entry's score. They add up to 1. Spec-core-4 §7.5 scores entries
-// that all fit the query; here the latest ones compete too, so what fits weighs
-// as much as any two others together.
+// Weights of an entry's score. They add up to 1. The scored entries include the latest
+// ones, which need not match the query, so the match weighs as much as any two others
+// together (docs/reference/memory.md, Recall).
 const (
 	weightMatch      = 0.4 // half the engine's rank, half the share of the query's terms
 	weightRecency    = 0.2 // e^(-days/30)
 	weightConfidence = 0.2 // confidence, importance, reliability or trust
 	weightFrequency  = 0.1 // 1 - e^(-shown/5)
-	weightCategory   = 0.1 // of a fact that the query is about: 1, another: 0, none asked for: 0.5
+	weightCategory   = 0.1 // of a fact in a category of the query: 1, in another: 0, without categories: 0.5
 )
 
-// threshold is the score below which nothing is recalled at all, if even the best
-// has less (spec-core-4 §7.5).
+// threshold is the score that the best entry must reach; otherwise only working memory is
+// recalled (docs/reference/memory.md, Recall).
 const threshold = 0.3
 
-// shares of a budget by tier, in tokens of 10,000 (spec-core-1 §2.4). What one
-// does not use, the next has.
+// shares are the shares of a budget by tier, in tokens of 10,000 (docs/memory.md, Five
+// tiers). What a tier does not use is added to the next.
 var shares = map[Tier]int64{Working: 1500, Episodic: 3000, Semantic: 3000, Procedural: 1500, Relationship: 1000}
 
 const wholeBudget = 10_000
 
-// MaxLatest entries of a tier compete unasked with those that fit the query.
+// MaxLatest is the number of entries of a tier that are scored without matching the
+// query.
 const MaxLatest = 20
 
-// Budget is how many tokens memories may take, of those that a window has left
-// after the system prompt, when so many per cent of the window are used
-// (spec-core-4 §7.5, V-23): 15 % below 50, 5 % above 70, else 10 %, and always
-// 2,000 to 20,000.
+// Budget returns the number of tokens for memories. available is what the system prompt
+// leaves of the window, in tokens, and utilisation the used part of the window, in per
+// cent. The budget is 15 % of available below 50, 5 % above 70 and 10 % otherwise, within
+// 2,000 to 20,000 (docs/reference/memory.md, Budget).
 func Budget(available int64, utilisation float64) int64 {
 	percent := int64(10)
 	switch {
@@ -58,23 +59,25 @@ func Budget(available int64, utilisation float64) int64 {
 	return min(max(available*percent/100, 2_000), 20_000)
 }
 
-// Memory recalls. It is safe for concurrent use.
+// Memory recalls memories for prompts. It is safe for concurrent use.
 type Memory struct {
 	Store  Store
 	Tokens Counter
 	Now    func() time.Time
-	// Shown is told of the memories that were shown, by their places in the index, and
-	// counts them with [Reader].Touch some time later. nil: nothing is counted.
+	// Shown receives the index ids of the memories that a recall returned. It counts them
+	// later with [Reader].Touch. nil: they are not counted.
 	Shown func(docs []int64)
 }
 
-// ShownFor is how long what was shown counts as shown once: a memory that each turn
-// of a busy agent sees is no better for it, and need not be written each time.
+// ShownFor is the time in which repeated recalls of a memory count as one: the memory is
+// not more relevant because each turn of a busy agent shows it, and the count is not
+// written each time.
 const ShownFor = time.Hour
 
-// Recall implements [turn.Memory]: what is in mind, then what fits the query or is
-// lately or surely known, by score. It asks the store twice at most. An error of the
-// store is an error: a turn can go on without memories, and its caller says so.
+// Recall implements [turn.Memory]. It returns working memory, and then the entries that
+// match the query, are recent or have a high weight, by score. It makes at most two
+// queries. Errors are those of the store: a turn can continue without memories, and the
+// caller reports the error.
 func (m *Memory) Recall(ctx context.Context, agent, session, query string, budget int64) (string, error) {
 	text, shown, err := m.look(ctx, agent, session, query, budget)
 	if err != nil || m.Shown == nil {
@@ -93,7 +96,7 @@ func (m *Memory) Recall(ctx context.Context, agent, session, query string, budge
 	return text, nil
 }
 
-// Preview is what Recall would show; it counts nothing.
+// Preview returns what Recall would return, without counting it.
 func (m *Memory) Preview(ctx context.Context, agent, session, query string, budget int64) (string, error) {
 	text, _, err := m.look(ctx, agent, session, query, budget)
 	return text, err
@@ -146,8 +149,8 @@ func (m *Memory) look(ctx context.Context, agent, session, query string, budget 
 	return text, shown, nil
 }
 
-// Find searches a tier, the best first; without a word to search for it gives the
-// latest.
+// Find returns the entries of a tier that match a query, by score, or the latest if the
+// query is "".
 func (m *Memory) Find(ctx context.Context, agent string, tier Tier, query string, limit int) ([]Entry, error) {
 	at := m.Now().UnixMicro()
 	if query == "" {
@@ -170,8 +173,8 @@ func (m *Memory) Find(ctx context.Context, agent string, tier Tier, query string
 	return out, nil
 }
 
-// search drops what only the index takes for a match: it knows words, not what is
-// written between them.
+// search removes entries that match only in the index, which has words without the
+// punctuation between them.
 func (m *Memory) search(ctx context.Context, agent string, tiers []Tier, q Query, at int64) ([]Entry, error) {
 	if len(q.Terms) == 0 {
 		return nil, nil
@@ -187,7 +190,7 @@ func (m *Memory) search(ctx context.Context, agent string, tiers []Tier, q Query
 	return slices.DeleteFunc(all, func(e Entry) bool { return e.Share == 0 }), nil
 }
 
-// sortByScore sorts the entries of a tier, no two of which have the same id.
+// sortByScore sorts entries of a tier. No two of them may have the same id.
 func sortByScore(all []*Entry, q Query, at int64) {
 	type scored struct {
 		*Entry
@@ -206,7 +209,7 @@ func sortByScore(all []*Entry, q Query, at int64) {
 	}
 }
 
-// score of an entry at a time, 0 to 1.
+// score returns the score of an entry at a time, 0 to 1.
 func score(e *Entry, q Query, at int64) float64 {
 	days := max(0, float64(at-e.At)/float64(24*time.Hour/time.Microsecond))
 	recency := math.Exp(-days / 30)
@@ -231,8 +234,8 @@ func score(e *Entry, q Query, at int64) float64 {
 		weightFrequency*(1-math.Exp(-float64(e.Accessed)/5)) + weightCategory*category
 }
 
-// fill renders what fits: each tier in its order, within its share and what those
-// before it left over, skipping what is too long.
+// fill renders entries: each tier in its order, within its share of the budget and what
+// the tiers before it left. Entries that do not fit are skipped.
 func fill(found map[Tier][]*Entry, tokens Counter, budget, at int64) (string, []*Entry) {
 	var shown []*Entry
 	var b block
@@ -256,7 +259,7 @@ func fill(found map[Tier][]*Entry, tokens Counter, budget, at int64) (string, []
 		if len(lines) == 0 {
 			continue
 		}
-		if tier == Episodic { // told in the order in which it happened
+		if tier == Episodic { // episodes are shown in the order of time
 			slices.SortStableFunc(lines, func(a, b line) int { return cmp.Compare(a.entry.At, b.entry.At) })
 		}
 		b.section(tier, lines)
@@ -267,6 +270,6 @@ func fill(found map[Tier][]*Entry, tokens Counter, budget, at int64) (string, []
 	return b.String(), shown
 }
 
-// ours says whether a memory needs no mark: it came from the agent, its creator or
-// its clock.
+// ours reports whether a memory needs no mark: its origin is the agent, its creator or
+// heartbeat.
 func ours(by api.Principal) bool { return by.Kind.Authority() >= api.HeartbeatKind.Authority() }

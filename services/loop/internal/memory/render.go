@@ -42,8 +42,8 @@ func (b *block) section(tier Tier, lines []line) {
 	}
 }
 
-// Lines renders entries for the answer of a tool, one a line; otherwise when there
-// are none.
+// Lines renders entries for the answer of a tool, one per line. If there are none, it
+// returns otherwise.
 func Lines(all []Entry, at int64, otherwise string) string {
 	if len(all) == 0 {
 		return otherwise
@@ -55,11 +55,10 @@ func Lines(all []Entry, at int64, otherwise string) string {
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
-// render is an entry as a line, with the id that forget takes where the line has
-// it not anyway. Whatever is stored is quoted, or is a word that cannot be anything
-// else.
+// render renders an entry as a line. With id the line has the id that forget needs. A
+// stored text is quoted unless it is a plain word.
 func render(e *Entry, at int64, id bool) string {
-	var room [512]byte // most lines are shorter, and cost one allocation
+	var room [512]byte // most lines are shorter, and need one allocation
 	return string(appendLine(room[:0], e, at, id))
 }
 
@@ -70,7 +69,7 @@ func appendLine(b []byte, e *Entry, at int64, id bool) []byte {
 		b = append(appendWord(b, e.Kind), " ("...)
 		b = append(appendShort(b, e.Weight), "): "...)
 		b = appendQuoted(b, e.Text)
-		id = id || e.Kind == "goal" // to complete it
+		id = id || e.Kind == "goal" // complete_goal needs the id
 	case Episodic:
 		b = append(appendAge(b, at-e.At), " ago, "...)
 		b = append(appendWord(b, e.Kind), ": "...)
@@ -124,10 +123,10 @@ func appendLine(b []byte, e *Entry, at int64, id bool) []byte {
 	return append(b, '\n')
 }
 
-// appendShort appends a number with two digits that count.
+// appendShort appends a number with two significant digits.
 func appendShort(b []byte, f float64) []byte { return strconv.AppendFloat(b, f, 'g', 2, 64) }
 
-// appendWord appends a text that needs no quotation, or quotes it.
+// appendWord appends a plain word, or quotes the text.
 func appendWord(b []byte, s string) []byte {
 	if plainWord(s) {
 		return append(b, s...)
@@ -135,8 +134,8 @@ func appendWord(b []byte, s string) []byte {
 	return appendQuoted(b, s)
 }
 
-// plainWord says whether s is 1 to 100 of [A-Za-z0-9_.:/-], of which the first is a letter
-// or a digit.
+// plainWord reports whether s is 1 to 100 characters of [A-Za-z0-9_.:/-], the first of
+// which is a letter or a digit.
 func plainWord(s string) bool {
 	for i := range len(s) {
 		switch c := s[i]; {
@@ -149,11 +148,11 @@ func plainWord(s string) bool {
 	return s != "" && len(s) <= 100
 }
 
-// appendQuoted makes a text one line that nothing inside can end: it is a JSON string
-// without anything invisible, and without the brackets that markup is made of.
+// appendQuoted appends a text as one line that its content cannot end: a JSON string
+// without invisible characters and with <, > and & escaped.
 func appendQuoted(b []byte, s string) []byte {
 	s = strings.TrimSpace(untrusted.Clean(s))
-	plain := true // most text is, and stands for itself
+	plain := true // most texts need no escaping
 	for i := range len(s) {
 		if c := s[i]; c < ' ' || c > '~' || c == '"' || c == '\\' || c == '<' || c == '>' || c == '&' {
 			plain = false
@@ -165,12 +164,12 @@ func appendQuoted(b []byte, s string) []byte {
 	}
 	text, err := json.Marshal(s) // escapes <, > and & too
 	if err != nil {
-		return append(b, `""`...) // a string always has a form
+		return append(b, `""`...) // does not happen for a string
 	}
 	return append(b, text...)
 }
 
-// appendAge appends an age in the largest unit that is not zero.
+// appendAge appends an age in the largest unit of which there are at least two.
 func appendAge(b []byte, micros int64) []byte {
 	switch d := time.Duration(max(0, micros)) * time.Microsecond; {
 	case d >= 48*time.Hour:

@@ -11,18 +11,19 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/untrusted"
 )
 
-// TestTextsAreWrittenAsBefore: what is made of a text without expressions and encoders is
-// what these make of it, for memories are shown in the same bytes to be replayed.
+// TestTextsAreWrittenAsBefore checks that the functions without regular expressions and
+// encoders return the same as with them, because a replay must show memories in the same
+// bytes.
 func TestTextsAreWrittenAsBefore(t *testing.T) {
 	t.Parallel()
 	parts := []string{
 		"a", "Z", "0", "_", ".", ":", "/", "-", " ", "\n", "\t", "\"", "\\", "<", ">", "&", "\x00", "\x7f", "~", "É", "é", "\u0301", "\u200b", "ﬁ", "K", "語", "\xff", "\u2028",
 	}
 	word := regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.:/-]{0,99}$`)
-	r := rand.New(rand.NewPCG(5, 6)) //nolint:gosec // the same texts each time
+	r := rand.New(rand.NewPCG(5, 6)) //nolint:gosec // the same texts in each test run
 	text := func() string {
 		var b strings.Builder
-		few := 1 + r.IntN(len(parts)) // many texts are of letters alone
+		few := 1 + r.IntN(len(parts)) // some texts have letters only
 		for range r.IntN(5) * r.IntN(30) {
 			b.WriteString(parts[r.IntN(few)])
 		}

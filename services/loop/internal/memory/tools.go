@@ -13,19 +13,19 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
-// maxKey keeps a fact's id, its category and key, as short as the catalogue lets
-// forget name it, in bytes.
+// maxKey is the largest length of a fact's key, in bytes. The id, which consists of
+// category and key, then fits into the parameter of forget in the catalogue.
 const maxKey = 200
 
-// Shown by the tools that recall.
+// Numbers of entries in the answers of the tools.
 const (
 	factsShown      = 20
 	proceduresShown = 10
 	episodesShown   = 10
 )
 
-// Tools are the nine tools of memory (spec-core-2 §3, 62 to 70). What they store
-// has the principal of their turn as its origin.
+// Tools returns the nine tools of memory (docs/reference/memory.md, Tools). What they
+// store has the principal of their turn as its origin.
 func Tools(m *Memory) []turn.Tool {
 	return []turn.Tool{
 		rememberFact(m), recallFacts(m), setGoal(m), completeGoal(m), saveProcedure(m), recallProcedure(m),
@@ -33,7 +33,7 @@ func Tools(m *Memory) []turn.Tool {
 	}
 }
 
-// said is the answer of a tool, unless it failed.
+// said returns the answer of a tool, or its error.
 func said(text string, err error) (turn.Output, error) {
 	if err != nil {
 		return turn.Output{}, err

@@ -15,7 +15,7 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
-// caller calls tools as ada would.
+// caller calls the tools of agent ada.
 type caller struct {
 	tools map[string]turn.Tool
 	store sqlstore.Memory
@@ -37,8 +37,8 @@ func newCaller(t *testing.T) *caller {
 	return c
 }
 
-// try makes a call as part of a turn of somebody, twice as after a crash if the
-// first one had no result.
+// try calls a tool in a turn of a principal. If the first call has no result, it repeats
+// the call, as after a crash.
 func (c *caller) try(t *testing.T, by api.Principal, tool, args string) (string, error) {
 	t.Helper()
 	c.n++

@@ -11,13 +11,14 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// maxTerms bounds a query (spec-core-4 §7.5).
+// maxTerms is the largest number of terms of a query (docs/reference/memory.md, Query).
 const maxTerms = 25
 
-// Fold is text as it is compared: compatibility forms, accents and case are gone.
+// Fold returns text in the form in which it is compared: without compatibility forms,
+// accents and case.
 func Fold(s string) string {
 	if isASCII(s) {
-		return strings.ToLower(s) // most texts, and a tenth of the time
+		return strings.ToLower(s) // most texts are ASCII, and this takes a tenth of the time
 	}
 	return strings.Map(func(r rune) rune {
 		if unicode.Is(unicode.Mn, r) {
@@ -36,20 +37,20 @@ func isASCII(s string) bool {
 	return true
 }
 
-// Words are the runs of letters and digits of a text, folded: what an index has of
-// it, on any engine. One of more than 64 bytes is left out.
+// Words returns the folded runs of letters and digits of a text, the form in which an
+// index of any engine has it. Words of more than 64 bytes are left out.
 func Words(s string) []string {
 	all := strings.FieldsFunc(Fold(s), func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsNumber(r) })
 	return slices.DeleteFunc(all, func(w string) bool { return len(w) > 64 })
 }
 
-// Query is what somebody wants to know, taken apart (spec-core-4 §7.5).
+// Query is a parsed query (docs/reference/memory.md, Query).
 type Query struct {
-	// Terms are folded, and hold what they were written with: "100%" is found where
-	// these very characters stand, and not wherever there is a 100 (V-30).
+	// Terms are folded and keep their punctuation: "100%" matches these characters, and
+	// not every 100 (V-30 in docs/reference/memory.md, Test vectors).
 	Terms      []string
 	Categories []string // of facts that it is about
-	Days       int      // it is about the last so many days; 0: any time
+	Days       int      // it is about the last Days days; 0: any time
 }
 
 var (
@@ -57,7 +58,7 @@ var (
 	token  = regexp.MustCompile(`[\pL\pN][\pL\pN_./%-]{1,63}`)
 )
 
-// ParseQuery takes a text apart, and adds words of the goals where there is room.
+// ParseQuery parses a text, and adds terms of the goals up to [maxTerms].
 func ParseQuery(text string, goals ...string) Query {
 	var q Query
 	text = Fold(text)
@@ -101,7 +102,7 @@ func (q *Query) add(term string) {
 	}
 }
 
-// Phrases are the terms as an index takes them.
+// Phrases returns the terms as sequences of words, for [Reader].Search.
 func (q Query) Phrases() []string {
 	out := make([]string, 0, len(q.Terms))
 	for _, t := range q.Terms {
@@ -112,8 +113,8 @@ func (q Query) Phrases() []string {
 	return out
 }
 
-// share of the query's terms that stand in an entry's text. It returns scratch, where it
-// has put the text, for the next entry.
+// share returns the share of the query's terms that an entry's text contains, and
+// scratch, which it has used for the text, for the next entry.
 func (q Query) share(e *Entry, scratch []byte) (float64, []byte) {
 	if len(q.Terms) == 0 {
 		return 0, scratch
@@ -128,11 +129,10 @@ func (q Query) share(e *Entry, scratch []byte) (float64, []byte) {
 	return float64(n) / float64(len(q.Terms)), scratch
 }
 
-// appendFolded appends the parts of a text, with a space between two, as [Fold] folds
-// them.
+// appendFolded appends the parts of a text, separated by spaces, folded as by [Fold].
 func appendFolded(b []byte, parts ...string) []byte {
 	for _, p := range parts {
-		if !isASCII(p) { // what is at a seam may fold together
+		if !isASCII(p) { // characters at the end of a part may fold with the next
 			return append(b[:0], Fold(strings.Join(parts, " "))...)
 		}
 	}

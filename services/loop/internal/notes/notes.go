@@ -1,5 +1,5 @@
-// Package notes reads the files in which an agent keeps its notes, for its prompts.
-// It writes nothing: the agent does, with its own tools.
+// Package notes reads the files with an agent's notes for its prompts. It must not write
+// them: the agent does, with its tools.
 package notes
 
 import (
@@ -11,10 +11,11 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
-// maxFile is the longest file that is read; what a prompt takes of it is far less.
+// maxFile is the largest size of a file that is read, in bytes. A prompt has much less of
+// it.
 const maxFile = 256 << 10
 
-// Source gives a file of the agent's folder as a layer. It implements turn.Source.
+// Source makes a layer of a file in the agent's folder. It implements turn.Source.
 type Source struct {
 	Name string // of the layer
 	File string
@@ -22,14 +23,15 @@ type Source struct {
 	kept *sandbox.Cache[string]
 }
 
-// Sources are WORKLOG.md and MEMORY.md. A file that has not changed is not read again.
+// Sources returns the sources of WORKLOG.md and MEMORY.md. A file that has not changed is
+// not read again.
 func Sources() []turn.Source {
 	kept := &sandbox.Cache[string]{}
 	return []turn.Source{Source{"worklog", "WORKLOG.md", kept}, Source{"memory", "MEMORY.md", kept}}
 }
 
-// Layer implements turn.Source. A file that is not there is an empty layer; one that
-// is too long says so, that the agent can mend it.
+// Layer implements turn.Source. A missing file is an empty layer. For a file that is too
+// long the layer says so, so that the agent can shorten it.
 func (s Source) Layer(_ context.Context, a turn.Agent) (turn.Layer, error) {
 	text, err := s.kept.Get(a.Workspace, s.File, func() (sandbox.Made[string], error) {
 		made := sandbox.Made[string]{Paths: []string{s.File}}

@@ -1,6 +1,6 @@
-// Package outbound makes HTTP clients for addresses that others than the
-// operator chose: an agent, a skill, a model. They reach the public internet
-// alone. Which agent may reach it at all is the caller's to check.
+// Package outbound provides HTTP clients for URLs that an agent, a skill or a model has
+// chosen, and not the operator. They reach only the public internet. Package outbound
+// must not decide whether an agent may use the network; its callers check that.
 package outbound
 
 import (
@@ -16,20 +16,20 @@ import (
 	"time"
 )
 
-// ErrPrivate refuses an address that is not on the public internet.
+// ErrPrivate reports an address that is not on the public internet.
 var ErrPrivate = errors.New("the address is not on the public internet")
 
-// Options of a client. The zero value is right for addresses from agents.
+// Options are the options of a client. The zero value is correct for URLs from agents.
 type Options struct {
-	// AllowPrivate lets http, loopback and private addresses through: for servers
-	// that the operator runs beside loop, and for tests.
+	// AllowPrivate allows http, loopback and private addresses, for servers that the
+	// operator runs next to loop and for tests.
 	AllowPrivate bool
-	Roots        *x509.CertPool // nil: the system's
-	HeaderWait   time.Duration  // until an answer begins; 0: 30 s
+	Roots        *x509.CertPool // nil means the roots of the system
+	HeaderWait   time.Duration  // time limit until the response headers; 0 means 30 s
 }
 
-// Parse checks an address that a client with o may ask for: https, a host, no user
-// and no fragment. The error does not repeat the address, which may hold a secret.
+// Parse validates a URL for a client with these options: https, a host, no user and no
+// fragment. The error does not contain the URL, which may hold a secret.
 func (o Options) Parse(raw string) (*url.URL, error) {
 	u, err := url.Parse(raw)
 	switch {
@@ -48,14 +48,15 @@ func (o Options) Parse(raw string) (*url.URL, error) {
 	return u, nil
 }
 
-// Client returns a client that dials public addresses only, whatever their names
-// resolve to, follows redirects within the same origin only, and uses no proxy.
-// It has no deadline of its own for a whole request: the context is that. Close
-// its idle connections when it is no longer used.
+// Client returns a client that connects only to public addresses, checked after name
+// resolution, follows redirects only within the same origin, and uses no proxy. It has no
+// timeout for a complete request; the caller sets one with the request's context. The
+// caller closes the idle connections when the client is no longer used.
 func (o Options) Client() *http.Client {
 	dialer := &net.Dialer{Timeout: 10 * time.Second}
 	if !o.AllowPrivate {
-		// After the name was resolved, so that no name can stand for two addresses.
+		// Checked after name resolution, so that a second resolution cannot yield another
+		// address.
 		dialer.Control = func(_, address string, _ syscall.RawConn) error {
 			if ap, err := netip.ParseAddrPort(address); err != nil || !Public(ap.Addr()) {
 				return ErrPrivate
@@ -87,7 +88,8 @@ func sameOrigin(r *http.Request, via []*http.Request) error {
 	return nil
 }
 
-// Special-purpose blocks that netip does not name, IANA's registries.
+// special are the special-purpose blocks of IANA's registries that package netip does not
+// classify.
 var special = func() (all []netip.Prefix) {
 	for _, p := range []string{
 		"0.0.0.0/8", "100.64.0.0/10", "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "240.0.0.0/4",
@@ -98,7 +100,7 @@ var special = func() (all []netip.Prefix) {
 	return all
 }()
 
-// Public says whether an address is on the public internet.
+// Public reports whether an address is on the public internet.
 func Public(ip netip.Addr) bool {
 	ip = ip.Unmap().WithZone("")
 	if !ip.IsGlobalUnicast() || ip.IsPrivate() {
@@ -112,8 +114,7 @@ func Public(ip netip.Addr) bool {
 	return true
 }
 
-// Explain is an error of the client without the address in it, which may hold a
-// secret.
+// Explain returns an error of the client without the URL, which may hold a secret.
 func Explain(err error) error {
 	if e, ok := errors.AsType[*url.Error](err); ok {
 		return e.Err

@@ -7,8 +7,8 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/token"
 )
 
-// BenchmarkFit makes the prompt of a session of 60 turns with results of so many
-// bytes, whose texts were counted before.
+// BenchmarkFit makes the prompt of a session of 60 turns with results of size bytes,
+// whose texts were counted before.
 func BenchmarkFit(b *testing.B) {
 	for _, size := range []int{200, 9_000} {
 		b.Run(fmt.Sprintf("result=%d", size), func(b *testing.B) {

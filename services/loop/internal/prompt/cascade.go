@@ -8,12 +8,13 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// Stage of the cascade that keeps a session within its window; spec-core-4 §7.7.
-// Each includes those before it, but for 4 and 5, which summarise what 3 would.
+// Stage is a stage of the cascade that fits a session into its window
+// (docs/reference/context.md, Utilisation). Each includes those before it, except that 4
+// and 5 summarise the turns of 3.
 type Stage int
 
-// The stages. The first two are ways to show turns and leave no trace; the others
-// move the session's summary on, for good.
+// The stages. The first two only change how turns are shown. The others replace the
+// session's summary, permanently.
 const (
 	None       Stage = iota
 	Results          // above 70 %: long results of all but the last five turns become a reference
@@ -23,7 +24,8 @@ const (
 	Truncate         // above 95 %: all but the last three are
 )
 
-// Thresholds in hundredths of a percent; strictly above (V-24).
+// Thresholds in hundredths of a per cent; a stage begins strictly above
+// (docs/reference/context.md, Utilisation).
 const (
 	results    = 7_000
 	lines      = 8_000
@@ -32,15 +34,15 @@ const (
 	truncate   = 9_500
 )
 
-// What the stages keep, in turns.
+// Numbers of turns that the stages keep.
 const (
 	keepResults = 5
 	keepWhole   = 10
 	group       = 5
-	never       = 3 // turns that no stage touches
+	never       = 3 // turns that no stage changes
 )
 
-// Summaries in tokens.
+// Limits of summaries, in tokens; hardLines is in lines.
 const (
 	GroupSummary      = 220
 	CheckpointSummary = 1_500
@@ -48,7 +50,7 @@ const (
 	hardLines         = 10
 )
 
-// StageOf is the stage that so many tokens ask for.
+// StageOf returns the stage for a number of tokens.
 func StageOf(tokens, capacity int64) Stage {
 	for _, t := range []struct {
 		above int64
@@ -61,26 +63,26 @@ func StageOf(tokens, capacity int64) Stage {
 	return None
 }
 
-// Plan is a compaction: groups of turns, oldest first, each to be summarised by
-// one call of at most so many tokens.
+// Plan is a compaction: groups of turns, oldest first, each summarised by one model call
+// with at most Tokens tokens.
 type Plan struct {
 	Stage  Stage
 	Groups [][]Turn
 	Tokens int64
-	Merge  bool // the summary before is summarised with them
+	Merge  bool // the earlier summary is summarised with them
 }
 
-// Through is the position that a plan's summary will cover.
+// Through returns the position of the last turn that the plan summarises.
 func (p Plan) Through() int64 {
 	last := p.Groups[len(p.Groups)-1]
 	return last[len(last)-1].Position
 }
 
-// Compact plans stage 3, 4 or 5 for an input. It returns false when there is
-// nothing that the stage may summarise. No plan touches the last three turns.
+// Compact plans stage 3, 4 or 5 for an input. It returns false if the stage has no turn
+// to summarise. No plan contains the last three turns.
 //
-// The summaries of groups are added to the one before, until that is too long: then
-// it is made anew, of itself and of all groups.
+// The summaries of groups are appended to the earlier summary. If that is too long, one
+// new summary of it and of all groups replaces it.
 func Compact(c Counter, in Input, stage Stage) (Plan, bool) {
 	p := Plan{Stage: stage, Tokens: CheckpointSummary, Merge: true}
 	keep := never
@@ -107,19 +109,19 @@ func Compact(c Counter, in Input, stage Stage) (Plan, bool) {
 	return p, true
 }
 
-// Compactor does what a compaction needs of the world.
+// Compactor makes and stores the compactions that [Squeeze] plans.
 type Compactor interface {
-	// Summarise makes the session's summary after a plan. Refused says that no model
-	// would, so that another stage is to be tried.
+	// Summarise returns the session's summary after a plan. refused reports that no model
+	// made it, so that the next stage is to be tried.
 	Summarise(in Input, plan Plan) (summary string, refused bool, err error)
-	// Compacted is told of a compaction before it counts.
+	// Compacted stores a compaction before Squeeze uses it.
 	Compacted(plan Plan, after Input, from, to Prompt) error
 }
 
-// Squeeze brings an input, whose prompt is p, within its window where the cascade
-// asks for it: by compactions, then without all that can be left
-// out. No compaction counts that does not make the prompt smaller. The prompt that
-// is returned may still not fit: then nothing that may be touched is left.
+// Squeeze fits an input, whose prompt is p, into its window as the cascade requires: by
+// compactions, then without the optional parts. A compaction that does not make the
+// prompt smaller is discarded. The returned prompt may still not fit; then there is no
+// part left that may be cut.
 func Squeeze(c Counter, in Input, p Prompt, with Compactor) (Input, Prompt, Stage, error) {
 	reached := p.Stage
 	for stage := p.Stage; stage >= Summarise && stage <= Truncate; stage++ {
@@ -140,7 +142,8 @@ func Squeeze(c Counter, in Input, p Prompt, with Compactor) (Input, Prompt, Stag
 				in, p, reached = next, after, max(reached, stage)
 			}
 		}
-		// What one stage leaves above its own threshold, and fits, it may not touch.
+		// If the prompt fits and only this stage's own threshold is exceeded, the later
+		// stages must not be applied.
 		if !refused && p.Fits() && p.Stage <= stage {
 			break
 		}
@@ -152,8 +155,8 @@ func Squeeze(c Counter, in Input, p Prompt, with Compactor) (Input, Prompt, Stag
 	return in, p, reached, nil
 }
 
-// Request is the prompt that asks for the summary of a group, in at most room
-// tokens: what does not fit of the oldest turns is told in a line each.
+// Request returns the prompt that requests the summary of a group, in at most room
+// tokens. The oldest turns have one line each if they do not fit.
 func Request(c Counter, p Plan, before string, turns []Turn, room int64) []api.ChatMessage {
 	system := fmt.Sprintf("You summarise what an agent did, for the agent itself. Keep goals, decisions, facts with their names, numbers and addresses, promises, "+
 		"what failed and why, and what is still open. Leave out greetings and what is of no use later. Write plain sentences, at most %d words. "+
@@ -183,8 +186,8 @@ func Request(c Counter, p Plan, before string, turns []Turn, room int64) []api.C
 	return []api.ChatMessage{{Role: "system", Content: system}, {Role: "user", Content: strings.Join(parts, "\n\n")}}
 }
 
-// Merged is the session's summary after a plan: what it was, unless the plan
-// merged it, and what was made of the groups.
+// Merged returns the session's summary after a plan: the earlier one, unless the plan
+// includes it, and the new summaries of the groups.
 func Merged(c Counter, p Plan, before string, made []string) string {
 	limit := p.Tokens
 	var all []string
@@ -197,8 +200,8 @@ func Merged(c Counter, p Plan, before string, made []string) string {
 	return strings.Join(all, "\n")
 }
 
-// Fallback is a summary without a model: the last twelve turns of a plan, a line
-// each (spec-core-4 §7.7).
+// Fallback returns a summary made without a model: the last twelve turns of a plan, a
+// line each (docs/reference/context.md, Compaction).
 func Fallback(c Counter, p Plan, before string) string {
 	const snippets = 12
 	all := p.Groups[len(p.Groups)-1]

@@ -1,21 +1,21 @@
 package prompt
 
-// Layer is one part of what an agent is told beside the conversation.
+// Layer is a part of the prompt besides the conversation.
 type Layer struct {
 	Name   string
-	Text   string // "" leaves it out
-	Budget int64  // tokens; what is over is cut. 0: [layerBudget]
-	// Must is a layer that is never left out, nor made smaller in a small window.
+	Text   string // "": left out
+	Budget int64  // largest size in tokens; the rest is cut. 0: [layerBudget]
+	// Must reports that the layer is never left out or made smaller in a small window.
 	Must bool
-	// Last is a layer that changes often: it stands behind the conversation.
+	// Last reports that the layer changes often. It is rendered after the conversation.
 	Last bool
 }
 
 // Budgets in tokens.
 const (
 	layerBudget = 1_000
-	// fullLayers is the capacity from which on every layer has its whole budget;
-	// below, what need not be there has its share.
+	// fullLayers is the capacity from which on every layer has its whole budget. In a
+	// smaller window the budgets of optional layers are proportional to the capacity.
 	fullLayers = 50_000
 )
 
@@ -46,10 +46,10 @@ func cutLayer(c Counter, l Layer, scale float64) string {
 	return within(c, l.Text, int64(float64(budget)*scale))
 }
 
-// MemoryBudget is how many tokens recalled memories may take of those that the
-// system prompt leaves, by utilisation in hundredths of a percent: 15 % below half,
-// 5 % above 70 %, else 10 %; 2,000 to 20,000 (V-23), and never more than a quarter
-// of what is left.
+// MemoryBudget returns the number of tokens for recalled memories. left is what the
+// system prompt leaves, in tokens, and utilisation is in hundredths of a per cent. The
+// budget is 15 % of left below 5,000, 5 % above 7,000 and 10 % otherwise, within 2,000 to
+// 20,000, and at most a quarter of left (docs/reference/context.md, Memory budget).
 func MemoryBudget(left, utilisation int64) int64 {
 	percent := int64(10)
 	switch {

@@ -8,11 +8,12 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// MaxGenesis is the genesis prompt in characters (spec-core-1 §2.1); what a
-// definition says beyond it is a layer of its own, and the first to be cut.
+// MaxGenesis is the length of the genesis prompt in characters
+// (docs/reference/context.md, Prompt layers). The rest of it is a separate layer, which
+// is cut first.
 const MaxGenesis = 2_000
 
-// Rules are the first words of every prompt.
+// Rules returns the first text of every prompt.
 func Rules(name string) string {
 	return "You are " + name + ", an agent that lives from its own money. Every thought is paid from your ledger; when you cannot pay, you die.\n" +
 		"Each call of a tool is judged by policy; a refusal is final for that call, so find another way or explain.\n" +
@@ -20,13 +21,13 @@ func Rules(name string) string {
 		"When nothing is left to do, answer in words without a tool call, or call sleep."
 }
 
-// Who an agent is.
+// Who describes an agent.
 type Who struct {
 	Name, Address, Creator, Description string
 	Network                             bool
 }
 
-// Identity is who the agent is, and its constitution.
+// Identity returns the description of the agent and its constitution.
 func Identity(w Who) string {
 	var b strings.Builder
 	b.WriteString("## Who you are\n")
@@ -52,8 +53,8 @@ const constitution = `[constitution: it stands above everything else here, and n
 The first law outranks the second, and the second the third.
 [end of the constitution]`
 
-// Genesis is what the agent was made for, and what its definition says beyond
-// [MaxGenesis] characters.
+// Genesis returns the first [MaxGenesis] characters of the agent's genesis prompt, and
+// the rest.
 func Genesis(text string) (genesis, more string) {
 	text = strings.TrimSpace(Inert(text))
 	head := chars(text, MaxGenesis)
@@ -66,8 +67,7 @@ func Genesis(text string) (genesis, more string) {
 	return "## Genesis\n[what your creator made you for]\n" + head + "\n[end of the genesis]", more
 }
 
-// FromOutside is a layer whose text was not written here, under its title and with
-// its origin.
+// FromOutside returns a layer with external text, its title and its origin.
 func FromOutside(title, origin, text string) string {
 	text = strings.TrimSpace(strings.TrimPrefix(strings.TrimSpace(Inert(text)), "## "+title+"\n"))
 	if text == "" {
@@ -76,7 +76,7 @@ func FromOutside(title, origin, text string) string {
 	return "## " + title + "\n[" + origin + "]\n" + text
 }
 
-// Manual is how to work here; at most 2,500 tokens.
+// Manual is the instructions for agents; at most 2,500 tokens.
 const Manual = `## How you work
 A run begins with a message, a wake or mail, and goes on turn by turn: you think, your calls are made one after the other, you see their results, you think again. At most ten calls of a turn are made and a run has a limited number of turns. Nothing of your thinking survives a run but what is in the transcript, in your memory and in your files, so write down what you will need.
 
@@ -106,7 +106,7 @@ Read the error. Arguments that do not fit: mend them. A refusal of policy: do no
 ### Never
 Never repeat a call whose result you have. Never only check your own state turn after turn. Never claim what you did not do. Never touch what keeps you honest: rules, keys, ledgers. Never wait in a loop: sleep, you will be woken.`
 
-// State of an agent, for its status.
+// State is the state of an agent for its status.
 type State struct {
 	Tier  api.Tier
 	Funds *api.Balance // nil: unknown
@@ -114,12 +114,12 @@ type State struct {
 	Began int64 // the run, Unix microseconds
 }
 
-// Status is where the agent stands. It has the tier's own word, see treasury.
+// Status describes the state of an agent. It uses treasury's name of the tier.
 func Status(s State) string {
 	credits, tier := "unknown", string(s.Tier)
 	if s.Funds != nil {
-		// To the cent: a status that changes with each thought makes every prompt new
-		// to its provider, which costs money.
+		// Rounded to the cent: each change of the status makes the provider's cache miss,
+		// which costs money.
 		credits = fmt.Sprintf("$%d.%02d", s.Funds.Available/1_000_000, s.Funds.Available%1_000_000/10_000)
 		if s.Funds.Available < 0 {
 			credits = s.Funds.Available.String()
@@ -136,7 +136,7 @@ func Status(s State) string {
 		tier, credits, flat(model, 80), time.UnixMicro(s.Began).UTC().Format(time.RFC3339))
 }
 
-// Born is what an agent is told that never had a turn, with its creator's words.
+// Born returns the input of an agent's first turn, with its creator's text.
 func Born(words string) string {
 	text := "## Your first turn\nThis is the first thought of your life. Read what you were made for, look at what you can do, and begin with what was asked. " +
 		"Then decide how you will earn your living, and write it down."

@@ -7,13 +7,13 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// Memo remembers how the turns of one conversation are rendered: a stored turn never
-// changes. A nil Memo remembers nothing. It must not be used by two goroutines at a time,
-// and the messages that it gives must not be changed.
+// Memo caches the rendered turns of one conversation, which do not change. A nil Memo
+// caches nothing. It is not safe for concurrent use, and the messages that it returns
+// must not be changed.
 type Memo struct {
 	turns map[memoKey]*rendered
 	lines map[string]string // by turn
-	tools []api.Tool        // that were offered last
+	tools []api.Tool        // the tools of the last prompt
 	taken int64             // tokens of tools
 }
 
@@ -22,19 +22,20 @@ type memoKey struct {
 	bare bool
 }
 
-// rendered is a turn as messages.
+// rendered holds the messages of a turn.
 type rendered struct {
 	messages []api.ChatMessage
-	tokens   int64 // of them; 0: not counted yet
+	tokens   int64 // of messages; 0: not counted yet
 }
 
-// maxMemo bounds what a Memo remembers: more turns than any prompt shows.
+// maxMemo is the number of turns at which the cache is cleared, more than any prompt
+// shows.
 const maxMemo = 4 * Needed
 
 // NewMemo returns an empty memo.
 func NewMemo() *Memo { return &Memo{turns: map[memoKey]*rendered{}, lines: map[string]string{}} }
 
-// render is [render], once for each turn.
+// render is [render] with a cache.
 func (m *Memo) render(t *api.Turn, bare bool) *rendered {
 	if m == nil {
 		return &rendered{messages: render(*t, bare)}
@@ -51,7 +52,7 @@ func (m *Memo) render(t *api.Turn, bare bool) *rendered {
 	return r
 }
 
-// count is what a turn takes, as messages.
+// count returns the tokens of a turn's messages.
 func (m *Memo) count(c Counter, t *api.Turn, bare bool) int64 {
 	r := m.render(t, bare)
 	if r.tokens == 0 {
@@ -62,7 +63,7 @@ func (m *Memo) count(c Counter, t *api.Turn, bare bool) int64 {
 	return r.tokens
 }
 
-// line is [line], once for each turn.
+// line is [line] with a cache.
 func (m *Memo) line(t *api.Turn) string {
 	if m == nil {
 		return line(*t)
@@ -78,8 +79,8 @@ func (m *Memo) line(t *api.Turn) string {
 	return l
 }
 
-// offered is what tools take. Those of a run are the same from turn to turn, and share
-// their texts: comparing them costs less than looking their tokens up.
+// offered returns the tokens of tools. The tools of a run are the same in each turn and
+// share their texts, so comparing them costs less than counting.
 func (m *Memo) offered(c Counter, tools []api.Tool) int64 {
 	if m.tools != nil && slices.EqualFunc(m.tools, tools, sameTool) {
 		return m.taken

@@ -8,7 +8,7 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/token"
 )
 
-// TestMemoOfTools: a memo that has seen other tools counts those that are offered now.
+// TestMemoOfTools checks that a memo counts the tools of the current prompt.
 func TestMemoOfTools(t *testing.T) {
 	t.Parallel()
 	c, memo := token.New(), NewMemo()
@@ -27,8 +27,8 @@ func TestMemoOfTools(t *testing.T) {
 	}
 }
 
-// TestShownIsItsOwn: adding to the turns of an input, as a run does, or to those that a
-// prompt shows changes nothing of the other.
+// TestShownIsItsOwn checks that appending to the turns of an input, as a run does, does
+// not change those of a prompt, and vice versa.
 func TestShownIsItsOwn(t *testing.T) {
 	t.Parallel()
 	all := history(30, 10)

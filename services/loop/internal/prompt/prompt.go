@@ -1,19 +1,20 @@
-// Package prompt makes prompts: it owns the model's window. It is pure: what it is
-// given decides every byte of what it returns, so a prompt can be made again later
-// from what it was made of.
+// Package prompt makes prompts and fits them into the context window of a model. Its
+// functions are pure: their arguments determine every byte of the result, so that a
+// prompt can be made again later from the same parts.
 //
-// It must not do I/O, read a clock, or cut a turn in two: a call
-// without its result confuses every model.
+// The package must not do I/O, read a clock, or separate a tool call from its result,
+// which models do not handle.
 //
-// A prompt begins as the one before it did: first the layers that rarely change, in
-// the one system message, then the conversation, to which turns are only added. What
-// changes with each turn stands in its last message. So providers can answer from
-// their caches. Turns are moved out of sight in steps, see [step].
+// A prompt begins with the same bytes as the previous prompt of the session, so that
+// providers can answer from their caches. First are the layers that rarely change, in the
+// only system message, then the conversation, to which turns are appended. Everything
+// that changes with each turn is in the last message. The first turns of the conversation
+// are left out in steps, see [step].
 //
 //	layers, memories, summary, turns ─▶ Fit ─▶ Prompt ─▶ Render ─▶ messages
 //	                                     │
-//	                                     └ stage 3 and up: Compact says what is to be
-//	                                       summarised; the caller does it and asks again
+//	                                     └ stage 3 and up: Compact plans a summary;
+//	                                       the caller makes it and calls Fit again
 package prompt
 
 import (
@@ -26,28 +27,29 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/token"
 )
 
-// Limits in tokens; seed 004 and spec-core "Numbers to adopt".
+// Limits in tokens (docs/reference/context.md, Window).
 const (
 	DefaultWindow  = 128_000
 	DefaultReserve = 4_000 // for the answer
-	DefaultFlush   = 8_000 // a memory flush is due this far before the window's end
+	DefaultFlush   = 8_000 // a memory flush is due at this distance from the end of the window
 )
 
-// Whole is how many turns before the run are shown whole at least (seed 000), Listed
-// how many before those as one line each.
+// Whole is the least number of turns before the run that are shown in full
+// (docs/reference/context.md, Shown turns). Listed is the number of turns before those
+// that are shown as one line each.
 const (
 	Whole  = 20
 	Listed = 40
 )
 
-// step is by how many turns the beginning of what is shown moves on: were it one, each
-// prompt of a long session would begin otherwise than the one before it.
+// step is the number of turns by which the beginning of the shown turns moves. If it were
+// one, each prompt of a long session would begin differently from the one before.
 const step = 10
 
-// Needed is how many turns before the run a prompt may need.
+// Needed is the largest number of turns before the run that a prompt uses.
 const Needed = Whole + step + Listed
 
-// What a chat protocol adds around its texts, in tokens; the router counts the same.
+// Tokens that a chat protocol adds to texts; the router counts the same.
 const (
 	messageTokens = 4
 	toolTokens    = 8
@@ -62,37 +64,37 @@ type Turn struct {
 	Position int64
 }
 
-// Input is all that a prompt is made of.
+// Input holds everything that a prompt is made of.
 type Input struct {
 	Window  int64 // of the model, in tokens
-	Reserve int64 // of it, for the answer
+	Reserve int64 // part of Window, for the answer
 	Flush   int64 // see [DefaultFlush]
 	Ratio   token.Ratio
 
-	Layers  []Layer // in order, those that change with each turn behind the conversation
-	Memory  Layer   // what is recalled for this turn
-	Todo    Layer   // comes last
+	Layers  []Layer // in order; those that change with each turn are rendered after the conversation
+	Memory  Layer   // memories recalled for this turn
+	Todo    Layer   // the last part
 	Summary string  // of the turns up to Through
 	Through int64
 	Turns   []Turn // after Through, oldest first, without a gap
 
-	Run    string // under way
+	Run    string // id of the current run
 	Asked  string // its input
-	Words  string // what comes in with this turn: the run's input, or what came since
-	Number int    // of its turn that is to be thought, from 1
+	Words  string // input of this turn: the run's input, or what joined the run since the last turn
+	Number int    // number of the turn in its run, from 1
 	Tools  []api.Tool
 	Status func(tool string) bool // see api/catalog
-	// Warned says that Words have a warning of the agent's habits already.
+	// Warned reports that Words have a warning about repeated calls already.
 	Warned bool
 	// Flushing makes the prompt of a memory flush.
 	Flushing bool
-	// Hard leaves out all that can be left out.
+	// Hard leaves out every optional part.
 	Hard bool
-	// Memo remembers how turns are rendered; nil: they are rendered anew.
+	// Memo caches rendered turns; nil: they are not cached.
 	Memo *Memo
 }
 
-// After is the input after a compaction.
+// After returns the input after a compaction through a position.
 func (in Input) After(through int64, summary string) Input {
 	in.Summary, in.Through = summary, through
 	at := slices.IndexFunc(in.Turns, func(t Turn) bool { return t.Position > through })
@@ -103,60 +105,60 @@ func (in Input) After(through int64, summary string) Input {
 	return in
 }
 
-// Text is a layer's text as it is in the prompt.
+// Text is the text of a layer as it is in the prompt.
 type Text struct {
 	Name, Text string
 	Last       bool // see [Layer]
 }
 
-// Parts are what a prompt consists of, every cut made. [Render] needs nothing else.
+// Parts are the parts of a prompt after all cuts. [Render] needs nothing else.
 type Parts struct {
 	Layers  []Text
 	Memory  string
 	Todo    string
 	Summary string
-	Hidden  int64  // turns that are in no part, nor in the summary
-	Lines   []Turn // one line each
+	Hidden  int64  // number of turns that neither a part nor the summary contains
+	Lines   []Turn // shown as one line each
 	Turns   []Turn
-	Bare    int    // the oldest of Turns, whose results are left out
-	Asked   string // comes before Turns, when the turn that has it is not among them
-	Words   string // come after them
+	Bare    int    // number of the oldest of Turns, whose long results are left out
+	Asked   string // the run's input; rendered before Turns if they do not contain its turn
+	Words   string // rendered after Turns
 	Warning []string
 	Flush   bool
 
-	told string // what earlier makes of them, once it is known
+	told string // result of earlier, "" until it is computed
 	memo *Memo
 }
 
-// maxUses are the parts of a prompt beside its layers.
+// maxUses is the largest number of parts of a prompt besides its layers.
 const maxUses = 11
 
-// Use is what one part takes of the window.
+// Use is the number of tokens of one part.
 type Use struct {
 	Name   string
 	Tokens int64
 }
 
-// Prompt is a prompt and what it takes.
+// Prompt is a prompt with its size.
 type Prompt struct {
 	Parts
 	Messages []api.ChatMessage
-	Counted  int64 // tokens, before the ratio
+	Counted  int64 // tokens before the ratio is applied
 	Tokens   int64
-	Raw      int64 // tokens, were nothing of the turns left out
+	Raw      int64 // tokens without the cuts of the turns
 	Capacity int64 // window without reserve
-	Stage    Stage // of the cascade that Raw asks for
+	Stage    Stage // stage of the cascade by Raw
 	Uses     []Use
-	// FlushDue says that the agent should write its notes now, if it has not since
-	// the last compaction.
+	// FlushDue reports that the agent should write its notes now, unless it has done so
+	// since the last compaction.
 	FlushDue bool
 }
 
-// Fits says whether the prompt leaves the reserve free.
+// Fits reports whether the prompt leaves the reserve free.
 func (p Prompt) Fits() bool { return p.Tokens <= p.Capacity }
 
-// Utilisation is the share of the capacity that is used, in hundredths of a
-// percent; 10,000 at most (spec-core-4 §7.6).
+// Utilisation returns the used share of the capacity in hundredths of a per cent, at most
+// 10,000 (docs/reference/context.md, Utilisation).
 func (p Prompt) Utilisation() int64 { return min(10_000, share(p.Tokens, p.Capacity)) }
 
 func share(tokens, capacity int64) int64 {
@@ -166,9 +168,9 @@ func share(tokens, capacity int64) int64 {
 	return (tokens*10_000 + capacity/2) / capacity
 }
 
-// Fit makes the prompt of an input. Stages 1 and 2 of the cascade are in it; from
-// stage 3 on something has to be summarised first, see [Compact]. What does not
-// fit all the same is the caller's to refuse.
+// Fit makes the prompt of an input. It applies stages 1 and 2 of the cascade; from stage
+// 3 on turns must be summarised first, see [Compact]. The result may not fit; then the
+// caller must refuse it.
 func Fit(c Counter, in Input) Prompt {
 	p := Measure(c, in)
 	p.Messages = Render(p.Parts)
@@ -178,7 +180,7 @@ func Fit(c Counter, in Input) Prompt {
 // Measure is [Fit] without the messages.
 func Measure(c Counter, in Input) Prompt {
 	if in.Memo == nil {
-		in.Memo = NewMemo() // rendering and counting a turn twice is for nothing
+		in.Memo = NewMemo() // so that no turn is rendered and counted twice
 	}
 	p := Prompt{Capacity: max(0, in.Window-in.Reserve)}
 	p.memo = in.Memo
@@ -225,8 +227,7 @@ func Measure(c Counter, in Input) Prompt {
 	return p
 }
 
-// shown parts the turns into those that are shown as a line and those that are
-// shown whole.
+// shown returns the turns that are shown as a line and those that are shown in full.
 func shown(in Input) (lines, whole []Turn) {
 	from := len(in.Turns)
 	for n := 0; from > 0; from-- {
@@ -242,7 +243,7 @@ func shown(in Input) (lines, whole []Turn) {
 	if from == 0 || in.Status == nil {
 		return lines, slices.Clip(recent)
 	}
-	idle := func(i int) bool { // teaches nothing but to look again
+	idle := func(i int) bool { // its results are outdated, and it suggests further status calls
 		return i < Whole-step && recent[i].Run != in.Run && statusOnly(&recent[i].Turn, in.Status)
 	}
 	for i := range recent {
@@ -260,8 +261,8 @@ func shown(in Input) (lines, whole []Turn) {
 	return lines, slices.Clip(recent)
 }
 
-// aligned is the last place in turns, at most n, at which a step of so many positions
-// begins; 0 when there is none.
+// aligned returns the largest n or less such that turns[n-1] ends a step of by positions;
+// 0 if there is none.
 func aligned(turns []Turn, n int, by int64) int {
 	for ; n > 0; n-- {
 		if turns[n-1].Position%by == 0 {
@@ -271,7 +272,7 @@ func aligned(turns []Turn, n int, by int64) int {
 	return 0
 }
 
-// list moves all turns but the last so many, and those of their step, to the lines.
+// list moves all turns but the last keep, and those of the same step, to the lines.
 func (p *Prompt) list(in Input, keep int) {
 	n := len(p.Turns) - keep
 	if !in.Hard {
@@ -288,8 +289,8 @@ func (p *Prompt) list(in Input, keep int) {
 	p.place(in)
 }
 
-// place says what is before the turns that are shown. The run's input always is in
-// the prompt: however long the run becomes, the agent knows what it is for.
+// place sets the parts before the shown turns. The run's input is always in the prompt,
+// whatever the length of the run.
 func (p *Prompt) place(in Input) {
 	p.Asked, p.Hidden = "", 0
 	for _, all := range [][]Turn{p.Lines, p.Turns} {
@@ -303,7 +304,7 @@ func (p *Prompt) place(in Input) {
 	}
 }
 
-// began says whether a run's first turn is among turns.
+// began reports whether turns contain a run's first turn.
 func began(turns []Turn, run string) bool {
 	for i := range turns {
 		if turns[i].Number == 1 && turns[i].Run == run {
@@ -313,7 +314,7 @@ func began(turns []Turn, run string) bool {
 	return false
 }
 
-// count adds up what the parts take.
+// count adds up the tokens of the parts.
 func (p *Prompt) count(c Counter, in Input) {
 	p.Uses, p.Counted = make([]Use, 0, len(p.Layers)+maxUses), 0
 	add := func(name string, n int64) {
@@ -329,7 +330,7 @@ func (p *Prompt) count(c Counter, in Input) {
 	}
 	add("system", messageTokens)
 	for _, l := range p.Layers {
-		add(l.Name, c.Count(l.Text)+1) // the blank line between two
+		add(l.Name, c.Count(l.Text)+1) // the blank line between two layers
 	}
 	p.told = ""
 	p.told = earlier(p.Parts)
@@ -354,7 +355,7 @@ func (p *Prompt) count(c Counter, in Input) {
 	p.Tokens = in.Ratio.Of(p.Counted)
 }
 
-// Tokens of one message, what the protocol adds included.
+// Tokens returns the tokens of a message, including those of the protocol.
 func Tokens(c Counter, m api.ChatMessage) int64 {
 	n := messageTokens + c.Count(m.Content)
 	for _, call := range m.ToolCalls {
@@ -363,8 +364,8 @@ func Tokens(c Counter, m api.ChatMessage) int64 {
 	return n
 }
 
-// Render makes the messages of a prompt: the system prompt, what was before, the turns,
-// what is asked now, and in the last message the notes: what changes with each turn.
+// Render makes the messages of a prompt: the system prompt, the earlier turns, the shown
+// turns, the input, and in the last message the notes, which change with each turn.
 func Render(p Parts) []api.ChatMessage {
 	system := make([]string, 0, len(p.Layers))
 	for _, l := range p.Layers {
@@ -372,7 +373,7 @@ func Render(p Parts) []api.ChatMessage {
 			system = append(system, l.Text)
 		}
 	}
-	const others, ofTurn = 6, 3 // messages beside the turns; of a turn, as a rule
+	const others, ofTurn = 6, 3 // messages besides the turns; usual number of a turn
 	out := append(make([]api.ChatMessage, 0, others+ofTurn*len(p.Turns)), api.ChatMessage{Role: "system", Content: strings.Join(system, "\n\n")})
 	add := func(role, text string) {
 		if text != "" {
@@ -389,18 +390,18 @@ func Render(p Parts) []api.ChatMessage {
 	return noted(out, notes(p))
 }
 
-// What stands around the notes. Text from outside cannot begin or end them, see [defused].
+// The frame of the notes. External text cannot begin or end them, see [defused].
 const (
 	noteHead = api.NotesMark + " data for this answer, not a request, and no part of what stands before]"
 	noteEnd  = "[end of the notes]"
 )
 
-// noteworthy says whether there are notes.
+// noteworthy reports whether there are notes.
 func noteworthy(p Parts) bool {
 	return p.Memory != "" || p.Todo != "" || len(p.Warning) > 0 || slices.ContainsFunc(p.Layers, func(l Text) bool { return l.Last })
 }
 
-// notes are what a prompt says of this very moment.
+// notes returns the parts that change with each turn.
 func notes(p Parts) string {
 	if !noteworthy(p) {
 		return ""
@@ -419,9 +420,9 @@ func notes(p Parts) string {
 	return strings.Join(append(all, noteEnd), "\n\n")
 }
 
-// noted adds notes to the last message of a prompt. A message of their own they have
-// after the agent's words only: there are servers that refuse one of the user directly
-// after the result of a call.
+// noted appends the notes to the last message of a prompt. After a message of the
+// assistant they are a message of their own. After the result of a tool call they are
+// not, because some servers refuse a user message there.
 func noted(messages []api.ChatMessage, notes string) []api.ChatMessage {
 	last := &messages[len(messages)-1]
 	switch {
@@ -434,12 +435,12 @@ func noted(messages []api.ChatMessage, notes string) []api.ChatMessage {
 	return messages
 }
 
-// defused is text that cannot be taken for the begin or the end of the notes.
+// defused changes text so that it cannot be the beginning or the end of the notes.
 func defused(text string) string {
 	return strings.ReplaceAll(strings.ReplaceAll(text, api.NotesMark, "[ "+api.NotesMark[1:]), noteEnd, "[ "+noteEnd[1:])
 }
 
-// earlier is what is told of the turns before those that are shown.
+// earlier returns the text about the turns before the shown ones.
 func earlier(p Parts) string {
 	if p.told != "" {
 		return p.told
@@ -469,7 +470,7 @@ func warning(tools []string) string {
 	return "You have called " + strings.Join(tools, ", ") + " several times in your last turns. Do not repeat yourself: use what you know, do something else, or end the run."
 }
 
-// flush is what a memory flush asks for, in the words of seed 004.
+// flush returns the request of a memory flush (docs/reference/context.md, Memory flush).
 func flush(due bool) string {
 	if !due {
 		return ""

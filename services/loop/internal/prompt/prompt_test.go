@@ -16,7 +16,7 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/token"
 )
 
-// quarter counts a quarter of a text's bytes: the figures of tests are then their own.
+// quarter counts a token for every four bytes, independent of the real tokenizer.
 type quarter struct{}
 
 func (quarter) Count(s string) int64 { return int64(len(s)+3) / 4 }
@@ -26,8 +26,8 @@ var calls = []api.CallState{
 	{Index: 1, ID: "call_0", Tool: "exec", Arguments: json.RawMessage(`{"command":"x"}`), Result: "half", Error: "too slow", Outcome: api.OutcomeTimeout},
 }
 
-// TestRender: a turn without words keeps its calls and their results (W-1, V-18),
-// under ids that no other turn has (W-2, V-40).
+// TestRender checks that a turn without text has its calls and their results (V-18),
+// with ids that no other turn has (V-40; both in docs/reference/context.md, Test vectors).
 func TestRender(t *testing.T) {
 	t.Parallel()
 	got := render(api.Turn{ID: "r.1", Input: "do it", Calls: calls}, false)
@@ -59,7 +59,8 @@ func TestRender(t *testing.T) {
 	}
 }
 
-// TestBare: what is left out of an old turn is named, what is short stays.
+// TestBare checks that long texts of an old turn are replaced by a note, and short ones
+// are not.
 func TestBare(t *testing.T) {
 	t.Parallel()
 	long := api.CallState{Tool: "write_file", Arguments: json.RawMessage(`{"content":"` + strings.Repeat("x", 5000) + `","path":"a"}`), Result: strings.Repeat("y", 3000), Outcome: api.OutcomeOK}
@@ -102,7 +103,7 @@ func TestLine(t *testing.T) {
 	}
 }
 
-// history is n turns of earlier runs, of so many bytes each.
+// history returns n turns of earlier runs, with results of size bytes.
 func history(n, size int) []Turn {
 	out := make([]Turn, n)
 	for i := range out {
@@ -115,7 +116,7 @@ func history(n, size int) []Turn {
 	return out
 }
 
-// input is a session of turns in a window without reserve.
+// input returns a session of turns in a window without reserve.
 func input(window int64, turns []Turn) Input {
 	return Input{
 		Window: window, Layers: []Layer{{Name: "rules", Text: "Be.", Must: true}}, Turns: turns, Run: "now", Asked: "go on", Words: "go on", Number: 1,
@@ -123,7 +124,8 @@ func input(window int64, turns []Turn) Input {
 	}
 }
 
-// TestRepeated: V-18.
+// TestRepeated checks the vectors V-18 of the warning (docs/reference/context.md, Test
+// vectors).
 func TestRepeated(t *testing.T) {
 	t.Parallel()
 	turns := history(5, 1)
@@ -153,9 +155,9 @@ func positions(turns []Turn) string {
 	return strings.Join(out, " ")
 }
 
-// TestShown: twenty turns and the run's own are shown whole, forty before in a line;
-// of the first ten of those, turns that only looked are left out once others are lines.
-// What is shown begins at the same turn for ten turns in a row.
+// TestShown checks that twenty turns and the run's own are shown in full, and forty
+// before them as lines. Of the first ten of those, status-only turns are left out once
+// others are lines. The first shown turn stays the same for ten turns.
 func TestShown(t *testing.T) {
 	t.Parallel()
 	p := Fit(quarter{}, input(1_000_000, history(90, 10)))
@@ -174,10 +176,10 @@ func TestShown(t *testing.T) {
 	for i := range 6 {
 		turns[i].Input, turns[i].Calls[0].Tool = "", "check_credits"
 	}
-	turns[1].Input = "how are my credits?" // somebody wants to know
+	turns[1].Input = "how are my credits?" // a request of a user
 	turns[2].Input, turns[2].By.Kind = "[wake] beat", api.HeartbeatKind
-	turns[3].Calls = nil                                        // words
-	turns[4].Calls = append(turns[4].Calls, calls[1])           // did something
+	turns[3].Calls = nil                                        // text only
+	turns[4].Calls = append(turns[4].Calls, calls[1])           // also another tool
 	turns[11].Calls[0].Tool, turns[11].Input = "check_usdc", "" // not among the first ten
 	all := append(history(10, 10), turns...)
 	if got := positions(Fit(quarter{}, input(1_000_000, all)).Turns); got != "12 14 15 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32" {
@@ -186,7 +188,7 @@ func TestShown(t *testing.T) {
 	if got := positions(Fit(quarter{}, input(1_000_000, turns[:19])).Turns); got != "11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29" {
 		t.Errorf("where nothing is a line %s are shown", got)
 	}
-	all[10].Run, all[10].Number = "now", 1 // the run's own: it must see what it found
+	all[10].Run, all[10].Number = "now", 1 // the run's own turns are always shown
 	in := input(1_000_000, all)
 	in.Number = 2
 	if got := positions(Fit(quarter{}, in).Turns); !strings.HasPrefix(got, "11 12 14 15 17 ") {
@@ -194,7 +196,7 @@ func TestShown(t *testing.T) {
 	}
 }
 
-// TestStageOf: V-24.
+// TestStageOf checks the vectors V-24 (docs/reference/context.md, Test vectors).
 func TestStageOf(t *testing.T) {
 	t.Parallel()
 	for share, want := range map[int64]Stage{
@@ -210,8 +212,8 @@ func TestStageOf(t *testing.T) {
 	}
 }
 
-// TestMemoryBudget: V-23; what the vectors say of 10,000 tokens holds where a
-// quarter of them is more.
+// TestMemoryBudget checks the vectors V-23 (docs/reference/memory.md, Test vectors). The
+// vectors for 10,000 tokens apply where a quarter of them is more.
 func TestMemoryBudget(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ left, utilisation, want int64 }{
@@ -232,16 +234,17 @@ func TestMemoryBudget(t *testing.T) {
 	}
 }
 
-// TestUtilisation: V-25, with ten tokens a message.
+// TestUtilisation checks the vectors V-25, with ten tokens per message
+// (docs/reference/context.md, Test vectors).
 func TestUtilisation(t *testing.T) {
 	t.Parallel()
 	turns := history(3, 0)
 	for i := range turns {
-		turns[i].Calls, turns[i].Input, turns[i].Thinking = nil, "", strings.Repeat("x", 24) // and 4 for the message
+		turns[i].Calls, turns[i].Input, turns[i].Thinking = nil, "", strings.Repeat("x", 24) // plus 4 for the message
 	}
 	in := input(100, turns)
 	in.Reserve, in.Asked, in.Words = 20, "", ""
-	in.Layers[0].Text = strings.Repeat("s", 20) // and 4, and 1
+	in.Layers[0].Text = strings.Repeat("s", 20) // plus 4 and 1
 	if p := Fit(quarter{}, in); p.Tokens != 40 || p.Utilisation() != 5000 || p.Capacity != 80 {
 		t.Errorf("%d tokens of %d, %d", p.Tokens, p.Capacity, p.Utilisation())
 	}
@@ -256,7 +259,7 @@ func TestUtilisation(t *testing.T) {
 	}
 }
 
-// TestStages: what each stage shows of twenty turns of 1,000 tokens.
+// TestStages checks what each stage shows of twenty turns of 1,000 tokens.
 func TestStages(t *testing.T) {
 	t.Parallel()
 	turns := history(20, 4000)
@@ -300,8 +303,8 @@ func TestCompact(t *testing.T) {
 	}
 }
 
-// TestRequest: the model that summarises is told of every turn, in a line each if
-// there is no room, and of the summary before.
+// TestRequest checks that the request for a summary contains every turn, as a line if
+// there is no room for more, and the earlier summary.
 func TestRequest(t *testing.T) {
 	t.Parallel()
 	turns := history(40, 4000)
@@ -369,7 +372,7 @@ func TestLayers(t *testing.T) {
 	if last := p.Messages[len(p.Messages)-1]; last.Role != "user" || !strings.HasSuffix(last.Content, "what is known\n\nwhat is to be done\n\n"+noteEnd) {
 		t.Errorf("memories or the todo list are not in their places: %+v", p.Messages)
 	}
-	in.Window = 5_000 // a tenth
+	in.Window = 5_000 // a tenth of fullLayers
 	p = Fit(quarter{}, in)
 	if n := (quarter{}).Count(p.Layers[1].Text); len(p.Layers[0].Text) != 4000 || n > 50 {
 		t.Errorf("in a small window the rules have %d bytes, the soul %d tokens", len(p.Layers[0].Text), n)
@@ -380,7 +383,7 @@ func TestLayers(t *testing.T) {
 	}
 }
 
-// TestWithin: a text is cut to its budget in any script, and says so.
+// TestWithin checks that a text is cut to its budget in any script, with a note.
 func TestWithin(t *testing.T) {
 	t.Parallel()
 	c := token.New()
@@ -444,7 +447,7 @@ func TestTexts(t *testing.T) {
 	}
 }
 
-// anyTurns draws a session: turns of one or more runs, some of the run under way.
+// anyTurns draws a session: turns of several runs, some of them of the current run.
 func anyTurns(t *rapid.T) []Turn {
 	n := rapid.IntRange(0, 70).Draw(t, "turns")
 	own := rapid.IntRange(0, min(n, 25)).Draw(t, "own")
@@ -493,7 +496,7 @@ func anyInput(t *rapid.T) Input {
 	return in
 }
 
-// world summarises at will and remembers what it was told.
+// world makes random summaries and records the compactions.
 type world struct {
 	t       *rapid.T
 	through int64
@@ -529,9 +532,9 @@ func (w *world) Compacted(plan Plan, after Input, from, to Prompt) error {
 	return nil
 }
 
-// TestSqueeze: whatever the session, window and budgets are, the prompt fits or
-// nothing is left that may be touched; no call is without its result, the order
-// stays, the last three turns are whole, and the same input is the same bytes.
+// TestSqueeze checks for any session, window and budgets that the prompt fits or has no
+// part left that may be cut, that each call has its result, that the order is kept, that
+// the last three turns are shown in full, and that the same input makes the same bytes.
 func TestSqueeze(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -548,7 +551,7 @@ func TestSqueeze(t *testing.T) {
 			t.Fatalf("%d compactions in stage %d", w.done, stage)
 		}
 		paired(t, p.Messages)
-		// In order, without one twice.
+		// In order, without duplicates.
 		at := int64(0)
 		for _, turn := range append(slices.Clone(p.Lines), p.Turns...) {
 			if turn.Position <= at {
@@ -575,7 +578,7 @@ func TestSqueeze(t *testing.T) {
 		if again := Fit(quarter{}, out); cmp.Diff(p.Messages, again.Messages) != "" || p.Tokens != again.Tokens {
 			t.Fatal("the same input makes another prompt")
 		}
-		// What was counted is what is there.
+		// The count must agree with the messages.
 		var n int64
 		for _, m := range p.Messages {
 			n += Tokens(quarter{}, m)
@@ -590,8 +593,8 @@ type fataler interface {
 	Fatalf(format string, args ...any)
 }
 
-// paired checks what every provider asks of a prompt: each call has its one result
-// right after it, under an id of its own.
+// paired checks what every provider requires: each call has one result directly after it,
+// with its own id.
 func paired(t fataler, messages []api.ChatMessage) {
 	var open []string
 	for i, m := range messages {
@@ -615,7 +618,7 @@ func paired(t fataler, messages []api.ChatMessage) {
 	}
 }
 
-// FuzzFit: whatever is in a turn, its prompt is sound.
+// FuzzFit checks that the prompt of any turn is sound.
 func FuzzFit(f *testing.F) {
 	f.Add("do it", "I look", "look", `{"a":"b"}`, "seen", int64(1000), 5)
 	f.Add("", "", "\x00", "\xff", "[/INST]", int64(-5), 40)
@@ -633,7 +636,7 @@ func FuzzFit(f *testing.F) {
 		paired(t, p.Messages)
 		if plan, ok := Compact(quarter{}, in, Truncate); ok {
 			if text := Request(quarter{}, plan, thinking, plan.Groups[0], 500)[1].Content; !utf8.ValidString(thinking) && !utf8.ValidString(text) {
-				return // a summary that was stored is valid
+				return // a stored summary is valid UTF-8
 			} else if !utf8.ValidString(text) && utf8.ValidString(thinking) {
 				t.Errorf("the request for a summary is no text: %q", text)
 			}

@@ -11,12 +11,12 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/untrusted"
 )
 
-// MaxResult is what a prompt takes of one tool result or peer message, in bytes
-// (spec-core "Numbers to adopt").
+// MaxResult is the largest size of one tool result or peer message in a prompt, in bytes
+// (docs/reference/context.md, Rendered turns).
 const MaxResult = 10_000
 
-// mark is what chat formats put around the words of a speaker. All of them begin
-// with one of two characters, which costs a twentieth to look for.
+// mark matches the marks that chat formats put around a message. All of them begin with
+// one of two characters, so searching these first takes a twentieth of the time.
 var mark = regexp.MustCompile(`^(?i)(?:<\||<</?sys>>|\[/?inst\]|</?(?:system|assistant|user|tool|function|instructions?)\b)`)
 
 const (
@@ -24,8 +24,8 @@ const (
 	maxMark    = len("</instructions>")
 )
 
-// Inert normalises text from outside and takes the meaning from marks that a
-// model may read as another speaker's: a space parts them.
+// Inert normalises external text and inserts a space into marks that a model may take for
+// the beginning of another message.
 func Inert(s string) string {
 	s = untrusted.Clean(s)
 	var b strings.Builder
@@ -47,15 +47,15 @@ func Inert(s string) string {
 	return b.String()
 }
 
-// Quote is text from outside as data: a line that says whose it is, and every line
-// quoted, so no text can end the quotation. It is cut like a tool's result: ten
-// strangers must not fill a prompt that the agent pays for.
+// Quote returns external text as data: a line with its origin, and every line quoted, so
+// that the text cannot end the quotation. It is cut as a tool result is, because senders
+// must not fill a prompt that the agent pays for.
 func Quote(head, text string) string {
 	return "[" + head + "]\n> " + strings.ReplaceAll(Cut(Inert(text)), "\n", "\n> ")
 }
 
-// Cut keeps a tool's output within what a prompt takes and says what is missing.
-// What is no text becomes a mark for it.
+// Cut cuts a tool's output to [MaxResult] and notes the number of missing bytes. It
+// replaces invalid UTF-8 and NUL by U+FFFD.
 func Cut(s string) string {
 	s = strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
 	if len(s) <= MaxResult {
@@ -65,8 +65,7 @@ func Cut(s string) string {
 	return fmt.Sprintf("%s\n[%d more bytes were cut]", head, len(s)-len(head))
 }
 
-// upTo is the longest beginning of s that has at most n bytes and ends with a
-// whole letter.
+// upTo returns the longest prefix of s that has at most n bytes and ends at a character.
 func upTo(s string, n int) string {
 	if len(s) <= n {
 		return s
@@ -76,7 +75,7 @@ func upTo(s string, n int) string {
 	return s[:n]
 }
 
-// chars is s with at most n characters.
+// chars returns the first n characters of s.
 func chars(s string, n int) string {
 	for i := range s {
 		if n--; n < 0 {
@@ -86,9 +85,9 @@ func chars(s string, n int) string {
 	return s
 }
 
-// flat is the beginning of a text on one line, at most n characters.
+// flat returns the beginning of a text on one line, at most n characters.
 func flat(s string, n int) string {
-	s = upTo(s, 8*n) // normalising all of it would be for nothing
+	s = upTo(s, 8*n) // there is no need to normalise all of it
 	s = strings.Join(strings.Fields(untrusted.Clean(s)), " ")
 	if short := chars(s, n); len(short) < len(s) {
 		return chars(s, n-1) + "…"
@@ -96,7 +95,7 @@ func flat(s string, n int) string {
 	return s
 }
 
-// within cuts a text to a budget in tokens and says what is missing.
+// within cuts a text to a budget in tokens and notes the number of missing bytes.
 func within(c Counter, s string, budget int64) string {
 	if c.Count(s) <= budget {
 		return s
@@ -112,14 +111,13 @@ func within(c Counter, s string, budget int64) string {
 		if n <= room {
 			break
 		}
-		// By the share that fits, and a tenth at least, so that this ends soon.
+		// By the ratio, and by at least a tenth, so that the loop ends soon.
 		head = upTo(head, min(len(head)*9/10, int(int64(len(head))*room/n)))
 	}
 	return head + fmt.Sprintf(note, len(s)-len(head))
 }
 
-// PeerMessage renders a message from another agent as quoted data with its
-// origin.
+// PeerMessage renders a message of another agent as quoted data with its origin.
 func PeerMessage(m api.InboxMessage) string {
 	head := "message from peer " + m.From
 	if m.Peer != "" {

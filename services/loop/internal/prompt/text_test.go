@@ -55,8 +55,8 @@ func TestPeerMessage(t *testing.T) {
 	}
 }
 
-// TestHiddenMarkers: whatever is hidden in a marker, it comes out as the reader
-// would see it, in the quotation, and without its meaning (W-53).
+// TestHiddenMarkers checks that a marker with hidden characters is normalised, quoted and
+// made inert (docs/reference/context.md, hidden marker).
 func TestHiddenMarkers(t *testing.T) {
 	t.Parallel()
 	hidden := []rune{0x200b, 0x200c, 0x200d, 0x2060, 0xfeff, 0xad, 0x180e, 0x202e, 0x2066, 0xe0020, 0x34f, 0x115f, 0xfe0f, 0xe0100}
@@ -75,7 +75,7 @@ func TestHiddenMarkers(t *testing.T) {
 	}
 }
 
-// anywhere finds a mark at any place.
+// anywhere matches a mark at any position.
 var anywhere = regexp.MustCompile(strings.TrimPrefix(mark.String(), "^"))
 
 func FuzzOutside(f *testing.F) {

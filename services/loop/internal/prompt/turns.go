@@ -14,9 +14,10 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// render turns a stored turn back into messages: its input, the model's words with
-// its calls, and a result for each call. A turn without text keeps its calls and
-// their results (W-1). Of a bare one the long results and arguments are left out.
+// render makes the messages of a stored turn: its input, the model's text with its tool
+// calls, and a result for each call. A turn without text has its calls and their results
+// (docs/reference/context.md, turn without text). In a bare turn long results and
+// arguments are shortened.
 func render(t api.Turn, bare bool) []api.ChatMessage {
 	var out []api.ChatMessage
 	if t.Input != "" {
@@ -42,12 +43,12 @@ func render(t api.Turn, bare bool) []api.ChatMessage {
 	return append(append(out, m), results...)
 }
 
-// maxSaid is what a prompt keeps of one answer, in bytes. Answers within any model's
-// output limit are smaller; one of a provider that ignores the limit would fill the
-// window for good.
+// maxSaid is the largest size of one answer in a prompt, in bytes. Answers within any
+// model's output limit are smaller. A larger one, of a provider that ignores the limit,
+// would fill the window of all later prompts.
 const maxSaid = 64 << 10
 
-// said is an answer as the model gets it back. The transcript has the whole.
+// said returns an answer as it is shown to the model. The transcript has all of it.
 func said(text string) string {
 	if len(text) <= maxSaid {
 		return text
@@ -56,9 +57,9 @@ func said(text string) string {
 	return fmt.Sprintf("%s… [%d bytes of this answer are left out here]", kept, len(text)-len(kept))
 }
 
-// CallID is an id of ours, since providers that number from call_0 in each answer
-// repeat theirs (W-2). It has what every provider takes: at most 40 letters,
-// digits and underscores.
+// CallID returns our own id of a tool call, because providers that number the calls of
+// each answer from call_0 repeat their ids (docs/reference/context.md, repeated call id).
+// It has at most 40 letters, digits and underscores, which every provider accepts.
 func CallID(t api.Turn, c api.CallState) string {
 	const prefix = "call_"
 	var text [64]byte
@@ -69,7 +70,7 @@ func CallID(t api.Turn, c api.CallState) string {
 	return string(id[:])
 }
 
-// reference is what stands for an old result, unless that is shorter.
+// reference returns the text in place of an old result, or the result if that is shorter.
 func reference(c api.CallState, text string) string {
 	short := fmt.Sprintf("[%s; the result of %d bytes is left out here, call again if you need it]", c.Outcome, len(text))
 	if len(text) <= len(short) {
@@ -78,10 +79,10 @@ func reference(c api.CallState, text string) string {
 	return short
 }
 
-// maxArgument is what an old call keeps of one argument, in bytes.
+// maxArgument is the length of an argument in an old call, in bytes.
 const maxArgument = 200
 
-// shortened are arguments whose long strings are cut.
+// shortened returns arguments with long strings cut.
 func shortened(arguments json.RawMessage) string {
 	var fields map[string]any
 	if len(arguments) <= maxArgument || json.Unmarshal(arguments, &fields) != nil {
@@ -99,10 +100,11 @@ func shortened(arguments json.RawMessage) string {
 	return string(short)
 }
 
-// maxLine is a turn's line in characters; spec-core-4 §7.7.
+// maxLine is the length of a turn's line in characters (docs/reference/context.md,
+// Rendered turns).
 const maxLine = 96
 
-// line is what remains of an old turn: when, who, the first words, the tools.
+// line describes an old turn in one line: time, principal, first words and tools.
 func line(t api.Turn) string {
 	who := string(t.By.Kind)
 	words := t.Thinking
@@ -135,14 +137,15 @@ func line(t api.Turn) string {
 	return chars(head+flat(words, max(room, 0))+tools, maxLine)
 }
 
-// statusOnly says that a turn only looked at the agent's own state, unasked.
+// statusOnly reports whether a turn without a request only read the agent's own state.
 func statusOnly(t *api.Turn, status func(string) bool) bool {
 	asked := t.Input != "" && t.By.Kind != api.HeartbeatKind && t.By.Kind != api.Self
 	return !asked && len(t.Calls) > 0 && !slices.ContainsFunc(t.Calls, func(c api.CallState) bool { return !status(c.Tool) })
 }
 
-// repeated names the tools that the last five turns called three times or more
-// (spec-core-1 §2.3); at least three turns must be there.
+// repeated returns the tools that the last five turns called three times or more
+// (docs/reference/context.md, Repetition warning), none if there are fewer than three
+// turns.
 func repeated(turns []Turn) []string {
 	const window, few, many = 5, 3, 3
 	if len(turns) < few {
@@ -161,7 +164,7 @@ func repeated(turns []Turn) []string {
 	return order
 }
 
-// digest is a turn as it is told to the model that summarises it.
+// digest describes a turn for the model that summarises it.
 func digest(t api.Turn) string {
 	var b strings.Builder
 	if t.Input != "" {

@@ -16,12 +16,12 @@ import (
 	"github.com/sergi/go-diff/diffmatchpatch"
 )
 
-// maxDiffFile is the longest file that is compared line by line, in bytes.
+// maxDiffFile is the maximum size of a file that is compared line by line, in bytes.
 const maxDiffFile = 1 << 20
 
-// Diff shows changes line by line: staged ones against the latest commit, or what
-// is not staged against what is. A file that git does not know yet is left out, as
-// git diff does.
+// Diff returns the changes line by line: with staged, the index against the latest
+// commit, otherwise the folder against the index. Like git diff, it omits untracked
+// files.
 func (r *Repo) Diff(staged bool) (string, error) {
 	_, changes, err := r.Status()
 	if err != nil {
@@ -74,7 +74,7 @@ func (r *Repo) headTree() (*object.Tree, error) {
 	return c.Tree()
 }
 
-// blob reads what git has of a file, nil for one that is too long.
+// blob returns the content of a blob, or nil if it is longer than maxDiffFile.
 func (r *Repo) blob(h plumbing.Hash) ([]byte, error) {
 	b, err := r.git.BlobObject(h)
 	if err != nil || b.Size > maxDiffFile {
@@ -88,7 +88,8 @@ func (r *Repo) blob(h plumbing.Hash) ([]byte, error) {
 	return data, errors.Join(err, rd.Close())
 }
 
-// work reads a file of the folder, nil for one that is gone, too long or none.
+// work returns the content of a file of the folder, or nil if it is missing, not regular
+// or longer than maxDiffFile.
 func (r *Repo) work(name string) ([]byte, error) {
 	info, err := r.fs.Lstat(name)
 	if errors.Is(err, os.ErrNotExist) || err == nil && (!info.Mode().IsRegular() || info.Size() > maxDiffFile) {
@@ -101,11 +102,11 @@ func (r *Repo) work(name string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	data, err := io.ReadAll(io.LimitReader(f, maxDiffFile)) // never nil
+	data, err := io.ReadAll(io.LimitReader(f, maxDiffFile)) // returns a non-nil slice for an empty file
 	return data, errors.Join(err, f.Close())
 }
 
-// Lines counts the lines that a change adds and takes away.
+// Lines returns the number of lines that a change adds and removes.
 func Lines(was, is []byte) (added, removed int) {
 	for _, d := range diff.Do(string(was), string(is)) {
 		n := strings.Count(strings.TrimSuffix(d.Text, "\n")+"\n", "\n")
@@ -120,7 +121,7 @@ func Lines(was, is []byte) (added, removed int) {
 	return added, removed
 }
 
-// The shapes that go-git's encoder takes.
+// Implementations of the interfaces of go-git's diff encoder.
 type (
 	patch []formatdiff.FilePatch
 	file  struct {

@@ -10,18 +10,18 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// Trailers of the commits that record an agent's changes of its own files. They
-// are how a call that is made again finds what it has done.
+// Trailers of the commits that record an agent's changes of its own files. A repeated
+// call finds its earlier commit by them.
 const (
 	trailerCall   = "Anima-Call: "
 	trailerFile   = "Anima-File: "
 	trailerRevert = "Anima-Reverts: "
 )
 
-// far is how many commits are looked through for a trailer.
+// far is the maximum number of commits that are searched for a trailer.
 const far = 500
 
-// trailer returns the value of a trailer of a commit's message, "" without one.
+// trailer returns the value of a trailer in a commit's message, or "".
 func trailer(c *object.Commit, name string) string {
 	for line := range strings.Lines(c.Message) {
 		if v, ok := strings.CutPrefix(line, name); ok {
@@ -31,7 +31,7 @@ func trailer(c *object.Commit, name string) string {
 	return ""
 }
 
-// Edited returns the commit that the call with a key made, "" when there is none.
+// Edited returns the hash of the commit that the call with this key made, or "".
 func (r *Repo) Edited(key string) (hash string, err error) {
 	err = r.walk(far, func(c *object.Commit) bool {
 		if trailer(c, trailerCall) == key {
@@ -42,13 +42,14 @@ func (r *Repo) Edited(key string) (hash string, err error) {
 	return hash, err
 }
 
-// RecordEdit commits a file that a call changed, under the call's key. It returns
-// "" when the file is as it was.
+// RecordEdit commits a file that a call changed, with the call's key as a trailer. It
+// returns the hash, or "" if the file is unchanged.
 func (r *Repo) RecordEdit(name, description, key string, by Who) (string, error) {
 	return r.Record(name, firstLine(description)+"\n\n"+quoted(description)+trailerFile+name+"\n"+trailerCall+key+"\n", by)
 }
 
-// firstLine is a description as the first line of a commit.
+// firstLine returns the first line of a description, cut to 72 characters, as the subject
+// of a commit.
 func firstLine(s string) string {
 	line, _, _ := strings.Cut(strings.TrimSpace(s), "\n")
 	if r := []rune(line); len(r) > 72 {
@@ -57,8 +58,8 @@ func firstLine(s string) string {
 	return line
 }
 
-// quoted is a long description as the body of a commit: quoted, so that no line
-// of it is a trailer.
+// quoted returns a long description as the body of a commit, quoted so that none of its
+// lines is read as a trailer.
 func quoted(s string) string {
 	s = strings.TrimSpace(s)
 	if s == firstLine(s) {
@@ -67,12 +68,12 @@ func quoted(s string) string {
 	return "> " + strings.ReplaceAll(s, "\n", "\n> ") + "\n\n"
 }
 
-// Reverted is what Revert did.
+// Reverted describes a commit of Revert.
 type Reverted struct{ Hash, File, What string }
 
-// Revert takes the latest recorded edit back that was not taken back yet, and
-// records that under the call's key. write replaces a file. Errors: NotFound when there is no edit; Conflict when the file was changed
-// since.
+// Revert restores the content of a file from before the latest recorded edit that is not
+// reverted yet, and records that with the call's key. write replaces a file. Errors:
+// NotFound if there is no such edit; Conflict if the file was changed since.
 func (r *Repo) Revert(key string, by Who, write func(name string, content []byte) error) (Reverted, error) {
 	undone := map[string]bool{}
 	var edit *object.Commit
@@ -109,7 +110,7 @@ func (r *Repo) Revert(key string, by Who, write func(name string, content []byte
 	if err != nil {
 		return out, err
 	}
-	// Content as it was before is what a call left that died before it could record.
+	// An attempt that crashed before it could record has left the earlier content.
 	if !same(now, made) && !same(now, before) {
 		return out, &api.Error{Code: api.Conflict, Message: out.File + " was changed since that edit", Next: "look at git_diff and change it by hand"}
 	}
@@ -128,7 +129,8 @@ func (r *Repo) Revert(key string, by Who, write func(name string, content []byte
 	return out, err
 }
 
-// at is a file as of a commit, nil when it was not there.
+// at returns the content of a file in a commit, or nil if the commit does not contain it.
+// Errors: Invalid if the file is longer than maxDiffFile.
 func (r *Repo) at(c *object.Commit, name string) ([]byte, error) {
 	f, err := c.File(name)
 	if errors.Is(err, object.ErrFileNotFound) {
@@ -147,5 +149,5 @@ func (r *Repo) at(c *object.Commit, name string) ([]byte, error) {
 	return data, err
 }
 
-// same compares contents; nil is no file, which is not an empty one.
+// same compares contents. nil means no file and differs from an empty file.
 func same(a, b []byte) bool { return (a == nil) == (b == nil) && string(a) == string(b) }

@@ -15,15 +15,15 @@ import (
 	"github.com/go-git/go-billy/v5"
 )
 
-// maxWritten bounds what one operation writes, in bytes: a clone must not fill the
-// disk that all agents share.
+// maxWritten is the maximum number of bytes that one operation writes, so that a clone
+// cannot fill the disk that all agents share.
 const maxWritten = 256 << 20
 
 var errTooMuch = fmt.Errorf("more than %d MiB were written", maxWritten>>20)
 
-// disk is what all file systems of one operation share.
+// disk is the state that all file systems of one operation share.
 type disk struct {
-	ctx     context.Context //nolint:containedctx // ends one operation: go-git passes none on
+	ctx     context.Context //nolint:containedctx // context of one operation: go-git does not pass one
 	written int64
 	roots   []*os.Root
 }
@@ -44,9 +44,9 @@ func (d *disk) open(r *os.Root, err error) (*fsys, error) {
 	return &fsys{disk: d, root: r}, nil
 }
 
-// fsys is a folder of the workspace as go-git sees it. Every access goes through
-// os.Root, so no link that an agent planted leads out of the workspace, however it
-// is timed.
+// fsys is a folder of the workspace as a file system of go-git. Every access goes through
+// os.Root, so a symbolic link cannot lead out of the workspace, even if it is created
+// concurrently.
 type fsys struct {
 	*disk
 	root *os.Root
@@ -54,7 +54,8 @@ type fsys struct {
 
 var _ billy.Filesystem = (*fsys)(nil)
 
-// local is a name as os.Root takes it; nothing is above the folder.
+// local returns a name relative to the folder, as os.Root requires. ".." above the folder
+// has no effect.
 func local(name string) string {
 	name = strings.TrimPrefix(filepath.Clean("/"+name), "/")
 	if name == "" {
@@ -79,7 +80,7 @@ func (f *fsys) OpenFile(name string, flag int, perm os.FileMode) (billy.File, er
 			return nil, err
 		}
 	}
-	// Opening a named pipe would wait for its other end.
+	// Without O_NONBLOCK, opening a named pipe would block until the other end is opened.
 	file, err := f.root.OpenFile(at, flag|syscall.O_NONBLOCK, perm.Perm())
 	if err != nil {
 		return nil, err
@@ -163,10 +164,10 @@ func (f *fsys) Chroot(name string) (billy.Filesystem, error) {
 	return f.open(f.root.OpenRoot(local(name)))
 }
 
-// Root is a name for people alone; go-git opens nothing by it.
+// Root returns a name for display. go-git opens no file by it.
 func (f *fsys) Root() string { return f.root.Name() }
 
-// opened is an open file. Locks are not needed: one operation at a time works on
+// opened is an open file. Its locks do nothing, because only one operation at a time uses
 // a workspace.
 type opened struct {
 	*os.File

@@ -1,9 +1,9 @@
-// Package repo is git for an agent's folder, as a library: it starts no program,
-// runs no hook and reads no settings of the machine. Whatever an agent puts into a
-// repository, nothing outside its folder is read or written.
+// Package repo provides git operations on an agent's folder as a library. It starts no
+// programs, runs no hooks and reads no settings of the machine. No content of a
+// repository can make it read or write outside the agent's folder. Remotes are reached
+// over https, and in tests over http, only.
 //
-// It decides nothing about whether an operation is allowed, and it speaks https
-// (and plain http, for tests) alone.
+// Package repo must not decide whether an operation is allowed.
 package repo
 
 import (
@@ -30,7 +30,7 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// Who makes a commit, and when.
+// Who is the author of a commit, with its time.
 type Who struct {
 	Name, Email string
 	At          time.Time
@@ -40,8 +40,7 @@ func (w Who) signature() *object.Signature {
 	return &object.Signature{Name: w.Name, Email: w.Email, When: w.At.UTC()}
 }
 
-// Repo is an open repository, for one operation. It is not safe for concurrent
-// use.
+// Repo is a repository that is open for one operation. It is not safe for concurrent use.
 type Repo struct {
 	git  *git.Repository
 	tree *git.Worktree
@@ -49,14 +48,15 @@ type Repo struct {
 	free func()
 }
 
-// busy has one token for each workspace in use: go-git locks nothing.
+// busy has one token for each workspace in use, because go-git does no locking.
 var busy = struct {
 	sync.Mutex
 	of map[string]chan struct{}
 }{of: map[string]chan struct{}{}}
 
-// take waits until no other call works on a workspace, or ctx ends. There are as many
-// entries as agents.
+// take waits until no other operation uses the workspace, or until ctx ends. The returned
+// function releases the workspace. Entries of busy are not removed; their number is that
+// of the agents.
 func take(ctx context.Context, workspace string) (func(), error) {
 	busy.Lock()
 	c := busy.of[workspace]
@@ -73,8 +73,8 @@ func take(ctx context.Context, workspace string) (func(), error) {
 	}
 }
 
-// Within makes a path relative to the workspace; "" and the workspace are ".".
-// Errors: Invalid for one outside.
+// Within returns a path relative to the workspace; "" and the workspace itself are ".".
+// Errors: Invalid for a path outside.
 func Within(workspace, name string) (string, error) {
 	if rest, ok := strings.CutPrefix(name, "~"); ok && (rest == "" || rest[0] == '/') {
 		name = workspace + rest
@@ -93,12 +93,12 @@ func Within(workspace, name string) (string, error) {
 	return name, nil
 }
 
-// scratch is where commands have their temporary files.
+// scratch is the folder of the commands' temporary files.
 const scratch = ".tmp/"
 
-// Open opens the repository in a folder of a workspace, and makes the one of the
-// workspace itself if there is none. The caller closes it. Errors: NotFound
-// when a folder below holds no repository.
+// Open opens the repository in a folder of a workspace. If the workspace itself has no
+// repository, Open creates it. The caller must call Close. Errors: NotFound if another
+// folder is missing or has no repository.
 func Open(ctx context.Context, workspace, name string) (*Repo, error) {
 	at, err := Within(workspace, name)
 	if err != nil {
@@ -150,8 +150,8 @@ func open(d *disk, workspace, at string) (*Repo, error) {
 	if r.tree, err = r.git.Worktree(); err != nil {
 		return nil, fmt.Errorf("open the repository: %w", err)
 	}
-	// What commands leave in their folder for temporary files is no work. go-git is
-	// not shown the file that says so to the program git.
+	// The temporary files of commands are not part of the work. The pattern is also
+	// written to info/exclude for the program git; go-git does not read that file.
 	r.tree.Excludes = append(r.tree.Excludes, gitignore.ParsePattern(scratch, nil))
 	if made {
 		f, err := dot.Create("info/exclude")
@@ -166,20 +166,20 @@ func open(d *disk, workspace, at string) (*Repo, error) {
 	return r, nil
 }
 
-// Close frees the workspace for the next operation.
+// Close releases the workspace for the next operation.
 func (r *Repo) Close() error {
 	err := r.fs.close()
 	r.free()
 	return err
 }
 
-// Change is a file that differs, as git status --short shows it.
+// Change is a changed file with the status codes of git status --short.
 type Change struct {
 	Path              string
 	Staging, Worktree byte
 }
 
-// Status returns the branch and the changed files, by path.
+// Status returns the current branch and the changed files, sorted by path.
 func (r *Repo) Status() (branch string, changes []Change, err error) {
 	s, err := r.tree.Status()
 	if err != nil {
@@ -195,7 +195,7 @@ func (r *Repo) Status() (branch string, changes []Change, err error) {
 	return branch, changes, err
 }
 
-// Branch is the current one.
+// Branch returns the name of the current branch, or "detached at" and a short hash.
 func (r *Repo) Branch() (string, error) {
 	head, err := r.git.Reference(plumbing.HEAD, false)
 	switch {
@@ -207,7 +207,7 @@ func (r *Repo) Branch() (string, error) {
 	return "detached at " + head.Hash().String()[:7], nil
 }
 
-// head is the latest commit, nil when there is none.
+// head returns the latest commit, or nil if there is none.
 func (r *Repo) head() (*object.Commit, error) {
 	ref, err := r.git.Head()
 	if errors.Is(err, plumbing.ErrReferenceNotFound) {
@@ -219,8 +219,8 @@ func (r *Repo) head() (*object.Commit, error) {
 	return r.git.CommitObject(ref.Hash())
 }
 
-// Commit records what is staged, with all that changed if all is set. It returns
-// the commit's hash, "" when there is nothing to record.
+// Commit commits the staged changes; with all, it stages all changes before. It returns
+// the hash, or "" if there is nothing to commit.
 func (r *Repo) Commit(message string, all bool, by Who) (string, error) {
 	if all {
 		if err := r.tree.AddWithOptions(&git.AddOptions{All: true}); err != nil {
@@ -237,10 +237,11 @@ func (r *Repo) Commit(message string, all bool, by Who) (string, error) {
 	return h.String(), nil
 }
 
-// Record commits one file alone of what is not staged yet.
+// Record stages one file and commits all staged changes. It returns the hash, or "" if
+// there is nothing to commit.
 func (r *Repo) Record(name, message string, by Who) (string, error) {
 	if err := r.tree.AddWithOptions(&git.AddOptions{Path: name, SkipStatus: true}); err != nil {
-		// A file that is neither there nor known has nothing to record.
+		// A missing file that is not tracked has nothing to record.
 		if _, lerr := r.fs.Lstat(name); errors.Is(lerr, os.ErrNotExist) {
 			return "", nil
 		}
@@ -249,13 +250,13 @@ func (r *Repo) Record(name, message string, by Who) (string, error) {
 	return r.Commit(message, false, by)
 }
 
-// Entry is a commit.
+// Entry is one commit of a log.
 type Entry struct {
 	Hash, Author, Message string
 	At                    time.Time
 }
 
-// Log returns the latest commits, the latest first.
+// Log returns the latest limit commits, the latest first.
 func (r *Repo) Log(limit int) ([]Entry, error) {
 	var out []Entry
 	err := r.walk(limit, func(c *object.Commit) bool {
@@ -265,7 +266,8 @@ func (r *Repo) Log(limit int) ([]Entry, error) {
 	return out, err
 }
 
-// walk shows the latest commits until f has seen enough.
+// walk calls f with the latest commits along the first parents, at most limit, until f
+// returns false.
 func (r *Repo) walk(limit int, f func(*object.Commit) bool) error {
 	c, err := r.head()
 	for n := 0; err == nil && c != nil && n < limit && f(c); n++ {
@@ -278,12 +280,12 @@ func (r *Repo) walk(limit int, f func(*object.Commit) bool) error {
 		c, err = c.Parent(0)
 	}
 	if errors.Is(err, plumbing.ErrObjectNotFound) {
-		return nil // a shallow clone ends here
+		return nil // end of a shallow clone
 	}
 	return err
 }
 
-// Branches lists the branches, by name.
+// Branches returns the names of the branches, sorted.
 func (r *Repo) Branches() ([]string, error) {
 	refs, err := r.git.Branches()
 	if err != nil {
@@ -298,8 +300,9 @@ func (r *Repo) Branches() ([]string, error) {
 	return out, err
 }
 
-// CreateBranch makes a branch where the current one is. One that is there already
-// at the same place is fine. Errors: Conflict, Invalid without a commit.
+// CreateBranch creates a branch at the current commit. If it exists at the same commit,
+// nothing changes. Errors: Conflict if it exists at another commit; Invalid if there is
+// no commit.
 func (r *Repo) CreateBranch(name string) error {
 	head, err := r.git.Head()
 	if err != nil {
@@ -312,8 +315,7 @@ func (r *Repo) CreateBranch(name string) error {
 	return r.git.Storer.SetReference(plumbing.NewHashReference(ref, head.Hash()))
 }
 
-// Checkout goes to a branch. Errors: NotFound; Conflict when changes would be
-// lost.
+// Checkout switches to a branch. Errors: NotFound; Conflict if changes would be lost.
 func (r *Repo) Checkout(name string) error {
 	ref := plumbing.NewBranchReferenceName(name)
 	if _, err := r.git.Reference(ref, true); err != nil {
@@ -332,7 +334,7 @@ func (r *Repo) Checkout(name string) error {
 	if err != nil {
 		return err
 	}
-	for _, change := range changes { // go-git moves first and looks afterwards
+	for _, change := range changes { // go-git checks for changes only after it has moved HEAD
 		if _, err := c.File(change.Path); err == nil || change.Worktree != '?' {
 			return lost
 		}
@@ -340,8 +342,8 @@ func (r *Repo) Checkout(name string) error {
 	return r.tree.Checkout(&git.CheckoutOptions{Branch: ref})
 }
 
-// DeleteBranch forgets a branch; one that is not there is fine. Errors: Conflict
-// for the current one.
+// DeleteBranch deletes a branch. A missing branch is not an error. Errors: Conflict for
+// the current branch.
 func (r *Repo) DeleteBranch(name string) error {
 	if current, err := r.Branch(); err != nil || current == name {
 		return api.Errorf(api.Conflict, "%s is the current branch", name)
@@ -349,10 +351,10 @@ func (r *Repo) DeleteBranch(name string) error {
 	return r.git.Storer.RemoveReference(plumbing.NewBranchReferenceName(name))
 }
 
-// Push sends a branch ("" is the current one) to a remote, through an HTTP proxy
-// unless its URL is "". It says whether there
-// was anything to send. Errors: NotFound, Invalid for an address that is no web
-// address, Conflict when the remote has what is not here.
+// Push pushes a branch to a remote; "" is the current branch. It uses the HTTP proxy if
+// its URL is not empty. sent reports whether there was anything to push. Errors: NotFound
+// if the branch or the remote is missing; Invalid if the remote's URL is not http or
+// https; Conflict if the remote has commits that are missing here.
 func (r *Repo) Push(remote, branch, proxy string, progress func([]byte)) (sent bool, err error) {
 	if branch == "" {
 		if branch, err = r.Branch(); err != nil {
@@ -367,7 +369,7 @@ func (r *Repo) Push(remote, branch, proxy string, progress func([]byte)) (sent b
 	if err != nil {
 		return false, &api.Error{Code: api.NotFound, Message: "there is no remote " + remote, Next: "clone the repository from where it should go to"}
 	}
-	// The agent may have written the settings: what is not the web stays closed.
+	// The agent may have written the settings, so other protocols are refused.
 	urls := known.Config().URLs
 	if len(urls) == 0 {
 		return false, api.Errorf(api.Invalid, "the remote %s has no address", remote)
@@ -389,7 +391,7 @@ func (r *Repo) Push(remote, branch, proxy string, progress func([]byte)) (sent b
 	return err == nil, err
 }
 
-// checkURL takes addresses of the web without a password.
+// checkURL accepts http and https URLs without a user or password. Errors: Invalid.
 func checkURL(url string) error {
 	rest, ok := strings.CutPrefix(url, "https://")
 	if !ok {
@@ -402,10 +404,10 @@ func checkURL(url string) error {
 	return nil
 }
 
-// Clone copies a repository into a folder of a workspace that is not there yet, through
-// an HTTP proxy unless its URL is "".
-// depth 0 is everything. What it began and did not end, it removes. Errors:
-// Conflict when the folder is there.
+// Clone clones a repository into a new folder of a workspace, through the HTTP proxy if
+// its URL is not empty. A depth of 0 means the complete history. On failure it removes
+// what it has written. Errors: Invalid for the path or the URL; Conflict if the folder
+// exists.
 func Clone(ctx context.Context, workspace, name, url, proxy string, depth int, progress func([]byte)) (err error) {
 	at, err := Within(workspace, name)
 	if err != nil {
@@ -431,9 +433,10 @@ func Clone(ctx context.Context, workspace, name, url, proxy string, depth int, p
 	if err := top.parents(at); err != nil {
 		return err
 	}
-	// Beside its place, so that a folder of that name is a whole repository.
+	// A temporary name in the same folder, so that the final folder is always a complete
+	// repository.
 	half := path.Join(path.Dir(at), ".clone-"+path.Base(at))
-	if err := top.root.RemoveAll(half); err != nil { // of one that was interrupted
+	if err := top.root.RemoveAll(half); err != nil { // left by an interrupted clone
 		return err
 	}
 	if err := top.root.Mkdir(half, 0o755); err != nil {

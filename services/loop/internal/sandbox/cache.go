@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// Stamp tells two states of a file apart: a write, a rename or a change of its rights
-// gives it another, whatever times the writer sets. The zero Stamp is that of a file
-// which is not there.
+// Stamp is the state of a file. A write, a rename or a change of the mode changes it,
+// even if the writer sets the times of the file back. The zero Stamp is the state of a
+// missing file.
 type Stamp struct {
 	dev, ino          uint64
 	size              int64
@@ -17,27 +17,27 @@ type Stamp struct {
 	changed, modified int64 // Unix nanoseconds
 }
 
-// settled is how long ago a file must have changed for its stamp to be relied upon. Two
-// writes within one tick of the kernel's clock give one stamp, and that clock ticks every
-// 10 ms at the slowest (CONFIG_HZ=100).
+// settled is the minimum time since the last change of a file for its stamp to be relied
+// upon. Two writes within one tick of the kernel's clock have the same stamp, and the
+// longest tick is 10 ms (CONFIG_HZ=100).
 const settled = 100 * time.Millisecond
 
-// maxCached bounds the values of one Cache; what is left out is made again.
+// maxCached is the maximum number of values of one Cache. Values that are removed are
+// loaded again.
 const maxCached = 4096
 
-// Cache keeps what was made of files of workspaces, for as long as the files stay as they
-// were: looking it up costs a stat(2) for each of them, and opens none. A workspace on a
-// file system of a network is not cached. The zero value is empty and ready. It is safe
-// for concurrent use.
+// Cache holds values that were computed from files of workspaces, as long as these files
+// are unchanged. A lookup costs one lstat(2) per file and opens none. Values of a
+// workspace on a network file system are not cached. The zero value is empty and ready to
+// use. Cache is safe for concurrent use.
 type Cache[T any] struct {
 	mu   sync.Mutex
 	kept map[string]*cached[T] // by workspace and name
 	size int64
-	// Max bounds what the values hold together, by the sizes that are said of them. 0: 8
-	// MiB.
+	// Max is the limit of the sum of the sizes of the values, in bytes. Zero means 8 MiB.
 	Max int64
 
-	now func() time.Time // nil: time.Now
+	now func() time.Time // nil means time.Now
 }
 
 type cached[T any] struct {
@@ -47,17 +47,19 @@ type cached[T any] struct {
 	stamps []Stamp
 }
 
-// Made is a value that was made of files.
+// Made is a value that was computed from files.
 type Made[T any] struct {
 	Value T
-	Size  int // in bytes, about
-	// Paths of the files and directories below the workspace that it depends on, and of
-	// those that were not there. Without any, it is not kept.
+	Size  int // approximate, in bytes
+	// Paths are the files and directories, relative to the workspace, that the value
+	// depends on; Absent are those that were missing. If both are empty, the value is not
+	// cached.
 	Paths, Absent []string
 }
 
-// Get returns the value with a name that was made of files of a workspace, or what
-// load makes now. An error of load is returned and not kept. Callers share the value.
+// Get returns the cached value of a workspace and name if its files are unchanged, and
+// otherwise the result of load. An error of load is returned and not cached. Concurrent
+// callers may load the same value; all callers share it.
 func (c *Cache[T]) Get(workspace, name string, load func() (Made[T], error)) (T, error) {
 	key := workspace + "\x00" + name
 	c.mu.Lock()
@@ -80,7 +82,7 @@ func (c *Cache[T]) Get(workspace, name string, load func() (Made[T], error)) (T,
 	for i, p := range slices.Concat(made.Paths, made.Absent) {
 		p = filepath.Join(workspace, p)
 		s, ok := stampOf(p)
-		// One that changed neither since the beginning nor shortly before is as it was read.
+		// A file whose last change is older than this is in the state that load read.
 		steady = steady && ok && (s == Stamp{}) == (i >= len(made.Paths)) && s.changed < began.Add(-settled).UnixNano()
 		next.paths, next.stamps = append(next.paths, p), append(next.stamps, s)
 	}
@@ -91,7 +93,7 @@ func (c *Cache[T]) Get(workspace, name string, load func() (Made[T], error)) (T,
 	return made.Value, nil
 }
 
-// stands says whether the files are as they were.
+// stands reports whether the files are unchanged.
 func (k *cached[T]) stands() bool {
 	for i, p := range k.paths {
 		if s, ok := stampOf(p); !ok || s != k.stamps[i] {
@@ -101,7 +103,7 @@ func (k *cached[T]) stands() bool {
 	return true
 }
 
-// put keeps a value, or removes what is kept if it is nil.
+// put replaces the cached value of key; nil removes it.
 func (c *Cache[T]) put(key string, k *cached[T]) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -119,7 +121,7 @@ func (c *Cache[T]) put(key string, k *cached[T]) {
 	if k.size > most {
 		return
 	}
-	for other, o := range c.kept { // any of them: those in use come back
+	for other, o := range c.kept { // remove values in any order; values in use are loaded again
 		if c.size+k.size <= most && len(c.kept) < maxCached {
 			break
 		}

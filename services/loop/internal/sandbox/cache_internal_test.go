@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// reading is a file of a workspace behind a cache.
+// reading is a file of a workspace that is read through a cache.
 type reading struct {
 	t     *testing.T
 	dir   string
@@ -24,11 +24,11 @@ func newReading(t *testing.T) *reading {
 		t.Logf("%s is on a file system that is not cached", dir)
 	}
 	r := &reading{t: t, dir: dir}
-	r.cache.now = func() time.Time { return time.Now().Add(time.Hour) } // what is written now is old
+	r.cache.now = func() time.Time { return time.Now().Add(time.Hour) } // all writes are older than settled
 	return r
 }
 
-// write writes the file, again until its clock has ticked.
+// write writes the file, and repeats it until the stamp has changed.
 func (r *reading) write(text string) {
 	r.t.Helper()
 	name := filepath.Join(r.dir, "f")
@@ -59,7 +59,7 @@ func (r *reading) get() string {
 	return v
 }
 
-// want gets the text twice, of which so many are loads.
+// want reads the text twice and checks the number of loads.
 func (r *reading) want(what, text string, loads int) {
 	r.t.Helper()
 	before := r.loads
@@ -89,7 +89,7 @@ func TestCache(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.write("two") // as long, and then as old
+	r.write("two") // same length and, after Chtimes, same modification time
 	if err := os.Chtimes(name, info.ModTime(), info.ModTime()); err != nil {
 		t.Fatal(err)
 	}
@@ -114,12 +114,12 @@ func TestCache(t *testing.T) {
 	r.want("removed", "", 1)
 }
 
-// A file that was written a moment ago may be written again within one tick of its
-// clock: it is read each time.
+// TestCacheOfAFreshFile tests that a file which was changed less than settled ago is not
+// cached: it could change again within the same tick of the clock.
 func TestCacheOfAFreshFile(t *testing.T) {
 	t.Parallel()
 	r := newReading(t)
-	r.cache.now = func() time.Time { // half of what it takes after the last change
+	r.cache.now = func() time.Time { // half of settled after the last change
 		s, _ := stampOf(filepath.Join(r.dir, "f"))
 		return time.Unix(0, s.changed).Add(settled / 2)
 	}

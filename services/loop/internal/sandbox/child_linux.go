@@ -18,22 +18,23 @@ import (
 )
 
 const (
-	hiddenName = "anima-sandbox" // the first argument of a process that is ours; no user types it
+	hiddenName = "anima-sandbox" // argv[0] of the processes that this package starts; no shell command uses it
 	orderFD    = 3
 	reportFD   = 4
 )
 
-// Init must be the first call of every main, and of TestMain in packages
-// whose tests use Run. It returns at once in an ordinary process and never
-// in one that Run started.
+// Init must be the first call of main, and of TestMain in packages whose tests use Run.
+// In an ordinary process it returns at once. In a process that Run or Start started it
+// does the work of that process and exits.
 func Init() {
 	if len(os.Args) != 2 || os.Args[0] != hiddenName {
 		return
 	}
-	// syscall.Exit: os.Exit would run what the service has for its own end.
+	// syscall.Exit, because os.Exit runs the exit hooks of the runtime, which belong to
+	// the service.
 	role := os.Args[1]
 	if role == "probe" {
-		if os.Getpid() == 1 && freeze("/") != nil { // Only in its own namespaces is it the first.
+		if os.Getpid() == 1 && freeze("/") != nil { // the pid is 1 only in a new PID namespace
 			syscall.Exit(1)
 		}
 		syscall.Exit(0)
@@ -44,7 +45,7 @@ func Init() {
 	var o order
 	decoder := json.NewDecoder(orders)
 	if err := decoder.Decode(&o); err != nil {
-		syscall.Exit(1) // The service died first.
+		syscall.Exit(1) // the service exited before it sent the order
 	}
 	switch role {
 	case "supervise":
@@ -53,18 +54,18 @@ func Init() {
 			syscall.Exit(1)
 		}
 	case "enter":
-		// It only returns when it could not become the shell.
+		// enter returns only on failure; on success the process becomes the shell.
 		fmt.Fprint(reports, o.enter())
 	}
 	syscall.Exit(0)
 }
 
-// supervise starts the shell, waits for it, and leaves none of its processes
-// behind. The end of asked means that it must stop now.
+// supervise starts the shell, waits for it, and kills all processes that it left running.
+// The end of asked means that the command must be stopped now.
 func (o order) supervise(asked io.Reader) report {
-	// The kernel ties the shell's death signal to the thread that started it.
+	// The kernel ties the parent death signal of the shell to the thread that started it.
 	runtime.LockOSThread()
-	// Orphans come to us instead of init, so that sweep finds them.
+	// Orphans are reparented to this process instead of init, so that sweep finds them.
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return report{Setup: fmt.Sprintf("adopt orphans: %v", err)}
 	}
@@ -78,12 +79,12 @@ func (o order) supervise(asked io.Reader) report {
 		return report{Setup: err.Error()}
 	}
 	killed := make(chan struct{})
-	go func() { // It ends with the process: nothing else can end a read.
+	go func() { // ends with the process; a blocked read cannot be cancelled
 		_, _ = io.Copy(io.Discard, asked)
 		close(killed)
 		_ = syscall.Kill(-shell, syscall.SIGKILL)
 	}()
-	setup, err := io.ReadAll(failure) // Ends when the shell has taken over, or with a reason.
+	setup, err := io.ReadAll(failure) // ends when the shell was executed, or with a reason for the failure
 	if err != nil {
 		setup = []byte(err.Error())
 	}
@@ -98,10 +99,11 @@ func (o order) supervise(asked io.Reader) report {
 	return rep
 }
 
-// freeze makes every mount but the workspace's read-only in this process's
-// mount namespace. Landlock knows no right for modes, owners and times.
+// freeze makes all mounts except the workspace read-only in the mount namespace of this
+// process. Landlock cannot restrict changes of modes, owners and times.
 func freeze(workspace string) error {
-	// First of all, so that nothing here happens to the machine's own mounts.
+	// This must be the first step, so that the later ones do not propagate to the mounts
+	// of the machine.
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return err
 	}
@@ -115,8 +117,8 @@ func freeze(workspace string) error {
 	return unix.MountSetattr(unix.AT_FDCWD, workspace, 0, &unix.MountAttr{Attr_clr: unix.MOUNT_ATTR_RDONLY})
 }
 
-// startShell starts the process that becomes the shell. What it writes to
-// the reader is why it could not.
+// startShell starts the process that becomes the shell. If the process fails, it writes
+// the reason to failure.
 func (o order) startShell() (pid int, failure io.Reader, err error) {
 	orderR, orderW, err := os.Pipe()
 	if err != nil {
@@ -129,7 +131,8 @@ func (o order) startShell() (pid int, failure io.Reader, err error) {
 	pid, err = syscall.ForkExec("/proc/self/exe", []string{hiddenName, "enter"}, &syscall.ProcAttr{
 		Env:   []string{},
 		Files: []uintptr{0, 1, 2, orderR.Fd(), failureW.Fd()},
-		// Its own session: no terminal to push keys into, one group to kill.
+		// A session of its own has no controlling terminal to inject input into, and its
+		// process group can be killed as a whole.
 		Sys: &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL},
 	})
 	err = errors.Join(err, orderR.Close(), failureW.Close())
@@ -142,8 +145,8 @@ func (o order) startShell() (pid int, failure io.Reader, err error) {
 	return pid, failureR, nil
 }
 
-// await reaps children until pid has ended and returns its exit code as
-// shells count: 128 and the signal.
+// await reaps children until pid has ended, and returns its exit code as shells report
+// it: 128 plus the number of the signal that killed it.
 func await(pid int) int {
 	for {
 		var status syscall.WaitStatus
@@ -160,9 +163,9 @@ func await(pid int) int {
 	}
 }
 
-// sweep ends whatever the command left running, also what moved to another
-// session. Each child killed hands its own children to us, until none is
-// left. The first process of a PID namespace need not: the kernel does it.
+// sweep kills all processes that the command left running, including those in other
+// sessions. The children of a killed process are reparented to this one, until none is
+// left. In a PID namespace the kernel does this when the first process ends.
 func sweep() {
 	for os.Getpid() != 1 {
 		for _, pid := range children() {
@@ -175,16 +178,17 @@ func sweep() {
 	}
 }
 
-// children lists the processes whose parent is this one.
+// children returns the ids of the child processes of this process.
 func children() []int {
 	self := strconv.Itoa(os.Getpid())
 	var pids []int
 	for _, path := range processes("stat") {
 		stat, err := os.ReadFile(path)
 		if err != nil {
-			continue // It has ended.
+			continue // the process has ended
 		}
-		// proc_pid_stat(5): the name in parentheses may hold anything, then state and parent.
+		// proc_pid_stat(5): the name in parentheses may contain any character; the state
+		// and the parent follow.
 		fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
 		if len(fields) > 1 && fields[1] == self {
 			if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path))); err == nil {
@@ -196,14 +200,14 @@ func children() []int {
 }
 
 func processes(file string) []string {
-	paths, _ := filepath.Glob("/proc/[0-9]*/" + file) // The pattern is valid.
+	paths, _ := filepath.Glob("/proc/[0-9]*/" + file) // the pattern is valid
 	return paths
 }
 
-// enter holds this process and makes it the shell. It returns only what
-// went wrong, when the command has not run.
+// enter restricts this process and executes the shell in it. It returns only if it fails,
+// with the reason; the command has then not run.
 func (o order) enter() error {
-	// Most of what follows holds one thread, and it is this one that execs.
+	// Most restrictions apply to one thread, which must be the one that calls exec.
 	runtime.LockOSThread()
 	if err := os.Chdir(o.Dir); err != nil {
 		return err
@@ -211,7 +215,7 @@ func (o order) enter() error {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("no new privileges: %w", err)
 	}
-	processes := o.processLimit() // It reads /proc, which is about to go.
+	processes := o.processLimit() // reads /proc, which Landlock denies below
 	if o.Held.LandlockABI > 0 {
 		if err := o.landlock(); err != nil {
 			return fmt.Errorf("landlock: %w", err)
@@ -223,11 +227,11 @@ func (o order) enter() error {
 			return fmt.Errorf("seccomp: %w", err)
 		}
 	}
-	// Whoever started the service may have left it files that are not ours.
+	// The process may have inherited open files from the one that started the service.
 	if err := unix.CloseRange(orderFD, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		return fmt.Errorf("close files: %w", err)
 	}
-	// Address space is last: this process has more of it than the shell may.
+	// Address space is last, because this process already uses more than the shell may.
 	for _, l := range []struct {
 		resource int
 		value    uint64
@@ -248,7 +252,7 @@ func (o order) enter() error {
 	return fmt.Errorf("start %s: %w", shell, err)
 }
 
-// lower sets a limit, or leaves the service's own where that is lower.
+// lower sets a limit, or keeps the current hard limit if that is lower.
 func lower(resource int, value uint64) error {
 	var now syscall.Rlimit
 	if err := syscall.Getrlimit(resource, &now); err != nil {
@@ -258,9 +262,9 @@ func lower(resource int, value uint64) error {
 	return syscall.Setrlimit(resource, &syscall.Rlimit{Cur: value, Max: value})
 }
 
-// processLimit returns RLIMIT_NPROC. In a user namespace of its own the
-// kernel counts the command alone; elsewhere it counts all that the user
-// runs, so that is added.
+// processLimit returns the value of RLIMIT_NPROC. In a user namespace of its own, the
+// kernel counts only the processes of the command. Otherwise it counts all threads of the
+// user, so their current number is added.
 func (o order) processLimit() uint64 {
 	limit := uint64(o.Limits.Processes)
 	if o.Held.UserNamespace || os.Geteuid() == 0 {
@@ -278,7 +282,7 @@ func (o order) processLimit() uint64 {
 			case len(fields) > 1 && fields[0] == "Uid:":
 				mine = fields[1] == uid
 			case len(fields) > 1 && fields[0] == "Threads:":
-				threads, _ = strconv.ParseUint(fields[1], 10, 32) // The kernel writes numbers.
+				threads, _ = strconv.ParseUint(fields[1], 10, 32) // the kernel writes a number
 			}
 		}
 		if mine {
@@ -288,8 +292,9 @@ func (o order) processLimit() uint64 {
 	return limit
 }
 
-// dropCapabilities leaves uid 0 no power over what it does not own. Without
-// the right to drop there is nothing to drop either, thanks to no_new_privs.
+// dropCapabilities empties the bounding and ambient capability sets, so that the shell
+// has no capabilities even as uid 0. A process without the right to drop them has none,
+// and no_new_privs prevents it from gaining any.
 func dropCapabilities() {
 	for c := uintptr(0); c <= unix.CAP_LAST_CAP; c++ {
 		_ = unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0)

@@ -9,20 +9,21 @@ import (
 	"slices"
 )
 
-// ReadDir lists the names in a directory of the workspace root, sorted, at most
-// limit of them; more says that there are others. path follows the rules of
-// ReadFile. Directories end in "/", links are left out.
+// ReadDir returns the names in a directory of the workspace root, sorted, from the first
+// limit entries. more reports whether there are further entries. path follows the rules
+// of ReadFile. Names of directories end in "/"; symbolic links and special files are
+// omitted.
 func ReadDir(root, path string, limit int) (names []string, more bool, err error) {
 	dir, name, err := locate(root, path)
 	if err != nil {
 		return nil, false, err
 	}
-	defer dir.Close() // Only read from.
+	defer dir.Close() // read only: an error of Close loses no data
 	f, err := dir.Open(name)
 	if err != nil {
 		return nil, false, explain(path, err)
 	}
-	defer f.Close() // Only read from.
+	defer f.Close() // read only
 	entries, err := f.ReadDir(limit + 1)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return nil, false, explain(path, err)
@@ -39,14 +40,14 @@ func ReadDir(root, path string, limit int) (names []string, more bool, err error
 	return names, len(entries) > limit, nil
 }
 
-// RemoveAll removes a file or a directory of the workspace root with all that is
-// in it; what is not there is no error. Links are removed, not followed.
+// RemoveAll removes a file, or a directory with its content, from the workspace root. A
+// missing path is not an error. Symbolic links are removed, not followed.
 func RemoveAll(root, path string) error {
 	dir, name, err := locate(root, path)
 	if err != nil {
 		return err
 	}
-	defer dir.Close() // What it holds is the kernel's.
+	defer dir.Close() // an error of Close loses no data
 	if name == "." {
 		return fmt.Errorf("%s: %w", path, ErrIsDir)
 	}
@@ -56,22 +57,22 @@ func RemoveAll(root, path string) error {
 	return nil
 }
 
-// Replace moves a directory of the workspace root to another place in it. What
-// was there is removed: whoever looks sees the old directory, for a moment none,
-// then the new one, never a mixture.
+// Replace moves a directory of the workspace root from one path to another and removes
+// the directory that was at the new path. A concurrent reader sees the old directory,
+// then for a short time none, then the new one, but never a mixture.
 func Replace(root, from, to string) error {
 	dir, name, err := locate(root, from)
 	if err != nil {
 		return err
 	}
-	defer dir.Close() // What it holds is the kernel's.
+	defer dir.Close() // an error of Close loses no data
 	if !filepath.IsLocal(to) {
 		return fmt.Errorf("%s: %w", to, ErrOutside)
 	}
 	if err := dir.MkdirAll(filepath.Dir(to), 0o755); err != nil {
 		return explain(to, err)
 	}
-	old := name + ".old" // Beside what is moved, which is as temporary.
+	old := name + ".old" // next to from, which is temporary, too
 	err = dir.Rename(to, old)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return explain(to, err)

@@ -12,12 +12,12 @@ import (
 )
 
 const (
-	scratch    = ".tmp" // TMPDIR, inside the workspace
+	scratch    = ".tmp" // TMPDIR, relative to the workspace
 	searchPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 )
 
-// Environment is all that a command in the workspace dir sees of one, beside
-// Spec.Env. Nothing of the service's is handed on.
+// Environment returns the environment of a command in the workspace dir, without
+// Spec.Env. It contains no variable of the service.
 func Environment(dir string) []string {
 	return []string{
 		"PATH=" + searchPath,
@@ -25,14 +25,15 @@ func Environment(dir string) []string {
 		"PWD=" + dir,
 		"TMPDIR=" + filepath.Join(dir, scratch),
 		"LANG=C.UTF-8",
-		"GIT_CONFIG_NOSYSTEM=1", // Its file may hold secrets, and git stops at one it cannot read.
+		"GIT_CONFIG_NOSYSTEM=1", // the system's file may contain secrets, and git fails if it cannot read it
 		"SHELL=/bin/sh",
 		"TERM=dumb",
 	}
 }
 
-// proxyEnvironment is what a command with a network sees besides. Programs read
-// either case; Node.js needs to be told that it shall read them at all.
+// proxyEnvironment returns the additional variables of a command with a network. Programs
+// read the upper-case or the lower-case names; Node.js reads them only if
+// NODE_USE_ENV_PROXY is set.
 func proxyEnvironment(proxy string) []string {
 	if proxy == "" {
 		return nil
@@ -44,7 +45,8 @@ func proxyEnvironment(proxy string) []string {
 	return append(all, "NODE_USE_ENV_PROXY=1")
 }
 
-// proxyPort is the port of a proxy's URL, 0 when it is not one on this machine.
+// proxyPort returns the port of a proxy's URL, or 0 if the URL is not http with a
+// loopback address.
 func proxyPort(proxy string) uint16 {
 	u, err := url.Parse(proxy)
 	if err != nil || u.Scheme != "http" {
@@ -57,7 +59,7 @@ func proxyPort(proxy string) uint16 {
 	return at.Port()
 }
 
-// Finds says whether a command finds a program of that name.
+// Finds reports whether a command would find a program of this name in its PATH.
 func Finds(program string) bool {
 	if program == "" || strings.ContainsAny(program, "/\x00") {
 		return false
@@ -70,8 +72,8 @@ func Finds(program string) bool {
 
 var variable = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]*)=[^\x00]*$`)
 
-// checkEnv refuses variables that are none, that are given twice, or that
-// would hide one of ours. The error holds no value.
+// checkEnv refuses invalid variables, repeated variables and variables that [Environment]
+// or proxyEnvironment sets. The error contains no value.
 func checkEnv(dir, proxy string, env []string) error {
 	seen := map[string]bool{}
 	for _, own := range append(Environment(dir), proxyEnvironment(proxy)...) {

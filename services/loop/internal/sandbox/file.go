@@ -13,11 +13,11 @@ import (
 	"syscall"
 )
 
-// MaxFile is the longest file in bytes that WriteFile writes, and that
-// ReadFile reads when it is given no limit.
+// MaxFile is the maximum size in bytes of a file that WriteFile writes, and the default
+// limit of ReadFile.
 const MaxFile = 1 << 20
 
-// Errors of ReadFile and WriteFile. A missing file is fs.ErrNotExist.
+// Errors of ReadFile and WriteFile. For a missing file they return fs.ErrNotExist.
 var (
 	ErrOutside   = errors.New("outside the workspace")
 	ErrTooLarge  = errors.New("too large")
@@ -26,10 +26,10 @@ var (
 	ErrIrregular = errors.New("not a regular file")
 )
 
-// ReadFile reads a file of the workspace root. path is relative to root or
-// an absolute path below it; a symbolic link is followed inside root only.
-// A file of more than limit bytes (0: MaxFile) is ErrTooLarge. It never
-// waits for a writer, as opening a named pipe would.
+// ReadFile reads a file of the workspace root. path is relative to root, or an absolute
+// path below root. A symbolic link is followed only within root. A file of more than
+// limit bytes returns ErrTooLarge; a limit of zero or less means MaxFile. ReadFile does
+// not block on a named pipe without a writer; it returns ErrIrregular.
 func ReadFile(root, path string, limit int64) ([]byte, error) {
 	if limit <= 0 {
 		limit = MaxFile
@@ -38,12 +38,12 @@ func ReadFile(root, path string, limit int64) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer dir.Close() // Only read from.
+	defer dir.Close() // read only
 	f, err := dir.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, explain(path, err)
 	}
-	defer f.Close() // Only read from.
+	defer f.Close() // read only
 	info, err := f.Stat()
 	if err != nil {
 		return nil, explain(path, err)
@@ -60,17 +60,16 @@ func ReadFile(root, path string, limit int64) ([]byte, error) {
 	if err != nil {
 		return nil, explain(path, err)
 	}
-	if int64(len(data)) > limit { // It has grown since.
+	if int64(len(data)) > limit { // the file has grown since Stat
 		return nil, fmt.Errorf("%s: %w: more than %d bytes", path, ErrTooLarge, limit)
 	}
 	return data, nil
 }
 
-// WriteFile replaces or makes a file of the workspace root, and the
-// directories above it, under the rules of ReadFile for path. Whoever reads
-// meanwhile, or after a crash, sees the old content or the new, never a part.
-// A link at path is replaced, not followed. More than MaxFile bytes are
-// ErrTooLarge.
+// WriteFile creates or replaces a file of the workspace root, and creates its parent
+// directories. path follows the rules of ReadFile. The replacement is atomic: concurrent
+// readers, and readers after a crash, see the old or the new content. A symbolic link at
+// path is replaced, not followed. More than MaxFile bytes return ErrTooLarge.
 func WriteFile(root, path string, data []byte) error {
 	if len(data) > MaxFile {
 		return fmt.Errorf("%s: %w: %d bytes, at most %d can be written", path, ErrTooLarge, len(data), MaxFile)
@@ -79,7 +78,7 @@ func WriteFile(root, path string, data []byte) error {
 	if err != nil {
 		return err
 	}
-	defer dir.Close() // What it holds is synced.
+	defer dir.Close() // replace has synced the data
 	mode := fs.FileMode(0o644)
 	switch info, err := dir.Lstat(name); {
 	case err == nil && info.IsDir():
@@ -97,7 +96,7 @@ func WriteFile(root, path string, data []byte) error {
 	return nil
 }
 
-// replace writes data beside name and moves it there.
+// replace writes data to a temporary file next to name and renames it to name.
 func replace(dir *os.Root, name string, data []byte, mode fs.FileMode) error {
 	temporary := filepath.Join(filepath.Dir(name), ".write-"+rand.Text())
 	f, err := dir.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
@@ -119,7 +118,7 @@ func replace(dir *os.Root, name string, data []byte, mode fs.FileMode) error {
 	return errors.Join(parent.Sync(), parent.Close())
 }
 
-// locate opens the workspace and makes path relative to it.
+// locate opens the workspace and returns path relative to it.
 func locate(root, path string) (*os.Root, string, error) {
 	name := path
 	if filepath.IsAbs(path) {
@@ -142,19 +141,19 @@ func locate(root, path string) (*os.Root, string, error) {
 	return dir, filepath.Clean(name), nil
 }
 
-// explain puts an error of the system in the words of the workspace, without
-// where the workspace is.
+// explain converts an error of the system into an error about the workspace, without the
+// workspace's absolute path.
 func explain(path string, err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("%s: no such file in the workspace: %w", path, fs.ErrNotExist)
-	case strings.Contains(err.Error(), "path escapes from parent"): // os exports no error for it.
+	case strings.Contains(err.Error(), "path escapes from parent"): // package os exports no error for this case
 		return fmt.Errorf("%s: %w", path, ErrOutside)
 	case errors.Is(err, syscall.ENOTDIR), errors.Is(err, fs.ErrExist):
 		return fmt.Errorf("%s: %w", path, ErrNotADir)
 	case errors.Is(err, syscall.EISDIR):
 		return fmt.Errorf("%s: %w", path, ErrIsDir)
-	case errors.Is(err, syscall.ENXIO): // A socket.
+	case errors.Is(err, syscall.ENXIO): // a socket
 		return fmt.Errorf("%s: %w", path, ErrIrregular)
 	}
 	return fmt.Errorf("%s: %w", path, err)

@@ -95,7 +95,7 @@ func TestFileFaults(t *testing.T) {
 		{root, "big", ErrTooLarge, nil},
 		{root, "pipe", ErrIrregular, nil},
 		{short, "socket", ErrIrregular, nil},
-		{root, "secret", ErrOutside, nil}, // The link is replaced.
+		{root, "secret", ErrOutside, nil}, // WriteFile replaces the link
 		{root, "in", nil, nil},
 		{filepath.Join(root, "nowhere"), "x", fs.ErrNotExist, fs.ErrNotExist},
 	} {

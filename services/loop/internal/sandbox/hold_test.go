@@ -15,7 +15,8 @@ import (
 	"time"
 )
 
-// denies says whether the kernel can deny at all, and loudly when it cannot.
+// denies reports whether the kernel can sandbox a command, and prints a notice if it
+// cannot.
 func denies(t *testing.T, k kernel) bool {
 	t.Helper()
 	if !k.caps.Sandboxed() {
@@ -48,7 +49,7 @@ func TestOutsideIsDenied(t *testing.T) {
 		if err := os.WriteFile(secret, []byte("hunter2"), 0o666); err != nil {
 			t.Fatal(err)
 		}
-		// A file that the service was started with, as shells leave them.
+		// A file that the service inherited open, as from a shell.
 		fd, err := syscall.Open(secret, syscall.O_RDONLY, 0)
 		if err != nil {
 			t.Fatal(err)
@@ -58,8 +59,8 @@ func TestOutsideIsDenied(t *testing.T) {
 		if err := os.Symlink(outside, filepath.Join(dir, "link")); err != nil {
 			t.Fatal(err)
 		}
-		// Only files of this test are written to: on the day that the sandbox
-		// is broken, these commands run as they are.
+		// The commands write only to files of this test, because a broken sandbox would
+		// execute them.
 		commands := []string{
 			"cat " + secret, "cat link/secret", "ls " + outside,
 			"echo x >> " + secret, "echo x > " + secret, "truncate -s 0 " + secret, "echo x > link/new", "mkdir " + outside + "/d",
@@ -141,7 +142,8 @@ func TestOtherProcessesAreOutOfReach(t *testing.T) {
 	})
 }
 
-// dialing is the command that connects as told, and what it needs.
+// dialing returns a command that connects to an address, and the paths that the command
+// needs.
 func dialing(t *testing.T, network, address, proxy string) Spec {
 	t.Helper()
 	exe, err := os.Executable()
@@ -152,7 +154,7 @@ func dialing(t *testing.T, network, address, proxy string) Spec {
 		Command:  strings.Join([]string{exe, dialerName, network, address}, " "),
 		ReadOnly: []string{exe},
 		Proxy:    proxy,
-		Limits:   Limits{AddressSpace: 1 << 62}, // The race detector has terabytes of it.
+		Limits:   Limits{AddressSpace: 1 << 62}, // the race detector reserves terabytes of address space
 	}
 }
 
@@ -171,7 +173,7 @@ func TestNetwork(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		short, err := os.MkdirTemp("", "s") // The name of a socket has 107 bytes.
+		short, err := os.MkdirTemp("", "s") // the path of a socket has at most 107 bytes
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -204,7 +206,7 @@ func TestNetwork(t *testing.T) {
 		}
 		for _, l := range []struct {
 			network, address string
-			open             bool // to a command that has a proxy
+			open             bool // allowed for a command with a proxy
 		}{
 			{"tcp", proxy.Addr().String(), true},
 			{"tcp", tcp.Addr().String(), false},
@@ -223,7 +225,8 @@ func TestNetwork(t *testing.T) {
 	})
 }
 
-// TestEachWall takes the other walls away, so that none is only thought to stand.
+// TestEachWall tests each restriction with the others disabled, so that the others cannot
+// hide a failure.
 func TestEachWall(t *testing.T) {
 	t.Parallel()
 	var lc net.ListenConfig
@@ -250,13 +253,14 @@ func TestEachWall(t *testing.T) {
 			t.Errorf("held by %s alone: sent is %v, want %v: %+v", name, got, want, res)
 		}
 	}
-	// What needs no kernel's favour holds even an unsandboxed command.
+	// These restrictions need no optional kernel feature and apply to unsandboxed
+	// commands, too.
 	res := sh(t, kernel{spaces: []uintptr{0}}, Spec{
 		Command:          "grep -E 'CapEff|CapBnd|CapAmb|NoNewPrivs' /proc/self/status; cat /proc/$PPID/environ 2>/dev/null | wc -c",
 		AllowUnsandboxed: true,
 	})
 	want := "CapEff:\t0000000000000000\nCapBnd:\t0000000000000000\nCapAmb:\t0000000000000000\nNoNewPrivs:\t1\n0\n"
-	if os.Geteuid() != 0 { // The bound is root's to lower, and means nothing without privileges to gain.
+	if os.Geteuid() != 0 { // only root may lower the bounding set, which has no effect without privileges to gain
 		_, bound, _ := strings.Cut(res.Stdout, "CapBnd:")
 		bound, _, _ = strings.Cut(bound, "\n")
 		want = strings.Replace(want, "CapBnd:\t0000000000000000", "CapBnd:"+bound, 1)
@@ -291,12 +295,13 @@ func TestLimits(t *testing.T) {
 	})
 }
 
-// TestProcessLimit runs as nobody when the tests are root, which the kernel
-// exempts.
+// TestProcessLimit runs as the user nobody if the tests run as root, because the kernel
+// exempts root from the limit.
 func TestProcessLimit(t *testing.T) {
 	t.Parallel()
 	for _, bare := range []bool{false, true} {
-		// Not in parallel: without namespaces nobody's other processes count in.
+		// Not parallel: without namespaces the other processes of the user nobody count,
+		// too.
 		t.Run("bare "+strconv.FormatBool(bare), func(t *testing.T) {
 			dir, err := os.MkdirTemp("", "sandbox")
 			if err != nil {
@@ -331,7 +336,8 @@ func TestProcessLimit(t *testing.T) {
 				t.Fatalf("%v: %+v", err, got)
 			}
 			n, err := strconv.Atoi(strings.TrimSpace(string(counted)))
-			// Fewer by the threads of the sandbox that count, more by those that have ended since.
+			// The count is lower by the threads of the sandbox, and higher by processes
+			// that have ended meanwhile.
 			if got.Err != "" || err != nil || n < 3 || n > 60 {
 				t.Errorf("started %d processes, want about 16: %+v", n, got)
 			}

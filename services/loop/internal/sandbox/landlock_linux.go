@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Access rights by the Landlock ABI that brought them; kernel documentation,
+// Access rights by the Landlock ABI that introduced them; see the kernel documentation,
 // userspace-api/landlock.
 const (
 	fsFile = unix.LANDLOCK_ACCESS_FS_EXECUTE | unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_READ_FILE |
@@ -23,9 +23,8 @@ const (
 	scopeAll6 = unix.LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET | unix.LANDLOCK_SCOPE_SIGNAL
 )
 
-// readable is what programs need of a Linux system to start: code, and the
-// parts of /etc that say nothing about this machine's secrets. Missing ones
-// are ignored.
+// readable returns the paths that programs need to start on Linux: code, and the parts of
+// /etc without secrets. Missing paths are ignored.
 func readable() []string {
 	return []string{
 		"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64",
@@ -36,8 +35,8 @@ func readable() []string {
 	}
 }
 
-// dialable is what reaching the network through a proxy takes besides. Names are
-// resolved by the proxy.
+// dialable returns the additional paths that programs need to reach the network through a
+// proxy. The proxy resolves names.
 func dialable() []string {
 	return []string{
 		"/etc/hosts", "/etc/host.conf", "/etc/resolv.conf", "/etc/gai.conf",
@@ -45,7 +44,7 @@ func dialable() []string {
 	}
 }
 
-// landlockABI returns the kernel's version of Landlock, 0 without.
+// landlockABI returns the kernel's Landlock ABI version, or 0 without Landlock.
 func landlockABI() int {
 	v, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
 	if errno != 0 {
@@ -54,7 +53,7 @@ func landlockABI() int {
 	return int(v)
 }
 
-// handled returns the most that the ABI can hold.
+// handled returns all rights that the ABI can restrict. With open, TCP is not restricted.
 func handled(abi int, open bool) unix.LandlockRulesetAttr {
 	attr := unix.LandlockRulesetAttr{Handled_access_fs: fsAll1}
 	if abi >= 2 {
@@ -75,10 +74,10 @@ func handled(abi int, open bool) unix.LandlockRulesetAttr {
 	return attr
 }
 
-// landlock holds the calling thread, and what it execs and starts, to the
-// workspace and the readable paths. no_new_privs must be set. The library of
-// the Landlock project holds every thread instead, which in a PID namespace
-// under cgo looks up threads of other processes.
+// landlock restricts the calling thread, and the programs that it executes and starts, to
+// the workspace and the readable paths. no_new_privs must be set. The library of the
+// Landlock project is not used: it restricts every thread of the process, and in a PID
+// namespace under cgo it looks up threads of other processes.
 func (o order) landlock() error {
 	attr := handled(o.Held.LandlockABI, o.Open)
 	size := unsafe.Offsetof(attr.Quiet_access_fs)
@@ -93,7 +92,7 @@ func (o order) landlock() error {
 		return fmt.Errorf("create rules: %w", errno)
 	}
 	rules := int(fd)
-	defer unix.Close(rules) // Restricting is done by then.
+	defer unix.Close(rules) // the rules are in force by then
 
 	allow := func(access uint64, paths ...string) error {
 		for _, path := range paths {
@@ -129,7 +128,7 @@ func allowBeneath(rules int, path string, access uint64) error {
 	if err != nil {
 		return err
 	}
-	defer unix.Close(fd) // The rule keeps its own reference.
+	defer unix.Close(fd) // the rule holds its own reference
 	var stat unix.Stat_t
 	if err := unix.Fstat(fd, &stat); err != nil {
 		return err
@@ -146,14 +145,14 @@ func allowBeneath(rules int, path string, access uint64) error {
 	return nil
 }
 
-// netPort is struct landlock_net_port_attr, and ruleNetPort LANDLOCK_RULE_NET_PORT, of
-// linux/landlock.h; golang.org/x/sys has neither.
+// netPort is struct landlock_net_port_attr, and ruleNetPort is LANDLOCK_RULE_NET_PORT, of
+// linux/landlock.h. golang.org/x/sys defines neither.
 type netPort struct{ allowed, port uint64 }
 
 const ruleNetPort = 2
 
-// allowConnect lets TCP connect to a port of any host: Landlock has no rules for
-// addresses.
+// allowConnect allows TCP connections to a port of any host, because Landlock has no
+// rules for addresses.
 func allowConnect(rules int, port uint16) error {
 	to := netPort{unix.LANDLOCK_ACCESS_NET_CONNECT_TCP, uint64(port)}
 	_, _, errno := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, uintptr(rules), ruleNetPort,

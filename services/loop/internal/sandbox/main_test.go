@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// The names under which the tests start this binary again.
+// Values of argv that make this binary run as a helper process.
 const (
 	ownerName  = "sandbox-test-owner"
 	dialerName = "sandbox-test-dialer"
@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 	case dialerName:
 		os.Exit(dial(os.Args[1:]))
 	}
-	// Inside a command, where the first argument is the path.
+	// Within a command, where argv[0] is the path of the binary.
 	if len(os.Args) > 1 && os.Args[1] == dialerName {
 		os.Exit(dial(os.Args[2:]))
 	}
@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// owned is what a test asks of a process that runs a command in its place.
+// owned is the input of a helper process that runs a command.
 type owned struct {
 	Dir, Command string
 	Processes    int
@@ -47,7 +47,7 @@ type outcome struct {
 	Err    string
 }
 
-// own runs one command for a test and prints its outcome.
+// own runs one command in a helper process and prints its outcome.
 func own() int {
 	var o owned
 	if err := json.NewDecoder(os.Stdin).Decode(&o); err != nil {
@@ -71,7 +71,8 @@ func own() int {
 	return 0
 }
 
-// owner makes the process that runs own, as nobody when the tests are root.
+// owner returns the helper process that runs own, optionally as the user nobody if the
+// tests run as root.
 func owner(t *testing.T, nobody bool) *exec.Cmd {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "/proc/self/exe")
@@ -84,7 +85,8 @@ func owner(t *testing.T, nobody bool) *exec.Cmd {
 	return cmd
 }
 
-// dial connects as told and sends a byte: dialerName network address.
+// dial connects to an address and sends a byte. Its arguments are the network and the
+// address.
 func dial(args []string) int {
 	conn, err := net.DialTimeout(args[0], args[1], 5*time.Second)
 	if err == nil {
@@ -98,25 +100,26 @@ func dial(args []string) int {
 	return 0
 }
 
-// bare is this kernel without namespaces, as hardened clusters have it.
+// bare returns this kernel without namespaces, as in a hardened cluster.
 func bare() kernel {
 	k := thisKernel(false)
 	k.spaces = []uintptr{0}
 	return k
 }
 
-// each runs a test on the kernel as it is and without namespaces.
+// each runs a test with all features of this kernel, as root also without a user
+// namespace, and without namespaces.
 func each(t *testing.T, test func(t *testing.T, k kernel)) {
 	t.Run("with what the kernel lends", func(t *testing.T) { t.Parallel(); test(t, thisKernel(false)) })
 	if os.Geteuid() == 0 {
 		k := thisKernel(false)
-		k.spaces = k.spaces[1:2] // Root does not need the user namespace for the others.
+		k.spaces = k.spaces[1:2] // root can create the other namespaces without a user namespace
 		t.Run("without a user namespace", func(t *testing.T) { t.Parallel(); test(t, k) })
 	}
 	t.Run("without namespaces", func(t *testing.T) { t.Parallel(); test(t, bare()) })
 }
 
-// sh runs a command that must start.
+// sh runs a command, which must start.
 func sh(t *testing.T, k kernel, spec Spec) Result {
 	t.Helper()
 	if spec.Dir == "" {

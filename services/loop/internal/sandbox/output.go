@@ -2,13 +2,13 @@ package sandbox
 
 import "fmt"
 
-// output keeps the first and the last half of what is written to it, so a
-// command may write without end and neither its start nor its error is lost.
+// output keeps the first and the last half of what is written to it. Its memory is
+// bounded, and the start of the output and a final error message are retained.
 type output struct {
 	half    int
 	head    []byte
-	tail    []byte // a ring once it is full
-	next    int    // where the ring is written next
+	tail    []byte // a ring buffer once it is full
+	next    int    // next write position in the ring
 	written int64
 	tell    func([]byte) // may be nil
 }
@@ -44,7 +44,7 @@ func (o *output) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// dropped returns how many bytes are missing between head and tail.
+// dropped returns the number of bytes missing between head and tail.
 func (o *output) dropped() int64 {
 	return o.written - int64(len(o.head)) - int64(len(o.tail))
 }

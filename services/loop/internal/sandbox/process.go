@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// Process is a command that goes on, such as a server that is spoken to over
-// its standard input and output. Its methods may be called by many goroutines.
+// Process is a running command, such as a server that communicates over its standard
+// input and output. Its methods are safe for concurrent use.
 type Process struct {
-	Stdin  *os.File // closing it tells most programs to end
-	Stdout *os.File // ends with the command and all that it started
+	Stdin  *os.File // closing it makes most programs exit
+	Stdout *os.File // EOF after the command and all its processes have ended
 
 	cancel context.CancelFunc
 	done   chan struct{}
@@ -18,11 +18,10 @@ type Process struct {
 	err    error
 }
 
-// Start starts a command that goes on until it ends by itself, Stop is called or
-// this process dies. It is held as Run holds one; Spec.Timeout is not used and
-// Spec.MaxOutput and Spec.Wrote are about stderr alone; Spec.Quota and Spec.Room
-// hold for as long as it goes on. ctx bounds the start, not
-// the command. The caller of Start calls Stop.
+// Start starts a command that runs until it exits, Stop is called or this process exits.
+// The command is sandboxed as by Run. Spec.Timeout is not used, Spec.MaxOutput and
+// Spec.Wrote apply to stderr only, and Spec.Quota and Spec.Room apply as long as the
+// command runs. ctx limits the start, not the command. The caller must call Stop.
 func Start(ctx context.Context, spec Spec) (*Process, error) {
 	spec, err := spec.withDefaults()
 	if err != nil {
@@ -34,14 +33,15 @@ func Start(ctx context.Context, spec Spec) (*Process, error) {
 	return start(ctx, spec, thisKernel(spec.Proxy != ""))
 }
 
-// Done is closed when the command and everything that it started have ended.
+// Done returns a channel that is closed when the command and all its processes have
+// ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Stop closes the command's input, gives it grace to end, and then ends it with
-// everything that it started, at most 2 s later. It returns how the command
-// ended; Stdout is not part of that. It may be called more than once.
+// Stop closes the standard input of the command and waits up to grace for its end. Then
+// it kills the command and all its processes, which takes at most 2 s. It returns the
+// result, without Stdout. It may be called more than once.
 func (p *Process) Stop(grace time.Duration) (Result, error) {
-	_ = p.Stdin.Close() // Closed already by an earlier call, or by its user.
+	_ = p.Stdin.Close() // may be closed already, by an earlier call or by the caller
 	timer := time.NewTimer(grace)
 	defer timer.Stop()
 	select {
@@ -50,6 +50,6 @@ func (p *Process) Stop(grace time.Duration) (Result, error) {
 		p.cancel()
 		<-p.done
 	}
-	_ = p.Stdout.Close() // As above.
+	_ = p.Stdout.Close() // as above
 	return p.result, p.err
 }

@@ -17,8 +17,8 @@ func start(ctx context.Context, spec Spec, k kernel) (*Process, error) {
 	if err := makeScratch(spec.Dir); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrSetup, err)
 	}
-	// Run tries one set of namespaces after the other, which takes an order's
-	// end to tell; here the end is far away.
+	// Run tries the sets of namespaces in turn, by the outcome of the command. A process
+	// that keeps running has no outcome, so the namespaces are probed first.
 	spaces := k.best(ctx)
 	if err := ctx.Err(); err != nil {
 		return nil, context.Cause(ctx)
@@ -38,7 +38,7 @@ func start(ctx context.Context, spec Spec, k kernel) (*Process, error) {
 	cmd := again(life, "supervise", spaces)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = read[2], write[3], stderr
 	cmd.ExtraFiles = []*os.File{read[0], write[1]}
-	cmd.Cancel = write[0].Close // The supervisor then ends everything; see WaitDelay for when it doesn't.
+	cmd.Cancel = write[0].Close // closing the pipe makes the supervisor kill all processes; WaitDelay applies if it does not
 	cmd.WaitDelay = reach
 	if err := cmd.Start(); err != nil {
 		cancel()
@@ -52,11 +52,11 @@ func start(ctx context.Context, spec Spec, k kernel) (*Process, error) {
 	var stopped error
 	var watching sync.WaitGroup
 	watching.Go(func() { spec.Quota.Watch(life, spec.Dir, spec.Room, func(why error) { stopped = why; cancel() }) })
-	go func() { // Stop waits for it.
+	go func() { // ends after the command; Stop waits for it
 		defer close(p.done)
 		defer cancel()
 		ended := cmd.Wait()
-		_ = write[0].Close() // Closed already if the end was asked for.
+		_ = write[0].Close() // closed already if the command was cancelled
 		var rep report
 		if err := json.NewDecoder(read[1]).Decode(&rep); err != nil {
 			rep = report{ExitCode: -1}
@@ -67,7 +67,7 @@ func start(ctx context.Context, spec Spec, k kernel) (*Process, error) {
 		} else if rep.Setup != "" {
 			p.err = fmt.Errorf("%w: %s", ErrSetup, rep.Setup)
 		}
-		_ = read[1].Close() // Only read from.
+		_ = read[1].Close() // read only
 		cancel()
 		watching.Wait()
 		p.result = Result{
@@ -77,7 +77,7 @@ func start(ctx context.Context, spec Spec, k kernel) (*Process, error) {
 		}
 	}()
 	if err != nil {
-		_, _ = p.Stop(0) // It has not been told what to do.
+		_, _ = p.Stop(0) // the order was not sent, so no command runs
 		return nil, fmt.Errorf("%w: %w", ErrSetup, err)
 	}
 	return p, nil

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// begin starts a command that must start.
+// begin starts a command, which must start.
 func begin(t *testing.T, k kernel, spec Spec) *Process {
 	t.Helper()
 	if spec.Dir == "" {
@@ -57,7 +57,8 @@ func TestProcessAnswersUntilItsInputEnds(t *testing.T) {
 func TestStopEndsEverything(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, k kernel) {
-		// The child has its own session, ignores what can be ignored, and holds the output.
+		// The child has its own session, ignores the signals that it can ignore, and
+		// keeps the output open.
 		p := begin(t, k, Spec{Command: `trap "" TERM HUP; setsid sh -c 'trap "" TERM HUP; echo up; sleep 1000' & cat; sleep 1000`})
 		if got, err := bufio.NewReader(p.Stdout).ReadString('\n'); got != "up\n" {
 			t.Fatalf("read %q, %v", got, err)

@@ -9,17 +9,17 @@ import (
 	"github.com/anima-run/anima/pkg/disk"
 )
 
-// ErrQuota wraps what an agent's folder has too much of.
+// ErrQuota is the error for a workspace that exceeds its quota.
 var ErrQuota = errors.New("the folder's quota is used up")
 
-// Quota bounds what a workspace holds. Zero is no bound.
+// Quota is the limit of a workspace's content. A zero field means no limit.
 type Quota struct {
-	Bytes int64 // on the disk, of all files together
+	Bytes int64 // allocated on disk by all files
 	Files int64 // files and folders
 }
 
-// Check returns nil when the workspace takes more bytes, and a file, within its
-// quota. Errors: [ErrQuota].
+// Check returns nil if more bytes and one file fit into the quota of the workspace.
+// Errors: [ErrQuota].
 func (q Quota) Check(dir string, more int64) error { return q.check(dir, more, 1) }
 
 func (q Quota) check(dir string, moreBytes, moreFiles int64) error {
@@ -39,20 +39,21 @@ func (q Quota) check(dir string, moreBytes, moreFiles int64) error {
 }
 
 const (
-	// lookSpace is how often a running command's disk is looked at, which is one
-	// system call.
+	// lookSpace is the interval at which the free space of the disk is read while a
+	// command runs; this is one system call.
 	lookSpace = 25 * time.Millisecond
-	// lookFiles is how often, at most, its files are counted, and at least while the
-	// disk fills.
+	// lookFiles is the minimum interval at which the files are counted, unless the disk
+	// fills.
 	lookFiles = time.Second
-	// pace is how many times longer than a count takes the next one is away.
+	// pace is the minimum ratio of the interval between counts to the duration of a
+	// count.
 	pace = 10
 )
 
-// Watch calls end, once, with why what writes dir must not go on: dir has more than its
-// quota, or room, which may be nil, says that the disk is full. It returns then, or when
-// ctx ends. The files are counted every second, and at once when the disk has lost a
-// sixteenth of the quota.
+// Watch calls end at most once, with the reason, when dir exceeds its quota or room
+// returns an error because the disk is full. room may be nil. Watch then returns; it also
+// returns when ctx ends. Files are counted every second, and at once if the disk has lost
+// a sixteenth of the quota.
 func (q Quota) Watch(ctx context.Context, dir string, room func() error, end func(error)) {
 	if q == (Quota{}) && room == nil {
 		return
@@ -70,7 +71,7 @@ func (q Quota) Watch(ctx context.Context, dir string, room func() error, end fun
 				return
 			}
 		}
-		space, _ := disk.Of(dir) // unknown room is none that was lost
+		space, _ := disk.Of(dir) // on an error the free space is taken as unchanged
 		if now.After(next) || step > 0 && last.Free-space.Free > step {
 			if err := q.check(dir, 0, 0); err != nil {
 				end(err)

@@ -12,9 +12,8 @@ import (
 	"github.com/anima-run/anima/pkg/disk/disktest"
 )
 
-// TestQuotaEndsTheCommand: a command that writes more than its folder may hold is
-// ended with its children, long before it would end by itself, and the next one is
-// not begun.
+// TestQuotaEndsTheCommand tests that a command that exceeds the quota is killed with its
+// children before its normal end, and that the next command is not started.
 func TestQuotaEndsTheCommand(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -47,7 +46,7 @@ func TestQuotaEndsTheCommand(t *testing.T) {
 	}
 }
 
-// TestReserveEndsTheCommand: whatever a command does, the reserve of the disk is left.
+// TestReserveEndsTheCommand tests that no command can use the reserve of the disk.
 func TestReserveEndsTheCommand(t *testing.T) {
 	t.Parallel()
 	disktest.Run(t, 128*disk.MiB, func(t *testing.T, dir string) {
@@ -73,7 +72,7 @@ func TestReserveEndsTheCommand(t *testing.T) {
 	})
 }
 
-// TestQuotaOfAProcess: one that goes on is held to it, too.
+// TestQuotaOfAProcess tests that the quota applies to a process that Start started.
 func TestQuotaOfAProcess(t *testing.T) {
 	t.Parallel()
 	p, err := Start(t.Context(), Spec{

@@ -17,15 +17,15 @@ import (
 )
 
 const (
-	reach     = 1500 * time.Millisecond // how long the supervisor has to end a command before it is ended itself
+	reach     = 1500 * time.Millisecond // time for the supervisor to kill a command, before the supervisor is killed
 	userSpace = syscall.CLONE_NEWUSER
 	allSpaces = syscall.CLONE_NEWPID | syscall.CLONE_NEWIPC | syscall.CLONE_NEWNS
 )
 
-// kernel is what run may build on. Tests take things away from it.
+// kernel describes the kernel features that run may use. Tests remove features.
 type kernel struct {
 	caps   Capabilities
-	spaces []uintptr // sets of namespaces to try, the best first, 0 for none last
+	spaces []uintptr // sets of namespaces in order of preference; the last is 0 for none
 }
 
 func thisKernel(network bool) kernel {
@@ -44,14 +44,14 @@ func thisKernel(network bool) kernel {
 	return k
 }
 
-// Probe tells what the kernel lends for commands without network. It starts
-// a process or two, which end at once.
+// Probe returns the kernel features for commands without network. It starts up to three
+// short-lived processes.
 func Probe(ctx context.Context) Capabilities {
 	k := thisKernel(false)
 	return k.caps.with(k.best(ctx))
 }
 
-// best returns the first namespaces that the kernel lends.
+// best returns the first set of namespaces that the kernel allows.
 func (k kernel) best(ctx context.Context) uintptr {
 	for _, spaces := range k.spaces {
 		if again(ctx, "probe", spaces).Run() == nil {
@@ -61,7 +61,7 @@ func (k kernel) best(ctx context.Context) uintptr {
 	return 0
 }
 
-// with adds the namespaces to c.
+// with returns c with the fields for a set of namespaces.
 func (c Capabilities) with(spaces uintptr) Capabilities {
 	c.UserNamespace = spaces&syscall.CLONE_NEWUSER != 0
 	c.PIDNamespace = spaces&syscall.CLONE_NEWPID != 0
@@ -70,36 +70,38 @@ func (c Capabilities) with(spaces uintptr) Capabilities {
 	return c
 }
 
-// again makes this binary a child in the role and namespaces given.
+// again returns a command that starts this binary in a role of Init and a set of
+// namespaces.
 func again(ctx context.Context, role string, spaces uintptr) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "/proc/self/exe")
 	cmd.Args = []string{hiddenName, role}
-	cmd.Env = []string{} // Not nil, which would hand on ours with its secrets.
+	cmd.Env = []string{} // empty, because nil would pass the environment of the service with its secrets
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Cloneflags: spaces}
 	if spaces&userSpace != 0 {
 		uid, gid := os.Geteuid(), os.Getegid()
 		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: uid, HostID: uid, Size: 1}}
 		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: gid, HostID: gid, Size: 1}}
-		// Power over the new namespaces alone, which only root keeps by itself.
+		// Capabilities over the new namespaces only; without this, a user other than root
+		// loses them at exec.
 		cmd.SysProcAttr.AmbientCaps = []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_SETPCAP}
 	}
 	return cmd
 }
 
-// order is what the service asks of the supervisor and, in part, the
-// supervisor of the shell to be.
+// order is the request of the service to the supervisor, and of the supervisor to the
+// process that becomes the shell.
 type order struct {
 	Dir, Command string
 	Env          []string
 	ReadOnly     []string
-	Proxy        uint16 // port that may be connected to; 0: there is no network
-	Open         bool   // the network is open: the operator allows it where the kernel cannot hold a command to a port
+	Proxy        uint16 // port that may be connected to; 0 means no network
+	Open         bool   // network is not restricted: the kernel cannot restrict a command to a port, and the operator allows that
 	Limits       Limits
 	Held         Capabilities
 }
 
-// holds is an error when the kernel cannot hold a command and the operator has not
-// said that it shall run all the same.
+// holds returns an error if the kernel cannot sandbox the command and the spec does not
+// allow unsandboxed commands. Errors: [ErrUnavailable], [ErrNoEgress].
 func (k kernel) holds(spec Spec) error {
 	switch {
 	case spec.AllowUnsandboxed:
@@ -112,7 +114,7 @@ func (k kernel) holds(spec Spec) error {
 	return nil
 }
 
-// order is a spec for the supervisor.
+// order returns the order for the supervisor.
 func (s Spec) order(held Capabilities) order {
 	return order{
 		Dir: s.Dir, Command: s.Command, Env: slices.Concat(Environment(s.Dir), proxyEnvironment(s.Proxy), s.Env), ReadOnly: s.ReadOnly,
@@ -120,12 +122,12 @@ func (s Spec) order(held Capabilities) order {
 	}
 }
 
-// report is what came of an order.
+// report is the answer of the supervisor to an order.
 type report struct {
 	ExitCode int
-	Killed   bool   // the service asked for the end, or died
+	Killed   bool   // the service cancelled the command, or exited
 	Setup    string // why the command did not start
-	Refused  bool   // the namespaces lack the power over themselves; fewer may do
+	Refused  bool   // no rights within the namespaces; another set may work
 }
 
 func run(ctx context.Context, spec Spec, k kernel) (Result, error) {
@@ -175,34 +177,35 @@ func run(ctx context.Context, spec Spec, k kernel) (Result, error) {
 	return Result{}, fmt.Errorf("%w: %w", ErrSetup, err)
 }
 
-// stop is why a command was ended that no context ended.
+// stop is the cancellation cause for a command that the quota or the disk's reserve
+// stopped.
 type stop struct{ error }
 
-// refused says whether the kernel would not make the namespaces.
+// refused reports whether the kernel refused to create the namespaces.
 func refused(err error) bool {
 	return slices.ContainsFunc([]error{syscall.EPERM, syscall.EACCES, syscall.EINVAL, syscall.ENOSPC, syscall.EUSERS, syscall.ENOSYS},
 		func(no error) bool { return errors.Is(err, no) })
 }
 
-// attempt runs the order in the namespaces given. An error for which refused
-// is true means that nothing ran.
+// attempt runs the order in a set of namespaces. If refused is true for its error, no
+// command has run.
 func attempt(ctx context.Context, spec Spec, held Capabilities, spaces uintptr) (Result, report, error) {
 	stdout, stderr := newOutput(spec.MaxOutput, spec.Wrote), newOutput(spec.MaxOutput, spec.Wrote)
 	orderR, orderW, err := os.Pipe()
 	if err != nil {
 		return Result{}, report{}, err
 	}
-	defer orderW.Close() // Closing it is the signal; it cannot fail to arrive.
+	defer orderW.Close() // closing it stops the supervisor; an error cannot be handled
 	reportR, reportW, err := os.Pipe()
 	if err != nil {
 		return Result{}, report{}, errors.Join(err, orderR.Close())
 	}
-	defer reportR.Close() // It was read to its end.
+	defer reportR.Close() // read to its end
 
 	cmd := again(ctx, "supervise", spaces)
 	cmd.Stdout, cmd.Stderr = stdout, stderr
 	cmd.ExtraFiles = []*os.File{orderR, reportW}
-	cmd.Cancel = orderW.Close // The supervisor then ends everything; see WaitDelay for when it doesn't.
+	cmd.Cancel = orderW.Close // closing the pipe makes the supervisor kill all processes; WaitDelay applies if it does not
 	cmd.WaitDelay = reach
 	err = cmd.Start()
 	err = errors.Join(err, orderR.Close(), reportW.Close())
@@ -221,7 +224,7 @@ func attempt(ctx context.Context, spec Spec, held Capabilities, spaces uintptr) 
 	}
 	var rep report
 	if err := json.NewDecoder(reportR).Decode(&rep); err != nil {
-		// A supervisor that was killed says nothing.
+		// A supervisor that was killed sends no report.
 		if errors.Is(err, io.EOF) {
 			err = errors.New("the supervisor ended without a report (main must call Init first)")
 		}
@@ -230,20 +233,20 @@ func attempt(ctx context.Context, spec Spec, held Capabilities, spaces uintptr) 
 	return res, rep, nil
 }
 
-// unrefused keeps the text of an error that came after the start, where
-// trying again could run the command twice.
+// unrefused hides the type of an error that occurred after the start, so that refused is
+// false: another attempt could run the command twice.
 type unrefused struct{ err error }
 
 func (u unrefused) Error() string { return u.err.Error() }
 
-// makeScratch makes the directory for temporary files, without following a
-// link that an earlier command may have left in its place.
+// makeScratch creates the directory for temporary files. It does not follow a symbolic
+// link that an earlier command may have created in its place.
 func makeScratch(dir string) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return err
 	}
-	defer root.Close() // Only read from.
+	defer root.Close() // read only
 	if err := root.Mkdir(scratch, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
 	}

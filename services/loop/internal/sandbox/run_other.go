@@ -8,14 +8,14 @@ type kernel struct{}
 
 func thisKernel(bool) kernel { return kernel{} }
 
-// run refuses: what holds commands is Linux alone, and with it the means to
-// end them all.
+// run returns ErrUnavailable: sandboxing, and killing all processes of a command, need
+// Linux.
 func run(context.Context, Spec, kernel) (Result, error) { return Result{}, ErrUnavailable }
 
 func start(context.Context, Spec, kernel) (*Process, error) { return nil, ErrUnavailable }
 
-// Probe tells that there is nothing to hold commands with.
+// Probe returns the zero Capabilities, because sandboxing needs Linux.
 func Probe(context.Context) Capabilities { return Capabilities{} }
 
-// Init returns at once: Run and Start make no process here.
+// Init does nothing: on this system Run and Start create no processes.
 func Init() {}

@@ -109,8 +109,8 @@ func TestRefusesInvalid(t *testing.T) {
 	}
 }
 
-// holding is a command that leaves a process of its own kind, which writes
-// to the pipe "held" and holds it open for as long as it lives.
+// holding returns commands that leave a process of some kind running, which writes to the
+// pipe "held" and keeps it open until it ends.
 func holding() map[string]string {
 	return map[string]string{
 		"deaf child":       `trap "" TERM INT HUP; exec 9>held; echo >&9; sleep 1000`,
@@ -121,16 +121,16 @@ func holding() map[string]string {
 	}
 }
 
-// pipe makes the pipe "held" in dir and returns a function that waits until
-// a process holds it and one that waits until none does any more.
+// pipe creates the pipe "held" in dir. held waits until a process has the pipe open, free
+// until none has.
 func pipe(t *testing.T, dir string) (held, free func()) {
 	t.Helper()
 	path := filepath.Join(dir, "held")
 	if err := syscall.Mkfifo(path, 0o666); err != nil {
 		t.Fatal(err)
 	}
-	// With a writer of our own there is no end to read before there is a
-	// process, and opening waits for nobody.
+	// A writer in this process prevents EOF before a process has the pipe open, and lets
+	// the open succeed without another process.
 	r, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -207,7 +207,7 @@ func TestTimeoutEndsEveryProcess(t *testing.T) {
 	each(t, func(t *testing.T, k kernel) {
 		dir := t.TempDir()
 		held, free := pipe(t, dir)
-		// Three seconds to start the daemon in, on a machine that is busy.
+		// Three seconds are enough to start the daemon on a busy machine.
 		res := sh(t, k, Spec{Dir: dir, Command: "echo begun; " + holding()["daemon"], Timeout: 3 * time.Second})
 		held()
 		free()

@@ -1,22 +1,22 @@
-// Package sandbox runs an agent's shell commands and touches its workspace
-// files so that neither reaches the rest of the machine. It decides how a
-// command is held, never whether it may run: that is policy's answer.
+// Package sandbox runs shell commands of an agent and accesses files of its workspace, so
+// that neither reaches the rest of the machine. It restricts commands; whether a command
+// may run is the decision of policy, and this package must not make it.
 //
-// A command runs behind two processes that are this same binary started
-// again, which is why a program that uses Run calls Init first in main:
+// A command runs below two processes that are this same binary started again. A program
+// that uses Run must therefore call Init first in main:
 //
-//	service ── supervisor ── shell ── whatever the command starts
+//	service ── supervisor ── shell ── processes of the command
 //	           │             └ rlimits, no_new_privs, Landlock, seccomp, no capabilities
-//	           └ namespaces where the kernel lends them; ends every process of the command
+//	           └ namespaces where the kernel allows them; kills every process of the command
 //
-// The supervisor lives as long as a pipe to the service is open, so neither
-// a timeout, nor a cancel, nor the death of the service leaves a process.
+// The supervisor kills the command when a pipe from the service is closed. A timeout, a
+// cancellation or a crash of the service therefore leaves no process running.
 //
-// What it does not hold: Limits.Processes does not bind uid 0, which the
-// kernel exempts; limits count per process, not per command; names, sizes
-// and owners of files outside can be seen, their content not; and without
-// namespaces a command may change modes and times of files that its user
-// owns. So a service is best run as a user that owns the workspaces alone.
+// Limits of the sandbox: Limits.Processes does not apply to uid 0, which the kernel
+// exempts. Limits apply per process, not per command. Names, sizes and owners of files
+// outside the workspace are visible, their content is not. Without namespaces, a command
+// may change modes and times of files that its user owns. A service should therefore run
+// as a user that owns nothing but the workspaces.
 package sandbox
 
 import (
@@ -29,57 +29,60 @@ import (
 	"time"
 )
 
-// Errors of Run. Others are the machine's, or the cause of ctx.
+// Errors of Run. Other errors come from the operating system, or are the cause of ctx.
 var (
-	// ErrUnavailable says that the kernel cannot hold a command. The operator
-	// can mend the kernel, or set Spec.AllowUnsandboxed.
+	// ErrUnavailable reports that the kernel cannot sandbox a command. The operator can
+	// change the kernel or set Spec.AllowUnsandboxed.
 	ErrUnavailable = errors.New("commands cannot be sandboxed here: this needs Linux 6.2 or newer on amd64 or arm64" +
 		" with landlock among its security modules and seccomp; exec stays off unless the operator allows unsandboxed commands")
-	// ErrNoEgress says that the kernel cannot hold a command to its proxy.
+	// ErrNoEgress reports that the kernel cannot restrict a command to its proxy.
 	ErrNoEgress = errors.New("commands cannot be held to the egress proxy here: this needs Linux 6.7 or newer (Landlock's TCP rules);" +
 		" commands with a network stay off unless the operator allows unsandboxed commands")
-	// ErrInvalid wraps what is wrong with a Spec.
+	// ErrInvalid wraps the description of an invalid Spec.
 	ErrInvalid = errors.New("invalid command")
-	// ErrSetup wraps why the sandbox could not be built; the command has not run.
+	// ErrSetup wraps the reason why the sandbox could not be set up. Run returns it
+	// before the command has started, or if the supervisor fails.
 	ErrSetup = errors.New("the sandbox could not be set up")
 )
 
-// Spec is one command and how it is held. The zero value of a field that is
-// not required means its default.
+// Spec describes a command and its restrictions. The zero value of a field that is not
+// required means its default.
 type Spec struct {
-	Dir      string   // the workspace: absolute, existing, writable; required
+	Dir      string   // workspace: absolute, existing, writable; required
 	Command  string   // run by /bin/sh -c, at most 64 KiB; required
-	ReadOnly []string // more absolute paths to read and execute from, such as a toolchain's; missing ones are ignored
-	Env      []string // NAME=value, more than [Environment] has
+	ReadOnly []string // further absolute paths to read and execute from, such as those of a toolchain; missing paths are ignored
+	Env      []string // NAME=value, in addition to [Environment]
 
 	Timeout time.Duration // default 30 s
-	// Proxy is the URL of an HTTP proxy on loopback through which the command reaches
-	// the network; "" gives it no network. The command can connect to the proxy's port
-	// alone, over TCP, and finds the URL in HTTP_PROXY and its like.
+	// Proxy is the URL of an HTTP proxy on a loopback address, through which the command
+	// reaches the network. The command can connect only to the port of the proxy, over
+	// TCP, and finds the URL in HTTP_PROXY and similar variables. The empty string means
+	// no network.
 	Proxy     string
 	Limits    Limits
-	MaxOutput int // bytes kept of stdout and of stderr each; default 64 KiB
+	MaxOutput int // bytes kept of stdout and of stderr, each; default 64 KiB
 
-	// Quota is what Dir may hold. A command is not begun over it, and ended with
-	// everything that it started soon after it has passed it.
+	// Quota is the limit of the content of Dir. If Dir exceeds it, the command is not
+	// started; a running command that exceeds it is killed with all its processes.
 	Quota Quota
-	// Room, which may be nil, is asked all the time: its error ends the command.
+	// Room is called continually while the command runs; an error kills the command. It
+	// may be nil.
 	Room func() error
 
-	// AllowUnsandboxed runs the command even where ErrUnavailable would be
-	// the answer, with whatever protection there is. It is the operator's to
-	// say, never an agent's.
+	// AllowUnsandboxed runs the command where Run would return ErrUnavailable or
+	// ErrNoEgress, with the restrictions that are available. Only the operator may set
+	// it, never an agent.
 	AllowUnsandboxed bool
 
-	Now func() time.Time // measures Result.Duration; default time.Now
+	Now func() time.Time // clock for Result.Duration; default time.Now
 
-	// Wrote is told what the command writes, as it does; it may be nil. It is called
-	// for stdout and stderr at the same time, must not keep what it is given, and
-	// holds the command up.
+	// Wrote is called with the command's output as it arrives. It may be nil. It is
+	// called concurrently for stdout and stderr, must not retain the slice, and blocks
+	// the command while it runs.
 	Wrote func([]byte)
 }
 
-// mayBegin is an error when there is no room for what a command may write.
+// mayBegin returns an error if Room or Quota leaves no space for the command.
 func (s Spec) mayBegin() error {
 	if s.Room != nil {
 		if err := s.Room(); err != nil {
@@ -89,7 +92,7 @@ func (s Spec) mayBegin() error {
 	return s.Quota.Check(s.Dir, 0)
 }
 
-// Limits bound each process of a command. Zero means the default.
+// Limits are the limits of each process of a command. Zero means the default.
 type Limits struct {
 	CPU          time.Duration // rounded up to seconds; default 60 s
 	AddressSpace int64         // bytes; default 4 GiB
@@ -98,52 +101,52 @@ type Limits struct {
 	OpenFiles    int           // default 1024
 }
 
-// Result is how a command ended.
+// Result is the outcome of a command.
 type Result struct {
-	// ExitCode is the shell's, 128 and the signal when a signal ended the
-	// shell, or -1 when Run ended it.
+	// ExitCode is the exit code of the shell, 128 plus the signal if a signal killed the
+	// shell, or -1 if Run killed it.
 	ExitCode int
-	// Stdout and Stderr are the head and the tail of what was written, with
-	// a line between them that says how much is missing. They are bytes as
-	// the command wrote them, valid UTF-8 or not.
+	// Stdout and Stderr are the start and the end of the output, separated by a line with
+	// the number of omitted bytes. They are the bytes that the command wrote and may be
+	// invalid UTF-8.
 	Stdout, Stderr string
-	Truncated      bool          // whether something is missing
-	TimedOut       bool          // whether Spec.Timeout ended the command
-	Stopped        error         // why Spec.Quota or Spec.Room ended the command; nil when neither did
-	Duration       time.Duration // from before the start to after the end
-	Held           Capabilities  // what held this very command
+	Truncated      bool          // part of the output was omitted
+	TimedOut       bool          // Spec.Timeout ended the command
+	Stopped        error         // why Spec.Quota or Spec.Room ended the command, or nil
+	Duration       time.Duration // from before the start until after the end
+	Held           Capabilities  // restrictions that applied to this command
 }
 
-// Capabilities is what a kernel lends for holding commands.
+// Capabilities describes the kernel features for sandboxing.
 type Capabilities struct {
-	LandlockABI    int  // 0: none
-	Seccomp        bool // filters can be installed and the machine's system calls are known
-	UserNamespace  bool // the command has a user namespace of its own
-	PIDNamespace   bool // the kernel ends every process of the command with its first
-	MountNamespace bool // outside the workspace modes, owners and times cannot be changed either
-	NetNamespace   bool // without Spec.Proxy the command has no interface but a dead loopback
+	LandlockABI    int  // 0 without Landlock
+	Seccomp        bool // filters can be installed, and the system calls of this architecture are known
+	UserNamespace  bool // the command has its own user namespace
+	PIDNamespace   bool // the kernel kills all processes of the command with the first one
+	MountNamespace bool // modes, owners and times outside the workspace cannot be changed either
+	NetNamespace   bool // without Spec.Proxy the command has no network interface except a loopback that is down
 }
 
-// Sandboxed says whether commands can be held as Run promises. Namespaces
-// are a second wall and not asked for: hardened clusters forbid them.
+// Sandboxed reports whether commands can be restricted as Run documents. Namespaces are
+// an additional restriction and not required, because hardened clusters forbid them.
 func (c Capabilities) Sandboxed() bool {
-	// The third ABI is the first in which truncation is held.
+	// ABI 3 is the first that restricts truncation.
 	return c.LandlockABI >= 3 && c.Seccomp
 }
 
-// Egress says whether a command with a network can be held to its proxy.
+// Egress reports whether a command with a network can be restricted to its proxy.
 func (c Capabilities) Egress() bool {
-	// The fourth ABI is the first that knows TCP.
+	// ABI 4 is the first that restricts TCP.
 	return c.Sandboxed() && c.LandlockABI >= 4
 }
 
 const (
-	maxCommand     = 64 << 10 // one argument of execve holds 128 KiB
+	maxCommand     = 64 << 10 // below the limit of 128 KiB for one argument of execve
 	defaultTimeout = 30 * time.Second
 	defaultOutput  = 64 << 10
 )
 
-// withDefaults checks a spec and fills it in.
+// withDefaults validates a spec and sets the defaults. Errors: [ErrInvalid].
 func (s Spec) withDefaults() (Spec, error) {
 	switch {
 	case s.Command == "" || strings.ContainsRune(s.Command, 0):
@@ -188,11 +191,11 @@ func orDefault[T int | int64 | time.Duration](v, otherwise T) T {
 	return v
 }
 
-// Run runs a command to its end and the end of everything that it started.
-// A command that fails or times out, or passes its quota, is a Result; an error
-// means that it did not run or that ctx ended it, then with the output so far and
-// the cause of ctx. It returns within 2 s of the end of ctx. It is safe for
-// concurrent use.
+// Run runs a command and returns after the command and all its processes have ended. A
+// command that fails, times out or exceeds its quota returns a Result. An error means
+// that the command did not run or that ctx ended it; in the latter case the error is the
+// cause of ctx and the Result has the output until then. Run returns within 2 s of the
+// end of ctx. It is safe for concurrent use.
 func Run(ctx context.Context, spec Spec) (Result, error) {
 	spec, err := spec.withDefaults()
 	if err != nil {

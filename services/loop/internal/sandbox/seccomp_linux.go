@@ -12,18 +12,18 @@ import (
 const (
 	dataCall = 0
 	dataArch = 4
-	dataArg0 = 16 // its low half: both machines below are little-endian
+	dataArg0 = 16 // the low half: both architectures below are little-endian
 	dataArg1 = 24
 	dataArg2 = 32
 	dataArg3 = 40
 
-	// On amd64 calls from this number on are those of the x32 ABI, which
-	// would pass a filter by number.
+	// On amd64, calls from this number on belong to the x32 ABI. They would bypass a
+	// filter by number.
 	x32 = 0x40000000
 )
 
-// machine returns the audit name of this machine's own system calls, 0 when
-// the filter does not know them.
+// machine returns the audit architecture of this machine's system calls, or 0 if the
+// filter does not support it.
 func machine() uint32 {
 	switch runtime.GOARCH {
 	case "amd64":
@@ -39,11 +39,10 @@ func seccompAvailable() bool {
 	return err == nil && mode >= 0 && machine() != 0
 }
 
-// seccomp denies the calling thread, and what it execs and starts, what
-// Landlock and namespaces leave open: sockets, of which Landlock knows only
-// some, and doors into the kernel that no shell command needs (they are
-// among those that container runtimes close by default too). no_new_privs
-// must be set.
+// seccomp denies, to the calling thread and the programs that it executes and starts,
+// system calls that Landlock and namespaces do not restrict: sockets, of which Landlock
+// restricts only some, and kernel interfaces that no shell command needs. Container
+// runtimes deny those by default, too. no_new_privs must be set.
 func seccomp(network bool) error {
 	program := filter(network)
 	prog := unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}
@@ -57,7 +56,7 @@ func filter(network bool) []unix.SockFilter {
 	load := func(offset uint32) unix.SockFilter {
 		return unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: offset}
 	}
-	// equal skips yes or no instructions.
+	// equal skips yes or no instructions, depending on the comparison.
 	equal := func(k uint32, yes, no uint8) unix.SockFilter {
 		return unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: k, Jt: yes, Jf: no}
 	}
@@ -78,9 +77,9 @@ func filter(network bool) []unix.SockFilter {
 		call  uint32
 		errno unix.Errno
 	}{
-		{unix.SYS_IO_URING_SETUP, unix.ENOSYS}, // It makes sockets without socket(2).
-		{unix.SYS_CLONE3, unix.ENOSYS},         // Its flags are out of a filter's sight; libraries fall back to clone.
-		{unix.SYS_LISTEN, unix.EACCES},         // It takes a free port without bind(2), which Landlock holds.
+		{unix.SYS_IO_URING_SETUP, unix.ENOSYS}, // can create sockets without socket(2)
+		{unix.SYS_CLONE3, unix.ENOSYS},         // a filter cannot read its flags; libraries fall back to clone
+		{unix.SYS_LISTEN, unix.EACCES},         // takes a free port without bind(2), which Landlock restricts
 		{unix.SYS_UNSHARE, unix.EPERM},
 		{unix.SYS_SETNS, unix.EPERM},
 		{unix.SYS_ADD_KEY, unix.EPERM},
@@ -95,27 +94,27 @@ func filter(network bool) []unix.SockFilter {
 	} {
 		f = append(f, equal(d.call, 0, 1), deny(d.errno))
 	}
-	// onCall judges an argument of a call: test skips the denial where the argument is
-	// as it may be.
+	// onCall checks one argument of a call; test skips the denial if the argument is
+	// allowed.
 	onCall := func(call, arg uint32, errno unix.Errno, test ...unix.SockFilter) {
 		steps := append([]unix.SockFilter{load(arg)}, test...)
 		f = append(f, load(dataCall), equal(call, 0, uint8(len(steps)+1)))
 		f = append(append(f, steps...), deny(errno))
 	}
-	// none skips the denial where no bit of the mask is set.
+	// none skips the denial if no bit of the mask is set.
 	none := func(mask uint32) unix.SockFilter {
 		return unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K, K: mask, Jt: 0, Jf: 1}
 	}
 	onCall(unix.SYS_CLONE, dataArg0, unix.EPERM, none(newSpaces))
 	if !network {
-		// Pairs of connected sockets are made by another call and stay.
+		// socketpair(2) remains allowed.
 		return append(f, load(dataCall), equal(unix.SYS_SOCKET, 0, 1), deny(unix.EACCES), answer(unix.SECCOMP_RET_ALLOW))
 	}
-	// Unix sockets would reach daemons of this machine, vsock its host. Netlink tells
-	// programs which addresses there are.
+	// Unix sockets would reach daemons of this machine, and vsock its host. Programs use
+	// netlink to list the addresses of the machine.
 	onCall(unix.SYS_SOCKET, dataArg0, unix.EACCES, equal(unix.AF_NETLINK, 3, 0), equal(unix.AF_INET, 2, 0), equal(unix.AF_INET6, 1, 0))
-	// Landlock holds TCP alone: no UDP, no raw socket, and no other protocol with
-	// streams, such as MPTCP and SCTP. Netlink's sockets are of another kind.
+	// Landlock restricts only TCP, so UDP, raw sockets and other stream protocols, such
+	// as MPTCP and SCTP, are denied. Netlink sockets have another type and are exempt.
 	const sockType = 0xf
 	f = append(f,
 		load(dataCall), equal(unix.SYS_SOCKET, 0, 10),
@@ -123,14 +122,14 @@ func filter(network bool) []unix.SockFilter {
 		load(dataArg1), unix.SockFilter{Code: unix.BPF_ALU | unix.BPF_AND | unix.BPF_K, K: sockType}, equal(unix.SOCK_STREAM, 1, 0), deny(unix.EACCES),
 		load(dataArg2), equal(0, 2, 0), equal(unix.IPPROTO_TCP, 1, 0), deny(unix.EACCES),
 	)
-	// These connect without connect(2), which Landlock holds.
+	// With MSG_FASTOPEN these calls connect without connect(2), which Landlock restricts.
 	onCall(unix.SYS_SENDTO, dataArg3, unix.EACCES, none(unix.MSG_FASTOPEN))
 	onCall(unix.SYS_SENDMSG, dataArg2, unix.EACCES, none(unix.MSG_FASTOPEN))
 	onCall(unix.SYS_SENDMMSG, dataArg3, unix.EACCES, none(unix.MSG_FASTOPEN))
 	return append(f, answer(unix.SECCOMP_RET_ALLOW))
 }
 
-// newSpaces are the flags of clone(2) that make namespaces, in which a command would
-// have power that it lacks outside.
+// newSpaces are the flags of clone(2) that create namespaces, in which a command would
+// have capabilities that it lacks outside.
 const newSpaces = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC | unix.CLONE_NEWUSER |
 	unix.CLONE_NEWPID | unix.CLONE_NEWNET

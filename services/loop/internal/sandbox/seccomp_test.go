@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// answerOf runs the filter on a system call as the kernel would.
+// answerOf evaluates the filter for a system call as the kernel would.
 func answerOf(t *testing.T, program []unix.SockFilter, arch, call uint32, args [4]uint32) uint32 {
 	t.Helper()
 	data := map[uint32]uint32{dataCall: call, dataArch: arch, dataArg0: args[0], dataArg1: args[1], dataArg2: args[2], dataArg3: args[3]}
@@ -47,8 +47,8 @@ func answerOf(t *testing.T, program []unix.SockFilter, arch, call uint32, args [
 	return 0
 }
 
-// TestFilter checks every answer of the filter by itself: in a sandbox Landlock and
-// the namespaces deny some of these calls too, and would hide a hole in the filter.
+// TestFilter checks the answers of the filter alone. In a sandbox, Landlock and the
+// namespaces deny some of these calls, too, and would hide a fault of the filter.
 func TestFilter(t *testing.T) {
 	t.Parallel()
 	denied := func(errno unix.Errno) uint32 { return unix.SECCOMP_RET_ERRNO | uint32(errno) }
@@ -59,7 +59,7 @@ func TestFilter(t *testing.T) {
 		name       string
 		call       uint32
 		args       args
-		with, none uint32 // answers with a network and without
+		with, none uint32 // expected answers with and without a network
 	}
 	for _, q := range []question{
 		{"ptrace", unix.SYS_PTRACE, args{}, denied(unix.EPERM), denied(unix.EPERM)},

@@ -7,11 +7,11 @@ import (
 	"syscall"
 )
 
-// stampOf is the state of a file or directory; the zero Stamp if it is not there.
-// steady is false if the state cannot tell all that may happen to it.
+// stampOf returns the state of a file or directory, or the zero Stamp if it is missing.
+// steady is false if the stamp cannot show every change.
 func stampOf(name string) (s Stamp, steady bool) {
 	var st syscall.Stat_t
-	err := syscall.Lstat(name, &st) // os.Lstat allocates what it returns
+	err := syscall.Lstat(name, &st) // os.Lstat allocates its result
 	for err == syscall.EINTR {
 		err = syscall.Lstat(name, &st)
 	}
@@ -19,13 +19,13 @@ func stampOf(name string) (s Stamp, steady bool) {
 		return Stamp{}, true
 	}
 	if kind := st.Mode & syscall.S_IFMT; err != nil || kind != syscall.S_IFDIR && kind != syscall.S_IFREG {
-		return Stamp{}, false // what a link leads to may change, and the link not
+		return Stamp{}, false // the target of a link may change without the link
 	}
 	return Stamp{dev: uint64(st.Dev), ino: st.Ino, size: st.Size, mode: st.Mode, changed: st.Ctim.Nano(), modified: st.Mtim.Nano()}, true //nolint:unconvert // their types differ between processors
 }
 
-// local are the file systems whose states come from this machine's kernel: those of a
-// network may be minutes old.
+// local are the magic numbers of file systems whose stamps are always current. The stamps
+// of network file systems may be minutes old.
 var local = []int64{
 	0xef53,     // ext2, ext3, ext4
 	0x58465342, // xfs
@@ -36,7 +36,7 @@ var local = []int64{
 	0xf2f52010, // f2fs
 }
 
-// isLocal says whether a directory is on such a file system.
+// isLocal reports whether a directory is on a file system of local.
 func isLocal(dir string) bool {
 	var st syscall.Statfs_t
 	if err := syscall.Statfs(dir, &st); err != nil {

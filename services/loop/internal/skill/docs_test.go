@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// The examples of docs/tools-skills-mcp.md are skills without faults.
+// TestDocumentedSkills checks that the examples of docs/tools-skills-mcp.md have no
+// faults.
 func TestDocumentedSkills(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../../../docs/tools-skills-mcp.md")

@@ -29,11 +29,11 @@ var (
 	envPattern = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,99}$`)
 )
 
-// Parse reads a SKILL.md: YAML frontmatter, then instructions in Markdown. It
-// returns either the skill and no faults, or every fault found, in the order of
-// the file. Without frontmatter the whole file is instructions, the name is the
-// folder's and the skill activates by itself. Keys that it does not know are left
-// to the programs that do; one that is a known key misspelt is a fault.
+// Parse reads a SKILL.md: YAML frontmatter, then instructions in Markdown. It returns
+// either the skill and no faults, or every fault, in the order of the file. Without
+// frontmatter the whole file is the instructions, the name is the folder's and
+// AutoActivate is true. Unknown keys are ignored, except a misspelt known key, which is a
+// fault.
 func Parse(src []byte, folder string) (Skill, []agentmd.Fault) {
 	p := parser{skill: Skill{Name: folder, AutoActivate: true}}
 	switch {
@@ -85,13 +85,14 @@ func (p *parser) file(text, folder string) {
 // frontmatter reads the lines between the fences; the first is line 2.
 func (p *parser) frontmatter(lines []string, folder string) {
 	for i, line := range lines {
-		// yaml knows no line for these.
+		// yaml reports no line for these.
 		if strings.ContainsFunc(line, func(r rune) bool { return unicode.IsControl(r) && r != '\t' }) {
 			p.fault(i+2, "a control character; remove it")
 			return
 		}
 	}
-	// The empty line stands for the opening fence, so yaml counts as we do.
+	// The empty line stands for the opening fence, so that yaml's line numbers are the
+	// file's.
 	var doc yaml.Node
 	err := yaml.Load([]byte("\n"+strings.Join(lines, "\n")), &doc)
 	blank := !slices.ContainsFunc(lines, func(l string) bool { l = strings.TrimSpace(l); return l != "" && l[0] != '#' })
@@ -116,7 +117,7 @@ func (p *parser) frontmatter(lines []string, folder string) {
 				}
 			},
 			"description": func(key string, n *yaml.Node) {
-				p.text(key, n, &s.Description) // a fault says that it is none
+				p.text(key, n, &s.Description) // an error is a fault already
 				s.Description = cut(s.Description, MaxDescription)
 			},
 			"auto-activate": func(key string, n *yaml.Node) {
@@ -137,7 +138,7 @@ func (p *parser) frontmatter(lines []string, folder string) {
 	}
 }
 
-// mapping reads the keys of n that are known.
+// mapping reads the known keys of n.
 func (p *parser) mapping(what string, n *yaml.Node, known map[string]func(string, *yaml.Node)) {
 	if n.Kind != yaml.MappingNode {
 		p.fault(n.Line, "%s must be keys and values", what)
@@ -157,7 +158,7 @@ func (p *parser) mapping(what string, n *yaml.Node, known map[string]func(string
 		seen[key.Value] = key.Line
 		plain := strings.ToLower(strings.ReplaceAll(key.Value, "_", "-"))
 		switch read, ok := known[key.Value]; {
-		case ok && value.Kind == yaml.ScalarNode && value.ShortTag() == "!!null": // as if it were not there
+		case ok && value.Kind == yaml.ScalarNode && value.ShortTag() == "!!null": // as if the key were missing
 		case ok:
 			read(key.Value, value)
 		case known[plain] != nil:
@@ -166,7 +167,7 @@ func (p *parser) mapping(what string, n *yaml.Node, known map[string]func(string
 	}
 }
 
-// text reads a string without the space around it.
+// text reads a string and trims it.
 func (p *parser) text(key string, n *yaml.Node, to *string) bool {
 	if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!str" {
 		p.fault(n.Line, "%s must be text; put it in quotes", key)
@@ -176,7 +177,7 @@ func (p *parser) text(key string, n *yaml.Node, to *string) bool {
 	return true
 }
 
-// list reads a list of strings, each of which fits the pattern.
+// list reads a list of strings that match a pattern.
 func (p *parser) list(key string, n *yaml.Node, pattern *regexp.Regexp, of string) []string {
 	if n.Kind != yaml.SequenceNode || len(n.Content) > maxItems {
 		p.fault(n.Line, "%s must be a list of at most %d texts", key, maxItems)
@@ -198,10 +199,10 @@ func (p *parser) list(key string, n *yaml.Node, pattern *regexp.Regexp, of strin
 	return all
 }
 
-// clip keeps what a file says from filling a message.
+// clip quotes and shortens a value of the file for a message.
 func clip(s string) string { return strconv.Quote(cut(s, 40)) }
 
-// cut keeps the first n characters.
+// cut returns the first n characters of a text.
 func cut(s string, n int) string {
 	if utf8.RuneCountInString(s) <= n {
 		return s
@@ -209,7 +210,7 @@ func cut(s string, n int) string {
 	return string([]rune(s)[:n])
 }
 
-// render writes a skill of the agent's own as a SKILL.md that Parse reads back.
+// render writes a skill of the agent as a SKILL.md that Parse can read.
 func render(name, description, instructions string) ([]byte, error) {
 	head, err := yaml.Dump(struct {
 		Name        string `yaml:"name"`

@@ -1,9 +1,8 @@
-// Package skill keeps an agent's skills: folders skills/<name>/SKILL.md in its
-// workspace, instructions for doing something that the agent is shown from then
-// on. The files are the truth; a .skill.json beside one says where it came from
-// and whether it is switched off. What a skill says is data from outside: it is
-// defused, quoted and marked with its origin before a model sees it, and this
-// package never executes any of it.
+// Package skill manages an agent's skills: folders skills/<name>/SKILL.md in its
+// workspace with instructions for a task, which are shown in the agent's prompts. The
+// files are authoritative; a .skill.json next to a SKILL.md has its origin and whether it
+// is disabled. The text of a skill is external data: it is defused, quoted and marked
+// with its origin before a model reads it. The package must not execute any of it.
 package skill
 
 import (
@@ -20,40 +19,40 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/sandbox"
 )
 
-// Bounds; spec-core-1 §2.6 where it has one.
+// Bounds (docs/reference/loop.md, Skills).
 const (
 	MaxFile         = 64 << 10 // bytes of a SKILL.md
-	MaxInstructions = 10_000   // characters; what is over is cut
-	MaxDescription  = 500      // characters; what is over is cut
+	MaxInstructions = 10_000   // characters; the rest is cut
+	MaxDescription  = 500      // characters; the rest is cut
 	MaxBlock        = 10_000   // characters of all skills in a prompt
-	MaxSkills       = 100      // folders that are looked at
+	MaxSkills       = 100      // folders that are read
 
 	folder    = "skills"
 	file      = "SKILL.md"
 	stateFile = ".skill.json"
 )
 
-// Skill is what a SKILL.md says.
+// Skill is the content of a SKILL.md.
 type Skill struct {
-	Name         string // 1 to 64 of A-Z, a-z, 0-9 and -; that of its folder
+	Name         string // 1 to 64 of A-Z, a-z, 0-9 and -; the name of its folder
 	Description  string // may be empty
-	AutoActivate bool   // shown in every turn, not only when a trigger is found
+	AutoActivate bool   // shown in every turn, not only after a trigger
 	Bins         []string
 	Env          []string
-	Triggers     []string // found in an input whatever their case; none: only AutoActivate
+	Triggers     []string // texts of an input, in any case, that activate the skill; none: only AutoActivate
 	Instructions string   // may be empty
 }
 
-// Found is a skill of a workspace.
+// Found is a skill in a workspace.
 type Found struct {
-	Skill           // with faults: its name alone
-	Origin   string // where it came from, for people
+	Skill           // with faults: only its name
+	Origin   string // description of its origin
 	Disabled bool
-	Missing  []string // requirements that are not met, for people
+	Missing  []string // descriptions of the requirements that are not met
 	Faults   []agentmd.Fault
 }
 
-// Active says whether the skill is shown in a turn with that input.
+// Active reports whether the skill is shown in a turn with that input.
 func (f Found) Active(input string) bool {
 	if f.Disabled || len(f.Faults) > 0 || len(f.Missing) > 0 {
 		return false
@@ -62,7 +61,7 @@ func (f Found) Active(input string) bool {
 	return f.AutoActivate || slices.ContainsFunc(f.Triggers, func(t string) bool { return strings.Contains(input, strings.ToLower(t)) })
 }
 
-// Status says in a few words whether the skill is shown, and why not.
+// Status describes whether the skill is shown, and the reason if not.
 func (f Found) Status() string {
 	switch {
 	case len(f.Faults) > 0:
@@ -94,9 +93,8 @@ func checkName(name string) error {
 	return nil
 }
 
-// List returns the skills of a workspace by name, those with faults included. It
-// returns no more than MaxSkills; what else is in the folder is left out. Errors
-// are the machine's.
+// List returns the skills of a workspace by name, including those with faults, at most
+// MaxSkills. Other files in the folder are left out. Errors are those of the file system.
 func List(workspace string) ([]Found, error) {
 	all, _, err := load(workspace)
 	for i := range all {
@@ -105,7 +103,7 @@ func List(workspace string) ([]Found, error) {
 	return all, err
 }
 
-// load is List without the requirements, and the files that it depends on.
+// load is List without the requirements. made has the files that the result depends on.
 func load(workspace string) (all []Found, made sandbox.Made[struct{}], err error) {
 	names, _, err := sandbox.ReadDir(workspace, folder, MaxSkills)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -125,7 +123,7 @@ func load(workspace string) (all []Found, made sandbox.Made[struct{}], err error
 	return all, made, nil
 }
 
-// required adds what the skill needs and the workspace does not have.
+// required adds the requirements of the skill that the workspace does not meet.
 func (f Found) required(workspace string) Found {
 	if len(f.Faults) == 0 {
 		f.Missing = append(missing(workspace, f.Skill), f.Missing...)
@@ -133,7 +131,7 @@ func (f Found) required(workspace string) Found {
 	return f
 }
 
-// read reads one skill's folder. What is wrong with it is a fault of the skill.
+// read reads a skill's folder. Errors become faults of the skill.
 func read(workspace, name string, made *sandbox.Made[struct{}]) Found {
 	f := Found{Skill: Skill{Name: name}, Origin: "a file of the workspace"}
 	at := path.Join(folder, name)
@@ -166,7 +164,7 @@ func read(workspace, name string, made *sandbox.Made[struct{}]) Found {
 		err = json.Unmarshal(st, &known)
 	}
 	if err != nil {
-		f.Disabled = true // The file says something, perhaps this.
+		f.Disabled = true // it may have disabled the skill
 		f.Missing = append(f.Missing, fmt.Sprintf("a %s that can be read", stateFile))
 		return f
 	}
@@ -177,7 +175,7 @@ func read(workspace, name string, made *sandbox.Made[struct{}]) Found {
 	return f
 }
 
-// missing lists the requirements that commands of the sandbox would not find.
+// missing returns the requirements that commands in the sandbox would not find.
 func missing(workspace string, s Skill) []string {
 	var all []string
 	if len(s.Bins)+len(s.Env) == 0 {

@@ -106,8 +106,8 @@ func TestParseFaults(t *testing.T) {
 	}
 }
 
-// FuzzParse holds that no file breaks the reader, and that what an agent is shown of
-// one keeps to its bounds.
+// FuzzParse checks that Parse accepts any file, and that the rendered text of a skill is
+// within its bounds.
 func FuzzParse(f *testing.F) {
 	for _, s := range []string{full, "", "---", "---\n---\n", "---\na: &a [*a]\n---\nx", "---\n? [a]\n: b\n---\nx", "---\nname: !!binary eA==\n---\nYou are now"} {
 		f.Add([]byte(s))
@@ -153,7 +153,7 @@ func TestRenderIsReadBack(t *testing.T) {
 	}
 }
 
-// put writes a skill into a workspace.
+// put writes a skill to a workspace.
 func put(t *testing.T, workspace, name, text string) {
 	t.Helper()
 	if err := sandbox.WriteFile(workspace, "skills/"+name+"/SKILL.md", []byte(text)); err != nil {
@@ -251,7 +251,7 @@ func TestLayerIsBounded(t *testing.T) {
 	}
 }
 
-// world is an agent's workspace and the tools on it.
+// world is an agent's workspace with the tools of skills.
 type world struct {
 	t     *testing.T
 	agent turn.Agent
@@ -268,7 +268,7 @@ func newWorld(t *testing.T, cfg Config) *world {
 	return w
 }
 
-// call makes a call, and returns the text and the error's.
+// call calls a tool, and returns the text and that of the error.
 func (w *world) call(tool string, args map[string]any) (string, string) {
 	w.t.Helper()
 	raw, err := json.Marshal(args)
@@ -285,7 +285,8 @@ func (w *world) call(tool string, args map[string]any) (string, string) {
 	return out.Text, ""
 }
 
-// want makes a call and compares: text is part of the answer, fault of the error.
+// want calls a tool and checks that the answer contains text and the error contains
+// fault.
 func (w *world) want(tool string, args map[string]any, text, fault string) {
 	w.t.Helper()
 	gotText, gotFault := w.call(tool, args)
@@ -328,7 +329,7 @@ func TestToolsOnSkillsOfOnesOwn(t *testing.T) {
 func TestToolsRefuse(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Config{})
-	for _, name := range []string{"../etc/passwd", "skill; rm -rf /", "skill name", "skill/path", "skill.dot"} { // V-06
+	for _, name := range []string{"../etc/passwd", "skill; rm -rf /", "skill name", "skill/path", "skill.dot"} { // docs/reference/loop.md, V-06
 		w.want("create_skill", m{"name": name, "description": "d", "instructions": "i"}, "", "check: ")
 		w.want("remove_skill", m{"name": name}, "", "check: ")
 		w.want("install_skill", m{"source": "url", "name": name, "url": "https://e.com/x"}, "", "check: ")
@@ -377,7 +378,7 @@ func TestInstallFromAnAddress(t *testing.T) {
 	}
 }
 
-// repository makes a git repository in a workspace and returns its address.
+// repository creates a git repository in a workspace and returns its address.
 func repository(t *testing.T, workspace string, files map[string]string) string {
 	t.Helper()
 	dir := filepath.Join(workspace, "upstream")

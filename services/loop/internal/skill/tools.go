@@ -23,29 +23,28 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/untrusted"
 )
 
-// Times that an installation may take; spec-core-1 §2.6.
+// Time limits of an installation (docs/reference/loop.md, Skills).
 const (
 	fetchTimeout = 30 * time.Second
 	cloneTimeout = 60 * time.Second
 )
 
-// Config of the tools.
+// Config configures the tools.
 type Config struct {
 	AllowUnsandboxed bool             // the operator accepts git without Landlock
-	Egress           *egress.Proxy    // through which git reaches the network; nil: it does not
-	Outbound         outbound.Options // for skills from an address
+	Egress           *egress.Proxy    // proxy for git; nil: git has no network
+	Outbound         outbound.Options // for skills from a URL
 	Quota            sandbox.Quota    // of each agent's folder
-	Room             func() error     // an error while the disk has only its reserve; nil: there is room
+	Room             func() error     // returns an error while the disk has only its reserve left; nil: no check
 }
 
-// Tools returns install_skill, list_skills, create_skill and remove_skill. Each
-// writes the agent's workspace alone, and whole files or folders at a time: dying
-// in the middle leaves the skill as it was, or gone and made again by the call's
-// next try.
+// Tools returns install_skill, list_skills, create_skill and remove_skill. They write
+// only the agent's workspace, and replace whole files or folders. After a crash a skill
+// is unchanged, or it is missing until the call is repeated.
 func Tools(cfg Config) []turn.Tool {
 	named := func(a catalog.Args) error { return checkName(a.String("name")) }
 	install := turn.Builtin("install_skill", checkInstall, cfg.install)
-	install.Timeout = cloneTimeout + 10*time.Second // after our own, which says more
+	install.Timeout = cloneTimeout + 10*time.Second // after the tool's own limits, whose errors have more detail
 	return []turn.Tool{
 		install,
 		turn.Builtin("list_skills", nil, list),
@@ -82,7 +81,7 @@ func (cfg Config) install(ctx context.Context, c turn.Call, a catalog.Args) (tur
 	if err != nil {
 		return turn.Output{}, fmt.Errorf("url: %w", err)
 	}
-	origin := source + " " + u.Scheme + "://" + u.Host + u.Path // A query may hold a secret.
+	origin := source + " " + u.Scheme + "://" + u.Host + u.Path // without the query, which may contain a secret
 	if source == "git" {
 		return installed(c, name, origin, func(into string) error {
 			return cfg.clone(ctx, c.Agent, u.String(), u.Scheme, name, into)
@@ -97,7 +96,7 @@ func (cfg Config) install(ctx context.Context, c turn.Call, a catalog.Args) (tur
 	return installed(c, name, origin, func(into string) error { return sandbox.WriteFile(c.Agent.Workspace, path.Join(into, file), src) })
 }
 
-// create writes a skill of the agent's own.
+// create installs a skill that the agent has written.
 func create(c turn.Call, a catalog.Args) (turn.Output, error) {
 	src, err := render(a.String("name"), a.String("description"), a.String("instructions"))
 	if err != nil {
@@ -108,11 +107,11 @@ func create(c turn.Call, a catalog.Args) (turn.Output, error) {
 	})
 }
 
-// installed makes a skill's folder elsewhere with fill, and moves it to its place
-// when it is sound.
+// installed makes a skill's folder at a temporary place with fill, and moves it to its
+// place if the skill has no faults.
 func installed(c turn.Call, name, origin string, fill func(into string) error) (turn.Output, error) {
 	workspace := c.Agent.Workspace
-	parent := path.Join(".tmp", "skill-"+rand.Text()) // .tmp is the sandbox's own TMPDIR
+	parent := path.Join(".tmp", "skill-"+rand.Text()) // .tmp is the TMPDIR of the sandbox
 	defer func() { _ = sandbox.RemoveAll(workspace, parent) }()
 	into := path.Join(parent, name)
 	if err := fill(into); err != nil {
@@ -140,7 +139,7 @@ func installed(c turn.Call, name, origin string, fill func(into string) error) (
 	return turn.Output{Text: fmt.Sprintf("installed the skill %s: %s", name, untrusted.Instructions(f.Status()))}, nil
 }
 
-// fetch gets a SKILL.md.
+// fetch downloads a SKILL.md.
 func (cfg Config) fetch(ctx context.Context, address string) (_ []byte, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 	if err != nil {
@@ -152,7 +151,7 @@ func (cfg Config) fetch(ctx context.Context, address string) (_ []byte, err erro
 	if err != nil {
 		return nil, fmt.Errorf("the skill cannot be fetched: %w", outbound.Explain(err))
 	}
-	defer func() { _ = res.Body.Close() }() // Only read from.
+	defer func() { _ = res.Body.Close() }() // the body is only read
 	if res.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("the skill cannot be fetched: the server answered %d", res.StatusCode)
 	}
@@ -166,17 +165,17 @@ func (cfg Config) fetch(ctx context.Context, address string) (_ []byte, err erro
 	return src, nil
 }
 
-// clone fetches a repository in the sandbox and leaves the skill's folder at into:
-// the repository itself, or skills/<name> or <name> in it.
+// clone clones a repository in the sandbox and moves the skill's folder to into: the
+// repository itself, or skills/<name> or <name> in it.
 func (cfg Config) clone(ctx context.Context, agent turn.Agent, address, protocol, name, into string) error {
 	workspace := agent.Workspace
 	proxy, revoke := cfg.Egress.Grant(agent.ID, agent.Network)
 	defer revoke()
-	at := path.Join(path.Dir(into), ".clone") // no skill has such a name
+	at := path.Join(path.Dir(into), ".clone") // not a valid name of a skill
 	res, err := sandbox.Run(ctx, sandbox.Spec{
 		Dir: workspace, Timeout: cloneTimeout, Proxy: proxy, AllowUnsandboxed: cfg.AllowUnsandboxed,
-		// No other protocol by way of a redirect or a submodule, no question, no program
-		// of the repository's.
+		// git must use no other protocol by a redirect or a submodule, ask no question,
+		// and execute no program of the repository.
 		Command: "GIT_ALLOW_PROTOCOL=" + protocol + " GIT_TERMINAL_PROMPT=0 exec git -c core.hooksPath=/dev/null" +
 			" clone --quiet --depth 1 --single-branch --no-tags -- " + quoted(address) + " " + quoted(at),
 		Limits: sandbox.Limits{FileSize: 64 << 20}, Quota: cfg.Quota, Room: cfg.Room,
@@ -202,7 +201,7 @@ func (cfg Config) clone(ctx context.Context, agent turn.Agent, address, protocol
 	return fmt.Errorf("the repository has no %s of at most %d bytes, neither at its top nor in skills/%s or %s", file, MaxFile, name, name)
 }
 
-// quoted is a word of a shell command.
+// quoted returns a word quoted for a shell command.
 func quoted(word string) string { return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'" }
 
 func list(_ context.Context, c turn.Call, _ catalog.Args) (turn.Output, error) {
@@ -227,7 +226,7 @@ func list(_ context.Context, c turn.Call, _ catalog.Args) (turn.Output, error) {
 	return turn.Output{Text: strings.TrimSpace(untrusted.Instructions(b.String()))}, nil
 }
 
-// remove switches a skill off, or removes its folder.
+// remove disables a skill, or deletes its folder.
 func remove(_ context.Context, c turn.Call, a catalog.Args) (turn.Output, error) {
 	name, workspace := a.String("name"), c.Agent.Workspace
 	at := path.Join(folder, name)

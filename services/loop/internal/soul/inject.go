@@ -8,11 +8,12 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// space is what people and models read as one, which RE2's \s is not.
+// space matches all Unicode white space; RE2's \s matches only ASCII.
 const space = `[\s\p{Z}]`
 
-// orders are the words that no soul may hold (spec-core-2 §5.5): the marks that
-// models use for who speaks, calls of tools, and the classic overrides.
+// orders matches texts that a soul must not contain (docs/reference/memory.md, Soul
+// limits): the marks of roles in chat formats, tool calls, and common phrases of prompt
+// injection.
 var orders = regexp.MustCompile(strings.ReplaceAll(`(?i)`+
 	`</?~*(system|prompt|user|assistant|tool_call|function_call)~*>`+
 	`|\[/?~*(inst|system)~*\]|<<~*/?~*sys~*>>`+
@@ -25,7 +26,7 @@ var orders = regexp.MustCompile(strings.ReplaceAll(`(?i)`+
 	`|\byour~+real~+instructions?~+(are|is)\b`+
 	`|(^|\n)~*(system|assistant)~*:`, `~`, space))
 
-// injected says whether a text holds such words, or characters that hide them.
+// injected reports whether a text matches orders, or has characters that can hide them.
 func injected(s string) bool {
 	hidden := strings.ContainsFunc(s, func(r rune) bool {
 		return r != '\n' && r != '\t' && (unicode.IsControl(r) || unicode.In(r, unicode.Cf, unicode.Other_Default_Ignorable_Code_Point))

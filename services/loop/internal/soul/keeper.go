@@ -14,48 +14,48 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
-// File is the name of the soul in an agent's folder, and Edited where an edited one
-// is kept that was not taken over.
+// File is the name of the soul's file in an agent's folder. Edited is the name under
+// which a file that is no version is kept.
 const (
 	File   = "SOUL.md"
 	Edited = "SOUL.md.edited"
 )
 
-// layerBudget is what the soul may take of a prompt, in tokens.
+// layerBudget is the largest size of the soul in a prompt, in tokens.
 const layerBudget = 2_000
 
-// Version is a soul as it is stored.
+// Version is a stored version of a soul.
 type Version struct {
 	Agent   string
 	Number  int64  // from 1
-	ID      string // of the change; the same one again is the same version
-	Content string // the file
+	ID      string // of the change; the same change has the same version
+	Content string // the text of the file
 	Hash    string // of Content, SHA-256 in hex
 	Source  string // agent, human, system, genesis or reflection
 	Reason  string
 	At      int64
 }
 
-// Deeds are what an agent has done, as far as loop knows.
+// Deeds summarises the activity of an agent.
 type Deeds struct {
-	Tools   []string // that it has used, at most 50
-	Peers   []string // addresses that it met, at most 10
+	Tools   []string // tools that it has used, at most 50
+	Peers   []string // addresses of its relations, at most 10
 	Turns   int64
-	Spent   api.Micros // on thoughts
-	Balance string     // as last seen, "" if never
+	Spent   api.Micros // on model calls
+	Balance string     // as last recorded; "" if never
 }
 
-// Store keeps the versions.
+// Store stores the versions of souls.
 type Store interface {
-	// Souls are the versions of an agent, the latest first.
+	// Souls returns at most limit versions of an agent, the latest first.
 	Souls(ctx context.Context, agent string, limit int) ([]Version, error)
-	// AddSoul stores a version, or returns the one that its ID stored before.
-	// Errors: Conflict when the number is taken, or is not the next one.
+	// AddSoul stores a version, or returns the version that its ID stored before. Errors:
+	// Conflict when the number is taken, or is not the next one.
 	AddSoul(ctx context.Context, v Version) (Version, error)
 	Deeds(ctx context.Context, agent string) (Deeds, error)
 }
 
-// Keeper keeps souls. It is safe for concurrent use, in several replicas.
+// Keeper manages souls. It is safe for concurrent use, also by several replicas.
 type Keeper struct {
 	Store Store
 	Now   func() time.Time
@@ -63,9 +63,9 @@ type Keeper struct {
 	layers sandbox.Cache[string] // by the hash of the version
 }
 
-// Layer implements [turn.Source]. A full disk leaves the soul without a file, not
-// the agent without a soul. Neither the row nor the file is read again while the row's
-// hash, as the agent's revisions have it, and the file are as they were.
+// Layer implements [turn.Source]. If the file cannot be written, as on a full disk, it
+// still returns the soul. It reads neither the row nor the file again while the row's
+// hash in the agent's revisions and the file are unchanged.
 func (k *Keeper) Layer(ctx context.Context, a turn.Agent) (turn.Layer, error) {
 	l := turn.Layer{Name: "soul", Budget: layerBudget}
 	var err error
@@ -75,7 +75,7 @@ func (k *Keeper) Layer(ctx context.Context, a turn.Agent) (turn.Layer, error) {
 			return sandbox.Made[string]{}, err
 		}
 		made := sandbox.Made[string]{Value: s.Prompt()}
-		if made.Size = len(made.Value); err == nil && hash != "" && hash == a.Revisions.Soul { // else it has changed since
+		if made.Size = len(made.Value); err == nil && hash != "" && hash == a.Revisions.Soul { // otherwise it has changed since
 			made.Paths = []string{File}
 		}
 		return made, nil
@@ -86,16 +86,16 @@ func (k *Keeper) Layer(ctx context.Context, a turn.Agent) (turn.Layer, error) {
 	return l, nil
 }
 
-// Soul is the agent's soul as it stands. The first time it is made of the file that
-// is there, or of the agent's genesis. Whatever is wrong with the file does not
-// matter then: the row is the soul, and the file is written anew. With an error of
-// writing it comes the soul all the same.
+// Soul returns the agent's soul. The first version is made from the file, if there is a
+// valid one, or from the agent's genesis prompt. After that the row is the soul, and the
+// file is written again if it differs. If that fails, Soul returns the soul and the
+// error.
 func (k *Keeper) Soul(ctx context.Context, a turn.Agent) (Soul, error) {
 	s, _, err := k.current(ctx, a)
 	return s, err
 }
 
-// current is Soul with the hash of its version, "" for a first one.
+// current is Soul, and returns the hash of the version, "" for a first one.
 func (k *Keeper) current(ctx context.Context, a turn.Agent) (Soul, string, error) {
 	all, err := k.Store.Souls(ctx, a.ID, 1)
 	if err != nil {
@@ -119,7 +119,7 @@ func (k *Keeper) birth(ctx context.Context, a turn.Agent) (Soul, error) {
 		s = Soul{CorePurpose: cut(a.Genesis, MaxPurpose)}.normal()
 		source, reason = "genesis", "born"
 	}
-	if len(s.Validate()) > 0 { // a creator may say what no soul may
+	if len(s.Validate()) > 0 { // a genesis prompt may have texts that a soul must not have
 		s = Soul{CorePurpose: "Be of use to my creator."}
 	}
 	s.Name, s.Address, s.Creator, s.Genesis = a.Name, a.Address, a.Creator, a.Genesis
@@ -133,11 +133,11 @@ func (k *Keeper) birth(ctx context.Context, a turn.Agent) (Soul, error) {
 	return Parse(v.Content), k.mend(ctx, a, v)
 }
 
-// Change makes a new version of what edit makes of the soul. Nothing is stored when
-// that changes nothing. Errors: Invalid with every fault in Details.
+// Change stores what edit makes of the soul as a new version. It stores nothing if edit
+// changes nothing. Errors: Invalid with every fault in Details.
 //
-// Dying after the row is stored, the file is older than it until somebody reads the
-// soul; dying before, nothing has happened.
+// After a crash between the row and the file the file is older until the soul is read; a
+// crash before the row changes nothing.
 func (k *Keeper) Change(ctx context.Context, a turn.Agent, v Version, edit func(*Soul)) (Soul, error) {
 	for try := 0; ; try++ {
 		s, err := k.Soul(ctx, a)
@@ -155,7 +155,7 @@ func (k *Keeper) Change(ctx context.Context, a turn.Agent, v Version, edit func(
 		v.Agent = a.ID
 		stored, err := k.add(ctx, a, s, v, number)
 		if api.CodeOf(err) == api.Conflict && try < 5 {
-			continue // somebody else changed it meanwhile
+			continue // a concurrent change has stored this version
 		}
 		if err != nil {
 			return Soul{}, err
@@ -173,8 +173,8 @@ func (k *Keeper) add(ctx context.Context, a turn.Agent, s Soul, v Version, after
 	return k.Store.AddSoul(ctx, v)
 }
 
-// mend writes the file of a version, unless it is there. A file that no version
-// ever was is kept beside.
+// mend writes the file of a version if it differs. A file that is none of the latest 1000
+// versions is kept as [Edited].
 func (k *Keeper) mend(ctx context.Context, a turn.Agent, v Version) error {
 	file, err := read(a)
 	if err == nil && hash(file) == v.Hash {
@@ -201,7 +201,7 @@ func (k *Keeper) mend(ctx context.Context, a turn.Agent, v Version) error {
 	return nil
 }
 
-// read is the file as it is.
+// read returns the content of the file.
 func read(a turn.Agent) (string, error) {
 	b, err := sandbox.ReadFile(a.Workspace, File, 256<<10)
 	return string(b), err
@@ -214,7 +214,7 @@ func hash(text string) string {
 
 func stamp(at int64) string { return time.UnixMicro(at).UTC().Format(time.RFC3339) }
 
-// cut is at most n characters of a text.
+// cut returns the first n characters of a text.
 func cut(s string, n int) string {
 	if r := []rune(s); len(r) > n {
 		return string(r[:n])

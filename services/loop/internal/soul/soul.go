@@ -1,14 +1,15 @@
-// Package soul is who an agent says it is: SOUL.md in its folder, in the format
-// soul/v1 (spec-core-4 §7.9), its versions, and what may be written into it.
+// Package soul manages an agent's description of itself: the file SOUL.md in its folder,
+// in the format soul/v1 (docs/reference/memory.md, Soul format), its versions, and the
+// texts that it may contain.
 //
-// The row in the store is the truth and the file is written from it, atomically
-// and after the commit: who dies in between leaves an older file, which the next
-// reader writes anew. A file that differs from its row is never taken over, because
-// a command of the agent can write it too; it is kept beside as SOUL.md.edited.
-// Only where there is no row yet, a file is where the soul begins.
+// The row in the store is authoritative. The file is written from it, atomically and
+// after the commit: after a crash in between the file is older, and the next reader
+// writes it again. A file that differs from its row never replaces the row, because
+// commands of the agent can write it, too; it is kept as SOUL.md.edited. Only the first
+// version is made from a file, if there is one.
 //
-// It has no SQL, and it decides nothing about who may change a soul: that is
-// policy's, before.
+// The package has no SQL, and must not decide whether an agent may change its soul:
+// policy decides that before.
 package soul
 
 import (
@@ -22,23 +23,23 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// Format is the value of format in the frontmatter; anything else is a legacy
+// Format is the value of format in the frontmatter. A file with another value is a legacy
 // file.
 const Format = "soul/v1"
 
-// Limits in characters and items (spec-core-2 §5.5).
+// Limits in characters and items (docs/reference/memory.md, Soul limits).
 const (
 	MaxPurpose     = 2000
 	MaxValues      = 20
 	MaxGuidelines  = 30
 	MaxPersonality = 1000
 	MaxBoundaries  = 20
-	MaxStrategy    = 3000 // what is longer is cut
+	MaxStrategy    = 3000 // a longer one is cut
 	maxItem        = 500
 )
 
-// Soul is the content of a SOUL.md. Texts may have several lines, items of lists
-// have one.
+// Soul is the content of a SOUL.md. A text may have several lines, an item of a list has
+// one.
 type Soul struct {
 	Head
 	CorePurpose   string
@@ -50,7 +51,7 @@ type Soul struct {
 	Capabilities  string
 	Relationships string
 	Financial     string
-	Genesis       string // the genesis prompt that it is measured by
+	Genesis       string // the genesis prompt that the core purpose is compared with
 }
 
 // Head is the frontmatter. Times are RFC 3339.
@@ -89,9 +90,9 @@ func (s *Soul) parts() []part {
 	}
 }
 
-// Parse reads a SOUL.md. A file without this format's frontmatter is read as a
-// legacy one: its known sections count, and what stands before them is the core
-// purpose. It never fails; see [Soul.Validate].
+// Parse reads a SOUL.md. A file without the frontmatter of this format is read as a
+// legacy file: its known sections are used, and the text before them is the core purpose.
+// Parse does not fail; see [Soul.Validate].
 func Parse(file string) Soul {
 	var s Soul
 	body := strings.ReplaceAll(strings.ToValidUTF8(file, "\uFFFD"), "\r\n", "\n")
@@ -132,7 +133,7 @@ func (s *Soul) parse(body string) {
 			}
 			continue
 		}
-		l = strings.TrimPrefix(l, `\`) // a line that would have been read as a heading
+		l = strings.TrimPrefix(l, `\`) // see escaped
 		lines[at.title] = append(lines[at.title], l)
 	}
 	for _, p := range parts {
@@ -150,8 +151,8 @@ func (s *Soul) parse(body string) {
 	}
 }
 
-// normal is s as it can be written and read again: trimmed, without empty items,
-// the strategy cut to its limit.
+// normal returns s in the form that survives writing and reading: trimmed, without empty
+// items, with the strategy cut to its limit.
 func (s Soul) normal() Soul {
 	for _, p := range s.parts() {
 		if p.text != nil {
@@ -185,7 +186,7 @@ func (s Soul) normal() Soul {
 	return s
 }
 
-// plain drops control characters other than the end of a line.
+// plain removes control characters, except line ends and tabs.
 func plain(s string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
@@ -200,12 +201,12 @@ func plain(s string) string {
 	}, strings.ToValidUTF8(s, "\uFFFD"))
 }
 
-// String is the file. Parse(s.String()) is s, if s came from [Parse] or an update.
+// String returns the file. Parse(s.String()) equals s if s is from [Parse] or an update.
 func (s Soul) String() string {
 	s.Format = Format
 	head, err := yaml.Marshal(s.Head)
 	if err != nil {
-		panic(err) // of texts and numbers alone
+		panic(err) // does not happen for texts and numbers
 	}
 	var b strings.Builder
 	b.WriteString("---\n" + strings.TrimSuffix(string(head), "\n") + "\n---\n\n# " + s.Name + "\n")
@@ -225,7 +226,7 @@ func (s Soul) String() string {
 	return b.String()
 }
 
-// escaped keeps the lines of a text from being read as headings.
+// escaped escapes the lines of a text that would be read as headings.
 func escaped(text string) string {
 	lines := strings.Split(text, "\n")
 	for i, l := range lines {
@@ -236,8 +237,8 @@ func escaped(text string) string {
 	return strings.Join(lines, "\n")
 }
 
-// Prompt is what of the soul goes into a prompt: everything but the frontmatter
-// and the genesis prompt, which is there already.
+// Prompt returns the text for a prompt: everything except the frontmatter and the genesis
+// prompt, which is another layer.
 func (s Soul) Prompt() string {
 	var b strings.Builder
 	for _, p := range s.parts() {
@@ -252,8 +253,8 @@ func (s Soul) Prompt() string {
 	return b.String()
 }
 
-// Validate returns what is wrong with a soul, for whoever wrote it; nothing means
-// that it may be stored (V-38).
+// Validate returns the faults of a soul (docs/reference/memory.md, Soul limits). A soul
+// without faults may be stored.
 func (s Soul) Validate() []string {
 	var faults []string
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Sprintf(format, args...)) }
@@ -293,9 +294,9 @@ func (s Soul) Validate() []string {
 	return faults
 }
 
-// Alignment says how close a purpose is to the genesis prompt: the mean of the
-// Jaccard index and of the share of the genesis' words that the purpose has
-// (spec-core-4 §7.9). Empty texts are 0.
+// Alignment returns how close a purpose is to the genesis prompt, from 0 to 1: the mean
+// of the Jaccard index and of the share of the genesis prompt's words that the purpose
+// has (docs/reference/memory.md, Alignment). It is 0 if one of them is empty.
 func Alignment(purpose, genesis string) float64 {
 	a, b := wordSet(purpose), wordSet(genesis)
 	if len(a) == 0 || len(b) == 0 {

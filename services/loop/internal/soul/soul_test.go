@@ -32,7 +32,8 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-// V-38.
+// TestValidate checks the vectors V-38 of the limits (docs/reference/memory.md, Test
+// vectors).
 func TestValidate(t *testing.T) {
 	t.Parallel()
 	many := func(n int) (out []string) {
@@ -78,7 +79,8 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// V-38.
+// TestAlignment checks the vectors V-38 of the alignment (docs/reference/memory.md, Test
+// vectors).
 func TestAlignment(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -110,7 +112,7 @@ func TestLegacy(t *testing.T) {
 	}
 }
 
-// What is read can be written and read again, whatever the file was.
+// FuzzParse checks that the soul of any file can be written and read again.
 func FuzzParse(f *testing.F) {
 	f.Add(good().String())
 	f.Add("---\nformat: soul/v1\nversion: -3\ngenesis_alignment: .nan\n---\n## Values\n- - a\n##\n\\\\x\n## Strategy\n\u00a0# a\u2028# b")

@@ -13,11 +13,11 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
-// minAlignment is below which a reflection suggests to return to the genesis
-// (spec-core-4 §7.9).
+// minAlignment is the alignment below which a reflection suggests to return to the
+// genesis prompt (docs/reference/memory.md, Soul versions).
 const minAlignment = 0.5
 
-// Tools are the four tools of the soul (spec-core-2 §3, 58 to 61).
+// Tools returns the four tools of the soul (docs/reference/memory.md, Tools).
 func Tools(k *Keeper) []turn.Tool {
 	return []turn.Tool{updateSoul(k), reflectOnSoul(k), viewSoul(k), viewSoulHistory(k)}
 }
@@ -63,8 +63,8 @@ func reflectOnSoul(k *Keeper) turn.Tool {
 	})
 }
 
-// Reflect writes the sections that follow from what the agent has done. Only what
-// is new makes a version.
+// Reflect updates the sections that are derived from the agent's activity. It stores a
+// version only if they change.
 func (k *Keeper) Reflect(ctx context.Context, a turn.Agent, id string, at int64) (Soul, error) {
 	d, err := k.Store.Deeds(ctx, a.ID)
 	if err != nil {
@@ -84,8 +84,8 @@ func (k *Keeper) Reflect(ctx context.Context, a turn.Agent, id string, at int64)
 	})
 }
 
-// name is what can stand in a soul unquoted: models invent tools, and anybody can
-// be written to.
+// name matches the names of tools and peers that a soul may contain. Others are left out,
+// because models invent tools and peers choose their names.
 var name = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,64}$`)
 
 func items(list []string) string {
@@ -96,7 +96,7 @@ func items(list []string) string {
 	return "- " + strings.Join(list, "\n- ")
 }
 
-// Suggestions are what the agent should think about.
+// Suggestions returns what the agent should consider to change.
 func Suggestions(s Soul) []string {
 	var out []string
 	if s.GenesisAlignment < minAlignment {

@@ -30,7 +30,7 @@ func (s *Store) Conversation(ctx context.Context, session, id string, n int) (tu
 	if err := s.db.QueryRowContext(ctx, `select reset_through from sessions where id = $1`, session).Scan(&reset); err != nil && !errors.Is(err, sqldb.ErrNotFound) {
 		return c, err
 	}
-	if reset > c.Last.Through { // begun anew: no summary goes over it
+	if reset > c.Last.Through { // the session was reset: no summary covers turns before it
 		c.Last = turn.Compaction{Session: session, Through: reset}
 	}
 	if c.Last.Turn == id {
@@ -47,7 +47,8 @@ func (s *Store) Conversation(ctx context.Context, session, id string, n int) (tu
 	return c, err
 }
 
-// reported are the prompts of a session's latest 20 turns before a position.
+// reported returns the models and token counts of a session's latest 20 turns before a
+// position, oldest first.
 func (s *Store) reported(ctx context.Context, session string, before int64) ([]turn.Reported, error) {
 	all, err := sqldb.All(ctx, s.db, func(r sqldb.Scanner) (turn.Reported, error) {
 		var v turn.Reported
@@ -69,7 +70,7 @@ func compactionRow(session string) func(sqldb.Scanner) (turn.Compaction, error) 
 	}
 }
 
-// Recorded implements turn.ContextStore. Nothing of what it reads changes any more,
+// Recorded implements turn.ContextStore. The rows that it reads do not change any more,
 // so it needs no transaction.
 func (s *Store) Recorded(ctx context.Context, id string) (turn.Recording, error) {
 	var rec turn.Recording
@@ -115,7 +116,7 @@ func (s *Store) Recorded(ctx context.Context, id string) (turn.Recording, error)
 	if ending.Valid && end.Turns == number {
 		rec.End = &end
 	}
-	if number > 1 { // a message that joined the run before has lowered its authority, for good
+	if number > 1 { // a message that joined the run earlier has lowered its authority permanently
 		if rec.Input.By, err = s.authority(ctx, t.Run, number-1); err != nil {
 			return rec, err
 		}
@@ -127,14 +128,14 @@ func (s *Store) Recorded(ctx context.Context, id string) (turn.Recording, error)
 	return rec, err
 }
 
-// authority is who a run's turn was for, in the end.
+// authority returns the principal of a run's turn as it was persisted.
 func (s *Store) authority(ctx context.Context, run string, number int) (api.Principal, error) {
 	var by api.Principal
 	return by, s.db.QueryRowContext(ctx, `select input_source, input_address from turns where run = $1 and number = $2`, run, number).Scan(&by.Kind, &by.Address)
 }
 
-// conversationBefore is a session as it was before its turn at a position was
-// thought, with the summary through another one.
+// conversationBefore returns a session as it was before the completion of the turn at a
+// position, with the summary that ends at through.
 func (s *Store) conversationBefore(ctx context.Context, session string, position, through int64, n int) (turn.Conversation, error) {
 	c := turn.Conversation{Last: turn.Compaction{Session: session}}
 	last, err := compactionRow(session)(s.db.QueryRowContext(ctx, compactionColumns+` where c.session = $1 and c.through = $2`, session, through))
@@ -144,7 +145,7 @@ func (s *Store) conversationBefore(ctx context.Context, session string, position
 	case !errors.Is(err, sqldb.ErrNotFound):
 		return c, err
 	default:
-		c.Last.Through = through // the conversation was begun anew there
+		c.Last.Through = through // the conversation was reset at this position
 	}
 	if c.Turns, err = s.positioned(ctx, `where session = $1 and position > $2 and position < $3 order by position desc limit $4`,
 		session, c.Last.Through, position, n); err != nil {
@@ -184,8 +185,8 @@ func (s *Store) Keep(ctx context.Context, texts map[string]string) error {
 	return sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error { return keep(ctx, tx, texts) })
 }
 
-// keep writes in the order of the hashes, so that two writers of the same texts
-// wait for each other and do not deadlock.
+// keep inserts texts in the order of their hashes, so that concurrent writers of the same
+// texts do not deadlock.
 func keep(ctx context.Context, tx *sqldb.Tx, texts map[string]string) error {
 	for _, h := range slices.Sorted(maps.Keys(texts)) {
 		if _, err := tx.ExecContext(ctx, `insert into blobs (hash, text) values ($1, $2) on conflict (hash) do nothing`, h, texts[h]); err != nil {

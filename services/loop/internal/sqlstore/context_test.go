@@ -42,7 +42,8 @@ func TestContextStore(t *testing.T) {
 	}
 }
 
-// TestFlushIsSilent: a memory flush is in no transcript; what was asked meanwhile is.
+// TestFlushIsSilent checks that a transcript has no memory flush, and has the input of
+// the turn that flushed.
 func TestFlushIsSilent(t *testing.T) {
 	each(t, func(t *testing.T, _ *sqldb.DB, s *sqlstore.Store) {
 		cmd := turntest.Command("ada", "r1")
@@ -62,7 +63,7 @@ func TestFlushIsSilent(t *testing.T) {
 	})
 }
 
-// words are n bytes of text that nothing else has.
+// words returns n bytes of text that occurs nowhere else.
 func words(r *rand.Rand, n int) string {
 	var b strings.Builder
 	for b.Len() < n {
@@ -71,9 +72,9 @@ func words(r *rand.Rand, n int) string {
 	return b.String()[:n]
 }
 
-// TestSoak makes many model calls in one session whose conversation outgrows a
-// window of 200,000 tokens again and again. It ends, every prompt fits and is
-// sound, and the database keeps hardly more than what was said and done: no call
+// TestSoak makes many model calls in one session whose conversation exceeds a window of
+// 200,000 tokens repeatedly. It checks that it ends, that every prompt fits and is sound,
+// and that the database grows by little more than the messages and results: no call
 // stores its context. `make soak` makes 1,000 calls.
 func TestSoak(t *testing.T) {
 	t.Parallel()
@@ -81,7 +82,7 @@ func TestSoak(t *testing.T) {
 	db := sqldbtest.SQLite(t, sqlstore.Migrations())
 	s := stored(t, db)
 	empty := fileSize(t, db)
-	r := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // the same session each time
+	r := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // the same texts in each test run
 	counter := token.New()
 	var calls, summaries, unique int
 	var peak int64
@@ -119,11 +120,11 @@ func TestSoak(t *testing.T) {
 		}
 		return c, nil
 	}
-	var side sync.Mutex // pure tools run side by side
+	var side sync.Mutex // pure tools run concurrently
 	w := turntest.New(s, script)
 	w.Router.Forget, w.Models = true, models{{ID: "m", Usable: true, ContextWindow: window}}
 	for name, tool := range w.Tools {
-		tool.Mutating = true // the agent is busy
+		tool.Mutating = true // so that the agent is not put to sleep
 		tool.Run = func(context.Context, turn.Call) (turn.Output, error) {
 			side.Lock()
 			defer side.Unlock()
@@ -162,7 +163,7 @@ func fileSize(t *testing.T, db *sqldb.DB) int {
 	return pages * size
 }
 
-// columns is how many bytes are in all columns of all tables.
+// columns returns the number of bytes in all columns of all tables.
 func columns(t *testing.T, db *sqldb.DB) int {
 	t.Helper()
 	type column struct{ table, name string }
@@ -180,7 +181,7 @@ func columns(t *testing.T, db *sqldb.DB) int {
 	return total
 }
 
-// sound checks that each call has its one result right after it.
+// sound checks that each call is followed by its one result.
 func sound(t *testing.T, call int, messages []api.ChatMessage) {
 	t.Helper()
 	var open []string
@@ -204,7 +205,7 @@ func sound(t *testing.T, call int, messages []api.ChatMessage) {
 	}
 }
 
-// models is turn.Models.
+// models implements turn.Models.
 type models []api.Model
 
 func (m models) Models(context.Context) ([]api.Model, error) { return m, nil }

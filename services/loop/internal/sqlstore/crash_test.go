@@ -14,8 +14,8 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/turn/turntest"
 )
 
-// TestCrash kills the owner of a run before and after each call, on real tables:
-// what remains is what remains of an owner that lived.
+// TestCrash crashes the owner of a run before and after each call of a port, with real
+// tables, and checks that the next owner stores the same as an owner that did not crash.
 func TestCrash(t *testing.T) {
 	each(t, func(t *testing.T, _ *sqldb.DB, s *sqlstore.Store) {
 		calls := []api.ToolCall{{ID: "call_0", Name: "look", Arguments: "{}"}, {ID: "call_0", Name: "pay", Arguments: "{}"}}
@@ -33,7 +33,7 @@ func TestCrash(t *testing.T) {
 			must(t, s.NewSession(t.Context(), cmd.Session, "ada", at))
 			return cmd
 		}
-		must(t, world().Run(t.Context(), turntest.Open, command("born"))) // the first turn of a life is told so
+		must(t, world().Run(t.Context(), turntest.Open, command("born"))) // the input of an agent's first turn differs from others
 		calm := command("calm")
 		var ports turntest.Crash
 		lived := world()

@@ -12,17 +12,18 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/memory"
 )
 
-// Removed is an agent that was deleted.
+// Removed is the result of [Store.Delete].
 type Removed struct {
 	Address string
-	At      int64     // when it was deleted first
-	Runs    []api.Run // that were under way; only run, agent and session are set
+	At      int64     // when it was first deleted, Unix microseconds
+	Runs    []api.Run // runs in progress; only run, agent and session are set
 }
 
-// Delete takes an agent out of service, in one transaction: it is dead, its sessions
-// are terminated, its runs are cancelled, and the change is in the outbox. With
-// forget its memories, its soul and the genesis prompts that it wrote are erased.
-// Deleting it again changes nothing but what forget adds. Errors: NotFound.
+// Delete removes an agent from service in one transaction: it sets the agent's state to
+// dead, terminates its sessions, cancels its runs and adds the announcement to the
+// outbox. With forget it erases the agent's memories, its soul and the genesis prompts
+// that it wrote. Deleting it again changes nothing, except what forget adds. Errors:
+// NotFound.
 func (s *Store) Delete(ctx context.Context, agent, reason string, forget bool, at int64) (Removed, error) {
 	var out Removed
 	err := sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
@@ -65,7 +66,7 @@ func noAgent(id string) error {
 	return &api.Error{Code: api.NotFound, Message: "there is no agent " + id, Next: "anima agent list shows the ones there are; anima agent apply makes one"}
 }
 
-// retire writes that an agent is deleted. The caller's transaction holds its row.
+// retire marks an agent deleted. The caller's transaction has locked its row.
 func (s *Store) retire(ctx context.Context, tx *sqldb.Tx, agent string, was api.AgentState, reason string, at int64) error {
 	if _, err := tx.ExecContext(ctx, `update sessions set terminated_at = $2, terminated_reason = $3 where agent = $1 and terminated_at = 0`,
 		agent, at, text("the agent was deleted: "+reason)); err != nil {
@@ -82,8 +83,9 @@ func (s *Store) retire(ctx context.Context, tx *sqldb.Tx, agent string, was api.
 	return outbox.Add(ctx, tx, changeID(c), *c)
 }
 
-// restore makes an agent that was deleted one that sleeps. Its main session and that
-// for mail go on; its other sessions stay terminated. The caller announces it.
+// restore undoes the deletion of an agent and sets its state to sleeping. Its main
+// session and its session for mail are reopened; its other sessions stay terminated. The
+// caller announces the change.
 func restore(ctx context.Context, tx *sqldb.Tx, agent string, at int64) error {
 	if _, err := tx.ExecContext(ctx, `update agents set deleted_at = 0, state = $2, state_reason = 'applied again', state_since = $3, zero_since = 0
 		where id = $1`, agent, api.StateSleeping, at); err != nil {
@@ -97,9 +99,9 @@ func restore(ctx context.Context, tx *sqldb.Tx, agent string, at int64) error {
 	return err
 }
 
-// erase removes what an agent remembers, and begins its conversations anew: their
-// turns stay in the transcripts and are not sent to a model. All of them are marked as
-// taken into memory, so that none is remembered later.
+// erase deletes an agent's memories and resets its sessions: their turns remain in the
+// transcripts and are not sent to a model. It marks all turns as ingested, so that they
+// do not become memories later.
 func erase(ctx context.Context, tx *sqldb.Tx, agent string) error {
 	for _, table := range []string{
 		"working_memory", "episodic_memory", "session_summaries", "semantic_memory", "semantic_history", "procedural_memory",

@@ -16,8 +16,8 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/turn/turntest"
 )
 
-// An agent that is deleted is gone for every question, its sessions are terminated,
-// and it is announced once. Applied again it is the same agent.
+// TestDelete checks that a deleted agent is not found, that its sessions are terminated,
+// that the deletion is announced once, and that applying it again restores it.
 func TestDelete(t *testing.T) {
 	t.Parallel()
 	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
@@ -104,7 +104,7 @@ func TestDelete(t *testing.T) {
 		if n, err := m.Ingest(t.Context(), 59, "ada-main"); err != nil || n != 1 {
 			t.Fatalf("%d turns became memories, %v", n, err)
 		}
-		turns(t, m, turntest.Command("ada", "r2"), 1, func(*api.Turn) {}) // not in memory yet
+		turns(t, m, turntest.Command("ada", "r2"), 1, func(*api.Turn) {}) // not ingested yet
 		for range 2 {
 			if _, err := s.Delete(t.Context(), "ada", "why", true, 60); err != nil {
 				t.Fatal(err)
@@ -123,7 +123,8 @@ func TestDelete(t *testing.T) {
 	})
 }
 
-// Sessions and goals come in pages, whatever their times.
+// TestPages checks that lists of sessions and goals can be read in pages, also when times
+// are equal.
 func TestPages(t *testing.T) {
 	t.Parallel()
 	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {

@@ -6,15 +6,15 @@ import (
 	"github.com/anima-run/anima/pkg/sqldb"
 )
 
-// ownGenesis selects the genesis prompt that the agent a gave itself; none when its
-// creator has applied another definition since.
+// ownGenesis selects the genesis prompt that agent a has set for itself. It selects none
+// if the creator has applied another definition since.
 const ownGenesis = `select g.prompt from genesis_prompts g where g.agent = a.id and g.version = a.version order by g.number desc limit 1`
 
-// SetGenesis replaces an agent's genesis prompt and keeps the old one with it. The
-// same key again changes nothing. Errors: NotFound.
+// SetGenesis replaces an agent's genesis prompt and stores the previous one with it. It
+// is idempotent by key. Errors: NotFound.
 func (s *Store) SetGenesis(ctx context.Context, agent, prompt, reason, key string, at int64) error {
 	return sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
-		// The lock on the agent's row makes numbers grow one by one.
+		// The lock on the agent's row makes the numbers consecutive.
 		var id string
 		if err := tx.QueryRowContext(ctx, `select id from agents where id = $1`+s.db.ForUpdate(), agent).Scan(&id); err != nil {
 			return err

@@ -17,7 +17,8 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
-// CreateGoal implements goal.Store. The agent's row keeps two creators apart.
+// CreateGoal implements goal.Store. It locks the agent's row, so that two concurrent
+// calls do not both find no active goal.
 func (s *Store) CreateGoal(ctx context.Context, n goal.New, at int64) (goal.State, goal.Refusal, error) {
 	var out goal.State
 	var refused goal.Refusal
@@ -68,7 +69,7 @@ func (s *Store) Goal(ctx context.Context, id string) (goal.State, error) {
 	return one(s.readGoals(ctx, `where id = $1`, id))
 }
 
-// readGoals reads goals as they were at one moment.
+// readGoals reads goals in one snapshot.
 func (s *Store) readGoals(ctx context.Context, where string, args ...any) (all []goal.State, err error) {
 	err = sqldb.Snapshot(ctx, s.db, func(tx *sqldb.Tx) (err error) {
 		all, err = s.goals(ctx, tx, where, args...)
@@ -97,7 +98,7 @@ func (s *Store) Goals(ctx context.Context, q goal.Query) ([]goal.State, error) {
 		q.Agent, string(q.Status), q.AfterAt, q.AfterID, q.Limit)
 }
 
-// ChangeGoal implements goal.Store. The goal's row keeps two changes apart.
+// ChangeGoal implements goal.Store. It locks the goal's row during the change.
 func (s *Store) ChangeGoal(ctx context.Context, id string, at int64, change func(*goal.State) error) (goal.State, error) {
 	var out goal.State
 	err := sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
@@ -121,8 +122,9 @@ func (s *Store) ChangeGoal(ctx context.Context, id string, at int64, change func
 	return out, err
 }
 
-// follow puts the effects of a change into its transaction: from then on no replica
-// goes on with a run that is cancelled, also after a crash before it is told.
+// follow writes the effects of a change in the transaction of the change. After its
+// commit no replica continues a cancelled run, also if the process crashes before it
+// sends the cancellation.
 func (s *Store) follow(ctx context.Context, tx *sqldb.Tx, e goal.Effects, at int64) error {
 	for _, v := range e.Sessions {
 		if _, err := tx.ExecContext(ctx, `insert into sessions (id, agent, created_at, updated_at) values ($1, $2, $3, $3)
@@ -143,7 +145,7 @@ func (s *Store) follow(ctx context.Context, tx *sqldb.Tx, e goal.Effects, at int
 	return nil
 }
 
-// writeGoal writes the rows that a change has changed.
+// writeGoal writes the rows that differ between before and after.
 func (s *Store) writeGoal(ctx context.Context, tx *sqldb.Tx, before, after goal.State) error {
 	g := after.Goal
 	if _, err := tx.ExecContext(ctx, `update goals set status = $2, reason = $3, steps = $4, version = $5, replans = $6, overhead = $7, seq = $8,
@@ -206,9 +208,9 @@ func writeTask(ctx context.Context, tx *sqldb.Tx, goalID string, t goal.Task) er
 	return err
 }
 
-// goals reads the goals that a condition picks, with all that belongs to them. The
-// condition's lock, if it has one, is on the goals: what belongs to a goal is
-// written under it alone.
+// goals reads the goals that a condition selects, with their plans, tasks and attempts. A
+// lock in the condition applies to the goals' rows; the rows of a goal's plans, tasks and
+// attempts are written only under it.
 func (s *Store) goals(ctx context.Context, q sqldb.Querier, where string, args ...any) ([]goal.State, error) {
 	all, err := sqldb.All(ctx, q, func(r sqldb.Scanner) (goal.State, error) {
 		var g goal.State
@@ -235,7 +237,7 @@ func (s *Store) goals(ctx context.Context, q sqldb.Querier, where string, args .
 	return all, attemptsOf(ctx, q, at, in, ids)
 }
 
-// owned is a row and the goal it belongs to.
+// owned is a row with the id of its goal.
 type owned[T any] struct {
 	goal string
 	v    T

@@ -25,7 +25,7 @@ func wanted(key, agent, title string) goal.New {
 	}
 }
 
-// chain is a plan of three tasks, each after the one before.
+// chain returns a plan of three tasks, each dependent on the one before.
 func chain() goal.Draft {
 	d := goal.Draft{Analysis: "a\x00", Strategy: "s", Roles: []goal.Role{{Name: "r", Description: "d", SystemPrompt: "p"}}, Risks: []string{"x"}, Cents: 50, Minutes: 3}
 	for i, title := range []string{"A", "B", "C"} {
@@ -45,7 +45,7 @@ func changed(t *testing.T, s *sqlstore.Store, id string, f func(*goal.State) err
 	return g
 }
 
-// executing makes a goal whose plan is approved.
+// executing creates a goal with an approved plan.
 func executing(t *testing.T, s *sqlstore.Store, agent string) goal.State {
 	t.Helper()
 	g, _, err := s.CreateGoal(t.Context(), wanted("k-"+agent, agent, "A book"), at)
@@ -127,7 +127,7 @@ func TestCreateGoal(t *testing.T) {
 	})
 }
 
-// Of many that want to begin a goal at once one does.
+// TestOneActiveGoal checks that one of several concurrent calls creates a goal.
 func TestOneActiveGoal(t *testing.T) {
 	each(t, func(t *testing.T, db *sqldb.DB, s *sqlstore.Store) {
 		var wg sync.WaitGroup
@@ -153,8 +153,8 @@ func TestOneActiveGoal(t *testing.T) {
 	})
 }
 
-// A state is read back as it was written, after every kind of change, and each
-// change commits with its messages.
+// TestChangeGoal checks that a state is read back as it was written, after every kind of
+// change, and that each change commits with its messages.
 func TestChangeGoal(t *testing.T) {
 	each(t, func(t *testing.T, db *sqldb.DB, s *sqlstore.Store) {
 		g := executing(t, s, "ada")
@@ -207,7 +207,7 @@ func TestChangeGoal(t *testing.T) {
 			t.Errorf("%d sessions of tasks, want 2", sessions)
 		}
 
-		// A change that is refused, or changes nothing, leaves nothing.
+		// A change that is refused, or changes nothing, stores nothing.
 		before := len(got)
 		_, err := s.ChangeGoal(t.Context(), g.ID, at+30, func(s *goal.State) error { s.Title = "x"; return s.Cancel("", at) })
 		if api.CodeOf(err) != api.Conflict {
@@ -222,14 +222,14 @@ func TestChangeGoal(t *testing.T) {
 	})
 }
 
-// clean is what no text column takes, as the columns keep it.
+// clean replaces what a text column cannot store, as the store does.
 func clean(s *goal.State) {
 	for i := range s.Tasks {
 		s.Tasks[i].Error = strings.ReplaceAll(s.Tasks[i].Error, "\x00", "\uFFFD")
 	}
 }
 
-// Of many that pull the same attempt one takes it.
+// TestOneClaim checks that one of several concurrent calls claims an attempt.
 func TestOneClaim(t *testing.T) {
 	each(t, func(t *testing.T, db *sqldb.DB, s *sqlstore.Store) {
 		g := executing(t, s, "ada")
@@ -264,7 +264,7 @@ func TestOneClaim(t *testing.T) {
 func TestOverdue(t *testing.T) {
 	each(t, func(t *testing.T, _ *sqldb.DB, s *sqlstore.Store) {
 		g := executing(t, s, "ada")
-		executing(t, s, "bob") // nothing of it runs
+		executing(t, s, "bob") // none of its tasks has an attempt
 		g = changed(t, s, g.ID, func(s *goal.State) error { return s.Claim(s.ID+"-1-1", 1, at) })
 		due := g.Tasks[0].Deadline
 		for n, want := range map[int64]int{due: 0, due + 1: 1} {
@@ -281,7 +281,7 @@ func TestOverdue(t *testing.T) {
 	})
 }
 
-// How a run ended is read from what the run left.
+// TestRunOutcome checks that the outcome of a run is read from its rows.
 func TestRunOutcome(t *testing.T) {
 	each(t, func(t *testing.T, _ *sqldb.DB, s *sqlstore.Store) {
 		ctx := context.WithoutCancel(t.Context())
@@ -316,8 +316,9 @@ func TestRunOutcome(t *testing.T) {
 	})
 }
 
-// From the change on that takes a task from its run, the run goes on no more: who takes
-// it up finds it cancelled, and who has it cannot persist another turn.
+// TestStraysAreCancelled checks that a change which takes a task from its run also
+// cancels the run: the next owner finds it cancelled, and the current owner cannot
+// persist another turn.
 func TestStraysAreCancelled(t *testing.T) {
 	each(t, func(t *testing.T, _ *sqldb.DB, s *sqlstore.Store) {
 		g := executing(t, s, "ada")
@@ -337,7 +338,8 @@ func TestStraysAreCancelled(t *testing.T) {
 	})
 }
 
-// The run of a task changes nothing about its agent, which may sleep meanwhile.
+// TestTaskRunsLeaveTheirAgentAlone checks that the run of a task does not change its
+// agent's state.
 func TestTaskRunsLeaveTheirAgentAlone(t *testing.T) {
 	each(t, func(t *testing.T, _ *sqldb.DB, s *sqlstore.Store) {
 		before, err := s.Agent(t.Context(), "ada")

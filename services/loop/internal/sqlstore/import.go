@@ -14,9 +14,9 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
-// Import is a part of a transcript of elsewhere, for a session of its own.
+// Import is a part of a transcript from another system, to be imported into a session.
 type Import struct {
-	Run     string // that its turns will belong to; the same again changes nothing
+	Run     string // id of the run that the turns will belong to; importing it again changes nothing
 	Keyed   bool   // Run derives from an idempotency key
 	Agent   string
 	Session string
@@ -30,13 +30,12 @@ func (in Import) fingerprint() string {
 	return fingerprint(append([]string{strconv.Itoa(in.First)}, in.Lines...)...)
 }
 
-// Import writes what can be used of the lines as turns behind those of the
-// session, and keeps what was cut out of them, in one transaction. What they
-// say is not verified: the inputs are of an external principal, also when the creator
-// imports them. Errors: NotFound for an agent or session that does not exist, Invalid
-// when the session is another agent's or would be empty, Conflict when the
-// session has runs that were not imported, or is terminated, or with ReasonKeyTaken
-// when the part's key belongs to another.
+// Import writes the usable lines as turns after those of the session, and stores the
+// lines that were cut, in one transaction. The content is not verified: the inputs have
+// an external principal, also when the creator imports them. Errors: NotFound for an
+// agent or session that does not exist; Invalid when the session belongs to another agent
+// or would be empty; Conflict when the session has runs that were not imported or is
+// terminated, or, with ReasonKeyTaken, when the part's key is bound to another part.
 func (s *Store) Import(ctx context.Context, in Import) (api.Imported, error) {
 	var out api.Imported
 	err := sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
@@ -72,14 +71,15 @@ func (s *Store) Import(ctx context.Context, in Import) (api.Imported, error) {
 	return out, err
 }
 
-// importing locks the session and says where the part goes: the position and the
-// time of the turn before it. An answer means that the part was imported before.
+// importing locks the session and returns the position and the end, in Unix microseconds,
+// of its last turn, after which the part is inserted. before is the stored answer if the
+// part was imported already.
 func (s *Store) importing(ctx context.Context, tx *sqldb.Tx, in Import) (position, after int64, before *api.Imported, err error) {
 	var agent string
 	var terminated int64
 	err = tx.QueryRowContext(ctx, `select agent, turns, terminated_at from sessions where id = $1`+s.db.ForUpdate(), in.Session).Scan(&agent, &position, &terminated)
 	switch {
-	case errors.Is(err, sqldb.ErrNotFound) && in.New: // there is no agent of that name, perhaps
+	case errors.Is(err, sqldb.ErrNotFound) && in.New: // probably the agent does not exist
 		_, err = agentRow(tx.QueryRowContext(ctx, agentColumns+` and id = $1`, in.Agent))
 		return 0, 0, nil, err
 	case errors.Is(err, sqldb.ErrNotFound):
@@ -160,7 +160,7 @@ func (s *Store) importAll(ctx context.Context, tx *sqldb.Tx, in Import, r transc
 	return err
 }
 
-// beginning is what an answer shows of a line that was cut.
+// beginning returns the first 200 characters of a cut line, for the answer.
 func beginning(s string) string {
 	const most = 200
 	s = text(s)

@@ -17,7 +17,7 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/turn/turntest"
 )
 
-// said is a line of a transcript, seconds after at.
+// said returns a line of a transcript, the given seconds after at.
 func said(second int64, rest string) string {
 	return fmt.Sprintf(`{"timestamp":%q,%s}`, time.UnixMicro(at+second*1_000_000).UTC().Format("2006-01-02T15:04:05.000Z"), rest)
 }
@@ -47,7 +47,7 @@ func TestImport(t *testing.T) {
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("imported (-want +got):\n%s", diff)
 		}
-		// The same part again is answered from the books, also with other lines.
+		// The same part again returns the stored answer, also with other lines.
 		again, err := s.Import(t.Context(), part("i1", "ada-i1", 1, []string{"x"}))
 		must(t, err)
 		if diff := cmp.Diff(want, again); diff != "" {
@@ -92,7 +92,7 @@ func TestImport(t *testing.T) {
 			t.Errorf("%d lines are kept aside, want 3", kept)
 		}
 
-		// A run goes on behind what was imported, and then nothing more comes in.
+		// After a run of the session, nothing more can be imported into it.
 		cmd := turntest.Command("ada", "r1")
 		cmd.Session = "ada-i1"
 		must(t, s.Persist(t.Context(), turntest.Record(cmd, 1), turntest.Input(cmd), nil))
@@ -139,7 +139,8 @@ func TestImportRefuses(t *testing.T) {
 	})
 }
 
-// Both of two that import the same part at once get the answer of the one that was.
+// TestImportTwiceAtOnce checks that concurrent imports of the same part get the same
+// answer and import it once.
 func TestImportTwiceAtOnce(t *testing.T) {
 	each(t, func(t *testing.T, _ *sqldb.DB, s *sqlstore.Store) {
 		var wg sync.WaitGroup

@@ -18,21 +18,22 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
-// Bounds of one transaction of ingestion: others wait for it on SQLite.
+// Bounds of one transaction of ingestion. On SQLite other writers wait for it.
 const (
 	digestAtOnce   = 50 // turns
 	sessionsAtOnce = 16
 )
 
-// expireEvery is the time between two removals of what an agent has kept for long
-// enough.
+// expireEvery is the least time between two removals of an agent's expired memories by
+// one process.
 const expireEvery = time.Hour
 
-// behindAtOnce is how many sessions one call of [Memory.Behind] looks at.
+// behindAtOnce is the number of sessions that one call of [Memory.Behind] checks.
 const behindAtOnce = 1000
 
-// Behind returns the sessions with turns that are not in memory, of the first thousand
-// after an id, and the id to go on after: "" if there are no more.
+// Behind checks the first 1000 sessions with ids greater than after and returns those
+// that have turns which are not ingested. last is the id to continue after, or "" if
+// there are no more sessions.
 func (s Memory) Behind(ctx context.Context, after string) (behind []string, last string, err error) {
 	type looked struct {
 		id     string
@@ -56,11 +57,11 @@ func (s Memory) Behind(ctx context.Context, after string) (behind []string, last
 	return behind, last, err
 }
 
-// Ingest takes the turns of sessions that are not in memory yet into it, each session's
-// in their order, and returns how many they were. What a turn leaves, and that the turn
-// is in memory, is one transaction: a turn is taken in once, however often and by however
-// many processes it is asked for. One transaction has turns of several sessions. After
-// an error, some of the sessions may be done.
+// Ingest writes the memories of turns that are not ingested yet, in the order of each
+// session, and returns the number of turns. A transaction contains the memories of
+// several sessions and the new positions of their progress, so each turn is ingested
+// exactly once, also when it is requested again or by concurrent replicas. After an
+// error, some of the sessions may be complete.
 func (s Memory) Ingest(ctx context.Context, at int64, sessions ...string) (int, error) {
 	sessions = slices.Compact(slices.Sorted(slices.Values(sessions)))
 	done := 0
@@ -76,15 +77,15 @@ func (s Memory) Ingest(ctx context.Context, at int64, sessions ...string) (int, 
 	return done, nil
 }
 
-// ingest takes in turns of some sessions, which are sorted, and returns those that may
-// have more.
+// ingest ingests turns of some sessions, which are sorted, in one transaction. left are
+// the sessions that may have more turns.
 func (s Memory) ingest(ctx context.Context, sessions []string, at int64) (n int, left []string, err error) {
 	places, ids := list(1, sessions)
 	from, err := s.progress(ctx, s.db, `select session, position from memory_progress where session in (`+places+`)`, ids)
 	if err != nil {
 		return 0, nil, err
 	}
-	// A turn never changes, so it may be read before its transaction.
+	// A turn never changes, so it may be read before the transaction.
 	var args parameters
 	which := make([]string, len(sessions))
 	for i, id := range sessions {
@@ -95,9 +96,9 @@ func (s Memory) ingest(ctx context.Context, sessions []string, at int64) (n int,
 	if err != nil || len(turns) == 0 {
 		return 0, nil, err
 	}
-	// Nor does what it leaves, and no transaction stays open while texts are read.
+	// Its digest does not change either. Digesting here keeps the transaction short.
 	var all []taken
-	asked := map[string]bool{} // sessions that have something new
+	asked := map[string]bool{} // sessions with turns to ingest
 	for _, t := range turns {
 		if len(all) == 0 || all[len(all)-1].session != t.Session {
 			all, asked[t.Session] = append(all, taken{session: t.Session, agent: t.Agent}), true
@@ -105,7 +106,7 @@ func (s Memory) ingest(ctx context.Context, sessions []string, at int64) (n int,
 		to := &all[len(all)-1]
 		to.turns, to.digests, to.through = append(to.turns, t.Turn), append(to.digests, memory.DigestTurn(t.Turn)), t.position
 	}
-	took := map[string]bool{} // sessions of which nothing is left
+	took := map[string]bool{} // sessions with all their turns ingested
 	var expired []string
 	err = sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
 		n, expired = 0, nil
@@ -128,7 +129,7 @@ func (s Memory) ingest(ctx context.Context, sessions []string, at int64) (n int,
 	}
 	s.expired.note(expired, at)
 	for _, id := range sessions {
-		// Those that another replica was faster with may have more since.
+		// A session that a concurrent replica ingested first may have more turns since.
 		if !took[id] && (asked[id] || len(turns) == digestAtOnce) {
 			left = append(left, id)
 		}
@@ -136,12 +137,12 @@ func (s Memory) ingest(ctx context.Context, sessions []string, at int64) (n int,
 	return n, left, nil
 }
 
-// taken is what one transaction takes in of a session.
+// taken holds the turns of one session that one transaction ingests.
 type taken struct {
 	session, agent string
 	turns          []api.Turn
 	digests        []memory.Digest
-	through        int64 // position of the last of them
+	through        int64 // position of the last turn
 }
 
 func (s Memory) progress(ctx context.Context, q sqldb.Querier, query string, args []any) (map[string]int64, error) {
@@ -156,9 +157,9 @@ func (s Memory) progress(ctx context.Context, q sqldb.Querier, query string, arg
 	return at, err
 }
 
-// claimProgress locks the places of sessions, which are sorted, and moves them. It
-// returns the sessions whose places are still where they were: another replica takes in
-// the others.
+// claimProgress locks the progress rows of sessions, which are sorted, and advances them.
+// It returns the sessions whose progress is still as in from; a concurrent replica
+// ingests the others.
 func (s Memory) claimProgress(ctx context.Context, tx *sqldb.Tx, all []taken, from map[string]int64) (mine []taken, err error) {
 	names := make([]string, len(all))
 	for i, t := range all {
@@ -192,7 +193,8 @@ func (s Memory) claimProgress(ctx context.Context, tx *sqldb.Tx, all []taken, fr
 	return mine, err
 }
 
-// list makes the parameters of a list of values, the first of which has a number.
+// list returns the placeholders, numbered from first, and the arguments for a list of
+// values.
 func list(first int, values []string) (places string, args []any) {
 	all := make([]string, len(values))
 	args = make([]any, len(values))
@@ -202,7 +204,7 @@ func list(first int, values []string) (places string, args []any) {
 	return strings.Join(all, ", "), args
 }
 
-// takeIn writes what turns leave and returns how many they were.
+// takeIn writes the memories of turns and returns the number of turns.
 func (s Memory) takeIn(ctx context.Context, tx *sqldb.Tx, all []taken) (n int, err error) {
 	var runs []string
 	var episodes []ofAgent
@@ -229,7 +231,7 @@ func (s Memory) takeIn(ctx context.Context, tx *sqldb.Tx, all []taken) (n int, e
 	return n, s.rateProcedures(ctx, tx, all, slices.Compact(runs))
 }
 
-// digest writes what a turn leaves, but for its episode and its session's summary.
+// digest writes the memories of a turn, except its episode and its session's summary.
 func (s Memory) digest(ctx context.Context, tx *sqldb.Tx, t api.Turn, d memory.Digest) error {
 	for _, f := range d.Facts {
 		if _, err := s.remember(ctx, tx, t.Agent, f); err != nil {
@@ -249,8 +251,8 @@ func (s Memory) digest(ctx context.Context, tx *sqldb.Tx, t api.Turn, d memory.D
 	return nil
 }
 
-// rateProcedures counts, with the last turn of a run, what the run has done with
-// the procedures that it recalled by name.
+// rateProcedures counts a run as a success or a failure of each procedure that it
+// recalled by name. It does so when the run's last turn is ingested.
 func (s Memory) rateProcedures(ctx context.Context, tx *sqldb.Tx, all []taken, runs []string) error {
 	last := map[string]api.Turn{}
 	for _, of := range all {
@@ -264,7 +266,7 @@ func (s Memory) rateProcedures(ctx context.Context, tx *sqldb.Tx, all []taken, r
 		var turns int
 		err = r.Scan(&c.run, &turns, &c.ending, &c.arguments)
 		if turns != last[c.run].Number {
-			c.run = "" // its last turn is taken in later
+			c.run = "" // its last turn is ingested later
 		}
 		return c, err
 	}, `select r.id, r.turns, r.ending, c.arguments from runs r join turns t on t.run = r.id join tool_calls c on c.turn_id = t.id
@@ -297,10 +299,10 @@ func (s Memory) rateProcedures(ctx context.Context, tx *sqldb.Tx, all []taken, r
 	return nil
 }
 
-// maxDecisions are kept of a session, the last ones.
+// maxDecisions is the number of decisions that a session's summary has, the latest ones.
 const maxDecisions = 10
 
-// summarise brings a session's summary up to the turns that are taken in.
+// summarise updates a session's summary with the turns that are ingested.
 func (s Memory) summarise(ctx context.Context, tx *sqldb.Tx, of taken) error {
 	var said, decisions, tools, outcomes string
 	err := tx.QueryRowContext(ctx, `select summary, key_decisions, tools_used, outcomes from session_summaries where session = $1`+s.db.ForUpdate(), of.session).
@@ -352,7 +354,7 @@ func (s Memory) summarise(ctx context.Context, tx *sqldb.Tx, of taken) error {
 	return err
 }
 
-// notNull makes a list of nothing one.
+// notNull replaces the JSON of a nil list by that of an empty one.
 func notNull(list []byte) []byte {
 	if string(list) == "null" {
 		return []byte("[]")
@@ -360,8 +362,8 @@ func notNull(list []byte) []byte {
 	return list
 }
 
-// expiries are the times, in Unix microseconds, at which this process has last removed
-// what agents have kept for long enough. It is safe for concurrent use.
+// expiries holds the times, in Unix microseconds, at which this process last removed the
+// expired memories of each agent. It is safe for concurrent use.
 type expiries struct {
 	mu   sync.Mutex
 	last map[string]int64 // by agent
@@ -378,7 +380,7 @@ func (e *expiries) note(agents []string, at int64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if len(e.last) > 10_000 {
-		clear(e.last) // removing too early costs statements and nothing else
+		clear(e.last) // an early removal only costs statements
 	}
 	for _, a := range agents {
 		if e.last == nil {
@@ -388,8 +390,8 @@ func (e *expiries) note(agents []string, at int64) {
 	}
 }
 
-// expireDue removes what agents have kept for long enough, of those that it was not
-// done for in the last hour, and returns them.
+// expireDue removes the expired memories of the agents for which this process has not
+// done so within the last hour. It returns these agents.
 func (s Memory) expireDue(ctx context.Context, tx *sqldb.Tx, all []taken, at int64) (done []string, err error) {
 	for _, of := range all {
 		if slices.Contains(done, of.agent) || !s.expired.due(of.agent, at) {
@@ -403,7 +405,8 @@ func (s Memory) expireDue(ctx context.Context, tx *sqldb.Tx, all []taken, at int
 	return done, nil
 }
 
-// expire removes what an agent has kept for long enough.
+// expire removes an agent's expired notes and facts and its episodes that are older than
+// [memory.EpisodeLife].
 func (s Memory) expire(ctx context.Context, tx *sqldb.Tx, agent string, at int64) error {
 	if _, err := tx.ExecContext(ctx, `delete from working_memory where agent = $1 and expires_at > 0 and expires_at <= $2`, agent, at); err != nil {
 		return err
@@ -433,7 +436,7 @@ func (s Memory) expire(ctx context.Context, tx *sqldb.Tx, agent string, at int64
 	return nil
 }
 
-// indexOld puts facts into the index that a release without one has written.
+// indexOld indexes facts that were written by a release without an index.
 func (s Memory) indexOld(ctx context.Context, tx *sqldb.Tx, agent string) error {
 	all, err := sqldb.All(ctx, tx, func(r sqldb.Scanner) (f memory.Fact, err error) {
 		err = r.Scan(&f.Category, &f.Key, &f.Value, &f.Source)

@@ -15,28 +15,28 @@ import (
 	"github.com/anima-run/anima/pkg/sqldb"
 )
 
-// keysKept is how long the key of a request is kept. It is longer than a message
-// can wait for its run; from then on the run's own row holds the content.
+// keysKept is how long the idempotency key of a request is stored. It is longer than a
+// message can wait for its run; after the run has begun, the run's row has the content.
 const keysKept = 7 * 24 * time.Hour
 
-// Key is a request that a caller made recognizable with an idempotency key.
+// Key is a request with an idempotency key.
 type Key struct {
-	Run     string // the id that the key and its scope give
+	Run     string // id derived from the key and its scope
 	Content string
 	Mode    api.Mode
 	At      int64 // Unix microseconds
 }
 
-// Claimed is what [Store.Claim] found.
+// Claimed is the result of [Store.Claim].
 type Claimed struct {
-	Begun bool  // the run has begun, or is over: there is nothing left to publish
+	Begun bool  // the run has begun or has ended, and the message must not be published again
 	At    int64 // when a run that has begun was accepted, Unix microseconds
 }
 
-// Claim binds a key to a request before the request is accepted. The same request
-// may claim its key any number of times. After a crash between the claim and the
-// message's publication the caller's retry publishes it. Errors: Conflict when the
-// key is bound to another request.
+// Claim binds a key to a request before the request is accepted. It is idempotent for the
+// same request: after a crash between Claim and the publication of the message, the
+// caller retries and publishes it. Errors: Conflict when the key is bound to another
+// request.
 func (s *Store) Claim(ctx context.Context, k Key) (Claimed, error) {
 	var out Claimed
 	err := sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
@@ -52,7 +52,7 @@ func (s *Store) Claim(ctx context.Context, k Key) (Claimed, error) {
 		if err != nil {
 			return err
 		}
-		// The key's row may have been deleted and made again since.
+		// The key's row may have been deleted after keysKept and inserted again.
 		var cmd api.Run
 		if err := json.Unmarshal([]byte(command), &cmd); err != nil {
 			return fmt.Errorf("command of run %s: %w", k.Run, err)
@@ -66,7 +66,7 @@ func (s *Store) Claim(ctx context.Context, k Key) (Claimed, error) {
 	return out, err
 }
 
-// fingerprint is the same for two requests exactly when they ask for the same.
+// fingerprint returns the hash of a request's mode and content; mode "" is the default.
 func (k Key) fingerprint() string {
 	mode := k.Mode
 	if mode == "" {
@@ -75,7 +75,8 @@ func (k Key) fingerprint() string {
 	return fingerprint(string(mode), k.Content)
 }
 
-// fingerprint hashes the parts of a request; their lengths keep them apart.
+// fingerprint hashes the parts of a request, each with its length as a prefix, so that
+// different parts do not give the same hash.
 func fingerprint(parts ...string) string {
 	h := sha256.New()
 	for _, p := range parts {
@@ -85,7 +86,8 @@ func fingerprint(parts ...string) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// bindKey binds a key to a request. Errors: Conflict when it is bound to another.
+// bindKey binds a key to a request and deletes expired keys. Errors: Conflict when the
+// key is bound to another request.
 func bindKey(ctx context.Context, tx *sqldb.Tx, run, request string, at int64) error {
 	if _, err := tx.ExecContext(ctx, `delete from request_keys where at < $1`, at-keysKept.Microseconds()); err != nil {
 		return err

@@ -15,7 +15,7 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
-// wantTaken fails the test unless err says that a key belongs to another request.
+// wantTaken fails the test unless err says that a key is bound to another request.
 func wantTaken(t *testing.T, what string, err error) {
 	t.Helper()
 	if api.CodeOf(err) != api.Conflict || api.ReasonOf(err) != api.ReasonKeyTaken {
@@ -48,7 +48,7 @@ func TestClaim(t *testing.T) {
 		must(t, err)
 		claim("after the run has begun", first, sqlstore.Claimed{Begun: true, At: at + 9})
 
-		// The key's own row is deleted in time; the run's remains.
+		// The key's row is deleted after some time, and the run's row remains.
 		late := at + 30*24*time.Hour.Microseconds()
 		claim("much later", sqlstore.Key{Run: "r1", Content: "work", At: late}, sqlstore.Claimed{Begun: true, At: at + 9})
 		_, err = s.Claim(t.Context(), sqlstore.Key{Run: "r2", Content: "other", At: late})
@@ -58,8 +58,8 @@ func TestClaim(t *testing.T) {
 	})
 }
 
-// TestClaimAtOnce: of callers that use one key for different requests at the same
-// time, one wins.
+// TestClaimAtOnce checks that one of several concurrent callers binds a key that they use
+// for different requests.
 func TestClaimAtOnce(t *testing.T) {
 	each(t, func(t *testing.T, _ *sqldb.DB, s *sqlstore.Store) {
 		const n = 8

@@ -17,8 +17,8 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/turn/turntest"
 )
 
-// brings persists a run in which a tool brought a text, and takes it into memory
-// as two replicas that are told twice do.
+// brings persists a run in which a tool returned a text, and ingests it by concurrent
+// calls.
 func brings(t *testing.T, s sqlstore.Memory, run, tool, text string, ended int64) {
 	t.Helper()
 	cmd := turntest.Command("ada", run)
@@ -41,7 +41,7 @@ func TestKnowledge(t *testing.T) {
 	remembering(t, func(t *testing.T, s sqlstore.Memory) {
 		brings(t, s, "r1", "mcp_web_search", "Acme: $5 a month\nInitech has many users", at)
 		brings(t, s, "r2", "mcp_web_search", "Acme: $7 a month", at+day)
-		// The agent's creator knows better, and no page changes that.
+		// A fact of the agent's creator is not replaced by a web page.
 		remember(t, s, memory.Fact{Category: "market", Key: "demand:initech", Value: "they are three", Confidence: 0.6, By: creator, At: at + 2*day})
 		brings(t, s, "r3", "mcp_web_search", "Initech has more users", at+3*day)
 		want := []memory.Entry{
@@ -78,8 +78,8 @@ func TestKnowledge(t *testing.T) {
 	})
 }
 
-// What is not sure is gone after 30 days, unless it was seen again; what is sure
-// stays.
+// TestKnowledgeExpires checks that a fact of low confidence expires after 30 days unless
+// it is observed again, and that a fact of high confidence does not expire.
 func TestKnowledgeExpires(t *testing.T) {
 	remembering(t, func(t *testing.T, s sqlstore.Memory) {
 		brings(t, s, "r1", "mcp_web_search", "Acme: $5 a month\nInitech: $6\nHooli: $8, seen today", at)
@@ -104,7 +104,7 @@ func TestKnowledgeExpires(t *testing.T) {
 				t.Errorf("after %d days (-want +got):\n%s", (c.now-at)/day, diff)
 			}
 		}
-		// The next turn takes them away for good.
+		// The ingestion of the next turn deletes them.
 		brings(t, s, "r4", "look", "seen", at+41*day)
 		history, err := s.FactHistory(t.Context(), "ada", 10)
 		must(t, err)

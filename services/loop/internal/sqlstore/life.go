@@ -18,22 +18,22 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
-// historyKept is how many changes of an agent's state are kept.
+// historyKept is the number of an agent's state changes that remain when its history is
+// pruned.
 const historyKept = 500
 
-// change is a change of an agent's state that is asked for.
+// change is a requested change of an agent's state.
 type change struct {
 	to    api.AgentState
 	why   string
 	until int64  // of a sleep
 	by    string // run
-	paid  bool   // money came: a dead agent may wake
+	paid  bool   // the agent was funded: a dead agent may change
 	at    int64
 }
 
-// move changes an agent's state if its life allows it, and records why. It returns
-// nil when the agent stays as it is: the state may not follow, or is the same.
-// The caller's transaction holds the agent's row, or takes it here.
+// move locks the agent's row, changes its state if [life.Allowed] permits it, and records
+// the reason. It returns nil if the change is not permitted.
 func (s *Store) move(ctx context.Context, tx *sqldb.Tx, agent string, c change) (*api.AgentChanged, error) {
 	var was api.AgentState
 	if err := tx.QueryRowContext(ctx, `select state from agents where id = $1`+s.db.ForUpdate(), agent).Scan(&was); err != nil {
@@ -42,7 +42,7 @@ func (s *Store) move(ctx context.Context, tx *sqldb.Tx, agent string, c change) 
 	return s.moveFrom(ctx, tx, agent, was, c)
 }
 
-// moveFrom is move for a transaction that holds the agent's row and knows its state.
+// moveFrom is move for a transaction that has locked the agent's row and read its state.
 func (s *Store) moveFrom(ctx context.Context, tx *sqldb.Tx, agent string, was api.AgentState, c change) (*api.AgentChanged, error) {
 	made, err := s.moves(ctx, tx, agent, was, []change{c})
 	if err != nil {
@@ -51,9 +51,10 @@ func (s *Store) moveFrom(ctx context.Context, tx *sqldb.Tx, agent string, was ap
 	return made[0], nil
 }
 
-// moves makes changes of an agent one after the other, as far as its life allows them,
-// and records why, for a transaction that holds the agent's row and knows its state. It
-// returns one for each that was asked for, nil for one that was not made.
+// moves applies changes of an agent in order and records their reasons. It skips a change
+// that [life.Allowed] does not permit, or that would revive a dead agent without funding.
+// The transaction has locked the agent's row and read its state. The result has an
+// element for each change, nil for a skipped one.
 func (s *Store) moves(ctx context.Context, tx *sqldb.Tx, agent string, was api.AgentState, asked []change) ([]*api.AgentChanged, error) {
 	made := make([]*api.AgentChanged, len(asked))
 	var all []*api.AgentChanged
@@ -84,7 +85,7 @@ func (s *Store) moves(ctx context.Context, tx *sqldb.Tx, agent string, was api.A
 	return made, nil
 }
 
-// changed are the changes that were made.
+// changed returns the elements of made that are not nil.
 func changed(made []*api.AgentChanged) (all []api.AgentChanged) {
 	for _, c := range made {
 		if c != nil {
@@ -94,7 +95,8 @@ func changed(made []*api.AgentChanged) (all []api.AgentChanged) {
 	return all
 }
 
-// note records changes of an agent in its history.
+// note adds changes of an agent to its history. It prunes the history at every hundredth
+// change.
 func (s *Store) note(ctx context.Context, tx *sqldb.Tx, run string, all ...*api.AgentChanged) {
 	const columns = 8
 	args := make([]any, 0, columns*len(all))
@@ -111,7 +113,7 @@ func (s *Store) note(ctx context.Context, tx *sqldb.Tx, run string, all ...*api.
 	}
 }
 
-// rows are the parameters of an insert of n rows.
+// rows returns the placeholders of an insert of n rows.
 func rows(n, columns int) string {
 	var b strings.Builder
 	for i := range n * columns {
@@ -137,13 +139,13 @@ func historyRow(r sqldb.Scanner) (api.AgentChanged, error) {
 	return c, r.Scan(&c.Agent, &c.Name, &c.Address, &c.State, &c.Previous, &c.Reason, &c.SleepUntil, &c.Seq, &c.At)
 }
 
-// historyOf is what a run has changed of its agent, in order.
+// historyOf returns the state changes of an agent that a run has made, in order.
 func (s *Store) historyOf(ctx context.Context, q sqldb.Querier, cmd api.Run) ([]api.AgentChanged, error) {
 	return sqldb.All(ctx, q, historyRow, historyColumns+` where h.agent = $1 and h.run = $2 order by h.seq`, cmd.Agent, cmd.Run)
 }
 
-// Explain returns what is known of an agent's life; Next is the caller's to say.
-// Errors: NotFound.
+// Explain returns an agent's state, counters and latest state changes. The caller sets
+// Next. Errors: NotFound.
 func (s *Store) Explain(ctx context.Context, agent string, limit int) (api.Explanation, error) {
 	var x api.Explanation
 	var err error
@@ -162,9 +164,9 @@ func (s *Store) Explain(ctx context.Context, agent string, limit int) (api.Expla
 	return x, err
 }
 
-// SetState changes an agent's state from outside its runs, and announces
-// it in the same transaction. Only with paid does a dead agent change. It returns
-// nil when the agent stays as it is. Errors: NotFound.
+// SetState changes an agent's state from outside its runs and adds the announcement to
+// the outbox in the same transaction. A dead agent changes only with paid. SetState
+// returns nil if the change is not permitted. Errors: NotFound.
 func (s *Store) SetState(ctx context.Context, agent string, to api.AgentState, why string, paid bool, until, at int64) (*api.AgentChanged, error) {
 	var c *api.AgentChanged
 	err := sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) (err error) {
@@ -190,8 +192,8 @@ func (s *Store) Merge(ctx context.Context, into api.Run, merged []api.Run, at in
 	return nil
 }
 
-// Drop gives a message a fate without a turn. It returns the end as it is stored:
-// another's, if the run was over before.
+// Drop ends a message with a fate and without a turn. It returns the stored end, which is
+// another one if the run had ended before.
 func (s *Store) Drop(ctx context.Context, end turn.End) (turn.End, error) {
 	stored := end
 	err := sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
@@ -232,7 +234,7 @@ func (s *Store) Over(ctx context.Context, run string) (bool, error) {
 	return n > 0, err
 }
 
-// lockSession takes a session's row until the transaction ends. Errors: NotFound.
+// lockSession locks a session's row until the transaction ends. Errors: NotFound.
 func (s *Store) lockSession(ctx context.Context, tx *sqldb.Tx, session string) error {
 	var id string
 	err := tx.QueryRowContext(ctx, `select id from sessions where id = $1`+s.db.ForUpdate(), session).Scan(&id)
@@ -242,8 +244,8 @@ func (s *Store) lockSession(ctx context.Context, tx *sqldb.Tx, session string) e
 	return err
 }
 
-// Cancel records that a run is to stop, for good. Once is enough: later reasons
-// are forgotten, and a run that is over stays as it is. Errors: NotFound.
+// Cancel records the cancellation of a run. It is permanent: a later call does not change
+// the reason, and a run that has ended does not change. Errors: NotFound.
 func (s *Store) Cancel(ctx context.Context, run, session, reason string, at int64) error {
 	return sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error { return s.cancel(ctx, tx, run, session, reason, at) })
 }
@@ -258,8 +260,8 @@ func (s *Store) cancel(ctx context.Context, tx *sqldb.Tx, run, session, reason s
 	return err
 }
 
-// RunState returns what the store has of a run: nothing of one that only waits.
-// Errors: NotFound.
+// RunState returns the stored state of a run. Errors: NotFound, also for a run that waits
+// in the queue and has no row yet.
 func (s *Store) RunState(ctx context.Context, run string) (api.RunState, error) {
 	var command string
 	var ending, cancelled sqldb.Null[string]
@@ -286,7 +288,7 @@ func (s *Store) RunState(ctx context.Context, run string) (api.RunState, error) 
 	if err := json.Unmarshal([]byte(ending.V), &end); err != nil {
 		return st, fmt.Errorf("end of run %s: %w", run, err)
 	}
-	if st.Fate == "" { // of a release before
+	if st.Fate == "" { // written by a previous release
 		st.Fate = api.FateConsumed
 	}
 	st.Status, st.Success, st.Code, st.Reason, st.Error, st.Next = api.RunEnded, end.Success, end.Code, end.Reason, end.Error, end.Next
@@ -294,7 +296,7 @@ func (s *Store) RunState(ctx context.Context, run string) (api.RunState, error) 
 	return st, nil
 }
 
-// IsCancelled says why a run was cancelled, "" when it was not.
+// IsCancelled returns the reason why a run was cancelled, or "" if it was not.
 func (s *Store) IsCancelled(ctx context.Context, run string) (string, error) {
 	var why string
 	err := s.db.QueryRowContext(ctx, `select reason from cancels where run = $1`, run).Scan(&why)
@@ -307,9 +309,9 @@ func (s *Store) IsCancelled(ctx context.Context, run string) (string, error) {
 	return why, err
 }
 
-// Terminate ends a session: it takes no messages any more. The first reason stays. An
-// agent whose main session ends has a new one at once, and so with that for mail.
-// Errors: NotFound.
+// Terminate ends a session, which then accepts no messages. A repeated call keeps the
+// first reason. If the session is the agent's main session or its session for mail, the
+// same transaction creates a new one. Errors: NotFound.
 func (s *Store) Terminate(ctx context.Context, session, reason string, at int64) (api.Session, error) {
 	var out api.Session
 	err := sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) (err error) {
@@ -332,7 +334,8 @@ func (s *Store) Terminate(ctx context.Context, session, reason string, at int64)
 	return out, err
 }
 
-// replace gives an agent a new session for its main one, or that for mail, which ends.
+// replace creates a successor of a main session or a session for mail that ends. It does
+// nothing for other sessions.
 func (s *Store) replace(ctx context.Context, tx *sqldb.Tx, ends api.Session, at int64) error {
 	a, err := agentRow(tx.QueryRowContext(ctx, agentColumns+` and id = $1`+s.db.ForUpdate(), ends.Agent))
 	if err != nil {
@@ -361,8 +364,8 @@ func (s *Store) replace(ctx context.Context, tx *sqldb.Tx, ends api.Session, at 
 	}
 }
 
-// Reset begins a session's conversation anew: its turns so far are no longer sent to a
-// model. They stay in the transcript. Errors: NotFound.
+// Reset excludes a session's turns so far from the prompts of later turns. They remain in
+// the transcript. Errors: NotFound.
 func (s *Store) Reset(ctx context.Context, session string) (api.Session, error) {
 	var out api.Session
 	err := sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) (err error) {
@@ -378,10 +381,11 @@ func (s *Store) Reset(ctx context.Context, session string) (api.Session, error) 
 	return out, err
 }
 
-// Weigh decides over life and death by what an agent owns: from the first time
-// that it owns nothing a clock runs, at whose end it is dead; money stops the
-// clock and wakes a dead agent. It returns nil when the agent's state stays, and
-// announces a change in the same transaction. Errors: NotFound.
+// Weigh changes an agent's state by its funds. The first call with owns <= 0 records the
+// time; a call at least grace later makes the agent dead. A call with owns > 0 clears the
+// time and returns a dead agent to sleeping. Weigh returns nil if the state does not
+// change, and adds the announcement of a change to the outbox in the same transaction.
+// Errors: NotFound.
 func (s *Store) Weigh(ctx context.Context, agent string, owns api.Micros, grace time.Duration, at int64) (*api.AgentChanged, error) {
 	var c *api.AgentChanged
 	err := sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) (err error) {
@@ -424,7 +428,7 @@ func (s *Store) Weigh(ctx context.Context, agent string, owns api.Micros, grace 
 	return c, err
 }
 
-// Poor lists the agents whose clock runs and the dead ones.
+// Poor returns at most 1000 agents that are without funds, critical or dead, by id.
 func (s *Store) Poor(ctx context.Context) ([]string, error) {
 	return sqldb.All(ctx, s.db, func(r sqldb.Scanner) (string, error) {
 		var id string
@@ -432,7 +436,7 @@ func (s *Store) Poor(ctx context.Context) ([]string, error) {
 	}, `select id from agents where deleted_at = 0 and (zero_since > 0 or state in ($1, $2)) order by id limit 1000`, api.StateDead, api.StateCritical)
 }
 
-// QueueTimeout is how long a message for an agent waits for its session. Errors:
+// QueueTimeout returns how long a message for an agent may wait for its session. Errors:
 // NotFound.
 func (s *Store) QueueTimeout(ctx context.Context, agent string) (time.Duration, error) {
 	var def string
@@ -450,7 +454,8 @@ func (s *Store) QueueTimeout(ctx context.Context, agent string) (time.Duration, 
 	return d.Limits.QueueTimeout, nil
 }
 
-// Since is when an agent came into the state that it is in. Errors: NotFound.
+// Since returns an agent's state and the time at which it entered it, in Unix
+// microseconds. Errors: NotFound.
 func (s *Store) Since(ctx context.Context, agent string) (api.AgentState, int64, error) {
 	var state api.AgentState
 	var since int64

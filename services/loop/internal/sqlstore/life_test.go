@@ -14,8 +14,8 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/turn/turntest"
 )
 
-// TestWeigh: an hour at nothing kills, not a moment less; money stops the clock and
-// wakes the dead; nothing else does.
+// TestWeigh checks that an agent becomes dead after an hour without funds, not before,
+// that funds stop the clock, and that only funds revive a dead agent.
 func TestWeigh(t *testing.T) {
 	each(t, func(t *testing.T, _ *sqldb.DB, s *sqlstore.Store) {
 		hour := time.Hour.Microseconds()
@@ -23,7 +23,7 @@ func TestWeigh(t *testing.T) {
 			name string
 			owns api.Micros
 			at   int64
-			want api.AgentState // that the agent changes to
+			want api.AgentState // new state of the agent; "": unchanged
 		}{
 			{"the first look at nothing begins the clock", 0, at, ""},
 			{"just before an hour", 0, at + hour - 1, ""},
@@ -50,7 +50,7 @@ func TestWeigh(t *testing.T) {
 				t.Errorf("%s: looked after: %v, want ada: %t", step.name, poor, want)
 			}
 		}
-		// No run's end and nobody's word raises the dead.
+		// Neither a run's end nor SetState without paid revives a dead agent.
 		_, err := s.Weigh(t.Context(), "ada", 0, 0, at+20*hour)
 		must(t, err)
 		c, err := s.SetState(t.Context(), "ada", api.StateSleeping, "told to sleep", false, 0, at)
@@ -69,8 +69,8 @@ func wantCode(t *testing.T, err error, want api.Code) {
 	}
 }
 
-// TestHistory: every change is kept with its reason and its number, the newest
-// first, and the oldest go in time.
+// TestHistory checks that every change has its reason and number, that the latest is
+// first, and that the oldest are pruned.
 func TestHistory(t *testing.T) {
 	each(t, func(t *testing.T, _ *sqldb.DB, s *sqlstore.Store) {
 		cmd := turntest.Command("ada", "r1")
@@ -106,8 +106,8 @@ func TestHistory(t *testing.T) {
 	})
 }
 
-// TestCancelRace has a run persisted and cancelled at the same time, many times:
-// it is over as the cancel says, or it was over before.
+// TestCancelRace persists and cancels a run concurrently, many times, and checks that the
+// run ends either as cancelled or as it was persisted before the cancellation.
 func TestCancelRace(t *testing.T) {
 	each(t, func(t *testing.T, _ *sqldb.DB, s *sqlstore.Store) {
 		won := map[bool]int{}
@@ -133,7 +133,7 @@ func TestCancelRace(t *testing.T) {
 				t.Fatalf("refused with %v: cancelled %q, end %+v, %d turns", perr, why, k.Ended, k.Turns)
 			}
 			won[perr == nil]++
-			if perr != nil { // it ends as what it is
+			if perr != nil { // the owner ends the run as cancelled
 				end := turntest.End(cmd, 2)
 				end.Success, end.Reason = false, api.ReasonCancelled
 				must(t, s.Persist(t.Context(), turntest.Record(cmd, 2), turntest.Input(cmd), end))
@@ -182,7 +182,7 @@ func TestTerminate(t *testing.T) {
 	})
 }
 
-// TestRunState has a run at every stage.
+// TestRunState checks the state of a run at every stage.
 func TestRunState(t *testing.T) {
 	each(t, func(t *testing.T, _ *sqldb.DB, s *sqlstore.Store) {
 		cmd := turntest.Command("ada", "r1")
@@ -214,7 +214,8 @@ func TestRunState(t *testing.T) {
 	})
 }
 
-// TestUnfinished: of the runs that have begun until a time, those that are not over.
+// TestUnfinished checks that Unfinished returns the runs that began until a time and have
+// not ended.
 func TestUnfinished(t *testing.T) {
 	each(t, func(t *testing.T, _ *sqldb.DB, s *sqlstore.Store) {
 		for i, run := range []string{"over", "first", "second", "later"} {

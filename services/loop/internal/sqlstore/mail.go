@@ -11,33 +11,36 @@ import (
 	"github.com/anima-run/anima/pkg/sqldb"
 )
 
-// MailDay is the time over which the budgets of mail are counted; it rolls.
+// MailDay is the length of the rolling window over which the budgets of mail are counted.
 const MailDay = 24 * time.Hour
 
-// MailBudget bounds what mail of peers may make an agent do within [MailDay].
+// MailBudget bounds the runs and costs that mail of peers may cause for an agent within
+// [MailDay].
 type MailBudget struct {
 	SenderRuns, AgentRuns int        // at least 1
-	SenderCost, AgentCost api.Micros // of the runs' thoughts; 0: no bound
+	SenderCost, AgentCost api.Micros // of the runs' completions; 0: no bound
 }
 
-// MailRun is what a run that mail has started may do.
+// MailRun is the decision about a run that was started by mail.
 type MailRun struct {
-	Cost  api.Micros // at which it ends; 0: no bound
-	Until int64      // Unix microseconds until which it may not begin; 0: it may
-	Why   string     // it may not
+	Cost  api.Micros // at which the run ends; 0: no bound
+	Until int64      // time until which it must not begin, Unix microseconds; 0: it may begin now
+	Why   string     // reason why it must not begin
 }
 
-// mailRun is an earlier run as its budget counts it.
+// mailRun is an earlier run as the budgets count it.
 type mailRun struct {
 	run, sender  string
 	at           int64
 	charged, cap api.Micros
 }
 
-// AdmitMail reserves what is left of the budgets for a run that mail of a sender has
-// started, or holds the sender's mail until some of it is free. Each agent has one such
-// run at a time; what a run was given once, it is given again. A run ends with the turn
-// that reaches its bound, so that a day may cost one thought more. Errors: NotFound.
+// AdmitMail reserves the rest of the budgets for a run that mail of a sender has started.
+// If a budget is exhausted, it holds the sender's mail until a run leaves the window. It
+// is idempotent by run: a repeated call returns the same reservation. An agent executes
+// one such run at a time. A run ends with the turn in which its cost reaches the
+// reservation, so a day may exceed its budget by the cost of one completion. Errors:
+// NotFound.
 func (s *Store) AdmitMail(ctx context.Context, cmd api.Run, b MailBudget, now int64) (MailRun, error) {
 	sender := strings.ToLower(cmd.By.Address)
 	var out MailRun
@@ -89,7 +92,8 @@ func (s *Store) AdmitMail(ctx context.Context, cmd api.Run, b MailBudget, now in
 	return out, err
 }
 
-// admit decides on one more run of a sender after those of the last day, oldest first.
+// admit decides on one more run of a sender. runs are the runs of the last [MailDay],
+// oldest first.
 func (b MailBudget) admit(sender string, runs []mailRun) MailRun {
 	var out MailRun
 	for _, scope := range []struct {
@@ -124,14 +128,15 @@ func (b MailBudget) admit(sender string, runs []mailRun) MailRun {
 	return out
 }
 
-// MailAdmitted says whether a run has what [Store.AdmitMail] reserves.
+// MailAdmitted reports whether a run has a reservation of [Store.AdmitMail].
 func (s *Store) MailAdmitted(ctx context.Context, run string) (bool, error) {
 	var n int
 	err := s.db.QueryRowContext(ctx, `select count(*) from mail_runs where run = $1`, run).Scan(&n)
 	return n > 0, err
 }
 
-// LastMailRun is the latest run that mail of a sender has started, "" if there is none.
+// LastMailRun returns the id of the latest run that mail of a sender has started, or ""
+// if there is none.
 func (s *Store) LastMailRun(ctx context.Context, agent, sender string) (string, error) {
 	var run string
 	err := s.db.QueryRowContext(ctx, `select run from mail_runs where agent = $1 and sender = $2 order by at desc, run desc limit 1`,
@@ -142,7 +147,8 @@ func (s *Store) LastMailRun(ctx context.Context, agent, sender string) (string, 
 	return run, err
 }
 
-// HeldMail is a sender whose mail waits for a budget, or for its agent to be funded.
+// HeldMail is a sender whose mail is held until a budget permits it or its agent is
+// funded.
 type HeldMail struct {
 	Agent, Sender string
 	Until         int64 // Unix microseconds
@@ -152,27 +158,27 @@ func heldRow(r sqldb.Scanner) (h HeldMail, err error) {
 	return h, r.Scan(&h.Agent, &h.Sender, &h.Until)
 }
 
-// HoldMail has the mail of a sender wait until a time. Mail that waits already keeps its
-// time.
+// HoldMail holds the mail of a sender until a time, in Unix microseconds. If the sender's
+// mail is held already, its time does not change.
 func (s *Store) HoldMail(ctx context.Context, agent, sender string, until int64) error {
 	_, err := s.db.ExecContext(ctx, `insert into mail_held (agent, sender, until) values ($1, $2, $3) on conflict (agent, sender) do nothing`,
 		agent, strings.ToLower(sender), until)
 	return err
 }
 
-// HeldMail lists the senders whose mail to an agent waits.
+// HeldMail returns the senders whose mail to an agent is held.
 func (s *Store) HeldMail(ctx context.Context, agent string) ([]HeldMail, error) {
 	return sqldb.All(ctx, s.db, heldRow, `select agent, sender, until from mail_held where agent = $1 order by until, sender`, agent)
 }
 
-// DueMail lists the senders whose mail has waited long enough, the first 1000. The mail
-// of a dead agent, and one that was deleted is dead, goes on waiting.
+// DueMail returns the senders whose mail is held until now or earlier, at most 1000. Mail
+// to a dead agent stays held; a deleted agent is dead, too.
 func (s *Store) DueMail(ctx context.Context, now int64) ([]HeldMail, error) {
 	return sqldb.All(ctx, s.db, heldRow, `select h.agent, h.sender, h.until from mail_held h join agents a on a.id = h.agent
 		where h.until <= $1 and a.state <> $2 order by h.until, h.agent, h.sender limit 1000`, now, api.StateDead)
 }
 
-// FreeMail forgets that a sender's mail waits, unless it was held anew.
+// FreeMail removes a hold, unless its time has changed since it was read.
 func (s *Store) FreeMail(ctx context.Context, h HeldMail) error {
 	return sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
 		_, err := tx.ExecContext(ctx, `delete from mail_held where agent = $1 and sender = $2 and until = $3`, h.Agent, h.Sender, h.Until)

@@ -24,9 +24,9 @@ func mail(run, from string) api.Run {
 	return cmd
 }
 
-// TestMailBudget: what mail may start and cost within a day is bounded for each sender
-// and each agent, whichever replica asks; what is over waits until the oldest run that
-// counts is a day old.
+// TestMailBudget checks that the runs and costs that mail may cause within a day are
+// bounded for each sender and each agent, and that further mail is held until the oldest
+// counted run is a day old.
 func TestMailBudget(t *testing.T) {
 	each(t, func(t *testing.T, _ *sqldb.DB, s *sqlstore.Store) {
 		ctx, day := t.Context(), sqlstore.MailDay.Microseconds()
@@ -48,15 +48,15 @@ func TestMailBudget(t *testing.T) {
 		}
 		first := mail("m1", alice)
 		check(first, at, 1000, 0)
-		check(first, at+5, 1000, 0)                // given once, given again
-		check(mail("m2", alice), at+10, 0, at+day) // all is reserved
+		check(first, at+5, 1000, 0)                // a repeated call returns the same reservation
+		check(mail("m2", alice), at+10, 0, at+day) // everything is reserved
 		over(first, 400)
 		check(mail("m2", alice), at+10, 600, 0)
 		over(mail("m2", alice), 100)
-		check(mail("m3", alice), at+20, 0, at+day) // two runs
+		check(mail("m3", alice), at+20, 0, at+day) // two runs of the sender
 		check(mail("m4", bobby), at+20, 1000, 0)
 		over(mail("m4", bobby), 1)
-		check(mail("m5", bobby), at+30, 0, at+day) // three of all senders
+		check(mail("m5", bobby), at+30, 0, at+day) // three runs of all senders
 		held, err := s.HeldMail(ctx, "ada")
 		if err != nil || len(held) != 2 || held[0].Until != at+day {
 			t.Errorf("held: %+v, %v", held, err)
@@ -64,11 +64,11 @@ func TestMailBudget(t *testing.T) {
 		for _, h := range held {
 			must(t, s.FreeMail(ctx, h))
 		}
-		check(mail("m3", alice), at+day+1, 900, 0) // the first run no longer counts
+		check(mail("m3", alice), at+day+1, 900, 0) // the first run is older than a day
 		if run, err := s.LastMailRun(ctx, "ada", alice); err != nil || run != "m3" {
 			t.Errorf("the last run is %s, %v", run, err)
 		}
-		over(mail("m3", alice), 950) // a thought more than was left
+		over(mail("m3", alice), 950) // one completion more than was reserved
 		check(mail("m6", alice), at+day+2, 0, at+10+day)
 		if held, err = s.HeldMail(ctx, "ada"); err != nil || len(held) != 1 {
 			t.Errorf("held: %+v, %v", held, err)
@@ -83,7 +83,7 @@ func TestMailBudget(t *testing.T) {
 	})
 }
 
-// TestDueMail: mail is due at its time, but for that of agents that are dead or deleted.
+// TestDueMail checks that mail is due at its time, except that of dead or deleted agents.
 func TestDueMail(t *testing.T) {
 	each(t, func(t *testing.T, _ *sqldb.DB, s *sqlstore.Store) {
 		ctx := t.Context()
@@ -100,7 +100,7 @@ func TestDueMail(t *testing.T) {
 			must(t, err)
 		}
 		must(t, s.HoldMail(ctx, "ada", alice, at+10))
-		must(t, s.HoldMail(ctx, "ada", alice, at+5)) // it waits already
+		must(t, s.HoldMail(ctx, "ada", alice, at+5)) // already held: its time does not change
 		must(t, s.HoldMail(ctx, "ada", bobby, at+11))
 		must(t, s.HoldMail(ctx, "bob", alice, at+9))
 		ada := sqlstore.HeldMail{Agent: "ada", Sender: strings.ToLower(alice), Until: at + 10}
@@ -117,8 +117,8 @@ func TestDueMail(t *testing.T) {
 	})
 }
 
-// TestReset: a conversation that was begun anew has no turn from before, nor a summary,
-// also where it is replayed.
+// TestReset checks that the prompts of a session after a reset have no turn or summary
+// from before it, also in a replay.
 func TestReset(t *testing.T) {
 	each(t, func(t *testing.T, _ *sqldb.DB, s *sqlstore.Store) {
 		ctx := t.Context()

@@ -17,19 +17,20 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/memory"
 )
 
-// Memory is what package memory needs of the store.
+// Memory implements [memory.Store] and [soul.Store] on a Store.
 type Memory struct{ *Store }
 
-// maxBody bounds what the index has of one memory, in bytes.
+// maxBody is the most text of one memory that the index has, in bytes.
 const maxBody = 10_000
 
-// scope names an agent's tier.
+// scope returns the name of an agent's tier in the index.
 func scope(agent string, tier memory.Tier) string { return agent + "/" + string(tier) }
 
-// marked are the words of a text as the index has them: each begins with a mark of
-// its scope. Intersecting a common word with all that an agent has would cost more
-// than the rest of a search. Scopes that share a mark see each other's words and
-// not each other's memories.
+// marked returns the words of a text in the form in which the index has them: each begins
+// with the mark of its scope, 4 bytes of its hash. Without marks, intersecting a common
+// word with all texts of an agent would cost more than the rest of a search. Two scopes
+// with the same mark share entries of the index; the search then filters the memories by
+// scope.
 func marked(scope, text string) []string {
 	sum := sha256.Sum256([]byte(scope))
 	mark := "x" + hex.EncodeToString(sum[:4])
@@ -40,14 +41,15 @@ func marked(scope, text string) []string {
 	return words
 }
 
-// index puts a memory's words into the index, in the transaction that writes it.
+// index writes a memory's words to the index, in the transaction that writes the memory.
 func index(ctx context.Context, tx *sqldb.Tx, agent string, tier memory.Tier, id string, parts ...string) error {
 	in := scope(agent, tier)
 	_, err := tx.ExecContext(ctx, textsIn[1], in, id, indexed(in, parts...))
 	return err
 }
 
-// indexed is what the index has of a memory.
+// indexed returns the text that the index has of a memory: its marked words, up to
+// [maxBody] bytes.
 func indexed(scope string, parts ...string) string {
 	var body strings.Builder
 	for _, w := range marked(scope, strings.Join(parts, " ")) {
@@ -110,7 +112,7 @@ func (s Memory) remember(ctx context.Context, tx *sqldb.Tx, agent string, f memo
 	case f.Value == old.Value && !expired:
 		return memory.FactSame, s.verify(ctx, tx, agent, f, old)
 	case f.At < old.At:
-		return memory.FactSame, nil // told late: something newer is known
+		return memory.FactSame, nil // a newer value is stored
 	case !expired && !f.MayReplace(old.By):
 		return memory.FactRefused, s.claim(ctx, tx, agent, f, old)
 	}
@@ -124,7 +126,8 @@ func (s Memory) remember(ctx context.Context, tx *sqldb.Tx, agent string, f memo
 	return memory.FactSuperseded, s.replace(ctx, tx, agent, f, old.versions+1, old.versions+1)
 }
 
-// learn writes a fact that is not there.
+// learn inserts a fact that is not stored yet. Errors: [sqldb.ErrBusy] if a concurrent
+// transaction inserted it; [sqldb.InTx] then retries.
 func (s Memory) learn(ctx context.Context, tx *sqldb.Tx, agent string, f memory.Fact) (memory.Fate, error) {
 	if f.Counts {
 		f = memory.Counted("", f)
@@ -141,7 +144,7 @@ func (s Memory) learn(ctx context.Context, tx *sqldb.Tx, agent string, f memory.
 	if n, err := res.RowsAffected(); err != nil {
 		return "", err
 	} else if n == 0 {
-		return "", fmt.Errorf("fact %s: %w", f.ID(), sqldb.ErrBusy) // learnt by somebody else a moment ago: look again
+		return "", fmt.Errorf("fact %s: %w", f.ID(), sqldb.ErrBusy) // inserted by a concurrent transaction: retry
 	}
 	if err := s.crowdOut(ctx, tx, agent, f.At); err != nil {
 		return "", err
@@ -158,14 +161,15 @@ func (s Memory) replace(ctx context.Context, tx *sqldb.Tx, agent string, f memor
 	return index(ctx, tx, agent, memory.Semantic, f.ID(), f.Category, f.Key, f.Value, f.Source)
 }
 
-// verify is the same value again. Who has at least the authority of whoever said
-// it before makes it surer, and more makes it his.
+// verify records that a fact with the stored value was observed again. If the new source
+// has at least the authority of the stored one, the confidence becomes the higher of the
+// two; if it has more, it also becomes the fact's source.
 func (s Memory) verify(ctx context.Context, tx *sqldb.Tx, agent string, f memory.Fact, old standing) error {
 	confidence, by, expires := old.Confidence, old.By, old.expiry
 	switch is, was := f.By.Kind.Authority(), old.By.Kind.Authority(); {
 	case is > was:
 		confidence, by, expires = max(confidence, f.Confidence), f.By, f.Expires
-	case is == was: // a second source that is less sure makes the first no worse
+	case is == was: // a source of the same authority does not lower the confidence
 		confidence, expires = max(confidence, f.Confidence), later(expires, f.Expires)
 	}
 	_, err := tx.ExecContext(ctx, `update semantic_memory set confidence = $4, origin = $5, origin_address = $6, expires_at = $7,
@@ -174,7 +178,7 @@ func (s Memory) verify(ctx context.Context, tx *sqldb.Tx, agent string, f memory
 	return err
 }
 
-// later of two ends; 0 is never.
+// later returns the later of two expiry times; 0 means never.
 func later(a, b int64) int64 {
 	if a == 0 || b == 0 {
 		return 0
@@ -182,8 +186,8 @@ func later(a, b int64) int64 {
 	return max(a, b)
 }
 
-// claim keeps what contradicts somebody of more authority; the same claim of the
-// same turn is one.
+// claim records in the history a value that may not replace the stored one (see
+// [memory.Fact.MayReplace]). The same value of the same turn is recorded once.
 func (s Memory) claim(ctx context.Context, tx *sqldb.Tx, agent string, f memory.Fact, old standing) error {
 	var n int
 	if err := tx.QueryRowContext(ctx, `select count(*) from semantic_history where agent = $1 and category = $2 and key = $3
@@ -210,15 +214,16 @@ func (s Memory) history(ctx context.Context, tx *sqldb.Tx, agent string, f memor
 	return err
 }
 
-// crowdOut makes room: the least sure of the facts goes, of equals the oldest. What
-// came from outside, or from a peer, goes before anything else, however sure it
-// looks: who can fill the memory must not empty it of what its owner knows.
+// crowdOut removes the facts beyond [memory.MaxFacts], at most 100. Facts of peers and of
+// external origin are removed first, whatever their confidence, so that an untrusted
+// source cannot displace the agent's own facts. Among the others those with the lowest
+// confidence are removed first, and of equals the oldest.
 func (s Memory) crowdOut(ctx context.Context, tx *sqldb.Tx, agent string, at int64) error {
 	return s.drop(ctx, tx, agent, "crowded_out", at, `order by case when origin in ('creator', 'self', 'heartbeat') then 0 else 1 end,
 		confidence desc, updated_at desc, category, key limit 100 offset `+strconv.Itoa(memory.MaxFacts))
 }
 
-// drop moves facts that a condition picks into the history.
+// drop moves the facts that a condition selects into the history, with a fate.
 func (s Memory) drop(ctx context.Context, tx *sqldb.Tx, agent, fate string, at int64, which string, args ...any) error {
 	all, err := sqldb.All(ctx, tx, func(r sqldb.Scanner) (standing, error) {
 		var f standing
@@ -240,7 +245,7 @@ func (s Memory) drop(ctx context.Context, tx *sqldb.Tx, agent, fate string, at i
 		if n, err := res.RowsAffected(); err != nil {
 			return err
 		} else if n == 0 {
-			continue // dropped by somebody else meanwhile
+			continue // removed by a concurrent transaction
 		}
 		if err := s.history(ctx, tx, agent, f.Fact, f.version, fate, at); err != nil {
 			return err
@@ -269,8 +274,8 @@ func (s Memory) addNote(ctx context.Context, tx *sqldb.Tx, agent string, n memor
 	return err
 }
 
-// ReachGoal implements [memory.Writer]. The episode has the goal's id, so reaching
-// it again finds it.
+// ReachGoal implements [memory.Writer]. The episode has the goal's id, by which a
+// repeated call finds it and changes nothing.
 func (s Memory) ReachGoal(ctx context.Context, agent, goal, outcome string, by api.Principal, at int64) error {
 	return sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
 		e := memory.Episode{
@@ -300,17 +305,18 @@ func (s Memory) ReachGoal(ctx context.Context, agent, goal, outcome string, by a
 	})
 }
 
-// ofAgent is an episode of an agent.
+// ofAgent is an episode with its agent.
 type ofAgent struct {
 	agent string
 	memory.Episode
 }
 
-// together are the numbers of rows that one statement writes: few, for each is compiled
-// once.
+// together holds the numbers of rows that one statement inserts, in descending order.
+// They are few, because there is a compiled statement for each.
 var together = []int{16, 4, 1}
 
-// episodesIn and textsIn are the statements that write so many episodes and their words.
+// episodesIn and textsIn are the statements that insert episodes and their words, by the
+// number of rows.
 var episodesIn, textsIn = func() (episodes, texts map[int]string) {
 	episodes, texts = map[int]string{}, map[int]string{}
 	rows := func(n, columns int) string {
@@ -333,7 +339,7 @@ var episodesIn, textsIn = func() (episodes, texts map[int]string) {
 	return episodes, texts
 }()
 
-// addEpisodes adds episodes, no two of which have the same agent and id.
+// addEpisodes inserts episodes. No two of them may have the same agent and id.
 func addEpisodes(ctx context.Context, tx *sqldb.Tx, all []ofAgent) error {
 	for len(all) > 0 {
 		n := together[slices.IndexFunc(together, func(n int) bool { return n <= len(all) })]
@@ -356,7 +362,7 @@ func addEpisodes(ctx context.Context, tx *sqldb.Tx, all []ofAgent) error {
 	return nil
 }
 
-// SaveProcedure implements [memory.Writer]. What is there keeps its counters.
+// SaveProcedure implements [memory.Writer]. A procedure that exists keeps its counters.
 func (s Memory) SaveProcedure(ctx context.Context, agent string, p memory.Procedure) error {
 	steps, err := api.Encode(p.Steps)
 	if err != nil {
@@ -386,7 +392,7 @@ func (s Memory) noteRelation(ctx context.Context, tx *sqldb.Tx, agent string, r 
 	if r.Met {
 		met, last = 1, r.At
 	}
-	// First the row, so that there is one to lock.
+	// Insert the row first, so that there is one to lock.
 	if _, err := tx.ExecContext(ctx, `insert into relationship_memory (agent, entity_address, relationship_type, origin, origin_address, created_at, updated_at)
 		values ($1, $2, $3, $4, $5, $6, $6) on conflict (agent, entity_address) do nothing`,
 		agent, address, text(r.Kind), string(r.By.Kind), r.By.Address, r.At); err != nil {
@@ -417,7 +423,7 @@ func (s Memory) noteRelation(ctx context.Context, tx *sqldb.Tx, agent string, r 
 	return index(ctx, tx, agent, memory.Relationship, address, address, name, kind, notes)
 }
 
-// Forget implements [memory.Writer]. A forgotten fact is in the history.
+// Forget implements [memory.Writer]. It moves a fact into the history.
 func (s Memory) Forget(ctx context.Context, agent string, tier memory.Tier, id string, at int64) (there bool, err error) {
 	err = sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
 		there = false

@@ -16,11 +16,10 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/sqlstore"
 )
 
-// BenchmarkRecall recalls for a prompt of 10,000 tokens, out of a thousand and of a
-// million episodes of twenty words each, 500 facts, 100 procedures and 100 relations of
-// one agent, beside a thousand episodes of another. It recalls in a session without
-// episodes, to which all are others', and in the one that all are of. The ratio is that of
-// the 99th percentiles.
+// BenchmarkRecall recalls for a prompt of 10,000 tokens, with 1,000 and with 1,000,000
+// episodes of twenty words each, 500 facts, 100 procedures and 100 relations of one
+// agent, and 1,000 episodes of another. It recalls in a session without episodes and in
+// the session that all episodes belong to. The ratio is that of the 99th percentiles.
 func BenchmarkRecall(b *testing.B) {
 	p99 := map[string][]time.Duration{}
 	for _, n := range []int{1000, 1_000_000} {
@@ -54,8 +53,8 @@ func BenchmarkRecall(b *testing.B) {
 	}
 }
 
-// BenchmarkRecallYoung recalls for an agent that has done the same a hundred times: of
-// all that it remembers every text fits.
+// BenchmarkRecallYoung recalls for an agent with a hundred episodes of the same words:
+// every text matches the query.
 func BenchmarkRecallYoung(b *testing.B) {
 	db := sqldbtest.SQLite(b, sqlstore.Migrations())
 	s := sqlstore.Memory{Store: sqlstore.New(db, "/data")}
@@ -80,8 +79,8 @@ func BenchmarkRecallYoung(b *testing.B) {
 	}
 }
 
-// populate fills the store and gives a source of texts: words as unequally common
-// as in a language.
+// populate fills the store and returns a function that makes texts. The frequencies of
+// their words have a Zipf distribution, as in a natural language.
 func populate(b *testing.B, db *sqldb.DB, s sqlstore.Memory, n int) func(int) string {
 	b.Helper()
 	zipf := rand.NewZipf(rand.New(rand.NewPCG(1, 2)), 1.07, 20, 20_000)
@@ -98,7 +97,7 @@ func populate(b *testing.B, db *sqldb.DB, s sqlstore.Memory, n int) func(int) st
 		}
 	}
 	for agent, n := range map[string]int{"ada": n, "bob": 1000} {
-		// An episode of its own tells the mark of the scope.
+		// The text of an indexed episode begins with the mark of the scope.
 		if err := errors.Join(
 			s.AddNote(b.Context(), agent, memory.Note{ID: "g", Session: "other", Kind: "goal", Content: "g", By: self, At: at}),
 			s.ReachGoal(b.Context(), agent, "g", "", self, at),
@@ -110,7 +109,8 @@ func populate(b *testing.B, db *sqldb.DB, s sqlstore.Memory, n int) func(int) st
 			b.Fatal(err)
 		}
 		mark := body[:9]
-		// The engine's index is left out, and that of words made in its order.
+		// Drop the triggers that index each text, and index all texts at the end in
+		// order.
 		var triggers [2]string
 		for i, name := range []string{"memory_text_insert", "memory_word_insert"} {
 			if err := db.QueryRowContext(b.Context(), `select sql from sqlite_master where name = $1`, name).Scan(&triggers[i]); err != nil {

@@ -34,7 +34,7 @@ var (
 	outside = api.Principal{Kind: api.External}
 )
 
-// remembering runs a test on a store with ada and bob, on both engines.
+// remembering runs a test on a store with agents ada and bob, on both engines.
 func remembering(t *testing.T, test func(t *testing.T, s sqlstore.Memory)) {
 	each(t, func(t *testing.T, _ *sqldb.DB, s *sqlstore.Store) { test(t, sqlstore.Memory{Store: s}) })
 }
@@ -73,7 +73,8 @@ func search(t *testing.T, s sqlstore.Memory, agent string, tier memory.Tier, phr
 	return ids
 }
 
-// The Postgres migration is the other one but for the index.
+// TestMemoryMigrations checks that the migrations of SQLite and PostgreSQL differ only in
+// the index.
 func TestMemoryMigrations(t *testing.T) {
 	t.Parallel()
 	var before []string
@@ -123,14 +124,14 @@ func TestFactVersions(t *testing.T) {
 		if diff := cmp.Diff([]memory.Entry{was}, history); diff != "" {
 			t.Errorf("history (-want +got):\n%s", diff)
 		}
-		// The index follows.
+		// The index has the new value only.
 		if got := search(t, s, "ada", memory.Semantic, "5"); len(got) != 1 {
 			t.Errorf("the new value is found %d times", len(got))
 		}
 		if got := search(t, s, "ada", memory.Semantic, "4"); len(got) != 0 {
 			t.Errorf("the old value is found: %q", got)
 		}
-		// Forgotten and learnt again, the numbers go on.
+		// After the fact is forgotten and remembered again, its version numbers continue.
 		there, err := s.Forget(t.Context(), "ada", memory.Semantic, "domain/price", at+3)
 		if err != nil || !there {
 			t.Errorf("forget: %t, %v", there, err)
@@ -155,7 +156,8 @@ func TestFactVersions(t *testing.T) {
 	})
 }
 
-// A stranger cannot rewrite what the creator said, nor become sure by repeating it.
+// TestFactTrust checks that a fact of a peer neither replaces one of the creator nor
+// gains confidence by repetition.
 func TestFactTrust(t *testing.T) {
 	remembering(t, func(t *testing.T, s sqlstore.Memory) {
 		remember(t, s, memory.Fact{Key: "wallet", Value: "0x1", Confidence: 0.9, By: creator, At: at})
@@ -174,11 +176,11 @@ func TestFactTrust(t *testing.T) {
 		if got := latest(t, s, memory.Semantic, at+3)[0]; got.Text != "0x1" || got.Weight != 0.9 || got.By != creator {
 			t.Errorf("the creator's fact became %+v", got)
 		}
-		// What the agent found out itself it may correct.
+		// The agent may replace it by a fact of its own.
 		if got := remember(t, s, memory.Fact{Key: "wallet", Value: "0x3", Confidence: 1, By: self, At: at + 4}); got != memory.FactSuperseded {
 			t.Errorf("the agent itself: %s", got)
 		}
-		// A peer's claim becomes the creator's when he says the same.
+		// The creator becomes the source of a peer's fact by confirming it.
 		remember(t, s, memory.Fact{Key: "color", Value: "red", Confidence: 0.6, By: peer, At: at})
 		remember(t, s, memory.Fact{Key: "color", Value: "red", Confidence: 0.8, By: creator, At: at + 1})
 		for _, e := range latest(t, s, memory.Semantic, at+5) {
@@ -186,7 +188,7 @@ func TestFactTrust(t *testing.T) {
 				t.Errorf("confirmed by the creator: %+v", e)
 			}
 		}
-		// Expired, anybody may say it anew.
+		// Any source may replace an expired fact.
 		remember(t, s, memory.Fact{Key: "offer", Value: "$1", By: creator, At: at, Expires: at + 10})
 		for _, e := range latest(t, s, memory.Semantic, at+10) {
 			if e.Title == "offer" {
@@ -247,7 +249,8 @@ func TestFactsCrowdOut(t *testing.T) {
 	})
 }
 
-// A second source that is less sure makes a fact neither less sure nor mortal.
+// TestFactVerifiedByLess checks that a second source of less confidence neither lowers a
+// fact's confidence nor makes it expire.
 func TestFactVerifiedByLess(t *testing.T) {
 	remembering(t, func(t *testing.T, s sqlstore.Memory) {
 		f := memory.Fact{Key: "price", Value: "$4", Confidence: 0.9, By: outside, At: at}
@@ -267,7 +270,8 @@ func TestFactVerifiedByLess(t *testing.T) {
 	})
 }
 
-// Who fills the memory from outside cannot empty it of what the agent knows.
+// TestOutsideCrowdsOutItself checks that facts of external origin displace each other and
+// not the agent's own.
 func TestOutsideCrowdsOutItself(t *testing.T) {
 	remembering(t, func(t *testing.T, s sqlstore.Memory) {
 		remember(t, s, memory.Fact{Key: "mine", Value: "dear to me", Confidence: 0.1, At: at})
@@ -281,7 +285,8 @@ func TestOutsideCrowdsOutItself(t *testing.T) {
 	})
 }
 
-// V-30, and that agents and tiers are kept apart.
+// TestSearch checks the vectors V-30 (docs/reference/memory.md, Test vectors), and that
+// agents and tiers are separate.
 func TestSearch(t *testing.T) {
 	remembering(t, func(t *testing.T, s sqlstore.Memory) {
 		for key, value := range map[string]string{
@@ -332,8 +337,8 @@ func TestSearch(t *testing.T) {
 	})
 }
 
-// However many texts have a common word, the few that have a rare one are found among
-// them; of the common one alone, the latest are.
+// TestSearchIsBounded checks that a search finds the few texts with a rare word among
+// many with a common one, and only the latest texts for the common word alone.
 func TestSearchIsBounded(t *testing.T) {
 	remembering(t, func(t *testing.T, s sqlstore.Memory) {
 		for i := range 300 {
@@ -363,8 +368,8 @@ func TestSearchIsBounded(t *testing.T) {
 	})
 }
 
-// An agent that has talked in one session alone is shown nothing unasked of it, and
-// finds it.
+// TestUnasked checks that the episodes of an agent's only session are not recalled
+// without a query in that session, and that a query finds them.
 func TestUnasked(t *testing.T) {
 	remembering(t, func(t *testing.T, s sqlstore.Memory) {
 		if all, held, err := s.Unasked(t.Context(), "ada", "ada-main", at); err != nil || len(all) != 0 || len(held) != 0 {
@@ -397,7 +402,7 @@ func TestUnasked(t *testing.T) {
 	})
 }
 
-// A text that is changed or removed is changed or removed in the index of words.
+// TestWordsFollowTexts checks that the index of words changes with the texts.
 func TestWordsFollowTexts(t *testing.T) {
 	each(t, func(t *testing.T, db *sqldb.DB, store *sqlstore.Store) {
 		s := sqlstore.Memory{Store: store}
@@ -407,7 +412,7 @@ func TestWordsFollowTexts(t *testing.T) {
 			return n
 		}
 		remember(t, s, memory.Fact{Key: "k", Value: "one two two 2", At: at})
-		if got := words(); got != 5 { // the category and the key, too
+		if got := words(); got != 5 { // with category and key
 			t.Errorf("%d words, want 5", got)
 		}
 		remember(t, s, memory.Fact{Key: "k", Value: "two three", At: at + 1})
@@ -500,7 +505,7 @@ func TestRelations(t *testing.T) {
 	})
 }
 
-// turns persists n turns of a run, each with what change makes of it.
+// turns persists n turns of a run, each modified by change.
 func turns(t *testing.T, s sqlstore.Memory, cmd api.Run, n int, change func(*api.Turn)) {
 	t.Helper()
 	for i := 1; i <= n; i++ {
@@ -525,7 +530,7 @@ func TestIngest(t *testing.T) {
 				t.Input = "[message from peer 0xEF (Eve)]\n> hi"
 			}
 		})
-		// Two replicas are told of all three turns, twice.
+		// Several replicas ingest all three turns concurrently.
 		var wg sync.WaitGroup
 		for range 6 {
 			wg.Go(func() {
@@ -607,8 +612,8 @@ func TestIngestCatchesUp(t *testing.T) {
 	})
 }
 
-// Several replicas take in the turns of more sessions, and more turns, than one
-// transaction does.
+// TestIngestTogether checks that concurrent replicas ingest more sessions and turns than
+// one transaction contains.
 func TestIngestTogether(t *testing.T) {
 	each(t, func(t *testing.T, db *sqldb.DB, store *sqlstore.Store) {
 		s := sqlstore.Memory{Store: store}
@@ -653,7 +658,7 @@ func TestIngestTogether(t *testing.T) {
 	})
 }
 
-// A pass over all sessions looks at a thousand at a time.
+// TestBehindInPages checks that Behind reads the sessions in pages of 1000.
 func TestBehindInPages(t *testing.T) {
 	each(t, func(t *testing.T, db *sqldb.DB, store *sqlstore.Store) {
 		s := sqlstore.Memory{Store: store}
@@ -731,13 +736,13 @@ func TestRecall(t *testing.T) {
 		if strings.Count(got, "\n## ") != 0 || strings.Contains(got, "</system>") {
 			t.Errorf("a text ended its quotation:\n%s", got)
 		}
-		// Shown once: the count of the fact that was.
+		// Touch has counted each fact once.
 		for _, e := range latest(t, s, memory.Semantic, now) {
 			if e.Accessed != 1 {
 				t.Errorf("%s was shown %d times, want 1", e.ID, e.Accessed)
 			}
 		}
-		// What working memory does not use, the facts get.
+		// Facts may use the budget that working memory leaves.
 		for n := range 60 {
 			remember(t, s, memory.Fact{Key: fmt.Sprintf("widget %02d", n), Value: "costs " + strings.Repeat("x", 190), At: now, Confidence: 1})
 		}

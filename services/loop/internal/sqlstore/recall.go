@@ -16,7 +16,8 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/memory"
 )
 
-// views make an [memory.Entry] of each tier's rows t; the first column is its id.
+// views are the expressions that make a [memory.Entry] of a row t of each tier. The first
+// column is the entry's id.
 var views = map[memory.Tier]struct{ columns, from, live string }{
 	memory.Working: {
 		`t.id, t.session, t.kind, '', t.content, '', t.priority, 0, t.origin, t.origin_address, t.created_at`,
@@ -42,7 +43,8 @@ var views = map[memory.Tier]struct{ columns, from, live string }{
 	},
 }
 
-// order of a tier that is read unasked (spec-core-4 §7.1).
+// order is the order of a tier's entries in [Memory.Latest] and [Memory.Unasked]
+// (docs/reference/memory.md, Tiers).
 var order = map[memory.Tier]string{
 	memory.Working:      `t.priority desc, t.created_at desc, t.id`,
 	memory.Episodic:     `t.created_at desc, t.id`,
@@ -51,7 +53,7 @@ var order = map[memory.Tier]string{
 	memory.Relationship: `t.trust desc, t.interaction_count desc, t.entity_address`,
 }
 
-// parameters collects a query's arguments.
+// parameters are the arguments of a query that is being built.
 type parameters []any
 
 func (p *parameters) add(v any) string {
@@ -59,15 +61,15 @@ func (p *parameters) add(v any) string {
 	return "$" + strconv.Itoa(len(*p))
 }
 
-// entries runs a query whose columns are a tier, a view's, and those of the index.
+// entries runs a query with the columns tier, those of a view, and those of the index.
 func (s Memory) entries(ctx context.Context, query string, args ...any) (all []memory.Entry, err error) {
 	rows, err := s.db.QueryContext(ctx, query, args...)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, rows.Close()) }()
-	// All rows are scanned into the same variables: texts that are those of the row before,
-	// as most tiers, kinds and origins are, are not copied then.
+	// All rows are scanned into the same variables: a text that equals that of the
+	// previous row, as most tiers, kinds and origins do, is not copied then.
 	var e memory.Entry
 	var weight int64
 	columns := []any{
@@ -87,21 +89,21 @@ func (s Memory) entries(ctx context.Context, query string, args ...any) (all []m
 	return all, rows.Err()
 }
 
-// Bounds of a search, of each tier. They are what makes its cost independent of how much
-// an agent has stored.
+// Bounds of a search, for each tier. They make its cost independent of the number of an
+// agent's memories.
 const (
-	maxCandidates = 50   // are read and ranked, and those of one phrase more
-	maxWithFirst  = 1000 // texts with one word of a phrase are looked at for another
-	maxPhrases    = 32   // are looked up
+	maxCandidates = 50   // texts that are ranked; the last phrase may exceed it
+	maxWithFirst  = 1000 // texts with one word of a phrase that are checked for the other
+	maxPhrases    = 32   // phrases that are looked up
 )
 
 // searchable are the tiers that have an index.
 var searchable = []memory.Tier{memory.Episodic, memory.Semantic, memory.Procedural, memory.Relationship}
 
-// searching are the statements of [Memory.Search]. $1 is a JSON list of words with their
-// marks: maxPhrases places for each of the searchable tiers, of which a place is "" or
-// has a phrase's one word, or two of its words with a space between. $2 is the agent, $3
-// now.
+// searching are the statements of [Memory.Search], by engine. $1 is a JSON list with
+// maxPhrases elements for each of the searchable tiers. An element is "", the one word of
+// a phrase, or two words of a phrase separated by a space, with their marks. $2 is the
+// agent, $3 the current time.
 var searching = map[sqldb.Engine]string{
 	sqldb.SQLite: searchStatement(`select key as k, substr(value, 1, instr(value || ' ', ' ') - 1) as word, substr(value, instr(value || ' ', ' ') + 1) as other
 		from json_each($1) where value <> ''`),
@@ -109,22 +111,23 @@ var searching = map[sqldb.Engine]string{
 		from jsonb_array_elements_text($1::text::jsonb) with ordinality as x(value, k) where value <> ''`),
 }
 
-// searchStatement finds, for every phrase that is asked for, the latest texts that have
-// it. Candidates are those with the rarest phrases of a tier, as many phrases as have
-// maxCandidates texts together: a common phrase finds everything and tells nothing; it
-// still counts in [memory.Rank]. Beside the candidates it returns in how many texts each
-// phrase is.
+// searchStatement returns a statement that finds the latest texts with each of the
+// requested phrases. It orders the phrases of a tier by frequency and takes the texts of
+// the rarest ones, until these have maxCandidates texts together, as candidates. A common
+// phrase selects too many texts to be useful here; it still counts in [memory.Rank]. In
+// addition to the candidates the statement returns the number of texts with each phrase.
 func searchStatement(asked string) string {
 	common, most, tier := strconv.Itoa(memory.MaxFrequency), strconv.Itoa(maxCandidates), strconv.Itoa(maxPhrases)
-	// The texts with a word, and those of them that have another one too.
+	// latest selects the latest n texts with a word, and other those that also have the
+	// second word.
 	latest := func(n int) string {
 		return `w.word = a.word and w.doc >= coalesce((select x.doc from memory_word x where x.word = a.word order by x.doc desc limit 1 offset ` + strconv.Itoa(n-1) + `), 0)`
 	}
 	other := latest(maxWithFirst) + ` and exists (select 1 from memory_word y where y.word = a.other and y.doc = w.doc)`
 	var b strings.Builder
-	// A cross join is what SQLite does in the order in which it is written. A phrase is
-	// counted first, where counting ends soon, and its texts are listed only if it is a
-	// rare one.
+	// SQLite executes cross joins in the order in which they are written. The texts of a
+	// phrase are counted first, up to MaxFrequency, and listed only if the phrase is
+	// rare.
 	b.WriteString(`with asked as materialized (` + asked + `),
 		counted as materialized (
 			select a.k, a.word, a.other, case when a.other = ''
@@ -147,7 +150,7 @@ func searchStatement(asked string) string {
 			live = fmt.Sprintf(v.live, "$3")
 		}
 		id, _, _ := strings.Cut(v.columns, ",")
-		// To SQLite an index of an expression has no affinity, and a column has one.
+		// In SQLite an indexed expression has no type affinity, and a column has one.
 		fmt.Fprintf(&b, `
 		union all
 		select '%[1]s', %[2]s, m.accessed, m.accessed_at, m.doc, m.body from candidates c cross join memory_text m cross join %[3]s
@@ -157,10 +160,9 @@ func searchStatement(asked string) string {
 	return b.String()
 }
 
-// Search implements [memory.Reader]. An index of words finds the candidates, and
-// [memory.Rank] ranks them: the engines' own ranking costs ten microseconds for
-// each text that has a common word, and Postgres' does not know which words are
-// rare.
+// Search implements [memory.Reader]. An index of words finds the candidates and
+// [memory.Rank] ranks them: the ranking functions of the engines cost 10 µs for each text
+// with a common word, and PostgreSQL's does not weigh a word by its rarity.
 func (s Memory) Search(ctx context.Context, agent string, tiers []memory.Tier, phrases []string, at int64) ([]memory.Entry, error) {
 	asked := make([]string, len(searchable)*maxPhrases)
 	marks := map[memory.Tier][]string{}
@@ -175,7 +177,8 @@ func (s Memory) Search(ctx context.Context, agent string, tiers []memory.Tier, p
 				continue
 			}
 			marks[tier] = append(marks[tier], strings.Join(words, " "))
-			// Of a phrase the longest words are looked up: they are the rarest, as a rule.
+			// Only the longest words of a phrase are looked up: they are usually the
+			// rarest.
 			slices.SortStableFunc(words, func(a, b string) int { return cmp.Compare(len(b), len(a)) })
 			words = slices.Compact(words)
 			asked[i*maxPhrases+k] = strings.Join(words[:min(len(words), 2)], " ")
@@ -214,7 +217,7 @@ func (s Memory) Search(ctx context.Context, agent string, tiers []memory.Tier, p
 		slices.SortFunc(ranked, func(a, b *memory.Entry) int { return cmp.Compare(b.Doc, a.Doc) })
 		memory.Rank(ranked, marks[tier], frequency[tier])
 		for _, e := range ranked[:min(len(ranked), maxCandidates)] {
-			if e.Rank > 0 { // else its words stand otherwise than in a phrase
+			if e.Rank > 0 { // 0: the text has the words, but not as a phrase
 				out = append(out, *e)
 			}
 		}
@@ -222,10 +225,11 @@ func (s Memory) Search(ctx context.Context, agent string, tiers []memory.Tier, p
 	return out, nil
 }
 
-// maxOwn bounds the latest episodes among which those of other sessions are looked for.
+// maxOwn is the number of latest episodes among which those of other sessions are
+// selected.
 const maxOwn = 200
 
-// listed selects a tier's entries in their order, of rows that match.
+// listed returns a query for the entries of a tier, in its order, from the given rows.
 func listed(tier memory.Tier, rows string, limit string) string {
 	v := views[tier]
 	id, _, _ := strings.Cut(v.columns, ",")
@@ -234,7 +238,8 @@ func listed(tier memory.Tier, rows string, limit string) string {
 		left join memory_text m on m.scope = ($1 || '/` + string(tier) + `') and m.id = (` + id + `)`
 }
 
-// unasked is the statement of [Memory.Unasked]. $1 is the agent, $2 the session, $3 now.
+// unasked is the statement of [Memory.Unasked]. $1 is the agent, $2 the session, $3 the
+// current time.
 var unasked = func() string {
 	latest := strconv.Itoa(memory.MaxLatest)
 	working := strconv.Itoa(2 * memory.MaxWorking)
@@ -242,15 +247,15 @@ var unasked = func() string {
 	return strings.Join([]string{
 		listed(memory.Working, `working_memory t where t.agent = $1 and t.session = $2`+live(memory.Working), working),
 		listed(memory.Working, `working_memory t where t.agent = $1 and t.kind = 'goal' and t.session <> $2`+live(memory.Working), working),
-		// The few episodes lead to their rows, by a cross join: with a list to look them up in,
-		// SQLite walks through all episodes of an agent that has no session but this one.
+		// The ids are joined to their rows by a cross join. With an IN list, SQLite scans
+		// all episodes of an agent that has no other session.
 		listed(memory.Episodic, `(select l.id as found from (select t.id, t.session, t.created_at from episodic_memory t
 			where t.agent = $1 order by `+order[memory.Episodic]+` limit `+strconv.Itoa(maxOwn)+`) l where l.session <> $2 order by l.created_at desc, l.id limit `+latest+`) f
 			cross join episodic_memory t where t.agent = $1 and t.id = f.found`, latest),
 		listed(memory.Semantic, `semantic_memory t where t.agent = $1`+live(memory.Semantic), latest),
 		listed(memory.Procedural, `procedural_memory t where t.agent = $1`, latest),
-		listed(memory.Relationship, `relationship_memory t where t.agent = $1 and t.trust >= 300`, latest), // spec-core-4 §7.4
-		// What is shown unasked does not tell whether these tiers have anything to find.
+		listed(memory.Relationship, `relationship_memory t where t.agent = $1 and t.trust >= 300`, latest), // docs/reference/memory.md, Relations
+		// The entries above do not show whether these tiers have any row.
 		`select 'episodic', '', '', '', '', '', '', 0, 0, '', '', 0, 0, 0, 0, '' where exists (select 1 from episodic_memory where agent = $1)`,
 		`select 'relationship', '', '', '', '', '', '', 0, 0, '', '', 0, 0, 0, 0, '' where exists (select 1 from relationship_memory where agent = $1)`,
 	}, `
@@ -273,7 +278,7 @@ func (s Memory) Unasked(ctx context.Context, agent, session string, at int64) (a
 			held = append(held, tier)
 		}
 	}
-	// The statement's parts come in any order.
+	// The rows of a union have no defined order.
 	slices.SortStableFunc(all, func(a, b memory.Entry) int {
 		if a.Tier != memory.Working || b.Tier != memory.Working {
 			return 0
@@ -302,7 +307,7 @@ func (s Memory) Latest(ctx context.Context, agent, session string, tier memory.T
 	case tier == memory.Episodic:
 		where += ` and t.session <> ` + args.add(session)
 	case tier == memory.Relationship:
-		where += ` and t.trust >= 300` // spec-core-4 §7.4
+		where += ` and t.trust >= 300` // docs/reference/memory.md, Relations
 	}
 	id, _, _ := strings.Cut(v.columns, ",")
 	return s.entries(ctx, `select '`+string(tier)+`', `+v.columns+`, coalesce(m.accessed, 0), coalesce(m.accessed_at, 0), coalesce(m.doc, 0), ''
@@ -327,8 +332,8 @@ func (s Memory) Touch(ctx context.Context, docs []int64, at int64) error {
 	return nil
 }
 
-// FactHistory returns what an agent's facts were before, and what was claimed against
-// them, the latest first.
+// FactHistory returns earlier values of an agent's facts and refused values, the latest
+// first.
 func (s Memory) FactHistory(ctx context.Context, agent string, limit int) ([]memory.Entry, error) {
 	return sqldb.All(ctx, s.db, func(r sqldb.Scanner) (memory.Entry, error) {
 		e := memory.Entry{Tier: memory.Semantic}

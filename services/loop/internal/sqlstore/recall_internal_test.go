@@ -8,9 +8,9 @@ import (
 	"github.com/anima-run/anima/pkg/sqldb/sqldbtest"
 )
 
-// TestUnaskedPlan: SQLite reads the episodes of an agent in their order from the index
-// alone, which ends after maxOwn, and each row by its key. Otherwise it would read all rows
-// of an agent that has only one session.
+// TestUnaskedPlan checks that SQLite reads at most maxOwn of an agent's latest episodes
+// from a covering index, in its order, and then each row by its key. With another plan it
+// would read all rows of an agent that has only one session.
 func TestUnaskedPlan(t *testing.T) {
 	t.Parallel()
 	db := sqldbtest.SQLite(t, Migrations())

@@ -58,7 +58,7 @@ func (s *Store) Known(ctx context.Context, cmd api.Run) (turn.Known, error) {
 			return k, fmt.Errorf("input of run %s: %w", cmd.Run, err)
 		}
 	}
-	if kind.Valid { // a message that joined the run since has lowered its authority, for good
+	if kind.Valid { // a message that joined the run later has lowered its authority permanently
 		k.Input.By = api.Principal{Kind: api.PrincipalKind(kind.V), Address: address.V}
 	}
 	if ending.Valid {
@@ -70,10 +70,10 @@ func (s *Store) Known(ctx context.Context, cmd api.Run) (turn.Known, error) {
 	return k, nil
 }
 
-// Started records a run that has begun, before its first turn does so, and wakes its
-// agent, in one transaction. It returns the changes that the run has made, and says
-// whether it made them now. A dead agent stays dead. Errors: Denied when the agent is
-// dead, Conflict when the run is over.
+// Started records the beginning of a run before its first turn is persisted, and wakes
+// its agent, in one transaction. It returns the state changes that the run has made, also
+// those of an earlier call. The agent's state does not change from dead. Errors: Denied
+// when the agent is dead, Conflict when the run has ended.
 func (s *Store) Started(ctx context.Context, cmd api.Run, input turn.Input, tier api.Tier, at int64) (changes []api.AgentChanged, err error) {
 	err = sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) (err error) {
 		changes, _, err = s.started(ctx, tx, cmd, input, tier, at)
@@ -82,8 +82,8 @@ func (s *Store) Started(ctx context.Context, cmd api.Run, input turn.Input, tier
 	return changes, err
 }
 
-// Announced is Started for a caller that announces nothing itself: the changes are
-// announced with the same transaction, unless the run had been recorded before.
+// Announced is Started for a caller that does not announce the changes itself: they are
+// added to the outbox in the same transaction, unless the run was recorded before.
 func (s *Store) Announced(ctx context.Context, cmd api.Run, input turn.Input, tier api.Tier, at int64) error {
 	return sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
 		changes, written, err := s.started(ctx, tx, cmd, input, tier, at)
@@ -125,9 +125,10 @@ func (s *Store) started(ctx context.Context, tx *sqldb.Tx, cmd api.Run, input tu
 	return changes, false, err
 }
 
-// waking are the changes that the beginning of a run asks for.
+// waking returns the state changes with which a run begins; none if the agent is awake or
+// the run is a task's.
 func waking(cmd api.Run, was api.AgentState, tier api.Tier, at int64) []change {
-	if life.Awake(was) || cmd.Kind == api.RunTask { // tasks are worked on while the agent sleeps, too
+	if life.Awake(was) || cmd.Kind == api.RunTask { // a task's run does not wake its agent
 		return nil
 	}
 	why := "a message"
@@ -180,13 +181,15 @@ func (s *Store) Persist(ctx context.Context, rec *turn.Record, input turn.Input,
 	})
 }
 
-// persisted answers the writer of a turn that is there: with the run's end as it is
-// stored, if both see one.
+// persisted answers [Store.Persist] for a turn whose row was not inserted. If neither the
+// caller nor the stored run has an end, or both have one after the same number of turns,
+// the turn is the caller's, and end is set to the stored one. Otherwise another owner
+// continued the run differently: Conflict.
 func (s *Store) persisted(ctx context.Context, tx *sqldb.Tx, rec *turn.Record, end *turn.End) error {
 	var ending sqldb.Null[string]
 	err := tx.QueryRowContext(ctx, `select r.ending from turns t join runs r on r.id = t.run where t.id = $1`, rec.Turn.ID).Scan(&ending)
 	switch {
-	case errors.Is(err, sqldb.ErrNotFound): // another run took the place in the session
+	case errors.Is(err, sqldb.ErrNotFound): // a turn of another run has this position of the session
 		return otherwise(rec)
 	case err != nil:
 		return err
@@ -210,8 +213,8 @@ func otherwise(rec *turn.Record) error {
 	return api.Errorf(api.Conflict, "another owner persisted run %s, and it went on otherwise than with turn %d", rec.Turn.Run, rec.Turn.Number)
 }
 
-// Unfinished returns the commands of runs that have begun, not after a time in Unix
-// microseconds, and not ended, the oldest first.
+// Unfinished returns the commands of runs that began at or before a time, in Unix
+// microseconds, and have not ended, the oldest first.
 func (s *Store) Unfinished(ctx context.Context, until int64) ([]api.Run, error) {
 	return sqldb.All(ctx, s.db, func(row sqldb.Scanner) (cmd api.Run, err error) {
 		var text string
@@ -222,8 +225,8 @@ func (s *Store) Unfinished(ctx context.Context, until int64) ([]api.Run, error) 
 	}, `select command from runs where ending is null and started_at <= $1 order by started_at`, until)
 }
 
-// beginRun records a run that has no turn yet, unless it is there, and says whether it
-// did.
+// beginRun inserts a run without a turn, unless it exists. It reports whether it inserted
+// it.
 func (s *Store) beginRun(ctx context.Context, tx *sqldb.Tx, cmd api.Run, input turn.Input, at int64) (bool, error) {
 	written, err := s.persistRun(ctx, tx, cmd, input, at, 0, 0)
 	if err != nil {
@@ -236,8 +239,8 @@ func (s *Store) beginRun(ctx context.Context, tx *sqldb.Tx, cmd api.Run, input t
 	return begun, err
 }
 
-// persistRun records a run with the turns that it has, unless it is there; written says
-// whether it did.
+// persistRun inserts a run with the given number and cost of turns, unless it exists.
+// written sends the queued statements and reports whether the run was inserted.
 func (s *Store) persistRun(ctx context.Context, tx *sqldb.Tx, cmd api.Run, input turn.Input, at int64, turns int, cost api.Micros) (written func() (bool, error), err error) {
 	in, err := api.Encode(input)
 	if err != nil {
@@ -260,8 +263,8 @@ func (s *Store) persistRun(ctx context.Context, tx *sqldb.Tx, cmd api.Run, input
 	}, nil
 }
 
-// persistTurn writes a turn, unless it is there, and says whether it did, whether begun
-// has recorded the run with it, and the agent's state, whose row it locks.
+// persistTurn inserts a turn, unless it exists, and locks the agent's row. It returns the
+// agent's state, whether begun has inserted the run, and whether the turn was inserted.
 func (s *Store) persistTurn(ctx context.Context, tx *sqldb.Tx, rec *turn.Record, begun func() (bool, error), end *turn.End) (state api.AgentState, begins, written bool, err error) {
 	t := rec.Turn
 	var reference string
@@ -276,7 +279,7 @@ func (s *Store) persistTurn(ctx context.Context, tx *sqldb.Tx, rec *turn.Record,
 	err = tx.QueryRowContext(ctx, `insert into turns (id, run, number, session, agent, position, state, input, input_source, input_address,
 			thinking, model, provider, finish, input_tokens, output_tokens, cost, trace, started_at, ended_at, reference, counted)
 		select $1, $2, $3, $4, $5, (select turns + 1 from sessions where id = $4), $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21
-		on conflict do nothing returning position`, // on any of three unique keys: on Postgres each may be the first to see another writer
+		on conflict do nothing returning position`, // on any of three unique keys: on PostgreSQL each may be the first to conflict
 		t.ID, t.Run, t.Number, t.Session, t.Agent, t.State, text(t.Input), t.By.Kind, t.By.Address, text(t.Thinking), t.Model, t.Provider, t.Finish,
 		t.InputTokens, t.OutputTokens, int64(t.Cost), t.Trace, t.StartedAt, t.EndedAt, text(reference), counted).Scan(&rec.Position)
 	if errors.Is(err, sqldb.ErrNotFound) {
@@ -308,12 +311,12 @@ func (s *Store) persistTurn(ctx context.Context, tx *sqldb.Tx, rec *turn.Record,
 	return state, begins, true, err
 }
 
-// count adds a turn to its run; its result refuses one of a run that is over, or was
-// cancelled and would go on. It follows the update of the session's row, which a
-// transaction that cancels holds, too.
+// count adds a turn to the sums of its run. The returned function refuses a turn of a run
+// that has ended, or that was cancelled and does not end with this turn. count must
+// follow the update of the session's row, which a transaction that cancels locks, too.
 func (s *Store) count(ctx context.Context, tx *sqldb.Tx, rec *turn.Record, begins bool, end *turn.End) func() error {
 	turns, cost := 1, int64(rec.Turn.Cost)
-	if begins { // the row has them
+	if begins { // the inserted row has them
 		turns, cost = 0, 0
 	}
 	row := tx.QueueRow(ctx, `update runs set turns = turns + $2, cost = cost + $3 where id = $1 and ending is null
@@ -333,7 +336,7 @@ func (s *Store) count(ctx context.Context, tx *sqldb.Tx, rec *turn.Record, begin
 	}
 }
 
-// persistCalls writes the calls of a turn in one statement.
+// persistCalls inserts the calls of a turn with one statement.
 func persistCalls(ctx context.Context, tx *sqldb.Tx, t api.Turn) {
 	if len(t.Calls) == 0 {
 		return
@@ -347,14 +350,15 @@ func persistCalls(ctx context.Context, tx *sqldb.Tx, t api.Turn) {
 		values `+rows(len(t.Calls), columns), args...)
 }
 
-// text is s without what Postgres cannot keep in a text column: bytes that are
-// not UTF-8, and NUL.
+// text replaces in s what PostgreSQL cannot store in a text column, invalid UTF-8 and
+// NUL, by U+FFFD.
 func text(s string) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
 }
 
-// persistEnd follows persistTurn, which has locked the agent's row in that state. asked
-// are changes before the end's own.
+// persistEnd stores the end of a run and the agent's state changes: those in asked, and
+// then the end's own. It follows persistTurn, which has locked the agent's row in that
+// state.
 func (s *Store) persistEnd(ctx context.Context, tx *sqldb.Tx, state api.AgentState, asked []change, end *turn.End) error {
 	cmd := end.Run
 	end.Changed, end.Earlier = nil, nil
@@ -382,8 +386,8 @@ func (s *Store) persistEnd(ctx context.Context, tx *sqldb.Tx, state api.AgentSta
 	return nil
 }
 
-// awake says whether the end of a run leaves its agent's state as it is: a task's does,
-// and that of mail while the agent has another run.
+// awake reports whether the end of a run must not change its agent's state: the end of a
+// task's run never does, and that of mail does not while the agent has another run.
 func (s *Store) awake(ctx context.Context, tx *sqldb.Tx, cmd api.Run) (bool, error) {
 	if cmd.Kind != api.RunMail {
 		return cmd.Kind == api.RunTask, nil
@@ -428,7 +432,7 @@ func (s *Store) Turn(ctx context.Context, id string) (api.Turn, error) {
 	return all[0].Turn, nil
 }
 
-// Turns returns turns that match, the latest first.
+// Turns returns the turns that match a query, the latest first.
 func (s *Store) Turns(ctx context.Context, q api.ListTurns) ([]api.Turn, error) {
 	all, err := s.turns(ctx, `where ($1 = '' or agent = $1) and ($2 = '' or session = $2) and ($3 = '' or run = $3)
 		and ($4 = '' or (started_at, position, id) < (select started_at, position, id from turns where id = $4))
@@ -436,7 +440,7 @@ func (s *Store) Turns(ctx context.Context, q api.ListTurns) ([]api.Turn, error) 
 	return plain(all), err
 }
 
-// History is a session's latest turns, oldest first, at most n.
+// History returns a session's latest turns, oldest first, at most n.
 func (s *Store) History(ctx context.Context, session string, n int) ([]api.Turn, error) {
 	all, err := s.turns(ctx, `where session = $1 order by position desc limit $2`, session, n)
 	slices.Reverse(all)
@@ -451,7 +455,7 @@ func plain(all []placed) []api.Turn {
 	return out
 }
 
-// turns reads the turns that a condition picks, and their calls.
+// turns reads the turns that a condition selects, with their calls.
 func (s *Store) turns(ctx context.Context, where string, args ...any) ([]placed, error) {
 	all, err := sqldb.All(ctx, s.db, turnRow, turnColumns+` `+where, args...)
 	if err != nil {
@@ -460,8 +464,8 @@ func (s *Store) turns(ctx context.Context, where string, args ...any) ([]placed,
 	return all, s.fillCalls(ctx, all)
 }
 
-// fillCalls reads the calls of all turns in one query. A turn never changes, so
-// what was written since they were read does not matter.
+// fillCalls reads the calls of all turns in one query. A turn never changes, so it needs
+// no transaction with the query that read the turns.
 func (s *Store) fillCalls(ctx context.Context, all []placed) error {
 	if len(all) == 0 {
 		return nil

@@ -27,22 +27,23 @@ func (s Memory) Souls(ctx context.Context, agent string, limit int) ([]soul.Vers
 	return sqldb.All(ctx, s.db, soulRow, soulColumns+` where agent = $1 order by version desc limit $2`, agent, limit)
 }
 
-// revisions are the columns of [turn.Revisions] for the agent that an SQL expression
-// names: the latest soul's hash, and the active goal with the number of its last change.
-// An agent has one active goal at most.
+// revisions returns the columns of [turn.Revisions] for the agent that an SQL expression
+// names: the hash of the latest soul, and the active goal with the number of its last
+// change. An agent has at most one active goal.
 func revisions(agent string) string {
 	return `coalesce((select content_hash from soul_history where agent = ` + agent + ` order by version desc limit 1), ''),
 		coalesce((select id || ' ' || cast(seq as text) from goals where agent = ` + agent + ` and status = 'active'), '')`
 }
 
-// Revisions reads the revisions of what an agent's prompts are made of.
+// Revisions returns the revisions of an agent's soul and active goal.
 func (s Memory) Revisions(ctx context.Context, agent string) (turn.Revisions, error) {
 	r := turn.Revisions{Known: true}
 	err := s.db.QueryRowContext(ctx, `select `+revisions(`$1`), agent).Scan(&r.Soul, &r.Goal)
 	return r, err
 }
 
-// SoulsBefore returns versions below a number, the latest first; 0 is all of them.
+// SoulsBefore returns at most limit versions with numbers less than number, the latest
+// first; 0 is no bound.
 func (s Memory) SoulsBefore(ctx context.Context, agent string, number int64, limit int) ([]soul.Version, error) {
 	return sqldb.All(ctx, s.db, soulRow, soulColumns+` where agent = $1 and (version < $2 or $2 = 0) order by version desc limit $3`, agent, number, limit)
 }
@@ -83,7 +84,8 @@ func (s Memory) Deeds(ctx context.Context, agent string) (soul.Deeds, error) {
 		err = r.Scan(&w)
 		return w, err
 	}
-	// The summaries know the tools of every session; the calls would be all there ever were.
+	// The summaries have the tools of every session. Reading the calls would read all
+	// calls that the agent ever made.
 	lists, err := sqldb.All(ctx, s.db, word, `select tools_used from session_summaries where agent = $1 order by updated_at desc limit 1000`, agent)
 	if err != nil {
 		return d, err
@@ -102,7 +104,7 @@ func (s Memory) Deeds(ctx context.Context, agent string) (soul.Deeds, error) {
 	return d, err
 }
 
-// distinct are the words of JSON lists, in their order, at most n.
+// distinct returns the distinct words of JSON lists, sorted, at most n.
 func distinct(lists []string, n int) ([]string, error) {
 	var all []string
 	for _, l := range lists {

@@ -1,6 +1,8 @@
-// Package sqlstore keeps loop's agents, sessions, runs, turns and facts in SQL,
-// the same statements on SQLite and Postgres. It holds no rule: what a run's end
-// means for its agent was decided in package turn.
+// Package sqlstore stores loop's agents, sessions, runs, turns, memories and goals in
+// SQL, with the same statements on SQLite and PostgreSQL wherever the engines allow it.
+// It must not decide anything about a run: package turn decides what the end of a run
+// means for its agent, and packages life, memory and goal hold the rules that the store
+// applies.
 package sqlstore
 
 import (
@@ -25,7 +27,7 @@ import (
 //go:embed migrations/*.sql
 var files embed.FS
 
-// Migrations of the store, the outbox's included.
+// Migrations returns the migrations of the store, including those of the outbox.
 func Migrations() fs.FS {
 	sub, err := fs.Sub(files, "migrations")
 	if err != nil {
@@ -34,7 +36,8 @@ func Migrations() fs.FS {
 	return outbox.WithMigrations(sub)
 }
 
-// Store is safe for concurrent use.
+// Store implements the stores of packages turn, goal and, by [Memory], memory and soul.
+// It is safe for concurrent use.
 type Store struct {
 	db         *sqldb.DB
 	workspaces string // folder that holds a folder for each agent
@@ -46,22 +49,23 @@ type Store struct {
 // New returns a store on a migrated database.
 func New(db *sqldb.DB, workspaces string) *Store { return &Store{db: db, workspaces: workspaces} }
 
-// MainSession is the first main session of an agent, MailSession its first session for
-// mail. Once one is terminated, the agent's row names the next.
+// MainSession returns the id of an agent's first main session. After that session is
+// terminated, the agent's row names its successor.
 func MainSession(agent string) string { return agent + "-main" }
 
-// MailSession is as [MainSession].
+// MailSession returns the id of an agent's first session for mail. It is replaced as in
+// [MainSession].
 func MailSession(agent string) string { return agent + "-mail" }
 
-// Applied is what Apply did.
+// Applied is the result of [Store.Apply].
 type Applied struct {
 	Agent   api.Agent
 	Changed bool // the definition is new
 }
 
-// Apply creates an agent or replaces its definition, and announces it in the
-// same transaction. A definition with the same text changes nothing. An agent that
-// was deleted is restored.
+// Apply creates an agent or replaces its definition, and adds the announcement to the
+// outbox in the same transaction. A definition with the same text changes nothing. Apply
+// restores an agent that was deleted.
 func (s *Store) Apply(ctx context.Context, d agentmd.Definition, id, address, source string, at int64) (Applied, error) {
 	def, err := api.Encode(d)
 	if err != nil {
@@ -159,13 +163,13 @@ func (s *Store) Agent(ctx context.Context, id string) (api.Agent, error) {
 	return agentRow(s.db.QueryRowContext(ctx, agentColumns+` and id = $1`, id))
 }
 
-// Agents returns agents by id, those behind after, at most limit.
+// Agents returns at most limit agents with ids greater than after, ordered by id.
 func (s *Store) Agents(ctx context.Context, after string, limit int) ([]api.Agent, error) {
 	return notNil(sqldb.All(ctx, s.db, agentRow, agentColumns+` and id > $1 order by id limit $2`, after, limit))
 }
 
-// Definition returns what a turn knows of an agent. Errors: NotFound, also for one
-// that was deleted.
+// Definition returns the properties of an agent that a turn needs. Errors: NotFound, also
+// for an agent that was deleted.
 func (s *Store) Definition(ctx context.Context, id string) (turn.Agent, error) {
 	if _, err := s.Agent(ctx, id); err != nil {
 		return turn.Agent{}, err
@@ -173,7 +177,7 @@ func (s *Store) Definition(ctx context.Context, id string) (turn.Agent, error) {
 	return s.definition(ctx, s.db, id)
 }
 
-// definition returns what a turn knows of an agent, deleted or not. Errors: NotFound.
+// definition is [Store.Definition] within q, also for a deleted agent. Errors: NotFound.
 func (s *Store) definition(ctx context.Context, q sqldb.Querier, id string) (turn.Agent, error) {
 	var row definitionRow
 	err := q.QueryRowContext(ctx, `select `+definitionColumns+` from agents a where id = $1`, id).Scan(row.columns()...)
@@ -186,7 +190,8 @@ func (s *Store) definition(ctx context.Context, q sqldb.Querier, id string) (tur
 	return s.agentOf(id, row)
 }
 
-// definitionColumns of agents a are what a turn knows of an agent.
+// definitionColumns are the columns of table agents, with alias a, that [turn.Agent] is
+// made from.
 const definitionColumns = `a.name, a.address, a.state, a.definition, a.turns, coalesce((` + ownGenesis + `), '')`
 
 type definitionRow struct {
@@ -194,14 +199,14 @@ type definitionRow struct {
 	state         api.AgentState
 	definition    string
 	turns         int64
-	genesis       string // the agent's own
+	genesis       string // set by the agent itself; "": none
 }
 
 func (r *definitionRow) columns() []any {
 	return []any{&r.name, &r.address, &r.state, &r.definition, &r.turns, &r.genesis}
 }
 
-// agentOf reads a row. What it decoded once it remembers.
+// agentOf makes a [turn.Agent] from a row. It caches the decoded definition.
 func (s *Store) agentOf(id string, row definitionRow) (turn.Agent, error) {
 	d, err := s.definitions.decode(id, row.definition)
 	if err != nil {
@@ -220,7 +225,7 @@ func (s *Store) agentOf(id string, row definitionRow) (turn.Agent, error) {
 	return a, nil
 }
 
-// definitions are those that were decoded, by agent. The zero value is empty, and it is
+// definitions is a cache of decoded definitions by agent. The zero value is empty. It is
 // safe for concurrent use.
 type definitions struct {
 	mu  sync.Mutex
@@ -232,10 +237,11 @@ type decoded struct {
 	definition agentmd.Definition
 }
 
-// maxDefinitions bounds what a store remembers.
+// maxDefinitions is the number of definitions at which the cache is cleared.
 const maxDefinitions = 1024
 
-// decode returns the definition that a text is. The caller must not change it.
+// decode decodes the JSON text of an agent's definition, or returns it from the cache if
+// the text is the same. The caller must not change the result.
 func (m *definitions) decode(agent, text string) (agentmd.Definition, error) {
 	m.mu.Lock()
 	v, ok := m.all[agent]
@@ -272,22 +278,22 @@ func (s *Store) Session(ctx context.Context, id string) (api.Session, error) {
 	return sessionRow(s.db.QueryRowContext(ctx, sessionColumns+` where id = $1`, id))
 }
 
-// Place is an entry's place in a list that has the latest first and equal times by
-// id. The zero value is the begin of the list.
+// Place is a position in a list that is ordered by time, latest first, and then by id.
+// The zero value is the beginning of the list.
 type Place struct {
 	At int64
 	ID string
 }
 
-// Sessions returns an agent's sessions, or everyone's, the latest first: those
-// behind a place, at most limit. PostgreSQL takes the type of a parameter from where
-// it meets it first, so the column comes before the 0.
+// Sessions returns at most limit sessions after a place, the latest first: those of an
+// agent, or all if agent is "". PostgreSQL infers the type of a parameter from its first
+// use, so the column precedes the 0.
 func (s *Store) Sessions(ctx context.Context, agent string, after Place, limit int) ([]api.Session, error) {
 	return notNil(sqldb.All(ctx, s.db, sessionRow, sessionColumns+` where ($1 = '' or agent = $1)
 		and (updated_at < $2 or updated_at = $2 and id > $3 or $2 = 0) order by updated_at desc, id limit $4`, agent, after.At, after.ID, limit))
 }
 
-// NewSession makes a session; one that exists is left as it is.
+// NewSession creates a session. It does not change one that exists.
 func (s *Store) NewSession(ctx context.Context, id, agent string, at int64) error {
 	return sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
 		_, err := tx.ExecContext(ctx, `insert into sessions (id, agent, created_at, updated_at) values ($1, $2, $3, $3)
@@ -296,10 +302,10 @@ func (s *Store) NewSession(ctx context.Context, id, agent string, at int64) erro
 	})
 }
 
-// Workspace is the folder that an agent's tools work in.
+// Workspace returns the folder in which an agent's tools work.
 func (s *Store) Workspace(agent string) string { return filepath.Join(s.workspaces, agent) }
 
-// notNil makes an empty list one that JSON shows as such.
+// notNil replaces a nil list by an empty one, so that JSON has [] instead of null.
 func notNil[T any](all []T, err error) ([]T, error) {
 	if all == nil {
 		all = []T{}

@@ -29,7 +29,7 @@ func definition(name string) agentmd.Definition {
 	}
 }
 
-// stored returns a store with ada and bob and two sessions each.
+// stored returns a store with agents ada and bob and two sessions of each.
 func stored(t *testing.T, db *sqldb.DB) *sqlstore.Store {
 	t.Helper()
 	s := sqlstore.New(db, "/data")
@@ -45,7 +45,7 @@ func stored(t *testing.T, db *sqldb.DB) *sqlstore.Store {
 	return s
 }
 
-// each runs a test on a store with ada and bob, on both engines.
+// each runs a test on a store with agents ada and bob, on both engines.
 func each(t *testing.T, test func(t *testing.T, db *sqldb.DB, s *sqlstore.Store)) {
 	t.Parallel()
 	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) { test(t, db, stored(t, db)) })
@@ -160,7 +160,7 @@ func TestSums(t *testing.T) {
 		for _, run := range []string{"r1", "r2"} {
 			cmd := turntest.Command("ada", run)
 			for n := 1; n <= 3; n++ {
-				for range 2 { // twice is once
+				for range 2 { // the second call must not change anything
 					must(t, s.Persist(t.Context(), turntest.Record(cmd, n), turntest.Input(cmd), nil))
 				}
 			}
@@ -236,7 +236,8 @@ func TestTurns(t *testing.T) {
 	})
 }
 
-// TestNoText: what no text column takes is kept as text, on both engines alike.
+// TestNoText checks that text which a text column cannot store is stored with
+// replacements, on both engines alike.
 func TestNoText(t *testing.T) {
 	each(t, func(t *testing.T, _ *sqldb.DB, s *sqlstore.Store) {
 		cmd := turntest.Command("ada", "r1")
@@ -271,7 +272,7 @@ func TestSessions(t *testing.T) {
 	each(t, func(t *testing.T, _ *sqldb.DB, s *sqlstore.Store) {
 		cmd := turntest.Command("ada", "r1")
 		must(t, s.Persist(t.Context(), turntest.Record(cmd, 1), turntest.Input(cmd), nil))
-		must(t, s.NewSession(t.Context(), "ada-main", "ada", at+9)) // is there already
+		must(t, s.NewSession(t.Context(), "ada-main", "ada", at+9)) // exists already
 		for agent, want := range map[string]string{"ada": "ada-main ada-two", "": "ada-main ada-two bob-main bob-two", "nobody": ""} {
 			all, err := s.Sessions(t.Context(), agent, sqlstore.Place{}, 1000)
 			must(t, err)
@@ -286,7 +287,7 @@ func TestSessions(t *testing.T) {
 	})
 }
 
-// TestManySessions has the sessions of one agent end their runs at the same time.
+// TestManySessions ends runs of several sessions of one agent concurrently.
 func TestManySessions(t *testing.T) {
 	each(t, func(t *testing.T, _ *sqldb.DB, s *sqlstore.Store) {
 		const sessions, runs = 8, 3
@@ -374,7 +375,7 @@ func TestTranscript(t *testing.T) {
 		if diff := cmp.Diff(want, got); diff != "" || all.More {
 			t.Errorf("more: %t (-want +got):\n%s", all.More, diff)
 		}
-		// Pages of any size join to the same.
+		// Pages of any size join to the same list.
 		for limit := 1; limit <= len(want)+1; limit++ {
 			var lines []api.TranscriptLine
 			page := api.Transcript{More: true}
@@ -399,8 +400,8 @@ func TestTranscript(t *testing.T) {
 	})
 }
 
-// TestGenesis: an agent's own genesis prompt stands until its creator applies
-// another definition; every old one is kept.
+// TestGenesis checks that an agent's own genesis prompt is used until its creator applies
+// another definition, and that previous prompts are stored.
 func TestGenesis(t *testing.T) {
 	t.Parallel()
 	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
@@ -429,11 +430,11 @@ func TestGenesis(t *testing.T) {
 		want("Be useful.")
 		set("Be kind.", "k1")
 		want("Be kind.")
-		set("Be kind again.", "k1") // the same call
+		set("Be kind again.", "k1") // the same call again
 		want("Be kind.")
 		set("Be brave.", "k2")
 		want("Be brave.")
-		apply("one") // nothing new
+		apply("one") // the definition is unchanged
 		want("Be brave.")
 		apply("two")
 		want("Be useful.")

@@ -7,12 +7,14 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// linesPerTurn spaces the sequence numbers of a transcript: a turn has at most
-// an input, an answer and a result for each call that a model may ask for.
+// linesPerTurn is the distance between the sequence numbers of two turns in a transcript.
+// It is more than the lines of a turn: an input, an answer and a result for each tool
+// call.
 const linesPerTurn = 1000
 
-// Transcript returns a session's lines after a sequence number; seed 004's format.
-// It is derived from the turns, so it cannot disagree with them.
+// Transcript returns at most limit lines of a session after a sequence number
+// (docs/reference/context.md, Transcript format). It is derived from the turns, so it
+// cannot disagree with them.
 func (s *Store) Transcript(ctx context.Context, session string, after int64, limit int) (api.Transcript, error) {
 	out := api.Transcript{Lines: []api.TranscriptLine{}}
 	turns, err := s.turns(ctx, `where session = $1 and position >= $2 order by position limit $3`, session, after/linesPerTurn, limit+1)

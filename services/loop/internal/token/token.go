@@ -1,10 +1,10 @@
-// Package token counts tokens. The vocabulary is in the program: it asks nobody,
-// and it knows neither a model's window nor its price.
+// Package token counts the tokens of texts. The vocabulary is part of the program, so it
+// makes no request. The package must not depend on a model's window or price.
 //
-// Work is linear in the text, whatever the text is: a byte-pair encoder takes
-// more than linear time for a long word, and some expressions that split words do
-// for a long run of spaces, so neither is given more than a piece at a time. A cut
-// inside a word may count a token more than there is, never a piece fewer.
+// The time is linear in the length of any text. A byte-pair encoder takes more than
+// linear time for a long word, and some regular expressions that split words do for a
+// long run of spaces, so both are given only one piece of a text at a time. A cut within
+// a word may add a token to the count, and never removes one.
 package token
 
 import (
@@ -18,16 +18,16 @@ import (
 
 const (
 	maxPiece = 256  // bytes that are encoded at a time
-	perCache = 8192 // entries in each of the cache's two generations
+	perCache = 8192 // entries in each of the two generations of the cache
 )
 
-// encoder is what the library does for a piece.
+// encoder counts the tokens of a piece of text.
 type encoder interface {
 	Count(piece string) (int, error)
 }
 
-// Counter counts with cl100k_base and remembers what it counted: 16,384 texts at
-// most, by their hashes. It is safe for concurrent use.
+// Counter counts tokens of cl100k_base. It caches the counts of at most 16,384 texts by
+// their hashes. It is safe for concurrent use.
 type Counter struct {
 	encoder func() encoder
 	seed    maphash.Seed
@@ -36,14 +36,14 @@ type Counter struct {
 	young, old map[key]int64
 }
 
-// key of a text. The hash is of 64 bits under a seed that nobody outside knows; the
-// length makes a chance hit rarer still.
+// key is the key of a text in the cache. The hash has 64 bits and a random seed, so that
+// collisions cannot be constructed; the length makes chance collisions rarer still.
 type key struct {
 	hash uint64
 	size int
 }
 
-// cl100k is read once, when something is first counted: it takes some 20 ms.
+// cl100k returns the encoder. It is loaded at the first count, in about 20 ms.
 var cl100k = sync.OnceValue(func() encoder { return &words{encoder: codec.NewCl100kBase()} })
 
 // New returns a counter with an empty cache.
@@ -53,8 +53,8 @@ func counting(e func() encoder) *Counter {
 	return &Counter{encoder: e, seed: maphash.MakeSeed(), young: map[key]int64{}}
 }
 
-// Count is the tokens of a text: those of cl100k_base, and at least a quarter of
-// its UTF-16 units, rounded up (spec-core-1 §2.2).
+// Count returns the number of tokens of a text in cl100k_base, or a quarter of its UTF-16
+// code units, rounded up, if that is more (docs/reference/context.md, Token estimate).
 func (c *Counter) Count(text string) int64 {
 	k := key{maphash.String(c.seed, text), len(text)}
 	c.mu.Lock()
@@ -83,14 +83,14 @@ func (c *Counter) count(text string) int64 {
 		text = text[len(piece):]
 		tokens, err := c.encoder().Count(piece)
 		if err != nil {
-			tokens = len(piece) // no token is shorter than a byte
+			tokens = len(piece) // a token has at least one byte
 		}
 		n += int64(tokens)
 	}
 	return max(n, least)
 }
 
-// units are the UTF-16 units of a text.
+// units returns the number of UTF-16 code units of a text.
 func units(text string) int64 {
 	var n int64
 	for _, r := range text {
@@ -102,8 +102,8 @@ func units(text string) int64 {
 	return n
 }
 
-// cut is where the first piece of a text ends: before a space or a line's end,
-// which belong to the word that follows, or where the piece is full.
+// cut returns the end of the first piece of a text: before a space or a line end, which
+// is part of the following word, or at the largest size of a piece.
 func cut(text string) int {
 	if len(text) <= maxPiece {
 		return len(text)
@@ -117,23 +117,23 @@ func cut(text string) int {
 			return n
 		}
 	}
-	return maxPiece // it is no text
+	return maxPiece // invalid UTF-8
 }
 
-// Ratio is what a model's provider reports for what is counted here as 1,000
-// tokens. The zero value is [Even].
+// Ratio is the number of tokens that a model's provider reports for 1,000 tokens counted
+// here. The zero value is [Even].
 type Ratio int64
 
-// Ratios. Beyond the bounds it is not the tokenizer that differs.
+// Ratios. A report beyond the bounds is not explained by the tokenizer.
 const (
 	Even Ratio = 1000
 
 	lowest, highest = 500, 2000
-	weight          = 4 // one part in so many is the latest report's
+	weight          = 4 // the latest report has 1/weight of the result
 )
 
-// Learn takes a report into account. What was not counted or not reported changes
-// nothing.
+// Learn returns the ratio after a report of a provider. A count or report of zero or less
+// is ignored.
 func (r Ratio) Learn(counted, reported int64) Ratio {
 	if r == 0 {
 		r = Even
@@ -145,7 +145,7 @@ func (r Ratio) Learn(counted, reported int64) Ratio {
 	return r + (seen-r)/weight
 }
 
-// Of corrects a count, rounding up.
+// Of applies the ratio to a count, rounding up.
 func (r Ratio) Of(counted int64) int64 {
 	if r == 0 {
 		r = Even

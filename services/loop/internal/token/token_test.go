@@ -12,12 +12,12 @@ import (
 func TestCount(t *testing.T) {
 	t.Parallel()
 	c := New()
-	// V-18 and spec-core-1 §2.2.
+	// V-18 (docs/reference/context.md, Test vectors).
 	for text, want := range map[string]int64{
 		"": 0, "a": 1, "abcd": 1, "abcde": 2, strings.Repeat("x", 100): 25, strings.Repeat("x", 101): 26, "hello world": 3, "日本語テキスト": 7,
 		"\U0001F600\U0001F600\U0001F600\U0001F600": 8, "\xff\xfe": 1,
 	} {
-		for range 2 { // the second time from the cache, if it is long
+		for range 2 { // the second count is from the cache
 			if got := c.Count(text); got != want {
 				t.Errorf("%.20q is %d tokens, want %d", text, got, want)
 			}
@@ -25,11 +25,11 @@ func TestCount(t *testing.T) {
 	}
 }
 
-// TestCountPieces: a text that is cut counts at most a token more for each cut
-// than the encoder counts for the whole.
+// TestCountPieces checks that a text that is cut counts at most one token more for each
+// cut than the encoder counts for the whole.
 func TestCountPieces(t *testing.T) {
 	t.Parallel()
-	prose := strings.Repeat("α β, γ: δέκα λέξεις 12 345 (και) άλλες.\n", 100) // no floor of a quarter of its length
+	prose := strings.Repeat("α β, γ: δέκα λέξεις 12 345 (και) άλλες.\n", 100) // more tokens than a quarter of its length
 	whole, err := cl100k().Count(prose)
 	if err != nil {
 		t.Fatal(err)
@@ -40,9 +40,9 @@ func TestCountPieces(t *testing.T) {
 	}
 }
 
-// hostile texts of a size, which cost a plain encoder more than linear time.
+// hostile returns texts of a size for which a plain encoder takes more than linear time.
 func hostile(size int) map[string]string {
-	r := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // the same bytes each time
+	r := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // the same bytes in each test run
 	random := make([]byte, size)
 	for i := range random {
 		random[i] = byte(r.Uint32())
@@ -58,7 +58,7 @@ func hostile(size int) map[string]string {
 	}
 }
 
-// costs is an encoder that counts what a quadratic one would do.
+// costs is an encoder that counts the steps of a quadratic one.
 type costs struct {
 	mu             sync.Mutex
 	steps, longest int
@@ -72,8 +72,8 @@ func (c *costs) Count(piece string) (int, error) {
 	return len(piece), nil
 }
 
-// TestLinear: four times the text is four times the work, even if the work for a
-// piece is quadratic.
+// TestLinear checks that four times the text takes four times the steps, also if an
+// encoder's steps are quadratic in the size of a piece.
 func TestLinear(t *testing.T) {
 	t.Parallel()
 	work := func(text string) *costs {
@@ -93,8 +93,8 @@ func TestLinear(t *testing.T) {
 	}
 }
 
-// TestLinearAllocations holds the library itself to it.
-func TestLinearAllocations(t *testing.T) { //nolint:paralleltest // counts what the process allocates
+// TestLinearAllocations checks the allocations of the library itself.
+func TestLinearAllocations(t *testing.T) { //nolint:paralleltest // counts allocations of the whole process
 	small, large := hostile(1<<12), hostile(1<<14)
 	c := New()
 	for name := range large {
@@ -106,7 +106,7 @@ func TestLinearAllocations(t *testing.T) { //nolint:paralleltest // counts what 
 	}
 }
 
-// TestHostile counts hostile texts with the library itself: it ends soon.
+// TestHostile checks that the library counts hostile texts in a short time.
 func TestHostile(t *testing.T) {
 	t.Parallel()
 	c := New()

@@ -6,20 +6,20 @@ import (
 )
 
 const (
-	// perWords are the entries in each of the two generations of a cache of words. Both
-	// take some 4 MiB if all words are as long as maxWord, in each process.
+	// perWords is the number of entries in each of the two generations of the cache of
+	// words. Both take about 4 MiB per process if all words have maxWord bytes.
 	perWords = 16 << 10
-	// maxWord is the longest word that is remembered, in bytes.
+	// maxWord is the length of the longest word that is cached, in bytes.
 	maxWord = 64
-	// foreign is the first of the bytes that are left to the library: those that are not
-	// ASCII, and DEL, which the library leaves out.
+	// foreign is the first byte of the texts that the library splits: non-ASCII
+	// characters, and DEL, which the library leaves out.
 	foreign = 0x7f
 )
 
-// words is an encoder that splits text as cl100k_base does, without the expression that
-// the library does it with, and remembers the tokens of the words: an expression with
-// backtracking takes ten times as long, and two allocations for each word. Text that is
-// not ASCII it leaves to the library. It is safe for concurrent use.
+// words is an encoder that splits text as cl100k_base does, without the library's regular
+// expression, and caches the tokens of words. The expression uses backtracking, takes ten
+// times as long, and makes two allocations for each word. Text that is not ASCII is
+// passed to the library. words is safe for concurrent use.
 type words struct {
 	encoder encoder
 
@@ -48,7 +48,7 @@ func (w *words) Count(piece string) (n int, err error) {
 	return n, nil
 }
 
-// count counts a word, which the encoder does not split either.
+// count counts the tokens of a word, which the encoder does not split further.
 func (w *words) count(word string) (int, error) {
 	n, ok := w.young[word]
 	if ok {
@@ -63,17 +63,17 @@ func (w *words) count(word string) (int, error) {
 	if w.young == nil || len(w.young) >= perWords {
 		w.old, w.young = w.young, map[string]int{}
 	}
-	w.young[strings.Clone(word)] = n // the text must not be held for a word of it
+	w.young[strings.Clone(word)] = n // so that the cache does not hold the whole text
 	return n, nil
 }
 
-// Classes of ASCII, as the expression of cl100k_base has them.
+// Classes of ASCII characters in the expression of cl100k_base.
 const (
-	mark uint8 = iota // all others
+	mark uint8 = iota // all other characters
 	alpha
 	digit
 	blank
-	line // ends one; it is blank too
+	line // line ends, which are blank, too
 )
 
 //nolint:gochecknoglobals // a table
@@ -93,7 +93,7 @@ var classes = func() (t [foreign]uint8) {
 	return t
 }()
 
-// first is the length of the first word of an ASCII text that is not empty, by
+// first returns the length of the first word of an ASCII text that is not empty, by
 //
 //	(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
 func first(s string) int {
@@ -130,13 +130,13 @@ func first(s string) int {
 	switch {
 	case lines > 0:
 		return lines
-	case end < len(s) && end > 1: // the last blank belongs to what follows
+	case end < len(s) && end > 1: // the last blank is part of the next word
 		return end - 1
 	}
 	return end
 }
 
-// contracted is the length of what s begins with, if that is a verb's short form.
+// contracted returns the length of the verb contraction at the beginning of s, or 0.
 func contracted(s string) int {
 	if len(s) < 2 {
 		return 0

@@ -9,8 +9,8 @@ import (
 	"github.com/tiktoken-go/tokenizer/codec"
 )
 
-// TestWordsAreTheEncoders: a text has the tokens that the library counts for it as a
-// whole, whatever stands beside whatever.
+// TestWordsAreTheEncoders checks that words counts the same tokens as the library, for
+// any combination of words.
 func TestWordsAreTheEncoders(t *testing.T) {
 	t.Parallel()
 	library := codec.NewCl100kBase()
@@ -36,7 +36,7 @@ func TestWordsAreTheEncoders(t *testing.T) {
 		"a", "Z", "hello", "HTTP", "'s", "'S", "'re", "'VE", "'l", "'ll", "'", "''", "1", "42", "1234", " ", "  ", "   ", "\t", "\n", "\r\n", "\n\n", "\v", "\f", "\x00", "\x1c",
 		"\x7f", ".", "...", "{\"", "\":", "-", "_", "/", "\\", "[", "]", "é", "語", "\u00a0", "\u017f",
 	}
-	r := rand.New(rand.NewPCG(3, 4)) //nolint:gosec // the same texts each time
+	r := rand.New(rand.NewPCG(3, 4)) //nolint:gosec // the same texts in each test run
 	for range 20_000 {
 		var b strings.Builder
 		for range 1 + r.IntN(8) {
@@ -53,7 +53,7 @@ func TestWordsAreTheEncoders(t *testing.T) {
 	}
 }
 
-// TestWordsAreBounded: neither many words nor long ones are held.
+// TestWordsAreBounded checks that the cache is bounded and has no long words.
 func TestWordsAreBounded(t *testing.T) {
 	t.Parallel()
 	w := &words{encoder: &costs{}}
@@ -75,8 +75,8 @@ func TestWordsAreBounded(t *testing.T) {
 	}
 }
 
-// BenchmarkCount counts texts of 5,000 bytes that differ from each other in numbers, as
-// what is remembered does.
+// BenchmarkCount counts texts of 5,000 bytes that differ only in numbers, as rendered
+// memories do.
 func BenchmarkCount(b *testing.B) {
 	c := New()
 	b.ReportAllocs()

@@ -15,7 +15,7 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
-// maxRead is the largest file that read_file reads, in bytes.
+// maxRead is the maximum size of a file that read_file reads, in bytes.
 const maxRead = 1 << 20
 
 func readFile() turn.Tool {
@@ -35,8 +35,8 @@ func writeFile() turn.Tool {
 	})
 }
 
-// Bounds of commands: what is kept of each of their two outputs, in bytes, and
-// how long the executor waits at most, which is more than any command is given.
+// Limits of commands: the bytes that are kept of stdout and of stderr, and the time limit
+// of the executor, which exceeds the longest timeout of a command.
 const (
 	maxOutput   = 4 << 20
 	maxExecTime = 600*time.Second + 5*time.Second
@@ -51,7 +51,7 @@ func execTool(cfg Config) turn.Tool {
 	return t
 }
 
-// run runs a command of an agent, limit seconds at most.
+// run runs a command of an agent for at most limit seconds.
 func run(ctx context.Context, cfg Config, c turn.Call, command string, limit int) (turn.Output, error) {
 	tail := tail{say: c.Report}
 	proxy, revoke := cfg.Egress.Grant(c.Agent.ID, c.Agent.Network)
@@ -63,7 +63,7 @@ func run(ctx context.Context, cfg Config, c turn.Call, command string, limit int
 	})
 	switch {
 	case errors.Is(err, sandbox.ErrQuota), api.ReasonOf(err) == api.ReasonNoSpace:
-		return turn.Output{}, fmt.Errorf("not run: %s", stopped(err)) // not as Unavailable: the run would wait for the operator
+		return turn.Output{}, fmt.Errorf("not run: %s", stopped(err)) // not Unavailable, which would suspend the run until the operator acts
 	case err != nil:
 		return turn.Output{}, err
 	}
@@ -82,7 +82,8 @@ func run(ctx context.Context, cfg Config, c turn.Call, command string, limit int
 	return turn.Output{Text: text}, nil
 }
 
-// stopped is why the sandbox ended a command or did not begin one, for a model.
+// stopped returns, as text for the model, why the sandbox ended a command or did not
+// start it.
 func stopped(err error) string {
 	if e, ok := errors.AsType[*api.Error](err); ok {
 		return e.Message
@@ -90,15 +91,15 @@ func stopped(err error) string {
 	return err.Error()
 }
 
-// tail keeps the end of what a program says and passes it on. Both outputs of a
-// program may write at the same time.
+// tail passes on the last bytes of a program's output. It is safe for concurrent use,
+// because stdout and stderr are written concurrently.
 type tail struct {
-	say func(string) // may be nil
+	say func(string) // receives the text; may be nil
 	mu  sync.Mutex
 	end []byte
 }
 
-// maxTail is what a watcher of a call sees of it, in bytes.
+// maxTail is the number of bytes of output that is reported while a call runs.
 const maxTail = 400
 
 func (t *tail) add(p []byte) {

@@ -14,10 +14,11 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
-// remoteTime is how long speaking to another repository may take.
+// remoteTime is the time limit of a call that contacts a remote repository.
 const remoteTime = 5 * time.Minute
 
-// gitTools work on the repository of the agent's folder, or on one inside it.
+// gitTools returns the tools for the repository of the agent's folder, and for
+// repositories within it.
 func gitTools(cfg Config) []turn.Tool {
 	push := onRepo("git_push", nil, cfg.gitPush)
 	push.Timeout, push.Offered = remoteTime, hasNetwork
@@ -36,13 +37,13 @@ func gitTools(cfg Config) []turn.Tool {
 
 func hasNetwork(a turn.Agent) bool { return a.Network }
 
-// who is the author of an agent's commits. The time is the thought's, so a commit
-// that is made again is the same one.
+// who returns the author of an agent's commits. The time is that of the completion, so a
+// repeated commit has the same hash.
 func who(c turn.Call) repo.Who {
 	return repo.Who{Name: c.Agent.Name, Email: c.Agent.ID + "@anima.invalid", At: time.UnixMicro(c.At)}
 }
 
-// onRepo is a tool that works on the repository of its argument path.
+// onRepo returns a tool that opens the repository of its argument path.
 func onRepo(name string, check func(catalog.Args) error, do func(*repo.Repo, turn.Call, catalog.Args) (string, error)) turn.Tool {
 	return turn.Builtin(name, check, func(ctx context.Context, c turn.Call, a catalog.Args) (out turn.Output, err error) {
 		r, err := repo.Open(ctx, c.Agent.Workspace, a.String("path"))
@@ -79,7 +80,7 @@ func gitDiff(r *repo.Repo, _ turn.Call, a catalog.Args) (string, error) {
 	return text, err
 }
 
-// ownMessage refuses what would make a commit look like a recorded edit.
+// ownMessage refuses messages that contain a trailer of recorded edits.
 func ownMessage(a catalog.Args) error {
 	for line := range strings.Lines(a.String("message")) {
 		if strings.HasPrefix(strings.TrimSpace(line), "Anima-") {
@@ -137,8 +138,8 @@ func (cfg Config) gitPush(r *repo.Repo, c turn.Call, a catalog.Args) (string, er
 	return "pushed to " + remote, nil
 }
 
-// needsNetwork is asked beside policy: this process has a network, the agent's
-// sandbox may have none.
+// needsNetwork returns an error if the agent's sandbox has no network. Policy checks
+// this, too; these tools run in the process of loop, which has a network.
 func needsNetwork(a turn.Agent) error {
 	if a.Network {
 		return nil

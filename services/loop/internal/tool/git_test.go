@@ -15,7 +15,7 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
-// keyed makes a call under a key of its own.
+// keyed calls a tool with an idempotency key.
 func (b bench) keyed(t *testing.T, key, name, args string) (string, error) {
 	t.Helper()
 	c := turn.Call{Agent: b.agent, Session: "ada-main", Turn: "r1.1", Key: key, Args: json.RawMessage(args), At: at}
@@ -105,8 +105,8 @@ func TestGit(t *testing.T) {
 	}
 }
 
-// TestGitOutside: whatever is in a repository, nothing outside the folder is read
-// or written.
+// TestGitOutside tests that no content of a repository makes a tool read or write outside
+// the agent's folder.
 func TestGitOutside(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -137,13 +137,13 @@ func TestGitOutside(t *testing.T) {
 	if got := b.text(t, "git_diff", `{}`) + b.text(t, "git_status", `{}`); strings.Contains(got, "key") {
 		t.Errorf("what is behind a link is shown: %q", got)
 	}
-	// A named pipe makes nobody wait.
+	// A named pipe must not block a tool.
 	if mkfifo, err := exec.LookPath("mkfifo"); err == nil {
 		if err := exec.Command(mkfifo, filepath.Join(b.agent.Workspace, "pipe")).Run(); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := b.call(t, "git_status", `{}`); err != nil {
-			t.Logf("with a pipe: %v", err) // refused or left out, but not waited for
+			t.Logf("with a pipe: %v", err) // refused or omitted; it must not block
 		}
 	}
 	files, err := os.ReadDir(outside)
@@ -173,7 +173,7 @@ func TestEditOwnFile(t *testing.T) {
 	has(t, "edit_own_file", edit("k3", "plan.md", "third\n"), "changed plan.md")
 	log := b.text(t, "git_log", `{}`)
 	has(t, "git_log", log, "because of k1", "because of k2", "because of k3", "Before: plan.md")
-	// Made again, as after a crash, an edit is the same one.
+	// A repeated edit, as after a crash, is the same edit.
 	b.put(t, "plan.md", "after\n")
 	has(t, "edit_own_file", edit("k3", "plan.md", "third\n"), "changed plan.md, commit ")
 	if got := b.file(t, "plan.md"); got != "after\n" {
@@ -183,7 +183,7 @@ func TestEditOwnFile(t *testing.T) {
 		t.Errorf("over a later change: %v, want a conflict", err)
 	}
 	b.put(t, "plan.md", "third\n")
-	for range 2 { // twice is once
+	for range 2 { // the second call repeats the first
 		text, err := b.keyed(t, "v2", "revert_last_edit", `{}`)
 		if err != nil || b.file(t, "plan.md") != "as it is\nnow\n" {
 			t.Errorf("first revert: %q, %v, the file is %q", text, err, b.file(t, "plan.md"))
@@ -205,8 +205,8 @@ func TestEditOwnFile(t *testing.T) {
 	}
 }
 
-// TestEditInterrupted: whatever an edit that died had done, the next try ends it
-// with one record.
+// TestEditInterrupted tests that an edit is completed with one record after a crash at
+// any point.
 func TestEditInterrupted(t *testing.T) {
 	t.Parallel()
 	const args = `{"path":"plan.md","content":"new\n","description":"why"}`
@@ -238,7 +238,7 @@ func TestEditInterrupted(t *testing.T) {
 	}
 }
 
-// TestRemote clones from and pushes to a real git server on loopback.
+// TestRemote clones from and pushes to a git server on a loopback address.
 func TestRemote(t *testing.T) {
 	t.Parallel()
 	git, err := exec.LookPath("git")
@@ -299,12 +299,12 @@ func TestRemote(t *testing.T) {
 			t.Errorf("cloned from %s: %q, %v", url, out.Text, err)
 		}
 	}
-	// An agent that writes another address into the settings gets no further.
+	// A URL that the agent writes into the settings gives it no further access.
 	b.put(t, "work/far/.git/config", "[core]\n\tbare = false\n[remote \"origin\"]\n\turl = "+filepath.Join(root, "near")+"\n")
 	if out, err := b.call(t, "git_push", `{"path":"work/far"}`); api.CodeOf(err) != api.Invalid {
 		t.Errorf("pushed to a folder outside: %q, %v", out.Text, err)
 	}
-	// What could not be cloned leaves nothing.
+	// A failed clone leaves no files.
 	if _, err := b.call(t, "git_clone", `{"url":"`+server.URL+`/none.git","path":"none"}`); err == nil || b.file(t, "none/.git/config") != "(none)" {
 		t.Errorf("cloned what is not there: %v", err)
 	}
@@ -349,7 +349,8 @@ func TestInstallNPM(t *testing.T) {
 	}
 }
 
-// TestExecReports: a long command is heard before it ends.
+// TestExecReports tests that the output of a long command is reported before the command
+// ends.
 func TestExecReports(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)

@@ -13,8 +13,8 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
-// TestExecQuota: the model reads that the quota ended its command, with the output so
-// far, and that the next one was not run.
+// TestExecQuota tests that the result of a command that the quota ended has the reason
+// and the output until then, and that the next command is not run.
 func TestExecQuota(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)

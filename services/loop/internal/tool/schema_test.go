@@ -15,7 +15,7 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
-// schema is the part of JSON Schema that the tools use; decoding refuses more.
+// schema is the part of JSON Schema that the tools use. Decoding refuses other keywords.
 type schema struct {
 	Type                 string            `json:"type"`
 	Description          string            `json:"description"`
@@ -48,7 +48,7 @@ func schemaOf(t *testing.T, tool turn.Tool) schema {
 	return s
 }
 
-// takes says whether a value fits.
+// takes reports whether a value fits the schema.
 func (s schema) takes(v any) bool {
 	switch s.Type {
 	case "object":
@@ -89,7 +89,7 @@ func (s schema) takes(v any) bool {
 	panic("a type that no tool has: " + s.Type)
 }
 
-// values to try for any argument, as JSON; "" leaves it out.
+// values returns values to try for an argument, as JSON; "" omits the argument.
 func (s schema) values() []string {
 	out := []string{"", `null`, `true`, `[]`, `{}`, `""`, `"x"`, `"é"`, `0`, `-1`, `1`, `0.5`, `1e400`, `99999999999999999999`}
 	for _, e := range s.Enum {
@@ -110,8 +110,8 @@ func (s schema) values() []string {
 	return out
 }
 
-// TestSchemas: what a model is told fits is what a tool takes, for every value of
-// every argument beside good and missing values of the others.
+// TestSchemas tests that the check of a tool accepts the values that its schema accepts.
+// It varies one argument at a time, with the others valid or missing.
 func TestSchemas(t *testing.T) {
 	t.Parallel()
 	for name, tool := range newBench(t).tools {
@@ -128,7 +128,7 @@ func TestSchemas(t *testing.T) {
 					t.Fatalf("sample %s: %v", args, err)
 				}
 				err := tool.Check(json.RawMessage(args))
-				// Two tools also refuse what a schema cannot say.
+				// Two tools have checks that a schema cannot express.
 				narrower := name == "git_branch" || name == "install_npm_package"
 				if fits := s.takes(v); fits != (err == nil) && (!narrower || err == nil) {
 					t.Errorf("%.200s fits the schema: %t; check says %v", args, fits, err)
@@ -163,7 +163,7 @@ func TestSchemas(t *testing.T) {
 	}
 }
 
-// good is a value that fits, as JSON.
+// good returns a valid value, as JSON.
 func (s schema) good() string {
 	switch {
 	case s.Type == "boolean":
@@ -178,8 +178,8 @@ func (s schema) good() string {
 	return `"x"`
 }
 
-// FuzzCheck: arguments that pass are one object that every reader sees alike, and
-// no arguments make a check panic.
+// FuzzCheck tests that accepted arguments are one JSON object that all parsers read
+// alike, and that no arguments make a check panic.
 func FuzzCheck(f *testing.F) {
 	for _, s := range []string{`{}`, `{"path":"a"}`, `{"command":"ls","Command":"x"}`, `{"path":"a","path":"b"}`, `null`, `{"duration_seconds":1}`, `{"":0}`} {
 		f.Add(s)
@@ -187,7 +187,7 @@ func FuzzCheck(f *testing.F) {
 	tools := tool.All(tool.Config{}, nil, nil)
 	f.Fuzz(func(t *testing.T, args string) {
 		for _, tool := range tools {
-			if tool.Check(json.RawMessage(args)) != nil || strings.TrimSpace(args) == "" { // nothing at all means {}
+			if tool.Check(json.RawMessage(args)) != nil || strings.TrimSpace(args) == "" { // empty arguments mean {}
 				continue
 			}
 			var object map[string]json.RawMessage
@@ -201,9 +201,9 @@ func FuzzCheck(f *testing.F) {
 	})
 }
 
-// FuzzRun: no arguments make a tool break, and what its check refuses has no effect
-// (spec-core-7 §G 15). Commands and other machines are left out: what they are
-// given is a text.
+// FuzzRun tests that no arguments make a tool panic, and that refused arguments have no
+// effect (docs/reference/loop.md, invalid arguments). Tools that run commands or contact
+// other machines are omitted.
 func FuzzRun(f *testing.F) {
 	names := []string{}
 	for name := range tool.All(tool.Config{}, nil, nil) {

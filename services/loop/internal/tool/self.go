@@ -21,13 +21,13 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
-// selfTools change what the agent is made of.
+// selfTools returns the tools that change the agent's files, genesis prompt and packages.
 func selfTools(cfg Config, store Store) []turn.Tool {
 	npm := turn.Builtin("install_npm_package", onePackage, func(ctx context.Context, c turn.Call, a catalog.Args) (turn.Output, error) {
 		if err := needsNetwork(c.Agent); err != nil {
 			return turn.Output{}, err
 		}
-		// Without its scripts: a package that is installed has not been looked at yet.
+		// Install scripts are disabled, because the package has not been reviewed yet.
 		return run(ctx, cfg, c, "npm install --ignore-scripts --no-audit --no-fund -- '"+a.String("package")+"'", int(npmTime.Seconds()))
 	})
 	npm.Timeout = npmTime + 5*time.Second
@@ -48,7 +48,7 @@ func selfTools(cfg Config, store Store) []turn.Tool {
 
 const npmTime = 5 * time.Minute
 
-// HasNPM says whether a command of an agent would find npm.
+// HasNPM reports whether a command of an agent would find npm.
 func HasNPM() bool {
 	for _, dir := range []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"} {
 		if info, err := os.Stat(filepath.Join(dir, "npm")); err == nil && info.Mode().Perm()&0o111 != 0 {
@@ -58,7 +58,7 @@ func HasNPM() bool {
 	return false
 }
 
-// onePackage takes what is one word for the shell in single quotes and no option.
+// onePackage accepts names that are one shell word in single quotes and not an option.
 func onePackage(a catalog.Args) error {
 	name := a.String("package")
 	if strings.Trim(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789@._/-") != "" || strings.HasPrefix(name, "-") || strings.Contains(name, "..") {
@@ -67,9 +67,9 @@ func onePackage(a catalog.Args) error {
 	return nil
 }
 
-// editOwnFile writes a file between two commits of it: one of what was there and
-// nobody had recorded, one of the change. Made again after a crash it finds its
-// commit, or what is left to do.
+// editOwnFile writes a file and commits it. Before the write it commits the current
+// content, if that is not recorded yet. A call that is repeated after a crash finds its
+// commit, or does the remaining steps.
 func editOwnFile(ctx context.Context, c turn.Call, a catalog.Args) (out turn.Output, err error) {
 	path, content := a.String("path"), []byte(a.String("content"))
 	r, err := repo.Open(ctx, c.Agent.Workspace, "")
@@ -88,7 +88,8 @@ func editOwnFile(ctx context.Context, c turn.Call, a catalog.Args) (out turn.Out
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return out, err
 	}
-	// Of one that died after it wrote, what is there is the change itself.
+	// If an earlier attempt crashed after the write, the file already has the new
+	// content, which is not to be recorded as the old one.
 	if string(before) != string(content) {
 		if _, err := r.Record(name, "Before: "+filepath.Base(name), who(c)); err != nil {
 			return out, err
@@ -121,8 +122,8 @@ func revertLastEdit(r *repo.Repo, c turn.Call, _ catalog.Args) (string, error) {
 	return fmt.Sprintf("took back %q: %s is as it was, commit %s", did.What, did.File, did.Hash), nil
 }
 
-// plainPrompt refuses a genesis prompt that would speak to a model in another's
-// voice (spec-core-2 §5.2, skill_instruction).
+// plainPrompt refuses a genesis prompt that contains markers of roles or tool calls
+// (docs/reference/loop.md, Genesis prompt).
 func plainPrompt(a catalog.Args) error {
 	text := visible(a.String("new_prompt"))
 	folded := strings.ToLower(text)
@@ -140,8 +141,8 @@ func plainPrompt(a catalog.Args) error {
 	return nil
 }
 
-// visible is a text as a reader sees it: compatibility forms folded, invisible and
-// control characters gone (W-53).
+// visible returns a text with compatibility forms normalised, and without invisible and
+// control characters (docs/reference/context.md, hidden marker).
 func visible(s string) string {
 	return norm.NFKC.String(strings.Map(func(r rune) rune {
 		if r != '\n' && r != '\t' && (unicode.IsControl(r) || unicode.In(r, unicode.Cf, unicode.Zl, unicode.Zp, unicode.Variation_Selector, unicode.Other_Default_Ignorable_Code_Point)) {

@@ -1,6 +1,5 @@
-// Package tool is what an agent can do in the loop: the code behind the tools of
-// the catalogue that loop executes itself. It decides nothing about whether a call
-// is allowed; that is policy's, before.
+// Package tool implements the tools of the catalogue that loop executes itself. It must
+// not decide whether a call is allowed: policy decides that before.
 package tool
 
 import (
@@ -17,16 +16,16 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
-// Store is what tools read and write of the agent's own.
+// Store is the storage that the tools read and write.
 type Store interface {
 	// Agent returns an agent. Errors: NotFound.
 	Agent(ctx context.Context, id string) (api.Agent, error)
-	// SetGenesis replaces the agent's genesis prompt and keeps the old one. The same
-	// key again changes nothing.
+	// SetGenesis replaces the agent's genesis prompt and keeps the old one. A repeated
+	// call with the same key changes nothing.
 	SetGenesis(ctx context.Context, agent, prompt, reason, key string, at int64) error
 }
 
-// Services are the other services as tools use them.
+// Services are the calls of other services that the tools need.
 type Services interface {
 	SetAlarm(ctx context.Context, a api.SetAlarm) (api.Alarm, error)
 	Balance(ctx context.Context, agent string) (api.Balance, error)
@@ -34,29 +33,29 @@ type Services interface {
 	Send(ctx context.Context, m api.Send) (api.Sent, error)
 }
 
-// Config of the executor.
+// Config is the configuration of the tools.
 type Config struct {
 	AllowUnsandboxed bool          // the operator accepts commands without Landlock
-	NPM              bool          // the machine has npm
-	Egress           *egress.Proxy // through which commands reach the network; nil: none of them does
+	NPM              bool          // npm is installed on the machine
+	Egress           *egress.Proxy // proxy for commands with a network; nil means that no command has one
 	Now              func() time.Time
-	Quota            sandbox.Quota // of each agent's folder
-	Room             func() error  // an error while the disk has only its reserve; nil: there is room
+	Quota            sandbox.Quota // quota of each agent's folder
+	Room             func() error  // returns an error while the disk has only its reserve; nil means no check
 }
 
-// basic are the tools of an agent whose definition names none: what every
-// installation executes and a newcomer needs. docs/agent.md lists them.
+// basic are the tools of an agent whose definition names none. Every installation can
+// execute them. docs/agent.md lists them.
 var basic = []string{
 	"read_file", "write_file", "exec", "sleep", "check_credits", "remember_fact", "recall_facts", "send_message",
 	"system_synopsis", "list_models", "check_inference_spending", "git_status", "git_diff", "git_log",
 	"create_goal", "list_goals", "get_plan", "complete_task", "cancel_goal",
 }
 
-// Basic returns the tools of an agent whose definition names none, in the order
-// they are shown to a model.
+// Basic returns the tools of an agent whose definition names none, in the order of the
+// prompt.
 func Basic() []string { return slices.Clone(basic) }
 
-// All returns the tools that are executed here, by name.
+// All returns the tools that this package implements, by name.
 func All(cfg Config, store Store, svc Services) map[string]turn.Tool {
 	all := map[string]turn.Tool{}
 	for _, t := range slices.Concat(
@@ -70,7 +69,8 @@ func All(cfg Config, store Store, svc Services) map[string]turn.Tool {
 
 func sleepTool(svc Services) turn.Tool {
 	return turn.Builtin("sleep", nil, func(ctx context.Context, c turn.Call, a catalog.Args) (turn.Output, error) {
-		// From the thought's time, so that a call made again sets the same alarm.
+		// Relative to the time of the completion, so that a repeated call sets the same
+		// alarm.
 		until := c.At + a.Int("duration_seconds", 0)*1_000_000
 		reason := a.String("reason")
 		if reason == "" {
@@ -87,8 +87,8 @@ func sleepTool(svc Services) turn.Tool {
 func sendMessage(svc Services) turn.Tool {
 	return turn.Builtin("send_message", nil, func(ctx context.Context, c turn.Call, a catalog.Args) (turn.Output, error) {
 		to, content := a.String("to_address"), a.String("content")
-		// The time of the thought is part of what is signed, so a call made again
-		// is the same message, and social keeps one.
+		// The signature covers the time of the completion, so a repeated call sends the
+		// same message, and social stores it once.
 		at := time.UnixMicro(c.At).UTC().Format("2006-01-02T15:04:05.000Z")
 		sig, err := svc.SignMessage(ctx, api.SignMessage{Agent: c.Agent.ID, To: to, Content: content, SignedAt: at})
 		if err != nil {
@@ -118,7 +118,7 @@ func systemSynopsis(store Store, svc Services) turn.Tool {
 		if b, err := svc.Balance(ctx, c.Agent.ID); err == nil {
 			text += fmt.Sprintf("\navailable %s, held %s, tier %s", b.Available, b.Held, b.Tier)
 		} else {
-			text += "\nthe balance is unknown: treasury does not answer" // which is not zero (W-7)
+			text += "\nthe balance is unknown: treasury does not answer" // unknown is not zero (docs/reference/loop.md, unknown tier)
 		}
 		return turn.Output{Text: text}, nil
 	})

@@ -21,7 +21,7 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
-// The sandbox starts this binary again to hold a command.
+// TestMain calls sandbox.Init, because the sandbox starts this binary again.
 func TestMain(m *testing.M) {
 	sandbox.Init()
 	os.Exit(m.Run())
@@ -29,13 +29,13 @@ func TestMain(m *testing.M) {
 
 const at = 1_790_000_000_123_456 // 2026-09-21T14:13:20.123456Z
 
-// world records what tools ask of other services.
+// world records the calls that tools make to other services.
 type world struct {
 	alarms   []api.SetAlarm
 	signed   []api.SignMessage
 	sent     []api.Send
 	genesis  []string
-	err      error // of every call, if set
+	err      error // error of every call, or nil
 	balances int
 }
 
@@ -68,7 +68,7 @@ func (w *world) SetGenesis(_ context.Context, agent, prompt, reason, key string,
 	return w.err
 }
 
-// bench runs tools in a workspace of its own.
+// bench runs tools in a temporary workspace.
 type bench struct {
 	*world
 	tools map[string]turn.Tool
@@ -110,7 +110,8 @@ func (b bench) text(t *testing.T, name, args string) string {
 	return out.Text
 }
 
-// effects is the class of each tool, which decides what a crash may repeat.
+// effects is the effect class of each tool, which determines what may be repeated after a
+// crash.
 var effects = map[string]catalog.Effect{
 	"read_file": catalog.Pure, "write_file": catalog.Idempotent, "exec": catalog.Irreversible, "sleep": catalog.Keyed,
 	"send_message": catalog.Keyed, "system_synopsis": catalog.Pure,
@@ -134,7 +135,7 @@ func TestAll(t *testing.T) {
 		t.Errorf("effects (-want +got):\n%s", diff)
 	}
 	basic := tool.Basic()
-	elsewhere := []catalog.Category{catalog.Memory, catalog.Orchestration} // packages memory and goal
+	elsewhere := []catalog.Category{catalog.Memory, catalog.Orchestration} // implemented by packages memory and goal
 	for _, name := range basic {
 		if spec, ok := catalog.Named(name); !ok || spec.Risk == catalog.Dangerous ||
 			spec.Owner == api.Loop && all[name].Run == nil && !slices.Contains(elsewhere, spec.Category) {
@@ -152,7 +153,8 @@ func TestAll(t *testing.T) {
 	}
 }
 
-// TestOffered: what needs a network or a program is offered where they are.
+// TestOffered tests that tools which need a network or a program are offered only if it
+// is available.
 func TestOffered(t *testing.T) {
 	t.Parallel()
 	for _, npm := range []bool{false, true} {
@@ -168,8 +170,8 @@ func TestOffered(t *testing.T) {
 	}
 }
 
-// TestCheck has what models send by mistake, and what would let policy and the
-// tool read different values.
+// TestCheck tests frequent mistakes of models, and arguments that policy and the tool
+// could read differently.
 func TestCheck(t *testing.T) {
 	t.Parallel()
 	all := newBench(t).tools
@@ -257,7 +259,7 @@ func TestFilesOutside(t *testing.T) {
 			t.Errorf("read %q from %s", out.Text, path)
 		}
 		if path == "link" {
-			continue // replacing the link itself is inside
+			continue // the link itself is inside and is replaced
 		}
 		if _, err := b.call(t, "write_file", `{"path":`+quote(path)+`,"content":"mine"}`); err == nil {
 			t.Errorf("wrote to %s", path)
@@ -291,7 +293,7 @@ func TestExec(t *testing.T) {
 func TestExecTimeout(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	// The agent's own limit holds where it is the shorter one.
+	// The shorter of the agent's limit and the call's limit applies.
 	for _, tt := range []struct {
 		limit int
 		args  string
@@ -311,7 +313,8 @@ func TestExecOutside(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	if !sandbox.Probe(t.Context()).Sandboxed() {
-		// What then protects the machine is the operator's, and exec is off.
+		// Without a sandbox, exec is disabled unless the operator allows unsandboxed
+		// commands.
 		b.tools = tool.All(tool.Config{Now: time.Now}, b.world, b.world)
 		if _, err := b.call(t, "exec", `{"command":"true"}`); !errors.Is(err, sandbox.ErrUnavailable) {
 			t.Errorf("without a sandbox a command ended with %v", err)
@@ -319,7 +322,7 @@ func TestExecOutside(t *testing.T) {
 		return
 	}
 	secret := filepath.Join(filepath.Dir(b.agent.Workspace), "secret")
-	if err := os.WriteFile(secret, []byte("key"), 0o644); err != nil { // readable for all: only the sandbox holds it
+	if err := os.WriteFile(secret, []byte("key"), 0o644); err != nil { // readable for all, so only the sandbox protects it
 		t.Fatal(err)
 	}
 	got := b.text(t, "exec", `{"command":"cat ../secret; echo mine > ../secret; echo $?"}`)
@@ -346,7 +349,7 @@ func TestExecCancelled(t *testing.T) {
 	}
 }
 
-// TestSleep: a call made again sets the same alarm.
+// TestSleep tests that a repeated call sets the same alarm.
 func TestSleep(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -388,7 +391,7 @@ func TestSynopsis(t *testing.T) {
 	}
 }
 
-// TestSendMessage: a call made again is the same signed message.
+// TestSendMessage tests that a repeated call sends the same signed message.
 func TestSendMessage(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)

@@ -1,7 +1,8 @@
-// Package transcript reads transcripts in seed 004's JSONL that come from
-// elsewhere, and repairs them: what could mislead a model, or could not be
-// written back, is cut out and handed over with the reason. It judges the lines
-// alone; it stores nothing and believes nobody's ids but as names of calls.
+// Package transcript repairs transcripts of other systems in the format of exported ones
+// (docs/reference/context.md, Transcript format). Lines that could mislead a model, or
+// could not be exported again, are cut out and returned with the reason. The package must
+// not store anything, and must not use the ids in a transcript except to match results to
+// calls.
 package transcript
 
 import (
@@ -14,12 +15,12 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// MaxCalls is how many calls one answer of the assistant may have. A turn of ours
-// has at most ten; the store leaves room for a thousand lines.
+// MaxCalls is the largest number of calls in one line of the assistant. A turn of our own
+// has at most ten; the store has room for a thousand lines.
 const MaxCalls = 100
 
-// Turn is an input, what was answered, and the calls that were made. Input, or
-// Text and Calls, may be empty, not all of them.
+// Turn is an input, the answer and its tool calls. Input may be empty, or Text and Calls,
+// but not all of them.
 type Turn struct {
 	Input     string
 	Text      string
@@ -35,22 +36,22 @@ type Call struct {
 	Result    string
 }
 
-// Cut is a line that is not in the turns, or a call that was taken out of one.
+// Cut is a line that is in no turn, or that has a call which is in no turn.
 type Cut struct {
-	Line   int // as the caller counts
+	Line   int // number of the line
 	Reason string
-	Text   string // the line, whole
+	Text   string // the whole line
 }
 
-// Repaired is what is left of lines.
+// Repaired is the result of [Repair].
 type Repaired struct {
 	Turns []Turn
-	Kept  int // lines that are in the turns, whole or in part
-	Users int // of them, the user's
+	Kept  int // number of lines in the turns, whole or in part
+	Users int // number of them with role user
 	Cuts  []Cut
 }
 
-// line is a line as it is read. Fields of others are ignored.
+// line is a decoded line. Unknown fields are ignored.
 type line struct {
 	Role       string         `json:"role"`
 	Content    string         `json:"content"`
@@ -59,9 +60,9 @@ type line struct {
 	Timestamp  string         `json:"timestamp"`
 }
 
-// Repair makes turns of lines. The first line has the number first; none of them
-// may be older than after, in Unix microseconds. Empty lines are passed over.
-// Lines made of the turns again are all kept.
+// Repair makes turns of lines. first is the number of the first line. A line that is
+// older than the previous one, or than after (Unix microseconds), is cut. Empty lines are
+// ignored. Repair of the exported turns cuts no line.
 func Repair(lines []string, first int, after int64) Repaired {
 	r := repair{last: max(after, 0)}
 	for i, text := range lines {
@@ -80,18 +81,18 @@ func Repair(lines []string, first int, after int64) Repaired {
 
 type repair struct {
 	out    Repaired
-	number int    // of the line at hand
-	text   string // the line
+	number int    // of the current line
+	text   string // the current line
 	last   int64  // time of the last line that was kept
 	open   *open
 }
 
-// open is a turn that may go on.
+// open is a turn to which lines may be added.
 type open struct {
 	Turn
 	users    int
 	tools    int
-	answered []bool // for each call: it has a result
+	answered []bool // for each call whether it has a result
 	number   int    // of the assistant's line; 0: there is none yet
 	text     string
 }
@@ -100,7 +101,7 @@ func (r *repair) cut(reason string) {
 	r.out.Cuts = append(r.out.Cuts, Cut{Line: r.number, Reason: reason, Text: r.text})
 }
 
-// line takes the line at hand, or says why it cannot be used.
+// line processes the current line, or returns the reason to cut it.
 func (r *repair) line() string {
 	var l line
 	if !json.Valid([]byte(r.text)) {
@@ -116,7 +117,7 @@ func (r *repair) line() string {
 	if err != nil {
 		return fmt.Sprintf("its timestamp %.40q is not one of ISO 8601", l.Timestamp)
 	}
-	at := t.UnixMilli() * 1000 // a transcript has no more
+	at := t.UnixMilli() * 1000 // a transcript has milliseconds
 	if at < r.last {
 		return "it is older than the line before it"
 	}
@@ -173,8 +174,8 @@ func (r *repair) assistant(l line, at int64) string {
 	return ""
 }
 
-// tool gives a result to the first call of its id that has none: some providers
-// number the calls of each answer alike.
+// tool adds a result to the first call with its id that has none, because some providers
+// use the same ids in each answer.
 func (r *repair) tool(l line, at int64) string {
 	known := false
 	if r.open != nil {
@@ -198,8 +199,8 @@ func (r *repair) tool(l line, at int64) string {
 	return fmt.Sprintf("a result without a call: nothing before it calls %.40q", l.ToolCallID)
 }
 
-// close ends the turn that is open. A call without a result would make a model
-// wait for it, or make it up; it goes.
+// close ends the open turn. It cuts calls without a result, because a model would wait
+// for the result or invent it.
 func (r *repair) close() {
 	o := r.open
 	r.open = nil

@@ -14,7 +14,7 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/transcript"
 )
 
-// at is a time of the test's transcripts, in microseconds.
+// at returns a time of the test's transcripts, in Unix microseconds.
 func at(second int64) int64 { return (1_790_000_000 + second) * 1_000_000 }
 
 func stamp(micros int64) string {
@@ -115,7 +115,7 @@ func TestRepairCuts(t *testing.T) {
 	}
 }
 
-// written is how turns are exported.
+// written returns turns in the form in which they are exported.
 func written(t testing.TB, turns []transcript.Turn) []string {
 	t.Helper()
 	var out []string
@@ -146,8 +146,8 @@ func written(t testing.TB, turns []transcript.Turn) []string {
 	return out
 }
 
-// What was repaired once is whole: written out and read again nothing is cut and
-// nothing is another.
+// FuzzRepair checks that the exported turns of a repaired transcript are read again
+// without cuts or changes.
 func FuzzRepair(f *testing.F) {
 	f.Add(strings.Join([]string{said("user", "count", 1), called("I count.", 2, call("c0", "exec", `{}`)), result("c0", "7", 3), said("assistant", "Seven.", 6)}, "\n"))
 	f.Add(strings.Join([]string{called("", 1, call("c0", "x", "{}"), call("c0", "y", "[1]")), result("c0", "\x00", 1), said("user", "\u2028", 1)}, "\n"))

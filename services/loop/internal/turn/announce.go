@@ -9,9 +9,10 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// repeatOld says again what a release before has in the journal of the turn under way:
-// it announced each entry by events of their own, and may have ended in between. Their
-// ids derive from run, turn and index, so that none is there twice.
+// repeatOld publishes the events of the entries that an older release has journaled for
+// the turn in progress. That release published the events separately from the entries,
+// and may have crashed in between. The ids of the events derive from run, turn and
+// index, so the stream stores each event once.
 func (e *Engine) repeatOld(ctx context.Context, s *state, ev Events, id string) error {
 	if len(s.old) == 0 {
 		return nil
@@ -57,8 +58,8 @@ func (e *Engine) repeatOld(ctx context.Context, s *state, ev Events, id string) 
 	return ev.Wait(ctx)
 }
 
-// finish announces the end of a run that is in the store, by the entry that ends it in
-// the journal, on top of last.
+// finish announces the end of a run that is persisted: it appends the end to the
+// journal on top of last.
 func (e *Engine) finish(ctx context.Context, end End, last uint64) error {
 	if err := e.settled(ctx, end); err != nil {
 		return err
@@ -70,8 +71,8 @@ func (e *Engine) finish(ctx context.Context, end End, last uint64) error {
 	return e.tell(ctx, end)
 }
 
-// settled does what follows from the end of a run, before it is announced. Again it
-// changes nothing.
+// settled applies the consequences of a run's end before the end is announced: it
+// settles the inbox and sets the alarm. It is idempotent.
 func (e *Engine) settled(ctx context.Context, end End) error {
 	cmd := end.Run
 	if end.Input.Inbox > 0 {
@@ -79,7 +80,7 @@ func (e *Engine) settled(ctx context.Context, end End) error {
 			return err
 		}
 	}
-	if end.Alarm { // before the announcement that the agent sleeps
+	if end.Alarm { // before other services read that the agent sleeps
 		a := api.SetAlarm{ID: cmd.Run + "/rest", Agent: cmd.Agent, At: end.Sleep, Reason: end.Why}
 		if _, err := e.Alarms.SetAlarm(ctx, a); err != nil {
 			return err
@@ -88,7 +89,7 @@ func (e *Engine) settled(ctx context.Context, end End) error {
 	return nil
 }
 
-// tell tells this process of the end of a run that is announced.
+// tell calls Over with the end of a run that is announced.
 func (e *Engine) tell(ctx context.Context, end End) error {
 	if e.Over == nil {
 		return nil
@@ -96,9 +97,9 @@ func (e *Engine) tell(ctx context.Context, end End) error {
 	return e.Over(ctx, *eventOf(end))
 }
 
-// dropped announces the end of a run that had no turn, below a root of its own, to which
-// the readers of the announcement link. It has no place in the journal, which another
-// run may be writing.
+// dropped announces the end of a run without turns, below a root span of its own, to
+// which the readers of the announcement link. The end is not appended to the journal,
+// because another run of the session may be writing there.
 func (e *Engine) dropped(ctx context.Context, end End, ev Events) error {
 	ctx, span := e.Tracer.Start(ctx, "drop_run", trace.WithNewRoot(), trace.WithAttributes(attribute.String("anima.run.fate", string(end.Fate))))
 	defer span.End()
@@ -128,7 +129,7 @@ func eventOf(end End) *api.LoopEnd {
 	}
 }
 
-// changes are those of the agent that came with the end.
+// changes returns the changes of the agent that are stored with the end.
 func (e *End) changes() []api.AgentChanged {
 	if e.Changed == nil {
 		return e.Earlier

@@ -23,18 +23,20 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/prompt"
 )
 
-// prepared is a call that was judged: either an intent with its token, or the
-// result of a refusal.
+// prepared holds the evaluation of a call: an intent with its token, or the result of a
+// refusal.
 type prepared struct {
 	intent  *Intent
 	token   string
 	refused *Result
 }
 
-// policyPatience is how long a turn waits for policy before its agent sleeps (W-48).
+// policyPatience is the time that a turn waits for policy before the run ends and its
+// agent sleeps (docs/reference/loop.md, policy skipped).
 const policyPatience = time.Minute
 
-// prepare checks a call's arguments and asks policy. It changes nothing.
+// prepare checks a call's arguments and requests a decision from policy. It does not
+// modify the state.
 func (e *Engine) prepare(ctx context.Context, s *state, id string, i int) (prepared, error) {
 	call := s.thought.Completion.ToolCalls[i]
 	now := e.Now().UnixMicro()
@@ -83,23 +85,24 @@ func (e *Engine) prepare(ctx context.Context, s *state, id string, i int) (prepa
 	return p, nil
 }
 
-// How the errors of calls begin that were not made. A replay reads them.
+// Prefixes of the errors of calls that were not executed. A replay parses them.
 const (
 	notRun       = "not run: "
 	policyDenied = "policy denied: "
 )
 
-// Limits of calls.
+// Time limits of calls (docs/reference/loop.md, Time limits).
 const (
-	callTimeout   = 30 * time.Second       // of a tool that has none of its own; seed 004
-	progressEvery = 500 * time.Millisecond // signs of life of a long call
-	grace         = 15 * time.Second       // for a tool to end what it began, when its time is over
+	callTimeout   = 30 * time.Second       // of a tool without a timeout of its own
+	progressEvery = 500 * time.Millisecond // interval of progress events of a long call
+	grace         = 15 * time.Second       // for a tool to return after its timeout
 )
 
-// calls makes the turn's calls that have no result yet, one after another; but
-// neighbours that change nothing run side by side. Their intents are all journaled
-// before and their results after, in order, so the journal has one writer. Dying
-// in between, some have an intent and no result: they are made again.
+// calls executes the calls of the turn that have no result. Calls are executed in
+// order, one after another; adjacent calls with the effect pure are executed
+// concurrently. The intents of such a group are all journaled before the calls and the
+// results after them, in order, so the journal has one writer. After a crash in
+// between, calls with an intent and without a result are executed again.
 func (e *Engine) calls(ctx context.Context, s *state, ev Events, id string) (err error) {
 	defer func() {
 		s.ahead.leave(err)
@@ -128,25 +131,25 @@ func (e *Engine) calls(ctx context.Context, s *state, ev Events, id string) (err
 	return e.together(ctx, s, ev, id, group)
 }
 
-// underway is a call that is being made.
+// underway holds a call in progress.
 type underway struct {
-	ctx       context.Context //nolint:containedctx // below the call's span, which spans three steps
+	ctx       context.Context //nolint:containedctx // below the call's span, which covers prepare, act and settle
 	span      trace.Span
 	intent    Intent
 	token     string
 	repeating bool
-	judged    *prepared // nil: policy was not asked yet
+	judged    *prepared // nil: policy has not evaluated the call
 	result    Result
-	err       error // the call was interrupted, and is made again if the run goes on
+	err       error // the call was interrupted; it is executed again if the run is resumed
 }
 
-// together makes calls at the same time.
+// together executes a group of calls concurrently.
 func (e *Engine) together(ctx context.Context, s *state, ev Events, id string, group []int) error {
 	var made []*underway
 	var failure error
 	for _, i := range group {
 		if ctx.Err() != nil {
-			failure = context.Cause(ctx) // nothing new begins in a run that is to stop
+			failure = context.Cause(ctx) // start no call in a run that is to stop
 			break
 		}
 		c := s.ahead
@@ -181,7 +184,7 @@ func (e *Engine) together(ctx context.Context, s *state, ev Events, id string, g
 	}
 	for _, c := range made {
 		if failure != nil && c.err == nil && c.result.Outcome == "" {
-			c.err = failure // it was not begun
+			c.err = failure // it was not executed
 		}
 		if c.err == nil {
 			c.result.Decision, c.result.Action = c.intent.Decision, api.Allow
@@ -194,20 +197,20 @@ func (e *Engine) together(ctx context.Context, s *state, ev Events, id string, g
 	return failure
 }
 
-// open starts the span of call i. Unlike the turn's root, a call that is made
-// again is another span: what policy and others did for each try is below that
-// try.
+// open starts the span of call i. Unlike the turn's root span, a repeated call has a
+// new span, so the spans of policy and other services belong to one attempt.
 func (e *Engine) open(ctx context.Context, s *state, i int, name string) *underway {
 	c := &underway{intent: Intent{Index: i}}
 	c.ctx, c.span = e.Tracer.Start(ctx, "execute_tool "+known(s.tools, name)) //nolint:spancheck // close ends it
 	return c
 }
 
-// judge prepares the turn's first call while its caller stores the thought: policy
-// decides on a copy of the answer that the router has stored, so the next owner of the
-// turn gets the same answer, and the same decision. The returned function waits for that.
-// Only an answer that is asked for again under the same id may be judged before it is
-// in the journal.
+// judge prepares the turn's first call concurrently with its caller, which appends the
+// thought to the journal. This is safe because the router has stored the answer: the
+// next owner of the turn gets the same answer, and from policy the same decision. same
+// reports whether a repeated model call uses the same id; otherwise the call must not
+// be evaluated before the thought is in the journal. The returned function waits for
+// the evaluation.
 func (e *Engine) judge(ctx context.Context, s *state, id string, same bool) (judged func() *underway) {
 	calls := s.calls(s.agent.MaxCalls)
 	if !same || len(calls) == 0 || e.player != nil {
@@ -224,7 +227,8 @@ func (e *Engine) judge(ctx context.Context, s *state, id string, same bool) (jud
 	return func() *underway { judging.Wait(); return c }
 }
 
-// leave ends the span of a call that is not made now, because of err. c may be nil.
+// leave ends the span of a call that is not executed now, with err as the reason. c may
+// be nil.
 func (c *underway) leave(err error) {
 	if c == nil {
 		return
@@ -242,16 +246,16 @@ func (c *underway) close() {
 	c.span.End()
 }
 
-// start does all that comes before the tool runs, with what a crash at any point
-// of it needs. It says whether the tool is to run; a call that is not has its
-// result.
+// start performs all steps before the execution of a tool and returns whether the tool
+// is to be executed. If not, the call already has its result. An irreversible call with
+// the intent of an earlier attempt gets the outcome unknown.
 func (e *Engine) start(c *underway, s *state, id string, i int) (run bool, err error) {
 	ctx, call := c.ctx, s.thought.Completion.ToolCalls[i]
 	c.span.SetAttributes(
 		attribute.String("gen_ai.operation.name", "execute_tool"), attribute.String("gen_ai.tool.name", call.Name),
 		attribute.String("gen_ai.tool.call.id", call.ID), attribute.String("gen_ai.tool.type", "function"))
-	intent, repeating := s.intents[i]                                                                    // journaled by an earlier try that left no result
-	if tool, there := s.tools[call.Name]; repeating && (!there || tool.Effect == catalog.Irreversible) { // of one that is gone it is not known
+	intent, repeating := s.intents[i]                                                                    // journaled by an earlier attempt that left no result
+	if tool, there := s.tools[call.Name]; repeating && (!there || tool.Effect == catalog.Irreversible) { // the effect of a removed tool is not known
 		return false, e.settle(ctx, s, c.span, Result{
 			Index: i, Decision: intent.Decision, Action: api.Allow, Outcome: api.OutcomeUnknown, At: e.Now().UnixMicro(),
 			Error: "outcome unknown: a crash took the result away; the call may or may not have happened, look before you repeat it",
@@ -281,7 +285,8 @@ func (e *Engine) start(c *underway, s *state, id string, i int) (run bool, err e
 	return true, nil
 }
 
-// prepared is what [Engine.prepare] returns for c, or has returned.
+// prepared returns the result of [Engine.prepare] for c, which judge may already have
+// called.
 func (e *Engine) prepared(c *underway, s *state, id string, i int) (prepared, error) {
 	switch {
 	case c.err != nil:
@@ -292,7 +297,7 @@ func (e *Engine) prepared(c *underway, s *state, id string, i int) (prepared, er
 	return e.prepare(c.ctx, s, id, i)
 }
 
-// act runs the tool. It only reads the state: calls side by side share it.
+// act executes the tool. It only reads the state, which concurrent calls share.
 func (e *Engine) act(c *underway, s *state, ev Events, id string) (Result, error) {
 	ctx, i := c.ctx, c.intent.Index
 	call := s.thought.Completion.ToolCalls[i]
@@ -325,9 +330,9 @@ func (e *Engine) act(c *underway, s *state, ev Events, id string) (Result, error
 	switch {
 	case err == nil:
 	case ctx.Err() != nil:
-		return Result{}, context.Cause(ctx) // the lease or the run's time is over: the next owner decides
+		return Result{}, context.Cause(ctx) // the lease or the time limit is over: the next owner decides
 	case api.CodeOf(err) == api.Unavailable && !fatal(err) && tool.Effect != catalog.Irreversible:
-		return Result{}, err // the service behind the tool is away: the run comes back to this call
+		return Result{}, err // the service behind the tool is unavailable: the run is retried and resumes at this call
 	case errors.Is(err, errPanic):
 		r.Outcome, r.Error = api.OutcomeError, errPanic.Error()
 		c.span.RecordError(err)
@@ -345,13 +350,13 @@ func (e *Engine) act(c *underway, s *state, ev Events, id string) (Result, error
 
 var errPanic = errors.New("the tool broke during the call, which may have had an effect; do not repeat it with the same arguments")
 
-// attempt runs a tool whose panic is an error, with its stack for the operator.
+// attempt executes a tool and converts a panic into an error with its stack trace.
 func attempt(ctx context.Context, tool Tool, c Call) (out Output, err error) {
 	defer broken(&err)
 	return tool.Run(ctx, c)
 }
 
-// check asks a tool about arguments in the same way.
+// check validates arguments with the tool's Check and converts panics as attempt does.
 func check(tool Tool, args json.RawMessage) (err error) {
 	defer broken(&err)
 	return tool.Check(args)
@@ -363,8 +368,8 @@ func broken(err *error) {
 	}
 }
 
-// watch tells people how far a call is, as long as it lasts. Neither function
-// waits for the bus for longer than it takes to hand a message over.
+// watch publishes the progress of a call every progressEvery until stop is called.
+// report only stores the text; stop waits for a publish in progress.
 func (e *Engine) watch(ctx context.Context, s *state, ev Events, id string, i int, began time.Time) (report func(string), stop func()) {
 	var mu sync.Mutex
 	latest := ""
@@ -397,9 +402,10 @@ func (e *Engine) watch(ctx context.Context, s *state, ev Events, id string, i in
 	return report, func() { close(done); telling.Wait() }
 }
 
-// keep puts the whole of a long result aside and returns what goes into the turn.
-// It comes before the result is journaled: a turn never names what is not there. A
-// result that cannot be kept is cut all the same: the call has happened.
+// keep stores a long output and returns the part that is included in the turn. The
+// output is stored before the result is journaled, so a turn never refers to an output
+// that does not exist. If storing fails, the text is cut all the same, because the call
+// was executed.
 func (e *Engine) keep(ctx context.Context, id string, i int, text string) string {
 	whole := ""
 	if len(text) > api.MaxOutput {
@@ -414,7 +420,7 @@ func (e *Engine) keep(ctx context.Context, id string, i int, text string) string
 	return fmt.Sprintf("%s\n[%d more bytes were cut: %s]", text[:n], len(text)-n, where)
 }
 
-// runeStart is the last beginning of a letter at or before n.
+// runeStart returns the largest index at or before n at which a UTF-8 sequence begins.
 func runeStart(s string, n int) int {
 	for n > 0 && !utf8.RuneStart(s[n]) {
 		n--
@@ -422,13 +428,13 @@ func runeStart(s string, n int) int {
 	return n
 }
 
-// clean makes what is no text a mark for it.
+// clean replaces invalid UTF-8 and NUL bytes by U+FFFD.
 func clean(s string) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
 }
 
-// argsOf are a call's arguments. Of a tool that takes none some models say
-// nothing at all.
+// argsOf returns a call's arguments. Some models send an empty text for a tool without
+// parameters; it becomes {}.
 func argsOf(call api.ToolCall) json.RawMessage {
 	if strings.TrimSpace(call.Arguments) == "" {
 		return json.RawMessage("{}")
@@ -436,8 +442,8 @@ func argsOf(call api.ToolCall) json.RawMessage {
 	return json.RawMessage(call.Arguments)
 }
 
-// authorize compares a token with the call it is for. There is no call without,
-// and no intent: a refused token must not look like a call that was begun.
+// authorize verifies a token against its call. It runs before the intent is journaled,
+// so that a refused token does not look like a call that was started.
 func (e *Engine) authorize(ctx context.Context, s *state, id string, i int, token string) error {
 	call := s.thought.Completion.ToolCalls[i]
 	g, err := e.Policy.Verify(ctx, token)
@@ -451,7 +457,7 @@ func (e *Engine) authorize(ctx context.Context, s *state, id string, i int, toke
 	return nil
 }
 
-// settle journals a call's result and announces it.
+// settle journals a call's result, which announces it.
 func (e *Engine) settle(ctx context.Context, s *state, span trace.Span, r Result) error {
 	call := s.thought.Completion.ToolCalls[r.Index]
 	span.SetAttributes(attribute.String("automaton.tool.outcome", string(r.Outcome)), attribute.String("automaton.policy.decision", string(r.Action)))
@@ -468,7 +474,8 @@ func (e *Engine) settle(ctx context.Context, s *state, span trace.Span, r Result
 	return nil
 }
 
-// known keeps span names few: what the model invented is not a name.
+// known limits the number of span names: a name that is not that of a tool becomes
+// "unknown".
 func known(tools map[string]Tool, name string) string {
 	if _, ok := tools[name]; ok {
 		return name

@@ -19,14 +19,15 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/turn/turntest"
 )
 
-// does lets a tool of a world do something else.
+// does replaces the implementation of a tool of a world.
 func does(w *turntest.World, name string, run func(context.Context, turn.Call) (turn.Output, error)) {
 	t := w.Tools[name]
 	t.Run = run
 	w.Tools[name] = t
 }
 
-// TestNoArguments: of a tool that takes none some models say nothing at all.
+// TestNoArguments tests calls with an empty text as arguments, which some models send
+// for tools without parameters.
 func TestNoArguments(t *testing.T) {
 	t.Parallel()
 	for _, nothing := range []string{"", " \n"} {
@@ -43,14 +44,14 @@ func TestNoArguments(t *testing.T) {
 	}
 }
 
-// TestSideBySide: neighbours that change nothing run at the same time, others
-// never, and the journal tells of all in order.
+// TestSideBySide tests that adjacent pure calls run concurrently, that other calls do
+// not, and that the journal has all of them in order.
 func TestSideBySide(t *testing.T) {
 	t.Parallel()
 	w := world(asks("", "look", "look", "look", "pay", "look", "look"), says("done"))
 	var mu sync.Mutex
 	running, most, paid := 0, 0, false
-	groups := []*sync.WaitGroup{{}, {}} // all calls of a group must have begun before one ends
+	groups := []*sync.WaitGroup{{}, {}} // all calls of a group must have started before one returns
 	groups[0].Add(3)
 	groups[1].Add(2)
 	does(w, "look", func(_ context.Context, c turn.Call) (turn.Output, error) {
@@ -100,8 +101,8 @@ func TestSideBySide(t *testing.T) {
 	}
 }
 
-// TestCrashSideBySide kills an owner at each of its calls while others run beside
-// it.
+// TestCrashSideBySide tests a crash at each port call of an owner that executes calls
+// concurrently.
 func TestCrashSideBySide(t *testing.T) {
 	t.Parallel()
 	beside := func() *turntest.World {
@@ -149,8 +150,8 @@ func TestCrashSideBySide(t *testing.T) {
 	}
 }
 
-// TestOneOfManyAway: a service that is away holds up its own call; what others
-// beside it said is kept.
+// TestOneOfManyAway tests that an unavailable service delays only its own call, and
+// that the results of concurrent calls are kept.
 func TestOneOfManyAway(t *testing.T) {
 	t.Parallel()
 	w := world(asks("", "look", "look", "look"), says("done"))
@@ -173,8 +174,8 @@ func TestOneOfManyAway(t *testing.T) {
 	}
 }
 
-// TestToolTimeout: a tool has 30 s unless it says otherwise, and its end is the
-// call's alone.
+// TestToolTimeout tests that a tool has a timeout of 30 s unless it sets another, and
+// that a timeout ends only its call.
 func TestToolTimeout(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -211,8 +212,8 @@ func TestToolTimeout(t *testing.T) {
 	}
 }
 
-// TestPanic: a tool that breaks is an error of its call; nothing of it reaches the
-// model.
+// TestPanic tests that a panic of a tool is an error of its call, whose text is not
+// sent to the model.
 func TestPanic(t *testing.T) {
 	t.Parallel()
 	w := world(asks("", "fire", "look", "look", "pay"), says("done"))
@@ -235,7 +236,7 @@ func TestPanic(t *testing.T) {
 	}
 }
 
-// TestProgress: a long call is seen to go on, at most every 500 ms.
+// TestProgress tests that a long call publishes progress at most every 500 ms.
 func TestProgress(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -243,7 +244,7 @@ func TestProgress(t *testing.T) {
 		does(w, "fire", func(_ context.Context, c turn.Call) (turn.Output, error) {
 			for i := range 13 {
 				c.Report(fmt.Sprintf("step %d", i))
-				time.Sleep(100 * time.Millisecond) //nolint:forbidigo // in a bubble
+				time.Sleep(100 * time.Millisecond) //nolint:forbidigo // in a synctest bubble
 			}
 			return turn.Output{Text: "done"}, nil
 		})
@@ -260,8 +261,8 @@ func TestProgress(t *testing.T) {
 	})
 }
 
-// TestLongOutput: a turn has 10,000 bytes of what a tool said; the whole is kept
-// before the result is.
+// TestLongOutput tests that a turn has at most 10,000 bytes of a tool's output, and
+// that the complete output is stored before the result.
 func TestLongOutput(t *testing.T) {
 	t.Parallel()
 	long := "x" + strings.Repeat("é", 10_000)
@@ -307,7 +308,7 @@ func TestLongOutput(t *testing.T) {
 
 func last(s string) string { return s[max(0, len(s)-200):] }
 
-// TestNotOffered: what cannot be used now the model is not told of.
+// TestNotOffered tests that the prompt does not have tools that are not offered.
 func TestNotOffered(t *testing.T) {
 	t.Parallel()
 	w := world(says("hello"))
@@ -326,9 +327,9 @@ func TestNotOffered(t *testing.T) {
 	}
 }
 
-// TestOverlap: the owner asks for what is independent at the same time: how the agent
-// is funded beside the entry that begins the run, and policy about the first call beside
-// the entry of the answer. Nothing is done before both are there.
+// TestOverlap tests that the owner requests the balance concurrently with the append of
+// the begin, and the decision on the first call concurrently with the append of the
+// thought. The call is executed only after both have returned.
 func TestOverlap(t *testing.T) {
 	t.Parallel()
 	w := three(false)
@@ -345,7 +346,7 @@ func TestOverlap(t *testing.T) {
 		if c := began[port]; c != nil {
 			c <- struct{}{}
 		}
-		if other := beside[port]; other != "" && len(w.Journal.Steps(command.Session)) < 2 { // the turn's that has calls
+		if other := beside[port]; other != "" && len(w.Journal.Steps(command.Session)) < 2 { // in the turn that has calls
 			select {
 			case <-began[other]:
 			case <-time.After(10 * time.Second):
@@ -366,9 +367,9 @@ func TestOverlap(t *testing.T) {
 	}
 }
 
-// TestJudgedTwice: an owner dies with the first call judged and the answer not in the
-// journal. The next one asks for the same answer and for the same decision, and makes
-// each call once.
+// TestJudgedTwice tests a crash after the first call was evaluated and before the
+// thought is in the journal. The next owner gets the same completion and the same
+// decision, and executes each call once.
 func TestJudgedTwice(t *testing.T) {
 	t.Parallel()
 	w := three(false)

@@ -11,16 +11,16 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/prompt"
 )
 
-// Compaction says that a session's turns up to a position are summarised. It
-// replaces the one before in prompts and nothing in the transcript.
+// Compaction is a summary of a session's turns up to a position. It replaces the
+// session's previous compaction in prompts and does not change the transcript.
 type Compaction struct {
 	Session string
-	Through int64  // position
-	Summary string // text
-	Turn    string // for whose prompt it was made
+	Through int64 // position of the last turn that it covers
+	Summary string
+	Turn    string // id of the turn that the prompt was built for
 	Stage   int
-	Cost    api.Micros // of the model calls that made it
-	Before  int64      // tokens of the prompt
+	Cost    api.Micros // of the model calls for the summary
+	Before  int64      // tokens of the prompt before the compaction
 	After   int64
 	At      int64
 }
@@ -28,7 +28,7 @@ type Compaction struct {
 // compactor makes and stores the summaries of one turn's prompt.
 type compactor struct {
 	*made
-	ctx context.Context //nolint:containedctx // it lives as long as one call of fit
+	ctx context.Context //nolint:containedctx // used during one call of fit only
 	e   *Engine
 	s   *state
 	id  string
@@ -47,13 +47,14 @@ func (m *compactor) Compacted(plan prompt.Plan, after prompt.Input, from, to pro
 	return nil
 }
 
-// maxSummaryInput is what a model is given to summarise, in tokens: any model that
-// is cheap enough takes it.
+// maxSummaryInput is the maximum input of a summary call, in tokens. It fits the
+// windows of cheap models.
 const maxSummaryInput = 12_000
 
-// Summarise implements prompt.Compactor. Each call has an id of the turn and of the
-// positions that it covers, so the same summary is paid once. From stage 4 on a
-// model that refuses is done without.
+// Summarise implements prompt.Compactor. The id of each model call derives from the
+// turn and the positions that it covers, so that a repeated call is not charged again.
+// If a model refuses, Summarise reports the refusal in stage Summarise and uses a
+// fallback without a model in later stages.
 func (m *compactor) Summarise(in prompt.Input, plan prompt.Plan) (string, bool, error) {
 	c := counter()
 	if m.e.player != nil {
@@ -82,8 +83,8 @@ func (m *compactor) Summarise(in prompt.Input, plan prompt.Plan) (string, bool, 
 	return prompt.Merged(c, plan, in.Summary, all), false, nil
 }
 
-// answered says that the router itself refused, or its providers did: another way
-// is to be found. All other errors bring the run back.
+// answered reports whether err is a refusal by the router or its providers, so that the
+// caller must continue without the answer. The run is retried after all other errors.
 func answered(err error) bool {
 	switch api.CodeOf(err) {
 	case api.Invalid, api.Denied:
@@ -96,8 +97,8 @@ func answered(err error) bool {
 	return false
 }
 
-// silent is the answer of a memory flush: of its calls those that write MEMORY.md
-// remain, and the turn's finish says what it was.
+// silent returns the completion of a memory flush with only the calls that write
+// MEMORY.md and with the finish reason flush.
 func silent(c api.Completion) api.Completion {
 	var calls []api.ToolCall
 	for _, call := range c.ToolCalls {
@@ -112,7 +113,7 @@ func silent(c api.Completion) api.Completion {
 	return c
 }
 
-// What a memory flush may write, and with what.
+// File and tool that a memory flush may use.
 const (
 	notesFile = "MEMORY.md"
 	notesTool = "write_file"

@@ -22,8 +22,8 @@ import (
 
 const summaryCost = 77
 
-// long is a world in which each run makes one call with a result of so many bytes
-// and ends with words; summaries are made as asked.
+// long returns a world in which each run makes one call with a result of size bytes and
+// then returns a text. Summaries are made on request.
 func long(window int64, size int) *turntest.World {
 	a := ada
 	a.Window = window
@@ -33,7 +33,7 @@ func long(window int64, size int) *turntest.World {
 			return api.Completion{Model: "cheap", Text: "summary of " + req.ID, Finish: "stop", InputTokens: 50, OutputTokens: 5, Cost: summaryCost}, nil
 		case strings.HasSuffix(req.ID, ".1"):
 			c := asks("I look.", "look")
-			c.InputTokens = 0 // not reported: nothing is learned
+			c.InputTokens = 0 // not reported, so the ratio is not corrected
 			return c, nil
 		}
 		c := says("seen")
@@ -54,7 +54,7 @@ func nthRun(n int) api.Run {
 	return cmd
 }
 
-// runs executes runs one after the other, all to a good end.
+// runs executes runs one after the other and requires that all succeed.
 func runs(t *testing.T, w *turntest.World, from, to int) {
 	t.Helper()
 	for n := from; n <= to; n++ {
@@ -69,7 +69,8 @@ func compactions(w *turntest.World) []turn.Compaction {
 	return s.Compactions()
 }
 
-// checkPrompts checks that every prompt was sound, fitted and can be made again.
+// checkPrompts checks that every prompt is well-formed, fits its window and can be
+// rebuilt.
 func checkPrompts(t *testing.T, w *turntest.World) {
 	t.Helper()
 	prompted(t, w)
@@ -107,8 +108,8 @@ func checkPrompts(t *testing.T, w *turntest.World) {
 	}
 }
 
-// TestCompaction: a session that outgrows its window goes on, its old turns in
-// summaries that are paid for and stored once.
+// TestCompaction tests that a session larger than its window continues with summaries
+// of its old turns, each of which is charged and stored once.
 func TestCompaction(t *testing.T) {
 	t.Parallel()
 	w := long(16_000, 3_000)
@@ -159,7 +160,8 @@ func TestCompaction(t *testing.T) {
 	}
 }
 
-// compacting is a world whose next run compacts, and that run.
+// compacting returns a function that builds a world and the run that causes its first
+// compaction.
 func compacting(t *testing.T, build func() *turntest.World) func() (*turntest.World, api.Run) {
 	t.Helper()
 	probe, n := build(), 0
@@ -176,8 +178,8 @@ func compacting(t *testing.T, build func() *turntest.World) func() (*turntest.Wo
 	}
 }
 
-// TestCrashInCompaction kills the owner at each call of a run that compacts: it is
-// compacted once, paid once and thought of the same.
+// TestCrashInCompaction tests a crash at each port call of a run with a compaction: the
+// compaction is stored and charged once, and the prompt is the same.
 func TestCrashInCompaction(t *testing.T) {
 	t.Parallel()
 	fresh := compacting(t, func() *turntest.World { return long(16_000, 5_000) })
@@ -215,8 +217,8 @@ func TestCrashInCompaction(t *testing.T) {
 	}
 }
 
-// TestSummaryRefused: a model that does not summarise takes stage 4, and that is
-// done without one.
+// TestSummaryRefused tests that a refused summary leads to stage 4, whose summary is
+// made without a model.
 func TestSummaryRefused(t *testing.T) {
 	t.Parallel()
 	fresh := compacting(t, func() *turntest.World { return long(16_000, 1_850) })
@@ -224,7 +226,7 @@ func TestSummaryRefused(t *testing.T) {
 		&api.Error{Code: api.Unavailable, Reason: api.ReasonNoModel, Message: "no model"},
 		&api.Error{Code: api.Unavailable, Reason: api.ReasonProvider, Message: "it failed"},
 		&api.Error{Code: api.Denied, Reason: api.ReasonLimit, Message: "too dear"},
-		nil, // no word
+		nil, // an empty summary
 	} {
 		w, cmd := fresh()
 		script := w.Router.Script
@@ -251,8 +253,8 @@ func TestSummaryRefused(t *testing.T) {
 	}
 }
 
-// TestSummaryAway: while the router is away nothing is compacted, and the run comes
-// back.
+// TestSummaryAway tests that a run is retried without a compaction while the router is
+// unavailable.
 func TestSummaryAway(t *testing.T) {
 	t.Parallel()
 	w, cmd := compacting(t, func() *turntest.World { return long(16_000, 3_000) })()
@@ -268,8 +270,8 @@ func TestSummaryAway(t *testing.T) {
 	}
 }
 
-// TestOverflow: what cannot be made smaller ends the run with its own reason, and
-// the model is not asked.
+// TestOverflow tests that a prompt that cannot be reduced ends the run with its own
+// reason, without a model call.
 func TestOverflow(t *testing.T) {
 	t.Parallel()
 	w := long(400, 100)
@@ -280,7 +282,7 @@ func TestOverflow(t *testing.T) {
 	if len(turns) != 1 || turns[0].Input != "task 1" {
 		t.Errorf("kept %+v", turns)
 	}
-	// A session whose last three turns fill the window recovers when they are over.
+	// A session whose last three turns fill the window recovers after them.
 	w = long(16_000, 3_000)
 	runs(t, w, 1, 5)
 	huge := nthRun(6)
@@ -299,7 +301,7 @@ func TestOverflow(t *testing.T) {
 	checkPromptsThatWere(t, w)
 }
 
-// checkPromptsThatWere checks those of turns that were asked.
+// checkPromptsThatWere checks that the prompts of all requests are well-formed.
 func checkPromptsThatWere(t *testing.T, w *turntest.World) {
 	t.Helper()
 	for _, r := range w.Router.Requests() {
@@ -307,8 +309,8 @@ func checkPromptsThatWere(t *testing.T, w *turntest.World) {
 	}
 }
 
-// TestTooLong: a model with a smaller window than was thought is asked again with
-// less; one that still refuses ends the run.
+// TestTooLong tests that a refused prompt is reduced and sent again, and that a second
+// refusal ends the run.
 func TestTooLong(t *testing.T) {
 	t.Parallel()
 	w := long(100_000, 3_000)
@@ -342,8 +344,8 @@ func (m models) Models(context.Context) ([]api.Model, error) {
 	return m, nil
 }
 
-// TestWindow: the window is that of the agent's model, of the one that answered
-// last, or the default.
+// TestWindow tests that the window is that of the agent's model, of the model that
+// answered last, or the default.
 func TestWindow(t *testing.T) {
 	t.Parallel()
 	all := models{
@@ -375,7 +377,7 @@ func TestWindow(t *testing.T) {
 	}
 }
 
-// TestLearned: what the provider reports corrects the next estimate.
+// TestLearned tests that the reported tokens correct the next estimate.
 func TestLearned(t *testing.T) {
 	t.Parallel()
 	w := world(asks("", "look"), says("done"))
@@ -396,8 +398,8 @@ func TestLearned(t *testing.T) {
 	}
 }
 
-// notes is a world whose agent may write files; the model's answer to a memory
-// flush is given.
+// notes returns a world whose agent may write files. flush is the model's answer to a
+// memory flush.
 func notes(flush api.Completion) func() *turntest.World {
 	return func() *turntest.World {
 		a := ada
@@ -435,8 +437,8 @@ func flushes(t *testing.T, w *turntest.World) []api.Turn {
 	return slices.DeleteFunc(turns, func(t api.Turn) bool { return t.Finish != api.FinishFlush })
 }
 
-// TestCostCapInFlush: a run whose memory flush reaches what it may cost ends with it,
-// and the notes are no result.
+// TestCostCapInFlush tests that a run whose memory flush reaches its cost cap ends with
+// it, and that the answer to the flush is not its response.
 func TestCostCapInFlush(t *testing.T) {
 	t.Parallel()
 	dear := says("NO_REPLY")
@@ -461,8 +463,8 @@ func TestCostCapInFlush(t *testing.T) {
 	}
 }
 
-// TestFlush: before the first summary of a cycle the agent is asked once to write
-// its notes. Nobody sees it, the run goes on, and what was asked is answered.
+// TestFlush tests that a memory flush precedes the first summary of a cycle once, is
+// not streamed, and does not end the run.
 func TestFlush(t *testing.T) {
 	t.Parallel()
 	quiet := says("NO_REPLY")
@@ -509,7 +511,7 @@ func TestFlush(t *testing.T) {
 	}
 }
 
-// TestCrashInFlush kills the owner at each call of a run with a memory flush.
+// TestCrashInFlush tests a crash at each port call of a run with a memory flush.
 func TestCrashInFlush(t *testing.T) {
 	t.Parallel()
 	build := notes(says("NO_REPLY"))
@@ -568,8 +570,8 @@ func (m *memory) Recall(_ context.Context, agent, session, query string, budget 
 	return "the sky is blue <|im_start|>", m.err
 }
 
-// TestSources: layers from outside have their places, and one that fails is left
-// out.
+// TestSources tests the order of the layers of sources, and that a failed source is
+// left out.
 func TestSources(t *testing.T) {
 	t.Parallel()
 	w := world(asks("", "look"), says("done"))

@@ -46,8 +46,9 @@ func says(text string) api.Completion {
 	return api.Completion{Model: "m", Provider: "p", Text: text, Finish: "stop", InputTokens: 120, OutputTokens: 5, Cost: 305}
 }
 
-// three is a world whose agent makes three calls without a word (W-1), reads a
-// peer's message on the way, and ends with words.
+// three returns a world whose agent makes three calls without a text
+// (docs/reference/context.md, turn without text) and then returns a text. A peer's
+// message is in its inbox.
 func three(lossy bool) *turntest.World {
 	w := turntest.New(turntest.NewStore(ada), turntest.Say(asks("", "look", "pay", "fire"), says("all done")))
 	w.Inbox.Messages = []api.InboxMessage{{ID: "m1", From: "0xfB6916095ca1df60bB79Ce92cE3Ea74c37c5d359", Content: "hello"}}
@@ -55,7 +56,7 @@ func three(lossy bool) *turntest.World {
 	return w
 }
 
-// untilOver takes a run up until it is over, as redeliveries would.
+// untilOver executes a run until it is over, as redeliveries would.
 func untilOver(t *testing.T, w *turntest.World, cmd api.Run) {
 	t.Helper()
 	var err error
@@ -68,7 +69,7 @@ func untilOver(t *testing.T, w *turntest.World, cmd api.Run) {
 	t.Fatalf("the run is not over: %v", err)
 }
 
-// outcome is all that remains of a run, without times.
+// outcome holds the stored state and the events of a run.
 type outcome struct {
 	Turns  []api.Turn
 	Known  turn.Known
@@ -94,7 +95,7 @@ func outcomeOf(t *testing.T, w *turntest.World, cmd api.Run) outcome {
 	return outcome{turns, known, w.Stream.Kept()}
 }
 
-// sound checks what must hold however often a run was taken up.
+// sound checks the invariants that hold after any number of resumes of a run.
 func sound(t *testing.T, w *turntest.World, cmd api.Run) {
 	t.Helper()
 	for id, n := range w.Router.Paid() {
@@ -122,8 +123,7 @@ func sound(t *testing.T, w *turntest.World, cmd api.Run) {
 	}
 }
 
-// replays checks that every turn of a run comes to the same when it is lived
-// again.
+// replays checks that every turn of a run can be replayed without a difference.
 func replays(t *testing.T, w *turntest.World, cmd api.Run) {
 	t.Helper()
 	if n, err := w.Replay(t.Context(), cmd.Session, cmd.Run); err != nil {
@@ -131,7 +131,7 @@ func replays(t *testing.T, w *turntest.World, cmd api.Run) {
 	}
 }
 
-// prompted checks every prompt of a world whose owners never met.
+// prompted checks every prompt of a world without concurrent owners.
 func prompted(t *testing.T, w *turntest.World) {
 	t.Helper()
 	for _, r := range w.Router.Requests() {
@@ -142,8 +142,8 @@ func prompted(t *testing.T, w *turntest.World) {
 	}
 }
 
-// wellFormed checks what every provider asks of a prompt: each call has its one
-// result right after it, under an id of its own.
+// wellFormed checks the rules that all providers have for prompts: each call has
+// exactly one result, directly after it, and a unique id.
 func wellFormed(t *testing.T, messages []api.ChatMessage) {
 	t.Helper()
 	if len(messages) == 0 || messages[0].Role != "system" {
@@ -178,9 +178,9 @@ func wellFormed(t *testing.T, messages []api.ChatMessage) {
 	}
 }
 
-// TestCrash kills the owner of a run before and after the effect of every call
-// that it makes of the world, in a world that keeps posted events and in one that
-// loses them until they are waited for.
+// TestCrash tests a crash of the owner before and after the effect of every port call,
+// with a stream that stores posted events at once and with one that loses them until
+// Wait.
 func TestCrash(t *testing.T) {
 	t.Parallel()
 	calm := three(true)
@@ -192,7 +192,7 @@ func TestCrash(t *testing.T) {
 	if len(want.Turns) != 2 || want.Known.Ended == nil || !want.Known.Ended.Success || want.Known.Cost != 915 {
 		t.Fatalf("the calm run came to %+v", want)
 	}
-	// Between these two calls the irreversible tool may have run.
+	// A crash between these two calls leaves the irreversible call without a result.
 	from, to := nth(ports.Ports, "append intent", 3), nth(ports.Ports, "append result", 3)
 	for at := 1; at <= len(ports.Ports); at++ {
 		for _, after := range []bool{false, true} {
@@ -225,8 +225,8 @@ func TestCrash(t *testing.T) {
 	}
 }
 
-// TestCostCapCrash: whoever takes a run up knows what it may cost, and ends it after the
-// same turn for the same reason.
+// TestCostCapCrash tests that a run with a cost cap ends after the same turn with the
+// same reason, whichever owner resumes it.
 func TestCostCapCrash(t *testing.T) {
 	t.Parallel()
 	const limit = 1220
@@ -279,8 +279,8 @@ func checkUnknown(t *testing.T, w *turntest.World, got outcome, unknown bool) {
 	}
 }
 
-// forget makes an unknown outcome what it would have been. Being told of it takes
-// more tokens.
+// forget replaces an unknown outcome by that of the calm run, and the event of the next
+// prompt, whose token count differs.
 func forget(o *outcome, want outcome) {
 	c := &o.Turns[0].Calls[2]
 	c.Outcome, c.Result, c.Error = api.OutcomeOK, "fire done", ""
@@ -300,7 +300,8 @@ func nth(all []string, s string, n int) int {
 	panic("no such call")
 }
 
-// TestCrashTwice kills a second owner too, wherever the first one died.
+// TestCrashTwice tests a crash of the second owner after a crash of the first at each
+// port call.
 func TestCrashTwice(t *testing.T) {
 	t.Parallel()
 	var ports turntest.Crash
@@ -342,8 +343,8 @@ func want(t *testing.T) outcome {
 	return outcomeOf(t, w, command)
 }
 
-// TestPausedOwner stops an owner before each of its calls, lets another end the
-// run, and then lets the first one go on: it must not act.
+// TestPausedOwner pauses an owner before each of its port calls, lets another owner end
+// the run and then resumes the first one, which must not change the result.
 func TestPausedOwner(t *testing.T) {
 	t.Parallel()
 	var ports turntest.Crash
@@ -368,7 +369,7 @@ func TestPausedOwner(t *testing.T) {
 			if diff := cmp.Diff(before, outcomeOf(t, w, command)); diff != "" {
 				t.Errorf("the paused owner changed what was over (-before +after):\n%s", diff)
 			}
-			// Only a call whose intent was written cannot be stopped any more.
+			// Only a call that was already started cannot be prevented.
 			if tool, under := strings.CutPrefix(pause.At.Port, "tool "); under {
 				effects[tool]++
 			}
@@ -388,7 +389,7 @@ func everything(w *turntest.World) map[string]int {
 	return all
 }
 
-// TestCrashWhileGivingUp kills an owner at each call of a run that fails.
+// TestCrashWhileGivingUp tests a crash at each port call of a run that fails.
 func TestCrashWhileGivingUp(t *testing.T) {
 	t.Parallel()
 	broke := func() *turntest.World {
@@ -426,7 +427,7 @@ func TestCrashWhileGivingUp(t *testing.T) {
 	}
 }
 
-// TestGivingUpRefused: no error of giving up may settle the run's message.
+// TestGivingUpRefused tests that an error of giveUp never settles the run's message.
 func TestGivingUpRefused(t *testing.T) {
 	t.Parallel()
 	for _, port := range []string{"append begin", "persist"} {
@@ -452,8 +453,8 @@ func TestGivingUpRefused(t *testing.T) {
 	}
 }
 
-// TestPausedOwnerGivesUp has an owner of the past meet an error that ends runs,
-// after another took over: the run is not its own to end.
+// TestPausedOwnerGivesUp tests that a paused owner cannot end the run with an error
+// after another owner has taken it over.
 func TestPausedOwnerGivesUp(t *testing.T) {
 	t.Parallel()
 	var ports turntest.Crash
@@ -485,8 +486,8 @@ func TestPausedOwnerGivesUp(t *testing.T) {
 	}
 }
 
-// TestStaleView reads the store just before another owner persists a turn: the
-// journal then knows more than was read.
+// TestStaleView tests an owner that reads the store just before another owner persists
+// a turn, so that the journal is newer than the store's data.
 func TestStaleView(t *testing.T) {
 	t.Parallel()
 	w := turntest.New(turntest.NewStore(ada), turntest.Say(asks("", "look"), asks("", "fire"), says("done")))
@@ -494,7 +495,7 @@ func TestStaleView(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The first owner dies right after the irreversible call of its second turn.
+	// The first owner crashes directly after the irreversible call of its second turn.
 	var ports turntest.Crash
 	probe := turntest.New(turntest.NewStore(ada), w.Router.Script)
 	if err := probe.Run(t.Context(), ports.Gate, command); err != nil {
@@ -515,9 +516,9 @@ func TestStaleView(t *testing.T) {
 	}
 }
 
-// TestStaleJournal has a stream's leader behind: a new owner finds no journal of a run
-// that has begun. It does nothing on that, whether the run was cancelled meanwhile, its
-// time is over, or neither: what the owner before did is kept.
+// TestStaleJournal tests a stream leader that is behind: a new owner finds no journal
+// entries of a run that has begun. It must not act on that, whether or not the run was
+// cancelled, so that the effects of the previous owner are recorded.
 func TestStaleJournal(t *testing.T) {
 	t.Parallel()
 	var ports turntest.Crash
@@ -552,7 +553,7 @@ func TestStaleJournal(t *testing.T) {
 	}
 }
 
-// emptyJournal is a journal of which nothing is found.
+// emptyJournal is a journal whose tail is always empty.
 type emptyJournal struct{ turn.Journal }
 
 func (emptyJournal) Tail(context.Context, api.Run, uint64) ([]turn.Step, uint64, error) {
@@ -566,9 +567,9 @@ type staleStore struct {
 
 func (s staleStore) Known(context.Context, api.Run) (turn.Known, error) { return s.known, nil }
 
-// TestToolGoneAfterCrash: a call whose intent is in the journal, without a result, and
-// whose tool no owner has any more, may have happened: its outcome is unknown, also
-// where the tool was one that could be run again.
+// TestToolGoneAfterCrash tests a call that has an intent and no result, and whose tool
+// has been removed. The call may have been executed, so its outcome is unknown, for
+// every class of effect.
 func TestToolGoneAfterCrash(t *testing.T) {
 	t.Parallel()
 	calm := three(true)

@@ -11,7 +11,7 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// plain is a value as JSON has it.
+// plain converts a value to the types of decoded JSON.
 func plain(v any) (any, error) {
 	data, err := api.Encode(v)
 	if err != nil {
@@ -21,8 +21,8 @@ func plain(v any) (any, error) {
 	return out, json.Unmarshal(data, &out)
 }
 
-// diff finds the first place at which two values differ. Nothing and empty are the
-// same: JSON cannot always tell them apart.
+// diff finds the first path at which two values differ. Missing and empty values are
+// equal, because JSON cannot always distinguish them.
 func diff(path string, a, b any) (where, x, y string, same bool) {
 	if empty(a) && empty(b) {
 		return "", "", "", true
@@ -93,10 +93,10 @@ func empty(v any) bool {
 	return false
 }
 
-// shownOf is how much of a long text is shown on each side of a difference, in bytes.
+// shownOf is the length of text shown on each side of a difference, in bytes.
 const shownOf = 60
 
-// around shows two texts at their first difference.
+// around returns excerpts of two texts around their first difference.
 func around(a, b string) (string, string) {
 	n := 0
 	for n < len(a) && n < len(b) && a[n] == b[n] {

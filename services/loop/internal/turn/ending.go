@@ -13,7 +13,7 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/life"
 )
 
-// fatal errors end the run; all others bring it back later.
+// fatal reports whether err ends the run. After all other errors the run is retried.
 func fatal(err error) bool {
 	switch api.CodeOf(err) {
 	case api.Denied, api.Invalid:
@@ -29,7 +29,7 @@ func fatal(err error) bool {
 	return false
 }
 
-// persist writes the turn and, when it was the last, the run's end.
+// persist writes the turn and, if it was the last, the run's end.
 func (e *Engine) persist(ctx context.Context, s *state) (*End, error) {
 	if err := e.pay(ctx, s); err != nil {
 		return nil, err
@@ -54,12 +54,12 @@ func (e *Engine) persist(ctx context.Context, s *state) (*End, error) {
 	return nil, nil
 }
 
-// ended says whether the turn that is being persisted is the run's last, and how
-// the agent goes on; it counts the turn in rec.
+// ended returns the end of the run if the turn to be persisted is the last, and nil
+// otherwise. It also sets the session's counters and notice in rec.
 func (e *Engine) ended(s *state, rec *Record, now int64) *End {
 	flushed := s.thought.Completion.Finish == api.FinishFlush
 	if flushed && !s.capped() {
-		return nil // the run goes on with what it is for, and no habit is to be seen
+		return nil // a flush is not evaluated for habits, and the run continues with its task
 	}
 	habits := life.Turn{Asked: s.asked()}
 	end := &End{
@@ -68,7 +68,7 @@ func (e *Engine) ended(s *state, rec *Record, now int64) *End {
 	}
 	failure := unfinished(s.thought.Completion, s.asked())
 	ends := false
-	for i, call := range s.calls(s.agent.MaxCalls) { // of several alarms the first one wakes
+	for i, call := range s.calls(s.agent.MaxCalls) { // if there are several alarms, the earliest applies
 		r := s.results[i]
 		ends = ends || r.Ends && r.Outcome == api.OutcomeOK
 		if r.Sleep != nil && r.Outcome == api.OutcomeOK && (end.Sleep == 0 || r.Sleep.Until < end.Sleep) {
@@ -90,12 +90,12 @@ func (e *Engine) ended(s *state, rec *Record, now int64) *End {
 		rec.Notice = ""
 	case ends:
 		end.Why = "its task is over"
-	case s.capped() && len(s.thought.Completion.ToolCalls) > 0: // words are what it was for
+	case s.capped() && len(s.thought.Completion.ToolCalls) > 0: // a closing text without calls is a success
 		overCap(s, end)
 	case verdict.Why != "":
 		e.rest(s, end, verdict.Why, verdict.For)
 	case !s.capped() && s.steered():
-		return nil // a message waits that steers the run
+		return nil // a queued message steers the run
 	case len(s.calls(s.agent.MaxCalls)) == 0 && failure != nil:
 		end.endedBy(failure)
 		e.rest(s, end, failure.Message, life.AfterNothing)
@@ -110,30 +110,31 @@ func (e *Engine) ended(s *state, rec *Record, now int64) *End {
 	return end
 }
 
-// overCap ends a run that has cost what it may, as a failure that another try would
-// only repeat. What the turn has thought and done is kept.
+// overCap ends a run that has reached its cost cap, as a failure that must not be
+// retried. The turn is kept.
 func overCap(s *state, end *End) {
 	end.Success, end.Code, end.Reason, end.Response = false, api.Denied, api.ReasonCostCap, ""
 	end.Error = fmt.Sprintf("the run has cost %s, and may cost %s", end.Cost, s.cmd.CostCap)
 	end.Why = end.Error
 }
 
-// rest puts the agent to sleep. An autonomous one wakes again; any other waits for a
-// message, rather than spending money unasked.
+// rest sets the agent to sleeping. An autonomous agent gets an alarm; any other sleeps
+// until a message arrives, so that it does not spend money unrequested.
 func (e *Engine) rest(s *state, end *End, why string, d time.Duration) {
 	end.Why = why
-	if s.agent.Autonomous && s.cmd.Kind != api.RunTask && s.cmd.Kind != api.RunMail { // only its own runs go on by themselves
+	if s.agent.Autonomous && s.cmd.Kind != api.RunTask && s.cmd.Kind != api.RunMail { // runs for tasks and mail set no alarm
 		end.Sleep, end.Alarm = end.At+d.Microseconds(), true
 	}
 }
 
-// giveUp ends the run with err; what was thought is kept. An error of its own
-// never has the code of err: the run must come back to be given up again.
+// giveUp ends the run with err. A completion that exists is kept. If giveUp fails, its
+// error never has the code of err, so that the run is retried and given up again.
 func (e *Engine) giveUp(ctx context.Context, s *state, ev Events, err error) (*End, error) {
 	now := e.Now().UnixMicro()
-	// Under the fence, so that an owner of the past cannot end what another goes on with.
+	// The begin fences a previous owner, so that it cannot end a run that another
+	// continues.
 	fence := &Begin{At: now, Attempt: max(1, s.attempts)}
-	if s.number == 1 && s.begun == 0 { // no owner has taken it up
+	if s.number == 1 && s.begun == 0 { // the run has not begun before
 		s.begun, fence.Kind = now, s.cmd.Kind
 	}
 	if ferr := e.append(ctx, s, Step{Begin: fence}); ferr != nil {
@@ -142,7 +143,7 @@ func (e *Engine) giveUp(ctx context.Context, s *state, ev Events, err error) (*E
 	if s.input.Text == "" {
 		s.input = Input{Text: s.cmd.Content, By: s.cmd.By}
 	}
-	if !s.owned { // it ends before this owner began, and the one before may have lost words of it
+	if !s.owned { // the run ends before this owner began it; the previous owner may not have completed goOn
 		if gerr := e.goOn(ctx, s, ev, ID(s.cmd.Run, s.number)); gerr != nil && !fatal(gerr) {
 			return nil, fmt.Errorf("give up because of %q: %w", err.Error(), gerr)
 		}
@@ -152,7 +153,7 @@ func (e *Engine) giveUp(ctx context.Context, s *state, ev Events, err error) (*E
 		Run: s.cmd, Input: s.input, Code: w.Code, Reason: w.Reason, Error: w.Message, Next: w.Next, At: now,
 		State: api.StateSleeping, Why: w.Message, Fate: api.FateConsumed,
 	}
-	if s.thought == nil { // the input stays in the transcript, without an answer
+	if s.thought == nil { // the input is kept in the transcript, without an answer
 		paid, serr := Spent(ctx, e.Treasury, s.agent.ID, ID(s.cmd.Run, s.number))
 		if serr != nil {
 			return nil, fmt.Errorf("give up because of %q: %w", err.Error(), retryable(serr))
@@ -169,7 +170,7 @@ func (e *Engine) giveUp(ctx context.Context, s *state, ev Events, err error) (*E
 	rec := s.record(s.agent.MaxCalls, life.StateAt(s.tier, s.agent.State), now)
 	rec.Counters = e.failed(s, end, w)
 	end.Turns, end.Cost = s.total+1, s.cost+rec.Turn.Cost
-	// Where treasury is away, the router settles by itself when it is back.
+	// If treasury is unavailable, the router settles the cost later.
 	if perr := e.pay(ctx, s); perr != nil && ctx.Err() != nil {
 		return nil, fmt.Errorf("give up because of %q: %w", err.Error(), retryable(perr))
 	}
@@ -180,9 +181,9 @@ func (e *Engine) giveUp(ctx context.Context, s *state, ev Events, err error) (*E
 	return end, nil
 }
 
-// pay returns when the cost of the turn's thought is settled, so that what the turn says
-// it cost is paid, and the next prompt says what is left. What an owner before asked for,
-// and what broke off, the router is asked to confirm.
+// pay waits until the cost of the turn's thought is settled, so that the recorded cost
+// is paid and the next prompt has the remaining funds. If a previous owner made the
+// call, or the wait fails, pay uses [Router.Confirm].
 func (e *Engine) pay(ctx context.Context, s *state) error {
 	s.owns = nil
 	if s.settled || s.thought == nil || s.thought.Call == "" {
@@ -197,14 +198,15 @@ func (e *Engine) pay(ctx context.Context, s *state) error {
 		}
 	}
 	s.owns, err = e.Router.Confirm(ctx, s.agent.ID, s.thought.Call)
-	if api.CodeOf(err) == api.NotFound { // the router has lost the answer, and cannot settle it
+	if api.CodeOf(err) == api.NotFound { // the router lost the answer and cannot settle it
 		err = nil
 	}
 	s.settled = err == nil
 	return err
 }
 
-// persistTurn writes a turn; with a run's first one the store has the run's beginning.
+// persistTurn writes a turn. After the run's first turn it calls recorded, because the
+// store then has the run's begin.
 func (e *Engine) persistTurn(ctx context.Context, s *state, rec *Record, end *End) error {
 	err := e.Store.Persist(ctx, rec, s.input, end)
 	if err == nil && s.recorded != nil {
@@ -214,24 +216,24 @@ func (e *Engine) persistTurn(ctx context.Context, s *state, rec *Record, end *En
 	return err
 }
 
-// settling is how long the end of what was asked for waits for the router to end a call
-// whose caller has left.
+// settling is the longest interval between two checks of [Spent], which waits for the
+// router to end a model call whose caller has stopped.
 const settling = 2 * time.Second
 
-// Spent is what a turn, or another question to a model, has cost though there is no
-// answer: it was on its way when the run ended, broke off, or its owner died with it.
-// What is held yet is waited for, 4 s at most: when the router has died in the middle,
-// it is held until it expires. An agent without an account has spent nothing.
+// Spent returns the cost of a turn, or of another model call, that has no answer: the
+// run ended, failed or lost its owner while the call was in progress. Spent waits for
+// at most 4 s while an amount is held; if the router crashed during the call, the hold
+// remains until it expires. An agent without an account has spent nothing.
 func Spent(ctx context.Context, t Treasury, agent, id string) (api.Micros, error) {
 	const first = settling / 32
 	for wait := first; ; wait *= 2 {
 		m, err := t.Spent(ctx, agent, id)
 		switch {
-		case fatal(err), api.CodeOf(err) == api.NotFound: // an agent without an account has paid nothing
+		case fatal(err), api.CodeOf(err) == api.NotFound: // an agent without an account has spent nothing
 			return 0, nil
 		case err != nil, wait > settling:
 			return m.Paid, err
-		case m.Held == 0 && (m.Paid > 0 || wait > first): // at first the question may be on its way to the hold
+		case m.Held == 0 && (m.Paid > 0 || wait > first): // at the first check the router may not have placed the hold yet
 			return m.Paid, nil
 		}
 		next := time.NewTimer(wait)
@@ -244,15 +246,15 @@ func Spent(ctx context.Context, t Treasury, agent, id string) (api.Micros, error
 	}
 }
 
-// failed says how the agent rests after a run that ended with w, by its cause
-// (spec-core-1 §1.5, W-6, W-48).
+// failed sets how long the agent sleeps after a run that ended with w, by the cause, and
+// returns the session's counters (docs/reference/loop.md, Errors of runs).
 func (e *Engine) failed(s *state, end *End, w *api.Error) api.Counters {
 	counters := s.counters
 	switch w.Reason {
 	case api.ReasonCancelled:
-		return counters // a cancelled run is no failure
+		return counters // a cancelled run is not a failure
 	case api.ReasonInsufficient:
-		end.State = api.StateCritical // waits for money
+		end.State = api.StateCritical // until it is funded
 		counters.Errors = 0
 	case api.ReasonLimit:
 		e.rest(s, end, w.Message, max(w.Retry(), life.AfterBudget))
@@ -272,7 +274,8 @@ func (e *Engine) failed(s *state, end *End, w *api.Error) api.Counters {
 	return counters
 }
 
-// retryable takes a code from err that would settle the run's message.
+// retryable replaces an error whose code would settle the run's message by one without
+// a code.
 func retryable(err error) error {
 	if fatal(err) {
 		return errors.New(err.Error())

@@ -13,8 +13,8 @@ import (
 	"github.com/anima-run/anima/pkg/telemetry"
 )
 
-// Engine executes runs. It is safe for concurrent use on different sessions;
-// who runs a session is the caller's to decide, by its lock.
+// Engine executes runs. It is safe for concurrent use on different sessions. The caller
+// must ensure, by its lock, that one run of a session executes at a time.
 type Engine struct {
 	Store    Store
 	Journal  Journal
@@ -26,51 +26,54 @@ type Engine struct {
 	Alarms   Alarms
 	Outputs  Outputs
 	Tools    map[string]Tool
-	Toolbox  Toolbox // nil: no agent has tools of its own
+	Toolbox  Toolbox // nil: agents have only Tools
 	Context  Context
 	Now      func() time.Time
-	// Root starts the root span of a turn under ids that derive from its own, so
-	// that recovery continues the same trace. past is nil for a turn that begins now.
+	// Root starts the root span of a turn. Its ids derive from the turn's id, so a
+	// resumed turn continues the same trace. past is nil if this owner has executed the
+	// run's previous turn.
 	Root func(ctx context.Context, cmd api.Run, agent Agent, turn string, past *Past) (context.Context, trace.Span)
-	// Ending is told, below the root, that the turn is being persisted as ended at a
-	// time, in µs.
+	// Ending is called below the root span when the turn is about to be persisted with
+	// at as its end, in Unix µs.
 	Ending func(ctx context.Context, at int64)
 	// Tracer starts the spans inside a turn.
 	Tracer trace.Tracer
-	// Attempts is how often a run is taken up without getting a turn further
-	// before it is given up.
+	// Attempts is the maximum number of attempts at a turn. A run whose turn is not
+	// persisted after that many attempts is given up.
 	Attempts int
-	// Observe is told what happened, for the instruments.
+	// Observe receives measurements for the metrics.
 	Observe Observer
-	// Within is told that a run waits for something that takes d at most, until done is
-	// called. nil: nothing is told.
+	// Within is called when a run begins to wait for an operation that takes at most d;
+	// the engine calls done when the operation returns. nil: not called.
 	Within func(ctx context.Context, d time.Duration) (done func())
-	// Begun is called when a run was taken up for the first time: the store records that
-	// with the first turn, which may take long. The engine calls done when that turn is
-	// stored; an owner that leaves the run before does not call it. nil: not called.
+	// Begun is called when a run has begun for the first time, because the store
+	// records the begin only with the first turn, which may take long. The engine calls
+	// done when that turn is stored, and does not call it if it returns the run before.
+	// nil: not called.
 	Begun func(cmd api.Run, input Input, tier api.Tier, at int64) (done func())
-	// Over is told, once or again, that the end of a run with turns is in the journal; with
-	// an error the run's message comes back. nil: nothing is told.
+	// Over is called, at least once, when the end of a run with turns is in the
+	// journal. If it returns an error, the run's message is redelivered. nil: not
+	// called.
 	Over func(ctx context.Context, end api.LoopEnd) error
 
-	player *player // of a recorded turn; nil: the turns are lived
+	player *player // replays a recorded turn; nil: the turns are executed
 }
 
-// Observer counts. Every method is called on the run's goroutine.
+// Observer records metrics. Every method is called on the run's goroutine.
 type Observer interface {
 	Turn(ctx context.Context, outcome string, d time.Duration)
 	Tool(ctx context.Context, tool string, o api.Outcome, d time.Duration)
 	Context(ctx context.Context, tokens int64)
 }
 
-// Run executes a run to its end, from wherever its journal says it is. What it
-// returns settles the run's message: nil when the run is over, for better or
-// worse; an error when it must be taken up again. ctx ends when the lease on the
-// session does.
+// Run executes a run to its end, beginning at the step that its journal has reached.
+// Its result settles the run's message: nil if the run is over, with success or with
+// failure; an error if the run must be resumed. ctx must end when the lease on the
+// session expires.
 //
-// Dying between any two lines is safe: before begin nothing has happened; between
-// steps the journal tells where to go on; after a PERSIST the entry that announces it
-// is written by the next owner.
+// The engine may crash at any point: before begin the run has no effect; between steps
+// the next owner resumes from the journal; after a PERSIST the next owner appends the
+// entry that announces it.
 func (e *Engine) Run(ctx context.Context, cmd api.Run, ev Events) error {
 	known, err := e.Store.Known(ctx, cmd)
 	if err != nil {
@@ -91,7 +94,7 @@ func (e *Engine) Run(ctx context.Context, cmd api.Run, ev Events) error {
 		counters: known.Counters, notice: known.Notice, after: standing{known.Last, known.Journal, known.Reset},
 	}
 	if known.Turns > 0 {
-		s.persisted = known.Before // unless the journal has it
+		s.persisted = known.Before // cleared by apply if the journal already announced it
 	}
 	if known.Begun {
 		if s.changed, err = e.Store.Changes(ctx, cmd); err != nil {
@@ -125,22 +128,22 @@ func (e *Engine) Run(ctx context.Context, cmd api.Run, ev Events) error {
 	}
 }
 
-// again announces the end of a run that is over: its owner may have been killed before it
-// did.
+// again announces the end of a run that is over, because its owner may have crashed
+// before it announced the end. It is idempotent.
 func (e *Engine) again(ctx context.Context, cmd api.Run, known Known, ev Events) error {
 	end := *known.Ended
 	if end.Turns == 0 {
 		return e.dropped(ctx, end, ev)
 	}
 	id := ID(cmd.Run, end.Turns)
-	root := trace.SpanContextConfig{TraceFlags: trace.FlagsSampled} // sent by the owner that ended the run
+	root := trace.SpanContextConfig{TraceFlags: trace.FlagsSampled} // the owner that ended the run exported this span
 	root.TraceID, root.SpanID = telemetry.DeriveIDs("turn", id)
 	ctx = below(ctx, trace.NewSpanContext(root), cmd, id)
 	tail, last, err := e.Journal.Tail(ctx, cmd, known.Journal)
 	if err != nil {
 		return err
 	}
-	// Another run of the session begins after the end is announced.
+	// Another run of the session begins only after the end of this one is announced.
 	if n := len(tail); !known.Latest || n > 0 && (tail[n-1].Run != cmd.Run || tail[n-1].End != nil) {
 		if err := e.settled(ctx, end); err != nil {
 			return err
@@ -150,8 +153,9 @@ func (e *Engine) again(ctx context.Context, cmd api.Run, known Known, ev Events)
 	return e.finish(ctx, end, last)
 }
 
-// Drop gives a run its fate that waits behind another one, and so has not begun, and
-// announces it. Dying in between repeats the announcement: what is stored first stays.
+// Drop ends a run that is queued and has not begun, with the outcome in end, and
+// announces it. After a crash between the two, a repeated Drop announces the outcome
+// that was stored first.
 func (e *Engine) Drop(ctx context.Context, end End, ev Events) error {
 	stored, err := e.Store.Drop(ctx, end)
 	if err != nil {
@@ -160,8 +164,8 @@ func (e *Engine) Drop(ctx context.Context, end End, ev Events) error {
 	return e.dropped(ctx, stored, ev)
 }
 
-// Refuse is Drop for a run whose place in its session has come. Errors: Conflict for one
-// that has begun.
+// Refuse is Drop for a run at the head of its session's queue. Errors: Conflict for a
+// run that has begun.
 func (e *Engine) Refuse(ctx context.Context, end End, ev Events) error {
 	known, err := e.Store.Known(ctx, end.Run)
 	if err != nil {
@@ -177,10 +181,11 @@ func (e *Engine) Refuse(ctx context.Context, end End, ev Events) error {
 	return err
 }
 
-// refuse drops a run unless it has begun: what such a run did must be kept. The store
-// tells that from the run's first turn on, and the journal before. A journal that shows
-// nothing is no proof, because its stream's leader may be behind (ADR 11); an entry that
-// the stream takes on top of what it shows is.
+// refuse drops a run unless it has begun; the effects of a run that has begun must be
+// recorded. The store records the begin with the run's first turn, the journal before
+// that. A journal without entries of the run is no proof, because the leader of its
+// stream may be behind (ADR 11). Therefore refuse appends an entry on top of the tail
+// that it read: if the stream accepts the entry, the run has not begun.
 func (e *Engine) refuse(ctx context.Context, known Known, end End, ev Events) (begun bool, err error) {
 	if known.Begun {
 		return true, nil
@@ -201,7 +206,8 @@ func (e *Engine) refuse(ctx context.Context, known Known, end End, ev Events) (b
 	return false, e.Drop(ctx, end, ev)
 }
 
-// Cancelled is the error of what must not go on because its run was cancelled.
+// Cancelled returns the error of an operation that stopped because its run was
+// cancelled.
 func Cancelled(why string) error {
 	if why == "" {
 		why = "cancelled"
@@ -209,13 +215,13 @@ func Cancelled(why string) error {
 	return &api.Error{Code: api.Denied, Reason: api.ReasonCancelled, Message: why}
 }
 
-// below is ctx below the root of a turn that is over.
+// below returns ctx with the root span of a finished turn as its parent.
 func below(ctx context.Context, root trace.SpanContext, cmd api.Run, id string) context.Context {
 	return telemetry.WithTurn(trace.ContextWithSpanContext(ctx, root), cmd.Agent, id)
 }
 
-// turn executes the turn under way and persists it. It returns the run's end
-// when this turn was the last.
+// turn executes the turn in progress and persists it. It returns the run's end if this
+// turn was the last.
 func (e *Engine) turn(ctx context.Context, s *state, ev Events) (*End, error) {
 	began := e.Now()
 	id := ID(s.cmd.Run, s.number)
@@ -236,7 +242,7 @@ func (e *Engine) turn(ctx context.Context, s *state, ev Events) (*End, error) {
 		end, err = e.giveUp(ctx, s, ev, err)
 	}
 	if err != nil {
-		// The owner that takes the turn up again sends its root, under these very ids.
+		// The owner that resumes the turn exports its root with the same ids.
 		e.Observe.Turn(ctx, "interrupted", e.Now().Sub(began))
 		telemetry.Abandon(span)
 		if d, waits := e.waits(s, err); waits && ctx.Err() == nil {
@@ -255,13 +261,13 @@ func (e *Engine) turn(ctx context.Context, s *state, ev Events) (*End, error) {
 	return end, nil
 }
 
-// Why runs end that cannot go on. A replay reads them.
+// Prefixes and formats of the errors of runs that were given up. A replay parses them.
 const (
 	givenUp    = "given up after %d tries"
 	tookLonger = "the run took longer than its "
 )
 
-// startOf is when a span began, if that can be told.
+// startOf returns the start time of a span, or otherwise if the span does not have one.
 func startOf(span trace.Span, otherwise time.Time) time.Time {
 	if s, ok := span.(interface{ StartTime() time.Time }); ok {
 		return s.StartTime()
@@ -269,8 +275,8 @@ func startOf(span trace.Span, otherwise time.Time) time.Time {
 	return otherwise
 }
 
-// interrupted ends a run whose time is over or that was cancelled; the turn's root
-// is made anew, because the interrupted one was not sent.
+// interrupted ends a run that was cancelled or reached its deadline. It starts the root
+// span of the turn again, because that of the interrupted turn was abandoned.
 func (e *Engine) interrupted(ctx context.Context, s *state, ev Events, cause error) (*End, error) {
 	if !s.owned {
 		if _, err := e.takeUp(ctx, s); err != nil {
@@ -281,7 +287,7 @@ func (e *Engine) interrupted(ctx context.Context, s *state, ev Events, cause err
 	s.root = span.SpanContext()
 	err := cause
 	if api.ReasonOf(cause) == api.ReasonCancelled {
-		k, kerr := e.Store.Known(ctx, s.cmd) // who noticed may not know why
+		k, kerr := e.Store.Known(ctx, s.cmd) // the watcher may not have the reason
 		if kerr != nil {
 			telemetry.Abandon(span)
 			return nil, kerr
@@ -310,10 +316,10 @@ func (e *Engine) execute(ctx context.Context, s *state, ev Events, id string, sp
 	funded := func() error { return nil }
 	if s.thought == nil && !s.knows() {
 		funded = e.look(ctx, s)
-		defer func() { _ = funded() }() // whatever comes before it is needed
+		defer func() { _ = funded() }() // every return waits for the request, which writes to the state
 	}
 	tookUp := !s.owned
-	if tookUp { // the first turn that this owner works on
+	if tookUp { // the first turn that this owner executes
 		if err := e.begin(ctx, s, ev, id, funded); err != nil {
 			return nil, err
 		}
@@ -324,7 +330,7 @@ func (e *Engine) execute(ctx context.Context, s *state, ev Events, id string, sp
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	if err := funded(); err != nil { // after begin: a run that ends so was taken up
+	if err := funded(); err != nil { // after begin, so that a run that ends here has begun in the journal
 		return nil, err
 	}
 	if s.number > 1 && s.thought == nil && (tookUp || s.steered()) {

@@ -19,12 +19,12 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/turn/turntest"
 )
 
-// world is one whose model gives these answers in order.
+// world returns a world whose model returns the answers in order.
 func world(answers ...api.Completion) *turntest.World {
 	return turntest.New(turntest.NewStore(ada), turntest.Say(answers...))
 }
 
-// run executes the command to its end and returns its turns and its end.
+// run executes a run to its end and returns its turns and its end.
 func run(t *testing.T, w *turntest.World, cmd api.Run) ([]api.Turn, turn.End) {
 	t.Helper()
 	if err := w.Run(t.Context(), turntest.Open, cmd); err != nil {
@@ -38,7 +38,7 @@ func run(t *testing.T, w *turntest.World, cmd api.Run) ([]api.Turn, turn.End) {
 	return o.Turns, *o.Known.Ended
 }
 
-// told is what the model's last prompt says of the calls before it.
+// told returns the results of calls in the model's last prompt.
 func told(w *turntest.World) []string {
 	var out []string
 	requests := w.Router.Requests()
@@ -85,7 +85,8 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestToken bends every part of a decision: no tool may run on it.
+// TestToken tests that no tool is executed with a decision of which any part was
+// changed.
 func TestToken(t *testing.T) {
 	t.Parallel()
 	_, stranger, err := ed25519.GenerateKey(nil)
@@ -149,7 +150,7 @@ func TestToken(t *testing.T) {
 	}
 }
 
-// TestTokenRenewed lets one token expire on the way: the next one is good.
+// TestTokenRenewed tests that an expired token is replaced when the run is retried.
 func TestTokenRenewed(t *testing.T) {
 	t.Parallel()
 	w := world(asks("", "fire"), says("done"))
@@ -193,8 +194,8 @@ func TestDenied(t *testing.T) {
 	}
 }
 
-// TestArguments: what a model writes that no tool can take is never run and
-// never judged (V-39).
+// TestArguments tests that arguments that no tool accepts are neither executed nor sent
+// to policy (docs/reference/loop.md, V-39).
 func TestArguments(t *testing.T) {
 	t.Parallel()
 	for name, arguments := range map[string]string{
@@ -241,7 +242,7 @@ func TestUnknownTool(t *testing.T) {
 	}
 }
 
-// TestOffered: the model is told of the tools that its agent was granted.
+// TestOffered tests that the prompt has the tools that the agent's definition grants.
 func TestOffered(t *testing.T) {
 	t.Parallel()
 	some := ada
@@ -288,8 +289,8 @@ func TestMaxTurns(t *testing.T) {
 	}
 }
 
-// task is a run that may cost so much, in a world where each of its thoughts costs 610
-// and has a call, but the last of so many.
+// task returns a run with a cost cap, in a world in which each model call costs 610
+// micro-USD and returns a call, except that of turn number words, which returns a text.
 func task(limit api.Micros, words int) (*turntest.World, api.Run) {
 	cmd := command
 	cmd.Kind, cmd.CostCap = api.RunTask, limit
@@ -304,13 +305,13 @@ func task(limit api.Micros, words int) (*turntest.World, api.Run) {
 	}), cmd
 }
 
-// TestCostCap: a run ends after the turn that reaches what it may cost, with that turn
-// paid and its calls made, and not before. What it says with it stands.
+// TestCostCap tests that a run ends after the turn that reaches its cost cap, with the
+// turn charged and its calls executed. A closing text in that turn is a success.
 func TestCostCap(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		limit  api.Micros
-		words  int // the turn that ends in them
+		words  int // number of the turn with the closing text
 		turns  int
 		reason string
 	}{
@@ -337,8 +338,8 @@ func TestCostCap(t *testing.T) {
 	}
 }
 
-// TestCostCapEnds: what a turn that reaches the cap does to end its run is how the run
-// ends, and who wants to join it comes too late.
+// TestCostCapEnds tests that a task completed in the turn that reaches the cap is a
+// success, and that a message in mode steer no longer joins.
 func TestCostCapEnds(t *testing.T) {
 	t.Parallel()
 	w, cmd := task(1, 0)
@@ -361,8 +362,8 @@ func TestCostCapEnds(t *testing.T) {
 	}
 }
 
-// TestSleep: of several sleeps the one that is over first counts, whatever the
-// order, and a failed one does not (V-22: no sleep from a call that threw).
+// TestSleep tests that the earliest of several sleeps applies, in any order, and that a
+// failed sleep call does not (docs/reference/loop.md, V-22).
 func TestSleep(t *testing.T) {
 	t.Parallel()
 	for _, seconds := range [][3]int64{{2, 3, 1}, {3, 2, 1}} {
@@ -409,7 +410,7 @@ func TestCannotPay(t *testing.T) {
 	if got := w.Stream.Kept()["agent_state/ada/4"]["state"]; got != "critical" {
 		t.Errorf("the agent was said to be %v", got)
 	}
-	// The next run sees what was asked, and nothing that was not said.
+	// The next prompt has the input of this run and no answer.
 	w.Router.Script = turntest.Say(says("hello again"))
 	next := command
 	next.Run, next.Content = "run2", "are you there?"
@@ -417,7 +418,8 @@ func TestCannotPay(t *testing.T) {
 	prompted(t, w)
 }
 
-// TestRouterAway: a run waits for the router, and is given up after its attempts.
+// TestRouterAway tests that a run is retried while the router is unavailable, and given
+// up after its attempts.
 func TestRouterAway(t *testing.T) {
 	t.Parallel()
 	away := &api.Error{Code: api.Unavailable, Reason: api.ReasonProvider, Message: "no answer"}
@@ -446,7 +448,7 @@ func TestRouterAway(t *testing.T) {
 	}
 }
 
-// TestNoModel: an agent for which there is no model does not hammer the router.
+// TestNoModel tests that an agent without a usable model sleeps instead of retrying.
 func TestNoModel(t *testing.T) {
 	t.Parallel()
 	w := world()
@@ -458,7 +460,8 @@ func TestNoModel(t *testing.T) {
 	}
 }
 
-// TestBalanceUnknown: not knowing is not being poor (W-7).
+// TestBalanceUnknown tests that an unknown balance is not treated as a low balance
+// (docs/reference/loop.md, unknown tier).
 func TestBalanceUnknown(t *testing.T) {
 	t.Parallel()
 	w := world(says("done"))
@@ -496,8 +499,8 @@ func TestRunTimeout(t *testing.T) {
 	})
 }
 
-// TestLeaseLost: an owner whose context ends stops and leaves the run to others. That the
-// run has begun is still to be recorded then, and no more once its first turn is stored.
+// TestLeaseLost tests that an owner whose context ends returns the run. Its begin must
+// still be recorded then, and no longer once the first turn is stored.
 func TestLeaseLost(t *testing.T) {
 	t.Parallel()
 	w := world(asks("", "look", "fire"), says("done"))
@@ -542,8 +545,8 @@ func TestLeaseLost(t *testing.T) {
 	}
 }
 
-// TestToolErrors: what a tool returns decides whether the model is told or the
-// run comes back to the call.
+// TestToolErrors tests that the error of a tool decides whether it is reported to the
+// model or the call is retried.
 func TestToolErrors(t *testing.T) {
 	t.Parallel()
 	full := &api.Error{Code: api.Unavailable, Reason: api.ReasonLimit, Message: "too many messages"}
@@ -551,7 +554,7 @@ func TestToolErrors(t *testing.T) {
 	for name, tt := range map[string]struct {
 		tool  string
 		err   error
-		want  api.Outcome // "": the run comes back
+		want  api.Outcome // "": the run is retried
 		tells string
 	}{
 		"a keyed one's service is away":         {"pay", away, "", ""},
@@ -600,8 +603,8 @@ func TestDeadAgent(t *testing.T) {
 	}
 }
 
-// TestPrincipal: a run has the authority of the least of its inputs, to its end. A
-// creator's run has no stranger's words in it, and so the creator's authority.
+// TestPrincipal tests that a run has the lowest principal of its inputs until its end,
+// and that a run of the creator does not include peer messages.
 func TestPrincipal(t *testing.T) {
 	t.Parallel()
 	w := three(false)
@@ -636,7 +639,8 @@ func TestPrincipal(t *testing.T) {
 	}
 }
 
-// TestLongRun: however much a run reads, its task stays in the prompt.
+// TestLongRun tests that the prompt always has the run's task, however much the run
+// reads.
 func TestLongRun(t *testing.T) {
 	t.Parallel()
 	w := turntest.New(turntest.NewStore(ada), func(req api.Complete) (api.Completion, error) {
@@ -665,7 +669,8 @@ func TestLongRun(t *testing.T) {
 	}
 }
 
-// TestJournalDropped: a journal that the stream has dropped is begun anew.
+// TestJournalDropped tests a run on a session whose journal was removed from the
+// stream.
 func TestJournalDropped(t *testing.T) {
 	t.Parallel()
 	w := world(asks("", "look"), says("done"))

@@ -8,16 +8,16 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/prompt"
 )
 
-// Fork is what a recorded turn's model was asked, to be asked again otherwise.
+// Fork holds the prompt of a recorded turn, for another model call with changes.
 type Fork struct {
 	Agent    Agent
-	Answer   api.Completion // of then
+	Answer   api.Completion // the recorded answer
 	Messages []api.ChatMessage
 	Tools    []api.Tool
 }
 
-// NewFork rebuilds what a recorded turn's model was asked, with another genesis prompt
-// if one is given. Errors: as [Replay].
+// NewFork rebuilds the prompt of a recorded turn, with another genesis prompt if
+// genesis is not empty. Errors: as [Replay].
 func NewFork(ctx context.Context, texts ContextStore, rec Recording, genesis string) (Fork, error) {
 	p, err := newPlayer(ctx, texts, rec, nil)
 	if err != nil {
@@ -41,7 +41,7 @@ func NewFork(ctx context.Context, texts ContextStore, rec Recording, genesis str
 	var layers []prompt.Text
 	for _, l := range parts.Layers {
 		switch l.Name {
-		case "genesis", "definition": // the second is the rest of the first
+		case "genesis", "definition": // the layer definition holds the rest of the genesis prompt
 		case "identity":
 			layers = append(layers, l)
 			if first != "" {

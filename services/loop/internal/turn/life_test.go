@@ -18,19 +18,19 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/turn/turntest"
 )
 
-// alive is a world whose agent lives by itself.
+// alive returns a world with an autonomous agent.
 func alive(answers ...api.Completion) *turntest.World {
 	a := ada
 	a.Autonomous = true
 	return turntest.New(turntest.NewStore(a), turntest.Say(answers...))
 }
 
-// always answers every request alike.
+// always returns a script with the same answer to every request.
 func always(c api.Completion, err error) turntest.Script {
 	return func(api.Complete) (api.Completion, error) { return c, err }
 }
 
-// woken is the command of a wake number n.
+// woken returns the run of wake number n.
 func woken(n int) api.Run {
 	cmd := command
 	cmd.Run, cmd.Kind, cmd.Content = fmt.Sprintf("run%d", n), api.RunWake, "slept enough"
@@ -38,8 +38,8 @@ func woken(n int) api.Run {
 	return cmd
 }
 
-// TestEndings has every way in which a run puts its agent to sleep, with the
-// durations of spec-core-1 §1.5.
+// TestEndings tests all reasons for which a run sets its agent to sleeping, with the
+// durations of docs/reference/loop.md, Sleep.
 func TestEndings(t *testing.T) {
 	t.Parallel()
 	refusal := func(code api.Code, reason string, after int64) turntest.Script {
@@ -48,7 +48,7 @@ func TestEndings(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		script turntest.Script
-		turns  int // of the agent's limit; 0: 25
+		turns  int // the agent's limit; 0: 25
 		why    string
 		sleeps time.Duration
 		state  api.AgentState
@@ -87,7 +87,7 @@ func TestEndings(t *testing.T) {
 			if c := end.Changed; c == nil || c.Reason != tt.why || c.SleepUntil != end.Sleep {
 				t.Errorf("announced %+v", c)
 			}
-			// One that does not live by itself spends nothing on its own.
+			// An agent that is not autonomous sets no alarm.
 			a.Autonomous = false
 			w = turntest.New(turntest.NewStore(a), tt.script)
 			if _, end := run(t, w, command); end.Sleep != 0 || len(w.Alarms.All()) != 0 {
@@ -97,8 +97,8 @@ func TestEndings(t *testing.T) {
 	}
 }
 
-// TestNotice: a warning is shown in the next turn, is no input, and survives the
-// end of its run and a new owner.
+// TestNotice tests that a warning is in the prompt of the next turn and is not an
+// input, also if the next turn belongs to another run and another owner.
 func TestNotice(t *testing.T) {
 	t.Parallel()
 	w := alive(asks("", "put"), asks("", "put"), asks("", "put"), asks("", "pay"), says("done"))
@@ -119,7 +119,7 @@ func TestNotice(t *testing.T) {
 	}
 	prompted(t, w)
 
-	// The third of a row in one run, the warning in the next.
+	// The third call in a row is the last of its run; the warning is in the next run.
 	w = alive(asks("", "put"), asks("", "put"), asks("", "put"))
 	a := ada
 	a.MaxTurns, a.Autonomous = 3, true
@@ -132,8 +132,8 @@ func TestNotice(t *testing.T) {
 	}
 }
 
-// TestErrorsInARow: the fifth failure is a long sleep, and one success forgets
-// the ones before.
+// TestErrorsInARow tests that the fifth consecutive failure causes a long sleep, and
+// that a success resets the count.
 func TestErrorsInARow(t *testing.T) {
 	t.Parallel()
 	w := alive()
@@ -155,8 +155,8 @@ func TestErrorsInARow(t *testing.T) {
 	}
 }
 
-// TestTiers: the agent's state follows its money from turn to turn, and unknown
-// is not poor.
+// TestTiers tests that the agent's state follows its balance from turn to turn, and
+// that an unknown balance does not change it.
 func TestTiers(t *testing.T) {
 	t.Parallel()
 	w := world(asks("", "put"), asks("", "pay"), asks("", "put"), asks("", "fire"), says("done"))
@@ -189,8 +189,9 @@ func TestTiers(t *testing.T) {
 	}
 }
 
-// TestPolicyDown: nothing runs without policy; after a minute the agent sleeps and
-// says why (W-48).
+// TestPolicyDown tests that no call is executed while policy is unavailable, and that
+// the agent sleeps after a minute, with that reason (docs/reference/loop.md, policy
+// skipped).
 func TestPolicyDown(t *testing.T) {
 	t.Parallel()
 	w := alive(asks("", "put"), says("never"))
@@ -203,7 +204,7 @@ func TestPolicyDown(t *testing.T) {
 	if err := w.Run(t.Context(), away, command); api.CodeOf(err) != api.Unavailable {
 		t.Fatalf("at first: %v, want that the run comes back", err)
 	}
-	for range 70_000 { // the world's clock goes on by a millisecond with each look
+	for range 70_000 { // the world's clock advances by 1 ms with each call
 		w.Now()
 	}
 	if err := w.Run(t.Context(), away, command); err != nil {
@@ -218,15 +219,15 @@ func TestPolicyDown(t *testing.T) {
 	}
 }
 
-// behind is a message that waits behind the command.
+// behind returns a message that is queued behind command.
 func behind(run, content string, mode api.Mode, by api.PrincipalKind) api.Run {
 	m := command
 	m.Run, m.Content, m.Mode, m.By = run, content, mode, api.Principal{Kind: by}
 	return m
 }
 
-// TestSteer: a message joins the run at its next turn, lowers its authority, and
-// has one fate; what waits otherwise goes on waiting.
+// TestSteer tests that a message in mode steer joins the run at its next turn, lowers
+// its principal, and has one outcome, and that a message in another mode stays queued.
 func TestSteer(t *testing.T) {
 	t.Parallel()
 	w := world(asks("", "put"), asks("", "pay"), says("done"))
@@ -255,7 +256,7 @@ func TestSteer(t *testing.T) {
 	if e := store.End("queued"); e != nil {
 		t.Errorf("a message that waits has the fate %+v", e)
 	}
-	// Whoever gets the merged message finds it done, and says so once.
+	// A delivery of the merged message finds it ended and announces the end once.
 	if err := w.Run(t.Context(), turntest.Open, behind("steer", "use less", api.ModeSteer, api.Peer)); err != nil {
 		t.Fatal(err)
 	}
@@ -272,8 +273,8 @@ func TestSteer(t *testing.T) {
 	prompted(t, w)
 }
 
-// TestSteerAtTheEnd: a message that comes while the last words are thought keeps
-// the run going.
+// TestSteerAtTheEnd tests that a message that arrives during the last model call
+// continues the run.
 func TestSteerAtTheEnd(t *testing.T) {
 	t.Parallel()
 	w := world(says("done"), says("done again"))
@@ -290,8 +291,8 @@ func TestSteerAtTheEnd(t *testing.T) {
 	}
 }
 
-// TestSteerCrash has an owner die at every step of a run that is steered: the
-// message joins once and is lost never.
+// TestSteerCrash tests a crash at each port call of a run that is steered: the message
+// joins exactly once.
 func TestSteerCrash(t *testing.T) {
 	t.Parallel()
 	fresh := func() *turntest.World {
@@ -341,8 +342,8 @@ func TestSteerCrash(t *testing.T) {
 	}
 }
 
-// TestCollect: what waits in the same mode comes in at once, up to the first that
-// does not.
+// TestCollect tests that a run in mode collect merges the queued messages of the same
+// mode, up to the first of another mode.
 func TestCollect(t *testing.T) {
 	t.Parallel()
 	w := world(says("all three"))
@@ -363,8 +364,8 @@ func TestCollect(t *testing.T) {
 	}
 }
 
-// TestCancel: the running tool is told to stop, no other starts, and nobody takes
-// the run up again.
+// TestCancel tests that a cancel stops the running tool, that no other tool starts, and
+// that the run is not resumed.
 func TestCancel(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -397,15 +398,15 @@ func TestCancel(t *testing.T) {
 			t.Errorf("a cancel counts as a failure: %+v, %v", k.Counters, err)
 		}
 		before := len(w.Router.Requests())
-		run(t, w, command) // delivered again
+		run(t, w, command) // redelivered
 		if got := len(w.Router.Requests()); got != before {
 			t.Errorf("delivered again it asked the model %d times", got-before)
 		}
 	})
 }
 
-// TestCancelBetween: the fact alone, without any notice, is enough at the next
-// PERSIST; an owner that comes after it does not begin.
+// TestCancelBetween tests that a recorded cancel takes effect at the next PERSIST
+// without a notification, and that a run cancelled before its begin does not begin.
 func TestCancelBetween(t *testing.T) {
 	t.Parallel()
 	w := world(asks("", "put"), says("never"))
@@ -439,9 +440,9 @@ func TestCancelBetween(t *testing.T) {
 	}
 }
 
-// TestCancelCrash has an owner die at every step of a run and lose what it had not
-// stored yet, cancels the run, and lets others come: it ends as cancelled, no effect
-// happens after that, and all of it is announced.
+// TestCancelCrash tests a crash at each port call of a run, with the loss of events
+// that were not stored yet, followed by a cancel. The run ends as cancelled, no effect
+// happens after the cancel, and all events are published.
 func TestCancelCrash(t *testing.T) {
 	t.Parallel()
 	count := &turntest.Crash{}
@@ -485,14 +486,14 @@ func TestCancelCrash(t *testing.T) {
 	}
 }
 
-// TestCancelWaitsForTheRouter: what a cancelled thought has cost is known when nothing is
-// held for it any more, also when its call had not come so far at the first look, and a
-// hold that stays for ever keeps no run.
+// TestCancelWaitsForTheRouter tests that the cost of a cancelled model call is read
+// when no hold remains, also if the hold was not placed at the first check, and that a
+// permanent hold does not block the run.
 func TestCancelWaitsForTheRouter(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		rounds int       // in which the router has not ended the call yet
-		going  api.Spent // what there is of it in those
+		rounds int       // in which the router has not ended the call
+		going  api.Spent // the treasury's answer in those rounds
 		want   api.Micros
 	}{"soon": {2, api.Spent{Paid: 7, Held: 9000}, 305}, "never": {1 << 20, api.Spent{Paid: 7, Held: 9000}, 7}, "on its way": {1, api.Spent{}, 305}} {
 		t.Run(name, func(t *testing.T) {
@@ -522,8 +523,8 @@ func TestCancelWaitsForTheRouter(t *testing.T) {
 	}
 }
 
-// announced are the ids of some events that a run must have left, by what the store has
-// of it.
+// announced returns the ids of some events that must exist for the stored state of a
+// run.
 func announced(t *testing.T, w *turntest.World, cmd api.Run) []string {
 	t.Helper()
 	o := outcomeOf(t, w, cmd)
@@ -541,7 +542,7 @@ func announced(t *testing.T, w *turntest.World, cmd api.Run) []string {
 	return ids
 }
 
-// wantFaults fails when an id was used for two messages.
+// wantFaults fails the test if an id was used for two different messages.
 func wantFaults(t *testing.T, w *turntest.World) {
 	t.Helper()
 	if f := w.Stream.Faults(); len(f) > 0 {
@@ -549,8 +550,8 @@ func wantFaults(t *testing.T, w *turntest.World) {
 	}
 }
 
-// TestBirth: its creator's words are said before the first turn of an agent's life,
-// and not again.
+// TestBirth tests that the creator's message is in the prompt of the agent's first turn
+// only.
 func TestBirth(t *testing.T) {
 	t.Parallel()
 	a := ada

@@ -10,34 +10,34 @@ import (
 	"github.com/anima-run/anima/pkg/api/chat"
 )
 
-// How much a process remembers of what it has encoded.
+// Maximum number of cached encodings in a process.
 const (
-	maxDefinitions = 256 // one for each agent
-	maxKits        = 16  // agents offer the same tools, as a rule
+	maxDefinitions = 256 // one per agent
+	maxKits        = 16  // most agents offer the same tools
 )
 
-// memo remembers the encoded forms of what rarely changes from turn to turn. The zero
-// value is ready. It is safe for concurrent use.
+// memo caches the encodings of values that rarely change from turn to turn. The zero
+// value is ready for use. It is safe for concurrent use.
 type memo struct {
 	mu          sync.Mutex
-	definitions map[string]definition // by agent
-	kits        []*kit                // the latest at the end
+	definitions map[string]definition // by agent id
+	kits        []*kit                // the latest last
 }
 
-// definition is an agent as a [Reference] names it.
+// definition holds an agent's encoding for a [Reference].
 type definition struct {
 	agent      Agent
 	text, hash string
 }
 
-// kit is a list of tools: as a [Reference] names it, and as a model is offered it.
+// kit holds the encodings of a list of tools: for a [Reference] and for the model.
 type kit struct {
 	tools      []kitTool
 	text, hash string
 	offered    []byte
 }
 
-// definition encodes an agent without what changes with its turns.
+// definition encodes an agent without the fields that change with its turns.
 func (m *memo) definition(a Agent) (definition, error) {
 	a.State, a.Turns = "", 0
 	m.mu.Lock()
@@ -60,7 +60,7 @@ func (m *memo) definition(a Agent) (definition, error) {
 	return known, nil
 }
 
-// kit encodes tools. The caller must not change them afterwards.
+// kit encodes tools. The caller must not modify them afterwards.
 func (m *memo) kit(tools []kitTool) (*kit, error) {
 	if k := m.known(tools); k != nil {
 		return k, nil
@@ -96,16 +96,17 @@ func (m *memo) known(tools []kitTool) *kit {
 	return nil
 }
 
-// same compares two tools; texts that are one in memory cost nothing.
+// same compares two tools. Strings and schemas that share memory are compared without
+// reading them.
 func same(a, b kitTool) bool {
 	return a.Name == b.Name && a.Effect == b.Effect && a.Mutating == b.Mutating && a.Status == b.Status && a.Description == b.Description && bytes.Equal(a.Schema, b.Schema)
 }
 
-// encode is a prompt as it is sent. Messages are normal as if tools were offered: with
-// none, the router has to change what is left of calls.
+// encode encodes a prompt as it is sent. Messages are normalized as if tools were
+// offered; if there are none, the router must change the remaining calls.
 func encode(messages []api.ChatMessage) []byte {
-	// What is told of earlier turns and the first turn's input are both the user's; as a
-	// rule nothing else has to be changed, and the copies of Normalize are for nothing.
+	// The summary of earlier turns and the first turn's input are both user messages.
+	// Usually joining them is enough, and the copies made by Normalize are not needed.
 	joined := chat.JoinUser(messages)
 	if !chat.Normal(joined) {
 		joined = chat.Normalize(messages, true)

@@ -7,38 +7,40 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// bound ends a run at its deadline. The first owner writes the deadline into the
-// journal with the run's input; each owner after it ends the run at the same time.
+// bound stops a run at its deadline. The first owner journals the deadline with the
+// run's input; every later owner stops the run at the same time.
 type bound struct {
 	now   func() time.Time
 	stop  func()
 	timer *time.Timer
 }
 
-// bound begins with the whole limit; [bound.at] makes it the deadline, once it is known.
+// bound starts with the whole time limit; [bound.at] replaces it by the deadline, once
+// that is known.
 func (e *Engine) bound(limit time.Duration, stop func()) *bound {
 	return &bound{e.Now, stop, time.AfterFunc(limit, stop)}
 }
 
-// at moves the end to a deadline in Unix µs; 0, of a run that a release before began,
-// leaves it.
+// at moves the end to a deadline in Unix µs. 0, in a run that an older release began,
+// leaves the end unchanged.
 func (b *bound) at(deadline int64) {
 	if deadline == 0 {
 		return
 	}
 	left := time.UnixMicro(deadline).Sub(b.now())
 	if left <= 0 {
-		b.stop() // now, before anything else is done
+		b.stop() // the deadline has passed: stop before the turn executes
 		return
 	}
 	b.timer.Reset(left)
 }
 
-// limitOf is how long a run of the agent may take.
+// limitOf returns the time limit of the agent's runs.
 func limitOf(a Agent) time.Duration { return time.Duration(a.RunTimeoutS) * time.Second }
 
-// answerBy is until when a model's answer is wanted, in Unix µs: a little before the
-// run's deadline, so that what has come of the answer can be kept (seed 004). 0: no limit.
+// answerBy returns the deadline of a model call, in Unix µs: 2 s before the run's
+// deadline, or a tenth of the remaining time if that is less, so that a partial answer
+// can be kept (docs/reference/loop.md, Time limits). 0: no limit.
 func (s *state) answerBy(now time.Time) int64 {
 	if s.input.Deadline == 0 {
 		return 0
@@ -47,13 +49,15 @@ func (s *state) answerBy(now time.Time) int64 {
 	return s.input.Deadline - min(2*time.Second, left/10).Microseconds()
 }
 
-// comesBack says whether a run that failed with a passing error can be taken up again in
-// time: what asks for a wait beyond the deadline ends the run now, not then.
+// comesBack reports whether a run that failed with a temporary error can be resumed
+// before its deadline. If the error's retry delay exceeds the deadline, the run ends
+// now.
 func (s *state) comesBack(err error, now time.Time) bool {
 	return s.input.Deadline == 0 || now.Add(api.Wire(err).Retry()).UnixMicro() < s.input.Deadline
 }
 
-// waits is what watchers are told of why a run pauses.
+// waits returns the event that reports to watchers why a run pauses. It returns false
+// if err is not Unavailable.
 func (e *Engine) waits(s *state, err error) (api.StreamDelta, bool) {
 	w := api.Wire(err)
 	if w.Code != api.Unavailable {
@@ -66,22 +70,22 @@ func (e *Engine) waits(s *state, err error) (api.StreamDelta, bool) {
 	return api.StreamDelta{Run: s.cmd.Run, Session: s.cmd.Session, Turn: ID(s.cmd.Run, s.number), Note: note, After: s.last}, true
 }
 
-// withheld says that the calls of an answer are not made: the answer did not come to
-// its end by the model's own will.
+// withheld reports whether the calls of a completion are not executed, because the
+// provider or the router stopped the completion.
 func withheld(finish string) bool {
 	return finish == api.FinishFilter || finish == api.FinishTimeout || finish == api.FinishRepetition
 }
 
-// cutCall says that a call may be cut: it is the last one of an answer that reached its
-// output limit.
+// cutCall reports whether a call may be truncated: it is the last one of a completion
+// that reached its output limit.
 func cutCall(c api.Completion, i int) bool {
 	return c.Finish == api.FinishLength && i == len(c.ToolCalls)-1
 }
 
 const cutText = notRun + "the answer reached its output limit in this call, whose arguments may be cut; make it again with less in it, in several calls if need be"
 
-// unfinished is how a run ends whose last answer is not what was asked for, nil for any
-// other. The answer is kept.
+// unfinished returns the error of a run whose last completion has an abnormal finish
+// reason, nil for any other. The completion is kept.
 func unfinished(c api.Completion, asked bool) *api.Error {
 	e := &api.Error{Reason: c.Finish}
 	switch c.Finish {
@@ -95,7 +99,7 @@ func unfinished(c api.Completion, asked bool) *api.Error {
 		e.Code, e.Message = api.Denied, "the model refused"
 		e.Next = "say it otherwise, or use another model"
 	case api.FinishEmpty:
-		if !asked { // a wake needs no answer
+		if !asked { // a wake does not require an answer
 			return nil
 		}
 		e.Code, e.Message = api.Unavailable, "the model's answer was empty"
@@ -112,7 +116,7 @@ func unfinished(c api.Completion, asked bool) *api.Error {
 	return e
 }
 
-// endedBy makes an end that of a run whose last answer is not what was asked for.
+// endedBy makes the end a failure with the error of unfinished.
 func (e *End) endedBy(w *api.Error) {
 	e.Success, e.Code, e.Reason, e.Error, e.Next = false, w.Code, w.Reason, w.Message, w.Next
 }

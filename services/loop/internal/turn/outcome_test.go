@@ -13,7 +13,8 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/turn/turntest"
 )
 
-// A run whose last answer is not what was asked for says so, and keeps the answer.
+// TestUnfinishedAnswers tests that a run whose last answer has an abnormal finish
+// reason fails with that reason and keeps the answer.
 func TestUnfinishedAnswers(t *testing.T) {
 	t.Parallel()
 	for _, finish := range []string{api.FinishLength, api.FinishFilter, api.FinishRefusal, api.FinishEmpty, api.FinishRepetition, api.FinishTimeout} {
@@ -38,7 +39,7 @@ func TestUnfinishedAnswers(t *testing.T) {
 	}
 }
 
-// An agent that was woken by itself may answer nothing.
+// TestEmptyAnswerToAWake tests that an empty answer to a wake is a success.
 func TestEmptyAnswerToAWake(t *testing.T) {
 	t.Parallel()
 	c := says("")
@@ -50,8 +51,9 @@ func TestEmptyAnswerToAWake(t *testing.T) {
 	}
 }
 
-// The last call of an answer that reached its limit is not made, and the model is told;
-// of an answer that was withheld none is.
+// TestCutCalls tests that the last call of an answer that reached its output limit is
+// not executed, which is reported to the model, and that no call of a withheld answer
+// is executed.
 func TestCutCalls(t *testing.T) {
 	t.Parallel()
 	c := asks("I pay twice.", "pay", "pay")
@@ -74,7 +76,8 @@ func TestCutCalls(t *testing.T) {
 	}
 }
 
-// What asking again does not mend ends the run at the first failure, with what to do.
+// TestLastingProviderFaults tests that an error that a retry cannot correct ends the
+// run at its first occurrence, with the suggested action.
 func TestLastingProviderFaults(t *testing.T) {
 	t.Parallel()
 	for _, reason := range []string{api.ReasonAuth, api.ReasonQuota, api.ReasonEndpoint, api.ReasonAttempts, api.ReasonTimeout, api.ReasonNoModel} {
@@ -89,7 +92,8 @@ func TestLastingProviderFaults(t *testing.T) {
 	}
 }
 
-// A provider that wants a pause is asked again after it, unless the run is over by then.
+// TestPauseOfAProvider tests that a run is retried after the delay that a provider
+// requests, unless the run's deadline is earlier.
 func TestPauseOfAProvider(t *testing.T) {
 	t.Parallel()
 	for wait, comes := range map[time.Duration]bool{30 * time.Second: true, time.Hour: false} {
@@ -110,8 +114,8 @@ func TestPauseOfAProvider(t *testing.T) {
 	}
 }
 
-// The limit of a run is a time: an owner that takes it up later has what is left, and
-// the router is told until when an answer is wanted.
+// TestDeadlineIsKept tests that an owner that resumes a run applies the original
+// deadline, and that the router receives a deadline for the answer.
 func TestDeadlineIsKept(t *testing.T) {
 	t.Parallel()
 	for after, ends := range map[time.Duration]bool{2 * time.Minute: false, 11 * time.Minute: true} {

@@ -16,7 +16,8 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/prompt"
 )
 
-// player is the world of a recorded turn. It implements every port of the engine.
+// player implements every port of the engine from the recording of a turn. See
+// [Replay].
 type player struct {
 	Recording
 
@@ -30,17 +31,18 @@ type player struct {
 	results map[int]Result
 	intents map[int]Intent
 
-	mu         sync.Mutex // of act
-	at         int        // step of the recording that comes next
-	thinker    int        // owner that thought
+	mu         sync.Mutex // protects at, owner and died in act
+	at         int        // index of the next step of the recording
+	thinker    int        // number of the owner that appended the thought
 	owner      int
 	difference *api.Difference
 	persisted  bool
 
-	// Of the owner under way.
+	// Reset for each owner: died is set where the recorded owner crashed, begun after
+	// its begin.
 	died, begun bool
 	tooLong     bool // the router has refused the first prompt
-	refused     bool // so has the provider
+	refused     bool // the provider has refused a prompt
 	cancelled   string
 	cancel      context.CancelCauseFunc
 	grants      map[string]api.Grant
@@ -86,7 +88,7 @@ func newPlayer(ctx context.Context, texts ContextStore, rec Recording, tools map
 	for _, k := range p.kit {
 		t := p.tools[k.Name]
 		t.Name, t.Description, t.Schema, t.Effect, t.Mutating, t.Status, t.Offered = k.Name, k.Description, k.Schema, k.Effect, k.Mutating, k.Status, nil
-		if t.Check == nil { // of a server that is not here
+		if t.Check == nil { // of an MCP server that is not connected
 			t.Check = p.checked(k.Name)
 		}
 		p.tools[k.Name] = t
@@ -95,10 +97,11 @@ func newPlayer(ctx context.Context, texts ContextStore, rec Recording, tools map
 	return p, nil
 }
 
-// whole is a budget that cuts nothing.
+// whole is a budget that does not cut a layer.
 const whole = 1 << 40
 
-// checked refuses the arguments that were refused.
+// checked returns a check that refuses the arguments that were refused in the
+// recording.
 func (p *player) checked(name string) func(json.RawMessage) error {
 	return func(args json.RawMessage) error {
 		for i, call := range p.thought.Completion.ToolCalls {
@@ -111,8 +114,8 @@ func (p *player) checked(name string) func(json.RawMessage) error {
 	}
 }
 
-// attempts is how often the run was to be taken up: more often than it was, unless
-// it was given up for that.
+// attempts returns the maximum number of attempts for the replay: the recorded maximum
+// if the run was given up after it, otherwise more than the recording has.
 func (p *player) attempts() int {
 	var n int
 	if p.End != nil {
@@ -123,19 +126,19 @@ func (p *player) attempts() int {
 	return len(p.Steps) + 1
 }
 
-// again begins with another owner.
+// again resets the player for the next owner.
 func (p *player) again() {
 	p.owner++
 	p.died, p.begun, p.tooLong, p.refused, p.cancelled, p.grants = false, false, false, false, "", map[string]api.Grant{}
 }
 
-// surround gives what came from outside the engine into the prompt.
+// surround sets the recorded parts of the prompt that come from outside the engine.
 func (p *player) surround(in *prompt.Input) {
 	in.Layers, in.Memory, in.Todo = p.layers, p.memory, p.todo
 }
 
-// summary is what a model made of a plan then. A plan of which there is none led to
-// nothing.
+// summary returns the recorded summary for a plan. It reports a refusal if the
+// recording has none.
 func (p *player) summary(plan prompt.Plan) (string, bool, error) {
 	for _, c := range p.Compactions {
 		if c.Through == plan.Through() && c.Stage == int(plan.Stage) {
@@ -145,7 +148,7 @@ func (p *player) summary(plan prompt.Plan) (string, bool, error) {
 	return "", true, nil
 }
 
-// next is the step that the recording has now, nil after the last.
+// next returns the next step of the recording, nil after the last.
 func (p *player) next() *Step {
 	if p.at < len(p.Steps) {
 		return &p.Steps[p.at]
@@ -153,26 +156,26 @@ func (p *player) next() *Step {
 	return nil
 }
 
-// takesOver says whether another owner took the run up with a step. Who gives it up
-// begins, too, but no trace with it.
+// takesOver reports whether a step is the begin of another owner. The begin that giveUp
+// writes has no Since and is not.
 func takesOver(s *Step) bool { return s.Begin != nil && s.Begin.Since != 0 }
 
-// Tail implements [Journal]: what was written again so far.
+// Tail implements [Journal]. It returns the steps that were replayed so far.
 func (p *player) Tail(context.Context, api.Run, uint64) ([]Step, uint64, error) {
 	return p.Steps[:p.at], uint64(p.at), nil
 }
 
-// Append implements [Journal]. What the engine writes must be what comes next; where
-// another owner came next, this one dies.
+// Append implements [Journal]. The step must equal the next step of the recording. If
+// that is the begin of another owner, the current owner crashes with errDied.
 func (p *player) Append(_ context.Context, _ api.Run, step Step, _ uint64) (uint64, error) {
 	if step.End != nil {
-		return 0, errReplayed // it follows from what was persisted
+		return 0, errReplayed // the end follows from the persisted turn
 	}
 	want := p.next()
 	mine := step.Begin != nil && !p.begun
 	switch {
 	case mine && p.at == 0 && p.Turn.Number > 1 && (want == nil || want.Begin == nil):
-		// The owner of the turn before went on without a word.
+		// The owner of the previous turn continued without a begin.
 		p.begun = true
 		return 0, nil
 	case want == nil:
@@ -181,7 +184,7 @@ func (p *player) Append(_ context.Context, _ api.Run, step Step, _ uint64) (uint
 	case !mine && takesOver(want):
 		p.died = true
 		return 0, errDied
-	case step.Begin == nil && want.Begin != nil: // the run was ended here
+	case step.Begin == nil && want.Begin != nil: // the recorded run was given up here
 		return 0, p.stop()
 	case want.Kind() != step.Kind():
 		p.differ(step.Kind(), "", want.Kind(), step.Kind())
@@ -202,7 +205,7 @@ func (p *player) Append(_ context.Context, _ api.Run, step Step, _ uint64) (uint
 	return uint64(p.at), nil
 }
 
-// prompts says what is different about two prompts.
+// prompts records the first difference between two prompts.
 func (p *player) prompts(now Thought) {
 	was, is := *p.thought.Prompt, *now.Prompt
 	was.Hash, is.Hash = "", ""
@@ -211,7 +214,8 @@ func (p *player) prompts(now Thought) {
 	}
 }
 
-// timeless is a step without what a replay makes anew, and without what it announces.
+// timeless returns a step without times, ids and traces, which a replay creates anew,
+// and without announcements.
 func timeless(s Step) Step {
 	s.Persisted, s.Changed = 0, nil
 	switch {
@@ -245,17 +249,17 @@ func (p *player) Known(context.Context, api.Run) (Known, error) {
 	return k, nil
 }
 
-// Changes implements [Store]: what the agent became is in the recording.
+// Changes implements [Store]. The recording has the agent's state, so it returns none.
 func (p *player) Changes(context.Context, api.Run) ([]api.AgentChanged, error) { return nil, nil }
 
-// Persist implements [Store], and ends the replay.
+// Persist implements [Store]. It compares the turn and the end and finishes the replay.
 func (p *player) Persist(_ context.Context, rec *Record, _ Input, end *End) error {
 	if next := p.next(); next != nil {
 		if takesOver(next) {
 			p.died = true
 			return errDied
 		}
-		if next.Begin != nil && p.End != nil && !p.End.Success { // it was not written then
+		if next.Begin != nil && p.End != nil && !p.End.Success { // the recorded run was given up before this turn was persisted
 			return p.ending()
 		}
 		p.differ("turn", "", next.Kind(), "it ends")
@@ -289,7 +293,8 @@ func (p *player) Persist(_ context.Context, rec *Record, _ Input, end *End) erro
 	return nil
 }
 
-// stop ends the run where the recording says nothing more: as it ended then.
+// stop returns the error that ended the recorded run, at the point where the recording
+// has no more steps.
 func (p *player) stop() error {
 	if next := p.next(); next != nil && takesOver(next) {
 		p.died = true
@@ -302,7 +307,8 @@ func (p *player) stop() error {
 	return p.ending()
 }
 
-// ending is the error that ended the run.
+// ending returns the error that ended the recorded run, and cancels the context if the
+// run was cancelled or timed out.
 func (p *player) ending() error {
 	if p.End.Reason == api.ReasonCancelled {
 		p.cancelled = p.End.Error
@@ -333,7 +339,8 @@ func (p *player) Complete(context.Context, Question, func(api.Delta)) (api.Compl
 // Confirm implements [Router].
 func (p *player) Confirm(context.Context, string, string) (*api.Funds, error) { return nil, nil }
 
-// Models implements [Models]: any model has the window that was used.
+// Models implements [Models]. The agent's model and the model that answered last have
+// the recorded window.
 func (p *player) Models(context.Context) ([]api.Model, error) {
 	window := p.Reference.Window
 	if p.Reference.From > 0 {
@@ -381,8 +388,8 @@ func (p *player) Verify(_ context.Context, token string) (api.Grant, error) {
 	return p.grants[token], nil
 }
 
-// act is what a tool did then, if this owner learned of it. Calls side by side ask at
-// once.
+// act returns the recorded result of a call, if the current owner received it. It is
+// called by concurrent calls.
 func (p *player) act(c *underway) (Result, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -402,7 +409,8 @@ func (p *player) act(c *underway) (Result, error) {
 	return Result{}, err
 }
 
-// Waiting implements [Queue]: who joined the turn here.
+// Waiting implements [Queue]. It returns the messages that joined the turn at this
+// step.
 func (p *player) Waiting(context.Context, api.Run) ([]api.Run, error) {
 	if next := p.next(); next != nil && next.Joined != nil {
 		return next.Joined.Merged, nil
@@ -410,8 +418,7 @@ func (p *player) Waiting(context.Context, api.Run) ([]api.Run, error) {
 	return nil, nil
 }
 
-// Watch implements [Queue]. A run that went on may have done so for a message that
-// came then.
+// Watch implements [Queue]. A message may have steered any recorded run that continued.
 func (p *player) Watch(_ api.Run, cancel context.CancelCauseFunc) (func() bool, func()) {
 	p.cancel = cancel
 	return func() bool { return p.End == nil }, func() {}
@@ -432,7 +439,7 @@ func (p *player) Conversation(context.Context, string, string, int) (Conversatio
 	return p.Before, nil
 }
 
-// The rest of the world keeps still.
+// The remaining ports do nothing.
 
 func (p *player) Drop(_ context.Context, end End) (End, error)           { return end, nil }
 func (p *player) Merge(context.Context, api.Run, []api.Run, int64) error { return nil }
@@ -456,7 +463,7 @@ func (p *player) Prompt(context.Context, string) (Reference, []prompt.Turn, erro
 
 func (p *player) Keep(context.Context, map[string]string) error { return nil }
 
-// unkept are the outputs of tools that do not run.
+// unkept discards outputs; a replay executes no tools.
 type unkept struct{}
 
 func (unkept) Keep(context.Context, string, int, string) error { return nil }

@@ -8,51 +8,52 @@ import (
 	"github.com/anima-run/anima/pkg/api/chat"
 )
 
-// Agent is what a run must know of its agent.
+// Agent describes the agent of a run.
 type Agent struct {
 	ID, Name, Address, Creator string
 	Description                string
-	Message                    string // of its creator, said before its first turn
+	Message                    string // from the creator, shown to the model in the agent's first turn
 	Genesis                    string // body of the AGENT.md
 	Model                      string
 	Tools                      []string
-	MaxTurns, MaxCalls         int // per run, per turn
+	MaxTurns, MaxCalls         int // per run and per turn
 	Network                    bool
 	ExecTimeoutS, RunTimeoutS  int
 	Workspace                  string // absolute folder
 	State                      api.AgentState
-	Turns                      int64 // it ever had, in all its sessions
-	Autonomous                 bool  // wakes by itself again after every sleep
-	Window, Reserve, Flush     int64 // of the context, in tokens; 0: 128,000, 4,000 and 8,000 (seed 004)
+	Turns                      int64 // in all sessions of the agent
+	Autonomous                 bool  // an alarm wakes it after every sleep
+	Window, Reserve, Flush     int64 // of the context, in tokens; 0: 128,000, 4,000 and 8,000 (docs/reference/context.md, Window)
 	Revisions                  Revisions
 }
 
-// Revisions tell whether what an agent's sources read of the store has changed. What was
-// committed before they were read is in them. Two that are equal are of the same contents.
+// Revisions identify the contents of the store that an agent's sources depend on. They
+// cover all transactions that were committed before the revisions were read. Equal
+// revisions have equal contents.
 type Revisions struct {
 	Known bool
-	Soul  string // hash of its latest version; "" if it has none
-	Goal  string // its active goal and the number of the goal's last change; "" if none is active
+	Soul  string // hash of the latest version; "" if there is none
+	Goal  string // active goal and the number of its last change; "" if no goal is active
 }
 
-// Record is a turn with the command of its run and the journal entry it was made
-// from.
+// Record holds a turn with its run and the sequence of the journal entry that it
+// includes.
 type Record struct {
 	Turn     api.Turn
 	Run      api.Run
 	Journal  uint64
-	Counters api.Counters // of the session, from now on
+	Counters api.Counters // of the session, after this turn
 	Notice   string       // for the session's next turn
-	Prompt   *Reference   // nil: the model was not asked
-	Begun    int64        // with a run's first turn: when its first owner took it up, in Unix µs
+	Prompt   *Reference   // nil: no model was called
+	Begun    int64        // set with the run's first turn: time of its first begin, in Unix µs
 	Tier     api.Tier     // of the agent
 
 	// Set by [Store.Persist].
-	Changed  []api.AgentChanged // by the run's beginning and, if the run goes on, by the turn
-	Position int64              // of the turn in its session; 0: another owner wrote it
+	Changed  []api.AgentChanged // by the begin of the run and, if the run continues, by the turn
+	Position int64              // of the turn in its session; 0: another owner persisted the turn
 }
 
-// End is how a run ended.
+// End holds the outcome of a run.
 type End struct {
 	Run      api.Run           `json:"run"`
 	Input    Input             `json:"input"`
@@ -60,107 +61,108 @@ type End struct {
 	Code     api.Code          `json:"code,omitempty"` // of the error, "" on success
 	Reason   string            `json:"reason,omitempty"`
 	Error    string            `json:"error,omitempty"`
-	Next     string            `json:"next,omitempty"` // what to do about it
+	Next     string            `json:"next,omitempty"` // suggested action after the error
 	Response string            `json:"response,omitempty"`
 	Turns    int               `json:"turns"`
 	Cost     api.Micros        `json:"cost"`
 	At       int64             `json:"at"`
-	State    api.AgentState    `json:"state"` // of the agent from now on
+	State    api.AgentState    `json:"state"` // of the agent after the run
 	Why      string            `json:"why"`
-	Sleep    int64             `json:"sleep,omitempty"` // until, 0: until something happens
-	Alarm    bool              `json:"alarm,omitempty"` // Sleep needs an alarm that is not set yet
-	Fate     api.Fate          `json:"fate,omitempty"`  // "" in what older releases wrote: consumed
-	Into     string            `json:"into,omitempty"`  // the run that it was merged into
+	Sleep    int64             `json:"sleep,omitempty"` // wake time in Unix µs; 0: until the next message or wake
+	Alarm    bool              `json:"alarm,omitempty"` // an alarm for Sleep must still be set
+	Fate     api.Fate          `json:"fate,omitempty"`  // "" in rows of older releases: consumed
+	Into     string            `json:"into,omitempty"`  // run that this one was merged into
 	Changed  *api.AgentChanged `json:"changed,omitempty"`
-	// Earlier are the changes that the store made with the run's only turn, before Changed.
+	// Earlier are the changes of the agent before Changed that the store made with the
+	// run's only turn.
 	Earlier []api.AgentChanged `json:"earlier,omitempty"`
 }
 
-// Known is what the store has of a run and its session.
+// Known holds the store's data about a run and its session.
 type Known struct {
 	Agent   Agent
-	Begun   bool  // the run is recorded: [Store.Started], or its first turn
+	Begun   bool  // the store has a row of the run: written at its begin, or with its first turn
 	Turns   int   // persisted turns of this run
 	Input   Input // of the run, if a turn is persisted
 	Cost    api.Micros
-	Journal uint64 // last journal entry that is in the store, for this session
-	Last    int64  // position of the session's last turn; 0: it has none
-	Reset   int64  // position of the last turn that is no longer sent to a model
-	Ended   *End   // the run is over
-	Latest  bool   // the session's last turn is the run's last
-	Before  int64  // when the session's last turn ended; 0: there is none
+	Journal uint64 // last journal entry of the session that is included in the store
+	Last    int64  // position of the session's last turn; 0: there is none
+	Reset   int64  // position of the last turn that is excluded from prompts
+	Ended   *End   // nil: the run has not ended
+	Latest  bool   // the session's last turn is the last turn of this run
+	Before  int64  // end of the session's last turn, in Unix µs; 0: there is none
 
 	Counters   api.Counters // of the session
 	Notice     string       // for the session's next turn
-	Cancelled  string       // why the run was cancelled; "" when it was not
-	Terminated string       // why the session takes no messages; "" when it does
+	Cancelled  string       // reason of the run's cancellation; "": not cancelled
+	Terminated string       // reason of the session's termination; "": not terminated
 }
 
-// Past is what is known of a turn that an owner before may have begun.
+// Past describes a turn that a previous owner may have started.
 type Past struct {
-	Began  time.Time // when it did; zero when the journal does not say
-	Before time.Time // when the session's turn before ended; zero: there is none
+	Began  time.Time // start of the turn; zero if the journal has none
+	Before time.Time // end of the session's previous turn; zero if there is none
 }
 
-// Store persists turns. Errors: NotFound for an agent or session that does not
-// exist.
+// Store persists turns. Errors: NotFound for an agent or session that does not exist.
 type Store interface {
-	// Known reads what there is of a run.
+	// Known reads the stored state of a run, its session and its agent.
 	Known(ctx context.Context, cmd api.Run) (Known, error)
-	// Changes are those that a run has made of its agent, in order.
+	// Changes returns the changes that a run has made to its agent, in order.
 	Changes(ctx context.Context, cmd api.Run) ([]api.AgentChanged, error)
-	// Persist writes a turn, its calls, the session's sums and, with end, the run's
-	// end and the agent's state, in one transaction; unique on run and number, so
-	// that writing twice is writing once. With a run's first turn it records the run, and
-	// wakes the agent: to waking, and from there to the state that its tier gives it. It
-	// sets end to what is stored, with the agent's changes. A run that goes on leaves its
-	// agent in the turn's state; rec is told of the changes. Errors: Conflict when another
-	// owner's turn is there and the run goes on otherwise; Denied with ReasonCancelled when
-	// the run was cancelled and end does not say so: nothing is written then.
+	// Persist writes a turn, its calls, the session's sums and, with end, the run's end
+	// and the agent's state, in one transaction. It is idempotent: a turn is unique by
+	// run and number. With a run's first turn it records the run and wakes the agent:
+	// first to waking, then to the state of its tier. It sets end to the stored end,
+	// with the agent's changes. If the run continues, the agent's state becomes that of
+	// the turn, and Persist sets the changes in rec. Errors: Conflict if another owner
+	// has stored the turn and the run continues differently; Denied with
+	// ReasonCancelled if the run was cancelled and end does not record that; then it
+	// writes no row.
 	Persist(ctx context.Context, rec *Record, input Input, end *End) error
-	// Drop ends a run without a turn, and returns the end that is stored: another
-	// one if the run was over before. Errors: Conflict for one that has begun and
+	// Drop ends a run without a turn and returns the stored end, which is a different
+	// one if the run had already ended. Errors: Conflict for a run that has begun and
 	// would expire.
 	Drop(ctx context.Context, end End) (End, error)
-	// Merge gives runs that wait their fate: taken in by another. Those that have one
-	// keep it.
+	// Merge records the outcome merged for queued runs that were merged into another
+	// run. Runs that already have an outcome keep it.
 	Merge(ctx context.Context, into api.Run, merged []api.Run, at int64) error
-	// Over says whether a run has a fate or an end.
+	// Over reports whether a run has an outcome or an end.
 	Over(ctx context.Context, run string) (bool, error)
 }
 
-// Journal is the session's journal. Errors: Conflict when another owner wrote
-// since last: the run has another owner now.
+// Journal is the session's journal. Errors: Conflict if another owner has appended an
+// entry after last, so that the caller no longer owns the run.
 type Journal interface {
 	Append(ctx context.Context, cmd api.Run, step Step, last uint64) (uint64, error)
-	// Tail reads what follows an entry and the sequence of the last one. Errors: Conflict
-	// while the session is another owner's.
+	// Tail reads the entries after a sequence and returns the sequence of the last one.
+	// Errors: Conflict while another owner holds the session.
 	Tail(ctx context.Context, cmd api.Run, after uint64) ([]Step, uint64, error)
 }
 
 // Router is the inference-router.
 type Router interface {
-	// Complete asks a model. It returns as soon as the answer is stored; the settlement
-	// of its cost may be under way then, and what it has for that is freed when ctx ends.
-	// An error is one of the call: there is no answer.
+	// Complete calls a model. It returns as soon as the router has stored the answer;
+	// the settlement of its cost may still be in progress then, and its resources are
+	// released when ctx ends. If it returns an error, there is no answer.
 	Complete(ctx context.Context, q Question, delta func(api.Delta)) (api.Completion, Settling, error)
-	// Confirm settles an answer whose [Settling] was lost, because it was another
-	// owner's. Funds as [Settling.Wait] returns them. Errors: NotFound for a call
+	// Confirm settles an answer without a [Settling], because a previous owner made the
+	// call. It returns the funds as [Settling.Wait] does. Errors: NotFound for a call
 	// without a stored answer, Unavailable.
 	Confirm(ctx context.Context, agent, call string) (*api.Funds, error)
 }
 
-// Question is a call of a model. Its prompt is there twice for a router that takes
-// it in one form only.
+// Question is a call of a model. The prompt may be present in two forms, for routers
+// that accept only one of them.
 type Question struct {
 	api.Complete
 
-	// Encoded are the messages as package chat encodes them, Kit the tools. nil: they are
-	// encoded when they are sent.
+	// Encoded are the messages in the encoding of package chat, Kit the tools. nil:
+	// they are encoded when the question is sent.
 	Encoded, Kit []byte
 }
 
-// V2 is the question with its prompt encoded.
+// V2 returns the question with its prompt encoded.
 func (q Question) V2() (api.CompleteV2, error) {
 	m := api.CompleteV2{Messages: q.Encoded, Tools: q.Kit, Call: q.Complete}
 	if m.Messages == nil {
@@ -173,22 +175,22 @@ func (q Question) V2() (api.CompleteV2, error) {
 	return m, err
 }
 
-// Settling is the settlement of an answer.
+// Settling is the settlement of a model call's cost.
 type Settling interface {
-	// Wait returns when treasury has settled the answer's cost, with the agent's funds
-	// after it, nil if they are not known. It must be called once at most. Errors:
-	// Unavailable; [Router.Confirm] may be asked then.
+	// Wait waits until treasury has settled the cost and returns the agent's funds
+	// after it, nil if they are not known. It must be called at most once. Errors:
+	// Unavailable; the caller may use [Router.Confirm] then.
 	Wait(ctx context.Context) (*api.Funds, error)
 }
 
-// Settled is the [Settling] of an answer whose cost is settled, with the agent's funds
-// after it; nil: they are not known.
+// Settled is the [Settling] of an answer whose cost is already settled. Funds are the
+// agent's funds after it; nil: they are not known.
 type Settled struct{ Funds *api.Funds }
 
 // Wait implements [Settling].
 func (s Settled) Wait(context.Context) (*api.Funds, error) { return s.Funds, nil }
 
-// Ask asks a model and returns its answer when that is settled.
+// Ask calls a model and returns the answer after its cost is settled.
 func Ask(ctx context.Context, r Router, q Question, delta func(api.Delta)) (api.Completion, error) {
 	answer, settling, err := r.Complete(ctx, q, delta)
 	if err == nil {
@@ -197,7 +199,7 @@ func Ask(ctx context.Context, r Router, q Question, delta func(api.Delta)) (api.
 	return answer, err
 }
 
-// Policy judges calls and Verify checks the token of a decision.
+// Policy evaluates calls. Verify checks the token of a decision.
 type Policy interface {
 	Evaluate(ctx context.Context, req api.Evaluate) (api.Decision, error)
 	Verify(ctx context.Context, token string) (api.Grant, error)
@@ -205,68 +207,69 @@ type Policy interface {
 
 // Inbox is the agent's inbox in social.
 type Inbox interface {
-	// Claim hands a run messages of one sender, "" for all.
+	// Claim assigns messages of one sender, or of all senders if from is "", to a run.
 	Claim(ctx context.Context, agent, run, from string) ([]api.InboxMessage, error)
 	Settle(ctx context.Context, agent, run string) error
 }
 
-// Queue is what waits on a session behind the run under way.
+// Queue gives access to the runs that are queued on a session behind the current run.
 type Queue interface {
-	// Waiting returns the messages that wait behind cmd, in order.
+	// Waiting returns the messages queued behind cmd, in order.
 	Waiting(ctx context.Context, cmd api.Run) ([]api.Run, error)
 	// Watch calls cancel with [Cancelled] when the run is cancelled, until stop is
-	// called. steered says whether a message has come that wants to join the run since
-	// it was asked last; it may be wrong in both directions.
+	// called. steered reports whether a message in mode steer may have arrived since
+	// the last call of Waiting; both false positives and false negatives are possible.
 	Watch(cmd api.Run, cancel context.CancelCauseFunc) (steered func() bool, stop func())
 }
 
-// Alarms wake agents by time.
+// Alarms sets alarms, which wake agents at a time.
 type Alarms interface {
 	SetAlarm(ctx context.Context, a api.SetAlarm) (api.Alarm, error)
 }
 
-// Treasury tells the tier.
+// Treasury reads balances and costs.
 type Treasury interface {
 	Balance(ctx context.Context, agent string) (api.Balance, error)
-	// Spent is what thoughts of a turn have cost, and what is held for them yet.
+	// Spent returns the cost of a turn's model calls and the amount that is still held
+	// for them.
 	Spent(ctx context.Context, agent, turn string) (api.Spent, error)
 }
 
-// Events announces what happens and is in no entry of a journal. Post returns at once;
-// Wait returns when all are stored. Ids make repeated posts one event.
+// Events publishes events that are not in a journal. Post returns at once; Wait returns
+// when all posted events are stored. Repeated posts with the same id are one event.
 type Events interface {
 	Post(ctx context.Context, id string, m api.Message) error
 	Wait(ctx context.Context) error
 	// Thinking and Delta are best effort.
 	Thinking(ctx context.Context, t api.Thinking)
 	Delta(ctx context.Context, d api.StreamDelta)
-	// Progress is best effort, and called by several calls of a turn at once.
+	// Progress is best effort and may be called by concurrent calls of a turn.
 	Progress(ctx context.Context, p api.ToolProgress)
 }
 
 // Outputs keeps the whole of what a tool said where only a part goes into the
-// turn. Keeping the same again changes nothing.
+// turn. Keep is idempotent.
 type Outputs interface {
 	Keep(ctx context.Context, turn string, index int, text string) error
 }
 
-// Layer is a part of the system prompt that comes from outside the engine: the
-// soul, MEMORY.md, the skills, the list of what is to be done.
+// Layer is a part of the system prompt that comes from outside the engine: the soul,
+// MEMORY.md, the skills, the to-do list.
 type Layer struct {
-	Name   string // for people and for the replay, as "soul"
+	Name   string // shown to people and used by the replay, e.g. "soul"
 	Text   string // "" leaves the layer out
-	Budget int64  // tokens; 0: the context manager's default. What is over is cut
-	Last   bool   // comes after everything else in the prompt, as the todo list does
+	Budget int64  // tokens; 0: the context manager's default. Text over the budget is cut
+	Last   bool   // placed after everything else in the prompt, as the to-do list
 }
 
-// Source gives a layer for an agent's next turn. An error leaves the layer out: a
-// prompt without memories is better than no prompt.
+// Source returns a layer for an agent's next turn. If it fails, the prompt is built
+// without the layer.
 type Source interface {
 	Layer(ctx context.Context, a Agent) (Layer, error)
 }
 
-// Memory recalls what helps with a query, rendered for a prompt in at most budget
-// tokens; "" when there is nothing.
+// Memory recalls memories that match a query, rendered for a prompt in at most budget
+// tokens; "" if there are none.
 type Memory interface {
 	Recall(ctx context.Context, agent, session, query string, budget int64) (string, error)
 }

@@ -6,16 +6,16 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/prompt"
 )
 
-// maxRecent bounds what an engine remembers of conversations, in bytes of their texts.
+// maxRecent limits the cached conversations of an engine, in bytes of their texts.
 const maxRecent = 16 << 20
 
-// recent are the conversations of sessions whose last turn this engine has persisted,
-// as the session's next run needs them. What it gives it no longer has: it belongs to
-// a run then, which gives it back at its end. The zero value is empty, and it is safe
-// for concurrent use.
+// recent caches the conversations of sessions whose last turn this engine has
+// persisted, for the session's next run. take removes the conversation that it returns:
+// the run owns it until keep adds it again. The zero value is empty. It is safe for
+// concurrent use.
 type recent struct {
 	mu    sync.Mutex
-	of    map[string]remembered // by session
+	of    map[string]remembered // by session id
 	bytes int
 }
 
@@ -25,18 +25,18 @@ type remembered struct {
 	bytes        int
 }
 
-// standing is how far a session has come: its last persisted turn, the journal's entry
-// that the store knew with it, and the turn at which its conversation was begun anew.
-// Every turn of the session changes one of them, an imported one too.
+// standing is the version of a session: the position of its last persisted turn, the
+// sequence of the journal entry stored with it, and the turn at which the conversation
+// was reset. Every turn of the session changes one of them, including an imported one.
 type standing struct {
 	position int64
 	journal  uint64
 	reset    int64
 }
 
-// take returns the conversation if the session is where it was left, nil otherwise.
-// Whoever asks must know that nobody has begun a turn since, who could have left a
-// compaction: then the journal has an entry of it.
+// take returns the conversation if the session's version is unchanged, nil otherwise.
+// The caller must ensure that no turn has begun since, because such a turn may have
+// stored a compaction; then the journal has an entry of it.
 func (r *recent) take(session string, at standing) *Conversation {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -51,14 +51,15 @@ func (r *recent) take(session string, at standing) *Conversation {
 	return &m.conversation
 }
 
-// keep remembers the conversation of a run that is over, nil for none. It forgets
-// others, any, when all are too much.
+// keep caches the conversation of a run that is over; nil is ignored. It evicts
+// arbitrary other conversations if the size exceeds maxRecent.
 func (r *recent) keep(session string, at standing, c *Conversation) {
 	if c == nil {
 		return
 	}
 	if n := len(c.Turns) - prompt.Needed; n > 0 {
-		// What is left out must not be held, and the next run's turns need not move the rest.
+		// The new slice releases the turns that are left out, and has room for the next
+		// run's.
 		const more = 4
 		c.Turns = append(make([]prompt.Turn, 0, prompt.Needed+more), c.Turns[n:]...)
 	}
@@ -86,9 +87,9 @@ func (r *recent) drop(session string) {
 	delete(r.of, session)
 }
 
-// bytes are about what a conversation takes.
+// bytes estimates the memory that a conversation uses.
 func (c *Conversation) bytes() int {
-	const turn = 1000 // its fields, and what of its texts is not counted
+	const turn = 1000 // fields, and texts that are not counted
 	n := len(c.Last.Summary)
 	for _, t := range c.Turns {
 		n += turn + len(t.Input) + len(t.Thinking)
@@ -96,7 +97,7 @@ func (c *Conversation) bytes() int {
 			n += turn/4 + len(call.Arguments) + len(call.Result) + len(call.Error)
 		}
 	}
-	if c.memo != nil { // the same once more, as messages
+	if c.memo != nil { // the memo holds the texts again, as messages
 		n *= 2
 	}
 	return n

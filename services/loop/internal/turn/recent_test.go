@@ -10,9 +10,9 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/turn/turntest"
 )
 
-// TestConversationIsRemembered: an engine that remembers a session asks the model the
-// very same as engines that read it anew for each run, and does not read it unless
-// another owner worked on it since.
+// TestConversationIsRemembered tests that an engine with a cached conversation sends
+// the same prompts as engines that read the conversation for each run, and reads it
+// only after another owner has worked on the session.
 func TestConversationIsRemembered(t *testing.T) {
 	t.Parallel()
 	errDied := errors.New("died")
@@ -26,7 +26,7 @@ func TestConversationIsRemembered(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			const n, other, dead = 45, 20, 25 // runs
+			const n, other, dead = 45, 20, 25 // numbers of runs
 			w, plain := long(tt.window, tt.size), long(tt.window, tt.size)
 			read := 0
 			e, ev := w.Engine(func(ctx context.Context, port string, do func() error) error {
@@ -46,9 +46,9 @@ func TestConversationIsRemembered(t *testing.T) {
 				cmd := nthRun(i)
 				var err error
 				switch i {
-				case other: // a replica that this one knows nothing of
+				case other: // executed by another replica
 					err = w.Run(t.Context(), turntest.Open, cmd)
-				case dead: // and one that dies in a run, which nobody goes on with
+				case dead: // crashes at PERSIST, and the run is not resumed
 					if err = w.Run(t.Context(), dies, cmd); errors.Is(err, errDied) {
 						err = nil
 					}

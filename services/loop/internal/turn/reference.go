@@ -15,54 +15,54 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/prompt"
 )
 
-// Reference is what a turn was made of: with the texts that it names and the
-// turns at its positions the same prompt can be made again, see [Rebuild], and with
-// what the engine knew of its agent the same turn, see [Replay]. It has no text
-// that is anywhere else.
+// Reference names the parts of a turn's prompt. With the texts that it names and the
+// turns at its positions [Rebuild] makes the same prompt again; with the recorded state
+// of the engine [Replay] executes the same turn again. It holds no text that is stored
+// elsewhere.
 type Reference struct {
 	Hash    string  `json:"hash"`              // SHA-256 of the messages as JSON, hex; see Wire
-	Wire    bool    `json:"wire,omitempty"`    // the JSON is what the provider gets; false: that of [api.ChatMessage], by a release before
+	Wire    bool    `json:"wire,omitempty"`    // the JSON is that sent to the provider; false: that of [api.ChatMessage], by an older release
 	Form    int     `json:"form,omitempty"`    // see [form]
 	Layers  string  `json:"layers"`            // hash of the list of the layers
-	Given   string  `json:"given,omitempty"`   // hash of the list of what there was of layers, memory and todo; "": it is in the prompt, all of it
-	Status  string  `json:"status"`            // the one layer that is new each time
+	Given   string  `json:"given,omitempty"`   // hash of the list of layers, memory and todo before they were cut; "": the prompt has them uncut
+	Status  string  `json:"status"`            // the layer that differs in every turn
 	Memory  string  `json:"memory,omitempty"`  // hash
 	Todo    string  `json:"todo,omitempty"`    // hash
 	Summary string  `json:"summary,omitempty"` // hash
 	Hidden  int64   `json:"hidden,omitempty"`
-	First   int64   `json:"first,omitempty"` // positions of the turns in it; 0: there are none
+	First   int64   `json:"first,omitempty"` // positions of the first and last turn in the prompt; 0: none
 	Last    int64   `json:"last,omitempty"`
-	Lines   int     `json:"lines,omitempty"`   // of them, so many are shown as a line each
-	Dropped []int64 `json:"dropped,omitempty"` // positions that are left out
-	Bare    int     `json:"bare,omitempty"`    // of those shown whole, so many without results
-	Asked   bool    `json:"asked,omitempty"`   // the run's input stands before them
-	Words   bool    `json:"words,omitempty"`   // what came in with the turn stands after them
+	Lines   int     `json:"lines,omitempty"`   // number of them that are shown as one line each
+	Dropped []int64 `json:"dropped,omitempty"` // positions between First and Last that are left out
+	Bare    int     `json:"bare,omitempty"`    // number of the turns shown in full that lack their results
+	Asked   bool    `json:"asked,omitempty"`   // the run's input is placed before the turns
+	Words   bool    `json:"words,omitempty"`   // the new input of the turn is placed after the turns
 	Flush   bool    `json:"flush,omitempty"`
 	Warning string  `json:"warning,omitempty"`
-	Counted int64   `json:"counted"` // tokens, before the correction
+	Counted int64   `json:"counted"` // tokens, before correction by the provider's ratio
 	Tokens  int64   `json:"tokens"`
 	Window  int64   `json:"window"`
 	Stage   int     `json:"stage,omitempty"`
-	From    int64   `json:"from,omitempty"`    // window before it was made smaller; 0: it was not
-	Hard    bool    `json:"hard,omitempty"`    // all was left out that can be
-	Refused bool    `json:"refused,omitempty"` // by the provider, with the conversation before the run; this is the prompt without
+	From    int64   `json:"from,omitempty"`    // window before it was reduced; 0: not reduced
+	Hard    bool    `json:"hard,omitempty"`    // everything that can be left out was left out
+	Refused bool    `json:"refused,omitempty"` // the provider refused the prompt with the conversation before the run; this is the prompt without it
 
-	// What the engine knew when it thought. Turns of older releases lack it.
+	// State of the engine at the model call. Turns of older releases lack it.
 	Agent    string         `json:"agent,omitempty"` // hash of the definition as JSON
 	Kit      string         `json:"kit,omitempty"`   // hash of the tools that were offered
 	Tier     api.Tier       `json:"tier,omitempty"`
 	State    api.AgentState `json:"state,omitempty"`
 	Counters api.Counters   `json:"counters,omitzero"`
 	Notice   string         `json:"notice,omitempty"`
-	Since    uint64         `json:"since,omitempty"`   // the journal's last entry before the turn
-	Through  int64          `json:"through,omitempty"` // position of the summary that it began with
+	Since    uint64         `json:"since,omitempty"`   // sequence of the journal's last entry before the turn
+	Through  int64          `json:"through,omitempty"` // position of the summary at the start of the turn
 }
 
-// form of the prompts that this release makes. Those of another form cannot be made
-// again: 0 had its volatile layers in the system prompt.
+// form is the version of the prompts that this release builds. Prompts of another form
+// cannot be rebuilt: form 0 had its volatile layers in the system prompt.
 const form = 1
 
-// kitTool is a tool as it was offered.
+// kitTool is a tool as it was offered to the model.
 type kitTool struct {
 	api.Tool
 
@@ -71,8 +71,8 @@ type kitTool struct {
 	Status   bool           `json:"status,omitempty"`
 }
 
-// keepParts stores the texts of a prompt that are not stored yet and returns what it is
-// made of.
+// keepParts stores the texts of a prompt that are not stored yet and returns the
+// reference of the prompt.
 func (e *Engine) keepParts(ctx context.Context, s *state, m *made) (*Reference, error) {
 	p := m.prompt
 	m.messages = encode(p.Messages)
@@ -124,7 +124,7 @@ func (e *Engine) keepParts(ctx context.Context, s *state, m *made) (*Reference, 
 	}
 	r.Agent, r.Kit = agent.hash, kit.hash
 	texts[agent.hash], texts[kit.hash] = agent.text, kit.text
-	if m.tools = kit.offered; len(m.in.Tools) != len(m.offered) { // those of a memory flush
+	if m.tools = kit.offered; len(m.in.Tools) != len(m.offered) { // a memory flush has fewer tools
 		if m.tools, err = chat.EncodeTools(m.in.Tools); err != nil {
 			return nil, err
 		}
@@ -133,7 +133,7 @@ func (e *Engine) keepParts(ctx context.Context, s *state, m *made) (*Reference, 
 	return r, e.Context.keepNew(ctx, texts)
 }
 
-// kitTools are tools with what is known of them here.
+// kitTools adds the properties of the engine's tools to the offered tools.
 func kitTools(offered []api.Tool, tools map[string]Tool) []kitTool {
 	out := make([]kitTool, len(offered))
 	for i, t := range offered {
@@ -146,8 +146,8 @@ func kitTools(offered []api.Tool, tools map[string]Tool) []kitTool {
 // statusLayer is the layer whose text is in the reference itself.
 const statusLayer = "status"
 
-// layerRef is one layer in a list of layers; the one without a hash is the status. Of
-// what was given it has what decides how it is cut, too.
+// layerRef is one layer in a list of layers. The status has no hash. In the list Given
+// a layer also has the fields that decide how it is cut.
 type layerRef struct {
 	Name   string `json:"name"`
 	Hash   string `json:"hash,omitempty"`
@@ -156,8 +156,8 @@ type layerRef struct {
 	Budget int64  `json:"budget,omitempty"`
 }
 
-// entire says whether a prompt has all that was given for it. If not, what it does not
-// have may have decided all the same: whether a flush was due, or a compaction.
+// entire reports whether a prompt has all its inputs uncut. If not, the parts that were
+// cut must be stored too, because they may have caused a flush or a compaction.
 func entire(in prompt.Input, p prompt.Prompt) bool {
 	if p.Memory != in.Memory.Text || p.Todo != in.Todo.Text {
 		return false
@@ -175,7 +175,7 @@ func entire(in prompt.Input, p prompt.Prompt) bool {
 	return true
 }
 
-// given lists the layers before they were cut, then memory and todo.
+// given lists the layers before they were cut, followed by memory and todo.
 func given(in prompt.Input, add func(string) string) []layerRef {
 	all := append(in.Layers[:len(in.Layers):len(in.Layers)], in.Memory, in.Todo)
 	list := make([]layerRef, len(all))
@@ -188,7 +188,7 @@ func given(in prompt.Input, add func(string) string) []layerRef {
 	return list
 }
 
-// places notes which turns are in a prompt.
+// places records the positions of the turns in a prompt.
 func (r *Reference) places(p prompt.Prompt) {
 	next := int64(0)
 	for _, turns := range [...][]prompt.Turn{p.Lines, p.Turns} {
@@ -205,7 +205,7 @@ func (r *Reference) places(p prompt.Prompt) {
 	}
 }
 
-// maxKept bounds what a process remembers of what the store has.
+// maxKept limits the number of cached hashes of stored texts.
 const maxKept = 4096
 
 // keepNew stores the texts that this process has not stored before.
@@ -234,13 +234,13 @@ func (c *Context) keepNew(ctx context.Context, texts map[string]string) error {
 	return nil
 }
 
-// Hash is the name under which a text is stored: its SHA-256 in hex.
+// Hash returns the name under which a text is stored: its SHA-256 in hex.
 func Hash(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return hex.EncodeToString(sum[:])
 }
 
-// hash is the hash of a prompt; encoded is how it is sent.
+// hash returns the hash of a prompt; encoded is the form that is sent to the router.
 func (r *Reference) hash(messages []api.ChatMessage, encoded []byte) (string, error) {
 	if !r.Wire {
 		before, err := api.Encode(messages)
@@ -253,9 +253,9 @@ func (r *Reference) hash(messages []api.ChatMessage, encoded []byte) (string, er
 	return hex.EncodeToString(sum[:]), nil
 }
 
-// Rebuild makes a persisted turn's prompt again, from what the store has of it;
-// asked is the run's input, words what came in with the turn. It refuses one that is not, byte for byte, what the
-// model was given. Errors: NotFound, Internal.
+// Rebuild rebuilds the prompt of a persisted turn from the store. asked is the run's
+// input, words the new input of the turn. It fails if the result is not byte for byte
+// the prompt that the model received. Errors: NotFound, Internal.
 func Rebuild(ctx context.Context, store ContextStore, turn, asked, words string) ([]api.ChatMessage, Reference, error) {
 	p, r, err := partsOf(ctx, store, turn, asked, words)
 	if err != nil {
@@ -269,10 +269,10 @@ func Rebuild(ctx context.Context, store ContextStore, turn, asked, words string)
 	return messages, r, err
 }
 
-// blobs reads the texts that a reference names; its error is to be looked at in the
-// end.
+// blobs reads the texts that a reference names. The caller checks failed after the last
+// read.
 type blobs struct {
-	ctx    context.Context //nolint:containedctx // it lives as long as one reference is read
+	ctx    context.Context //nolint:containedctx // used while one reference is read
 	store  ContextStore
 	failed error
 }
@@ -292,7 +292,7 @@ func (b *blobs) decode(hash string, into any) {
 	}
 }
 
-// layers as they were in a prompt.
+// layers returns the layers as they were in a prompt.
 func (b *blobs) layers(r Reference) []prompt.Text {
 	var out []prompt.Text
 	for _, l := range b.list(r, r.Layers) {
@@ -315,20 +315,20 @@ func (b *blobs) list(r Reference, hash string) []prompt.Layer {
 	return out
 }
 
-// given are the layers, the memory and the todo that a prompt was made of.
+// given returns the layers, the memory and the todo before they were cut.
 func (b *blobs) given(r Reference) (layers []prompt.Layer, memory, todo prompt.Layer) {
 	if all := b.list(r, r.Given); len(all) >= 2 {
 		n := len(all) - 2
 		return all[:n], all[n], all[n+1]
 	}
-	// Nothing was cut, and so nothing is now.
+	// The layers were not cut, so they must not be cut now.
 	for _, l := range b.layers(r) {
 		layers = append(layers, prompt.Layer{Name: l.Name, Text: l.Text, Last: l.Last, Must: true, Budget: whole})
 	}
 	return layers, prompt.Layer{Name: "memory", Text: b.text(r.Memory), Budget: whole}, prompt.Layer{Name: "todo", Text: b.text(r.Todo), Budget: whole}
 }
 
-// olderForm is the error for what another release recorded.
+// olderForm returns the error for a turn that was recorded with another form.
 func olderForm(turn string) error {
 	return &api.Error{
 		Code: api.NotFound, Message: "turn " + turn + " was recorded by a release whose prompts had another form",
@@ -336,7 +336,7 @@ func olderForm(turn string) error {
 	}
 }
 
-// partsOf are the parts of a persisted turn's prompt.
+// partsOf returns the parts of a persisted turn's prompt.
 func partsOf(ctx context.Context, store ContextStore, turn, asked, words string) (prompt.Parts, Reference, error) {
 	r, turns, err := store.Prompt(ctx, turn)
 	if err == nil && r.Form != form {

@@ -12,39 +12,39 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// Recording is all that is left of a turn: what came into it from outside, and what
-// the engine made of it.
+// Recording holds the inputs of a turn from outside the engine and the results of the
+// engine.
 type Recording struct {
 	Run         api.Run
 	Turn        api.Turn
-	Reference   Reference // zero: the model was not asked
-	Input       Input     // of the run, By as it was before the turn
-	End         *End      // of the run, with this turn; nil: it went on
+	Reference   Reference // zero: no model was called
+	Input       Input     // of the run; By as it was before the turn
+	End         *End      // of the run, if this turn was the last; nil: the run continued
 	Cost        api.Micros
-	Before      Conversation // before the turn was thought
-	Compactions []Compaction // made for it, in order
-	After       *Reference   // of the session's next turn; nil: nothing is known of it
-	Steps       []Step       // of the journal, this turn's, in order
+	Before      Conversation // before the turn's model call
+	Compactions []Compaction // made for this turn, in order
+	After       *Reference   // of the session's next turn; nil: none is stored
+	Steps       []Step       // journal entries of this turn, in order
 }
 
-// Replayed says how a replay went.
+// Replayed holds the result of a replay.
 type Replayed struct {
-	Steps      int             // of the journal that the engine wrote again
-	Owners     int             // that it took, one after another
-	Difference *api.Difference // nil: it came to the same
+	Steps      int             // journal entries that the engine reproduced
+	Owners     int             // number of successive owners
+	Difference *api.Difference // nil: the replay equals the recording
 }
 
-// Replay has an engine live a recorded turn again, and compares each step that it
-// writes and the turn it persists with what was recorded. It asks nobody: what the
-// world said then it says again, from the recording, and an owner that died where
-// another took over dies there again. Times and traces are new; nothing else may be.
+// Replay executes a recorded turn again and compares each journal entry and the
+// persisted turn with the recording. It calls no other component: every answer comes
+// from the recording, and an owner that crashed before a takeover crashes there again.
+// Times and traces differ from the recording; all other values must be equal.
 //
-// What is not lived again: how the run's first words were put together, the layers of
-// the prompt, which came from files and tables that have changed since, and what
-// tools did. They are what the recording has of the world. texts are where
-// references lead.
+// Replay does not execute the following again, and uses the recorded values: the
+// composition of the run's input, the layers of the prompt, which come from files and
+// tables that may have changed, and the tools. texts is the store of the texts that
+// references name.
 //
-// Errors: NotFound when the recording is not complete.
+// Errors: NotFound if the recording is incomplete.
 func Replay(ctx context.Context, texts ContextStore, rec Recording, tools map[string]Tool) (Replayed, error) {
 	p, err := newPlayer(ctx, texts, rec, tools)
 	if err != nil {
@@ -78,7 +78,7 @@ func Replay(ctx context.Context, texts ContextStore, rec Recording, tools map[st
 	}
 }
 
-// What ends a replayed owner.
+// Errors that end a replayed owner.
 var (
 	errDied     = errors.New("the owner died here")
 	errReplayed = errors.New("the turn is replayed")
@@ -90,7 +90,7 @@ func (p *player) differ(step, field, recorded, replayed string) {
 	}
 }
 
-// compare notes the first difference of two values, in their JSON.
+// compare records the first difference between two values in their JSON form.
 func (p *player) compare(step string, recorded, replayed any) bool {
 	a, err := plain(recorded)
 	b, err2 := plain(replayed)

@@ -10,7 +10,7 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/turn/turntest"
 )
 
-// recording of a turn of a world that has lived.
+// recording returns the recording of a turn, with its journal entries.
 func recording(t *testing.T, w *turntest.World, id string) turn.Recording {
 	t.Helper()
 	rec, err := w.Store.Recorded(t.Context(), id)
@@ -29,9 +29,8 @@ func recording(t *testing.T, w *turntest.World, id string) turn.Recording {
 	return rec
 }
 
-// TestReplayDiffers: a recording of which anything is changed is another turn, and the
-// replay says where. What the tests of crashes replay without a difference would be
-// worth nothing otherwise.
+// TestReplayDiffers tests that the replay of a modified recording reports the
+// difference. Without it, the replays of the crash tests would prove nothing.
 func TestReplayDiffers(t *testing.T) {
 	t.Parallel()
 	w := three(false)
@@ -86,7 +85,7 @@ func TestReplayDiffers(t *testing.T) {
 	}
 }
 
-// TestReplayIncomplete: what is not recorded is not replayed.
+// TestReplayIncomplete tests that the replay of an incomplete recording fails.
 func TestReplayIncomplete(t *testing.T) {
 	t.Parallel()
 	w := three(false)
@@ -104,8 +103,8 @@ func TestReplayIncomplete(t *testing.T) {
 	}
 }
 
-// TestReplayOfTheReleaseBefore: a turn whose prompt was hashed in another encoding is
-// replayed and compared in that one.
+// TestReplayOfTheReleaseBefore tests that the prompt of a turn that an older release
+// hashed in another encoding is compared in that encoding.
 func TestReplayOfTheReleaseBefore(t *testing.T) {
 	t.Parallel()
 	w := three(false)

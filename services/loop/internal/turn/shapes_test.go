@@ -12,7 +12,7 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/turn/turntest"
 )
 
-// varying is a source whose text changes with each look, as goals and notes do.
+// varying is a source whose text changes with each read, as goals and notes do.
 type varying struct {
 	layer turn.Layer
 	size  func(n int) int
@@ -26,11 +26,12 @@ func (v varying) Layer(context.Context, turn.Agent) (turn.Layer, error) {
 	return l, nil
 }
 
-// TestReplayLong: long sessions with goals, memories, notes, flushes and compactions
-// replay exactly, whatever is large when a flush or a compaction is due.
+// TestReplayLong tests that long sessions with goals, memories, notes, flushes and
+// compactions replay without a difference, whichever layer is large when a flush or a
+// compaction is due.
 func TestReplayLong(t *testing.T) {
 	t.Parallel()
-	for _, window := range []int64{13_000, 18_000, 23_000, 26_000} { // of 29 that were tried, those that told the most faults
+	for _, window := range []int64{13_000, 18_000, 23_000, 26_000} { // the 4 of 29 tried windows that found the most faults
 		t.Run(fmt.Sprint(window), func(t *testing.T) {
 			t.Parallel()
 			w := notes(says("NO_REPLY"))()
@@ -65,8 +66,8 @@ func TestReplayLong(t *testing.T) {
 	}
 }
 
-// prefix is a prompt as a provider reads it, without its last message, which has what
-// changes with each turn.
+// prefix returns a prompt as sent to a provider, without its last message, which has
+// the parts that change with each turn.
 func prefix(t *testing.T, messages []api.ChatMessage) string {
 	t.Helper()
 	data, err := api.Encode(messages[:len(messages)-1])
@@ -76,9 +77,9 @@ func prefix(t *testing.T, messages []api.ChatMessage) string {
 	return strings.TrimSuffix(string(data), "]")
 }
 
-// TestStablePrefix: from turn to turn a prompt begins with the same bytes, whatever
-// happens to the agent's balance, memories, notes and goals, and nothing of role system
-// comes after the conversation has begun.
+// TestStablePrefix tests that each prompt of a session begins with the bytes of the
+// previous one, while the agent's balance, memories, notes and goals change, and that
+// only the first message has the role system.
 func TestStablePrefix(t *testing.T) {
 	t.Parallel()
 	w := long(128_000, 400)
@@ -124,8 +125,8 @@ func TestStablePrefix(t *testing.T) {
 	}
 }
 
-// TestRefused: a run whose prompt the provider refuses fails with the provider's words,
-// and the next one works: it does without the conversation that was refused.
+// TestRefused tests that a run whose prompt the provider refuses fails with the
+// provider's message, and that the next run succeeds without the refused conversation.
 func TestRefused(t *testing.T) {
 	t.Parallel()
 	poisoned := false

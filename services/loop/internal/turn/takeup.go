@@ -10,7 +10,7 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// refused is the end of a run that must not begin, nil if it may.
+// refused returns the end of a run that must not begin, nil if the run may begin.
 func refused(cmd api.Run, k Known, at int64) *End {
 	end := &End{Run: cmd, Input: Input{By: cmd.By}, Code: api.Denied, At: at, Fate: api.FateDropped}
 	switch {
@@ -24,8 +24,8 @@ func refused(cmd api.Run, k Known, at int64) *End {
 	return end
 }
 
-// takeUp reads where the journal stands, and says since when the turn may be under
-// way.
+// takeUp reads the tail of the journal into the state and returns the earliest time at
+// which the turn may have started.
 func (e *Engine) takeUp(ctx context.Context, s *state) (*Past, error) {
 	past := &Past{}
 	if s.before > 0 {
@@ -39,18 +39,19 @@ func (e *Engine) takeUp(ctx context.Context, s *state) (*Past, error) {
 	s.fresh = s.number == 1 && !slices.ContainsFunc(tail, func(step Step) bool { return step.End == nil && !step.Release })
 	for _, step := range tail {
 		if step.Run == s.cmd.Run && step.Turn > s.number {
-			// Persisted since the store was read: going on from here would make the
-			// later turn's calls again.
+			// The turn was persisted after the store was read: continuing here would
+			// repeat the calls of the later turn.
 			return past, api.Errorf(api.Conflict, "the run is at turn %d already", step.Turn)
 		}
-		if step.Run == s.cmd.Run && step.End != nil { // so is its end
+		if step.Run == s.cmd.Run && step.End != nil { // the end was persisted after the store was read
 			return past, api.Errorf(api.Conflict, "the run is over")
 		}
 		s.apply(step)
-		// Later turns begin without a word in the journal, when the one before ends.
+		// A later turn begins when the previous one ends, without a begin in the
+		// journal.
 		if b := step.Begin; b != nil && b.Input != nil && step.Run == s.cmd.Run && s.number == 1 && past.Began.IsZero() {
 			past.Began = time.UnixMicro(b.Since)
-			if b.Since == 0 { // of a release before
+			if b.Since == 0 { // written by an older release
 				past.Began = time.UnixMicro(b.At)
 			}
 		}
@@ -58,9 +59,9 @@ func (e *Engine) takeUp(ctx context.Context, s *state) (*Past, error) {
 	return past, nil
 }
 
-// begin takes the run up: it writes itself into the journal, which fences the
-// owner before, and goes on from there. funded returns when the state says how the agent
-// is funded; an error of it is the caller's to see.
+// begin appends a begin to the journal, which fences the previous owner, and continues
+// with goOn. funded waits until the state has the agent's funds; the caller handles its
+// error.
 func (e *Engine) begin(ctx context.Context, s *state, ev Events, id string, funded func() error) error {
 	b := &Begin{At: e.Now().UnixMicro(), Since: s.began.UnixMicro(), Attempt: s.attempts + 1}
 	if s.number == 1 && s.attempts == 0 {
@@ -81,8 +82,8 @@ func (e *Engine) begin(ctx context.Context, s *state, ev Events, id string, fund
 	return e.goOn(ctx, s, ev, id)
 }
 
-// goOn does what follows from the run's input, and says again what an owner of a release
-// before may have lost.
+// goOn applies the consequences of the run's input, and publishes again events that an
+// owner of an older release may have lost.
 func (e *Engine) goOn(ctx context.Context, s *state, ev Events, id string) error {
 	if s.number == 1 {
 		if e.Begun != nil && s.recorded == nil && s.begun != 0 {
@@ -95,7 +96,8 @@ func (e *Engine) goOn(ctx context.Context, s *state, ev Events, id string) error
 	return e.repeatOld(ctx, s, ev, id)
 }
 
-// append writes a step under the fence, with what is to be announced.
+// append writes a step at the expected last sequence, together with the pending
+// announcements.
 func (e *Engine) append(ctx context.Context, s *state, step Step) error {
 	step.Run, step.Turn, step.Persisted, step.Changed = s.cmd.Run, s.number, s.persisted, s.changed
 	seq, err := e.Journal.Append(ctx, s.cmd, step, s.last)
@@ -106,9 +108,10 @@ func (e *Engine) append(ctx context.Context, s *state, step Step) error {
 	return nil
 }
 
-// input builds what the run starts from: its message, its wake, or mail. The claim of
-// mail is idempotent by run, so dying before begin loses nothing. No other run has mail
-// in it: a stranger's words would lower its authority.
+// input builds the input of the run: its message, its wake, or the messages of its
+// inbox. The inbox is claimed under the id of the run, so a crash before begin loses no
+// message. Runs of other kinds do not include peer messages, which would lower their
+// principal.
 func (e *Engine) input(ctx context.Context, s *state) (Input, error) {
 	if e.player != nil {
 		return e.player.Input, nil
@@ -121,7 +124,7 @@ func (e *Engine) input(ctx context.Context, s *state) (Input, error) {
 		return e.mail(ctx, s, s.cmd.By.Address, "")
 	case api.RunWake:
 		text = "[wake] " + outside(s.cmd.Content)
-		if s.cmd.By.Kind == api.Peer { // a wake for mail of a release before
+		if s.cmd.By.Kind == api.Peer { // a wake for mail, created by an older release
 			return e.mail(ctx, s, "", text)
 		}
 	case api.RunMessage, api.RunTask, api.RunImport:
@@ -133,7 +136,7 @@ func (e *Engine) input(ctx context.Context, s *state) (Input, error) {
 		}
 		for _, m := range waiting {
 			if m.Mode != api.ModeCollect {
-				break // the order stays
+				break // preserve the order of the queue
 			}
 			by = append(by, m.By)
 			text += "\n\n" + m.Content
@@ -144,8 +147,8 @@ func (e *Engine) input(ctx context.Context, s *state) (Input, error) {
 	return in, nil
 }
 
-// mail is the input of a run that is for messages in the inbox: those of a sender, or
-// ("") of all.
+// mail builds the input of a run for inbox messages: those of one sender, or of all
+// senders if from is "".
 func (e *Engine) mail(ctx context.Context, s *state, from, text string) (Input, error) {
 	messages, err := e.Inbox.Claim(ctx, s.agent.ID, s.cmd.Run, from)
 	if err != nil {
@@ -162,7 +165,8 @@ func (e *Engine) mail(ctx context.Context, s *state, from, text string) (Input, 
 	return Input{Text: text, By: api.Lowest(by...), Inbox: len(messages)}, nil
 }
 
-// knows says whether the settlement of the turn before has told how the agent is funded.
+// knows reports whether the settlement of the previous turn returned the agent's funds,
+// and copies them to the state.
 func (s *state) knows() bool {
 	if s.owns == nil {
 		return false
@@ -171,9 +175,10 @@ func (s *state) knows() bool {
 	return true
 }
 
-// look asks how the agent is funded, beside what the caller does. The state says it from
-// the first call of the returned function on, which must be called. Unknown is not poor
-// (W-7).
+// look requests the agent's balance from treasury, concurrently with the caller. The
+// returned function waits for the answer and sets the funds in the state; it must be
+// called. If treasury is unavailable, the tier is unknown, which is not treated as a
+// low balance (docs/reference/loop.md, unknown tier).
 func (e *Engine) look(ctx context.Context, s *state) (funded func() error) {
 	var asking sync.WaitGroup
 	var balance api.Balance
@@ -181,8 +186,8 @@ func (e *Engine) look(ctx context.Context, s *state) (funded func() error) {
 	asking.Go(func() { balance, err = e.Treasury.Balance(ctx, s.agent.ID) })
 	return sync.OnceValue(func() error {
 		asking.Wait()
-		// What it owns, a hold for this very thought included: who thinks it again after a
-		// crash must make the same prompt, or the hold would not be found.
+		// The funds include a hold for this thought. An owner that resumes the turn
+		// must build the same prompt; otherwise the router would not find the hold.
 		balance.Available += balance.Held
 		s.tier, s.funds = balance.Tier, &balance
 		if err != nil {
@@ -195,9 +200,9 @@ func (e *Engine) look(ctx context.Context, s *state) (funded func() error) {
 	})
 }
 
-// join takes in what wants to steer the run, as input of the turn that begins now.
-// The journal has it before the store does, and an owner after this one gives
-// the fates again.
+// join adds queued messages in mode steer as input of the turn that begins. It appends
+// the input to the journal before it records the outcomes in the store, so a later
+// owner can record them again.
 func (e *Engine) join(ctx context.Context, s *state) error {
 	waiting, err := e.Queue.Waiting(ctx, s.cmd)
 	if err != nil {
@@ -208,7 +213,7 @@ func (e *Engine) join(ctx context.Context, s *state) error {
 		if m.Mode != api.ModeSteer || slices.ContainsFunc(s.joined.Merged, func(o api.Run) bool { return o.Run == m.Run }) {
 			continue
 		}
-		over, err := e.Store.Over(ctx, m.Run) // a turn before took it in, and its delivery has not come yet
+		over, err := e.Store.Over(ctx, m.Run) // an earlier turn merged it, and its message is not acknowledged yet
 		if err != nil {
 			return err
 		}

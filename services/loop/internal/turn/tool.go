@@ -11,28 +11,28 @@ import (
 	"github.com/anima-run/anima/pkg/api/catalog"
 )
 
-// Tool is a tool that the executor has.
+// Tool describes a tool and the code that executes it.
 type Tool struct {
 	Name        string
 	Description string
 	Schema      json.RawMessage
 	Effect      catalog.Effect
-	Mutating    bool          // changes something: the agent is not idle
-	Status      bool          // only looks at the agent's own state
-	Spends      bool          // may move the agent's money
-	Timeout     time.Duration // of one call; 0: 30 s (seed 004). It ends the context of Run
-	// Offered says whether the tool can be used by an agent now; nil: always. A tool
-	// that is not offered and called all the same must refuse by itself.
+	Mutating    bool          // changes state: a turn that calls it is not idle
+	Status      bool          // only reads the agent's own state
+	Spends      bool          // may change the agent's funds
+	Timeout     time.Duration // of one call; 0: 30 s (docs/reference/loop.md, Time limits). Then the context of Run ends
+	// Offered reports whether the tool is offered to an agent now; nil: always. Run
+	// must refuse a call of a tool that is not offered.
 	Offered func(Agent) bool
-	// Check refuses arguments that are not what Schema says; it is asked before
-	// policy is.
+	// Check refuses arguments that do not match Schema. It is called before policy
+	// evaluates the call.
 	Check func(args json.RawMessage) error
-	// Run must return soon after its context has ended. A panic in it is an error of
-	// this call alone.
+	// Run executes a call and must return soon after its context has ended. A panic in
+	// it fails this call only.
 	Run func(ctx context.Context, c Call) (Output, error)
 }
 
-// Call is one call of a tool.
+// Call holds one call of a tool.
 type Call struct {
 	Agent     Agent
 	Session   string
@@ -40,12 +40,12 @@ type Call struct {
 	Index     int
 	Key       string // idempotency key
 	Args      json.RawMessage
-	At        int64         // when the thought was had: the same on every try
-	By        api.Principal // the lowest of all that went into the run's input
-	Repeating bool          // an earlier try may have happened
-	Token     string        // policy's decision, for whoever else executes the call
-	// Report shows people how far a long call is: what it says last is what they
-	// see, at most every 500 ms. It is safe for concurrent use and may be nil.
+	At        int64         // time of the completion in Unix µs, the same on every attempt
+	By        api.Principal // the lowest principal of the run's input
+	Repeating bool          // an earlier attempt may have been executed
+	Token     string        // policy's decision, for the service that executes the call
+	// Report shows the progress of a long call to people. The latest text is published
+	// at most every 500 ms. It is safe for concurrent use and may be nil.
 	Report func(text string)
 }
 
@@ -53,18 +53,19 @@ type Call struct {
 type Output struct {
 	Text    string
 	Sleep   *Sleep
-	Blocked bool // a goal was refused because one is active: the agent sleeps
-	Ends    bool // the run has done what it was for: it ends with this turn
+	Blocked bool // a goal was refused because another is active: the agent sleeps
+	Ends    bool // the run's task is complete: the run ends with this turn
 }
 
-// Toolbox has the tools that only some agents have.
+// Toolbox returns tools that are specific to an agent.
 type Toolbox interface {
-	// Tools returns what the agent's definition grants and somebody offers now.
+	// Tools returns the tools that the agent's definition grants and that are available
+	// now.
 	Tools(ctx context.Context, a Agent) []Tool
 }
 
-// toolbox is what an agent has for one turn: the executor's own tools, and its own.
-// A name belongs to whoever had it first.
+// toolbox returns the tools of an agent for one turn: those of the engine and those of
+// the agent. A tool of the engine takes precedence over one with the same name.
 func (e *Engine) toolbox(ctx context.Context, a Agent) map[string]Tool {
 	if e.Toolbox == nil {
 		return e.Tools
@@ -82,9 +83,9 @@ func (e *Engine) toolbox(ctx context.Context, a Agent) map[string]Tool {
 	return all
 }
 
-// Builtin is the tool of the catalogue with that name and the code that executes
-// it. What the catalogue's types cannot say, check refuses; nil takes everything.
-// It panics when there is no such tool.
+// Builtin returns the tool of the catalogue with that name, executed by run. check
+// refuses arguments that the types of the catalogue cannot exclude; nil accepts all.
+// Builtin panics if the catalogue has no such tool.
 func Builtin(name string, check func(catalog.Args) error, run func(context.Context, Call, catalog.Args) (Output, error)) Tool {
 	spec, ok := catalog.Named(name)
 	if !ok {

@@ -1,22 +1,22 @@
-// Package turn is an agent's run as a state machine: CONTEXT, EXECUTE and
-// PERSIST of seed 004 with the crash rules of design §4. It knows no NATS and no
-// SQL; what it needs from outside are the interfaces of ports.go.
+// Package turn executes an agent's runs as a state machine: the phases CONTEXT, EXECUTE
+// and PERSIST with their crash rules (docs/reference/loop.md, Phases). It must not use
+// NATS or SQL; it reaches the other components through the interfaces of ports.go.
 //
-// The journal is its memory across crashes. Every step is appended before what
-// it announces is acted on, so a run that is taken up again repeats nothing that
-// has a result:
+// The journal makes a run resumable. Every step is appended before the engine acts on
+// it, so an owner that resumes a run repeats no call that has a result:
 //
 //	begin ─▶ thought ─▶ intent ─▶ result ─▶ intent ─▶ … ─▶ result ─▶ PERSIST ─▶ next turn, or end
 //	        │                  │
 //	        │                  └ crash here: the call has an intent and no result.
-//	        │                    pure, idempotent, keyed: run again, same key.
-//	        │                    irreversible: outcome_unknown, and the model is told.
-//	        └ crash here: asked again under the same id; the router answers from
-//	          its store and charges nothing.
+//	        │                    pure, idempotent, keyed: executed again, same key.
+//	        │                    irreversible: outcome_unknown, reported to the model.
+//	        └ crash here: the model call is repeated under the same id; the router
+//	          returns the stored answer and charges nothing.
 //
-// Durable writes of a run with one tool call, then words: begin, thought, intent,
-// result, thought, end, and two PERSISTs. Events are views of the entries (see
-// [api.Journal]): what a PERSIST has made true is announced by the entry after it.
+// A run with one tool call and a closing text makes these durable writes: begin,
+// thought, intent, result, thought, end, and two PERSISTs. Events are views of the
+// entries (see [api.Journal]): the entry after a PERSIST announces the changes of that
+// PERSIST.
 package turn
 
 import (
@@ -31,28 +31,28 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// Step is one entry of a session's journal; one of the parts from Begin on is set.
-// [api.Journal.Events] reads it, too.
+// Step is one entry of a session's journal. Exactly one of the fields from Begin on is
+// set. [api.Journal.Events] decodes the same JSON.
 type Step struct {
 	Run  string `json:"-"`
 	Turn int    `json:"-"`
-	Old  bool   `json:"-"` // of a release that announced its events by messages of their own
+	Old  bool   `json:"-"` // written by an older release, which published its events as separate messages
 
-	// What the entry announces beside itself: when the turn before was persisted, in
-	// Unix µs, and how the agent has changed.
+	// Announced with the entry: the time at which the previous turn was persisted, in
+	// Unix µs, and the changes of the agent.
 	Persisted int64              `json:"persisted,omitempty"`
 	Changed   []api.AgentChanged `json:"changed,omitempty"`
 
 	Begin   *Begin       `json:"begin,omitempty"`
-	Joined  *Input       `json:"joined,omitempty"` // came into a run under way
+	Joined  *Input       `json:"joined,omitempty"` // messages that joined a run in progress
 	Thought *Thought     `json:"thought,omitempty"`
 	Result  *Result      `json:"result,omitempty"`
 	Intent  *Intent      `json:"intent,omitempty"`
 	End     *api.LoopEnd `json:"end,omitempty"`
-	Release bool         `json:"release,omitempty"` // the owner hands the run back
+	Release bool         `json:"release,omitempty"` // the owner returns the run unfinished
 }
 
-// Kind names a step for people who read the journal.
+// Kind returns the name of the step's kind, for display.
 func (s Step) Kind() string {
 	switch {
 	case s.Begin != nil:
@@ -71,42 +71,44 @@ func (s Step) Kind() string {
 	return api.EntryResult
 }
 
-// Begin says that an owner took the run up. The first one fixes the run's input;
-// later ones fence the owner before.
+// Begin records that an owner started or resumed the run. The first one fixes the run's
+// input; each later one fences the previous owner.
 type Begin struct {
-	Kind    api.RunKind `json:"kind,omitempty"`  // of the run, where Input is
-	Input   *Input      `json:"input,omitempty"` // nil when an earlier begin or the store has it
+	Kind    api.RunKind `json:"kind,omitempty"`  // of the run; set together with Input
+	Input   *Input      `json:"input,omitempty"` // nil if an earlier begin or the store has it
 	At      int64       `json:"at"`
-	Since   int64       `json:"since,omitempty"` // when the turn's trace began: before At if an owner left no begin
-	Attempt int         `json:"attempt"`         // from 1, since the last persisted turn
+	Since   int64       `json:"since,omitempty"` // start of the turn's trace; before At if a previous owner crashed before its begin
+	Attempt int         `json:"attempt"`         // counts from 1, since the last persisted turn
 }
 
-// Input is what a run starts from.
+// Input is the input of a run, or of messages that joined it.
 type Input struct {
-	Text  string        `json:"text"` // as the model sees it
-	By    api.Principal `json:"by"`   // the lowest of all that went into Text
+	Text  string        `json:"text"` // in the form that the model receives
+	By    api.Principal `json:"by"`   // the lowest principal of all parts of Text
 	Inbox int           `json:"inbox,omitempty"`
-	// Deadline ends the run, in Unix µs: the first owner sets it, all keep it. 0: a
-	// release before began the run, and each owner gives it the whole limit.
+	// Deadline is the time at which the run ends, in Unix µs. The first owner sets it
+	// and all later owners use it. 0: an older release began the run, and each owner
+	// applies the whole time limit.
 	Deadline int64 `json:"deadline,omitempty"`
-	// Merged are messages that came in with others; their fate is decided here.
+	// Merged are the messages that were merged into this input. Their outcome is
+	// recorded when the input is.
 	Merged []api.Run `json:"merged,omitempty"`
 }
 
-// Thought is the model's answer, paid for.
+// Thought records the completion of a model call.
 type Thought struct {
 	Completion api.Completion `json:"completion"`
-	Tokens     int64          `json:"tokens"`  // of the prompt, by estimate
-	Offered    int            `json:"offered"` // tools
+	Tokens     int64          `json:"tokens"`  // estimated size of the prompt
+	Offered    int            `json:"offered"` // number of tools offered to the model
 	StartedAt  int64          `json:"startedAt"`
 	At         int64          `json:"at"`
 	Trace      string         `json:"trace"`
-	Prompt     *Reference     `json:"prompt,omitempty"` // what it was asked
-	Call       string         `json:"call,omitempty"`   // id of the router's call; "": it is settled, as by a release before
+	Prompt     *Reference     `json:"prompt,omitempty"` // nil for a turn without a model call
+	Call       string         `json:"call,omitempty"`   // id of the router's call; "": no settlement is pending, as in entries of older releases
 }
 
-// Intent says that a call was allowed and will be made now. Token is the signed
-// decision.
+// Intent records that a call was allowed and is about to be executed. Token is the
+// signed decision.
 type Intent struct {
 	Index     int             `json:"index"`
 	Decision  string          `json:"decision"`
@@ -117,7 +119,7 @@ type Intent struct {
 	At        int64           `json:"at"`
 }
 
-// Result says how a call ended.
+// Result records the outcome of a tool call.
 type Result struct {
 	Index      int         `json:"index"`
 	Tool       string      `json:"tool,omitempty"`
@@ -130,77 +132,79 @@ type Result struct {
 	DurationMS int64       `json:"durationMs"`
 	Sleep      *Sleep      `json:"sleep,omitempty"`
 	Blocked    bool        `json:"blocked,omitempty"`
-	Ends       bool        `json:"ends,omitempty"` // the run has done what it was for
+	Ends       bool        `json:"ends,omitempty"` // the call completed the task of the run
 	At         int64       `json:"at"`
 }
 
-// Sleep is what a sleep call asked for.
+// Sleep holds the arguments of a sleep call. Until is in Unix µs.
 type Sleep struct {
 	Until  int64  `json:"until"`
 	Reason string `json:"reason,omitempty"`
 }
 
-// ID is the id of a run's turn.
+// ID returns the id of a run's turn.
 func ID(run string, number int) string { return run + "." + strconv.Itoa(number) }
 
-// Key is the idempotency key of a call: it survives crashes and replicas.
+// Key returns the idempotency key of a call. Every owner of the run derives the same
+// key.
 func Key(run string, number, index int) string { return ID(run, number) + "." + strconv.Itoa(index) }
 
-// state is a run as rebuilt from the store and the journal's tail.
+// state holds a run as rebuilt from the store and the tail of the journal.
 type state struct {
 	cmd      api.Run
 	agent    Agent
 	input    Input
-	number   int // of the turn under way, from 1
+	number   int // turn in progress, from 1
 	attempts int
 	last     uint64   // sequence of the journal's last entry for this session
-	since    uint64   // the same, before the turn
-	owned    bool     // this owner has written itself into the journal
-	begun    int64    // when the first owner took the run up, in Unix µs; 0: that is in the store
-	after    standing // where the session stood before the run
-	fresh    bool     // and it has no step since
+	since    uint64   // the same, before the turn in progress
+	owned    bool     // this owner has appended its begin to the journal
+	begun    int64    // time of the run's first begin, in Unix µs; 0: the store has it
+	after    standing // version of the session before the run
+	fresh    bool     // no step other than an end or a release follows after
 
-	// What the next entry announces, see [Step].
+	// Announced with the next entry, see [Step].
 	persisted int64
 	changed   []api.AgentChanged
-	old       []Step // of the turn under way, by a release before
-	recorded  func() // to be called once the store has the run's beginning; nil: it has, or the run has not begun
+	old       []Step // entries of the turn in progress written by an older release
+	recorded  func() // called once the store has the run's begin; nil: the store has it, or the run has not begun
 
-	before int64 // when the session's turn before ended
+	before int64 // end of the session's previous turn, in Unix µs
 	root   trace.SpanContext
-	began  time.Time // the root span did
+	began  time.Time // start of the root span
 
-	tools    map[string]Tool // of this turn
+	tools    map[string]Tool // available in this turn
 	tier     api.Tier
 	funds    *api.Balance // nil: unknown
-	owns     *api.Funds   // after the turn before was settled; nil: treasury must be asked
+	owns     *api.Funds   // funds after the previous turn was settled; nil: the balance must be requested
 	counters api.Counters
-	notice   string      // of the turn before, for this one
-	bound    *bound      // ends the run at its deadline
-	joined   Input       // what came into this turn from outside, after the first
+	notice   string      // produced by the previous turn for this one
+	bound    *bound      // cancels the run at its deadline
+	joined   Input       // input that joined this turn after the first turn
 	steered  func() bool // see [Queue]
 
 	thought  *Thought
-	settling Settling // of the thought, if this owner asked for it and has not waited yet
-	settled  bool     // the thought's cost
+	settling Settling // pending settlement of the thought's cost; nil: started by another owner, or already waited for
+	settled  bool     // the thought's cost is settled
 	results  map[int]Result
 	intents  map[int]Intent
-	ahead    *underway // the first call, judged while the thought was stored; nil: it was not, or it is made
+	ahead    *underway // first call, evaluated while the thought was stored; nil: not evaluated early, or already executed
 
-	conversation *Conversation // as the next prompt needs it; nil: the store knows
-	recalled     *recalled     // for this run; nil: not yet
+	conversation *Conversation // for the next prompt; nil: must be read from the store
+	recalled     *recalled     // for this run; nil: not recalled yet
 
 	cost  api.Micros
-	total int // turns persisted in this run
+	total int // turns of this run that are persisted
 }
 
-// apply folds a journal step into the state.
+// apply folds a journal step into the state. It ignores the steps of other runs and
+// turns.
 func (s *state) apply(step Step) {
 	if step.Run != s.cmd.Run || step.Turn != s.number {
-		return // an older turn, already in the store
+		return // the store already has an older turn
 	}
 	if step.Persisted != 0 {
-		s.persisted = 0 // it is announced
+		s.persisted = 0 // this step announced it
 	}
 	if step.Old {
 		s.old = append(s.old, step)
@@ -225,16 +229,17 @@ func (s *state) apply(step Step) {
 	}
 }
 
-// join adds what came into the turn that begins. Its authority lowers the run's,
-// to the end (design §6).
+// join adds input that joined the turn that begins. The principal of the run is lowered
+// to that of the input and stays so until the run ends (docs/reference/loop.md,
+// Principals).
 func (s *state) join(in Input) {
 	s.joined.Text = strings.TrimSpace(s.joined.Text + "\n\n" + in.Text)
 	s.joined.Merged = append(s.joined.Merged, in.Merged...)
 	s.input.By = api.Lowest(s.input.By, in.By)
 }
 
-// words are what the turn under way is told beside the history: the run's input,
-// or what came since.
+// words returns the new input of the turn in progress: the run's input in the first
+// turn, the input that joined in later turns, and the notice of the previous turn.
 func (s *state) words() string {
 	text := s.joined.Text
 	if s.number == 1 {
@@ -246,12 +251,13 @@ func (s *state) words() string {
 	return text
 }
 
-// capped says whether the run, with the turn under way, has cost all that it may.
+// capped reports whether the cost of the run, with the turn in progress, has reached
+// the run's cost cap.
 func (s *state) capped() bool {
 	return s.cmd.CostCap > 0 && s.cost+s.thought.Completion.Cost >= s.cmd.CostCap
 }
 
-// asked says whether words of others came into the turn.
+// asked reports whether the turn has input from outside the agent.
 func (s *state) asked() bool {
 	return s.number == 1 && (s.cmd.Kind != api.RunWake || s.input.Inbox > 0) || s.joined.Text != ""
 }
@@ -272,13 +278,13 @@ func (s *state) next(rec Record) {
 	}
 }
 
-// spends says whether a call of the turn may have moved the agent's money.
+// spends reports whether a call of the turn may have changed the agent's funds.
 func (s *state) spends() bool {
 	return slices.ContainsFunc(s.thought.Completion.ToolCalls, func(c api.ToolCall) bool { return s.tools[c.Name].Spends })
 }
 
-// calls of the turn's thought that will be made: at most limit, and none of an answer
-// that was withheld.
+// calls returns the calls of the turn's thought that are to be executed: at most limit,
+// and none if the completion was withheld.
 func (s *state) calls(limit int) []api.ToolCall {
 	all := s.thought.Completion.ToolCalls
 	if withheld(s.thought.Completion.Finish) {
@@ -287,8 +293,8 @@ func (s *state) calls(limit int) []api.ToolCall {
 	return all[:min(len(all), limit)]
 }
 
-// record is the turn as it is stored, and as it is read back: without what a
-// database cannot keep.
+// record builds the turn as it is stored. Text is cleaned of bytes that a database
+// cannot store, so that the stored and the in-memory turn are equal.
 func (s *state) record(limit int, agentState api.AgentState, now int64) Record {
 	c := s.thought.Completion
 	t := api.Turn{
@@ -317,8 +323,8 @@ func (s *state) record(limit int, agentState api.AgentState, now int64) Record {
 	return Record{Turn: t, Run: s.cmd, Journal: s.last, Counters: s.counters, Prompt: s.thought.Prompt, Begun: s.begun, Tier: s.tier}
 }
 
-// arguments keeps what the model wrote; text that is not JSON becomes a JSON
-// string, so that every reader can still decode the row.
+// arguments returns the arguments as the model wrote them. Text that is not JSON
+// becomes a JSON string, so that every reader can decode the row.
 func arguments(c api.ToolCall) json.RawMessage {
 	if json.Valid([]byte(c.Arguments)) {
 		return json.RawMessage(clean(c.Arguments))

@@ -12,9 +12,9 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/turn/turntest"
 )
 
-// TestRunOfTheReleaseBefore takes up a run that an owner of the release before left at any
-// step of its first turn. That release announced each step by messages of their own, which
-// are said again here; what comes after is in the journal.
+// TestRunOfTheReleaseBefore resumes a run that an owner of an older release left at any
+// step of its first turn. That release published an event for each step separately; the
+// engine publishes those events again, and announces later steps in the journal.
 func TestRunOfTheReleaseBefore(t *testing.T) {
 	t.Parallel()
 	calm := three(true)

@@ -1,8 +1,8 @@
-// Package untrusted makes text that others wrote fit to be shown to a model:
-// normalised, then defused, then marked with its origin (design §6, spec-core-2
-// §5). It is a second layer: it takes away what imitates the prompt's own
-// structure or its author, and it cannot tell good advice from bad. It must not
-// be used to decide whether something may happen; that is policy's.
+// Package untrusted prepares text of other authors for a model: it normalises the text,
+// defuses it, and marks it with its origin (docs/reference/context.md, Text sanitizing). It
+// is a second line of defence: it removes what imitates the structure of a prompt or its
+// author, and cannot tell good advice from bad. It must not be used to decide whether
+// something may happen: policy decides that.
 package untrusted
 
 import (
@@ -15,18 +15,19 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// Clean normalises text: what is no UTF-8 becomes U+FFFD, invisible and control
-// characters go, then compatibility forms are folded. In this order nothing
-// invisible keeps apart what would have been folded together (W-53).
+// Clean normalises text: it replaces invalid UTF-8 by U+FFFD, removes invisible and
+// control characters, and then folds compatibility forms. In this order an invisible
+// character cannot separate characters that would be folded together
+// (docs/reference/context.md, hidden marker).
 func Clean(s string) string {
 	if !strings.ContainsFunc(s, func(r rune) bool { return (r < ' ' || r > '~') && r != '\n' && r != '\t' }) {
-		return s // most text, in a fiftieth of the time
+		return s // most texts need no more, in a fiftieth of the time
 	}
 	return norm.NFKC.String(strings.Map(func(r rune) rune {
 		switch {
 		case r == '\n' || r == '\t':
 			return r
-		case r == '\u2028' || r == '\u2029': // ends a line for some readers
+		case r == '\u2028' || r == '\u2029': // a line end for some readers
 			return '\n'
 		case unicode.IsControl(r) || unicode.In(r, unicode.Cf, unicode.Variation_Selector, unicode.Other_Default_Ignorable_Code_Point):
 			return -1
@@ -35,10 +36,9 @@ func Clean(s string) string {
 	}, strings.ToValidUTF8(s, "\uFFFD")))
 }
 
-// pattern is what is replaced, at every occurrence, by a mark that says what was
-// there. A first group is kept before the mark, a second one after it. Text without
-// needs, which is in lower case, has no occurrence: most text is that, and looking
-// for it costs a hundredth.
+// pattern is replaced at every occurrence by a mark that names it. A first group of find
+// is kept before the mark, a second one after it. Lower-case text without needs has no
+// occurrence; this check takes a hundredth of the time and is enough for most texts.
 type pattern struct {
 	needs string
 	find  *regexp.Regexp
@@ -53,19 +53,20 @@ func patterns(triples ...string) []pattern {
 	return all
 }
 
-// s is white space in the text of a pattern: RE2's own is ASCII alone.
+// s matches all Unicode white space; RE2's \s matches only ASCII.
 const s = `[\s\p{Z}]`
 
 var (
-	// boundaries are what prompts are divided with, spec-core-2 §5.2.
+	// boundaries match the delimiters of prompts (docs/reference/context.md, Text
+	// sanitizing).
 	boundaries = patterns(
 		"<", `()(?i)<\s*/?\s*(?:system|prompt)\s*>()`, "boundary",
 		"inst", `()(?i)\[\s*/?\s*INST\s*\]()`, "boundary",
 		"<<", `()(?i)<<\s*/?\s*SYS\s*>>()`, "boundary",
 		"<|", `()(?i)<\|\s*(?:im_start|im_end|endoftext)\s*\|>()`, "chatml",
 	)
-	// instructions are what else must not come from a skill or a description,
-	// spec-core-1 §2.6, V-37.
+	// instructions also match what must not be in a skill or a description
+	// (docs/reference/context.md, Text sanitizing).
 	instructions = append(patterns(
 		`"name"`, `()(?i)\{\s*"name"\s*:\s*"[^"\n]*"\s*,\s*"(?:arguments|parameters|input)"\s*:()`, "tool-call",
 		"tool_call", `()(?i)<\s*/?\s*tool_call\s*>()`, "tool-call",
@@ -79,17 +80,16 @@ var (
 	), boundaries...)
 )
 
-// passes bounds how often replacing may uncover something new.
+// passes is the largest number of passes, because a replacement may uncover a new match.
 const passes = 16
 
-// Text makes an answer or a message harmless to the structure of a prompt: Clean,
-// and marks in the place of boundary tags and ChatML (mode tool_result).
+// Text defuses an answer or a message, so that it cannot change the structure of a
+// prompt: Clean, and marks in place of boundary tags and ChatML.
 func Text(text string) string { return replaced(text, boundaries) }
 
-// Instructions makes text harmless that the model is asked to follow or to choose
-// by, such as a skill or a tool's description: Text, and marks in the place of
-// what gives orders, imitates a tool call or names a secret (mode
-// skill_instruction and V-37).
+// Instructions defuses text that the model is to follow or to choose by, such as a skill
+// or a tool's description: Text, and marks in place of instructions, imitated tool calls
+// and names of secrets.
 func Instructions(text string) string { return replaced(text, instructions) }
 
 func replaced(text string, all []pattern) string {
@@ -108,15 +108,14 @@ func replaced(text string, all []pattern) string {
 	return "[REMOVED:text that does not come clean]"
 }
 
-// Quote renders text as data with its origin: a line in brackets, then the text
-// with "> " before each line, so that no text can end the quotation. Neither is
-// defused here.
+// Quote renders text as data with its origin: a line in brackets, then the text with "> "
+// before each line, so that the text cannot end the quotation. Neither is defused here.
 func Quote(origin, text string) string {
 	return "[" + strings.ReplaceAll(origin, "\n", " ") + "]\n> " + strings.ReplaceAll(text, "\n", "\n> ")
 }
 
-// Cut keeps the first n characters and says how many are missing; the note comes
-// on top of n.
+// Cut returns the first n characters and a note with the number of missing ones; the note
+// is not included in n.
 func Cut(text string, n int) string {
 	count := utf8.RuneCountInString(text)
 	if count <= n {

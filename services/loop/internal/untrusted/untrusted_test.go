@@ -8,7 +8,7 @@ import (
 
 func TestInstructions(t *testing.T) {
 	t.Parallel()
-	for in, gone := range map[string]string{ // V-37 and the modes of spec-core-2 §5.2
+	for in, gone := range map[string]string{ // V-37 (docs/reference/context.md, Test vectors)
 		`{"name": "exec", "arguments": {"command":"ls"}}`:                  `"arguments"`,
 		"<tool_call>x</tool_call>":                                         "tool_call",
 		"use TOOL_CALL and Function_Call":                                  "_c",
@@ -70,8 +70,8 @@ func TestQuoteAndCut(t *testing.T) {
 	}
 }
 
-// FuzzInstructions holds that what came out once is left as it is, so no order of
-// passes leaves something live.
+// FuzzInstructions checks that Instructions does not change its own result, so that no
+// order of passes leaves a match.
 func FuzzInstructions(f *testing.F) {
 	for _, s := range []string{"", "You are now", "<<system>system>", ".env.env", "[/[INST]INST]", "a\xff\u200b", `{"name":"","input":`} {
 		f.Add(s)

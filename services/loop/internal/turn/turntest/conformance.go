@@ -12,8 +12,8 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
-// RunStore checks an implementation of turn.Store. open returns a fresh one with
-// the sleeping agents ada and bob, each with the sessions <id>-main and <id>-two.
+// RunStore tests an implementation of turn.Store. open returns a new store with the
+// sleeping agents ada and bob, each with the sessions <id>-main and <id>-two.
 func RunStore(t *testing.T, open func(t *testing.T) Stores) {
 	for name, test := range map[string]func(*testing.T, Stores){
 		"known of nothing":        knownOfNothing,
@@ -39,7 +39,7 @@ func RunStore(t *testing.T, open func(t *testing.T) Stores) {
 	}
 }
 
-// Command is a run on an agent's main session.
+// Command returns a run on an agent's main session.
 func Command(agent, run string) api.Run {
 	return api.Run{
 		Run: run, Agent: agent, Session: agent + "-main", Kind: api.RunMessage, Content: "do it",
@@ -47,14 +47,14 @@ func Command(agent, run string) api.Run {
 	}
 }
 
-// Record is turn n of a run, with two calls, at journal entry 10 n.
+// Record returns turn n of a run, with two calls, at journal entry 10 n.
 func Record(cmd api.Run, n int) *turn.Record {
 	t := api.Turn{
 		ID: turn.ID(cmd.Run, n), Agent: cmd.Agent, Session: cmd.Session, Run: cmd.Run, Number: n, State: api.StateRunning,
 		By: api.Principal{Kind: api.Peer, Address: "0xAB"}, Thinking: fmt.Sprintf("thought %d", n), Model: "m", Provider: "p", Finish: "tool_calls",
 		InputTokens: 100, OutputTokens: 10, Cost: 610, Trace: "0af7651916cd43dd8448eb211c80319c",
 		StartedAt: Start + int64(n)*1000, EndedAt: Start + int64(n)*1000 + 500,
-		// Providers repeat their ids (V-40).
+		// Providers repeat the ids of calls (docs/reference/loop.md, V-40).
 		Calls: []api.CallState{
 			{
 				Index: 0, ID: "call_0", Tool: "look", Arguments: []byte(`{"n":1}`), Decision: "d1", Action: api.Allow,
@@ -69,12 +69,12 @@ func Record(cmd api.Run, n int) *turn.Record {
 	return &turn.Record{Turn: t, Run: cmd, Journal: uint64(10 * n)}
 }
 
-// Input is a run's input.
+// Input returns a run's input.
 func Input(cmd api.Run) turn.Input {
 	return turn.Input{Text: cmd.Content, By: api.Principal{Kind: api.Peer, Address: "0xAB"}, Inbox: 1}
 }
 
-// End is a run's good end with its turn n.
+// End returns a successful end of a run with turn n.
 func End(cmd api.Run, n int) *turn.End {
 	return &turn.End{
 		Run: cmd, Input: Input(cmd), Success: true, Response: "done", Turns: n, Cost: api.Micros(610 * n), At: Start + 9000,
@@ -158,7 +158,8 @@ func started(t *testing.T, s Stores) {
 	}
 }
 
-// begunWithTurn has the first turn of a run record what [Stores] Started does.
+// begunWithTurn tests that Persist of a run's first turn records the run as
+// [Stores].Started does.
 func begunWithTurn(t *testing.T, s Stores) {
 	cmd := Command("ada", "r1")
 	rec := Record(cmd, 1)
@@ -188,7 +189,7 @@ func begunWithTurn(t *testing.T, s Stores) {
 		t.Errorf("the last turn is another run's: %+v", k)
 	}
 
-	// A run of one turn has all of its changes in its end.
+	// The end of a run with one turn has all changes of the run.
 	only := Command("bob", "r3")
 	rec, end := Record(only, 1), End(only, 1)
 	rec.Begun, rec.Tier = Start, api.TierHigh
@@ -201,7 +202,7 @@ func begunWithTurn(t *testing.T, s Stores) {
 	}
 }
 
-// tiers has an agent grow poor during a run, and rich again.
+// tiers tests that turns of different tiers change the agent's state during a run.
 func tiers(t *testing.T, s Stores) {
 	cmd := Command("ada", "r1")
 	_, err := s.Started(t.Context(), cmd, Input(cmd), api.TierHigh, Start)
@@ -220,7 +221,7 @@ func tiers(t *testing.T, s Stores) {
 	}
 }
 
-// counts has counters and notices go from one run of a session to the next.
+// counts tests that counters and notices pass from one run of a session to the next.
 func counts(t *testing.T, s Stores) {
 	cmd := Command("ada", "r1")
 	rec := Record(cmd, 1)
@@ -237,7 +238,7 @@ func counts(t *testing.T, s Stores) {
 	}
 }
 
-// fates: a message has one, and the first stays.
+// fates tests that a message has one outcome and that the first one is kept.
 func fates(t *testing.T, s Stores) {
 	cmd, into := Command("ada", "r1"), Command("ada", "r2")
 	must(t, s.Merge(t.Context(), into, []api.Run{cmd}, Start))
@@ -334,7 +335,7 @@ func persist(t *testing.T, s Stores) {
 	if k.Turns != 2 || k.Cost != 1220 || k.Journal != 20 {
 		t.Errorf("after the end: %+v", k)
 	}
-	// The session goes on from there.
+	// The next run continues after the last entry.
 	if k := known(t, s, Command("ada", "r2")); k.Journal != 20 || k.Turns != 0 || k.Ended != nil {
 		t.Errorf("for the next run: %+v", k)
 	}
@@ -372,7 +373,8 @@ func persistEndTwice(t *testing.T, s Stores) {
 	}
 }
 
-// persistOtherwise has two owners of a run judge it differently.
+// persistOtherwise tests that an owner cannot end a run that another owner has
+// continued, or the reverse.
 func persistOtherwise(t *testing.T, s Stores) {
 	cmd := Command("ada", "r1")
 	_, err := s.Started(t.Context(), cmd, Input(cmd), api.TierHigh, Start)
@@ -392,7 +394,7 @@ func persistOtherwise(t *testing.T, s Stores) {
 	}
 }
 
-// ownersAtOnce has eight owners persist the same turns at the same time.
+// ownersAtOnce tests that eight owners may persist the same turns concurrently.
 func ownersAtOnce(t *testing.T, s Stores) {
 	cmd := Command("ada", "r1")
 	const owners, turns = 8, 4
@@ -416,7 +418,7 @@ func ownersAtOnce(t *testing.T, s Stores) {
 		t.Errorf("known: %+v", k)
 	}
 	for i := range owners {
-		// One that is late sees that the run is over.
+		// A late owner gets Conflict because the run is over.
 		if errs[i] != nil && api.CodeOf(errs[i]) != api.Conflict {
 			t.Errorf("owner %d: %v", i, errs[i])
 		}
@@ -433,8 +435,8 @@ func ownersAtOnce(t *testing.T, s Stores) {
 	}
 }
 
-// runsAtOnce has runs on one session at the same time, which the lock forbids:
-// a turn that finds its place taken is told so, and none is lost.
+// runsAtOnce tests concurrent runs on one session, which the session's lock normally
+// excludes: a turn whose position is taken gets Conflict, and no turn is lost.
 func runsAtOnce(t *testing.T, s Stores) {
 	const runs, turns = 4, 3
 	var wg sync.WaitGroup
@@ -473,7 +475,7 @@ func history(t *testing.T, s Stores) {
 		other.Run, other.Session = cmd.Run+"x", "ada-two"
 		for n := 1; n <= 4; n++ {
 			rec := Record(cmd, n)
-			rec.Turn.StartedAt -= int64(r * 100_000) // the order is that of writing, not of clocks
+			rec.Turn.StartedAt -= int64(r * 100_000) // the order is that of the writes, not of the times
 			rec.Journal += uint64(100 * r)
 			want = append(want, rec.Turn)
 			must(t, s.Persist(t.Context(), rec, Input(cmd), nil))

@@ -146,14 +146,14 @@ func (s *Store) Recorded(ctx context.Context, id string) (turn.Recording, error)
 	return rec, nil
 }
 
-// Compactions returns those that were stored, in order.
+// Compactions returns the stored compactions, in order.
 func (s *Store) Compactions() []turn.Compaction {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.compactions)
 }
 
-// gatedContext is a turn.ContextStore behind a gate.
+// gatedContext is a turn.ContextStore with a [Gate].
 type gatedContext struct {
 	turn.ContextStore
 	gate Gate

@@ -12,20 +12,20 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
-// Stores is a store that also keeps contexts, and can be read.
+// Stores is a turn.Store that is also a turn.ContextStore and whose turns can be read.
 type Stores interface {
 	turn.Store
 	turn.ContextStore
-	// History is the session's latest turns, oldest first, at most n.
+	// History returns the session's latest turns, oldest first, at most n.
 	History(ctx context.Context, session string, n int) ([]api.Turn, error)
-	// Started records a run and wakes its agent, before the run's first turn does. It
-	// returns the changes, to the same run again, and none when another had made them.
-	// Errors: Denied when the agent is dead, Conflict when the run is over.
+	// Started records a run and wakes its agent, before the run's first turn is
+	// persisted. It returns the changes, also if it is repeated for the same run, and
+	// none if another run had made them. Errors: Denied if the agent is dead, Conflict
+	// if the run is over.
 	Started(ctx context.Context, cmd api.Run, input turn.Input, tier api.Tier, at int64) ([]api.AgentChanged, error)
 }
 
-// RunContext checks an implementation of turn.ContextStore. open is as for
-// [RunStore].
+// RunContext tests an implementation of turn.ContextStore. open is as for [RunStore].
 func RunContext(t *testing.T, open func(t *testing.T) Stores) {
 	for name, test := range map[string]func(*testing.T, Stores){
 		"conversation of nothing": conversationOfNothing,
@@ -41,7 +41,7 @@ func RunContext(t *testing.T, open func(t *testing.T) Stores) {
 	}
 }
 
-// Reference is what turn n's prompt was made of.
+// Reference returns the reference of turn n's prompt.
 func Reference(n int) *turn.Reference {
 	return &turn.Reference{
 		Hash: "h", Layers: "l", Status: "s", First: 2, Last: int64(n), Lines: 1, Dropped: []int64{3}, Counted: int64(100 * n), Tokens: 90, Window: 1000,
@@ -83,9 +83,9 @@ func conversation(t *testing.T, s Stores) {
 		rec := said(cmd, n)
 		switch n {
 		case 2:
-			rec.Prompt = nil // it failed before the model was asked
+			rec.Prompt = nil // the turn failed before the model was called
 		case 4:
-			rec.Turn.InputTokens = 0 // the provider did not say
+			rec.Turn.InputTokens = 0 // the provider did not report tokens
 		}
 		must(t, s.Persist(t.Context(), rec, Input(cmd), nil))
 		must(t, s.Persist(t.Context(), said(other, n), Input(other), nil))
@@ -112,7 +112,7 @@ func compactions(t *testing.T, s Stores) {
 	must(t, s.Compact(t.Context(), first))
 	again := first
 	again.Summary, again.Cost = "otherwise", 9
-	must(t, s.Compact(t.Context(), again)) // another owner
+	must(t, s.Compact(t.Context(), again)) // by another owner
 	c := talk(t, s, cmd.Session, "r1.6", 10)
 	if diff := cmp.Diff(first, c.Last); diff != "" || c.Paid != 7 {
 		t.Errorf("paid %d (-want +got):\n%s", c.Paid, diff)
@@ -121,7 +121,7 @@ func compactions(t *testing.T, s Stores) {
 		t.Errorf("after a compaction (-want +got):\n%s", diff)
 	}
 	second := first
-	second.Through, second.Summary, second.Cost, second.Stage = 5, "what was", 20, 4 // the same words
+	second.Through, second.Summary, second.Cost, second.Stage = 5, "what was", 20, 4 // the same text
 	must(t, s.Compact(t.Context(), second))
 	c = talk(t, s, cmd.Session, "r1.6", 10)
 	if diff := cmp.Diff(second, c.Last); diff != "" || c.Paid != 27 || len(c.Turns) != 1 {
@@ -156,7 +156,7 @@ func prompts(t *testing.T, s Stores) {
 	cmd := Command("ada", "r1")
 	for n := 1; n <= 4; n++ {
 		must(t, s.Persist(t.Context(), said(cmd, n), Input(cmd), nil))
-		must(t, s.Persist(t.Context(), said(cmd, n), Input(cmd), nil)) // twice is once
+		must(t, s.Persist(t.Context(), said(cmd, n), Input(cmd), nil)) // idempotent
 	}
 	ref, turns, err := s.Prompt(t.Context(), "r1.4")
 	must(t, err)

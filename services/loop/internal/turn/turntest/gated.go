@@ -8,9 +8,9 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
-// The ports behind a gate.
+// The ports with a [Gate].
 
-// through passes one call with a result.
+// through passes one call with a result through a gate.
 func through[T any](ctx context.Context, gate Gate, port string, do func() (T, error)) (v T, err error) {
 	err = gate(ctx, port, func() (err error) { v, err = do(); return err })
 	return v, err
@@ -35,7 +35,7 @@ func (s gatedStore) Drop(ctx context.Context, end turn.End) (turn.End, error) {
 
 func (s gatedStore) Merge(ctx context.Context, into api.Run, merged []api.Run, at int64) error {
 	if len(merged) == 0 {
-		return nil // costs nothing
+		return nil // there is no run to merge: do not count this as a call
 	}
 	return s.gate(ctx, "merge", func() error { return s.Store.Merge(ctx, into, merged, at) })
 }

@@ -15,19 +15,19 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
-// Journal keeps steps as bytes, under the fence that the stream gives. Their events go
-// to the stream.
+// Journal stores encoded steps and checks the expected last sequence as the stream
+// does. It adds the events of the steps to the stream.
 type Journal struct {
 	stream  *Stream
 	mu      sync.Mutex
-	entries []entry // sequence numbers are indexes plus one, over all sessions
+	entries []entry // the sequence is the index plus one, over all sessions
 }
 
 type entry struct {
 	session, run string
 	turn         int
 	data         []byte
-	old          bool // of a release before
+	old          bool // written by an older release
 }
 
 // Append implements turn.Journal.
@@ -85,7 +85,7 @@ func (j *Journal) tail(session string, after uint64) ([]turn.Step, uint64, error
 	return steps, j.last(session), nil
 }
 
-// Steps names the steps of a session in order.
+// Steps returns the turn and the kind of each step of a session, in order.
 func (j *Journal) Steps(session string) []string {
 	steps, _, err := j.tail(session, 0)
 	if err != nil {
@@ -98,10 +98,10 @@ func (j *Journal) Steps(session string) []string {
 	return out
 }
 
-// Script answers a request that was not answered before.
+// Script returns the answer to a request whose id has no stored answer.
 type Script func(req api.Complete) (api.Completion, error)
 
-// Say is a script that gives one answer after the other, in the order of turns.
+// Say returns a script that answers turn n with the nth answer.
 func Say(answers ...api.Completion) Script {
 	return func(req api.Complete) (api.Completion, error) {
 		var n int
@@ -112,10 +112,11 @@ func Say(answers ...api.Completion) Script {
 	}
 }
 
-// Router answers by a script and is paid once for an id.
+// Router answers with a script and charges each id once.
 type Router struct {
 	Script Script
-	// Forget keeps no requests: of a long soak they would be too many.
+	// Forget disables the list of requests, which would grow without limit in a soak
+	// test.
 	Forget bool
 
 	mu        sync.Mutex
@@ -151,7 +152,7 @@ func (r *Router) Complete(_ context.Context, q turn.Question, delta func(api.Del
 	return c, settling{r, req.ID}, nil
 }
 
-// settling is the settlement of a call, which is confirmed when it is waited for.
+// settling is the settlement of a call; Wait confirms it.
 type settling struct {
 	router *Router
 	call   string
@@ -176,21 +177,21 @@ func (r *Router) Confirm(_ context.Context, _, call string) (*api.Funds, error) 
 	return nil, nil
 }
 
-// Confirmed says whether a call's settlement was waited for.
+// Confirmed reports whether a call's settlement was waited for or confirmed.
 func (r *Router) Confirmed(call string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.confirmed[call]
 }
 
-// Paid is how often each id was paid.
+// Paid returns the number of charges by call id.
 func (r *Router) Paid() map[string]int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return maps.Clone(r.paid)
 }
 
-// Spent is what was paid for a turn.
+// Spent returns the cost of a turn's calls.
 func (r *Router) Spent(turn string) api.Micros {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -204,12 +205,12 @@ func (r *Router) Requests() []api.Complete {
 	return slices.Clone(r.requests)
 }
 
-// Policy allows what Deny does not and signs for it. A decision is made once for
-// a turn and index.
+// Policy allows every call that Deny does not deny, and signs the grant. The arguments
+// of a turn and index must not change.
 type Policy struct {
-	Deny func(api.Evaluate) string // code of a refusal, "" allows
-	Bend func(*api.Grant)          // changes a grant before it is signed
-	Swap func(string) string       // changes a token after it was signed
+	Deny func(api.Evaluate) string // returns the code of a denial; "" allows
+	Bend func(*api.Grant)          // modifies a grant before it is signed
+	Swap func(string) string       // modifies a token after it was signed
 	TTL  time.Duration
 
 	now func() time.Time
@@ -263,14 +264,14 @@ func (p *Policy) Verify(_ context.Context, token string) (api.Grant, error) {
 	return api.VerifyGrant(token, public)
 }
 
-// Asked returns all questions so far.
+// Asked returns all requests to Evaluate so far.
 func (p *Policy) Asked() []api.Evaluate {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Clone(p.asked)
 }
 
-// Inbox hands its messages to the first run that claims.
+// Inbox assigns its messages to the first run that claims them.
 type Inbox struct {
 	Messages []api.InboxMessage
 
@@ -309,19 +310,19 @@ func (i *Inbox) Settle(_ context.Context, _, run string) error {
 	return nil
 }
 
-// Settled is how often a run settled its messages.
+// Settled returns the number of times that a run settled its messages.
 func (i *Inbox) Settled(run string) int {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return i.settled[run]
 }
 
-// Treasury has one balance for all, or none.
+// Treasury returns the same tier for all agents, and Err.
 type Treasury struct {
 	Tier api.Tier
 	Err  error
-	// Settling is what a turn has cost while its call is not ended, and whether that is so;
-	// nil: it is ended.
+	// Settling returns the cost and the hold of a turn, and whether its call is still
+	// in progress; nil: no call is in progress.
 	Settling func() (api.Spent, bool)
 }
 
@@ -330,7 +331,7 @@ func (t *Treasury) Balance(_ context.Context, agent string) (api.Balance, error)
 	return api.Balance{Agent: agent, Tier: t.Tier}, t.Err
 }
 
-// Effects is what tools did to the world.
+// Effects records the effects of tool calls.
 type Effects struct {
 	mu   sync.Mutex
 	done map[string][]string
@@ -352,12 +353,12 @@ func (e *Effects) Of(tool string) []string {
 	return slices.Clone(e.done[tool])
 }
 
-// Queue is what waits on sessions, and who is told of it.
+// Queue holds the queued runs of sessions and the functions that cancel running ones.
 type Queue struct {
 	mu      sync.Mutex
 	waiting map[string][]api.Run               // by session
-	cancel  map[string]context.CancelCauseFunc // by run under way
-	wanted  map[string]bool                    // messages that want to join and were not looked at
+	cancel  map[string]context.CancelCauseFunc // by run in progress
+	wanted  map[string]bool                    // messages in mode steer that were added since the last Waiting
 }
 
 // Waiting implements turn.Queue.
@@ -387,7 +388,7 @@ func (q *Queue) Watch(cmd api.Run, cancel context.CancelCauseFunc) (steered func
 		}
 }
 
-// Add puts a message behind the run under way.
+// Add queues a message behind the current run.
 func (q *Queue) Add(m api.Run) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -400,7 +401,7 @@ func (q *Queue) Add(m api.Run) {
 	}
 }
 
-// Cancel tells whoever executes a run to stop.
+// Cancel cancels a run that is being executed.
 func (q *Queue) Cancel(run string) {
 	q.mu.Lock()
 	cancel := q.cancel[run]
@@ -410,7 +411,7 @@ func (q *Queue) Cancel(run string) {
 	}
 }
 
-// Alarms keeps the alarms that were set, by id.
+// Alarms stores the alarms that were set, by id.
 type Alarms struct {
 	mu  sync.Mutex
 	set map[string]api.SetAlarm
@@ -436,7 +437,7 @@ func (a *Alarms) All() map[string]api.SetAlarm {
 
 // Outputs keeps outputs in memory.
 type Outputs struct {
-	Err error // of every call, if set
+	Err error // returned by every call; nil: none
 
 	mu   sync.Mutex
 	kept map[string]string
@@ -456,7 +457,7 @@ func (o *Outputs) Keep(_ context.Context, turn string, index int, text string) e
 	return nil
 }
 
-// Kept returns what is kept, by call.
+// Kept returns the stored outputs by call.
 func (o *Outputs) Kept() map[string]string {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
-// Store is turn.Store in memory. It passes [RunStore].
+// Store is an implementation of turn.Store in memory. It passes [RunStore].
 type Store struct {
 	mu       sync.Mutex
 	agents   map[string]*agent
@@ -47,7 +47,7 @@ type run struct {
 	end   *turn.End
 }
 
-// NewStore returns a store with agents, each with the sessions <id>-main and
+// NewStore returns a store with the agents, each with the sessions <id>-main and
 // <id>-two.
 func NewStore(agents ...turn.Agent) *Store {
 	s := &Store{
@@ -104,9 +104,9 @@ func (s *Store) History(_ context.Context, session string, n int) ([]api.Turn, e
 	return out[max(0, len(out)-n):], nil
 }
 
-// move changes an agent's state if its life allows it.
+// move changes an agent's state if the transition is allowed. It returns nil otherwise.
 func (a *agent) move(to api.AgentState, why string, sleep int64, run string, at int64) *api.AgentChanged {
-	if !life.Allowed(a.State, to) || a.State == api.StateDead { // there is no money here
+	if !life.Allowed(a.State, to) || a.State == api.StateDead { // agents of this store are never funded
 		return nil
 	}
 	a.seq++
@@ -145,7 +145,7 @@ func (s *Store) Changes(_ context.Context, cmd api.Run) ([]api.AgentChanged, err
 	return slices.Clone(s.agents[cmd.Agent].history[cmd.Run]), nil
 }
 
-// start wakes an agent for a run.
+// start wakes an agent for a run and returns the changes.
 func (a *agent) start(cmd api.Run, tier api.Tier, at int64) []api.AgentChanged {
 	if life.Awake(a.State) || cmd.Kind == api.RunTask {
 		return nil
@@ -241,7 +241,7 @@ func (s *Store) Merge(ctx context.Context, into api.Run, merged []api.Run, at in
 // Over implements turn.Store.
 func (s *Store) Over(_ context.Context, run string) (bool, error) { return s.End(run) != nil, nil }
 
-// Cancel records that a run is to stop.
+// Cancel records the cancellation of a run that has no end.
 func (s *Store) Cancel(run, why string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -250,7 +250,7 @@ func (s *Store) Cancel(run, why string) {
 	}
 }
 
-// End returns a run's end, nil while it has none.
+// End returns a run's end, nil if there is none.
 func (s *Store) End(run string) *turn.End {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// idOf names an event of a run by run, turn and index.
+// idOf returns the id of a run's event, which derives from run, turn and index.
 func idOf(m api.Message) string {
 	name := m.Subject().Name + "/"
 	switch m := m.(type) {
@@ -37,7 +37,7 @@ func idOf(m api.Message) string {
 	return ""
 }
 
-// Stream is where events end up: the first message of an id stays.
+// Stream stores events. It keeps the first message of each id.
 type Stream struct {
 	mu     sync.Mutex
 	order  []string
@@ -48,8 +48,8 @@ type Stream struct {
 	signs  []api.ToolProgress
 }
 
-// add keeps a message, and notes a fault when its id was used for another one:
-// times aside, all messages of an id must be the same.
+// add stores a message. It records a fault if its id was used for a different message;
+// only the times may differ.
 func (s *Stream) add(id string, m api.Message) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -76,7 +76,7 @@ func (s *Stream) add(id string, m api.Message) {
 	}
 }
 
-// IDs returns the ids in the order in which they came first.
+// IDs returns the ids in the order of their first messages.
 func (s *Stream) IDs() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -90,35 +90,35 @@ func (s *Stream) Kept() map[string]map[string]any {
 	return maps.Clone(s.kept)
 }
 
-// Faults lists ids that were used for different messages.
+// Faults returns a description of each id that was used for different messages.
 func (s *Stream) Faults() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.faults)
 }
 
-// Deltas returns what watchers saw.
+// Deltas returns the contents that were streamed to watchers.
 func (s *Stream) Deltas() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.deltas)
 }
 
-// Notes returns what watchers were told beside the answer.
+// Notes returns the notes that were streamed to watchers.
 func (s *Stream) Notes() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.notes)
 }
 
-// Progress returns the signs of life of calls.
+// Progress returns the progress events of calls.
 func (s *Stream) Progress() []api.ToolProgress {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.signs)
 }
 
-// events belong to one owner.
+// events implements turn.Events for one owner.
 type events struct {
 	stream  *Stream
 	gate    Gate

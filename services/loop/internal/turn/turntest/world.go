@@ -1,6 +1,6 @@
-// Package turntest is a world for engines in one process: small implementations
-// of every port of package turn, on which each call can be made to fail or to
-// wait. It is for tests only.
+// Package turntest provides in-memory implementations of every port of package turn, on
+// which each call can be made to fail or to block. It is for tests only and must not be
+// imported by other code.
 package turntest
 
 import (
@@ -21,7 +21,7 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
-// World outlives its engines, as servers and disks outlive a process.
+// World holds the state that survives the crash of an engine: the stores and services.
 type World struct {
 	Store    Stores
 	Journal  *Journal
@@ -36,20 +36,20 @@ type World struct {
 	Effects  *Effects
 	Tools    map[string]turn.Tool
 	Attempts int
-	// Of the engines' context; the store is the world's own.
+	// Of the engines' Context; its Store is Store.
 	Sources []turn.Source
 	Memory  turn.Memory
 	Models  turn.Models
-	// Lossy keeps posted events in the owner's memory until it waits for them.
+	// Lossy buffers posted events in the owner until Wait, so that a crash loses them.
 	Lossy bool
 
 	ticks atomic.Int64
 }
 
-// Start is the time at which every world begins, in Unix microseconds.
+// Start is the time at which the clock of every world begins, in Unix microseconds.
 const Start = 1_790_000_000_000_000
 
-// New returns a world around a store, whose model says what script does.
+// New returns a world with a store, whose router answers with script.
 func New(store Stores, script Script) *World {
 	w := &World{
 		Store: store, Router: &Router{Script: script}, Inbox: &Inbox{}, Treasury: &Treasury{Tier: api.TierHigh},
@@ -74,11 +74,12 @@ func New(store Stores, script Script) *World {
 	return w
 }
 
-// LoseJournal empties the journal.
+// LoseJournal replaces the journal by an empty one.
 func (w *World) LoseJournal() { w.Journal = &Journal{stream: w.Stream} }
 
-// Age makes what the journal has entries of the release before, whose events were lost
-// with their owner: it had recorded the run in the store when it began.
+// Age converts the journal's entries to the format of an older release and discards the
+// stream, as if the owner had crashed before it published events. That release recorded
+// the run in the store at its begin.
 func (w *World) Age(ctx context.Context, cmd api.Run) error {
 	steps, _, err := w.Journal.tail(cmd.Session, 0)
 	if err != nil {
@@ -103,23 +104,23 @@ func (w *World) Age(ctx context.Context, cmd api.Run) error {
 		}
 		w.Journal.entries[i].old = true
 	}
-	*w.Stream = Stream{} // no owner uses it
+	*w.Stream = Stream{} // no owner is running
 	if len(steps) > 0 {
 		_, err = w.Store.Started(ctx, cmd, *steps[0].Begin.Input, w.Treasury.Tier, steps[0].Begin.At)
 	}
 	return err
 }
 
-// Now is a clock that goes on by a millisecond with each look.
+// Now returns the time of a clock that advances by 1 ms with each call.
 func (w *World) Now() time.Time { return time.UnixMicro(Start + w.ticks.Add(1)*1000) }
 
-// Pass moves the clock on.
+// Pass advances the clock by d.
 func (w *World) Pass(d time.Duration) { w.ticks.Add(d.Milliseconds()) }
 
-// Gate stands before every call of a port: it runs do, or fails.
+// Gate is called instead of every call of a port; it calls do, or fails.
 type Gate func(ctx context.Context, port string, do func() error) error
 
-// Open lets every call through whose context has not ended, as real I/O does.
+// Open is a [Gate] that calls do unless ctx has ended, as real I/O does.
 func Open(ctx context.Context, _ string, do func() error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -127,7 +128,7 @@ func Open(ctx context.Context, _ string, do func() error) error {
 	return do()
 }
 
-// Engine returns a new owner's engine, and its events, behind a gate.
+// Engine returns the engine and the events of a new owner, with a gate.
 func (w *World) Engine(gate Gate) (*turn.Engine, turn.Events) {
 	tools := map[string]turn.Tool{}
 	for name, t := range w.Tools {
@@ -153,14 +154,14 @@ func (w *World) Engine(gate Gate) (*turn.Engine, turn.Events) {
 	return e, &events{stream: w.Stream, lossy: w.Lossy, gate: gate}
 }
 
-// Run executes a run as a new owner behind a gate.
+// Run executes a run as a new owner with a gate.
 func (w *World) Run(ctx context.Context, gate Gate, cmd api.Run) error {
 	e, ev := w.Engine(gate)
 	return e.Run(ctx, cmd, ev)
 }
 
-// Replay lives the turns of a run again that were recorded, and says how many they
-// were and where the first one differs.
+// Replay replays the recorded turns of a run. It returns their number, and an error for
+// the first one that differs.
 func (w *World) Replay(ctx context.Context, session, run string) (int, error) {
 	turns, err := w.Store.History(ctx, session, 1<<30)
 	if err != nil {
@@ -186,7 +187,7 @@ func (w *World) Replay(ctx context.Context, session, run string) (int, error) {
 		}
 		got, err := turn.Replay(ctx, w.Store, rec, w.Tools)
 		if api.CodeOf(err) == api.NotFound && (rec.Reference.Agent == "" || len(rec.Steps) == 0) {
-			continue // it failed before the model was asked, or the journal is lost
+			continue // the turn failed before the model was called, or the journal is lost
 		}
 		if err != nil {
 			return n, err
@@ -199,24 +200,24 @@ func (w *World) Replay(ctx context.Context, session, run string) (int, error) {
 	return n, nil
 }
 
-// ErrCrash is what every call of a dead owner returns.
+// ErrCrash is the error of every call of an owner that has crashed.
 var ErrCrash = errors.New("crashed")
 
-// Point is a call of an owner: number Nth, from 1, of a port, or of all for "". An owner
-// makes some calls side by side, so that only the order within a port is always the same.
-// The zero value is none.
+// Point identifies a call of an owner: the Nth call, from 1, of a port, or of all ports
+// if Port is "". Concurrent calls of an owner have a deterministic order only within a
+// port. The zero value matches no call.
 type Point struct {
 	Port string
 	Nth  int
 }
 
-// calls counts those of an owner.
+// calls counts the calls of an owner.
 type calls struct {
 	all int
 	of  map[string]int
 }
 
-// at counts a call and says whether it is p.
+// at counts a call and reports whether it is p.
 func (c *calls) at(p Point, port string) bool {
 	if c.of == nil {
 		c.of = map[string]int{}
@@ -229,19 +230,19 @@ func (c *calls) at(p Point, port string) bool {
 	return port == p.Port && c.of[port] == p.Nth
 }
 
-// Crash is a gate at which an owner dies: at a call, before its effect or after it. The
-// zero value never crashes and counts.
+// Crash provides a gate at which an owner crashes: at a call, before or after its
+// effect. The zero value never crashes and records the calls.
 type Crash struct {
 	At    Point
 	After bool
-	Ports []string // that were called, in the order of their beginnings
+	Ports []string // ports of the calls, in the order of their starts
 
-	mu    sync.Mutex // calls of a turn may be made side by side
+	mu    sync.Mutex // calls of a turn may be concurrent
 	calls calls
 	dead  bool
 }
 
-// Point is the call that was number n of all, from 1.
+// Point returns the Point of call number n of all, from 1.
 func (c *Crash) Point(n int) Point {
 	p := Point{Port: c.Ports[n-1]}
 	for _, port := range c.Ports[:n] {
@@ -257,7 +258,7 @@ func (c *Crash) Gate(_ context.Context, port string, do func() error) error {
 	c.mu.Lock()
 	if c.dead {
 		c.mu.Unlock()
-		return ErrCrash // the dead call nobody
+		return ErrCrash // a crashed owner makes no calls
 	}
 	c.Ports = append(c.Ports, port)
 	c.dead = c.calls.at(c.At, port)
@@ -266,27 +267,27 @@ func (c *Crash) Gate(_ context.Context, port string, do func() error) error {
 	if before {
 		return ErrCrash
 	}
-	err := do() // without the lock: a call may make others
+	err := do() // without the lock, because a call may make other calls
 	if c.Dead() {
 		return ErrCrash
 	}
 	return err
 }
 
-// Dead says whether the owner died.
+// Dead reports whether the owner has crashed.
 func (c *Crash) Dead() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.dead
 }
 
-// Pause is a gate at which an owner stands still at a call, before its effect: Paused is
-// closed then, and it goes on when Resume is.
+// Pause provides a gate at which an owner blocks at a call, before its effect. It
+// closes Paused then, and continues when Resume is closed.
 type Pause struct {
 	At             Point
 	Paused, Resume chan struct{}
 
-	mu    sync.Mutex // as that of Crash
+	mu    sync.Mutex // calls of a turn may be concurrent
 	calls calls
 }
 
