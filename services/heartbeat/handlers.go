@@ -19,7 +19,7 @@ import (
 	"github.com/anima-run/anima/services/heartbeat/internal/beat"
 )
 
-// maxEntries keeps an answer below what NATS carries.
+// maxEntries limits the entries of a response, so that it fits into a NATS message.
 const maxEntries = 2000
 
 type handlers struct {
@@ -29,17 +29,18 @@ type handlers struct {
 	now   func() time.Time
 	tel   instruments
 	trace trace.Tracer
-	kick  func(context.Context, time.Time) // says that something is due at a time
+	kick  func(context.Context, time.Time) // notifies the clock of something due at a time
 }
 
-// agents keeps the states of agents, in a transaction of its caller's.
+// agents stores the states of agents in a transaction of the caller.
 type agents interface {
 	SeeAgents(ctx context.Context, tx *sqldb.Tx, all []beat.Agent) (stirred bool, err error)
 }
 
-// agentsChanged applies changes of agents, in the transaction that notes how far they
-// were read. An agent that is new or alive again may have entries that are due: the
-// clock is told after the commit. Dying before that costs at most [beat.Safety].
+// agentsChanged applies changes of agents in the transaction that stores the cursor. An
+// agent that is new or not dead any more may have due entries, so the returned function
+// kicks the clock after the commit. A crash before that delays them by at most
+// [beat.Safety].
 func (h *handlers) agentsChanged(ctx context.Context, store agents, tx *sqldb.Tx, all []api.AgentChanged) (committed func(context.Context), err error) {
 	seen := make([]beat.Agent, len(all))
 	for i, m := range all {
@@ -60,13 +61,14 @@ func (h *handlers) messageReceived(ctx context.Context, m api.MessageReceived) e
 	h.tel.wake(ctx, "inbox")
 	_, err := h.wake(ctx, api.Wake{
 		Agent: m.Agent, Cause: "inbox-" + id, Reason: "a message from " + m.From + " arrived",
-		By: api.Principal{Kind: api.Peer, Address: m.From}, At: m.At, // of the message: told of it again, it is the same wake
+		By: api.Principal{Kind: api.Peer, Address: m.From}, At: m.At, // of the message, so that a redelivery makes the same wake
 	})
 	return err
 }
 
-// goalChanged wakes an agent whose goal is over, one way or the other: its tasks went
-// on while it slept, and nothing else tells it. A goal that was cancelled wakes no agent.
+// goalChanged wakes an agent when its goal is complete or has failed: the tasks may have
+// run while the agent was sleeping, and there is no other notification. A cancelled goal
+// wakes no agent.
 func (h *handlers) goalChanged(ctx context.Context, m api.GoalChanged) error {
 	if m.Phase == m.Previous {
 		return nil
@@ -85,7 +87,7 @@ func (h *handlers) goalChanged(ctx context.Context, m api.GoalChanged) error {
 	h.tel.wake(ctx, "goal")
 	_, err := h.wake(ctx, api.Wake{
 		Agent: m.Agent, Cause: "goal-" + m.Goal, Reason: beat.Clip(reason),
-		By: api.Principal{Kind: api.HeartbeatKind}, At: m.At, // of the end: told of it again, it is the same wake
+		By: api.Principal{Kind: api.HeartbeatKind}, At: m.At, // time of the change, so that a redelivery makes the same wake
 	})
 	return err
 }
@@ -172,11 +174,12 @@ func (h *handlers) requestWake(ctx context.Context, m api.RequestWake) (api.Wake
 	})
 }
 
-// announceWithin is how long an agent that was just applied may take to be announced.
+// announceWithin is how long heartbeat waits for the first event of an agent that was
+// just applied.
 const announceWithin = time.Second
 
-// announced says whether an agent is known. An agent that was applied a moment ago is
-// known when its first event has come: that it is not there yet says nothing (ADR 11).
+// announced reports whether an agent is known. It waits for the first event of an agent,
+// because the absence of an agent that was just applied proves nothing (ADR 11).
 func (h *handlers) announced(ctx context.Context, agent string) (bool, error) {
 	late := time.NewTimer(announceWithin)
 	defer late.Stop()
@@ -197,8 +200,8 @@ func (h *handlers) announced(ctx context.Context, agent string) (bool, error) {
 	}
 }
 
-// wake puts a wake into the bucket, announces it, and returns the one that
-// waits. Done twice it is one wake and one announcement.
+// wake puts a wake into the bucket, announces it, and returns the wake in the bucket. It
+// is idempotent: a repeated call results in one wake and one announcement.
 func (h *handlers) wake(ctx context.Context, w api.Wake) (api.Wake, error) {
 	w, err := h.putWake(ctx, w)
 	if err != nil {
@@ -213,9 +216,9 @@ func (h *handlers) wakeDue(ctx context.Context, d beat.Due) error {
 	return err
 }
 
-// putWake makes the key of a wake and returns what it holds: if a wake of this
-// cause waits already, that one. A wake that was consumed may be put again, after a
-// crash: by cause and time loop knows it for the same.
+// putWake creates the key of a wake and returns its value: if the key exists, the wake in
+// it. After a crash a consumed wake may be put again; loop recognises it by cause and
+// time.
 func (h *handlers) putWake(ctx context.Context, w api.Wake) (api.Wake, error) {
 	ctx, span := h.trace.Start(ctx, "publish wake", trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(telemetry.AgentID.String(w.Agent)))
 	defer span.End()
@@ -226,8 +229,8 @@ func (h *handlers) putWake(ctx context.Context, w api.Wake) (api.Wake, error) {
 		if api.CodeOf(err) != api.Conflict {
 			return w, err
 		}
-		// What a look shows may be consumed already, so the wake that waits is written
-		// again as it is: for loop it is the same, and a refusal says that it has gone.
+		// The wake that was read may have been consumed since. So it is written again
+		// unchanged, which has no effect in loop; a conflict shows that it was consumed.
 		e, err := h.wakes.Get(ctx, key)
 		if err == nil {
 			_, err = h.wakes.Update(ctx, key, e.Value, e.Revision, 0)
@@ -238,8 +241,8 @@ func (h *handlers) putWake(ctx context.Context, w api.Wake) (api.Wake, error) {
 	}
 }
 
-// wakeOf is the wake of something due. Its time is when that was due, whenever the
-// clock came to it.
+// wakeOf returns the wake of something due. Its time is the due time, so that it does not
+// depend on when the clock fires.
 func wakeOf(d beat.Due) api.Wake {
 	reason := d.Reason
 	switch {
@@ -253,7 +256,7 @@ func wakeOf(d beat.Due) api.Wake {
 	}
 }
 
-// announce writes what was fired into the outbox.
+// announce adds the events of fired to the outbox.
 func announce(ctx context.Context, tx *sqldb.Tx, fired []beat.Fired) error {
 	for _, f := range fired {
 		tick := api.Ticked{Agent: f.Agent, Name: f.Name, Due: f.At.UnixMicro(), At: f.When.UnixMicro()}
@@ -268,13 +271,13 @@ func announce(ctx context.Context, tx *sqldb.Tx, fired []beat.Fired) error {
 	return nil
 }
 
-// wakeID tells two wakes of one cause apart: the second comes after the first
-// was consumed and is of another time.
+// wakeID returns a message id that differs between two wakes of one cause: the second is
+// put after the first was consumed and has another time.
 func wakeID(w api.Wake) string {
 	return "wake_requested/" + w.Agent + "/" + w.Cause + "/" + strconv.FormatInt(w.At, 10)
 }
 
-// micros is t on the wire; the zero time is 0.
+// micros returns t in Unix microseconds; 0 for the zero time.
 func micros(t time.Time) int64 {
 	if t.IsZero() {
 		return 0

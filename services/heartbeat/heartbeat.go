@@ -1,6 +1,6 @@
-// Package heartbeat owns time: schedules, alarms and every wake. Whatever wakes
-// an agent does so by a key in the coordination bucket, one per cause, that this
-// service makes. It must not run agents: loop turns wakes into runs.
+// Package heartbeat owns schedules, alarms and all wakes. A wake is a key in the
+// coordination bucket, one per agent and cause, that only this service creates. It must
+// not run agents: loop turns wakes into runs.
 package heartbeat
 
 import (
@@ -20,13 +20,13 @@ import (
 	"github.com/anima-run/anima/services/heartbeat/internal/sqlstore"
 )
 
-// Config of the service.
+// Config holds the settings of the service.
 type Config struct {
 	Lease   time.Duration `env:"lease" help:"how long a replica that died keeps the others from firing what is due; at least 1s"`
 	History time.Duration `env:"history" help:"how long the history of ticks is kept"`
 }
 
-// Service is heartbeat, ready for a host.
+// Service is the heartbeat service for a host.
 var Service = host.Define("heartbeat", Config{Lease: 5 * time.Second, History: 30 * 24 * time.Hour}, outbox.WithMigrations(sqlstore.Migrations()), run)
 
 func run(ctx context.Context, env *host.Env, cfg Config) error {
@@ -37,7 +37,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = db.Close() }() // everything is committed, and the process ends
+	defer func() { _ = db.Close() }() // everything is committed, and the process exits
 	tel, err := newInstruments(env.Meter)
 	if err != nil {
 		return err
@@ -66,15 +66,15 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	h.kick = p.kick
 	h.routes(env.HTTP)
 	tools := executor.New(env.Bus, api.Heartbeat, env.Now, h.tools())
-	// The release before has the durable heartbeat-agent_state. It is left as it is: what
-	// it has to deliver is in the stream anyway, and should that release be installed
-	// again, it goes on from there.
+	// The previous release has the durable heartbeat-agent_state. It is not deleted: its
+	// messages are in the stream anyway, and if that release is installed again, it
+	// continues from there.
 	changes := &cursor.Reader[api.AgentChanged]{
 		DB: db, Bus: env.Bus, Log: env.Log, Name: "agent_state",
 		Apply: func(ctx context.Context, tx *sqldb.Tx, all []api.AgentChanged) (func(context.Context), error) {
 			return h.agentsChanged(ctx, store, tx, all)
 		},
-		Urgent: func(m api.AgentChanged) bool { return m.Seq == 1 }, // its creator may set a schedule next
+		Urgent: func(m api.AgentChanged) bool { return m.Seq == 1 }, // a new agent: its creator may set a schedule next
 	}
 	return env.Serve(ctx,
 		bus.On(h.messageReceived, bus.Consuming{Workers: 16, MaxDeliver: -1}),

@@ -36,7 +36,7 @@ func call[Resp any](t *testing.T, b *bus.Bus, req api.Message) Resp {
 	return resp
 }
 
-// known makes an agent that sleeps and waits until heartbeat has heard of it.
+// known publishes the state of a sleeping agent and waits until heartbeat has stored it.
 func known(t *testing.T, b *bus.Bus, agent string) {
 	t.Helper()
 	m := api.AgentChanged{Agent: agent, Name: agent, State: api.StateSleeping, Seq: 1, At: time.Now().UnixMicro()}
@@ -98,7 +98,7 @@ func TestAlarmFiresOnce(t *testing.T) {
 	}
 	t.Logf("fired %d µs after its time", tick.At-tick.Due)
 
-	// The same again, as a turn does that is run again.
+	// The same request, as from a turn that is repeated after a crash.
 	set.At = time.Now().UnixMicro()
 	if got := call[api.Alarm](t, b, set); got != want {
 		t.Errorf("set again: got %+v, want %+v", got, want)
@@ -163,7 +163,7 @@ func TestSchedule(t *testing.T) {
 	}
 }
 
-// TestWakeOfANewAgent: a wake may overtake the first event of its agent.
+// TestWakeOfANewAgent checks that a wake may arrive before the first event of its agent.
 func TestWakeOfANewAgent(t *testing.T) {
 	t.Parallel()
 	b := apptest.Bus(t, heartbeat.Service)
@@ -200,7 +200,7 @@ func TestWakeOncePerCause(t *testing.T) {
 	if second := call[api.Wake](t, b, req); second != first {
 		t.Errorf("again: got %+v, want %+v", second, first)
 	}
-	// Consumed, as loop does; then the cause is free.
+	// After loop has consumed the wake, the cause can be used again.
 	bucket, key := wakes(t, b), api.WakeKey("lucky", "creator-1")
 	e, err := bucket.Get(t.Context(), key)
 	if err != nil {
@@ -223,7 +223,7 @@ func TestInboxMessageWakes(t *testing.T) {
 	requested := apptest.Watch[api.WakeRequested](t, b)
 	const from = "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed"
 	m := api.MessageReceived{ID: "0123456789abcdef0123456789abcdef", Agent: "lucky", From: from}
-	for _, id := range []string{"one", "two"} { // it may come twice
+	for _, id := range []string{"one", "two"} { // it may be delivered twice
 		if err := b.Publish(t.Context(), id, m); err != nil {
 			t.Fatal(err)
 		}
@@ -245,8 +245,8 @@ func TestInboxMessageWakes(t *testing.T) {
 	}
 }
 
-// The end of a goal wakes its agent once; what happens to a goal on the way, and what
-// happens after its end, wakes nobody.
+// TestGoalEndWakes checks that the end of a goal wakes its agent once, and that other
+// changes of a goal cause no wake.
 func TestGoalEndWakes(t *testing.T) {
 	t.Parallel()
 	b := apptest.Bus(t, heartbeat.Service)
@@ -255,8 +255,8 @@ func TestGoalEndWakes(t *testing.T) {
 		{Goal: "g0", Previous: api.PhaseReview, Phase: api.PhaseExecuting},
 		{Goal: "g0", Previous: api.PhaseExecuting, Phase: api.PhaseCancelled},
 		{Goal: "g1", Previous: api.PhaseExecuting, Phase: api.PhaseComplete, Title: "tea"},
-		{Goal: "g1", Previous: api.PhaseExecuting, Phase: api.PhaseComplete, Title: "tea"}, // it may come twice
-		{Goal: "g1", Previous: api.PhaseComplete, Phase: api.PhaseComplete, Title: "tea"},  // a run that nobody waits for was stopped
+		{Goal: "g1", Previous: api.PhaseExecuting, Phase: api.PhaseComplete, Title: "tea"}, // it may be delivered twice
+		{Goal: "g1", Previous: api.PhaseComplete, Phase: api.PhaseComplete, Title: "tea"},  // a run of the goal was stopped after the goal's end
 		{Goal: "g2", Previous: api.PhasePlanning, Phase: api.PhaseFailed, Title: "gold", Reason: "policy denied the plan"},
 	} {
 		m.Agent, m.At = "lucky", 1_790_000_000_000_000
@@ -283,8 +283,9 @@ func TestGoalEndWakes(t *testing.T) {
 	}
 }
 
-// A message that is told of again, after its wake was consumed, is the same wake:
-// of the same time, by which loop knows it, and announced once.
+// TestMessageToldAgain checks that a redelivered message, after its wake was consumed,
+// results in the same wake: with the same time, by which loop recognises it, and
+// announced once.
 func TestMessageToldAgain(t *testing.T) {
 	t.Parallel()
 	b := apptest.Bus(t, heartbeat.Service)
@@ -318,10 +319,10 @@ func TestMessageToldAgain(t *testing.T) {
 	}
 }
 
-// seed makes the database of a heartbeat that was down for some minutes.
+// seed creates the database of a heartbeat that was down for some minutes.
 func seed(t *testing.T, server *embednats.Server, data string, agents ...string) {
 	t.Helper()
-	world := apptest.Start(t, apptest.Options{Data: data, Server: server}, heartbeat.Service) // makes the folder and the schema
+	world := apptest.Start(t, apptest.Options{Data: data, Server: server}, heartbeat.Service) // creates the folder and the schema
 	world.Stop()
 	db, err := sqldb.Open(t.Context(), "sqlite:"+filepath.Join(data, "heartbeat", "heartbeat.db"), sqldb.Options{})
 	if err != nil {
@@ -396,7 +397,8 @@ func TestTwoReplicasFireOnceAndARestartNothing(t *testing.T) {
 	}
 }
 
-// The replica that takes the question is not always the one with the clock.
+// TestReplicasKickEachOther checks the case that the replica that handles a request does
+// not run the clock.
 func TestReplicasKickEachOther(t *testing.T) {
 	t.Parallel()
 	data, server := t.TempDir(), apptest.Server(t)
@@ -423,7 +425,7 @@ func TestDeadLeaseHolderIsReplaced(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A replica that was killed leaves its lease behind.
+	// A replica that was killed does not release its lease.
 	key := api.LeaseKey("heartbeat-clock")
 	if _, err := leases.Create(t.Context(), key, api.Lease{Owner: "killed"}, 2*time.Second); err != nil {
 		t.Fatal(err)
@@ -438,8 +440,8 @@ func TestDeadLeaseHolderIsReplaced(t *testing.T) {
 	}
 }
 
-// TestTools: an agent changes its schedule and gives signs of life, with policy's
-// word for each.
+// TestTools checks that an agent can change its schedule and ping, with policy's token
+// for each call.
 func TestTools(t *testing.T) {
 	t.Parallel()
 	b := apptest.Bus(t, heartbeat.Service, policy())
@@ -454,7 +456,7 @@ func TestTools(t *testing.T) {
 		m := api.Invocation{Agent: "lucky", Turn: "r.1", Index: n, Tool: tool, Args: json.RawMessage(args), Key: fmt.Sprintf("r.1.%d", n), At: 1_790_000_000_000_000}
 		m.Token = grant(t, m)
 		var text string
-		for range 2 { // as after a crash
+		for range 2 { // repeated as after a crash
 			out, err := bus.Call[api.Returned](t.Context(), b, api.CallHeartbeatTool{Invocation: m})
 			if err != nil {
 				return "", err
@@ -506,7 +508,7 @@ func TestTools(t *testing.T) {
 
 var signing = ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize))
 
-// policy is the part of policy that says whose word counts.
+// policy is the part of policy that returns the public keys.
 func policy() host.Service {
 	return host.Define("policy", struct{}{}, nil, func(ctx context.Context, env *host.Env, _ struct{}) error {
 		return env.Serve(ctx, bus.Reply(func(context.Context, api.ListKeys) (api.Keys, error) {
@@ -531,8 +533,9 @@ func grant(t *testing.T, m api.Invocation) string {
 	return token
 }
 
-// Agents are known by their changes, published alone or in a run's journal, before
-// heartbeat was there, while it was not, and now.
+// TestAgentsAreKnown checks that heartbeat reads the changes of agents, separate ones and
+// those in a run's journal, published before its first start, while it was stopped, and
+// while it runs.
 func TestAgentsAreKnown(t *testing.T) {
 	t.Parallel()
 	data, server := t.TempDir(), apptest.Server(t)

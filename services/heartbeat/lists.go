@@ -15,7 +15,7 @@ import (
 	"github.com/anima-run/anima/services/heartbeat/internal/beat"
 )
 
-// routes is heartbeat's HTTP surface.
+// routes adds heartbeat's HTTP routes.
 func (h *handlers) routes(r host.Routes) {
 	r.Handle("GET /v1/schedule", host.Answer(func(_ http.ResponseWriter, r *http.Request) (api.GetSchedule, error) {
 		return api.GetSchedule{Agent: strings.ToLower(r.URL.Query().Get("agent"))}, nil
@@ -34,9 +34,9 @@ func (h *handlers) routes(r host.Routes) {
 	}, h.runBeat))
 }
 
-// runBeat puts the wake that an entry of the schedule makes when it is due. It does
-// not advance the entry, and a crash after the wake is put is mended by the same
-// question: the wake is found under its cause.
+// runBeat publishes the wake that an entry of the schedule causes when it is due. It does
+// not advance the entry. It is idempotent: after a crash a repeated request finds the
+// wake by its cause.
 func (h *handlers) runBeat(ctx context.Context, m api.RunBeat) (api.Wake, error) {
 	agent := strings.ToLower(m.Agent)
 	cause := "beat-" + m.ID
@@ -63,8 +63,8 @@ func (h *handlers) runBeat(ctx context.Context, m api.RunBeat) (api.Wake, error)
 	})
 }
 
-// listTicks pages by time: the cursor is the time of the last entry and how many
-// entries of that time were listed.
+// listTicks pages by time: the cursor is the time of the last entry, and the number of
+// entries of that time that were listed.
 func (h *handlers) listTicks(ctx context.Context, m api.ListTicks) (api.Ticks, error) {
 	limit, err := api.PageLimit(m.Limit, 50)
 	if err != nil {

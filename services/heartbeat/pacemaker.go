@@ -13,7 +13,7 @@ import (
 	"github.com/anima-run/anima/services/heartbeat/internal/lease"
 )
 
-// pacemaker runs the clock on one replica, and lets the others wake it up.
+// pacemaker runs the clock on one replica, and lets the others kick it.
 type pacemaker struct {
 	clock    *beat.Clock
 	lease    lease.Lease
@@ -26,8 +26,8 @@ type pacemaker struct {
 	kicks   atomic.Int64
 }
 
-// kickKey is the key of a kick: it lives for a second, and what counts is that
-// the replica with the clock sees it appear.
+// kickKey returns the key of a kick. The key expires after a second (bus.MinTTL); the
+// replica with the clock reacts to its creation.
 func kickKey(of string) string { return api.LeaseKey("heartbeat-kick." + of) }
 
 func (p *pacemaker) run(ctx context.Context) error {
@@ -49,7 +49,7 @@ func (p *pacemaker) run(ctx context.Context) error {
 			if !e.Value.Free(p.lease.Owner, p.now().UnixMicro()) {
 				return nil
 			}
-			// A server that was killed brought the key back, and without its TTL.
+			// A killed server may have restored an expired key without its TTL.
 			if err := p.leases.Delete(ctx, e.Key, e.Revision); api.CodeOf(err) != api.Conflict {
 				return err
 			}
@@ -62,16 +62,16 @@ func (p *pacemaker) run(ctx context.Context) error {
 	return nil
 }
 
-// kick tells the clock, wherever it runs, that something is due at a time which
-// it does not know of. Whatever is written must be committed before. A kick that
-// gets lost costs at most [beat.Safety].
+// kick notifies the clock, on whichever replica it runs, of something new that is due at
+// a time. It must be called after the commit. A lost kick causes a delay of at most
+// [beat.Safety].
 func (p *pacemaker) kick(ctx context.Context, at time.Time) {
 	if p.leading.Load() {
 		p.clock.Kick()
 		return
 	}
 	if at.After(p.now().Add(beat.Safety)) {
-		return // it looks before that anyway
+		return // the clock reads the store before that time anyway
 	}
 	key := kickKey(p.instance + "-" + strconv.FormatInt(p.kicks.Add(1), 10))
 	kick := api.Lease{Owner: p.lease.Owner, Expires: p.now().Add(bus.MinTTL).UnixMicro()}

@@ -12,17 +12,19 @@ import (
 	"github.com/anima-run/anima/services/heartbeat/internal/beat"
 )
 
-// tools are those that agents have of heartbeat.
+// tools returns the tools of heartbeat for agents.
 func (h *handlers) tools() map[string]executor.Func {
 	return map[string]executor.Func{"heartbeat_ping": h.ping, "modify_heartbeat": h.modify}
 }
 
-// hourly is when a new entry fires that names no time (spec-core-2 §3.1).
+// hourly is the cron expression of a new entry without a schedule
+// (docs/reference/heartbeat.md, Cron).
 const hourly = "0 * * * *"
 
-// modify changes one entry of the schedule; the answer is what is stored then
-// (W-27). Between reading and writing another change of the same agent's schedule
-// may be lost; made again after a crash, the same change changes nothing.
+// modify changes one entry of the schedule and returns the schedule that is stored
+// afterwards (docs/reference/heartbeat.md, ineffective schedule change). A concurrent
+// change of the same agent's schedule between the read and the write may be lost. A
+// repeated call after a crash changes nothing.
 func (h *handlers) modify(ctx context.Context, c executor.Call) (string, error) {
 	stored, err := h.store.Schedule(ctx, c.Agent)
 	if err != nil {
@@ -68,7 +70,7 @@ func (h *handlers) modify(ctx context.Context, c executor.Call) (string, error) 
 	return told(stored), nil
 }
 
-// told is a schedule in words.
+// told returns a schedule as text for the model.
 func told(beats []beat.Beat) string {
 	if len(beats) == 0 {
 		return "your schedule is empty: nothing but messages and your own alarms wake you"
@@ -81,7 +83,7 @@ func told(beats []beat.Beat) string {
 	return b.String()
 }
 
-// ping records a sign of life, at the time of the thought.
+// ping records that the agent was active at the time of the completion.
 func (h *handlers) ping(ctx context.Context, c executor.Call) (string, error) {
 	at := time.UnixMicro(c.At).UTC()
 	if err := h.store.Ping(ctx, c.Agent, at); err != nil {

@@ -21,11 +21,11 @@ import (
 	"github.com/anima-run/anima/services/inference-router/internal/sqlstore"
 )
 
-// afterwards bounds the work that follows an answer: it goes on when the caller
-// has gone, because the provider bills the answer all the same.
+// afterwards is the timeout of the work after an answer. That work continues when the
+// caller's context ends, because the provider bills the answer in any case.
 const afterwards = 10 * time.Second
 
-// attempt is what one model is asked, and by whom.
+// attempt describes one request to one model.
 type attempt struct {
 	h        *handlers
 	req      question
@@ -36,8 +36,8 @@ type attempt struct {
 	limit    int64
 }
 
-// run makes one attempt: it holds, calls, stores and settles. Its error is a
-// [provider.Error] when the provider failed.
+// run makes one attempt: it holds credits, calls the provider, stores the answer and
+// settles it. The error is a [provider.Error] if the provider failed.
 func (m *candidate) run(ctx context.Context, c *asking) (answer api.Completion, err error) {
 	hold := ""
 	if m.most > 0 {
@@ -73,7 +73,7 @@ func (m *candidate) run(ctx context.Context, c *asking) (answer api.Completion, 
 	return m.store(ctx, c, hold, answer, cost)
 }
 
-// store records the answer, hands it out and settles it.
+// store stores the answer, sends it to the callers and settles it.
 func (m *candidate) store(ctx context.Context, c *asking, hold string, answer api.Completion, cost api.Micros) (api.Completion, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), afterwards)
 	defer cancel()
@@ -87,17 +87,18 @@ func (m *candidate) store(ctx context.Context, c *asking, hold string, answer ap
 	}
 	paid, err := failpoint.Value(ctx, failpoint.RouterRecord, func(ctx context.Context) (sqlstore.Paid, error) { return m.h.store.Record(ctx, record) })
 	if err != nil {
-		m.h.leaves() // it may be stored all the same, and the caller need not come back
+		m.h.leaves() // the row may be committed in spite of the error, and the caller may not retry
 		return answer, err
 	}
-	if hold != "" && paid.Hold != hold { // the same call was asked twice at once, and the other one is stored
+	if hold != "" && paid.Hold != hold { // a concurrent call with the same id was stored first
 		m.release(ctx, hold, "another answer to this call is stored")
 	}
 	return m.h.answer(ctx, m.req.Agent, paid, c.out.answer)
 }
 
-// keeps says that what has come of an answer is kept as the answer (seed 004: partial
-// and an error): the time is over, or the provider has stopped for the last time.
+// keeps reports whether the partial text of a failed attempt is used as the answer
+// (docs/reference/inference-router.md, Answers): the deadline has passed, or the provider
+// stalled in the last attempt.
 func (c *asking) keeps(ctx context.Context, res provider.Response, err error) bool {
 	if strings.TrimSpace(res.Text) == "" {
 		return false
@@ -106,13 +107,14 @@ func (c *asking) keeps(ctx context.Context, res provider.Response, err error) bo
 	return late || provider.KindOf(err) == provider.Stalled && c.lastTry()
 }
 
-// repeatsEvery is how many bytes of text come between two looks for repetition.
+// repeatsEvery is how many bytes of text are received between two checks for repetition.
 const repeatsEvery = 1 << 10
 
-// errRepeats ends a call whose text repeats itself.
+// errRepeats ends a call when its text repeats itself.
 var errRepeats = errors.New("the text repeats itself")
 
-// once calls the provider. A text that repeats itself is cut and an answer.
+// once calls the provider. When the text repeats itself, once cuts it before the
+// repetition and returns it as an answer.
 func (m *candidate) once(ctx context.Context, c *asking) (provider.Response, error) {
 	name, opts := telemetry.Chat(m.provider.Name(), m.model.ID)
 	ctx, span := m.h.tracer.Start(ctx, name, opts...)
@@ -154,10 +156,11 @@ func (m *candidate) once(ctx context.Context, c *asking) (provider.Response, err
 	return res, nil
 }
 
-// fail stores a failed attempt and ends its hold. What a broken answer had delivered is
-// paid: the provider bills it too. After a crash before the row, the attempt is
-// not counted and its hold expires or is used by the next one; after one behind the row,
-// [attempt.reserve] or [handlers.settleLeftovers] ends the hold as the row says.
+// fail stores a failed attempt and ends its hold. The cost of a partial answer is
+// settled, because the provider bills it. After a crash before the row is stored, the
+// attempt is not counted, and its hold expires or is used by the next attempt. After a
+// crash between the row and the end of the hold, [attempt.reserve] or
+// [handlers.settleLeftovers] ends the hold with the cost in the row.
 func (m *candidate) fail(ctx context.Context, c *asking, hold string, res provider.Response, cause error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), afterwards)
 	defer cancel()
@@ -183,17 +186,21 @@ func (m *candidate) fail(ctx context.Context, c *asking, hold string, res provid
 	}
 }
 
-// maxHolds is how often one call may be begun; callers give up before.
+// maxHolds is how many holds one call may have; callers give up earlier.
 const maxHolds = 32
 
-// reserve holds the money of an attempt and returns the hold. An earlier try of
-// the same call may have left a hold: an active one is used, one that has ended
-// is passed over for the next id, and so is one of another amount, which was for
-// another prompt. What that holds is given back. Of a call that has failed before (tried),
-// an active hold may be that of a failed attempt which was not ended: it is ended now and
-// passed over, because it pays what had come of that attempt's answer.
-// A caller that goes away meanwhile does not cut the question: the hold may be there
-// already, and it would not be given back.
+// reserve holds the credits of an attempt and returns the id of the hold. An earlier try
+// of the same call may have left a hold under the same id. If that hold is active, it is
+// used. If it has ended, reserve continues with the next id. If it has another amount, it
+// was made for another prompt: reserve releases it and continues with the next id.
+//
+// tried says that the call has failed attempts. Then an active hold may belong to a
+// failed attempt whose hold was not ended. reserve ends such a hold as
+// [handlers.endFailed] does and continues with the next id, because that hold pays for
+// the partial answer of that attempt.
+//
+// reserve ignores the cancellation of ctx: treasury may have made the hold already, and
+// without its id it would not be released.
 func (a attempt) reserve(ctx context.Context, most api.Micros, tried bool) (string, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), afterwards)
 	defer cancel()
@@ -217,18 +224,19 @@ func (a attempt) reserve(ctx context.Context, most api.Micros, tried bool) (stri
 	return "", api.Errorf(api.Conflict, "call %s was begun %d times and is not taken again", a.req.ID, maxHolds)
 }
 
-// failedWith says whether a hold is that of a failed attempt, and ends it then.
+// failedWith reports whether a hold belongs to a failed attempt, and ends it in that
+// case.
 func (a attempt) failedWith(ctx context.Context, id string) bool {
 	found, err := a.h.settleFailed(ctx, id)
 	if err != nil {
 		a.h.log.WarnContext(ctx, "the hold of a failed attempt is ended later", "hold", id, "err", err)
 		a.h.leaves()
 	}
-	return found || err != nil // not known: another hold is safe
+	return found || err != nil // after an error the owner of the hold is unknown: using another hold is safe
 }
 
-// supersede gives back what an earlier try of the call still holds. Should that try
-// be under way yet, and store its answer first, it is paid as by [handlers.settleLate].
+// supersede releases the hold of an earlier try of the call if it is active. If that try
+// is still in progress and stores its answer first, [handlers.settleLate] settles it.
 func (a attempt) supersede(ctx context.Context, id string) {
 	own, err := bus.Call[api.Holds](ctx, a.h.bus, api.ListHolds{Agent: a.req.Agent, Limit: 250})
 	if err != nil {
@@ -240,7 +248,7 @@ func (a attempt) supersede(ctx context.Context, id string) {
 	}
 }
 
-// release gives a hold back.
+// release releases a hold. A failure is logged; the hold then expires.
 func (a attempt) release(ctx context.Context, hold, why string) {
 	if _, err := bus.Call[api.HoldState](ctx, a.h.bus, api.Release{ID: hold, Reason: why}); err != nil {
 		a.h.log.WarnContext(ctx, "a hold is left to expire", "hold", hold, "err", err)

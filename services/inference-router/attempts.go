@@ -16,26 +16,26 @@ import (
 	"github.com/anima-run/anima/services/inference-router/internal/sqlstore"
 )
 
-// Waits before a call is made again.
+// Waits before a call is repeated.
 const (
 	firstWait = 500 * time.Millisecond // doubled with each failure of the same model
-	stayWait  = 2 * time.Second        // the longest for which the same model is preferred to the next
-	maxWait   = 10 * time.Second       // the longest at all: the caller is told when to come back
+	stayWait  = 2 * time.Second        // the longest wait for which the same model is retried before the next one
+	maxWait   = 10 * time.Second       // the longest wait in the router; for a longer one the caller gets RetryAfter
 )
 
-// limits of a router's calls; see [Config].
+// limits holds the limits on the calls of a router; see [Config].
 type limits struct {
-	attempts int // calls to providers for one id
+	attempts int // calls to providers for one call id
 	failures int // failed calls to providers for one run
 	patience provider.Patience
-	near     map[string]bool // providers on this machine or in a private network
+	near     map[string]bool // by provider name: on this machine or in a private network
 }
 
-// firstToken is how long a provider elsewhere may take to its first token, unless the
-// settings say otherwise.
+// firstToken is how long a remote provider may take to its first token, unless the
+// settings have another value.
 const firstToken = time.Minute
 
-// patience is how long a provider's tokens are waited for.
+// patience returns the token timeouts of a provider.
 func (h *handlers) patience(name string) provider.Patience {
 	p := h.limits.patience
 	if p.First == 0 && !h.limits.near[name] {
@@ -44,7 +44,7 @@ func (h *handlers) patience(name string) provider.Patience {
 	return p
 }
 
-// asking is one call on its way through the models that may answer it.
+// asking is the state of one call while it is tried on the models of its route.
 type asking struct {
 	h      *handlers
 	req    question
@@ -52,45 +52,49 @@ type asking struct {
 	out    *stream
 	models []*candidate
 
-	tries   int        // calls to providers for this id that failed, in all processes
-	broken  api.Micros // what they cost
-	run     int        // failed calls of its run; 0: none, or not known yet
-	last    error      // of the latest failed attempt
-	lasting error      // the first that asking the same model again does not mend
-	refused error      // the first reason why a model was not asked
+	tries   int        // failed calls to providers for this id, in all processes
+	broken  api.Micros // their cost
+	run     int        // failed calls of its run; 0: none, or not counted yet
+	last    error      // error of the latest failed attempt
+	lasting error      // the first error that a retry of the same model does not fix
+	refused error      // the reason why a model was not called, the first one
 
-	rerouted bool // models were chosen a second time
-	answered bool // a model has answered: what fails from now on is not its fault, and no other is asked
+	rerouted bool // the models were chosen a second time
+	answered bool // a model has answered: later errors are not the model's, and no other model is called
 	began    time.Time
 }
 
-// candidate is a model that may answer.
+// candidate is a model that may answer the call.
 type candidate struct {
 	attempt
 
-	most  api.Micros // held for it
+	most  api.Micros // the most that the call can cost, the amount of the hold
 	fails int
-	ready time.Time // not asked before
-	stay  bool      // asked again before the others
-	over  bool      // not asked any more
+	ready time.Time // not called before this time
+	stay  bool      // retried before the other candidates
+	over  bool      // not called any more
 }
 
-// complete makes one paid model call. The order is: look whether it was paid for; then
-// for each attempt hold, call, store, hand out, settle. A crash after the hold leaves money
-// held until a retry uses the same hold or it expires; one after the call and before the
-// store loses the answer, and the provider is asked again on the same hold; after one behind
-// the store, the retry finds the answer and settles. See [handlers.answer] for a caller that
-// has the answer by then.
+// complete makes one paid model call. It looks for a stored answer; if there is none,
+// each attempt holds credits, calls the provider, stores the answer, sends it and settles
+// it.
 //
-// A call that fails for a passing cause is made again, on the same model or the next,
-// [limits.attempts] times for one id. Failed attempts are rows of the store, so a
-// caller that asks again, here or at another replica, goes on counting. An attempt that
-// broke off in the middle is paid from its own hold: the provider bills it, too.
+// A crash after the hold leaves credits held until a retry uses the same hold or it
+// expires. A crash between the call and the store loses the answer; the retry calls the
+// provider again on the same hold. After a crash between the store and the settlement,
+// the retry finds the answer and settles it; see [handlers.answer] for a caller that has
+// the answer.
+//
+// A call that fails for a transient cause is repeated, on the same model or the next one,
+// up to [limits.attempts] times for one id. Failed attempts are rows of the store, so the
+// count continues when the caller retries, at this replica or another. An attempt that
+// broke off after a partial answer is paid from its own hold, because the provider bills
+// it.
 func (h *handlers) complete(ctx context.Context, req api.Complete, send func(api.Delta) error) (api.Completion, error) {
 	return h.completion(ctx, question{Complete: req}, send)
 }
 
-// completeV2 is complete for a prompt that is encoded.
+// completeV2 is complete for an encoded prompt.
 func (h *handlers) completeV2(ctx context.Context, m api.CompleteV2, send func(api.Delta) error) (api.Completion, error) {
 	req, err := h.question(m)
 	if err != nil {
@@ -127,10 +131,10 @@ func (h *handlers) completion(ctx context.Context, req question, send func(api.D
 	})
 }
 
-// through tries the models until one answers.
+// through tries the candidates until one answers.
 func (c *asking) through(ctx context.Context) (api.Completion, error) {
 	c.choose()
-	var failure error // of the attempt before
+	var failure error // of the previous attempt
 	for {
 		m := c.next()
 		if m == nil && c.routed(ctx) {
@@ -160,7 +164,8 @@ func (c *asking) through(ctx context.Context) (api.Completion, error) {
 	}
 }
 
-// choose lists the models of the route that can be asked, and why not the others.
+// choose fills the candidates with the models of the route that can be called, and
+// records why the others cannot.
 func (c *asking) choose() {
 	for i, m := range c.route.Models {
 		p := c.h.providers[m.Provider]
@@ -178,7 +183,7 @@ func (c *asking) choose() {
 			c.refuse(&api.Error{Code: api.Invalid, Reason: api.ReasonTooLong, Message: fmt.Sprintf("the prompt of about %d tokens does not fit %s", a.ask.Estimate(), m.ID), Next: "shorten the conversation or use a model with a larger window"})
 			continue
 		}
-		most := api.Micros(m.Cost(2*a.ask.Estimate(), a.limit)) // dense text has more tokens than the estimate says
+		most := api.Micros(m.Cost(2*a.ask.Estimate(), a.limit)) // dense text can have more tokens than the estimate
 		if !c.route.Allows(int64(most)) {
 			c.refuse(&api.Error{Code: api.Denied, Reason: api.ReasonLimit, Message: fmt.Sprintf("a call to %s may cost %s, more than this tier may spend on one", m.ID, most), Next: "fund the agent, or shorten its prompt"})
 			continue
@@ -187,8 +192,9 @@ func (c *asking) choose() {
 	}
 }
 
-// routed chooses anew, once, when a provider said that a model does not exist: its
-// list has been read since. It returns false when that brings no other model.
+// routed chooses the models again, at most once per call, after a provider has reported
+// that a model does not exist: the lists of models have been read since. It returns false
+// if that yields no new model.
 func (c *asking) routed(ctx context.Context) bool {
 	if c.rerouted || api.ReasonOf(c.lasting) != api.ReasonNoModel {
 		return false
@@ -213,8 +219,8 @@ func (c *asking) refuse(err error) {
 	}
 }
 
-// next is the model to ask now: the one that is worth another try at once, or the
-// first of those that can be asked soonest. nil: there is none.
+// next returns the candidate to call now: the one that is to be retried first, or else
+// the one that is ready soonest. It returns nil if no candidate is left.
 func (c *asking) next() *candidate {
 	var best *candidate
 	now := c.h.now()
@@ -230,12 +236,12 @@ func (c *asking) next() *candidate {
 	return best
 }
 
-// judge records what a failed attempt means for the others. It returns the error that
-// ends the call, nil when another attempt may be made.
+// judge applies a failed attempt to the candidates. It returns the error that ends the
+// call, or nil if another attempt may be made.
 func (c *asking) judge(ctx context.Context, m *candidate, err error) error {
 	e, ok := errors.AsType[*provider.Error](err)
-	if !ok { // ours: of the hold
-		if api.CodeOf(err) == api.Denied { // a cheaper model may be within what is there
+	if !ok { // of the hold, not of the provider
+		if api.CodeOf(err) == api.Denied { // a cheaper model may be within the available credits
 			m.over = true
 			c.lasts(err)
 			return nil
@@ -244,8 +250,9 @@ func (c *asking) judge(ctx context.Context, m *candidate, err error) error {
 	}
 	failure := failureOf(err)
 	if e.Kind == provider.Fatal && m.ask.HasCalls() && c.tries < c.h.limits.attempts {
-		// A conversation with calls is asked once more, its calls as text: if it is refused
-		// again, it is for another cause.
+		// A provider may refuse tool calls in a conversation. The request is repeated
+		// once with its tool calls as text; if it is refused again, the cause is another
+		// one.
 		opened, oerr := m.ask.Open()
 		if oerr != nil {
 			return oerr
@@ -286,17 +293,17 @@ func (c *asking) judge(ctx context.Context, m *candidate, err error) error {
 	return nil
 }
 
-// lasts notes a cause that stays.
+// lasts records err as the first lasting error.
 func (c *asking) lasts(err error) {
 	if c.lasting == nil {
 		c.lasting = err
 	}
 }
 
-// lastTry says that no attempt follows the present one.
+// lastTry reports whether the present attempt is the last one.
 func (c *asking) lastTry() bool { return c.tries+1 >= c.h.limits.attempts }
 
-// record stores a failed attempt and counts it.
+// record stores a failed attempt and updates the counts.
 func (c *asking) record(ctx context.Context, f sqlstore.Failed) error {
 	n, err := c.h.store.Fail(ctx, f)
 	if err != nil {
@@ -306,8 +313,8 @@ func (c *asking) record(ctx context.Context, f sqlstore.Failed) error {
 	return nil
 }
 
-// failed is the error of a call that no model answered. A cause that a model gave comes
-// before a model that was not asked.
+// failed returns the error of a call that no model answered. An error of a model takes
+// precedence over the reason why a model was not called.
 func (c *asking) failed() error {
 	if c.lasting != nil {
 		return c.lasting
@@ -318,15 +325,15 @@ func (c *asking) failed() error {
 	return noModel(c.req.Complete, c.route, c.h.models.faults())
 }
 
-// later asks the caller to come back, because a provider wants more time than a caller
-// waits for.
+// later returns the error for a wait that is longer than maxWait or ends after the
+// deadline; it gives the caller the wait as RetryAfter.
 func later(last error, wait time.Duration) error {
 	w := *api.Wire(last)
 	w.Reason, w.RetryAfter = api.ReasonProvider, max(1, wait.Milliseconds())
 	return &w
 }
 
-// pause waits, or returns the context's error.
+// pause waits for d. It returns the context's error if the context ends first.
 func pause(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		return ctx.Err()

@@ -31,7 +31,7 @@ func chunkText(text string) string {
 	return fmt.Sprintf(`{"choices":[{"index":0,"delta":{"content":%q}}]}`, text)
 }
 
-// raw is one answer of a server, written by hand.
+// raw writes the answer of a server without checks.
 type raw struct{ w http.ResponseWriter }
 
 func (r raw) events(chunks ...string) {
@@ -48,7 +48,7 @@ func (r raw) fail(status int, message string) {
 	_, _ = fmt.Fprintf(r.w, `{"error":{"message":%q}}`, message)
 }
 
-// server is a provider that answers the n-th call, from 1, as the test says.
+// server is a provider whose answer to the n-th call, from 1, is a function of the test.
 type server struct {
 	*provider
 }
@@ -58,7 +58,7 @@ func answering(t *testing.T, answer func(n int64, out raw, r *http.Request)) *se
 	return answeringFor(t, `{"id":"m","object":"model"},{"id":"n","object":"model"}`, answer)
 }
 
-// answeringFor is answering with a list of models of its own.
+// answeringFor is answering with a given list of models.
 func answeringFor(t *testing.T, models string, answer func(n int64, out raw, r *http.Request)) *server {
 	t.Helper()
 	s := &server{provider: &provider{gone: make(chan struct{}, 64)}}
@@ -67,7 +67,7 @@ func answeringFor(t *testing.T, models string, answer func(n int64, out raw, r *
 			_, _ = fmt.Fprintf(w, `{"object":"list","data":[%s]}`, models)
 			return
 		}
-		_, _ = io.Copy(io.Discard, r.Body) // only then does its context end with the caller
+		_, _ = io.Copy(io.Discard, r.Body) // the server cancels r's context only after the body was read
 		answer(s.calls.Add(1), raw{w}, r)
 	}))
 	t.Cleanup(srv.Close)
@@ -75,19 +75,19 @@ func answeringFor(t *testing.T, models string, answer func(n int64, out raw, r *
 	return s
 }
 
-// cut breaks the connection.
+// cut aborts the connection.
 func cut() { panic(http.ErrAbortHandler) }
 
-// hang keeps the answer open until the caller has gone.
+// hang keeps the answer open until the client disconnects.
 func hang(r *http.Request) { <-r.Context().Done() }
 
-// books are the holds of a treasury that refuses what the test says; the real one is
-// in e2e.
+// books is a fake of treasury with its holds. It refuses requests as the test defines;
+// the real treasury is tested in e2e.
 type books struct {
 	mu     sync.Mutex
 	holds  map[string]*api.HoldState
-	refuse func(api.Message) error // asked first about each Hold and Settle; nil refuses nothing
-	past   bool                    // of a release before: settles one by one
+	refuse func(api.Message) error // called first for each Hold and Settle; nil accepts all
+	past   bool                    // act as the previous release: settle one by one
 }
 
 func (b *books) refusing(f func(api.Message) error) {
@@ -96,7 +96,7 @@ func (b *books) refusing(f func(api.Message) error) {
 	b.refuse = f
 }
 
-// ask calls refuse; the caller holds the lock.
+// ask calls refuse. The caller must hold the lock.
 func (b *books) ask(m api.Message) error {
 	if b.refuse == nil {
 		return nil
@@ -163,7 +163,7 @@ func (b *books) end(id string, status api.HoldStatus, amount api.Micros) (api.Ho
 	return *h, nil
 }
 
-// sums are the holds by status, and all that was settled.
+// sums returns the number of holds by status and the sum of the settled amounts.
 func (b *books) sums() (settled, released, active int, paid api.Micros) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -180,7 +180,7 @@ func (b *books) sums() (settled, released, active int, paid api.Micros) {
 	return settled, released, active, paid
 }
 
-// paid runs the router against a server with models that cost something.
+// paid runs the router with the priced models of a server.
 func paid(t *testing.T, url string, env map[string]string) (*apptest.World, *books) {
 	t.Helper()
 	b := newBooks()
@@ -189,7 +189,7 @@ func paid(t *testing.T, url string, env map[string]string) (*apptest.World, *boo
 
 func newBooks() *books { return &books{holds: map[string]*api.HoldState{}} }
 
-// paidBy is paid with books that the test has made.
+// paidBy is paid with the books of the caller.
 func paidBy(t *testing.T, b *books, url string, env map[string]string) *apptest.World {
 	t.Helper()
 	all := map[string]string{
@@ -201,7 +201,7 @@ func paidBy(t *testing.T, b *books, url string, env map[string]string) *apptest.
 	return apptest.Start(t, apptest.Options{Env: all}, router.Service, b.service())
 }
 
-// heard are the pieces of an answer as a reader shows them.
+// heard records an answer as a reader shows it.
 type heard struct {
 	text             strings.Builder
 	pieces, discards int
@@ -236,8 +236,8 @@ func ask(t *testing.T, b *bus.Bus, req api.Complete) (api.Completion, *heard, er
 	return c, h, err
 }
 
-// A provider that cuts every stream costs what one call may try, and no more when it
-// is asked again.
+// TestCutStreamsCostOneBudget checks that a call whose streams all break off uses up its
+// attempts, and that repeating the call makes no further attempts.
 func TestCutStreamsCostOneBudget(t *testing.T) {
 	t.Parallel()
 	s := answering(t, func(_ int64, out raw, _ *http.Request) {
@@ -259,7 +259,7 @@ func TestCutStreamsCostOneBudget(t *testing.T) {
 	}
 }
 
-// The failed attempts of all calls of a run count together.
+// TestRunHasABudget checks that the failed attempts of all calls of a run count together.
 func TestRunHasABudget(t *testing.T) {
 	t.Parallel()
 	s := answering(t, func(int64, raw, *http.Request) { cut() })
@@ -274,7 +274,8 @@ func TestRunHasABudget(t *testing.T) {
 	}
 }
 
-// An answer after a broken one: readers discard the words, both are paid, once.
+// TestRetryAfterWords checks a retry after a partial answer: readers discard the partial
+// text, and both attempts are paid once.
 func TestRetryAfterWords(t *testing.T) {
 	t.Parallel()
 	s := answering(t, func(n int64, out raw, _ *http.Request) {
@@ -300,8 +301,9 @@ func TestRetryAfterWords(t *testing.T) {
 	}
 }
 
-// The hold of a broken attempt is not ended, because treasury is away. The attempt after
-// it takes another hold: each pays its own words.
+// TestHoldOfABrokenAttempt checks that the attempt after a broken one uses another hold
+// if the first hold was not ended because treasury was unavailable. Each hold pays for
+// its own attempt.
 func TestHoldOfABrokenAttempt(t *testing.T) {
 	t.Parallel()
 	s := answering(t, func(n int64, out raw, _ *http.Request) {
@@ -329,8 +331,9 @@ func TestHoldOfABrokenAttempt(t *testing.T) {
 	}
 }
 
-// An answer is stored and its hold has ended meanwhile, and the agent has nothing left:
-// the caller is told so, no other model is asked, and the answer waits for its money.
+// TestStoredAnswerIsNotAskedElsewhere checks a stored answer whose hold has ended when
+// the agent has no credits left: the caller gets the error, no other model is called, and
+// the answer can be settled later.
 func TestStoredAnswerIsNotAskedElsewhere(t *testing.T) {
 	t.Parallel()
 	b := newBooks()
@@ -357,7 +360,8 @@ func TestStoredAnswerIsNotAskedElsewhere(t *testing.T) {
 	}
 }
 
-// The note about another model says why the one before was not asked.
+// TestNoteOfARefusedHold checks that the note about the next model gives the reason why
+// the previous one was not called.
 func TestNoteOfARefusedHold(t *testing.T) {
 	t.Parallel()
 	s := answering(t, func(_ int64, out raw, _ *http.Request) { out.events(chunkText("fine"), chunkStop, chunkDone) })
@@ -374,7 +378,8 @@ func TestNoteOfARefusedHold(t *testing.T) {
 	}
 }
 
-// What does not pass ends the call at once, with the provider's words and what to do.
+// TestLastingFaults checks that a lasting failure is not retried on the same model, and
+// that the error has the provider's message and an advice.
 func TestLastingFaults(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -408,9 +413,9 @@ func TestLastingFaults(t *testing.T) {
 	}
 }
 
-// TestRefusedIsNotAskedElsewhere: a request that one provider refuses as it is is not
-// made again, neither of the same model nor of another provider's. A fault that passes
-// shows that the other provider would be asked.
+// TestRefusedIsNotAskedElsewhere checks that a request that a provider refuses as invalid
+// is not repeated, neither on the same model nor at another provider. A transient failure
+// shows, for comparison, that the other provider would be called.
 func TestRefusedIsNotAskedElsewhere(t *testing.T) {
 	t.Parallel()
 	for status, elsewhere := range map[int]bool{400: false, 503: true} {
@@ -434,8 +439,8 @@ func TestRefusedIsNotAskedElsewhere(t *testing.T) {
 	}
 }
 
-// Nothing listens at the address: the caller gets an error within seconds, which names the
-// setting that holds the address.
+// TestUnreachable checks an address without a server: within seconds, the caller gets an
+// error that names the setting of the address.
 func TestUnreachable(t *testing.T) {
 	t.Parallel()
 	for setting, env := range map[string]map[string]string{
@@ -468,7 +473,8 @@ func TestUnreachable(t *testing.T) {
 	}
 }
 
-// A provider may not make a call dearer than what was held for it.
+// TestCostStaysWithinTheHold checks that reported usage cannot make a call cost more than
+// its hold.
 func TestCostStaysWithinTheHold(t *testing.T) {
 	t.Parallel()
 	s := answering(t, func(_ int64, out raw, _ *http.Request) {
@@ -486,7 +492,7 @@ func TestCostStaysWithinTheHold(t *testing.T) {
 	}
 }
 
-// A server that hangs is left for the next model.
+// TestHangingServer checks that the next model is called after a server hangs.
 func TestHangingServer(t *testing.T) {
 	t.Parallel()
 	for name, before := range map[string][]string{"before the first token": nil, "in the middle": {chunkText("half")}} {
@@ -509,8 +515,8 @@ func TestHangingServer(t *testing.T) {
 	}
 }
 
-// The time of a call is over in the middle of its answer: what there is is kept, marked
-// and paid.
+// TestDeadlineKeepsWords checks that a partial answer at the deadline is returned, marked
+// as partial, and paid.
 func TestDeadlineKeepsWords(t *testing.T) {
 	t.Parallel()
 	s := answering(t, func(_ int64, out raw, r *http.Request) {
@@ -519,7 +525,7 @@ func TestDeadlineKeepsWords(t *testing.T) {
 	})
 	w, b := paid(t, s.url, nil)
 	req := request("late", "hello")
-	req.Deadline = time.Now().Add(4 * time.Second).UnixMicro() // time enough for the first words on a busy machine
+	req.Deadline = time.Now().Add(4 * time.Second).UnixMicro() // enough time for the first text on a busy machine
 	for range 2 {
 		c, _, err := ask(t, w.Bus, req)
 		if err != nil || !c.Partial || c.Finish != api.FinishTimeout || c.Text != "the beginning" || c.Cost == 0 {
@@ -531,7 +537,8 @@ func TestDeadlineKeepsWords(t *testing.T) {
 	}
 }
 
-// Without a word until the deadline there is no answer, and the error says why.
+// TestDeadlineWithoutWords checks that a call without any text until the deadline fails
+// with the reason.
 func TestDeadlineWithoutWords(t *testing.T) {
 	t.Parallel()
 	s := answering(t, func(_ int64, _ raw, r *http.Request) { hang(r) })
@@ -546,7 +553,7 @@ func TestDeadlineWithoutWords(t *testing.T) {
 	}
 }
 
-// How answers end.
+// TestFinishes checks the finish reasons of answers.
 func TestFinishes(t *testing.T) {
 	t.Parallel()
 	finish := func(reason string) string {
@@ -581,7 +588,8 @@ func TestFinishes(t *testing.T) {
 	}
 }
 
-// A caller that lost its answer on the way joins the call that is under way.
+// TestSameIDAtOnce checks that a second caller with the same id joins the call in
+// progress.
 func TestSameIDAtOnce(t *testing.T) {
 	t.Parallel()
 	begun, goOn := make(chan struct{}), make(chan struct{})
@@ -619,7 +627,8 @@ func TestSameIDAtOnce(t *testing.T) {
 	}
 }
 
-// A burst of small pieces reaches its reader whole, in few messages, and is paid once.
+// TestBurst checks that an answer of many small pieces is received whole, in few
+// messages, and is paid once.
 func TestBurst(t *testing.T) {
 	t.Parallel()
 	const n = 20_000
@@ -640,8 +649,8 @@ func TestBurst(t *testing.T) {
 	}
 }
 
-// An answer is handed out before it is settled, to its caller and to one that asks
-// meanwhile; the stream ends when it is settled.
+// TestAnswerBeforeSettlement checks that the answer is sent before it is settled, to its
+// caller and to one that joins meanwhile, and that the stream ends after the settlement.
 func TestAnswerBeforeSettlement(t *testing.T) {
 	t.Parallel()
 	s := answering(t, func(_ int64, out raw, _ *http.Request) { out.events(chunkText("the answer"), chunkStop, chunkDone) })
@@ -688,7 +697,8 @@ func TestAnswerBeforeSettlement(t *testing.T) {
 	}
 }
 
-// A caller with an answer whose settlement failed has it settled by asking for that alone.
+// TestConfirm checks that a caller with an answer whose settlement failed can have it
+// settled with [api.Confirm].
 func TestConfirm(t *testing.T) {
 	t.Parallel()
 	s := answering(t, func(_ int64, out raw, _ *http.Request) { out.events(chunkText("the answer"), chunkStop, chunkDone) })
@@ -727,7 +737,8 @@ func TestConfirm(t *testing.T) {
 	}
 }
 
-// A treasury of the release before settles one by one, and does not tell the funds.
+// TestSettlesAtATreasuryOfTheReleaseBefore checks that settlements are sent one by one to
+// a treasury of the previous release, which does not report funds.
 func TestSettlesAtATreasuryOfTheReleaseBefore(t *testing.T) {
 	t.Parallel()
 	s := answering(t, func(_ int64, out raw, _ *http.Request) { out.events(chunkText("the answer"), chunkStop, chunkDone) })

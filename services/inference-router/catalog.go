@@ -16,17 +16,17 @@ import (
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
 )
 
-// When the lists of models are read: at the start, then at intervals, and sooner
-// while a server has not answered.
+// When the lists of models are read: at the start, then periodically, and more often
+// while a server does not answer.
 const (
 	listEvery   = time.Minute
 	listAgain   = 2 * time.Second
 	listTimeout = 10 * time.Second
-	listAtStart = 2 * time.Second // the start of the service waits no longer
+	listAtStart = 2 * time.Second // limit of the first read, which delays the start of the service
 )
 
-// catalog is the registry of models, made of the settings and of what the
-// providers list. It may be used concurrently.
+// catalog is the registry of models, built from the settings and the lists of the
+// providers. It is safe for concurrent use.
 type catalog struct {
 	log      *slog.Logger
 	now      func() time.Time
@@ -34,31 +34,31 @@ type catalog struct {
 	registry atomic.Pointer[model.Registry]
 
 	mu   sync.Mutex // held while the lists are read
-	last time.Time  // when that last began
+	last time.Time  // start of the last read
 }
 
-// source is one provider and what is known of its models.
+// source is one provider with its models.
 type source struct {
 	provider provider.Provider
-	url      string        // without secrets, for messages; empty: nothing is listed, static stands
+	url      string        // without secrets, for messages; empty: the provider has no list, static is used
 	local    bool          // models without a price are free
-	static   []model.Model // from the settings; of a simulated provider, all
-	known    []model.Model // whose list prices are known: OpenAI's own
-	official bool          // OpenAI itself: its known models are offered before it lists them
+	static   []model.Model // from the settings; all models of a simulated provider
+	known    []model.Model // models with known list prices: OpenAI's own
+	official bool          // the server is OpenAI: its known models are offered before it has listed them
 
-	mu     sync.Mutex // of what follows
+	mu     sync.Mutex // guards the fields below
 	listed []provider.Listed
 	state  listState
-	fault  error // of the last try; nil after a success
+	fault  error // of the last read; nil after a success
 }
 
-// listState is how much is known of a list.
+// listState is the state of a provider's list.
 type listState int
 
 const (
-	listPending listState = iota // no answer yet
+	listPending listState = iota // the server has not answered yet
 	listNone                     // the server has no list of models
-	listRead                     // listed is the last one
+	listRead                     // the list was read
 )
 
 func newCatalog(log *slog.Logger, now func() time.Time, sources []*source) (*catalog, error) {
@@ -66,10 +66,10 @@ func newCatalog(log *slog.Logger, now func() time.Time, sources []*source) (*cat
 	return c, c.build()
 }
 
-// Registry is the models as last read.
+// Registry returns the models as of the last read.
 func (c *catalog) Registry() *model.Registry { return c.registry.Load() }
 
-// faults say which providers' lists could not be read, and why.
+// faults returns, for each provider whose list could not be read, its URL and the error.
 func (c *catalog) faults() []string {
 	var all []string
 	for _, s := range c.sources {
@@ -82,13 +82,13 @@ func (c *catalog) faults() []string {
 	return all
 }
 
-// usable says that there is a model that can be called.
+// usable reports whether any model can be called.
 func (c *catalog) usable() bool {
 	return slices.ContainsFunc(c.Registry().All(), func(m model.Model) bool { return m.Unusable() == "" })
 }
 
-// run reads the lists until ctx ends. Nothing is lost when it ends between two
-// lines: the next start reads them anew.
+// run reads the lists periodically until ctx ends. The lists are not stored: the next
+// start reads them again.
 func (c *catalog) run(ctx context.Context) error {
 	for {
 		wait := listEvery
@@ -106,22 +106,22 @@ func (c *catalog) run(ctx context.Context) error {
 	}
 }
 
-// noticed reads the lists when a provider says that a model does not exist, so that
-// the next try chooses among those that do.
+// noticed reads the lists when a provider reports that a model does not exist, so that
+// the next attempt chooses among the existing models.
 func (c *catalog) noticed(ctx context.Context, err error) {
 	if e, ok := errors.AsType[*provider.Error](err); ok && e.Status == http.StatusNotFound {
 		c.refreshFor(ctx)
 	}
 }
 
-// refreshFor is refresh for a call. The end of the call does not cut the reading, which
-// would be taken for a fault of every server.
+// refreshFor is refresh on behalf of a call. It ignores the cancellation of the call,
+// which would be recorded as a fault of each server.
 func (c *catalog) refreshFor(ctx context.Context) {
 	c.refresh(context.WithoutCancel(ctx), listAtStart)
 }
 
-// refresh reads all lists and makes the registry anew. Callers that wait for each
-// other share what is read after they asked.
+// refresh reads all lists and rebuilds the registry. Concurrent callers share a read that
+// begins after their request.
 func (c *catalog) refresh(ctx context.Context, timeout time.Duration) {
 	asked := c.now()
 	c.mu.Lock()
@@ -144,8 +144,9 @@ func (c *catalog) refresh(ctx context.Context, timeout time.Duration) {
 	}
 }
 
-// read asks one provider. After a list was read, a failure leaves it standing: a
-// server that is away for a moment has not lost its models.
+// read reads the list of one provider. A failure after a successful read keeps the
+// previous list, because a server that is unreachable for a short time still has its
+// models.
 func (c *catalog) read(ctx context.Context, s *source) {
 	listed, err := s.provider.Models(ctx)
 	s.mu.Lock()
@@ -168,8 +169,8 @@ func (c *catalog) read(ctx context.Context, s *source) {
 	}
 }
 
-// build makes the registry of what is known now. Of two models with one id the
-// one of the first provider stands.
+// build builds the registry from the settings and the lists. Of two models with the same
+// id it uses that of the first provider.
 func (c *catalog) build() error {
 	var all []model.Model
 	seen := map[string]bool{}
@@ -189,7 +190,7 @@ func (c *catalog) build() error {
 	return nil
 }
 
-// models are the provider's, those of the settings first.
+// models returns the models of the provider, those of the settings first.
 func (s *source) models() []model.Model {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -204,7 +205,8 @@ func (s *source) models() []model.Model {
 	return nil
 }
 
-// fromList joins the list with the settings: only what is listed can be used.
+// fromList joins the list with the settings. A model that is not listed is marked as
+// absent.
 func (s *source) fromList() []model.Model {
 	listed := map[string]provider.Listed{}
 	for _, l := range s.listed {
@@ -213,11 +215,11 @@ func (s *source) fromList() []model.Model {
 	absent := s.url + " does not list it"
 	var out []model.Model
 	seen := map[string]bool{}
-	set := false // a model of the settings can be used
+	set := false // a model of the settings is listed
 	for _, m := range s.static {
 		l, ok := listed[m.ID]
 		if !ok {
-			l, ok = listed[m.ID+":latest"] // Ollama's full name of it
+			l, ok = listed[m.ID+":latest"] // Ollama's full name of the model
 		}
 		if ok {
 			m.ID, set = l.ID, true
@@ -246,7 +248,7 @@ func (s *source) fromList() []model.Model {
 	return out
 }
 
-// fromListed is one model of the list that the settings do not name.
+// fromListed returns a listed model that the settings do not name.
 func (s *source) fromListed(l provider.Listed) model.Model {
 	for _, m := range s.known {
 		if m.ID == l.ID && !l.Priced {
@@ -272,7 +274,8 @@ func (s *source) fromListed(l provider.Listed) model.Model {
 
 const sayPrice = "set it in ANIMA_INFERENCE_ROUTER_MODELS"
 
-// maxOutput leaves three quarters of the window to the prompt.
+// maxOutput returns the output limit of a listed model, at most a quarter of its window;
+// the rest is for the prompt.
 func maxOutput(l provider.Listed) int64 {
 	most := int64(4096)
 	if l.MaxOutput > 0 {
@@ -284,9 +287,9 @@ func maxOutput(l provider.Listed) int64 {
 	return max(1, most)
 }
 
-// chooseDefault lets the first free model serve agents that ask for none: the
-// first that takes tools, else the first of all. More than one would make a local
-// server load one model after another.
+// chooseDefault marks one free model as the fallback for agents that request no model:
+// the first one that takes tools, else the first one. With more than one, a local server
+// would load one model after another.
 func chooseDefault(models []model.Model) {
 	best := -1
 	for i, m := range models {
@@ -299,8 +302,9 @@ func chooseDefault(models []model.Model) {
 	}
 }
 
-// route picks the candidates for a call. Where no model can be used at all, or a list
-// could not be read, the lists are read at once: a server may have come up since.
+// route selects the candidates for a call. If it finds none, and either a list could not
+// be read or no model can be called, it reads the lists and selects again: a server may
+// have started since.
 func (h *handlers) route(ctx context.Context, req api.Complete) model.Route {
 	pick := func() model.Route {
 		return h.models.Registry().Candidates(model.Tier(req.Tier), model.Task(req.Task), req.Model)

@@ -10,7 +10,7 @@ import (
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
 )
 
-// lists is a provider that lists a model while its context lasts.
+// lists is a provider that lists one model. Models returns the error of its context.
 type lists struct{ provider.Provider }
 
 func (lists) Name() string { return "lists" }
@@ -19,7 +19,8 @@ func (lists) Models(ctx context.Context) ([]provider.Listed, error) {
 	return []provider.Listed{{ID: "m"}}, ctx.Err()
 }
 
-// A call that ends while its lists are read says nothing of the servers.
+// TestCanceledCallIsNoFaultOfAList checks that a call that is canceled while it reads the
+// lists leaves no fault of a server.
 func TestCanceledCallIsNoFaultOfAList(t *testing.T) {
 	t.Parallel()
 	c, err := newCatalog(slog.New(slog.DiscardHandler), time.Now, []*source{{provider: lists{}, url: "http://lists/v1", local: true}})

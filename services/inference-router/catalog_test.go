@@ -18,11 +18,11 @@ import (
 	router "github.com/anima-run/anima/services/inference-router"
 )
 
-// shop serves models that come and go.
+// shop is a server with a list of models that changes.
 type shop struct {
 	mu     sync.Mutex
-	models string // the entries of the list
-	has    string // the id that it answers for; others are 404
+	models string // entries of the list
+	has    string // the only model that it serves; others get 404
 }
 
 func (s *shop) set(models, has string) {
@@ -68,14 +68,15 @@ func listed(t *testing.T, b *bus.Bus) (map[string]api.Model, []string) {
 	return found, all.Faults
 }
 
-// wish is a request that names no model.
+// wish returns a request that names no model.
 func wish(id string) api.Complete {
 	r := request(id, "hello")
 	r.Model = ""
 	return r
 }
 
-// What a server lists is offered without any setting: on this machine for nothing.
+// TestModelsAreReadFromTheServer checks that the listed models of a local server are
+// offered without any setting, and are free.
 func TestModelsAreReadFromTheServer(t *testing.T) {
 	t.Parallel()
 	s := &shop{}
@@ -87,7 +88,7 @@ func TestModelsAreReadFromTheServer(t *testing.T) {
 	if m := found["one"]; !m.Usable || m.InputPrice != 0 || m.ContextWindow != 32768 || len(faults) > 0 {
 		t.Errorf("one: %+v, faults %v", m, faults)
 	}
-	if m := found["gpt-4.1"]; m.InputPrice != 2_000_000 { // a gateway on this machine is paid for
+	if m := found["gpt-4.1"]; m.InputPrice != 2_000_000 { // the known price applies: the local server may be a gateway
 		t.Errorf("gpt-4.1: %+v, want OpenAI's price", m)
 	}
 	if m := found["nomic-embed"]; m.Usable {
@@ -99,7 +100,7 @@ func TestModelsAreReadFromTheServer(t *testing.T) {
 	if c, _, err := complete(t, b, wish("c1")); err != nil || c.Text != "from one" || c.Cost != 0 {
 		t.Errorf("got %+v, %v", c, err)
 	}
-	// The model goes, another comes: the very call that finds it gone is answered.
+	// The list changes: the call that finds the model missing is answered by the new one.
 	s.set(`{"id":"two"}`, "two")
 	c, _, err := complete(t, b, wish("c2"))
 	if err != nil || c.Text != "from two" {
@@ -107,7 +108,8 @@ func TestModelsAreReadFromTheServer(t *testing.T) {
 	}
 }
 
-// The models of a server that is not there at the start appear when it comes up.
+// TestServerComesUpLater checks that the models of a server appear when it starts after
+// the router.
 func TestServerComesUpLater(t *testing.T) {
 	t.Parallel()
 	var lc net.ListenConfig
@@ -141,7 +143,8 @@ func TestServerComesUpLater(t *testing.T) {
 	}
 }
 
-// Somewhere else a price must be known: from the list, or from the settings.
+// TestUnknownPricesElsewhere checks that a model of a remote server needs a price, from
+// the list or from the settings.
 func TestUnknownPricesElsewhere(t *testing.T) {
 	t.Parallel()
 	s := &shop{}
@@ -164,7 +167,7 @@ func TestUnknownPricesElsewhere(t *testing.T) {
 	if m := found["wrong"]; m.Usable || !strings.Contains(m.Why, "does not list it") {
 		t.Errorf("wrong: %+v", m)
 	}
-	if c, _, err := complete(t, b, wish("c1")); err != nil || c.Model != "openai/gpt-5-mini" { // the matrix' own, by OpenRouter's name
+	if c, _, err := complete(t, b, wish("c1")); err != nil || c.Model != "openai/gpt-5-mini" { // a model of the matrix, found by OpenRouter's name
 		t.Errorf("got %+v, %v", c, err)
 	}
 }

@@ -8,17 +8,18 @@ import (
 	"strings"
 )
 
-// openAIURL is OpenAI's own service.
+// openAIURL is the base URL of OpenAI.
 const openAIURL = "https://api.openai.com/v1"
 
-// ollama is the provider at OLLAMA_HOST.
+// ollama is the name of the provider at OLLAMA_HOST.
 const ollama = "ollama"
 
-// errOllamaHost does not quote the value, which may hold a password.
+// errOllamaHost reports a malformed OLLAMA_HOST. It does not quote the value, which may
+// hold a password.
 var errOllamaHost = errors.New("OLLAMA_HOST must look like 127.0.0.1:11434 or http://host:11434")
 
-// ollamaURL is the base URL for Ollama's own setting, which takes host, host:port
-// or a URL, and which its server also uses as the address to listen on.
+// ollamaURL returns the base URL for the setting OLLAMA_HOST, which is a host, host:port
+// or URL. Ollama's server uses the same setting as its listen address.
 func ollamaURL(host string) (string, error) {
 	scheme, rest, ok := strings.Cut(strings.TrimSpace(host), "://")
 	port := "11434"
@@ -41,7 +42,7 @@ func ollamaURL(host string) (string, error) {
 		given = port
 	}
 	if ip, err := netip.ParseAddr(name); name == "" || err == nil && ip.IsUnspecified() {
-		name = "127.0.0.1" // where a server that listens everywhere can be reached
+		name = "127.0.0.1" // a server that listens on all addresses is reachable here
 	}
 	u := url.URL{Scheme: scheme, Host: net.JoinHostPort(name, given), Path: strings.TrimSuffix("/"+path, "/") + "/v1"}
 	if parsed, err := url.Parse(u.String()); err != nil || parsed.Hostname() == "" {
@@ -50,9 +51,9 @@ func ollamaURL(host string) (string, error) {
 	return u.String(), nil
 }
 
-// isLocal says that a URL is on this machine or in a private network, judged by
-// its text alone: a loopback, private or link-local address, a name without dots,
-// or one under .local, .localhost, .internal or .svc.
+// isLocal reports whether a URL is on this machine or in a private network. It examines
+// the text only and makes no DNS query: a loopback, private or link-local address, a name
+// without dots, or a name under .local, .localhost, .internal or .svc.
 func isLocal(base string) bool {
 	u, err := url.Parse(base)
 	if err != nil {
@@ -71,7 +72,7 @@ func isLocal(base string) bool {
 	return name != "" && !strings.Contains(name, ".")
 }
 
-// shown is a URL without user, password and query, for messages.
+// shown returns a URL without user, password, query and fragment, for messages.
 func shown(base string) string {
 	u, err := url.Parse(base)
 	if err != nil {

@@ -11,18 +11,19 @@ import (
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
 )
 
-// A remedy is what the router does about a failed call to a provider, and what it tells
-// the caller when there is nothing more to do.
+// remedy is how the router handles a failed call to a provider, and the reason and advice
+// for the caller when no attempt is left.
 type remedy struct {
-	passes bool // the cause may pass: the call is made again, while there are attempts
-	stays  bool // first on the same model: what passes by itself passes there, too
-	others bool // another model of the same provider may do better
+	passes bool // the cause may pass: the call is repeated while attempts are left
+	stays  bool // the first retry is made on the same model
+	others bool // another model of the same provider may succeed
 	reason string
 	next   string
 }
 
-// remedyOf is the table of spec V-26 with its corrections: what passes is repeated,
-// what does not ends the call at once.
+// remedyOf returns the remedy for an error (docs/reference/inference-router.md, Error
+// kinds): a call with a transient cause is repeated; a lasting cause excludes the model or
+// provider.
 func remedyOf(e *provider.Error) remedy {
 	setting, form := "OPENAI_BASE_URL", "API with its version, like http://127.0.0.1:11434/v1"
 	if e.Provider == ollama {
@@ -54,7 +55,8 @@ func remedyOf(e *provider.Error) remedy {
 	return remedy{false, false, false, api.ReasonRefused, "the message is the provider's: it refuses this request as it is"}
 }
 
-// failureOf turns a provider's error into one of ours. Its text is safe to show.
+// failureOf translates a provider's error to an [api.Error]. Its text is safe to show.
+// Other errors are returned as they are.
 func failureOf(err error) error {
 	e, ok := errors.AsType[*provider.Error](err)
 	if !ok {
@@ -63,7 +65,7 @@ func failureOf(err error) error {
 	if e.Kind == provider.Canceled && errors.Is(err, context.DeadlineExceeded) {
 		return timedOut(e)
 	}
-	if e.Kind == provider.Canceled { // the caller has gone, or this process ends
+	if e.Kind == provider.Canceled { // the caller canceled, or this process is shutting down
 		return &api.Error{Code: api.Unavailable, Message: "the call was stopped before its answer was complete", Next: "ask again", RetryAfter: 1000}
 	}
 	r := remedyOf(e)
@@ -77,7 +79,7 @@ func failureOf(err error) error {
 	return out
 }
 
-// timedOut says that the time of a call is over.
+// timedOut returns the error of a call whose deadline has passed.
 func timedOut(e *provider.Error) *api.Error {
 	return &api.Error{
 		Code: api.Unavailable, Reason: api.ReasonTimeout, Message: e.Error(),
@@ -85,7 +87,7 @@ func timedOut(e *provider.Error) *api.Error {
 	}
 }
 
-// usedUp says that a call failed as often as it may.
+// usedUp returns the error of a call that has no attempts left.
 func usedUp(last error, tries int, run bool) *api.Error {
 	w := api.Wire(last)
 	out := &api.Error{Code: api.Unavailable, Reason: api.ReasonAttempts, Message: fmt.Sprintf("%s; given up after %d attempts", w.Message, tries), Next: w.Next}
@@ -98,7 +100,7 @@ func usedUp(last error, tries int, run bool) *api.Error {
 	return out
 }
 
-// again is the note about a call that is made again.
+// again returns the note about a call that is repeated.
 func again(last error, wait time.Duration, model string) string {
 	note := api.Wire(last).Message
 	if wait > 0 {

@@ -9,33 +9,33 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// flights are the calls under way in this process, by id. A caller that lost its
-// answer on the way asks again under the same id: it joins the call, and the provider
-// is not asked twice at the same time.
+// flights holds the calls in progress in this process, by id. A caller that lost its
+// answer requests it again under the same id and joins the call in progress, so the
+// provider is not called twice at the same time.
 type flights struct {
 	mu  sync.Mutex
 	all map[string]*flight
 }
 
-// flight is one call with all who wait for it.
+// flight is one call in progress and its callers.
 type flight struct {
 	agent  string
 	cancel context.CancelFunc
 	done   chan struct{}
-	answer api.Completion // after done
+	answer api.Completion // valid after done is closed
 	err    error
 
 	mu      sync.Mutex
 	waiting map[*passenger]bool
-	said    strings.Builder // of the present answer
-	early   *api.Completion // the answer, once it is stored
+	said    strings.Builder // text of the current answer so far
+	early   *api.Completion // the answer once it is stored
 }
 
 type passenger struct{ send func(api.Delta) error }
 
-// do makes the call, or waits for the one that is under way with the same id. The call
-// goes on as long as one of its callers is there, and ends when the last has gone. The
-// first caller's goroutine makes it.
+// do makes the call, on the goroutine of its first caller, or waits for the call in
+// progress with the same id. The call is canceled when the last of its callers has left.
+// The error is a Conflict if the id is in use by another agent.
 func (f *flights) do(ctx context.Context, req api.Complete, send func(api.Delta) error, call func(context.Context, func(api.Delta)) (api.Completion, error)) (api.Completion, error) {
 	me := &passenger{send}
 	f.mu.Lock()
@@ -58,7 +58,7 @@ func (f *flights) do(ctx context.Context, req api.Complete, send func(api.Delta)
 	f.mu.Unlock()
 	defer context.AfterFunc(ctx, func() { mine.leave(me) })()
 	mine.err = errNoReturn
-	defer func() { // also when the call panics: others may wait for it
+	defer func() { // deferred, because other callers wait even if the call panics
 		f.mu.Lock()
 		if f.all[req.ID] == mine {
 			delete(f.all, req.ID)
@@ -70,11 +70,11 @@ func (f *flights) do(ctx context.Context, req api.Complete, send func(api.Delta)
 	return mine.answer, mine.err
 }
 
-// errNoReturn is what those who wait for a call get when it panics.
+// errNoReturn is the error that the other callers get when a call panics.
 var errNoReturn = errors.New("the call ended without an answer or an error")
 
-// join adds a caller, which gets what was said so far; false for a call that is being
-// given up.
+// join adds a caller and sends it the text so far. It returns false if the call is being
+// canceled.
 func (f *flight) join(p *passenger) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -82,7 +82,7 @@ func (f *flight) join(p *passenger) bool {
 		return false
 	}
 	f.waiting[p] = true
-	_ = p.send(api.Delta{Content: f.said.String(), Discard: true, Answer: f.early}) // the answer at the end is whole in any case
+	_ = p.send(api.Delta{Content: f.said.String(), Discard: true, Answer: f.early}) // a send error is harmless: the final answer is complete
 	return true
 }
 
@@ -96,7 +96,7 @@ func (f *flight) wait(ctx context.Context, p *passenger) (api.Completion, error)
 	}
 }
 
-// leave takes a caller out. With the last one the call ends.
+// leave removes a caller. It cancels the call when it removes the last one.
 func (f *flight) leave(p *passenger) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -106,7 +106,7 @@ func (f *flight) leave(p *passenger) {
 	}
 }
 
-// tell passes a piece on to all callers.
+// tell sends a delta to all callers.
 func (f *flight) tell(d api.Delta) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -118,6 +118,6 @@ func (f *flight) tell(d api.Delta) {
 		f.early = d.Answer
 	}
 	for p := range f.waiting {
-		_ = p.send(d) // a caller that has gone leaves by its context
+		_ = p.send(d) // a disconnected caller is removed when its context ends
 	}
 }

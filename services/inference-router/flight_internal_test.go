@@ -9,7 +9,8 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// A call that panics ends for all who wait for it, and the next with its id is made.
+// TestPanickingFlight checks that a call that panics ends for all its callers, and that
+// the next call with its id is made.
 func TestPanickingFlight(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -25,7 +26,7 @@ func TestPanickingFlight(t *testing.T) {
 	silent := func(api.Delta) error { return nil }
 	go func() {
 		defer func() { ended <- recover() }()
-		_, _ = ask(silent, func() { close(begun); <-joined; panic("a bug") }) // it does not return
+		_, _ = ask(silent, func() { close(begun); <-joined; panic("a bug") }) // it panics
 	}()
 	<-begun
 	_, err := ask(func(api.Delta) error { close(joined); return nil }, func() { t.Error("the second caller made the call") })

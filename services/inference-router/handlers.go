@@ -11,15 +11,15 @@ import (
 	"github.com/anima-run/anima/services/inference-router/internal/model"
 )
 
-// maxID leaves room in treasury's 200 bytes for what [attempt.reserve] and
-// [handlers.settleLate] append.
+// maxID is the longest id of a call, in bytes. It leaves room within treasury's limit of
+// 200 bytes for the suffixes that [attempt.reserve] and [handlers.settleLate] append.
 const maxID = 180
 
 func check(req question) error {
 	switch {
 	case req.ID == "" || len(req.ID) > maxID:
 		return api.Errorf(api.Invalid, "a call needs an id of at most %d bytes", maxID)
-	case !api.ValidKey(req.Agent): // found only when the answer is stored, it would be too late
+	case !api.ValidKey(req.Agent): // checked here because the store would refuse it only after the call is paid
 		return api.Errorf(api.Invalid, "a call needs an agent who pays, and %.40q cannot be one", req.Agent)
 	case len(req.Messages) == 0 && req.raw == nil:
 		return api.Errorf(api.Invalid, "a call needs messages")
@@ -27,7 +27,8 @@ func check(req question) error {
 	return nil
 }
 
-// noModel says why no model can be used; faults are of lists that cannot be read.
+// noModel returns the error for a call without a usable model. faults are the errors of
+// lists that could not be read.
 func noModel(req api.Complete, route model.Route, faults []string) *api.Error {
 	e := &api.Error{
 		Code: api.Unavailable, Reason: api.ReasonNoModel, Message: fmt.Sprintf("no model can be used for %s in tier %s", req.Task, req.Tier),
@@ -64,7 +65,7 @@ func (h *handlers) listModels(context.Context, api.ListModels) (api.Models, erro
 	return out, nil
 }
 
-// httpModels answers in OpenAI's form, with the models that can be used.
+// httpModels answers GET /v1/models in OpenAI's format with the usable models.
 func (h *handlers) httpModels(w http.ResponseWriter, r *http.Request) {
 	all, err := h.listModels(r.Context(), api.ListModels{})
 	type entry struct {

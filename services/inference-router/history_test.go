@@ -11,7 +11,7 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// picky is a provider that refuses requests and keeps what it was sent.
+// picky is a provider that refuses some requests and records their bodies.
 type picky struct {
 	refuse func(body string) bool
 
@@ -52,9 +52,9 @@ func worked(id string) api.Complete {
 	return req
 }
 
-// TestHistory: what a model wrote wrongly reaches no provider as it is; a history that
-// one refuses all the same is sent once more without calls, and then the caller has
-// the provider's words.
+// TestHistory checks that malformed output of a model is not sent to a provider
+// unchanged. If a provider refuses the history nevertheless, it is sent once more without
+// tool calls, and then the caller gets the provider's error.
 func TestHistory(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

@@ -6,9 +6,10 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// finishWords are other providers' words for the ends of an answer, in lower case.
+// finishWords maps the finish reasons of other providers, in lower case, to those of
+// package api.
 //
-//nolint:gochecknoglobals // a table
+//nolint:gochecknoglobals // a constant table
 var finishWords = map[string]string{
 	"end_turn": api.FinishStop, "eos": api.FinishStop, "eos_token": api.FinishStop, "stop_sequence": api.FinishStop, "completed": api.FinishStop,
 	"max_tokens": api.FinishLength, "max_output_tokens": api.FinishLength, "model_length": api.FinishLength,
@@ -16,7 +17,9 @@ var finishWords = map[string]string{
 	"safety": api.FinishFilter, "recitation": api.FinishFilter, "blocked": api.FinishFilter, "sensitive": api.FinishFilter,
 }
 
-// finish gives the end of an answer one of our words, where there is one.
+// finish translates the finish reason of an answer to one of package api; an unknown
+// reason stays as it is. An answer that stopped with neither text nor tool call is
+// [api.FinishEmpty].
 func finish(c *api.Completion) {
 	if word, ok := finishWords[strings.ToLower(c.Finish)]; ok {
 		c.Finish = word

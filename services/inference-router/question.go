@@ -12,16 +12,16 @@ import (
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
 )
 
-// question is a call with its prompt: in Messages and Tools, or encoded.
+// question is a call with its prompt, which is in Messages and Tools or encoded.
 type question struct {
 	api.Complete
 
 	raw *provider.Raw // nil: the prompt is in Messages and Tools
 }
 
-// question reads a call whose prompt is encoded. The bytes go to the provider as they are
-// if they are normal, which is looked at here, whatever the caller has done; if not, the
-// prompt is decoded.
+// question reads a call with an encoded prompt. It checks the encoded bytes,
+// independently of any check by the caller. If they are normal, they are sent to the
+// provider unchanged; otherwise the prompt is decoded.
 func (h *handlers) question(m api.CompleteV2) (question, error) {
 	req := question{Complete: m.Call}
 	offered, err := h.kits.of(m.Tools)
@@ -49,7 +49,8 @@ func refusedPrompt(err error) error {
 	return api.Errorf(api.Invalid, "the prompt cannot be read: %v", err)
 }
 
-// request is what a model is asked.
+// request returns the request to a model. It decodes and normalizes the prompt unless the
+// encoded bytes can be sent unchanged.
 func request(req question, m model.Model, limit int64) (provider.Request, error) {
 	out := provider.Request{Model: m.ID, MaxTokens: limit, TokenParam: m.TokenParam, Messages: req.Messages, Tools: req.Tools, Raw: req.raw}
 	if out.Raw != nil && (m.Tools || out.Raw.Offered == 0) {
@@ -63,23 +64,23 @@ func request(req question, m model.Model, limit int64) (provider.Request, error)
 	return out, err
 }
 
-// kits remembers lists of tools that were read: agents offer the same ones with every
-// call. The zero value is ready.
+// kits caches lists of tools that were read, by their hash, because agents send the same
+// list with each call. The zero value is ready to use.
 type kits struct {
 	mu  sync.Mutex
 	all map[[sha256.Size]byte]kit
 }
 
-// kit is what is known of a list of tools.
+// kit is the number of tools in a list and an estimate of their tokens.
 type kit struct {
 	tools  int
 	tokens int64
 }
 
-// maxKits bounds what is remembered.
+// maxKits is the most entries of the cache; a full cache is emptied.
 const maxKits = 1024
 
-// of reads a list of tools.
+// of returns the kit of an encoded list of tools.
 func (k *kits) of(encoded []byte) (kit, error) {
 	sum := sha256.Sum256(encoded)
 	k.mu.Lock()

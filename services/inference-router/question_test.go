@@ -14,8 +14,9 @@ import (
 	"github.com/anima-run/anima/pkg/bus"
 )
 
-// A prompt that is encoded and normal goes to the provider byte for byte; one that is not
-// is made normal; one that cannot be read is refused before any provider is asked.
+// TestEncodedPrompt checks that a normal encoded prompt is sent to the provider byte for
+// byte, that another one is normalized, and that an unreadable one is refused before a
+// provider is called.
 func TestEncodedPrompt(t *testing.T) {
 	t.Parallel()
 	bodies := make(chan string, 8)

@@ -1,10 +1,10 @@
-// Package router is the service inference-router: it picks a model for each
-// call, holds the money, calls the provider, settles what it cost, and remembers
-// the answer so that nobody pays for it twice. Provider keys live here and
-// nowhere else.
+// Package router implements the service inference-router: it selects a model for each
+// model call, holds credits at treasury, calls the provider, stores the answer and
+// settles its cost. A repeated call gets the stored answer, so it is paid once. Only this
+// service has the keys of the providers.
 //
-// It must not know what an agent is doing or why; a call brings its tier, its
-// task and its prompt.
+// The package must not depend on the state of an agent or on the purpose of a call; a
+// request carries the tier, the task and the prompt.
 package router
 
 import (
@@ -34,7 +34,7 @@ import (
 	"github.com/anima-run/anima/services/inference-router/internal/sqlstore"
 )
 
-// Config of the service.
+// Config holds the settings of the service.
 type Config struct {
 	OpenAIKey config.Secret `env:"OPENAI_API_KEY,exact" help:"key of OpenAI, or of the service at OPENAI_BASE_URL"`
 	OpenAIURL string        `env:"OPENAI_BASE_URL,exact" help:"an OpenAI-compatible service, with the version: http://127.0.0.1:11434/v1; its list of models is read"`
@@ -51,7 +51,7 @@ type Config struct {
 	Between   time.Duration `env:"token_timeout" help:"how long a model may pause between two tokens before the call is made again"`
 }
 
-// Validate reports values that cannot work.
+// Validate reports the first setting that is out of range or cannot be parsed.
 func (c *Config) Validate() error {
 	if c.Workers < 1 {
 		return fmt.Errorf("ANIMA_INFERENCE_ROUTER_WORKERS is %d: at least 1 is needed", c.Workers)
@@ -70,7 +70,7 @@ func (c *Config) Validate() error {
 	return err
 }
 
-// Service is inference-router, ready for a host.
+// Service is the definition of inference-router for package host.
 var Service = host.Define("inference-router", Config{Workers: 256, Local: "auto", Attempts: 4, Failures: 12, Between: 30 * time.Second}, sqlstore.Migrations(), run)
 
 func run(ctx context.Context, env *host.Env, cfg Config) error {
@@ -78,7 +78,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = db.Close() }() // everything is committed by now
+	defer func() { _ = db.Close() }() // all transactions are committed by now
 	tel, err := newInstruments(env.Meter)
 	if err != nil {
 		return err
@@ -115,8 +115,8 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	)
 }
 
-// open makes the providers that are configured, or the simulated one. The
-// function that it returns ends what it began.
+// open returns the configured providers, or the simulated provider when none is
+// configured. The returned function closes the idle connections and the simulated server.
 func open(ctx context.Context, env *host.Env, cfg Config) ([]*source, func(), error) {
 	client := &http.Client{Transport: telemetry.Foreign(transport(cfg.Workers))}
 	sources, err := configured(cfg, client, env.Now)
@@ -129,8 +129,8 @@ func open(ctx context.Context, env *host.Env, cfg Config) ([]*source, func(), er
 	return openSimulated(ctx, env, cfg, client)
 }
 
-// configured are the providers of the settings. The models of the settings belong
-// to the first.
+// configured returns the providers of the settings, and none when the settings ask for
+// the simulated model. The models of the settings belong to the first provider.
 func configured(cfg Config, client *http.Client, now func() time.Time) ([]*source, error) {
 	if cfg.Simulated {
 		return nil, nil
@@ -213,7 +213,8 @@ func openSimulated(ctx context.Context, env *host.Env, cfg Config, client *http.
 	}, nil
 }
 
-// nearby are the providers on this machine or in a private network.
+// nearby returns, by provider name, whether the provider counts as local: on this machine
+// or in a private network, unless ANIMA_INFERENCE_ROUTER_LOCAL overrides it.
 func nearby(sources []*source) map[string]bool {
 	near := map[string]bool{}
 	for _, s := range sources {
@@ -230,7 +231,8 @@ func byName(sources []*source) map[string]provider.Provider {
 	return all
 }
 
-// simulatedModel costs something, so that the money's way is walked too.
+// simulatedModel returns the model of a script. It has a price, so that simulated calls
+// also use holds and settlements.
 func simulatedModel(s simulated.Script) model.Model {
 	return model.Model{
 		ID: s.Model, Provider: "simulated", ContextWindow: 128_000, MaxOutput: 4096, InputPrice: 1_000_000, OutputPrice: 4_000_000,
@@ -253,12 +255,13 @@ func loadScript(path string) (simulated.Script, error) {
 	return s, nil
 }
 
-// promptBytes is the write buffer of a connection to a provider: the prompts of most calls
-// fit, and leave in one write. A longer one takes two, and a buffer of its own.
+// promptBytes is the size of the write buffer of a connection to a provider, in bytes.
+// Most prompts fit and are sent in one write. A longer prompt takes two writes and a
+// second buffer.
 const promptBytes = 32 << 10
 
-// transport keeps a connection for every call that may be under way, so that a
-// burst opens none anew.
+// transport returns a transport that keeps an idle connection for each worker, so that a
+// burst of calls opens no new connections.
 func transport(workers int) http.RoundTripper {
 	t := &http.Transport{
 		Proxy: http.ProxyFromEnvironment, MaxIdleConns: 2 * workers, MaxIdleConnsPerHost: workers,
@@ -268,7 +271,7 @@ func transport(workers int) http.RoundTripper {
 	return t
 }
 
-// extraModels reads the operator's models: id=input/output/context.
+// extraModels parses the models of the settings, in the form id=input/output/context.
 func extraModels(list []string) ([]model.Model, error) {
 	var out []model.Model
 	for _, item := range list {
@@ -285,7 +288,7 @@ func extraModels(list []string) ([]model.Model, error) {
 		}
 		out = append(out, model.Model{
 			ID: id, Provider: "openai", InputPrice: int64(in), OutputPrice: int64(outPrice), Known: true, ContextWindow: window,
-			MaxOutput: max(1, min(4096, window/4)), // so that a prompt fits a small window too
+			MaxOutput: max(1, min(4096, window/4)), // at most a quarter of the window, the rest is for the prompt
 			Tools:     true, TierMinimum: model.TierCritical, Fallback: true,
 		})
 	}
@@ -303,8 +306,8 @@ type handlers struct {
 	flights   flights
 	kits      kits
 	settler   settler
-	singly    atomic.Int64  // until when settlements are sent one by one, in Unix µs
-	unsettled chan struct{} // settling failed; wakes settleLeftovers
+	singly    atomic.Int64  // until this time, in Unix µs, settlements are sent one by one
+	unsettled chan struct{} // signals settleLeftovers that settling failed
 	tracer    trace.Tracer
 	tel       *instruments
 }

@@ -32,11 +32,11 @@ const script = `{"model":"m","aliases":["dear"],"context_window":128000,"rules":
  {"when":{"last_user":"tool"},"steps":[{"text":"I look.","tool_calls":[{"name":"look","arguments":{"at":"it"}}]}]}
 ],"default":{"steps":[{"text":"You said: {{.User}}. These are enough words to come in several pieces."}]}}`
 
-// provider is an OpenAI-compatible server that counts and watches.
+// provider is an OpenAI-compatible server that counts its calls.
 type provider struct {
 	url   string
 	calls atomic.Int64
-	gone  chan struct{} // a caller went away in the middle
+	gone  chan struct{} // receives when a client disconnects during an answer
 }
 
 func serve(t *testing.T) *provider {
@@ -68,8 +68,8 @@ func serve(t *testing.T) *provider {
 	return p
 }
 
-// start runs the router against the provider with one free model, so that nothing
-// is held; the paid way needs treasury and is told in e2e.
+// start runs the router with one free model of the provider, so that it makes no holds.
+// Paid calls need treasury and are tested in e2e.
 func start(t *testing.T, p *provider, env map[string]string) *apptest.World {
 	t.Helper()
 	all := map[string]string{"OPENAI_BASE_URL": p.url, "OPENAI_API_KEY": "sekret-key", "ANIMA_INFERENCE_ROUTER_MODELS": "m=0/0/128000"}
@@ -79,7 +79,8 @@ func start(t *testing.T, p *provider, env map[string]string) *apptest.World {
 	return apptest.Start(t, apptest.Options{Env: all}, router.Service)
 }
 
-// request asks for the free model by name; the baseline's are paid.
+// request returns a request for the free model by name; the models of the baseline are
+// paid.
 func request(id, text string) api.Complete {
 	return api.Complete{
 		ID: id, Agent: "lucky", Session: "s", Turn: "r.1", Task: api.TaskTurn, Tier: api.TierNormal, Model: "m",
@@ -183,8 +184,8 @@ func TestCancel(t *testing.T) {
 	}
 }
 
-// TestCancelWhileHolding: the hold of a caller that goes away while treasury makes it is
-// given back at once.
+// TestCancelWhileHolding checks that a hold is released at once if its caller disconnects
+// while treasury makes it.
 func TestCancelWhileHolding(t *testing.T) {
 	t.Parallel()
 	p := serve(t)

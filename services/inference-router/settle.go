@@ -14,11 +14,14 @@ import (
 	"github.com/anima-run/anima/services/inference-router/internal/sqlstore"
 )
 
-// answer gives what a stored call answered to whom it belongs: at once by early, then,
-// settled, as the result. A call that costs nothing has no early answer. The settlement
-// goes on when the caller has gone. Whoever dies in between leaves an active hold of a
-// stored call: the next question under its id, a [api.Confirm] or
-// [handlers.settleLeftovers] settles it.
+// answer returns the answer of a stored call. It passes the answer to early first, then
+// settles the call and returns the answer with the agent's funds. A call that costs
+// nothing has no early answer. The error is a Conflict when the call belongs to another
+// agent.
+//
+// The settlement continues when the caller's context ends. A crash before the settlement
+// leaves an active hold of a stored call; it is settled by the next request with the same
+// id, by [api.Confirm] or by [handlers.settleLeftovers].
 func (h *handlers) answer(ctx context.Context, agent string, p sqlstore.Paid, early func(api.Completion)) (api.Completion, error) {
 	if p.Call.Agent != agent {
 		return api.Completion{}, api.Errorf(api.Conflict, "call %s is another agent's", p.Call.ID)
@@ -35,7 +38,7 @@ func (h *handlers) answer(ctx context.Context, agent string, p sqlstore.Paid, ea
 	return answer, err
 }
 
-// confirm settles a stored call, whose caller has its answer and not the settlement.
+// confirm settles a stored call for a caller that has the answer but no settlement.
 func (h *handlers) confirm(ctx context.Context, m api.Confirm) (api.Completion, error) {
 	p, found, err := h.store.Find(ctx, m.ID)
 	if err == nil && !found {
@@ -55,9 +58,9 @@ func (h *handlers) hold(ctx context.Context, id, agent, turn string, amount api.
 	})
 }
 
-// settle pays a stored call from its hold and returns what its agent has afterwards; see
-// [settler.settle]. Settling again changes nothing. What treasury does not take now is
-// left to [handlers.settleLeftovers], should the caller not ask again.
+// settle settles a stored call from its hold and returns the agent's funds afterwards;
+// see [settler.settle]. It is idempotent. If treasury fails and the caller does not
+// retry, [handlers.settleLeftovers] settles the call.
 func (h *handlers) settle(ctx context.Context, p sqlstore.Paid) (*api.Funds, error) {
 	funds, err := h.pay(ctx, p, p.Hold)
 	if api.CodeOf(err) == api.Conflict && p.Call.Cost > 0 {
@@ -69,11 +72,11 @@ func (h *handlers) settle(ctx context.Context, p sqlstore.Paid) (*api.Funds, err
 	return funds, err
 }
 
-// leaves tells [handlers.settleLeftovers] that there may be something.
+// leaves signals [handlers.settleLeftovers] that there may be unsettled holds.
 func (h *handlers) leaves() {
 	select {
 	case h.unsettled <- struct{}{}:
-	default: // it has been told already
+	default: // a signal is pending
 	}
 }
 
@@ -81,9 +84,10 @@ func (h *handlers) pay(ctx context.Context, p sqlstore.Paid, hold string) (*api.
 	return h.settler.settle(ctx, api.Settle{ID: hold, Amount: p.Call.Cost, Payee: "provider:" + p.Call.Provider, Memo: p.Call.Model})
 }
 
-// settleLate pays a stored call whose hold has ended without it: it expired
-// before the call was asked for again, or another replica failed at the same call and
-// gave it back. Its ids follow from the first hold's, so it too pays once.
+// settleLate settles a stored call after its hold has ended without a settlement: the
+// hold expired before the call was requested again, or another replica failed at the same
+// call and released it. It makes a new hold, with an id derived from the id of the first
+// one, so the call is paid once.
 func (h *handlers) settleLate(ctx context.Context, p sqlstore.Paid) (*api.Funds, error) {
 	for n := range maxHolds {
 		id := p.Hold + "/late" + strconv.Itoa(n)
@@ -100,8 +104,8 @@ func (h *handlers) settleLate(ctx context.Context, p sqlstore.Paid) (*api.Funds,
 	return nil, api.Errorf(api.Conflict, "call %s is stored and cannot be settled", p.Call.ID)
 }
 
-// endFailed ends the hold of a failed attempt: what had come of its answer is paid, the
-// rest given back.
+// endFailed ends the hold of a failed attempt: it settles the cost of the partial answer,
+// or releases the hold if there is no cost.
 func (h *handlers) endFailed(ctx context.Context, f sqlstore.Failed) error {
 	var err error
 	if f.Cost > 0 {
@@ -112,9 +116,10 @@ func (h *handlers) endFailed(ctx context.Context, f sqlstore.Failed) error {
 	return err
 }
 
-// settleLeftovers pays what a crash, or a treasury that was away, left between
-// store and settle: active holds whose call is stored. It looks when the service
-// starts and when storing or settling has failed, until there are none.
+// settleLeftovers settles active holds of stored calls and failed attempts, which a crash
+// or an unavailable treasury left between store and settle. It runs a pass when the
+// service starts and after each signal of [handlers.leaves]. A pass that fails is
+// repeated after 2 s.
 func (h *handlers) settleLeftovers(ctx context.Context) error {
 	for {
 		var again <-chan time.Time
@@ -138,7 +143,7 @@ func (h *handlers) settleOnce(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var faults []error // of one hold each, which must not stand before the others
+	var faults []error // one per hold; a failure must not block the other holds
 	for _, hold := range holds.Holds {
 		found, err := h.settleHold(ctx, hold.ID)
 		if err != nil {
@@ -152,7 +157,8 @@ func (h *handlers) settleOnce(ctx context.Context) error {
 	return errors.Join(faults...)
 }
 
-// settleHold ends a hold whose call, or failed attempt, is stored; false for any other.
+// settleHold ends the hold of a stored call or of a stored failed attempt. It returns
+// false for any other hold.
 func (h *handlers) settleHold(ctx context.Context, hold string) (bool, error) {
 	p, found, err := h.store.FindByHold(ctx, hold)
 	if err != nil {
@@ -165,7 +171,8 @@ func (h *handlers) settleHold(ctx context.Context, hold string) (bool, error) {
 	return h.settleFailed(ctx, hold)
 }
 
-// settleFailed ends a hold whose failed attempt is stored; false for any other.
+// settleFailed ends the hold of a stored failed attempt. It returns false for any other
+// hold.
 func (h *handlers) settleFailed(ctx context.Context, hold string) (bool, error) {
 	f, found, err := h.store.FailedByHold(ctx, hold)
 	if err != nil || !found {

@@ -10,30 +10,30 @@ import (
 	"github.com/anima-run/anima/pkg/failpoint"
 )
 
-// settler sends settlements to treasury, one group at a time: a settlement that comes
-// alone is sent at once, those that come while a group is under way make the next one.
-// It has no goroutine: the caller that is there first sends for all, then hands the next
-// group to one of its callers.
+// settler sends settlements to treasury, one group at a time. A settlement that arrives
+// while no group is in progress is sent at once; settlements that arrive while a group is
+// in progress form the next group. settler starts no goroutine: the first caller sends
+// its group, then one of the waiting callers sends the next.
 type settler struct {
-	send func(group []*settlement) // sets what came of each
+	send func(group []*settlement) // sets the result of each settlement
 
 	mu      sync.Mutex
 	waiting []*settlement
 	sending bool
 }
 
-// settlement is one call of [settler.settle].
+// settlement is one call of [settler.settle] in progress.
 type settlement struct {
-	ctx   context.Context //nolint:containedctx // of the call that is paid, while it waits
+	ctx   context.Context //nolint:containedctx // context of the call that is paid, kept while the settlement waits
 	what  api.Settle
-	leads chan bool // one value: true, its caller sends the next group; false, it was sent
+	leads chan bool // receives one value: true, this caller sends the next group; false, its settlement was sent
 
 	funds *api.Funds
 	err   error
 }
 
-// settle pays what was held. It returns the agent's funds afterwards, nil if treasury
-// does not tell them. It may wait for as long as two groups take.
+// settle settles a hold. It returns the agent's funds afterwards, nil if treasury does
+// not report them. It waits for at most two groups.
 func (s *settler) settle(ctx context.Context, what api.Settle) (*api.Funds, error) {
 	x := &settlement{ctx: ctx, what: what, leads: make(chan bool, 1)}
 	s.mu.Lock()
@@ -47,7 +47,7 @@ func (s *settler) settle(ctx context.Context, what api.Settle) (*api.Funds, erro
 	return x.funds, x.err
 }
 
-// lead sends those that wait, x first.
+// lead sends the next group of waiting settlements; x is the first of them.
 func (s *settler) lead(x *settlement) {
 	s.mu.Lock()
 	n := min(len(s.waiting), api.MaxSettlements)
@@ -57,7 +57,7 @@ func (s *settler) lead(x *settlement) {
 	for _, y := range group {
 		y.err = errNotSent
 	}
-	defer func() { // also when send panics: others wait
+	defer func() { // deferred, because the other callers wait even if send panics
 		for _, y := range group {
 			if y != x {
 				y.leads <- false
@@ -72,17 +72,20 @@ func (s *settler) lead(x *settlement) {
 	s.send(group)
 }
 
-// errNotSent is what a settlement comes to that was in a group when its sending broke off.
+// errNotSent is the error of a settlement that was in a group whose send panicked before
+// it set a result.
 var errNotSent = &api.Error{Code: api.Unavailable, Message: "the settlement was not sent", Next: "ask again", RetryAfter: 1000}
 
-// pastTreasury is how long settlements are sent one by one after no treasury took them
-// together: one of a release before may be the only one there is.
+// pastTreasury is how long settlements are sent one by one after no replica of treasury
+// accepted a [api.SettleMany]: the only replica may be of the previous release.
 const pastTreasury = 30 * time.Second
 
-// togetherWithin bounds how long a treasury is looked for that takes settlements together.
+// togetherWithin is how long the first request of [api.SettleMany] may take; see
+// [handlers.settleMany].
 const togetherWithin = time.Second
 
-// payAll sends a group of settlements, in one request if treasury takes it so.
+// payAll sends a group of settlements in one request, or one by one if no replica of
+// treasury accepts the request.
 func (h *handlers) payAll(group []*settlement) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(group[0].ctx), afterwards)
 	defer cancel()
@@ -110,8 +113,8 @@ func (h *handlers) payAll(group []*settlement) {
 	all.Wait()
 }
 
-// payTogether sends a group in one request. Its error is one of the request: nothing is
-// known of any settlement then.
+// payTogether sends a group in one request. An error is of the request as a whole: the
+// outcome of each settlement is then unknown.
 func (h *handlers) payTogether(ctx context.Context, group []*settlement) error {
 	m := api.SettleMany{Settlements: make([]api.Settlement, len(group))}
 	for i, x := range group {
@@ -139,8 +142,9 @@ func (h *handlers) payTogether(ctx context.Context, group []*settlement) error {
 	return nil
 }
 
-// settleMany asks treasury. A question that no treasury takes ends sooner than one that is
-// taken and not answered.
+// settleMany sends the request with a timeout of [togetherWithin], so that a request that
+// no replica accepts fails early. If a replica accepted it and did not answer in time, it
+// is sent again with the full timeout.
 func (h *handlers) settleMany(ctx context.Context, m api.SettleMany) (api.Settled, error) {
 	first, cancel := context.WithTimeout(ctx, togetherWithin)
 	defer cancel()
@@ -151,7 +155,8 @@ func (h *handlers) settleMany(ctx context.Context, m api.SettleMany) (api.Settle
 	return bus.Call[api.Settled](ctx, h.bus, m)
 }
 
-// fundsOf are an agent's funds in an answer of treasury.
+// fundsOf returns the agent's funds from an answer of treasury, nil if they are not in
+// it.
 func fundsOf(done api.Settled, agent string) *api.Funds {
 	for _, f := range done.Funds {
 		if f.Agent == agent {

@@ -9,8 +9,8 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// A settlement that comes alone is sent alone; those that come meanwhile go together, and
-// each has its own result.
+// TestSettlerGathers checks that a single settlement is sent alone, that those which
+// arrive meanwhile are sent together, and that each has its own result.
 func TestSettlerGathers(t *testing.T) {
 	t.Parallel()
 	const others = 5
@@ -39,7 +39,7 @@ func TestSettlerGathers(t *testing.T) {
 		all.Go(func() { pay(n + 1) })
 	}
 	for s.waits() < others {
-		runtime.Gosched() // each of them takes its place without waiting for anything
+		runtime.Gosched() // the callers enqueue without blocking
 	}
 	close(gathered)
 	all.Wait()
@@ -58,7 +58,8 @@ func (s *settler) waits() int {
 	return len(s.waiting)
 }
 
-// A group whose sending panics is not sent for any of its callers, and the next one is.
+// TestSettlerAfterAPanic checks that after a panic of send no settlement of its group
+// counts as sent, and that the next group is sent.
 func TestSettlerAfterAPanic(t *testing.T) {
 	t.Parallel()
 	sending, joined := make(chan struct{}), make(chan struct{})
@@ -86,7 +87,7 @@ func TestSettlerAfterAPanic(t *testing.T) {
 		next <- err
 	}()
 	for s.waits() == 0 {
-		runtime.Gosched() // it takes its place without waiting for anything
+		runtime.Gosched() // the caller enqueues without blocking
 	}
 	close(joined)
 	if <-ended == nil {

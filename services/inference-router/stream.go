@@ -8,28 +8,28 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// How text is sent: pieces that come within flushEvery of each other go out together,
-// earlier when they are flushBytes. A model that writes 20,000 small pieces makes a
-// message of each otherwise.
+// Batching of streamed text: pieces that arrive within flushEvery of each other are sent
+// together, or earlier when they reach flushBytes. Otherwise an answer of 20,000 small
+// pieces would be 20,000 messages.
 const (
 	flushEvery = 25 * time.Millisecond
 	flushBytes = 4 << 10
 )
 
-// stream sends the pieces of an answer to those who asked for it. It is safe for
-// concurrent use; send is never called by two goroutines at a time, nor after close.
+// stream sends the pieces of an answer to the callers. It is safe for concurrent use. It
+// never calls send concurrently, nor after close.
 type stream struct {
 	send func(api.Delta)
 
 	mu     sync.Mutex
-	held   strings.Builder // not sent yet
-	said   bool            // some of the present answer was sent
-	timer  *time.Timer     // nil: nothing is held, or it goes out with the next piece
-	last   time.Time       // when something was sent
+	held   strings.Builder // received and not sent yet
+	said   bool            // a part of the current answer was sent
+	timer  *time.Timer     // nil: no flush is scheduled
+	last   time.Time       // time of the last send of text
 	closed bool
 }
 
-// text sends the next piece, at once or with those that follow.
+// text adds a piece of text, which is sent at once or within [flushEvery].
 func (s *stream) text(piece string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -49,7 +49,8 @@ func (s *stream) text(piece string) {
 	}
 }
 
-// again says that the call is made again, and takes back what was sent of its answer.
+// again discards the text of the failed attempt, at the callers too, and sends note,
+// which says that the call is repeated.
 func (s *stream) again(note string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -61,7 +62,8 @@ func (s *stream) again(note string) {
 	s.said = false
 }
 
-// instead replaces all that was sent of the answer.
+// instead replaces the text that was sent of the answer. It sends nothing if no text was
+// sent.
 func (s *stream) instead(text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -72,7 +74,7 @@ func (s *stream) instead(text string) {
 	}
 }
 
-// answer sends the whole answer with what is held of its text.
+// answer sends the whole answer with the text that is not sent yet.
 func (s *stream) answer(c api.Completion) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,7 +86,7 @@ func (s *stream) answer(c api.Completion) {
 	}
 }
 
-// close sends what is held and ends the stream.
+// close sends the remaining text and ends the stream.
 func (s *stream) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -92,7 +94,7 @@ func (s *stream) close() {
 	s.closed = true
 }
 
-// flush sends what is held; the caller holds the lock.
+// flush sends the text that is held. The caller must hold the lock.
 func (s *stream) flush() {
 	if s.timer != nil {
 		s.timer.Stop()

@@ -33,7 +33,7 @@ func newInstruments(p metric.MeterProvider) (*instruments, error) {
 	return &t, nil
 }
 
-// call records one call to a provider; a failed one has no cost.
+// call records one call to a provider. Its cost is counted only if outcome is "ok".
 func (t *instruments) call(ctx context.Context, provider, model, outcome string, d time.Duration, input, output int64, cost api.Micros) {
 	c := telemetry.Call{Operation: telemetry.OperationChat, Provider: provider, Model: model, Duration: d, Usage: telemetry.Usage{Input: input, Output: output}}
 	if outcome != "ok" {

@@ -10,7 +10,7 @@ import (
 	"github.com/anima-run/anima/pkg/executor"
 )
 
-// tools are those that agents have of the router.
+// tools returns the tools that the router offers to agents, by name.
 func (h *handlers) tools() map[string]executor.Func {
 	return map[string]executor.Func{"list_models": h.toolModels, "check_inference_spending": h.toolSpending}
 }

@@ -17,7 +17,7 @@ import (
 
 var signing = ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize))
 
-// policy is the part of policy that says whose word counts.
+// policy is a fake of policy that serves its public key.
 func policy() host.Service {
 	return host.Define("policy", struct{}{}, nil, func(ctx context.Context, env *host.Env, _ struct{}) error {
 		return env.Serve(ctx, bus.Reply(func(context.Context, api.ListKeys) (api.Keys, error) {
@@ -27,7 +27,7 @@ func policy() host.Service {
 	})
 }
 
-// allowed is a call of a tool with policy's token.
+// allowed returns a tool call with a token of policy.
 func allowed(t *testing.T, tool, args string) api.Invocation {
 	t.Helper()
 	hash, err := api.ArgsHash(json.RawMessage(args))

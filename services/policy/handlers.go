@@ -19,11 +19,11 @@ import (
 	"github.com/anima-run/anima/services/policy/internal/sqlstore"
 )
 
-// maxArgs bounds the arguments of a call, in bytes.
+// maxArgs is the largest size of a call's arguments, in bytes.
 const maxArgs = 256 << 10
 
-// tokenLife is how long an allowed call may be begun: long enough for the
-// executor's own I/O, short enough that a token is of no use to a thief.
+// tokenLife is the validity of the grant of an allowed call. One minute covers the I/O of
+// the executor before the call begins, and limits the use of a stolen token.
 const tokenLife = time.Minute
 
 type handlers struct {
@@ -35,9 +35,10 @@ type handlers struct {
 	tel   *instruments
 }
 
-// evaluate judges a call and records the decision before it answers: a decision
-// that cannot be recorded is none, and the call does not run. The same question again is
-// judged again, and answered with what was recorded first.
+// evaluate judges a call, records the decision and returns it; an allowed call gets a
+// signed grant. If the decision cannot be recorded, evaluate returns an error and the
+// call does not run. A repeated request is judged again but answered with the decision
+// that was recorded first; with other arguments it is refused with Conflict.
 func (h *handlers) evaluate(ctx context.Context, m api.Evaluate) (api.Decision, error) {
 	hash, err := check(m)
 	if err != nil {
@@ -66,7 +67,8 @@ func (h *handlers) evaluate(ctx context.Context, m api.Evaluate) (api.Decision, 
 	return d, err
 }
 
-// record stores a decision and returns the one that stands.
+// record stores a decision and returns the recorded one: judged, or an earlier decision
+// on the same call.
 func (h *handlers) record(ctx context.Context, judged api.Decision, run string) (api.Decision, error) {
 	d, first, err := h.store.Record(ctx, judged, run)
 	if first {
@@ -75,7 +77,8 @@ func (h *handlers) record(ctx context.Context, judged api.Decision, run string) 
 	return d, err
 }
 
-// checkCall judges a call and forgets it.
+// checkCall judges a call without recording the decision. The answer has no id and no
+// grant.
 func (h *handlers) checkCall(ctx context.Context, m api.CheckCall) (api.Decision, error) {
 	hash, err := check(m.Evaluate)
 	if err != nil {
@@ -86,7 +89,7 @@ func (h *handlers) checkCall(ctx context.Context, m api.CheckCall) (api.Decision
 	return d, nil
 }
 
-// check refuses what cannot be judged, and returns the hash of the arguments.
+// check validates a request and returns the hash of its arguments. Errors: Invalid.
 func check(m api.Evaluate) (string, error) {
 	if m.Tool == "" || m.Turn == "" || m.Agent == "" || m.Index < 0 {
 		return "", api.Errorf(api.Invalid, "a call needs an agent, a turn, an index and a tool")
@@ -97,8 +100,8 @@ func check(m api.Evaluate) (string, error) {
 	return api.ArgsHash(m.Args)
 }
 
-// judge asks the rule book. It cannot fail: history that cannot be read is
-// unknown to the rules, which then refuse what depends on it.
+// judge evaluates a call with the rule book. It returns no error: if the history of a
+// rate-limited tool cannot be read, Facts is nil and the rate rules deny the call.
 func (h *handlers) judge(ctx context.Context, m api.Evaluate, hash string) api.Decision {
 	began := h.now()
 	in := rule.Input{

@@ -14,8 +14,8 @@ import (
 	"github.com/anima-run/anima/services/policy/internal/sqlstore"
 )
 
-// TestUnreadableHistoryIsNotNone: a call whose rate is limited is denied while earlier
-// decisions cannot be read. Counting them as none would lift the limit.
+// TestUnreadableHistoryIsNotNone tests that a rate-limited call is denied while earlier
+// decisions cannot be read. Counting them as zero would disable the limit.
 func TestUnreadableHistoryIsNotNone(t *testing.T) {
 	t.Parallel()
 	db, err := sqldb.Open(t.Context(), "sqlite:"+filepath.Join(t.TempDir(), "policy.db"), sqldb.Options{})

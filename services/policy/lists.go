@@ -12,7 +12,8 @@ import (
 	"github.com/anima-run/anima/services/policy/internal/sqlstore"
 )
 
-// routes is policy's HTTP surface. A call is checked at its agent, which loop owns.
+// routes registers policy's HTTP routes. The route that checks a call is in loop, under
+// the agent.
 func (h *handlers) routes(r host.Routes) {
 	r.Handle("GET /v1/policy/rules", host.Answer(func(http.ResponseWriter, *http.Request) (api.ListRules, error) { return api.ListRules{}, nil }, h.listRules))
 	r.Handle("GET /v1/policy/decisions", host.Answer(func(_ http.ResponseWriter, r *http.Request) (api.ListDecisions, error) {
@@ -22,10 +23,10 @@ func (h *handlers) routes(r host.Routes) {
 	}, h.listDecisions))
 }
 
-// cursor is a decision's place in the list, as the After of the next page.
+// cursor encodes the position of a decision in the list: the After of the next page.
 func cursor(d api.Decision) string { return fmt.Sprintf("%d.%d.%s", d.At, d.Index, d.Turn) }
 
-// placeOf reads a cursor; "" is the begin of the list. Errors: Invalid.
+// placeOf decodes a cursor. The empty string is the start of the list. Errors: Invalid.
 func placeOf(after string) (sqlstore.Place, error) {
 	if after == "" {
 		return sqlstore.Place{}, nil

@@ -12,15 +12,16 @@ import (
 	"github.com/anima-run/anima/pkg/failpoint"
 )
 
-// What is decided about plans (spec-core-7 W-23). The ids stand in the decision
-// beside those of the rule book.
+// Rules of decisions on plans (docs/reference/policy.md, unchecked plan cost). A decision
+// lists these ids as it lists those of the rule book.
 const (
-	planLimit     = "plan.limit"     // a plan that may cost more than its limit waits for the creator
-	planPrincipal = "plan.principal" // and one that a stranger is behind
+	planLimit     = "plan.limit"     // a plan that may cost more than its limit needs the creator's approval
+	planPrincipal = "plan.principal" // a plan with an input below the authority of the heartbeat needs it, too
 )
 
-// approvePlan judges a plan as evaluate judges a call: the decision is recorded
-// before it is answered, and asked again it is the same.
+// approvePlan judges a version of a plan. As in evaluate, the decision is recorded before
+// it is returned, a repeated request gets the recorded decision, and another content
+// under the same version is refused with Conflict.
 func (h *handlers) approvePlan(ctx context.Context, m api.ApprovePlan) (api.Decision, error) {
 	if m.Agent == "" || m.Goal == "" || m.Version < 1 || m.Hash == "" || m.Cost < 0 {
 		return api.Decision{}, api.Errorf(api.Invalid, "a plan needs an agent, a goal, a version, a hash and what it may cost")

@@ -9,7 +9,9 @@ import (
 	"github.com/anima-run/anima/services/policy"
 )
 
-// V-33, ours: a plan above the limit waits for the creator, and so does a stranger's.
+// TestApprovePlan tests the vectors V-33 (docs/reference/policy.md, Test vectors): a plan
+// above its limit, and a plan of a peer or an unknown principal, need the creator's
+// approval.
 func TestApprovePlan(t *testing.T) {
 	t.Parallel()
 	b := apptest.Bus(t, policy.Service)

@@ -1,7 +1,7 @@
-// Package policy judges every tool call before it may run. It records each
-// decision before it answers, and signs what it allows; the executor refuses a
-// call without such a signature. It must not run anything, spend anything, or
-// change a call.
+// Package policy is the service that judges every tool call before the call may run. It
+// records each decision before it answers, and signs a grant for each allowed call; the
+// executor refuses a call without a valid grant. Package policy must not execute calls,
+// spend credits or change the arguments of a call.
 package policy
 
 import (
@@ -23,12 +23,12 @@ import (
 	"github.com/anima-run/anima/services/policy/internal/sqlstore"
 )
 
-// Config of the service.
+// Config is the configuration of the service.
 type Config struct {
 	SigningKey config.Secret `env:"signing_key" help:"Ed25519 seed that signs decisions, 64 hex digits, the same for all replicas; empty: one is made in the data folder"`
 }
 
-// Validate reports a key that is none, without showing it.
+// Validate reports an invalid signing key, without the key's text.
 func (c *Config) Validate() error {
 	if c.SigningKey.Reveal() == "" {
 		return nil
@@ -37,7 +37,7 @@ func (c *Config) Validate() error {
 	return err
 }
 
-// Service is policy, ready for a host.
+// Service is the definition of policy for package host.
 var Service = host.Define("policy", Config{}, sqlstore.Migrations(), run)
 
 func run(ctx context.Context, env *host.Env, cfg Config) error {
@@ -45,7 +45,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = db.Close() }() // everything is committed by now
+	defer func() { _ = db.Close() }() // all writes are committed; an error of Close loses no data
 	key, err := signingKey(env, cfg.SigningKey.Reveal())
 	if err != nil {
 		return err
@@ -70,8 +70,8 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	)
 }
 
-// signingKey is the configured one, or that of the data folder, made on first
-// use.
+// signingKey returns the configured key, or else the key in the data folder, which the
+// first start creates.
 func signingKey(env *host.Env, given string) (ed25519.PrivateKey, error) {
 	if given != "" {
 		return keyOf(given, "ANIMA_POLICY_SIGNING_KEY")
@@ -87,12 +87,13 @@ func signingKey(env *host.Env, given string) (ed25519.PrivateKey, error) {
 		if err != nil {
 			return nil, fmt.Errorf("signing key: %w", err)
 		}
-		// Linked into place, so that of two replicas in one folder the first wins.
+		// Link fails if the file exists, so replicas that share a folder agree on the
+		// first key.
 		tmp, err := os.CreateTemp(dir, ".key-*")
 		if err != nil {
 			return nil, fmt.Errorf("signing key: %w", err)
 		}
-		defer func() { _ = os.Remove(tmp.Name()) }() // linked by then, or of no use
+		defer func() { _ = os.Remove(tmp.Name()) }() // the file is linked, or unusable
 		_, err = tmp.WriteString(hex.EncodeToString(key.Seed()) + "\n")
 		if err = errors.Join(err, tmp.Sync(), tmp.Close()); err != nil {
 			return nil, fmt.Errorf("signing key: %w", err)

@@ -121,7 +121,8 @@ func TestRefuses(t *testing.T) {
 	}
 }
 
-// Messages are counted over decisions that are stored, so a restart forgets none.
+// TestRate tests that the rate of messages counts stored decisions, so a restart does not
+// reset it.
 func TestRate(t *testing.T) {
 	t.Parallel()
 	s, data := apptest.Server(t), t.TempDir()
@@ -139,7 +140,8 @@ func TestRate(t *testing.T) {
 	}
 }
 
-// Replicas and restarts sign with one key, the configured or the folder's.
+// TestKey tests that replicas and restarts sign with the same key: the configured one, or
+// the one in the data folder.
 func TestKey(t *testing.T) {
 	t.Parallel()
 	s, data := apptest.Server(t), t.TempDir()
@@ -171,7 +173,8 @@ func TestKey(t *testing.T) {
 	}
 }
 
-// Two replicas that are asked the same at once decide once.
+// TestReplicas tests that two replicas record one decision for concurrent identical
+// requests.
 func TestReplicas(t *testing.T) {
 	t.Parallel()
 	s, data := apptest.Server(t), t.TempDir()

@@ -14,7 +14,7 @@ import (
 	"github.com/anima-run/anima/services/social/internal/letter"
 )
 
-// How many messages an answer holds.
+// Default and maximum numbers of messages in a response.
 const (
 	claimLimit, claimMost = 10, 100
 	listLimit             = 50
@@ -25,16 +25,16 @@ type handlers struct {
 	now   func() time.Time
 	log   *slog.Logger
 	tel   instruments
-	kick  func() // something is in the outbox
+	kick  func() // notifies the outbox relay of new rows
 }
 
-// agentChanged keeps the name and the address of an agent. They change only when it is
-// applied or deleted, which is announced by a message of its own, so the changes that
-// ride in journals are not read.
+// agentChanged stores the name and the address of an agent. They change only when the
+// agent is applied or deleted, and those changes are separate messages, so social does
+// not read the changes in journals.
 func (h *handlers) agentChanged(ctx context.Context, m api.AgentChanged) error {
 	address, err := letter.Address(m.Address)
 	if err != nil {
-		address = "" // an agent that is being set up has no wallet yet
+		address = "" // an agent in setup has no wallet yet
 	}
 	err = h.store.SeeResident(ctx, inbox.Resident{Agent: m.Agent, Name: m.Name, Address: address, Seq: m.Seq})
 	h.kick()
@@ -48,7 +48,7 @@ func (h *handlers) send(ctx context.Context, m api.Send) (api.Sent, error) {
 	return api.Sent{ID: id}, err
 }
 
-// receive is what happens to a message, however it came.
+// receive checks and stores a message, independently of the transport.
 func (h *handlers) receive(ctx context.Context, l letter.Letter) (id string, err error) {
 	outcome := "refused"
 	defer func() { h.tel.received(ctx, outcome) }()
@@ -164,7 +164,7 @@ func answer(all []inbox.Mail) api.Inbox {
 	return out
 }
 
-// announce writes into the outbox that a message waits for an agent.
+// announce adds the event of a message for an agent to the outbox.
 func announce(ctx context.Context, tx *sqldb.Tx, agent string, m inbox.Mail) error {
 	return outbox.Add(ctx, tx, "message_received/"+agent+"/"+m.ID, api.MessageReceived{
 		ID: m.ID, Agent: agent, From: letter.Display(m.From), At: m.Received.UnixMicro(),

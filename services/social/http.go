@@ -15,11 +15,11 @@ import (
 	"github.com/anima-run/anima/services/social/internal/letter"
 )
 
-// The wire format is the reference client's (spec-social §2): snake case going
-// in, camel case coming out, and an error is {"error": text}.
+// The wire format is that of existing clients (docs/reference/social.md, Wire format):
+// snake case in requests, camel case in responses, and an error is {"error": text}.
 
-// maxBody holds a message of api.MaxMessageBytes of which JSON makes six bytes
-// each, and the rest of the fields.
+// maxBody is the maximum size of a body in bytes: a message of api.MaxMessageBytes, of
+// which JSON may encode each byte as six, and the other fields.
 const maxBody = 6*api.MaxMessageBytes + 16<<10
 
 const pollLimit, pollMost = 50, 100
@@ -51,7 +51,7 @@ type polled struct {
 	SignedAt  string `json:"signedAt"`
 	CreatedAt string `json:"createdAt"`
 	ReplyTo   string `json:"replyTo,omitempty"`
-	Signature string `json:"signature"` // so that the receiver need not trust this relay
+	Signature string `json:"signature"` // so that the receiver can verify the message without trusting this relay
 }
 
 func (h *handlers) postMessage(w http.ResponseWriter, r *http.Request) {
@@ -74,7 +74,7 @@ func (h *handlers) poll(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	var b pollBody
-	if err := readBody(w, r, &b); err != nil && !errors.Is(err, io.EOF) { // an empty body asks for the defaults
+	if err := readBody(w, r, &b); err != nil && !errors.Is(err, io.EOF) { // an empty body means the defaults
 		h.fail(w, r, err)
 		return
 	}
@@ -112,7 +112,8 @@ func (h *handlers) count(w http.ResponseWriter, r *http.Request) {
 	host.WriteJSON(w, map[string]int64{"unread": n}, nil)
 }
 
-// authenticate returns whose mailbox the request may read, or answers it.
+// authenticate returns the address whose mailbox the request may read, or writes an error
+// response and returns false.
 func (h *handlers) authenticate(w http.ResponseWriter, r *http.Request) (address string, ok bool) {
 	address, err := letter.Authenticate(r.Header.Get("X-Wallet-Address"), r.Header.Get("X-Signature"), r.Header.Get("X-Timestamp"), h.now())
 	if err != nil {
@@ -122,7 +123,7 @@ func (h *handlers) authenticate(w http.ResponseWriter, r *http.Request) (address
 	return address, true
 }
 
-// A cursor is the place of the last message that was seen.
+// formatCursor returns the cursor after a message: its place in the mailbox.
 func formatCursor(m inbox.Mail) string { return strconv.FormatInt(m.Seq, 10) }
 
 func parseCursor(s string) (int64, error) {
@@ -136,8 +137,8 @@ func parseCursor(s string) (int64, error) {
 	return n, nil
 }
 
-// readBody decodes a body. Fields it does not know are left alone: newer clients
-// may send more. An empty body is io.EOF.
+// readBody decodes a body. It ignores unknown fields, because newer clients may send
+// more. For an empty body the error wraps io.EOF.
 func readBody(w http.ResponseWriter, r *http.Request, v any) error {
 	body, err := host.ReadBody(w, r, maxBody)
 	if err != nil {
@@ -149,7 +150,7 @@ func readBody(w http.ResponseWriter, r *http.Request, v any) error {
 	return nil
 }
 
-// fail answers with an error; the text of an internal one goes to the log only.
+// fail writes an error response; the text of an internal error is only logged.
 func (h *handlers) fail(w http.ResponseWriter, r *http.Request, err error) {
 	if api.CodeOf(err) == api.Internal {
 		h.log.ErrorContext(r.Context(), "http request failed", "route", r.Pattern, "err", err)
@@ -168,10 +169,10 @@ func writeText(w http.ResponseWriter, status int, err error) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(map[string]string{"error": text}) // the client is gone; nobody is left to tell
+	_ = json.NewEncoder(w).Encode(map[string]string{"error": text}) // fails only if the client has disconnected
 }
 
-// readList reads what the operator asks of an agent's inbox.
+// readList reads the request of the operator's list of an agent's inbox.
 func readList(_ http.ResponseWriter, r *http.Request) (api.ListInbox, error) {
 	limit, err := host.Limit(r)
 	q := r.URL.Query()

@@ -1,7 +1,7 @@
-// Package social owns addresses, signed messages and inboxes: it is the relay
-// that agents here and elsewhere hand their messages to, and the inbox of the
-// agents that live here. What a message says carries no authority; it must not
-// be read, let alone obeyed, by this service.
+// Package social owns addresses, signed messages and inboxes. It is the relay for
+// messages between agents here and elsewhere, and holds the inbox of the agents of this
+// installation. The content of a message has no authority; this service must not
+// interpret it.
 package social
 
 import (
@@ -17,16 +17,16 @@ import (
 	"github.com/anima-run/anima/services/social/internal/sqlstore"
 )
 
-// Config of the service.
+// Config holds the settings of the service.
 type Config struct {
 	Keep time.Duration `env:"keep" help:"how long messages are kept, read or not; at least 1h"`
 }
 
-// Service is social, ready for a host.
+// Service is the social service for a host.
 var Service = host.Define("social", Config{Keep: 90 * 24 * time.Hour}, outbox.WithMigrations(sqlstore.Migrations()), run)
 
 func run(ctx context.Context, env *host.Env, cfg Config) error {
-	// A message must not be forgotten while a copy of it would still be taken.
+	// A message must be kept for as long as a copy of it would be accepted.
 	if cfg.Keep < time.Hour {
 		return fmt.Errorf("ANIMA_SOCIAL_KEEP is %s: use at least 1h", cfg.Keep)
 	}
@@ -34,7 +34,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = db.Close() }() // everything is committed, and the process ends
+	defer func() { _ = db.Close() }() // everything is committed, and the process exits
 	tel, err := newInstruments(env.Meter)
 	if err != nil {
 		return err
@@ -46,7 +46,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	env.HTTP.Public("GET /v1/messages/count", h.count)
 	env.HTTP.Handle("GET /v1/agents/{id}/inbox", host.Answer(readList, h.listInbox))
 	return env.Serve(ctx,
-		bus.On(h.agentChanged, bus.Consuming{Workers: 64, MaxDeliver: -1}), // the store keeps many together
+		bus.On(h.agentChanged, bus.Consuming{Workers: 64, MaxDeliver: -1}), // concurrent transactions share a commit
 		bus.Reply(h.send),
 		bus.Reply(h.claimInbox),
 		bus.Reply(h.settleInbox),
@@ -57,7 +57,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	)
 }
 
-// tidy forgets old messages, every hour until ctx ends.
+// tidy deletes old messages every hour until ctx ends.
 func tidy(ctx context.Context, store inbox.Store, keep time.Duration, now func() time.Time, log *slog.Logger) error {
 	t := time.NewTicker(time.Hour)
 	defer t.Stop()

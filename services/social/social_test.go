@@ -22,7 +22,7 @@ import (
 	"github.com/anima-run/anima/services/social"
 )
 
-// wallet is somebody who signs.
+// wallet is the key and the address of a sender or a recipient.
 type wallet struct {
 	key     *ecdsa.PrivateKey
 	address string // EIP-55
@@ -37,7 +37,7 @@ func newWallet(t *testing.T) wallet {
 	return wallet{key, crypto.PubkeyToAddress(key.PublicKey).Hex()}
 }
 
-// lower is the address as the reference client writes it.
+// lower returns the address in lower case, as clients write it.
 func (w wallet) lower() string { return strings.ToLower(w.address) }
 
 func (w wallet) sign(t *testing.T, text string) string {
@@ -72,7 +72,7 @@ func call[Resp any](t *testing.T, b *bus.Bus, req api.Message) Resp {
 	return resp
 }
 
-// house makes w the wallet of an agent and waits until social knows.
+// house publishes an agent with the wallet w and waits until social has stored it.
 func house(t *testing.T, b *bus.Bus, agent string, w wallet) {
 	t.Helper()
 	m := api.AgentChanged{Agent: agent, Name: "The " + agent, Address: w.address, State: api.StateSleeping, Seq: 1}
@@ -179,7 +179,7 @@ func TestDuplicateAndRate(t *testing.T) {
 	if api.CodeOf(err) != api.Unavailable || api.ReasonOf(err) != api.ReasonLimit || api.Wire(err).Retry() <= 0 || api.Wire(err).Retry() > time.Minute {
 		t.Errorf("the eleventh within a minute: got %v, want unavailable, limit reached, with a time to wait", err)
 	}
-	first.Signature = first.Signature[:130] + fmt.Sprintf("%02x", first.Signature[131]-'b') // the same signature, spelt with v 0 or 1
+	first.Signature = first.Signature[:130] + fmt.Sprintf("%02x", first.Signature[131]-'b') // the same signature with v written as 0 or 1
 	if again := call[api.Sent](t, b, first).ID; again != id {
 		t.Errorf("the first again: got %s, want %s", again, id)
 	}
@@ -200,7 +200,7 @@ func TestMessagesWaitForTheirAgent(t *testing.T) {
 	}
 }
 
-// relay speaks to the HTTP surface as the reference client does.
+// relay is a client of the HTTP API (docs/reference/social.md, Wire format).
 type relay struct{ base string }
 
 func (r relay) do(t *testing.T, method, path string, header map[string]string, body, answer any) (int, http.Header) {
@@ -267,7 +267,7 @@ func TestWire(t *testing.T) {
 	m := alice.send(t, bob, "<hello> & 🐎")
 	body := wire(m)
 	body["reply_to"] = "m0"
-	for range 2 { // the client sends the same body again after a lost answer
+	for range 2 { // the client repeats the request after a lost response
 		if status, _ := r.do(t, "POST", "/v1/messages", nil, body, &sent); status != http.StatusOK || sent.ID == "" {
 			t.Fatalf("send: got %d, %+v", status, sent)
 		}

@@ -13,8 +13,8 @@ import (
 	"github.com/anima-run/anima/services/treasury"
 )
 
-// BenchmarkHold is what another service sees: a hold on one hot account, over
-// NATS, with its events.
+// BenchmarkHold measures a hold on one account with concurrent callers, as another
+// service makes it: over NATS, with its events.
 func BenchmarkHold(b *testing.B) {
 	for _, callers := range []int{1, 16, 64} {
 		b.Run(fmt.Sprintf("callers=%d", callers), func(b *testing.B) {

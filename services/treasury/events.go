@@ -11,10 +11,11 @@ import (
 	"github.com/anima-run/anima/services/treasury/internal/ledger"
 )
 
-// announce writes what will be said about changes of tiers into the transaction that
-// makes them; the transactions are published by the [feed]. Each event belongs to the
-// trace of the request that caused it, although a group of requests shares the commit.
-// The hashes make ids that no other ledger has.
+// announce adds the events of tier changes to the outbox, in the transaction that makes
+// the changes. The transactions themselves are published by the [feed]. Each event
+// belongs to the trace of the request that caused it, although a group of requests shares
+// the commit. The message ids contain the hash of the transaction, so they are unique
+// over all ledgers.
 func announce(ctx context.Context, tx *sqldb.Tx, c ledger.Changes) error {
 	for _, tc := range c.Tiers {
 		m := api.TierChanged{Agent: tc.Agent, From: tc.From, To: tc.To, Balance: tc.Balance, EntrySeq: tc.Seq, At: tc.At}
@@ -25,7 +26,7 @@ func announce(ctx context.Context, tx *sqldb.Tx, c ledger.Changes) error {
 	return nil
 }
 
-// postedStream is a [ledgerStream] on the bus.
+// postedStream implements [ledgerStream] on the bus.
 type postedStream struct{ bus *bus.Bus }
 
 func (s postedStream) Append(ctx context.Context, id string, m api.PostedBatch, last uint64) (uint64, error) {

@@ -11,8 +11,9 @@ import (
 	"github.com/anima-run/anima/services/treasury/internal/sqlstore"
 )
 
-// Verify walks the whole ledger of a database, a bounded part of it in memory at a
-// time. It only reads, also beside a treasury that runs.
+// Verify checks the whole ledger of a database and reports the faults. It only reads,
+// with a bounded part of the ledger in memory, and may run while a treasury writes. The
+// error is that of the database.
 func Verify(ctx context.Context, db *sqldb.DB) (api.LedgerReport, error) {
 	r, err := ledger.New(sqlstore.New(db, announce), ledger.Options{Now: time.Now}).Verify(ctx)
 	return report(r), err

@@ -13,46 +13,48 @@ import (
 )
 
 const (
-	// feedLinger is how long a commit waits for others that are published with it. Where
-	// services are made to die it does not wait, so that each run of a scene passes
-	// the same points, if not as often.
+	// feedLinger is how long the feed waits after a commit for further commits to publish
+	// in the same message. With failpoints enabled it does not wait, so that each run of
+	// a crash test passes the same points, if not as often.
 	feedLinger = 250 * time.Millisecond
-	// feedSafety is how often the feed looks without being kicked: for what another
-	// replica has committed and did not publish.
+	// feedSafety is the interval between passes without a kick. Such a pass publishes
+	// transactions that another replica has committed and not published.
 	feedSafety = 5 * time.Second
-	feedAgain  = time.Second // after an error
-	feedPage   = 256         // transactions of a message
-	feedBytes  = 256 << 10   // of a message's transactions: NATS takes 1 MiB, of what it is configured for
+	feedAgain  = time.Second // interval after an error
+	feedPage   = 256         // most transactions in a message
+	feedBytes  = 256 << 10   // bytes of a message's transactions: the limit of NATS is 1 MiB, as configured
 	feedSteps  = 10 * time.Second
 )
 
-// ledgerFeed is what a feed reads of the books, and where it keeps how far it is.
+// ledgerFeed is the access of a feed to the ledger and to its own cursor.
 type ledgerFeed interface {
-	// Transactions lists those after a sequence number, in order.
+	// Transactions lists the transactions after a sequence number, in order.
 	Transactions(ctx context.Context, agent string, after int64, limit int) ([]ledger.Transaction, error)
-	// Cursor returns the last transaction that was published, and the sequence of the
-	// message that it is in, 0 before the first.
+	// Cursor returns the last published transaction and the stream sequence of its
+	// message, 0 and 0 before the first.
 	Cursor(ctx context.Context) (seq int64, message uint64, err error)
-	// Advance sets the cursor, unless that is beyond seq.
+	// Advance sets the cursor, unless the cursor is beyond seq.
 	Advance(ctx context.Context, seq int64, message uint64) error
 }
 
 // ledgerStream is the subject of [api.PostedBatch] in its stream.
 type ledgerStream interface {
-	// Append stores a message after the last of its subject, or answers Conflict.
+	// Append stores a message if last is the sequence of the last message of the subject;
+	// otherwise the error is Conflict.
 	Append(ctx context.Context, id string, m api.PostedBatch, last uint64) (uint64, error)
-	// Last returns the last message and its sequence, or NotFound, which is no fact.
+	// Last returns the last message and its sequence. NotFound may be stale, so it does
+	// not prove that the subject is empty (ADR 11).
 	Last(ctx context.Context) (api.PostedBatch, uint64, error)
 }
 
-// feed publishes the ledger, every transaction once and in order, whatever the number
-// of replicas. A transaction that is visible has all before it visible too, because
-// a number is given under a lock that lasts until the commit; the feed
-// holds to that all the same, and stops at a gap.
+// feed publishes each transaction of the ledger once and in order, with any number of
+// replicas. Sequence numbers are assigned under a lock that is held until the commit, so
+// when a transaction is visible, all earlier ones are visible too. The feed checks this
+// and stops at a gap.
 //
-// The stream orders the replicas: a message is stored only on top of the one that the
-// cursor names. A feed that finds another there, its own from before it died or another
-// replica's, moves the cursor behind it.
+// The stream orders the replicas: a message is appended only if the message of the cursor
+// is the last one. If another message is last, from another replica or from before a
+// crash, and it belongs to this ledger, the feed advances the cursor to it.
 type feed struct {
 	books  ledgerFeed
 	stream ledgerStream
@@ -64,16 +66,16 @@ func newFeed(books ledgerFeed, stream ledgerStream, log *slog.Logger) *feed {
 	return &feed{books: books, stream: stream, log: log, kick: make(chan struct{}, 1)}
 }
 
-// Kick says that something was committed. It never blocks.
+// Kick signals that a transaction was committed. It never blocks.
 func (f *feed) Kick() {
 	select {
 	case f.kick <- struct{}{}:
-	default: // a kick is pending already
+	default: // a kick is pending
 	}
 }
 
-// Run publishes until ctx ends, and returns nil. What is committed later is published
-// at the next start.
+// Run publishes until ctx ends, then returns nil. Transactions that are not published by
+// then are published after the next start.
 func (f *feed) Run(ctx context.Context) error {
 	failing := false
 	for {
@@ -97,7 +99,7 @@ func (f *feed) Run(ctx context.Context) error {
 	}
 }
 
-// rest waits for the next pass; false means that ctx ended.
+// rest waits for the next pass. It returns false if ctx ended.
 func (f *feed) rest(ctx context.Context, wait time.Duration) bool {
 	t := time.NewTimer(wait)
 	defer t.Stop()
@@ -120,7 +122,7 @@ func (f *feed) rest(ctx context.Context, wait time.Duration) bool {
 	}
 }
 
-// pass publishes what there is.
+// pass publishes all transactions after the cursor.
 func (f *feed) pass(ctx context.Context) error {
 	for {
 		more, err := f.step(ctx)
@@ -130,8 +132,8 @@ func (f *feed) pass(ctx context.Context) error {
 	}
 }
 
-// step publishes one message, and says whether there may be another. Dying between any
-// two lines leaves the cursor where it was, and the stream refuses the message again.
+// step publishes one message and reports whether there may be more to publish. A crash at
+// any point leaves the cursor unchanged; the stream then refuses the repeated message.
 func (f *feed) step(ctx context.Context) (more bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, feedSteps)
 	defer cancel()
@@ -148,7 +150,7 @@ func (f *feed) step(ctx context.Context) (more bool, err error) {
 		return false, err
 	}
 	last := batch.Entries[len(batch.Entries)-1]
-	// The hash makes an id that no other ledger has.
+	// The hash makes the message id unique over all ledgers.
 	id := fmt.Sprintf("posted/%d-%d/%s", batch.First, batch.Last, last.Hash)
 	for range 3 {
 		stored, err := f.stream.Append(ctx, id, batch, message)
@@ -161,7 +163,7 @@ func (f *feed) step(ctx context.Context) (more bool, err error) {
 		there, at, err := f.stream.Last(ctx)
 		switch {
 		case api.CodeOf(err) == api.NotFound:
-			message = 0 // if that is not so, the stream refuses
+			message = 0 // may be stale: the append then fails with a Conflict
 			continue
 		case err != nil:
 			return false, err
@@ -180,8 +182,8 @@ func (f *feed) step(ctx context.Context) (more bool, err error) {
 	return false, api.Errorf(api.Unavailable, "the stream of the ledger stands elsewhere each time it is asked")
 }
 
-// ours says whether a message is a part of these books: its last transaction is there
-// with the same hash, which is one over all before it.
+// ours reports whether a message belongs to this ledger: its last transaction is in the
+// ledger with the same hash, which covers all earlier transactions.
 func (f *feed) ours(ctx context.Context, b api.PostedBatch) (bool, error) {
 	ts, err := f.books.Transactions(ctx, "", b.Last-1, 1)
 	if err != nil || len(ts) == 0 || len(b.Entries) == 0 {
@@ -191,7 +193,8 @@ func (f *feed) ours(ctx context.Context, b api.PostedBatch) (bool, error) {
 	return ts[0].Seq == b.Last && last.Seq == b.Last && ts[0].Hash.String() == last.Hash, nil
 }
 
-// batchOf makes a message of the first of ts that it has room for; they follow after.
+// batchOf returns a message of the first transactions of ts, up to feedBytes. after is
+// the sequence number before the first of them.
 func batchOf(ts []ledger.Transaction, after int64) (api.PostedBatch, error) {
 	b := api.PostedBatch{First: after + 1, Last: after}
 	size := 0
@@ -199,7 +202,7 @@ func batchOf(ts []ledger.Transaction, after int64) (api.PostedBatch, error) {
 		p := posted(&ts[i])
 		if p.Seq != b.Last+1 {
 			if i > 0 {
-				break // what is before the gap is published
+				break // publish the transactions before the gap
 			}
 			return b, fmt.Errorf("transaction %d is missing before %d", b.Last+1, p.Seq)
 		}

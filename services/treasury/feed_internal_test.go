@@ -22,7 +22,7 @@ import (
 	"github.com/anima-run/anima/services/treasury/internal/sqlstore"
 )
 
-// treasuryBus is the bus of a treasury that does nothing.
+// treasuryBus returns the bus of a treasury without routes.
 func treasuryBus(t *testing.T) *bus.Bus {
 	t.Helper()
 	got := make(chan *bus.Bus, 1)
@@ -33,13 +33,13 @@ func treasuryBus(t *testing.T) *bus.Bus {
 	return <-got
 }
 
-// replica is one process's books.
+// replica is the ledger as one process opens it.
 type replica struct {
 	*ledger.Book
 	store *sqlstore.Store
 }
 
-// openBooks opens the books as another process does, with an account of lucky.
+// openBooks opens the ledger as another process would, with an account of lucky.
 func openBooks(t *testing.T, db *sqldb.DB) replica {
 	t.Helper()
 	again, err := db.Reopen(t.Context())
@@ -72,8 +72,8 @@ func (r replica) deposit(t *testing.T, id, memo string) {
 	}
 }
 
-// wantPublished reads the stream: all of the ledger after a sequence number is there,
-// once and in order.
+// wantPublished checks that the stream has all transactions after a sequence number, once
+// and in order.
 func wantPublished(t *testing.T, b *bus.Bus, books replica, after int64) (batches []api.PostedBatch) {
 	t.Helper()
 	var want, got []api.Posted
@@ -126,7 +126,7 @@ func pass(t *testing.T, f *feed) {
 	}
 }
 
-// Two replicas write and publish at the same time.
+// TestFeedsOfReplicas checks two replicas that write and publish at the same time.
 func TestFeedsOfReplicas(t *testing.T) {
 	t.Parallel()
 	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
@@ -166,13 +166,15 @@ func TestFeedsOfReplicas(t *testing.T) {
 	})
 }
 
-// forgetful is a store whose cursor does not move: its process dies before.
+// forgetful is a store whose cursor cannot be advanced, as after a crash before the
+// advance.
 type forgetful struct{ *sqlstore.Store }
 
 func (forgetful) Advance(context.Context, int64, uint64) error { return errors.New("dead") }
 
-// A feed that died when the stream had its message, and the cursor did not, goes on
-// behind that message, also if the ledger has grown meanwhile.
+// TestFeedDiesBeforeItsCursor checks that after a crash between the append and the
+// advance of the cursor, the feed continues after the appended message, also if the
+// ledger has grown meanwhile.
 func TestFeedDiesBeforeItsCursor(t *testing.T) {
 	t.Parallel()
 	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
@@ -182,7 +184,7 @@ func TestFeedDiesBeforeItsCursor(t *testing.T) {
 			if err := newFeed(forgetful{books.store}, postedStream{b}, apptest.Log(t)).pass(t.Context()); err == nil {
 				t.Error("pass without a cursor: got no error")
 			}
-			pass(t, newFeed(books.store, postedStream{b}, apptest.Log(t))) // repeats the same
+			pass(t, newFeed(books.store, postedStream{b}, apptest.Log(t))) // repeats the same message
 			books.deposit(t, fmt.Sprintf("b%d", i), "")
 			if err := newFeed(forgetful{books.store}, postedStream{b}, apptest.Log(t)).pass(t.Context()); err == nil {
 				t.Error("pass without a cursor: got no error")
@@ -197,8 +199,8 @@ func TestFeedDiesBeforeItsCursor(t *testing.T) {
 	})
 }
 
-// A stream that has another ledger, or has lost the message of the cursor, takes this
-// one from the cursor on.
+// TestFeedOnAnotherStream checks that the ledger is published from the cursor on if the
+// stream has another ledger or has lost the message of the cursor.
 func TestFeedOnAnotherStream(t *testing.T) {
 	t.Parallel()
 	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {

@@ -15,7 +15,7 @@ import (
 	"github.com/anima-run/anima/services/treasury/internal/wallet"
 )
 
-// faucet is the source of play money.
+// faucet is the source of deposits for development.
 const faucet = "faucet"
 
 type handlers struct {
@@ -182,8 +182,7 @@ func (h *handlers) signMessage(ctx context.Context, m api.SignMessage) (api.Sign
 	return api.Signature{From: s.Address(), Signature: signature}, err
 }
 
-// sweep releases holds past their time. A sweep that does not succeed is made
-// good by the next.
+// sweep periodically releases expired holds. A failed sweep is repeated by the next one.
 func (h *handlers) sweep(ctx context.Context) error {
 	tick := time.NewTicker(h.cfg.Sweep)
 	defer tick.Stop()
@@ -203,8 +202,8 @@ func (h *handlers) sweep(ctx context.Context) error {
 	}
 }
 
-// credits is a balance as clients of the reference read it; the cents are cut,
-// not rounded.
+// credits is a balance in the format of existing clients (docs/reference/treasury.md,
+// Balance route). The cents are truncated, not rounded.
 type credits struct {
 	Agent        string     `json:"agent"`
 	Address      string     `json:"address"`

@@ -13,8 +13,8 @@ import (
 	"github.com/anima-run/anima/services/treasury/internal/ledger"
 )
 
-// instruments of the service. None has an agent for an attribute: balances are
-// asked for, not scraped.
+// instruments holds the instruments of the service. None has the agent as an attribute:
+// balances are queried, not exported as metrics.
 type instruments struct {
 	transactions metric.Int64Counter
 	holds        metric.Int64Counter
@@ -43,7 +43,7 @@ func newInstruments(p metric.MeterProvider) (*instruments, error) {
 	return &t, nil
 }
 
-// committed counts what a group did; ctx belongs to none of its requests.
+// committed counts the changes of a group. ctx belongs to none of its requests.
 func (t *instruments) committed(ctx context.Context, c ledger.Changes, operations int) {
 	t.group.Record(ctx, int64(operations))
 	for i := range c.Transactions {
@@ -59,7 +59,7 @@ func (t *instruments) committed(ctx context.Context, c ledger.Changes, operation
 	}
 }
 
-// category keeps the attribute to the set of spec-money §7.
+// category maps a category to an attribute value (docs/reference/treasury.md, Categories).
 func category(s string) string {
 	switch s {
 	case "inference", "transfer", "x402":

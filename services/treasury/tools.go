@@ -8,7 +8,7 @@ import (
 	"github.com/anima-run/anima/pkg/executor"
 )
 
-// tools are those that agents have of treasury.
+// tools returns the tools that treasury offers to agents, by name.
 func (h *handlers) tools() map[string]executor.Func {
 	return map[string]executor.Func{"check_credits": h.checkCredits}
 }

@@ -17,7 +17,7 @@ import (
 
 var signing = ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize))
 
-// policy is the part of policy that says whose word counts.
+// policy is a fake of policy that serves its public key.
 func policy() host.Service {
 	return host.Define("policy", struct{}{}, nil, func(ctx context.Context, env *host.Env, _ struct{}) error {
 		return env.Serve(ctx, bus.Reply(func(context.Context, api.ListKeys) (api.Keys, error) {
@@ -27,7 +27,7 @@ func policy() host.Service {
 	})
 }
 
-// allowed is a call of a tool with policy's token.
+// allowed returns a tool call with a token of policy.
 func allowed(t *testing.T, tool, args string) api.Invocation {
 	t.Helper()
 	hash, err := api.ArgsHash(json.RawMessage(args))
@@ -52,7 +52,7 @@ func TestTools(t *testing.T) {
 	if got := ask[api.Returned](t, b, api.CallTreasuryTool{Invocation: m}).Text; got != "available $3.00, held $0.00, tier normal" {
 		t.Errorf("said %q", got)
 	}
-	m.Agent = "bob" // whose account is none of lucky's business
+	m.Agent = "bob" // lucky may not see bob's account
 	refused(t, b, api.CallTreasuryTool{Invocation: m}, api.Denied, "")
 	refused(t, b, api.CallTreasuryTool{Invocation: allowed(t, "transfer_credits", `{}`)}, api.NotFound, "")
 }

@@ -1,9 +1,9 @@
-// Package treasury owns the agents' money and keys: the ledger that every
-// thought and payment goes through, and the wallets that sign. Other services
-// ask it over the bus; none sees a key.
+// Package treasury implements the service treasury: it owns the ledger of all credits,
+// and the wallets with the agents' keys. Other services use it over the bus; keys never
+// leave it.
 //
-// It must not decide whether a payment is a good idea, which is policy's, nor
-// what a thought costs, which is the router's.
+// It must not decide whether a payment is allowed, which policy does, nor the cost of a
+// model call, which the router does.
 package treasury
 
 import (
@@ -25,7 +25,7 @@ import (
 	"github.com/anima-run/anima/services/treasury/internal/wallet"
 )
 
-// Config of the service.
+// Config holds the settings of the service.
 type Config struct {
 	Faucet     bool          `env:"faucet" help:"take deposits from nowhere (source faucet): play money, for development only"`
 	Sweep      time.Duration `env:"sweep" help:"how often holds past their time are released"`
@@ -33,7 +33,7 @@ type Config struct {
 	ScryptN    int           `env:"keystore_scrypt_n" help:"scrypt cost of new wallets, a power of two"`
 }
 
-// Validate reports values that cannot work.
+// Validate reports the first setting that is out of range.
 func (c *Config) Validate() error {
 	switch {
 	case c.Sweep < 10*time.Millisecond:
@@ -44,7 +44,7 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// Service is treasury, ready for a host.
+// Service is the definition of treasury for package host.
 var Service = host.Define("treasury", Config{Sweep: time.Second, ScryptN: wallet.LightN}, sqlstore.Migrations(), run)
 
 func run(ctx context.Context, env *host.Env, cfg Config) error {
@@ -52,13 +52,13 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = db.Close() }() // everything is committed by now
+	defer func() { _ = db.Close() }() // all transactions are committed by now
 	tel, err := newInstruments(env.Meter)
 	if err != nil {
 		return err
 	}
 	store := sqlstore.New(db, announce)
-	if db.Engine == sqldb.SQLite { // a file has one process: replicas need Postgres
+	if db.Engine == sqldb.SQLite { // only one process can use a SQLite file; replicas need PostgreSQL
 		store = sqlstore.NewAlone(db, announce)
 	}
 	wallets, err := openWallets(ctx, env, cfg, store)
@@ -80,7 +80,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	env.HTTP.Handle("GET /v1/credits/balance", h.creditsBalance)
 	tools := executor.New(env.Bus, api.Treasury, env.Now, h.tools())
 
-	// The writer outlives the routes: requests in hand at the end still need it.
+	// The writer runs until the routes have ended, because requests in progress need it.
 	writing, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var writer sync.WaitGroup
 	writer.Go(func() { book.Run(writing) })

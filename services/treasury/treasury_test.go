@@ -22,8 +22,8 @@ import (
 	"github.com/anima-run/anima/services/treasury"
 )
 
-// development is the profile with play money; wallets cost what is needed for
-// their form only.
+// development holds the settings of the development profile with deposits. The scrypt
+// cost is the smallest valid one: the tests need the format, not the strength.
 var development = map[string]string{
 	"ANIMA_TREASURY_FAUCET":              "true",
 	"ANIMA_TREASURY_SWEEP":               "10ms",
@@ -56,7 +56,7 @@ func refused(t *testing.T, b *bus.Bus, req api.Message, code api.Code, reason st
 	}
 }
 
-// fund gives lucky an account with money in it.
+// fund opens an account for lucky and deposits an amount.
 func fund(t *testing.T, b *bus.Bus, amount api.Micros) api.Account {
 	t.Helper()
 	a := ask[api.Account](t, b, api.OpenAccount{Agent: "lucky"})
@@ -64,7 +64,7 @@ func fund(t *testing.T, b *bus.Bus, amount api.Micros) api.Account {
 	return a
 }
 
-// published returns what waits for the next transaction that is published and fits.
+// published returns a function that waits for the next published transaction that fits.
 func published(t *testing.T, b *bus.Bus) func(fits func(api.Posted) bool) api.Posted {
 	t.Helper()
 	batches := apptest.Watch[api.PostedBatch](t, b)
@@ -113,7 +113,7 @@ func TestPaysForAThought(t *testing.T) {
 		t.Errorf("balance: got %+v, want 450 cents at %s after 3 entries", balance, a.Address)
 	}
 
-	// Everything is announced, in order, as it is kept.
+	// All transactions are announced in order, with the content that is stored.
 	entries := ask[api.Entries](t, w.Bus, api.ListEntries{Agent: "lucky"})
 	if len(entries.Entries) != 3 {
 		t.Fatalf("entries: got %+v, want three", entries)
@@ -269,8 +269,8 @@ func TestKeepsEverythingOverRestart(t *testing.T) {
 	}
 }
 
-// Two replicas on one database never give away more than there is, and make one
-// wallet.
+// TestReplicas checks that two replicas on one database never spend more than is
+// available, and create one wallet.
 func TestReplicas(t *testing.T) {
 	t.Parallel()
 	server, data := apptest.Server(t), t.TempDir()

@@ -9,9 +9,8 @@ import (
 	"regexp"
 )
 
-// Request is a chat completion as this server takes it: OpenAI's documentation of
-// POST /v1/chat/completions, as far as the suite needs it. Any other field is
-// refused.
+// Request is a chat completion request: the fields of OpenAI's documentation of POST
+// /v1/chat/completions that the suite needs. A request with another field is refused.
 type Request struct {
 	Model         string    `json:"model"`
 	Messages      []Message `json:"messages"`
@@ -55,7 +54,7 @@ type Tool struct {
 	} `json:"function"`
 }
 
-// fault is why a request is refused, and the parameter that is wrong.
+// fault is the reason why a request is refused, with the wrong parameter.
 type fault struct{ param, message string }
 
 func (f *fault) Error() string { return f.message }
@@ -66,7 +65,7 @@ func wrong(param, format string, args ...any) error {
 
 var validName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
 
-// decode reads a request and refuses what the protocol does not have.
+// decode decodes a request and returns an error if the protocol does not allow it.
 func decode(r io.Reader) (Request, error) {
 	data, err := io.ReadAll(r)
 	if err != nil {
@@ -141,7 +140,7 @@ func checkTools(tools []Tool) error {
 // checkMessages checks roles, contents and the pairing of calls with results.
 func checkMessages(messages []Message) error {
 	var open []string // calls of the last assistant message without a result
-	talked := false   // something that is not of the system has come
+	talked := false   // a message of another role than system was seen
 	for i, m := range messages {
 		at := fmt.Sprintf("messages[%d]", i)
 		if m.Role != "tool" && len(open) > 0 {
@@ -213,7 +212,7 @@ func checkCalls(at string, m Message) ([]string, error) {
 	return ids, nil
 }
 
-// answered takes one result from the open calls.
+// answered removes the call that a result answers from the open calls.
 func answered(at string, open []string, m Message) ([]string, error) {
 	if m.Content == nil {
 		return nil, wrong(at+".content", "%s: a result needs content", at)

@@ -1,7 +1,7 @@
-// Package stricttest is a model server that checks everything: it speaks OpenAI's
-// chat completions over HTTP, refuses every request that the protocol does not
-// allow with 400, and otherwise plays a part, one for each model: good answers,
-// odd ones, and every way of failing. Whole suites are tested against it.
+// Package stricttest provides a strict model server for tests of other packages. It
+// serves OpenAI's chat completions over HTTP and answers each request that the protocol
+// does not allow with 400. Otherwise each model follows its [Part]: good answers, unusual
+// answers and failures.
 //
 // It is for tests only.
 package stricttest
@@ -19,14 +19,14 @@ import (
 // Play answers one request.
 type Play func(*Exchange)
 
-// Part is what a model does, call by call. After the last play it answers well,
-// or goes on with the last one.
+// Part is the sequence of plays of a model, one for each call. After the last play, the
+// model answers with [Good], or repeats the last play if Forever is set.
 type Part struct {
 	Plays   []Play
 	Forever bool
 }
 
-// Server is an [http.Handler]. Make one with [New].
+// Server is an [http.Handler]. Use [New] to create one. It is safe for concurrent use.
 type Server struct {
 	parts map[string]Part
 
@@ -36,33 +36,33 @@ type Server struct {
 	gone    map[string]bool
 }
 
-// New serves these models.
+// New returns a server of these models, by id.
 func New(parts map[string]Part) *Server {
 	return &Server{parts: parts, calls: map[string]int{}, refused: map[string][]string{}, gone: map[string]bool{}}
 }
 
-// Calls is how often a model was asked for a completion, refusals included.
+// Calls returns the number of completion requests to a model, including refused ones.
 func (s *Server) Calls(model string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.calls[model]
 }
 
-// Refused are the messages with which requests to a model were refused because
-// they break the protocol.
+// Refused returns the error messages of the requests to a model that violated the
+// protocol.
 func (s *Server) Refused(model string) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.refused[model])
 }
 
-// Price of each model: micro-USD per million tokens.
+// Prices of each model, in micro-USD per million tokens.
 const (
 	InputPrice  = 1_000_000
 	OutputPrice = 4_000_000
 )
 
-// Window of each model, in tokens.
+// Window is the context window of each model, in tokens.
 const Window = 128_000
 
 // ServeHTTP answers GET /v1/models and POST /v1/chat/completions.
@@ -89,7 +89,7 @@ func (s *Server) list(w http.ResponseWriter) {
 		}
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(map[string]any{"object": "list", "data": data}) // a client that left is not this server's matter
+	_ = json.NewEncoder(w).Encode(map[string]any{"object": "list", "data": data}) // the client has disconnected
 }
 
 func (s *Server) complete(w http.ResponseWriter, r *http.Request) {
@@ -145,7 +145,7 @@ func orNull(s string) any {
 	return s
 }
 
-// Exchange is one request being answered.
+// Exchange is one request and its answer in progress.
 type Exchange struct {
 	Request Request
 	Writer  http.ResponseWriter
@@ -154,14 +154,15 @@ type Exchange struct {
 	begun   bool
 }
 
-// Vanish takes the model from the server: it is listed no more, and unknown.
+// Vanish removes the model from the server: it is no longer listed, and requests for it
+// get 404.
 func (x *Exchange) Vanish() {
 	x.server.mu.Lock()
 	defer x.server.mu.Unlock()
 	x.server.gone[x.Request.Model] = true
 }
 
-// Raw writes bytes of an event stream and flushes them.
+// Raw writes bytes of the event stream and flushes them.
 func (x *Exchange) Raw(text string) {
 	if !x.begun {
 		x.begun = true
@@ -171,7 +172,7 @@ func (x *Exchange) Raw(text string) {
 		x.Writer.WriteHeader(http.StatusOK)
 	}
 	if _, err := x.Writer.Write([]byte(text)); err != nil {
-		panic(http.ErrAbortHandler) // the client left
+		panic(http.ErrAbortHandler) // the client has disconnected
 	}
 	if err := http.NewResponseController(x.Writer).Flush(); err != nil {
 		panic(http.ErrAbortHandler)
@@ -182,7 +183,7 @@ func (x *Exchange) Raw(text string) {
 func (x *Exchange) Event(v any) {
 	data, err := json.Marshal(v)
 	if err != nil {
-		panic(err) // a fault of the test
+		panic(err) // a mistake in the test
 	}
 	x.Raw("data: " + string(data) + "\n\n")
 }
@@ -200,7 +201,7 @@ func (x *Exchange) chunk(delta map[string]any, finish any) {
 // Text writes a piece of text.
 func (x *Exchange) Text(text string) { x.Delta(map[string]any{"content": text}) }
 
-// Call writes a piece of a tool call; id and name only in its first.
+// Call writes a piece of a tool call; only the first piece has id and name.
 func (x *Exchange) Call(index int, id, name, arguments string) {
 	function := map[string]any{"arguments": arguments}
 	call := map[string]any{"index": index, "function": function}
@@ -213,10 +214,10 @@ func (x *Exchange) Call(index int, id, name, arguments string) {
 	x.Delta(map[string]any{"tool_calls": []any{call}})
 }
 
-// Finish writes the reason why the answer ends.
+// Finish writes the finish reason.
 func (x *Exchange) Finish(reason string) { x.chunk(map[string]any{}, reason) }
 
-// Usage writes the chunk with the usage, as asked for.
+// Usage writes the chunk with the usage.
 func (x *Exchange) Usage(input, output int64) {
 	x.Event(map[string]any{
 		"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": x.Request.Model, "choices": []any{},
@@ -227,7 +228,7 @@ func (x *Exchange) Usage(input, output int64) {
 // Done writes the end of the stream.
 func (x *Exchange) Done() { x.Raw("data: [DONE]\n\n") }
 
-// End is reason, usage and end.
+// End writes the finish reason, the usage if it was requested, and the end of the stream.
 func (x *Exchange) End(reason string) {
 	x.Finish(reason)
 	if x.Request.StreamOptions != nil && x.Request.StreamOptions.IncludeUsage {
@@ -236,30 +237,30 @@ func (x *Exchange) End(reason string) {
 	x.Done()
 }
 
-// Usage of a good answer, and what it costs.
+// Usage of a good answer in tokens, and its cost in micro-USD.
 const (
 	GoodInput  = 1000
 	GoodOutput = 100
 	GoodCost   = (GoodInput*InputPrice + GoodOutput*OutputPrice) / 1_000_000
 )
 
-// Whole answers in one document.
+// Whole answers with one JSON document.
 func (x *Exchange) Whole(text string) {
 	x.Writer.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(x.Writer).Encode(map[string]any{ // a client that left is not this server's matter
+	_ = json.NewEncoder(x.Writer).Encode(map[string]any{ // a write error means that the client has disconnected
 		"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": x.Request.Model,
 		"choices": []any{map[string]any{"index": 0, "message": map[string]any{"role": "assistant", "content": text}, "finish_reason": "stop"}},
 		"usage":   map[string]any{"prompt_tokens": GoodInput, "completion_tokens": GoodOutput, "total_tokens": GoodInput + GoodOutput},
 	})
 }
 
-// Hang keeps the answer open until the client leaves.
+// Hang keeps the answer open until the client disconnects.
 func (x *Exchange) Hang() { <-x.HTTP.Context().Done() }
 
-// Reset breaks the connection.
+// Reset aborts the connection.
 func (x *Exchange) Reset() { panic(http.ErrAbortHandler) }
 
-// Good answers well, in the way that the request asks for.
+// Good returns a play with a good answer, streamed if the request asks for a stream.
 func Good(text string) Play {
 	return func(x *Exchange) {
 		if !x.Request.Stream {

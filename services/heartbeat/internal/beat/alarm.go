@@ -7,20 +7,20 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// MaxAhead is how far away an alarm may be; who sleeps longer wants a schedule.
+// MaxAhead is how far in the future an alarm may be; a schedule is for longer times.
 const MaxAhead = 24 * time.Hour
 
 // Alarm wakes an agent once. An agent has at most one.
 type Alarm struct {
-	ID     string // who sets it again under this id has set it already
+	ID     string // idempotency key of SetAlarm
 	Agent  string
 	At     time.Time
 	Reason string
 	Set    time.Time // when it was set
 }
 
-// Check says what is wrong with an alarm that is to be set now. A time in the
-// past is not wrong: such an alarm fires at once.
+// Check returns an error if an alarm that is set now is invalid. A time in the past is
+// valid: such an alarm fires immediately.
 func (a Alarm) Check(now time.Time) error {
 	switch {
 	case !api.ValidKey(a.Agent):
@@ -35,20 +35,20 @@ func (a Alarm) Check(now time.Time) error {
 	return nil
 }
 
-// Agent is what the heartbeat knows of an agent.
+// Agent is the state of an agent that heartbeat stores.
 type Agent struct {
 	ID      string
 	Address string
 	State   api.AgentState
 	Seq     int64     // of its latest change
-	Changed time.Time // when that was
+	Changed time.Time // time of that change
 }
 
-// Stale reports whether an alarm for a time is pointless, which was set at another:
-// the agent was awake before that time, and it was not the setting itself that kept
-// it so. An agent sets its alarm while it still runs, so being awake alone says
-// nothing; and one that awoke since may have been woken by this very alarm, whose
-// clock died before it recorded that.
+// Stale reports whether an alarm that was set at the time set, for the time at, is
+// obsolete: another cause has woken the agent between the two, or its state became dead
+// after set. An agent sets its alarm during a run, so being awake at the time of setting
+// does not count; and an agent that was woken after at may have been woken by this alarm,
+// before a crash of the clock that had not recorded it.
 func (a Agent) Stale(set, at time.Time) bool {
 	return a.State != api.StateSleeping && a.Changed.After(set) && (a.Changed.Before(at) || a.State == api.StateDead)
 }

@@ -1,6 +1,6 @@
-// Package beat holds the rules of time: when a schedule is due, when an alarm
-// still matters, and the clock that fires both. It must not know how a wake
-// reaches an agent, nor where anything is stored.
+// Package beat contains the rules of schedules and alarms: when a schedule is due, when
+// an alarm is obsolete, and the clock that fires both. It must not depend on how a wake
+// is delivered or where the data is stored.
 package beat
 
 import (
@@ -15,29 +15,29 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// Limits of a schedule. An AGENT.md may have 32 entries; the rest is for those
-// who speak to the service directly.
+// Limits of a schedule. An AGENT.md may have 32 entries; the remaining ones are for
+// callers of the service's API.
 const (
 	MaxBeats = 64   // entries of one agent
 	MaxName  = 64   // bytes of an entry's name, so that its causes are bucket keys
 	MaxText  = 1000 // bytes of a reason or an alarm's id
 )
 
-// Beat is an entry of an agent's schedule. Times are UTC; a zero Last means
-// that it has not run yet.
+// Beat is an entry of an agent's schedule. Times are UTC; a zero Last means that the
+// entry has not fired yet.
 type Beat struct {
 	Agent  string
 	Name   string
-	Cron   string // five fields, one space between them
+	Cron   string // five fields, separated by single spaces
 	Reason string
-	Next   time.Time // when it is due; in the past after an outage
-	Last   time.Time // when it fired
+	Next   time.Time // next due time; in the past after an outage
+	Last   time.Time // time of the last firing
 	Runs   int64
 }
 
-// Check completes the entries of an agent's schedule at the time now: Cron is
-// brought into one form and Next is set. The faults, one a line, are all there
-// are; entries are valid only if there is none.
+// Check normalises the entries of an agent's schedule at the time now: it brings Cron
+// into one form and sets Next. It returns all faults, one for each line; the entries are
+// valid only if there are none.
 func Check(agent string, beats []Beat, now time.Time) (checked []Beat, faults []string) {
 	if !api.ValidKey(agent) {
 		faults = append(faults, fmt.Sprintf("agent %q is not an agent's id", agent))
@@ -69,7 +69,8 @@ func Check(agent string, beats []Beat, now time.Time) (checked []Beat, faults []
 	return checked, faults
 }
 
-// Clip makes any text a reason: a model's may be long.
+// Clip turns any text into a valid reason: it removes invalid bytes and truncates it,
+// because a model may write a longer one.
 func Clip(s string) string {
 	s = strings.ToValidUTF8(strings.ReplaceAll(s, "\x00", ""), "")
 	if len(s) <= MaxText {
@@ -78,16 +79,17 @@ func Clip(s string) string {
 	return strings.ToValidUTF8(s[:MaxText-len("…")], "") + "…"
 }
 
-// sayable says whether a reason is short enough and can be a column of type text.
+// sayable reports whether a reason is short enough and can be stored in a column of type
+// text.
 func sayable(s string) bool {
 	return len(s) <= MaxText && utf8.ValidString(s) && !strings.ContainsRune(s, 0)
 }
 
-// Following is the first time after now at which a cron expression of five
-// fields fires, in UTC. An expression that never fires is an error.
+// Following returns the first time after now at which a cron expression of five fields
+// fires, in UTC. It returns an error for an expression that never fires.
 func Following(expr string, now time.Time) (time.Time, error) {
-	// The parser also takes @every and time zones; a schedule is five fields in
-	// UTC, so that it means the same on every machine.
+	// The parser also accepts @every and time zones; a schedule has five fields in UTC,
+	// so that it means the same on every machine.
 	if n := len(strings.Fields(expr)); n != 5 {
 		return time.Time{}, fmt.Errorf("cron %q has %d fields, wants 5: minute, hour, day of month, month, day of week", expr, n)
 	}
@@ -105,23 +107,23 @@ func Following(expr string, now time.Time) (time.Time, error) {
 	return next, nil
 }
 
-// Due is something whose time has come.
+// Due is an entry or an alarm that is due.
 type Due struct {
 	Agent  string
 	Name   string // of the entry; AlarmName for an alarm
 	Alarm  string // id of the alarm, "" for an entry
 	Cron   string // of the entry
 	Reason string
-	At     time.Time // the time it was due
-	// Stale alarms fire nothing: the agent was woken by something else since.
+	At     time.Time // the time at which it was due
+	// Stale alarms cause no wake: see [Agent.Stale].
 	Stale bool
 }
 
-// AlarmName is what an alarm is called in the history.
+// AlarmName is the name of alarms in the history.
 const AlarmName = "alarm"
 
-// Cause is the name of the wake that d makes. It depends on nothing but what was
-// due, so that a second try, by this replica or another, is the same wake.
+// Cause returns the name of the wake that d causes. It depends only on what was due, so
+// that a retry, by this replica or another, results in the same wake.
 func (d Due) Cause() string {
 	if d.Alarm != "" {
 		return "alarm-" + strconv.FormatInt(d.At.UnixMicro(), 10)
@@ -129,14 +131,14 @@ func (d Due) Cause() string {
 	return "cron-" + d.Name + "-" + strconv.FormatInt(d.At.Unix()/60, 10)
 }
 
-// Fired is a due thing that has been dealt with.
+// Fired is a Due that the clock has processed.
 type Fired struct {
 	Due
-	When time.Time // when the clock dealt with it
-	Next time.Time // of an entry: when it is due again
+	When time.Time // time at which the clock processed it
+	Next time.Time // of an entry: the next due time
 }
 
-// Tick is a line of the history.
+// Tick is an entry of the history.
 type Tick struct {
 	Agent string
 	Name  string

@@ -128,7 +128,7 @@ func TestStale(t *testing.T) {
 		"running since, low":     {beat.Agent{State: api.StateLow, Changed: set.Add(time.Second)}, true},
 		"asleep since long ago":  {beat.Agent{State: api.StateSleeping, Changed: set.Add(-time.Hour)}, false},
 		"changed at that moment": {beat.Agent{State: api.StateRunning, Changed: set}, false},
-		"woken when it was due":  {beat.Agent{State: api.StateWaking, Changed: at}, false}, // by this very alarm, perhaps
+		"woken when it was due":  {beat.Agent{State: api.StateWaking, Changed: at}, false}, // possibly by this alarm
 		"woken after it was due": {beat.Agent{State: api.StateRunning, Changed: at.Add(time.Second)}, false},
 		"died after it was due":  {beat.Agent{State: api.StateDead, Changed: at.Add(time.Second)}, true},
 	}

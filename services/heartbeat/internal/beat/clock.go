@@ -9,40 +9,40 @@ import (
 	"github.com/anima-run/anima/pkg/failpoint"
 )
 
-// The clock's own numbers.
+// Limits and intervals of the clock.
 const (
-	// Safety is how long the clock sleeps at most. Kicks make it faster; this
-	// heals a kick that was lost.
+	// Safety is the maximum time between two rounds. A kick starts a round earlier;
+	// Safety bounds the delay of a lost kick.
 	Safety = 30 * time.Second
 
-	batch   = 256              // due things dealt with in one transaction
-	abreast = 16               // wakes under way at a time
-	retry   = time.Second      // after a failure
-	tidying = time.Hour        // between two prunings of the history
-	bound   = 10 * time.Second // of one round of I/O
+	batch   = 256              // maximum number of due things in one transaction
+	abreast = 16               // concurrent wakes
+	retry   = time.Second      // delay after a failure
+	tidying = time.Hour        // interval between prunings of the history
+	bound   = 10 * time.Second // time limit of one round
 )
 
-// ClockConfig is what a clock needs. All fields but Note are required.
+// ClockConfig holds the dependencies of a clock. All fields but Note are required.
 type ClockConfig struct {
 	Timeline Timeline
-	// Wake puts a wake where the agent finds it. The same again is the same wake,
-	// also when the first has been consumed. It is called by several goroutines.
+	// Wake delivers a wake to the agent. It must be idempotent, even after the first wake
+	// was consumed. It is called concurrently.
 	Wake func(ctx context.Context, d Due) error
-	// Note is told what was recorded.
+	// Note is called with each recorded firing; it may be nil.
 	Note func(ctx context.Context, f Fired)
 	Now  func() time.Time
 	Log  *slog.Logger
-	Keep time.Duration // of the history
+	Keep time.Duration // retention of the history
 }
 
-// Clock fires what is due. One replica runs one at a time; two would do no harm
-// beyond a wake of the same cause.
+// Clock fires what is due. One replica runs it at a time; two concurrent clocks only
+// cause wakes of the same cause, which are idempotent.
 type Clock struct {
 	ClockConfig
 	kick chan struct{}
 }
 
-// NewClock returns a clock that stands still until [Clock.Run].
+// NewClock returns a clock that does nothing until [Clock.Run] is called.
 func NewClock(c ClockConfig) *Clock {
 	if c.Note == nil {
 		c.Note = func(context.Context, Fired) {}
@@ -50,16 +50,16 @@ func NewClock(c ClockConfig) *Clock {
 	return &Clock{ClockConfig: c, kick: make(chan struct{}, 1)}
 }
 
-// Kick makes a running clock look again: something new may be due before it
-// would have looked.
+// Kick makes a running clock start a round now, because something new may be due before
+// the next round.
 func (c *Clock) Kick() {
 	select {
 	case c.kick <- struct{}{}:
-	default: // one is waiting already and comes after this
+	default: // a pending kick starts a round after this call
 	}
 }
 
-// Run fires what is due until ctx ends. Failures are logged and tried again.
+// Run fires what is due until ctx ends. Failures are logged and retried.
 func (c *Clock) Run(ctx context.Context) {
 	var tidied time.Time
 	for ctx.Err() == nil {
@@ -87,9 +87,9 @@ func (c *Clock) Run(ctx context.Context) {
 	}
 }
 
-// round fires one batch and says how long to wait for the next. It is finished
-// even while the process ends: a wake that is made and not recorded would be
-// made again.
+// round fires one batch and returns the time until the next round. It is completed even
+// if the process is stopping: otherwise a wake that was delivered and not recorded would
+// be delivered again.
 func (c *Clock) round(ctx context.Context) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), bound)
 	defer cancel()
@@ -117,9 +117,9 @@ func (c *Clock) round(ctx context.Context) (time.Duration, error) {
 	return min(next.Sub(c.Now()), Safety), nil
 }
 
-// wake wakes the agents of due and returns what may be recorded. The wake comes
-// first: after a crash in between it is made again, under the same cause, and
-// never lost.
+// wake wakes the agents of due and returns what may be recorded. A wake is delivered
+// before it is recorded: after a crash in between it is delivered again under the same
+// cause, and is not lost.
 func (c *Clock) wake(ctx context.Context, due []Due) (fired []Fired, failed error) {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
@@ -148,7 +148,7 @@ func (c *Clock) wakeOne(ctx context.Context, d Due) (Fired, error) {
 		return f, nil
 	}
 	if d.Alarm == "" {
-		// Whatever was missed collapses into this one.
+		// All missed firings collapse into this one.
 		next, err := Following(d.Cron, f.When)
 		if err != nil {
 			return f, err

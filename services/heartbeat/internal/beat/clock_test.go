@@ -18,19 +18,19 @@ import (
 	"github.com/anima-run/anima/services/heartbeat/internal/sqlstore"
 )
 
-// bench is a clock on a real store, in the time of a bubble.
+// bench is a clock on a real store, in the time of a synctest bubble.
 type bench struct {
 	db    *sqldb.DB
 	store *sqlstore.Store
 	clock *beat.Clock
-	wake  func(beat.Due) error // refuses a wake; nil: none
+	wake  func(beat.Due) error // returns the error of a wake; nil: no errors
 
 	mu    sync.Mutex
-	wakes []string // cause, and how long after its start
+	wakes []string // cause, and the time since the start
 	start time.Time
 }
 
-// timed runs test in a bubble, with the clock's start at a full hour.
+// timed runs test in a bubble that starts at a full hour.
 func timed(t *testing.T, test func(t *testing.T, b *bench)) {
 	t.Helper()
 	t.Parallel()
@@ -69,7 +69,7 @@ func (b *bench) put(_ context.Context, d beat.Due) error {
 	return nil
 }
 
-// run starts the clock; the function it returns stops it.
+// run starts the clock and returns a function that stops it.
 func (b *bench) run(t *testing.T) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -110,7 +110,7 @@ func (b *bench) want(t *testing.T, want ...string) {
 	}
 }
 
-// pass lets time go by.
+// pass waits for d in the time of the bubble.
 func pass(t *testing.T, d time.Duration) {
 	t.Helper()
 	<-time.After(d)
@@ -139,7 +139,7 @@ func TestClockIsKicked(t *testing.T) {
 		b.want(t)
 		pass(t, time.Millisecond)
 		b.want(t, "alarm after 2.5s")
-		b.alarm(t, time.Second) // the same again
+		b.alarm(t, time.Second) // the same alarm again
 		b.clock.Kick()
 		pass(t, time.Hour)
 		b.want(t, "alarm after 2.5s")
@@ -163,14 +163,14 @@ func TestClockAfterARestart(t *testing.T) {
 		pass(t, time.Hour+time.Minute)
 		stop()
 		b.want(t, "hour after 1h0m0s")
-		stop = b.run(t) // before the next time: nothing
+		stop = b.run(t) // before the next time: nothing fires
 		pass(t, time.Minute)
-		b.schedule(t, beat.Beat{Name: "hour", Cron: "0 * * * *"}) // applied again
+		b.schedule(t, beat.Beat{Name: "hour", Cron: "0 * * * *"}) // the same schedule again
 		b.clock.Kick()
 		pass(t, time.Minute)
 		b.want(t, "hour after 1h0m0s")
 		stop()
-		pass(t, 3*time.Hour) // misses three
+		pass(t, 3*time.Hour) // misses three firings
 		defer b.run(t)()
 		b.want(t, "hour after 1h0m0s", "hour after 4h3m0s")
 		pass(t, 57*time.Minute)

@@ -1,7 +1,7 @@
-// Package lease lets one replica at a time do a task, through a key of the
-// coordination bucket that expires by itself. It is politeness, not a fence: a
-// holder that was paused may overlap with the next one for a moment, so the task
-// must bear that.
+// Package lease lets one replica at a time run a task, by a key of the coordination
+// bucket that expires. A lease is advisory: a holder that was suspended may run
+// concurrently with the next one for a moment, so the task must be idempotent. The
+// package must not depend on any task.
 package lease
 
 import (
@@ -14,19 +14,19 @@ import (
 	"github.com/anima-run/anima/pkg/bus"
 )
 
-// Lease is a task that one replica does at a time. All fields are required.
+// Lease is a task that one replica at a time runs. All fields are required.
 type Lease struct {
 	Bucket *bus.Bucket[api.Lease]
 	Task   string
-	Owner  string        // tells replicas apart, and a restarted one from itself
-	TTL    time.Duration // how long a killed holder keeps the others waiting; at least bus.MinTTL
+	Owner  string        // unique for each replica and each start of it
+	TTL    time.Duration // delay after which another replica may take the lease of a crashed holder; at least bus.MinTTL
 	Now    func() time.Time
 	Log    *slog.Logger
 }
 
-// Run does work whenever this replica holds the lease, until ctx ends. The
-// context of work ends when the lease is lost; work is waited for before the
-// lease is given back. Work that ends early is begun again after a moment.
+// Run calls work whenever this replica holds the lease, until ctx ends. The context of
+// work ends when the lease is lost. Run waits for work to return before it releases the
+// lease. If work returns early, Run releases the lease and starts again after a pause.
 func (l Lease) Run(ctx context.Context, work func(context.Context) error) {
 	for ctx.Err() == nil {
 		began := l.Now()
@@ -44,8 +44,9 @@ func (l Lease) Run(ctx context.Context, work func(context.Context) error) {
 	}
 }
 
-// take makes the key, or replaces a lease that is over, or one of its own: an earlier
-// try made that, and the answer was lost. After Conflict held is the lease in the way.
+// take creates the key, or replaces an expired lease, or one of the same owner: that is
+// of an earlier attempt without a response. On a Conflict error, held is the lease of the
+// other owner.
 func (l Lease) take(ctx context.Context) (revision uint64, held api.Lease, err error) {
 	return l.Bucket.Take(ctx, l.key(), l.value(), l.TTL, func(held api.Lease) bool {
 		return held.Owner == l.Owner || held.Free(l.Owner, l.Now().UnixMicro())
@@ -60,14 +61,14 @@ func (l Lease) key() string { return api.LeaseKey(l.Task) }
 
 var errFree = errors.New("the lease is free")
 
-// await returns when the lease may be free: its key is gone, or held has expired.
+// await returns when the lease may be free: its key was deleted, or lease has expired.
 func (l Lease) await(ctx context.Context, lease api.Lease) {
 	left := time.UnixMicro(lease.Expires).Sub(l.Now())
 	ctx, cancel := context.WithTimeout(ctx, min(max(left, 0), l.TTL))
 	defer cancel()
 	held := false
 	err := l.Bucket.Watch(ctx, l.key(), func() {
-		if !held { // it went before we watched
+		if !held { // the key was deleted before the watch began
 			cancel()
 		}
 	}, func(e bus.Entry[api.Lease]) error {
@@ -80,7 +81,7 @@ func (l Lease) await(ctx context.Context, lease api.Lease) {
 	if !errors.Is(err, errFree) && ctx.Err() == nil {
 		l.Log.WarnContext(ctx, "cannot watch the lease", "task", l.Task, "err", err)
 	}
-	// A free key may still refuse a Create for a moment on a cluster.
+	// In a cluster Create may still fail for a moment after the deletion.
 	pause(ctx, 10*time.Millisecond)
 }
 
@@ -96,8 +97,8 @@ func (l Lease) hold(ctx context.Context, rev uint64, renewed time.Time, work fun
 
 	tick := time.NewTicker(l.TTL / 3)
 	defer tick.Stop()
-	// A holder that cannot renew stops before the others may begin, also between two
-	// tries that failed at once.
+	// A holder that cannot renew the lease must stop work before another replica may take
+	// it, even if all attempts fail immediately.
 	last := time.NewTimer(l.safe(renewed))
 	defer last.Stop()
 	for {
@@ -133,18 +134,19 @@ func (l Lease) hold(ctx context.Context, rev uint64, renewed time.Time, work fun
 
 var errLate = errors.New("it was not renewed in time")
 
-// safe is how long work may go on under a lease that was renewed last at a time.
+// safe returns how long work may continue under a lease that was last renewed at a time:
+// until 5/6 of the TTL, so that it ends before the lease expires.
 func (l Lease) safe(renewed time.Time) time.Duration {
 	return renewed.Add(l.TTL * 5 / 6).Sub(l.Now())
 }
 
 func (l Lease) renew(ctx context.Context, rev uint64, timeout time.Duration) (uint64, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout) // work may still be ending
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout) // work may still be running
 	defer cancel()
 	return l.Bucket.Update(ctx, l.key(), l.value(), rev, l.TTL)
 }
 
-// release gives the lease back, so that no replica waits for it to expire.
+// release deletes the lease, so that another replica need not wait for its expiry.
 func (l Lease) release(ctx context.Context, rev uint64) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.TTL/3)
 	defer cancel()

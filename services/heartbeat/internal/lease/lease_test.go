@@ -15,11 +15,11 @@ import (
 	"github.com/anima-run/anima/services/heartbeat/internal/lease"
 )
 
-// replica is one that wants to do the task.
+// replica is a process that competes for the task.
 type replica struct {
-	began, ended chan struct{} // its work, each time
-	kill         func()        // cuts its connection
-	stop         func()        // ends it as a signal would, and waits
+	began, ended chan struct{} // receive a value at each start and end of its work
+	kill         func()        // closes its connection
+	stop         func()        // stops it as a signal does, and waits
 	leases       *bus.Bucket[api.Lease]
 }
 
@@ -28,8 +28,8 @@ func start(t *testing.T, server *embednats.Server, owner string, work func(conte
 	return startNoted(t, server, owner, bus.MinTTL, work, func(string) {})
 }
 
-// startNoted is start with a lease of its own length. It notes when the work begins and
-// ends, before anything else can follow from that.
+// startNoted is start with a given TTL of the lease. It calls note when the work begins
+// and ends, before any consequence of that.
 func startNoted(t *testing.T, server *embednats.Server, owner string, ttl time.Duration, work func(context.Context) error, note func(string)) *replica {
 	t.Helper()
 	nc := apptest.Dial(t, server)
@@ -77,7 +77,7 @@ func TestOneAtATimeAndHandOver(t *testing.T) {
 	one := start(t, server, "one", toTheEnd)
 	<-one.began
 	two := start(t, server, "two", toTheEnd)
-	// Longer than the lease: it is renewed.
+	// Longer than the lease, so that it is renewed.
 	select {
 	case <-two.began:
 		t.Fatal("two have the lease")
@@ -100,9 +100,9 @@ func TestGivenBackAtTheEnd(t *testing.T) {
 	}
 }
 
-// TestKilledHolderIsReplaced: a holder that cannot renew its lease stops before the next
-// one begins. The lease is longer than in the other tests, because a sixth of it is what
-// the machine may stand still between the two.
+// TestKilledHolderIsReplaced checks that a holder that cannot renew its lease stops
+// before the next one begins. The lease is longer than in the other tests, because the
+// test fails if the machine stalls between the two for a sixth of it.
 func TestKilledHolderIsReplaced(t *testing.T) {
 	t.Parallel()
 	server := apptest.Server(t)
@@ -141,8 +141,8 @@ func TestWorkIsBegunAgain(t *testing.T) {
 	<-one.began
 }
 
-// A lease ends at its own expiry and with its process, though its key has no TTL: a
-// server that was killed brings keys back so.
+// TestEndsWithoutTheServer checks that a lease ends at its own expiry and with its
+// process even if its key has no TTL, as after a crash of the server.
 func TestEndsWithoutTheServer(t *testing.T) {
 	t.Parallel()
 	for name, held := range map[string]api.Lease{

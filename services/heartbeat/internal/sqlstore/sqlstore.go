@@ -1,6 +1,6 @@
-// Package sqlstore keeps the heartbeat's agents, schedules, alarms and history
-// in SQL, on SQLite and Postgres alike. It must not know what is announced to
-// whom: it only makes sure that it happens in the same transaction.
+// Package sqlstore stores the agents, schedules, alarms and history of heartbeat in SQL,
+// on SQLite and Postgres. It must not depend on the content or the recipients of
+// announcements: it only ensures that they are in the same transaction as the change.
 package sqlstore
 
 import (
@@ -22,17 +22,17 @@ import (
 //go:embed migrations/*.sql
 var files embed.FS
 
-// Migrations of the store's schema.
+// Migrations returns the migrations of the store's schema.
 func Migrations() fs.FS {
-	sub, _ := fs.Sub(files, "migrations") // fails only for a path that is none
+	sub, _ := fs.Sub(files, "migrations") // fails only for an invalid path
 	return sub
 }
 
-// Announce tells the world what was fired, by writing it into tx. It is called
-// again if the transaction is.
+// Announce adds the events of fired to the outbox in tx. It is called again if the
+// transaction is retried.
 type Announce func(ctx context.Context, tx *sqldb.Tx, fired []beat.Fired) error
 
-// Store is a [beat.Store].
+// Store implements [beat.Store].
 type Store struct {
 	db       *sqldb.DB
 	announce Announce
@@ -40,11 +40,12 @@ type Store struct {
 
 var _ beat.Store = (*Store)(nil)
 
-// New returns the store in db, whose schema is up to date.
+// New returns the store in db, whose schema must be up to date.
 func New(db *sqldb.DB, announce Announce) *Store { return &Store{db: db, announce: announce} }
 
-// SeeAgents keeps the latest states of agents, in tx, and drops older ones. stirred says
-// that entries of schedules which had to wait for an agent are due from the commit on.
+// SeeAgents stores the latest states of agents in tx, and ignores older ones. stirred
+// reports whether entries of schedules that waited for an agent may be due after the
+// commit.
 func (s *Store) SeeAgents(ctx context.Context, tx *sqldb.Tx, all []beat.Agent) (stirred bool, err error) {
 	all = latest(all)
 	for some := range slices.Chunk(all, abreast) {
@@ -89,7 +90,8 @@ func see(ctx context.Context, tx *sqldb.Tx, all []beat.Agent) (stirred bool, err
 	return stirred, nil
 }
 
-// latest returns the latest state of each agent, by id: replicas lock them in one order.
+// latest returns the latest state of each agent, sorted by id, so that replicas lock the
+// rows in the same order.
 func latest(all []beat.Agent) []beat.Agent {
 	all = slices.SortedFunc(slices.Values(all), func(a, b beat.Agent) int {
 		return cmp.Or(cmp.Compare(a.ID, b.ID), cmp.Compare(b.Seq, a.Seq))
@@ -102,10 +104,11 @@ func scanState(row sqldb.Scanner) (a beat.Agent, err error) {
 	return a, err
 }
 
-// abreast bounds the rows of a statement: statements are cached by their text.
+// abreast is the maximum number of agents in one statement: statements are cached by
+// their text, which depends on the number.
 const abreast = 32
 
-// places are the parameters of rows: ($1, $2), ($3, $4) for two rows of two columns.
+// places returns the parameters of rows: ($1, $2), ($3, $4) for two rows of two columns.
 func places(rows, columns int) string {
 	var b strings.Builder
 	for i := range rows * columns {
@@ -217,7 +220,7 @@ func scanText(row sqldb.Scanner) (s string, err error) {
 	return s, err
 }
 
-// micros is t as it is stored; the zero time is 0.
+// micros returns t in the stored form, Unix microseconds; 0 for the zero time.
 func micros(t time.Time) int64 {
 	if t.IsZero() {
 		return 0

@@ -25,7 +25,7 @@ func TestStore(t *testing.T) {
 	})
 }
 
-// store sees agents in a transaction of its own.
+// store wraps the store with a SeeAgents that begins its own transaction.
 type store struct {
 	*sqlstore.Store
 
@@ -40,7 +40,7 @@ func (s store) SeeAgents(ctx context.Context, all ...beat.Agent) (stirred bool, 
 	return stirred, err
 }
 
-// The seeds' names for the tables must keep working.
+// TestViews checks the views of docs/reference/heartbeat.md, Tables.
 func TestViews(t *testing.T) {
 	t.Parallel()
 	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {

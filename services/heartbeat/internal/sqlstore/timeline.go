@@ -54,7 +54,7 @@ func (s *Store) Next(ctx context.Context) (time.Time, error) {
 
 // Fire implements [beat.Timeline].
 func (s *Store) Fire(ctx context.Context, fired []beat.Fired) (recorded []beat.Fired, err error) {
-	// One order for all replicas: rows are locked as they are met.
+	// All replicas lock the rows in the same order, which prevents deadlocks.
 	fired = slices.SortedFunc(slices.Values(fired), func(a, b beat.Fired) int {
 		return cmp.Or(cmp.Compare(a.Agent, b.Agent), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Alarm, b.Alarm))
 	})
@@ -85,8 +85,7 @@ func (s *Store) Fire(ctx context.Context, fired []beat.Fired) (recorded []beat.F
 	return recorded, err
 }
 
-// advance moves what fired beyond its time, and reports whether it was still
-// there to be moved.
+// advance marks f as fired, and reports whether it was still due.
 func advance(ctx context.Context, tx *sqldb.Tx, f beat.Fired) (bool, error) {
 	var res sqldb.Result
 	var err error

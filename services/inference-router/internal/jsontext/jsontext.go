@@ -1,6 +1,7 @@
-// Package jsontext writes strings as encoding/json does, without its reflection: the keys
-// of the simulated model's answers are hashes over these bytes, and streams are many small
-// writes. Prompts have a shorter form, which package chat writes. It must not do I/O.
+// Package jsontext appends JSON strings as encoding/json writes them, without reflection.
+// It serves two callers of the simulated model: the hash that identifies a request, which
+// is over these bytes, and streams, which consist of many small writes. Prompts have a
+// shorter form, which package chat writes. The package must not do I/O.
 package jsontext
 
 import "unicode/utf8"
@@ -8,11 +9,11 @@ import "unicode/utf8"
 const hex = "0123456789abcdef"
 
 // Append appends s as a JSON string, byte for byte as [encoding/json.Marshal] writes it:
-// HTML's characters and the two line separators of Unicode are escaped, and what is no
-// UTF-8 becomes U+FFFD.
+// it escapes the special characters of HTML and the two line separators of Unicode, and
+// replaces invalid UTF-8 by U+FFFD.
 func Append(out []byte, s string) []byte {
 	out = append(out, '"')
-	from := 0 // what comes before it is written
+	from := 0 // the bytes of s before from are written
 	for i := 0; i < len(s); {
 		c := s[i]
 		if c < utf8.RuneSelf {
@@ -40,7 +41,7 @@ func Append(out []byte, s string) []byte {
 	return append(append(out, s[from:]...), '"')
 }
 
-// plain says whether a character of ASCII stands for itself.
+// plain reports whether an ASCII character needs no escape.
 func plain(c byte) bool {
 	return c >= ' ' && c != '"' && c != '\\' && c != '<' && c != '>' && c != '&'
 }

@@ -1,20 +1,19 @@
-// Package model is what the router knows about models without calling one:
-// which exist, what they cost, how many tokens a prompt may be, and which of
-// them may serve an agent of a given survival tier (spec 6.2 and 6.3).
+// Package model describes the models: which exist, their prices and token limits, and
+// which of them may serve an agent of a given survival tier
+// (docs/reference/inference-router.md, Routing matrix and Baseline models).
 //
-// It does no I/O, holds no money and knows no provider's protocol. All amounts
-// are int64 micro-USD; all values are safe to share, nothing here changes after
-// it is built.
+// It must not do I/O, hold credits or depend on a provider's protocol. All amounts are
+// int64 micro-USD. All values are immutable and safe for concurrent use.
 package model
 
 import "time"
 
-// Tier is an agent's survival tier, in the words of the contracts. The zero
-// value means that the balance is not known, which is not the same as poor: it
-// routes like normal.
+// Tier is an agent's survival tier, with the values of package api. The zero value means
+// that the balance could not be read; it is routed like normal, not like a low balance.
 type Tier string
 
-// The tiers, from well funded to dead (design §1).
+// The tiers, from the highest balance to the lowest (docs/reference/inference-router.md,
+// Tiers).
 const (
 	TierUnknown  Tier = ""
 	TierHigh     Tier = "high"
@@ -24,7 +23,7 @@ const (
 	TierDead     Tier = "dead"
 )
 
-// rank orders tiers by wealth; a model is allowed from its minimum upwards.
+// rank orders tiers by balance. A model is allowed from its minimum tier upwards.
 func (t Tier) rank() int {
 	switch t {
 	case TierHigh:
@@ -38,13 +37,13 @@ func (t Tier) rank() int {
 	case TierDead:
 		return 0
 	}
-	return 0 // a word that is not a tier allows nothing
+	return 0 // an unknown tier allows no model
 }
 
-// Task is what a model call is for (spec 6.1).
+// Task is the purpose of a model call (docs/reference/inference-router.md, Tasks).
 type Task string
 
-// The five tasks that the routing matrix knows.
+// The five tasks of the routing matrix.
 const (
 	TaskTurn     Task = "agent_turn"
 	TaskTriage   Task = "heartbeat_triage"
@@ -53,8 +52,8 @@ const (
 	TaskPlanning Task = "planning"
 )
 
-// Timeout is how long the whole call may take, every candidate and retry
-// included (spec 6.1, 6.9). A task that is not known has the longest.
+// Timeout returns the limit of a call with all its candidates and retries
+// (docs/reference/inference-router.md, Tasks). An unknown task has the longest limit.
 func (t Task) Timeout() time.Duration {
 	switch t {
 	case TaskTriage:
@@ -68,8 +67,8 @@ func (t Task) Timeout() time.Duration {
 	return 120 * time.Second
 }
 
-// TokenParam is the request field in which a model takes its output limit. The
-// zero value is max_tokens.
+// TokenParam is the request field for the output limit of a model. The zero value is
+// max_tokens.
 type TokenParam string
 
 // The two fields in use.
@@ -78,32 +77,32 @@ const (
 	MaxCompletionTokens TokenParam = "max_completion_tokens"
 )
 
-// Model is one model of one provider.
+// Model describes one model of one provider.
 type Model struct {
 	ID            string
 	Provider      string
-	ContextWindow int64 // tokens of prompt and answer together; 0: not known
-	MaxOutput     int64 // tokens; 0: not known
+	ContextWindow int64 // tokens of prompt and answer together; 0: unknown
+	MaxOutput     int64 // tokens; 0: unknown
 	InputPrice    int64 // micro-USD per million tokens
 	OutputPrice   int64 // micro-USD per million tokens
-	// Known says that the prices are. A model without known prices cannot be
-	// used; one that is known to cost 0 is free.
+	// Known says that the prices are known. A model with unknown prices cannot be used; a
+	// known price of 0 is free.
 	Known       bool
-	Tools       bool // takes tool definitions
+	Tools       bool // accepts tool definitions
 	TokenParam  TokenParam
-	TierMinimum Tier // poorest tier that may choose it outside the matrix
-	// Fallback lets the model serve any tier and task that the matrix serves,
-	// after the matrix' own candidates and within TierMinimum: local models, the
-	// simulated one.
+	TierMinimum Tier // lowest tier that may choose it outside the matrix
+	// Fallback allows the model for each tier and task of the matrix, after the
+	// candidates of the matrix and within TierMinimum. Local models and the simulated
+	// model use it.
 	Fallback bool
 	Disabled bool
-	Absent   string // why its provider does not serve it; empty when it does
+	Absent   string // the reason why its provider does not serve it; empty if it does
 }
 
-// Free says that the model is known to cost nothing.
+// Free reports whether the model is known to cost nothing.
 func (m Model) Free() bool { return m.Known && m.InputPrice == 0 && m.OutputPrice == 0 }
 
-// Unusable says why the model may not be called at all; empty when it may.
+// Unusable returns the reason why the model may not be called; empty if it may.
 func (m Model) Unusable() string {
 	switch {
 	case m.Disabled:
@@ -116,8 +115,8 @@ func (m Model) Unusable() string {
 	return ""
 }
 
-// Fits says whether a prompt and an answer of so many tokens go into the
-// context window. A window that is not known refuses nothing.
+// Fits reports whether a prompt and an answer of these numbers of tokens fit the context
+// window. An unknown window fits everything.
 func (m Model) Fits(prompt, output int64) bool {
 	return m.ContextWindow == 0 || prompt <= m.ContextWindow-output
 }

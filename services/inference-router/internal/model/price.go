@@ -5,20 +5,21 @@ import (
 	"math/bits"
 )
 
-// pricedTokens is how many tokens a price is for.
+// pricedTokens is the number of tokens that a price is for.
 const pricedTokens = 1_000_000
 
-// Cost of a call in micro-USD: the exact sum of both sides, rounded up once
-// (design §5). Negative counts are taken as 0. A model whose price is not known
-// and a cost beyond int64 are both [math.MaxInt64], which no account can pay.
+// Cost returns the cost of a call in micro-USD: the exact sum for input and output
+// tokens, rounded up once (docs/reference/inference-router.md, Cost). Negative counts are
+// taken as 0. It returns [math.MaxInt64], which no account can pay, if the price is
+// unknown or the cost exceeds int64.
 //
-// Cached prompt tokens are part of in and cost the full price: the registry has
-// no discount for them (spec 6.2), and a hold must not be too small.
+// Cached prompt tokens are part of in and have the full price: the registry has no
+// discount for them, and a hold must not be too small.
 func (m Model) Cost(in, out int64) int64 {
 	if !m.Known || m.InputPrice < 0 || m.OutputPrice < 0 {
 		return math.MaxInt64
 	}
-	// 128 bits hold the sum: each product is below 2^126.
+	// The sum fits 128 bits: each product is below 2^126.
 	inHi, inLo := bits.Mul64(count(in), uint64(m.InputPrice))
 	outHi, outLo := bits.Mul64(count(out), uint64(m.OutputPrice))
 	lo, carry := bits.Add64(inLo, outLo, 0)

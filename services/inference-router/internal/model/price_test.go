@@ -28,8 +28,9 @@ func get(t *testing.T, r *model.Registry, id string) model.Model {
 	return m
 }
 
-// The calls of V-15 at list prices, in micro-USD; the reference's whole cents
-// are the result not wanted. The last row is V-26: 0.4 cents a side.
+// TestCost checks the vectors V-15 (docs/reference/inference-router.md, Test vectors) in
+// micro-USD: costs are not rounded to whole cents. The row of gpt-4.1 with 2,000 tokens is
+// V-26: 0.4 cents a side.
 func TestCost(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -100,7 +101,8 @@ func TestTokens(t *testing.T) {
 	}
 }
 
-// Splitting a text must not make it look smaller: a prompt is counted by parts.
+// TestTokensOfPartsCoverTheWhole checks that splitting a text does not lower the
+// estimate, because a prompt is counted by parts.
 func TestTokensOfPartsCoverTheWhole(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

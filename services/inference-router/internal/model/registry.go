@@ -9,17 +9,18 @@ import (
 // Registry is an immutable set of models and the routing matrix over them.
 type Registry struct {
 	models map[string]Model
-	order  []string // as given; later models with the same id keep the first place
+	order  []string // order of registration; a model that replaces another keeps its position
 	matrix map[Tier]map[Task]Cell
 }
 
-// NewRegistry holds the models in the order given; of two with one id the later
-// stands. It refuses a model without id or provider, and with a negative number.
+// NewRegistry returns a registry of the models in the given order. Of two models with the
+// same id, it uses the later one. It returns an error for a model without id or provider,
+// with a negative price or limit, or with an unknown token parameter.
 func NewRegistry(models ...Model) (*Registry, error) {
 	return (&Registry{models: map[string]Model{}, matrix: Matrix()}).With(models...)
 }
 
-// With is a registry that also holds these models, which replace those of the
+// With returns a copy of the registry with these models added. They replace models of the
 // same id. The receiver does not change.
 func (r *Registry) With(models ...Model) (*Registry, error) {
 	next := &Registry{models: maps.Clone(r.models), order: slices.Clone(r.order), matrix: r.matrix}
@@ -45,9 +46,9 @@ func (r *Registry) With(models ...Model) (*Registry, error) {
 	return next, nil
 }
 
-// Get is the model with that id, usable or not. An id that is not there is looked
-// for with the vendor of OpenRouter's names before it (openai/gpt-5-mini) and with
-// the tag of Ollama's after it (llama3.3:latest).
+// Get returns the model with an id, usable or not. If there is none, Get looks for the id
+// with the vendor prefix of OpenRouter (openai/gpt-5-mini) and then with Ollama's default
+// tag (llama3.3:latest).
 func (r *Registry) Get(id string) (Model, bool) {
 	for _, name := range [...]string{id, "openai/" + id, id + ":latest"} {
 		if m, ok := r.models[name]; ok {
@@ -57,7 +58,7 @@ func (r *Registry) Get(id string) (Model, bool) {
 	return Model{}, false
 }
 
-// All models, usable or not, in registration order.
+// All returns all models, usable or not, in order of registration.
 func (r *Registry) All() []Model {
 	all := make([]Model, 0, len(r.order))
 	for _, id := range r.order {
@@ -66,9 +67,8 @@ func (r *Registry) All() []Model {
 	return all
 }
 
-// Baseline is the six models of spec 6.2 with their list prices. The spec's
-// table rounds 1.75 $/M up to whole hundredths of a cent per thousand tokens;
-// here it is exact.
+// Baseline returns OpenAI's six models with their exact list prices
+// (docs/reference/inference-router.md, Baseline models).
 func Baseline() []Model {
 	base := func(id string, tier Tier, in, out, maxOutput int64) Model {
 		return Model{

@@ -6,19 +6,20 @@ import (
 	"time"
 )
 
-// Unlimited is the ceiling of a cell that has none.
+// Unlimited is the ceiling of a cell without a ceiling.
 const Unlimited int64 = -1
 
-// Cell is one field of the routing matrix: the models to try in order, the
-// output limit in tokens, and the most that one call may cost in micro-USD.
+// Cell is one field of the routing matrix: the models to try in order, the output limit
+// in tokens, and the highest cost of one call in micro-USD.
 type Cell struct {
 	Models    []string
 	MaxTokens int64
 	Ceiling   int64
 }
 
-// Matrix is the table of spec 6.3. A pair that is missing is not served: dead
-// agents do not think, critical ones neither plan nor summarize.
+// Matrix returns the routing matrix (docs/reference/inference-router.md, Routing matrix). A
+// missing pair is not served: dead agents make no model calls, critical ones neither plan
+// nor summarize.
 func Matrix() map[Tier]map[Task]Cell {
 	const cent = 10_000 // micro-USD
 	top := []string{"gpt-5.2", "gpt-5.3"}
@@ -54,22 +55,22 @@ func Matrix() map[Tier]map[Task]Cell {
 	}
 }
 
-// Route is the answer to "which model for this call": candidates in the order
-// to try, the limits on each of them, and why the others are not there.
+// Route holds the candidates for a call in the order to try them, the limits on each of
+// them, and the models that were skipped.
 type Route struct {
 	Models    []Model
 	MaxTokens int64         // output limit in tokens
-	Ceiling   int64         // micro-USD for one call; [Unlimited] is none
+	Ceiling   int64         // micro-USD for one call; [Unlimited] for none
 	Timeout   time.Duration // for all candidates together
 	Skipped   []Skipped
-	Why       string // why nothing can be called; empty when something can
+	Why       string // the reason why no model can be called; empty if one can
 }
 
-// Skipped is a model that was considered and not taken.
+// Skipped is a model that was considered and not selected, with the reason.
 type Skipped struct{ ID, Why string }
 
-// Limit is the output limit for a call to m: the least of the route's, the
-// model's and the caller's. A caller's limit of 0 or less asks for nothing.
+// Limit returns the output limit for a call to m: the lowest of the limits of the route,
+// the model and the caller (asked). A caller's limit of 0 or less is no limit.
 func (r Route) Limit(m Model, asked int64) int64 {
 	limit := r.MaxTokens
 	if m.MaxOutput > 0 {
@@ -81,16 +82,15 @@ func (r Route) Limit(m Model, asked int64) int64 {
 	return limit
 }
 
-// Allows says whether a call that costs so many micro-USD stays within the
-// route's ceiling.
+// Allows reports whether a cost in micro-USD is within the route's ceiling.
 func (r Route) Allows(cost int64) bool { return r.Ceiling == Unlimited || cost <= r.Ceiling }
 
-// Candidates picks models for a tier and a task: first the one asked for, if
-// the tier may choose it, then the matrix' own in their order, then fallbacks
-// in registration order. The request is a wish; one that cannot be met is
-// skipped, not an error. The matrix' own candidates need no minimum tier: a
-// critical agent thinks with gpt-5-mini (spec 6.3). Those that no provider has are
-// not reported. Names are found as [Registry.Get] finds them.
+// Candidates selects the models for a tier and a task, in this order: the requested model
+// if the tier may choose it, the models of the matrix, then fallbacks in order of
+// registration. requested is a preference: a model that cannot be used is skipped and is
+// no error. It is found as by [Registry.Get]. The models of the matrix have no minimum
+// tier: a critical agent uses gpt-5-mini (docs/reference/inference-router.md, Selection). A
+// model of the matrix that no provider has is not reported as skipped.
 func (r *Registry) Candidates(tier Tier, task Task, requested string) Route {
 	row := tier
 	if tier == TierUnknown {

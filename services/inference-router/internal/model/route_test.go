@@ -26,7 +26,8 @@ func with(t *testing.T, r *model.Registry, models ...model.Model) *model.Registr
 	return next
 }
 
-// The whole table of spec 6.3: first candidate, output limit, ceiling in cents.
+// TestMatrix checks the whole routing matrix (docs/reference/inference-router.md, Routing
+// matrix): first candidates, output limit, ceiling in cents.
 func TestMatrix(t *testing.T) {
 	t.Parallel()
 	tasks := []model.Task{model.TaskTurn, model.TaskTriage, model.TaskSafety, model.TaskSummary, model.TaskPlanning}
@@ -63,7 +64,8 @@ func TestMatrix(t *testing.T) {
 	}
 }
 
-// V-14: what remains when models are disabled.
+// TestDisabledModelsAreSkipped checks the vectors V-14 (docs/reference/inference-router.md,
+// Test vectors): the remaining candidates when models are disabled.
 func TestDisabledModelsAreSkipped(t *testing.T) {
 	t.Parallel()
 	r := baseline(t)

@@ -12,38 +12,37 @@ import (
 	"unicode/utf8"
 )
 
-// Kind says what a caller can do about an error.
+// Kind classifies an error by how a caller can handle it.
 type Kind string
 
-// The kinds. Spec V-26 names the statuses behind them; that 502 and network
-// errors fail over is its correction.
+// The kinds (docs/reference/inference-router.md, Error kinds and Statuses).
 const (
-	RetrySame      Kind = "retry_same"       // trouble that passes: 408, 409, 500, 503, 529
-	RateLimited    Kind = "rate_limited"     // 429: wait RetryAfter, or go elsewhere
-	Failover       Kind = "failover"         // the answer broke off or came to nothing: a cut stream, an empty body, other 5xx
-	Unreachable    Kind = "unreachable"      // no answer at all: no such host, connection refused or lost before a byte
-	Stalled        Kind = "stalled"          // too long without a token
-	NoModel        Kind = "no_model"         // 404, model_not_found: this model is not there; others may be
-	Quota          Kind = "quota"            // 402, insufficient_quota: the account is empty, waiting does not fill it
-	Endpoint       Kind = "endpoint"         // a web page, or no such path: the address is not the API's
+	RetrySame      Kind = "retry_same"       // a transient failure: 408, 409, 500, 503, 529
+	RateLimited    Kind = "rate_limited"     // 429: wait RetryAfter, or use another provider
+	Failover       Kind = "failover"         // an incomplete or empty answer: a cut stream, an empty body, other 5xx
+	Unreachable    Kind = "unreachable"      // no connection: unknown host, connection refused
+	Stalled        Kind = "stalled"          // no token for too long
+	NoModel        Kind = "no_model"         // 404, model_not_found: the model does not exist; others may
+	Quota          Kind = "quota"            // 402, insufficient_quota: the account has no credit; waiting does not help
+	Endpoint       Kind = "endpoint"         // a web page, or an unknown path: the address is not that of the API
 	Auth           Kind = "auth"             // 401, 403: the key is wrong; other providers may work
 	ContextTooLong Kind = "context_too_long" // the prompt does not fit this model
-	Fatal          Kind = "fatal"            // the request itself is wrong everywhere
-	Canceled       Kind = "canceled"         // the caller's context ended, or its onDelta refused
+	Fatal          Kind = "fatal"            // the request is invalid for any provider
+	Canceled       Kind = "canceled"         // the caller's context ended, or its onDelta returned an error
 )
 
-// Error is why a call failed. Its text is safe to log and to show: it never
-// holds the key, nor the request.
+// Error describes a failed call. Its text is safe to log and to show: it never contains
+// the key or the request.
 type Error struct {
 	Kind       Kind
 	Provider   string
-	Status     int           // HTTP status; 0 when there was no answer
-	RetryAfter time.Duration // as the provider asked; 0 when it did not
+	Status     int           // HTTP status; 0 if there was no answer
+	RetryAfter time.Duration // the wait that the provider requests; 0 if none
 	Message    string        // one line
 	cause      error
 }
 
-// Error is one line: provider, status, message.
+// Error returns one line with provider, status and message.
 func (e *Error) Error() string {
 	if e.Status != 0 {
 		return fmt.Sprintf("provider %s answered with status %d: %s", e.Provider, e.Status, e.Message)
@@ -51,11 +50,11 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("provider %s: %s", e.Provider, e.Message)
 }
 
-// Unwrap is the context's error or onDelta's, of a Canceled error only. Errors
-// of a client library stay out of the chain: they hold the request and its key.
+// Unwrap returns the context's error or that of onDelta for a Canceled error, else nil.
+// Errors of a client library are not in the chain: they hold the request and its key.
 func (e *Error) Unwrap() error { return e.cause }
 
-// Stopped is the Canceled error for a cause of the caller's own.
+// Stopped returns the Canceled error for a context's error or an error of onDelta.
 func Stopped(provider string, cause error) *Error {
 	message := "stopped by the caller"
 	switch {
@@ -67,7 +66,7 @@ func Stopped(provider string, cause error) *Error {
 	return &Error{Kind: Canceled, Provider: provider, Message: message, cause: cause}
 }
 
-// KindOf is the kind of an error; empty for one that is not of this package.
+// KindOf returns the kind of an error, empty if the error has no [Error] in its chain.
 func KindOf(err error) Kind {
 	var e *Error
 	if errors.As(err, &e) {
@@ -76,8 +75,8 @@ func KindOf(err error) Kind {
 	return ""
 }
 
-// KindOfStatus is the kind of an HTTP answer. The provider's own error code and
-// message tell cases apart that share a status.
+// KindOfStatus returns the kind of an HTTP answer. The provider's error code and message
+// distinguish cases with the same status.
 func KindOfStatus(status int, code, message string) Kind {
 	switch {
 	case status == http.StatusRequestEntityTooLarge,
@@ -108,10 +107,10 @@ func KindOfStatus(status int, code, message string) Kind {
 	if status >= http.StatusMultipleChoices {
 		return Endpoint // a redirect
 	}
-	return Failover // a success that is none
+	return Failover // a success without an answer
 }
 
-// mentionsContext knows the words of compatible servers that send no code.
+// mentionsContext detects the messages of compatible servers that send no error code.
 func mentionsContext(message string) bool {
 	m := strings.ToLower(message)
 	for _, words := range []string{"context length", "context window", "context size", "maximum context", "prompt is too long"} {
@@ -122,12 +121,12 @@ func mentionsContext(message string) bool {
 	return false
 }
 
-// maxRetryAfter bounds what a provider may ask for; a day is as good as never.
+// maxRetryAfter bounds the wait that a provider may request. No caller waits for a day.
 const maxRetryAfter = 24 * time.Hour
 
-// RetryAfter reads the wait that an answer asks for: retry-after-ms, or
-// Retry-After in seconds or as a date (RFC 9110 10.2.3) against now. It is 0
-// without a header that can be read.
+// RetryAfter returns the wait that an answer requests: retry-after-ms, or Retry-After in
+// seconds or as a date (RFC 9110 10.2.3) relative to now. It returns 0 if no header can
+// be parsed.
 func RetryAfter(h http.Header, now time.Time) time.Duration {
 	parse := func(value string, unit time.Duration) time.Duration {
 		n, err := strconv.ParseFloat(value, 64)
@@ -149,12 +148,12 @@ func RetryAfter(h http.Header, now time.Time) time.Duration {
 	return parse(value, time.Second)
 }
 
-// maxMessage is how much of a provider's own message an error carries, in bytes.
+// maxMessage is the most bytes of a provider's message in an error.
 const maxMessage = 500
 
-// Clean makes a provider's message fit for an error: one line, cut, and without
-// the secrets, which some providers send back. Secrets shorter than 4 bytes are
-// none.
+// Clean makes a provider's message suitable for an error: one line, truncated, with the
+// secrets replaced, because some providers echo them. Secrets shorter than 4 bytes are
+// ignored.
 func Clean(message string, secrets ...string) string {
 	for _, s := range secrets {
 		if len(s) >= 4 {

@@ -11,7 +11,7 @@ import (
 	"github.com/anima-run/anima/pkg/api/chat"
 )
 
-// V-17, the form for OpenAI and others.
+// TestMerge checks the vector V-17 (docs/reference/inference-router.md, Test vectors).
 func TestMerge(t *testing.T) {
 	t.Parallel()
 	in := []api.ChatMessage{

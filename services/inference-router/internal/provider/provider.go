@@ -1,10 +1,10 @@
-// Package provider is what the router needs of a place that runs models: one
-// call in neutral words, and errors that say what to do next. Adapters live
-// beside it, one package for each protocol, and pass providertest.
+// Package provider defines the interface to providers of models: one call in a neutral
+// form, and errors that say how to handle them. An adapter for a protocol is a subpackage
+// and passes the tests of providertest.
 //
-// It decides nothing: which model, how often, and who pays is the router's. An
-// adapter makes at most one call upstream that is answered for each Complete, so
-// that no retry is billed that the ledger never saw.
+// The package makes no decisions: the router selects the model, the number of attempts
+// and the payment. An adapter must make at most one answered upstream call for each
+// Complete, so that the provider bills no retry that is missing in the ledger.
 package provider
 
 import (
@@ -16,46 +16,46 @@ import (
 	"github.com/anima-run/anima/services/inference-router/internal/model"
 )
 
-// Provider runs models. Its methods may be called concurrently.
+// Provider calls the models of one provider. Its methods are safe for concurrent use.
 type Provider interface {
-	// Name of the provider as the registry knows it.
+	// Name returns the name of the provider in the registry.
 	Name() string
-	// Complete makes one call and returns when its last byte was read. It gives
-	// each piece of text to onDelta, in order and on the caller's goroutine; an
-	// error of onDelta ends the call and is in the chain of the error returned.
-	// onDelta may be nil. The context's deadline covers the whole answer.
+	// Complete makes one call and returns when the last byte of the answer was read. It
+	// calls onDelta for each piece of text, in order and on the caller's goroutine. An
+	// error of onDelta ends the call and is in the chain of the returned error. onDelta
+	// may be nil. The context's deadline applies to the whole answer.
 	//
-	// Errors are [*Error]. With an error the Response holds what had arrived
-	// until then, with usage estimated: a provider bills a broken stream too.
-	// It is zero when the provider had not begun to answer.
+	// Errors are [*Error]. With an error, the Response holds the partial answer with
+	// estimated usage, because a provider bills a broken stream too. It is zero if no
+	// part of an answer was received.
 	Complete(ctx context.Context, req Request, onDelta func(string) error) (Response, error)
-	// Models lists what the provider serves, in its own order. Errors are [*Error];
-	// one of status 404, 405 or 501 means that it has no list.
+	// Models returns the models that the provider serves, in the provider's order. Errors
+	// are [*Error]; the status 404, 405 or 501 means that the provider has no list.
 	Models(ctx context.Context) ([]Listed, error)
 }
 
-// Listed is a model as its provider lists it. What the provider does not say is
-// zero.
+// Listed is a model in the list of its provider. Values that the provider does not report
+// are zero.
 type Listed struct {
 	ID            string
 	ContextWindow int64  // tokens of prompt and answer together
 	MaxOutput     int64  // tokens
-	Priced        bool   // the two prices are the provider's own
+	Priced        bool   // the provider reports both prices
 	InputPrice    int64  // micro-USD per million tokens
 	OutputPrice   int64  // micro-USD per million tokens
-	NoTools       bool   // the provider says that it takes no tool definitions
+	NoTools       bool   // the provider reports that the model takes no tool definitions
 	NotChat       bool   // for embeddings, images or speech, not for conversations
-	Remote        string // the other host at which it runs, though the provider is local
+	Remote        string // the remote host on which a local provider runs the model
 }
 
-// Message is one message of a prompt, in one of the roles of package chat. Arguments of
-// its calls are the model's own text and may not be JSON.
+// Message is one message of a prompt, with a role of package chat. The arguments of its
+// tool calls are the model's text and may not be JSON.
 type Message = api.ChatMessage
 
-// ToolCall is a call that a model asked for.
+// ToolCall is a tool call in a model's answer.
 type ToolCall = api.ToolCall
 
-// Tool is a tool as a model is told about it. An empty schema is that of no arguments.
+// Tool is a tool definition. An empty schema means no arguments.
 type Tool = api.Tool
 
 // The four roles.
@@ -66,28 +66,28 @@ const (
 	ToolRole  = chat.ToolRole
 )
 
-// Raw is a prompt as package chat encodes it: normal messages, and the tools that are
-// offered with them.
+// Raw is a prompt encoded by package chat: normal messages and the tools offered with
+// them.
 type Raw struct {
 	Messages, Tools []byte
-	Calls           bool // some message has calls
-	Offered         int  // so many tools
+	Calls           bool // a message has tool calls
+	Offered         int  // number of tools
 	Tokens          int64
 }
 
-// Request is one call. Its prompt is Messages and Tools, or Raw.
+// Request is one call. Its prompt is in Messages and Tools, or in Raw.
 type Request struct {
 	Model       string
 	Messages    []Message
 	Tools       []Tool
 	Raw         *Raw             // nil: the prompt is in Messages and Tools
 	MaxTokens   int64            // output limit; 0 sends none
-	TokenParam  model.TokenParam // where the limit goes; zero is max_tokens
-	Temperature *float64         // nil leaves it to the provider
+	TokenParam  model.TokenParam // field for the limit; zero is max_tokens
+	Temperature *float64         // nil: the provider's default
 	Seed        *int64           // nil sends none
 }
 
-// Open is the request with its prompt in Messages and Tools.
+// Open returns the request with its prompt decoded into Messages and Tools.
 func (r Request) Open() (Request, error) {
 	if r.Raw == nil {
 		return r, nil
@@ -100,14 +100,15 @@ func (r Request) Open() (Request, error) {
 	return r, err
 }
 
-// Offers says whether the request has tools.
+// Offers reports whether the request has tools.
 func (r Request) Offers() bool { return len(r.Tools) > 0 || r.Raw != nil && r.Raw.Offered > 0 }
 
-// HasCalls says whether some message has calls or their results.
+// HasCalls reports whether a message has tool calls or their results.
 func (r Request) HasCalls() bool { return r.Raw != nil && r.Raw.Calls || chat.HasCalls(r.Messages) }
 
-// Estimate is about how many tokens the prompt is, with tool definitions and
-// tool-call arguments (spec 6.9). See [model.Tokens] for how far to trust it.
+// Estimate returns about how many tokens the prompt has, with tool definitions and the
+// arguments of tool calls (docs/reference/inference-router.md, Token estimate). Its
+// accuracy is that of [model.Tokens].
 func (r Request) Estimate() int64 {
 	if r.Raw != nil {
 		return r.Raw.Tokens
@@ -119,7 +120,7 @@ func (r Request) Estimate() int64 {
 	return total + ToolTokens(r.Tools)
 }
 
-// ToolTokens is what tool definitions take of [Request.Estimate].
+// ToolTokens returns the share of tool definitions in [Request.Estimate].
 func ToolTokens(tools []Tool) int64 {
 	var total int64
 	for _, t := range tools {
@@ -128,7 +129,7 @@ func ToolTokens(tools []Tool) int64 {
 	return total
 }
 
-// Size is how large the prompt's texts are, in bytes, at least.
+// Size returns a lower bound of the size of the prompt's texts, in bytes.
 func (r Request) Size() int64 {
 	if r.Raw != nil {
 		return int64(len(r.Raw.Messages) + len(r.Raw.Tools))
@@ -146,42 +147,43 @@ func (r Request) Size() int64 {
 	return int64(total)
 }
 
-// Usage is what a call consumed, in tokens.
+// Usage is the consumption of a call, in tokens.
 type Usage struct {
 	Input       int64 // the whole prompt
 	CachedInput int64 // of Input, read from the provider's cache
 	Output      int64 // the whole answer
-	Reasoning   int64 // of Output, not shown
-	Estimated   bool  // the provider did not say; counted here
+	Reasoning   int64 // of Output, not part of the text
+	Estimated   bool  // not reported by the provider, computed from the texts
 }
 
-// Finish reasons that adapters translate their own into. Others pass unchanged.
+// Finish reasons to which adapters translate those of the provider. Others pass
+// unchanged.
 const (
 	FinishStop      = "stop"
 	FinishToolCalls = "tool_calls"
 	FinishLength    = "length"
 	FinishFilter    = "content_filter"
-	FinishRefusal   = "refusal" // the text is a refusal, which the protocol marks as such
+	FinishRefusal   = "refusal" // the text is a refusal, marked as such by the protocol
 )
 
 // Response is a model's answer.
 type Response struct {
-	ID        string // the provider's
-	Model     string // as the provider names it
+	ID        string // the provider's id
+	Model     string // the provider's name of the model
 	Text      string
-	Reasoning string // what the model wrote before its answer; no part of it
+	Reasoning string // written before the answer, not part of Text
 	ToolCalls []ToolCall
 	Finish    string
 	Usage     Usage
 }
 
-// Estimate is usage counted from the texts, for a provider that did not report
-// it. Reasoning that the provider did not send is not in it.
+// Estimate returns usage counted from the texts, for a provider that did not report it.
+// It lacks reasoning that the provider did not send.
 func Estimate(req Request, res Response) Usage {
 	return Usage{Input: req.Estimate(), Output: res.Estimate(), Reasoning: model.Tokens(res.Reasoning), Estimated: true}
 }
 
-// Estimate is about how many tokens the answer is, with its reasoning.
+// Estimate returns about how many tokens the answer has, with its reasoning.
 func (r Response) Estimate() int64 {
 	return model.Tokens(r.Text) + callTokens(r.ToolCalls) + model.Tokens(r.Reasoning)
 }

@@ -94,7 +94,8 @@ func TestStopped(t *testing.T) {
 	}
 }
 
-// Spec 6.9: schemas and arguments are part of the prompt.
+// TestEstimateCountsEverything checks that schemas and arguments are part of the prompt
+// (docs/reference/inference-router.md, Token estimate).
 func TestEstimateCountsEverything(t *testing.T) {
 	t.Parallel()
 	req := provider.Request{Messages: []provider.Message{{Role: "user", Content: "abcd"}}}

@@ -1,15 +1,15 @@
 package provider
 
-// A model that has lost its way writes the same words until its limit. The text is
-// taken for such a loop when its last repetitionWindow bytes repeat a piece of at most
-// repetitionPiece bytes: at least 16 times the same, word for word.
+// A degenerate model repeats the same words until its output limit. A text is treated as
+// such a loop when its last repetitionWindow bytes are repetitions of a piece of at most
+// repetitionPiece bytes: at least 16 exact copies.
 const (
 	repetitionWindow = 8 << 10
 	repetitionPiece  = repetitionWindow / 16
 )
 
-// Repetition returns how many bytes of text come before it begins to repeat itself,
-// the first time included; false for a text that does not.
+// Repetition returns the length of text up to the end of the first copy of the repeated
+// piece, in bytes. It returns false if text does not repeat itself.
 func Repetition(text string) (int, bool) {
 	if len(text) < repetitionWindow {
 		return 0, false
@@ -25,8 +25,8 @@ func Repetition(text string) (int, bool) {
 	return start + period, true
 }
 
-// periodOf is the shortest p for which s[i] == s[i+p] throughout, by the failure
-// function of Knuth, Morris and Pratt.
+// periodOf returns the smallest p with s[i] == s[i+p] for all i, by the failure function
+// of Knuth, Morris and Pratt. It takes linear time.
 func periodOf(s string) int {
 	fail := make([]int, len(s))
 	for i := 1; i < len(s); i++ {

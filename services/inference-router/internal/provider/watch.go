@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Patience is how long a call waits for tokens. A zero duration is no limit.
+// Patience holds the limits on the wait for tokens. A zero duration is no limit.
 type Patience struct {
 	First   time.Duration // from the request to the first token
 	Between time.Duration // from a token to the next one
@@ -16,7 +16,7 @@ type Patience struct {
 
 type watchKey struct{}
 
-// watch ends a call that brings no tokens for too long.
+// watch ends a call that receives no token for too long.
 type watch struct {
 	patience Patience
 	cancel   context.CancelCauseFunc
@@ -27,14 +27,14 @@ type watch struct {
 	ended bool
 }
 
-// stalledError is the cause with which a watched context ends.
+// stalledError is the cause with which [Watch] cancels a context.
 type stalledError struct{ message string }
 
 func (e *stalledError) Error() string { return e.message }
 
-// Watch returns a context that ends when an adapter reports no token ([Alive]) for
-// longer than p allows. The caller calls stop when the call is over; [StalledBy] tells
-// whether the watch ended it.
+// Watch returns a context that is canceled when the adapter reports no token ([Alive])
+// for longer than p allows. The caller must call stop when the call is over. [StalledBy]
+// reports whether the watch canceled the context.
 func Watch(ctx context.Context, p Patience) (watched context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	w := &watch{patience: p, cancel: cancel}
@@ -50,8 +50,8 @@ func Watch(ctx context.Context, p Patience) (watched context.Context, stop func(
 	}
 }
 
-// Alive reports that a part of the answer has come: text, reasoning or a piece of a
-// tool call. Adapters call it for every one. Without [Watch] it does nothing.
+// Alive reports that a part of the answer was received: text, reasoning or a piece of a
+// tool call. Adapters call it for each part. Without [Watch] it does nothing.
 func Alive(ctx context.Context) {
 	if w, ok := ctx.Value(watchKey{}).(*watch); ok {
 		w.mu.Lock()
@@ -61,8 +61,8 @@ func Alive(ctx context.Context) {
 	}
 }
 
-// Whole reports that the answer comes in one piece, so that there are no tokens to
-// wait for: from now on the deadline of the context alone bounds the call.
+// Whole reports that the answer is not streamed, so there are no tokens to wait for. From
+// then on only the deadline of the context bounds the call.
 func Whole(ctx context.Context) {
 	if w, ok := ctx.Value(watchKey{}).(*watch); ok {
 		w.mu.Lock()
@@ -71,7 +71,7 @@ func Whole(ctx context.Context) {
 	}
 }
 
-// rearm sets the timer; the caller holds the lock, or has the watch to itself.
+// rearm sets the timer. The caller must hold the lock, except before the watch is shared.
 func (w *watch) rearm(d time.Duration) {
 	switch {
 	case d <= 0 || w.ended:
@@ -98,8 +98,7 @@ func (w *watch) expire() {
 	w.cancel(e)
 }
 
-// StalledBy returns the error of a call that its watch ended, nil if it ended
-// otherwise.
+// StalledBy returns the error of a call that its watch ended, nil if it ended otherwise.
 func StalledBy(watched context.Context, provider string) *Error {
 	var e *stalledError
 	if !errors.As(context.Cause(watched), &e) {

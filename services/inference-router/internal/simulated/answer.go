@@ -16,10 +16,10 @@ import (
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
 )
 
-// maxQuote is how much of a message a template sees, in bytes.
+// maxQuote is the most bytes of a message that a template gets.
 const maxQuote = 400
 
-// moment is where a conversation stands: what the next answer depends on.
+// moment holds the parts of a conversation that the next answer depends on.
 type moment struct {
 	user, system, toolResult string
 	answered                 int // assistant messages after the last user message
@@ -46,15 +46,15 @@ func momentOf(messages []provider.Message) moment {
 	return m
 }
 
-// withoutNotes is a message without what the agent's runtime added to it: answers depend
-// on what was said.
+// withoutNotes returns a message without the notes that the agent's runtime appended:
+// answers depend only on the message itself.
 func withoutNotes(content string) string {
 	said, _, _ := strings.Cut(content, api.NotesMark)
 	return strings.TrimSpace(said)
 }
 
-// choose finds the rule and the step for a request. Without a step the
-// conversation is past its end and the text is all there is.
+// choose selects the rule and the step for a request. After the last step, or without
+// one, it returns no step but the text of the answer.
 func (p *play) choose(req provider.Request) (chosen *step, sc scene, text string, err error) {
 	m := momentOf(req.Messages)
 	sc = scene{User: quote(m.user), ToolResult: quote(m.toolResult)}
@@ -86,8 +86,8 @@ func (p *play) choose(req provider.Request) (chosen *step, sc scene, text string
 	return nil, sc, text, nil
 }
 
-// playable leaves out the steps that only call tools that are not offered. The
-// offer is the same in each request of a conversation, and so is the result.
+// playable removes the steps that only call tools that are not offered. All requests of a
+// conversation offer the same tools, so the result is the same for each.
 func playable(steps []*step, tools []provider.Tool) []*step {
 	var out []*step
 	for _, s := range steps {
@@ -102,8 +102,8 @@ func offered(tools []provider.Tool, name string) bool {
 	return slices.ContainsFunc(tools, func(t provider.Tool) bool { return t.Name == name })
 }
 
-// answer writes the response to a request of so many tokens. It is the same for the same
-// request.
+// answer returns the response to a request whose prompt has size tokens. It is
+// deterministic.
 func (p *play) answer(req provider.Request, size int64, s *step, sc scene, text string) (provider.Response, error) {
 	digest := digestOf(req)
 	res := provider.Response{ID: "chatcmpl-" + digest[:24], Model: req.Model, Text: text, Finish: provider.FinishStop}
@@ -125,12 +125,12 @@ func (p *play) answer(req provider.Request, size int64, s *step, sc scene, text 
 		}
 	}
 	fit(req, &res)
-	res.Usage = provider.Usage{Input: size, Output: res.Estimate()} // this model's own count
+	res.Usage = provider.Usage{Input: size, Output: res.Estimate()} // the simulated model's own count
 	return res, nil
 }
 
-// fit keeps the answer within the request's output limit, so that it never costs
-// more than was held for it: whole calls go first, then text.
+// fit cuts the answer to the request's output limit, so that it never costs more than the
+// hold: it drops tool calls from the end, then cuts the text.
 func fit(req provider.Request, res *provider.Response) {
 	over := func() bool { return req.MaxTokens > 0 && res.Estimate() > req.MaxTokens }
 	if !over() {
@@ -144,7 +144,7 @@ func fit(req provider.Request, res *provider.Response) {
 		res.ToolCalls = nil
 	}
 	for over() {
-		// Tokens over the limit are at least as many characters too many.
+		// Each token over the limit is at least one character.
 		excess := int(model.Tokens(res.Text) - req.MaxTokens)
 		for range excess {
 			_, size := utf8.DecodeLastRuneInString(res.Text)
@@ -153,15 +153,15 @@ func fit(req provider.Request, res *provider.Response) {
 	}
 }
 
-// digestOf names a request by everything that the model reads in it: by the hash of what
-// encoding/json writes for the list of model, messages and output limit, with a newline.
+// digestOf identifies a request by the fields that the model reads: the SHA-256 of the
+// list of model, messages and output limit as encoding/json writes it, with a newline.
 func digestOf(req provider.Request) string {
 	h := sha256.New()
 	longest := 0
 	for _, m := range req.Messages {
 		longest = max(longest, len(m.Content))
 	}
-	const around, escapes = 512, 8 // bytes around a text, and one in so many is an escape
+	const around, escapes = 512, 8 // bytes for the fields around a text, and one byte in 8 for escapes
 	out := append(make([]byte, 0, longest+longest/escapes+around), '[')
 	out = append(jsontext.Append(out, req.Model), ',', '[')
 	for i, m := range req.Messages {
@@ -206,8 +206,8 @@ func quote(s string) string {
 	return s[:cut] + "…"
 }
 
-// paired checks what OpenAI checks of a history: each tool call is answered by
-// tool messages right after it, and no tool message answers anything else.
+// paired checks a history as OpenAI does: each tool call is answered by tool messages
+// directly after it, and each tool message answers a tool call.
 func paired(messages []provider.Message) error {
 	open := map[string]bool{}
 	for i, m := range messages {

@@ -10,8 +10,8 @@ import (
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
 )
 
-// Answers and the ids of their calls follow from the digest: it must stay what it was
-// when encoding/json wrote it.
+// TestDigestIsOfJSON checks that the digest is the one over the bytes of encoding/json.
+// Answers and the ids of their calls depend on it, so it must not change.
 func TestDigestIsOfJSON(t *testing.T) {
 	t.Parallel()
 	const odd = "a \"b\" <c> & \\ é\u2028\xff\x00\t\n"

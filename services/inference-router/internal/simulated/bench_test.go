@@ -14,8 +14,8 @@ import (
 	"github.com/anima-run/anima/services/inference-router/internal/simulated"
 )
 
-// prompt is a request of the size that agents send: 20 tools in 7 kB, a system message
-// of 4 kB, and turns of four messages, the last of which is still to be answered.
+// prompt returns a request of the size that agents send: 20 tools in 7 kB, a system
+// message of 4 kB, and turns of four messages; the last message is not answered yet.
 func prompt(tb testing.TB, turns int) provider.Request {
 	tb.Helper()
 	var tools []provider.Tool
@@ -47,8 +47,8 @@ func prompt(tb testing.TB, turns int) provider.Request {
 	return provider.Request{Model: req.Model, MaxTokens: req.MaxTokens, Raw: raw}
 }
 
-// BenchmarkComplete is a call of the simulated model through the adapter and HTTP, both
-// sides of it, with a prompt of about 19 kB.
+// BenchmarkComplete measures a call of the simulated model through the adapter and HTTP,
+// client and server together, with a prompt of about 19 kB.
 func BenchmarkComplete(b *testing.B) {
 	script, err := simulated.Default()
 	if err != nil {
@@ -67,7 +67,7 @@ func BenchmarkComplete(b *testing.B) {
 			b.Error(err)
 		}
 	}()
-	client := &http.Client{Transport: &http.Transport{WriteBufferSize: 32 << 10}} // as the router's
+	client := &http.Client{Transport: &http.Transport{WriteBufferSize: 32 << 10}} // as in the router
 	defer client.CloseIdleConnections()
 	p, err := openai.New(openai.Config{Name: "simulated", BaseURL: s.URL(), HTTP: client, Now: now})
 	if err != nil {

@@ -10,14 +10,14 @@ import (
 	"text/template"
 )
 
-// play is a script ready to answer.
+// play is a compiled script.
 type play struct {
 	script Script
-	rules  []rule // the default is the last one and matches everything
+	rules  []rule // the last one is the default and matches each request
 }
 
 type rule struct {
-	lastUser, system *regexp.Regexp // nil matches everything
+	lastUser, system *regexp.Regexp // nil matches each text
 	steps            []*step
 }
 
@@ -29,10 +29,10 @@ type step struct {
 
 type callTemplate struct {
 	name      string
-	arguments any // decoded JSON in which strings are templates
+	arguments any // decoded JSON with its strings compiled to templates
 }
 
-// scene is what templates see.
+// scene is the data of templates.
 type scene struct {
 	User, ToolResult string
 	Match            []string
@@ -88,7 +88,7 @@ func compileRule(w When, plot Plot) (rule, error) {
 	for i, s := range plot.Steps {
 		c, err := compileStep(s)
 		if err == nil {
-			_, _, err = c.render(rehearsal) // finds groups that do not exist
+			_, _, err = c.render(rehearsal) // detects references to missing groups
 		}
 		if err != nil {
 			return r, fmt.Errorf("steps[%d]: %w", i, err)
@@ -139,14 +139,13 @@ func compileArguments(data json.RawMessage) (any, error) {
 	return mapStrings(object, func(s string) (any, error) { return newTemplate(s) })
 }
 
-// newTemplate fails on a key or a group that is not there instead of writing
-// "<no value>".
+// newTemplate compiles a template. Executing it fails on a missing key or group instead
+// of writing "<no value>".
 func newTemplate(text string) (*template.Template, error) {
 	return template.New("").Option("missingkey=error").Parse(text)
 }
 
-// mapStrings is the value with f over every string in it that is not a key;
-// templates count as strings once compiled.
+// mapStrings returns the value with f applied to each string in it, except keys.
 func mapStrings(v any, f func(string) (any, error)) (any, error) {
 	switch v := v.(type) {
 	case string:
@@ -175,7 +174,7 @@ func mapStrings(v any, f func(string) (any, error)) (any, error) {
 	return v, nil
 }
 
-// render is the step's text and the arguments of its calls, in order.
+// render returns the step's text and the arguments of its tool calls, in order.
 func (s *step) render(sc scene) (string, []string, error) {
 	text, err := execute(s.text, sc)
 	if err != nil {
@@ -196,8 +195,8 @@ func (s *step) render(sc scene) (string, []string, error) {
 	return text, arguments, nil
 }
 
-// fill puts the scene into compiled arguments. A filled string stays a string
-// whatever it holds, so no text can become JSON of its own.
+// fill executes the templates of compiled arguments. The result of a template is always a
+// string, so a text cannot add JSON structure.
 func fill(v any, sc scene) (any, error) {
 	switch v := v.(type) {
 	case *template.Template:

@@ -17,8 +17,8 @@ import (
 	"github.com/anima-run/anima/services/inference-router/internal/provider/openai/wire"
 )
 
-// Handler answers POST /v1/chat/completions and GET /v1/models. It takes any
-// key and none. It may be called concurrently.
+// Handler answers POST /v1/chat/completions and GET /v1/models. It does not check keys.
+// It is safe for concurrent use.
 type Handler struct {
 	play *play
 	mux  *http.ServeMux
@@ -27,10 +27,11 @@ type Handler struct {
 	requests wire.Decoder
 
 	mu     sync.Mutex
-	failed map[*step]int // how often a step with Times has failed
+	failed map[*step]int // failures so far of steps with Times
 }
 
-// New checks the script; now dates the answers.
+// New returns a handler, or an error if the script is invalid. now is the clock for the
+// dates of the answers.
 func New(s Script, now func() time.Time) (*Handler, error) {
 	p, err := compile(s)
 	if err != nil {
@@ -72,7 +73,7 @@ func (h *Handler) complete(w http.ResponseWriter, r *http.Request) {
 	}
 	if s != nil {
 		if wait(r.Context(), s.DelayMS) != nil {
-			return // the client left
+			return // the client has disconnected
 		}
 		if f := h.fault(s); f != nil {
 			if f.RetryAfter > 0 {
@@ -99,11 +100,12 @@ func (h *Handler) complete(w http.ResponseWriter, r *http.Request) {
 	if s != nil {
 		pause = s.DeltaMS
 	}
-	// Errors mean that the client left; there is nobody to tell.
+	// An error means that the client has disconnected, so it cannot be reported.
 	_ = h.stream(r.Context(), w, res, pause, body.StreamOptions.IncludeUsage)
 }
 
-// refuse is what any provider would not answer. size is the prompt's, in tokens.
+// refuse returns the status and error for a request that any provider refuses, 0 if there
+// is none. size is the number of tokens of the prompt.
 func (h *Handler) refuse(req provider.Request, size int64) (int, wire.Error) {
 	s := h.play.script
 	if req.Model != s.Model && !slices.Contains(s.Aliases, req.Model) {
@@ -124,7 +126,7 @@ func (h *Handler) refuse(req provider.Request, size int64) (int, wire.Error) {
 	return 0, wire.Error{}
 }
 
-// fault is the step's error, if it fails this time.
+// fault returns the step's error if the step fails this time, else nil.
 func (h *Handler) fault(s *step) *Fault {
 	if s.Error == nil {
 		return nil
@@ -141,7 +143,7 @@ func (h *Handler) fault(s *step) *Fault {
 func (h *Handler) stream(ctx context.Context, w http.ResponseWriter, res provider.Response, pauseMS int, usage bool) error {
 	begin := wire.NewStream
 	if pauseMS == 0 {
-		begin = wire.NewBurst // a flush for each piece would only cost
+		begin = wire.NewBurst // without pauses, a flush for each piece has no use
 	}
 	out, err := begin(w, res.ID, res.Model, h.now().Unix())
 	if err != nil {
@@ -184,8 +186,8 @@ func (h *Handler) stream(ctx context.Context, w http.ResponseWriter, res provide
 	return out.Done()
 }
 
-// sizes gives the sizes of an answer's pieces, in characters: always the same
-// for the same answer and seed.
+// sizes returns a function for the sizes of an answer's pieces, in characters: 4 to 31,
+// the same sequence for the same answer and seed.
 func (h *Handler) sizes(id string) func() int {
 	var state [8]byte
 	copy(state[:], id[len(id)-8:])
@@ -193,7 +195,7 @@ func (h *Handler) sizes(id string) func() int {
 	return func() int { return 4 + r.IntN(28) }
 }
 
-// pieces cuts a text between characters.
+// pieces splits a text at character boundaries.
 func pieces(text string, size func() int) []string {
 	var out []string
 	for len(text) > 0 {

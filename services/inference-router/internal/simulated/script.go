@@ -1,12 +1,10 @@
-// Package simulated is a model that is not there: an [http.Handler] that speaks
-// OpenAI's chat-completions protocol and answers from a script. With it the whole
-// path from the loop to a provider is real without any key or network.
+// Package simulated is a scripted model: an [http.Handler] with OpenAI's chat-completions
+// protocol. It serves the whole path from loop to a provider without a key or a network.
 //
-// Its answers depend on the request alone, so they are the same after a restart
-// and when a call is made again. The one exception are scripted errors with a
-// count, which are counted in memory. It is strict where real providers are:
-// unpaired tool results, unknown models and prompts beyond the window are
-// refused.
+// Its answers must depend on the request only, so that they are the same after a restart
+// and for a repeated call. The exception is a scripted error with a count, which is kept
+// in memory. Like real providers, it refuses unpaired tool results, unknown models and
+// prompts larger than the window.
 package simulated
 
 import (
@@ -18,72 +16,70 @@ import (
 	"io"
 )
 
-// Script says what the model answers.
+// Script holds the answers of the model.
 type Script struct {
-	Model   string   `json:"model"`             // the id that it is called by
-	Aliases []string `json:"aliases,omitempty"` // other ids that it answers to
-	// Seed of the sizes in which streamed text arrives.
+	Model   string   `json:"model"`             // its id
+	Aliases []string `json:"aliases,omitempty"` // other ids that it accepts
+	// Seed determines the sizes of the pieces of streamed text.
 	Seed uint64 `json:"seed,omitempty"`
-	// ContextWindow in tokens, prompt and output limit together; 0 is none.
+	// ContextWindow is in tokens, for prompt and output limit together; 0 is unlimited.
 	ContextWindow int64  `json:"context_window,omitempty"`
-	Rules         []Rule `json:"rules,omitempty"` // the first that matches plays
+	Rules         []Rule `json:"rules,omitempty"` // the first matching rule applies
 	Default       Plot   `json:"default,omitzero"`
 }
 
-// Rule is a plot for requests of a kind.
+// Rule is a plot for the requests that match When.
 type Rule struct {
 	When When `json:"when"`
 	Plot
 }
 
-// When matches a request by regular expressions (RE2); an empty one matches
-// everything, but one of the two must be there.
+// When matches a request by regular expressions (RE2). An empty expression matches each
+// text; at least one of the two is required.
 type When struct {
 	LastUser string `json:"last_user,omitempty"` // against the last user message
 	System   string `json:"system,omitempty"`    // against all system messages, joined by newlines
 }
 
-// Plot is a conversation: one step for each answer to the same user message. The
-// step is chosen by counting the assistant's messages after the last user
-// message. After the last step the answer is that step's text, or "Done.".
+// Plot is a conversation: one step for each answer to the same user message. The number
+// of assistant messages after the last user message selects the step. After the last step
+// the answer is the text of that step, or "Done.".
 //
-// A step whose tools are not offered in the request is left out, so a plot also
-// works for a caller without tools.
+// A step is skipped if it calls only tools that the request does not offer, so a plot
+// also works for a caller without tools.
 type Plot struct {
 	Steps []Step `json:"steps,omitempty"`
 }
 
-// Step is one answer. Text and the strings inside arguments are text/template
-// templates over .User (the last user message, cut), .ToolResult (the last tool
-// result after it, cut) and .Match (what last_user matched: the whole, then its
-// groups).
+// Step is one answer. Text and the strings inside arguments are text/template templates
+// with the data .User (the last user message, truncated), .ToolResult (the last tool
+// result after it, truncated) and .Match (the match of last_user and its groups).
 type Step struct {
 	Text      string `json:"text,omitempty"`
 	ToolCalls []Call `json:"tool_calls,omitempty"`
-	DelayMS   int    `json:"delay_ms,omitempty"` // before the answer begins
-	DeltaMS   int    `json:"delta_ms,omitempty"` // before each further piece of a stream
+	DelayMS   int    `json:"delay_ms,omitempty"` // delay before the answer, in milliseconds
+	DeltaMS   int    `json:"delta_ms,omitempty"` // delay before each further piece of a stream, in milliseconds
 	Error     *Fault `json:"error,omitempty"`    // instead of the answer
 }
 
-// Call is a tool call. Arguments is a JSON object; none is {}.
+// Call is a tool call. Arguments is a JSON object; if missing, it is {}.
 type Call struct {
 	Name      string          `json:"name"`
 	Arguments json.RawMessage `json:"arguments,omitempty"`
 }
 
-// Fault is an error answer in OpenAI's form.
+// Fault is an error answer in OpenAI's format.
 type Fault struct {
 	Status     int    `json:"status"`
 	RetryAfter int    `json:"retry_after,omitempty"` // seconds; 0 sends no header
 	Code       string `json:"code,omitempty"`
 	Message    string `json:"message,omitempty"`
-	// Times that the step fails in this process, whoever asks, before it answers;
-	// 0 is always.
+	// Times is the number of failures of the step in this process, over all callers; 0
+	// means that it fails always.
 	Times int `json:"times,omitempty"`
 }
 
-// Parse reads a script and checks it. It knows every field: one that is
-// misspelt is an error.
+// Parse decodes and checks a script. An unknown field is an error.
 func Parse(data []byte) (Script, error) {
 	var s Script
 	d := json.NewDecoder(bytes.NewReader(data))
@@ -103,8 +99,8 @@ func Parse(data []byte) (Script, error) {
 //go:embed default.json
 var defaultScript []byte
 
-// Default is the script of the demonstration. A message that asks to write or
-// research makes the agent work through its tools; "forbidden" tries what policy
-// denies; "sleep" sleeps; "tell 0x… something" sends a message; messages from
-// peers and wakes are answered in a few words.
+// Default returns the script of the demonstration. A message that asks to write or
+// research makes the agent use its tools; "forbidden" makes a call that policy denies;
+// "sleep" makes the agent sleep; "tell 0x… something" sends a message; messages from
+// peers and wakes get a short answer.
 func Default() (Script, error) { return Parse(defaultScript) }

@@ -41,7 +41,7 @@ func TestParseSaysWhatIsWrong(t *testing.T) {
 	}
 }
 
-// Whatever parses can be written and read again, and answers.
+// FuzzParse checks that each valid script can be encoded and parsed again.
 func FuzzParse(f *testing.F) {
 	f.Add(`{"model":"m","rules":[{"when":{"last_user":"(a)"},"steps":[{"text":"{{index .Match 1}}","tool_calls":[{"name":"f","arguments":{"x":["{{.User}}"]}}]}]}]}`)
 	f.Add(`{"model":"m","default":{"steps":[{"error":{"status":500}}]}}`)

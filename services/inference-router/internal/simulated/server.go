@@ -11,16 +11,17 @@ import (
 	"time"
 )
 
-// Server is a handler on a port of its own.
+// Server serves a handler on its own port.
 type Server struct {
 	http   *http.Server
 	url    string
 	cancel context.CancelFunc
-	done   chan error // what Serve returned
+	done   chan error // receives the result of Serve
 }
 
-// Listen serves on an address; port 0 takes a free one. Only loopback is right
-// for it: it asks for no key. ctx bounds finding the address, not the server.
+// Listen serves on an address; port 0 selects a free one. Use a loopback address only,
+// because the server requires no key. ctx bounds the resolution of the address, not the
+// server.
 func Listen(ctx context.Context, addr string, h http.Handler) (*Server, error) {
 	ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
 	if err != nil {
@@ -29,8 +30,8 @@ func Listen(ctx context.Context, addr string, h http.Handler) (*Server, error) {
 	return Start(ctx, ln, h), nil
 }
 
-// Start serves on the listener and takes it over. Requests see ctx's values but
-// not its end; [Server.Close] ends them.
+// Start serves on the listener and takes ownership of it. The contexts of requests have
+// the values of ctx but not its cancellation; [Server.Close] cancels them.
 func Start(ctx context.Context, ln net.Listener, h http.Handler) *Server {
 	base, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	s := &Server{
@@ -38,7 +39,7 @@ func Start(ctx context.Context, ln net.Listener, h http.Handler) *Server {
 			Handler:           h,
 			ReadHeaderTimeout: 10 * time.Second,
 			BaseContext:       func(net.Listener) context.Context { return base },
-			ErrorLog:          log.New(io.Discard, "", 0), // broken clients are the test's wish
+			ErrorLog:          log.New(io.Discard, "", 0), // clients that break off are part of the tests
 		},
 		url:    "http://" + ln.Addr().String() + "/v1",
 		cancel: cancel,
@@ -48,13 +49,13 @@ func Start(ctx context.Context, ln net.Listener, h http.Handler) *Server {
 	return s
 }
 
-// URL is the base URL for an OpenAI client, with the version.
+// URL returns the base URL for an OpenAI client, with the version.
 func (s *Server) URL() string { return s.url }
 
-// shutdownWait bounds Close; handlers end at once when their context does.
+// shutdownWait bounds Close. Handlers return when their context is canceled.
 const shutdownWait = 5 * time.Second
 
-// Close ends running answers, stops serving and waits for both. It is called
+// Close cancels the running answers, stops serving and waits for both. It must be called
 // once.
 func (s *Server) Close() error {
 	s.cancel()

@@ -21,7 +21,7 @@ import (
 
 func now() time.Time { return time.Unix(1_800_000_000, 0) }
 
-// serve plays a script on a port of its own and gives its base URL.
+// serve runs a script on its own port and returns its base URL.
 func serve(t *testing.T, script simulated.Script) string {
 	t.Helper()
 	h, err := simulated.New(script, now)
@@ -67,7 +67,7 @@ func adapter(t *testing.T, url string) provider.Provider {
 	return p
 }
 
-// client is OpenAI's own, without the environment.
+// client returns OpenAI's official client, without the environment.
 func client(url string) sdk.ChatCompletionService {
 	return sdk.NewChatCompletionService(option.WithBaseURL(url), option.WithMaxRetries(0),
 		option.WithHTTPClient(&http.Client{Transport: &http.Transport{}}))
@@ -111,7 +111,8 @@ func TestOfficialClientPlain(t *testing.T) {
 	}
 }
 
-// A stream says the same as a whole answer, in pieces.
+// TestOfficialClientStream checks that a stream has the content of the whole answer, in
+// pieces.
 func TestOfficialClientStream(t *testing.T) {
 	t.Parallel()
 	c := client(serve(t, byDefault(t)))
@@ -161,8 +162,8 @@ var allTools = []provider.Tool{
 	{Name: "write_file"}, {Name: "exec"}, {Name: "check_credits"}, {Name: "remember_fact"}, {Name: "send_message"}, {Name: "sleep"},
 }
 
-// converse plays a conversation to its end as the loop would: every call is
-// answered with "result of <tool>".
+// converse runs a conversation to its end as loop would: it answers each tool call with
+// "result of <tool>".
 func converse(t *testing.T, p provider.Provider, text string) []provider.Response {
 	t.Helper()
 	req := provider.Request{
@@ -195,8 +196,8 @@ func TestDefaultScript(t *testing.T) {
 	const peer = "0x00000000000000000000000000000000000000Aa"
 	for _, c := range []struct {
 		text  string
-		calls []string // name and arguments, in order
-		last  string   // in the final text
+		calls []string // names and arguments, in order
+		last  string   // a part of the final text
 	}{
 		{"Research the history of tea.", []string{
 			"write_file Research the history", `exec {"command":"wc -w notes.txt"}`, "check_credits {}", "remember_fact history of tea",
@@ -231,7 +232,8 @@ func TestDefaultScript(t *testing.T) {
 	}
 }
 
-// A restart, and a call made again, change nothing.
+// TestAnswersDependOnTheRequestAlone checks that a restart and a repeated call do not
+// change the answers.
 func TestAnswersDependOnTheRequestAlone(t *testing.T) {
 	t.Parallel()
 	const text = "write about rivers"
@@ -379,7 +381,8 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// Delays end with the client, and Close ends them too.
+// TestDelaysEnd checks that delays end when the client disconnects and when the server is
+// closed.
 func TestDelaysEnd(t *testing.T) {
 	t.Parallel()
 	const script = `{"model":"m","rules":[

@@ -8,30 +8,30 @@ import (
 	"github.com/anima-run/anima/pkg/sqldb"
 )
 
-// Failed is an attempt to call a provider that failed.
+// Failed is a failed attempt to call a provider.
 type Failed struct {
 	Call, Run, Agent, Turn, Model, Provider string
-	Kind                                    string // why, in one word
-	Message                                 string // of the provider, safe to show
-	Counts                                  bool   // it is one of the tries that a call has
-	InputTokens, OutputTokens               int64  // of what had arrived
+	Kind                                    string // the [provider.Kind] of the error
+	Message                                 string // the error, safe to show
+	Counts                                  bool   // the attempt counts towards the limit of attempts
+	InputTokens, OutputTokens               int64  // of the partial answer
 	Cost                                    api.Micros
-	Hold                                    string // that it is paid from; "" for a free model
+	Hold                                    string // the hold that it is paid from; "" for a free model
 	At                                      int64  // Unix µs
 }
 
-// Tries counts failed attempts.
+// Tries holds the counts of failed attempts.
 type Tries struct {
-	Call int        // of the call
-	Cost api.Micros // of the call, those that do not count as tries included
-	Run  int        // of all calls of the run; 0 for a call that has none
+	Call int        // failed attempts of the call
+	Cost api.Micros // their cost, with that of attempts that do not count
+	Run  int        // failed attempts of all calls of the run; 0 for a call without a run
 }
 
 const triesColumns = `cast(coalesce(sum(case when call_id = $1 then counts else 0 end), 0) as bigint),
 	cast(coalesce(sum(case when call_id = $1 then cost else 0 end), 0) as bigint),
 	cast(coalesce(sum(case when run_id = $2 and run_id <> '' then counts else 0 end), 0) as bigint) from failed_calls where call_id = $1 or (run_id = $2 and run_id <> '')`
 
-// Fail stores a failed attempt, once, and counts it.
+// Fail stores a failed attempt and returns the counts that include it. It is idempotent.
 func (s *Store) Fail(ctx context.Context, f Failed) (Tries, error) {
 	var n Tries
 	counts := 0
@@ -49,7 +49,7 @@ func (s *Store) Fail(ctx context.Context, f Failed) (Tries, error) {
 	return n, err
 }
 
-// FailedByHold returns the failed attempt that a hold was made for, if there is one.
+// FailedByHold returns the failed attempt of a hold, and false if there is none.
 func (s *Store) FailedByHold(ctx context.Context, hold string) (Failed, bool, error) {
 	var f Failed
 	err := s.db.QueryRowContext(ctx, `select call_id, run_id, agent, turn_id, model, provider, kind, message, cost, hold, at from failed_calls

@@ -1,5 +1,5 @@
-// Package sqlstore keeps what model calls cost and what they answered, the same
-// statements on SQLite and Postgres.
+// Package sqlstore stores the answers of model calls, their cost and the failed attempts.
+// It uses the same statements on SQLite and PostgreSQL. It must not call other services.
 package sqlstore
 
 import (
@@ -19,23 +19,24 @@ import (
 //go:embed migrations/*.sql
 var files embed.FS
 
-// Migrations of the store. The outbox's are among them for the release before, which
-// announced each call; this one writes no row of it.
+// Migrations returns the migrations of the store. They include those of the outbox for
+// the previous release, which announced each call; this release writes no row of the
+// outbox.
 func Migrations() fs.FS {
 	sub, err := fs.Sub(files, "migrations")
 	if err != nil {
-		panic(err) // the folder is embedded above
+		panic(err) // impossible: the folder is embedded above
 	}
 	return outbox.WithMigrations(sub)
 }
 
-// Store is safe for concurrent use.
+// Store holds the database. It is safe for concurrent use.
 type Store struct{ db *sqldb.DB }
 
 // New returns a store on a migrated database.
 func New(db *sqldb.DB) *Store { return &Store{db: db} }
 
-// Call is a model call that was answered.
+// Call is an answered model call.
 type Call struct {
 	ID                        string
 	Agent, Session, Turn      string
@@ -48,7 +49,7 @@ type Call struct {
 	At                        int64 // Unix µs
 }
 
-// Paid is one call with its answer.
+// Paid is a call with its answer.
 type Paid struct {
 	Call   Call
 	Hold   string // the hold that it is paid from; "" for a free call
@@ -56,8 +57,9 @@ type Paid struct {
 	Answer api.Completion
 }
 
-// Record stores a call. One that is stored already is left as it is, and is what Record
-// returns: of two replicas that answered the same question, the first is right.
+// Record stores a call with its answer and returns it. If a call with the same id is
+// stored already, Record returns that one: of two replicas that answered the same call,
+// the first to commit decides the answer.
 func (s *Store) Record(ctx context.Context, p Paid) (Paid, error) {
 	answer, err := api.Encode(p.Answer)
 	if err != nil {
@@ -83,15 +85,15 @@ func (s *Store) Record(ctx context.Context, p Paid) (Paid, error) {
 	return first, err
 }
 
-// Spending is what an agent paid for one model.
+// Spending is the sum of the calls of an agent to one model.
 type Spending struct {
 	Model                            string
 	Cost                             api.Micros
 	Calls, InputTokens, OutputTokens int64
 }
 
-// Spent sums what an agent paid since a time, by model; model "" means all. Attempts
-// that broke off and were paid are calls, too.
+// Spent returns the spending of an agent since a time, by model; an empty model means
+// all. Failed attempts with a cost are counted as calls.
 func (s *Store) Spent(ctx context.Context, agent, model string, since time.Time) ([]Spending, error) {
 	return sqldb.All(ctx, s.db, func(r sqldb.Scanner) (v Spending, err error) {
 		return v, r.Scan(&v.Model, &v.Cost, &v.Calls, &v.InputTokens, &v.OutputTokens)
@@ -101,13 +103,13 @@ func (s *Store) Spent(ctx context.Context, agent, model string, since time.Time)
 		where $2 = '' or model = $2 group by model order by model`, agent, model, since.UnixMicro())
 }
 
-// Find returns the stored call with an id, if there is one.
+// Find returns the stored call with an id, and false if there is none.
 func (s *Store) Find(ctx context.Context, id string) (Paid, bool, error) {
 	return s.find(ctx, `id = $1`, id)
 }
 
-// Look returns the stored call with an id, if there is one, else the failed attempts at
-// it, in one statement.
+// Look returns the stored call with an id; if there is none, it returns false and the
+// counts of the call's failed attempts. It takes one statement.
 func (s *Store) Look(ctx context.Context, id string) (Paid, bool, Tries, error) {
 	var p Paid
 	var n Tries
@@ -129,7 +131,8 @@ func (s *Store) Look(ctx context.Context, id string) (Paid, bool, Tries, error) 
 	return p, true, n, nil
 }
 
-// FindByHold returns the stored call that is paid from a hold, if there is one.
+// FindByHold returns the stored call that is paid from a hold, and false if there is
+// none.
 func (s *Store) FindByHold(ctx context.Context, hold string) (Paid, bool, error) {
 	return s.find(ctx, `hold = $1 and hold <> ''`, hold)
 }

@@ -2,17 +2,18 @@ package rule
 
 import "github.com/anima-run/anima/pkg/api/catalog"
 
-// Principal is who is behind an input.
+// Principal is the source of an input.
 type Principal struct {
 	Kind    Kind
 	Address string // of a peer
 }
 
-// Kind orders principals by authority. The zero value, as every unknown one,
-// counts as external.
+// Kind is the kind of a principal; kinds are ordered by authority. The zero value and
+// unknown values count as external.
 type Kind string
 
-// The principals, from the most to the least trusted (design §6).
+// Kinds of principals, from the most to the least trusted (docs/reference/policy.md,
+// Principals).
 const (
 	Creator   Kind = "creator"
 	Self      Kind = "self"
@@ -21,7 +22,8 @@ const (
 	External  Kind = "external"
 )
 
-// Authority is a number so that tools can demand a minimum (spec-core-2 §4.4).
+// Authority returns the authority of a kind, from 20 to 100. Tools require a minimum
+// (docs/reference/policy.md, Authority).
 func (k Kind) Authority() int {
 	switch k {
 	case Creator:
@@ -37,16 +39,16 @@ func (k Kind) Authority() int {
 	return 20
 }
 
-// The least authority for a tool of risk dangerous, and for one that also moves
-// money, spec-core-2 §4.4.
+// Least authority for a tool of risk dangerous, and for a dangerous tool that moves money
+// (docs/reference/policy.md, Authority).
 const (
 	dangerousNeeds = 60
 	moneyNeeds     = 80
 )
 
-// toolNeeds is the least authority per tool; tools that are not listed serve
-// everybody. A message leaves the machine; the others leave the process, reach
-// the network or change how the agent goes on living.
+// toolNeeds returns the least authority per tool; tools that are not listed need none.
+// Messages leave the machine and need 40. The other tools start programs, reach the
+// network or change how the agent runs, and need 50.
 func toolNeeds() map[string]int {
 	needs := map[string]int{"send_message": Peer.Authority(), "message_child": Peer.Authority()}
 	for _, tool := range []string{
@@ -58,7 +60,7 @@ func toolNeeds() map[string]int {
 	return needs
 }
 
-// minimum denies a tool to turns caused by somebody with too little authority.
+// minimum denies a tool if the authority of the turn is below the tool's minimum.
 func minimum() Rule {
 	needs := toolNeeds()
 	return Rule{
@@ -77,8 +79,8 @@ func minimum() Rule {
 	}
 }
 
-// dangerous denies tools of risk dangerous below authority 60, and below 80
-// those that move money.
+// dangerous denies tools of risk dangerous below authority 60, and below 80 if they move
+// money.
 func dangerous() Rule {
 	return Rule{
 		ID: "authority.external_tool_restriction", Priority: 400,
@@ -100,8 +102,9 @@ func dangerous() Rule {
 	}
 }
 
-// spending lets the creator decide on what moves money for somebody below
-// authority 60 (spec-core-2 §4.4). Dangerous tools were refused before.
+// spending requires the creator's approval for a tool that moves money when the authority
+// is below 60 (docs/reference/policy.md, Authority). Tools of risk dangerous are the
+// subject of [dangerous].
 func spending() Rule {
 	return Rule{
 		ID: "authority.spending", Priority: 400,
@@ -118,11 +121,10 @@ func spending() Rule {
 	}
 }
 
-// selfModification denies writes to what makes the agent what it is when the
-// turn has too little authority. Most of these names are refused to everybody
-// by path.protected_files before this rule is asked. MEMORY.md is open to the
-// heartbeat, whose turns hold no foreign text, and closed to peers, who would
-// otherwise write into every later prompt.
+// selfModification denies writes to files that define the agent if the turn has too
+// little authority. path.protected_files denies most of these names at any authority and
+// is evaluated first. Heartbeat turns may write MEMORY.md because they contain no text of
+// other agents; peers may not, because every later prompt contains it.
 func selfModification(g *guards) Rule {
 	return Rule{
 		ID: "authority.self_mod_from_external", Priority: 400,
@@ -146,7 +148,7 @@ func selfModification(g *guards) Rule {
 	}
 }
 
-// name is how a principal is called in a message.
+// name returns the kind of a principal as messages show it.
 func (p Principal) name() string {
 	switch p.Kind {
 	case Creator, Self, Heartbeat, Peer:

@@ -7,7 +7,8 @@ import (
 	"github.com/anima-run/anima/services/policy/internal/rule"
 )
 
-// Design §11: at most 50 µs without I/O.
+// BenchmarkEvaluate measures an evaluation. The goal is 50 µs without I/O
+// (docs/reference/policy.md, Limits).
 func BenchmarkEvaluate(b *testing.B) {
 	book := standard(b)
 	for _, c := range []struct {

@@ -13,29 +13,30 @@ import (
 	"github.com/anima-run/anima/pkg/api/catalog"
 )
 
-// revision is raised by hand when a rule judges differently with the same data.
+// revision is part of the version of a book. Raise it when a rule judges differently with
+// the same data.
 const revision = 3
 
-// The two checks that come before every rule; they are part of the engine.
+// Checks of the engine, which run before every rule.
 const (
 	knownTool   = "catalogue.known_tool"
 	fitsSchema  = "validate.schema"
-	buildChecks = 0 // their priority
+	buildChecks = 0 // priority of both in [Book.Describe]
 )
 
-// Book is an ordered set of rules over a catalogue. It is immutable and may be
-// used by many goroutines.
+// Book is an ordered set of rules over a catalogue. It is immutable and safe for
+// concurrent use.
 type Book struct {
 	tools   Catalogue
 	rules   []Rule
 	version string
 }
 
-// Window is how far back the rate of a tool looks, 0 for a tool without one:
-// whoever calls Evaluate counts that far.
+// Window returns the rolling window of a tool's rate limit, or 0 if the tool has no
+// limit. The caller of Evaluate counts the earlier calls in this window.
 func (b *Book) Window(tool string) time.Duration { return limits()[tool].Window }
 
-// Standard returns the rules in force over the tools that exist.
+// Standard returns the book of all rules over the complete catalogue.
 func Standard() (*Book, error) {
 	g := newGuards()
 	return New(Tools(),
@@ -49,8 +50,8 @@ func Standard() (*Book, error) {
 	)
 }
 
-// New returns a book of rules, evaluated by ascending priority, equal ones in
-// the order given. A rule without ID or Check, or an ID used twice, is an error.
+// New returns a book of rules. Rules are evaluated by ascending priority, rules of equal
+// priority in the given order. A rule without ID or Check, or a repeated ID, is an error.
 func New(tools Catalogue, rules ...Rule) (*Book, error) {
 	b := &Book{tools: tools, rules: slices.Clone(rules)}
 	slices.SortStableFunc(b.rules, func(x, y Rule) int { return cmp.Compare(x.Priority, y.Priority) })
@@ -78,16 +79,18 @@ func New(tools Catalogue, rules ...Rule) (*Book, error) {
 	return b, nil
 }
 
-// Version identifies the rules and their data: 16 hex digits, the same in every
-// process that runs the same rules.
+// Version identifies the rules and their data by 16 hex digits. It is equal in all
+// processes with the same rules.
 func (b *Book) Version() string { return b.version }
 
-// Evaluate decides one call. It never fails: what cannot be judged is denied.
-// A tool outside the catalogue that is no MCP server's is [UnknownTool], arguments that do not fit its
-// schema are [ValidationFailed], so that no rule meets a value of the wrong
-// type. Then the rules are asked in order: the first Deny is final, the first
-// Quarantine is kept unless a later rule denies, and when none objects the call
-// is allowed.
+// Evaluate decides on one call. It returns no error: a call that cannot be judged is
+// denied.
+//
+// A tool that is neither in the catalogue nor named as one of an MCP server is denied
+// with [UnknownTool]. Arguments that do not fit the tool's schema are denied with
+// [ValidationFailed], so rules see only values of the right type. Then the rules are
+// evaluated in order. The first Deny is final. The first Quarantine is kept unless a
+// later rule denies. Without a finding the call is allowed.
 func (b *Book) Evaluate(in Input) Decision {
 	authority := in.By.Kind.Authority()
 	t, ok := b.tools[in.Tool]
@@ -129,7 +132,7 @@ func (b *Book) Evaluate(in Input) Decision {
 	return d
 }
 
-// trigger makes a finding the outcome.
+// trigger sets the outcome to a finding.
 func (d *Decision) trigger(id string, f Finding) {
 	d.Action, d.Code, d.Message = f.Action, f.Code, f.Message
 	d.RulesEvaluated = append(d.RulesEvaluated, id)
@@ -138,7 +141,7 @@ func (d *Decision) trigger(id string, f Finding) {
 
 var errPanic = errors.New("rule panicked")
 
-// check asks one rule; a panic is an error of that rule.
+// check evaluates one rule. A panic of the rule is returned as an error.
 func (r Rule) check(c *Call) (f *Finding, err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -155,16 +158,16 @@ func (s Selector) selects(t catalog.Tool) bool {
 	return slices.Contains(s.Tools, t.Name) || slices.Contains(s.Categories, t.Category) || slices.Contains(s.Risks, t.Risk)
 }
 
-// RuleInfo describes a rule to people.
+// RuleInfo describes a rule to a reader.
 type RuleInfo struct {
 	ID       string   `json:"id"`
 	Priority int      `json:"priority"`
-	Tools    []string `json:"tools,omitempty"` // names, category:x or risk:x; none: every tool
+	Tools    []string `json:"tools,omitempty"` // names, category:x or risk:x; empty means every tool
 	Does     string   `json:"does"`
 	Codes    []Code   `json:"codes"`
 }
 
-// Describe lists the checks and rules in the order they are evaluated.
+// Describe returns the checks and rules in the order of their evaluation.
 func (b *Book) Describe() []RuleInfo {
 	infos := []RuleInfo{
 		{ID: knownTool, Priority: buildChecks, Does: "refuses a tool that is neither in the catalogue nor named as one of an MCP server (mcp_…)", Codes: []Code{UnknownTool}},

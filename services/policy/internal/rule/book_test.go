@@ -16,7 +16,8 @@ func fixed(id string, priority int, f *rule.Finding) rule.Rule {
 	return rule.Rule{ID: id, Priority: priority, Check: func(*rule.Call) (*rule.Finding, error) { return f, nil }}
 }
 
-// Vectors V-09.
+// TestEngine tests the vectors V-09 (docs/reference/policy.md, Test vectors), and rules
+// that fail.
 func TestEngine(t *testing.T) {
 	t.Parallel()
 	no := &rule.Finding{Action: rule.Deny, Code: "NO", Message: "no"}
@@ -82,7 +83,8 @@ func TestEngine(t *testing.T) {
 	}
 }
 
-// Vector V-12 for the rule itself: a dangerous tool needs authority 60.
+// TestDangerousTools tests the vector V-12, authority (docs/reference/policy.md, Test
+// vectors), for the rule alone: a dangerous tool needs authority 60.
 func TestDangerousTools(t *testing.T) {
 	t.Parallel()
 	b, err := rule.New(rule.Catalogue{"spawn_child": {Name: "spawn_child", Risk: catalog.Dangerous}}, rule.DangerousForTest())
@@ -99,7 +101,8 @@ func TestDangerousTools(t *testing.T) {
 	}
 }
 
-// Vector V-12 for the rule alone: in the full book path.protected_files comes
+// TestSelfModification tests the vectors V-12, own files (docs/reference/policy.md, Test
+// vectors), for the rule alone. In the standard book, path.protected_files is evaluated
 // first.
 func TestSelfModification(t *testing.T) {
 	t.Parallel()

@@ -8,8 +8,8 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// language returns the interpreter a command is, without its version:
-// python3.12 is python.
+// language returns the interpreter that a command starts, without its version: python for
+// python3.12.
 func language(name string) (string, bool) {
 	trimmed := strings.TrimRight(name, "0123456789.")
 	if trimmed == "rscript" {
@@ -53,8 +53,8 @@ func (s *script) interpreter(lang string, options []string, args []word, stmt *s
 	return nil
 }
 
-// codeAfter says where an option puts code: in the next word (-c, -Ic, --eval)
-// or in its own (-c'code', --eval=code).
+// codeAfter returns the code that an option contains (-c'code', --eval=code), or reports
+// that the next word is the code (-c, -Ic, --eval).
 func codeAfter(options []string, a string) (code string, next bool) {
 	for _, o := range options {
 		if a == o {
@@ -92,7 +92,7 @@ func (s *script) editorCode(lang string, args []word) *Finding {
 			continue
 		}
 		code := strings.TrimPrefix(a.text, "-e")
-		if lang == "sed" || lang == "gsed" { // w and e need no more than a letter
+		if lang == "sed" || lang == "gsed" { // the sed commands w and e have one letter
 			if _, started, ok := strings.Cut(code, "e "); ok {
 				if f := s.program(started); f != nil && f.Code == ForbiddenCommand {
 					return f
@@ -105,9 +105,9 @@ func (s *script) editorCode(lang string, args []word) *Finding {
 	return nil
 }
 
-// code scans a program in another language for protected names and, where it
-// can start commands, for commands in its strings. It does not understand the
-// language: what it builds at run time is the sandbox's to stop.
+// code scans a program in another language for protected names and, if the program can
+// start commands, for commands in its strings. It does not parse the language; the
+// sandbox restricts what the program builds at run time.
 func (s *script) code(text string) *Finding {
 	writes := slices.ContainsFunc([]string{
 		"write", "unlink", "remove", "rename", "replace", "append", "truncate", "rm(", "rmSync", "rmtree", "copy", "'w", `"w`, "'a'", `"a"`, "-i",
@@ -139,8 +139,8 @@ func (s *script) scan(text string, writes, starts bool) *Finding {
 	return nil
 }
 
-// tokens yields the runs of characters that file names have, with the
-// character before each.
+// tokens yields the runs of characters that are common in file names, each with the
+// character before it.
 func tokens(text string) iter.Seq2[string, rune] {
 	return func(yield func(string, rune) bool) {
 		start, before := -1, rune(0)
@@ -157,7 +157,7 @@ func tokens(text string) iter.Seq2[string, rune] {
 	}
 }
 
-// quotedStrings returns what stands between equal quotes.
+// quotedStrings returns the strings between pairs of equal quotes.
 func quotedStrings(text string) []string {
 	var all []string
 	for i := 0; i < len(text); i++ {
@@ -173,7 +173,7 @@ func quotedStrings(text string) []string {
 	return all
 }
 
-// statementSQL refuses SQL typed as if it were a command.
+// statementSQL refuses SQL that is entered as a command.
 func (s *script) statementSQL(argv []word) *Finding {
 	if len(argv) < 2 || argv[0].text == "truncate" && fold(argv[1].text) != "table" {
 		return nil // truncate(1), the command
@@ -195,8 +195,9 @@ func (s *script) statementSQL(argv []word) *Finding {
 	return forbid("this is SQL that destroys data, not a command; use the tools for memory instead")
 }
 
-// database judges the SQL a client is given. The agent's own tables in a file
-// of its own are its own; the tables of its state, and every server, are not.
+// database judges the SQL that a database client receives. It refuses changes of the tables
+// of the agent's state, and on a database server every change of a table except insert. The
+// agent may change other tables in its own files.
 func (s *script) database(name string, args []word, stmt *syntax.Stmt) *Finding {
 	texts := make([]string, 0, len(args)+1)
 	for _, a := range args {

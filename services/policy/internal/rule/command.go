@@ -8,8 +8,8 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// run judges one simple command. stmt is the statement it stands in: what it
-// reads comes from there.
+// run judges one simple command. stmt is the statement of the command and determines its
+// standard input.
 func (s *script) run(argv []word, stmt *syntax.Stmt) *Finding {
 	if s.commands++; s.commands > maxCommands {
 		return unjudgeable("the script has more than %d commands; split it", maxCommands)
@@ -43,7 +43,8 @@ func (s *script) run(argv []word, stmt *syntax.Stmt) *Finding {
 	return s.operands(name, args)
 }
 
-// refused says what speaks against a command by its name.
+// refused returns the finding against a command that its name or its network use forbids,
+// or nil.
 func (s *script) refused(name string, argv []word) *Finding {
 	if why, ok := s.tables.Forbidden[name]; ok || strings.HasPrefix(name, "mkfs") {
 		if !ok {
@@ -60,8 +61,8 @@ func (s *script) refused(name string, argv []word) *Finding {
 	return nil
 }
 
-// starter judges commands whose operands are commands or shell source; false
-// when this is none of them.
+// starter judges commands with operands that are commands or shell source. The result is
+// false for any other command.
 func (s *script) starter(name string, args []word, stmt *syntax.Stmt) (*Finding, bool) {
 	if s.tables.Shells[name] {
 		return s.shellProgram(name, args, stmt), true
@@ -87,7 +88,7 @@ func (s *script) starter(name string, args []word, stmt *syntax.Stmt) (*Finding,
 	return nil, false
 }
 
-// byName applies what is known about the operands of one command.
+// byName applies the rules for the operands of specific commands.
 func (s *script) byName(name string, args []word, stmt *syntax.Stmt) *Finding {
 	if _, ok := s.tables.Databases[name]; ok {
 		return s.database(name, args, stmt)
@@ -143,7 +144,7 @@ func (s *script) byName(name string, args []word, stmt *syntax.Stmt) *Finding {
 	return nil
 }
 
-// operands looks for protected names among the arguments of any command.
+// operands refuses protected names among the arguments of a command.
 func (s *script) operands(name string, args []word) *Finding {
 	pattern := s.tables.Patterns[name] && !slices.ContainsFunc(args, func(w word) bool {
 		return w.text == "-e" || w.text == "-f"
@@ -185,7 +186,7 @@ func (s *script) operands(name string, args []word) *Finding {
 	return nil
 }
 
-// readsOnly says whether a command leaves the files it is given as they are.
+// readsOnly reports whether a command leaves its input files unchanged.
 func (s *script) readsOnly(name string, args []word) bool {
 	switch name {
 	case "sed", "gsed":
@@ -201,14 +202,14 @@ func (s *script) readsOnly(name string, args []word) bool {
 		sub, _ := gitSub(args)
 		return s.tables.GitReads[sub]
 	case "find":
-		return true // what it runs or deletes is judged by itself
+		return true // run judges its -exec commands, find judges its deletions
 	case "awk", "gawk", "mawk", "nawk":
 		return !slices.ContainsFunc(args, func(w word) bool { return strings.Contains(w.text, "inplace") })
 	}
 	return s.tables.Readers[name]
 }
 
-// attached looks at values glued to something else: --file=x, if=x, -fx,
+// attached checks values that are attached to an option or prefix: --file=x, if=x, -fx,
 // @x, host:x.
 func (s *script) attached(a word, reads bool) *Finding {
 	p := a.pattern()
@@ -245,7 +246,7 @@ func (s *script) attached(a word, reads bool) *Finding {
 	return nil
 }
 
-// locations returns where a word may point.
+// locations returns the paths that a word may refer to, one per possible working folder.
 func (s *script) locations(w word) []location {
 	locs := make([]location, 0, len(s.dirs))
 	for _, d := range s.dirs {
@@ -292,7 +293,7 @@ func (s *script) write(w word) *Finding {
 	return nil
 }
 
-// remoteURL says whether a word is an address; its path is not one of ours.
+// remoteURL reports whether a word is a URL, which is not a local path.
 func remoteURL(text string) bool {
 	scheme, _, ok := strings.Cut(text, "://")
 	return ok && (scheme == "http" || scheme == "https" || scheme == "ssh" || scheme == "git")
@@ -306,7 +307,7 @@ func harmlessDevice(abs string) bool {
 	return strings.HasPrefix(abs, "/dev/fd/")
 }
 
-// socket refuses the network files that bash makes up.
+// socket refuses the network devices that bash emulates.
 func (s *script) socket(text string) *Finding {
 	if !s.network && (strings.Contains(text, "/dev/tcp/") || strings.Contains(text, "/dev/udp/")) {
 		return deny(NetworkDenied, "/dev/tcp and /dev/udp need the network and this agent's sandbox has none")

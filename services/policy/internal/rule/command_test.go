@@ -11,7 +11,8 @@ func judge(b *rule.Book, command string) rule.Decision {
 	return b.Evaluate(call("exec", map[string]any{"command": command}))
 }
 
-// Vectors V-05: what the reference allows and ours must not is among them.
+// TestForbidden tests the denied vectors V-05 (docs/reference/policy.md, Test vectors), and
+// other spellings and contexts of forbidden commands.
 func TestForbidden(t *testing.T) {
 	t.Parallel()
 	b := standard(t)
@@ -22,7 +23,7 @@ func TestForbidden(t *testing.T) {
 		"sqlite3 x 'drop table turns'", "delete from turns", "DELETE FROM identity WHERE 1=1", "TRUNCATE everything", "cat .env",
 		"cat ~/.ssh/id_rsa", "cat ~/.gnupg/key", "cat /home/user/wallet.json", "sed -i 's/a/b/' policy-engine.ts", "> policy-rules/x",
 		"> injection-defense.ts", "> audit-log/log.txt",
-		// V-05, deny where the reference allows
+		// V-05, evasions
 		"rm -rf /", "rm -rf /*", "rm 'state'.db", "unlink state.db", "mv state.db /tmp", "kill -9 1", "pkill node", "less .env",
 		"head ~/.ssh/id_rsa", "cat automaton.json", "cat ~/.automaton/api-key", "cp wallet.json /tmp/x && cat /tmp/x",
 		"python3 -c 'print(open(\"wallet.json\").read())'", "env", "printenv", "tee policy-engine.ts",
@@ -44,7 +45,7 @@ func TestForbidden(t *testing.T) {
 		"sed '1e rm -rf /' x", "sqlite3 'file:state.db?mode=ro' .dump", "cat /proc/$$/environ", "rm -rf //", "rm -rf ~+", "> x rm -rf /", "a=1 rm -rf /", "set -- rm -rf /; cat .env",
 		"ls\r\nrm -rf /", "x=.env sh -c 'cat $x'", "exec 3< .env", "mapfile -t a < .env", "f=SOUL.md; echo x > $f", "nice -5 rm -rf /", "cat .env*", "cat .[e]nv", "cat ~agent/.env",
 		"cat $(echo .env)", "$(echo rm) -rf /", "rm -rf $(pwd)", "rm -rf $PWD", "rm -rf ${PWD}",
-		// where commands hide
+		// commands in nested syntax
 		"true && rm -rf /", "true; (rm -rf /)", "echo $(rm -rf /)", "echo `rm -rf /`", `echo "$(rm -rf /)"`, "cat <(rm -rf /)", "if true; then rm -rf /; fi",
 		"while rm -rf /; do :; done", "case x in x) rm -rf /;; esac", "f() { rm -rf /; }; f", "{ rm -rf /; }", "! rm -rf /", "rm -rf / &", "coproc rm -rf /",
 		"time rm -rf /", "x=$(rm -rf /)", "[[ $(rm -rf /) ]]", "echo ${x:-$(rm -rf /)}", "echo $((1 + $(rm -rf /)))", "cat <<EOF\n$(rm -rf /)\nEOF", "((reboot))",
@@ -57,7 +58,7 @@ func TestForbidden(t *testing.T) {
 		"trap 'rm -rf /' EXIT", "alias x='rm -rf /'", "watch 'rm -rf /'", "find . -exec rm -rf / \\;", "find . -exec sh -c 'rm -rf /' \\;",
 		"bash <<< 'rm -rf /'", "sh <<EOF\nrm -rf /\nEOF", "sh <<'EOF'\nrm -rf /\nEOF", "echo wallet.json | xargs cat", "script -c 'rm -rf /'",
 		"nohup timeout 5 env A=b nice sh -c 'rm -rf /'", "strace -o x rm -rf /",
-		// what is removed
+		// targets of removals
 		"rm -rf .", "rm -rf ./", "rm -rf ..", "rm -rf ../*", "rm -rf *", "rm -rf ./*", "rm -rf ~", "rm -rf ~/", "rm -rf $HOME", "rm -rf " + workspace,
 		"rm -rf " + workspace + "/*", "rm -rf /home", "rm -rf /var/lib", "rm -rf x/../..", "rm --recursive --force /", "rm -fR /", "rm --rec /", "rm -rf -- /",
 		"rm -rf --no-preserve-root /x", "rm -rf a / b", "cd / && rm -rf *", "cd ..; rm -rf x", "rm ~/.automaton/*", "rm -r .automaton/skills", "rm /etc/hosts",
@@ -87,7 +88,7 @@ func TestForbidden(t *testing.T) {
 		if d := judge(b, command); d.Action != rule.Deny {
 			t.Errorf("%q is allowed", command)
 		} else if d.Code != rule.ForbiddenCommand && !strings.HasPrefix(command, "curl") {
-			// These are refused for what they do, not for what they hide.
+			// The code must be that of the forbidden effect, not of unreadable syntax.
 			t.Errorf("%q: got %s (%s), want %s", command, d.Code, d.Message, rule.ForbiddenCommand)
 		}
 	}
@@ -173,12 +174,12 @@ func TestNetwork(t *testing.T) {
 	}
 }
 
-// What an honest agent runs.
+// TestAllowed tests that ordinary commands are allowed.
 func TestAllowed(t *testing.T) {
 	t.Parallel()
 	b := standard(t)
 	for _, command := range []string{
-		// V-05
+		// V-05, allowed
 		"ls -la", "npm install express", "git status", "cat /tmp/output.txt", "node index.js", "cat /etc/environment",
 		"echo truncated", "truncate -s 0 log.txt", "grep foo src > out-injection-defense.txt",
 		`echo "rm -rf / is bad"`, "wc -w notes.txt", "echo 'drop table turns'", "printf '%s\\n' 'kill -9 1'", "git commit -m 'rm -rf the cache'",
@@ -207,7 +208,8 @@ func TestAllowed(t *testing.T) {
 	}
 }
 
-// A refusal tells what to do and repeats no text of the command but names.
+// TestRefusalKeepsArgumentsOut tests that the message of a denial has no text of the
+// command except names.
 func TestRefusalKeepsArgumentsOut(t *testing.T) {
 	t.Parallel()
 	d := judge(standard(t), "mysql -psw0rdfish -e 'drop table x'")

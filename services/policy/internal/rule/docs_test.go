@@ -8,8 +8,8 @@ import (
 	"github.com/anima-run/anima/services/policy/internal/rule"
 )
 
-// The installations that docs/tools-skills-mcp.md shows are allowed to an agent whose
-// creator is behind the turn.
+// TestDocumentedInstallations tests that the installations shown in
+// docs/tools-skills-mcp.md are allowed in a turn with the creator's authority.
 func TestDocumentedInstallations(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../../../docs/tools-skills-mcp.md")

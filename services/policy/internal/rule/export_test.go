@@ -1,8 +1,9 @@
 package rule
 
-// DangerousForTest and SelfModificationForTest give tests one rule without the
-// rules that speak before it.
+// DangerousForTest returns the rule authority.external_tool_restriction, so that a test
+// can evaluate it without the rules of higher priority.
 func DangerousForTest() Rule { return dangerous() }
 
-// SelfModificationForTest see [DangerousForTest].
+// SelfModificationForTest returns the rule authority.self_mod_from_external; see
+// [DangerousForTest].
 func SelfModificationForTest() Rule { return selfModification(newGuards()) }

@@ -5,10 +5,10 @@ import (
 	"strings"
 )
 
-// writers are the tools that write the file that they are given.
+// writers are the tools that write the file named by their argument path.
 var writers = []string{"write_file", "edit_own_file"}
 
-// protectedFiles refuses writes to guards and secrets, whoever asks.
+// protectedFiles denies writes to guarded files and secrets at any authority.
 func protectedFiles(g *guards) Rule {
 	return Rule{
 		ID: "path.protected_files", Priority: 200,
@@ -25,7 +25,7 @@ func protectedFiles(g *guards) Rule {
 	}
 }
 
-// readSensitive refuses reads of secrets, whoever asks.
+// readSensitive denies reads of secrets at any authority.
 func readSensitive(g *guards) Rule {
 	return Rule{
 		ID: "path.read_sensitive", Priority: 200,
@@ -42,10 +42,9 @@ func readSensitive(g *guards) Rule {
 	}
 }
 
-// traversal refuses paths outside the workspace, of files and of repositories. It
-// compares text; a link
-// inside the workspace that points out of it is refused by the executor, which
-// opens files through os.Root.
+// traversal denies paths of files and repositories outside the workspace. It compares
+// text only. The executor opens files through os.Root, which refuses a symbolic link that
+// leads out of the workspace.
 func traversal() Rule {
 	return Rule{
 		ID: "path.traversal_detection", Priority: 200,

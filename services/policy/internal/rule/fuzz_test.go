@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// Evaluate answers anything: no panic of a rule, never an allow without every
-// rule having passed.
+// FuzzEvaluate tests that no input makes a rule panic, and that every allowed call has
+// passed all rules.
 func FuzzEvaluate(f *testing.F) {
 	for _, s := range []string{
 		`{"command":"ls -la | wc"}`, `{"command":"sh -c \"$x\" <<EOF\n${a[1]}\nEOF"}`, `{"path":"../~/[a-"}`, `{"command":"x=$'\\u0' {a,{b,c}} ((1)) [[ a ]]"}`,
@@ -41,7 +41,7 @@ func FuzzCommand(f *testing.F) {
 	f.Fuzz(func(t *testing.T, command string) {
 		raw, err := json.Marshal(map[string]string{"command": command})
 		if err != nil {
-			t.Skip() // not a command at all
+			t.Skip() // not JSON-encodable, so not an argument
 		}
 		in := call("exec", nil)
 		in.Args, in.Network = raw, true
@@ -51,7 +51,8 @@ func FuzzCommand(f *testing.F) {
 	})
 }
 
-// The largest command cannot make policy slow or exhaust its stack.
+// TestLargestCommands tests that commands of the maximum size are judged in bounded time
+// and stack.
 func TestLargestCommands(t *testing.T) {
 	t.Parallel()
 	b := standard(t)

@@ -7,7 +7,7 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// gitSub returns git's subcommand and what follows it.
+// gitSub returns the subcommand of git and the arguments after it.
 func gitSub(args []word) (string, []word) {
 	for i := 0; i < len(args); i++ {
 		switch a := args[i].text; {
@@ -21,7 +21,7 @@ func gitSub(args []word) (string, []word) {
 	return "", nil
 }
 
-// withoutMessage leaves out what git is told to say.
+// withoutMessage returns the arguments without the text of a commit message.
 func withoutMessage(args []word) []word {
 	var rest []word
 	for i := 0; i < len(args); i++ {
@@ -34,7 +34,8 @@ func withoutMessage(args []word) []word {
 	return rest
 }
 
-// git refuses settings that run commands, and remotes without a network.
+// git refuses settings that run commands, and remotes if the sandbox has no network. It
+// judges the commands of git bisect run and git submodule foreach.
 func (s *script) git(args []word, stmt *syntax.Stmt) *Finding {
 	sub, rest := gitSub(args)
 	if len(rest) > 1 && (sub == "bisect" && rest[0].text == "run" || sub == "submodule" && rest[0].text == "foreach") {

@@ -11,12 +11,12 @@ import (
 //	self-mod/code.ts  the last two elements
 //	*.pem private-*   the end or the start of the last element
 //	.ssh/             an element anywhere below the workspace
-//	/etc/shadow       this path and all below it
+//	/etc/shadow       this path and all paths below it
 //
-// It is one list for all tools: file tools and shell commands ask the same one.
+// The rules of file tools and of shell commands share the lists.
 type list struct {
 	Names    []string `json:"names"`
-	Except   []string `json:"except,omitempty"` // last elements that are never meant
+	Except   []string `json:"except,omitempty"` // exempt from the entries for a last element
 	exact    names
 	folders  names
 	pairs    [][2]string
@@ -56,7 +56,7 @@ func (l *list) but(entries ...string) *list {
 	return l
 }
 
-// match returns the entry that loc is, "" when it is none.
+// match returns the entry that matches loc, or "".
 func (l *list) match(loc location) string {
 	n := len(loc.elems)
 	if n == 0 {
@@ -104,8 +104,8 @@ func (l *list) matchName(last string, wild bool) string {
 	return ""
 }
 
-// names is a set that keeps its order, so that the entry a pattern meets first
-// is the same in every evaluation.
+// names is a set with a stable order, so that every evaluation finds the same entry for a
+// pattern.
 type names struct {
 	set   map[string]bool
 	order []string
@@ -119,7 +119,7 @@ func (n *names) add(name string) {
 	n.order = append(n.order, name)
 }
 
-// pick returns the name that one of elems is, "" when none.
+// pick returns the name that matches one of elems, or "".
 func (n *names) pick(elems []string, wild bool) string {
 	for _, e := range elems {
 		if n.set[e] {
@@ -137,14 +137,14 @@ func (n *names) pick(elems []string, wild bool) string {
 	return ""
 }
 
-// guards are the protected paths (spec-core-2 §4.3, completed by spec-core-7
-// W-52).
+// guards are the protected paths (docs/reference/policy.md, Path rules). Files and commands
+// share them (docs/reference/policy.md, incomplete path lists).
 type guards struct {
-	Secrets *list `json:"secrets"` // neither read nor written
-	Guarded *list `json:"guarded"` // not written
-	Homes   *list `json:"homes"`   // not removed
-	Self    *list `json:"self"`    // written from authority 80 on
-	Notes   *list `json:"notes"`   // written from authority 50 on
+	Secrets *list `json:"secrets"` // may not be read or written
+	Guarded *list `json:"guarded"` // may not be written
+	Homes   *list `json:"homes"`   // may not be removed
+	Self    *list `json:"self"`    // may be written from authority 80 on
+	Notes   *list `json:"notes"`   // may be written from authority 50 on
 }
 
 func newGuards() *guards {
@@ -182,13 +182,13 @@ func newGuards() *guards {
 	}
 }
 
-// secret returns the entry that makes loc unreadable and unwritable.
+// secret returns the entry that forbids reads and writes of loc, or "".
 func (g *guards) secret(loc location) string {
 	if e := g.Secrets.match(loc); e != "" {
 		return e
 	}
-	// Files of a process hold its environment, its memory and, through root and
-	// cwd, a way around every comparison of paths.
+	// The files of a process expose its environment and memory, and its root and cwd
+	// links bypass the comparison of paths.
 	if len(loc.elems) > 2 && covers(loc.elems[0], "proc") {
 		p := loc.elems[1]
 		if p == "self" || p == "thread-self" || strings.Trim(p, "0123456789$*?"+unknown) == "" {
@@ -198,7 +198,7 @@ func (g *guards) secret(loc location) string {
 	return ""
 }
 
-// guarded returns the entry that makes loc unwritable, secrets included.
+// guarded returns the entry that forbids writes of loc, or "". Secrets are included.
 func (g *guards) guarded(loc location) string {
 	if e := g.secret(loc); e != "" {
 		return e

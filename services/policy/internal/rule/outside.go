@@ -10,9 +10,9 @@ import (
 	"github.com/anima-run/anima/pkg/api/catalog"
 )
 
-// outside is the tool of an MCP server with that name. The catalogue cannot have
-// it, and what its server says of its risk is no ground to judge by: every one is
-// as risky as the next (spec-core-2 §3.1), and who executes it has checked its
+// outside returns the catalogue entry for a tool of an MCP server. The catalogue has no
+// such tools, and the server's statement of a tool's risk is not trusted, so all of them
+// have the same risk (docs/reference/policy.md, MCP tools). The executor checks the
 // arguments with the server's schema.
 func outside(name string) (catalog.Tool, bool) {
 	if rest, ok := strings.CutPrefix(name, api.MCPPrefix); !ok || rest == "" {
@@ -21,8 +21,8 @@ func outside(name string) (catalog.Tool, bool) {
 	return catalog.Tool{Name: name, Category: catalog.Conway, Risk: catalog.Caution, Effect: catalog.Irreversible, Mutating: true, Owner: api.Loop}, true
 }
 
-// parse decodes the arguments of a tool: by its schema, or, of one from outside,
-// whose values no rule looks at, as one JSON object.
+// parse decodes the arguments of a tool by its schema. The arguments of a tool of an MCP
+// server need only be one JSON object, because no rule reads their values.
 func parse(t catalog.Tool, args json.RawMessage) (catalog.Args, error) {
 	if _, ok := outside(t.Name); !ok {
 		return t.Parse(args)
@@ -33,8 +33,8 @@ func parse(t catalog.Tool, args json.RawMessage) (catalog.Args, error) {
 	return catalog.Args{}, errors.New("arguments are not a JSON object")
 }
 
-// outsideAuthority holds tools of MCP servers to the authority that exec needs: they
-// leave the process, too, and what they do nobody here knows.
+// outsideAuthority requires for tools of MCP servers the authority that exec needs: they
+// run outside the process and their effects are unknown.
 func outsideAuthority() Rule {
 	need := Heartbeat.Authority()
 	return Rule{

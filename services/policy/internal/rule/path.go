@@ -5,13 +5,13 @@ import (
 	"strings"
 )
 
-// unknown stands in a shell word for text that only the run knows.
+// unknown marks text of a shell word that is not known before the command runs.
 const unknown = "\x00"
 
-// location is a path as rules compare it: absolute, lexically clean and with
-// its case folded, because some file systems fold it too. Symbolic links are not
-// resolved here, there is no I/O: the executor opens files through os.Root, which
-// refuses a link that leaves the workspace.
+// location is a path in the form that rules compare: absolute, lexically clean and
+// case-folded, because some file systems ignore case. Symbolic links are not resolved,
+// because rules do no I/O; the executor opens files through os.Root, which refuses a link
+// that leads out of the workspace.
 type location struct {
 	abs    string   // clean; may hold [unknown]
 	elems  []string // folded; path.Match patterns if wild, may hold [unknown]
@@ -20,8 +20,8 @@ type location struct {
 	wild   bool     // elems hold glob patterns
 }
 
-// locate resolves raw as a tool would: relative to dir, "~" is the workspace
-// (it is the tools' HOME), and somebody else's home is outside.
+// locate resolves a path as a tool would. A relative path is relative to dir, "~" is the
+// workspace, which is the HOME of the tools, and "~name" is outside the workspace.
 func locate(workspace, dir, raw string) location {
 	if rest, ok := strings.CutPrefix(raw, "~"); ok {
 		switch {
@@ -52,20 +52,19 @@ func locate(workspace, dir, raw string) location {
 	return l
 }
 
-// contains says whether l is dir or an ancestor of it.
+// contains reports whether l is dir or an ancestor of dir.
 func (l location) contains(dir string) bool {
 	dir = path.Clean(dir)
 	return l.abs == "/" || dir == l.abs || strings.HasPrefix(dir, l.abs+"/")
 }
 
-// scratch says whether l is strictly inside a folder for temporary files.
+// scratch reports whether l is strictly inside a folder for temporary files.
 func (l location) scratch() bool {
 	return strings.HasPrefix(l.abs, "/tmp/") || strings.HasPrefix(l.abs, "/var/tmp/")
 }
 
-// fold makes two spellings of a name equal that a file system without case
-// would take for one file. Upper case first: U+017F, the long s, has no other
-// way to s.
+// fold maps spellings of a name that are equal on a case-insensitive file system to one
+// spelling. It maps to upper case first, because U+017F (long s) becomes s only that way.
 func fold(s string) string {
 	for i := range len(s) {
 		if c := s[i]; c >= 0x80 {
@@ -75,10 +74,9 @@ func fold(s string) string {
 	return strings.ToLower(s)
 }
 
-// covers says whether the element, which may be a pattern, can be the name.
-// An element that fits nearly everything (*, *.json, a variable) does not count
-// as naming it: `cat *.json` is about a folder, and the sandbox keeps secrets
-// out of the folder.
+// covers reports whether an element, which may be a pattern, can match the name. An
+// element that matches nearly every name (*, *.json, a variable) does not count: the
+// sandbox keeps secrets out of the folder that such a pattern lists.
 func covers(elem, name string) bool {
 	if !strings.ContainsAny(elem, "*?\\"+unknown) {
 		return elem == name
@@ -93,11 +91,11 @@ func covers(elem, name string) bool {
 	return ok || err != nil
 }
 
-// generic says whether a glob holds no letters besides an extension.
+// generic reports whether a glob has no literal characters besides an extension.
 func generic(elem string) bool {
 	rest := strings.TrimLeft(elem, "*?")
 	return rest != elem && (rest == "" || rest[0] == '.' && !strings.ContainsAny(rest, "*?"+unknown))
 }
 
-// everything says whether a glob is made of wildcards only.
+// everything reports whether a glob consists of wildcards only.
 func everything(elem string) bool { return strings.Trim(elem, "*?") == "" }

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// escape hides wildcards from path.Match.
+// escape escapes the special characters of path.Match.
 func escape(s string) string {
 	if !strings.ContainsAny(s, `\*?[`) {
 		return s
@@ -34,7 +34,7 @@ func unescape(s string) string {
 	return b.String()
 }
 
-// live says whether a pattern has a wildcard that is not escaped.
+// live reports whether a pattern has an unescaped wildcard.
 func live(pattern string) bool {
 	for i := 0; i < len(pattern); i++ {
 		switch pattern[i] {
@@ -47,7 +47,7 @@ func live(pattern string) bool {
 	return false
 }
 
-// ansi decodes the escapes of $'…'. Unknown ones stay as they are.
+// ansi decodes the escape sequences of $'…'. It copies unknown sequences.
 func ansi(v string) string {
 	var b strings.Builder
 	for i := 0; i < len(v); i++ {
@@ -85,7 +85,7 @@ func ansi(v string) string {
 		if digits > 0 {
 			n, _ := strconv.ParseInt(v[i+1:i+1+digits], base, 64)
 			if n == 0 {
-				return b.String() // the shell ends the string here
+				return b.String() // the shell ends the string at a zero byte
 			}
 			if most > 3 {
 				b.WriteRune(rune(n))

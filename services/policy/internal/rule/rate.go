@@ -7,18 +7,18 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// limit is how many calls of a tool are allowed to an agent in a rolling window.
+// limit is the number of calls of a tool that are allowed to an agent in a rolling
+// window.
 type limit struct {
 	ID     string        `json:"id"`
 	Max    int           `json:"max"`
 	Window time.Duration `json:"window"`
 	Code   Code          `json:"code"`
-	what   string        // is limited
-	next   string        // what to do instead
+	what   string        // subject of the message: the limited calls
+	next   string        // advice at the end of the message
 }
 
-// limits are by tool: of messages from spec-social §2.2, the others from
-// spec-core-2 §4.3, rows 23 to 25.
+// limits returns the limits by tool (docs/reference/policy.md, Rates).
 func limits() map[string]limit {
 	return map[string]limit{
 		"send_message":          {"rate.messages_hourly", 100, time.Hour, RateLimitMessages, "messages were sent", "collect what you have to say and send it later"},
@@ -28,8 +28,8 @@ func limits() map[string]limit {
 	}
 }
 
-// rates limit how often tools are called. They count earlier allow decisions,
-// which are durable before the tool runs, so a restart forgets none.
+// rates returns the rate rules. They count earlier allow decisions, which are stored
+// before the tool runs, so a restart does not reset a rate.
 func rates() []Rule {
 	all := limits()
 	var rules []Rule
@@ -59,7 +59,7 @@ func rates() []Rule {
 	return rules
 }
 
-// granted holds an agent to the tools of its definition.
+// granted denies tools that the agent's definition does not grant.
 func granted() Rule {
 	return Rule{
 		ID: "definition.granted_tools", Priority: 50,
@@ -74,7 +74,7 @@ func granted() Rule {
 	}
 }
 
-// networkGranted holds an agent's tools to the network of its sandbox.
+// networkGranted denies tools that need the network if the agent's sandbox has none.
 func networkGranted() Rule {
 	return Rule{
 		ID: "network.granted", Priority: 300,

@@ -8,7 +8,7 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// changeFolder follows cd, so that later relative paths are read from there.
+// changeFolder applies cd to the working folder, to which later paths are relative.
 func (s *script) changeFolder(args []word) {
 	target := word{text: s.workspace}
 	for _, a := range args {
@@ -29,7 +29,7 @@ func (s *script) changeFolder(args []word) {
 	s.dirs = dirs
 }
 
-// remove judges rm and its kin.
+// remove judges rm, rmdir, unlink and shred.
 func (s *script) remove(name string, args []word) *Finding {
 	recursive, maybe, ended := false, false, false
 	var targets []word
@@ -52,7 +52,7 @@ func (s *script) remove(name string, args []word) *Finding {
 		if t.text == unknown && !recursive {
 			continue
 		}
-		// `rm $options dir` may be recursive.
+		// The options of `rm $options dir` may include -r.
 		if f := s.gone(name, t, recursive || maybe); f != nil {
 			return f
 		}
@@ -60,14 +60,14 @@ func (s *script) remove(name string, args []word) *Finding {
 	return nil
 }
 
-// gone judges one target that would no longer be there.
+// gone judges one target of a command that removes or moves files.
 func (s *script) gone(name string, target word, recursive bool) *Finding {
 	if target.text == "" {
 		return nil
 	}
 	for _, l := range s.locations(target) {
 		for len(l.elems) > l.below && l.wild && everything(l.elems[len(l.elems)-1]) && !strings.Contains(l.elems[len(l.elems)-1], unknown) {
-			l.elems, l.abs = l.elems[:len(l.elems)-1], path.Dir(l.abs) // dir/* is dir
+			l.elems, l.abs = l.elems[:len(l.elems)-1], path.Dir(l.abs) // dir/* is judged as dir
 		}
 		if e := s.guards.guarded(l); e != "" {
 			return forbid("%s is protected and cannot be removed", e)
@@ -109,7 +109,7 @@ func (s *script) move(args []word) *Finding {
 	return nil
 }
 
-// find judges what find runs and deletes.
+// find judges the commands that find runs and the files that it deletes.
 func (s *script) find(args []word, stmt *syntax.Stmt) *Finding {
 	var roots []word
 	deletes, filtered := false, false
@@ -160,7 +160,7 @@ func (s *script) find(args []word, stmt *syntax.Stmt) *Finding {
 	return nil
 }
 
-// kill lets a script end what it started: its jobs, its last child, itself.
+// kill allows a script to signal its own jobs, its last background process and itself.
 func (s *script) kill(args []word) *Finding {
 	for i := 0; i < len(args); i++ {
 		a := args[i].text
@@ -179,7 +179,7 @@ func (s *script) kill(args []word) *Finding {
 	return nil
 }
 
-// mode refuses giving files to root and making them run as their owner.
+// mode refuses to give files to root and to set the set-uid and set-gid bits.
 func (s *script) mode(name string, args []word) *Finding {
 	i := slices.IndexFunc(args, func(w word) bool { return !strings.HasPrefix(w.text, "-") })
 	if i < 0 {

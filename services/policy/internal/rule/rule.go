@@ -1,11 +1,11 @@
-// Package rule is what policy knows: the rules that a call of a tool of the
-// catalogue must pass before it may run. It is pure: no
-// messages, no database, no clock, no file system. Whoever calls it counts
-// what happened before ([Facts]), records the decision and signs the grant.
+// Package rule holds the rules that a tool call must pass before it may run, and the
+// engine that evaluates them. It must not do I/O: no messages, no database, no clock, no
+// file system. The caller counts earlier calls ([Facts]), records the decision and signs
+// the grant.
 //
-// It is the second layer. The first is the sandbox that runs the tools
-// (Landlock, rlimits, a bare environment, os.Root for files): rules refuse what
-// can be recognised, early and with a reason the model can act on; the sandbox
+// Rules are the second layer of protection. The first is the sandbox of the tools
+// (Landlock, rlimits, a minimal environment, os.Root for files). Rules refuse
+// recognisable violations early, with a reason that the model can act on; the sandbox
 // stops the rest.
 package rule
 
@@ -19,44 +19,44 @@ import (
 // Action is the outcome of an evaluation.
 type Action string
 
-// The actions. The zero value is not an action.
+// Actions. The zero value is not an action.
 const (
 	Allow      Action = "allow"
 	Deny       Action = "deny"
 	Quarantine Action = "quarantine" // wait for the creator's approval
 )
 
-// Code is the machine-readable reason of a decision (spec-core-2 §4.3).
+// Code is the machine-readable reason of a decision (docs/reference/policy.md, Reasons).
 type Code string
 
-// The codes.
+// Codes of decisions.
 const (
 	Allowed           Code = "ALLOWED"
 	UnknownTool       Code = "UNKNOWN_TOOL"             // not in the catalogue
 	ToolNotGranted    Code = "TOOL_NOT_GRANTED"         // not in the agent's definition
 	ValidationFailed  Code = "VALIDATION_FAILED"        // arguments do not fit the schema
-	RuleError         Code = "RULE_ERROR"               // a rule broke; this call alone is denied
+	RuleError         Code = "RULE_ERROR"               // a rule failed; only this call is denied
 	ProtectedFile     Code = "PROTECTED_FILE"           // write to a guarded file
 	SensitiveFileRead Code = "SENSITIVE_FILE_READ"      // read of a secret
 	PathTraversal     Code = "PATH_TRAVERSAL"           // outside the workspace
-	ForbiddenCommand  Code = "FORBIDDEN_COMMAND"        // shell command that may not run
-	ShellParse        Code = "SHELL_PARSE"              // not a shell program
-	ShellUnjudgeable  Code = "SHELL_UNJUDGEABLE"        // what would run is decided at run time
+	ForbiddenCommand  Code = "FORBIDDEN_COMMAND"        // shell command that is forbidden
+	ShellParse        Code = "SHELL_PARSE"              // not a valid shell program
+	ShellUnjudgeable  Code = "SHELL_UNJUDGEABLE"        // the command to run is only known at run time
 	NetworkDenied     Code = "NETWORK_DENIED"           // sandbox has no network
-	AuthorityTooLow   Code = "AUTHORITY_TOO_LOW"        // who caused the turn may not use the tool
+	AuthorityTooLow   Code = "AUTHORITY_TOO_LOW"        // least trusted principal of the turn may not use the tool
 	ExternalDangerous Code = "EXTERNAL_DANGEROUS_TOOL"  // dangerous tool, authority below 60
-	ExternalSelfMod   Code = "EXTERNAL_SELF_MOD"        // write to a file that makes the agent what it is
-	ShellInjection    Code = "SHELL_INJECTION_DETECTED" // an argument that reads like a shell program
-	SpendNeedsAssent  Code = "CONFIRMATION_REQUIRED"    // moves money for somebody who may not; the creator decides
+	ExternalSelfMod   Code = "EXTERNAL_SELF_MOD"        // write to a file that defines the agent
+	ShellInjection    Code = "SHELL_INJECTION_DETECTED" // an argument with shell metacharacters
+	SpendNeedsAssent  Code = "CONFIRMATION_REQUIRED"    // moves money with too little authority; the creator decides
 	RateLimitMessages Code = "RATE_LIMIT_MESSAGES"      // too many messages in the last hour
 	RateLimitSelfMod  Code = "RATE_LIMIT_SELF_MOD"      // too many changes of own files in the last hour
 	RateLimitGenesis  Code = "RATE_LIMIT_GENESIS"       // the genesis prompt changed in the last 24 h
 	RateLimitSpawn    Code = "RATE_LIMIT_SPAWN"         // too many children in the last 24 h
-	DBUnavailable     Code = "DB_UNAVAILABLE"           // history unknown, so a rate cannot be checked
+	DBUnavailable     Code = "DB_UNAVAILABLE"           // history unreadable, so a rate cannot be checked
 )
 
-// Input is one tool call to judge. Everything but Tool and Args comes from the
-// loop and the envelope, never from the model.
+// Input is one tool call to judge. The model supplies Tool and Args only; loop and the
+// envelope of the message supply the other fields.
 type Input struct {
 	Agent   string
 	Session string
@@ -67,25 +67,25 @@ type Input struct {
 	Tool string
 	Args json.RawMessage // a JSON object; empty and null mean {}
 
-	// By is the least trusted principal whose input the turn has seen.
+	// By is the least trusted principal among the inputs of the turn.
 	By Principal
 
-	// Workspace is the absolute folder the tools work in; it is also their
-	// HOME, so "~" means it. Empty or relative denies every path and command.
+	// Workspace is the absolute path of the tools' working folder, which is also their
+	// HOME ("~"). If it is empty or relative, every path and command is denied.
 	Workspace string
 
-	// Tools are granted by the agent's definition; none grants none.
+	// Tools are the tools that the agent's definition grants. Empty grants none.
 	Tools []string
 
-	// Network says that the agent's sandbox may reach the network.
+	// Network reports whether the agent's sandbox has network access.
 	Network bool
 
-	// Facts is the history the rate rules need. nil means it could not be read:
-	// they deny then.
+	// Facts is the history for the rate rules. nil means that it could not be read: the
+	// rate rules then deny.
 	Facts *Facts
 }
 
-// Facts counts earlier allow decisions of the same agent for the same tool.
+// Facts holds the number of earlier allow decisions of the same agent for the same tool.
 type Facts struct {
 	Recent int // within the rolling window of the tool's rate, see [Book.Window]
 }
@@ -94,28 +94,28 @@ type Facts struct {
 type Decision struct {
 	Action         Action
 	Code           Code
-	Message        string       // what to do next; never holds argument values beyond names and paths
-	Risk           catalog.Risk // of the tool; Forbidden when the tool is unknown
-	Authority      int          // of Input.By
+	Message        string       // advice; contains no argument values except names and paths
+	Risk           catalog.Risk // risk of the tool; Forbidden if the tool is unknown
+	Authority      int          // authority of Input.By
 	RulesEvaluated []string
-	RulesTriggered []string // denied or quarantined
-	Err            error    // with RULE_ERROR: why, for the operator's log, never for the model
+	RulesTriggered []string // rules that denied or quarantined
+	Err            error    // cause of RULE_ERROR, for the log only, never for the model
 }
 
-// Finding is what a rule has against a call.
+// Finding is the objection of a rule to a call.
 type Finding struct {
 	Action  Action // Deny or Quarantine; anything else has no effect
 	Code    Code
 	Message string
 }
 
-// deny is the usual finding.
+// deny returns a finding with the action Deny.
 func deny(code Code, format string, a ...any) *Finding {
 	return &Finding{Action: Deny, Code: code, Message: fmt.Sprintf(format, a...)}
 }
 
-// Call is what a rule sees: an input whose tool exists and whose arguments fit
-// the tool's schema.
+// Call is the input of a rule: an [Input] with a known tool and arguments that fit the
+// tool's schema.
 type Call struct {
 	Input
 	Spec      catalog.Tool
@@ -123,20 +123,20 @@ type Call struct {
 	Authority int
 }
 
-// Rule is one opinion. Check returns nil to let the call pass to the next rule.
-// It must not keep the call, and it is used by many goroutines at once.
+// Rule is one rule of a [Book]. Check returns nil if it has no objection. It must not
+// retain the call and must be safe for concurrent use.
 type Rule struct {
 	ID       string
 	Priority int // ascending; rules of one priority keep the order of the book
 	Applies  Selector
-	Does     string // one sentence for people
-	Codes    []Code // what Check can answer
-	Data     any    // the tables behind Check, hashed into the version; may be nil
+	Does     string // one sentence for readers
+	Codes    []Code // codes that Check can return
+	Data     any    // tables of Check, hashed into the version; may be nil
 	Check    func(*Call) (*Finding, error)
 }
 
-// Selector says which tools a rule applies to. Set fields are alternatives;
-// the zero value selects every tool.
+// Selector selects the tools that a rule applies to. A tool matches if one of the fields
+// matches; the zero value selects every tool.
 type Selector struct {
 	Tools      []string           `json:"tools,omitempty"`
 	Categories []catalog.Category `json:"categories,omitempty"`

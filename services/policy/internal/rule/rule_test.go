@@ -21,14 +21,14 @@ func standard(t testing.TB) *rule.Book {
 	return b
 }
 
-// call is a call that nothing is wrong with but what the test gives.
+// call returns a valid call of a tool, with the authority of self and all tools granted.
 func call(tool string, args map[string]any) rule.Input {
 	if args == nil {
 		args = map[string]any{}
 	}
 	raw, err := json.Marshal(args)
 	if err != nil {
-		panic(err) // the tests' own maps always encode
+		panic(err) // unreachable: the arguments of the tests can be encoded
 	}
 	return rule.Input{
 		Agent: "a1", Session: "s1", Run: "r1", Turn: "t1", Tool: tool, Args: raw,
@@ -50,7 +50,8 @@ func wantCode(t *testing.T, what string, d rule.Decision, want rule.Code) {
 	}
 }
 
-// Vectors V-07.
+// TestWriteFile tests the vectors V-07 of write_file (docs/reference/policy.md, Test
+// vectors).
 func TestWriteFile(t *testing.T) {
 	t.Parallel()
 	b := standard(t)
@@ -72,14 +73,14 @@ func TestWriteFile(t *testing.T) {
 		"/proc/self/environ":                  rule.ProtectedFile,
 		"/etc/systemd/x":                      rule.ProtectedFile,
 		"../../../etc/passwd":                 rule.ProtectedFile,
-		"wallet.j\u017fon":                    rule.ProtectedFile, // long s folds to s
+		"wallet.j\u017fon":                    rule.ProtectedFile, // U+017F (long s) folds to s
 		"/tmp/x":                              rule.PathTraversal,
 		"/etc/hosts":                          rule.PathTraversal,
 		"/tmp//escape/trick":                  rule.PathTraversal,
-		"/process/x":                          rule.PathTraversal, // not protected, but outside
+		"/process/x":                          rule.PathTraversal, // not protected, but outside the workspace
 		"../x":                                rule.PathTraversal,
 		"~root/x":                             rule.PathTraversal,
-		"/home/agent/workshop/x":              rule.PathTraversal, // a prefix, not a parent
+		"/home/agent/workshop/x":              rule.PathTraversal, // shares a prefix with the workspace, but is outside
 		".":                                   rule.PathTraversal,
 		"":                                    rule.ValidationFailed,
 		"a\x00b":                              rule.ValidationFailed,
@@ -105,7 +106,8 @@ func TestWriteFile(t *testing.T) {
 	}
 }
 
-// /process and /system are free where the workspace reaches them (V-07).
+// TestWorkspaceIsRoot tests that /process and /system may be written if the workspace
+// contains them (docs/reference/policy.md, Test vectors: V-07).
 func TestWorkspaceIsRoot(t *testing.T) {
 	t.Parallel()
 	b := standard(t)
@@ -118,7 +120,7 @@ func TestWorkspaceIsRoot(t *testing.T) {
 	}
 }
 
-// Vectors V-08.
+// TestReadFile tests the vectors V-08 (docs/reference/policy.md, Test vectors).
 func TestReadFile(t *testing.T) {
 	t.Parallel()
 	b := standard(t)
@@ -148,7 +150,8 @@ func TestNoWorkspace(t *testing.T) {
 	}
 }
 
-// Vectors V-39, with the schema's own cases.
+// TestArguments tests the vectors V-39 and the ports of V-06 (docs/reference/policy.md,
+// Test vectors), and the cases of the schema.
 func TestArguments(t *testing.T) {
 	t.Parallel()
 	b := standard(t)
@@ -203,7 +206,7 @@ func TestArguments(t *testing.T) {
 	}
 }
 
-// Vectors V-06, row address.
+// TestAddress tests the vectors V-06, address (docs/reference/policy.md, Test vectors).
 func TestAddress(t *testing.T) {
 	t.Parallel()
 	b := standard(t)
@@ -287,7 +290,8 @@ func TestMessageRate(t *testing.T) {
 	wantCode(t, "a tool without a rate needs no history", b.Evaluate(in), rule.Allowed)
 }
 
-// Vectors V-12, row rates: how many were allowed decides, and not knowing refuses.
+// TestRates tests the vectors V-12, rates (docs/reference/policy.md, Test vectors): a call
+// is denied once the limit is reached, and while the history cannot be read.
 func TestRates(t *testing.T) {
 	t.Parallel()
 	b := standard(t)
@@ -319,7 +323,8 @@ func TestRates(t *testing.T) {
 	}
 }
 
-// Vectors V-06, the rest: one argument of a tool beside good ones.
+// TestValidators tests the remaining vectors V-06 (docs/reference/policy.md, Test vectors).
+// Each case varies one argument of a tool; the other arguments are valid.
 func TestValidators(t *testing.T) {
 	t.Parallel()
 	b := standard(t)
@@ -439,7 +444,8 @@ func TestValidators(t *testing.T) {
 	wantCode(t, "no commit", b.Evaluate(call("pull_upstream", nil)), rule.Allowed)
 }
 
-// Vectors V-07, the column of edit_own_file.
+// TestEditOwnFile tests the vectors V-07 of edit_own_file (docs/reference/policy.md, Test
+// vectors).
 func TestEditOwnFile(t *testing.T) {
 	t.Parallel()
 	b := standard(t)
@@ -468,8 +474,8 @@ func TestEditOwnFile(t *testing.T) {
 	}
 }
 
-// TestRepositories: git works in the agent's folder, and elsewhere only where the
-// agent has a network.
+// TestRepositories tests that git tools work within the workspace, and use remotes only
+// if the sandbox has a network.
 func TestRepositories(t *testing.T) {
 	t.Parallel()
 	b := standard(t)
@@ -497,8 +503,9 @@ func TestRepositories(t *testing.T) {
 	}
 }
 
-// TestSpending: what moves money needs authority 80 where it is dangerous, and
-// the creator's word below 60 where it is not (spec-core-2 §4.4).
+// TestSpending tests the authority for tools that move money: 80 for a dangerous tool,
+// and the creator's approval below 60 for the others (docs/reference/policy.md,
+// Authority).
 func TestSpending(t *testing.T) {
 	t.Parallel()
 	b := standard(t)
@@ -516,8 +523,9 @@ func TestSpending(t *testing.T) {
 	}
 }
 
-// Vectors V-12: four tools that a turn with foreign input may not use, and what it
-// may.
+// TestAuthorityOfTools tests the vectors V-12, authority (docs/reference/policy.md, Test
+// vectors): tools that are denied to a turn with input of a peer or an external principal,
+// and tools that are allowed to it.
 func TestAuthorityOfTools(t *testing.T) {
 	t.Parallel()
 	b := standard(t)
@@ -541,7 +549,8 @@ func TestAuthorityOfTools(t *testing.T) {
 	}
 }
 
-// TestEveryTool: policy knows all that the catalogue has, with its risk.
+// TestEveryTool tests that policy judges every tool of the catalogue with the tool's
+// risk.
 func TestEveryTool(t *testing.T) {
 	t.Parallel()
 	b := standard(t)

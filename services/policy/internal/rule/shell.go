@@ -9,17 +9,18 @@ import (
 )
 
 const (
-	maxNesting  = 8    // programs inside programs: sh -c "sh -c …"
-	maxCommands = 2000 // simple commands in one call, nested ones included
+	maxNesting  = 8    // levels of programs within programs: sh -c "sh -c …"
+	maxCommands = 2000 // simple commands in one call, including nested ones
 )
 
-// command judges exec. It parses the command as a shell would and looks at
-// every simple command in it, wherever it hides: pipelines, substitutions, the
-// argument of sh -c. What cannot be known before the run is refused where it
-// would decide what runs, and let pass where it is only an operand.
+// command judges exec (docs/reference/policy.md, Command rules). It parses the command as a
+// shell would, because patterns over its text miss too much (docs/reference/policy.md,
+// command patterns), and judges every simple command in it, including those in pipelines,
+// substitutions and the argument of sh -c. Text that is unknown before the run is refused
+// where it determines which command runs, and accepted where it is only an operand.
 //
-// It sees text, not effects: a program in another language, or a script the
-// agent wrote a moment ago, is the sandbox's to stop.
+// command judges text, not effects. The sandbox restricts programs in other languages and
+// scripts that the agent has written earlier.
 func command(sh *shell) Rule {
 	return Rule{
 		ID: "command.forbidden_patterns", Priority: 300,
@@ -46,11 +47,11 @@ func forbid(format string, a ...any) *Finding { return deny(ForbiddenCommand, fo
 
 func unjudgeable(format string, a ...any) *Finding { return deny(ShellUnjudgeable, format, a...) }
 
-// shell is what all calls share.
+// shell is the state that all calls share. It is safe for concurrent use.
 type shell struct {
 	tables  *tables
 	guards  *guards
-	parsers sync.Pool // of *syntax.Parser, which serves one goroutine at a time
+	parsers sync.Pool // of *syntax.Parser, which is not safe for concurrent use
 }
 
 func newShell(g *guards) *shell {
@@ -65,7 +66,7 @@ func (sh *shell) parse(src string) (*syntax.File, error) {
 	return p.Parse(strings.NewReader(src), "")
 }
 
-// script is one command under judgement.
+// script is the state of the judgement of one command.
 type script struct {
 	*shell
 	scope
@@ -73,11 +74,11 @@ type script struct {
 	network   bool
 	nesting   int
 	commands  int
-	functions map[string]bool               // declared anywhere
-	piped     map[*syntax.Stmt]*syntax.Stmt // what feeds a statement's standard input
+	functions map[string]bool               // functions declared anywhere in the script
+	piped     map[*syntax.Stmt]*syntax.Stmt // statement → statement that is piped into its standard input
 }
 
-// program judges shell source. nil means nothing is held against it.
+// program judges shell source. It returns nil if there is no objection.
 func (s *script) program(src string) *Finding {
 	if s.nesting == maxNesting {
 		return unjudgeable("programs are nested more than %d deep; run the inner command directly", maxNesting)
@@ -91,7 +92,8 @@ func (s *script) program(src string) *Finding {
 	if finding := s.file(f); finding != nil || !nestedParens(f) {
 		return finding
 	}
-	// bash computes ((…)), a plain sh runs it in two subshells.
+	// bash evaluates ((…)) as arithmetic, a POSIX sh runs it as two nested subshells;
+	// both readings are judged.
 	posix, err := syntax.NewParser(syntax.Variant(syntax.LangPOSIX)).Parse(strings.NewReader(src), "")
 	if err != nil {
 		return nil
@@ -110,8 +112,8 @@ func nestedParens(f *syntax.File) bool {
 
 func (s *script) file(f *syntax.File) (found *Finding) {
 	s.collect(f)
-	var open []syntax.Node // entered and not left
-	var dirs [][]string    // of the shells around a subshell
+	var open []syntax.Node // nodes that were entered and not left
+	var dirs [][]string    // working folders of the enclosing shells
 	syntax.Walk(f, func(n syntax.Node) bool {
 		if n == nil {
 			if inSubshell(open[len(open)-1]) {
@@ -135,7 +137,7 @@ func (s *script) file(f *syntax.File) (found *Finding) {
 	return found
 }
 
-// inSubshell says whether a change of folder inside n ends with n.
+// inSubshell reports whether a change of the working folder inside n ends with n.
 func inSubshell(n syntax.Node) bool {
 	switch n.(type) {
 	case *syntax.Subshell, *syntax.CmdSubst, *syntax.ProcSubst:
@@ -193,7 +195,7 @@ func (s *script) statement(stmt *syntax.Stmt) *Finding {
 	return s.run(argv, stmt)
 }
 
-// toWord turns a value in the syntax of path.Match into a word.
+// toWord converts a value in the syntax of path.Match into a word.
 func toWord(pattern string) word {
 	w := word{text: unescape(pattern)}
 	if live(pattern) {
@@ -202,11 +204,11 @@ func toWord(pattern string) word {
 	return w
 }
 
-// redirect judges where output goes and input comes from.
+// redirect judges the target or source of a redirection.
 func (s *script) redirect(r *syntax.Redirect) *Finding {
 	switch r.Op {
 	case syntax.Hdoc, syntax.DashHdoc, syntax.WordHdoc, syntax.DplIn:
-		return nil // text, which whoever reads it as a program judges; or a descriptor
+		return nil // text, which is judged where a command reads it as a program; or a descriptor
 	default:
 	}
 	for _, v := range s.patterns(r.Word, false) {
@@ -221,7 +223,7 @@ func (s *script) redirect(r *syntax.Redirect) *Finding {
 			continue
 		}
 		if r.Op == syntax.DplOut && strings.Trim(w.text, "0123456789-") == "" {
-			continue // another descriptor
+			continue // duplicates a descriptor
 		}
 		if f := s.write(w); f != nil {
 			return f
@@ -230,8 +232,8 @@ func (s *script) redirect(r *syntax.Redirect) *Finding {
 	return nil
 }
 
-// function refuses names that would make other lines mean something else than
-// they say.
+// function refuses a function name that redefines a command which the judgement relies
+// on.
 func (s *script) function(d *syntax.FuncDecl) *Finding {
 	if d.Name == nil {
 		return nil
@@ -243,8 +245,8 @@ func (s *script) function(d *syntax.FuncDecl) *Finding {
 	return nil
 }
 
-// pipe notes who reads what, and refuses the fork bomb: a function of the
-// script piped into itself.
+// pipe records the source of each statement's standard input, and refuses the fork bomb:
+// a function of the script that is piped into itself.
 func (s *script) pipe(b *syntax.BinaryCmd) *Finding {
 	if b.Op != syntax.Pipe && b.Op != syntax.PipeAll {
 		return nil
@@ -260,7 +262,7 @@ func (s *script) pipe(b *syntax.BinaryCmd) *Finding {
 	return nil
 }
 
-// called returns the literal name a statement calls, "" when it is none.
+// called returns the literal name of the command that a statement calls, or "".
 func called(stmt *syntax.Stmt) string {
 	if call, ok := stmt.Cmd.(*syntax.CallExpr); ok && len(call.Args) > 0 {
 		return call.Args[0].Lit()
@@ -284,8 +286,8 @@ func (s *script) declaration(d *syntax.DeclClause) *Finding {
 	return nil
 }
 
-// secretVariable says whether an environment variable is one that holds
-// credentials, by the customs of naming them.
+// secretVariable reports whether an environment variable holds credentials, by the usual
+// suffixes of such names.
 func secretVariable(name string) bool {
 	name = strings.ToUpper(name)
 	for _, end := range []string{"_KEY", "_TOKEN", "_SECRET", "_PASSWORD", "_CREDENTIALS", "APIKEY", "MNEMONIC"} {
@@ -296,8 +298,8 @@ func secretVariable(name string) bool {
 	return false
 }
 
-// collect notes what the script assigns, wherever it does: branches are not
-// followed, every value counts.
+// collect records all values that the script assigns to variables. It does not follow
+// branches: every assigned value is possible.
 func (s *script) collect(f *syntax.File) {
 	for n := range syntax.Preorder(f) {
 		switch n := n.(type) {
@@ -355,7 +357,7 @@ func (s *script) assign(a *syntax.Assign) {
 	s.vars.add(name, values...)
 }
 
-// setters marks the variables that commands set.
+// setters marks variables as unknown that a command sets.
 func (s *script) setters(call *syntax.CallExpr) {
 	switch call.Args[0].Lit() {
 	case "eval", "source", ".":

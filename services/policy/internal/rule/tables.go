@@ -5,23 +5,23 @@ import (
 	"strings"
 )
 
-// tables are the commands that rules know by name. A command in no table runs,
-// as long as its operands name nothing protected.
+// tables are the commands that have rules. A command that is in no table is allowed if
+// its operands name no protected path.
 type tables struct {
 	Forbidden map[string]string  `json:"forbidden"` // command → why
 	Network   map[string]bool    `json:"network"`
-	Readers   map[string]bool    `json:"readers"`  // never write a file they are given
+	Readers   map[string]bool    `json:"readers"`  // never write to their operands
 	Writers   map[string]bool    `json:"writers"`  // write every operand
-	LastOnly  map[string]bool    `json:"lastOnly"` // write the last operand
+	LastOnly  map[string]bool    `json:"lastOnly"` // write to the last operand only
 	Texts     map[string]bool    `json:"texts"`    // operands are text, not files
 	Patterns  map[string]bool    `json:"patterns"` // the first operand is a pattern or a program
 	Shells    map[string]bool    `json:"shells"`
-	Languages map[string]string  `json:"languages"` // interpreter → options that take code
-	Databases map[string]bool    `json:"databases"` // client → every table is foreign
+	Languages map[string]string  `json:"languages"` // interpreter → options with code as their value
+	Databases map[string]bool    `json:"databases"` // client → true if every table belongs to a server
 	Wrappers  map[string]wrapper `json:"wrappers"`
-	State     map[string]bool    `json:"state"` // tables of the agent's own state
+	State     map[string]bool    `json:"state"` // tables of the agent's state
 	GitReads  map[string]bool    `json:"gitReads"`
-	GitCalls  map[string]bool    `json:"gitCalls"` // git subcommands that talk to a remote
+	GitCalls  map[string]bool    `json:"gitCalls"` // git subcommands that contact a remote
 
 	preload map[string]bool
 	sql     *regexp.Regexp
@@ -30,10 +30,10 @@ type tables struct {
 
 // wrapper is a command that runs its operands as a command.
 type wrapper struct {
-	Valued map[string]bool `json:"valued,omitempty"` // options whose value is the next word
-	Skip   int             `json:"skip,omitempty"`   // operands before the command
-	Joined bool            `json:"joined,omitempty"` // operands are joined to shell source
-	Fed    bool            `json:"fed,omitempty"`    // adds operands from standard input
+	Valued map[string]bool `json:"valued,omitempty"` // options that take the next word as their value
+	Skip   int             `json:"skip,omitempty"`   // number of operands before the command
+	Joined bool            `json:"joined,omitempty"` // operands are joined into shell source
+	Fed    bool            `json:"fed,omitempty"`    // operands from standard input are appended
 }
 
 func words(s string) map[string]bool {
@@ -88,7 +88,7 @@ func newTables() *tables {
 			registry reputation inbox_messages policy_decisions spend_tracking heartbeat_schedule heartbeat_history wake_events heartbeat_dedup
 			soul_history working_memory episodic_memory session_summaries semantic_memory procedural_memory relationship_memory inference_costs
 			model_registry child_lifecycle_events discovered_agents_cache onchain_transactions metric_snapshots goals task_graph event_stream
-			knowledge_store`), // spec-core-5 §9
+			knowledge_store`), // docs/reference/policy.md, State tables
 		GitReads: words(`status diff log show add commit blame grep ls-files ls-tree cat-file rev-parse describe shortlog`),
 		GitCalls: words(`push pull fetch ls-remote`),
 		preload:  words(`LD_PRELOAD LD_LIBRARY_PATH LD_AUDIT BASH_ENV ENV PROMPT_COMMAND GIT_SSH_COMMAND GIT_EXTERNAL_DIFF NODE_OPTIONS PYTHONSTARTUP PERL5OPT RUBYOPT`),

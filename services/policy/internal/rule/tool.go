@@ -7,11 +7,12 @@ import (
 	"github.com/anima-run/anima/pkg/api/catalog"
 )
 
-// Catalogue is the set of tools by name. What is not in it is denied.
+// Catalogue is the set of tools by name. Other tools are denied, except those of MCP
+// servers.
 type Catalogue map[string]catalog.Tool
 
-// Tools returns the catalogue of everything that an agent may name. That a tool
-// is judged does not say that somebody executes it.
+// Tools returns the catalogue of all tools that an agent may name. It includes tools that
+// no executor implements.
 func Tools() Catalogue { return catalog.ByName() }
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

@@ -7,21 +7,20 @@ import (
 	"strings"
 )
 
-// Validators look at what the schema cannot say of an argument, before anything
-// else looks at it (spec-core-2 §4.3, rows 1 to 6 and 10; W-51 and V-06 where the
-// reference lets too much through). Ports are the schema's.
+// The validators check properties of arguments that a schema cannot express, before the
+// other rules (docs/reference/policy.md, Arguments). The schema checks ports.
 
 const (
 	letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 	digits  = "0123456789"
 )
 
-// only says whether s consists of letters of an alphabet, one at least.
+// only reports whether s is not empty and consists of letters of an alphabet.
 func only(s, alphabet string) bool { return s != "" && strings.Trim(s, alphabet) == "" }
 
-// packageName checks names of packages. A name that begins with - is an option to
-// the installer, and one with .. is a file outside. An MCP server is a program with
-// plain arguments, which is started without a shell, or an address.
+// packageName checks names of packages. A name that begins with "-" would be an option of
+// the installer, and one with ".." a file outside. An MCP server is a URL, or a program
+// with plain arguments, which is started without a shell.
 func packageName() Rule {
 	return Rule{
 		ID: "validate.package_name", Priority: 100,
@@ -44,12 +43,12 @@ func packageName() Rule {
 	}
 }
 
-// leaves says whether a path goes up.
+// leaves reports whether a path has an element "..".
 func leaves(path string) bool { return slices.Contains(strings.Split(path, "/"), "..") }
 
-// plainCommand says whether s is a program with arguments that mean the same to every
-// reader: what package mcp starts. Spaces separate them; there is no quoting. The
-// program is neither an address nor an assignment.
+// plainCommand reports whether s is a program with arguments that need no quoting,
+// separated by single spaces: the form that package mcp starts. The program is neither a
+// URL nor an assignment.
 func plainCommand(s string) bool {
 	words := strings.Split(s, " ")
 	for i, w := range words {
@@ -64,7 +63,7 @@ func plainCommand(s string) bool {
 	return words[0][0] != '-'
 }
 
-// skillName checks names of skills, which become names of folders.
+// skillName checks names of skills, which are used as names of folders.
 func skillName() Rule {
 	return Rule{
 		ID: "validate.skill_name", Priority: 100,
@@ -95,7 +94,7 @@ func gitHash() Rule {
 	}
 }
 
-// addressFormat checks who a message or money is for.
+// addressFormat checks the recipient of a message or of money.
 func addressFormat() Rule {
 	return Rule{
 		ID: "validate.address_format", Priority: 100,
@@ -117,9 +116,9 @@ func addressFormat() Rule {
 	}
 }
 
-// gitAddress checks where a repository is fetched from and sent to: https alone,
-// and no password in it, because arguments are stored and shown. Names of remotes
-// and branches are those that git takes, and no options.
+// gitAddress checks URLs and names of git. A URL must be https and have no user or
+// password, because arguments are stored and shown. Names of remotes and branches must be
+// valid for git and must not begin with "-".
 func gitAddress() Rule {
 	return Rule{
 		ID: "validate.git_address", Priority: 100,
@@ -140,21 +139,21 @@ func gitAddress() Rule {
 	}
 }
 
-// refName says whether git takes s as the name of a branch, by the stricter half
-// of git-check-ref-format.
+// refName reports whether s is a valid branch name, by a stricter version of
+// git-check-ref-format.
 func refName(s string) bool {
 	return only(s, letters+digits+"._/-") && s[0] != '-' && s[0] != '/' && s[0] != '.' && !strings.Contains(s, "..") &&
 		!strings.Contains(s, "//") && !strings.Contains(s, "/.") && !strings.HasSuffix(s, "/") && !strings.HasSuffix(s, ".") && !strings.HasSuffix(s, ".lock")
 }
 
-// webAddress says whether s is an address of one of these schemes, with a host and
-// without a user.
+// webAddress reports whether s is a URL of one of these schemes, with a host and without
+// a user.
 func webAddress(s string, schemes ...string) bool {
 	u, err := url.Parse(s)
 	return err == nil && slices.Contains(schemes, u.Scheme) && u.Hostname() != "" && u.User == nil && u.Opaque == ""
 }
 
-// cronExpression checks when the agent is woken: five fields of numbers, in
+// cronExpression checks the schedule of the heartbeat: five fields of numbers within
 // their ranges.
 func cronExpression() Rule {
 	return Rule{
@@ -172,7 +171,7 @@ func cronExpression() Rule {
 	}
 }
 
-// cronRanges are those of crontab(5).
+// cronRanges are the ranges of the fields, as in crontab(5).
 var cronRanges = [5][2]int{{0, 59}, {0, 23}, {1, 31}, {1, 12}, {0, 7}}
 
 func cron(expr string) bool {
@@ -190,7 +189,7 @@ func cron(expr string) bool {
 	return true
 }
 
-// cronItem is one of *, 5, 1-5, each perhaps with a step.
+// cronItem reports whether item is *, 5 or 1-5, optionally with a step.
 func cronItem(item string, low, high int) bool {
 	item, step, stepped := strings.Cut(item, "/")
 	if n, ok := number(step); stepped && (!ok || n < 1 || n > high) {
@@ -213,8 +212,8 @@ func number(s string) (int, bool) {
 	return n, err == nil && only(s, digits)
 }
 
-// shellFields are the arguments that end up near a command line (spec-core-2
-// §4.3, row 10). An & is legal in an address.
+// shellFields are the arguments that may reach a command line (docs/reference/policy.md,
+// Arguments). "&" is legal in a URL.
 var shellFields = map[string][]string{
 	"pull_upstream":       {"commit"},
 	"install_npm_package": {"package"},
@@ -225,8 +224,8 @@ var shellFields = map[string][]string{
 	"git_clone":           {"url"},
 }
 
-// shellInjection is a second look at those arguments: whoever forgets to quote
-// them is not undone by it.
+// shellInjection checks shellFields again, so that an executor that does not quote them
+// correctly runs no foreign command.
 func shellInjection() Rule {
 	return Rule{
 		ID: "command.shell_injection", Priority: 300,

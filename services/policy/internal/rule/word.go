@@ -8,25 +8,25 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// Limits on what one word may expand to. What goes beyond is unknown.
+// Limits on the expansion of one word. Beyond them the text is unknown.
 const (
 	maxFields = 32
-	maxValues = 8 // of one variable
+	maxValues = 8 // values of one variable
 	maxValue  = 4 << 10
 	maxWord   = 64 << 10
 )
 
-// word is one field of a command after expansion, as far as the text tells.
+// word is one field of a command after expansion, as far as the text determines it.
 type word struct {
-	text string // quotes removed; [unknown] where only the run knows
-	glob string // the same as a path.Match pattern, "" without unquoted wildcards
+	text string // without quotes; [unknown] where only the run determines the text
+	glob string // text as a path.Match pattern; "" if there are no unquoted wildcards
 	or   bool   // one of several possible values
 }
 
-// known says whether the run will see exactly text.
+// known reports whether text is exactly the word at run time.
 func (w word) known() bool { return w.glob == "" && !w.or && !strings.Contains(w.text, unknown) }
 
-// pattern is the text to compare elements with.
+// pattern returns the text to compare path elements with.
 func (w word) pattern() string {
 	if w.glob != "" {
 		return w.glob
@@ -34,9 +34,9 @@ func (w word) pattern() string {
 	return w.text
 }
 
-// variables holds every literal value that a script gives a variable, in any
-// branch and in the syntax of path.Match; [unknown] is among them when it may
-// have another one.
+// variables holds every literal value that a script assigns to a variable, in any branch,
+// in the syntax of path.Match. [unknown] is among them if the variable may have another
+// value.
 type variables map[string][]string
 
 func (v variables) add(name string, values ...string) {
@@ -51,17 +51,17 @@ func (v variables) add(name string, values ...string) {
 	}
 }
 
-// scope is what expansion needs to know about where a script runs.
+// scope is the state of a script that expansion depends on.
 type scope struct {
 	home    string
-	dirs    []string // where the script may be: the workspace, then wherever it went
+	dirs    []string // possible working folders, initially the workspace
 	vars    variables
-	dynamic bool // some code sets variables out of sight
+	dynamic bool // a command sets variables that collect cannot see
 }
 
-// fields expands a word the way a shell does, without running anything: braces,
-// tilde, variables with known values, quotes, field splitting. A word with
-// several possible values gives a field for each.
+// fields expands a word as a shell does, without running commands: braces, tilde,
+// variables with known values, quotes, field splitting. A word with several possible
+// values yields a field for each value.
 func (s *scope) fields(w *syntax.Word) []word {
 	if w == nil {
 		return nil
@@ -85,8 +85,8 @@ func (s *scope) fields(w *syntax.Word) []word {
 	return out
 }
 
-// text expands a word that is not split into fields: an assigned value, the
-// target of a redirection or, quoted, a here-document.
+// text expands a word that is not split into fields: an assigned value, the target of a
+// redirection or, if quoted, a here-document.
 func (s *scope) text(w *syntax.Word, quoted bool) []string {
 	if w == nil {
 		return []string{""}
@@ -98,7 +98,7 @@ func (s *scope) text(w *syntax.Word, quoted bool) []string {
 	return values
 }
 
-// patterns is like text, in the syntax of path.Match.
+// patterns is like text, but returns the values in the syntax of path.Match.
 func (s *scope) patterns(w *syntax.Word, quoted bool) []string {
 	if w == nil {
 		return []string{""}
@@ -112,9 +112,9 @@ func (s *scope) patterns(w *syntax.Word, quoted bool) []string {
 	return out
 }
 
-// expansion builds the possible values of a word. A value is in the syntax of
-// path.Match, quoted wildcards escaped, with fieldBreak where an unquoted
-// variable brought white space.
+// expansion builds the possible values of a word. A value is in the syntax of path.Match:
+// quoted wildcards are escaped, and fieldBreak stands for white space from an unquoted
+// variable.
 type expansion struct {
 	*scope
 	values [][]byte
@@ -122,7 +122,7 @@ type expansion struct {
 
 const fieldBreak = "\x01"
 
-// add continues every value with every alternative.
+// add appends every alternative to every value.
 func (e *expansion) add(alternatives ...string) {
 	if len(e.values)*len(alternatives) > maxFields {
 		alternatives = []string{unknown}
@@ -134,7 +134,7 @@ func (e *expansion) add(alternatives ...string) {
 				a = unknown
 			}
 			head := v
-			if i < len(alternatives)-1 { // the last one may keep the buffer
+			if i < len(alternatives)-1 { // the last alternative may reuse the buffer
 				head = bytes.Clone(v)
 			}
 			grown = append(grown, append(head, a...))
@@ -178,7 +178,7 @@ func (e *expansion) literal(v string, quoted, first bool) string {
 		c := v[i]
 		switch {
 		case c == '\\' && i+1 < len(v):
-			// Between double quotes a backslash only hides these four.
+			// Within double quotes a backslash escapes only these four characters.
 			if quoted && !strings.ContainsRune("\\\"$`", rune(v[i+1])) {
 				b.WriteString(`\\`)
 				continue
@@ -186,8 +186,8 @@ func (e *expansion) literal(v string, quoted, first bool) string {
 			i++
 			b.WriteString(escape(v[i : i+1]))
 		case c == '[' && !quoted:
-			// A bracket expression is one character; which one is not worth the
-			// difference between the shell's classes and ours.
+			// A bracket expression matches one character; the differences between the
+			// classes of the shell and of path.Match do not matter here.
 			if end := strings.IndexByte(v[min(i+2, len(v)):], ']'); end >= 0 {
 				i += 2 + end
 				b.WriteByte('?')
@@ -205,10 +205,10 @@ func (e *expansion) literal(v string, quoted, first bool) string {
 	return b.String()
 }
 
-// param returns the values a parameter may have.
+// param returns the possible values of a parameter.
 func (e *expansion) param(p *syntax.ParamExp, quoted bool) []string {
 	if !plain(p) {
-		// ${x:-word} may be the word; other operators are not followed.
+		// ${x:-word} may expand to word; the other operators are not evaluated.
 		if p.Exp != nil && p.Exp.Op <= syntax.AssignUnsetOrNull && p.Exp.Word != nil {
 			return append(e.spell(e.patterns(p.Exp.Word, true), quoted), unknown)
 		}
@@ -222,7 +222,7 @@ func (e *expansion) param(p *syntax.ParamExp, quoted bool) []string {
 	case "PWD":
 		values = append(values, escaped(e.dirs)...)
 	case "$", "!":
-		return []string{"$" + name} // this shell, its last child: what kill may end
+		return []string{"$" + name} // the shell itself or its last background process, which kill may signal
 	}
 	if assigned, ok := e.vars[name]; ok {
 		values = append(values, assigned...)
@@ -233,8 +233,8 @@ func (e *expansion) param(p *syntax.ParamExp, quoted bool) []string {
 	return e.spell(values, quoted)
 }
 
-// spell writes values as they stand in a word. Unquoted they are split at white
-// space and their wildcards are live.
+// spell returns values as they appear in a word. Unquoted values are split at white space
+// and their wildcards are active.
 func (e *expansion) spell(values []string, quoted bool) []string {
 	if quoted {
 		return values
@@ -255,7 +255,7 @@ func escaped(values []string) []string {
 	return out
 }
 
-// substitution resolves the few commands whose output is plain from the text.
+// substitution returns the output of the commands whose output follows from the text.
 func (e *expansion) substitution(c *syntax.CmdSubst, quoted bool) []string {
 	if len(c.Stmts) != 1 || len(c.Stmts[0].Redirs) > 0 {
 		return []string{unknown}
@@ -286,14 +286,14 @@ func (e *expansion) substitution(c *syntax.CmdSubst, quoted bool) []string {
 	return []string{unknown}
 }
 
-// plain says whether p is $name or ${name}.
+// plain reports whether p is $name or ${name}.
 func plain(p *syntax.ParamExp) bool {
 	return p.Param != nil && p.Flags == nil && !p.Excl && !p.Length && !p.Width && !p.IsSet &&
 		p.NestedParam == nil && p.Index == nil && len(p.Modifiers) == 0 && p.Slice == nil &&
 		p.Repl == nil && p.Names == 0 && p.Exp == nil
 }
 
-// split turns one value into fields.
+// split splits one value into fields.
 func split(v string, or bool) []word {
 	var out []word
 	for f := range strings.SplitSeq(v, fieldBreak) {
@@ -306,7 +306,7 @@ func split(v string, or bool) []word {
 	return out
 }
 
-// braces returns the parts of every word that brace expansion makes of one.
+// braces returns the parts of each word of a brace expansion.
 func braces(parts []syntax.WordPart) [][]syntax.WordPart {
 	w := &syntax.Word{Parts: parts}
 	if !hasBrace(parts) || !syntax.SplitBraces(w) {
@@ -324,8 +324,8 @@ func hasBrace(parts []syntax.WordPart) bool {
 	return false
 }
 
-// combine multiplies brace expansions out. Too many, or a range, stay one part,
-// which expands to unknown.
+// combine returns the product of brace expansions. If there are too many, or for a range,
+// the expression remains one part, which expands to unknown.
 func combine(parts []syntax.WordPart) [][]syntax.WordPart {
 	out := [][]syntax.WordPart{nil}
 	for _, p := range parts {

@@ -7,7 +7,7 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// joined judges words that a command joins and runs as shell source.
+// joined judges words that a command joins into shell source.
 func (s *script) joined(name string, args []word) *Finding {
 	texts := make([]string, 0, len(args))
 	for _, a := range args {
@@ -19,8 +19,8 @@ func (s *script) joined(name string, args []word) *Finding {
 	return s.program(strings.Join(texts, " "))
 }
 
-// shellProgram judges a shell: its -c argument, its here-document, or the name
-// of its script.
+// shellProgram judges a shell: its -c argument, its here-document, or the name of its
+// script.
 func (s *script) shellProgram(name string, args []word, stmt *syntax.Stmt) *Finding {
 	for i := 0; i < len(args); i++ {
 		a := args[i].text
@@ -41,12 +41,12 @@ func (s *script) shellProgram(name string, args []word, stmt *syntax.Stmt) *Find
 			if f := s.joined(name+" "+a, rest[:1]); f != nil {
 				return f
 			}
-			return s.operands(name, rest[1:]) // $0, $1, …
+			return s.operands(name, rest[1:]) // positional parameters $0, $1, …
 		case (a == "-" || strings.HasPrefix(a, "-") || strings.HasPrefix(a, "+")) && !strings.Contains(a, "s"):
 		case strings.HasPrefix(a, "-") || standardInput(a):
 			return s.shellInput(name, stmt)
 		default:
-			return s.operands(name, args[i:]) // a script in a file
+			return s.operands(name, args[i:]) // a script file
 		}
 	}
 	return s.shellInput(name, stmt)
@@ -69,16 +69,17 @@ func (s *script) shellInput(name string, stmt *syntax.Stmt) *Finding {
 	return unjudgeable("%s would run whatever it reads; put the command in place of %s", name, name)
 }
 
-// source is where standard input comes from.
+// source is the origin of standard input.
 type source int
 
 const (
-	stream  source = iota // a pipe, or what the executor gives
+	stream  source = iota // a pipe, or the input that the executor supplies
 	literal               // text in the script
 	file                  // a file by name
 )
 
-// input returns the text a statement reads, as far as it is in the script.
+// input returns the standard input of a statement as far as the script contains it, and
+// its origin.
 func (s *script) input(stmt *syntax.Stmt) (string, source) {
 	for _, r := range slices.Backward(stmt.Redirs) {
 		var values []string
@@ -104,7 +105,8 @@ func (s *script) input(stmt *syntax.Stmt) (string, source) {
 	return "", stream
 }
 
-// quotedDelimiter says whether <<'EOF' keeps a here-document as it is.
+// quotedDelimiter reports whether the delimiter of a here-document is quoted, so that its
+// text is not expanded.
 func quotedDelimiter(w *syntax.Word) bool {
 	for _, p := range w.Parts {
 		lit, ok := p.(*syntax.Lit)
@@ -142,7 +144,7 @@ func (s *script) wrapped(name string, w wrapper, args []word, stmt *syntax.Stmt)
 	if len(inner) == 0 {
 		return nil
 	}
-	for len(inner) > 1 && assignment(inner[0].text) { // sudo A=b command
+	for len(inner) > 1 && assignment(inner[0].text) { // as in sudo A=b command
 		inner = inner[1:]
 	}
 	if w.Fed {
@@ -163,8 +165,8 @@ func (s *script) wrapped(name string, w wrapper, args []word, stmt *syntax.Stmt)
 	return f
 }
 
-// inner returns the command after a wrapper's own options and operands, and
-// what follows -c.
+// inner returns the command after the wrapper's own options and operands, and the
+// argument of -c.
 func (w wrapper) inner(args []word) (inner, code []word) {
 	skip := w.Skip
 	for len(args) > 0 {
@@ -182,7 +184,7 @@ func (w wrapper) inner(args []word) (inner, code []word) {
 		case skip > 0:
 			skip--
 			if len(args) > 2 && args[1].text == "-c" {
-				return nil, args[2:3] // flock FILE -c CODE
+				return nil, args[2:3] // as in flock FILE -c CODE
 			}
 		default:
 			return args, code
@@ -197,7 +199,7 @@ func assignment(text string) bool {
 	return ok && syntax.ValidName(name)
 }
 
-// env judges env, which prints every variable when it is given no command.
+// env judges env. Without a command it prints every variable.
 func (s *script) env(args []word, stmt *syntax.Stmt) *Finding {
 	for len(args) > 0 {
 		a := args[0].text
@@ -246,7 +248,7 @@ func (s *script) alias(args []word) *Finding {
 	return nil
 }
 
-// optionCode judges the shell source after an option.
+// optionCode judges the shell source that follows an option.
 func (s *script) optionCode(name, option string, args []word) *Finding {
 	for i, a := range args {
 		if a.text == option && i+1 < len(args) {
@@ -256,8 +258,8 @@ func (s *script) optionCode(name, option string, args []word) *Finding {
 	return nil
 }
 
-// fed looks at literal words that a pipe turns into operands:
-// echo wallet.json | xargs cat. Here-documents are read the same way.
+// fed checks literal words that become operands through standard input, as in echo
+// wallet.json | xargs cat, or from a here-document.
 func (s *script) fed(stmt *syntax.Stmt) *Finding {
 	var literals []word
 	if left := s.piped[stmt]; left != nil {
@@ -283,8 +285,8 @@ func (s *script) fed(stmt *syntax.Stmt) *Finding {
 	return nil
 }
 
-// literals are the arguments of every command in a statement. They count as
-// commands: a long pipe would be read again for each of its stages.
+// literals returns the arguments of every command in a statement. They count towards
+// maxCommands, because a long pipe is read again for each of its stages.
 func (s *script) literals(stmt *syntax.Stmt) ([]word, *Finding) {
 	var all []word
 	for n := range syntax.Preorder(stmt) {

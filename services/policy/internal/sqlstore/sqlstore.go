@@ -1,5 +1,5 @@
-// Package sqlstore keeps decisions, the same statements on SQLite and Postgres.
-// It judges nothing.
+// Package sqlstore stores decisions. The statements are the same on SQLite and
+// PostgreSQL. It must not judge calls.
 package sqlstore
 
 import (
@@ -19,21 +19,21 @@ import (
 //go:embed migrations/*.sql
 var files embed.FS
 
-// Migrations of the store. The outbox's are included for the release before, which
-// announced each decision and may run beside this one; what it left there is read by no
-// service.
+// Migrations returns the migrations of the store. They include the tables of the outbox
+// because the previous release, which may run beside this one during an upgrade,
+// announces each decision through it. No service reads those announcements.
 func Migrations() fs.FS {
 	sub, err := fs.Sub(files, "migrations")
 	if err != nil {
-		panic(err) // the folder is embedded above
+		panic(err) // unreachable: the folder is embedded above
 	}
 	return outbox.WithMigrations(sub)
 }
 
-// Store is safe for concurrent use.
+// Store stores decisions. It is safe for concurrent use.
 type Store struct{ db *sqldb.DB }
 
-// New returns a store on a migrated database.
+// New returns a store on db, which must be migrated.
 func New(db *sqldb.DB) *Store { return &Store{db: db} }
 
 const columns = `select id, agent, session, turn_id, idx, tool_name, tool_args_hash, by_kind, by_address, authority, risk_level, decision,
@@ -56,7 +56,8 @@ func row(r sqldb.Scanner) (api.Decision, error) {
 	return d, nil
 }
 
-// AllowedSince counts the calls of a tool that were allowed to an agent.
+// AllowedSince returns the number of calls of a tool by an agent that were allowed after
+// since.
 func (s *Store) AllowedSince(ctx context.Context, agent, tool string, since time.Time) (int, error) {
 	var n int
 	err := s.db.QueryRowContext(ctx, `select count(*) from policy_decisions
@@ -64,9 +65,9 @@ func (s *Store) AllowedSince(ctx context.Context, agent, tool string, since time
 	return n, err
 }
 
-// Record stores a decision, unless there is one on the call. Of two replicas that judge
-// the same call, and of the first time and the next, the first is right: Record returns
-// that decision, and says whether it is d.
+// Record stores a decision if there is none on the call, which is identified by turn and
+// index. Otherwise it returns the stored decision: with concurrent replicas and repeated
+// requests, the first decision is final. first reports whether d was stored.
 func (s *Store) Record(ctx context.Context, d api.Decision, run string) (stored api.Decision, first bool, err error) {
 	evaluated, err := api.Encode(d.Evaluated)
 	if err != nil {
@@ -91,8 +92,9 @@ func (s *Store) Record(ctx context.Context, d api.Decision, run string) (stored 
 	return stored, false, err
 }
 
-// insert runs a statement that stores a row or none: by itself on Postgres, which is one
-// round trip, and on SQLite in a transaction, which shares its commit with others.
+// insert executes a statement that inserts at most one row. On PostgreSQL the statement
+// runs without a transaction, which is one round trip; on SQLite it runs in a
+// transaction, which shares its commit with other transactions.
 func (s *Store) insert(ctx context.Context, query string, args ...any) (done bool, err error) {
 	var n int64
 	count := func(q sqldb.Querier) error {
@@ -110,14 +112,16 @@ func (s *Store) insert(ctx context.Context, query string, args ...any) (done boo
 	return n == 1, err
 }
 
-// Place is a decision's place in the list. The zero value is the begin of the list.
+// Place is the position of a decision in the list. The zero value is the start of the
+// list.
 type Place struct {
 	At    int64
 	Turn  string
 	Index int
 }
 
-// List returns decisions that match, the latest first, those behind a place.
+// List returns the decisions that match q and come after the position, the latest first,
+// at most q.Limit.
 func (s *Store) List(ctx context.Context, q api.ListDecisions, after Place) ([]api.Decision, error) {
 	all, err := sqldb.All(ctx, s.db, row, columns+` where ($1 = '' or agent = $1) and ($2 = '' or turn_id = $2)
 		and (created_at < $3 or created_at = $3 and (turn_id > $4 or turn_id = $4 and idx > $5) or $3 = 0)

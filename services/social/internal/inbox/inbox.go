@@ -1,6 +1,6 @@
-// Package inbox holds the rules of received messages: who may hand in how many,
-// and how a run takes messages and is done with them. It must not know how
-// messages are signed or where they are kept.
+// Package inbox contains the rules of received messages: the rate of each sender, and how
+// a run claims and settles messages. It must not depend on how messages are signed or
+// where they are stored.
 //
 //	          Claim                    Settle
 //	received ───────> in_progress ─────────────> processed
@@ -15,10 +15,10 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// Status is where a message is.
+// Status is the state of a message.
 type Status string
 
-// The states of spec-social §2.4.
+// The values of Status (docs/reference/social.md, Message states).
 const (
 	Received   Status = "received"
 	InProgress Status = "in_progress"
@@ -26,7 +26,7 @@ const (
 	Failed     Status = "failed"
 )
 
-// Valid reports whether s is a state.
+// Valid reports whether s is one of the values.
 func (s Status) Valid() bool {
 	switch s {
 	case Received, InProgress, Processed, Failed:
@@ -35,14 +35,14 @@ func (s Status) Valid() bool {
 	return false
 }
 
-// Numbers of the rules.
+// Limits of the rules (docs/reference/social.md, Limits).
 const (
-	Rate        = 10               // messages of one sender in RateWindow (spec-core-2 §5.1)
-	RateWindow  = time.Minute      //
-	Lapse       = 10 * time.Minute // after which a claim that was not settled is void
-	MaxAttempts = 3                // claims of one message (spec-core-1 §1.8)
-	MaxUnread   = 10_000           // messages that may wait in one mailbox
-	MaxBytes    = 700 << 10        // of messages in one answer: NATS carries 1 MiB, JSON and all
+	Rate        = 10               // messages of one sender in RateWindow
+	RateWindow  = time.Minute      // of Rate
+	Lapse       = 10 * time.Minute // age after which an unsettled claim is void
+	MaxAttempts = 3                // claims of one message
+	MaxUnread   = 10_000           // messages that may be unread in one mailbox
+	MaxBytes    = 700 << 10        // of messages in one response: NATS carries 1 MiB, including the JSON encoding
 )
 
 // Mail is a message in a mailbox. Addresses are in lower case.
@@ -56,11 +56,11 @@ type Mail struct {
 	ReplyTo   string
 	Status    Status
 	Received  time.Time // UTC, to the microsecond
-	Seq       int64     // place in its mailbox; it only grows
-	Peer      string    // name of the sender, if it lives here
+	Seq       int64     // place in its mailbox; increases with every message
+	Peer      string    // name of the sender, if it is a resident
 }
 
-// Size is about what the message takes in an answer.
+// Size returns the approximate size of the message in a response, in bytes.
 func (m Mail) Size() int {
 	const frame = 512 // the other fields
 	body, err := api.Encode(m.Content)
@@ -70,7 +70,8 @@ func (m Mail) Size() int {
 	return frame + len(body)
 }
 
-// Fit returns the first messages that fit into one answer, at least one.
+// Fit returns the longest prefix of all that fits into one response, at least one
+// message.
 func Fit(all []Mail) []Mail {
 	sum := 0
 	for i, m := range all {
@@ -82,9 +83,9 @@ func Fit(all []Mail) []Mail {
 	return all
 }
 
-// Admit says whether a sender whose latest messages were received at the given
-// times, the latest first, may hand in another one now. Errors: api.Unavailable
-// with ReasonLimit and when to come back.
+// Admit decides whether a sender may send another message now. latest holds the times of
+// its latest messages, the latest first. It returns an api.Unavailable error with
+// ReasonLimit and the retry delay.
 func Admit(latest []time.Time, now time.Time) error {
 	if len(latest) < Rate {
 		return nil
@@ -101,7 +102,7 @@ func Admit(latest []time.Time, now time.Time) error {
 	}
 }
 
-// Full is the error for a mailbox in which MaxUnread messages wait.
+// Full returns the error for a mailbox with MaxUnread unread messages.
 func Full() error {
 	return &api.Error{
 		Code: api.Unavailable, Reason: api.ReasonLimit, Message: "the mailbox is full",
@@ -109,15 +110,15 @@ func Full() error {
 	}
 }
 
-// Resident is an agent that lives here.
+// Resident is an agent of this installation.
 type Resident struct {
 	Agent   string
 	Name    string
 	Address string // in lower case; "" while it has none
-	Seq     int64  // of the change that said so
+	Seq     int64  // number of the agent's change
 }
 
-// Waiting is what a run may find in the mailbox of its agent.
+// Waiting is the state of an agent's mailbox for a run.
 type Waiting struct {
 	Address string // of the agent; "" if it has none or is unknown
 	Unread  int64  // messages that are neither processed nor failed

@@ -23,7 +23,7 @@ func TestAdmit(t *testing.T) {
 	if api.CodeOf(err) != api.Unavailable || api.ReasonOf(err) != api.ReasonLimit {
 		t.Fatalf("after %d messages within a minute: got %v, want unavailable, limit reached", inbox.Rate, err)
 	}
-	// The tenth latest came 9 s ago.
+	// The tenth latest message arrived 9 s ago.
 	if got, want := api.Wire(err).Retry(), 51*time.Second; got != want {
 		t.Errorf("retry after: got %s, want %s", got, want)
 	}
@@ -34,7 +34,7 @@ func TestAdmit(t *testing.T) {
 
 func TestFit(t *testing.T) {
 	t.Parallel()
-	large := inbox.Mail{Content: strings.Repeat("\x01", api.MaxMessageBytes)} // six bytes each in JSON
+	large := inbox.Mail{Content: strings.Repeat("\x01", api.MaxMessageBytes)} // JSON encodes each byte as six
 	got := inbox.Fit([]inbox.Mail{large, large, large, large})
 	if len(got) != 2 {
 		t.Errorf("four of %d bytes: got %d, want 2", large.Size(), len(got))

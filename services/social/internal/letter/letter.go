@@ -1,6 +1,5 @@
-// Package letter knows what a signed message is: its addresses, its canonical
-// text, its signature and its identity. It must not know where messages are
-// kept.
+// Package letter defines signed messages: addresses, canonical text, signature and
+// identity. It must not depend on where messages are stored.
 package letter
 
 import (
@@ -17,38 +16,39 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// How old a signed message or request may be, and how far ahead of our clock
-// (spec-social §2.2).
+// MaxAge and MaxAhead are how old a signed message or request may be, and how far ahead
+// of this machine's clock (docs/reference/social.md, Times).
 const (
 	MaxAge   = 5 * time.Minute
 	MaxAhead = time.Minute
 )
 
-// maxReplyTo bounds the one field that no signature covers.
+// maxReplyTo is the maximum length in bytes of ReplyTo, which the signature does not
+// cover.
 const maxReplyTo = 128
 
-// Letter is a signed message as it was handed in.
+// Letter is a signed message as it was received.
 type Letter struct {
-	From      string // as written
+	From      string // as written by the sender
 	To        string
 	Content   string
-	SignedAt  string // the literal that was signed
+	SignedAt  string // the text that was signed
 	Signature string
 	ReplyTo   string // not covered by the signature
 }
 
-// Sealed is a letter that was checked. Addresses are in lower case.
+// Sealed is a letter whose fields and signature are valid. Addresses are in lower case.
 type Sealed struct {
 	Letter
-	ID   string    // 32 hex digits; the same for every copy of the message
+	ID   string    // 32 hex digits; the same for all copies of the message
 	Time time.Time // SignedAt
 }
 
-// Open checks everything about a letter but its age, and returns it with its
-// identity. Errors: api.Invalid with what is wrong, api.Denied if somebody
-// other than From signed it.
+// Open checks a letter except for its age, and returns it with its identity. It returns
+// an api.Invalid error for an invalid field, and api.Denied if the signature is not that
+// of From.
 //
-// The identity is that of (from, canonical text), never of the signature: one
+// The identity is derived from the canonical text and from, not from the signature: one
 // message has many valid signatures.
 func Open(l Letter) (Sealed, error) {
 	from, err := Address(l.From)
@@ -92,12 +92,12 @@ func Open(l Letter) (Sealed, error) {
 	}
 }
 
-// storable says whether a text can be a column of type text.
+// storable reports whether a text can be stored in a column of type text.
 func storable(s string) bool { return utf8.ValidString(s) && !strings.ContainsRune(s, 0) }
 
-// Authenticate checks the headers that prove who polls: a fresh signature over
-// Conway:poll:{address}:{timestamp}. It returns the address in lower case.
-// Errors: api.Denied.
+// Authenticate checks the headers that authenticate a poll: a recent signature of
+// Conway:poll:{address}:{timestamp}. It returns the address in lower case, or an
+// api.Denied error.
 func Authenticate(address, signature, timestamp string, now time.Time) (string, error) {
 	addr, err := Address(address)
 	if err != nil {
@@ -124,8 +124,8 @@ func denied(header string, err error) error {
 	return api.Errorf(api.Denied, "%s: %s", header, api.Wire(err).Message)
 }
 
-// Fresh says whether something signed at the given time is still, or already,
-// accepted. Errors: api.Invalid.
+// Fresh returns an api.Invalid error if a signature of the given time is too old, or too
+// far in the future.
 func Fresh(signed, now time.Time) error {
 	switch age := now.Sub(signed); {
 	case age > MaxAge:
@@ -136,12 +136,12 @@ func Fresh(signed, now time.Time) error {
 	return nil
 }
 
-// isoMillis is what JavaScript's toISOString writes.
+// isoMillis is the format of JavaScript's toISOString.
 const isoMillis = "2006-01-02T15:04:05.000Z"
 
-// ParseTime reads an ISO 8601 time with milliseconds and Z, in that spelling
-// only: other spellings of the same moment would be other canonical texts.
-// Errors: api.Invalid.
+// ParseTime parses an ISO 8601 time with milliseconds and Z. Other formats of the same
+// time are refused, because they would result in another canonical text. It returns an
+// api.Invalid error.
 func ParseTime(s string) (time.Time, error) {
 	t, err := time.Parse(isoMillis, s)
 	if err != nil || t.Format(isoMillis) != s {
@@ -155,8 +155,8 @@ func FormatTime(t time.Time) string { return t.UTC().Format(isoMillis) }
 
 var addressForm = regexp.MustCompile(`^0x[0-9a-fA-F]{40}$`)
 
-// Address returns an EVM address in its normalised form, lower case. A checksum
-// is not asked for (spec-social §1). Errors: api.Invalid.
+// Address returns an EVM address in its normalised form, lower case. It does not check
+// the checksum (docs/reference/social.md, Addresses). It returns an api.Invalid error.
 func Address(s string) (string, error) {
 	if !addressForm.MatchString(s) {
 		return "", api.Errorf(api.Invalid, "%.50q is not an address: 0x and 40 hex digits", s)
@@ -164,5 +164,5 @@ func Address(s string) (string, error) {
 	return strings.ToLower(s), nil
 }
 
-// Display is the EIP-55 form of a valid address, for answers.
+// Display returns the EIP-55 form of a valid address, for responses.
 func Display(address string) string { return common.HexToAddress(address).Hex() }

@@ -13,8 +13,7 @@ import (
 	"github.com/anima-run/anima/services/social/internal/letter"
 )
 
-// The public test key and the signatures that the reference client's library
-// makes with it.
+// A public test key and its signatures (docs/reference/social.md, Test vectors).
 const (
 	testKey  = "ac0974bec39a17e36ba4a6b4d238ff944bacb478cbed5efcae784d7bf4f2ff80"
 	testAddr = "0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266"
@@ -93,7 +92,7 @@ func TestOpenRefuses(t *testing.T) {
 	}
 }
 
-// mirrored is the other signature of the same text: n-s and the other v.
+// mirrored returns the other valid signature of the same text: n-s and the other v.
 func mirrored(t *testing.T, sig string) string {
 	t.Helper()
 	b, err := hex.DecodeString(sig[2:])
@@ -119,7 +118,7 @@ func TestIdentity(t *testing.T) {
 	want := id(hello())
 	same := hello()
 	same.From, same.ReplyTo = letter.Display(testAddr), "m0"
-	same.Signature = helloSig[:len(helloSig)-2] + "00" // 27 spelt as 0
+	same.Signature = helloSig[:len(helloSig)-2] + "00" // 27 written as 0
 	if got := id(same); got != want {
 		t.Errorf("same message, other spelling: got %s, want %s", got, want)
 	}
@@ -130,7 +129,8 @@ func TestIdentity(t *testing.T) {
 	}
 }
 
-// The reference client's library hashes the bytes that an all-hex text spells.
+// TestContentThatIsHex checks contents in hex, of which a client may hash the decoded bytes
+// (docs/reference/social.md, Signature).
 func TestContentThatIsHex(t *testing.T) {
 	t.Parallel()
 	key, err := crypto.HexToECDSA(testKey)

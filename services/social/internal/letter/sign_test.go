@@ -9,7 +9,7 @@ import (
 	"github.com/ethereum/go-ethereum/crypto"
 )
 
-// sign makes a personal_sign signature, the way a wallet does.
+// sign returns a personal_sign signature as a wallet creates it.
 func sign(t *testing.T, key *ecdsa.PrivateKey, text string) string {
 	t.Helper()
 	digest := crypto.Keccak256([]byte("\x19Ethereum Signed Message:\n" + strconv.Itoa(len(text)) + text))

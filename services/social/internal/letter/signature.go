@@ -12,11 +12,11 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// signature is r, s and a recovery id of 0 or 1.
+// signature holds r, s and a recovery id of 0 or 1.
 type signature [crypto.SignatureLength]byte
 
-// parseSignature reads 0x and 65 bytes. v may be 27 and 28 or 0 and 1; s must be
-// in the lower half of the order (EIP-2), as every wallet writes it.
+// parseSignature parses 0x and 65 bytes in hex. v may be 27 and 28 or 0 and 1; s must be
+// in the lower half of the order (EIP-2), as all wallets write it.
 func parseSignature(s string) (signature, error) {
 	var sig signature
 	raw, ok := strings.CutPrefix(s, "0x")
@@ -40,8 +40,8 @@ func parseSignature(s string) (signature, error) {
 	return sig, nil
 }
 
-// signer is the address, in lower case, whose key signed text as EIP-191 (version
-// 0x45, personal_sign) has it; "" if no key did.
+// signer returns the address, in lower case, whose key signed text in the form of EIP-191
+// (version 0x45, personal_sign); "" if the signature is invalid.
 func (s signature) signer(text string) string {
 	digest := crypto.Keccak256([]byte("\x19Ethereum Signed Message:\n"+strconv.Itoa(len(text))), []byte(text))
 	key, err := crypto.SigToPub(digest, s[:])
@@ -51,9 +51,10 @@ func (s signature) signer(text string) string {
 	return strings.ToLower(crypto.PubkeyToAddress(*key).Hex())
 }
 
-// contentHashes are the hashes that may stand for a content in its canonical
-// text: that of its bytes and, because the reference client's library reads a
-// text which is all hex as the bytes it spells, that of these.
+// contentHashes returns the hashes that may represent a content in its canonical text:
+// the hash of its bytes and, for a content in hex with 0x, the hash of the decoded bytes,
+// because a common client library decodes such a text (docs/reference/social.md,
+// Signature).
 func contentHashes(content string) []string {
 	hashes := []string{hexutil.Encode(crypto.Keccak256([]byte(content)))}
 	spelt, ok := strings.CutPrefix(content, "0x")

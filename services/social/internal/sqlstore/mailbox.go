@@ -19,7 +19,7 @@ func scanMail(row sqldb.Scanner) (m inbox.Mail, err error) {
 	return m, err
 }
 
-// lock makes those who take from a mailbox queue.
+// lock serialises the transactions that take messages from a mailbox.
 func lock(ctx context.Context, tx *sqldb.Tx, address string) {
 	tx.Queue(ctx, "update mailboxes set seq = seq where address = $1", address)
 }

@@ -1,6 +1,6 @@
-// Package sqlstore keeps messages and the directory of residents in SQL, on
-// SQLite and Postgres alike. It must not know what is announced to whom: it only
-// makes sure that it happens in the same transaction.
+// Package sqlstore stores messages and the directory of residents in SQL, on SQLite and
+// Postgres. It must not depend on the content or the recipients of announcements: it only
+// ensures that they are in the same transaction as the change.
 package sqlstore
 
 import (
@@ -17,17 +17,17 @@ import (
 //go:embed migrations/*.sql
 var files embed.FS
 
-// Migrations of the store's schema.
+// Migrations returns the migrations of the store's schema.
 func Migrations() fs.FS {
-	sub, _ := fs.Sub(files, "migrations") // fails only for a path that is none
+	sub, _ := fs.Sub(files, "migrations") // fails only for an invalid path
 	return sub
 }
 
-// Announce tells the world that a message waits for an agent that lives here, by
-// writing it into tx. It is called again if the transaction is.
+// Announce adds the event of a message for a resident agent to the outbox in tx. It is
+// called again if the transaction is retried.
 type Announce func(ctx context.Context, tx *sqldb.Tx, agent string, m inbox.Mail) error
 
-// Store is an [inbox.Store].
+// Store implements [inbox.Store].
 type Store struct {
 	db       *sqldb.DB
 	announce Announce
@@ -35,7 +35,7 @@ type Store struct {
 
 var _ inbox.Store = (*Store)(nil)
 
-// New returns the store in db, whose schema is up to date.
+// New returns the store in db, whose schema must be up to date.
 func New(db *sqldb.DB, announce Announce) *Store { return &Store{db: db, announce: announce} }
 
 // Receive implements [inbox.Store].
@@ -51,8 +51,8 @@ func (s *Store) Receive(ctx context.Context, m inbox.Mail, fresh func() error) (
 		if err := fresh(); err != nil {
 			return err
 		}
-		// The lock on the sender's row makes those who send at the same time queue,
-		// copies of one message among them.
+		// The lock on the sender's row serialises concurrent messages of one sender,
+		// including copies of one message.
 		tx.Queue(ctx, `insert into senders (address, last_at) values ($1, $2)
 			on conflict (address) do update set last_at = excluded.last_at`, m.From, micros(m.Received))
 		latest := sqldb.QueueAll(ctx, tx, scanTime, `select received_at from mail where from_address = $1
@@ -71,7 +71,7 @@ const (
 	already
 )
 
-// put stores a message whose sender is locked.
+// put stores a message. The caller has locked the row of the sender.
 func (s *Store) put(ctx context.Context, tx *sqldb.Tx, m inbox.Mail, sent *sqldb.Later[time.Time]) (result, error) {
 	var n int64
 	if err := tx.QueryRowContext(ctx, "select count(*) from mail where id = $1", m.ID).Scan(&n); err != nil || n > 0 {
@@ -84,8 +84,8 @@ func (s *Store) put(ctx context.Context, tx *sqldb.Tx, m inbox.Mail, sent *sqldb
 	if err := inbox.Admit(latest, m.Received); err != nil {
 		return stored, err
 	}
-	// A mailbox begins with the time, so that one that was pruned away and comes
-	// back goes on behind the cursors that its owner may hold.
+	// The sequence of a mailbox starts with the current time, so that a mailbox that was
+	// pruned and is created again continues after the cursors that clients may hold.
 	place := tx.QueueRow(ctx, `insert into mailboxes (address, seq) values ($1, $2)
 		on conflict (address) do update set seq = mailboxes.seq + 1 returning seq`, m.To, micros(m.Received))
 	resident := tx.QueueRow(ctx, selectResident, m.To)
@@ -116,7 +116,7 @@ func (s *Store) put(ctx context.Context, tx *sqldb.Tx, m inbox.Mail, sent *sqldb
 	return stored, s.announce(ctx, tx, agent, m)
 }
 
-// residentAt is the agent that lives at an address, "" if none does.
+// residentAt returns the agent with an address, or "" if there is none.
 func residentAt(ctx context.Context, q sqldb.Querier, address string) (string, error) {
 	return scanResident(q.QueryRowContext(ctx, selectResident, address))
 }
@@ -143,7 +143,8 @@ func (s *Store) SeeResident(ctx context.Context, r inbox.Resident) error {
 		}
 		moved := r.Address != "" && r.Address != address
 		if moved {
-			// Whoever writes to the address now waits, and then finds the resident.
+			// Concurrent messages to the address wait for this lock, and then find the
+			// resident.
 			tx.Queue(ctx, `insert into mailboxes (address, seq) values ($1, 0)
 				on conflict (address) do update set seq = mailboxes.seq`, r.Address)
 		}

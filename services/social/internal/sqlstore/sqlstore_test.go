@@ -26,7 +26,7 @@ func TestStore(t *testing.T) {
 	})
 }
 
-// The seeds' name for the table must keep working.
+// TestView checks the view of docs/reference/social.md, Tables.
 func TestView(t *testing.T) {
 	t.Parallel()
 	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {

@@ -12,8 +12,8 @@ import (
 	"github.com/anima-run/anima/pkg/failpoint"
 )
 
-// Book answers for the books. Make one with [New] and run it with [Book.Run];
-// its methods are safe for concurrent use.
+// Book is a ledger in a [Store]. Use [New] to create one and [Book.Run] to run it. Its
+// methods are safe for concurrent use.
 type Book struct {
 	store   Store
 	opts    Options
@@ -21,25 +21,25 @@ type Book struct {
 	stopped chan struct{}
 }
 
-// Options of a book.
+// Options holds the options of a book.
 type Options struct {
 	Now     func() time.Time
-	Group   int           // most operations that share a commit; 0 means 64 (one full pool of a route)
+	Group   int           // most operations in a commit; 0 means 64 (one full pool of a route)
 	Timeout time.Duration // of one commit; 0 means 10 s
-	// Committed, which may be nil, is called after each commit by the one writer,
-	// also after one of nothing.
+	// Committed, which may be nil, is called after each commit, also one without changes.
+	// Calls are not concurrent.
 	Committed func(ctx context.Context, c Changes, operations int)
 }
 
 // request is an operation that waits for its group.
 type request struct {
-	ctx  context.Context //nolint:containedctx // the caller's, looked at when its turn comes
+	ctx  context.Context //nolint:containedctx // context of the caller, checked when the group is formed
 	keys Keys
 	do   func(*page) error
 	done chan error // buffered
 }
 
-// New returns a book kept in a store.
+// New returns a book on a store.
 func New(store Store, o Options) *Book {
 	if o.Group <= 0 {
 		o.Group = 64
@@ -50,9 +50,9 @@ func New(store Store, o Options) *Book {
 	return &Book{store: store, opts: o, queue: make(chan *request, 2*o.Group), stopped: make(chan struct{})}
 }
 
-// Run writes until ctx ends, one group at a time: whoever waits when a commit
-// ends is in the next one, so a group is as large as the load. What is still
-// waiting when ctx ends is refused as Unavailable. Run is called once.
+// Run writes groups of operations, one at a time, until ctx ends. Operations that wait
+// when a commit ends form the next group, so groups grow with the load. When ctx ends,
+// waiting operations fail with Unavailable. Run must be called once.
 func (b *Book) Run(ctx context.Context) {
 	defer close(b.stopped)
 	for {
@@ -60,20 +60,20 @@ func (b *Book) Run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case first := <-b.queue:
-			runtime.Gosched() // goroutines that are ready to run may ask, too, and join the group
+			runtime.Gosched() // lets goroutines that are ready to submit join the group
 			b.write(ctx, b.gather(first))
 		}
 	}
 }
 
-// Queued is how many operations wait for the commit under way to end.
+// Queued returns the number of operations that wait for the commit in progress.
 func (b *Book) Queued() int { return len(b.queue) }
 
 func (b *Book) gather(first *request) []*request {
 	group := make([]*request, 0, b.opts.Group)
 	for r := first; ; {
 		if err := r.ctx.Err(); err != nil {
-			r.done <- err // its caller is gone
+			r.done <- err // the caller has canceled
 		} else {
 			group = append(group, r)
 		}
@@ -88,9 +88,9 @@ func (b *Book) gather(first *request) []*request {
 	}
 }
 
-// write commits a group. A fault of the store that trying again would not help
-// may be the fault of one member only, so then each is tried by itself; ids make
-// that safe, whatever happened to the first commit.
+// write commits a group. If the store fails with an error that a retry would not fix, the
+// cause may be a single operation, so each operation is written separately. This is safe
+// even if the first commit succeeded, because operations are idempotent.
 func (b *Book) write(ctx context.Context, group []*request) {
 	if len(group) == 0 {
 		return
@@ -112,8 +112,8 @@ func (b *Book) write(ctx context.Context, group []*request) {
 }
 
 func (b *Book) commit(ctx context.Context, group []*request) ([]error, error) {
-	// Once begun, a commit is finished: a stopping service must not leave its
-	// callers in doubt.
+	// A commit in progress is finished even if ctx ends, so that callers of a stopping
+	// service receive the outcome.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.opts.Timeout)
 	defer cancel()
 	var keys Keys
@@ -146,9 +146,8 @@ func (b *Book) commit(ctx context.Context, group []*request) ([]error, error) {
 	return refusals, err
 }
 
-// submit lets do decide in the next group and returns what it returned, once
-// that is kept. If ctx ends first the outcome is unknown; asking again with the
-// same id is safe.
+// submit queues an operation and returns its result after the commit. If ctx ends first,
+// the outcome is unknown; repeating the operation with the same id is safe.
 func submit[T any](ctx context.Context, b *Book, keys Keys, do func(*page) (T, error)) (T, error) {
 	var got, none T
 	r := &request{ctx: ctx, keys: keys, done: make(chan error, 1), do: func(p *page) (err error) {
@@ -181,7 +180,7 @@ func stopping() error {
 	return &api.Error{Code: api.Unavailable, Message: "the treasury is stopping", Next: "ask again with the same id", RetryAfter: 1000}
 }
 
-// Open makes sure that an agent has its accounts. Errors: Invalid.
+// Open creates the accounts of an agent unless they exist. Errors: Invalid.
 func (b *Book) Open(ctx context.Context, agent string) error {
 	if err := checkAgent(agent); err != nil {
 		return err
@@ -189,7 +188,7 @@ func (b *Book) Open(ctx context.Context, agent string) error {
 	return b.store.Open(ctx, agent)
 }
 
-// Hold reserves money. Asking again answers with the hold as it is now. Errors:
+// Hold reserves credits. Repeating it returns the current state of the hold. Errors:
 // Denied with ReasonInsufficient, NotFound, Conflict, Invalid.
 func (b *Book) Hold(ctx context.Context, r HoldRequest) (HoldState, error) {
 	if err := r.check(); err != nil {
@@ -199,8 +198,8 @@ func (b *Book) Hold(ctx context.Context, r HoldRequest) (HoldState, error) {
 	return submit(ctx, b, keys, func(p *page) (HoldState, error) { return p.hold(r) })
 }
 
-// Settle pays from a hold and gives the rest back. Errors: NotFound, Conflict,
-// Invalid.
+// Settle pays an amount from a hold and returns the rest to the agent. Errors: NotFound,
+// Conflict, Invalid.
 func (b *Book) Settle(ctx context.Context, r SettleRequest) (HoldState, error) {
 	if err := r.check(); err != nil {
 		return HoldState{}, err
@@ -208,10 +207,10 @@ func (b *Book) Settle(ctx context.Context, r SettleRequest) (HoldState, error) {
 	return submit(ctx, b, r.keys(), func(p *page) (HoldState, error) { return p.settle(r) })
 }
 
-// SettleMany settles each request as [Book.Settle] does, in one commit. It returns
-// what became of each, in their order, and the balances of the agents whose holds
-// were found, by agent. Errors: those after which asking again with the same ids
-// helps; what is wrong with one request is in its [Settlement].
+// SettleMany settles each request as [Book.Settle] does, in one commit. It returns the
+// results in the order of the requests, and the balances of the agents whose holds were
+// found, sorted by agent. The error is one after which a retry with the same ids helps;
+// errors of a single request are in its [Settlement].
 func (b *Book) SettleMany(ctx context.Context, rs []SettleRequest) ([]Settlement, []Balance, error) {
 	var keys Keys
 	for i := range rs {
@@ -230,7 +229,7 @@ func (b *Book) SettleMany(ctx context.Context, rs []SettleRequest) ([]Settlement
 	if err == nil || len(rs) == 1 || api.CodeOf(err) == api.Unavailable || ctx.Err() != nil {
 		return got.all, got.funds, err
 	}
-	// The fault of the store may be that of one settlement only.
+	// The store may have failed because of a single settlement.
 	funds := map[string]Balance{}
 	all := make([]Settlement, 0, len(rs))
 	for i := range rs {
@@ -254,8 +253,8 @@ func (b *Book) SettleMany(ctx context.Context, rs []SettleRequest) ([]Settlement
 	return all, sorted, nil
 }
 
-// Release gives a hold back whole; parent is the traceparent of the request.
-// Errors: NotFound, Conflict.
+// Release releases a hold; parent is the traceparent of the request. A hold that was
+// released or has expired is left unchanged. Errors: NotFound, Conflict, Invalid.
 func (b *Book) Release(ctx context.Context, id, reason, parent string) (HoldState, error) {
 	if err := firstFault(checkID("hold", id), checkText("reason", reason)); err != nil {
 		return HoldState{}, err
@@ -263,8 +262,8 @@ func (b *Book) Release(ctx context.Context, id, reason, parent string) (HoldStat
 	return submit(ctx, b, Keys{Holds: []string{id}}, func(p *page) (HoldState, error) { return p.release(id, reason, parent) })
 }
 
-// Deposit takes money into the books; whether its source may give any is the
-// caller's to know. Errors: Invalid, NotFound, Conflict.
+// Deposit credits an agent from an external account. The caller decides whether the
+// source is allowed. Errors: Invalid, NotFound, Conflict.
 func (b *Book) Deposit(ctx context.Context, r DepositRequest) (Transaction, error) {
 	if err := r.check(); err != nil {
 		return Transaction{}, err
@@ -273,7 +272,7 @@ func (b *Book) Deposit(ctx context.Context, r DepositRequest) (Transaction, erro
 	return submit(ctx, b, keys, func(p *page) (Transaction, error) { return p.deposit(r) })
 }
 
-// Transfer moves money between agents. Errors: as [Book.Hold].
+// Transfer moves credits between agents. Errors: as [Book.Hold].
 func (b *Book) Transfer(ctx context.Context, r TransferRequest) (Transaction, error) {
 	if err := r.check(); err != nil {
 		return Transaction{}, err
@@ -282,11 +281,11 @@ func (b *Book) Transfer(ctx context.Context, r TransferRequest) (Transaction, er
 	return submit(ctx, b, keys, func(p *page) (Transaction, error) { return p.transfer(r) })
 }
 
-// expireAtOnce bounds what one sweep adds to a group.
+// expireAtOnce is the most holds that one operation of [Book.Expire] releases.
 const expireAtOnce = 256
 
-// Expire releases the active holds that are past their time, and returns how
-// many. Any number of replicas may do it at once.
+// Expire releases the active holds whose time has passed and returns their number.
+// Replicas may call it concurrently.
 func (b *Book) Expire(ctx context.Context) (int, error) {
 	for total := 0; ; {
 		ids, err := b.store.Due(ctx, b.opts.Now().UnixMicro(), expireAtOnce)
@@ -296,20 +295,20 @@ func (b *Book) Expire(ctx context.Context) (int, error) {
 		n, err := submit(ctx, b, Keys{Holds: ids}, func(p *page) (int, error) { return p.expire(ids) })
 		total += n
 		if err != nil || n == 0 {
-			return total, err // n == 0: another replica is at it
+			return total, err // n == 0: another replica has released them
 		}
 	}
 }
 
 func both(agent string) []string { return []string{Available(agent), Held(agent)} }
 
-// Balance returns what an agent owns. Errors: NotFound.
+// Balance returns the balance of an agent. Errors: NotFound.
 func (b *Book) Balance(ctx context.Context, agent string) (Balance, error) {
 	return b.store.Balance(ctx, agent)
 }
 
-// Bounds of lists: the contract's default, and what keeps an answer below the
-// 1 MiB that NATS takes, whatever the memos.
+// Limits of lists: the default of package api, and a maximum that keeps an answer below
+// the 1 MiB limit of NATS with memos of any size.
 const (
 	defaultLimit = 100
 	maxLimit     = 250
@@ -322,8 +321,8 @@ func bounded(limit int) int {
 	return min(limit, maxLimit)
 }
 
-// Holds lists holds, oldest first: the active ones unless the filter names
-// another status, 100 unless it names another limit, 250 at most.
+// Holds lists holds, oldest first: the active ones unless the filter has another status,
+// 100 unless it has another limit, and at most 250.
 func (b *Book) Holds(ctx context.Context, f HoldFilter) ([]HoldState, error) {
 	if f.Status == "" {
 		f.Status = api.HoldActive
@@ -332,14 +331,14 @@ func (b *Book) Holds(ctx context.Context, f HoldFilter) ([]HoldState, error) {
 	return b.store.Holds(ctx, f)
 }
 
-// Spent is what was paid from an agent's holds of a category for a turn, and what is held
-// for it yet.
+// Spent returns the sums of an agent's holds of a category for a turn: the settled
+// amounts, and the amounts still held.
 func (b *Book) Spent(ctx context.Context, agent, turn, category string) (paid, held api.Micros, err error) {
 	return b.store.Spent(ctx, agent, turn, category)
 }
 
-// Transactions lists the transactions that touched an agent ("": all) after a
-// sequence number, with limits as [Book.Holds], and whether there are more.
+// Transactions lists the transactions of an agent ("": of all) after a sequence number,
+// with the limits of [Book.Holds], and reports whether there are more.
 func (b *Book) Transactions(ctx context.Context, agent string, after int64, limit int) ([]Transaction, bool, error) {
 	limit = bounded(limit)
 	ts, err := b.store.Transactions(ctx, agent, after, limit+1)

@@ -7,7 +7,7 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// Hold is money reserved before it is spent. Only an active hold changes:
+// Hold is an amount of credits reserved before it is spent. Only an active hold changes:
 //
 //	        ┌─ settle ──▶ settled
 //	active ─┼─ release ─▶ released
@@ -18,8 +18,8 @@ type Hold struct {
 	Category  string
 	Turn      string
 	Amount    api.Micros
-	Settled   api.Micros // what was paid in the end
-	Payee     string     // who was paid, "" unless settled
+	Settled   api.Micros // the amount paid
+	Payee     string     // "" unless settled
 	Status    api.HoldStatus
 	CreatedAt int64
 	ExpiresAt int64
@@ -27,14 +27,14 @@ type Hold struct {
 	Parent    string // W3C traceparent of the request, so that an expiry continues its trace
 }
 
-// HoldState is a hold beside the balance of its agent.
+// HoldState is a hold with the balance and tier of its agent.
 type HoldState struct {
 	Hold
 	Available api.Micros
 	Tier      api.Tier
 }
 
-// HoldRequest asks to reserve money.
+// HoldRequest holds the arguments of [Book.Hold].
 type HoldRequest struct {
 	ID        string
 	Agent     string
@@ -60,10 +60,9 @@ func (r *HoldRequest) check() error {
 	return firstFault(checkID("hold", r.ID), checkAgent(r.Agent), checkAmount(r.Amount, 1), category, turn)
 }
 
-// hold reserves money. A hold that is there already answers as it is now, not as
-// it was: whoever asks again must learn that the money is no longer reserved.
-// Its expiry is not compared, because a repeated request counts from a later
-// now.
+// hold reserves credits. If the hold exists, hold returns its current state, because a
+// repeated request must show that the credits are no longer reserved. The expiry is not
+// compared: a repeated request computes it from a later time.
 func (p *page) hold(r HoldRequest) (HoldState, error) {
 	if h, ok := p.state.Holds[r.ID]; ok {
 		if h.Agent != r.Agent || h.Amount != r.Amount || h.Category != r.Category || h.Turn != r.Turn {
@@ -95,7 +94,7 @@ func (p *page) hold(r HoldRequest) (HoldState, error) {
 	return p.stateOf(h)
 }
 
-// SettleRequest asks to pay from a hold.
+// SettleRequest holds the arguments of [Book.Settle].
 type SettleRequest struct {
 	ID     string // of the hold
 	Amount api.Micros
@@ -108,7 +107,7 @@ func (r *SettleRequest) check() error {
 	return firstFault(checkID("hold", r.ID), checkAmount(r.Amount, 0), checkPayee(r.Payee, ""), checkText("memo", r.Memo))
 }
 
-// keys of what the settlement reads.
+// keys returns the rows that the settlement reads.
 func (r *SettleRequest) keys() Keys {
 	keys := Keys{Accounts: []string{r.Payee}, Holds: []string{r.ID}}
 	if agent := ownerOf(r.Payee); agent != "" {
@@ -117,14 +116,14 @@ func (r *SettleRequest) keys() Keys {
 	return keys
 }
 
-// Settlement is what became of one of several settlements.
+// Settlement is the result of one request of [Book.SettleMany].
 type Settlement struct {
 	State HoldState
-	Err   error // an [api.Error], or a fault of the store
+	Err   error // an [api.Error], or a failure of the store
 }
 
-// settleAll decides each settlement by itself. It returns the balances of the
-// agents whose holds it found, by agent, as they are after the last settlement.
+// settleAll decides each settlement separately. After the last one, it returns the
+// balances of the agents whose holds were found, sorted by agent.
 func (p *page) settleAll(rs []SettleRequest) ([]Settlement, []Balance) {
 	all := make([]Settlement, len(rs))
 	var agents []string
@@ -140,15 +139,15 @@ func (p *page) settleAll(rs []SettleRequest) ([]Settlement, []Balance) {
 	slices.Sort(agents)
 	var funds []Balance
 	for _, agent := range slices.Compact(agents) {
-		if b, err := p.balance(agent); err == nil { // whose hold is there has an account
+		if b, err := p.balance(agent); err == nil { // the agent of a hold has an account, so there is no error
 			funds = append(funds, b)
 		}
 	}
 	return all, funds
 }
 
-// settle pays from a hold and gives the rest back. A hold past its time that
-// nobody has released yet can still be settled: its money is still there.
+// settle pays an amount from a hold and returns the rest to the agent. A hold past its
+// expiry can be settled until it is released, because its credits are still reserved.
 func (p *page) settle(r SettleRequest) (HoldState, error) {
 	h, err := p.find(r.ID)
 	if err != nil {
@@ -186,8 +185,7 @@ func (p *page) settle(r SettleRequest) (HoldState, error) {
 	})
 }
 
-// release gives a hold back whole. A hold that is back already, released or
-// expired, stays as it is.
+// release releases a hold. A hold that was released or has expired stays unchanged.
 func (p *page) release(id, reason, parent string) (HoldState, error) {
 	h, err := p.find(id)
 	if err != nil {
@@ -203,8 +201,8 @@ func (p *page) release(id, reason, parent string) (HoldState, error) {
 	return p.stateOf(h)
 }
 
-// expire gives back those of the holds that are still active; all are past
-// their time.
+// expire releases those of the given holds that are still active. All are past their
+// expiry.
 func (p *page) expire(ids []string) (int, error) {
 	n := 0
 	for _, id := range ids {

@@ -1,12 +1,11 @@
-// Package ledger keeps the books: accounts, transactions that sum to zero, and
-// holds that reserve money before it is spent. It decides every question of
-// money in Go, in one place, and leaves keeping to a [Store]. It must not know
-// messages, NATS or SQL.
+// Package ledger implements the ledger: accounts, transactions that sum to zero, and
+// holds that reserve credits before they are spent. It contains all decisions about
+// credits and leaves persistence to a [Store]. It must not depend on messages, NATS or
+// SQL.
 //
-// A [Book] takes operations from many goroutines and writes them in groups:
-// what waits at the same time shares one commit. Every operation carries an id
-// and is idempotent on it. Errors are [api.Error]; any other error is a fault of
-// the store.
+// A [Book] accepts operations from concurrent callers and writes them in groups:
+// operations that wait at the same time share one commit. Each operation has an id and is
+// idempotent. Errors are [api.Error]; any other error is a failure of the store.
 package ledger
 
 import (
@@ -17,21 +16,20 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// Prefixes of the accounts that belong to agents. Every other account stands
-// for the world outside ("faucet", "provider:openai") and may go below zero.
+// Prefixes of the accounts of agents. All other accounts are external ("faucet",
+// "provider:openai") and may have negative balances.
 const (
 	agentPrefix = "agent:"
 	heldPrefix  = "held:"
 )
 
-// Available is the account of what an agent may spend.
+// Available returns the account of the credits that an agent may spend.
 func Available(agent string) string { return agentPrefix + agent }
 
-// Held is the account of what is reserved for an agent's active holds.
+// Held returns the account of the credits in an agent's active holds.
 func Held(agent string) string { return heldPrefix + agent }
 
-// ownerOf returns the agent whose money an account keeps, "" for the accounts
-// of the world.
+// ownerOf returns the agent that owns an account, "" for external accounts.
 func ownerOf(account string) string {
 	if agent, ok := strings.CutPrefix(account, agentPrefix); ok {
 		return agent
@@ -43,14 +41,14 @@ func ownerOf(account string) string {
 	return agent
 }
 
-// Limits of what callers may write into the books. Seeds and specs set none;
-// these keep a row and the event made from it small.
+// Limits of ids and texts of callers, in bytes. They keep rows and events small
+// (docs/reference/treasury.md, Limits).
 const (
 	maxID   = 200
 	maxMemo = 1000
 )
 
-// suffixes of the transactions made for a hold; nobody else may use them.
+// Suffixes of the ids of transactions for holds. Ids of callers must not end in them.
 const (
 	suffixHold    = "/hold"
 	suffixSettle  = "/settle"
@@ -67,7 +65,7 @@ func checkID(what, id string) error {
 	return nil
 }
 
-// checkOwnID is checkID for transactions whose id is the caller's own.
+// checkOwnID is checkID for a transaction id that the caller chooses.
 func checkOwnID(id string) error {
 	for _, s := range []string{suffixHold, suffixSettle, suffixRelease} {
 		if strings.HasSuffix(id, s) {
@@ -130,7 +128,7 @@ func printable(s string) bool {
 	return true
 }
 
-// clip keeps what a caller sent short in an error.
+// clip truncates a caller's text for an error.
 func clip(s string) string {
 	if len(s) > 40 {
 		return s[:40] + "…"
@@ -147,7 +145,7 @@ func firstFault(faults ...error) error {
 	return nil
 }
 
-// UnknownAgent is the error about an agent that has no account.
+// UnknownAgent returns the error for an agent without an account.
 func UnknownAgent(agent string) error {
 	return &api.Error{
 		Code: api.NotFound, Message: fmt.Sprintf("agent %q has no account", clip(agent)),

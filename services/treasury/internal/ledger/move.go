@@ -6,12 +6,12 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// DepositRequest asks to take money into the books.
+// DepositRequest holds the arguments of [Book.Deposit].
 type DepositRequest struct {
 	ID     string
 	Agent  string
 	Amount api.Micros
-	Source string // the account that is its other side
+	Source string // the external account that is debited
 	Memo   string
 	Parent string
 }
@@ -31,7 +31,7 @@ func (p *page) deposit(r DepositRequest) (Transaction, error) {
 	})
 }
 
-// TransferRequest asks to move money from one agent to another.
+// TransferRequest holds the arguments of [Book.Transfer].
 type TransferRequest struct {
 	ID     string
 	From   string
@@ -56,7 +56,7 @@ func (p *page) transfer(r TransferRequest) (Transaction, error) {
 	})
 }
 
-// move posts a transaction whose id is the caller's, once.
+// move posts a transaction with an id of the caller, once.
 func (p *page) move(t Transaction) (Transaction, error) {
 	was, ok := p.state.Transactions[t.ID]
 	if !ok {

@@ -8,16 +8,15 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// page is where a group of operations is decided: each sees what the ones
-// before it did, and a refused one leaves nothing behind. It is used by one
-// goroutine.
+// page is the working state of a group of operations. Each operation sees the effects of
+// the earlier ones; a refused one has no effect. It is not safe for concurrent use.
 type page struct {
 	state State
 	now   int64
 
 	posted   []Transaction
-	accounts map[string]bool // touched
-	holds    []string        // touched, in order
+	accounts map[string]bool // ids of changed accounts
+	holds    []string        // ids of changed holds, in order of their first change
 	tiers    []TierChange
 }
 
@@ -25,8 +24,8 @@ func newPage(s State, now int64) *page {
 	return &page{state: s, now: now, accounts: map[string]bool{}}
 }
 
-// changes returns what was done, in an order that two replicas share so that
-// they cannot lock each other out.
+// changes returns the effects of the group. Accounts are sorted by id, so that two
+// replicas update them in the same order and cannot deadlock.
 func (p *page) changes() Changes {
 	c := Changes{Head: p.state.Head, Transactions: p.posted, Tiers: p.tiers}
 	for id := range p.accounts {
@@ -39,7 +38,7 @@ func (p *page) changes() Changes {
 	return c
 }
 
-// balance of an agent as it is on the page. Errors: NotFound.
+// balance returns the balance of an agent in the working state. Errors: NotFound.
 func (p *page) balance(agent string) (Balance, error) {
 	a, ok := p.state.Accounts[Available(agent)]
 	if !ok {
@@ -48,7 +47,7 @@ func (p *page) balance(agent string) (Balance, error) {
 	return Balance{Agent: agent, Available: a.Balance, Held: p.state.Accounts[Held(agent)].Balance, Entries: a.Entries}, nil
 }
 
-// keep puts a new state of a hold on the page.
+// keep records the new state of a hold.
 func (p *page) keep(h Hold) {
 	if !slices.Contains(p.holds, h.ID) {
 		p.holds = append(p.holds, h.ID)
@@ -56,8 +55,8 @@ func (p *page) keep(h Hold) {
 	p.state.Holds[h.ID] = h
 }
 
-// post writes a transaction: all of it, or nothing and an error. It is the last
-// guard of the rules that no operation may break.
+// post adds a transaction, or returns an error and changes nothing. It enforces the
+// invariants of the ledger for all operations.
 func (p *page) post(t Transaction) (Transaction, error) {
 	if fault := t.balanced(); fault != "" {
 		return t, fmt.Errorf("transaction %s: %s", t.ID, fault)

@@ -6,42 +6,44 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// Store keeps the books. Its errors are faults of keeping: [api.Unavailable]
-// when trying again may help, anything else when not. It is safe for concurrent
-// use, also by several processes.
+// Store is the persistence of a ledger. Its errors are failures of the storage:
+// [api.Unavailable] if a retry may help, any other error if not. It must be safe for
+// concurrent use, also by several processes.
 type Store interface {
-	// Update runs change on the current state and keeps what it returns, all in
-	// one transaction that no other Update runs beside. change may be called more
-	// than once, in a transaction or before one; only the last call counts. Nothing is written for no changes.
+	// Update calls change with the current state and stores the changes that it returns,
+	// in one serialized transaction: no other Update runs concurrently. change may be
+	// called more than once, inside a transaction or before it; only the result of the
+	// last call counts. If the changes are empty, Update writes no row.
 	Update(ctx context.Context, keys Keys, change func(State) Changes) error
 
-	// Open makes sure that an agent has its two accounts.
+	// Open creates the two accounts of an agent unless they exist.
 	Open(ctx context.Context, agent string) error
 
-	// Balance errors: [api.NotFound].
+	// Balance returns the balance of an agent. Errors: [api.NotFound].
 	Balance(ctx context.Context, agent string) (Balance, error)
 
 	// Holds lists holds, oldest first.
 	Holds(ctx context.Context, f HoldFilter) ([]HoldState, error)
-	// Spent adds up what an agent's holds of a category that were made for a turn came
-	// to, and what is held for it yet.
+	// Spent returns the sums of an agent's holds of a category for a turn: the settled
+	// amounts, and the amounts still held.
 	Spent(ctx context.Context, agent, turn, category string) (paid, held api.Micros, err error)
 
-	// Due lists at most limit active holds that expire at or before the time.
+	// Due returns the ids of at most limit active holds that expire at or before at, in
+	// Unix microseconds.
 	Due(ctx context.Context, at int64, limit int) ([]string, error)
 
-	// Transactions lists what touched the agent ("": all) after a sequence
+	// Transactions lists the transactions of an agent ("": of all) after a sequence
 	// number, in order.
 	Transactions(ctx context.Context, agent string, after int64, limit int) ([]Transaction, error)
 
-	// Snapshot reads everything that must agree with the transactions at one
-	// moment, and the transactions after a sequence number.
+	// Snapshot reads, at one point in time, the transactions after a sequence number and
+	// the state that must agree with all transactions.
 	Snapshot(ctx context.Context, after int64) (Snapshot, error)
 }
 
-// Keys name what a change reads. The store adds both accounts of the agent of
-// every hold it finds. NewHolds and NewTransactions are ids that the change makes
-// unless they are there already, which is rare: a store may learn it from the insert.
+// Keys names the rows that a change reads. The store adds both accounts of the agent of
+// each hold that it finds. NewHolds and NewTransactions are ids that the change creates
+// unless they exist. That is rare, so a store may rely on the insert to detect it.
 type Keys struct {
 	Accounts        []string
 	Holds           []string
@@ -56,7 +58,8 @@ func (k *Keys) add(more Keys) {
 	k.NewTransactions = append(k.NewTransactions, more.NewTransactions...)
 }
 
-// State is what the store found; what is not there is missing in the maps.
+// State holds the rows that the store found. Rows that do not exist are missing in the
+// maps.
 type State struct {
 	Head         Head
 	Accounts     map[string]Account
@@ -64,21 +67,21 @@ type State struct {
 	Transactions map[string]Transaction
 }
 
-// Head is the end of the chain. The zero value is that of empty books.
+// Head is the end of the chain. The zero value is that of an empty ledger.
 type Head struct {
 	Seq  int64
 	Hash Hash
 }
 
-// Account is a running balance.
+// Account is an account with its running balance.
 type Account struct {
 	ID      string
 	Balance api.Micros
-	Entries int64 // transactions that touched it; an agent's are all counted on its available account
+	Entries int64 // number of its transactions; those of an agent are counted on its available account
 }
 
-// Changes are what a group of operations did. Accounts and holds are as they
-// are now, each once.
+// Changes are the effects of a group of operations. Each changed account and hold is
+// listed once, in its final state.
 type Changes struct {
 	Head         Head
 	Transactions []Transaction
@@ -87,7 +90,7 @@ type Changes struct {
 	Tiers        []TierChange
 }
 
-// Balance of an agent.
+// Balance is the balance of an agent.
 type Balance struct {
 	Agent     string
 	Available api.Micros
@@ -95,7 +98,7 @@ type Balance struct {
 	Entries   int64
 }
 
-// Tier is that of everything the agent owns: what is held is not yet spent.
+// Tier returns the tier by the total balance: held credits are not spent yet.
 func (b Balance) Tier() api.Tier { return api.TierOf(b.Available + b.Held) }
 
 // TierChange is the change of an agent's tier by one transaction.
@@ -103,30 +106,31 @@ type TierChange struct {
 	Agent    string
 	From, To api.Tier
 	Balance  api.Micros
-	Seq      int64 // of the transaction
+	Seq      int64 // sequence number of the transaction
 	At       int64
-	Cause    Hash   // of the transaction
+	Cause    Hash   // hash of the transaction
 	Parent   string // as in [Transaction]
 }
 
-// HoldFilter chooses holds. Agent "" means everyone's.
+// HoldFilter selects holds. An empty Agent selects the holds of all agents.
 type HoldFilter struct {
 	Agent  string
 	Status api.HoldStatus
 	Limit  int
 }
 
-// Snapshot is the books as they stand, beside the transactions that made them.
+// Snapshot is the stored state of the ledger and the transactions after a sequence
+// number.
 type Snapshot struct {
 	Head         Head
 	Transactions []Transaction
 	Accounts     []Account
 	Active       []Hold
 	Ended        map[api.HoldStatus]Tally
-	Loose        int64 // lines that belong to no transaction
+	Loose        int64 // number of lines without a transaction
 }
 
-// Tally counts holds.
+// Tally holds the number and the sums of holds.
 type Tally struct {
 	Holds   int64
 	Amount  api.Micros

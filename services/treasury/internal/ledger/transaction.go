@@ -9,10 +9,10 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// Kind says what a transaction did.
+// Kind is the kind of a transaction.
 type Kind string
 
-// The kinds. Expire is a release that the treasury did by itself.
+// The kinds. KindExpire is a release by treasury after the expiry of a hold.
 const (
 	KindHold     Kind = "hold"
 	KindSettle   Kind = "settle"
@@ -22,13 +22,14 @@ const (
 	KindTransfer Kind = "transfer"
 )
 
-// Hash is the SHA-256 of a transaction and, through it, of all before it. The
-// zero value is what the first transaction follows.
+// Hash is the SHA-256 of a transaction and, through it, of all earlier transactions. The
+// zero value precedes the first transaction.
 type Hash [sha256.Size]byte
 
+// String returns the hash in hexadecimal.
 func (h Hash) String() string { return hex.EncodeToString(h[:]) }
 
-// ParseHash reads what [Hash.String] wrote.
+// ParseHash parses the result of [Hash.String].
 func ParseHash(s string) (Hash, error) {
 	var h Hash
 	if len(s) != hex.EncodedLen(len(h)) {
@@ -40,38 +41,37 @@ func ParseHash(s string) (Hash, error) {
 	return h, nil
 }
 
-// Line is one side of a transaction.
+// Line is one posting of a transaction.
 type Line struct {
 	Account string
-	Amount  api.Micros // what the account gains; negative: loses
-	Balance api.Micros // of the account, afterwards
+	Amount  api.Micros // positive: credited to the account; negative: debited
+	Balance api.Micros // of the account after the transaction
 }
 
-// Transaction moves money between accounts. Its lines sum to zero, name each
-// account once, and never change after they are written.
+// Transaction moves credits between accounts. Its lines sum to zero and have distinct
+// accounts. It never changes after it is written.
 type Transaction struct {
-	Seq      int64 // 1, 2, 3 … without a gap
+	Seq      int64 // 1, 2, 3 … without gaps
 	ID       string
 	Kind     Kind
-	Agent    string // on whose behalf
+	Agent    string // the agent on whose behalf it is made
 	Lines    []Line
 	Memo     string
 	Turn     string
-	Trace    string // trace id of the request, "" without one
+	Trace    string // trace id of the request, "" if it has none
 	At       int64  // Unix microseconds
 	Previous Hash
 	Hash     Hash
 
-	// Parent is the W3C traceparent of the request, for whoever announces the
+	// Parent is the W3C traceparent of the request, for the announcement of the
 	// transaction. It is neither stored nor hashed.
 	Parent string
 }
 
-// Sum is the hash that t must have: SHA-256 over the hash before it and every
-// field that is announced, each written as its length in bytes, a colon and its
-// text (numbers in decimal), in the order of the struct; the lines are their
-// count and then account and amount of each. A reader of the events can
-// recompute it.
+// Sum computes the hash of t: SHA-256 over the previous hash and each announced field,
+// each written as its length in bytes, a colon and its text (numbers in decimal), in the
+// order of the struct; the lines are written as their count and then the account and
+// amount of each. A reader of the events can recompute it.
 func (t *Transaction) Sum() Hash {
 	b := make([]byte, 0, 512)
 	b = append(b, t.Previous[:]...)
@@ -97,7 +97,7 @@ func (t *Transaction) Sum() Hash {
 	return sha256.Sum256(b)
 }
 
-// Other is the second agent whose money t moves, "" without one.
+// Other returns the second agent whose credits t moves, "" if there is none.
 func (t *Transaction) Other() string {
 	for _, l := range t.Lines {
 		if owner := ownerOf(l.Account); owner != "" && owner != t.Agent {
@@ -107,7 +107,7 @@ func (t *Transaction) Other() string {
 	return ""
 }
 
-// balanced returns what is wrong with the lines, "" if nothing is.
+// balanced returns the fault of the lines, "" if there is none.
 func (t *Transaction) balanced() string {
 	if len(t.Lines) < 2 {
 		return "it has fewer than two lines"
@@ -130,7 +130,7 @@ func (t *Transaction) balanced() string {
 	return ""
 }
 
-// traceID is the trace id inside a W3C traceparent, "" where there is none.
+// traceID returns the trace id of a W3C traceparent, "" if it is malformed.
 func traceID(parent string) string {
 	if len(parent) != 55 {
 		return ""

@@ -13,8 +13,8 @@ func sample() Transaction {
 	}
 }
 
-// Ledgers that are written depend on these bytes: a change of the hash breaks
-// every chain there is.
+// TestSumIsFixed checks that the hash of a transaction does not change: existing ledgers
+// depend on it.
 func TestSumIsFixed(t *testing.T) {
 	t.Parallel()
 	tx := sample()

@@ -10,13 +10,13 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// Report says whether the books are right.
+// Report is the result of [Book.Verify].
 type Report struct {
 	Transactions int64
 	Accounts     int64
 	ActiveHolds  int64
 	Head         Hash
-	Faults       []string // at most 100 and a last line that says how many more
+	Faults       []string // at most 100, and a last line with the number of further faults
 }
 
 const (
@@ -24,9 +24,9 @@ const (
 	verifyAtOnce = 1000 // transactions in memory
 )
 
-// Verify recomputes everything from the transactions: the chain, every running
-// balance, every account, every hold. It keeps no writer waiting. Books that are wrong
-// are a report, not an error.
+// Verify recomputes the chain, each running balance, each account and each hold from the
+// transactions and compares them with the stored state. It does not block writers.
+// Differences are faults in the report, not an error.
 func (b *Book) Verify(ctx context.Context) (Report, error) {
 	a := audit{balances: map[string]Account{}, active: map[string]Hold{}, ended: map[api.HoldStatus]Tally{}}
 	for {
@@ -58,7 +58,7 @@ func (b *Book) Verify(ctx context.Context) (Report, error) {
 	}, nil
 }
 
-// audit is the books as the transactions alone tell them.
+// audit is the state of the ledger computed from the transactions alone.
 type audit struct {
 	head     Head
 	count    int64
@@ -91,7 +91,7 @@ func (a *audit) transaction(t *Transaction) {
 	if fault := t.balanced(); fault != "" {
 		a.fault("%s: %s", name, fault)
 	}
-	a.head = Head{Seq: t.Seq, Hash: t.Hash} // as written, so that one fault is one line
+	a.head = Head{Seq: t.Seq, Hash: t.Hash} // the stored hash, so that one fault is reported once
 	a.count++
 
 	owners := map[string]bool{}
@@ -121,7 +121,7 @@ func (a *audit) transaction(t *Transaction) {
 	a.hold(name, t)
 }
 
-// hold follows the life of a hold through its transactions.
+// hold applies a transaction to the state of its hold.
 func (a *audit) hold(name string, t *Transaction) {
 	amount := func(account string) api.Micros {
 		for _, l := range t.Lines {
@@ -169,7 +169,7 @@ func (a *audit) hold(name string, t *Transaction) {
 	a.ended[status] = tally
 }
 
-// compare sets the books as they stand against what they should be.
+// compare compares the stored state with the computed one.
 func (a *audit) compare(s Snapshot) {
 	if s.Head != a.head {
 		a.fault("the chain should end at %d %s and is written to end at %d %s", a.head.Seq, a.head.Hash, s.Head.Seq, s.Head.Hash)

@@ -15,8 +15,9 @@ import (
 	"github.com/anima-run/anima/services/treasury/internal/sqlstore"
 )
 
-// BenchmarkHolds reserves money on one hot account, without NATS around it.
-// Goals of design §11: 2,000 a second embedded, 1,000 on Postgres.
+// BenchmarkHolds measures holds on one account with concurrent callers, without NATS. The
+// goals are 2,000 per second embedded and 1,000 on PostgreSQL
+// (docs/reference/treasury.md, Limits).
 func BenchmarkHolds(b *testing.B) {
 	urls := map[string]func(*testing.B) string{
 		"sqlite/sync=normal": func(b *testing.B) string { return "sqlite:" + filepath.Join(b.TempDir(), "bench.db") },

@@ -7,34 +7,34 @@ import (
 	"github.com/anima-run/anima/services/treasury/internal/ledger"
 )
 
-// maxMemory bounds the accounts and the holds in memory, of each kind. Beyond it they
-// are dropped, and read again.
+// maxMemory bounds the accounts and the holds in memory, each. Beyond it all entries are
+// dropped and read again.
 const maxMemory = 4096
 
-// memory is what the store knows of the books: the head of the chain, and rows as they
-// were when it stood there. Every change of a row comes with a row of the journal, so
-// as long as the head in the database is this one, the rows are current. An account
-// or hold that is not in memory may be in the database all the same.
+// memory is a cache of the ledger: the head of the chain, and rows as of that head. Each
+// change of a row comes with a row of the journal, so the cached rows are current as long
+// as the head in the database is the cached one. An account or hold that is not in the
+// cache may be in the database.
 //
-// Only what is committed is put here, after the commit. The zero value knows nothing.
+// Rows are cached only after their commit. The zero value is an empty cache.
 type memory struct {
 	mu       sync.RWMutex
 	known    bool
-	calm     bool // the last writer was this store
+	calm     bool // the last writer of the ledger was this store
 	head     ledger.Head
 	accounts map[string]ledger.Account
-	holds    map[string]ledger.Hold // active ones
+	holds    map[string]ledger.Hold // active holds only
 }
 
-// recall returns what is in memory of keys. whole means that a change may be decided
-// by it: nothing is missing but the ids that are expected to be new, and other writers
-// do not come in between all the time.
+// recall returns the cached rows of keys. whole reports whether a change may be decided
+// by them: only ids that are expected to be new are missing, and no other process wrote
+// recently, so that the write will probably succeed.
 func (m *memory) recall(keys ledger.Keys) (found rows, whole bool) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	found = emptyRows(m.head)
 	if !m.known {
-		found.head = ledger.Head{Seq: -1} // that of no books
+		found.head = ledger.Head{Seq: -1} // differs from the head of any ledger
 		return found, false
 	}
 	whole = m.calm
@@ -65,7 +65,7 @@ func (m *memory) recall(keys ledger.Keys) (found rows, whole bool) {
 	return found, whole
 }
 
-// keep remembers the rows that were found and what a change made of them.
+// keep caches the rows that were found and the changes to them.
 func (m *memory) keep(found rows, c ledger.Changes, calm bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -94,14 +94,14 @@ func (m *memory) keep(found rows, c ledger.Changes, calm bool) {
 	}
 }
 
-// forget is for when it is not known what was committed.
+// forget empties the cache. It is called when the outcome of a commit is unknown.
 func (m *memory) forget() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.known, m.calm, m.accounts, m.holds = false, false, nil, nil
 }
 
-// balance of an agent, if it is in memory.
+// balance returns the cached balance of an agent, and false if it is not cached.
 func (m *memory) balance(agent string) (ledger.Balance, bool) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()

@@ -18,7 +18,8 @@ func reserve(id string, amount api.Micros) ledger.HoldRequest {
 	return ledger.HoldRequest{ID: id, Agent: "lucky", Amount: amount, ExpiresAt: now.Add(time.Hour).UnixMicro()}
 }
 
-// What failed to commit is not in memory afterwards, whatever was decided on it.
+// TestMemoryForgetsWhatFailed checks that changes that failed to commit are not in memory
+// afterwards.
 func TestMemoryForgetsWhatFailed(t *testing.T) {
 	t.Parallel()
 	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
@@ -45,7 +46,7 @@ func TestMemoryForgetsWhatFailed(t *testing.T) {
 		if _, err := b.Deposit(ctx, ledger.DepositRequest{ID: "d", Agent: "lucky", Amount: 100, Source: "faucet"}); err != nil {
 			t.Fatal(err)
 		}
-		for i := range 4 { // warm, then failing
+		for i := range 4 { // fill the cache
 			if _, err := b.Hold(ctx, reserve(fmt.Sprintf("h%d", i), 10)); err != nil {
 				t.Fatal(err)
 			}
@@ -59,8 +60,7 @@ func TestMemoryForgetsWhatFailed(t *testing.T) {
 			t.Error("settlement that cannot be announced: got no error")
 		}
 		want(60, 40)
-		// After an error the commit may have happened all the same. Here another store
-		// makes it.
+		// After an error the commit may have succeeded. Here another store makes it.
 		if _, err := book(t, sqlstore.New(db, nil)).Deposit(ctx, ledger.DepositRequest{ID: "d2", Agent: "lucky", Amount: 5, Source: "faucet"}); err != nil {
 			t.Fatal(err)
 		}
@@ -82,8 +82,8 @@ func TestMemoryForgetsWhatFailed(t *testing.T) {
 	})
 }
 
-// What another process has written is seen by every decision: a refusal, an answer to
-// a repeated request, and a new hold.
+// TestMemorySeesOtherWriters checks that writes of another process affect each decision:
+// a refusal, the answer to a repeated request, and a new hold.
 func TestMemorySeesOtherWriters(t *testing.T) {
 	t.Parallel()
 	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
@@ -145,17 +145,17 @@ func TestMemorySeesOtherWriters(t *testing.T) {
 	})
 }
 
-// A database that lost its last commits, as a replica that takes over may have, gets no
-// gap in its chain.
+// TestMemoryBeyondTheChain checks that the chain has no gap after the database has lost
+// its last commits, as after a failover to a database replica.
 func TestMemoryBeyondTheChain(t *testing.T) {
 	t.Parallel()
 	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
 		if db.Engine == sqldb.SQLite {
-			return // a file has no replica
+			return // SQLite has no failover
 		}
 		ctx := t.Context()
 		b := written(t, sqlstore.New(db, nil))
-		for _, s := range []string{ // the transfer, undone
+		for _, s := range []string{ // undoes the transfer
 			"update accounts set balance = balance + 77, entries = entries - 1 where id = 'agent:lucky'",
 			"update accounts set balance = balance - 77, entries = entries - 1 where id = 'agent:bob'",
 			"update chain set seq = 7, hash = (select hash from journal where seq = 7)",
@@ -174,7 +174,7 @@ func TestMemoryBeyondTheChain(t *testing.T) {
 	})
 }
 
-// TestStatements counts what a turn costs: a hold, its settlement and a balance.
+// TestStatements counts the statements of a turn: a hold, its settlement and a balance.
 func TestStatements(t *testing.T) {
 	t.Parallel()
 	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {

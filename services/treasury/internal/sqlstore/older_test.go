@@ -13,9 +13,8 @@ import (
 	"github.com/anima-run/anima/services/treasury/internal/ledger"
 )
 
-// older keeps the books with the statements of the release before lean rows, so that
-// tests have it beside a [sqlstore.Store] on one database. It reads and writes the
-// tables by the names that they had.
+// older is a [ledger.Store] with the statements of the previous release, for tests of
+// both releases on one database. It uses the names that the tables had.
 type older struct{ db *sqldb.DB }
 
 func (s *older) Update(ctx context.Context, keys ledger.Keys, change func(ledger.State) ledger.Changes) error {
@@ -252,8 +251,8 @@ func olderHoldColumns(h *ledger.Hold) []any {
 	}
 }
 
-// olderLine is a row of a transaction beside one of its postings; number -1 where
-// there is none, which only a broken ledger has.
+// olderLine is a transaction with one of its postings. number is -1 if the transaction
+// has no postings, which happens only in a broken ledger.
 type olderLine struct {
 	of      ledger.Transaction
 	number  int64
@@ -267,13 +266,13 @@ func scanOlderLine(row sqldb.Scanner) (l olderLine, err error) {
 	var previous, hash string
 	err = row.Scan(&l.of.Seq, &l.of.ID, &l.of.Kind, &l.of.Agent, &l.of.Memo, &l.of.Turn, &l.of.Trace, &l.of.At, &previous, &hash,
 		&l.number, &l.posting.Account, &l.posting.Amount, &l.posting.Balance)
-	// A hash that is no hash is a fault that verify must be able to tell of.
+	// A malformed hash is read as the zero value, because Verify reports it.
 	l.of.Previous, _ = ledger.ParseHash(previous)
 	l.of.Hash, _ = ledger.ParseHash(hash)
 	return l, err
 }
 
-// foldOlder makes transactions of their lines, which are in order.
+// foldOlder builds transactions from their lines, which are in order.
 func foldOlder(lines []olderLine) []ledger.Transaction {
 	var ts []ledger.Transaction
 	for _, l := range lines {

@@ -37,8 +37,8 @@ func (s *Store) Balance(ctx context.Context, agent string) (ledger.Balance, erro
 	return b, err
 }
 
-// Holds implements [ledger.Store]. Of one agent, the active holds are found among all
-// active ones, the others among all that the agent ever had.
+// Holds implements [ledger.Store]. The active holds of an agent are found by the index of
+// all active holds, its other holds by the index of the agent's holds.
 func (s *Store) Holds(ctx context.Context, f ledger.HoldFilter) ([]ledger.HoldState, error) {
 	query := "select h.id, h.agent, h.category, h.turn, h.amount, h.settled, h.payee, h.status, h.created_at, h.expires_at, h.ended_at, h.parent," +
 		" a.balance, r.balance from holds h join accounts a on a.id = 'agent:' || h.agent join accounts r on r.id = 'held:' || h.agent where "
@@ -51,7 +51,7 @@ func (s *Store) Holds(ctx context.Context, f ledger.HoldFilter) ([]ledger.HoldSt
 	args := []any{f.Limit}
 	var agent string
 	if f.Status == api.HoldActive {
-		query += "h.status = 'active'" // the condition of the index, by its text
+		query += "h.status = 'active'" // the literal text of the condition of the partial index
 		agent = " and h.agent || '' = $2"
 	} else {
 		query += "h.status = $2"
@@ -92,13 +92,14 @@ func transactions(ctx context.Context, q sqldb.Querier, agent string, after int6
 	if agent == "" {
 		ts, err = sqldb.All(ctx, q, scanTransaction, selectTransaction+" where seq > $1 order by seq limit $2", after, limit)
 	} else {
-		// The last part finds what others did to the agent in rows of the release before.
+		// The last part finds rows of the previous release in which other agents moved
+		// the agent's credits.
 		const of = " where seq in (select seq from (select seq from journal where agent = $1 and seq > $2 order by seq limit $3) a" +
 			" union select seq from (select seq from journal where other = $1 and other <> '' and seq > $2 order by seq limit $3) b" +
 			" union select seq from (select seq from postings_v1 where account in ($4, $5) and seq > $2 order by seq limit $6) c)" +
 			" order by seq limit $3"
 		ts, err = sqldb.All(ctx, q, scanTransaction, selectTransaction+of, agent, after, limit,
-			ledger.Available(agent), ledger.Held(agent), 2*limit) // a transaction has at most both
+			ledger.Available(agent), ledger.Held(agent), 2*limit) // a transaction has at most both accounts
 	}
 	if err != nil {
 		return nil, err
@@ -113,8 +114,8 @@ func transactions(ctx context.Context, q sqldb.Querier, agent string, after int6
 	return all, nil
 }
 
-// tailLimit bounds what a snapshot reads of the transactions that were written
-// while the others were checked.
+// tailLimit bounds the transactions in a snapshot: those written since
+// [ledger.Book.Verify] read the others.
 const tailLimit = 100_000
 
 // Snapshot implements [ledger.Store].
@@ -183,7 +184,7 @@ func holdColumns(h *ledger.Hold) []any {
 	}
 }
 
-// transaction is a row of the journal; apart, its lines are rows of postings_v1.
+// transaction is a row of the journal. apart says that its lines are rows of postings_v1.
 type transaction struct {
 	ledger.Transaction
 	apart bool
@@ -194,8 +195,8 @@ const selectTransaction = "select seq, id, kind, agent, memo, turn, trace, at, p
 func scanTransaction(row sqldb.Scanner) (t transaction, err error) {
 	var previous, hash, lines string
 	err = row.Scan(&t.Seq, &t.ID, &t.Kind, &t.Agent, &t.Memo, &t.Turn, &t.Trace, &t.At, &previous, &hash, &lines)
-	// A hash that is no hash, and lines that are none, are faults that verify must be
-	// able to tell of.
+	// A malformed hash and malformed lines are read as zero values, because Verify
+	// reports them.
 	t.Previous, _ = ledger.ParseHash(previous)
 	t.Hash, _ = ledger.ParseHash(hash)
 	if t.apart = lines == ""; !t.apart {
@@ -245,14 +246,14 @@ func addLines(ctx context.Context, q sqldb.Querier, ts []transaction) error {
 	return nil
 }
 
-// encodeLines writes lines as a row of the journal keeps them:
+// encodeLines encodes lines for a row of the journal:
 // [["<account>",<amount>,<balance>],…].
 func encodeLines(lines []ledger.Line) string {
 	b := make([]byte, 0, 64*len(lines))
 	for i, l := range lines {
 		b = append(b, "[,"[min(i, 1)])
 		b = append(b, `["`...)
-		for _, c := range []byte(l.Account) { // visible ASCII
+		for _, c := range []byte(l.Account) { // accounts are visible ASCII
 			if c == '"' || c == '\\' {
 				b = append(b, '\\')
 			}
@@ -267,7 +268,7 @@ func encodeLines(lines []ledger.Line) string {
 	return string(append(b, ']'))
 }
 
-// decodeLines reads what encodeLines wrote; nil from anything else.
+// decodeLines decodes the result of encodeLines. It returns nil for malformed text.
 func decodeLines(text string) []ledger.Line {
 	var rows [][]json.RawMessage
 	if json.Unmarshal([]byte(text), &rows) != nil {

@@ -1,5 +1,5 @@
-// Package sqlstore keeps the books and the wallets in SQL, on both engines. It
-// decides nothing about money: what to write comes from package ledger.
+// Package sqlstore stores the ledger and the wallets in SQL, on SQLite and PostgreSQL. It
+// must not decide about credits: package ledger computes the changes to write.
 package sqlstore
 
 import (
@@ -18,25 +18,25 @@ import (
 //go:embed migrations/*.sql
 var files embed.FS
 
-// Migrations are the schema, the outbox's included.
+// Migrations returns the migrations of the schema, with those of the outbox.
 func Migrations() fs.FS {
 	sub, err := fs.Sub(files, "migrations")
 	if err != nil {
-		panic(err) // the folder is embedded above
+		panic(err) // impossible: the folder is embedded above
 	}
 	return outbox.WithMigrations(sub)
 }
 
-// Announce is called with the changes of a transaction before it commits, to
-// write what will be said about them in the same transaction.
+// Announce is called with the changes of a transaction before its commit, to write their
+// events in the same transaction. An error aborts the transaction.
 type Announce func(context.Context, *sqldb.Tx, ledger.Changes) error
 
-// Store is a [ledger.Store] and a wallet.Store.
+// Store implements [ledger.Store] and wallet.Store.
 type Store struct {
 	db       *sqldb.DB
 	announce Announce
 	alone    bool
-	writing  sync.Mutex // one Update at a time: the database has no more at once either
+	writing  sync.Mutex // serializes Update: the database would serialize the writes, too
 	memory   memory
 }
 
@@ -45,21 +45,21 @@ func New(db *sqldb.DB, announce Announce) *Store {
 	return &Store{db: db, announce: announce}
 }
 
-// NewAlone returns a store whose database no other process writes, as that of a SQLite
-// file: it answers balances from memory where it has them.
+// NewAlone returns a store on a database that no other process writes, such as a SQLite
+// file. It returns balances from memory if they are cached.
 func NewAlone(db *sqldb.DB, announce Announce) *Store {
 	return &Store{db: db, announce: announce, alone: true}
 }
 
-// Statements are cached by their text, on both engines. Lists of any length
-// would make a text for each length, so there are only a few sizes: lists that
-// are read are filled up, rows that are written are cut into pieces.
+// Sizes of lists in statements. Statements are cached by their text on both engines, and
+// each length of a list would be a separate statement. So lists to read are padded to one
+// of readSizes, and rows to write are split into parts of writeSizes.
 var (
 	readSizes  = []int{2, 8, 32, 128}
-	writeSizes = []int{64, 16, 8, 4, 3, 2, 1} // one settlement has three accounts
+	writeSizes = []int{64, 16, 8, 4, 3, 2, 1} // 3: one settlement has three accounts
 )
 
-// placeholders is "$n,$n+1,…".
+// placeholders writes "$n,$n+1,…".
 func placeholders(b *strings.Builder, first, count int) {
 	for i := range count {
 		if i > 0 {
@@ -70,8 +70,8 @@ func placeholders(b *strings.Builder, first, count int) {
 	}
 }
 
-// among calls ask for the rows whose key is among ids, a part of them at a time; query
-// ends in a condition that lacks its list: "… where id in".
+// among calls ask for each part of ids, with a statement for the rows whose key is in
+// that part. query ends in a condition without its list: "… where id in".
 func among[K any](query string, ids []K, ask func(query string, args []any)) {
 	largest := readSizes[len(readSizes)-1]
 	for len(ids) > 0 {
@@ -97,7 +97,7 @@ func among[K any](query string, ids []K, ask func(query string, args []any)) {
 	}
 }
 
-// later queues a read of the rows whose key is among ids, as [among] asks for them.
+// later queues a read of the rows whose key is among ids; see [among].
 func later[T any](ctx context.Context, tx *sqldb.Tx, scan func(sqldb.Scanner) (T, error), query string, ids []string) (parts parts[T]) {
 	among(query, ids, func(query string, args []any) {
 		parts = append(parts, sqldb.QueueAll(ctx, tx, scan, query, args...))
@@ -105,7 +105,7 @@ func later[T any](ctx context.Context, tx *sqldb.Tx, scan func(sqldb.Scanner) (T
 	return parts
 }
 
-// parts are reads that are queued.
+// parts are queued reads.
 type parts[T any] []*sqldb.Later[T]
 
 func (p parts[T]) all() (all []T, err error) {
@@ -119,8 +119,8 @@ func (p parts[T]) all() (all []T, err error) {
 	return all, nil
 }
 
-// insert queues rows of columns each; into is the statement up to "values",
-// after is what follows the rows.
+// insert queues the insertion of rows with the given number of columns. into is the
+// statement up to "values", after is the text after the rows.
 func insert(ctx context.Context, tx *sqldb.Tx, into, after string, columns int, args []any) {
 	for _, size := range writeSizes {
 		var text string

@@ -30,7 +30,7 @@ func TestLedger(t *testing.T) {
 	})
 }
 
-// A store that is alone answers balances from memory.
+// TestLedgerAlone checks the ledger on a store that answers balances from memory.
 func TestLedgerAlone(t *testing.T) {
 	t.Parallel()
 	ledgertest.Run(t, func(t *testing.T, test func(*testing.T, func() ledger.Store)) {
@@ -41,8 +41,8 @@ func TestLedgerAlone(t *testing.T) {
 	})
 }
 
-// In a rolling update and after a rollback, the release before works on the same
-// books: every second process is one of it.
+// TestLedgerBesideReleaseBefore checks the ledger when each second process is one of the
+// previous release, as in a rolling update or after a rollback.
 func TestLedgerBesideReleaseBefore(t *testing.T) {
 	t.Parallel()
 	for which := range 2 {
@@ -63,12 +63,12 @@ func TestLedgerBesideReleaseBefore(t *testing.T) {
 	}
 }
 
-// forms are the stores that write transactions in the two forms.
+// forms returns the stores that write transactions in the two formats.
 func forms(db *sqldb.DB) map[string]ledger.Store {
 	return map[string]ledger.Store{"lean rows": sqlstore.New(db, nil), "rows of the release before": &older{db}}
 }
 
-// before are the migrations up to a number.
+// before returns the migrations whose names sort before a name.
 func before(t *testing.T, name string) fs.FS {
 	t.Helper()
 	all, some := sqlstore.Migrations(), fstest.MapFS{}
@@ -89,7 +89,8 @@ func before(t *testing.T, name string) fs.FS {
 	return some
 }
 
-// Books that the release before has written are read, verified, listed and continued.
+// TestUpgrade checks that a ledger of the previous release is read, verified, listed and
+// continued.
 func TestUpgrade(t *testing.T) {
 	t.Parallel()
 	sqldbtest.Each(t, before(t, "0005"), func(t *testing.T, db *sqldb.DB) {
@@ -138,7 +139,7 @@ func TestUpgrade(t *testing.T) {
 	})
 }
 
-// reopen gives a second view of a database, as another process has it.
+// reopen opens a database as another process would.
 func reopen(t *testing.T, db *sqldb.DB) *sqldb.DB {
 	t.Helper()
 	again, err := db.Reopen(t.Context())
@@ -153,7 +154,7 @@ func reopen(t *testing.T, db *sqldb.DB) *sqldb.DB {
 	return again
 }
 
-// now is when tests happen.
+// now is the time of the tests' clocks.
 var now = time.UnixMicro(1_800_000_000_000_000)
 
 func book(t testing.TB, store ledger.Store) *ledger.Book {
@@ -166,7 +167,7 @@ func book(t testing.TB, store ledger.Store) *ledger.Book {
 	return b
 }
 
-// written are books with one of everything in them.
+// written returns a ledger with each kind of transaction.
 func written(t *testing.T, store ledger.Store) *ledger.Book {
 	t.Helper()
 	ctx := t.Context()
@@ -237,7 +238,7 @@ func TestVerifyFindsTampering(t *testing.T) {
 			"a line removed":       {"delete from postings_v1 where seq = 4 and line = 1"},
 		},
 	}
-	// On SQLite the chain has no end of its own: it is the journal's last row.
+	// On SQLite the head of the chain is the last row of the journal.
 	heads := map[string][]string{
 		"the head":        {"update chain set seq = 7"},
 		"the head's hash": {"update chain set hash = 'nonsense'"},
@@ -271,8 +272,9 @@ func TestVerifyFindsTampering(t *testing.T) {
 	}
 }
 
-// TestVerifyFindsRehashedRow: a row that was changed together with its own hash is
-// sound by itself. Only the next row, which names the hash before it, shows the change.
+// TestVerifyFindsRehashedRow checks that Verify detects a row that was changed together
+// with its hash. The row by itself is valid; only the next row, with the previous hash,
+// shows the change.
 func TestVerifyFindsRehashedRow(t *testing.T) {
 	t.Parallel()
 	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
@@ -294,8 +296,8 @@ func TestVerifyFindsRehashedRow(t *testing.T) {
 	})
 }
 
-// The announcement is a part of the transaction: what cannot be announced does
-// not happen.
+// TestAnnouncesInTheSameTransaction checks that a transaction whose announcement fails is
+// not committed.
 func TestAnnouncesInTheSameTransaction(t *testing.T) {
 	t.Parallel()
 	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
@@ -328,7 +330,8 @@ func TestAnnouncesInTheSameTransaction(t *testing.T) {
 	})
 }
 
-// The seeds' queries run on views, with the same answers from both engines.
+// TestViews checks that the views of docs/reference/treasury.md, Tables, have the same
+// results on both engines.
 func TestViews(t *testing.T) {
 	t.Parallel()
 	for _, form := range []string{"lean rows", "rows of the release before"} {

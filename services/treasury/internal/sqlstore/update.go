@@ -11,11 +11,12 @@ import (
 	"github.com/anima-run/anima/services/treasury/internal/ledger"
 )
 
-// Update implements [ledger.Store]. A change that is decided by what the store has in
-// memory is written without a read: the first new row of the journal has the number
-// after the last one in memory, so the insert is refused if another writer was first.
-// The ids that are expected to be new prove themselves in the same way. What this does
-// not prove is decided again under the lock of the chain, by rows that are read there.
+// Update implements [ledger.Store]. If all rows are cached, it decides the change by the
+// cache and writes it without a read. The first new row of the journal has the number
+// after the cached head, so the insert fails if another process wrote first; it also
+// fails if an id that is expected to be new exists. If the write does not prove both, or
+// if it fails, Update decides the change again from rows read under the lock of the
+// chain.
 func (s *Store) Update(ctx context.Context, keys ledger.Keys, change func(ledger.State) ledger.Changes) error {
 	s.writing.Lock()
 	defer s.writing.Unlock()
@@ -27,7 +28,7 @@ func (s *Store) Update(ctx context.Context, keys ledger.Keys, change func(ledger
 				s.memory.keep(found, c, true)
 				return nil
 			}
-			s.memory.forget() // also after ErrUnavailable, when the commit may have happened
+			s.memory.forget() // also after ErrUnavailable, when the commit may have succeeded
 			if !errors.Is(err, sqldb.ErrConflict) {
 				return err
 			}
@@ -41,15 +42,15 @@ func (s *Store) Update(ctx context.Context, keys ledger.Keys, change func(ledger
 	return err
 }
 
-// locked decides under the lock of the chain. With all, it reads every key; otherwise
-// those that are not in memory, and the expected new ones only where the change does
-// not prove them new.
+// locked decides a change under the lock of the chain. With all, it reads each key.
+// Otherwise it reads only the rows that are not cached, and the ids that are expected to
+// be new only if the write does not prove them to be new.
 func (s *Store) locked(ctx context.Context, keys ledger.Keys, change func(ledger.State) ledger.Changes, all bool) error {
 	var found rows
 	var c ledger.Changes
 	var calm bool
 	err := sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
-		// The lock comes first, and what is read in the same flight after it.
+		// The lock comes first; the reads of the same round trip see the state after it.
 		locking := tx.QueueRow(ctx, selectHead+tx.ForUpdate())
 		if found, _ = s.memory.recall(keys); all {
 			found = emptyRows(found.head)
@@ -87,8 +88,8 @@ func (s *Store) locked(ctx context.Context, keys ledger.Keys, change func(ledger
 	return nil
 }
 
-// proven reports whether writing c proves that the ids are new which found does not
-// have: their rows are inserted, and the keys of the tables refuse a second one.
+// proven reports whether writing c proves that the ids of keys that found lacks are new:
+// their rows are inserted, and the unique keys of the tables refuse a second row.
 func proven(keys ledger.Keys, found rows, c ledger.Changes) bool {
 	if found.all {
 		return true
@@ -106,7 +107,7 @@ func proven(keys ledger.Keys, found rows, c ledger.Changes) bool {
 	return true
 }
 
-// reading is what was queued to be read.
+// reading holds queued reads.
 type reading struct {
 	holds        parts[ledger.Hold]
 	accounts     parts[ledger.Account]
@@ -114,8 +115,8 @@ type reading struct {
 	all          bool
 }
 
-// queueRead queues the read of what found lacks of keys: accounts and holds, and with
-// all also the ids that are expected to be new.
+// queueRead queues the read of the rows of keys that found lacks: accounts and holds, and
+// with all also the ids that are expected to be new.
 func queueRead(ctx context.Context, tx *sqldb.Tx, found rows, keys ledger.Keys, all bool) reading {
 	wanted := slices.Clone(keys.Holds)
 	if all {
@@ -130,8 +131,8 @@ func queueRead(ctx context.Context, tx *sqldb.Tx, found rows, keys ledger.Keys, 
 	return r
 }
 
-// queueAccounts queues the read of what found lacks of the accounts, and of those of
-// the agents of its holds.
+// queueAccounts queues the read of the accounts that found lacks, with those of the
+// agents of its holds.
 func queueAccounts(ctx context.Context, tx *sqldb.Tx, found rows, accounts []string) parts[ledger.Account] {
 	wanted := slices.Clone(accounts)
 	for _, h := range found.holds {
@@ -140,7 +141,8 @@ func queueAccounts(ctx context.Context, tx *sqldb.Tx, found rows, accounts []str
 	return later(ctx, tx, scanAccount, selectAccount+" where id in", missing(wanted, found.accounts))
 }
 
-// into adds what was read to found, and reads what the holds that were found need.
+// into adds the rows that were read to found, and reads the accounts of the holds among
+// them.
 func (r reading) into(ctx context.Context, tx *sqldb.Tx, found *rows) error {
 	holds, err := r.holds.all()
 	if err != nil {
@@ -178,14 +180,14 @@ func (r reading) into(ctx context.Context, tx *sqldb.Tx, found *rows) error {
 	return nil
 }
 
-// missing are the ids that found lacks, each once.
+// missing returns the ids that found lacks, each once.
 func missing[V any](ids []string, found map[string]V) []string {
 	ids = slices.DeleteFunc(slices.Clone(ids), func(id string) bool { _, ok := found[id]; return ok })
 	slices.Sort(ids)
 	return slices.Compact(ids)
 }
 
-// write writes what a change did, and what is announced of it.
+// write writes the changes and their events.
 func (s *Store) write(ctx context.Context, tx *sqldb.Tx, found rows, c ledger.Changes) error {
 	err := failpoint.Do(ctx, failpoint.TreasuryWrite, func(ctx context.Context) error {
 		save(ctx, tx, found, c)
@@ -197,12 +199,13 @@ func (s *Store) write(ctx context.Context, tx *sqldb.Tx, found rows, c ledger.Ch
 	return s.announce(ctx, tx, c)
 }
 
-// save queues the rows: on Postgres they are sent with the commit.
+// save queues the rows. On PostgreSQL they are sent with the commit.
 func save(ctx context.Context, tx *sqldb.Tx, found rows, c ledger.Changes) {
 	if tx.Engine == sqldb.Postgres {
-		// The row that orders the writers goes first; the release before reads it. It is
-		// the proof that the chain ends where the change continues it: the check of the
-		// table refuses the 0.
+		// The row that orders the writers is first; the previous release reads it. The
+		// update also verifies that the chain ends at the head on which the change was
+		// decided: otherwise it writes 0, which the check constraint of the table
+		// refuses.
 		tx.Queue(ctx, "update chain set one = case when seq = $3 and hash = $4 then 1 else 0 end, seq = $1, hash = $2 where one = 1",
 			c.Head.Seq, c.Head.Hash.String(), found.head.Seq, found.head.Hash.String())
 	}
@@ -245,13 +248,13 @@ func save(ctx context.Context, tx *sqldb.Tx, found rows, c ledger.Changes) {
 	}
 }
 
-// rows are the state that a change is decided on.
+// rows is the state by which a change is decided.
 type rows struct {
 	head         ledger.Head
 	accounts     map[string]ledger.Account
 	holds        map[string]ledger.Hold
 	transactions map[string]ledger.Transaction
-	all          bool // the database was asked for every key
+	all          bool // each key was read from the database
 }
 
 func emptyRows(head ledger.Head) rows {
@@ -260,7 +263,7 @@ func emptyRows(head ledger.Head) rows {
 	}
 }
 
-// state is a copy, which a change may write into.
+// state returns a copy, because a change modifies it.
 func (r rows) state() ledger.State {
 	return ledger.State{
 		Head: r.head, Accounts: maps.Clone(r.accounts), Holds: maps.Clone(r.holds), Transactions: maps.Clone(r.transactions),

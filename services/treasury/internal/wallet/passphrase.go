@@ -12,12 +12,12 @@ import (
 	"github.com/anima-run/anima/pkg/config"
 )
 
-// passphraseFile is where a passphrase that nobody chose is kept.
+// passphraseFile is the name of the file with a generated passphrase.
 const passphraseFile = "keystore.pass"
 
-// Passphrase returns the one of a data folder, and makes a random one of 256
-// bits, readable by its user only, if there is none. Several processes may ask at
-// once; they get the same.
+// Passphrase returns the passphrase in a data folder. If there is none, it creates a
+// random one of at least 256 bits that only the user of the process can read. Concurrent
+// processes get the same passphrase.
 func Passphrase(dir string) (config.Secret, error) {
 	path := filepath.Join(dir, passphraseFile)
 	text, err := config.ReadSecretFile(path)
@@ -37,10 +37,10 @@ func Passphrase(dir string) (config.Secret, error) {
 	return secret, nil
 }
 
-// makePassphrase links a complete file into place, so that nobody reads half a
-// passphrase and nobody replaces one.
+// makePassphrase writes a temporary file and links it to path, so that no process reads a
+// partial passphrase and an existing one is not replaced.
 func makePassphrase(path string) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(path), passphraseFile+".*") // made with mode 0600
+	f, err := os.CreateTemp(filepath.Dir(path), passphraseFile+".*") // created with mode 0600
 	if err != nil {
 		return err
 	}

@@ -14,25 +14,26 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// Signer signs for one agent. A remote signer has to implement the same: it is
-// given the message, not a hash, so that it can judge what it signs.
+// Signer signs for one agent. Its methods take the message, not a hash, so that a remote
+// signer can examine what it signs.
 type Signer interface {
-	// Address of the key, EIP-55.
+	// Address returns the address of the key, EIP-55.
 	Address() string
-	// SignMessage signs a social message: EIP-191 over its canonical string, as 0x
-	// and 65 bytes in hex with v 27 or 28. Errors: Invalid.
+	// SignMessage signs a social message: EIP-191 over its canonical string, as 0x and 65
+	// bytes in hex with v 27 or 28. Errors: Invalid.
 	SignMessage(to, content, signedAt string) (string, error)
 }
 
-// maxContent of a message, in bytes (spec-social §2.2 counts 64,000 UTF-16
-// units, which are never more than the bytes).
+// maxContent is the longest content of a message, in bytes (docs/reference/treasury.md,
+// Signing). A text of this size has at most 64,000 UTF-16 units, the limit of other
+// clients.
 const maxContent = 64_000
 
 // signedAtLayout is ISO 8601 with milliseconds and Z, as JavaScript writes it.
 const signedAtLayout = "2006-01-02T15:04:05.000Z"
 
-// Canonical is the string that a message's signature covers (spec-social §2.1).
-// Errors: Invalid.
+// Canonical returns the string that a message's signature covers
+// (docs/reference/social.md, Signature). Errors: Invalid.
 func Canonical(to, content, signedAt string) (string, error) {
 	if raw, err := hex.DecodeString(strings.TrimPrefix(to, "0x")); err != nil || len(raw) != 20 || len(to) != 42 {
 		return "", &api.Error{Code: api.Invalid, Message: "the recipient is not an address", Next: "use 0x and 40 hex digits"}
@@ -54,7 +55,7 @@ func Canonical(to, content, signedAt string) (string, error) {
 
 type signer struct {
 	address string
-	sign    func(hash []byte) ([]byte, error) // holds the key, out of fmt's sight
+	sign    func(hash []byte) ([]byte, error) // a closure over the key, so that fmt cannot print the key
 }
 
 func newSigner(key *ecdsa.PrivateKey) *signer {
@@ -75,6 +76,6 @@ func (s *signer) SignMessage(to, content, signedAt string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("sign: %w", err)
 	}
-	sig[64] += 27 // EIP-191 signatures carry v as wallets do
+	sig[64] += 27 // wallets write v as 27 or 28
 	return hexutil.Encode(sig), nil
 }

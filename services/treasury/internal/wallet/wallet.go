@@ -1,7 +1,7 @@
-// Package wallet keeps one key per agent and signs with it. Keys are stored as
-// encrypted keystore v3 files in a [Store], are opened once and never leave the
-// package: not in answers, errors or logs. It signs what it composes itself and
-// nothing else; there is no way to have a hash signed.
+// Package wallet stores one key per agent and signs with it. Keys are stored as encrypted
+// keystore v3 files in a [Store] and are decrypted once. They must not leave the package:
+// not in answers, errors or logs. The package signs only messages that it composes
+// itself; it must not sign a given hash.
 package wallet
 
 import (
@@ -18,46 +18,47 @@ import (
 	"github.com/anima-run/anima/pkg/config"
 )
 
-// Wallet is a key as it is stored.
+// Wallet is a stored key.
 type Wallet struct {
 	Address  string // EIP-55
 	Keystore string // v3 JSON, encrypted
 }
 
-// Store keeps wallets. It is safe for concurrent use, also by several processes.
+// Store stores wallets. It must be safe for concurrent use, also by several processes.
 type Store interface {
-	// Wallet errors: [api.NotFound].
+	// Wallet returns the wallet of an agent. Errors: [api.NotFound].
 	Wallet(ctx context.Context, agent string) (Wallet, error)
-	// AddWallet keeps w unless the agent has a wallet, and returns the one it has.
+	// AddWallet stores w unless the agent has a wallet, and returns the stored wallet.
 	AddWallet(ctx context.Context, agent string, w Wallet) (Wallet, error)
 }
 
-// LightN is the scrypt cost of go-ethereum's light keystores. The passphrase is
-// random unless an operator sets one, so a dearer cost buys little and is paid
-// for each agent.
+// LightN is the scrypt cost of go-ethereum's light keystores. The passphrase is random
+// unless an operator sets one, so a higher cost adds little security, and it is paid for
+// each agent.
 const LightN = keystore.LightScryptN
 
-// scryptP keeps opening a key near 10 ms; the light profile's 6 is for people
-// who type passphrases.
+// scryptP is the scrypt parallelism of new keys. With 1, decrypting a key takes about 10
+// ms; the 6 of go-ethereum's light profile is for passphrases that people type.
 const scryptP = 1
 
-// probe is the wallet of nobody (an agent's id is never empty): the first
-// process makes it and all others prove with it that they have the passphrase.
+// probe is the agent id of a wallet that belongs to no agent (an agent's id is never
+// empty). The first process creates it; other processes decrypt it to verify their
+// passphrase.
 const probe = ""
 
-// Keeper makes wallets and opens them. It is safe for concurrent use.
+// Keeper creates and opens wallets. It is safe for concurrent use.
 type Keeper struct {
 	store   Store
-	reveal  func() string // the passphrase; a function, because fmt prints fields
+	reveal  func() string // returns the passphrase; a function, because fmt prints fields
 	scryptN int
 
 	mu        sync.RWMutex
 	addresses map[string]string
 	signers   map[string]*signer
-	opening   sync.Mutex // one scrypt at a time: each takes N KiB
+	opening   sync.Mutex // serializes scrypt, because each run takes ScryptN KiB of memory
 }
 
-// NewKeeper returns a keeper; scryptN is the cost of new keys, a power of two.
+// NewKeeper returns a keeper. scryptN is the scrypt cost of new keys, a power of two.
 func NewKeeper(store Store, passphrase config.Secret, scryptN int) *Keeper {
 	return &Keeper{
 		store: store, reveal: passphrase.Reveal, scryptN: scryptN,
@@ -65,8 +66,8 @@ func NewKeeper(store Store, passphrase config.Secret, scryptN int) *Keeper {
 	}
 }
 
-// Check proves that the passphrase opens the wallets of this database, before
-// any is made with another one.
+// Check verifies that the passphrase opens the wallets of the database, before a wallet
+// is created with another passphrase.
 func (k *Keeper) Check(ctx context.Context) error {
 	if _, err := k.Create(ctx, probe); err != nil {
 		return err
@@ -75,7 +76,8 @@ func (k *Keeper) Check(ctx context.Context) error {
 	return err
 }
 
-// Create makes sure that an agent has a wallet and returns its address.
+// Create returns the address of an agent's wallet. It creates the wallet if there is
+// none.
 func (k *Keeper) Create(ctx context.Context, agent string) (string, error) {
 	address, err := k.Address(ctx, agent)
 	if api.CodeOf(err) != api.NotFound {
@@ -135,8 +137,8 @@ func (k *Keeper) Address(ctx context.Context, agent string) (string, error) {
 	return w.Address, nil
 }
 
-// Signer returns the signer of an agent. Errors: NotFound; Unavailable when the
-// passphrase does not open its wallet.
+// Signer returns the signer of an agent. Errors: NotFound; Unavailable if the passphrase
+// does not open the wallet.
 func (k *Keeper) Signer(ctx context.Context, agent string) (Signer, error) {
 	if agent == probe {
 		return nil, api.Errorf(api.NotFound, "no agent is named")

@@ -20,7 +20,7 @@ import (
 	"github.com/anima-run/anima/pkg/config"
 )
 
-// shelf is a wallet store in memory; the SQL one is tested in package sqlstore.
+// shelf is a wallet store in memory; the SQL store is tested in package sqlstore.
 type shelf struct {
 	mu sync.Mutex
 	of map[string]Wallet
@@ -51,8 +51,8 @@ func (s *shelf) AddWallet(_ context.Context, agent string, w Wallet) (Wallet, er
 // testN is the smallest scrypt cost: tests need the format, not the strength.
 const testN = 2
 
-// testdata/social.json holds vectors of the reference client's signatures, made
-// with a key that is public on purpose.
+// vectors is the format of testdata/social.json (docs/reference/treasury.md, Test vectors):
+// signatures of another implementation, made with a key that is public on purpose.
 type vectors struct {
 	PrivateKey string `json:"private_key"`
 	Address    string `json:"address"`
@@ -81,7 +81,7 @@ func TestSignsAsTheReference(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The key comes from a store, as any other does.
+	// The key is read from a store, as any other key.
 	store := newShelf()
 	k := NewKeeper(store, "passphrase", testN)
 	w, err := k.seal(key)
@@ -121,7 +121,7 @@ func TestSignatureRecovers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i := range 20 { // both values of v come up
+	for i := range 20 { // enough for both values of v to occur
 		content := strings.Repeat("č", i)
 		const to, at = "0x70997970C51812dc3A010C7d01b50e0d17dc79C8", "2026-01-02T03:04:05.678Z"
 		signed, err := s.SignMessage(to, content, at)
@@ -307,7 +307,7 @@ func FuzzCanonical(f *testing.F) {
 	f.Add("0X70997970c51812dc3a010c7d01b50e0d17dc79c8", "", "2026-01-02T03:04:05,678Z")
 	form := regexp.MustCompile(`^Conway:send:0x[0-9a-f]{40}:0x[0-9a-f]{64}:\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$`)
 	f.Fuzz(func(t *testing.T, to, content, at string) {
-		// Nothing else than this form can ever be signed.
+		// Only texts of this form can be signed.
 		if text, err := Canonical(to, content, at); err == nil && !form.MatchString(text) {
 			t.Errorf("canonical of %q %q: got %q", to, at, text)
 		}

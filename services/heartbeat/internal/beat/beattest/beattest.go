@@ -1,4 +1,4 @@
-// Package beattest is the conformance suite of [beat.Store].
+// Package beattest is the conformance suite of [beat.Store]. It is for tests only.
 package beattest
 
 import (
@@ -15,20 +15,20 @@ import (
 	"github.com/anima-run/anima/services/heartbeat/internal/beat"
 )
 
-// Store is a store under test.
+// Store is the interface of a store under test.
 type Store interface {
 	beat.Store
-	// SeeAgents keeps the latest states of agents and drops older ones. stirred says that
-	// entries which had to wait for an agent are due from now on.
+	// SeeAgents stores the latest states of agents and ignores older ones. stirred
+	// reports whether entries that waited for an agent may be due now.
 	SeeAgents(ctx context.Context, all ...beat.Agent) (stirred bool, err error)
 }
 
-// Open returns the store of a test. What Fire records is announced to the
-// function in the same transaction; its error must undo everything.
+// Open opens the store of a test. announce is called with what Fire records, in the same
+// transaction; its error must roll back everything.
 type Open func(announce func([]beat.Fired) error) Store
 
-// Run checks that stores behave. each calls check, as a test of its own, with
-// every kind of store there is, fresh and empty.
+// Run tests the conformance of stores. each must call check in a subtest for every
+// implementation, with a new empty store.
 func Run(t *testing.T, each func(t *testing.T, check func(*testing.T, Open))) {
 	t.Helper()
 	for name, check := range map[string]func(*testing.T, Open){
@@ -108,7 +108,7 @@ func diff(t *testing.T, what string, want, got any) {
 	}
 }
 
-// fire deals with everything that is due, as the clock does.
+// fire records everything that is due, as the clock does.
 func fire(t *testing.T, s Store, now time.Time) []beat.Fired {
 	t.Helper()
 	got, err := s.Fire(t.Context(), fired(t, due(t, s, now), now))
@@ -146,23 +146,23 @@ func agents(t *testing.T, open Open) {
 	dead := sleeping("a", 4)
 	dead.State = api.StateDead
 	see(t, s, dead, false)
-	see(t, s, sleeping("a", 3), false) // older: dropped
-	see(t, s, sleeping("a", 4), false) // the same again
-	see(t, s, sleeping("a", 5), true)  // back from the dead
+	see(t, s, sleeping("a", 3), false) // older: ignored
+	see(t, s, sleeping("a", 4), false) // the same state again
+	see(t, s, sleeping("a", 5), true)  // not dead any more
 	see(t, s, sleeping("a", 6), false)
 }
 
-// many sees the states of many agents at once, in any order.
+// many stores the states of many agents in one call, in any order.
 func many(t *testing.T, open Open) {
 	s := open(silent)
-	const n = 301 // more than a statement takes
+	const n = 301 // more than one statement holds
 	var all []beat.Agent
 	for i := range n {
 		id := fmt.Sprint("a", i)
 		all = append(all, sleeping(id, 2), sleeping(id, 3), sleeping(id, 1))
 		set(t, s, id, noon(0), beat.Beat{Name: "one", Cron: "* * * * *"})
 	}
-	for i, want := range []bool{true, false} { // again it changes nothing
+	for i, want := range []bool{true, false} { // a repeated call changes nothing
 		if stirred, err := s.SeeAgents(t.Context(), all...); err != nil || stirred != want {
 			t.Fatalf("seen %d times: stirred %v, %v, want %v", i+1, stirred, err, want)
 		}
@@ -222,8 +222,8 @@ func schedule(t *testing.T, open Open) {
 	ok(t, err)
 	diff(t, "everyone's schedule", append(want, beat.Beat{Agent: "b", Name: "keep", Cron: "0 0 * * *", Next: noon(43200)}), all)
 
-	// The same again, after the time has come and before it has fired: nothing is
-	// lost and nothing fires twice.
+	// The same schedule again, after an entry is due and before it has fired: the firing
+	// must not be lost or repeated.
 	set(t, s, "a", noon(700), beat.Beat{Name: "keep", Cron: "*/5 * * * *"})
 	next(t, s, noon(600))
 	set(t, s, "a", noon(700))
@@ -244,7 +244,7 @@ func dueEntries(t *testing.T, open Open) {
 	one := beat.Due{Agent: "a", Name: "one", Cron: "* * * * *", At: noon(60)}
 	five := beat.Due{Agent: "a", Name: "five", Cron: "*/5 * * * *", Reason: "r", At: noon(300)}
 	diff(t, "due at the time", []beat.Due{one}, due(t, s, noon(60)))
-	// Missed fires collapse into one, of the first time that was missed.
+	// Missed firings collapse into one, with the first missed time.
 	diff(t, "due later, the oldest first", []beat.Due{one, five}, due(t, s, noon(301)))
 	limited, err := s.Due(t.Context(), noon(301), 1)
 	ok(t, err)
@@ -299,7 +299,7 @@ func alarms(t *testing.T, open Open) {
 		t.Fatalf("fired %+v, want the alarm", got)
 	}
 	next(t, s, time.Time{})
-	// A turn that is run again after a crash sets the alarm that has fired.
+	// A turn that is repeated after a crash sets the alarm that has fired.
 	got, err = s.SetAlarm(ctx, second)
 	ok(t, err)
 	diff(t, "set after it fired", second, got)
@@ -416,7 +416,7 @@ func history(t *testing.T, open Open) {
 	if len(all) != 3 || !all[0].At.Equal(noon(122)) {
 		t.Errorf("history: got %+v, want the latest three", all)
 	}
-	var paged []beat.Tick // the two of a minute have one time
+	var paged []beat.Tick // the two ticks of a minute have the same time
 	for _, place := range []struct {
 		until time.Time
 		skip  int
@@ -444,7 +444,7 @@ func pings(t *testing.T, open Open) {
 		}
 	}
 	at("ada", time.Time{})
-	for _, second := range []int{2, 2, 1} { // twice, and an older one late
+	for _, second := range []int{2, 2, 1} { // twice, and an older one afterwards
 		ok(t, s.Ping(t.Context(), "ada", noon(second)))
 	}
 	ok(t, s.Ping(t.Context(), "bob", noon(9)))

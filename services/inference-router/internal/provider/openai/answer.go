@@ -8,14 +8,14 @@ import (
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
 )
 
-// Bounds on what a provider can make the router hold for one answer. Real ones
-// stay far below: 32,768 tokens are about 128 KiB.
+// Bounds on the memory for one answer of a provider. Real answers are far smaller: 32,768
+// tokens are about 128 KiB.
 const (
 	maxAnswer = 8 << 20 // bytes of text and arguments
 	maxCalls  = 128
 )
 
-// answer collects the chunks of one stream.
+// answer accumulates the chunks of one stream.
 type answer struct {
 	id, model, finish string
 	refused           bool
@@ -32,7 +32,7 @@ type call struct {
 	arguments strings.Builder
 }
 
-// add takes one chunk and gives the text that is new in it.
+// add adds one chunk and returns its new text.
 func (a *answer) add(c chunk) (string, error) {
 	if a.id == "" {
 		a.id = c.id
@@ -40,7 +40,7 @@ func (a *answer) add(c chunk) (string, error) {
 	if a.model == "" {
 		a.model = c.model
 	}
-	// Some servers report usage with every chunk; it grows, the last one counts.
+	// Some servers report usage with each chunk; it grows, so the last one counts.
 	if u := c.usage; u != nil && u.prompt > 0 && u.completion >= 0 {
 		a.usage = &provider.Usage{
 			Input: u.prompt, CachedInput: within(u.cached, u.prompt),
@@ -52,7 +52,7 @@ func (a *answer) add(c chunk) (string, error) {
 		if choice.index != 0 {
 			continue
 		}
-		// A refusal is the text that a reader gets instead of an answer.
+		// A refusal is shown to the reader in place of an answer.
 		piece := choice.content + choice.refusal
 		text := a.reasoning.text(piece)
 		a.refused = a.refused || choice.refusal != ""
@@ -76,8 +76,8 @@ func (a *answer) add(c chunk) (string, error) {
 	return delta, nil
 }
 
-// part adds a fragment to its call. A fragment names its call by index; servers
-// that leave the index out send each call whole, with an id of its own.
+// part adds a fragment to its tool call. A fragment refers to its call by index; servers
+// that omit the index send each call whole, with an id.
 func (a *answer) part(p part) error {
 	c := a.byIndex[p.index]
 	if c == nil || (p.id != "" && c.id != "" && p.id != c.id) {
@@ -102,7 +102,8 @@ func (a *answer) part(p part) error {
 	return nil
 }
 
-// rest is text that was held back for a tag that did not come; the stream is over.
+// rest returns the text that was held for a tag that did not follow. It is called after
+// the last chunk.
 func (a *answer) rest() string {
 	text := a.reasoning.end()
 	a.text.WriteString(text)
@@ -111,15 +112,15 @@ func (a *answer) rest() string {
 
 func (a *answer) finished() bool { return a.finish != "" }
 
-// response is the whole answer. Usage that cannot be right is no usage: zero for an
-// answer with words, or more tokens than the prompt has bytes.
+// response returns the answer. Its usage is estimated if the reported usage is missing or
+// implausible, or if it has no output tokens although there is output.
 func (a *answer) response(req provider.Request) provider.Response {
 	res := provider.Response{ID: a.id, Model: a.model, Text: a.text.String(), Reasoning: a.reasoning.apart.String(), Finish: a.finish, ToolCalls: a.toolCalls()}
 	switch {
 	case len(res.ToolCalls) > 0 && (res.Finish == provider.FinishStop || res.Finish == "function_call"):
 		res.Finish = provider.FinishToolCalls
 	case len(res.ToolCalls) == 0 && (res.Finish == provider.FinishToolCalls || res.Finish == "function_call"):
-		res.Finish = provider.FinishStop // it announced calls and made none
+		res.Finish = provider.FinishStop // the model announced tool calls and made none
 	}
 	if a.refused && res.Finish == provider.FinishStop {
 		res.Finish = provider.FinishRefusal
@@ -133,14 +134,14 @@ func (a *answer) response(req provider.Request) provider.Response {
 	return res
 }
 
-// implausible says that the provider reports more than can have been: a token has
-// at least one byte, and the output limit holds for what is not shown too.
+// implausible reports whether the provider reports more tokens than possible: a token has
+// at least one byte, and the output limit includes reasoning that is not shown.
 func (a *answer) implausible(req provider.Request) bool {
-	const own = 8192 // tokens that a server may add to a prompt or an answer by itself
+	const own = 8192 // tokens that a server may add to a prompt or an answer
 	return a.usage.Input > req.Size()+own || req.MaxTokens > 0 && a.usage.Output > max(req.MaxTokens, int64(a.size))+own
 }
 
-// toolCalls are the calls, each with an id of its own: results are matched by it.
+// toolCalls returns the tool calls, each with a unique id, because results refer to it.
 func (a *answer) toolCalls() []provider.ToolCall {
 	var calls []provider.ToolCall
 	seen := map[string]bool{}
@@ -152,7 +153,7 @@ func (a *answer) toolCalls() []provider.ToolCall {
 		id := c.id
 		for n := i; used[id]; n++ {
 			if id = fmt.Sprintf("call_%d", n); seen[id] {
-				id = "" // another call has it from the provider
+				id = "" // the provider uses it for another call
 			}
 		}
 		used[id] = true
@@ -161,8 +162,8 @@ func (a *answer) toolCalls() []provider.ToolCall {
 	return calls
 }
 
-// partial is what a broken call left. Its usage is estimated: a provider that
-// reported some did so before the end.
+// partial returns the part of the answer that a broken call received. Its usage is an
+// estimate, raised to the reported usage: a report before the end may be incomplete.
 func (a *answer) partial(req provider.Request) provider.Response {
 	res := a.response(req)
 	if a.usage != nil && !a.implausible(req) {
@@ -175,8 +176,8 @@ func (a *answer) partial(req provider.Request) provider.Response {
 
 func within(n, most int64) int64 { return min(max(n, 0), most) }
 
-// errTruncated is a stream that ended cleanly and too early.
+// errTruncated reports a stream that ended cleanly before the finish reason.
 var errTruncated = errors.New("the stream ended before the answer was complete")
 
-// errNoAnswer is a success without an answer, such as 204.
+// errNoAnswer reports a success status without an answer, such as 204.
 var errNoAnswer = errors.New("the server accepted the request and sent no answer")

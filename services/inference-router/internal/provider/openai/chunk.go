@@ -9,9 +9,9 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// chunk is what an answer takes from one event of a stream. Most of a call's processor
-// time would go into filling the official client's type, which holds every field with
-// what is known of it.
+// chunk holds the fields of one stream event that an answer needs. It replaces the
+// official client's type, which stores each field with its metadata: filling it would
+// take most of the processor time of a call.
 type chunk struct {
 	id, model string
 	usage     *tally // nil: not reported
@@ -23,7 +23,7 @@ type tally struct{ prompt, cached, completion, reasoning int64 }
 type choice struct {
 	index            int64
 	content, refusal string
-	reasoning        string // of a field beside the content
+	reasoning        string // from a field beside the content
 	calls            []part
 	finish           string
 }
@@ -34,9 +34,9 @@ type part struct {
 	id, name, arguments string
 }
 
-// UnmarshalJSON reads an event by the reader that the official client has below its own
-// decoder. An event whose fields are not of the protocol's types is left to that decoder,
-// which makes of them what it can.
+// UnmarshalJSON reads an event with gjson, which the official client's decoder is built
+// on. If a field does not have the protocol's type, it falls back to that decoder, which
+// converts such fields.
 func (c *chunk) UnmarshalJSON(data []byte) error {
 	*c = chunk{}
 	if c.read(gjson.ParseBytes(data)) {
@@ -50,7 +50,7 @@ func (c *chunk) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// leniently is a chunk as the official client has read it.
+// leniently converts a chunk that the official client has decoded.
 func leniently(whole sdk.ChatCompletionChunk) chunk {
 	c := chunk{id: whole.ID, model: whole.Model}
 	if u := whole.Usage; whole.JSON.Usage.Valid() {
@@ -71,7 +71,7 @@ func leniently(whole sdk.ChatCompletionChunk) chunk {
 	return c
 }
 
-// reasoningOf is the first text of the JSON of two fields: some gateways send both.
+// reasoningOf returns the first text in the JSON of two fields: some gateways send both.
 func reasoningOf(fields ...string) string {
 	for _, raw := range fields {
 		if raw == "" {
@@ -85,7 +85,7 @@ func reasoningOf(fields ...string) string {
 	return ""
 }
 
-// read takes a chunk whose fields have the protocol's types, and says whether they have.
+// read reads a chunk. It returns false if a field does not have the protocol's type.
 func (c *chunk) read(v gjson.Result) bool {
 	return v.IsObject() && object(v, func(name string, v gjson.Result) bool {
 		switch name {
@@ -144,7 +144,7 @@ func (c *choice) read(v gjson.Result) bool {
 }
 
 func (c *choice) delta(v gjson.Result) bool {
-	var content, reasoning string // of the two fields with reasoning, as JSON
+	var content, reasoning string // JSON of the fields reasoning_content and reasoning
 	ok := object(v, func(name string, v gjson.Result) bool {
 		switch name {
 		case "content":
@@ -189,11 +189,12 @@ func (p *part) read(v gjson.Result) bool {
 	})
 }
 
-// maxFields is how many fields an object may have to be read here; real ones have ten.
+// maxFields is the most fields of an object that is read here; real ones have ten.
 const maxFields = 32
 
-// object calls field for each field of an object until it returns false. null is an object
-// without fields; what is no object, or has a field twice, is refused.
+// object calls field for each field of an object until it returns false. null is an
+// object without fields. It returns false for any other value, and for an object with a
+// repeated field or more than maxFields fields.
 func object(v gjson.Result, field func(name string, v gjson.Result) bool) bool {
 	if v.Type == gjson.Null {
 		return true
@@ -213,7 +214,8 @@ func object(v gjson.Result, field func(name string, v gjson.Result) bool) bool {
 }
 
 // array calls element for each object of an array until it returns false. null is an
-// empty array; what is no object in it, or no array, is refused.
+// empty array. It returns false for any other value, and for an element that is not an
+// object.
 func array(v gjson.Result, element func(v gjson.Result) bool) bool {
 	if v.Type == gjson.Null {
 		return true
@@ -228,13 +230,13 @@ func array(v gjson.Result, element func(v gjson.Result) bool) bool {
 	return ok
 }
 
-// text takes a string, or null as none.
+// text reads a string; null is the empty string.
 func text(v gjson.Result, out *string) bool {
 	*out = v.Str
 	return v.Type == gjson.String || v.Type == gjson.Null
 }
 
-// number takes an integer, or null as 0.
+// number reads an integer; null is 0.
 func number(v gjson.Result, out *int64) bool {
 	*out = 0
 	if v.Type == gjson.Null {

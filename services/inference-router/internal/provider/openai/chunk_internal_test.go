@@ -11,7 +11,7 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// An event means what the official client makes of it.
+// FuzzChunk checks that an event is read as the official client reads it.
 func FuzzChunk(f *testing.F) {
 	quick := []string{
 		`{"id":"c","object":"chat.completion.chunk","created":5,"model":"m","choices":[{"index":0,"delta":{"role":"assistant","content":"a\n\u00e9\ud83d\ude00 \ud83d é"},"finish_reason":null}]}`,

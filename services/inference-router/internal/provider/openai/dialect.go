@@ -9,19 +9,18 @@ import (
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
 )
 
-// dialect is what a server has shown that it does not take. The zero value is the
-// whole protocol.
+// dialect holds the parts of the protocol that a server has refused. The zero value is
+// the whole protocol.
 type dialect struct {
 	noStreamOptions bool             // answers 400 to stream_options
 	noStream        bool             // answers 400 to stream
 	noTools         bool             // answers 400 to tools; see [plain]
-	tokens          model.TokenParam // where the output limit goes; empty: where the request says
+	tokens          model.TokenParam // field for the output limit; empty: as the request says
 }
 
-// dialects remembers what was learned until the process ends: streaming for the
-// whole server, tools and the name of the output limit for each model, because
-// servers such as Ollama and OpenAI differ by model there. The zero value is
-// ready.
+// dialects stores the dialects of a server in memory: streaming for the whole server,
+// tools and the field of the output limit for each model, because servers such as Ollama
+// and OpenAI differ by model there. The zero value is ready to use.
 type dialects struct {
 	mu     sync.Mutex
 	server dialect
@@ -36,7 +35,7 @@ func (d *dialects) of(id string) dialect {
 	return all
 }
 
-// keep stores what a call to a model has shown.
+// keep stores the dialect in which a call to a model succeeded.
 func (d *dialects) keep(id string, got dialect) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -53,10 +52,10 @@ func (d *dialects) keep(id string, got dialect) {
 	d.models[id] = known
 }
 
-// reduced is the dialect in which a request may be asked again after the server
-// refused it in dialect d with a message. It returns false when the message names
-// nothing that the request can do without. Each reduction takes one thing away,
-// so that a request is asked at most five times.
+// reduced returns the dialect in which to repeat a request that the server refused in
+// dialect d with a message. It returns false if the message names no part that the
+// request can omit. Each reduction removes one part, so a request is sent at most five
+// times.
 func (d dialect) reduced(req provider.Request, status int, message string) (dialect, bool) {
 	if status != http.StatusBadRequest && status != http.StatusUnprocessableEntity && status != http.StatusNotImplemented {
 		return d, false
@@ -86,7 +85,7 @@ func (d dialect) reduced(req provider.Request, status int, message string) (dial
 	return d, true
 }
 
-// refusesField says whether a message has words with which servers refuse a field of a
+// refusesField reports whether a message has words with which servers refuse a field of a
 // request.
 func refusesField(text string) bool {
 	for _, words := range []string{
@@ -100,8 +99,8 @@ func refusesField(text string) bool {
 	return false
 }
 
-// namesTools tells a refusal of tools as such from one of a single definition,
-// which names its place: tools[3].function.parameters.
+// namesTools distinguishes a refusal of tools from the refusal of a single definition,
+// which names its position: tools[3].function.parameters.
 func namesTools(text string) bool {
 	if strings.Contains(text, "tools[") || strings.Contains(text, "tools.") || strings.Contains(text, "schema") {
 		return false

@@ -19,9 +19,9 @@ import (
 
 const whole = `{"id":"c1","model":"m-1","choices":[{"index":0,"message":{"role":"assistant","content":"hello"},"finish_reason":"stop"}],"usage":{"prompt_tokens":9,"completion_tokens":2}}`
 
-// picky refuses requests that have a field, in a server's own words.
+// picky is a server that refuses requests with certain fields, with given messages.
 type picky struct {
-	refuses map[string]string // field: body of the refusal
+	refuses map[string]string // by field: the body of the refusal
 	status  int
 	answer  string
 
@@ -60,8 +60,8 @@ func (p *picky) calls() []map[string]any {
 	return p.seen
 }
 
-// Servers that refuse a part of the protocol are asked without it, once, and then
-// always.
+// TestReducedDialects checks that a request which is refused for a part of the protocol
+// is repeated once without it, and that later requests leave it out.
 func TestReducedDialects(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -69,7 +69,7 @@ func TestReducedDialects(t *testing.T) {
 		status  int
 		without []string // fields that the second request must not have
 		with    []string
-		calls   int // of the first Complete
+		calls   int // number of requests of the first Complete
 	}{
 		"no stream_options, OpenAI's error": {
 			map[string]string{"stream_options": `{"error":{"message":"Unrecognized request argument supplied: stream_options","type":"invalid_request_error"}}`},
@@ -158,7 +158,8 @@ func TestReducedDialects(t *testing.T) {
 	}
 }
 
-// A refusal that is about the request, not about the protocol, reduces nothing.
+// TestRefusalsThatReduceNothing checks that a refusal for the content of a request does
+// not reduce the dialect.
 func TestRefusalsThatReduceNothing(t *testing.T) {
 	t.Parallel()
 	for _, message := range []string{
@@ -177,11 +178,11 @@ func TestRefusalsThatReduceNothing(t *testing.T) {
 	}
 }
 
-// A request that is refused also without tools says nothing of the tools: the next one
-// is asked with them.
+// TestReductionThatDoesNotHelp checks that tools are sent again if the request without
+// tools was refused too.
 func TestReductionThatDoesNotHelp(t *testing.T) {
 	t.Parallel()
-	var tools []bool // whether each request had them
+	var tools []bool // for each request, whether it had tools
 	p := connect(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		data, err := io.ReadAll(r.Body)
 		if err != nil {
@@ -208,7 +209,8 @@ func TestReductionThatDoesNotHelp(t *testing.T) {
 	}
 }
 
-// Without tools a conversation is text.
+// TestConversationWithoutTools checks that the tool calls of a conversation are sent as
+// text to a server without tools.
 func TestConversationWithoutTools(t *testing.T) {
 	t.Parallel()
 	server := &picky{refuses: map[string]string{"tools": `{"error":"this model does not support tools"}`}, status: 400, answer: whole}
@@ -244,7 +246,8 @@ func TestConversationWithoutTools(t *testing.T) {
 	}
 }
 
-// Answers that are no stream, or one in unusual bytes.
+// TestAnswersInOtherForms checks answers that are not a stream, and streams with unusual
+// bytes.
 func TestAnswersInOtherForms(t *testing.T) {
 	t.Parallel()
 	const stream = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"hello\"},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n"
@@ -315,11 +318,11 @@ func TestAnswersInOtherForms(t *testing.T) {
 const stop = `data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}` + "\n\ndata: [DONE]\n\n"
 
 func piece(text string) string {
-	quoted, _ := json.Marshal(text) // a string always can
+	quoted, _ := json.Marshal(text) // marshalling a string cannot fail
 	return `data: {"choices":[{"index":0,"delta":{"content":` + string(quoted) + `}}]}` + "\n\n"
 }
 
-// Usage that cannot be right is replaced by an estimate.
+// TestImplausibleUsage checks that implausible usage is replaced by an estimate.
 func TestImplausibleUsage(t *testing.T) {
 	t.Parallel()
 	for _, usage := range []string{

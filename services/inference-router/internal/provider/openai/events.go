@@ -12,20 +12,20 @@ import (
 	"github.com/openai/openai-go/v3/packages/ssestream"
 )
 
-// What a server answers instead of an answer in the protocol.
+// Errors for answers that are not in the protocol.
 var (
 	errPage  = errors.New("the server answered with a web page, not with a completion: check the base URL, which ends with the version (…/v1)")
 	errEmpty = errors.New("the server sent an empty answer")
 )
 
-// maxWhole is the largest answer read that is not a stream, in bytes: text and
-// arguments at their bound, escaped.
+// maxWhole is the largest unstreamed answer that is read, in bytes: text and arguments at
+// their bound, escaped.
 const maxWhole = 4 * maxAnswer
 
-// events reads the answer of a server: a stream of events, also after a byte
-// order mark, or one JSON document, which servers without streaming send. What it
-// is follows from its first character, because servers name the type of either
-// wrongly. It takes over res.Body.
+// events reads the answer of a server: a stream of events, possibly after a byte order
+// mark, or one JSON document from a server without streaming. The first character
+// decides, because servers send wrong content types for both. It takes ownership of
+// res.Body.
 func events(res *http.Response) ssestream.Decoder {
 	in := bufio.NewReader(res.Body)
 	body := &buffered{Reader: in, Closer: res.Body}
@@ -40,7 +40,7 @@ func events(res *http.Response) ssestream.Decoder {
 	case first == '<':
 		return &single{body: body, err: errPage}
 	}
-	// Its type is not passed on: the client would look for another decoder.
+	// Without the content type, because the client would select another decoder by it.
 	return &lenient{ssestream.NewDecoder(&http.Response{Header: http.Header{}, Body: body})}
 }
 
@@ -49,7 +49,8 @@ type buffered struct {
 	io.Closer
 }
 
-// start skips a byte order mark and white space and returns what follows, unread.
+// start skips a byte order mark and white space. It returns the next byte without
+// consuming it.
 func start(in *bufio.Reader) (byte, error) {
 	if mark, err := in.Peek(3); err == nil && bytes.Equal(mark, []byte("\uFEFF")) {
 		if _, err := in.Discard(3); err != nil {
@@ -69,7 +70,8 @@ func start(in *bufio.Reader) (byte, error) {
 	}
 }
 
-// lenient is a stream whose events may say "error": null, which is no error.
+// lenient is a stream decoder that removes "error": null from events, because the client
+// would treat it as an error.
 type lenient struct{ ssestream.Decoder }
 
 func (l *lenient) Event() ssestream.Event {
@@ -94,7 +96,7 @@ func withoutNullError(data []byte) []byte {
 	return clean
 }
 
-// single is an answer in one document, read as a stream of one event.
+// single decodes an answer in one document as a stream of one event.
 type single struct {
 	body io.ReadCloser
 	err  error
@@ -125,8 +127,8 @@ func (s *single) Err() error { return s.err }
 
 func (s *single) Close() error { return s.body.Close() }
 
-// chunkOf writes a whole completion as the one chunk of a stream. An error object
-// passes as it is. A whole answer without a reason has ended by itself.
+// chunkOf converts a whole completion to the single chunk of a stream. An error object
+// passes unchanged. A missing finish reason becomes "stop".
 func chunkOf(data []byte) ([]byte, error) {
 	var whole struct {
 		ID      json.RawMessage `json:"id,omitempty"`
@@ -170,7 +172,7 @@ func chunkOf(data []byte) ([]byte, error) {
 	return json.Marshal(chunk)
 }
 
-// numbered gives the calls of a whole message the indexes that a delta has.
+// numbered adds to the tool calls of a whole message the indexes that a delta has.
 func numbered(message map[string]json.RawMessage) map[string]json.RawMessage {
 	var calls []map[string]json.RawMessage
 	if json.Unmarshal(message["tool_calls"], &calls) != nil {

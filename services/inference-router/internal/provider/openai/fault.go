@@ -18,8 +18,8 @@ import (
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
 )
 
-// fault says what an unfinished call means. head is the answer's head if one
-// came, err the client's error, nil when the stream just ended.
+// fault returns the error for an unfinished call. head is the answer's head, nil if none
+// was received; err is the client's error, nil if the stream ended early without one.
 func (p *Provider) fault(ctx context.Context, head *http.Response, err error) *provider.Error {
 	if ctx.Err() != nil {
 		return provider.Stopped(p.name, ctx.Err())
@@ -41,7 +41,7 @@ func (p *Provider) fault(ctx context.Context, head *http.Response, err error) *p
 		fault.Kind, fault.Status = provider.Endpoint, head.StatusCode
 		fault.Message = "the server redirects to " + head.Header.Get("Location") + ": set the base URL to that address"
 	case head != nil && head.StatusCode >= http.StatusBadRequest:
-		// The client's own error is missing when the body was not JSON.
+		// The client returns no [sdk.Error] when the body was not JSON.
 		var code string
 		if errors.As(err, &api) {
 			code, fault.Message = api.Code, api.Message
@@ -68,8 +68,8 @@ func (p *Provider) fault(ctx context.Context, head *http.Response, err error) *p
 	return fault
 }
 
-// streamFault reads an error that came as an event of the stream. Its code is a
-// word, or with some gateways the status that it would have been.
+// streamFault reads an error event of the stream. Its code is a word, or with some
+// gateways the HTTP status.
 func streamFault(data []byte) (provider.Kind, string) {
 	var event struct {
 		Error struct {
@@ -104,16 +104,15 @@ func streamFault(data []byte) (provider.Kind, string) {
 	return provider.KindOfStatus(status, word, message), message
 }
 
-// What may follow the last event: the terminal chunk of the HTTP body. Without
-// reading it the connection cannot be used again, and each call would need a new
-// one.
+// Bounds on reading the rest of a body, which is the terminal chunk of the HTTP body. The
+// connection can be reused only after that chunk is read.
 const (
 	drainBytes = 4 << 10
 	drainWait  = 50 * time.Millisecond
 )
 
-// drainOnClose makes closing the body read its rest first, if that is short and
-// near; cancel ends the wait.
+// drainOnClose makes Close read the rest of the body first, up to drainBytes. After
+// drainWait it calls cancel, which aborts the read.
 func drainOnClose(cancel context.CancelFunc) option.RequestOption {
 	return option.WithMiddleware(func(req *http.Request, next option.MiddlewareNext) (*http.Response, error) {
 		res, err := next(req)
@@ -121,7 +120,7 @@ func drainOnClose(cancel context.CancelFunc) option.RequestOption {
 		case err != nil:
 		case res.StatusCode == http.StatusOK:
 			res.Body = &drained{ReadCloser: res.Body, cancel: cancel}
-		default: // the client reads the whole of it
+		default: // the client reads the whole body
 			res.Body = &buffered{io.LimitReader(res.Body, maxRefusal), res.Body}
 		}
 		return res, err
@@ -136,7 +135,7 @@ type drained struct {
 func (d *drained) Close() error {
 	late := time.AfterFunc(drainWait, d.cancel)
 	defer late.Stop()
-	// The rest is not wanted and neither is its error.
+	// The rest is discarded, and so is its error.
 	_, _ = io.CopyN(io.Discard, d.ReadCloser, drainBytes)
 	return d.ReadCloser.Close()
 }

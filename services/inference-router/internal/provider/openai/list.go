@@ -15,11 +15,11 @@ import (
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
 )
 
-// maxList is the largest list of models read, in bytes. OpenRouter's is about
+// maxList is the largest list of models that is read, in bytes. OpenRouter's has about
 // 0.5 MB.
 const maxList = 16 << 20
 
-// entry is a model in GET /v1/models, with what servers add to OpenAI's fields.
+// entry is a model in GET /v1/models, with the fields that servers add to OpenAI's.
 type entry struct {
 	ID      string `json:"id"`
 	OwnedBy string `json:"owned_by"`
@@ -44,9 +44,8 @@ type entry struct {
 	Pricing    map[string]json.RawMessage `json:"pricing"`              // OpenRouter: USD per token, as text
 }
 
-// Models reads GET /v1/models and what the server says of its models elsewhere:
-// Ollama, LM Studio and llama.cpp give the context length at addresses of their
-// own.
+// Models reads GET /v1/models and adds what the server reports elsewhere: Ollama, LM
+// Studio and llama.cpp report the context length at other addresses.
 func (p *Provider) Models(ctx context.Context) ([]provider.Listed, error) {
 	data, err := p.readList(ctx)
 	if err != nil {
@@ -55,7 +54,7 @@ func (p *Provider) Models(ctx context.Context) ([]provider.Listed, error) {
 	var list struct {
 		Data []json.RawMessage `json:"data"`
 	}
-	// An Ollama without models says null.
+	// Ollama without models sends null.
 	if err := json.Unmarshal(data, &list); err != nil || list.Data == nil && !nullData(data) {
 		return nil, &provider.Error{Kind: provider.Failover, Provider: p.name, Message: notAList(data)}
 	}
@@ -63,7 +62,7 @@ func (p *Provider) Models(ctx context.Context) ([]provider.Listed, error) {
 	seen := map[string]bool{}
 	for _, raw := range list.Data {
 		var e entry
-		// An addition of an unknown type must not hide the model itself.
+		// A field of an unexpected type must not hide the model.
 		if json.Unmarshal(raw, &e) != nil {
 			var id struct {
 				ID string `json:"id"`
@@ -87,7 +86,7 @@ func (p *Provider) Models(ctx context.Context) ([]provider.Listed, error) {
 	return models, nil
 }
 
-// nullData says that a list names its models and has none.
+// nullData reports whether a list has the field data with the value null.
 func nullData(data []byte) bool {
 	var fields map[string]json.RawMessage
 	return json.Unmarshal(data, &fields) == nil && string(fields["data"]) == "null"
@@ -106,7 +105,7 @@ func (p *Provider) readList(ctx context.Context) ([]byte, error) {
 	if err != nil {
 		return nil, p.fault(ctx, head, err)
 	}
-	defer func() { _ = head.Body.Close() }() // only read
+	defer func() { _ = head.Body.Close() }() // the body was only read
 	if head.StatusCode != http.StatusOK {
 		return nil, p.fault(ctx, head, errNoAnswer)
 	}
@@ -136,14 +135,14 @@ func (e entry) listed() provider.Listed {
 	return m
 }
 
-// nothing says that a price is not asked for: it is absent, null or zero. One that
-// cannot be read may be anything.
+// nothing reports whether there is no charge: the price is absent, null or zero. A price
+// that cannot be parsed may be a charge.
 func nothing(raw json.RawMessage) bool {
 	price, ok := perMillion(raw)
 	return len(raw) == 0 || string(raw) == "null" || ok && price == 0
 }
 
-// first is the first positive number; 0 if there is none.
+// first returns the first positive number, 0 if there is none.
 func first(all ...int64) int64 {
 	for _, n := range all {
 		if n > 0 {
@@ -163,16 +162,16 @@ func notChat(kind, id string) bool {
 	return false
 }
 
-// perMillion reads a price in USD per token, written as text, and gives it in
-// micro-USD per million tokens: exact to the twelfth decimal, and rounded up
-// beyond. It returns false for a price that is missing or negative, which
-// OpenRouter uses for "it depends".
+// perMillion converts a price in USD per token, written as text, to micro-USD per million
+// tokens: exact to the twelfth decimal, and rounded up beyond. It returns false for a
+// price that is missing, or negative, which OpenRouter uses for variable prices.
 func perMillion(raw json.RawMessage) (int64, bool) {
 	var text string
 	if json.Unmarshal(raw, &text) != nil {
-		text = string(raw) // a number, or nothing
+		text = string(raw) // a number, or absent
 	}
-	// Exponents are bounded: a price is between 0 and 10⁶ USD a token.
+	// Exponents are refused to bound the number: a price is between 0 and 10⁶ USD a
+	// token.
 	price, ok := new(big.Rat).SetString(text)
 	if !ok || len(text) > 40 || strings.ContainsAny(text, "eE/xX_") || price.Sign() < 0 {
 		return 0, false

@@ -10,7 +10,7 @@ import (
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
 )
 
-// pages answers GET and POST at these paths.
+// pages returns a handler that answers each path with a body.
 func pages(all map[string]string) http.Handler {
 	mux := http.NewServeMux()
 	for path, body := range all {
@@ -19,7 +19,7 @@ func pages(all map[string]string) http.Handler {
 	return mux
 }
 
-// What the servers say of their models, each in its own words.
+// TestLists checks the lists of models in the formats of the different servers.
 func TestLists(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -8,12 +8,12 @@ import (
 	"strings"
 )
 
-// maxRefusal is how much of a refusal's body is read, in bytes.
+// maxRefusal is the most bytes read of the body of a refusal.
 const maxRefusal = 64 << 10
 
-// said is the message of a refusal whose body is not OpenAI's error object:
-// {"error": "text"}, {"message": "text"}, {"detail": …}. It is empty for anything
-// else, such as a page. The body can be read again afterwards.
+// said returns the message of a refusal whose body is not OpenAI's error object but one
+// of {"error": "text"}, {"message": "text"} or {"detail": …}. It is empty for any other
+// body, such as a web page. The body can be read again afterwards.
 func said(res *http.Response) string {
 	if res == nil || res.Body == nil {
 		return ""
@@ -39,7 +39,8 @@ func said(res *http.Response) string {
 	return ""
 }
 
-// words are the text of a message, or the compact JSON of one that has parts.
+// words returns the text of a message, or its compact JSON if it is neither a string nor
+// an object with a message.
 func words(raw json.RawMessage) string {
 	if len(raw) == 0 || string(raw) == "null" {
 		return ""

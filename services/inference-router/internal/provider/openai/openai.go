@@ -1,10 +1,11 @@
-// Package openai calls models through any endpoint that speaks OpenAI's
-// chat-completions protocol: OpenAI itself, Ollama, gateways, the simulated
-// provider. It uses OpenAI's official client, streams where the server does, and
-// never retries: retries are the router's, which pays for each. A server that
-// refuses a part of the protocol is asked without it.
+// Package openai calls models through an endpoint with OpenAI's chat-completions
+// protocol: OpenAI itself, Ollama, gateways, the simulated model. It uses OpenAI's
+// official client and streams where the server supports it. It never repeats a failed
+// call: the router does, because each attempt is paid. The exception is a server that
+// refuses a part of the protocol; its request is repeated without that part, see
+// [dialect].
 //
-// It reads no environment; URL and key come from the one who builds it.
+// It must not read the environment: URL and key are in [Config].
 package openai
 
 import (
@@ -23,16 +24,16 @@ import (
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
 )
 
-// Config of one endpoint.
+// Config holds the settings of one endpoint.
 type Config struct {
-	Name    string // as the registry knows the provider; needed
-	BaseURL string // with the version, like https://api.openai.com/v1; needed
+	Name    string // name of the provider in the registry; required
+	BaseURL string // with the version, like https://api.openai.com/v1; required
 	Key     string // empty sends no Authorization
 	RawKey  bool   // send the key without the word Bearer (Conway's dialect)
-	// HTTP is the client to call with, for a tracing transport and connection
-	// limits; it must not have a Timeout, the context bounds each call. Needed.
+	// HTTP is the client for all requests, with its tracing transport and connection
+	// limits. It must not have a Timeout, because the context bounds each call. Required.
 	HTTP *http.Client
-	Now  func() time.Time // to read a Retry-After that is a date; needed
+	Now  func() time.Time // clock for a Retry-After that is a date; required
 }
 
 // Provider is a [provider.Provider] for one endpoint.
@@ -47,7 +48,8 @@ type Provider struct {
 	spoken dialects
 }
 
-// New checks the configuration; it calls nobody.
+// New returns a provider, or an error if the configuration is invalid. It makes no
+// request.
 func New(c Config) (*Provider, error) {
 	if c.Name == "" || c.HTTP == nil || c.Now == nil {
 		return nil, errors.New("an openai provider needs a name, an HTTP client and a clock")
@@ -71,27 +73,28 @@ func New(c Config) (*Provider, error) {
 	}
 	return &Provider{
 		name: c.Name, key: c.Key, now: c.Now, web: &web, root: rootOf(base),
-		// The services, unlike the client around them, take nothing from the environment,
+		// The services, unlike the client around them, read nothing from the environment
 		// and link a fifth of the library.
 		chat: sdk.NewChatCompletionService(opts...), models: sdk.NewModelService(opts...),
 	}, nil
 }
 
-// rootOf is a base URL without its version.
+// rootOf returns a base URL without its version.
 func rootOf(base *url.URL) string {
 	root := url.URL{Scheme: base.Scheme, Host: base.Host, Path: strings.TrimSuffix(strings.TrimSuffix(base.Path, "/"), "/v1")}
 	return root.String()
 }
 
-// Name of the provider.
+// Name returns the name of the provider.
 func (p *Provider) Name() string { return p.name }
 
-// Complete makes one call; see [provider.Provider]. An answer that broke after its
-// finish reason is whole and only its usage is estimated: asking again would pay
-// twice for the same words.
+// Complete makes one call; see [provider.Provider]. An answer that broke off after its
+// finish reason is complete, with estimated usage: a repeated call would be paid twice
+// for the same text.
 //
-// A server that refuses a part of the protocol is asked again without that part, and
-// from then on if it answers: a refusal costs nothing. See [dialect].
+// If the server refuses a part of the protocol, the request is repeated without that
+// part. A refusal costs nothing. After a success, later calls leave that part out from
+// the start. See [dialect].
 func (p *Provider) Complete(ctx context.Context, req provider.Request, onDelta func(string) error) (provider.Response, error) {
 	known := p.spoken.of(req.Model)
 	for d := known; ; {
@@ -127,7 +130,7 @@ func (p *Provider) once(ctx context.Context, req provider.Request, d dialect, on
 		return provider.Response{}, p.fault(ctx, head, err)
 	}
 	if head.StatusCode != http.StatusOK {
-		defer func() { _ = head.Body.Close() }() // its status is the error to report
+		defer func() { _ = head.Body.Close() }() // the status is the error to report
 		return provider.Response{}, p.fault(ctx, head, errNoAnswer)
 	}
 	stream := ssestream.NewStream[chunk](events(head), nil)
@@ -139,7 +142,7 @@ func (p *Provider) once(ctx context.Context, req provider.Request, d dialect, on
 			return nil
 		}
 		if err := onDelta(text); err != nil {
-			cancel() // the rest is not wanted
+			cancel() // stop receiving the rest of the answer
 			return provider.Stopped(p.name, err)
 		}
 		return nil

@@ -46,7 +46,7 @@ func newProvider(t *testing.T, c openai.Config) *openai.Provider {
 	return p
 }
 
-// dialect is the protocol for the conformance suite.
+// dialect implements the server side of the protocol for the conformance suite.
 type dialect struct{}
 
 func (dialect) Read(r *http.Request) (provider.Request, string, error) {
@@ -93,7 +93,7 @@ func (w writer) Empty() error {
 
 func (w writer) Fail(f providertest.Fault) error { return w.Error(fault(f)) }
 
-// play answers every call with these bytes as an event stream.
+// play answers each call with these bytes as an event stream.
 func play(stream string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
@@ -101,7 +101,8 @@ func play(stream string) http.Handler {
 	})
 }
 
-// A request whose body fits the connection's buffer leaves in one write, with its headers.
+// TestRequestIsOneWrite checks that a request whose body fits the connection's buffer is
+// sent in one write with its headers.
 func TestRequestIsOneWrite(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(play(`data: {"choices":[{"index":0,"delta":{"content":"hi"},"finish_reason":"stop"}]}` + "\n\ndata: [DONE]\n\n"))
@@ -137,7 +138,7 @@ func (c countedConn) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// What compatible servers do differently from OpenAI's own.
+// TestOddAnswers checks answers of compatible servers that differ from OpenAI's.
 func TestOddAnswers(t *testing.T) {
 	t.Parallel()
 	call := func(index, id, name, arguments string) string {
@@ -253,7 +254,7 @@ func TestRawKey(t *testing.T) {
 	}
 }
 
-// A call for each turn must not mean a connection for each turn.
+// TestConnectionIsUsedAgain checks that successive calls share a connection.
 func TestConnectionIsUsedAgain(t *testing.T) {
 	t.Parallel()
 	script := providertest.NewScript(dialect{})
@@ -317,8 +318,8 @@ func TestNewRefuses(t *testing.T) {
 	}
 }
 
-// rest is a body that gives one byte at a time and knows whether it was read to
-// its end before it was closed.
+// rest is a body that returns one byte at a time and records whether it was closed before
+// it was read to its end.
 type rest struct {
 	io.Reader
 	ended, closedEarly bool
@@ -351,14 +352,15 @@ func TestAnswerIsReadToItsEnd(t *testing.T) {
 	}
 }
 
-// bodyOf is a transport whose every answer is this body.
+// bodyOf is a transport that answers each request with this body.
 type bodyOf []byte
 
 func (b bodyOf) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(bytes.NewReader(b)), Request: r}, nil
 }
 
-// Whatever a provider sends ends in an answer with a reason or a typed error.
+// FuzzStream checks that any stream results in an answer with a finish reason or in a
+// typed error.
 func FuzzStream(f *testing.F) {
 	f.Add([]byte("data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"x\"},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n"))
 	f.Add([]byte("data: {\"choices\":[{\"delta\":{\"tool_calls\":[{\"index\":-1,\"function\":{}}]},\"finish_reason\":\"tool_calls\"}]}\n\n"))

@@ -14,13 +14,12 @@ import (
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
 )
 
-// probes is how many questions a server is asked at a time about its models.
+// probes is the most concurrent requests to a server about its models.
 const probes = 4
 
-// probe adds what a server says of its models at addresses of its own. Which
-// server it is follows from owned_by, and of Ollama from its names, which have a
-// tag: llama3.3:70b. A question that fails leaves the model as it is listed: the
-// list itself has come.
+// probe adds what a server reports about its models outside the protocol. It identifies
+// the server by owned_by, and Ollama also by its names, which have a tag: llama3.3:70b.
+// If a request fails, the model stays as listed.
 func (p *Provider) probe(ctx context.Context, entries []entry, models []provider.Listed) {
 	owned := func(by string) bool {
 		return slices.ContainsFunc(entries, func(e entry) bool { return e.OwnedBy == by })
@@ -37,9 +36,9 @@ func (p *Provider) probe(ctx context.Context, entries []entry, models []provider
 	}
 }
 
-// probeOllama asks for each model's own context length, capabilities, and the
-// host where a cloud model runs. The window is the one of the loaded model, or
-// the one set in its Modelfile, or the one it was trained with.
+// probeOllama reads the context length and capabilities of each model, and the host of a
+// cloud model. The window is that of the loaded model, else that of its Modelfile, else
+// that of its training.
 func (p *Provider) probeOllama(ctx context.Context, models []provider.Listed) {
 	var running struct {
 		Models []struct {
@@ -79,7 +78,7 @@ func (p *Provider) showOllama(ctx context.Context, m *provider.Listed, loaded in
 	var trained int64
 	for name, raw := range show.Info {
 		if strings.HasSuffix(name, ".context_length") {
-			_ = json.Unmarshal(raw, &trained) // 0 when it is no number
+			_ = json.Unmarshal(raw, &trained) // 0 if it is not a number
 		}
 	}
 	m.ContextWindow = first(loaded, parameter(show.Parameters, "num_ctx"), trained, m.ContextWindow)
@@ -90,7 +89,8 @@ func (p *Provider) showOllama(ctx context.Context, m *provider.Listed, loaded in
 	}
 }
 
-// parameter reads one whole number from the lines of a Modelfile's parameters.
+// parameter returns one whole number from the parameters of a Modelfile, 0 if it is
+// missing.
 func parameter(lines, name string) int64 {
 	for line := range strings.Lines(lines) {
 		if f := strings.Fields(line); len(f) == 2 && f[0] == name {
@@ -103,7 +103,7 @@ func parameter(lines, name string) int64 {
 	return 0
 }
 
-// probeLMStudio reads types and context lengths from the server's own list.
+// probeLMStudio reads types and context lengths from LM Studio's own list.
 func (p *Provider) probeLMStudio(ctx context.Context, models []provider.Listed) {
 	var list struct {
 		Data []struct {
@@ -126,7 +126,7 @@ func (p *Provider) probeLMStudio(ctx context.Context, models []provider.Listed) 
 	}
 }
 
-// probeLlama reads the window that llama.cpp's server runs its one model with.
+// probeLlama reads the window with which llama.cpp's server runs its only model.
 func (p *Provider) probeLlama(ctx context.Context, models []provider.Listed) {
 	var props struct {
 		Settings struct {
@@ -138,8 +138,8 @@ func (p *Provider) probeLlama(ctx context.Context, models []provider.Listed) {
 	}
 }
 
-// ask puts a question to the server itself, outside the protocol; false: it did
-// not answer it.
+// ask sends a request to the server outside the protocol and decodes the answer. It
+// returns false if that fails.
 func (p *Provider) ask(ctx context.Context, method, path string, body, into any) bool {
 	var in io.Reader
 	if body != nil {
@@ -163,6 +163,6 @@ func (p *Provider) ask(ctx context.Context, method, path string, body, into any)
 	if err != nil {
 		return false
 	}
-	defer func() { _ = res.Body.Close() }() // only read
+	defer func() { _ = res.Body.Close() }() // the body was only read
 	return res.StatusCode == http.StatusOK && json.NewDecoder(io.LimitReader(res.Body, maxList)).Decode(into) == nil
 }

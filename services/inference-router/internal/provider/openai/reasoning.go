@@ -2,29 +2,29 @@ package openai
 
 import "strings"
 
-// Marks around the reasoning of models whose server leaves it in the text.
+// Tags around the reasoning of models whose server leaves it in the text.
 const (
 	thinkOpen  = "<think>"
 	thinkClose = "</think>"
 )
 
-// reasoning takes the reasoning out of a text that comes in pieces: a block in
-// think tags at its beginning. A tag may be split over pieces. Reasoning is never
-// part of an answer (issue B5). The zero value is ready.
+// reasoning separates the reasoning from a text that is received in pieces: a block in
+// think tags at the beginning. A tag may be split over pieces. Reasoning is never part of
+// an answer (docs/reference/inference-router.md, Answers). The zero value is ready to use.
 type reasoning struct {
-	state int             // before the first word, inside the block, after it
-	held  string          // not decided yet, or the beginning of a closing tag
+	state int             // one of undecided, inside, after, through
+	held  string          // undecided text, or a possible beginning of the closing tag
 	apart strings.Builder // the reasoning
 }
 
 const (
 	undecided = iota
 	inside
-	after // of the block: white space follows that belongs to neither
+	after // the block is closed; white space that follows it is dropped
 	through
 )
 
-// text gives what of a piece belongs to the answer.
+// text adds a piece and returns the text of it that belongs to the answer.
 func (r *reasoning) text(piece string) string {
 	if r.state == through {
 		return piece
@@ -59,8 +59,8 @@ func (r *reasoning) text(piece string) string {
 	return r.flush()
 }
 
-// end gives what was held back at the end of the answer: the beginning of a text
-// that looked like a tag. A block that is not closed is reasoning.
+// end returns the held text at the end of the answer: the beginning of a text that looked
+// like a tag. An unclosed block is reasoning.
 func (r *reasoning) end() string {
 	switch r.state {
 	case undecided:

@@ -15,8 +15,8 @@ import (
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
 )
 
-// body is the request in the server's dialect. A prompt that is encoded goes out as it
-// is, unless the server takes no tools; of any other, consecutive messages are merged.
+// body encodes the request in the server's dialect. An encoded prompt is sent unchanged,
+// unless the server takes no tools; in any other prompt consecutive messages are merged.
 func body(req provider.Request, d dialect) ([]byte, error) {
 	if d.noTools {
 		opened, err := req.Open()
@@ -81,8 +81,9 @@ type usage struct {
 	IncludeUsage bool `json:"include_usage"`
 }
 
-// fromMemory has net/http write a request and its body together. The client hides that the
-// body is in memory, and net/http sends the headers of any other body first, by themselves.
+// fromMemory makes net/http write a request and its body together. The client hides that
+// the body is in memory, and net/http sends the headers of any other body in a separate
+// write.
 func fromMemory(body []byte) option.RequestOption {
 	return option.WithMiddleware(func(req *http.Request, next option.MiddlewareNext) (*http.Response, error) {
 		req.Body = io.NopCloser(bytes.NewReader(body))

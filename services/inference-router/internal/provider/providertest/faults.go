@@ -71,7 +71,7 @@ func broken(t *testing.T, open Open) {
 	for name, c := range map[string]struct {
 		play func(*Answer)
 		want provider.Kind
-		text string // what had arrived
+		text string // the partial text
 	}{
 		"reset in the middle":    {func(a *Answer) { a.Text("half"); a.Reset() }, provider.Failover, "half"},
 		"ended without a reason": {func(a *Answer) { a.Text("half") }, provider.Failover, "half"},
@@ -167,7 +167,7 @@ func stopping(t *testing.T, open Open) {
 	})
 }
 
-// left waits until the provider saw its client leave: it may stop working.
+// left waits until the server sees that the client has disconnected: it may stop working.
 func left(t *testing.T, s *Script) {
 	t.Helper()
 	select {
@@ -177,7 +177,7 @@ func left(t *testing.T, s *Script) {
 	}
 }
 
-// once checks that nothing was retried behind the router's back.
+// once checks that the adapter made one call: retries belong to the router.
 func once(t *testing.T, s *Script) {
 	t.Helper()
 	if got, _ := s.Requests(); len(got) != 1 {

@@ -14,11 +14,11 @@ import (
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
 )
 
-// Open starts a fresh adapter, named "test" and holding [Key], against a server
-// that plays the script. It cleans up with t.
+// Open starts an adapter with the name "test" and the key [Key], connected to a server
+// that runs the script. It registers its cleanup with t.
 type Open func(t *testing.T) (provider.Provider, *Script)
 
-// Run is the suite: what [provider.Provider] promises.
+// Run runs the suite, which checks the contract of [provider.Provider].
 func Run(t *testing.T, open Open) {
 	t.Run("answers", func(t *testing.T) { t.Parallel(); answers(t, open) })
 	t.Run("tool calls", func(t *testing.T) { t.Parallel(); toolCalls(t, open) })
@@ -28,7 +28,7 @@ func Run(t *testing.T, open Open) {
 	t.Run("models", func(t *testing.T) { t.Parallel(); models(t, open) })
 }
 
-// Ask is the smallest request.
+// Ask returns the smallest request.
 func Ask(text string) provider.Request {
 	return provider.Request{Model: "m-1", Messages: []provider.Message{{Role: provider.User, Content: text}}}
 }
@@ -263,7 +263,8 @@ func models(t *testing.T, open Open) {
 	})
 }
 
-// check is what every error must be: typed, of its kind, and without the key.
+// check checks the properties of each error: its type, its kind, and that it does not
+// contain the key.
 func check(t *testing.T, err error, kind provider.Kind, status int) {
 	t.Helper()
 	var e *provider.Error

@@ -1,6 +1,6 @@
-// Package providertest is the conformance suite of provider adapters. An
-// adapter's test brings a [Dialect], the server's side of its protocol, and runs
-// [Run]; the suite plays a provider that answers well, badly or not at all.
+// Package providertest is the conformance suite of provider adapters. The test of an
+// adapter implements [Dialect], the server side of its protocol, and calls [Run]. The
+// suite then acts as a provider that answers well, fails, or does not answer.
 //
 // It tests adapters over real HTTP. It is for tests only.
 package providertest
@@ -14,51 +14,51 @@ import (
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
 )
 
-// Key is the secret that the adapter under test must send; the suite looks for
-// it in errors.
+// Key is the secret that the adapter under test must send; the suite checks that errors
+// do not contain it.
 const Key = "sk-conformance-0123456789"
 
-// Dialect is the server's side of a protocol.
+// Dialect is the server side of a protocol.
 type Dialect interface {
-	// Read decodes a request for a completion, and the key that came with it.
+	// Read decodes a completion request and its key.
 	Read(r *http.Request) (req provider.Request, key string, err error)
 	// Open begins a streamed answer.
 	Open(w http.ResponseWriter) (Writer, error)
-	// Fail answers with a fault instead. Retry-After is set already.
+	// Fail answers with a fault. The caller has set Retry-After.
 	Fail(w http.ResponseWriter, f Fault)
-	// IsModels says whether the request asks for the list of models.
+	// IsModels reports whether the request asks for the list of models.
 	IsModels(r *http.Request) bool
-	// Models answers it.
+	// Models answers with the list of models.
 	Models(w http.ResponseWriter, ids []string)
 }
 
-// Writer writes the parts of a streamed answer, each visible at once.
+// Writer writes the parts of a streamed answer and flushes each.
 type Writer interface {
 	Text(text string) error
-	// Call writes a part of the call at index: the first part has ID and Name,
-	// all have some of Arguments.
+	// Call writes a part of the tool call at index: the first part has ID and Name, each
+	// part has some of Arguments.
 	Call(index int, part provider.ToolCall) error
-	// Empty writes an event that carries nothing.
+	// Empty writes an event without content.
 	Empty() error
-	// Finish takes one of the provider package's reasons.
+	// Finish writes a finish reason of package provider.
 	Finish(reason string) error
 	Usage(u provider.Usage) error
 	// Fail writes a fault into the stream.
 	Fail(f Fault) error
-	// Done writes the protocol's own end.
+	// Done writes the end of the stream as the protocol defines it.
 	Done() error
 }
 
-// Fault is an error in neutral words.
+// Fault is an error in a neutral form.
 type Fault struct {
 	Status         int
 	RetryAfter     string // header value
 	Message        string
-	ContextTooLong bool // with the protocol's own mark for it
+	ContextTooLong bool // with the protocol's code for it
 }
 
-// Script is the provider's behaviour: an [http.Handler] whose answers the suite
-// lines up. It fails calls that nobody lined up an answer for.
+// Script is an [http.Handler] that acts as the provider. The suite queues its answers. It
+// fails a call for which no answer is queued.
 type Script struct {
 	dialect Dialect
 	gone    chan struct{}
@@ -70,34 +70,35 @@ type Script struct {
 	keys     []string
 }
 
-// NewScript answers in the dialect.
+// NewScript returns a script that answers in the dialect.
 func NewScript(d Dialect) *Script { return &Script{dialect: d, gone: make(chan struct{}, 1)} }
 
-// Next lines up the answer to the next call that has none.
+// Next queues the answer to one call.
 func (s *Script) Next(answer func(*Answer)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.answers = append(s.answers, answer)
 }
 
-// Always answers all calls that have no answer lined up.
+// Always sets the answer to all calls for which no answer is queued.
 func (s *Script) Always(answer func(*Answer)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.always = answer
 }
 
-// Requests are the calls so far and the keys that came with them.
+// Requests returns the completion requests so far and their keys.
 func (s *Script) Requests() ([]provider.Request, []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.requests), slices.Clone(s.keys)
 }
 
-// Gone receives when a client left during [Answer.Hold].
+// Gone returns the channel that receives a value when a client disconnects during
+// [Answer.Hold].
 func (s *Script) Gone() <-chan struct{} { return s.gone }
 
-// ServeHTTP plays the next answer.
+// ServeHTTP runs the next answer.
 func (s *Script) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a := &Answer{script: s, w: w, r: r, Models: s.dialect.IsModels(r)}
 	if !a.Models {
@@ -124,10 +125,10 @@ func (s *Script) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	answer(a)
 }
 
-// Answer is one call being answered.
+// Answer is one call and its answer in progress.
 type Answer struct {
 	Request provider.Request
-	Models  bool // the call asks for the list of models
+	Models  bool // the call requests the list of models
 
 	script *Script
 	w      http.ResponseWriter
@@ -135,14 +136,14 @@ type Answer struct {
 	out    Writer
 }
 
-// Bytewise sends every byte from here on in a packet of its own. It comes before
-// anything is written.
+// Bytewise sends each byte of the answer in a separate packet. It must be called before
+// any other method.
 func (a *Answer) Bytewise() { a.w = bytewise{a.w} }
 
 // Text writes text.
 func (a *Answer) Text(text string) { a.do(func(w Writer) error { return w.Text(text) }) }
 
-// Call writes a part of a call.
+// Call writes a part of a tool call.
 func (a *Answer) Call(index int, id, name, arguments string) {
 	a.do(func(w Writer) error {
 		return w.Call(index, provider.ToolCall{ID: id, Name: name, Arguments: arguments})
@@ -152,16 +153,16 @@ func (a *Answer) Call(index int, id, name, arguments string) {
 // Empty writes an event without content.
 func (a *Answer) Empty() { a.do(Writer.Empty) }
 
-// Finish writes the reason.
+// Finish writes the finish reason.
 func (a *Answer) Finish(reason string) { a.do(func(w Writer) error { return w.Finish(reason) }) }
 
 // Usage writes the usage.
 func (a *Answer) Usage(u provider.Usage) { a.do(func(w Writer) error { return w.Usage(u) }) }
 
-// Done ends the answer as the protocol does.
+// Done ends the answer as the protocol defines it.
 func (a *Answer) Done() { a.do(Writer.Done) }
 
-// FailInStream writes a fault after the answer began.
+// FailInStream writes a fault into the stream.
 func (a *Answer) FailInStream(f Fault) { a.do(func(w Writer) error { return w.Fail(f) }) }
 
 // Fail answers with a fault.
@@ -175,15 +176,14 @@ func (a *Answer) Fail(f Fault) {
 // List answers with model ids.
 func (a *Answer) List(ids ...string) { a.script.dialect.Models(a.w, ids) }
 
-// Page answers with a status and a body that is not of the protocol, as proxies
-// do.
+// Page answers with a status and a body outside the protocol, as proxies do.
 func (a *Answer) Page(status int, body string) {
 	a.w.Header().Set("Content-Type", "text/html")
 	a.w.WriteHeader(status)
-	_, _ = fmt.Fprint(a.w, body) // a client that left is not this test's matter
+	_, _ = fmt.Fprint(a.w, body) // the client has disconnected
 }
 
-// Raw writes bytes into the stream as they are.
+// Raw writes bytes into the stream unchanged.
 func (a *Answer) Raw(text string) {
 	a.do(func(Writer) error {
 		if _, err := fmt.Fprint(a.w, text); err != nil {
@@ -193,18 +193,18 @@ func (a *Answer) Raw(text string) {
 	})
 }
 
-// Hold keeps the answer open until the client leaves, and says so on
+// Hold keeps the answer open until the client disconnects, then sends a value to
 // [Script.Gone].
 func (a *Answer) Hold() {
 	<-a.r.Context().Done()
 	a.script.gone <- struct{}{}
 }
 
-// Reset breaks the connection.
+// Reset aborts the connection.
 func (a *Answer) Reset() { panic(http.ErrAbortHandler) }
 
-// do opens the stream when its first part is written. A client that left ends
-// the answer.
+// do opens the stream when its first part is written. It aborts the connection after a
+// write error.
 func (a *Answer) do(write func(Writer) error) {
 	if a.out == nil {
 		out, err := a.script.dialect.Open(a.w)

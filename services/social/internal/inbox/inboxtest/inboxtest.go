@@ -1,4 +1,4 @@
-// Package inboxtest is the conformance suite of [inbox.Store].
+// Package inboxtest is the conformance suite of [inbox.Store]. It is for tests only.
 package inboxtest
 
 import (
@@ -13,12 +13,12 @@ import (
 	"github.com/anima-run/anima/services/social/internal/inbox"
 )
 
-// Open returns the store of a test. A message for a resident is announced to the
-// function in the transaction that makes it so; its error must undo everything.
+// Open opens the store of a test. announce is called in the transaction that makes a
+// message available to a resident; its error must roll back everything.
 type Open func(announce func(agent, id string) error) inbox.Store
 
-// Run checks that stores behave. each calls check, as a test of its own, with
-// every kind of store there is, fresh and empty.
+// Run tests the conformance of stores. each must call check in a subtest for every
+// implementation, with a new empty store.
 func Run(t *testing.T, each func(t *testing.T, check func(*testing.T, Open))) {
 	t.Helper()
 	for name, check := range map[string]func(*testing.T, Open){
@@ -81,8 +81,8 @@ func put(t *testing.T, s inbox.Store, m inbox.Mail) {
 	}
 }
 
-// fill puts n messages for bob, one a second from noon on, of as many
-// senders; their ids are 0, 1, …
+// fill stores n messages for bob, each of another sender, one per second from noon on;
+// their ids are 0, 1, …
 func fill(t *testing.T, s inbox.Store, n int) {
 	t.Helper()
 	for i := range n {

@@ -40,7 +40,7 @@ func claim(t *testing.T, open Open) {
 	statuses(t, s, "bob", map[inbox.Status]int{inbox.Processed: 2, inbox.InProgress: 3})
 	unread(t, s, "carol", 1)
 
-	// What does not fit into one answer waits.
+	// Messages that do not fit into one response remain unclaimed.
 	for i := range 4 {
 		m := mail(fmt.Sprint("large", i), "alice", "dave", noon(i))
 		m.Content = strings.Repeat("\x01", api.MaxMessageBytes)
@@ -51,7 +51,7 @@ func claim(t *testing.T, open Open) {
 	got, err = s.Claim(ctx, address("dave"), "r2", "", 10, noon(20))
 	want(t, "the rest", got, err, "large2", "large3")
 
-	// Of one sender.
+	// Messages of one sender.
 	for i, from := range []string{"alice", "carol", "alice", "carol"} {
 		put(t, s, mail(fmt.Sprint("from", i), from, "erin", noon(30+i)))
 	}
@@ -104,7 +104,7 @@ func lapse(t *testing.T, open Open) {
 	for try := range inbox.MaxAttempts {
 		got, err := s.Claim(ctx, bob, fmt.Sprint("r", try), "", 1, now)
 		want(t, fmt.Sprint("try ", try), got, err, "0")
-		// A run that shows itself keeps its claim.
+		// A run that claims again renews its claim.
 		now = now.Add(inbox.Lapse - time.Second)
 		got, err = s.Claim(ctx, bob, fmt.Sprint("r", try), "", 1, now)
 		want(t, fmt.Sprint("again, try ", try), got, err, "0")
@@ -156,7 +156,7 @@ func settleLate(t *testing.T, open Open) {
 	got, err := s.Claim(ctx, bob, "quick", "", 1, late)
 	want(t, "lapsed", got, err, "0")
 	ok(t, s.Settle(ctx, bob, "slow", late))
-	// What somebody else has taken since is theirs to settle.
+	// Messages that another run has claimed since can be settled only by that run.
 	statuses(t, s, "bob", map[inbox.Status]int{inbox.InProgress: 1, inbox.Processed: 1})
 	ok(t, s.Settle(ctx, bob, "quick", late))
 	unread(t, s, "bob", 0)
@@ -194,7 +194,7 @@ func poll(t *testing.T, open Open) {
 	unread(t, s, "bob", 3)
 	second, err := s.Poll(ctx, bob, first[1].Seq, 2, noon(12))
 	want(t, "second page", second, err, "2")
-	unread(t, s, "bob", 1) // who asks for what comes after has the rest
+	unread(t, s, "bob", 1) // polling after a message settles it and all before
 	end, err := s.Poll(ctx, bob, second[0].Seq, 2, noon(13))
 	want(t, "after the end", end, err)
 	unread(t, s, "bob", 0)
@@ -214,7 +214,7 @@ func pollResident(t *testing.T, open Open) {
 	want(t, "poll", all, err, "0", "1")
 	_, err = s.Poll(ctx, bob, all[1].Seq, 10, noon(11))
 	ok(t, err)
-	unread(t, s, "bob", 2) // its inbox is here: only its runs are done with messages
+	unread(t, s, "bob", 2) // a resident's messages are settled only by its runs
 	got, err := s.Claim(ctx, bob, "r1", "", 10, noon(12))
 	want(t, "claim", got, err, "0", "1")
 }

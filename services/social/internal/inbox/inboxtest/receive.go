@@ -76,7 +76,8 @@ func receiveParallel(t *testing.T, open Open) {
 	var wg sync.WaitGroup
 	for i := range n {
 		wg.Go(func() {
-			// Half of them write to each other, so that locks could meet crosswise.
+			// Half of them write to each other, so that locks could be taken in opposite
+			// order.
 			from, to := fmt.Sprint("a", i/4), "bob"
 			if i%2 == 1 {
 				from, to = "bob"+fmt.Sprint(i/8), fmt.Sprint("a", i/4)
@@ -118,7 +119,7 @@ func duplicates(t *testing.T, open Open) {
 	if _, err := s.Receive(t.Context(), mail("m2", "alice", "bob", noon(1)), func() error { return old }); !errors.Is(err, old) {
 		t.Errorf("a new one that is too old: got %v, want %v", err, old)
 	}
-	// Copies that come at the same time, more than the rate allows messages.
+	// Concurrent copies of a message, more than the rate of a sender.
 	var first int
 	var wg sync.WaitGroup
 	for range 3 * inbox.Rate {
@@ -143,7 +144,7 @@ func duplicates(t *testing.T, open Open) {
 
 func rate(t *testing.T, open Open) {
 	s := open(silent)
-	// All at once: the limit holds over replicas, too.
+	// Concurrently: the limit must hold across replicas too.
 	var mu sync.Mutex
 	stored, refused := 0, 0
 	var wg sync.WaitGroup
@@ -207,7 +208,8 @@ func residents(t *testing.T, open Open) {
 	}
 }
 
-// However a message and its recipient cross, the message is announced once.
+// crossing checks that a message is announced once, whether it or its recipient is stored
+// first.
 func crossing(t *testing.T, open Open) {
 	var mu sync.Mutex
 	announced := map[string]bool{}
@@ -251,7 +253,7 @@ func prune(t *testing.T, open Open) {
 	want(t, "pruned", all, err, "2")
 	ok(t, s.Prune(ctx, noon(100)))
 	unread(t, s, "bob", 0)
-	// A mailbox that comes back goes on behind the cursors of its owner.
+	// A mailbox that is created again continues after the cursors of its owner.
 	put(t, s, mail("new", "alice", "bob", noon(0).Add(24*time.Hour)))
 	after, err := s.Poll(ctx, address("bob"), before[2].Seq, 10, noon(101))
 	want(t, "after", after, err, "new")

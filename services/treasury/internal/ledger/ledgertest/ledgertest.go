@@ -1,5 +1,5 @@
-// Package ledgertest is what every keeper of the books must pass: call [Run]
-// from the tests of a [ledger.Store].
+// Package ledgertest is the conformance suite of ledger stores: call [Run] from the tests
+// of a [ledger.Store]. It is for tests only.
 package ledgertest
 
 import (
@@ -14,8 +14,8 @@ import (
 	"github.com/anima-run/anima/services/treasury/internal/ledger"
 )
 
-// Each calls test with fresh books, once for each engine. Every call of open is
-// another process's view of the same books.
+// Each calls test with an empty ledger, once for each engine. Each call of open returns a
+// store on the same ledger as another process would open it.
 type Each func(t *testing.T, test func(t *testing.T, open func() ledger.Store))
 
 // Run runs the suite.
@@ -49,10 +49,10 @@ func Run(t *testing.T, each Each) {
 	}
 }
 
-// start is when the clocks of tests begin.
+// start is the initial time of the tests' clocks, in Unix microseconds.
 const start int64 = 1_800_000_000_000_000
 
-// clock is a time that tests move.
+// clock is a clock that tests advance.
 type clock struct {
 	mu sync.Mutex
 	at int64
@@ -72,10 +72,10 @@ func (c *clock) advance(d time.Duration) {
 	c.at += d.Microseconds()
 }
 
-// soon is an expiry that no test reaches by accident.
+// soon is an expiry that tests reach only by advancing the clock.
 const soon = start + 60_000_000
 
-// run starts a book and stops it with the test.
+// run starts a book and stops it at the end of the test.
 func run(t *testing.T, store ledger.Store, o ledger.Options) *ledger.Book {
 	t.Helper()
 	if o.Now == nil {
@@ -89,7 +89,7 @@ func run(t *testing.T, store ledger.Store, o ledger.Options) *ledger.Book {
 	return b
 }
 
-// funded opens an account with money in it.
+// funded opens an account and deposits an amount.
 func funded(t *testing.T, b *ledger.Book, agent string, amount api.Micros) {
 	t.Helper()
 	if err := b.Open(t.Context(), agent); err != nil {
@@ -122,7 +122,7 @@ func wantRefused(t *testing.T, what string, err error, code api.Code, reason str
 	}
 }
 
-// wantSound walks the whole ledger.
+// wantSound verifies the whole ledger.
 func wantSound(t *testing.T, b *ledger.Book) ledger.Report {
 	t.Helper()
 	r, err := b.Verify(t.Context())
@@ -234,8 +234,8 @@ func holdAndRelease(t *testing.T, open func() ledger.Store) {
 	}
 }
 
-// settleMany settles holds of two agents at once: each settlement has its own
-// answer, and all share a commit.
+// settleMany settles holds of two agents in one call: each settlement has its own result,
+// and all share a commit.
 func settleMany(t *testing.T, open func() ledger.Store) {
 	commits := 0
 	b := run(t, open(), ledger.Options{Committed: func(context.Context, ledger.Changes, int) { commits++ }})

@@ -13,7 +13,7 @@ import (
 	"github.com/anima-run/anima/services/treasury/internal/ledger"
 )
 
-// overspending has many callers of two replicas want more than there is.
+// overspending runs many callers on two replicas that request more than is available.
 func overspending(t *testing.T, open func() ledger.Store) {
 	ctx := t.Context()
 	books := []*ledger.Book{run(t, open(), ledger.Options{}), run(t, open(), ledger.Options{})}
@@ -62,7 +62,7 @@ func overspending(t *testing.T, open func() ledger.Store) {
 	wg.Wait()
 	wantBalance(t, books[0], "lucky", funds-spent, 0)
 
-	// Now nobody gives anything back, so the account must run dry to the last hold.
+	// No hold is released from here on, so the last hold must use up the account.
 	left := funds - spent
 	granted := make(chan struct{}, callers*int(left))
 	for c := range callers {
@@ -86,7 +86,7 @@ func overspending(t *testing.T, open func() ledger.Store) {
 	wantSound(t, books[1])
 }
 
-// oneID has many callers do the same thing: it is done once.
+// oneID runs many callers with the same operations: each is done once.
 func oneID(t *testing.T, open func() ledger.Store) {
 	ctx := t.Context()
 	books := []*ledger.Book{run(t, open(), ledger.Options{}), run(t, open(), ledger.Options{})}
@@ -116,8 +116,8 @@ func oneID(t *testing.T, open func() ledger.Store) {
 // gate is a store whose Update waits and can be made to fail.
 type gate struct {
 	ledger.Store
-	enter chan int      // accounts named by the update that waits
-	leave chan struct{} // lets it go on
+	enter chan int      // receives the number of holds that the waiting update names
+	leave chan struct{} // lets the update continue
 	fail  func(ledger.Keys) error
 }
 
@@ -134,7 +134,7 @@ func (g *gate) Update(ctx context.Context, keys ledger.Keys, change func(ledger.
 	return g.Store.Update(ctx, keys, change)
 }
 
-// awaitQueued returns when n operations wait behind the commit under way.
+// awaitQueued waits until n operations wait behind the commit in progress.
 func awaitQueued(t *testing.T, b *ledger.Book, n int) {
 	t.Helper()
 	tick := time.NewTicker(time.Millisecond)
@@ -148,8 +148,8 @@ func awaitQueued(t *testing.T, b *ledger.Book, n int) {
 	}
 }
 
-// groups has callers wait behind a commit: they share the next one, and a
-// refusal among them stays with the one who is refused.
+// groups makes callers wait behind a commit: they share the next one, and a refusal
+// affects only the refused caller.
 func groups(t *testing.T, open func() ledger.Store) {
 	ctx := t.Context()
 	funded(t, run(t, open(), ledger.Options{}), "lucky", 100)
@@ -190,7 +190,7 @@ func groups(t *testing.T, open func() ledger.Store) {
 	wantSound(t, b)
 }
 
-// badMember has the store choke on one member of a group: the others are served.
+// badMember makes the store fail on one member of a group: the others succeed.
 func badMember(t *testing.T, open func() ledger.Store) {
 	ctx := t.Context()
 	funded(t, run(t, open(), ledger.Options{}), "lucky", 100)
@@ -228,8 +228,8 @@ func badMember(t *testing.T, open func() ledger.Store) {
 	wantSound(t, b)
 }
 
-// stopping ends a book during a commit: it is finished, and what comes later is
-// refused in a way that invites to ask again.
+// stopping stops a book during a commit: the commit is finished, and later operations
+// fail with Unavailable.
 func stopping(t *testing.T, open func() ledger.Store) {
 	funded(t, run(t, open(), ledger.Options{}), "lucky", 100)
 	g := &gate{Store: open(), enter: make(chan int), leave: make(chan struct{})}
@@ -256,14 +256,13 @@ func stopping(t *testing.T, open func() ledger.Store) {
 
 	gone, leave := context.WithCancel(t.Context())
 	leave()
-	idle := ledger.New(open(), ledger.Options{Now: newClock().now}) // nobody runs it
+	idle := ledger.New(open(), ledger.Options{Now: newClock().now}) // it is not run
 	if _, err := idle.Hold(gone, ledger.HoldRequest{ID: "x", Agent: "lucky", Amount: 1, ExpiresAt: soon}); err == nil {
 		t.Errorf("hold of a caller that is gone: got no error")
 	}
 }
 
-// badSettlement has the store refuse one settlement of several for good: the others
-// are made.
+// badSettlement makes the store fail on one of several settlements: the others succeed.
 func badSettlement(t *testing.T, open func() ledger.Store) {
 	first := run(t, open(), ledger.Options{})
 	funded(t, first, "lucky", 100)

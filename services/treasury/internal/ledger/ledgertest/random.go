@@ -13,7 +13,7 @@ import (
 	"github.com/anima-run/anima/services/treasury/internal/ledger"
 )
 
-// model is the rules of the books, told again as simply as possible.
+// model is a minimal second implementation of the rules of the ledger.
 type model struct {
 	available, held map[string]api.Micros
 	holds           map[string]*ledger.Hold
@@ -76,15 +76,15 @@ func (m *model) move(id, from, to string, amount api.Micros) (api.Code, string) 
 	return "", ""
 }
 
-// randomOperations does the same to the books and to the model, with few ids and
-// small amounts, so that operations collide.
+// randomOperations applies the same operations to a book and to the model, with few ids
+// and small amounts, so that operations collide.
 func randomOperations(t *testing.T, open func() ledger.Store) {
 	c := newClock()
 	b := run(t, open(), ledger.Options{Now: c.now})
 	var world atomic.Int64
 	rapid.Check(t, func(t *rapid.T) {
 		ctx := context.Background()
-		w := world.Add(1) // its own agents and ids in the same books
+		w := world.Add(1) // each check has its own agents and ids in the same ledger
 		agents := []string{fmt.Sprintf("a-%d", w), fmt.Sprintf("b-%d", w)}
 		m := model{
 			available: map[string]api.Micros{}, held: map[string]api.Micros{},

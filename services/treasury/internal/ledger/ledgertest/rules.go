@@ -14,7 +14,7 @@ import (
 	"github.com/anima-run/anima/services/treasury/internal/ledger"
 )
 
-// transactions are compared as they are kept.
+// asKept compares transactions by their stored fields.
 var asKept = cmpopts.IgnoreFields(ledger.Transaction{}, "Parent")
 
 func sameAgain(t *testing.T, open func() ledger.Store) {
@@ -59,7 +59,7 @@ func sameAgain(t *testing.T, open func() ledger.Store) {
 			t.Errorf("settle: got %+v, want 50 settled and 1350 available", h)
 		}
 	}
-	// Whoever asks for a hold that is over learns that it is over.
+	// A repeated hold must show that the hold has ended.
 	if h := hold(t, other, "h1", "lucky", 400); h.Status != api.HoldSettled || h.Settled != 50 {
 		t.Errorf("hold after settle: got %+v, want settled", h)
 	}
@@ -208,7 +208,7 @@ func expiry(t *testing.T, open func() ledger.Store) {
 	if n, err := b.Expire(ctx); n != 0 || err != nil {
 		t.Fatalf("expire at once: got %d, %v, want none", n, err)
 	}
-	c.advance(10 * time.Second) // the first ten are due, the tenth just now
+	c.advance(10 * time.Second) // the first ten are due, the tenth exactly at this time
 	settle(t, b, "h00", 60, "provider:openai")
 
 	results := make(chan int, 2)
@@ -239,8 +239,8 @@ func expiry(t *testing.T, open func() ledger.Store) {
 	wantSound(t, b)
 }
 
-// spent: what was paid for a turn is what its holds were settled with, and what is held
-// for it yet is told beside it; other turns, categories and agents are not in it.
+// spent checks that Spent returns the settled amounts and the active holds of a turn,
+// without those of other turns, categories and agents.
 func spent(t *testing.T, open func() ledger.Store) {
 	ctx := t.Context()
 	b := run(t, open(), ledger.Options{})
@@ -300,7 +300,7 @@ func tiers(t *testing.T, open func() ledger.Store) {
 	}
 	funded(t, b, "lucky", 501*api.Cent)
 	want(api.TierCritical, api.TierHigh, 501*api.Cent)
-	hold(t, b, "kept", "lucky", 500*api.Cent) // what is held is not yet spent
+	hold(t, b, "kept", "lucky", 500*api.Cent) // held credits are not spent yet
 	if _, err := b.Release(ctx, "kept", "", ""); err != nil {
 		t.Fatalf("release: %v", err)
 	}

@@ -19,14 +19,14 @@ type Completion struct {
 	Usage   *Usage   `json:"usage,omitempty"`
 }
 
-// Choice is one answer.
+// Choice is one answer of a [Completion].
 type Choice struct {
 	Index        int      `json:"index"`
 	Message      *Message `json:"message,omitempty"`
 	FinishReason *string  `json:"finish_reason"`
 }
 
-// Usage is the tokens of a call.
+// Usage holds the tokens of a call.
 type Usage struct {
 	PromptTokens     int64 `json:"prompt_tokens"`
 	CompletionTokens int64 `json:"completion_tokens"`
@@ -39,7 +39,7 @@ type Usage struct {
 	} `json:"completion_tokens_details"`
 }
 
-// UsageOf writes a neutral usage in the protocol's words.
+// UsageOf converts a neutral usage to the protocol's form.
 func UsageOf(u provider.Usage) *Usage {
 	w := &Usage{PromptTokens: u.Input, CompletionTokens: u.Output, TotalTokens: u.Input + u.Output}
 	w.PromptDetails.CachedTokens = u.CachedInput
@@ -47,7 +47,7 @@ func UsageOf(u provider.Usage) *Usage {
 	return w
 }
 
-// CallOf writes a neutral call.
+// CallOf converts a neutral tool call to the protocol's form.
 func CallOf(c provider.ToolCall) ToolCall {
 	w := ToolCall{ID: c.ID, Type: "function"}
 	w.Function.Name, w.Function.Arguments = c.Name, c.Arguments
@@ -62,8 +62,7 @@ type Error struct {
 	Param   string `json:"param,omitempty"`
 }
 
-// WriteError answers with an error object. Headers such as Retry-After are the
-// caller's to set before.
+// WriteError writes an error object. The caller sets headers such as Retry-After before.
 func WriteError(w http.ResponseWriter, status int, e Error) {
 	if e.Type == "" {
 		e.Type = errorType(status)
@@ -83,8 +82,7 @@ func errorType(status int) string {
 	return "invalid_request_error"
 }
 
-// WriteCompletion answers a request that did not ask for a stream. created is in
-// seconds since 1970.
+// WriteCompletion answers a request without streaming. created is in seconds since 1970.
 func WriteCompletion(w http.ResponseWriter, created int64, res provider.Response) {
 	m := &Message{Role: string(provider.Assistant), Content: Content(res.Text)}
 	for _, c := range res.ToolCalls {
@@ -112,31 +110,30 @@ func WriteModels(w http.ResponseWriter, owner string, ids ...string) {
 	writeJSON(w, http.StatusOK, map[string]any{"object": "list", "data": list})
 }
 
-// writeJSON ignores the error of a client that went away; there is nobody to
-// tell.
+// writeJSON ignores the write error: the client has disconnected.
 func writeJSON(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(v)
 }
 
-// Stream writes an answer as server-sent events. It is for one goroutine. Errors mean
-// that the client is gone.
+// Stream writes an answer as server-sent events. It is not safe for concurrent use. An
+// error of its methods means that the client has disconnected.
 type Stream struct {
 	w     http.ResponseWriter
 	flush func() error
-	head  []byte // how each chunk begins
-	buf   []byte // of the event that is written
+	head  []byte // the beginning of each chunk
+	buf   []byte // buffer of the current event
 }
 
-// NewStream sends the headers and the first chunk, which names the role, and flushes
-// each event as it is written. created is in seconds since 1970.
+// NewStream writes the headers and the first chunk, which contains the role. The stream
+// flushes each event. created is in seconds since 1970.
 func NewStream(w http.ResponseWriter, id, model string, created int64) (*Stream, error) {
 	return open(w, id, model, created, http.NewResponseController(w).Flush)
 }
 
-// NewBurst is [NewStream] for an answer that is written without a pause: its events leave
-// when the buffer of w is full, and when the handler returns.
+// NewBurst is [NewStream] for an answer that is written without pauses: its events are
+// sent when the buffer of w is full and when the handler returns.
 func NewBurst(w http.ResponseWriter, id, model string, created int64) (*Stream, error) {
 	return open(w, id, model, created, func() error { return nil })
 }
@@ -145,7 +142,7 @@ func open(w http.ResponseWriter, id, model string, created int64, flush func() e
 	h := w.Header()
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("Cache-Control", "no-cache")
-	h.Set("X-Accel-Buffering", "no") // proxies must not collect the stream
+	h.Set("X-Accel-Buffering", "no") // proxies must not buffer the stream
 	w.WriteHeader(http.StatusOK)
 	s := &Stream{w: w, flush: flush}
 	s.head = jsontext.Append(append(s.head, `data: {"id":`...), id)
@@ -154,7 +151,7 @@ func open(w http.ResponseWriter, id, model string, created int64, flush func() e
 	return s, s.send(append(jsontext.Append(append(s.delta(), `"role":`...), string(provider.Assistant)), noReason...))
 }
 
-// How a chunk ends: within its delta, and behind its choices.
+// Ends of a chunk: within its delta, and after its choices.
 const (
 	noReason = `},"finish_reason":null}]` + end
 	end      = "}\n\n"
@@ -169,8 +166,8 @@ func (s *Stream) Text(text string) error {
 	return s.send(append(out, noReason...))
 }
 
-// Call sends a part of the tool call at index: the first with id and name, later
-// ones with arguments only.
+// Call sends a part of the tool call at index. The first part has the id and the name,
+// later parts have arguments only.
 func (s *Stream) Call(index int, part provider.ToolCall) error {
 	out := strconv.AppendInt(append(s.delta(), `"tool_calls":[{"index":`...), int64(index), 10)
 	if part.ID != "" {
@@ -184,13 +181,13 @@ func (s *Stream) Call(index int, part provider.ToolCall) error {
 	return s.send(append(out, noReason...))
 }
 
-// Finish sends the reason why the answer ends.
+// Finish sends the finish reason.
 func (s *Stream) Finish(reason string) error {
 	out := jsontext.Append(append(s.delta(), `},"finish_reason":`...), reason)
 	return s.send(append(out, `}]`+end...))
 }
 
-// Usage sends the chunk without choices that carries the usage.
+// Usage sends the chunk without choices that contains the usage.
 func (s *Stream) Usage(u provider.Usage) error {
 	data, err := json.Marshal(UsageOf(u))
 	if err != nil {
@@ -200,8 +197,8 @@ func (s *Stream) Usage(u provider.Usage) error {
 	return s.send(append(out, end...))
 }
 
-// Error sends an error as the stream's last event, for answers that break after
-// they began. Clients of OpenAI's protocol raise it.
+// Error sends an error as the stream's last event, for an answer that fails after its
+// first event. Clients of OpenAI's protocol report it as an error.
 func (s *Stream) Error(e Error) error {
 	data, err := json.Marshal(map[string]Error{"error": e})
 	if err != nil {
@@ -213,10 +210,10 @@ func (s *Stream) Error(e Error) error {
 // Done ends the stream.
 func (s *Stream) Done() error { return s.send(append(s.buf[:0], "data: [DONE]\n\n"...)) }
 
-// chunk begins a chunk up to its first choice.
+// chunk returns the beginning of a chunk up to its first choice.
 func (s *Stream) chunk() []byte { return append(s.buf[:0], s.head...) }
 
-// delta begins a chunk up to the fields of its delta.
+// delta returns the beginning of a chunk up to the fields of its delta.
 func (s *Stream) delta() []byte { return append(s.chunk(), `{"index":0,"delta":{`...) }
 
 func (s *Stream) send(event []byte) error {

@@ -12,29 +12,30 @@ import (
 	"unicode/utf8"
 )
 
-// MaxBody is the largest request read, in bytes: a full context window of a
-// million tokens with room to spare.
+// MaxBody is the largest request that is read, in bytes. A full context window of a
+// million tokens is far smaller.
 const MaxBody = 32 << 20
 
-// Decode is [Decoder.Decode] by a decoder that has seen nothing yet.
+// Decode reads one request with a new [Decoder].
 func Decode(r io.Reader) (Request, error) { return new(Decoder).Decode(r, 0) }
 
-// What a decoder keeps.
+// Bounds on the memory that a decoder keeps.
 const (
-	maxKits = 16        // lists of tools; clients send few different ones
+	maxKits = 16        // lists of tools; clients send few different lists
 	maxKit  = 128 << 10 // bytes of one list
-	maxSpan = 1 << 20   // bytes of a buffer that is used again, and of one made in advance
+	maxSpan = 1 << 20   // bytes of a buffer that is reused, and of one allocated in advance
 )
 
-// Decoder reads requests. It remembers lists of tools that it has read, because clients
-// send the same one with every request: [Request.Tools] is shared between requests and
-// must not be changed. The zero value is ready, and may be used concurrently.
+// Decoder decodes requests. It caches decoded lists of tools, because clients send the
+// same list with each request. [Request.Tools] is therefore shared between requests and
+// must not be modified. The zero value is ready to use. A Decoder is safe for concurrent
+// use.
 type Decoder struct {
 	buffers sync.Pool
 
 	mu   sync.Mutex
-	kits []kit // at most maxKits; the slice is replaced, never changed
-	next int   // where the next one goes once there are maxKits
+	kits []kit // at most maxKits; the slice is replaced, never modified
+	next int   // index to replace when there are maxKits
 }
 
 // kit is a list of tools and its JSON, an array.
@@ -44,7 +45,8 @@ type kit struct {
 }
 
 // Decode reads one request of at most [MaxBody] bytes. size is the length that the client
-// has announced, 0 or less for none. Its errors are for the caller to read.
+// announced, 0 or less if it announced none. Errors are suitable for an answer to the
+// client.
 func (d *Decoder) Decode(r io.Reader, size int64) (Request, error) {
 	body, err := d.read(r, size)
 	if err != nil {
@@ -79,7 +81,7 @@ func (d *Decoder) read(r io.Reader, size int64) (string, error) {
 	}
 	b.Reset()
 	if size > 0 {
-		b.Grow(int(min(size, maxSpan)) + bytes.MinRead) // with room to see the end
+		b.Grow(int(min(size, maxSpan)) + bytes.MinRead) // with room for the read that returns io.EOF
 	}
 	_, err := b.ReadFrom(io.LimitReader(r, MaxBody))
 	body := b.String()
@@ -89,17 +91,17 @@ func (d *Decoder) read(r io.Reader, size int64) (string, error) {
 	return body, err
 }
 
-// decode reads any request.
+// decode decodes any request with encoding/json.
 func decode(body string) (Request, error) {
 	var req Request
 	err := json.NewDecoder(strings.NewReader(body)).Decode(&req)
 	return req, err
 }
 
-// quick reads a request in the form in which package chat encodes prompts: the messages
-// first, then the tools, then the rest. It gives what [decode] gives, or false for a
-// request that it does not know how to read. When all that it does not know is the list
-// of tools, it returns the list's JSON.
+// quick decodes a request in the form in which package chat encodes prompts: messages
+// first, then tools, then the other fields. The result is that of [decode]. It returns
+// false for a request in another form. If only the list of tools is not in the cache, it
+// returns false with the JSON of the list.
 func (d *Decoder) quick(body string) (req Request, unknown string, ok bool) {
 	f := form{rest: body}
 	if !f.take(`{"messages":[`) || !f.messages(&req.Messages) {
@@ -115,10 +117,10 @@ func (d *Decoder) quick(body string) (req Request, unknown string, ok bool) {
 			}
 		}
 	}
-	if !f.take(`,"`) { // a field follows
+	if !f.take(`,"`) { // another field must follow
 		return Request{}, "", false
 	}
-	// A second list of messages or tools would be read into the first one.
+	// encoding/json would decode a second list of messages or tools into the first one.
 	head := struct {
 		*Request
 
@@ -132,8 +134,8 @@ func (d *Decoder) quick(body string) (req Request, unknown string, ok bool) {
 	return req, unknown, unknown == ""
 }
 
-// known takes a list of tools that was read before. No array of JSON is the beginning of
-// another.
+// known consumes a list of tools that is in the cache. The comparison by prefix is exact,
+// because no JSON array is the beginning of another.
 func (d *Decoder) known(f *form) ([]Tool, bool) {
 	d.mu.Lock()
 	kits := d.kits
@@ -150,7 +152,7 @@ func (d *Decoder) remember(raw string, tools []Tool) {
 	if len(raw) > maxKit {
 		return
 	}
-	k := kit{strings.Clone(raw), tools} // the clone lets the rest of the body go
+	k := kit{strings.Clone(raw), tools} // the clone allows the body to be garbage-collected
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if slices.ContainsFunc(d.kits, func(other kit) bool { return other.raw == raw }) {
@@ -166,19 +168,20 @@ func (d *Decoder) remember(raw string, tools []Tool) {
 	d.kits = kits
 }
 
-// form reads JSON that has no space between its parts, and its fields in one order.
+// form parses JSON without white space and with its fields in a fixed order. Its methods
+// consume the input and return false if the next part does not match.
 type form struct{ rest string }
 
-// take takes what is expected next.
+// take consumes the expected text.
 func (f *form) take(expected string) bool {
 	var ok bool
 	f.rest, ok = strings.CutPrefix(f.rest, expected)
 	return ok
 }
 
-// messages takes a list of at least one message behind its bracket.
+// messages consumes a list of at least one message after its opening bracket.
 func (f *form) messages(out *[]Message) bool {
-	const usual = 200 // bytes of a message, to guess how many there are
+	const usual = 200 // typical bytes of a message, to estimate the number of messages
 	*out = make([]Message, 0, min(len(f.rest)/usual, 1024)+1)
 	for {
 		var m Message
@@ -213,7 +216,7 @@ func (f *form) message(m *Message) bool {
 	return f.take("}")
 }
 
-// calls takes a list of at least one call behind its bracket.
+// calls consumes a list of at least one tool call after its opening bracket.
 func (f *form) calls(out *[]ToolCall) bool {
 	for {
 		c := ToolCall{Type: "function"}
@@ -232,7 +235,7 @@ func (f *form) calls(out *[]ToolCall) bool {
 	}
 }
 
-// list takes an array of JSON and returns it as it is.
+// list consumes a JSON array and returns it undecoded.
 func (f *form) list() (string, bool) {
 	var raw json.RawMessage
 	in := json.NewDecoder(strings.NewReader(f.rest))
@@ -244,7 +247,8 @@ func (f *form) list() (string, bool) {
 	return list, true
 }
 
-// text takes a string behind its opening quote. Without escapes it is a part of the body.
+// text consumes a string after its opening quote. Without escapes the result is a
+// substring of the body.
 func (f *form) text(out *string) bool {
 	s := f.rest
 	ascii := true
@@ -266,7 +270,7 @@ func (f *form) text(out *string) bool {
 	return false
 }
 
-// escaped is text for a string whose first escape is at i.
+// escaped is text for a string with its first escape at index i.
 func (f *form) escaped(i int, out *string) bool {
 	s := f.rest
 	end := i
@@ -300,8 +304,8 @@ func (f *form) escaped(i int, out *string) bool {
 	return true
 }
 
-// unescape is the character for which the escape at the beginning of s stands, and how
-// long it is: 0 for one that is none, and for a half of a pair.
+// unescape returns the character of the escape at the beginning of s, and the length of
+// the escape in bytes. The length is 0 for an invalid escape and for a surrogate.
 func unescape(s string) (rune, int) {
 	if len(s) < 2 {
 		return 0, 0
@@ -337,7 +341,7 @@ func unescape(s string) (rune, int) {
 			}
 			r = r<<4 | rune(c)
 		}
-		if !utf8.ValidRune(r) { // surrogates
+		if !utf8.ValidRune(r) { // a surrogate
 			return 0, 0
 		}
 		return r, 6

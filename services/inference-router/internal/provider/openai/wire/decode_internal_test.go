@@ -12,7 +12,7 @@ import (
 	"github.com/anima-run/anima/pkg/api/chat"
 )
 
-// conversation is what an agent sends; tool is the name of its one tool.
+// conversation returns a request as an agent sends it; tool is the name of its only tool.
 func conversation(t testing.TB, tool string) string {
 	t.Helper()
 	messages := []api.ChatMessage{
@@ -30,7 +30,7 @@ func conversation(t testing.TB, tool string) string {
 		`,"model":"m","max_tokens":9,"stream":true,"stream_options":{"include_usage":true},"tool_choice":"auto"}`
 }
 
-// plainly decodes a request without what a [Decoder] adds.
+// plainly decodes a request without a [Decoder].
 func plainly(body string) (Request, error) {
 	req, err := decode(body)
 	if err != nil {
@@ -42,8 +42,8 @@ func plainly(body string) (Request, error) {
 	return req, nil
 }
 
-// A decoder gives what encoding/json gives, also the second time, when it has seen the
-// tools.
+// FuzzDecoder checks that a decoder returns what encoding/json returns, also for a second
+// request with a cached list of tools.
 func FuzzDecoder(f *testing.F) {
 	whole := conversation(f, "read")
 	f.Add(whole)
@@ -111,8 +111,8 @@ func FuzzDecoder(f *testing.F) {
 	})
 }
 
-// A prompt as package chat encodes it is read without encoding/json once its tools are
-// known, and only then.
+// TestDecoderKnowsTools checks that a prompt encoded by package chat is read by the fast
+// path if its list of tools is cached, and only then.
 func TestDecoderKnowsTools(t *testing.T) {
 	t.Parallel()
 	var d Decoder
@@ -137,7 +137,8 @@ func TestDecoderKnowsTools(t *testing.T) {
 	}
 }
 
-// What a decoder remembers is bounded, and the newest lists are among it.
+// TestDecoderForgets checks that the cache of a decoder is bounded and contains the
+// newest lists.
 func TestDecoderForgets(t *testing.T) {
 	t.Parallel()
 	var d Decoder

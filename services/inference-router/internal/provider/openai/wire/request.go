@@ -1,9 +1,8 @@
-// Package wire is the server's side of OpenAI's chat-completions protocol:
-// requests decoded, answers written whole or as server-sent events. Whoever
-// answers in this protocol speaks through it; callers use the openai adapter.
+// Package wire is the server side of OpenAI's chat-completions protocol: it decodes
+// requests and writes answers, whole or as server-sent events. Servers of the protocol
+// use it; clients use package openai.
 //
-// It knows JSON and HTTP, not models, and makes no decision about a request
-// beyond whether it can be read.
+// It must not depend on models or decide about a request beyond whether it can be read.
 package wire
 
 import (
@@ -16,9 +15,8 @@ import (
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
 )
 
-// Request is the body of POST /v1/chat/completions, as far as it is supported.
-// Fields that are not named here are ignored, as OpenAI's own servers do with
-// the fields of newer clients.
+// Request is the body of POST /v1/chat/completions with the supported fields. Other
+// fields are ignored, as OpenAI's servers ignore the fields of newer clients.
 type Request struct {
 	Model         string          `json:"model"`
 	Messages      []Message       `json:"messages"`
@@ -42,11 +40,11 @@ type Message struct {
 	ToolCallID string     `json:"tool_call_id,omitempty"`
 }
 
-// Content is a message's text. It is read from a string, from null, and from a
-// list of text parts, which are joined; any other part is an error.
+// Content is a message's text. It is decoded from a string, from null, and from a list of
+// text parts, which are joined; any other part is an error.
 type Content string
 
-// UnmarshalJSON reads the three forms.
+// UnmarshalJSON decodes the three forms.
 func (c *Content) UnmarshalJSON(data []byte) error {
 	data = bytes.TrimSpace(data)
 	if len(data) == 0 || data[0] != '[' {
@@ -78,7 +76,8 @@ func (c *Content) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// ToolCall is a call, or in a stream a part of one. Index is only in streams.
+// ToolCall is a tool call, or in a stream a part of one. Index is present only in
+// streams.
 type ToolCall struct {
 	Index    *int   `json:"index,omitempty"`
 	ID       string `json:"id,omitempty"`
@@ -99,7 +98,7 @@ type Tool struct {
 	} `json:"function"`
 }
 
-// check refuses what can be read and is no request.
+// check returns an error for a decoded request that is invalid.
 func (r Request) check() error {
 	if r.Model == "" {
 		return errors.New("model is missing")
@@ -112,7 +111,7 @@ func (r Request) check() error {
 	return nil
 }
 
-// Limit is the output limit asked for; 0 is none.
+// Limit returns the requested output limit, 0 for none.
 func (r Request) Limit() int64 {
 	switch {
 	case r.MaxCompletionTokens != nil:
@@ -123,7 +122,7 @@ func (r Request) Limit() int64 {
 	return 0
 }
 
-// Neutral is the request in the router's words.
+// Neutral converts the request to the form of package provider.
 func (r Request) Neutral() provider.Request {
 	n := provider.Request{
 		Model: r.Model, MaxTokens: r.Limit(), TokenParam: model.MaxTokens,
@@ -137,7 +136,7 @@ func (r Request) Neutral() provider.Request {
 	}
 	for _, m := range r.Messages {
 		role := m.Role
-		if role == "developer" { // OpenAI's newer word for system
+		if role == "developer" { // OpenAI's newer name of the role
 			role = provider.System
 		}
 		msg := provider.Message{Role: role, Content: string(m.Content), ToolCallID: m.ToolCallID}

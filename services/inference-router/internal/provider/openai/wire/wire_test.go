@@ -81,7 +81,7 @@ func TestStreamBytes(t *testing.T) {
 	}
 }
 
-// writes sends an answer and checks its bytes.
+// writes writes an answer to the stream and checks its bytes.
 func writes(t *testing.T, w *httptest.ResponseRecorder, s *wire.Stream) {
 	t.Helper()
 	for _, err := range []error{
