@@ -1,10 +1,10 @@
-# Every target works from the root and needs nothing but Go, git and make.
+# Every target is run from the root and needs only Go, git and make.
 SHELL   := /bin/bash
 MODULES := $(shell go list -m -f '{{.Dir}}')
 BIN     := $(CURDIR)/.bin
 VERSION ?= 0.0.0-dev
 LDFLAGS := -s -w -X github.com/anima-run/anima/pkg/host.version=$(VERSION)
-# All store suites share one private PostgreSQL cluster.
+# All store tests share one private PostgreSQL cluster.
 PG      := go run ./pkg/sqldb/sqldbtest/pgcluster --
 SERVICE ?= loop
 
@@ -16,48 +16,48 @@ build: ## Build .bin/anima
 	@echo "building $(BIN)/anima; the first build compiles everything and takes minutes, the next ones seconds"
 	@mkdir -p $(BIN) && CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/anima ./cmd/anima
 
-run: build ## Bring everything up in one process and print the URLs
+run: build ## Start all services in one process and print the URLs
 	@$(BIN)/anima up
 
-demo: build ## Do the main job once, to the end
+demo: build ## Run the demo: one complete example, with a check of the result
 	@$(BIN)/anima demo
 
-test: postgres ## Test everything, on SQLite and PostgreSQL
+test: postgres ## Run all tests, on SQLite and PostgreSQL
 	$(PG) go test work
 
-race: postgres ## Test everything with the race detector
+race: postgres ## Run all tests with the race detector
 	$(PG) go test -race -timeout 20m work
 
-e2e: postgres ## Tell the stories, in one process and in many
+e2e: postgres ## Run the end-to-end tests, in one process and in many
 	$(PG) go test -count=1 ./e2e/...
 
-pg: postgres ## Run the store suites on PostgreSQL
+pg: postgres ## Run the store tests on PostgreSQL
 	$(PG) go test -count=1 ./pkg/sqldb/... ./pkg/outbox/... ./services/*/internal/...
 
-fuzz: ## Fuzz everything that decodes, 10 s each (FUZZTIME=…)
+fuzz: ## Run all fuzz targets, 10 s each (FUZZTIME=…)
 	@tools/fuzz.sh $(or $(FUZZTIME),10s)
 
 soak: ## Make 1,000 model calls in one session at a window of 200,000 tokens (CALLS=…)
 	go test -count=1 -timeout 30m -v -run '^TestSoak$$' ./services/loop/internal/sqlstore -calls $(or $(CALLS),1000)
 
-replay: ## Make 10,000 turns and sessions of every shape, and replay each turn (TURNS=…)
+replay: ## Make 10,000 turns, and sessions of every shape, and replay each turn (TURNS=…)
 	go test -count=1 -timeout 10m -run '^(TestReplay|TestCrash|TestRefused)' ./services/loop/internal/turn
 	set -o pipefail; ANIMA_REPLAY_TURNS=$(or $(TURNS),10000) go test -count=1 -timeout 30m -v -run '^TestReplay' ./e2e | grep -v level=
 
 CRASH := go test -count=1 -timeout 120m -v -run '^(TestCrash|TestTakeoverStopped|TestOwnerDies|TestHeartbeatRestarts)' ./e2e
-crash: ## Kill every service at every point of a run, once, and judge what is left
+crash: ## Crash every service at every failpoint, once, and check the result
 	set -o pipefail; ANIMA_CRASH=short $(CRASH) | grep -v level=
 
-crash-ci: # what of it CI has time for
+crash-ci: # the subset of crash that CI runs
 	ANIMA_CRASH=short go test -count=1 -timeout 20m -run '^(TestCrashMatrix|TestCrashMutations|TestOwnerDies)$$' ./e2e
 
-budget: ## Hold a turn to its budget of requests, messages, statements, transactions and allocations
+budget: ## Check the cost of a turn against its budget of requests, messages, statements, transactions and allocations
 	set -o pipefail; go test -count=1 -v -run '^TestTurnBudget$$' ./e2e | grep -v level=
 
-crash-long: takeovers ## The same at every pass, in every service; writes docs/crash-matrix.md
+crash-long: takeovers ## Run the crash matrix at every pass of a failpoint, in every service; writes docs/crash-matrix.md
 	set -o pipefail; ANIMA_CRASH=long ANIMA_CRASH_DOC=$(CURDIR)/docs/crash-matrix.md $(CRASH) | grep -v level=
 
-takeovers: ## Take runs away from owners that stand still, 10,000 times
+takeovers: ## Resume runs of stopped owners, 10,000 times
 	set -o pipefail; ANIMA_TAKEOVERS=10000 go test -count=1 -timeout 60m -v -run '^TestTakeovers$$' ./services/loop | grep -v level=
 	set -o pipefail; ANIMA_CRASH_STOPS=64 go test -count=1 -timeout 60m -v -run '^TestTakeoverStopped$$' ./e2e | grep -v level=
 
@@ -65,29 +65,29 @@ chaos: ## Kill the whole suite 200 times under load, at ages up to 10 min; write
 	set -o pipefail; ANIMA_CHAOS_KILLS=$(or $(KILLS),200) ANIMA_CHAOS_FOLDERS=$(or $(FOLDERS),12) ANIMA_CHAOS_LEAST=$(or $(LEAST),1s) ANIMA_CHAOS_MOST=$(or $(MOST),10m) \
 	  ANIMA_CHAOS_SEED=$(or $(SEED),1) ANIMA_CHAOS_DOC=$(or $(DOC),$(CURDIR)/docs/chaos.md) go test -count=1 -timeout 0 -v -run '^TestChaos$$' ./e2e | grep -v level=
 
-day: ## Watch what a process holds for 24 hours of a fast clock: schedules, mail, goals (HOURS=… SPEED=…)
+day: ## Watch the resources of a process for 24 hours of a fast clock: schedules, mail, goals (HOURS=… SPEED=…)
 	go run ./e2e/fastclock -speed $(or $(SPEED),60) -o $(BIN)/fastclock
 	@echo 'building with the fast clock; the first time it compiles everything'
 	set -o pipefail; ANIMA_DAY_HOURS=$(or $(HOURS),24) GOFLAGS='$(GOFLAGS) -overlay=$(BIN)/fastclock/overlay.json' go test -count=1 -timeout 0 -v -run '^TestDay$$' ./e2e | grep -v level=
 
-sustained: ## Give 16 sessions 80 % of what one process can do, for an hour (MINUTES=…)
+sustained: ## Run 16 sessions at 80 % of the capacity of one process for an hour (MINUTES=…)
 	set -o pipefail; ANIMA_SUSTAINED_MINUTES=$(or $(MINUTES),60) go test -count=1 -timeout 0 -v -run '^TestSustained$$' ./e2e | grep -v level=
 
-mutate: postgres ## Break safety code, one place at a time, and list what no test notices (N=20 places a target, TARGET=…)
+mutate: postgres ## Change safety code, one place at a time, and list the changes that no test detects (N=20 places per target, TARGET=…)
 	@mkdir -p $(BIN) && GOWORK=off go -C tools/mutate build -o $(BIN)/mutate .
 	$(PG) $(BIN)/mutate -root . -accepted tools/mutate/accepted.txt -n $(or $(N),20) -target '$(TARGET)'
 
-trace-faults: ## Take services and NATS away under 1,000 turns and judge every trace, in a real Jaeger (TURNS=…)
+trace-faults: ## Stop services and NATS during 1,000 turns and check every trace, in a real Jaeger (TURNS=…)
 	@tools/trace/faults.sh $(or $(TURNS),1000)
 
-interop-ollama: ## Talk to a real Ollama with a tiny model of our own (OLLAMA=/path/to/ollama)
+interop-ollama: ## Test with a real Ollama and a generated tiny model (OLLAMA=/path/to/ollama)
 	@test -n "$(OLLAMA)" -a -x "$(OLLAMA)" || { echo 'name an Ollama: make interop-ollama OLLAMA=/path/to/ollama' >&2; exit 1; }
 	set -o pipefail; ANIMA_OLLAMA=$(abspath $(OLLAMA)) go test -tags interop -count=1 -timeout 10m -v -run '^TestOllama$$' ./e2e | grep -v level=
 
 bench: ## Print the figures of docs/bench.md
 	@tools/bench.sh
 
-bench-pair: ## Print what a turn costs at another commit and now, in alternate rounds (BASE=commit, ROUNDS=3)
+bench-pair: ## Compare the cost of a turn at another commit and now, in alternating rounds (BASE=commit, ROUNDS=3)
 	@test -n "$(BASE)" || { echo 'name a commit: make bench-pair BASE=v0.1.0' >&2; exit 1; }
 	@tools/bench-pair.sh $(BASE) $(or $(ROUNDS),3)
 
@@ -104,24 +104,24 @@ gen: ## Write missing goldens, schemas and generated docs
 	go test ./pkg/api ./pkg/bus ./cmd/anima -update
 	go test -run '^TestProvidersDoc$$' ./e2e -update
 
-tidy: ## Bring every go.mod in line
+tidy: ## Tidy every go.mod
 	@for m in $(MODULES); do (cd $$m && GOWORK=off go mod tidy) || exit 1; done
 	go work sync
 
-verify: ## Check what the workspace hides: each module alone, tidy, in step
+verify: ## Check each module without the workspace: it builds, is tidy, and has the same versions
 	@for m in $(MODULES); do echo "verify $${m#$(CURDIR)/}"; \
 	  (cd $$m && GOWORK=off go mod tidy -diff && GOWORK=off go vet ./...) || exit 1; done
 	@cd e2e && GOWORK=off go vet -tags interop ./...
 	@cp go.work.sum .go.work.sum.before; go work sync; cmp -s go.work.sum .go.work.sum.before; same=$$?; rm .go.work.sum.before; \
 	  [ $$same = 0 ] && git diff --exit-code -- '*go.mod' '*go.sum' go.work || { echo "out of step: run make tidy"; exit 1; }
 
-image-check: ## Build every image's program as its Dockerfile does, without docker
+image-check: ## Build the program of every image as in the Dockerfile, without docker
 	@tools/image-check.sh
 
 image: ## Build one service's image with docker (SERVICE=loop)
 	docker build -f deploy/Dockerfile --build-arg SERVICE=$(SERVICE) --build-arg VERSION=$(VERSION) -t anima/$(SERVICE):$(VERSION) .
 
-images: ## Pack every image without docker, with digests and SBOMs, into .bin/images
+images: ## Build every image without docker, with digests and SBOMs, into .bin/images
 	@GOWORK=off go -C tools/image run . all -version $(VERSION) -o $(BIN)/images
 
 jaeger: ## Build Jaeger and run it on this machine; see also anima up --jaeger
@@ -132,32 +132,32 @@ $(CLUSTER): FORCE
 	@mkdir -p $(BIN) && GOWORK=off go -C test/cluster build -o $(CLUSTER) .
 FORCE:
 
-cluster-up: $(CLUSTER) ## Bring up a Kubernetes of three nodes on this machine (root; the first time builds it)
+cluster-up: $(CLUSTER) ## Start a Kubernetes cluster of three nodes on this machine (needs root; the first start builds it)
 	@$(CLUSTER) build core addons nats postgres jaeger && $(CLUSTER) up
 
-cluster-load: $(CLUSTER) ## Put the services' images into it
+cluster-load: $(CLUSTER) ## Load the services' images into the cluster
 	@test/cluster/drill/images.sh $(CLUSTER) $(BIN)/images
 
-drill: $(CLUSTER) ## Take everything away from under the services, under load (cluster-up and cluster-load first; STEPS="nats kill")
+drill: $(CLUSTER) ## Run the failure drill in the cluster, under load (after cluster-up and cluster-load; STEPS="nats kill")
 	@tools/k8s.sh secrets -o "$(CURDIR)/deploy/k8s/overlays/lab/secrets" -missing
 	@$(CLUSTER) drill -junit $(BIN)/drill.xml $(STEPS)
 
-cluster-down: $(CLUSTER) ## End it and forget its state
+cluster-down: $(CLUSTER) ## Stop the cluster and delete its state
 	@$(CLUSTER) down -wipe
 
-tools: ## Test what builds images, runs Jaeger, reads traces and runs the lab
+tools: ## Test the tools for images, traces, Jaeger and mutations, and the lab
 	@for d in tools/image tools/trace tools/jaeger tools/mutate test/cluster; do (cd $$d && GOWORK=off go vet ./... && GOWORK=off go test ./...) || exit 1; done
 
 k8s: ## Render and check the Kubernetes manifests
 	@tools/k8s.sh
 
-k8s-dryrun: ## Ask a real API server about them, unless it has taken these very files (root; the first time builds it)
+k8s-dryrun: ## Apply the manifests to a real API server, unless they have passed unchanged (needs root; the first run builds it)
 	@tools/k8s.sh dryrun -changed
 
-ci: verify lint race crash-ci budget tools k8s k8s-dryrun image-check ## What CI runs
+ci: verify lint race crash-ci budget tools k8s k8s-dryrun image-check ## Run the checks of CI
 	@tools/fuzz.sh 3s
 
-postgres: # PostgreSQL's own binaries, from Debian where there are none
+postgres: # installs PostgreSQL's server binaries from Debian if there are none
 	@tools/postgres.sh
 
 $(BIN)/golangci-lint: tools/go.mod

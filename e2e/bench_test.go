@@ -24,17 +24,18 @@ import (
 	"github.com/anima-run/anima/pkg/sqldb/sqldbtest"
 )
 
-// BenchmarkTurn is the overhead of a turn: the simulated model answers at once, so
-// what is left is ours. A run is two turns: one with a tool call that policy
-// judges, one with words; each holds and settles. Sessions run at the same time,
-// each by an agent of its own. The figures are per turn. Writes are synced at
-// intervals, as by a developer, or always, as in production, there on three servers and
-// in PostgreSQL, which syncs, too, and whose processor time is a figure of its own.
+// BenchmarkTurn measures the overhead of a turn: the simulated model answers at once, so
+// the rest of the time is that of the program. A run has two turns, one with a tool call
+// that policy evaluates and one with text; each makes a hold and settles it. Sessions run
+// concurrently, each with its own agent. The figures are per turn. Writes are synced at
+// intervals, as on a developer's machine, or always, as in production. The latter also
+// runs on three servers and on PostgreSQL, which syncs, too, and whose processor time is
+// a separate figure.
 //
-// Beside them, on the same server in the same run, stands the empty skeleton of a
-// turn, one after the other on bare NATS: as many requests to somebody who answers
-// at once, and as many durable writes, those that a turn makes by SQL included. The
-// smaller one, which says nothing of SQL, has the stored messages only.
+// For comparison, the same run on the same server measures the skeleton of a turn on
+// plain NATS: as many sequential requests to a responder that answers at once, and as
+// many durable writes, including those that a turn makes by SQL. The smaller skeleton has
+// the stored messages only.
 func BenchmarkTurn(b *testing.B) {
 	for _, profile := range []struct {
 		name     string
@@ -85,8 +86,8 @@ func BenchmarkTurn(b *testing.B) {
 	}
 }
 
-// postgres starts a server that syncs, and returns the settings by which services use it
-// and what processor time it has used so far.
+// postgres starts a server that syncs its writes. It returns the settings by which
+// services use it, and a function that returns the processor time that it has used.
 func postgres(b *testing.B) (env map[string]string, used func() time.Duration) {
 	b.Helper()
 	server, err := sqldbtest.StartSynced(b.Context())
@@ -106,7 +107,7 @@ func postgres(b *testing.B) (env map[string]string, used func() time.Duration) {
 		for _, id := range all {
 			used, err := processTime(id)
 			if errors.Is(err, fs.ErrNotExist) {
-				continue // it has ended
+				continue // the process has ended
 			}
 			if err != nil {
 				b.Fatal(err)
@@ -117,22 +118,22 @@ func postgres(b *testing.B) (env map[string]string, used func() time.Duration) {
 	}
 }
 
-// BenchmarkTracing is what tracing costs: the same load on two suites of one
-// process, in turns. One makes no spans; the other makes all of them, keeps them in a
-// spool and sends them to another process, which throws them away.
-// Which of a pair goes first changes. Both processors are busy with nothing else, so
-// turns follow from the processor time of one; where others use the machine, the
-// latter is the figure to trust. An operation is a turn on each side.
+// BenchmarkTracing measures the cost of tracing: the same load on two suites in one
+// process, alternately. One suite makes no spans; the other makes all of them, spools
+// them and exports them to another process, which discards them. The order within a pair
+// alternates. The processors do nothing else, so the rate of turns follows from the
+// processor time per turn; on a shared machine the processor time is the reliable figure.
+// An operation is one turn on each side.
 func BenchmarkTracing(b *testing.B) {
 	const runs = 64 // of two turns, in a round
 	off := newLoad(b, 16, apptest.Options{Env: map[string]string{"OTEL_TRACES_SAMPLER": "always_off"}})
 	on := newLoad(b, 16, apptest.Options{Env: map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": sink(b), "OTEL_BSP_SCHEDULE_DELAY": "50"}})
-	type figures struct{ rate, cpu float64 } // turns/s, ms of processor a turn
+	type figures struct{ rate, cpu float64 } // turns/s, ms of processor time per turn
 	round := func(l *load) figures {
-		runtime.GC() // what the other left
+		runtime.GC() // garbage of the other suite
 		before := processorTime(b)
 		took, elapsed := l.run(runs)
-		<-time.After(100 * time.Millisecond) // the last spans are sent
+		<-time.After(100 * time.Millisecond) // the last spans are exported meanwhile
 		turns := 2 * float64(len(took))
 		return figures{turns / elapsed.Seconds(), float64((processorTime(b) - before).Microseconds()) / 1000 / turns}
 	}
@@ -163,8 +164,8 @@ func BenchmarkTracing(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// sink runs a collector that throws everything away, in a process of its own, and
-// returns its endpoint.
+// sink starts a collector that discards everything, in a separate process, and returns
+// its endpoint.
 func sink(b *testing.B) string {
 	b.Helper()
 	p := start(b, "sink", os.Args[0], map[string]string{sinkProcess: "1"})
@@ -172,7 +173,7 @@ func sink(b *testing.B) string {
 	return p.line(b, `^http://.*`)[0]
 }
 
-// processorTime is what this process has used.
+// processorTime returns the processor time that this process has used.
 func processorTime(b *testing.B) time.Duration {
 	b.Helper()
 	var u syscall.Rusage
@@ -182,7 +183,7 @@ func processorTime(b *testing.B) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// load is a suite whose agents can be put to work.
+// load is a suite with agents that run the load of the benchmarks.
 type load struct {
 	b      testing.TB
 	w      *world
@@ -197,7 +198,7 @@ func newLoad(b testing.TB, sessions int, o apptest.Options) *load {
 	return loadOn(b, inProcess(b, o), sessions)
 }
 
-// loadOn puts agents into a suite that runs.
+// loadOn creates agents in a running suite.
 func loadOn(b testing.TB, w *world, sessions int) *load {
 	b.Helper()
 	l := &load{b: b, w: w, agents: make([]api.Agent, sessions), ends: map[string]chan api.LoopEnd{}}
@@ -228,13 +229,13 @@ func loadOn(b testing.TB, w *world, sessions int) *load {
 			b.Errorf("follow: %v", err)
 		}
 	})
-	for _, a := range l.agents { // warm
+	for _, a := range l.agents { // warm-up
 		l.one(a)
 	}
 	return l
 }
 
-// one is a run of two turns, and returns the time of each.
+// one makes a run of two turns and returns the time of each.
 func (l *load) one(a api.Agent) time.Duration {
 	began := time.Now()
 	if _, err := bus.Call[api.Accepted](l.b.Context(), l.w.bus, api.SendMessage{Agent: a.ID, Content: "one tool"}); err != nil {
@@ -244,7 +245,7 @@ func (l *load) one(a api.Agent) time.Duration {
 	var e api.LoopEnd
 	select {
 	case e = <-l.ends[a.Session]:
-	case <-time.After(time.Minute): // the suite has ended, or has lost the run
+	case <-time.After(time.Minute): // the suite has ended, or the run is lost
 	}
 	if !e.Success || e.Turns != 2 {
 		l.b.Errorf("run: %+v", e)
@@ -252,7 +253,7 @@ func (l *load) one(a api.Agent) time.Duration {
 	return time.Since(began) / 2
 }
 
-// run makes n runs, by all agents at the same time.
+// run makes n runs, concurrently by all agents.
 func (l *load) run(n int) (took []time.Duration, elapsed time.Duration) {
 	var mu sync.Mutex
 	work := make(chan struct{})
@@ -276,16 +277,16 @@ func (l *load) run(n int) (took []time.Duration, elapsed time.Duration) {
 	return took, time.Since(began)
 }
 
-// skeleton is what a turn does over NATS, without what it does it for.
+// skeleton makes the requests and writes of a turn over NATS without its work.
 type skeleton struct {
 	b                         *testing.B
 	sessions                  int
-	requests, stored, commits float64 // of a turn
+	requests, stored, commits float64 // per turn
 	conns                     []*nats.Conn
 }
 
-// newSkeleton counts a turn's requests, stored messages and transactions over some
-// runs of l.
+// newSkeleton counts a turn's requests, stored messages and transactions over some runs
+// of l.
 func newSkeleton(b *testing.B, l *load, replicas int) *skeleton {
 	b.Helper()
 	k := &skeleton{b: b, sessions: len(l.agents)}
@@ -344,14 +345,14 @@ func newSkeleton(b *testing.B, l *load, replicas int) *skeleton {
 	return k
 }
 
-// run makes n times two turns of bones with as many durable writes, by as many at a
-// time as there are sessions, and returns the median of one.
+// run makes n skeletons of two turns with the given number of durable writes, with a
+// concurrency of the number of sessions, and returns the median time of one.
 func (k *skeleton) run(n int, writes float64) time.Duration {
 	var mu sync.Mutex
 	var took []time.Duration
 	work := make(chan struct{})
 	var wg sync.WaitGroup
-	data := make([]byte, 400) // as long as an event of a turn is
+	data := make([]byte, 400) // size of a typical event of a turn in bytes
 	for _, nc := range k.conns {
 		js, err := jetstream.New(nc)
 		if err != nil {
@@ -385,7 +386,7 @@ func (k *skeleton) run(n int, writes float64) time.Duration {
 	return took[len(took)/2]
 }
 
-// commits is how many transactions of the suite of l have written so far.
+// commits returns the number of transactions of the suite of l that have written so far.
 func commits(b *testing.B, l *load) (n float64) {
 	b.Helper()
 	metrics, err := scrape(b.Context(), l.w.ops)
@@ -400,7 +401,7 @@ func commits(b *testing.B, l *load) (n float64) {
 	return n
 }
 
-// bareNATS is a connection without the bus.
+// bareNATS returns a connection without package bus.
 func bareNATS(b testing.TB, server nats.InProcessConnProvider) *nats.Conn {
 	b.Helper()
 	nc, err := nats.Connect("", nats.InProcessServer(server))
@@ -411,8 +412,8 @@ func bareNATS(b testing.TB, server nats.InProcessConnProvider) *nats.Conn {
 	return nc
 }
 
-// BenchmarkRequest is a question through a service's route against the bare
-// foundation on the same server in the same run.
+// BenchmarkRequest compares a request through a service's route with a plain NATS request
+// on the same server in the same run.
 func BenchmarkRequest(b *testing.B) {
 	w := oneProcess(b, nil)
 	born(b, w, "Asked", api.Dollar)
@@ -451,8 +452,8 @@ func BenchmarkRequest(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// BenchmarkWake is the time from a wake being asked for to the woken agent's first
-// event.
+// BenchmarkWake measures the time from the request for a wake to the first event of the
+// agent's run.
 func BenchmarkWake(b *testing.B) {
 	w := oneProcess(b, map[string]string{"ANIMA_LOOP_LEASE": "15s"})
 	a := born(b, w, "Light", 1000*api.Dollar)

@@ -19,8 +19,8 @@ import (
 	"github.com/anima-run/anima/pkg/apptest"
 )
 
-// budget is what a turn may cost, on average of runs of two turns in 16 sessions at the
-// same time: docs/bench.md has the same table.
+// budget is the maximum cost of a turn, on average over runs of two turns in 16
+// concurrent sessions. docs/bench.md has the same table.
 var budget = []struct { //nolint:gochecknoglobals // a table
 	part  string
 	limit float64
@@ -32,16 +32,16 @@ var budget = []struct { //nolint:gochecknoglobals // a table
 	{"allocations", 4000},
 }
 
-// costs is what a process has used so far, by the parts of the budget.
+// costs maps the parts of the budget to the amounts that a process has used so far.
 type costs map[string]float64
 
-// TestTurnBudget fails when a turn costs more than its budget. It must not run beside
-// other tests: allocations are those of the whole process.
+// TestTurnBudget fails when a turn costs more than its budget. It must not run in
+// parallel with other tests, because allocations are counted for the whole process.
 func TestTurnBudget(t *testing.T) { //nolint:paralleltest // see above
 	sessions, more := 16, 1.0
 	if raced {
-		// What comes later, and for many turns together, is counted as far as it falls into
-		// the time of the runs, which the race detector makes many times as long.
+		// Deferred work for many turns is counted if it falls into the time of the runs,
+		// and under the race detector that time is many times as long.
 		sessions, more = 2, 1.5
 	}
 	l := newLoad(t, sessions, apptest.Options{})
@@ -68,7 +68,7 @@ func TestTurnBudget(t *testing.T) { //nolint:paralleltest // see above
 	t.Logf("SQL statements by service: %v", services)
 }
 
-// counting returns a function that reads what the suite of l has used so far.
+// counting returns a function that reads the amounts that the suite of l has used so far.
 func counting(t testing.TB, l *load) func() costs {
 	t.Helper()
 	nc := bareNATS(t, l.w.own)

@@ -25,11 +25,11 @@ import (
 	"github.com/anima-run/anima/pkg/sqldb"
 )
 
-// chaosMoney is what each agent gets.
+// chaosMoney is the deposit of each agent.
 const chaosMoney = 1000 * api.Dollar
 
-// chaosMessages is how many messages an agent is sent in the life of a process, at
-// most: the oracle reads pages of 1000 turns.
+// chaosMessages is the maximum number of messages that an agent gets from one process:
+// the oracle reads pages of 1000 turns.
 const chaosMessages = 12
 
 // chaosFolder is a data folder and the processes that ran in it, one after the other.
@@ -39,14 +39,14 @@ type chaosFolder struct {
 	bin    string
 	dir    string
 	ages   []time.Duration
-	rng    *rand.Rand // of the kills
+	rng    *rand.Rand // source of the random decisions about kills
 
 	agents []api.Agent
 	lives  []chaosLife
 
 	mu      sync.Mutex
 	sent    int
-	pending []chaosMessage // whose answer was lost: they are sent again
+	pending []chaosMessage // messages whose answer was lost; they are sent again
 	runs    map[string]api.Accepted
 }
 
@@ -56,7 +56,7 @@ type chaosMessage struct{ id, agent, text string }
 type chaosLife struct {
 	started, ready, killed time.Time
 	cmd                    *exec.Cmd
-	drained                chan struct{} // closed when its output is read to the end; nil before it is ready
+	drained                chan struct{} // closed when the output was read to its end; nil before the process is ready
 	log                    *os.File
 	w                      *crashWorld
 	close                  func()
@@ -67,8 +67,9 @@ func newChaosFolder(t testing.TB, bin string, number int, ages []time.Duration, 
 	return &chaosFolder{t: t, number: number, bin: bin, dir: t.TempDir(), ages: ages, rng: rng, runs: map[string]api.Accepted{}}
 }
 
-// run lives through all kills and judges what is left. Judging takes all processors:
-// started is told when this folder starts no more, and returns when none does.
+// run starts and kills the process once for each age, then judges the folder. Judging
+// uses all processors, so run calls started after the last measured start of this folder,
+// and started returns when no folder has more of them.
 func (f *chaosFolder) run(ctx context.Context, killed func(int, time.Duration), started func()) (r chaosResult) {
 	fault := func(err error) bool {
 		if err != nil {
@@ -83,7 +84,7 @@ func (f *chaosFolder) run(ctx context.Context, killed func(int, time.Duration), 
 		}
 		err = f.live(ctx, l, age)
 		l.kill()
-		if r.kills > 0 { // the first ones of all folders come at once, and follow no kill
+		if r.kills > 0 { // the first starts of all folders are concurrent and follow no kill
 			r.starts = append(r.starts, l.ready.Sub(l.started))
 		}
 		if fault(err) {
@@ -110,7 +111,7 @@ func (f *chaosFolder) run(ctx context.Context, killed func(int, time.Duration), 
 	return r
 }
 
-// start runs anima up in the folder until it is ready.
+// start runs anima up in the folder and waits until it is ready.
 func (f *chaosFolder) start(ctx context.Context) (*chaosLife, error) {
 	script, err := filepath.Abs("testdata/crash.json")
 	if err != nil {
@@ -158,7 +159,7 @@ func (f *chaosFolder) start(ctx context.Context) (*chaosLife, error) {
 		if err != nil {
 			return nil, err
 		}
-		f.t.Logf("folder %d: ready after %s:\n%s", f.number, took.Round(time.Millisecond), strings.ReplaceAll(string(data[from:]), "level=", "")) // make chaos hides logs by it
+		f.t.Logf("folder %d: ready after %s:\n%s", f.number, took.Round(time.Millisecond), strings.ReplaceAll(string(data[from:]), "level=", "")) // make chaos filters log lines by that word
 	}
 	l.drained = make(chan struct{})
 	go func() { // ends with the process
@@ -197,11 +198,11 @@ func (f *chaosFolder) connect(l *chaosLife) error {
 	return err
 }
 
-// kill ends the process as a crash does.
+// kill ends the process with SIGKILL.
 func (l *chaosLife) kill() {
 	l.killed = time.Now()
 	_ = l.cmd.Process.Kill() // it may have ended
-	_ = l.cmd.Wait()         // it was killed
+	_ = l.cmd.Wait()         // the error is that of the kill
 	if l.drained != nil {
 		<-l.drained
 	}
@@ -211,7 +212,8 @@ func (l *chaosLife) kill() {
 	}
 }
 
-// live sends messages until the process has its age. A message is under way then.
+// live sends messages until the process has reached its age. A message is in progress
+// then.
 func (f *chaosFolder) live(ctx context.Context, l *chaosLife, age time.Duration) error {
 	if len(f.agents) == 0 {
 		if err := f.bear(ctx, l); err != nil {
@@ -232,7 +234,7 @@ func (f *chaosFolder) live(ctx context.Context, l *chaosLife, age time.Duration)
 	return nil
 }
 
-// bear makes three agents; it is done once, before the first kill.
+// bear creates three agents. It is called once, before the first kill.
 func (f *chaosFolder) bear(ctx context.Context, l *chaosLife) error {
 	for i := range 3 {
 		a, err := asked[api.Agent](ctx, l.w.world, api.ApplyAgent{Source: fmt.Sprintf("---\nname: Chaos%dx%d\n---\nBe useful.\n", f.number, i)})
@@ -247,8 +249,8 @@ func (f *chaosFolder) bear(ctx context.Context, l *chaosLife) error {
 	return nil
 }
 
-// send sends an agent messages, and again those whose answer was lost. The pauses are
-// longer in a longer life, but for its last seconds.
+// send sends messages to an agent, and repeats those whose answer was lost. The pauses
+// are longer in a longer life, except in its last seconds.
 func (f *chaosFolder) send(ctx context.Context, l *chaosLife, i int, age time.Duration, rng *rand.Rand) {
 	texts := []string{"short command", "one command", "hello"}
 	if i == 0 {
@@ -271,7 +273,7 @@ func (f *chaosFolder) send(ctx context.Context, l *chaosLife, i int, age time.Du
 	}
 }
 
-// next is the message that an agent is sent: one whose answer was lost, or a new one.
+// next returns the next message for an agent: one whose answer was lost, or a new one.
 func (f *chaosFolder) next(agent, text string) chaosMessage {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -285,7 +287,7 @@ func (f *chaosFolder) next(agent, text string) chaosMessage {
 	return chaosMessage{fmt.Sprintf("chaos-%d-%d", f.number, f.sent), agent, text}
 }
 
-// say sends a message until it is accepted, or leaves it to the next process.
+// say sends a message until it is accepted. If it is not, the next process gets it.
 func (f *chaosFolder) say(ctx context.Context, l *chaosLife, m chaosMessage) {
 	acc, err := asked[api.Accepted](ctx, l.w.world, api.SendMessage{Agent: m.agent, ID: m.id, Content: m.text})
 	f.mu.Lock()
@@ -293,13 +295,13 @@ func (f *chaosFolder) say(ctx context.Context, l *chaosLife, m chaosMessage) {
 	switch {
 	case err == nil:
 		f.runs[acc.Run] = acc
-	case api.ReasonOf(err) != api.ReasonLimit: // a full queue is an answer
+	case api.ReasonOf(err) != api.ReasonLimit: // a full queue is a final answer
 		f.pending = append(f.pending, m)
 	}
 }
 
-// judge waits until all is at rest, uses each session once more, and has the oracle
-// look at all that is left.
+// judge waits until no work is in progress, uses each session once more, and has the
+// oracle check the whole folder.
 func (f *chaosFolder) judge(ctx context.Context, l *chaosLife, r *chaosResult) {
 	soon, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -317,8 +319,8 @@ func (f *chaosFolder) judge(ctx context.Context, l *chaosLife, r *chaosResult) {
 	r.accepted = len(f.runs)
 	why := f.rest(ctx, l)
 	if why == "" {
-		// An alarm outlasts the sleep that a message ended. Only a run sets one, and none is
-		// under way.
+		// An alarm remains set after a message has ended the sleep. Only runs set alarms,
+		// and none is in progress.
 		why = f.silent(ctx)
 	}
 	if why == "" {
@@ -354,7 +356,8 @@ func (f *chaosFolder) judge(ctx context.Context, l *chaosLife, r *chaosResult) {
 	}
 }
 
-// rest waits until nothing is under way. To read what an hour has left takes long.
+// rest waits until no work is in progress. Its timeout of 5 min allows for reading the
+// streams of an hour.
 func (f *chaosFolder) rest(ctx context.Context, l *chaosLife) (why string) {
 	until(ctx, 5*time.Minute, func() bool {
 		why = l.w.busy(ctx, map[string]int{}, f.agents)
@@ -363,7 +366,7 @@ func (f *chaosFolder) rest(ctx context.Context, l *chaosLife) (why string) {
 	return why
 }
 
-// silent waits until the heartbeat has no alarm to come and has announced each wake.
+// silent waits until heartbeat has no pending alarm and has announced each wake.
 func (f *chaosFolder) silent(ctx context.Context) (why string) {
 	db, err := sqldb.Open(ctx, "sqlite:"+filepath.Join(f.dir, "heartbeat", "heartbeat.db"), sqldb.Options{MaxConns: 1})
 	if err != nil {
@@ -386,7 +389,7 @@ func (f *chaosFolder) silent(ctx context.Context) (why string) {
 	return why
 }
 
-// use sends a message and waits for its end.
+// use sends a message and waits for the end of its run.
 func (f *chaosFolder) use(ctx context.Context, l *chaosLife, a api.Agent, r *chaosResult) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -409,8 +412,8 @@ func (f *chaosFolder) use(ctx context.Context, l *chaosLife, a api.Agent, r *cha
 	r.faults = append(r.faults, fmt.Sprintf("session %s cannot be used: %v", a.Session, err))
 }
 
-// measure finds the runs that were under way when a process was killed, and how long
-// after the next start their next step is stored.
+// measure finds the runs that were in progress when a process was killed, and the time
+// from the next start to their next stored step.
 func (f *chaosFolder) measure(ctx context.Context, l *chaosLife, r *chaosResult) error {
 	st, err := l.w.js.Stream(ctx, "LOOP_EVT")
 	if err != nil {

@@ -13,23 +13,24 @@ import (
 	"time"
 )
 
-// The variables of make chaos. Without them the test is the short form.
+// Variables of make chaos. Without them the test has its short form.
 const (
-	chaosKills   = "ANIMA_CHAOS_KILLS"   // processes to kill
-	chaosFolders = "ANIMA_CHAOS_FOLDERS" // data folders, each with a process
+	chaosKills   = "ANIMA_CHAOS_KILLS"   // number of kills
+	chaosFolders = "ANIMA_CHAOS_FOLDERS" // number of data folders, each with a process
 	chaosSeed    = "ANIMA_CHAOS_SEED"
-	chaosLeast   = "ANIMA_CHAOS_LEAST" // youngest age at which a process is killed
-	chaosMost    = "ANIMA_CHAOS_MOST"  // oldest
+	chaosLeast   = "ANIMA_CHAOS_LEAST" // minimum age at which a process is killed
+	chaosMost    = "ANIMA_CHAOS_MOST"  // maximum age
 	chaosDoc     = "ANIMA_CHAOS_DOC"   // file whose figures are replaced
 )
 
-// promptly is the goal for a start and for a run that was cut (issue 13, "Must hold").
+// promptly is the goal for a start and for the resume of a run that was cut off (issue
+// 13, "Must hold").
 const promptly = 2 * time.Second
 
-// TestChaos runs the whole suite in data folders of its own, under load, and kills it
-// with SIGKILL at random ages. The stores are forced to be rebuilt each time. The
-// oracle of the crash matrix then judges what is left. Lost messages, wrong effects and
-// sessions that cannot be used fail the test; times are measured and printed.
+// TestChaos runs the whole suite in several data folders under load and kills it with
+// SIGKILL at random ages. The NATS stores are rebuilt at each start. The oracle of the
+// crash matrix then checks the result. The test fails for lost messages, wrong effects
+// and sessions that cannot be used; times are measured and printed.
 func TestChaos(t *testing.T) {
 	t.Parallel()
 	kills, folders := number(t, chaosKills, 6), number(t, chaosFolders, 3)
@@ -70,12 +71,12 @@ func TestChaos(t *testing.T) {
 	}
 }
 
-// chaos counts the kills of all folders and says how far they are.
+// chaos counts the kills of all folders and logs the progress.
 type chaos struct {
 	t       *testing.T
 	kills   int
 	began   time.Time
-	longest time.Duration // that a folder takes, about
+	longest time.Duration // estimated time of the slowest folder
 
 	mu   sync.Mutex
 	done int
@@ -90,8 +91,8 @@ func (c *chaos) killed(folder int, age time.Duration) {
 		c.done, c.kills, folder, age.Round(100*time.Millisecond), gone.Round(time.Second), max(0, c.longest-gone).Round(time.Second))
 }
 
-// planOf draws the ages of all kills, the logarithm uniformly, and spreads them over
-// the folders so that all take about as long.
+// planOf draws the ages of all kills, uniformly by logarithm, and distributes them over
+// the folders so that all take about the same time.
 func planOf(kills, folders int, least, most time.Duration, seed uint64) [][]time.Duration {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	ages := make([]time.Duration, kills)
@@ -116,7 +117,8 @@ func planOf(kills, folders int, least, most time.Duration, seed uint64) [][]time
 	return plans
 }
 
-// aside is about how long a start, and the wait before the next kill, take besides.
+// aside is the estimated additional time per kill, for the start and the wait before the
+// kill.
 const aside = 3 * time.Second
 
 func spent(ages []time.Duration) (sum time.Duration) {
@@ -146,7 +148,7 @@ func duration(t *testing.T, variable string, otherwise time.Duration) time.Durat
 	return d
 }
 
-// replaceGenerated puts text below a mark of a document.
+// replaceGenerated replaces the text below a mark of a document.
 func replaceGenerated(t *testing.T, path, mark, text string) {
 	t.Helper()
 	data, err := os.ReadFile(path)
@@ -162,13 +164,13 @@ func replaceGenerated(t *testing.T, path, mark, text string) {
 	}
 }
 
-// chaosResult is what came of a folder, or of all.
+// chaosResult is the result of one folder or the sum of all.
 type chaosResult struct {
 	kills, accepted, lost, unusable, cuts, turns int
 	starts, resumed                              []time.Duration
 	faults                                       []string
 	wrong                                        int // faults that the oracle found
-	ledgers                                      int // that verify
+	ledgers                                      int // ledgers that verify without a fault
 }
 
 func (r *chaosResult) add(o chaosResult) {
@@ -202,7 +204,7 @@ func (r *chaosResult) table(least, most time.Duration, seed uint64, folders int,
 	return b.String()
 }
 
-// spread describes durations.
+// spread formats the distribution of durations, "none" for an empty list.
 func spread(all []time.Duration) string {
 	if len(all) == 0 {
 		return "none"

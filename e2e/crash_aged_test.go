@@ -10,11 +10,12 @@ import (
 	"github.com/anima-run/anima/pkg/failpoint"
 )
 
-// TestCrashAged is the crash matrix with streams that are older than the state that
-// their server saved last: between the death of a service and its next start NATS is
-// stopped, and rebuilds its stores. Keys that were deleted come back, and none has a TTL.
-// The form of CI kills at three points; the short form after each point of loop and
-// heartbeat, which alone use the coordination bucket, and the long form before it, too.
+// TestCrashAged runs cases of the crash matrix with streams that are older than the last
+// saved state of their server: between the crash of a service and its next start NATS is
+// stopped and rebuilds its stores. Deleted keys come back, and no key has a TTL. The form
+// of CI has three points. The short form crashes after each point of loop and heartbeat,
+// the only users of the coordination bucket; the long form also crashes before each
+// point.
 func TestCrashAged(t *testing.T) {
 	t.Parallel()
 	w := newCrashWorld(t, "")
@@ -27,7 +28,7 @@ func TestCrashAged(t *testing.T) {
 			}
 		}
 	} else {
-		points := map[string]bool{} // of a mode, once
+		points := map[string]bool{} // points of each mode that have a case
 		cases = slices.DeleteFunc(crashCases("short", w.rehearse(t)), func(c crashCase) bool {
 			key := c.point.Name + " " + string(c.mode)
 			again := points[key]

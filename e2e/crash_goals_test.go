@@ -11,11 +11,11 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// The scenes of goals that do not go straight.
+// Scenes with goals that do not go as planned.
 
-// detour: a plan is held until the creator approves it; one of its tasks fails for
-// good while another is at work and a third waits for it, and the next version of the
-// plan is followed to the end.
+// detour plays this scene: a plan waits for approval and the creator approves it. One of
+// its tasks fails finally while another is in progress and a third depends on it. The
+// next version of the plan is executed to the end.
 func (w *crashWorld) detour(ctx context.Context, s *scene) error {
 	g, err := w.held(ctx, s)
 	if err != nil {
@@ -39,25 +39,26 @@ func (w *crashWorld) detour(ctx context.Context, s *scene) error {
 	return nil
 }
 
-// setback: a plan is held until the creator rejects it; of the next one the task's
-// first attempt is at work when its deadline passes, and another one does it.
+// setback plays this scene: a plan waits for approval and the creator rejects it. The
+// deadline of the next plan's task passes during its first attempt, and a later attempt
+// completes it.
 func (w *crashWorld) setback(ctx context.Context, s *scene) error {
 	g, err := w.held(ctx, s)
 	if err != nil {
 		return err
 	}
-	s.from = w.passed() // until now it was a detour
+	s.from = w.passed() // until here the scene is the same as detour
 	if err := w.review(ctx, api.ReviewPlan{Goal: g.ID, Version: 1, Feedback: tooDear}); err != nil {
 		return err
 	}
 	_, err = w.reaches(ctx, s, 0, func(g api.Goal) bool { return g.Status != api.GoalActive })
-	s.to = w.passed() // and from now on
+	s.to = w.passed() // from here on it is the same as detour again
 	return err
 }
 
-const tooDear = "that is too dear" // the planner's next answer depends on it
+const tooDear = "that is too dear" // the planner's next answer depends on this text
 
-// held makes a goal and waits until its first plan is held.
+// held creates a goal and waits until its first plan waits for approval.
 func (w *crashWorld) held(ctx context.Context, s *scene) (api.Goal, error) {
 	if err := w.say(ctx, s, "crash "+s.kind, api.ModeQueue); err != nil {
 		return api.Goal{}, err
@@ -65,17 +66,17 @@ func (w *crashWorld) held(ctx context.Context, s *scene) (api.Goal, error) {
 	return w.reaches(ctx, s, 0, func(g api.Goal) bool { return len(g.Plans) == 1 && g.Plans[0].Status != api.PlanProposed })
 }
 
-// review says the creator's word on a plan.
+// review sends the creator's decision on a plan.
 func (w *crashWorld) review(ctx context.Context, word api.ReviewPlan) error {
 	_, err := asked[api.Goal](ctx, w.world, word)
-	if err != nil && api.CodeOf(err) != api.Conflict { // the word was taken, and its answer lost
+	if err != nil && api.CodeOf(err) != api.Conflict { // a conflict means that the decision was accepted and its answer lost
 		return fmt.Errorf("review: %w", err)
 	}
 	return nil
 }
 
-// retreat: a goal is cancelled while its planner is asked, and the next one while one
-// of its tasks is at work and another waits for that.
+// retreat plays this scene: a goal is cancelled during its planner's model call, and the
+// next goal while one of its tasks is in progress and another depends on that.
 func (w *crashWorld) retreat(ctx context.Context, s *scene) error {
 	for i, there := range []func(api.Goal) bool{
 		func(g api.Goal) bool {
@@ -101,7 +102,7 @@ func (w *crashWorld) retreat(ctx context.Context, s *scene) error {
 	return nil
 }
 
-// reaches waits until the agent's i-th goal has come so far.
+// reaches waits until the agent's i-th goal satisfies the condition.
 func (w *crashWorld) reaches(ctx context.Context, s *scene, i int, there func(api.Goal) bool) (g api.Goal, err error) {
 	if !until(ctx, time.Minute, func() bool {
 		var all []api.Goal
@@ -116,14 +117,14 @@ func (w *crashWorld) reaches(ctx context.Context, s *scene, i int, there func(ap
 	return g, nil
 }
 
-// reserved says whether money was held for a turn, or a question.
+// reserved reports whether a hold was made for a turn or for a model call of a goal.
 func (w *crashWorld) reserved(ctx context.Context, agent, turn string) bool {
 	page, err := asked[api.Entries](ctx, w.world, api.ListEntries{Agent: agent, Limit: 200})
 	return err == nil && slices.ContainsFunc(page.Entries, func(e api.Posted) bool { return e.Turn == turn && strings.HasSuffix(e.ID, "/hold") })
 }
 
-// detoured: the plan that was held began after the creator's word, what it left was
-// given up, and the second one was followed.
+// detoured checks that the plan that needed approval began after the creator's decision,
+// that its remaining tasks were given up, and that the second plan was executed.
 func (o *oracle) detoured(s *scene, l life) {
 	if len(l.goals) != 1 {
 		o.fault("%s: it has %d goals", l.agent.ID, len(l.goals))
@@ -164,7 +165,7 @@ func (o *oracle) detoured(s *scene, l life) {
 	}
 }
 
-// tasks reads the changes of an agent's tasks, in their order.
+// tasks returns the changes of an agent's tasks in their order.
 func (o *oracle) tasks(l life) (changes []api.TaskChanged) {
 	for _, m := range found(o.w.read(o.ctx, "LOOP_EVT", "anima.loop.evt.task_changed.v1."+l.agent.ID))(o) {
 		var e api.TaskChanged
@@ -175,9 +176,9 @@ func (o *oracle) tasks(l life) (changes []api.TaskChanged) {
 	return changes
 }
 
-// setBack: the plan that the creator rejected was never begun, the next one was made
-// with the creator's words, and its task was tried again until an attempt had a result
-// before its deadline. After a death that need not be the second.
+// setBack checks that the rejected plan was never begun, that the next plan was made with
+// the creator's feedback, and that its task was retried until an attempt had a result
+// before its deadline. After a crash that may be a later attempt than the second.
 func (o *oracle) setBack(l life) {
 	if len(l.goals) != 1 {
 		o.fault("%s: it has %d goals", l.agent.ID, len(l.goals))
@@ -192,7 +193,7 @@ func (o *oracle) setBack(l life) {
 		o.fault("%s: it is %s with the plans %q, want %q", g.ID, g.Status, plans, want)
 		return
 	}
-	var late []string // runs
+	var late []string // runs whose deadline passed
 	for _, e := range o.tasks(l) {
 		if strings.HasPrefix(e.Error, "TIMEOUT: ") && e.Previous == api.TaskRunning {
 			late = append(late, e.Run)
@@ -202,7 +203,8 @@ func (o *oracle) setBack(l life) {
 		o.fault("%s: after the deadlines of %d attempts its tasks are %+v, want one of version 2 that was tried again and is done", g.ID, len(late), g.Tasks)
 		return
 	}
-	// A later attempt may have had its result when its owner died, and nobody heard in time.
+	// Only the first late run is checked: a later attempt may have stored its result when
+	// its owner crashed, before the task was updated.
 	if st := found(asked[api.RunState](o.ctx, o.w.world, api.GetRun{Run: late[0]}))(o); !st.Cancelled || st.Success {
 		o.fault("%s: the run whose deadline passed is %+v", g.ID, st)
 	}
@@ -211,7 +213,7 @@ func (o *oracle) setBack(l life) {
 	}
 }
 
-// retreated: both goals are cancelled for the reason that was given, and wake nobody.
+// retreated checks that both goals are cancelled with the given reason and cause no wake.
 func (o *oracle) retreated(l life) {
 	if len(l.goals) != 2 {
 		o.fault("%s: it has %d goals", l.agent.ID, len(l.goals))

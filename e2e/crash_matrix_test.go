@@ -18,16 +18,16 @@ import (
 	"github.com/anima-run/anima/tools/trace/rules"
 )
 
-// What make crash and make crash-long set.
+// Variables of make crash and make crash-long.
 const (
-	crashForm   = "ANIMA_CRASH"        // short: every point in every mode, once; long: in every service, at every pass; neither: a handful
-	crashSeed   = "ANIMA_CRASH_SEED"   // of the order
-	crashWorlds = "ANIMA_CRASH_WORLDS" // worlds at a time
-	crashOnly   = "ANIMA_CRASH_ONLY"   // the cases whose name contains this
-	crashDoc    = "ANIMA_CRASH_DOC"    // where the table is written
+	crashForm   = "ANIMA_CRASH"        // short: every point in every mode, once; long: in every service, at every pass; empty: a few cases
+	crashSeed   = "ANIMA_CRASH_SEED"   // seed of the order
+	crashWorlds = "ANIMA_CRASH_WORLDS" // number of concurrent worlds
+	crashOnly   = "ANIMA_CRASH_ONLY"   // run only the cases whose name contains this text
+	crashDoc    = "ANIMA_CRASH_DOC"    // file that the table is written to
 )
 
-// crashCase is one death in one scene.
+// crashCase is one crash in one scene.
 type crashCase struct {
 	point   failpoint.Info
 	service string
@@ -40,8 +40,9 @@ func (c crashCase) String() string {
 	return fmt.Sprintf("%s in %s, %s, pass %d of the %s", c.point.Name, c.service, c.mode, c.pass, c.scene)
 }
 
-// spec arms the case. What a process has written to a socket leaves it a moment
-// later, so that after an answer or an acknowledgement it lives on for that moment.
+// spec returns the text that arms the failpoint. Data that a process has written to a
+// socket is sent shortly afterwards, so after an answer or an acknowledgement the crash
+// is delayed by 20 ms.
 func (c crashCase) spec() string {
 	s := fmt.Sprintf("%s:%s:%d", c.point.Name, c.mode, c.pass)
 	if c.mode == failpoint.After && (c.point.Name == failpoint.BusAnswer.String() || c.point.Name == failpoint.BusAck.String()) {
@@ -50,10 +51,10 @@ func (c crashCase) spec() string {
 	return s
 }
 
-// plays are how often a scene is played for a case whose point it does not pass.
+// plays is how often a scene is played for a case whose point it does not pass.
 const plays = 3
 
-// verdict is how a case ended.
+// verdict is the result of a case.
 type verdict struct {
 	crashCase
 	fired  bool
@@ -61,15 +62,14 @@ type verdict struct {
 	faults []string
 }
 
-// TestCrashMatrix kills one service at one point, for every point, service, mode and
-// pass, while an agent does something of everything, and has one oracle judge what
-// is left.
+// TestCrashMatrix crashes one service at one point, for every point, service, mode and
+// pass, while agents use every feature, and has the oracle check the result of each case.
 func TestCrashMatrix(t *testing.T) {
 	t.Parallel()
 	form := os.Getenv(crashForm)
 	first := newCrashWorld(t, "")
 	passes := first.rehearse(t)
-	if form == "long" { // what not every play passes is nothing to wait for
+	if form == "long" { // a second rehearsal excludes passes that do not occur in every play
 		for scene, services := range first.rehearse(t) {
 			for service, points := range passes[scene] {
 				for p, n := range points {
@@ -87,8 +87,8 @@ func TestCrashMatrix(t *testing.T) {
 	}
 	rng := rand.New(rand.NewPCG(uint64(number(t, crashSeed, 1)), 0))
 	rng.Shuffle(len(cases), func(i, j int) { cases[i], cases[j] = cases[j], cases[i] })
-	// The slow ones first, so that no world is left with them alone: what a durable
-	// has not acknowledged comes again after half a minute.
+	// Slow cases come first, so that no world is left with them alone: a message that a
+	// durable has not acknowledged is redelivered after 30 s.
 	slices.SortStableFunc(cases, func(a, b crashCase) int { return slow(b) - slow(a) })
 
 	t.Logf("%d cases", len(cases))
@@ -112,7 +112,7 @@ func TestCrashMatrix(t *testing.T) {
 			for c := range todo {
 				n++
 				v := w.crash(t, c, fmt.Sprintf("W%dC%d", i, n))
-				// Two plays of a scene need not pass a point equally often.
+				// Two plays of a scene may pass a point a different number of times.
 				for range plays - 1 {
 					if !v.fired && len(v.faults) == 0 {
 						n++
@@ -160,10 +160,10 @@ func slow(c crashCase) int {
 	return 0
 }
 
-// crashCases are the deaths of a form. passes says how often each scene passes each
-// point in each service; a point is in the first scene that passes it, in the long
-// form in all of them, and one of goals in the short form, too: of those no two scenes
-// pass it in the same circumstances.
+// crashCases returns the cases of a form. passes is the number of times that each scene
+// passes each point in each service. A point is used in the first scene that passes it,
+// and in the long form in all scenes. A point of goals is used in all scenes in the short
+// form, too, because each scene passes it under other conditions.
 func crashCases(form string, passes map[string]map[string]map[string]passing) []crashCase {
 	var all []crashCase
 	for i, p := range failpoint.Table() {
@@ -194,15 +194,16 @@ func ofGoals(point string) bool {
 	return strings.HasPrefix(point, "loop.goal.") || strings.HasPrefix(point, "loop.task.")
 }
 
-// actPoints differ from pass to pass.
+// actPoints are the points whose passes differ from each other.
 var actPoints = []string{
 	failpoint.LoopTool.String(), failpoint.LoopResult.String(), failpoint.LoopIntent.String(), failpoint.LoopTaskEnd.String(),
 }
 
-// chosen are the passes of a point at which a form kills, of so many: all of a
-// run's own steps, and the first and the middle one of what every service does all
-// the time, of which no scene has the same number twice. The third tool is the
-// irreversible one; of two tasks one ends with its call and one with its run.
+// chosen returns the passes, of most in total, at which a form crashes: all passes of a
+// run's own steps; the first and the middle pass of points that every service passes all
+// the time, because their number differs from play to play. The short form uses up to
+// three passes of actPoints: the third tool is the irreversible one, and of two tasks one
+// ends with its call and one with its run.
 func chosen(form, point string, most int) []int {
 	common := strings.HasPrefix(point, "bus.") || strings.HasPrefix(point, "outbox.") || point == failpoint.TreasuryCursor.String()
 	acts := slices.Contains(actPoints, point)
@@ -224,17 +225,17 @@ func chosen(form, point string, most int) []int {
 	return all
 }
 
-// crashMoney is so much that the first payment changes the agent's tier, which is
-// announced.
+// crashMoney is the deposit of each agent in micro-USD. The first payment from it changes
+// the agent's tier, which is announced.
 const crashMoney = 5*api.Dollar + 1
 
-// The scenes. In the tour the first agent uses a tool of every effect, writes to
-// the second, which answers to the third, and sleeps until its alarm. In the talk
-// somebody cancels what an agent does and what waits for it, has two messages
-// collected into one run, and a third one join it. In the project the agent changes
-// its schedule and makes a goal of two tasks: the first reads more than a turn takes
-// and is completed by a call, the second needs it and ends in words. Goals that do
-// not go straight are in the detour, the setback and the retreat.
+// The scenes. In tour, the first agent uses a tool of every effect class, writes to the
+// second, which answers to the third, and sleeps until its alarm. In talk, messages
+// cancel the work of an agent and what waits behind it, two messages are collected into
+// one run, and a third one joins it. In project, the agent changes its schedule and
+// creates a goal of two tasks: the output that the first one reads is cut in the turn,
+// and a call completes the task; the second one depends on it and ends with text. detour,
+// setback and retreat have goals that do not go as planned.
 const (
 	tour    = "tour"
 	talk    = "talk"
@@ -246,23 +247,23 @@ const (
 
 var scenes = []string{tour, talk, project, detour, setback, retreat}
 
-// scene is one that is played.
+// scene is one play of a scene.
 type scene struct {
 	kind   string
 	agents []api.Agent
-	runs   []api.Accepted // of what was sent, in order
-	stays  []string       // runs that are cancelled for good
+	runs   []api.Accepted // answers to the messages, in order
+	stays  []string       // ids of the runs that are cancelled
 
-	approved int64                     // when the creator approved the plan that is held, in Unix µs
-	from, to map[string]map[string]int // what the services had passed when it left the way of another scene, and when it was back on it
+	approved int64                     // when the creator approved the plan, in Unix microseconds
+	from, to map[string]map[string]int // passes of the services when the scene began to differ from another scene, and when it ceased to; nil: it differs from the beginning
 }
 
-// ends are how many runs of each agent end.
+// ends returns the expected number of ended runs of each agent.
 func (s *scene) ends() map[string]int {
 	switch s.kind {
 	case talk:
 		return map[string]int{s.agents[0].ID: 5}
-	case project, detour, setback, retreat: // in its own session: what it was asked, and either the end of its goal or the second thing
+	case project, detour, setback, retreat: // in the main session: the run of the message, and either that of the goal's end or that of the second message
 		return map[string]int{s.agents[0].ID: 2}
 	}
 	return map[string]int{s.agents[0].ID: 2, s.agents[1].ID: 1, s.agents[2].ID: 1}
@@ -275,7 +276,7 @@ func (w *crashWorld) set(ctx context.Context, kind, name string) (*scene, error)
 		roles = roles[:1]
 	}
 	for _, role := range roles {
-		var tools []string // those that everybody has
+		var tools []string // nil: the default tools
 		switch kind {
 		case project:
 			tools = []string{"modify_heartbeat", "check_credits", "list_models", "create_goal", "write_file", "read_file", "complete_task"}
@@ -291,7 +292,8 @@ func (w *crashWorld) set(ctx context.Context, kind, name string) (*scene, error)
 	return s, nil
 }
 
-// bear makes an agent with money, and with tools if they are not the usual ones.
+// bear creates an agent with a deposit, and with the given tools instead of the default
+// ones if there are any.
 func (w *crashWorld) bear(ctx context.Context, name string, tools ...string) (api.Agent, error) {
 	head := "name: " + name
 	if len(tools) > 0 {
@@ -350,7 +352,7 @@ func (w *crashWorld) say(ctx context.Context, s *scene, text string, mode api.Mo
 	return err
 }
 
-// acting waits until a run uses a tool, or is over.
+// acting waits until a run has begun a tool call or has ended.
 func (w *crashWorld) acting(ctx context.Context, session, run string) {
 	until(ctx, time.Minute, func() bool {
 		all, err := w.named(ctx, session, "tool_start", "loop_end")
@@ -358,11 +360,11 @@ func (w *crashWorld) acting(ctx context.Context, session, run string) {
 	})
 }
 
-// passing is how often a scene passes a point: some times as another one does, which
-// are skipped, and then so often.
+// passing is how often a scene passes a point. skipped passes are the same as in another
+// scene and are not used; most passes follow.
 type passing struct{ skipped, most int }
 
-// rehearse plays the scenes without a death, and counts what each passes in each
+// rehearse plays the scenes without a crash and counts the passes of each point in each
 // service.
 func (w *crashWorld) rehearse(t testing.TB) map[string]map[string]map[string]passing {
 	t.Helper()
@@ -388,7 +390,7 @@ func (w *crashWorld) rehearse(t testing.TB) map[string]map[string]map[string]pas
 		passes[kind] = map[string]map[string]passing{}
 		from, to := s.from, s.to
 		if from == nil {
-			from, to = before, w.passed() // what the oracle asks comes too late to die of
+			from, to = before, w.passed() // passes of the oracle's own requests are not counted
 		}
 		for service, points := range to {
 			passes[kind][service] = map[string]passing{}
@@ -410,7 +412,7 @@ func (w *crashWorld) rehearse(t testing.TB) map[string]map[string]map[string]pas
 	return passes
 }
 
-// passed counts what each service passed so far.
+// passed returns the passes of each service so far.
 func (w *crashWorld) passed() map[string]map[string]int {
 	all := map[string]map[string]int{}
 	for _, n := range names {
@@ -419,7 +421,7 @@ func (w *crashWorld) passed() map[string]map[string]int {
 	return all
 }
 
-// passed counts what the process passed so far.
+// passed returns the passes of the process so far.
 func (p *mortal) passed(t testing.TB) map[string]int {
 	t.Helper()
 	data, err := os.ReadFile(p.passes)
@@ -453,7 +455,7 @@ func (w *crashWorld) crash(t testing.TB, c crashCase, name string) (v verdict) {
 	p.arm(t, c.spec())
 	over := make(chan struct{})
 	var watch sync.WaitGroup
-	watch.Go(func() { // brings the service back when it has died
+	watch.Go(func() { // restarts the service after its crash
 		select {
 		case <-p.done:
 			if w.aged {
@@ -471,7 +473,7 @@ func (w *crashWorld) crash(t testing.TB, c crashCase, name string) (v verdict) {
 	v.fired = p.fired()
 	p.disarm()
 	if v.fired && c.mode != failpoint.Timeout && why == "" && err == nil {
-		// The rest may have come before the service did.
+		// The result may have been at rest before the service had crashed and restarted.
 		watch.Wait()
 		why = w.rest(ctx, s.ends(), s.agents...)
 	}
@@ -489,8 +491,7 @@ func (w *crashWorld) crash(t testing.TB, c crashCase, name string) (v verdict) {
 	return v
 }
 
-// judge has the oracle look at a scene, and knows besides what it must have come
-// to.
+// judge has the oracle check a scene, and checks the result that this scene must have.
 func (w *crashWorld) judge(ctx context.Context, s *scene, c crashCase) []string {
 	o := &oracle{w: w, ctx: ctx}
 	lives := make([]life, len(s.agents))
@@ -507,7 +508,7 @@ func (w *crashWorld) judge(ctx context.Context, s *scene, c crashCase) []string 
 					continue
 				}
 				var e api.LoopEnd
-				if o.decode(m, &e); ran.id == a.Session || e.Fate != api.FateMerged { // mail that an earlier run has read makes none
+				if o.decode(m, &e); ran.id == a.Session || e.Fate != api.FateMerged { // mail that an earlier run has read makes no run
 					runs++
 				}
 			}
@@ -533,8 +534,8 @@ func (w *crashWorld) judge(ctx context.Context, s *scene, c crashCase) []string 
 	return o.faults
 }
 
-// projected: a death changes neither what is done nor how often, and the long
-// output is there.
+// projected checks that the crash changed neither the calls nor their number, and that
+// the long output can be read.
 func (o *oracle) projected(l life, c crashCase) {
 	var tools []string
 	for _, t := range l.turns {
@@ -573,7 +574,8 @@ func (o *oracle) projected(l life, c crashCase) {
 	}
 }
 
-// toured: a death changes the outcome of no call but an irreversible one's.
+// toured checks that the crash changed the outcome of no call, except the irreversible
+// one.
 func (o *oracle) toured(s *scene, lives []life, c crashCase) {
 	var tools []string
 	for _, l := range lives[:2] {
@@ -592,8 +594,8 @@ func (o *oracle) toured(s *scene, lives []life, c crashCase) {
 	}
 }
 
-// talked: what is cancelled stays cancelled, and what was said has one fate and is
-// heard once.
+// talked checks that cancelled runs stay cancelled, and that each message has one fate
+// and is in the transcript at most once.
 func (o *oracle) talked(s *scene, l life) {
 	for i, text := range []string{"long command", "never", "short command", "and this", "and that"} {
 		st := found(asked[api.RunState](o.ctx, o.w.world, api.GetRun{Run: s.runs[i].Run}))(o)
@@ -613,12 +615,11 @@ func (o *oracle) talked(s *scene, l life) {
 	}
 }
 
-// inTools are the points inside a tool of loop: what is late there is late for the
-// call.
+// inTools are the points inside a tool of loop, where a timeout is a timeout of the call.
 var inTools = []string{failpoint.LoopTool.String(), failpoint.LoopGoalCreate.String(), failpoint.LoopTaskComplete.String()}
 
-// outcome says whether a call may have ended so, in this case: unknown is what an
-// irreversible one is for who takes its run over.
+// outcome checks that the call may have this outcome in this case. An irreversible call
+// of a run that was resumed may have the outcome unknown.
 func (o *oracle) outcome(l life, t api.Turn, call api.CallState, c crashCase) {
 	switch {
 	case call.Outcome == api.OutcomeOK:
@@ -629,7 +630,7 @@ func (o *oracle) outcome(l life, t api.Turn, call api.CallState, c crashCase) {
 	}
 }
 
-// owners counts who wrote to a run's journal.
+// owners counts the epochs that wrote to a run's journal.
 func (o *oracle) owners(l life, run string) int {
 	epochs := map[uint64]bool{}
 	for _, m := range l.journal() {
@@ -641,7 +642,8 @@ func (o *oracle) owners(l life, run string) int {
 	return len(epochs)
 }
 
-// heard: a message is in the inbox once, processed, and in the input of one turn.
+// heard checks that a message is in the inbox once, is processed, and is in the input of
+// one turn.
 func (o *oracle) heard(l life, content string) {
 	who := l.agent.ID
 	got := found(asked[api.Inbox](o.ctx, o.w.world, api.ListInbox{Agent: who}))(o).Messages
@@ -657,7 +659,7 @@ func (o *oracle) heard(l life, content string) {
 	}
 }
 
-// judgeTraces ends the world and judges every trace that it left.
+// judgeTraces stops the world and checks all of its traces.
 func (w *crashWorld) judgeTraces(t *testing.T) {
 	t.Helper()
 	var stopping sync.WaitGroup

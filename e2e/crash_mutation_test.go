@@ -11,10 +11,10 @@ import (
 	"github.com/anima-run/anima/pkg/failpoint"
 )
 
-// TestCrashMutations leaves out one safety at a time, where the code has it, and
-// plays the death that it is there for: the oracle must find what is broken then.
-// What it finds with the safety in place is nothing, so that the death alone is not
-// what it sees.
+// TestCrashMutations removes one safety measure at a time from the running code and plays
+// the crash that it protects against: the oracle must then find the expected fault. With
+// the measure in place the oracle must find none, which shows that it does not report the
+// crash itself.
 func TestCrashMutations(t *testing.T) {
 	t.Parallel()
 	onlyWhenAsked(t)
@@ -27,7 +27,7 @@ func TestCrashMutations(t *testing.T) {
 		name  string
 		leave failpoint.Mutation
 		play  func(*crashWorld, testing.TB, context.Context) []string
-		finds string // a part of what the oracle must say
+		finds string // part of a fault that the oracle must report
 	}{
 		{
 			"the expected last sequence of an append", failpoint.NoExpectedSequence,
@@ -42,9 +42,10 @@ func TestCrashMutations(t *testing.T) {
 			death(failpoint.LoopFlush, "loop", failpoint.After, 1, talk), "2 ends",
 		},
 		{
-			// A lost fsync shows when the machine dies, not when the process does: the kernel
-			// keeps what was written. What a process can lose is what it answered before it was
-			// written at all, and for those who ask that is the same promise.
+			// A missing fsync has an effect only when the machine fails, because the
+			// kernel keeps written data when the process crashes. The crash of a process
+			// can lose a commit that was answered before it was written, which breaks the
+			// same guarantee for the caller.
 			"the commit before the answer", failpoint.AnswerBeforeCommit,
 			func(w *crashWorld, t testing.TB, ctx context.Context) []string {
 				return w.loseCommit(t, ctx)
@@ -70,8 +71,8 @@ func TestCrashMutations(t *testing.T) {
 	}
 }
 
-// loseCommit kills treasury in the middle of the second group that it writes for an
-// agent, which pays for its thought, when an answer that is too early has left.
+// loseCommit crashes treasury during the second group that it writes for an agent, which
+// pays for its model call, after an answer was sent too early.
 func (w *crashWorld) loseCommit(t testing.TB, ctx context.Context) []string {
 	t.Helper()
 	a, err := w.bear(ctx, "Mutant")
@@ -91,7 +92,7 @@ func (w *crashWorld) loseCommit(t testing.TB, ctx context.Context) []string {
 	w.again(t, "treasury")
 	patience, cancel := context.WithTimeout(ctx, 45*time.Second)
 	defer cancel()
-	_ = w.rest(patience, map[string]int{a.ID: 1}, a) // without the commit it never is at rest
+	_ = w.rest(patience, map[string]int{a.ID: 1}, a) // without the commit, work remains in progress
 	o := &oracle{w: w, ctx: ctx}
 	o.judge(o.look(a, crashMoney))
 	return o.faults

@@ -14,10 +14,10 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// What the oracle knows of work that goes on beside runs and after them: goals,
-// memories, and outputs that are kept.
+// Checks of the oracle for work beside and after runs: goals, memories, and stored
+// outputs.
 
-// goals of an agent, whole, oldest first.
+// goals returns the goals of an agent with all details, oldest first.
 func (w *crashWorld) goals(ctx context.Context, agent string) ([]api.Goal, error) {
 	list, err := asked[api.Goals](ctx, w.world, api.ListGoals{Agent: agent})
 	slices.Reverse(list.Goals)
@@ -29,8 +29,8 @@ func (w *crashWorld) goals(ctx context.Context, agent string) ([]api.Goal, error
 	return list.Goals, err
 }
 
-// sessionsOf names the sessions of an agent with such goals. A task that no run began
-// has none.
+// sessionsOf returns the ids of an agent's sessions, including those of its goals' tasks.
+// A task that no run began has none.
 func sessionsOf(a api.Agent, goals []api.Goal) []string {
 	all := []string{a.Session}
 	for _, g := range goals {
@@ -43,8 +43,8 @@ func sessionsOf(a api.Agent, goals []api.Goal) []string {
 	return all
 }
 
-// asking names what a model is asked about a goal: once how long it is, and once for
-// each plan that the planner made.
+// asking returns the ids of a goal's model calls: one that classifies it, and one for
+// each plan of the planner.
 func asking(g api.Goal) (ids []string) {
 	if g.Steps > 0 {
 		ids = append(ids, g.ID+".classify")
@@ -57,9 +57,9 @@ func asking(g api.Goal) (ids []string) {
 	return ids
 }
 
-// abandoned counts what is held for questions about goals that were cancelled, and for
-// thoughts of runs that were: nobody asks them again, so what was held when the router
-// died in the middle of one is given back when it expires.
+// abandoned counts the holds that remain of model calls for cancelled goals and of turns
+// of cancelled runs, and their sum. These calls are not repeated, so a hold that was
+// active when the router crashed is released at its expiry.
 func abandoned(l life) (questions int, left api.Micros) {
 	held := map[string]api.Micros{}
 	for _, e := range l.entries {
@@ -81,10 +81,11 @@ func abandoned(l life) (questions int, left api.Micros) {
 	return len(held), left
 }
 
-// pursued: each change of a goal and its tasks follows from the one before and is
-// announced once; a goal and a task end once; a plan has a version for each time
-// that one was given up, decided once, and nothing is done for two versions; an
-// attempt is one run, and what that said is the result; what is over begins nothing.
+// pursued checks the history of the agent's goals: each change of a goal or task follows
+// from the previous one and is announced once; a goal and a task end once; a plan has one
+// version more than the plans that were given up, each decided once, and no work is done
+// for two versions at a time; an attempt is one run, whose output is the result; no work
+// begins after the end.
 func (o *oracle) pursued(l life) {
 	born := map[string]int{}
 	goals, tasks := map[string][]api.GoalChanged{}, map[string][]api.TaskChanged{}
@@ -154,10 +155,10 @@ func (o *oracle) phases(g api.Goal, said []api.GoalChanged) {
 	}
 }
 
-// versions: what is done for a version of the plan is over when the next one takes
-// its place, and nothing is done for that before.
+// versions checks that the tasks of a plan version change only between the proposal of
+// that version and the proposal of the next.
 func (o *oracle) versions(g api.Goal, said []api.GoalChanged, tasks map[string][]api.TaskChanged) {
-	proposed := map[int]int64{} // the change that made a version
+	proposed := map[int]int64{} // sequence of the change that proposed a version
 	for _, e := range said {
 		if _, known := proposed[e.Version]; !known {
 			proposed[e.Version] = e.Seq
@@ -195,8 +196,8 @@ func (o *oracle) worked(l life, t api.GoalTask, said []api.TaskChanged) {
 	var status api.TaskStatus
 	times := map[api.TaskStatus]int{}
 	var began int64
-	over := map[string]int64{} // when the task was taken from a run
-	taken := 0                 // by others than that run
+	over := map[string]int64{} // when the attempt of a run ended
+	taken := 0                 // attempts that were ended by a deadline or a cancellation
 	for _, e := range said {
 		if e.Previous != status {
 			o.fault("%s: change %d leads from %s to %s, after %q", t.ID, e.Seq, e.Previous, e.Status, status)
@@ -237,10 +238,10 @@ func (o *oracle) worked(l life, t api.GoalTask, said []api.TaskChanged) {
 		}
 	}
 	begun := t.Attempt
-	if t.Status == api.TaskCancelled && times[api.TaskRunning] < begun { // the last one was in the queue
+	if t.Status == api.TaskCancelled && times[api.TaskRunning] < begun { // the last attempt was queued and never began
 		begun--
 	}
-	dropped := begun - len(runs) // before they began
+	dropped := begun - len(runs) // runs that were dropped before their first turn
 	if dropped < 0 || dropped > taken || times[api.TaskRunning] != begun || times[api.TaskAssigned] != t.Attempt {
 		o.fault("%s: %d attempts were queued %d times, begun %d times and made by %d runs", t.ID, t.Attempt, times[api.TaskAssigned], times[api.TaskRunning], len(runs))
 	}
@@ -249,10 +250,11 @@ func (o *oracle) worked(l life, t api.GoalTask, said []api.TaskChanged) {
 	}
 }
 
-// stopping is how long a cancel has to stop what goes on, in µs (design §4).
+// stopping is the maximum time in microseconds from the cancellation of a run to the
+// start of a turn of it (docs/reference/platform.md, Takeover).
 const stopping = 250_000
 
-// resultOf is what a turn says that its task came to, "" when it says nothing.
+// resultOf returns the output that a turn reports for its task, "" if it reports none.
 func resultOf(t api.Turn) string {
 	for _, c := range t.Calls {
 		var args struct{ Output string }
@@ -268,7 +270,9 @@ func resultOf(t api.Turn) string {
 
 var peerIn = regexp.MustCompile(`(?m)^\[message from peer (0x[0-9A-Fa-f]{40})`)
 
-// remembered: every turn became one episode, and whoever was met in it was met once.
+// remembered checks that every turn became one episode, and that the count of each
+// relationship is the number of meetings in the turns: messages sent to the peer, and
+// inputs with messages of the peer.
 func (o *oracle) remembered(l life) {
 	who := l.agent.ID
 	read := func(tier api.MemoryTier) []api.Memory {
@@ -316,8 +320,8 @@ func (o *oracle) remembered(l life) {
 
 var cutMark = regexp.MustCompile(`(?s)^(.*)\n\[(\d+) more bytes were cut: the whole is kept`)
 
-// kept: what a turn says is kept can be read whole, and begins with what the turn has
-// of it.
+// kept checks that an output that the turn marks as stored can be read completely, and
+// that it begins with the part in the turn.
 func (o *oracle) kept(l life) {
 	for _, t := range l.turns {
 		for _, c := range t.Calls {
@@ -333,7 +337,7 @@ func (o *oracle) kept(l life) {
 	}
 }
 
-// output reads what is kept of a call, part by part.
+// output reads the stored output of a call, part by part.
 func (o *oracle) output(t api.Turn, index int) string {
 	whole := ""
 	for at := int64(0); ; {
@@ -346,7 +350,7 @@ func (o *oracle) output(t api.Turn, index int) string {
 	}
 }
 
-// pursuing says what is still under way for a goal.
+// pursuing returns a description of the work in progress for a goal, "" if there is none.
 func (w *crashWorld) pursuing(ctx context.Context, g api.Goal) string {
 	if g.Status == api.GoalActive {
 		return fmt.Sprintf("goal %s is in phase %s", g.ID, g.Phase)

@@ -17,35 +17,36 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// oracle judges from outside what a crash may not do, by the streams, the stores
-// through requests, and the files that tools wrote. It is the same for every case.
+// oracle checks the invariants of the crash matrix from outside: by the streams, by the
+// stores through requests, and by the files that tools wrote. It is the same for every
+// case.
 type oracle struct {
 	w      *crashWorld
-	ctx    context.Context //nolint:containedctx // of one judgement
+	ctx    context.Context //nolint:containedctx // of one check
 	faults []string
 }
 
-// life is an agent with all that is left of what it did.
+// life holds an agent and all records of its work.
 type life struct {
 	agent     api.Agent
-	money     api.Micros // that it was given
-	sessions  []session  // its own, and that of each task
-	goals     []api.Goal // whole, oldest first
+	money     api.Micros // the deposit
+	sessions  []session  // the agent's own sessions and that of each task
+	goals     []api.Goal // with all details, oldest first
 	turns     []api.Turn // of all sessions, oldest first
 	decisions []api.Decision
 	entries   []api.Posted
 	balance   api.Balance
 }
 
-// session is what is left of one conversation.
+// session holds the records of one session.
 type session struct {
 	id      string
 	turns   []api.Turn
 	journal []told
-	events  []told // those of the journal, and those that were published
+	events  []told // events of the journal's entries, and published events
 }
 
-// events of all sessions.
+// events returns the events of all sessions.
 func (l life) events() (all []told) {
 	for _, s := range l.sessions {
 		all = append(all, s.events...)
@@ -53,7 +54,7 @@ func (l life) events() (all []told) {
 	return all
 }
 
-// journal entries of all sessions.
+// journal returns the journal entries of all sessions.
 func (l life) journal() (all []told) {
 	for _, s := range l.sessions {
 		all = append(all, s.journal...)
@@ -65,7 +66,7 @@ func (o *oracle) fault(format string, args ...any) {
 	o.faults = append(o.faults, fmt.Sprintf(format, args...))
 }
 
-// look reads what is left of an agent's life.
+// look reads the records of an agent.
 func (o *oracle) look(a api.Agent, money api.Micros) life {
 	l := life{agent: a, money: money}
 	l.turns = found(asked[api.Turns](o.ctx, o.w.world, api.ListTurns{Agent: a.ID, Limit: 1000}))(o).Turns
@@ -101,7 +102,8 @@ func (o *oracle) look(a api.Agent, money api.Micros) life {
 	return l
 }
 
-// found takes an answer that a world at rest gives.
+// found returns the answer of a request that must succeed in a world at rest, or reports
+// a fault.
 func found[T any](v T, err error) func(*oracle) T {
 	return func(o *oracle) T {
 		if err != nil {
@@ -111,7 +113,7 @@ func found[T any](v T, err error) func(*oracle) T {
 	}
 }
 
-// judge holds every rule against a life.
+// judge checks all rules for an agent.
 func (o *oracle) judge(l life) {
 	for _, s := range l.sessions {
 		o.writers(s)
@@ -128,10 +130,11 @@ func (o *oracle) judge(l life) {
 	o.kept(l)
 }
 
-// writers: the journal has one writer at a time. Every entry was written on top of
-// the one before it, and names it; epochs never go back, an epoch is one owner's, and
-// names what its first entry was written on top of; an owner takes the run up, or ends or
-// leaves it, and after that writes nothing; and no step of a turn is there twice.
+// writers checks that the journal had one writer at a time. Every entry names the
+// previous one and was appended after it. Epochs never decrease; an epoch belongs to one
+// owner and is the sequence of the entry before its first one, plus one. The first entry
+// of an epoch begins, ends or releases a run; no entry of the epoch follows an end or a
+// release. No step of a turn occurs twice.
 func (o *oracle) writers(s session) {
 	who := s.id
 	var last, epoch uint64
@@ -160,9 +163,9 @@ func (o *oracle) writers(s session) {
 		}
 		key := j.Kind + " of " + j.Run + "." + strconv.Itoa(j.Turn)
 		switch j.Kind {
-		case api.EntryBegin, api.EntryJoined, api.EntryRelease: // several, one after the other
+		case api.EntryBegin, api.EntryJoined, api.EntryRelease: // may occur repeatedly
 			key = ""
-		case api.EntryEnd: // of a run, in one of its turns
+		case api.EntryEnd: // once for a run, in any of its turns
 			key = j.Kind + " of " + j.Run
 		case api.EntryIntent, api.EntryResult:
 			key = strconv.Itoa(o.indexOf(m, j)) + " " + key
@@ -183,7 +186,7 @@ func (o *oracle) writers(s session) {
 	}
 }
 
-// indexOf is the number of an intent's or a result's call in its turn.
+// indexOf returns the index within the turn of the call of an intent or result.
 func (o *oracle) indexOf(m told, j api.Journal) int {
 	var e struct{ Intent, Result *struct{ Index int } }
 	if err := json.Unmarshal(j.Entry, &e); err != nil {
@@ -199,8 +202,8 @@ func (o *oracle) indexOf(m told, j api.Journal) int {
 	return -1
 }
 
-// fates: every run that began has one end, is persisted in order and without gaps,
-// and nothing of the session waits.
+// fates checks that every run that began has one end, that its turns are stored in order
+// without gaps, and that no message of the session is queued.
 func (o *oracle) fates(s session) {
 	who := s.id
 	starts, ends, fate := map[string]int{}, map[string]int{}, map[string]api.LoopEnd{}
@@ -249,8 +252,8 @@ func (o *oracle) fates(s session) {
 	}
 }
 
-// quiet: nobody holds anything, neither a session nor a goal, and no attempt at a
-// task waits.
+// quiet checks that no lock of the agent's session or goals is left and that no attempt
+// at a task is queued.
 func (o *oracle) quiet(l life) {
 	names := []string{l.agent.ID}
 	for _, g := range l.goals {
@@ -260,8 +263,8 @@ func (o *oracle) quiet(l life) {
 		}
 	}
 	for _, name := range names {
-		// A message that came twice is looked at once more, with the lock in hand. Of 64 owners
-		// that were stopped 47 found it when they went on, 3 of them after all was at rest.
+		// A redelivered message is examined again under the lock. Of 64 stopped owners,
+		// 47 did so when they continued, 3 of them after the world was at rest.
 		var keys []string
 		until(o.ctx, 500*time.Millisecond, func() bool {
 			keys = found(o.w.keys(o.ctx, name))(o)
@@ -273,7 +276,8 @@ func (o *oracle) quiet(l life) {
 	}
 }
 
-// calls: an effect has an intent, an intent a decision, and each is there once.
+// calls checks that an effect has an intent and an intent has a decision, each of them
+// once.
 func (o *oracle) calls(l life) {
 	who := l.agent.ID
 	decided := map[string]api.Decision{}
@@ -330,7 +334,7 @@ func (o *oracle) calls(l life) {
 			d, known := decided[key]
 			hash, err := api.ArgsHash(c.Arguments)
 			switch {
-			case c.Decision == "" && c.Outcome == api.OutcomeError: // its run ended before it
+			case c.Decision == "" && c.Outcome == api.OutcomeError: // the run ended before the call
 			case !known || d.ID != c.Decision || d.Action != c.Action || d.Tool != c.Tool:
 				o.fault("%s: call %s says %s %s by decision %s, policy has %+v", who, key, c.Tool, c.Action, c.Decision, d)
 			case err != nil || d.ArgsHash != hash:
@@ -355,8 +359,8 @@ func (o *oracle) calls(l life) {
 	}
 }
 
-// sums: what a turn says it cost is what was paid for it, once, and nothing else
-// was; nothing stays held; session and books add up.
+// sums checks that the cost of a turn was paid once, that there is no other payment and
+// no remaining hold, and that the sums of session and ledger agree.
 func (o *oracle) sums(l life) {
 	who := l.agent.ID
 	var cost api.Micros
@@ -431,8 +435,8 @@ func costOf(turns []api.Turn) (sum api.Micros) {
 	return sum
 }
 
-// transcript: every call of an assistant's line is answered by the tool lines that
-// follow it, and by nothing else (spec-core-7 W-1).
+// transcript checks that every call of an assistant's line is answered by the tool lines
+// that follow it, and by no other lines (docs/reference/platform.md, lost calls).
 func (o *oracle) transcript(s session) {
 	who := s.id
 	open := map[string]bool{}
@@ -467,7 +471,7 @@ func (o *oracle) transcript(s session) {
 	}
 }
 
-// lines are all lines of a transcript.
+// lines returns all lines of a transcript.
 func (o *oracle) lines(session string) (all []api.TranscriptLine) {
 	for after := int64(0); ; after = all[len(all)-1].Seq {
 		page := found(asked[api.Transcript](o.ctx, o.w.world, api.GetTranscript{Session: session, After: after}))(o)
@@ -478,7 +482,7 @@ func (o *oracle) lines(session string) (all []api.TranscriptLine) {
 	}
 }
 
-// woken counts the announcements of each cause, and the runs that wakes made: those for
+// woken counts the announcements of each cause, and the runs that wakes began: those for
 // mail, and all others.
 func (o *oracle) woken(l life) (causes map[string]int, runs, mails int) {
 	causes = map[string]int{}
@@ -499,8 +503,9 @@ func (o *oracle) woken(l life) (causes map[string]int, runs, mails int) {
 	return causes, len(ran[api.RunWake]), len(ran[api.RunMail])
 }
 
-// wakes: one cause is announced once and makes one run. A run for mail takes in all that
-// its sender has written, so there may be fewer of those, and at least one.
+// wakes checks that a cause is announced once and begins one run. A run for mail
+// processes all messages of a sender, so there may be fewer of those runs, and at least
+// one.
 func (o *oracle) wakes(l life) {
 	who := l.agent.ID
 	causes, runs, mails := o.woken(l)
@@ -525,13 +530,13 @@ func inboxes(causes map[string]int) (n int) {
 	return n
 }
 
-// announced: every event of a run is in the stream once, as are the decisions, the
-// postings and the answers that were paid.
+// announced checks that every event of a run is in the stream once, and so are the
+// decisions, the transactions and the paid completions.
 func (o *oracle) announced(l life) {
 	who := l.agent.ID
 	ids := map[string]int{}
 	count := map[string]int{}
-	broken := map[string]bool{} // runs that were cancelled: some of their events are never said
+	broken := map[string]bool{} // cancelled runs: some of their events are never published
 	for _, m := range l.events() {
 		ids[m.id]++
 		if m.name == "loop_error" {
@@ -590,8 +595,8 @@ func (o *oracle) announced(l life) {
 	}
 }
 
-// published is the ledger as it is announced, as far as it touches an agent: all of it
-// follows without a gap, each transaction once.
+// published returns the announced transactions that involve an agent. fault is not empty
+// if the announced ledger has a gap or a repeated transaction.
 func (w *crashWorld) published(ctx context.Context, agent string) (mine []api.Posted, fault string, err error) {
 	batches, err := w.read(ctx, "TREASURY_EVT", api.PostedBatch{}.Subject().String())
 	if err != nil {
@@ -619,8 +624,8 @@ func (w *crashWorld) published(ctx context.Context, agent string) (mine []api.Po
 	return mine, "", nil
 }
 
-// answers counts the settlements of answers, but for those that no run was there to take:
-// of such a turn only the cost is known, and the router may have broken them off.
+// answers counts the settlements of completions. It excludes those that no run received,
+// of whose turns only the cost is stored, and those that the router broke off.
 func answers(l life) (n int) {
 	for _, e := range l.entries {
 		paid := slices.IndexFunc(e.Postings, func(p api.Posting) bool { return strings.HasPrefix(p.Account, "provider:") })
@@ -634,7 +639,7 @@ func answers(l life) (n int) {
 	return n
 }
 
-// thoughts counts what a model has answered: turns, and questions about goals.
+// thoughts counts the completions: of turns, and of model calls for goals.
 func thoughts(l life) (n int) {
 	for _, t := range l.turns {
 		if t.Model != "" {
@@ -647,8 +652,8 @@ func thoughts(l life) (n int) {
 	return n
 }
 
-// changes are the changes of an agent's state, as announced. One that a run made may be
-// announced again by the owner that takes the run over, and is the same then.
+// changes returns the announced changes of an agent's state. A change that a run made may
+// be announced again by the owner that resumes the run, with the same content.
 func (o *oracle) changes(l life) (all []api.AgentChanged) {
 	said := found(o.w.read(o.ctx, "LOOP_EVT", "anima.loop.evt.agent_state.v1."+l.agent.ID))(o)
 	for _, m := range l.journal() {
@@ -669,8 +674,8 @@ func (o *oracle) decode(m told, v any) {
 	}
 }
 
-// rest waits until nothing is under way for some agents: their runs are over, the
-// durables have heard of everything, and every announcement is out.
+// rest waits until no work is in progress for some agents: their runs have ended, the
+// durables have no message left to acknowledge, and every outbox is empty.
 func (w *crashWorld) rest(ctx context.Context, runs map[string]int, agents ...api.Agent) (why string) {
 	until(ctx, 90*time.Second, func() bool {
 		why = w.busy(ctx, runs, agents)
@@ -680,7 +685,7 @@ func (w *crashWorld) rest(ctx context.Context, runs map[string]int, agents ...ap
 }
 
 func (w *crashWorld) busy(ctx context.Context, runs map[string]int, agents []api.Agent) string {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute) // an hour of chaos has left thousands of messages
+	ctx, cancel := context.WithTimeout(ctx, time.Minute) // an hour of chaos leaves thousands of messages
 	defer cancel()
 	for _, a := range agents {
 		ended := 0

@@ -16,13 +16,14 @@ import (
 	"github.com/anima-run/anima/pkg/failpoint"
 )
 
-// crashStops is how many take-overs with stopped processes make takeovers asks for.
+// crashStops is the variable of make takeovers for the number of takeovers from stopped
+// processes.
 const crashStops = "ANIMA_CRASH_STOPS"
 
-// TestTakeoverStopped has two processes of loop share the work of an agent. The one
-// that has a run is stopped, as by SIGSTOP, in the middle of a step; the other takes
-// the run over when the lease ends, and finishes it; then the first goes on where it
-// stood. The journal has no entry of it after that (spec-core-7 §G.2).
+// TestTakeoverStopped runs two replicas of loop. The owner of a run is stopped, as by
+// SIGSTOP, in the middle of a step. The other replica resumes the run when the lease
+// expires, and completes it. Then the stopped process continues. The journal must have no
+// entry of it after that (docs/reference/platform.md, Takeover).
 func TestTakeoverStopped(t *testing.T) {
 	t.Parallel()
 	onlyWhenAsked(t)
@@ -51,7 +52,7 @@ func TestTakeoverStopped(t *testing.T) {
 	t.Logf("%d owners were stopped, passed over and woken again", stops)
 }
 
-// onlyWhenAsked leaves a test to make crash.
+// onlyWhenAsked skips a test outside of make crash.
 func onlyWhenAsked(t *testing.T) {
 	t.Helper()
 	if os.Getenv(crashForm) == "" && os.Getenv(crashStops) == "" {
@@ -67,7 +68,7 @@ func (w *crashWorld) second(t testing.TB) {
 	}
 }
 
-// takeOver plays a run whose owner is stopped at a point, and returns what the
+// takeOver plays a run whose owner is stopped at a point, and returns the faults that the
 // oracle finds.
 func (w *crashWorld) takeOver(ctx context.Context, point failpoint.Point, name string) []string {
 	a, err := w.bear(ctx, name)
@@ -93,8 +94,7 @@ func (w *crashWorld) takeOver(ctx context.Context, point failpoint.Point, name s
 	if !stood {
 		return []string{"nobody stopped"}
 	}
-	// Nobody asks loop anything now: half of the questions would go to the one that
-	// stands still.
+	// No request goes to loop now: half of the requests would reach the stopped process.
 	over := until(ctx, 60*time.Second, func() bool {
 		ends, err := w.named(ctx, a.Session, "loop_end")
 		return err == nil && len(ends) > 0
@@ -120,8 +120,9 @@ func (w *crashWorld) takeOver(ctx context.Context, point failpoint.Point, name s
 	return o.faults
 }
 
-// TestOwnerDies kills the process that has a run, while another could: that one
-// has it when the lease is over, not before, and the run ends (spec-core-7 §G.3).
+// TestOwnerDies kills the process that owns a run while another replica is running. That
+// replica resumes the run when the lease expires, not before, and completes it
+// (docs/reference/platform.md, Takeover).
 func TestOwnerDies(t *testing.T) {
 	t.Parallel()
 	w := newCrashWorld(t, "")
@@ -175,7 +176,7 @@ func TestOwnerDies(t *testing.T) {
 	if len(begins) != 2 {
 		t.Fatalf("%d owners began, want 2", len(begins))
 	}
-	// A renewal may have made the lease end later than the entry that was read says.
+	// A renewal may have extended the lease beyond the expiry in the entry that was read.
 	took := time.UnixMicro(begins[1]).Sub(died)
 	t.Logf("taken over %s after the owner's death; its lease had %s to go", took.Round(time.Millisecond), time.UnixMicro(lease.Expires).Sub(died).Round(time.Millisecond))
 	if begins[1] < lease.Expires-int64(50*time.Millisecond/time.Microsecond) {
@@ -183,10 +184,10 @@ func TestOwnerDies(t *testing.T) {
 	}
 }
 
-// TestHeartbeatRestarts takes heartbeat away over the minute of a schedule: nothing
-// fires before its time, and what was missed fires once (spec-core-7 §G.4). It takes
-// up to two minutes, so only the long form runs it; package beat has it on a clock
-// of its own.
+// TestHeartbeatRestarts stops heartbeat over a scheduled minute: no entry fires before
+// its time, and a missed entry fires once (docs/reference/platform.md, Takeover). It takes
+// up to two minutes, so only the long form runs it; the tests of package beat check the
+// same with a simulated clock.
 func TestHeartbeatRestarts(t *testing.T) {
 	t.Parallel()
 	if os.Getenv(crashForm) != "long" {
@@ -212,7 +213,7 @@ func TestHeartbeatRestarts(t *testing.T) {
 		}
 		return v.Ticks
 	}
-	for range 3 { // restarts alone fire nothing
+	for range 3 { // a restart alone fires nothing
 		w.proc("heartbeat").kill()
 		w.again(t, "heartbeat")
 	}
@@ -221,7 +222,7 @@ func TestHeartbeatRestarts(t *testing.T) {
 			t.Errorf("fired at %d, due at %d, applied at %d", tick.At, tick.Due, applied.UnixMicro())
 		}
 	}
-	// Away over two minutes' marks.
+	// heartbeat is down over two scheduled minutes.
 	w.proc("heartbeat").kill()
 	seen := time.Now()
 	mark := seen.Truncate(time.Minute).Add(2 * time.Minute)

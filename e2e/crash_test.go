@@ -16,13 +16,13 @@ import (
 	"github.com/anima-run/anima/pkg/bus"
 )
 
-// up starts `anima up` and connects to it as its own command line does.
+// up starts `anima up` and connects to it in the same way as the command line.
 func up(t *testing.T, dir string) (*process, *world) {
 	t.Helper()
 	return upWith(t, dir, nil)
 }
 
-// upWith is up with more settings.
+// upWith is up with additional settings.
 func upWith(t *testing.T, dir string, more map[string]string) (*process, *world) {
 	t.Helper()
 	env := environment(t, map[string]string{
@@ -40,14 +40,14 @@ func upWith(t *testing.T, dir string, more map[string]string) (*process, *world)
 	return p, w
 }
 
-// where is where an anima up can be reached.
+// where holds the addresses of a running anima up.
 type where struct {
 	NATS  string `json:"nats"`
 	Token string `json:"token"`
 	HTTP  string `json:"http"`
 }
 
-// endpoint reads what anima up has written into its data folder.
+// endpoint reads the addresses that anima up has written into its data folder.
 func endpoint(t testing.TB, dir string) where {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(dir, "endpoint.json"))
@@ -64,18 +64,18 @@ func endpoint(t testing.TB, dir string) where {
 	return at
 }
 
-// The process is killed in the middle of a turn and started again: the run is
-// finished, nothing with a result is repeated, the lock is free, no money is held.
+// TestKilled kills the process in the middle of a turn and starts it again. The run is
+// completed, no step with a result is repeated, no lock and no hold is left.
 func TestKilled(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name, message string
-		at            api.Message // killed when this is seen
-		ran           int         // times that the command ran in the end, at most
-		outcome       api.Outcome // of the tool call; "" where there is none
+		at            api.Message // the process is killed at this message
+		ran           int         // maximum number of executions of the command
+		outcome       api.Outcome // of the tool call; "" if there is none
 		response      string
 	}{
-		{"just accepted", "slow thought", nil, 0, "", "A thought that took its time."}, // slow: it has begun when the kill comes
+		{"just accepted", "slow thought", nil, 0, "", "A thought that took its time."}, // slow, so that it has begun when the kill happens
 		{"while the model thinks", "slow thought", api.Thinking{}, 0, "", "A thought that took its time."},
 		{"while words arrive", "slow words", api.StreamDelta{}, 0, "", "These words come one by one and take a while to arrive at the one who reads them."},
 		{"in the middle of a tool", "slow tool", api.ToolStart{}, 1, api.OutcomeUnknown, "After the tool: outcome unknown"},
@@ -158,7 +158,7 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// listen calls hit with the nth live message on a subject, until ctx ends.
+// listen calls hit at the nth live message on a subject, until ctx ends.
 func listen(ctx context.Context, t *testing.T, w *world, m api.Message, nth int, hit func()) {
 	t.Helper()
 	listening, over := make(chan struct{}), make(chan error, 1)
@@ -187,8 +187,8 @@ func count(all []string, s string) int {
 	return n
 }
 
-// Services may start before NATS and in any order: each says what it waits for
-// and becomes ready when that comes.
+// TestStartOrder checks that services may start before NATS and in any order: each logs
+// what it waits for, and becomes ready when that is available.
 func TestStartOrder(t *testing.T) {
 	t.Parallel()
 	addr := freeAddr(t)
@@ -210,7 +210,7 @@ func TestStartOrder(t *testing.T) {
 	if end := send(t, w, a.ID, "work"); !end.Success {
 		t.Errorf("end: %+v", end)
 	}
-	// One goes away and comes back; what was asked meanwhile is done then.
+	// A service stops and starts again; requests of the meantime are processed then.
 	policy := waiting[len(names)-1-slices.Index(names, "policy")]
 	policy.stop(t)
 	thinking := make(chan struct{})
@@ -230,13 +230,13 @@ func TestStartOrder(t *testing.T) {
 		t.Errorf("after policy came back: %+v", end)
 	}
 	sound(t, w, a)
-	for _, p := range waiting { // before their server, which the cleanup ends first
+	for _, p := range waiting { // before the NATS server, which the cleanup stops first
 		p.stop(t)
 	}
 }
 
-// A signal to stop lets the run in hand finish: every service of the process
-// answers until nobody asks any more.
+// TestDrains checks that after a signal to stop the run in progress is completed: every
+// service of the process answers until there are no more requests.
 func TestDrains(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -27,36 +27,36 @@ import (
 	"github.com/anima-run/anima/pkg/telemetry/oteltest"
 )
 
-// crashWorld is the suite in processes that can be killed at a point and are
-// started again when they are. Several cases use one after the other; each has
-// agents of its own.
+// crashWorld is the suite in processes that can crash at a failpoint and are restarted.
+// Cases use it one after the other; each has its own agents.
 type crashWorld struct {
 	*world
 	t      testing.TB
 	nats   *embednats.Server
 	stores string // folder of the server
-	aged   bool   // the server's stores are rebuilt between a death and the next start
+	aged   bool   // the server's stores are rebuilt between a crash and the next start
 	js     jetstream.JetStream
 	spans  *received
 	env    map[string]string // of every process
-	mutant string            // the safety that is left out, "" for none
+	mutant string            // the safety measure that is removed, "" for none
 
-	rehearsed int // times that the scenes were played without a death
+	rehearsed int // number of plays of all scenes without a crash
 
 	mu    sync.Mutex
-	procs map[string]*mortal // by name: a service, or one more replica of it
+	procs map[string]*mortal // by name: a service, or an additional replica of it
 }
 
-// mortal is a process that may be killed.
+// mortal is a process that may crash.
 type mortal struct {
 	*process
 	service string
-	armed   string // the file that says where it dies, the same for all replicas: one of them does
-	passes  string // the file that says what it passed
+	armed   string // file with the armed failpoint; shared by all replicas, of which one crashes
+	passes  string // file with the points that it passed
 	log     *os.File
 }
 
-// newCrashWorld starts all services. Leases are as short as NATS lets them be.
+// newCrashWorld starts all services. Leases have the minimum duration that NATS allows
+// for a TTL.
 func newCrashWorld(t testing.TB, mutant string) *crashWorld {
 	t.Helper()
 	script, err := filepath.Abs("testdata/crash.json")
@@ -74,7 +74,7 @@ func newCrashWorld(t testing.TB, mutant string) *crashWorld {
 	})
 	var started sync.WaitGroup
 	for _, n := range names {
-		bin := builds.program(t, "services/"+n, "./cmd/"+n, "failpoint") // one at a time, not in the goroutines
+		bin := builds.program(t, "services/"+n, "./cmd/"+n, "failpoint") // built sequentially, not in the goroutines
 		started.Go(func() { w.start(n, n, bin) })
 	}
 	started.Wait()
@@ -93,7 +93,8 @@ func newCrashWorld(t testing.TB, mutant string) *crashWorld {
 	return w
 }
 
-// quietServer logs nothing: worlds outlive the tests that use them.
+// quietServer starts a NATS server without a log, because worlds outlive the tests that
+// use them.
 func quietServer(t testing.TB, dir, listen string) *embednats.Server {
 	t.Helper()
 	s, err := embednats.Start(context.WithoutCancel(t.Context()), embednats.Options{Dir: dir, Listen: listen, Token: token})
@@ -104,8 +105,8 @@ func quietServer(t testing.TB, dir, listen string) *embednats.Server {
 	return s
 }
 
-// rebuild stops the NATS server and starts it with stores that are older than the state
-// that it saved last, as after an unclean exit of a server that ran for minutes.
+// rebuild stops the NATS server and starts it with stores that are older than its last
+// saved state, as after an unclean exit of a server that ran for minutes.
 func (w *crashWorld) rebuild(t testing.TB) {
 	listen := strings.TrimPrefix(w.nats.ClientURL(), "nats://")
 	w.nats.Shutdown()
@@ -120,8 +121,8 @@ func (w *crashWorld) rebuild(t testing.TB) {
 	w.t.Cleanup(w.nats.Shutdown)
 }
 
-// start runs a service, again under the same name after it died. Its log goes to a
-// file of the world's folder.
+// start starts a service, or restarts it under the same name after a crash. It appends
+// the log to a file in the world's folder.
 func (w *crashWorld) start(name, service, bin string) *mortal {
 	base := filepath.Join(w.data, name)
 	p := &mortal{service: service, armed: filepath.Join(w.data, service+".armed"), passes: base + ".passes"}
@@ -157,7 +158,7 @@ func (w *crashWorld) start(name, service, bin string) *mortal {
 		}
 		close(p.lines)
 		p.err = cmd.Wait()
-		_ = p.log.Close() // the process is gone
+		_ = p.log.Close() // the process has ended
 		close(p.done)
 	}()
 	late := time.After(60 * time.Second)
@@ -182,12 +183,12 @@ func (w *crashWorld) start(name, service, bin string) *mortal {
 	return p
 }
 
-// end takes the process away if it is still there.
+// end kills the process if it is still running.
 func (p *mortal) end() {
 	select {
 	case <-p.done:
 	default:
-		_ = p.cmd.Process.Signal(syscall.SIGCONT) // it may stand still
+		_ = p.cmd.Process.Signal(syscall.SIGCONT) // a stopped process must continue to be killed
 		p.kill()
 	}
 }
@@ -198,7 +199,7 @@ func (w *crashWorld) proc(name string) *mortal {
 	return w.procs[name]
 }
 
-// again starts a process that died.
+// again restarts a process that has crashed.
 func (w *crashWorld) again(t testing.TB, name string) {
 	p := w.proc(name)
 	if w.start(name, p.service, p.cmd.Path) == nil {
@@ -206,7 +207,7 @@ func (w *crashWorld) again(t testing.TB, name string) {
 	}
 }
 
-// arm has a process die, or stand still, at a point.
+// arm arms a failpoint of the process: it crashes or stops there.
 func (p *mortal) arm(t testing.TB, spec string) {
 	t.Helper()
 	err := os.WriteFile(p.armed+".new", []byte(spec+"\n"), 0o600)
@@ -218,16 +219,16 @@ func (p *mortal) arm(t testing.TB, spec string) {
 	}
 }
 
-// fired says whether what was armed has happened.
+// fired reports whether the armed failpoint has fired.
 func (p *mortal) fired() bool {
 	_, err := os.Stat(p.armed)
 	return errors.Is(err, os.ErrNotExist)
 }
 
-// disarm takes an arming back that did not happen.
-func (p *mortal) disarm() { _ = os.Remove(p.armed) } // it may have happened a moment ago
+// disarm disarms a failpoint that has not fired.
+func (p *mortal) disarm() { _ = os.Remove(p.armed) } // it may have fired meanwhile
 
-// stopped says whether the process stands still.
+// stopped reports whether the process is stopped by a signal.
 func (p *mortal) stopped() bool {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
 	if err != nil {
@@ -237,7 +238,7 @@ func (p *mortal) stopped() bool {
 	return strings.HasPrefix(state, "T")
 }
 
-// tail is the end of a log.
+// tail returns the last 25 lines of a log.
 func tail(path string) string {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -247,8 +248,8 @@ func tail(path string) string {
 	return strings.Join(lines[max(0, len(lines)-25):], "\n")
 }
 
-// until tries what may take a while until it is so, at most so long. Nothing
-// outside tells of a quiet world, so it looks.
+// until polls so every 20 ms until it is true, for at most the given time. A world at
+// rest sends no signal, so polling is the only way.
 func until(ctx context.Context, most time.Duration, so func() bool) bool {
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
@@ -264,7 +265,7 @@ func until(ctx context.Context, most time.Duration, so func() bool) bool {
 	return true
 }
 
-// told is a message of a stream with what the oracle reads of it.
+// told is a message of a stream with the parts that the oracle reads.
 type told struct {
 	subject string
 	name    string // of the event
@@ -273,7 +274,7 @@ type told struct {
 	data    []byte
 }
 
-// read returns all messages of a stream on a subject with wildcards.
+// read returns all messages of a stream on a subject, which may have wildcards.
 func (w *crashWorld) read(ctx context.Context, stream, subject string) ([]told, error) {
 	st, err := w.js.Stream(ctx, stream)
 	if err != nil {
@@ -297,8 +298,8 @@ func (w *crashWorld) read(ctx context.Context, stream, subject string) ([]told, 
 	}
 }
 
-// told returns what is left of a session: the entries of its journal, and its events,
-// which are those that the entries announce and those that were published.
+// told returns the journal entries of a session and its events, which are those that the
+// entries announce and those that were published.
 func (w *crashWorld) told(ctx context.Context, session string) (journal, events []told, err error) {
 	all, err := w.read(ctx, "LOOP_EVT", "anima.loop.evt.*.v1."+session)
 	for _, m := range all {
@@ -312,7 +313,7 @@ func (w *crashWorld) told(ctx context.Context, session string) (journal, events 
 	return journal, events, err
 }
 
-// named returns the events of a session that have a name.
+// named returns the events of a session with one of the names.
 func (w *crashWorld) named(ctx context.Context, session string, names ...string) (all []told, err error) {
 	_, events, err := w.told(ctx, session)
 	for _, m := range events {
@@ -323,8 +324,9 @@ func (w *crashWorld) named(ctx context.Context, session string, names ...string)
 	return all, err
 }
 
-// expand returns the events of subjects that a message announces. The id of one that an
-// entry announces says which one of the run it is, as the id of a published one does.
+// expand returns the events on the subjects that a message announces. The id of an event
+// from a journal entry has the same form as that of a published event: it identifies the
+// event within the run.
 func (m told) expand(subjects ...api.Subject) (all []told, err error) {
 	events, err := bus.Expand(bus.Stored{Subject: m.subject, Sequence: m.seq, Data: m.data}, subjects...)
 	for _, s := range events {
@@ -354,8 +356,8 @@ func (m told) expand(subjects ...api.Subject) (all []told, err error) {
 	return all, err
 }
 
-// idle says whether every durable has delivered all there is and heard of all
-// that it delivered; why names one that has not.
+// idle checks that every durable has delivered all messages and that all are
+// acknowledged; why names one for which that is not so.
 func (w *crashWorld) idle(ctx context.Context) (why string, err error) {
 	streams := w.js.ListStreams(ctx)
 	for s := range streams.Info() {
@@ -376,7 +378,7 @@ func (w *crashWorld) idle(ctx context.Context) (why string, err error) {
 	return why, streams.Err()
 }
 
-// keys are the keys of the coordination bucket that end in or hold a name.
+// keys returns the keys of the coordination bucket that contain a name.
 func (w *crashWorld) keys(ctx context.Context, contains string) ([]string, error) {
 	kv, err := w.js.KeyValue(ctx, api.Coordination)
 	if err != nil {
@@ -389,7 +391,8 @@ func (w *crashWorld) keys(ctx context.Context, contains string) ([]string, error
 	return slices.DeleteFunc(all, func(k string) bool { return !strings.Contains(k, contains) }), err
 }
 
-// asked asks until an answer comes that time does not mend.
+// asked repeats a request until it succeeds or fails with an error other than Unavailable
+// and Internal.
 func asked[Resp any](ctx context.Context, w *world, req api.Message) (Resp, error) {
 	for {
 		v, err := bus.Call[Resp](ctx, w.bus, req)

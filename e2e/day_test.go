@@ -14,14 +14,15 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// dayHours is the variable of make day: hours of the program's clock. Without it the
-// test is the short form.
+// dayHours is the variable of make day: the number of hours of the program's clock.
+// Without it the test has its short form.
 const dayHours = "ANIMA_DAY_HOURS"
 
-// TestDay watches what a process holds while an agent has a schedule, mail and goals:
-// goroutines, files, processes, keys and consumers must not become more, and what is
-// kept on the disk must not grow faster. The long form is a day; make day runs it, and
-// this test, under a fast clock. The short form fires the schedule's entries itself.
+// TestDay watches the resources of a process while an agent has a schedule, mail and
+// goals: goroutines, files, processes, keys and consumers must not increase, and the
+// growth of data on disk must not accelerate. The long form takes a day; make day runs
+// it, with this test, under a fast clock. The short form fires the entries of the
+// schedule itself.
 func TestDay(t *testing.T) {
 	t.Parallel()
 	hours := number(t, dayHours, 0)
@@ -36,7 +37,7 @@ func TestDay(t *testing.T) {
 	}()
 	d.begin(t.TempDir())
 	if hours == 0 {
-		for range 8 { // each an hour without its time
+		for range 8 { // each has the work of an hour without its time
 			d.hour(0)
 		}
 	} else {
@@ -47,15 +48,15 @@ func TestDay(t *testing.T) {
 	d.judge()
 }
 
-// slack is what a count may differ by: a connection of a pool, a session's agent that
-// happens to work.
+// slack is the allowed difference of a count: connections of a pool, or the running agent
+// of a session.
 const slack = 4
 
 // day is a process and the agents that it runs.
 type day struct {
 	watched
 
-	itself bool      // fires the schedule
+	itself bool      // the test fires the schedule
 	clerk  api.Agent // has the schedule
 	friend api.Agent // answers mail
 	hours  int
@@ -93,8 +94,8 @@ Be useful.
 	wanted[api.Posted](&d.watched, api.Deposit{ID: "birth-" + d.clerk.ID, Agent: d.clerk.ID, Amount: 100 * api.Dollar, Source: "faucet"})
 }
 
-// hour lets an hour pass. Three messages come to the main session, one to a session of
-// its own, and a reader of events comes and goes.
+// hour does the work of an hour. Three messages go to the main session and one to a new
+// session, and a reader of events connects and disconnects.
 func (d *day) hour(length time.Duration) {
 	d.hours++
 	end := time.Now().Add(length)
@@ -121,8 +122,8 @@ func (d *day) hour(length time.Duration) {
 	d.samples = append(d.samples, d.sample())
 }
 
-// over waits until a run has ended. It asks: each reader of events leaves a consumer for
-// 30 s, and in the short form they would be most of what is counted.
+// over waits until a run has ended. It polls the state: each reader of events leaves a
+// consumer for 30 s, and in the short form those would be most of the counted consumers.
 func (d *day) over(acc api.Accepted) {
 	d.t.Helper()
 	var st api.RunState
@@ -134,7 +135,7 @@ func (d *day) over(acc api.Accepted) {
 	}
 }
 
-// read opens an event stream over HTTP, reads its first event and leaves.
+// read opens an event stream over HTTP, reads the first event and disconnects.
 func (d *day) read() {
 	d.t.Helper()
 	ctx, cancel := context.WithTimeout(d.t.Context(), 10*time.Minute)
@@ -159,7 +160,7 @@ func (d *day) read() {
 	d.t.Fatalf("no event of the session: %d, %v", res.StatusCode, scan.Err())
 }
 
-// judge looks at what the process holds, and at what the agents have come to.
+// judge checks the resources of the process and the results of the agents.
 func (d *day) judge() {
 	d.steady(slack)
 	for _, a := range []api.Agent{d.clerk, d.friend} {

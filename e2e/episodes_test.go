@@ -11,22 +11,23 @@ import (
 	strict "github.com/anima-run/anima/services/inference-router/stricttest"
 )
 
-// episode is a provider's behaviour and what must come of one message to an agent.
+// episode is a behaviour of a provider and the expected result of one message to an
+// agent.
 type episode struct {
 	name  string
-	does  string // for docs/providers.md
+	does  string // description for docs/providers.md
 	part  strict.Part
-	end   string // "answer: …", or "code reason: words of the error"
+	end   string // "answer: …", or "code reason: text of the error"
 	cost  int64  // micro-USD in the ledger; estimated: counted from the texts
-	calls int    // upstream
+	calls int    // upstream calls
 	after string // end of the next message; empty: "answer: fine"
 }
 
-// estimated stands for a cost that was counted from the texts: more than nothing, and
-// no more than the hold.
+// estimated stands for a cost that the router counted from the texts: greater than zero
+// and at most the hold.
 const estimated = -1
 
-// Two good answers: a call and what follows on its result.
+// twice is the cost of two complete answers: one with a call, one after its result.
 const twice = 2 * strict.GoodCost
 
 func acts(all ...strict.Play) strict.Part { return strict.Part{Plays: all} }
@@ -52,7 +53,7 @@ func page(status int) strict.Play {
 	}
 }
 
-// calls answers with calls of a tool, each whole.
+// calls answers with complete calls of a tool.
 func calls(name string, arguments ...string) strict.Play {
 	return func(x *strict.Exchange) {
 		for i, a := range arguments {
@@ -75,12 +76,12 @@ func usage(in, out int64) strict.Play {
 	return func(x *strict.Exchange) { x.Text("fine"); x.Finish("stop"); x.Usage(in, out); x.Done() }
 }
 
-// raw answers with these bytes.
+// raw answers with the bytes of text.
 func raw(text string) strict.Play { return func(x *strict.Exchange) { x.Raw(text) } }
 
 const look = `{"path":"a.txt"}`
 
-// episodes are played in one suite, each by a model of its own.
+// episodes returns the episodes that run in one suite, each with its own model.
 func episodes() []episode {
 	const good = "answer: fine"
 	c, three := int64(strict.GoodCost), 3*int64(strict.GoodCost)
@@ -137,10 +138,10 @@ func compressed(x *strict.Exchange) {
 	h.Set("Content-Encoding", "gzip")
 	z := gzip.NewWriter(x.Writer)
 	_, _ = z.Write([]byte(sse(`{"choices":[{"index":0,"delta":{"content":"fine"},"finish_reason":"stop"}],"usage":{"prompt_tokens":1000,"completion_tokens":100}}`, "[DONE]")))
-	_ = z.Close() // a client that left fails the episode
+	_ = z.Close() // a client that disconnects fails the episode
 }
 
-// sse writes events.
+// sse returns a stream of server-sent events with the given data.
 func sse(events ...string) string {
 	var b strings.Builder
 	for _, e := range events {
@@ -149,7 +150,8 @@ func sse(events ...string) string {
 	return b.String()
 }
 
-// toolEpisodes are about calls. An agent that makes one is asked again with its result.
+// toolEpisodes returns the episodes with tool calls. After a call, the model is called
+// again with its result.
 func toolEpisodes() []episode {
 	const good = "answer: fine"
 	parallel := make([]string, 14)
@@ -199,13 +201,13 @@ func toolEpisodes() []episode {
 	}
 }
 
-// streamEpisodes are about the bytes of a stream.
+// streamEpisodes returns the episodes about the bytes of a stream.
 func streamEpisodes() []episode {
 	const good = "answer: fine"
 	const c = strict.GoodCost
 	const finish = `{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}],"usage":{"prompt_tokens":1000,"completion_tokens":100}}`
 	piece := func(text string) string {
-		quoted, _ := json.Marshal(text) // a string always can
+		quoted, _ := json.Marshal(text) // a string can always be encoded
 		return `{"choices":[{"index":0,"delta":{"content":` + string(quoted) + `}}]}`
 	}
 	return []episode{
@@ -245,7 +247,7 @@ func streamEpisodes() []episode {
 	}
 }
 
-// lines are n bytes of text that does not repeat itself.
+// lines returns n bytes of text without repetition.
 func lines(seed, n int) string {
 	var b strings.Builder
 	for i := 0; b.Len() < n; i++ {
@@ -254,7 +256,7 @@ func lines(seed, n int) string {
 	return b.String()[:n]
 }
 
-// slowEpisodes need short limits of time; see [TestProviders].
+// slowEpisodes returns the episodes that need short timeouts; see [TestProviders].
 func slowEpisodes() []episode {
 	const good = "answer: fine"
 	return []episode{
@@ -272,7 +274,8 @@ func slowEpisodes() []episode {
 	}
 }
 
-// lacking is a server without a part of the protocol: all its models.
+// lacking returns an episode with a server that lacks a part of the protocol for all its
+// models.
 func lacking(name, does string, refuses func(strict.Request) string) episode {
 	lacks := func(x *strict.Exchange) {
 		if why := refuses(x.Request); why != "" {
@@ -284,14 +287,14 @@ func lacking(name, does string, refuses func(strict.Request) string) episode {
 	return episode{name, does, always(lacks), "answer: fine", strict.GoodCost, 2, ""}
 }
 
-// uncounted is an episode whose answers come without usage.
+// uncounted sets the cost of an episode whose answers have no usage.
 func uncounted(s episode) episode {
 	s.cost = estimated
 	return s
 }
 
-// lackingEpisodes each have a server of their own, because what a server lacks is
-// remembered for all its models.
+// lackingEpisodes returns the episodes that need their own server each, because the
+// router stores the missing parts of the protocol per server, for all its models.
 func lackingEpisodes() []episode {
 	return []episode{
 		uncounted(lacking("no stream_options", "400 to stream_options", func(r strict.Request) string {

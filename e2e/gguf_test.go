@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// Sizes of the tiny model, and its context length in tokens. A token is a byte.
+// Dimensions of the tiny model, and its context length in tokens. A token is a byte.
 const (
 	tinyWidth, tinyLayers, tinyInner, tinyHeads = 32, 1, 32, 2
 	tinyWindow                                  = 65536
@@ -21,12 +21,12 @@ const (
 	ggufU32, ggufI32, ggufF32, ggufBool, ggufString, ggufArray = 4, 5, 6, 7, 8, 9
 )
 
-// gguf writes parts of a GGUF file.
+// gguf is a buffer for parts of a GGUF file.
 type gguf struct{ bytes.Buffer }
 
 func (g *gguf) put(v any) {
 	if err := binary.Write(g, binary.LittleEndian, v); err != nil {
-		panic(err) // a bytes.Buffer takes everything
+		panic(err) // writes to a bytes.Buffer do not fail
 	}
 }
 
@@ -34,7 +34,7 @@ func (g *gguf) text(s string) { g.put(uint64(len(s))); g.WriteString(s) }
 
 func (g *gguf) key(name string, kind uint32) { g.text(name); g.put(kind) }
 
-// writeTiny writes a llama model with random weights: its answers are nonsense.
+// writeTiny writes a llama model with random weights. Its answers are random text.
 func writeTiny(t *testing.T, file string) {
 	t.Helper()
 	var head, body gguf
@@ -76,7 +76,7 @@ func writeTiny(t *testing.T, file string) {
 	for i := range tokens {
 		kind := int32(1)
 		if i >= 256 {
-			kind = 3 // of control
+			kind = 3 // control token
 		}
 		head.put(kind)
 	}
@@ -112,7 +112,7 @@ func writeTensors(head, body *gguf, vocabulary int) uint64 {
 			head.put(uint64(n))
 			size *= n
 		}
-		head.put(uint32(0)) // float32
+		head.put(uint32(0)) // type float32
 		head.put(uint64(body.Len()))
 		for range size {
 			v := float32(1)
@@ -141,7 +141,7 @@ func writeTensors(head, body *gguf, vocabulary int) uint64 {
 	return count
 }
 
-// byteTokens are GPT-2's names of the 256 bytes, and two marks.
+// byteTokens returns GPT-2's names of the 256 bytes and two control tokens.
 func byteTokens() []string {
 	tokens := make([]string, 256, 258)
 	next := rune(256)

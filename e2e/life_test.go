@@ -13,7 +13,7 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// atWork sends a message and waits until its first tool call has begun.
+// atWork sends a message and waits until the first tool call of its run has begun.
 func atWork(t *testing.T, w *world, agent, text string) api.Accepted {
 	t.Helper()
 	acc := call[api.Accepted](t, w, api.SendMessage{Agent: agent, Content: text})
@@ -21,7 +21,7 @@ func atWork(t *testing.T, w *world, agent, text string) api.Accepted {
 	return acc
 }
 
-// running lists the processes of a program.
+// running returns the processes of a program.
 func running(t *testing.T, program string) []string {
 	t.Helper()
 	all, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -37,7 +37,7 @@ func running(t *testing.T, program string) []string {
 	return out
 }
 
-// nothingHeld: whatever was stopped, its money is settled or given back.
+// nothingHeld checks that the agent has no hold.
 func nothingHeld(t *testing.T, w *world, a api.Agent) {
 	t.Helper()
 	if b := call[api.Balance](t, w, api.GetBalance{Agent: a.ID}); b.Held != 0 {
@@ -45,8 +45,9 @@ func nothingHeld(t *testing.T, w *world, a api.Agent) {
 	}
 }
 
-// cancelled: the command's processes end, no other tool starts, and the run stays
-// over, however often it is delivered or cancelled.
+// cancelled checks that after a cancellation the command's processes end, that no other
+// tool starts, and that the run stays cancelled when it is redelivered or cancelled
+// again.
 func cancelled(t *testing.T, w *world) {
 	a := born(t, w, "Quitter", api.Dollar)
 	program := "sleep-" + strconv.Itoa(os.Getpid()) + filepath.Base(w.data)
@@ -55,7 +56,7 @@ func cancelled(t *testing.T, w *world) {
 		if time.Now().After(deadline) {
 			t.Fatal("the command did not begin")
 		}
-		<-time.After(10 * time.Millisecond) // processes: nobody tells when they are there
+		<-time.After(10 * time.Millisecond) // the start of a process sends no signal
 	}
 	if st := call[api.RunState](t, w, api.GetRun{Run: acc.Run, Session: acc.Session}); st.Status != api.RunRunning || st.Cancelled {
 		t.Errorf("before: %+v", st)
@@ -91,7 +92,8 @@ func cancelled(t *testing.T, w *world) {
 	nothingHeld(t, w, a)
 }
 
-// interrupts: what runs is cancelled, what waits is dropped, the message runs.
+// interrupts checks that the run in progress is cancelled, the queued message is dropped
+// and the interrupting message is run.
 func interrupts(t *testing.T, w *world) {
 	a := born(t, w, "Rash", api.Dollar)
 	first := atWork(t, w, a.ID, "hang")
@@ -111,7 +113,8 @@ func interrupts(t *testing.T, w *world) {
 	nothingHeld(t, w, a)
 }
 
-// steers: the message becomes the input of the run's next turn.
+// steers checks that the message becomes an input of the next turn of the run in
+// progress.
 func steers(t *testing.T, w *world) {
 	a := born(t, w, "Helm", api.Dollar)
 	first := atWork(t, w, a.ID, "slow tool")
@@ -127,7 +130,7 @@ func steers(t *testing.T, w *world) {
 	if st := call[api.RunState](t, w, api.GetRun{Run: second.Run}); st.Fate != api.FateMerged || st.Into != first.Run || st.Turns != 0 {
 		t.Errorf("it is now %+v", st)
 	}
-	// With nothing to join it is a message like any other.
+	// Without a run in progress it is handled as an ordinary message.
 	alone := call[api.Accepted](t, w, api.SendMessage{Agent: a.ID, Content: "steered alone", Mode: api.ModeSteer})
 	if e := ended(t, w, a.Session, alone.Run); e.Fate != api.FateConsumed || e.Response != "steered: steered alone" {
 		t.Errorf("alone it became %+v", e)
@@ -135,7 +138,7 @@ func steers(t *testing.T, w *world) {
 	nothingHeld(t, w, a)
 }
 
-// collects: what waits in this mode is one run's input.
+// collects checks that the queued messages of this mode become the input of one run.
 func collects(t *testing.T, w *world) {
 	a := born(t, w, "Collector", api.Dollar)
 	first := atWork(t, w, a.ID, "slow tool")
@@ -155,7 +158,8 @@ func collects(t *testing.T, w *world) {
 	nothingHeld(t, w, a)
 }
 
-// terminated: nothing runs and nothing is taken any more; the transcript stays.
+// terminated checks that a terminated session runs nothing and accepts nothing, and that
+// its transcript is kept.
 func terminated(t *testing.T, w *world) {
 	a := born(t, w, "Closed", api.Dollar)
 	side := call[api.Accepted](t, w, api.SendMessage{Agent: a.ID, Content: "recall", Session: "new"})
@@ -191,7 +195,7 @@ func terminated(t *testing.T, w *world) {
 	}
 }
 
-// explains: every sleep and every wake has its reason.
+// explains checks that every sleep and every wake has a reason.
 func explains(t *testing.T, w *world) {
 	a := born(t, w, "Dreamer", api.Dollar)
 	run := atWork(t, w, a.ID, "hang")
@@ -223,7 +227,7 @@ func explains(t *testing.T, w *world) {
 	}
 }
 
-// TestExpires has messages wait behind a long run.
+// TestExpires checks the expiry of messages that wait behind a long run.
 func TestExpires(t *testing.T) {
 	t.Parallel()
 	w := oneProcess(t, map[string]string{"ANIMA_LOOP_QUEUE_TIMEOUT": "500ms"})

@@ -10,9 +10,9 @@ import (
 	"github.com/anima-run/anima/pkg/bus"
 )
 
-// TestMail: a stranger's message starts a run of its own with its own authority, in a
-// session of its own, and within a budget; what is over it stays in the inbox, and the
-// creator's runs have the creator's authority all the time.
+// TestMail checks that a message of an unknown sender starts a run with the sender's
+// authority in a separate session, within a budget of runs. Messages beyond the budget
+// stay in the inbox, and runs of the creator keep the creator's authority.
 func TestMail(t *testing.T) {
 	t.Parallel()
 	w := oneProcess(t, map[string]string{"ANIMA_LOOP_MAIL_SENDER_RUNS": "2"})
@@ -51,7 +51,7 @@ func TestMail(t *testing.T) {
 	if over.Success || over.Fate != api.FateDropped || over.Turns != 0 || why.Reason != api.ReasonLimit || !strings.Contains(why.Error, "stays in the inbox until") {
 		t.Errorf("over the budget: %+v, %+v", over, why)
 	}
-	tell(c) // another sender has a budget of its own
+	tell(c) // each sender has its own budget
 	if end := mails(4)[3]; !end.Success || end.Response != "peer "+c.Address+" wrote to me" {
 		t.Errorf("mail of another: %+v", end)
 	}
@@ -78,7 +78,8 @@ func TestMail(t *testing.T) {
 	}
 }
 
-// TestSessionReset: after a reset a model no longer sees what was said before.
+// TestSessionReset checks that after a reset the model does not get earlier messages of
+// the session.
 func TestSessionReset(t *testing.T) {
 	t.Parallel()
 	w := oneProcess(t, nil)

@@ -18,7 +18,8 @@ import (
 	"github.com/anima-run/anima/pkg/bus"
 )
 
-// modelfile of the tiny model. A template without tools makes Ollama refuse them.
+// modelfile is the Modelfile of the tiny model. Ollama refuses tools for a model whose
+// template does not use them.
 const modelfile = `FROM ./tiny.gguf
 TEMPLATE """{{- if .System }}S: {{ .System }}
 {{ end }}{{- if .Tools }}T: {{ .Tools }}
@@ -28,7 +29,7 @@ PARAMETER num_predict 8
 PARAMETER num_ctx 65536
 `
 
-// ollama is a real one, with a home of its own.
+// ollama is a real Ollama with its own home folder.
 type ollama struct {
 	bin, addr, home string
 }
@@ -58,10 +59,11 @@ func (o ollama) serve(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = cmd.Wait() }) // the test's context has ended it
+	t.Cleanup(func() { _ = cmd.Wait() }) // the test's context has ended the process
 }
 
-// offered waits until the suite has read the list and offers exactly these models.
+// offered waits until the suite has read the list of models and offers exactly the given
+// ones.
 func offered(t *testing.T, w *world, ids ...string) map[string]api.Model {
 	t.Helper()
 	var got map[string]api.Model
@@ -83,7 +85,7 @@ func offered(t *testing.T, w *world, ids ...string) map[string]api.Model {
 		}
 		select {
 		case <-t.Context().Done():
-		case <-time.After(100 * time.Millisecond): // another program: nothing tells when it is ready
+		case <-time.After(100 * time.Millisecond): // the start of another program sends no signal
 		}
 	}
 	t.Fatalf("models: got %v, faults %v; want %v", got, faults, ids)
@@ -112,8 +114,9 @@ func endedWithin(t *testing.T, w *world, acc api.Accepted, d time.Duration) api.
 	return end
 }
 
-// TestOllama: the line of the README with a real Ollama, given by ANIMA_OLLAMA. It
-// comes up after anima, its models come and go, nothing is configured but its address.
+// TestOllama runs the example of the README with a real Ollama, whose path is in
+// ANIMA_OLLAMA. Ollama starts after anima, its models are added and removed, and only its
+// address is configured.
 func TestOllama(t *testing.T) {
 	bin := os.Getenv("ANIMA_OLLAMA")
 	if bin == "" {
@@ -136,7 +139,7 @@ func TestOllama(t *testing.T) {
 	o.serve(t)
 	offered(t, w)
 	o.run(t, "create", "tiny", "-f", "Modelfile")
-	// One tool keeps the prompt short: the tiny model's tokens are bytes.
+	// With one tool the prompt is short: a token of the tiny model is a byte.
 	terse := func(w *world, name string) api.Agent {
 		return call[api.Agent](t, w, api.ApplyAgent{Source: "---\nname: " + name + "\ntools: [read_file]\n---\nBe brief.\n"})
 	}
@@ -144,7 +147,7 @@ func TestOllama(t *testing.T) {
 	spoke := func(w *world, agent, provider, model string) {
 		t.Helper()
 		acc := call[api.Accepted](t, w, api.SendMessage{Agent: agent, Content: "hello"})
-		end := endedWithin(t, w, acc, 3*time.Minute) // without a GPU
+		end := endedWithin(t, w, acc, 3*time.Minute) // allows for a machine without a GPU
 		turns := turnsOf(t, w, end.Run)
 		if len(turns) == 0 {
 			t.Fatalf("no turns: %+v", end)

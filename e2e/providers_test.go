@@ -20,9 +20,10 @@ const (
 	tableBegins  = "<!-- scenarios: written by go test ./e2e -run TestProvidersDoc -update -->\n"
 )
 
-// TestProviders: whatever a provider does, a message to an agent ends as it should, costs
-// what it should, and takes no more upstream calls than it should; and the message after
-// it works. The provider refuses every request that the protocol does not allow.
+// TestProviders checks for each behaviour of a provider that a message to an agent ends
+// as expected, has the expected cost and makes at most the expected number of upstream
+// calls, and that the next message works. The provider refuses every request that the
+// protocol does not allow.
 func TestProviders(t *testing.T) {
 	t.Parallel()
 	group := func(name string, env map[string]string, all []episode) {
@@ -52,7 +53,7 @@ func TestProviders(t *testing.T) {
 	}
 }
 
-// modelOf is the id of an episode's model.
+// modelOf returns the id of an episode's model.
 func modelOf(s episode) string {
 	return strings.Map(func(r rune) rune {
 		if r == ' ' || r == ',' {
@@ -94,7 +95,7 @@ func (s episode) play(t *testing.T, w *world, server *strict.Server) {
 	}
 }
 
-// judge compares the end of a run with "answer: text" or "code reason: words".
+// judge compares the end of a run with "answer: text" or "code reason: text".
 func (s episode) judge(t *testing.T, w *world, end api.LoopEnd, want string) {
 	t.Helper()
 	head, text, _ := strings.Cut(want, ": ")
@@ -119,7 +120,7 @@ func (s episode) judge(t *testing.T, w *world, end api.LoopEnd, want string) {
 	}
 }
 
-// TestProvidersDoc: the table of docs/providers.md is the one of the episodes.
+// TestProvidersDoc checks that the table of docs/providers.md is the one of the episodes.
 func TestProvidersDoc(t *testing.T) {
 	t.Parallel()
 	data, err := os.ReadFile(filepath.FromSlash(providersDoc))

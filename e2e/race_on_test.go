@@ -2,5 +2,6 @@
 
 package e2e
 
-// raced says that the race detector counts allocations of its own.
+// raced reports that the test was built with the race detector, which makes additional
+// allocations.
 const raced = true

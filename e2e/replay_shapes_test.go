@@ -10,8 +10,8 @@ import (
 	"github.com/anima-run/anima/pkg/bus"
 )
 
-// shaped is an agent with every tool that a shape needs, and a small window if it is
-// to outgrow one.
+// shaped creates an agent with every tool that a shape needs, and with a context window
+// of the given size if that is greater than zero.
 func shaped(t *testing.T, w *world, name string, window int) api.Agent {
 	t.Helper()
 	source := "---\nname: " + name + "\ntools: [exec, read_file, write_file, check_credits, send_message, sleep, create_goal, list_goals, complete_task, remember_fact]\n"
@@ -23,8 +23,8 @@ func shaped(t *testing.T, w *world, name string, window int) api.Agent {
 	return a
 }
 
-// TestReplayShapes: sessions of every shape replay exactly. Owners that die and others
-// that take over are replayed by the tests of the engine, at each of its steps.
+// TestReplayShapes checks that sessions of every shape replay exactly. The tests of the
+// engine replay crashed and resumed runs, at each step.
 func TestReplayShapes(t *testing.T) {
 	t.Parallel()
 	script, err := filepath.Abs("testdata/shapes.json")
@@ -48,7 +48,7 @@ func TestReplayShapes(t *testing.T) {
 	shapes := []struct {
 		name   string
 		window int
-		turns  int // that it has at least
+		turns  int // minimum number of turns
 		live   func(t *testing.T, a api.Agent)
 	}{
 		{"plain", 0, 1, said("hello")},
@@ -123,7 +123,7 @@ func TestReplayShapes(t *testing.T) {
 			send(t, w, a.ID, "one")
 			send(t, w, a.ID, "two")
 			var err error
-			until(t.Context(), time.Minute, func() bool { // the acknowledgement of its last run is on its way
+			until(t.Context(), time.Minute, func() bool { // the acknowledgement of its last run may be in transit
 				_, err = bus.Call[api.Session](t.Context(), w.bus, api.ResetSession{Session: a.Session})
 				return api.ReasonOf(err) != api.ReasonBusy
 			})

@@ -12,12 +12,12 @@ import (
 	"github.com/anima-run/anima/pkg/bus"
 )
 
-// turnsToReplay is how many turns [TestReplay] makes; ANIMA_REPLAY_TURNS changes it, as
-// make replay does.
+// turnsToReplay is the number of turns that [TestReplay] makes, unless ANIMA_REPLAY_TURNS
+// is set, as make replay does.
 const turnsToReplay = 200
 
-// TestReplay lives turns of a whole suite again: thought, judged, executed, paid and
-// persisted by the real services, they come to the same, every one of them.
+// TestReplay makes turns with all services and checks that the replay of each gives the
+// recorded result.
 func TestReplay(t *testing.T) {
 	t.Parallel()
 	want := turnsToReplay
@@ -82,7 +82,8 @@ func TestReplay(t *testing.T) {
 	l.forks(ids[len(ids)-1])
 }
 
-// forks asks what else could have come of a turn.
+// forks checks forks of a turn: a replay of its decisions by the current policy, and of
+// its completion with another prompt.
 func (l *load) forks(id string) {
 	t := l.b
 	fork := func(m api.ForkTurn) (api.Forked, error) {

@@ -16,11 +16,10 @@ import (
 	"github.com/anima-run/anima/pkg/bus"
 )
 
-// BenchmarkSleeping is what agents cost that do nothing, and how fast they are
-// there when something happens: as many as ANIMA_BENCH_AGENTS says (10,000 if it
-// says nothing) in one loop process, of which some, by chance, are woken by their
-// creator one after the other. The first turn after the sleep stands beside the
-// next one of the same agent.
+// BenchmarkSleeping measures the cost of sleeping agents and the time to wake one. It
+// creates ANIMA_BENCH_AGENTS agents (10,000 by default) in one loop process. Messages of
+// the creator then wake randomly chosen ones, one after the other. It compares the first
+// turn after the sleep with the next turn of the same agent.
 func BenchmarkSleeping(b *testing.B) {
 	agents := 10_000
 	if s := os.Getenv("ANIMA_BENCH_AGENTS"); s != "" {
@@ -30,7 +29,7 @@ func BenchmarkSleeping(b *testing.B) {
 		}
 		agents = n
 	}
-	// Wallets are not what is measured here.
+	// The creation of wallets is not measured, so its key derivation is made cheap.
 	w := manyProcesses(b, map[string]string{"ANIMA_LOOP_LEASE": "15s", "ANIMA_TREASURY_KEYSTORE_SCRYPT_N": "2"})
 	empty := memory(b, w.processes["loop"])
 	ids := make([]string, agents)
@@ -48,8 +47,8 @@ func BenchmarkSleeping(b *testing.B) {
 	}
 	close(work)
 	making.Wait()
-	// What is measured is rest: within 30 s an idle process returns the memory that making
-	// agents took, and connections that have not been used for 20 s are closed.
+	// The process is measured when idle: within 30 s it returns the memory that the
+	// creation of agents took, and it closes connections that were not used for 20 s.
 	<-time.After(40 * time.Second)
 	full := memory(b, w.processes["loop"])
 
@@ -110,7 +109,7 @@ func BenchmarkSleeping(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// memory is a process's resident memory in MiB.
+// memory returns a process's resident memory in MiB.
 func memory(t testing.TB, p *process) float64 {
 	t.Helper()
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))

@@ -15,7 +15,7 @@ import (
 	"github.com/anima-run/anima/pkg/bus"
 )
 
-// Every story is told in both worlds.
+// TestStories runs every story in one process and in many.
 func TestStories(t *testing.T) {
 	t.Parallel()
 	worlds := map[string]func(testing.TB, map[string]string) *world{"one process": oneProcess, "many processes": manyProcesses}
@@ -126,7 +126,7 @@ func works(t *testing.T, w *world) {
 	}
 }
 
-// eventNames lists a run's events in the order of the stream.
+// eventNames returns the names of a run's events in the order of the stream.
 func eventNames(t *testing.T, w *world, session, run string) []string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -231,8 +231,8 @@ func woken(t *testing.T, w *world) {
 	refused[api.Wake](t, w, api.RequestWake{Agent: "nobody", Cause: "creator-1"}, api.NotFound)
 }
 
-// ticks shortens no clock: the schedule is every minute and the story waits for it
-// in the heartbeat's own tests; here the entry is there and has a next time.
+// ticks checks that an entry of the schedule wakes its agent. The entry fires every
+// minute on the real clock, so the test takes up to 75 s.
 func ticks(t *testing.T, w *world) {
 	a := call[api.Agent](t, w, api.ApplyAgent{Source: "---\nname: Ticker\nschedule:\n  - {name: minute, cron: '* * * * *', reason: look around}\n---\nBe on time.\n"})
 	s := call[api.Schedule](t, w, api.GetSchedule{Agent: a.ID}).Entries
@@ -410,8 +410,9 @@ func sentTwice(t *testing.T, w *world) {
 	}
 }
 
-// paidOnce asks the router twice for the same completion while both are under way
-// and cannot share a hold: the first one's has ended by then.
+// paidOnce requests the same completion from the router twice, while both calls are in
+// progress. They cannot share a hold, because the first hold was released before the
+// second call. The agent must pay once.
 func paidOnce(t *testing.T, w *world) {
 	a := born(t, w, "Hasty", api.Dollar)
 	req := api.Complete{
@@ -448,7 +449,7 @@ func paidOnce(t *testing.T, w *world) {
 	}
 }
 
-// settled counts what an agent paid from holds.
+// settled counts the settled holds of an agent.
 func settled(t *testing.T, w *world, a api.Agent) (n int) {
 	t.Helper()
 	for _, p := range call[api.Entries](t, w, api.ListEntries{Agent: a.ID, Limit: 100}).Entries {
@@ -459,9 +460,9 @@ func settled(t *testing.T, w *world, a api.Agent) (n int) {
 	return n
 }
 
-// askedOtherwise asks the router for a completion again, with a longer prompt, so
-// that the hold of the first try does not fit: of one that is under way and whose
-// answer is stored first, and of one that is dead.
+// askedOtherwise repeats a request for a completion with a longer prompt, so that the
+// hold of the first request does not match: once while the first call is in progress, and
+// once for a call whose router has crashed.
 func askedOtherwise(t *testing.T, w *world) {
 	a := born(t, w, "Undecided", api.Dollar)
 	ask := func(id, text string, more ...api.ChatMessage) error {

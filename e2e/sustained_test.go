@@ -16,15 +16,15 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// sustainedMinutes is the variable of make sustained. Without it the test is the short
-// form, whose minutes are a second long.
+// sustainedMinutes is the variable of make sustained. Without it the test has its short
+// form, in which a minute takes one second.
 const sustainedMinutes = "ANIMA_SUSTAINED_MINUTES"
 
-// TestSustained measures what 16 sessions of one process reach when they always work, and
-// then gives them 80 % of that: runs begin at even intervals, whether those before have
-// ended or not, and a run's time counts from when it was to begin. It prints what each
-// minute was like, and fails for runs that fail and for what a process must not hold more
-// of; how long a run takes is for the reader to judge.
+// TestSustained measures the rate that 16 sessions of one process reach without pauses,
+// and then applies 80 % of it. Runs begin at even intervals, whether earlier ones have
+// ended or not, and the time of a run counts from its scheduled beginning. The test
+// prints figures for each minute. It fails for failed runs and for resources that
+// increase; the times of runs are printed for the reader and not checked.
 func TestSustained(t *testing.T) {
 	t.Parallel()
 	minutes, minute := number(t, sustainedMinutes, 0), time.Minute
@@ -59,12 +59,12 @@ type sustained struct {
 	homes  []map[string]int64 // bytes by file or stream, before the first minute and after each one
 
 	mu   sync.Mutex
-	took []time.Duration // of the runs that have ended in this minute
-	made int64           // runs that have ended in all
+	took []time.Duration // of the runs that ended in this minute
+	made int64           // number of runs that have ended in total
 	laps []lap           // one for each minute
 }
 
-// lap is what a minute was like.
+// lap holds the figures of one minute.
 type lap struct {
 	length    time.Duration
 	took      []time.Duration // sorted
@@ -77,7 +77,7 @@ func (s *sustained) runs() int64 {
 	return s.made
 }
 
-// one makes a run that was to begin at a time.
+// one makes a run that was scheduled for due.
 func (s *sustained) one(a api.Agent, due time.Time) {
 	s.load.one(a)
 	took := time.Since(due)
@@ -86,7 +86,7 @@ func (s *sustained) one(a api.Agent, due time.Time) {
 	s.took, s.made = append(s.took, took), s.made+1
 }
 
-// peak is how many turns a second there are when every session always works.
+// peak returns the rate in turns per second when no session pauses.
 func (s *sustained) peak(length time.Duration) float64 {
 	began := time.Now()
 	var wg sync.WaitGroup
@@ -105,9 +105,9 @@ func (s *sustained) peak(length time.Duration) float64 {
 	return 2 * float64(n) / time.Since(began).Seconds()
 }
 
-// pace makes rate turns a second for so many minutes, and looks at the process after each.
+// pace makes rate turns per second for some minutes, and samples the process after each.
 func (s *sustained) pace(minutes int, rate float64) {
-	const ahead = 1 << 20 // more than are ever late
+	const ahead = 1 << 20 // more than the number of runs that can be late
 	due := make(chan time.Time, ahead)
 	var wg sync.WaitGroup
 	for _, a := range s.load.agents {
@@ -148,7 +148,7 @@ func (s *sustained) pace(minutes int, rate float64) {
 	wg.Wait()
 }
 
-// processor is the time that the process has used.
+// processor returns the processor time that the process has used.
 func (s *sustained) processor() time.Duration {
 	s.t.Helper()
 	sum, err := processTime(s.p.cmd.Process.Pid)
@@ -156,13 +156,13 @@ func (s *sustained) processor() time.Duration {
 	return sum
 }
 
-// home is where bytes are kept: by stream, and by file of the services' data.
+// home returns the stored bytes by stream and by file of the services' data.
 func (s *sustained) home() map[string]int64 {
 	s.t.Helper()
 	all := map[string]int64{}
 	streams := s.js.ListStreams(s.t.Context())
 	for st := range streams.Info() {
-		all["stream "+st.Config.Name] = int64(st.State.Bytes) //nolint:gosec // less than a disk has
+		all["stream "+st.Config.Name] = int64(st.State.Bytes) //nolint:gosec // less than the size of a disk
 	}
 	s.must(streams.Err())
 	for _, pattern := range []string{"*/*.db", "*/*.db-wal"} {
@@ -190,7 +190,7 @@ func (s *sustained) line(i int) string {
 		ms(v.took[len(v.took)/2]), ms(v.took[len(v.took)*99/100]), ms(v.took[len(v.took)-1]), ms(v.processor)/turns)
 }
 
-// byMinute has a row for some minutes.
+// byMinute returns a table with a row for the first, the last and some other minutes.
 func (s *sustained) byMinute() string {
 	var b strings.Builder
 	b.WriteString("| minute | turns/s | p50 of a run, ms | p99 | longest | processor time, ms a turn |\n| --- | --- | --- | --- | --- | --- |\n")
@@ -207,7 +207,8 @@ func (s *sustained) byMinute() string {
 	return b.String()
 }
 
-// byHome has a row for each file and stream with what a turn adds to it.
+// byHome returns a table with a row for each file and stream and the bytes that a turn
+// adds to it.
 func (s *sustained) byHome() string {
 	first, half, last := s.homes[0], s.homes[len(s.homes)/2], s.homes[len(s.homes)-1]
 	runs := func(from int) (n float64) {
@@ -227,7 +228,8 @@ func (s *sustained) byHome() string {
 	return b.String()
 }
 
-// processTime is the processor time that a process has used, in whole ticks of Linux.
+// processTime returns the processor time that a process has used. Its resolution is one
+// tick of Linux, 10 ms.
 func processTime(pid int) (time.Duration, error) {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

@@ -26,17 +26,17 @@ import (
 	"github.com/anima-run/anima/tools/trace/rules"
 )
 
-// What make trace-faults sets.
+// Variables of make trace-faults.
 const (
-	faultTurns  = "ANIMA_TRACE_FAULTS_TURNS"  // turns at least; 60 without it
-	faultJaeger = "ANIMA_TRACE_FAULTS_JAEGER" // the program of tools/jaeger; spans go to a real Jaeger then
+	faultTurns  = "ANIMA_TRACE_FAULTS_TURNS"  // minimum number of turns; default 60
+	faultJaeger = "ANIMA_TRACE_FAULTS_JAEGER" // path of the program tools/jaeger; spans are then exported to a real Jaeger
 	faultSeed   = "ANIMA_TRACE_FAULTS_SEED"
-	faultBroken = "ANIMA_TRACE_FAULTS_BROKEN" // the control: spans of a killed process are lost, and the test must fail
+	faultBroken = "ANIMA_TRACE_FAULTS_BROKEN" // control: spans of a killed process are lost, and the test must fail
 )
 
-// TestTraceFaults has agents at work while every service is killed, NATS is started
-// anew, messages are delivered again and the provider refuses. In the end every turn
-// is one whole trace, and every posting and decision leads to one.
+// TestTraceFaults runs agents while every service is killed, NATS is restarted, messages
+// are redelivered and the provider refuses requests. In the end every turn must have one
+// complete trace, and every transaction and decision must refer to one.
 func TestTraceFaults(t *testing.T) {
 	t.Parallel()
 	turns := number(t, faultTurns, 60)
@@ -93,7 +93,7 @@ func TestTraceFaults(t *testing.T) {
 	}
 }
 
-// faulty is the suite in processes of their own, and what is done to it.
+// faulty is the suite in separate processes, with the faults that are injected.
 type faulty struct {
 	t       *testing.T
 	w       *world
@@ -110,8 +110,8 @@ type faulty struct {
 	agents []api.Agent
 	runs   atomic.Int64
 	mu     sync.Mutex
-	turns  int             // of runs that ended
-	ends   map[string]bool // runs that ended
+	turns  int             // number of turns of ended runs
+	ends   map[string]bool // ended runs
 	moved  chan struct{}   // closed and replaced when a run ends
 }
 
@@ -128,7 +128,7 @@ func begin(t *testing.T, store spanStore, seed uint64) *faulty {
 	if os.Getenv(faultBroken) != "" {
 		for _, n := range names {
 			err := os.MkdirAll(filepath.Join(f.data, n), 0o700)
-			if err = errors.Join(err, os.WriteFile(filepath.Join(f.data, n, "spans"), nil, 0o600)); err != nil { // where a folder would be
+			if err = errors.Join(err, os.WriteFile(filepath.Join(f.data, n, "spans"), nil, 0o600)); err != nil { // a file in the place of the folder for spooled spans
 				t.Fatal(err)
 			}
 		}
@@ -165,8 +165,8 @@ func (f *faulty) kill(name string) {
 	f.procs[name].await(f.t)
 }
 
-// run has the agents work until so many turns are done, while the faults come one
-// after the other.
+// run lets the agents work until the number of turns is reached, and injects the faults
+// one after the other.
 func (f *faulty) run(turns int) {
 	ctx, cancel := context.WithCancel(f.t.Context())
 	var following sync.WaitGroup
@@ -190,8 +190,8 @@ func (f *faulty) run(turns int) {
 	for _, n := range names {
 		faults = append(faults, func() { f.kill(n) })
 	}
-	// After the work and before the message is done with: the journal, the row and the
-	// announcements are there, and the message comes again.
+	// loop is killed after the work and before the acknowledgement of the message: the
+	// journal, the row and the announcements exist, and the message is redelivered.
 	for _, m := range []api.Message{api.LoopExecute{}, api.ToolStart{}, api.LoopPersist{}, api.LoopEnd{}} {
 		faults = append(faults, func() {
 			f.see(ctx, m)
@@ -203,7 +203,8 @@ func (f *faulty) run(turns int) {
 	for round := range rounds {
 		rng.Shuffle(len(faults), func(i, j int) { faults[i], faults[j] = faults[j], faults[i] })
 		for i, fault := range faults {
-			// Spread over the work: the last ones find it still going on.
+			// The faults are spread over the work, so that the last one also happens
+			// under load.
 			if !f.wait(ctx, func() bool { return f.turns*rounds*(len(faults)+1) >= turns*(round*len(faults)+i+1) }) {
 				f.t.Error("the agents stand still")
 				return
@@ -215,7 +216,7 @@ func (f *faulty) run(turns int) {
 	f.settle(ctx)
 }
 
-// send gives an agent something to do and waits until it is done.
+// send sends a message to an agent and waits for the end of its run.
 func (f *faulty) send(ctx context.Context, agent, n int, rng *rand.Rand) bool {
 	a, other := f.agents[agent], f.agents[(agent+1+rng.IntN(len(f.agents)-1))%len(f.agents)]
 	text := []string{"work", "work", "slow", "forbidden", "busy", "sleep", "tell " + other.Address + " hello", "hello"}[rng.IntN(8)]
@@ -241,7 +242,7 @@ func (f *faulty) send(ctx context.Context, agent, n int, rng *rand.Rand) bool {
 	return true
 }
 
-// follow sees runs end, those of wakes as well.
+// follow records the ends of all runs, including those of wakes.
 func (f *faulty) follow(ctx context.Context) {
 	err := f.w.bus.Events(ctx, 0, func(s bus.Stored) error {
 		var e api.LoopEnd
@@ -266,7 +267,8 @@ func (f *faulty) follow(ctx context.Context) {
 	}
 }
 
-// wait waits until what has ended is enough, for three minutes.
+// wait waits up to three minutes until enough returns true. It calls enough after each
+// end of a run.
 func (f *faulty) wait(ctx context.Context, enough func() bool) bool {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
 	defer cancel()
@@ -285,7 +287,7 @@ func (f *faulty) wait(ctx context.Context, enough func() bool) bool {
 	}
 }
 
-// settle waits until no run has ended for a while: alarms of a second were set.
+// settle waits until no run has ended for a while, because alarms of a second may be set.
 func (f *faulty) settle(ctx context.Context) {
 	for {
 		f.mu.Lock()
@@ -301,7 +303,7 @@ func (f *faulty) settle(ctx context.Context) {
 	}
 }
 
-// see returns when an event of that kind comes.
+// see returns when an event of that type is published.
 func (f *faulty) see(ctx context.Context, m api.Message) {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
@@ -314,11 +316,11 @@ func (f *faulty) see(ctx context.Context, m api.Message) {
 		return hit
 	}, m.Subject())
 	if !errors.Is(err, hit) {
-		f.t.Logf("nobody said %T: %v", m, err) // the load is over
+		f.t.Logf("nobody said %T: %v", m, err) // the load has ended
 	}
 }
 
-// books are the traces that the services' rows name.
+// books returns the traces that are named in the services' records.
 func (f *faulty) books() rules.Expected {
 	f.t.Helper()
 	want := rules.Expected{Turns: map[string]string{}, Records: map[string]string{}}
@@ -346,13 +348,13 @@ func (f *faulty) books() rules.Expected {
 		}
 	}
 	report := call[api.LedgerReport](f.t, f.w, api.VerifyLedger{})
-	if !report.OK { // a hold of a router that was killed may be active: it expires
+	if !report.OK { // a hold of a killed router is active until it expires
 		f.t.Errorf("ledger: %+v", report)
 	}
 	return want
 }
 
-// sights are what shows in the spans that the faults were there.
+// sights counts the effects of the faults that are visible in the spans.
 type sights struct{ recovered, killed, again, limited int }
 
 func what(all []query.Trace) (s sights) {
@@ -374,7 +376,7 @@ func what(all []query.Trace) (s sights) {
 	return s
 }
 
-// spanStore takes spans over OTLP and gives them back.
+// spanStore receives spans over OTLP and returns them.
 type spanStore interface {
 	rules.Source
 	fmt.Stringer
@@ -390,7 +392,7 @@ func openStore(t *testing.T) spanStore {
 	return &received{Collector: oteltest.Receiver(t)}
 }
 
-// received is the small receiver of package oteltest.
+// received is the receiver of package oteltest.
 type received struct {
 	*oteltest.Collector
 	byID map[string]query.Trace
@@ -422,7 +424,7 @@ var kinds = map[string]query.Kind{
 	"internal": query.Internal, "server": query.Server, "client": query.ClientKind, "producer": query.Producer, "consumer": query.Consumer,
 }
 
-// queried is a span as Jaeger would give it back.
+// queried returns a span in the form in which Jaeger returns it.
 func queried(s oteltest.Span) query.Span {
 	out := query.Span{
 		TraceID: s.TraceID.String(), ID: s.SpanID.String(), Service: s.Service, Name: s.Name, Kind: kinds[s.Kind], Start: s.Start, End: s.End,
@@ -440,14 +442,14 @@ func queried(s oteltest.Span) query.Span {
 	return out
 }
 
-// jaeger is a real one.
+// jaeger is a real Jaeger.
 type jaeger struct {
 	query.Client
 	otlp  string
 	began time.Time
 }
 
-// startJaeger runs bin, which is tools/jaeger.
+// startJaeger starts bin, which is the program tools/jaeger.
 func startJaeger(t *testing.T, bin string) *jaeger {
 	t.Helper()
 	port := func() string { _, p, _ := strings.Cut(freeAddr(t), ":"); return p }
@@ -497,7 +499,7 @@ func number(t *testing.T, variable string, otherwise int) int {
 	return n
 }
 
-// patient tries until it works or time is over.
+// patient calls try every second until it succeeds or the time is over.
 func patient(t *testing.T, most time.Duration, try func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), most)

@@ -13,8 +13,9 @@ import (
 	"github.com/anima-run/anima/pkg/telemetry/oteltest"
 )
 
-// One trace is one turn: one root, nothing orphaned, all six services, and every
-// link leads somewhere. In both worlds the spans come over OTLP.
+// TestTrace checks that one trace is one turn: it has one root, no orphaned span and
+// spans of all six services, and every link refers to an existing trace. Spans are
+// exported over OTLP, in one process and in many.
 func TestTrace(t *testing.T) {
 	t.Parallel()
 	for name, begin := range map[string]func(testing.TB, map[string]string) *world{"one process": oneProcess, "many processes": manyProcesses} {
@@ -37,12 +38,13 @@ func TestTrace(t *testing.T) {
 					traces = append(traces, turn.Trace)
 				}
 			}
-			// Spans come in batches, the root's among the last: wait until every trace is
-			// whole, and say what is missing if that does not happen.
+			// Spans arrive in batches, that of the root among the last: wait until every
+			// trace is complete, and report what is missing otherwise.
 			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 			defer cancel()
 			var faults []string
-			// Together the turns that sleep and that send a message ask every service.
+			// The turn that sleeps and the turn that sends a message together use every
+			// service.
 			id, other := turnsOf(t, w, sleep.Run)[0].Trace, turnsOf(t, w, tell.Run)[0].Trace
 			services := func(all []oteltest.Span) map[string]bool {
 				seen := map[string]bool{}
@@ -85,7 +87,7 @@ func TestTrace(t *testing.T) {
 					t.Errorf("%s is not in the trace: %v", n, seen)
 				}
 			}
-			// Every posting of the turns is in the trace of one.
+			// Every transaction of the turns is in the trace of one of them.
 			for _, e := range call[api.Entries](t, w, api.ListEntries{Agent: a.ID}).Entries {
 				if strings.HasPrefix(e.Kind, "hold") || strings.HasPrefix(e.Kind, "settle") {
 					if !slices.Contains(traces, e.Trace) {

@@ -13,9 +13,10 @@ import (
 	"github.com/anima-run/anima/pkg/embednats/storetest"
 )
 
-// A process is killed in the middle of a run, and its NATS server brings back what was
-// deleted minutes before, without TTLs. Leases are far longer than the test: the next
-// process in the folder goes on because it knows that the one before has ended.
+// TestUncleanExit kills a process in the middle of a run and restores keys in its NATS
+// stores that were deleted minutes before, without TTLs. Leases are much longer than the
+// test: the next process on the folder resumes the run at once, because it is the only
+// user of the folder and the previous process must have ended.
 func TestUncleanExit(t *testing.T) {
 	t.Parallel()
 	dir, long := t.TempDir(), map[string]string{"ANIMA_LOOP_LEASE": "1h", "ANIMA_HEARTBEAT_LEASE": "1h"}
@@ -42,8 +43,8 @@ func TestUncleanExit(t *testing.T) {
 	t.Logf("ready %s after the start, and the run is over after %s", ready.Sub(again).Round(time.Millisecond), time.Since(again).Round(time.Millisecond))
 	call[api.Alarm](t, w, api.SetAlarm{ID: "second", Agent: a.ID, At: time.Now().UnixMicro(), Reason: "the second alarm"})
 	send(t, w, a.ID, "hello")
-	// Two alarms, two greetings, and the run that was cut: none more for a wake that came
-	// back.
+	// The runs are those of two alarms, two greetings and the run that was cut off. A
+	// restored wake must not start another one.
 	awoken(t, w, a, woken)
 	runs := map[string]bool{}
 	for _, turn := range call[api.Turns](t, w, api.ListTurns{Agent: a.ID}).Turns {
@@ -55,7 +56,8 @@ func TestUncleanExit(t *testing.T) {
 	sound(t, w, a)
 }
 
-// awoken waits for the end of a run that a wake has started, other than one.
+// awoken waits for the end of a run that a wake has started, other than the given one,
+// and returns its id.
 func awoken(t *testing.T, w *world, a api.Agent, other string) string {
 	t.Helper()
 	m := await(t, w, api.LoopStart{Session: a.Session}, func(m api.LoopStart) bool { return m.Kind == api.RunWake && m.Run != other })
@@ -63,8 +65,8 @@ func awoken(t *testing.T, w *world, a api.Agent, other string) string {
 	return m.Run
 }
 
-// forgotten waits until the server in a data folder has no trace of a key that was
-// deleted.
+// forgotten waits until the server in a data folder has removed all messages of a deleted
+// key.
 func forgotten(t *testing.T, dir, key string) {
 	t.Helper()
 	st, err := streams(t, dir).Stream(t.Context(), "KV_"+api.Coordination)
@@ -79,7 +81,7 @@ func forgotten(t *testing.T, dir, key string) {
 	}
 }
 
-// streams are those of anima up in a data folder.
+// streams returns the streams of anima up in a data folder.
 func streams(t testing.TB, dir string) jetstream.JetStream {
 	t.Helper()
 	nc, err := nats.Connect(endpoint(t, dir).NATS, nats.Token(token))

@@ -18,17 +18,17 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// watched is a process of the whole suite, and what it holds from time to time.
+// watched is a process of the whole suite and samples of its resources.
 type watched struct {
 	t       *testing.T
 	p       *process
 	w       *world
 	js      jetstream.JetStream
-	turns   func() int64 // made so far
+	turns   func() int64 // number so far
 	samples []sample
 }
 
-// start starts the process in a folder. It sets an address for its operators' port.
+// start starts the process on a folder, with an ops port.
 func (d *watched) start(dir string, env map[string]string) {
 	d.t.Helper()
 	ops := freeAddr(d.t)
@@ -38,13 +38,13 @@ func (d *watched) start(dir string, env map[string]string) {
 	d.js = streams(d.t, dir)
 }
 
-// sample is what a process holds at a time.
+// sample holds the resources of a process at one time.
 type sample struct {
 	counts [counted]int64
 	turns  int64
 }
 
-// What is counted. The first ones must not grow.
+// Indexes of the counts. Those below bounded must not grow.
 const (
 	goroutines = iota
 	descriptors
@@ -76,7 +76,8 @@ func (d *watched) pause(until time.Time) {
 	}
 }
 
-// sample counts when little is under way: of several looks it takes the least of each.
+// sample takes eight samples at intervals of 250 ms and returns the minimum of each
+// count, to exclude work in progress.
 func (d *watched) sample() sample {
 	d.t.Helper()
 	var least sample
@@ -104,7 +105,7 @@ func (d *watched) look() (s sample) {
 	tasks, err := filepath.Glob(proc + "/task/*/children")
 	d.must(err)
 	for _, path := range tasks {
-		data, _ := os.ReadFile(path) // the thread may be gone, and has no children then
+		data, _ := os.ReadFile(path) // the thread may have ended, and has no children then
 		s.counts[children] += int64(len(strings.Fields(string(data))))
 	}
 	pages, err := os.ReadFile(proc + "/statm")
@@ -139,7 +140,7 @@ func (d *watched) look() (s sample) {
 			info, err = e.Info()
 		}
 		switch {
-		case errors.Is(err, fs.ErrNotExist) || err == nil && e.IsDir(): // it went meanwhile
+		case errors.Is(err, fs.ErrNotExist) || err == nil && e.IsDir(): // removed meanwhile
 			return nil
 		case err != nil:
 			return err
@@ -168,9 +169,9 @@ func (d *watched) must(err error) {
 	}
 }
 
-// steady compares the last quarter with the second: the first one is the start. What
-// leaks a little each time has left the range of before by then. slack is what a count may
-// differ by.
+// steady compares the last quarter of the samples with the second one; the first one is
+// the start. A leak makes the counts of the last quarter exceed those of the second by
+// more than slack.
 func (d *watched) steady(slack int64) {
 	quarter := len(d.samples) / 4
 	before, last := d.samples[quarter:2*quarter], d.samples[len(d.samples)-quarter:]
@@ -189,8 +190,8 @@ func (d *watched) steady(slack int64) {
 	}
 }
 
-// settled wants a ledger that adds up and has no hold left. To read it after an hour of
-// load takes long.
+// settled waits until the ledger verifies and has no active hold. Verification after an
+// hour of load takes long.
 func (d *watched) settled() {
 	d.t.Helper()
 	var report api.LedgerReport
@@ -202,8 +203,8 @@ func (d *watched) settled() {
 	}
 }
 
-// wanted asks until there is an answer: under the fast clock a second is a sixtieth of
-// one, and a machine that is busy for a moment answers late.
+// wanted repeats a request until it is answered. It needs a long timeout: under the fast
+// clock a second lasts a fraction of one, so that a busy machine answers late.
 func wanted[Resp any](d *watched, req api.Message) Resp {
 	d.t.Helper()
 	ctx, cancel := context.WithTimeout(d.t.Context(), 10*time.Minute)
@@ -215,14 +216,14 @@ func wanted[Resp any](d *watched, req api.Message) Resp {
 	return v
 }
 
-// perTurn is what a turn adds, in bytes.
+// perTurn returns the growth of a count per turn, in bytes.
 func perTurn(samples []sample, kind int) float64 {
 	first, last := samples[0], samples[len(samples)-1]
 	return float64(last.counts[kind]-first.counts[kind]) / float64(max(1, last.turns-first.turns))
 }
 
-// table has a row for each kind and a column for some samples, one of which was taken
-// after each unit of time.
+// table returns a table with a row for each kind of resource and a column for some
+// samples, which were taken one per unit of time.
 func (d *watched) table(unit string) string {
 	var b strings.Builder
 	every := max(1, len(d.samples)/6)

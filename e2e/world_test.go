@@ -1,5 +1,5 @@
-// Package e2e tells whole stories of the suite, in one process and in many. The
-// stories speak pkg/api over the bus and HTTP, and nothing else.
+// Package e2e tests the whole suite, in one process and in many. The tests use pkg/api
+// over the bus and HTTP; they must not use internal packages of the services.
 package e2e
 
 import (
@@ -39,19 +39,20 @@ import (
 
 const token = "e2e-token"
 
-// names of the services, as in services/.
+// names are the names of the services, as in services/.
 var names = []string{"loop", "inference-router", "policy", "treasury", "heartbeat", "social"}
 
 func services() []host.Service {
 	return []host.Service{loop.Service, router.Service, policy.Service, treasury.Service, heartbeat.Service, social.Service}
 }
 
-// sinkProcess makes the test program a collector that throws everything away.
+// sinkProcess is the variable that turns the test program into a collector that discards
+// everything.
 const sinkProcess = "ANIMA_E2E_SINK"
 
 func TestMain(m *testing.M) {
 	loop.Init()
-	host.TuneGC(os.LookupEnv) // as the processes that are measured
+	host.TuneGC(os.LookupEnv) // as in the measured processes
 	if os.Getenv(sinkProcess) != "" {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err == nil {
@@ -63,7 +64,7 @@ func TestMain(m *testing.M) {
 	}
 	code := m.Run()
 	if dir, err := builds.dir(); err == nil {
-		_ = os.RemoveAll(dir) // in the temporary folder anyway
+		_ = os.RemoveAll(dir) // a remainder is in the temporary folder
 	}
 	os.Exit(code)
 }
@@ -72,15 +73,15 @@ func TestMain(m *testing.M) {
 type world struct {
 	bus  *bus.Bus
 	http map[string]string // base URL by service
-	ops  string            // the same of the ops port; "" in many processes
+	ops  string            // base URL of the ops port; "" in many processes
 	data string
 	nats *embednats.Server          // nil in one process
-	own  nats.InProcessConnProvider // only there
+	own  nats.InProcessConnProvider // nil in many processes
 
 	processes map[string]*process // by service; nil in one process
 }
 
-// environment of every service in the stories.
+// environment returns the environment of every service in the tests.
 func environment(t testing.TB, more map[string]string) map[string]string {
 	t.Helper()
 	script, err := filepath.Abs("testdata/script.json")
@@ -97,7 +98,7 @@ func environment(t testing.TB, more map[string]string) map[string]string {
 	return env
 }
 
-// oneProcess runs all services here.
+// oneProcess starts all services in the test process.
 func oneProcess(t testing.TB, env map[string]string) *world {
 	t.Helper()
 	return inProcess(t, apptest.Options{Env: environment(t, env)})
@@ -113,7 +114,8 @@ func inProcess(t testing.TB, o apptest.Options) *world {
 	return &world{bus: w.Bus, http: urls, ops: w.Ops, data: w.Data, own: w.NATS}
 }
 
-// manyProcesses runs one process for each service, as images do, against one NATS.
+// manyProcesses starts one process for each service, as in their images, with one NATS
+// server.
 func manyProcesses(t testing.TB, env map[string]string) *world {
 	t.Helper()
 	s := server(t, "127.0.0.1:0")
@@ -143,7 +145,7 @@ func connect(t testing.TB, url string) *bus.Bus {
 	return b
 }
 
-// builder builds each program once, alone, as its image does.
+// builder builds each program once, as a separate module, as its image does.
 type builder struct {
 	mu   sync.Mutex
 	made map[string]string
@@ -163,7 +165,7 @@ func (b *builder) dir() (string, error) {
 	return b.tmp, nil
 }
 
-// program builds pkg of a module with build tags, if any.
+// program builds pkg of a module with the build tags and returns the path of the program.
 func (b *builder) program(t testing.TB, module, pkg string, tags ...string) string {
 	t.Helper()
 	b.mu.Lock()
@@ -191,10 +193,10 @@ func (b *builder) program(t testing.TB, module, pkg string, tags ...string) stri
 type process struct {
 	cmd   *exec.Cmd
 	name  string
-	lines chan string // of standard output
-	log   chan string // of standard error
+	lines chan string // lines of standard output
+	log   chan string // lines of standard error
 	done  chan struct{}
-	err   error // of Wait, once done is closed
+	err   error // result of Wait; valid after done is closed
 }
 
 func start(t testing.TB, name, bin string, env map[string]string, args ...string) *process {
@@ -228,7 +230,7 @@ func start(t testing.TB, name, bin string, env map[string]string, args ...string
 	return p
 }
 
-// stop ends the process as Kubernetes does and waits.
+// stop ends the process as Kubernetes does, with SIGTERM and then SIGKILL, and waits.
 func (p *process) stop(t testing.TB) {
 	t.Helper()
 	select {
@@ -236,22 +238,22 @@ func (p *process) stop(t testing.TB) {
 		return
 	default:
 	}
-	_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may just have ended
+	_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
 	select {
 	case <-p.done:
 		if p.err != nil {
 			t.Errorf("%s: %v", p.name, p.err)
 		}
 	case <-time.After(45 * time.Second):
-		_ = p.cmd.Process.Kill() // it may just have ended
+		_ = p.cmd.Process.Kill() // it may have ended
 		<-p.done
 		t.Errorf("%s did not stop", p.name)
 	}
 }
 
-// kill ends the process as a power cut of its machine would.
+// kill ends the process with SIGKILL and waits.
 func (p *process) kill() {
-	_ = p.cmd.Process.Kill() // it may just have ended
+	_ = p.cmd.Process.Kill() // it may have ended
 	<-p.done
 }
 
@@ -294,7 +296,7 @@ func startService(t testing.TB, name, nats, data string, env map[string]string) 
 	return start(t, name, builds.program(t, "services/"+name, "./cmd/"+name), full)
 }
 
-// call asks a question of the suite.
+// call sends a request that must succeed and returns the answer.
 func call[Resp any](t testing.TB, w *world, req api.Message) Resp {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -306,7 +308,7 @@ func call[Resp any](t testing.TB, w *world, req api.Message) Resp {
 	return v
 }
 
-// refused asks a question that must fail and returns the details of the refusal.
+// refused sends a request that must fail with the code and returns the error's details.
 func refused[Resp any](t testing.TB, w *world, req api.Message, code api.Code) (details []string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -318,7 +320,7 @@ func refused[Resp any](t testing.TB, w *world, req api.Message, code api.Code) (
 	return api.Wire(err).Details
 }
 
-// born applies an agent and gives it money.
+// born applies an agent and makes a deposit if money is greater than zero.
 func born(t testing.TB, w *world, name string, money api.Micros) api.Agent {
 	t.Helper()
 	a := call[api.Agent](t, w, api.ApplyAgent{Source: "---\nname: " + name + "\n---\nBe useful.\n"})
@@ -328,20 +330,21 @@ func born(t testing.TB, w *world, name string, money api.Micros) api.Agent {
 	return a
 }
 
-// send gives an agent a message and waits for the end of its run.
+// send sends a message to an agent and waits for the end of its run.
 func send(t testing.TB, w *world, agent, text string) api.LoopEnd {
 	t.Helper()
 	acc := call[api.Accepted](t, w, api.SendMessage{Agent: agent, Content: text})
 	return ended(t, w, acc.Session, acc.Run)
 }
 
-// ended waits for the end of a run; run "" is any after the ones seen.
+// ended waits for the end of a run of the session.
 func ended(t testing.TB, w *world, session, run string) api.LoopEnd {
 	t.Helper()
 	return await(t, w, api.LoopEnd{Session: session}, func(e api.LoopEnd) bool { return e.Run == run })
 }
 
-// await waits for an event of a session that fits, from its beginning.
+// await returns the first event of the session that fits, from the beginning of the
+// stream.
 func await[M api.Message](t testing.TB, w *world, zero M, fits func(M) bool) M {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
@@ -375,8 +378,8 @@ func turnsOf(t testing.TB, w *world, run string) []api.Turn {
 	return all
 }
 
-// sound checks what must hold when nothing is under way: books right, no money
-// held, no lock, every session free.
+// sound checks the invariants of a suite at rest: the ledger verifies, there is no hold
+// and no lock, and every session is free.
 func sound(t testing.TB, w *world, agents ...api.Agent) {
 	t.Helper()
 	report := call[api.LedgerReport](t, w, api.VerifyLedger{})
@@ -463,7 +466,7 @@ func (p *process) stderrLine(t testing.TB, text string) {
 	}
 }
 
-// tap passes the log on to the test's output and line by line to who waits.
+// tap copies the log to the test's output, and sends each line to log.
 type tap struct {
 	out  io.Writer
 	log  chan string
@@ -480,13 +483,13 @@ func (w *tap) Write(p []byte) (int, error) {
 		w.rest = rest
 		select {
 		case w.log <- string(line):
-		default: // nobody waits
+		default: // no reader waits
 		}
 	}
 	return w.out.Write(p)
 }
 
-// freeAddr is a loopback address that was free a moment ago.
+// freeAddr returns a loopback address that was free when it was tested.
 func freeAddr(t testing.TB) string {
 	t.Helper()
 	var lc net.ListenConfig

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Prints what a turn costs at another commit and now, in alternate rounds on the same
-# machine, and the ratios of the medians: bench-pair.sh COMMIT [ROUNDS]. BENCH selects the
-# cases, RUNS is how many runs of two turns a round has.
+# Measures the cost of a turn at another commit and in the working tree, in alternating
+# rounds on the same machine, and prints the medians and their ratios:
+# bench-pair.sh COMMIT [ROUNDS]. BENCH selects the benchmarks; RUNS is the number of runs
+# of two turns in a round.
 set -euo pipefail
 commit=${1:?name a commit}
 rounds=${2:-3}

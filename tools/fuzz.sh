@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# Runs every fuzz target of the workspace for a while, one after the other.
+# Runs every fuzz target of the workspace for the given time (default 10s), one after the
+# other.
 set -euo pipefail
 time=${1:-10s}
 out=$(mktemp)
 trap 'rm -f "$out"' EXIT
 
-# once TARGET: fuzzes it in this folder; prints what matters and returns the exit code
+# once TARGET runs a fuzz target of the current folder. It prints the output without
+# progress lines and returns the exit code.
 once() {
   local code=0
   go test -run '^$' -fuzz "^$1\$" -fuzztime "$time" . </dev/null >"$out" 2>&1 || code=$?
@@ -13,9 +15,9 @@ once() {
   return "$code"
 }
 
-# ended: whether all that failed is that the time was over. Go before 1.27 may take the
-# end of -fuzztime for a failure of the target (golang/go#75804); an input that fails is
-# written to a file, and is never taken for it.
+# ended succeeds if the only failure is the end of the time. Go before 1.27 may report the
+# end of -fuzztime as a failure of the target (golang/go#75804). An input that fails is
+# always written to a file, so it cannot be confused with that.
 ended() {
   grep -qx '    context deadline exceeded' "$out" && ! grep -q 'Failing input written' "$out"
 }

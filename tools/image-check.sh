@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# Builds what deploy/Dockerfile builds, without Docker: it takes the COPY, WORKDIR
-# and RUN lines of a service's stages as they are and runs them in an empty
-# folder. So an image needs nothing of the repository but what it copies.
-#   tools/image-check.sh [SERVICE…]      default: all of them, and anima
+# Builds the programs of deploy/Dockerfile without Docker: it executes the COPY, WORKDIR
+# and RUN lines of a service's stages in an empty folder. This checks that an image needs
+# only the files of the repository that it copies.
+#   tools/image-check.sh [SERVICE…]      default: all services, and anima
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 file=$root/deploy/Dockerfile
 export GOWORK=off CGO_ENABLED=0 GOFLAGS=-buildvcs=false VERSION=${VERSION:-0.0.0-check} COMMIT=${COMMIT:-0123456789ab} SERVICE
 
-# from STAGE: the stage that it is made from
+# from STAGE prints the stage that STAGE is based on.
 from() { awk -v s="$1" '$1 == "FROM" && $4 == s {print $2; n++} END {exit n != 1}' "$file" || { echo "no stage $1 in $file" >&2; exit 1; }; }
-# steps STAGE: its lines
+# steps STAGE prints the COPY, WORKDIR and RUN lines of STAGE.
 steps() { awk -v s="$1" '$1 == "FROM" {on = $4 == s; next} on && /^(COPY|WORKDIR|RUN) /' "$file"; }
 
 check() {

@@ -1,17 +1,18 @@
 #!/usr/bin/env bash
-# Checks the Kubernetes manifests, without a cluster unless it is told to.
-#   tools/k8s.sh                     render everything and check it: our rules, schemas, kube-score
-#   tools/k8s.sh dryrun [-changed]   ask a real API server (root); -changed: not if it has taken these very files
-#   tools/k8s.sh secrets [-o DIR]    make the secrets of overlays/dev that are missing, or a set in DIR
-#   tools/k8s.sh pin OVERLAY         write its digests; lines of NAME REGISTRY/REPOSITORY@sha256:… come in
+# Checks the Kubernetes manifests; only dryrun needs a cluster, which it starts.
+#   tools/k8s.sh                     render and check all overlays: rules of this repository, schemas, kube-score
+#   tools/k8s.sh dryrun [-changed]   apply to a real API server (needs root); -changed: only if a file has changed since the last success
+#   tools/k8s.sh secrets [-o DIR]    create the missing secrets of overlays/dev, or a set of secrets in DIR
+#   tools/k8s.sh pin OVERLAY         write its digests; reads lines of NAME REGISTRY/REPOSITORY@sha256:… from standard input
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 here=$root/tools/k8s
 export GOWORK=off
 passed=0 failed=0 notrun=0
 
-# tier NUMBER WHAT COMMAND…: runs it and counts. A command that ends with 3 could
-# not run here, which is neither good nor bad, and is said aloud.
+# tier NUMBER WHAT COMMAND… runs the command and counts its result. Exit code 3 means that
+# the command could not run on this machine, which is reported as NOT RUN and is neither
+# passed nor failed.
 tier() {
   local n=$1 what=$2 start=$SECONDS status=0; shift 2
   "$@" || status=$?
@@ -26,8 +27,8 @@ finish() {
   [ $failed = 0 ]
 }
 
-# checkers: sets $tools to the folder with kubeconform, kube-score, schemas and crds,
-# which it makes if need be. What they are made from is in its name.
+# checkers sets $tools to the folder with kubeconform, kube-score, schemas and crds, and
+# builds them if the folder does not exist. Its name contains a hash of their sources.
 checkers() {
   local key made module version sum files info dir f swagger=''
   key=$(cat "$here/pins/go.mod" "$here/pins/go.sum" "$here/pins/files.txt" "$here/schemas.go" "$here"/crds/*.yaml <(go version) | sha256sum | cut -c1-16)
@@ -53,10 +54,11 @@ checkers() {
   cp "$here"/crds/*.yaml "$made/crds/" || return 1
   (cd "$here" && go run . schemas "$swagger" "$made/schemas" "$made"/crds/*.yaml) || return 1
   touch "$made/made"
-  mv -T "$made" "$tools" 2>/dev/null || rm -rf "$made" # somebody else was first
+  mv -T "$made" "$tools" 2>/dev/null || rm -rf "$made" # another process was first
 }
 
-# rendered: sets $rendering to a folder with every overlay, once.
+# rendered sets $rendering to a folder with every rendered overlay. Only the first call
+# renders.
 rendered() {
   [ -z "$rendering" ] || return 0
   rendering=$(mktemp -d)
@@ -71,7 +73,8 @@ rules() {
   (cd "$here" && go test ./... >"$tmp/test.log") || { cat "$tmp/test.log" >&2; return 1; }
 }
 
-# nats: the server itself reads its configuration, as base has it and with TLS.
+# nats checks the configuration of NATS, that of base and that with TLS, with the server
+# itself.
 nats() {
   local dir=$tmp/nats with
   mkdir -p "$dir/tls" && cp "$root"/deploy/k8s/base/nats/*.conf "$dir" || return 1
@@ -94,7 +97,7 @@ schemas() {
 
 score() {
   checkers && rendered || return 1
-  # CPU limits are left out on purpose: they throttle. A digest is no tag.
+  # CPU limits are omitted on purpose, because they throttle. Images have digests, not tags.
   "$tools/bin/kube-score" score --kubernetes-version v1.36 --ignore-container-cpu-limit \
     --enable-optional-test container-seccomp-profile --enable-optional-test container-ports-check \
     --output-format ci "$rendering/prod.yaml" >"$tmp/score" || true
@@ -103,7 +106,7 @@ score() {
   grep -q '^\[OK\]' "$tmp/score" && ! grep -q '^\[\(CRITICAL\|WARNING\)\]' "$tmp/score"
 }
 
-# What an API server's answer depends on.
+# Files on which the answer of the API server depends.
 asked=(deploy/k8s tools/k8s test/cluster/pins tools/k8s.sh)
 stamp() {
   local key
@@ -111,11 +114,11 @@ stamp() {
   echo "${ANIMA_CACHE:-$HOME/.cache/anima}/k8s/dryrun-$key"
 }
 
-# lab is the lab of test/cluster, in a folder of our own. Built first, as `go run`
-# would turn its status into another one.
+# lab runs the lab of test/cluster with its state in a temporary folder. The program is
+# built before, because `go run` would replace its exit code.
 lab() { (cd "$root/test/cluster" && ANIMA_LAB=$tmp/lab "$tmp/cluster" "$@"); }
 
-# refuses: what ../deploy/k8s/components/hardening is there for.
+# refuses checks the admission policies of ../deploy/k8s/components/hardening.
 refuses() {
   local image said
   for image in "ghcr.io/anima-run/loop:1.0" "registry.example.com/loop@sha256:$(printf 'a%.0s' {1..64})" "ghcr.io/anima-run/loop@sha256:$(printf 'a%.0s' {1..64})"; do
@@ -136,8 +139,8 @@ YAML
   done
 }
 
-# before: renders the last release to $tmp/before, so that an upgrade from it can be
-# tried: what cannot be changed is refused only where it is there already.
+# before renders the last release to $tmp/before, so that dryrun can test an upgrade from
+# it: a change of an immutable field is refused only if the object exists.
 before() {
   local release
   mkdir -p "$tmp/before" "$tmp/release"
@@ -156,13 +159,14 @@ dryrun() {
   (cd "$root/test/cluster" && go build -o "$tmp/cluster" .) || return 1
   lab up -nodes 0 || return $?
   up=yes
-  # Without a node nobody serves it, and a namespace is deleted only when all answer.
+  # Without a node metrics-server does not run, and a namespace is deleted only when all
+  # API services answer.
   lab kubectl delete apiservice v1beta1.metrics.k8s.io --ignore-not-found >/dev/null || return 1
   lab kubectl apply --server-side -f "$tools/crds" >/dev/null || return 1
   lab kubectl wait --for=condition=Established crd --all --timeout=60s >/dev/null || return 1
   for file in "$rendering"/*.yaml; do
     overlay=$(basename "$file" .yaml)
-    # A dry run makes no namespace, and what is in one cannot be without it.
+    # A dry run does not create the namespace, which its objects require.
     awk 'BEGIN {RS = "---\n"} /\nkind: Namespace\n/' "$file" >"$tmp/namespace.yaml"
     lab kubectl --warnings-as-errors apply --server-side -f "$tmp/namespace.yaml" >/dev/null || return 1
     [ ! -e "$tmp/before/$overlay.yaml" ] || lab kubectl apply --server-side -f "$tmp/before/$overlay.yaml" >/dev/null || return 1
@@ -199,7 +203,7 @@ case ${1:-} in
   secrets)
     shift
     go -C "$here" build -o "$tmp/secrets" ./secrets
-    [ $# -gt 0 ] || cd "$root" # it looks for overlays/dev; a folder that is named is the caller's
+    [ $# -gt 0 ] || cd "$root" # it searches overlays/dev from here; the path of -o is relative to the caller's folder
     "$tmp/secrets" "$@" ;;
   pin)
     [ $# = 2 ] || { echo "say which overlay: tools/k8s.sh pin deploy/k8s/overlays/prod <LINES" >&2; exit 2; }

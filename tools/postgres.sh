@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes sure that PostgreSQL's server binaries are on this machine. The tests
-# start a private cluster from them; no service of the system is used.
+# Checks that PostgreSQL's server binaries are installed, and installs them if it can. The
+# tests start a private cluster with them and use no service of the system.
 set -euo pipefail
 [ -n "${ANIMA_TEST_POSTGRES_URL:-}" ] && exit 0
 command -v initdb >/dev/null 2>&1 && exit 0

@@ -20,7 +20,7 @@ type toolListCmd struct {
 	Usable bool   `help:"Only what can be used."`
 }
 
-// Help is shown by --help.
+// Help returns the text that --help prints below the usage.
 func (toolListCmd) Help() string {
 	return `DEFAULT marks the tools of an AGENT.md that names none.
 
@@ -114,7 +114,7 @@ type serverListCmd struct {
 	Connect bool   `help:"Connect to all of them first, so that their errors are seen now."`
 }
 
-// Help is shown by --help.
+// Help returns the text that --help prints below the usage.
 func (serverListCmd) Help() string {
 	return `A server is idle until its tools are wanted. Credentials are not shown.
 
@@ -147,7 +147,7 @@ type policyCheckCmd struct {
 	By    string `help:"Who is behind the turn: creator, self, heartbeat, peer or external." enum:"creator,self,heartbeat,peer,external" default:"creator"`
 }
 
-// Help is shown by --help.
+// Help returns the text that --help prints below the usage.
 func (policyCheckCmd) Help() string {
 	return `Nothing is executed and nothing is recorded. The command fails when the call is
 not allowed.

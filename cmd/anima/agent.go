@@ -28,7 +28,7 @@ type agentApplyCmd struct {
 	File string `arg:"" help:"The AGENT.md; - reads standard input."`
 }
 
-// Help is shown by --help.
+// Help returns the text that --help prints below the usage.
 func (agentApplyCmd) Help() string {
 	return `Every fault of the file is listed with its line, and nothing is changed then.
 
@@ -37,7 +37,8 @@ Examples:
   cat AGENT.md | anima agent apply -`
 }
 
-// maxSource bounds what is read of a file; loop says how long an AGENT.md may be.
+// maxSource is the maximum number of bytes that is read of a file. The limit on the
+// length of an AGENT.md is loop's.
 const maxSource = 1 << 20
 
 func (c agentApplyCmd) Run(ctx context.Context, a *app) error {
@@ -63,14 +64,14 @@ func (c agentApplyCmd) read(stdin io.Reader) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		defer func() { _ = f.Close() }() // only read
+		defer func() { _ = f.Close() }() // read only: a Close error loses no data
 		from = f
 	}
 	data, err := io.ReadAll(io.LimitReader(from, maxSource+1))
 	if err == nil && len(data) > maxSource {
 		err = fmt.Errorf("%s is larger than %d bytes", c.File, maxSource)
 	}
-	if err == nil && !utf8.Valid(data) { // JSON would carry other characters in its place
+	if err == nil && !utf8.Valid(data) { // encoding as JSON would replace the invalid bytes
 		err = fmt.Errorf("%s is not valid UTF-8", c.File)
 	}
 	return data, err
@@ -97,7 +98,7 @@ type agentGetCmd struct {
 	Agent string `arg:"" help:"The agent." predictor:"agent"`
 }
 
-// agentView is an agent with its money, which another service owns.
+// agentView is an agent with its balance, which treasury owns.
 type agentView struct {
 	api.Agent
 	Balance *api.Balance `json:"balance,omitempty"`
@@ -142,7 +143,7 @@ type agentFundCmd struct {
 	ID     string `help:"Your id for this deposit: giving it twice deposits once."`
 }
 
-// Help is shown by --help.
+// Help returns the text that --help prints below the usage.
 func (agentFundCmd) Help() string {
 	return `The money comes from the faucet, which is open in the dev profile only.
 
@@ -151,7 +152,7 @@ Examples:
   anima agent fund lucky 0.25 --id monday`
 }
 
-// deposit reads an amount to deposit, which is above zero.
+// deposit parses an amount of dollars to deposit, which must be greater than zero.
 func deposit(dollars string) (api.Micros, error) {
 	amount, err := api.ParseMicros(dollars)
 	if err == nil && amount == 0 {

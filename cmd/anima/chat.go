@@ -25,7 +25,7 @@ type chatCmd struct {
 	Timeout time.Duration `help:"How long to wait for the end of an answer." default:"10m"`
 }
 
-// Help is shown by --help.
+// Help returns the text that --help prints below the usage.
 func (chatCmd) Help() string {
 	return `On a terminal, a line is a message; one that ends with a backslash goes on, and what
 is pasted is one message. The answer is shown as it comes. Ctrl-c cancels the run
@@ -51,7 +51,7 @@ type chat struct {
 	out     io.Writer
 	live    bool // out is a terminal
 	agent   string
-	session string // "new" until the first message made it
+	session string // "new" until the first message creates the session
 	timeout time.Duration
 	failed  error // the last message that failed
 }
@@ -77,7 +77,8 @@ func (c chatCmd) Run(ctx context.Context, a *app) error {
 	return t.onTerminal(ctx, &terminal{in, out}, c.History)
 }
 
-// both are standard input and output where both are terminals and people read.
+// both returns standard input and output if both are terminals and the output format is
+// text; otherwise ok is false.
 func (a *app) both() (in, out *os.File, ok bool) {
 	in, isFile := a.In.(*os.File)
 	ok = a.interactive() && isFile && isTerminal(in) && a.cli.Output != outputJSON
@@ -87,13 +88,13 @@ func (a *app) both() (in, out *os.File, ok bool) {
 	return in, out, ok
 }
 
-// interactive says whether the output is a terminal.
+// interactive reports whether the output is a terminal.
 func (a *app) interactive() bool {
 	f, ok := a.Out.(*os.File)
 	return ok && isTerminal(f)
 }
 
-// lines takes each line of the input for a message.
+// lines sends each line of standard input as a message.
 func (c *chat) lines(ctx context.Context) error {
 	in := bufio.NewScanner(c.a.In)
 	in.Buffer(nil, 4*api.MaxMessageBytes)
@@ -123,13 +124,13 @@ func (c *chat) lines(ctx context.Context) error {
 	return nil
 }
 
-// shownError is an error that the user has read already; only its exit code counts.
+// shownError is an error that was already printed; it only determines the exit code.
 type shownError struct{ error }
 
 func (e *shownError) Unwrap() error { return e.error }
 
-// onTerminal lets the user edit lines, and the keys that are pressed while an answer
-// comes wait for the next prompt.
+// onTerminal runs the conversation on a terminal with line editing. Keys that are pressed
+// while an answer is shown are kept for the next prompt.
 func (c *chat) onTerminal(ctx context.Context, t *terminal, history int) error {
 	keys := &keyboard{file: t.in}
 	err := t.edit(ctx, keys, func(d *dialogue) error {
@@ -163,7 +164,7 @@ func (c *chat) onTerminal(ctx context.Context, t *terminal, history int) error {
 	return err
 }
 
-// message reads one message.
+// message reads one message from the terminal.
 func (d *dialogue) message(prompt string) (string, error) {
 	var all []string
 	d.SetPrompt(prompt)
@@ -189,14 +190,14 @@ func (d *dialogue) message(prompt string) (string, error) {
 	}
 }
 
-// print shows an error in the conversation.
+// print prints an error within the conversation.
 func (c *chat) print(err error) {
 	a := *c.a
 	a.Err = c.out
 	a.printError(err)
 }
 
-// take does what a line says: it is a command or a message.
+// take processes one line, which is a command or a message.
 func (c *chat) take(ctx context.Context, text string, keys *keyboard) (leave bool, err error) {
 	if !strings.HasPrefix(text, "/") {
 		return c.say(ctx, text, keys)
@@ -253,7 +254,8 @@ func (c *chat) say(ctx context.Context, text string, keys *keyboard) (leave bool
 		}
 		w.notice("cancelling the run; ctrl-c again leaves")
 		asked.Go(func() {
-			// Leaving does not end the question: the run costs money until it is cancelled.
+			// The request uses the outer context: the run costs money until it is
+			// cancelled, also when the user leaves meanwhile.
 			_, err := ask[api.RunState](ctx, c.a, api.CancelRun{Run: current, Session: session, Reason: "your creator interrupted it"})
 			if err != nil {
 				w.notice("it cannot be cancelled: " + err.Error())
@@ -283,7 +285,7 @@ func (c *chat) say(ctx context.Context, text string, keys *keyboard) (leave bool
 	return leave, ended(end)
 }
 
-// history shows the session's last turns.
+// history prints the last n turns of the session.
 func (c *chat) history(ctx context.Context, n int) error {
 	if c.session == newSession || n < 1 {
 		return nil

@@ -101,7 +101,8 @@ func TestAgentCommands(t *testing.T) {
 	}
 }
 
-// watch follows a session until it has seen an event of a name, and interrupts.
+// watch follows a session until an event of the given name appears, then interrupts the
+// command.
 func (m *machine) watch(session, name string, args ...string) string {
 	m.t.Helper()
 	ctx, cancel := context.WithTimeout(m.t.Context(), patience)
@@ -155,7 +156,7 @@ func TestSessionCommands(t *testing.T) {
 		t.Errorf("what the model wrote steers the terminal: %q", out)
 	}
 
-	// Sending twice under one id is sending once, and shows the same end.
+	// Sending twice with one id sends one message and returns the same end.
 	once := asked[api.LoopEnd](m, "session", "send", "lucky", "hello", "--id", "monday")
 	if twice := asked[api.LoopEnd](m, "session", "send", "lucky", "hello", "--id", "monday"); twice != once {
 		t.Errorf("sent again: %+v, was %+v", twice, once)
@@ -198,7 +199,7 @@ func TestSessionCommands(t *testing.T) {
 	}
 }
 
-// cliEvent is a line of session events -o json.
+// cliEvent is one line of the output of session events -o json.
 type cliEvent struct {
 	Seq   uint64          `json:"seq"`
 	More  bool            `json:"more"`
@@ -243,7 +244,7 @@ func TestSessionHistory(t *testing.T) {
 		t.Errorf("%d lines, want %d:\n%s", strings.Count(out, "\n"), len(all), out)
 	}
 
-	// The transcript is seed 004's JSONL.
+	// See docs/reference/context.md, Transcript format.
 	raw := m.cli("session", "transcript", "lucky-main", "-o", "json")
 	var roles []string
 	for i, l := range lines[map[string]any](t, raw) {
@@ -381,7 +382,8 @@ func TestMoneyAndPolicyCommands(t *testing.T) {
 	}
 }
 
-// Where money comes from nowhere, it does not come.
+// TestFaucetOff checks that a deposit from the faucet is refused when the faucet is
+// disabled.
 func TestFaucetOff(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
@@ -462,7 +464,8 @@ func TestWithoutAnima(t *testing.T) {
 	}
 }
 
-// Shells complete every command, and the values that a flag can have.
+// TestCompletion checks that the shell completion covers every command and the values of
+// flags.
 func TestCompletion(t *testing.T) {
 	t.Parallel()
 	a := newMachine(t).app(nil, &bytes.Buffer{}, &bytes.Buffer{})

@@ -22,20 +22,21 @@ import (
 	"github.com/anima-run/anima/pkg/config"
 )
 
-// endpoint is where a running anima is; `anima up` writes it into its data
-// folder for the commands beside it.
+// endpoint holds the addresses of a running anima. `anima up` writes it into its data
+// folder for the other commands.
 type endpoint struct {
 	NATS  string `json:"nats"`
 	Token string `json:"token"`
 	HTTP  string `json:"http"`
 	Ops   string `json:"ops"`
 
-	Jaeger string `json:"jaeger,omitempty"` // page on which its traces can be looked at
+	Jaeger string `json:"jaeger,omitempty"` // URL of the Jaeger UI that shows its traces
 }
 
 const endpointFile = "endpoint.json"
 
-// dataDir is the folder that up uses and the other commands look into.
+// dataDir returns the data folder: the flag --data, ANIMA_DATA, or the default below the
+// user's home.
 func (a *app) dataDir() (string, error) {
 	if a.cli.Data != "" {
 		return a.cli.Data, nil
@@ -53,7 +54,7 @@ func (a *app) dataDir() (string, error) {
 	return filepath.Join(home, ".local", "share", "anima"), nil
 }
 
-// clientConfig are the settings of the commands that talk to a running anima.
+// clientConfig holds the settings of the commands that connect to a running anima.
 type clientConfig struct {
 	URL   string        `env:"nats_url"`
 	Token config.Secret `env:"nats_token"`
@@ -62,15 +63,15 @@ type clientConfig struct {
 	CA    string        `env:"nats_ca"`
 }
 
-// urlNamed reports whether a flag or the environment names the NATS to talk to.
+// urlNamed reports whether a flag or the environment sets the URL of NATS.
 func (a *app) urlNamed() bool {
 	url, _ := a.Lookup("ANIMA_NATS_URL")
 	return a.cli.NATS != "" || url != ""
 }
 
-// dialing says how to reach the anima that the command talks to: the one that is
-// named by a URL or a context, or the one that runs on the data folder. An error about
-// contexts counts as named.
+// dialing returns how to reach the anima that the command talks to: the one of a URL or a
+// context, or the one that runs on the data folder. named reports that a URL or context
+// was given; it is true also when contexts cannot be read.
 func (a *app) dialing() (d bus.Dialing, named bool, err error) {
 	var c clientConfig
 	if err := config.Load("", &c, a.Lookup); err != nil {
@@ -113,8 +114,9 @@ func (a *app) dialing() (d bus.Dialing, named bool, err error) {
 	return d, false, nil
 }
 
-// jaeger is the page of the Jaeger that traces can be looked at on: the one that
-// is named, or the one that the anima of the data folder sends to. Empty is none.
+// jaeger returns the base URL of the Jaeger UI: the one of the flag or of
+// ANIMA_JAEGER_URL, otherwise the one that the anima of the data folder exports to. It is
+// empty if there is none.
 func (a *app) jaeger(flag string) (string, error) {
 	named, _ := a.Lookup("ANIMA_JAEGER_URL")
 	if flag != "" {
@@ -128,7 +130,7 @@ func (a *app) jaeger(flag string) (string, error) {
 		return base, nil
 	}
 	if a.urlNamed() {
-		return "", nil // another anima's traces are elsewhere
+		return "", nil // traces of another anima may be in another Jaeger
 	}
 	if name, _, err := a.place(); err != nil || name != "" {
 		return "", err
@@ -139,10 +141,10 @@ func (a *app) jaeger(flag string) (string, error) {
 	}
 	data, err := os.ReadFile(filepath.Join(dir, endpointFile))
 	if err != nil {
-		return "", nil //nolint:nilerr // without it there are no links, and the command says what is wrong
+		return "", nil //nolint:nilerr // without an endpoint file there are no links; the command itself reports the fault
 	}
 	var ep endpoint
-	_ = json.Unmarshal(data, &ep) // the command says what is wrong with it
+	_ = json.Unmarshal(data, &ep) // the command itself reports a damaged file
 	return ep.Jaeger, nil
 }
 
@@ -153,18 +155,19 @@ func notRunning(dir string) error {
 	}
 }
 
-// bus connects a command to the services. The caller calls the function it gets.
+// bus connects the command to the services. The caller calls the returned function to
+// close the connection.
 func (a *app) bus() (*bus.Bus, func(), error) {
 	d, named, err := a.dialing()
 	if err != nil {
 		return nil, nil, err
 	}
-	// Through a forwarded port the addresses that the servers have among themselves
-	// lead nowhere, and to try them would hide what the named one said.
+	// Behind a forwarded port the addresses that the servers advertise cannot be reached;
+	// trying them would hide the error of the given address.
 	d.Outside = true
 	nc, err := bus.Dial(d)
 	if err != nil && !named && errors.Is(err, nats.ErrNoServers) {
-		dir, _ := a.dataDir() // it was found a moment ago
+		dir, _ := a.dataDir() // dialing has resolved it before
 		return nil, nil, notRunning(dir)
 	}
 	if err != nil {
@@ -178,10 +181,10 @@ func (a *app) bus() (*bus.Bus, func(), error) {
 	return b, func() { b.Close(); nc.Close() }, nil
 }
 
-// answerTimeout bounds one question of the command line.
+// answerTimeout is the timeout of one request of the command line.
 const answerTimeout = 10 * time.Second
 
-// ask asks one question on a connection of its own.
+// ask sends one request on a new connection and returns the answer.
 func ask[Resp any](ctx context.Context, a *app, req api.Message) (Resp, error) {
 	b, done, err := a.bus()
 	if err != nil {
@@ -195,7 +198,7 @@ func ask[Resp any](ctx context.Context, a *app, req api.Message) (Resp, error) {
 
 const outputJSON = "json"
 
-// print writes v as JSON, or as text made by the function.
+// print writes v as JSON, or as the text that the function writes, by the output format.
 func (a *app) print(v any, text func(io.Writer)) error {
 	if a.cli.Output == outputJSON {
 		enc := json.NewEncoder(a.Out)
@@ -208,7 +211,7 @@ func (a *app) print(v any, text func(io.Writer)) error {
 	return w.Flush()
 }
 
-// show asks a question and prints the answer.
+// show sends a request and prints the answer.
 func show[Resp any](ctx context.Context, a *app, req api.Message, text func(io.Writer, Resp)) error {
 	v, err := ask[Resp](ctx, a, req)
 	if err != nil {
@@ -217,8 +220,8 @@ func show[Resp any](ctx context.Context, a *app, req api.Message, text func(io.W
 	return a.print(v, func(w io.Writer) { text(w, v) })
 }
 
-// plain is text that cannot steer a terminal: what agents and models write is
-// printed as it is but for control characters.
+// plain replaces control characters other than newline and tab, so that text of agents
+// and models cannot control the terminal.
 func plain(s string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) && r != '\n' && r != '\t' {
@@ -228,7 +231,7 @@ func plain(s string) string {
 	}, s)
 }
 
-// line is the first line of a text, cut to n characters.
+// line returns the first line of a text, cut to n characters and made plain.
 func line(s string, n int) string {
 	s, _, _ = strings.Cut(strings.TrimSpace(s), "\n")
 	if r := []rune(s); len(r) > n {

@@ -13,12 +13,13 @@ import (
 	"github.com/anima-run/anima/pkg/bus"
 )
 
-// completeWait bounds what the completion of a name may take: the shell waits.
+// completeWait is the maximum time that the completion of a name may take, since the
+// shell blocks meanwhile.
 const completeWait = 2 * time.Second
 
-// predictors complete the names of what is there. Flags of the line are not read: the
-// environment and the selected context say which anima is asked. What cannot be asked
-// completes nothing.
+// predictors completes the names of agents, sessions, goals and contexts. It does not
+// read flags of the command line: the environment and the selected context determine the
+// anima that it queries. On any error it returns no completion.
 func (a *app) predictors(ctx context.Context) kongcompletion.Option {
 	return kongcompletion.WithPredictors(map[string]complete.Predictor{
 		"agent": a.predict(ctx, func(ctx context.Context, b *bus.Bus) []string {
@@ -46,7 +47,7 @@ func (a *app) predictors(ctx context.Context) kongcompletion.Option {
 			return names
 		}),
 		"context": complete.PredictFunc(func(complete.Args) []string {
-			all, _ := a.contexts() // the command says what is wrong with them
+			all, _ := a.contexts() // the command itself reports the error
 			return slices.Sorted(maps.Keys(all.Contexts))
 		}),
 	})

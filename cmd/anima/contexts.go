@@ -15,17 +15,17 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// place is an anima that the commands can talk to, by a name of the user's. Its
-// secrets are written to the file of contexts and nowhere else.
+// place is a context: an anima that the commands can connect to, with a name that the
+// user chose. Its secrets are written to the file of contexts and nowhere else.
 type place struct {
 	URL   string `json:"url"`
 	Token string `json:"token,omitempty"`
-	Creds string `json:"creds,omitempty"` // file
+	Creds string `json:"creds,omitempty"` // path of a file
 	NKey  string `json:"nkey,omitempty"`
-	CA    string `json:"ca,omitempty"` // file
+	CA    string `json:"ca,omitempty"` // path of a file
 }
 
-// places is the file of contexts.
+// places is the content of the file of contexts.
 type places struct {
 	Selected string           `json:"selected,omitempty"`
 	Contexts map[string]place `json:"contexts"`
@@ -33,7 +33,7 @@ type places struct {
 
 const contextsFile = "contexts.json"
 
-// configDir is the user's folder for settings.
+// configDir returns the user's folder for settings of anima.
 func (a *app) configDir() (string, error) {
 	if v, ok := a.Lookup("XDG_CONFIG_HOME"); ok && v != "" {
 		return filepath.Join(v, "anima"), nil
@@ -45,8 +45,8 @@ func (a *app) configDir() (string, error) {
 	return filepath.Join(home, ".config", "anima"), nil
 }
 
-// contexts reads the file of contexts; no file is no contexts. A file that others
-// may read is refused: it holds credentials.
+// contexts reads the file of contexts. A missing file is an empty list. A file that other
+// users may read is refused, because it holds credentials.
 func (a *app) contexts() (places, error) {
 	out := places{Contexts: map[string]place{}}
 	dir, err := a.configDir()
@@ -77,7 +77,7 @@ func (a *app) contexts() (places, error) {
 	return out, nil
 }
 
-// keep writes the file of contexts: a reader finds the old one or the new one.
+// keep writes the file of contexts atomically: a reader finds the old or the new content.
 func (a *app) keep(p places) error {
 	dir, err := a.configDir()
 	if err != nil {
@@ -96,9 +96,9 @@ func (a *app) keep(p places) error {
 	return nil
 }
 
-// place is the context that a command uses, and its name; "" is none. A URL that is
-// named comes before a context that is named, before the data folder that is named,
-// before the selected context.
+// place returns the context that a command uses and its name; an empty name means none.
+// The order of precedence is a URL, a named context, a named data folder, and the
+// selected context.
 func (a *app) place() (string, place, error) {
 	if a.urlNamed() {
 		return "", place{}, nil
@@ -112,7 +112,7 @@ func (a *app) place() (string, place, error) {
 		return "", place{}, nil
 	}
 	if _, err := a.configDir(); err != nil && name == "" {
-		return "", place{}, nil //nolint:nilerr // no folder has no contexts
+		return "", place{}, nil //nolint:nilerr // without a folder for settings there are no contexts
 	}
 	all, err := a.contexts()
 	if err != nil {
@@ -154,7 +154,7 @@ type contextAddCmd struct {
 	Select    bool   `help:"Select it."`
 }
 
-// Help is shown by --help.
+// Help returns the text that --help prints below the usage.
 func (contextAddCmd) Help() string {
 	return `Contexts are kept in ~/.config/anima/contexts.json, readable by you alone. A
 command talks to, in this order: --nats or ANIMA_NATS_URL, --context, ANIMA_CONTEXT,
@@ -165,7 +165,7 @@ Examples:
   anima context add lab nats://127.0.0.1:4222 --token-file token`
 }
 
-// maxSecret bounds what is read of a file with a secret, in bytes.
+// maxSecret is the maximum number of bytes that is read of a file with a secret.
 const maxSecret = 16 << 10
 
 func (c contextAddCmd) Run(a *app) error {
@@ -196,8 +196,8 @@ func (c contextAddCmd) Run(a *app) error {
 	return a.print(p.view(c.Name, all.Selected), func(w io.Writer) { fmt.Fprintf(w, "context %s is %s\n", c.Name, redacted(p.URL)) })
 }
 
-// secret reads a secret from a file, "" for no file. A file without a secret is an
-// error, as is one that is too large to be one.
+// secret reads a secret from a file; it returns "" if no file is named. A file without a
+// secret and a file of more than maxSecret bytes are errors.
 func (a *app) secret(file string) (string, error) {
 	if file == "" {
 		return "", nil
@@ -208,7 +208,7 @@ func (a *app) secret(file string) (string, error) {
 		if err != nil {
 			return "", &api.Error{Code: api.Invalid, Message: err.Error(), Next: "name a file that holds the secret, or - for standard input"}
 		}
-		defer func() { _ = f.Close() }() // only read
+		defer func() { _ = f.Close() }() // read only: a Close error loses no data
 		in = f
 	}
 	data, err := io.ReadAll(io.LimitReader(in, maxSecret+1))
@@ -225,7 +225,7 @@ func (a *app) secret(file string) (string, error) {
 	return text, nil
 }
 
-// contextView is a context as it may be shown.
+// contextView is a context without its secrets.
 type contextView struct {
 	Name     string `json:"name"`
 	Selected bool   `json:"selected"`
@@ -248,7 +248,8 @@ func (p place) view(name, selected string) contextView {
 	return v
 }
 
-// redacted is a URL, or a list of them, without what stands before @.
+// redacted returns a URL, or a comma-separated list of them, without the user
+// information.
 func redacted(urls string) string {
 	all := strings.Split(urls, ",")
 	for i, u := range all {

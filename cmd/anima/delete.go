@@ -15,7 +15,7 @@ type agentDeleteCmd struct {
 	Reason string `help:"Why." default:"its creator does not need it any more"`
 }
 
-// Help is shown by --help.
+// Help returns the text that --help prints below the usage.
 func (agentDeleteCmd) Help() string {
 	return `Its runs are cancelled, its sessions take no messages, its goal is given up and its
 schedule is cleared. Transcripts, decisions and the ledger stay. An agent whose
@@ -46,7 +46,7 @@ type sessionCreateCmd struct {
 	ID    string `help:"Your id for this session: creating it twice creates one."`
 }
 
-// Help is shown by --help.
+// Help returns the text that --help prints below the usage.
 func (sessionCreateCmd) Help() string {
 	return `Examples:
   anima session create lucky --id billing

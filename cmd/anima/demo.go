@@ -25,8 +25,7 @@ type demoCmd struct {
 	Keep bool `help:"Keep the demo's folder and print it."`
 }
 
-// Run tells the whole story in a fresh folder and fails when any part of it did
-// not happen.
+// Run executes the demo in a new folder. It fails if any step did not happen.
 func (c demoCmd) Run(ctx context.Context, a *app) error {
 	dir, err := os.MkdirTemp("", "anima-demo-")
 	if err != nil {
@@ -35,7 +34,7 @@ func (c demoCmd) Run(ctx context.Context, a *app) error {
 	if c.Keep {
 		defer fmt.Fprintln(a.Err, "the demo's data is in", dir)
 	} else {
-		defer func() { _ = os.RemoveAll(dir) }() // what cannot be removed is in the temporary folder
+		defer func() { _ = os.RemoveAll(dir) }() // a remainder is in the temporary folder
 	}
 	s, err := a.open(ctx, dir, demoLookup(a.Lookup), false)
 	if err != nil {
@@ -62,22 +61,22 @@ func (c demoCmd) Run(ctx context.Context, a *app) error {
 	return d.report()
 }
 
-// story is the demo as it is told.
+// story is the state of the demo.
 type story struct {
 	app    *app
 	bus    *bus.Bus
 	began  time.Time
 	out    *progress
 	events chan bus.Stored
-	lost   chan error // why no more events come
+	lost   chan error // the error that ended the subscription to events
 	ends   []api.LoopEnd
 	turns  []api.Turn
-	seen   map[string]bool // turns, by id
+	seen   map[string]bool // turns that were printed, by id
 	sum    summary
 	told   bool
 }
 
-// summary is what the demo prints with -o json.
+// summary is the output of the demo with -o json.
 type summary struct {
 	Turns     []demoTurn       `json:"turns"`
 	Balances  []api.Balance    `json:"balances"`
@@ -151,7 +150,8 @@ func (d *story) tell(ctx context.Context) error {
 	return d.check(ctx, lucky, nova)
 }
 
-// other fits the end of a run of the agent that is not the one named.
+// other returns a condition for until: the end of a run of the agent other than the given
+// run.
 func other(agent, run string) func(api.LoopEnd) bool {
 	return func(e api.LoopEnd) bool { return e.Agent == agent && e.Run != run }
 }
@@ -168,7 +168,7 @@ func (d *story) birth(ctx context.Context, source string) (api.Agent, error) {
 	return g, nil
 }
 
-// ask sends a message and waits for the end of its run, whose id it returns.
+// ask sends a message, waits for the end of its run and returns the run's id.
 func (d *story) ask(ctx context.Context, agent, text, what string) (string, error) {
 	before := len(d.ends)
 	acc, err := bus.Call[api.Accepted](ctx, d.bus, api.SendMessage{Agent: agent, Content: text})
@@ -179,8 +179,8 @@ func (d *story) ask(ctx context.Context, agent, text, what string) (string, erro
 	return acc.Run, d.until(ctx, before, what, func(e api.LoopEnd) bool { return e.Run == acc.Run })
 }
 
-// until prints what happens until a run has ended that fits. It looks at the
-// ends that came after the first ones, too: runs of two agents end in any order.
+// until prints events until the end of a run fits. It examines the ends from index first
+// on, because runs of two agents may end in any order.
 func (d *story) until(ctx context.Context, first int, what string, fits func(api.LoopEnd) bool) error {
 	for slices.IndexFunc(d.ends[first:], fits) < 0 {
 		d.out.waiting(what)
@@ -223,7 +223,7 @@ func (d *story) event(ctx context.Context, m bus.Stored) error {
 	return nil
 }
 
-// brief is the event on one line; "" where there is nothing worth one.
+// brief returns the event as one line, or "" for an event that the demo does not print.
 func (e event) brief() string {
 	switch e.name {
 	case "tool_start":
@@ -267,7 +267,7 @@ func (d *story) show(ctx context.Context, end api.LoopEnd) error {
 	return nil
 }
 
-// check proves that all of it happened, from the services' own books.
+// check verifies the outcome of the demo by the services' own records.
 func (d *story) check(ctx context.Context, agents ...api.Agent) error {
 	var paid api.Micros
 	calls := map[string]bool{}

@@ -8,7 +8,7 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// The demo takes none of anima's settings, however wrong they are.
+// demoMachine returns a machine with invalid settings, none of which the demo may use.
 func demoMachine(t *testing.T) *machine {
 	m := newMachine(t)
 	m.env["ANIMA_NATS_REPLICAS"] = "3"

@@ -31,7 +31,7 @@ import (
 
 var update = flag.Bool("update", false, "write the generated docs")
 
-// compare checks a generated file, or writes it with -update.
+// compare compares a generated file with the one in docs, or writes it with -update.
 func compare(t *testing.T, file, got string) {
 	t.Helper()
 	file = filepath.Join("..", "..", "docs", file)
@@ -82,7 +82,7 @@ second it is nine tenths of what the process's cgroup may use, if that is bounde
 		t.Fatal(err)
 	}
 	for l := range strings.Lines(tables.String()) {
-		// Programs have no flags for these: the second column goes.
+		// Services have no flags for these settings, so the second column is removed.
 		if cells := strings.SplitN(l, "|", 4); len(cells) == 4 {
 			l = "|" + cells[1] + "|" + cells[3]
 		}
@@ -92,7 +92,8 @@ second it is nine tenths of what the process's cgroup may use, if that is bounde
 	compare(t, "config.md", out.String())
 }
 
-// TestAgentDoc keeps the list of default tools in docs/agent.md what the code says.
+// TestAgentDoc checks that the list of default tools in docs/agent.md agrees with the
+// code.
 func TestAgentDoc(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "agent.md"))
@@ -117,7 +118,8 @@ func TestAgentDoc(t *testing.T) {
 	compare(t, "agent.md", head+begin+b.String()+end+tail)
 }
 
-// devDoc says where anima up has other defaults than a service alone.
+// devDoc returns the table of the defaults in which anima up differs from a service that
+// runs alone.
 func devDoc(t *testing.T) string {
 	defaults := map[string]string{}
 	for _, f := range known() {
@@ -138,19 +140,19 @@ func devDoc(t *testing.T) string {
 	return b.String()
 }
 
-// series is one line of a metrics page.
+// series matches one line of a metrics page.
 var series = regexp.MustCompile(`^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? `)
 
-// label is a name in front of a quoted value.
+// label matches a label of a series with its quoted value.
 var label = regexp.MustCompile(`([a-zA-Z_][a-zA-Z0-9_]*)="(?:[^"\\]|\\.)*"`)
 
 type instrument struct {
 	kind, help string
-	said       bool // there is a value
+	said       bool // at least one series has a value
 	labels     map[string]bool
 }
 
-// scrape reads a metrics page, without what the Go runtime and the process say.
+// scrape parses a metrics page, without the metrics of the Go runtime and of the process.
 func scrape(t *testing.T, url string) map[string]*instrument {
 	t.Helper()
 	all := map[string]*instrument{}
@@ -197,8 +199,8 @@ func scrape(t *testing.T, url string) map[string]*instrument {
 	return all
 }
 
-// declared finds the names of all instruments in the source, so that none is
-// missing because the story below does not touch it.
+// declared returns the names of all instruments that the source declares, so that the
+// document has also those that the test below does not use.
 func declared(t *testing.T) []string {
 	t.Helper()
 	names := map[string]bool{"anima_telemetry_spans": true, "anima_build_info": true}
@@ -221,7 +223,7 @@ func declared(t *testing.T) []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
-// unit is what an instrument counts in, "" where that is events.
+// unit returns the unit of an instrument; "" means a count of events.
 func unit(name string) string {
 	switch {
 	case strings.HasSuffix(name, "_seconds"):
@@ -234,7 +236,7 @@ func unit(name string) string {
 	return ""
 }
 
-// poison puts a message into the stream of m that none of its readers can read.
+// poison publishes a message on the subject of m that no consumer can decode.
 func (r *running) poison(m api.Message) {
 	r.t.Helper()
 	nc, err := nats.Connect(r.NATS, nats.Token(r.token))
@@ -256,8 +258,8 @@ func TestMetricsDoc(t *testing.T) {
 	m.env["OTEL_EXPORTER_OTLP_PROTOCOL"] = "http/protobuf"
 	m.env["ANIMA_DRAIN"] = "10ms"
 
-	// A story that makes every instrument say something. What is in hand at the end
-	// of one anima is delivered to the next one again.
+	// These commands make every instrument record a value. A run that is in progress when
+	// the first anima ends is redelivered to the next one.
 	u := m.up()
 	m.cli("session", "send", "lucky", "slow", "--no-wait")
 	m.watch("lucky-main", "loop_execute")
@@ -316,14 +318,15 @@ func TestMetricsDoc(t *testing.T) {
 	compare(t, "metrics.md", out.String())
 }
 
-// span is a span or a block of code of a document.
+// span matches a code span or a code block of a document.
 var span = regexp.MustCompile("(?s)```.*?```|`[^`]+`")
 
-// called is a command in code, with the rest of its line. In "-n anima" and "-d anima" the
-// word names a namespace and a database.
+// called matches a command in code, with the rest of its line. In "-n anima" and "-d
+// anima" the word is the name of a namespace and of a database.
 var called = regexp.MustCompile(`(?m)(^|[^\w./-]|\.bin/)anima ((?:[a-z]+|--)[^\n|;&)` + "`" + `]*)`)
 
-// TestCommandsOfTheDocs: each command that a document names exists, and so do its flags.
+// TestCommandsOfTheDocs checks that each command that a document names exists, with its
+// flags.
 func TestCommandsOfTheDocs(t *testing.T) {
 	t.Parallel()
 	model := newMachine(t).app(nil, &bytes.Buffer{}, &bytes.Buffer{}).parser(t.Context(), func(int) {}).Model
@@ -361,7 +364,7 @@ func TestCommandsOfTheDocs(t *testing.T) {
 	}
 }
 
-// unknown says which of the words is no command or flag of the program; "" is none.
+// unknown returns which of the words is not a command or flag of the program, or "".
 func unknown(n *kong.Node, words []string) string {
 	for len(words) > 0 && len(n.Children) > 0 && !strings.HasPrefix(words[0], "-") {
 		i := slices.IndexFunc(n.Children, func(c *kong.Node) bool { return c.Name == words[0] })
@@ -371,7 +374,7 @@ func unknown(n *kong.Node, words []string) string {
 		n, words = n.Children[i], words[1:]
 	}
 	for _, w := range words {
-		if w == "#" { // a comment
+		if w == "#" { // start of a comment
 			break
 		}
 		name, long := strings.CutPrefix(w, "--")

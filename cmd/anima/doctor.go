@@ -22,7 +22,7 @@ type doctorCmd struct {
 	Ops []string `help:"Ops addresses of services that run alone, such as http://127.0.0.1:9090." placeholder:"URL"`
 }
 
-// Help is shown by --help.
+// Help returns the text that --help prints below the usage.
 func (doctorCmd) Help() string {
 	return `Checks everything that can be checked from outside and changes nothing: the disk and
 its reserve, who may read the secrets, whether databases and streams belong together
@@ -41,7 +41,7 @@ Examples:
   anima doctor --nats nats://127.0.0.1:4222 --ops http://127.0.0.1:9090`
 }
 
-// doctor collects what the checks find.
+// doctor collects the findings of the checks.
 type doctor struct {
 	app      *app
 	show     *progress
@@ -65,7 +65,7 @@ func (d *doctor) found(all ...host.Finding) {
 	}
 }
 
-// Run makes all checks.
+// Run makes all checks and prints the findings. It fails if one of them is a fault.
 func (c doctorCmd) Run(ctx context.Context, a *app) error {
 	d := &doctor{app: a, show: newProgress(a), findings: []host.Finding{}}
 	if err := c.look(ctx, a, d); err != nil {
@@ -125,14 +125,14 @@ func (c doctorCmd) look(ctx context.Context, a *app, d *doctor) error {
 		d.ledger(ctx, b, &cfg)
 		return nil
 	}
-	if api.CodeOf(err) != api.Unavailable { // one may be running
+	if api.CodeOf(err) != api.Unavailable { // other errors mean that an anima may be running
 		d.add("anima", host.LevelFault, "mend that and look again", "it cannot be asked: %v", err)
 		return nil
 	}
 	return d.stopped(ctx, dir, cfg)
 }
 
-// stopped looks at a folder that no anima uses.
+// stopped checks a data folder that no running anima uses.
 func (d *doctor) stopped(ctx context.Context, dir string, cfg host.Config) error {
 	d.add("anima", host.LevelOK, "", "none is running on %s: the folder itself is looked at", dir)
 	at := filepath.Join(dir, "nats")
@@ -181,7 +181,7 @@ func (d *doctor) stopped(ctx context.Context, dir string, cfg host.Config) error
 	return nil
 }
 
-// running looks at services through NATS and their ops ports.
+// running checks running services over NATS and their ops ports.
 func (d *doctor) running(ctx context.Context, b *bus.Bus, ops []string) {
 	d.streams(ctx, b)
 	d.locks(ctx, b)
@@ -200,7 +200,7 @@ func (d *doctor) running(ctx context.Context, b *bus.Bus, ops []string) {
 	}
 }
 
-// diagnosed asks a process what it finds in its own stores.
+// diagnosed requests the findings of a process about its own stores.
 func diagnosed(ctx context.Context, url string) ([]host.Finding, error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
 	defer cancel()
@@ -212,7 +212,7 @@ func diagnosed(ctx context.Context, url string) ([]host.Finding, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = res.Body.Close() }() // only read from
+	defer func() { _ = res.Body.Close() }() // read only
 	if res.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("%s/diagnose: %s", url, res.Status)
 	}

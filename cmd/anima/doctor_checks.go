@@ -16,7 +16,7 @@ import (
 	"github.com/anima-run/anima/services/treasury"
 )
 
-// folder checks the disk of a data folder and who may read what is secret in it.
+// folder checks the disk of a data folder and the modes of the secret files in it.
 func (d *doctor) folder(dir string, cfg host.Config) {
 	mib := cfg.DiskReserve
 	if mib > 0 {
@@ -61,7 +61,7 @@ func (d *doctor) folder(dir string, cfg host.Config) {
 			open++
 			level := host.LevelFault
 			if name == "." {
-				level = host.LevelWarn // what is secret in it has modes of its own
+				level = host.LevelWarn // secret files have their own modes
 			}
 			d.add("secrets", level, "chmod go= "+word(filepath.Join(dir, name)), "%s can be used by other users of this machine: its mode is %04o", filepath.Join(dir, name), info.Mode().Perm())
 		}
@@ -71,7 +71,7 @@ func (d *doctor) folder(dir string, cfg host.Config) {
 	}
 }
 
-// clockWarns is how far two clocks may be apart.
+// clockWarns is the difference between two clocks above which the doctor warns.
 const clockWarns = 5 * time.Second
 
 // streams checks streams, consumers and the server's clock.
@@ -99,10 +99,11 @@ func (d *doctor) streams(ctx context.Context, b *bus.Bus) {
 	}
 }
 
-// lockWarns is how long a lock past its time may be there: until its next use.
+// lockWarns is how long a lock may be past its expiry before the doctor warns. An expired
+// lock is replaced by the next run of its session.
 const lockWarns = 10 * time.Minute
 
-// locks looks for session locks past their time.
+// locks counts the session locks and those that are past their expiry.
 func (d *doctor) locks(ctx context.Context, b *bus.Bus) {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
@@ -135,7 +136,7 @@ func (d *doctor) locks(ctx context.Context, b *bus.Bus) {
 	}
 }
 
-// models asks the router what can be used.
+// models checks that the router has models that can be used.
 func (d *doctor) models(ctx context.Context, b *bus.Bus) {
 	d.show.waiting("models")
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
@@ -158,8 +159,9 @@ func (d *doctor) models(ctx context.Context, b *bus.Bus) {
 	d.add("models", host.LevelOK, "", "%d of %d models can be used", usable, len(all.Models))
 }
 
-// ledger walks the ledger: in its database if that is at hand, otherwise treasury
-// does, for as long as an answer may take.
+// ledger verifies the hash chain and the postings of the ledger: directly in its database
+// if cfg is given, otherwise by a request to treasury, which must answer within the
+// request's timeout.
 func (d *doctor) ledger(ctx context.Context, b *bus.Bus, cfg *host.Config) {
 	began := time.Now()
 	var report api.LedgerReport

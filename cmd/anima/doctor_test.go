@@ -9,8 +9,8 @@ import (
 	"github.com/anima-run/anima/pkg/host"
 )
 
-// examined runs the doctor, which must end with a code, and returns its findings that
-// are not ok.
+// examined runs the doctor, checks its exit code and returns the findings that are not
+// ok.
 func examined(m *machine, code int) (bad []host.Finding) {
 	m.t.Helper()
 	r := m.run("", "doctor", "-o", "json")
@@ -34,8 +34,8 @@ func examined(m *machine, code int) (bad []host.Finding) {
 	return bad
 }
 
-// TestDoctor: a sound anima is sound while it runs and after, and each thing that is
-// broken is a fault that says what to do.
+// TestDoctor checks that the doctor finds no fault in an intact anima, running and
+// stopped, and one fault with a remedy for each thing that the test breaks.
 func TestDoctor(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
@@ -61,7 +61,7 @@ func TestDoctor(t *testing.T) {
 	}{
 		{func(data string) error { return os.Chmod(filepath.Join(data, "token"), 0o644) }, "secrets", "can be used by other users"},
 		{func(data string) error {
-			return os.WriteFile(filepath.Join(data, providerFile), []byte("{}"), 0o644) //nolint:gosec // open on purpose
+			return os.WriteFile(filepath.Join(data, providerFile), []byte("{}"), 0o644) //nolint:gosec // readable by others on purpose
 		}, "secrets", providerFile + " can be used by other users"},
 		{func(data string) error { return os.Remove(filepath.Join(data, "social", "social.db")) }, "social", "is missing"},
 		{func(data string) error {

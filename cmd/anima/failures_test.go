@@ -8,14 +8,14 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// Every command that fails says what to do next: with names that nothing has, each is
-// tried against an anima that runs, and against none.
+// TestFailuresNameTheNextCommand runs every command with names that do not exist, with
+// and without a running anima, and checks that each error names the next step.
 func TestFailuresNameTheNextCommand(t *testing.T) {
 	t.Parallel()
 	u := newMachine(t).up()
 	nothing := &machine{t: t, env: map[string]string{"HOME": t.TempDir()}}
 	parser := u.app(nil, &bytes.Buffer{}, &bytes.Buffer{}).parser(t.Context(), func(int) {})
-	own := map[string]bool{"up": true, "init": true, "demo": true, "chat": true, "completion": true, "doctor": true} // they start something, or ask
+	own := map[string]bool{"up": true, "init": true, "demo": true, "chat": true, "completion": true, "doctor": true} // these start something or read from a terminal
 	failed := 0
 	for _, leaf := range parser.Model.Leaves(true) {
 		args := words(leaf)
@@ -40,7 +40,7 @@ func TestFailuresNameTheNextCommand(t *testing.T) {
 	}
 }
 
-// words are a command with arguments that nothing has.
+// words returns a command line for the leaf, with arguments that no object has.
 func words(leaf *kong.Node) []string {
 	var args []string
 	for n := leaf; n.Parent != nil; n = n.Parent {

@@ -13,19 +13,21 @@ import (
 	"github.com/anima-run/anima/pkg/bus"
 )
 
-// errOver ends following.
+// errOver is the cause with which following ends after the end of the watched run.
 var errOver = errors.New("over")
 
-// errBroken is why a use of a connection ends that broke.
+// errBroken is the cause with which a use of a connection ends after the connection
+// broke.
 var errBroken = errors.New("the connection broke")
 
-// lookAgain is how long to wait between two attempts to find a server that is away.
+// lookAgain is the wait between two attempts to reach a server.
 const lookAgain = 250 * time.Millisecond
 
-// steady calls use with a connection to the services. When the connection breaks,
-// the context of use ends; steady looks for the services where they are then, and
-// calls use again. It ends with use, or with ctx. A server that cannot be reached
-// at the first attempt is an error at once.
+// steady calls use with a connection to the services. When the connection breaks, steady
+// cancels the context of use, reconnects at the current address of the services and calls
+// use again. It returns when use returns without a broken connection or when ctx ends. If
+// the first connection fails, it returns that error at once. away(true) is called when
+// the server cannot be reached, away(false) when it can be again.
 func (a *app) steady(ctx context.Context, away func(bool), use func(context.Context, *bus.Bus) error) error {
 	b, done, err := a.bus()
 	for err == nil {
@@ -40,7 +42,7 @@ func (a *app) steady(ctx context.Context, away func(bool), use func(context.Cont
 	return err
 }
 
-// whole calls use and says whether it ended because the connection broke.
+// whole calls use and reports whether use ended because the connection broke.
 func whole(ctx context.Context, b *bus.Bus, use func(context.Context, *bus.Bus) error) (bool, error) {
 	once, cancel := context.WithCancelCause(ctx)
 	var wg sync.WaitGroup
@@ -55,11 +57,12 @@ func whole(ctx context.Context, b *bus.Bus, use func(context.Context, *bus.Bus) 
 		}
 	})
 	err := use(once, b)
-	// What came to its end needs no other connection.
+	// A use that completed needs no other connection.
 	return err != nil && !errors.Is(err, errOver) && ctx.Err() == nil && errors.Is(context.Cause(once), errBroken), err
 }
 
-// again connects when the services are there, and says when they are not.
+// again reconnects, with an attempt every lookAgain, until it succeeds or ctx ends. It
+// reports to away when the first attempt fails and when a later one succeeds.
 func (a *app) again(ctx context.Context, away func(bool)) (*bus.Bus, func(), error) {
 	for try := 0; ; try++ {
 		b, done, err := a.bus()
@@ -80,35 +83,36 @@ func (a *app) again(ctx context.Context, away func(bool)) (*bus.Bus, func(), err
 	}
 }
 
-// watcher follows a session: events from the stream, by their sequence numbers, and
-// live pieces of what the model writes. It survives the server's restart.
+// watcher follows a session. It reads events from the stream by their sequence numbers,
+// and the live pieces of a completion from subscriptions. It continues over a restart of
+// the server.
 type watcher struct {
 	a       *app
 	view    *viewer
 	notice  func(string)
-	message *api.SendMessage // that is sent first; nil is none
+	message *api.SendMessage // sent first; nil: no message
 	away    bool
 
 	repeated bool   // the message may have been sent before
-	after    uint64 // the last event that was seen
+	after    uint64 // sequence of the last event that was read
 
-	mu      sync.Mutex // of what follows; the goroutine of follow alone writes session and run
+	mu      sync.Mutex // guards the fields below; only the goroutine of follow writes session and run
 	session string
-	run     string       // the run that is watched; "" is all
-	early   []live       // what came before the run of the message was known
-	end     *api.LoopEnd // of the run
+	run     string       // the watched run; "": all runs
+	early   []live       // pieces that arrived before the message's run was known
+	end     *api.LoopEnd // end of the watched run
 }
 
 func (a *app) watcher(out io.Writer) *watcher {
 	w := &watcher{a: a, view: newViewer(out, a.cli.Output == outputJSON)}
 	w.notice = w.view.note
-	if w.view.json { // the output is for programs
+	if w.view.json { // keep JSON output free of other text
 		w.notice = func(s string) { fmt.Fprintln(a.Err, "  ("+s+")") }
 	}
 	return w
 }
 
-// follow shows the session until the watched run ends, or until ctx does.
+// follow shows the session until the watched run ends or ctx ends.
 func (w *watcher) follow(ctx context.Context) error {
 	err := w.a.steady(ctx, func(away bool) {
 		w.away = away
@@ -139,7 +143,7 @@ func (w *watcher) once(ctx context.Context, b *bus.Bus) error {
 		read func([]byte) (live, error)
 	}{{api.StreamDelta{Session: w.session}, liveDelta}, {api.Thinking{Session: w.session}, liveThinking}} {
 		subject := l.of.Subject().String()
-		if w.session == newSession { // its id is not known before the message is sent
+		if w.session == newSession { // the id is known only after the message was sent
 			subject = l.of.Subject().All()
 		}
 		ready := make(chan struct{})
@@ -178,7 +182,7 @@ func (w *watcher) once(ctx context.Context, b *bus.Bus) error {
 	}
 }
 
-// place finds out which session is followed.
+// place determines the session to follow.
 func (w *watcher) place(ctx context.Context, b *bus.Bus) error {
 	if w.session != "" {
 		return nil
@@ -195,17 +199,17 @@ func (w *watcher) place(ctx context.Context, b *bus.Bus) error {
 
 const newSession = "new"
 
-// begin sends the message, unless that was done, and finds out where its run's
-// events begin. Runs of a session are one after the other, so the events of a fresh run
-// begin after the beginning of the last one, which may be its own; those of a repeated
-// one may lie anywhere.
+// begin sends the message, unless that is done, and determines the sequence after which
+// the events of its run begin. The runs of a session are sequential, so the events of a
+// new run come after the beginning of the session's last run, which may be the new run
+// itself. The events of a repeated message's run may be anywhere in the stream.
 func (w *watcher) begin(ctx context.Context, b *bus.Bus) error {
 	if w.message == nil || w.run != "" {
 		return nil
 	}
 	acc, err := callFor[api.Accepted](ctx, b, *w.message)
 	for tries := 0; w.away && api.ReasonOf(err) == api.ReasonNoAnswer && ctx.Err() == nil && tries < 6; tries++ {
-		acc, err = callFor[api.Accepted](ctx, b, *w.message) // the services come up after their NATS
+		acc, err = callFor[api.Accepted](ctx, b, *w.message) // the services start after their NATS server
 	}
 	if err != nil {
 		return err
@@ -218,21 +222,21 @@ func (w *watcher) begin(ctx context.Context, b *bus.Bus) error {
 	return err
 }
 
-// watched is the run and the session that are watched.
+// watched returns the run and the session that are watched.
 func (w *watcher) watched() (run, session string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.run, w.session
 }
 
-// watches says whether a run is one that is watched.
+// watches reports whether the run is watched.
 func (w *watcher) watches(run string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.run == "" || w.run == run
 }
 
-// piece takes a live message of the session, of this run or another.
+// piece processes a live message of the session, of the watched run or another.
 func (w *watcher) piece(l live) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -247,8 +251,8 @@ func (w *watcher) piece(l live) {
 	}
 }
 
-// accepted notes the run of the message, and shows the pieces that came before it
-// was known.
+// accepted stores the run of the message, and shows the pieces that arrived before it was
+// known.
 func (w *watcher) accepted(acc api.Accepted) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -261,10 +265,10 @@ func (w *watcher) accepted(acc api.Accepted) {
 	w.early = nil
 }
 
-// errMerged goes on with the run that took the watched one in.
+// errMerged restarts following with the run that the watched one was merged into.
 var errMerged = errors.New("merged")
 
-// stored takes a message of the stream.
+// stored processes a message of the stream.
 func (w *watcher) stored(m bus.Stored, events []api.Subject) error {
 	all, err := bus.Expand(m, events...)
 	if err != nil {
@@ -301,12 +305,13 @@ func (w *watcher) event(m bus.Stored) error {
 	return w.over(end)
 }
 
-// over notes the end of the watched run, or watches the one that took it in.
+// over stores the end of the watched run. If the run was merged, it watches the run that
+// it was merged into.
 func (w *watcher) over(end api.LoopEnd) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if end.Fate == api.FateMerged && end.Into != "" {
-		w.run, w.after = end.Into, 0 // it may be over
+		w.run, w.after = end.Into, 0 // that run may have ended
 		w.view.joins(end.Into)
 		return errMerged
 	}
@@ -314,15 +319,17 @@ func (w *watcher) over(end api.LoopEnd) error {
 	return errOver
 }
 
-// How often loop is asked about the run, and how long the event of its end may take
-// after loop has said that it is over.
+// checkEvery is the interval at which the watcher requests the state of the run from
+// loop. endEvent is how long it waits for the run's end event after loop has reported the
+// run as ended.
 const (
 	checkEvery = 5 * time.Second
 	endEvent   = 3 * time.Second
 )
 
-// check asks how far the run is: its end counts also where its event was lost with
-// the end of a stream. It says when the message waits for its session.
+// check requests the state of the run periodically and ends the watch when the run has
+// ended, also if its end event was lost with the end of a stream. It reports once when
+// the message waits for its session.
 func (w *watcher) check(ctx context.Context, b *bus.Bus, cancel context.CancelCauseFunc) {
 	said := false
 	for wait := time.Second; ; wait = checkEvery {
@@ -334,7 +341,7 @@ func (w *watcher) check(ctx context.Context, b *bus.Bus, cancel context.CancelCa
 		w.mu.Unlock()
 		st, err := callFor[api.RunState](ctx, b, req)
 		switch {
-		case err != nil: // it is asked again
+		case err != nil: // retried after checkEvery
 		case st.Status == api.RunQueued && !said && !w.view.json:
 			said = true
 			w.notice("the session is busy; the message waits")
@@ -357,7 +364,7 @@ func (w *watcher) check(ctx context.Context, b *bus.Bus, cancel context.CancelCa
 	}
 }
 
-// pause says whether d passed before ctx ended.
+// pause waits for d and reports false if ctx ended first.
 func pause(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -369,8 +376,8 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// input is what began a run, as far as it is known: its first turn has it once that
-// is stored, the queue until then.
+// input returns the message that began a run: from its first turn if that is stored,
+// otherwise from the queue. It is "" if neither has it.
 func (w *watcher) input(ctx context.Context, b *bus.Bus, run string) string {
 	if t, err := callFor[api.Turn](ctx, b, api.GetTurn{Turn: run + ".1"}); err == nil {
 		return t.Input

@@ -10,15 +10,14 @@ import (
 	"github.com/anima-run/anima/pkg/disk/disktest"
 )
 
-// ready waits until the probe answers with a status, and returns what it says.
+// ready waits until the readiness probe answers with the status, and returns its body.
 func (r *running) ready(status int) string {
 	r.t.Helper()
 	return until(r.t, func() response { return get(r.t, r.Ops+"/readyz", nil) }, func(v response) bool { return v.status == status }).body
 }
 
-// TestFullDisk fills the disk of an anima with a run under way: nothing is accepted
-// then, and each refusal says why. When there is space again it all goes on, the run
-// too, without a restart.
+// TestFullDisk fills the disk while a run is in progress. Messages are then refused with
+// the reason. After space is freed, new messages and the run continue without a restart.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	disktest.Run(t, 128*disk.MiB, func(t *testing.T, dir string) {
@@ -39,7 +38,7 @@ func TestFullDisk(t *testing.T) {
 		if res.status != http.StatusInsufficientStorage || !strings.Contains(res.body, api.ReasonNoSpace) {
 			t.Errorf("a message over HTTP: %d %s, want 507 and %s", res.status, res.body, api.ReasonNoSpace)
 		}
-		until(t, u.log, func(log string) bool { return strings.Contains(log, "critical write error") }) // of the run under way
+		until(t, u.log, func(log string) bool { return strings.Contains(log, "critical write error") }) // of the run in progress
 
 		free()
 		u.ready(http.StatusOK)

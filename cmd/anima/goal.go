@@ -24,7 +24,7 @@ type goalListCmd struct {
 	Status string `help:"Only active, completed, failed or cancelled ones." enum:"active,completed,failed,cancelled," default:""`
 }
 
-// Help is shown by --help.
+// Help returns the text that --help prints below the usage.
 func (goalListCmd) Help() string {
 	return `A goal in phase plan_review waits for you: see anima goal approve.
 
@@ -86,7 +86,7 @@ func goalText(w io.Writer, g api.Goal) {
 	}
 }
 
-// waiting is the version of the plan that waits for the creator, 0 when none does.
+// waiting returns the version of the plan that waits for approval, or 0.
 func waiting(g api.Goal) int {
 	if n := len(g.Plans); n > 0 && g.Plans[n-1].Status == api.PlanWaiting {
 		return g.Plans[n-1].Version
@@ -99,7 +99,7 @@ type goalApproveCmd struct {
 	Version int    `help:"The version of the plan that you have read; default is the one that waits." placeholder:"N"`
 }
 
-// Help is shown by --help.
+// Help returns the text that --help prints below the usage.
 func (goalApproveCmd) Help() string {
 	return `A plan waits for its creator when it costs more than its limit, or when a peer
 or a stranger is behind the goal. Read it first.
@@ -119,7 +119,7 @@ type goalRejectCmd struct {
 	Version  int      `help:"The version of the plan that you have read; default is the one that waits." placeholder:"N"`
 }
 
-// Help is shown by --help.
+// Help returns the text that --help prints below the usage.
 func (goalRejectCmd) Help() string {
 	return `The planner makes another plan, with your feedback.
 
@@ -131,8 +131,8 @@ func (c goalRejectCmd) Run(ctx context.Context, a *app) error {
 	return review(ctx, a, api.ReviewPlan{Goal: c.Goal, Version: c.Version, Feedback: strings.Join(c.Feedback, " ")})
 }
 
-// review says the creator's word on a plan, the one that waits unless a version is
-// named.
+// review sends the creator's decision on a plan: the one of m.Version, or the waiting one
+// if that is 0.
 func review(ctx context.Context, a *app, m api.ReviewPlan) error {
 	if m.Version == 0 {
 		g, err := ask[api.Goal](ctx, a, api.GetGoal{Goal: m.Goal})
@@ -160,7 +160,7 @@ type goalCancelCmd struct {
 	Reason string `help:"Why." default:"your creator gave it up"`
 }
 
-// Help is shown by --help.
+// Help returns the text that --help prints below the usage.
 func (goalCancelCmd) Help() string {
 	return `Its open tasks and their runs are cancelled. One that is over stays as it is.
 

@@ -17,8 +17,8 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// until asks again until it is answered with what is wanted, since the answer follows
-// from an event.
+// until repeats ask until its answer is wanted, because the answer depends on an event
+// that is processed asynchronously.
 func until[T any](t testing.TB, ask func() T, wanted func(T) bool) T {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -69,7 +69,7 @@ func TestGoalCommands(t *testing.T) {
 	until(t, func() api.Goal { return asked[api.Goal](u.machine, "goal", "show", g.ID) }, func(g api.Goal) bool { return g.Status == api.GoalCompleted })
 	u.fails(exitConflict, "", []string{"goal", "approve", g.ID}, "no plan", "anima goal show "+g.ID)
 
-	// The same over HTTP, and given up.
+	// The same over HTTP; then the goal is cancelled.
 	u.cli("session", "send", "nova", "plan something dear", "--session", "new")
 	next := waits(1)
 	var goals api.Goals
@@ -128,7 +128,7 @@ func TestMemoryCommands(t *testing.T) {
 	if !gone.There || gone.ID != "financial/price" {
 		t.Errorf("forgotten over HTTP: %+v", gone)
 	}
-	until(t, func() (all api.Memories) { // the runs are remembered in their own time
+	until(t, func() (all api.Memories) { // the memories of runs are ingested asynchronously
 		one(t, u.call(http.MethodGet, "/v1/agents/lucky/memories?limit=1", "", nil), &all)
 		return all
 	}, func(v api.Memories) bool { return len(v.Memories) > 0 })
@@ -319,7 +319,8 @@ func TestDeleteCommand(t *testing.T) {
 		t.Errorf("the transcript is\n%s", out)
 	}
 
-	// Applied again it is the same agent, with what it had.
+	// An AGENT.md that is applied again restores the same agent with its account and
+	// memories.
 	u.run(source, "agent", "apply", "-")
 	g := asked[agentView](u.machine, "agent", "get", "nova")
 	if g.State != api.StateSleeping || g.Balance == nil || g.Balance.Available <= 0 {
@@ -428,7 +429,7 @@ func TestContexts(t *testing.T) {
 	if got := ids(asked[api.Agents](other, "agent", "list")); got != "lucky" {
 		t.Errorf("selected: %q", got)
 	}
-	// The doctor looks at the context too, and not at the data folder of this machine.
+	// The doctor uses the context, too, and not the data folder of this machine.
 	if out := other.cli("doctor"); !strings.Contains(out, "models can be used") || strings.Contains(out, "data folder") {
 		t.Errorf("doctor says\n%s", out)
 	}

@@ -21,8 +21,8 @@ type response struct {
 	body   string
 }
 
-// fault is the error of a response, which must be JSON with a code, a cause and
-// what to do next.
+// fault decodes the error of a response, which must be JSON with a code, a cause and the
+// next step.
 func (r response) fault(t testing.TB) api.Error {
 	t.Helper()
 	var v struct{ Error api.Error }
@@ -54,7 +54,7 @@ func request(t testing.TB, method, url, body string, header map[string]string) r
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = res.Body.Close() }() // read to its end
+	defer func() { _ = res.Body.Close() }() // read completely
 	data, err := io.ReadAll(res.Body)
 	if err != nil {
 		t.Fatal(err)
@@ -67,7 +67,8 @@ func get(t testing.TB, url string, header map[string]string) response {
 	return request(t, http.MethodGet, url, "", header)
 }
 
-// call makes a request with the operator's token that must be answered 200.
+// call makes a request with the operator's token; it fails the test unless the status is
+// 200.
 func (r *running) call(method, path, body string, header map[string]string) string {
 	r.t.Helper()
 	res := r.try(method, path, body, header)
@@ -139,7 +140,7 @@ func TestHTTPGuards(t *testing.T) {
 		{http.MethodPost, "/v1/sessions/lucky-main/messages", `{"content":"` + strings.Repeat("x", 7*api.MaxMessageBytes) + `"}`, http.StatusRequestEntityTooLarge, api.Invalid},
 		{http.MethodPut, "/v1/agents/nova", strings.Repeat("x", 70_000), http.StatusRequestEntityTooLarge, api.Invalid},
 		{http.MethodPut, "/v1/agents/nova", "---\nname: Nova\n---\nBe \xff.\n", http.StatusBadRequest, api.Invalid},
-		// A tool or a setting that the file alone does not explain does not hide its name.
+		// A fault in another field does not hide a fault of the name.
 		{http.MethodPut, "/v1/agents/other", "---\nname: Nova\ntools: [exec]\n---\nBe.\n", http.StatusBadRequest, api.Invalid},
 		{http.MethodPost, "/v1/agents/ghost/wake", "", http.StatusNotFound, api.NotFound},
 		{http.MethodPost, "/v1/agents/ghost/sleep", "", http.StatusNotFound, api.NotFound},
@@ -166,10 +167,10 @@ func TestHTTPGuards(t *testing.T) {
 	}
 }
 
-// sse is one event of a stream.
+// sse is one server-sent event.
 type sse struct{ ID, Event, Data string }
 
-// stream reads a session's events until one fits, and hangs up.
+// stream reads a session's events until one fits, then closes the connection.
 func (r *running) stream(session, lastID string, fits func(sse) bool) []sse {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(r.t.Context(), patience)
@@ -186,7 +187,7 @@ func (r *running) stream(session, lastID string, fits func(sse) bool) []sse {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	defer func() { _ = res.Body.Close() }() // left in the middle
+	defer func() { _ = res.Body.Close() }() // closed before the end of the stream
 	if got := res.Header.Get("Content-Type"); res.StatusCode != http.StatusOK || got != "text/event-stream" {
 		r.t.Fatalf("%d, %s", res.StatusCode, got)
 	}
@@ -204,7 +205,7 @@ func (r *running) stream(session, lastID string, fits func(sse) bool) []sse {
 		case name == "data":
 			e.Data = value
 		case scan.Text() == "" && e.Event != "":
-			if e.Event != "stream:delta" && e.Event != "loop:thinking" { // these are live only
+			if e.Event != "stream:delta" && e.Event != "loop:thinking" { // these events are not stored
 				all = append(all, e)
 			}
 			if fits(e) {
@@ -217,7 +218,7 @@ func (r *running) stream(session, lastID string, fits func(sse) bool) []sse {
 	return nil
 }
 
-// endOf fits the end of a run.
+// endOf returns a condition for stream: the end of the run.
 func endOf(run string) func(sse) bool {
 	return func(e sse) bool { return e.Event == "loop:end" && strings.Contains(e.Data, run) }
 }
@@ -251,9 +252,10 @@ func TestHTTPStory(t *testing.T) {
 	}
 	one(t, u.call(http.MethodPost, path, `{"content":"hello"}`, nil), &second)
 
-	// Whoever comes back in the middle gets the rest: no gap, no repeat.
+	// A reader that resumes in the middle gets the remaining events without a gap or a
+	// repetition.
 	middle := len(before) / 2
-	for before[middle].ID == "" { // of events that were stored together the last one has it
+	for before[middle].ID == "" { // of events that were stored together, only the last one has an id
 		middle++
 	}
 	after := u.stream(g.Session, before[middle].ID, endOf(second.Run))
@@ -306,8 +308,8 @@ func TestHTTPStory(t *testing.T) {
 	}
 }
 
-// A life through HTTP: a queue that is full, a run that is cancelled while it waits
-// and one under way, a session that ends, an agent that sleeps and says why.
+// TestHTTPLife checks over HTTP a full queue, the cancellation of a waiting run and of
+// one in progress, the end of a session, and an agent that sleeps and explains its state.
 func TestHTTPLife(t *testing.T) {
 	t.Parallel()
 	u := newMachine(t).up()
@@ -341,7 +343,7 @@ func TestHTTPLife(t *testing.T) {
 	if res := u.try(http.MethodGet, "/v1/runs/"+waits[0].Run, "", nil); res.status != http.StatusNotFound || res.fault(t).Next == "" {
 		t.Errorf("without its session: %d %s, want 404 with what to do", res.status, res.body)
 	}
-	for range 2 { // again changes nothing
+	for range 2 { // the second request changes nothing
 		if st := run(http.MethodDelete, waits[0].Run, "?session=lucky-main&reason=enough"); !st.Cancelled {
 			t.Errorf("the first that waits is %+v, want it cancelled", st)
 		}

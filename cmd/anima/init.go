@@ -16,8 +16,8 @@ import (
 	"github.com/anima-run/anima/services/loop"
 )
 
-// initCmd is seed 001's first run: it makes the AGENT.md that an agent is born
-// from. What else can be set are settings, which have defaults.
+// initCmd is the first run (docs/reference/platform.md, First run): it writes the AGENT.md
+// of a new agent. All other configuration is in settings, which have defaults.
 type initCmd struct {
 	File         string   `arg:"" optional:"" default:"AGENT.md" help:"The AGENT.md to make."`
 	Name         *string  `help:"Its name: letters, digits and -." placeholder:"TEXT"`
@@ -37,7 +37,7 @@ type initCmd struct {
 	Force        bool     `help:"Replace an AGENT.md that is there."`
 }
 
-// Help is shown by --help.
+// Help returns the text that --help prints below the usage.
 func (initCmd) Help() string {
 	return `On a terminal it asks for what the flags do not say. Elsewhere it never asks: it
 says what is missing. An AGENT.md that is there is never written over without
@@ -55,20 +55,20 @@ Examples:
   anima init --name Nova --genesis "Be useful." --fund 5`
 }
 
-// initView is what init says when it is done.
+// initView is the output of init.
 type initView struct {
 	File        string       `json:"file"`
 	Agent       string       `json:"agent"`
-	Written     bool         `json:"written"` // false: it was there, with the same text
+	Written     bool         `json:"written"` // false: the file existed with the same text
 	Autonomy    bool         `json:"autonomy"`
 	Environment environment  `json:"environment"`
-	Providers   []string     `json:"providers"`         // variables that are set, without their values
-	Model       *modelView   `json:"model,omitempty"`   // that was stored; nil: none was asked for
-	Balance     *api.Balance `json:"balance,omitempty"` // of the agent, when it was made and funded
+	Providers   []string     `json:"providers"`         // names of the environment variables that are set, without their values
+	Model       *modelView   `json:"model,omitempty"`   // the provider that was stored; nil: none was requested
+	Balance     *api.Balance `json:"balance,omitempty"` // of the agent, if init created and funded it
 	Next        []string     `json:"next"`              // commands
 }
 
-// Run asks, judges the whole, and writes the file or nothing.
+// Run collects the answers, validates all of them, and writes the file or nothing.
 func (c initCmd) Run(ctx context.Context, a *app) error {
 	old, err := c.existing()
 	if err != nil {
@@ -84,7 +84,7 @@ func (c initCmd) Run(ctx context.Context, a *app) error {
 	}
 	t := a.terminal()
 	_, faults := answers.beside(missing).Source()
-	if t == nil { // there is no terminal to ask at
+	if t == nil { // without a terminal, questions are not possible
 		faults = append(missing, faults...)
 	}
 	if len(faults) > 0 {
@@ -137,7 +137,7 @@ func (c initCmd) Run(ctx context.Context, a *app) error {
 	return a.print(v, func(w io.Writer) { v.text(a, w) })
 }
 
-// warnings are what stands in the way of what comes next.
+// warnings returns the faults of the settings that would prevent the next step.
 func (initCmd) warnings(a *app) []string {
 	all := config.Unknown(known(), a.Environ)
 	_, _, err := settings(upLookup(a.Lookup, nil, lookupIn(nil)))
@@ -149,8 +149,9 @@ func (initCmd) warnings(a *app) []string {
 	return all
 }
 
-// existing is the AGENT.md that is there, nil if none is. One with faults is no
-// reason to ask everything again (W-66): somebody has to look at it.
+// existing reads the existing AGENT.md; it returns nil if there is none. A file with
+// faults is an error and not replaced (docs/reference/platform.md, overwritten
+// definition): the user has to correct or remove it.
 func (c initCmd) existing() ([]byte, error) {
 	f, err := os.Open(c.File)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -159,7 +160,7 @@ func (c initCmd) existing() ([]byte, error) {
 	if err != nil {
 		return nil, &api.Error{Code: api.Invalid, Message: err.Error(), Next: "name another file"}
 	}
-	defer func() { _ = f.Close() }() // only read
+	defer func() { _ = f.Close() }() // read only: a Close error loses no data
 	src, err := io.ReadAll(io.LimitReader(f, maxSource+1))
 	if err != nil {
 		return nil, &api.Error{Code: api.Invalid, Message: err.Error(), Next: "name another file"}
@@ -180,16 +181,17 @@ func (c initCmd) there() error {
 	}
 }
 
-// answers are what the flags say.
+// answers holds the values of the flags.
 type answers struct{ loop.AgentFile }
 
-// What must be said.
+// noName and noGenesis are the errors for required values that are missing.
 const (
 	noName    = "name is missing: give it with --name"
 	noGenesis = "the genesis prompt is missing: give it with --genesis or --genesis-file"
 )
 
-// answers returns what the flags say, and what they must say and do not.
+// answers returns the values of the flags and the errors for required values that are
+// missing.
 func (c initCmd) answers(a *app) (f answers, missing []string, err error) {
 	f = answers{loop.AgentFile{
 		Name: told(c.Name), Genesis: told(c.Genesis), Creator: told(c.Creator), Message: told(c.Message),
@@ -218,8 +220,8 @@ func told(s *string) string {
 	return *s
 }
 
-// beside is the answers with something in the place of what is missing, to judge
-// the rest by.
+// beside returns the answers with placeholders for missing values, so that the other
+// values can be validated.
 func (f answers) beside(missing []string) answers {
 	for _, m := range missing {
 		if m == noName {
@@ -231,8 +233,8 @@ func (f answers) beside(missing []string) answers {
 	return f
 }
 
-// write makes the file, whole or not at all. Without --force it is not made where
-// one has come up meanwhile.
+// write writes the file atomically. Without --force it fails if the file exists, also if
+// it was created since the check.
 func (c initCmd) write(src []byte) error {
 	create := createFile
 	if c.Force {
@@ -248,7 +250,8 @@ func (c initCmd) write(src []byte) error {
 	return nil
 }
 
-// next is what to do with the file: where an anima runs, it is born there.
+// next returns the commands for the next step. If an anima is running, they apply the
+// file to it.
 func (c initCmd) next(a *app, v initView) []string {
 	file := word(c.File)
 	born := []string{"anima agent apply " + file, "anima agent fund " + v.Agent + " 5", "anima session send " + v.Agent + ` "who are you?"`}
@@ -277,7 +280,7 @@ func (v initView) text(a *app, w io.Writer) {
 	}
 }
 
-// found says what was found out about this machine.
+// found prints the detected environment and providers.
 func (v initView) found(w io.Writer) {
 	fmt.Fprintf(w, "environment: %s, because %s\n", v.Environment.Kind, v.Environment.Because)
 	if m := v.Model; m != nil && m.File != "" {
@@ -296,7 +299,7 @@ func (v initView) found(w io.Writer) {
 	fmt.Fprintf(w, "model providers: %s is set\n", strings.Join(v.Providers, ", "))
 }
 
-// environment is where this program runs, and how that is known.
+// environment describes where the program runs, and the reason for that conclusion.
 type environment struct {
 	Kind    string `json:"kind"`
 	Because string `json:"because"`
@@ -308,8 +311,8 @@ const (
 	inLocal      = "local"
 )
 
-// detect looks for what a sandbox of Conway and Kubernetes set in everything that
-// they run.
+// detect determines the environment by variables that the sandboxes of Conway and
+// Kubernetes set for every program.
 func detect(lookup func(string) (string, bool)) environment {
 	for _, at := range []struct{ variable, kind string }{
 		{"CONWAY_SANDBOX_ID", inSandbox}, {"KUBERNETES_SERVICE_HOST", inKubernetes},
@@ -321,13 +324,13 @@ func detect(lookup func(string) (string, bool)) environment {
 	return environment{inLocal, "neither CONWAY_SANDBOX_ID nor KUBERNETES_SERVICE_HOST is set"}
 }
 
-// providers are the names of the variables of model providers that are set, without
+// providers returns the names of the variables of model providers that are set, without
 // their values.
 func providers(lookup func(string) (string, bool)) []string {
 	set := []string{}
 	for _, f := range router.Service.Fields() {
 		if strings.HasPrefix(f.Env, "ANIMA_") {
-			continue // ours, not a provider's own
+			continue // a setting of anima, not a variable of a provider
 		}
 		names := []string{f.Env}
 		if f.Secret {
@@ -342,7 +345,7 @@ func providers(lookup func(string) (string, bool)) []string {
 	return set
 }
 
-// word is a text as one word of a shell's command.
+// word returns the text quoted as one word of a shell command.
 func word(s string) string {
 	if s != "" && strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./+-@:,%") == "" {
 		return s

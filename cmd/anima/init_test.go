@@ -75,7 +75,7 @@ Watch the ledger.
 		t.Errorf("%v, %v, want a file of its owner's", info.Mode(), err)
 	}
 
-	// The same answers change nothing, others only with --force.
+	// The same answers change nothing; other answers need --force.
 	if v := asked[initView](m, args...); v.Written {
 		t.Errorf("again: %+v, want nothing written", v)
 	}
@@ -96,7 +96,8 @@ Watch the ledger.
 	}
 }
 
-// Without a terminal nothing is asked: all that is missing and wrong is said.
+// TestInitWithoutTerminal checks that without a terminal init asks nothing and reports
+// every missing and invalid value.
 func TestInitWithoutTerminal(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
@@ -134,7 +135,8 @@ func TestInitWithoutTerminal(t *testing.T) {
 	}
 }
 
-// A file with faults is nobody's reason to begin anew, on a terminal or without (W-66).
+// TestInitLeavesBrokenFiles checks that an existing file with faults is not replaced,
+// with or without a terminal (docs/reference/platform.md, overwritten definition).
 func TestInitLeavesBrokenFiles(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
@@ -157,7 +159,8 @@ func TestInitLeavesBrokenFiles(t *testing.T) {
 	}
 }
 
-// What is wrong with the settings is said before anything is to start with them.
+// TestInitWarns checks that init reports faults of the settings before a service is
+// started with them.
 func TestInitWarns(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
@@ -171,7 +174,8 @@ func TestInitWarns(t *testing.T) {
 	}
 }
 
-// A file that comes up between the look and the write is not written over.
+// TestCreateFile checks that a file that was created after the check for existence is not
+// overwritten.
 func TestCreateFile(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "AGENT.md")
@@ -209,17 +213,17 @@ func TestEnvironment(t *testing.T) {
 	}
 }
 
-// person is somebody at a terminal, with a command running on it.
+// person simulates a user at a terminal on which a command runs.
 type person struct {
 	t    *testing.T
-	tty  *os.File // the person's end
+	tty  *os.File // the user's end of the pseudo-terminal
 	stop context.CancelFunc
 	out  bytes.Buffer // standard output, which is not the terminal
 
 	mu    sync.Mutex
 	seen  strings.Builder
-	more  chan struct{} // something was seen
-	dark  chan struct{} // all was seen
+	more  chan struct{} // signalled after each read
+	dark  chan struct{} // closed when all output was read
 	ended chan int
 }
 
@@ -228,7 +232,8 @@ func onTerminal(t *testing.T, m *machine, args ...string) *person {
 	return sitting(t, m, false, args...)
 }
 
-// sitting runs a command on a terminal; whole says that its output is one too.
+// sitting runs a command on a terminal. whole means that its standard output is the
+// terminal, too.
 func sitting(t *testing.T, m *machine, whole bool, args ...string) *person {
 	t.Helper()
 	tty, end, err := pty.Open()
@@ -263,7 +268,7 @@ func sitting(t *testing.T, m *machine, whole bool, args ...string) *person {
 			}
 		}
 	})
-	t.Cleanup(func() { cancel(); wg.Wait(); _ = tty.Close() }) // closed when everybody has left
+	t.Cleanup(func() { cancel(); wg.Wait(); _ = tty.Close() }) // closed after the command and the reader have ended
 	return p
 }
 
@@ -273,7 +278,7 @@ func (p *person) text() string {
 	return p.seen.String()
 }
 
-// answer waits until the terminal ends with a prompt, and types.
+// answer waits until the output ends with the prompt, then types the keys.
 func (p *person) answer(prompt, keys string) {
 	p.t.Helper()
 	p.wait(prompt, func(text string) bool { return strings.HasSuffix(text, prompt) })
@@ -282,7 +287,7 @@ func (p *person) answer(prompt, keys string) {
 	}
 }
 
-// sees waits until the terminal shows a text.
+// sees waits until the terminal shows the text.
 func (p *person) sees(want string) {
 	p.t.Helper()
 	p.wait(want, func(text string) bool { return strings.Contains(text, want) })
@@ -348,21 +353,21 @@ func TestInitOnATerminal(t *testing.T) {
 		t.Errorf("the file is\n%s\nand it says\n%s", got, p.out.String())
 	}
 
-	// Faults of flags are said before anything is asked.
+	// Invalid flags are reported before the first question.
 	if p := onTerminal(t, m, "init", file+"3", "--creator", "me"); p.code() != exitUsage || strings.Contains(p.text(), "name:") || strings.Contains(p.text(), "missing") {
 		t.Errorf("with a flag that is wrong: %s", p.text())
 	}
-	// What is typed ahead is not lost.
+	// Keys that are typed ahead are kept.
 	ahead := onTerminal(t, m, "init", file+"4")
 	ahead.answer("name: ", "Ada\rBe brief.\r.\r\r\ry\r\ry\r")
 	if code := ahead.code(); code != exitOK || !strings.Contains(read(t, file+"4"), "name: Ada") {
 		t.Errorf("typed ahead: exit %d\n%s", code, ahead.text())
 	}
-	// What is there is not asked for again.
+	// An existing file is reported before the first question.
 	if p := onTerminal(t, m, "init", file); p.code() != exitConflict || !strings.Contains(p.text(), "is there already") {
 		t.Errorf("again: %s", p.text())
 	}
-	// What flags say is not asked, and with --yes nothing that has a default.
+	// Values of flags are not asked for; with --yes, neither are values with a default.
 	if p := onTerminal(t, m, "init", file+"2", "--name", "Nova", "--yes"); true {
 		p.answer("| ", "Be.\r")
 		p.answer("| ", ".\r")
@@ -372,7 +377,7 @@ func TestInitOnATerminal(t *testing.T) {
 	}
 }
 
-// Whoever leaves before the end leaves nothing behind.
+// TestInitLeftOff checks that a user that ends the dialogue early leaves no file behind.
 func TestInitLeftOff(t *testing.T) {
 	t.Parallel()
 	for name, leave := range map[string]func(*person){
@@ -407,7 +412,8 @@ func TestInitLeftOff(t *testing.T) {
 	}
 }
 
-// The agent that init wrote down is alive after up, with its first money.
+// TestUpWithAnAgent checks that up creates and funds the agent of the AGENT.md that init
+// wrote.
 func TestUpWithAnAgent(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)

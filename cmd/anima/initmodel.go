@@ -12,13 +12,13 @@ import (
 
 // modelView is the provider that init tested and stored, without its key.
 type modelView struct {
-	URL    string `json:"url"`              // "simulated" where no provider is stored
-	Key    bool   `json:"key"`              // whether one is stored with it
-	Models int    `json:"models,omitempty"` // that it has
-	File   string `json:"file,omitempty"`   // where it is stored
+	URL    string `json:"url"`              // "simulated" if no provider is stored
+	Key    bool   `json:"key"`              // a key is stored with it
+	Models int    `json:"models,omitempty"` // number of its models
+	File   string `json:"file,omitempty"`   // path of the file that holds it
 }
 
-// chosen is the provider of the flags, tested; nil where they name none.
+// chosen returns the provider that the flags name, after a test; nil if they name none.
 func (c initCmd) chosen(ctx context.Context, a *app) (*provider, int, error) {
 	if c.ModelURL == nil {
 		if c.ModelKeyFile != "" {
@@ -45,7 +45,7 @@ func (c initCmd) chosen(ctx context.Context, a *app) (*provider, int, error) {
 	return p, n, err
 }
 
-// askModel asks for the provider until one answers, or none is wanted.
+// askModel asks for a provider until one passes the test or the user chooses none.
 func (d *dialogue) askModel(ctx context.Context, was provider) (*provider, int, error) {
 	fmt.Fprintln(d, "\nWhich model service answers for it? The address of an OpenAI-compatible one, as http://127.0.0.1:11434/v1 for")
 	fmt.Fprintln(d, "Ollama; or openai; or simulated, which costs nothing and only plays.")
@@ -88,7 +88,7 @@ func (d *dialogue) askModel(ctx context.Context, was provider) (*provider, int, 
 	}
 }
 
-// fault shows an error between two questions.
+// fault prints an error between two questions.
 func (d *dialogue) fault(err error) {
 	e, ok := errors.AsType[*api.Error](err)
 	if !ok {
@@ -100,7 +100,7 @@ func (d *dialogue) fault(err error) {
 	}
 }
 
-// keep stores the chosen provider; nil leaves what is there.
+// keep stores the chosen provider; nil keeps the stored one.
 func (c initCmd) keep(a *app, v *initView, p *provider, models int) error {
 	if p == nil {
 		return nil
@@ -119,8 +119,8 @@ func (c initCmd) keep(a *app, v *initView, p *provider, models int) error {
 	return nil
 }
 
-// birth makes the agent in the anima that runs, and gives it its first money. Both
-// may be done twice.
+// birth creates the agent in the running anima and makes its first deposit. Both requests
+// are idempotent.
 func (c initCmd) birth(ctx context.Context, a *app, v *initView, src []byte) error {
 	if c.Fund == "" {
 		return nil
@@ -150,7 +150,7 @@ func (c initCmd) birth(ctx context.Context, a *app, v *initView, src []byte) err
 	return nil
 }
 
-// running says whether an anima answers.
+// running reports whether an anima can be reached.
 func (a *app) running() bool {
 	_, done, err := a.bus()
 	if err != nil {

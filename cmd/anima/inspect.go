@@ -23,7 +23,7 @@ type turnShowCmd struct {
 	JaegerURL string `name:"jaeger-url" help:"Jaeger that the link to the trace leads to (ANIMA_JAEGER_URL); default is the one of anima up --jaeger." placeholder:"URL"`
 }
 
-// turnView is a turn with the page on which its trace can be looked at.
+// turnView is a turn with the URL of its trace in the Jaeger UI.
 type turnView struct {
 	api.Turn
 
@@ -54,7 +54,7 @@ func (c turnShowCmd) Run(ctx context.Context, a *app) error {
 	})
 }
 
-// indent keeps the lines of a text in the second column.
+// indent indents continuation lines to the second column of a table.
 func indent(s string) string { return strings.ReplaceAll(plain(s), "\n", "\n\t") }
 
 type turnOutputCmd struct {
@@ -62,7 +62,7 @@ type turnOutputCmd struct {
 	Index int    `arg:"" help:"The call, from 0."`
 }
 
-// Help is shown by --help.
+// Help returns the text that --help prints below the usage.
 func (turnOutputCmd) Help() string {
 	return `A turn has only a part of what was long; the whole is kept for seven days. With
 -o json, one part a line.
@@ -80,7 +80,7 @@ func (c turnOutputCmd) Run(ctx context.Context, a *app) error {
 	for offset, more := int64(0), true; more; {
 		part, err := callFor[api.OutputPart](ctx, b, api.GetOutput{Turn: c.Turn, Index: c.Index, Offset: offset})
 		if api.CodeOf(err) == api.NotFound && offset == 0 {
-			part, err = c.short(ctx, b) // the turn has all of it
+			part, err = c.short(ctx, b) // the turn has the complete output
 		}
 		if err != nil {
 			return err
@@ -102,7 +102,7 @@ func (c turnOutputCmd) Run(ctx context.Context, a *app) error {
 	return nil
 }
 
-// short is what the turn itself has of the call.
+// short returns the output of the call that is stored in the turn itself.
 func (c turnOutputCmd) short(ctx context.Context, b *bus.Bus) (api.OutputPart, error) {
 	t, err := callFor[api.Turn](ctx, b, api.GetTurn{Turn: c.Turn})
 	if err != nil {

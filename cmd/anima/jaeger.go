@@ -13,14 +13,14 @@ import (
 	"github.com/anima-run/anima/pkg/config"
 )
 
-// defaultJaeger is where a Jaeger on this machine answers.
+// defaultJaeger is the URL of the Jaeger UI on this machine.
 const defaultJaeger = "http://127.0.0.1:16686"
 
-// jaegerFlag is a flag whose value may be left out: --jaeger is one on this machine.
+// jaegerFlag is a flag with an optional value: --jaeger without one means defaultJaeger.
 type jaegerFlag string
 
-// Decode takes a URL, after = or as the next word, or nothing.
-func (f *jaegerFlag) Decode(ctx *kong.DecodeContext) error { //nolint:unparam // the interface has an error
+// Decode reads an optional URL: after =, or as the next word if that contains "://".
+func (f *jaegerFlag) Decode(ctx *kong.DecodeContext) error { //nolint:unparam // kong's interface has an error
 	*f = defaultJaeger
 	next := ctx.Scan.Peek()
 	word, isText := next.Value.(string)
@@ -31,10 +31,10 @@ func (f *jaegerFlag) Decode(ctx *kong.DecodeContext) error { //nolint:unparam //
 	return nil
 }
 
-// IsBool makes the flag one that needs no value.
+// IsBool tells kong that the flag needs no value.
 func (*jaegerFlag) IsBool() bool { return true }
 
-// jaegerBase checks the URL of a Jaeger and returns it without a slash at its end.
+// jaegerBase validates the URL of a Jaeger and returns it without a trailing slash.
 func jaegerBase(s string) (string, error) {
 	u, err := url.Parse(s)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.RawQuery != "" || u.Fragment != "" {
@@ -43,7 +43,7 @@ func jaegerBase(s string) (string, error) {
 	return strings.TrimRight(s, "/"), nil
 }
 
-// traceURL is where Jaeger shows a trace; empty when either is not known.
+// traceURL returns the URL of a trace in the Jaeger UI; it is empty if either part is.
 func traceURL(base, trace string) string {
 	if base == "" || trace == "" {
 		return ""
@@ -51,9 +51,9 @@ func traceURL(base, trace string) string {
 	return base + "/trace/" + trace
 }
 
-// sendToJaeger adds where traces go: to the machine that Jaeger's page is on,
-// unless the environment names another place. A URL with faults adds nothing; the
-// settings' check names them.
+// sendToJaeger adds the OTLP endpoint on the host of the Jaeger UI to the settings,
+// unless the environment sets an endpoint. It ignores an invalid URL, which the
+// validation of the settings reports.
 func sendToJaeger(lookup config.Lookup) config.Lookup {
 	v, _ := lookup("ANIMA_JAEGER_URL")
 	if v == "" {
@@ -84,7 +84,8 @@ func sendToJaeger(lookup config.Lookup) config.Lookup {
 	return layered(lookup, lookupIn(map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": to}))
 }
 
-// listens says whether something does at a URL. It does not say what.
+// listens reports whether the address of a URL accepts TCP connections. It does not check
+// the protocol.
 func listens(ctx context.Context, at string) bool {
 	u, err := url.Parse(at)
 	if err != nil {
@@ -103,8 +104,8 @@ func listens(ctx context.Context, at string) bool {
 	return true
 }
 
-// absent says what of the way to Jaeger is not there yet. That is no fault: Jaeger
-// may start later.
+// absent returns a remark for each address of Jaeger that cannot be reached. That is not
+// an error, because Jaeger may start later.
 func absent(ctx context.Context, otlp, base string) []string {
 	var all []string
 	if otlp != "" && !listens(ctx, otlp) {

@@ -14,7 +14,7 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// fakeJaeger takes spans over HTTP and counts what came.
+// fakeJaeger accepts spans over HTTP and counts the received bytes.
 func fakeJaeger(t *testing.T) (url string, came *atomic.Int64) {
 	t.Helper()
 	came = &atomic.Int64{}
@@ -48,14 +48,14 @@ func TestJaegerLinks(t *testing.T) {
 	}
 	id, trace := turns.Turns[0].ID, turns.Turns[0].Trace
 
-	// The anima that runs says where its Jaeger is.
+	// The endpoint file of the running anima has the URL of its Jaeger.
 	if out := m.cli("turn", "show", id); !strings.Contains(out, trace+"  "+url+"/trace/"+trace+"\n") {
 		t.Errorf("show says\n%s\nwant a link into %s", out, url)
 	}
 	if v := asked[turnView](m, "turn", "show", id); v.TraceURL != url+"/trace/"+trace || v.ID != id {
 		t.Errorf("as JSON the link of %s is %q", v.ID, v.TraceURL)
 	}
-	// A setting goes before it, and a flag before that.
+	// A setting takes precedence over it, and a flag over the setting.
 	m.env["ANIMA_JAEGER_URL"] = "https://jaeger.example.org/ui/"
 	if v := asked[turnView](m, "turn", "show", id); v.TraceURL != "https://jaeger.example.org/ui/trace/"+trace {
 		t.Errorf("with ANIMA_JAEGER_URL the link is %q", v.TraceURL)
@@ -64,7 +64,7 @@ func TestJaegerLinks(t *testing.T) {
 		t.Errorf("with --jaeger-url the link is %q", v.TraceURL)
 	}
 	m.fails(exitUsage, "", []string{"turn", "show", id, "--jaeger-url", "other"}, `"other": want the URL of Jaeger's page`)
-	u.stop() // sends what is left
+	u.stop() // exports the remaining spans
 	if came.Load() == 0 {
 		t.Error("no span came to Jaeger")
 	}
@@ -99,7 +99,7 @@ func TestAbsentJaegerIsSaid(t *testing.T) {
 	}
 	m := newMachine(t)
 	m.env["OTEL_EXPORTER_OTLP_ENDPOINT"] = nobody
-	m.env["ANIMA_JAEGER_URL"] = nobody // as --jaeger=URL does
+	m.env["ANIMA_JAEGER_URL"] = nobody // same effect as --jaeger=URL
 	m.env["OTEL_EXPORTER_OTLP_TIMEOUT"] = "100"
 	u := m.up("--empty")
 	for _, want := range []string{"nothing takes traces at " + nobody, "make jaeger", "no Jaeger answers at " + nobody} {
@@ -162,7 +162,7 @@ func TestWhereTracesAreSent(t *testing.T) {
 	}
 }
 
-// A turn without a trace id and one without a Jaeger have no link.
+// TestTraceURL checks that there is no link without a trace id or without a Jaeger.
 func TestTraceURL(t *testing.T) {
 	t.Parallel()
 	if got := traceURL("http://j", "abc"); got != "http://j/trace/abc" {

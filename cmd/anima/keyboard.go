@@ -7,18 +7,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ctrlC is what a terminal in raw mode sends for it.
+// ctrlC is the byte that a terminal in raw mode sends for ctrl-c.
 const ctrlC = 0x03
 
 // keyboard reads keys of a terminal in raw mode. While an answer is shown, ctrl-c
-// interrupts and the other keys are kept for the next line. The nil keyboard has no
-// keys.
+// interrupts it and the other keys are kept for the next line. watch on a nil keyboard
+// does nothing.
 type keyboard struct {
 	file  *os.File
-	ahead []byte // typed before they were asked for
+	ahead []byte // typed before the prompt
 }
 
-// Read gives the line editor its keys.
+// Read returns the kept keys first, then reads from the terminal.
 func (k *keyboard) Read(p []byte) (int, error) {
 	if len(k.ahead) > 0 {
 		n := copy(p, k.ahead)
@@ -28,11 +28,12 @@ func (k *keyboard) Read(p []byte) (int, error) {
 	return k.file.Read(p)
 }
 
-// keyWait bounds how long a watch goes on after its end, in milliseconds.
+// keyWait is the timeout of one poll for keys in milliseconds. It bounds how long a watch
+// continues after its end.
 const keyWait = 50
 
-// watch calls interrupt for each ctrl-c until the function it returns has been
-// called. Read must not be called meanwhile.
+// watch calls interrupt for each ctrl-c until the returned function is called. Read must
+// not be called meanwhile.
 func (k *keyboard) watch(interrupt func()) func() {
 	if k == nil {
 		return func() {}
@@ -59,16 +60,16 @@ func (k *keyboard) watch(interrupt func()) func() {
 				}
 			}
 			if err != nil {
-				return // the line editor gets it too
+				return // the line editor gets the error, too
 			}
 		}
 	})
 	return func() { close(over); wg.Wait() }
 }
 
-// ready waits keyWait for a key.
+// ready waits up to keyWait for a key.
 func (k *keyboard) ready() (yes bool) {
-	_ = withFD(k.file, func(fd int) { // what cannot be asked has no keys
+	_ = withFD(k.file, func(fd int) { // a closed file has no keys
 		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 		n, err := unix.Poll(fds, keyWait)
 		yes = err == nil && n > 0

@@ -14,7 +14,7 @@ type agentExplainCmd struct {
 	Limit int    `help:"How much of its history." default:"20"`
 }
 
-// Help is shown by --help.
+// Help returns the text that --help prints below the usage.
 func (agentExplainCmd) Help() string {
 	return `Why it is in its state, since when, what would change that, and how its states
 came one after the other, with the reasons. The counters are of its main session.
@@ -65,7 +65,7 @@ func explain(w io.Writer, v api.Explanation, now time.Time) {
 	}
 }
 
-// ago is how long a time of the contracts is past.
+// ago formats the time since a Unix time in microseconds.
 func ago(micros int64, now time.Time) string {
 	return now.Sub(time.UnixMicro(micros)).Round(time.Second).String() + " ago"
 }
@@ -77,7 +77,7 @@ type agentSleepCmd struct {
 	Reason string        `help:"What to tell it." default:"your creator lets you sleep"`
 }
 
-// Help is shown by --help.
+// Help returns the text that --help prints below the usage.
 func (agentSleepCmd) Help() string {
 	return `What runs on its main session is cancelled. Without a time it sleeps until
 something happens: a message, a wake, an alarm of its own.
@@ -102,7 +102,7 @@ func (c agentSleepCmd) Run(ctx context.Context, a *app) error {
 	})
 }
 
-// time is when the sleep ends, in Unix microseconds; 0 is when something happens.
+// time returns the end of the sleep in Unix microseconds; 0 means until the next wake.
 func (c agentSleepCmd) time(now time.Time) (int64, error) {
 	var end time.Time
 	switch {
@@ -122,7 +122,8 @@ func (c agentSleepCmd) time(now time.Time) (int64, error) {
 	return end.UnixMicro(), nil
 }
 
-// clock reads a time, or an hour and minute that come next.
+// clock parses an RFC 3339 time, or the next occurrence of an hour and minute in now's
+// location.
 func clock(s string, now time.Time) (time.Time, error) {
 	if t, err := time.Parse(time.RFC3339, s); err == nil {
 		return t, nil
@@ -147,7 +148,7 @@ type runGetCmd struct {
 	Session string `help:"Its session; needed while the run waits." placeholder:"SESSION"`
 }
 
-// Help is shown by --help.
+// Help returns the text that --help prints below the usage.
 func (runGetCmd) Help() string {
 	return `Every message that was accepted ends in one fate: consumed (a run was made of it),
 merged (another run took it in), dropped or expired.
@@ -191,7 +192,7 @@ type sessionCancelCmd struct {
 	Reason  string `help:"Why." default:"your creator cancelled it"`
 }
 
-// Help is shown by --help.
+// Help returns the text that --help prints below the usage.
 func (sessionCancelCmd) Help() string {
 	return `For good: a run that waits is dropped; one under way starts no tool any more, its
 commands are ended, and nobody takes it up again. What is over stays as it is.
@@ -208,7 +209,7 @@ type sessionResetCmd struct {
 	Session string `arg:"" help:"The session." predictor:"session"`
 }
 
-// Help is shown by --help.
+// Help returns the text that --help prints below the usage.
 func (sessionResetCmd) Help() string {
 	return `What was said in it so far is no longer sent to a model. The transcript keeps it, and
 the agent keeps its memories and files. It is refused while the session is busy.
@@ -228,7 +229,7 @@ type sessionTerminateCmd struct {
 	Reason  string `help:"Why." default:"your creator ended it"`
 }
 
-// Help is shown by --help.
+// Help returns the text that --help prints below the usage.
 func (sessionTerminateCmd) Help() string {
 	return `For good: what runs in it is cancelled, what waits is dropped, and it takes no
 message any more. Its transcript stays. An agent whose main session ends has a new

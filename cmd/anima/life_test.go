@@ -14,8 +14,8 @@ import (
 	"github.com/anima-run/anima/pkg/embednats"
 )
 
-// scripted is a machine whose commands talk to answers that a test gives in
-// loop's name, over real NATS. It returns the bus of who answers.
+// scripted returns a machine whose commands get their answers from the given routes over
+// real NATS, in the place of loop. It also returns the bus of the routes.
 func scripted(t *testing.T, routes ...bus.Route) (*machine, *bus.Bus) {
 	t.Helper()
 	s, err := embednats.Start(t.Context(), embednats.Options{Dir: t.TempDir(), Listen: "127.0.0.1:0", Log: apptest.Log(t)})
@@ -46,7 +46,7 @@ func scripted(t *testing.T, routes ...bus.Route) (*machine, *bus.Bus) {
 	return m, b
 }
 
-// scriptedReply gives an answer to every request and shows what was asked.
+// scriptedReply answers every request with answer and sends the request to seen.
 func scriptedReply[Req api.Message, Resp any](seen chan<- any, answer func(Req) (Resp, error)) bus.Route {
 	return bus.Reply(func(_ context.Context, m Req) (Resp, error) {
 		seen <- m
@@ -165,7 +165,7 @@ func TestClock(t *testing.T) {
 	}
 }
 
-// What becomes of a message that another run takes in, or that is never run.
+// TestSendFates checks the output for a message that is merged, dropped or expired.
 func TestSendFates(t *testing.T) {
 	t.Parallel()
 	var b *bus.Bus
@@ -199,8 +199,9 @@ func TestSendFates(t *testing.T) {
 	m.fails(exitDenied, "", []string{"session", "send", "lucky", "hi", "--mode", "collect"}, "the message was dropped and not run")
 }
 
-// The same on the real services: a message joins the run under way, one is
-// cancelled while it waits, one cancels what runs, and the agent is explained.
+// TestLifeOnRealServices checks the same on the real services: a message is merged into a
+// run in progress, a waiting message is cancelled, a message interrupts a run, and the
+// agent's state is explained.
 func TestLifeOnRealServices(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)

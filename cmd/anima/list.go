@@ -10,14 +10,14 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// paging are the flags of a list that goes on.
+// paging holds the flags of a list that has pages.
 type paging struct {
 	After string `help:"Only what the list has behind this: what it said last." placeholder:"PLACE"`
 	Limit int    `help:"How many, at most 1000." default:"50"`
 }
 
-// more says that a list goes on, and how to see the rest. With -o json, more and next
-// say so.
+// more prints that the list has more entries and how to request them. With -o json, the
+// fields more and next have that.
 func more(w io.Writer, p api.Page) {
 	switch {
 	case p.More && p.Next != "":
@@ -27,16 +27,16 @@ func more(w io.Writer, p api.Page) {
 	}
 }
 
-// watching is the flag of a command that can show its answer again and again.
+// watching holds the flag of a command that can repeat its output.
 type watching struct {
 	Watch bool `short:"w" help:"Show it again whenever it has changed, until interrupted."`
 }
 
-// watchEvery is how often a watched answer is asked for.
+// watchEvery is the interval between two requests of a watched output.
 const watchEvery = 2 * time.Second
 
-// show runs a command once, or again and again: then it prints what differs from the
-// output before, whole.
+// show runs a command once, or with --watch repeatedly; then it prints the whole output
+// each time that it differs from the previous one.
 func (c watching) show(ctx context.Context, a *app, once func(context.Context, *app) error) error {
 	if !c.Watch {
 		return once(ctx, a)
@@ -67,7 +67,7 @@ func (c watching) show(ctx context.Context, a *app, once func(context.Context, *
 	}
 }
 
-// or is a text, or a dash for none.
+// or returns the text, or "-" if it is empty.
 func or(text string) string {
 	if text == "" {
 		return "-"

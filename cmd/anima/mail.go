@@ -23,7 +23,7 @@ type socialInboxCmd struct {
 	Status string `help:"Only received, in_progress, processed or failed ones." enum:"received,in_progress,processed,failed," default:""`
 }
 
-// Help is shown by --help.
+// Help returns the text that --help prints below the usage.
 func (socialInboxCmd) Help() string {
 	return `Reading it here takes no message from the agent.
 
@@ -39,7 +39,7 @@ func (c socialInboxCmd) Run(ctx context.Context, a *app) error {
 			return err
 		}
 		defer done()
-		g, err := callFor[api.Agent](ctx, b, api.GetAgent{Agent: c.Agent}) // social answers an empty inbox for one that is not there
+		g, err := callFor[api.Agent](ctx, b, api.GetAgent{Agent: c.Agent}) // social answers with an empty inbox for an unknown agent
 		if err != nil {
 			return err
 		}
@@ -68,7 +68,7 @@ type socialSendCmd struct {
 	ReplyTo string   `help:"The message that this answers." placeholder:"ID"`
 }
 
-// Help is shown by --help.
+// Help returns the text that --help prints below the usage.
 func (socialSendCmd) Help() string {
 	return `The message is signed with the agent's wallet: to others it comes from the agent.
 
@@ -115,7 +115,7 @@ type socialCardCmd struct {
 	Agent string `arg:"" help:"The agent." predictor:"agent"`
 }
 
-// Help is shown by --help.
+// Help returns the text that --help prints below the usage.
 func (socialCardCmd) Help() string {
 	return `The card has the form of ERC-8004's registration file and is JSON with every
 output.
@@ -124,7 +124,8 @@ Examples:
   anima social card lucky > agent-card.json`
 }
 
-// card is spec-social §3's, which agents of the reference read.
+// card is the agent card (docs/reference/platform.md, Agent card), in the form that
+// existing agents read.
 type card struct {
 	Type        string        `json:"type"`
 	Name        string        `json:"name"`

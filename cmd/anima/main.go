@@ -1,5 +1,6 @@
-// Command anima runs every service in one process and is the operator's command
-// line. The services do the work; this program wires, asks and prints.
+// Command anima runs every service in one process and is the command line of the
+// operator. It connects components, sends requests and prints answers; it must not
+// contain logic of a service.
 package main
 
 import (
@@ -32,17 +33,17 @@ func main() {
 	}))
 }
 
-// Exit codes, so that scripts can tell. The text of help lists them.
+// Exit codes of the program. Scripts may rely on them, and the help text lists them.
 const (
 	exitOK          = 0
 	exitFailed      = 1
-	exitUsage       = 2 // also: the input is invalid
+	exitUsage       = 2 // also for invalid input
 	exitNotFound    = 3
 	exitDenied      = 4
 	exitConflict    = 5
 	exitUnavailable = 6
 
-	// The answer is not what was asked for.
+	// The completion ended in a way other than a complete answer.
 	exitLength     = 10
 	exitFilter     = 11
 	exitRefusal    = 12
@@ -51,15 +52,16 @@ const (
 	exitTimeout    = 15
 )
 
-// app is the program without its process.
+// app is the program with its inputs and outputs, apart from the process, so that tests
+// can run it.
 type app struct {
 	In       io.Reader
 	Out, Err io.Writer
 	Lookup   config.Lookup
-	Environ  []string // the same environment, to look for misspelt settings in
-	Name     string   // as it was started: anima, .bin/anima; "" is anima
+	Environ  []string // the same environment as Lookup, for the search for misspelt settings
+	Name     string   // name that the program was started with: anima, .bin/anima; "" means anima
 	cli      cli
-	words    []string // see commands
+	words    []string // first words of all commands; set by [app.commands]
 }
 
 type cli struct {
@@ -100,7 +102,7 @@ type cli struct {
 	Completion kongcompletion.Completion `cmd:"" help:"Print the shell's completion script: eval \"$(anima completion -c bash)\"."`
 }
 
-// shortHelp is what the program says without arguments.
+// shortHelp is the output of the program without arguments.
 const shortHelp = `anima runs self-funding AI agents on NATS JetStream.
 
 First commands:
@@ -136,7 +138,8 @@ of session send and chat also, when the run ends with an answer that is not whol
   11 withheld by the provider        14 repeats itself
   12 the model refused               15 the time was over`
 
-// parser reads command lines into the app's cli.
+// parser returns a parser that stores the parsed command line in a.cli. It calls exit
+// instead of ending the process.
 func (a *app) parser(ctx context.Context, exit func(int)) *kong.Kong {
 	parser, err := kong.New(&a.cli,
 		kong.Name(programName), kong.Description("Self-funding AI agents on NATS JetStream.\n\n"+examples),
@@ -145,7 +148,7 @@ func (a *app) parser(ctx context.Context, exit func(int)) *kong.Kong {
 		kong.BindTo(ctx, (*context.Context)(nil)), kong.Bind(a),
 	)
 	if err != nil {
-		panic(err) // the grammar above is wrong
+		panic(err) // the definition of the commands is invalid
 	}
 	return parser
 }
@@ -156,7 +159,7 @@ func run(ctx context.Context, args []string, a *app) int {
 		fmt.Fprintln(a.Out, a.named(shortHelp))
 		return exitOK
 	}
-	if args[0] == "--version" { // commands have a flag of that name
+	if args[0] == "--version" { // commands may have a flag of that name
 		args = append([]string{"version"}, args[1:]...)
 	}
 	exited := -1
@@ -212,8 +215,8 @@ func exitCode(err error) int {
 	return exitFailed
 }
 
-// printError says what happened, every detail, and what to do next; as JSON it
-// has the form of the HTTP surface.
+// printError prints the message, the details and the next step of an error; with -o json
+// in the form of the HTTP API.
 func (a *app) printError(err error) {
 	e, ok := errors.AsType[*api.Error](err)
 	if !ok {
@@ -243,7 +246,7 @@ type helpCmd struct {
 	Command []string `arg:"" optional:"" help:"The command: session send."`
 }
 
-// Run shows what COMMAND --help shows.
+// Run prints the output of COMMAND --help.
 func (c helpCmd) Run(ctx context.Context, a *app) error {
 	shown := false
 	parser := a.parser(ctx, func(int) { shown = true })

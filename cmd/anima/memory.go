@@ -22,7 +22,7 @@ type memoryListCmd struct {
 	Limit   int    `help:"How many of each tier, at most 1000." default:"20"`
 }
 
-// Help is shown by --help.
+// Help returns the text that --help prints below the usage.
 func (memoryListCmd) Help() string {
 	return `Of each tier, what the agent would see first. MEMORY is what forget takes.
 
@@ -67,7 +67,7 @@ type memoryForgetCmd struct {
 	Memory string `arg:"" help:"The memory, as anima memory list shows it."`
 }
 
-// Help is shown by --help.
+// Help returns the text that --help prints below the usage.
 func (memoryForgetCmd) Help() string {
 	return `A fact that is forgotten stays in the history (anima memory list --history).
 

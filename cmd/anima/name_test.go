@@ -36,7 +36,7 @@ func TestNamed(t *testing.T) {
 	}
 }
 
-// Without arguments, with help and with --version the program says what it is.
+// TestHelpAndVersion checks the output without arguments, with help and with --version.
 func TestHelpAndVersion(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
@@ -84,7 +84,7 @@ func TestPort(t *testing.T) {
 	}
 	m := newMachine(t)
 	for _, k := range []string{"ANIMA_HTTP_ADDR", "ANIMA_OPS_ADDR", "ANIMA_NATS_LISTEN"} {
-		m.env[k] = "192.0.2.1:1" // no address of this machine
+		m.env[k] = "192.0.2.1:1" // not an address of this machine
 	}
 	u := m.up("--port", "0")
 	for _, url := range []string{u.HTTP, u.Ops, u.NATS} {
@@ -101,7 +101,7 @@ func TestPort(t *testing.T) {
 	}
 }
 
-// Times of tables say their zone.
+// TestTimesHaveAZone checks that times in tables have their zone.
 func TestTimesHaveAZone(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)

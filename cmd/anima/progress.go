@@ -8,7 +8,7 @@ import (
 	"golang.org/x/term"
 )
 
-// progress prints lines; on a terminal it also says what it waits for.
+// progress prints lines. On a terminal it also shows which step is in progress.
 type progress struct {
 	w     io.Writer
 	live  bool
@@ -18,7 +18,7 @@ type progress struct {
 func newProgress(a *app) *progress {
 	w := a.Out
 	if a.cli.Output == outputJSON {
-		w = a.Err // the output is one JSON value
+		w = a.Err // standard output is one JSON value
 	}
 	f, ok := w.(*os.File)
 	return &progress{w: w, live: ok && term.IsTerminal(int(f.Fd()))}

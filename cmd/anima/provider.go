@@ -19,8 +19,8 @@ import (
 	"github.com/anima-run/anima/pkg/config"
 )
 
-// provider is the model provider that anima init stored in the data folder, for
-// anima up. The environment's comes first: see [storedProvider].
+// provider is the model provider that anima init stored in the data folder for anima up.
+// A provider of the environment takes precedence: see [storedProvider].
 type provider struct {
 	URL string `json:"baseUrl"`
 	Key string `json:"key,omitempty"` // never printed
@@ -32,8 +32,9 @@ const (
 	simulated    = "simulated"
 )
 
-// storedProvider are the settings that the data folder's provider makes; none where
-// the environment names one, so that no stored key goes to another's address.
+// storedProvider returns the settings of the data folder's provider. It returns none if
+// the environment configures a provider, so that the stored key is never sent to another
+// address.
 func storedProvider(environment config.Lookup, dir string) (config.Lookup, error) {
 	none := lookupIn(nil)
 	if len(providers(environment)) > 0 {
@@ -50,7 +51,7 @@ func storedProvider(environment config.Lookup, dir string) (config.Lookup, error
 	return lookupIn(set), nil
 }
 
-// readProvider reads the data folder's provider; the zero value is none.
+// readProvider reads the data folder's provider; the zero value means none.
 func readProvider(dir string) (p provider, err error) {
 	file := filepath.Join(dir, providerFile)
 	info, err := os.Stat(file)
@@ -66,13 +67,13 @@ func readProvider(dir string) (p provider, err error) {
 	if err != nil {
 		return p, notWritable(err)
 	}
-	if json.Unmarshal(data, &p) != nil || p.URL == "" { // the error could hold the key
+	if json.Unmarshal(data, &p) != nil || p.URL == "" { // the decoder's error could contain the key
 		return provider{}, &api.Error{Code: api.Invalid, Message: file + " is not as anima init writes it", Next: "remove it, or write it anew with anima init --force"}
 	}
 	return p, nil
 }
 
-// storedHere is the provider of the app's data folder.
+// storedHere returns the stored provider of the app's data folder.
 func (a *app) storedHere() (provider, error) {
 	dir, err := a.dataDir()
 	if err != nil {
@@ -81,7 +82,7 @@ func (a *app) storedHere() (provider, error) {
 	return readProvider(dir)
 }
 
-// storeProvider puts a provider into the data folder; the zero value takes it away.
+// storeProvider writes the provider to the data folder; the zero value removes the file.
 func storeProvider(dir string, p provider) error {
 	file := filepath.Join(dir, providerFile)
 	if p.URL == "" {
@@ -103,7 +104,7 @@ func storeProvider(dir string, p provider) error {
 	return nil
 }
 
-// providerURL is the address that an answer or a flag means: "" is the simulated
+// providerURL returns the base URL that an answer or flag means; "" is the simulated
 // model.
 func providerURL(text string) (string, error) {
 	switch text = strings.TrimRight(strings.TrimSpace(text), "/"); text {
@@ -119,11 +120,11 @@ func providerURL(text string) (string, error) {
 	return text, nil
 }
 
-// probeTimeout bounds the test of a provider.
+// probeTimeout is the timeout of the test of a provider.
 const probeTimeout = 10 * time.Second
 
-// probe asks the provider for its models and says how many it has. The error is for
-// people and does not hold the key.
+// probe requests the list of models from the provider and returns their number. The error
+// is written for the user and does not contain the key.
 func (p provider) probe(ctx context.Context) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
@@ -134,13 +135,13 @@ func (p provider) probe(ctx context.Context) (int, error) {
 	if p.Key != "" {
 		req.Header.Set("Authorization", "Bearer "+p.Key)
 	}
-	// Like the router, which sends a key to no other address.
+	// As in the router, the key is not sent to the target of a redirect.
 	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	res, err := client.Do(req)
 	if err != nil {
 		return 0, p.unreachable(err)
 	}
-	defer func() { _ = res.Body.Close() }() // only read
+	defer func() { _ = res.Body.Close() }() // read only: a Close error loses no data
 	body, err := io.ReadAll(io.LimitReader(res.Body, 8<<20))
 	if err != nil {
 		return 0, p.unreachable(err)

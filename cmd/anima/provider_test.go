@@ -15,7 +15,7 @@ import (
 
 const aKey = "sk-a-key-of-a-test"
 
-// modelService answers as an OpenAI-compatible service that asks for a key.
+// modelService starts an OpenAI-compatible service that requires a key.
 func modelService(t *testing.T) string {
 	t.Helper()
 	mux := http.NewServeMux()
@@ -24,7 +24,7 @@ func modelService(t *testing.T) string {
 			http.Error(w, "no", http.StatusUnauthorized)
 			return
 		}
-		_, _ = io.WriteString(w, `{"object":"list","data":[{"id":"tiny"},{"id":"small"}]}`) // the client says if it is short
+		_, _ = io.WriteString(w, `{"object":"list","data":[{"id":"tiny"},{"id":"small"}]}`) // the client reports a short response
 	})
 	mux.HandleFunc("/html/models", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "<html>") })
 	mux.HandleFunc("/moved/models", func(w http.ResponseWriter, r *http.Request) {
@@ -41,7 +41,7 @@ func TestProbe(t *testing.T) {
 	base := modelService(t)
 	free := listen(t)
 	closed := "http://" + free.Addr().String()
-	_ = free.Close() // nothing listens there any more
+	_ = free.Close() // the port is closed now
 	for url, c := range map[string]struct {
 		key  string
 		code api.Code
@@ -80,8 +80,8 @@ func TestProbe(t *testing.T) {
 	}
 }
 
-// What init stores, up uses; the environment's comes first, and the key is shown
-// nowhere.
+// TestInitStoresTheModel checks that up uses the provider that init stored, that a
+// provider of the environment takes precedence, and that the key is never printed.
 func TestInitStoresTheModel(t *testing.T) {
 	t.Parallel()
 	base := modelService(t)

@@ -23,7 +23,7 @@ type turnReplayCmd struct {
 	Policy bool   `help:"With --fork: judge the turn's calls by the rules of now; nothing is paid."`
 }
 
-// Help is shown by --help.
+// Help returns the text that --help prints below the usage.
 func (turnReplayCmd) Help() string {
 	return `The engine executes the turn once more. What the model, policy, the tools and the
 agent's files said then comes from the journal, kept for 7 days, and from the store;
@@ -39,14 +39,14 @@ Examples:
   anima turn replay 0199c1a2-7b1e-7c55-9d3a-2f6a1b0c4d5e.1 --fork --policy`
 }
 
-// turnsAtOnce is how many turns are listed in one go.
+// turnsAtOnce is the page size for listing turns.
 const turnsAtOnce = 200
 
-// replays is what --agent and --run come to.
+// replays is the result of a replay with --agent or --run.
 type replays struct {
-	Turns       int            `json:"turns"` // that were replayed
+	Turns       int            `json:"turns"` // replayed turns
 	Steps       int            `json:"steps"`
-	Skipped     int            `json:"skipped"` // nothing is recorded of them, or not any more
+	Skipped     int            `json:"skipped"` // turns without recorded data, or whose data has expired
 	Differences []api.Replayed `json:"differences"`
 }
 
@@ -80,7 +80,7 @@ func (c turnReplayCmd) Run(ctx context.Context, a *app) error {
 	return differ(!v.Same)
 }
 
-// differ is the error of a replay that found something.
+// differ returns the error of a replay that found a difference, or nil.
 func differ(found bool) error {
 	if !found {
 		return nil

@@ -18,8 +18,8 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// registeredRoutes reads from the services' sources every pattern that they register,
-// in two lists: those that ask for the operator's token and those that do not.
+// registeredRoutes parses the services' sources and returns every HTTP pattern that they
+// register, in two lists: those that require the operator's token and those that do not.
 func registeredRoutes(t *testing.T) (guarded, public []string) {
 	t.Helper()
 	err := filepath.WalkDir("../../services", func(path string, d fs.DirEntry, err error) error {
@@ -64,8 +64,8 @@ func registeredRoutes(t *testing.T) (guarded, public []string) {
 	return guarded, public
 }
 
-// TestEveryRouteAsksForTheToken walks all registered routes without the token. The
-// public ones are listed here: they authenticate their callers themselves.
+// TestEveryRouteAsksForTheToken requests all registered routes without the token. The
+// public ones are listed here: they authenticate their callers by signature.
 func TestEveryRouteAsksForTheToken(t *testing.T) {
 	t.Parallel()
 	guarded, public := registeredRoutes(t)

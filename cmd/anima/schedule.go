@@ -22,7 +22,7 @@ type heartbeatListCmd struct {
 	Agent string `arg:"" optional:"" help:"Only this agent's." predictor:"agent"`
 }
 
-// Help is shown by --help.
+// Help returns the text that --help prints below the usage.
 func (heartbeatListCmd) Help() string {
 	return `Times are UTC. The schedule is a part of AGENT.md: change it there and apply it.
 
@@ -49,7 +49,7 @@ type heartbeatRunCmd struct {
 	ID    string `help:"Your id for this: giving it twice wakes once."`
 }
 
-// Help is shown by --help.
+// Help returns the text that --help prints below the usage.
 func (heartbeatRunCmd) Help() string {
 	return `The agent is told the entry's reason, with the authority that the entry has. The
 entry's own time stays.

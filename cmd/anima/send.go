@@ -24,7 +24,7 @@ type sessionSendCmd struct {
 	Timeout time.Duration `help:"How long to wait for the end." default:"10m"`
 }
 
-// Help is shown by --help.
+// Help returns the text that --help prints below the usage.
 func (sessionSendCmd) Help() string {
 	return `Without --no-wait the command shows the words of the model and the tool calls as
 they happen and ends with the run; it fails when the run does. With -o json it
@@ -41,8 +41,8 @@ Examples:
   anima session send lucky "good night" --no-wait -o json`
 }
 
-// message is the text of a command's words; - alone is standard input, of which no more
-// is read than shows that it is too long.
+// message joins a command's words to a text. A single "-" reads standard input, up to one
+// byte more than the maximum of a message, which is enough to detect a longer one.
 func (a *app) message(words []string) (string, error) {
 	text := strings.Join(words, " ")
 	if text == "-" {
@@ -52,7 +52,7 @@ func (a *app) message(words []string) (string, error) {
 		}
 		text = string(data)
 	}
-	if !utf8.ValidString(text) { // JSON would carry other characters in its place
+	if !utf8.ValidString(text) { // encoding as JSON would replace the invalid bytes
 		return "", &api.Error{Code: api.Invalid, Message: "the message is not UTF-8", Next: "encode it as UTF-8"}
 	}
 	return text, nil
@@ -82,10 +82,10 @@ func (c sessionSendCmd) Run(ctx context.Context, a *app) error {
 	return ended(end)
 }
 
-// send sends a message and shows its run to the end. An id makes it harmless to
-// send it again when the connection breaks before the answer.
+// send sends a message and shows its run to the end. The message always has an id, so
+// that it can be sent again if the connection breaks before the answer.
 func (w *watcher) send(ctx context.Context, req api.SendMessage) (api.LoopEnd, error) {
-	w.repeated = req.ID != "" // its run may be over
+	w.repeated = req.ID != "" // its run may have ended
 	if req.ID == "" {
 		req.ID = "cli-" + uuid.NewString()
 	}
@@ -103,7 +103,7 @@ func (w *watcher) send(ctx context.Context, req api.SendMessage) (api.LoopEnd, e
 	return *w.end, nil
 }
 
-// leftOff says why the wait was over before the run was.
+// leftOff returns the error of a wait that ended before its run.
 func (w *watcher) leftOff(ctx context.Context, timeout time.Duration) error {
 	why := "no end after " + timeout.String()
 	switch {
@@ -125,7 +125,7 @@ func (w *watcher) leftOff(ctx context.Context, timeout time.Duration) error {
 	}
 }
 
-// ended is the end of a run as the end of the command.
+// ended returns the error for the end of a run; nil is success.
 func ended(end api.LoopEnd) error {
 	switch {
 	case end.Success:
@@ -139,9 +139,9 @@ func ended(end api.LoopEnd) error {
 	return failedRun(end)
 }
 
-// failedRun is why a run failed, as an error of the command, which itself did what it
-// was asked: its exit code is that of a failure, or of how the answer ended. An end of a
-// release before does not say why.
+// failedRun returns the error for a failed run. The command itself succeeded, so the exit
+// code is that of an internal failure, or of the completion's error. End events of the
+// previous release have no code.
 func failedRun(end api.LoopEnd) error {
 	e := &api.Error{Code: api.Internal, Reason: end.Reason, Message: "the run failed", Next: "anima session events " + end.Session + " shows what happened"}
 	if end.Error != "" {

@@ -27,7 +27,7 @@ type sessionCmd struct {
 	Import     sessionImportCmd     `cmd:"" help:"Make a session of a transcript."`
 }
 
-// event is one event of a session, as printed.
+// event is one event of a session, as it is printed.
 type event struct {
 	name, run string
 	seq       uint64
@@ -45,7 +45,7 @@ func eventOf(m bus.Stored) (event, error) {
 	return event{name: strings.Split(m.Subject, ".")[3], run: head.Run, seq: m.Sequence, more: m.More, data: m.Data}, nil
 }
 
-// writeJSON writes the event as one line; live pieces have no sequence number.
+// writeJSON writes the event as one line. Live pieces have no sequence number.
 func (e event) writeJSON(w io.Writer) error {
 	data, err := api.Encode(struct {
 		Seq   uint64          `json:"seq,omitempty"`
@@ -78,10 +78,11 @@ type sessionTranscriptCmd struct {
 	Session string `arg:"" help:"The session." predictor:"session"`
 }
 
-// Help is shown by --help.
+// Help returns the text that --help prints below the usage.
 func (sessionTranscriptCmd) Help() string { return "With -o json, one message a line." }
 
-// Run prints seed 004's JSONL with -o json.
+// Run prints the transcript; with -o json as JSONL (docs/reference/context.md, Transcript
+// format).
 func (c sessionTranscriptCmd) Run(ctx context.Context, a *app) error {
 	return a.transcript(ctx, c.Session, func(l api.TranscriptLine) error {
 		if a.cli.Output == outputJSON {
@@ -101,7 +102,7 @@ type sessionEventsCmd struct {
 	After   uint64 `help:"Only what follows this sequence number."`
 }
 
-// Help is shown by --help.
+// Help returns the text that --help prints below the usage.
 func (sessionEventsCmd) Help() string {
 	return `With -o json, one event a line. Events that were stored together have the same seq,
 and all but the last of them "more": true; --after takes the seq of one without it.

@@ -14,7 +14,7 @@ type sessionGetCmd struct {
 	Session string `arg:"" help:"The session." predictor:"session"`
 }
 
-// Help is shown by --help.
+// Help returns the text that --help prints below the usage.
 func (sessionGetCmd) Help() string {
 	return `What the session waits for: which replica runs it, which message is next, and the
 last step of its journal. Each step gives the session to its owner for the time of a
@@ -26,14 +26,14 @@ Examples:
   anima session get lucky-main`
 }
 
-// sessionView is a session with what is under way in it. Owner, next run and last
-// step are read one after the other, while the session goes on.
+// sessionView is a session with its work in progress. Owner, next run and last step are
+// read one after the other without a lock, so they may belong to different times.
 type sessionView struct {
 	api.Session
 
-	Lock *api.Lock    `json:"lock,omitempty"` // who runs it, and until when; nil: no replica does
-	Next *api.Run     `json:"next,omitempty"` // the oldest message that is not done, the one under way included
-	Step *journalStep `json:"step,omitempty"` // nil: none within the journal's memory
+	Lock *api.Lock    `json:"lock,omitempty"` // owner and expiry; nil: no replica runs the session
+	Next *api.Run     `json:"next,omitempty"` // oldest message that is not done, including the one in progress
+	Step *journalStep `json:"step,omitempty"` // nil: none within the retention of the journal
 }
 
 // journalStep is a step of a session's journal without its content.
@@ -62,7 +62,7 @@ func (c sessionGetCmd) Run(ctx context.Context, a *app) error {
 	return a.print(v, func(w io.Writer) { v.text(w, time.Now()) })
 }
 
-// look fills in what the services are not asked for: it stands on the bus.
+// look fills in the fields that it reads from the bus without a request to a service.
 func (v *sessionView) look(ctx context.Context, b *bus.Bus) error {
 	now := time.Now().UnixMicro()
 	var j api.Journal
@@ -90,8 +90,8 @@ func (v *sessionView) look(ctx context.Context, b *bus.Bus) error {
 	return nil
 }
 
-// owner fills in who runs the session, by the last entry of its journal and by the lock
-// that may prolong it.
+// owner fills in the owner of the session, from the last entry of its journal and from
+// the lock that may extend its lease.
 func (v *sessionView) owner(ctx context.Context, b *bus.Bus, last api.Journal, now int64) error {
 	held, open := last.Held("", now)
 	if held {
@@ -108,7 +108,7 @@ func (v *sessionView) owner(ctx context.Context, b *bus.Bus, last api.Journal, n
 	if err != nil && api.CodeOf(err) != api.NotFound {
 		return err
 	}
-	if err == nil && e.Value.Expires > now { // or it is over and not tidied up yet
+	if err == nil && e.Value.Expires > now { // an expired lock has not been deleted yet
 		v.Lock = &e.Value
 	}
 	return nil

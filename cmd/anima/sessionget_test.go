@@ -53,7 +53,7 @@ func TestLedgerTransfer(t *testing.T) {
 	m := newMachine(t)
 	m.up()
 	m.run("---\nname: Nova\n---\nBe.\n", "agent", "apply", "-")
-	for range 2 { // the same id moves the money once
+	for range 2 { // a repeated id moves the money once
 		if out := m.cli("ledger", "transfer", "Lucky", "nova", "0.25", "--id", "monday"); !strings.Contains(out, "lucky has given $0.25 to nova") {
 			t.Errorf("got %q", out)
 		}

@@ -11,7 +11,7 @@ import (
 	"github.com/anima-run/anima/pkg/telemetry"
 )
 
-// upConfig is what anima up has besides the settings of the services.
+// upConfig holds the settings that anima up has besides those of the services.
 type upConfig struct {
 	NATSListen string `env:"nats_listen" help:"address at which the embedded NATS is open to the command line and to other programs; port 0 picks a free one"`
 	JaegerURL  string `env:"jaeger_url" help:"page and API of a Jaeger: anima up sends its traces to that machine, to OTLP's usual port, unless OTEL_EXPORTER_OTLP_ENDPOINT names a place, and anima turn show prints links into it"`
@@ -19,9 +19,9 @@ type upConfig struct {
 
 func upDefaults() upConfig { return upConfig{NATSListen: "127.0.0.1:4222"} }
 
-// devProfile is what anima up has for defaults where a service alone has others:
-// loopback only, a faucet, writes synced at intervals, warnings only, and a short
-// drain: what is cut off is taken up at the next start.
+// devProfile returns the defaults in which anima up differs from a service that runs
+// alone: loopback addresses, a faucet, writes synced at intervals, log level warn, and a
+// short drain. A run that the drain cuts off is resumed at the next start.
 func devProfile() map[string]string {
 	return map[string]string{
 		"ANIMA_HTTP_ADDR": "127.0.0.1:8080", "ANIMA_OPS_ADDR": "127.0.0.1:9090", "ANIMA_SYNC": host.SyncInterval,
@@ -29,15 +29,15 @@ func devProfile() map[string]string {
 	}
 }
 
-// upLookup finds what flags set, then what the environment sets, then what stored
-// settings say, then the profile.
+// upLookup returns the settings with this precedence: flags, environment, stored
+// settings, profile.
 func upLookup(environment config.Lookup, flags map[string]string, stored config.Lookup) config.Lookup {
 	return layered(lookupIn(flags), environment, stored, lookupIn(devProfile()))
 }
 
-// demoLookup keeps the demo apart from everything else on the machine: no setting
-// of anima, no port, no provider that costs money. Collectors of traces, which
-// are configured by OTEL_ variables, are welcome.
+// demoLookup isolates the demo from the rest of the machine: it ignores all settings of
+// anima, opens no port, and uses no provider that costs money. OTEL_ variables, which
+// configure trace collectors, apply.
 func demoLookup(environment config.Lookup) config.Lookup {
 	demo := devProfile()
 	maps.Copy(demo, map[string]string{
@@ -66,8 +66,8 @@ func layered(all ...config.Lookup) config.Lookup {
 	}
 }
 
-// settings are those of the process; every fault of every service is in the
-// error, so that nothing is started with half of them.
+// settings returns the validated settings of the process. Its error lists every fault of
+// every service, so that no service is started with a partly valid configuration.
 func settings(lookup config.Lookup) (host.Config, upConfig, error) {
 	cfg, up := host.Defaults(), upDefaults()
 	var faults []string
@@ -99,7 +99,7 @@ func settings(lookup config.Lookup) (host.Config, upConfig, error) {
 	return cfg, up, nil
 }
 
-// known are all settings that anima up reads.
+// known returns all settings that anima up reads.
 func known() []config.Field {
 	cfg, up := host.Defaults(), upDefaults()
 	all := append(config.Fields("", &cfg), config.Fields("", &up)...)

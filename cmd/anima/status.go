@@ -17,7 +17,7 @@ type statusCmd struct {
 	watching
 }
 
-// Help is shown by --help.
+// Help returns the text that --help prints below the usage.
 func (statusCmd) Help() string {
 	return `Which services answer, the agents and their states, what waits in the queues, the
 money, the models, and what the streams hold. It fails when a service does not answer.
@@ -28,13 +28,13 @@ Examples:
   anima status -o json --context prod`
 }
 
-// statusView is one look at everything. What could not be asked is in Faults.
+// statusView is the output of status. Faults lists the requests that failed.
 type statusView struct {
 	NATS     string            `json:"nats"`
 	Context  string            `json:"context,omitempty"`
 	Services []serviceState    `json:"services"`
 	Agents   []agentLine       `json:"agents"`
-	More     bool              `json:"more,omitempty"` // there are other agents
+	More     bool              `json:"more,omitempty"` // more agents exist than are listed
 	Money    moneyView         `json:"money"`
 	Models   []api.Model       `json:"models"`
 	Streams  []bus.StreamState `json:"streams"`
@@ -42,18 +42,18 @@ type statusView struct {
 	Faults   []string          `json:"faults,omitempty"`
 }
 
-// diskView is the disk that the data folder is on, in bytes.
+// diskView is the disk of the data folder, in bytes.
 type diskView struct {
 	Folder string `json:"folder"`
 	Free   int64  `json:"free"`
 	Total  int64  `json:"total"`
 }
 
-// local adds what is known of an anima on this machine.
+// local adds the state of the disk for an anima on this machine.
 func (s *statusView) local(a *app) {
 	dir, err := a.dataDir()
 	if err != nil {
-		return // the connection was found in it a moment ago
+		return // the connection was read from it before
 	}
 	space, err := disk.Of(dir)
 	if err != nil {
@@ -77,14 +77,15 @@ type agentLine struct {
 	Balance    *api.Balance   `json:"balance,omitempty"`
 }
 
-// moneyView is the money of the agents that are shown.
+// moneyView is the sum of the balances of the listed agents.
 type moneyView struct {
 	Available api.Micros `json:"available"`
 	Held      api.Micros `json:"held"`
 	Holds     int        `json:"holds"`
 }
 
-// statusAgents is how many agents are shown: each costs a question for its balance.
+// statusAgents is the maximum number of listed agents: each costs one request for its
+// balance.
 const statusAgents = 50
 
 func (c statusCmd) Run(ctx context.Context, a *app) error {
@@ -102,7 +103,7 @@ func (c statusCmd) Run(ctx context.Context, a *app) error {
 		defer cancel()
 		s := look(ctx, b)
 		s.NATS = redacted(d.URL)
-		if !named { // it runs here, on the data folder
+		if !named { // anima runs on this machine, on the data folder
 			s.local(a)
 		}
 		if s.Context, _, err = a.place(); err != nil {
@@ -123,8 +124,8 @@ func (c statusCmd) Run(ctx context.Context, a *app) error {
 	})
 }
 
-// look asks all services at the same time, so one that does not answer does not delay
-// what the others say.
+// look sends requests to all services concurrently, so that a service without an answer
+// does not delay the others.
 func look(ctx context.Context, b *bus.Bus) *statusView {
 	s := &statusView{Agents: []agentLine{}, Models: []api.Model{}, Streams: []bus.StreamState{}}
 	var mu sync.Mutex
@@ -168,7 +169,7 @@ func look(ctx context.Context, b *bus.Bus) *statusView {
 	return s
 }
 
-// askAgents asks for the agents and what each owns.
+// askAgents requests the agents and the balance of each.
 func (s *statusView) askAgents(ctx context.Context, b *bus.Bus) error {
 	v, err := bus.Call[api.Agents](ctx, b, api.ListAgents{Limit: statusAgents})
 	if err != nil {
@@ -177,7 +178,7 @@ func (s *statusView) askAgents(ctx context.Context, b *bus.Bus) error {
 	s.More = v.More
 	for _, g := range v.Agents {
 		l := agentLine{ID: g.ID, State: g.State, Reason: g.Reason, SleepUntil: g.SleepUntil}
-		if err == nil { // treasury that does not answer is asked once
+		if err == nil { // after a failure, treasury is not asked again
 			var money api.Balance
 			if money, err = bus.Call[api.Balance](ctx, b, api.GetBalance{Agent: g.ID}); err == nil {
 				l.Balance = &money

@@ -27,9 +27,9 @@ func copied(t *testing.T, from, to string) {
 	}
 }
 
-// TestLostStores: a start with a store that is missing, empty or older than what the
-// others have recorded is refused with what to do; with --accept-loss it starts, also the
-// next time without.
+// TestLostStores checks that up refuses to start, with a remedy, if a store is missing,
+// empty or older than the other stores have recorded. With --accept-loss it starts, and
+// the next start needs no flag.
 func TestLostStores(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -73,7 +73,7 @@ func TestLostStores(t *testing.T) {
 			t.Parallel()
 			m := newMachine(t)
 			first := m.up()
-			m.cli("session", "send", "lucky", "hello") // the copy's streams are not empty
+			m.cli("session", "send", "lucky", "hello") // so that the streams of the copy are not empty
 			first.stop()
 			before := filepath.Join(t.TempDir(), "before")
 			copied(t, m.data(), before)
@@ -86,7 +86,7 @@ func TestLostStores(t *testing.T) {
 			if !strings.Contains(said, tt.says) {
 				t.Errorf("up says %q, want it to say %q", said, tt.says)
 			}
-			m.fails(exitConflict, "", []string{"up"}, "do not agree") // saying so has mended nothing
+			m.fails(exitConflict, "", []string{"up"}, "do not agree") // the refused start has changed nothing
 			u = m.up("--accept-loss")
 			u.ready(http.StatusOK)
 			u.stop()
@@ -95,7 +95,7 @@ func TestLostStores(t *testing.T) {
 	}
 }
 
-// TestLostSchemas is the same for databases on PostgreSQL.
+// TestLostSchemas checks the same for databases on PostgreSQL.
 func TestLostSchemas(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -129,7 +129,7 @@ func TestLostSchemas(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				defer func() { _ = conn.Close() }() // nothing is under way
+				defer func() { _ = conn.Close() }() // no statement is in progress
 				if _, err := conn.ExecContext(t.Context(), names.Replace(s)); err != nil {
 					t.Fatalf("%s: %v", s, err)
 				}
@@ -144,7 +144,7 @@ func TestLostSchemas(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				_, _ = conn.ExecContext(context.WithoutCancel(t.Context()), names.Replace("drop database if exists BEFORE")) // it may be the database now
+				_, _ = conn.ExecContext(context.WithoutCancel(t.Context()), names.Replace("drop database if exists BEFORE")) // it may have been renamed to the database itself
 				_ = conn.Close()
 			})
 			again := m.up()
@@ -166,8 +166,8 @@ func TestLostSchemas(t *testing.T) {
 	}
 }
 
-// TestMarkBehind: a leader that is behind may hide a mark from a start. The next mark
-// shows that NATS has one which the database lacks.
+// TestMarkBehind checks the case that a leader with old data hides a mark from a start:
+// the next mark shows that NATS has one which the database lacks.
 func TestMarkBehind(t *testing.T) {
 	t.Parallel()
 	u := newMachine(t).up()
@@ -196,7 +196,8 @@ func TestMarkBehind(t *testing.T) {
 	u.fails(exitConflict, "", []string{"up"}, "the database of treasury is an older copy")
 }
 
-// TestLostJournal: a run that had begun when the streams were lost ends, and says why.
+// TestLostJournal checks that a run which had begun when the streams were lost ends with
+// an error that gives the reason.
 func TestLostJournal(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
@@ -210,7 +211,7 @@ func TestLostJournal(t *testing.T) {
 	}
 	m.fails(exitConflict, "", []string{"up"}, "missing or empty")
 	m.up("--accept-loss")
-	if end := asked[api.LoopEnd](m, "session", "send", "lucky", "hello"); !end.Success { // behind it
+	if end := asked[api.LoopEnd](m, "session", "send", "lucky", "hello"); !end.Success { // queued behind it
 		t.Errorf("the next message ends as %+v", end)
 	}
 	got := asked[api.RunState](m, "run", "get", acc.Run, "--session", "lucky-main")

@@ -30,17 +30,17 @@ import (
 	"github.com/anima-run/anima/services/treasury"
 )
 
-// services of the suite; their order means nothing.
+// services returns the services of the suite. They may be started in any order.
 func services() []host.Service {
 	return []host.Service{loop.Service, router.Service, policy.Service, treasury.Service, heartbeat.Service, social.Service}
 }
 
-// suite is everything in one process.
+// suite holds the components of all services in one process.
 type suite struct {
 	dir    string
 	cfg    host.Config
-	given  bool   // the token is the operator's own, not the folder's
-	jaeger string // page of the Jaeger that traces can be looked at on; may be empty
+	given  bool   // the operator set the token; it is not the data folder's
+	jaeger string // URL of the Jaeger UI; may be empty
 	server *embednats.Server
 	conn   *bus.Conn
 	bus    *bus.Bus
@@ -49,8 +49,8 @@ type suite struct {
 	lookup config.Lookup
 }
 
-// open checks all settings, then makes the folder, the token, the embedded NATS
-// and the connection to it. The caller closes the suite.
+// open validates all settings, then creates the data folder, the token, the embedded NATS
+// server and the connection to it. The caller closes the suite.
 func (a *app) open(ctx context.Context, dir string, lookup config.Lookup, listen bool) (_ *suite, err error) {
 	cfg, up, err := settings(lookup)
 	if err != nil {
@@ -100,7 +100,7 @@ func (a *app) open(ctx context.Context, dir string, lookup config.Lookup, listen
 	return s, err
 }
 
-// close ends what open began, as far as it came.
+// close releases what open acquired, also after open failed in part.
 func (s *suite) close() {
 	if s.bus != nil {
 		s.bus.Close()
@@ -120,11 +120,11 @@ func (s *suite) close() {
 	}
 }
 
-// errStop is what work returns to end the services without a fault.
+// errStop is the error by which work ends the services without a failure.
 var errStop = errors.New("stop")
 
-// serve runs all services until ctx ends or work, which begins when they are
-// ready and may be long, returns an error.
+// serve runs all services until ctx ends or work returns an error. work is called when
+// the services are ready and may block.
 func (s *suite) serve(ctx context.Context, work func(context.Context, host.Addrs) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -150,7 +150,7 @@ func (s *suite) serve(ctx context.Context, work func(context.Context, host.Addrs
 	return <-done
 }
 
-// operatorToken reads the token of this folder, or makes it.
+// operatorToken reads the token of the data folder, or creates it.
 func operatorToken(dir string) (config.Secret, error) {
 	file := filepath.Join(dir, "token")
 	data, err := config.ReadSecretFile(file)
@@ -173,9 +173,9 @@ func operatorToken(dir string) (config.Secret, error) {
 	return config.Secret(token), nil
 }
 
-// installation reads the id of this data folder, or makes it. One process at a time
-// uses the folder (embednats takes a file lock), so the id also tells that processes
-// which used it before have ended.
+// installation reads the id of the data folder, or creates it. embednats holds a file
+// lock on the folder, so only one process uses it at a time: earlier processes with the
+// same id have ended.
 func installation(dir string) (string, error) {
 	file := filepath.Join(dir, "installation")
 	for {
@@ -207,14 +207,14 @@ func notWritable(err error) error {
 	}
 }
 
-// writeFile replaces a file that only its owner may read, whole or not at all.
+// writeFile replaces a file atomically, with a mode that only its owner may read.
 func writeFile(file string, data []byte) error { return putFile(file, data, os.Rename) }
 
-// createFile is writeFile for a file that is not there; one that is stays, and
-// the error is fs.ErrExist.
+// createFile is writeFile for a new file. If the file exists, it is kept and the error is
+// fs.ErrExist.
 func createFile(file string, data []byte) error {
 	return putFile(file, data, func(tmp, file string) error {
-		if err := os.Link(tmp, file); err != nil { // unlike a rename, it replaces nothing
+		if err := os.Link(tmp, file); err != nil { // unlike Rename, Link does not replace a file
 			return err
 		}
 		return os.Remove(tmp)
@@ -232,10 +232,10 @@ func putFile(file string, data []byte, place func(tmp, file string) error) error
 		err = place(tmp.Name(), file)
 	}
 	if err != nil {
-		_ = os.Remove(tmp.Name()) // it is of no use to anyone
+		_ = os.Remove(tmp.Name()) // the temporary file is not needed after an error
 		return err
 	}
-	// The name is on the disk when its folder is.
+	// The new name is durable only after its folder was synced.
 	d, err := os.Open(dir)
 	if err != nil {
 		return err
@@ -243,8 +243,7 @@ func putFile(file string, data []byte, place func(tmp, file string) error) error
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// announce writes where this anima is for the commands beside it, until the
-// function it returns is called.
+// announce writes the endpoint file for other commands. The returned function removes it.
 func (s *suite) announce(addrs host.Addrs) (func(), error) {
 	data, err := json.MarshalIndent(endpoint{
 		NATS: s.server.ClientURL(), Token: s.cfg.Token.Reveal(), HTTP: reach(addrs.HTTP), Ops: reach(addrs.Ops), Jaeger: s.jaeger,
@@ -263,8 +262,8 @@ func (s *suite) announce(addrs host.Addrs) (func(), error) {
 	}, nil
 }
 
-// reach is the URL at which this machine reaches what listens on addr; "" where
-// nothing listens.
+// reach returns the URL at which this machine reaches the listener on addr; "" if addr is
+// empty.
 func reach(addr string) string {
 	if addr == "" {
 		return ""

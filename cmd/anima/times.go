@@ -2,8 +2,8 @@ package main
 
 import "time"
 
-// when is a time of the contracts, in Unix microseconds, as every table and text of
-// the command line has it: RFC 3339 in UTC. Zero is no time.
+// when formats a Unix time in microseconds for tables and texts of the command line: RFC
+// 3339 in UTC. Zero is "-".
 func when(micros int64) string {
 	if micros == 0 {
 		return "-"
@@ -11,5 +11,5 @@ func when(micros int64) string {
 	return time.UnixMicro(micros).UTC().Format(time.RFC3339)
 }
 
-// clockTime is the time of day of what happens while the reader looks on.
+// clockTime formats the time of day of an event that is printed while it happens.
 func clockTime(t time.Time) string { return t.UTC().Format("15:04:05 UTC") }

@@ -25,7 +25,7 @@ type sessionExportCmd struct {
 	Force   bool   `help:"Replace a file that is there."`
 }
 
-// Help is shown by --help.
+// Help returns the text that --help prints below the usage.
 func (sessionExportCmd) Help() string {
 	return `One message a line, the whole session. A file is written whole or not at all.
 
@@ -34,7 +34,7 @@ Examples:
   anima session export lucky-main -f lucky.jsonl`
 }
 
-// exported is what export says of a file that it wrote.
+// exported is the output of session export to a file.
 type exported struct {
 	Session string `json:"session"`
 	File    string `json:"file"`
@@ -83,7 +83,7 @@ func writeLine(w io.Writer, l api.TranscriptLine) error {
 	return err
 }
 
-// transcript hands over all lines of a session, page after page.
+// transcript reads all lines of a session page by page and calls each for every line.
 func (a *app) transcript(ctx context.Context, session string, each func(api.TranscriptLine) error) error {
 	b, done, err := a.bus()
 	if err != nil {
@@ -106,7 +106,8 @@ func (a *app) transcript(ctx context.Context, session string, each func(api.Tran
 	return nil
 }
 
-// callFor asks one question of many, in its own time.
+// callFor sends one of several requests on a connection, with its own timeout of
+// answerTimeout.
 func callFor[Resp any](ctx context.Context, b *bus.Bus, req api.Message) (Resp, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
@@ -119,7 +120,7 @@ type sessionImportCmd struct {
 	ID    string `help:"Your id for this import: giving it twice imports once, and goes on where it stopped."`
 }
 
-// Help is shown by --help.
+// Help returns the text that --help prints below the usage.
 func (sessionImportCmd) Help() string {
 	return `A new session is made of the lines; what comes later in it sees them, and no tool
 is run for them. What is damaged is cut out and listed: lines that are no JSON,
@@ -173,12 +174,13 @@ func (c sessionImportCmd) Run(ctx context.Context, a *app) error {
 	})
 }
 
-// A part of a transcript: far below a message's limit also when each byte of it
-// is written as several.
+// partLines and partBytes bound one part of an import. partBytes stays below the maximum
+// of a message also if the encoding replaces each byte with several. maxImport is the
+// maximum size of a file in bytes.
 const (
 	partLines = api.MaxImportLines
 	partBytes = 1 << 20
-	maxGroup  = 4 << 20 // what cannot be divided
+	maxGroup  = 4 << 20 // bytes of a group that cannot be divided
 	maxImport = 1 << 30
 )
 
@@ -189,7 +191,7 @@ func (c sessionImportCmd) lines(stdin io.Reader) ([]string, error) {
 		if err != nil {
 			return nil, &api.Error{Code: api.Invalid, Message: err.Error(), Next: "name a transcript, or - for standard input; anima session export writes one"}
 		}
-		defer func() { _ = f.Close() }() // only read
+		defer func() { _ = f.Close() }() // read only: a Close error loses no data
 		from, name = f, c.File
 	}
 	var lines []string
@@ -207,12 +209,12 @@ func (c sessionImportCmd) lines(stdin io.Reader) ([]string, error) {
 	return lines, nil
 }
 
-// portions divides lines so that calls and their results stay together: a part
-// begins with a line of the user or the assistant. A group of lines that is too
-// large itself is divided where it reaches the bounds of a message.
+// portions divides lines into parts such that calls and their results stay together: a
+// part begins with a line of the user or the assistant. A group of lines that alone
+// exceeds the bounds of a message is divided at those bounds.
 func portions(lines []string, most, size, whole int) [][]string {
 	var parts [][]string
-	begin, opening, bytes := 0, 0, 0 // of the part; the last line that may begin another
+	begin, opening, bytes := 0, 0, 0 // of the part; index of the last line that may begin another part; size of the part
 	for i, l := range lines {
 		if opens(l) {
 			opening = i
@@ -236,7 +238,7 @@ func portions(lines []string, most, size, whole int) [][]string {
 	return append(parts, lines[begin:])
 }
 
-// opens says whether what is before a line needs nothing behind it.
+// opens reports whether a part may begin with the line: its role is user or assistant.
 func opens(text string) bool {
 	var l struct {
 		Role string `json:"role"`

@@ -13,7 +13,7 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// bare is a transcript without what belongs to its session.
+// bare parses a transcript and clears the fields that belong to its session.
 func bare(t testing.TB, text string) []api.TranscriptLine {
 	t.Helper()
 	all := lines[api.TranscriptLine](t, text)
@@ -48,7 +48,7 @@ func TestExportAndImport(t *testing.T) {
 		t.Errorf("in the folder: %v, %v, want the export alone", left, err)
 	}
 
-	// What comes out goes in again, for another agent.
+	// An exported transcript can be imported for another agent.
 	v := asked[api.Imported](m, "session", "import", "Nova", file, "--id", "monday")
 	if v.Agent != "nova" || v.Turns != 4 || v.Kept != 8 || len(v.Cut) != 0 {
 		t.Fatalf("imported %+v", v)
@@ -82,7 +82,8 @@ func TestImportDamaged(t *testing.T) {
 	m.fails(exitUsage, strings.Repeat("x", maxGroup+1), []string{"session", "import", "lucky", "-"}, "after line 0", "4 MiB")
 	m.fails(exitNotFound, good, []string{"session", "import", "ghost", "-"}, "no such agent")
 
-	// A long one goes in parts, none of which takes a call from its result.
+	// A long transcript is imported in parts, none of which separates a call from its
+	// result.
 	var long strings.Builder
 	const turns = 2000
 	for i := range turns {

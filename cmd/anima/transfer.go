@@ -18,7 +18,7 @@ type ledgerTransferCmd struct {
 	ID     string `help:"Your id for this transfer: giving it twice transfers once."`
 }
 
-// Help is shown by --help.
+// Help returns the text that --help prints below the usage.
 func (ledgerTransferCmd) Help() string {
 	return `Money that is held for a turn under way cannot be moved.
 

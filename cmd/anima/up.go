@@ -39,7 +39,7 @@ type upCmd struct {
 	Jaeger jaegerFlag `help:"Send traces to a Jaeger and print links to them (ANIMA_JAEGER_URL); without a URL, to the one on this machine." placeholder:"URL"`
 }
 
-// Help is shown by --help.
+// Help returns the text that --help prints below the usage.
 func (upCmd) Help() string {
 	return `Everything is kept in the data folder, which belongs to one running anima. The
 settings of every service are environment variables: docs/config.md lists them.
@@ -56,7 +56,7 @@ Examples:
   anima up --jaeger=http://127.0.0.1:26686     to one that answers elsewhere`
 }
 
-// Run brings everything up and serves until it is told to stop.
+// Run starts everything and serves until ctx ends.
 func (c upCmd) Run(ctx context.Context, a *app) error {
 	dir, err := a.dataDir()
 	if err != nil {
@@ -129,7 +129,7 @@ func (c upCmd) Run(ctx context.Context, a *app) error {
 	})
 }
 
-// ports gives the addresses that no flag names the ports of --port.
+// ports derives the addresses that no flag sets from --port.
 func (c *upCmd) ports() error {
 	if c.Port == nil {
 		return nil
@@ -152,8 +152,8 @@ func (c *upCmd) ports() error {
 // birth is an AGENT.md and the id of its agent.
 type birth struct{ id, source string }
 
-// first is the agent that up makes; nil is none. An AGENT.md with faults is found
-// before anything is started.
+// first returns the agent that up creates; nil means none. It reports faults of the
+// AGENT.md before anything is started.
 func (c upCmd) first(a *app) (*birth, error) {
 	if c.Agent == "" {
 		if c.Empty {
@@ -172,9 +172,10 @@ func (c upCmd) first(a *app) (*birth, error) {
 	return &birth{id, string(src)}, nil
 }
 
-// firstAgent makes sure that somebody lives here: the agent that was named, or
-// another if nobody does. Its first money comes before it does, once: the
-// deposit's id says so. Dying in between leaves money that the next start finds.
+// firstAgent applies the AGENT.md of b. If the operator did not name one, it does so only
+// in an installation without agents. A new agent gets a deposit before it is created. The
+// deposit has a fixed id, so that after a crash in between the next start does not
+// deposit again.
 func (s *suite) firstAgent(ctx context.Context, b birth, named bool) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
@@ -205,22 +206,23 @@ func (s *suite) firstMoney(ctx context.Context, id string) error {
 	return err
 }
 
-// upView is what up says when everything is up.
+// upView is the output of up after the start.
 type upView struct {
 	Version  string `json:"version"`
 	HTTP     string `json:"http,omitempty"`
 	Ops      string `json:"ops,omitempty"`
 	NATS     string `json:"nats"`
-	Token    string `json:"token"` // where it is, not what it is
+	Token    string `json:"token"` // path of its file, not its value
 	Data     string `json:"data"`
 	Database string `json:"database"`
 	Writes   string `json:"writes"`
 	Model    string `json:"model"`
-	Traces   string `json:"traces,omitempty"` // where they are sent
-	Jaeger   string `json:"jaeger,omitempty"` // where they can be looked at
+	Traces   string `json:"traces,omitempty"` // address that traces are exported to
+	Jaeger   string `json:"jaeger,omitempty"` // URL of the Jaeger UI
 }
 
-// banner says what is up, where, how safe writes are, and whom to talk to.
+// banner prints the addresses, the mode in which writes are synced, and the agent to talk
+// to.
 func (a *app) banner(ctx context.Context, s *suite, addrs host.Addrs, who string) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
@@ -269,7 +271,7 @@ func (a *app) banner(ctx context.Context, s *suite, addrs host.Addrs, who string
 	})
 }
 
-// traces says where they go and where they can be looked at.
+// traces describes the export of traces for the banner.
 func (a *app) traces(v upView) string {
 	switch {
 	case v.Traces == "":

@@ -70,7 +70,8 @@ func TestUpKeepsAgentsAndMoney(t *testing.T) {
 	}
 }
 
-// A run that is cut off by the end of anima is taken up by the next one, once.
+// TestUpTakesUpWhatWasInHand checks that a run which the end of anima cut off is resumed
+// once by the next start.
 func TestUpTakesUpWhatWasInHand(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
@@ -80,7 +81,7 @@ func TestUpTakesUpWhatWasInHand(t *testing.T) {
 	m.watch("lucky-main", "loop_execute")
 	u.stop()
 	m.up()
-	end := asked[api.LoopEnd](m, "session", "send", "lucky", "slow", "--id", "after") // behind the one in hand
+	end := asked[api.LoopEnd](m, "session", "send", "lucky", "slow", "--id", "after") // queued behind the run in progress
 	if !end.Success || end.Run == acc.Run {
 		t.Errorf("the next run ends as %+v", end)
 	}
@@ -98,12 +99,13 @@ func TestUpTakesUpWhatWasInHand(t *testing.T) {
 func balances(m *machine) []api.Balance {
 	all := asked[[]api.Balance](m, "ledger", "balance")
 	for i := range all {
-		all[i].At = 0 // when it was asked
+		all[i].At = 0 // time of the request
 	}
 	return all
 }
 
-// A process that was killed leaves its endpoint behind.
+// TestStaleEndpoint checks the case of an endpoint file that a killed process left
+// behind.
 func TestStaleEndpoint(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
@@ -112,7 +114,7 @@ func TestStaleEndpoint(t *testing.T) {
 	}
 	free := listen(t)
 	addr := free.Addr().String()
-	_ = free.Close() // nobody listens there now
+	_ = free.Close() // the port is closed now
 	if err := os.WriteFile(filepath.Join(m.data(), endpointFile), []byte(`{"nats":"nats://`+addr+`","token":"x"}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -156,7 +158,7 @@ func TestUpOptions(t *testing.T) {
 	}
 }
 
-// On a terminal people read the banner.
+// TestBanner checks the text form of the banner, as on a terminal.
 func TestBanner(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
@@ -173,7 +175,7 @@ func TestBanner(t *testing.T) {
 	}
 }
 
-// stopAt calls stop when a text has been written.
+// stopAt is a buffer that calls stop when a text has been written to it.
 type stopAt struct {
 	bytes.Buffer
 	text string
@@ -231,7 +233,7 @@ func TestDataFolder(t *testing.T) {
 	m.fails(exitUsage, "", []string{"up", "--data", short}, "fewer than 16", "remove the file")
 
 	open := t.TempDir()
-	if err := os.WriteFile(filepath.Join(open, "token"), []byte("a token of many characters\n"), 0o644); err != nil { //nolint:gosec // open on purpose
+	if err := os.WriteFile(filepath.Join(open, "token"), []byte("a token of many characters\n"), 0o644); err != nil { //nolint:gosec // readable by others on purpose
 		t.Fatal(err)
 	}
 	m.fails(exitUsage, "", []string{"up", "--data", open}, filepath.Join(open, "token"), "chmod 600")

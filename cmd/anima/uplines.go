@@ -12,8 +12,8 @@ import (
 	"github.com/anima-run/anima/pkg/bus"
 )
 
-// turns prints a line for each turn that is stored and each run that ends, of all
-// agents, until ctx ends. A line that is not printed loses nothing.
+// turns prints a line for each stored turn and each ended run of all agents, until ctx
+// ends. The output is informational: errors are logged and not returned.
 func (s *suite) turns(ctx context.Context, w io.Writer) {
 	watched := []api.Subject{api.LoopPersist{}.Subject(), api.LoopEnd{}.Subject()}
 	after, err := s.bus.LastEvents(ctx, watched...)
@@ -32,7 +32,7 @@ func (s *suite) turns(ctx context.Context, w io.Writer) {
 	}
 }
 
-// turnLine is what is shown of an event; "" is nothing.
+// turnLine returns the line for an event; "" means none.
 func (s *suite) turnLine(ctx context.Context, m bus.Stored) string {
 	e, err := eventOf(m)
 	if err != nil {
@@ -59,7 +59,8 @@ func (s *suite) turnLine(ctx context.Context, m bus.Stored) string {
 	return ""
 }
 
-// lineOfTurn says who, what woke it, which tools, what it took and how it ended.
+// lineOfTurn formats a turn: agent, input, tools, cost, tokens, duration and how it
+// ended.
 func lineOfTurn(t api.Turn) string {
 	why := fmt.Sprintf("turn %d", t.Number)
 	if t.Input != "" {

@@ -13,49 +13,49 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// viewer shows a session's events and the live pieces of what the model writes. The
-// events of a turn's answer are stored when the answer is complete, after its pieces; a
-// piece says which stored entry it follows, and is shown when the events up to that one
-// were. Pieces can be lost; what a turn said is known when the turn is stored, and the
-// viewer then adds what is missing. It is safe for concurrent use.
+// viewer prints a session's events and the live pieces of completions. The events of a
+// completion are stored when it is complete, after its pieces were published. A piece
+// names the stored entry that it follows, and is printed after the events up to that
+// entry. Pieces may be lost: when the turn is stored, the viewer prints what is missing
+// of its text. It is safe for concurrent use.
 type viewer struct {
 	json   bool
-	echo   bool // show also what begins a run
+	echo   bool // print the input of each run, too
 	turn   func(id string) (api.Turn, error)
 	input  func(run string) string
 	mu     sync.Mutex
 	out    io.Writer
-	live   bool // out is a terminal: a line may be taken back
-	hint   bool // such a line is shown
-	middle bool // of a line
+	live   bool // out is a terminal: the hint may be erased
+	hint   bool // a hint is shown on the current line
+	middle bool // the current line is not complete
 
-	shown  uint64          // the events up to this sequence were shown
-	from   uint64          // the entry that the present turn follows, or one after that
-	now    string          // the turn whose model is writing
-	said   strings.Builder // the pieces of it that were shown
-	latest time.Time       // when the last piece came
-	closed bool            // its text is complete, or tools follow it
-	stale  bool            // the connection broke: pieces may come again from the first
-	before spoken          // the turn before, until it is stored
-	early  []live          // what follows events that were not shown yet
-	last   string          // the text of the last turn
-	done   string          // the last turn that was shown whole; of event alone
+	shown  uint64          // sequence up to which the events were printed
+	from   uint64          // sequence of the entry that the current turn follows, or a later one
+	now    string          // id of the turn whose completion is in progress
+	said   strings.Builder // pieces of it that were printed
+	latest time.Time       // time of the last piece
+	closed bool            // its text is complete, or its tools have begun
+	stale  bool            // the connection broke: pieces may be repeated from the first
+	before spoken          // previous turn, until it is stored
+	early  []live          // pieces that follow events not printed yet
+	last   string          // text of the last turn
+	done   string          // id of the last turn that was printed completely; used by event only
 }
 
-// spoken is what was shown of a turn's text.
+// spoken is the part of a turn's text that was printed.
 type spoken struct{ turn, said string }
 
-// live is a message that comes beside the events: a piece of an answer, or that the
-// model is asked for one.
+// live is a message that is published beside the stored events: a piece of a completion,
+// or the announcement that a model call begins.
 type live struct {
 	event // without a sequence
 
 	turn, content, note string
 	discard             bool
-	after               uint64 // the entry that it follows; 0: of a release before, after its turn's loop_execute
+	after               uint64 // sequence of the entry that it follows; 0: of the previous release, follows the loop_execute of its turn
 }
 
-// liveDelta and liveThinking make a live message of its data.
+// liveDelta and liveThinking decode a live message.
 func liveDelta(data []byte) (l live, err error) {
 	var d api.StreamDelta
 	err = json.Unmarshal(data, &d)
@@ -77,16 +77,17 @@ func newViewer(out io.Writer, asJSON bool) *viewer {
 	return &viewer{out: out, json: asJSON, live: ok && isTerminal(f)}
 }
 
-// maxEarly bounds the pieces that are kept; the rest comes with the whole text.
+// maxEarly is the maximum number of pieces that are kept. Further ones are printed with
+// the whole text of the turn.
 const maxEarly = 4096
 
-// piece takes a live message.
+// piece processes a live message.
 func (v *viewer) piece(l live) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	switch {
 	case v.json:
-		_ = l.writeJSON(v.out) // the next event says that it cannot be written
+		_ = l.writeJSON(v.out) // the write of the next event returns the error
 	case v.ready(l):
 		v.speak(l)
 	case len(v.early) < maxEarly:
@@ -94,7 +95,8 @@ func (v *viewer) piece(l live) {
 	}
 }
 
-// reached says that the events up to a sequence were shown.
+// reached records that the events up to a sequence were printed, and prints the pieces
+// that waited for them.
 func (v *viewer) reached(seq uint64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -102,7 +104,7 @@ func (v *viewer) reached(seq uint64) {
 	v.release()
 }
 
-// release shows the pieces that nothing has to come before any more.
+// release prints the kept pieces that are ready.
 func (v *viewer) release() {
 	all := v.early
 	v.early = nil
@@ -115,7 +117,7 @@ func (v *viewer) release() {
 	}
 }
 
-// ready says whether the events that a live message follows were shown.
+// ready reports whether the events that a live message follows were printed.
 func (v *viewer) ready(l live) bool {
 	if l.after == 0 {
 		return l.turn == v.now
@@ -123,17 +125,17 @@ func (v *viewer) ready(l live) bool {
 	return l.after <= v.shown
 }
 
-// speak shows a live message of the present turn, or of the one that begins with it.
+// speak prints a live message of the current turn, or of the turn that begins with it.
 func (v *viewer) speak(l live) {
 	switch {
 	case l.after > v.from && l.turn != v.now:
 		v.begin(l.turn, l.after)
 		l.discard = false
 	case l.turn != v.now:
-		return // a turn that is over
-	case l.after > v.from && !v.closed: // another owner has it
+		return // a turn that has ended
+	case l.after > v.from && !v.closed: // another owner has resumed the turn
 		v.from, v.stale = l.after, v.said.Len() > 0
-	case l.after != 0: // its owner goes on
+	case l.after != 0: // the same owner continues
 		v.stale = false
 	}
 	if l.content != "" || l.discard || l.note != "" {
@@ -141,7 +143,8 @@ func (v *viewer) speak(l live) {
 	}
 }
 
-// say shows a piece of the present turn. A call that is made again begins anew.
+// say prints a piece of the current turn. If the model call is repeated, the text begins
+// again.
 func (v *viewer) say(l live) {
 	if v.closed {
 		return
@@ -162,7 +165,7 @@ func (v *viewer) say(l live) {
 	v.write(l.content)
 }
 
-// begin begins a turn. What was shown of the one before is remembered until that is
+// begin begins a turn. It keeps the printed text of the previous turn until that is
 // stored.
 func (v *viewer) begin(turn string, from uint64) {
 	v.before = spoken{}
@@ -175,8 +178,9 @@ func (v *viewer) begin(turn string, from uint64) {
 	v.waiting("thinking")
 }
 
-// settle waits for pieces that are on their way while the event that follows them is
-// here: they come on another path.
+// settle waits for pieces that are still in transit when the event after them arrives,
+// because pieces and events use different subscriptions. It returns 50 ms after the last
+// piece, and waits four times at most.
 func (v *viewer) settle(turn string) {
 	const grace = 50 * time.Millisecond
 	for range 4 {
@@ -197,24 +201,24 @@ func join(what, why string) string {
 	return what + ": " + why
 }
 
-// write writes text of a model.
+// write prints text of a model.
 func (v *viewer) write(text string) {
 	if text == "" {
 		return
 	}
 	v.clear()
 	text = plain(text)
-	_, _ = io.WriteString(v.out, text) // a closed output ends the command with a signal
+	_, _ = io.WriteString(v.out, text) // a closed output ends the command with SIGPIPE
 	v.middle = !strings.HasSuffix(text, "\n")
 }
 
-// print writes whole lines of our own.
+// print prints complete lines of the program itself.
 func (v *viewer) print(format string, args ...any) {
 	v.newLine()
 	fmt.Fprintf(v.out, format+"\n", args...)
 }
 
-// newLine ends the line that is begun.
+// newLine ends the current line.
 func (v *viewer) newLine() {
 	v.clear()
 	if v.middle {
@@ -225,7 +229,7 @@ func (v *viewer) newLine() {
 
 func (v *viewer) remark(s string) { v.print("  (%s)", line(s, 300)) }
 
-// clear takes the hint back.
+// clear erases the hint.
 func (v *viewer) clear() {
 	if v.hint {
 		_, _ = io.WriteString(v.out, "\r\x1b[K")
@@ -233,7 +237,7 @@ func (v *viewer) clear() {
 	}
 }
 
-// waiting says on a terminal what is waited for.
+// waiting shows on a terminal what the viewer waits for.
 func (v *viewer) waiting(what string) {
 	if v.live && !v.middle {
 		v.clear()
@@ -242,14 +246,14 @@ func (v *viewer) waiting(what string) {
 	}
 }
 
-// note shows a remark between what comes.
+// note prints a remark between other output.
 func (v *viewer) note(s string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.remark(s)
 }
 
-// interrupted says that pieces may have been lost, and may come again.
+// interrupted records that pieces may have been lost and may be repeated.
 func (v *viewer) interrupted() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -260,7 +264,8 @@ func (v *viewer) interrupted() {
 	v.newLine()
 }
 
-// joins says that another run took the watched one in, whose events come from the first.
+// joins records that the watched run was merged into another, whose events are read from
+// the first.
 func (v *viewer) joins(run string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -270,14 +275,14 @@ func (v *viewer) joins(run string) {
 	}
 }
 
-// lost shows an end whose event did not come.
+// lost prints the end of a run whose event was not received.
 func (v *viewer) lost(end api.LoopEnd) {
 	if data, err := api.Encode(end); err == nil {
 		_ = v.event(event{name: "loop_end", run: end.Run, data: data})
 	}
 }
 
-// event shows an event.
+// event prints an event.
 func (v *viewer) event(e event) error {
 	if v.json {
 		v.mu.Lock()
@@ -286,15 +291,15 @@ func (v *viewer) event(e event) error {
 	}
 	var t api.Turn
 	var asked string
-	switch e.name { // what has to be asked for is asked for before the lock
+	switch e.name { // requests to services must not be made under the lock
 	case "loop_execute", "loop_persist", "tool_start":
-		var p api.LoopPersist // all of them have the turn
+		var p api.LoopPersist // all three events have this field
 		if json.Unmarshal(e.data, &p) != nil || p.Turn == v.done {
 			break
 		}
 		v.settle(p.Turn)
 		if e.name != "tool_start" {
-			t, _ = v.turn(p.Turn) // without it the end of the run has the last words
+			t, _ = v.turn(p.Turn) // if the request fails, the end of the run prints the text
 		}
 	case "loop_start":
 		if v.echo {
@@ -325,7 +330,7 @@ func (v *viewer) show(e event, t api.Turn, asked string) error {
 			v.complete(t)
 		}
 	case "loop_error":
-		if !v.echo { // the command ends with it
+		if !v.echo { // the command ends with the same error
 			return nil
 		}
 		return showAs(e, func(m api.LoopError) { v.print("  ✗ %s: %s", m.Code, line(m.Error, 1000)) })
@@ -335,7 +340,7 @@ func (v *viewer) show(e event, t api.Turn, asked string) error {
 	return nil
 }
 
-// showAs decodes an event for the function that shows it.
+// showAs decodes an event and passes it to the function that prints it.
 func showAs[T any](e event, show func(T)) error {
 	var m T
 	if err := json.Unmarshal(e.data, &m); err != nil {
@@ -345,7 +350,7 @@ func showAs[T any](e event, show func(T)) error {
 	return nil
 }
 
-// start shows what begins a run, where that is wanted.
+// start begins a run and, with echo, prints its input.
 func (v *viewer) start(m api.LoopStart, asked string) {
 	v.now, v.last, v.closed, v.before = "", "", true, spoken{}
 	v.said.Reset()
@@ -358,8 +363,9 @@ func (v *viewer) start(m api.LoopStart, asked string) {
 	}
 }
 
-// execute says that a turn has its answer, or, of a release before, that its model is
-// asked. A turn that is stored already, as of a session's past, is shown at once.
+// execute processes the event that a completion was stored or, in the previous release,
+// that a model call begins. A turn that is already stored, as in the history of a
+// session, is printed at once.
 func (v *viewer) execute(turn string, seq uint64, stored api.Turn) {
 	if turn != v.now {
 		v.begin(turn, max(seq, 1)-1)
@@ -372,7 +378,7 @@ func (v *viewer) execute(turn string, seq uint64, stored api.Turn) {
 	v.release()
 }
 
-// shownLines is how much of a tool's result is shown.
+// shownLines is the maximum number of printed lines of a tool's result.
 const shownLines = 8
 
 func (v *viewer) result(m api.ToolEnd) {
@@ -392,7 +398,7 @@ func (v *viewer) result(m api.ToolEnd) {
 	}
 }
 
-// complete shows what is missing of a turn, now that it is stored. The next turn may have
+// complete prints what is missing of a turn after it was stored. The next turn may have
 // begun.
 func (v *viewer) complete(t api.Turn) {
 	switch t.ID {
@@ -404,7 +410,7 @@ func (v *viewer) complete(t api.Turn) {
 	v.done = t.ID
 }
 
-// late shows the text of the turn before where words of it were lost.
+// late prints the text of the previous turn if parts of it were lost.
 func (v *viewer) late(text string) {
 	whole := strings.TrimSpace(text)
 	if whole != strings.TrimSpace(v.before.said) {
@@ -415,7 +421,7 @@ func (v *viewer) late(text string) {
 	v.before = spoken{}
 }
 
-// rest shows what is missing of the present turn's text.
+// rest prints what is missing of the current turn's text.
 func (v *viewer) rest(text string) {
 	whole, have := strings.TrimSpace(text), strings.TrimLeft(v.said.String(), " \n\t")
 	switch {
@@ -434,7 +440,7 @@ func (v *viewer) rest(text string) {
 func (v *viewer) finish(m api.LoopEnd) {
 	v.clear()
 	if m.Fate == api.FateMerged {
-		return // another's end says more
+		return // the end event of the other run has the details
 	}
 	if r := strings.TrimSpace(m.Response); r != "" && r != v.last {
 		v.rest(r)

@@ -7,9 +7,9 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// shown plays events and pieces to a viewer and returns what it writes. A string is
-// a piece of turn r.1 of a release before, ~text one that discards, ! a broken
-// connection. A number is the sequence up to which the events were shown.
+// shown passes events and pieces to a viewer and returns its output. In play, a string is
+// a piece of turn r.1 of the previous release, ~text one that discards, ! a broken
+// connection, and a number the sequence up to which events were printed.
 func shown(t *testing.T, stored string, play ...any) string {
 	t.Helper()
 	var out strings.Builder
@@ -46,7 +46,7 @@ func shown(t *testing.T, stored string, play ...any) string {
 	return out.String()
 }
 
-// liveOf is a live message as it comes.
+// liveOf encodes and decodes a live message.
 func liveOf(t *testing.T, m any) live {
 	t.Helper()
 	data, err := api.Encode(m)
@@ -63,7 +63,8 @@ func liveOf(t *testing.T, m any) live {
 	return l
 }
 
-// The pieces of an answer come before the events of its turn.
+// TestViewerShowsPiecesFirst checks that the pieces of a completion are printed before
+// the events of its turn.
 func TestViewerShowsPiecesFirst(t *testing.T) {
 	t.Parallel()
 	begin := api.LoopStart{Run: "r"}

@@ -14,7 +14,7 @@ type sessionWatchCmd struct {
 	After   uint64 `help:"Only what follows this sequence number."`
 }
 
-// Help is shown by --help.
+// Help returns the text that --help prints below the usage.
 func (sessionWatchCmd) Help() string {
 	return `What began each run, the words of the model as they come, the tool calls with their
 arguments and results, and what it cost. It goes on until it is interrupted, also
@@ -52,7 +52,8 @@ func (c sessionWatchCmd) Run(ctx context.Context, a *app) error {
 	return nil
 }
 
-// sessionOf is the session of this id, or the main one of the agent of this name.
+// sessionOf returns the id of the session with this id, or of the main session of the
+// agent with this name.
 func sessionOf(ctx context.Context, b *bus.Bus, name string) (string, error) {
 	s, err := callFor[api.Session](ctx, b, api.GetSession{Session: name})
 	if api.CodeOf(err) != api.NotFound {
@@ -68,14 +69,14 @@ func sessionOf(ctx context.Context, b *bus.Bus, name string) (string, error) {
 	return g.Session, agentErr
 }
 
-// beforeLastRun is the sequence number after which the session's last run begins. 0:
-// that is not known, or there was none.
+// beforeLastRun returns the sequence after which the session's last run begins. It
+// returns 0 if that is not known or there was no run.
 func beforeLastRun(ctx context.Context, b *bus.Bus, session string) (uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	first, err := firstOfLastRun(ctx, b, session)
 	if api.CodeOf(err) == api.NotFound {
-		first, err = b.Last(ctx, api.LoopStart{Session: session}.Subject()) // of a release before
+		first, err = b.Last(ctx, api.LoopStart{Session: session}.Subject()) // of the previous release
 	}
 	if api.CodeOf(err) == api.NotFound {
 		return 0, nil
@@ -83,8 +84,9 @@ func beforeLastRun(ctx context.Context, b *bus.Bus, session string) (uint64, err
 	return max(first.Sequence, 1) - 1, err
 }
 
-// firstOfLastRun is the entry of the session's journal that announces the beginning of
-// the last run. From the end it goes to the first entry of each owner. Errors: NotFound.
+// firstOfLastRun returns the entry of the session's journal that holds the LoopStart of
+// the last run. It goes backwards from the last entry to the first entry of each epoch.
+// Errors: NotFound.
 func firstOfLastRun(ctx context.Context, b *bus.Bus, session string) (bus.Stored, error) {
 	journal := api.Journal{Session: session}.Subject()
 	m, err := b.Last(ctx, journal)
@@ -108,7 +110,7 @@ func firstOfLastRun(ctx context.Context, b *bus.Bus, session string) (bus.Stored
 		if e.Last == 0 {
 			break
 		}
-		m, err = b.Next(ctx, journal, e.Last) // of the owner before
+		m, err = b.Next(ctx, journal, e.Last) // last entry of the previous owner
 	}
 	if err == nil {
 		err = api.Errorf(api.NotFound, "session %s has no run", session)

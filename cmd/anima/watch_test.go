@@ -12,18 +12,18 @@ import (
 	"github.com/anima-run/anima/pkg/bus"
 )
 
-// background is a command that runs beside the test.
+// background is a command that runs concurrently with the test.
 type background struct {
 	t    *testing.T
 	out  *record
 	err  *record
 	more chan struct{}
-	over chan struct{} // it has ended
+	over chan struct{} // closed when the command has ended
 	exit int
 	stop context.CancelFunc
 }
 
-// start runs a command; its output can be waited for.
+// start runs a command in the background; its output can be waited for.
 func (m *machine) start(t *testing.T, stdin string, args ...string) *background {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -37,20 +37,20 @@ func (m *machine) start(t *testing.T, stdin string, args ...string) *background 
 	return b
 }
 
-// code waits for the command's end.
+// code waits for the end of the command and returns its exit code.
 func (b *background) code() int {
 	<-b.over
 	return b.exit
 }
 
-// says waits until the command has written a text, to either of its outputs.
+// says waits until the command has written the text to one of its outputs.
 func (b *background) says(want string) {
 	b.t.Helper()
 	said := func() bool { return strings.Contains(b.out.text()+b.err.text(), want) }
 	for !said() {
 		select {
 		case <-b.more:
-		case <-b.over: // patience ends it
+		case <-b.over: // the timeout of patience ends it
 			if !said() {
 				b.t.Fatalf("exit %d before it said %q:\n%s%s", b.exit, want, b.out.text(), b.err.text())
 			}
@@ -58,7 +58,7 @@ func (b *background) says(want string) {
 	}
 }
 
-// poke is a writer that says that something was written.
+// poke is a writer that signals each write.
 type poke chan struct{}
 
 func (p poke) Write(data []byte) (int, error) {
@@ -69,8 +69,8 @@ func (p poke) Write(data []byte) (int, error) {
 	return len(data), nil
 }
 
-// A message outlives the server that took it, and so does the command that waits
-// for its end; the server comes back at other ports.
+// TestSendSurvivesRestart checks that a message, and the command that waits for its end,
+// continue over a restart of the server, which then listens on other ports.
 func TestSendSurvivesRestart(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
@@ -115,7 +115,7 @@ func TestSendSurvivesRestart(t *testing.T) {
 	}
 }
 
-// While the server is away the wait is bounded.
+// TestSendServerStaysAway checks that the wait for a server is bounded.
 func TestSendServerStaysAway(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
@@ -131,7 +131,8 @@ func TestSendServerStaysAway(t *testing.T) {
 	b.says("goes on when the server does")
 }
 
-// What has come to its end is not done again when the connection breaks at the same time.
+// TestEndAsTheConnectionBreaks checks that a use that has completed is not repeated when
+// the connection breaks at the same time.
 func TestEndAsTheConnectionBreaks(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
@@ -156,7 +157,8 @@ func TestEndAsTheConnectionBreaks(t *testing.T) {
 	}
 }
 
-// The end of a run counts also where its events are lost.
+// TestEndWithoutEvents checks that the end of a run is found also if its events were
+// lost.
 func TestEndWithoutEvents(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
@@ -239,7 +241,7 @@ func TestChatOnATerminal(t *testing.T) {
 	p.sees("I read: two \r\nlines")
 	p.answer("lucky> ", "slow\r")
 	p.sees("check_credits ok")
-	p.answer("", "/session\r\x03") // the first is for the next prompt
+	p.answer("", "/session\r\x03") // the first line is kept for the next prompt
 	p.sees("cancelling the run")
 	p.sees("(interrupted)")
 	p.sees("session lucky-main: ")
@@ -261,7 +263,7 @@ func TestChatOnATerminal(t *testing.T) {
 	})
 }
 
-// On a terminal anima up says what the agents do.
+// TestUpShowsTurns checks that anima up prints the turns of agents on a terminal.
 func TestUpShowsTurns(t *testing.T) {
 	t.Parallel()
 	for _, quiet := range []bool{false, true} {

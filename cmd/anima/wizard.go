@@ -15,20 +15,21 @@ import (
 	"github.com/anima-run/anima/services/loop"
 )
 
-// terminal is where a person can be asked: both ends are one.
+// terminal is a terminal for a dialogue: input and output of the same terminal.
 type terminal struct{ in, out *os.File }
 
-// terminal returns nil where the input or the error output is no terminal.
+// terminal returns nil if standard input or standard error is not a terminal.
 func (a *app) terminal() *terminal {
 	in, ok := a.In.(*os.File)
-	out, also := a.Err.(*os.File) // the output may be read by a program
+	out, also := a.Err.(*os.File) // standard output may be a pipe to a program
 	if !ok || !also || !isTerminal(in) || !isTerminal(out) {
 		return nil
 	}
 	return &terminal{in, out}
 }
 
-// withFD lends f's descriptor. The method Fd would take the deadlines away.
+// withFD calls do with f's descriptor. The method Fd would set the file to blocking mode,
+// in which deadlines have no effect.
 func withFD(f *os.File, do func(fd int)) error {
 	c, err := f.SyscallConn()
 	if err != nil {
@@ -42,10 +43,10 @@ func isTerminal(f *os.File) (yes bool) {
 	return err == nil && yes
 }
 
-// errLeft is the error when the user leaves before the last answer.
+// errLeft is the error for a dialogue that the user ends before the last answer.
 var errLeft = &api.Error{Code: api.Invalid, Message: "ended before the last answer; nothing was written", Next: "run it again, or give the answers as flags: anima init --help"}
 
-// talk lets f ask. The error is errLeft when the user leaves before the end.
+// talk runs f with a dialogue. It returns errLeft if the user ends the dialogue early.
 func (t *terminal) talk(ctx context.Context, f func(*dialogue) error) error {
 	err := t.edit(ctx, t.in, f)
 	if errors.Is(err, io.EOF) || ctx.Err() != nil {
@@ -54,20 +55,21 @@ func (t *terminal) talk(ctx context.Context, f func(*dialogue) error) error {
 	return err
 }
 
-// edit lets f read lines of keys that come from in. Lines can be edited; ctrl-c and
-// ctrl-d end them with io.EOF. When ctx ends, so does reading.
+// edit runs f with a line editor that reads keys from in. Ctrl-c and ctrl-d end a line
+// with io.EOF. Reading ends with ctx.
 func (t *terminal) edit(ctx context.Context, in io.Reader, f func(*dialogue) error) error {
 	var was *term.State
 	var raw error
 	if err := withFD(t.in, func(fd int) { was, raw = term.MakeRaw(fd) }); err != nil || raw != nil {
 		return errors.Join(err, raw)
 	}
-	// What cannot be restored cannot be helped.
+	// A failure to restore the mode of the terminal cannot be handled.
 	restore := func() { _ = withFD(t.in, func(fd int) { _ = term.Restore(fd, was) }) }
 	defer restore()
 	stop := context.AfterFunc(ctx, func() {
 		restore()
-		// Where the terminal knows no deadline the next key ends it, or the next signal.
+		// If the terminal does not support deadlines, reading ends with the next key or
+		// signal.
 		_ = t.in.SetReadDeadline(time.Unix(1, 0))
 	})
 	defer stop()
@@ -75,7 +77,7 @@ func (t *terminal) edit(ctx context.Context, in io.Reader, f func(*dialogue) err
 		io.Reader
 		io.Writer
 	}{in, t.out}, "")}
-	_ = withFD(t.out, func(fd int) { // without it long lines are wrapped elsewhere
+	_ = withFD(t.out, func(fd int) { // without the size, long lines wrap at the default width
 		if w, h, err := term.GetSize(fd); err == nil && w > 0 {
 			_ = d.SetSize(w, h)
 		}
@@ -83,10 +85,10 @@ func (t *terminal) edit(ctx context.Context, in io.Reader, f func(*dialogue) err
 	return f(d)
 }
 
-// dialogue asks one question after the other.
+// dialogue asks questions on a terminal.
 type dialogue struct{ *term.Terminal }
 
-// maxLine is where the line editor stops taking letters, without a word.
+// maxLine is the length at which the line editor ignores further characters.
 const maxLine = 4096
 
 func (d *dialogue) line(prompt string) (string, error) {
@@ -99,7 +101,7 @@ func (d *dialogue) line(prompt string) (string, error) {
 	return text, err
 }
 
-// ask asks until the answer has no fault.
+// ask repeats a question until judge finds no fault in the answer.
 func (d *dialogue) ask(prompt string, to *string, judge func(string) []string) error {
 	for {
 		text, err := d.line(prompt)
@@ -118,7 +120,7 @@ func (d *dialogue) ask(prompt string, to *string, judge func(string) []string) e
 	}
 }
 
-// lines asks for a text of several lines, which a line with a dot ends.
+// lines reads a text of several lines, up to a line that is a single dot.
 func (d *dialogue) lines(to *string, judge func(string) []string) error {
 	for {
 		var all []string
@@ -144,7 +146,7 @@ func (d *dialogue) lines(to *string, judge func(string) []string) error {
 	}
 }
 
-// agree asks a question whose answer is yes unless it is no.
+// agree asks a question and returns true unless the answer is no.
 func (d *dialogue) agree(question string) (bool, error) {
 	yes := true
 	err := d.ask(question+" [Y/n] ", new(string), func(s string) []string {
@@ -160,7 +162,7 @@ func (d *dialogue) agree(question string) (bool, error) {
 	return yes, err
 }
 
-// wanted is what the user is asked for, with what the flags say of it.
+// wanted holds the values that the dialogue asks for, preset by the flags.
 type wanted struct {
 	file   *loop.AgentFile
 	model  *provider // nil: the flags name none
@@ -168,13 +170,13 @@ type wanted struct {
 	fund   *string
 }
 
-// ask asks for what the flags do not say, if anything, and then whether to write
-// what comes of it.
+// ask asks for the values that the flags do not set, and then whether to write the
+// resulting file.
 func (c initCmd) ask(ctx context.Context, a *app, t *terminal, v initView, all *wanted) error {
 	f := all.file
 	name, genesis := c.Name == nil, c.Genesis == nil && c.GenesisFile == ""
 	creator, message, autonomy := c.Creator == nil, c.Message == nil, c.Autonomy == nil
-	if c.Yes { // all that has a default is answered
+	if c.Yes { // values with a default are not asked for
 		creator, message, autonomy = false, false, false
 	}
 	model := all.model == nil && !c.Yes && len(v.Providers) == 0
@@ -185,7 +187,7 @@ func (c initCmd) ask(ctx context.Context, a *app, t *terminal, v initView, all *
 	if err != nil {
 		return err
 	}
-	// An answer is judged by the file it would make, the others being right.
+	// An answer is validated as part of a file in which the other values are valid.
 	judged := func(change func(*loop.AgentFile, string)) func(string) []string {
 		return func(answer string) []string {
 			whole := loop.AgentFile{Name: "x", Genesis: "x"}
@@ -247,7 +249,7 @@ func (c initCmd) ask(ctx context.Context, a *app, t *terminal, v initView, all *
 	})
 }
 
-// confirm shows the file, defaults included, and asks whether to write it.
+// confirm prints the file, including defaults, and asks whether to write it.
 func (d *dialogue) confirm(file string, f loop.AgentFile) error {
 	src, _ := f.Source()
 	fmt.Fprintf(d, "\n%s, with all defaults:\n\n", file)

@@ -23,16 +23,16 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// patience is how long a test waits for what must come.
+// patience is the timeout for everything that a test waits for.
 const patience = time.Minute
 
-// machine is what the program sees of a machine: its environment.
+// machine is the environment in which the program runs.
 type machine struct {
 	t   testing.TB
 	env map[string]string
 }
 
-// newMachine has a home of its own and free ports.
+// newMachine returns a machine with its own home folder and free ports.
 func newMachine(t testing.TB) *machine {
 	t.Helper()
 	script, err := filepath.Abs("testdata/script.json")
@@ -46,7 +46,7 @@ func newMachine(t testing.TB) *machine {
 	}}
 }
 
-// data is the folder that anima uses without being told.
+// data returns the default data folder.
 func (m *machine) data() string { return filepath.Join(m.env["HOME"], ".local", "share", "anima") }
 
 func (m *machine) app(in io.Reader, out, errs io.Writer) *app {
@@ -57,7 +57,7 @@ func (m *machine) app(in io.Reader, out, errs io.Writer) *app {
 	return &app{In: in, Out: out, Err: errs, Environ: environ, Lookup: func(k string) (string, bool) { v, ok := m.env[k]; return v, ok }}
 }
 
-// result is a command that has ended.
+// result is the outcome of a command.
 type result struct {
 	code     int
 	out, err string
@@ -72,7 +72,7 @@ func (m *machine) run(stdin string, args ...string) result {
 	return result{code, out.String(), errs.String()}
 }
 
-// cli runs a command that must end well and returns its output.
+// cli runs a command that must succeed and returns its output.
 func (m *machine) cli(args ...string) string {
 	m.t.Helper()
 	r := m.run("", args...)
@@ -82,7 +82,7 @@ func (m *machine) cli(args ...string) string {
 	return r.out
 }
 
-// fails runs a command that must end with a code and say each of the words.
+// fails runs a command that must end with the exit code and print each of the words.
 func (m *machine) fails(code int, stdin string, args []string, words ...string) string {
 	m.t.Helper()
 	r := m.run(stdin, args...)
@@ -97,7 +97,7 @@ func (m *machine) fails(code int, stdin string, args []string, words ...string) 
 	return r.err
 }
 
-// asked runs a command with -o json and decodes the one value it prints.
+// asked runs a command with -o json and decodes the single value that it prints.
 func asked[T any](m *machine, args ...string) T {
 	m.t.Helper()
 	var v T
@@ -122,7 +122,7 @@ func one(t testing.TB, text string, v any) {
 	}
 }
 
-// lines decodes text that must be one JSON value a line.
+// lines decodes text that must be one JSON value per line.
 func lines[T any](t testing.TB, text string) []T {
 	t.Helper()
 	var all []T
@@ -134,16 +134,16 @@ func lines[T any](t testing.TB, text string) []T {
 	return all
 }
 
-// running is an anima that is up.
+// running is an anima that is running.
 type running struct {
 	upView
 	*machine
 	token string
-	log   func() string // what it wrote to standard error so far
-	stop  func()        // ends it as a signal does, and waits; twice is once
+	log   func() string // standard error so far
+	stop  func()        // ends it as a signal does and waits; idempotent
 }
 
-// up starts anima and waits until it says that it is.
+// up starts anima and waits until it is ready.
 func (m *machine) up(args ...string) *running {
 	m.t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(m.t.Context()))
@@ -158,7 +158,7 @@ func (m *machine) up(args ...string) *running {
 	r := &running{machine: m, log: errs.text}
 	r.stop = sync.OnceFunc(func() {
 		cancel()
-		go func() { _, _ = io.Copy(io.Discard, out) }() // ends with anima, which must not wait for a reader
+		go func() { _, _ = io.Copy(io.Discard, out) }() // ends with anima, which must not block on a full pipe
 		select {
 		case code := <-ended:
 			if code != exitOK {
@@ -184,7 +184,7 @@ func (m *machine) up(args ...string) *running {
 	return r
 }
 
-// born makes an agent and gives it a dollar.
+// born creates an agent and deposits one dollar.
 func (m *machine) born(name string) api.Agent {
 	m.t.Helper()
 	r := m.run("---\nname: "+name+"\n---\nBe useful.\n", "agent", "apply", "-", "-o", "json")
@@ -194,7 +194,7 @@ func (m *machine) born(name string) api.Agent {
 	return g
 }
 
-// record keeps what is written; it is safe for concurrent use.
+// record keeps what is written to it. It is safe for concurrent use.
 type record struct {
 	mu   sync.Mutex
 	b    strings.Builder

@@ -1,14 +1,15 @@
 // Command fastclock writes a build overlay that makes the clock of a Go program run
-// faster, so that a test can watch a day in minutes. It changes the clock of the
-// runtime, which time.Now, timers and deadlines of connections share. Programs of one
-// overlay agree on the time when they run on one machine. Other programs, the kernel
-// and the times of files keep the real clock.
+// faster, so that a test can cover a day in minutes. It changes the clock of the runtime,
+// which time.Now, timers and deadlines of connections share. Programs that are built with
+// one overlay agree on the time when they run on one machine. Other programs, the kernel
+// and file times keep the real clock.
 //
 //	go run ./e2e/fastclock -speed 60 -o .bin/fastclock
 //	GOFLAGS=-overlay=$PWD/.bin/fastclock/overlay.json go test ./e2e
 //
-// It works for linux/amd64 and the version of Go that it was written for: it stops when
-// a line that it changes is not there, once. It must not be used for anything but tests.
+// It works for linux/amd64 and the version of Go that it was written for: it fails unless
+// each line that it changes occurs exactly once. It must not be used for anything but
+// tests.
 package main
 
 import (
@@ -24,11 +25,11 @@ import (
 	"strings"
 )
 
-// epoch is the time of day when the monotonic clock was 0, in nanoseconds since 1970. It
-// is fixed, so that the same overlay builds the same programs: 1 January 2027.
+// epoch is the time of day at which the monotonic clock is 0, in nanoseconds since 1970:
+// 1 January 2027. It is a constant, so that the same overlay builds the same programs.
 const epoch = 1_798_761_600_000_000_000
 
-// change replaces text of a file of package runtime.
+// change replaces text in a file of package runtime.
 type change struct{ file, from, to string }
 
 // wallClock replaces the assembly that reads both clocks.
@@ -82,7 +83,7 @@ func write(speed int, out string) error {
 	if err != nil {
 		return fmt.Errorf("go env GOROOT: %w", err)
 	}
-	if err := os.MkdirAll(out, 0o755); err != nil { //nolint:gosec // sources, as the ones that they replace
+	if err := os.MkdirAll(out, 0o755); err != nil { //nolint:gosec // sources, as the files that they replace
 		return err
 	}
 	replace := map[string]string{}

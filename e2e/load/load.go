@@ -14,33 +14,34 @@ import (
 	"github.com/anima-run/anima/pkg/bus"
 )
 
-// load is one load; run is called once.
+// load is one load test. run is called once.
 type load struct {
 	bus            *bus.Bus
 	log            *slog.Logger
 	name, text     string
 	patience, late time.Duration
-	stop           chan struct{} // closed: send no more
+	stop           chan struct{} // closed: send no more messages
 
 	mu   sync.Mutex
-	ends map[string]*end // by run, of those that are awaited or ended unawaited
-	done []ended         // that ended well
-	runs map[string]int  // their turns
+	ends map[string]*end // by run: runs whose end is awaited, or was received before that
+	done []ended         // runs that succeeded
+	runs map[string]int  // number of turns by run
 	sum  summary
 }
 
-// end is where the end of a run arrives, once.
+// end receives the end of a run once.
 type end struct{ c chan api.LoopEnd }
 
-// ended is a message that was answered.
+// ended is a message whose run succeeded.
 type ended struct {
 	run          string
 	turns        int
 	began, ended time.Time
 }
 
-// run sends until stop is closed, waits for what is under way, and reads it back.
-// ready is called when the agents are there and the sending begins.
+// run sends messages until stop is closed, waits for the runs in progress, and audits the
+// result. It calls ready after it has created the agents, before it sends the first
+// message.
 func (l *load) run(ctx context.Context, n int, routerOnly bool, ready func()) (summary, error) {
 	l.sum.Name = l.name
 	agents := make([]api.Agent, n)
@@ -59,7 +60,7 @@ func (l *load) run(ctx context.Context, n int, routerOnly bool, ready func()) (s
 		follower.Go(func() { l.follow(following) })
 	}
 	ready()
-	l.log.Info("sending") // the drill waits for this word
+	l.log.Info("sending") // the drill waits for this log message
 	began := time.Now()
 	stopped := began
 	var senders sync.WaitGroup
@@ -91,7 +92,8 @@ func (l *load) run(ctx context.Context, n int, routerOnly bool, ready func()) (s
 	return l.sum, l.audit(ctx, agents)
 }
 
-// born makes an agent, or finds it, and gives it money.
+// born creates an agent, or finds the existing one, and makes a deposit. Both requests
+// are idempotent.
 func (l *load) born(ctx context.Context, i int) (api.Agent, error) {
 	source := fmt.Sprintf("---\nname: %s%d\ntools: [check_credits, write_file, read_file, send_message, sleep]\n---\nBe quick.\n", l.name, i)
 	a, err := again(ctx, l.patience, ask[api.Agent](l.bus, api.ApplyAgent{Source: source}))
@@ -102,13 +104,13 @@ func (l *load) born(ctx context.Context, i int) (api.Agent, error) {
 	return a, err
 }
 
-// ask is a question to be asked [again].
+// ask returns a request in the form that [again] takes.
 func ask[R any](b *bus.Bus, q api.Message) func(context.Context) (R, error) {
 	return func(ctx context.Context) (R, error) { return bus.Call[R](ctx, b, q) }
 }
 
-// again asks until it is answered, refused for good, or patience ends. The
-// questions carry ids, so asking twice does nothing twice.
+// again repeats a request until it is answered, fails finally, or patience expires. The
+// requests have ids, so that a repetition has no second effect.
 func again[R any](ctx context.Context, patience time.Duration, ask func(context.Context) (R, error)) (R, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -119,7 +121,7 @@ func again[R any](ctx context.Context, patience time.Duration, ask func(context.
 		if err == nil || api.CodeOf(err) != api.Unavailable && !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
 			return r, err
 		}
-		select { // what is busy is not helped by a storm of questions
+		select { // the pause avoids overloading a busy service
 		case <-ctx.Done():
 			return r, err
 		case <-time.After(20 * time.Millisecond):
@@ -146,7 +148,7 @@ func (l *load) follow(ctx context.Context) {
 		}
 		select {
 		case l.end(e.Run).c <- e:
-		default: // said twice
+		default: // the end was published before
 		}
 		return nil
 	}, api.LoopEnd{}.Subject())
@@ -179,8 +181,8 @@ func (l *load) one(ctx context.Context, a api.Agent, text, id string) {
 	}
 }
 
-// overdue counts a run whose end did not come in time, by what loop says of it: the end
-// of one that is over counts as unheard, and every other run is lost.
+// overdue counts a run whose end event was not received in time, by the state that loop
+// returns. A run that has ended counts as unheard; every other run counts as lost.
 func (l *load) overdue(acc api.Accepted, st api.RunState, err error, began time.Time) {
 	what, count := "lost", func(s *summary) { s.Sent++; s.Lost++ }
 	state := fmt.Sprintf("%s after %d turns", st.Status, st.Turns)
@@ -199,7 +201,8 @@ func (l *load) overdue(acc api.Accepted, st api.RunState, err error, began time.
 	l.note(fmt.Sprintf("%s: %s of session %s, accepted %s: %s", what, acc.Run, acc.Session, time.UnixMicro(acc.At).UTC().Format(time.RFC3339Nano), state), count)
 }
 
-// call asks the router for one model call, which is paid like that of a turn.
+// call makes one model call through the router, which is paid in the same way as that of
+// a turn.
 func (l *load) call(ctx context.Context, a api.Agent, text, id string) {
 	began := time.Now()
 	req := api.Complete{
@@ -234,7 +237,7 @@ func (l *load) note(fault string, f func(*summary)) {
 	l.sum.fault(fault)
 }
 
-// audit reads the ledger of the agents.
+// audit reads the ledger of the agents and compares it with the runs.
 func (l *load) audit(ctx context.Context, agents []api.Agent) error {
 	var entries []api.Posted
 	for _, a := range agents {
@@ -263,5 +266,5 @@ func (l *load) audit(ctx context.Context, agents []api.Agent) error {
 	return nil
 }
 
-// turnID is the name of a run's turn, from 1.
+// turnID returns the id of the n-th turn of a run; n begins with 1.
 func turnID(run string, n int) string { return run + "." + strconv.Itoa(n) }

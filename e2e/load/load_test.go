@@ -8,8 +8,8 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// A run whose end did not come is counted by what get_run says of it, and its state is
-// printed.
+// TestOverdue checks that a run without an end event is counted by its state from
+// get_run, and that the state is printed.
 func TestOverdue(t *testing.T) {
 	t.Parallel()
 	began := time.UnixMicro(1_000_000)

@@ -1,15 +1,16 @@
-// Command load sends messages to agents of a running anima for a while and then
-// reads back what became of them: every run's end, every turn, every entry of
-// the ledger. It is how a drill knows that nothing was lost and nothing paid
-// twice. It must not do anything that the command line could not.
+// Command load sends messages to agents of a running anima for a while and then audits
+// the result: the end of every run, every turn, and every entry of the ledger. A drill
+// uses it to check that no run was lost and no completion was paid twice. It must not do
+// anything that the command line cannot do.
 //
 //	ANIMA_NATS_URL=nats://nats:4222 ANIMA_NATS_NKEY_FILE=/secrets/nats/seed load -for 30s -agents 16
 //
-// It prints one line of JSON, a [summary], and exits 0 if nothing was lost, failed
-// or paid twice, else 1. With -mode router it asks the router alone, for model
-// calls. `load -apart` places the leaders of the queue of runs and of its durable on
-// different servers, prints them and ends. `load -stop`, beside a load that is process 1 of its container, ends the
-// sending early; the load then waits for what is under way and reads it back.
+// It prints one line of JSON, a [summary], and exits with 0 if no run was lost or failed
+// and no completion was paid twice, otherwise with 1. With -mode router it makes model
+// calls through the router only. `load -apart` moves the leaders of the stream of queued
+// runs and of its durable to different servers, prints them and exits. `load -stop`, in
+// the container of a load that is its process 1, ends the sending early; that load then
+// waits for the runs in progress and audits the result.
 package main
 
 import (
@@ -34,11 +35,11 @@ func main() {
 	defer stop()
 	if err := run(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "load:", err)
-		os.Exit(1) //nolint:gocritic // stop only frees the signals
+		os.Exit(1) //nolint:gocritic // the deferred stop only releases the signals
 	}
 }
 
-// settings are those of every client of anima.
+// settings are the settings that every client of anima has.
 type settings struct {
 	URL   string        `env:"nats_url" help:"NATS servers, separated by commas"`
 	Token config.Secret `env:"nats_token" help:"token for NATS"`
@@ -94,7 +95,7 @@ func run(ctx context.Context) error {
 		time.AfterFunc(*length, func() {
 			select {
 			case told <- syscall.SIGUSR1:
-			default: // told already
+			default: // stop was requested before
 			}
 		})
 	})

@@ -9,33 +9,33 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// summary is what the load found.
+// summary is the result of a load.
 type summary struct {
 	Name     string   `json:"name"`
 	Seconds  float64  `json:"seconds"`
-	Sent     int      `json:"sent"`           // messages accepted
-	Runs     int      `json:"runs"`           // of them, ended well
+	Sent     int      `json:"sent"`           // accepted messages
+	Runs     int      `json:"runs"`           // of them, runs that succeeded
 	Turns    int      `json:"turns"`          // in those runs
-	Failed   int      `json:"failed"`         // ended badly
-	Lost     int      `json:"lost"`           // not over, or not known, when asked for after their time
-	Unheard  int      `json:"unheard"`        // over, and their ends were not announced in their time
-	Refused  int      `json:"refused"`        // not accepted for as long as a message may take
-	Doubled  int      `json:"doubled"`        // holds settled more than once
-	Unpaid   int      `json:"unpaid"`         // turns without exactly one settled hold for a whole answer
-	Broken   int      `json:"broken"`         // answers that broke off, paid for what had come of them
-	Late     int      `json:"late"`           // runs that took longer than -late: somebody took them up again
-	Rate     float64  `json:"turnsPerSecond"` // of runs that ended while messages were sent
-	P50MS    float64  `json:"p50Ms"`          // of a run, as its sender sees it
+	Failed   int      `json:"failed"`         // runs that failed
+	Lost     int      `json:"lost"`           // not ended, or unknown, when requested after their timeout
+	Unheard  int      `json:"unheard"`        // ended, but the end event was not received in time
+	Refused  int      `json:"refused"`        // not accepted within the timeout
+	Doubled  int      `json:"doubled"`        // holds that were settled more than once
+	Unpaid   int      `json:"unpaid"`         // turns without exactly one settled hold for a complete answer
+	Broken   int      `json:"broken"`         // completions that broke off and were paid in part
+	Late     int      `json:"late"`           // runs that took longer than -late, because another owner resumed them
+	Rate     float64  `json:"turnsPerSecond"` // of the runs that ended while messages were sent
+	P50MS    float64  `json:"p50Ms"`          // duration of a run for its sender, in milliseconds
 	P99MS    float64  `json:"p99Ms"`
 	MaxMS    float64  `json:"maxMs"`
-	GapMS    float64  `json:"gapMs"` // longest time in which no run ended
+	GapMS    float64  `json:"gapMs"` // longest time without the end of a run, in milliseconds
 	LedgerOK bool     `json:"ledgerOk"`
-	Slowest  string   `json:"slowest,omitempty"` // the run
-	Faults   []string `json:"faults,omitempty"`  // the first ones
+	Slowest  string   `json:"slowest,omitempty"` // id of the run
+	Faults   []string `json:"faults,omitempty"`  // the first faults
 	Samples  []sample `json:"samples,omitempty"`
 }
 
-// sample is one run that ended well, so that its trace can be looked at.
+// sample is a run that succeeded, whose trace can be checked.
 type sample struct {
 	Run   string `json:"run"`
 	Turns int    `json:"turns"`
@@ -58,9 +58,9 @@ func (s *summary) fault(text string) {
 	}
 }
 
-// measure says how long the runs took that ended well. Messages were sent between
-// began and stopped; what was under way then is no part of the rate, as nothing
-// took its place.
+// measure computes rate and durations of the runs that succeeded. Messages were sent
+// between began and stopped. Runs that ended later do not count for the rate, because no
+// new runs replaced the ended ones then.
 func (s *summary) measure(began, stopped time.Time, done []ended, late time.Duration) {
 	if len(done) == 0 {
 		return
@@ -92,7 +92,7 @@ func (s *summary) measure(began, stopped time.Time, done []ended, late time.Dura
 		gap, last = max(gap, e.ended.Sub(last)), e.ended
 	}
 	s.GapMS = ms(gap)
-	// The first, the last, the slowest, and some between.
+	// The samples are the first, the last and the slowest run, and some others.
 	slowest := slices.MaxFunc(done, func(a, b ended) int { return cmp.Compare(a.ended.Sub(a.began), b.ended.Sub(b.began)) })
 	s.Slowest = slowest.run
 	add := func(e ended) {
@@ -107,9 +107,8 @@ func (s *summary) measure(began, stopped time.Time, done []ended, late time.Dura
 	}
 }
 
-// audit compares the ledger's entries with the runs that ended well and their
-// number of turns: each turn has exactly one settled hold, and no hold is settled
-// twice.
+// audit compares the ledger's entries with the runs that succeeded and their number of
+// turns: each turn must have exactly one settled hold, and no hold may be settled twice.
 func (s *summary) audit(entries []api.Posted, runs map[string]int) {
 	settled, turns := map[string]int{}, map[string]int{}
 	for _, p := range entries {

@@ -7,7 +7,7 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// The audit of the drill is worth something only if it says no.
+// TestAuditSaysNo checks that the audit reports each kind of fault.
 func TestAuditSaysNo(t *testing.T) {
 	t.Parallel()
 	settle := func(id, turn string) api.Posted { return api.Posted{ID: id, Kind: "settle", Turn: turn} }
@@ -55,7 +55,7 @@ func TestMeasure(t *testing.T) {
 	for i := range 100 {
 		done = append(done, at(time.Duration(i)*time.Second, 500*time.Millisecond))
 	}
-	done = append(done, at(99*time.Second, 16*time.Second)) // out of order, and taken up again
+	done = append(done, at(99*time.Second, 16*time.Second)) // out of order, and resumed
 	s := summary{Seconds: 101, Turns: 202}
 	s.measure(t0, t0.Add(100*time.Second), done, 10*time.Second)
 	if s.Late != 1 || s.MaxMS != 16000 || s.P50MS != 500 || s.GapMS != 15500 || s.Rate != 2 {
@@ -65,7 +65,7 @@ func TestMeasure(t *testing.T) {
 		t.Errorf("samples: got %+v", s.Samples)
 	}
 	var none summary
-	none.measure(t0, t0, nil, time.Second) // does not fail
+	none.measure(t0, t0, nil, time.Second) // must not panic
 	if none.P50MS != 0 || none.Samples != nil {
 		t.Errorf("of nothing: got %+v", none)
 	}

@@ -20,21 +20,22 @@ import (
 	"time"
 )
 
-// flags of every build: no path and no time of a machine gets into a program.
+// flags are the flags of every build. They keep paths and times of this machine out of
+// the program.
 var flags = []string{"-trimpath", "-buildvcs=false", "-mod=readonly"}
 
-// program is one binary, built from a module that does nothing but pin it.
+// program describes one binary, which is built from a module that only pins its version.
 type program struct {
 	name    string
-	module  string // folder under pins, or a path relative to test/cluster
+	module  string // folder below pins, or a path relative to test/cluster
 	pkg     string
 	ldflags string
 }
 
-const kubernetes = "1.36.3" // as pins/kubernetes/go.mod has it
+const kubernetes = "1.36.3" // same version as in pins/kubernetes/go.mod
 
-// kubeVersion makes the programs say which version they are: the API server
-// refuses clients by it, and kubectl prints it.
+// kubeVersion returns linker flags that set the version of the programs: the API server
+// checks it for compatibility with clients, and kubectl prints it.
 func kubeVersion() string {
 	minor := strings.Split(kubernetes, ".")[1]
 	var b strings.Builder
@@ -44,7 +45,7 @@ func kubeVersion() string {
 	return b.String()
 }
 
-// programs by group, in the order of their building: the longest first.
+// programs returns the programs of a group in build order: those that take longest first.
 func programs(group string) []program {
 	kube := func(name string) program {
 		return program{name, "pins/kubernetes", "k8s.io/kubernetes/cmd/" + name, kubeVersion()}
@@ -78,7 +79,8 @@ func programs(group string) []program {
 
 var groups = []string{"core", "addons", "nats", "postgres", "jaeger", "keda"}
 
-// build builds what is missing of the groups; no group is all that up uses.
+// build builds the missing programs and images of the groups; without groups, of all that
+// up uses.
 func build(ctx context.Context, want []string) error {
 	if len(want) == 0 {
 		want = []string{"core", "addons", "nats", "postgres", "jaeger"}
@@ -89,7 +91,7 @@ func build(ctx context.Context, want []string) error {
 		}
 	}
 	s := newSteps()
-	// Nothing to build is the usual case, and need not wait for others who build.
+	// Usually nothing has to be built, and then no lock is needed.
 	if want = slices.DeleteFunc(slices.Clone(want), isBuilt); len(want) == 0 {
 		return nil
 	}
@@ -127,7 +129,7 @@ func build(ctx context.Context, want []string) error {
 	return nil
 }
 
-// isBuilt says whether everything of a group is there.
+// isBuilt reports whether all programs and images of a group exist.
 func isBuilt(group string) bool {
 	var paths []string
 	for _, p := range programs(group) {
@@ -152,7 +154,7 @@ func isBuilt(group string) bool {
 	return true
 }
 
-// cache is where built programs and images are kept, outside of the clone.
+// cache returns the folder for built programs and images, which is outside of the clone.
 func cache() string {
 	if d := os.Getenv("ANIMA_CACHE"); d != "" {
 		return d
@@ -164,8 +166,8 @@ func cache() string {
 	return filepath.Join(d, ".cache", "anima")
 }
 
-// source returns the folder of this module's source, from wherever in the
-// repository the program was started.
+// source returns the folder of this module's source, for any working directory in the
+// repository.
 func source() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -183,20 +185,21 @@ func source() (string, error) {
 	}
 }
 
-// path returns where the program is, or would be, by what it is made from.
+// path returns the path of the program, whether it exists or not. The path contains a
+// hash of everything that the program is built from.
 func (p program) path() (string, error) {
 	src, err := source()
 	if err != nil {
 		return "", err
 	}
 	h := sha256.New()
-	// The programs of one module share a folder; 1 is the form of ldflags, raise it
-	// to build all anew.
+	// The programs of one module share a folder. 1 is the version of ldflags; raise it to
+	// rebuild all programs.
 	fmt.Fprintln(h, 1, runtime.Version(), runtime.GOARCH, flags)
 	kind := filepath.Base(p.module)
 	switch p.module {
 	case "../../pkg":
-		// The rest of that module has nothing to do with the server.
+		// Only the version of the server in that module matters, not its source.
 		kind = p.name
 		v, err := natsVersion()
 		if err != nil {
@@ -232,7 +235,7 @@ func hashTree(h io.Writer, dir string) error {
 	})
 }
 
-// build builds the program unless it is there.
+// build builds the program unless it exists, and reports whether it did.
 func (p program) build(ctx context.Context) (bool, error) {
 	out, err := p.path()
 	if err != nil {
@@ -267,8 +270,8 @@ func parallel() string {
 	return "2"
 }
 
-// progress runs c, which prints a line for each package, and says now and then
-// how far it is. An error holds the end of what it printed.
+// progress runs c, which prints a line for each package, and prints the number of
+// packages at intervals. Its error contains the end of the output.
 func progress(c *exec.Cmd, name string) error {
 	r, w := io.Pipe()
 	c.Stdout, c.Stderr = w, w
@@ -278,7 +281,7 @@ func progress(c *exec.Cmd, name string) error {
 		for sc := bufio.NewScanner(r); sc.Scan(); {
 			lines <- sc.Text()
 		}
-		_, _ = io.Copy(io.Discard, r) // a line too long for the scanner must not block the program
+		_, _ = io.Copy(io.Discard, r) // a line that is too long for the scanner must not block the program
 	}()
 	if err := c.Start(); err != nil {
 		return err
@@ -314,7 +317,7 @@ func progress(c *exec.Cmd, name string) error {
 	}
 }
 
-// natsVersion is the version of the server that the services are tested with.
+// natsVersion returns the version of the server that the services are tested with.
 func natsVersion() (string, error) {
 	src, err := source()
 	if err != nil {
@@ -331,8 +334,8 @@ func natsVersion() (string, error) {
 	return string(m[1]), nil
 }
 
-// moduleDir returns where the source of a module lies that a pin requires. It is
-// downloaded if need be: the programs may come from the cache.
+// moduleDir returns the folder of the source of a module that a pin requires. It
+// downloads the module if necessary, because the programs may come from the cache.
 func moduleDir(ctx context.Context, pin, module string) (string, error) {
 	src, err := source()
 	if err != nil {
@@ -354,7 +357,7 @@ func moduleDir(ctx context.Context, pin, module string) (string, error) {
 	return m.Dir, nil
 }
 
-// printPath prints where one built program lies.
+// printPath prints the path of one built program.
 func printPath(ctx context.Context, args []string) error {
 	if len(args) != 1 {
 		return errors.New("say what: path NAME")
@@ -378,7 +381,7 @@ func printPath(ctx context.Context, args []string) error {
 	return fmt.Errorf("there is no program %q", args[0])
 }
 
-// lock makes two builds wait for each other instead of doing the work twice.
+// lock acquires an exclusive file lock, so that concurrent builds wait for each other.
 func lock(path string) (unlock func(), err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, err

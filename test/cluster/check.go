@@ -15,12 +15,12 @@ import (
 
 const cgroups cgroup.Root = "/sys/fs/cgroup"
 
-// debian are the packages that the nodes take from the machine, with a file of each.
+// debian lists the packages of this machine that the nodes use, with a file of each.
 var debian = []struct{ name, file string }{
 	{"containerd", "/usr/bin/containerd"},
 	{"runc", "/usr/sbin/runc"},
 	{"containernetworking-plugins", "/usr/lib/cni/bridge"},
-	{"iptables", "/usr/sbin/iptables"}, // portmap and kubelet ask for it
+	{"iptables", "/usr/sbin/iptables"}, // required by portmap and kubelet
 	{"nftables", "/usr/sbin/nft"},
 	{"conntrack", "/usr/sbin/conntrack"},
 	{"iproute2", "/usr/sbin/ip"},
@@ -36,7 +36,8 @@ func mustBeRoot() error {
 	return nil
 }
 
-// check refuses a machine that cannot run the lab, and says what it lacks.
+// check returns an error if this machine cannot run the lab, with the missing
+// requirements.
 func check(ctx context.Context, nodes int) error {
 	if err := mustBeRoot(); err != nil {
 		return err
@@ -74,8 +75,9 @@ func check(ctx context.Context, nodes int) error {
 	return nil
 }
 
-// missingCapabilities: these are what namespaces, mounts, devices and the network
-// of pods take. CAP_SYS_RESOURCE is not among them; containerd is told so.
+// missingCapabilities returns the missing capabilities of those that namespaces, mounts,
+// devices and the network of pods require. CAP_SYS_RESOURCE is not required; containerd
+// is configured accordingly.
 func missingCapabilities() []string {
 	bits := map[string]uint{
 		"CAP_CHOWN": 0, "CAP_DAC_OVERRIDE": 1, "CAP_KILL": 5, "CAP_SETGID": 6, "CAP_SETUID": 7, "CAP_NET_ADMIN": 12,

@@ -17,8 +17,8 @@ import (
 	"github.com/anima-run/anima/test/cluster/internal/netns"
 )
 
-// down ends the lab's processes, then removes its namespaces and control groups,
-// and checks that nothing is left.
+// down ends the lab's processes, then removes its namespaces and control groups, and
+// checks that all of them are gone.
 func (l *lab) down(ctx context.Context, wipe bool) error {
 	if err := mustBeRoot(); err != nil {
 		return err
@@ -28,12 +28,13 @@ func (l *lab) down(ctx context.Context, wipe bool) error {
 	if err != nil {
 		return err
 	}
-	// The nodes first: a control plane that is gone would only make them wait.
+	// Nodes are stopped before the control plane, because they wait for it when it is
+	// gone.
 	slices.SortFunc(names, func(a, b string) int { return stopOrder(a) - stopOrder(b) })
 	for _, name := range names {
 		sig, grace := syscall.SIGTERM, 5*time.Second
 		if strings.HasPrefix(name, "node") {
-			sig = syscall.SIGKILL // process 1: everything of the node ends with it
+			sig = syscall.SIGKILL // process 1 of the node: the kernel kills all its processes, too
 		}
 		if err := l.procs().Stop(ctx, name, sig, grace); err != nil {
 			return err
@@ -54,7 +55,8 @@ func (l *lab) down(ctx context.Context, wipe bool) error {
 	}
 	s.done("%d network namespaces and the control groups removed", len(all))
 	if wipe {
-		// Never through a mount: the nodes' mounts are gone with their namespaces.
+		// The folder must not contain mounts, through which files of this machine could
+		// be deleted. Those of the nodes have ended with their namespaces.
 		raw, err := os.ReadFile("/proc/self/mounts")
 		if err != nil {
 			return err
@@ -78,7 +80,7 @@ func stopOrder(name string) int {
 	return 0
 }
 
-// node crashes a node or brings it back.
+// node kills a node or starts it again.
 func (l *lab) node(ctx context.Context, args []string) error {
 	if err := mustBeRoot(); err != nil {
 		return err
@@ -111,7 +113,7 @@ func (l *lab) node(ctx context.Context, args []string) error {
 		if _, alive := l.procs().Get(nodeName(n)); alive {
 			return fmt.Errorf("%s runs", nodeName(n))
 		}
-		// The node's last word may still say ready: wait for another one.
+		// The last stored condition may still be ready: wait for a newer one.
 		before, err := readyCondition(ctx, api, n)
 		if err != nil {
 			return err
@@ -143,7 +145,7 @@ func (l *lab) node(ctx context.Context, args []string) error {
 	}
 }
 
-// condition is a node's word about itself, or the controllers' about it.
+// condition is a condition of a node, set by its kubelet or by the controllers.
 type condition struct {
 	Type              string
 	Status            string
@@ -170,7 +172,7 @@ func nodeReady(ctx context.Context, api *kube.Client, n int) (bool, error) {
 	return c.Status == "True", err
 }
 
-// status prints what runs, and what the cluster says of it.
+// status prints the processes of the lab and the state of the cluster.
 func (l *lab) status(ctx context.Context) error {
 	if err := mustBeRoot(); err != nil {
 		return err
@@ -229,7 +231,7 @@ func (l *lab) status(ctx context.Context) error {
 	return nil
 }
 
-// counters shortens what nft prints of counters to NAME PACKETS.
+// counters reduces nft's list of counters to NAME PACKETS.
 func counters(text string) string {
 	var out []string
 	f := strings.Fields(text)

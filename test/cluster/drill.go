@@ -17,7 +17,7 @@ import (
 	"github.com/anima-run/anima/test/cluster/internal/netns"
 )
 
-// drill runs the drill in this lab. What failed in it is an error, too.
+// drill runs the drill in this lab. A failed check of the drill is an error, too.
 func (l *lab) drill(ctx context.Context, args []string) error {
 	fs := flag.NewFlagSet("drill", flag.ContinueOnError)
 	fs.Usage = func() {
@@ -50,7 +50,7 @@ func (l *lab) drill(ctx context.Context, args []string) error {
 	}
 	stdout := os.Stdout
 	if *output == "json" {
-		os.Stdout = os.Stderr // what the lab itself prints on the way
+		os.Stdout = os.Stderr // output of the lab itself must not be mixed with the report
 	}
 	d, err := l.forDrill()
 	if err != nil {
@@ -73,7 +73,7 @@ func (l *lab) drill(ctx context.Context, args []string) error {
 	return err
 }
 
-// forDrill is the lab as the drill sees it.
+// forDrill returns the functions of the lab that the drill uses.
 func (l *lab) forDrill() (drill.Lab, error) {
 	src, err := source()
 	if err != nil {
@@ -98,13 +98,13 @@ func (l *lab) forDrill() (drill.Lab, error) {
 		Images:      l.newImages,
 		FreeVolumes: l.freeVolumes,
 		KEDA: func(ctx context.Context) (bool, error) {
-			for _, p := range programs("keda") { // to pack them takes no compiling
+			for _, p := range programs("keda") { // packing the images needs no compilation
 				path, err := p.path()
 				if err != nil {
 					return false, err
 				}
 				if _, err := os.Stat(path); err != nil {
-					return false, nil //nolint:nilerr // that it is not there is the answer
+					return false, nil //nolint:nilerr // a missing program is the answer, not an error
 				}
 			}
 			return true, l.keda(ctx)
@@ -113,7 +113,7 @@ func (l *lab) forDrill() (drill.Lab, error) {
 	}, nil
 }
 
-// newImages imports what was built since the lab came up.
+// newImages imports the images that were built since the lab was started.
 func (l *lab) newImages(ctx context.Context) error {
 	if l.Images == nil {
 		l.Images = map[string]string{}
@@ -125,8 +125,8 @@ func (l *lab) newImages(ctx context.Context) error {
 	return l.importEverywhere(ctx)
 }
 
-// listenOutside listens between the nodes at an address that is given to the lab's
-// own loopback for it. What connects is let go at once.
+// listenOutside listens in the network between the nodes, at an address that it adds to
+// the loopback interface of that namespace. It closes every accepted connection.
 func listenOutside(ctx context.Context, addr string) (io.Closer, error) {
 	ip, _, err := net.SplitHostPort(addr)
 	if err != nil {

@@ -18,30 +18,30 @@ import (
 	"github.com/anima-run/anima/tools/image/pack"
 )
 
-// registry is the first part of the names of images that are made here. Nothing
-// is ever pulled from it.
+// registry is the prefix of the names of images that are built here. It is not a real
+// registry: images are never pulled from it.
 const registry = "k8slab.local/"
 
-// Versions of what has no go.mod of ours to read them from.
+// Versions that cannot be read from a go.mod of this repository.
 const (
 	postgresVersion = "15"
 	jaegerVersion   = "2.13.0"
 	kedaVersion     = "2.21.0"
 )
 
-// recipe says how to pack one image.
+// recipe describes how to pack one image.
 type recipe struct {
 	name, version string
 	group         string
-	binary        string // the program's name, see programs
-	at            string // where it lies in the image; also the entrypoint
+	binary        string // name of the program, see programs
+	at            string // its path in the image, and the entrypoint
 	env           []string
 	user          string
 }
 
 func (r recipe) tag() string { return registry + r.name + ":" + r.version }
 
-// recipes lists the images of a group; "" lists all.
+// recipes returns the images of a group; "" means all groups.
 func recipes(group string) []recipe {
 	nats, err := natsVersion()
 	if err != nil {
@@ -64,7 +64,7 @@ func recipes(group string) []recipe {
 	return slices.DeleteFunc(all, func(r recipe) bool { return group != "" && r.group != group })
 }
 
-// program returns the path of the image's main program; it may not be built yet.
+// program returns the path of the image's main program, which may not be built yet.
 func (r recipe) program() (string, error) {
 	if r.group == "jaeger" {
 		return jaegerBinary()
@@ -77,14 +77,15 @@ func (r recipe) program() (string, error) {
 	return "", fmt.Errorf("image %s: there is no program %s", r.tag(), r.binary)
 }
 
-// archive returns where the image is, or would be, by what it is made from.
+// archive returns the path of the image, whether it exists or not. The path contains a
+// hash of everything that the image is built from.
 func (r recipe) archive() (string, error) {
 	bin, err := r.program()
 	if err != nil {
 		return "", err
 	}
 	h := sha256.New()
-	fmt.Fprintln(h, 2, r, bin) // 2 is the form of the images; raise it to pack all anew
+	fmt.Fprintln(h, 2, r, bin) // 2 is the version of the images' format; raise it to pack all again
 	if r.group == "postgres" {
 		st, err := os.Stat(filepath.Join(pgHome, "bin", "postgres"))
 		if err == nil {
@@ -94,7 +95,7 @@ func (r recipe) archive() (string, error) {
 	return filepath.Join(cache(), "images", fmt.Sprintf("%s_%s-%x.tar", r.name, r.version, h.Sum(nil)[:6])), nil
 }
 
-// build packs the image unless it is there.
+// build packs the image unless it exists, and reports whether it did.
 func (r recipe) build(ctx context.Context) (bool, error) {
 	if r.group == "postgres" {
 		if _, err := os.Stat(filepath.Join(pgHome, "bin", "initdb")); err != nil {
@@ -135,8 +136,8 @@ func (r recipe) build(ctx context.Context) (bool, error) {
 	return true, pack.Archive(out, r.tag(), img)
 }
 
-// builtImages lists the images that are there, by tag. Those of KEDA are large and
-// count only if it is wanted.
+// builtImages returns the images that exist, by tag. The images of KEDA are large and
+// included only if keda is true.
 func builtImages(keda bool) map[string]string {
 	out := map[string]string{}
 	for _, r := range recipes("") {
@@ -152,7 +153,7 @@ func builtImages(keda bool) map[string]string {
 	return out
 }
 
-// jaegerBinary finds the newest Jaeger in the cache; tools/jaeger puts it there.
+// jaegerBinary returns the newest Jaeger in the cache, which tools/jaeger has built.
 func jaegerBinary() (string, error) {
 	found, err := filepath.Glob(filepath.Join(cache(), "jaeger", "*", "jaeger"))
 	if err != nil || len(found) == 0 {
@@ -168,15 +169,16 @@ func jaegerBinary() (string, error) {
 	return found[0], nil
 }
 
-// pgHome is where Debian puts PostgreSQL.
+// pgHome is the folder of Debian's PostgreSQL.
 const pgHome = "/usr/lib/postgresql/" + postgresVersion
 
-// postgresFiles are Debian's PostgreSQL, what it is linked with, and what scripts
-// in /docker-entrypoint-initdb.d may expect: a shell and its usual companions.
+// postgresFiles returns the files of Debian's PostgreSQL, its shared libraries, and the
+// programs that scripts in /docker-entrypoint-initdb.d may use: a shell and common
+// commands.
 func postgresFiles(ctx context.Context) ([]pack.File, error) {
 	var files []pack.File
 	for _, from := range []struct{ dir, without string }{
-		{pgHome, "lib/bitcode|lib/llvmjit"}, // the just-in-time compiler is another 110 MB, and optional
+		{pgHome, "lib/bitcode|lib/llvmjit"}, // the just-in-time compiler adds 110 MB and is optional
 		{"/usr/share/postgresql/" + postgresVersion, "man"},
 		{"/usr/share/zoneinfo", "right|posix"},
 		{"/usr/lib/locale/C.utf8", ""},
@@ -231,7 +233,7 @@ func postgresFiles(ctx context.Context) ([]pack.File, error) {
 		}
 		files = append(files, pack.File{Src: real, Dst: lib, Mode: 0o755})
 	}
-	// One name for each uid that manifests use: initdb wants its user to have one.
+	// initdb requires a user name for its uid, so every uid that manifests use has one.
 	passwd := "root:x:0:0::/root:/bin/sh\npostgres:x:70:70::/var/lib/postgresql:/bin/sh\npostgres999:x:999:999::/var/lib/postgresql:/bin/sh\nnonroot:x:65532:65532::/var/lib/postgresql:/bin/sh\n"
 	group := "root:x:0:\npostgres:x:70:\npostgres999:x:999:\nnonroot:x:65532:\n"
 	return append(files,
@@ -246,15 +248,15 @@ func postgresFiles(ctx context.Context) ([]pack.File, error) {
 
 var lddLine = regexp.MustCompile(`(?:=> )?(/\S+) \(0x`)
 
-// libraries lists the shared libraries of programs, as the loader names them.
+// libraries returns the shared libraries of programs, as the loader resolves them.
 func libraries(ctx context.Context, programs []string) ([]string, error) {
 	found := map[string]bool{}
 	out, err := exec.CommandContext(ctx, "ldd", programs...).Output()
-	// ldd fails for a file that is not dynamic; what it printed of the others counts.
+	// ldd fails if one file is not dynamic; its output for the other files is valid.
 	for _, m := range lddLine.FindAllSubmatch(out, -1) {
 		found[string(m[1])] = true
 	}
-	// Looking up names and groups loads this one at run time.
+	// This library is loaded at run time for lookups of users and groups.
 	for _, p := range []string{"/lib/x86_64-linux-gnu/libnss_files.so.2", "/lib/aarch64-linux-gnu/libnss_files.so.2"} {
 		if _, err := os.Stat(p); err == nil {
 			found[p] = true

@@ -8,8 +8,8 @@ import (
 	"path/filepath"
 )
 
-// buildJaeger asks tools/jaeger for its program. Without that folder it is only
-// said: the lab runs without Jaeger.
+// buildJaeger builds Jaeger with tools/jaeger. If that folder does not exist it prints a
+// message only: the lab can run without Jaeger.
 func buildJaeger(ctx context.Context) error {
 	if _, err := jaegerBinary(); err == nil {
 		return nil

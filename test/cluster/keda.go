@@ -12,7 +12,7 @@ import (
 
 var kedaImage = regexp.MustCompile(`image: \S*/(keda[a-z-]*):\S+`)
 
-// keda installs KEDA with the manifests of its own module and images made here.
+// keda installs KEDA with the manifests of its own module and images that are built here.
 func (l *lab) keda(ctx context.Context) error {
 	if err := mustBeRoot(); err != nil {
 		return err
@@ -38,7 +38,7 @@ func (l *lab) keda(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
-	// Nothing of it reaches out: kustomize only reads the module's folder.
+	// kustomize only reads the module's folder and needs no network.
 	manifests, err := l.kubectl(ctx, nil, "kustomize", filepath.Join(dir, "config", "default"))
 	if err != nil {
 		return err

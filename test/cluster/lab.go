@@ -19,42 +19,42 @@ import (
 	"github.com/anima-run/anima/test/cluster/internal/proc"
 )
 
-// Names and addresses of the lab. The addresses exist only inside its network
-// namespaces, so they cannot meet those of the machine.
+// Names and addresses of the lab. The addresses exist only inside its network namespaces,
+// so they cannot conflict with those of the machine.
 const (
-	labName  = "anima-lab" // namespaces, control groups
+	labName  = "anima-lab" // name of namespaces and control groups
 	maxNodes = 9
 	volumes  = 20
 
-	lan       = "10.99.0" // node N is .10+N
+	lan       = "10.99.0" // node N has the address .10+N
 	apiIP     = lan + ".1"
 	apiServer = "https://" + apiIP + ":6443"
 	services  = "10.96.0.0/16"
 	serviceIP = "10.96.0.1"
 	dnsIP     = "10.96.0.10"
-	podNet    = "10.244" // node N has .N.0/24
+	podNet    = "10.244" // node N has the subnet .N.0/24
 )
 
-// lab is one lab on this machine, and the folder that holds its state:
+// lab is one lab on this machine, with the folder that holds its state:
 //
-//	lab.json     what it consists of
+//	lab.json     its configuration
 //	bin/         this program, for the nodes
 //	pki/ conf/   certificates; kubeconfigs
-//	run/ log/    process records; what the processes print
-//	etcd/        the cluster's data
+//	run/ log/    process records; output of the processes
+//	etcd/        data of the cluster
 //	nodes/       one folder for each node
 //	volumes/     persistent volumes
-//	images/      images that were loaded
+//	images/      loaded images
 type lab struct {
 	dir string
 	conf
 }
 
-// conf is lab.json.
+// conf is the content of lab.json.
 type conf struct {
 	Nodes  int               `json:"nodes"`
 	Bin    string            `json:"bin"`    // folder of the programs of Kubernetes
-	Images map[string]string `json:"images"` // NAME:TAG to archive, of what build made
+	Images map[string]string `json:"images"` // NAME:TAG to archive, of the images that build has made
 }
 
 func open() (*lab, error) {
@@ -103,8 +103,8 @@ func nodeSubnet(n int) netip.Prefix {
 	return netip.MustParsePrefix(fmt.Sprintf("%s.%d.0/24", podNet, n))
 }
 
-// api returns a client that dials from the network namespace ns; empty is the one
-// this program is in.
+// api returns a client that dials from the network namespace ns; empty means the current
+// namespace.
 func (l *lab) api(ns string) (*kube.Client, error) {
 	var dial func(ctx context.Context, network, addr string) (net.Conn, error)
 	if ns != "" {
@@ -118,12 +118,12 @@ func (l *lab) api(ns string) (*kube.Client, error) {
 	return kube.New(apiServer, h), nil
 }
 
-// env is the environment of programs that use the cluster.
+// env returns the environment of programs that use the cluster.
 func (l *lab) env() []string {
 	return append(os.Environ(), "KUBECONFIG="+l.kubeconfig("admin"), "PATH="+l.Bin+":"+os.Getenv("PATH"))
 }
 
-// kubectl runs kubectl with what in gives it and returns what it printed.
+// kubectl runs kubectl with in as its input and returns its output.
 func (l *lab) kubectl(ctx context.Context, in []byte, args ...string) ([]byte, error) {
 	c := exec.CommandContext(ctx, filepath.Join(l.Bin, "kubectl"), args...)
 	c.Env = l.env()
@@ -152,8 +152,8 @@ func (l *lab) exec(args []string) error {
 	return netns.Exec(labName, append([]string{path}, args[1:]...), env)
 }
 
-// poll calls f each interval until it says done, and returns its last reason when
-// ctx ends before.
+// poll calls f at intervals until it returns nil. If ctx ends before, poll returns f's
+// last error.
 func poll(ctx context.Context, every time.Duration, f func() error) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -170,7 +170,7 @@ func poll(ctx context.Context, every time.Duration, f func() error) error {
 	}
 }
 
-// steps prints what was done and how long it took.
+// steps prints completed steps with their durations.
 type steps struct{ start, last time.Time }
 
 func newSteps() *steps { now := time.Now(); return &steps{now, now} }

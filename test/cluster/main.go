@@ -1,7 +1,8 @@
 // Command cluster is the lab: a real Kubernetes with up to nine nodes on one Linux
-// machine, without a registry, a container engine or an init system of its own.
-// It builds every program from pinned Go modules, runs them in network namespaces
-// that no packet leaves, and ends only what it started. See README.md.
+// machine, without a registry, a container engine or a separate init system. It builds
+// every program from pinned Go modules and runs them in network namespaces without a
+// connection to other networks. It must end only processes that it has started. See
+// README.md.
 package main
 
 import (
@@ -36,13 +37,13 @@ const usage = `usage: go run . COMMAND
   down [-wipe]                     end everything; -wipe also forgets all state
 `
 
-// notRun says that this machine cannot run the lab: a suite that needs it was not
-// run, which is neither a success nor a failure.
+// notRun is the error of a machine that cannot run the lab: a suite that needs the lab
+// was not run, which is neither a success nor a failure.
 type notRun string
 
 func (e notRun) Error() string { return string(e) }
 
-// exitNotRun is the status for notRun.
+// exitNotRun is the exit code for notRun.
 const exitNotRun = 3
 
 func main() {
@@ -126,7 +127,7 @@ func run(ctx context.Context, args []string) error {
 			return err
 		}
 		return l.down(ctx, *wipe)
-	case "node-init", "node-agent": // started by this program only
+	case "node-init", "node-agent": // called by this program only
 		n, err := nodeNumber(args)
 		if err != nil {
 			return err

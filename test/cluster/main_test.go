@@ -63,7 +63,7 @@ func TestAddonsRender(t *testing.T) {
 func TestNodeFiles(t *testing.T) {
 	t.Parallel()
 	l := &lab{dir: t.TempDir()}
-	for range 2 { // a node that comes back writes them again
+	for range 2 { // a node that restarts writes them again
 		files, err := l.nodeFiles(2)
 		if err != nil {
 			t.Fatal(err)
@@ -86,7 +86,8 @@ func TestNodeFiles(t *testing.T) {
 	if err := json.Unmarshal(raw, &conf); err != nil {
 		t.Fatal(err)
 	}
-	// Ours last: it needs the address that the others give.
+	// The plugin anima-netpol is the last one: it needs the address that the others
+	// assign.
 	if got := conf.Plugins[len(conf.Plugins)-1].Type; got != "anima-netpol" {
 		t.Errorf("the last plugin is %s", got)
 	}
@@ -129,7 +130,7 @@ func TestKedaImages(t *testing.T) {
 	}
 }
 
-// The versions that are said in two places must agree.
+// TestPinsAgree checks versions that are stated in two places.
 func TestPinsAgree(t *testing.T) {
 	t.Parallel()
 	for file, want := range map[string]string{

@@ -20,16 +20,16 @@ import (
 	"github.com/anima-run/anima/test/cluster/internal/netpol"
 )
 
-// Paths inside a node's own /run.
+// Paths inside the node's own /run.
 const (
 	nodeSocket       = "/run/" + labName + "-netpol.sock"
 	containerdSocket = "/run/containerd/containerd.sock"
 	debianCNI        = "/usr/lib/cni"
 )
 
-// nodeInit is process 1 of a node. It makes the node's view of the machine, starts
-// the agent and collects orphans. When it is killed, the kernel ends everything of
-// the node with it: that is a crash.
+// nodeInit is process 1 of a node. It mounts the node's file systems, starts the agent
+// and reaps orphaned processes. When it is killed, the kernel kills all processes of the
+// node, as in a crash.
 func (l *lab) nodeInit(n int) error {
 	if os.Getpid() != 1 {
 		return errors.New("node-init is started by up and node start only")
@@ -42,7 +42,7 @@ func (l *lab) nodeInit(n int) error {
 	}
 	for key, v := range map[string]string{
 		"ip_forward": "1", "conf/all/rp_filter": "0", "ip_unprivileged_port_start": "0",
-		"../bridge/bridge-nf-call-iptables": "1", // policies between pods of one node
+		"../bridge/bridge-nf-call-iptables": "1", // for policies between pods of one node
 	} {
 		if err := os.WriteFile(filepath.Join("/proc/sys/net/ipv4", key), []byte(v), 0o644); err != nil {
 			return fmt.Errorf("kernel setting: %w", err)
@@ -66,8 +66,8 @@ func (l *lab) nodeInit(n int) error {
 	}
 }
 
-// nodeMounts gives the node a /proc, /sys and /run of its own and folders of its
-// own where kubelet and the CNI plugins keep theirs.
+// nodeMounts mounts a separate /proc, /sys and /run for the node, and separate folders
+// for the state of kubelet and the CNI plugins.
 func (l *lab) nodeMounts(n int) error {
 	dir := l.path("nodes", nodeName(n))
 	cg := filepath.Join(dir, "cgroup")
@@ -85,13 +85,13 @@ func (l *lab) nodeMounts(n int) error {
 	all := []mount{
 		{"", "/", "", syscall.MS_REC | syscall.MS_PRIVATE, ""},
 		{"proc", "/proc", "proc", syscall.MS_NOSUID | syscall.MS_NODEV | syscall.MS_NOEXEC, ""},
-		// A new /sys shows the devices of this network. The control groups are moved
-		// away and back while mounts are private: unmounting a shared copy would take
-		// the machine's with it.
+		// A new /sys shows the devices of this network namespace. The control groups are
+		// moved away and back while mounts are private: unmounting a shared copy would
+		// unmount the machine's, too.
 		{"/sys/fs/cgroup", cg, "", syscall.MS_BIND | syscall.MS_REC, ""},
 		{"sysfs", "/sys", "sysfs", 0, ""},
 		{cg, "/sys/fs/cgroup", "", syscall.MS_MOVE, ""},
-		{"", "/", "", syscall.MS_REC | syscall.MS_SHARED, ""}, // kubelet wants mounts to propagate to containers
+		{"", "/", "", syscall.MS_REC | syscall.MS_SHARED, ""}, // kubelet requires that mounts propagate to containers
 		{"tmpfs", "/run", "tmpfs", 0, "mode=755"},
 	}
 	for src, dst := range binds {
@@ -115,8 +115,8 @@ func (l *lab) nodeMounts(n int) error {
 	return nil
 }
 
-// nodeAgent runs a node's programs and enforces its network policies until it is
-// killed. A program that ends is started again.
+// nodeAgent runs a node's programs and enforces its network policies until it is killed.
+// It restarts programs that end.
 func (l *lab) nodeAgent(ctx context.Context, n int) error {
 	log := slog.New(slog.NewTextHandler(os.Stdout, nil))
 	files, err := l.nodeFiles(n)
@@ -144,7 +144,8 @@ func (l *lab) nodeAgent(ctx context.Context, n int) error {
 	if err != nil {
 		return err
 	}
-	// Kubelet comes after the images: a pod that misses one waits for long.
+	// Kubelet starts after the import of images: a pod whose image is missing waits for a
+	// long backoff.
 	if err := l.importMissing(ctx, n, containerdSocket); err != nil {
 		log.Error("images", "error", err)
 	}
@@ -164,7 +165,7 @@ func (l *lab) nodeAgent(ctx context.Context, n int) error {
 	}
 }
 
-// keep runs a program, and again a second after it ended, until ctx ends.
+// keep runs a program until ctx ends and restarts it one second after it has ended.
 func (l *lab) keep(ctx context.Context, n int, name string, env []string, argv ...string) {
 	log, err := os.OpenFile(l.path("log", nodeName(n)+"-"+name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
@@ -213,7 +214,8 @@ func (l *lab) nodeFiles(n int) (map[string]string, error) {
 			return nil, err
 		}
 	}
-	// containerd looks for plugins in one folder only: theirs and ours, by links.
+	// containerd searches plugins in one folder only, so that folder has links to
+	// Debian's plugins and to ours.
 	bin := filepath.Join(dir, "cnibin")
 	if err := os.MkdirAll(bin, 0o755); err != nil {
 		return nil, err
@@ -299,7 +301,7 @@ conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeou
 bindAddress: {{.IP}}
 `
 
-// archives lists the images that a node must have: those that build made, then
+// archives returns the images that a node must have: those that build has made, then
 // those that were loaded.
 func (l *lab) archives() ([]string, error) {
 	var out []string
@@ -314,7 +316,8 @@ func (l *lab) archives() ([]string, error) {
 	return append(out, loaded...), nil
 }
 
-// importMissing imports on node n what it has not imported yet, in this form.
+// importMissing imports on node n the archives that it has not imported in their current
+// version.
 func (l *lab) importMissing(ctx context.Context, n int, socket string) error {
 	files, err := l.archives()
 	if err != nil {
@@ -329,8 +332,8 @@ func (l *lab) importMissing(ctx context.Context, n int, socket string) error {
 	return errors.Join(all...)
 }
 
-// importImage imports one archive on node n. A mark beside the node's state says
-// which form of the file it has.
+// importImage imports one archive on node n. A marker file in the node's state holds the
+// size and time of the imported archive.
 func (l *lab) importImage(ctx context.Context, n int, socket, file string) error {
 	st, err := os.Stat(file)
 	if err != nil {
@@ -345,7 +348,7 @@ func (l *lab) importImage(ctx context.Context, n int, socket, file string) error
 	if err != nil {
 		return fmt.Errorf("import %s on %s: %w", filepath.Base(file), nodeName(n), err)
 	}
-	// A loaded archive has the wanted name beside it, if the name was given.
+	// The wanted name of a loaded archive is in a file beside it, if a name was given.
 	want, err := os.ReadFile(strings.TrimSuffix(file, ".tar") + ".name")
 	if err == nil {
 		if err := retag(ctx, socket, file, out, strings.TrimSpace(string(want))); err != nil {
@@ -360,13 +363,13 @@ func (l *lab) importImage(ctx context.Context, n int, socket, file string) error
 	return os.WriteFile(mark, []byte(form), 0o644)
 }
 
-// retag names the image of file want. imported is what ctr import has just said.
+// retag gives the image of file the name want. imported is the output of ctr import.
 func retag(ctx context.Context, socket, file, imported, want string) error {
 	names := importedNames(imported)
 	if slices.Contains(names, want) {
 		return nil
 	}
-	if len(names) == 0 { // an OCI layout need not name what it holds
+	if len(names) == 0 { // an OCI layout may have no names
 		repo, _, _ := strings.Cut(want, ":")
 		out, err := command(ctx, "ctr", "-a", socket, "-n", "k8s.io", "images", "import", "--digests", "--base-name", repo, file)
 		if err != nil {
@@ -381,7 +384,7 @@ func retag(ctx context.Context, socket, file, imported, want string) error {
 	return err
 }
 
-// importedNames reads the names of images from what ctr import prints.
+// importedNames parses the names of images from the output of ctr import.
 func importedNames(out string) []string {
 	var names []string
 	for line := range strings.Lines(out) {
@@ -394,7 +397,7 @@ func importedNames(out string) []string {
 	return names
 }
 
-// copyFile copies a file whole or not at all.
+// copyFile copies a file atomically.
 func copyFile(dst, src string, mode fs.FileMode) error {
 	in, err := os.Open(src)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/anima-run/anima/test/cluster/internal/netns"
 )
 
-// inside runs c in the lab's network, with in as its input, and returns its output.
+// inside runs c in the lab's network with in as its input, and returns its output.
 func inside(c *exec.Cmd, in []byte) ([]byte, error) {
 	var out, errs bytes.Buffer
 	c.Stdin, c.Stdout, c.Stderr = bytes.NewReader(in), &out, &errs
@@ -27,7 +27,7 @@ func inside(c *exec.Cmd, in []byte) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// command runs a program of the machine and returns its output, trimmed.
+// command runs a program of this machine and returns its trimmed output.
 func command(ctx context.Context, argv ...string) (string, error) {
 	out, err := exec.CommandContext(ctx, argv[0], argv[1:]...).CombinedOutput()
 	text := strings.TrimSpace(string(out))
@@ -37,16 +37,16 @@ func command(ctx context.Context, argv ...string) (string, error) {
 	return text, nil
 }
 
-// daemon describes a process that outlives this program.
+// daemon describes a process that continues after this program ends.
 type daemon struct {
 	name  string // of its record and its log
 	netns string
 	argv  []string
-	env   []string // beside this program's
-	flags uintptr  // namespaces of its own, CLONE_NEW…
+	env   []string // in addition to this program's
+	flags uintptr  // new namespaces, CLONE_NEW…
 }
 
-// start starts d unless it runs, and remembers it.
+// start starts d unless it is running, and records it.
 func (l *lab) start(d daemon) error {
 	if _, alive := l.procs().Get(d.name); alive {
 		return nil
@@ -56,13 +56,14 @@ func (l *lab) start(d daemon) error {
 		return err
 	}
 	defer func() { _ = log.Close() }()
-	// Nor does it keep what this program was started with, such as somebody's lock:
-	// that would be held for as long as the daemon lives.
+	// The daemon must not inherit other file descriptors, such as that of a file lock,
+	// which would be held until the daemon ends.
 	if err := unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		return fmt.Errorf("start %s: %w", d.name, err)
 	}
-	// Not bound to a context: it has to live on when this program ends.
-	c := exec.Command(d.argv[0], d.argv[1:]...) //nolint:noctx // outlives this program
+	// The process is not bound to a context, because it must continue after this program
+	// ends.
+	c := exec.Command(d.argv[0], d.argv[1:]...) //nolint:noctx // continues after this program
 	c.Env = append(os.Environ(), append(d.env, "ANIMA_LAB="+l.dir)...)
 	c.Stdout, c.Stderr, c.Dir = log, log, l.dir
 	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Cloneflags: d.flags}

@@ -10,8 +10,8 @@ import (
 	"github.com/anima-run/anima/test/cluster/runbook"
 )
 
-// runbooks runs docs/runbooks in the lab, all or the named ones, with the overlay
-// of the lab. OVERLAY names another.
+// runbooks runs docs/runbooks in the lab, all or the named ones, with the overlay of the
+// lab unless OVERLAY names another.
 func runbooks(ctx context.Context, files []string) error {
 	if err := mustBeRoot(); err != nil {
 		return err
@@ -42,7 +42,7 @@ func runbooks(ctx context.Context, files []string) error {
 	return nil
 }
 
-// repository is the root of the project: this folder, or one above it.
+// repository returns the root of the project, which is the working directory or above it.
 func repository() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {

@@ -27,8 +27,8 @@ var addons embed.FS
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
-// up brings the cluster up. What runs already stays as it is, so it is also how a
-// lab gets more nodes or newer images.
+// up starts the cluster. It keeps running processes, so it can also add nodes to a lab or
+// update its images.
 func (l *lab) up(ctx context.Context, nodes int, wipe, keda bool) error {
 	if err := check(ctx, nodes); err != nil {
 		return err
@@ -83,7 +83,7 @@ func (l *lab) up(ctx context.Context, nodes int, wipe, keda bool) error {
 	return nil
 }
 
-// prepare makes the folders, the configuration and the certificates.
+// prepare creates the folders, the configuration and the certificates.
 func (l *lab) prepare(nodes int) error {
 	for _, d := range []string{"bin", "conf", "run", "log", "etcd", "nodes", "images"} {
 		if err := os.MkdirAll(l.path(d), 0o755); err != nil {
@@ -102,7 +102,7 @@ func (l *lab) prepare(nodes int) error {
 	if err := l.copySelf(); err != nil {
 		return err
 	}
-	// Nodes that exist stay: fewer would be a loss that nobody asked for.
+	// Existing nodes are kept, also if a smaller number is requested.
 	l.Nodes, l.Bin, l.Images = max(nodes, l.Nodes), filepath.Dir(api), builtImages(l.hasKeda())
 	if err := l.save(); err != nil {
 		return err
@@ -110,13 +110,13 @@ func (l *lab) prepare(nodes int) error {
 	return l.certificates()
 }
 
-// hasKeda says whether KEDA was installed in this lab.
+// hasKeda reports whether KEDA was installed in this lab.
 func (l *lab) hasKeda() bool {
 	_, ok := l.Images[registry+"keda:"+kedaVersion]
 	return ok
 }
 
-// copySelf copies this program to where the nodes find it.
+// copySelf copies this program to the folder that the nodes use.
 func (l *lab) copySelf() error {
 	self, err := os.Executable()
 	if err != nil {
@@ -156,7 +156,7 @@ func (l *lab) certificates() error {
 		if err := d.Issue("ca", c); err != nil {
 			return err
 		}
-		if i < 2 { // the API server's own need no kubeconfig
+		if i < 2 { // the API server's own certificates need no kubeconfig
 			continue
 		}
 		if err := d.Kubeconfig(l.kubeconfig(c.File), apiServer, "ca", c.File); err != nil {
@@ -166,8 +166,8 @@ func (l *lab) certificates() error {
 	return d.Issue("front-proxy-ca", pki.Cert{File: "front-proxy", CN: "front-proxy-client"})
 }
 
-// network makes the namespaces: one with a bridge for the control plane, one for
-// each node. No link, address or route of them leads out.
+// network creates the namespaces: one with a bridge for the control plane, and one for
+// each node. None of their links, addresses or routes leads to another network.
 func (l *lab) network(ctx context.Context) error {
 	batch := func(ns string, lines ...string) error {
 		argv := []string{"ip"}
@@ -238,7 +238,7 @@ func (l *lab) controlPlane(ctx context.Context) error {
 	start := func(name, path string, env []string, args ...string) error {
 		return l.start(daemon{name: name, netns: labName, argv: append([]string{path}, args...), env: env})
 	}
-	// The lab's data may be lost with the machine, so etcd need not wait for disks.
+	// The data of the lab need not survive a crash of the machine, so etcd does not sync.
 	err := start("etcd", bin("etcd"), []string{"GOGC=50"}, "--data-dir="+l.path("etcd"), "--listen-client-urls=http://127.0.0.1:2379", "--advertise-client-urls=http://127.0.0.1:2379",
 		"--listen-peer-urls=http://127.0.0.1:2380", "--initial-advertise-peer-urls=http://127.0.0.1:2380", "--initial-cluster=default=http://127.0.0.1:2380",
 		"--unsafe-no-fsync", "--auto-compaction-retention=10m", "--log-level=warn")
@@ -279,7 +279,7 @@ func (l *lab) controlPlane(ctx context.Context) error {
 		c := l.kubeconfig(name)
 		return []string{"--kubeconfig=" + c, "--authentication-kubeconfig=" + c, "--authorization-kubeconfig=" + c, "--leader-elect=false", "--v=1"}
 	}
-	// A node that is gone is noticed within 20 s, not 50: the drills need not wait.
+	// A lost node is detected within 20 s instead of 50 s, which shortens the drills.
 	err = start("kube-controller-manager", bin("kube-controller-manager"), nil, append(conf("kube-controller-manager"),
 		"--use-service-account-credentials=true", "--root-ca-file="+p.Path("ca.crt"), "--service-account-private-key-file="+p.Path("sa.key"),
 		"--cluster-signing-cert-file="+p.Path("ca.crt"), "--cluster-signing-key-file="+p.Path("ca.key"), "--requestheader-client-ca-file="+p.Path("front-proxy-ca.crt"),
@@ -291,12 +291,12 @@ func (l *lab) controlPlane(ctx context.Context) error {
 	return start("kube-scheduler", bin("kube-scheduler"), nil, conf("kube-scheduler")...)
 }
 
-// startNode starts process 1 of a node, in namespaces of its own.
+// startNode starts process 1 of a node in new namespaces.
 func (l *lab) startNode(ctx context.Context, n int) error {
 	if _, alive := l.procs().Get(nodeName(n)); alive {
 		return nil
 	}
-	// A machine that boots has no groups of before; kubelet would wait 3 s for each.
+	// Groups of a previous process are removed: kubelet would wait 3 s for each of them.
 	if err := cgroups.Remove(ctx, labName+"/"+nodeName(n), 10*time.Second); err != nil {
 		return err
 	}
@@ -323,14 +323,14 @@ func (l *lab) volumes() []volume {
 	return out
 }
 
-// addonData is what the templates of the add-ons know.
+// addonData is the data for the templates of the add-ons.
 type addonData struct {
 	Nodes   int
 	DNS     string
 	Volumes []volume
 }
 
-// Image returns the tag of an image that is made here.
+// Image returns the tag of an image that is built here.
 func (addonData) Image(name string) (string, error) {
 	for _, r := range recipes("") {
 		if r.name == name {
@@ -358,7 +358,7 @@ func (l *lab) applyAddons(ctx context.Context) error {
 	return err
 }
 
-// ready waits until all nodes are, with names, metrics and all images.
+// ready waits until all nodes are ready, with DNS, metrics and all images.
 func (l *lab) ready(ctx context.Context, s *steps) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, 5*time.Minute, errors.New("not ready after 5 minutes; see "+l.path("log")))
 	defer cancel()
@@ -384,7 +384,7 @@ func (l *lab) ready(ctx context.Context, s *steps) error {
 		return err
 	}
 	s.done("%d nodes ready", l.Nodes)
-	// Nodes that ran before have not heard of newer images.
+	// Nodes that were running before do not have newer images.
 	if err := l.importEverywhere(ctx); err != nil {
 		return err
 	}
@@ -412,8 +412,8 @@ func (l *lab) ready(ctx context.Context, s *steps) error {
 	return nil
 }
 
-// importEverywhere imports what is missing on every running node, from outside:
-// a node's socket can be reached through its process 1.
+// importEverywhere imports the missing images on every running node, from outside: a
+// node's socket is accessible through the root of its process 1.
 func (l *lab) importEverywhere(ctx context.Context) error {
 	errs := make([]error, l.Nodes+1)
 	var wg sync.WaitGroup
@@ -430,8 +430,8 @@ func (l *lab) importEverywhere(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// load keeps image archives with the lab and imports them on every running node;
-// a node that starts later imports them too.
+// load stores image archives with the lab and imports them on every running node. A node
+// that starts later imports them, too.
 func (l *lab) load(ctx context.Context, args []string) error {
 	if err := mustBeRoot(); err != nil {
 		return err
@@ -440,7 +440,7 @@ func (l *lab) load(ctx context.Context, args []string) error {
 		return errors.New("there is no lab; run up first")
 	}
 	s := newSteps()
-	// What was built since the lab came up belongs on its nodes, too.
+	// Images that were built since the lab was started are imported, too.
 	if err := l.newImages(ctx); err != nil {
 		return err
 	}
@@ -482,7 +482,7 @@ func (l *lab) load(ctx context.Context, args []string) error {
 		return errors.New("load wants [NAME:TAG] FILE.tar")
 	}
 	if err := l.importEverywhere(ctx); err != nil {
-		for _, f := range added { // or no later load would succeed
+		for _, f := range added { // otherwise no later load would succeed
 			_ = os.Remove(f)
 		}
 		return err
@@ -491,14 +491,14 @@ func (l *lab) load(ctx context.Context, args []string) error {
 	return nil
 }
 
-// pvPhase is what freeVolumes reads of a volume.
+// pvPhase holds the fields of a volume that freeVolumes reads.
 type pvPhase struct {
 	Metadata struct{ Name string }
 	Status   struct{ Phase string }
 	Spec     struct{ Local struct{ Path string } }
 }
 
-// freeVolumes empties volumes whose claim is gone and offers them again.
+// freeVolumes empties the volumes whose claim was deleted and makes them available again.
 func (l *lab) freeVolumes(ctx context.Context) error {
 	if err := mustBeRoot(); err != nil {
 		return err

@@ -23,15 +23,16 @@ import (
 	"github.com/anima-run/anima/tools/image/sbom"
 )
 
-// applets are the commands of the shell's images, one a line. The Dockerfile reads
-// the same file.
+// applets lists the commands of the images with a shell, one per line. The Dockerfile
+// reads the same file.
 //
 //go:embed applets.txt
 var applets string
 
 const rootsModule = "golang.org/x/crypto/x509roots/fallback"
 
-// baseFiles lie beside every service: what a static program looks for in a Linux.
+// baseFiles returns the files of every image that a static program expects of a Linux
+// system.
 func baseFiles() ([]pack.File, []sbom.Part, error) {
 	certs, err := authorities()
 	if err != nil {
@@ -58,8 +59,9 @@ func baseFiles() ([]pack.File, []sbom.Part, error) {
 	return files, []sbom.Part{part}, nil
 }
 
-// authorities are the certificate authorities of Mozilla, as the module pins them.
-// Those that Mozilla trusts with conditions are left out: a file cannot hold them.
+// authorities returns the certificate authorities of Mozilla in PEM, in the version that
+// the module pins. It omits those with constraints, which a file of certificates cannot
+// express.
 func authorities() ([]byte, error) {
 	var out bytes.Buffer
 	n := 0
@@ -78,7 +80,8 @@ func authorities() ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// shellFiles are what agents' commands run in: one static program under many names.
+// shellFiles returns the files of the shell for agents' commands: one static program with
+// a link for each command.
 func shellFiles(ctx context.Context, busybox string) ([]pack.File, []sbom.Part, error) {
 	part := sbom.Part{Name: "busybox-static", Version: "unknown", License: "GPL-2.0-only"}
 	var err error
@@ -104,8 +107,8 @@ func shellFiles(ctx context.Context, busybox string) ([]pack.File, []sbom.Part, 
 	return files, []sbom.Part{part}, nil
 }
 
-// findBusybox returns Debian's static busybox and its version: the one of the
-// machine, the one in the cache, or a downloaded one, which is not installed.
+// findBusybox returns Debian's static busybox and its version: the installed one, the one
+// in the cache, or a downloaded one, which is not installed.
 func findBusybox(ctx context.Context) (file, version string, err error) {
 	if out, err := exec.CommandContext(ctx, "dpkg-query", "-W", "-f", "${Version}", "busybox-static").Output(); err == nil && len(out) > 0 {
 		for _, f := range []string{"/bin/busybox", "/usr/bin/busybox"} {
@@ -130,7 +133,7 @@ func findBusybox(ctx context.Context) (file, version string, err error) {
 	if err != nil {
 		return "", "", err
 	}
-	defer func() { _ = os.RemoveAll(tmp) }() // what cannot be removed is in the temporary folder
+	defer func() { _ = os.RemoveAll(tmp) }() // a remainder is in the temporary folder
 	get := exec.CommandContext(ctx, "apt-get", "download", "-q", "busybox-static")
 	get.Dir = tmp
 	if out, err := get.CombinedOutput(); err != nil {
@@ -169,13 +172,13 @@ func findBusybox(ctx context.Context) (file, version string, err error) {
 	return "", "", errors.New("the package has no busybox")
 }
 
-// static says whether the program needs nothing beside it.
+// static returns an error if the program is dynamically linked.
 func static(file string) error {
 	f, err := elf.Open(file)
 	if err != nil {
 		return err
 	}
-	defer f.Close() // only read from
+	defer f.Close() // read only: a Close error loses no data
 	for _, p := range f.Progs {
 		if p.Type == elf.PT_INTERP {
 			return fmt.Errorf("%s is linked dynamically: it would not start in an image without libraries", file)
@@ -184,7 +187,7 @@ func static(file string) error {
 	return nil
 }
 
-// cache is where what is fetched is kept, outside of the clone.
+// cache returns the folder for downloaded files, which is outside of the clone.
 func cache() (string, error) {
 	if d := os.Getenv("ANIMA_CACHE"); d != "" {
 		return filepath.Abs(d)

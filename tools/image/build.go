@@ -19,24 +19,25 @@ import (
 	"github.com/anima-run/anima/tools/image/sbom"
 )
 
-// everything is the program that has all services in one process.
+// everything is the name of the program that has all services in one process.
 const everything = "anima"
 
-// shelled are the services that run agents' commands.
+// shelled reports whether the service runs commands of agents and needs a shell in its
+// image.
 func shelled(service string) bool { return service == "loop" || service == everything }
 
-// release says what to build.
+// release describes the images to build.
 type release struct {
-	root    string // of the repository
-	version string // semantic; in the program and in the labels
-	commit  string // hex; may be empty
+	root    string // folder of the repository
+	version string // semantic version, for the program and the labels
+	commit  string // hexadecimal; may be empty
 	arch    string
-	busybox string // a static busybox; empty finds one
-	prefix  string // of the images' names, such as anima
-	tag     string // empty is version with characters that tags may not have replaced
+	busybox string // path of a static busybox; empty: findBusybox finds one
+	prefix  string // first part of the images' names, such as anima
+	tag     string // tag of the images; empty: the version with "+" replaced by "-"
 }
 
-// built is an image that was made.
+// built describes an image that was built.
 type built struct {
 	Service string     `json:"service"`
 	Tag     string     `json:"tag"`
@@ -47,7 +48,7 @@ type built struct {
 	SBOM    string     `json:"sbom"`
 }
 
-// services of the repository, and everything.
+// services returns the services of the repository, and everything.
 func services(root string) ([]string, error) {
 	dirs, err := filepath.Glob(filepath.Join(root, "services", "*", "go.mod"))
 	if err != nil || len(dirs) == 0 {
@@ -75,7 +76,7 @@ func (r release) check() error {
 	return nil
 }
 
-// name is what the service's image is called unless the caller names it.
+// name returns the default name of the service's image.
 func (r release) name(service string) string {
 	tag := r.tag
 	if tag == "" {
@@ -84,8 +85,8 @@ func (r release) name(service string) string {
 	return r.prefix + "/" + service + ":" + tag
 }
 
-// compile builds the program as deploy/Dockerfile does: static, without paths and
-// times of this machine.
+// compile builds the program with the settings of deploy/Dockerfile: static, and without
+// paths and times of this machine.
 func (r release) compile(ctx context.Context, service, out string) error {
 	dir, pkg := filepath.Join(r.root, "services", service), "./cmd/"+service
 	if service == everything {
@@ -107,7 +108,7 @@ func (r release) compile(ctx context.Context, service, out string) error {
 	return nil
 }
 
-// image makes the image of a service whose program is there.
+// image returns the image of a service for a compiled program.
 func (r release) image(ctx context.Context, service, program string) (v1.Image, []sbom.Part, error) {
 	base, parts, err := baseFiles()
 	if err != nil {
@@ -135,8 +136,8 @@ func (r release) image(ctx context.Context, service, program string) (v1.Image, 
 	return img, parts, err
 }
 
-// build makes the program, the image in two forms and the list of what is in it,
-// in dir. name is the image's; empty is the release's.
+// build compiles the program and writes the image in two forms and its SBOM to dir. name
+// is the name of the image; empty means the default name.
 func (r release) build(ctx context.Context, service, name, dir string) (built, error) {
 	if err := r.check(); err != nil {
 		return built{}, err
@@ -151,7 +152,7 @@ func (r release) build(ctx context.Context, service, name, dir string) (built, e
 	if err != nil {
 		return built{}, err
 	}
-	defer func() { _ = os.RemoveAll(tmp) }() // what cannot be removed is in the temporary folder
+	defer func() { _ = os.RemoveAll(tmp) }() // a remainder is in the temporary folder
 	program := filepath.Join(tmp, "service")
 	if err := r.compile(ctx, service, program); err != nil {
 		return built{}, err
@@ -187,7 +188,7 @@ func (r release) build(ctx context.Context, service, name, dir string) (built, e
 	return b, os.WriteFile(b.SBOM, list, 0o644)
 }
 
-// findRoot looks for the repository around dir.
+// findRoot returns the root of the repository that contains dir.
 func findRoot(dir string) (string, error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
@@ -203,7 +204,7 @@ func findRoot(dir string) (string, error) {
 	}
 }
 
-// architectures that images are made for.
+// architectures returns the architectures that images are built for.
 func architectures() []string { return []string{"amd64", "arm64"} }
 
 func defaultArch() string {

@@ -23,10 +23,10 @@ import (
 	"github.com/anima-run/anima/tools/image/sbom"
 )
 
-// largest is what an image may weigh, compressed.
+// largest is the maximum compressed size of an image in bytes.
 const largest = 30 << 20
 
-// repository is the clone that this module lies in.
+// repository returns the root of the clone that contains this module.
 func repository(t *testing.T) string {
 	t.Helper()
 	root, err := findRoot(".")
@@ -36,7 +36,7 @@ func repository(t *testing.T) string {
 	return root
 }
 
-// copyOf puts what a service's image is built from into another folder.
+// copyOf copies the sources of a service's image to a temporary folder.
 func copyOf(t *testing.T, root, service string) string {
 	t.Helper()
 	to := t.TempDir()
@@ -102,7 +102,7 @@ func TestImagesOfServices(t *testing.T) {
 	}
 	dir := t.TempDir()
 	for _, service := range all {
-		t.Run(service, func(t *testing.T) { // one after the other: each fills the machine
+		t.Run(service, func(t *testing.T) { // sequential, because each build uses all processors
 			b, err := testRelease(root).build(t.Context(), service, "", dir)
 			if err != nil {
 				t.Fatal(err)
@@ -122,8 +122,8 @@ func TestImagesOfServices(t *testing.T) {
 	}
 }
 
-// fromArchive reads the archive as docker does, and the layout as others do, and
-// makes sure that they are one image.
+// fromArchive reads the archive as docker does and the layout as OCI tools do, and checks
+// that they are the same image.
 func fromArchive(t *testing.T, b built) v1.Image {
 	t.Helper()
 	img, err := tarball.ImageFromPath(b.Archive, nil)
@@ -173,7 +173,7 @@ func checkConfig(t *testing.T, img v1.Image) {
 	}
 }
 
-// epochOf is the fixed time, as JSON carries it.
+// epochOf returns the fixed time of all files in images, decoded from JSON.
 func epochOf(t *testing.T) (at time.Time) {
 	t.Helper()
 	if err := json.Unmarshal([]byte(`"1970-01-01T00:00:00Z"`), &at); err != nil {
@@ -187,7 +187,7 @@ type entry struct {
 	data []byte
 }
 
-// files are the entries of all layers.
+// files returns the entries of all layers.
 func files(t *testing.T, img v1.Image) map[string]entry {
 	t.Helper()
 	layers, err := img.Layers()
@@ -265,7 +265,7 @@ func checkFiles(t *testing.T, service string, all map[string]entry) {
 	}
 }
 
-// checkShell runs the shell of the image in a folder that holds nothing else.
+// checkShell runs the shell of the image in an otherwise empty folder.
 func checkShell(t *testing.T, all map[string]entry) {
 	t.Helper()
 	bin := t.TempDir()
@@ -297,7 +297,7 @@ func checkShell(t *testing.T, all map[string]entry) {
 	}
 }
 
-// checkSBOM compares the list with the modules that the program needs.
+// checkSBOM compares the SBOM with the modules that the program depends on.
 func checkSBOM(t *testing.T, root, service string, b built) {
 	t.Helper()
 	raw, err := os.ReadFile(b.SBOM)
@@ -363,7 +363,8 @@ func checkSBOM(t *testing.T, root, service string, b built) {
 	}
 }
 
-// Docker and this program take the commands of agents from one list.
+// TestDockerfileHasTheSameApplets checks that the Dockerfile uses the same list of
+// commands as this program.
 func TestDockerfileHasTheSameApplets(t *testing.T) {
 	t.Parallel()
 	root := repository(t)
@@ -378,7 +379,8 @@ func TestDockerfileHasTheSameApplets(t *testing.T) {
 	}
 }
 
-// A service that ko does not know of would be missing from releases.
+// TestReleaseHasEveryProgram checks that .ko.yaml has every service, because a release
+// has only those.
 func TestReleaseHasEveryProgram(t *testing.T) {
 	t.Parallel()
 	root := repository(t)

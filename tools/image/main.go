@@ -1,7 +1,7 @@
-// Command image makes container images without a registry, a daemon or root: of
-// the services, built as deploy/Dockerfile builds them, and of any other files.
-// The same sources and the same Go give the same digest. It pushes nothing;
-// releases are made by ko or docker (.ko.yaml, deploy/Dockerfile).
+// Command image builds container images without a registry, a daemon or root: those of
+// the services, with the settings of deploy/Dockerfile, and images of arbitrary files.
+// The same sources and the same version of Go give the same digest. It must not push
+// images; releases are built with ko or docker (.ko.yaml, deploy/Dockerfile).
 package main
 
 import (
@@ -58,7 +58,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	}
 }
 
-// target are the flags that build and all share.
+// target holds the flags that the commands build and all share.
 type target struct {
 	release
 	dir, output string
@@ -156,7 +156,7 @@ func show(out io.Writer, how string, all []built) error {
 
 func mib(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }
 
-// list is a flag that may be given again.
+// list is a flag that may be repeated.
 type list []string
 
 func (l *list) String() string { return strings.Join(*l, " ") }
@@ -231,7 +231,7 @@ func runPack(args []string, out io.Writer) error {
 	return err
 }
 
-// parseSource reads SRC:DST[:MODE], a file or a tree.
+// parseSource parses SRC:DST[:MODE], where SRC is a file or a folder.
 func parseSource(arg string, uid int) ([]pack.File, error) {
 	p := strings.Split(arg, ":")
 	if len(p) < 2 || len(p) > 3 || p[0] == "" {
@@ -248,7 +248,7 @@ func parseSource(arg string, uid int) ([]pack.File, error) {
 	return pack.Tree(p[0], p[1], mode, uid)
 }
 
-// parseDir reads DST[:MODE[:UID]].
+// parseDir parses DST[:MODE[:UID]].
 func parseDir(arg string) (pack.File, error) {
 	p := strings.Split(arg, ":")
 	f := pack.File{Dst: p[0], Mode: fs.ModeDir | 0o755}

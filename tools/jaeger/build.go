@@ -17,18 +17,18 @@ import (
 	"time"
 )
 
-// What is built: Jaeger's two generations share a module, whose v1.76.0 is v2.13.0
-// of the second one.
+// The pinned Jaeger. Jaeger v1 and v2 share a module, whose v1.76.0 contains v2.13.0.
 const (
 	module    = "github.com/jaegertracing/jaeger"
 	version   = "v1.76.0"
-	checksum  = "h1:sWCOOF1dr+NL0PLil7mFo3BqqQL8k4WiM7aguFbc14g=" // of the module, its go.sum included
+	checksum  = "h1:sWCOOF1dr+NL0PLil7mFo3BqqQL8k4WiM7aguFbc14g=" // of the module, including its go.sum
 	release   = "v2.13.0"
 	mainDir   = "./cmd/jaeger"
-	cacheForm = 1 // raise it to build anew
+	cacheForm = 1 // raise it to rebuild without another change
 )
 
-// buildFlags keep the paths and times of a machine out of the program.
+// buildFlags returns the flags of the go command. They keep the paths and times of this
+// machine out of the program.
 func buildFlags() []string {
 	return []string{
 		"-trimpath", "-buildvcs=false", "-mod=readonly", "-p", parallel(),
@@ -36,7 +36,8 @@ func buildFlags() []string {
 	}
 }
 
-// parallel is how many packages are compiled at a time; P sets it.
+// parallel returns the number of packages that are compiled concurrently: 2, or the value
+// of P.
 func parallel() string {
 	if p := os.Getenv("P"); p != "" {
 		return p
@@ -44,7 +45,7 @@ func parallel() string {
 	return "2"
 }
 
-// cache is where programs are kept, outside of the clone.
+// cache returns the folder for built programs, which is outside of the clone.
 func cache() (string, error) {
 	if d := os.Getenv("ANIMA_CACHE"); d != "" {
 		return filepath.Abs(d)
@@ -56,7 +57,8 @@ func cache() (string, error) {
 	return filepath.Join(d, ".cache", "anima"), nil
 }
 
-// path returns where the program is, or would be, by what it is made from.
+// path returns the path of the program, whether it exists or not. The path contains a
+// hash of everything that the program is built from.
 func path() (string, error) {
 	root, err := cache()
 	if err != nil {
@@ -67,8 +69,9 @@ func path() (string, error) {
 	return filepath.Join(root, "jaeger", fmt.Sprintf("%x", h.Sum(nil)[:8]), "jaeger"), nil
 }
 
-// build makes the program unless it is there, and returns its path. Two builds at
-// the same time wait for each other. A link of the given name is made to it.
+// build builds the program if it does not exist, and returns its path. Concurrent builds
+// exclude each other by a file lock. If link is not empty, it becomes a symbolic link to
+// the program.
 func build(ctx context.Context, link string) (string, error) {
 	bin, err := path()
 	if err != nil {
@@ -102,7 +105,7 @@ func ensure(ctx context.Context, bin string) error {
 		return err
 	}
 	defer unlock()
-	if _, err := os.Stat(bin); err == nil { // somebody else has built it meanwhile
+	if _, err := os.Stat(bin); err == nil { // another process has built it meanwhile
 		return nil
 	}
 	began := time.Now()
@@ -111,7 +114,7 @@ func ensure(ctx context.Context, bin string) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = os.RemoveAll(src) }() // what cannot be removed is in the temporary folder
+	defer func() { _ = os.RemoveAll(src) }() // a remainder is in the temporary folder
 	args := append([]string{"build", "-v"}, buildFlags()...)
 	c := goTool(ctx, src, append(args, "-o", bin+".new", mainDir)...)
 	if err := progress(c); err != nil {
@@ -135,9 +138,9 @@ func goTool(ctx context.Context, dir string, args ...string) *exec.Cmd {
 	return c
 }
 
-// source gets the module, checks it against the pin, and returns a copy in which
-// the go command may work: it refuses to in its own cache. Nothing but the module
-// itself says what it is built from.
+// source downloads the module, verifies it against the pinned checksum, and returns a
+// copy of it, because the go command refuses to build in its own cache. All dependencies
+// are determined by the module's own go.mod and go.sum.
 func source(ctx context.Context) (string, error) {
 	tmp, err := os.MkdirTemp("", "jaeger-src-")
 	if err != nil {
@@ -164,8 +167,8 @@ func source(ctx context.Context) (string, error) {
 	return tmp, nil
 }
 
-// progress runs a build that prints a line for each package, and says now and then
-// how far it is. An error holds the end of what was printed.
+// progress runs a build that prints a line for each package, and prints the number of
+// packages at intervals. Its error contains the end of the output.
 func progress(c *exec.Cmd) error {
 	w := &counter{}
 	c.Stdout, c.Stderr = w, w
@@ -189,8 +192,8 @@ func progress(c *exec.Cmd) error {
 	}
 }
 
-// counter keeps the end of what is written. Its methods are called by one
-// goroutine until the program has ended.
+// counter keeps the end of the written data. Its methods must be called by one goroutine
+// until the program has ended.
 type counter struct{ end []byte }
 
 func (c *counter) Write(p []byte) (int, error) {
@@ -208,7 +211,7 @@ func (c *counter) tail() string {
 
 var _ io.Writer = (*counter)(nil)
 
-// lock waits until no other process holds the file.
+// lock waits until no other process holds the lock on the file, and acquires it.
 func lock(file string) (func(), error) {
 	f, err := os.OpenFile(file, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {

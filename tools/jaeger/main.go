@@ -1,10 +1,10 @@
-// Command jaeger builds Jaeger v2 from its Go module and runs it on this machine,
-// for development, tests and the lab. What is built is pinned by one checksum: the
-// module holds its own go.mod and go.sum, and these are what it is built with.
+// Command jaeger builds Jaeger v2 from its Go module and runs it on this machine, for
+// development, tests and the lab only. One checksum pins the build: the module contains
+// the go.mod and go.sum that it is built with.
 //
-// Its web page is a placeholder, because the module does not hold the page; every
-// question can be asked through the API. Clusters use Jaeger's own images, which
-// have the page (deploy/k8s/components/jaeger).
+// Its web page is a placeholder, because the module does not contain the page; all data
+// is available through the API. Other clusters use Jaeger's own images, which have the
+// page (deploy/k8s/components/jaeger).
 package main
 
 import (

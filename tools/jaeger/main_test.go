@@ -84,7 +84,7 @@ func TestBuildIsTakenFromTheCache(t *testing.T) {
 		t.Fatal(err)
 	}
 	link := filepath.Join(t.TempDir(), "bin", "jaeger")
-	for range 2 { // the second time there is a link already
+	for range 2 { // the second time the link exists
 		if got, err := build(context.Background(), link); err != nil || got != bin {
 			t.Fatalf("build: %s, %v, want %s", got, err, bin)
 		}

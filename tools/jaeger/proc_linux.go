@@ -2,8 +2,9 @@ package main
 
 import "syscall"
 
-// lonely gives Jaeger a process group of its own, so that an interrupt from the
-// keyboard reaches it once, and ends it with this process.
+// lonely returns attributes that start Jaeger in a new process group, so that an
+// interrupt from the keyboard reaches it only once, through this process, and that kill
+// it when this process ends.
 func lonely() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }

@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// The configuration is in layers that Jaeger itself puts on top of each other.
+// The configuration files. Jaeger merges them in this order.
 var (
 	//go:embed config.yaml
 	baseYAML []byte
@@ -26,7 +26,7 @@ var (
 	samplingYAML []byte
 )
 
-// options of a Jaeger that runs here.
+// options are the settings of a Jaeger that runs on this machine.
 type options struct {
 	host     string
 	dir      string
@@ -34,7 +34,7 @@ type options struct {
 	ports    ports
 }
 
-// ports on which it listens, all on one address.
+// ports holds the ports that Jaeger listens on, all on one address.
 type ports struct{ otlpGRPC, otlpHTTP, query, queryGRPC, health int }
 
 func (o *options) flags(cmd string) *flag.FlagSet {
@@ -50,10 +50,10 @@ func (o *options) flags(cmd string) *flag.FlagSet {
 	return f
 }
 
-// at is the address of a port.
+// at returns the address of a port.
 func (o options) at(port int) string { return net.JoinHostPort(o.host, fmt.Sprint(port)) }
 
-// env is what the configuration refers to.
+// env returns the environment variables that the configuration refers to.
 func (o options) env() []string {
 	return []string{
 		"JAEGER_OTLP_GRPC=" + o.at(o.ports.otlpGRPC), "JAEGER_OTLP_HTTP=" + o.at(o.ports.otlpHTTP),
@@ -87,7 +87,7 @@ func (o options) print(w io.Writer) error {
 	return nil
 }
 
-// serve runs Jaeger until ctx ends or it does.
+// serve runs Jaeger until ctx ends or Jaeger exits.
 func serve(ctx context.Context, o options) (err error) {
 	if o.dir != "" {
 		if o.dir, err = filepath.Abs(o.dir); err != nil {
@@ -108,7 +108,7 @@ func serve(ctx context.Context, o options) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = os.RemoveAll(tmp) }() // what cannot be removed is in the temporary folder
+	defer func() { _ = os.RemoveAll(tmp) }() // a remainder is in the temporary folder
 	var args []string
 	for _, l := range o.layers() {
 		file := filepath.Join(tmp, l.name)
@@ -117,7 +117,7 @@ func serve(ctx context.Context, o options) (err error) {
 		}
 		args = append(args, "--config="+file)
 	}
-	c := exec.Command(bin, args...) //nolint:noctx // it is told to stop, not killed
+	c := exec.Command(bin, args...) //nolint:noctx // stopped by a signal below, not killed with a context
 	c.Env = append(os.Environ(), o.env()...)
 	c.Stdout, c.Stderr = os.Stderr, os.Stderr
 	c.SysProcAttr = lonely()
@@ -140,7 +140,7 @@ func serve(ctx context.Context, o options) (err error) {
 	case <-ctx.Done():
 	}
 	fmt.Fprintln(os.Stderr, "jaeger: stopping")
-	_ = c.Process.Signal(syscall.SIGTERM) // it may have ended by itself
+	_ = c.Process.Signal(syscall.SIGTERM) // it may have exited
 	select {
 	case <-ended:
 	case <-time.After(30 * time.Second):
@@ -149,7 +149,8 @@ func serve(ctx context.Context, o options) (err error) {
 	return nil
 }
 
-// free fails when a port is taken: Jaeger's own message does not say by whom to ask.
+// free returns an error if a port is in use. Jaeger's own message does not name the flag
+// that selects another port.
 func (o options) free() error {
 	for _, p := range []struct {
 		flag string
@@ -164,7 +165,7 @@ func (o options) free() error {
 	return nil
 }
 
-// ready waits until the API answers.
+// ready waits until the API answers, for at most one minute.
 func (o options) ready(ctx context.Context, ended <-chan error) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -191,7 +192,7 @@ func (o options) ready(ctx context.Context, ended <-chan error) error {
 	}
 }
 
-// say prints where everything is.
+// say prints the addresses.
 func (o options) say(took time.Duration) {
 	kept := "in memory: they are gone when it ends"
 	if o.dir != "" {

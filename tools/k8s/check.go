@@ -22,10 +22,10 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// A scope says how much of a deployment the objects are.
+// scope describes how complete the objects of a deployment are.
 type scope struct {
-	secrets bool // Secrets are there, or what makes them
-	digests bool // every image is by digest
+	secrets bool // Secrets, or objects that create them, must exist
+	digests bool // every image must have a digest
 }
 
 var (
@@ -34,7 +34,7 @@ var (
 	part  = scope{} // base, and base with components
 )
 
-// workload is something with pods.
+// workload is an object that creates pods.
 type workload struct {
 	id       string // kind/name
 	selector *metav1.LabelSelector
@@ -43,18 +43,18 @@ type workload struct {
 	service  string                         // of a stateful set
 	replicas *int32
 	history  *int32
-	rolling  *appsv1.RollingUpdateDeployment // of a deployment that rolls
+	rolling  *appsv1.RollingUpdateDeployment // of a deployment with rolling updates
 	job      bool
 }
 
-// manifests are the objects of one overlay.
+// manifests holds the objects of one overlay.
 type manifests struct {
 	words     vocabulary
 	scope     scope
 	ids       map[string]bool     // kind/name
 	keys      map[string][]string // of Secrets and ConfigMaps, by kind/name
 	config    map[string]string   // contents of ConfigMaps, by name/key
-	open      map[string]bool     // Secrets that come from elsewhere with keys that nobody here knows, by kind/name
+	open      map[string]bool     // Secrets whose keys come from an external store and are unknown here, by kind/name
 	spaces    []corev1.Namespace
 	services  []corev1.Service
 	workloads []workload
@@ -65,7 +65,7 @@ type manifests struct {
 	faults    []string
 }
 
-// check returns everything wrong with the objects.
+// check returns all faults of the objects.
 func check(docs [][]byte, words vocabulary, s scope) []string {
 	m := &manifests{words: words, scope: s, ids: map[string]bool{}, keys: map[string][]string{}, config: map[string]string{}, open: map[string]bool{}}
 	for _, doc := range docs {
@@ -108,7 +108,7 @@ func (m *manifests) fault(format string, args ...any) {
 	m.faults = append(m.faults, fmt.Sprintf(format, args...))
 }
 
-// unmarshal reads YAML, or JSON, which begins with a brace here.
+// unmarshal decodes YAML, or JSON if the document begins with a brace.
 func unmarshal(doc []byte, v any) error {
 	if bytes.HasPrefix(doc, []byte("{")) {
 		return json.UnmarshalCaseSensitivePreserveInts(doc, v)
@@ -116,8 +116,8 @@ func unmarshal(doc []byte, v any) error {
 	return yaml.Unmarshal(doc, v)
 }
 
-// decode reads an object strictly: a field that Kubernetes does not know is an
-// error, as is a quantity that is none.
+// decode decodes an object strictly: an unknown field is an error, and so is an invalid
+// quantity.
 func decode[T any](doc []byte) (T, error) {
 	var v T
 	if !bytes.HasPrefix(doc, []byte("{")) {
@@ -128,10 +128,11 @@ func decode[T any](doc []byte) (T, error) {
 	return v, errors.Join(append(strict, err)...)
 }
 
-// clusterWide are the kinds that have no namespace.
+// clusterWide lists the kinds without a namespace.
 var clusterWide = []string{"Namespace", "PriorityClass", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "PersistentVolume", "StorageClass"}
 
-// customKinds are those that components use; their schemas are checked elsewhere.
+// customKinds lists the custom kinds that components use. Their fields are checked
+// against their schemas elsewhere.
 var customKinds = []string{
 	"cert-manager.io/v1/Certificate", "cert-manager.io/v1/Issuer",
 	"external-secrets.io/v1/ExternalSecret",
@@ -141,7 +142,7 @@ var customKinds = []string{
 	"postgresql.cnpg.io/v1/Cluster", "postgresql.cnpg.io/v1/Database", "postgresql.cnpg.io/v1/Pooler",
 }
 
-// read decodes one object; a kind that nothing here checks is a fault.
+// read decodes one object. An object of a kind without a check is a fault.
 func (m *manifests) read(doc []byte) {
 	var head struct {
 		metav1.TypeMeta   `json:",inline"`
@@ -252,7 +253,7 @@ func add[T any](doc []byte, to *[]T) error {
 	return err
 }
 
-// promise notes the Secrets that a custom object makes.
+// promise records the Secrets that a custom object creates.
 func (m *manifests) promise(v unstructured.Unstructured) {
 	switch v.GetKind() {
 	case "Certificate":
@@ -272,7 +273,7 @@ func (m *manifests) promise(v unstructured.Unstructured) {
 	}
 }
 
-// replicasOf is how many pods there are at least, which an autoscaler may say.
+// replicasOf returns the minimum number of pods, which an autoscaler may set.
 func (m *manifests) replicasOf(w workload) int64 {
 	for _, s := range m.scalers {
 		if s.Spec.ScaleTargetRef.Kind+"/"+s.Spec.ScaleTargetRef.Name == w.id && s.Spec.MinReplicas != nil {
@@ -286,14 +287,15 @@ func (m *manifests) replicasOf(w workload) int64 {
 	}
 	switch {
 	case w.replicas == nil && !m.scope.secrets:
-		return 2 // an overlay or an autoscaler will say, and it may say many
+		return 2 // an overlay or an autoscaler sets it, possibly to more than one
 	case w.replicas == nil:
 		return 1
 	}
 	return int64(*w.replicas)
 }
 
-// number is a whole number in a custom object, which YAML may give as a float.
+// number returns an integer field of a custom object, which YAML may have decoded as a
+// float.
 func number(c unstructured.Unstructured, fields ...string) int64 {
 	v, _, _ := unstructured.NestedFieldNoCopy(c.Object, fields...)
 	switch v := v.(type) {
@@ -314,13 +316,13 @@ func scaleTarget(c unstructured.Unstructured) (kind, name string) {
 	return kind, name
 }
 
-// selects says whether a selector finds a workload's pods.
+// selects reports whether a selector matches a workload's pods.
 func selects(s *metav1.LabelSelector, w workload) bool {
 	found, err := metav1.LabelSelectorAsSelector(s)
 	return err == nil && found.Matches(labels.Set(w.pod.Labels))
 }
 
-// hasPort says whether a container of the pod has a port, by name or number.
+// hasPort reports whether a container of the pod has a port, by name or number.
 func hasPort(pod corev1.PodSpec, port intstr.IntOrString) bool {
 	return slices.ContainsFunc(slices.Concat(pod.Containers, pod.InitContainers), func(c corev1.Container) bool { return containerHasPort(c, port) })
 }

@@ -20,7 +20,8 @@ var update = flag.Bool("update", false, "write the goldens")
 
 const root = "../../deploy/k8s"
 
-// tree is deploy/k8s in memory, with what a clone lacks made up.
+// tree returns deploy/k8s in memory, with placeholders for files that a clone does not
+// have.
 func tree(t *testing.T) filesys.FileSystem {
 	t.Helper()
 	files, err := load(root)
@@ -51,7 +52,7 @@ func mustRender(t *testing.T, files filesys.FileSystem, dir string) [][]byte {
 	return docs
 }
 
-// scopeOf is how strictly an overlay is checked.
+// scopeOf returns the scope with which an overlay is checked.
 func scopeOf(overlay string) scope {
 	if overlay == "prod" {
 		return prod
@@ -59,7 +60,8 @@ func scopeOf(overlay string) scope {
 	return whole
 }
 
-// Every overlay renders without a fault, to the kinds and names of its golden.
+// TestOverlays checks that every overlay renders without a fault, to the kinds and names
+// of its golden file.
 func TestOverlays(t *testing.T) {
 	t.Parallel()
 	files := tree(t)
@@ -81,8 +83,8 @@ func TestOverlays(t *testing.T) {
 	}
 }
 
-// golden compares the kinds and names of an overlay's objects with what somebody
-// looked at.
+// golden compares the kinds and names of an overlay's objects with the reviewed golden
+// file.
 func golden(t *testing.T, name string, docs [][]byte) {
 	t.Helper()
 	var ids []string
@@ -119,7 +121,8 @@ func golden(t *testing.T, name string, docs [][]byte) {
 	}
 }
 
-// Base holds no Secret, and no file of deploy/k8s is one.
+// TestNoSecretIsCommitted checks that base has no Secret and that no file of deploy/k8s
+// is one.
 func TestNoSecretIsCommitted(t *testing.T) {
 	t.Parallel()
 	files := tree(t)
@@ -143,22 +146,22 @@ func TestNoSecretIsCommitted(t *testing.T) {
 	}
 }
 
-// order is how components follow one another: secrets, what replaces state and
-// those that it does not need, what changes it, what adds to it, and what is about
-// everything.
+// order is the order of components in an overlay: secrets; components that replace the
+// state, and those that need to follow them; components that change it; components that
+// add to it; and components that change all objects.
 var order = []string{
 	"secrets-external", "secrets-sops", "postgres-cnpg", "postgres-external", "tls-cert-manager", "jaeger", "otel-collector",
 	"autoscale-hpa", "autoscale-keda", "monitoring", "ingress-gateway-api", "ingress-gateway-api/jaeger", "hardening", "spread-strict", "pull-always",
 }
 
-// either are components of which one is used.
+// either lists pairs of components that exclude each other.
 var either = [][2]string{{"postgres-cnpg", "postgres-external"}, {"autoscale-hpa", "autoscale-keda"}, {"secrets-external", "secrets-sops"}}
 
-// needs are the components without which another makes no sense.
+// needs lists the components that another component requires.
 var needs = map[string][]string{"ingress-gateway-api/jaeger": {"ingress-gateway-api", "jaeger"}}
 
-// Every component, and every two that may be together, render on base without a
-// fault.
+// TestComponentsCompose checks that every component, and every two components that may be
+// combined, render on base without a fault.
 func TestComponentsCompose(t *testing.T) {
 	t.Parallel()
 	files := tree(t)
@@ -207,9 +210,9 @@ func TestComponentsCompose(t *testing.T) {
 	}
 }
 
-// flatten writes to /rendered/base what base renders to, with generators for its
-// ConfigMaps so that components can merge into them. It is the same as base, read
-// in a fraction of the time: it is read a hundred times.
+// flatten writes the rendered base to /rendered/base, with generators for its ConfigMaps
+// so that components can merge into them. It has the same objects as base and renders in
+// a fraction of the time, which matters because it is rendered a hundred times.
 func flatten(t *testing.T, files filesys.FileSystem) {
 	t.Helper()
 	write := func(name, text string) {
@@ -237,7 +240,8 @@ func flatten(t *testing.T, files filesys.FileSystem) {
 	write("kustomization.yaml", "resources: [all.yaml]\n"+generators)
 }
 
-// Each break of what prod or dev renders to is found and named.
+// TestCheckNamesWhatIsBroken checks that each fault in the rendered prod or dev is found
+// and named.
 func TestCheckNamesWhatIsBroken(t *testing.T) {
 	t.Parallel()
 	files := tree(t)
@@ -251,7 +255,7 @@ func TestCheckNamesWhatIsBroken(t *testing.T) {
 		rendered[name] = strings.Join(all, "\n---\n")
 	}
 	for _, tt := range []struct{ overlay, old, broken, want string }{
-		// The mutants of which static checkers and schemas see next to nothing.
+		// Faults that schemas and static checkers do not detect, for the most part.
 		{"prod", "revisionHistoryLimit: 3", "revisionHistory: 3", "unknown field"},
 		{"prod", "maxSurge: 1", "maxSurge: x1", "rolls by a number that is none"},
 		{"prod", "memory: 256Mi", "memory: 20q", "quantities must match"},
@@ -265,7 +269,7 @@ func TestCheckNamesWhatIsBroken(t *testing.T) {
 		{"prod", "port: ops\n", "port: other\n", "probe of a port that it has"},
 		{"prod", "targetPort: http", "targetPort: web", "has no port web"},
 		{"prod", "  - port: ops\n", "  - port: opts\n", "about the port opts, which no pod of it has"},
-		// And the house's rules.
+		// Faults against the rules of this repository.
 		{"prod", "runAsNonRoot: true", "runAsNonRoot: false", "is not restricted: runAsNonRoot"},
 		{"prod", "readOnlyRootFilesystem: true", "readOnlyRootFilesystem: false", "can be written"},
 		{"prod", "enableServiceLinks: false", "enableServiceLinks: true", "service links"},
@@ -311,7 +315,8 @@ func TestCheckNamesWhatIsBroken(t *testing.T) {
 	}
 }
 
-// Only names with a digest are taken, and every image of an overlay must have one.
+// TestPins checks that only references with a digest are accepted, and that every image
+// of an overlay must have one.
 func TestPins(t *testing.T) {
 	t.Parallel()
 	digest := "sha256:" + strings.Repeat("a", 64)

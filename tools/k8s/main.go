@@ -1,7 +1,7 @@
-// Command k8s renders the kustomizations of deploy/k8s and checks what comes out,
-// without a cluster: every field against Kubernetes' own types, every pod against
-// its own restricted profile, every name that one object has of another, and the
-// house's own rules. It asks no network, and writes only where it is told.
+// Command k8s renders the kustomizations of deploy/k8s and checks the result without a
+// cluster: every field by the types of Kubernetes, every pod by the restricted profile of
+// Kubernetes, every name by which one object refers to another, and the rules of this
+// repository. It must not use the network, and writes only to the given paths.
 package main
 
 import (
@@ -43,7 +43,7 @@ func run(args []string) error {
 	return errors.New(usage)
 }
 
-// checkAll checks overlays with what they really generate from.
+// checkAll checks overlays with the real files of their generators.
 func checkAll(docs string, dirs []string) error {
 	words, err := readVocabulary(docs)
 	if err != nil {
@@ -72,7 +72,7 @@ func checkAll(docs string, dirs []string) error {
 	return nil
 }
 
-// renderAll writes every overlay for checkers that read files.
+// renderAll writes every rendered overlay to a file, for checkers that read files.
 func renderAll(root, out string) error {
 	files, err := load(root)
 	if err != nil {
@@ -101,8 +101,8 @@ func renderAll(root, out string) error {
 	return nil
 }
 
-// pinImages writes an overlay's digests and renders it: an image that nobody
-// named is an error, because the overlay promises a digest for every one.
+// pinImages writes an overlay's digests and renders it. An image without a digest in the
+// input is an error, because every image of the overlay must have one.
 func pinImages(dir string, in io.Reader) error {
 	text, err := io.ReadAll(in)
 	if err != nil {
@@ -128,10 +128,10 @@ func pinImages(dir string, in io.Reader) error {
 	return errors.Join(errs...)
 }
 
-// digestForm is what follows the @ of a reference.
+// digestForm matches the part of a reference after the @.
 var digestForm = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 
-// vocabulary is what the docs name: manifests may name nothing else.
+// vocabulary holds the names in the documentation. Manifests may use no other names.
 type vocabulary struct {
 	settings, metrics []string
 	defaults          map[string]string // of settings
@@ -142,7 +142,7 @@ var (
 	metricRow  = regexp.MustCompile("(?m)^\\| `([a-z0-9_]+)` \\| (\\w+)")
 )
 
-// readVocabulary reads config.md and metrics.md, which tests generate from code.
+// readVocabulary reads config.md and metrics.md, which tests generate from the code.
 func readVocabulary(docs string) (vocabulary, error) {
 	v := vocabulary{defaults: map[string]string{}}
 	config, err := os.ReadFile(filepath.Join(docs, "config.md"))
@@ -155,7 +155,7 @@ func readVocabulary(docs string) (vocabulary, error) {
 	}
 	for _, row := range settingRow.FindAllStringSubmatch(string(config), -1) {
 		for _, name := range row[1:3] {
-			if name != "" && v.defaults[name] == "" { // the profile of `anima up` comes later, and is none of ours
+			if name != "" && v.defaults[name] == "" { // keep the first default: the later one is of the profile of `anima up`
 				v.settings = append(v.settings, name)
 				v.defaults[name] = row[3]
 			}

@@ -22,7 +22,8 @@ func render(files filesys.FileSystem, dir string) ([][]byte, error) {
 	return renderAs(files, dir, (*resource.Resource).AsYAML)
 }
 
-// renderAs returns them as JSON, for instance, which is read much faster.
+// renderAs returns the objects in another encoding, such as JSON, which is decoded much
+// faster than YAML.
 func renderAs(files filesys.FileSystem, dir string, encode func(*resource.Resource) ([]byte, error)) ([][]byte, error) {
 	all, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(files, dir)
 	if err != nil {
@@ -39,8 +40,8 @@ func renderAs(files filesys.FileSystem, dir string, encode func(*resource.Resour
 	return docs, nil
 }
 
-// load copies a folder of the disk into memory, where [complete] may add to it.
-// Hidden folders and those that git ignores for their secrets are left out.
+// load copies a folder into memory, where [complete] may add files. It omits hidden
+// folders and the folders of secrets that git ignores.
 func load(root string) (filesys.FileSystem, error) {
 	files := filesys.MakeFsInMemory()
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
@@ -69,9 +70,9 @@ func load(root string) (filesys.FileSystem, error) {
 	return files, err
 }
 
-// complete writes what a clone does not have: the files that generators read and
-// git ignores, and the digests of an overlay that wants them. They are made up;
-// what is rendered from them is for checking only.
+// complete writes placeholders for the files that a clone does not have: the inputs of
+// generators that git ignores, and the digests of an overlay that needs them. The
+// rendered objects must be used for checks only.
 func complete(files filesys.FileSystem) error {
 	var paths []string
 	err := files.Walk("/", func(path string, info os.FileInfo, err error) error {
@@ -118,7 +119,7 @@ func complete(files filesys.FileSystem) error {
 	return nil
 }
 
-// pinAnything gives every image of an overlay a digest of nothing.
+// pinAnything gives every image of an overlay a placeholder digest.
 func pinAnything(files filesys.FileSystem, dir string) error {
 	if err := files.WriteFile(filepath.Join(dir, pinFile), nil); err != nil {
 		return err
@@ -143,13 +144,13 @@ func pinAnything(files filesys.FileSystem, dir string) error {
 	return files.WriteFile(filepath.Join(dir, pinFile), writePins(pins))
 }
 
-// pinFile is where an overlay keeps its digests.
+// pinFile is the name of the file with an overlay's digests.
 const pinFile = "images.yaml"
 
-// A pin says where an image is and which one it is.
+// pin holds the repository and the digest of an image.
 type pin struct{ name, to, digest string }
 
-// parsePins reads lines of a name in the manifests and a reference with a digest.
+// parsePins parses lines with a name in the manifests and a reference with a digest.
 func parsePins(text string) ([]pin, error) {
 	var pins []pin
 	for i, line := range strings.Split(text, "\n") {
@@ -162,7 +163,7 @@ func parsePins(text string) ([]pin, error) {
 		if !ok || !digestForm.MatchString(digest) || name == "" || to == "" {
 			return nil, fmt.Errorf("line %d is %q: want NAME REGISTRY/REPOSITORY@sha256:<64 hex digits>", i+1, line)
 		}
-		if base, _, ok := strings.Cut(filepath.Base(to), ":"); ok { // a tag beside a digest says nothing
+		if base, _, ok := strings.Cut(filepath.Base(to), ":"); ok { // a tag beside a digest has no effect
 			to = filepath.Join(filepath.Dir(to), base)
 		}
 		pins = append(pins, pin{name, to, digest})
@@ -173,10 +174,10 @@ func parsePins(text string) ([]pin, error) {
 	return pins, nil
 }
 
-// writePins are kustomize's transformers, one an image. Beside containers they
-// change the one field of a custom object that names an image. The last one names
-// the Job of migrations after our images: a Job cannot be changed, so a release has
-// its own.
+// writePins returns kustomize transformers, one for each image. They change the images of
+// containers and the one field of a custom object that names an image. The last
+// transformer names the migration Job by a hash of our images: a Job is immutable, so
+// each release has its own.
 func writePins(pins []pin) []byte {
 	var b strings.Builder
 	release := sha256.New()
@@ -203,7 +204,8 @@ patch: '[{"op": "replace", "path": "/metadata/name", "value": "migrate-%x"}]'
 	return []byte(b.String())
 }
 
-// imageNames are the images in the objects, without tags and digests, sorted.
+// imageNames returns the names of the images in the objects, without tags and digests,
+// sorted.
 func imageNames(docs [][]byte) []string {
 	var names []string
 	for _, doc := range docs {
@@ -216,7 +218,7 @@ func imageNames(docs [][]byte) []string {
 	return slices.Compact(names)
 }
 
-// eachImage calls f with every image below a value of YAML.
+// eachImage calls f with every image in a decoded YAML value.
 func eachImage(v any, f func(string)) {
 	switch v := v.(type) {
 	case map[string]any:
@@ -233,7 +235,7 @@ func eachImage(v any, f func(string)) {
 	}
 }
 
-// nameOf is an image's name without tag and digest.
+// nameOf returns an image's name without tag and digest.
 func nameOf(image string) string {
 	name, _, _ := strings.Cut(image, "@")
 	if i := strings.LastIndex(name, ":"); i > strings.LastIndex(name, "/") {
@@ -242,7 +244,7 @@ func nameOf(image string) string {
 	return name
 }
 
-// folders are the kustomizations below a folder, by their path in it, sorted.
+// folders returns the paths of the kustomizations below a folder, relative to it, sorted.
 func folders(files filesys.FileSystem, dir string) ([]string, error) {
 	var found []string
 	err := files.Walk(dir, func(path string, info os.FileInfo, err error) error {

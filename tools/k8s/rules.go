@@ -21,20 +21,20 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// flush is how long a service takes at most to send its last spans.
+// flush is the maximum time that a service takes to export its last spans.
 const flush = 5 * time.Second
 
-// What is read out of configuration and queries.
+// Patterns for values in configuration files and queries.
 var (
 	lameDuck  = regexp.MustCompile(`(?m)^\s*lame_duck_duration\s*[:=]?\s*"?([0-9a-z]+)`)
 	graceDuck = regexp.MustCompile(`(?m)^\s*lame_duck_grace_period\s*[:=]?\s*"?([0-9a-z]+)`)
-	hashed    = regexp.MustCompile(`-[2456789bcdfghkmt]{10}$`) // kustomize's letters
+	hashed    = regexp.MustCompile(`-[2456789bcdfghkmt]{10}$`) // alphabet of kustomize's hashes
 	series    = regexp.MustCompile(`\b(?:anima|gen_ai|messaging)_[a-z0-9_]+`)
 	expansion = regexp.MustCompile(`\$\(([A-Za-z_][A-Za-z0-9_]*)\)`)
 	settingOf = regexp.MustCompile(`^(ANIMA|OPENAI)_`)
 )
 
-// restricted is Kubernetes' own judge of pods.
+// restricted evaluates pods by the Pod Security Standards of Kubernetes.
 var restricted = sync.OnceValues(func() (podsecurity.Evaluator, error) {
 	return podsecurity.NewEvaluator(podsecurity.DefaultChecks(), nil)
 })
@@ -52,7 +52,7 @@ func (m *manifests) checkRestricted(w workload) {
 	}
 }
 
-// checkWorkload is about what surrounds the pods.
+// checkWorkload checks the objects around the pods of a workload.
 func (m *manifests) checkWorkload(w workload) {
 	isolated := map[networkingv1.PolicyType]bool{}
 	for _, p := range m.policies {
@@ -62,7 +62,7 @@ func (m *manifests) checkWorkload(w workload) {
 			}
 		}
 	}
-	// A Job is spoken to by nobody.
+	// A Job receives no requests.
 	if !isolated[networkingv1.PolicyTypeEgress] || !isolated[networkingv1.PolicyTypeIngress] && !w.job {
 		m.fault("%s has no NetworkPolicy of its own for ingress and egress", w.id)
 	}
@@ -103,7 +103,7 @@ func (m *manifests) checkWorkload(w workload) {
 	}
 }
 
-// amount is a number or a percentage of ten.
+// amount returns a number, or a percentage of ten.
 func amount(v *intstr.IntOrString, otherwise string) (int, error) {
 	if v == nil {
 		v = &intstr.IntOrString{Type: intstr.String, StrVal: otherwise}
@@ -173,7 +173,7 @@ func (m *manifests) checkVolume(w workload, v corev1.Volume) {
 	}
 }
 
-// needKeys wants an object with the keys that a volume picks. Base brings no
+// needKeys checks that an object has the keys that a volume selects. Base contains no
 // secrets and leaves some configuration to overlays.
 func (m *manifests) needKeys(w workload, id string, items []corev1.KeyToPath, optional *bool) {
 	if optional != nil && *optional {
@@ -192,8 +192,8 @@ func (m *manifests) needKeys(w workload, id string, items []corev1.KeyToPath, op
 	}
 }
 
-// needConfig wants a ConfigMap whose name changes with what it holds: pods start
-// anew only when they themselves change.
+// needConfig checks that the name of a ConfigMap contains a hash of its content. Without
+// one, pods would not be restarted when only the content changes.
 func (m *manifests) needConfig(w workload, name string) {
 	id := "ConfigMap/" + name
 	m.needKeys(w, id, nil, nil)
@@ -202,7 +202,7 @@ func (m *manifests) needConfig(w workload, name string) {
 	}
 }
 
-// served says whether a Service sends to a workload's pods.
+// served reports whether a Service selects a workload's pods.
 func (m *manifests) served(w workload) bool {
 	return slices.ContainsFunc(m.services, func(s corev1.Service) bool {
 		return len(s.Spec.Selector) > 0 && labels.SelectorFromSet(s.Spec.Selector).Matches(labels.Set(w.pod.Labels))
@@ -215,7 +215,7 @@ func (m *manifests) mustExist(who, id string) {
 	}
 }
 
-// checkGrace wants time to end what is in hand before the pod is killed.
+// checkGrace checks that the grace period of the pod is long enough for a drain.
 func (m *manifests) checkGrace(w workload) {
 	if w.job {
 		return

@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// checkScaling wants one owner of every number of replicas.
+// checkScaling checks that every number of replicas has one owner.
 func (m *manifests) checkScaling() {
 	owners := map[string]int{}
 	for _, s := range m.scalers {
@@ -36,8 +36,8 @@ func (m *manifests) checkScaling() {
 	}
 }
 
-// checkCustom is about names in custom objects; their fields are checked against
-// their schemas.
+// checkCustom checks the names in custom objects. Their fields are checked against their
+// schemas.
 func (m *manifests) checkCustom(c unstructured.Unstructured) {
 	id := c.GetKind() + "/" + c.GetName()
 	if m.scope.digests {
@@ -74,7 +74,7 @@ func (m *manifests) checkCustom(c unstructured.Unstructured) {
 	}
 }
 
-// checkUsed wants somebody who reads the Secret that an object makes.
+// checkUsed checks that a workload reads the Secret that an object creates.
 func (m *manifests) checkUsed(id string, c unstructured.Unstructured) {
 	name, _, _ := unstructured.NestedString(c.Object, "spec", "target", "name")
 	for _, w := range m.workloads {
@@ -95,7 +95,8 @@ func nameIn(v map[string]any) string {
 	return name
 }
 
-// needServicePort wants a port of a Service, given as a number of YAML.
+// needServicePort checks that a Service has the port, which is a number decoded from
+// YAML.
 func (m *manifests) needServicePort(who, name string, port any) {
 	for _, s := range m.services {
 		if s.Name == name && slices.ContainsFunc(s.Spec.Ports, func(p corev1.ServicePort) bool {
@@ -127,7 +128,7 @@ func (m *manifests) checkScaledObject(id string, c unstructured.Unstructured) {
 		if i := slices.IndexFunc(m.services, func(s corev1.Service) bool { return s.Name == service }); i >= 0 && m.services[i].Spec.ClusterIP != corev1.ClusterIPNone {
 			m.fault("%s asks Service/%s, which is not headless: KEDA would scale by a server that does not know", id, service)
 		}
-		// The lag counts what is in hand.
+		// The lag of the consumer includes the messages in progress.
 		slots, _ := strconv.ParseInt(m.words.defaults["ANIMA_LOOP_SLOTS"], 10, 64)
 		for _, w := range m.workloads {
 			for _, container := range w.pod.Spec.Containers {
@@ -185,7 +186,7 @@ func (m *manifests) checkPodMonitor(id string, c unstructured.Unstructured) {
 	}
 }
 
-// checkSeries wants every metric of ours in a text to be one of docs/metrics.md.
+// checkSeries checks that every metric of anima in a text is one of docs/metrics.md.
 func (m *manifests) checkSeries(id, text string) {
 	for _, name := range series.FindAllString(text, -1) {
 		if !slices.Contains(m.words.metrics, name) && !strings.HasPrefix(name, "gen_ai_request_model") {
@@ -194,7 +195,7 @@ func (m *manifests) checkSeries(id, text string) {
 	}
 }
 
-// checkFiles is about what ConfigMaps hold for others.
+// checkFiles checks the content of ConfigMaps that other programs read.
 func (m *manifests) checkFiles() {
 	for id, text := range m.config {
 		if strings.Contains(id, "dashboard") {

@@ -23,8 +23,8 @@ func (m *manifests) checkBudget(b policyv1.PodDisruptionBudget) {
 	}
 }
 
-// checkPolicy wants pods behind every selector of this namespace, and the ports
-// that it names in them.
+// checkPolicy checks that every selector for this namespace selects pods, and that these
+// have the ports that the policy names.
 func (m *manifests) checkPolicy(p networkingv1.NetworkPolicy) {
 	id := "NetworkPolicy/" + p.Name
 	if len(p.Spec.PolicyTypes) == 0 {
@@ -81,7 +81,7 @@ func (m *manifests) selected(s metav1.LabelSelector) []workload {
 	return found
 }
 
-// foreign says whether a selector is for pods that an operator makes.
+// foreign reports whether a selector is for pods that an operator creates.
 func (m *manifests) foreign(s metav1.LabelSelector) bool {
 	for _, c := range m.custom {
 		switch {
@@ -93,7 +93,7 @@ func (m *manifests) foreign(s metav1.LabelSelector) bool {
 	return false
 }
 
-// checkService wants a pod behind the service, and its ports there.
+// checkService checks that the service selects pods with its ports.
 func (m *manifests) checkService(s corev1.Service) {
 	id := "Service/" + s.Name
 	if s.Spec.Type == corev1.ServiceTypeNodePort || s.Spec.Type == corev1.ServiceTypeLoadBalancer {

@@ -16,12 +16,13 @@ import (
 // object is any JSON object.
 type object = map[string]any
 
-// definitionsFile holds what schemas of Kubernetes' own kinds refer to.
+// definitionsFile is the name of the file with the definitions that schemas of
+// Kubernetes' own kinds refer to.
 const definitionsFile = "_definitions.json"
 
-// writeSchemas writes one strict JSON schema a kind, named as kubeconform asks
-// for it: those of Kubernetes from its OpenAPI document, those of custom kinds
-// from files of CustomResourceDefinitions.
+// writeSchemas writes one strict JSON schema for each kind, named as kubeconform expects:
+// those of Kubernetes from its OpenAPI document, those of custom kinds from files of
+// CustomResourceDefinitions.
 func writeSchemas(swagger, out string, crds []string) error {
 	if err := os.MkdirAll(out, 0o755); err != nil {
 		return err
@@ -60,7 +61,7 @@ func nativeSchemas(swagger, out string) error {
 			definitions[name] = strict(d)
 		}
 		kinds, _ := d["x-kubernetes-group-version-kind"].([]any)
-		if len(kinds) != 1 { // several: options of requests, which no manifest holds
+		if len(kinds) != 1 { // several kinds: options of requests, which do not occur in manifests
 			continue
 		}
 		kind, _ := kinds[0].(object)
@@ -120,7 +121,7 @@ func customSchemas(file, out string) error {
 	return nil
 }
 
-// schemaFile is the name under which kubeconform looks for a kind's schema.
+// schemaFile returns the file name that kubeconform uses for a kind's schema.
 func schemaFile(group, version, kind string) string {
 	group, _, _ = strings.Cut(group, ".")
 	if group != "" {
@@ -129,7 +130,7 @@ func schemaFile(group, version, kind string) string {
 	return strings.ToLower(kind + "-" + group + version + ".json")
 }
 
-// strict is a schema that takes no field it does not name.
+// strict returns a copy of a schema that forbids fields which it does not name.
 func strict(v any) any {
 	switch v := v.(type) {
 	case []any:
@@ -150,7 +151,7 @@ func strict(v any) any {
 			fields, ok := value.(object)
 			switch {
 			case strings.HasPrefix(key, "x-kubernetes-"):
-			case key == "properties" && ok: // names, not words of the schema
+			case key == "properties" && ok: // names of fields, not keywords of the schema
 				named := object{}
 				for name, field := range fields {
 					named[name] = strict(field)

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// Schemas are named by kind, group and version, take no field that they do not
-// name, and leave alone what says that it takes any.
+// TestSchemasAreStrict checks that schemas are named by kind, group and version, that
+// they forbid unnamed fields, and that objects which allow any field are not changed.
 func TestSchemasAreStrict(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -1,10 +1,10 @@
-// Mutate breaks the suite's safety code on purpose, one place at a time, and runs the
-// tests that guard it. A change that no test notices is a survivor: a test is missing,
-// or the change makes no difference, and accepted.txt says why.
+// Command mutate changes the safety code of the suite, one place at a time, and runs the
+// tests that guard it. A change that no test detects is a survivor: either a test is
+// missing, or the change has no effect, and accepted.txt gives the reason.
 //
-// It changes no source file: each mutant is an overlay of the go command.
+// It must not change source files: each mutant is an overlay of the go command.
 //
-//	make mutate                       the named mutants, and 20 drawn ones a target
+//	make mutate                       the named mutants, and 20 random ones per target
 //	make mutate TARGET=ledger N=100   more of one target
 package main
 
@@ -32,7 +32,7 @@ func main() {
 	}
 }
 
-// errSurvivors ends a run that found survivors without a reason.
+// errSurvivors is the error of a run with survivors that accepted.txt does not list.
 var errSurvivors = errors.New("some mutants survived: add a test for each, or a line with its reason to accepted.txt")
 
 func run(ctx context.Context, args []string, out io.Writer) error {
@@ -58,7 +58,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = os.RemoveAll(work) }() // the operating system removes it in time
+	defer func() { _ = os.RemoveAll(work) }() // the operating system removes a remainder
 	r := runner{root: base, work: work, timeout: *timeout}
 
 	var all []mutant
@@ -86,12 +86,12 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	return r.judge(ctx, all, accepted, out)
 }
 
-// judge runs every mutant and prints what became of it. Tests that fail without a
-// mutant are an error.
+// judge runs every mutant and prints its verdict. Tests that fail without a mutant are an
+// error.
 func (r runner) judge(ctx context.Context, all []mutant, accepted []acceptance, out io.Writer) error {
 	counts := map[verdict]int{}
 	var survivors []string
-	sound := map[string]bool{} // the tests that pass without a mutant
+	sound := map[string]bool{} // tests that pass without a mutant
 	began := time.Now()
 	for i, m := range all {
 		at := time.Now()

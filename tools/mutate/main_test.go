@@ -44,8 +44,8 @@ func TestChanges(t *testing.T) {
 	}
 }
 
-// TestJudge: a mutant that a test notices is killed, one that no test notices survives,
-// and one that does not compile is neither.
+// TestJudge checks that a mutant is killed if a test detects it, that it survives if no
+// test does, and that one that does not compile counts as neither.
 func TestJudge(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
@@ -93,7 +93,7 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// TestTables: the named mutants and the accepted ones are those of the code as it is.
+// TestTables checks that the named and the accepted mutants exist in the current code.
 func TestTables(t *testing.T) {
 	t.Parallel()
 	const root = "../.."

@@ -12,7 +12,7 @@ import (
 
 // mutant is one source file with one change.
 type mutant struct {
-	file     string // from the root
+	file     string // path from the root
 	line     int
 	operator string
 	text     string // the source line that is changed, trimmed
@@ -31,7 +31,7 @@ type change struct {
 	operator   string
 }
 
-// drawnMutants lists every mutant that the operators make of a target's files.
+// drawnMutants returns every mutant that the operators can make of a target's files.
 func (t target) drawnMutants(root string) ([]mutant, error) {
 	var all []mutant
 	for _, pattern := range t.files {
@@ -63,7 +63,7 @@ func (t target) drawnMutants(root string) ([]mutant, error) {
 	return all, nil
 }
 
-// apply makes a mutant of a change.
+// apply returns the mutant of a change.
 func apply(c change, file string, src []byte, tests []string) mutant {
 	broken := append(append(append([]byte{}, src[:c.begin]...), c.with...), src[c.end:]...)
 	from := strings.LastIndexByte(string(src[:c.begin]), '\n') + 1
@@ -77,7 +77,7 @@ func apply(c change, file string, src []byte, tests []string) mutant {
 	}
 }
 
-// opposites are the operators that are exchanged.
+// opposites maps operators to their replacements.
 func opposites() map[token.Token]string {
 	return map[token.Token]string{
 		token.EQL: "!=", token.NEQ: "==", token.LSS: "<=", token.LEQ: "<", token.GTR: ">=", token.GEQ: ">",
@@ -85,7 +85,7 @@ func opposites() map[token.Token]string {
 	}
 }
 
-// changesOf lists the changes that the operators make of a file.
+// changesOf returns the changes that the operators can make in a file.
 func changesOf(src []byte) ([]change, error) {
 	files := token.NewFileSet()
 	file, err := parser.ParseFile(files, "", src, parser.SkipObjectResolution)
@@ -118,7 +118,7 @@ func changesOf(src []byte) ([]change, error) {
 	return all, nil
 }
 
-// nilErrors makes a function that returns an error as its last result return none.
+// nilErrors replaces the error that a function returns as its last result with nil.
 func nilErrors(n *ast.ReturnStmt, src []byte, at func(token.Pos) int) []change {
 	if len(n.Results) == 0 {
 		return nil

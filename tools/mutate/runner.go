@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// verdict is what became of a mutant.
+// verdict is the result of a mutant.
 type verdict string
 
 const (
@@ -29,8 +29,8 @@ type runner struct {
 	timeout    time.Duration
 }
 
-// sound runs the tests of a mutant without it. Where they fail all the same, they would
-// kill every mutant, and that is an error.
+// sound runs the tests of a mutant on the unchanged file. It returns an error if they
+// fail, because they would fail for every mutant.
 func (r runner) sound(ctx context.Context, m mutant) error {
 	var err error
 	if m.source, err = os.ReadFile(filepath.Join(r.root, m.file)); err != nil {
@@ -43,7 +43,7 @@ func (r runner) sound(ctx context.Context, m mutant) error {
 	return err
 }
 
-// test runs a mutant's tests over an overlay that holds its file.
+// test runs a mutant's tests with an overlay that replaces its file.
 func (r runner) test(ctx context.Context, m mutant) (verdict, error) {
 	broken, overlay := filepath.Join(r.work, "mutant.go"), filepath.Join(r.work, "overlay.json")
 	if err := os.WriteFile(broken, m.source, 0o600); err != nil {
@@ -57,10 +57,10 @@ func (r runner) test(ctx context.Context, m mutant) (verdict, error) {
 		return "", err
 	}
 	args := append([]string{"test", "-overlay", overlay, "-failfast", "-timeout", r.timeout.String()}, m.tests...)
-	late, cancel := context.WithTimeout(ctx, r.timeout+2*time.Minute) // compiling comes before
+	late, cancel := context.WithTimeout(ctx, r.timeout+2*time.Minute) // the timeout of the tests excludes the compilation
 	defer cancel()
 	cmd := exec.CommandContext(late, "go", args...)
-	cmd.WaitDelay = 10 * time.Second // a process that a test has left may hold the pipe
+	cmd.WaitDelay = 10 * time.Second // a process that a test has left behind may hold the pipe open
 	cmd.Dir = r.root
 	cmd.Env = append(os.Environ(), "GOWORK=") // the tests belong to the workspace, this program does not
 	out, err := cmd.CombinedOutput()

@@ -7,16 +7,16 @@ import (
 	"strings"
 )
 
-// target is a part of the suite whose tests are judged.
+// target is a part of the suite with the tests that guard it.
 type target struct {
 	name  string
-	files []string // patterns from the root; mutants are drawn from them
+	files []string // patterns from the root; mutants are made of these files
 	tests []string // arguments of go test
 	named []named
 }
 
 // named is a mutant that must always be killed: a safety rule that was once broken
-// without a test noticing it. Old must occur exactly once in the file.
+// without a test that detected it. The field old must occur exactly once in the file.
 type named struct{ file, old, with, operator string }
 
 func targets() []target {
@@ -84,8 +84,8 @@ func targets() []target {
 	}
 }
 
-// namedMutants reads the files of the named mutants. A text that does not occur once
-// is an error: the table is behind the code.
+// namedMutants returns the named mutants. A text that does not occur exactly once in its
+// file is an error, because the table does not match the code.
 func (t target) namedMutants(root string) ([]mutant, error) {
 	var all []mutant
 	for _, n := range t.named {

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs the test of docs/tracing.md, "Under faults", in its long form: the first
-# argument is how many turns. Spans go to a Jaeger of tools/jaeger; where that cannot
-# be built, to the small receiver of the tests, by the same rules.
+# Runs the test of docs/tracing.md, "Under faults", in its long form. The first argument
+# is the number of turns. Spans are exported to a Jaeger of tools/jaeger, or, if that
+# cannot be built, to the receiver of the tests, with the same rules.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 tmp=$(mktemp -d)

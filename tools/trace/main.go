@@ -1,6 +1,7 @@
-// Command trace looks at turns in a Jaeger: whether each is one trace that hangs
-// together (check), whether it is there yet (wait), and what it looks like (draw).
-// It exits 1 when a rule is broken, and 2 when it cannot tell.
+// Command trace examines turns in a Jaeger: it checks the rules of docs/tracing.md
+// (check), waits until a trace is complete (wait), and draws it (draw). It exits with 1
+// if a rule is broken, and with 2 if a check was not possible. It must not change
+// anything in Jaeger.
 package main
 
 import (
@@ -31,7 +32,7 @@ const usage = `usage: trace check [-turn ID | -trace ID | -all -since 1h] [flags
 Flags of each: trace COMMAND -h.
 `
 
-// errBroken says that a rule is broken; everything has been printed.
+// errBroken is the error of a broken rule, after the report was printed.
 var errBroken = errors.New("a rule is broken")
 
 func main() {
@@ -152,7 +153,8 @@ func (o *options) want() []string {
 	return slices.DeleteFunc(strings.Split(o.services, ","), func(s string) bool { return strings.TrimSpace(s) == "" })
 }
 
-// again repeats try until it is content, it fails in earnest, or patience ends.
+// again repeats try until it is content, it fails with an error other than
+// query.ErrNotFound, or o.patience expires.
 func (o *options) again(ctx context.Context, try func() (content bool, err error)) error {
 	end := time.Now().Add(o.patience)
 	for tick := time.NewTicker(250 * time.Millisecond); ; {
@@ -170,7 +172,7 @@ func (o *options) again(ctx context.Context, try func() (content bool, err error
 	}
 }
 
-// wait gets the trace when it hangs together.
+// wait repeats the request for the trace until it passes the rules or the time expires.
 func (o *options) wait(ctx context.Context, c query.Client) (t query.Trace, err error) {
 	whole := false
 	err = o.again(ctx, func() (_ bool, err error) {
@@ -220,7 +222,7 @@ func (o *options) judge(ctx context.Context, c query.Client, out io.Writer) erro
 	return o.say(out, fmt.Sprintf("trace %s, %d spans", r.Trace, r.Spans), r, r.Verdicts, r.OK())
 }
 
-// everything that Jaeger has of the time, each trace once.
+// everything returns all traces of the period that Jaeger has, each of them once.
 func everything(ctx context.Context, c query.Client, since time.Duration) ([]query.Trace, error) {
 	services, err := c.Services(ctx)
 	if err != nil {
@@ -277,8 +279,8 @@ func (o *options) say(out io.Writer, head string, v any, verdicts []rules.Verdic
 	return nil
 }
 
-// richest is the trace of the turn that most services took part in; of several,
-// the latest.
+// richest returns the id of the turn's trace with the most services; of several, the
+// latest.
 func richest(ctx context.Context, c query.Client, since time.Duration) (string, error) {
 	now := time.Now()
 	all, err := c.Since(ctx, "loop", now.Add(-since), now.Add(time.Minute))

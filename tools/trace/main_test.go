@@ -20,7 +20,8 @@ const (
 	turnID    = "01a1fd49-c4e6-736c-8300-1359c19a514f.1"
 )
 
-// jaeger answers as a recorded one did, after it has had nothing for some questions.
+// jaeger starts a server with recorded answers, which returns no trace for the first
+// requests.
 func jaeger(t *testing.T, late int32) string {
 	t.Helper()
 	var asked atomic.Int32

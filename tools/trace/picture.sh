@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Draws docs/img/turn.svg anew: starts a Jaeger of its own, lets anima tell its
-# demo, and draws the turn that most services took part in.
+# Draws docs/img/turn.svg: starts a separate Jaeger, runs the demo of anima, and draws the
+# turn with the most services.
 #   tools/trace/picture.sh [FILE.svg]
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)

@@ -14,9 +14,10 @@ import (
 // pressure is how long the step apart keeps the processors busy.
 const pressure = time.Minute
 
-// apart has the queue of runs led by another NATS server than its durable, and fills
-// the processors: a run's message is then delivered before the stream's leader shows
-// it, now and then, and a run that is acknowledged for that is lost.
+// apart moves the leaders of the stream of queued runs and of its durable to different
+// NATS servers, and keeps the processors busy. A run's message is then sometimes
+// delivered before the stream's leader returns it; a service that acknowledged the
+// message as unknown would lose the run.
 func apart(ctx context.Context, w *world) error {
 	l, err := w.load(ctx, loading{Name: "apart"})
 	if err != nil {
@@ -42,18 +43,18 @@ func text(err error) string {
 	return err.Error()
 }
 
-// burn keeps n processors busy until release is called, and for limit at most, also if
-// the drill ends without a word.
+// burn keeps n processors busy until release is called, but for limit at most, also if
+// the drill is killed.
 func burn(ctx context.Context, n int, limit time.Duration) (release func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var all sync.WaitGroup
 	for range n {
 		all.Go(func() {
 			c := exec.CommandContext(ctx, "timeout", strconv.Itoa(int(limit.Seconds())+1), "sh", "-c", "while :; do :; done")
-			// timeout passes the signal on to the loop, which a kill would leave alone.
+			// timeout forwards SIGTERM to the loop; SIGKILL would leave the loop running.
 			c.Cancel = func() error { return c.Process.Signal(syscall.SIGTERM) }
 			c.WaitDelay = 2 * time.Second
-			_ = c.Run() // it ends by a signal
+			_ = c.Run() // ended by a signal
 		})
 	}
 	return func() { cancel(); all.Wait() }

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// The burners end when they are released, long before their limit.
+// TestBurnEnds checks that release ends the processes long before the limit.
 func TestBurnEnds(t *testing.T) {
 	t.Parallel()
 	done := make(chan struct{})

@@ -1,9 +1,9 @@
-// Package drill runs the six services in the lab and takes things away from under
-// them while messages are sent: every pod, NATS, Postgres, a drained node, a dead
-// node, a release. Each step asks that nothing was lost, failed or paid twice, and
-// negative controls ask that the drill says no where it must. It changes nothing
-// but the namespace anima and what it names in the lab, and it must not judge by
-// anything but what a client of anima, the API server or Jaeger say.
+// Package drill runs the six services in the lab and causes failures while messages are
+// sent: it restarts every pod, NATS and Postgres, drains and kills nodes, and upgrades
+// the release. Each step checks that no run was lost or failed and that no completion was
+// paid twice. Negative controls check that the drill detects failures. It changes only
+// the namespace anima and what it names in the lab, and it must use no evidence but that
+// of a client of anima, the API server and Jaeger.
 package drill
 
 import (
@@ -21,53 +21,55 @@ import (
 	"github.com/anima-run/anima/test/cluster/internal/kube"
 )
 
-// Lab is what the drill needs of the lab. All fields are required but Runbooks.
+// Lab holds the functions of the lab that the drill uses. All fields are required except
+// Runbooks.
 type Lab struct {
-	Root  string       // the repository
-	Nodes int          // how many there are; at least 3
-	API   *kube.Client // as the administrator
+	Root  string       // root of the repository
+	Nodes int          // number of nodes, at least 3
+	API   *kube.Client // with the administrator's certificate
 
-	// Kubectl runs kubectl with in as its input and returns what it printed.
+	// Kubectl runs kubectl with in as its input and returns its output.
 	Kubectl func(ctx context.Context, in []byte, args ...string) ([]byte, error)
 	// Inside starts a program in the lab's network; the caller waits for it.
 	Inside func(c *exec.Cmd) error
-	// Listen listens in the network between the nodes, at an address that is not
-	// one of the cluster, and gives the address away when it is closed.
+	// Listen listens in the network between the nodes, at an address outside of the
+	// cluster. Closing the listener removes the address.
 	Listen func(ctx context.Context, addr string) (io.Closer, error)
 	// Dial connects from the network between the nodes.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
-	// Node crashes ("kill") or brings back ("start") a node, from 1.
+	// Node kills ("kill") or starts ("start") a node; the first is 1.
 	Node func(ctx context.Context, verb string, n int) error
-	// Load puts the archive of an image on every node, under a name.
+	// Load imports an image archive on every node under a name.
 	Load func(ctx context.Context, name, file string) error
-	// Images puts on every node what was built for the lab and is missing there.
+	// Images imports the images that were built for the lab and are missing on a node.
 	Images func(ctx context.Context) error
-	// FreeVolumes empties volumes whose claim is gone.
+	// FreeVolumes empties the volumes whose claim was deleted.
 	FreeVolumes func(ctx context.Context) error
-	// KEDA installs KEDA; built says whether that takes no compiling.
+	// KEDA installs KEDA. built reports whether its programs were built before; otherwise
+	// it does nothing.
 	KEDA func(ctx context.Context) (built bool, err error)
-	// Cache is where what is built is kept, outside of the clone.
+	// Cache is the folder for built programs and images, outside of the clone.
 	Cache string
-	// Runbooks runs the commands of docs/runbooks; nil where there is no such test.
+	// Runbooks runs the commands of docs/runbooks; nil if there is no such test.
 	Runbooks func(ctx context.Context) error
 }
 
-// Options say what to do. The zero value of each field is its default.
+// Options are the settings of a drill. The zero value of each field is its default.
 type Options struct {
-	Steps  []string // names of steps, in the order of the table; default is all
-	Agents int      // of a load, each with one message under way; default 16
+	Steps  []string // names of steps, run in the order of the table; default all
+	Agents int      // agents of a load, each with one message in progress; default 16
 	Times  int      // how often nodes are drained and killed, each time another one; default 3
-	Rate   float64  // turns a second that the steady load must reach; 0 only says how many there were
-	From   string   // the commit to upgrade from; default HEAD~1
+	Rate   float64  // turns per second that the steady load must reach; 0 means no minimum
+	From   string   // commit to upgrade from; default HEAD~1
 }
 
-// step is one row of the drill. An error of run is a check that failed.
+// step is one step of the drill. An error of run is a failed check.
 type step struct {
 	name, proves string
 	run          func(context.Context, *world) error
 }
 
-// steps in the order in which they are run: each leaves everything as it was.
+// steps returns the steps in their order. Each step restores the state before it.
 func steps() []step {
 	return []step{
 		{"deploy", "one apply brings an empty cluster up in a minute, without a restart", deploy},
@@ -88,7 +90,7 @@ func steps() []step {
 	}
 }
 
-// Names of the steps, in their order.
+// Names returns the names of the steps in their order.
 func Names() []string {
 	var out []string
 	for _, s := range steps() {
@@ -97,7 +99,7 @@ func Names() []string {
 	return out
 }
 
-// Describe lists the steps with what each proves, a line each.
+// Describe returns the steps with what each proves, one per line.
 func Describe() string {
 	var b strings.Builder
 	for _, s := range steps() {
@@ -106,8 +108,8 @@ func Describe() string {
 	return b.String()
 }
 
-// Run runs the steps and writes a line for each check to out. An error says that
-// the drill could not begin; what failed in it is in the report.
+// Run runs the steps and writes a line for each check to out. Its error means that the
+// drill could not begin; failed checks are in the report.
 func Run(ctx context.Context, lab Lab, o Options, out io.Writer) (*Report, error) {
 	if o.Agents == 0 {
 		o.Agents = 16
@@ -132,7 +134,7 @@ func Run(ctx context.Context, lab Lab, o Options, out io.Writer) (*Report, error
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = os.RemoveAll(dir) }() // what cannot be removed is in the temporary folder
+	defer func() { _ = os.RemoveAll(dir) }() // a remainder is in the temporary folder
 	w := &world{Lab: lab, Options: o, dir: dir, report: &Report{began: time.Now(), out: out}}
 	for _, s := range chosen {
 		w.report.begin(s)

@@ -27,7 +27,7 @@ func failures(all []Check) (out []string) {
 	return out
 }
 
-// A drill is worth something only if its judge says no.
+// TestJudgeSaysNo checks that the judge detects each kind of failure.
 func TestJudgeSaysNo(t *testing.T) {
 	t.Parallel()
 	base := good()
@@ -46,7 +46,7 @@ func TestJudgeSaysNo(t *testing.T) {
 			t.Errorf("%s: the judge says nothing", name)
 		}
 	}
-	// Without a steady load there is nothing to compare with, and that is said.
+	// Without a steady load the comparison is not possible, and is reported as not run.
 	none := judge("x", good(), bounds{compare: true})
 	if len(none) != 2 || none[1].Outcome != NotRun {
 		t.Errorf("without a steady load: got %+v", none)
@@ -106,7 +106,7 @@ func TestReports(t *testing.T) {
 func TestChoose(t *testing.T) {
 	t.Parallel()
 	got, err := choose([]string{"nats", "deploy"})
-	if err != nil || len(got) != 2 || got[0].name != "deploy" { // in the table's order
+	if err != nil || len(got) != 2 || got[0].name != "deploy" { // in the order of the table
 		t.Errorf("got %v, %v", got, err)
 	}
 	if _, err := choose([]string{"depoly"}); err == nil || !strings.Contains(err.Error(), "deploy") {
@@ -131,7 +131,7 @@ func TestMatrix(t *testing.T) {
 			t.Errorf("%s is not in the matrix", s)
 		}
 	}
-	// A refusal means something only where somebody else gets through.
+	// A refused connection proves a policy only if another source can connect.
 	for _, target := range targets {
 		yes, no := false, false
 		for _, row := range want {
@@ -198,7 +198,8 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// The previous release is deployed from the same overlay with another tag.
+// TestRetagged checks that the previous release is deployed from the same overlay with
+// another tag.
 func TestRetagged(t *testing.T) {
 	t.Parallel()
 	raw, err := os.ReadFile(filepath.FromSlash("../../../deploy/k8s/overlays/lab/kustomization.yaml"))

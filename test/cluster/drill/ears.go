@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// ears hear what the services say of errors while a load runs. A pod that is
-// replaced takes its log with it, so it is read while it is written.
+// ears collects the errors in the logs of the services while a load runs. The log of a
+// replaced pod is deleted with it, so the logs are followed.
 type ears struct {
 	stop context.CancelFunc
 	wg   sync.WaitGroup
@@ -20,7 +20,7 @@ type ears struct {
 
 const maxSaid = 200
 
-// listen begins to hear.
+// listen starts to follow the logs.
 func (w *world) listen(ctx context.Context) *ears {
 	ctx, stop := context.WithCancel(ctx)
 	e := &ears{stop: stop}
@@ -30,7 +30,7 @@ func (w *world) listen(ctx context.Context) *ears {
 		for ctx.Err() == nil {
 			pods, err := w.pods(ctx, "app.kubernetes.io/part-of=anima")
 			if err != nil {
-				pods = nil // the next time, perhaps
+				pods = nil // retried in the next round
 			}
 			for _, p := range pods {
 				name := p.Metadata.Labels["app.kubernetes.io/name"]
@@ -40,7 +40,7 @@ func (w *world) listen(ctx context.Context) *ears {
 				heard[p.Metadata.UID] = true
 				e.wg.Go(func() {
 					path := fmt.Sprintf("/api/v1/namespaces/%s/pods/%s/log?follow=true&sinceTime=%s", namespace, p.Metadata.Name, since)
-					_ = w.API.Lines(ctx, path, func(line string) { e.hear(p.Metadata.Name, line) }) // a pod that goes ends its log
+					_ = w.API.Lines(ctx, path, func(line string) { e.hear(p.Metadata.Name, line) }) // the log ends with its pod
 				})
 			}
 			sleep(ctx, time.Second)
@@ -60,7 +60,7 @@ func (e *ears) hear(pod, line string) {
 	}
 }
 
-// close ends it and returns what was heard.
+// close stops following the logs and returns the errors.
 func (e *ears) close() []string {
 	e.stop()
 	e.wg.Wait()

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Packs the services and the drill's load, and puts them on every node of the lab.
+# Packs the images of the services and of the drill's load, and imports them on every node
+# of the lab.
 #   images.sh LAB FOLDER
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../../.." && pwd)

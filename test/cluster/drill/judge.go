@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Summary is what a load found, as e2e/load prints it. Its fields are explained
+// Summary is the result of a load, as e2e/load prints it. Its fields are documented
 // there.
 type Summary struct {
 	Name     string   `json:"name"`
@@ -35,7 +35,7 @@ type Summary struct {
 	Samples  []Sample `json:"samples,omitempty"`
 }
 
-// Sample is one run that ended well.
+// Sample is one run that succeeded.
 type Sample struct {
 	Run   string `json:"run"`
 	Turns int    `json:"turns"`
@@ -59,11 +59,13 @@ func parseSummary(log string) (Summary, error) {
 	return s, nil
 }
 
-// whole says whether nothing was lost, failed or paid twice.
+// whole reports whether all runs succeeded, their ends were announced, each turn was paid
+// exactly once, and the ledger verifies.
 func (s Summary) whole() bool {
 	return s.Failed+s.Lost+s.Unheard+s.Refused+s.Doubled+s.Unpaid == 0 && s.Runs > 0 && s.LedgerOK
 }
 
+// String returns the figures of the load on one line.
 func (s Summary) String() string {
 	text := fmt.Sprintf("%d runs, %d turns, %.0f/s: lost %d, failed %d, refused %d, doubled %d, unpaid %d, late %d; p50 %s, p99 %s, slowest %s, longest gap %s",
 		s.Runs, s.Turns, s.Rate, s.Lost, s.Failed, s.Refused, s.Doubled, s.Unpaid, s.Late, ms(s.P50MS), ms(s.P99MS), ms(s.MaxMS), ms(s.GapMS))
@@ -89,15 +91,15 @@ func ms(v float64) string {
 	return time.Duration(v * float64(time.Millisecond)).Round(time.Millisecond).String()
 }
 
-// bounds are what a load under a step must keep, beside being whole.
+// bounds are the limits for a load during a step, in addition to those of whole.
 type bounds struct {
-	steady  *Summary      // nil: how long runs take is not compared
-	compare bool          // with steady: p99 below twice of it
-	worst   time.Duration // of a run; 0 is not asked
-	onTime  bool          // no run had to be taken up again
+	steady  *Summary      // nil: durations of runs are not compared
+	compare bool          // p99 must be less than twice that of steady
+	worst   time.Duration // maximum duration of a run; 0 means no limit
+	onTime  bool          // no run may have been resumed
 }
 
-// judge says what is to be said about a load: one check for each bound.
+// judge returns the checks of a load, one for each bound.
 func judge(what string, s Summary, b bounds) []Check {
 	say := func(ok bool, name, figures string) Check {
 		c := Check{Name: what + ": " + name, Outcome: Passed, Figures: figures}

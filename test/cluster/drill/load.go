@@ -17,19 +17,19 @@ var loadYAML string
 
 var loadJob = template.Must(template.New("load").Parse(loadYAML))
 
-// loading says what a load does. The zero value of each field is its default.
+// loading holds the settings of a load. The zero value of each field is its default.
 type loading struct {
-	Name     string        // of the load, in the report and in its agents' names
+	Name     string        // name of the load, in the report and in its agents' names
 	Node     string        // default node1
-	Agents   int           // default is the drill's
+	Agents   int           // default: that of the drill
 	Text     string        // default "one tool", a run of two turns
 	Mode     string        // default "turns"
-	For      time.Duration // default 10 min: it is told when to stop
-	Late     time.Duration // default 10 s, well below the lease
+	For      time.Duration // default 10 min: the load is stopped by a command
+	Late     time.Duration // default 10 s, less than the lease
 	Patience time.Duration // default 90 s
 }
 
-// load is a Job that sends.
+// load is a Job that sends messages.
 type load struct {
 	w         *world
 	what, job string
@@ -90,11 +90,10 @@ func (w *world) load(ctx context.Context, o loading) (*load, error) {
 	return l, nil
 }
 
-// when is a moment in few characters, for names.
+// when returns a short text for a time, for names.
 func when(t time.Time) string { return fmt.Sprintf("%x", t.Unix()%(1<<20)) }
 
-// end tells the load to stop, waits until it has read everything back, and returns
-// what it found. The Job is deleted.
+// end stops the load, waits for its audit and returns its summary. It deletes the Job.
 func (l *load) end(ctx context.Context) (Summary, error) {
 	w := l.w
 	if _, err := w.k(ctx, "exec", l.pod, "--", "/load", "-stop"); err != nil && ctx.Err() == nil {
@@ -145,8 +144,8 @@ func (l *load) wait(ctx context.Context) (Summary, error) {
 	return s, err
 }
 
-// during runs what under a load, and judges the load. What what returns is a check
-// of its own.
+// during calls what during a load, and judges the load. The result of what is a separate
+// check.
 func (w *world) during(ctx context.Context, o loading, title string, b bounds, what func(context.Context) error) error {
 	l, err := w.load(ctx, o)
 	if err != nil {

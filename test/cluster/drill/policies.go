@@ -18,18 +18,19 @@ var probeYAML string
 
 var probePods = template.Must(template.New("probe").Parse(probeYAML))
 
-// world outside: an address for documentation, which no cluster has.
+// Address outside of the cluster, from a range that is reserved for documentation.
 const (
 	outsideIP   = "203.0.113.1"
 	outsidePort = "443"
 )
 
-// matrix says who may connect to what. It is what deploy/k8s/base/network, the
-// services' own policies and the component jaeger mean; it is written by hand, so
-// that a policy which says something else is found. "open" and "reader" are pods
-// with the labels anima.run/http: client and anima.run/metrics: reader whose egress
-// the drill opens; "stranger" has no label; "abroad" is in a namespace without
-// policies. The last three show that what is refused to others is there.
+// matrix lists which sources may connect to which targets. It states the intent of
+// deploy/k8s/base/network, the services' own policies and the component jaeger. It is
+// written by hand, so that the test finds policies which differ from it. "open" and
+// "reader" are pods with the labels anima.run/http: client and anima.run/metrics: reader
+// whose egress the drill opens; "stranger" has no label; "abroad" is in a namespace
+// without policies. The last three prove that a target exists which refuses other
+// sources.
 const matrix = `
                    nats pg jaeger loop router treasury social policy-ops heartbeat-ops api outside
 loop               yes  yes yes   no   no     no       no     no         no            no  no
@@ -49,7 +50,7 @@ reader             no   no  no    no   no     no       no     yes        yes    
 abroad             no   no  no    no   no     no       no     no         no            yes yes
 `
 
-// expected reads the matrix: by source, by target.
+// expected parses the matrix: by source, then by target.
 func expected() (targets []string, want map[string]map[string]bool, err error) {
 	lines := strings.Split(strings.TrimSpace(matrix), "\n")
 	targets, want = strings.Fields(lines[0]), map[string]map[string]bool{}
@@ -73,12 +74,12 @@ func expected() (targets []string, want map[string]map[string]bool, err error) {
 // prober is one source.
 type prober struct {
 	Name, Namespace string
-	Node            string // the scheduler keeps what looks like a server of NATS from the others
+	Node            string // required, because the anti-affinity of NATS also applies to a pod with its labels
 	Labels          map[string]string
-	Targets         string // "name host port" for each, separated by ;
+	Targets         string // "name host port" of each, separated by ;
 }
 
-// labels of the sources: the services' are those of their pods.
+// labels returns the labels of a source; for a service those of its pods.
 func (w *world) labels(ctx context.Context, source string) (map[string]string, error) {
 	const nats, pg = "anima.run/nats", "anima.run/postgres"
 	part := map[string]string{"app.kubernetes.io/part-of": "anima"}
@@ -103,7 +104,8 @@ func (w *world) labels(ctx context.Context, source string) (map[string]string, e
 	}
 	out := map[string]string{}
 	for k, v := range pods[0].Metadata.Labels {
-		// Without the controllers' own ones, or they would take the probe for theirs.
+		// Labels of controllers are omitted, because the controllers would adopt the
+		// probe.
 		if strings.HasPrefix(k, "app.kubernetes.io/") || strings.HasPrefix(k, "anima.run/") {
 			out[k] = v
 		}
@@ -117,7 +119,8 @@ func merged(a, b map[string]string) map[string]string {
 	return out
 }
 
-// policies has a pod for each source try every target, all at once.
+// policies starts a pod for each source, and each tries to connect to every target, all
+// concurrently.
 func policies(ctx context.Context, w *world) error {
 	targets, want, err := expected()
 	if err != nil {
@@ -133,7 +136,7 @@ func policies(ctx context.Context, w *world) error {
 		"loop": "loop.anima 8080", "router": "inference-router.anima 8080", "treasury": "treasury.anima 8080", "social": "social.anima 8080",
 		"api": "kubernetes.default 443", "outside": outsideIP + " " + outsidePort,
 	}
-	// These two have no Service: nobody is to connect to them but for metrics.
+	// These two have no Service, because only metrics are read from them.
 	for _, s := range []string{"policy", "heartbeat"} {
 		pods, err := w.podsOf(ctx, s)
 		if err != nil {
@@ -172,7 +175,7 @@ func policies(ctx context.Context, w *world) error {
 			w.report.note("%v", err)
 		}
 	}
-	clean() // of a drill that was stopped
+	clean() // remainder of a drill that was stopped
 	defer clean()
 	if err := w.apply(ctx, text.Bytes()); err != nil {
 		return err
@@ -215,8 +218,8 @@ func allowed(ok bool) string {
 	return "refused"
 }
 
-// probed waits for a probe's end and reads what it says: a target and yes or no, a
-// line each.
+// probed waits for the end of a probe and parses its output: a target and yes or no on
+// each line.
 func (w *world) probed(ctx context.Context, p prober) (map[string]bool, error) {
 	path := "/api/v1/namespaces/" + p.Namespace + "/pods/" + p.Name
 	err := poll(ctx, 90*time.Second, 300*time.Millisecond, func(ctx context.Context) error {

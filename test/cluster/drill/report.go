@@ -9,29 +9,29 @@ import (
 	"time"
 )
 
-// Outcome of a check.
+// Outcome is the outcome of a check.
 type Outcome string
 
-// The outcomes. What could not be run here is neither good nor bad.
+// Outcomes. A check that could not be run here is neither passed nor failed.
 const (
 	Passed Outcome = "PASS"
 	Failed Outcome = "FAIL"
 	NotRun Outcome = "NOT RUN"
 )
 
-// Check is one thing that was looked at.
+// Check is the result of one check.
 type Check struct {
 	Step    string  `json:"step"`
 	Name    string  `json:"name"`
 	Outcome Outcome `json:"outcome"`
-	Figures string  `json:"figures,omitempty"` // what was seen
-	Seconds float64 `json:"seconds"`           // since the check before, or the step's beginning
+	Figures string  `json:"figures,omitempty"` // measured values
+	Seconds float64 `json:"seconds"`           // since the previous check, or the beginning of the step
 }
 
-// Report collects what a drill found.
+// Report holds the results of a drill.
 type Report struct {
 	Checks []Check            `json:"checks"`
-	Loads  map[string]Summary `json:"loads"` // of each load, by its name
+	Loads  map[string]Summary `json:"loads"` // by the name of the load
 	Notes  []string           `json:"notes,omitempty"`
 
 	began, stepped, last time.Time
@@ -47,7 +47,7 @@ func (r *Report) begin(s step) {
 func (r *Report) end() { r.line("   %s took %.0f s", r.step, time.Since(r.stepped).Seconds()) }
 
 func (r *Report) line(format string, a ...any) {
-	_, _ = fmt.Fprintf(r.out, "%5.0fs  %s\n", time.Since(r.began).Seconds(), fmt.Sprintf(format, a...)) // what cannot be printed is still in the report
+	_, _ = fmt.Fprintf(r.out, "%5.0fs  %s\n", time.Since(r.began).Seconds(), fmt.Sprintf(format, a...)) // a line that cannot be printed is still in the report
 }
 
 func (r *Report) add(o Outcome, name, figures string) {
@@ -60,14 +60,14 @@ func (r *Report) add(o Outcome, name, figures string) {
 	r.line("%-7s %s", o, name)
 }
 
-// note keeps a line that is no check.
+// note adds a line that is not a check.
 func (r *Report) note(format string, a ...any) {
 	text := fmt.Sprintf(format, a...)
 	r.Notes = append(r.Notes, r.step+": "+text)
 	r.line("        %s", text)
 }
 
-// Count says how many checks had an outcome.
+// Count returns the number of checks with an outcome.
 func (r *Report) Count(o Outcome) int {
 	n := 0
 	for _, c := range r.Checks {
@@ -78,7 +78,7 @@ func (r *Report) Count(o Outcome) int {
 	return n
 }
 
-// Summary is the closing line.
+// Summary returns the last line of the report.
 func (r *Report) Summary() string {
 	return fmt.Sprintf("%d passed, %d failed, %d not run", r.Count(Passed), r.Count(Failed), r.Count(NotRun))
 }
@@ -114,8 +114,8 @@ type junitWhy struct {
 	Message string `xml:"message,attr"`
 }
 
-// JUnit writes the report in the form that CI systems read: a test case for each
-// check, in the class of its step.
+// JUnit writes the report in the format that CI systems read: a test case for each check,
+// with its step as the class.
 func (r *Report) JUnit(out io.Writer) error {
 	s := junitSuite{Name: "drill", Tests: len(r.Checks), Failures: r.Count(Failed), Skipped: r.Count(NotRun), Stamp: r.began.UTC().Format("2006-01-02T15:04:05")}
 	total := 0.0

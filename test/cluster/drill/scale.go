@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// slots is how many calls or runs one replica works on in the steps scale and
-// autoscale: few, so that it is them, and not this machine's processors, that
-// bound a replica.
+// slots is the number of concurrent calls or runs of one replica in the steps scale and
+// autoscale. It is small, so that it limits a replica before the processors of this
+// machine do.
 const slots = 8
 
-// scale asks the routers alone for calls that take a second each. One replica
-// works on few at a time, so what is measured is how the work is shared.
+// scale sends model calls that take one second to the routers only. The concurrency of a
+// replica is limited, so the step measures how the calls are distributed.
 func scale(ctx context.Context, w *world) error {
 	manifests, err := w.overlay(ctx, w.Root, fmt.Sprintf(`patches:
   - target: {kind: Deployment, name: inference-router}
@@ -59,9 +59,9 @@ func scale(ctx context.Context, w *world) error {
 	return nil
 }
 
-// autoscale lets KEDA say how many replicas there are: of loop by what waits in its
-// queue, of the router by its CPU. The component's thresholds and periods are made
-// smaller, so that the lab's load passes them and nobody waits for minutes.
+// autoscale lets KEDA set the number of replicas: of loop by the length of its queue, of
+// the router by its CPU. It reduces the thresholds and periods of the component, so that
+// the lab's load exceeds them within seconds.
 func autoscale(ctx context.Context, w *world) error {
 	built, err := w.KEDA(ctx)
 	if err != nil {
@@ -106,7 +106,8 @@ patches:
 	if err := w.apply(ctx, manifests); err != nil {
 		return err
 	}
-	// The overlay's number is gone, so for a moment there is one of each.
+	// The number of replicas in the overlay is no longer applied, so each Deployment has
+	// one replica until KEDA acts.
 	if err := w.replicas(ctx, 2*time.Minute, map[string]int{"loop": 2, "inference-router": 2}, nil); err != nil {
 		return err
 	}
@@ -126,11 +127,11 @@ patches:
 	})
 	up, seen := risen["loop"]
 	w.check(seen && up < 30*time.Second, "loop grows by its lag within 30 s", fmt.Sprintf("first after %.1f s", up.Seconds()))
-	// metrics-server looks at CPU every 15 s, and over the last of them.
+	// metrics-server measures CPU every 15 s, over the last interval.
 	up, seen = risen["inference-router"]
 	w.check(seen && up < time.Minute, "the router grows by its CPU within 60 s", fmt.Sprintf("first after %.1f s", up.Seconds()))
 	w.check(err == nil, fmt.Sprintf("both grow to %d", most), fmt.Sprintf("after %.1f s %s", time.Since(began).Seconds(), reason(err)))
-	// Why, in the words of who did it.
+	// The events give the reasons of the controllers.
 	events, err := w.k(ctx, "get", "events", "--field-selector=reason=SuccessfulRescale", "--sort-by=.lastTimestamp", "--no-headers", "-o", "custom-columns=T:.lastTimestamp,O:.involvedObject.name,M:.message")
 	if err != nil {
 		return err
@@ -142,8 +143,8 @@ patches:
 	if err := w.settle(ctx, 2*time.Minute); err != nil {
 		w.report.note("%v", err)
 	}
-	// Down again, while a little is still to be done. Watched before the load ends,
-	// so that no step is missed.
+	// Scaling down, under a small load. Changes are recorded from before the first load
+	// ends, so that no step is missed.
 	few, err := w.load(ctx, loading{Name: "autoscale-down", Agents: 2})
 	if err != nil {
 		return err
@@ -158,7 +159,7 @@ patches:
 			}
 			now := time.Now()
 			fell = append(fell, fmt.Sprintf("%d→%d after %.0f s", was, n, now.Sub(few.Began).Seconds()))
-			// The controller looks every 5 s.
+			// The controller evaluates every 5 s.
 			single = single && was-n == 1 && (last.IsZero() || now.Sub(last) > period-5*time.Second)
 			last = now
 		})
@@ -170,7 +171,7 @@ patches:
 	}
 	w.judge("while KEDA adds replicas", s, bounds{})
 	w.check(single && len(fell) == most-2, fmt.Sprintf("loop shrinks by one pod in %s", period), strings.Join(fell, ", "))
-	sleep(ctx, 8*time.Second) // the last of them drains
+	sleep(ctx, 8*time.Second) // the last replica drains
 	s, err = few.end(ctx)
 	if err != nil {
 		return err
@@ -179,7 +180,7 @@ patches:
 	return nil
 }
 
-// reason is what an error says, "" for none.
+// reason returns the text of an error, "" for nil.
 func reason(err error) string {
 	if err == nil {
 		return ""
@@ -187,8 +188,8 @@ func reason(err error) string {
 	return err.Error()
 }
 
-// replicas waits until Deployments are told to have the numbers wanted, and tells
-// each change of any Deployment on the way.
+// replicas waits until the specified numbers of replicas of Deployments are those wanted.
+// It calls changed for each change of any Deployment meanwhile.
 func (w *world) replicas(ctx context.Context, limit time.Duration, want map[string]int, changed func(name string, was, n int)) error {
 	last := map[string]int{}
 	return poll(ctx, limit, 500*time.Millisecond, func(ctx context.Context) error {

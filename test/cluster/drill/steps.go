@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// deploy brings everything up from nothing, by one apply.
+// deploy deploys everything into an empty cluster by one apply.
 func deploy(ctx context.Context, w *world) error {
 	manifests, err := w.overlay(ctx, w.Root, "")
 	if err != nil {
@@ -47,7 +47,7 @@ func deploy(ctx context.Context, w *world) error {
 	return nil
 }
 
-// forget deletes the namespace with everything that it has.
+// forget deletes the namespace with all of its objects.
 func (w *world) forget(ctx context.Context) error {
 	const path = "/api/v1/namespaces/" + namespace
 	if err := w.API.Get(ctx, path, nil); missing(err) {
@@ -55,7 +55,8 @@ func (w *world) forget(ctx context.Context) error {
 	} else if err != nil {
 		return err
 	}
-	// All at once, without farewells: nothing of it is needed any more.
+	// All pods are deleted at once and without a grace period, because their state is not
+	// needed.
 	if _, err := w.k(ctx, "delete", "deployment,statefulset,job", "--all", "--wait=false"); err != nil {
 		return err
 	}
@@ -77,13 +78,13 @@ func (w *world) forget(ctx context.Context) error {
 	return w.FreeVolumes(ctx)
 }
 
-// steady measures what later steps are compared with.
+// steady measures the figures with which later steps are compared.
 func steady(ctx context.Context, w *world) error {
 	l, err := w.load(ctx, loading{Name: "steady"})
 	if err != nil {
 		return err
 	}
-	sleep(ctx, 35*time.Second) // the metrics are of every 15 s
+	sleep(ctx, 35*time.Second) // metrics are updated every 15 s
 	top, err := w.k(ctx, "top", "pod", "--no-headers")
 	if err != nil {
 		w.report.note("kubectl top: %v", err)
@@ -103,7 +104,7 @@ func steady(ctx context.Context, w *world) error {
 	return nil
 }
 
-// services rolls each of the six, and Jaeger, each under a load of its own.
+// services restarts each of the six services, and Jaeger, each during a separate load.
 func services(ctx context.Context, w *world) error {
 	var all []error
 	for _, s := range append(slices.Clone(six), "jaeger") {
@@ -118,9 +119,9 @@ func services(ctx context.Context, w *world) error {
 	return errors.Join(all...)
 }
 
-// control rolls loop twice in the same way, the second time without draining:
-// kubelet then still waits for two seconds. A model call takes four, so that many
-// are cut.
+// control restarts loop twice in the same way, the second time without draining: kubelet
+// then still waits for two seconds. A model call takes four seconds, so many of them are
+// cut off.
 func control(ctx context.Context, w *world) error {
 	roll := func(name, more string) (Summary, error) {
 		manifests, err := w.overlay(ctx, w.Root, more)
@@ -173,7 +174,7 @@ func control(ctx context.Context, w *world) error {
 	return nil
 }
 
-// rollNATS rolls the three servers one by one.
+// rollNATS restarts the three servers one by one.
 func rollNATS(ctx context.Context, w *world) error {
 	min, stop := w.quorum(ctx)
 	err := w.during(ctx, loading{Name: "roll-nats"}, "rolling update of NATS", bounds{compare: true, worst: worst}, func(ctx context.Context) error {
@@ -184,8 +185,8 @@ func rollNATS(ctx context.Context, w *world) error {
 	return err
 }
 
-// quorum watches how many NATS servers are ready; min tells the lowest number
-// since.
+// quorum watches the number of NATS servers that are ready. lowest returns the lowest
+// number since the start.
 func (w *world) quorum(ctx context.Context) (lowest func() int, stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
@@ -210,7 +211,7 @@ func (w *world) quorum(ctx context.Context) (lowest func() int, stop func()) {
 	return func() int { mu.Lock(); defer mu.Unlock(); return least }, func() { cancel(); wg.Wait() }
 }
 
-// away is what a run may take when Postgres goes and comes back.
+// away is the maximum duration of a run while Postgres is restarted.
 const away = 30 * time.Second
 
 func (w *world) hasPostgres(ctx context.Context, node string) (bool, error) {
@@ -218,7 +219,7 @@ func (w *world) hasPostgres(ctx context.Context, node string) (bool, error) {
 	return len(pods) == 1 && pods[0].Spec.NodeName == node, err
 }
 
-// postgres takes the only Postgres away.
+// postgres deletes the only pod of Postgres.
 func postgres(ctx context.Context, w *world) error {
 	err := w.during(ctx, loading{Name: "postgres"}, "Postgres deleted and back", bounds{worst: away}, func(ctx context.Context) error {
 		before, err := w.podsOf(ctx, "postgres")
@@ -238,15 +239,15 @@ func postgres(ctx context.Context, w *world) error {
 
 func node(n int) string { return fmt.Sprintf("node%d", n) }
 
-// turn returns the node of the i-th time, from 0, and one that is left alone.
+// turn returns the node for the i-th repetition, from 0, and a node that is not affected.
 func (w *world) turn(i int) (victim int, safe string) {
 	return i%w.Nodes + 1, node((i+1)%w.Nodes + 1)
 }
 
-// worst is what a run may take when its owner goes.
+// worst is the maximum duration of a run whose owner crashes.
 const worst = lease + 2*time.Second
 
-// drain empties one node after the other.
+// drain drains one node after the other.
 func drain(ctx context.Context, w *world) error {
 	for i := range w.Times {
 		victim, safe := w.turn(i)
@@ -259,7 +260,7 @@ func drain(ctx context.Context, w *world) error {
 		if err != nil {
 			return err
 		}
-		if base { // then every run waits for it to come up elsewhere
+		if base { // Postgres is on the node: every run waits until it has moved
 			w.report.note("%s has Postgres", name)
 		}
 		lowest, stop := w.quorum(ctx)
@@ -279,7 +280,7 @@ func drain(ctx context.Context, w *world) error {
 	return nil
 }
 
-// kill ends everything on a node at once, as if its power went.
+// kill kills all processes of a node at once, as a power failure would.
 func kill(ctx context.Context, w *world) error {
 	for i := range w.Times {
 		if err := w.killOne(ctx, i); err != nil {
@@ -298,7 +299,7 @@ func (w *world) killOne(ctx context.Context, i int) error {
 	}
 	title, b := name+" killed", bounds{worst: worst}
 	if base {
-		// The one Postgres waits for its node: what is asked is that turns do, too.
+		// The only Postgres waits for its node, so turns may wait for it, too.
 		title, b = name+" killed, with Postgres on it, back after 15 s", bounds{worst: time.Minute}
 	}
 	started := false
@@ -321,7 +322,8 @@ func (w *world) killOne(ctx context.Context, i int) error {
 			}
 			return w.settle(ctx, 2*time.Minute)
 		}
-		// Half a minute after the node is known to be away its pods are replaced.
+		// The pods of the node are replaced 30 s after the node was found to be
+		// unreachable.
 		return poll(ctx, 2*time.Minute, time.Second, func(ctx context.Context) error { return w.replaced(ctx, name) })
 	})
 	stop()
@@ -332,7 +334,8 @@ func (w *world) killOne(ctx context.Context, i int) error {
 	return w.settle(ctx, 3*time.Minute)
 }
 
-// replaced says which service lacks pods that are not on the dead node.
+// replaced returns an error that names the services which lack pods outside of the dead
+// node.
 func (w *world) replaced(ctx context.Context, dead string) error {
 	all, err := w.pods(ctx, "app.kubernetes.io/part-of=anima")
 	if err != nil {
@@ -352,7 +355,7 @@ func (w *world) replaced(ctx context.Context, dead string) error {
 	return nil
 }
 
-// runbooks runs what test/cluster/runbook has.
+// runbooks runs the test of test/cluster/runbook.
 func runbooks(ctx context.Context, w *world) error {
 	if w.Runbooks == nil {
 		w.notRun("the commands of docs/runbooks", "there is no test of them here")

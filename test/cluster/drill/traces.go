@@ -13,15 +13,15 @@ import (
 	"time"
 )
 
-// nap is a run whose one turn asks all six services: it reads its inbox, sends a
-// peer a message and goes to sleep.
+// nap is a message whose run uses all six services in its one turn: the agent reads its
+// inbox, sends a peer a message and sleeps.
 const nap = "nap {peer}"
 
-// nappers is how many agents do that: so many that none of them sends as many messages
-// as policy lets an agent send in an hour, 100, and has its calls refused.
+// nappers is the number of agents that do so. It is large enough that no agent reaches
+// policy's limit of 100 messages per hour, above which its calls would be refused.
 const nappers = 48
 
-// traces looks in Jaeger at turns of before, during and after a rollout of three
+// traces checks traces in Jaeger of turns before, during and after a rollout of three
 // services.
 func traces(ctx context.Context, w *world) error {
 	program := filepath.Join(w.dir, "trace")
@@ -52,7 +52,7 @@ func traces(ctx context.Context, w *world) error {
 	defer forward.close()
 	for _, when := range []struct {
 		name     string
-		from, to time.Time // of the run's end
+		from, to time.Time // period of the run's end
 	}{{"before", l.Began, began}, {"during", began, ended}, {"after", ended, time.Now()}} {
 		name := "a turn " + when.name + " the rollout: one root, no orphan, six services, every link resolves"
 		run := pick(s.Samples, when.from, when.to)
@@ -66,7 +66,7 @@ func traces(ctx context.Context, w *world) error {
 	return nil
 }
 
-// pick chooses a run that ended in a time, in the middle of those that did.
+// pick returns the middle one of the runs that ended in a period.
 func pick(samples []Sample, from, to time.Time) string {
 	var in []string
 	for _, s := range samples {
@@ -90,7 +90,7 @@ func (w *world) trace(ctx context.Context, program, name, url string, args ...st
 	}
 	text := strings.TrimSpace(out.String())
 	if err == nil {
-		text, _, _ = strings.Cut(text, "\n") // the head says how much there is
+		text, _, _ = strings.Cut(text, "\n") // the first line has the totals
 	} else {
 		text = err.Error() + "\n" + tail(text, 2500)
 	}
@@ -108,7 +108,7 @@ func (f forwarding) close() {
 	_ = f.c.Wait()
 }
 
-// forward opens a port of a Service between the nodes.
+// forward forwards a port of a Service to the network between the nodes.
 func (w *world) forward(ctx context.Context, service string, port int) (forwarding, error) {
 	const local = "127.0.0.1:26686"
 	_, number, err := net.SplitHostPort(local)

@@ -13,8 +13,8 @@ import (
 // previous is the tag of the images that are upgraded from.
 const previous = "lab-prev"
 
-// upgrade runs the previous commit with its own manifests, goes to this one and
-// back, all under load.
+// upgrade deploys the previous commit with its own manifests, upgrades to this commit,
+// and downgrades again, all under load.
 func upgrade(ctx context.Context, w *world) error {
 	old, commit, err := w.previous(ctx)
 	if err != nil {
@@ -34,7 +34,7 @@ func upgrade(ctx context.Context, w *world) error {
 		}
 	}()
 	w.report.note("from %s", commit)
-	// It begins with the older one, in a database of its own.
+	// The older release starts first, with an empty database.
 	if err := w.forget(ctx); err != nil {
 		return err
 	}
@@ -70,7 +70,7 @@ func upgrade(ctx context.Context, w *world) error {
 	return nil
 }
 
-// previous builds the images of the commit that is upgraded from, puts them on the
+// previous builds the images of the commit that is upgraded from, imports them on the
 // nodes, and returns a copy of its tree with the lab's secrets.
 func (w *world) previous(ctx context.Context) (tree, commit string, err error) {
 	commit, err = command(ctx, w.Root, nil, "git", "rev-parse", "--verify", w.From+"^{commit}")
@@ -106,7 +106,8 @@ func (w *world) previous(ctx context.Context) (tree, commit string, err error) {
 		archive := filepath.Join(images, s+".tar")
 		name := "k8slab.local/anima/" + s + ":" + previous
 		if _, err := os.Stat(archive); err != nil {
-			// The tool is this tree's: the older one need not know how to do it.
+			// The tool of this tree is used, because the older tree's may lack these
+			// options.
 			_, err := command(ctx, filepath.Join(w.Root, "tools", "image"), []string{"GOWORK=off"}, "nice", "-n", "5", "go", "run", ".", "build",
 				"-root", tree, "-service", s, "-name", name, "-commit", commit, "-o", filepath.Join(w.dir, "images"))
 			if err != nil {
@@ -133,12 +134,12 @@ func (w *world) previous(ctx context.Context) (tree, commit string, err error) {
 	return tree, commit, nil
 }
 
-// retagged changes the tag of our own images in an overlay.
+// retagged replaces the tag of our own images in an overlay.
 func retagged(kustomization string) string {
 	return strings.ReplaceAll(kustomization, "newTag: lab}", "newTag: "+previous+"}")
 }
 
-// running asks that all pods of the services run images with a tag.
+// running returns an error unless all pods of the services run images with the tag.
 func (w *world) running(ctx context.Context, tag string) error {
 	out, err := w.k(ctx, "get", "deployment", "-o", `jsonpath={range .items[*]}{.spec.template.spec.containers[0].image}{"\n"}{end}`)
 	if err != nil {
@@ -158,7 +159,7 @@ func (w *world) running(ctx context.Context, tag string) error {
 	return nil
 }
 
-// migrateAgain applies the migration once more, when it has been done.
+// migrateAgain applies the migration again after it has completed.
 func (w *world) migrateAgain(ctx context.Context, manifests []byte) error {
 	if _, err := w.k(ctx, "delete", "job", "-l", "app.kubernetes.io/name=migrate"); err != nil {
 		return err

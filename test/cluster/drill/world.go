@@ -17,18 +17,18 @@ import (
 
 const namespace = "anima"
 
-// six are the services, in the order of the alphabet.
+// six lists the services in alphabetical order.
 var six = []string{"heartbeat", "inference-router", "loop", "policy", "social", "treasury"}
 
-// lease is loop's ANIMA_LOOP_LEASE, which is AckWait of its queue: a run whose
-// owner died is taken up again after it.
+// lease is loop's ANIMA_LOOP_LEASE, which is also the AckWait of its queue: a run whose
+// owner crashed is resumed after this time.
 const lease = 15 * time.Second
 
-// world is the lab during one drill.
+// world is the state of one drill in the lab.
 type world struct {
 	Lab
 	Options
-	dir    string // temporary
+	dir    string // temporary folder
 	report *Report
 	steady *Summary // of the step steady
 	loads  int
@@ -42,7 +42,7 @@ func (w *world) check(ok bool, name, figures string) {
 	w.report.add(o, name, figures)
 }
 
-// checkErr is a check that passes when there is no error.
+// checkErr adds a check that passes if err is nil.
 func (w *world) checkErr(name string, err error) {
 	figures := ""
 	if err != nil {
@@ -66,7 +66,7 @@ func (w *world) k(ctx context.Context, args ...string) (string, error) {
 	return string(out), err
 }
 
-// pod is what the drill reads of one.
+// pod holds the fields of a pod that the drill reads.
 type pod struct {
 	Metadata struct {
 		Name, UID         string
@@ -99,7 +99,7 @@ func (p pod) restarts() int {
 	return n
 }
 
-// pods lists those with a label selector; "" lists all.
+// pods returns the pods with a label selector; "" selects all.
 func (w *world) pods(ctx context.Context, selector string) ([]pod, error) {
 	var list struct{ Items []pod }
 	err := w.API.Get(ctx, "/api/v1/namespaces/"+namespace+"/pods?labelSelector="+url.QueryEscape(selector), &list)
@@ -114,8 +114,8 @@ func (w *world) log(ctx context.Context, pod string) (string, error) {
 	return w.API.Text(ctx, "/api/v1/namespaces/"+namespace+"/pods/"+pod+"/log")
 }
 
-// poll calls f until it returns nil; when the time is over it returns f's last
-// reason.
+// poll calls f at intervals until it returns nil. When the time is over, it returns f's
+// last error.
 func poll(ctx context.Context, limit, every time.Duration, f func(context.Context) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not within %s", limit))
 	defer cancel()
@@ -138,7 +138,7 @@ func poll(ctx context.Context, limit, every time.Duration, f func(context.Contex
 	}
 }
 
-// sleep waits, or until ctx ends.
+// sleep waits for d or until ctx ends.
 func sleep(ctx context.Context, d time.Duration) {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -171,8 +171,8 @@ func (d workload) String() string {
 	return fmt.Sprintf("%s %d of %d", d.Metadata.Name, min(d.Status.UpdatedReplicas, d.Status.AvailableReplicas), d.Spec.Replicas)
 }
 
-// whole says what is not: every Deployment and StatefulSet has all its replicas,
-// of its newest form, available.
+// whole returns an error unless every Deployment and StatefulSet has all its replicas
+// available in its newest revision.
 func (w *world) whole(ctx context.Context) error {
 	var missing []string
 	found := map[string]bool{}
@@ -198,7 +198,7 @@ func (w *world) whole(ctx context.Context) error {
 	return errors.New("not whole: " + strings.Join(missing, ", "))
 }
 
-// settle waits until everything is whole.
+// settle waits until whole succeeds.
 func (w *world) settle(ctx context.Context, limit time.Duration) error {
 	return poll(ctx, limit, 500*time.Millisecond, func(ctx context.Context) error {
 		err := w.whole(ctx)
@@ -211,7 +211,7 @@ func (w *world) settle(ctx context.Context, limit time.Duration) error {
 	})
 }
 
-// stuck names what keeps pods from starting.
+// stuck returns the reasons why pods do not start.
 func (w *world) stuck(ctx context.Context) string {
 	all, err := w.pods(ctx, "")
 	if err != nil {
@@ -228,7 +228,7 @@ func (w *world) stuck(ctx context.Context) string {
 	return strings.Join(why, "; ")
 }
 
-// gone waits until no pod of those that were there before is left.
+// gone waits until all pods of before have ended.
 func (w *world) gone(ctx context.Context, name string, before []pod, limit time.Duration) error {
 	old := map[string]bool{}
 	for _, p := range before {
@@ -248,7 +248,7 @@ func (w *world) gone(ctx context.Context, name string, before []pod, limit time.
 	})
 }
 
-// restart rolls a workload to its end: new pods are ready, old ones gone.
+// restart restarts a workload and waits until new pods are ready and old ones have ended.
 func (w *world) restart(ctx context.Context, what string, limit time.Duration) error {
 	_, name, _ := strings.Cut(what, "/")
 	before, err := w.podsOf(ctx, name)
@@ -264,8 +264,8 @@ func (w *world) restart(ctx context.Context, what string, limit time.Duration) e
 	return w.gone(ctx, name, before, limit)
 }
 
-// overlay renders an overlay of a repository. more, if any, is appended to a
-// kustomization that has nothing but the overlay.
+// overlay renders an overlay of a repository. more is appended to a kustomization that
+// contains only the overlay; it may be empty.
 func (w *world) overlay(ctx context.Context, root, more string) ([]byte, error) {
 	lab := filepath.Join(root, "deploy", "k8s", "overlays", "lab")
 	if more == "" {
@@ -275,7 +275,7 @@ func (w *world) overlay(ctx context.Context, root, more string) ([]byte, error) 
 	if err != nil {
 		return nil, err
 	}
-	up, err := filepath.Rel(dir, filepath.Join(root, "deploy", "k8s")) // it takes no absolute paths
+	up, err := filepath.Rel(dir, filepath.Join(root, "deploy", "k8s")) // kustomize accepts no absolute paths
 	if err != nil {
 		return nil, err
 	}
@@ -286,14 +286,14 @@ func (w *world) overlay(ctx context.Context, root, more string) ([]byte, error) 
 	return w.Kubectl(ctx, nil, "kustomize", dir)
 }
 
-// apply gives the cluster manifests, once. What the drill's applies no longer name
-// of an object goes back to what it was without.
+// apply applies manifests once, server-side. A field that an earlier apply of the drill
+// has set and that these manifests lack is removed.
 func (w *world) apply(ctx context.Context, manifests []byte) error {
 	_, err := w.Kubectl(ctx, manifests, "apply", "--server-side", "--force-conflicts", "-f", "-")
 	return err
 }
 
-// restore brings back what the overlay says.
+// restore applies the unchanged overlay.
 func (w *world) restore(ctx context.Context, limit time.Duration) error {
 	ctx = context.WithoutCancel(ctx) // also when the drill is stopped
 	plain, err := w.overlay(ctx, w.Root, "")
@@ -306,7 +306,7 @@ func (w *world) restore(ctx context.Context, limit time.Duration) error {
 	return w.settle(ctx, limit)
 }
 
-// command runs a program of the machine in a folder.
+// command runs a program of this machine in a folder.
 func command(ctx context.Context, dir string, env []string, argv ...string) (string, error) {
 	c := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	c.Dir, c.Env = dir, append(os.Environ(), env...)
@@ -317,7 +317,8 @@ func command(ctx context.Context, dir string, env []string, argv ...string) (str
 	return string(out), nil
 }
 
-// missing says whether an error of the API server means that something is not there.
+// missing reports whether an error of the API server means that the object does not
+// exist.
 func missing(err error) bool {
 	var status *kube.StatusError
 	return errors.As(err, &status) && status.Code == 404

@@ -1,5 +1,5 @@
-// Command pause holds a pod's namespaces open and collects its orphans. It must
-// do nothing else.
+// Command pause keeps a pod's namespaces open and reaps its orphaned processes. It must
+// not do anything else.
 package main
 
 import (

@@ -1,13 +1,13 @@
-// Command postgres is the first process of the lab's PostgreSQL image. It takes
-// the same settings as the official image, so the same manifests work with both:
+// Command postgres is the first process of the lab's PostgreSQL image. It has the
+// settings of the official image, so that the same manifests work with both:
 //
 //	POSTGRES_PASSWORD, POSTGRES_USER, POSTGRES_DB, POSTGRES_INITDB_ARGS, each also
 //	with _FILE; POSTGRES_HOST_AUTH_METHOD; PGDATA; scripts (*.sh, *.sql, *.sql.gz)
 //	in /docker-entrypoint-initdb.d, in the order of their names, once
 //
-// It makes the cluster in PGDATA when that is empty, and then becomes the server.
-// A first start that is cut off begins again: the cluster is made beside its place
-// and moved there when it is whole. It never runs as root.
+// It creates the cluster in PGDATA if that is empty, and then executes the server. After
+// an interrupted first start it begins again: the cluster is created in a folder beside
+// PGDATA and moved when it is complete. It must not run as root.
 package main
 
 import (
@@ -54,10 +54,10 @@ func run(ctx context.Context, args []string) error {
 			return err
 		}
 		// A volume's fsGroup may have opened the folder to its group, which the server
-		// refuses. Where this is not allowed either, the server says what is wrong.
+		// refuses. If the mode cannot be changed, the server reports the fault.
 		_ = os.Chmod(data, 0o700)
 		args = append(args, "-D", data)
-		if !writable(socketDir) { // a read-only root without a volume for it
+		if !writable(socketDir) { // the root file system is read-only and has no volume there
 			args = append(args, "-c", "unix_socket_directories=/tmp")
 		}
 		if !slices.ContainsFunc(args, func(a string) bool { return strings.Contains(a, "listen_addresses") }) {
@@ -71,8 +71,8 @@ func run(ctx context.Context, args []string) error {
 	return syscall.Exec(path, args, os.Environ())
 }
 
-// create makes a new cluster. Until its last step the data lie in a folder beside
-// their place, so that no half of a cluster is ever taken for a whole one.
+// create creates a new cluster. Until its last step the data is in a folder beside its
+// final place, so that a partial cluster is never used.
 func create(ctx context.Context, data string, args []string) error {
 	user := get("POSTGRES_USER", "postgres")
 	db := get("POSTGRES_DB", user)
@@ -125,11 +125,11 @@ func create(ctx context.Context, data string, args []string) error {
 	if err != nil {
 		return err
 	}
-	// PG_VERSION is what says that a cluster is there, so it comes last.
+	// PG_VERSION marks an existing cluster, so it is moved last.
 	slices.SortFunc(es, func(a, b fs.DirEntry) int { return last(a) - last(b) })
 	for _, e := range es {
 		at := filepath.Join(data, e.Name())
-		if err := os.RemoveAll(at); err != nil { // of a move that was cut off
+		if err := os.RemoveAll(at); err != nil { // of an interrupted move
 			return err
 		}
 		if err := os.Rename(filepath.Join(tmp, e.Name()), at); err != nil {
@@ -146,8 +146,8 @@ func last(e fs.DirEntry) int {
 	return 0
 }
 
-// scripts runs a server that only this process reaches, makes the database and
-// runs what lies in initDir.
+// scripts starts a server that only this process can reach, creates the database and runs
+// the scripts in initDir.
 func scripts(ctx context.Context, data, user, db, password string, args []string) error {
 	sock, err := os.MkdirTemp("", "s")
 	if err != nil {
@@ -180,7 +180,7 @@ func scripts(ctx context.Context, data, user, db, password string, args []string
 	}
 	for _, e := range es {
 		path := filepath.Join(initDir, e.Name())
-		st, err := os.Stat(path) // through the links of a ConfigMap
+		st, err := os.Stat(path) // follows the links of a ConfigMap
 		if err != nil {
 			return err
 		}
@@ -231,7 +231,7 @@ func call(ctx context.Context, env []string, in io.Reader, name string, args ...
 	return nil
 }
 
-// get reads a setting, or the file that NAME_FILE names, or its default.
+// get returns a setting, or the content of the file that NAME_FILE names, or the default.
 func get(name, def string) string {
 	if v, err := secret(name); err == nil && v != "" {
 		return v

@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// matches reports whether the lines of want stand in got, one after the other.
-// In want, … stands for anything within a line, a line of … alone for any number
-// of lines, and blanks for any blanks: columns move with what they hold.
+// matches reports whether got contains the lines of want as consecutive lines. In want, …
+// matches any text within a line, a line of … alone matches any number of lines, and
+// blanks match any blanks, because the width of columns varies.
 func matches(want, got string) bool {
 	var re strings.Builder
 	re.WriteString(`(?m)^`)

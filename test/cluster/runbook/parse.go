@@ -8,16 +8,16 @@ import (
 	"time"
 )
 
-// Block is one piece of a page that is run.
+// Block is one block of a page that is run.
 type Block struct {
 	File     string
 	Line     int // of its first line
 	Script   string
-	Want     string        // what it prints, "" for anything
-	Terminal bool          // runs beside the rest
-	Hidden   bool          // a comment, which readers do not see
-	Finally  bool          // runs at the end, in a shell of its own
-	NotRun   string        // why it is not run; "": it is
+	Want     string        // expected output, "" for any
+	Terminal bool          // runs concurrently with the rest
+	Hidden   bool          // a comment, which is not displayed
+	Finally  bool          // runs at the end, in a separate shell
+	NotRun   string        // reason why it is not run; "": it is run
 	Timeout  time.Duration // 0: the default
 }
 
@@ -29,18 +29,18 @@ func parseFile(path string) ([]Block, error) {
 	return Parse(filepath.Base(path), text)
 }
 
-// Parse returns a page's blocks in their order. A fence in any other language
-// that a shell might be given is an error, so that no command escapes the runner.
+// Parse returns a page's blocks in their order. A fence in another language of shells is
+// an error, so that no command is left untested.
 func Parse(file string, text []byte) ([]Block, error) {
 	var all []Block
 	lines := strings.Split(string(text), "\n")
 	at := func(i int) string { return fmt.Sprintf("%s:%d", file, i+1) }
-	shown := -1 // the block that a text block belongs to
+	shown := -1 // index of the block that a text block belongs to
 	for i := 0; i < len(lines); i++ {
 		line := strings.TrimRight(lines[i], " \t")
 		info, fence := strings.CutPrefix(line, "```")
 		hidden, comment := strings.CutPrefix(line, "<!-- lab")
-		comment = comment && (hidden == "" || hidden[0] == ' ') // not <!-- label
+		comment = comment && (hidden == "" || hidden[0] == ' ') // not a comment such as <!-- label
 		if !fence && !comment {
 			if strings.HasPrefix(strings.TrimLeft(line, " \t"), "```") {
 				return nil, fmt.Errorf("%s: a fence that is indented; begin it at the margin", at(i))
@@ -92,7 +92,7 @@ func Parse(file string, text []byte) ([]Block, error) {
 	return all, nil
 }
 
-// read reads the words after sh.
+// read parses the words after sh.
 func (b *Block) read(words string) error {
 	words = strings.TrimSpace(words)
 	if why, ok := strings.CutPrefix(words, "not-run:"); ok {

@@ -1,18 +1,19 @@
-// Package runbook runs what the runbooks in docs/runbooks tell an operator to type,
-// so that they stay true. A runbook is Markdown:
+// Package runbook runs the commands in the runbooks of docs/runbooks, to check that they
+// are correct. A runbook is Markdown:
 //
 //	```sh            is run, in the order of the page, in one shell for each runbook
-//	```sh terminal   is run beside the rest, as in a second terminal, until the page ends
-//	```sh timeout=5m may take that long; two minutes otherwise
+//	```sh terminal   is run concurrently, as in a second terminal, until the page ends
+//	```sh timeout=5m has this timeout; the default is two minutes
 //	```sh not-run: why   is not run, and is counted and listed as NOT RUN
-//	```text          is what the block above prints: whole lines, … stands for anything
-//	<!-- lab         up to --> is run too and not shown: it breaks what the page repairs
-//	<!-- lab finally up to --> is run at the end, whatever became of the rest
+//	```text          is the expected output of the block above: whole lines, … matches any text
+//	<!-- lab         up to --> is run too and not displayed: it causes the fault that the page repairs
+//	<!-- lab finally up to --> is run at the end, whatever the result of the rest
 //
-// README.md says what to do first on every page: its blocks begin each shell. It
-// also lists the runbooks, in the order in which they are run.
+// The blocks of README.md are run at the beginning of each shell. README.md also lists
+// the runbooks, in the order in which they are run.
 //
-// The package must not know what a block does: it starts shells, waits and compares.
+// The package must not depend on the purpose of a block: it starts shells, waits and
+// compares output.
 package runbook
 
 import (
@@ -29,51 +30,52 @@ import (
 	"time"
 )
 
-// Options of [Run].
+// Options are the settings of [Run].
 type Options struct {
 	// Dir is the folder of the runbooks.
 	Dir string
-	// Files are the names of those to run; none means all that README.md lists.
+	// Files are the names of the runbooks to run; empty means all that README.md lists.
 	Files []string
-	// Lab is the program of test/cluster: every shell is run by its exec command, in
-	// the lab's network, with its kubectl. Empty: shells are run as they are.
+	// Lab is the program of test/cluster. Every shell is started by its exec command, in
+	// the lab's network, with its kubectl. Empty: shells are started directly.
 	Lab string
-	// Root is the folder that commands are typed in, the root of the repository.
-	// Empty: two above Dir.
+	// Root is the working directory of commands, the root of the repository. Empty: two
+	// levels above Dir.
 	Root string
-	// Env are settings of the shells, NAME=value, beside this program's own.
+	// Env is additional environment of the shells, NAME=value.
 	Env []string
-	// Anima is the command line's program. Empty: it is built from Root.
+	// Anima is the path of the command line program. Empty: it is built from Root.
 	Anima string
-	// Out gets a line for each runbook, and of each failure the block and what it
-	// printed; nil: nobody.
+	// Out receives a line for each runbook, and for each failure the block and its
+	// output; nil means none.
 	Out io.Writer
-	// Timeout of blocks that name none; 0: two minutes.
+	// Timeout is the timeout of blocks without one; 0: two minutes.
 	Timeout time.Duration
 }
 
-// Report is what became of the runbooks.
+// Report is the result of all runbooks.
 type Report struct {
 	Runbooks []Result
 }
 
-// Result is what became of one runbook.
+// Result is the result of one runbook.
 type Result struct {
 	Name   string
-	Ran    int           // blocks that were run to their end and printed what they should
-	Left   int           // blocks that were not reached because of the failure
+	Ran    int           // blocks that completed with the expected output
+	Left   int           // blocks that were not reached because of a failure
 	NotRun []string      // blocks marked not-run: line and reason
-	Err    error         // of the first block that failed, or of the last ones; nil: none did
-	Took   time.Duration // all of it
+	Err    error         // of the first failed block, or of the final ones; nil: none failed
+	Took   time.Duration // duration of the whole runbook
 }
 
-// OK reports whether there was something to run and nothing failed.
+// OK reports whether there is at least one runbook, and each of them has run a block and
+// has not failed.
 func (r Report) OK() bool {
 	return len(r.Runbooks) > 0 && !slices.ContainsFunc(r.Runbooks, func(b Result) bool { return b.Err != nil || b.Ran == 0 })
 }
 
-// String is the closing line: how many runbooks passed and failed, and how many
-// blocks were not run.
+// String returns the numbers of runbooks that passed and failed, and of blocks that were
+// not run.
 func (r Report) String() string {
 	passed, blocks, notRun := 0, 0, 0
 	for _, b := range r.Runbooks {
@@ -86,12 +88,12 @@ func (r Report) String() string {
 	return fmt.Sprintf("runbooks: %d passed, %d failed; %d blocks run, %d not run", passed, len(r.Runbooks)-passed, blocks, notRun)
 }
 
-// defaultTimeout is what a block may take that names no time.
+// defaultTimeout is the timeout of a block that sets none.
 const defaultTimeout = 2 * time.Minute
 
-// Run runs the runbooks one after the other; a failure ends its own runbook only.
-// The error says that nothing could be run at all, or that ctx ended; what failed
-// is in the report.
+// Run runs the runbooks one after the other; a failure ends only its own runbook. Its
+// error means that no runbook could be run, or that ctx ended; failures are in the
+// report.
 func Run(ctx context.Context, o Options) (Report, error) {
 	var rep Report
 	if o.Out == nil {
@@ -123,7 +125,7 @@ func Run(ctx context.Context, o Options) (Report, error) {
 		}
 	}
 	pages := make([][]Block, len(names))
-	for i, name := range names { // all of them, before anything is touched
+	for i, name := range names { // all pages are parsed before the first command is run
 		if pages[i], err = parseFile(filepath.Join(o.Dir, name)); err != nil {
 			return rep, err
 		}
@@ -156,7 +158,7 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	return rep, nil
 }
 
-// say prints what became of a runbook.
+// say prints the result of a runbook.
 func say(out io.Writer, r Result) {
 	verdict := "PASS"
 	switch {
@@ -165,7 +167,7 @@ func say(out io.Writer, r Result) {
 	case r.Ran == 0:
 		verdict = "FAIL (it has nothing to run)"
 	}
-	_, _ = fmt.Fprintf(out, "%s  %s: %d blocks in %.0f s\n", verdict, r.Name, r.Ran, r.Took.Seconds()) // nobody to tell
+	_, _ = fmt.Fprintf(out, "%s  %s: %d blocks in %.0f s\n", verdict, r.Name, r.Ran, r.Took.Seconds()) // a failed write cannot be reported
 	if r.Err != nil {
 		_, _ = fmt.Fprintf(out, "%v\n", r.Err)
 	}
@@ -179,8 +181,8 @@ func say(out io.Writer, r Result) {
 
 var link = regexp.MustCompile(`\]\(([a-z0-9-]+\.md)[#)]`)
 
-// index reads README.md: what every page begins with, and the names of the pages
-// in their order. A page that is missing from it, or from the folder, is an error.
+// index parses README.md: the blocks that begin every page, and the names of the pages in
+// their order. A page that is missing in it, or in the folder, is an error.
 func index(dir string) (first []Block, names []string, err error) {
 	path := filepath.Join(dir, "README.md")
 	text, err := os.ReadFile(path)
@@ -215,7 +217,7 @@ func index(dir string) (first []Block, names []string, err error) {
 	return first, names, nil
 }
 
-// choose keeps the names that were asked for, in the order of the index.
+// choose returns the requested names in the order of the index.
 func choose(names, asked []string) ([]string, error) {
 	var out []string
 	for _, a := range asked {
@@ -232,8 +234,8 @@ func choose(names, asked []string) ([]string, error) {
 	return slices.Compact(out), nil
 }
 
-// environment is that of every shell, but for its HOME. The caches of Go stay where
-// they are, although HOME moves.
+// environment returns the environment of every shell, except HOME. The caches of Go keep
+// their paths, although HOME changes.
 func environment(ctx context.Context, o Options) ([]string, error) {
 	out, err := exec.CommandContext(ctx, "go", "env", "GOCACHE", "GOMODCACHE", "GOPATH").Output()
 	if err != nil {
@@ -282,8 +284,8 @@ func runPage(ctx context.Context, o Options, env []string, work, name string, fi
 	if len(finally) == 0 {
 		return res
 	}
-	// In a shell of its own: the first one may be gone. And also when ctx has ended,
-	// so that nothing stays broken.
+	// The final blocks have a separate shell, because the first one may have ended. They
+	// also run when ctx has ended, so that the fault is repaired.
 	p.leave()
 	for _, b := range finally {
 		if err := p.run(context.WithoutCancel(ctx), b); err != nil {

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// folder is a folder of runbooks with an index that lists them, in the order given.
+// folder creates a folder of runbooks with an index that lists them in the given order.
 func folder(t *testing.T, first string, pages ...string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -30,7 +30,7 @@ func write(t *testing.T, file, text string) {
 	}
 }
 
-// run runs a folder on this machine, with any program as anima.
+// run runs the runbooks of a folder on this machine, with a placeholder for anima.
 func run(t *testing.T, dir string, files ...string) (Report, string) {
 	t.Helper()
 	var out strings.Builder
@@ -218,7 +218,7 @@ func TestMatches(t *testing.T) {
 		"nats-0 1/1":                     false, // whole lines only
 		"0 1/1 12s":                      false,
 		"…0 1/1 12s":                     true,
-		"NAME …\nnats-1 …":               false, // one after the other
+		"NAME …\nnats-1 …":               false, // consecutive lines only
 		"done .3.":                       false, // no patterns
 		"nats-0 1/1 …\n…\ndone (3)\nend": false,
 	} {
@@ -228,7 +228,8 @@ func TestMatches(t *testing.T) {
 	}
 }
 
-// The runbooks of the project are well formed, and each has something to run.
+// TestOurPages checks that the runbooks of the project can be parsed and have something
+// to run.
 func TestOurPages(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join("..", "..", "..", "docs", "runbooks")
@@ -247,7 +248,7 @@ func TestOurPages(t *testing.T) {
 	}
 }
 
-// Whoever is woken by an alert finds it in the index.
+// TestEveryAlertIsInTheIndex checks that the index of runbooks names every alert.
 func TestEveryAlertIsInTheIndex(t *testing.T) {
 	t.Parallel()
 	root := filepath.Join("..", "..", "..")

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// page is a runbook that is being run: its shell and the terminals beside it.
+// page is a runbook that is being run, with its shell and its terminals.
 type page struct {
 	opts   Options
 	env    []string
@@ -24,32 +24,32 @@ type page struct {
 	count  int
 }
 
-// shell is a bash that runs one file after the other. It says over a pipe of its
-// own that it is done with one, so that a block's output is the block's alone.
+// shell is a bash that runs one file after the other. It reports the end of each over a
+// separate pipe, so that the output of a block contains nothing else.
 type shell struct {
 	cmd  *exec.Cmd
 	in   io.WriteCloser
-	done chan string   // a line for each file that ended well
+	done chan string   // a line for each file that completed
 	gone chan struct{} // closed when the shell has ended, with err
 	err  error
 }
 
-// command is a bash in the lab's network, leader of its own group.
+// command returns a bash in the lab's network that is the leader of its process group.
 func (p *page) command(args ...string) *exec.Cmd {
 	argv := append([]string{"bash", "--noprofile", "--norc", "-euo", "pipefail"}, args...)
 	if p.opts.Lab != "" {
 		argv = append([]string{p.opts.Lab, "exec", "--"}, argv...)
 	}
-	// Not bound to a context: the whole group is ended, by end.
+	// The process is not bound to a context: end kills the whole group.
 	c := exec.Command(argv[0], argv[1:]...) //nolint:noctx // see above
 	c.Dir, c.Env = p.opts.Root, p.env
 	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	return c
 }
 
-// end ends a command and everything that it started and did not send away.
+// end kills the process group of a command.
 func end(c *exec.Cmd) {
-	_ = syscall.Kill(-c.Process.Pid, syscall.SIGKILL) // it may be gone already
+	_ = syscall.Kill(-c.Process.Pid, syscall.SIGKILL) // it may have ended
 }
 
 func (p *page) start() (*shell, error) {
@@ -57,12 +57,12 @@ func (p *page) start() (*shell, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = out.Close() }() // the shell has its own
+	defer func() { _ = out.Close() }() // the shell has its own descriptor
 	log, err := os.Create(filepath.Join(p.work, ".shell"))
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = log.Close() }() // the shell has its own
+	defer func() { _ = log.Close() }() // the shell has its own descriptor
 	s := &shell{cmd: p.command(), done: make(chan string, 1), gone: make(chan struct{})}
 	s.cmd.Stdout, s.cmd.Stderr, s.cmd.ExtraFiles = log, log, []*os.File{out}
 	if s.in, err = s.cmd.StdinPipe(); err != nil {
@@ -76,7 +76,7 @@ func (p *page) start() (*shell, error) {
 		for lines.Scan() {
 			s.done <- lines.Text()
 		}
-		_ = in.Close() // only read
+		_ = in.Close() // read only
 	}()
 	go func() {
 		s.err = s.cmd.Wait()
@@ -85,7 +85,7 @@ func (p *page) start() (*shell, error) {
 	return s, nil
 }
 
-// leave ends the page's shell; the next block has a new one.
+// leave ends the page's shell; the next block gets a new one.
 func (p *page) leave() {
 	if p.shell == nil {
 		return
@@ -95,16 +95,16 @@ func (p *page) leave() {
 	p.shell = nil
 }
 
-// close ends everything that the page has started.
+// close ends every process that the page has started.
 func (p *page) close() {
 	p.leave()
 	for _, c := range p.beside {
 		end(c)
-		_ = c.Wait() // ended by us
+		_ = c.Wait() // killed above
 	}
 }
 
-// run runs one block; the error shows it and what it printed.
+// run runs one block. Its error contains the block and its output.
 func (p *page) run(ctx context.Context, b Block) error {
 	p.count++
 	file := filepath.Join(p.work, fmt.Sprintf(".block-%d", p.count))
@@ -145,7 +145,7 @@ func (p *page) run(ctx context.Context, b Block) error {
 	return errors.New(strings.TrimRight(text.String(), "\n"))
 }
 
-// wait hands a file to the shell and waits until it is done with it.
+// wait passes a file to the shell and waits until it was run.
 func (p *page) wait(ctx context.Context, file string, limit time.Duration) error {
 	s := p.shell
 	began := time.Now()
@@ -173,11 +173,11 @@ func (p *page) wait(ctx context.Context, file string, limit time.Duration) error
 	return err
 }
 
-// firstWord is how long a terminal may take to say something; what follows needs
-// it, and says so itself if it is not there.
+// firstWord is the maximum wait for the first output of a terminal. Later blocks depend
+// on the terminal, and fail if it has not started.
 const firstWord = 10 * time.Second
 
-// terminal starts a block beside the rest, and returns when it has printed something.
+// terminal starts a block concurrently, and returns after its first output.
 func (p *page) terminal(ctx context.Context, b Block, file string) error {
 	in, out, err := os.Pipe()
 	if err != nil {
@@ -186,19 +186,19 @@ func (p *page) terminal(ctx context.Context, b Block, file string) error {
 	c := p.command(file)
 	c.Stdout, c.Stderr = out, out
 	err = c.Start()
-	_ = out.Close() // it has its own
+	_ = out.Close() // the command has its own descriptor
 	if err != nil {
-		_ = in.Close() // nobody writes
+		_ = in.Close() // no process writes to it
 		return fmt.Errorf("%s:%d: start a terminal: %w", b.File, b.Line, err)
 	}
 	p.beside = append(p.beside, c)
 	said := make(chan struct{})
 	go func() {
 		r := bufio.NewReader(in)
-		_, _ = r.ReadString('\n') // its end is as good as a word
+		_, _ = r.ReadString('\n') // the end of the output also ends the wait
 		close(said)
-		_, _ = io.Copy(io.Discard, r) // until it ends
-		_ = in.Close()                // only read
+		_, _ = io.Copy(io.Discard, r) // until the command ends
+		_ = in.Close()                // read only
 	}()
 	late := time.NewTimer(firstWord)
 	defer late.Stop()
@@ -211,7 +211,7 @@ func (p *page) terminal(ctx context.Context, b Block, file string) error {
 	return nil
 }
 
-// most is how much of an output is shown, and wide how much of a line.
+// most is the maximum length of printed output in bytes, and wide that of one line.
 const (
 	most = 8 << 10
 	wide = 400

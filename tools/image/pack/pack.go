@@ -1,6 +1,6 @@
-// Package pack puts files into container images: on an empty image, with fixed
-// times and owners, so that the same files give the same digest on every machine.
-// It knows no registry and no daemon, and pulls nothing.
+// Package pack builds container images from files: on an empty base image, with fixed
+// times and owners, so that the same files give the same digest on every machine. It must
+// not access a registry or a daemon, and pulls no images.
 package pack
 
 import (
@@ -24,26 +24,26 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// Nobody is the user and group of images that name none: what distroless calls nonroot.
+// Nobody is the default user and group id of images; distroless calls it nonroot.
 const Nobody = 65532
 
-// File is one entry of an image. Exactly one of Src, Data, Link and a folder's
-// mode says what it is.
+// File is one entry of an image. Exactly one of Src, Data, Link and a folder's Mode
+// determines its type.
 type File struct {
 	Dst  string      // absolute path in the image
-	Src  string      // a regular file of this machine
-	Data []byte      // content, where there is no Src
+	Src  string      // path of a regular file of this machine
+	Data []byte      // content, if Src is empty
 	Link string      // target of a symbolic link
-	Mode fs.FileMode // permissions, with fs.ModeDir for a folder and fs.ModeSticky; 0 is 0755 for Src and folders made on the way, 0644 for Data
+	Mode fs.FileMode // permissions, with fs.ModeDir for a folder and fs.ModeSticky; 0 means 0755 for Src and for parent folders that are added, 0644 for Data
 	UID  int         // owner and group; 0 is root
 }
 
-// Image is what to make. The zero value of a field leaves it out.
+// Image describes an image to build. The zero value of a field omits it.
 type Image struct {
-	Layers     [][]File // each becomes a layer; later ones lie on top
+	Layers     [][]File // each becomes a layer; later ones are above earlier ones
 	Entrypoint []string
 	Cmd        []string
-	Env        []string // K=V; a usual PATH is added when there is none
+	Env        []string // K=V; a default PATH is added if there is none
 	User       string   // uid:gid; default 65532:65532
 	Workdir    string   // default /
 	Ports      []string // such as 8080/tcp
@@ -52,7 +52,7 @@ type Image struct {
 	Arch       string // default amd64
 }
 
-// Build makes the image. The error names the file that cannot be packed.
+// Build returns the image. Its error names the file that cannot be packed.
 func Build(im Image) (v1.Image, error) {
 	conf := &v1.ConfigFile{
 		Architecture: orDefault(im.Arch, "amd64"), OS: "linux", Created: v1.Time{Time: epoch()},
@@ -93,7 +93,7 @@ func Build(im Image) (v1.Image, error) {
 	return img, nil
 }
 
-// epoch is the time of everything in an image.
+// epoch returns the time of all files and fields of an image.
 func epoch() time.Time { return time.Unix(0, 0).UTC() }
 
 func orDefault(s, otherwise string) string {
@@ -114,8 +114,9 @@ func set(keys []string) map[string]struct{} {
 	return m
 }
 
-// layerTar writes the files in the order of their names, with the folders on the
-// way to them. Two files of one name are an error unless they are the same folder.
+// layerTar returns a tar archive of the files in the order of their names, with their
+// parent folders. Two files of the same name are an error unless they are the same
+// folder.
 func layerTar(files []File) ([]byte, error) {
 	all := map[string]File{}
 	for _, f := range files {
@@ -198,9 +199,10 @@ func writeEntry(w *tar.Writer, name string, f File) error {
 	return err
 }
 
-// Tree lists what is at src, a file or a folder with all below it, to be at dst.
-// Modes are those of this machine without write for others, unless mode, which is
-// for files, is not 0. Symbolic links stay links. Whatever is neither is an error.
+// Tree returns the entries for src, a file or a folder with all its content, at dst. If
+// mode is not 0, it is the mode of files; otherwise modes are those of this machine
+// without write permission for others. Symbolic links are kept. Any other type of file is
+// an error.
 func Tree(src, dst string, mode fs.FileMode, uid int) ([]File, error) {
 	if !path.IsAbs(dst) {
 		return nil, fmt.Errorf("%q is no absolute path", dst)
@@ -218,7 +220,7 @@ func Tree(src, dst string, mode fs.FileMode, uid int) ([]File, error) {
 		if err != nil {
 			return err
 		}
-		if p == src && info.Mode()&fs.ModeSymlink != 0 { // what is named is meant, not the link
+		if p == src && info.Mode()&fs.ModeSymlink != 0 { // a link that is named itself is followed
 			if info, err = os.Stat(p); err != nil {
 				return err
 			}

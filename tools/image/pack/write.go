@@ -17,13 +17,13 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 )
 
-// Sizes of an image in bytes.
+// Sizes are the sizes of an image in bytes.
 type Sizes struct {
-	Compressed   int64 `json:"compressed"`   // what is sent
-	Uncompressed int64 `json:"uncompressed"` // what lies on a node
+	Compressed   int64 `json:"compressed"`   // size that is transferred
+	Uncompressed int64 `json:"uncompressed"` // size on the disk of a node
 }
 
-// Measure adds up the layers.
+// Measure returns the sums of the sizes of the layers.
 func Measure(img v1.Image) (Sizes, error) {
 	var s Sizes
 	layers, err := img.Layers()
@@ -52,7 +52,7 @@ func Measure(img v1.Image) (Sizes, error) {
 	return s, nil
 }
 
-// Layout writes the image as an OCI layout into dir, which is made anew.
+// Layout writes the image as an OCI layout into dir, replacing the folder.
 func Layout(dir, tag string, img v1.Image) error {
 	short, full, err := names(tag)
 	if err != nil {
@@ -65,13 +65,13 @@ func Layout(dir, tag string, img v1.Image) error {
 	if err != nil {
 		return err
 	}
-	// The first is what OCI tools call it, the second what containerd does.
+	// OCI tools use the first annotation, containerd the second.
 	return at.AppendImage(img, layout.WithAnnotations(map[string]string{
 		"org.opencontainers.image.ref.name": short, "io.containerd.image.name": full,
 	}))
 }
 
-// names are the tag alone and the whole name, as containerd spells it.
+// names returns the tag alone, and the full name in the form of containerd.
 func names(tag string) (short, full string, err error) {
 	ref, err := name.NewTag(tag, name.WeakValidation)
 	if err != nil {
@@ -87,15 +87,15 @@ func names(tag string) (short, full string, err error) {
 	return ref.TagStr(), registry + "/" + ref.RepositoryStr() + ":" + ref.TagStr(), nil
 }
 
-// Archive writes the image into one tar file that is both an OCI layout and what
-// docker save writes: containerd and docker import it, the former under the same
-// digest. The file is replaced whole.
+// Archive writes the image into one tar file that is both an OCI layout and an archive in
+// the form of docker save. containerd and docker can import it; with containerd the
+// digest is preserved. The file is replaced atomically.
 func Archive(file, tag string, img v1.Image) (err error) {
 	dir, err := os.MkdirTemp(filepath.Dir(file), ".layout-*")
 	if err != nil {
 		return err
 	}
-	defer func() { _ = os.RemoveAll(dir) }() // it has been read
+	defer func() { _ = os.RemoveAll(dir) }() // it was read into the archive
 	if err := Layout(filepath.Join(dir, "oci"), tag, img); err != nil {
 		return err
 	}
@@ -110,7 +110,7 @@ func Archive(file, tag string, img v1.Image) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = os.Remove(tmp.Name()) }() // gone when all went well
+	defer func() { _ = os.Remove(tmp.Name()) }() // renamed if there was no error
 	if err := tarFolder(tmp, filepath.Join(dir, "oci")); err != nil {
 		_ = tmp.Close()
 		return err
@@ -124,7 +124,7 @@ func Archive(file, tag string, img v1.Image) (err error) {
 	return os.Rename(tmp.Name(), file)
 }
 
-// dockerManifest is the file by which docker load finds its way.
+// dockerManifest returns the manifest.json that docker load reads.
 func dockerManifest(tag string, img v1.Image) ([]byte, error) {
 	conf, err := img.ConfigName()
 	if err != nil {
@@ -149,7 +149,7 @@ func dockerManifest(tag string, img v1.Image) ([]byte, error) {
 	return json.Marshal([]any{entry})
 }
 
-// tarFolder writes the files of a folder in the order of their names.
+// tarFolder writes the files of a folder as tar in the order of their names.
 func tarFolder(out io.Writer, dir string) error {
 	root := os.DirFS(dir)
 	var names []string

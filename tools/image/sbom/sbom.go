@@ -1,6 +1,7 @@
-// Package sbom says what is in an image, as an SPDX 2.3 document in JSON: the
-// modules that the program itself says it was linked from, and what lies beside
-// it. It reads the program, not the source: what is not linked is not listed.
+// Package sbom describes the content of an image as an SPDX 2.3 document in JSON: the
+// modules that the program records as linked, and the other parts of the image. It reads
+// the program and not the source, so a module that is not linked is not listed. It must
+// not access the network.
 package sbom
 
 import (
@@ -14,12 +15,12 @@ import (
 	"strings"
 )
 
-// Part is something in the image that is not of the program.
+// Part is a part of the image other than the program.
 type Part struct {
 	Name, Version string
 	PURL          string // package URL
-	SHA256        string // hex, of its file; may be empty
-	License       string // SPDX expression; empty is not known
+	SHA256        string // of its file, hexadecimal; may be empty
+	License       string // SPDX expression; empty means unknown
 }
 
 // Subject is the image that the document describes.
@@ -30,7 +31,7 @@ type Subject struct {
 	Parts   []Part
 }
 
-// Document is what matters of SPDX 2.3.
+// Document holds the parts of SPDX 2.3 that are used.
 type Document struct {
 	SPDXVersion       string         `json:"spdxVersion"`
 	DataLicense       string         `json:"dataLicense"`
@@ -42,7 +43,8 @@ type Document struct {
 	Relationships     []Relationship `json:"relationships"`
 }
 
-// CreationInfo says who made the document. Its time is fixed, as all of an image is.
+// CreationInfo describes the creation of the document. Its time is fixed, like all times
+// of an image.
 type CreationInfo struct {
 	Created  string   `json:"created"`
 	Creators []string `json:"creators"`
@@ -63,21 +65,22 @@ type Package struct {
 	ExternalRefs     []ExternalRef `json:"externalRefs,omitempty"`
 }
 
-// Checksum of a package. That of a Go module is the one of go.sum, in hex: of the
-// list of its files, not of one file; sourceInfo has it as go.sum does.
+// Checksum is the checksum of a package. For a Go module it is the hash of go.sum in
+// hexadecimal: of the list of its files, not of one file. The field sourceInfo has it in
+// the form of go.sum.
 type Checksum struct {
 	Algorithm     string `json:"algorithm"`
 	ChecksumValue string `json:"checksumValue"`
 }
 
-// ExternalRef is a package URL, by which scanners know a package.
+// ExternalRef is a package URL, by which scanners identify a package.
 type ExternalRef struct {
 	ReferenceCategory string `json:"referenceCategory"`
 	ReferenceType     string `json:"referenceType"`
 	ReferenceLocator  string `json:"referenceLocator"`
 }
 
-// Relationship between two packages.
+// Relationship is a relationship between two packages.
 type Relationship struct {
 	SPDXElementID      string `json:"spdxElementId"`
 	RelationshipType   string `json:"relationshipType"`
@@ -86,7 +89,7 @@ type Relationship struct {
 
 const none = "NOASSERTION"
 
-// Of reads the program and describes the image around it. The same program and
+// Of reads the program and describes the image that contains it. The same program and
 // subject give the same bytes.
 func Of(program string, s Subject) ([]byte, error) {
 	info, err := buildinfo.ReadFile(program)
@@ -126,8 +129,8 @@ func Of(program string, s Subject) ([]byte, error) {
 	return append(out, '\n'), err
 }
 
-// module describes m. One that is replaced by a folder is of this repository and
-// has its version.
+// module describes m. A module that is replaced by a folder is part of this repository
+// and has its version.
 func module(i int, m *debug.Module, version string) Package {
 	p := Package{SPDXID: fmt.Sprintf("SPDXRef-module-%d", i), Name: m.Path, VersionInfo: m.Version}
 	real := m
@@ -155,7 +158,7 @@ func purl(locator string) []ExternalRef {
 	return []ExternalRef{{"PACKAGE-MANAGER", "purl", locator}}
 }
 
-// add appends p with what SPDX asks for, related to what is there.
+// add appends p with the fields that SPDX requires, and relates it to the element from.
 func (d *Document) add(from, how string, p Package) {
 	for _, s := range []*string{&p.DownloadLocation, &p.LicenseConcluded, &p.LicenseDeclared, &p.CopyrightText} {
 		if *s == "" {

@@ -1,9 +1,9 @@
-// Command secrets makes everything an overlay of deploy/k8s keeps secret, as files
-// that its generators read: a key for each user of NATS, a password for each role
-// of Postgres, and what the services sign, seal and are asked for. It overwrites no
-// secret, prints none, and knows no cluster.
+// Command secrets creates the secrets of an overlay of deploy/k8s, as files that its
+// generators read: a key for each user of NATS, a password for each role of Postgres, and
+// the keys and tokens of the services. It must not overwrite or print a secret, and does
+// not access a cluster.
 //
-// To change one, delete its file and run the command again.
+// To change a secret, delete its file and run the command again.
 package main
 
 import (
@@ -37,7 +37,7 @@ func run(args []string, stdout, stderr io.Writer) error {
 	dir := flags.String("o", "", "the `folder` to make them in; the folder above it is there already")
 	missing := flags.Bool("missing", false, "keep what is there and make the rest")
 	flags.Usage = func() {
-		_, _ = io.WriteString(stderr, usage) // nobody reads the help
+		_, _ = io.WriteString(stderr, usage) // a failed write of the help text has no consequence
 		flags.PrintDefaults()
 	}
 	if err := flags.Parse(args); err != nil {
@@ -66,7 +66,7 @@ func run(args []string, stdout, stderr io.Writer) error {
 	return err
 }
 
-// devFolder is where overlays/dev has its secrets, seen from a folder of the
+// devFolder returns the folder of the secrets of overlays/dev, for a folder of the
 // repository.
 func devFolder(from string) (string, error) {
 	for dir := from; ; dir = filepath.Dir(dir) {

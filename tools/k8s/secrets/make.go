@@ -12,27 +12,27 @@ import (
 	"strings"
 )
 
-// services are the users of NATS and of Postgres; each has its own.
+// services are the users of NATS and of Postgres; each has its own credentials.
 var services = []string{"heartbeat", "inference-router", "loop", "policy", "social", "treasury"}
 
-// people are users of NATS that are no service: the command line, and the system
+// people are the users of NATS other than services: the command line, and the system
 // account.
 var people = []string{"operator", "sys"}
 
-// usersFile holds the public keys of the users. It follows from the seeds and is
-// no secret.
+// usersFile is the file with the public keys of the users. It is derived from the seeds
+// and is not secret.
 const usersFile = "nats-users.env"
 
-// natsServers is how many servers base has; each knows the others by name.
+// natsServers is the number of servers in base; each refers to the others by name.
 const natsServers = 3
 
-// secret is one file of an overlay.
+// secret is one file of an overlay with a function that creates its content.
 type secret struct {
 	name string
 	make func(random io.Reader) (string, error)
 }
 
-// secrets are all files but [usersFile].
+// secrets returns all files except [usersFile].
 func secrets() []secret {
 	var all []secret
 	for _, user := range append(append([]string{}, services...), people...) {
@@ -69,16 +69,16 @@ func passphrase(random io.Reader) (string, error) {
 	return base64.RawURLEncoding.EncodeToString(b), nil
 }
 
-// databaseURL is base's own server, as the service's role. The schema is the
-// program's to name, and whether there is TLS is PGSSLMODE's, so that it changes
-// without the secret. The password has no character that a URL would escape.
+// databaseURL returns the URL of base's own server for the service's role. The program
+// adds the schema. PGSSLMODE selects TLS, so that it can change without the secret. The
+// password has no character that would have to be escaped in a URL.
 func databaseURL(service string, random io.Reader) (string, error) {
 	password, err := hexadecimal(random, 24)
 	return "postgres://" + strings.ReplaceAll(service, "-", "_") + ":" + password + "@postgres:5432/anima", err
 }
 
-// routes is what servers of NATS say to each other, and where they are: a part of
-// the cluster's configuration.
+// routes returns the part of the cluster's configuration with the password and the
+// addresses by which NATS servers connect to each other.
 func routes(random io.Reader) (string, error) {
 	password, err := hexadecimal(random, 24)
 	if err != nil {
@@ -93,9 +93,9 @@ func routes(random io.Reader) (string, error) {
 	return b.String(), nil
 }
 
-// makeAll makes the files that dir lacks and returns their names. Unless missing
-// is set, there may be none of them yet. It stops at the first error; what was made
-// by then is whole and stays.
+// makeAll creates the files that are missing in dir and returns their names. Unless
+// missing is true, it is an error if one of them exists. It stops at the first error;
+// files that were created before are complete and are kept.
 func makeAll(dir string, missing bool, random io.Reader) (made []string, err error) {
 	if err := os.Mkdir(dir, 0o700); errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("the folder of %s is not there: give a full path, or make it", dir)
@@ -126,7 +126,8 @@ func makeAll(dir string, missing bool, random io.Reader) (made []string, err err
 		if err != nil {
 			return made, fmt.Errorf("%s: %w", s.name, err)
 		}
-		// Linked, not renamed: where two make the same secret, the first one's stays.
+		// Link fails if the file exists: of two concurrent processes the first one's
+		// secret is kept.
 		if err := place(path, text, os.Link); errors.Is(err, fs.ErrExist) {
 			continue
 		} else if err != nil {
@@ -141,8 +142,8 @@ func makeAll(dir string, missing bool, random io.Reader) (made []string, err err
 	return made, err
 }
 
-// isThere says whether a secret is there, and refuses one that others can read or
-// that is empty.
+// isThere reports whether a secret exists. A secret that other users can read, or that is
+// empty, is an error.
 func isThere(path string) (bool, error) {
 	st, err := os.Lstat(path)
 	switch {
@@ -160,9 +161,9 @@ func isThere(path string) (bool, error) {
 	return true, nil
 }
 
-// writeUsers brings the users' public keys in line with their seeds, in the form
-// that NATS reads as configuration and kustomize as literals. It says whether that
-// changed anything.
+// writeUsers writes the users' public keys, derived from their seeds, in a form that NATS
+// reads as configuration and kustomize as literals. It reports whether the file has
+// changed.
 func writeUsers(dir string) (changed bool, err error) {
 	var b strings.Builder
 	for _, user := range append(append([]string{}, services...), people...) {
@@ -186,8 +187,8 @@ func writeUsers(dir string) (changed bool, err error) {
 	return true, place(path, text, os.Rename)
 }
 
-// place writes a file whole, so that no reader and no crash sees half of it, and
-// puts it where it belongs. Only its owner may read it.
+// place writes a temporary file that only its owner may read and moves it to path with
+// put, so that readers never find a partial file, also after a crash.
 func place(path, text string, put func(from, to string) error) (err error) {
 	tmp, err := os.CreateTemp(filepath.Dir(path), ".new-*") // with mode 0600
 	if err != nil {

@@ -8,9 +8,9 @@ import (
 	"io"
 )
 
-// Users of NATS have Ed25519 keys, written in base 32 so that the first letters say
-// what they are: SU for a user's seed, U for the public key. Behind the prefix comes
-// the key, and behind it a checksum, its low byte first.
+// Prefixes of NATS users' Ed25519 keys. Keys are encoded in base 32, and the prefix makes
+// the first letters give the type: SU for a user's seed, U for a public key. The key
+// follows the prefix, then a checksum, low byte first.
 const (
 	seedPrefix = 18 << 3 // S
 	userPrefix = 20 << 3 // U
@@ -18,7 +18,7 @@ const (
 
 var base32NoPadding = base32.StdEncoding.WithPadding(base32.NoPadding)
 
-// newUser makes the seed of a user.
+// newUser returns a new seed of a user.
 func newUser(random io.Reader) (string, error) {
 	raw := make([]byte, ed25519.SeedSize)
 	if _, err := io.ReadFull(random, raw); err != nil {
@@ -27,17 +27,17 @@ func newUser(random io.Reader) (string, error) {
 	return encodeSeed(raw), nil
 }
 
-// encodeSeed shares the eight bits of the user's prefix between two bytes, whose
-// first five bits each make a letter.
+// encodeSeed encodes a seed. The eight bits of the user's prefix are divided between two
+// bytes, whose first five bits each become a letter.
 func encodeSeed(raw []byte) string {
 	return encode([]byte{seedPrefix | userPrefix>>5, userPrefix & 31 << 3}, raw)
 }
 
-// publicKey is the public key of a user's seed.
+// publicKey returns the public key of a user's seed.
 func publicKey(seed string) (string, error) {
 	data, err := base32NoPadding.DecodeString(seed)
 	if err != nil || len(data) != 2+ed25519.SeedSize+2 || encodeSeed(data[2:2+ed25519.SeedSize]) != seed {
-		return "", errors.New("it is no seed of a NATS user") // the text stays out: it may be a secret
+		return "", errors.New("it is no seed of a NATS user") // the error must not contain the text, which may be a secret
 	}
 	key := ed25519.NewKeyFromSeed(data[2 : 2+ed25519.SeedSize])
 	public, ok := key.Public().(ed25519.PublicKey)
@@ -52,7 +52,8 @@ func encode(prefix, key []byte) string {
 	return base32NoPadding.EncodeToString(binary.LittleEndian.AppendUint16(data, checksum(data)))
 }
 
-// checksum is CRC-16 with the polynomial 0x1021, from 0 (XMODEM).
+// checksum returns the CRC-16 with the polynomial 0x1021 and the initial value 0
+// (XMODEM).
 func checksum(data []byte) uint16 {
 	var crc uint16
 	for _, b := range data {

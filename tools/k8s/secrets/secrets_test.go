@@ -19,7 +19,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// contents are the files of a folder.
+// contents returns the files of a folder by name.
 func contents(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
@@ -40,7 +40,7 @@ func contents(t *testing.T, dir string) map[string]string {
 	return files
 }
 
-// made is a folder with everything in it.
+// made returns a folder with all files.
 func made(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "secrets")
@@ -50,7 +50,8 @@ func made(t *testing.T) string {
 	return dir
 }
 
-// The vector is of RFC 8032; its encoding is that of NATS' own library.
+// TestUserKeysAreThoseOfNATS uses the test vector of RFC 8032; its expected encoding was
+// made with the library of NATS.
 func TestUserKeysAreThoseOfNATS(t *testing.T) {
 	t.Parallel()
 	raw, err := hex.DecodeString("9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60")
@@ -122,8 +123,8 @@ func TestEverythingIsMade(t *testing.T) {
 	}
 }
 
-// What is there is never written again, and what is deleted is made anew, with
-// what follows from it.
+// TestOnlyWhatIsMissingIsMade checks that an existing file is never overwritten, and that
+// a deleted one is created again, with the file that is derived from it.
 func TestOnlyWhatIsMissingIsMade(t *testing.T) {
 	t.Parallel()
 	dir := made(t)
@@ -159,7 +160,8 @@ func TestOnlyWhatIsMissingIsMade(t *testing.T) {
 	}
 }
 
-// What cannot be kept is said with what to do, and the secret itself is not.
+// TestWhatIsWrongIsRefused checks that an unusable file is reported with a remedy, and
+// that the error does not contain the secret.
 func TestWhatIsWrongIsRefused(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -198,13 +200,13 @@ func TestWhatIsWrongIsRefused(t *testing.T) {
 	}
 }
 
-// noBytes is a source of random bytes that has none.
+// noBytes is a source of random bytes that always fails.
 type noBytes struct{}
 
 func (noBytes) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 
-// The command prints names, never contents, and makes those of overlays/dev
-// wherever in the repository it is started.
+// TestCommand checks that the command prints names and never contents, and that it finds
+// overlays/dev from any folder of the repository.
 func TestCommand(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "secrets")
@@ -240,7 +242,7 @@ func TestCommand(t *testing.T) {
 	}
 }
 
-// Overlays read the files that are made, and no others.
+// TestOverlaysReadWhatIsMade checks that overlays read all created files, and no others.
 func TestOverlaysReadWhatIsMade(t *testing.T) {
 	t.Parallel()
 	want := []string{usersFile}

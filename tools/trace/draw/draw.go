@@ -1,6 +1,6 @@
-// Package draw makes pictures of traces: waterfalls as SVG, with text that can be
-// selected, readable on light and on dark pages, small enough to lie in a
-// repository. The same trace gives the same bytes. It asks no Jaeger.
+// Package draw renders traces as SVG waterfalls. Text can be selected, the pictures are
+// readable on light and dark pages, and small enough for a repository. The same trace
+// gives the same bytes. It must not access a Jaeger.
 package draw
 
 import (
@@ -13,31 +13,31 @@ import (
 	"github.com/anima-run/anima/tools/trace/query"
 )
 
-// Options of a picture.
+// Options are the options of a picture.
 type Options struct {
-	Rows int // at most; the deepest spans are left out first. 0 is no limit
+	Rows int // maximum number of rows; the deepest spans are omitted first. 0 means no limit
 }
 
-// Measures in pixels.
+// Dimensions in pixels.
 const (
 	width     = 1180
 	rowHeight = 19
 	nameWidth = 420
-	timeWidth = 64 // behind the bars, for their durations
+	timeWidth = 64 // space after the bars for their durations
 	indent    = 13
 	margin    = 14
-	charWidth = 6.6 // of the names' font; a wide guess
+	charWidth = 6.6 // estimated upper bound for the font of the names
 )
 
-// row is one line of the waterfall: a span, or several of one name beside each other.
+// row is one row of the waterfall: a span, or several sibling spans of one name.
 type row struct {
 	spans  []query.Span
 	depth  int
-	hidden int // spans below that are left out
+	hidden int // number of omitted spans below it
 }
 
-// SVG draws the trace, above it what its spans link to. linked are traces by id;
-// a link into none of them is drawn without its other end.
+// SVG returns a picture of the trace, below the spans that it links to. linked holds
+// traces by id; a link to a trace that is not in it is drawn without its other end.
 func SVG(t query.Trace, linked map[string]query.Trace, o Options) []byte {
 	rows := waterfall(t, o.Rows)
 	p := &picture{y: margin}
@@ -61,7 +61,8 @@ func SVG(t query.Trace, linked map[string]query.Trace, o Options) []byte {
 	return p.bytes()
 }
 
-// waterfall orders the spans as a tree, each level by time.
+// waterfall orders the spans as a tree, each level by start time, in at most the given
+// number of rows.
 func waterfall(t query.Trace, most int) []row {
 	kids := map[string][]query.Span{}
 	ids := map[string]bool{}
@@ -71,7 +72,7 @@ func waterfall(t query.Trace, most int) []row {
 	for _, s := range t.Spans {
 		parent := s.Parent
 		if !ids[parent] {
-			parent = "" // an orphan is drawn beside the root
+			parent = "" // an orphaned span is drawn beside the root
 		}
 		kids[parent] = append(kids[parent], s)
 	}
@@ -114,7 +115,7 @@ func below(kids map[string][]query.Span, id string) int {
 	return n
 }
 
-// before are the ids of the linked traces in the order of their beginnings.
+// before returns the ids of the linked traces in the order of their start times.
 func before(t query.Trace, linked map[string]query.Trace) []string {
 	var ids []string
 	for _, s := range t.Spans {
@@ -128,7 +129,7 @@ func before(t query.Trace, linked map[string]query.Trace) []string {
 	return ids
 }
 
-// path is the way from the root of a trace to the spans that t links to.
+// path returns the rows from the root of a trace to the spans that t links to.
 func path(other, t query.Trace) []row {
 	byID := map[string]query.Span{}
 	for _, s := range other.Spans {
@@ -194,7 +195,7 @@ func (p *picture) legend(t query.Trace, linked map[string]query.Trace) {
 	p.y += 6
 }
 
-// origin says how a linked trace stands to t.
+// origin describes a linked trace relative to t.
 func (p *picture) origin(other, t query.Trace) string {
 	d := t.Spans[0].Start.Sub(other.Spans[0].Start)
 	when := duration(d) + " earlier"
@@ -224,7 +225,8 @@ func bounds(rows []row) (first, last time.Time) {
 	return first, last
 }
 
-// block draws rows on a scale of their own and notes where each span begins.
+// block draws rows with a separate time scale and records the position of each span's
+// start.
 func (p *picture) block(rows []row, at map[string]point) {
 	if len(rows) == 0 {
 		return
@@ -282,7 +284,7 @@ func failed(r row) bool {
 	return slices.ContainsFunc(r.spans, func(s query.Span) bool { return s.Failed })
 }
 
-// tip is what shows when the pointer rests on a bar.
+// tip returns the tooltip of a bar.
 func tip(s query.Span) string {
 	text := s.Service + ": " + s.Name + ", " + duration(s.Duration())
 	if s.Failed {
@@ -294,7 +296,7 @@ func tip(s query.Span) string {
 	return text
 }
 
-// arrow leads from what was sent to what it started.
+// arrow draws an arrow from the span that sent a message to the span that it started.
 func (p *picture) arrow(from, to point) {
 	x := min(from.x, to.x) - 12
 	fmt.Fprintf(&p.b, `<path class="l" d="M%.1f %.1fH%.1fV%.1fH%.1f" marker-end="url(#a)"/>`+"\n", from.x, from.y, x, to.y, to.x-2)
@@ -304,7 +306,7 @@ func (p *picture) text(x, y float64, class, s string) {
 	fmt.Fprintf(&p.b, `<text x="%.1f" y="%.0f" class="%s">%s</text>`, x, y, class, html.EscapeString(s))
 }
 
-// style has the colours; those of services tell from both backgrounds.
+// style is the style sheet. The colours of services are visible on both backgrounds.
 const style = `<style>
 svg{--f:#1f2328;--b:#fff;--m:#636c76;--g:#d8dee4;--e:#cf222e}
 @media(prefers-color-scheme:dark){svg{--f:#e6edf3;--b:#0d1117;--m:#8d96a0;--g:#30363d;--e:#ff7b72}}
@@ -316,7 +318,7 @@ text{font:11.5px ui-sans-serif,system-ui,sans-serif}
 </style>
 `
 
-// class is the colour of a service, the same in every picture.
+// class returns the style class of a service, which is the same in every picture.
 func class(service string) string {
 	known := []string{"heartbeat", "inference-router", "loop", "policy", "social", "treasury"}
 	return fmt.Sprintf("s%d", slices.Index(known, service)+1)
@@ -331,7 +333,8 @@ func (p *picture) bytes() []byte {
 `, width, height, width, height, style, p.b.String())
 }
 
-// step is the distance of the ticks: 1, 2 or 5 of a power of ten, at most six of them.
+// step returns the distance of the ticks: 1, 2 or 5 times a power of ten, so that there
+// are at most six ticks.
 func step(whole time.Duration) time.Duration {
 	for unit := time.Microsecond; ; unit *= 10 {
 		for _, n := range []time.Duration{1, 2, 5} {
@@ -342,7 +345,7 @@ func step(whole time.Duration) time.Duration {
 	}
 }
 
-// duration in at most three digits and a unit.
+// duration formats a duration with at most three digits and a unit.
 func duration(d time.Duration) string {
 	switch {
 	case d < time.Millisecond:

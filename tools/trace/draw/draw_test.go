@@ -26,8 +26,8 @@ func load(t *testing.T, id string) query.Trace {
 	return all[0]
 }
 
-// texts reads an SVG, which must be whole, and returns what it says and how many
-// elements of each name it has.
+// texts parses an SVG, which must be well-formed, and returns its text and the number of
+// elements by name.
 func texts(t *testing.T, svg []byte) (string, map[string]int) {
 	t.Helper()
 	var said strings.Builder

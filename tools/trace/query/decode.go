@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// The parts of OTLP's JSON that are read. Numbers of 64 bits are texts there.
+// The parts of OTLP's JSON that are read. It encodes 64-bit numbers as strings.
 type (
 	envelope struct {
 		Result *export     `json:"result"`
@@ -48,8 +48,8 @@ type (
 	}
 )
 
-// Decode reads answers of Jaeger: one or more documents with OTLP's traces in
-// "result". The traces come in the order of their first spans.
+// Decode decodes answers of Jaeger: one or more documents with OTLP traces in the field
+// "result". The traces are in the order of their first spans.
 func Decode(r io.Reader) ([]Trace, error) {
 	byID := map[string]*Trace{}
 	dec := json.NewDecoder(r)
@@ -123,9 +123,9 @@ func (s span) span(service string) Span {
 	return out
 }
 
-// text is the value as people write it.
+// text returns the value in readable form.
 func (a keyValue) text() string {
-	for _, raw := range a.Value { // there is one
+	for _, raw := range a.Value { // the map has one entry
 		var s string
 		if json.Unmarshal(raw, &s) == nil {
 			return s
@@ -135,7 +135,7 @@ func (a keyValue) text() string {
 	return ""
 }
 
-// nanos since 1970, as a text or as a number.
+// nanos is a time in nanoseconds since 1970, encoded as a string or number.
 type nanos int64
 
 func (n *nanos) UnmarshalJSON(data []byte) error {
@@ -146,7 +146,7 @@ func (n *nanos) UnmarshalJSON(data []byte) error {
 
 func (n nanos) time() time.Time { return time.Unix(0, int64(n)).UTC() }
 
-// kind and statusCode may be numbers or names.
+// kind is encoded as a number or name, and so is statusCode.
 type kind Kind
 
 func (k *kind) UnmarshalJSON(data []byte) error {

@@ -1,7 +1,7 @@
-// Package query asks a Jaeger for traces through its API /api/v3, which answers
-// in OTLP's JSON and keeps both the parent of a span and its links. The older API
-// folds one into the other and is never asked. The package changes nothing in
-// Jaeger and judges nothing.
+// Package query reads traces from a Jaeger through its API /api/v3, which answers in
+// OTLP's JSON and preserves both the parent and the links of a span. It must not use the
+// older API, which merges the two. It changes nothing in Jaeger and does not evaluate
+// traces.
 package query
 
 import (
@@ -21,25 +21,25 @@ import (
 	"time"
 )
 
-// ErrNotFound says that Jaeger has no such trace, or not yet.
+// ErrNotFound means that Jaeger has no such trace, or does not have it yet.
 var ErrNotFound = errors.New("no such trace in Jaeger")
 
-// largest is how many bytes of an answer are read.
+// largest is the maximum size of an answer in bytes.
 const largest = 512 << 20
 
-// Client asks one Jaeger. Its methods may be called concurrently.
+// Client reads from one Jaeger. Its methods may be called concurrently.
 type Client struct {
 	Base string       // such as http://127.0.0.1:16686, without /api
 	HTTP *http.Client // default http.DefaultClient
 }
 
-// Trace is all of one trace that Jaeger has, its spans in the order of their starts.
+// Trace is one trace as Jaeger has it, with the spans in the order of their start times.
 type Trace struct {
 	ID    string // 32 hex digits
 	Spans []Span
 }
 
-// Span is one span.
+// Span is one span of a trace.
 type Span struct {
 	TraceID, ID string
 	Parent      string // empty for a root
@@ -47,26 +47,26 @@ type Span struct {
 	Name        string
 	Kind        Kind
 	Start, End  time.Time
-	Attributes  map[string]string // lists are written as JSON
+	Attributes  map[string]string // lists are encoded as JSON
 	Links       []Link
 	Events      []Event
 	Failed      bool   // its status is an error
 	Reason      string // of the error
 }
 
-// Link leads to another span.
+// Link is a link to another span.
 type Link struct{ TraceID, SpanID string }
 
-// Event is something that happened at a time within a span.
+// Event is an event at a time within a span.
 type Event struct {
 	Name string
 	At   time.Time
 }
 
-// Kind of a span, as OTLP numbers them.
+// Kind is the kind of a span, with the numbers of OTLP.
 type Kind int
 
-// The kinds.
+// Kinds of spans.
 const (
 	Unspecified Kind = iota
 	Internal
@@ -76,10 +76,10 @@ const (
 	Consumer
 )
 
-// Duration of the span; never negative.
+// Duration returns the duration of the span, which is never negative.
 func (s Span) Duration() time.Duration { return max(0, s.End.Sub(s.Start)) }
 
-// Roots are the spans that have no parent.
+// Roots returns the spans without a parent.
 func (t Trace) Roots() []Span {
 	var roots []Span
 	for _, s := range t.Spans {
@@ -90,7 +90,7 @@ func (t Trace) Roots() []Span {
 	return roots
 }
 
-// Services that have spans in the trace, sorted.
+// Services returns the names of the services with spans in the trace, sorted.
 func (t Trace) Services() []string {
 	var all []string
 	for _, s := range t.Spans {
@@ -102,11 +102,12 @@ func (t Trace) Services() []string {
 	return all
 }
 
-// TurnTrace is the id of the trace of a turn. It derives from the turn's id, as
-// pkg/telemetry.DeriveIDs("turn", id) does, so that a turn is found without a search.
+// TurnTrace returns the id of a turn's trace. It is derived from the turn's id, as by
+// pkg/telemetry.DeriveIDs("turn", id), so that the trace of a turn is found without a
+// search.
 func TurnTrace(turn string) string { return hex.EncodeToString(turnSum(turn)[:16]) }
 
-// TurnRoot is the id of the root span in it.
+// TurnRoot returns the id of the root span of a turn's trace.
 func TurnRoot(turn string) string { return hex.EncodeToString(turnSum(turn)[16:24]) }
 
 func turnSum(turn string) []byte {
@@ -120,7 +121,7 @@ func turnSum(turn string) []byte {
 	return h.Sum(nil)
 }
 
-// Trace gets one trace. The error is [ErrNotFound] when there is none.
+// Trace returns one trace. The error is [ErrNotFound] if there is none.
 func (c Client) Trace(ctx context.Context, id string) (Trace, error) {
 	if raw, err := hex.DecodeString(id); err != nil || len(raw) != 16 {
 		return Trace{}, fmt.Errorf("trace id %q: want 32 hex digits", id)
@@ -137,7 +138,7 @@ func (c Client) Trace(ctx context.Context, id string) (Trace, error) {
 	return Trace{}, fmt.Errorf("trace %s: %w", id, ErrNotFound)
 }
 
-// Services that Jaeger has spans of.
+// Services returns the names of the services that Jaeger has spans of.
 func (c Client) Services(ctx context.Context) ([]string, error) {
 	var v struct{ Services []string }
 	if err := c.get(ctx, "/api/v3/services", nil, func(r io.Reader) error { return json.NewDecoder(r).Decode(&v) }); err != nil && !errors.Is(err, ErrNotFound) {
@@ -147,12 +148,12 @@ func (c Client) Services(ctx context.Context) ([]string, error) {
 	return v.Services, nil
 }
 
-// page is how many traces are asked for at a time.
+// page is the maximum number of traces in one answer.
 const page = 200
 
-// Since gets all traces in which the service has a span that started between the
-// times. Jaeger gives no pages: where an answer is full, the halves of the time are
-// asked for.
+// Since returns all traces in which the service has a span that started between the two
+// times. Jaeger has no paging: if an answer is full, Since requests the two halves of the
+// period.
 func (c Client) Since(ctx context.Context, service string, from, to time.Time) ([]Trace, error) {
 	found := map[string]Trace{}
 	if err := c.since(ctx, service, from, to, found); err != nil {
@@ -203,7 +204,7 @@ func (c Client) get(ctx context.Context, path string, q url.Values, read func(io
 		q = url.Values{}
 	}
 	if path != "/api/v3/services" {
-		// As they were sent, not as Jaeger would draw them.
+		// Without raw_traces Jaeger adjusts the spans for display.
 		q.Set("raw_traces", "true")
 		q.Set("query.raw_traces", "true")
 	}
@@ -224,7 +225,7 @@ func (c Client) get(ctx context.Context, path string, q url.Values, read func(io
 	case http.StatusOK:
 		return read(io.LimitReader(res.Body, largest))
 	case http.StatusNotFound:
-		// Jaeger says so in JSON; another program's page means a wrong URL.
+		// Jaeger answers in JSON; a page of another program means that the URL is wrong.
 		if body, err := io.ReadAll(io.LimitReader(res.Body, 1<<10)); err == nil && strings.Contains(string(body), "httpCode") {
 			return ErrNotFound
 		}

@@ -21,7 +21,7 @@ const (
 	senderTrace = "035d9846ba8f2f60fde3f1a637f00382"
 )
 
-// jaeger answers as the recorded one did.
+// jaeger returns a client of a server with recorded answers.
 func jaeger(t *testing.T) Client {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -134,7 +134,8 @@ func TestServicesAndSearch(t *testing.T) {
 	}
 }
 
-// many answers for n traces, one a second, and never more than asked for.
+// many returns a client of a server with n traces, one per second, which never returns
+// more than requested.
 func many(t *testing.T, began time.Time, n int) Client {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -10,7 +10,7 @@ import (
 	"github.com/anima-run/anima/tools/trace/query"
 )
 
-// Summary is what all rules found in many traces.
+// Summary is the result of all rules for many traces.
 type Summary struct {
 	Traces   int       `json:"traces"`
 	Turns    int       `json:"turns"`
@@ -18,23 +18,23 @@ type Summary struct {
 	Services []string  `json:"services"`
 	Verdicts []Verdict `json:"verdicts"`
 	Failed   []string  `json:"failed,omitempty"` // traces that broke a rule
-	Copies   int       `json:"copies,omitempty"` // spans that were sent more than once
+	Copies   int       `json:"copies,omitempty"` // spans that were exported more than once
 }
 
-// Expected is what must be there, from whoever has other books than the traces.
+// Expected holds the traces that must exist according to a source other than Jaeger.
 type Expected struct {
-	Turns   map[string]string // the trace that each turn's row names, by the turn's id
-	Records map[string]string // the trace that other rows name, by what a row is called
+	Turns   map[string]string // trace of each turn's row, by the turn's id
+	Records map[string]string // trace of each other row, by the name of the row
 }
 
-// OK says whether every rule is kept in every trace.
+// OK reports whether every trace complies with every rule.
 func (s Summary) OK() bool {
 	return !slices.ContainsFunc(s.Verdicts, func(v Verdict) bool { return !v.Pass })
 }
 
-// CheckAll judges many traces, those of turns and those around them. Every trace
-// by itself need not reach all services; together they must. No turn may be in two
-// traces. Links are looked up among the traces first.
+// CheckAll checks many traces, those of turns and others. The rule about services applies
+// to all traces together, not to each. No turn may be in two traces. Links are resolved
+// among the given traces first, then by from.
 func CheckAll(ctx context.Context, all []query.Trace, from Source, o Options) (Summary, error) {
 	sum := Summary{Traces: len(all)}
 	source := memory{from: from, known: map[string]query.Trace{}}
@@ -44,7 +44,7 @@ func CheckAll(ctx context.Context, all []query.Trace, from Source, o Options) (S
 	faults := map[string][]string{}
 	turns := map[string][]string{}
 	want := o.Services
-	o.Services, o.Depth = nil, 1 // each linked trace is judged by itself
+	o.Services, o.Depth = nil, 1 // each linked trace is checked separately
 	for _, t := range all {
 		r, err := Check(ctx, t, source, o)
 		if err != nil {
@@ -107,12 +107,13 @@ func CheckAll(ctx context.Context, all []query.Trace, from Source, o Options) (S
 	return sum, nil
 }
 
-// strays are spans of a turn in another trace than the turn's, unless that trace is
-// of somebody who took a message of the turn: this outlives it.
+// strays returns the spans of a turn in a trace other than the turn's. It ignores traces
+// of consumers, because the handling of a message may continue after the end of the turn
+// that sent it.
 func strays(t query.Trace) []string {
 	roots := t.Roots()
 	if len(roots) != 1 || roots[0].Kind == query.Consumer {
-		return nil // several roots, or none, are a fault already
+		return nil // no root or several roots are a fault already
 	}
 	var faults []string
 	for _, s := range t.Spans {
@@ -123,7 +124,7 @@ func strays(t query.Trace) []string {
 	return faults
 }
 
-// Compare says what is missing of what must be there.
+// Compare returns the verdicts on the expected traces: which are missing, or differ.
 func Compare(ctx context.Context, all []query.Trace, from Source, want Expected) ([]Verdict, error) {
 	source := memory{from: from, known: map[string]query.Trace{}}
 	for _, t := range all {
@@ -170,7 +171,7 @@ func Compare(ctx context.Context, all []query.Trace, from Source, want Expected)
 	}, nil
 }
 
-// memory answers from what was fetched already.
+// memory is a Source that returns known traces without a request.
 type memory struct {
 	known map[string]query.Trace
 	from  Source
@@ -187,7 +188,7 @@ func (m memory) Trace(ctx context.Context, id string) (query.Trace, error) {
 	return t, err
 }
 
-// get asks the source; what is not there is no error.
+// get requests a trace; a missing trace is not an error.
 func get(ctx context.Context, from Source, id string) (t query.Trace, found bool, err error) {
 	t, err = from.Trace(ctx, id)
 	if errors.Is(err, query.ErrNotFound) {

@@ -1,6 +1,6 @@
-// Package rules judges traces: whether a turn is one trace that hangs together,
-// leads to what caused it, and names its spans so that they can be counted. It
-// knows the rules of docs/tracing.md, and no Jaeger.
+// Package rules checks traces against the rules of docs/tracing.md: whether a turn is one
+// connected trace, has links to its causes, and has span names that can be aggregated. It
+// must not depend on Jaeger's API.
 package rules
 
 import (
@@ -23,48 +23,48 @@ const (
 
 // Names of the rules.
 const (
-	OneRoot   = "one-root"   // exactly one span has no parent; that of a turn is invoke_agent
+	OneRoot   = "one-root"   // exactly one span has no parent; in the trace of a turn it is invoke_agent
 	NoOrphans = "no-orphans" // every parent is in the trace
-	UniqueIDs = "unique-ids" // no two spans have one id; copies of one, which OTLP allows, are one
-	OneTurn   = "one-turn"   // every span that names a turn names this one, whose id gives the trace's
-	Services  = "services"   // all services are in the turn or in what it links to
-	Links     = "links"      // every link leads to a span that is there
+	UniqueIDs = "unique-ids" // no two spans have the same id, except copies of one span, which OTLP allows
+	OneTurn   = "one-turn"   // every span that names a turn names this one, whose id determines the trace's id
+	Services  = "services"   // all services take part in the turn or in a trace that it links to
+	Links     = "links"      // every link refers to an existing span
 	Order     = "order"      // no span begins before its parent
-	Names     = "names"      // span names hold no ids
-	Consumers = "consumers"  // every span that takes a message links the one that sent it
-	NotSplit  = "not-split"  // one turn is in one trace; of many traces only
-	Turns     = "turns"      // every turn has its trace, with the root that its id gives; for who knows the turns
-	Records   = "records"    // every trace that a row names is there; for who knows the rows
+	Names     = "names"      // span names contain no ids
+	Consumers = "consumers"  // every span that consumes a message has a link to the span that sent it
+	NotSplit  = "not-split"  // the spans of a turn are in one trace; only for many traces
+	Turns     = "turns"      // every turn has its trace, with the root span of the derived id; only with Expected
+	Records   = "records"    // every trace that a row names exists; only with Expected
 )
 
-// All services of the suite.
+// All returns the services of the suite.
 func All() []string {
 	return []string{"heartbeat", "inference-router", "loop", "policy", "social", "treasury"}
 }
 
-// Source finds the traces that links lead to.
+// Source returns the traces that links refer to.
 type Source interface {
-	// Trace returns query.ErrNotFound for what is not there.
+	// Trace returns query.ErrNotFound if there is no such trace.
 	Trace(ctx context.Context, id string) (query.Trace, error)
 }
 
-// Options say how strictly to judge.
+// Options determine how strictly traces are checked.
 type Options struct {
-	Services []string      // that must take part; nil is none
-	Skew     time.Duration // how much clocks may differ
-	Depth    int           // how many links in a row are followed; 0 is 3
+	Services []string      // services that must take part; nil means none
+	Skew     time.Duration // maximum difference between clocks
+	Depth    int           // maximum number of consecutive links that are followed; 0 means 3
 }
 
-// Verdict is what one rule found.
+// Verdict is the result of one rule.
 type Verdict struct {
 	Rule   string   `json:"rule"`
 	Pass   bool     `json:"pass"`
 	Note   string   `json:"note,omitempty"`   // figures
-	Faults []string `json:"faults,omitempty"` // what is wrong, at most some
-	Count  int      `json:"count"`            // of all faults
+	Faults []string `json:"faults,omitempty"` // the first faults
+	Count  int      `json:"count"`            // number of all faults
 }
 
-// most faults of a rule that a verdict holds.
+// most is the maximum number of faults that a verdict holds.
 const most = 10
 
 func verdict(rule, note string, faults []string) Verdict {
@@ -73,25 +73,25 @@ func verdict(rule, note string, faults []string) Verdict {
 	return v
 }
 
-// Report is what all rules found in one trace and those that it leads to.
+// Report is the result of all rules for one trace and those that it links to.
 type Report struct {
 	Trace    string    `json:"trace"`
 	Turn     string    `json:"turn,omitempty"`
 	Spans    int       `json:"spans"`
-	Services []string  `json:"services"` // the linked traces' included
+	Services []string  `json:"services"` // including those of linked traces
 	Linked   []string  `json:"linked,omitempty"`
 	Verdicts []Verdict `json:"verdicts"`
 }
 
-// OK says whether every rule is kept.
+// OK reports whether every rule passes.
 func (r Report) OK() bool {
 	return !slices.ContainsFunc(r.Verdicts, func(v Verdict) bool { return !v.Pass })
 }
 
-// IsTurn says whether the trace is a turn's.
+// IsTurn reports whether the trace is that of a turn.
 func IsTurn(t query.Trace) bool { return TurnOf(t) != "" }
 
-// TurnOf is the id of the turn that the trace is of; empty when it is of none.
+// TurnOf returns the id of the trace's turn, or "" if it is not the trace of a turn.
 func TurnOf(t query.Trace) string {
 	for _, s := range t.Spans {
 		if s.Attributes[operation] == "invoke_agent" {
@@ -101,8 +101,8 @@ func TurnOf(t query.Trace) string {
 	return ""
 }
 
-// Check judges one trace. The error is the source's; what is not there is a fault
-// and no error.
+// Check checks one trace. An error of the source other than query.ErrNotFound is
+// returned; a missing trace is a fault.
 func Check(ctx context.Context, t query.Trace, from Source, o Options) (Report, error) {
 	t, copies := single(t)
 	linked, broken, err := follow(ctx, t, from, o.Depth)
@@ -135,8 +135,8 @@ func Check(ctx context.Context, t query.Trace, from Source, o Options) (Report, 
 	return r, nil
 }
 
-// follow gets the traces that t links to, and those that they link to, and says
-// which links lead nowhere.
+// follow returns the traces that t links to, directly or through others up to the depth,
+// and a description of each broken link.
 func follow(ctx context.Context, t query.Trace, from Source, depth int) (linked []query.Trace, broken []string, err error) {
 	if depth == 0 {
 		depth = 3
@@ -207,8 +207,8 @@ func noOrphans(t query.Trace) Verdict {
 	return verdict(NoOrphans, fmt.Sprintf("%d spans", len(t.Spans)), faults)
 }
 
-// single leaves out copies: a process that does not hear that its spans were taken
-// sends them again, and OTLP says that this is right.
+// single removes copies of spans. A process that receives no acknowledgement of its
+// export repeats it, which OTLP allows.
 func single(t query.Trace) (query.Trace, int) {
 	seen := map[string]query.Span{}
 	out := query.Trace{ID: t.ID, Spans: make([]query.Span, 0, len(t.Spans))}
@@ -271,8 +271,8 @@ func order(t query.Trace, skew time.Duration) Verdict {
 	return verdict(Order, "", faults)
 }
 
-// Words of span names that look like ids: long hex, UUIDs, numbers of four digits
-// and more.
+// idLike matches words of span names that look like ids: long hexadecimal numbers, UUIDs,
+// and decimal numbers of four or more digits.
 var idLike = regexp.MustCompile(`(?i)\b(0x)?[0-9a-f]{16,}\b|\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b|\b0x[0-9a-f]{6,}|(^|[^\w.-])\d{4,}\b`)
 
 func names(t query.Trace) Verdict {

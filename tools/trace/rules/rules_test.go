@@ -12,7 +12,7 @@ import (
 	"github.com/anima-run/anima/tools/trace/query"
 )
 
-// recorded are traces of a real Jaeger, by id.
+// recorded holds traces of a real Jaeger by id.
 type recorded map[string]query.Trace
 
 func (r recorded) Trace(_ context.Context, id string) (query.Trace, error) {
@@ -28,7 +28,7 @@ const (
 	senderTrace = "035d9846ba8f2f60fde3f1a637f00382"
 )
 
-// load reads the recording; whatever a test changes is its own.
+// load returns the recording. Each call returns new traces, which the test may change.
 func load(t *testing.T) recorded {
 	t.Helper()
 	all := recorded{}
@@ -63,7 +63,8 @@ func TestRealTurnKeepsEveryRule(t *testing.T) {
 	}
 }
 
-// find returns the first span of a name; the trace can be changed through it.
+// find returns the first span of a name, by a pointer through which the trace can be
+// changed.
 func find(t *testing.T, tr query.Trace, name string) *query.Span {
 	t.Helper()
 	i := slices.IndexFunc(tr.Spans, func(s query.Span) bool { return strings.HasPrefix(s.Name, name) })
@@ -166,7 +167,8 @@ func TestManyTraces(t *testing.T) {
 		t.Fatalf("%+v, %v, want one turn in order", sum, err)
 	}
 
-	// A second trace with the same turn: its owner began anew after a crash.
+	// A second trace with the same turn, as of an owner that started a new trace after a
+	// crash.
 	split := query.Trace{ID: strings.Repeat("a", 32)}
 	root := *find(t, all[turnTrace], "invoke_agent")
 	root.TraceID, root.Links = split.ID, nil
@@ -189,7 +191,7 @@ func TestManyTraces(t *testing.T) {
 	}
 }
 
-// TestCopiesAreOne: OTLP sends again what it does not know to have arrived.
+// TestCopiesAreOne checks that a span that OTLP has exported twice counts as one.
 func TestCopiesAreOne(t *testing.T) {
 	t.Parallel()
 	all := load(t)
@@ -205,8 +207,8 @@ func TestCopiesAreOne(t *testing.T) {
 	}
 }
 
-// TestStraySpan: a span of a turn in a trace of its own is half of the turn lost,
-// unless it took a message of it.
+// TestStraySpan checks that a span of a turn in another trace is a fault, unless it
+// consumes a message of the turn.
 func TestStraySpan(t *testing.T) {
 	t.Parallel()
 	all := load(t)

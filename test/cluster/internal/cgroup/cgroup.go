@@ -1,5 +1,5 @@
-// Package cgroup prepares and removes the lab's control groups in a hierarchy of
-// version 1 or of both (hybrid). It touches only the groups below its own name.
+// Package cgroup creates and removes the lab's control groups in a hierarchy of version 1
+// or a hybrid one. It must not change groups other than those below the given name.
 package cgroup
 
 import (
@@ -15,18 +15,18 @@ import (
 	"time"
 )
 
-// controllers are what kubelet and runc ask for.
+// controllers lists the controllers that kubelet and runc require.
 var controllers = []string{"cpu", "cpuacct", "cpuset", "memory", "devices", "freezer", "blkio", "pids", "systemd"}
 
-// Root is where the hierarchies are mounted, one folder each: /sys/fs/cgroup.
+// Root is the folder in which the hierarchies are mounted: /sys/fs/cgroup.
 type Root string
 
-// Missing lists the hierarchies of version 1 that kubelet needs and that this
-// machine has not.
+// Missing returns the hierarchies of version 1 that kubelet needs and that are not
+// mounted.
 func (r Root) Missing() []string {
 	var out []string
 	for _, c := range controllers {
-		// A mounted hierarchy has this file in its root, an empty folder has not.
+		// The root of a mounted hierarchy has this file; an empty folder does not.
 		if _, err := os.Stat(filepath.Join(string(r), c, "cgroup.procs")); err != nil {
 			out = append(out, c)
 		}
@@ -34,8 +34,8 @@ func (r Root) Missing() []string {
 	return out
 }
 
-// Make creates the group name in every hierarchy. A new group of cpuset gets its
-// parent's processors and memory, without which nothing can run in it.
+// Make creates the group name in every hierarchy. A new group of cpuset gets its parent's
+// processors and memory nodes, because processes cannot be added to it without them.
 func (r Root) Make(name string) error {
 	for _, c := range controllers {
 		at := filepath.Join(string(r), c)
@@ -66,8 +66,8 @@ func (r Root) Make(name string) error {
 	return nil
 }
 
-// Remove removes the group name and all groups below it from every hierarchy. It
-// waits up to d for processes in them to end.
+// Remove removes the group name and all groups below it from every hierarchy. It waits up
+// to d until the processes in them have ended.
 func (r Root) Remove(ctx context.Context, name string, d time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
@@ -93,7 +93,7 @@ func (r Root) Remove(ctx context.Context, name string, d time.Duration) error {
 	}
 }
 
-// Left lists the groups of that name and below, parents first, in every
+// Left returns the existing groups of that name and below, parents first, in every
 // hierarchy of either version.
 func (r Root) Left(name string) []string {
 	var out []string

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// fake is a hierarchy of plain folders; the kernel's files are written by hand.
+// fake returns a hierarchy of ordinary folders with hand-written files in the place of
+// the kernel's.
 func fake(t *testing.T) Root {
 	t.Helper()
 	dir := t.TempDir()
@@ -45,7 +46,7 @@ func TestMissing(t *testing.T) {
 func TestMakeFillsCpusetFromTheTop(t *testing.T) {
 	t.Parallel()
 	r := fake(t)
-	for range 2 { // twice: a second start finds the groups
+	for range 2 { // the second call finds existing groups
 		if err := r.Make("lab/node1"); err != nil {
 			t.Fatal(err)
 		}

@@ -1,6 +1,6 @@
-// Package kube talks to the lab's API server with plain HTTP and the
-// administrator's certificate: it reads, and it follows lists as they change. It
-// knows no types of Kubernetes; the caller brings the fields that it needs.
+// Package kube accesses the lab's API server with plain HTTP and the administrator's
+// certificate: it reads objects and follows lists as they change. It must not depend on
+// the types of Kubernetes; the caller defines types with the fields that it needs.
 package kube
 
 import (
@@ -22,17 +22,17 @@ import (
 	"time"
 )
 
-// Client reaches one API server.
+// Client is a client of one API server.
 type Client struct {
 	server string
 	http   *http.Client
 }
 
-// New returns a client for server, https://ADDRESS:PORT.
+// New returns a client for server, whose form is https://ADDRESS:PORT.
 func New(server string, h *http.Client) *Client { return &Client{server: server, http: h} }
 
-// HTTPClient presents the certificate and key of a user to servers whose own
-// certificate ca signed. dial may be nil.
+// HTTPClient returns a client that presents the certificate and key of a user, and
+// accepts servers whose certificate ca has signed. dial may be nil.
 func HTTPClient(ca, cert, key string, dial func(ctx context.Context, network, addr string) (net.Conn, error)) (*http.Client, error) {
 	pair, err := tls.LoadX509KeyPair(cert, key)
 	if err != nil {
@@ -50,13 +50,14 @@ func HTTPClient(ca, cert, key string, dial func(ctx context.Context, network, ad
 		DialContext:       dial,
 		TLSClientConfig:   &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12},
 		ForceAttemptHTTP2: true,
-		// A server that is gone without a goodbye must not keep a watch quiet for ever.
+		// Pings detect a server that has disappeared without closing the connection;
+		// otherwise a watch would wait without limit.
 		HTTP2: &http.HTTP2Config{SendPingTimeout: 10 * time.Second, PingTimeout: 5 * time.Second},
 	}}, nil
 }
 
-// Get decodes the answer to GET path into out; out may be nil. Any status but
-// 200 is an error with the beginning of the answer's text.
+// Get decodes the answer to GET path into out, which may be nil. A status other than 200
+// is an error with the beginning of the answer.
 func (c *Client) Get(ctx context.Context, path string, out any) error {
 	body, err := c.open(ctx, path)
 	if err != nil {
@@ -70,7 +71,7 @@ func (c *Client) Get(ctx context.Context, path string, out any) error {
 	return json.NewDecoder(body).Decode(out)
 }
 
-// Text returns the answer to GET path as it is, such as a pod's log.
+// Text returns the answer to GET path unchanged, such as a pod's log.
 func (c *Client) Text(ctx context.Context, path string) (string, error) {
 	body, err := c.open(ctx, path)
 	if err != nil {
@@ -81,8 +82,8 @@ func (c *Client) Text(ctx context.Context, path string) (string, error) {
 	return string(text), err
 }
 
-// Lines gives each line of the answer to GET path to f, until the answer or ctx
-// ends. With follow=true a pod's log goes on as long as the pod.
+// Lines calls f for each line of the answer to GET path, until the answer or ctx ends.
+// With follow=true a pod's log ends with the pod.
 func (c *Client) Lines(ctx context.Context, path string, f func(string)) error {
 	body, err := c.open(ctx, path)
 	if err != nil {
@@ -114,24 +115,25 @@ func (c *Client) open(ctx context.Context, path string) (io.ReadCloser, error) {
 	return res.Body, nil
 }
 
-// StatusError is an answer other than 200.
+// StatusError is the error for a status other than 200.
 type StatusError struct {
 	Path string
 	Code int
 	Text string
 }
 
+// Error returns the path, the status and the text of the answer.
 func (e *StatusError) Error() string {
 	return fmt.Sprintf("GET %s: status %d: %s", e.Path, e.Code, strings.TrimSpace(e.Text))
 }
 
-// Object is what a Store can hold. Its JSON form is one item of a list.
+// Object is an object in a Store. Its JSON form is one item of a list.
 type Object interface {
-	Key() string // the same for every version of one object, and for no other
+	Key() string // identifies the object over all of its versions
 }
 
-// Store is a copy of one list of the API server that follows its changes. The
-// zero value is not usable; see NewStore.
+// Store is a copy of one list of the API server that follows its changes. The zero value
+// is not usable; see NewStore. Its methods may be called concurrently.
 type Store[T Object] struct {
 	changed func()
 	mu      sync.Mutex
@@ -145,7 +147,7 @@ func NewStore[T Object](changed func()) *Store[T] {
 	return &Store[T]{changed: changed, items: map[string]T{}}
 }
 
-// Items returns the objects in the order of their keys, and whether the list was
+// Items returns the objects in the order of their keys, and whether the list has been
 // read at least once.
 func (s *Store[T]) Items() ([]T, bool) {
 	s.mu.Lock()
@@ -157,7 +159,7 @@ func (s *Store[T]) Items() ([]T, bool) {
 	return out, s.synced
 }
 
-// Has says whether the store holds an object with that key.
+// Has reports whether the store has an object with the key.
 func (s *Store[T]) Has(key string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -165,8 +167,8 @@ func (s *Store[T]) Has(key string) bool {
 	return ok
 }
 
-// Follow keeps the store in step with the list at path until ctx ends. While the
-// server is away the store keeps what it knows; failed is told of each error.
+// Follow updates the store with the list at path until ctx ends. While the server cannot
+// be reached, the store keeps its content. failed is called with each error.
 func (s *Store[T]) Follow(ctx context.Context, c *Client, path string, failed func(error)) {
 	for ctx.Err() == nil {
 		if err := s.follow(ctx, c, path); err != nil && ctx.Err() == nil {
@@ -203,7 +205,7 @@ func (s *Store[T]) follow(ctx context.Context, c *Client, path string) error {
 			Object json.RawMessage
 		}
 		if err := dec.Decode(&ev); errors.Is(err, io.EOF) {
-			return nil // the server ends a watch after its time; read the list again
+			return nil // the server ends a watch after a timeout; read the list again
 		} else if err != nil {
 			return err
 		}

@@ -91,7 +91,7 @@ func TestStoreFollows(t *testing.T) {
 	check("added", map[string]int{"a": 3, "b": 2, "c": 4})
 	events <- `{"type":"DELETED","object":` + item("b", 2) + `}`
 	check("deleted", map[string]int{"a": 3, "c": 4})
-	// The version is too old for the server: the list is read again.
+	// The server no longer has the version, so the list is read again.
 	events <- `{"type":"ERROR","object":{"code":410}}`
 	check("read again", map[string]int{"z": 9})
 	if !st.Has("z") || st.Has("a") {

@@ -1,5 +1,5 @@
-// Package netns runs functions and programs inside a named network namespace,
-// one that `ip netns add` made. It needs root.
+// Package netns runs functions and programs inside a named network namespace, as `ip
+// netns add` creates. It needs root, and must not create or delete namespaces.
 package netns
 
 import (
@@ -14,22 +14,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Path returns where the namespace called name is bound.
+// Path returns the path to which the namespace name is bound.
 func Path(name string) string { return filepath.Join("/run/netns", name) }
 
-// Exists says whether there is a namespace called name.
+// Exists reports whether the namespace name exists.
 func Exists(name string) bool {
 	_, err := os.Stat(Path(name))
 	return err == nil
 }
 
-// Do calls f on a thread that is inside the namespace called name. Sockets that f
-// opens and programs that it starts stay in there; goroutines that it starts do not.
+// Do calls f on a thread inside the namespace name. Sockets that f opens and programs
+// that it starts remain in the namespace; goroutines that it starts do not run in it.
 func Do(name string, f func() error) error {
 	done := make(chan error, 1)
 	go func() {
-		// The thread is never unlocked: it ends with this goroutine, so no other
-		// goroutine can ever run inside the namespace by accident.
+		// The thread is never unlocked and therefore ends with this goroutine, so that no
+		// other goroutine can run inside the namespace.
 		runtime.LockOSThread()
 		if err := enter(name); err != nil {
 			done <- err
@@ -40,8 +40,8 @@ func Do(name string, f func() error) error {
 	return <-done
 }
 
-// Exec replaces this program by argv inside the namespace called name. It returns
-// only with an error.
+// Exec replaces this program by argv inside the namespace name. It returns only on an
+// error.
 func Exec(name string, argv, env []string) error {
 	runtime.LockOSThread()
 	if err := enter(name); err != nil {
@@ -50,8 +50,8 @@ func Exec(name string, argv, env []string) error {
 	return syscall.Exec(argv[0], argv, env)
 }
 
-// Dialer returns a function for http.Transport that dials from the namespace
-// called name. Addresses must be numeric.
+// Dialer returns a function for http.Transport that dials from the namespace name.
+// Addresses must be numeric.
 func Dialer(name string) func(ctx context.Context, network, addr string) (net.Conn, error) {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		var c net.Conn

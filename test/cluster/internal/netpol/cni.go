@@ -14,14 +14,15 @@ import (
 	"time"
 )
 
-// Plugin is the name of the CNI plugin, which must come after the one that gives
-// addresses: it holds a pod back until the pod's rules are in force.
+// Plugin is the name of the CNI plugin. It must follow the plugin that assigns addresses,
+// and delays the start of a pod until the pod's rules are in force.
 const Plugin = "anima-netpol"
 
-// patience is how long a pod is held back before kubelet has to try again.
+// patience is the maximum delay of a pod's start. After it the plugin fails and kubelet
+// retries.
 const patience = 10 * time.Second
 
-// Serve answers the plugin on a unix socket until ctx ends.
+// Serve answers requests of the plugin on a unix socket until ctx ends.
 func (e *Enforcer) Serve(ctx context.Context, socket string) error {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "unix", socket)
 	if err != nil {
@@ -55,12 +56,12 @@ func (e *Enforcer) Serve(ctx context.Context, socket string) error {
 	return nil
 }
 
-// RunPlugin is one call of the plugin as CNI makes it: what to do in variables,
-// the configuration on in, the result on out. It returns the exit status.
+// RunPlugin executes one call of the plugin by the protocol of CNI: the command in
+// variables, the configuration on in, the result on out. It returns the exit status.
 func RunPlugin(ctx context.Context, socket string, getenv func(string) string, in io.Reader, out io.Writer) int {
 	result, err := plugin(ctx, socket, getenv, in)
 	if err != nil {
-		// 11 asks the runtime to try again later.
+		// Code 11 means that the runtime should retry later.
 		result, _ = json.Marshal(map[string]any{"cniVersion": "1.0.0", "code": 11, "msg": err.Error()})
 	}
 	_, _ = out.Write(result)
@@ -103,7 +104,7 @@ func plugin(ctx context.Context, socket string, getenv func(string) string, in i
 		a.IP, _, _ = strings.Cut(prev.IPs[0].Address, "/")
 		return conf.PrevResult, post(ctx, socket, "/attach", a)
 	case "DEL":
-		// A node that comes back has nothing to detach from: no error then.
+		// After a restart of the node there is nothing to detach, which is not an error.
 		if err := post(ctx, socket, "/detach", a); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return nil, err
 		}

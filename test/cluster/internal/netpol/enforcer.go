@@ -14,10 +14,10 @@ import (
 	"github.com/anima-run/anima/test/cluster/internal/kube"
 )
 
-// settle is how long changes are collected before the rules are written again.
+// settle is the time during which changes are collected before the rules are applied.
 const settle = 20 * time.Millisecond
 
-// Enforcer keeps one node's rules in step with the cluster.
+// Enforcer applies the network policies of the cluster on one node.
 type Enforcer struct {
 	node   string
 	subnet netip.Prefix
@@ -32,20 +32,20 @@ type Enforcer struct {
 
 	mu       sync.Mutex
 	attached map[string]Attachment // by container id
-	applied  map[string]string     // address to pod key, as the rules in force have it
-	round    chan struct{}         // closed and renewed after each application
+	applied  map[string]string     // address to pod key, of the rules in force
+	round    chan struct{}         // closed and replaced after each application
 }
 
-// Attachment says that a sandbox got an address.
+// Attachment is the assignment of an address to a sandbox.
 type Attachment struct {
-	Container string // the sandbox's id
+	Container string // id of the sandbox
 	Namespace string
 	Name      string
 	IP        string
 }
 
-// New returns an enforcer for the pods of node, whose addresses are in subnet. It
-// must run in the node's network namespace.
+// New returns an enforcer for the pods of node, whose addresses are in subnet. It must
+// run in the node's network namespace.
 func New(node string, subnet netip.Prefix, c *kube.Client, log *slog.Logger) *Enforcer {
 	e := &Enforcer{
 		node: node, subnet: subnet, client: c, log: log, apply: nft,
@@ -57,8 +57,8 @@ func New(node string, subnet netip.Prefix, c *kube.Client, log *slog.Logger) *En
 	return e
 }
 
-// Run enforces until ctx ends. From its start until the cluster's state is known
-// no packet of a pod passes.
+// Run enforces the policies until ctx ends. From its start until the state of the cluster
+// is known, all packets of pods are dropped.
 func (e *Enforcer) Run(ctx context.Context) error {
 	if err := e.apply(ctx, Rules(State{Node: e.node, Subnet: e.subnet})); err != nil {
 		return err
@@ -76,7 +76,7 @@ func (e *Enforcer) Run(ctx context.Context) error {
 			return nil
 		case <-e.kick:
 		}
-		// Changes come in bursts; one more moment saves many rounds of nft.
+		// Changes come in bursts; a short delay avoids many runs of nft.
 		select {
 		case <-ctx.Done():
 			return nil
@@ -100,8 +100,8 @@ func (e *Enforcer) Run(ctx context.Context) error {
 	}
 }
 
-// Attach puts the rules of a pod's new address in force, and returns when they
-// are. It fails when ctx ends before; then the pod must not start.
+// Attach applies the rules of a pod's new address and returns when they are in force. It
+// fails if ctx ends before; the pod must not start then.
 func (e *Enforcer) Attach(ctx context.Context, a Attachment) error {
 	if ip, err := netip.ParseAddr(a.IP); err != nil || !e.subnet.Contains(ip) {
 		return fmt.Errorf("address %q is not in %s", a.IP, e.subnet)
@@ -126,7 +126,7 @@ func (e *Enforcer) Attach(ctx context.Context, a Attachment) error {
 	}
 }
 
-// Detach forgets the sandbox.
+// Detach removes the sandbox.
 func (e *Enforcer) Detach(container string) {
 	e.mu.Lock()
 	delete(e.attached, container)
@@ -141,9 +141,9 @@ func (e *Enforcer) changed() {
 	}
 }
 
-// state is the cluster as it is known. Addresses of the node's own pods are those
-// that were attached: what the API says of them is later, and may be of an
-// earlier sandbox.
+// state returns the known state of the cluster. For the node's own pods it uses the
+// attached addresses, because those in the API are updated later and may be of a previous
+// sandbox.
 func (e *Enforcer) state() (State, bool) {
 	pods, ok1 := e.pods.Items()
 	namespaces, ok2 := e.namespaces.Items()
@@ -165,7 +165,7 @@ func (e *Enforcer) state() (State, bool) {
 	return State{Node: e.node, Subnet: e.subnet, Pods: pods, Namespaces: namespaces, Policies: policies}, true
 }
 
-// done tells those who wait in Attach what is in force.
+// done records the rules in force and wakes up waiting calls of Attach.
 func (e *Enforcer) done(s State) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -17,9 +17,9 @@ import (
 	"github.com/anima-run/anima/test/cluster/internal/kube"
 )
 
-// start runs an enforcer of n1 against an API server with one pod of that node,
-// shop/web, and returns it with the rules as they are applied. The pod list comes
-// only after release is closed.
+// start runs an enforcer of n1 against an API server with one pod of that node, shop/web.
+// It returns the enforcer and a channel with the applied rules. The server returns the
+// list of pods only after release is closed.
 func start(t *testing.T, release <-chan struct{}) (*Enforcer, <-chan string) {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -101,7 +101,7 @@ func TestPlugin(t *testing.T) {
 	release := make(chan struct{})
 	close(release)
 	e, applied := start(t, release)
-	dir, err := os.MkdirTemp("", "s") // the names of sockets must stay short
+	dir, err := os.MkdirTemp("", "s") // the paths of sockets must be short
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +132,7 @@ func TestPlugin(t *testing.T) {
 	if got, code := call("ADD", `{"prevResult":`+prev+`}`); code != 0 || got != prev {
 		t.Errorf("ADD: got %d %s, want the result of the plugin before", code, got)
 	}
-	// When the plugin has answered, the rules are in force.
+	// The rules are in force when the plugin has answered.
 	last := ""
 	for len(applied) > 0 {
 		last = <-applied

@@ -1,13 +1,14 @@
-// Package netpol enforces the NetworkPolicies of Kubernetes for the pods of one
-// node with nftables: the bridge plugin of CNI, which the lab uses, ignores them.
+// Package netpol enforces the NetworkPolicies of Kubernetes for the pods of one node with
+// nftables, because the bridge plugin of CNI, which the lab uses, ignores them. It must
+// be used in the lab only.
 //
-// A policy is written for a direction of a pod: its ingress, its egress. Each
-// direction that any policy chooses gets a chain of what is allowed, and drops the
-// rest. Answers to what was allowed pass, so a change does not cut what is open.
-// Traffic of the node itself (probes of kubelet) is never judged.
+// A policy applies to a direction of a pod, ingress or egress. Each direction with at
+// least one policy gets a chain that accepts the allowed traffic and drops the rest.
+// Packets of established connections pass, so a change of policies does not interrupt
+// them. Traffic of the node itself (probes of kubelet) is not filtered.
 //
-// A pod is unknown until Attach has put its rules in force; until then none of its
-// packets passes. It is IPv4 only, as the lab is.
+// All packets of a pod are dropped until Attach has applied its rules. Only IPv4 is
+// supported, as in the lab.
 package netpol
 
 import (
@@ -18,20 +19,20 @@ import (
 	"strings"
 )
 
-// Table is the name of the nftables table that the rules own.
+// Table is the name of the nftables table that holds the rules.
 const Table = "anima_netpol"
 
-// State is everything that decides about one node's traffic.
+// State is the input for the rules of one node.
 type State struct {
-	Node       string       // whose pods to protect
-	Subnet     netip.Prefix // the addresses of the node's pods
-	Pods       []Pod        // of all nodes; those without an address count for nothing
+	Node       string       // node whose pods are protected
+	Subnet     netip.Prefix // addresses of the node's pods
+	Pods       []Pod        // of all nodes; those without an address are ignored
 	Namespaces []Namespace
 	Policies   []Policy
 }
 
-// Rules writes the state as a script for nft -f, which replaces the table as a
-// whole. The same state gives the same text.
+// Rules returns the rules of a state as a script for nft -f, which replaces the whole
+// table. The same state gives the same text.
 func Rules(s State) string {
 	w := world{labels: map[string]map[string]string{}}
 	for _, n := range s.Namespaces {
@@ -73,7 +74,7 @@ func Rules(s State) string {
 			fmt.Fprintf(&b, "    counter name denied_%s drop\n  }\n", side)
 		}
 	}
-	// Egress of the sender first, then ingress of the receiver: two base chains,
+	// Egress of the sender is checked before ingress of the receiver, in two base chains,
 	// because an accept ends only the chain's own hook.
 	for i, ingress := range []bool{false, true} {
 		addr := "saddr"
@@ -88,7 +89,8 @@ func Rules(s State) string {
 		if len(known) > 0 {
 			fmt.Fprintf(&b, "    ip %s %s accept\n", addr, set(known))
 		}
-		// Nothing leaves an unknown pod; who calls one that is gone hears so at once.
+		// Packets from an unknown pod are dropped. Packets to a pod that has ended are
+		// rejected, so that the sender gets an error at once.
 		verdict := "drop"
 		if ingress {
 			verdict = "reject with icmpx type host-unreachable"
@@ -106,14 +108,14 @@ func direction(ingress bool) string {
 	return "egress"
 }
 
-// world is what a peer may be chosen from.
+// world holds the pods and namespaces that a peer may select.
 type world struct {
 	pods   []Pod
 	labels map[string]map[string]string // of namespaces
 }
 
-// allowed returns what policies allow in one direction of the pod, as matches of
-// nftables, and whether any policy rules that direction at all.
+// allowed returns the traffic that policies allow in one direction of the pod, as matches
+// of nftables, and whether any policy applies to that direction.
 func (w world) allowed(pod Pod, policies []Policy, ingress bool) (lines []string, ruled bool) {
 	for _, q := range policies {
 		in, out := q.types()
@@ -135,7 +137,8 @@ func (w world) allowed(pod Pod, policies []Policy, ingress bool) (lines []string
 	return slices.Compact(lines), ruled
 }
 
-// ingress: named ports are those of the pod itself, the same for every peer.
+// ingress returns the matches of an ingress rule. Named ports are those of the pod
+// itself, the same for every peer.
 func (w world) ingress(pod Pod, r Rule) []string {
 	ports := portMatches(r.Ports, &pod)
 	if len(r.From) == 0 {
@@ -154,7 +157,8 @@ func (w world) ingress(pod Pod, r Rule) []string {
 	return lines
 }
 
-// egress: a named port is the peer's, so peers are grouped by what it is for them.
+// egress returns the matches of an egress rule. A named port is a port of the peer, so
+// peers are grouped by its number.
 func (w world) egress(namespace string, r Rule) []string {
 	var lines []string
 	pods, blocks := w.peers(r.To, namespace)
@@ -186,7 +190,7 @@ func (w world) egress(namespace string, r Rule) []string {
 	return lines
 }
 
-// block is an ipBlock that was understood.
+// block is a parsed ipBlock.
 type block struct {
 	cidr   netip.Prefix
 	except []string
@@ -200,7 +204,8 @@ func (b block) match(addr string) string {
 	return m
 }
 
-// peers resolves from or to. An ipBlock of IPv6 chooses nothing here.
+// peers resolves the entries of from or to. An ipBlock with IPv6 addresses selects
+// nothing.
 func (w world) peers(ps []Peer, namespace string) (pods []Pod, blocks []block) {
 	for _, p := range w.pods {
 		if slices.ContainsFunc(ps, func(x Peer) bool { return w.chooses(x, p, namespace) }) {
@@ -241,9 +246,9 @@ func (w world) chooses(x Peer, p Pod, namespace string) bool {
 // anyPort is the match of a rule without ports.
 const anyPort = ""
 
-// portMatches writes ports as matches, at most one for each protocol with numbers
-// and one without. Names are those of the pod; a name that it has not, and every
-// name when pod is nil, allows nothing.
+// portMatches returns ports as matches, at most one with and one without numbers for each
+// protocol. Names are those of the pod's ports. An unknown name allows nothing, and
+// neither does any name if pod is nil.
 func portMatches(ports []Port, pod *Pod) []string {
 	if len(ports) == 0 {
 		return []string{anyPort}
@@ -289,7 +294,7 @@ func addresses(pods []Pod) []string {
 	return out
 }
 
-// set writes an anonymous set, without doubles: nftables refuses those in a map.
+// set returns an anonymous set without duplicates, which nftables refuses in a map.
 func set(elements []string) string {
 	es := slices.Clone(elements)
 	slices.Sort(es)

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// The world of the tests: web and db in shop, dns in kube-system, scraper in a
-// namespace with a label, and one pod each of the kinds that count for nothing.
+// pods are the pods of the tests: web and db in shop, dns in kube-system, scraper in a
+// labelled namespace, and one pod of each kind that is ignored.
 const pods = `[
  {"metadata":{"namespace":"shop","name":"web","labels":{"app":"web","tier":"front"}},"spec":{"nodeName":"n1","containers":[{"ports":[{"name":"http","containerPort":8080}]}]},"status":{"phase":"Running","podIP":"10.1.0.2"}},
  {"metadata":{"namespace":"shop","name":"db","labels":{"app":"db"}},"spec":{"nodeName":"n2","initContainers":[{"ports":[{"name":"sidecar","containerPort":7000}]}],"containers":[{"ports":[{"name":"sql","containerPort":5432},{"name":"syslog","containerPort":514,"protocol":"UDP"}]}]},"status":{"phase":"Running","podIP":"10.2.0.2"}},
@@ -22,7 +22,8 @@ const pods = `[
 
 const namespaces = `[{"metadata":{"name":"shop"}},{"metadata":{"name":"mon","labels":{"team":"ops"}}},{"metadata":{"name":"kube-system","labels":{"kubernetes.io/metadata.name":"kube-system"}}}]`
 
-// rules writes the rules of node n1 (web, scraper) under the given specs, all in shop.
+// rules returns the rules of node n1 (pods web and scraper) for policies with the given
+// specs, all in the namespace shop.
 func rules(t *testing.T, specs ...string) string {
 	t.Helper()
 	s := State{Node: "n1", Subnet: netip.MustParsePrefix("10.1.0.0/24")}
@@ -41,8 +42,8 @@ func rules(t *testing.T, specs ...string) string {
 	return Rules(s)
 }
 
-// chain returns the lines of one chain without those that every chain has, and
-// whether the chain is there.
+// chain returns the lines of one chain without those that every chain has, and whether
+// the chain exists.
 func chain(text, name string) ([]string, bool) {
 	_, rest, ok := strings.Cut(text, "  chain "+name+" {")
 	if !ok {
@@ -68,7 +69,7 @@ func TestRules(t *testing.T) {
 	for name, c := range map[string]struct {
 		spec  string // of one policy
 		chain string
-		want  []string // accepted; "-" means that the direction is not ruled at all
+		want  []string // accepted matches; "-" means that no policy applies to the direction
 	}{
 		"deny all in":                  {`{"podSelector":{},"policyTypes":["Ingress"]}`, in, nil},
 		"deny all in leaves out":       {`{"podSelector":{},"policyTypes":["Ingress"]}`, out, []string{"-"}},
@@ -121,7 +122,7 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// Policies add up: what one of them allows is allowed.
+// TestRulesAddUp checks that several policies allow the union of what each allows.
 func TestRulesAddUp(t *testing.T) {
 	t.Parallel()
 	got, _ := chain(rules(t, `{"podSelector":{}}`, `{"podSelector":{"matchLabels":{"app":"web"}},"ingress":[{"ports":[{"port":80}]}]}`, `{"podSelector":{},"ingress":[{"ports":[{"port":80}]}]}`), in)
@@ -134,8 +135,8 @@ func TestRulesOfTheHooks(t *testing.T) {
 	t.Parallel()
 	text := rules(t, `{"podSelector":{"matchLabels":{"app":"web"}},"ingress":[{}]}`)
 	for name, want := range map[string]string{
-		// Only web is ruled, only inwards; scraper is known; every other address of
-		// the node has no rules yet.
+		// Policies apply to the ingress of web only; scraper is known; every other
+		// address of the node has no rules yet.
 		"ingress": `type filter hook forward priority -5; policy accept;
 ct state established,related accept
 ip daddr vmap { 10.1.0.2 : goto ingress_10_1_0_2 }
@@ -156,7 +157,7 @@ ip saddr 10.1.0.0/24 counter name unknown drop`,
 	}
 }
 
-// The kernel's own parser reads what we write; it checks without changing anything.
+// TestRulesAreUnderstood checks the rules with nft, which parses them without applying.
 func TestRulesAreUnderstood(t *testing.T) {
 	t.Parallel()
 	nft, err := exec.LookPath("nft")

@@ -6,14 +6,14 @@ import (
 	"slices"
 )
 
-// Meta is what every object of Kubernetes has.
+// Meta is the metadata of an object of Kubernetes.
 type Meta struct {
 	Namespace string
 	Name      string
 	Labels    map[string]string
 }
 
-// Pod has the fields of a pod that decide about its traffic.
+// Pod has the fields of a pod that determine its traffic.
 type Pod struct {
 	Metadata Meta
 	Spec     struct {
@@ -28,7 +28,7 @@ type Pod struct {
 	}
 }
 
-// Container has the ports of a container, for their names.
+// Container has the ports of a container, which give them names.
 type Container struct {
 	Ports []struct {
 		Name          string
@@ -37,7 +37,7 @@ type Container struct {
 	}
 }
 
-// Namespace has the labels that a namespaceSelector asks for.
+// Namespace has the labels that a namespaceSelector matches.
 type Namespace struct{ Metadata Meta }
 
 // Policy is a NetworkPolicy of networking.k8s.io/v1.
@@ -68,20 +68,20 @@ type Peer struct {
 	}
 }
 
-// Port is one entry of ports. The zero value is every port of TCP.
+// Port is one entry of ports. The zero value means every port of TCP.
 type Port struct {
 	Protocol string
 	Port     *IntOrString
 	EndPort  int
 }
 
-// IntOrString is a port by its number, or by the name that a container gives it.
+// IntOrString is a port number, or the name of a container's port.
 type IntOrString struct {
 	Int  int
 	Name string
 }
 
-// UnmarshalJSON reads a number or a string.
+// UnmarshalJSON decodes a number or a string.
 func (p *IntOrString) UnmarshalJSON(b []byte) error {
 	if json.Unmarshal(b, &p.Int) == nil {
 		return nil
@@ -89,7 +89,7 @@ func (p *IntOrString) UnmarshalJSON(b []byte) error {
 	return json.Unmarshal(b, &p.Name)
 }
 
-// Selector chooses by labels. The zero value chooses everything.
+// Selector selects objects by labels. The zero value selects all objects.
 type Selector struct {
 	MatchLabels      map[string]string
 	MatchExpressions []struct {
@@ -99,8 +99,7 @@ type Selector struct {
 	}
 }
 
-// Matches says whether the labels are chosen. An operator that it does not know
-// chooses nothing.
+// Matches reports whether the labels are selected. An unknown operator selects nothing.
 func (s Selector) Matches(labels map[string]string) bool {
 	for k, v := range s.MatchLabels {
 		if got, ok := labels[k]; !ok || got != v {
@@ -143,7 +142,7 @@ func (n Namespace) Key() string { return n.Metadata.Name }
 // Key implements kube.Object.
 func (p Policy) Key() string { return p.Metadata.Namespace + "/" + p.Metadata.Name }
 
-// port finds the number of a named port of the pod, 0 when it has none.
+// port returns the number of a named port of the pod, or 0.
 func (p Pod) port(name, protocol string) int {
 	for _, c := range slices.Concat(p.Spec.Containers, p.Spec.InitContainers) {
 		for _, q := range c.Ports {
@@ -162,7 +161,7 @@ func orTCP(protocol string) string {
 	return protocol
 }
 
-// types says which directions the policy rules.
+// types reports the directions that the policy applies to.
 func (p Policy) types() (ingress, egress bool) {
 	if len(p.Spec.PolicyTypes) == 0 {
 		return true, len(p.Spec.Egress) > 0
@@ -170,4 +169,5 @@ func (p Policy) types() (ingress, egress bool) {
 	return slices.Contains(p.Spec.PolicyTypes, "Ingress"), slices.Contains(p.Spec.PolicyTypes, "Egress")
 }
 
+// String returns the key and the address of the pod.
 func (p Pod) String() string { return fmt.Sprintf("%s (%s)", p.Key(), p.Status.PodIP) }

@@ -1,5 +1,5 @@
-// Package pki makes the certificates and kubeconfigs of one lab cluster. They
-// are worth nothing outside of it: keys lie unencrypted in the lab's state.
+// Package pki creates the certificates and kubeconfigs of one lab cluster. They must not
+// be used outside of the lab, because the keys are stored unencrypted in its state.
 package pki
 
 import (
@@ -20,25 +20,25 @@ import (
 	"time"
 )
 
-// life is how long a certificate is valid. A lab is wiped long before.
+// life is the validity of a certificate. Labs exist for a much shorter time.
 const life = 10 * 365 * 24 * time.Hour
 
 // Dir is a folder of NAME.crt and NAME.key files, in PEM.
 type Dir string
 
-// Cert says what a certificate is for. Zero fields are left out of it.
+// Cert describes the purpose of a certificate. Zero fields are omitted.
 type Cert struct {
 	CN   string   // common name: the user, for a client
 	Org  string   // organisation: the group, for a client
-	DNS  []string // names it serves
-	IPs  []string // addresses it serves
-	File string   // file name, without the ending
+	DNS  []string // names of the server
+	IPs  []string // addresses of the server
+	File string   // file name without the extension
 }
 
-// Path returns the path of one file of the folder.
+// Path returns the path of a file in the folder.
 func (d Dir) Path(name string) string { return filepath.Join(string(d), name) }
 
-// CA makes a certificate authority called name unless it is there already.
+// CA creates a certificate authority called name unless it exists.
 func (d Dir) CA(name, cn string) error {
 	if d.has(name) {
 		return nil
@@ -60,8 +60,8 @@ func (d Dir) CA(name, cn string) error {
 	return d.write(name, der, key)
 }
 
-// Issue makes a certificate and key called c.File, signed by ca, unless they are
-// there already. It serves as a client's and as a server's.
+// Issue creates a certificate and key called c.File, signed by ca, unless they exist. The
+// certificate is valid for clients and servers.
 func (d Dir) Issue(ca string, c Cert) error {
 	if d.has(c.File) {
 		return nil
@@ -95,8 +95,8 @@ func (d Dir) Issue(ca string, c Cert) error {
 	return d.write(c.File, der, key)
 }
 
-// KeyPair makes a bare key name.key with its public half name.pub, for signing
-// tokens, unless they are there already.
+// KeyPair creates a key name.key with its public key name.pub, for signing tokens, unless
+// they exist.
 func (d Dir) KeyPair(name string) error {
 	if exists(d.Path(name+".key")) && exists(d.Path(name+".pub")) {
 		return nil
@@ -115,8 +115,8 @@ func (d Dir) KeyPair(name string) error {
 	return os.WriteFile(d.Path(name+".pub"), pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: pub}), 0o644)
 }
 
-// Kubeconfig writes to path how the user of certificate name reaches server,
-// whose certificate ca signed.
+// Kubeconfig writes to path a kubeconfig for the user of certificate name and for server,
+// whose certificate ca has signed.
 func (d Dir) Kubeconfig(path, server, ca, name string) error {
 	var b [3]string
 	for i, f := range []string{ca + ".crt", name + ".crt", name + ".key"} {
@@ -173,7 +173,8 @@ func (d Dir) load(name string) (*x509.Certificate, *ecdsa.PrivateKey, error) {
 	return c, k, nil
 }
 
-// write stores the key first: a certificate without a key must never look whole.
+// write writes the key first, so that after a crash a certificate never exists without
+// its key.
 func (d Dir) write(name string, der []byte, key *ecdsa.PrivateKey) error {
 	if err := d.writeKey(name, key); err != nil {
 		return err

@@ -44,7 +44,7 @@ func TestIssue(t *testing.T) {
 	if got := leaf.Subject.String(); got != "CN=system:node:node1,O=system:nodes" {
 		t.Errorf("subject: got %s", got)
 	}
-	// A second start keeps what is there: running programs hold it.
+	// A second call keeps existing certificates, because running programs use them.
 	if err := d.Issue("ca", c); err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,6 @@
-// Package proc remembers which processes the lab started, and ends those and no
-// others: a record holds the process's start time and the machine's boot, so a
-// number that another process has by now is never mistaken for ours.
+// Package proc records the processes that the lab has started, and ends them. It must not
+// end other processes: a record has the process's start time and the boot id of the
+// machine, so that a reused process id is detected.
 package proc
 
 import (
@@ -18,17 +18,17 @@ import (
 	"time"
 )
 
-// Record names one process for all time.
+// Record identifies one process uniquely, also over reboots.
 type Record struct {
 	PID   int    `json:"pid"`
 	Start uint64 `json:"start"` // clock ticks after boot, field 22 of /proc/PID/stat
 	Boot  string `json:"boot"`  // the kernel's boot id
 }
 
-// Dir is a folder of records, one NAME.json each.
+// Dir is a folder of records, in files called NAME.json.
 type Dir string
 
-// Of describes the running process pid.
+// Of returns the record of the running process pid.
 func Of(pid int) (Record, error) {
 	start, err := startTime(pid)
 	if err != nil {
@@ -41,14 +41,13 @@ func Of(pid int) (Record, error) {
 	return Record{PID: pid, Start: start, Boot: strings.TrimSpace(string(boot))}, nil
 }
 
-// Alive says whether the process still runs. A process that ended and waits for
-// its parent does not.
+// Alive reports whether the process is running. A zombie process is not.
 func (r Record) Alive() bool {
 	now, err := Of(r.PID)
 	return err == nil && now == r
 }
 
-// Write remembers pid as name.
+// Write stores the record of pid under name.
 func (d Dir) Write(name string, pid int) error {
 	r, err := Of(pid)
 	if err != nil {
@@ -64,7 +63,7 @@ func (d Dir) Write(name string, pid int) error {
 	return os.WriteFile(d.path(name), append(raw, '\n'), 0o644)
 }
 
-// Get returns the record called name, and whether its process runs.
+// Get returns the record of name, and whether its process is running.
 func (d Dir) Get(name string) (Record, bool) {
 	var r Record
 	raw, err := os.ReadFile(d.path(name))
@@ -74,7 +73,7 @@ func (d Dir) Get(name string) (Record, bool) {
 	return r, r.Alive()
 }
 
-// Names lists the records, sorted.
+// Names returns the names of the records, sorted.
 func (d Dir) Names() ([]string, error) {
 	es, err := os.ReadDir(string(d))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -90,8 +89,8 @@ func (d Dir) Names() ([]string, error) {
 	return out, nil
 }
 
-// Stop sends sig to the process called name, waits up to grace for its end, sends
-// SIGKILL after that, and forgets the record. A process that is gone is no error.
+// Stop sends sig to the process of name, waits up to grace for its end, then sends
+// SIGKILL, and removes the record. It is not an error if the process has ended.
 func (d Dir) Stop(ctx context.Context, name string, sig syscall.Signal, grace time.Duration) error {
 	r, alive := d.Get(name)
 	if alive {
@@ -106,8 +105,8 @@ func (d Dir) Stop(ctx context.Context, name string, sig syscall.Signal, grace ti
 }
 
 func (r Record) stop(ctx context.Context, sig syscall.Signal, grace time.Duration) error {
-	// The handle is taken before the check: it stays with this very process, even
-	// if the number is given to another one in between.
+	// The handle is opened before the check: it refers to this process even if the
+	// process id is reused in between.
 	p, err := os.FindProcess(r.PID)
 	if err != nil {
 		return err
@@ -129,7 +128,7 @@ func (r Record) stop(ctx context.Context, sig syscall.Signal, grace time.Duratio
 	return errors.New("it did not end")
 }
 
-// gone waits up to d for the process's end.
+// gone waits up to d for the end of the process; d is at least one second.
 func (r Record) gone(ctx context.Context, d time.Duration) bool {
 	ctx, cancel := context.WithTimeout(ctx, max(d, time.Second))
 	defer cancel()
@@ -152,7 +151,8 @@ func startTime(pid int) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	// The second field is the program's name in parentheses and may hold anything.
+	// The second field is the program's name in parentheses, which may contain any
+	// character.
 	i := strings.LastIndexByte(string(raw), ')')
 	f := strings.Fields(string(raw[i+1:]))
 	if i < 0 || len(f) < 20 {
