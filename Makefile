@@ -8,7 +8,7 @@ LDFLAGS := -s -w -X github.com/anima-run/anima/pkg/host.version=$(VERSION)
 PG      := go run ./pkg/sqldb/sqldbtest/pgcluster --
 SERVICE ?= loop
 
-.PHONY: help run demo test race e2e pg fuzz crash crash-ci crash-long takeovers chaos soak day sustained replay mutate trace-faults interop-ollama bench bench-pair cover lint fmt gen tidy verify image images image-check k8s k8s-dryrun ci build postgres jaeger cluster-up cluster-load cluster-down drill tools
+.PHONY: help run demo test race e2e pg fuzz crash crash-ci crash-long takeovers budget chaos soak day sustained replay mutate trace-faults interop-ollama bench bench-pair cover lint fmt gen tidy verify image images image-check k8s k8s-dryrun ci build postgres jaeger cluster-up cluster-load cluster-down drill tools
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "%-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -67,7 +67,7 @@ chaos: ## Kill the whole suite 200 times under load, at ages up to 10 min; write
 
 day: ## Watch the resources of a process for 24 hours of a fast clock: schedules, mail, goals (HOURS=… SPEED=…)
 	go run ./e2e/fastclock -speed $(or $(SPEED),60) -o $(BIN)/fastclock
-	@echo 'building with the fast clock; the first time it compiles everything'
+	@echo 'building with the fast clock; the first build compiles everything'
 	set -o pipefail; ANIMA_DAY_HOURS=$(or $(HOURS),24) GOFLAGS='$(GOFLAGS) -overlay=$(BIN)/fastclock/overlay.json' go test -count=1 -timeout 0 -v -run '^TestDay$$' ./e2e | grep -v level=
 
 sustained: ## Run 16 sessions at 80 % of the capacity of one process for an hour (MINUTES=…)
@@ -81,14 +81,14 @@ trace-faults: ## Stop services and NATS during 1,000 turns and check every trace
 	@tools/trace/faults.sh $(or $(TURNS),1000)
 
 interop-ollama: ## Test with a real Ollama and a generated tiny model (OLLAMA=/path/to/ollama)
-	@test -n "$(OLLAMA)" -a -x "$(OLLAMA)" || { echo 'name an Ollama: make interop-ollama OLLAMA=/path/to/ollama' >&2; exit 1; }
+	@test -n "$(OLLAMA)" -a -x "$(OLLAMA)" || { echo 'OLLAMA is not set: make interop-ollama OLLAMA=/path/to/ollama' >&2; exit 1; }
 	set -o pipefail; ANIMA_OLLAMA=$(abspath $(OLLAMA)) go test -tags interop -count=1 -timeout 10m -v -run '^TestOllama$$' ./e2e | grep -v level=
 
 bench: ## Print the figures of docs/bench.md
 	@tools/bench.sh
 
 bench-pair: ## Compare the cost of a turn at another commit and now, in alternating rounds (BASE=commit, ROUNDS=3)
-	@test -n "$(BASE)" || { echo 'name a commit: make bench-pair BASE=v0.1.0' >&2; exit 1; }
+	@test -n "$(BASE)" || { echo 'BASE is not set: make bench-pair BASE=v0.1.0' >&2; exit 1; }
 	@tools/bench-pair.sh $(BASE) $(or $(ROUNDS),3)
 
 cover: postgres ## Write coverage.html
@@ -113,7 +113,7 @@ verify: ## Check each module without the workspace: it builds, is tidy, and has 
 	  (cd $$m && GOWORK=off go mod tidy -diff && GOWORK=off go vet ./...) || exit 1; done
 	@cd e2e && GOWORK=off go vet -tags interop ./...
 	@cp go.work.sum .go.work.sum.before; go work sync; cmp -s go.work.sum .go.work.sum.before; same=$$?; rm .go.work.sum.before; \
-	  [ $$same = 0 ] && git diff --exit-code -- '*go.mod' '*go.sum' go.work || { echo "out of step: run make tidy"; exit 1; }
+	  [ $$same = 0 ] && git diff --exit-code -- '*go.mod' '*go.sum' go.work || { echo "the go.mod, go.sum or go.work files are out of date: run make tidy"; exit 1; }
 
 image-check: ## Build the program of every image as in the Dockerfile, without docker
 	@tools/image-check.sh

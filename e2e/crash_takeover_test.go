@@ -49,7 +49,7 @@ func TestTakeoverStopped(t *testing.T) {
 		})
 	}
 	spread.Wait()
-	t.Logf("%d owners were stopped, passed over and woken again", stops)
+	t.Logf("%d owners were stopped, taken over and continued", stops)
 }
 
 // onlyWhenAsked skips a test outside of make crash.
@@ -178,7 +178,7 @@ func TestOwnerDies(t *testing.T) {
 	}
 	// A renewal may have extended the lease beyond the expiry in the entry that was read.
 	took := time.UnixMicro(begins[1]).Sub(died)
-	t.Logf("taken over %s after the owner's death; its lease had %s to go", took.Round(time.Millisecond), time.UnixMicro(lease.Expires).Sub(died).Round(time.Millisecond))
+	t.Logf("taken over %s after the owner's crash; its lease expired %s after the crash", took.Round(time.Millisecond), time.UnixMicro(lease.Expires).Sub(died).Round(time.Millisecond))
 	if begins[1] < lease.Expires-int64(50*time.Millisecond/time.Microsecond) {
 		t.Errorf("the next owner began %s before the lease was over", time.UnixMicro(lease.Expires).Sub(time.UnixMicro(begins[1])))
 	}

@@ -73,7 +73,7 @@ func TestTraceFaults(t *testing.T) {
 	seen := what(all)
 	t.Logf("%s; %d turns of %d runs in %.1f s; %d traces, %d spans, %d sent twice", store, len(want.Turns), f.runs.Load(), took.Seconds(), sum.Traces, sum.Spans, sum.Copies)
 	t.Logf("faults: %v", f.faults)
-	t.Logf("seen: %d turns taken up again, %d spans whose process was killed, %d messages delivered again, %d times 429", seen.recovered, seen.killed, seen.again, seen.limited)
+	t.Logf("seen: %d turns resumed, %d spans whose process was killed, %d messages redelivered, %d times 429", seen.recovered, seen.killed, seen.again, seen.limited)
 	for _, v := range verdicts {
 		word := "PASS"
 		if !v.Pass {
@@ -316,7 +316,7 @@ func (f *faulty) see(ctx context.Context, m api.Message) {
 		return hit
 	}, m.Subject())
 	if !errors.Is(err, hit) {
-		f.t.Logf("nobody said %T: %v", m, err) // the load has ended
+		f.t.Logf("%T was not received: %v", m, err) // the load has ended
 	}
 }
 

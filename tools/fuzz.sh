@@ -29,7 +29,7 @@ go list -f '{{.Dir}}' work | while read -r dir; do
     for try in 1 2 3; do
       once "$target" && break
       if [ "$try" = 3 ] || ! ended; then exit 1; fi
-      echo "again: golang/go#75804"
+      echo "retrying: golang/go#75804"
     done
     cd - >/dev/null
   done

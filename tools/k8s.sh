@@ -34,7 +34,7 @@ checkers() {
   key=$(cat "$here/pins/go.mod" "$here/pins/go.sum" "$here/pins/files.txt" "$here/schemas.go" "$here"/crds/*.yaml <(go version) | sha256sum | cut -c1-16)
   tools=${ANIMA_CACHE:-$HOME/.cache/anima}/k8s/$key
   [ -e "$tools/made" ] && return
-  echo "making the checkers in $tools, once" >&2
+  echo "building the checkers in $tools (once)" >&2
   mkdir -p "$(dirname "$tools")"
   made=$(mktemp -d "$tools.XXXXXX")
   mkdir "$made/bin" "$made/crds"
@@ -42,7 +42,7 @@ checkers() {
   while read -r module version sum files; do
     case $module in ''|'#'*) continue ;; esac
     info=$(cd / && go mod download -json "$module@$version") || { echo "$info" >&2; return 1; }
-    if ! grep -qF "\"Sum\": \"$sum\"" <<<"$info"; then echo "$module@$version is not what tools/k8s/pins/files.txt says" >&2; return 1; fi
+    if ! grep -qF "\"Sum\": \"$sum\"" <<<"$info"; then echo "$module@$version does not have the checksum of tools/k8s/pins/files.txt" >&2; return 1; fi
     dir=$(sed -n 's/.*"Dir": "\(.*\)".*/\1/p' <<<"$info")
     for f in ${files//,/ }; do
       case $f in
@@ -153,7 +153,7 @@ before() {
 dryrun() {
   local overlay file
   [ "$(id -u)" = 0 ] || { echo "NOT RUN: the API server runs in a network namespace of its own, which takes root" >&2; return 3; }
-  [ -e "$root/test/cluster/go.mod" ] || { echo "NOT RUN: test/cluster is not there" >&2; return 3; }
+  [ -e "$root/test/cluster/go.mod" ] || { echo "NOT RUN: test/cluster does not exist" >&2; return 3; }
   [ ! -e /run/netns/anima-lab ] || { echo "NOT RUN: a lab is up on this machine, and this would change it: take it down first" >&2; return 3; }
   checkers && rendered && before || return 1
   (cd "$root/test/cluster" && go build -o "$tmp/cluster" .) || return 1
@@ -171,12 +171,12 @@ dryrun() {
     lab kubectl --warnings-as-errors apply --server-side -f "$tmp/namespace.yaml" >/dev/null || return 1
     [ ! -e "$tmp/before/$overlay.yaml" ] || lab kubectl apply --server-side -f "$tmp/before/$overlay.yaml" >/dev/null || return 1
     lab kubectl --warnings-as-errors apply --server-side --dry-run=server -f "$file" >/dev/null || { echo "$overlay: refused" >&2; return 1; }
-    lab kubectl --warnings-as-errors apply --server-side -f "$file" >/dev/null || { echo "$overlay: refused when meant" >&2; return 1; }
-    lab kubectl --warnings-as-errors apply --server-side -f "$file" >/dev/null || { echo "$overlay: refused the second time" >&2; return 1; }
+    lab kubectl --warnings-as-errors apply --server-side -f "$file" >/dev/null || { echo "$overlay: refused at the apply" >&2; return 1; }
+    lab kubectl --warnings-as-errors apply --server-side -f "$file" >/dev/null || { echo "$overlay: refused at the second apply" >&2; return 1; }
     lab kubectl diff --server-side -f "$file" || { echo "$overlay: applying it again would change something" >&2; return 1; }
     [ "$overlay" != prod ] || refuses || return 1
     lab kubectl delete --wait --timeout=120s --ignore-not-found -f "$file" >/dev/null || return 1
-    echo "$overlay: $(grep -c '^kind: ' "$file") objects taken without a warning; a second apply changes nothing"
+    echo "$overlay: $(grep -c '^kind: ' "$file") objects accepted without a warning; a second apply changes nothing"
   done
   mkdir -p "$(dirname "$(stamp)")" && touch "$(stamp)"
 }
@@ -197,7 +197,7 @@ case ${1:-} in
     tier 1 "kube-score of prod" score
     finish ;;
   dryrun)
-    if [ "${2:-}" = -changed ] && [ -e "$(stamp)" ]; then echo "tier 2 is not needed: these very files passed here on $(date -r "$(stamp)" +%F)"; exit 0; fi
+    if [ "${2:-}" = -changed ] && [ -e "$(stamp)" ]; then echo "tier 2 is skipped: the same files passed on this machine on $(date -r "$(stamp)" +%F)"; exit 0; fi
     tier 2 "server-side dry run, warnings as errors" dryrun
     finish ;;
   secrets)
@@ -206,7 +206,7 @@ case ${1:-} in
     [ $# -gt 0 ] || cd "$root" # it searches overlays/dev from here; the path of -o is relative to the caller's folder
     "$tmp/secrets" "$@" ;;
   pin)
-    [ $# = 2 ] || { echo "say which overlay: tools/k8s.sh pin deploy/k8s/overlays/prod <LINES" >&2; exit 2; }
+    [ $# = 2 ] || { echo "no overlay is named: tools/k8s.sh pin deploy/k8s/overlays/prod <LINES" >&2; exit 2; }
     dir=$(cd "$2" && pwd)
     go -C "$here" run . pin "$dir" ;;
   *) sed -n 's/^#   //p' "$0" >&2; exit 2 ;;

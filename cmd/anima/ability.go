@@ -11,13 +11,13 @@ import (
 )
 
 type toolCmd struct {
-	List toolListCmd `cmd:"" help:"List the tools, who executes each, and why one cannot be used."`
+	List toolListCmd `cmd:"" help:"List the tools, the service that executes each, and why a tool cannot be used."`
 }
 
 type toolListCmd struct {
-	Agent  string `arg:"" optional:"" help:"What this agent can use; its MCP servers' tools, too." predictor:"agent"`
+	Agent  string `arg:"" optional:"" help:"Only tools of this agent, including those of its MCP servers." predictor:"agent"`
 	All    bool   `help:"With an agent: also the tools that its AGENT.md does not grant."`
-	Usable bool   `help:"Only what can be used."`
+	Usable bool   `help:"Only tools that can be used."`
 }
 
 // Help returns the text that --help prints below the usage.
@@ -111,12 +111,12 @@ type serverCmd struct {
 type serverListCmd struct {
 	watching
 	Agent   string `arg:"" help:"The agent." predictor:"agent"`
-	Connect bool   `help:"Connect to all of them first, so that their errors are seen now."`
+	Connect bool   `help:"Connect to all of them first, so that their errors are shown."`
 }
 
 // Help returns the text that --help prints below the usage.
 func (serverListCmd) Help() string {
-	return `A server is idle until its tools are wanted. Credentials are not shown.
+	return `A server is idle until its tools are needed. Credentials are not shown.
 
 Examples:
   anima server list lucky --connect`
@@ -129,7 +129,7 @@ func (c serverListCmd) Run(ctx context.Context, a *app) error {
 			for _, s := range v.Servers {
 				retry := ""
 				if s.RetryAt != 0 {
-					retry = " (tried again at " + when(s.RetryAt) + ")"
+					retry = " (retried at " + when(s.RetryAt) + ")"
 				}
 				fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\n", s.Name, s.State, len(s.Tools), line(s.Program+s.Address, 60), or(line(s.Error, 200)+retry))
 				for _, r := range s.Refused {
@@ -144,7 +144,7 @@ type policyCheckCmd struct {
 	Tool  string `arg:"" help:"The tool."`
 	Args  string `arg:"" optional:"" help:"Its arguments, a JSON object." default:"{}"`
 	Agent string `help:"The agent that would call it; needed when there are several." predictor:"agent"`
-	By    string `help:"Who is behind the turn: creator, self, heartbeat, peer or external." enum:"creator,self,heartbeat,peer,external" default:"creator"`
+	By    string `help:"Principal of the turn: creator, self, heartbeat, peer or external." enum:"creator,self,heartbeat,peer,external" default:"creator"`
 }
 
 // Help returns the text that --help prints below the usage.
@@ -167,7 +167,7 @@ func (c policyCheckCmd) Run(ctx context.Context, a *app) error {
 			return err
 		}
 		if len(all.Agents) != 1 {
-			return &api.Error{Code: api.Invalid, Message: "policy judges a call of an agent, and none is named", Next: "name one with --agent; anima agent list shows the ones there are"}
+			return &api.Error{Code: api.Invalid, Message: "no agent is named, and there is not exactly one", Next: "name one with --agent; anima agent list lists the agents"}
 		}
 		c.Agent = all.Agents[0].ID
 	}
@@ -185,7 +185,7 @@ func (c policyCheckCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	if d.Action != api.Allow {
-		return &api.Error{Code: api.Denied, Message: fmt.Sprintf("%s would not be allowed to call %s: %s", d.Agent, d.Tool, d.Code), Next: "anima policy rules says what each rule does"}
+		return &api.Error{Code: api.Denied, Message: fmt.Sprintf("%s would not be allowed to call %s: %s", d.Agent, d.Tool, d.Code), Next: "anima policy rules shows what each rule does"}
 	}
 	return nil
 }

@@ -14,10 +14,10 @@ import (
 )
 
 type agentCmd struct {
-	Apply   agentApplyCmd   `cmd:"" help:"Make an agent from an AGENT.md, or change it."`
+	Apply   agentApplyCmd   `cmd:"" help:"Create an agent from an AGENT.md, or change it."`
 	List    agentListCmd    `cmd:"" help:"List the agents."`
 	Get     agentGetCmd     `cmd:"" help:"Show an agent and its balance."`
-	Explain agentExplainCmd `cmd:"" help:"Say why an agent is in its state, and what would change that."`
+	Explain agentExplainCmd `cmd:"" help:"Show why an agent is in its state, and what would change it."`
 	Wake    agentWakeCmd    `cmd:"" help:"Wake an agent."`
 	Sleep   agentSleepCmd   `cmd:"" help:"Put an agent to sleep."`
 	Fund    agentFundCmd    `cmd:"" help:"Give an agent money."`
@@ -30,7 +30,7 @@ type agentApplyCmd struct {
 
 // Help returns the text that --help prints below the usage.
 func (agentApplyCmd) Help() string {
-	return `Every fault of the file is listed with its line, and nothing is changed then.
+	return `If the file has faults, each is listed with its line, and nothing is changed.
 
 Examples:
   anima agent apply AGENT.md
@@ -44,7 +44,7 @@ const maxSource = 1 << 20
 func (c agentApplyCmd) Run(ctx context.Context, a *app) error {
 	data, err := c.read(a.In)
 	if err != nil {
-		return &api.Error{Code: api.Invalid, Message: err.Error(), Next: "name an AGENT.md, or - for standard input; anima init makes one"}
+		return &api.Error{Code: api.Invalid, Message: err.Error(), Next: "name an AGENT.md, or - for standard input; anima init writes one"}
 	}
 	return show(ctx, a, api.ApplyAgent{Source: string(data)}, func(w io.Writer, v api.Agent) {
 		fmt.Fprintf(w, "agent %s applied (version %d)\nwallet %s\n", v.ID, v.Version, v.Address)
@@ -129,7 +129,7 @@ func (c agentGetCmd) Run(ctx context.Context, a *app) error {
 
 type agentWakeCmd struct {
 	Agent  string `arg:"" help:"The agent." predictor:"agent"`
-	Reason string `help:"What to tell it." default:"your creator wakes you"`
+	Reason string `help:"The reason that the agent is told." default:"your creator wakes you"`
 }
 
 func (c agentWakeCmd) Run(ctx context.Context, a *app) error {
@@ -140,7 +140,7 @@ func (c agentWakeCmd) Run(ctx context.Context, a *app) error {
 type agentFundCmd struct {
 	Agent  string `arg:"" help:"The agent." predictor:"agent"`
 	Amount string `arg:"" help:"Dollars: 5, 0.25."`
-	ID     string `help:"Your id for this deposit: giving it twice deposits once."`
+	ID     string `help:"Idempotency key: a repeated request deposits once."`
 }
 
 // Help returns the text that --help prints below the usage.
@@ -156,7 +156,7 @@ Examples:
 func deposit(dollars string) (api.Micros, error) {
 	amount, err := api.ParseMicros(dollars)
 	if err == nil && amount == 0 {
-		err = &api.Error{Code: api.Invalid, Message: "nothing is to be deposited", Next: "name an amount above zero"}
+		err = &api.Error{Code: api.Invalid, Message: "the amount is zero", Next: "name an amount above zero"}
 	}
 	return amount, err
 }
@@ -176,7 +176,7 @@ func (c agentFundCmd) Run(ctx context.Context, a *app) error {
 	}
 	balance, err := ask[api.Balance](ctx, a, api.GetBalance{Agent: req.Agent})
 	if err != nil {
-		return fmt.Errorf("the money is deposited, the balance is not known: %w", err)
+		return fmt.Errorf("the money is deposited, but the balance could not be read: %w", err)
 	}
 	v := struct {
 		Deposit api.Posted  `json:"deposit"`

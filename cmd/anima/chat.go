@@ -20,24 +20,24 @@ import (
 
 type chatCmd struct {
 	Agent   string        `arg:"" help:"The agent." predictor:"agent"`
-	Session string        `help:"A session of the agent; \"new\" makes one; default is its main session."`
+	Session string        `help:"A session of the agent; \"new\" creates one; default is its main session."`
 	History int           `help:"How many of the last turns to show at the beginning." default:"3"`
 	Timeout time.Duration `help:"How long to wait for the end of an answer." default:"10m"`
 }
 
 // Help returns the text that --help prints below the usage.
 func (chatCmd) Help() string {
-	return `On a terminal, a line is a message; one that ends with a backslash goes on, and what
-is pasted is one message. The answer is shown as it comes. Ctrl-c cancels the run
-that is under way, a second one leaves; at the prompt, ctrl-c and ctrl-d leave.
-Elsewhere the lines of standard input are the messages, and the exit code is that
-of the last one that failed.
+	return `On a terminal, each line is a message; a line that ends with a backslash continues on
+the next line, and pasted text is one message. The answer is shown as it arrives.
+Ctrl-c cancels the run in progress, and a second ctrl-c exits; at the prompt, ctrl-c
+and ctrl-d exit. Otherwise each line of standard input is a message, and the exit
+code is that of the last message that failed.
 
   /help            list these commands
   /history [N]     show the last turns
-  /new             go on in a new session
+  /new             continue in a new session
   /session         show the session's id and cost
-  /quit            leave
+  /quit            exit
 
 Examples:
   anima chat lucky
@@ -116,7 +116,7 @@ func (c *chat) lines(ctx context.Context) error {
 		}
 	}
 	if err := in.Err(); err != nil {
-		return &api.Error{Code: api.Invalid, Message: "standard input: " + err.Error(), Next: "give one message a line"}
+		return &api.Error{Code: api.Invalid, Message: "standard input: " + err.Error(), Next: "give one message per line"}
 	}
 	if c.failed != nil {
 		return &shownError{c.failed}
@@ -137,7 +137,7 @@ func (c *chat) onTerminal(ctx context.Context, t *terminal, history int) error {
 		c.out, c.live = d, true
 		d.SetBracketedPasteMode(true)
 		defer d.SetBracketedPasteMode(false)
-		fmt.Fprintf(d, "Chat with %s in session %s. /help lists the commands, ctrl-c leaves.\n", c.agent, c.session)
+		fmt.Fprintf(d, "Chat with %s in session %s. /help lists the commands, ctrl-c exits.\n", c.agent, c.session)
 		if err := c.history(ctx, history); err != nil {
 			c.print(err)
 		}
@@ -178,7 +178,7 @@ func (d *dialogue) message(prompt string) (string, error) {
 		case err != nil:
 			return "", err
 		case len([]rune(text)) >= maxLine:
-			fmt.Fprintf(d, "  (that line may have been cut at %d characters and was not sent: give long texts to session send)\n", maxLine)
+			fmt.Fprintf(d, "  (that line may have been cut at %d characters and was not sent: use session send for long texts)\n", maxLine)
 			return "", nil
 		}
 		more, goes := strings.CutSuffix(text, `\`)
@@ -228,10 +228,10 @@ func (c *chat) take(ctx context.Context, text string, keys *keyboard) (leave boo
 }
 
 const chatHelp = `  /history [N]     show the last turns
-  /new             go on in a new session
+  /new             continue in a new session
   /session         show the session's id and cost
-  /quit            leave
-  ctrl-c           cancel the run that is under way; at the prompt, leave
+  /quit            exit
+  ctrl-c           cancel the run in progress; at the prompt, exit
 `
 
 // say sends a message and shows its run.
@@ -252,13 +252,13 @@ func (c *chat) say(ctx context.Context, text string, keys *keyboard) (leave bool
 			stop()
 			return
 		}
-		w.notice("cancelling the run; ctrl-c again leaves")
+		w.notice("cancelling the run; ctrl-c again exits")
 		asked.Go(func() {
 			// The request uses the outer context: the run costs money until it is
 			// cancelled, also when the user leaves meanwhile.
 			_, err := ask[api.RunState](ctx, c.a, api.CancelRun{Run: current, Session: session, Reason: "your creator interrupted it"})
 			if err != nil {
-				w.notice("it cannot be cancelled: " + err.Error())
+				w.notice("the run was not cancelled: " + err.Error())
 			}
 			cancelled = err == nil
 		})

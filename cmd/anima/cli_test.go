@@ -177,7 +177,7 @@ func TestSessionCommands(t *testing.T) {
 
 	slow := asked[api.Accepted](m, "session", "send", "lucky", "slow", "--no-wait")
 	m.fails(exitConflict, "", []string{"session", "send", "lucky", "hi", "--mode", "drop"}, "busy")
-	m.fails(exitUnavailable, "", []string{"session", "send", "lucky", "hi", "--timeout", "1s"}, "no end after 1s", "goes on", "anima session watch lucky-main")
+	m.fails(exitUnavailable, "", []string{"session", "send", "lucky", "hi", "--timeout", "1s"}, "did not end within 1s", "continues", "anima session watch lucky-main")
 	interrupted, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	var errs bytes.Buffer
@@ -310,10 +310,10 @@ func TestSessionHistory(t *testing.T) {
 		t.Errorf("forked with another genesis: %+v", got)
 	}
 	m.fails(exitNotFound, "", []string{"turn", "replay", "ghost"}, "no such turn")
-	m.fails(exitUsage, "", []string{"turn", "replay"}, "which turn", "--agent")
+	m.fails(exitUsage, "", []string{"turn", "replay"}, "no turn is named", "--agent")
 	m.fails(exitUsage, "", []string{"turn", "replay", first.ID, "--model", "m"}, "--fork")
 	m.fails(exitUsage, "", []string{"turn", "replay", "--agent", "lucky", "--fork"}, "one turn")
-	m.fails(exitUsage, "", []string{"turn", "replay", first.ID, "--fork"}, "nothing is to be different")
+	m.fails(exitUsage, "", []string{"turn", "replay", first.ID, "--fork"}, "the fork changes nothing")
 }
 
 func TestMoneyAndPolicyCommands(t *testing.T) {

@@ -49,7 +49,7 @@ func (a *app) dataDir() (string, error) {
 	}
 	home, ok := a.Lookup("HOME")
 	if !ok || home == "" {
-		return "", api.Errorf(api.Invalid, "there is no HOME to keep data in: name a folder with --data")
+		return "", api.Errorf(api.Invalid, "HOME is not set: name a data folder with --data")
 	}
 	return filepath.Join(home, ".local", "share", "anima"), nil
 }
@@ -104,11 +104,11 @@ func (a *app) dialing() (d bus.Dialing, named bool, err error) {
 	case errors.Is(err, fs.ErrNotExist):
 		return d, false, notRunning(dir)
 	case err != nil:
-		return d, false, fmt.Errorf("where anima is: %w", err)
+		return d, false, fmt.Errorf("read the endpoint file: %w", err)
 	}
 	var ep endpoint
 	if err := json.Unmarshal(data, &ep); err != nil {
-		return d, false, fmt.Errorf("%s: %w; start anima up again, it writes the file anew", file, err)
+		return d, false, fmt.Errorf("%s: %w; restart anima up, which writes the file again", file, err)
 	}
 	d.URL, d.Token, d.Creds, d.NKey, d.CA = ep.NATS, ep.Token, "", "", ""
 	return d, false, nil

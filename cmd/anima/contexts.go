@@ -40,7 +40,7 @@ func (a *app) configDir() (string, error) {
 	}
 	home, ok := a.Lookup("HOME")
 	if !ok || home == "" {
-		return "", &api.Error{Code: api.Invalid, Message: "there is no HOME to keep contexts in", Next: "set HOME or XDG_CONFIG_HOME"}
+		return "", &api.Error{Code: api.Invalid, Message: "HOME is not set: contexts cannot be stored", Next: "set HOME or XDG_CONFIG_HOME"}
 	}
 	return filepath.Join(home, ".config", "anima"), nil
 }
@@ -62,14 +62,14 @@ func (a *app) contexts() (places, error) {
 		return out, fmt.Errorf("contexts: %w", err)
 	}
 	if info.Mode().Perm()&0o077 != 0 {
-		return out, &api.Error{Code: api.Denied, Message: "others may read " + file + ", which holds credentials", Next: "chmod 600 " + file}
+		return out, &api.Error{Code: api.Denied, Message: "other users can read " + file + ", which holds credentials", Next: "chmod 600 " + file}
 	}
 	data, err := os.ReadFile(file)
 	if err != nil {
 		return out, fmt.Errorf("contexts: %w", err)
 	}
 	if err := json.Unmarshal(data, &out); err != nil {
-		return out, &api.Error{Code: api.Invalid, Message: file + " is not what anima context writes", Next: "correct it, or remove it and add the contexts again with anima context add"}
+		return out, &api.Error{Code: api.Invalid, Message: file + " is not in the format of anima context", Next: "correct it, or remove it and add the contexts again with anima context add"}
 	}
 	if out.Contexts == nil {
 		out.Contexts = map[string]place{}
@@ -131,17 +131,17 @@ func (a *app) place() (string, place, error) {
 func (p places) named(name string) (place, error) {
 	v, ok := p.Contexts[name]
 	if !ok {
-		return v, &api.Error{Code: api.NotFound, Message: "there is no context " + name, Next: "anima context list shows the ones there are; anima context add makes one"}
+		return v, &api.Error{Code: api.NotFound, Message: "there is no context " + name, Next: "anima context list lists the contexts; anima context add creates one"}
 	}
 	return v, nil
 }
 
 type contextCmd struct {
-	Add    contextAddCmd    `cmd:"" help:"Name an anima to talk to, or change what a name means."`
+	Add    contextAddCmd    `cmd:"" help:"Add a context, or change one."`
 	List   contextListCmd   `cmd:"" help:"List the contexts."`
-	Select contextSelectCmd `cmd:"" help:"Use a context for every command that names none."`
+	Select contextSelectCmd `cmd:"" help:"Use a context for all commands that name none."`
 	Show   contextShowCmd   `cmd:"" help:"Show a context without its secrets."`
-	Remove contextRemoveCmd `cmd:"" help:"Forget a context."`
+	Remove contextRemoveCmd `cmd:"" help:"Remove a context."`
 }
 
 type contextAddCmd struct {
@@ -156,9 +156,10 @@ type contextAddCmd struct {
 
 // Help returns the text that --help prints below the usage.
 func (contextAddCmd) Help() string {
-	return `Contexts are kept in ~/.config/anima/contexts.json, readable by you alone. A
-command talks to, in this order: --nats or ANIMA_NATS_URL, --context, ANIMA_CONTEXT,
---data or ANIMA_DATA, the selected context, what anima up runs on this machine.
+	return `Contexts are stored in ~/.config/anima/contexts.json, which only its owner can read. A
+command uses the first of these that is set: --nats or ANIMA_NATS_URL, --context,
+ANIMA_CONTEXT, --data or ANIMA_DATA, the selected context. Otherwise it uses the
+anima up of this machine.
 
 Examples:
   anima context add prod tls://nats.example.com:4222 --nkey-file operator.nk --select
@@ -173,7 +174,7 @@ func (c contextAddCmd) Run(a *app) error {
 		return &api.Error{Code: api.Invalid, Message: fmt.Sprintf("%q cannot be the name of a context", plain(c.Name)), Next: "use letters, digits, - and _"}
 	}
 	if !strings.Contains(c.URL, "://") {
-		return &api.Error{Code: api.Invalid, Message: fmt.Sprintf("%q is not the URL of a NATS", plain(c.URL)), Next: "write nats://host:4222 or tls://host:4222"}
+		return &api.Error{Code: api.Invalid, Message: fmt.Sprintf("%q is not the URL of a NATS server", plain(c.URL)), Next: "write nats://host:4222 or tls://host:4222"}
 	}
 	all, err := a.contexts()
 	if err != nil {
@@ -282,7 +283,7 @@ func (contextListCmd) Run(a *app) error {
 }
 
 type contextSelectCmd struct {
-	Name string `arg:"" optional:"" help:"The context; none: use what anima up runs on this machine." predictor:"context"`
+	Name string `arg:"" optional:"" help:"The context; none: use the anima up of this machine." predictor:"context"`
 }
 
 func (c contextSelectCmd) Run(a *app) error {
@@ -317,7 +318,7 @@ func (c contextShowCmd) Run(a *app) error {
 		}
 	}
 	if c.Name == "" {
-		return &api.Error{Code: api.NotFound, Message: "no context is used: commands talk to the NATS or the data folder that is named, or to what anima up runs on this machine", Next: "anima context list shows the ones there are; anima context select uses one"}
+		return &api.Error{Code: api.NotFound, Message: "no context is used: commands use the NATS or the data folder that is named, or the anima up of this machine", Next: "anima context list lists the contexts; anima context select selects one"}
 	}
 	p, err := all.named(c.Name)
 	if err != nil {

@@ -10,18 +10,18 @@ import (
 
 type agentDeleteCmd struct {
 	Agent  string `arg:"" help:"The agent." predictor:"agent"`
-	Force  bool   `help:"Also when its account holds money. The money stays on the account."`
+	Force  bool   `help:"Delete the agent although its account holds money, which stays on the account."`
 	Forget bool   `help:"Erase its memories, its soul, its skills, its MCP servers and its folder. This cannot be undone."`
-	Reason string `help:"Why." default:"its creator does not need it any more"`
+	Reason string `help:"The reason." default:"its creator does not need it any more"`
 }
 
 // Help returns the text that --help prints below the usage.
 func (agentDeleteCmd) Help() string {
-	return `Its runs are cancelled, its sessions take no messages, its goal is given up and its
-schedule is cleared. Transcripts, decisions and the ledger stay. An agent whose
-account holds money is refused: move the money first, or use --force. Applying an
-AGENT.md of the same name makes it the same agent again, with its account, its main
-session and, without --forget, its memories.
+	return `The runs of the agent are cancelled, its sessions accept no messages, its goal is
+cancelled and its schedule is cleared. Transcripts, decisions and the ledger stay. An
+agent whose account holds money is not deleted: transfer the money first, or use
+--force. Applying an AGENT.md of the same name restores the agent, with its account,
+its main session and, without --forget, its memories.
 
 Examples:
   anima agent delete lucky
@@ -43,7 +43,7 @@ func (c agentDeleteCmd) Run(ctx context.Context, a *app) error {
 
 type sessionCreateCmd struct {
 	Agent string `arg:"" help:"The agent." predictor:"agent"`
-	ID    string `help:"Your id for this session: creating it twice creates one."`
+	ID    string `help:"Idempotency key: a repeated request creates one session."`
 }
 
 // Help returns the text that --help prints below the usage.

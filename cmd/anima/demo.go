@@ -54,9 +54,9 @@ func (c demoCmd) Run(ctx context.Context, a *app) error {
 	d.out.clear()
 	switch {
 	case err != nil:
-		return fmt.Errorf("the story: %w", err)
+		return fmt.Errorf("demo: %w", err)
 	case !d.told:
-		return errors.New("interrupted before the end of the story")
+		return errors.New("interrupted before the demo ended")
 	}
 	return d.report()
 }
@@ -109,7 +109,7 @@ func (d *story) tell(ctx context.Context) error {
 		}, api.LoopEnd{}.Subject(), api.ToolStart{}.Subject(), api.ToolEnd{}.Subject(), api.LoopError{}.Subject())
 	})
 
-	d.out.head("Two agents are born and given a dollar each")
+	d.out.head("Two agents are created and get a dollar each")
 	lucky, err := d.birth(ctx, luckyMD)
 	if err != nil {
 		return err
@@ -164,7 +164,7 @@ func (d *story) birth(ctx context.Context, source string) (api.Agent, error) {
 	if _, err := bus.Call[api.Posted](ctx, d.bus, api.Deposit{ID: "demo-" + g.ID, Agent: g.ID, Amount: api.Dollar, Source: "faucet"}); err != nil {
 		return g, err
 	}
-	d.out.line("%s lives at %s with %s", g.Name, g.Address, api.Dollar)
+	d.out.line("%s is created at %s with %s", g.Name, g.Address, api.Dollar)
 	return g, nil
 }
 
@@ -186,7 +186,7 @@ func (d *story) until(ctx context.Context, first int, what string, fits func(api
 		d.out.waiting(what)
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%s did not come: %w", what, ctx.Err())
+			return fmt.Errorf("no end of %s: %w", what, ctx.Err())
 		case err := <-d.lost:
 			return fmt.Errorf("%s: %w", what, err)
 		case m := <-d.events:
@@ -284,7 +284,7 @@ func (d *story) check(ctx context.Context, agents ...api.Agent) error {
 	}
 	for _, want := range []string{"write_file/ok", "exec/ok", "check_credits/ok", "remember_fact/ok", "send_message/ok", "exec/denied", "sleep/ok"} {
 		if !calls[want] {
-			return fmt.Errorf("no call ended as %s; %s", want, strings.Join(append(bad, "this is what the demo is there to show"), "; "))
+			return fmt.Errorf("no call ended as %s; %s", want, strings.Join(append(bad, "the demo requires this call"), "; "))
 		}
 	}
 	var left api.Micros
@@ -294,7 +294,7 @@ func (d *story) check(ctx context.Context, agents ...api.Agent) error {
 			return err
 		}
 		if b.Held != 0 {
-			return fmt.Errorf("%s has %s held with nothing to do", g.ID, b.Held)
+			return fmt.Errorf("%s has %s held although no run is in progress", g.ID, b.Held)
 		}
 		left += b.Available
 		d.sum.Balances = append(d.sum.Balances, b)
@@ -309,7 +309,7 @@ func (d *story) check(ctx context.Context, agents ...api.Agent) error {
 		}
 	}
 	if given := api.Micros(len(agents)) * api.Dollar; given != left+paid {
-		return fmt.Errorf("%s was given, %s is left and %s was paid: the books do not add up", given, left, paid)
+		return fmt.Errorf("%s was deposited, but %s is left and %s was paid: the sums differ", given, left, paid)
 	}
 	if len(d.sum.Denied) == 0 {
 		return errors.New("policy recorded no refusal")
@@ -319,7 +319,7 @@ func (d *story) check(ctx context.Context, agents ...api.Agent) error {
 		return err
 	}
 	if !d.sum.Ledger.OK {
-		return fmt.Errorf("the ledger is not right: %v", d.sum.Ledger.Faults)
+		return fmt.Errorf("the ledger is inconsistent: %v", d.sum.Ledger.Faults)
 	}
 	d.sum.Trace = d.turns[0].Trace
 	d.sum.ElapsedMS = time.Since(d.began).Milliseconds()

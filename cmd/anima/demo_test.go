@@ -21,7 +21,7 @@ func TestDemo(t *testing.T) {
 	t.Parallel()
 	out := demoMachine(t).cli("demo")
 	for _, want := range []string{
-		"Two agents are born", "→ exec", "← exec ok", "send_message ok", "policy denied", "woken by its alarm", "Refused by policy",
+		"Two agents are created", "→ exec", "← exec ok", "send_message ok", "policy denied", "woken by its alarm", "Refused by policy",
 		"sums and chain right, 0 holds open", "trace of the first turn: ",
 	} {
 		if !strings.Contains(out, want) {

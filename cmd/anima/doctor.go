@@ -24,15 +24,15 @@ type doctorCmd struct {
 
 // Help returns the text that --help prints below the usage.
 func (doctorCmd) Help() string {
-	return `Checks everything that can be checked from outside and changes nothing: the disk and
-its reserve, who may read the secrets, whether databases and streams belong together
-and are as far as they know of each other, the ledger, streams and consumers, what
-waits to be published, locks, runs without an end, models and clocks.
+	return `Checks an installation and changes nothing: the disk and its reserve, the file modes
+of the secrets, whether databases and streams belong to one installation and agree
+with each other, the ledger, streams and consumers, unpublished messages, locks, runs
+without an end, models and clocks.
 
-It looks at the anima that runs on the data folder, or at the folder itself if none
-does. With --nats or a context it looks at services elsewhere, through NATS, and at
-those whose ops addresses it is told. It exits with 1 when there is a fault; warnings
-are none.
+The command checks the anima that runs on the data folder, or the folder itself if
+none runs. With --nats or a context it checks services elsewhere through NATS, and
+those whose ops addresses are given. The exit code is 1 if there is a fault; warnings
+do not change it.
 
 Examples:
   anima doctor
@@ -84,7 +84,7 @@ func (c doctorCmd) Run(ctx context.Context, a *app) error {
 		}
 	}
 	if faults > 0 {
-		return &api.Error{Code: api.Internal, Message: fmt.Sprintf("%d of %d checks found a fault", faults, len(d.findings)), Next: "each says what to do"}
+		return &api.Error{Code: api.Internal, Message: fmt.Sprintf("%d of %d checks found a fault", faults, len(d.findings)), Next: "follow the advice of each fault"}
 	}
 	return nil
 }
@@ -191,7 +191,7 @@ func (d *doctor) running(ctx context.Context, b *bus.Bus, ops []string) {
 			d.add("ready", host.LevelWarn, "set ANIMA_OPS_ADDR", "it has no ops port, so its stores are not looked at")
 			continue
 		}
-		d.show.waiting("what " + url + " finds in its stores")
+		d.show.waiting("waiting for " + url + " to check its stores")
 		findings, err := diagnosed(ctx, url)
 		if err != nil {
 			d.add("ready", host.LevelFault, "check the address, and that the service runs", "%v", err)

@@ -118,9 +118,9 @@ func (w *watcher) follow(ctx context.Context) error {
 		w.away = away
 		w.view.interrupted()
 		if away {
-			w.notice("the server is away; waiting for it to come back")
+			w.notice("the server cannot be reached, reconnecting")
 		} else {
-			w.notice("the server is back")
+			w.notice("reconnected")
 		}
 	}, w.once)
 	if errors.Is(err, errOver) {
@@ -344,7 +344,7 @@ func (w *watcher) check(ctx context.Context, b *bus.Bus, cancel context.CancelCa
 		case err != nil: // retried after checkEvery
 		case st.Status == api.RunQueued && !said && !w.view.json:
 			said = true
-			w.notice("the session is busy; the message waits")
+			w.notice("the session is busy; the message is queued")
 		case st.Status == api.RunEnded && st.Fate != api.FateMerged:
 			if !pause(ctx, endEvent) || !w.watches(st.Run) {
 				continue

@@ -12,9 +12,9 @@ import (
 type goalCmd struct {
 	List    goalListCmd    `cmd:"" help:"List goals, the latest first."`
 	Show    goalShowCmd    `cmd:"" help:"Show a goal with its plans and its tasks."`
-	Approve goalApproveCmd `cmd:"" help:"Allow the plan that waits for you."`
-	Reject  goalRejectCmd  `cmd:"" help:"Send the plan that waits for you back to the planner."`
-	Cancel  goalCancelCmd  `cmd:"" help:"Give a goal up."`
+	Approve goalApproveCmd `cmd:"" help:"Approve the plan that waits for your approval."`
+	Reject  goalRejectCmd  `cmd:"" help:"Reject the plan that waits for your approval; the planner makes another."`
+	Cancel  goalCancelCmd  `cmd:"" help:"Cancel a goal."`
 }
 
 type goalListCmd struct {
@@ -26,7 +26,7 @@ type goalListCmd struct {
 
 // Help returns the text that --help prints below the usage.
 func (goalListCmd) Help() string {
-	return `A goal in phase plan_review waits for you: see anima goal approve.
+	return `A goal in phase plan_review waits for your approval: see anima goal approve.
 
 Examples:
   anima goal list lucky
@@ -62,7 +62,7 @@ func goalText(w io.Writer, g api.Goal) {
 	if g.Reason != "" {
 		fmt.Fprintf(w, "why\t%s\n", line(g.Reason, 200))
 	}
-	fmt.Fprintf(w, "by\t%s %s\nspent\t%s of %s planned; a plan above %s waits for you\nsince\t%s\n", g.By.Kind, g.By.Address, g.Spent, g.Estimate, g.Limit, when(g.CreatedAt))
+	fmt.Fprintf(w, "by\t%s %s\nspent\t%s of %s planned; a plan above %s requires your approval\nsince\t%s\n", g.By.Kind, g.By.Address, g.Spent, g.Estimate, g.Limit, when(g.CreatedAt))
 	if g.EndedAt != 0 {
 		fmt.Fprintf(w, "ended\t%s\n", when(g.EndedAt))
 	}
@@ -101,8 +101,8 @@ type goalApproveCmd struct {
 
 // Help returns the text that --help prints below the usage.
 func (goalApproveCmd) Help() string {
-	return `A plan waits for its creator when it costs more than its limit, or when a peer
-or a stranger is behind the goal. Read it first.
+	return `A plan requires approval if it costs more than its limit, or if the principal of the
+goal is a peer or external. Read the plan first.
 
 Examples:
   anima goal show g-1
@@ -115,7 +115,7 @@ func (c goalApproveCmd) Run(ctx context.Context, a *app) error {
 
 type goalRejectCmd struct {
 	Goal     string   `arg:"" help:"The goal." predictor:"goal"`
-	Feedback []string `arg:"" optional:"" help:"What the planner is told."`
+	Feedback []string `arg:"" optional:"" help:"Feedback for the planner."`
 	Version  int      `help:"The version of the plan that you have read; default is the one that waits." placeholder:"N"`
 }
 
@@ -141,7 +141,7 @@ func review(ctx context.Context, a *app, m api.ReviewPlan) error {
 		}
 		if m.Version = waiting(g); m.Version == 0 {
 			return &api.Error{
-				Code: api.Conflict, Message: fmt.Sprintf("no plan of %s waits for you: the goal is in phase %s", g.ID, g.Phase),
+				Code: api.Conflict, Message: fmt.Sprintf("no plan of %s waits for your approval: the goal is in phase %s", g.ID, g.Phase),
 				Next: "anima goal show " + g.ID + " shows its plans",
 			}
 		}
@@ -157,12 +157,13 @@ func review(ctx context.Context, a *app, m api.ReviewPlan) error {
 
 type goalCancelCmd struct {
 	Goal   string `arg:"" help:"The goal." predictor:"goal"`
-	Reason string `help:"Why." default:"your creator gave it up"`
+	Reason string `help:"The reason." default:"your creator gave it up"`
 }
 
 // Help returns the text that --help prints below the usage.
 func (goalCancelCmd) Help() string {
-	return `Its open tasks and their runs are cancelled. One that is over stays as it is.
+	return `The open tasks of the goal and their runs are cancelled. A goal that has ended does
+not change.
 
 Examples:
   anima goal cancel g-1 --reason "not needed any more"`

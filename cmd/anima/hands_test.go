@@ -102,7 +102,7 @@ func TestGoalCommands(t *testing.T) {
 		t.Errorf("cancelled again: %s", out)
 	}
 	u.fails(exitNotFound, "", []string{"goal", "show", "ghost"}, "anima goal list")
-	u.fails(exitUsage, "", []string{"goal", "list", "--after", "x"}, "no place")
+	u.fails(exitUsage, "", []string{"goal", "list", "--after", "x"}, "not a position")
 	u.fails(exitUsage, "", []string{"goal", "list", "--limit", "1001"}, "1 to 1000")
 }
 

@@ -19,33 +19,33 @@ import (
 // initCmd is the first run (docs/reference/platform.md, First run): it writes the AGENT.md
 // of a new agent. All other configuration is in settings, which have defaults.
 type initCmd struct {
-	File         string   `arg:"" optional:"" default:"AGENT.md" help:"The AGENT.md to make."`
+	File         string   `arg:"" optional:"" default:"AGENT.md" help:"The AGENT.md to write."`
 	Name         *string  `help:"Its name: letters, digits and -." placeholder:"TEXT"`
-	Genesis      *string  `help:"Who it is and what it is for: its genesis prompt." placeholder:"TEXT" xor:"genesis"`
+	Genesis      *string  `help:"The genesis prompt: the identity and the purpose of the agent." placeholder:"TEXT" xor:"genesis"`
 	GenesisFile  string   `help:"A file that holds the genesis prompt; - reads standard input." placeholder:"FILE" xor:"genesis"`
-	Creator      *string  `help:"Your address, if it shall know its creator." placeholder:"0x…"`
-	Message      *string  `help:"What you tell it at its birth." placeholder:"TEXT"`
-	Description  string   `help:"What others read about it." placeholder:"TEXT"`
-	Model        string   `help:"The model it prefers; without one the router chooses." placeholder:"MODEL"`
-	Tools        []string `help:"The tools it may use; default is a basic set, anima agent get shows which." placeholder:"TOOL"`
-	Autonomy     *bool    `help:"Whether it wakes by itself a minute after it had nothing to do; default is that it does." negatable:""`
+	Creator      *string  `help:"Address of the creator, shown to the agent." placeholder:"0x…"`
+	Message      *string  `help:"Message of the creator, shown in the first turn of the agent." placeholder:"TEXT"`
+	Description  string   `help:"Description that other agents read." placeholder:"TEXT"`
+	Model        string   `help:"The preferred model; default is the choice of the router." placeholder:"MODEL"`
+	Tools        []string `help:"The tools that the agent may use; default is a basic set, which anima agent get shows." placeholder:"TOOL"`
+	Autonomy     *bool    `help:"Wake the agent a minute after it had no more work; default is yes." negatable:""`
 	ModelURL     *string  `name:"model-url" help:"Model service to use: an OpenAI-compatible address with its version, openai, or simulated. It is tested, and stored in the data folder for anima up." placeholder:"URL"`
 	ModelKeyFile string   `name:"model-key-file" help:"A file that holds the service's key; - reads standard input. The key is stored with the address." placeholder:"FILE"`
 	ModelCheck   bool     `name:"model-check" help:"Ask the model service for its models before it is stored." default:"true" negatable:""`
-	Fund         string   `help:"Make the agent in the anima that runs, and give it so many dollars." placeholder:"AMOUNT"`
+	Fund         string   `help:"Create the agent in the running anima, and deposit this amount of dollars." placeholder:"AMOUNT"`
 	Yes          bool     `short:"y" help:"Do not ask before writing."`
-	Force        bool     `help:"Replace an AGENT.md that is there."`
+	Force        bool     `help:"Replace an existing AGENT.md."`
 }
 
 // Help returns the text that --help prints below the usage.
 func (initCmd) Help() string {
-	return `On a terminal it asks for what the flags do not say. Elsewhere it never asks: it
-says what is missing. An AGENT.md that is there is never written over without
---force, and the same answers again change nothing.
+	return `On a terminal the command asks for values that the flags do not give. Otherwise it
+lists the missing values and fails. It replaces an existing AGENT.md only with
+--force; repeating the command with the same answers changes nothing.
 
-The model service and its key are kept in provider.json in the data folder, readable
-by its owner only, and anima up uses them. OPENAI_BASE_URL, OPENAI_API_KEY or
-OLLAMA_HOST in the environment of anima up come first; then the file is not looked at.
+The model service and its key are stored in provider.json in the data folder, which
+only its owner can read, and anima up uses them. OPENAI_BASE_URL, OPENAI_API_KEY or
+OLLAMA_HOST in the environment of anima up take precedence; then the file is not read.
 
 Examples:
   anima init
@@ -89,8 +89,8 @@ func (c initCmd) Run(ctx context.Context, a *app) error {
 	}
 	if len(faults) > 0 {
 		return &api.Error{
-			Code: api.Invalid, Message: "no AGENT.md can be made of this; nothing was written", Details: faults,
-			Next: "mend the flags; on a terminal anima init asks for what they leave out; anima init --help has examples",
+			Code: api.Invalid, Message: "the flags do not give a valid AGENT.md; nothing was written", Details: faults,
+			Next: "correct the flags; on a terminal anima init asks for the other values; anima init --help has examples",
 		}
 	}
 	if c.Fund != "" {
@@ -114,7 +114,7 @@ func (c initCmd) Run(ctx context.Context, a *app) error {
 	}
 	src, faults := answers.Source()
 	if len(faults) > 0 {
-		return &api.Error{Code: api.Invalid, Message: "no AGENT.md can be made of this; nothing was written", Details: faults}
+		return &api.Error{Code: api.Invalid, Message: "the answers do not give a valid AGENT.md; nothing was written", Details: faults}
 	}
 	v.Agent, _ = loop.CheckAgentFile(src)
 	v.Autonomy, v.Next = answers.Autonomy, c.next(a, v)
@@ -167,8 +167,8 @@ func (c initCmd) existing() ([]byte, error) {
 	}
 	if _, faults := loop.CheckAgentFile(src); len(faults) > 0 && !c.Force {
 		return nil, &api.Error{
-			Code: api.Invalid, Message: c.File + " is there and has faults; it is left as it is", Details: faults,
-			Next: "mend it, name another file, or replace it with --force",
+			Code: api.Invalid, Message: c.File + " exists and has faults; it was not changed", Details: faults,
+			Next: "correct it, name another file, or replace it with --force",
 		}
 	}
 	return src, nil
@@ -176,7 +176,7 @@ func (c initCmd) existing() ([]byte, error) {
 
 func (c initCmd) there() error {
 	return &api.Error{
-		Code: api.Conflict, Message: c.File + " is there already; it is left as it is",
+		Code: api.Conflict, Message: c.File + " already exists; it was not changed",
 		Next: "use it (anima agent apply " + word(c.File) + "), name another file, or replace it with --force",
 	}
 }
@@ -265,18 +265,18 @@ func (v initView) text(a *app, w io.Writer) {
 	if v.Written {
 		fmt.Fprintf(w, "%s is written: agent %s\n", v.File, v.Agent)
 	} else {
-		fmt.Fprintf(w, "%s is there already and says the same: agent %s\n", v.File, v.Agent)
+		fmt.Fprintf(w, "%s already exists with the same content: agent %s\n", v.File, v.Agent)
 	}
 	v.found(w)
 	if v.Balance != nil {
-		fmt.Fprintf(w, "%s is made and has %s\n", v.Agent, v.Balance.Available+v.Balance.Held)
+		fmt.Fprintf(w, "%s is created and has %s\n", v.Agent, v.Balance.Available+v.Balance.Held)
 	}
 	fmt.Fprintln(w, "\nNext:")
 	for _, n := range v.Next {
 		fmt.Fprintln(w, "  "+a.named(n))
 	}
 	if v.Balance == nil {
-		fmt.Fprintln(w, a.named("anima up --agent gives the agent five dollars of play money when it makes it."))
+		fmt.Fprintln(w, a.named("anima up --agent deposits five dollars of test credits when it creates the agent."))
 	}
 }
 
@@ -292,7 +292,7 @@ func (v initView) found(w io.Writer) {
 	}
 	if len(v.Providers) == 0 {
 		if v.Model == nil || v.Model.File == "" {
-			fmt.Fprintln(w, "model providers: none is configured, the simulated model answers (set OPENAI_API_KEY, OPENAI_BASE_URL or OLLAMA_HOST for a real one)")
+			fmt.Fprintln(w, "model providers: none is configured, the simulated model is used (set OPENAI_API_KEY, OPENAI_BASE_URL or OLLAMA_HOST for a real one)")
 		}
 		return
 	}

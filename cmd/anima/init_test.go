@@ -79,11 +79,11 @@ Watch the ledger.
 	if v := asked[initView](m, args...); v.Written {
 		t.Errorf("again: %+v, want nothing written", v)
 	}
-	if out := m.cli(args...); !strings.Contains(out, "says the same") || strings.Contains(out, "very-secret") || !strings.Contains(out, "OPENAI_API_KEY is set") {
+	if out := m.cli(args...); !strings.Contains(out, "with the same content") || strings.Contains(out, "very-secret") || !strings.Contains(out, "OPENAI_API_KEY is set") {
 		t.Errorf("again it says\n%s", out)
 	}
 	other := append(args, "--no-autonomy")
-	m.fails(exitConflict, "", other, "is there already", "--force", "anima agent apply")
+	m.fails(exitConflict, "", other, "already exists", "--force", "anima agent apply")
 	if read(t, file) != source {
 		t.Error("the file was changed without --force")
 	}
@@ -364,7 +364,7 @@ func TestInitOnATerminal(t *testing.T) {
 		t.Errorf("typed ahead: exit %d\n%s", code, ahead.text())
 	}
 	// An existing file is reported before the first question.
-	if p := onTerminal(t, m, "init", file); p.code() != exitConflict || !strings.Contains(p.text(), "is there already") {
+	if p := onTerminal(t, m, "init", file); p.code() != exitConflict || !strings.Contains(p.text(), "already exists") {
 		t.Errorf("again: %s", p.text())
 	}
 	// Values of flags are not asked for; with --yes, neither are values with a default.

@@ -22,7 +22,7 @@ type modelView struct {
 func (c initCmd) chosen(ctx context.Context, a *app) (*provider, int, error) {
 	if c.ModelURL == nil {
 		if c.ModelKeyFile != "" {
-			return nil, 0, &api.Error{Code: api.Invalid, Message: "--model-key-file is a key without an address", Next: "give --model-url too; openai is OpenAI's own"}
+			return nil, 0, &api.Error{Code: api.Invalid, Message: "--model-key-file requires --model-url", Next: "add --model-url; openai selects the OpenAI API"}
 		}
 		return nil, 0, nil
 	}
@@ -47,13 +47,13 @@ func (c initCmd) chosen(ctx context.Context, a *app) (*provider, int, error) {
 
 // askModel asks for a provider until one passes the test or the user chooses none.
 func (d *dialogue) askModel(ctx context.Context, was provider) (*provider, int, error) {
-	fmt.Fprintln(d, "\nWhich model service answers for it? The address of an OpenAI-compatible one, as http://127.0.0.1:11434/v1 for")
-	fmt.Fprintln(d, "Ollama; or openai; or simulated, which costs nothing and only plays.")
+	fmt.Fprintln(d, "\nWhich model service does the agent use? Give the address of an OpenAI-compatible one, such as http://127.0.0.1:11434/v1 for")
+	fmt.Fprintln(d, "Ollama; or openai; or simulated, which is free and calls no real model.")
 	kept := simulated
 	if was.URL != "" {
-		kept = "what is stored, " + was.URL
+		kept = "the stored one, " + was.URL
 	}
-	fmt.Fprintf(d, "Enter is %s.\n", kept)
+	fmt.Fprintf(d, "Press enter for %s.\n", kept)
 	for {
 		text, err := d.line("model: ")
 		if err != nil {
@@ -78,7 +78,7 @@ func (d *dialogue) askModel(ctx context.Context, was provider) (*provider, int, 
 		fmt.Fprintf(d, "  asking %s/models …\n", plain(url))
 		n, err := p.probe(ctx)
 		if err == nil {
-			fmt.Fprintf(d, "  it answers, and has %d models\n", n)
+			fmt.Fprintf(d, "  the service has %d models\n", n)
 			return p, n, nil
 		}
 		if ctx.Err() != nil {
@@ -130,7 +130,7 @@ func (c initCmd) birth(ctx context.Context, a *app, v *initView, src []byte) err
 		return err
 	}
 	if _, err := ask[api.Agent](ctx, a, api.ApplyAgent{Source: string(src)}); err != nil {
-		return fmt.Errorf("%s is written; the agent could not be made: %w", c.File, err)
+		return fmt.Errorf("%s is written, but the agent was not created: %w", c.File, err)
 	}
 	b, done, err := a.bus()
 	if err != nil {
@@ -139,11 +139,11 @@ func (c initCmd) birth(ctx context.Context, a *app, v *initView, src []byte) err
 	defer done()
 	money := api.Deposit{ID: "init-money-" + v.Agent + "-" + amount.String(), Agent: v.Agent, Amount: amount, Source: "faucet", Memo: "anima init"}
 	if _, err := callFor[api.Posted](ctx, b, money); err != nil {
-		return fmt.Errorf("the agent is made; it got no money: %w", err)
+		return fmt.Errorf("the agent is created, but the deposit failed: %w", err)
 	}
 	balance, err := callFor[api.Balance](ctx, b, api.GetBalance{Agent: v.Agent})
 	if err != nil {
-		return fmt.Errorf("the agent is made and has money; how much is not known: %w", err)
+		return fmt.Errorf("the agent is created and funded, but its balance could not be read: %w", err)
 	}
 	v.Balance = &balance
 	v.Next = []string{"anima chat " + v.Agent}

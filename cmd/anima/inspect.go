@@ -13,14 +13,14 @@ import (
 
 type turnCmd struct {
 	Show   turnShowCmd   `cmd:"" help:"Show one turn with its calls, its cost and its trace."`
-	Output turnOutputCmd `cmd:"" help:"Print all that a call of a turn said."`
-	Replay turnReplayCmd `cmd:"" help:"Live a turn again offline, from its journal, and show the first difference."`
+	Output turnOutputCmd `cmd:"" help:"Print the complete output of a tool call."`
+	Replay turnReplayCmd `cmd:"" help:"Replay a turn from its journal, without side effects, and show the first difference."`
 	List   turnListCmd   `cmd:"" help:"List turns, the latest first."`
 }
 
 type turnShowCmd struct {
 	Turn      string `arg:"" help:"The turn's id."`
-	JaegerURL string `name:"jaeger-url" help:"Jaeger that the link to the trace leads to (ANIMA_JAEGER_URL); default is the one of anima up --jaeger." placeholder:"URL"`
+	JaegerURL string `name:"jaeger-url" help:"URL of the Jaeger for the link to the trace (ANIMA_JAEGER_URL); default is the one of anima up --jaeger." placeholder:"URL"`
 }
 
 // turnView is a turn with the URL of its trace in the Jaeger UI.
@@ -59,13 +59,13 @@ func indent(s string) string { return strings.ReplaceAll(plain(s), "\n", "\n\t")
 
 type turnOutputCmd struct {
 	Turn  string `arg:"" help:"The turn's id."`
-	Index int    `arg:"" help:"The call, from 0."`
+	Index int    `arg:"" help:"The index of the call, from 0."`
 }
 
 // Help returns the text that --help prints below the usage.
 func (turnOutputCmd) Help() string {
-	return `A turn has only a part of what was long; the whole is kept for seven days. With
--o json, one part a line.
+	return `A turn has only a part of a long output; the complete output is kept for seven days.
+With -o json, the output has one part per line.
 
 Examples:
   anima turn output 0199c1a2-7b1e-7c55-9d3a-2f6a1b0c4d5e.1 0 | less`
@@ -135,10 +135,10 @@ func (c turnListCmd) Run(ctx context.Context, a *app) error {
 }
 
 type ledgerCmd struct {
-	Balance  ledgerBalanceCmd  `cmd:"" help:"Show what agents own."`
+	Balance  ledgerBalanceCmd  `cmd:"" help:"Show the balances of agents."`
 	Entries  ledgerEntriesCmd  `cmd:"" help:"List transactions."`
 	Transfer ledgerTransferCmd `cmd:"" help:"Move money from one agent to another."`
-	Verify   ledgerVerifyCmd   `cmd:"" help:"Walk the whole ledger: sums, chain, holds."`
+	Verify   ledgerVerifyCmd   `cmd:"" help:"Verify the whole ledger: sums, chain, holds."`
 }
 
 type ledgerBalanceCmd struct {
@@ -182,7 +182,7 @@ func (c ledgerBalanceCmd) Run(ctx context.Context, a *app) error {
 
 type ledgerEntriesCmd struct {
 	Agent string `arg:"" optional:"" help:"Only this agent's." predictor:"agent"`
-	After int64  `help:"Only what follows this sequence number."`
+	After int64  `help:"Only transactions after this sequence number."`
 	Limit int    `help:"How many." default:"50"`
 }
 
@@ -219,7 +219,7 @@ func (ledgerVerifyCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	if !v.OK {
-		return &api.Error{Code: api.Internal, Message: "the ledger is not right", Next: "stop treasury and restore the last backup that verifies"}
+		return &api.Error{Code: api.Internal, Message: "the ledger is inconsistent", Next: "stop treasury and restore the last backup that verifies"}
 	}
 	return nil
 }
@@ -227,7 +227,7 @@ func (ledgerVerifyCmd) Run(ctx context.Context, a *app) error {
 type policyCmd struct {
 	Rules     policyRulesCmd     `cmd:"" help:"List the rules in the order they are evaluated."`
 	Decisions policyDecisionsCmd `cmd:"" help:"List decisions, the latest first."`
-	Check     policyCheckCmd     `cmd:"" help:"Say whether a call would be allowed, and why."`
+	Check     policyCheckCmd     `cmd:"" help:"Check whether a call would be allowed, and why."`
 }
 
 type policyRulesCmd struct{}

@@ -109,10 +109,10 @@ func listens(ctx context.Context, at string) bool {
 func absent(ctx context.Context, otlp, base string) []string {
 	var all []string
 	if otlp != "" && !listens(ctx, otlp) {
-		all = append(all, fmt.Sprintf("nothing takes traces at %s: start Jaeger there (make jaeger); what ends before it is up may be lost", otlp))
+		all = append(all, fmt.Sprintf("no receiver of traces listens at %s: start Jaeger there (make jaeger); spans that end earlier may be lost", otlp))
 	}
 	if !listens(ctx, base) {
-		all = append(all, fmt.Sprintf("no Jaeger answers at %s: the links to traces lead there; --jaeger=URL names another", base))
+		all = append(all, fmt.Sprintf("no Jaeger listens at %s, and the links to traces use this address: --jaeger=URL sets another", base))
 	}
 	return all
 }

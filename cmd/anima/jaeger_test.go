@@ -102,7 +102,7 @@ func TestAbsentJaegerIsSaid(t *testing.T) {
 	m.env["ANIMA_JAEGER_URL"] = nobody // same effect as --jaeger=URL
 	m.env["OTEL_EXPORTER_OTLP_TIMEOUT"] = "100"
 	u := m.up("--empty")
-	for _, want := range []string{"nothing takes traces at " + nobody, "make jaeger", "no Jaeger answers at " + nobody} {
+	for _, want := range []string{"no receiver of traces listens at " + nobody, "make jaeger", "no Jaeger listens at " + nobody} {
 		if !strings.Contains(u.log(), want) {
 			t.Errorf("up says %q, want %q", u.log(), want)
 		}

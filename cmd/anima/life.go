@@ -11,13 +11,13 @@ import (
 
 type agentExplainCmd struct {
 	Agent string `arg:"" help:"The agent." predictor:"agent"`
-	Limit int    `help:"How much of its history." default:"20"`
+	Limit int    `help:"How many entries of its history." default:"20"`
 }
 
 // Help returns the text that --help prints below the usage.
 func (agentExplainCmd) Help() string {
-	return `Why it is in its state, since when, what would change that, and how its states
-came one after the other, with the reasons. The counters are of its main session.
+	return `Shows why the agent is in its state, since when, which events would change it, and
+the history of its states with the reasons. The counters are of its main session.
 
 Examples:
   anima agent explain lucky
@@ -74,13 +74,13 @@ type agentSleepCmd struct {
 	Agent  string        `arg:"" help:"The agent." predictor:"agent"`
 	For    time.Duration `help:"How long: 90s, 1h; at most 24h." xor:"until" placeholder:"DURATION"`
 	Until  string        `help:"Until when: 2026-11-21T08:00:00Z, or 08:00 on this machine's clock, today or tomorrow." xor:"until" placeholder:"TIME"`
-	Reason string        `help:"What to tell it." default:"your creator lets you sleep"`
+	Reason string        `help:"The reason that the agent is told." default:"your creator lets you sleep"`
 }
 
 // Help returns the text that --help prints below the usage.
 func (agentSleepCmd) Help() string {
-	return `What runs on its main session is cancelled. Without a time it sleeps until
-something happens: a message, a wake, an alarm of its own.
+	return `The run in progress on its main session is cancelled. Without a time the agent sleeps
+until the next message, wake or alarm.
 
 Examples:
   anima agent sleep lucky
@@ -95,7 +95,7 @@ func (c agentSleepCmd) Run(ctx context.Context, a *app) error {
 	}
 	return show(ctx, a, api.SleepAgent{Agent: c.Agent, Until: until, Reason: c.Reason}, func(w io.Writer, v api.Agent) {
 		if v.SleepUntil == 0 {
-			fmt.Fprintf(w, "%s is %s until something happens\n", v.ID, v.State)
+			fmt.Fprintf(w, "%s is %s until the next message, wake or alarm\n", v.ID, v.State)
 			return
 		}
 		fmt.Fprintf(w, "%s is %s until %s\n", v.ID, v.State, when(v.SleepUntil))
@@ -117,7 +117,7 @@ func (c agentSleepCmd) time(now time.Time) (int64, error) {
 		return 0, nil
 	}
 	if !end.After(now) {
-		return 0, &api.Error{Code: api.Invalid, Message: "that time is over", Next: "name one that comes, or none"}
+		return 0, &api.Error{Code: api.Invalid, Message: "the time is in the past", Next: "name a time in the future, or none"}
 	}
 	return end.UnixMicro(), nil
 }
@@ -140,7 +140,7 @@ func clock(s string, now time.Time) (time.Time, error) {
 }
 
 type runCmd struct {
-	Get runGetCmd `cmd:"" help:"Show a run: how far it is, or how it ended."`
+	Get runGetCmd `cmd:"" help:"Show a run: its progress, or its outcome."`
 }
 
 type runGetCmd struct {
@@ -150,8 +150,8 @@ type runGetCmd struct {
 
 // Help returns the text that --help prints below the usage.
 func (runGetCmd) Help() string {
-	return `Every message that was accepted ends in one fate: consumed (a run was made of it),
-merged (another run took it in), dropped or expired.
+	return `Every accepted message has one outcome: consumed (it was run), merged (into another
+run), dropped or expired.
 
 Examples:
   anima run get 0199c1a2-7b1e-7c55-9d3a-2f6a1b0c4d5e --session lucky-main`
@@ -189,13 +189,13 @@ func runText(w io.Writer, v api.RunState) {
 type sessionCancelCmd struct {
 	ID      string `arg:"" name:"run" help:"The run."`
 	Session string `help:"Its session; needed while the run waits." placeholder:"SESSION"`
-	Reason  string `help:"Why." default:"your creator cancelled it"`
+	Reason  string `help:"The reason." default:"your creator cancelled it"`
 }
 
 // Help returns the text that --help prints below the usage.
 func (sessionCancelCmd) Help() string {
-	return `For good: a run that waits is dropped; one under way starts no tool any more, its
-commands are ended, and nobody takes it up again. What is over stays as it is.
+	return `A run that waits is dropped. A run in progress calls no further tool, its commands
+are stopped, and it is not resumed. A run that has ended does not change.
 
 Examples:
   anima session cancel 0199c1a2-7b1e-7c55-9d3a-2f6a1b0c4d5e --session lucky-main`
@@ -211,8 +211,8 @@ type sessionResetCmd struct {
 
 // Help returns the text that --help prints below the usage.
 func (sessionResetCmd) Help() string {
-	return `What was said in it so far is no longer sent to a model. The transcript keeps it, and
-the agent keeps its memories and files. It is refused while the session is busy.
+	return `Earlier turns are no longer sent to a model. They stay in the transcript, and the
+agent keeps its memories and files. A busy session is not reset.
 
 Examples:
   anima session reset lucky-main`
@@ -220,20 +220,20 @@ Examples:
 
 func (c sessionResetCmd) Run(ctx context.Context, a *app) error {
 	return show(ctx, a, api.ResetSession{Session: c.Session}, func(w io.Writer, v api.Session) {
-		fmt.Fprintf(w, "session %s of %s begins anew; %d turns stay in its transcript\n", v.ID, v.Agent, v.Reset)
+		fmt.Fprintf(w, "session %s of %s is reset; %d turns stay in its transcript\n", v.ID, v.Agent, v.Reset)
 	})
 }
 
 type sessionTerminateCmd struct {
 	Session string `arg:"" help:"The session." predictor:"session"`
-	Reason  string `help:"Why." default:"your creator ended it"`
+	Reason  string `help:"The reason." default:"your creator ended it"`
 }
 
 // Help returns the text that --help prints below the usage.
 func (sessionTerminateCmd) Help() string {
-	return `For good: what runs in it is cancelled, what waits is dropped, and it takes no
-message any more. Its transcript stays. An agent whose main session ends has a new
-one at once: anima agent get shows it.
+	return `The run in progress is cancelled, waiting messages are dropped, and the session
+accepts no further messages. Its transcript stays. If it is the main session of an
+agent, the agent gets a new one: anima agent get shows it.
 
 Examples:
   anima session terminate lucky-0199c1a2-7b1e-7c55-9d3a-2f6a1b0c4d5e`
@@ -241,6 +241,6 @@ Examples:
 
 func (c sessionTerminateCmd) Run(ctx context.Context, a *app) error {
 	return show(ctx, a, api.TerminateSession{Session: c.Session, Reason: c.Reason}, func(w io.Writer, v api.Session) {
-		fmt.Fprintf(w, "session %s of %s is over since %s: %s\n", v.ID, v.Agent, when(v.Terminated), line(v.Reason, 200))
+		fmt.Fprintf(w, "session %s of %s is terminated since %s: %s\n", v.ID, v.Agent, when(v.Terminated), line(v.Reason, 200))
 	})
 }

@@ -108,8 +108,8 @@ func TestLifeCommands(t *testing.T) {
 		"lucky is sleeping: nothing\uFFFD[2J to do", "it wakes by itself", "turns that change nothing", "3", "(exec,look)", "too quiet", "running", "(until 2026-", "setup")
 	says(api.GetRun{Run: "r1", Session: "lucky-main"}, []string{"run", "get", "r1", "--session", "lucky-main"}, "merged into run r0", "denied cancelled: no more", "stop.")
 	says(api.CancelRun{Run: "r1", Reason: "enough"}, []string{"session", "cancel", "r1", "--reason", "enough"}, "cancelled", "yes")
-	says(api.TerminateSession{Session: "lucky-2", Reason: "your creator ended it"}, []string{"session", "terminate", "lucky-2"}, "is over since 2026-")
-	says(api.SleepAgent{Agent: "lucky", Reason: "your creator lets you sleep"}, []string{"agent", "sleep", "lucky"}, "until something happens")
+	says(api.TerminateSession{Session: "lucky-2", Reason: "your creator ended it"}, []string{"session", "terminate", "lucky-2"}, "is terminated since 2026-")
+	says(api.SleepAgent{Agent: "lucky", Reason: "your creator lets you sleep"}, []string{"agent", "sleep", "lucky"}, "until the next message, wake or alarm")
 	says(api.SleepAgent{Agent: "lucky", Until: 4_102_444_800_000_000, Reason: "hush"}, []string{"agent", "sleep", "lucky", "--until", "2100-01-01T00:00:00Z", "--reason", "hush"}, "until 2100-01-01T00:00:00Z")
 	says(nil, []string{"agent", "sleep", "lucky", "--for", "1h"}, "lucky is sleeping until ")
 

@@ -12,7 +12,7 @@ import (
 
 // paging holds the flags of a list that has pages.
 type paging struct {
-	After string `help:"Only what the list has behind this: what it said last." placeholder:"PLACE"`
+	After string `help:"Continue the list after this place, which the previous page printed at its end." placeholder:"PLACE"`
 	Limit int    `help:"How many, at most 1000." default:"50"`
 }
 
@@ -29,7 +29,7 @@ func more(w io.Writer, p api.Page) {
 
 // watching holds the flag of a command that can repeat its output.
 type watching struct {
-	Watch bool `short:"w" help:"Show it again whenever it has changed, until interrupted."`
+	Watch bool `short:"w" help:"Print the output again after each change, until interrupted."`
 }
 
 // watchEvery is the interval between two requests of a watched output.

@@ -12,7 +12,7 @@ import (
 
 type socialCmd struct {
 	Inbox socialInboxCmd `cmd:"" help:"List the messages that an agent received, the latest first."`
-	Send  socialSendCmd  `cmd:"" help:"Send a message of one agent to another."`
+	Send  socialSendCmd  `cmd:"" help:"Send a message from one agent to another."`
 	Card  socialCardCmd  `cmd:"" help:"Print an agent's card, by which others find it."`
 }
 
@@ -25,7 +25,7 @@ type socialInboxCmd struct {
 
 // Help returns the text that --help prints below the usage.
 func (socialInboxCmd) Help() string {
-	return `Reading it here takes no message from the agent.
+	return `The command does not consume the messages.
 
 Examples:
   anima social inbox lucky --status received
@@ -63,14 +63,14 @@ func (c socialInboxCmd) Run(ctx context.Context, a *app) error {
 
 type socialSendCmd struct {
 	Agent   string   `arg:"" help:"The agent that sends." predictor:"agent"`
-	To      string   `arg:"" help:"Who gets it: an agent of this installation, or an address." predictor:"agent"`
-	Message []string `arg:"" help:"What to say; - reads standard input."`
+	To      string   `arg:"" help:"The recipient: an agent of this installation, or an address." predictor:"agent"`
+	Message []string `arg:"" help:"The message; - reads standard input."`
 	ReplyTo string   `help:"The message that this answers." placeholder:"ID"`
 }
 
 // Help returns the text that --help prints below the usage.
 func (socialSendCmd) Help() string {
-	return `The message is signed with the agent's wallet: to others it comes from the agent.
+	return `The message is signed with the agent's wallet, and its sender is the agent.
 
 Examples:
   anima social send lucky bob "are you there?"
@@ -117,8 +117,8 @@ type socialCardCmd struct {
 
 // Help returns the text that --help prints below the usage.
 func (socialCardCmd) Help() string {
-	return `The card has the form of ERC-8004's registration file and is JSON with every
-output.
+	return `The card has the format of an ERC-8004 registration file and is printed as JSON with
+either value of -o.
 
 Examples:
   anima social card lucky > agent-card.json`

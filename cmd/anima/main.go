@@ -65,39 +65,39 @@ type app struct {
 }
 
 type cli struct {
-	Output string `short:"o" enum:"text,json" default:"text" help:"Output: text or json; lists that have no end are one JSON value a line."`
+	Output string `short:"o" enum:"text,json" default:"text" help:"Output: text or json; event streams are one JSON value per line."`
 	Data   string `help:"Data folder (ANIMA_DATA); default is anima in the user's data folder." placeholder:"DIR"`
-	NATS   string `name:"nats" help:"NATS to talk to (ANIMA_NATS_URL); default is what anima up runs." placeholder:"URL"`
+	NATS   string `name:"nats" help:"URL of NATS (ANIMA_NATS_URL); default is the NATS of anima up." placeholder:"URL"`
 
 	Context string `help:"Context to use (ANIMA_CONTEXT); see anima context." placeholder:"NAME" predictor:"context"`
 
-	Init    initCmd    `cmd:"" help:"Make the AGENT.md that an agent is born from."`
+	Init    initCmd    `cmd:"" help:"Write the AGENT.md that an agent is created from."`
 	Up      upCmd      `cmd:"" help:"Run every service in this process."`
-	Demo    demoCmd    `cmd:"" help:"Do the main job once, to the end, in a fresh folder."`
+	Demo    demoCmd    `cmd:"" help:"Run one complete example in a new folder and check the result."`
 	Agent   agentCmd   `cmd:"" help:"Agents."`
 	Chat    chatCmd    `cmd:"" help:"Talk with an agent."`
 	Session sessionCmd `cmd:"" help:"Sessions: conversations with an agent."`
-	Run     runCmd     `cmd:"" help:"Runs: what an agent does about one message or wake."`
+	Run     runCmd     `cmd:"" help:"Runs: executions on a session, each for a message or a wake."`
 	Turn    turnCmd    `cmd:"" help:"Turns: one model call and the tool calls it asked for."`
-	Goal    goalCmd    `cmd:"" help:"Goals: what an agent plans and works on beside its conversation."`
+	Goal    goalCmd    `cmd:"" help:"Goals: work that an agent plans as a graph of tasks."`
 	Memory  memoryCmd  `cmd:"" help:"What agents remember."`
-	Soul    soulCmd    `cmd:"" help:"Souls: what agents have written down about themselves."`
+	Soul    soulCmd    `cmd:"" help:"Souls: the agents' descriptions of themselves."`
 	Tool    toolCmd    `cmd:"" help:"Tools: what agents can do."`
 	Skill   skillCmd   `cmd:"" help:"Skills: instructions in agents' folders."`
 	Server  serverCmd  `cmd:"" help:"MCP servers of agents."`
 
-	Heartbeat heartbeatCmd `cmd:"" help:"The schedule: what wakes agents, and when."`
+	Heartbeat heartbeatCmd `cmd:"" help:"Schedules: the recurring wakes of agents."`
 	Social    socialCmd    `cmd:"" help:"Messages between agents."`
 
-	Ledger  ledgerCmd  `cmd:"" help:"The ledger: who owns what, and why."`
+	Ledger  ledgerCmd  `cmd:"" help:"The ledger: balances and transactions."`
 	Policy  policyCmd  `cmd:"" help:"Policy: what agents may do."`
 	Model   modelCmd   `cmd:"" help:"Models."`
-	Status  statusCmd  `cmd:"" help:"One look at everything."`
+	Status  statusCmd  `cmd:"" help:"Show services, agents, queues, money and models."`
 	Help    helpCmd    `cmd:"" help:"Show the help of a command."`
-	Doctor  doctorCmd  `cmd:"" help:"Check the disk, the stores, the ledger and everything else."`
+	Doctor  doctorCmd  `cmd:"" help:"Check the disk, the stores, the streams, the ledger and the models."`
 	Version versionCmd `cmd:"" help:"Print the version."`
 
-	Contexts contextCmd `cmd:"" name:"context" help:"Contexts: other animas that the commands can talk to."`
+	Contexts contextCmd `cmd:"" name:"context" help:"Contexts: named addresses and credentials of other installations."`
 
 	Completion kongcompletion.Completion `cmd:"" help:"Print the shell's completion script: eval \"$(anima completion -c bash)\"."`
 }
@@ -106,37 +106,37 @@ type cli struct {
 const shortHelp = `anima runs self-funding AI agents on NATS JetStream.
 
 First commands:
-  anima init                   write down who your agent is and which model it uses
-  anima up                     run everything on this machine
+  anima init                   write the AGENT.md of your agent and choose its model
+  anima up                     run all services on this machine
   anima chat lucky             talk with an agent
   anima agent list             list the agents
-  anima session watch lucky    watch an agent work
+  anima session watch lucky    watch the runs of an agent
 
 anima --help lists all commands, anima help COMMAND explains one.`
 
 const examples = `Examples:
-  anima init                                    write down who your agent is, and choose its model
-  anima up --agent AGENT.md                     everything, on this machine, your agent alive in it
-  anima demo                                    see an agent live, once
-  anima agent apply AGENT.md                    make an agent, or change it
+  anima init                                    write the AGENT.md of your agent, and choose its model
+  anima up --agent AGENT.md                     run all services on this machine, with your agent
+  anima demo                                    run one complete example
+  anima agent apply AGENT.md                    create an agent, or change it
   anima agent fund lucky 5                      give it five dollars
   anima chat lucky                              talk with it
-  anima session send lucky "what can you do?"   say one thing and see what it does
-  anima session watch lucky                     watch it work
-  anima agent explain lucky                     why it sleeps, and what would wake it
-  anima turn show ID -o json                    look at one turn
-  anima goal approve ID                         allow a plan that waits for you
-  anima status                                  one look at everything
+  anima session send lucky "what can you do?"   send a message and show the run
+  anima session watch lucky                     watch its runs
+  anima agent explain lucky                     show why it sleeps, and what would wake it
+  anima turn show ID -o json                    show one turn
+  anima goal approve ID                         approve a plan that waits for approval
+  anima status                                  show services, agents, queues, money and models
 
 Exit codes:
-  0 done                    3 not there
-  1 failed                  4 not allowed
-  2 the input is invalid    5 in conflict with what is
-                            6 not available now: try again
-of session send and chat also, when the run ends with an answer that is not whole:
+  0 done                    3 not found
+  1 failed                  4 denied
+  2 the input is invalid    5 in conflict with the current state
+                            6 unavailable: try again
+session send and chat also, when the completion of the run is incomplete:
   10 cut at the output limit         13 empty
   11 withheld by the provider        14 repeats itself
-  12 the model refused               15 the time was over`
+  12 refused by the model            15 a time limit has passed`
 
 // parser returns a parser that stores the parsed command line in a.cli. It calls exit
 // instead of ending the process.

@@ -10,21 +10,22 @@ import (
 )
 
 type memoryCmd struct {
-	List   memoryListCmd   `cmd:"" help:"List what an agent remembers."`
-	Search memorySearchCmd `cmd:"" help:"Search what an agent remembers."`
+	List   memoryListCmd   `cmd:"" help:"List the memories of an agent."`
+	Search memorySearchCmd `cmd:"" help:"Search the memories of an agent."`
 	Forget memoryForgetCmd `cmd:"" help:"Remove one memory."`
 }
 
 type memoryListCmd struct {
 	Agent   string `arg:"" help:"The agent." predictor:"agent"`
 	Tier    string `help:"Only working, episodic, semantic, procedural or relationship." enum:"working,episodic,semantic,procedural,relationship," default:""`
-	History bool   `help:"What facts were before, and what was claimed against them."`
+	History bool   `help:"Include earlier values of facts, and refused changes."`
 	Limit   int    `help:"How many of each tier, at most 1000." default:"20"`
 }
 
 // Help returns the text that --help prints below the usage.
 func (memoryListCmd) Help() string {
-	return `Of each tier, what the agent would see first. MEMORY is what forget takes.
+	return `Lists, for each tier, the memories that recall would select first. MEMORY is the
+argument of anima memory forget.
 
 Examples:
   anima memory list lucky --tier semantic
@@ -37,7 +38,7 @@ func (c memoryListCmd) Run(ctx context.Context, a *app) error {
 
 type memorySearchCmd struct {
 	Agent string   `arg:"" help:"The agent." predictor:"agent"`
-	Query []string `arg:"" help:"Words."`
+	Query []string `arg:"" help:"Words to search for."`
 	Tier  string   `help:"Only episodic, semantic, procedural or relationship." enum:"episodic,semantic,procedural,relationship," default:""`
 	Limit int      `help:"How many of each tier, at most 1000." default:"20"`
 }
@@ -69,7 +70,7 @@ type memoryForgetCmd struct {
 
 // Help returns the text that --help prints below the usage.
 func (memoryForgetCmd) Help() string {
-	return `A fact that is forgotten stays in the history (anima memory list --history).
+	return `A removed fact stays in the history (anima memory list --history).
 
 Examples:
   anima memory forget lucky semantic financial/price`
@@ -83,7 +84,7 @@ func (c memoryForgetCmd) Run(ctx context.Context, a *app) error {
 	if !v.There {
 		return &api.Error{
 			Code: api.NotFound, Message: v.Agent + " has no " + c.Tier + " memory " + c.Memory,
-			Next: "anima memory list " + v.Agent + " --tier " + c.Tier + " shows what there is",
+			Next: "anima memory list " + v.Agent + " --tier " + c.Tier + " lists its memories",
 		}
 	}
 	return a.print(v, func(w io.Writer) { fmt.Fprintf(w, "%s has forgotten %s\n", v.Agent, plain(v.ID)) })
@@ -111,7 +112,7 @@ func (c soulShowCmd) Run(ctx context.Context, a *app) error {
 	next := "anima soul history " + c.Agent + " lists the versions"
 	switch {
 	case len(v.Souls) == 0 && c.Version == 0:
-		return &api.Error{Code: api.NotFound, Message: c.Agent + " has no soul yet", Next: "it gets one with its first run: anima session send " + c.Agent + " hello"}
+		return &api.Error{Code: api.NotFound, Message: c.Agent + " has no soul yet", Next: "the first run creates one: anima session send " + c.Agent + " hello"}
 	case len(v.Souls) == 0 || c.Version > 0 && v.Souls[0].Version != c.Version:
 		return &api.Error{Code: api.NotFound, Message: fmt.Sprintf("%s has no version %d of its soul", c.Agent, c.Version), Next: next}
 	}

@@ -68,7 +68,7 @@ func readProvider(dir string) (p provider, err error) {
 		return p, notWritable(err)
 	}
 	if json.Unmarshal(data, &p) != nil || p.URL == "" { // the decoder's error could contain the key
-		return provider{}, &api.Error{Code: api.Invalid, Message: file + " is not as anima init writes it", Next: "remove it, or write it anew with anima init --force"}
+		return provider{}, &api.Error{Code: api.Invalid, Message: file + " is not in the format of anima init", Next: "remove it, or write it again with anima init --force"}
 	}
 	return p, nil
 }
@@ -115,7 +115,7 @@ func providerURL(text string) (string, error) {
 	}
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" {
-		return "", &api.Error{Code: api.Invalid, Message: "that is not the address of a model service", Next: "give one as http://127.0.0.1:11434/v1, or openai, or simulated; the key is asked for by itself"}
+		return "", &api.Error{Code: api.Invalid, Message: "that is not the address of a model service", Next: "give one such as http://127.0.0.1:11434/v1, or openai, or simulated; the key is given separately"}
 	}
 	return text, nil
 }
@@ -183,7 +183,7 @@ func (p provider) refused(status int) error {
 	case status == http.StatusUnauthorized || status == http.StatusForbidden:
 		e.Code, e.Next = api.Denied, "check the key"
 		if p.Key == "" {
-			e.Next = "it asks for a key"
+			e.Next = "give a key: the service requires one"
 		}
 	case status == http.StatusNotFound:
 		e.Code, e.Next = api.Invalid, "check the address: most end in /v1"

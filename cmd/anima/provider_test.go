@@ -62,7 +62,7 @@ func TestProbe(t *testing.T) {
 			t.Errorf("%s: the key is in the error", url)
 		}
 	}
-	for key, says := range map[string]string{"": "it asks for a key", "wrong": "check the key"} {
+	for key, says := range map[string]string{"": "give a key: the service requires one", "wrong": "check the key"} {
 		_, err := (provider{URL: base + "/v1", Key: key}).probe(t.Context())
 		if e, ok := errors.AsType[*api.Error](err); !ok || e.Code != api.Denied || e.Next != says {
 			t.Errorf("with key %q: %v", key, err)
@@ -92,8 +92,8 @@ func TestInitStoresTheModel(t *testing.T) {
 	write(t, key, aKey+"\n")
 	args := []string{"init", filepath.Join(dir, "AGENT.md"), "--name", "Nova", "--genesis", "Be.", "--model-url"}
 	m.fails(exitUsage, "", append(args, base+"/v2", "--model-key-file", key), "404", "/v1")
-	m.fails(exitDenied, "", append(args, base+"/v1"), "401", "asks for a key")
-	m.fails(exitUsage, "", append(args[:len(args)-1:len(args)-1], "--model-key-file", key), "without an address")
+	m.fails(exitDenied, "", append(args, base+"/v1"), "401", "requires one")
+	m.fails(exitUsage, "", append(args[:len(args)-1:len(args)-1], "--model-key-file", key), "requires --model-url")
 	for _, amount := range []string{"0", "five", "-1"} {
 		m.fails(exitUsage, "", append(args, base+"/v1", "--model-key-file", key, "--fund="+amount), "amount")
 	}
@@ -152,8 +152,8 @@ func TestInitAsksForTheModel(t *testing.T) {
 	p.answer("for none): ", aKey+"\r")
 	p.sees("has 2 models")
 	p.answer("Write it? [Y/n] ", "\r")
-	p.answer("money? [Y/n] ", "\r")
-	if code := p.code(); code != exitOK || strings.Contains(p.text(), aKey) || !strings.Contains(p.out.String(), "nova is made and has $5.00") {
+	p.answer("test credits? [Y/n] ", "\r")
+	if code := p.code(); code != exitOK || strings.Contains(p.text(), aKey) || !strings.Contains(p.out.String(), "nova is created and has $5.00") {
 		t.Errorf("exit %d\n%s%s", code, p.text(), p.out.String())
 	}
 	if got, err := readProvider(m.data()); err != nil || got.Key != aKey || got.URL != base+"/v1" {

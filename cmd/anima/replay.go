@@ -13,24 +13,24 @@ import (
 
 type turnReplayCmd struct {
 	Turn  string `arg:"" optional:"" help:"The turn's id."`
-	Agent string `help:"Instead of one turn, an agent's latest." placeholder:"NAME"`
-	RunID string `name:"run" help:"Instead of one turn, a run's." placeholder:"ID"`
-	Limit int    `help:"How many at most." default:"1000"`
+	Agent string `help:"Replay the latest turns of this agent instead of one turn." placeholder:"NAME"`
+	RunID string `name:"run" help:"Replay the turns of this run instead of one turn." placeholder:"ID"`
+	Limit int    `help:"Maximum number of turns." default:"1000"`
 
-	Fork   bool   `help:"Ask what would have come of it otherwise: no call is made, the turn stays as it is."`
-	Model  string `help:"With --fork: ask this model; the agent pays." placeholder:"ID"`
-	Prompt string `help:"With --fork: a file with another genesis prompt; the agent pays." type:"existingfile" placeholder:"FILE"`
-	Policy bool   `help:"With --fork: judge the turn's calls by the rules of now; nothing is paid."`
+	Fork   bool   `help:"Compute the turn with a change: no tool is called, and the stored turn does not change."`
+	Model  string `help:"With --fork: use this model; the agent pays for the call." placeholder:"ID"`
+	Prompt string `help:"With --fork: a file with another genesis prompt; the agent pays for the call." type:"existingfile" placeholder:"FILE"`
+	Policy bool   `help:"With --fork: check the turn's calls against the current rules, at no cost."`
 }
 
 // Help returns the text that --help prints below the usage.
 func (turnReplayCmd) Help() string {
-	return `The engine executes the turn once more. What the model, policy, the tools and the
-agent's files said then comes from the journal, kept for 7 days, and from the store;
-nobody is asked, nothing is paid, no tool runs. Where another process took the turn
-over, the first one dies again. Any difference in the prompt, the steps, the stored
-turn or the run's end is a fault or a change of the engine: the first is shown, and
-the exit code is 1.
+	return `The engine executes the turn again. The answers of the model, of policy, of the tools
+and of the agent's files come from the journal, which is kept for 7 days, and from the
+store: no service is called, nothing is paid, and no tool is executed. A takeover
+during the turn is repeated. Any difference in the prompt, the steps, the stored turn
+or the end of the run is a fault or a change of the engine: the first one is shown,
+and the exit code is 1.
 
 Examples:
   anima turn replay 0199c1a2-7b1e-7c55-9d3a-2f6a1b0c4d5e.1
@@ -53,11 +53,11 @@ type replays struct {
 func (c turnReplayCmd) Run(ctx context.Context, a *app) error {
 	switch {
 	case (c.Turn == "") == (c.Agent == "" && c.RunID == ""):
-		return &api.Error{Code: api.Invalid, Message: "which turn?", Next: "name one turn, or give --agent or --run"}
+		return &api.Error{Code: api.Invalid, Message: "no turn is named", Next: "name one turn, or give --agent or --run"}
 	case c.Fork && c.Turn == "":
-		return &api.Error{Code: api.Invalid, Message: "one turn can be forked at a time", Next: "name it; anima turn list shows the ones there are"}
+		return &api.Error{Code: api.Invalid, Message: "only one turn can be forked at a time", Next: "name it; anima turn list lists the turns"}
 	case !c.Fork && (c.Model != "" || c.Prompt != "" || c.Policy):
-		return &api.Error{Code: api.Invalid, Message: "a replay changes nothing", Next: "add --fork to ask what would have come of it otherwise"}
+		return &api.Error{Code: api.Invalid, Message: "--model, --prompt and --policy are for forks", Next: "add --fork, or omit them"}
 	}
 	b, done, err := a.bus()
 	if err != nil {
@@ -86,8 +86,8 @@ func differ(found bool) error {
 		return nil
 	}
 	return &api.Error{
-		Code: api.Internal, Message: "the replay came to something else than was recorded",
-		Next: "a turn of an older release may differ because the engine has changed; one of this release is a fault",
+		Code: api.Internal, Message: "the replay differs from the recorded turn",
+		Next: "a turn of an older release may differ because the engine has changed; for a turn of this release it is a fault",
 	}
 }
 

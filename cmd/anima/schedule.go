@@ -12,9 +12,9 @@ import (
 )
 
 type heartbeatCmd struct {
-	List    heartbeatListCmd    `cmd:"" help:"List the schedule: what wakes agents, and when."`
+	List    heartbeatListCmd    `cmd:"" help:"List the schedules: the recurring wakes of agents."`
 	Run     heartbeatRunCmd     `cmd:"" help:"Wake an agent now as an entry of its schedule would."`
-	History heartbeatHistoryCmd `cmd:"" help:"List what fired, the latest first."`
+	History heartbeatHistoryCmd `cmd:"" help:"List the entries that fired, the latest first."`
 }
 
 type heartbeatListCmd struct {
@@ -46,13 +46,13 @@ func (c heartbeatListCmd) Run(ctx context.Context, a *app) error {
 type heartbeatRunCmd struct {
 	Agent string `arg:"" help:"The agent." predictor:"agent"`
 	Entry string `arg:"" help:"The entry's name."`
-	ID    string `help:"Your id for this: giving it twice wakes once."`
+	ID    string `help:"Idempotency key: a repeated request wakes the agent once."`
 }
 
 // Help returns the text that --help prints below the usage.
 func (heartbeatRunCmd) Help() string {
-	return `The agent is told the entry's reason, with the authority that the entry has. The
-entry's own time stays.
+	return `The agent is told the entry's reason, with the authority of the entry. The next time
+of the entry does not change.
 
 Examples:
   anima heartbeat run lucky morning`

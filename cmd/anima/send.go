@@ -16,21 +16,22 @@ import (
 
 type sessionSendCmd struct {
 	Agent   string        `arg:"" help:"The agent." predictor:"agent"`
-	Message []string      `arg:"" help:"What to say; - reads standard input."`
-	Session string        `help:"A session of the agent; \"new\" makes one; default is its main session."`
-	Mode    string        `help:"What to do while the session is busy: queue (wait), drop (give up), interrupt (cancel what runs), steer (join the turn under way) or collect (wait, and join the others that wait)." enum:"queue,drop,interrupt,steer,collect" default:"queue"`
-	ID      string        `help:"Your id for this message: sending it twice is sending it once."`
+	Message []string      `arg:"" help:"The message; - reads standard input."`
+	Session string        `help:"A session of the agent; \"new\" creates one; default is its main session."`
+	Mode    string        `help:"Queue mode, for a busy session: queue (wait), drop (do not run the message), interrupt (cancel the run in progress), steer (join the turn in progress) or collect (wait, and merge with other waiting messages)." enum:"queue,drop,interrupt,steer,collect" default:"queue"`
+	ID      string        `help:"Idempotency key: a repeated request sends one message."`
 	Wait    bool          `help:"Wait for the end of the run." default:"true" negatable:""`
 	Timeout time.Duration `help:"How long to wait for the end." default:"10m"`
 }
 
 // Help returns the text that --help prints below the usage.
 func (sessionSendCmd) Help() string {
-	return `Without --no-wait the command shows the words of the model and the tool calls as
-they happen and ends with the run; it fails when the run does. With -o json it
-prints the events, one a line, as session events does; the last is loop_end. While
-the server is away it waits, and goes on where it was; --timeout bounds all of it.
-A message that another run takes in (steer, collect) ends with that run.
+	return `Without --no-wait the command shows the text of the model and the tool calls as they
+happen and ends with the run; it fails if the run fails. With -o json it prints the
+events, one per line, as session events does; the last is loop_end. While the server
+cannot be reached, the command reconnects and continues after the last event;
+--timeout limits the whole wait. A message that is merged into another run (steer,
+collect) ends with that run.
 
 Examples:
   anima session send lucky "count the words of notes.txt"
@@ -95,7 +96,7 @@ func (w *watcher) send(ctx context.Context, req api.SendMessage) (api.LoopEnd, e
 	w.mu.Unlock()
 	err := w.follow(ctx)
 	if err == nil && w.end == nil {
-		err = errors.New("the events end before the run does")
+		err = errors.New("the event stream ended before the run")
 	}
 	if err != nil {
 		return api.LoopEnd{}, err
@@ -105,19 +106,19 @@ func (w *watcher) send(ctx context.Context, req api.SendMessage) (api.LoopEnd, e
 
 // leftOff returns the error of a wait that ended before its run.
 func (w *watcher) leftOff(ctx context.Context, timeout time.Duration) error {
-	why := "no end after " + timeout.String()
+	why := "the run did not end within " + timeout.String()
 	switch {
 	case ctx.Err() != nil:
 		why = "interrupted"
 	case w.away:
-		why = "the server did not come back within " + timeout.String()
+		why = "the server could not be reached again within " + timeout.String()
 	}
 	if w.run == "" {
-		return &api.Error{Code: api.Unavailable, Message: why + "; whether the message was accepted is not known", Next: "anima session list " + w.message.Agent + " shows the sessions and when something happened there"}
+		return &api.Error{Code: api.Unavailable, Message: why + "; whether the message was accepted is not known", Next: "anima session list " + w.message.Agent + " lists the sessions and the times of their last activity"}
 	}
-	goes := "the run " + w.run + " goes on"
+	goes := "the run " + w.run + " continues"
 	if w.away {
-		goes += " when the server does"
+		goes += " when the server is back"
 	}
 	return &api.Error{
 		Code: api.Unavailable, Message: why + "; " + goes,
@@ -133,7 +134,7 @@ func ended(end api.LoopEnd) error {
 	case end.Fate == api.FateDropped || end.Fate == api.FateExpired:
 		return &api.Error{
 			Code: api.Denied, Message: "the message was " + string(end.Fate) + " and not run",
-			Next: "anima run get " + end.Run + " says why; send it again if it is still wanted",
+			Next: "anima run get " + end.Run + " shows the reason; send the message again if it is still needed",
 		}
 	}
 	return failedRun(end)

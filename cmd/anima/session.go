@@ -13,18 +13,18 @@ import (
 )
 
 type sessionCmd struct {
-	Send       sessionSendCmd       `cmd:"" help:"Send a message and see what the agent does, to its end."`
-	Watch      sessionWatchCmd      `cmd:"" help:"Show what goes on in a session, readably, as it happens."`
-	Create     sessionCreateCmd     `cmd:"" help:"Begin a session."`
+	Send       sessionSendCmd       `cmd:"" help:"Send a message and show its run until it ends."`
+	Watch      sessionWatchCmd      `cmd:"" help:"Show the runs of a session as they happen."`
+	Create     sessionCreateCmd     `cmd:"" help:"Create a session."`
 	List       sessionListCmd       `cmd:"" help:"List sessions, the latest first."`
-	Get        sessionGetCmd        `cmd:"" help:"Show a session: who runs it, what is next, its last step."`
+	Get        sessionGetCmd        `cmd:"" help:"Show a session: its owner, its next run and its last step."`
 	Transcript sessionTranscriptCmd `cmd:"" help:"Print a session's transcript."`
 	Events     sessionEventsCmd     `cmd:"" help:"Print a session's events."`
 	Cancel     sessionCancelCmd     `cmd:"" help:"Cancel a run."`
-	Reset      sessionResetCmd      `cmd:"" help:"Begin a session's conversation anew."`
-	Terminate  sessionTerminateCmd  `cmd:"" help:"End a session for good."`
+	Reset      sessionResetCmd      `cmd:"" help:"Start a session's conversation again, without its earlier turns."`
+	Terminate  sessionTerminateCmd  `cmd:"" help:"End a session permanently."`
 	Export     sessionExportCmd     `cmd:"" help:"Write a session's transcript as JSONL."`
-	Import     sessionImportCmd     `cmd:"" help:"Make a session of a transcript."`
+	Import     sessionImportCmd     `cmd:"" help:"Create a session from a transcript."`
 }
 
 // event is one event of a session, as it is printed.
@@ -79,7 +79,7 @@ type sessionTranscriptCmd struct {
 }
 
 // Help returns the text that --help prints below the usage.
-func (sessionTranscriptCmd) Help() string { return "With -o json, one message a line." }
+func (sessionTranscriptCmd) Help() string { return "With -o json, one message per line." }
 
 // Run prints the transcript; with -o json as JSONL (docs/reference/context.md, Transcript
 // format).
@@ -98,14 +98,15 @@ func (c sessionTranscriptCmd) Run(ctx context.Context, a *app) error {
 
 type sessionEventsCmd struct {
 	Session string `arg:"" help:"The session." predictor:"session"`
-	Watch   bool   `short:"w" help:"Go on with what comes, until interrupted."`
-	After   uint64 `help:"Only what follows this sequence number."`
+	Watch   bool   `short:"w" help:"Continue with new events until interrupted."`
+	After   uint64 `help:"Only events after this sequence number."`
 }
 
 // Help returns the text that --help prints below the usage.
 func (sessionEventsCmd) Help() string {
-	return `With -o json, one event a line. Events that were stored together have the same seq,
-and all but the last of them "more": true; --after takes the seq of one without it.
+	return `With -o json, the output has one event per line. Events that were stored together
+have the same seq, and all but the last of them have "more": true. To continue with
+--after, use the seq of an event without it.
 
 Examples:
   anima session events lucky-main

@@ -16,11 +16,10 @@ type sessionGetCmd struct {
 
 // Help returns the text that --help prints below the usage.
 func (sessionGetCmd) Help() string {
-	return `What the session waits for: which replica runs it, which message is next, and the
-last step of its journal. Each step gives the session to its owner for the time of a
-lease, and the last one of a run frees it. Where a run waits longer for a model or a
-tool, its owner renews the lease in a lock; a step that is old while the session is
-run by a replica means that the owner waits.
+	return `Shows the owner of the session, the next message, and the last step of its journal.
+Each step gives the owner a lease of the session, and the last step of a run releases
+it. If a run waits longer for a model or a tool, its owner renews the lease in a lock:
+an old step of a session with an owner means that the owner waits.
 
 Examples:
   anima session get lucky-main`
@@ -116,7 +115,7 @@ func (v *sessionView) owner(ctx context.Context, b *bus.Bus, last api.Journal, n
 
 func (v *sessionView) text(w io.Writer, now time.Time) {
 	fmt.Fprintf(w, "session\t%s\nagent\t%s\nmessages\t%d\nturns\t%d\ncost\t%s\n", v.ID, v.Agent, v.Messages, v.Turns, v.Cost)
-	owner, next, step := "nobody", "nothing", "-"
+	owner, next, step := "no replica", "nothing", "-"
 	if v.Lock != nil {
 		owner = fmt.Sprintf("replica %s, run %s", plain(v.Lock.Owner), v.Lock.Run)
 	}

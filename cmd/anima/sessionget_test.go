@@ -43,7 +43,7 @@ func TestSessionGetSaysWhatItWaitsFor(t *testing.T) {
 	}
 	out.Reset()
 	(&sessionView{}).text(&out, now)
-	if !strings.Contains(out.String(), "run by\tnobody\nnext\tnothing\nlast step\t-\n") {
+	if !strings.Contains(out.String(), "run by\tno replica\nnext\tnothing\nlast step\t-\n") {
 		t.Errorf("of an idle session: got\n%s", out.String())
 	}
 }

@@ -13,8 +13,8 @@ import (
 
 // upConfig holds the settings that anima up has besides those of the services.
 type upConfig struct {
-	NATSListen string `env:"nats_listen" help:"address at which the embedded NATS is open to the command line and to other programs; port 0 picks a free one"`
-	JaegerURL  string `env:"jaeger_url" help:"page and API of a Jaeger: anima up sends its traces to that machine, to OTLP's usual port, unless OTEL_EXPORTER_OTLP_ENDPOINT names a place, and anima turn show prints links into it"`
+	NATSListen string `env:"nats_listen" help:"listen address of the embedded NATS, for the command line and other programs; port 0 selects a free port"`
+	JaegerURL  string `env:"jaeger_url" help:"URL of a Jaeger: anima up exports traces to the default OTLP port of its host, unless OTEL_EXPORTER_OTLP_ENDPOINT is set, and anima turn show prints links to it"`
 }
 
 func upDefaults() upConfig { return upConfig{NATSListen: "127.0.0.1:4222"} }
@@ -79,7 +79,7 @@ func settings(lookup config.Lookup) (host.Config, upConfig, error) {
 	note(config.Load("", &cfg, lookup))
 	note(config.Load("", &up, lookup))
 	if cfg.Replicas != 1 {
-		note(fmt.Errorf("ANIMA_NATS_REPLICAS is %d: the embedded NATS is one server, unset it", cfg.Replicas))
+		note(fmt.Errorf("ANIMA_NATS_REPLICAS is %d, but the embedded NATS has one server: unset it", cfg.Replicas))
 	}
 	if up.JaegerURL != "" {
 		base, err := jaegerBase(up.JaegerURL)
@@ -93,7 +93,7 @@ func settings(lookup config.Lookup) (host.Config, upConfig, error) {
 	if len(faults) > 0 {
 		return cfg, up, &api.Error{
 			Code: api.Invalid, Message: "the settings have faults; nothing was started", Details: faults,
-			Next: "mend them; docs/config.md lists all settings",
+			Next: "correct them; docs/config.md lists all settings",
 		}
 	}
 	return cfg, up, nil

@@ -19,8 +19,9 @@ type statusCmd struct {
 
 // Help returns the text that --help prints below the usage.
 func (statusCmd) Help() string {
-	return `Which services answer, the agents and their states, what waits in the queues, the
-money, the models, and what the streams hold. It fails when a service does not answer.
+	return `Shows the services that answer, the agents and their states, the lengths of the queues,
+the money, the models and the size of the streams. The command fails if a service does
+not answer.
 
 Examples:
   anima status
@@ -117,7 +118,7 @@ func (c statusCmd) Run(ctx context.Context, a *app) error {
 		}
 		for _, v := range s.Services {
 			if v.Replicas == 0 {
-				return &api.Error{Code: api.Unavailable, Message: v.Name + " does not answer", Next: "look at its log; anima status --watch shows when it is back"}
+				return &api.Error{Code: api.Unavailable, Message: v.Name + " does not answer", Next: "read its log; anima status --watch shows when it answers again"}
 			}
 		}
 		return nil

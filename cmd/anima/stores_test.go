@@ -40,7 +40,7 @@ func TestLostStores(t *testing.T) {
 			if err := os.RemoveAll(filepath.Join(data, "treasury")); err != nil {
 				t.Fatal(err)
 			}
-		}, "the database of treasury is empty or was made anew"},
+		}, "the database of treasury is empty or was recreated"},
 		"loop's database is an older copy": {func(t *testing.T, data, before string) {
 			copied(t, filepath.Join(before, "loop"), filepath.Join(data, "loop"))
 		}, "the database of loop is an older copy"},
@@ -102,7 +102,7 @@ func TestLostSchemas(t *testing.T) {
 		lose []string // statements; DB is the database, BEFORE its copy
 		says string
 	}{
-		"treasury's schema is gone": {[]string{"DB: drop schema treasury cascade"}, "the database of treasury is empty or was made anew"},
+		"treasury's schema is gone": {[]string{"DB: drop schema treasury cascade"}, "the database of treasury is empty or was recreated"},
 		"the databases are an older copy": {
 			[]string{"drop database DB", "alter database BEFORE rename to DB"}, "is an older copy",
 		},

@@ -115,7 +115,7 @@ func (s *suite) close() {
 		end, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
 		if err := s.exp.Shutdown(end); err != nil {
-			s.log.Warn("the last spans may be lost", "err", err)
+			s.log.Warn("spans not exported, the last ones may be lost", "err", err)
 		}
 	}
 }
@@ -161,7 +161,7 @@ func operatorToken(dir string) (config.Secret, error) {
 	case len(token) < 16:
 		return "", &api.Error{
 			Code: api.Invalid, Message: file + " holds a token of fewer than 16 characters, which can be guessed",
-			Next: "write a longer one into it, or remove the file: a new one is made",
+			Next: "write a longer token into it, or remove the file: anima up creates a new token",
 		}
 	default:
 		return config.Secret(token), nil
@@ -257,7 +257,7 @@ func (s *suite) announce(addrs host.Addrs) (func(), error) {
 	}
 	return func() {
 		if err := os.Remove(file); err != nil {
-			s.log.Warn("the commands will look for an anima that is gone", "err", err)
+			s.log.Warn("endpoint file not removed, commands will try to connect to it", "err", err)
 		}
 	}, nil
 }

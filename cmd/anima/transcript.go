@@ -22,12 +22,13 @@ import (
 type sessionExportCmd struct {
 	Session string `arg:"" help:"The session." predictor:"session"`
 	File    string `short:"f" help:"Where to write; default is standard output." placeholder:"FILE"`
-	Force   bool   `help:"Replace a file that is there."`
+	Force   bool   `help:"Replace an existing file."`
 }
 
 // Help returns the text that --help prints below the usage.
 func (sessionExportCmd) Help() string {
-	return `One message a line, the whole session. A file is written whole or not at all.
+	return `Writes all messages of the session, one per line. A file is written completely or not
+at all.
 
 Examples:
   anima session export lucky-main | tail -1
@@ -67,11 +68,11 @@ func (c sessionExportCmd) Run(ctx context.Context, a *app) error {
 	case err != nil:
 		return &api.Error{Code: api.Invalid, Message: err.Error(), Next: "name a file that you may write"}
 	}
-	return a.print(v, func(w io.Writer) { fmt.Fprintf(w, "%d lines are in %s\n", v.Lines, v.File) })
+	return a.print(v, func(w io.Writer) { fmt.Fprintf(w, "%d lines are written to %s\n", v.Lines, v.File) })
 }
 
 func fileThere(file string) error {
-	return &api.Error{Code: api.Conflict, Message: file + " is there already; it is left as it is", Next: "name another file, or replace it with --force"}
+	return &api.Error{Code: api.Conflict, Message: file + " already exists; it was not changed", Next: "name another file, or replace it with --force"}
 }
 
 func writeLine(w io.Writer, l api.TranscriptLine) error {
@@ -115,16 +116,16 @@ func callFor[Resp any](ctx context.Context, b *bus.Bus, req api.Message) (Resp, 
 }
 
 type sessionImportCmd struct {
-	Agent string `arg:"" help:"The agent that gets the session." predictor:"agent"`
-	File  string `arg:"" help:"The transcript, one message a line; - reads standard input."`
-	ID    string `help:"Your id for this import: giving it twice imports once, and goes on where it stopped."`
+	Agent string `arg:"" help:"The agent of the new session." predictor:"agent"`
+	File  string `arg:"" help:"The transcript, one message per line; - reads standard input."`
+	ID    string `help:"Idempotency key: a repeated request imports once, and continues where it stopped."`
 }
 
 // Help returns the text that --help prints below the usage.
 func (sessionImportCmd) Help() string {
-	return `A new session is made of the lines; what comes later in it sees them, and no tool
-is run for them. What is damaged is cut out and listed: lines that are no JSON,
-unknown roles, times that go back, results without a call, calls without a result.
+	return `A new session is created from the lines. Later turns have them in their prompts; tool
+calls in the lines are not executed. Damaged lines are omitted and listed: invalid
+JSON, unknown roles, decreasing times, results without a call, calls without a result.
 
 Examples:
   anima session import lucky lucky.jsonl
@@ -152,7 +153,7 @@ func (c sessionImportCmd) Run(ctx context.Context, a *app) error {
 			Agent: c.Agent, Session: v.Session, First: first, Lines: p, ID: c.ID + "/" + strconv.Itoa(i+1),
 		})
 		if err != nil && i > 0 {
-			return fmt.Errorf("lines up to %d are in session %s; give --id %s to go on: %w", first-1, v.Session, c.ID, err)
+			return fmt.Errorf("lines up to %d are in session %s; continue with --id %s: %w", first-1, v.Session, c.ID, err)
 		}
 		if err != nil {
 			return err
@@ -201,10 +202,10 @@ func (c sessionImportCmd) lines(stdin io.Reader) ([]string, error) {
 		lines = append(lines, scan.Text())
 	}
 	if err := scan.Err(); err != nil {
-		return nil, &api.Error{Code: api.Invalid, Message: fmt.Sprintf("%s, after line %d: %v", name, len(lines), err), Next: "give one message a line, none longer than 4 MiB"}
+		return nil, &api.Error{Code: api.Invalid, Message: fmt.Sprintf("%s, after line %d: %v", name, len(lines), err), Next: "give one message per line, none longer than 4 MiB"}
 	}
 	if strings.TrimSpace(strings.Join(lines, "")) == "" {
-		return nil, &api.Error{Code: api.Invalid, Message: name + " has no lines", Next: "give one message a line, in the form of anima session export"}
+		return nil, &api.Error{Code: api.Invalid, Message: name + " has no lines", Next: "give one message per line, in the format of anima session export"}
 	}
 	return lines, nil
 }

@@ -39,7 +39,7 @@ func TestExportAndImport(t *testing.T) {
 	if read(t, file) != whole || whole != m.cli("session", "transcript", "lucky-main", "-o", "json") {
 		t.Errorf("the file is\n%s\nwant what is printed:\n%s", read(t, file), whole)
 	}
-	m.fails(exitConflict, "", []string{"session", "export", "lucky-main", "-f", file}, "is there already", "--force")
+	m.fails(exitConflict, "", []string{"session", "export", "lucky-main", "-f", file}, "already exists", "--force")
 	m.cli("session", "export", "lucky-main", "-f", file, "--force")
 	m.fails(exitNotFound, "", []string{"session", "export", "ghost"}, "no such session")
 	m.fails(exitNotFound, "", []string{"session", "export", "ghost", "-f", file + "2"}, "no such session")

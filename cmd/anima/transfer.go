@@ -13,9 +13,9 @@ import (
 
 type ledgerTransferCmd struct {
 	From   string `arg:"" help:"The agent that pays."`
-	To     string `arg:"" help:"The agent that gets it."`
+	To     string `arg:"" help:"The agent that receives the money."`
 	Amount string `arg:"" help:"Dollars: 5, 0.25."`
-	ID     string `help:"Your id for this transfer: giving it twice transfers once."`
+	ID     string `help:"Idempotency key: a repeated request transfers once."`
 }
 
 // Help returns the text that --help prints below the usage.
@@ -33,7 +33,7 @@ func (c ledgerTransferCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	if amount == 0 {
-		return &api.Error{Code: api.Invalid, Message: "nothing is to be transferred", Next: "name an amount above zero"}
+		return &api.Error{Code: api.Invalid, Message: "the amount is zero", Next: "name an amount above zero"}
 	}
 	if c.ID == "" {
 		c.ID = "transfer-" + uuid.NewString()

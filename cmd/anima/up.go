@@ -23,37 +23,37 @@ import (
 var luckyMD string
 
 type upCmd struct {
-	Port      *int   `help:"Port of the HTTP surface on this machine; health and NATS get the two after it. 0 gives each a free one." placeholder:"8080"`
+	Port      *int   `help:"Port of the HTTP surface on this machine; health and NATS use the next two. 0 selects three free ports." placeholder:"8080"`
 	HTTP      string `help:"Address of the HTTP surface (ANIMA_HTTP_ADDR)." placeholder:"127.0.0.1:8080"`
 	Ops       string `help:"Address of health and metrics (ANIMA_OPS_ADDR)." placeholder:"127.0.0.1:9090"`
-	Listen    string `help:"Address at which NATS is open to the command line (ANIMA_NATS_LISTEN)." placeholder:"127.0.0.1:4222"`
-	Sync      string `help:"When a write is on the disk: interval, the dev profile, or always (ANIMA_SYNC)." placeholder:"interval"`
+	Listen    string `help:"Listen address of NATS, for the command line (ANIMA_NATS_LISTEN)." placeholder:"127.0.0.1:4222"`
+	Sync      string `help:"When writes are synced to the disk: interval, the dev profile, or always (ANIMA_SYNC)." placeholder:"interval"`
 	Log       string `help:"debug, info, warn or error (ANIMA_LOG)." placeholder:"warn"`
 	LogFormat string `help:"json or text (ANIMA_LOG_FORMAT)." placeholder:"json"`
-	Empty     bool   `help:"Do not make the first agent."`
-	Accept    bool   `name:"accept-loss" help:"Start although stores are missing or older than others know them; what was lost is recorded."`
-	Agent     string `help:"An AGENT.md to apply, as anima init makes one; instead of the first agent, Lucky." placeholder:"FILE"`
+	Empty     bool   `help:"Do not create the first agent."`
+	Accept    bool   `name:"accept-loss" help:"Start although stores are missing or older than other stores expect; the losses are recorded."`
+	Agent     string `help:"An AGENT.md to apply, as anima init writes it, instead of the first agent, Lucky." placeholder:"FILE"`
 
-	Quiet bool `short:"q" help:"Do not print a line for each turn; without a terminal there is none anyway."`
+	Quiet bool `short:"q" help:"Do not print a line for each turn; without a terminal none is printed."`
 
 	Jaeger jaegerFlag `help:"Send traces to a Jaeger and print links to them (ANIMA_JAEGER_URL); without a URL, to the one on this machine." placeholder:"URL"`
 }
 
 // Help returns the text that --help prints below the usage.
 func (upCmd) Help() string {
-	return `Everything is kept in the data folder, which belongs to one running anima. The
-settings of every service are environment variables: docs/config.md lists them.
-On a terminal it prints a line for each turn of each agent.
+	return `All data is in the data folder, which only one running anima can use. The settings of
+the services are environment variables, which docs/config.md lists. On a terminal the
+command prints a line for each turn of each agent.
 
 Examples:
   anima up
   anima up --agent AGENT.md
   anima up --port 9000                         HTTP on 9000, health on 9001, NATS on 9002
-  anima up --data ./play --port 0              beside another one, on free ports
+  anima up --data ./play --port 0              in addition to another one, on free ports
   OPENAI_API_KEY=... anima up --sync always
   OPENAI_BASE_URL=http://127.0.0.1:11434/v1 anima up
-  anima up --jaeger                            traces to the Jaeger of make jaeger
-  anima up --jaeger=http://127.0.0.1:26686     to one that answers elsewhere`
+  anima up --jaeger                            export traces to the Jaeger of make jaeger
+  anima up --jaeger=http://127.0.0.1:26686     export traces to another Jaeger`
 }
 
 // Run starts everything and serves until ctx ends.
@@ -163,11 +163,11 @@ func (c upCmd) first(a *app) (*birth, error) {
 	}
 	src, err := (agentApplyCmd{File: c.Agent}).read(a.In)
 	if err != nil {
-		return nil, &api.Error{Code: api.Invalid, Message: err.Error(), Next: "name an AGENT.md; anima init makes one"}
+		return nil, &api.Error{Code: api.Invalid, Message: err.Error(), Next: "name an AGENT.md; anima init writes one"}
 	}
 	id, faults := loop.CheckAgentFile(src)
 	if len(faults) > 0 {
-		return nil, &api.Error{Code: api.Invalid, Message: c.Agent + " has faults; nothing was started", Details: faults, Next: "mend them"}
+		return nil, &api.Error{Code: api.Invalid, Message: c.Agent + " has faults; nothing was started", Details: faults, Next: "correct them"}
 	}
 	return &birth{id, string(src)}, nil
 }
@@ -267,7 +267,7 @@ func (a *app) banner(ctx context.Context, s *suite, addrs host.Addrs, who string
 			}
 			fmt.Fprintf(w, "  %s\t%s\n", l[0], l[1])
 		}
-		fmt.Fprint(w, a.named(fmt.Sprintf("\n  anima agent list\tlist the agents\n  anima chat %s\ttalk with it\n  anima demo\tsee the whole story once\n", who)))
+		fmt.Fprint(w, a.named(fmt.Sprintf("\n  anima agent list\tlist the agents\n  anima chat %s\ttalk with it\n  anima demo\trun one complete example\n", who)))
 	})
 }
 
@@ -279,7 +279,7 @@ func (a *app) traces(v upView) string {
 	case v.Jaeger == "":
 		return v.Traces
 	default:
-		return v.Traces + ", to look at on " + v.Jaeger
+		return v.Traces + ", shown by " + v.Jaeger
 	}
 }
 

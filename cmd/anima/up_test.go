@@ -164,7 +164,7 @@ func TestBanner(t *testing.T) {
 	m := newMachine(t)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	out := &stopAt{text: "see the whole story", stop: cancel}
+	out := &stopAt{text: "run one complete example", stop: cancel}
 	if code := run(ctx, []string{"up"}, m.app(nil, out, &bytes.Buffer{})); code != exitOK {
 		t.Errorf("exit %d", code)
 	}

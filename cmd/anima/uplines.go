@@ -18,7 +18,7 @@ func (s *suite) turns(ctx context.Context, w io.Writer) {
 	watched := []api.Subject{api.LoopPersist{}.Subject(), api.LoopEnd{}.Subject()}
 	after, err := s.bus.LastEvents(ctx, watched...)
 	if err != nil {
-		s.log.Warn("turns are not shown", "err", err)
+		s.log.Warn("last events not read, no turn lines are printed", "err", err)
 		return
 	}
 	err = s.bus.Events(ctx, after, func(m bus.Stored) error {
@@ -28,7 +28,7 @@ func (s *suite) turns(ctx context.Context, w io.Writer) {
 		return nil
 	}, watched...)
 	if err != nil && ctx.Err() == nil {
-		s.log.Warn("turns are not shown any more", "err", err)
+		s.log.Warn("reading events failed, no further turn lines are printed", "err", err)
 	}
 }
 

@@ -153,7 +153,7 @@ func (v *viewer) say(l live) {
 		v.stale = false
 		if v.said.Len() > 0 {
 			v.said.Reset()
-			v.remark(join("the answer begins anew, the words above do not count", l.note))
+			v.remark(join("the model call is repeated, the text above is void", l.note))
 		} else if l.note != "" {
 			v.remark(l.note)
 		}
@@ -414,7 +414,7 @@ func (v *viewer) complete(t api.Turn) {
 func (v *viewer) late(text string) {
 	whole := strings.TrimSpace(text)
 	if whole != strings.TrimSpace(v.before.said) {
-		v.remark("words of the turn before were lost on the way; its whole text is")
+		v.remark("pieces of the previous turn's text were lost; its whole text is")
 		v.write(whole)
 		v.newLine()
 	}
@@ -429,7 +429,7 @@ func (v *viewer) rest(text string) {
 	case strings.HasPrefix(whole, have) && !v.closed:
 		v.write(whole[len(have):])
 	default:
-		v.remark("words were lost on the way; the whole text is")
+		v.remark("pieces of the text were lost; the whole text is")
 		v.write(whole)
 	}
 	v.newLine()

@@ -109,7 +109,7 @@ func TestViewerShowsPiecesFirst(t *testing.T) {
 		"words of the turn before are lost": {
 			"whole",
 			[]any{begin, 1, say("r.1", 1, "wh"), start, 3, end, 4, say("r.2", 4, "wh"), persist1, execute2, 5, persist2, over, 6},
-			"wh\n" + called + "wh\n  (words of the turn before were lost on the way; its whole text is)\nwhole\nole\n" + tail,
+			"wh\n" + called + "wh\n  (pieces of the previous turn's text were lost; its whole text is)\nwhole\nole\n" + tail,
 		},
 		"no word of it came": {
 			"whole", []any{begin, 1, think("r.1", 1), persist1, over, 6}, "whole\n" + tail,
@@ -117,7 +117,7 @@ func TestViewerShowsPiecesFirst(t *testing.T) {
 		"another owner asks again": {
 			"",
 			[]any{begin, 1, say("r.1", 1, "zero"), 3, think("r.1", 3), anew, say("r.1", 3, "whole"), execute1, 4, over, 5},
-			"zero\n  (the answer begins anew, the words above do not count)\nwhole\n" + tail,
+			"zero\n  (the model call is repeated, the text above is void)\nwhole\n" + tail,
 		},
 		"the connection broke": {
 			"", []any{begin, 1, say("r.1", 1, "who"), "!", say("r.1", 1, "le"), execute1, 2, over, 3}, "who\nle\n" + tail,
@@ -146,13 +146,13 @@ func TestViewer(t *testing.T) {
 		"before its turn begins":    {"", []any{"one", " two", execute, persist, end}, "one two\n" + tail},
 		"nothing came":              {"", []any{execute, persist, end}, "one two\n" + tail},
 		"the end is lost":           {"", []any{execute, "one", persist, end}, "one two\n" + tail},
-		"the middle is lost":        {"", []any{execute, "o", " two", persist, end}, "o two\n  (words were lost on the way; the whole text is)\none two\n" + tail},
+		"the middle is lost":        {"", []any{execute, "o", " two", persist, end}, "o two\n  (pieces of the text were lost; the whole text is)\none two\n" + tail},
 		"a turn of the past":        {"one two", []any{execute, start, persist, end}, "one two\n  → exec {\"a\":1}\n" + tail},
-		"the call is made again":    {"", []any{execute, "zero", "~one", " two", end}, "zero\n  (the answer begins anew, the words above do not count)\none two\n" + tail},
+		"the call is made again":    {"", []any{execute, "zero", "~one", " two", end}, "zero\n  (the model call is repeated, the text above is void)\none two\n" + tail},
 		"again before any word":     {"", []any{execute, "~one two", end}, "one two\n" + tail},
-		"the connection broke":      {"", []any{execute, "one", "!", "one", " two", end}, "one\n  (the answer begins anew, the words above do not count)\none two\n" + tail},
+		"the connection broke":      {"", []any{execute, "one", "!", "one", " two", end}, "one\n  (the model call is repeated, the text above is void)\none two\n" + tail},
 		"broke, and nothing more":   {"", []any{execute, "one", "!", end}, "one\n two\n" + tail},
-		"words after the tool":      {"", []any{execute, start, "late", end}, "  → exec {\"a\":1}\n  (words were lost on the way; the whole text is)\none two\n" + tail},
+		"words after the tool":      {"", []any{execute, start, "late", end}, "  → exec {\"a\":1}\n  (pieces of the text were lost; the whole text is)\none two\n" + tail},
 		"what steers a terminal":    {"", []any{execute, "one\x1b two", api.LoopEnd{Response: "one\x1b two", Turns: 1}}, "one\uFFFD two\n" + tail},
 		"another run took it in":    {"", []any{api.LoopEnd{Fate: api.FateMerged, Into: "x"}}, ""},
 		"a result of several lines": {"", []any{api.ToolEnd{ToolName: "exec", Outcome: "ok", Result: "a\nb\n", Duration: 7}}, "  ← exec ok (7ms)\n      a\n      b\n"},
@@ -172,7 +172,7 @@ func TestViewer(t *testing.T) {
 	note.Discard = true
 	v.piece(liveOf(t, api.StreamDelta{Turn: "r.1", Content: "ab"}))
 	v.piece(liveOf(t, note))
-	if got, want := out.String(), "  (the provider asks to wait 3 s)\nab\n  (the answer begins anew, the words above do not count: the provider asks to wait 3 s)\n"; got != want {
+	if got, want := out.String(), "  (the provider asks to wait 3 s)\nab\n  (the model call is repeated, the text above is void: the provider asks to wait 3 s)\n"; got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 }

@@ -10,16 +10,16 @@ import (
 
 type sessionWatchCmd struct {
 	Session string `arg:"" help:"The session, or an agent: its main session."`
-	All     bool   `help:"From the session's first event; default is from the beginning of its last run."`
-	After   uint64 `help:"Only what follows this sequence number."`
+	All     bool   `help:"Start with the session's first event; default is the beginning of its last run."`
+	After   uint64 `help:"Only events after this sequence number."`
 }
 
 // Help returns the text that --help prints below the usage.
 func (sessionWatchCmd) Help() string {
-	return `What began each run, the words of the model as they come, the tool calls with their
-arguments and results, and what it cost. It goes on until it is interrupted, also
-over the server's restart. With -o json it prints the events, one a line; what is
-live only (thinking, stream_delta) has no seq.
+	return `Shows the input of each run, the text of the model as it arrives, the tool calls with
+their arguments and results, and the cost. The command runs until it is interrupted
+and reconnects after a restart of the server. With -o json it prints the events, one
+per line; events that are not stored (thinking, stream_delta) have no seq.
 
 Examples:
   anima session watch lucky
@@ -44,7 +44,7 @@ func (c sessionWatchCmd) Run(ctx context.Context, a *app) error {
 	}
 	w.after = max(w.after, c.After)
 	if a.cli.Output != outputJSON && a.interactive() {
-		fmt.Fprintf(a.Err, "session %s; ctrl-c ends\n", w.session)
+		fmt.Fprintf(a.Err, "session %s; ctrl-c exits\n", w.session)
 	}
 	if err := w.follow(ctx); ctx.Err() == nil {
 		return err
@@ -63,7 +63,7 @@ func sessionOf(ctx context.Context, b *bus.Bus, name string) (string, error) {
 	if api.CodeOf(agentErr) == api.NotFound {
 		return "", &api.Error{
 			Code: api.NotFound, Message: "there is no session and no agent " + name,
-			Next: "anima session list and anima agent list show the ones there are",
+			Next: "anima session list and anima agent list show the existing ones",
 		}
 	}
 	return g.Session, agentErr

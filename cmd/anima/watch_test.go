@@ -80,12 +80,12 @@ func TestSendSurvivesRestart(t *testing.T) {
 	text.says("→ check_credits")
 	asJSON.says("tool_end")
 	u.stop()
-	text.says("the server is away")
+	text.says("the server cannot be reached")
 	m.up()
 	if code := text.code(); code != exitOK {
 		t.Fatalf("exit %d\n%s%s", code, text.out.text(), text.err.text())
 	}
-	text.says("the server is back")
+	text.says("reconnected")
 	for _, want := range []string{"First the money.", "→ check_credits", "← check_credits ok", "That took its time.", "2 turns"} {
 		if n := strings.Count(text.out.text(), want); n != 1 {
 			t.Errorf("it says %q %d times, want once:\n%s", want, n, text.out.text())
@@ -127,8 +127,8 @@ func TestSendServerStaysAway(t *testing.T) {
 	if code := b.code(); code != exitUnavailable {
 		t.Fatalf("exit %d\n%s%s", code, b.out.text(), b.err.text())
 	}
-	b.says("did not come back within 20s")
-	b.says("goes on when the server does")
+	b.says("could not be reached again within 20s")
+	b.says("continues when the server is back")
 }
 
 // TestEndAsTheConnectionBreaks checks that a use that has completed is not repeated when
@@ -210,7 +210,7 @@ func TestChatPiped(t *testing.T) {
 	m := newMachine(t)
 	m.up()
 	r := m.run("hello\n\n/session\n/new\nwork\n/history 1\n/help\n/quit\nnot sent\n", "chat", "lucky")
-	for _, want := range []string{"> hello\nI read: hello\n", "session lucky-main: 1 turns", "> work\n", "First the file.\n", "  → write_file", "Counted: 3", "/quit            leave"} {
+	for _, want := range []string{"> hello\nI read: hello\n", "session lucky-main: 1 turns", "> work\n", "First the file.\n", "  → write_file", "Counted: 3", "/quit            exit"} {
 		if r.code != exitOK || r.err != "" || !strings.Contains(r.out, want) {
 			t.Errorf("exit %d, it says\n%s%s\nwant %q", r.code, r.out, r.err, want)
 		}
@@ -254,7 +254,7 @@ func TestChatOnATerminal(t *testing.T) {
 	p.answer("lucky> ", "slow\r")
 	p.sees("check_credits ok")
 	p.answer("", "\x03\x03")
-	if code := p.code(); code != exitOK || strings.Contains(p.text(), "no end after") {
+	if code := p.code(); code != exitOK || strings.Contains(p.text(), "did not end within") {
 		t.Errorf("left: exit %d\n%s", code, p.text())
 	}
 	until(t, func() []api.Turn { return asked[api.Turns](m, "turn", "list", "lucky", "--limit", "1").Turns }, func(last []api.Turn) bool {
@@ -273,7 +273,7 @@ func TestUpShowsTurns(t *testing.T) {
 			args = append(args, "--quiet")
 		}
 		p := sitting(t, m, true, args...)
-		p.sees("see the whole story")
+		p.sees("run one complete example")
 		m.cli("session", "send", "lucky", "work")
 		if !quiet {
 			p.sees(`UTC  lucky  turn 1 by creator "work"  write_file  $`)

@@ -44,7 +44,7 @@ func isTerminal(f *os.File) (yes bool) {
 }
 
 // errLeft is the error for a dialogue that the user ends before the last answer.
-var errLeft = &api.Error{Code: api.Invalid, Message: "ended before the last answer; nothing was written", Next: "run it again, or give the answers as flags: anima init --help"}
+var errLeft = &api.Error{Code: api.Invalid, Message: "the dialogue was cancelled; nothing was written", Next: "run the command again, or give the answers as flags: anima init --help"}
 
 // talk runs f with a dialogue. It returns errLeft if the user ends the dialogue early.
 func (t *terminal) talk(ctx context.Context, f func(*dialogue) error) error {
@@ -197,27 +197,27 @@ func (c initCmd) ask(ctx context.Context, a *app, t *terminal, v initView, all *
 		}
 	}
 	return t.talk(ctx, func(d *dialogue) error {
-		fmt.Fprintf(d, "This makes %s, the file that an agent is born from. Ctrl-c ends it, and nothing is written.\n\n", c.File)
+		fmt.Fprintf(d, "This writes %s, the file that an agent is created from. Ctrl-c exits, and nothing is written.\n\n", c.File)
 		v.found(d)
 		for _, q := range []struct {
 			wanted bool
 			about  string
 			ask    func() error
 		}{
-			{name, "What is its name? Letters, digits and -.", func() error {
+			{name, "What is the agent's name? Letters, digits and -.", func() error {
 				return d.ask("name: ", &f.Name, judged(func(w *loop.AgentFile, s string) { w.Name = s }))
 			}},
-			{genesis, "Who is it, and what is it for? This is its genesis prompt. A line with only a dot ends it.", func() error {
+			{genesis, "What are its identity and its purpose? This is the genesis prompt. A line with only a dot ends it.", func() error {
 				return d.lines(&f.Genesis, judged(func(w *loop.AgentFile, s string) { w.Genesis = s }))
 			}},
-			{creator, "Your address, if it shall know its creator; enter leaves it out.", func() error {
+			{creator, "What is the address of its creator? Enter omits it.", func() error {
 				return d.ask("creator: ", &f.Creator, judged(func(w *loop.AgentFile, s string) { w.Creator = s }))
 			}},
-			{message, "What do you tell it at its birth? Enter leaves it out.", func() error {
+			{message, "What is the message of its creator for the first turn? Enter omits it.", func() error {
 				return d.ask("message: ", &f.Message, judged(func(w *loop.AgentFile, s string) { w.Message = s }))
 			}},
-			{autonomy, "An autonomous agent wakes by itself a minute after it had nothing to do, and spends money then.", func() (err error) {
-				f.Autonomy, err = d.agree("Shall it be autonomous?")
+			{autonomy, "An autonomous agent is woken a minute after it had no more work, and its runs cost money.", func() (err error) {
+				f.Autonomy, err = d.agree("Make the agent autonomous?")
 				return err
 			}},
 			{model, "", func() (err error) {
@@ -241,7 +241,7 @@ func (c initCmd) ask(ctx context.Context, a *app, t *terminal, v initView, all *
 		if err := d.confirm(c.File, *f); err != nil || *all.fund != "" || !a.running() {
 			return err
 		}
-		yes, err := d.agree("An anima is running: make it there, with five dollars of play money?")
+		yes, err := d.agree("An anima is running: create the agent there, with $5 of test credits?")
 		if yes {
 			*all.fund = "5"
 		}

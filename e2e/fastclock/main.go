@@ -57,7 +57,7 @@ func changes(speed int) []change {
 }
 
 func main() {
-	speed := flag.Int("speed", 60, "seconds of the program in a second")
+	speed := flag.Int("speed", 60, "seconds of the program's clock in a second")
 	out := flag.String("o", "", "folder for the overlay")
 	flag.Parse()
 	if err := write(*speed, *out); err != nil {
@@ -69,11 +69,11 @@ func main() {
 func write(speed int, out string) error {
 	switch {
 	case runtime.GOOS != "linux" || runtime.GOARCH != "amd64":
-		return fmt.Errorf("it changes the clock of linux/amd64, not of %s/%s", runtime.GOOS, runtime.GOARCH)
+		return fmt.Errorf("the fast clock supports linux/amd64, not %s/%s", runtime.GOOS, runtime.GOARCH)
 	case speed < 1 || speed > 1000:
 		return fmt.Errorf("-speed %d: want 1 to 1000", speed)
 	case out == "":
-		return errors.New("-o names the folder")
+		return errors.New("no output folder: give -o")
 	}
 	out, err := filepath.Abs(out)
 	if err != nil {
@@ -96,7 +96,7 @@ func write(speed int, out string) error {
 				return err
 			}
 			if n := strings.Count(string(old), c.from); n != 1 {
-				return fmt.Errorf("%s has %q %d times, want once: %s is another Go", path, c.from, n, runtime.Version())
+				return fmt.Errorf("%s has %q %d times, want once: %s is not supported", path, c.from, n, runtime.Version())
 			}
 			text = strings.Replace(string(old), c.from, c.to, 1)
 		}

@@ -153,7 +153,7 @@ func (l *load) follow(ctx context.Context) {
 		return nil
 	}, api.LoopEnd{}.Subject())
 	if ctx.Err() == nil {
-		l.log.Error("cannot follow", "err", err)
+		l.log.Error("reading events failed", "err", err)
 	}
 }
 

@@ -51,19 +51,19 @@ func run(ctx context.Context) error {
 	l := &load{ends: map[string]*end{}, runs: map[string]int{}, stop: make(chan struct{})}
 	flag.StringVar(&l.name, "name", "load", "prefix of its agents' names")
 	length := flag.Duration("for", 20*time.Second, "how long messages are sent")
-	agents := flag.Int("agents", 16, "agents, each with one message under way")
+	agents := flag.Int("agents", 16, "number of agents, each with one message in progress")
 	flag.StringVar(&l.text, "text", "one tool", "the message; {peer} stands for another agent's address")
 	flag.DurationVar(&l.patience, "patience", 90*time.Second, "how long a message may take before it counts as lost")
-	flag.DurationVar(&l.late, "late", 10*time.Second, "a run that takes longer counts as late: somebody had to take it up again")
+	flag.DurationVar(&l.late, "late", 10*time.Second, "a run that takes longer counts as late: another owner has resumed it")
 	mode := flag.String("mode", "turns", "turns, or router: model calls alone")
-	stop := flag.Bool("stop", false, "tell the load that is process 1 here to send no more, and nothing else")
-	apart := flag.Bool("apart", false, "place the leaders of the queue of runs and of its durable apart, and nothing else")
+	stop := flag.Bool("stop", false, "only tell the load that is process 1 here to send no further messages")
+	apart := flag.Bool("apart", false, "only move the leaders of the queue of runs and of its durable to different servers")
 	flag.Parse()
 	if *stop {
 		return syscall.Kill(1, syscall.SIGUSR1)
 	}
 	if *agents < 1 || *mode != "turns" && *mode != "router" {
-		return errors.New("-agents is at least 1, -mode is turns or router")
+		return errors.New("want -agents of at least 1, and -mode turns or router")
 	}
 	told := make(chan os.Signal, 1)
 	signal.Notify(told, syscall.SIGUSR1)
@@ -108,7 +108,7 @@ func run(ctx context.Context) error {
 	}
 	fmt.Println(string(line))
 	if !sum.ok() {
-		return errors.New("something was lost, failed or paid twice")
+		return errors.New("messages were lost, failed or paid twice")
 	}
 	return nil
 }

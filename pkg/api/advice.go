@@ -9,11 +9,11 @@ func Advice(e *Error) string {
 	}
 	switch e.Reason {
 	case ReasonInsufficient:
-		return "give the agent money: anima agent fund NAME 5"
+		return "fund the agent: anima agent fund NAME 5"
 	case ReasonLimit:
-		return "try again later; anima status shows what waits"
+		return "try again later; anima status shows the waiting work"
 	case ReasonNoModel:
-		return "anima model list says which models can be used, and why others cannot"
+		return "anima model list shows which models can be used, and why the others cannot"
 	case ReasonTooLong, ReasonTooLarge:
 		return "send less at once, or put the long part into a file of the agent's folder"
 	case ReasonProvider, ReasonAttempts, ReasonTimeout:
@@ -21,7 +21,7 @@ func Advice(e *Error) string {
 	case ReasonAuth, ReasonQuota, ReasonEndpoint:
 		return "correct the provider's key or address and start anima again; docs/config.md lists the settings"
 	case ReasonRefused:
-		return "the message is the provider's; anima session events SESSION shows what was asked"
+		return "the message is the provider's; anima session events SESSION shows the request"
 	case ReasonBusy, ReasonTooSlow:
 		return "try again in a moment"
 	case ReasonNoAnswer, ReasonPolicy:
@@ -29,7 +29,7 @@ func Advice(e *Error) string {
 	case ReasonCancelled, ReasonExpired:
 		return "send the message again if it is still wanted: anima session send NAME"
 	case ReasonCostCap:
-		return "anima goal list shows the goal and what it has cost"
+		return "anima goal list shows the goal and its cost"
 	case ReasonTerminated, ReasonOverflow:
 		return "begin another session: anima session create NAME"
 	case ReasonNoSpace:
@@ -37,20 +37,20 @@ func Advice(e *Error) string {
 	case ReasonKeyTaken:
 		return "use another id for another request"
 	case FinishLength, FinishFilter, FinishRefusal, FinishEmpty, FinishRepetition:
-		return "say it differently and send it again; anima turn list shows what the model answered"
+		return "rephrase the message and send it again; anima turn list shows the model's answer"
 	}
 	switch e.Code {
 	case Invalid:
-		return "correct it and try again; anima COMMAND --help and docs/http.md say what is accepted"
+		return "correct the request and try again; anima COMMAND --help and docs/http.md describe the accepted input"
 	case NotFound:
-		return "look for what there is: anima agent list, anima session list"
+		return "check the id against the existing ones: anima agent list, anima session list"
 	case Conflict:
-		return "look at it as it is now, then decide again: anima status"
+		return "check the current state, then try again: anima status"
 	case Denied:
-		return "anima policy decisions says what was refused, and why"
+		return "anima policy decisions shows the refused calls and the reasons"
 	case Unavailable:
-		return "try again in a moment; anima status shows what does not answer"
+		return "try again in a moment; anima status shows which services do not answer"
 	case Internal:
 	}
-	return "see the log of the service that answered; anima status shows which are there"
+	return "see the log of the service that answered; anima status shows which services are running"
 }

@@ -27,7 +27,7 @@ func PageLimit(limit, otherwise int) (int, error) {
 	case limit == 0:
 		return otherwise, nil
 	case limit < 0 || limit > MaxPage:
-		return 0, &Error{Code: Invalid, Message: fmt.Sprintf("a limit of %d", limit), Next: fmt.Sprintf("ask for 1 to %d", MaxPage)}
+		return 0, &Error{Code: Invalid, Message: fmt.Sprintf("limit %d is out of range", limit), Next: fmt.Sprintf("ask for 1 to %d", MaxPage)}
 	}
 	return limit, nil
 }

@@ -133,7 +133,7 @@ func (k *Bucket[T]) Take(ctx context.Context, key string, v T, ttl time.Duration
 		}
 		// The key was removed or replaced concurrently, between two reads.
 	}
-	return 0, held, api.Errorf(api.Conflict, "key %s moved on", key)
+	return 0, held, api.Errorf(api.Conflict, "key %s was changed concurrently", key)
 }
 
 // takes is the number of tries of [Bucket.Take] when the key changes concurrently.
@@ -321,7 +321,7 @@ func (k *Bucket[T]) Watch(ctx context.Context, pattern string, ready func(), han
 		if err == nil {
 			continue
 		}
-		k.bus.log.Warn("cannot watch, trying again", "pattern", pattern, "err", err)
+		k.bus.log.Warn("watch failed, retrying", "pattern", pattern, "err", err)
 		if err := pause(ctx, backoff(try, 50*time.Millisecond, time.Second)); err != nil {
 			return err
 		}
@@ -365,7 +365,7 @@ func (k *Bucket[T]) watch(ctx context.Context, pattern string, shown func(), han
 			}
 			v, err := entry[T](e)
 			if err != nil {
-				k.bus.log.Error("unreadable entry", "key", e.Key(), "err", err)
+				k.bus.log.Error("entry cannot be decoded, skipped", "key", e.Key(), "err", err)
 				continue
 			}
 			if err := handle(v); err != nil {
@@ -390,13 +390,13 @@ func (k *Bucket[T]) failure(key string, err error) error {
 	if e, ok := errors.AsType[*jetstream.APIError](err); ok {
 		switch e.ErrorCode {
 		case codeWrongLast, codeWrongLastBusy:
-			return api.Errorf(api.Conflict, "key %s moved on", key)
+			return api.Errorf(api.Conflict, "key %s exists or was changed", key)
 		default:
 		}
 	}
 	switch {
 	case errors.Is(err, jetstream.ErrKeyExists), errors.Is(err, jetstream.ErrKeyRevisionMismatch):
-		return api.Errorf(api.Conflict, "key %s moved on", key)
+		return api.Errorf(api.Conflict, "key %s exists or was changed", key)
 	case errors.Is(err, jetstream.ErrKeyNotFound), errors.Is(err, jetstream.ErrKeyDeleted):
 		return api.Errorf(api.NotFound, "no key %s", key)
 	case passing(err):

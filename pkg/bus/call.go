@@ -125,13 +125,13 @@ func unanswered(ctx context.Context, s api.Subject, answer *nats.Msg, err error)
 	switch {
 	case errors.Is(err, nats.ErrNoResponders):
 		return true, &api.Error{
-			Code: api.Unavailable, Reason: api.ReasonNoAnswer, Message: "no " + string(s.Owner) + " service is there to answer " + s.Name,
+			Code: api.Unavailable, Reason: api.ReasonNoAnswer, Message: "no " + string(s.Owner) + " service is running to answer " + s.Name,
 			Next: "start it, or wait until it is ready", RetryAfter: 1000,
 		}
 	case errors.Is(err, errRefused):
 		return true, &api.Error{
-			Code: api.Unavailable, Reason: api.ReasonNoAnswer, Message: "NATS does not let this service ask " + string(s.Owner) + " " + s.Name,
-			Next: "bring the accounts.conf of this release to its servers", RetryAfter: 1000,
+			Code: api.Unavailable, Reason: api.ReasonNoAnswer, Message: "NATS does not permit this service to request " + string(s.Owner) + " " + s.Name,
+			Next: "install the accounts.conf of this release on the NATS servers", RetryAfter: 1000,
 		}
 	case answer != nil:
 		return answer.Header.Get(headerRefused) != "", err
@@ -165,7 +165,7 @@ func answerError(m *nats.Msg) error {
 func errorMsg(reply string, err error) *nats.Msg {
 	e := api.Wire(err)
 	if e.Code == api.Internal && errors.Is(err, context.DeadlineExceeded) {
-		e = &api.Error{Code: api.Unavailable, Message: "not finished in time", Next: "try again", RetryAfter: 1000}
+		e = &api.Error{Code: api.Unavailable, Message: "the request was not finished in time", Next: "try again", RetryAfter: 1000}
 	}
 	msg := nats.NewMsg(reply)
 	msg.Header.Set(micro.ErrorCodeHeader, string(e.Code))

@@ -199,7 +199,7 @@ func (c *Conn) options(l *link, wait bool) ([]nats.Option, error) {
 				subject = s.Subject
 			}
 			if errors.Is(err, nats.ErrPermissionViolation) {
-				log.Error("nats refuses this user; its permissions are generated from api.AccessOf", "err", err)
+				log.Error("nats permission denied for this user, its permissions are generated from api.AccessOf", "err", err)
 				l.refusals.tell(err)
 				return
 			}
@@ -215,7 +215,7 @@ func (c *Conn) options(l *link, wait bool) ([]nats.Option, error) {
 				log.Warn("nats disconnected", "err", err)
 			}
 		}),
-		nats.ReconnectHandler(func(nc *nats.Conn) { log.Info("nats connected again", "server", nc.ConnectedServerName()) }),
+		nats.ReconnectHandler(func(nc *nats.Conn) { log.Info("nats reconnected", "server", nc.ConnectedServerName()) }),
 		nats.LameDuckModeHandler(func(*nats.Conn) { c.move(l) }),
 		nats.ClosedHandler(func(*nats.Conn) {
 			c.mu.Lock()
@@ -239,7 +239,7 @@ func (c *Conn) options(l *link, wait bool) ([]nats.Option, error) {
 	if c.d.NKey != "" {
 		pair, err := nkeys.FromSeed([]byte(c.d.NKey))
 		if err != nil {
-			return nil, errors.New("the NATS nkey is no seed: it is one line that begins with SU") // the error must not contain the seed
+			return nil, errors.New("the NATS nkey is not a seed: use one line that begins with SU") // the error must not contain the seed
 		}
 		public, err := pair.PublicKey()
 		if err != nil {
@@ -261,20 +261,20 @@ func (c *Conn) move(l *link) {
 	l.moving = true
 	c.moves.Go(func() {
 		from := l.nc.ConnectedServerName()
-		c.d.Log.Info("nats server is leaving, moving to another", "server", from)
+		c.d.Log.Info("nats server is shutting down, connecting to another server", "server", from)
 		next := c.elsewhere(from)
 		c.mu.Lock()
 		l.moving = false
 		if next == nil {
 			c.mu.Unlock()
-			c.d.Log.Warn("no other nats server, staying until this one is back", "server", from)
+			c.d.Log.Warn("no other nats server available, keeping the connection", "server", from)
 			return
 		}
 		c.now = next
 		last := l.holders == 0
 		c.mu.Unlock()
 		l.over()
-		c.d.Log.Info("nats moved", "server", next.nc.ConnectedServerName())
+		c.d.Log.Info("nats connection moved to another server", "server", next.nc.ConnectedServerName())
 		if last {
 			l.leave()
 		}

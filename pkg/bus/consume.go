@@ -80,7 +80,7 @@ func On[M api.Message](handle func(context.Context, M) error, how ...Consuming) 
 			return fmt.Errorf("on %s: %w", d.subject.All(), err)
 		}
 		if err := d.renew(s.work); err != nil {
-			s.bus.log.Warn("what was in hand comes when its ack wait is over", "subject", d.subject.All(), "err", err)
+			s.bus.log.Warn("unsettled messages not released, they are redelivered after the ack wait", "subject", d.subject.All(), "err", err)
 		}
 		taking, stop := context.WithCancel(s.work)
 		s.consumers = append(s.consumers, stop)

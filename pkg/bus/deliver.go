@@ -211,14 +211,14 @@ func (d *delivery) next(taking context.Context, s *server) (jetstream.Msg, bool)
 				s.fail(err)
 				return nil, false
 			}
-			d.bus.log.Warn("cannot fetch, trying again", "subject", d.subject.All(), "err", err)
+			d.bus.log.Warn("fetch failed, retrying", "subject", d.subject.All(), "err", err)
 		}
 		d.iter.Stop()
 		if d.line.left.Err() == nil && pause(taking, backoff(try, 50*time.Millisecond, time.Second)) != nil {
 			return nil, false
 		}
 		if err := d.open(taking); err != nil {
-			d.bus.log.Warn("cannot bind to the durable, trying again", "subject", d.subject.All(), "err", err)
+			d.bus.log.Warn("binding to the durable failed, retrying", "subject", d.subject.All(), "err", err)
 		}
 	}
 }
@@ -271,7 +271,7 @@ func (d *delivery) runLane(taking context.Context, lane string, room chan struct
 func (d *delivery) handBack(msg jetstream.Msg) {
 	defer d.forget(msg)()
 	if err := msg.Nak(); err != nil {
-		d.bus.log.Warn("cannot hand a message back, it comes after the ack wait", "subject", d.subject.Template(), "err", err)
+		d.bus.log.Warn("message not returned, it is redelivered after the ack wait", "subject", d.subject.Template(), "err", err)
 	}
 }
 
@@ -334,7 +334,7 @@ func (d *delivery) process(work context.Context, msg jetstream.Msg, err error, h
 	}
 	if err == nil && d.how.MaxDeliver > 0 && meta.Delivered > 2*d.how.MaxDeliver {
 		// No delivery was settled: the handler crashes the process or does not return.
-		err = &api.Error{Code: api.Invalid, Message: "delivered too often and never settled"}
+		err = &api.Error{Code: api.Invalid, Message: "the message exceeded its delivery limit and was never settled"}
 	}
 	if err == nil {
 		err = guarded(func() error { return handle(ctx) })
@@ -372,10 +372,10 @@ func (d *delivery) settle(ctx context.Context, msg jetstream.Msg, meta Meta, err
 		if code == api.Conflict {
 			level = d.bus.log.DebugContext // another replica has it, which is normal
 		}
-		level(ctx, "message comes back", "subject", d.subject.Template(), "msg_id", meta.ID, "wait", wait.String(), "err", err)
+		level(ctx, "message will be redelivered", "subject", d.subject.Template(), "msg_id", meta.ID, "wait", wait.String(), "err", err)
 		ack = msg.NakWithDelay(wait)
 	}
 	if ack != nil {
-		d.bus.log.WarnContext(ctx, "message not settled, it will come again", "subject", d.subject.Template(), "msg_id", meta.ID, "err", ack)
+		d.bus.log.WarnContext(ctx, "message not settled, it will be redelivered", "subject", d.subject.Template(), "msg_id", meta.ID, "err", ack)
 	}
 }

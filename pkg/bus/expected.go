@@ -29,7 +29,7 @@ func (b *Bus) Unexpected(ctx context.Context) (faults []string, server time.Time
 		got := info.Config
 		if !slices.Equal(got.Subjects, want.Subjects) || got.Retention != want.Retention || got.MaxAge != want.MaxAge ||
 			got.MaxMsgsPerSubject != wanted(want.MaxMsgsPerSubject) || got.Discard != want.Discard || got.Storage != want.Storage {
-			faults = append(faults, "the stream "+want.Name+" is configured otherwise than the services make it")
+			faults = append(faults, "the stream "+want.Name+" has a different configuration than the services create")
 		}
 		// Events are only deleted by age, the oldest first, so a gap is a loss. In a
 		// bucket a message replaces the previous ones of its subject.

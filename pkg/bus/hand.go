@@ -29,7 +29,7 @@ type until struct{ time.Time }
 type handKey struct{}
 
 // errStalled is the cause of the cancelled context of a handler that made no progress.
-var errStalled = &api.Error{Code: api.Unavailable, Message: "the handler made no progress", Next: "look for what it waited for in the log", RetryAfter: 1000}
+var errStalled = &api.Error{Code: api.Unavailable, Message: "the handler made no progress", Next: "see the log for the operation that it waited for", RetryAfter: 1000}
 
 // begin returns the context of the message's handler, which is cancelled when the handler
 // makes no progress. The caller calls the returned function when the handler has
@@ -107,7 +107,7 @@ func Within(ctx context.Context, d time.Duration) (done func()) {
 func (d *delivery) leave(msg jetstream.Msg) {
 	defer d.forget(msg)()
 	if err := msg.NakWithDelay(time.Second); err != nil {
-		d.bus.log.Warn("cannot hand a message back, it comes after the ack wait", "subject", d.subject.Template(), "err", err)
+		d.bus.log.Warn("message not returned, it is redelivered after the ack wait", "subject", d.subject.Template(), "err", err)
 	}
 }
 
@@ -137,7 +137,7 @@ func (d *delivery) keepAlive(ctx context.Context) {
 		}
 		for _, m := range d.working() {
 			if err := m.InProgress(); err != nil && !errors.Is(err, jetstream.ErrMsgAlreadyAckd) {
-				d.bus.log.Warn("cannot say that a message is in progress", "subject", m.Subject(), "err", err)
+				d.bus.log.Warn("ack wait of a message not extended", "subject", m.Subject(), "err", err)
 			}
 		}
 	}
@@ -152,7 +152,7 @@ func (d *delivery) working() []jetstream.Msg {
 	for m, h := range d.held {
 		hangs, first := h.hangs(d.how.Patience, time.Now())
 		if first {
-			d.bus.log.Error("a handler made no progress, its message goes to another replica", "subject", d.subject.Template(), "key", lastToken(m.Subject()))
+			d.bus.log.Error("handler made no progress, its message will be redelivered", "subject", d.subject.Template(), "key", lastToken(m.Subject()))
 		}
 		if hangs && d.how.InOrder {
 			d.hung[m.Subject()] = true

@@ -17,7 +17,7 @@ const Operator = "operator"
 const inboxes = "_INBOX"
 
 // NotPermitted is the log message of a guarded bus that refused to publish.
-const NotPermitted = "a service sends what it may not"
+const NotPermitted = "service publishes on a subject without permission"
 
 // Permissions are the subjects that a user may publish to and subscribe to. The servers
 // refuse all others.

@@ -197,7 +197,7 @@ func TestPermissions(t *testing.T) {
 	} {
 		brief, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
 		err := question(brief)
-		if cancel(); api.ReasonOf(err) != api.ReasonNoAnswer || !strings.Contains(err.Error(), "does not let") {
+		if cancel(); api.ReasonOf(err) != api.ReasonNoAnswer || !strings.Contains(err.Error(), "does not permit") {
 			t.Errorf("%s that NATS drops: %v, want reason %s", what, err, api.ReasonNoAnswer)
 		}
 	}

@@ -189,7 +189,7 @@ func (b *Bus) publishOnce(
 // read. The leader may have changed or be behind, and absence is no fact (ADR 11), so the
 // append is retried. If the message stays invisible, the stream never reached last, as
 // after a restore, and the caller must read the last sequence of the subject again.
-var errUnseen = api.Errorf(api.Conflict, "the stream stands elsewhere than expected")
+var errUnseen = api.Errorf(api.Conflict, "the last sequence of the stream is not the expected one")
 
 // maxUnseen is the number of tries that end with errUnseen, within about 1 s.
 const maxUnseen = 6
@@ -278,7 +278,7 @@ func parseSubject(subject string) (api.Subject, error) {
 			return s, nil
 		}
 	}
-	return api.Subject{}, fmt.Errorf("%q is not a subject of ours", subject)
+	return api.Subject{}, fmt.Errorf("%q is not a subject of the contracts", subject)
 }
 
 // bounded returns ctx with a timeout of [callTimeout] if it has no deadline, else of

@@ -108,7 +108,7 @@ func (b *Bus) Follow(ctx context.Context, after uint64, handle func(Stored) erro
 		case after > from:
 			try = 0
 		}
-		b.log.Warn("cannot follow, trying again", "subject", subjects[0], "err", err)
+		b.log.Warn("reading the stream failed, retrying", "subject", subjects[0], "err", err)
 		if err := pause(ctx, backoff(try, 50*time.Millisecond, time.Second)); err != nil {
 			return err
 		}

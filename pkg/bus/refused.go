@@ -7,7 +7,7 @@ import (
 )
 
 // errRefused is the error of a request whose subject the user may not publish to.
-var errRefused = errors.New("nats refuses this user the subject")
+var errRefused = errors.New("nats does not permit this user to publish on the subject")
 
 // refusals reports the requests that NATS has dropped because the user may not publish to
 // their subjects. The server reports such a message as an error of the connection, which

@@ -135,7 +135,7 @@ func (b *Bus) Serve(ctx context.Context, drain time.Duration, ready func(), rout
 	case <-done:
 	case <-draining.Done():
 		if work.Err() == nil {
-			b.log.Warn("drain time is over, handing back what is not done", "drain", drain.String())
+			b.log.Warn("drain time exceeded, returning unfinished messages", "drain", drain.String())
 		}
 	}
 	cancel(nil)
@@ -178,7 +178,7 @@ func attachOne(svc micro.Service, ln *line, e served) error {
 
 func (s *server) detach(at *attachment) {
 	if err := at.svc.Stop(); err != nil {
-		s.bus.log.Warn("discovery does not stop", "err", err)
+		s.bus.log.Warn("discovery not stopped", "err", err)
 	}
 	_ = at.control.Unsubscribe() // an error means that the connection is closed
 }
@@ -199,7 +199,7 @@ func (s *server) follow(stay context.Context) {
 			err = next.nc.FlushWithContext(deadline(stay))
 		}
 		if err != nil && stay.Err() == nil {
-			s.bus.log.Error("cannot take questions on the new connection", "err", err)
+			s.bus.log.Error("requests not accepted on the new connection", "err", err)
 			s.fail(err)
 		}
 		if err != nil {
@@ -376,7 +376,7 @@ func (b *Bus) send(ln *line, m *nats.Msg) {
 		err = now.nc.PublishMsg(m)
 	}
 	if err != nil {
-		b.log.Error("no answer sent", "err", err)
+		b.log.Error("answer not sent", "err", err)
 	}
 }
 

@@ -216,7 +216,7 @@ func (s *Streaming[Delta, Resp]) Close() { s.row.close() }
 
 // errUnheard is the error for a request that no server has begun: a server sends a
 // keep-alive when it begins one.
-var errUnheard = &api.Error{Code: api.Unavailable, Message: "no sign of life from the service", Next: "try again", RetryAfter: 1000}
+var errUnheard = &api.Error{Code: api.Unavailable, Message: "the service has not begun the request", Next: "try again", RetryAfter: 1000}
 
 // row reads the messages of one streamed reply, and repeats the request until a server
 // has begun it.
@@ -311,7 +311,7 @@ func (r *row) receive(ctx context.Context, begin bool) (m *nats.Msg, end bool, e
 					return nil, false, errUnheard
 				}
 				return nil, false, &api.Error{
-					Code: api.Unavailable, Message: "the service fell silent in the middle of its answer", Next: "try again", RetryAfter: 1000,
+					Code: api.Unavailable, Message: "the service stopped sending before its answer was complete", Next: "try again", RetryAfter: 1000,
 				}
 			case <-r.in.ready:
 				r.msgs = r.in.take()

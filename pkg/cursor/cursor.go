@@ -85,7 +85,7 @@ func placeOf(m bus.Stored) place { return place{int64(m.Sequence), m.At.UnixMicr
 
 // errElsewhere is the error of a cursor that is not of this stream. The cursor has been
 // reset.
-var errElsewhere = errors.New("the stream does not have what was read of it")
+var errElsewhere = errors.New("the stream does not have the message of the cursor")
 
 // Run applies events until ctx ends, and then returns nil. After a failure it continues
 // from the cursor, after a random pause that grows up to 5 s. If the stream does not
@@ -101,7 +101,7 @@ func (r *Reader[M]) Run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			break
 		}
-		r.Log.WarnContext(ctx, "reading is interrupted, going on from the cursor", "cursor", r.Name, "err", err)
+		r.Log.WarnContext(ctx, "reading failed, resuming from the cursor", "cursor", r.Name, "err", err)
 		if errors.Is(err, errElsewhere) {
 			continue
 		}

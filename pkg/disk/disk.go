@@ -72,8 +72,8 @@ func (r *Reserve) Check() error {
 	}
 	return &api.Error{
 		Code: api.Unavailable, Reason: api.ReasonNoSpace, RetryAfter: 10_000,
-		Message: fmt.Sprintf("the disk of the data folder is full: %d MiB are free, and %d MiB are kept for what is under way", s.Free/MiB, r.bytes/MiB),
-		Next:    "free space on it or enlarge it: no restart is needed; ANIMA_DISK_RESERVE sets what is kept",
+		Message: fmt.Sprintf("the disk of the data folder is full: %d MiB are free, and %d MiB are reserved for work in progress", s.Free/MiB, r.bytes/MiB),
+		Next:    "free space on it or enlarge it: no restart is needed; ANIMA_DISK_RESERVE sets the reserve",
 	}
 }
 

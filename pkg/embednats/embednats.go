@@ -170,7 +170,7 @@ func start(ctx context.Context, ns *server.Server, fatal <-chan string) error {
 	default:
 	}
 	if ended == nil && !ns.ReadyForConnections(time.Second) {
-		ended = errors.New("not ready; its log says why")
+		ended = errors.New("not ready; see its log")
 	}
 	return ended
 }
@@ -205,7 +205,7 @@ func (s *Server) Healthz() error {
 	ns, failed := s.ns, s.failed
 	s.mu.RUnlock()
 	if failed != "" {
-		return fmt.Errorf("nats server: nothing is stored: %s", failed)
+		return fmt.Errorf("nats server: writes fail: %s", failed)
 	}
 	h := ns.Healthz(nil)
 	if h.Error != "" {

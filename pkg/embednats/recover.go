@@ -44,7 +44,7 @@ func (s *Server) recover(ctx context.Context) {
 		for pause(ctx, lookAgain) && !s.again(ctx) {
 		}
 		if ctx.Err() == nil {
-			s.o.Log.Warn("nats server: stores again", "after", time.Since(began).Round(time.Millisecond).String())
+			s.o.Log.Warn("nats server: writes resumed", "after", time.Since(began).Round(time.Millisecond).String())
 		}
 	}
 }
@@ -53,7 +53,7 @@ func (s *Server) recover(ctx context.Context) {
 // folder cannot be written.
 func (s *Server) again(ctx context.Context) bool {
 	if err := disk.Write(s.o.Dir, enough); err != nil {
-		s.o.Log.Debug("nats server: its folder cannot be written", "err", err)
+		s.o.Log.Debug("nats server: folder cannot be written", "err", err)
 		return false
 	}
 	old := s.server()
@@ -70,7 +70,7 @@ func (s *Server) again(ctx context.Context) bool {
 	defer cancel()
 	if err := s.boot(ctx); err != nil {
 		if ctx.Err() == nil {
-			s.o.Log.Error("nats server: not started again, trying once more", "err", err)
+			s.o.Log.Error("nats server: restart failed, retrying", "err", err)
 		}
 		s.fail(err.Error())
 		return false

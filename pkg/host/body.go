@@ -27,7 +27,7 @@ func ReadBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, erro
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return nil, &api.Error{
 			Code: api.Invalid, Reason: api.ReasonTooSlow, Message: "the body did not arrive in time",
-			Next: "send it at once; ANIMA_HTTP_READ_TIMEOUT says how long it may take",
+			Next: "send it at once; ANIMA_HTTP_READ_TIMEOUT sets the time limit",
 		}
 	}
 	return nil, &api.Error{Code: api.Invalid, Message: "the body cannot be read: " + err.Error(), Next: "send it again"}

@@ -28,20 +28,20 @@ type Config struct {
 	NATSToken   config.Secret `env:"nats_token" help:"token for NATS"`
 	NATSCreds   string        `env:"nats_creds" help:"path of a NATS credentials file"`
 	NATSNKey    config.Secret `env:"nats_nkey" help:"seed of the service's NATS user"`
-	NATSCA      string        `env:"nats_ca" help:"path of the certificates that tls:// servers are checked against; empty: the machine's own"`
+	NATSCA      string        `env:"nats_ca" help:"path of the CA certificates for tls:// servers; empty: those of the system"`
 	Replicas    int           `env:"nats_replicas" help:"replicas of streams and of the coordination bucket: 1 or 3"`
 	Data        string        `env:"data" help:"folder for databases, keys and workspaces"`
-	DiskReserve int64         `env:"disk_reserve" help:"MiB of the data folder's disk that are kept free for what is under way: with less, nothing is accepted and no command is run; 0: 256, or a tenth of a smaller disk; -1: none"`
+	DiskReserve int64         `env:"disk_reserve" help:"MiB of the data folder's disk that are reserved for work in progress: with less free, no work is accepted and no command is run; 0: 256, or a tenth of a smaller disk; -1: none"`
 	DatabaseURL config.Secret `env:"database_url" help:"postgres://… for all services (a schema each); empty: an SQLite file each in the data folder"`
-	Migrate     string        `env:"migrate" oneof:"auto|wait" help:"who brings the schema up to date: auto, the service at its start; wait, somebody else (the argument migrate), and the service is not ready until then"`
-	AcceptLoss  string        `env:"accept_loss" help:"start although stores do not agree, and record what was lost: a time such as 2026-11-22T15:04:05Z, around which this holds for an hour (anima up --accept-loss says now)"`
-	Sync        string        `env:"sync" oneof:"always|interval" help:"when a write is on the disk: always, or interval (embedded NATS and SQLite only; a power cut may take the last two minutes)"`
+	Migrate     string        `env:"migrate" oneof:"auto|wait" help:"how the schema is migrated: auto, by the service at its start; wait, by a separate run with the argument migrate, and the service is not ready until then"`
+	AcceptLoss  string        `env:"accept_loss" help:"start although the stores do not agree, and record the loss: a time such as 2026-11-22T15:04:05Z, valid for one hour before and after it (anima up --accept-loss sets the current time)"`
+	Sync        string        `env:"sync" oneof:"always|interval" help:"when writes are synced to the disk: always, or interval (embedded NATS and SQLite only; a power cut may lose the last two minutes)"`
 	HTTPAddr    string        `env:"http_addr" help:"address of the HTTP surface"`
 	ReadTimeout time.Duration `env:"http_read_timeout" help:"how long an HTTP request, with its body, may take to arrive"`
 	OpsAddr     string        `env:"ops_addr" help:"address of /healthz, /readyz and /metrics; empty: none"`
-	Token       config.Secret `env:"token" help:"operator's token, asked for at the HTTP surface"`
-	Hosts       []string      `env:"hosts" help:"host names that the HTTP surface answers to, besides loopback and its own address; empty on a public address: any"`
-	Drain       time.Duration `env:"drain" help:"how long work in hand may take after a signal to stop"`
+	Token       config.Secret `env:"token" help:"operator's token, required by the HTTP surface"`
+	Hosts       []string      `env:"hosts" help:"host names that the HTTP surface accepts, besides loopback and its own address; empty on a public address: any"`
+	Drain       time.Duration `env:"drain" help:"time limit for work in progress after a signal to stop"`
 	Log         string        `env:"log" help:"debug, info, warn or error"`
 	LogFormat   string        `env:"log_format" help:"json or text"`
 

@@ -66,7 +66,7 @@ func (s Service) Examine(ctx context.Context, db *sqldb.DB, b *bus.Bus, installa
 			add(LevelFault, "restore all stores from one backup, or accept the loss: anima up --accept-loss", "%s", f)
 		}
 	case own.ID == "":
-		add(LevelWarn, "start it once with this release: it makes a mark", "its database has no mark, so a loss would not be noticed")
+		add(LevelWarn, "start the service once with this release, so that it writes a mark", "its database has no mark, so a loss would not be detected")
 	case running && now.Sub(time.UnixMicro(own.At)) > markWarns:
 		add(LevelFault, "look at /readyz and its log", "its last mark is of %s: writes fail", at(own.At))
 	case time.UnixMicro(own.At).After(now.Add(markWarns)):
@@ -79,13 +79,13 @@ func (s Service) Examine(ctx context.Context, db *sqldb.DB, b *bus.Bus, installa
 	case err != nil:
 		failed("its outbox cannot be read", err)
 	case backlog > backlogWarns:
-		add(LevelWarn, "look for \"outbox waits\" in its log", "%d messages wait in its outbox", backlog)
+		add(LevelWarn, "look for \"outbox relay failed\" in its log", "%d messages wait in its outbox", backlog)
 	default:
 		add(LevelOK, "", "%d messages wait in its outbox", backlog)
 	}
 	losses, err := sqldb.Losses(ctx, db)
 	if err != nil && own.ID != "" {
-		failed("what was accepted as lost cannot be read", err)
+		failed("its accepted losses cannot be read", err)
 	}
 	for _, l := range losses {
 		add(LevelOK, "", "accepted at %s: %s", at(l.At), l.Fault)
@@ -93,7 +93,7 @@ func (s Service) Examine(ctx context.Context, db *sqldb.DB, b *bus.Bus, installa
 	if s.examine != nil {
 		more, err := s.examine(ctx, db, b, now)
 		if err != nil {
-			failed("its own examination", err)
+			failed("its own examination failed", err)
 		}
 		out = append(out, more...)
 	}
@@ -137,7 +137,7 @@ func diagnose(p Process, st *status) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		d := diagnosis{Findings: []Finding{}}
 		for _, f := range unready(p, st) {
-			d.Findings = append(d.Findings, Finding{Check: "ready", Level: LevelFault, Text: f, Next: "its cause is in the log"})
+			d.Findings = append(d.Findings, Finding{Check: "ready", Level: LevelFault, Text: f, Next: "see the log for the cause"})
 		}
 		for _, examine := range st.examiners() {
 			d.Findings = append(d.Findings, examine(r.Context())...)

@@ -105,7 +105,7 @@ func TestEdge(t *testing.T) {
 		{"without a token", "GET", "/size", "", nil, 401, `"code":"denied"`},
 		{"with a wrong token", "GET", "/size", "", []string{"Authorization", auth + "x"}, 401, `"code":"denied"`},
 		{"a public route", "GET", "/open", "", nil, 200, `"open"`},
-		{"by another name", "GET", "/open", "", []string{"Host", "evil.example"}, 403, "does not answer to the host"},
+		{"by another name", "GET", "/open", "", []string{"Host", "evil.example"}, 403, "does not accept the host"},
 		{"from another site", "GET", "/open", "", []string{"Origin", "https://evil.example"}, 403, "origin"},
 		{"from this host", "GET", "/open", "", []string{"Origin", "http://localhost:8080"}, 200, `"open"`},
 		{"an unknown path", "GET", "/nothing", "", nil, 404, `"code":"not_found"`},

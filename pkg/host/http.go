@@ -73,7 +73,7 @@ func bareHost(hostport string) string {
 
 // wrongHost responds to a request for a host name that is not accepted.
 func wrongHost(w http.ResponseWriter, host string) {
-	WriteError(w, http.StatusForbidden, &api.Error{Code: api.Denied, Message: "this server does not answer to the host " + strconv.Quote(host), Next: "use its address, or add the name to ANIMA_HOSTS"})
+	WriteError(w, http.StatusForbidden, &api.Error{Code: api.Denied, Message: "this server does not accept the host " + strconv.Quote(host), Next: "use its address, or add the name to ANIMA_HOSTS"})
 }
 
 // traced is the edge of one service: its handlers run in a span of the service.

@@ -44,7 +44,7 @@ func Alone(s Service, args []string, lookup config.Lookup, stdout, stderr io.Wri
 		return err
 	}
 	if a := fs.Args(); len(a) > 1 || len(a) == 1 && a[0] != "migrate" {
-		return fmt.Errorf("unknown argument %q: there is migrate, which brings the database's schema up to date and ends", strings.Join(a, " "))
+		return fmt.Errorf("unknown argument %q: the only argument is migrate, which updates the database schema and exits", strings.Join(a, " "))
 	}
 	if *version {
 		_, err := fmt.Fprintln(stdout, s.Name, Version())
@@ -111,7 +111,7 @@ func migrate(ctx context.Context, s Service, cfg Config, log *slog.Logger) error
 func usage(w io.Writer, s Service) {
 	cfg := Defaults()
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s runs one anima service; %s migrate brings its database's schema up to date and\nends. It is configured by the environment:\n\n", s.Name, s.Name)
+	fmt.Fprintf(&b, "%s runs one anima service; %s migrate updates its database schema and exits.\nThe service is configured by the environment:\n\n", s.Name, s.Name)
 	for _, f := range append(config.Fields("", &cfg), s.Fields()...) {
 		fmt.Fprintf(&b, "  %-38s %s", f.Env, f.Help)
 		if f.Default != "" {

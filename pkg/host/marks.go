@@ -107,7 +107,7 @@ func (e *Env) check(ctx context.Context, db *sqldb.DB) (*marks, error) {
 		if len(faults) == 0 || e.cfg.Installation != "" || time.Since(begin) > catchUp {
 			break
 		}
-		e.status.set(m.service, "its stores do not agree; looking again")
+		e.status.set(m.service, "its stores do not agree, retrying")
 		if err := wait(ctx, time.Second); err != nil {
 			return nil, err
 		}
@@ -135,7 +135,7 @@ func (e *Env) check(ctx context.Context, db *sqldb.DB) (*marks, error) {
 }
 
 // errOlder means that NATS has a mark that the database lacks.
-var errOlder = errors.New("the database is an older copy than NATS knows")
+var errOlder = errors.New("the database is an older copy")
 
 // lost returns the error with which a service refuses to start.
 func lost(service string, faults []string, now time.Time) error {
@@ -197,11 +197,11 @@ func Disagreements(service string, own sqldb.Mark, other api.StoreMark, states [
 	}
 	switch {
 	case own.ID == "" && expected > 0:
-		add("the database of %s is empty or was made anew: NATS knows it with mark %d of %s", service, other.Seq, at(other.At))
+		add("the database of %s is empty or was recreated: NATS has its mark %d of %s", service, other.Seq, at(other.At))
 	case own.ID != "" && own.ID != id:
 		add("the database of %s belongs to installation %s, and this is %s; the id of a data folder is in its file installation", service, own.ID, id)
 	case own.Seq < expected:
-		add("the database of %s is an older copy: its mark is %d of %s, and NATS knows mark %d of %s", service, own.Seq, at(own.At), other.Seq, at(other.At))
+		add("the database of %s is an older copy: its mark is %d of %s, and NATS has mark %d of %s", service, own.Seq, at(own.At), other.Seq, at(other.At))
 	}
 	want := known.Latest
 	if cut(known.Boot) {
@@ -212,9 +212,9 @@ func Disagreements(service string, own sqldb.Mark, other api.StoreMark, states [
 		case s.Installation != "" && s.Installation != id:
 			add("the stream %s belongs to installation %s, and this is %s; the id of a data folder is in its file installation", s.Name, s.Installation, id)
 		case s.Last == 0 && last > 0:
-			add("the stream %s is missing or empty: %s knew it with %d messages at %s", s.Name, service, last, at(want.At))
+			add("the stream %s is missing or empty: %s recorded %d messages at %s", s.Name, service, last, at(want.At))
 		case s.Last < last:
-			add("the stream %s is an older copy or cut off: it ends at %d, and %s knew %d at %s", s.Name, s.Last, service, last, at(want.At))
+			add("the stream %s is an older copy or cut off: it ends at %d, and %s recorded %d at %s", s.Name, s.Last, service, last, at(want.At))
 		}
 	}
 	return faults

@@ -41,7 +41,7 @@ func TestDisagreements(t *testing.T) {
 		{"more is there", mark(25), nats, stream(180), "i", "b1", host.SyncInterval, ""},
 		{"a first start", sqldb.Mark{}, api.StoreMark{}, stream(0), "i", "b1", host.SyncInterval, ""},
 		{"stores of an older release", sqldb.Mark{}, api.StoreMark{}, []bus.StreamHeight{{Name: "LOOP_EVT", Last: 7}}, "i", "b1", host.SyncInterval, ""},
-		{"no database", sqldb.Mark{}, nats, stream(100), "i", "b1", host.SyncInterval, "empty or was made anew"},
+		{"no database", sqldb.Mark{}, nats, stream(100), "i", "b1", host.SyncInterval, "empty or was recreated"},
 		{"an older database", mark(19), nats, stream(100), "i", "b1", host.SyncInterval, "older copy"},
 		{"a shorter stream", mark(20), nats, stream(99), "i", "b1", host.SyncInterval, "cut off"},
 		{"no stream", mark(20), nats, stream(0), "i", "b1", host.SyncInterval, "missing or empty"},
@@ -50,7 +50,7 @@ func TestDisagreements(t *testing.T) {
 		{"after a power cut", mark(12), nats, stream(50), "i", "b2", host.SyncInterval, ""},
 		{"after a power cut, too old a database", mark(9), nats, stream(50), "i", "b2", host.SyncInterval, "older copy"},
 		{"after a power cut, too short a stream", mark(12), nats, stream(39), "i", "b2", host.SyncInterval, "cut off"},
-		{"after a power cut, no database", sqldb.Mark{}, nats, stream(50), "i", "b2", host.SyncInterval, "empty or was made anew"},
+		{"after a power cut, no database", sqldb.Mark{}, nats, stream(50), "i", "b2", host.SyncInterval, "empty or was recreated"},
 		{"after a power cut with sync always", mark(19), nats, stream(100), "i", "b2", host.SyncAlways, "older copy"},
 		{"on a machine that does not tell", mark(12), nats, stream(50), "i", "", host.SyncInterval, ""},
 	} {

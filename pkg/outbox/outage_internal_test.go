@@ -23,10 +23,10 @@ func TestOutageIsLoggedLessAndLess(t *testing.T) {
 		}
 		r.goesOn(t.Context())
 		r.goesOn(t.Context())
-		if n := strings.Count(log.String(), "outbox waits"); n < 5 || n > 10 {
+		if n := strings.Count(log.String(), "outbox relay failed"); n < 5 || n > 10 {
 			t.Errorf("%d lines in ten minutes, want 5 to 10:\n%s", n, &log)
 		}
-		if n := strings.Count(log.String(), `msg="outbox goes on" failures=600 after=10m0s`); n != 1 {
+		if n := strings.Count(log.String(), `msg="outbox relay resumed" failures=600 after=10m0s`); n != 1 {
 			t.Errorf("%d lines about the end, want 1:\n%s", n, &log)
 		}
 		log.Reset()

@@ -302,14 +302,14 @@ func TestOutageOfDeleting(t *testing.T) {
 	relay(t, db, w.bus, slog.New(slog.NewTextHandler(log, nil)))
 	wait(t, got, "the message")
 	for range 2 {
-		if line := wait(t, log, "a line about the outage"); !strings.Contains(line, "outbox waits") {
+		if line := wait(t, log, "a line about the outage"); !strings.Contains(line, "outbox relay failed") {
 			t.Fatalf("got %s while nothing can be deleted, want that the outbox waits", line)
 		}
 	}
 	if _, err := db.ExecContext(ctx, "drop trigger full"); err != nil {
 		t.Fatal(err)
 	}
-	for line := ""; !strings.Contains(line, "outbox goes on"); {
+	for line := ""; !strings.Contains(line, "outbox relay resumed"); {
 		line = wait(t, log, "the line about the end")
 	}
 	waitRows(t, db, 0)

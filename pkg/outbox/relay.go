@@ -108,7 +108,7 @@ func (r *Relay) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			t.Stop()
 			if err := r.remove(ctx); err != nil { // the stream drops them by their ids
-				r.log.WarnContext(ctx, "published messages are not deleted, and will be published again", "err", err)
+				r.log.WarnContext(ctx, "published messages not deleted, they will be published again", "err", err)
 			}
 			return nil
 		case <-old.C:
@@ -135,13 +135,13 @@ func (r *Relay) waits(ctx context.Context, err error) {
 		return
 	}
 	o.said, o.pause = now, min(max(2*o.pause, 2*again), quiet)
-	r.log.WarnContext(ctx, "outbox waits", "err", err, "failures", o.failures, "since", o.since.UTC().Format(time.RFC3339))
+	r.log.WarnContext(ctx, "outbox relay failed, retrying", "err", err, "failures", o.failures, "since", o.since.UTC().Format(time.RFC3339))
 }
 
 // goesOn logs the end of an outage, if there is one.
 func (r *Relay) goesOn(ctx context.Context) {
 	if r.outage.failures > 0 {
-		r.log.InfoContext(ctx, "outbox goes on", "failures", r.outage.failures, "after", time.Since(r.outage.since).Round(time.Millisecond).String())
+		r.log.InfoContext(ctx, "outbox relay resumed", "failures", r.outage.failures, "after", time.Since(r.outage.since).Round(time.Millisecond).String())
 		r.outage = outage{}
 	}
 }

@@ -36,7 +36,7 @@ func newCounters(p metric.MeterProvider) (*counters, error) {
 		p = noop.NewMeterProvider()
 	}
 	m := p.Meter(scope)
-	statements, err1 := m.Int64ObservableCounter("anima.sql.statements", metric.WithDescription("SQL statements, those of transaction control apart"))
+	statements, err1 := m.Int64ObservableCounter("anima.sql.statements", metric.WithDescription("SQL statements, except transaction control"))
 	commits, err2 := m.Int64ObservableCounter("anima.sql.commits", metric.WithDescription("Commits of SQL transactions that may write"))
 	flights, err3 := m.Int64ObservableCounter("anima.sql.flights", metric.WithDescription("Round trips to PostgreSQL"))
 	if err := errors.Join(err1, err2, err3); err != nil {

@@ -73,12 +73,12 @@ func (e *Error) Unwrap() []error {
 
 var noSpace = &api.Error{
 	Code: api.Unavailable, Reason: api.ReasonNoSpace, Message: "the disk of the service's database is full",
-	Next: "free space there; work goes on by itself, and asking again with the same id is safe", RetryAfter: 10_000,
+	Next: "free space on it, no restart is needed; try again with the same id", RetryAfter: 10_000,
 }
 
 var away = &api.Error{
-	Code: api.Unavailable, Message: "the service's database cannot be used now",
-	Next: "ask again with the same id; check the database if it lasts", RetryAfter: 1000,
+	Code: api.Unavailable, Message: "the service's database is unavailable",
+	Next: "try again with the same id; check the database if the error persists", RetryAfter: 1000,
 }
 
 // Map converts an error of an engine to an *Error. Other errors, including nil, are
@@ -171,7 +171,7 @@ func mapSQLite(lite *liteError, err error) error {
 		sqlite.ResultInterrupt: // the database is being closed
 		return &Error{Kind: ErrUnavailable, cause: err}
 	case sqlite.ResultReadOnly:
-		return fmt.Errorf("%w (outside InTx and ExecContext nothing can be written)", err)
+		return fmt.Errorf("%w (use InTx or ExecContext to write)", err)
 	default:
 		return err
 	}

@@ -70,7 +70,7 @@ func Behind(ctx context.Context, db *DB, fsys fs.FS) error {
 	if ok, err := marked(ctx, db); err != nil {
 		return fmt.Errorf("schema version: %w", err)
 	} else if !ok {
-		return fmt.Errorf("%w: it has no table of its installation; run the program with the argument migrate", ErrBehind)
+		return fmt.Errorf("%w: the table installation is missing; run the program with the argument migrate", ErrBehind)
 	}
 	return nil
 }
@@ -140,7 +140,7 @@ func agree(ran, all []migration) error {
 		case r.version != m.version:
 			return fmt.Errorf("the database lacks migration %s but has %s: restore a backup", m.name, r.name)
 		case r.checksum != m.checksum:
-			return fmt.Errorf("%s was changed after it had run as %s: put it back and write a new migration", m.name, r.name)
+			return fmt.Errorf("migration %s was changed after it was applied as %s: restore it and write a new migration", m.name, r.name)
 		}
 	}
 	return nil
@@ -164,7 +164,7 @@ func migrations(fsys fs.FS, engine Engine) ([]migration, error) {
 		}
 		name := path.Base(p[:len(p)-len(ext)])
 		if _, twice := files[name]; twice {
-			return fmt.Errorf("migration %s is there twice", path.Base(p))
+			return fmt.Errorf("migration %s exists twice", path.Base(p))
 		}
 		files[name] = p
 		return nil
@@ -199,7 +199,7 @@ func migrations(fsys fs.FS, engine Engine) ([]migration, error) {
 	first := min(all[0].version, 1)
 	for i, m := range all {
 		if m.version != first+i {
-			return nil, fmt.Errorf("migration %s: number %04d is missing or there twice", m.name, first+i)
+			return nil, fmt.Errorf("migration %s: number %04d is missing or exists twice", m.name, first+i)
 		}
 	}
 	return all, nil

@@ -110,10 +110,10 @@ func TestMigrateRefuses(t *testing.T) {
 		files fstest.MapFS
 		want  string
 	}{
-		{"changed", files("0001_create_things.sql", "create table things (id bigint)"), "changed after it had run"},
+		{"changed", files("0001_create_things.sql", "create table things (id bigint)"), "changed after it was applied"},
 		{"gap", files("0001_create_things.sql", "select 1", "0003_drop_things.sql", "select 1"), "0002 is missing"},
-		{"same number", files("0001_create_things.sql", "select 1", "0001_drop_things.sql", "select 1"), "there twice"},
-		{"same name in two folders", files("a/0001_x.sql", "select 1", "b/0001_x.sql", "select 1"), "there twice"},
+		{"same number", files("0001_create_things.sql", "select 1", "0001_drop_things.sql", "select 1"), "exists twice"},
+		{"same name in two folders", files("a/0001_x.sql", "select 1", "b/0001_x.sql", "select 1"), "exists twice"},
 		{"bad name", files("1-things.sql", "select 1"), "NNNN_verb_phrase.sql"},
 		{"override of nothing", files("0001_a.sql", "select 1", "0002_b.postgres.sql", "select 1"), "replaces nothing"},
 		{"nothing", files("README.md", "no migrations here"), "no migrations"},

@@ -53,7 +53,7 @@ func TestOpenSaysWhatToDo(t *testing.T) {
 		{"no path", "sqlite:", "", []string{"path of a file"}, false},
 		{"in memory", "sqlite::memory:", "", []string{"path of a file"}, false},
 		{"unknown option", "sqlite:a.db?sync=fast", "", []string{"sync=full", "sync=fast"}, false},
-		{"no folder", "sqlite:" + filepath.Join(dir, "none", "a.db"), "", []string{"make the folder " + filepath.Join(dir, "none")}, false},
+		{"no folder", "sqlite:" + filepath.Join(dir, "none", "a.db"), "", []string{"create the folder " + filepath.Join(dir, "none")}, false},
 		{"folder is a file", "sqlite:" + filepath.Join(text, "a.db"), "", []string{"a file that this user may write"}, false},
 		{"path is a folder", "sqlite:" + dir, "", []string{"a file that this user may write"}, false},
 		{"not a database", "sqlite:" + text, "", []string{text, "must be a SQLite file"}, false},
@@ -61,7 +61,7 @@ func TestOpenSaysWhatToDo(t *testing.T) {
 		{"bad port", "postgres://u:hunter2@db:port/x", "", []string{"not a valid Postgres URL"}, false},
 		{"bad schema", server.String(), "Robert'); drop", []string{"lower-case"}, false},
 		{"refused", "postgres://u:hunter2@" + refusing(t) + "/x?sslmode=disable", "", []string{"does not answer", "refused", "start it"}, true},
-		{"no database", other.String(), "", []string{`no database "nothing_here"`, "make it"}, false},
+		{"no database", other.String(), "", []string{`no database "nothing_here"`, "create it"}, false},
 	}
 	for _, tt := range tests {
 		db, err := sqldb.Open(t.Context(), tt.url, sqldb.Options{Schema: tt.schema})

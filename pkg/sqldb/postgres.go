@@ -81,7 +81,7 @@ func explain(ctx context.Context, cfg *pgx.ConnConfig, err error) error {
 	case answered && (pg.Code == "28P01" || pg.Code == "28000"):
 		return fmt.Errorf("%s refused the user %q: %s; correct the user and the password in the database URL, or pg_hba.conf", at, cfg.User, pg.Message)
 	case answered && pg.Code == "3D000":
-		return fmt.Errorf("%s has no database %q; make it, or correct the database URL", at, cfg.Database)
+		return fmt.Errorf("%s has no database %q; create it, or correct the database URL", at, cfg.Database)
 	case answered:
 		return fmt.Errorf("%s: %w", at, Map(err))
 	}
@@ -114,7 +114,7 @@ func (db *DB) ensureSchema(ctx context.Context, user string) error {
 		return err
 	})
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == "42501" {
-		return fmt.Errorf("schema %s: the user %q may not make it: %w; make it with: create schema %s authorization %s",
+		return fmt.Errorf("schema %s: the user %q may not create it: %w; create it with: create schema %s authorization %s",
 			db.opts.Schema, user, err, db.opts.Schema, user)
 	}
 	if err != nil {

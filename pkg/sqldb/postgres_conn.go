@@ -365,7 +365,7 @@ func (t *pgTx) end(ctx context.Context) {
 
 // errRolledBack is the error of a COMMIT that the server answered with ROLLBACK, because
 // a statement of the transaction had failed.
-var errRolledBack = errors.New("the server has rolled the transaction back")
+var errRolledBack = errors.New("the server has rolled back the transaction")
 
 func (t *pgTx) commit(ctx context.Context) error {
 	if t.conn == nil && len(t.queued) == 0 {
@@ -554,7 +554,7 @@ func (t *pgTx) answer(q *queued, f flight) error {
 	}
 	finish(q.ctx, t.pool.spans.startAt(q.ctx, q.query, f.sent), err)
 	if err != nil {
-		return fmt.Errorf("a statement sent before: %w", err)
+		return fmt.Errorf("an earlier statement failed: %w", err)
 	}
 	return nil
 }

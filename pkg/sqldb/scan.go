@@ -142,7 +142,7 @@ func scanReflect(c columns, i int, dest reflect.Value) error {
 		return scanInto(c, i, d.Interface())
 	default:
 	}
-	return fmt.Errorf("into %s: not a type of columns", d.Type())
+	return fmt.Errorf("into %s: not a supported type", d.Type())
 }
 
 func stringOf(c columns, i int, was string) (string, error) {
@@ -201,7 +201,7 @@ func boolOf(c columns, i int) (bool, error) {
 		return false, errNull
 	default:
 	}
-	return false, errors.New("not a truth value")
+	return false, errors.New("not a boolean")
 }
 
 func realOf(c columns, i int) (float64, error) {
@@ -274,7 +274,7 @@ func plainOf(a any) (any, error) {
 		if n := v.Uint(); n <= 1<<63-1 {
 			return int64(n), nil
 		}
-		return nil, fmt.Errorf("%d is no int64", v.Uint())
+		return nil, fmt.Errorf("%d exceeds the range of int64", v.Uint())
 	case reflect.Bool:
 		return v.Bool(), nil
 	case reflect.Float32, reflect.Float64:
@@ -290,7 +290,7 @@ func plainOf(a any) (any, error) {
 		return plainOf(v.Elem().Interface())
 	default:
 	}
-	return nil, fmt.Errorf("a %s is no type of columns", v.Type())
+	return nil, fmt.Errorf("%s is not a supported type", v.Type())
 }
 
 // errNull is the error of NULL for a destination that cannot represent it.

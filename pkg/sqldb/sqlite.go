@@ -84,7 +84,7 @@ func parseSQLite(rest string) (path, sync string, err error) {
 func touch(path string) error {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("database file: %w; make the folder %s first", err, filepath.Dir(path))
+		return fmt.Errorf("database file: %w; create the folder %s first", err, filepath.Dir(path))
 	}
 	if err != nil {
 		return fmt.Errorf("database file: %w; name a file that this user may write", err)

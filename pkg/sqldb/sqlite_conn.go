@@ -352,7 +352,7 @@ func (c *liteConn) compile(query string) (*liteStmt, error) {
 	}
 	s := &liteStmt{raw: raw, params: make([]int, raw.BindParamCount())}
 	if rest > 0 {
-		return nil, errors.Join(errors.New("a statement with rows or arguments stands alone"), raw.Finalize())
+		return nil, errors.Join(errors.New("a statement with rows or arguments must be the only one of its query"), raw.Finalize())
 	}
 	for i := range s.params {
 		// SQLite treats $2 as a name and numbers parameters in the order of their

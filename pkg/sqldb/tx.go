@@ -82,7 +82,7 @@ func inside(tx *Tx, fn func(*Tx) error) error {
 		return Map(err)
 	}
 	if tx.failed != nil {
-		return fmt.Errorf("not committed, a statement before had failed: %w", tx.failed)
+		return fmt.Errorf("not committed: an earlier statement failed: %w", tx.failed)
 	}
 	return nil
 }
@@ -135,7 +135,7 @@ func (tx *Tx) doomed() error {
 	if tx.failed == nil {
 		return nil
 	}
-	return fmt.Errorf("a statement before had failed: %w", tx.failed)
+	return fmt.Errorf("an earlier statement failed: %w", tx.failed)
 }
 
 func (tx *Tx) note(err error) error {

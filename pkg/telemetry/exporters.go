@@ -121,7 +121,7 @@ func (e *Exporters) openSpool(ctx context.Context) (*spool, []left) {
 		e.opts.Log.WarnContext(ctx, "spans are kept in memory only: those not sent are lost if the process is killed", "folder", e.opts.Spool, "err", err)
 	}
 	if damaged > 0 {
-		e.opts.Log.WarnContext(ctx, "some of the spans that a process left cannot be read", "spans", damaged)
+		e.opts.Log.WarnContext(ctx, "some spans of an exited process cannot be read", "spans", damaged)
 	}
 	return s, all
 }

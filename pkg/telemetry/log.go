@@ -12,8 +12,8 @@ import (
 
 // Config holds the settings of the log. The zero value logs JSON from level info.
 type Config struct {
-	Log       string `env:"log" oneof:"debug|info|warn|error" help:"least level to log"`
-	LogFormat string `env:"log_format" oneof:"json|text" help:"form of the log lines"`
+	Log       string `env:"log" oneof:"debug|info|warn|error" help:"minimum level to log"`
+	LogFormat string `env:"log_format" oneof:"json|text" help:"format of the log lines"`
 }
 
 // NewLogger returns a logger that writes one line per record to w. A record that is

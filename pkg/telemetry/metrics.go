@@ -58,11 +58,11 @@ func newSpanCounters() *spanCounters {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{label})
 	}
 	c := &spanCounters{
-		outcome:   counter("anima_telemetry_spans_total", "Sampled spans that ended, by what became of them.", "outcome"),
+		outcome:   counter("anima_telemetry_spans_total", "Sampled spans that ended, by outcome.", "outcome"),
 		processed: counter("otel_sdk_processor_span_processed_total", "Sampled spans that ended; error_type queue_full: dropped.", "error_type"),
-		exported:  counter("otel_sdk_exporter_span_exported_total", "Spans given to the collector; error_type export_failed: it did not take them.", "error_type"),
+		exported:  counter("otel_sdk_exporter_span_exported_total", "Spans sent to the collector; error_type export_failed: the collector did not accept them.", "error_type"),
 		size:      prometheus.NewGauge(prometheus.GaugeOpts{Name: "otel_sdk_processor_span_queue_size", Help: "Spans that wait to be sent."}),
-		capacity:  prometheus.NewGauge(prometheus.GaugeOpts{Name: "otel_sdk_processor_span_queue_capacity", Help: "Spans that may wait; 0: they are sent nowhere."}),
+		capacity:  prometheus.NewGauge(prometheus.GaugeOpts{Name: "otel_sdk_processor_span_queue_capacity", Help: "Spans that may wait to be sent; 0: spans are not sent."}),
 	}
 	// The zeros are needed by alerts.
 	for _, outcome := range []string{"sent", "failed", "dropped", "restored"} {
@@ -100,7 +100,7 @@ func buildInfo(version string) prometheus.Collector {
 	}
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name:        "anima_build_info",
-		Help:        "What is running; always 1.",
+		Help:        "Version of the running program; always 1.",
 		ConstLabels: prometheus.Labels{"version": version, "go_version": goVersion, "revision": revision},
 	}, func() float64 { return 1 })
 }

@@ -93,7 +93,7 @@ func metricTargetOf(env environment) (target, error) {
 	}
 	t, err := env.target("METRICS", own, baseEndpoint)
 	if err == nil && t == (target{}) {
-		return target{}, fmt.Errorf("%s=%q: want %s or %s as well, to know where to", name, v, own, baseEndpoint)
+		return target{}, fmt.Errorf("%s=%q: want %s or %s set as well, for the endpoint", name, v, own, baseEndpoint)
 	}
 	return t, err
 }

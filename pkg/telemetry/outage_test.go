@@ -68,7 +68,7 @@ func TestOutageIsSaidOnceAndCounted(t *testing.T) {
 	if err := e.ForceFlush(deadline(t)); err != nil {
 		t.Errorf("flush after recovery: %v", err)
 	}
-	if down, up := log.count("traces are not sent"), log.count("traces are sent again"); down != 1 || up != 1 {
+	if down, up := log.count("traces not sent"), log.count("trace export resumed"); down != 1 || up != 1 {
 		t.Errorf("the outage was logged %d times and its end %d times, want once each", down, up)
 	}
 	page := scrape(t, e)

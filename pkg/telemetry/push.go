@@ -31,9 +31,9 @@ func (p *push) Export(ctx context.Context, m *metricdata.ResourceMetrics) error 
 	p.mu.Unlock()
 	switch {
 	case err != nil && !was:
-		p.log.WarnContext(ctx, "metrics are not pushed: does the endpoint take metrics, and is it up?", "err", err)
+		p.log.WarnContext(ctx, "metrics not pushed, check that the endpoint is up and accepts metrics", "err", err)
 	case err == nil && was:
-		p.log.InfoContext(ctx, "metrics are pushed again")
+		p.log.InfoContext(ctx, "metrics push resumed")
 	}
 	return nil
 }

@@ -127,7 +127,7 @@ func TestMetricOutageIsSaidOnce(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if down, up := log.count("metrics are not pushed"), log.count("metrics are pushed again"); down != 1 || up != 1 {
+	if down, up := log.count("metrics not pushed"), log.count("metrics push resumed"); down != 1 || up != 1 {
 		t.Errorf("the outage was logged %d times and its end %d times, want once each", down, up)
 	}
 }

@@ -264,9 +264,9 @@ func (q *queue) account(ctx context.Context, batch []item, err error) {
 	}
 	switch {
 	case err != nil && !was:
-		q.log.WarnContext(ctx, "traces are not sent: is the collector up?", "err", err)
+		q.log.WarnContext(ctx, "traces not sent, check that the collector is up", "err", err)
 	case err == nil && was:
-		q.log.InfoContext(ctx, "traces are sent again")
+		q.log.InfoContext(ctx, "trace export resumed")
 	}
 }
 
@@ -321,7 +321,7 @@ func (q *queue) close(ctx context.Context) error {
 	return q.over
 }
 
-var errFull = errors.New("more spans ended than could be sent: raise OTEL_BSP_MAX_QUEUE_SIZE, or OTEL_BSP_MAX_EXPORT_BATCH_SIZE up to what the collector takes")
+var errFull = errors.New("more spans ended than could be sent: raise OTEL_BSP_MAX_QUEUE_SIZE, or OTEL_BSP_MAX_EXPORT_BATCH_SIZE up to the limit of the collector")
 
 // drop counts a span for which the queue had no room. Only the first one of an overload
 // is logged.

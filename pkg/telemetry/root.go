@@ -94,7 +94,7 @@ func (d *doubts) resolve(ctx context.Context, ended func(context.Context, string
 		var left []doubt
 		for _, v := range open {
 			if err := d.decide(ctx, v, ended); err != nil {
-				d.log.WarnContext(ctx, "the root of a turn waits to be sent", "turn", v.turn, "err", err)
+				d.log.WarnContext(ctx, "root span of a turn not sent, retrying", "turn", v.turn, "err", err)
 				left = append(left, v)
 			}
 		}

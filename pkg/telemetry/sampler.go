@@ -24,7 +24,7 @@ func samplerOf(env func(string) (string, bool)) (sdktrace.Sampler, error) {
 		}
 		f, err := strconv.ParseFloat(v, 64)
 		if err != nil || !(f >= 0 && f <= 1) {
-			return nil, fmt.Errorf("%s_ARG=%q: want the part of traces to keep, from 0 to 1", name, v)
+			return nil, fmt.Errorf("%s_ARG=%q: want the fraction of traces to keep, from 0 to 1", name, v)
 		}
 		return sdktrace.TraceIDRatioBased(f), nil
 	}

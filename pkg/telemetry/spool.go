@@ -177,7 +177,7 @@ func (h *heir) send(ctx context.Context, l left) error {
 			break
 		}
 		if !said {
-			h.log.WarnContext(ctx, "the spans that a process left are not sent, trying again", "spans", l.count, "err", err)
+			h.log.WarnContext(ctx, "spans of an exited process not sent, retrying", "spans", l.count, "err", err)
 		}
 		said = true
 		t := time.NewTimer(retryEvery)
@@ -190,7 +190,7 @@ func (h *heir) send(ctx context.Context, l left) error {
 	}
 	h.sent(l.count)
 	if l.count > 0 {
-		h.log.InfoContext(ctx, "sent the spans that a process left when it was killed", "spans", l.count)
+		h.log.InfoContext(ctx, "spans of a killed process sent", "spans", l.count)
 	}
 	l.done()
 	return nil

@@ -56,7 +56,7 @@ func (h *handlers) agentsChanged(ctx context.Context, store agents, tx *sqldb.Tx
 func (h *handlers) messageReceived(ctx context.Context, m api.MessageReceived) error {
 	id := m.ID[:min(12, len(m.ID))]
 	if !api.ValidKey(m.Agent) || !api.ValidKey(id) {
-		return api.Errorf(api.Invalid, "message %q for agent %q: no key of the bucket", m.ID, m.Agent)
+		return api.Errorf(api.Invalid, "message %q for agent %q: one of the ids is not a valid key", m.ID, m.Agent)
 	}
 	h.tel.wake(ctx, "inbox")
 	_, err := h.wake(ctx, api.Wake{
@@ -82,7 +82,7 @@ func (h *handlers) goalChanged(ctx context.Context, m api.GoalChanged) error {
 		return nil
 	}
 	if !api.ValidKey(m.Agent) || !api.ValidKey(m.Goal) {
-		return api.Errorf(api.Invalid, "goal %q of agent %q: no key of the bucket", m.Goal, m.Agent)
+		return api.Errorf(api.Invalid, "goal %q of agent %q: one of the ids is not a valid key", m.Goal, m.Agent)
 	}
 	h.tel.wake(ctx, "goal")
 	_, err := h.wake(ctx, api.Wake{
@@ -164,7 +164,7 @@ func (h *handlers) requestWake(ctx context.Context, m api.RequestWake) (api.Wake
 	}
 	if !known {
 		return api.Wake{}, &api.Error{
-			Code: api.NotFound, Message: "heartbeat knows no agent " + m.Agent, Next: "anima agent list shows the ones there are; anima agent apply makes one",
+			Code: api.NotFound, Message: "heartbeat has no agent " + m.Agent, Next: "anima agent list shows the agents; anima agent apply creates one",
 		}
 	}
 	h.tel.wake(ctx, "creator")

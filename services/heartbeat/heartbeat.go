@@ -22,7 +22,7 @@ import (
 
 // Config holds the settings of the service.
 type Config struct {
-	Lease   time.Duration `env:"lease" help:"how long a replica that died keeps the others from firing what is due; at least 1s"`
+	Lease   time.Duration `env:"lease" help:"how long the lease of the clock is valid: after a crash of its holder, another replica fires due entries when the lease has expired; at least 1s"`
 	History time.Duration `env:"history" help:"how long the history of ticks is kept"`
 }
 

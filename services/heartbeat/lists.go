@@ -51,7 +51,7 @@ func (h *handlers) runBeat(ctx context.Context, m api.RunBeat) (api.Wake, error)
 	}
 	i := slices.IndexFunc(beats, func(b beat.Beat) bool { return b.Name == m.Name })
 	if i < 0 {
-		return api.Wake{}, &api.Error{Code: api.NotFound, Message: fmt.Sprintf("%s has no entry %.80q in its schedule", agent, m.Name), Next: "anima heartbeat list " + agent + " shows the ones there are"}
+		return api.Wake{}, &api.Error{Code: api.NotFound, Message: fmt.Sprintf("%s has no entry %.80q in its schedule", agent, m.Name), Next: "anima heartbeat list " + agent + " shows the entries"}
 	}
 	h.tel.wake(ctx, "creator")
 	reason := beats[i].Reason
@@ -101,7 +101,7 @@ func tickPlace(after string) (until time.Time, skip int, err error) {
 	when, aerr := strconv.ParseInt(at, 10, 64)
 	skip, nerr := strconv.Atoi(n)
 	if aerr != nil || nerr != nil || when < 1 || skip < 0 {
-		return time.Time{}, 0, &api.Error{Code: api.Invalid, Message: strconv.Quote(after) + " is no place of this list", Next: "give what the list said last, or leave it out"}
+		return time.Time{}, 0, &api.Error{Code: api.Invalid, Message: strconv.Quote(after) + " is not a position in this list", Next: "use the position that the previous page returned, or leave it out"}
 	}
 	return time.UnixMicro(when).UTC(), skip, nil
 }

@@ -76,6 +76,6 @@ func (p *pacemaker) kick(ctx context.Context, at time.Time) {
 	key := kickKey(p.instance + "-" + strconv.FormatInt(p.kicks.Add(1), 10))
 	kick := api.Lease{Owner: p.lease.Owner, Expires: p.now().Add(bus.MinTTL).UnixMicro()}
 	if _, err := p.leases.Create(ctx, key, kick, bus.MinTTL); err != nil {
-		p.log.WarnContext(ctx, "the clock may be late", "err", err)
+		p.log.WarnContext(ctx, "clock not kicked, due entries may fire late", "err", err)
 	}
 }

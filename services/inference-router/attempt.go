@@ -174,14 +174,14 @@ func (m *candidate) fail(ctx context.Context, c *asking, hold string, res provid
 		f.Cost = min(api.Micros(m.model.Cost(res.Usage.Input, res.Usage.Output)), m.most)
 	}
 	if err := c.record(ctx, f); err != nil {
-		m.h.log.WarnContext(ctx, "a failed attempt is not recorded", "call", m.req.ID, "err", err)
+		m.h.log.WarnContext(ctx, "failed attempt not recorded", "call", m.req.ID, "err", err)
 		c.tries, c.broken = c.tries+1, c.broken+f.Cost
 	}
 	if hold == "" {
 		return
 	}
 	if err := m.h.endFailed(ctx, f); err != nil {
-		m.h.log.WarnContext(ctx, "the hold of a failed attempt is ended later", "hold", hold, "err", err)
+		m.h.log.WarnContext(ctx, "hold of a failed attempt not ended, retrying later", "hold", hold, "err", err)
 		m.h.leaves()
 	}
 }
@@ -221,7 +221,7 @@ func (a attempt) reserve(ctx context.Context, most api.Micros, tried bool) (stri
 			return id, nil
 		}
 	}
-	return "", api.Errorf(api.Conflict, "call %s was begun %d times and is not taken again", a.req.ID, maxHolds)
+	return "", api.Errorf(api.Conflict, "call %s was started %d times, which is the limit; use a new call id", a.req.ID, maxHolds)
 }
 
 // failedWith reports whether a hold belongs to a failed attempt, and ends it in that
@@ -229,7 +229,7 @@ func (a attempt) reserve(ctx context.Context, most api.Micros, tried bool) (stri
 func (a attempt) failedWith(ctx context.Context, id string) bool {
 	found, err := a.h.settleFailed(ctx, id)
 	if err != nil {
-		a.h.log.WarnContext(ctx, "the hold of a failed attempt is ended later", "hold", id, "err", err)
+		a.h.log.WarnContext(ctx, "hold of a failed attempt not ended, retrying later", "hold", id, "err", err)
 		a.h.leaves()
 	}
 	return found || err != nil // after an error the owner of the hold is unknown: using another hold is safe
@@ -240,7 +240,7 @@ func (a attempt) failedWith(ctx context.Context, id string) bool {
 func (a attempt) supersede(ctx context.Context, id string) {
 	own, err := bus.Call[api.Holds](ctx, a.h.bus, api.ListHolds{Agent: a.req.Agent, Limit: 250})
 	if err != nil {
-		a.h.log.WarnContext(ctx, "a hold is left to expire", "hold", id, "err", err)
+		a.h.log.WarnContext(ctx, "hold not released, it expires by itself", "hold", id, "err", err)
 		return
 	}
 	if slices.ContainsFunc(own.Holds, func(s api.HoldState) bool { return s.ID == id }) {
@@ -251,6 +251,6 @@ func (a attempt) supersede(ctx context.Context, id string) {
 // release releases a hold. A failure is logged; the hold then expires.
 func (a attempt) release(ctx context.Context, hold, why string) {
 	if _, err := bus.Call[api.HoldState](ctx, a.h.bus, api.Release{ID: hold, Reason: why}); err != nil {
-		a.h.log.WarnContext(ctx, "a hold is left to expire", "hold", hold, "err", err)
+		a.h.log.WarnContext(ctx, "hold not released, it expires by itself", "hold", hold, "err", err)
 	}
 }

@@ -373,7 +373,7 @@ func TestNoteOfARefusedHold(t *testing.T) {
 		return nil
 	})
 	c, h, err := ask(t, w.Bus, request("note", "hello"))
-	if err != nil || c.Model != "n" || len(h.notes) != 1 || !strings.Contains(h.notes[0], "the agent cannot pay for it; trying again with n") {
+	if err != nil || c.Model != "n" || len(h.notes) != 1 || !strings.Contains(h.notes[0], "the agent cannot pay for it; retrying with n") {
 		t.Errorf("got %+v, notes %q, %v; want the next model and why", c, h.notes, err)
 	}
 }
@@ -466,7 +466,7 @@ func TestUnreachable(t *testing.T) {
 			if e.Reason != api.ReasonAttempts || !strings.Contains(e.Message, "connection refused") || !strings.Contains(e.Next, setting) {
 				t.Errorf("got %s: %s (%s)", e.Reason, e.Message, e.Next)
 			}
-			if len(h.notes) != 3 || !strings.Contains(h.notes[0], "trying again") {
+			if len(h.notes) != 3 || !strings.Contains(h.notes[0], "retrying") {
 				t.Errorf("notes: %q, want 3 of another try", h.notes)
 			}
 		})

@@ -163,9 +163,9 @@ func (c *catalog) read(ctx context.Context, s *source) {
 	}
 	switch {
 	case s.fault != nil && (before == nil || before.Error() != s.fault.Error()):
-		c.log.WarnContext(ctx, "the list of models cannot be read, trying again", "url", s.url, "err", s.fault)
+		c.log.WarnContext(ctx, "list of models not read, retrying", "url", s.url, "err", s.fault)
 	case s.fault == nil && before != nil:
-		c.log.InfoContext(ctx, "the list of models is read", "url", s.url, "models", len(s.listed))
+		c.log.InfoContext(ctx, "list of models read", "url", s.url, "models", len(s.listed))
 	}
 }
 

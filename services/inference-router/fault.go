@@ -41,11 +41,11 @@ func remedyOf(e *provider.Error) remedy {
 	case provider.Unreachable:
 		return remedy{true, false, false, api.ReasonProvider, "check " + setting + " and that the server there runs"}
 	case provider.NoModel:
-		return remedy{false, false, true, api.ReasonNoModel, "anima model list shows what there is; name one of it in AGENT.md or in ANIMA_INFERENCE_ROUTER_MODELS"}
+		return remedy{false, false, true, api.ReasonNoModel, "name a model of anima model list in AGENT.md or in ANIMA_INFERENCE_ROUTER_MODELS"}
 	case provider.Quota:
 		return remedy{false, false, false, api.ReasonQuota, "add credit to the account at the provider, or configure another provider"}
 	case provider.Auth:
-		return remedy{false, false, false, api.ReasonAuth, "check OPENAI_API_KEY and what it may be used for"}
+		return remedy{false, false, false, api.ReasonAuth, "check OPENAI_API_KEY and its permissions"}
 	case provider.Endpoint:
 		return remedy{false, false, false, api.ReasonEndpoint, "check " + setting + ": it is the address of the " + form}
 	case provider.ContextTooLong:
@@ -66,7 +66,7 @@ func failureOf(err error) error {
 		return timedOut(e)
 	}
 	if e.Kind == provider.Canceled { // the caller canceled, or this process is shutting down
-		return &api.Error{Code: api.Unavailable, Message: "the call was stopped before its answer was complete", Next: "ask again", RetryAfter: 1000}
+		return &api.Error{Code: api.Unavailable, Message: "the call was stopped before its answer was complete", Next: "retry", RetryAfter: 1000}
 	}
 	r := remedyOf(e)
 	out := &api.Error{Code: api.Unavailable, Reason: r.reason, Message: e.Error(), Next: r.next}
@@ -104,7 +104,7 @@ func usedUp(last error, tries int, run bool) *api.Error {
 func again(last error, wait time.Duration, model string) string {
 	note := api.Wire(last).Message
 	if wait > 0 {
-		return fmt.Sprintf("%s; trying again with %s in %s", note, model, wait.Round(100*time.Millisecond))
+		return fmt.Sprintf("%s; retrying with %s in %s", note, model, wait.Round(100*time.Millisecond))
 	}
-	return fmt.Sprintf("%s; trying again with %s", note, model)
+	return fmt.Sprintf("%s; retrying with %s", note, model)
 }

@@ -46,7 +46,7 @@ func (f *flights) do(ctx context.Context, req api.Complete, send func(api.Delta)
 	}
 	if other != nil && other.agent != req.Agent {
 		f.mu.Unlock()
-		return api.Completion{}, api.Errorf(api.Conflict, "call %s is another agent's", req.ID)
+		return api.Completion{}, api.Errorf(api.Conflict, "call %s belongs to another agent", req.ID)
 	}
 	own, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()

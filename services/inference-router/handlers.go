@@ -20,7 +20,7 @@ func check(req question) error {
 	case req.ID == "" || len(req.ID) > maxID:
 		return api.Errorf(api.Invalid, "a call needs an id of at most %d bytes", maxID)
 	case !api.ValidKey(req.Agent): // checked here because the store would refuse it only after the call is paid
-		return api.Errorf(api.Invalid, "a call needs an agent who pays, and %.40q cannot be one", req.Agent)
+		return api.Errorf(api.Invalid, "a call needs the id of the agent that pays: %.40q is not a valid agent id", req.Agent)
 	case len(req.Messages) == 0 && req.raw == nil:
 		return api.Errorf(api.Invalid, "a call needs messages")
 	}
@@ -32,7 +32,7 @@ func check(req question) error {
 func noModel(req api.Complete, route model.Route, faults []string) *api.Error {
 	e := &api.Error{
 		Code: api.Unavailable, Reason: api.ReasonNoModel, Message: fmt.Sprintf("no model can be used for %s in tier %s", req.Task, req.Tier),
-		Next: "configure a provider (OPENAI_API_KEY, OPENAI_BASE_URL, OLLAMA_HOST), name a model in AGENT.md or in ANIMA_INFERENCE_ROUTER_MODELS, or fund the agent; anima model list says why", RetryAfter: 60_000,
+		Next: "configure a provider (OPENAI_API_KEY, OPENAI_BASE_URL, OLLAMA_HOST), name a model in AGENT.md or in ANIMA_INFERENCE_ROUTER_MODELS, or fund the agent; anima model list shows the reasons", RetryAfter: 60_000,
 	}
 	if len(faults) > 0 {
 		e.Message += ": the list of models cannot be read from " + faults[0]

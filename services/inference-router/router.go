@@ -37,18 +37,18 @@ import (
 // Config holds the settings of the service.
 type Config struct {
 	OpenAIKey config.Secret `env:"OPENAI_API_KEY,exact" help:"key of OpenAI, or of the service at OPENAI_BASE_URL"`
-	OpenAIURL string        `env:"OPENAI_BASE_URL,exact" help:"an OpenAI-compatible service, with the version: http://127.0.0.1:11434/v1; its list of models is read"`
-	Ollama    string        `env:"OLLAMA_HOST,exact" help:"an Ollama, in its own form: 127.0.0.1:11434; beside OPENAI_* or alone"`
+	OpenAIURL string        `env:"OPENAI_BASE_URL,exact" help:"base URL of an OpenAI-compatible service, with the version: http://127.0.0.1:11434/v1; the router reads its list of models"`
+	Ollama    string        `env:"OLLAMA_HOST,exact" help:"address of an Ollama server, in the form that Ollama uses: 127.0.0.1:11434; with or without OPENAI_*"`
 	RawKey    bool          `env:"raw_key" help:"send the key without the word Bearer"`
-	Models    []string      `env:"models" help:"models, as id=input/output/context: dollars per million tokens and tokens; 0/0 is free; they are tried first, and need not be listed where the service lists its models with prices"`
+	Models    []string      `env:"models" help:"models, as id=input/output/context: two prices in dollars per million tokens and the context window in tokens; 0/0 is free; these models are tried first; not needed for a service that lists its models with prices"`
 	Local     string        `env:"local" oneof:"auto|yes|no" help:"whether models without a known price are free: yes, no, or auto, which is yes for services on this machine or in a private network"`
 	Simulated bool          `env:"simulated" help:"use the simulated model also where a provider is configured"`
-	Script    string        `env:"script" help:"script of the simulated model, a JSON file; empty is the one of the demo"`
-	Workers   int           `env:"workers" help:"model calls at a time in this process"`
-	Attempts  int           `env:"attempts" help:"how often providers are asked for one model call, when they fail for causes that may pass"`
-	Failures  int           `env:"run_failures" help:"how many such failed attempts one run may have, all its model calls together"`
-	First     time.Duration `env:"first_token_timeout" help:"how long a model may take to its first token before the call is made again; 0 is 60s, and no limit of its own for servers on this machine or in a private network, which may have to load the model"`
-	Between   time.Duration `env:"token_timeout" help:"how long a model may pause between two tokens before the call is made again"`
+	Script    string        `env:"script" help:"script of the simulated model, a JSON file; empty: the script of the demo"`
+	Workers   int           `env:"workers" help:"maximum number of concurrent model calls in this process"`
+	Attempts  int           `env:"attempts" help:"maximum number of attempts for one model call, over all providers; a call is repeated after a transient failure"`
+	Failures  int           `env:"run_failures" help:"maximum number of failed attempts in one run, over all its model calls"`
+	First     time.Duration `env:"first_token_timeout" help:"how long a model may take to its first token before the call is repeated; 0: 60s, and no separate limit for servers on this machine or in a private network, which may have to load the model"`
+	Between   time.Duration `env:"token_timeout" help:"how long a model may pause between two tokens before the call is repeated"`
 }
 
 // Validate reports the first setting that is out of range or cannot be parsed.
@@ -64,7 +64,7 @@ func (c *Config) Validate() error {
 	case c.First < 0:
 		return fmt.Errorf("ANIMA_INFERENCE_ROUTER_FIRST_TOKEN_TIMEOUT is %s: it cannot be negative", c.First)
 	case c.Between <= 0:
-		return fmt.Errorf("ANIMA_INFERENCE_ROUTER_TOKEN_TIMEOUT is %s: it must be more than nothing", c.Between)
+		return fmt.Errorf("ANIMA_INFERENCE_ROUTER_TOKEN_TIMEOUT is %s: it must be more than 0", c.Between)
 	}
 	_, err := extraModels(c.Models)
 	return err
@@ -284,7 +284,7 @@ func extraModels(list []string) ([]model.Model, error) {
 		outPrice, err2 := api.ParseMicros(parts[1])
 		window, err3 := strconv.ParseInt(parts[2], 10, 64)
 		if err1 != nil || err2 != nil || err3 != nil || window <= 0 {
-			return nil, fmt.Errorf("ANIMA_INFERENCE_ROUTER_MODELS: %q has a price or a context window that is no number", item)
+			return nil, fmt.Errorf("ANIMA_INFERENCE_ROUTER_MODELS: %q has a price or a context window that is not a number", item)
 		}
 		out = append(out, model.Model{
 			ID: id, Provider: "openai", InputPrice: int64(in), OutputPrice: int64(outPrice), Known: true, ContextWindow: window,

@@ -24,7 +24,7 @@ import (
 // id, by [api.Confirm] or by [handlers.settleLeftovers].
 func (h *handlers) answer(ctx context.Context, agent string, p sqlstore.Paid, early func(api.Completion)) (api.Completion, error) {
 	if p.Call.Agent != agent {
-		return api.Completion{}, api.Errorf(api.Conflict, "call %s is another agent's", p.Call.ID)
+		return api.Completion{}, api.Errorf(api.Conflict, "call %s belongs to another agent", p.Call.ID)
 	}
 	answer := p.Answer
 	if p.Hold == "" {
@@ -125,7 +125,7 @@ func (h *handlers) settleLeftovers(ctx context.Context) error {
 		var again <-chan time.Time
 		if err := h.settleOnce(ctx); err != nil && ctx.Err() == nil {
 			if api.CodeOf(err) != api.Unavailable {
-				h.log.ErrorContext(ctx, "leftover holds", "err", err)
+				h.log.ErrorContext(ctx, "leftover holds not settled, retrying", "err", err)
 			}
 			again = time.After(2 * time.Second)
 		}
@@ -152,7 +152,7 @@ func (h *handlers) settleOnce(ctx context.Context) error {
 		if err != nil || !found {
 			continue
 		}
-		h.log.InfoContext(ctx, "settled what was left", "hold", hold.ID)
+		h.log.InfoContext(ctx, "leftover hold settled", "hold", hold.ID)
 	}
 	return errors.Join(faults...)
 }

@@ -74,7 +74,7 @@ func (s *settler) lead(x *settlement) {
 
 // errNotSent is the error of a settlement that was in a group whose send panicked before
 // it set a result.
-var errNotSent = &api.Error{Code: api.Unavailable, Message: "the settlement was not sent", Next: "ask again", RetryAfter: 1000}
+var errNotSent = &api.Error{Code: api.Unavailable, Message: "the settlement was not sent", Next: "retry", RetryAfter: 1000}
 
 // pastTreasury is how long settlements are sent one by one after no replica of treasury
 // accepted a [api.SettleMany]: the only replica may be of the previous release.
@@ -129,7 +129,7 @@ func (h *handlers) payTogether(ctx context.Context, group []*settlement) error {
 		return err
 	}
 	if len(done.Results) != len(group) {
-		return api.Errorf(api.Internal, "treasury answers %d of %d settlements", len(done.Results), len(group))
+		return api.Errorf(api.Internal, "treasury returned %d of %d settlement results", len(done.Results), len(group))
 	}
 	for i, x := range group {
 		switch r := done.Results[i]; {

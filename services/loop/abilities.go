@@ -38,7 +38,7 @@ func (x abilities) whyNot(spec catalog.Tool, a turn.Agent) string {
 	case !there:
 		return "no service executes it in this release"
 	case spec.Name == "exec" && !x.exec:
-		return "this kernel cannot hold commands (no Landlock), and ANIMA_LOOP_ALLOW_UNSANDBOXED is not set"
+		return "the kernel cannot sandbox commands (no Landlock), and ANIMA_LOOP_ALLOW_UNSANDBOXED is not set"
 	case t.Offered == nil || t.Offered(a):
 		return ""
 	case spec.Owner != api.Loop:
@@ -100,7 +100,7 @@ func (x abilities) checkTool(ctx context.Context, m api.CheckTool) (api.Decision
 		m.By = api.Creator
 	}
 	if !slices.Contains(kinds, m.By) {
-		return api.Decision{}, &api.Error{Code: api.Invalid, Message: "no turn has " + string(m.By) + " behind it", Next: "use creator, self, heartbeat, peer or external"}
+		return api.Decision{}, &api.Error{Code: api.Invalid, Message: "the principal " + string(m.By) + " does not exist", Next: "use creator, self, heartbeat, peer or external"}
 	}
 	a, err := x.store.Definition(ctx, strings.ToLower(m.Agent))
 	if err != nil {

@@ -114,7 +114,7 @@ func (b *beginnings) run(ctx context.Context) error {
 				return nil
 			}
 			if err != nil {
-				b.log.DebugContext(ctx, "the beginning of a run is recorded with its first turn", "run", v.cmd.Run, "err", err)
+				b.log.DebugContext(ctx, "begin of a run not recorded, its first turn records it", "run", v.cmd.Run, "err", err)
 			}
 		}
 		wait.Reset(next)
@@ -134,7 +134,7 @@ func (b *beginnings) leave(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
 	if err := b.flush(ctx, ""); err != nil {
-		b.log.WarnContext(ctx, "the beginning of a run is not recorded", "err", err)
+		b.log.WarnContext(ctx, "begin of a run not recorded", "err", err)
 	}
 }
 

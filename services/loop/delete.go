@@ -35,7 +35,7 @@ func (h *handlers) deleteAgent(ctx context.Context, m api.DeleteAgent) (api.Dele
 	h.relay.Kick()
 	for _, cmd := range gone.Runs {
 		if err := h.bus.Tell(ctx, api.SessionNotice{Session: cmd.Session, Cancelled: cmd.Run}); err != nil {
-			h.log.WarnContext(ctx, "a run of a deleted agent was not told, it ends with its turn", "run", cmd.Run, "err", err)
+			h.log.WarnContext(ctx, "run of a deleted agent not notified, it ends with its turn", "run", cmd.Run, "err", err)
 		}
 	}
 	if err := h.goals.cancelOf(ctx, id, "the agent was deleted"); err != nil {
@@ -46,7 +46,7 @@ func (h *handlers) deleteAgent(ctx context.Context, m api.DeleteAgent) (api.Dele
 	}
 	if m.Forget {
 		if err := os.RemoveAll(h.store.Workspace(id)); err != nil {
-			return api.Deleted{}, fmt.Errorf("folder of %s: %w", id, err)
+			return api.Deleted{}, fmt.Errorf("remove folder of %s: %w", id, err)
 		}
 		if err := h.servers.Remove(id); err != nil {
 			return api.Deleted{}, err

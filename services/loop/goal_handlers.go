@@ -66,7 +66,7 @@ func (g *goalHandlers) expire(ctx context.Context, every time.Duration) error {
 		case <-t.C:
 		}
 		if err := g.orchestrator.Expire(ctx); err != nil && ctx.Err() == nil {
-			g.log.WarnContext(ctx, "deadlines of tasks not looked at, trying again", "err", err)
+			g.log.WarnContext(ctx, "check of task deadlines failed, retrying", "err", err)
 		}
 	}
 }

@@ -29,7 +29,7 @@ func (l leaser) With(ctx context.Context, key string, f func(context.Context) er
 		return revision, err
 	})
 	if api.CodeOf(err) == api.Conflict {
-		return &api.Error{Code: api.Conflict, Message: "another replica has " + key, RetryAfter: max(100, l.ttl.Milliseconds()/4)}
+		return &api.Error{Code: api.Conflict, Message: "another replica holds the lease " + key, RetryAfter: max(100, l.ttl.Milliseconds()/4)}
 	}
 	if err != nil {
 		return err
@@ -47,7 +47,7 @@ func (l leaser) With(ctx context.Context, key string, f func(context.Context) er
 				}
 				return began, err
 			},
-			failed: func(err error) { l.log.Warn("lease not renewed, trying again", "key", key, "err", err) },
+			failed: func(err error) { l.log.Warn("lease not renewed, retrying", "key", key, "err", err) },
 			lost: func(err error) {
 				l.log.Warn("lease lost", "key", key, "err", err)
 				cancel()
@@ -60,7 +60,7 @@ func (l leaser) With(ctx context.Context, key string, f func(context.Context) er
 	free, done := context.WithTimeout(context.WithoutCancel(ctx), l.ttl/3)
 	defer done()
 	if derr := l.leases.Delete(free, key, revision); derr != nil && api.CodeOf(derr) != api.Conflict {
-		l.log.Warn("lease not given back, it expires by itself", "key", key, "err", derr)
+		l.log.Warn("lease not released, it expires by itself", "key", key, "err", derr)
 	}
 	return err
 }

@@ -62,7 +62,7 @@ func (h *handlers) applyNamed(ctx context.Context, m api.ApplyAgent, want string
 	}
 	def, faults := agentmd.Parse([]byte(m.Source), knownTools())
 	if len(faults) > 0 {
-		e := &api.Error{Code: api.Invalid, Message: fmt.Sprintf("the AGENT.md has %d faults", len(faults)), Next: "mend them and apply it again; nothing was changed"}
+		e := &api.Error{Code: api.Invalid, Message: fmt.Sprintf("the AGENT.md has %d faults", len(faults)), Next: "fix them and apply it again; nothing was changed"}
 		if len(faults) == 1 {
 			e.Message = "the AGENT.md has a fault"
 		}
@@ -73,7 +73,7 @@ func (h *handlers) applyNamed(ctx context.Context, m api.ApplyAgent, want string
 	}
 	id := strings.ToLower(def.Name)
 	if want != "" && id != strings.ToLower(want) {
-		return api.Agent{}, &api.Error{Code: api.Invalid, Message: fmt.Sprintf("the AGENT.md names %s, the path %s", def.Name, want), Next: "use one name"}
+		return api.Agent{}, &api.Error{Code: api.Invalid, Message: fmt.Sprintf("the AGENT.md names %s, but the path names %s", def.Name, want), Next: "use the same name in both"}
 	}
 	account, err := bus.Call[api.Account](ctx, h.bus, api.OpenAccount{Agent: id})
 	if err != nil {
@@ -194,7 +194,7 @@ func (h *handlers) sendMessage(ctx context.Context, m api.SendMessage) (api.Acce
 		}
 	case api.ModeSteer:
 		if err := h.bus.Tell(ctx, api.SessionNotice{Session: session, Steered: run}); err != nil {
-			h.log.WarnContext(ctx, "the run under way was not told, the message runs after it", "run", run, "err", err)
+			h.log.WarnContext(ctx, "run in progress not notified, the message runs after it", "run", run, "err", err)
 		}
 	case api.ModeQueue, api.ModeDrop, api.ModeCollect:
 	}
@@ -206,7 +206,7 @@ var modes = []api.Mode{api.ModeQueue, api.ModeDrop, api.ModeInterrupt, api.ModeS
 func checkMessage(m api.SendMessage) error {
 	switch {
 	case strings.TrimSpace(m.Content) == "":
-		return &api.Error{Code: api.Invalid, Message: "the message is empty", Next: "say something"}
+		return &api.Error{Code: api.Invalid, Message: "the message is empty", Next: "send a message with text"}
 	case len(m.Content) > api.MaxMessageBytes:
 		return &api.Error{
 			Code: api.Invalid, Reason: api.ReasonTooLarge, Message: fmt.Sprintf("the message has %d bytes, at most %d are taken", len(m.Content), api.MaxMessageBytes),
@@ -323,7 +323,7 @@ func (h *handlers) execute(ctx context.Context, cmd api.Run) error {
 			return err
 		}
 		if err := os.MkdirAll(filepath.Join(h.store.Workspace(cmd.Agent), ".tmp"), 0o700); err != nil {
-			return fmt.Errorf("workspace: %w", err)
+			return fmt.Errorf("create workspace: %w", err)
 		}
 		h.running.Add(ctx, 1)
 		defer h.running.Add(ctx, -1)
@@ -359,7 +359,7 @@ func (h *handlers) absent(ctx context.Context, cmd api.Run) error {
 		return err
 	}
 	if !over {
-		return &api.Error{Code: api.Unavailable, Message: "the stream does not show the message of the run, which is not over", Next: "nothing; it is delivered again", RetryAfter: 100}
+		return &api.Error{Code: api.Unavailable, Message: "the stream does not show the message of the run, which has not ended", Next: "no action is needed: the message is redelivered", RetryAfter: 100}
 	}
 	return h.live(ctx, cmd)
 }
@@ -437,7 +437,7 @@ func (h *handlers) watchWakes(ctx context.Context) error {
 				return err // the wake remains in the bucket
 			}
 			if err := h.wake(ctx, e); err != nil && ctx.Err() == nil {
-				h.log.WarnContext(ctx, "wake not taken, trying again", "key", e.Key, "err", err)
+				h.log.WarnContext(ctx, "wake not handled, retrying", "key", e.Key, "err", err)
 				return err
 			}
 			return nil
@@ -445,7 +445,7 @@ func (h *handlers) watchWakes(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil //nolint:nilerr // the service is stopping
 		}
-		h.log.WarnContext(ctx, "watching wakes again", "err", err)
+		h.log.WarnContext(ctx, "watch of wakes ended, retrying", "err", err)
 		t := time.NewTimer(500 * time.Millisecond)
 		select {
 		case <-ctx.Done():
@@ -474,7 +474,7 @@ func (h *handlers) wake(ctx context.Context, e bus.Entry[api.Wake]) error {
 	w := e.Value
 	agent, err := h.store.Agent(ctx, w.Agent)
 	if api.CodeOf(err) == api.NotFound {
-		h.log.WarnContext(ctx, "a wake for an agent that is not here", "agent", w.Agent, "cause", w.Cause)
+		h.log.WarnContext(ctx, "wake for an unknown agent, deleting it", "agent", w.Agent, "cause", w.Cause)
 		return h.forget(ctx, e)
 	}
 	if err != nil {

@@ -103,7 +103,7 @@ func (i *ingestion) count(ctx context.Context) {
 		return
 	}
 	if err := i.store.Touch(ctx, docs, i.now().UnixMicro()); err != nil && ctx.Err() == nil {
-		i.log.DebugContext(ctx, "memories that were shown are not counted", "memories", len(docs), "err", err)
+		i.log.DebugContext(ctx, "counts of recalled memories not stored", "memories", len(docs), "err", err)
 	}
 }
 
@@ -132,7 +132,7 @@ func (i *ingestion) run(ctx context.Context) error {
 			case ctx.Err() != nil:
 				return nil
 			case err != nil:
-				i.log.WarnContext(ctx, "the turns that are not in memory cannot be looked for, trying again", "err", err)
+				i.log.WarnContext(ctx, "turns to ingest not listed, retrying", "err", err)
 				due.Reset(min(i.sweep, sweepPause))
 				continue
 			}
@@ -187,7 +187,7 @@ func (i *ingestion) take(ctx context.Context) {
 				clear(i.failed)
 			}
 			i.failed[s] = i.now()
-			i.log.ErrorContext(ctx, "turns cannot become memories", "session", s, "err", err)
+			i.log.ErrorContext(ctx, "ingestion of turns failed", "session", s, "err", err)
 		}
 	}
 }

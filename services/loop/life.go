@@ -194,7 +194,7 @@ func (h *handlers) sleepAgent(ctx context.Context, m api.SleepAgent) (api.Agent,
 	case a.State == api.StateDead:
 		return a, &api.Error{Code: api.Conflict, Message: a.Name + " is dead", Next: "fund it: anima agent fund " + id + " 5"}
 	case m.Until != 0 && (m.Until <= now || m.Until > now+(24*time.Hour).Microseconds()):
-		return a, &api.Error{Code: api.Invalid, Message: "an agent sleeps from now on for at most 24 hours", Next: "leave the time out: it then sleeps until something happens"}
+		return a, &api.Error{Code: api.Invalid, Message: "the time is not within the next 24 hours", Next: "use an earlier time, or leave it out: the agent then sleeps until a message or a wake comes"}
 	}
 	why := m.Reason
 	if why == "" {
@@ -240,14 +240,14 @@ func next(a api.Agent) string {
 	case api.StateSetup:
 		return "runs for the first time when a message or a wake comes"
 	case api.StateWaking, api.StateRunning, api.StateLow:
-		return "goes on with its run; then it sleeps"
+		return "continues its run, then sleeps"
 	case api.StateSleeping:
 		if a.SleepUntil > 0 {
 			return "wakes at " + time.UnixMicro(a.SleepUntil).UTC().Format(time.RFC3339) + ", or earlier when a message or a wake comes"
 		}
 		return "sleeps until a message or a wake comes"
 	case api.StateCritical:
-		return "can hardly pay: fund it with anima agent fund " + a.ID + " 5; an hour without any credits, and it dies"
+		return "has almost no credits: fund it with anima agent fund " + a.ID + " 5; after an hour without any credits its state becomes dead"
 	case api.StateDead:
 		return "does nothing until it is funded: anima agent fund " + a.ID + " 5"
 	}
@@ -300,21 +300,21 @@ func (h *handlers) watchLives(ctx context.Context) error {
 		}
 		h.queue.cancelled(ctx, h.store.IsCancelled)
 		if err := h.freeMail(ctx); err != nil && ctx.Err() == nil {
-			h.log.WarnContext(ctx, "cannot look after mail that waits, trying again", "err", err)
+			h.log.WarnContext(ctx, "check of held mail failed, retrying", "err", err)
 		}
 		if err := h.expireWaiting(ctx); err != nil && ctx.Err() == nil {
-			h.log.WarnContext(ctx, "cannot look after what waits, trying again", "err", err)
+			h.log.WarnContext(ctx, "check of queued messages failed, retrying", "err", err)
 		}
 		poor, err := h.store.Poor(ctx)
 		if err != nil {
 			if ctx.Err() == nil {
-				h.log.WarnContext(ctx, "cannot look after the poor, trying again", "err", err)
+				h.log.WarnContext(ctx, "low-balance check failed, retrying", "err", err)
 			}
 			continue
 		}
 		for _, agent := range poor {
 			if err := h.weigh(ctx, agent); err != nil && ctx.Err() == nil {
-				h.log.DebugContext(ctx, "balance unknown, nothing is decided", "agent", agent, "err", err)
+				h.log.DebugContext(ctx, "balance unknown, state not changed", "agent", agent, "err", err)
 			}
 		}
 	}
@@ -355,7 +355,7 @@ func (h *handlers) expire(ctx context.Context, cmd api.Run) error {
 func (h *handlers) late(cmd api.Run) turn.End {
 	return turn.End{
 		Run: cmd, Input: turn.Input{By: cmd.By}, Code: api.Denied, Reason: api.ReasonExpired, Fate: api.FateExpired, At: h.now().UnixMicro(),
-		Error: "it waited too long for its session, behind other messages",
+		Error: "the message waited too long for its session, behind other messages",
 	}
 }
 

@@ -38,17 +38,17 @@ import (
 // Config holds the settings of the service.
 type Config struct {
 	Slots            int           `env:"slots" help:"runs executed at a time in this process"`
-	Lease            time.Duration `env:"lease" help:"how long a session stays locked after its owner falls silent; at least 1s"`
-	Attempts         int           `env:"attempts" help:"how often a run is taken up without getting a turn further before it is given up"`
-	QueueTimeout     time.Duration `env:"queue_timeout" help:"the longest that any message waits for its session behind others; an AGENT.md says how long, 30s if it says nothing"`
-	MailSenderRuns   int           `env:"mail_sender_runs" help:"runs that mail of one sender may start within a day; what is over waits in the inbox"`
+	Lease            time.Duration `env:"lease" help:"time for which a session stays locked after its owner crashed; at least 1s"`
+	Attempts         int           `env:"attempts" help:"attempts at one turn before its run is given up"`
+	QueueTimeout     time.Duration `env:"queue_timeout" help:"upper limit on the time that a message waits for its session behind other messages; an AGENT.md sets the time, by default 30s"`
+	MailSenderRuns   int           `env:"mail_sender_runs" help:"runs that mail of one sender may start within a day; further mail waits in the inbox"`
 	MailAgentRuns    int           `env:"mail_agent_runs" help:"runs that mail of all senders may start within a day, for each agent"`
 	MailSenderCost   int64         `env:"mail_sender_cost" help:"micro-USD that runs for mail of one sender may cost within a day, for each agent; 0: no bound"`
 	MailAgentCost    int64         `env:"mail_agent_cost" help:"micro-USD that runs for mail may cost an agent within a day; 0: no bound"`
 	WorkspaceMiB     int64         `env:"workspace_mib" help:"MiB that an agent's folder may take on the disk; 0: no bound"`
 	WorkspaceFiles   int64         `env:"workspace_files" help:"files and folders that an agent's folder may hold; 0: no bound"`
-	EgressAllow      []string      `env:"egress_allow" help:"addresses (CIDR) that commands with a network reach although they are not public, such as a mirror of packages"`
-	AllowUnsandboxed bool          `env:"allow_unsandboxed" help:"run commands even where the kernel cannot hold them (no Landlock); for machines that hold nothing else"`
+	EgressAllow      []string      `env:"egress_allow" help:"addresses (CIDR) that are not public, but that commands with a network may reach, such as a mirror of packages"`
+	AllowUnsandboxed bool          `env:"allow_unsandboxed" help:"run commands even if the kernel cannot sandbox them (no Landlock); only for machines that have no other data"`
 }
 
 // Validate returns an error for a setting that cannot work.
@@ -59,7 +59,7 @@ func (c *Config) Validate() error {
 	case c.Lease < bus.MinTTL:
 		return fmt.Errorf("ANIMA_LOOP_LEASE is %s: at least %s is needed", c.Lease, bus.MinTTL)
 	case c.QueueTimeout <= 0:
-		return fmt.Errorf("ANIMA_LOOP_QUEUE_TIMEOUT is %s: it must be more than nothing", c.QueueTimeout)
+		return fmt.Errorf("ANIMA_LOOP_QUEUE_TIMEOUT is %s: it must be more than 0", c.QueueTimeout)
 	case c.WorkspaceMiB < 0 || c.WorkspaceMiB > 1<<30:
 		return fmt.Errorf("ANIMA_LOOP_WORKSPACE_MIB is %d: use a number of MiB, or 0 for no bound", c.WorkspaceMiB)
 	case c.WorkspaceFiles < 0:
@@ -111,7 +111,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		return err
 	}
 	if err := os.MkdirAll(workspaces, 0o700); err != nil {
-		return fmt.Errorf("workspaces: %w", err)
+		return fmt.Errorf("create workspaces: %w", err)
 	}
 	wakes, err := bus.OpenBucket[api.Wake](ctx, env.Bus)
 	if err != nil {
@@ -131,7 +131,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	}
 	held := sandbox.Probe(ctx)
 	if c := held; !c.Sandboxed() {
-		env.Log.Warn("this kernel cannot hold commands: exec is refused unless ANIMA_LOOP_ALLOW_UNSANDBOXED is set", "landlock_abi", c.LandlockABI, "allowed", cfg.AllowUnsandboxed)
+		env.Log.Warn("the kernel cannot sandbox commands: exec is refused unless ANIMA_LOOP_ALLOW_UNSANDBOXED is set", "landlock_abi", c.LandlockABI, "allowed", cfg.AllowUnsandboxed)
 	}
 	allowed, err := cfg.egressAllow()
 	if err != nil {

@@ -22,7 +22,7 @@ func (h *handlers) settleLosses(ctx context.Context, db *sqldb.DB) error {
 		if err == nil || ctx.Err() != nil {
 			return nil //nolint:nilerr // the service is stopping
 		}
-		h.log.WarnContext(ctx, "runs of an accepted loss are not ended yet, trying again", "err", err)
+		h.log.WarnContext(ctx, "runs of an accepted loss not ended, retrying", "err", err)
 		t := time.NewTimer(time.Second)
 		select {
 		case <-ctx.Done():

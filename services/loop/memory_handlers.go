@@ -87,7 +87,7 @@ const defaultRecall = 10_000
 
 func (r remembered) recall(ctx context.Context, m api.RecallMemory) (api.Recalled, error) {
 	if m.Budget < 0 || m.Budget > 10*defaultRecall {
-		return api.Recalled{}, &api.Error{Code: api.Invalid, Message: fmt.Sprintf("a budget of %d tokens", m.Budget), Next: "ask for 1 to 100000"}
+		return api.Recalled{}, &api.Error{Code: api.Invalid, Message: fmt.Sprintf("the budget of %d tokens is out of range", m.Budget), Next: "ask for 1 to 100000"}
 	}
 	agent, err := r.store.Agent(ctx, strings.ToLower(m.Agent))
 	if err != nil {

@@ -25,13 +25,13 @@ func outputName(turn string, index int) string { return turn + "." + strconv.Ito
 
 func (h *handlers) getOutput(ctx context.Context, m api.GetOutput) (api.OutputPart, error) {
 	if m.Offset < 0 || m.Index < 0 || m.Turn == "" {
-		return api.OutputPart{}, &api.Error{Code: api.Invalid, Message: "an output has a turn, an index and an offset from 0 on", Next: "begin at offset 0"}
+		return api.OutputPart{}, &api.Error{Code: api.Invalid, Message: "the turn is empty, or the index or the offset is negative", Next: "name the turn and the index of a call, and begin at offset 0"}
 	}
 	data, size, err := h.outputs.objects.Read(ctx, outputName(m.Turn, m.Index), m.Offset, api.MaxOutputPart)
 	if api.CodeOf(err) == api.NotFound {
 		err = &api.Error{
-			Code: api.NotFound, Message: "nothing is kept of call " + strconv.Itoa(m.Index) + " of turn " + m.Turn,
-			Next: "what fits into a turn is in the turn; what does not is kept for 7 days",
+			Code: api.NotFound, Message: "no output is stored for call " + strconv.Itoa(m.Index) + " of turn " + m.Turn,
+			Next: "an output that fits into its turn is in the turn; a longer one is kept for 7 days",
 		}
 	}
 	if err != nil {

@@ -116,7 +116,7 @@ func (o *owners) askOne(ctx context.Context, owner api.Owner, question api.Messa
 	defer cancel()
 	list, err := bus.Call[api.ToolList](ctx, o.bus, question)
 	if err != nil {
-		o.log.DebugContext(ctx, "an owner of tools is away, its last answer stands", "owner", string(owner), "err", err)
+		o.log.DebugContext(ctx, "list of tools not read, keeping the last one", "owner", string(owner), "err", err)
 		return
 	}
 	o.mu.Lock()

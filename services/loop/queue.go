@@ -157,7 +157,7 @@ func (q *queue) cancelled(ctx context.Context, why func(ctx context.Context, run
 	for _, run := range runs {
 		reason, err := why(ctx, run)
 		if err != nil {
-			q.log.WarnContext(ctx, "not known whether a run was cancelled, asking again", "run", run, "err", err)
+			q.log.WarnContext(ctx, "cancel of a run not read, retrying", "run", run, "err", err)
 			return
 		}
 		if reason != "" {

@@ -54,7 +54,7 @@ func (r replays) replay(ctx context.Context, m api.ReplayTurn) (api.Replayed, er
 func (r replays) fork(ctx context.Context, m api.ForkTurn, send func(api.Delta) error) (api.Forked, error) {
 	switch {
 	case !m.Policy && m.Model == "" && m.Prompt == "":
-		return api.Forked{}, &api.Error{Code: api.Invalid, Message: "nothing is to be different", Next: "name a model, give a prompt, or ask for the policy of now"}
+		return api.Forked{}, &api.Error{Code: api.Invalid, Message: "the fork changes nothing", Next: "name a model, give a prompt, or ask for the current policy"}
 	case m.Policy && (m.Model != "" || m.Prompt != ""):
 		return api.Forked{}, &api.Error{Code: api.Invalid, Message: "with a model or a prompt, policy judges the new calls anyway", Next: "leave policy out"}
 	}
@@ -102,7 +102,7 @@ func (r replays) usable(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	why := "the router does not know it"
+	why := "the router has no such model"
 	for _, m := range all {
 		switch {
 		case m.ID != id:
@@ -112,7 +112,7 @@ func (r replays) usable(ctx context.Context, id string) error {
 			why = m.Why
 		}
 	}
-	return &api.Error{Code: api.Invalid, Message: "model " + id + " cannot be asked: " + why, Next: "anima model list shows the ones that can"}
+	return &api.Error{Code: api.Invalid, Message: "model " + id + " cannot be used: " + why, Next: "anima model list shows the models that can"}
 }
 
 // judge requests the decisions that policy would make on calls.

@@ -65,5 +65,5 @@ func placeOf(after string) (sqlstore.Place, error) {
 }
 
 func noPlace(after string) error {
-	return &api.Error{Code: api.Invalid, Message: strconv.Quote(after) + " is no place of this list", Next: "give what the list said last, or leave it out"}
+	return &api.Error{Code: api.Invalid, Message: strconv.Quote(after) + " is not a position in this list", Next: "use the position that the previous page returned, or leave it out"}
 }

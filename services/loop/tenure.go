@@ -138,7 +138,7 @@ func (l locker) with(ctx context.Context, cmd api.Run, f func(context.Context) e
 		keeping{
 			length: l.lease, every: l.lease / 6, taken: l.now(), now: l.now, renew: t.renew,
 			failed: func(err error) {
-				l.log.Warn("lease not renewed, trying again", "session", cmd.Session, "err", err)
+				l.log.Warn("lease not renewed, retrying", "session", cmd.Session, "err", err)
 			},
 			lost: func(error) {
 				if !failpoint.Broken(failpoint.NoExpectedSequence) { // otherwise it would depend on timing whether the owner writes
@@ -227,7 +227,7 @@ func (t *tenure) leave(ctx context.Context) {
 		case err == nil, api.CodeOf(err) == api.Conflict: // another owner has the session
 			return
 		case api.CodeOf(err) != api.Unavailable || pause(ctx, 100*time.Millisecond) != nil:
-			t.log.Warn("session not handed back, its lease expires by itself", "session", t.cmd.Session, "lease", t.lease.String(), "err", err)
+			t.log.Warn("session not released, its lease expires by itself", "session", t.cmd.Session, "lease", t.lease.String(), "err", err)
 			return
 		}
 	}
@@ -277,7 +277,7 @@ func tidy(ctx context.Context, log *slog.Logger, lease time.Duration, each ...fu
 	for wait := lease + time.Second; ; wait = tidyEvery {
 		for _, remove := range each {
 			if err := remove(ctx); err != nil && ctx.Err() == nil {
-				log.WarnContext(ctx, "locks that are free are not removed", "err", err)
+				log.WarnContext(ctx, "expired locks and leases not deleted", "err", err)
 			}
 		}
 		if pause(ctx, wait) != nil {

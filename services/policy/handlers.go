@@ -119,7 +119,7 @@ func (h *handlers) judge(ctx context.Context, m api.Evaluate, hash string) api.D
 	r := h.book.Evaluate(in)
 	took := h.now().Sub(judging)
 	if r.Err != nil {
-		h.log.ErrorContext(ctx, "a rule broke, its call is denied", "tool", m.Tool, "rules", strings.Join(r.RulesTriggered, " "), "err", r.Err)
+		h.log.ErrorContext(ctx, "rule failed, call denied", "tool", m.Tool, "rules", strings.Join(r.RulesTriggered, " "), "err", r.Err)
 	}
 	return api.Decision{
 		ID: uuid.Must(uuid.NewV7()).String(), Agent: m.Agent, Session: m.Session, Turn: m.Turn, Index: m.Index, Tool: m.Tool, ArgsHash: hash,

@@ -93,7 +93,7 @@ func (h *handlers) claimInbox(ctx context.Context, m api.ClaimInbox) (api.Inbox,
 
 func (h *handlers) settleInbox(ctx context.Context, m api.SettleInbox) (api.InboxCount, error) {
 	if m.Run == "" {
-		return api.InboxCount{}, api.Errorf(api.Invalid, "a run settles what it has claimed: name the run")
+		return api.InboxCount{}, api.Errorf(api.Invalid, "settling messages needs a run")
 	}
 	box, err := h.store.Waiting(ctx, m.Agent, m.Run)
 	if err != nil || !box.Claimed {
@@ -110,7 +110,7 @@ func (h *handlers) listInbox(ctx context.Context, m api.ListInbox) (api.Inbox, e
 	status := inbox.Status(m.Status)
 	if m.Status != "" && !status.Valid() {
 		return api.Inbox{}, &api.Error{
-			Code: api.Invalid, Message: "no message has the status " + m.Status,
+			Code: api.Invalid, Message: "unknown message status " + m.Status,
 			Next: "use received, in_progress, processed, failed or none",
 		}
 	}

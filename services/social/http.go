@@ -132,7 +132,7 @@ func parseCursor(s string) (int64, error) {
 	}
 	n, err := strconv.ParseInt(s, 10, 64)
 	if err != nil || n < 0 {
-		return 0, &api.Error{Code: api.Invalid, Message: "this relay gave out no such cursor", Next: "ask without one"}
+		return 0, &api.Error{Code: api.Invalid, Message: "the cursor was not issued by this relay", Next: "repeat the request without a cursor"}
 	}
 	return n, nil
 }
@@ -145,7 +145,7 @@ func readBody(w http.ResponseWriter, r *http.Request, v any) error {
 		return err
 	}
 	if err := json.NewDecoder(bytes.NewReader(body)).Decode(v); err != nil {
-		return errors.Join(api.Errorf(api.Invalid, "the body is not the JSON this route takes: %v", err), err)
+		return errors.Join(api.Errorf(api.Invalid, "the body is not valid JSON for this route: %v", err), err)
 	}
 	return nil
 }

@@ -63,7 +63,7 @@ func tidy(ctx context.Context, store inbox.Store, keep time.Duration, now func()
 	defer t.Stop()
 	for {
 		if err := store.Prune(ctx, now().Add(-keep)); err != nil && ctx.Err() == nil {
-			log.WarnContext(ctx, "old messages not forgotten", "err", err)
+			log.WarnContext(ctx, "old messages not deleted", "err", err)
 		}
 		select {
 		case <-ctx.Done():

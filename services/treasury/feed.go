@@ -86,11 +86,11 @@ func (f *feed) Run(ctx context.Context) error {
 			return nil
 		case err != nil:
 			if !failing {
-				f.log.WarnContext(ctx, "the ledger is not published, trying again", "err", err)
+				f.log.WarnContext(ctx, "ledger transactions not published, retrying", "err", err)
 			}
 			failing, wait = true, feedAgain
 		case failing:
-			f.log.InfoContext(ctx, "the ledger is published again")
+			f.log.InfoContext(ctx, "publishing of ledger transactions resumed")
 			failing = false
 		}
 		if !f.rest(ctx, wait) {
@@ -179,7 +179,7 @@ func (f *feed) step(ctx context.Context) (more bool, err error) {
 		}
 		message = at
 	}
-	return false, api.Errorf(api.Unavailable, "the stream of the ledger stands elsewhere each time it is asked")
+	return false, api.Errorf(api.Unavailable, "append to the ledger stream failed 3 times: another message was last each time")
 }
 
 // ours reports whether a message belongs to this ledger: its last transaction is in the

@@ -92,7 +92,7 @@ func (h *handlers) settleMany(ctx context.Context, m api.SettleMany) (api.Settle
 			continue
 		}
 		if answer.Results[i].Error = api.Wire(s.Err); answer.Results[i].Error.Code == api.Internal {
-			h.log.ErrorContext(ctx, "a hold is not settled", "hold", requests[i].ID, "err", s.Err)
+			h.log.ErrorContext(ctx, "hold not settled", "hold", requests[i].ID, "err", s.Err)
 		}
 	}
 	for i, f := range funds {
@@ -130,13 +130,13 @@ func (h *handlers) deposit(ctx context.Context, m api.Deposit) (api.Posted, erro
 	switch {
 	case m.Source != faucet:
 		return api.Posted{}, &api.Error{
-			Code: api.Denied, Message: fmt.Sprintf("no deposits are taken from %.40q", m.Source),
-			Next: `the one source there is, for development, is "faucet"`,
+			Code: api.Denied, Message: fmt.Sprintf("deposits from %.40q are not accepted", m.Source),
+			Next: `use the source "faucet", which is for development only`,
 		}
 	case !h.cfg.Faucet:
 		return api.Posted{}, &api.Error{
-			Code: api.Denied, Message: "the faucet is switched off",
-			Next: "set ANIMA_TREASURY_FAUCET=true where play money is wanted, or transfer from an agent that has money",
+			Code: api.Denied, Message: "the faucet is disabled",
+			Next: "set ANIMA_TREASURY_FAUCET=true to allow deposits for development, or transfer credits from another agent",
 		}
 	}
 	t, err := h.book.Deposit(ctx, ledger.DepositRequest{
@@ -168,7 +168,7 @@ func (h *handlers) verifyLedger(ctx context.Context, _ api.VerifyLedger) (api.Le
 		return api.LedgerReport{}, err
 	}
 	if len(r.Faults) > 0 {
-		h.log.ErrorContext(ctx, "the ledger is broken", "faults", len(r.Faults), "first", r.Faults[0])
+		h.log.ErrorContext(ctx, "ledger verification found faults", "faults", len(r.Faults), "first", r.Faults[0])
 	}
 	return report(r), nil
 }
@@ -189,7 +189,7 @@ func (h *handlers) sweep(ctx context.Context) error {
 	for {
 		n, err := h.book.Expire(ctx)
 		if err != nil && ctx.Err() == nil {
-			h.log.WarnContext(ctx, "holds past their time stay reserved", "err", err)
+			h.log.WarnContext(ctx, "expired holds not released, retrying", "err", err)
 		}
 		if n > 0 {
 			h.log.InfoContext(ctx, "holds expired", "count", n)

@@ -27,9 +27,9 @@ import (
 
 // Config holds the settings of the service.
 type Config struct {
-	Faucet     bool          `env:"faucet" help:"take deposits from nowhere (source faucet): play money, for development only"`
-	Sweep      time.Duration `env:"sweep" help:"how often holds past their time are released"`
-	Passphrase config.Secret `env:"keystore_passphrase" help:"opens the wallets, the same on every replica; empty: a random one is kept in the data folder, which then must not be lost"`
+	Faucet     bool          `env:"faucet" help:"accept deposits of the source faucet, which create credits; for development only"`
+	Sweep      time.Duration `env:"sweep" help:"how often expired holds are released"`
+	Passphrase config.Secret `env:"keystore_passphrase" help:"passphrase of the wallets, the same on every replica; empty: a random one is created in the data folder, which then must not be lost"`
 	ScryptN    int           `env:"keystore_scrypt_n" help:"scrypt cost of new wallets, a power of two"`
 }
 

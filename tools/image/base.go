@@ -75,7 +75,7 @@ func authorities() ([]byte, error) {
 		n++
 	}
 	if n < 50 {
-		return nil, fmt.Errorf("there are only %d certificate authorities; something is wrong with %s", n, rootsModule)
+		return nil, fmt.Errorf("only %d certificate authorities were found: check %s", n, rootsModule)
 	}
 	return out.Bytes(), nil
 }
@@ -137,11 +137,11 @@ func findBusybox(ctx context.Context) (file, version string, err error) {
 	get := exec.CommandContext(ctx, "apt-get", "download", "-q", "busybox-static")
 	get.Dir = tmp
 	if out, err := get.CombinedOutput(); err != nil {
-		return "", "", fmt.Errorf("%w: %s\nthere is no Debian with package lists here; run apt-get update, or name a static busybox with -busybox", err, bytes.TrimSpace(out))
+		return "", "", fmt.Errorf("%w: %s\nDebian's package lists are missing; run apt-get update, or name a static busybox with -busybox", err, bytes.TrimSpace(out))
 	}
 	debs, err := filepath.Glob(filepath.Join(tmp, "*.deb"))
 	if err != nil || len(debs) != 1 {
-		return "", "", errors.Join(err, fmt.Errorf("apt-get brought %d packages, want 1", len(debs)))
+		return "", "", errors.Join(err, fmt.Errorf("apt-get downloaded %d packages, want 1", len(debs)))
 	}
 	out, err := exec.CommandContext(ctx, "dpkg-deb", "-f", debs[0], "Version").Output()
 	if err != nil {
@@ -194,7 +194,7 @@ func cache() (string, error) {
 	}
 	d, err := os.UserHomeDir()
 	if err != nil {
-		return "", fmt.Errorf("%w; set ANIMA_CACHE to a folder for what is fetched", err)
+		return "", fmt.Errorf("%w; set ANIMA_CACHE to a folder for downloads", err)
 	}
 	return filepath.Join(d, ".cache", "anima"), nil
 }

@@ -68,10 +68,10 @@ var (
 
 func (r release) check() error {
 	if !semver.MatchString(r.version) {
-		return fmt.Errorf("version %q is not semantic; write such as 1.2.3 or 0.0.0-dev", r.version)
+		return fmt.Errorf("version %q is not semantic; use one such as 1.2.3 or 0.0.0-dev", r.version)
 	}
 	if r.commit != "" && !hexes.MatchString(r.commit) {
-		return fmt.Errorf("commit %q is no hash; write 7 to 64 hex digits, or nothing", r.commit)
+		return fmt.Errorf("commit %q is not a hash; use 7 to 64 hex digits, or nothing", r.commit)
 	}
 	return nil
 }

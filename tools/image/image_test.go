@@ -469,7 +469,7 @@ func TestWrongUseIsSaid(t *testing.T) {
 		want string
 	}{
 		{nil, "no command"},
-		{[]string{"build", "-o", dir}, "say which with -service"},
+		{[]string{"build", "-o", dir}, "no service is named: give -service"},
 		{[]string{"build", "-service", "loop"}, "-o DIR"},
 		{[]string{"build", "-service", "nobody", "-o", dir}, `no service "nobody"`},
 		{[]string{"build", "-service", "loop", "-o", dir, "-version", "latest"}, "not semantic"},
@@ -481,7 +481,7 @@ func TestWrongUseIsSaid(t *testing.T) {
 		{[]string{"pack", "-o", out, "-t", "x:1", file + ":f"}, "absolute"},
 		{[]string{"pack", "-o", out, "-t", "x:1", file + ":/f:9"}, "octal"},
 		{[]string{"pack", "-o", out, "-t", "x:1", file + ":/f", file + ":/f"}, "two files"},
-		{[]string{"pack", "-o", out, "-t", "x:1", file + ":/f", file + ":/f/g"}, "no folder"},
+		{[]string{"pack", "-o", out, "-t", "x:1", file + ":/f", file + ":/f/g"}, "not a folder"},
 		{[]string{"pack", "-o", out, "-t", "x", file + ":/f"}, "no tag"},
 		{[]string{"pack", "-o", out, "-t", "x:1", "-env", "A", file + ":/f"}, "K=V"},
 		{[]string{"pack", "-o", out, "-t", "x:1", filepath.Join(dir, "none") + ":/f"}, "none"},

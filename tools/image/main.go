@@ -66,8 +66,8 @@ type target struct {
 
 func (t *target) flags(f *flag.FlagSet) {
 	f.StringVar(&t.root, "root", "", "the repository; default is the one around this folder")
-	f.StringVar(&t.version, "version", "0.0.0-dev", "`version` that the programs say")
-	f.StringVar(&t.commit, "commit", "", "commit `hash` that it is of")
+	f.StringVar(&t.version, "version", "0.0.0-dev", "`version` that the programs print")
+	f.StringVar(&t.commit, "commit", "", "commit `hash` of the programs")
 	f.StringVar(&t.arch, "arch", defaultArch(), strings.Join(architectures(), " or "))
 	f.StringVar(&t.busybox, "busybox", "", "a static busybox `file` for loop and anima; default is Debian's")
 	f.StringVar(&t.dir, "o", "", "folder to write to")
@@ -82,7 +82,7 @@ func (t *target) parse(f *flag.FlagSet, args []string) (err error) {
 	case f.NArg() > 0:
 		return fmt.Errorf("unexpected %q", f.Args())
 	case t.dir == "":
-		return errors.New("say where to write it: -o DIR")
+		return errors.New("no output folder: give -o DIR")
 	case t.output != "text" && t.output != "json":
 		return fmt.Errorf("output %q: want text or json", t.output)
 	case t.arch != "amd64" && t.arch != "arm64":
@@ -107,7 +107,7 @@ func runBuild(ctx context.Context, args []string, out io.Writer) error {
 	}
 	if service == "" {
 		all, err := services(t.root)
-		return errors.Join(err, fmt.Errorf("say which with -service: one of %v", all))
+		return errors.Join(err, fmt.Errorf("no service is named: give -service, one of %v", all))
 	}
 	b, err := t.build(ctx, service, name, t.dir)
 	if err != nil {
@@ -173,7 +173,7 @@ func runPack(args []string, out io.Writer) error {
 	uid := f.Int("uid", 0, "owner of the files")
 	ca := f.Bool("ca", false, "add the certificate authorities")
 	f.Var(&entry, "entrypoint", "the program, and again for each argument")
-	f.Var(&cmd, "cmd", "argument that whoever runs it may replace; again for each")
+	f.Var(&cmd, "cmd", "default argument, which the user of the image may replace; again for each")
 	f.Var(&env, "env", "`K=V`; may be given again")
 	f.Var(&dirs, "dir", "`DST[:MODE[:UID]]` of an empty folder; may be given again")
 	f.StringVar(&im.User, "user", "", "uid:gid to run as; default 65532:65532")
@@ -183,7 +183,7 @@ func runPack(args []string, out io.Writer) error {
 		return err
 	}
 	if *tag == "" || *file == "" || f.NArg() == 0 {
-		return errors.New("say -t NAME:TAG, -o FILE.tar and what to pack: SRC:DST[:MODE]")
+		return errors.New("give -t NAME:TAG, -o FILE.tar and the files to pack: SRC:DST[:MODE]")
 	}
 	var files []pack.File
 	for _, a := range f.Args() {
@@ -265,7 +265,7 @@ func parseDir(arg string) (pack.File, error) {
 	if len(p) > 2 {
 		uid, err := strconv.Atoi(p[2])
 		if err != nil || uid < 0 {
-			return f, fmt.Errorf("%q: the owner is no number", arg)
+			return f, fmt.Errorf("%q: the owner is not a number", arg)
 		}
 		f.UID = uid
 	}

@@ -52,7 +52,7 @@ func cache() (string, error) {
 	}
 	d, err := os.UserHomeDir()
 	if err != nil {
-		return "", fmt.Errorf("%w; set ANIMA_CACHE to a folder for what is built", err)
+		return "", fmt.Errorf("%w; set ANIMA_CACHE to a folder for the build", err)
 	}
 	return filepath.Join(d, ".cache", "anima"), nil
 }
@@ -159,7 +159,7 @@ func source(ctx context.Context) (string, error) {
 		return fail(fmt.Errorf("get %s@%s: %w: %s%s", module, version, err, m.Error, errs.String()))
 	}
 	if m.Sum != checksum {
-		return fail(fmt.Errorf("%s@%s has checksum %s, want %s: it is not what was reviewed", module, version, m.Sum, checksum))
+		return fail(fmt.Errorf("%s@%s has checksum %s, want %s: it is not the reviewed version", module, version, m.Sum, checksum))
 	}
 	if err := os.CopyFS(tmp, os.DirFS(m.Dir)); err != nil {
 		return fail(err)

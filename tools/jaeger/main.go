@@ -18,7 +18,7 @@ import (
 )
 
 const usage = `usage: jaeger build [-o FILE]     build it into the cache; FILE becomes a link to it
-       jaeger run [flags]         build it if need be and run it until interrupted
+       jaeger run [flags]         build it if necessary and run it until interrupted
        jaeger path                print where it is, or would be, in the cache
        jaeger config [flags]      print the configuration files that run would use
 `
@@ -70,6 +70,6 @@ func run(ctx context.Context, args []string) error {
 		return serve(ctx, o)
 	default:
 		fmt.Fprint(os.Stderr, usage)
-		return errors.New("say what to do")
+		return errors.New("no command is given")
 	}
 }

@@ -39,14 +39,14 @@ type ports struct{ otlpGRPC, otlpHTTP, query, queryGRPC, health int }
 
 func (o *options) flags(cmd string) *flag.FlagSet {
 	f := flag.NewFlagSet(cmd, flag.ContinueOnError)
-	f.StringVar(&o.host, "host", "127.0.0.1", "`address` to listen on; Jaeger asks nobody who they are")
-	f.StringVar(&o.dir, "dir", "", "keep traces in this `folder`, over restarts; without it they are kept in memory")
+	f.StringVar(&o.host, "host", "127.0.0.1", "`address` to listen on; Jaeger has no authentication")
+	f.StringVar(&o.dir, "dir", "", "keep traces in this `folder` across restarts; without it they are kept in memory")
 	f.BoolVar(&o.sampling, "sampling", false, "keep turns, money, refusals, errors and wakes, and one in a thousand of the rest; traces appear 3 s later")
 	f.IntVar(&o.ports.otlpGRPC, "otlp-grpc", 4317, "`port` that takes OTLP over gRPC")
 	f.IntVar(&o.ports.otlpHTTP, "otlp-http", 4318, "`port` that takes OTLP over HTTP")
 	f.IntVar(&o.ports.query, "query", 16686, "`port` of the API")
 	f.IntVar(&o.ports.queryGRPC, "query-grpc", 16685, "`port` of the API over gRPC")
-	f.IntVar(&o.ports.health, "health", 13133, "`port` of its health")
+	f.IntVar(&o.ports.health, "health", 13133, "`port` of the health check")
 	return f
 }
 
@@ -136,7 +136,7 @@ func serve(ctx context.Context, o options) (err error) {
 	}
 	select {
 	case err := <-ended:
-		return fmt.Errorf("jaeger ended: %w", errors.Join(err, errors.New("it was not told to")))
+		return fmt.Errorf("jaeger ended: %w", errors.Join(err, errors.New("it was not asked to stop")))
 	case <-ctx.Done():
 	}
 	fmt.Fprintln(os.Stderr, "jaeger: stopping")
@@ -194,7 +194,7 @@ func (o options) ready(ctx context.Context, ended <-chan error) error {
 
 // say prints the addresses.
 func (o options) say(took time.Duration) {
-	kept := "in memory: they are gone when it ends"
+	kept := "in memory, until it exits"
 	if o.dir != "" {
 		kept = "in " + o.dir + ", for a week"
 	}

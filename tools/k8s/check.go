@@ -154,14 +154,14 @@ func (m *manifests) read(doc []byte) {
 	}
 	id := head.Kind + "/" + head.Name
 	if m.ids[id] {
-		m.fault("%s is there twice", id)
+		m.fault("%s is defined twice", id)
 	}
 	m.ids[id] = true
 	if want := map[bool]string{false: "anima"}[slices.Contains(clusterWide, head.Kind)]; head.Namespace != want {
 		m.fault("%s is in the namespace %q, not in %q", id, head.Namespace, want)
 	}
 	if (head.Annotations["kube-score/ignore"] == "") != (head.Annotations["anima.run/ignored-because"] == "") {
-		m.fault("%s ignores a check and does not say why in anima.run/ignored-because, or the other way round", id)
+		m.fault("%s has one of kube-score/ignore and anima.run/ignored-because without the other", id)
 	}
 	if err := m.keep(doc, id, head.APIVersion+"/"+head.Kind); err != nil {
 		m.fault("%s: %v", id, err)
@@ -183,7 +183,7 @@ func (m *manifests) keep(doc []byte, id, kind string) (err error) {
 	case "v1/ServiceAccount":
 		var v corev1.ServiceAccount
 		if v, err = decode[corev1.ServiceAccount](doc); err == nil && (v.AutomountServiceAccountToken == nil || *v.AutomountServiceAccountToken) {
-			m.fault("%s gives out a token of Kubernetes that nobody needs", id)
+			m.fault("%s mounts a token of Kubernetes, which no pod needs", id)
 		}
 	case "v1/PersistentVolumeClaim":
 		_, err = decode[corev1.PersistentVolumeClaim](doc)
@@ -232,11 +232,11 @@ func (m *manifests) keep(doc []byte, id, kind string) (err error) {
 		v, err = decode[batchv1.Job](doc)
 		m.workloads = append(m.workloads, workload{id: id, pod: v.Spec.Template, job: true})
 		if v.Spec.TTLSecondsAfterFinished == nil || v.Spec.BackoffLimit == nil {
-			m.fault("%s says neither how often it is tried nor when it is cleaned up", id)
+			m.fault("%s does not set both backoffLimit and ttlSecondsAfterFinished", id)
 		}
 	default:
 		if !slices.Contains(customKinds, kind) {
-			m.fault("%s %s is of a kind that nothing here checks", kind, id)
+			m.fault("%s %s has a kind for which there is no check", kind, id)
 			return nil
 		}
 		var v unstructured.Unstructured

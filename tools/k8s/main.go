@@ -168,7 +168,7 @@ func readVocabulary(docs string) (vocabulary, error) {
 		}
 	}
 	if len(v.settings) == 0 || len(v.metrics) == 0 {
-		return v, fmt.Errorf("%s: config.md and metrics.md list nothing that is understood here", docs)
+		return v, fmt.Errorf("%s: config.md and metrics.md have no rows that can be parsed", docs)
 	}
 	return v, nil
 }

@@ -78,27 +78,27 @@ func (m *manifests) checkWorkload(w workload) {
 	case many && !budgeted:
 		m.fault("%s has several replicas and no PodDisruptionBudget", w.id)
 	case many && len(w.pod.Spec.TopologySpreadConstraints) == 0:
-		m.fault("%s has several replicas and nothing spreads them", w.id)
+		m.fault("%s has several replicas and no rule that spreads them", w.id)
 	}
 	if affinity := w.pod.Spec.Affinity; affinity != nil && affinity.PodAntiAffinity != nil {
 		for _, t := range affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution {
 			if !selects(t.LabelSelector, w) {
-				m.fault("%s keeps away from others than itself", w.id)
+				m.fault("%s has an anti-affinity that does not select its own pods", w.id)
 			}
 		}
 	}
 	for _, c := range w.pod.Spec.TopologySpreadConstraints {
 		if !selects(c.LabelSelector, w) {
-			m.fault("%s spreads by a selector that does not find its pods", w.id)
+			m.fault("%s spreads by a selector that does not select its pods", w.id)
 		}
 	}
 	if r := w.rolling; r != nil {
 		surge, err := amount(r.MaxSurge, "25%")
 		unavailable, err2 := amount(r.MaxUnavailable, "25%")
 		if err != nil || err2 != nil {
-			m.fault("%s rolls by a number that is none (%v, %v)", w.id, r.MaxSurge, r.MaxUnavailable)
+			m.fault("%s has an invalid maxSurge or maxUnavailable (%v, %v)", w.id, r.MaxSurge, r.MaxUnavailable)
 		} else if surge < 1 || unavailable != 0 {
-			m.fault("%s is not whole while it rolls: maxUnavailable 0 and maxSurge 1 are wanted", w.id)
+			m.fault("%s loses a replica during a rollout: want maxUnavailable 0 and maxSurge 1", w.id)
 		}
 	}
 }
@@ -151,14 +151,14 @@ func (m *manifests) checkVolume(w workload, v corev1.Volume) {
 	case v.Secret != nil:
 		m.needKeys(w, "Secret/"+v.Secret.SecretName, v.Secret.Items, v.Secret.Optional)
 		if mode := v.Secret.DefaultMode; mode == nil || *mode&0o007 != 0 {
-			m.fault("%s: everybody may read the secret %s: defaultMode 0440 is wanted", w.id, v.Name)
+			m.fault("%s: all users can read the secret %s: want defaultMode 0440", w.id, v.Name)
 		}
 	case v.ConfigMap != nil:
 		m.needConfig(w, v.ConfigMap.Name)
 	case v.PersistentVolumeClaim != nil:
 		m.mustExist(w.id, "PersistentVolumeClaim/"+v.PersistentVolumeClaim.ClaimName)
 	case v.HostPath != nil:
-		m.fault("%s: the volume %s is of the node", w.id, v.Name)
+		m.fault("%s: the volume %s is a hostPath", w.id, v.Name)
 	case v.EmptyDir != nil && v.EmptyDir.SizeLimit == nil:
 		m.fault("%s: the volume %s has no limit", w.id, v.Name)
 	case v.Projected != nil:
@@ -187,7 +187,7 @@ func (m *manifests) needKeys(w workload, id string, items []corev1.KeyToPath, op
 	}
 	for _, i := range items {
 		if !m.open[id] && !slices.Contains(m.keys[id], i.Key) {
-			m.fault("%s needs the key %s of %s, which is not there", w.id, i.Key, id)
+			m.fault("%s needs the key %s of %s, which does not exist", w.id, i.Key, id)
 		}
 	}
 }
@@ -211,7 +211,7 @@ func (m *manifests) served(w workload) bool {
 
 func (m *manifests) mustExist(who, id string) {
 	if !m.ids[id] {
-		m.fault("%s needs %s, which is not there", who, id)
+		m.fault("%s needs %s, which does not exist", who, id)
 	}
 }
 
@@ -261,7 +261,7 @@ func (m *manifests) checkGrace(w workload) {
 				}
 			}
 			if !found {
-				m.fault("%s: no configuration says lame_duck_duration", w.id)
+				m.fault("%s: no configuration sets lame_duck_duration", w.id)
 			}
 		}
 		if grace <= need && need > 0 {
@@ -275,14 +275,14 @@ func (m *manifests) checkContainer(w workload, c corev1.Container, volumes map[s
 	name, digest, byDigest := strings.Cut(c.Image, "@")
 	switch {
 	case byDigest && !digestForm.MatchString(digest):
-		m.fault("%s: the image %s has no digest that could be one", who, c.Image)
+		m.fault("%s: the image %s has an invalid digest", who, c.Image)
 	case !byDigest && m.scope.digests:
-		m.fault("%s: the image %s is not by digest", who, c.Image)
+		m.fault("%s: the image %s is not pinned by digest", who, c.Image)
 	case !byDigest && m.scope.secrets && (nameOf(name) == name || strings.HasSuffix(name, ":latest")):
 		m.fault("%s: the image %s names no version", who, c.Image)
 	}
 	if prefixes := strings.Fields(m.config["allowed-registries/prefixes"]); len(prefixes) > 0 && byDigest && !hasAnyPrefix(name, prefixes) {
-		m.fault("%s: the image %s is of no allowed registry: its pods would be refused", who, c.Image)
+		m.fault("%s: the image %s is not from an allowed registry: its pods would be refused", who, c.Image)
 	}
 	if s := c.SecurityContext; s == nil || s.ReadOnlyRootFilesystem == nil || !*s.ReadOnlyRootFilesystem {
 		m.fault("%s: the root file system can be written", who)
@@ -296,23 +296,23 @@ func (m *manifests) checkContainer(w workload, c corev1.Container, volumes map[s
 	if serving {
 		m.checkProbes(who, c)
 		if (c.Lifecycle == nil || c.Lifecycle.PreStop == nil) && m.served(w) {
-			m.fault("%s: a Service sends to it until after it ended: a preStop is wanted", who)
+			m.fault("%s: a Service may send requests to it after its exit: want a preStop", who)
 		}
 	}
 	for _, v := range c.VolumeMounts {
 		if volumes[v.Name] == nil {
-			m.fault("%s mounts %s, which is not there", who, v.Name)
+			m.fault("%s mounts %s, which does not exist", who, v.Name)
 		}
 	}
 	if m.scope.digests && c.ImagePullPolicy != corev1.PullAlways {
-		m.fault("%s: imagePullPolicy Always is wanted", who)
+		m.fault("%s: want imagePullPolicy Always", who)
 	}
 	for _, from := range c.EnvFrom {
 		if from.ConfigMapRef != nil {
 			m.needConfig(w, from.ConfigMapRef.Name)
 		}
 		if from.SecretRef != nil {
-			m.fault("%s takes its environment of a secret: mount it as a file", who)
+			m.fault("%s takes its environment from a secret: mount it as a file", who)
 		}
 	}
 	for i, e := range c.Env {
@@ -339,7 +339,7 @@ func (m *manifests) checkResources(who string, c corev1.Container) {
 	}
 	for name, limit := range r.Limits {
 		if request, ok := r.Requests[name]; ok && request.Cmp(limit) > 0 {
-			m.fault("%s: it asks for %s of %s and may have %s", who, request.String(), name, limit.String())
+			m.fault("%s: it requests %s of %s, more than its limit of %s", who, request.String(), name, limit.String())
 		}
 	}
 	for _, e := range c.Env {
@@ -349,11 +349,11 @@ func (m *manifests) checkResources(who string, c corev1.Container) {
 		n, err := strconv.ParseInt(strings.TrimSuffix(e.Value, "MiB"), 10, 64)
 		share := float64(n<<20) / float64(r.Limits.Memory().Value())
 		if err != nil || share < 0.85 || share > 0.95 {
-			m.fault("%s: GOMEMLIMIT is %s, and nine tenths of %s are wanted, in MiB", who, e.Value, r.Limits.Memory())
+			m.fault("%s: GOMEMLIMIT is %s, want nine tenths of %s, in MiB", who, e.Value, r.Limits.Memory())
 		}
 	}
 	if !slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == "GOMEMLIMIT" }) && nameOf(path.Base(c.Image)) != "postgres" {
-		m.fault("%s: Go does not know its memory without GOMEMLIMIT", who)
+		m.fault("%s: GOMEMLIMIT is not set, so Go does not use the limit of memory", who)
 	}
 }
 
@@ -376,7 +376,7 @@ func (m *manifests) checkProbes(who string, c corev1.Container) {
 		}
 	}
 	if c.LivenessProbe != nil && c.ReadinessProbe != nil && handler(c.LivenessProbe) == handler(c.ReadinessProbe) {
-		m.fault("%s: liveness asks what readiness asks: what is not ready would be killed", who)
+		m.fault("%s: liveness and readiness have the same probe: a container that is not ready would be killed", who)
 	}
 }
 

@@ -31,7 +31,7 @@ func (m *manifests) checkScaling() {
 	}
 	for _, w := range m.workloads {
 		if owners[w.id] > 0 && w.replicas != nil {
-			m.fault("%s says how many replicas it has, and so does an autoscaler: an apply would reset it", w.id)
+			m.fault("%s sets replicas and has an autoscaler: an apply would reset the number", w.id)
 		}
 	}
 }
@@ -43,7 +43,7 @@ func (m *manifests) checkCustom(c unstructured.Unstructured) {
 	if m.scope.digests {
 		eachImage(c.Object["spec"], func(image string) {
 			if _, digest, _ := strings.Cut(image, "@"); !digestForm.MatchString(digest) {
-				m.fault("%s: the image %s is not by digest", id, image)
+				m.fault("%s: the image %s is not pinned by digest", id, image)
 			}
 		})
 	}
@@ -87,7 +87,7 @@ func (m *manifests) checkUsed(id string, c unstructured.Unstructured) {
 			}
 		}
 	}
-	m.fault("%s makes a Secret that nobody mounts", id)
+	m.fault("%s creates a Secret that no workload mounts", id)
 }
 
 func nameIn(v map[string]any) string {
@@ -107,7 +107,7 @@ func (m *manifests) needServicePort(who, name string, port any) {
 			return
 		}
 	}
-	m.fault("%s sends to the port %v of Service/%s, which is not there", who, port, name)
+	m.fault("%s sends to the port %v of Service/%s, which does not exist", who, port, name)
 }
 
 func (m *manifests) checkScaledObject(id string, c unstructured.Unstructured) {
@@ -126,7 +126,7 @@ func (m *manifests) checkScaledObject(id string, c unstructured.Unstructured) {
 		service, _, _ := strings.Cut(host, ".")
 		m.needServicePort(id, service, number)
 		if i := slices.IndexFunc(m.services, func(s corev1.Service) bool { return s.Name == service }); i >= 0 && m.services[i].Spec.ClusterIP != corev1.ClusterIPNone {
-			m.fault("%s asks Service/%s, which is not headless: KEDA would scale by a server that does not know", id, service)
+			m.fault("%s reads Service/%s, which is not headless: KEDA would scale by a server that may not have the consumer", id, service)
 		}
 		// The lag of the consumer includes the messages in progress.
 		slots, _ := strconv.ParseInt(m.words.defaults["ANIMA_LOOP_SLOTS"], 10, 64)
@@ -140,21 +140,21 @@ func (m *manifests) checkScaledObject(id string, c unstructured.Unstructured) {
 			}
 		}
 		if lag, err := strconv.ParseInt(meta["lagThreshold"], 10, 64); err != nil || lag > slots*4/5 || lag < slots/2 {
-			m.fault("%s: lagThreshold is %q; about three quarters of the %d slots of a replica are wanted, or busy replicas are taken away", id, meta["lagThreshold"], slots)
+			m.fault("%s: lagThreshold is %q, want about three quarters of the %d slots of a replica, or busy replicas are removed", id, meta["lagThreshold"], slots)
 		}
 		if _, ok, _ := unstructured.NestedMap(c.Object, "spec", "fallback"); !ok {
-			m.fault("%s has no fallback for when NATS cannot be asked", id)
+			m.fault("%s has no fallback for the time when NATS cannot be reached", id)
 		}
 	}
 	policies, _, _ := unstructured.NestedSlice(c.Object, "spec", "advanced", "horizontalPodAutoscalerConfig", "behavior", "scaleDown", "policies")
 	for _, p := range policies {
 		p, _ := p.(map[string]any)
 		if number(unstructured.Unstructured{Object: p}, "value") != 1 {
-			m.fault("%s takes more than one replica away at a time", id)
+			m.fault("%s removes more than one replica at a time", id)
 		}
 	}
 	if len(policies) == 0 {
-		m.fault("%s does not say how fast it takes replicas away", id)
+		m.fault("%s does not limit how fast it removes replicas", id)
 	}
 }
 
@@ -172,7 +172,7 @@ func (m *manifests) checkPodMonitor(id string, c unstructured.Unstructured) {
 	}
 	pods := m.selected(selector)
 	if len(pods) == 0 {
-		m.fault("%s finds no pods", id)
+		m.fault("%s selects no pods", id)
 	}
 	endpoints, _, _ := unstructured.NestedSlice(spec, "podMetricsEndpoints")
 	for _, e := range endpoints {
@@ -190,7 +190,7 @@ func (m *manifests) checkPodMonitor(id string, c unstructured.Unstructured) {
 func (m *manifests) checkSeries(id, text string) {
 	for _, name := range series.FindAllString(text, -1) {
 		if !slices.Contains(m.words.metrics, name) && !strings.HasPrefix(name, "gen_ai_request_model") {
-			m.fault("%s asks for %s, which nothing measures", id, name)
+			m.fault("%s uses %s, which no service exports", id, name)
 		}
 	}
 }

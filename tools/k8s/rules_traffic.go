@@ -13,10 +13,10 @@ import (
 func (m *manifests) checkBudget(b policyv1.PodDisruptionBudget) {
 	id := "PodDisruptionBudget/" + b.Name
 	if b.Spec.MinAvailable != nil || b.Spec.MaxUnavailable == nil || b.Spec.MaxUnavailable.IntValue() != 1 {
-		m.fault("%s: maxUnavailable 1 and nothing else is wanted", id)
+		m.fault("%s: want maxUnavailable 1 and nothing else", id)
 	}
 	if p := b.Spec.UnhealthyPodEvictionPolicy; p == nil || *p != policyv1.AlwaysAllow {
-		m.fault("%s: pods that are not ready would block a drain: AlwaysAllow is wanted", id)
+		m.fault("%s: pods that are not ready would block a drain: want AlwaysAllow", id)
 	}
 	if !slices.ContainsFunc(m.workloads, func(w workload) bool { return selects(b.Spec.Selector, w) }) {
 		m.fault("%s is for no pods", id)
@@ -28,7 +28,7 @@ func (m *manifests) checkBudget(b policyv1.PodDisruptionBudget) {
 func (m *manifests) checkPolicy(p networkingv1.NetworkPolicy) {
 	id := "NetworkPolicy/" + p.Name
 	if len(p.Spec.PolicyTypes) == 0 {
-		m.fault("%s does not say for which direction it is", id)
+		m.fault("%s has no policyTypes", id)
 	}
 	if m.foreign(p.Spec.PodSelector) {
 		return
@@ -42,12 +42,12 @@ func (m *manifests) checkPolicy(p networkingv1.NetworkPolicy) {
 			m.needPort(id, port, targets)
 		}
 		if len(rule.From) == 0 || len(rule.Ports) == 0 {
-			m.fault("%s lets everybody in, or to every port", id)
+			m.fault("%s allows ingress from every source, or to every port", id)
 		}
 	}
 	for _, rule := range p.Spec.Egress {
 		if len(rule.To) == 0 || len(rule.Ports) == 0 {
-			m.fault("%s lets out to everywhere, or to every port", id)
+			m.fault("%s allows egress to every destination, or to every port", id)
 		}
 		for _, to := range rule.To {
 			if to.PodSelector == nil || to.NamespaceSelector != nil || m.foreign(*to.PodSelector) {
@@ -67,7 +67,7 @@ func (m *manifests) needPort(id string, port networkingv1.NetworkPolicyPort, pod
 		return
 	}
 	if !slices.ContainsFunc(pods, func(w workload) bool { return hasPort(w.pod.Spec, *port.Port) }) {
-		m.fault("%s is about the port %s, which no pod of it has", id, port.Port)
+		m.fault("%s has a rule for the port %s, which none of its pods has", id, port.Port)
 	}
 }
 
@@ -97,7 +97,7 @@ func (m *manifests) foreign(s metav1.LabelSelector) bool {
 func (m *manifests) checkService(s corev1.Service) {
 	id := "Service/" + s.Name
 	if s.Spec.Type == corev1.ServiceTypeNodePort || s.Spec.Type == corev1.ServiceTypeLoadBalancer {
-		m.fault("%s opens a port of nodes: a gateway is the way in", id)
+		m.fault("%s opens a port of nodes: use a gateway", id)
 	}
 	if m.foreign(metav1.LabelSelector{MatchLabels: s.Spec.Selector}) {
 		return

@@ -9,6 +9,6 @@ trap 'rm -rf "$tmp"' EXIT
 if GOWORK=off go -C tools/jaeger build -o "$tmp/jaeger" . && "$tmp/jaeger" build >/dev/null; then
   export ANIMA_TRACE_FAULTS_JAEGER="$tmp/jaeger"
 else
-  echo "NOT RUN: the real Jaeger, which cannot be built here; the tests' receiver takes its place" >&2
+  echo "NOT RUN: the real Jaeger, which cannot be built on this machine; the tests' receiver is used instead" >&2
 fi
 ANIMA_TRACE_FAULTS_TURNS=$1 go test -count=1 -v -run '^TestTraceFaults$' -timeout 40m ./e2e | grep -v 'level='

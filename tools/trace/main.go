@@ -26,8 +26,8 @@ import (
 )
 
 const usage = `usage: trace check [-turn ID | -trace ID | -all -since 1h] [flags]   PASS or FAIL for each rule of docs/tracing.md
-       trace wait  [-turn ID | -trace ID] [flags]                   until the trace is there, whole
-       trace draw  [-turn ID | -trace ID | -since 5m] [flags] -o FILE.svg   a picture of it, or of the turn that most services took part in
+       trace wait  [-turn ID | -trace ID] [flags]                   wait until the trace is complete
+       trace draw  [-turn ID | -trace ID | -since 5m] [flags] -o FILE.svg   draw the trace, or the turn with spans of most services
 
 Flags of each: trace COMMAND -h.
 `
@@ -109,15 +109,15 @@ func (o *options) flags(cmd string, lookup func(string) (string, bool)) *flag.Fl
 	case "check":
 		f.BoolVar(&o.all, "all", false, "every trace of every service")
 		f.DurationVar(&o.since, "since", time.Hour, "with -all: how far back")
-		f.StringVar(&o.services, "services", strings.Join(rules.All(), ","), "services that must take part, in the turn or in what it links to")
+		f.StringVar(&o.services, "services", strings.Join(rules.All(), ","), "services that must have spans, in the turn or in a linked trace")
 		f.StringVar(&o.output, "o", "text", "text or json")
-		f.DurationVar(&o.patience, "wait", 0, "check again until all is well, for this long: spans arrive a second or two late")
+		f.DurationVar(&o.patience, "wait", 0, "repeat the check until it passes, for at most this long: spans arrive a second or two late")
 	case "wait":
-		f.DurationVar(&o.patience, "timeout", 30*time.Second, "how long")
+		f.DurationVar(&o.patience, "timeout", 30*time.Second, "maximum time to wait")
 	case "draw":
 		f.StringVar(&o.file, "o", "", "`file` to write, an SVG")
-		f.DurationVar(&o.since, "since", 0, "without an id: how far back to look for a turn that shows much")
-		f.IntVar(&o.rows, "rows", 0, "at most so many rows; 0 is all")
+		f.DurationVar(&o.since, "since", 0, "without an id: how far back to search for the turn with spans of most services")
+		f.IntVar(&o.rows, "rows", 0, "maximum number of rows; 0 is all")
 		f.DurationVar(&o.patience, "wait", 0, "wait for the trace for this long")
 	default:
 		return nil
@@ -134,12 +134,12 @@ func (o *options) check(cmd string) error {
 	}
 	switch {
 	case named != 1 && cmd == "check":
-		return errors.New("say which: -turn ID, -trace ID or -all")
+		return errors.New("no trace is selected: give -turn ID, -trace ID or -all")
 	case cmd == "draw" && named == 0 && o.since > 0:
 	case named != 1:
-		return errors.New("say which: -turn ID or -trace ID")
+		return errors.New("no trace is selected: give -turn ID or -trace ID")
 	case cmd == "draw" && o.file == "":
-		return errors.New("say where to: -o FILE.svg")
+		return errors.New("no output file: give -o FILE.svg")
 	case cmd == "check" && o.output != "text" && o.output != "json":
 		return fmt.Errorf("output %q: want text or json", o.output)
 	}
@@ -184,7 +184,7 @@ func (o *options) wait(ctx context.Context, c query.Client) (t query.Trace, err 
 		return whole, err
 	})
 	if err == nil && !whole {
-		err = fmt.Errorf("trace %s is there and not whole; trace check -trace %s says why", o.trace, o.trace)
+		err = fmt.Errorf("trace %s is incomplete; trace check -trace %s shows the faults", o.trace, o.trace)
 	}
 	return t, err
 }

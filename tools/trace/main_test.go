@@ -108,13 +108,13 @@ func TestWrongUseIsSaid(t *testing.T) {
 		want string
 	}{
 		{nil, "no command"},
-		{[]string{"check"}, "say which"},
-		{[]string{"check", "-all", "-turn", "x"}, "say which"},
+		{[]string{"check"}, "no trace is selected"},
+		{[]string{"check", "-all", "-turn", "x"}, "no trace is selected"},
 		{[]string{"check", "-turn", "x", "y"}, "unexpected"},
 		{[]string{"check", "-turn", "x", "-o", "xml"}, "json"},
 		{[]string{"check", "-trace", "x"}, "32 hex digits"},
 		{[]string{"draw", "-turn", "x"}, "-o FILE.svg"},
-		{[]string{"wait"}, "say which"},
+		{[]string{"wait"}, "no trace is selected"},
 	} {
 		if _, err := tell(t, "", c.args...); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("trace %q: %v, want it to say %q", c.args, err, c.want)

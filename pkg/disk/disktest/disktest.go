@@ -53,7 +53,7 @@ func Run(t *testing.T, bytes int64, f func(t *testing.T, dir string)) {
 
 func mount(dir string, bytes int64) error {
 	if err := syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil {
-		return fmt.Errorf("leave the mounts of the others alone: %w", err)
+		return fmt.Errorf("make the mounts private: %w", err)
 	}
 	return syscall.Mount("tmpfs", dir, "tmpfs", 0, "mode=700,size="+strconv.FormatInt(bytes, 10))
 }

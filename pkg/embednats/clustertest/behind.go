@@ -91,5 +91,5 @@ func running(p nats.InProcessConnProvider) (*server.Server, error) {
 	case interface{ Running() *server.Server }:
 		return s.Running(), nil
 	}
-	return nil, fmt.Errorf("%T is no NATS server of this process", p)
+	return nil, fmt.Errorf("%T is not a NATS server of this process", p)
 }

@@ -50,7 +50,7 @@ func Start(dir string, syncAlways bool) ([]*server.Server, error) {
 	for _, s := range all {
 		if !s.ReadyForConnections(patience) {
 			Stop(all)
-			return nil, errors.New("the cluster does not become ready")
+			return nil, errors.New("the cluster is not ready")
 		}
 	}
 	return all, nil
@@ -75,7 +75,7 @@ func FreePort() (int, error) {
 	defer func() { _ = l.Close() }()
 	a, ok := l.Addr().(*net.TCPAddr)
 	if !ok {
-		return 0, fmt.Errorf("%s is no address of TCP", l.Addr())
+		return 0, fmt.Errorf("%s is not a TCP address", l.Addr())
 	}
 	return a.Port, nil
 }

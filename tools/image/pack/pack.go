@@ -122,10 +122,10 @@ func layerTar(files []File) ([]byte, error) {
 	for _, f := range files {
 		name := strings.TrimPrefix(path.Clean("/"+f.Dst), "/")
 		if !strings.HasPrefix(f.Dst, "/") || name == "" {
-			return nil, fmt.Errorf("%q is no absolute path below /", f.Dst)
+			return nil, fmt.Errorf("%q is not an absolute path below /", f.Dst)
 		}
 		if old, ok := all[name]; ok && !(old.Mode.IsDir() && f.Mode.IsDir() && old.UID == f.UID) {
-			return nil, fmt.Errorf("two files are to be %s", f.Dst)
+			return nil, fmt.Errorf("two files have the destination %s", f.Dst)
 		}
 		all[name] = f
 	}
@@ -135,7 +135,7 @@ func layerTar(files []File) ([]byte, error) {
 			if !ok {
 				all[dir] = File{Dst: "/" + dir, Mode: fs.ModeDir | 0o755}
 			} else if !parent.Mode.IsDir() {
-				return nil, fmt.Errorf("/%s lies in /%s, which is no folder", name, dir)
+				return nil, fmt.Errorf("/%s is in /%s, which is not a folder", name, dir)
 			}
 		}
 	}
@@ -171,7 +171,7 @@ func writeEntry(w *tar.Writer, name string, f File) error {
 			return err
 		}
 		if !st.Mode().IsRegular() {
-			return fmt.Errorf("%s is no regular file", f.Src)
+			return fmt.Errorf("%s is not a regular file", f.Src)
 		}
 		if data, err = os.ReadFile(f.Src); err != nil {
 			return err
@@ -205,7 +205,7 @@ func writeEntry(w *tar.Writer, name string, f File) error {
 // an error.
 func Tree(src, dst string, mode fs.FileMode, uid int) ([]File, error) {
 	if !path.IsAbs(dst) {
-		return nil, fmt.Errorf("%q is no absolute path", dst)
+		return nil, fmt.Errorf("%q is not an absolute path", dst)
 	}
 	var files []File
 	err := filepath.WalkDir(src, func(p string, d fs.DirEntry, err error) error {

@@ -94,7 +94,7 @@ const none = "NOASSERTION"
 func Of(program string, s Subject) ([]byte, error) {
 	info, err := buildinfo.ReadFile(program)
 	if err != nil {
-		return nil, fmt.Errorf("%s does not say what it is made of: %w", program, err)
+		return nil, fmt.Errorf("%s has no build information: %w", program, err)
 	}
 	doc := Document{
 		SPDXVersion: "SPDX-2.3", DataLicense: "CC0-1.0", SPDXID: "SPDXRef-DOCUMENT",

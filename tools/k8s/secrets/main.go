@@ -19,8 +19,8 @@ import (
 
 const usage = `usage: secrets [-o DIR [-missing]]
 
-Makes the secrets of an overlay in DIR. Without -missing, DIR holds none of them yet.
-Without -o, it makes those that overlays/dev lacks.
+Creates the secrets of an overlay in DIR. Without -missing, DIR must have none of them.
+Without -o, it creates the missing secrets of overlays/dev.
 
 `
 
@@ -34,8 +34,8 @@ func main() {
 func run(args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("secrets", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	dir := flags.String("o", "", "the `folder` to make them in; the folder above it is there already")
-	missing := flags.Bool("missing", false, "keep what is there and make the rest")
+	dir := flags.String("o", "", "the `folder` of the secrets; its parent folder must exist")
+	missing := flags.Bool("missing", false, "keep existing secrets and create the missing ones")
 	flags.Usage = func() {
 		_, _ = io.WriteString(stderr, usage) // a failed write of the help text has no consequence
 		flags.PrintDefaults()
@@ -77,7 +77,7 @@ func devFolder(from string) (string, error) {
 			return "", err
 		}
 		if dir == filepath.Dir(dir) {
-			return "", fmt.Errorf("%s is in no folder with deploy/k8s: say where by -o", from)
+			return "", fmt.Errorf("%s is in no folder with deploy/k8s: give the folder with -o", from)
 		}
 	}
 }

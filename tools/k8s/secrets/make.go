@@ -98,7 +98,7 @@ func routes(random io.Reader) (string, error) {
 // files that were created before are complete and are kept.
 func makeAll(dir string, missing bool, random io.Reader) (made []string, err error) {
 	if err := os.Mkdir(dir, 0o700); errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("the folder of %s is not there: give a full path, or make it", dir)
+		return nil, fmt.Errorf("the parent folder of %s does not exist: give a full path, or create it", dir)
 	} else if err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, err
 	}
@@ -113,7 +113,7 @@ func makeAll(dir string, missing bool, random io.Reader) (made []string, err err
 		}
 	}
 	if have > 0 && !missing {
-		return nil, fmt.Errorf("%s holds %d secrets already, and none is overwritten: add -missing to make the rest", dir, have)
+		return nil, fmt.Errorf("%s holds %d secrets already, and none is overwritten: add -missing to create the others", dir, have)
 	}
 	for _, s := range secrets() {
 		path := filepath.Join(dir, s.name)
@@ -152,11 +152,11 @@ func isThere(path string) (bool, error) {
 	case err != nil:
 		return false, err
 	case !st.Mode().IsRegular():
-		return false, fmt.Errorf("%s is no file: move it away", path)
+		return false, fmt.Errorf("%s is not a file: move it away", path)
 	case st.Mode()&0o077 != 0:
-		return false, fmt.Errorf("%s may be read by others (%v): chmod 600 it, or delete it to have another made", path, st.Mode())
+		return false, fmt.Errorf("%s can be read by other users (%v): chmod 600 it, or delete it to have another created", path, st.Mode())
 	case st.Size() == 0:
-		return false, fmt.Errorf("%s is empty: delete it to have it made", path)
+		return false, fmt.Errorf("%s is empty: delete it to have it created", path)
 	}
 	return true, nil
 }
@@ -173,7 +173,7 @@ func writeUsers(dir string) (changed bool, err error) {
 		}
 		public, err := publicKey(strings.TrimSpace(string(seed)))
 		if err != nil {
-			return false, fmt.Errorf("%s: %w; delete it to have another made", filepath.Join(dir, seedFile(user)), err)
+			return false, fmt.Errorf("%s: %w; delete it to have another created", filepath.Join(dir, seedFile(user)), err)
 		}
 		fmt.Fprintf(&b, "NKEY_%s=%s\n", strings.ToUpper(strings.ReplaceAll(user, "-", "_")), public)
 	}

@@ -37,7 +37,7 @@ func encodeSeed(raw []byte) string {
 func publicKey(seed string) (string, error) {
 	data, err := base32NoPadding.DecodeString(seed)
 	if err != nil || len(data) != 2+ed25519.SeedSize+2 || encodeSeed(data[2:2+ed25519.SeedSize]) != seed {
-		return "", errors.New("it is no seed of a NATS user") // the error must not contain the text, which may be a secret
+		return "", errors.New("it is not the seed of a NATS user") // the error must not contain the text, which may be a secret
 	}
 	key := ed25519.NewKeyFromSeed(data[2 : 2+ed25519.SeedSize])
 	public, ok := key.Public().(ed25519.PublicKey)

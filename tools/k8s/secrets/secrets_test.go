@@ -173,7 +173,7 @@ func TestWhatIsWrongIsRefused(t *testing.T) {
 		{"a seed that is none", "delete it", func(dir string) error {
 			return os.WriteFile(filepath.Join(dir, "nats-policy.seed"), []byte("hidden"), 0o600)
 		}},
-		{"a folder in its place", "is no file", func(dir string) error {
+		{"a folder in its place", "is not a file", func(dir string) error {
 			return errors.Join(os.Remove(filepath.Join(dir, "operator-token")), os.Mkdir(filepath.Join(dir, "operator-token"), 0o700))
 		}},
 	} {

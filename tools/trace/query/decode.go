@@ -60,13 +60,13 @@ func Decode(r io.Reader) ([]Trace, error) {
 			break
 		}
 		if err != nil {
-			return nil, fmt.Errorf("no answer of Jaeger's API v3: %w", err)
+			return nil, fmt.Errorf("not an answer of Jaeger's API v3: %w", err)
 		}
 		if e.Error != nil {
 			return nil, fmt.Errorf("an error of Jaeger: %s", e.Error.Message)
 		}
 		if e.Result == nil {
-			return nil, errors.New("no answer of Jaeger's API v3: it has no result")
+			return nil, errors.New("not an answer of Jaeger's API v3: it has no result")
 		}
 		for _, rs := range e.Result.ResourceSpans {
 			service := ""
@@ -173,7 +173,7 @@ func enum(data []byte, names ...string) (int, error) {
 		return 0, err
 	}
 	if n = slices.Index(names, s); n < 0 {
-		return 0, fmt.Errorf("%q is none of %v", s, names)
+		return 0, fmt.Errorf("%q is not one of %v", s, names)
 	}
 	return n, nil
 }

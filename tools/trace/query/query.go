@@ -218,7 +218,7 @@ func (c Client) get(ctx context.Context, path string, q url.Values, read func(io
 	}
 	res, err := client.Do(req)
 	if err != nil {
-		return fmt.Errorf("%w; is this a Jaeger that runs?", err)
+		return fmt.Errorf("%w; check that Jaeger is running there", err)
 	}
 	defer res.Body.Close() // only read from
 	switch res.StatusCode {
@@ -229,7 +229,7 @@ func (c Client) get(ctx context.Context, path string, q url.Values, read func(io
 		if body, err := io.ReadAll(io.LimitReader(res.Body, 1<<10)); err == nil && strings.Contains(string(body), "httpCode") {
 			return ErrNotFound
 		}
-		return fmt.Errorf("%s: not found, and not by Jaeger; want the URL of its API, such as http://127.0.0.1:16686", u)
+		return fmt.Errorf("%s: not found, and the server is not Jaeger; want the URL of Jaeger's API, such as http://127.0.0.1:16686", u)
 	default:
 		body, err := io.ReadAll(io.LimitReader(res.Body, 1<<10))
 		return errors.Join(fmt.Errorf("%s: %s: %s", u, res.Status, strings.TrimSpace(string(body))), err)

@@ -104,7 +104,7 @@ func TestTraceThatIsNotThere(t *testing.T) {
 		t.Errorf("another server's 404: %v, want to be told of the URL", err)
 	}
 	c.Base = "http://127.0.0.1:1"
-	if _, err := c.Trace(t.Context(), turnTrace); err == nil || !strings.Contains(err.Error(), "is this a Jaeger") {
+	if _, err := c.Trace(t.Context(), turnTrace); err == nil || !strings.Contains(err.Error(), "check that Jaeger is running") {
 		t.Errorf("nobody there: %v", err)
 	}
 }

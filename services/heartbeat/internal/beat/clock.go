@@ -65,7 +65,7 @@ func (c *Clock) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		wait, err := c.round(ctx)
 		if err != nil {
-			c.Log.WarnContext(ctx, "cannot fire, trying again", "err", err)
+			c.Log.WarnContext(ctx, "due entries not fired, retrying", "err", err)
 			wait = retry
 		}
 		if now := c.Now(); err == nil && now.Sub(tidied) >= tidying {

@@ -38,7 +38,7 @@ func (l Lease) Run(ctx context.Context, work func(context.Context) error) {
 		case api.CodeOf(err) == api.Conflict:
 			l.await(ctx, held)
 		case ctx.Err() == nil:
-			l.Log.WarnContext(ctx, "no lease, trying again", "task", l.Task, "err", err)
+			l.Log.WarnContext(ctx, "lease not taken, retrying", "task", l.Task, "err", err)
 			pause(ctx, l.TTL/3)
 		}
 	}
@@ -79,7 +79,7 @@ func (l Lease) await(ctx context.Context, lease api.Lease) {
 		return nil
 	})
 	if !errors.Is(err, errFree) && ctx.Err() == nil {
-		l.Log.WarnContext(ctx, "cannot watch the lease", "task", l.Task, "err", err)
+		l.Log.WarnContext(ctx, "lease watch failed", "task", l.Task, "err", err)
 	}
 	// In a cluster Create may still fail for a moment after the deletion.
 	pause(ctx, 10*time.Millisecond)
@@ -107,7 +107,7 @@ func (l Lease) hold(ctx context.Context, rev uint64, renewed time.Time, work fun
 		case <-done:
 			l.release(ctx, rev)
 			if ctx.Err() == nil {
-				l.Log.WarnContext(ctx, "work ended early, beginning again", "task", l.Task, "err", failed)
+				l.Log.WarnContext(ctx, "task ended early, restarting", "task", l.Task, "err", failed)
 				pause(ctx, time.Second)
 			}
 			return
@@ -132,7 +132,7 @@ func (l Lease) hold(ctx context.Context, rev uint64, renewed time.Time, work fun
 	}
 }
 
-var errLate = errors.New("it was not renewed in time")
+var errLate = errors.New("lease not renewed in time")
 
 // safe returns how long work may continue under a lease that was last renewed at a time:
 // until 5/6 of the TTL, so that it ends before the lease expires.
@@ -151,7 +151,7 @@ func (l Lease) release(ctx context.Context, rev uint64) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.TTL/3)
 	defer cancel()
 	if err := l.Bucket.Delete(ctx, l.key(), rev); err != nil && api.CodeOf(err) != api.Conflict {
-		l.Log.WarnContext(ctx, "lease not given back, it expires", "task", l.Task, "err", err)
+		l.Log.WarnContext(ctx, "lease not released, it expires by itself", "task", l.Task, "err", err)
 	}
 }
 

@@ -91,9 +91,9 @@ func (w *watch) expire() {
 	if w.ended {
 		return
 	}
-	e := &stalledError{fmt.Sprintf("no token came for %s", w.patience.First)}
+	e := &stalledError{fmt.Sprintf("no token received for %s", w.patience.First)}
 	if w.begun {
-		e.message = fmt.Sprintf("the answer stopped: no token came for %s", w.patience.Between)
+		e.message = fmt.Sprintf("the answer stalled: no token received for %s", w.patience.Between)
 	}
 	w.cancel(e)
 }

@@ -48,7 +48,7 @@ func compile(s Script) (*play, error) {
 	p := &play{script: s}
 	for i, r := range s.Rules {
 		if r.When == (When{}) {
-			return nil, fmt.Errorf("rules[%d]: when needs last_user or system; what matches everything is the default", i)
+			return nil, fmt.Errorf("rules[%d]: when needs last_user or system; use default for what matches everything", i)
 		}
 		if len(r.Steps) == 0 {
 			return nil, fmt.Errorf("rules[%d]: it has no steps", i)
@@ -107,7 +107,7 @@ func compileStep(s Step) (*step, error) {
 		return nil, errors.New("error: status is 400 to 599, retry_after and times are not negative")
 	}
 	if s.Text == "" && len(s.ToolCalls) == 0 && (s.Error == nil || s.Error.Times > 0) {
-		return nil, errors.New("it has neither text nor tool_calls, nor an error that stays")
+		return nil, errors.New("it has neither text nor tool_calls, nor an error without times")
 	}
 	var err error
 	if c.text, err = newTemplate(s.Text); err != nil {

@@ -88,7 +88,7 @@ func Parse(data []byte) (Script, error) {
 		return Script{}, fmt.Errorf("read the script: %w", err)
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return Script{}, errors.New("read the script: something follows its end")
+		return Script{}, errors.New("read the script: data after its end")
 	}
 	if _, err := compile(s); err != nil {
 		return Script{}, err

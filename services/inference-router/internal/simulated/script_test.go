@@ -14,7 +14,7 @@ func TestParseSaysWhatIsWrong(t *testing.T) {
 	step := func(s string) string { return rule(`{"when":{"last_user":"(a)"},"steps":[` + s + `]}`) }
 	for script, want := range map[string]string{
 		``:                                  "read the script",
-		`{"model":"m"} {}`:                  "something follows",
+		`{"model":"m"} {}`:                  "data after its end",
 		`{"model":"m","rule":[]}`:           `unknown field "rule"`,
 		`{}`:                                "no model",
 		`{"model":"m","context_window":-1}`: "context_window",
@@ -31,7 +31,7 @@ func TestParseSaysWhatIsWrong(t *testing.T) {
 		step(`{"tool_calls":[{"name":"f","arguments":{"a":["{{index .X 1}}"]}}]}`): "tool_calls[0]: a: ",
 		step(`{"text":"x","delay_ms":-1}`):                                         "delays",
 		step(`{"error":{"status":200}}`):                                           "status is 400 to 599",
-		step(`{"error":{"status":500,"times":1}}`):                                 "nor an error that stays",
+		step(`{"error":{"status":500,"times":1}}`):                                 "nor an error without times",
 		`{"model":"m","default":{"steps":[{"text":"{{index .Match 1}}"}]}}`:        "default: steps[0]: text",
 	} {
 		_, err := simulated.Parse([]byte(script))

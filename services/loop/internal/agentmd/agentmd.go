@@ -132,7 +132,7 @@ func sorted(faults []Fault) []Fault {
 	if more := len(faults) - maxFaults; more > 0 {
 		last := faults[maxFaults-1].Line
 		faults = append(faults[:maxFaults:maxFaults],
-			Fault{last, fmt.Sprintf("%d more faults follow; mend these first", more)})
+			Fault{last, fmt.Sprintf("%d more faults follow; fix these first", more)})
 	}
 	return faults
 }

@@ -226,7 +226,7 @@ name: twice
 		"alias":            {"---\nname: &x a\nmodel: *x\n---\nbe", []string{"line 3: model must be text, got an alias (*x); write the value out"}},
 		"own tag":          {"---\nname: !secret a\n---\nbe", []string{`line 2: name must be text, got a value tagged !secret; put it in quotes`}},
 
-		"tabs":             {"---\nname: a\nlimits:\n\tmax_turns: 3\n  \ttimeout_seconds: 3\n---\nbe", []string{"line 4: a tab in the indentation; YAML wants spaces", "line 5: a tab in the indentation; YAML wants spaces"}},
+		"tabs":             {"---\nname: a\nlimits:\n\tmax_turns: 3\n  \ttimeout_seconds: 3\n---\nbe", []string{"line 4: a tab in the indentation; YAML requires spaces", "line 5: a tab in the indentation; YAML requires spaces"}},
 		"colon in text":    {"---\nname: a\nversion: \"1\"\ndescription: one: two\n---\nbe", []string{`line 4: the frontmatter is not YAML: mapping values are not allowed in this context; put text that has ": " in it in quotes, and check the indentation`}},
 		"open quote":       {"---\nname: a\ndescription: \"one\nversion: 1\n---\nbe", []string{"line 3: the frontmatter is not YAML: found unexpected end of stream; close the quotes opened here"}},
 		"open bracket":     {"---\nname: a\ntools: [exec\nversion: 1\n---\nbe", []string{"line 3: the frontmatter is not YAML: did not find expected ',' or ']'; close the bracket opened here"}},
@@ -270,7 +270,7 @@ func TestFaultsAreCut(t *testing.T) {
 	if len(faults) != 101 {
 		t.Fatalf("got %d faults, want 100 and one that counts the rest", len(faults))
 	}
-	if got, want := faults[100].String(), "line 102: 400 more faults follow; mend these first"; got != want {
+	if got, want := faults[100].String(), "line 102: 400 more faults follow; fix these first"; got != want {
 		t.Errorf("the last fault is %q, want %q", got, want)
 	}
 }
@@ -300,7 +300,7 @@ func TestCron(t *testing.T) {
 		"*/0 * * * *":               `minute: step "0" must be from 1 to 59`,
 		"*/x * * * *":               `minute: step "x" must be from 1 to 59`,
 		"* */25 * * *":              `hour: step "25" must be from 1 to 23`,
-		"0 0 31 2 *":                `"0 0 31 2 *" never comes; check day of month and month`,
+		"0 0 31 2 *":                `"0 0 31 2 *" never occurs; check day of month and month`,
 	} {
 		_, err := parseCron(text)
 		got := ""

@@ -52,7 +52,7 @@ func parseCron(text string) (string, error) {
 	// The start date is arbitrary but fixed: Next searches five years ahead, and an
 	// expression that ever matches does so within this time.
 	if schedule.Next(time.Date(2024, 1, 1, 0, 0, 0, 0, time.UTC)).IsZero() {
-		return "", fmt.Errorf("%q never comes; check day of month and month", clip(clean))
+		return "", fmt.Errorf("%q never occurs; check day of month and month", clip(clean))
 	}
 	return clean, nil
 }

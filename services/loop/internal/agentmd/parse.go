@@ -117,7 +117,7 @@ func (p *parser) syntax(lines []string, err error) {
 	tabs := false
 	for i, line := range lines {
 		if strings.Contains(line[:len(line)-len(strings.TrimLeft(line, " \t"))], "\t") {
-			p.fault(i+2, "a tab in the indentation; YAML wants spaces")
+			p.fault(i+2, "a tab in the indentation; YAML requires spaces")
 			tabs = true
 		}
 	}

@@ -202,7 +202,7 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodConnect {
 		target = r.URL.Host
 	}
-	p.log.InfoContext(r.Context(), "egress asked", "agent", agent, "method", r.Method, "host", target)
+	p.log.InfoContext(r.Context(), "egress requested", "agent", agent, "method", r.Method, "host", target)
 	switch {
 	case r.Method == http.MethodConnect:
 		p.tunnel(w, r)

@@ -343,7 +343,7 @@ type Cancel struct{ Run, Session, Reason string }
 // cancelOf returns the cancellation of a stray's run.
 func (s *State) cancelOf(a Attempt) Cancel {
 	t := s.task(a.Task)
-	return Cancel{a.Run, Session(*t), "nobody waits for task " + t.ID + " any more: " + t.Error}
+	return Cancel{a.Run, Session(*t), "the attempt at task " + t.ID + " is over: " + t.Error}
 }
 
 // Apply applies a change to before, which it does not modify, and returns the new state

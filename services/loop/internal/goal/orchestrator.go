@@ -196,7 +196,7 @@ func (o *Orchestrator) classify(ctx context.Context, s *State, try int) error {
 	}
 	steps, ok := parseSteps(c.Text)
 	if !ok {
-		o.Log.InfoContext(ctx, "goal classified by its words", "goal", s.ID, "err", err)
+		o.Log.InfoContext(ctx, "no estimate from the model, goal classified by its number of words", "goal", s.ID, "err", err)
 		steps = StepsByWords(s.text())
 	}
 	return o.done(o.Change(ctx, s.ID, func(s *State) error {
@@ -236,7 +236,7 @@ func (o *Orchestrator) plan(ctx context.Context, s *State, try int) error {
 		draft, err = ParsePlan(answer.Text)
 	}
 	if err != nil {
-		o.Log.WarnContext(ctx, "no plan, one task does it all", "goal", s.ID, "err", err)
+		o.Log.WarnContext(ctx, "no plan from the model, using a plan of one task", "goal", s.ID, "err", err)
 		draft, source = One(s.Title, s.Description), "fallback"
 	}
 	return o.done(o.Change(ctx, s.ID, func(s *State) error {

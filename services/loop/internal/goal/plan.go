@@ -105,7 +105,7 @@ func ParsePlan(answer string) (Draft, error) {
 	text := strings.TrimSpace(answer)
 	switch {
 	case text == "":
-		return Draft{}, api.Errorf(api.Invalid, "the planner said nothing")
+		return Draft{}, api.Errorf(api.Invalid, "the planner's answer is empty")
 	case len(text) > maxPlan:
 		return Draft{}, api.Errorf(api.Invalid, "the plan has %d bytes, at most %d are taken", len(text), maxPlan)
 	case !utf8.ValidString(text):
@@ -126,7 +126,7 @@ func ParsePlan(answer string) (Draft, error) {
 		return Draft{}, api.Errorf(api.Invalid, "the plan is not a JSON object")
 	}
 	if faults := d.faults(fields); len(faults) > 0 {
-		return Draft{}, &api.Error{Code: api.Invalid, Message: "the plan cannot be followed: " + strings.Join(faults, "; "), Details: faults}
+		return Draft{}, &api.Error{Code: api.Invalid, Message: "the plan is not valid: " + strings.Join(faults, "; "), Details: faults}
 	}
 	d.trim()
 	return d, nil

@@ -115,7 +115,7 @@ func TestParsePlan(t *testing.T) {
 	many, _ := json.Marshal(slices.Repeat([]map[string]any{{"title": "t", "description": "d", "agentRole": "r", "timeoutMs": 1}}, 21))
 	role := map[string]any{"name": "writer", "description": "d", "systemPrompt": "p"}
 	for _, tt := range []struct{ name, text, want string }{
-		{"nothing", " ", "said nothing"},
+		{"nothing", " ", "answer is empty"},
 		{"not JSON", "I would write it", "not a JSON object"},
 		{"a list", "[]", "not a JSON object"},
 		{"a text", `"x"`, "not a JSON object"},

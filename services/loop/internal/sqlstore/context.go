@@ -214,7 +214,7 @@ func (s *Store) Prompt(ctx context.Context, id string) (turn.Reference, []prompt
 		where t.id = $1 and (t.reference <> '' or p.turn_id is not null)`, id).
 		Scan(&reference, &session)
 	if errors.Is(err, sqldb.ErrNotFound) {
-		return r, nil, &api.Error{Code: api.NotFound, Message: "nothing is known of the prompt of turn " + id, Next: "turns of releases before this one, and turns that failed before the model was asked, have none"}
+		return r, nil, &api.Error{Code: api.NotFound, Message: "no prompt is recorded for turn " + id, Next: "turns of older releases, and turns that failed before the model was called, have none"}
 	}
 	if err != nil {
 		return r, nil, err

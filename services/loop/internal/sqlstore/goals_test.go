@@ -329,7 +329,7 @@ func TestStraysAreCancelled(t *testing.T) {
 		changed(t, s, g.ID, func(s *goal.State) error { return s.Cancel("enough", at+6) })
 		k, err := s.Known(t.Context(), cmd)
 		must(t, err)
-		if want := "cancelled: nobody waits for task " + g.Tasks[0].ID + " any more: CANCELLED: the goal is cancelled"; k.Cancelled != want {
+		if want := "cancelled: the attempt at task " + g.Tasks[0].ID + " is over: CANCELLED: the goal is cancelled"; k.Cancelled != want {
 			t.Errorf("the run is cancelled because of %q, want %q", k.Cancelled, want)
 		}
 		if err := s.Persist(t.Context(), turntest.Record(cmd, 2), turntest.Input(cmd), nil); api.ReasonOf(err) != api.ReasonCancelled {

@@ -83,7 +83,7 @@ func (s *Store) importing(ctx context.Context, tx *sqldb.Tx, in Import) (positio
 		_, err = agentRow(tx.QueryRowContext(ctx, agentColumns+` and id = $1`, in.Agent))
 		return 0, 0, nil, err
 	case errors.Is(err, sqldb.ErrNotFound):
-		return 0, 0, nil, &api.Error{Code: api.NotFound, Message: "there is no such session", Next: "leave the session out to make one of the transcript's first part"}
+		return 0, 0, nil, &api.Error{Code: api.NotFound, Message: "there is no such session", Next: "leave the session out for the first part of a transcript, which creates a session"}
 	case err != nil:
 		return 0, 0, nil, err
 	case agent != in.Agent:
@@ -107,7 +107,7 @@ func (s *Store) importing(ctx context.Context, tx *sqldb.Tx, in Import) (positio
 	}
 	if own > 0 {
 		return 0, 0, nil, &api.Error{
-			Code: api.Conflict, Message: "session " + in.Session + " has runs of its own: nothing can be put behind them",
+			Code: api.Conflict, Message: "session " + in.Session + " has runs of its own: a transcript cannot be appended to it",
 			Next: "import into a new session",
 		}
 	}

@@ -210,7 +210,7 @@ func (s *Store) persisted(ctx context.Context, tx *sqldb.Tx, rec *turn.Record, e
 }
 
 func otherwise(rec *turn.Record) error {
-	return api.Errorf(api.Conflict, "another owner persisted run %s, and it went on otherwise than with turn %d", rec.Turn.Run, rec.Turn.Number)
+	return api.Errorf(api.Conflict, "another owner persisted run %s, and continued it differently from turn %d", rec.Turn.Run, rec.Turn.Number)
 }
 
 // Unfinished returns the commands of runs that began at or before a time, in Unix

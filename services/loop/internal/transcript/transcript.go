@@ -115,7 +115,7 @@ func (r *repair) line() string {
 	}
 	t, err := time.Parse(time.RFC3339Nano, l.Timestamp)
 	if err != nil {
-		return fmt.Sprintf("its timestamp %.40q is not one of ISO 8601", l.Timestamp)
+		return fmt.Sprintf("its timestamp %.40q is not in the format of ISO 8601", l.Timestamp)
 	}
 	at := t.UnixMilli() * 1000 // a transcript has milliseconds
 	if at < r.last {
@@ -138,7 +138,7 @@ func (r *repair) line() string {
 
 func (r *repair) user(l line, at int64) string {
 	if strings.TrimSpace(l.Content) == "" {
-		return "it says nothing"
+		return "the message is empty"
 	}
 	r.close()
 	r.open = &open{Turn: Turn{Input: l.Content, StartedAt: at, EndedAt: at}, users: 1}
@@ -162,7 +162,7 @@ func (r *repair) assistant(l line, at int64) string {
 		}
 	}
 	if l.Content == "" && len(calls) == 0 {
-		return "it says nothing and calls nothing"
+		return "the message has no text and no call"
 	}
 	if r.open == nil || r.open.number != 0 {
 		r.close()
@@ -196,7 +196,7 @@ func (r *repair) tool(l line, at int64) string {
 	if known {
 		return fmt.Sprintf("call %.40q has a result already", l.ToolCallID)
 	}
-	return fmt.Sprintf("a result without a call: nothing before it calls %.40q", l.ToolCallID)
+	return fmt.Sprintf("a result without a call: no earlier line has call %.40q", l.ToolCallID)
 }
 
 // close ends the open turn. It cuts calls without a result, because a model would wait

@@ -81,7 +81,7 @@ func TestRepairCuts(t *testing.T) {
 		"no time":           {[]string{`{"role":"user","content":"hi"}`, `{"role":"user","content":"hi","timestamp":"yesterday"}`}, 0, []string{`7 its timestamp ""`, `8 its timestamp "yesterday"`}},
 		"time goes back":    {[]string{said("user", "a", 5), said("user", "b", 4), said("user", "c", 5)}, 2, []string{"8 it is older"}},
 		"before the last":   {[]string{said("user", "a", 0), said("user", "b", 1)}, 1, []string{"7 it is older"}},
-		"says nothing":      {[]string{said("user", " ", 1), said("assistant", "", 1)}, 0, []string{"7 it says nothing", "8 it says nothing and calls nothing"}},
+		"says nothing":      {[]string{said("user", " ", 1), said("assistant", "", 1)}, 0, []string{"7 the message is empty", "8 the message has no text and no call"}},
 		"orphan result":     {[]string{result("c0", "7", 1), said("user", "a", 1), result("c0", "7", 1)}, 1, []string{"7 a result without a call", "9 a result without a call"}},
 		"second result":     {[]string{called("", 1, call("c0", "x", "{}")), result("c0", "7", 1), result("c0", "8", 1)}, 2, []string{`9 call "c0" has a result already`}},
 		"result comes late": {[]string{called("I.", 1, call("c0", "x", "{}")), said("assistant", "am", 1), result("c0", "7", 1)}, 2, []string{`7 call "c0" of x has no result`, "9 a result without a call"}},

@@ -63,7 +63,7 @@ func (e *Engine) waits(s *state, err error) (api.StreamDelta, bool) {
 	if w.Code != api.Unavailable {
 		return api.StreamDelta{}, false
 	}
-	note := w.Message + "; trying again"
+	note := w.Message + "; retrying"
 	if wait := w.Retry(); wait >= time.Second {
 		note += " in " + wait.Round(time.Second).String()
 	}
@@ -91,13 +91,13 @@ func unfinished(c api.Completion, asked bool) *api.Error {
 	switch c.Finish {
 	case api.FinishLength:
 		e.Code, e.Message = api.Denied, fmt.Sprintf("the answer was cut after %d tokens, the most that a call may have", c.OutputTokens)
-		e.Next = "ask it to go on, or for a shorter answer"
+		e.Next = "ask the agent to continue, or for a shorter answer"
 	case api.FinishFilter:
 		e.Code, e.Message = api.Denied, "the provider withheld the answer (content filter)"
-		e.Next = "say it otherwise, or use another model"
+		e.Next = "rephrase the message, or use another model"
 	case api.FinishRefusal:
 		e.Code, e.Message = api.Denied, "the model refused"
-		e.Next = "say it otherwise, or use another model"
+		e.Next = "rephrase the message, or use another model"
 	case api.FinishEmpty:
 		if !asked { // a wake does not require an answer
 			return nil
@@ -108,8 +108,8 @@ func unfinished(c api.Completion, asked bool) *api.Error {
 		e.Code, e.Message = api.Unavailable, "the model repeated itself without end and was stopped"
 		e.Next = "send the message again, or use another model"
 	case api.FinishTimeout:
-		e.Code, e.Message = api.Unavailable, "the time was over before the answer was complete; what had come is kept"
-		e.Next = "ask it to go on, or use a faster model"
+		e.Code, e.Message = api.Unavailable, "the time limit was reached before the answer was complete; the partial answer is kept"
+		e.Next = "ask the agent to continue, or use a faster model"
 	default:
 		return nil
 	}

@@ -103,7 +103,7 @@ func TestPauseOfAProvider(t *testing.T) {
 		}
 		err := w.Run(t.Context(), turntest.Open, command)
 		if comes {
-			if api.Wire(err).Retry() != wait || !strings.Contains(fmt.Sprint(w.Stream.Notes()), "trying again in 30s") {
+			if api.Wire(err).Retry() != wait || !strings.Contains(fmt.Sprint(w.Stream.Notes()), "retrying in 30s") {
 				t.Errorf("%s: %v, notes %q; want the run to come back, and a note", wait, err, w.Stream.Notes())
 			}
 			continue

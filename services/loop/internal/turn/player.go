@@ -179,7 +179,7 @@ func (p *player) Append(_ context.Context, _ api.Run, step Step, _ uint64) (uint
 		p.begun = true
 		return 0, nil
 	case want == nil:
-		p.differ(step.Kind(), "", "nothing follows", "a step")
+		p.differ(step.Kind(), "", "no step", "a step")
 		return 0, errReplayed
 	case !mine && takesOver(want):
 		p.died = true
@@ -262,7 +262,7 @@ func (p *player) Persist(_ context.Context, rec *Record, _ Input, end *End) erro
 		if next.Begin != nil && p.End != nil && !p.End.Success { // the recorded run was given up before this turn was persisted
 			return p.ending()
 		}
-		p.differ("turn", "", next.Kind(), "it ends")
+		p.differ("turn", "", next.Kind(), "the turn ends")
 		return errReplayed
 	}
 	was, is := p.Turn, rec.Turn
@@ -274,9 +274,9 @@ func (p *player) Persist(_ context.Context, rec *Record, _ Input, end *End) erro
 	switch {
 	case !same:
 	case p.End == nil && end != nil:
-		p.differ("end", "", "the run goes on", "it ends: "+end.Why)
+		p.differ("end", "", "the run continues", "the run ends: "+end.Why)
 	case p.End != nil && end == nil:
-		p.differ("end", "", "the run ends: "+p.End.Why, "it goes on")
+		p.differ("end", "", "the run ends: "+p.End.Why, "the run continues")
 	case end != nil:
 		a, b := *p.End, *end
 		a.Changed, b.Changed, a.Earlier, b.Earlier = nil, nil, nil, nil
@@ -301,7 +301,7 @@ func (p *player) stop() error {
 		return errDied
 	}
 	if p.End == nil || p.End.Success {
-		p.differ("call", "", "the journal says nothing of it", "it is made")
+		p.differ("call", "", "the journal has no step of it", "the call is made")
 		return errReplayed
 	}
 	return p.ending()

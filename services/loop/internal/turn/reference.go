@@ -264,7 +264,7 @@ func Rebuild(ctx context.Context, store ContextStore, turn, asked, words string)
 	messages := prompt.Render(p)
 	sum, err := r.hash(messages, encode(messages))
 	if err == nil && sum != r.Hash {
-		err = fmt.Errorf("prompt of %s: it cannot be made again as it was", turn)
+		err = fmt.Errorf("prompt of %s: the rebuilt prompt differs from the recorded one", turn)
 	}
 	return messages, r, err
 }

@@ -80,7 +80,7 @@ func Replay(ctx context.Context, texts ContextStore, rec Recording, tools map[st
 
 // Errors that end a replayed owner.
 var (
-	errDied     = errors.New("the owner died here")
+	errDied     = errors.New("the recorded owner crashed here")
 	errReplayed = errors.New("the turn is replayed")
 )
 

@@ -136,8 +136,8 @@ func (b *Book) commit(ctx context.Context, group []*request) ([]error, error) {
 	})
 	if errors.Is(err, context.DeadlineExceeded) {
 		return nil, &api.Error{
-			Code: api.Unavailable, Message: "the books could not be written in time",
-			Next: "ask again with the same id", RetryAfter: 1000,
+			Code: api.Unavailable, Message: "the ledger could not be written in time",
+			Next: "retry with the same id", RetryAfter: 1000,
 		}
 	}
 	if err == nil && b.opts.Committed != nil {
@@ -177,7 +177,7 @@ func submit[T any](ctx context.Context, b *Book, keys Keys, do func(*page) (T, e
 }
 
 func stopping() error {
-	return &api.Error{Code: api.Unavailable, Message: "the treasury is stopping", Next: "ask again with the same id", RetryAfter: 1000}
+	return &api.Error{Code: api.Unavailable, Message: "the treasury is stopping", Next: "retry with the same id", RetryAfter: 1000}
 }
 
 // Open creates the accounts of an agent unless they exist. Errors: Invalid.

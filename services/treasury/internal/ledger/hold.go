@@ -66,7 +66,7 @@ func (r *HoldRequest) check() error {
 func (p *page) hold(r HoldRequest) (HoldState, error) {
 	if h, ok := p.state.Holds[r.ID]; ok {
 		if h.Agent != r.Agent || h.Amount != r.Amount || h.Category != r.Category || h.Turn != r.Turn {
-			return HoldState{}, conflict(r.ID, "is another hold already")
+			return HoldState{}, conflict(r.ID, "is already the id of another hold")
 		}
 		return p.stateOf(h)
 	}

@@ -100,8 +100,8 @@ func checkAmount(amount, least api.Micros) error {
 
 func checkPayee(payee, payer string) error {
 	fault := &api.Error{
-		Code: api.Invalid, Message: fmt.Sprintf("%q cannot be paid", clip(payee)),
-		Next: `name who is paid, for example "provider:openai" or "agent:<id>"`,
+		Code: api.Invalid, Message: fmt.Sprintf("%q is not a valid payee", clip(payee)),
+		Next: `set the payee, for example "provider:openai" or "agent:<id>"`,
 	}
 	if payee == "" || len(payee) > maxID || !printable(payee) || strings.HasPrefix(payee, heldPrefix) {
 		return fault
@@ -156,6 +156,6 @@ func UnknownAgent(agent string) error {
 func conflict(id, cause string) error {
 	return &api.Error{
 		Code: api.Conflict, Message: fmt.Sprintf("%q %s", clip(id), cause),
-		Next: "read the hold or the entry again; use a new id for new money",
+		Next: "read the hold or the entry; use a new id for a new operation",
 	}
 }

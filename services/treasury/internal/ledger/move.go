@@ -64,7 +64,7 @@ func (p *page) move(t Transaction) (Transaction, error) {
 	}
 	same := slices.EqualFunc(was.Lines, t.Lines, func(a, b Line) bool { return a.Account == b.Account && a.Amount == b.Amount })
 	if !same || was.Kind != t.Kind || was.Agent != t.Agent || was.Memo != t.Memo {
-		return Transaction{}, conflict(t.ID, "is another transaction already")
+		return Transaction{}, conflict(t.ID, "is already the id of another transaction")
 	}
 	return was, nil
 }

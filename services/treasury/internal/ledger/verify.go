@@ -83,10 +83,10 @@ func (a *audit) transaction(t *Transaction) {
 		a.fault("%s: number %d is missing before it", name, want)
 	}
 	if t.Previous != a.head.Hash {
-		a.fault("%s: it does not follow the hash before it", name)
+		a.fault("%s: its previous hash is not the hash of the transaction before it", name)
 	}
 	if t.Sum() != t.Hash {
-		a.fault("%s: its content is not what was hashed", name)
+		a.fault("%s: its content does not match its hash", name)
 	}
 	if fault := t.balanced(); fault != "" {
 		a.fault("%s: %s", name, fault)
@@ -99,7 +99,7 @@ func (a *audit) transaction(t *Transaction) {
 		acc := a.balances[l.Account]
 		next, ok := api.Add(acc.Balance, l.Amount)
 		if !ok || next != l.Balance {
-			a.fault("%s: %s should stand at %d and is written as %d", name, l.Account, next, l.Balance)
+			a.fault("%s: the balance of %s should be %d and is stored as %d", name, l.Account, next, l.Balance)
 		}
 		owner := ownerOf(l.Account)
 		if owner != "" && next < 0 {
@@ -140,7 +140,7 @@ func (a *audit) hold(name string, t *Transaction) {
 	case KindHold:
 		id := strings.TrimSuffix(t.ID, suffixHold)
 		if _, there := a.active[id]; there || held <= 0 {
-			a.fault("%s: it is not the begin of a hold", name)
+			a.fault("%s: it does not begin a valid hold", name)
 		}
 		a.active[id] = Hold{Agent: t.Agent, Amount: held}
 		return
@@ -172,35 +172,35 @@ func (a *audit) hold(name string, t *Transaction) {
 // compare compares the stored state with the computed one.
 func (a *audit) compare(s Snapshot) {
 	if s.Head != a.head {
-		a.fault("the chain should end at %d %s and is written to end at %d %s", a.head.Seq, a.head.Hash, s.Head.Seq, s.Head.Hash)
+		a.fault("the chain should end at %d %s and is stored with the end %d %s", a.head.Seq, a.head.Hash, s.Head.Seq, s.Head.Hash)
 	}
 	if s.Loose != 0 {
-		a.fault("%d lines are kept that belong to no transaction", s.Loose)
+		a.fault("%d stored lines belong to no transaction", s.Loose)
 	}
 	for _, got := range s.Accounts {
 		want := a.balances[got.ID]
 		if got.Balance != want.Balance || got.Entries != want.Entries {
-			a.fault("%s should stand at %d after %d transactions and is kept as %d after %d",
+			a.fault("the balance of %s should be %d after %d transactions and is stored as %d after %d",
 				got.ID, want.Balance, want.Entries, got.Balance, got.Entries)
 		}
 		delete(a.balances, got.ID)
 	}
 	for _, id := range slices.Sorted(maps.Keys(a.balances)) {
-		a.fault("%s is not kept", id)
+		a.fault("account %s is not stored", id)
 	}
 	for _, got := range s.Active {
 		want, ok := a.active[got.ID]
 		if !ok || got.Agent != want.Agent || got.Amount != want.Amount {
-			a.fault("hold %s is kept as active with %d of %q and was not made so", got.ID, got.Amount, got.Agent)
+			a.fault("hold %s is stored as active with %d of %q, and the transactions have no such hold", got.ID, got.Amount, got.Agent)
 		}
 		delete(a.active, got.ID)
 	}
 	for _, id := range slices.Sorted(maps.Keys(a.active)) {
-		a.fault("hold %s is active and not kept so", id)
+		a.fault("hold %s is active by the transactions and is not stored as active", id)
 	}
 	for _, status := range []api.HoldStatus{api.HoldSettled, api.HoldReleased, api.HoldExpired} {
 		if got, want := s.Ended[status], a.ended[status]; got != want {
-			a.fault("%s holds: %+v are kept, the transactions have %+v", status, got, want)
+			a.fault("%s holds: %+v are stored, the transactions have %+v", status, got, want)
 		}
 	}
 }

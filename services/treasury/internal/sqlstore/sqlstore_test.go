@@ -290,7 +290,7 @@ func TestVerifyFindsRehashedRow(t *testing.T) {
 			t.Fatal(err)
 		}
 		r, err := b.Verify(t.Context())
-		if err != nil || len(r.Faults) != 1 || !strings.Contains(r.Faults[0], "transaction 5 ") || !strings.Contains(r.Faults[0], "does not follow the hash before it") {
+		if err != nil || len(r.Faults) != 1 || !strings.Contains(r.Faults[0], "transaction 5 ") || !strings.Contains(r.Faults[0], "is not the hash of the transaction before it") {
 			t.Errorf("got %+v and error %v, want one fault: transaction 5 does not follow", r, err)
 		}
 	})
