@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/bus"
 )
 
 // place is a context: an anima that the commands can connect to, with a name that the
@@ -174,7 +175,7 @@ func (c contextAddCmd) Run(a *app) error {
 		return &api.Error{Code: api.Invalid, Message: fmt.Sprintf("%q cannot be the name of a context", plain(c.Name)), Next: "use letters, digits, - and _"}
 	}
 	if !strings.Contains(c.URL, "://") {
-		return &api.Error{Code: api.Invalid, Message: fmt.Sprintf("%q is not the URL of a NATS server", plain(c.URL)), Next: "write nats://host:4222 or tls://host:4222"}
+		return &api.Error{Code: api.Invalid, Message: fmt.Sprintf("%q is not the URL of a NATS server", plain(bus.RedactURL(c.URL))), Next: "write nats://host:4222 or tls://host:4222"}
 	}
 	all, err := a.contexts()
 	if err != nil {
@@ -194,7 +195,7 @@ func (c contextAddCmd) Run(a *app) error {
 	if err := a.keep(all); err != nil {
 		return err
 	}
-	return a.print(p.view(c.Name, all.Selected), func(w io.Writer) { fmt.Fprintf(w, "context %s is %s\n", c.Name, redacted(p.URL)) })
+	return a.print(p.view(c.Name, all.Selected), func(w io.Writer) { fmt.Fprintf(w, "context %s is %s\n", c.Name, bus.RedactURL(p.URL)) })
 }
 
 // secret reads a secret from a file; it returns "" if no file is named. A file without a
@@ -237,7 +238,7 @@ type contextView struct {
 }
 
 func (p place) view(name, selected string) contextView {
-	v := contextView{Name: name, Selected: name == selected, URL: redacted(p.URL), Auth: "none", Creds: p.Creds, CA: p.CA}
+	v := contextView{Name: name, Selected: name == selected, URL: bus.RedactURL(p.URL), Auth: "none", Creds: p.Creds, CA: p.CA}
 	switch {
 	case p.NKey != "":
 		v.Auth = "nkey"
@@ -247,18 +248,6 @@ func (p place) view(name, selected string) contextView {
 		v.Auth = "token"
 	}
 	return v
-}
-
-// redacted returns a URL, or a comma-separated list of them, without the user
-// information.
-func redacted(urls string) string {
-	all := strings.Split(urls, ",")
-	for i, u := range all {
-		if scheme, rest, found := strings.Cut(u, "://"); found {
-			all[i] = scheme + "://" + rest[strings.LastIndex(rest, "@")+1:]
-		}
-	}
-	return strings.Join(all, ",")
 }
 
 type contextListCmd struct{}

@@ -103,7 +103,7 @@ func (c statusCmd) Run(ctx context.Context, a *app) error {
 		ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 		defer cancel()
 		s := look(ctx, b)
-		s.NATS = redacted(d.URL)
+		s.NATS = bus.RedactURL(d.URL)
 		if !named { // anima runs on this machine, on the data folder
 			s.local(a)
 		}

@@ -84,12 +84,14 @@ func TestEnsureWaitsForTheServer(t *testing.T) {
 
 func TestDialSaysWhatToDo(t *testing.T) {
 	t.Parallel()
-	_, err := bus.Dial(bus.Dialing{URL: "nats://me:secret@127.0.0.1:1", Log: logger(t)})
-	if err == nil || !strings.Contains(err.Error(), "ANIMA_NATS_URL") || strings.Contains(err.Error(), "secret") {
-		t.Errorf("got %v, want the variable to set and no secret", err)
+	for _, credentials := range []string{"me:secret", "secret", "me:a,secret", "me:a/secret", "me:%secret", "me:secret@a"} {
+		_, err := bus.Dial(bus.Dialing{URL: "nats://" + credentials + "@127.0.0.1:1", Log: logger(t)})
+		if err == nil || !strings.Contains(err.Error(), "ANIMA_NATS_URL") || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s: got %v, want the variable to set and no secret", credentials, err)
+		}
 	}
 	s := startServer(t, listen, func(o *server.Options) { o.Authorization = "right" })
-	_, err = bus.Dial(bus.Dialing{URL: s.ClientURL(), Token: "wrong", Log: logger(t)})
+	_, err := bus.Dial(bus.Dialing{URL: s.ClientURL(), Token: "wrong", Log: logger(t)})
 	if err == nil || !strings.Contains(err.Error(), "token") || strings.Contains(err.Error(), "wrong") {
 		t.Errorf("got %v, want a hint at the token and not the token", err)
 	}
@@ -98,6 +100,22 @@ func TestDialSaysWhatToDo(t *testing.T) {
 		t.Fatal(err)
 	}
 	nc.Close()
+}
+
+func TestRedactURL(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]string{
+		"":                                      "",
+		"nats://127.0.0.1:4222":                 "nats://127.0.0.1:4222",
+		"tls://me:secret@a:4222":                "tls://a:4222",
+		"nats://token@a:4222,nats://token@b:1":  "nats://a:4222,nats://b:1",
+		"token@a:4222":                          "a:4222",
+		"nats://me:a,b/c@d@host:4222,tls://e:1": "nats://host:4222,tls://e:1",
+	} {
+		if got := bus.RedactURL(in); got != want {
+			t.Errorf("%s: got %s, want %s", in, got, want)
+		}
+	}
 }
 
 func TestPublishOnce(t *testing.T) {

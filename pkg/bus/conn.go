@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/url"
+	"strings"
 	"sync"
 	"time"
 
@@ -158,16 +160,19 @@ func (c *Conn) dial(wait bool) (*link, error) {
 	if err != nil {
 		return nil, err
 	}
-	url := c.d.URL
+	servers := c.d.URL
 	if c.d.InProcess != nil {
-		url, opts = "", append(opts, nats.InProcessServer(c.d.InProcess))
+		servers, opts = "", append(opts, nats.InProcessServer(c.d.InProcess))
 	}
-	l.nc, err = nats.Connect(url, opts...)
+	l.nc, err = nats.Connect(servers, opts...)
+	if _, ok := errors.AsType[*url.Error](err); ok {
+		err = errURL // the library's error quotes the URL with its credentials
+	}
 	switch {
 	case errors.Is(err, nats.ErrAuthorization), errors.Is(err, nats.ErrAuthExpired):
-		return nil, fmt.Errorf("NATS at %s refused the credentials: %w; check the token, the nkey or the credentials file", redacted(url), err)
+		return nil, fmt.Errorf("NATS at %s refused the credentials: %w; check the token, the nkey or the credentials file", RedactURL(servers), err)
 	case err != nil:
-		return nil, fmt.Errorf("NATS at %s: %w; start it, or point ANIMA_NATS_URL at a running one", redacted(url), err)
+		return nil, fmt.Errorf("NATS at %s: %w; start it, or point ANIMA_NATS_URL at a running one", RedactURL(servers), err)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -299,4 +304,17 @@ func (c *Conn) elsewhere(from string) *link {
 			return nil
 		}
 	}
+}
+
+var errURL = errors.New("the URL is malformed, its credentials may need percent-encoding")
+
+// RedactURL returns URLs of NATS servers, separated by commas, without their credentials.
+// It removes the text before the last @ of each URL, whether or not the URL is valid. A
+// user without a password is removed, too: NATS takes it as a token.
+func RedactURL(urls string) string {
+	parts := strings.Split(urls, "://")
+	for i, p := range parts {
+		parts[i] = p[strings.LastIndexByte(p, '@')+1:]
+	}
+	return strings.Join(parts, "://")
 }

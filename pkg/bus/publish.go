@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -288,15 +287,4 @@ func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 		return context.WithTimeout(ctx, maxWait)
 	}
 	return context.WithTimeout(ctx, callTimeout)
-}
-
-// redacted returns a NATS URL without its passwords.
-func redacted(raw string) string {
-	parts := strings.Split(raw, ",")
-	for i, p := range parts {
-		if u, err := url.Parse(p); err == nil {
-			parts[i] = u.Redacted()
-		}
-	}
-	return strings.Join(parts, ",")
 }
