@@ -1,12 +1,12 @@
 #!/bin/bash
-# Makes a role and a schema for each service, with the name and password of the
-# service's own URL. The image runs it once, when it makes the database. Run again
-# in the pod, it gives every role the password that its URL has now.
+# Creates a role and a schema for each service, with the name and password of the
+# service's URL. The image runs it once, when it creates the database. When it is run
+# again in the pod, it sets the password of every role to that of its URL.
 set -euo pipefail
 
 for file in /secrets/roles/*; do
-  IFS= read -r url <"$file" || [ -n "$url" ] # a line without an end is one
-  # What matches can be written between quotes as it is.
+  IFS= read -r url <"$file" || [ -n "$url" ] # the last line may have no newline
+  # A name or password that matches needs no escaping in a quoted literal.
   if ! [[ $url =~ ^postgres(ql)?://([a-z_][a-z0-9_]*):([A-Za-z0-9_-]+)@ ]]; then
     echo "$file: want postgres://ROLE:PASSWORD@…, and a password of letters, digits, - and _ only" >&2
     exit 1
