@@ -94,8 +94,12 @@ func (h *handlers) cancelRun(ctx context.Context, m api.CancelRun) (api.RunState
 	if err := h.cancel(ctx, st.Run, st.Session, why); err != nil {
 		return st, err
 	}
-	st.Cancelled = true
-	return st, nil
+	stored, err := h.store.IsCancelled(ctx, st.Run)
+	if err == nil && stored == "" { // the run has ended since its state was read
+		return h.getRun(ctx, api.GetRun{Run: m.Run, Session: m.Session})
+	}
+	st.Cancelled = stored != ""
+	return st, err
 }
 
 func (h *handlers) cancel(ctx context.Context, run, session, why string) error {
