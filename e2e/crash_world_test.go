@@ -276,6 +276,9 @@ type told struct {
 
 // read returns all messages of a stream on a subject, which may have wildcards.
 func (w *crashWorld) read(ctx context.Context, stream, subject string) ([]told, error) {
+	// A request is lost if the server is restarted, and ctx ends minutes later.
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
 	st, err := w.js.Stream(ctx, stream)
 	if err != nil {
 		return nil, err
