@@ -30,7 +30,7 @@ func examine(ctx context.Context, db *sqldb.DB, b *bus.Bus, now time.Time) ([]ho
 		}
 	}
 	if len(lost) == 0 {
-		return []host.Finding{{Check: "loop", Level: host.LevelOK, Text: fmt.Sprintf("%d runs under way for a minute or longer, each of them in its queue", len(begun))}}, nil
+		return []host.Finding{{Check: "loop", Level: host.LevelOK, Text: fmt.Sprintf("%d runs in progress for a minute or longer, each of them in its queue", len(begun))}}, nil
 	}
 	return []host.Finding{{
 		Check: "loop", Level: host.LevelFault, Text: fmt.Sprintf("%d runs have begun and wait in no queue, the first is %s", len(lost), lost[0]),

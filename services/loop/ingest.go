@@ -49,7 +49,7 @@ const (
 	gatherFor  = 400 * time.Millisecond // a memory is stored at most half a second after its run
 	sweepEvery = 20 * time.Second
 	sweepPause = time.Second      // between two pages of a pass, after the first pass
-	failedFor  = 10 * time.Minute // a session that could not be ingested is left out of passes for this time
+	failedFor  = 10 * time.Minute // passes leave out a session for this time after a failure; the end of a run does not
 	maxFailed  = 10_000
 )
 
@@ -150,7 +150,7 @@ func (i *ingestion) run(ctx context.Context) error {
 	}
 }
 
-// sound removes the sessions that could not be ingested within failedFor.
+// sound removes the sessions whose ingestion has failed less than failedFor ago.
 func (i *ingestion) sound(behind []string) []string {
 	now := i.now()
 	return slices.DeleteFunc(behind, func(s string) bool {

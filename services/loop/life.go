@@ -83,7 +83,8 @@ func (h *handlers) begunStatus(ctx context.Context, run, session string) (api.Ru
 // cancelRun records the cancel first: after that no replica continues the run. The
 // notice that follows only makes the cancel take effect sooner.
 func (h *handlers) cancelRun(ctx context.Context, m api.CancelRun) (api.RunState, error) {
-	st, err := h.getRun(ctx, api.GetRun{Run: m.Run, Session: m.Session})
+	get := api.GetRun{Run: m.Run, Session: m.Session}
+	st, err := h.getRun(ctx, get)
 	if err != nil || st.Status == api.RunEnded {
 		return st, err
 	}
@@ -94,12 +95,8 @@ func (h *handlers) cancelRun(ctx context.Context, m api.CancelRun) (api.RunState
 	if err := h.cancel(ctx, st.Run, st.Session, why); err != nil {
 		return st, err
 	}
-	stored, err := h.store.IsCancelled(ctx, st.Run)
-	if err == nil && stored == "" { // the run has ended since its state was read
-		return h.getRun(ctx, api.GetRun{Run: m.Run, Session: m.Session})
-	}
-	st.Cancelled = stored != ""
-	return st, err
+	// The run may have ended before the cancel was stored, which then has no effect.
+	return h.getRun(ctx, get)
 }
 
 func (h *handlers) cancel(ctx context.Context, run, session, why string) error {
@@ -198,7 +195,7 @@ func (h *handlers) sleepAgent(ctx context.Context, m api.SleepAgent) (api.Agent,
 	case a.State == api.StateDead:
 		return a, &api.Error{Code: api.Conflict, Message: a.Name + " is dead", Next: "fund it: anima agent fund " + id + " 5"}
 	case m.Until != 0 && (m.Until <= now || m.Until > now+(24*time.Hour).Microseconds()):
-		return a, &api.Error{Code: api.Invalid, Message: "the time is not within the next 24 hours", Next: "use an earlier time, or leave it out: the agent then sleeps until a message or a wake comes"}
+		return a, &api.Error{Code: api.Invalid, Message: "the time is not within the next 24 hours", Next: "use a time from now on and within 24 hours, or leave it out: the agent then sleeps until a message or a wake comes"}
 	}
 	why := m.Reason
 	if why == "" {

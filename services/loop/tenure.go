@@ -292,7 +292,7 @@ func tidy(ctx context.Context, log *slog.Logger, lease time.Duration, each ...fu
 func busy(cmd api.Run, same bool) *api.Error {
 	e := &api.Error{Code: api.Conflict, Reason: api.ReasonBusy, Message: "session " + cmd.Session + " is busy", RetryAfter: 100}
 	if same {
-		e.Reason, e.Message = "", "the run is under way elsewhere"
+		e.Reason, e.Message = "", "another owner executes the run"
 	}
 	return e
 }

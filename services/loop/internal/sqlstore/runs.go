@@ -387,7 +387,7 @@ func (s *Store) persistEnd(ctx context.Context, tx *sqldb.Tx, state api.AgentSta
 }
 
 // awake reports whether the end of a run must not change its agent's state: the end of a
-// task's run never does, and that of mail does not while the agent has another run.
+// task's run never does, and that of mail does not while the main session has a run.
 func (s *Store) awake(ctx context.Context, tx *sqldb.Tx, cmd api.Run) (bool, error) {
 	if cmd.Kind != api.RunMail {
 		return cmd.Kind == api.RunTask, nil

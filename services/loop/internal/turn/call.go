@@ -241,7 +241,7 @@ func (c *underway) leave(err error) {
 
 func (c *underway) close() {
 	if c.err != nil {
-		telemetry.Fail(c.span, "interrupted", "the call was interrupted, and is made again if the run goes on")
+		telemetry.Fail(c.span, "interrupted", "the call was interrupted, and is executed again if the run is resumed")
 	}
 	c.span.End()
 }

@@ -118,8 +118,9 @@ func overCap(s *state, end *End) {
 	end.Why = end.Error
 }
 
-// rest sets the agent to sleeping. An autonomous agent gets an alarm; any other sleeps
-// until a message arrives, so that it does not spend money unrequested.
+// rest sets the reason of the sleep that follows the run, and for an autonomous agent an
+// alarm after d. Any other agent sleeps until a message or a wake arrives, so that it
+// does not spend money unrequested.
 func (e *Engine) rest(s *state, end *End, why string, d time.Duration) {
 	end.Why = why
 	if s.agent.Autonomous && s.cmd.Kind != api.RunTask && s.cmd.Kind != api.RunMail { // runs for tasks and mail set no alarm

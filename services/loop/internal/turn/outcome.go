@@ -50,7 +50,7 @@ func (s *state) answerBy(now time.Time) int64 {
 }
 
 // comesBack reports whether a run that failed with a temporary error can be resumed
-// before its deadline. If the error's retry delay exceeds the deadline, the run ends
+// before its deadline. If the error's RetryAfter ends after the deadline, the run ends
 // now.
 func (s *state) comesBack(err error, now time.Time) bool {
 	return s.input.Deadline == 0 || now.Add(api.Wire(err).Retry()).UnixMicro() < s.input.Deadline

@@ -22,8 +22,8 @@ type Agent struct {
 	Workspace                  string // absolute folder
 	State                      api.AgentState
 	Turns                      int64 // in all sessions of the agent
-	Autonomous                 bool  // an alarm wakes it after every sleep
-	Window, Reserve, Flush     int64 // of the context, in tokens; 0: 128,000, 4,000 and 8,000 (docs/reference/context.md, Window)
+	Autonomous                 bool  // the end of each of its own runs sets an alarm
+	Window, Reserve, Flush     int64 // of the context, in tokens; 0: the model's window, 4,000 and 8,000 (docs/reference/context.md, Window)
 	Revisions                  Revisions
 }
 
@@ -247,8 +247,8 @@ type Events interface {
 	Progress(ctx context.Context, p api.ToolProgress)
 }
 
-// Outputs keeps the whole of what a tool said where only a part goes into the
-// turn. Keep is idempotent.
+// Outputs stores the complete outputs of tools that are too long for a turn. Keep is
+// idempotent.
 type Outputs interface {
 	Keep(ctx context.Context, turn string, index int, text string) error
 }
