@@ -54,7 +54,7 @@ func cancelled(t *testing.T, w *world) {
 	acc := atWork(t, w, a.ID, "hang "+strings.TrimPrefix(program, "sleep-"))
 	for deadline := time.Now().Add(30 * time.Second); len(running(t, program)) < 2; {
 		if time.Now().After(deadline) {
-			t.Fatal("the command did not begin")
+			t.Fatalf("the command did not begin: %+v", turnsOf(t, w, acc.Run))
 		}
 		<-time.After(10 * time.Millisecond) // the start of a process sends no signal
 	}

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -129,7 +130,7 @@ func (o order) startShell() (pid int, failure io.Reader, err error) {
 		return 0, nil, err
 	}
 	pid, err = syscall.ForkExec("/proc/self/exe", []string{hiddenName, "enter"}, &syscall.ProcAttr{
-		Env:   []string{},
+		Env:   []string{"GODEBUG=asyncpreemptoff=1"}, // of this process, not of the shell: see limitAndExec
 		Files: []uintptr{0, 1, 2, orderR.Fd(), failureW.Fd()},
 		// A session of its own has no controlling terminal to inject input into, and its
 		// process group can be killed as a whole.
@@ -231,7 +232,6 @@ func (o order) enter() error {
 	if err := unix.CloseRange(orderFD, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		return fmt.Errorf("close files: %w", err)
 	}
-	// Address space is last, because this process already uses more than the shell may.
 	for _, l := range []struct {
 		resource int
 		value    uint64
@@ -240,26 +240,79 @@ func (o order) enter() error {
 		{unix.RLIMIT_CPU, uint64((o.Limits.CPU + time.Second - 1) / time.Second)},
 		{unix.RLIMIT_FSIZE, uint64(o.Limits.FileSize)},
 		{unix.RLIMIT_NOFILE, uint64(o.Limits.OpenFiles)},
-		{unix.RLIMIT_NPROC, processes},
-		{unix.RLIMIT_AS, uint64(o.Limits.AddressSpace)},
 	} {
 		if err := lower(l.resource, l.value); err != nil {
 			return fmt.Errorf("limit %d to %d: %w", l.resource, l.value, err)
 		}
 	}
+	return o.execute(processes)
+}
+
+// execute sets the limits of processes and of address space and executes the shell. This
+// process already exceeds both limits, so from then on the runtime can start no thread.
+func (o order) execute(processes uint64) error {
 	const shell = "/bin/sh"
-	err := syscall.Exec(shell, []string{"sh", "-c", o.Command}, o.Env)
-	return fmt.Errorf("start %s: %w", shell, err)
+	path, err := syscall.BytePtrFromString(shell)
+	if err != nil {
+		return err
+	}
+	argv, err := syscall.SlicePtrFromStrings([]string{"sh", "-c", o.Command})
+	if err != nil {
+		return fmt.Errorf("the command: %w", err)
+	}
+	envv, err := syscall.SlicePtrFromStrings(o.Env)
+	if err != nil {
+		return fmt.Errorf("the environment: %w", err)
+	}
+	count, err := capped(unix.RLIMIT_NPROC, processes)
+	if err != nil {
+		return fmt.Errorf("limit the processes to %d: %w", processes, err)
+	}
+	space, err := capped(unix.RLIMIT_AS, uint64(o.Limits.AddressSpace))
+	if err != nil {
+		return fmt.Errorf("limit the address space to %d: %w", o.Limits.AddressSpace, err)
+	}
+	if errno := limitAndExec(&count, &space, path, &argv[0], &envv[0]); errno != 0 {
+		return fmt.Errorf("limit and start %s: %w", shell, errno)
+	}
+	return nil // not reached: the process has become the shell
+}
+
+// limitAndExec allocates nothing and cannot be preempted: it is nosplit, its system calls
+// are raw, and the supervisor turned off asynchronous preemption. A goroutine that is
+// locked to its thread and preempted needs a second thread to continue, and under the
+// limits the start of that thread ends the process.
+//
+//go:nosplit
+//go:norace
+func limitAndExec(processes, space *syscall.Rlimit, path *byte, argv, envv **byte) syscall.Errno {
+	if _, _, errno := syscall.RawSyscall6(unix.SYS_PRLIMIT64, 0, unix.RLIMIT_NPROC, uintptr(unsafe.Pointer(processes)), 0, 0, 0); errno != 0 {
+		return errno
+	}
+	if _, _, errno := syscall.RawSyscall6(unix.SYS_PRLIMIT64, 0, unix.RLIMIT_AS, uintptr(unsafe.Pointer(space)), 0, 0, 0); errno != 0 {
+		return errno
+	}
+	_, _, errno := syscall.RawSyscall6(unix.SYS_EXECVE, uintptr(unsafe.Pointer(path)), uintptr(unsafe.Pointer(argv)), uintptr(unsafe.Pointer(envv)), 0, 0, 0)
+	return errno
 }
 
 // lower sets a limit, or keeps the current hard limit if that is lower.
 func lower(resource int, value uint64) error {
-	var now syscall.Rlimit
-	if err := syscall.Getrlimit(resource, &now); err != nil {
+	limit, err := capped(resource, value)
+	if err != nil {
 		return err
 	}
+	return syscall.Setrlimit(resource, &limit)
+}
+
+// capped returns a limit of value, or of the current hard limit if that is lower.
+func capped(resource int, value uint64) (syscall.Rlimit, error) {
+	var now syscall.Rlimit
+	if err := syscall.Getrlimit(resource, &now); err != nil {
+		return now, err
+	}
 	value = min(value, now.Max)
-	return syscall.Setrlimit(resource, &syscall.Rlimit{Cur: value, Max: value})
+	return syscall.Rlimit{Cur: value, Max: value}, nil
 }
 
 // processLimit returns the value of RLIMIT_NPROC. In a user namespace of its own, the
