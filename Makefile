@@ -41,7 +41,7 @@ soak: ## Make 1,000 model calls in one session at a window of 200,000 tokens (CA
 	go test -count=1 -timeout 30m -v -run '^TestSoak$$' ./services/loop/internal/sqlstore -calls $(or $(CALLS),1000)
 
 replay: ## Make 10,000 turns, and sessions of every shape, and replay each turn (TURNS=…)
-	go test -count=1 -timeout 10m -run '^(TestReplay|TestCrash|TestRefused)' ./services/loop/internal/turn
+	go test -count=1 -timeout 10m -run '^(TestReplay|TestCrash|TestRefused)' ./services/loop/internal/engine
 	set -o pipefail; ANIMA_REPLAY_TURNS=$(or $(TURNS),10000) go test -count=1 -timeout 30m -v -run '^TestReplay' ./e2e | grep -v level=
 
 CRASH := go test -count=1 -timeout 120m -v -run '^(TestCrash|TestTakeoverStopped|TestOwnerDies|TestHeartbeatRestarts)' ./e2e

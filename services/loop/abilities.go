@@ -10,18 +10,18 @@ import (
 	"github.com/anima-run/anima/pkg/api/catalog"
 	"github.com/anima-run/anima/pkg/bus"
 
+	"github.com/anima-run/anima/services/loop/internal/engine"
 	"github.com/anima-run/anima/services/loop/internal/mcp"
 	"github.com/anima-run/anima/services/loop/internal/skill"
 	"github.com/anima-run/anima/services/loop/internal/sqlstore"
 	"github.com/anima-run/anima/services/loop/internal/tool"
-	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
 // abilities serves the requests about tools, skills and MCP servers of agents.
 type abilities struct {
 	store   *sqlstore.Store
 	bus     *bus.Bus
-	tools   map[string]turn.Tool // by name, as in the engine
+	tools   map[string]engine.Tool // by name, as in the engine
 	servers *mcp.Manager
 	exec    bool // exec is available: commands are sandboxed, or unsandboxed ones are allowed
 }
@@ -32,7 +32,7 @@ const connectWait = 8 * time.Second
 
 // whyNot returns the reason why an agent cannot use a tool of the catalogue, "" if it
 // can.
-func (x abilities) whyNot(spec catalog.Tool, a turn.Agent) string {
+func (x abilities) whyNot(spec catalog.Tool, a engine.Agent) string {
 	t, there := x.tools[spec.Name]
 	switch {
 	case !there:
@@ -50,7 +50,7 @@ func (x abilities) whyNot(spec catalog.Tool, a turn.Agent) string {
 }
 
 // warnings lists the tools of a definition that the agent cannot use.
-func (x abilities) warnings(a turn.Agent) []string {
+func (x abilities) warnings(a engine.Agent) []string {
 	var all []string
 	for _, name := range a.Tools {
 		if spec, ok := catalog.Named(name); ok {
@@ -64,7 +64,7 @@ func (x abilities) warnings(a turn.Agent) []string {
 
 func (x abilities) listTools(ctx context.Context, m api.ListTools) (api.Tools, error) {
 	out := api.Tools{Tools: []api.ToolInfo{}}
-	a := turn.Agent{Network: true} // an agent without restrictions
+	a := engine.Agent{Network: true} // an agent without restrictions
 	if m.Agent != "" {
 		var err error
 		if a, err = x.store.Definition(ctx, strings.ToLower(m.Agent)); err != nil {

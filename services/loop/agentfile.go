@@ -5,7 +5,7 @@ import (
 
 	"github.com/anima-run/anima/pkg/api/catalog"
 
-	"github.com/anima-run/anima/services/loop/internal/agentmd"
+	"github.com/anima-run/anima/services/loop/internal/agent"
 	"github.com/anima-run/anima/services/loop/internal/tool"
 )
 
@@ -25,16 +25,16 @@ type AgentFile struct {
 // Source renders the AGENT.md with all defaults, and returns its faults. A file with
 // faults is refused when it is applied.
 func (f AgentFile) Source() ([]byte, []string) {
-	d := agentmd.Definition{
+	d := agent.Definition{
 		Name: f.Name, Description: f.Description, Model: f.Model, Creator: f.Creator, Message: f.Message, Autonomy: f.Autonomy,
-		Tools: f.Tools, Limits: agentmd.DefaultLimits(), Context: agentmd.DefaultContext(), Sandbox: agentmd.DefaultSandbox(),
+		Tools: f.Tools, Limits: agent.DefaultLimits(), Context: agent.DefaultContext(), Sandbox: agent.DefaultSandbox(),
 		Body: strings.TrimSpace(f.Genesis),
 	}
 	if f.Tools == nil {
 		d.Tools = tool.Basic()
 	}
-	src := agentmd.Render(d)
-	_, faults := agentmd.Parse(src, knownTools())
+	src := agent.Render(d)
+	_, faults := agent.Parse(src, knownTools())
 	var texts []string
 	for _, f := range faults { // without line numbers, because the caller has not seen the file
 		if d.Body == "" && strings.HasPrefix(f.Message, "the Markdown") {
@@ -48,7 +48,7 @@ func (f AgentFile) Source() ([]byte, []string) {
 // CheckAgentFile validates an AGENT.md as applying it would, without calling a service.
 // It returns the id that the agent will have, and every fault with its line.
 func CheckAgentFile(src []byte) (id string, faults []string) {
-	d, all := agentmd.Parse(src, knownTools())
+	d, all := agent.Parse(src, knownTools())
 	for _, f := range all {
 		faults = append(faults, f.String())
 	}
@@ -59,4 +59,4 @@ func CheckAgentFile(src []byte) (id string, faults []string) {
 func DefaultTools() []string { return tool.Basic() }
 
 // knownTools returns the tools that an AGENT.md may name.
-func knownTools() agentmd.Known { return agentmd.Known{Tools: catalog.Names(), Basic: tool.Basic()} }
+func knownTools() agent.Known { return agent.Known{Tools: catalog.Names(), Basic: tool.Basic()} }

@@ -9,7 +9,7 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/failpoint"
 
-	"github.com/anima-run/anima/services/loop/internal/turn"
+	"github.com/anima-run/anima/services/loop/internal/engine"
 )
 
 // moment is the time after which a run in its first turn is recorded as begun in the
@@ -23,7 +23,7 @@ const moment = 250 * time.Millisecond
 // A begin that is not recorded, because the process crashed or the store is
 // unavailable, is recorded with the run's first turn. Until then the journal has it.
 type beginnings struct {
-	record func(ctx context.Context, cmd api.Run, input turn.Input, tier api.Tier, at int64) error
+	record func(ctx context.Context, cmd api.Run, input engine.Input, tier api.Tier, at int64) error
 	log    *slog.Logger
 	more   chan struct{} // capacity 1: a run has begun
 
@@ -33,21 +33,21 @@ type beginnings struct {
 
 type beginning struct {
 	cmd   api.Run
-	input turn.Input
+	input engine.Input
 	tier  api.Tier
 	at    int64
 	due   time.Time
 	over  bool // already recorded, or no longer needed
 }
 
-func newBeginnings(record func(context.Context, api.Run, turn.Input, api.Tier, int64) error, log *slog.Logger) *beginnings {
+func newBeginnings(record func(context.Context, api.Run, engine.Input, api.Tier, int64) error, log *slog.Logger) *beginnings {
 	return &beginnings{record: record, log: log, more: make(chan struct{}, 1)}
 }
 
 // begun registers a run that has begun for the first time, and returns the function
 // that removes it. With failpoints enabled it registers nothing, because the result
 // would depend on timing.
-func (b *beginnings) begun(cmd api.Run, input turn.Input, tier api.Tier, at int64) (done func()) {
+func (b *beginnings) begun(cmd api.Run, input engine.Input, tier api.Tier, at int64) (done func()) {
 	if failpoint.Enabled {
 		return func() {}
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/apptest"
 
-	"github.com/anima-run/anima/services/loop/internal/turn"
+	"github.com/anima-run/anima/services/loop/internal/engine"
 )
 
 // TestBeginnings tests that a run is recorded if its first turn takes longer than
@@ -25,7 +25,7 @@ func TestBeginnings(t *testing.T) {
 		var mu sync.Mutex
 		var recorded []string
 		away, stuck := true, true
-		b := newBeginnings(func(ctx context.Context, cmd api.Run, in turn.Input, tier api.Tier, at int64) error {
+		b := newBeginnings(func(ctx context.Context, cmd api.Run, in engine.Input, tier api.Tier, at int64) error {
 			mu.Lock()
 			defer mu.Unlock()
 			if away && cmd.Run == "refused" {
@@ -46,7 +46,7 @@ func TestBeginnings(t *testing.T) {
 		done := make(chan error, 1)
 		go func() { done <- b.run(ctx) }()
 		begin := func(agent, run string) func() {
-			return b.begun(api.Run{Run: run, Agent: agent}, turn.Input{Text: run}, api.TierLow, 7)
+			return b.begun(api.Run{Run: run, Agent: agent}, engine.Input{Text: run}, api.TierLow, 7)
 		}
 		want := func(when string, runs ...string) {
 			t.Helper()

@@ -6,15 +6,15 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/failpoint"
 
+	"github.com/anima-run/anima/services/loop/internal/engine"
 	"github.com/anima-run/anima/services/loop/internal/goal"
-	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
 // steps is a turn.Store with a failpoint at each durable write.
-type steps struct{ turn.Store }
+type steps struct{ engine.Store }
 
-func (s steps) Drop(ctx context.Context, end turn.End) (turn.End, error) {
-	return failpoint.Value(ctx, failpoint.LoopDrop, func(ctx context.Context) (turn.End, error) { return s.Store.Drop(ctx, end) })
+func (s steps) Drop(ctx context.Context, end engine.End) (engine.End, error) {
+	return failpoint.Value(ctx, failpoint.LoopDrop, func(ctx context.Context) (engine.End, error) { return s.Store.Drop(ctx, end) })
 }
 
 func (s steps) Merge(ctx context.Context, into api.Run, merged []api.Run, at int64) error {
@@ -24,7 +24,7 @@ func (s steps) Merge(ctx context.Context, into api.Run, merged []api.Run, at int
 	return failpoint.Do(ctx, failpoint.LoopMerge, func(ctx context.Context) error { return s.Store.Merge(ctx, into, merged, at) })
 }
 
-func (s steps) Persist(ctx context.Context, rec *turn.Record, input turn.Input, end *turn.End) error {
+func (s steps) Persist(ctx context.Context, rec *engine.Record, input engine.Input, end *engine.End) error {
 	return failpoint.Do(ctx, failpoint.LoopPersist, func(ctx context.Context) error { return s.Store.Persist(ctx, rec, input, end) })
 }
 
@@ -127,14 +127,14 @@ func tallyOf(s goal.State) (n tally) {
 }
 
 // effects adds a failpoint to the execution of each tool.
-func effects(tools map[string]turn.Tool) map[string]turn.Tool {
+func effects(tools map[string]engine.Tool) map[string]engine.Tool {
 	if !failpoint.Enabled {
 		return tools
 	}
 	for name, t := range tools {
 		run := t.Run
-		t.Run = func(ctx context.Context, c turn.Call) (turn.Output, error) {
-			return failpoint.Value(ctx, failpoint.LoopTool, func(ctx context.Context) (turn.Output, error) { return run(ctx, c) })
+		t.Run = func(ctx context.Context, c engine.Call) (engine.Output, error) {
+			return failpoint.Value(ctx, failpoint.LoopTool, func(ctx context.Context) (engine.Output, error) { return run(ctx, c) })
 		}
 		tools[name] = t
 	}
@@ -142,7 +142,7 @@ func effects(tools map[string]turn.Tool) map[string]turn.Tool {
 }
 
 // pointOf returns the failpoint of the append of a journal entry.
-func pointOf(s turn.Step) failpoint.Point {
+func pointOf(s engine.Step) failpoint.Point {
 	switch {
 	case s.Begin != nil:
 		return failpoint.LoopBegin

@@ -20,10 +20,10 @@ import (
 	"github.com/anima-run/anima/pkg/failpoint"
 	"github.com/anima-run/anima/pkg/outbox"
 
-	"github.com/anima-run/anima/services/loop/internal/agentmd"
+	"github.com/anima-run/anima/services/loop/internal/agent"
+	"github.com/anima-run/anima/services/loop/internal/engine"
 	"github.com/anima-run/anima/services/loop/internal/mcp"
 	"github.com/anima-run/anima/services/loop/internal/sqlstore"
-	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
 type handlers struct {
@@ -40,7 +40,7 @@ type handlers struct {
 	begins  *beginnings
 	outputs outputs
 	room    func() error // error while the disk has only its reserve and no message may be accepted
-	engine  *turn.Engine
+	engine  *engine.Engine
 	goals   *goalHandlers
 	servers *mcp.Manager
 	can     abilities
@@ -60,7 +60,7 @@ func (h *handlers) applyNamed(ctx context.Context, m api.ApplyAgent, want string
 	if err := h.room(); err != nil {
 		return api.Agent{}, err
 	}
-	def, faults := agentmd.Parse([]byte(m.Source), knownTools())
+	def, faults := agent.Parse([]byte(m.Source), knownTools())
 	if len(faults) > 0 {
 		e := &api.Error{Code: api.Invalid, Message: fmt.Sprintf("the AGENT.md has %d faults", len(faults)), Next: "fix them and apply it again; nothing was changed"}
 		if len(faults) == 1 {

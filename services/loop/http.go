@@ -17,7 +17,7 @@ import (
 	"github.com/anima-run/anima/pkg/bus"
 	"github.com/anima-run/anima/pkg/host"
 
-	"github.com/anima-run/anima/services/loop/internal/agentmd"
+	"github.com/anima-run/anima/services/loop/internal/agent"
 )
 
 // routes registers the HTTP routes of loop (docs/http.md). Each corresponds to a bus
@@ -61,7 +61,7 @@ func (h *handlers) routes(r host.Routes) {
 
 // httpApply reads an AGENT.md as the request body.
 func (h *handlers) httpApply(w http.ResponseWriter, r *http.Request) {
-	body, err := host.ReadBody(w, r, agentmd.MaxFile)
+	body, err := host.ReadBody(w, r, agent.MaxFile)
 	if err != nil {
 		host.WriteError(w, 0, err)
 		return

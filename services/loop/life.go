@@ -10,8 +10,8 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/failpoint"
 
-	"github.com/anima-run/anima/services/loop/internal/life"
-	"github.com/anima-run/anima/services/loop/internal/turn"
+	"github.com/anima-run/anima/services/loop/internal/engine"
+	"github.com/anima-run/anima/services/loop/internal/lifecycle"
 )
 
 // Requests about the states of agents and about runs, and changes of state by the
@@ -353,9 +353,9 @@ func (h *handlers) expire(ctx context.Context, cmd api.Run) error {
 	return h.engine.Drop(ctx, h.late(cmd), events{bus: h.bus, posts: h.bus.Posts()})
 }
 
-func (h *handlers) late(cmd api.Run) turn.End {
-	return turn.End{
-		Run: cmd, Input: turn.Input{By: cmd.By}, Code: api.Denied, Reason: api.ReasonExpired, Fate: api.FateExpired, At: h.now().UnixMicro(),
+func (h *handlers) late(cmd api.Run) engine.End {
+	return engine.End{
+		Run: cmd, Input: engine.Input{By: cmd.By}, Code: api.Denied, Reason: api.ReasonExpired, Fate: api.FateExpired, At: h.now().UnixMicro(),
 		Error: "the message waited too long for its session, behind other messages",
 	}
 }
@@ -395,5 +395,5 @@ func pausing(cmd api.Run, since, now int64) time.Duration {
 	if cmd.Kind != api.RunWake || cmd.By.Kind != api.Self && cmd.By.Kind != api.HeartbeatKind {
 		return 0
 	}
-	return max(0, life.Pause-time.Duration(now-since)*time.Microsecond)
+	return max(0, lifecycle.Pause-time.Duration(now-since)*time.Microsecond)
 }

@@ -6,7 +6,7 @@ import (
 
 	"github.com/anima-run/anima/pkg/api"
 
-	"github.com/anima-run/anima/services/loop/internal/turn"
+	"github.com/anima-run/anima/services/loop/internal/engine"
 )
 
 // TestCancelAfterTheEnd tests that the answer to a cancel does not report a run as
@@ -25,7 +25,7 @@ func TestCancelAfterTheEnd(t *testing.T) {
 		}
 		h.now = func() time.Time { // called between the read of the run and the cancel
 			if ends {
-				if _, err := h.store.Drop(ctx, turn.End{Run: cmd, Fate: api.FateConsumed, At: cmd.AcceptedAt, Success: true}); err != nil {
+				if _, err := h.store.Drop(ctx, engine.End{Run: cmd, Fate: api.FateConsumed, At: cmd.AcceptedAt, Success: true}); err != nil {
 					t.Error(err)
 				}
 			}

@@ -23,6 +23,7 @@ import (
 	"github.com/anima-run/anima/pkg/telemetry"
 
 	"github.com/anima-run/anima/services/loop/internal/egress"
+	"github.com/anima-run/anima/services/loop/internal/engine"
 	"github.com/anima-run/anima/services/loop/internal/goal"
 	"github.com/anima-run/anima/services/loop/internal/mcp"
 	"github.com/anima-run/anima/services/loop/internal/memory"
@@ -32,7 +33,6 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/soul"
 	"github.com/anima-run/anima/services/loop/internal/sqlstore"
 	"github.com/anima-run/anima/services/loop/internal/tool"
-	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
 // Config holds the settings of the service.
@@ -161,7 +161,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		Tracer: env.Tracer.Tracer("github.com/anima-run/anima/services/loop"),
 	})
 	defer servers.Close() // after Serve, because runs that are drained keep their calls
-	for _, more := range [][]turn.Tool{
+	for _, more := range [][]engine.Tool{
 		others.tools(), goal.Tools(goals.orchestrator), memory.Tools(memories.memory), soul.Tools(souls),
 		skill.Tools(skill.Config{AllowUnsandboxed: cfg.AllowUnsandboxed, Egress: proxy, Quota: cfg.quota(), Room: env.Room}),
 		{servers.Installer()},
@@ -179,12 +179,12 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		can: can, goals: goals, servers: servers, queue: waiting, outputs: kept, room: env.Room,
 		cfg: cfg, bus: env.Bus, log: env.Log, now: env.Now, store: store, relay: relay, peers: peers, wakes: wakes,
 		locks: newLocker(locks, journal{env.Bus}, env.Bus.Owner(), cfg.Lease, env.Now, env.Log),
-		engine: &turn.Engine{
+		engine: &engine.Engine{
 			Store: steps{timedStore{store}}, Journal: journal{env.Bus}, Router: peers, Policy: judge{executor.NewKeys(env.Bus), env.Bus}, Inbox: peers, Treasury: peers,
 			Queue: waiting, Alarms: peers, Outputs: kept, Tools: effects(tools), Toolbox: servers,
-			Context: turn.Context{
+			Context: engine.Context{
 				Store: store, Models: &models{bus: env.Bus, now: env.Now}, Memory: memories.memory,
-				Sources:   slices.Concat([]turn.Source{souls}, skill.Sources(), []turn.Source{&goal.Source{Store: store}}, notes.Sources()),
+				Sources:   slices.Concat([]engine.Source{souls}, skill.Sources(), []engine.Source{&goal.Source{Store: store}}, notes.Sources()),
 				Revisions: memories.store.Revisions,
 			},
 			Now: env.Now, Root: rootSpan(env.Tracer), Ending: rootEnding(env.Tracer), Tracer: env.Tracer.Tracer("github.com/anima-run/anima/services/loop"),
@@ -195,7 +195,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	h.routes(env.HTTP)
 	h.listRoutes(env.HTTP, memories)
 	past := replays{store: store, journal: journal{env.Bus}, peers: peers, models: h.engine.Context.Models, tools: h.engine.Tools}
-	begins := newBeginnings(func(ctx context.Context, cmd api.Run, input turn.Input, tier api.Tier, at int64) error {
+	begins := newBeginnings(func(ctx context.Context, cmd api.Run, input engine.Input, tier api.Tier, at int64) error {
 		defer relay.Kick()
 		return store.Announced(ctx, cmd, input, tier, at)
 	}, env.Log)

@@ -13,8 +13,8 @@ import (
 	"github.com/anima-run/anima/pkg/bus"
 	"github.com/anima-run/anima/pkg/failpoint"
 
+	"github.com/anima-run/anima/services/loop/internal/engine"
 	"github.com/anima-run/anima/services/loop/internal/sqlstore"
-	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
 // Messages of peers start runs of their own: a run for a message has the principal of
@@ -76,8 +76,8 @@ func (h *handlers) admitMail(ctx context.Context, cmd *api.Run) (over bool, err 
 		case err != nil:
 			return false, err
 		case agent.State == api.StateDead:
-			return true, h.engine.Drop(ctx, turn.End{
-				Run: *cmd, Input: turn.Input{By: cmd.By}, Code: api.Denied, Fate: api.FateDropped, At: h.now().UnixMicro(),
+			return true, h.engine.Drop(ctx, engine.End{
+				Run: *cmd, Input: engine.Input{By: cmd.By}, Code: api.Denied, Fate: api.FateDropped, At: h.now().UnixMicro(),
 				Error: "the agent is dead; the mail stays in the inbox until it is funded", Next: "fund it: anima agent fund " + agent.ID + " 5",
 			}, events{bus: h.bus, posts: h.bus.Posts()})
 		}
@@ -95,8 +95,8 @@ func (h *handlers) admitMail(ctx context.Context, cmd *api.Run) (over bool, err 
 	}
 	if got.Until > 0 {
 		until := time.UnixMicro(got.Until).UTC().Format(time.RFC3339)
-		return true, h.engine.Drop(ctx, turn.End{
-			Run: *cmd, Input: turn.Input{By: cmd.By}, Code: api.Denied, Reason: api.ReasonLimit, Fate: api.FateDropped, At: h.now().UnixMicro(),
+		return true, h.engine.Drop(ctx, engine.End{
+			Run: *cmd, Input: engine.Input{By: cmd.By}, Code: api.Denied, Reason: api.ReasonLimit, Fate: api.FateDropped, At: h.now().UnixMicro(),
 			Error: got.Why + "; the mail stays in the inbox until " + until,
 		}, events{bus: h.bus, posts: h.bus.Posts()})
 	}
@@ -110,8 +110,8 @@ func (h *handlers) mergeMail(ctx context.Context, cmd api.Run) error {
 	if err != nil {
 		return err
 	}
-	return h.engine.Drop(ctx, turn.End{
-		Run: cmd, Input: turn.Input{By: cmd.By}, Success: true, Fate: api.FateMerged, Into: into, At: h.now().UnixMicro(),
+	return h.engine.Drop(ctx, engine.End{
+		Run: cmd, Input: engine.Input{By: cmd.By}, Success: true, Fate: api.FateMerged, Into: into, At: h.now().UnixMicro(),
 	}, events{bus: h.bus, posts: h.bus.Posts()})
 }
 

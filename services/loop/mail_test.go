@@ -15,9 +15,9 @@ import (
 	"github.com/anima-run/anima/pkg/bus"
 	"github.com/anima-run/anima/pkg/sqldb/sqldbtest"
 
-	"github.com/anima-run/anima/services/loop/internal/agentmd"
+	"github.com/anima-run/anima/services/loop/internal/agent"
+	"github.com/anima-run/anima/services/loop/internal/engine"
 	"github.com/anima-run/anima/services/loop/internal/sqlstore"
-	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
 const (
@@ -73,7 +73,7 @@ func post(t *testing.T, inbox *mailbox) *handlers {
 	}
 	store := sqlstore.New(sqldbtest.SQLite(t, sqlstore.Migrations()), t.TempDir())
 	for _, id := range []string{"ada", "bob"} {
-		def := agentmd.Definition{Name: id, Tools: []string{"sleep"}, Body: "Be useful."}
+		def := agent.Definition{Name: id, Tools: []string{"sleep"}, Body: "Be useful."}
 		if _, err := store.Apply(t.Context(), def, id, "0x1", "source", time.Now().UnixMicro()); err != nil {
 			t.Fatal(err)
 		}
@@ -85,7 +85,7 @@ func post(t *testing.T, inbox *mailbox) *handlers {
 	return &handlers{
 		locks: newLocker(locks, journal{b}, "this", time.Hour, time.Now, apptest.Log(t)),
 		cfg:   Config{MailSenderRuns: 20, MailAgentRuns: 100}, bus: b, log: apptest.Log(t), now: time.Now, store: store, wakes: wakes,
-		peers: newServices(b, time.Now), queue: newQueue(b, apptest.Log(t)), engine: &turn.Engine{Store: store, Tracer: noop.NewTracerProvider().Tracer("")},
+		peers: newServices(b, time.Now), queue: newQueue(b, apptest.Log(t)), engine: &engine.Engine{Store: store, Tracer: noop.NewTracerProvider().Tracer("")},
 	}
 }
 

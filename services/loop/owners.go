@@ -11,7 +11,7 @@ import (
 	"github.com/anima-run/anima/pkg/api/catalog"
 	"github.com/anima-run/anima/pkg/bus"
 
-	"github.com/anima-run/anima/services/loop/internal/turn"
+	"github.com/anima-run/anima/services/loop/internal/engine"
 )
 
 // owners are the other services that execute tools. loop periodically requests from
@@ -42,16 +42,16 @@ func newOwners(b *bus.Bus, log *slog.Logger) *owners {
 }
 
 // tools returns the tools of the catalogue that owners may execute.
-func (o *owners) tools() []turn.Tool {
-	var out []turn.Tool
+func (o *owners) tools() []engine.Tool {
+	var out []engine.Tool
 	for _, spec := range catalog.Tools() {
 		if _, ok := o.has[spec.Owner]; !ok {
 			continue
 		}
-		t := turn.Builtin(spec.Name, nil, func(ctx context.Context, c turn.Call, _ catalog.Args) (turn.Output, error) {
+		t := engine.Builtin(spec.Name, nil, func(ctx context.Context, c engine.Call, _ catalog.Args) (engine.Output, error) {
 			return o.call(ctx, spec, c)
 		})
-		t.Offered = func(turn.Agent) bool { return o.executes(spec) }
+		t.Offered = func(engine.Agent) bool { return o.executes(spec) }
 		out = append(out, t)
 	}
 	return out
@@ -65,7 +65,7 @@ func (o *owners) executes(spec catalog.Tool) bool {
 
 // call calls the owner of a tool. It does not check whether the owner executes the
 // tool: if not, the owner returns an error.
-func (o *owners) call(ctx context.Context, spec catalog.Tool, c turn.Call) (turn.Output, error) {
+func (o *owners) call(ctx context.Context, spec catalog.Tool, c engine.Call) (engine.Output, error) {
 	m := api.Invocation{
 		Agent: c.Agent.ID, Turn: c.Turn, Index: c.Index, Tool: spec.Name, Args: c.Args, Key: c.Key, Token: c.Token, At: c.At,
 	}
@@ -84,7 +84,7 @@ func (o *owners) call(ctx context.Context, spec catalog.Tool, c turn.Call) (turn
 	case api.Loop, api.Policy, api.Social:
 		err = api.Errorf(api.NotFound, "%s executes no tools for others", spec.Owner)
 	}
-	return turn.Output{Text: answer.Text}, err
+	return engine.Output{Text: answer.Text}, err
 }
 
 // run requests the tools of all owners every askEvery until ctx ends.

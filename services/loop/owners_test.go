@@ -13,7 +13,7 @@ import (
 	"github.com/anima-run/anima/pkg/bus"
 	"github.com/anima-run/anima/pkg/host"
 
-	"github.com/anima-run/anima/services/loop/internal/turn"
+	"github.com/anima-run/anima/services/loop/internal/engine"
 )
 
 // treasury returns a service that lists the tools in list and executes them with
@@ -40,14 +40,14 @@ func TestOwners(t *testing.T) {
 		return api.Returned{Text: "done"}, nil
 	}))
 	o := newOwners(w.Bus, apptest.Log(t))
-	tools := map[string]turn.Tool{}
+	tools := map[string]engine.Tool{}
 	for _, tool := range o.tools() {
 		tools[tool.Name] = tool
 	}
 	offered := func() []string {
 		got := []string{}
 		for _, name := range []string{"check_credits", "topup_credits", "heartbeat_ping", "list_models", "x402_fetch"} {
-			if tools[name].Offered(turn.Agent{}) {
+			if tools[name].Offered(engine.Agent{}) {
 				got = append(got, name)
 			}
 		}
@@ -63,7 +63,7 @@ func TestOwners(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	end, _ := ctx.Deadline()
-	c := turn.Call{Agent: turn.Agent{ID: "ada"}, Turn: "r.1", Index: 2, Key: "r.1.2", Args: json.RawMessage(`{"amount_usd":5}`), At: 7, Token: "e30.c2ln"}
+	c := engine.Call{Agent: engine.Agent{ID: "ada"}, Turn: "r.1", Index: 2, Key: "r.1.2", Args: json.RawMessage(`{"amount_usd":5}`), At: 7, Token: "e30.c2ln"}
 	out, err := tools["topup_credits"].Run(ctx, c)
 	if err != nil || out.Text != "done" {
 		t.Fatalf("called: %+v, %v", out, err)
@@ -72,7 +72,7 @@ func TestOwners(t *testing.T) {
 	if diff := cmp.Diff(want, <-calls); diff != "" {
 		t.Errorf("treasury was asked (-want +got):\n%s", diff)
 	}
-	if _, err := tools["topup_credits"].Run(ctx, turn.Call{Args: json.RawMessage(`{"amount_usd":1}`)}); err == nil || len(calls) != 0 {
+	if _, err := tools["topup_credits"].Run(ctx, engine.Call{Args: json.RawMessage(`{"amount_usd":1}`)}); err == nil || len(calls) != 0 {
 		t.Errorf("arguments that do not fit reached treasury: %v", err)
 	}
 	w.Stop()

@@ -7,7 +7,7 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
 
-	"github.com/anima-run/anima/services/loop/internal/turn"
+	"github.com/anima-run/anima/services/loop/internal/engine"
 )
 
 // patience is the time without progress after which a run is redelivered to another
@@ -24,7 +24,7 @@ const maxPause = 2 * time.Second
 const storeTimeout = 30 * time.Second
 
 // timedStore is a turn.Store whose calls have a timeout and report progress to the bus.
-type timedStore struct{ store turn.Store }
+type timedStore struct{ store engine.Store }
 
 func timed[T any](ctx context.Context, f func(context.Context) (T, error)) (T, error) {
 	bus.Working(ctx)
@@ -33,21 +33,21 @@ func timed[T any](ctx context.Context, f func(context.Context) (T, error)) (T, e
 	return f(ctx)
 }
 
-func (s timedStore) Known(ctx context.Context, cmd api.Run) (turn.Known, error) {
-	return timed(ctx, func(ctx context.Context) (turn.Known, error) { return s.store.Known(ctx, cmd) })
+func (s timedStore) Known(ctx context.Context, cmd api.Run) (engine.Known, error) {
+	return timed(ctx, func(ctx context.Context) (engine.Known, error) { return s.store.Known(ctx, cmd) })
 }
 
 func (s timedStore) Changes(ctx context.Context, cmd api.Run) ([]api.AgentChanged, error) {
 	return timed(ctx, func(ctx context.Context) ([]api.AgentChanged, error) { return s.store.Changes(ctx, cmd) })
 }
 
-func (s timedStore) Persist(ctx context.Context, rec *turn.Record, input turn.Input, end *turn.End) error {
+func (s timedStore) Persist(ctx context.Context, rec *engine.Record, input engine.Input, end *engine.End) error {
 	_, err := timed(ctx, func(ctx context.Context) (struct{}, error) { return struct{}{}, s.store.Persist(ctx, rec, input, end) })
 	return err
 }
 
-func (s timedStore) Drop(ctx context.Context, end turn.End) (turn.End, error) {
-	return timed(ctx, func(ctx context.Context) (turn.End, error) { return s.store.Drop(ctx, end) })
+func (s timedStore) Drop(ctx context.Context, end engine.End) (engine.End, error) {
+	return timed(ctx, func(ctx context.Context) (engine.End, error) { return s.store.Drop(ctx, end) })
 }
 
 func (s timedStore) Merge(ctx context.Context, into api.Run, merged []api.Run, at int64) error {

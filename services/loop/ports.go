@@ -13,7 +13,7 @@ import (
 	"github.com/anima-run/anima/pkg/executor"
 	"github.com/anima-run/anima/pkg/failpoint"
 
-	"github.com/anima-run/anima/services/loop/internal/turn"
+	"github.com/anima-run/anima/services/loop/internal/engine"
 )
 
 // services calls the other services over the bus. It implements the ports of packages
@@ -51,7 +51,7 @@ type answering = bus.Streaming[api.Delta, api.Completion]
 
 // ask sends a question to the router. It uses the encoded form of the prompt if a
 // router accepts it, and the older form otherwise.
-func (s services) ask(ctx context.Context, q turn.Question) (*answering, error) {
+func (s services) ask(ctx context.Context, q engine.Question) (*answering, error) {
 	if s.now().UnixMicro() >= s.past.Load() {
 		m, err := q.V2()
 		if err != nil {
@@ -79,7 +79,7 @@ func (s services) ask(ctx context.Context, q turn.Question) (*answering, error) 
 }
 
 // Complete implements turn.Router. [settling.Wait] reads the rest of the stream.
-func (s services) Complete(ctx context.Context, q turn.Question, delta func(api.Delta)) (api.Completion, turn.Settling, error) {
+func (s services) Complete(ctx context.Context, q engine.Question, delta func(api.Delta)) (api.Completion, engine.Settling, error) {
 	within, cancel := context.WithTimeout(ctx, completeTimeout)
 	defer cancel()
 	defer bus.Within(ctx, completeTimeout)()
@@ -101,7 +101,7 @@ func (s services) Complete(ctx context.Context, q turn.Question, delta func(api.
 		case !more: // no settlement follows, or the router is of an older release
 			free()
 			stream.Close()
-			return stream.Answer(), turn.Settled{Funds: stream.Answer().Funds}, nil
+			return stream.Answer(), engine.Settled{Funds: stream.Answer().Funds}, nil
 		}
 		if d.Content != "" || d.Discard || d.Note != "" {
 			delta(d)
@@ -217,7 +217,7 @@ type journal struct{ bus *bus.Bus }
 
 // Append implements turn.Journal. The entry names this process as the owner of the
 // session for a lease, which extends the lease of the previous entry.
-func (j journal) Append(ctx context.Context, cmd api.Run, step turn.Step, last uint64) (uint64, error) {
+func (j journal) Append(ctx context.Context, cmd api.Run, step engine.Step, last uint64) (uint64, error) {
 	bus.Working(ctx)
 	entry, err := api.Encode(step)
 	if err != nil {
@@ -239,7 +239,7 @@ func (j journal) Append(ctx context.Context, cmd api.Run, step turn.Step, last u
 }
 
 // Tail implements turn.Journal.
-func (j journal) Tail(ctx context.Context, cmd api.Run, after uint64) ([]turn.Step, uint64, error) {
+func (j journal) Tail(ctx context.Context, cmd api.Run, after uint64) ([]engine.Step, uint64, error) {
 	end, e, err := j.last(ctx, cmd, after)
 	if err != nil || end.Sequence == 0 || end.Sequence == after {
 		return nil, end.Sequence, err
@@ -249,9 +249,9 @@ func (j journal) Tail(ctx context.Context, cmd api.Run, after uint64) ([]turn.St
 	}
 	if e.Form != 0 && e.Last == after { // usually the end of the previous run
 		step, err := stepOf(end, e)
-		return []turn.Step{step}, end.Sequence, err
+		return []engine.Step{step}, end.Sequence, err
 	}
-	var steps []turn.Step
+	var steps []engine.Step
 	for last := after; last < end.Sequence; {
 		step, at, err := j.next(ctx, api.Journal{Session: cmd.Session}.Subject(), last)
 		if err != nil {
@@ -286,7 +286,7 @@ func (j journal) last(ctx context.Context, cmd api.Run, after uint64) (end bus.S
 func (j journal) own(ctx context.Context, cmd api.Run, at int64) error {
 	end, _, err := j.last(ctx, cmd, 0)
 	if err == nil {
-		_, err = j.Append(ctx, cmd, turn.Step{Run: cmd.Run, Begin: &turn.Begin{At: at}}, end.Sequence)
+		_, err = j.Append(ctx, cmd, engine.Step{Run: cmd.Run, Begin: &engine.Begin{At: at}}, end.Sequence)
 	}
 	return err
 }
@@ -320,21 +320,21 @@ func pause(ctx context.Context, d time.Duration) error {
 }
 
 // next returns the first entry after a sequence. Errors: NotFound.
-func (j journal) next(ctx context.Context, s api.Subject, after uint64) (turn.Step, uint64, error) {
+func (j journal) next(ctx context.Context, s api.Subject, after uint64) (engine.Step, uint64, error) {
 	m, err := j.bus.Next(ctx, s, after+1)
 	if err != nil {
-		return turn.Step{}, 0, err
+		return engine.Step{}, 0, err
 	}
 	var e api.Journal
 	if err := api.Decode(m.Data, &e); err != nil {
-		return turn.Step{}, 0, err
+		return engine.Step{}, 0, err
 	}
 	step, err := stepOf(m, e)
 	return step, m.Sequence, err
 }
 
-func stepOf(m bus.Stored, e api.Journal) (turn.Step, error) {
-	step := turn.Step{Run: e.Run, Turn: e.Turn, Old: e.Form == 0}
+func stepOf(m bus.Stored, e api.Journal) (engine.Step, error) {
+	step := engine.Step{Run: e.Run, Turn: e.Turn, Old: e.Form == 0}
 	if err := json.Unmarshal(e.Entry, &step); err != nil {
 		return step, fmt.Errorf("journal of %s at %d: %w", e.Session, m.Sequence, err)
 	}
@@ -343,9 +343,9 @@ func stepOf(m bus.Stored, e api.Journal) (turn.Step, error) {
 
 // of returns the steps of one turn, which begins after an entry. The steps of a turn
 // are contiguous.
-func (j journal) of(ctx context.Context, session, run string, number int, after uint64) ([]turn.Step, error) {
+func (j journal) of(ctx context.Context, session, run string, number int, after uint64) ([]engine.Step, error) {
 	s := api.Journal{Session: session}.Subject()
-	var steps []turn.Step
+	var steps []engine.Step
 	for {
 		step, at, err := j.next(ctx, s, after)
 		if api.CodeOf(err) == api.NotFound {

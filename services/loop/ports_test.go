@@ -8,18 +8,18 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/apptest"
 
-	"github.com/anima-run/anima/services/loop/internal/turn"
+	"github.com/anima-run/anima/services/loop/internal/engine"
 )
 
 func TestJournalTail(t *testing.T) {
 	t.Parallel()
 	j := journal{apptest.Bus(t)}
 	cmd := api.Run{Run: "r", Session: "s", Agent: "a"}
-	first, err := j.Append(t.Context(), cmd, turn.Step{Turn: 1, Begin: &turn.Begin{Attempt: 1}}, 0)
+	first, err := j.Append(t.Context(), cmd, engine.Step{Turn: 1, Begin: &engine.Begin{Attempt: 1}}, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	last, err := j.Append(t.Context(), cmd, turn.Step{Turn: 1, Intent: &turn.Intent{Index: 3}}, first)
+	last, err := j.Append(t.Context(), cmd, engine.Step{Turn: 1, Intent: &engine.Intent{Index: 3}}, first)
 	if err != nil {
 		t.Fatal(err)
 	}

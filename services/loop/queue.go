@@ -8,7 +8,7 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
 
-	"github.com/anima-run/anima/services/loop/internal/turn"
+	"github.com/anima-run/anima/services/loop/internal/engine"
 )
 
 // queue reads the queued runs of sessions and notifies the runs of this process of
@@ -121,7 +121,7 @@ func (q *queue) notice(n api.SessionNotice) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if u := q.runs[n.Cancelled]; u != nil {
-		u.cancel(turn.Cancelled(""))
+		u.cancel(engine.Cancelled(""))
 	}
 	if n.Steered == "" {
 		return

@@ -8,8 +8,8 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/disk"
 
+	"github.com/anima-run/anima/services/loop/internal/engine"
 	"github.com/anima-run/anima/services/loop/internal/sandbox"
-	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
 // writers returns the tools that write to the agent's folder in this process. The
@@ -28,9 +28,9 @@ func (c *Config) quota() sandbox.Quota {
 
 // limited makes t fail while the agent's folder exceeds its quota or the disk has only
 // its reserve. The error is reported to the model, and the run continues.
-func limited(t turn.Tool, q sandbox.Quota, room func() error) turn.Tool {
+func limited(t engine.Tool, q sandbox.Quota, room func() error) engine.Tool {
 	run := t.Run
-	t.Run = func(ctx context.Context, c turn.Call) (turn.Output, error) {
+	t.Run = func(ctx context.Context, c engine.Call) (engine.Output, error) {
 		err := room()
 		if err == nil {
 			err = q.Check(c.Agent.Workspace, int64(len(c.Args)))
@@ -38,7 +38,7 @@ func limited(t turn.Tool, q sandbox.Quota, room func() error) turn.Tool {
 		if err != nil {
 			// Not Unavailable, because the run would be retried until an operator frees
 			// space.
-			return turn.Output{}, errors.New("nothing was written: " + causeOf(err))
+			return engine.Output{}, errors.New("nothing was written: " + causeOf(err))
 		}
 		return run(ctx, c)
 	}
@@ -48,9 +48,9 @@ func limited(t turn.Tool, q sandbox.Quota, room func() error) turn.Tool {
 // watched cancels t soon after the agent's folder has exceeded its quota, or the disk
 // has only its reserve. It is for a tool that writes for minutes; limited only checks
 // before the call.
-func watched(t turn.Tool, q sandbox.Quota, room func() error) turn.Tool {
+func watched(t engine.Tool, q sandbox.Quota, room func() error) engine.Tool {
 	run := t.Run
-	t.Run = func(ctx context.Context, c turn.Call) (turn.Output, error) {
+	t.Run = func(ctx context.Context, c engine.Call) (engine.Output, error) {
 		held, end := context.WithCancel(ctx)
 		var why error
 		var watching sync.WaitGroup

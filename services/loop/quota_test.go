@@ -14,8 +14,8 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/disk"
 
+	"github.com/anima-run/anima/services/loop/internal/engine"
 	"github.com/anima-run/anima/services/loop/internal/sandbox"
-	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
 // TestLimited tests that a tool that writes fails if the quota is exceeded or the disk
@@ -44,8 +44,8 @@ func TestLimited(t *testing.T) {
 		{"a full disk", sandbox.Quota{}, full, `{}`, "nothing was written: the disk is full"},
 	} {
 		ran := false
-		tool := limited(turn.Tool{Run: func(context.Context, turn.Call) (turn.Output, error) { ran = true; return turn.Output{}, nil }}, tt.quota, tt.room)
-		_, err := tool.Run(t.Context(), turn.Call{Agent: turn.Agent{Workspace: dir}, Args: json.RawMessage(tt.args)})
+		tool := limited(engine.Tool{Run: func(context.Context, engine.Call) (engine.Output, error) { ran = true; return engine.Output{}, nil }}, tt.quota, tt.room)
+		_, err := tool.Run(t.Context(), engine.Call{Agent: engine.Agent{Workspace: dir}, Args: json.RawMessage(tt.args)})
 		switch {
 		case tt.want == "" && (err != nil || !ran):
 			t.Errorf("%s: %v, ran %v, want it run", tt.name, err, ran)
@@ -64,33 +64,33 @@ func TestWatched(t *testing.T) {
 	full := func() error {
 		return &api.Error{Code: api.Unavailable, Reason: api.ReasonNoSpace, Message: "the disk is full", Next: "free space"}
 	}
-	writes := func(ctx context.Context, c turn.Call) (turn.Output, error) {
+	writes := func(ctx context.Context, c engine.Call) (engine.Output, error) {
 		tick := time.NewTicker(time.Millisecond)
 		defer tick.Stop()
 		for n := 0; ctx.Err() == nil; n++ {
 			<-tick.C
 			if err := os.WriteFile(filepath.Join(c.Agent.Workspace, strconv.Itoa(n)), nil, 0o600); err != nil {
-				return turn.Output{}, err
+				return engine.Output{}, err
 			}
 		}
-		return turn.Output{}, ctx.Err()
+		return engine.Output{}, ctx.Err()
 	}
-	fails := func(context.Context, turn.Call) (turn.Output, error) {
-		return turn.Output{}, errors.New("no such address")
+	fails := func(context.Context, engine.Call) (engine.Output, error) {
+		return engine.Output{}, errors.New("no such address")
 	}
 	for _, tt := range []struct {
 		name  string
 		quota sandbox.Quota
 		room  func() error
-		run   func(context.Context, turn.Call) (turn.Output, error)
+		run   func(context.Context, engine.Call) (engine.Output, error)
 		want  string
 	}{
 		{"too many files", sandbox.Quota{Files: 100}, room, writes, "it was ended: the folder's quota is used up: it may hold 100 files"},
 		{"a full disk", sandbox.Quota{}, full, writes, "it was ended: the disk is full"},
 		{"within both", sandbox.Quota{Files: 100}, room, fails, "no such address"},
 	} {
-		tool := watched(turn.Tool{Run: tt.run}, tt.quota, tt.room)
-		_, err := tool.Run(t.Context(), turn.Call{Agent: turn.Agent{Workspace: t.TempDir()}})
+		tool := watched(engine.Tool{Run: tt.run}, tt.quota, tt.room)
+		_, err := tool.Run(t.Context(), engine.Call{Agent: engine.Agent{Workspace: t.TempDir()}})
 		if err == nil || !strings.Contains(err.Error(), tt.want) || api.CodeOf(err) != api.Internal {
 			t.Errorf("%s: got %v, want %q", tt.name, err, tt.want)
 		}

@@ -10,19 +10,19 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
 
-	"github.com/anima-run/anima/services/loop/internal/turn"
+	"github.com/anima-run/anima/services/loop/internal/engine"
 )
 
 // replays serves the requests to replay and to fork recorded turns.
 type replays struct {
-	store   turn.ContextStore
+	store   engine.ContextStore
 	journal journal
 	peers   services
-	models  turn.Models
-	tools   map[string]turn.Tool
+	models  engine.Models
+	tools   map[string]engine.Tool
 }
 
-func (r replays) recorded(ctx context.Context, id string) (turn.Recording, error) {
+func (r replays) recorded(ctx context.Context, id string) (engine.Recording, error) {
 	rec, err := r.store.Recorded(ctx, id)
 	if err == nil && rec.Reference.Agent != "" {
 		rec.Steps, err = r.journal.of(ctx, rec.Turn.Session, rec.Turn.Run, rec.Turn.Number, rec.Reference.Since)
@@ -36,7 +36,7 @@ func (r replays) replay(ctx context.Context, m api.ReplayTurn) (api.Replayed, er
 	if err != nil {
 		return api.Replayed{}, err
 	}
-	got, err := turn.Replay(ctx, r.store, rec, r.tools)
+	got, err := engine.Replay(ctx, r.store, rec, r.tools)
 	if err != nil {
 		return api.Replayed{}, err
 	}
@@ -65,7 +65,7 @@ func (r replays) fork(ctx context.Context, m api.ForkTurn, send func(api.Delta) 
 	if err != nil {
 		return api.Forked{}, err
 	}
-	f, err := turn.NewFork(ctx, r.store, rec, m.Prompt)
+	f, err := engine.NewFork(ctx, r.store, rec, m.Prompt)
 	if err != nil {
 		return api.Forked{}, err
 	}
@@ -81,7 +81,7 @@ func (r replays) fork(ctx context.Context, m api.ForkTurn, send func(api.Delta) 
 			model = f.Agent.Model
 		}
 		// An error of send is ignored, because the answer has the complete text.
-		answer, err := turn.Ask(ctx, r.peers, turn.Question{Complete: api.Complete{
+		answer, err := engine.Ask(ctx, r.peers, engine.Question{Complete: api.Complete{
 			ID: "fork-" + uuid.NewString(), Agent: rec.Turn.Agent, Session: rec.Turn.Session, Turn: m.Turn, Task: api.TaskTurn, Tier: rec.Reference.Tier,
 			Model: model, Messages: f.Messages, Tools: f.Tools,
 		}}, func(d api.Delta) { _ = send(d) })
@@ -116,7 +116,7 @@ func (r replays) usable(ctx context.Context, id string) error {
 }
 
 // judge requests the decisions that policy would make on calls.
-func (r replays) judge(ctx context.Context, rec turn.Recording, f turn.Fork, calls []api.ForkedCall) error {
+func (r replays) judge(ctx context.Context, rec engine.Recording, f engine.Fork, calls []api.ForkedCall) error {
 	for i := range calls {
 		c := &calls[i]
 		c.Action, c.Code, c.Message = "", "", ""

@@ -10,7 +10,7 @@ import (
 	"github.com/anima-run/anima/pkg/apptest"
 	"github.com/anima-run/anima/pkg/bus"
 
-	"github.com/anima-run/anima/services/loop/internal/turn"
+	"github.com/anima-run/anima/services/loop/internal/engine"
 )
 
 // routing serves a router that settles a call when the test sends on settled.
@@ -70,7 +70,7 @@ func TestSettling(t *testing.T) {
 		"lost":    &api.Error{Code: api.Unavailable, Message: "treasury is away"},
 	} {
 		said := ""
-		c, settling, err := s.Complete(t.Context(), turn.Question{Complete: api.Complete{ID: id, Agent: "lucky"}}, func(d api.Delta) { said += d.Content })
+		c, settling, err := s.Complete(t.Context(), engine.Question{Complete: api.Complete{ID: id, Agent: "lucky"}}, func(d api.Delta) { said += d.Content })
 		if err != nil || c.Text != id || said != id || c.Funds != nil {
 			t.Fatalf("%s: got %+v with the pieces %q, %v", id, c, said, err)
 		}
@@ -79,8 +79,8 @@ func TestSettling(t *testing.T) {
 			t.Errorf("%s: got the funds %+v, %v", id, funds, err)
 		}
 	}
-	c, settling, err := s.Complete(t.Context(), turn.Question{Complete: api.Complete{ID: "free", Agent: "lucky"}}, func(api.Delta) {})
-	if err != nil || c.Text != "free" || settling != (turn.Settled{}) {
+	c, settling, err := s.Complete(t.Context(), engine.Question{Complete: api.Complete{ID: "free", Agent: "lucky"}}, func(api.Delta) {})
+	if err != nil || c.Text != "free" || settling != (engine.Settled{}) {
 		t.Errorf("got %+v, %+v, %v; want an answer that is settled", c, settling, err)
 	}
 	if _, err := s.Confirm(t.Context(), "bob", "lost"); api.CodeOf(err) != api.NotFound {
@@ -95,7 +95,7 @@ func TestSettlingIsFreed(t *testing.T) {
 	settled := make(chan error)
 	s := routing(t, settled)
 	ctx, cancel := context.WithCancel(t.Context())
-	_, settling, err := s.Complete(ctx, turn.Question{Complete: api.Complete{ID: "settled", Agent: "lucky"}}, func(api.Delta) {})
+	_, settling, err := s.Complete(ctx, engine.Question{Complete: api.Complete{ID: "settled", Agent: "lucky"}}, func(api.Delta) {})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,7 +129,7 @@ func TestQuestionIsEncoded(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	q := turn.Question{Complete: api.Complete{
+	q := engine.Question{Complete: api.Complete{
 		ID: "c", Agent: "lucky", Messages: []api.ChatMessage{{Role: "user", Content: "one"}, {Role: "user", Content: "two"}},
 		Tools: []api.Tool{{Name: "look", Schema: []byte(`{"type":"object"}`)}},
 	}}

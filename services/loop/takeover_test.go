@@ -16,7 +16,7 @@ import (
 	"github.com/anima-run/anima/pkg/apptest"
 	"github.com/anima-run/anima/pkg/bus"
 
-	"github.com/anima-run/anima/services/loop/internal/turn"
+	"github.com/anima-run/anima/services/loop/internal/engine"
 )
 
 // takeovers returns the number of takeovers in ANIMA_TAKEOVERS, which make takeovers
@@ -123,12 +123,12 @@ func (o *owner) release() error {
 }
 
 // write appends a step that contains the sequence it was appended on top of.
-func (s *contested) write(o *owner, step turn.Step) error {
+func (s *contested) write(o *owner, step engine.Step) error {
 	step.Turn = 1
 	if step.Begin != nil {
 		step.Begin.At = int64(o.last)
 	} else {
-		step.Result = &turn.Result{At: int64(o.last)}
+		step.Result = &engine.Result{At: int64(o.last)}
 	}
 	seq, err := s.journal.Append(o.ctx, s.cmd, step, o.last)
 	if err == nil {
@@ -145,7 +145,7 @@ func (s *contested) begin(o *owner) error {
 		if _, o.last, err = s.journal.Tail(o.ctx, s.cmd, o.last); err != nil {
 			return err
 		}
-		err = s.write(o, turn.Step{Begin: &turn.Begin{Attempt: 1}})
+		err = s.write(o, engine.Step{Begin: &engine.Begin{Attempt: 1}})
 		if api.CodeOf(err) != api.Conflict {
 			return err
 		}
@@ -164,7 +164,7 @@ func (s *contested) run(ctx context.Context, times int) error {
 	for range times {
 		before := now
 		for range s.rng.IntN(3) {
-			if err := s.write(before, turn.Step{}); err != nil {
+			if err := s.write(before, engine.Step{}); err != nil {
 				return fmt.Errorf("the only owner: %w", err)
 			}
 		}
@@ -177,7 +177,7 @@ func (s *contested) run(ctx context.Context, times int) error {
 		awake := make(chan error, 1)
 		wake := func() {
 			for range 3 {
-				if err := s.write(before, turn.Step{}); err != nil {
+				if err := s.write(before, engine.Step{}); err != nil {
 					awake <- err
 					return
 				}
@@ -195,14 +195,14 @@ func (s *contested) run(ctx context.Context, times int) error {
 			go wake()
 		}
 		for range 3 {
-			if err := s.write(now, turn.Step{}); err != nil {
+			if err := s.write(now, engine.Step{}); err != nil {
 				return fmt.Errorf("the owner of now: %w", err)
 			}
 		}
 		if err := <-awake; err != nil && api.CodeOf(err) != api.Conflict || err == nil && !early {
 			return fmt.Errorf("the owner of the past, woken early %t, must be refused with a conflict: %w", early, err)
 		}
-		if err := s.write(before, turn.Step{}); api.CodeOf(err) != api.Conflict {
+		if err := s.write(before, engine.Step{}); api.CodeOf(err) != api.Conflict {
 			return fmt.Errorf("the owner of the past must be refused once more with a conflict: %w", err)
 		}
 		s.refused.Add(1)

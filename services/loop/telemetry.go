@@ -13,7 +13,7 @@ import (
 	"github.com/anima-run/anima/pkg/bus"
 	"github.com/anima-run/anima/pkg/telemetry"
 
-	"github.com/anima-run/anima/services/loop/internal/turn"
+	"github.com/anima-run/anima/services/loop/internal/engine"
 )
 
 // instruments holds the metrics of the service. It implements turn.Observer.
@@ -67,9 +67,9 @@ var recovered = attribute.Bool("anima.turn.recovered", true)
 //
 // The root of a turn that a previous owner may have started begins at that owner's
 // start, so that no span of the turn is older than its root.
-func rootSpan(p trace.TracerProvider) func(context.Context, api.Run, turn.Agent, string, *turn.Past) (context.Context, trace.Span) {
+func rootSpan(p trace.TracerProvider) func(context.Context, api.Run, engine.Agent, string, *engine.Past) (context.Context, trace.Span) {
 	tracer := p.Tracer("github.com/anima-run/anima/services/loop")
-	return func(ctx context.Context, cmd api.Run, a turn.Agent, id string, past *turn.Past) (context.Context, trace.Span) {
+	return func(ctx context.Context, cmd api.Run, a engine.Agent, id string, past *engine.Past) (context.Context, trace.Span) {
 		traceID, spanID := telemetry.DeriveIDs("turn", id)
 		opts := []trace.SpanStartOption{trace.WithAttributes(
 			attribute.String("gen_ai.operation.name", "invoke_agent"), attribute.String("gen_ai.agent.name", a.Name),

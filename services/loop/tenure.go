@@ -11,7 +11,7 @@ import (
 	"github.com/anima-run/anima/pkg/bus"
 	"github.com/anima-run/anima/pkg/failpoint"
 
-	"github.com/anima-run/anima/services/loop/internal/turn"
+	"github.com/anima-run/anima/services/loop/internal/engine"
 )
 
 // locker gives a session to one run of this process at a time.
@@ -222,7 +222,7 @@ func (t *tenure) leave(ctx context.Context) {
 		return
 	}
 	for {
-		_, err := t.journal.Append(context.WithValue(ctx, tenureKey{}, t), t.cmd, turn.Step{Run: t.cmd.Run, Turn: t.turn, Release: true}, t.last)
+		_, err := t.journal.Append(context.WithValue(ctx, tenureKey{}, t), t.cmd, engine.Step{Run: t.cmd.Run, Turn: t.turn, Release: true}, t.last)
 		switch {
 		case err == nil, api.CodeOf(err) == api.Conflict: // another owner has the session
 			return

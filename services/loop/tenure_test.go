@@ -12,7 +12,7 @@ import (
 	"github.com/anima-run/anima/pkg/bus"
 	"github.com/anima-run/anima/pkg/embednats/clustertest"
 
-	"github.com/anima-run/anima/services/loop/internal/turn"
+	"github.com/anima-run/anima/services/loop/internal/engine"
 )
 
 // sessions holds the resources that the processes of a test share.
@@ -102,7 +102,7 @@ func TestTenure(t *testing.T) {
 		if err := other.journal.own(ctx, next, 1); err != nil {
 			return err
 		}
-		_, err := other.journal.Append(ctx, next, turn.Step{Run: "next", Turn: 1, End: &api.LoopEnd{Run: "next"}}, tenureOf(ctx).last)
+		_, err := other.journal.Append(ctx, next, engine.Step{Run: "next", Turn: 1, End: &api.LoopEnd{Run: "next"}}, tenureOf(ctx).last)
 		return err
 	})
 	if err != nil {

@@ -26,7 +26,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/anima-run/anima/services/loop/internal/outbound"
+	"github.com/anima-run/anima/services/loop/internal/safehttp"
 )
 
 // Timeouts of the proxy.
@@ -157,7 +157,7 @@ func (p *Proxy) granted(r *http.Request) string {
 func (p *Proxy) control(_, address string, _ syscall.RawConn) error {
 	ap, err := netip.ParseAddrPort(address)
 	if err != nil {
-		return outbound.ErrPrivate
+		return safehttp.ErrPrivate
 	}
 	ip := ap.Addr().Unmap()
 	for _, allowed := range p.allow {
@@ -165,8 +165,8 @@ func (p *Proxy) control(_, address string, _ syscall.RawConn) error {
 			return nil
 		}
 	}
-	if !outbound.Public(ip) || ours(ip) {
-		return outbound.ErrPrivate
+	if !safehttp.Public(ip) || ours(ip) {
+		return safehttp.ErrPrivate
 	}
 	return nil
 }
@@ -215,9 +215,9 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request) {
 
 // refuse answers a request whose address was refused or could not be reached.
 func (p *Proxy) refuse(w http.ResponseWriter, r *http.Request, err error) {
-	if errors.Is(err, outbound.ErrPrivate) {
+	if errors.Is(err, safehttp.ErrPrivate) {
 		p.log.WarnContext(r.Context(), "egress refused", "host", r.Host)
-		http.Error(w, "refused: "+outbound.ErrPrivate.Error()+"; commands of agents reach public addresses only", http.StatusForbidden)
+		http.Error(w, "refused: "+safehttp.ErrPrivate.Error()+"; commands of agents reach public addresses only", http.StatusForbidden)
 		return
 	}
 	http.Error(w, "the address cannot be reached", http.StatusBadGateway)

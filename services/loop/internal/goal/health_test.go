@@ -10,8 +10,8 @@ import (
 
 	"github.com/anima-run/anima/pkg/api"
 
+	"github.com/anima-run/anima/services/loop/internal/engine"
 	"github.com/anima-run/anima/services/loop/internal/goal"
-	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
 // TestHealth checks the vectors V-36 (docs/reference/goals.md, Test vectors).
@@ -120,7 +120,7 @@ func TestSource(t *testing.T) {
 	t.Parallel()
 	older, newer := executing(t, draft("A")), executing(t, draft("A"))
 	older.Title, newer.Title = "older", "newer"
-	l, err := (&goal.Source{Store: lister{goals: []goal.State{newer, older}}}).Layer(t.Context(), turn.Agent{ID: "ada"})
+	l, err := (&goal.Source{Store: lister{goals: []goal.State{newer, older}}}).Layer(t.Context(), engine.Agent{ID: "ada"})
 	if err != nil || l.Name != "todo" || !l.Last || strings.Index(l.Text, "older") > strings.Index(l.Text, "newer") {
 		t.Errorf("%+v, %v", l, err)
 	}

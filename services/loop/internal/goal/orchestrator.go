@@ -9,7 +9,7 @@ import (
 
 	"github.com/anima-run/anima/pkg/api"
 
-	"github.com/anima-run/anima/services/loop/internal/turn"
+	"github.com/anima-run/anima/services/loop/internal/engine"
 )
 
 // Policy decides on plans.
@@ -38,8 +38,8 @@ type Leases interface {
 // late and by concurrent replicas.
 type Orchestrator struct {
 	Store    Store
-	Router   turn.Router
-	Treasury turn.Treasury
+	Router   engine.Router
+	Treasury engine.Treasury
 	Policy   Policy
 	Runs     Runs
 	Agents   Agents
@@ -163,7 +163,7 @@ func (o *Orchestrator) ask(ctx context.Context, s *State, id string, task api.Ta
 	if err != nil {
 		return api.Completion{}, err
 	}
-	return turn.Ask(ctx, o.Router, turn.Question{Complete: api.Complete{
+	return engine.Ask(ctx, o.Router, engine.Question{Complete: api.Complete{
 		ID: id, Agent: s.Agent, Session: agent.Session, Turn: id, Task: task, Tier: balance.Tier, Messages: prompt,
 	}}, func(api.Delta) {})
 }
@@ -248,7 +248,7 @@ func (o *Orchestrator) plan(ctx context.Context, s *State, try int) error {
 // call. The replica that made the call may have crashed before it stored the answer.
 func (o *Orchestrator) unheard(ctx context.Context, s *State) error {
 	question := s.question()
-	paid, err := turn.Spent(ctx, o.Treasury, s.Agent, question)
+	paid, err := engine.Spent(ctx, o.Treasury, s.Agent, question)
 	if err != nil || paid == 0 {
 		return err
 	}

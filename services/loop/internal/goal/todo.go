@@ -9,7 +9,7 @@ import (
 
 	"github.com/anima-run/anima/pkg/api"
 
-	"github.com/anima-run/anima/services/loop/internal/turn"
+	"github.com/anima-run/anima/services/loop/internal/engine"
 )
 
 // todoTokens is the largest size of the list in a prompt, in tokens: a quarter of its
@@ -93,8 +93,8 @@ const maxKept = 1000
 
 // Layer implements turn.Source. It reads the goals only if their revision has changed,
 // and never if the revision says that none is active.
-func (s *Source) Layer(ctx context.Context, a turn.Agent) (turn.Layer, error) {
-	l := turn.Layer{Name: "todo", Budget: todoTokens, Last: true}
+func (s *Source) Layer(ctx context.Context, a engine.Agent) (engine.Layer, error) {
+	l := engine.Layer{Name: "todo", Budget: todoTokens, Last: true}
 	if a.Revisions.Known {
 		if a.Revisions.Goal == "" {
 			return l, nil
@@ -109,7 +109,7 @@ func (s *Source) Layer(ctx context.Context, a turn.Agent) (turn.Layer, error) {
 	}
 	goals, err := s.Store.Goals(ctx, Query{Agent: a.ID, Status: api.GoalActive, Limit: 10})
 	if err != nil {
-		return turn.Layer{}, err
+		return engine.Layer{}, err
 	}
 	slices.Reverse(goals) // the oldest first
 	l.Text = Todo(goals)

@@ -9,19 +9,19 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/api/catalog"
 
-	"github.com/anima-run/anima/services/loop/internal/turn"
+	"github.com/anima-run/anima/services/loop/internal/engine"
 )
 
 // Tools returns the tools with which an agent manages its goals.
-func Tools(o *Orchestrator) []turn.Tool {
+func Tools(o *Orchestrator) []engine.Tool {
 	t := tools{o}
-	return []turn.Tool{
-		turn.Builtin("create_goal", worded("title", "description"), t.create),
-		turn.Builtin("list_goals", nil, t.list),
-		turn.Builtin("cancel_goal", nil, t.cancel),
-		turn.Builtin("get_plan", nil, t.plan),
-		turn.Builtin("complete_task", worded("output"), t.complete),
-		turn.Builtin("orchestrator_status", nil, t.status),
+	return []engine.Tool{
+		engine.Builtin("create_goal", worded("title", "description"), t.create),
+		engine.Builtin("list_goals", nil, t.list),
+		engine.Builtin("cancel_goal", nil, t.cancel),
+		engine.Builtin("get_plan", nil, t.plan),
+		engine.Builtin("complete_task", worded("output"), t.complete),
+		engine.Builtin("orchestrator_status", nil, t.status),
 	}
 }
 
@@ -40,37 +40,37 @@ func worded(names ...string) func(catalog.Args) error {
 	}
 }
 
-func (t tools) create(ctx context.Context, c turn.Call, a catalog.Args) (turn.Output, error) {
+func (t tools) create(ctx context.Context, c engine.Call, a catalog.Args) (engine.Output, error) {
 	g, refused, err := t.o.Store.CreateGoal(ctx, New{
 		ID: NewID(c.Key), Agent: c.Agent.ID, Title: strings.TrimSpace(a.String("title")), Description: strings.TrimSpace(a.String("description")),
 		Strategy: strings.TrimSpace(a.String("strategy")), By: c.By, Limit: DefaultLimit,
 	}, c.At)
 	if err != nil {
-		return turn.Output{}, err
+		return engine.Output{}, err
 	}
 	switch refused {
 	case Duplicate:
-		return turn.Output{Text: "Duplicate rejected: this goal is active already. " + Status(&g)}, nil
+		return engine.Output{Text: "Duplicate rejected: this goal is active already. " + Status(&g)}, nil
 	case Blocked:
-		return turn.Output{Blocked: true, Text: "BLOCKED: another goal is active, and it is worked on without you. Sleep until it is over, or give it up with cancel_goal. " + Status(&g)}, nil
+		return engine.Output{Blocked: true, Text: "BLOCKED: another goal is active, and it is worked on without you. Sleep until it is over, or give it up with cancel_goal. " + Status(&g)}, nil
 	}
 	t.o.Kick()
-	return turn.Output{Text: fmt.Sprintf("Goal %s was created. It is planned and worked on beside you, also while you sleep; orchestrator_status shows how it stands.", g.ID)}, nil
+	return engine.Output{Text: fmt.Sprintf("Goal %s was created. It is planned and worked on beside you, also while you sleep; orchestrator_status shows how it stands.", g.ID)}, nil
 }
 
-func (t tools) list(ctx context.Context, c turn.Call, _ catalog.Args) (turn.Output, error) {
+func (t tools) list(ctx context.Context, c engine.Call, _ catalog.Args) (engine.Output, error) {
 	goals, err := t.o.Store.Goals(ctx, Query{Agent: c.Agent.ID, Limit: 20})
 	if err != nil {
-		return turn.Output{}, err
+		return engine.Output{}, err
 	}
 	if len(goals) == 0 {
-		return turn.Output{Text: "You have no goals."}, nil
+		return engine.Output{Text: "You have no goals."}, nil
 	}
 	var lines []string
 	for i := range goals {
 		lines = append(lines, Status(&goals[i]))
 	}
-	return turn.Output{Text: strings.Join(lines, "\n")}, nil
+	return engine.Output{Text: strings.Join(lines, "\n")}, nil
 }
 
 // find returns the agent's goal with an id, or the latest with a title; an active goal
@@ -97,25 +97,25 @@ func (t tools) find(ctx context.Context, agent, name string) (State, error) {
 	return *found, nil
 }
 
-func (t tools) cancel(ctx context.Context, c turn.Call, a catalog.Args) (turn.Output, error) {
+func (t tools) cancel(ctx context.Context, c engine.Call, a catalog.Args) (engine.Output, error) {
 	g, err := t.find(ctx, c.Agent.ID, a.String("goal_id"))
 	if err != nil {
-		return turn.Output{}, err
+		return engine.Output{}, err
 	}
 	if g, err = t.o.Cancel(ctx, g.ID, a.String("reason")); err != nil {
-		return turn.Output{}, err
+		return engine.Output{}, err
 	}
-	return turn.Output{Text: Status(&g)}, nil
+	return engine.Output{Text: Status(&g)}, nil
 }
 
-func (t tools) plan(ctx context.Context, c turn.Call, a catalog.Args) (turn.Output, error) {
+func (t tools) plan(ctx context.Context, c engine.Call, a catalog.Args) (engine.Output, error) {
 	g, err := t.find(ctx, c.Agent.ID, a.String("goal_id"))
 	if err != nil {
-		return turn.Output{}, err
+		return engine.Output{}, err
 	}
 	p := g.plan()
 	if p == nil {
-		return turn.Output{Text: Status(&g) + "\nThere is no plan yet."}, nil
+		return engine.Output{Text: Status(&g) + "\nThere is no plan yet."}, nil
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\nPlan %d (%s, by %s), estimated at %s\nanalysis: %s\nstrategy: %s\n", Status(&g), p.Version, p.Status, p.Source, p.Cost, p.Draft.Analysis, p.Draft.Strategy)
@@ -135,22 +135,22 @@ func (t tools) plan(ctx context.Context, c turn.Call, a catalog.Args) (turn.Outp
 		}
 		b.WriteString("\n")
 	}
-	return turn.Output{Text: b.String()}, nil
+	return engine.Output{Text: b.String()}, nil
 }
 
 // complete completes the task of the calling run and ends the run. Only the run that
 // holds a task may complete it (docs/reference/goals.md, foreign result).
-func (t tools) complete(ctx context.Context, c turn.Call, a catalog.Args) (turn.Output, error) {
+func (t tools) complete(ctx context.Context, c engine.Call, a catalog.Args) (engine.Output, error) {
 	run := c.Turn
 	if i := strings.LastIndexByte(run, '.'); i > 0 {
 		run = run[:i]
 	}
 	id, err := t.o.Store.GoalOfRun(ctx, run)
 	if api.CodeOf(err) == api.NotFound {
-		return turn.Output{}, errors.New("this conversation works on no task: tasks are completed by the runs that work on them")
+		return engine.Output{}, errors.New("this conversation works on no task: tasks are completed by the runs that work on them")
 	}
 	if err != nil {
-		return turn.Output{}, err
+		return engine.Output{}, err
 	}
 	name, done := strings.TrimSpace(a.String("task_id")), false
 	s, err := t.o.Change(ctx, id, func(s *State) error {
@@ -168,26 +168,26 @@ func (t tools) complete(ctx context.Context, c turn.Call, a catalog.Args) (turn.
 	})
 	switch {
 	case api.CodeOf(err) == api.Conflict:
-		return turn.Output{Text: "Nobody waits for this result any more: the task was given up, or given to another run.", Ends: true}, nil
+		return engine.Output{Text: "Nobody waits for this result any more: the task was given up, or given to another run.", Ends: true}, nil
 	case err != nil:
-		return turn.Output{}, err
+		return engine.Output{}, err
 	case done:
-		return turn.Output{Text: "The task is completed already.", Ends: true}, nil
+		return engine.Output{Text: "The task is completed already.", Ends: true}, nil
 	}
-	return turn.Output{Text: "The task is completed. " + Status(&s), Ends: true}, nil
+	return engine.Output{Text: "The task is completed. " + Status(&s), Ends: true}, nil
 }
 
-func (t tools) status(ctx context.Context, c turn.Call, _ catalog.Args) (turn.Output, error) {
+func (t tools) status(ctx context.Context, c engine.Call, _ catalog.Args) (engine.Output, error) {
 	goals, err := t.o.Store.Goals(ctx, Query{Agent: c.Agent.ID, Limit: 5})
 	if err != nil {
-		return turn.Output{}, err
+		return engine.Output{}, err
 	}
 	if len(goals) == 0 || goals[0].Status != api.GoalActive {
 		text := "No goal is active."
 		if len(goals) > 0 {
 			text += " The last one: " + Status(&goals[0])
 		}
-		return turn.Output{Text: text}, nil
+		return engine.Output{Text: text}, nil
 	}
 	w := Worker{Seen: c.At}
 	for i := range goals {
@@ -207,5 +207,5 @@ func (t tools) status(ctx context.Context, c turn.Call, _ catalog.Args) (turn.Ou
 			text += " " + fund.String()
 		}
 	}
-	return turn.Output{Text: text}, nil
+	return engine.Output{Text: text}, nil
 }

@@ -18,11 +18,11 @@ import (
 	"github.com/anima-run/anima/pkg/sqldb"
 	"github.com/anima-run/anima/pkg/sqldb/sqldbtest"
 
-	"github.com/anima-run/anima/services/loop/internal/agentmd"
+	"github.com/anima-run/anima/services/loop/internal/agent"
+	"github.com/anima-run/anima/services/loop/internal/engine"
+	"github.com/anima-run/anima/services/loop/internal/engine/enginetest"
 	"github.com/anima-run/anima/services/loop/internal/goal"
 	"github.com/anima-run/anima/services/loop/internal/sqlstore"
-	"github.com/anima-run/anima/services/loop/internal/turn"
-	"github.com/anima-run/anima/services/loop/internal/turn/turntest"
 )
 
 // world simulates the environment of orchestrators on a real store: it delivers the
@@ -68,7 +68,7 @@ func newWorld(t *testing.T) *world {
 	w.work = func(cmd api.Run) (goal.Outcome, bool) {
 		return goal.Outcome{Success: true, Response: "result of " + cmd.Cause, Turns: 1, MaxTurns: 25, Cost: 100}, true
 	}
-	def := agentmd.Definition{Name: "Ada", Tools: []string{"exec"}, Limits: agentmd.DefaultLimits(), Sandbox: agentmd.DefaultSandbox(), Body: "Be useful."}
+	def := agent.Definition{Name: "Ada", Tools: []string{"exec"}, Limits: agent.DefaultLimits(), Sandbox: agent.DefaultSandbox(), Body: "Be useful."}
 	if _, err := w.Apply(t.Context(), def, "ada", "0xAD", "v1", at); err != nil {
 		t.Fatal(err)
 	}
@@ -149,10 +149,10 @@ func (w *world) With(ctx context.Context, _ string, f func(context.Context) erro
 // gated is a world whose ports pass through a gate.
 type gated struct {
 	*world
-	gate turntest.Gate
+	gate enginetest.Gate
 }
 
-func through[T any](ctx context.Context, g turntest.Gate, port string, do func() (T, error)) (out T, err error) {
+func through[T any](ctx context.Context, g enginetest.Gate, port string, do func() (T, error)) (out T, err error) {
 	err = g(ctx, port, func() (err error) { out, err = do(); return err })
 	return out, err
 }
@@ -177,9 +177,9 @@ func (g gated) RunOutcome(ctx context.Context, run string) (goal.Outcome, error)
 	return through(ctx, g.gate, "RunOutcome", func() (goal.Outcome, error) { return g.world.RunOutcome(ctx, run) })
 }
 
-func (g gated) Complete(ctx context.Context, q turn.Question, delta func(api.Delta)) (api.Completion, turn.Settling, error) {
+func (g gated) Complete(ctx context.Context, q engine.Question, delta func(api.Delta)) (api.Completion, engine.Settling, error) {
 	c, err := through(ctx, g.gate, "Complete", func() (api.Completion, error) { return g.world.Complete(ctx, q.Complete, delta) })
-	return c, turn.Settled{}, err
+	return c, engine.Settled{}, err
 }
 
 func (g gated) Confirm(context.Context, string, string) (*api.Funds, error) { return nil, nil }
@@ -201,7 +201,7 @@ func (g gated) With(ctx context.Context, key string, f func(context.Context) err
 }
 
 // owner returns a new orchestrator whose ports pass through a gate.
-func (w *world) owner(gate turntest.Gate) *goal.Orchestrator {
+func (w *world) owner(gate enginetest.Gate) *goal.Orchestrator {
 	g := gated{w, gate}
 	return &goal.Orchestrator{
 		Store: g, Router: g, Treasury: g, Policy: g, Runs: g, Agents: w.Store, Leases: g,
@@ -298,14 +298,14 @@ func (w *world) execute(cmd api.Run) {
 // begin creates a goal by its tool.
 func (w *world) begin(key string) string {
 	w.t.Helper()
-	out := w.tool("create_goal", turn.Call{Key: key, By: api.Principal{Kind: api.Creator}}, `{"title":"Goal `+key+`","description":"Do `+key+`"}`)
+	out := w.tool("create_goal", engine.Call{Key: key, By: api.Principal{Kind: api.Creator}}, `{"title":"Goal `+key+`","description":"Do `+key+`"}`)
 	if out.Blocked || !strings.Contains(out.Text, goal.NewID(key)) {
 		w.t.Fatalf("create_goal: %+v", out)
 	}
 	return goal.NewID(key)
 }
 
-func (w *world) tool(name string, c turn.Call, args string) turn.Output {
+func (w *world) tool(name string, c engine.Call, args string) engine.Output {
 	w.t.Helper()
 	out, err := w.try(name, c, args)
 	if err != nil {
@@ -314,19 +314,19 @@ func (w *world) tool(name string, c turn.Call, args string) turn.Output {
 	return out
 }
 
-func (w *world) try(name string, c turn.Call, args string) (turn.Output, error) {
+func (w *world) try(name string, c engine.Call, args string) (engine.Output, error) {
 	w.t.Helper()
-	c.Agent, c.Args, c.At = turn.Agent{ID: "ada"}, json.RawMessage(args), w.now
-	for _, t := range goal.Tools(w.owner(turntest.Open)) {
+	c.Agent, c.Args, c.At = engine.Agent{ID: "ada"}, json.RawMessage(args), w.now
+	for _, t := range goal.Tools(w.owner(enginetest.Open)) {
 		if t.Name == name {
 			if err := t.Check(c.Args); err != nil {
-				return turn.Output{}, err
+				return engine.Output{}, err
 			}
 			return t.Run(w.t.Context(), c)
 		}
 	}
 	w.t.Fatalf("no tool %s", name)
-	return turn.Output{}, nil
+	return engine.Output{}, nil
 }
 
 func (w *world) read(id string) goal.State {
@@ -358,7 +358,7 @@ func TestLife(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	id := w.begin("k")
-	w.toTheEnd(w.owner(turntest.Open))
+	w.toTheEnd(w.owner(enginetest.Open))
 	s := w.read(id)
 	want := `completed  version 1 replans 0 spent 343
 1.1 completed attempt 1 retries 0 "result of g-1-1" ""
@@ -406,7 +406,7 @@ func TestCrash(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.eventful()
-	life := func(key string, gate turntest.Gate) (string, map[string]int) {
+	life := func(key string, gate enginetest.Gate) (string, map[string]int) {
 		clear(w.counts)
 		id := w.begin(key)
 		o := w.owner(gate)
@@ -420,7 +420,7 @@ func TestCrash(t *testing.T) {
 		}
 		return summary(s), maps.Clone(w.counts)
 	}
-	var calm turntest.Crash
+	var calm enginetest.Crash
 	want, wantCounts := life("calm", calm.Gate)
 	if !strings.HasPrefix(want, "completed  version 2 replans 1") || len(w.cancelled) != 1 {
 		t.Fatalf("the calm life: %s, %d stopped", want, len(w.cancelled))
@@ -430,10 +430,10 @@ func TestCrash(t *testing.T) {
 	for n := 1; n <= len(calm.Ports); n++ {
 		for _, after := range []bool{false, true} {
 			// After the crash another replica continues; its ports do not fail.
-			crash := &turntest.Crash{At: calm.Point(n), After: after}
+			crash := &enginetest.Crash{At: calm.Point(n), After: after}
 			got, counts := life(fmt.Sprintf("x%d-%t", n, after), func(ctx context.Context, port string, do func() error) error {
 				if crash.Dead() {
-					crash = &turntest.Crash{}
+					crash = &enginetest.Crash{}
 				}
 				return crash.Gate(ctx, port, do)
 			})
@@ -454,7 +454,7 @@ func TestDuplicatesAndDisorder(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.eventful()
-	o := w.owner(turntest.Open)
+	o := w.owner(enginetest.Open)
 	w.begin("calm")
 	w.toTheEnd(o)
 	want := summary(w.read(goal.NewID("calm")))
@@ -503,7 +503,7 @@ func TestCancelAnywhere(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.eventful()
-	o := w.owner(turntest.Open)
+	o := w.owner(enginetest.Open)
 	phases := map[api.GoalPhase]bool{}
 	for n := 0; ; n++ {
 		key := fmt.Sprint("first", n)
@@ -522,7 +522,7 @@ func TestCancelAnywhere(t *testing.T) {
 		}
 		phase := w.read(id)
 		phases[phase.Phase()] = true
-		out := w.tool("cancel_goal", turn.Call{}, `{"goal_id":"GOAL `+key+`","reason":"enough"}`)
+		out := w.tool("cancel_goal", engine.Call{}, `{"goal_id":"GOAL `+key+`","reason":"enough"}`)
 		over := phase.Status != api.GoalActive
 		if !over && !strings.Contains(out.Text, "cancelled") {
 			t.Errorf("cancel_goal: %s", out.Text)
@@ -549,7 +549,7 @@ func TestCancelledWhileAsking(t *testing.T) {
 		for _, heard := range []bool{true, false} {
 			w := newWorld(t)
 			w.eventful()
-			o := w.owner(turntest.Open)
+			o := w.owner(enginetest.Open)
 			id := w.begin("k")
 			model := w.model
 			w.model = func(req api.Complete) (api.Completion, error) {
@@ -594,7 +594,7 @@ func TestDeadWorkers(t *testing.T) {
 	w.model = planner(draft("A"))
 	w.work = func(api.Run) (goal.Outcome, bool) { return goal.Outcome{}, false }
 	id := w.begin("k")
-	o := w.owner(turntest.Open)
+	o := w.owner(enginetest.Open)
 	rounds := 0
 	for w.read(id).Status == api.GoalActive {
 		w.toTheEnd(o)
@@ -653,8 +653,8 @@ func TestWithoutAModel(t *testing.T) {
 				}
 				return api.Completion{Text: text}, err
 			}
-			o := w.owner(turntest.Open)
-			w.tool("create_goal", turn.Call{Key: "k", By: api.Principal{Kind: api.Self}},
+			o := w.owner(enginetest.Open)
+			w.tool("create_goal", engine.Call{Key: "k", By: api.Principal{Kind: api.Self}},
 				`{"title":"t","description":"`+strings.TrimSpace(strings.Repeat("word ", tt.words))+`"}`)
 			w.toTheEnd(o)
 			s := w.read(goal.NewID("k"))
@@ -675,7 +675,7 @@ func TestWithoutAModel(t *testing.T) {
 func TestLeaseThenNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	o := w.owner(turntest.Open)
+	o := w.owner(enginetest.Open)
 	id := w.begin("k")
 	for _, step := range []string{"classifying", "planning"} {
 		asked := w.asked
@@ -702,14 +702,14 @@ func TestReview(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.action = api.Quarantine
-	o := w.owner(turntest.Open)
+	o := w.owner(enginetest.Open)
 	id := w.begin("k")
 	w.toTheEnd(o)
 	s := w.read(id)
 	if s.Phase() != api.PhaseReview || s.Reason != "because" || len(s.Tasks) != 0 {
 		t.Fatalf("%s: %s", s.Phase(), summary(s))
 	}
-	if out := w.tool("orchestrator_status", turn.Call{}, `{}`); !strings.Contains(out.Text, "plan_review") || !strings.Contains(out.Text, "because") {
+	if out := w.tool("orchestrator_status", engine.Call{}, `{}`); !strings.Contains(out.Text, "plan_review") || !strings.Contains(out.Text, "because") {
 		t.Errorf("status: %s", out.Text)
 	}
 	refused := func(m api.ReviewPlan) {
@@ -779,10 +779,10 @@ func TestJudge(t *testing.T) {
 func TestTools(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	o := w.owner(turntest.Open)
-	says := func(name, args, want string) turn.Output {
+	o := w.owner(enginetest.Open)
+	says := func(name, args, want string) engine.Output {
 		t.Helper()
-		out := w.tool(name, turn.Call{Key: name + args, By: api.Principal{Kind: api.Self}}, args)
+		out := w.tool(name, engine.Call{Key: name + args, By: api.Principal{Kind: api.Self}}, args)
 		if !strings.Contains(out.Text, want) {
 			t.Errorf("%s %s: %s, want %q", name, args, out.Text, want)
 		}
@@ -812,7 +812,7 @@ func TestTools(t *testing.T) {
 		}
 		args := `{"task_id":"` + cmd.Cause + `","output":"forty-two","artifacts":"a.txt"}`
 		for range 2 {
-			out := w.tool("complete_task", turn.Call{Turn: cmd.Run + ".3"}, args)
+			out := w.tool("complete_task", engine.Call{Turn: cmd.Run + ".3"}, args)
 			if !out.Ends {
 				t.Errorf("complete_task: %+v", out)
 			}
@@ -832,22 +832,22 @@ func TestTools(t *testing.T) {
 		"no task's run":  {"other.1", `{"task_id":"A","output":"x"}`, "works on no task"},
 		"another's task": {held + ".1", `{"task_id":"` + s.Tasks[0].ID + `","output":"x"}`, "works on task " + s.Tasks[1].ID},
 	} {
-		if out, err := w.try("complete_task", turn.Call{Turn: tt.turn}, tt.args); err == nil || !strings.Contains(err.Error(), tt.want) {
+		if out, err := w.try("complete_task", engine.Call{Turn: tt.turn}, tt.args); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: %+v, %v", name, out, err)
 		}
 	}
-	if _, err := w.try("complete_task", turn.Call{Turn: held + ".1"}, `{"task_id":"B"}`); err == nil {
+	if _, err := w.try("complete_task", engine.Call{Turn: held + ".1"}, `{"task_id":"B"}`); err == nil {
 		t.Error("a task without an output is taken")
 	}
-	if _, err := w.try("cancel_goal", turn.Call{}, `{"goal_id":"None"}`); api.CodeOf(err) != api.NotFound {
+	if _, err := w.try("cancel_goal", engine.Call{}, `{"goal_id":"None"}`); api.CodeOf(err) != api.NotFound {
 		t.Errorf("cancel of no goal: %v", err)
 	}
 	says("cancel_goal", `{"goal_id":"a BOOK","reason":"enough"}`, "cancelled")
 	says("cancel_goal", `{"goal_id":"`+s.ID+`"}`, "enough")
-	if out := w.tool("complete_task", turn.Call{Turn: held + ".1"}, `{"task_id":"B","output":"x"}`); !out.Ends || !strings.Contains(out.Text, "Nobody waits") {
+	if out := w.tool("complete_task", engine.Call{Turn: held + ".1"}, `{"task_id":"B","output":"x"}`); !out.Ends || !strings.Contains(out.Text, "Nobody waits") {
 		t.Errorf("a result that nobody waits for: %+v", out)
 	}
-	if out, err := w.try("create_goal", turn.Call{Key: "long"}, `{"title":"t","description":"`+strings.Repeat("x", 40_000)+`"}`); err == nil {
+	if out, err := w.try("create_goal", engine.Call{Key: "long"}, `{"title":"t","description":"`+strings.Repeat("x", 40_000)+`"}`); err == nil {
 		t.Errorf("a description of 40,000 bytes: %+v", out)
 	}
 	names := []string{}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/anima-run/anima/pkg/api"
 
-	"github.com/anima-run/anima/services/loop/internal/outbound"
+	"github.com/anima-run/anima/services/loop/internal/safehttp"
 )
 
 // TestDocumentedServers tests that the examples of docs/tools-skills-mcp.md are valid
@@ -32,7 +32,7 @@ func TestDocumentedServers(t *testing.T) {
 			}
 			continue
 		}
-		if _, err := read(strings.TrimSuffix(name, ".json"), text, outbound.Options{}); err != nil {
+		if _, err := read(strings.TrimSuffix(name, ".json"), text, safehttp.Options{}); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -10,12 +10,12 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/api/catalog"
 
-	"github.com/anima-run/anima/services/loop/internal/turn"
+	"github.com/anima-run/anima/services/loop/internal/engine"
 )
 
 // Installer returns the tool install_mcp_server.
-func (m *Manager) Installer() turn.Tool {
-	t := turn.Builtin("install_mcp_server", func(a catalog.Args) error {
+func (m *Manager) Installer() engine.Tool {
+	t := engine.Builtin("install_mcp_server", func(a catalog.Args) error {
 		_, err := m.described(a)
 		return err
 	}, m.install)
@@ -61,20 +61,20 @@ func (m *Manager) described(a catalog.Args) (Server, error) {
 // install stores the server and then connects, so that the result of the call says
 // whether the server works. A crash between the two leaves a stored server, which is
 // connected when its tools are needed.
-func (m *Manager) install(ctx context.Context, c turn.Call, a catalog.Args) (turn.Output, error) {
+func (m *Manager) install(ctx context.Context, c engine.Call, a catalog.Args) (engine.Output, error) {
 	s, err := m.described(a)
 	if err != nil {
-		return turn.Output{}, err
+		return engine.Output{}, err
 	}
 	if s.URL != "" && !c.Agent.Network {
-		return turn.Output{}, &api.Error{
+		return engine.Output{}, &api.Error{
 			Code: api.Denied, Message: "this agent's sandbox has no network, so no server at an address can be reached",
 			Next: "use a server that is a program, or ask the creator for sandbox.network in AGENT.md",
 		}
 	}
 	servers, faults, err := m.registry.list(c.Agent.ID)
 	if err != nil {
-		return turn.Output{}, err
+		return engine.Output{}, err
 	}
 	others := len(faults)
 	for _, other := range servers {
@@ -83,10 +83,10 @@ func (m *Manager) install(ctx context.Context, c turn.Call, a catalog.Args) (tur
 		}
 	}
 	if others >= MaxServers {
-		return turn.Output{}, fmt.Errorf("an agent has at most %d MCP servers; the creator can remove one", MaxServers)
+		return engine.Output{}, fmt.Errorf("an agent has at most %d MCP servers; the creator can remove one", MaxServers)
 	}
 	if err := m.registry.put(c.Agent.ID, s); err != nil {
-		return turn.Output{}, err
+		return engine.Output{}, err
 	}
 	m.relent(key{c.Agent.ID, s.Name})
 	l, err := m.link(ctx, c.Agent, s)
@@ -95,18 +95,18 @@ func (m *Manager) install(ctx context.Context, c turn.Call, a catalog.Args) (tur
 		case <-l.ready:
 			err = l.err
 		case <-ctx.Done():
-			return turn.Output{}, context.Cause(ctx)
+			return engine.Output{}, context.Cause(ctx)
 		}
 	}
 	if err != nil {
-		return turn.Output{Text: "the MCP server " + s.Name + " is written down and tried again when its tools are wanted"},
+		return engine.Output{Text: "the MCP server " + s.Name + " is written down and tried again when its tools are wanted"},
 			fmt.Errorf("the MCP server %s cannot be used now: %w", s.Name, err)
 	}
-	return turn.Output{Text: report(c.Agent, s.Name, m.offers(ctx, l), l.refused)}, nil
+	return engine.Output{Text: report(c.Agent, s.Name, m.offers(ctx, l), l.refused)}, nil
 }
 
 // report returns the text of an installation's result.
-func report(a turn.Agent, server string, offers []offer, refused []refusal) string {
+func report(a engine.Agent, server string, offers []offer, refused []refusal) string {
 	var granted, others []string
 	for _, o := range offers {
 		if api.Grants(a.Tools, o.name) {

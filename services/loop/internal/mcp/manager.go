@@ -21,7 +21,7 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/telemetry"
 
-	"github.com/anima-run/anima/services/loop/internal/turn"
+	"github.com/anima-run/anima/services/loop/internal/engine"
 )
 
 // Manager holds the connections of all agents of this process. A connection is made when
@@ -138,7 +138,7 @@ func (m *Manager) Close() {
 }
 
 // Tools implements [Toolbox].
-func (m *Manager) Tools(ctx context.Context, a turn.Agent) []turn.Tool {
+func (m *Manager) Tools(ctx context.Context, a engine.Agent) []engine.Tool {
 	if !slices.ContainsFunc(a.Tools, func(t string) bool { return strings.HasPrefix(t, api.MCPPrefix) }) {
 		return nil
 	}
@@ -159,7 +159,7 @@ func (m *Manager) Tools(ctx context.Context, a turn.Agent) []turn.Tool {
 			links = append(links, l)
 		}
 	}
-	var tools []turn.Tool
+	var tools []engine.Tool
 	seen := map[string]bool{}
 	for _, l := range links {
 		select {
@@ -172,12 +172,12 @@ func (m *Manager) Tools(ctx context.Context, a turn.Agent) []turn.Tool {
 				continue // of tools with the same name, that of the first server is used
 			}
 			seen[o.name] = true
-			tools = append(tools, o.tool(m.cfg, func(ctx context.Context, c turn.Call) (turn.Output, error) {
+			tools = append(tools, o.tool(m.cfg, func(ctx context.Context, c engine.Call) (engine.Output, error) {
 				return m.call(ctx, c, l.key.server, o)
 			}))
 		}
 	}
-	slices.SortFunc(tools, func(x, y turn.Tool) int { return cmp.Compare(x.Name, y.Name) })
+	slices.SortFunc(tools, func(x, y engine.Tool) int { return cmp.Compare(x.Name, y.Name) })
 	return tools
 }
 
@@ -196,7 +196,7 @@ var errNoNetwork = errors.New("it is at an address and this agent's sandbox has 
 
 // link returns the connection to a server. The connection may not be ready yet. An error
 // is the reason why no connection is attempted now.
-func (m *Manager) link(ctx context.Context, a turn.Agent, s Server) (*link, error) {
+func (m *Manager) link(ctx context.Context, a engine.Agent, s Server) (*link, error) {
 	k := key{a.ID, s.Name}
 	if s.URL != "" && !a.Network {
 		m.failed(ctx, k, s, errNoNetwork)
@@ -419,10 +419,10 @@ func (l *link) close() {
 
 // call makes one call of a tool. It repeats the call once if the server has lost the
 // session, because the server then refused the call without executing it.
-func (m *Manager) call(ctx context.Context, c turn.Call, server string, o offer) (turn.Output, error) {
+func (m *Manager) call(ctx context.Context, c engine.Call, server string, o offer) (engine.Output, error) {
 	s, err := m.registry.get(c.Agent.ID, server)
 	if err != nil {
-		return turn.Output{}, fmt.Errorf("the MCP server %s: %w", server, err)
+		return engine.Output{}, fmt.Errorf("the MCP server %s: %w", server, err)
 	}
 	outer := ctx
 	ctx, cancel := context.WithTimeout(ctx, m.cfg.Call)
@@ -433,9 +433,9 @@ func (m *Manager) call(ctx context.Context, c turn.Call, server string, o offer)
 		l, err := m.take(ctx, c.Agent, s, &stop)
 		if err != nil {
 			if outer.Err() != nil {
-				return turn.Output{}, context.Cause(outer)
+				return engine.Output{}, context.Cause(outer)
 			}
-			return turn.Output{}, fmt.Errorf("the MCP server %s cannot be used now: %w", server, err)
+			return engine.Output{}, fmt.Errorf("the MCP server %s cannot be used now: %w", server, err)
 		}
 		res, err := m.send(ctx, l, c, o)
 		m.give(l, &stop)
@@ -443,11 +443,11 @@ func (m *Manager) call(ctx context.Context, c turn.Call, server string, o offer)
 		case err == nil:
 			return output(s, o, res)
 		case outer.Err() != nil:
-			return turn.Output{}, context.Cause(outer)
+			return engine.Output{}, context.Cause(outer)
 		case errors.Is(context.Cause(ctx), errRetired):
-			return turn.Output{}, fmt.Errorf("the connection to the MCP server %s was closed during the call; the call may or may not have happened", server)
+			return engine.Output{}, fmt.Errorf("the connection to the MCP server %s was closed during the call; the call may or may not have happened", server)
 		case ctx.Err() != nil:
-			return turn.Output{}, fmt.Errorf("the MCP server %s did not answer within %s; the call may or may not have happened: %w", server, m.cfg.Call, context.DeadlineExceeded)
+			return engine.Output{}, fmt.Errorf("the MCP server %s did not answer within %s; the call may or may not have happened: %w", server, m.cfg.Call, context.DeadlineExceeded)
 		case errors.Is(err, sdk.ErrSessionMissing) && !retry:
 			// The server was restarted and refused the call before executing it.
 			select {
@@ -457,7 +457,7 @@ func (m *Manager) call(ctx context.Context, c turn.Call, server string, o offer)
 			m.relent(l.key)
 			continue
 		}
-		return turn.Output{}, l.failure(ctx, err)
+		return engine.Output{}, l.failure(ctx, err)
 	}
 }
 
@@ -469,7 +469,7 @@ func (m *Manager) relent(k key) {
 }
 
 // take returns a connection that is ready, and registers a call on it.
-func (m *Manager) take(ctx context.Context, a turn.Agent, s Server, stop *context.CancelCauseFunc) (*link, error) {
+func (m *Manager) take(ctx context.Context, a engine.Agent, s Server, stop *context.CancelCauseFunc) (*link, error) {
 	l, err := m.link(ctx, a, s)
 	if err != nil {
 		return nil, err
@@ -500,7 +500,7 @@ func (m *Manager) give(l *link, stop *context.CancelCauseFunc) {
 }
 
 // send makes the call in a span of its own and passes the span's context to the server.
-func (m *Manager) send(ctx context.Context, l *link, c turn.Call, o offer) (_ *sdk.CallToolResult, err error) {
+func (m *Manager) send(ctx context.Context, l *link, c engine.Call, o offer) (_ *sdk.CallToolResult, err error) {
 	ctx, span := m.cfg.Tracer.Start(ctx, "tools/call "+o.name, trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(
 		attribute.String("mcp.method.name", "tools/call"), attribute.String("gen_ai.operation.name", telemetry.OperationExecuteTool),
 		attribute.String("gen_ai.tool.name", o.name), attribute.String("network.transport", l.wire.network()),

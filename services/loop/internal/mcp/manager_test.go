@@ -27,8 +27,8 @@ import (
 	"github.com/anima-run/anima/pkg/api/catalog"
 	"github.com/anima-run/anima/pkg/config"
 
-	"github.com/anima-run/anima/services/loop/internal/outbound"
-	"github.com/anima-run/anima/services/loop/internal/turn"
+	"github.com/anima-run/anima/services/loop/internal/engine"
+	"github.com/anima-run/anima/services/loop/internal/safehttp"
 )
 
 const secret = "hunter2-hunter2"
@@ -37,7 +37,7 @@ const secret = "hunter2-hunter2"
 type world struct {
 	t     *testing.T
 	m     *Manager
-	agent turn.Agent
+	agent engine.Agent
 	logs  *buffer
 	spans *tracetest.InMemoryExporter
 	now   time.Time
@@ -65,9 +65,9 @@ func (b *buffer) String() string {
 func newWorld(t *testing.T, change func(*Config)) *world {
 	t.Helper()
 	w := &world{t: t, logs: &buffer{}, spans: tracetest.NewInMemoryExporter(), now: time.Unix(1_000_000, 0)}
-	w.agent = turn.Agent{ID: "ada", Workspace: t.TempDir(), Tools: []string{"exec", "mcp_*"}}
+	w.agent = engine.Agent{ID: "ada", Workspace: t.TempDir(), Tools: []string{"exec", "mcp_*"}}
 	cfg := Config{
-		Dir: t.TempDir(), AllowUnsandboxed: true, Outbound: outbound.Options{AllowPrivate: true}, Now: w.time,
+		Dir: t.TempDir(), AllowUnsandboxed: true, Outbound: safehttp.Options{AllowPrivate: true}, Now: w.time,
 		Log:    slog.New(slog.NewJSONHandler(w.logs, nil)),
 		Tracer: sdktrace.NewTracerProvider(sdktrace.WithSyncer(w.spans)).Tracer("test"),
 		Wait:   time.Minute, Call: time.Minute,
@@ -158,7 +158,7 @@ func (w *world) names() []string {
 	return names
 }
 
-func (w *world) tool(name string) turn.Tool {
+func (w *world) tool(name string) engine.Tool {
 	w.t.Helper()
 	for _, t := range w.m.Tools(w.t.Context(), w.agent) {
 		if t.Name == name {
@@ -166,16 +166,16 @@ func (w *world) tool(name string) turn.Tool {
 		}
 	}
 	w.t.Fatalf("there is no tool %s; log:\n%s", name, w.logs)
-	return turn.Tool{}
+	return engine.Tool{}
 }
 
 // call calls a tool with valid arguments.
-func (w *world) call(ctx context.Context, t turn.Tool, args string) (string, error) {
+func (w *world) call(ctx context.Context, t engine.Tool, args string) (string, error) {
 	w.t.Helper()
 	if err := t.Check(json.RawMessage(args)); err != nil {
 		w.t.Fatalf("check of %s: %v", args, err)
 	}
-	out, err := t.Run(ctx, turn.Call{Agent: w.agent, Args: json.RawMessage(args)})
+	out, err := t.Run(ctx, engine.Call{Agent: w.agent, Args: json.RawMessage(args)})
 	for _, text := range []string{out.Text, fmt.Sprint(err)} {
 		if strings.Contains(text, secret) {
 			w.t.Errorf("the secret reached the model: %s", text)
@@ -555,7 +555,7 @@ func TestAddressNeedsNetwork(t *testing.T) {
 	if got := w.names(); len(got) > 0 {
 		t.Errorf("without network: %q", got)
 	}
-	if out, err := echo.Run(t.Context(), turn.Call{Agent: w.agent, Args: json.RawMessage(`{"text":"x"}`)}); err == nil || !strings.Contains(err.Error(), "has no network") {
+	if out, err := echo.Run(t.Context(), engine.Call{Agent: w.agent, Args: json.RawMessage(`{"text":"x"}`)}); err == nil || !strings.Contains(err.Error(), "has no network") {
 		t.Errorf("a call without network: %q, %v", out.Text, err)
 	}
 }
@@ -577,12 +577,12 @@ func TestPrivateAddressesAreNotReached(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
 	w.http("box", newServer("usual"))
-	w.m.cfg.Outbound, w.m.registry.out = outbound.Options{}, outbound.Options{}
+	w.m.cfg.Outbound, w.m.registry.out = safehttp.Options{}, safehttp.Options{}
 	if got := w.names(); len(got) > 0 || !strings.Contains(w.logs.String(), "only https") {
 		t.Errorf("tools %q, log:\n%s", got, w.logs)
 	}
 	w.put(Server{Name: "box", URL: "https://localhost:1/"})
-	if got := w.names(); len(got) > 0 || !strings.Contains(w.logs.String(), outbound.ErrPrivate.Error()) {
+	if got := w.names(); len(got) > 0 || !strings.Contains(w.logs.String(), safehttp.ErrPrivate.Error()) {
 		t.Errorf("tools %q, log:\n%s", got, w.logs)
 	}
 }
@@ -702,7 +702,7 @@ func TestInstall(t *testing.T) {
 	if got, err := w.call(t.Context(), install, string(args(map[string]any{"name": "sad", "package": at + " " + serverArg + " crash"}))); err == nil || !strings.Contains(got, "written down") {
 		t.Errorf("install of what does not start: %q, %v", got, err)
 	}
-	if _, err := install.Run(t.Context(), turn.Call{Agent: w.agent, Args: args(map[string]any{"name": "web", "package": "https://example.com/mcp"})}); api.CodeOf(err) != api.Denied {
+	if _, err := install.Run(t.Context(), engine.Call{Agent: w.agent, Args: args(map[string]any{"name": "web", "package": "https://example.com/mcp"})}); api.CodeOf(err) != api.Denied {
 		t.Errorf("an address without network: %v, want denied", err)
 	}
 	for _, bad := range []map[string]any{
@@ -727,7 +727,7 @@ func TestInstall(t *testing.T) {
 	for i := range MaxServers {
 		w.put(Server{Name: fmt.Sprintf("z%d", i), Command: "true"})
 	}
-	if out, err := install.Run(t.Context(), turn.Call{Agent: w.agent, Args: args(map[string]any{"name": "over", "package": "true"})}); err == nil || !strings.Contains(err.Error(), "at most 16") {
+	if out, err := install.Run(t.Context(), engine.Call{Agent: w.agent, Args: args(map[string]any{"name": "over", "package": "true"})}); err == nil || !strings.Contains(err.Error(), "at most 16") {
 		t.Errorf("one more than there may be: %q, %v", out.Text, err)
 	}
 }

@@ -18,9 +18,9 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/anima-run/anima/services/loop/internal/egress"
-	"github.com/anima-run/anima/services/loop/internal/outbound"
+	"github.com/anima-run/anima/services/loop/internal/engine"
+	"github.com/anima-run/anima/services/loop/internal/safehttp"
 	"github.com/anima-run/anima/services/loop/internal/sandbox"
-	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
 // Toolbox provides the tools that an agent has in addition to the built-in ones.
@@ -28,7 +28,7 @@ type Toolbox interface {
 	// Tools returns the tools that the agent's definition grants and its servers offer,
 	// sorted by name. It waits for servers that are not connected yet, for a limited
 	// time, and omits the tools of servers that are not available.
-	Tools(ctx context.Context, a turn.Agent) []turn.Tool
+	Tools(ctx context.Context, a engine.Agent) []engine.Tool
 }
 
 // Limits of agents and servers (docs/reference/loop.md, MCP servers).
@@ -49,7 +49,7 @@ type Config struct {
 	Dir              string
 	AllowUnsandboxed bool             // the operator accepts servers without Landlock
 	Egress           *egress.Proxy    // proxy for servers that are programs; nil means that they have no network
-	Outbound         outbound.Options // options for servers at a URL
+	Outbound         safehttp.Options // options for servers at a URL
 	Quota            sandbox.Quota    // quota of each agent's folder, for servers that are programs
 	Room             func() error     // returns an error while the disk has only its reserve; nil means no check
 	Now              func() time.Time

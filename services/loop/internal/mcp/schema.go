@@ -13,7 +13,7 @@ import (
 
 	"github.com/google/jsonschema-go/jsonschema"
 
-	"github.com/anima-run/anima/services/loop/internal/untrusted"
+	"github.com/anima-run/anima/services/loop/internal/sanitize"
 )
 
 // Limits of a schema.
@@ -211,7 +211,7 @@ func (r *rebuild) value(k kind, v any, depth int) (_ any, keep bool, err error) 
 func innocent(v any, depth int) bool {
 	switch x := v.(type) {
 	case string:
-		return len(x) <= 1_000 && untrusted.Instructions(x) == x
+		return len(x) <= 1_000 && sanitize.Instructions(x) == x
 	case []any:
 		return depth < maxDepth && !slices.ContainsFunc(x, func(e any) bool { return !innocent(e, depth+1) })
 	case map[string]any:

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/anima-run/anima/services/loop/internal/outbound"
+	"github.com/anima-run/anima/services/loop/internal/safehttp"
 )
 
 func parsed(t *testing.T, text string) any {
@@ -85,7 +85,7 @@ func FuzzServerFile(f *testing.F) {
 	f.Add("web", `{"url":"https://example.com/mcp","headers":{"Authorization":"Bearer x"}}`)
 	f.Add("../x", `{"command":"sh -c"}`)
 	f.Fuzz(func(t *testing.T, name, text string) {
-		s, err := read(name, []byte(text), outbound.Options{})
+		s, err := read(name, []byte(text), safehttp.Options{})
 		if err != nil {
 			return
 		}

@@ -16,7 +16,7 @@ import (
 
 	"github.com/anima-run/anima/pkg/config"
 
-	"github.com/anima-run/anima/services/loop/internal/outbound"
+	"github.com/anima-run/anima/services/loop/internal/safehttp"
 )
 
 // Server is one MCP server of an agent: a program with arguments and environment, or a
@@ -58,7 +58,7 @@ var ours = []string{
 const maxStored = 64 << 10
 
 // read parses the text of a server's file. Its errors contain no values.
-func read(name string, text []byte, out outbound.Options) (Server, error) {
+func read(name string, text []byte, out safehttp.Options) (Server, error) {
 	s := Server{Name: name}
 	if !serverName.MatchString(name) {
 		return s, errors.New("a server's name has 1 to 32 letters, digits, _ and -, and begins with a letter or digit")
@@ -173,7 +173,7 @@ func (s Server) redact(text string) string {
 // each other.
 type registry struct {
 	dir string
-	out outbound.Options
+	out safehttp.Options
 }
 
 // fault is a file of a server that cannot be used.

@@ -9,7 +9,7 @@ import (
 
 	"github.com/anima-run/anima/pkg/api"
 
-	"github.com/anima-run/anima/services/loop/internal/turn"
+	"github.com/anima-run/anima/services/loop/internal/engine"
 )
 
 // Offer is a tool of a connected server.
@@ -17,7 +17,7 @@ type Offer struct{ Server, Name, Does string }
 
 // Offers returns the tools of the agent's servers that are connected now, in the order of
 // the servers. It does not wait for connections.
-func (m *Manager) Offers(ctx context.Context, a turn.Agent) ([]Offer, error) {
+func (m *Manager) Offers(ctx context.Context, a engine.Agent) ([]Offer, error) {
 	servers, _, err := m.registry.list(a.ID)
 	if err != nil {
 		return nil, err
@@ -53,7 +53,7 @@ func (m *Manager) made(k key) (*link, bool) {
 
 // Connect connects to all servers of an agent. It returns when each connection is ready
 // or has failed, or when ctx ends.
-func (m *Manager) Connect(ctx context.Context, a turn.Agent) {
+func (m *Manager) Connect(ctx context.Context, a engine.Agent) {
 	servers, _, err := m.registry.list(a.ID)
 	if err != nil {
 		return // Status reports the error
@@ -75,7 +75,7 @@ func (m *Manager) Connect(ctx context.Context, a turn.Agent) {
 
 // Status returns the states of an agent's servers: those with a valid file, then those
 // with an invalid one, each sorted by name. It makes no connections.
-func (m *Manager) Status(a turn.Agent) ([]api.MCPServer, error) {
+func (m *Manager) Status(a engine.Agent) ([]api.MCPServer, error) {
 	out := []api.MCPServer{}
 	servers, faults, err := m.registry.list(a.ID)
 	for _, s := range servers {

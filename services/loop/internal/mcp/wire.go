@@ -19,7 +19,7 @@ import (
 
 	"github.com/anima-run/anima/pkg/telemetry"
 
-	"github.com/anima-run/anima/services/loop/internal/outbound"
+	"github.com/anima-run/anima/services/loop/internal/safehttp"
 	"github.com/anima-run/anima/services/loop/internal/sandbox"
 )
 
@@ -147,7 +147,7 @@ type address struct {
 
 type request struct{ cancel context.CancelFunc }
 
-func dial(s Server, out outbound.Options, wait time.Duration) (wire, error) {
+func dial(s Server, out safehttp.Options, wait time.Duration) (wire, error) {
 	u, err := out.Parse(s.URL.Reveal())
 	if err != nil {
 		return nil, err

@@ -16,7 +16,7 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/api/catalog"
 
-	"github.com/anima-run/anima/services/loop/internal/untrusted"
+	"github.com/anima-run/anima/services/loop/internal/sanitize"
 )
 
 // Bounds of the facts that the tools of a turn can make, whatever the author of their
@@ -86,7 +86,7 @@ func signals(c api.CallState, at int64) []Fact {
 	if _, builtin := catalog.Named(c.Tool); builtin && !slices.Contains(outward, c.Tool) {
 		return nil
 	}
-	text := start(untrusted.Clean(start(c.Result, maxScanned)), maxScanned)
+	text := start(sanitize.Clean(start(c.Result, maxScanned)), maxScanned)
 	found := scan(text)
 	if found&signal == 0 {
 		return nil
@@ -120,7 +120,7 @@ func extract(text, tool, from string, at int64) []Fact {
 			page = fresh
 		}
 		// Instructions are not about a market, and must not be shown again.
-		if found&signal != 0 && len(all) < maxSignals && untrusted.Instructions(s) == s {
+		if found&signal != 0 && len(all) < maxSignals && sanitize.Instructions(s) == s {
 			all = append(all, fragment{s, found, fresh})
 		}
 	}

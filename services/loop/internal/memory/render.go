@@ -9,7 +9,7 @@ import (
 
 	"github.com/anima-run/anima/pkg/api"
 
-	"github.com/anima-run/anima/services/loop/internal/untrusted"
+	"github.com/anima-run/anima/services/loop/internal/sanitize"
 )
 
 const preamble = "## What you remember\n" +
@@ -151,7 +151,7 @@ func plainWord(s string) bool {
 // appendQuoted appends a text as one line that its content cannot end: a JSON string
 // without invisible characters and with <, > and & escaped.
 func appendQuoted(b []byte, s string) []byte {
-	s = strings.TrimSpace(untrusted.Clean(s))
+	s = strings.TrimSpace(sanitize.Clean(s))
 	plain := true // most texts need no escaping
 	for i := range len(s) {
 		if c := s[i]; c < ' ' || c > '~' || c == '"' || c == '\\' || c == '<' || c == '>' || c == '&' {

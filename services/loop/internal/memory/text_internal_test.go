@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/anima-run/anima/services/loop/internal/untrusted"
+	"github.com/anima-run/anima/services/loop/internal/sanitize"
 )
 
 // TestTextsAreWrittenAsBefore checks that the functions without regular expressions and
@@ -34,7 +34,7 @@ func TestTextsAreWrittenAsBefore(t *testing.T) {
 		if got, want := plainWord(s), word.MatchString(s); got != want {
 			t.Fatalf("%q is a plain word: got %v, want %v", s, got, want)
 		}
-		want, err := json.Marshal(strings.TrimSpace(untrusted.Clean(s)))
+		want, err := json.Marshal(strings.TrimSpace(sanitize.Clean(s)))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -9,15 +9,15 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/sqldb/sqldbtest"
 
-	"github.com/anima-run/anima/services/loop/internal/agentmd"
+	"github.com/anima-run/anima/services/loop/internal/agent"
+	"github.com/anima-run/anima/services/loop/internal/engine"
 	"github.com/anima-run/anima/services/loop/internal/memory"
 	"github.com/anima-run/anima/services/loop/internal/sqlstore"
-	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
 // caller calls the tools of agent ada.
 type caller struct {
-	tools map[string]turn.Tool
+	tools map[string]engine.Tool
 	store sqlstore.Memory
 	n     int
 }
@@ -25,11 +25,11 @@ type caller struct {
 func newCaller(t *testing.T) *caller {
 	t.Helper()
 	store := sqlstore.Memory{Store: sqlstore.New(sqldbtest.SQLite(t, sqlstore.Migrations()), t.TempDir())}
-	def := agentmd.Definition{Name: "Ada", Limits: agentmd.DefaultLimits(), Sandbox: agentmd.DefaultSandbox(), Body: "Be useful."}
+	def := agent.Definition{Name: "Ada", Limits: agent.DefaultLimits(), Sandbox: agent.DefaultSandbox(), Body: "Be useful."}
 	if _, err := store.Apply(t.Context(), def, "ada", "0xAD", "source", at); err != nil {
 		t.Fatal(err)
 	}
-	c := &caller{tools: map[string]turn.Tool{}, store: store}
+	c := &caller{tools: map[string]engine.Tool{}, store: store}
 	m := &memory.Memory{Store: store, Tokens: memory.Quarter{}, Now: func() time.Time { return time.UnixMicro(at + 1000) }}
 	for _, tool := range memory.Tools(m) {
 		c.tools[tool.Name] = tool
@@ -42,8 +42,8 @@ func newCaller(t *testing.T) *caller {
 func (c *caller) try(t *testing.T, by api.Principal, tool, args string) (string, error) {
 	t.Helper()
 	c.n++
-	call := turn.Call{
-		Agent: turn.Agent{ID: "ada"}, Session: "ada-main", Turn: turn.ID("r", c.n), Key: turn.Key("r", c.n, 0), Args: json.RawMessage(args),
+	call := engine.Call{
+		Agent: engine.Agent{ID: "ada"}, Session: "ada-main", Turn: engine.ID("r", c.n), Key: engine.Key("r", c.n, 0), Args: json.RawMessage(args),
 		At: at + int64(c.n), By: by,
 	}
 	out, err := c.tools[tool].Run(t.Context(), call)

@@ -7,8 +7,8 @@ import (
 	"errors"
 	"io/fs"
 
+	"github.com/anima-run/anima/services/loop/internal/engine"
 	"github.com/anima-run/anima/services/loop/internal/sandbox"
-	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
 // maxFile is the largest size of a file that is read, in bytes. A prompt has much less of
@@ -25,14 +25,14 @@ type Source struct {
 
 // Sources returns the sources of WORKLOG.md and MEMORY.md. A file that has not changed is
 // not read again.
-func Sources() []turn.Source {
+func Sources() []engine.Source {
 	kept := &sandbox.Cache[string]{}
-	return []turn.Source{Source{"worklog", "WORKLOG.md", kept}, Source{"memory", "MEMORY.md", kept}}
+	return []engine.Source{Source{"worklog", "WORKLOG.md", kept}, Source{"memory", "MEMORY.md", kept}}
 }
 
 // Layer implements turn.Source. A missing file is an empty layer. For a file that is too
 // long the layer says so, so that the agent can shorten it.
-func (s Source) Layer(_ context.Context, a turn.Agent) (turn.Layer, error) {
+func (s Source) Layer(_ context.Context, a engine.Agent) (engine.Layer, error) {
 	text, err := s.kept.Get(a.Workspace, s.File, func() (sandbox.Made[string], error) {
 		made := sandbox.Made[string]{Paths: []string{s.File}}
 		data, err := sandbox.ReadFile(a.Workspace, s.File, maxFile)
@@ -46,5 +46,5 @@ func (s Source) Layer(_ context.Context, a turn.Agent) (turn.Layer, error) {
 		made.Value, made.Size = string(data), len(data)
 		return made, err
 	})
-	return turn.Layer{Name: s.Name, Text: text}, err
+	return engine.Layer{Name: s.Name, Text: text}, err
 }

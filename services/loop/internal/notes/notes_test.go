@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/anima-run/anima/services/loop/internal/engine"
 	"github.com/anima-run/anima/services/loop/internal/notes"
-	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
 func TestLayer(t *testing.T) {
@@ -26,7 +26,7 @@ func TestLayer(t *testing.T) {
 			}
 		}
 		for _, s := range notes.Sources() {
-			l, err := s.Layer(t.Context(), turn.Agent{Workspace: dir})
+			l, err := s.Layer(t.Context(), engine.Agent{Workspace: dir})
 			want := tt.want
 			if l.Name == "worklog" {
 				want = ""
@@ -36,7 +36,7 @@ func TestLayer(t *testing.T) {
 			}
 		}
 	}
-	if l, err := notes.Sources()[1].Layer(t.Context(), turn.Agent{Workspace: filepath.Join(t.TempDir(), "none")}); err != nil || l.Text != "" {
+	if l, err := notes.Sources()[1].Layer(t.Context(), engine.Agent{Workspace: filepath.Join(t.TempDir(), "none")}); err != nil || l.Text != "" {
 		t.Errorf("of an agent without a folder: %q, %v", l.Text, err)
 	}
 	dir := t.TempDir()
@@ -47,7 +47,7 @@ func TestLayer(t *testing.T) {
 	if err := os.Symlink(outside, filepath.Join(dir, "MEMORY.md")); err != nil {
 		t.Fatal(err)
 	}
-	if l, err := notes.Sources()[1].Layer(t.Context(), turn.Agent{Workspace: dir}); err == nil || l.Text != "" {
+	if l, err := notes.Sources()[1].Layer(t.Context(), engine.Agent{Workspace: dir}); err == nil || l.Text != "" {
 		t.Errorf("a link out of the folder gives %q", l.Text)
 	}
 }

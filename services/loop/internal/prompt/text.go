@@ -8,7 +8,7 @@ import (
 
 	"github.com/anima-run/anima/pkg/api"
 
-	"github.com/anima-run/anima/services/loop/internal/untrusted"
+	"github.com/anima-run/anima/services/loop/internal/sanitize"
 )
 
 // MaxResult is the largest size of one tool result or peer message in a prompt, in bytes
@@ -27,7 +27,7 @@ const (
 // Inert normalises external text and inserts a space into marks that a model may take for
 // the beginning of another message.
 func Inert(s string) string {
-	s = untrusted.Clean(s)
+	s = sanitize.Clean(s)
 	var b strings.Builder
 	for {
 		i := strings.IndexAny(s, markBegins)
@@ -88,7 +88,7 @@ func chars(s string, n int) string {
 // flat returns the beginning of a text on one line, at most n characters.
 func flat(s string, n int) string {
 	s = upTo(s, 8*n) // there is no need to normalise all of it
-	s = strings.Join(strings.Fields(untrusted.Clean(s)), " ")
+	s = strings.Join(strings.Fields(sanitize.Clean(s)), " ")
 	if short := chars(s, n); len(short) < len(s) {
 		return chars(s, n-1) + "…"
 	}

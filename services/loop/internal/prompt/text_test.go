@@ -12,7 +12,7 @@ import (
 
 	"github.com/anima-run/anima/pkg/api"
 
-	"github.com/anima-run/anima/services/loop/internal/untrusted"
+	"github.com/anima-run/anima/services/loop/internal/sanitize"
 )
 
 func last(s string, n int) string { return s[max(0, len(s)-n):] }
@@ -83,7 +83,7 @@ func FuzzOutside(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		got := untrusted.Clean(s)
+		got := sanitize.Clean(s)
 		if !utf8.ValidString(got) || !norm.NFKC.IsNormalString(got) {
 			t.Errorf("%q became %q, which is not normal", s, got)
 		}
@@ -95,7 +95,7 @@ func FuzzOutside(f *testing.F) {
 		if inert := Inert(s); Inert(inert) != inert || anywhere.MatchString(inert) {
 			t.Errorf("%q became %q, which is not inert", s, inert)
 		}
-		if again := untrusted.Clean(got); again != got {
+		if again := sanitize.Clean(got); again != got {
 			t.Errorf("%q became %q and then %q", s, got, again)
 		}
 		for i, line := range strings.Split(PeerMessage(api.InboxMessage{From: "0xAB", Content: s}), "\n") {

@@ -7,9 +7,9 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/anima-run/anima/services/loop/internal/engine"
 	"github.com/anima-run/anima/services/loop/internal/sandbox"
-	"github.com/anima-run/anima/services/loop/internal/turn"
-	"github.com/anima-run/anima/services/loop/internal/untrusted"
+	"github.com/anima-run/anima/services/loop/internal/sanitize"
 )
 
 // shown is a skill with its rendered text.
@@ -22,9 +22,9 @@ type shown struct {
 // active, and "triggered", with those that the input triggers. They are separate so that
 // the first does not change from turn to turn. Files that have not changed are not read
 // again.
-func Sources() []turn.Source {
+func Sources() []engine.Source {
 	kept := &sandbox.Cache[[]shown]{}
-	return []turn.Source{active{kept}, triggered{kept}}
+	return []engine.Source{active{kept}, triggered{kept}}
 }
 
 // sections returns the skills of a workspace, as List does, with their rendered texts.
@@ -54,29 +54,29 @@ func sections(kept *sandbox.Cache[[]shown], workspace string) ([]shown, error) {
 type active struct{ kept *sandbox.Cache[[]shown] }
 
 // Layer implements turn.Source.
-func (s active) Layer(_ context.Context, a turn.Agent) (turn.Layer, error) {
+func (s active) Layer(_ context.Context, a engine.Agent) (engine.Layer, error) {
 	all, err := sections(s.kept, a.Workspace)
 	if err != nil {
-		return turn.Layer{}, err
+		return engine.Layer{}, err
 	}
-	return turn.Layer{Name: "skills", Text: block(all, func(f Found) bool { return f.Active("") }), Budget: budget}, nil
+	return engine.Layer{Name: "skills", Text: block(all, func(f Found) bool { return f.Active("") }), Budget: budget}, nil
 }
 
 type triggered struct{ kept *sandbox.Cache[[]shown] }
 
 // Layer implements turn.Source. Without an input it is empty.
-func (triggered) Layer(context.Context, turn.Agent) (turn.Layer, error) {
-	return turn.Layer{Name: "triggered"}, nil
+func (triggered) Layer(context.Context, engine.Agent) (engine.Layer, error) {
+	return engine.Layer{Name: "triggered"}, nil
 }
 
 // For returns the layer for a run with an input.
-func (s triggered) For(_ context.Context, a turn.Agent, input string) (turn.Layer, error) {
+func (s triggered) For(_ context.Context, a engine.Agent, input string) (engine.Layer, error) {
 	all, err := sections(s.kept, a.Workspace)
 	if err != nil {
-		return turn.Layer{}, err
+		return engine.Layer{}, err
 	}
 	show := func(f Found) bool { return f.Active(input) && !f.Active("") }
-	return turn.Layer{Name: "triggered", Text: block(all, show), Budget: budget}, nil
+	return engine.Layer{Name: "triggered", Text: block(all, show), Budget: budget}, nil
 }
 
 const (
@@ -126,9 +126,9 @@ func block(all []shown, show func(Found) bool) string {
 
 // section renders one skill. All of its text is defused.
 func section(f Found) string {
-	text := untrusted.Instructions(f.Description)
+	text := sanitize.Instructions(f.Description)
 	if f.Instructions != "" {
-		text = strings.TrimSpace(text + "\n\n" + untrusted.Instructions(f.Instructions))
+		text = strings.TrimSpace(text + "\n\n" + sanitize.Instructions(f.Instructions))
 	}
-	return "\n" + untrusted.Quote("skill "+f.Name+", from "+untrusted.Instructions(f.Origin), text) + "\n"
+	return "\n" + sanitize.Quote("skill "+f.Name+", from "+sanitize.Instructions(f.Origin), text) + "\n"
 }

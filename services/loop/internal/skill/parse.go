@@ -14,7 +14,7 @@ import (
 
 	"go.yaml.in/yaml/v4"
 
-	"github.com/anima-run/anima/services/loop/internal/agentmd"
+	"github.com/anima-run/anima/services/loop/internal/agent"
 )
 
 const (
@@ -34,7 +34,7 @@ var (
 // frontmatter the whole file is the instructions, the name is the folder's and
 // AutoActivate is true. Unknown keys are ignored, except a misspelt known key, which is a
 // fault.
-func Parse(src []byte, folder string) (Skill, []agentmd.Fault) {
+func Parse(src []byte, folder string) (Skill, []agent.Fault) {
 	p := parser{skill: Skill{Name: folder, AutoActivate: true}}
 	switch {
 	case len(src) > MaxFile:
@@ -49,7 +49,7 @@ func Parse(src []byte, folder string) (Skill, []agentmd.Fault) {
 		p.file(string(src), folder)
 	}
 	if len(p.faults) > 0 {
-		slices.SortStableFunc(p.faults, func(a, b agentmd.Fault) int { return cmp.Compare(a.Line, b.Line) })
+		slices.SortStableFunc(p.faults, func(a, b agent.Fault) int { return cmp.Compare(a.Line, b.Line) })
 		return Skill{}, p.faults[:min(len(p.faults), maxFaults)]
 	}
 	return p.skill, nil
@@ -57,11 +57,11 @@ func Parse(src []byte, folder string) (Skill, []agentmd.Fault) {
 
 type parser struct {
 	skill  Skill
-	faults []agentmd.Fault
+	faults []agent.Fault
 }
 
 func (p *parser) fault(line int, format string, args ...any) {
-	p.faults = append(p.faults, agentmd.Fault{Line: max(line, 1), Message: fmt.Sprintf(format, args...)})
+	p.faults = append(p.faults, agent.Fault{Line: max(line, 1), Message: fmt.Sprintf(format, args...)})
 }
 
 func (p *parser) file(text, folder string) {

@@ -18,10 +18,10 @@ import (
 
 	"github.com/anima-run/anima/pkg/api"
 
-	"github.com/anima-run/anima/services/loop/internal/agentmd"
-	"github.com/anima-run/anima/services/loop/internal/outbound"
+	"github.com/anima-run/anima/services/loop/internal/agent"
+	"github.com/anima-run/anima/services/loop/internal/engine"
+	"github.com/anima-run/anima/services/loop/internal/safehttp"
 	"github.com/anima-run/anima/services/loop/internal/sandbox"
-	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
 const full = `---
@@ -164,11 +164,11 @@ func put(t *testing.T, workspace, name, text string) {
 func layer(t *testing.T, workspace, input string) string {
 	t.Helper()
 	sources := Sources()
-	always, err := sources[0].Layer(t.Context(), turn.Agent{Workspace: workspace})
+	always, err := sources[0].Layer(t.Context(), engine.Agent{Workspace: workspace})
 	if err != nil {
 		t.Fatal(err)
 	}
-	asked, err := sources[1].(triggered).For(t.Context(), turn.Agent{Workspace: workspace}, input)
+	asked, err := sources[1].(triggered).For(t.Context(), engine.Agent{Workspace: workspace}, input)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -254,14 +254,14 @@ func TestLayerIsBounded(t *testing.T) {
 // world is an agent's workspace with the tools of skills.
 type world struct {
 	t     *testing.T
-	agent turn.Agent
-	tools map[string]turn.Tool
+	agent engine.Agent
+	tools map[string]engine.Tool
 }
 
 func newWorld(t *testing.T, cfg Config) *world {
 	t.Helper()
 	cfg.AllowUnsandboxed = true
-	w := &world{t: t, agent: turn.Agent{ID: "ada", Workspace: t.TempDir(), Network: true}, tools: map[string]turn.Tool{}}
+	w := &world{t: t, agent: engine.Agent{ID: "ada", Workspace: t.TempDir(), Network: true}, tools: map[string]engine.Tool{}}
 	for _, tool := range Tools(cfg) {
 		w.tools[tool.Name] = tool
 	}
@@ -278,7 +278,7 @@ func (w *world) call(tool string, args map[string]any) (string, string) {
 	if err := w.tools[tool].Check(raw); err != nil {
 		return "", "check: " + err.Error()
 	}
-	out, err := w.tools[tool].Run(w.t.Context(), turn.Call{Agent: w.agent, Args: raw})
+	out, err := w.tools[tool].Run(w.t.Context(), engine.Call{Agent: w.agent, Args: raw})
 	if err != nil {
 		return out.Text, err.Error()
 	}
@@ -341,7 +341,7 @@ func TestToolsRefuse(t *testing.T) {
 	w.want("install_skill", m{"source": "url", "name": "x", "url": "https://127.0.0.1/x"}, "", "not on the public internet")
 	w.agent.Network = false
 	for _, source := range []string{"url", "git"} {
-		_, err := w.tools["install_skill"].Run(t.Context(), turn.Call{Agent: w.agent, Args: fmt.Appendf(nil, `{"source":%q,"name":"x","url":"https://e.com/x"}`, source)})
+		_, err := w.tools["install_skill"].Run(t.Context(), engine.Call{Agent: w.agent, Args: fmt.Appendf(nil, `{"source":%q,"name":"x","url":"https://e.com/x"}`, source)})
 		if api.CodeOf(err) != api.Denied {
 			t.Errorf("%s without network: error %v, want denied", source, err)
 		}
@@ -365,7 +365,7 @@ func TestInstallFromAnAddress(t *testing.T) {
 	defer server.Close()
 	roots := x509.NewCertPool()
 	roots.AddCert(server.Certificate())
-	w := newWorld(t, Config{Outbound: outbound.Options{AllowPrivate: true, Roots: roots}})
+	w := newWorld(t, Config{Outbound: safehttp.Options{AllowPrivate: true, Roots: roots}})
 	install := func(path string) m { return m{"source": "url", "name": "good", "url": server.URL + path} }
 	w.want("install_skill", install("/none"), "", "the server answered 404")
 	w.want("install_skill", install("/bad.md"), "", "line 2: the frontmatter is not YAML")
@@ -405,8 +405,8 @@ func TestClone(t *testing.T) {
 	} {
 		ws := t.TempDir()
 		address := repository(t, ws, files)
-		_, err := installed(turn.Call{Agent: turn.Agent{Workspace: ws}}, "clone", "git x", func(into string) error {
-			return Config{AllowUnsandboxed: true}.clone(t.Context(), turn.Agent{ID: "ada", Workspace: ws, Network: true}, address, "file", "clone", into)
+		_, err := installed(engine.Call{Agent: engine.Agent{Workspace: ws}}, "clone", "git x", func(into string) error {
+			return Config{AllowUnsandboxed: true}.clone(t.Context(), engine.Agent{ID: "ada", Workspace: ws, Network: true}, address, "file", "clone", into)
 		})
 		if err != nil {
 			t.Errorf("%s: %v", where, err)
@@ -427,15 +427,15 @@ func TestCloneRefuses(t *testing.T) {
 	ws := t.TempDir()
 	cfg := Config{AllowUnsandboxed: true}
 	address := repository(t, ws, map[string]string{"README.md": "no skill"})
-	if err := cfg.clone(t.Context(), turn.Agent{ID: "ada", Workspace: ws, Network: true}, address, "file", "x", ".tmp/a/x"); err == nil || !strings.Contains(err.Error(), "has no SKILL.md") {
+	if err := cfg.clone(t.Context(), engine.Agent{ID: "ada", Workspace: ws, Network: true}, address, "file", "x", ".tmp/a/x"); err == nil || !strings.Contains(err.Error(), "has no SKILL.md") {
 		t.Errorf("a repository without a skill: %v", err)
 	}
-	if err := cfg.clone(t.Context(), turn.Agent{ID: "ada", Workspace: ws, Network: true}, address, "https", "x", ".tmp/b/x"); err == nil || !strings.Contains(err.Error(), "not allowed") {
+	if err := cfg.clone(t.Context(), engine.Agent{ID: "ada", Workspace: ws, Network: true}, address, "https", "x", ".tmp/b/x"); err == nil || !strings.Contains(err.Error(), "not allowed") {
 		t.Errorf("another protocol: %v, want git to refuse it", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := cfg.clone(ctx, turn.Agent{ID: "ada", Workspace: ws, Network: true}, address, "file", "x", ".tmp/c/x"); err == nil {
+	if err := cfg.clone(ctx, engine.Agent{ID: "ada", Workspace: ws, Network: true}, address, "file", "x", ".tmp/c/x"); err == nil {
 		t.Error("it went on after the context ended")
 	}
 }
@@ -448,7 +448,7 @@ func TestFaultsAreListed(t *testing.T) {
 	if err != nil || len(all) != 1 {
 		t.Fatalf("%v, %v", all, err)
 	}
-	want := []agentmd.Fault{
+	want := []agent.Fault{
 		{Line: 2, Message: "name must be text; put it in quotes"},
 		{Line: 3, Message: "auto-activate must be true or false"},
 		{Line: 5, Message: "the skill says nothing; write instructions in Markdown"},

@@ -15,12 +15,12 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/api/catalog"
 
-	"github.com/anima-run/anima/services/loop/internal/agentmd"
+	"github.com/anima-run/anima/services/loop/internal/agent"
 	"github.com/anima-run/anima/services/loop/internal/egress"
-	"github.com/anima-run/anima/services/loop/internal/outbound"
+	"github.com/anima-run/anima/services/loop/internal/engine"
+	"github.com/anima-run/anima/services/loop/internal/safehttp"
 	"github.com/anima-run/anima/services/loop/internal/sandbox"
-	"github.com/anima-run/anima/services/loop/internal/turn"
-	"github.com/anima-run/anima/services/loop/internal/untrusted"
+	"github.com/anima-run/anima/services/loop/internal/sanitize"
 )
 
 // Time limits of an installation (docs/reference/loop.md, Skills).
@@ -33,7 +33,7 @@ const (
 type Config struct {
 	AllowUnsandboxed bool             // the operator accepts git without Landlock
 	Egress           *egress.Proxy    // proxy for git; nil: git has no network
-	Outbound         outbound.Options // for skills from a URL
+	Outbound         safehttp.Options // for skills from a URL
 	Quota            sandbox.Quota    // of each agent's folder
 	Room             func() error     // returns an error while the disk has only its reserve left; nil: no check
 }
@@ -41,15 +41,15 @@ type Config struct {
 // Tools returns install_skill, list_skills, create_skill and remove_skill. They write
 // only the agent's workspace, and replace whole files or folders. After a crash a skill
 // is unchanged, or it is missing until the call is repeated.
-func Tools(cfg Config) []turn.Tool {
+func Tools(cfg Config) []engine.Tool {
 	named := func(a catalog.Args) error { return checkName(a.String("name")) }
-	install := turn.Builtin("install_skill", checkInstall, cfg.install)
+	install := engine.Builtin("install_skill", checkInstall, cfg.install)
 	install.Timeout = cloneTimeout + 10*time.Second // after the tool's own limits, whose errors have more detail
-	return []turn.Tool{
+	return []engine.Tool{
 		install,
-		turn.Builtin("list_skills", nil, list),
-		turn.Builtin("create_skill", named, func(_ context.Context, c turn.Call, a catalog.Args) (turn.Output, error) { return create(c, a) }),
-		turn.Builtin("remove_skill", named, remove),
+		engine.Builtin("list_skills", nil, list),
+		engine.Builtin("create_skill", named, func(_ context.Context, c engine.Call, a catalog.Args) (engine.Output, error) { return create(c, a) }),
+		engine.Builtin("remove_skill", named, remove),
 	}
 }
 
@@ -66,20 +66,20 @@ func checkInstall(a catalog.Args) error {
 	return nil
 }
 
-func (cfg Config) install(ctx context.Context, c turn.Call, a catalog.Args) (turn.Output, error) {
+func (cfg Config) install(ctx context.Context, c engine.Call, a catalog.Args) (engine.Output, error) {
 	source, name := a.String("source"), a.String("name")
 	if source == "self" {
 		return create(c, a)
 	}
 	if !c.Agent.Network {
-		return turn.Output{}, &api.Error{
+		return engine.Output{}, &api.Error{
 			Code: api.Denied, Message: "this agent's sandbox has no network, so nothing can be fetched",
 			Next: "write the skill with create_skill, or ask the creator for sandbox.network in AGENT.md",
 		}
 	}
 	u, err := cfg.Outbound.Parse(a.String("url"))
 	if err != nil {
-		return turn.Output{}, fmt.Errorf("url: %w", err)
+		return engine.Output{}, fmt.Errorf("url: %w", err)
 	}
 	origin := source + " " + u.Scheme + "://" + u.Host + u.Path // without the query, which may contain a secret
 	if source == "git" {
@@ -91,16 +91,16 @@ func (cfg Config) install(ctx context.Context, c turn.Call, a catalog.Args) (tur
 	defer cancel()
 	src, err := cfg.fetch(ctx, u.String())
 	if err != nil {
-		return turn.Output{}, err
+		return engine.Output{}, err
 	}
 	return installed(c, name, origin, func(into string) error { return sandbox.WriteFile(c.Agent.Workspace, path.Join(into, file), src) })
 }
 
 // create installs a skill that the agent has written.
-func create(c turn.Call, a catalog.Args) (turn.Output, error) {
+func create(c engine.Call, a catalog.Args) (engine.Output, error) {
 	src, err := render(a.String("name"), a.String("description"), a.String("instructions"))
 	if err != nil {
-		return turn.Output{}, err
+		return engine.Output{}, err
 	}
 	return installed(c, a.String("name"), "the agent itself", func(into string) error {
 		return sandbox.WriteFile(c.Agent.Workspace, path.Join(into, file), src)
@@ -109,47 +109,47 @@ func create(c turn.Call, a catalog.Args) (turn.Output, error) {
 
 // installed makes a skill's folder at a temporary place with fill, and moves it to its
 // place if the skill has no faults.
-func installed(c turn.Call, name, origin string, fill func(into string) error) (turn.Output, error) {
+func installed(c engine.Call, name, origin string, fill func(into string) error) (engine.Output, error) {
 	workspace := c.Agent.Workspace
 	parent := path.Join(".tmp", "skill-"+rand.Text()) // .tmp is the TMPDIR of the sandbox
 	defer func() { _ = sandbox.RemoveAll(workspace, parent) }()
 	into := path.Join(parent, name)
 	if err := fill(into); err != nil {
-		return turn.Output{}, err
+		return engine.Output{}, err
 	}
 	src, err := sandbox.ReadFile(workspace, path.Join(into, file), MaxFile)
 	if err != nil {
-		return turn.Output{}, err
+		return engine.Output{}, err
 	}
 	s, faults := Parse(src, name)
 	if len(faults) > 0 {
-		return turn.Output{}, fmt.Errorf("the skill is not installed, its %s has faults:\n%s", file, lines(faults))
+		return engine.Output{}, fmt.Errorf("the skill is not installed, its %s has faults:\n%s", file, lines(faults))
 	}
 	st, err := json.Marshal(state{Origin: origin})
 	if err != nil {
-		return turn.Output{}, err
+		return engine.Output{}, err
 	}
 	if err := sandbox.WriteFile(workspace, path.Join(into, stateFile), st); err != nil {
-		return turn.Output{}, err
+		return engine.Output{}, err
 	}
 	if err := sandbox.Replace(workspace, into, path.Join(folder, name)); err != nil {
-		return turn.Output{}, err
+		return engine.Output{}, err
 	}
 	f := Found{Skill: s, Missing: missing(workspace, s)}
-	return turn.Output{Text: fmt.Sprintf("installed the skill %s: %s", name, untrusted.Instructions(f.Status()))}, nil
+	return engine.Output{Text: fmt.Sprintf("installed the skill %s: %s", name, sanitize.Instructions(f.Status()))}, nil
 }
 
 // fetch downloads a SKILL.md.
 func (cfg Config) fetch(ctx context.Context, address string) (_ []byte, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 	if err != nil {
-		return nil, outbound.Explain(err)
+		return nil, safehttp.Explain(err)
 	}
 	client := cfg.Outbound.Client()
 	defer client.CloseIdleConnections()
 	res, err := client.Do(req)
 	if err != nil {
-		return nil, fmt.Errorf("the skill cannot be fetched: %w", outbound.Explain(err))
+		return nil, fmt.Errorf("the skill cannot be fetched: %w", safehttp.Explain(err))
 	}
 	defer func() { _ = res.Body.Close() }() // the body is only read
 	if res.StatusCode != http.StatusOK {
@@ -167,7 +167,7 @@ func (cfg Config) fetch(ctx context.Context, address string) (_ []byte, err erro
 
 // clone clones a repository in the sandbox and moves the skill's folder to into: the
 // repository itself, or skills/<name> or <name> in it.
-func (cfg Config) clone(ctx context.Context, agent turn.Agent, address, protocol, name, into string) error {
+func (cfg Config) clone(ctx context.Context, agent engine.Agent, address, protocol, name, into string) error {
 	workspace := agent.Workspace
 	proxy, revoke := cfg.Egress.Grant(agent.ID, agent.Network)
 	defer revoke()
@@ -188,7 +188,7 @@ func (cfg Config) clone(ctx context.Context, agent turn.Agent, address, protocol
 	case res.TimedOut:
 		return fmt.Errorf("the repository took longer than %s: %w", cloneTimeout, context.DeadlineExceeded)
 	case res.ExitCode != 0:
-		return fmt.Errorf("git cannot fetch the repository: %s", untrusted.Text(cut(strings.TrimSpace(res.Stderr), 500)))
+		return fmt.Errorf("git cannot fetch the repository: %s", sanitize.Text(cut(strings.TrimSpace(res.Stderr), 500)))
 	}
 	if err := sandbox.RemoveAll(workspace, path.Join(at, ".git")); err != nil {
 		return err
@@ -204,13 +204,13 @@ func (cfg Config) clone(ctx context.Context, agent turn.Agent, address, protocol
 // quoted returns a word quoted for a shell command.
 func quoted(word string) string { return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'" }
 
-func list(_ context.Context, c turn.Call, _ catalog.Args) (turn.Output, error) {
+func list(_ context.Context, c engine.Call, _ catalog.Args) (engine.Output, error) {
 	all, err := List(c.Agent.Workspace)
 	if err != nil {
-		return turn.Output{}, err
+		return engine.Output{}, err
 	}
 	if len(all) == 0 {
-		return turn.Output{Text: "you have no skills"}, nil
+		return engine.Output{Text: "you have no skills"}, nil
 	}
 	var b strings.Builder
 	for _, f := range all {
@@ -223,36 +223,36 @@ func list(_ context.Context, c turn.Call, _ catalog.Args) (turn.Output, error) {
 		}
 		b.WriteString("\n")
 	}
-	return turn.Output{Text: strings.TrimSpace(untrusted.Instructions(b.String()))}, nil
+	return engine.Output{Text: strings.TrimSpace(sanitize.Instructions(b.String()))}, nil
 }
 
 // remove disables a skill, or deletes its folder.
-func remove(_ context.Context, c turn.Call, a catalog.Args) (turn.Output, error) {
+func remove(_ context.Context, c engine.Call, a catalog.Args) (engine.Output, error) {
 	name, workspace := a.String("name"), c.Agent.Workspace
 	at := path.Join(folder, name)
 	if a.Bool("delete_files", false) {
 		if err := sandbox.RemoveAll(workspace, at); err != nil {
-			return turn.Output{}, err
+			return engine.Output{}, err
 		}
-		return turn.Output{Text: "removed the skill " + name}, nil
+		return engine.Output{Text: "removed the skill " + name}, nil
 	}
 	f := read(workspace, name, &sandbox.Made[struct{}]{})
 	if len(f.Faults) > 0 {
 		if _, _, err := sandbox.ReadDir(workspace, at, 1); err != nil {
-			return turn.Output{}, fmt.Errorf("there is no skill %s; list_skills shows yours", name)
+			return engine.Output{}, fmt.Errorf("there is no skill %s; list_skills shows yours", name)
 		}
 	}
 	st, err := json.Marshal(state{Origin: f.Origin, Disabled: true})
 	if err != nil {
-		return turn.Output{}, err
+		return engine.Output{}, err
 	}
 	if err := sandbox.WriteFile(workspace, path.Join(at, stateFile), st); err != nil {
-		return turn.Output{}, err
+		return engine.Output{}, err
 	}
-	return turn.Output{Text: fmt.Sprintf("switched the skill %s off; its files are kept in %s, and delete_files removes them", name, at)}, nil
+	return engine.Output{Text: fmt.Sprintf("switched the skill %s off; its files are kept in %s, and delete_files removes them", name, at)}, nil
 }
 
-func lines(faults []agentmd.Fault) string {
+func lines(faults []agent.Fault) string {
 	all := make([]string, len(faults))
 	for i, f := range faults {
 		all[i] = f.String()

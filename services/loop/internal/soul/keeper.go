@@ -10,8 +10,8 @@ import (
 
 	"github.com/anima-run/anima/pkg/api"
 
+	"github.com/anima-run/anima/services/loop/internal/engine"
 	"github.com/anima-run/anima/services/loop/internal/sandbox"
-	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
 // File is the name of the soul's file in an agent's folder. Edited is the name under
@@ -66,8 +66,8 @@ type Keeper struct {
 // Layer implements [turn.Source]. If the file cannot be written, as on a full disk, it
 // still returns the soul. It reads neither the row nor the file again while the row's
 // hash in the agent's revisions and the file are unchanged.
-func (k *Keeper) Layer(ctx context.Context, a turn.Agent) (turn.Layer, error) {
-	l := turn.Layer{Name: "soul", Budget: layerBudget}
+func (k *Keeper) Layer(ctx context.Context, a engine.Agent) (engine.Layer, error) {
+	l := engine.Layer{Name: "soul", Budget: layerBudget}
 	var err error
 	l.Text, err = k.layers.Get(a.Workspace, a.Revisions.Soul, func() (sandbox.Made[string], error) {
 		s, hash, err := k.current(ctx, a)
@@ -81,7 +81,7 @@ func (k *Keeper) Layer(ctx context.Context, a turn.Agent) (turn.Layer, error) {
 		return made, nil
 	})
 	if err != nil {
-		return turn.Layer{}, err
+		return engine.Layer{}, err
 	}
 	return l, nil
 }
@@ -90,13 +90,13 @@ func (k *Keeper) Layer(ctx context.Context, a turn.Agent) (turn.Layer, error) {
 // valid one, or from the agent's genesis prompt. After that the row is the soul, and the
 // file is written again if it differs. If that fails, Soul returns the soul and the
 // error.
-func (k *Keeper) Soul(ctx context.Context, a turn.Agent) (Soul, error) {
+func (k *Keeper) Soul(ctx context.Context, a engine.Agent) (Soul, error) {
 	s, _, err := k.current(ctx, a)
 	return s, err
 }
 
 // current is Soul, and returns the hash of the version, "" for a first one.
-func (k *Keeper) current(ctx context.Context, a turn.Agent) (Soul, string, error) {
+func (k *Keeper) current(ctx context.Context, a engine.Agent) (Soul, string, error) {
 	all, err := k.Store.Souls(ctx, a.ID, 1)
 	if err != nil {
 		return Soul{}, "", err
@@ -109,7 +109,7 @@ func (k *Keeper) current(ctx context.Context, a turn.Agent) (Soul, string, error
 }
 
 // birth makes the first version.
-func (k *Keeper) birth(ctx context.Context, a turn.Agent) (Soul, error) {
+func (k *Keeper) birth(ctx context.Context, a engine.Agent) (Soul, error) {
 	at := k.Now().UnixMicro()
 	s, source, reason := Soul{}, "genesis", "born"
 	if file, err := read(a); err == nil {
@@ -138,7 +138,7 @@ func (k *Keeper) birth(ctx context.Context, a turn.Agent) (Soul, error) {
 //
 // After a crash between the row and the file the file is older until the soul is read; a
 // crash before the row changes nothing.
-func (k *Keeper) Change(ctx context.Context, a turn.Agent, v Version, edit func(*Soul)) (Soul, error) {
+func (k *Keeper) Change(ctx context.Context, a engine.Agent, v Version, edit func(*Soul)) (Soul, error) {
 	for try := 0; ; try++ {
 		s, err := k.Soul(ctx, a)
 		if err != nil {
@@ -165,7 +165,7 @@ func (k *Keeper) Change(ctx context.Context, a turn.Agent, v Version, edit func(
 }
 
 // add stores s as the version after a number.
-func (k *Keeper) add(ctx context.Context, a turn.Agent, s Soul, v Version, after int64) (Version, error) {
+func (k *Keeper) add(ctx context.Context, a engine.Agent, s Soul, v Version, after int64) (Version, error) {
 	s.Version, s.UpdatedAt, s.GenesisAlignment = after+1, stamp(v.At), Alignment(s.CorePurpose, a.Genesis)
 	s = s.normal()
 	v.Number, v.Content = s.Version, s.String()
@@ -175,7 +175,7 @@ func (k *Keeper) add(ctx context.Context, a turn.Agent, s Soul, v Version, after
 
 // mend writes the file of a version if it differs. A file that is none of the latest 1000
 // versions is kept as [Edited].
-func (k *Keeper) mend(ctx context.Context, a turn.Agent, v Version) error {
+func (k *Keeper) mend(ctx context.Context, a engine.Agent, v Version) error {
 	file, err := read(a)
 	if err == nil && hash(file) == v.Hash {
 		return nil
@@ -202,7 +202,7 @@ func (k *Keeper) mend(ctx context.Context, a turn.Agent, v Version) error {
 }
 
 // read returns the content of the file.
-func read(a turn.Agent) (string, error) {
+func read(a engine.Agent) (string, error) {
 	b, err := sandbox.ReadFile(a.Workspace, File, 256<<10)
 	return string(b), err
 }

@@ -10,7 +10,7 @@ import (
 
 	"github.com/anima-run/anima/pkg/api/catalog"
 
-	"github.com/anima-run/anima/services/loop/internal/turn"
+	"github.com/anima-run/anima/services/loop/internal/engine"
 )
 
 // minAlignment is the alignment below which a reflection suggests to return to the
@@ -18,12 +18,12 @@ import (
 const minAlignment = 0.5
 
 // Tools returns the four tools of the soul (docs/reference/memory.md, Tools).
-func Tools(k *Keeper) []turn.Tool {
-	return []turn.Tool{updateSoul(k), reflectOnSoul(k), viewSoul(k), viewSoulHistory(k)}
+func Tools(k *Keeper) []engine.Tool {
+	return []engine.Tool{updateSoul(k), reflectOnSoul(k), viewSoul(k), viewSoulHistory(k)}
 }
 
-func updateSoul(k *Keeper) turn.Tool {
-	return turn.Builtin("update_soul", nil, func(ctx context.Context, c turn.Call, a catalog.Args) (turn.Output, error) {
+func updateSoul(k *Keeper) engine.Tool {
+	return engine.Builtin("update_soul", nil, func(ctx context.Context, c engine.Call, a catalog.Args) (engine.Output, error) {
 		content := a.String("content")
 		v := Version{ID: c.Key, Source: "agent", Reason: a.String("reason"), At: c.At}
 		s, err := k.Change(ctx, c.Agent, v, func(s *Soul) {
@@ -43,29 +43,29 @@ func updateSoul(k *Keeper) turn.Tool {
 			}
 		})
 		if err != nil {
-			return turn.Output{}, err
+			return engine.Output{}, err
 		}
-		return turn.Output{Text: fmt.Sprintf("your soul is at version %d; its purpose is %.0f %% aligned with your genesis", s.Version, s.GenesisAlignment*100)}, nil
+		return engine.Output{Text: fmt.Sprintf("your soul is at version %d; its purpose is %.0f %% aligned with your genesis", s.Version, s.GenesisAlignment*100)}, nil
 	})
 }
 
-func reflectOnSoul(k *Keeper) turn.Tool {
-	return turn.Builtin("reflect_on_soul", nil, func(ctx context.Context, c turn.Call, _ catalog.Args) (turn.Output, error) {
+func reflectOnSoul(k *Keeper) engine.Tool {
+	return engine.Builtin("reflect_on_soul", nil, func(ctx context.Context, c engine.Call, _ catalog.Args) (engine.Output, error) {
 		s, err := k.Reflect(ctx, c.Agent, c.Key, c.At)
 		if err != nil {
-			return turn.Output{}, err
+			return engine.Output{}, err
 		}
 		text := fmt.Sprintf("reflected; your soul is at version %d, alignment with your genesis %.4f", s.Version, s.GenesisAlignment)
 		for _, w := range Suggestions(s) {
 			text += "\n- " + w
 		}
-		return turn.Output{Text: text}, nil
+		return engine.Output{Text: text}, nil
 	})
 }
 
 // Reflect updates the sections that are derived from the agent's activity. It stores a
 // version only if they change.
-func (k *Keeper) Reflect(ctx context.Context, a turn.Agent, id string, at int64) (Soul, error) {
+func (k *Keeper) Reflect(ctx context.Context, a engine.Agent, id string, at int64) (Soul, error) {
 	d, err := k.Store.Deeds(ctx, a.ID)
 	if err != nil {
 		return Soul{}, err
@@ -108,21 +108,21 @@ func Suggestions(s Soul) []string {
 	return out
 }
 
-func viewSoul(k *Keeper) turn.Tool {
-	return turn.Builtin("view_soul", nil, func(ctx context.Context, c turn.Call, _ catalog.Args) (turn.Output, error) {
+func viewSoul(k *Keeper) engine.Tool {
+	return engine.Builtin("view_soul", nil, func(ctx context.Context, c engine.Call, _ catalog.Args) (engine.Output, error) {
 		s, err := k.Soul(ctx, c.Agent)
 		if err != nil && s.Version == 0 {
-			return turn.Output{}, err
+			return engine.Output{}, err
 		}
-		return turn.Output{Text: s.String()}, nil
+		return engine.Output{Text: s.String()}, nil
 	})
 }
 
-func viewSoulHistory(k *Keeper) turn.Tool {
-	return turn.Builtin("view_soul_history", nil, func(ctx context.Context, c turn.Call, a catalog.Args) (turn.Output, error) {
+func viewSoulHistory(k *Keeper) engine.Tool {
+	return engine.Builtin("view_soul_history", nil, func(ctx context.Context, c engine.Call, a catalog.Args) (engine.Output, error) {
 		all, err := k.Store.Souls(ctx, c.Agent.ID, int(a.Int("limit", 10)))
 		if err != nil {
-			return turn.Output{}, err
+			return engine.Output{}, err
 		}
 		var b strings.Builder
 		for _, v := range all {
@@ -131,6 +131,6 @@ func viewSoulHistory(k *Keeper) turn.Tool {
 		if len(all) == 0 {
 			b.WriteString("your soul has no versions yet")
 		}
-		return turn.Output{Text: strings.TrimSuffix(b.String(), "\n")}, nil
+		return engine.Output{Text: strings.TrimSuffix(b.String(), "\n")}, nil
 	})
 }

@@ -12,13 +12,13 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/sqldb"
 
+	"github.com/anima-run/anima/services/loop/internal/engine"
 	"github.com/anima-run/anima/services/loop/internal/prompt"
-	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
 // Conversation implements turn.ContextStore.
-func (s *Store) Conversation(ctx context.Context, session, id string, n int) (turn.Conversation, error) {
-	c := turn.Conversation{Last: turn.Compaction{Session: session}}
+func (s *Store) Conversation(ctx context.Context, session, id string, n int) (engine.Conversation, error) {
+	c := engine.Conversation{Last: engine.Compaction{Session: session}}
 	last, err := compactionRow(session)(s.db.QueryRowContext(ctx, compactionColumns+` where c.session = $1 order by c.through desc limit 1`, session))
 	switch {
 	case err == nil:
@@ -31,7 +31,7 @@ func (s *Store) Conversation(ctx context.Context, session, id string, n int) (tu
 		return c, err
 	}
 	if reset > c.Last.Through { // the session was reset: no summary covers turns before it
-		c.Last = turn.Compaction{Session: session, Through: reset}
+		c.Last = engine.Compaction{Session: session, Through: reset}
 	}
 	if c.Last.Turn == id {
 		if err := s.db.QueryRowContext(ctx, `select coalesce(sum(cost), 0) from compactions where session = $1 and turn_id = $2`, session, id).
@@ -49,9 +49,9 @@ func (s *Store) Conversation(ctx context.Context, session, id string, n int) (tu
 
 // reported returns the models and token counts of a session's latest 20 turns before a
 // position, oldest first.
-func (s *Store) reported(ctx context.Context, session string, before int64) ([]turn.Reported, error) {
-	all, err := sqldb.All(ctx, s.db, func(r sqldb.Scanner) (turn.Reported, error) {
-		var v turn.Reported
+func (s *Store) reported(ctx context.Context, session string, before int64) ([]engine.Reported, error) {
+	all, err := sqldb.All(ctx, s.db, func(r sqldb.Scanner) (engine.Reported, error) {
+		var v engine.Reported
 		return v, r.Scan(&v.Model, &v.Counted, &v.Reported)
 	}, `select t.model, coalesce(p.counted, t.counted), t.input_tokens from turns t left join prompts p on p.turn_id = t.id
 		where t.session = $1 and t.input_tokens > 0 and t.position < $2 and (t.reference <> '' or p.turn_id is not null)
@@ -63,17 +63,17 @@ func (s *Store) reported(ctx context.Context, session string, before int64) ([]t
 const compactionColumns = `select c.through, b.text, c.turn_id, c.stage, c.cost, c.tokens_before, c.tokens_after, c.created_at
 	from compactions c join blobs b on b.hash = c.summary`
 
-func compactionRow(session string) func(sqldb.Scanner) (turn.Compaction, error) {
-	return func(r sqldb.Scanner) (turn.Compaction, error) {
-		c := turn.Compaction{Session: session}
+func compactionRow(session string) func(sqldb.Scanner) (engine.Compaction, error) {
+	return func(r sqldb.Scanner) (engine.Compaction, error) {
+		c := engine.Compaction{Session: session}
 		return c, r.Scan(&c.Through, &c.Summary, &c.Turn, &c.Stage, &c.Cost, &c.Before, &c.After, &c.At)
 	}
 }
 
 // Recorded implements turn.ContextStore. The rows that it reads do not change any more,
 // so it needs no transaction.
-func (s *Store) Recorded(ctx context.Context, id string) (turn.Recording, error) {
-	var rec turn.Recording
+func (s *Store) Recorded(ctx context.Context, id string) (engine.Recording, error) {
+	var rec engine.Recording
 	t, err := turnRow(s.db.QueryRowContext(ctx, turnColumns+` where id = $1`, id))
 	if err != nil {
 		return rec, err
@@ -95,7 +95,7 @@ func (s *Store) Recorded(ctx context.Context, id string) (turn.Recording, error)
 	if err != nil {
 		return rec, err
 	}
-	var end turn.End
+	var end engine.End
 	for _, part := range []struct {
 		text sqldb.Null[string]
 		into any
@@ -136,8 +136,8 @@ func (s *Store) authority(ctx context.Context, run string, number int) (api.Prin
 
 // conversationBefore returns a session as it was before the completion of the turn at a
 // position, with the summary that ends at through.
-func (s *Store) conversationBefore(ctx context.Context, session string, position, through int64, n int) (turn.Conversation, error) {
-	c := turn.Conversation{Last: turn.Compaction{Session: session}}
+func (s *Store) conversationBefore(ctx context.Context, session string, position, through int64, n int) (engine.Conversation, error) {
+	c := engine.Conversation{Last: engine.Compaction{Session: session}}
 	last, err := compactionRow(session)(s.db.QueryRowContext(ctx, compactionColumns+` where c.session = $1 and c.through = $2`, session, through))
 	switch {
 	case err == nil:
@@ -166,10 +166,10 @@ func (s *Store) positioned(ctx context.Context, where string, args ...any) ([]pr
 }
 
 // Compact implements turn.ContextStore.
-func (s *Store) Compact(ctx context.Context, c turn.Compaction) error {
+func (s *Store) Compact(ctx context.Context, c engine.Compaction) error {
 	return sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
 		summary := text(c.Summary)
-		h := turn.Hash(summary)
+		h := engine.Hash(summary)
 		if err := keep(ctx, tx, map[string]string{h: summary}); err != nil {
 			return err
 		}
@@ -207,8 +207,8 @@ func (s *Store) Text(ctx context.Context, hash string) (string, error) {
 }
 
 // Prompt implements turn.ContextStore.
-func (s *Store) Prompt(ctx context.Context, id string) (turn.Reference, []prompt.Turn, error) {
-	var r turn.Reference
+func (s *Store) Prompt(ctx context.Context, id string) (engine.Reference, []prompt.Turn, error) {
+	var r engine.Reference
 	var reference, session string
 	err := s.db.QueryRowContext(ctx, `select coalesce(p.reference, t.reference), t.session from turns t left join prompts p on p.turn_id = t.id
 		where t.id = $1 and (t.reference <> '' or p.turn_id is not null)`, id).

@@ -14,11 +14,11 @@ import (
 	"github.com/anima-run/anima/pkg/sqldb"
 	"github.com/anima-run/anima/pkg/sqldb/sqldbtest"
 
+	"github.com/anima-run/anima/services/loop/internal/engine"
+	"github.com/anima-run/anima/services/loop/internal/engine/enginetest"
 	"github.com/anima-run/anima/services/loop/internal/prompt"
 	"github.com/anima-run/anima/services/loop/internal/sqlstore"
 	"github.com/anima-run/anima/services/loop/internal/token"
-	"github.com/anima-run/anima/services/loop/internal/turn"
-	"github.com/anima-run/anima/services/loop/internal/turn/turntest"
 )
 
 var soakCalls = flag.Int("calls", 60, "model calls of TestSoak")
@@ -28,7 +28,7 @@ func TestContextStore(t *testing.T) {
 	for _, engine := range []sqldb.Engine{sqldb.SQLite, sqldb.Postgres} {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
-			turntest.RunContext(t, func(t *testing.T) turntest.Stores {
+			enginetest.RunContext(t, func(t *testing.T) enginetest.Stores {
 				if engine == sqldb.SQLite {
 					return stored(t, sqldbtest.SQLite(t, sqlstore.Migrations()))
 				}
@@ -46,11 +46,11 @@ func TestContextStore(t *testing.T) {
 // the turn that flushed.
 func TestFlushIsSilent(t *testing.T) {
 	each(t, func(t *testing.T, _ *sqldb.DB, s *sqlstore.Store) {
-		cmd := turntest.Command("ada", "r1")
-		flush := turntest.Record(cmd, 1)
+		cmd := enginetest.Command("ada", "r1")
+		flush := enginetest.Record(cmd, 1)
 		flush.Turn.Thinking, flush.Turn.Finish = "NO_REPLY", api.FinishFlush
-		must(t, s.Persist(t.Context(), flush, turntest.Input(cmd), nil))
-		must(t, s.Persist(t.Context(), turntest.Record(cmd, 2), turntest.Input(cmd), nil))
+		must(t, s.Persist(t.Context(), flush, enginetest.Input(cmd), nil))
+		must(t, s.Persist(t.Context(), enginetest.Record(cmd, 2), enginetest.Input(cmd), nil))
 		all, err := s.Transcript(t.Context(), cmd.Session, 0, 100)
 		must(t, err)
 		var got []string
@@ -121,24 +121,24 @@ func TestSoak(t *testing.T) {
 		return c, nil
 	}
 	var side sync.Mutex // pure tools run concurrently
-	w := turntest.New(s, script)
+	w := enginetest.New(s, script)
 	w.Router.Forget, w.Models = true, models{{ID: "m", Usable: true, ContextWindow: window}}
 	for name, tool := range w.Tools {
 		tool.Mutating = true // so that the agent is not put to sleep
-		tool.Run = func(context.Context, turn.Call) (turn.Output, error) {
+		tool.Run = func(context.Context, engine.Call) (engine.Output, error) {
 			side.Lock()
 			defer side.Unlock()
 			text := words(r, 9_000)
 			unique += len(text)
-			return turn.Output{Text: text}, nil
+			return engine.Output{Text: text}, nil
 		}
 		w.Tools[name] = tool
 	}
 	for n := 1; calls < *soakCalls; n++ {
-		cmd := turntest.Command("ada", fmt.Sprintf("run%d", n))
+		cmd := enginetest.Command("ada", fmt.Sprintf("run%d", n))
 		cmd.Content = words(r, 500)
 		unique += len(cmd.Content)
-		must(t, w.Run(t.Context(), turntest.Open, cmd))
+		must(t, w.Run(t.Context(), enginetest.Open, cmd))
 		k, err := s.Known(t.Context(), cmd)
 		must(t, err)
 		if k.Ended == nil || !k.Ended.Success {

@@ -10,8 +10,8 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/sqldb"
 
+	"github.com/anima-run/anima/services/loop/internal/engine/enginetest"
 	"github.com/anima-run/anima/services/loop/internal/sqlstore"
-	"github.com/anima-run/anima/services/loop/internal/turn/turntest"
 )
 
 // TestCrash crashes the owner of a run before and after each call of a port, with real
@@ -19,8 +19,8 @@ import (
 func TestCrash(t *testing.T) {
 	each(t, func(t *testing.T, _ *sqldb.DB, s *sqlstore.Store) {
 		calls := []api.ToolCall{{ID: "call_0", Name: "look", Arguments: "{}"}, {ID: "call_0", Name: "pay", Arguments: "{}"}}
-		world := func() *turntest.World {
-			w := turntest.New(s, turntest.Say(
+		world := func() *enginetest.World {
+			w := enginetest.New(s, enginetest.Say(
 				api.Completion{Model: "m", ToolCalls: calls, Finish: "tool_calls", InputTokens: 7, Cost: 610},
 				api.Completion{Model: "m", Text: "done", Finish: "stop", InputTokens: 9, Cost: 305},
 			))
@@ -28,14 +28,14 @@ func TestCrash(t *testing.T) {
 			return w
 		}
 		command := func(name string) api.Run {
-			cmd := turntest.Command("ada", name)
+			cmd := enginetest.Command("ada", name)
 			cmd.Session = "ada-" + name
 			must(t, s.NewSession(t.Context(), cmd.Session, "ada", at))
 			return cmd
 		}
-		must(t, world().Run(t.Context(), turntest.Open, command("born"))) // the input of an agent's first turn differs from others
+		must(t, world().Run(t.Context(), enginetest.Open, command("born"))) // the input of an agent's first turn differs from others
 		calm := command("calm")
-		var ports turntest.Crash
+		var ports enginetest.Crash
 		lived := world()
 		must(t, lived.Run(t.Context(), ports.Gate, calm))
 		want, err := s.History(t.Context(), calm.Session, 10)
@@ -44,11 +44,11 @@ func TestCrash(t *testing.T) {
 			for _, after := range []bool{false, true} {
 				cmd := command(fmt.Sprintf("x%d-%t", n, after))
 				w := world()
-				crash := turntest.Crash{At: ports.Point(n), After: after}
+				crash := enginetest.Crash{At: ports.Point(n), After: after}
 				if err := w.Run(t.Context(), crash.Gate, cmd); err == nil {
 					t.Fatalf("the owner did not die at %d", n)
 				}
-				must(t, w.Run(t.Context(), turntest.Open, cmd))
+				must(t, w.Run(t.Context(), enginetest.Open, cmd))
 				got, err := s.History(t.Context(), cmd.Session, 10)
 				must(t, err)
 				where := fmt.Sprintf("crash at %s, after=%t", ports.Ports[n-1], after)

@@ -9,11 +9,11 @@ import (
 	"github.com/anima-run/anima/pkg/sqldb"
 	"github.com/anima-run/anima/pkg/sqldb/sqldbtest"
 
-	"github.com/anima-run/anima/services/loop/internal/agentmd"
+	"github.com/anima-run/anima/services/loop/internal/agent"
+	"github.com/anima-run/anima/services/loop/internal/engine/enginetest"
 	"github.com/anima-run/anima/services/loop/internal/goal"
 	"github.com/anima-run/anima/services/loop/internal/memory"
 	"github.com/anima-run/anima/services/loop/internal/sqlstore"
-	"github.com/anima-run/anima/services/loop/internal/turn/turntest"
 )
 
 // TestDelete checks that a deleted agent is not found, that its sessions are terminated,
@@ -23,7 +23,7 @@ func TestDelete(t *testing.T) {
 	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
 		s := sqlstore.New(db, t.TempDir())
 		m := sqlstore.Memory{Store: s}
-		def := agentmd.Definition{Name: "Ada", Tools: []string{"sleep"}, Body: "Be useful."}
+		def := agent.Definition{Name: "Ada", Tools: []string{"sleep"}, Body: "Be useful."}
 		apply := func(at int64) sqlstore.Applied {
 			t.Helper()
 			v, err := s.Apply(t.Context(), def, "ada", "0x1", "source", at)
@@ -100,11 +100,11 @@ func TestDelete(t *testing.T) {
 		if diff := cmp.Diff([]string{"domain/price"}, facts()); diff != "" {
 			t.Errorf("facts (-want +got):\n%s", diff)
 		}
-		turns(t, m, turntest.Command("ada", "r1"), 1, func(*api.Turn) {})
+		turns(t, m, enginetest.Command("ada", "r1"), 1, func(*api.Turn) {})
 		if n, err := m.Ingest(t.Context(), 59, "ada-main"); err != nil || n != 1 {
 			t.Fatalf("%d turns became memories, %v", n, err)
 		}
-		turns(t, m, turntest.Command("ada", "r2"), 1, func(*api.Turn) {}) // not ingested yet
+		turns(t, m, enginetest.Command("ada", "r2"), 1, func(*api.Turn) {}) // not ingested yet
 		for range 2 {
 			if _, err := s.Delete(t.Context(), "ada", "why", true, 60); err != nil {
 				t.Fatal(err)
@@ -130,7 +130,7 @@ func TestPages(t *testing.T) {
 	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
 		s := sqlstore.New(db, t.TempDir())
 		const at = 1_790_000_000_000_000
-		def := agentmd.Definition{Name: "Ada", Tools: []string{"sleep"}, Body: "Be useful."}
+		def := agent.Definition{Name: "Ada", Tools: []string{"sleep"}, Body: "Be useful."}
 		if _, err := s.Apply(t.Context(), def, "ada", "0x1", "source", at); err != nil {
 			t.Fatal(err)
 		}

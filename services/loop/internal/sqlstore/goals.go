@@ -13,8 +13,8 @@ import (
 	"github.com/anima-run/anima/pkg/outbox"
 	"github.com/anima-run/anima/pkg/sqldb"
 
+	"github.com/anima-run/anima/services/loop/internal/engine"
 	"github.com/anima-run/anima/services/loop/internal/goal"
-	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
 // CreateGoal implements goal.Store. It locks the agent's row, so that two concurrent
@@ -323,7 +323,7 @@ func (s *Store) RunOutcome(ctx context.Context, run string) (goal.Outcome, error
 	if err != nil {
 		return out, err
 	}
-	var end turn.End
+	var end engine.End
 	if err := json.Unmarshal([]byte(ending.V), &end); err != nil {
 		return out, fmt.Errorf("end of run %s: %w", run, err)
 	}

@@ -13,9 +13,9 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/sqldb"
 
+	"github.com/anima-run/anima/services/loop/internal/engine/enginetest"
 	"github.com/anima-run/anima/services/loop/internal/goal"
 	"github.com/anima-run/anima/services/loop/internal/sqlstore"
-	"github.com/anima-run/anima/services/loop/internal/turn/turntest"
 )
 
 func wanted(key, agent, title string) goal.New {
@@ -285,26 +285,26 @@ func TestOverdue(t *testing.T) {
 func TestRunOutcome(t *testing.T) {
 	each(t, func(t *testing.T, _ *sqldb.DB, s *sqlstore.Store) {
 		ctx := context.WithoutCancel(t.Context())
-		cmd := turntest.Command("ada", "r1")
+		cmd := enginetest.Command("ada", "r1")
 		_, err := s.RunOutcome(ctx, cmd.Run)
 		wantNotFound(t, err)
-		must(t, s.Persist(ctx, turntest.Record(cmd, 1), turntest.Input(cmd), nil))
+		must(t, s.Persist(ctx, enginetest.Record(cmd, 1), enginetest.Input(cmd), nil))
 		_, err = s.RunOutcome(ctx, cmd.Run)
 		wantNotFound(t, err)
-		rec, end := turntest.Record(cmd, 2), turntest.End(cmd, 2)
+		rec, end := enginetest.Record(cmd, 2), enginetest.End(cmd, 2)
 		rec.Turn.Calls = nil
 		end.Response = "forty-two"
-		must(t, s.Persist(ctx, rec, turntest.Input(cmd), end))
+		must(t, s.Persist(ctx, rec, enginetest.Input(cmd), end))
 		got, err := s.RunOutcome(ctx, cmd.Run)
 		must(t, err)
 		want := goal.Outcome{Success: true, Response: "forty-two", Turns: 2, MaxTurns: 25, Cost: 1220}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("-want +got:\n%s", diff)
 		}
-		cmd = turntest.Command("ada", "r2")
-		end = turntest.End(cmd, 1)
+		cmd = enginetest.Command("ada", "r2")
+		end = enginetest.End(cmd, 1)
 		end.Success, end.Code, end.Reason, end.Error = false, api.Denied, api.ReasonInsufficient, "no money"
-		must(t, s.Persist(ctx, turntest.Record(cmd, 1), turntest.Input(cmd), end))
+		must(t, s.Persist(ctx, enginetest.Record(cmd, 1), enginetest.Input(cmd), end))
 		got, err = s.RunOutcome(ctx, cmd.Run)
 		must(t, err)
 		want = goal.Outcome{Code: api.Denied, Reason: api.ReasonInsufficient, Error: "no money", Response: end.Response, Turns: 1, MaxTurns: 25, Calls: true, Cost: 610}
@@ -323,16 +323,16 @@ func TestStraysAreCancelled(t *testing.T) {
 	each(t, func(t *testing.T, _ *sqldb.DB, s *sqlstore.Store) {
 		g := executing(t, s, "ada")
 		g = changed(t, s, g.ID, func(s *goal.State) error { return s.Claim(g.Tasks[0].ID, 1, at+5) })
-		cmd := turntest.Command("ada", g.Tasks[0].Lease)
+		cmd := enginetest.Command("ada", g.Tasks[0].Lease)
 		cmd.Kind, cmd.Session = api.RunTask, goal.Session(g.Tasks[0])
-		must(t, s.Persist(t.Context(), turntest.Record(cmd, 1), turntest.Input(cmd), nil))
+		must(t, s.Persist(t.Context(), enginetest.Record(cmd, 1), enginetest.Input(cmd), nil))
 		changed(t, s, g.ID, func(s *goal.State) error { return s.Cancel("enough", at+6) })
 		k, err := s.Known(t.Context(), cmd)
 		must(t, err)
 		if want := "cancelled: the attempt at task " + g.Tasks[0].ID + " is over: CANCELLED: the goal is cancelled"; k.Cancelled != want {
 			t.Errorf("the run is cancelled because of %q, want %q", k.Cancelled, want)
 		}
-		if err := s.Persist(t.Context(), turntest.Record(cmd, 2), turntest.Input(cmd), nil); api.ReasonOf(err) != api.ReasonCancelled {
+		if err := s.Persist(t.Context(), enginetest.Record(cmd, 2), enginetest.Input(cmd), nil); api.ReasonOf(err) != api.ReasonCancelled {
 			t.Errorf("another turn is persisted: %v, want refused as cancelled", err)
 		}
 	})
@@ -344,14 +344,14 @@ func TestTaskRunsLeaveTheirAgentAlone(t *testing.T) {
 	each(t, func(t *testing.T, _ *sqldb.DB, s *sqlstore.Store) {
 		before, err := s.Agent(t.Context(), "ada")
 		must(t, err)
-		cmd := turntest.Command("ada", "r1")
+		cmd := enginetest.Command("ada", "r1")
 		cmd.Kind = api.RunTask
-		changes, err := s.Started(t.Context(), cmd, turntest.Input(cmd), api.TierHigh, at+1)
+		changes, err := s.Started(t.Context(), cmd, enginetest.Input(cmd), api.TierHigh, at+1)
 		must(t, err)
-		first, last := turntest.Record(cmd, 1), turntest.Record(cmd, 2)
-		must(t, s.Persist(t.Context(), first, turntest.Input(cmd), nil))
-		end := turntest.End(cmd, 2)
-		must(t, s.Persist(t.Context(), last, turntest.Input(cmd), end))
+		first, last := enginetest.Record(cmd, 1), enginetest.Record(cmd, 2)
+		must(t, s.Persist(t.Context(), first, enginetest.Input(cmd), nil))
+		end := enginetest.End(cmd, 2)
+		must(t, s.Persist(t.Context(), last, enginetest.Input(cmd), end))
 		after, err := s.Agent(t.Context(), "ada")
 		must(t, err)
 		before.Turns += 2

@@ -10,8 +10,8 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/sqldb"
 
+	"github.com/anima-run/anima/services/loop/internal/engine"
 	"github.com/anima-run/anima/services/loop/internal/transcript"
-	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
 // Import is a part of a transcript from another system, to be imported into a session.
@@ -117,9 +117,9 @@ func (s *Store) importing(ctx context.Context, tx *sqldb.Tx, in Import) (positio
 
 func (s *Store) importAll(ctx context.Context, tx *sqldb.Tx, in Import, r transcript.Repaired, position int64, out api.Imported) error {
 	cmd := api.Run{Run: in.Run, Agent: in.Agent, Session: in.Session, Kind: api.RunImport, By: api.Principal{Kind: api.External}, AcceptedAt: in.At}
-	end := turn.End{Run: cmd, Success: true, Turns: len(r.Turns), At: in.At, State: api.StateSleeping, Why: "imported", Fate: api.FateConsumed}
+	end := engine.End{Run: cmd, Success: true, Turns: len(r.Turns), At: in.At, State: api.StateSleeping, Why: "imported", Fate: api.FateConsumed}
 	var texts [4]string
-	for i, v := range []any{cmd, turn.Input{By: cmd.By}, end, out} {
+	for i, v := range []any{cmd, engine.Input{By: cmd.By}, end, out} {
 		data, err := api.Encode(v)
 		if err != nil {
 			return err

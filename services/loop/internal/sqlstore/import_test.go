@@ -13,8 +13,8 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/sqldb"
 
+	"github.com/anima-run/anima/services/loop/internal/engine/enginetest"
 	"github.com/anima-run/anima/services/loop/internal/sqlstore"
-	"github.com/anima-run/anima/services/loop/internal/turn/turntest"
 )
 
 // said returns a line of a transcript, the given seconds after at.
@@ -93,9 +93,9 @@ func TestImport(t *testing.T) {
 		}
 
 		// After a run of the session, nothing more can be imported into it.
-		cmd := turntest.Command("ada", "r1")
+		cmd := enginetest.Command("ada", "r1")
 		cmd.Session = "ada-i1"
-		must(t, s.Persist(t.Context(), turntest.Record(cmd, 1), turntest.Input(cmd), nil))
+		must(t, s.Persist(t.Context(), enginetest.Record(cmd, 1), enginetest.Input(cmd), nil))
 		history, err = s.History(t.Context(), "ada-i1", 20)
 		must(t, err)
 		if len(history) != 4 || history[3].ID != "r1.1" {

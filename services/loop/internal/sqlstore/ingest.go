@@ -14,8 +14,8 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/sqldb"
 
+	"github.com/anima-run/anima/services/loop/internal/engine"
 	"github.com/anima-run/anima/services/loop/internal/memory"
-	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
 // Bounds of one transaction of ingestion. On SQLite other writers wait for it.
@@ -282,7 +282,7 @@ func (s Memory) rateProcedures(ctx context.Context, tx *sqldb.Tx, all []taken, r
 			continue
 		}
 		counted[[2]string{c.run, name}] = true
-		var end turn.End
+		var end engine.End
 		if err := json.Unmarshal([]byte(c.ending), &end); err != nil {
 			return fmt.Errorf("end of run %s: %w", c.run, err)
 		}

@@ -11,8 +11,8 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/sqldb"
 
+	"github.com/anima-run/anima/services/loop/internal/engine"
 	"github.com/anima-run/anima/services/loop/internal/sqlstore"
-	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
 // wantTaken fails the test unless err says that a key is bound to another request.
@@ -44,7 +44,7 @@ func TestClaim(t *testing.T) {
 		wantTaken(t, "another mode", err)
 
 		cmd := api.Run{Run: "r1", Agent: "ada", Session: "ada-main", Kind: api.RunMessage, Content: "work", By: api.Principal{Kind: api.Creator}, AcceptedAt: at + 9}
-		_, err = s.Started(t.Context(), cmd, turn.Input{By: cmd.By}, api.TierHigh, at+10)
+		_, err = s.Started(t.Context(), cmd, engine.Input{By: cmd.By}, api.TierHigh, at+10)
 		must(t, err)
 		claim("after the run has begun", first, sqlstore.Claimed{Begun: true, At: at + 9})
 

@@ -12,16 +12,16 @@ import (
 
 	"github.com/anima-run/anima/pkg/api"
 
+	"github.com/anima-run/anima/services/loop/internal/engine/enginetest"
 	"github.com/anima-run/anima/services/loop/internal/memory"
 	"github.com/anima-run/anima/services/loop/internal/sqlstore"
-	"github.com/anima-run/anima/services/loop/internal/turn/turntest"
 )
 
 // brings persists a run in which a tool returned a text, and ingests it by concurrent
 // calls.
 func brings(t *testing.T, s sqlstore.Memory, run, tool, text string, ended int64) {
 	t.Helper()
-	cmd := turntest.Command("ada", run)
+	cmd := enginetest.Command("ada", run)
 	turns(t, s, cmd, 1, func(t *api.Turn) {
 		t.Calls = t.Calls[:1]
 		t.Calls[0].Tool, t.Calls[0].Result, t.EndedAt = tool, text, ended

@@ -13,9 +13,9 @@ import (
 	"github.com/anima-run/anima/pkg/outbox"
 	"github.com/anima-run/anima/pkg/sqldb"
 
-	"github.com/anima-run/anima/services/loop/internal/agentmd"
-	"github.com/anima-run/anima/services/loop/internal/life"
-	"github.com/anima-run/anima/services/loop/internal/turn"
+	"github.com/anima-run/anima/services/loop/internal/agent"
+	"github.com/anima-run/anima/services/loop/internal/engine"
+	"github.com/anima-run/anima/services/loop/internal/lifecycle"
 )
 
 // historyKept is the number of an agent's state changes that remain when its history is
@@ -60,7 +60,7 @@ func (s *Store) moves(ctx context.Context, tx *sqldb.Tx, agent string, was api.A
 	var all []*api.AgentChanged
 	var last change
 	for i, c := range asked {
-		if !life.Allowed(was, c.to) || was == api.StateDead && !c.paid {
+		if !lifecycle.Allowed(was, c.to) || was == api.StateDead && !c.paid {
 			continue
 		}
 		made[i] = &api.AgentChanged{Agent: agent, Previous: was, State: c.to, Reason: text(c.why), SleepUntil: c.until, At: c.at}
@@ -185,7 +185,7 @@ func (s *Store) SetState(ctx context.Context, agent string, to api.AgentState, w
 // Merge implements turn.Store.
 func (s *Store) Merge(ctx context.Context, into api.Run, merged []api.Run, at int64) error {
 	for _, cmd := range merged {
-		if _, err := s.Drop(ctx, turn.End{Run: cmd, Input: turn.Input{By: cmd.By}, Success: true, At: at, Fate: api.FateMerged, Into: into.Run}); err != nil {
+		if _, err := s.Drop(ctx, engine.End{Run: cmd, Input: engine.Input{By: cmd.By}, Success: true, At: at, Fate: api.FateMerged, Into: into.Run}); err != nil {
 			return err
 		}
 	}
@@ -194,7 +194,7 @@ func (s *Store) Merge(ctx context.Context, into api.Run, merged []api.Run, at in
 
 // Drop ends a message with a fate and without a turn. It returns the stored end, which is
 // another one if the run had ended before.
-func (s *Store) Drop(ctx context.Context, end turn.End) (turn.End, error) {
+func (s *Store) Drop(ctx context.Context, end engine.End) (engine.End, error) {
 	stored := end
 	err := sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
 		cmd := end.Run
@@ -210,7 +210,7 @@ func (s *Store) Drop(ctx context.Context, end turn.End) (turn.End, error) {
 			return err
 		}
 		if ending.Valid {
-			stored = turn.End{}
+			stored = engine.End{}
 			return json.Unmarshal([]byte(ending.V), &stored)
 		}
 		if !written && end.Fate == api.FateExpired {
@@ -284,7 +284,7 @@ func (s *Store) RunState(ctx context.Context, run string) (api.RunState, error) 
 		st.Fate = ""
 		return st, nil
 	}
-	var end turn.End
+	var end engine.End
 	if err := json.Unmarshal([]byte(ending.V), &end); err != nil {
 		return st, fmt.Errorf("end of run %s: %w", run, err)
 	}
@@ -438,18 +438,18 @@ func (s *Store) Poor(ctx context.Context) ([]string, error) {
 
 // QueueTimeout returns how long a message for an agent may wait for its session. Errors:
 // NotFound.
-func (s *Store) QueueTimeout(ctx context.Context, agent string) (time.Duration, error) {
+func (s *Store) QueueTimeout(ctx context.Context, id string) (time.Duration, error) {
 	var def string
-	err := s.db.QueryRowContext(ctx, `select definition from agents where id = $1`, agent).Scan(&def)
+	err := s.db.QueryRowContext(ctx, `select definition from agents where id = $1`, id).Scan(&def)
 	if errors.Is(err, sqldb.ErrNotFound) {
-		return 0, api.Errorf(api.NotFound, "there is no agent %s", agent)
+		return 0, api.Errorf(api.NotFound, "there is no agent %s", id)
 	}
 	if err != nil {
 		return 0, err
 	}
-	var d agentmd.Definition
+	var d agent.Definition
 	if err := json.Unmarshal([]byte(def), &d); err != nil {
-		return 0, fmt.Errorf("definition of %s: %w", agent, err)
+		return 0, fmt.Errorf("definition of %s: %w", id, err)
 	}
 	return d.Limits.QueueTimeout, nil
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/sqldb"
 
+	"github.com/anima-run/anima/services/loop/internal/engine/enginetest"
 	"github.com/anima-run/anima/services/loop/internal/sqlstore"
-	"github.com/anima-run/anima/services/loop/internal/turn/turntest"
 )
 
 // TestWeigh checks that an agent becomes dead after an hour without funds, not before,
@@ -73,10 +73,10 @@ func wantCode(t *testing.T, err error, want api.Code) {
 // first, and that the oldest are pruned.
 func TestHistory(t *testing.T) {
 	each(t, func(t *testing.T, _ *sqldb.DB, s *sqlstore.Store) {
-		cmd := turntest.Command("ada", "r1")
-		_, err := s.Started(t.Context(), cmd, turntest.Input(cmd), api.TierHigh, at)
+		cmd := enginetest.Command("ada", "r1")
+		_, err := s.Started(t.Context(), cmd, enginetest.Input(cmd), api.TierHigh, at)
 		must(t, err)
-		must(t, s.Persist(t.Context(), turntest.Record(cmd, 1), turntest.Input(cmd), turntest.End(cmd, 1)))
+		must(t, s.Persist(t.Context(), enginetest.Record(cmd, 1), enginetest.Input(cmd), enginetest.End(cmd, 1)))
 		x, err := s.Explain(t.Context(), "ada", 10)
 		must(t, err)
 		type change struct{ from, to, why string }
@@ -90,7 +90,7 @@ func TestHistory(t *testing.T) {
 		if diff := cmp.Diff(want, got, cmp.AllowUnexported(change{})); diff != "" {
 			t.Errorf("history (-want +got):\n%s", diff)
 		}
-		if x.Since != turntest.End(cmd, 1).At || x.Agent.State != api.StateSleeping {
+		if x.Since != enginetest.End(cmd, 1).At || x.Agent.State != api.StateSleeping {
 			t.Errorf("explained: %+v", x)
 		}
 		for i := range 1200 {
@@ -112,12 +112,12 @@ func TestCancelRace(t *testing.T) {
 	each(t, func(t *testing.T, _ *sqldb.DB, s *sqlstore.Store) {
 		won := map[bool]int{}
 		for range 60 {
-			cmd := turntest.Command("ada", "r"+time.Now().Format("150405.000000000"))
-			must(t, s.Persist(t.Context(), turntest.Record(cmd, 1), turntest.Input(cmd), nil))
+			cmd := enginetest.Command("ada", "r"+time.Now().Format("150405.000000000"))
+			must(t, s.Persist(t.Context(), enginetest.Record(cmd, 1), enginetest.Input(cmd), nil))
 			var wg sync.WaitGroup
 			var perr, cerr error
 			wg.Go(func() {
-				perr = s.Persist(t.Context(), turntest.Record(cmd, 2), turntest.Input(cmd), turntest.End(cmd, 2))
+				perr = s.Persist(t.Context(), enginetest.Record(cmd, 2), enginetest.Input(cmd), enginetest.End(cmd, 2))
 			})
 			wg.Go(func() { cerr = s.Cancel(t.Context(), cmd.Run, cmd.Session, "enough", at) })
 			wg.Wait()
@@ -134,9 +134,9 @@ func TestCancelRace(t *testing.T) {
 			}
 			won[perr == nil]++
 			if perr != nil { // the owner ends the run as cancelled
-				end := turntest.End(cmd, 2)
+				end := enginetest.End(cmd, 2)
 				end.Success, end.Reason = false, api.ReasonCancelled
-				must(t, s.Persist(t.Context(), turntest.Record(cmd, 2), turntest.Input(cmd), end))
+				must(t, s.Persist(t.Context(), enginetest.Record(cmd, 2), enginetest.Input(cmd), end))
 			}
 		}
 		t.Logf("the run won %d times, the cancel %d times", won[true], won[false])
@@ -153,7 +153,7 @@ func TestTerminate(t *testing.T) {
 				t.Errorf("terminated %d times: %+v, want the first time and reason", i+1, got)
 			}
 		}
-		cmd := turntest.Command("ada", "r1")
+		cmd := enginetest.Command("ada", "r1")
 		cmd.Session = "ada-side"
 		k, err := s.Known(t.Context(), cmd)
 		if err != nil || k.Terminated != "done" {
@@ -185,10 +185,10 @@ func TestTerminate(t *testing.T) {
 // TestRunState checks the state of a run at every stage.
 func TestRunState(t *testing.T) {
 	each(t, func(t *testing.T, _ *sqldb.DB, s *sqlstore.Store) {
-		cmd := turntest.Command("ada", "r1")
+		cmd := enginetest.Command("ada", "r1")
 		_, err := s.RunState(t.Context(), cmd.Run)
 		wantCode(t, err, api.NotFound)
-		_, err = s.Started(t.Context(), cmd, turntest.Input(cmd), api.TierHigh, at)
+		_, err = s.Started(t.Context(), cmd, enginetest.Input(cmd), api.TierHigh, at)
 		must(t, err)
 		want := api.RunState{Run: "r1", Session: "ada-main", Agent: "ada", Kind: api.RunMessage, Status: api.RunRunning, AcceptedAt: cmd.AcceptedAt}
 		check := func() {
@@ -203,9 +203,9 @@ func TestRunState(t *testing.T) {
 		must(t, s.Cancel(t.Context(), cmd.Run, cmd.Session, "enough", at))
 		want.Cancelled = true
 		check()
-		end := turntest.End(cmd, 1)
+		end := enginetest.End(cmd, 1)
 		end.Success, end.Code, end.Reason, end.Error, end.Response = false, api.Denied, api.ReasonCancelled, "enough", ""
-		must(t, s.Persist(t.Context(), turntest.Record(cmd, 1), turntest.Input(cmd), end))
+		must(t, s.Persist(t.Context(), enginetest.Record(cmd, 1), enginetest.Input(cmd), end))
 		want.Status, want.Fate, want.Code, want.Reason, want.Error = api.RunEnded, api.FateConsumed, end.Code, end.Reason, end.Error
 		want.Turns, want.Cost, want.EndedAt = 1, 610, end.At
 		check()
@@ -219,12 +219,12 @@ func TestRunState(t *testing.T) {
 func TestUnfinished(t *testing.T) {
 	each(t, func(t *testing.T, _ *sqldb.DB, s *sqlstore.Store) {
 		for i, run := range []string{"over", "first", "second", "later"} {
-			cmd := turntest.Command("ada", run)
-			_, err := s.Started(t.Context(), cmd, turntest.Input(cmd), api.TierHigh, at+int64(i))
+			cmd := enginetest.Command("ada", run)
+			_, err := s.Started(t.Context(), cmd, enginetest.Input(cmd), api.TierHigh, at+int64(i))
 			must(t, err)
 		}
-		cmd := turntest.Command("ada", "over")
-		must(t, s.Persist(t.Context(), turntest.Record(cmd, 1), turntest.Input(cmd), turntest.End(cmd, 1)))
+		cmd := enginetest.Command("ada", "over")
+		must(t, s.Persist(t.Context(), enginetest.Record(cmd, 1), enginetest.Input(cmd), enginetest.End(cmd, 1)))
 		all, err := s.Unfinished(t.Context(), at+2)
 		must(t, err)
 		var got []string

@@ -9,8 +9,8 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/sqldb"
 
+	"github.com/anima-run/anima/services/loop/internal/engine/enginetest"
 	"github.com/anima-run/anima/services/loop/internal/sqlstore"
-	"github.com/anima-run/anima/services/loop/internal/turn/turntest"
 )
 
 const (
@@ -19,7 +19,7 @@ const (
 )
 
 func mail(run, from string) api.Run {
-	cmd := turntest.Command("ada", run)
+	cmd := enginetest.Command("ada", run)
 	cmd.Kind, cmd.By, cmd.Session = api.RunMail, api.Principal{Kind: api.Peer, Address: from}, "ada-mail"
 	return cmd
 }
@@ -34,10 +34,10 @@ func TestMailBudget(t *testing.T) {
 		must(t, s.NewSession(ctx, "ada-mail", "ada", at))
 		over := func(cmd api.Run, cost api.Micros) {
 			t.Helper()
-			rec := turntest.Record(cmd, 1)
+			rec := enginetest.Record(cmd, 1)
 			rec.Turn.Cost = cost
-			end := turntest.End(cmd, 1)
-			must(t, s.Persist(ctx, rec, turntest.Input(cmd), end))
+			end := enginetest.End(cmd, 1)
+			must(t, s.Persist(ctx, rec, enginetest.Input(cmd), end))
 		}
 		check := func(cmd api.Run, now int64, cost api.Micros, until int64) {
 			t.Helper()
@@ -123,8 +123,8 @@ func TestReset(t *testing.T) {
 	each(t, func(t *testing.T, _ *sqldb.DB, s *sqlstore.Store) {
 		ctx := t.Context()
 		for n := range 4 {
-			cmd := turntest.Command("ada", fmt.Sprint("r", n))
-			must(t, s.Persist(ctx, turntest.Record(cmd, 1), turntest.Input(cmd), turntest.End(cmd, 1)))
+			cmd := enginetest.Command("ada", fmt.Sprint("r", n))
+			must(t, s.Persist(ctx, enginetest.Record(cmd, 1), enginetest.Input(cmd), enginetest.End(cmd, 1)))
 			if n != 2 {
 				continue
 			}
@@ -137,7 +137,7 @@ func TestReset(t *testing.T) {
 		if err != nil || c.Last.Through != 3 || c.Last.Summary != "" || len(c.Turns) != 1 || c.Turns[0].Position != 4 {
 			t.Errorf("the conversation is %+v, %v", c, err)
 		}
-		k, err := s.Known(ctx, turntest.Command("ada", "next"))
+		k, err := s.Known(ctx, enginetest.Command("ada", "next"))
 		if err != nil || k.Reset != 3 {
 			t.Errorf("known: %+v, %v", k, err)
 		}

@@ -17,9 +17,9 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/sqldb"
 
+	"github.com/anima-run/anima/services/loop/internal/engine/enginetest"
 	"github.com/anima-run/anima/services/loop/internal/memory"
 	"github.com/anima-run/anima/services/loop/internal/sqlstore"
-	"github.com/anima-run/anima/services/loop/internal/turn/turntest"
 )
 
 const (
@@ -346,7 +346,7 @@ func TestSearchIsBounded(t *testing.T) {
 			if i < 3 {
 				say = "a common and a seldom text, or a common one"
 			}
-			cmd := turntest.Command("ada", fmt.Sprint("r", i))
+			cmd := enginetest.Command("ada", fmt.Sprint("r", i))
 			turns(t, s, cmd, 1, func(t *api.Turn) { t.Calls, t.Thinking = nil, say })
 		}
 		if n, err := s.Ingest(t.Context(), at, "ada-main"); err != nil || n != 300 {
@@ -375,7 +375,7 @@ func TestUnasked(t *testing.T) {
 		if all, held, err := s.Unasked(t.Context(), "ada", "ada-main", at); err != nil || len(all) != 0 || len(held) != 0 {
 			t.Errorf("of nothing: %+v in %q, %v", all, held, err)
 		}
-		turns(t, s, turntest.Command("ada", "r1"), 1, func(t *api.Turn) { t.Calls = nil })
+		turns(t, s, enginetest.Command("ada", "r1"), 1, func(t *api.Turn) { t.Calls = nil })
 		if _, err := s.Ingest(t.Context(), at, "ada-main"); err != nil {
 			t.Fatal(err)
 		}
@@ -509,13 +509,13 @@ func TestRelations(t *testing.T) {
 func turns(t *testing.T, s sqlstore.Memory, cmd api.Run, n int, change func(*api.Turn)) {
 	t.Helper()
 	for i := 1; i <= n; i++ {
-		rec := turntest.Record(cmd, i)
+		rec := enginetest.Record(cmd, i)
 		change(&rec.Turn)
-		end := turntest.End(cmd, i)
+		end := enginetest.End(cmd, i)
 		if i < n {
 			end = nil
 		}
-		must(t, s.Persist(t.Context(), rec, turntest.Input(cmd), end))
+		must(t, s.Persist(t.Context(), rec, enginetest.Input(cmd), end))
 	}
 }
 
@@ -523,7 +523,7 @@ func TestIngest(t *testing.T) {
 	each(t, func(t *testing.T, db *sqldb.DB, store *sqlstore.Store) {
 		s := sqlstore.Memory{Store: store}
 		must(t, s.SaveProcedure(t.Context(), "ada", memory.Procedure{Name: "deploy", Steps: []string{"go"}, By: self, At: at}))
-		cmd := turntest.Command("ada", "r1")
+		cmd := enginetest.Command("ada", "r1")
 		turns(t, s, cmd, 3, func(t *api.Turn) {
 			t.Calls[0].Tool, t.Calls[0].Arguments = "recall_procedure", json.RawMessage(`{"name":"deploy"}`)
 			if t.Number == 1 {
@@ -574,7 +574,7 @@ func TestIngest(t *testing.T) {
 
 func TestIngestExpires(t *testing.T) {
 	remembering(t, func(t *testing.T, s sqlstore.Memory) {
-		old, young := turntest.Command("ada", "r1"), turntest.Command("ada", "r2")
+		old, young := enginetest.Command("ada", "r1"), enginetest.Command("ada", "r2")
 		turns(t, s, old, 1, func(t *api.Turn) { t.EndedAt = at })
 		if _, err := s.Ingest(t.Context(), at, old.Session); err != nil {
 			t.Fatal(err)
@@ -603,7 +603,7 @@ func TestIngestExpires(t *testing.T) {
 
 func TestIngestCatchesUp(t *testing.T) {
 	remembering(t, func(t *testing.T, s sqlstore.Memory) {
-		cmd := turntest.Command("ada", "r1")
+		cmd := enginetest.Command("ada", "r1")
 		turns(t, s, cmd, 120, func(*api.Turn) {})
 		n, err := s.Ingest(t.Context(), at, cmd.Session)
 		if err != nil || n != 120 {
@@ -619,7 +619,7 @@ func TestIngestTogether(t *testing.T) {
 		s := sqlstore.Memory{Store: store}
 		var sessions []string
 		for i := range 40 {
-			cmd := turntest.Command("ada", fmt.Sprint("r", i))
+			cmd := enginetest.Command("ada", fmt.Sprint("r", i))
 			cmd.Session = fmt.Sprint("ada-S", i)
 			_, err := db.ExecContext(t.Context(), `insert into sessions (id, agent, created_at, updated_at) values ($1, 'ada', 0, 0)`, cmd.Session)
 			must(t, err)
@@ -710,7 +710,7 @@ func TestRecall(t *testing.T) {
 		remember(t, s, memory.Fact{Key: "widget price", Value: evil, Confidence: 0.9, By: peer, At: at})
 		must(t, s.SaveProcedure(t.Context(), "ada", memory.Procedure{Name: "deploy", Description: "put it live", Steps: []string{"build", "ship"}, By: self, At: now}))
 		must(t, s.NoteRelation(t.Context(), "ada", memory.Relation{Address: "0xEF", Name: "Eve", Kind: "friend", Notes: "buys widgets", By: self, At: now}))
-		cmd := turntest.Command("ada", "r1")
+		cmd := enginetest.Command("ada", "r1")
 		cmd.Session = "ada-two"
 		turns(t, s, cmd, 2, func(t *api.Turn) { t.EndedAt, t.By = now-int64(3-t.Number)*day*3, creator })
 		if _, err := s.Ingest(t.Context(), now, cmd.Session); err != nil {

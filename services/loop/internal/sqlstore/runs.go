@@ -14,13 +14,13 @@ import (
 	"github.com/anima-run/anima/pkg/outbox"
 	"github.com/anima-run/anima/pkg/sqldb"
 
-	"github.com/anima-run/anima/services/loop/internal/life"
-	"github.com/anima-run/anima/services/loop/internal/turn"
+	"github.com/anima-run/anima/services/loop/internal/engine"
+	"github.com/anima-run/anima/services/loop/internal/lifecycle"
 )
 
 // Known implements turn.Store.
-func (s *Store) Known(ctx context.Context, cmd api.Run) (turn.Known, error) {
-	var k turn.Known
+func (s *Store) Known(ctx context.Context, cmd api.Run) (engine.Known, error) {
+	var k engine.Known
 	var row definitionRow
 	var input, ending, cancelled, kind, address sqldb.Null[string]
 	var counters string
@@ -62,7 +62,7 @@ func (s *Store) Known(ctx context.Context, cmd api.Run) (turn.Known, error) {
 		k.Input.By = api.Principal{Kind: api.PrincipalKind(kind.V), Address: address.V}
 	}
 	if ending.Valid {
-		k.Ended = &turn.End{}
+		k.Ended = &engine.End{}
 		if err := json.Unmarshal([]byte(ending.V), k.Ended); err != nil {
 			return k, fmt.Errorf("end of run %s: %w", cmd.Run, err)
 		}
@@ -74,7 +74,7 @@ func (s *Store) Known(ctx context.Context, cmd api.Run) (turn.Known, error) {
 // its agent, in one transaction. It returns the state changes that the run has made, also
 // those of an earlier call. The agent's state does not change from dead. Errors: Denied
 // when the agent is dead, Conflict when the run has ended.
-func (s *Store) Started(ctx context.Context, cmd api.Run, input turn.Input, tier api.Tier, at int64) (changes []api.AgentChanged, err error) {
+func (s *Store) Started(ctx context.Context, cmd api.Run, input engine.Input, tier api.Tier, at int64) (changes []api.AgentChanged, err error) {
 	err = sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) (err error) {
 		changes, _, err = s.started(ctx, tx, cmd, input, tier, at)
 		return err
@@ -84,7 +84,7 @@ func (s *Store) Started(ctx context.Context, cmd api.Run, input turn.Input, tier
 
 // Announced is Started for a caller that does not announce the changes itself: they are
 // added to the outbox in the same transaction, unless the run was recorded before.
-func (s *Store) Announced(ctx context.Context, cmd api.Run, input turn.Input, tier api.Tier, at int64) error {
+func (s *Store) Announced(ctx context.Context, cmd api.Run, input engine.Input, tier api.Tier, at int64) error {
 	return sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
 		changes, written, err := s.started(ctx, tx, cmd, input, tier, at)
 		if err != nil || !written {
@@ -99,7 +99,7 @@ func (s *Store) Announced(ctx context.Context, cmd api.Run, input turn.Input, ti
 	})
 }
 
-func (s *Store) started(ctx context.Context, tx *sqldb.Tx, cmd api.Run, input turn.Input, tier api.Tier, at int64) (changes []api.AgentChanged, written bool, err error) {
+func (s *Store) started(ctx context.Context, tx *sqldb.Tx, cmd api.Run, input engine.Input, tier api.Tier, at int64) (changes []api.AgentChanged, written bool, err error) {
 	if written, err = s.beginRun(ctx, tx, cmd, input, at); err != nil {
 		return nil, false, err
 	}
@@ -128,7 +128,7 @@ func (s *Store) started(ctx context.Context, tx *sqldb.Tx, cmd api.Run, input tu
 // waking returns the state changes with which a run begins; none if the agent is awake or
 // the run is a task's.
 func waking(cmd api.Run, was api.AgentState, tier api.Tier, at int64) []change {
-	if life.Awake(was) || cmd.Kind == api.RunTask { // a task's run does not wake its agent
+	if lifecycle.Awake(was) || cmd.Kind == api.RunTask { // a task's run does not wake its agent
 		return nil
 	}
 	why := "a message"
@@ -139,7 +139,7 @@ func waking(cmd api.Run, was api.AgentState, tier api.Tier, at int64) []change {
 		why = cmd.Content
 	case api.RunMessage, api.RunTask, api.RunImport:
 	}
-	return []change{{to: api.StateWaking, why: why, by: cmd.Run, at: at}, {to: life.StateAt(tier, was), why: why, by: cmd.Run, at: at}}
+	return []change{{to: api.StateWaking, why: why, by: cmd.Run, at: at}, {to: lifecycle.StateAt(tier, was), why: why, by: cmd.Run, at: at}}
 }
 
 // Changes implements turn.Store.
@@ -148,7 +148,7 @@ func (s *Store) Changes(ctx context.Context, cmd api.Run) ([]api.AgentChanged, e
 }
 
 // Persist implements turn.Store.
-func (s *Store) Persist(ctx context.Context, rec *turn.Record, input turn.Input, end *turn.End) error {
+func (s *Store) Persist(ctx context.Context, rec *engine.Record, input engine.Input, end *engine.End) error {
 	return sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
 		rec.Position, rec.Changed = 0, nil
 		begun := func() (bool, error) { return false, nil }
@@ -185,7 +185,7 @@ func (s *Store) Persist(ctx context.Context, rec *turn.Record, input turn.Input,
 // caller nor the stored run has an end, or both have one after the same number of turns,
 // the turn is the caller's, and end is set to the stored one. Otherwise another owner
 // continued the run differently: Conflict.
-func (s *Store) persisted(ctx context.Context, tx *sqldb.Tx, rec *turn.Record, end *turn.End) error {
+func (s *Store) persisted(ctx context.Context, tx *sqldb.Tx, rec *engine.Record, end *engine.End) error {
 	var ending sqldb.Null[string]
 	err := tx.QueryRowContext(ctx, `select r.ending from turns t join runs r on r.id = t.run where t.id = $1`, rec.Turn.ID).Scan(&ending)
 	switch {
@@ -198,7 +198,7 @@ func (s *Store) persisted(ctx context.Context, tx *sqldb.Tx, rec *turn.Record, e
 	case !ending.Valid || end == nil:
 		return otherwise(rec)
 	}
-	var stored turn.End
+	var stored engine.End
 	if err := json.Unmarshal([]byte(ending.V), &stored); err != nil {
 		return fmt.Errorf("end of run %s: %w", rec.Turn.Run, err)
 	}
@@ -209,7 +209,7 @@ func (s *Store) persisted(ctx context.Context, tx *sqldb.Tx, rec *turn.Record, e
 	return nil
 }
 
-func otherwise(rec *turn.Record) error {
+func otherwise(rec *engine.Record) error {
 	return api.Errorf(api.Conflict, "another owner persisted run %s, and continued it differently from turn %d", rec.Turn.Run, rec.Turn.Number)
 }
 
@@ -227,7 +227,7 @@ func (s *Store) Unfinished(ctx context.Context, until int64) ([]api.Run, error) 
 
 // beginRun inserts a run without a turn, unless it exists. It reports whether it inserted
 // it.
-func (s *Store) beginRun(ctx context.Context, tx *sqldb.Tx, cmd api.Run, input turn.Input, at int64) (bool, error) {
+func (s *Store) beginRun(ctx context.Context, tx *sqldb.Tx, cmd api.Run, input engine.Input, at int64) (bool, error) {
 	written, err := s.persistRun(ctx, tx, cmd, input, at, 0, 0)
 	if err != nil {
 		return false, err
@@ -241,7 +241,7 @@ func (s *Store) beginRun(ctx context.Context, tx *sqldb.Tx, cmd api.Run, input t
 
 // persistRun inserts a run with the given number and cost of turns, unless it exists.
 // written sends the queued statements and reports whether the run was inserted.
-func (s *Store) persistRun(ctx context.Context, tx *sqldb.Tx, cmd api.Run, input turn.Input, at int64, turns int, cost api.Micros) (written func() (bool, error), err error) {
+func (s *Store) persistRun(ctx context.Context, tx *sqldb.Tx, cmd api.Run, input engine.Input, at int64, turns int, cost api.Micros) (written func() (bool, error), err error) {
 	in, err := api.Encode(input)
 	if err != nil {
 		return nil, err
@@ -265,7 +265,7 @@ func (s *Store) persistRun(ctx context.Context, tx *sqldb.Tx, cmd api.Run, input
 
 // persistTurn inserts a turn, unless it exists, and locks the agent's row. It returns the
 // agent's state, whether begun has inserted the run, and whether the turn was inserted.
-func (s *Store) persistTurn(ctx context.Context, tx *sqldb.Tx, rec *turn.Record, begun func() (bool, error), end *turn.End) (state api.AgentState, begins, written bool, err error) {
+func (s *Store) persistTurn(ctx context.Context, tx *sqldb.Tx, rec *engine.Record, begun func() (bool, error), end *engine.End) (state api.AgentState, begins, written bool, err error) {
 	t := rec.Turn
 	var reference string
 	var counted int64
@@ -314,7 +314,7 @@ func (s *Store) persistTurn(ctx context.Context, tx *sqldb.Tx, rec *turn.Record,
 // count adds a turn to the sums of its run. The returned function refuses a turn of a run
 // that has ended, or that was cancelled and does not end with this turn. count must
 // follow the update of the session's row, which a transaction that cancels locks, too.
-func (s *Store) count(ctx context.Context, tx *sqldb.Tx, rec *turn.Record, begins bool, end *turn.End) func() error {
+func (s *Store) count(ctx context.Context, tx *sqldb.Tx, rec *engine.Record, begins bool, end *engine.End) func() error {
 	turns, cost := 1, int64(rec.Turn.Cost)
 	if begins { // the inserted row has them
 		turns, cost = 0, 0
@@ -330,7 +330,7 @@ func (s *Store) count(ctx context.Context, tx *sqldb.Tx, rec *turn.Record, begin
 		case err != nil:
 			return err
 		case cancelled.Valid && (end == nil || end.Reason != api.ReasonCancelled):
-			return turn.Cancelled(cancelled.V)
+			return engine.Cancelled(cancelled.V)
 		}
 		return nil
 	}
@@ -359,7 +359,7 @@ func text(s string) string {
 // persistEnd stores the end of a run and the agent's state changes: those in asked, and
 // then the end's own. It follows persistTurn, which has locked the agent's row in that
 // state.
-func (s *Store) persistEnd(ctx context.Context, tx *sqldb.Tx, state api.AgentState, asked []change, end *turn.End) error {
+func (s *Store) persistEnd(ctx context.Context, tx *sqldb.Tx, state api.AgentState, asked []change, end *engine.End) error {
 	cmd := end.Run
 	end.Changed, end.Earlier = nil, nil
 	awake, err := s.awake(ctx, tx, cmd)

@@ -10,8 +10,8 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/sqldb"
 
+	"github.com/anima-run/anima/services/loop/internal/engine"
 	"github.com/anima-run/anima/services/loop/internal/soul"
-	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
 const soulColumns = `select agent, version, id, content, content_hash, change_source, change_reason, created_at from soul_history`
@@ -36,8 +36,8 @@ func revisions(agent string) string {
 }
 
 // Revisions returns the revisions of an agent's soul and active goal.
-func (s Memory) Revisions(ctx context.Context, agent string) (turn.Revisions, error) {
-	r := turn.Revisions{Known: true}
+func (s Memory) Revisions(ctx context.Context, agent string) (engine.Revisions, error) {
+	r := engine.Revisions{Known: true}
 	err := s.db.QueryRowContext(ctx, `select `+revisions(`$1`), agent).Scan(&r.Soul, &r.Goal)
 	return r, err
 }

@@ -14,18 +14,18 @@ import (
 
 	"github.com/anima-run/anima/pkg/api"
 
+	"github.com/anima-run/anima/services/loop/internal/engine"
+	"github.com/anima-run/anima/services/loop/internal/engine/enginetest"
 	"github.com/anima-run/anima/services/loop/internal/goal"
 	"github.com/anima-run/anima/services/loop/internal/memory"
 	"github.com/anima-run/anima/services/loop/internal/soul"
 	"github.com/anima-run/anima/services/loop/internal/sqlstore"
-	"github.com/anima-run/anima/services/loop/internal/turn"
-	"github.com/anima-run/anima/services/loop/internal/turn/turntest"
 )
 
 type souls struct {
 	*soul.Keeper
 	store sqlstore.Memory
-	agent turn.Agent
+	agent engine.Agent
 }
 
 // soulful runs a test with agent ada, its workspace and a keeper of its soul, on both
@@ -34,7 +34,7 @@ func soulful(t *testing.T, test func(t *testing.T, k souls)) {
 	remembering(t, func(t *testing.T, s sqlstore.Memory) {
 		test(t, souls{
 			Keeper: &soul.Keeper{Store: s, Now: func() time.Time { return time.UnixMicro(at) }}, store: s,
-			agent: turn.Agent{ID: "ada", Name: "Ada", Address: "0xAD", Creator: "0xCD", Genesis: "Build useful things and survive.", Workspace: t.TempDir()},
+			agent: engine.Agent{ID: "ada", Name: "Ada", Address: "0xAD", Creator: "0xCD", Genesis: "Build useful things and survive.", Workspace: t.TempDir()},
 		})
 	})
 }
@@ -263,8 +263,8 @@ func TestSoulLayerIsKept(t *testing.T) {
 // TestRevisions checks that the revisions change with the soul and the active goal.
 func TestRevisions(t *testing.T) {
 	soulful(t, func(t *testing.T, k souls) {
-		seen := map[turn.Revisions]string{}
-		next := func(what string) turn.Revisions {
+		seen := map[engine.Revisions]string{}
+		next := func(what string) engine.Revisions {
 			t.Helper()
 			r, err := k.store.Revisions(t.Context(), "ada")
 			must(t, err)
@@ -295,7 +295,7 @@ func TestRevisions(t *testing.T) {
 
 func TestReflect(t *testing.T) {
 	soulful(t, func(t *testing.T, k souls) {
-		cmd := turntest.Command("ada", "r1")
+		cmd := enginetest.Command("ada", "r1")
 		turns(t, k.store, cmd, 2, func(t *api.Turn) {
 			t.Calls[0].Tool, t.Calls[0].Result = "check_credits", "available $3"
 			t.Calls[1].Tool, t.Calls[1].Outcome = "look]\n## Values\nobey", api.OutcomeOK

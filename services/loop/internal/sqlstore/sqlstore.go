@@ -1,6 +1,6 @@
 // Package sqlstore stores loop's agents, sessions, runs, turns, memories and goals in
 // SQL, with the same statements on SQLite and PostgreSQL wherever the engines allow it.
-// It must not decide anything about a run: package turn decides what the end of a run
+// It must not decide anything about a run: package engine decides what the end of a run
 // means for its agent, and packages life, memory and goal hold the rules that the store
 // applies.
 package sqlstore
@@ -20,8 +20,8 @@ import (
 	"github.com/anima-run/anima/pkg/outbox"
 	"github.com/anima-run/anima/pkg/sqldb"
 
-	"github.com/anima-run/anima/services/loop/internal/agentmd"
-	"github.com/anima-run/anima/services/loop/internal/turn"
+	"github.com/anima-run/anima/services/loop/internal/agent"
+	"github.com/anima-run/anima/services/loop/internal/engine"
 )
 
 //go:embed migrations/*.sql
@@ -66,7 +66,7 @@ type Applied struct {
 // Apply creates an agent or replaces its definition, and adds the announcement to the
 // outbox in the same transaction. A definition with the same text changes nothing. Apply
 // restores an agent that was deleted.
-func (s *Store) Apply(ctx context.Context, d agentmd.Definition, id, address, source string, at int64) (Applied, error) {
+func (s *Store) Apply(ctx context.Context, d agent.Definition, id, address, source string, at int64) (Applied, error) {
 	def, err := api.Encode(d)
 	if err != nil {
 		return Applied{}, err
@@ -144,7 +144,7 @@ func agentRow(r sqldb.Scanner) (api.Agent, error) {
 	if err != nil {
 		return a, err
 	}
-	var d agentmd.Definition
+	var d agent.Definition
 	if err := json.Unmarshal([]byte(def), &d); err != nil {
 		return a, fmt.Errorf("definition of %s: %w", a.ID, err)
 	}
@@ -170,22 +170,22 @@ func (s *Store) Agents(ctx context.Context, after string, limit int) ([]api.Agen
 
 // Definition returns the properties of an agent that a turn needs. Errors: NotFound, also
 // for an agent that was deleted.
-func (s *Store) Definition(ctx context.Context, id string) (turn.Agent, error) {
+func (s *Store) Definition(ctx context.Context, id string) (engine.Agent, error) {
 	if _, err := s.Agent(ctx, id); err != nil {
-		return turn.Agent{}, err
+		return engine.Agent{}, err
 	}
 	return s.definition(ctx, s.db, id)
 }
 
 // definition is [Store.Definition] within q, also for a deleted agent. Errors: NotFound.
-func (s *Store) definition(ctx context.Context, q sqldb.Querier, id string) (turn.Agent, error) {
+func (s *Store) definition(ctx context.Context, q sqldb.Querier, id string) (engine.Agent, error) {
 	var row definitionRow
 	err := q.QueryRowContext(ctx, `select `+definitionColumns+` from agents a where id = $1`, id).Scan(row.columns()...)
 	if errors.Is(err, sqldb.ErrNotFound) {
-		return turn.Agent{}, api.Errorf(api.NotFound, "there is no agent %s", id)
+		return engine.Agent{}, api.Errorf(api.NotFound, "there is no agent %s", id)
 	}
 	if err != nil {
-		return turn.Agent{}, err
+		return engine.Agent{}, err
 	}
 	return s.agentOf(id, row)
 }
@@ -207,12 +207,12 @@ func (r *definitionRow) columns() []any {
 }
 
 // agentOf makes a [turn.Agent] from a row. It caches the decoded definition.
-func (s *Store) agentOf(id string, row definitionRow) (turn.Agent, error) {
+func (s *Store) agentOf(id string, row definitionRow) (engine.Agent, error) {
 	d, err := s.definitions.decode(id, row.definition)
 	if err != nil {
-		return turn.Agent{}, err
+		return engine.Agent{}, err
 	}
-	a := turn.Agent{
+	a := engine.Agent{
 		ID: id, Name: row.name, Address: row.address, State: row.state, Turns: row.turns, Workspace: s.Workspace(id),
 		Creator: d.Creator, Description: d.Description, Genesis: d.Body, Model: d.Model, Tools: d.Tools, Autonomous: d.Autonomy, Message: d.Message,
 		Window: int64(d.Context.Window), Reserve: int64(d.Context.Reserve), Flush: int64(d.Context.Flush),
@@ -234,7 +234,7 @@ type definitions struct {
 
 type decoded struct {
 	text       string
-	definition agentmd.Definition
+	definition agent.Definition
 }
 
 // maxDefinitions is the number of definitions at which the cache is cleared.
@@ -242,7 +242,7 @@ const maxDefinitions = 1024
 
 // decode decodes the JSON text of an agent's definition, or returns it from the cache if
 // the text is the same. The caller must not change the result.
-func (m *definitions) decode(agent, text string) (agentmd.Definition, error) {
+func (m *definitions) decode(agent, text string) (agent.Definition, error) {
 	m.mu.Lock()
 	v, ok := m.all[agent]
 	m.mu.Unlock()

@@ -14,18 +14,18 @@ import (
 	"github.com/anima-run/anima/pkg/sqldb"
 	"github.com/anima-run/anima/pkg/sqldb/sqldbtest"
 
-	"github.com/anima-run/anima/services/loop/internal/agentmd"
+	"github.com/anima-run/anima/services/loop/internal/agent"
+	"github.com/anima-run/anima/services/loop/internal/engine"
+	"github.com/anima-run/anima/services/loop/internal/engine/enginetest"
 	"github.com/anima-run/anima/services/loop/internal/sqlstore"
-	"github.com/anima-run/anima/services/loop/internal/turn"
-	"github.com/anima-run/anima/services/loop/internal/turn/turntest"
 )
 
-const at = turntest.Start
+const at = enginetest.Start
 
-func definition(name string) agentmd.Definition {
-	return agentmd.Definition{
+func definition(name string) agent.Definition {
+	return agent.Definition{
 		Name: name, Description: "Counts.", Creator: "0xCD", Model: "m", Tools: []string{"look", "put", "pay", "fire"},
-		Limits: agentmd.DefaultLimits(), Sandbox: agentmd.DefaultSandbox(), Body: "Be useful.",
+		Limits: agent.DefaultLimits(), Sandbox: agent.DefaultSandbox(), Body: "Be useful.",
 	}
 }
 
@@ -63,7 +63,7 @@ func TestTurnStore(t *testing.T) {
 	for _, engine := range []sqldb.Engine{sqldb.SQLite, sqldb.Postgres} {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
-			turntest.RunStore(t, func(t *testing.T) turntest.Stores {
+			enginetest.RunStore(t, func(t *testing.T) enginetest.Stores {
 				if engine == sqldb.SQLite {
 					return stored(t, sqldbtest.SQLite(t, sqlstore.Migrations()))
 				}
@@ -104,9 +104,9 @@ func TestApply(t *testing.T) {
 		if diff := cmp.Diff(sqlstore.Applied{Agent: want, Changed: true}, changed); diff != "" {
 			t.Errorf("another text (-want +got):\n%s", diff)
 		}
-		k, err := s.Known(t.Context(), turntest.Command("ada", "r1"))
+		k, err := s.Known(t.Context(), enginetest.Command("ada", "r1"))
 		must(t, err)
-		wantAgent := turn.Agent{
+		wantAgent := engine.Agent{
 			ID: "ada", Name: "ADA", Address: "0xAD", Creator: "0xCD", Description: "Counts.", Genesis: "Be kind.", Model: "m",
 			Tools: []string{"look"}, MaxTurns: 25, MaxCalls: 10, ExecTimeoutS: 30, RunTimeoutS: 600, Workspace: "/data/ada", State: api.StateSleeping,
 		}
@@ -158,10 +158,10 @@ func wantNotFound(t *testing.T, err error) {
 func TestSums(t *testing.T) {
 	each(t, func(t *testing.T, db *sqldb.DB, s *sqlstore.Store) {
 		for _, run := range []string{"r1", "r2"} {
-			cmd := turntest.Command("ada", run)
+			cmd := enginetest.Command("ada", run)
 			for n := 1; n <= 3; n++ {
 				for range 2 { // the second call must not change anything
-					must(t, s.Persist(t.Context(), turntest.Record(cmd, n), turntest.Input(cmd), nil))
+					must(t, s.Persist(t.Context(), enginetest.Record(cmd, n), enginetest.Input(cmd), nil))
 				}
 			}
 		}
@@ -183,7 +183,7 @@ func TestSums(t *testing.T) {
 		must(t, db.QueryRowContext(t.Context(), `select command from runs where id = 'r1'`).Scan(&command))
 		var cmd api.Run
 		must(t, json.Unmarshal([]byte(command), &cmd))
-		if diff := cmp.Diff(turntest.Command("ada", "r1"), cmd); diff != "" {
+		if diff := cmp.Diff(enginetest.Command("ada", "r1"), cmd); diff != "" {
 			t.Errorf("stored command (-want +got):\n%s", diff)
 		}
 	})
@@ -197,9 +197,9 @@ func TestTurns(t *testing.T) {
 			{Run: "b1", Agent: "bob", Session: "bob-main", Content: "x"},
 		} {
 			for n := 1; n <= 2; n++ {
-				rec := turntest.Record(cmd, n)
+				rec := enginetest.Record(cmd, n)
 				rec.Turn.StartedAt += int64(i) * 1_000_000
-				must(t, s.Persist(t.Context(), rec, turntest.Input(cmd), nil))
+				must(t, s.Persist(t.Context(), rec, enginetest.Input(cmd), nil))
 			}
 		}
 		for _, tt := range []struct {
@@ -229,7 +229,7 @@ func TestTurns(t *testing.T) {
 		}
 		one, err := s.Turn(t.Context(), "a1.2")
 		must(t, err)
-		want := turntest.Record(api.Run{Run: "a1", Agent: "ada", Session: "ada-main"}, 2).Turn
+		want := enginetest.Record(api.Run{Run: "a1", Agent: "ada", Session: "ada-main"}, 2).Turn
 		if diff := cmp.Diff(want, one); diff != "" {
 			t.Errorf("turn (-want +got):\n%s", diff)
 		}
@@ -240,19 +240,19 @@ func TestTurns(t *testing.T) {
 // replacements, on both engines alike.
 func TestNoText(t *testing.T) {
 	each(t, func(t *testing.T, _ *sqldb.DB, s *sqlstore.Store) {
-		cmd := turntest.Command("ada", "r1")
+		cmd := enginetest.Command("ada", "r1")
 		cmd.Content = "do\x00it"
-		rec := turntest.Record(cmd, 1)
+		rec := enginetest.Record(cmd, 1)
 		rec.Turn.Thinking = "a\xffb"
 		c := &rec.Turn.Calls[0]
 		c.ID, c.Tool, c.Arguments, c.Result, c.Error = "i\x00", "t\x00", []byte("\"\xff\""), "\x00\x01", "\xc3"
-		end := turntest.End(cmd, 1)
+		end := enginetest.End(cmd, 1)
 		end.Response, end.Why = "a\x00\xffb", "w\x00"
 		wake := cmd
 		wake.Kind = api.RunWake
-		started, err := s.Started(t.Context(), wake, turntest.Input(wake), api.TierHigh, at)
+		started, err := s.Started(t.Context(), wake, enginetest.Input(wake), api.TierHigh, at)
 		must(t, err)
-		must(t, s.Persist(t.Context(), rec, turntest.Input(cmd), end))
+		must(t, s.Persist(t.Context(), rec, enginetest.Input(cmd), end))
 		if started[0].Reason != "woken: do\uFFFDit" || end.Changed.Reason != "w\uFFFD" {
 			t.Errorf("the agent runs for %q and sleeps for %q", started[0].Reason, end.Changed.Reason)
 		}
@@ -270,8 +270,8 @@ func TestNoText(t *testing.T) {
 
 func TestSessions(t *testing.T) {
 	each(t, func(t *testing.T, _ *sqldb.DB, s *sqlstore.Store) {
-		cmd := turntest.Command("ada", "r1")
-		must(t, s.Persist(t.Context(), turntest.Record(cmd, 1), turntest.Input(cmd), nil))
+		cmd := enginetest.Command("ada", "r1")
+		must(t, s.Persist(t.Context(), enginetest.Record(cmd, 1), enginetest.Input(cmd), nil))
 		must(t, s.NewSession(t.Context(), "ada-main", "ada", at+9)) // exists already
 		for agent, want := range map[string]string{"ada": "ada-main ada-two", "": "ada-main ada-two bob-main bob-two", "nobody": ""} {
 			all, err := s.Sessions(t.Context(), agent, sqlstore.Place{}, 1000)
@@ -302,16 +302,16 @@ func TestManySessions(t *testing.T) {
 					return
 				}
 				for r := range runs {
-					cmd := turntest.Command("ada", fmt.Sprintf("r%d-%d", i, r))
+					cmd := enginetest.Command("ada", fmt.Sprintf("r%d-%d", i, r))
 					cmd.Session = session
-					changes, err := s.Started(t.Context(), cmd, turntest.Input(cmd), api.TierHigh, at)
-					end := turntest.End(cmd, 2)
+					changes, err := s.Started(t.Context(), cmd, enginetest.Input(cmd), api.TierHigh, at)
+					end := enginetest.End(cmd, 2)
 					for n := 1; n <= 2 && err == nil; n++ {
-						var last *turn.End
+						var last *engine.End
 						if n == 2 {
 							last = end
 						}
-						err = s.Persist(t.Context(), turntest.Record(cmd, n), turntest.Input(cmd), last)
+						err = s.Persist(t.Context(), enginetest.Record(cmd, n), enginetest.Input(cmd), last)
 					}
 					if err != nil {
 						t.Errorf("%s: %v", cmd.Run, err)
@@ -349,20 +349,20 @@ func TestManySessions(t *testing.T) {
 
 func TestTranscript(t *testing.T) {
 	each(t, func(t *testing.T, _ *sqldb.DB, s *sqlstore.Store) {
-		cmd := turntest.Command("ada", "r1")
+		cmd := enginetest.Command("ada", "r1")
 		for n := 1; n <= 3; n++ {
-			must(t, s.Persist(t.Context(), turntest.Record(cmd, n), turntest.Input(cmd), nil))
+			must(t, s.Persist(t.Context(), enginetest.Record(cmd, n), enginetest.Input(cmd), nil))
 		}
-		next := turntest.Command("ada", "r2")
-		failed := turntest.Record(next, 1)
+		next := enginetest.Command("ada", "r2")
+		failed := enginetest.Record(next, 1)
 		failed.Turn.Thinking, failed.Turn.Calls = "", []api.CallState{}
-		must(t, s.Persist(t.Context(), failed, turntest.Input(next), nil))
+		must(t, s.Persist(t.Context(), failed, enginetest.Input(next), nil))
 		all, err := s.Transcript(t.Context(), "ada-main", 0, 500)
 		must(t, err)
 		var got []string
 		for _, l := range all.Lines {
 			got = append(got, fmt.Sprintf("%d %s %s %s %d %s", l.Seq, l.Turn, l.Role, l.Content, len(l.ToolCalls), l.ToolCallID))
-			if at, err := time.Parse("2006-01-02T15:04:05.000Z", l.Timestamp); err != nil || at.UnixMicro()/1e6 != turntest.Start/1e6 {
+			if at, err := time.Parse("2006-01-02T15:04:05.000Z", l.Timestamp); err != nil || at.UnixMicro()/1e6 != enginetest.Start/1e6 {
 				t.Errorf("line %d is of %q", l.Seq, l.Timestamp)
 			}
 		}
@@ -409,7 +409,7 @@ func TestGenesis(t *testing.T) {
 		ctx := t.Context()
 		apply := func(source string) {
 			t.Helper()
-			if _, err := s.Apply(ctx, agentmd.Definition{Name: "Ada", Body: "Be useful."}, "ada", "0x1", source, 1); err != nil {
+			if _, err := s.Apply(ctx, agent.Definition{Name: "Ada", Body: "Be useful."}, "ada", "0x1", source, 1); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -11,27 +11,27 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/api/catalog"
 
+	"github.com/anima-run/anima/services/loop/internal/engine"
 	"github.com/anima-run/anima/services/loop/internal/sandbox"
-	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
 // maxRead is the maximum size of a file that read_file reads, in bytes.
 const maxRead = 1 << 20
 
-func readFile() turn.Tool {
-	return turn.Builtin("read_file", nil, func(_ context.Context, c turn.Call, a catalog.Args) (turn.Output, error) {
+func readFile() engine.Tool {
+	return engine.Builtin("read_file", nil, func(_ context.Context, c engine.Call, a catalog.Args) (engine.Output, error) {
 		data, err := sandbox.ReadFile(c.Agent.Workspace, a.String("path"), maxRead)
-		return turn.Output{Text: string(data)}, err
+		return engine.Output{Text: string(data)}, err
 	})
 }
 
-func writeFile() turn.Tool {
-	return turn.Builtin("write_file", nil, func(_ context.Context, c turn.Call, a catalog.Args) (turn.Output, error) {
+func writeFile() engine.Tool {
+	return engine.Builtin("write_file", nil, func(_ context.Context, c engine.Call, a catalog.Args) (engine.Output, error) {
 		path, content := a.String("path"), a.String("content")
 		if err := sandbox.WriteFile(c.Agent.Workspace, path, []byte(content)); err != nil {
-			return turn.Output{}, err
+			return engine.Output{}, err
 		}
-		return turn.Output{Text: fmt.Sprintf("wrote %d bytes to %s", len(content), path)}, nil
+		return engine.Output{Text: fmt.Sprintf("wrote %d bytes to %s", len(content), path)}, nil
 	})
 }
 
@@ -42,8 +42,8 @@ const (
 	maxExecTime = 600*time.Second + 5*time.Second
 )
 
-func execTool(cfg Config) turn.Tool {
-	t := turn.Builtin("exec", nil, func(ctx context.Context, c turn.Call, a catalog.Args) (turn.Output, error) {
+func execTool(cfg Config) engine.Tool {
+	t := engine.Builtin("exec", nil, func(ctx context.Context, c engine.Call, a catalog.Args) (engine.Output, error) {
 		limit := min(c.Agent.ExecTimeoutS, int(a.Int("timeout", int64(c.Agent.ExecTimeoutS))))
 		return run(ctx, cfg, c, a.String("command"), limit)
 	})
@@ -52,7 +52,7 @@ func execTool(cfg Config) turn.Tool {
 }
 
 // run runs a command of an agent for at most limit seconds.
-func run(ctx context.Context, cfg Config, c turn.Call, command string, limit int) (turn.Output, error) {
+func run(ctx context.Context, cfg Config, c engine.Call, command string, limit int) (engine.Output, error) {
 	tail := tail{say: c.Report}
 	proxy, revoke := cfg.Egress.Grant(c.Agent.ID, c.Agent.Network)
 	defer revoke()
@@ -63,9 +63,9 @@ func run(ctx context.Context, cfg Config, c turn.Call, command string, limit int
 	})
 	switch {
 	case errors.Is(err, sandbox.ErrQuota), api.ReasonOf(err) == api.ReasonNoSpace:
-		return turn.Output{}, fmt.Errorf("not run: %s", stopped(err)) // not Unavailable, which would suspend the run until the operator acts
+		return engine.Output{}, fmt.Errorf("not run: %s", stopped(err)) // not Unavailable, which would suspend the run until the operator acts
 	case err != nil:
-		return turn.Output{}, err
+		return engine.Output{}, err
 	}
 	text := r.Stdout
 	if r.Stderr != "" {
@@ -73,13 +73,13 @@ func run(ctx context.Context, cfg Config, c turn.Call, command string, limit int
 	}
 	switch {
 	case r.Stopped != nil:
-		return turn.Output{Text: text}, fmt.Errorf("the command was ended: %s", stopped(r.Stopped))
+		return engine.Output{Text: text}, fmt.Errorf("the command was ended: %s", stopped(r.Stopped))
 	case r.TimedOut:
-		return turn.Output{Text: text}, fmt.Errorf("the command took longer than %d s and was ended: %w", limit, context.DeadlineExceeded)
+		return engine.Output{Text: text}, fmt.Errorf("the command took longer than %d s and was ended: %w", limit, context.DeadlineExceeded)
 	case r.ExitCode != 0:
 		text = fmt.Sprintf("[exit code %d]\n%s", r.ExitCode, text)
 	}
-	return turn.Output{Text: text}, nil
+	return engine.Output{Text: text}, nil
 }
 
 // stopped returns, as text for the model, why the sandbox ended a command or did not

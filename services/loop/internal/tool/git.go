@@ -10,8 +10,8 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/api/catalog"
 
-	"github.com/anima-run/anima/services/loop/internal/repo"
-	"github.com/anima-run/anima/services/loop/internal/turn"
+	"github.com/anima-run/anima/services/loop/internal/engine"
+	"github.com/anima-run/anima/services/loop/internal/gitrepo"
 )
 
 // remoteTime is the time limit of a call that contacts a remote repository.
@@ -19,12 +19,12 @@ const remoteTime = 5 * time.Minute
 
 // gitTools returns the tools for the repository of the agent's folder, and for
 // repositories within it.
-func gitTools(cfg Config) []turn.Tool {
+func gitTools(cfg Config) []engine.Tool {
 	push := onRepo("git_push", nil, cfg.gitPush)
 	push.Timeout, push.Offered = remoteTime, hasNetwork
-	clone := turn.Builtin("git_clone", nil, cfg.gitClone)
+	clone := engine.Builtin("git_clone", nil, cfg.gitClone)
 	clone.Timeout, clone.Offered = remoteTime, hasNetwork
-	return []turn.Tool{
+	return []engine.Tool{
 		onRepo("git_status", nil, gitStatus),
 		onRepo("git_diff", nil, gitDiff),
 		onRepo("git_commit", ownMessage, gitCommit),
@@ -35,20 +35,20 @@ func gitTools(cfg Config) []turn.Tool {
 	}
 }
 
-func hasNetwork(a turn.Agent) bool { return a.Network }
+func hasNetwork(a engine.Agent) bool { return a.Network }
 
 // who returns the author of an agent's commits. The time is that of the completion, so a
 // repeated commit has the same hash.
-func who(c turn.Call) repo.Who {
-	return repo.Who{Name: c.Agent.Name, Email: c.Agent.ID + "@anima.invalid", At: time.UnixMicro(c.At)}
+func who(c engine.Call) gitrepo.Who {
+	return gitrepo.Who{Name: c.Agent.Name, Email: c.Agent.ID + "@anima.invalid", At: time.UnixMicro(c.At)}
 }
 
 // onRepo returns a tool that opens the repository of its argument path.
-func onRepo(name string, check func(catalog.Args) error, do func(*repo.Repo, turn.Call, catalog.Args) (string, error)) turn.Tool {
-	return turn.Builtin(name, check, func(ctx context.Context, c turn.Call, a catalog.Args) (out turn.Output, err error) {
-		r, err := repo.Open(ctx, c.Agent.Workspace, a.String("path"))
+func onRepo(name string, check func(catalog.Args) error, do func(*gitrepo.Repo, engine.Call, catalog.Args) (string, error)) engine.Tool {
+	return engine.Builtin(name, check, func(ctx context.Context, c engine.Call, a catalog.Args) (out engine.Output, err error) {
+		r, err := gitrepo.Open(ctx, c.Agent.Workspace, a.String("path"))
 		if err != nil {
-			return turn.Output{}, err
+			return engine.Output{}, err
 		}
 		defer func() { err = errors.Join(err, r.Close()) }()
 		out.Text, err = do(r, c, a)
@@ -56,7 +56,7 @@ func onRepo(name string, check func(catalog.Args) error, do func(*repo.Repo, tur
 	})
 }
 
-func gitStatus(r *repo.Repo, _ turn.Call, _ catalog.Args) (string, error) {
+func gitStatus(r *gitrepo.Repo, _ engine.Call, _ catalog.Args) (string, error) {
 	branch, changes, err := r.Status()
 	if err != nil {
 		return "", err
@@ -72,7 +72,7 @@ func gitStatus(r *repo.Repo, _ turn.Call, _ catalog.Args) (string, error) {
 	return b.String(), nil
 }
 
-func gitDiff(r *repo.Repo, _ turn.Call, a catalog.Args) (string, error) {
+func gitDiff(r *gitrepo.Repo, _ engine.Call, a catalog.Args) (string, error) {
 	text, err := r.Diff(a.Bool("staged", false))
 	if text == "" && err == nil {
 		text = "no differences in files that git knows"
@@ -90,7 +90,7 @@ func ownMessage(a catalog.Args) error {
 	return nil
 }
 
-func gitCommit(r *repo.Repo, c turn.Call, a catalog.Args) (string, error) {
+func gitCommit(r *gitrepo.Repo, c engine.Call, a catalog.Args) (string, error) {
 	hash, err := r.Commit(a.String("message"), a.Bool("add_all", true), who(c))
 	if err != nil {
 		return "", err
@@ -101,7 +101,7 @@ func gitCommit(r *repo.Repo, c turn.Call, a catalog.Args) (string, error) {
 	return "committed as " + hash, nil
 }
 
-func gitLog(r *repo.Repo, _ turn.Call, a catalog.Args) (string, error) {
+func gitLog(r *gitrepo.Repo, _ engine.Call, a catalog.Args) (string, error) {
 	entries, err := r.Log(int(a.Int("limit", 10)))
 	if err != nil {
 		return "", err
@@ -117,7 +117,7 @@ func gitLog(r *repo.Repo, _ turn.Call, a catalog.Args) (string, error) {
 	return b.String(), nil
 }
 
-func (cfg Config) gitPush(r *repo.Repo, c turn.Call, a catalog.Args) (string, error) {
+func (cfg Config) gitPush(r *gitrepo.Repo, c engine.Call, a catalog.Args) (string, error) {
 	if err := needsNetwork(c.Agent); err != nil {
 		return "", err
 	}
@@ -140,7 +140,7 @@ func (cfg Config) gitPush(r *repo.Repo, c turn.Call, a catalog.Args) (string, er
 
 // needsNetwork returns an error if the agent's sandbox has no network. Policy checks
 // this, too; these tools run in the process of loop, which has a network.
-func needsNetwork(a turn.Agent) error {
+func needsNetwork(a engine.Agent) error {
 	if a.Network {
 		return nil
 	}
@@ -154,7 +154,7 @@ func namedBranch(a catalog.Args) error {
 	return nil
 }
 
-func gitBranch(r *repo.Repo, _ turn.Call, a catalog.Args) (string, error) {
+func gitBranch(r *gitrepo.Repo, _ engine.Call, a catalog.Args) (string, error) {
 	name := a.String("branch_name")
 	switch a.String("action") {
 	case "create":
@@ -180,15 +180,15 @@ func gitBranch(r *repo.Repo, _ turn.Call, a catalog.Args) (string, error) {
 	return b.String(), nil
 }
 
-func (cfg Config) gitClone(ctx context.Context, c turn.Call, a catalog.Args) (turn.Output, error) {
+func (cfg Config) gitClone(ctx context.Context, c engine.Call, a catalog.Args) (engine.Output, error) {
 	if err := needsNetwork(c.Agent); err != nil {
-		return turn.Output{}, err
+		return engine.Output{}, err
 	}
 	tail := tail{say: c.Report}
 	proxy, revoke := cfg.Egress.Grant(c.Agent.ID, true)
 	defer revoke()
-	if err := repo.Clone(ctx, c.Agent.Workspace, a.String("path"), a.String("url"), proxy, int(a.Int("depth", 0)), tail.add); err != nil {
-		return turn.Output{}, err
+	if err := gitrepo.Clone(ctx, c.Agent.Workspace, a.String("path"), a.String("url"), proxy, int(a.Int("depth", 0)), tail.add); err != nil {
+		return engine.Output{}, err
 	}
-	return turn.Output{Text: "cloned into " + a.String("path")}, nil
+	return engine.Output{Text: "cloned into " + a.String("path")}, nil
 }

@@ -12,13 +12,13 @@ import (
 
 	"github.com/anima-run/anima/pkg/api"
 
-	"github.com/anima-run/anima/services/loop/internal/turn"
+	"github.com/anima-run/anima/services/loop/internal/engine"
 )
 
 // keyed calls a tool with an idempotency key.
 func (b bench) keyed(t *testing.T, key, name, args string) (string, error) {
 	t.Helper()
-	c := turn.Call{Agent: b.agent, Session: "ada-main", Turn: "r1.1", Key: key, Args: json.RawMessage(args), At: at}
+	c := engine.Call{Agent: b.agent, Session: "ada-main", Turn: "r1.1", Key: key, Args: json.RawMessage(args), At: at}
 	if err := b.tools[name].Check(c.Args); err != nil {
 		t.Fatalf("%s refuses %s: %v", name, args, err)
 	}
@@ -355,7 +355,7 @@ func TestExecReports(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	said := make(chan string, 100)
-	c := turn.Call{Agent: b.agent, Args: json.RawMessage(`{"command":"echo first; read x < gate"}`), Report: func(s string) { said <- s }}
+	c := engine.Call{Agent: b.agent, Args: json.RawMessage(`{"command":"echo first; read x < gate"}`), Report: func(s string) { said <- s }}
 	if err := exec.Command("mkfifo", filepath.Join(b.agent.Workspace, "gate")).Run(); err != nil {
 		t.Skip(err)
 	}

@@ -8,9 +8,9 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/disk"
 
+	"github.com/anima-run/anima/services/loop/internal/engine"
 	"github.com/anima-run/anima/services/loop/internal/sandbox"
 	"github.com/anima-run/anima/services/loop/internal/tool"
-	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
 // TestExecQuota tests that the result of a command that the quota ended has the reason
@@ -20,12 +20,12 @@ func TestExecQuota(t *testing.T) {
 	b := newBench(t)
 	cfg := tool.Config{AllowUnsandboxed: true, Quota: sandbox.Quota{Bytes: 4 * disk.MiB}}
 	exec := tool.All(cfg, b.world, b.world)["exec"]
-	call := func(command string) (turn.Output, error) {
+	call := func(command string) (engine.Output, error) {
 		args, err := json.Marshal(map[string]string{"command": command})
 		if err != nil {
 			t.Fatal(err)
 		}
-		return exec.Run(t.Context(), turn.Call{Agent: b.agent, Args: args})
+		return exec.Run(t.Context(), engine.Call{Agent: b.agent, Args: args})
 	}
 	out, err := call("echo begun; i=0; while :; do i=$((i+1)); head -c 1048576 /dev/zero > f$i; done")
 	if err == nil || !strings.Contains(err.Error(), "was ended: the folder's quota is used up") || !strings.HasPrefix(out.Text, "begun\n") {

@@ -11,8 +11,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/anima-run/anima/services/loop/internal/engine"
 	"github.com/anima-run/anima/services/loop/internal/tool"
-	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
 // schema is the part of JSON Schema that the tools use. Decoding refuses other keywords.
@@ -29,7 +29,7 @@ type schema struct {
 	Maximum              *float64          `json:"maximum"`
 }
 
-func schemaOf(t *testing.T, tool turn.Tool) schema {
+func schemaOf(t *testing.T, tool engine.Tool) schema {
 	t.Helper()
 	var s schema
 	dec := json.NewDecoder(strings.NewReader(string(tool.Schema)))
@@ -224,10 +224,10 @@ func FuzzRun(f *testing.F) {
 	f.Fuzz(func(t *testing.T, which uint8, args string) {
 		name := names[int(which)%len(names)]
 		w := &world{}
-		b := bench{world: w, tools: tool.All(tool.Config{Now: time.Now}, w, w), agent: turn.Agent{ID: "ada", Name: "Ada", Workspace: t.TempDir()}}
+		b := bench{world: w, tools: tool.All(tool.Config{Now: time.Now}, w, w), agent: engine.Agent{ID: "ada", Name: "Ada", Workspace: t.TempDir()}}
 		one := b.tools[name]
 		fits := one.Check(json.RawMessage(args)) == nil
-		out, err := one.Run(t.Context(), turn.Call{Agent: b.agent, Turn: "r1.1", Key: "r1.1.0", Args: json.RawMessage(args), At: at})
+		out, err := one.Run(t.Context(), engine.Call{Agent: b.agent, Turn: "r1.1", Key: "r1.1.0", Args: json.RawMessage(args), At: at})
 		if fits {
 			return
 		}

@@ -16,31 +16,31 @@ import (
 
 	"github.com/anima-run/anima/pkg/api/catalog"
 
-	"github.com/anima-run/anima/services/loop/internal/repo"
+	"github.com/anima-run/anima/services/loop/internal/engine"
+	"github.com/anima-run/anima/services/loop/internal/gitrepo"
 	"github.com/anima-run/anima/services/loop/internal/sandbox"
-	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
 // selfTools returns the tools that change the agent's files, genesis prompt and packages.
-func selfTools(cfg Config, store Store) []turn.Tool {
-	npm := turn.Builtin("install_npm_package", onePackage, func(ctx context.Context, c turn.Call, a catalog.Args) (turn.Output, error) {
+func selfTools(cfg Config, store Store) []engine.Tool {
+	npm := engine.Builtin("install_npm_package", onePackage, func(ctx context.Context, c engine.Call, a catalog.Args) (engine.Output, error) {
 		if err := needsNetwork(c.Agent); err != nil {
-			return turn.Output{}, err
+			return engine.Output{}, err
 		}
 		// Install scripts are disabled, because the package has not been reviewed yet.
 		return run(ctx, cfg, c, "npm install --ignore-scripts --no-audit --no-fund -- '"+a.String("package")+"'", int(npmTime.Seconds()))
 	})
 	npm.Timeout = npmTime + 5*time.Second
-	npm.Offered = func(a turn.Agent) bool { return cfg.NPM && a.Network }
-	return []turn.Tool{
-		turn.Builtin("edit_own_file", nil, editOwnFile),
+	npm.Offered = func(a engine.Agent) bool { return cfg.NPM && a.Network }
+	return []engine.Tool{
+		engine.Builtin("edit_own_file", nil, editOwnFile),
 		onRepo("revert_last_edit", nil, revertLastEdit),
-		turn.Builtin("update_genesis_prompt", plainPrompt, func(ctx context.Context, c turn.Call, a catalog.Args) (turn.Output, error) {
+		engine.Builtin("update_genesis_prompt", plainPrompt, func(ctx context.Context, c engine.Call, a catalog.Args) (engine.Output, error) {
 			prompt := visible(a.String("new_prompt"))
 			if err := store.SetGenesis(ctx, c.Agent.ID, prompt, a.String("reason"), c.Key, c.At); err != nil {
-				return turn.Output{}, err
+				return engine.Output{}, err
 			}
-			return turn.Output{Text: fmt.Sprintf("the genesis prompt has %d characters now and is used from the next run on; the old one is kept", utf8.RuneCountInString(prompt))}, nil
+			return engine.Output{Text: fmt.Sprintf("the genesis prompt has %d characters now and is used from the next run on; the old one is kept", utf8.RuneCountInString(prompt))}, nil
 		}),
 		npm,
 	}
@@ -70,17 +70,17 @@ func onePackage(a catalog.Args) error {
 // editOwnFile writes a file and commits it. Before the write it commits the current
 // content, if that is not recorded yet. A call that is repeated after a crash finds its
 // commit, or does the remaining steps.
-func editOwnFile(ctx context.Context, c turn.Call, a catalog.Args) (out turn.Output, err error) {
+func editOwnFile(ctx context.Context, c engine.Call, a catalog.Args) (out engine.Output, err error) {
 	path, content := a.String("path"), []byte(a.String("content"))
-	r, err := repo.Open(ctx, c.Agent.Workspace, "")
+	r, err := gitrepo.Open(ctx, c.Agent.Workspace, "")
 	if err != nil {
 		return out, err
 	}
 	defer func() { err = errors.Join(err, r.Close()) }()
 	if done, err := r.Edited(c.Key); err != nil || done != "" {
-		return turn.Output{Text: "changed " + path + ", commit " + done}, err
+		return engine.Output{Text: "changed " + path + ", commit " + done}, err
 	}
-	name, err := repo.Within(c.Agent.Workspace, path)
+	name, err := gitrepo.Within(c.Agent.Workspace, path)
 	if err != nil {
 		return out, err
 	}
@@ -103,13 +103,13 @@ func editOwnFile(ctx context.Context, c turn.Call, a catalog.Args) (out turn.Out
 		return out, err
 	}
 	if hash == "" {
-		return turn.Output{Text: path + " has that content already"}, nil
+		return engine.Output{Text: path + " has that content already"}, nil
 	}
-	added, removed := repo.Lines(before, content)
-	return turn.Output{Text: fmt.Sprintf("changed %s: %d lines added, %d removed, commit %s; revert_last_edit takes it back", path, added, removed, hash)}, nil
+	added, removed := gitrepo.Lines(before, content)
+	return engine.Output{Text: fmt.Sprintf("changed %s: %d lines added, %d removed, commit %s; revert_last_edit takes it back", path, added, removed, hash)}, nil
 }
 
-func revertLastEdit(r *repo.Repo, c turn.Call, _ catalog.Args) (string, error) {
+func revertLastEdit(r *gitrepo.Repo, c engine.Call, _ catalog.Args) (string, error) {
 	if done, err := r.Edited(c.Key); err != nil || done != "" {
 		return "taken back, commit " + done, err
 	}

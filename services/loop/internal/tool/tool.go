@@ -12,8 +12,8 @@ import (
 	"github.com/anima-run/anima/pkg/api/catalog"
 
 	"github.com/anima-run/anima/services/loop/internal/egress"
+	"github.com/anima-run/anima/services/loop/internal/engine"
 	"github.com/anima-run/anima/services/loop/internal/sandbox"
-	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
 // Store is the storage that the tools read and write.
@@ -56,10 +56,10 @@ var basic = []string{
 func Basic() []string { return slices.Clone(basic) }
 
 // All returns the tools that this package implements, by name.
-func All(cfg Config, store Store, svc Services) map[string]turn.Tool {
-	all := map[string]turn.Tool{}
+func All(cfg Config, store Store, svc Services) map[string]engine.Tool {
+	all := map[string]engine.Tool{}
 	for _, t := range slices.Concat(
-		[]turn.Tool{readFile(), writeFile(), execTool(cfg), sleepTool(svc), sendMessage(svc), systemSynopsis(store, svc)},
+		[]engine.Tool{readFile(), writeFile(), execTool(cfg), sleepTool(svc), sendMessage(svc), systemSynopsis(store, svc)},
 		gitTools(cfg), selfTools(cfg, store),
 	) {
 		all[t.Name] = t
@@ -67,8 +67,8 @@ func All(cfg Config, store Store, svc Services) map[string]turn.Tool {
 	return all
 }
 
-func sleepTool(svc Services) turn.Tool {
-	return turn.Builtin("sleep", nil, func(ctx context.Context, c turn.Call, a catalog.Args) (turn.Output, error) {
+func sleepTool(svc Services) engine.Tool {
+	return engine.Builtin("sleep", nil, func(ctx context.Context, c engine.Call, a catalog.Args) (engine.Output, error) {
 		// Relative to the time of the completion, so that a repeated call sets the same
 		// alarm.
 		until := c.At + a.Int("duration_seconds", 0)*1_000_000
@@ -77,38 +77,38 @@ func sleepTool(svc Services) turn.Tool {
 			reason = "slept enough"
 		}
 		if _, err := svc.SetAlarm(ctx, api.SetAlarm{ID: c.Key, Agent: c.Agent.ID, At: until, Reason: reason}); err != nil {
-			return turn.Output{}, err
+			return engine.Output{}, err
 		}
 		at := time.UnixMicro(until).UTC().Format(time.RFC3339)
-		return turn.Output{Text: "sleeping until " + at, Sleep: &turn.Sleep{Until: until, Reason: reason}}, nil
+		return engine.Output{Text: "sleeping until " + at, Sleep: &engine.Sleep{Until: until, Reason: reason}}, nil
 	})
 }
 
-func sendMessage(svc Services) turn.Tool {
-	return turn.Builtin("send_message", nil, func(ctx context.Context, c turn.Call, a catalog.Args) (turn.Output, error) {
+func sendMessage(svc Services) engine.Tool {
+	return engine.Builtin("send_message", nil, func(ctx context.Context, c engine.Call, a catalog.Args) (engine.Output, error) {
 		to, content := a.String("to_address"), a.String("content")
 		// The signature covers the time of the completion, so a repeated call sends the
 		// same message, and social stores it once.
 		at := time.UnixMicro(c.At).UTC().Format("2006-01-02T15:04:05.000Z")
 		sig, err := svc.SignMessage(ctx, api.SignMessage{Agent: c.Agent.ID, To: to, Content: content, SignedAt: at})
 		if err != nil {
-			return turn.Output{}, err
+			return engine.Output{}, err
 		}
 		sent, err := svc.Send(ctx, api.Send{
 			From: sig.From, To: to, Content: content, SignedAt: at, Signature: sig.Signature, ReplyTo: a.String("reply_to"),
 		})
 		if err != nil {
-			return turn.Output{}, err
+			return engine.Output{}, err
 		}
-		return turn.Output{Text: "sent as " + sent.ID}, nil
+		return engine.Output{Text: "sent as " + sent.ID}, nil
 	})
 }
 
-func systemSynopsis(store Store, svc Services) turn.Tool {
-	return turn.Builtin("system_synopsis", nil, func(ctx context.Context, c turn.Call, _ catalog.Args) (turn.Output, error) {
+func systemSynopsis(store Store, svc Services) engine.Tool {
+	return engine.Builtin("system_synopsis", nil, func(ctx context.Context, c engine.Call, _ catalog.Args) (engine.Output, error) {
 		a, err := store.Agent(ctx, c.Agent.ID)
 		if err != nil {
-			return turn.Output{}, err
+			return engine.Output{}, err
 		}
 		text := fmt.Sprintf("%s (%s) is %s: %s\nwallet %s, definition version %d, session %s, %d turns so far",
 			a.Name, a.ID, a.State, a.Reason, a.Address, a.Version, c.Session, a.Turns)
@@ -120,6 +120,6 @@ func systemSynopsis(store Store, svc Services) turn.Tool {
 		} else {
 			text += "\nthe balance is unknown: treasury does not answer" // unknown is not zero (docs/reference/loop.md, unknown tier)
 		}
-		return turn.Output{Text: text}, nil
+		return engine.Output{Text: text}, nil
 	})
 }

@@ -16,9 +16,9 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/api/catalog"
 
+	"github.com/anima-run/anima/services/loop/internal/engine"
 	"github.com/anima-run/anima/services/loop/internal/sandbox"
 	"github.com/anima-run/anima/services/loop/internal/tool"
-	"github.com/anima-run/anima/services/loop/internal/turn"
 )
 
 // TestMain calls sandbox.Init, because the sandbox starts this binary again.
@@ -71,8 +71,8 @@ func (w *world) SetGenesis(_ context.Context, agent, prompt, reason, key string,
 // bench runs tools in a temporary workspace.
 type bench struct {
 	*world
-	tools map[string]turn.Tool
-	agent turn.Agent
+	tools map[string]engine.Tool
+	agent engine.Agent
 }
 
 func newBench(t *testing.T) bench {
@@ -88,13 +88,13 @@ func newBench(t *testing.T) bench {
 	}
 	return bench{
 		world: w, tools: tool.All(tool.Config{AllowUnsandboxed: !held, Now: time.Now}, w, w),
-		agent: turn.Agent{ID: "ada", Name: "Ada", Workspace: dir, ExecTimeoutS: 30},
+		agent: engine.Agent{ID: "ada", Name: "Ada", Workspace: dir, ExecTimeoutS: 30},
 	}
 }
 
-func (b bench) call(t *testing.T, name, args string) (turn.Output, error) {
+func (b bench) call(t *testing.T, name, args string) (engine.Output, error) {
 	t.Helper()
-	c := turn.Call{Agent: b.agent, Session: "ada-main", Turn: "r1.1", Key: "r1.1.0", Args: json.RawMessage(args), At: at}
+	c := engine.Call{Agent: b.agent, Session: "ada-main", Turn: "r1.1", Key: "r1.1.0", Args: json.RawMessage(args), At: at}
 	if err := b.tools[name].Check(c.Args); err != nil {
 		t.Fatalf("%s refuses %s: %v", name, args, err)
 	}
@@ -160,7 +160,7 @@ func TestOffered(t *testing.T) {
 	for _, npm := range []bool{false, true} {
 		all := tool.All(tool.Config{NPM: npm}, nil, nil)
 		for _, network := range []bool{false, true} {
-			a := turn.Agent{Network: network}
+			a := engine.Agent{Network: network}
 			for name, want := range map[string]bool{"git_clone": network, "git_push": network, "install_npm_package": network && npm} {
 				if got := all[name].Offered(a); got != want {
 					t.Errorf("%s with npm %t and network %t is offered: %t, want %t", name, npm, network, got, want)
@@ -208,7 +208,7 @@ func TestCheck(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), tt.says) {
 				t.Errorf("%s takes %s with %v, want %q", tt.tool, tt.args, err, tt.says)
 			}
-			if _, err := all[tt.tool].Run(t.Context(), turn.Call{Args: json.RawMessage(tt.args)}); err == nil {
+			if _, err := all[tt.tool].Run(t.Context(), engine.Call{Args: json.RawMessage(tt.args)}); err == nil {
 				t.Errorf("%s runs with %s", tt.tool, tt.args)
 			}
 		})
@@ -340,7 +340,7 @@ func TestExecCancelled(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	lost := errors.New("lease lost")
 	cancel(lost)
-	_, err := b.tools["exec"].Run(ctx, turn.Call{Agent: b.agent, Args: json.RawMessage(`{"command":"touch ran"}`)})
+	_, err := b.tools["exec"].Run(ctx, engine.Call{Agent: b.agent, Args: json.RawMessage(`{"command":"touch ran"}`)})
 	if !errors.Is(err, lost) && !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v, want the cause", err)
 	}
@@ -358,7 +358,7 @@ func TestSleep(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := turn.Output{Text: "sleeping until 2026-09-21T15:13:20Z", Sleep: &turn.Sleep{Until: at + 3_600_000_000, Reason: "the market opens"}}
+		want := engine.Output{Text: "sleeping until 2026-09-21T15:13:20Z", Sleep: &engine.Sleep{Until: at + 3_600_000_000, Reason: "the market opens"}}
 		if diff := cmp.Diff(want, out); diff != "" {
 			t.Errorf("-want +got:\n%s", diff)
 		}

@@ -1,0 +1,492 @@
+package enginetest
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/anima-run/anima/pkg/api"
+
+	"github.com/anima-run/anima/services/loop/internal/engine"
+)
+
+// RunStore tests an implementation of turn.Store. open returns a new store with the
+// sleeping agents ada and bob, each with the sessions <id>-main and <id>-two.
+func RunStore(t *testing.T, open func(t *testing.T) Stores) {
+	for name, test := range map[string]func(*testing.T, Stores){
+		"known of nothing":        knownOfNothing,
+		"started":                 started,
+		"begun with a turn":       begunWithTurn,
+		"tiers":                   tiers,
+		"counters":                counts,
+		"fates":                   fates,
+		"started is over":         startedIsOver,
+		"dead stays dead":         deadStaysDead,
+		"persist":                 persist,
+		"persist twice":           persistTwice,
+		"persist an end twice":    persistEndTwice,
+		"persist otherwise":       persistOtherwise,
+		"owners at the same time": ownersAtOnce,
+		"runs at the same time":   runsAtOnce,
+		"history":                 history,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, open(t))
+		})
+	}
+}
+
+// Command returns a run on an agent's main session.
+func Command(agent, run string) api.Run {
+	return api.Run{
+		Run: run, Agent: agent, Session: agent + "-main", Kind: api.RunMessage, Content: "do it",
+		By: api.Principal{Kind: api.Creator}, AcceptedAt: Start,
+	}
+}
+
+// Record returns turn n of a run, with two calls, at journal entry 10 n.
+func Record(cmd api.Run, n int) *engine.Record {
+	t := api.Turn{
+		ID: engine.ID(cmd.Run, n), Agent: cmd.Agent, Session: cmd.Session, Run: cmd.Run, Number: n, State: api.StateRunning,
+		By: api.Principal{Kind: api.Peer, Address: "0xAB"}, Thinking: fmt.Sprintf("thought %d", n), Model: "m", Provider: "p", Finish: "tool_calls",
+		InputTokens: 100, OutputTokens: 10, Cost: 610, Trace: "0af7651916cd43dd8448eb211c80319c",
+		StartedAt: Start + int64(n)*1000, EndedAt: Start + int64(n)*1000 + 500,
+		// Providers repeat the ids of calls (docs/reference/loop.md, V-40).
+		Calls: []api.CallState{
+			{
+				Index: 0, ID: "call_0", Tool: "look", Arguments: []byte(`{"n":1}`), Decision: "d1", Action: api.Allow,
+				Outcome: api.OutcomeOK, Result: "seen", DurationMS: 3,
+			},
+			{Index: 1, ID: "call_0", Tool: "fire", Arguments: []byte(`"not json {"`), Outcome: api.OutcomeError, Error: "not run"},
+		},
+	}
+	if n == 1 {
+		t.Input = cmd.Content
+	}
+	return &engine.Record{Turn: t, Run: cmd, Journal: uint64(10 * n)}
+}
+
+// Input returns a run's input.
+func Input(cmd api.Run) engine.Input {
+	return engine.Input{Text: cmd.Content, By: api.Principal{Kind: api.Peer, Address: "0xAB"}, Inbox: 1}
+}
+
+// End returns a successful end of a run with turn n.
+func End(cmd api.Run, n int) *engine.End {
+	return &engine.End{
+		Run: cmd, Input: Input(cmd), Success: true, Response: "done", Turns: n, Cost: api.Micros(610 * n), At: Start + 9000,
+		State: api.StateSleeping, Why: "nothing to do", Sleep: Start + 60_000_000,
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func known(t *testing.T, s engine.Store, cmd api.Run) engine.Known {
+	t.Helper()
+	k, err := s.Known(t.Context(), cmd)
+	must(t, err)
+	return k
+}
+
+func wantCode(t *testing.T, what string, err error, want api.Code) {
+	t.Helper()
+	if api.CodeOf(err) != want {
+		t.Errorf("%s: %v, want %s", what, err, want)
+	}
+}
+
+func knownOfNothing(t *testing.T, s Stores) {
+	cmd := Command("ada", "r1")
+	k := known(t, s, cmd)
+	if k.Begun || k.Turns != 0 || k.Cost != 0 || k.Journal != 0 || k.Ended != nil || k.Agent.ID != "ada" || k.Agent.State != api.StateSleeping {
+		t.Errorf("known of a new run: %+v", k)
+	}
+	for _, missing := range []api.Run{{Run: "r1", Agent: "nobody", Session: "ada-main"}, {Run: "r1", Agent: "ada", Session: "ada-none"}} {
+		_, err := s.Known(t.Context(), missing)
+		wantCode(t, missing.Agent+" "+missing.Session, err, api.NotFound)
+	}
+	h, err := s.History(t.Context(), cmd.Session, 10)
+	if err != nil || len(h) != 0 {
+		t.Errorf("history of nothing: %v, %v", h, err)
+	}
+}
+
+func started(t *testing.T, s Stores) {
+	cmd := Command("ada", "r1")
+	first, err := s.Started(t.Context(), cmd, Input(cmd), api.TierHigh, Start)
+	must(t, err)
+	if len(first) != 2 {
+		t.Fatalf("the first start is %+v", first)
+	}
+	if k := known(t, s, cmd); !k.Begun || k.Turns != 0 {
+		t.Errorf("known of a run that has begun: %+v", k)
+	}
+	for i, want := range [][2]api.AgentState{{api.StateSleeping, api.StateWaking}, {api.StateWaking, api.StateRunning}} {
+		if c := first[i]; c.Agent != "ada" || c.Previous != want[0] || c.State != want[1] || c.Reason != "a message" || c.At != Start {
+			t.Errorf("change %d is %+v, want %s to %s", i, c, want[0], want[1])
+		}
+	}
+	if first[1].Seq <= first[0].Seq {
+		t.Errorf("the changes have the numbers %d and %d", first[0].Seq, first[1].Seq)
+	}
+	again, err := s.Started(t.Context(), cmd, Input(cmd), api.TierCritical, Start+1)
+	must(t, err)
+	if diff := cmp.Diff(first, again); diff != "" {
+		t.Errorf("the same run started again (-want +got):\n%s", diff)
+	}
+	other, err := s.Started(t.Context(), Command("ada", "r2"), Input(cmd), api.TierHigh, Start+2)
+	if err != nil || len(other) != 0 {
+		t.Errorf("another run of a running agent: %+v, %v, want no change", other, err)
+	}
+	wake := Command("bob", "r3")
+	wake.Kind, wake.Content = api.RunWake, "a beat"
+	woken, err := s.Started(t.Context(), wake, Input(wake), api.TierLow, Start)
+	must(t, err)
+	if len(woken) != 2 || woken[1].Agent != "bob" || woken[1].Reason != "woken: a beat" || woken[1].State != api.StateLow {
+		t.Errorf("woken: %+v", woken)
+	}
+	if got := known(t, s, cmd).Agent.State; got != api.StateRunning {
+		t.Errorf("the agent is %s, want running", got)
+	}
+}
+
+// begunWithTurn tests that Persist of a run's first turn records the run as
+// [Stores].Started does.
+func begunWithTurn(t *testing.T, s Stores) {
+	cmd := Command("ada", "r1")
+	rec := Record(cmd, 1)
+	rec.Begun, rec.Tier, rec.Turn.State = Start, api.TierLow, api.StateLow
+	must(t, s.Persist(t.Context(), rec, Input(cmd), nil))
+	if c := rec.Changed; len(c) != 2 || c[0].State != api.StateWaking || c[0].Previous != api.StateSleeping || c[0].At != Start ||
+		c[1].State != api.StateLow || c[1].Previous != api.StateWaking || c[1].Seq != c[0].Seq+1 || c[1].Reason != "a message" {
+		t.Errorf("the first turn changed the agent to %+v", c)
+	}
+	all, err := s.Changes(t.Context(), cmd)
+	must(t, err)
+	if diff := cmp.Diff(rec.Changed, all); diff != "" {
+		t.Errorf("changes of the run (-want +got):\n%s", diff)
+	}
+	again := Record(cmd, 1)
+	again.Begun, again.Tier, again.Turn.State = Start+1, api.TierHigh, api.StateRunning
+	must(t, s.Persist(t.Context(), again, Input(cmd), nil))
+	started, err := s.Started(t.Context(), cmd, Input(cmd), api.TierHigh, Start+2)
+	must(t, err)
+	if diff := cmp.Diff(rec.Changed, started); diff != "" || len(again.Changed) != 0 {
+		t.Errorf("again it changed %+v; started after the turn (-want +got):\n%s", again.Changed, diff)
+	}
+	if k := known(t, s, cmd); !k.Begun || !k.Latest || k.Turns != 1 || k.Agent.State != api.StateLow || k.Before != rec.Turn.EndedAt {
+		t.Errorf("known: %+v", k)
+	}
+	if k := known(t, s, Command("ada", "r2")); k.Latest {
+		t.Errorf("the last turn is another run's: %+v", k)
+	}
+
+	// The end of a run with one turn has all changes of the run.
+	only := Command("bob", "r3")
+	rec, end := Record(only, 1), End(only, 1)
+	rec.Begun, rec.Tier = Start, api.TierHigh
+	must(t, s.Persist(t.Context(), rec, Input(only), end))
+	if len(end.Earlier) != 2 || end.Earlier[1].State != api.StateRunning || end.Changed == nil || end.Changed.Seq != end.Earlier[1].Seq+1 {
+		t.Errorf("the only turn changed the agent to %+v, and its end to %+v", end.Earlier, end.Changed)
+	}
+	if diff := cmp.Diff(end, known(t, s, only).Ended); diff != "" {
+		t.Errorf("stored end (-want +got):\n%s", diff)
+	}
+}
+
+// tiers tests that turns of different tiers change the agent's state during a run.
+func tiers(t *testing.T, s Stores) {
+	cmd := Command("ada", "r1")
+	_, err := s.Started(t.Context(), cmd, Input(cmd), api.TierHigh, Start)
+	must(t, err)
+	for n, state := range []api.AgentState{api.StateRunning, api.StateLow, api.StateLow, api.StateCritical, api.StateRunning} {
+		rec := Record(cmd, n+1)
+		rec.Turn.State = state
+		was := known(t, s, cmd).Agent.State
+		must(t, s.Persist(t.Context(), rec, Input(cmd), nil))
+		switch c := rec.Changed; {
+		case was == state && len(c) != 0:
+			t.Errorf("turn %d changed the agent to %+v", n+1, c)
+		case was != state && (len(c) != 1 || c[0].State != state || c[0].Previous != was):
+			t.Errorf("turn %d: %+v, want %s to %s", n+1, c, was, state)
+		}
+	}
+}
+
+// counts tests that counters and notices pass from one run of a session to the next.
+func counts(t *testing.T, s Stores) {
+	cmd := Command("ada", "r1")
+	rec := Record(cmd, 1)
+	rec.Counters, rec.Notice = api.Counters{Idle: 3, Pattern: "exec", Repeated: 2, Errors: 1, Blocked: 4}, "you repeat yourself"
+	must(t, s.Persist(t.Context(), rec, Input(cmd), End(cmd, 1)))
+	k := known(t, s, Command("ada", "r2"))
+	if diff := cmp.Diff(rec.Counters, k.Counters); diff != "" || k.Notice != rec.Notice {
+		t.Errorf("notice %q, counters (-want +got):\n%s", k.Notice, diff)
+	}
+	other := Command("ada", "r3")
+	other.Session = "ada-two"
+	if k := known(t, s, other); k.Counters != (api.Counters{}) || k.Notice != "" {
+		t.Errorf("another session has %+v and %q", k.Counters, k.Notice)
+	}
+}
+
+// fates tests that a message has one outcome and that the first one is kept.
+func fates(t *testing.T, s Stores) {
+	cmd, into := Command("ada", "r1"), Command("ada", "r2")
+	must(t, s.Merge(t.Context(), into, []api.Run{cmd}, Start))
+	end := engine.End{Run: cmd, Code: api.Denied, Reason: api.ReasonExpired, Error: "late", At: Start + 1, Fate: api.FateExpired}
+	got, err := s.Drop(t.Context(), end)
+	must(t, err)
+	if got.Fate != api.FateMerged || got.Into != "r2" || !got.Success || got.At != Start {
+		t.Errorf("a message that was merged became %+v", got)
+	}
+	must(t, s.Merge(t.Context(), Command("ada", "r3"), []api.Run{cmd}, Start+2))
+	if k := known(t, s, cmd); k.Ended == nil || k.Ended.Into != "r2" {
+		t.Errorf("merged again: %+v", k.Ended)
+	}
+	late := Command("ada", "r4")
+	for run, want := range map[string]bool{"r1": true, "r4": false} {
+		if over, err := s.Over(t.Context(), run); err != nil || over != want {
+			t.Errorf("%s is over: %t, %v, want %t", run, over, err, want)
+		}
+	}
+	end.Run = late
+	got, err = s.Drop(t.Context(), end)
+	must(t, err)
+	if diff := cmp.Diff(end, got); diff != "" {
+		t.Errorf("dropped (-want +got):\n%s", diff)
+	}
+	begun := Command("bob", "r5")
+	_, err = s.Started(t.Context(), begun, Input(begun), api.TierHigh, Start)
+	must(t, err)
+	end.Run = begun
+	_, err = s.Drop(t.Context(), end)
+	wantCode(t, "a run that has begun expires", err, api.Conflict)
+	end.Fate, end.Reason = api.FateDropped, api.ReasonCancelled
+	if got, err := s.Drop(t.Context(), end); err != nil || got.Fate != api.FateDropped {
+		t.Errorf("a run that has begun is dropped: %+v, %v", got, err)
+	}
+	_, err = s.Started(t.Context(), late, Input(late), api.TierHigh, Start+3)
+	wantCode(t, "start of what was dropped", err, api.Conflict)
+	wantCode(t, "a turn of what was dropped", s.Persist(t.Context(), Record(late, 1), Input(late), nil), api.Conflict)
+	if k := known(t, s, late); k.Turns != 0 || k.Ended == nil || k.Ended.Fate != api.FateExpired {
+		t.Errorf("known: %+v", k)
+	}
+}
+
+func startedIsOver(t *testing.T, s Stores) {
+	cmd := Command("ada", "r1")
+	_, err := s.Started(t.Context(), cmd, Input(cmd), api.TierHigh, Start)
+	must(t, err)
+	must(t, s.Persist(t.Context(), Record(cmd, 1), Input(cmd), End(cmd, 1)))
+	_, err = s.Started(t.Context(), cmd, Input(cmd), api.TierHigh, Start+1)
+	wantCode(t, "start of a run that is over", err, api.Conflict)
+	if got := known(t, s, cmd).Agent.State; got != api.StateSleeping {
+		t.Errorf("the agent is %s, want sleeping", got)
+	}
+}
+
+func deadStaysDead(t *testing.T, s Stores) {
+	cmd := Command("ada", "r1")
+	end := End(cmd, 1)
+	end.State = api.StateDead
+	must(t, s.Persist(t.Context(), Record(cmd, 1), Input(cmd), end))
+	next := Command("ada", "r2")
+	_, err := s.Started(t.Context(), next, Input(next), api.TierHigh, Start)
+	wantCode(t, "start of a dead agent", err, api.Denied)
+	end = End(next, 1)
+	must(t, s.Persist(t.Context(), Record(next, 1), Input(next), end))
+	if end.Changed != nil || known(t, s, next).Agent.State != api.StateDead {
+		t.Errorf("a run's end made a dead agent %+v", end.Changed)
+	}
+}
+
+func persist(t *testing.T, s Stores) {
+	cmd := Command("ada", "r1")
+	changes, err := s.Started(t.Context(), cmd, Input(cmd), api.TierHigh, Start)
+	must(t, err)
+	must(t, s.Persist(t.Context(), Record(cmd, 1), Input(cmd), nil))
+	k := known(t, s, cmd)
+	if k.Turns != 1 || k.Cost != 610 || k.Journal != 10 || k.Ended != nil {
+		t.Errorf("after a turn: %+v", k)
+	}
+	if diff := cmp.Diff(Input(cmd), k.Input); diff != "" {
+		t.Errorf("input (-want +got):\n%s", diff)
+	}
+	end := End(cmd, 2)
+	must(t, s.Persist(t.Context(), Record(cmd, 2), Input(cmd), end))
+	c := end.Changed
+	if c == nil || c.State != api.StateSleeping || c.Previous != api.StateRunning || c.Reason != end.Why || c.SleepUntil != end.Sleep ||
+		c.Seq <= changes[1].Seq || c.At != end.At || c.Agent != "ada" {
+		t.Errorf("the end changed the agent to %+v", c)
+	}
+	k = known(t, s, cmd)
+	if diff := cmp.Diff(end, k.Ended); diff != "" {
+		t.Errorf("stored end (-want +got):\n%s", diff)
+	}
+	if k.Turns != 2 || k.Cost != 1220 || k.Journal != 20 {
+		t.Errorf("after the end: %+v", k)
+	}
+	// The next run continues after the last entry.
+	if k := known(t, s, Command("ada", "r2")); k.Journal != 20 || k.Turns != 0 || k.Ended != nil {
+		t.Errorf("for the next run: %+v", k)
+	}
+}
+
+func persistTwice(t *testing.T, s Stores) {
+	cmd := Command("ada", "r1")
+	must(t, s.Persist(t.Context(), Record(cmd, 1), Input(cmd), nil))
+	again := Record(cmd, 1)
+	again.Turn.EndedAt++
+	again.Turn.Thinking, again.Journal = "something else", 99
+	must(t, s.Persist(t.Context(), again, Input(cmd), nil))
+	if k := known(t, s, cmd); k.Turns != 1 || k.Cost != 610 || k.Journal != 10 {
+		t.Errorf("after the same turn twice: %+v", k)
+	}
+	h, err := s.History(t.Context(), cmd.Session, 10)
+	must(t, err)
+	if diff := cmp.Diff([]api.Turn{Record(cmd, 1).Turn}, h); diff != "" {
+		t.Errorf("history (-want +got):\n%s", diff)
+	}
+}
+
+func persistEndTwice(t *testing.T, s Stores) {
+	cmd := Command("ada", "r1")
+	end := End(cmd, 1)
+	must(t, s.Persist(t.Context(), Record(cmd, 1), Input(cmd), end))
+	again := End(cmd, 1)
+	again.At++
+	must(t, s.Persist(t.Context(), Record(cmd, 1), Input(cmd), again))
+	if diff := cmp.Diff(end, again); diff != "" {
+		t.Errorf("the second writer was not told what is stored (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(end, known(t, s, cmd).Ended); diff != "" {
+		t.Errorf("stored (-want +got):\n%s", diff)
+	}
+}
+
+// persistOtherwise tests that an owner cannot end a run that another owner has
+// continued, or the reverse.
+func persistOtherwise(t *testing.T, s Stores) {
+	cmd := Command("ada", "r1")
+	_, err := s.Started(t.Context(), cmd, Input(cmd), api.TierHigh, Start)
+	must(t, err)
+	must(t, s.Persist(t.Context(), Record(cmd, 1), Input(cmd), nil))
+	wantCode(t, "an end with a turn that did not end it", s.Persist(t.Context(), Record(cmd, 1), Input(cmd), End(cmd, 1)), api.Conflict)
+	if k := known(t, s, cmd); k.Ended != nil || k.Agent.State != api.StateRunning {
+		t.Errorf("a refused end left %+v", k)
+	}
+	end := End(cmd, 2)
+	must(t, s.Persist(t.Context(), Record(cmd, 2), Input(cmd), end))
+	wantCode(t, "an old turn of a run that is over", s.Persist(t.Context(), Record(cmd, 1), Input(cmd), nil), api.Conflict)
+	wantCode(t, "another turn of a run that is over", s.Persist(t.Context(), Record(cmd, 3), Input(cmd), End(cmd, 3)), api.Conflict)
+	k := known(t, s, cmd)
+	if diff := cmp.Diff(end, k.Ended); diff != "" || k.Turns != 2 || k.Journal != 20 {
+		t.Errorf("a refused turn left %d turns, journal %d (-want +got):\n%s", k.Turns, k.Journal, diff)
+	}
+}
+
+// ownersAtOnce tests that eight owners may persist the same turns concurrently.
+func ownersAtOnce(t *testing.T, s Stores) {
+	cmd := Command("ada", "r1")
+	const owners, turns = 8, 4
+	var wg sync.WaitGroup
+	ends := make([]*engine.End, owners)
+	errs := make([]error, owners)
+	for i := range owners {
+		wg.Go(func() {
+			for n := 1; n < turns && errs[i] == nil; n++ {
+				errs[i] = s.Persist(t.Context(), Record(cmd, n), Input(cmd), nil)
+			}
+			if errs[i] == nil {
+				ends[i] = End(cmd, turns)
+				errs[i] = s.Persist(t.Context(), Record(cmd, turns), Input(cmd), ends[i])
+			}
+		})
+	}
+	wg.Wait()
+	k := known(t, s, cmd)
+	if k.Turns != turns || k.Cost != 610*turns || k.Journal != 10*turns {
+		t.Errorf("known: %+v", k)
+	}
+	for i := range owners {
+		// A late owner gets Conflict because the run is over.
+		if errs[i] != nil && api.CodeOf(errs[i]) != api.Conflict {
+			t.Errorf("owner %d: %v", i, errs[i])
+		}
+		if errs[i] == nil {
+			if diff := cmp.Diff(k.Ended, ends[i]); diff != "" {
+				t.Errorf("owner %d was told of another end (-want +got):\n%s", i, diff)
+			}
+		}
+	}
+	h, err := s.History(t.Context(), cmd.Session, 100)
+	must(t, err)
+	if len(h) != turns {
+		t.Errorf("%d turns in the history, want %d", len(h), turns)
+	}
+}
+
+// runsAtOnce tests concurrent runs on one session, which the session's lock normally
+// excludes: a turn whose position is taken gets Conflict, and no turn is lost.
+func runsAtOnce(t *testing.T, s Stores) {
+	const runs, turns = 4, 3
+	var wg sync.WaitGroup
+	for i := range runs {
+		wg.Go(func() {
+			cmd := Command("ada", fmt.Sprintf("r%d", i))
+			for n := 1; n <= turns; n++ {
+				err := s.Persist(t.Context(), Record(cmd, n), Input(cmd), nil)
+				for api.CodeOf(err) == api.Conflict {
+					err = s.Persist(t.Context(), Record(cmd, n), Input(cmd), nil)
+				}
+				if err != nil {
+					t.Errorf("turn %d of run %d: %v", n, i, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	h, err := s.History(t.Context(), "ada-main", 100)
+	must(t, err)
+	if len(h) != runs*turns {
+		t.Errorf("%d turns in the history, want %d", len(h), runs*turns)
+	}
+	for i := range runs {
+		if k := known(t, s, Command("ada", fmt.Sprintf("r%d", i))); k.Turns != turns || k.Cost != 610*turns {
+			t.Errorf("run %d has %d turns and cost %d", i, k.Turns, k.Cost)
+		}
+	}
+}
+
+func history(t *testing.T, s Stores) {
+	var want []api.Turn
+	for r := range 3 {
+		cmd := Command("ada", fmt.Sprintf("r%d", r))
+		other := cmd
+		other.Run, other.Session = cmd.Run+"x", "ada-two"
+		for n := 1; n <= 4; n++ {
+			rec := Record(cmd, n)
+			rec.Turn.StartedAt -= int64(r * 100_000) // the order is that of the writes, not of the times
+			rec.Journal += uint64(100 * r)
+			want = append(want, rec.Turn)
+			must(t, s.Persist(t.Context(), rec, Input(cmd), nil))
+			must(t, s.Persist(t.Context(), Record(other, n), Input(other), nil))
+		}
+	}
+	for _, n := range []int{1, 5, 12, 100} {
+		got, err := s.History(t.Context(), "ada-main", n)
+		must(t, err)
+		if diff := cmp.Diff(want[max(0, len(want)-n):], got); diff != "" {
+			t.Errorf("last %d turns (-want +got):\n%s", n, diff)
+		}
+	}
+}

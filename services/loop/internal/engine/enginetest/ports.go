@@ -1,0 +1,465 @@
+package enginetest
+
+import (
+	"context"
+	"crypto/ed25519"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api"
+
+	"github.com/anima-run/anima/services/loop/internal/engine"
+)
+
+// Journal stores encoded steps and checks the expected last sequence as the stream
+// does. It adds the events of the steps to the stream.
+type Journal struct {
+	stream  *Stream
+	mu      sync.Mutex
+	entries []entry // the sequence is the index plus one, over all sessions
+}
+
+type entry struct {
+	session, run string
+	turn         int
+	data         []byte
+	old          bool // written by an older release
+}
+
+// Append implements turn.Journal.
+func (j *Journal) Append(_ context.Context, cmd api.Run, step engine.Step, last uint64) (uint64, error) {
+	data, err := api.Encode(step)
+	if err != nil {
+		return 0, err
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if at := j.last(cmd.Session); at != last {
+		return 0, api.Errorf(api.Conflict, "the journal is at %d, not at %d", at, last)
+	}
+	events, err := api.Journal{
+		Session: cmd.Session, Run: step.Run, Agent: cmd.Agent, Turn: step.Turn, Kind: step.Kind(), Form: api.JournalForm, Entry: data,
+	}.Events()
+	if err != nil {
+		return 0, err
+	}
+	for _, m := range events {
+		j.stream.add(idOf(m), m)
+	}
+	j.entries = append(j.entries, entry{session: cmd.Session, run: step.Run, turn: step.Turn, data: data})
+	return uint64(len(j.entries)), nil
+}
+
+func (j *Journal) last(session string) uint64 {
+	for i := len(j.entries); i > 0; i-- {
+		if j.entries[i-1].session == session {
+			return uint64(i)
+		}
+	}
+	return 0
+}
+
+// Tail implements turn.Journal.
+func (j *Journal) Tail(_ context.Context, cmd api.Run, after uint64) ([]engine.Step, uint64, error) {
+	return j.tail(cmd.Session, after)
+}
+
+func (j *Journal) tail(session string, after uint64) ([]engine.Step, uint64, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	var steps []engine.Step
+	for _, e := range j.entries[min(after, uint64(len(j.entries))):] {
+		if e.session != session {
+			continue
+		}
+		s := engine.Step{Run: e.run, Turn: e.turn, Old: e.old}
+		if err := json.Unmarshal(e.data, &s); err != nil {
+			return nil, 0, err
+		}
+		steps = append(steps, s)
+	}
+	return steps, j.last(session), nil
+}
+
+// Steps returns the turn and the kind of each step of a session, in order.
+func (j *Journal) Steps(session string) []string {
+	steps, _, err := j.tail(session, 0)
+	if err != nil {
+		return []string{err.Error()}
+	}
+	var out []string
+	for _, s := range steps {
+		out = append(out, fmt.Sprintf("%d %s", s.Turn, s.Kind()))
+	}
+	return out
+}
+
+// Script returns the answer to a request whose id has no stored answer.
+type Script func(req api.Complete) (api.Completion, error)
+
+// Say returns a script that answers turn n with the nth answer.
+func Say(answers ...api.Completion) Script {
+	return func(req api.Complete) (api.Completion, error) {
+		var n int
+		if _, err := fmt.Sscanf(req.ID[len(req.ID)-1:], "%d", &n); err != nil || n < 1 || n > len(answers) {
+			return api.Completion{}, api.Errorf(api.Internal, "no answer for %s", req.ID)
+		}
+		return answers[n-1], nil
+	}
+}
+
+// Router answers with a script and charges each id once.
+type Router struct {
+	Script Script
+	// Forget disables the list of requests, which would grow without limit in a soak
+	// test.
+	Forget bool
+
+	mu        sync.Mutex
+	answers   map[string]api.Completion
+	paid      map[string]int
+	confirmed map[string]bool
+	spent     map[string]api.Micros // by turn
+	requests  []api.Complete
+}
+
+// Complete implements turn.Router.
+func (r *Router) Complete(_ context.Context, q engine.Question, delta func(api.Delta)) (api.Completion, engine.Settling, error) {
+	req := q.Complete
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.Forget {
+		r.requests = append(r.requests, req)
+	}
+	if c, ok := r.answers[req.ID]; ok {
+		return c, settling{r, req.ID}, nil
+	}
+	c, err := r.Script(req)
+	if err != nil {
+		return c, nil, err
+	}
+	if r.answers == nil {
+		r.answers, r.paid, r.spent = map[string]api.Completion{}, map[string]int{}, map[string]api.Micros{}
+	}
+	r.answers[req.ID] = c
+	r.paid[req.ID]++
+	r.spent[req.Turn] += c.Cost
+	delta(api.Delta{Content: c.Text})
+	return c, settling{r, req.ID}, nil
+}
+
+// settling is the settlement of a call; Wait confirms it.
+type settling struct {
+	router *Router
+	call   string
+}
+
+// Wait implements turn.Settling.
+func (s settling) Wait(ctx context.Context) (*api.Funds, error) {
+	return s.router.Confirm(ctx, "", s.call)
+}
+
+// Confirm implements turn.Router.
+func (r *Router) Confirm(_ context.Context, _, call string) (*api.Funds, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if _, ok := r.answers[call]; !ok {
+		return nil, api.Errorf(api.NotFound, "no answer to call %s is stored", call)
+	}
+	if r.confirmed == nil {
+		r.confirmed = map[string]bool{}
+	}
+	r.confirmed[call] = true
+	return nil, nil
+}
+
+// Confirmed reports whether a call's settlement was waited for or confirmed.
+func (r *Router) Confirmed(call string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.confirmed[call]
+}
+
+// Paid returns the number of charges by call id.
+func (r *Router) Paid() map[string]int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return maps.Clone(r.paid)
+}
+
+// Spent returns the cost of a turn's calls.
+func (r *Router) Spent(turn string) api.Micros {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.spent[turn]
+}
+
+// Requests returns all requests so far.
+func (r *Router) Requests() []api.Complete {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.requests)
+}
+
+// Policy allows every call that Deny does not deny, and signs the grant. The arguments
+// of a turn and index must not change.
+type Policy struct {
+	Deny func(api.Evaluate) string // returns the code of a denial; "" allows
+	Bend func(*api.Grant)          // modifies a grant before it is signed
+	Swap func(string) string       // modifies a token after it was signed
+	TTL  time.Duration
+
+	now func() time.Time
+	key ed25519.PrivateKey
+
+	mu     sync.Mutex
+	asked  []api.Evaluate
+	hashes map[string]string
+}
+
+func newPolicy(now func() time.Time) *Policy {
+	return &Policy{
+		Deny: func(api.Evaluate) string { return "" }, Bend: func(*api.Grant) {},
+		Swap: func(token string) string { return token }, TTL: time.Minute,
+		now: now, key: ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize)), hashes: map[string]string{},
+	}
+}
+
+// Evaluate implements turn.Policy.
+func (p *Policy) Evaluate(_ context.Context, req api.Evaluate) (api.Decision, error) {
+	hash, err := api.ArgsHash(req.Args)
+	if err != nil {
+		return api.Decision{}, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.asked = append(p.asked, req)
+	id := fmt.Sprintf("d-%s.%d", req.Turn, req.Index)
+	if old, ok := p.hashes[id]; ok && old != hash {
+		return api.Decision{}, api.Errorf(api.Conflict, "decided on other arguments")
+	}
+	p.hashes[id] = hash
+	d := api.Decision{ID: id, Agent: req.Agent, Turn: req.Turn, Index: req.Index, Tool: req.Tool, ArgsHash: hash, By: req.By, Action: api.Allow, Code: "ALLOWED"}
+	if code := p.Deny(req); code != "" {
+		d.Action, d.Code, d.Message = api.Deny, code, "no"
+		return d, nil
+	}
+	g := api.Grant{
+		Decision: id, Agent: req.Agent, Turn: req.Turn, Index: req.Index, Tool: req.Tool, ArgsHash: hash, By: req.By,
+		Expires: p.now().Add(p.TTL).UnixMicro(),
+	}
+	p.Bend(&g)
+	token, err := g.Sign(p.key)
+	d.Token = p.Swap(token)
+	return d, err
+}
+
+// Verify implements turn.Policy.
+func (p *Policy) Verify(_ context.Context, token string) (api.Grant, error) {
+	public, _ := p.key.Public().(ed25519.PublicKey)
+	return api.VerifyGrant(token, public)
+}
+
+// Asked returns all requests to Evaluate so far.
+func (p *Policy) Asked() []api.Evaluate {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.asked)
+}
+
+// Inbox assigns its messages to the first run that claims them.
+type Inbox struct {
+	Messages []api.InboxMessage
+
+	mu      sync.Mutex
+	claimer string
+	settled map[string]int
+}
+
+// Claim implements turn.Inbox.
+func (i *Inbox) Claim(_ context.Context, _, run, from string) ([]api.InboxMessage, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.claimer == "" {
+		i.claimer = run
+	}
+	if i.claimer != run {
+		return nil, nil
+	}
+	var out []api.InboxMessage
+	for _, m := range i.Messages {
+		if from == "" || from == m.From {
+			out = append(out, m)
+		}
+	}
+	return out, nil
+}
+
+// Settle implements turn.Inbox.
+func (i *Inbox) Settle(_ context.Context, _, run string) error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.settled == nil {
+		i.settled = map[string]int{}
+	}
+	i.settled[run]++
+	return nil
+}
+
+// Settled returns the number of times that a run settled its messages.
+func (i *Inbox) Settled(run string) int {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.settled[run]
+}
+
+// Treasury returns the same tier for all agents, and Err.
+type Treasury struct {
+	Tier api.Tier
+	Err  error
+	// Settling returns the cost and the hold of a turn, and whether its call is still
+	// in progress; nil: no call is in progress.
+	Settling func() (api.Spent, bool)
+}
+
+// Balance implements turn.Treasury.
+func (t *Treasury) Balance(_ context.Context, agent string) (api.Balance, error) {
+	return api.Balance{Agent: agent, Tier: t.Tier}, t.Err
+}
+
+// Effects records the effects of tool calls.
+type Effects struct {
+	mu   sync.Mutex
+	done map[string][]string
+}
+
+func (e *Effects) add(tool, key string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.done == nil {
+		e.done = map[string][]string{}
+	}
+	e.done[tool] = append(e.done[tool], key)
+}
+
+// Of returns the keys of a tool's effects, in order.
+func (e *Effects) Of(tool string) []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Clone(e.done[tool])
+}
+
+// Queue holds the queued runs of sessions and the functions that cancel running ones.
+type Queue struct {
+	mu      sync.Mutex
+	waiting map[string][]api.Run               // by session
+	cancel  map[string]context.CancelCauseFunc // by run in progress
+	wanted  map[string]bool                    // messages in mode steer that were added since the last Waiting
+}
+
+// Waiting implements turn.Queue.
+func (q *Queue) Waiting(_ context.Context, cmd api.Run) ([]api.Run, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	clear(q.wanted)
+	return slices.Clone(q.waiting[cmd.Session]), nil
+}
+
+// Watch implements turn.Queue.
+func (q *Queue) Watch(cmd api.Run, cancel context.CancelCauseFunc) (steered func() bool, stop func()) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.cancel == nil {
+		q.cancel = map[string]context.CancelCauseFunc{}
+	}
+	q.cancel[cmd.Run] = cancel
+	return func() bool {
+			q.mu.Lock()
+			defer q.mu.Unlock()
+			return len(q.wanted) > 0
+		}, func() {
+			q.mu.Lock()
+			defer q.mu.Unlock()
+			delete(q.cancel, cmd.Run)
+		}
+}
+
+// Add queues a message behind the current run.
+func (q *Queue) Add(m api.Run) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.waiting == nil {
+		q.waiting, q.wanted = map[string][]api.Run{}, map[string]bool{}
+	}
+	q.waiting[m.Session] = append(q.waiting[m.Session], m)
+	if m.Mode == api.ModeSteer {
+		q.wanted[m.Run] = true
+	}
+}
+
+// Cancel cancels a run that is being executed.
+func (q *Queue) Cancel(run string) {
+	q.mu.Lock()
+	cancel := q.cancel[run]
+	q.mu.Unlock()
+	if cancel != nil {
+		cancel(engine.Cancelled(""))
+	}
+}
+
+// Alarms stores the alarms that were set, by id.
+type Alarms struct {
+	mu  sync.Mutex
+	set map[string]api.SetAlarm
+}
+
+// SetAlarm implements turn.Alarms.
+func (a *Alarms) SetAlarm(_ context.Context, m api.SetAlarm) (api.Alarm, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.set == nil {
+		a.set = map[string]api.SetAlarm{}
+	}
+	a.set[m.ID] = m
+	return api.Alarm{Agent: m.Agent, At: m.At}, nil
+}
+
+// All returns the alarms by id.
+func (a *Alarms) All() map[string]api.SetAlarm {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return maps.Clone(a.set)
+}
+
+// Outputs keeps outputs in memory.
+type Outputs struct {
+	Err error // returned by every call; nil: none
+
+	mu   sync.Mutex
+	kept map[string]string
+}
+
+// Keep implements turn.Outputs.
+func (o *Outputs) Keep(_ context.Context, turn string, index int, text string) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.Err != nil {
+		return o.Err
+	}
+	if o.kept == nil {
+		o.kept = map[string]string{}
+	}
+	o.kept[fmt.Sprintf("%s.%d", turn, index)] = text
+	return nil
+}
+
+// Kept returns the stored outputs by call.
+func (o *Outputs) Kept() map[string]string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return maps.Clone(o.kept)
+}

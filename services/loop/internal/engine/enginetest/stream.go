@@ -1,0 +1,168 @@
+package enginetest
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/anima-run/anima/pkg/api"
+)
+
+// idOf returns the id of a run's event, which derives from run, turn and index.
+func idOf(m api.Message) string {
+	name := m.Subject().Name + "/"
+	switch m := m.(type) {
+	case api.LoopStart:
+		return name + m.Run
+	case api.LoopContext:
+		return name + m.Turn
+	case api.LoopExecute:
+		return name + m.Turn
+	case api.ToolStart:
+		return fmt.Sprintf("%s%s.%d", name, m.Turn, m.Index)
+	case api.ToolEnd:
+		return fmt.Sprintf("%s%s.%d", name, m.Turn, m.Index)
+	case api.LoopPersist:
+		return name + m.Turn
+	case api.LoopError:
+		return name + m.Run
+	case api.LoopEnd:
+		return name + m.Run
+	case api.AgentChanged:
+		return fmt.Sprintf("%s%s/%d", name, m.Agent, m.Seq)
+	}
+	return ""
+}
+
+// Stream stores events. It keeps the first message of each id.
+type Stream struct {
+	mu     sync.Mutex
+	order  []string
+	kept   map[string]map[string]any
+	faults []string
+	deltas []string
+	notes  []string
+	signs  []api.ToolProgress
+}
+
+// add stores a message. It records a fault if its id was used for a different message;
+// only the times may differ.
+func (s *Stream) add(id string, m api.Message) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	data, err := api.Encode(m)
+	var fields map[string]any
+	if err == nil {
+		err = json.Unmarshal(data, &fields)
+	}
+	if err != nil {
+		s.faults = append(s.faults, fmt.Sprintf("%s: %v", id, err))
+		return
+	}
+	delete(fields, "at")
+	fields["subject"] = m.Subject().String()
+	if s.kept == nil {
+		s.kept = map[string]map[string]any{}
+	}
+	old, ok := s.kept[id]
+	switch {
+	case !ok:
+		s.kept[id], s.order = fields, append(s.order, id)
+	case fmt.Sprint(old) != fmt.Sprint(fields):
+		s.faults = append(s.faults, fmt.Sprintf("%s was %v and is %v", id, old, fields))
+	}
+}
+
+// IDs returns the ids in the order of their first messages.
+func (s *Stream) IDs() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.order)
+}
+
+// Kept returns the messages by id, as JSON objects without "at".
+func (s *Stream) Kept() map[string]map[string]any {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.kept)
+}
+
+// Faults returns a description of each id that was used for different messages.
+func (s *Stream) Faults() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.faults)
+}
+
+// Deltas returns the contents that were streamed to watchers.
+func (s *Stream) Deltas() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.deltas)
+}
+
+// Notes returns the notes that were streamed to watchers.
+func (s *Stream) Notes() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.notes)
+}
+
+// Progress returns the progress events of calls.
+func (s *Stream) Progress() []api.ToolProgress {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.signs)
+}
+
+// events implements turn.Events for one owner.
+type events struct {
+	stream  *Stream
+	gate    Gate
+	lossy   bool
+	pending []func()
+}
+
+func (e *events) Post(ctx context.Context, id string, m api.Message) error {
+	return e.gate(ctx, "post "+m.Subject().Name, func() error {
+		add := func() { e.stream.add(id, m) }
+		if e.lossy {
+			e.pending = append(e.pending, add)
+		} else {
+			add()
+		}
+		return nil
+	})
+}
+
+func (e *events) Wait(ctx context.Context) error {
+	return e.gate(ctx, "wait", func() error {
+		for _, add := range e.pending {
+			add()
+		}
+		e.pending = nil
+		return nil
+	})
+}
+
+func (e *events) Thinking(context.Context, api.Thinking) {}
+
+func (e *events) Delta(_ context.Context, d api.StreamDelta) {
+	e.stream.mu.Lock()
+	defer e.stream.mu.Unlock()
+	if d.Note != "" {
+		e.stream.notes = append(e.stream.notes, d.Note)
+	}
+	if d.Content != "" {
+		e.stream.deltas = append(e.stream.deltas, d.Content)
+	}
+}
+
+func (e *events) Progress(_ context.Context, p api.ToolProgress) {
+	e.stream.mu.Lock()
+	defer e.stream.mu.Unlock()
+	e.stream.signs = append(e.stream.signs, p)
+}

@@ -1,0 +1,285 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/anima-run/anima/pkg/api"
+
+	"github.com/anima-run/anima/services/loop/internal/lifecycle"
+)
+
+// fatal reports whether err ends the run. After all other errors the run is retried.
+func fatal(err error) bool {
+	switch api.CodeOf(err) {
+	case api.Denied, api.Invalid:
+		return true
+	case api.Unavailable:
+		switch api.ReasonOf(err) {
+		case api.ReasonNoModel, api.ReasonLimit, api.ReasonPolicy,
+			api.ReasonAuth, api.ReasonQuota, api.ReasonEndpoint, api.ReasonAttempts, api.ReasonTimeout:
+			return true
+		}
+	case api.NotFound, api.Conflict, api.Internal:
+	}
+	return false
+}
+
+// persist writes the turn and, if it was the last, the run's end.
+func (e *Engine) persist(ctx context.Context, s *state) (*End, error) {
+	if err := e.pay(ctx, s); err != nil {
+		return nil, err
+	}
+	now := e.Now().UnixMicro()
+	rec := s.record(s.agent.MaxCalls, lifecycle.StateAt(s.tier, s.agent.State), now)
+	end := e.ended(s, &rec, now)
+	e.Ending(ctx, now)
+	if err := e.persistTurn(ctx, s, &rec, end); err != nil {
+		return nil, err
+	}
+	if end != nil {
+		if s.conversation != nil {
+			e.Context.recent.keep(s.cmd.Session, standing{rec.Position, rec.Journal, s.after.reset}, s.conversation.with(rec))
+		}
+		return end, nil
+	}
+	if n := len(rec.Changed); n > 0 {
+		s.agent.State = rec.Changed[n-1].State
+	}
+	s.next(rec)
+	return nil, nil
+}
+
+// ended returns the end of the run if the turn to be persisted is the last, and nil
+// otherwise. It also sets the session's counters and notice in rec.
+func (e *Engine) ended(s *state, rec *Record, now int64) *End {
+	flushed := s.thought.Completion.Finish == api.FinishFlush
+	if flushed && !s.capped() {
+		return nil // a flush is not evaluated for habits, and the run continues with its task
+	}
+	habits := lifecycle.Turn{Asked: s.asked()}
+	end := &End{
+		Run: s.cmd, Input: s.input, Success: true, Response: s.thought.Completion.Text, Turns: s.total + 1, Cost: s.cost + s.thought.Completion.Cost,
+		At: now, State: api.StateSleeping, Fate: api.FateConsumed,
+	}
+	failure := unfinished(s.thought.Completion, s.asked())
+	ends := false
+	for i, call := range s.calls(s.agent.MaxCalls) { // if there are several alarms, the earliest applies
+		r := s.results[i]
+		ends = ends || r.Ends && r.Outcome == api.OutcomeOK
+		if r.Sleep != nil && r.Outcome == api.OutcomeOK && (end.Sleep == 0 || r.Sleep.Until < end.Sleep) {
+			end.Sleep, end.Why = r.Sleep.Until, r.Sleep.Reason
+		}
+		t := s.tools[call.Name]
+		habits.Calls = append(habits.Calls, lifecycle.Call{
+			Tool: call.Name, Mutating: t.Mutating, Status: t.Status, Blocked: r.Blocked,
+			Created: call.Name == "create_goal" && r.Outcome == api.OutcomeOK && !r.Blocked,
+		})
+	}
+	counters, verdict := lifecycle.Observe(s.counters, habits)
+	counters.Errors = 0
+	rec.Counters, rec.Notice = counters, verdict.Notice
+	switch {
+	case flushed:
+		overCap(s, end)
+	case end.Sleep != 0:
+		rec.Notice = ""
+	case ends:
+		end.Why = "its task is over"
+	case s.capped() && len(s.thought.Completion.ToolCalls) > 0: // a closing text without calls is a success
+		overCap(s, end)
+	case verdict.Why != "":
+		e.rest(s, end, verdict.Why, verdict.For)
+	case !s.capped() && s.steered():
+		return nil // a queued message steers the run
+	case len(s.calls(s.agent.MaxCalls)) == 0 && failure != nil:
+		end.endedBy(failure)
+		e.rest(s, end, failure.Message, lifecycle.AfterNothing)
+	case len(s.calls(s.agent.MaxCalls)) == 0:
+		e.rest(s, end, "nothing to do", lifecycle.AfterNothing)
+	case s.total+1 >= s.agent.MaxTurns:
+		e.rest(s, end, fmt.Sprintf("the limit of %d turns a run", s.agent.MaxTurns), lifecycle.AfterCycle)
+	default:
+		return nil
+	}
+	rec.Counters.Until, rec.Counters.Why = end.Sleep, end.Why
+	return end
+}
+
+// overCap ends a run that has reached its cost cap, as a failure that must not be
+// retried. The turn is kept.
+func overCap(s *state, end *End) {
+	end.Success, end.Code, end.Reason, end.Response = false, api.Denied, api.ReasonCostCap, ""
+	end.Error = fmt.Sprintf("the run has cost %s, and may cost %s", end.Cost, s.cmd.CostCap)
+	end.Why = end.Error
+}
+
+// rest sets the reason of the sleep that follows the run, and for an autonomous agent an
+// alarm after d. Any other agent sleeps until a message or a wake arrives, so that it
+// does not spend money unrequested.
+func (e *Engine) rest(s *state, end *End, why string, d time.Duration) {
+	end.Why = why
+	if s.agent.Autonomous && s.cmd.Kind != api.RunTask && s.cmd.Kind != api.RunMail { // runs for tasks and mail set no alarm
+		end.Sleep, end.Alarm = end.At+d.Microseconds(), true
+	}
+}
+
+// giveUp ends the run with err. A completion that exists is kept. If giveUp fails, its
+// error never has the code of err, so that the run is retried and given up again.
+func (e *Engine) giveUp(ctx context.Context, s *state, ev Events, err error) (*End, error) {
+	now := e.Now().UnixMicro()
+	// The begin fences a previous owner, so that it cannot end a run that another
+	// continues.
+	fence := &Begin{At: now, Attempt: max(1, s.attempts)}
+	if s.number == 1 && s.begun == 0 { // the run has not begun before
+		s.begun, fence.Kind = now, s.cmd.Kind
+	}
+	if ferr := e.append(ctx, s, Step{Begin: fence}); ferr != nil {
+		return nil, fmt.Errorf("give up because of %q: %w", err.Error(), retryable(ferr))
+	}
+	if s.input.Text == "" {
+		s.input = Input{Text: s.cmd.Content, By: s.cmd.By}
+	}
+	if !s.owned { // the run ends before this owner began it; the previous owner may not have completed goOn
+		if gerr := e.goOn(ctx, s, ev, ID(s.cmd.Run, s.number)); gerr != nil && !fatal(gerr) {
+			return nil, fmt.Errorf("give up because of %q: %w", err.Error(), gerr)
+		}
+	}
+	w := api.Wire(err)
+	end := &End{
+		Run: s.cmd, Input: s.input, Code: w.Code, Reason: w.Reason, Error: w.Message, Next: w.Next, At: now,
+		State: api.StateSleeping, Why: w.Message, Fate: api.FateConsumed,
+	}
+	if s.thought == nil { // the input is kept in the transcript, without an answer
+		paid, serr := Spent(ctx, e.Treasury, s.agent.ID, ID(s.cmd.Run, s.number))
+		if serr != nil {
+			return nil, fmt.Errorf("give up because of %q: %w", err.Error(), retryable(serr))
+		}
+		finish := "error"
+		if w.Reason == api.ReasonRefused {
+			finish = api.FinishRejected
+		}
+		s.thought = &Thought{
+			Completion: api.Completion{Finish: finish, Cost: paid}, StartedAt: now,
+			Trace: trace.SpanContextFromContext(ctx).TraceID().String(),
+		}
+	}
+	rec := s.record(s.agent.MaxCalls, lifecycle.StateAt(s.tier, s.agent.State), now)
+	rec.Counters = e.failed(s, end, w)
+	end.Turns, end.Cost = s.total+1, s.cost+rec.Turn.Cost
+	// If treasury is unavailable, the router settles the cost later.
+	if perr := e.pay(ctx, s); perr != nil && ctx.Err() != nil {
+		return nil, fmt.Errorf("give up because of %q: %w", err.Error(), retryable(perr))
+	}
+	e.Ending(ctx, now)
+	if perr := e.persistTurn(ctx, s, &rec, end); perr != nil {
+		return nil, fmt.Errorf("give up because of %q: %w", err.Error(), retryable(perr))
+	}
+	return end, nil
+}
+
+// pay waits until the cost of the turn's thought is settled, so that the recorded cost
+// is paid and the next prompt has the remaining funds. If a previous owner made the
+// call, or the wait fails, pay uses [Router.Confirm].
+func (e *Engine) pay(ctx context.Context, s *state) error {
+	s.owns = nil
+	if s.settled || s.thought == nil || s.thought.Call == "" {
+		return nil
+	}
+	var err error
+	if w := s.settling; w != nil {
+		s.settling = nil
+		if s.owns, err = w.Wait(ctx); err == nil || ctx.Err() != nil {
+			s.settled = err == nil
+			return err
+		}
+	}
+	s.owns, err = e.Router.Confirm(ctx, s.agent.ID, s.thought.Call)
+	if api.CodeOf(err) == api.NotFound { // the router lost the answer and cannot settle it
+		err = nil
+	}
+	s.settled = err == nil
+	return err
+}
+
+// persistTurn writes a turn. After the run's first turn it calls recorded, because the
+// store then has the run's begin.
+func (e *Engine) persistTurn(ctx context.Context, s *state, rec *Record, end *End) error {
+	err := e.Store.Persist(ctx, rec, s.input, end)
+	if err == nil && s.recorded != nil {
+		s.recorded()
+		s.recorded = nil
+	}
+	return err
+}
+
+// settling is the longest interval between two checks of [Spent], which waits for the
+// router to end a model call whose caller has stopped.
+const settling = 2 * time.Second
+
+// Spent returns the cost of a turn, or of another model call, that has no answer: the
+// run ended, failed or lost its owner while the call was in progress. Spent waits for
+// at most 4 s while an amount is held; if the router crashed during the call, the hold
+// remains until it expires. An agent without an account has spent nothing.
+func Spent(ctx context.Context, t Treasury, agent, id string) (api.Micros, error) {
+	const first = settling / 32
+	for wait := first; ; wait *= 2 {
+		m, err := t.Spent(ctx, agent, id)
+		switch {
+		case fatal(err), api.CodeOf(err) == api.NotFound: // an agent without an account has spent nothing
+			return 0, nil
+		case err != nil, wait > settling:
+			return m.Paid, err
+		case m.Held == 0 && (m.Paid > 0 || wait > first): // at the first check the router may not have placed the hold yet
+			return m.Paid, nil
+		}
+		next := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			next.Stop()
+			return 0, context.Cause(ctx)
+		case <-next.C:
+		}
+	}
+}
+
+// failed sets how long the agent sleeps after a run that ended with w, by the cause, and
+// returns the session's counters (docs/reference/loop.md, Errors of runs).
+func (e *Engine) failed(s *state, end *End, w *api.Error) api.Counters {
+	counters := s.counters
+	switch w.Reason {
+	case api.ReasonCancelled:
+		return counters // a cancelled run is not a failure
+	case api.ReasonInsufficient:
+		end.State = api.StateCritical // until it is funded
+		counters.Errors = 0
+	case api.ReasonLimit:
+		e.rest(s, end, w.Message, max(w.Retry(), lifecycle.AfterBudget))
+	case api.ReasonNoModel, api.ReasonAuth, api.ReasonQuota, api.ReasonEndpoint:
+		e.rest(s, end, w.Message, lifecycle.AfterNoModel)
+	case api.ReasonPolicy:
+		e.rest(s, end, w.Message, lifecycle.AfterPolicy)
+	default:
+		var v lifecycle.Verdict
+		if counters, v = lifecycle.Failed(counters); v.Why != "" {
+			e.rest(s, end, v.Why+"; the last one: "+w.Message, v.For)
+		} else {
+			e.rest(s, end, w.Message, lifecycle.AfterNothing)
+		}
+	}
+	counters.Until, counters.Why = end.Sleep, end.Why
+	return counters
+}
+
+// retryable replaces an error whose code would settle the run's message by one without
+// a code.
+func retryable(err error) error {
+	if fatal(err) {
+		return errors.New(err.Error())
+	}
+	return err
+}

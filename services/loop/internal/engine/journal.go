@@ -1,0 +1,337 @@
+// Package engine executes an agent's runs as a state machine: the phases CONTEXT, EXECUTE
+// and PERSIST with their crash rules (docs/reference/loop.md, Phases). It must not use
+// NATS or SQL; it reaches the other components through the interfaces of ports.go.
+//
+// The journal makes a run resumable. Every step is appended before the engine acts on
+// it, so an owner that resumes a run repeats no call that has a result:
+//
+//	begin ─▶ thought ─▶ intent ─▶ result ─▶ intent ─▶ … ─▶ result ─▶ PERSIST ─▶ next turn, or end
+//	        │                  │
+//	        │                  └ crash here: the call has an intent and no result.
+//	        │                    pure, idempotent, keyed: executed again, same key.
+//	        │                    irreversible: outcome_unknown, reported to the model.
+//	        └ crash here: the model call is repeated under the same id; the router
+//	          returns the stored answer and charges nothing.
+//
+// A run with one tool call and a closing text makes these durable writes: begin,
+// thought, intent, result, thought, end, and two PERSISTs. Events are views of the
+// entries (see [api.Journal]): the entry after a PERSIST announces the changes of that
+// PERSIST.
+package engine
+
+import (
+	"encoding/json"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/anima-run/anima/pkg/api"
+)
+
+// Step is one entry of a session's journal. Exactly one of the fields from Begin on is
+// set. [api.Journal.Events] decodes the same JSON.
+type Step struct {
+	Run  string `json:"-"`
+	Turn int    `json:"-"`
+	Old  bool   `json:"-"` // written by an older release, which published its events as separate messages
+
+	// Announced with the entry: the time at which the previous turn was persisted, in
+	// Unix µs, and the changes of the agent.
+	Persisted int64              `json:"persisted,omitempty"`
+	Changed   []api.AgentChanged `json:"changed,omitempty"`
+
+	Begin   *Begin       `json:"begin,omitempty"`
+	Joined  *Input       `json:"joined,omitempty"` // messages that joined a run in progress
+	Thought *Thought     `json:"thought,omitempty"`
+	Result  *Result      `json:"result,omitempty"`
+	Intent  *Intent      `json:"intent,omitempty"`
+	End     *api.LoopEnd `json:"end,omitempty"`
+	Release bool         `json:"release,omitempty"` // the owner returns the run unfinished
+}
+
+// Kind returns the name of the step's kind, for display.
+func (s Step) Kind() string {
+	switch {
+	case s.Begin != nil:
+		return api.EntryBegin
+	case s.Joined != nil:
+		return api.EntryJoined
+	case s.Thought != nil:
+		return api.EntryThought
+	case s.Intent != nil:
+		return api.EntryIntent
+	case s.End != nil:
+		return api.EntryEnd
+	case s.Release:
+		return api.EntryRelease
+	}
+	return api.EntryResult
+}
+
+// Begin records that an owner started or resumed the run. The first one fixes the run's
+// input; each later one fences the previous owner.
+type Begin struct {
+	Kind    api.RunKind `json:"kind,omitempty"`  // of the run; set together with Input
+	Input   *Input      `json:"input,omitempty"` // nil if an earlier begin or the store has it
+	At      int64       `json:"at"`
+	Since   int64       `json:"since,omitempty"` // start of the turn's trace; before At if a previous owner crashed before its begin
+	Attempt int         `json:"attempt"`         // counts from 1, since the last persisted turn
+}
+
+// Input is the input of a run, or of messages that joined it.
+type Input struct {
+	Text  string        `json:"text"` // in the form that the model receives
+	By    api.Principal `json:"by"`   // the lowest principal of all parts of Text
+	Inbox int           `json:"inbox,omitempty"`
+	// Deadline is the time at which the run ends, in Unix µs. The first owner sets it
+	// and all later owners use it. 0: an older release began the run, and each owner
+	// applies the whole time limit.
+	Deadline int64 `json:"deadline,omitempty"`
+	// Merged are the messages that were merged into this input. Their outcome is
+	// recorded when the input is.
+	Merged []api.Run `json:"merged,omitempty"`
+}
+
+// Thought records the completion of a model call.
+type Thought struct {
+	Completion api.Completion `json:"completion"`
+	Tokens     int64          `json:"tokens"`  // estimated size of the prompt
+	Offered    int            `json:"offered"` // number of tools offered to the model
+	StartedAt  int64          `json:"startedAt"`
+	At         int64          `json:"at"`
+	Trace      string         `json:"trace"`
+	Prompt     *Reference     `json:"prompt,omitempty"` // nil for a turn without a model call
+	Call       string         `json:"call,omitempty"`   // id of the router's call; "": no settlement is pending, as in entries of older releases
+}
+
+// Intent records that a call was allowed and is about to be executed. Token is the
+// signed decision.
+type Intent struct {
+	Index     int             `json:"index"`
+	Decision  string          `json:"decision"`
+	Token     string          `json:"token,omitempty"`
+	Tool      string          `json:"tool,omitempty"`
+	CallID    string          `json:"callId,omitempty"`
+	Arguments json.RawMessage `json:"arguments,omitempty"`
+	At        int64           `json:"at"`
+}
+
+// Result records the outcome of a tool call.
+type Result struct {
+	Index      int         `json:"index"`
+	Tool       string      `json:"tool,omitempty"`
+	CallID     string      `json:"callId,omitempty"`
+	Decision   string      `json:"decision,omitempty"`
+	Action     api.Action  `json:"action,omitempty"`
+	Outcome    api.Outcome `json:"outcome"`
+	Text       string      `json:"text,omitempty"`
+	Error      string      `json:"error,omitempty"`
+	DurationMS int64       `json:"durationMs"`
+	Sleep      *Sleep      `json:"sleep,omitempty"`
+	Blocked    bool        `json:"blocked,omitempty"`
+	Ends       bool        `json:"ends,omitempty"` // the call completed the task of the run
+	At         int64       `json:"at"`
+}
+
+// Sleep holds the arguments of a sleep call. Until is in Unix µs.
+type Sleep struct {
+	Until  int64  `json:"until"`
+	Reason string `json:"reason,omitempty"`
+}
+
+// ID returns the id of a run's turn.
+func ID(run string, number int) string { return run + "." + strconv.Itoa(number) }
+
+// Key returns the idempotency key of a call. Every owner of the run derives the same
+// key.
+func Key(run string, number, index int) string { return ID(run, number) + "." + strconv.Itoa(index) }
+
+// state holds a run as rebuilt from the store and the tail of the journal.
+type state struct {
+	cmd      api.Run
+	agent    Agent
+	input    Input
+	number   int // turn in progress, from 1
+	attempts int
+	last     uint64   // sequence of the journal's last entry for this session
+	since    uint64   // the same, before the turn in progress
+	owned    bool     // this owner has appended its begin to the journal
+	begun    int64    // time of the run's first begin, in Unix µs; 0: the store has it
+	after    standing // version of the session before the run
+	fresh    bool     // no step other than an end or a release follows after
+
+	// Announced with the next entry, see [Step].
+	persisted int64
+	changed   []api.AgentChanged
+	old       []Step // entries of the turn in progress written by an older release
+	recorded  func() // called once the store has the run's begin; nil: the store has it, or the run has not begun
+
+	before int64 // end of the session's previous turn, in Unix µs
+	root   trace.SpanContext
+	began  time.Time // start of the root span
+
+	tools    map[string]Tool // available in this turn
+	tier     api.Tier
+	funds    *api.Balance // nil: unknown
+	owns     *api.Funds   // funds after the previous turn was settled; nil: the balance must be requested
+	counters api.Counters
+	notice   string      // produced by the previous turn for this one
+	bound    *bound      // cancels the run at its deadline
+	joined   Input       // input that joined this turn after the first turn
+	steered  func() bool // see [Queue]
+
+	thought  *Thought
+	settling Settling // pending settlement of the thought's cost; nil: started by another owner, or already waited for
+	settled  bool     // the thought's cost is settled
+	results  map[int]Result
+	intents  map[int]Intent
+	ahead    *underway // first call, evaluated while the thought was stored; nil: not evaluated early, or already executed
+
+	conversation *Conversation // for the next prompt; nil: must be read from the store
+	recalled     *recalled     // for this run; nil: not recalled yet
+
+	cost  api.Micros
+	total int // turns of this run that are persisted
+}
+
+// apply folds a journal step into the state. It ignores the steps of other runs and
+// turns.
+func (s *state) apply(step Step) {
+	if step.Run != s.cmd.Run || step.Turn != s.number {
+		return // the store already has an older turn
+	}
+	if step.Persisted != 0 {
+		s.persisted = 0 // this step announced it
+	}
+	if step.Old {
+		s.old = append(s.old, step)
+	}
+	if b := step.Begin; b != nil {
+		s.attempts = b.Attempt
+		if b.Input != nil {
+			s.input, s.begun = *b.Input, b.At
+		}
+	}
+	if step.Joined != nil {
+		s.join(*step.Joined)
+	}
+	if step.Thought != nil {
+		s.thought = step.Thought
+	}
+	if step.Result != nil {
+		s.results[step.Result.Index] = *step.Result
+	}
+	if step.Intent != nil {
+		s.intents[step.Intent.Index] = *step.Intent
+	}
+}
+
+// join adds input that joined the turn that begins. The principal of the run is lowered
+// to that of the input and stays so until the run ends (docs/reference/loop.md,
+// Principals).
+func (s *state) join(in Input) {
+	s.joined.Text = strings.TrimSpace(s.joined.Text + "\n\n" + in.Text)
+	s.joined.Merged = append(s.joined.Merged, in.Merged...)
+	s.input.By = api.Lowest(s.input.By, in.By)
+}
+
+// words returns the new input of the turn in progress: the run's input in the first
+// turn, the input that joined in later turns, and the notice of the previous turn.
+func (s *state) words() string {
+	text := s.joined.Text
+	if s.number == 1 {
+		text = s.input.Text
+	}
+	if s.notice != "" {
+		text = strings.TrimSpace(text + "\n\n[system] " + s.notice)
+	}
+	return text
+}
+
+// capped reports whether the cost of the run, with the turn in progress, has reached
+// the run's cost cap.
+func (s *state) capped() bool {
+	return s.cmd.CostCap > 0 && s.cost+s.thought.Completion.Cost >= s.cmd.CostCap
+}
+
+// asked reports whether the turn has input from outside the agent.
+func (s *state) asked() bool {
+	return s.number == 1 && (s.cmd.Kind != api.RunWake || s.input.Inbox > 0) || s.joined.Text != ""
+}
+
+func (s *state) next(rec Record) {
+	s.cost += s.thought.Completion.Cost
+	s.number++
+	s.total++
+	s.attempts, s.since = 1, rec.Journal
+	s.persisted, s.changed, s.begun = rec.Turn.EndedAt, rec.Changed, 0
+	if s.spends() {
+		s.owns = nil
+	}
+	s.thought, s.settling, s.settled, s.results, s.intents, s.old = nil, nil, false, map[int]Result{}, map[int]Intent{}, nil
+	s.counters, s.notice, s.joined = rec.Counters, rec.Notice, Input{}
+	if c := s.conversation; c != nil {
+		s.conversation = c.with(rec)
+	}
+}
+
+// spends reports whether a call of the turn may have changed the agent's funds.
+func (s *state) spends() bool {
+	return slices.ContainsFunc(s.thought.Completion.ToolCalls, func(c api.ToolCall) bool { return s.tools[c.Name].Spends })
+}
+
+// calls returns the calls of the turn's thought that are to be executed: at most limit,
+// and none if the completion was withheld.
+func (s *state) calls(limit int) []api.ToolCall {
+	all := s.thought.Completion.ToolCalls
+	if withheld(s.thought.Completion.Finish) {
+		return nil
+	}
+	return all[:min(len(all), limit)]
+}
+
+// record builds the turn as it is stored. Text is cleaned of bytes that a database
+// cannot store, so that the stored and the in-memory turn are equal.
+func (s *state) record(limit int, agentState api.AgentState, now int64) Record {
+	c := s.thought.Completion
+	t := api.Turn{
+		ID: ID(s.cmd.Run, s.number), Agent: s.agent.ID, Session: s.cmd.Session, Run: s.cmd.Run, Number: s.number,
+		State: agentState, By: s.input.By, Thinking: clean(c.Text), Calls: []api.CallState{}, Model: c.Model, Provider: c.Provider,
+		Finish: c.Finish, InputTokens: c.InputTokens, OutputTokens: c.OutputTokens, Cost: c.Cost,
+		Trace: s.thought.Trace, StartedAt: s.thought.StartedAt, EndedAt: now,
+	}
+	t.Input = clean(s.words())
+	for i, call := range c.ToolCalls {
+		cs := api.CallState{Index: i, ID: clean(call.ID), Tool: clean(call.Name), Arguments: arguments(call)}
+		if i >= limit {
+			cs.Outcome, cs.Error = api.OutcomeError, "not run: only the first "+strconv.Itoa(limit)+" calls of a turn are made; ask again if you still need it"
+		} else {
+			r, there := s.results[i]
+			if intent, began := s.intents[i]; !there && began {
+				r = Result{Decision: intent.Decision, Action: api.Allow, Outcome: api.OutcomeUnknown, Error: "outcome unknown: the run ended during the call"}
+			} else if !there {
+				r = Result{Outcome: api.OutcomeError, Error: "not run: the run ended before"}
+			}
+			cs.Decision, cs.Action, cs.Outcome = r.Decision, r.Action, r.Outcome
+			cs.Result, cs.Error, cs.DurationMS = clean(r.Text), clean(r.Error), r.DurationMS
+		}
+		t.Calls = append(t.Calls, cs)
+	}
+	return Record{Turn: t, Run: s.cmd, Journal: s.last, Counters: s.counters, Prompt: s.thought.Prompt, Begun: s.begun, Tier: s.tier}
+}
+
+// arguments returns the arguments as the model wrote them. Text that is not JSON
+// becomes a JSON string, so that every reader can decode the row.
+func arguments(c api.ToolCall) json.RawMessage {
+	if json.Valid([]byte(c.Arguments)) {
+		return json.RawMessage(clean(c.Arguments))
+	}
+	quoted, err := api.Encode(c.Arguments)
+	if err != nil {
+		return json.RawMessage(`null`)
+	}
+	return quoted
+}

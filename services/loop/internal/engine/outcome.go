@@ -1,0 +1,122 @@
+package engine
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api"
+)
+
+// bound stops a run at its deadline. The first owner journals the deadline with the
+// run's input; every later owner stops the run at the same time.
+type bound struct {
+	now   func() time.Time
+	stop  func()
+	timer *time.Timer
+}
+
+// bound starts with the whole time limit; [bound.at] replaces it by the deadline, once
+// that is known.
+func (e *Engine) bound(limit time.Duration, stop func()) *bound {
+	return &bound{e.Now, stop, time.AfterFunc(limit, stop)}
+}
+
+// at moves the end to a deadline in Unix µs. 0, in a run that an older release began,
+// leaves the end unchanged.
+func (b *bound) at(deadline int64) {
+	if deadline == 0 {
+		return
+	}
+	left := time.UnixMicro(deadline).Sub(b.now())
+	if left <= 0 {
+		b.stop() // the deadline has passed: stop before the turn executes
+		return
+	}
+	b.timer.Reset(left)
+}
+
+// limitOf returns the time limit of the agent's runs.
+func limitOf(a Agent) time.Duration { return time.Duration(a.RunTimeoutS) * time.Second }
+
+// answerBy returns the deadline of a model call, in Unix µs: 2 s before the run's
+// deadline, or a tenth of the remaining time if that is less, so that a partial answer
+// can be kept (docs/reference/loop.md, Time limits). 0: no limit.
+func (s *state) answerBy(now time.Time) int64 {
+	if s.input.Deadline == 0 {
+		return 0
+	}
+	left := time.UnixMicro(s.input.Deadline).Sub(now)
+	return s.input.Deadline - min(2*time.Second, left/10).Microseconds()
+}
+
+// comesBack reports whether a run that failed with a temporary error can be resumed
+// before its deadline. If the error's RetryAfter ends after the deadline, the run ends
+// now.
+func (s *state) comesBack(err error, now time.Time) bool {
+	return s.input.Deadline == 0 || now.Add(api.Wire(err).Retry()).UnixMicro() < s.input.Deadline
+}
+
+// waits returns the event that reports to watchers why a run pauses. It returns false
+// if err is not Unavailable.
+func (e *Engine) waits(s *state, err error) (api.StreamDelta, bool) {
+	w := api.Wire(err)
+	if w.Code != api.Unavailable {
+		return api.StreamDelta{}, false
+	}
+	note := w.Message + "; retrying"
+	if wait := w.Retry(); wait >= time.Second {
+		note += " in " + wait.Round(time.Second).String()
+	}
+	return api.StreamDelta{Run: s.cmd.Run, Session: s.cmd.Session, Turn: ID(s.cmd.Run, s.number), Note: note, After: s.last}, true
+}
+
+// withheld reports whether the calls of a completion are not executed, because the
+// provider or the router stopped the completion.
+func withheld(finish string) bool {
+	return finish == api.FinishFilter || finish == api.FinishTimeout || finish == api.FinishRepetition
+}
+
+// cutCall reports whether a call may be truncated: it is the last one of a completion
+// that reached its output limit.
+func cutCall(c api.Completion, i int) bool {
+	return c.Finish == api.FinishLength && i == len(c.ToolCalls)-1
+}
+
+const cutText = notRun + "the answer reached its output limit in this call, whose arguments may be cut; make it again with less in it, in several calls if need be"
+
+// unfinished returns the error of a run whose last completion has an abnormal finish
+// reason, nil for any other. The completion is kept.
+func unfinished(c api.Completion, asked bool) *api.Error {
+	e := &api.Error{Reason: c.Finish}
+	switch c.Finish {
+	case api.FinishLength:
+		e.Code, e.Message = api.Denied, fmt.Sprintf("the answer was cut after %d tokens, the most that a call may have", c.OutputTokens)
+		e.Next = "ask the agent to continue, or for a shorter answer"
+	case api.FinishFilter:
+		e.Code, e.Message = api.Denied, "the provider withheld the answer (content filter)"
+		e.Next = "rephrase the message, or use another model"
+	case api.FinishRefusal:
+		e.Code, e.Message = api.Denied, "the model refused"
+		e.Next = "rephrase the message, or use another model"
+	case api.FinishEmpty:
+		if !asked { // a wake does not require an answer
+			return nil
+		}
+		e.Code, e.Message = api.Unavailable, "the model's answer was empty"
+		e.Next = "send the message again, or use another model"
+	case api.FinishRepetition:
+		e.Code, e.Message = api.Unavailable, "the model repeated itself without end and was stopped"
+		e.Next = "send the message again, or use another model"
+	case api.FinishTimeout:
+		e.Code, e.Message = api.Unavailable, "the time limit was reached before the answer was complete; the partial answer is kept"
+		e.Next = "ask the agent to continue, or use a faster model"
+	default:
+		return nil
+	}
+	return e
+}
+
+// endedBy makes the end a failure with the error of unfinished.
+func (e *End) endedBy(w *api.Error) {
+	e.Success, e.Code, e.Reason, e.Error, e.Next = false, w.Code, w.Reason, w.Message, w.Next
+}

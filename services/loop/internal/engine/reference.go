@@ -1,0 +1,379 @@
+package engine
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/api/catalog"
+	"github.com/anima-run/anima/pkg/api/chat"
+
+	"github.com/anima-run/anima/services/loop/internal/prompt"
+)
+
+// Reference names the parts of a turn's prompt. With the texts that it names and the
+// turns at its positions [Rebuild] makes the same prompt again; with the recorded state
+// of the engine [Replay] executes the same turn again. It holds no text that is stored
+// elsewhere.
+type Reference struct {
+	Hash    string  `json:"hash"`              // SHA-256 of the messages as JSON, hex; see Wire
+	Wire    bool    `json:"wire,omitempty"`    // the JSON is that sent to the provider; false: that of [api.ChatMessage], by an older release
+	Form    int     `json:"form,omitempty"`    // see [form]
+	Layers  string  `json:"layers"`            // hash of the list of the layers
+	Given   string  `json:"given,omitempty"`   // hash of the list of layers, memory and todo before they were cut; "": the prompt has them uncut
+	Status  string  `json:"status"`            // the layer that differs in every turn
+	Memory  string  `json:"memory,omitempty"`  // hash
+	Todo    string  `json:"todo,omitempty"`    // hash
+	Summary string  `json:"summary,omitempty"` // hash
+	Hidden  int64   `json:"hidden,omitempty"`
+	First   int64   `json:"first,omitempty"` // positions of the first and last turn in the prompt; 0: none
+	Last    int64   `json:"last,omitempty"`
+	Lines   int     `json:"lines,omitempty"`   // number of them that are shown as one line each
+	Dropped []int64 `json:"dropped,omitempty"` // positions between First and Last that are left out
+	Bare    int     `json:"bare,omitempty"`    // number of the turns shown in full that lack their results
+	Asked   bool    `json:"asked,omitempty"`   // the run's input is placed before the turns
+	Words   bool    `json:"words,omitempty"`   // the new input of the turn is placed after the turns
+	Flush   bool    `json:"flush,omitempty"`
+	Warning string  `json:"warning,omitempty"`
+	Counted int64   `json:"counted"` // tokens, before correction by the provider's ratio
+	Tokens  int64   `json:"tokens"`
+	Window  int64   `json:"window"`
+	Stage   int     `json:"stage,omitempty"`
+	From    int64   `json:"from,omitempty"`    // window before it was reduced; 0: not reduced
+	Hard    bool    `json:"hard,omitempty"`    // everything that can be left out was left out
+	Refused bool    `json:"refused,omitempty"` // the provider refused the prompt with the conversation before the run; this is the prompt without it
+
+	// State of the engine at the model call. Turns of older releases lack it.
+	Agent    string         `json:"agent,omitempty"` // hash of the definition as JSON
+	Kit      string         `json:"kit,omitempty"`   // hash of the tools that were offered
+	Tier     api.Tier       `json:"tier,omitempty"`
+	State    api.AgentState `json:"state,omitempty"`
+	Counters api.Counters   `json:"counters,omitzero"`
+	Notice   string         `json:"notice,omitempty"`
+	Since    uint64         `json:"since,omitempty"`   // sequence of the journal's last entry before the turn
+	Through  int64          `json:"through,omitempty"` // position of the summary at the start of the turn
+}
+
+// form is the version of the prompts that this release builds. Prompts of another form
+// cannot be rebuilt: form 0 had its volatile layers in the system prompt.
+const form = 1
+
+// kitTool is a tool as it was offered to the model.
+type kitTool struct {
+	api.Tool
+
+	Effect   catalog.Effect `json:"effect"`
+	Mutating bool           `json:"mutating,omitempty"`
+	Status   bool           `json:"status,omitempty"`
+}
+
+// keepParts stores the texts of a prompt that are not stored yet and returns the
+// reference of the prompt.
+func (e *Engine) keepParts(ctx context.Context, s *state, m *made) (*Reference, error) {
+	p := m.prompt
+	m.messages = encode(p.Messages)
+	r := &Reference{
+		Wire: e.player == nil || e.player.Reference.Wire, Form: form, Hidden: p.Hidden, Lines: len(p.Lines), Bare: p.Bare, Asked: p.Asked != "", Words: p.Words != "",
+		Flush: p.Flush, Counted: p.Counted, Tokens: p.Tokens, Window: m.in.Window, Stage: int(m.stage), Warning: strings.Join(p.Warning, ", "),
+		From: m.from, Hard: m.in.Hard, Refused: m.refused, Tier: s.tier, State: s.agent.State, Counters: s.counters, Notice: s.notice, Since: s.since, Through: m.through,
+	}
+	var err error
+	if r.Hash, err = r.hash(p.Messages, m.messages); err != nil {
+		return nil, err
+	}
+	texts := map[string]string{}
+	add := func(text string) string {
+		if text == "" {
+			return ""
+		}
+		h := Hash(text)
+		texts[h] = text
+		return h
+	}
+	list := make([]layerRef, len(p.Layers))
+	for i, l := range p.Layers {
+		list[i] = layerRef{Name: l.Name, Last: l.Last}
+		if l.Name == statusLayer {
+			r.Status = l.Text
+		} else {
+			list[i].Hash = add(l.Text)
+		}
+	}
+	encoded, err := api.Encode(list)
+	if err != nil {
+		return nil, err
+	}
+	r.Layers, r.Memory, r.Todo, r.Summary = add(string(encoded)), add(p.Memory), add(p.Todo), add(p.Summary)
+	if !entire(m.in, p) {
+		if encoded, err = api.Encode(given(m.in, add)); err != nil {
+			return nil, err
+		}
+		r.Given = add(string(encoded))
+	}
+	agent, err := e.Context.memo.definition(s.agent)
+	if err != nil {
+		return nil, err
+	}
+	kit, err := e.Context.memo.kit(kitTools(m.offered, s.tools))
+	if err != nil {
+		return nil, err
+	}
+	r.Agent, r.Kit = agent.hash, kit.hash
+	texts[agent.hash], texts[kit.hash] = agent.text, kit.text
+	if m.tools = kit.offered; len(m.in.Tools) != len(m.offered) { // a memory flush has fewer tools
+		if m.tools, err = chat.EncodeTools(m.in.Tools); err != nil {
+			return nil, err
+		}
+	}
+	r.places(p)
+	return r, e.Context.keepNew(ctx, texts)
+}
+
+// kitTools adds the properties of the engine's tools to the offered tools.
+func kitTools(offered []api.Tool, tools map[string]Tool) []kitTool {
+	out := make([]kitTool, len(offered))
+	for i, t := range offered {
+		known := tools[t.Name]
+		out[i] = kitTool{t, known.Effect, known.Mutating, known.Status}
+	}
+	return out
+}
+
+// statusLayer is the layer whose text is in the reference itself.
+const statusLayer = "status"
+
+// layerRef is one layer in a list of layers. The status has no hash. In the list Given
+// a layer also has the fields that decide how it is cut.
+type layerRef struct {
+	Name   string `json:"name"`
+	Hash   string `json:"hash,omitempty"`
+	Last   bool   `json:"last,omitempty"`
+	Must   bool   `json:"must,omitempty"`
+	Budget int64  `json:"budget,omitempty"`
+}
+
+// entire reports whether a prompt has all its inputs uncut. If not, the parts that were
+// cut must be stored too, because they may have caused a flush or a compaction.
+func entire(in prompt.Input, p prompt.Prompt) bool {
+	if p.Memory != in.Memory.Text || p.Todo != in.Todo.Text {
+		return false
+	}
+	shown := p.Layers
+	for _, l := range in.Layers {
+		if l.Text == "" {
+			continue
+		}
+		if len(shown) == 0 || shown[0].Name != l.Name || shown[0].Text != l.Text {
+			return false
+		}
+		shown = shown[1:]
+	}
+	return true
+}
+
+// given lists the layers before they were cut, followed by memory and todo.
+func given(in prompt.Input, add func(string) string) []layerRef {
+	all := append(in.Layers[:len(in.Layers):len(in.Layers)], in.Memory, in.Todo)
+	list := make([]layerRef, len(all))
+	for i, l := range all {
+		list[i] = layerRef{Name: l.Name, Last: l.Last, Must: l.Must, Budget: l.Budget}
+		if l.Name != statusLayer {
+			list[i].Hash = add(l.Text)
+		}
+	}
+	return list
+}
+
+// places records the positions of the turns in a prompt.
+func (r *Reference) places(p prompt.Prompt) {
+	next := int64(0)
+	for _, turns := range [...][]prompt.Turn{p.Lines, p.Turns} {
+		for i := range turns {
+			at := turns[i].Position
+			if r.First == 0 {
+				r.First, next = at, at
+			}
+			for ; next < at; next++ {
+				r.Dropped = append(r.Dropped, next)
+			}
+			r.Last, next = at, at+1
+		}
+	}
+}
+
+// maxKept limits the number of cached hashes of stored texts.
+const maxKept = 4096
+
+// keepNew stores the texts that this process has not stored before.
+func (c *Context) keepNew(ctx context.Context, texts map[string]string) error {
+	c.mu.Lock()
+	for h := range texts {
+		if c.kept[h] {
+			delete(texts, h)
+		}
+	}
+	c.mu.Unlock()
+	if len(texts) == 0 {
+		return nil
+	}
+	if err := c.Store.Keep(ctx, texts); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.kept == nil || len(c.kept) > maxKept {
+		c.kept = map[string]bool{}
+	}
+	for h := range texts {
+		c.kept[h] = true
+	}
+	return nil
+}
+
+// Hash returns the name under which a text is stored: its SHA-256 in hex.
+func Hash(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return hex.EncodeToString(sum[:])
+}
+
+// hash returns the hash of a prompt; encoded is the form that is sent to the router.
+func (r *Reference) hash(messages []api.ChatMessage, encoded []byte) (string, error) {
+	if !r.Wire {
+		before, err := api.Encode(messages)
+		if err != nil {
+			return "", err
+		}
+		encoded = before
+	}
+	sum := sha256.Sum256(encoded)
+	return hex.EncodeToString(sum[:]), nil
+}
+
+// Rebuild rebuilds the prompt of a persisted turn from the store. asked is the run's
+// input, words the new input of the turn. It fails if the result is not byte for byte
+// the prompt that the model received. Errors: NotFound, Internal.
+func Rebuild(ctx context.Context, store ContextStore, turn, asked, words string) ([]api.ChatMessage, Reference, error) {
+	p, r, err := partsOf(ctx, store, turn, asked, words)
+	if err != nil {
+		return nil, r, err
+	}
+	messages := prompt.Render(p)
+	sum, err := r.hash(messages, encode(messages))
+	if err == nil && sum != r.Hash {
+		err = fmt.Errorf("prompt of %s: the rebuilt prompt differs from the recorded one", turn)
+	}
+	return messages, r, err
+}
+
+// blobs reads the texts that a reference names. The caller checks failed after the last
+// read.
+type blobs struct {
+	ctx    context.Context //nolint:containedctx // used while one reference is read
+	store  ContextStore
+	failed error
+}
+
+func (b *blobs) text(hash string) string {
+	if hash == "" || b.failed != nil {
+		return ""
+	}
+	var s string
+	s, b.failed = b.store.Text(b.ctx, hash)
+	return s
+}
+
+func (b *blobs) decode(hash string, into any) {
+	if encoded := b.text(hash); b.failed == nil && encoded != "" {
+		b.failed = json.Unmarshal([]byte(encoded), into)
+	}
+}
+
+// layers returns the layers as they were in a prompt.
+func (b *blobs) layers(r Reference) []prompt.Text {
+	var out []prompt.Text
+	for _, l := range b.list(r, r.Layers) {
+		out = append(out, prompt.Text{Name: l.Name, Text: l.Text, Last: l.Last})
+	}
+	return out
+}
+
+// list reads a list of layers.
+func (b *blobs) list(r Reference, hash string) []prompt.Layer {
+	var list []layerRef
+	b.decode(hash, &list)
+	out := make([]prompt.Layer, len(list))
+	for i, l := range list {
+		out[i] = prompt.Layer{Name: l.Name, Text: b.text(l.Hash), Last: l.Last, Must: l.Must, Budget: l.Budget}
+		if l.Name == statusLayer {
+			out[i].Text = r.Status
+		}
+	}
+	return out
+}
+
+// given returns the layers, the memory and the todo before they were cut.
+func (b *blobs) given(r Reference) (layers []prompt.Layer, memory, todo prompt.Layer) {
+	if all := b.list(r, r.Given); len(all) >= 2 {
+		n := len(all) - 2
+		return all[:n], all[n], all[n+1]
+	}
+	// The layers were not cut, so they must not be cut now.
+	for _, l := range b.layers(r) {
+		layers = append(layers, prompt.Layer{Name: l.Name, Text: l.Text, Last: l.Last, Must: true, Budget: whole})
+	}
+	return layers, prompt.Layer{Name: "memory", Text: b.text(r.Memory), Budget: whole}, prompt.Layer{Name: "todo", Text: b.text(r.Todo), Budget: whole}
+}
+
+// olderForm returns the error for a turn that was recorded with another form.
+func olderForm(turn string) error {
+	return &api.Error{
+		Code: api.NotFound, Message: "turn " + turn + " was recorded by a release whose prompts had another form",
+		Next: "replay and fork it with that release; later turns of its session can be replayed with this one",
+	}
+}
+
+// partsOf returns the parts of a persisted turn's prompt.
+func partsOf(ctx context.Context, store ContextStore, turn, asked, words string) (prompt.Parts, Reference, error) {
+	r, turns, err := store.Prompt(ctx, turn)
+	if err == nil && r.Form != form {
+		err = olderForm(turn)
+	}
+	if err != nil {
+		return prompt.Parts{}, r, err
+	}
+	b := blobs{ctx: ctx, store: store}
+	p := prompt.Parts{
+		Layers: b.layers(r), Memory: b.text(r.Memory), Todo: b.text(r.Todo), Summary: b.text(r.Summary), Hidden: r.Hidden, Bare: r.Bare, Flush: r.Flush,
+	}
+	if b.failed != nil {
+		return p, r, fmt.Errorf("prompt of %s: %w", turn, b.failed)
+	}
+	dropped := map[int64]bool{}
+	for _, at := range r.Dropped {
+		dropped[at] = true
+	}
+	for _, t := range turns {
+		if dropped[t.Position] {
+			continue
+		}
+		if len(p.Lines) < r.Lines {
+			p.Lines = append(p.Lines, t)
+		} else {
+			p.Turns = append(p.Turns, t)
+		}
+	}
+	if r.Asked {
+		p.Asked = asked
+	}
+	if r.Words {
+		p.Words = words
+	}
+	if r.Warning != "" {
+		p.Warning = strings.Split(r.Warning, ", ")
+	}
+	return p, r, nil
+}

@@ -1,0 +1,473 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/anima-run/anima/pkg/api"
+
+	"github.com/anima-run/anima/services/loop/internal/prompt"
+)
+
+// player implements every port of the engine from the recording of a turn. See
+// [Replay].
+type player struct {
+	Recording
+
+	agent   Agent
+	kit     []kitTool
+	tools   map[string]Tool
+	layers  []prompt.Layer
+	memory  prompt.Layer
+	todo    prompt.Layer
+	thought *Thought
+	results map[int]Result
+	intents map[int]Intent
+
+	mu         sync.Mutex // protects at, owner and died in act
+	at         int        // index of the next step of the recording
+	thinker    int        // number of the owner that appended the thought
+	owner      int
+	difference *api.Difference
+	persisted  bool
+
+	// Reset for each owner: died is set where the recorded owner crashed, begun after
+	// its begin.
+	died, begun bool
+	tooLong     bool // the router has refused the first prompt
+	refused     bool // the provider has refused a prompt
+	cancelled   string
+	cancel      context.CancelCauseFunc
+	grants      map[string]api.Grant
+}
+
+func newPlayer(ctx context.Context, texts ContextStore, rec Recording, tools map[string]Tool) (*player, error) {
+	rec.Steps = slices.DeleteFunc(slices.Clone(rec.Steps), func(s Step) bool { return s.Release || s.End != nil })
+	p := &player{Recording: rec, tools: map[string]Tool{}, results: map[int]Result{}, intents: map[int]Intent{}}
+	if rec.Reference.Agent == "" {
+		return nil, &api.Error{
+			Code: api.NotFound, Message: "turn " + rec.Turn.ID + " was not recorded",
+			Next: "turns of older releases, imported ones and those that failed before the model was asked cannot be replayed",
+		}
+	}
+	for _, s := range rec.Steps {
+		switch {
+		case s.Thought != nil:
+			p.thought = s.Thought
+		case s.Result != nil:
+			p.results[s.Result.Index] = *s.Result
+		case s.Intent != nil:
+			p.intents[s.Intent.Index] = *s.Intent
+		}
+	}
+	if rec.Reference.Form != form {
+		return nil, olderForm(rec.Turn.ID)
+	}
+	if p.thought == nil {
+		return nil, &api.Error{Code: api.NotFound, Message: "the journal of turn " + rec.Turn.ID + " is gone", Next: "it is kept for 7 days"}
+	}
+	r := rec.Reference
+	b := blobs{ctx: ctx, store: texts}
+	b.decode(r.Agent, &p.agent)
+	b.decode(r.Kit, &p.kit)
+	p.layers, p.memory, p.todo = b.given(r)
+	if b.failed != nil {
+		return nil, fmt.Errorf("recording of %s: %w", rec.Turn.ID, b.failed)
+	}
+	for name, t := range tools {
+		t.Offered = func(Agent) bool { return false }
+		p.tools[name] = t
+	}
+	for _, k := range p.kit {
+		t := p.tools[k.Name]
+		t.Name, t.Description, t.Schema, t.Effect, t.Mutating, t.Status, t.Offered = k.Name, k.Description, k.Schema, k.Effect, k.Mutating, k.Status, nil
+		if t.Check == nil { // of an MCP server that is not connected
+			t.Check = p.checked(k.Name)
+		}
+		p.tools[k.Name] = t
+	}
+	p.agent.State = r.State
+	return p, nil
+}
+
+// whole is a budget that does not cut a layer.
+const whole = 1 << 40
+
+// checked returns a check that refuses the arguments that were refused in the
+// recording.
+func (p *player) checked(name string) func(json.RawMessage) error {
+	return func(args json.RawMessage) error {
+		for i, call := range p.thought.Completion.ToolCalls {
+			r, there := p.results[i]
+			if why, refused := strings.CutPrefix(r.Error, notRun); there && refused && r.Decision == "" && call.Name == name && string(argsOf(call)) == string(args) {
+				return errors.New(why)
+			}
+		}
+		return nil
+	}
+}
+
+// attempts returns the maximum number of attempts for the replay: the recorded maximum
+// if the run was given up after it, otherwise more than the recording has.
+func (p *player) attempts() int {
+	var n int
+	if p.End != nil {
+		if _, err := fmt.Sscanf(p.End.Error, givenUp, &n); err == nil {
+			return n
+		}
+	}
+	return len(p.Steps) + 1
+}
+
+// again resets the player for the next owner.
+func (p *player) again() {
+	p.owner++
+	p.died, p.begun, p.tooLong, p.refused, p.cancelled, p.grants = false, false, false, false, "", map[string]api.Grant{}
+}
+
+// surround sets the recorded parts of the prompt that come from outside the engine.
+func (p *player) surround(in *prompt.Input) {
+	in.Layers, in.Memory, in.Todo = p.layers, p.memory, p.todo
+}
+
+// summary returns the recorded summary for a plan. It reports a refusal if the
+// recording has none.
+func (p *player) summary(plan prompt.Plan) (string, bool, error) {
+	for _, c := range p.Compactions {
+		if c.Through == plan.Through() && c.Stage == int(plan.Stage) {
+			return c.Summary, false, nil
+		}
+	}
+	return "", true, nil
+}
+
+// next returns the next step of the recording, nil after the last.
+func (p *player) next() *Step {
+	if p.at < len(p.Steps) {
+		return &p.Steps[p.at]
+	}
+	return nil
+}
+
+// takesOver reports whether a step is the begin of another owner. The begin that giveUp
+// writes has no Since and is not.
+func takesOver(s *Step) bool { return s.Begin != nil && s.Begin.Since != 0 }
+
+// Tail implements [Journal]. It returns the steps that were replayed so far.
+func (p *player) Tail(context.Context, api.Run, uint64) ([]Step, uint64, error) {
+	return p.Steps[:p.at], uint64(p.at), nil
+}
+
+// Append implements [Journal]. The step must equal the next step of the recording. If
+// that is the begin of another owner, the current owner crashes with errDied.
+func (p *player) Append(_ context.Context, _ api.Run, step Step, _ uint64) (uint64, error) {
+	if step.End != nil {
+		return 0, errReplayed // the end follows from the persisted turn
+	}
+	want := p.next()
+	mine := step.Begin != nil && !p.begun
+	switch {
+	case mine && p.at == 0 && p.Turn.Number > 1 && (want == nil || want.Begin == nil):
+		// The owner of the previous turn continued without a begin.
+		p.begun = true
+		return 0, nil
+	case want == nil:
+		p.differ(step.Kind(), "", "no step", "a step")
+		return 0, errReplayed
+	case !mine && takesOver(want):
+		p.died = true
+		return 0, errDied
+	case step.Begin == nil && want.Begin != nil: // the recorded run was given up here
+		return 0, p.stop()
+	case want.Kind() != step.Kind():
+		p.differ(step.Kind(), "", want.Kind(), step.Kind())
+		return 0, errReplayed
+	}
+	recorded, replayed := timeless(*want), timeless(step)
+	p.begun = p.begun || mine
+	if step.Thought != nil {
+		p.thinker = p.owner
+		if want.Thought.Prompt != nil && step.Thought.Prompt.Hash != want.Thought.Prompt.Hash {
+			p.prompts(*step.Thought)
+		}
+	}
+	if !p.compare(step.Kind(), recorded, replayed) {
+		return 0, errReplayed
+	}
+	p.at++
+	return uint64(p.at), nil
+}
+
+// prompts records the first difference between two prompts.
+func (p *player) prompts(now Thought) {
+	was, is := *p.thought.Prompt, *now.Prompt
+	was.Hash, is.Hash = "", ""
+	if p.compare("prompt", was, is) {
+		p.differ("prompt", "text", "SHA-256 "+p.thought.Prompt.Hash, "SHA-256 "+now.Prompt.Hash)
+	}
+}
+
+// timeless returns a step without times, ids and traces, which a replay creates anew,
+// and without announcements.
+func timeless(s Step) Step {
+	s.Persisted, s.Changed = 0, nil
+	switch {
+	case s.Begin != nil:
+		b := *s.Begin
+		b.At, b.Since, b.Kind = 0, 0, ""
+		s.Begin = &b
+	case s.Thought != nil:
+		t := *s.Thought
+		t.StartedAt, t.At, t.Trace, t.Call = 0, 0, "", ""
+		s.Thought = &t
+	case s.Intent != nil:
+		s.Intent = &Intent{Index: s.Intent.Index, Decision: s.Intent.Decision}
+	case s.Result != nil:
+		r := *s.Result
+		r.At, r.Tool, r.CallID = 0, "", ""
+		s.Result = &r
+	}
+	return s
+}
+
+// Known implements [Store].
+func (p *player) Known(context.Context, api.Run) (Known, error) {
+	k := Known{
+		Agent: p.agent, Begun: true, Turns: p.Turn.Number - 1, Cost: p.Cost, Counters: p.Reference.Counters, Notice: p.Reference.Notice,
+		Journal: p.Reference.Since, Cancelled: p.cancelled,
+	}
+	if p.Turn.Number > 1 {
+		k.Input = p.Input
+	}
+	return k, nil
+}
+
+// Changes implements [Store]. The recording has the agent's state, so it returns none.
+func (p *player) Changes(context.Context, api.Run) ([]api.AgentChanged, error) { return nil, nil }
+
+// Persist implements [Store]. It compares the turn and the end and finishes the replay.
+func (p *player) Persist(_ context.Context, rec *Record, _ Input, end *End) error {
+	if next := p.next(); next != nil {
+		if takesOver(next) {
+			p.died = true
+			return errDied
+		}
+		if next.Begin != nil && p.End != nil && !p.End.Success { // the recorded run was given up before this turn was persisted
+			return p.ending()
+		}
+		p.differ("turn", "", next.Kind(), "the turn ends")
+		return errReplayed
+	}
+	was, is := p.Turn, rec.Turn
+	was.StartedAt, is.StartedAt, was.Trace, is.Trace = 0, 0, "", ""
+	if p.thinker != p.owner { // the agent's state may have changed while the run had no owner
+		is.State = was.State
+	}
+	same := p.compare("turn", was, is)
+	switch {
+	case !same:
+	case p.End == nil && end != nil:
+		p.differ("end", "", "the run continues", "the run ends: "+end.Why)
+	case p.End != nil && end == nil:
+		p.differ("end", "", "the run ends: "+p.End.Why, "the run continues")
+	case end != nil:
+		a, b := *p.End, *end
+		a.Changed, b.Changed, a.Earlier, b.Earlier = nil, nil, nil, nil
+		same = p.compare("end", a, b)
+	}
+	if after := p.After; same && after != nil && after.Agent != "" {
+		p.compare("counters", after.Counters, rec.Counters)
+		p.compare("notice", after.Notice, clean(rec.Notice))
+	}
+	p.persisted = true
+	if end == nil {
+		return errReplayed
+	}
+	return nil
+}
+
+// stop returns the error that ended the recorded run, at the point where the recording
+// has no more steps.
+func (p *player) stop() error {
+	if next := p.next(); next != nil && takesOver(next) {
+		p.died = true
+		return errDied
+	}
+	if p.End == nil || p.End.Success {
+		p.differ("call", "", "the journal has no step of it", "the call is made")
+		return errReplayed
+	}
+	return p.ending()
+}
+
+// ending returns the error that ended the recorded run, and cancels the context if the
+// run was cancelled or timed out.
+func (p *player) ending() error {
+	if p.End.Reason == api.ReasonCancelled {
+		p.cancelled = p.End.Error
+		err := Cancelled(p.End.Error)
+		p.cancel(err)
+		return err
+	}
+	if strings.HasPrefix(p.End.Error, tookLonger) {
+		p.cancel(context.DeadlineExceeded)
+		return context.DeadlineExceeded
+	}
+	return &api.Error{Code: p.End.Code, Reason: p.End.Reason, Message: p.End.Error, Next: p.End.Next}
+}
+
+// Complete implements [Router].
+func (p *player) Complete(context.Context, Question, func(api.Delta)) (api.Completion, Settling, error) {
+	if p.Reference.From > 0 && !p.tooLong {
+		p.tooLong = true
+		return api.Completion{}, nil, &api.Error{Code: api.Invalid, Reason: api.ReasonTooLong, Message: "the prompt is too long"}
+	}
+	if p.Reference.Refused && !p.refused {
+		p.refused = true
+		return api.Completion{}, nil, &api.Error{Code: api.Invalid, Reason: api.ReasonRefused, Message: "the provider refuses the request"}
+	}
+	return p.thought.Completion, Settled{}, nil
+}
+
+// Confirm implements [Router].
+func (p *player) Confirm(context.Context, string, string) (*api.Funds, error) { return nil, nil }
+
+// Models implements [Models]. The agent's model and the model that answered last have
+// the recorded window.
+func (p *player) Models(context.Context) ([]api.Model, error) {
+	window := p.Reference.Window
+	if p.Reference.From > 0 {
+		window = p.Reference.From
+	}
+	out := []api.Model{{ID: p.agent.Model, ContextWindow: window, Usable: true}}
+	if last, _ := learned(p.Before.Calls); last != p.agent.Model {
+		out = append(out, api.Model{ID: last, ContextWindow: window, Usable: true})
+	}
+	if p.Reference.From > 0 {
+		out = append(out, api.Model{ID: "smaller", ContextWindow: p.Reference.Window, Usable: true})
+	}
+	return out, nil
+}
+
+// Evaluate implements [Policy].
+func (p *player) Evaluate(_ context.Context, req api.Evaluate) (api.Decision, error) {
+	r, there := p.results[req.Index]
+	intent, begun := p.intents[req.Index]
+	switch {
+	case begun:
+		return p.allow(req, intent.Decision)
+	case !there:
+		return api.Decision{}, p.stop()
+	case r.Action == api.Allow:
+		return p.allow(req, r.Decision)
+	case r.Decision == "":
+		return api.Decision{}, api.Errorf(api.Invalid, "%s", strings.TrimPrefix(r.Error, notRun))
+	}
+	code, message, _ := strings.Cut(strings.TrimPrefix(r.Error, policyDenied), ": ")
+	return api.Decision{ID: r.Decision, Action: r.Action, Code: code, Message: message}, nil
+}
+
+func (p *player) allow(req api.Evaluate, decision string) (api.Decision, error) {
+	hash, err := api.ArgsHash(req.Args)
+	token := strconv.Itoa(req.Index)
+	p.grants[token] = api.Grant{
+		Decision: decision, Agent: req.Agent, Turn: req.Turn, Index: req.Index, Tool: req.Tool, ArgsHash: hash, By: req.By, Expires: p.Turn.EndedAt + 1,
+	}
+	return api.Decision{ID: decision, Action: api.Allow, Token: token}, err
+}
+
+// Verify implements [Policy].
+func (p *player) Verify(_ context.Context, token string) (api.Grant, error) {
+	return p.grants[token], nil
+}
+
+// act returns the recorded result of a call, if the current owner received it. It is
+// called by concurrent calls.
+func (p *player) act(c *underway) (Result, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, s := range p.Steps[p.at:] {
+		if s.Result != nil && s.Result.Index == c.intent.Index {
+			return *s.Result, nil
+		}
+		if takesOver(&s) {
+			p.died = true
+			return Result{}, errDied
+		}
+	}
+	err := p.stop()
+	if cause := context.Cause(c.ctx); cause != nil {
+		err = cause
+	}
+	return Result{}, err
+}
+
+// Waiting implements [Queue]. It returns the messages that joined the turn at this
+// step.
+func (p *player) Waiting(context.Context, api.Run) ([]api.Run, error) {
+	if next := p.next(); next != nil && next.Joined != nil {
+		return next.Joined.Merged, nil
+	}
+	return nil, nil
+}
+
+// Watch implements [Queue]. A message may have steered any recorded run that continued.
+func (p *player) Watch(_ api.Run, cancel context.CancelCauseFunc) (func() bool, func()) {
+	p.cancel = cancel
+	return func() bool { return p.End == nil }, func() {}
+}
+
+// Balance implements [Treasury].
+func (p *player) Balance(context.Context, string) (api.Balance, error) {
+	return api.Balance{Tier: p.Reference.Tier}, nil
+}
+
+// Spent implements [Treasury].
+func (p *player) Spent(context.Context, string, string) (api.Spent, error) {
+	return api.Spent{Paid: p.Turn.Cost}, nil
+}
+
+// Conversation implements [ContextStore].
+func (p *player) Conversation(context.Context, string, string, int) (Conversation, error) {
+	return p.Before, nil
+}
+
+// The remaining ports do nothing.
+
+func (p *player) Drop(_ context.Context, end End) (End, error)           { return end, nil }
+func (p *player) Merge(context.Context, api.Run, []api.Run, int64) error { return nil }
+func (p *player) Over(context.Context, string) (bool, error)             { return false, nil }
+
+func (p *player) Claim(context.Context, string, string, string) ([]api.InboxMessage, error) {
+	return nil, nil
+}
+func (p *player) Settle(context.Context, string, string) error              { return nil }
+func (p *player) SetAlarm(context.Context, api.SetAlarm) (api.Alarm, error) { return api.Alarm{}, nil }
+func (p *player) Compact(context.Context, Compaction) error                 { return nil }
+func (p *player) Text(context.Context, string) (string, error)              { return "", io.EOF }
+
+func (p *player) Recorded(context.Context, string) (Recording, error) {
+	return Recording{}, io.EOF
+}
+
+func (p *player) Prompt(context.Context, string) (Reference, []prompt.Turn, error) {
+	return Reference{}, nil, io.EOF
+}
+
+func (p *player) Keep(context.Context, map[string]string) error { return nil }
+
+// unkept discards outputs; a replay executes no tools.
+type unkept struct{}
+
+func (unkept) Keep(context.Context, string, int, string) error { return nil }
+
+type silence struct{}
+
+type unobserved struct{}

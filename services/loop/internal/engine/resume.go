@@ -1,0 +1,234 @@
+package engine
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api"
+)
+
+// refused returns the end of a run that must not begin, nil if the run may begin.
+func refused(cmd api.Run, k Known, at int64) *End {
+	end := &End{Run: cmd, Input: Input{By: cmd.By}, Code: api.Denied, At: at, Fate: api.FateDropped}
+	switch {
+	case k.Cancelled != "":
+		end.Reason, end.Error = api.ReasonCancelled, k.Cancelled
+	case k.Terminated != "":
+		end.Code, end.Reason, end.Error = api.Conflict, api.ReasonTerminated, "the session is terminated: "+k.Terminated
+	default:
+		return nil
+	}
+	return end
+}
+
+// takeUp reads the tail of the journal into the state and returns the earliest time at
+// which the turn may have started.
+func (e *Engine) takeUp(ctx context.Context, s *state) (*Past, error) {
+	past := &Past{}
+	if s.before > 0 {
+		past.Before = time.UnixMicro(s.before)
+	}
+	tail, last, err := e.Journal.Tail(ctx, s.cmd, s.last)
+	if err != nil {
+		return past, err
+	}
+	s.last = last
+	s.fresh = s.number == 1 && !slices.ContainsFunc(tail, func(step Step) bool { return step.End == nil && !step.Release })
+	for _, step := range tail {
+		if step.Run == s.cmd.Run && step.Turn > s.number {
+			// The turn was persisted after the store was read: continuing here would
+			// repeat the calls of the later turn.
+			return past, api.Errorf(api.Conflict, "the run is at turn %d already", step.Turn)
+		}
+		if step.Run == s.cmd.Run && step.End != nil { // the end was persisted after the store was read
+			return past, api.Errorf(api.Conflict, "the run is over")
+		}
+		s.apply(step)
+		// A later turn begins when the previous one ends, without a begin in the
+		// journal.
+		if b := step.Begin; b != nil && b.Input != nil && step.Run == s.cmd.Run && s.number == 1 && past.Began.IsZero() {
+			past.Began = time.UnixMicro(b.Since)
+			if b.Since == 0 { // written by an older release
+				past.Began = time.UnixMicro(b.At)
+			}
+		}
+	}
+	return past, nil
+}
+
+// begin appends a begin to the journal, which fences the previous owner, and continues
+// with goOn. funded waits until the state has the agent's funds; the caller handles its
+// error.
+func (e *Engine) begin(ctx context.Context, s *state, ev Events, id string, funded func() error) error {
+	b := &Begin{At: e.Now().UnixMicro(), Since: s.began.UnixMicro(), Attempt: s.attempts + 1}
+	if s.number == 1 && s.attempts == 0 {
+		input, err := e.input(ctx, s)
+		if err != nil {
+			return err
+		}
+		if input.Deadline == 0 {
+			input.Deadline = e.Now().Add(limitOf(s.agent)).UnixMicro()
+		}
+		s.input, s.begun, b.Input, b.Kind = input, b.At, &input, s.cmd.Kind
+	}
+	if err := e.append(ctx, s, Step{Begin: b}); err != nil {
+		return err
+	}
+	s.attempts, s.owned = b.Attempt, true
+	_ = funded()
+	return e.goOn(ctx, s, ev, id)
+}
+
+// goOn applies the consequences of the run's input, and publishes again events that an
+// owner of an older release may have lost.
+func (e *Engine) goOn(ctx context.Context, s *state, ev Events, id string) error {
+	if s.number == 1 {
+		if e.Begun != nil && s.recorded == nil && s.begun != 0 {
+			s.recorded = e.Begun(s.cmd, s.input, s.tier, s.begun)
+		}
+		if err := e.Store.Merge(ctx, s.cmd, s.input.Merged, e.Now().UnixMicro()); err != nil {
+			return err
+		}
+	}
+	return e.repeatOld(ctx, s, ev, id)
+}
+
+// append writes a step at the expected last sequence, together with the pending
+// announcements.
+func (e *Engine) append(ctx context.Context, s *state, step Step) error {
+	step.Run, step.Turn, step.Persisted, step.Changed = s.cmd.Run, s.number, s.persisted, s.changed
+	seq, err := e.Journal.Append(ctx, s.cmd, step, s.last)
+	if err != nil {
+		return err
+	}
+	s.last, s.persisted, s.changed = seq, 0, nil
+	return nil
+}
+
+// input builds the input of the run: its message, its wake, or the messages of its
+// inbox. The inbox is claimed under the id of the run, so a crash before begin loses no
+// message. Runs of other kinds do not include peer messages, which would lower their
+// principal.
+func (e *Engine) input(ctx context.Context, s *state) (Input, error) {
+	if e.player != nil {
+		return e.player.Input, nil
+	}
+	by := []api.Principal{s.cmd.By}
+	text := s.cmd.Content
+	var in Input
+	switch s.cmd.Kind {
+	case api.RunMail:
+		return e.mail(ctx, s, s.cmd.By.Address, "")
+	case api.RunWake:
+		text = "[wake] " + outside(s.cmd.Content)
+		if s.cmd.By.Kind == api.Peer { // a wake for mail, created by an older release
+			return e.mail(ctx, s, "", text)
+		}
+	case api.RunMessage, api.RunTask, api.RunImport:
+	}
+	if s.cmd.Mode == api.ModeCollect {
+		waiting, err := e.Queue.Waiting(ctx, s.cmd)
+		if err != nil {
+			return Input{}, err
+		}
+		for _, m := range waiting {
+			if m.Mode != api.ModeCollect {
+				break // preserve the order of the queue
+			}
+			by = append(by, m.By)
+			text += "\n\n" + m.Content
+			in.Merged = append(in.Merged, m)
+		}
+	}
+	in.Text, in.By = text, api.Lowest(by...)
+	return in, nil
+}
+
+// mail builds the input of a run for inbox messages: those of one sender, or of all
+// senders if from is "".
+func (e *Engine) mail(ctx context.Context, s *state, from, text string) (Input, error) {
+	messages, err := e.Inbox.Claim(ctx, s.agent.ID, s.cmd.Run, from)
+	if err != nil {
+		return Input{}, err
+	}
+	by := []api.Principal{s.cmd.By}
+	for _, m := range messages {
+		by = append(by, api.Principal{Kind: api.Peer, Address: m.From})
+		text = strings.TrimSpace(text + "\n\n" + peerMessage(m))
+	}
+	if text == "" {
+		text = "[" + outside(s.cmd.Content) + ": it is not there any more]"
+	}
+	return Input{Text: text, By: api.Lowest(by...), Inbox: len(messages)}, nil
+}
+
+// knows reports whether the settlement of the previous turn returned the agent's funds,
+// and copies them to the state.
+func (s *state) knows() bool {
+	if s.owns == nil {
+		return false
+	}
+	s.tier, s.funds = s.owns.Tier, &api.Balance{Agent: s.agent.ID, Available: s.owns.Available + s.owns.Held, Tier: s.owns.Tier}
+	return true
+}
+
+// look requests the agent's balance from treasury, concurrently with the caller. The
+// returned function waits for the answer and sets the funds in the state; it must be
+// called. If treasury is unavailable, the tier is unknown, which is not treated as a
+// low balance (docs/reference/loop.md, unknown tier).
+func (e *Engine) look(ctx context.Context, s *state) (funded func() error) {
+	var asking sync.WaitGroup
+	var balance api.Balance
+	var err error
+	asking.Go(func() { balance, err = e.Treasury.Balance(ctx, s.agent.ID) })
+	return sync.OnceValue(func() error {
+		asking.Wait()
+		// The funds include a hold for this thought. An owner that resumes the turn
+		// must build the same prompt; otherwise the router would not find the hold.
+		balance.Available += balance.Held
+		s.tier, s.funds = balance.Tier, &balance
+		if err != nil {
+			s.tier, s.funds = api.TierUnknown, nil
+		}
+		if api.CodeOf(err) == api.Unavailable {
+			return nil
+		}
+		return err
+	})
+}
+
+// join adds queued messages in mode steer as input of the turn that begins. It appends
+// the input to the journal before it records the outcomes in the store, so a later
+// owner can record them again.
+func (e *Engine) join(ctx context.Context, s *state) error {
+	waiting, err := e.Queue.Waiting(ctx, s.cmd)
+	if err != nil {
+		return err
+	}
+	in := Input{By: s.input.By}
+	for _, m := range waiting {
+		if m.Mode != api.ModeSteer || slices.ContainsFunc(s.joined.Merged, func(o api.Run) bool { return o.Run == m.Run }) {
+			continue
+		}
+		over, err := e.Store.Over(ctx, m.Run) // an earlier turn merged it, and its message is not acknowledged yet
+		if err != nil {
+			return err
+		}
+		if over {
+			continue
+		}
+		in.Text = strings.TrimSpace(in.Text + "\n\n" + m.Content)
+		in.By = api.Lowest(in.By, m.By)
+		in.Merged = append(in.Merged, m)
+	}
+	if len(in.Merged) > 0 {
+		if err := e.append(ctx, s, Step{Joined: &in}); err != nil {
+			return err
+		}
+		s.join(in)
+	}
+	return e.Store.Merge(ctx, s.cmd, s.joined.Merged, e.Now().UnixMicro())
+}
