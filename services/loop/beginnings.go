@@ -17,12 +17,12 @@ import (
 // records the run itself.
 const moment = 250 * time.Millisecond
 
-// beginnings records the begin of runs whose first turn takes longer than moment. It is
+// beginRecorder records the begin of runs whose first turn takes longer than moment. It is
 // safe for concurrent use.
 //
 // A begin that is not recorded, because the process crashed or the store is
 // unavailable, is recorded with the run's first turn. Until then the journal has it.
-type beginnings struct {
+type beginRecorder struct {
 	record func(ctx context.Context, cmd api.Run, input engine.Input, tier api.Tier, at int64) error
 	log    *slog.Logger
 	more   chan struct{} // capacity 1: a run has begun
@@ -40,14 +40,14 @@ type beginning struct {
 	over  bool // already recorded, or no longer needed
 }
 
-func newBeginnings(record func(context.Context, api.Run, engine.Input, api.Tier, int64) error, log *slog.Logger) *beginnings {
-	return &beginnings{record: record, log: log, more: make(chan struct{}, 1)}
+func newBeginRecorder(record func(context.Context, api.Run, engine.Input, api.Tier, int64) error, log *slog.Logger) *beginRecorder {
+	return &beginRecorder{record: record, log: log, more: make(chan struct{}, 1)}
 }
 
 // begun registers a run that has begun for the first time, and returns the function
 // that removes it. With failpoints enabled it registers nothing, because the result
 // would depend on timing.
-func (b *beginnings) begun(cmd api.Run, input engine.Input, tier api.Tier, at int64) (done func()) {
+func (b *beginRecorder) begun(cmd api.Run, input engine.Input, tier api.Tier, at int64) (done func()) {
 	if failpoint.Enabled {
 		return func() {}
 	}
@@ -71,7 +71,7 @@ func (b *beginnings) begun(cmd api.Run, input engine.Input, tier api.Tier, at in
 // flush records the registered begins of an agent, or of all if agent is "". It is
 // called before the agent's state is changed by other requests, so that the changes are
 // stored in the order in which they happened.
-func (b *beginnings) flush(ctx context.Context, agent string) error {
+func (b *beginRecorder) flush(ctx context.Context, agent string) error {
 	b.mu.Lock()
 	var due []*beginning
 	for _, v := range b.waiting {
@@ -96,7 +96,7 @@ func (b *beginnings) flush(ctx context.Context, agent string) error {
 }
 
 // run records begins that are due until ctx ends. [beginnings.leave] records the rest.
-func (b *beginnings) run(ctx context.Context) error {
+func (b *beginRecorder) run(ctx context.Context) error {
 	wait := time.NewTimer(moment)
 	defer wait.Stop()
 	for {
@@ -122,7 +122,7 @@ func (b *beginnings) run(ctx context.Context) error {
 }
 
 // keep returns begins that could not be recorded to the list.
-func (b *beginnings) keep(due []*beginning) {
+func (b *beginRecorder) keep(due []*beginning) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.waiting = append(due, b.waiting...)
@@ -130,7 +130,7 @@ func (b *beginnings) keep(due []*beginning) {
 
 // leave records the registered begins of this process, so that other processes can
 // resume the runs. It is called before the process exits, when no run is in progress.
-func (b *beginnings) leave(ctx context.Context) {
+func (b *beginRecorder) leave(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
 	if err := b.flush(ctx, ""); err != nil {
@@ -139,7 +139,7 @@ func (b *beginnings) leave(ctx context.Context) {
 }
 
 // take removes and returns the begins that are due, and the time until the next one.
-func (b *beginnings) take(now time.Time) (next time.Duration, due []*beginning) {
+func (b *beginRecorder) take(now time.Time) (next time.Duration, due []*beginning) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for len(b.waiting) > 0 {

@@ -25,7 +25,7 @@ func TestBeginnings(t *testing.T) {
 		var mu sync.Mutex
 		var recorded []string
 		away, stuck := true, true
-		b := newBeginnings(func(ctx context.Context, cmd api.Run, in engine.Input, tier api.Tier, at int64) error {
+		b := newBeginRecorder(func(ctx context.Context, cmd api.Run, in engine.Input, tier api.Tier, at int64) error {
 			mu.Lock()
 			defer mu.Unlock()
 			if away && cmd.Run == "refused" {

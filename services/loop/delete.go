@@ -66,7 +66,7 @@ func (h *handlers) leaves(ctx context.Context, id string, force bool) (api.Micro
 	if err != nil && !gone {
 		return 0, err
 	}
-	b, err := h.peers.Balance(ctx, id)
+	b, err := h.clients.Balance(ctx, id)
 	left := b.Available + b.Held
 	switch {
 	case api.CodeOf(err) == api.NotFound, err != nil && (gone || force):

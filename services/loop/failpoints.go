@@ -10,33 +10,33 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/goal"
 )
 
-// steps is a turn.Store with a failpoint at each durable write.
-type steps struct{ engine.Store }
+// failpointStore is a engine.Store with a failpoint at each durable write.
+type failpointStore struct{ engine.Store }
 
-func (s steps) Drop(ctx context.Context, end engine.End) (engine.End, error) {
+func (s failpointStore) Drop(ctx context.Context, end engine.End) (engine.End, error) {
 	return failpoint.Value(ctx, failpoint.LoopDrop, func(ctx context.Context) (engine.End, error) { return s.Store.Drop(ctx, end) })
 }
 
-func (s steps) Merge(ctx context.Context, into api.Run, merged []api.Run, at int64) error {
+func (s failpointStore) Merge(ctx context.Context, into api.Run, merged []api.Run, at int64) error {
 	if len(merged) == 0 {
 		return s.Store.Merge(ctx, into, merged, at) // no write
 	}
 	return failpoint.Do(ctx, failpoint.LoopMerge, func(ctx context.Context) error { return s.Store.Merge(ctx, into, merged, at) })
 }
 
-func (s steps) Persist(ctx context.Context, rec *engine.Record, input engine.Input, end *engine.End) error {
+func (s failpointStore) Persist(ctx context.Context, rec *engine.Record, input engine.Input, end *engine.End) error {
 	return failpoint.Do(ctx, failpoint.LoopPersist, func(ctx context.Context) error { return s.Store.Persist(ctx, rec, input, end) })
 }
 
-// goalSteps is a goal.Store with a failpoint at each durable write.
-type goalSteps struct{ goal.Store }
+// failpointGoalStore is a goal.Store with a failpoint at each durable write.
+type failpointGoalStore struct{ goal.Store }
 
 type made struct {
 	goal    goal.State
 	refused goal.Refusal
 }
 
-func (s goalSteps) CreateGoal(ctx context.Context, n goal.New, at int64) (goal.State, goal.Refusal, error) {
+func (s failpointGoalStore) CreateGoal(ctx context.Context, n goal.New, at int64) (goal.State, goal.Refusal, error) {
 	m, err := failpoint.Value(ctx, failpoint.LoopGoalCreate, func(ctx context.Context) (m made, err error) {
 		m.goal, m.refused, err = s.Store.CreateGoal(ctx, n, at)
 		return m, err
@@ -45,7 +45,7 @@ func (s goalSteps) CreateGoal(ctx context.Context, n goal.New, at int64) (goal.S
 }
 
 // ChangeGoal applies the change to a copy first, to select the failpoint.
-func (s goalSteps) ChangeGoal(ctx context.Context, id string, at int64, change func(*goal.State) error) (goal.State, error) {
+func (s failpointGoalStore) ChangeGoal(ctx context.Context, id string, at int64, change func(*goal.State) error) (goal.State, error) {
 	take := func(ctx context.Context) (goal.State, error) { return s.Store.ChangeGoal(ctx, id, at, change) }
 	if !failpoint.Enabled {
 		return take(ctx)
@@ -148,7 +148,7 @@ func pointOf(s engine.Step) failpoint.Point {
 		return failpoint.LoopBegin
 	case s.Joined != nil:
 		return failpoint.LoopJoined
-	case s.Thought != nil:
+	case s.Completion != nil:
 		return failpoint.LoopThought
 	case s.Intent != nil:
 		return failpoint.LoopIntent

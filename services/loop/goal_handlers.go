@@ -20,9 +20,9 @@ type goalHandlers struct {
 }
 
 // newGoals returns handlers whose orchestrator uses the store and the other services.
-func newGoals(store *sqlstore.Store, peers services, leases goal.Leases, kick func(), now func() time.Time, log *slog.Logger) *goalHandlers {
+func newGoals(store *sqlstore.Store, peers clients, leases goal.Leases, kick func(), now func() time.Time, log *slog.Logger) *goalHandlers {
 	return &goalHandlers{log: log, orchestrator: &goal.Orchestrator{
-		Store: goalSteps{store}, Router: peers, Treasury: peers, Policy: peers, Runs: peers, Agents: store, Leases: leases, Now: now, Log: log, Kick: kick,
+		Store: failpointGoalStore{store}, Router: peers, Treasury: peers, Policy: peers, Runs: peers, Agents: store, Leases: leases, Now: now, Log: log, Kick: kick,
 	}}
 }
 
@@ -134,11 +134,11 @@ func view(s goal.State, err error) (api.Goal, error) {
 }
 
 // ApprovePlan implements goal.Policy.
-func (s services) ApprovePlan(ctx context.Context, m api.ApprovePlan) (api.Decision, error) {
+func (s clients) ApprovePlan(ctx context.Context, m api.ApprovePlan) (api.Decision, error) {
 	return bus.Call[api.Decision](ctx, s.bus, m)
 }
 
 // CancelRun implements goal.Runs.
-func (s services) CancelRun(ctx context.Context, m api.CancelRun) (api.RunState, error) {
+func (s clients) CancelRun(ctx context.Context, m api.CancelRun) (api.RunState, error) {
 	return bus.Call[api.RunState](ctx, s.bus, m)
 }

@@ -33,11 +33,11 @@ type handlers struct {
 	now     func() time.Time
 	store   *sqlstore.Store
 	relay   *outbox.Relay
-	peers   services
+	clients clients
 	wakes   *bus.Bucket[api.Wake]
 	locks   locker
 	queue   *queue
-	begins  *beginnings
+	begins  *beginRecorder
 	outputs outputs
 	room    func() error // error while the disk has only its reserve and no message may be accepted
 	engine  *engine.Engine
@@ -404,7 +404,7 @@ func (h *handlers) done(ctx context.Context, m bus.Stored) (bool, error) {
 }
 
 // rested returns an error that redelivers a wake if its agent has slept for less than
-// [life.Pause], so that no error can make an agent run continuously
+// [lifecycle.Pause], so that no error can make an agent run continuously
 // (docs/reference/loop.md, continuous wake).
 func (h *handlers) rested(ctx context.Context, cmd api.Run) error {
 	if cmd.Kind != api.RunWake {

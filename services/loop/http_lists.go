@@ -10,7 +10,7 @@ import (
 // listRoutes registers the routes about sessions, goals, memories, tools, skills and
 // servers. Lists accept limit and after, and return more and next for the following
 // page.
-func (h *handlers) listRoutes(r host.Routes, memories remembered) {
+func (h *handlers) listRoutes(r host.Routes, memories memories) {
 	r.Handle("DELETE /v1/agents/{id}", host.Answer(readDelete, h.deleteAgent))
 	r.Handle("GET /v1/sessions", host.Answer(readSessions, h.listSessions))
 	r.Handle("GET /v1/sessions/{id}", host.Answer(func(_ http.ResponseWriter, r *http.Request) (api.GetSession, error) {
@@ -77,7 +77,7 @@ func readReview(w http.ResponseWriter, r *http.Request) (api.ReviewPlan, error) 
 	return api.ReviewPlan{Goal: r.PathValue("id"), Version: body.Version, Approve: *body.Approve, Feedback: body.Feedback}, nil
 }
 
-func (r remembered) listRoutes(routes host.Routes) {
+func (r memories) listRoutes(routes host.Routes) {
 	routes.Handle("GET /v1/agents/{id}/memories", host.Answer(func(_ http.ResponseWriter, r *http.Request) (api.ListMemory, error) {
 		q := r.URL.Query()
 		m := api.ListMemory{Agent: r.PathValue("id"), Tier: api.MemoryTier(q.Get("tier")), Query: q.Get("query")}

@@ -208,7 +208,7 @@ func (h *handlers) sleepAgent(ctx context.Context, m api.SleepAgent) (api.Agent,
 		}
 	}
 	if m.Until != 0 {
-		if _, err := h.peers.SetAlarm(ctx, api.SetAlarm{ID: fmt.Sprintf("%s/sleep/%d", id, m.Until), Agent: id, At: m.Until, Reason: why}); err != nil {
+		if _, err := h.clients.SetAlarm(ctx, api.SetAlarm{ID: fmt.Sprintf("%s/sleep/%d", id, m.Until), Agent: id, At: m.Until, Reason: why}); err != nil {
 			return a, err
 		}
 	}
@@ -262,19 +262,19 @@ func (h *handlers) tierChanged(ctx context.Context, m api.TierChanged) error {
 	if m.To != api.TierDead && m.To != api.TierCritical && m.From != api.TierDead && m.From != api.TierCritical {
 		return nil
 	}
-	err := h.weigh(ctx, m.Agent)
+	err := h.checkBalance(ctx, m.Agent)
 	if api.CodeOf(err) == api.NotFound {
 		return nil // an account without an agent
 	}
 	return err
 }
 
-// weigh reads an agent's balance and changes its state accordingly: an agent without
+// checkBalance reads an agent's balance and changes its state accordingly: an agent without
 // credits for an hour becomes dead, and a deposit changes a dead agent to sleeping. If
 // the balance is unknown, the state does not change (docs/reference/loop.md, unknown
 // balance).
-func (h *handlers) weigh(ctx context.Context, agent string) error {
-	b, err := h.peers.Balance(ctx, agent)
+func (h *handlers) checkBalance(ctx context.Context, agent string) error {
+	b, err := h.clients.Balance(ctx, agent)
 	if err != nil {
 		return err
 	}
@@ -290,7 +290,7 @@ func (h *handlers) weigh(ctx context.Context, agent string) error {
 // watchLives periodically checks the conditions that no event announces: the time
 // without credits, deposits that do not change the tier, lost notices, held mail, and
 // messages that have expired.
-func (h *handlers) watchLives(ctx context.Context) error {
+func (h *handlers) sweep(ctx context.Context) error {
 	tick := time.NewTicker(max(min(lookEvery, h.cfg.QueueTimeout/4), 50*time.Millisecond))
 	defer tick.Stop()
 	for {
@@ -314,7 +314,7 @@ func (h *handlers) watchLives(ctx context.Context) error {
 			continue
 		}
 		for _, agent := range poor {
-			if err := h.weigh(ctx, agent); err != nil && ctx.Err() == nil {
+			if err := h.checkBalance(ctx, agent); err != nil && ctx.Err() == nil {
 				h.log.DebugContext(ctx, "balance unknown, state not changed", "agent", agent, "err", err)
 			}
 		}

@@ -144,14 +144,14 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	defer proxy.Close() // after Serve, because runs that are drained keep their calls
 	store := sqlstore.New(db, workspaces)
 	relay := outbox.NewRelay(db, env.Bus, env.Log)
-	peers := newServices(env.Bus, env.Now)
+	peers := newClients(env.Bus, env.Now)
 	waiting := newQueue(env.Bus, env.Log)
 	kept := outputs{bus.NewObjects(env.Bus, api.Outputs)}
 	others := newOwners(env.Bus, env.Log)
 	leasing := leaser{leases: leases, owner: env.Bus.Owner(), ttl: cfg.Lease, now: env.Now, log: env.Log}
 	goals := newGoals(store, peers, leasing, relay.Kick, env.Now, env.Log)
 	tools := tool.All(tool.Config{AllowUnsandboxed: cfg.AllowUnsandboxed, Egress: proxy, NPM: tool.HasNPM(), Now: env.Now, Quota: cfg.quota(), Room: env.Room}, store, peers)
-	memories := newRemembered(store, env.Now)
+	memories := newMemories(store, env.Now)
 	turns := newIngestion(memories.store, env.Now, env.Log)
 	memories.memory.Shown = turns.shown
 	souls := &soul.Keeper{Store: memories.store, Now: env.Now}
@@ -177,10 +177,10 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	can := abilities{store: store, bus: env.Bus, tools: tools, servers: servers, exec: held.Sandboxed() || cfg.AllowUnsandboxed}
 	h := &handlers{
 		can: can, goals: goals, servers: servers, queue: waiting, outputs: kept, room: env.Room,
-		cfg: cfg, bus: env.Bus, log: env.Log, now: env.Now, store: store, relay: relay, peers: peers, wakes: wakes,
+		cfg: cfg, bus: env.Bus, log: env.Log, now: env.Now, store: store, relay: relay, clients: peers, wakes: wakes,
 		locks: newLocker(locks, journal{env.Bus}, env.Bus.Owner(), cfg.Lease, env.Now, env.Log),
 		engine: &engine.Engine{
-			Store: steps{timedStore{store}}, Journal: journal{env.Bus}, Router: peers, Policy: judge{executor.NewKeys(env.Bus), env.Bus}, Inbox: peers, Treasury: peers,
+			Store: failpointStore{timedStore{store}}, Journal: journal{env.Bus}, Router: peers, Policy: policyClient{executor.NewKeys(env.Bus), env.Bus}, Inbox: peers, Treasury: peers,
 			Queue: waiting, Alarms: peers, Outputs: kept, Tools: effects(tools), Toolbox: servers,
 			Context: engine.Context{
 				Store: store, Models: &models{bus: env.Bus, now: env.Now}, Memory: memories.memory,
@@ -194,8 +194,8 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	}
 	h.routes(env.HTTP)
 	h.listRoutes(env.HTTP, memories)
-	past := replays{store: store, journal: journal{env.Bus}, peers: peers, models: h.engine.Context.Models, tools: h.engine.Tools}
-	begins := newBeginnings(func(ctx context.Context, cmd api.Run, input engine.Input, tier api.Tier, at int64) error {
+	past := replays{store: store, journal: journal{env.Bus}, clients: peers, models: h.engine.Context.Models, tools: h.engine.Tools}
+	begins := newBeginRecorder(func(ctx context.Context, cmd api.Run, input engine.Input, tier api.Tier, at int64) error {
 		defer relay.Kick()
 		return store.Announced(ctx, cmd, input, tier, at)
 	}, env.Log)
@@ -255,7 +255,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		bus.Go(turns.run),
 		bus.Go(begins.run),
 		bus.Go(waiting.listen),
-		bus.Go(h.watchLives),
+		bus.Go(h.sweep),
 		bus.Go(others.run),
 		bus.Go(servers.Run),
 		bus.Go(func(ctx context.Context) error { return telemetry.Resolve(ctx, env.Tracer, h.turnEnded) }),

@@ -81,7 +81,7 @@ func (h *handlers) admitMail(ctx context.Context, cmd *api.Run) (over bool, err 
 				Error: "the agent is dead; the mail stays in the inbox until it is funded", Next: "fund it: anima agent fund " + agent.ID + " 5",
 			}, events{bus: h.bus, posts: h.bus.Posts()})
 		}
-		unread, err := h.peers.unread(ctx, cmd.Agent, cmd.By.Address, "")
+		unread, err := h.clients.unread(ctx, cmd.Agent, cmd.By.Address, "")
 		if err != nil {
 			return false, err
 		}
@@ -139,7 +139,7 @@ func (h *handlers) moreMail(ctx context.Context, cmd api.Run) error {
 	}
 	for page := (api.Page{More: true}); page.More; {
 		bus.Working(ctx)
-		unread, err := h.peers.unread(ctx, agent.ID, "", page.Next)
+		unread, err := h.clients.unread(ctx, agent.ID, "", page.Next)
 		if err != nil {
 			return err
 		}
@@ -180,7 +180,7 @@ func (h *handlers) freeMail(ctx context.Context) error {
 
 // unread returns a page of the unclaimed messages of a sender, or of all senders if
 // from is "", the latest first.
-func (s services) unread(ctx context.Context, agent, from, after string) (api.Inbox, error) {
+func (s clients) unread(ctx context.Context, agent, from, after string) (api.Inbox, error) {
 	return bus.Call[api.Inbox](ctx, s.bus, api.ListInbox{Agent: agent, Status: "received", From: from, After: after, Limit: 200})
 }
 

@@ -85,7 +85,7 @@ func post(t *testing.T, inbox *mailbox) *handlers {
 	return &handlers{
 		locks: newLocker(locks, journal{b}, "this", time.Hour, time.Now, apptest.Log(t)),
 		cfg:   Config{MailSenderRuns: 20, MailAgentRuns: 100}, bus: b, log: apptest.Log(t), now: time.Now, store: store, wakes: wakes,
-		peers: newServices(b, time.Now), queue: newQueue(b, apptest.Log(t)), engine: &engine.Engine{Store: store, Tracer: noop.NewTracerProvider().Tracer("")},
+		clients: newClients(b, time.Now), queue: newQueue(b, apptest.Log(t)), engine: &engine.Engine{Store: store, Tracer: noop.NewTracerProvider().Tracer("")},
 	}
 }
 

@@ -14,18 +14,18 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/sqlstore"
 )
 
-// remembered serves the requests about memories and souls.
-type remembered struct {
+// memories serves the requests about memories and souls.
+type memories struct {
 	store  sqlstore.Memory
 	memory *memory.Memory
 }
 
-func newRemembered(store *sqlstore.Store, now func() time.Time) remembered {
+func newMemories(store *sqlstore.Store, now func() time.Time) memories {
 	m := sqlstore.Memory{Store: store}
-	return remembered{store: m, memory: &memory.Memory{Store: m, Tokens: memory.Quarter{}, Now: now}}
+	return memories{store: m, memory: &memory.Memory{Store: m, Tokens: memory.Quarter{}, Now: now}}
 }
 
-func (r remembered) list(ctx context.Context, m api.ListMemory) (api.Memories, error) {
+func (r memories) list(ctx context.Context, m api.ListMemory) (api.Memories, error) {
 	out := api.Memories{Memories: []api.Memory{}}
 	limit, err := api.PageLimit(m.Limit, 20)
 	if err != nil {
@@ -56,7 +56,7 @@ func (r remembered) list(ctx context.Context, m api.ListMemory) (api.Memories, e
 
 // entries returns the memories of a tier, or of all tiers, at most limit of each. more
 // reports whether a tier has others.
-func (r remembered) entries(ctx context.Context, agent string, m api.ListMemory, limit int) (out []memory.Entry, more bool, err error) {
+func (r memories) entries(ctx context.Context, agent string, m api.ListMemory, limit int) (out []memory.Entry, more bool, err error) {
 	tiers := memory.Tiers()
 	if m.Tier != "" {
 		tiers = []memory.Tier{memory.Tier(m.Tier)}
@@ -72,7 +72,7 @@ func (r remembered) entries(ctx context.Context, agent string, m api.ListMemory,
 }
 
 // forget removes one memory, for the creator.
-func (r remembered) forget(ctx context.Context, m api.ForgetMemory) (api.Forgotten, error) {
+func (r memories) forget(ctx context.Context, m api.ForgetMemory) (api.Forgotten, error) {
 	agent, err := r.store.Agent(ctx, strings.ToLower(m.Agent))
 	if err != nil {
 		return api.Forgotten{}, err
@@ -85,7 +85,7 @@ func (r remembered) forget(ctx context.Context, m api.ForgetMemory) (api.Forgott
 // (docs/reference/memory.md, Budget).
 const defaultRecall = 10_000
 
-func (r remembered) recall(ctx context.Context, m api.RecallMemory) (api.Recalled, error) {
+func (r memories) recall(ctx context.Context, m api.RecallMemory) (api.Recalled, error) {
 	if m.Budget < 0 || m.Budget > 10*defaultRecall {
 		return api.Recalled{}, &api.Error{Code: api.Invalid, Message: fmt.Sprintf("the budget of %d tokens is out of range", m.Budget), Next: "ask for 1 to 100000"}
 	}
@@ -103,7 +103,7 @@ func (r remembered) recall(ctx context.Context, m api.RecallMemory) (api.Recalle
 	return api.Recalled{Text: text, Tokens: r.memory.Tokens.Count(text)}, err
 }
 
-func (r remembered) souls(ctx context.Context, m api.ListSouls) (api.Souls, error) {
+func (r memories) souls(ctx context.Context, m api.ListSouls) (api.Souls, error) {
 	out := api.Souls{Souls: []api.SoulVersion{}}
 	limit, err := api.PageLimit(m.Limit, 10)
 	if err != nil {

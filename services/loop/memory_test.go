@@ -35,7 +35,7 @@ func replica(t *testing.T, conn *bus.Conn, store sqlstore.Memory, sweep time.Dur
 		t.Fatal(err)
 	}
 	now := func() time.Time { return time.UnixMicro(enginetest.Start + 60_000_000) }
-	r := newRemembered(store.Store, now)
+	r := newMemories(store.Store, now)
 	i := newIngestion(r.store, now, apptest.Log(t))
 	i.sweep = sweep
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -182,7 +182,7 @@ func TestShownIsCounted(t *testing.T) {
 			t.Fatal(err)
 		}
 		clock := func() time.Time { return now }
-		i, r := newIngestion(store, clock, apptest.Log(t)), newRemembered(store.Store, clock)
+		i, r := newIngestion(store, clock, apptest.Log(t)), newMemories(store.Store, clock)
 		r.memory.Shown = i.shown
 		for n, want := range []int64{1, 1, 2} {
 			for range 3 {

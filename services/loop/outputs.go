@@ -13,7 +13,7 @@ import (
 // outputs stores outputs of tools that are too long for a turn.
 type outputs struct{ objects *bus.Objects }
 
-// Keep implements turn.Outputs. The name is that of the call: a repeated call
+// Keep implements engine.Outputs. The name is that of the call: a repeated call
 // overwrites its output.
 func (o outputs) Keep(ctx context.Context, turn string, index int, text string) error {
 	return failpoint.Do(ctx, failpoint.LoopOutput, func(ctx context.Context) error {

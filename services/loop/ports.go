@@ -16,16 +16,16 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/engine"
 )
 
-// services calls the other services over the bus. It implements the ports of packages
+// clients calls the other services over the bus. It implements the ports of packages
 // turn and tool.
-type services struct {
+type clients struct {
 	bus  *bus.Bus
 	now  func() time.Time
 	past *atomic.Int64 // time until which the router is treated as one of an older release, in Unix µs
 }
 
-func newServices(b *bus.Bus, now func() time.Time) services {
-	return services{bus: b, now: now, past: &atomic.Int64{}}
+func newClients(b *bus.Bus, now func() time.Time) clients {
+	return clients{bus: b, now: now, past: &atomic.Int64{}}
 }
 
 // completeTimeout is the router's timeout for a turn, 120 s, plus time for its answer
@@ -51,7 +51,7 @@ type answering = bus.Streaming[api.Delta, api.Completion]
 
 // ask sends a question to the router. It uses the encoded form of the prompt if a
 // router accepts it, and the older form otherwise.
-func (s services) ask(ctx context.Context, q engine.Question) (*answering, error) {
+func (s clients) ask(ctx context.Context, q engine.Question) (*answering, error) {
 	if s.now().UnixMicro() >= s.past.Load() {
 		m, err := q.V2()
 		if err != nil {
@@ -78,8 +78,8 @@ func (s services) ask(ctx context.Context, q engine.Question) (*answering, error
 	return bus.OpenStream[api.Delta, api.Completion](ctx, s.bus, q.Complete)
 }
 
-// Complete implements turn.Router. [settling.Wait] reads the rest of the stream.
-func (s services) Complete(ctx context.Context, q engine.Question, delta func(api.Delta)) (api.Completion, engine.Settling, error) {
+// Complete implements engine.Router. [settling.Wait] reads the rest of the stream.
+func (s clients) Complete(ctx context.Context, q engine.Question, delta func(api.Delta)) (api.Completion, engine.Settling, error) {
 	within, cancel := context.WithTimeout(ctx, completeTimeout)
 	defer cancel()
 	defer bus.Within(ctx, completeTimeout)()
@@ -115,7 +115,7 @@ func (s services) Complete(ctx context.Context, q engine.Question, delta func(ap
 // settling is the settlement of an answer, which the router reports at the end of the
 // stream.
 type settling struct {
-	services services
+	services clients
 	stream   *answering
 	agent    string
 	call     string
@@ -145,77 +145,77 @@ func (s settling) Wait(ctx context.Context) (*api.Funds, error) {
 	})
 }
 
-// Confirm implements turn.Router.
-func (s services) Confirm(ctx context.Context, agent, call string) (*api.Funds, error) {
+// Confirm implements engine.Router.
+func (s clients) Confirm(ctx context.Context, agent, call string) (*api.Funds, error) {
 	return failpoint.Value(ctx, failpoint.LoopSettled, func(ctx context.Context) (*api.Funds, error) { return s.confirm(ctx, agent, call) })
 }
 
-func (s services) confirm(ctx context.Context, agent, call string) (*api.Funds, error) {
+func (s clients) confirm(ctx context.Context, agent, call string) (*api.Funds, error) {
 	answer, err := bus.Call[api.Completion](ctx, s.bus, api.Confirm{ID: call, Agent: agent})
 	return answer.Funds, err
 }
 
-// Balance implements turn.Treasury.
-func (s services) Balance(ctx context.Context, agent string) (api.Balance, error) {
+// Balance implements engine.Treasury.
+func (s clients) Balance(ctx context.Context, agent string) (api.Balance, error) {
 	return bus.Call[api.Balance](ctx, s.bus, api.GetBalance{Agent: agent})
 }
 
-// Spent implements turn.Treasury.
-func (s services) Spent(ctx context.Context, agent, turn string) (api.Spent, error) {
+// Spent implements engine.Treasury.
+func (s clients) Spent(ctx context.Context, agent, turn string) (api.Spent, error) {
 	return bus.Call[api.Spent](ctx, s.bus, api.GetSpent{Agent: agent, Turn: turn, Category: api.CategoryInference})
 }
 
-// Claim implements turn.Inbox.
-func (s services) Claim(ctx context.Context, agent, run, from string) ([]api.InboxMessage, error) {
+// Claim implements engine.Inbox.
+func (s clients) Claim(ctx context.Context, agent, run, from string) ([]api.InboxMessage, error) {
 	in, err := failpoint.Value(ctx, failpoint.LoopInboxClaim, func(ctx context.Context) (api.Inbox, error) {
 		return bus.Call[api.Inbox](ctx, s.bus, api.ClaimInbox{Agent: agent, Run: run, From: from})
 	})
 	return in.Messages, err
 }
 
-// Settle implements turn.Inbox.
-func (s services) Settle(ctx context.Context, agent, run string) error {
+// Settle implements engine.Inbox.
+func (s clients) Settle(ctx context.Context, agent, run string) error {
 	return failpoint.Do(ctx, failpoint.LoopInboxSettle, func(ctx context.Context) error {
 		_, err := bus.Call[api.InboxCount](ctx, s.bus, api.SettleInbox{Agent: agent, Run: run})
 		return err
 	})
 }
 
-// SetAlarm implements turn.Alarms.
-func (s services) SetAlarm(ctx context.Context, a api.SetAlarm) (api.Alarm, error) {
+// SetAlarm implements engine.Alarms.
+func (s clients) SetAlarm(ctx context.Context, a api.SetAlarm) (api.Alarm, error) {
 	return failpoint.Value(ctx, failpoint.LoopAlarm, func(ctx context.Context) (api.Alarm, error) {
 		return bus.Call[api.Alarm](ctx, s.bus, a)
 	})
 }
 
 // SignMessage requests a signature from treasury.
-func (s services) SignMessage(ctx context.Context, m api.SignMessage) (api.Signature, error) {
+func (s clients) SignMessage(ctx context.Context, m api.SignMessage) (api.Signature, error) {
 	return bus.Call[api.Signature](ctx, s.bus, m)
 }
 
 // Send sends a message through social.
-func (s services) Send(ctx context.Context, m api.Send) (api.Sent, error) {
+func (s clients) Send(ctx context.Context, m api.Send) (api.Sent, error) {
 	return failpoint.Value(ctx, failpoint.LoopSend, func(ctx context.Context) (api.Sent, error) {
 		return bus.Call[api.Sent](ctx, s.bus, m)
 	})
 }
 
-// judge implements turn.Policy. It caches the public keys of policy.
-type judge struct {
+// policyClient implements engine.Policy. It caches the public keys of policy.
+type policyClient struct {
 	*executor.Keys
 
 	bus *bus.Bus
 }
 
-// Evaluate implements turn.Policy.
-func (j judge) Evaluate(ctx context.Context, req api.Evaluate) (api.Decision, error) {
+// Evaluate implements engine.Policy.
+func (j policyClient) Evaluate(ctx context.Context, req api.Evaluate) (api.Decision, error) {
 	return bus.Call[api.Decision](ctx, j.bus, req)
 }
 
-// journal implements turn.Journal in the stream LOOP_EVT.
+// journal implements engine.Journal in the stream LOOP_EVT.
 type journal struct{ bus *bus.Bus }
 
-// Append implements turn.Journal. The entry names this process as the owner of the
+// Append implements engine.Journal. The entry names this process as the owner of the
 // session for a lease, which extends the lease of the previous entry.
 func (j journal) Append(ctx context.Context, cmd api.Run, step engine.Step, last uint64) (uint64, error) {
 	bus.Working(ctx)
@@ -238,7 +238,7 @@ func (j journal) Append(ctx context.Context, cmd api.Run, step engine.Step, last
 	return seq, err
 }
 
-// Tail implements turn.Journal.
+// Tail implements engine.Journal.
 func (j journal) Tail(ctx context.Context, cmd api.Run, after uint64) ([]engine.Step, uint64, error) {
 	end, e, err := j.last(ctx, cmd, after)
 	if err != nil || end.Sequence == 0 || end.Sequence == after {

@@ -12,7 +12,7 @@ import (
 )
 
 // queue reads the queued runs of sessions and notifies the runs of this process of
-// cancels and steering messages. It implements turn.Queue.
+// cancels and steering messages. It implements engine.Queue.
 type queue struct {
 	bus *bus.Bus
 	log *slog.Logger
@@ -32,7 +32,7 @@ func newQueue(b *bus.Bus, log *slog.Logger) *queue {
 	return &queue{bus: b, log: log, runs: map[string]*underWay{}}
 }
 
-// Waiting implements turn.Queue.
+// Waiting implements engine.Queue.
 func (q *queue) Waiting(ctx context.Context, cmd api.Run) ([]api.Run, error) {
 	out, err := q.from(ctx, cmd.Session, bus.MetaOf(ctx).Sequence)
 	if err != nil {
@@ -91,7 +91,7 @@ func (q *queue) running(run string) bool {
 	return q.runs[run] != nil
 }
 
-// Watch implements turn.Queue.
+// Watch implements engine.Queue.
 func (q *queue) Watch(cmd api.Run, cancel context.CancelCauseFunc) (steered func() bool, stop func()) {
 	u := &underWay{session: cmd.Session, cancel: cancel, wanted: map[string]bool{}}
 	q.mu.Lock()

@@ -17,7 +17,7 @@ import (
 type replays struct {
 	store   engine.ContextStore
 	journal journal
-	peers   services
+	clients clients
 	models  engine.Models
 	tools   map[string]engine.Tool
 }
@@ -81,7 +81,7 @@ func (r replays) fork(ctx context.Context, m api.ForkTurn, send func(api.Delta) 
 			model = f.Agent.Model
 		}
 		// An error of send is ignored, because the answer has the complete text.
-		answer, err := engine.Ask(ctx, r.peers, engine.Question{Complete: api.Complete{
+		answer, err := engine.Ask(ctx, r.clients, engine.Question{Complete: api.Complete{
 			ID: "fork-" + uuid.NewString(), Agent: rec.Turn.Agent, Session: rec.Turn.Session, Turn: m.Turn, Task: api.TaskTurn, Tier: rec.Reference.Tier,
 			Model: model, Messages: f.Messages, Tools: f.Tools,
 		}}, func(d api.Delta) { _ = send(d) })
@@ -90,7 +90,7 @@ func (r replays) fork(ctx context.Context, m api.ForkTurn, send func(api.Delta) 
 		}
 		f.Answer, out.Forked = answer, answerOf(answer)
 	}
-	return out, r.judge(ctx, rec, f, out.Forked.Calls)
+	return out, r.evaluate(ctx, rec, f, out.Forked.Calls)
 }
 
 // usable returns an error for a model that the router would replace by another.
@@ -115,8 +115,8 @@ func (r replays) usable(ctx context.Context, id string) error {
 	return &api.Error{Code: api.Invalid, Message: "model " + id + " cannot be used: " + why, Next: "anima model list shows the models that can"}
 }
 
-// judge requests the decisions that policy would make on calls.
-func (r replays) judge(ctx context.Context, rec engine.Recording, f engine.Fork, calls []api.ForkedCall) error {
+// evaluate requests the decisions that policy would make on calls.
+func (r replays) evaluate(ctx context.Context, rec engine.Recording, f engine.Fork, calls []api.ForkedCall) error {
 	for i := range calls {
 		c := &calls[i]
 		c.Action, c.Code, c.Message = "", "", ""
@@ -130,7 +130,7 @@ func (r replays) judge(ctx context.Context, rec engine.Recording, f engine.Fork,
 				continue
 			}
 		}
-		d, err := bus.Call[api.Decision](ctx, r.peers.bus, api.CheckCall{Evaluate: api.Evaluate{
+		d, err := bus.Call[api.Decision](ctx, r.clients.bus, api.CheckCall{Evaluate: api.Evaluate{
 			Agent: rec.Turn.Agent, Session: rec.Turn.Session, Run: rec.Turn.Run, Turn: rec.Turn.ID, Index: i, Tool: c.Tool, Args: args,
 			By: rec.Turn.By, Workspace: f.Agent.Workspace, Tools: f.Agent.Tools, Network: f.Agent.Network,
 		}})

@@ -14,7 +14,7 @@ import (
 )
 
 // routing serves a router that settles a call when the test sends on settled.
-func routing(t *testing.T, settled <-chan error) services {
+func routing(t *testing.T, settled <-chan error) clients {
 	t.Helper()
 	b := apptest.Bus(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -55,7 +55,7 @@ func routing(t *testing.T, settled <-chan error) services {
 			t.Error(err)
 		}
 	})
-	return newServices(b, time.Now)
+	return newClients(b, time.Now)
 }
 
 // TestSettling tests that an answer is returned before its settlement, that a lost
@@ -133,7 +133,7 @@ func TestQuestionIsEncoded(t *testing.T) {
 		ID: "c", Agent: "lucky", Messages: []api.ChatMessage{{Role: "user", Content: "one"}, {Role: "user", Content: "two"}},
 		Tools: []api.Tool{{Name: "look", Schema: []byte(`{"type":"object"}`)}},
 	}}
-	c, _, err := newServices(b, time.Now).Complete(t.Context(), q, func(api.Delta) {})
+	c, _, err := newClients(b, time.Now).Complete(t.Context(), q, func(api.Delta) {})
 	if err != nil || c.Text != "yes" {
 		t.Fatalf("got %+v, %v", c, err)
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/engine"
 )
 
-// instruments holds the metrics of the service. It implements turn.Observer.
+// instruments holds the metrics of the service. It implements engine.Observer.
 type instruments struct {
 	turns, tools metric.Int64Counter
 	turnS, toolS metric.Float64Histogram

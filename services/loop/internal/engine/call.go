@@ -38,14 +38,14 @@ const policyPatience = time.Minute
 // prepare checks a call's arguments and requests a decision from policy. It does not
 // modify the state.
 func (e *Engine) prepare(ctx context.Context, s *state, id string, i int) (prepared, error) {
-	call := s.thought.Completion.ToolCalls[i]
+	call := s.completion.Answer.ToolCalls[i]
 	now := e.Now().UnixMicro()
 	var p prepared
 	refuse := func(text string) (prepared, error) {
 		p.refused = &Result{Index: i, Outcome: api.OutcomeError, Error: text, At: now}
 		return p, nil
 	}
-	if cutCall(s.thought.Completion, i) {
+	if cutCall(s.completion.Answer, i) {
 		return refuse(cutText)
 	}
 	tool, ok := s.tools[call.Name]
@@ -67,7 +67,7 @@ func (e *Engine) prepare(ctx context.Context, s *state, id string, i int) (prepa
 		if api.CodeOf(err) == api.Invalid {
 			return refuse(notRun + api.Wire(err).Message)
 		}
-		if api.CodeOf(err) == api.Unavailable && now-s.thought.At > policyPatience.Microseconds() {
+		if api.CodeOf(err) == api.Unavailable && now-s.completion.At > policyPatience.Microseconds() {
 			err = &api.Error{Code: api.Unavailable, Reason: api.ReasonPolicy, Message: "policy does not answer, and nothing may run without it"}
 		}
 		return p, err
@@ -112,7 +112,7 @@ func (e *Engine) calls(ctx context.Context, s *state, ev Events, id string) (err
 	for i, call := range s.calls(s.agent.MaxCalls) {
 		pure := s.tools[call.Name].Effect == catalog.Pure
 		if !pure {
-			if err := e.together(ctx, s, ev, id, group); err != nil {
+			if err := e.executeGroup(ctx, s, ev, id, group); err != nil {
 				return err
 			}
 			group = nil
@@ -123,29 +123,29 @@ func (e *Engine) calls(ctx context.Context, s *state, ev Events, id string) (err
 		if group = append(group, i); pure {
 			continue
 		}
-		if err := e.together(ctx, s, ev, id, group); err != nil {
+		if err := e.executeGroup(ctx, s, ev, id, group); err != nil {
 			return err
 		}
 		group = nil
 	}
-	return e.together(ctx, s, ev, id, group)
+	return e.executeGroup(ctx, s, ev, id, group)
 }
 
-// underway holds a call in progress.
-type underway struct {
+// execution holds a call in progress.
+type execution struct {
 	ctx       context.Context //nolint:containedctx // below the call's span, which covers prepare, act and settle
 	span      trace.Span
 	intent    Intent
 	token     string
 	repeating bool
-	judged    *prepared // nil: policy has not evaluated the call
+	decided   *prepared // nil: policy has not evaluated the call
 	result    Result
 	err       error // the call was interrupted; it is executed again if the run is resumed
 }
 
-// together executes a group of calls concurrently.
-func (e *Engine) together(ctx context.Context, s *state, ev Events, id string, group []int) error {
-	var made []*underway
+// executeGroup executes a group of calls concurrently.
+func (e *Engine) executeGroup(ctx context.Context, s *state, ev Events, id string, group []int) error {
+	var made []*execution
 	var failure error
 	for _, i := range group {
 		if ctx.Err() != nil {
@@ -155,7 +155,7 @@ func (e *Engine) together(ctx context.Context, s *state, ev Events, id string, g
 		c := s.ahead
 		if s.ahead = nil; c == nil || c.intent.Index != i {
 			c.leave(nil)
-			c = e.open(ctx, s, i, s.thought.Completion.ToolCalls[i].Name)
+			c = e.open(ctx, s, i, s.completion.Answer.ToolCalls[i].Name)
 		}
 		var run bool
 		run, failure = e.start(c, s, id, i)
@@ -169,9 +169,9 @@ func (e *Engine) together(ctx context.Context, s *state, ev Events, id string, g
 		}
 	}
 	if failure == nil {
-		act := func(c *underway) (Result, error) { return e.act(c, s, ev, id) }
-		if e.player != nil {
-			act = e.player.act
+		act := func(c *execution) (Result, error) { return e.act(c, s, ev, id) }
+		if e.replayer != nil {
+			act = e.replayer.act
 		}
 		var acts sync.WaitGroup
 		for _, c := range made[min(1, len(made)):] {
@@ -199,37 +199,37 @@ func (e *Engine) together(ctx context.Context, s *state, ev Events, id string, g
 
 // open starts the span of call i. Unlike the turn's root span, a repeated call has a
 // new span, so the spans of policy and other services belong to one attempt.
-func (e *Engine) open(ctx context.Context, s *state, i int, name string) *underway {
-	c := &underway{intent: Intent{Index: i}}
+func (e *Engine) open(ctx context.Context, s *state, i int, name string) *execution {
+	c := &execution{intent: Intent{Index: i}}
 	c.ctx, c.span = e.Tracer.Start(ctx, "execute_tool "+known(s.tools, name)) //nolint:spancheck // close ends it
 	return c
 }
 
-// judge prepares the turn's first call concurrently with its caller, which appends the
+// evaluate prepares the turn's first call concurrently with its caller, which appends the
 // thought to the journal. This is safe because the router has stored the answer: the
 // next owner of the turn gets the same answer, and from policy the same decision. same
 // reports whether a repeated model call uses the same id; otherwise the call must not
 // be evaluated before the thought is in the journal. The returned function waits for
 // the evaluation.
-func (e *Engine) judge(ctx context.Context, s *state, id string, same bool) (judged func() *underway) {
+func (e *Engine) evaluate(ctx context.Context, s *state, id string, same bool) (wait func() *execution) {
 	calls := s.calls(s.agent.MaxCalls)
-	if !same || len(calls) == 0 || e.player != nil {
-		return func() *underway { return nil }
+	if !same || len(calls) == 0 || e.replayer != nil {
+		return func() *execution { return nil }
 	}
 	c := e.open(ctx, s, 0, calls[0].Name)
 	var judging sync.WaitGroup
 	judging.Go(func() {
 		p, err := e.prepare(c.ctx, s, id, 0)
 		if c.err = err; err == nil {
-			c.judged = &p
+			c.decided = &p
 		}
 	})
-	return func() *underway { judging.Wait(); return c }
+	return func() *execution { judging.Wait(); return c }
 }
 
 // leave ends the span of a call that is not executed now, with err as the reason. c may
 // be nil.
-func (c *underway) leave(err error) {
+func (c *execution) leave(err error) {
 	if c == nil {
 		return
 	}
@@ -239,7 +239,7 @@ func (c *underway) leave(err error) {
 	c.close()
 }
 
-func (c *underway) close() {
+func (c *execution) close() {
 	if c.err != nil {
 		telemetry.Fail(c.span, "interrupted", "the call was interrupted, and is executed again if the run is resumed")
 	}
@@ -249,8 +249,8 @@ func (c *underway) close() {
 // start performs all steps before the execution of a tool and returns whether the tool
 // is to be executed. If not, the call already has its result. An irreversible call with
 // the intent of an earlier attempt gets the outcome unknown.
-func (e *Engine) start(c *underway, s *state, id string, i int) (run bool, err error) {
-	ctx, call := c.ctx, s.thought.Completion.ToolCalls[i]
+func (e *Engine) start(c *execution, s *state, id string, i int) (run bool, err error) {
+	ctx, call := c.ctx, s.completion.Answer.ToolCalls[i]
 	c.span.SetAttributes(
 		attribute.String("gen_ai.operation.name", "execute_tool"), attribute.String("gen_ai.tool.name", call.Name),
 		attribute.String("gen_ai.tool.call.id", call.ID), attribute.String("gen_ai.tool.type", "function"))
@@ -285,22 +285,22 @@ func (e *Engine) start(c *underway, s *state, id string, i int) (run bool, err e
 	return true, nil
 }
 
-// prepared returns the result of [Engine.prepare] for c, which judge may already have
+// prepared returns the result of [Engine.prepare] for c, which evaluate may already have
 // called.
-func (e *Engine) prepared(c *underway, s *state, id string, i int) (prepared, error) {
+func (e *Engine) prepared(c *execution, s *state, id string, i int) (prepared, error) {
 	switch {
 	case c.err != nil:
 		return prepared{}, c.err
-	case c.judged != nil:
-		return *c.judged, nil
+	case c.decided != nil:
+		return *c.decided, nil
 	}
 	return e.prepare(c.ctx, s, id, i)
 }
 
 // act executes the tool. It only reads the state, which concurrent calls share.
-func (e *Engine) act(c *underway, s *state, ev Events, id string) (Result, error) {
+func (e *Engine) act(c *execution, s *state, ev Events, id string) (Result, error) {
 	ctx, i := c.ctx, c.intent.Index
-	call := s.thought.Completion.ToolCalls[i]
+	call := s.completion.Answer.ToolCalls[i]
 	tool := s.tools[call.Name]
 	began := e.Now()
 	limit := tool.Timeout
@@ -315,7 +315,7 @@ func (e *Engine) act(c *underway, s *state, ev Events, id string) (Result, error
 	report, quiet := e.watch(timed, s, ev, id, i, began)
 	out, err := attempt(timed, tool, Call{
 		Agent: s.agent, Session: s.cmd.Session, Turn: id, Index: i, Key: Key(s.cmd.Run, s.number, i), Args: argsOf(call),
-		At: s.thought.At, By: s.input.By, Repeating: c.repeating, Token: c.token, Report: report,
+		At: s.completion.At, By: s.input.By, Repeating: c.repeating, Token: c.token, Report: report,
 	})
 	quiet()
 	text := clean(out.Text)
@@ -352,17 +352,17 @@ var errPanic = errors.New("the tool broke during the call, which may have had an
 
 // attempt executes a tool and converts a panic into an error with its stack trace.
 func attempt(ctx context.Context, tool Tool, c Call) (out Output, err error) {
-	defer broken(&err)
+	defer recoverPanic(&err)
 	return tool.Run(ctx, c)
 }
 
 // check validates arguments with the tool's Check and converts panics as attempt does.
 func check(tool Tool, args json.RawMessage) (err error) {
-	defer broken(&err)
+	defer recoverPanic(&err)
 	return tool.Check(args)
 }
 
-func broken(err *error) {
+func recoverPanic(err *error) {
 	if v := recover(); v != nil {
 		*err = fmt.Errorf("%w: %v\n%s", errPanic, v, debug.Stack())
 	}
@@ -387,7 +387,7 @@ func (e *Engine) watch(ctx context.Context, s *state, ev Events, id string, i in
 			mu.Lock()
 			text := latest
 			mu.Unlock()
-			call := s.thought.Completion.ToolCalls[i]
+			call := s.completion.Answer.ToolCalls[i]
 			ev.Progress(ctx, api.ToolProgress{
 				Run: s.cmd.Run, Session: s.cmd.Session, Turn: id, Index: i, ToolName: call.Name, ToolCallID: call.ID,
 				Text: text, Elapsed: e.Now().Sub(began).Milliseconds(),
@@ -445,7 +445,7 @@ func argsOf(call api.ToolCall) json.RawMessage {
 // authorize verifies a token against its call. It runs before the intent is journaled,
 // so that a refused token does not look like a call that was started.
 func (e *Engine) authorize(ctx context.Context, s *state, id string, i int, token string) error {
-	call := s.thought.Completion.ToolCalls[i]
+	call := s.completion.Answer.ToolCalls[i]
 	g, err := e.Policy.Verify(ctx, token)
 	if err != nil {
 		return err
@@ -459,7 +459,7 @@ func (e *Engine) authorize(ctx context.Context, s *state, id string, i int, toke
 
 // settle journals a call's result, which announces it.
 func (e *Engine) settle(ctx context.Context, s *state, span trace.Span, r Result) error {
-	call := s.thought.Completion.ToolCalls[r.Index]
+	call := s.completion.Answer.ToolCalls[r.Index]
 	span.SetAttributes(attribute.String("automaton.tool.outcome", string(r.Outcome)), attribute.String("automaton.policy.decision", string(r.Action)))
 	if r.Outcome != api.OutcomeOK {
 		span.SetAttributes(attribute.String("error.type", string(r.Outcome)))

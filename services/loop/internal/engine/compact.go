@@ -27,7 +27,7 @@ type Compaction struct {
 
 // compactor makes and stores the summaries of one turn's prompt.
 type compactor struct {
-	*made
+	*promptBuild
 	ctx context.Context //nolint:containedctx // used during one call of fit only
 	e   *Engine
 	s   *state
@@ -57,8 +57,8 @@ const maxSummaryInput = 12_000
 // fallback without a model in later stages.
 func (m *compactor) Summarise(in prompt.Input, plan prompt.Plan) (string, bool, error) {
 	c := counter()
-	if m.e.player != nil {
-		return m.e.player.summary(plan)
+	if m.e.replayer != nil {
+		return m.e.replayer.summary(plan)
 	}
 	var all []string
 	for _, turns := range plan.Groups {

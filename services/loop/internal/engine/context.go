@@ -31,7 +31,7 @@ type Context struct {
 	kept map[string]bool // hashes of texts that the store has
 
 	memo   memo
-	recent recent
+	recent conversationCache
 }
 
 // Models lists the models that the router can call. It is called before every model
@@ -78,29 +78,29 @@ type Reported struct {
 	Counted, Reported int64
 }
 
-// think executes CONTEXT and the model call of EXECUTE: it builds the prompt, calls the
+// callModel executes CONTEXT and the model call of EXECUTE: it builds the prompt, calls the
 // model and journals the completion.
 //
 // Compactions and layers are stored before the thought is journaled, so the prompt of
 // every journaled thought can be rebuilt. After a crash before that, the next owner
 // finds the stored compaction and repeats the model calls under the same ids, which are
 // not charged again.
-func (e *Engine) think(ctx context.Context, s *state, ev Events, id string) error {
+func (e *Engine) callModel(ctx context.Context, s *state, ev Events, id string) error {
 	m, err := e.prepareContext(ctx, s, id)
 	if err != nil {
 		return err
 	}
-	c, settling, err := e.ask(ctx, s, ev, id, m)
+	c, settling, err := e.requestCompletion(ctx, s, ev, id, m)
 	if api.ReasonOf(err) == api.ReasonTooLong && m.smaller() {
 		// The router chose a model with a smaller window, or its token count differs.
 		if err = m.fit(ctx, e, s, id); err == nil {
-			c, settling, err = e.ask(ctx, s, ev, id, m)
+			c, settling, err = e.requestCompletion(ctx, s, ev, id, m)
 		}
 	}
 	if api.ReasonOf(err) == api.ReasonRefused {
 		var anew bool
-		if anew, err = e.anew(ctx, s, id, m, err); anew && err == nil {
-			c, settling, err = e.ask(ctx, s, ev, id, m)
+		if anew, err = e.rebuild(ctx, s, id, m, err); anew && err == nil {
+			c, settling, err = e.requestCompletion(ctx, s, ev, id, m)
 		}
 	}
 	if err != nil {
@@ -110,21 +110,21 @@ func (e *Engine) think(ctx context.Context, s *state, ev Events, id string) erro
 		c = silent(c)
 	}
 	c.Cost += m.paid
-	t := m.thought
+	t := m.completion
 	s.settling = settling
-	t.Completion, t.At = c, e.Now().UnixMicro()
-	s.thought = t
-	judged := e.judge(ctx, s, id, !m.in.Flushing)
-	err = e.append(ctx, s, Step{Thought: t})
-	if s.ahead = judged(); err != nil {
+	t.Answer, t.At = c, e.Now().UnixMicro()
+	s.completion = t
+	decided := e.evaluate(ctx, s, id, !m.in.Flushing)
+	err = e.append(ctx, s, Step{Completion: t})
+	if s.ahead = decided(); err != nil {
 		s.ahead.leave(err)
-		s.thought, s.ahead = nil, nil
+		s.completion, s.ahead = nil, nil
 	}
 	return err
 }
 
-// ask publishes the event thinking and calls the model.
-func (e *Engine) ask(ctx context.Context, s *state, ev Events, id string, m *made) (api.Completion, Settling, error) {
+// requestCompletion publishes the event thinking and calls the model.
+func (e *Engine) requestCompletion(ctx context.Context, s *state, ev Events, id string, m *promptBuild) (api.Completion, Settling, error) {
 	p := m.prompt
 	e.Observe.Context(ctx, p.Tokens)
 	parts := make([]string, len(p.Uses))
@@ -140,12 +140,12 @@ func (e *Engine) ask(ctx context.Context, s *state, ev Events, id string, m *mad
 	if err != nil {
 		return api.Completion{}, nil, err
 	}
-	m.thought = &Thought{
+	m.completion = &Completion{
 		Tokens: p.Tokens, Offered: len(m.in.Tools), StartedAt: e.Now().UnixMicro(),
 		Trace: trace.SpanContextFromContext(ctx).TraceID().String(), Prompt: ref,
 	}
 	ev.Thinking(ctx, api.Thinking{
-		Run: s.cmd.Run, Session: s.cmd.Session, Turn: id, TokenEstimate: p.Tokens, ToolCount: len(m.in.Tools), At: m.thought.StartedAt, After: s.last,
+		Run: s.cmd.Run, Session: s.cmd.Session, Turn: id, TokenEstimate: p.Tokens, ToolCount: len(m.in.Tools), At: m.completion.StartedAt, After: s.last,
 	})
 	call := api.Complete{
 		ID: id, Agent: s.agent.ID, Session: s.cmd.Session, Turn: id, Task: api.TaskTurn, Tier: s.tier,
@@ -163,32 +163,32 @@ func (e *Engine) ask(ctx context.Context, s *state, ev Events, id string, m *mad
 	if m.in.Flushing {
 		call.ID, delta = id+".flush", func(api.Delta) {} // a flush is not streamed to watchers
 	}
-	m.thought.Call = call.ID
-	return e.Router.Complete(ctx, Question{Complete: call, Encoded: m.messages, Kit: m.tools}, delta)
+	m.completion.Call = call.ID
+	return e.Router.Complete(ctx, Question{Complete: call, Encoded: m.messages, EncodedTools: m.tools}, delta)
 }
 
-// made holds the prompt of one turn while it is built.
-type made struct {
-	in      prompt.Input
-	prompt  prompt.Prompt
-	stage   prompt.Stage // highest stage that was needed
-	paid    api.Micros   // cost of the summaries
-	stored  api.Micros   // part of paid that is stored with compactions
-	models  []api.Model
-	flushed bool // the conversation has a memory flush since the last compaction
-	refused bool // the provider refused the prompt with the conversation before the run
-	shrunk  bool // the router refused the prompt, and the window was reduced from the value in from
-	from    int64
-	through int64 // position of the summary at the start of the turn
-	offered []api.Tool
-	notes   []api.Tool // of them, those available in a memory flush
-	thought *Thought
+// promptBuild holds the prompt of one turn while it is built.
+type promptBuild struct {
+	in         prompt.Input
+	prompt     prompt.Prompt
+	stage      prompt.Stage // highest stage that was needed
+	paid       api.Micros   // cost of the summaries
+	stored     api.Micros   // part of paid that is stored with compactions
+	models     []api.Model
+	flushed    bool // the conversation has a memory flush since the last compaction
+	refused    bool // the provider refused the prompt with the conversation before the run
+	shrunk     bool // the router refused the prompt, and the window was reduced from the value in from
+	from       int64
+	through    int64 // position of the summary at the start of the turn
+	offered    []api.Tool
+	notes      []api.Tool // of them, those available in a memory flush
+	completion *Completion
 
 	messages, tools []byte // as sent to the router
 }
 
 // prepareContext collects the inputs of the prompt and builds it.
-func (e *Engine) prepareContext(ctx context.Context, s *state, id string) (*made, error) {
+func (e *Engine) prepareContext(ctx context.Context, s *state, id string) (*promptBuild, error) {
 	c := &e.Context
 	if s.conversation == nil && s.fresh { // the session has no turn after the cached conversation
 		s.conversation = c.recent.take(s.cmd.Session, s.after)
@@ -205,7 +205,7 @@ func (e *Engine) prepareContext(ctx context.Context, s *state, id string) (*made
 		conv.memo = prompt.NewMemo()
 	}
 	var err error
-	m := &made{paid: conv.Paid, stored: conv.Paid, through: conv.Last.Through}
+	m := &promptBuild{paid: conv.Paid, stored: conv.Paid, through: conv.Last.Through}
 	if c.Models != nil {
 		if m.models, err = c.Models.Models(ctx); err != nil && ctx.Err() != nil {
 			return nil, context.Cause(ctx) // after any other error the default window applies
@@ -236,8 +236,8 @@ func (e *Engine) prepareContext(ctx context.Context, s *state, id string) (*made
 		}
 		first = prompt.Born(said)
 	}
-	if e.player != nil {
-		e.player.surround(&m.in)
+	if e.replayer != nil {
+		e.replayer.surround(&m.in)
 		return m, m.fit(ctx, e, s, id)
 	}
 	agent := s.agent
@@ -284,7 +284,7 @@ func learned(calls []Reported) (string, token.Ratio) {
 
 // window sets the window of the prompt to that of the model that will probably answer:
 // the agent's configured model, or else the model that answered last.
-func (e *Engine) window(m *made, a Agent, models ...string) {
+func (e *Engine) window(m *promptBuild, a Agent, models ...string) {
 	m.in.Window = or(a.Window, prompt.DefaultWindow)
 	m.in.Reserve = or(a.Reserve, prompt.DefaultReserve)
 	m.in.Flush = or(a.Flush, prompt.DefaultFlush)
@@ -304,7 +304,7 @@ func (e *Engine) window(m *made, a Agent, models ...string) {
 }
 
 // bound limits the reserve to a quarter and the flush threshold to half of the window.
-func (m *made) bound() {
+func (m *promptBuild) bound() {
 	m.in.Reserve = min(m.in.Reserve, m.in.Window/4)
 	m.in.Flush = min(m.in.Flush, m.in.Window/2)
 }
@@ -312,7 +312,7 @@ func (m *made) bound() {
 // smaller reduces the window to that of the next smaller model, or to half if there is
 // none, and at most to a size that the current prompt exceeds. It returns false if the
 // window was already reduced.
-func (m *made) smaller() bool {
+func (m *promptBuild) smaller() bool {
 	if m.shrunk {
 		return false
 	}
@@ -380,7 +380,7 @@ type recalled struct {
 }
 
 // recall adds the memories that match the run's input to the prompt.
-func (e *Engine) recall(ctx context.Context, s *state, m *made) error {
+func (e *Engine) recall(ctx context.Context, s *state, m *promptBuild) error {
 	if e.Context.Memory == nil {
 		return nil
 	}
@@ -413,7 +413,7 @@ var counter = sync.OnceValue(token.New)
 
 // fit builds the prompt. It selects a memory flush or applies compactions if they are
 // due.
-func (m *made) fit(ctx context.Context, e *Engine, s *state, id string) error {
+func (m *promptBuild) fit(ctx context.Context, e *Engine, s *state, id string) error {
 	c := counter()
 	p := prompt.Fit(c, m.in)
 	if p.FlushDue && !m.flushed && m.notes != nil && !m.shrunk {
@@ -424,7 +424,7 @@ func (m *made) fit(ctx context.Context, e *Engine, s *state, id string) error {
 			return nil
 		}
 	}
-	with := &compactor{made: m, ctx: ctx, e: e, s: s, id: id}
+	with := &compactor{promptBuild: m, ctx: ctx, e: e, s: s, id: id}
 	var err error
 	if m.in, m.prompt, m.stage, err = prompt.Squeeze(c, m.in, p, with); err != nil {
 		return err
@@ -444,11 +444,11 @@ func (m *made) fit(ctx context.Context, e *Engine, s *state, id string) error {
 // leftOut replaces a conversation that a provider has refused.
 const leftOut = "[the turns before are left out: the model's provider refuses them]"
 
-// anew removes the conversation before the run from this prompt and all later ones, if
+// rebuild removes the conversation before the run from this prompt and all later ones, if
 // the provider has refused it in every form that the router can send, in two
 // consecutive runs. It reports whether it did. The first such run only fails with the
 // provider's message, which may be about a setting that an operator can correct.
-func (e *Engine) anew(ctx context.Context, s *state, id string, m *made, cause error) (bool, error) {
+func (e *Engine) rebuild(ctx context.Context, s *state, id string, m *promptBuild, cause error) (bool, error) {
 	turns := s.conversation.Turns
 	n := len(turns)
 	for n > 0 && turns[n-1].Run == s.cmd.Run {

@@ -56,7 +56,7 @@ type Engine struct {
 	// called.
 	Over func(ctx context.Context, end api.LoopEnd) error
 
-	player *player // replays a recorded turn; nil: the turns are executed
+	replayer *replayer // replays a recorded turn; nil: the turns are executed
 }
 
 // Observer records metrics. Every method is called on the run's goroutine.
@@ -80,7 +80,7 @@ func (e *Engine) Run(ctx context.Context, cmd api.Run, ev Events) error {
 		return err
 	}
 	if known.Ended != nil {
-		return e.again(ctx, cmd, known, ev)
+		return e.announceAgain(ctx, cmd, known, ev)
 	}
 	if end := refused(cmd, known, e.Now().UnixMicro()); end != nil {
 		begun, err := e.refuse(ctx, known, *end, ev)
@@ -91,7 +91,7 @@ func (e *Engine) Run(ctx context.Context, cmd api.Run, ev Events) error {
 	s := &state{
 		cmd: cmd, agent: known.Agent, input: known.Input, number: known.Turns + 1, total: known.Turns, cost: known.Cost,
 		last: known.Journal, since: known.Journal, results: map[int]Result{}, intents: map[int]Intent{}, before: known.Before,
-		counters: known.Counters, notice: known.Notice, after: standing{known.Last, known.Journal, known.Reset},
+		counters: known.Counters, notice: known.Notice, after: position{known.Last, known.Journal, known.Reset},
 	}
 	if known.Turns > 0 {
 		s.persisted = known.Before // cleared by apply if the journal already announced it
@@ -103,7 +103,7 @@ func (e *Engine) Run(ctx context.Context, cmd api.Run, ev Events) error {
 	}
 	runCtx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	s.bound = e.bound(limitOf(known.Agent), func() { stop(context.DeadlineExceeded) })
+	s.bound = e.newDeadline(limitOf(known.Agent), func() { stop(context.DeadlineExceeded) })
 	defer s.bound.timer.Stop()
 	var unwatch func()
 	s.steered, unwatch = e.Queue.Watch(cmd, stop)
@@ -128,12 +128,12 @@ func (e *Engine) Run(ctx context.Context, cmd api.Run, ev Events) error {
 	}
 }
 
-// again announces the end of a run that is over, because its owner may have crashed
+// announceAgain announces the end of a run that is over, because its owner may have crashed
 // before it announced the end. It is idempotent.
-func (e *Engine) again(ctx context.Context, cmd api.Run, known Known, ev Events) error {
+func (e *Engine) announceAgain(ctx context.Context, cmd api.Run, known Known, ev Events) error {
 	end := *known.Ended
 	if end.Turns == 0 {
-		return e.dropped(ctx, end, ev)
+		return e.announceDropped(ctx, end, ev)
 	}
 	id := ID(cmd.Run, end.Turns)
 	root := trace.SpanContextConfig{TraceFlags: trace.FlagsSampled} // the owner that ended the run exported this span
@@ -145,10 +145,10 @@ func (e *Engine) again(ctx context.Context, cmd api.Run, known Known, ev Events)
 	}
 	// Another run of the session begins only after the end of this one is announced.
 	if n := len(tail); !known.Latest || n > 0 && (tail[n-1].Run != cmd.Run || tail[n-1].End != nil) {
-		if err := e.settled(ctx, end); err != nil {
+		if err := e.settleEnd(ctx, end); err != nil {
 			return err
 		}
-		return e.tell(ctx, end)
+		return e.notifyEnd(ctx, end)
 	}
 	return e.finish(ctx, end, last)
 }
@@ -161,7 +161,7 @@ func (e *Engine) Drop(ctx context.Context, end End, ev Events) error {
 	if err != nil {
 		return err
 	}
-	return e.dropped(ctx, stored, ev)
+	return e.announceDropped(ctx, stored, ev)
 }
 
 // Refuse is Drop for a run at the head of its session's queue. Errors: Conflict for a
@@ -172,7 +172,7 @@ func (e *Engine) Refuse(ctx context.Context, end End, ev Events) error {
 		return err
 	}
 	if known.Ended != nil {
-		return e.again(ctx, end.Run, known, ev)
+		return e.announceAgain(ctx, end.Run, known, ev)
 	}
 	begun, err := e.refuse(ctx, known, end, ev)
 	if err == nil && begun {
@@ -229,7 +229,7 @@ func (e *Engine) turn(ctx context.Context, s *state, ev Events) (*End, error) {
 	var end *End
 	var err error
 	if !s.owned {
-		if past, err = e.takeUp(ctx, s); e.player == nil {
+		if past, err = e.resume(ctx, s); e.replayer == nil {
 			s.bound.at(s.input.Deadline)
 		}
 	}
@@ -238,7 +238,7 @@ func (e *Engine) turn(ctx context.Context, s *state, ev Events) (*End, error) {
 	if err == nil {
 		end, err = e.execute(ctx, s, ev, id, span)
 	}
-	if err != nil && ctx.Err() == nil && (fatal(err) || !s.comesBack(err, e.Now())) {
+	if err != nil && ctx.Err() == nil && (fatal(err) || !s.retriesLater(err, e.Now())) {
 		end, err = e.giveUp(ctx, s, ev, err)
 	}
 	if err != nil {
@@ -279,7 +279,7 @@ func startOf(span trace.Span, otherwise time.Time) time.Time {
 // span of the turn again, because that of the interrupted turn was abandoned.
 func (e *Engine) interrupted(ctx context.Context, s *state, ev Events, cause error) (*End, error) {
 	if !s.owned {
-		if _, err := e.takeUp(ctx, s); err != nil {
+		if _, err := e.resume(ctx, s); err != nil {
 			return nil, err
 		}
 	}
@@ -314,8 +314,8 @@ func (e *Engine) interrupted(ctx context.Context, s *state, ev Events, cause err
 func (e *Engine) execute(ctx context.Context, s *state, ev Events, id string, span trace.Span) (*End, error) {
 	s.tools = e.toolbox(ctx, s.agent)
 	funded := func() error { return nil }
-	if s.thought == nil && !s.knows() {
-		funded = e.look(ctx, s)
+	if s.completion == nil && !s.hasFunds() {
+		funded = e.requestBalance(ctx, s)
 		defer func() { _ = funded() }() // every return waits for the request, which writes to the state
 	}
 	tookUp := !s.owned
@@ -333,7 +333,7 @@ func (e *Engine) execute(ctx context.Context, s *state, ev Events, id string, sp
 	if err := funded(); err != nil { // after begin, so that a run that ends here has begun in the journal
 		return nil, err
 	}
-	if s.number > 1 && s.thought == nil && (tookUp || s.steered()) {
+	if s.number > 1 && s.completion == nil && (tookUp || s.steered()) {
 		if err := e.join(ctx, s); err != nil {
 			return nil, err
 		}
@@ -345,12 +345,12 @@ func (e *Engine) execute(ctx context.Context, s *state, ev Events, id string, sp
 		}
 	}
 	span.SetAttributes(attribute.Int("anima.turn.attempt", s.attempts))
-	if s.thought == nil {
-		if err := e.think(ctx, s, ev, id); err != nil {
+	if s.completion == nil {
+		if err := e.callModel(ctx, s, ev, id); err != nil {
 			return nil, err
 		}
 	}
-	c := s.thought.Completion
+	c := s.completion.Answer
 	span.SetAttributes(
 		attribute.String("gen_ai.response.model", c.Model), attribute.String("gen_ai.provider.name", c.Provider),
 		attribute.Int64("gen_ai.usage.input_tokens", c.InputTokens), attribute.Int64("gen_ai.usage.output_tokens", c.OutputTokens),

@@ -31,19 +31,19 @@ func fatal(err error) bool {
 
 // persist writes the turn and, if it was the last, the run's end.
 func (e *Engine) persist(ctx context.Context, s *state) (*End, error) {
-	if err := e.pay(ctx, s); err != nil {
+	if err := e.readCost(ctx, s); err != nil {
 		return nil, err
 	}
 	now := e.Now().UnixMicro()
 	rec := s.record(s.agent.MaxCalls, lifecycle.StateAt(s.tier, s.agent.State), now)
-	end := e.ended(s, &rec, now)
+	end := e.endOf(s, &rec, now)
 	e.Ending(ctx, now)
 	if err := e.persistTurn(ctx, s, &rec, end); err != nil {
 		return nil, err
 	}
 	if end != nil {
 		if s.conversation != nil {
-			e.Context.recent.keep(s.cmd.Session, standing{rec.Position, rec.Journal, s.after.reset}, s.conversation.with(rec))
+			e.Context.recent.keep(s.cmd.Session, position{rec.Position, rec.Journal, s.after.reset}, s.conversation.with(rec))
 		}
 		return end, nil
 	}
@@ -54,19 +54,19 @@ func (e *Engine) persist(ctx context.Context, s *state) (*End, error) {
 	return nil, nil
 }
 
-// ended returns the end of the run if the turn to be persisted is the last, and nil
+// endOf returns the end of the run if the turn to be persisted is the last, and nil
 // otherwise. It also sets the session's counters and notice in rec.
-func (e *Engine) ended(s *state, rec *Record, now int64) *End {
-	flushed := s.thought.Completion.Finish == api.FinishFlush
+func (e *Engine) endOf(s *state, rec *Record, now int64) *End {
+	flushed := s.completion.Answer.Finish == api.FinishFlush
 	if flushed && !s.capped() {
 		return nil // a flush is not evaluated for habits, and the run continues with its task
 	}
 	habits := lifecycle.Turn{Asked: s.asked()}
 	end := &End{
-		Run: s.cmd, Input: s.input, Success: true, Response: s.thought.Completion.Text, Turns: s.total + 1, Cost: s.cost + s.thought.Completion.Cost,
+		Run: s.cmd, Input: s.input, Success: true, Response: s.completion.Answer.Text, Turns: s.total + 1, Cost: s.cost + s.completion.Answer.Cost,
 		At: now, State: api.StateSleeping, Fate: api.FateConsumed,
 	}
-	failure := unfinished(s.thought.Completion, s.asked())
+	failure := unfinished(s.completion.Answer, s.asked())
 	ends := false
 	for i, call := range s.calls(s.agent.MaxCalls) { // if there are several alarms, the earliest applies
 		r := s.results[i]
@@ -90,19 +90,19 @@ func (e *Engine) ended(s *state, rec *Record, now int64) *End {
 		rec.Notice = ""
 	case ends:
 		end.Why = "its task is over"
-	case s.capped() && len(s.thought.Completion.ToolCalls) > 0: // a closing text without calls is a success
+	case s.capped() && len(s.completion.Answer.ToolCalls) > 0: // a closing text without calls is a success
 		overCap(s, end)
 	case verdict.Why != "":
-		e.rest(s, end, verdict.Why, verdict.For)
+		e.sleepAfter(s, end, verdict.Why, verdict.For)
 	case !s.capped() && s.steered():
 		return nil // a queued message steers the run
 	case len(s.calls(s.agent.MaxCalls)) == 0 && failure != nil:
-		end.endedBy(failure)
-		e.rest(s, end, failure.Message, lifecycle.AfterNothing)
+		end.setError(failure)
+		e.sleepAfter(s, end, failure.Message, lifecycle.AfterNothing)
 	case len(s.calls(s.agent.MaxCalls)) == 0:
-		e.rest(s, end, "nothing to do", lifecycle.AfterNothing)
+		e.sleepAfter(s, end, "nothing to do", lifecycle.AfterNothing)
 	case s.total+1 >= s.agent.MaxTurns:
-		e.rest(s, end, fmt.Sprintf("the limit of %d turns a run", s.agent.MaxTurns), lifecycle.AfterCycle)
+		e.sleepAfter(s, end, fmt.Sprintf("the limit of %d turns a run", s.agent.MaxTurns), lifecycle.AfterCycle)
 	default:
 		return nil
 	}
@@ -118,10 +118,10 @@ func overCap(s *state, end *End) {
 	end.Why = end.Error
 }
 
-// rest sets the reason of the sleep that follows the run, and for an autonomous agent an
+// sleepAfter sets the reason of the sleep that follows the run, and for an autonomous agent an
 // alarm after d. Any other agent sleeps until a message or a wake arrives, so that it
 // does not spend money unrequested.
-func (e *Engine) rest(s *state, end *End, why string, d time.Duration) {
+func (e *Engine) sleepAfter(s *state, end *End, why string, d time.Duration) {
 	end.Why = why
 	if s.agent.Autonomous && s.cmd.Kind != api.RunTask && s.cmd.Kind != api.RunMail { // runs for tasks and mail set no alarm
 		end.Sleep, end.Alarm = end.At+d.Microseconds(), true
@@ -144,8 +144,8 @@ func (e *Engine) giveUp(ctx context.Context, s *state, ev Events, err error) (*E
 	if s.input.Text == "" {
 		s.input = Input{Text: s.cmd.Content, By: s.cmd.By}
 	}
-	if !s.owned { // the run ends before this owner began it; the previous owner may not have completed goOn
-		if gerr := e.goOn(ctx, s, ev, ID(s.cmd.Run, s.number)); gerr != nil && !fatal(gerr) {
+	if !s.owned { // the run ends before this owner began it; the previous owner may not have completed continueRun
+		if gerr := e.continueRun(ctx, s, ev, ID(s.cmd.Run, s.number)); gerr != nil && !fatal(gerr) {
 			return nil, fmt.Errorf("give up because of %q: %w", err.Error(), gerr)
 		}
 	}
@@ -154,7 +154,7 @@ func (e *Engine) giveUp(ctx context.Context, s *state, ev Events, err error) (*E
 		Run: s.cmd, Input: s.input, Code: w.Code, Reason: w.Reason, Error: w.Message, Next: w.Next, At: now,
 		State: api.StateSleeping, Why: w.Message, Fate: api.FateConsumed,
 	}
-	if s.thought == nil { // the input is kept in the transcript, without an answer
+	if s.completion == nil { // the input is kept in the transcript, without an answer
 		paid, serr := Spent(ctx, e.Treasury, s.agent.ID, ID(s.cmd.Run, s.number))
 		if serr != nil {
 			return nil, fmt.Errorf("give up because of %q: %w", err.Error(), retryable(serr))
@@ -163,8 +163,8 @@ func (e *Engine) giveUp(ctx context.Context, s *state, ev Events, err error) (*E
 		if w.Reason == api.ReasonRefused {
 			finish = api.FinishRejected
 		}
-		s.thought = &Thought{
-			Completion: api.Completion{Finish: finish, Cost: paid}, StartedAt: now,
+		s.completion = &Completion{
+			Answer: api.Completion{Finish: finish, Cost: paid}, StartedAt: now,
 			Trace: trace.SpanContextFromContext(ctx).TraceID().String(),
 		}
 	}
@@ -172,7 +172,7 @@ func (e *Engine) giveUp(ctx context.Context, s *state, ev Events, err error) (*E
 	rec.Counters = e.failed(s, end, w)
 	end.Turns, end.Cost = s.total+1, s.cost+rec.Turn.Cost
 	// If treasury is unavailable, the router settles the cost later.
-	if perr := e.pay(ctx, s); perr != nil && ctx.Err() != nil {
+	if perr := e.readCost(ctx, s); perr != nil && ctx.Err() != nil {
 		return nil, fmt.Errorf("give up because of %q: %w", err.Error(), retryable(perr))
 	}
 	e.Ending(ctx, now)
@@ -182,23 +182,23 @@ func (e *Engine) giveUp(ctx context.Context, s *state, ev Events, err error) (*E
 	return end, nil
 }
 
-// pay waits until the cost of the turn's thought is settled, so that the recorded cost
+// readCost waits until the cost of the turn's thought is settled, so that the recorded cost
 // is paid and the next prompt has the remaining funds. If a previous owner made the
 // call, or the wait fails, pay uses [Router.Confirm].
-func (e *Engine) pay(ctx context.Context, s *state) error {
-	s.owns = nil
-	if s.settled || s.thought == nil || s.thought.Call == "" {
+func (e *Engine) readCost(ctx context.Context, s *state) error {
+	s.settledFunds = nil
+	if s.settled || s.completion == nil || s.completion.Call == "" {
 		return nil
 	}
 	var err error
 	if w := s.settling; w != nil {
 		s.settling = nil
-		if s.owns, err = w.Wait(ctx); err == nil || ctx.Err() != nil {
+		if s.settledFunds, err = w.Wait(ctx); err == nil || ctx.Err() != nil {
 			s.settled = err == nil
 			return err
 		}
 	}
-	s.owns, err = e.Router.Confirm(ctx, s.agent.ID, s.thought.Call)
+	s.settledFunds, err = e.Router.Confirm(ctx, s.agent.ID, s.completion.Call)
 	if api.CodeOf(err) == api.NotFound { // the router lost the answer and cannot settle it
 		err = nil
 	}
@@ -258,17 +258,17 @@ func (e *Engine) failed(s *state, end *End, w *api.Error) api.Counters {
 		end.State = api.StateCritical // until it is funded
 		counters.Errors = 0
 	case api.ReasonLimit:
-		e.rest(s, end, w.Message, max(w.Retry(), lifecycle.AfterBudget))
+		e.sleepAfter(s, end, w.Message, max(w.Retry(), lifecycle.AfterBudget))
 	case api.ReasonNoModel, api.ReasonAuth, api.ReasonQuota, api.ReasonEndpoint:
-		e.rest(s, end, w.Message, lifecycle.AfterNoModel)
+		e.sleepAfter(s, end, w.Message, lifecycle.AfterNoModel)
 	case api.ReasonPolicy:
-		e.rest(s, end, w.Message, lifecycle.AfterPolicy)
+		e.sleepAfter(s, end, w.Message, lifecycle.AfterPolicy)
 	default:
 		var v lifecycle.Verdict
 		if counters, v = lifecycle.Failed(counters); v.Why != "" {
-			e.rest(s, end, v.Why+"; the last one: "+w.Message, v.For)
+			e.sleepAfter(s, end, v.Why+"; the last one: "+w.Message, v.For)
 		} else {
-			e.rest(s, end, w.Message, lifecycle.AfterNothing)
+			e.sleepAfter(s, end, w.Message, lifecycle.AfterNothing)
 		}
 	}
 	counters.Until, counters.Why = end.Sleep, end.Why

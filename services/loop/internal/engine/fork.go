@@ -19,11 +19,11 @@ type Fork struct {
 // NewFork rebuilds the prompt of a recorded turn, with another genesis prompt if
 // genesis is not empty. Errors: as [Replay].
 func NewFork(ctx context.Context, texts ContextStore, rec Recording, genesis string) (Fork, error) {
-	p, err := newPlayer(ctx, texts, rec, nil)
+	p, err := newReplayer(ctx, texts, rec, nil)
 	if err != nil {
 		return Fork{}, err
 	}
-	f := Fork{Agent: p.agent, Answer: p.thought.Completion}
+	f := Fork{Agent: p.agent, Answer: p.thought.Answer}
 	for _, t := range p.kit {
 		if !rec.Reference.Flush || t.Name == notesTool {
 			f.Tools = append(f.Tools, t.Tool)

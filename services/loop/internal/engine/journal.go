@@ -43,13 +43,13 @@ type Step struct {
 	Persisted int64              `json:"persisted,omitempty"`
 	Changed   []api.AgentChanged `json:"changed,omitempty"`
 
-	Begin   *Begin       `json:"begin,omitempty"`
-	Joined  *Input       `json:"joined,omitempty"` // messages that joined a run in progress
-	Thought *Thought     `json:"thought,omitempty"`
-	Result  *Result      `json:"result,omitempty"`
-	Intent  *Intent      `json:"intent,omitempty"`
-	End     *api.LoopEnd `json:"end,omitempty"`
-	Release bool         `json:"release,omitempty"` // the owner returns the run unfinished
+	Begin      *Begin       `json:"begin,omitempty"`
+	Joined     *Input       `json:"joined,omitempty"` // messages that joined a run in progress
+	Completion *Completion  `json:"thought,omitempty"`
+	Result     *Result      `json:"result,omitempty"`
+	Intent     *Intent      `json:"intent,omitempty"`
+	End        *api.LoopEnd `json:"end,omitempty"`
+	Release    bool         `json:"release,omitempty"` // the owner returns the run unfinished
 }
 
 // Kind returns the name of the step's kind, for display.
@@ -59,7 +59,7 @@ func (s Step) Kind() string {
 		return api.EntryBegin
 	case s.Joined != nil:
 		return api.EntryJoined
-	case s.Thought != nil:
+	case s.Completion != nil:
 		return api.EntryThought
 	case s.Intent != nil:
 		return api.EntryIntent
@@ -96,15 +96,15 @@ type Input struct {
 }
 
 // Thought records the completion of a model call.
-type Thought struct {
-	Completion api.Completion `json:"completion"`
-	Tokens     int64          `json:"tokens"`  // estimated size of the prompt
-	Offered    int            `json:"offered"` // number of tools offered to the model
-	StartedAt  int64          `json:"startedAt"`
-	At         int64          `json:"at"`
-	Trace      string         `json:"trace"`
-	Prompt     *Reference     `json:"prompt,omitempty"` // nil for a turn without a model call
-	Call       string         `json:"call,omitempty"`   // id of the router's call; "": no settlement is pending, as in entries of older releases
+type Completion struct {
+	Answer    api.Completion `json:"completion"`
+	Tokens    int64          `json:"tokens"`  // estimated size of the prompt
+	Offered   int            `json:"offered"` // number of tools offered to the model
+	StartedAt int64          `json:"startedAt"`
+	At        int64          `json:"at"`
+	Trace     string         `json:"trace"`
+	Prompt    *Reference     `json:"prompt,omitempty"` // nil for a turn without a model call
+	Call      string         `json:"call,omitempty"`   // id of the router's call; "": no settlement is pending, as in entries of older releases
 }
 
 // Intent records that a call was allowed and is about to be executed. Token is the
@@ -160,7 +160,7 @@ type state struct {
 	since    uint64   // the same, before the turn in progress
 	owned    bool     // this owner has appended its begin to the journal
 	begun    int64    // time of the run's first begin, in Unix µs; 0: the store has it
-	after    standing // version of the session before the run
+	after    position // version of the session before the run
 	fresh    bool     // no step other than an end or a release follows after
 
 	// Announced with the next entry, see [Step].
@@ -173,22 +173,22 @@ type state struct {
 	root   trace.SpanContext
 	began  time.Time // start of the root span
 
-	tools    map[string]Tool // available in this turn
-	tier     api.Tier
-	funds    *api.Balance // nil: unknown
-	owns     *api.Funds   // funds after the previous turn was settled; nil: the balance must be requested
-	counters api.Counters
-	notice   string      // produced by the previous turn for this one
-	bound    *bound      // cancels the run at its deadline
-	joined   Input       // input that joined this turn after the first turn
-	steered  func() bool // see [Queue]
+	tools        map[string]Tool // available in this turn
+	tier         api.Tier
+	funds        *api.Balance // nil: unknown
+	settledFunds *api.Funds   // funds after the previous turn was settled; nil: the balance must be requested
+	counters     api.Counters
+	notice       string       // produced by the previous turn for this one
+	bound        *runDeadline // cancels the run at its deadline
+	joined       Input        // input that joined this turn after the first turn
+	steered      func() bool  // see [Queue]
 
-	thought  *Thought
-	settling Settling // pending settlement of the thought's cost; nil: started by another owner, or already waited for
-	settled  bool     // the thought's cost is settled
-	results  map[int]Result
-	intents  map[int]Intent
-	ahead    *underway // first call, evaluated while the thought was stored; nil: not evaluated early, or already executed
+	completion *Completion
+	settling   Settling // pending settlement of the thought's cost; nil: started by another owner, or already waited for
+	settled    bool     // the thought's cost is settled
+	results    map[int]Result
+	intents    map[int]Intent
+	ahead      *execution // first call, evaluated while the thought was stored; nil: not evaluated early, or already executed
 
 	conversation *Conversation // for the next prompt; nil: must be read from the store
 	recalled     *recalled     // for this run; nil: not recalled yet
@@ -218,8 +218,8 @@ func (s *state) apply(step Step) {
 	if step.Joined != nil {
 		s.join(*step.Joined)
 	}
-	if step.Thought != nil {
-		s.thought = step.Thought
+	if step.Completion != nil {
+		s.completion = step.Completion
 	}
 	if step.Result != nil {
 		s.results[step.Result.Index] = *step.Result
@@ -254,7 +254,7 @@ func (s *state) words() string {
 // capped reports whether the cost of the run, with the turn in progress, has reached
 // the run's cost cap.
 func (s *state) capped() bool {
-	return s.cmd.CostCap > 0 && s.cost+s.thought.Completion.Cost >= s.cmd.CostCap
+	return s.cmd.CostCap > 0 && s.cost+s.completion.Answer.Cost >= s.cmd.CostCap
 }
 
 // asked reports whether the turn has input from outside the agent.
@@ -263,15 +263,15 @@ func (s *state) asked() bool {
 }
 
 func (s *state) next(rec Record) {
-	s.cost += s.thought.Completion.Cost
+	s.cost += s.completion.Answer.Cost
 	s.number++
 	s.total++
 	s.attempts, s.since = 1, rec.Journal
 	s.persisted, s.changed, s.begun = rec.Turn.EndedAt, rec.Changed, 0
 	if s.spends() {
-		s.owns = nil
+		s.settledFunds = nil
 	}
-	s.thought, s.settling, s.settled, s.results, s.intents, s.old = nil, nil, false, map[int]Result{}, map[int]Intent{}, nil
+	s.completion, s.settling, s.settled, s.results, s.intents, s.old = nil, nil, false, map[int]Result{}, map[int]Intent{}, nil
 	s.counters, s.notice, s.joined = rec.Counters, rec.Notice, Input{}
 	if c := s.conversation; c != nil {
 		s.conversation = c.with(rec)
@@ -280,14 +280,14 @@ func (s *state) next(rec Record) {
 
 // spends reports whether a call of the turn may have changed the agent's funds.
 func (s *state) spends() bool {
-	return slices.ContainsFunc(s.thought.Completion.ToolCalls, func(c api.ToolCall) bool { return s.tools[c.Name].Spends })
+	return slices.ContainsFunc(s.completion.Answer.ToolCalls, func(c api.ToolCall) bool { return s.tools[c.Name].Spends })
 }
 
 // calls returns the calls of the turn's thought that are to be executed: at most limit,
 // and none if the completion was withheld.
 func (s *state) calls(limit int) []api.ToolCall {
-	all := s.thought.Completion.ToolCalls
-	if withheld(s.thought.Completion.Finish) {
+	all := s.completion.Answer.ToolCalls
+	if withheld(s.completion.Answer.Finish) {
 		return nil
 	}
 	return all[:min(len(all), limit)]
@@ -296,12 +296,12 @@ func (s *state) calls(limit int) []api.ToolCall {
 // record builds the turn as it is stored. Text is cleaned of bytes that a database
 // cannot store, so that the stored and the in-memory turn are equal.
 func (s *state) record(limit int, agentState api.AgentState, now int64) Record {
-	c := s.thought.Completion
+	c := s.completion.Answer
 	t := api.Turn{
 		ID: ID(s.cmd.Run, s.number), Agent: s.agent.ID, Session: s.cmd.Session, Run: s.cmd.Run, Number: s.number,
 		State: agentState, By: s.input.By, Thinking: clean(c.Text), Calls: []api.CallState{}, Model: c.Model, Provider: c.Provider,
 		Finish: c.Finish, InputTokens: c.InputTokens, OutputTokens: c.OutputTokens, Cost: c.Cost,
-		Trace: s.thought.Trace, StartedAt: s.thought.StartedAt, EndedAt: now,
+		Trace: s.completion.Trace, StartedAt: s.completion.StartedAt, EndedAt: now,
 	}
 	t.Input = clean(s.words())
 	for i, call := range c.ToolCalls {
@@ -320,7 +320,7 @@ func (s *state) record(limit int, agentState api.AgentState, now int64) Record {
 		}
 		t.Calls = append(t.Calls, cs)
 	}
-	return Record{Turn: t, Run: s.cmd, Journal: s.last, Counters: s.counters, Prompt: s.thought.Prompt, Begun: s.begun, Tier: s.tier}
+	return Record{Turn: t, Run: s.cmd, Journal: s.last, Counters: s.counters, Prompt: s.completion.Prompt, Begun: s.begun, Tier: s.tier}
 }
 
 // arguments returns the arguments as the model wrote them. Text that is not JSON

@@ -21,7 +21,7 @@ const (
 type memo struct {
 	mu          sync.Mutex
 	definitions map[string]definition // by agent id
-	kits        []*kit                // the latest last
+	kits        []*toolSet            // the latest last
 }
 
 // definition holds an agent's encoding for a [Reference].
@@ -30,9 +30,9 @@ type definition struct {
 	text, hash string
 }
 
-// kit holds the encodings of a list of tools: for a [Reference] and for the model.
-type kit struct {
-	tools      []kitTool
+// toolSet holds the encodings of a list of tools: for a [Reference] and for the model.
+type toolSet struct {
+	tools      []toolRecord
 	text, hash string
 	offered    []byte
 }
@@ -61,7 +61,7 @@ func (m *memo) definition(a Agent) (definition, error) {
 }
 
 // kit encodes tools. The caller must not modify them afterwards.
-func (m *memo) kit(tools []kitTool) (*kit, error) {
+func (m *memo) toolSet(tools []toolRecord) (*toolSet, error) {
 	if k := m.known(tools); k != nil {
 		return k, nil
 	}
@@ -77,14 +77,14 @@ func (m *memo) kit(tools []kitTool) (*kit, error) {
 	if err != nil {
 		return nil, err
 	}
-	k := &kit{tools, string(encoded), Hash(string(encoded)), wire}
+	k := &toolSet{tools, string(encoded), Hash(string(encoded)), wire}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.kits = append(m.kits[max(0, len(m.kits)+1-maxKits):len(m.kits):len(m.kits)], k)
 	return k, nil
 }
 
-func (m *memo) known(tools []kitTool) *kit {
+func (m *memo) known(tools []toolRecord) *toolSet {
 	m.mu.Lock()
 	all := m.kits
 	m.mu.Unlock()
@@ -98,7 +98,7 @@ func (m *memo) known(tools []kitTool) *kit {
 
 // same compares two tools. Strings and schemas that share memory are compared without
 // reading them.
-func same(a, b kitTool) bool {
+func same(a, b toolRecord) bool {
 	return a.Name == b.Name && a.Effect == b.Effect && a.Mutating == b.Mutating && a.Status == b.Status && a.Description == b.Description && bytes.Equal(a.Schema, b.Schema)
 }
 

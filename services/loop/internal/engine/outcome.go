@@ -7,23 +7,23 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// bound stops a run at its deadline. The first owner journals the deadline with the
+// runDeadline stops a run at its deadline. The first owner journals the deadline with the
 // run's input; every later owner stops the run at the same time.
-type bound struct {
+type runDeadline struct {
 	now   func() time.Time
 	stop  func()
 	timer *time.Timer
 }
 
-// bound starts with the whole time limit; [bound.at] replaces it by the deadline, once
+// runDeadline starts with the whole time limit; [runDeadline.at] replaces it by the deadline, once
 // that is known.
-func (e *Engine) bound(limit time.Duration, stop func()) *bound {
-	return &bound{e.Now, stop, time.AfterFunc(limit, stop)}
+func (e *Engine) newDeadline(limit time.Duration, stop func()) *runDeadline {
+	return &runDeadline{e.Now, stop, time.AfterFunc(limit, stop)}
 }
 
 // at moves the end to a deadline in Unix µs. 0, in a run that an older release began,
 // leaves the end unchanged.
-func (b *bound) at(deadline int64) {
+func (b *runDeadline) at(deadline int64) {
 	if deadline == 0 {
 		return
 	}
@@ -49,10 +49,10 @@ func (s *state) answerBy(now time.Time) int64 {
 	return s.input.Deadline - min(2*time.Second, left/10).Microseconds()
 }
 
-// comesBack reports whether a run that failed with a temporary error can be resumed
+// retriesLater reports whether a run that failed with a temporary error can be resumed
 // before its deadline. If the error's RetryAfter ends after the deadline, the run ends
 // now.
-func (s *state) comesBack(err error, now time.Time) bool {
+func (s *state) retriesLater(err error, now time.Time) bool {
 	return s.input.Deadline == 0 || now.Add(api.Wire(err).Retry()).UnixMicro() < s.input.Deadline
 }
 
@@ -116,7 +116,7 @@ func unfinished(c api.Completion, asked bool) *api.Error {
 	return e
 }
 
-// endedBy makes the end a failure with the error of unfinished.
-func (e *End) endedBy(w *api.Error) {
+// setError makes the end a failure with the error of unfinished.
+func (e *End) setError(w *api.Error) {
 	e.Success, e.Code, e.Reason, e.Error, e.Next = false, w.Code, w.Reason, w.Message, w.Next
 }

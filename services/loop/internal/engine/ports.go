@@ -159,12 +159,12 @@ type Question struct {
 
 	// Encoded are the messages in the encoding of package chat, Kit the tools. nil:
 	// they are encoded when the question is sent.
-	Encoded, Kit []byte
+	Encoded, EncodedTools []byte
 }
 
 // V2 returns the question with its prompt encoded.
 func (q Question) V2() (api.CompleteV2, error) {
-	m := api.CompleteV2{Messages: q.Encoded, Tools: q.Kit, Call: q.Complete}
+	m := api.CompleteV2{Messages: q.Encoded, Tools: q.EncodedTools, Call: q.Complete}
 	if m.Messages == nil {
 		m.Messages = encode(q.Messages)
 	}

@@ -25,8 +25,8 @@ func (e *Engine) repeatOld(ctx context.Context, s *state, ev Events, id string) 
 			err = post("loop_start/"+s.cmd.Run, api.LoopStart{
 				Run: s.cmd.Run, Session: s.cmd.Session, Agent: s.agent.ID, Kind: s.cmd.Kind, At: step.Begin.At,
 			})
-		case step.Thought != nil:
-			t := step.Thought
+		case step.Completion != nil:
+			t := step.Completion
 			if err = post("loop_context/"+id, api.LoopContext{
 				Run: s.cmd.Run, Session: s.cmd.Session, Turn: id, TokenEstimate: t.Tokens, At: t.StartedAt,
 			}); err == nil {
@@ -34,14 +34,14 @@ func (e *Engine) repeatOld(ctx context.Context, s *state, ev Events, id string) 
 					Run: s.cmd.Run, Session: s.cmd.Session, Turn: id, ToolCount: t.Offered, At: t.StartedAt,
 				})
 			}
-		case step.Intent != nil && s.thought != nil:
-			call := s.thought.Completion.ToolCalls[step.Intent.Index]
+		case step.Intent != nil && s.completion != nil:
+			call := s.completion.Answer.ToolCalls[step.Intent.Index]
 			err = post("tool_start/"+Key(s.cmd.Run, s.number, step.Intent.Index), api.ToolStart{
 				Run: s.cmd.Run, Session: s.cmd.Session, Turn: id, Index: step.Intent.Index, ToolName: call.Name, ToolCallID: call.ID,
 				Arguments: arguments(call), At: step.Intent.At,
 			})
-		case step.Result != nil && s.thought != nil:
-			r, call := *step.Result, s.thought.Completion.ToolCalls[step.Result.Index]
+		case step.Result != nil && s.completion != nil:
+			r, call := *step.Result, s.completion.Answer.ToolCalls[step.Result.Index]
 			text := r.Text
 			if text == "" {
 				text = r.Error
@@ -61,19 +61,19 @@ func (e *Engine) repeatOld(ctx context.Context, s *state, ev Events, id string) 
 // finish announces the end of a run that is persisted: it appends the end to the
 // journal on top of last.
 func (e *Engine) finish(ctx context.Context, end End, last uint64) error {
-	if err := e.settled(ctx, end); err != nil {
+	if err := e.settleEnd(ctx, end); err != nil {
 		return err
 	}
 	_, err := e.Journal.Append(ctx, end.Run, Step{Run: end.Run.Run, Turn: end.Turns, End: eventOf(end), Changed: end.changes()}, last)
 	if err != nil {
 		return err
 	}
-	return e.tell(ctx, end)
+	return e.notifyEnd(ctx, end)
 }
 
-// settled applies the consequences of a run's end before the end is announced: it
+// settleEnd applies the consequences of a run's end before the end is announced: it
 // settles the inbox and sets the alarm. It is idempotent.
-func (e *Engine) settled(ctx context.Context, end End) error {
+func (e *Engine) settleEnd(ctx context.Context, end End) error {
 	cmd := end.Run
 	if end.Input.Inbox > 0 {
 		if err := e.Inbox.Settle(ctx, cmd.Agent, cmd.Run); err != nil {
@@ -89,21 +89,21 @@ func (e *Engine) settled(ctx context.Context, end End) error {
 	return nil
 }
 
-// tell calls Over with the end of a run that is announced.
-func (e *Engine) tell(ctx context.Context, end End) error {
+// notifyEnd calls Over with the end of a run that is announced.
+func (e *Engine) notifyEnd(ctx context.Context, end End) error {
 	if e.Over == nil {
 		return nil
 	}
 	return e.Over(ctx, *eventOf(end))
 }
 
-// dropped announces the end of a run without turns, below a root span of its own, to
+// announceDropped announces the end of a run without turns, below a root span of its own, to
 // which the readers of the announcement link. The end is not appended to the journal,
 // because another run of the session may be writing there.
-func (e *Engine) dropped(ctx context.Context, end End, ev Events) error {
+func (e *Engine) announceDropped(ctx context.Context, end End, ev Events) error {
 	ctx, span := e.Tracer.Start(ctx, "drop_run", trace.WithNewRoot(), trace.WithAttributes(attribute.String("anima.run.fate", string(end.Fate))))
 	defer span.End()
-	if err := e.settled(ctx, end); err != nil {
+	if err := e.settleEnd(ctx, end); err != nil {
 		return err
 	}
 	m := eventOf(end)

@@ -9,26 +9,26 @@ import (
 // maxRecent limits the cached conversations of an engine, in bytes of their texts.
 const maxRecent = 16 << 20
 
-// recent caches the conversations of sessions whose last turn this engine has
+// conversationCache caches the conversations of sessions whose last turn this engine has
 // persisted, for the session's next run. take removes the conversation that it returns:
 // the run owns it until keep adds it again. The zero value is empty. It is safe for
 // concurrent use.
-type recent struct {
+type conversationCache struct {
 	mu    sync.Mutex
-	of    map[string]remembered // by session id
+	of    map[string]cachedConversation // by session id
 	bytes int
 }
 
-type remembered struct {
+type cachedConversation struct {
 	conversation Conversation
-	after        standing
+	after        position
 	bytes        int
 }
 
-// standing is the version of a session: the position of its last persisted turn, the
+// position is the version of a session: the position of its last persisted turn, the
 // sequence of the journal entry stored with it, and the turn at which the conversation
 // was reset. Every turn of the session changes one of them, including an imported one.
-type standing struct {
+type position struct {
 	position int64
 	journal  uint64
 	reset    int64
@@ -37,7 +37,7 @@ type standing struct {
 // take returns the conversation if the session's version is unchanged, nil otherwise.
 // The caller must ensure that no turn has begun since, because such a turn may have
 // stored a compaction; then the journal has an entry of it.
-func (r *recent) take(session string, at standing) *Conversation {
+func (r *conversationCache) take(session string, at position) *Conversation {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	m, ok := r.of[session]
@@ -53,7 +53,7 @@ func (r *recent) take(session string, at standing) *Conversation {
 
 // keep caches the conversation of a run that is over; nil is ignored. It evicts
 // arbitrary other conversations if the size exceeds maxRecent.
-func (r *recent) keep(session string, at standing, c *Conversation) {
+func (r *conversationCache) keep(session string, at position, c *Conversation) {
 	if c == nil {
 		return
 	}
@@ -63,7 +63,7 @@ func (r *recent) keep(session string, at standing, c *Conversation) {
 		const more = 4
 		c.Turns = append(make([]prompt.Turn, 0, prompt.Needed+more), c.Turns[n:]...)
 	}
-	m := remembered{*c, at, c.bytes()}
+	m := cachedConversation{*c, at, c.bytes()}
 	if m.bytes > maxRecent {
 		return
 	}
@@ -77,12 +77,12 @@ func (r *recent) keep(session string, at standing, c *Conversation) {
 		r.drop(other)
 	}
 	if r.of == nil {
-		r.of = map[string]remembered{}
+		r.of = map[string]cachedConversation{}
 	}
 	r.of[session], r.bytes = m, r.bytes+m.bytes
 }
 
-func (r *recent) drop(session string) {
+func (r *conversationCache) drop(session string) {
 	r.bytes -= r.of[session].bytes
 	delete(r.of, session)
 }

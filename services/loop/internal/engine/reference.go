@@ -62,8 +62,8 @@ type Reference struct {
 // cannot be rebuilt: form 0 had its volatile layers in the system prompt.
 const form = 1
 
-// kitTool is a tool as it was offered to the model.
-type kitTool struct {
+// toolRecord is a tool as it was offered to the model.
+type toolRecord struct {
 	api.Tool
 
 	Effect   catalog.Effect `json:"effect"`
@@ -73,11 +73,11 @@ type kitTool struct {
 
 // keepParts stores the texts of a prompt that are not stored yet and returns the
 // reference of the prompt.
-func (e *Engine) keepParts(ctx context.Context, s *state, m *made) (*Reference, error) {
+func (e *Engine) keepParts(ctx context.Context, s *state, m *promptBuild) (*Reference, error) {
 	p := m.prompt
 	m.messages = encode(p.Messages)
 	r := &Reference{
-		Wire: e.player == nil || e.player.Reference.Wire, Form: form, Hidden: p.Hidden, Lines: len(p.Lines), Bare: p.Bare, Asked: p.Asked != "", Words: p.Words != "",
+		Wire: e.replayer == nil || e.replayer.Reference.Wire, Form: form, Hidden: p.Hidden, Lines: len(p.Lines), Bare: p.Bare, Asked: p.Asked != "", Words: p.Words != "",
 		Flush: p.Flush, Counted: p.Counted, Tokens: p.Tokens, Window: m.in.Window, Stage: int(m.stage), Warning: strings.Join(p.Warning, ", "),
 		From: m.from, Hard: m.in.Hard, Refused: m.refused, Tier: s.tier, State: s.agent.State, Counters: s.counters, Notice: s.notice, Since: s.since, Through: m.through,
 	}
@@ -118,7 +118,7 @@ func (e *Engine) keepParts(ctx context.Context, s *state, m *made) (*Reference, 
 	if err != nil {
 		return nil, err
 	}
-	kit, err := e.Context.memo.kit(kitTools(m.offered, s.tools))
+	kit, err := e.Context.memo.toolSet(toolRecords(m.offered, s.tools))
 	if err != nil {
 		return nil, err
 	}
@@ -133,12 +133,12 @@ func (e *Engine) keepParts(ctx context.Context, s *state, m *made) (*Reference, 
 	return r, e.Context.keepNew(ctx, texts)
 }
 
-// kitTools adds the properties of the engine's tools to the offered tools.
-func kitTools(offered []api.Tool, tools map[string]Tool) []kitTool {
-	out := make([]kitTool, len(offered))
+// toolRecords adds the properties of the engine's tools to the offered tools.
+func toolRecords(offered []api.Tool, tools map[string]Tool) []toolRecord {
+	out := make([]toolRecord, len(offered))
 	for i, t := range offered {
 		known := tools[t.Name]
-		out[i] = kitTool{t, known.Effect, known.Mutating, known.Status}
+		out[i] = toolRecord{t, known.Effect, known.Mutating, known.Status}
 	}
 	return out
 }

@@ -46,7 +46,7 @@ type Replayed struct {
 //
 // Errors: NotFound if the recording is incomplete.
 func Replay(ctx context.Context, texts ContextStore, rec Recording, tools map[string]Tool) (Replayed, error) {
-	p, err := newPlayer(ctx, texts, rec, tools)
+	p, err := newReplayer(ctx, texts, rec, tools)
 	if err != nil {
 		return Replayed{}, err
 	}
@@ -57,7 +57,7 @@ func Replay(ctx context.Context, texts ContextStore, rec Recording, tools map[st
 		Root: func(ctx context.Context, _ api.Run, _ Agent, id string, _ *Past) (context.Context, trace.Span) {
 			return tracer.Start(ctx, id) //nolint:spancheck // the engine ends it
 		},
-		Ending: func(context.Context, int64) {}, Tracer: tracer, Attempts: p.attempts(), Observe: unobserved{}, player: p,
+		Ending: func(context.Context, int64) {}, Tracer: tracer, Attempts: p.attempts(), Observe: unobserved{}, replayer: p,
 	}
 	e.Context.Store, e.Context.Models = p, p
 	var out Replayed
@@ -70,7 +70,7 @@ func Replay(ctx context.Context, texts ContextStore, rec Recording, tools map[st
 			return out, context.Cause(ctx)
 		case p.difference != nil || p.persisted:
 			return out, nil
-		case !p.died:
+		case !p.crashed:
 			p.differ("run", "error", "none", fmt.Sprint(err))
 			out.Difference = p.difference
 			return out, nil
@@ -80,18 +80,18 @@ func Replay(ctx context.Context, texts ContextStore, rec Recording, tools map[st
 
 // Errors that end a replayed owner.
 var (
-	errDied     = errors.New("the recorded owner crashed here")
+	errCrashed  = errors.New("the recorded owner crashed here")
 	errReplayed = errors.New("the turn is replayed")
 )
 
-func (p *player) differ(step, field, recorded, replayed string) {
+func (p *replayer) differ(step, field, recorded, replayed string) {
 	if p.difference == nil {
 		p.difference = &api.Difference{Step: step, Field: field, Recorded: recorded, Replayed: replayed}
 	}
 }
 
 // compare records the first difference between two values in their JSON form.
-func (p *player) compare(step string, recorded, replayed any) bool {
+func (p *replayer) compare(step string, recorded, replayed any) bool {
 	a, err := plain(recorded)
 	b, err2 := plain(replayed)
 	if err = errors.Join(err, err2); err != nil {

@@ -123,10 +123,10 @@ func TestReplayOfTheReleaseBefore(t *testing.T) {
 		}
 		rec.Reference.Wire, rec.Reference.Hash = false, engine.Hash(string(before))
 		for i, s := range rec.Steps {
-			if s.Thought != nil {
-				thought := *s.Thought
+			if s.Completion != nil {
+				thought := *s.Completion
 				thought.Prompt = &rec.Reference
-				rec.Steps[i].Thought = &thought
+				rec.Steps[i].Completion = &thought
 			}
 		}
 		got, err := engine.Replay(t.Context(), w.Store, rec, w.Tools)

@@ -16,41 +16,41 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/prompt"
 )
 
-// player implements every port of the engine from the recording of a turn. See
+// replayer implements every port of the engine from the recording of a turn. See
 // [Replay].
-type player struct {
+type replayer struct {
 	Recording
 
 	agent   Agent
-	kit     []kitTool
+	kit     []toolRecord
 	tools   map[string]Tool
 	layers  []prompt.Layer
 	memory  prompt.Layer
 	todo    prompt.Layer
-	thought *Thought
+	thought *Completion
 	results map[int]Result
 	intents map[int]Intent
 
-	mu         sync.Mutex // protects at, owner and died in act
+	mu         sync.Mutex // protects at, owner and crashed in act
 	at         int        // index of the next step of the recording
 	thinker    int        // number of the owner that appended the thought
 	owner      int
 	difference *api.Difference
 	persisted  bool
 
-	// Reset for each owner: died is set where the recorded owner crashed, begun after
+	// Reset for each owner: crashed is set where the recorded owner crashed, begun after
 	// its begin.
-	died, begun bool
-	tooLong     bool // the router has refused the first prompt
-	refused     bool // the provider has refused a prompt
-	cancelled   string
-	cancel      context.CancelCauseFunc
-	grants      map[string]api.Grant
+	crashed, begun bool
+	tooLong        bool // the router has refused the first prompt
+	refused        bool // the provider has refused a prompt
+	cancelled      string
+	cancel         context.CancelCauseFunc
+	grants         map[string]api.Grant
 }
 
-func newPlayer(ctx context.Context, texts ContextStore, rec Recording, tools map[string]Tool) (*player, error) {
+func newReplayer(ctx context.Context, texts ContextStore, rec Recording, tools map[string]Tool) (*replayer, error) {
 	rec.Steps = slices.DeleteFunc(slices.Clone(rec.Steps), func(s Step) bool { return s.Release || s.End != nil })
-	p := &player{Recording: rec, tools: map[string]Tool{}, results: map[int]Result{}, intents: map[int]Intent{}}
+	p := &replayer{Recording: rec, tools: map[string]Tool{}, results: map[int]Result{}, intents: map[int]Intent{}}
 	if rec.Reference.Agent == "" {
 		return nil, &api.Error{
 			Code: api.NotFound, Message: "turn " + rec.Turn.ID + " was not recorded",
@@ -59,8 +59,8 @@ func newPlayer(ctx context.Context, texts ContextStore, rec Recording, tools map
 	}
 	for _, s := range rec.Steps {
 		switch {
-		case s.Thought != nil:
-			p.thought = s.Thought
+		case s.Completion != nil:
+			p.thought = s.Completion
 		case s.Result != nil:
 			p.results[s.Result.Index] = *s.Result
 		case s.Intent != nil:
@@ -102,9 +102,9 @@ const whole = 1 << 40
 
 // checked returns a check that refuses the arguments that were refused in the
 // recording.
-func (p *player) checked(name string) func(json.RawMessage) error {
+func (p *replayer) checked(name string) func(json.RawMessage) error {
 	return func(args json.RawMessage) error {
-		for i, call := range p.thought.Completion.ToolCalls {
+		for i, call := range p.thought.Answer.ToolCalls {
 			r, there := p.results[i]
 			if why, refused := strings.CutPrefix(r.Error, notRun); there && refused && r.Decision == "" && call.Name == name && string(argsOf(call)) == string(args) {
 				return errors.New(why)
@@ -116,7 +116,7 @@ func (p *player) checked(name string) func(json.RawMessage) error {
 
 // attempts returns the maximum number of attempts for the replay: the recorded maximum
 // if the run was given up after it, otherwise more than the recording has.
-func (p *player) attempts() int {
+func (p *replayer) attempts() int {
 	var n int
 	if p.End != nil {
 		if _, err := fmt.Sscanf(p.End.Error, givenUp, &n); err == nil {
@@ -126,20 +126,20 @@ func (p *player) attempts() int {
 	return len(p.Steps) + 1
 }
 
-// again resets the player for the next owner.
-func (p *player) again() {
+// again resets the replayer for the next owner.
+func (p *replayer) again() {
 	p.owner++
-	p.died, p.begun, p.tooLong, p.refused, p.cancelled, p.grants = false, false, false, false, "", map[string]api.Grant{}
+	p.crashed, p.begun, p.tooLong, p.refused, p.cancelled, p.grants = false, false, false, false, "", map[string]api.Grant{}
 }
 
 // surround sets the recorded parts of the prompt that come from outside the engine.
-func (p *player) surround(in *prompt.Input) {
+func (p *replayer) surround(in *prompt.Input) {
 	in.Layers, in.Memory, in.Todo = p.layers, p.memory, p.todo
 }
 
 // summary returns the recorded summary for a plan. It reports a refusal if the
 // recording has none.
-func (p *player) summary(plan prompt.Plan) (string, bool, error) {
+func (p *replayer) summary(plan prompt.Plan) (string, bool, error) {
 	for _, c := range p.Compactions {
 		if c.Through == plan.Through() && c.Stage == int(plan.Stage) {
 			return c.Summary, false, nil
@@ -149,7 +149,7 @@ func (p *player) summary(plan prompt.Plan) (string, bool, error) {
 }
 
 // next returns the next step of the recording, nil after the last.
-func (p *player) next() *Step {
+func (p *replayer) next() *Step {
 	if p.at < len(p.Steps) {
 		return &p.Steps[p.at]
 	}
@@ -161,13 +161,13 @@ func (p *player) next() *Step {
 func takesOver(s *Step) bool { return s.Begin != nil && s.Begin.Since != 0 }
 
 // Tail implements [Journal]. It returns the steps that were replayed so far.
-func (p *player) Tail(context.Context, api.Run, uint64) ([]Step, uint64, error) {
+func (p *replayer) Tail(context.Context, api.Run, uint64) ([]Step, uint64, error) {
 	return p.Steps[:p.at], uint64(p.at), nil
 }
 
 // Append implements [Journal]. The step must equal the next step of the recording. If
 // that is the begin of another owner, the current owner crashes with errDied.
-func (p *player) Append(_ context.Context, _ api.Run, step Step, _ uint64) (uint64, error) {
+func (p *replayer) Append(_ context.Context, _ api.Run, step Step, _ uint64) (uint64, error) {
 	if step.End != nil {
 		return 0, errReplayed // the end follows from the persisted turn
 	}
@@ -182,8 +182,8 @@ func (p *player) Append(_ context.Context, _ api.Run, step Step, _ uint64) (uint
 		p.differ(step.Kind(), "", "no step", "a step")
 		return 0, errReplayed
 	case !mine && takesOver(want):
-		p.died = true
-		return 0, errDied
+		p.crashed = true
+		return 0, errCrashed
 	case step.Begin == nil && want.Begin != nil: // the recorded run was given up here
 		return 0, p.stop()
 	case want.Kind() != step.Kind():
@@ -192,10 +192,10 @@ func (p *player) Append(_ context.Context, _ api.Run, step Step, _ uint64) (uint
 	}
 	recorded, replayed := timeless(*want), timeless(step)
 	p.begun = p.begun || mine
-	if step.Thought != nil {
+	if step.Completion != nil {
 		p.thinker = p.owner
-		if want.Thought.Prompt != nil && step.Thought.Prompt.Hash != want.Thought.Prompt.Hash {
-			p.prompts(*step.Thought)
+		if want.Completion.Prompt != nil && step.Completion.Prompt.Hash != want.Completion.Prompt.Hash {
+			p.prompts(*step.Completion)
 		}
 	}
 	if !p.compare(step.Kind(), recorded, replayed) {
@@ -206,7 +206,7 @@ func (p *player) Append(_ context.Context, _ api.Run, step Step, _ uint64) (uint
 }
 
 // prompts records the first difference between two prompts.
-func (p *player) prompts(now Thought) {
+func (p *replayer) prompts(now Completion) {
 	was, is := *p.thought.Prompt, *now.Prompt
 	was.Hash, is.Hash = "", ""
 	if p.compare("prompt", was, is) {
@@ -223,10 +223,10 @@ func timeless(s Step) Step {
 		b := *s.Begin
 		b.At, b.Since, b.Kind = 0, 0, ""
 		s.Begin = &b
-	case s.Thought != nil:
-		t := *s.Thought
+	case s.Completion != nil:
+		t := *s.Completion
 		t.StartedAt, t.At, t.Trace, t.Call = 0, 0, "", ""
-		s.Thought = &t
+		s.Completion = &t
 	case s.Intent != nil:
 		s.Intent = &Intent{Index: s.Intent.Index, Decision: s.Intent.Decision}
 	case s.Result != nil:
@@ -238,7 +238,7 @@ func timeless(s Step) Step {
 }
 
 // Known implements [Store].
-func (p *player) Known(context.Context, api.Run) (Known, error) {
+func (p *replayer) Known(context.Context, api.Run) (Known, error) {
 	k := Known{
 		Agent: p.agent, Begun: true, Turns: p.Turn.Number - 1, Cost: p.Cost, Counters: p.Reference.Counters, Notice: p.Reference.Notice,
 		Journal: p.Reference.Since, Cancelled: p.cancelled,
@@ -250,14 +250,14 @@ func (p *player) Known(context.Context, api.Run) (Known, error) {
 }
 
 // Changes implements [Store]. The recording has the agent's state, so it returns none.
-func (p *player) Changes(context.Context, api.Run) ([]api.AgentChanged, error) { return nil, nil }
+func (p *replayer) Changes(context.Context, api.Run) ([]api.AgentChanged, error) { return nil, nil }
 
 // Persist implements [Store]. It compares the turn and the end and finishes the replay.
-func (p *player) Persist(_ context.Context, rec *Record, _ Input, end *End) error {
+func (p *replayer) Persist(_ context.Context, rec *Record, _ Input, end *End) error {
 	if next := p.next(); next != nil {
 		if takesOver(next) {
-			p.died = true
-			return errDied
+			p.crashed = true
+			return errCrashed
 		}
 		if next.Begin != nil && p.End != nil && !p.End.Success { // the recorded run was given up before this turn was persisted
 			return p.ending()
@@ -295,10 +295,10 @@ func (p *player) Persist(_ context.Context, rec *Record, _ Input, end *End) erro
 
 // stop returns the error that ended the recorded run, at the point where the recording
 // has no more steps.
-func (p *player) stop() error {
+func (p *replayer) stop() error {
 	if next := p.next(); next != nil && takesOver(next) {
-		p.died = true
-		return errDied
+		p.crashed = true
+		return errCrashed
 	}
 	if p.End == nil || p.End.Success {
 		p.differ("call", "", "the journal has no step of it", "the call is made")
@@ -309,7 +309,7 @@ func (p *player) stop() error {
 
 // ending returns the error that ended the recorded run, and cancels the context if the
 // run was cancelled or timed out.
-func (p *player) ending() error {
+func (p *replayer) ending() error {
 	if p.End.Reason == api.ReasonCancelled {
 		p.cancelled = p.End.Error
 		err := Cancelled(p.End.Error)
@@ -324,7 +324,7 @@ func (p *player) ending() error {
 }
 
 // Complete implements [Router].
-func (p *player) Complete(context.Context, Question, func(api.Delta)) (api.Completion, Settling, error) {
+func (p *replayer) Complete(context.Context, Question, func(api.Delta)) (api.Completion, Settling, error) {
 	if p.Reference.From > 0 && !p.tooLong {
 		p.tooLong = true
 		return api.Completion{}, nil, &api.Error{Code: api.Invalid, Reason: api.ReasonTooLong, Message: "the prompt is too long"}
@@ -333,15 +333,15 @@ func (p *player) Complete(context.Context, Question, func(api.Delta)) (api.Compl
 		p.refused = true
 		return api.Completion{}, nil, &api.Error{Code: api.Invalid, Reason: api.ReasonRefused, Message: "the provider refuses the request"}
 	}
-	return p.thought.Completion, Settled{}, nil
+	return p.thought.Answer, Settled{}, nil
 }
 
 // Confirm implements [Router].
-func (p *player) Confirm(context.Context, string, string) (*api.Funds, error) { return nil, nil }
+func (p *replayer) Confirm(context.Context, string, string) (*api.Funds, error) { return nil, nil }
 
 // Models implements [Models]. The agent's model and the model that answered last have
 // the recorded window.
-func (p *player) Models(context.Context) ([]api.Model, error) {
+func (p *replayer) Models(context.Context) ([]api.Model, error) {
 	window := p.Reference.Window
 	if p.Reference.From > 0 {
 		window = p.Reference.From
@@ -357,7 +357,7 @@ func (p *player) Models(context.Context) ([]api.Model, error) {
 }
 
 // Evaluate implements [Policy].
-func (p *player) Evaluate(_ context.Context, req api.Evaluate) (api.Decision, error) {
+func (p *replayer) Evaluate(_ context.Context, req api.Evaluate) (api.Decision, error) {
 	r, there := p.results[req.Index]
 	intent, begun := p.intents[req.Index]
 	switch {
@@ -374,7 +374,7 @@ func (p *player) Evaluate(_ context.Context, req api.Evaluate) (api.Decision, er
 	return api.Decision{ID: r.Decision, Action: r.Action, Code: code, Message: message}, nil
 }
 
-func (p *player) allow(req api.Evaluate, decision string) (api.Decision, error) {
+func (p *replayer) allow(req api.Evaluate, decision string) (api.Decision, error) {
 	hash, err := api.ArgsHash(req.Args)
 	token := strconv.Itoa(req.Index)
 	p.grants[token] = api.Grant{
@@ -384,13 +384,13 @@ func (p *player) allow(req api.Evaluate, decision string) (api.Decision, error) 
 }
 
 // Verify implements [Policy].
-func (p *player) Verify(_ context.Context, token string) (api.Grant, error) {
+func (p *replayer) Verify(_ context.Context, token string) (api.Grant, error) {
 	return p.grants[token], nil
 }
 
 // act returns the recorded result of a call, if the current owner received it. It is
 // called by concurrent calls.
-func (p *player) act(c *underway) (Result, error) {
+func (p *replayer) act(c *execution) (Result, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, s := range p.Steps[p.at:] {
@@ -398,8 +398,8 @@ func (p *player) act(c *underway) (Result, error) {
 			return *s.Result, nil
 		}
 		if takesOver(&s) {
-			p.died = true
-			return Result{}, errDied
+			p.crashed = true
+			return Result{}, errCrashed
 		}
 	}
 	err := p.stop()
@@ -411,7 +411,7 @@ func (p *player) act(c *underway) (Result, error) {
 
 // Waiting implements [Queue]. It returns the messages that joined the turn at this
 // step.
-func (p *player) Waiting(context.Context, api.Run) ([]api.Run, error) {
+func (p *replayer) Waiting(context.Context, api.Run) ([]api.Run, error) {
 	if next := p.next(); next != nil && next.Joined != nil {
 		return next.Joined.Merged, nil
 	}
@@ -419,49 +419,51 @@ func (p *player) Waiting(context.Context, api.Run) ([]api.Run, error) {
 }
 
 // Watch implements [Queue]. A message may have steered any recorded run that continued.
-func (p *player) Watch(_ api.Run, cancel context.CancelCauseFunc) (func() bool, func()) {
+func (p *replayer) Watch(_ api.Run, cancel context.CancelCauseFunc) (func() bool, func()) {
 	p.cancel = cancel
 	return func() bool { return p.End == nil }, func() {}
 }
 
 // Balance implements [Treasury].
-func (p *player) Balance(context.Context, string) (api.Balance, error) {
+func (p *replayer) Balance(context.Context, string) (api.Balance, error) {
 	return api.Balance{Tier: p.Reference.Tier}, nil
 }
 
 // Spent implements [Treasury].
-func (p *player) Spent(context.Context, string, string) (api.Spent, error) {
+func (p *replayer) Spent(context.Context, string, string) (api.Spent, error) {
 	return api.Spent{Paid: p.Turn.Cost}, nil
 }
 
 // Conversation implements [ContextStore].
-func (p *player) Conversation(context.Context, string, string, int) (Conversation, error) {
+func (p *replayer) Conversation(context.Context, string, string, int) (Conversation, error) {
 	return p.Before, nil
 }
 
 // The remaining ports do nothing.
 
-func (p *player) Drop(_ context.Context, end End) (End, error)           { return end, nil }
-func (p *player) Merge(context.Context, api.Run, []api.Run, int64) error { return nil }
-func (p *player) Over(context.Context, string) (bool, error)             { return false, nil }
+func (p *replayer) Drop(_ context.Context, end End) (End, error)           { return end, nil }
+func (p *replayer) Merge(context.Context, api.Run, []api.Run, int64) error { return nil }
+func (p *replayer) Over(context.Context, string) (bool, error)             { return false, nil }
 
-func (p *player) Claim(context.Context, string, string, string) ([]api.InboxMessage, error) {
+func (p *replayer) Claim(context.Context, string, string, string) ([]api.InboxMessage, error) {
 	return nil, nil
 }
-func (p *player) Settle(context.Context, string, string) error              { return nil }
-func (p *player) SetAlarm(context.Context, api.SetAlarm) (api.Alarm, error) { return api.Alarm{}, nil }
-func (p *player) Compact(context.Context, Compaction) error                 { return nil }
-func (p *player) Text(context.Context, string) (string, error)              { return "", io.EOF }
+func (p *replayer) Settle(context.Context, string, string) error { return nil }
+func (p *replayer) SetAlarm(context.Context, api.SetAlarm) (api.Alarm, error) {
+	return api.Alarm{}, nil
+}
+func (p *replayer) Compact(context.Context, Compaction) error    { return nil }
+func (p *replayer) Text(context.Context, string) (string, error) { return "", io.EOF }
 
-func (p *player) Recorded(context.Context, string) (Recording, error) {
+func (p *replayer) Recorded(context.Context, string) (Recording, error) {
 	return Recording{}, io.EOF
 }
 
-func (p *player) Prompt(context.Context, string) (Reference, []prompt.Turn, error) {
+func (p *replayer) Prompt(context.Context, string) (Reference, []prompt.Turn, error) {
 	return Reference{}, nil, io.EOF
 }
 
-func (p *player) Keep(context.Context, map[string]string) error { return nil }
+func (p *replayer) Keep(context.Context, map[string]string) error { return nil }
 
 // unkept discards outputs; a replay executes no tools.
 type unkept struct{}

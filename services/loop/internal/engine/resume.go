@@ -24,9 +24,9 @@ func refused(cmd api.Run, k Known, at int64) *End {
 	return end
 }
 
-// takeUp reads the tail of the journal into the state and returns the earliest time at
+// resume reads the tail of the journal into the state and returns the earliest time at
 // which the turn may have started.
-func (e *Engine) takeUp(ctx context.Context, s *state) (*Past, error) {
+func (e *Engine) resume(ctx context.Context, s *state) (*Past, error) {
 	past := &Past{}
 	if s.before > 0 {
 		past.Before = time.UnixMicro(s.before)
@@ -60,7 +60,7 @@ func (e *Engine) takeUp(ctx context.Context, s *state) (*Past, error) {
 }
 
 // begin appends a begin to the journal, which fences the previous owner, and continues
-// with goOn. funded waits until the state has the agent's funds; the caller handles its
+// with continueRun. funded waits until the state has the agent's funds; the caller handles its
 // error.
 func (e *Engine) begin(ctx context.Context, s *state, ev Events, id string, funded func() error) error {
 	b := &Begin{At: e.Now().UnixMicro(), Since: s.began.UnixMicro(), Attempt: s.attempts + 1}
@@ -79,12 +79,12 @@ func (e *Engine) begin(ctx context.Context, s *state, ev Events, id string, fund
 	}
 	s.attempts, s.owned = b.Attempt, true
 	_ = funded()
-	return e.goOn(ctx, s, ev, id)
+	return e.continueRun(ctx, s, ev, id)
 }
 
-// goOn applies the consequences of the run's input, and publishes again events that an
+// continueRun applies the consequences of the run's input, and publishes again events that an
 // owner of an older release may have lost.
-func (e *Engine) goOn(ctx context.Context, s *state, ev Events, id string) error {
+func (e *Engine) continueRun(ctx context.Context, s *state, ev Events, id string) error {
 	if s.number == 1 {
 		if e.Begun != nil && s.recorded == nil && s.begun != 0 {
 			s.recorded = e.Begun(s.cmd, s.input, s.tier, s.begun)
@@ -113,8 +113,8 @@ func (e *Engine) append(ctx context.Context, s *state, step Step) error {
 // message. Runs of other kinds do not include peer messages, which would lower their
 // principal.
 func (e *Engine) input(ctx context.Context, s *state) (Input, error) {
-	if e.player != nil {
-		return e.player.Input, nil
+	if e.replayer != nil {
+		return e.replayer.Input, nil
 	}
 	by := []api.Principal{s.cmd.By}
 	text := s.cmd.Content
@@ -165,21 +165,21 @@ func (e *Engine) mail(ctx context.Context, s *state, from, text string) (Input, 
 	return Input{Text: text, By: api.Lowest(by...), Inbox: len(messages)}, nil
 }
 
-// knows reports whether the settlement of the previous turn returned the agent's funds,
+// hasFunds reports whether the settlement of the previous turn returned the agent's funds,
 // and copies them to the state.
-func (s *state) knows() bool {
-	if s.owns == nil {
+func (s *state) hasFunds() bool {
+	if s.settledFunds == nil {
 		return false
 	}
-	s.tier, s.funds = s.owns.Tier, &api.Balance{Agent: s.agent.ID, Available: s.owns.Available + s.owns.Held, Tier: s.owns.Tier}
+	s.tier, s.funds = s.settledFunds.Tier, &api.Balance{Agent: s.agent.ID, Available: s.settledFunds.Available + s.settledFunds.Held, Tier: s.settledFunds.Tier}
 	return true
 }
 
-// look requests the agent's balance from treasury, concurrently with the caller. The
+// requestBalance requests the agent's balance from treasury, concurrently with the caller. The
 // returned function waits for the answer and sets the funds in the state; it must be
 // called. If treasury is unavailable, the tier is unknown, which is not treated as a
 // low balance (docs/reference/loop.md, unknown tier).
-func (e *Engine) look(ctx context.Context, s *state) (funded func() error) {
+func (e *Engine) requestBalance(ctx context.Context, s *state) (funded func() error) {
 	var asking sync.WaitGroup
 	var balance api.Balance
 	var err error

@@ -94,7 +94,7 @@ func (w *world) RunOutcome(_ context.Context, run string) (goal.Outcome, error) 
 	return goal.Outcome{}, api.Errorf(api.NotFound, "run %s has not ended", run)
 }
 
-// Complete implements turn.Router. A request with the same id is paid once.
+// Complete implements engine.Router. A request with the same id is paid once.
 func (w *world) Complete(_ context.Context, req api.Complete, _ func(api.Delta)) (api.Completion, error) {
 	w.asked++
 	if c, ok := w.answers[req.ID]; ok {

@@ -74,7 +74,7 @@ type Memory struct {
 // written each time.
 const ShownFor = time.Hour
 
-// Recall implements [turn.Memory]. It returns working memory, and then the entries that
+// Recall implements [engine.Memory]. It returns working memory, and then the entries that
 // match the query, are recent or have a high weight, by score. It makes at most two
 // queries. Errors are those of the store: a turn can continue without memories, and the
 // caller reports the error.

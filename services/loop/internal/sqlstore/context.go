@@ -16,7 +16,7 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/prompt"
 )
 
-// Conversation implements turn.ContextStore.
+// Conversation implements engine.ContextStore.
 func (s *Store) Conversation(ctx context.Context, session, id string, n int) (engine.Conversation, error) {
 	c := engine.Conversation{Last: engine.Compaction{Session: session}}
 	last, err := compactionRow(session)(s.db.QueryRowContext(ctx, compactionColumns+` where c.session = $1 order by c.through desc limit 1`, session))
@@ -70,7 +70,7 @@ func compactionRow(session string) func(sqldb.Scanner) (engine.Compaction, error
 	}
 }
 
-// Recorded implements turn.ContextStore. The rows that it reads do not change any more,
+// Recorded implements engine.ContextStore. The rows that it reads do not change any more,
 // so it needs no transaction.
 func (s *Store) Recorded(ctx context.Context, id string) (engine.Recording, error) {
 	var rec engine.Recording
@@ -165,7 +165,7 @@ func (s *Store) positioned(ctx context.Context, where string, args ...any) ([]pr
 	return out, err
 }
 
-// Compact implements turn.ContextStore.
+// Compact implements engine.ContextStore.
 func (s *Store) Compact(ctx context.Context, c engine.Compaction) error {
 	return sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
 		summary := text(c.Summary)
@@ -180,7 +180,7 @@ func (s *Store) Compact(ctx context.Context, c engine.Compaction) error {
 	})
 }
 
-// Keep implements turn.ContextStore.
+// Keep implements engine.ContextStore.
 func (s *Store) Keep(ctx context.Context, texts map[string]string) error {
 	return sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error { return keep(ctx, tx, texts) })
 }
@@ -196,7 +196,7 @@ func keep(ctx context.Context, tx *sqldb.Tx, texts map[string]string) error {
 	return nil
 }
 
-// Text implements turn.ContextStore.
+// Text implements engine.ContextStore.
 func (s *Store) Text(ctx context.Context, hash string) (string, error) {
 	var v string
 	err := s.db.QueryRowContext(ctx, `select text from blobs where hash = $1`, hash).Scan(&v)
@@ -206,7 +206,7 @@ func (s *Store) Text(ctx context.Context, hash string) (string, error) {
 	return v, err
 }
 
-// Prompt implements turn.ContextStore.
+// Prompt implements engine.ContextStore.
 func (s *Store) Prompt(ctx context.Context, id string) (engine.Reference, []prompt.Turn, error) {
 	var r engine.Reference
 	var reference, session string

@@ -32,7 +32,7 @@ type change struct {
 	at    int64
 }
 
-// move locks the agent's row, changes its state if [life.Allowed] permits it, and records
+// move locks the agent's row, changes its state if [lifecycle.Allowed] permits it, and records
 // the reason. It returns nil if the change is not permitted.
 func (s *Store) move(ctx context.Context, tx *sqldb.Tx, agent string, c change) (*api.AgentChanged, error) {
 	var was api.AgentState
@@ -52,7 +52,7 @@ func (s *Store) moveFrom(ctx context.Context, tx *sqldb.Tx, agent string, was ap
 }
 
 // moves applies changes of an agent in order and records their reasons. It skips a change
-// that [life.Allowed] does not permit, or that would revive a dead agent without funding.
+// that [lifecycle.Allowed] does not permit, or that would revive a dead agent without funding.
 // The transaction has locked the agent's row and read its state. The result has an
 // element for each change, nil for a skipped one.
 func (s *Store) moves(ctx context.Context, tx *sqldb.Tx, agent string, was api.AgentState, asked []change) ([]*api.AgentChanged, error) {
@@ -182,7 +182,7 @@ func (s *Store) SetState(ctx context.Context, agent string, to api.AgentState, w
 	return c, err
 }
 
-// Merge implements turn.Store.
+// Merge implements engine.Store.
 func (s *Store) Merge(ctx context.Context, into api.Run, merged []api.Run, at int64) error {
 	for _, cmd := range merged {
 		if _, err := s.Drop(ctx, engine.End{Run: cmd, Input: engine.Input{By: cmd.By}, Success: true, At: at, Fate: api.FateMerged, Into: into.Run}); err != nil {
@@ -227,7 +227,7 @@ func (s *Store) Drop(ctx context.Context, end engine.End) (engine.End, error) {
 	return stored, err
 }
 
-// Over implements turn.Store.
+// Over implements engine.Store.
 func (s *Store) Over(ctx context.Context, run string) (bool, error) {
 	var n int
 	err := s.db.QueryRowContext(ctx, `select count(*) from runs where id = $1 and ending is not null`, run).Scan(&n)

@@ -18,7 +18,7 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/lifecycle"
 )
 
-// Known implements turn.Store.
+// Known implements engine.Store.
 func (s *Store) Known(ctx context.Context, cmd api.Run) (engine.Known, error) {
 	var k engine.Known
 	var row definitionRow
@@ -142,12 +142,12 @@ func waking(cmd api.Run, was api.AgentState, tier api.Tier, at int64) []change {
 	return []change{{to: api.StateWaking, why: why, by: cmd.Run, at: at}, {to: lifecycle.StateAt(tier, was), why: why, by: cmd.Run, at: at}}
 }
 
-// Changes implements turn.Store.
+// Changes implements engine.Store.
 func (s *Store) Changes(ctx context.Context, cmd api.Run) ([]api.AgentChanged, error) {
 	return s.historyOf(ctx, s.db, cmd)
 }
 
-// Persist implements turn.Store.
+// Persist implements engine.Store.
 func (s *Store) Persist(ctx context.Context, rec *engine.Record, input engine.Input, end *engine.End) error {
 	return sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
 		rec.Position, rec.Changed = 0, nil

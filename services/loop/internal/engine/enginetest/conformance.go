@@ -12,7 +12,7 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/engine"
 )
 
-// RunStore tests an implementation of turn.Store. open returns a new store with the
+// RunStore tests an implementation of engine.Store. open returns a new store with the
 // sleeping agents ada and bob, each with the sessions <id>-main and <id>-two.
 func RunStore(t *testing.T, open func(t *testing.T) Stores) {
 	for name, test := range map[string]func(*testing.T, Stores){

@@ -10,7 +10,7 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/prompt"
 )
 
-// Conversation implements turn.ContextStore.
+// Conversation implements engine.ContextStore.
 func (s *Store) Conversation(_ context.Context, session, id string, n int) (engine.Conversation, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -48,7 +48,7 @@ func (s *Store) positioned(session string) []prompt.Turn {
 	return out
 }
 
-// Compact implements turn.ContextStore.
+// Compact implements engine.ContextStore.
 func (s *Store) Compact(_ context.Context, c engine.Compaction) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -60,7 +60,7 @@ func (s *Store) Compact(_ context.Context, c engine.Compaction) error {
 	return nil
 }
 
-// Keep implements turn.ContextStore.
+// Keep implements engine.ContextStore.
 func (s *Store) Keep(_ context.Context, texts map[string]string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -70,7 +70,7 @@ func (s *Store) Keep(_ context.Context, texts map[string]string) error {
 	return nil
 }
 
-// Text implements turn.ContextStore.
+// Text implements engine.ContextStore.
 func (s *Store) Text(_ context.Context, hash string) (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -81,7 +81,7 @@ func (s *Store) Text(_ context.Context, hash string) (string, error) {
 	return text, nil
 }
 
-// Prompt implements turn.ContextStore.
+// Prompt implements engine.ContextStore.
 func (s *Store) Prompt(_ context.Context, id string) (engine.Reference, []prompt.Turn, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -94,7 +94,7 @@ func (s *Store) Prompt(_ context.Context, id string) (engine.Reference, []prompt
 	return *r, slices.DeleteFunc(all, func(t prompt.Turn) bool { return t.Position < r.First || t.Position > r.Last }), nil
 }
 
-// Recorded implements turn.ContextStore.
+// Recorded implements engine.ContextStore.
 func (s *Store) Recorded(ctx context.Context, id string) (engine.Recording, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -153,7 +153,7 @@ func (s *Store) Compactions() []engine.Compaction {
 	return slices.Clone(s.compactions)
 }
 
-// gatedContext is a turn.ContextStore with a [Gate].
+// gatedContext is a engine.ContextStore with a [Gate].
 type gatedContext struct {
 	engine.ContextStore
 	gate Gate

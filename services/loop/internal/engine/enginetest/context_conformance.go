@@ -12,7 +12,7 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/engine"
 )
 
-// Stores is a turn.Store that is also a turn.ContextStore and whose turns can be read.
+// Stores is a engine.Store that is also a engine.ContextStore and whose turns can be read.
 type Stores interface {
 	engine.Store
 	engine.ContextStore
@@ -25,7 +25,7 @@ type Stores interface {
 	Started(ctx context.Context, cmd api.Run, input engine.Input, tier api.Tier, at int64) ([]api.AgentChanged, error)
 }
 
-// RunContext tests an implementation of turn.ContextStore. open is as for [RunStore].
+// RunContext tests an implementation of engine.ContextStore. open is as for [RunStore].
 func RunContext(t *testing.T, open func(t *testing.T) Stores) {
 	for name, test := range map[string]func(*testing.T, Stores){
 		"conversation of nothing": conversationOfNothing,

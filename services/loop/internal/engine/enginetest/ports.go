@@ -30,7 +30,7 @@ type entry struct {
 	old          bool // written by an older release
 }
 
-// Append implements turn.Journal.
+// Append implements engine.Journal.
 func (j *Journal) Append(_ context.Context, cmd api.Run, step engine.Step, last uint64) (uint64, error) {
 	data, err := api.Encode(step)
 	if err != nil {
@@ -63,7 +63,7 @@ func (j *Journal) last(session string) uint64 {
 	return 0
 }
 
-// Tail implements turn.Journal.
+// Tail implements engine.Journal.
 func (j *Journal) Tail(_ context.Context, cmd api.Run, after uint64) ([]engine.Step, uint64, error) {
 	return j.tail(cmd.Session, after)
 }
@@ -127,7 +127,7 @@ type Router struct {
 	requests  []api.Complete
 }
 
-// Complete implements turn.Router.
+// Complete implements engine.Router.
 func (r *Router) Complete(_ context.Context, q engine.Question, delta func(api.Delta)) (api.Completion, engine.Settling, error) {
 	req := q.Complete
 	r.mu.Lock()
@@ -163,7 +163,7 @@ func (s settling) Wait(ctx context.Context) (*api.Funds, error) {
 	return s.router.Confirm(ctx, "", s.call)
 }
 
-// Confirm implements turn.Router.
+// Confirm implements engine.Router.
 func (r *Router) Confirm(_ context.Context, _, call string) (*api.Funds, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -229,7 +229,7 @@ func newPolicy(now func() time.Time) *Policy {
 	}
 }
 
-// Evaluate implements turn.Policy.
+// Evaluate implements engine.Policy.
 func (p *Policy) Evaluate(_ context.Context, req api.Evaluate) (api.Decision, error) {
 	hash, err := api.ArgsHash(req.Args)
 	if err != nil {
@@ -258,7 +258,7 @@ func (p *Policy) Evaluate(_ context.Context, req api.Evaluate) (api.Decision, er
 	return d, err
 }
 
-// Verify implements turn.Policy.
+// Verify implements engine.Policy.
 func (p *Policy) Verify(_ context.Context, token string) (api.Grant, error) {
 	public, _ := p.key.Public().(ed25519.PublicKey)
 	return api.VerifyGrant(token, public)
@@ -280,7 +280,7 @@ type Inbox struct {
 	settled map[string]int
 }
 
-// Claim implements turn.Inbox.
+// Claim implements engine.Inbox.
 func (i *Inbox) Claim(_ context.Context, _, run, from string) ([]api.InboxMessage, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -299,7 +299,7 @@ func (i *Inbox) Claim(_ context.Context, _, run, from string) ([]api.InboxMessag
 	return out, nil
 }
 
-// Settle implements turn.Inbox.
+// Settle implements engine.Inbox.
 func (i *Inbox) Settle(_ context.Context, _, run string) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -326,7 +326,7 @@ type Treasury struct {
 	Settling func() (api.Spent, bool)
 }
 
-// Balance implements turn.Treasury.
+// Balance implements engine.Treasury.
 func (t *Treasury) Balance(_ context.Context, agent string) (api.Balance, error) {
 	return api.Balance{Agent: agent, Tier: t.Tier}, t.Err
 }
@@ -361,7 +361,7 @@ type Queue struct {
 	wanted  map[string]bool                    // messages in mode steer that were added since the last Waiting
 }
 
-// Waiting implements turn.Queue.
+// Waiting implements engine.Queue.
 func (q *Queue) Waiting(_ context.Context, cmd api.Run) ([]api.Run, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -369,7 +369,7 @@ func (q *Queue) Waiting(_ context.Context, cmd api.Run) ([]api.Run, error) {
 	return slices.Clone(q.waiting[cmd.Session]), nil
 }
 
-// Watch implements turn.Queue.
+// Watch implements engine.Queue.
 func (q *Queue) Watch(cmd api.Run, cancel context.CancelCauseFunc) (steered func() bool, stop func()) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -417,7 +417,7 @@ type Alarms struct {
 	set map[string]api.SetAlarm
 }
 
-// SetAlarm implements turn.Alarms.
+// SetAlarm implements engine.Alarms.
 func (a *Alarms) SetAlarm(_ context.Context, m api.SetAlarm) (api.Alarm, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -443,7 +443,7 @@ type Outputs struct {
 	kept map[string]string
 }
 
-// Keep implements turn.Outputs.
+// Keep implements engine.Outputs.
 func (o *Outputs) Keep(_ context.Context, turn string, index int, text string) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()

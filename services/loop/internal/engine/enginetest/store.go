@@ -12,7 +12,7 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/lifecycle"
 )
 
-// Store is an implementation of turn.Store in memory. It passes [RunStore].
+// Store is an implementation of engine.Store in memory. It passes [RunStore].
 type Store struct {
 	mu       sync.Mutex
 	agents   map[string]*agent
@@ -61,7 +61,7 @@ func NewStore(agents ...engine.Agent) *Store {
 	return s
 }
 
-// Known implements turn.Store.
+// Known implements engine.Store.
 func (s *Store) Known(_ context.Context, cmd api.Run) (engine.Known, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -138,7 +138,7 @@ func (s *Store) Started(_ context.Context, cmd api.Run, in engine.Input, tier ap
 	return a.start(cmd, tier, at), nil
 }
 
-// Changes implements turn.Store.
+// Changes implements engine.Store.
 func (s *Store) Changes(_ context.Context, cmd api.Run) ([]api.AgentChanged, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -160,7 +160,7 @@ func (a *agent) start(cmd api.Run, tier api.Tier, at int64) []api.AgentChanged {
 	return slices.Clone(a.history[cmd.Run])
 }
 
-// Persist implements turn.Store.
+// Persist implements engine.Store.
 func (s *Store) Persist(_ context.Context, rec *engine.Record, in engine.Input, end *engine.End) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -210,7 +210,7 @@ func (s *Store) Persist(_ context.Context, rec *engine.Record, in engine.Input, 
 	return nil
 }
 
-// Drop implements turn.Store.
+// Drop implements engine.Store.
 func (s *Store) Drop(_ context.Context, end engine.End) (engine.End, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -228,7 +228,7 @@ func (s *Store) Drop(_ context.Context, end engine.End) (engine.End, error) {
 	return *r.end, nil
 }
 
-// Merge implements turn.Store.
+// Merge implements engine.Store.
 func (s *Store) Merge(ctx context.Context, into api.Run, merged []api.Run, at int64) error {
 	for _, cmd := range merged {
 		if _, err := s.Drop(ctx, engine.End{Run: cmd, Input: engine.Input{By: cmd.By}, Success: true, At: at, Fate: api.FateMerged, Into: into.Run}); err != nil {
@@ -238,7 +238,7 @@ func (s *Store) Merge(ctx context.Context, into api.Run, merged []api.Run, at in
 	return nil
 }
 
-// Over implements turn.Store.
+// Over implements engine.Store.
 func (s *Store) Over(_ context.Context, run string) (bool, error) { return s.End(run) != nil, nil }
 
 // Cancel records the cancellation of a run that has no end.

@@ -96,8 +96,8 @@ func (w *World) Age(ctx context.Context, cmd api.Run) error {
 		if s.Result != nil {
 			s.Result.Tool, s.Result.CallID = "", ""
 		}
-		if s.Thought != nil {
-			s.Thought.Call = ""
+		if s.Completion != nil {
+			s.Completion.Call = ""
 		}
 		if w.Journal.entries[i].data, err = api.Encode(s); err != nil {
 			return err
