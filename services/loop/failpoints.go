@@ -10,7 +10,7 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/goal"
 )
 
-// failpointStore is a engine.Store with a failpoint at each durable write.
+// failpointStore is an engine.Store with a failpoint at each durable write.
 type failpointStore struct{ engine.Store }
 
 func (s failpointStore) Drop(ctx context.Context, end engine.End) (engine.End, error) {

@@ -1,15 +1,8 @@
 package loop
 
 import (
-	"context"
 	"encoding/json"
-	"errors"
-	"io"
 	"net/http"
-	"strconv"
-	"strings"
-	"sync"
-	"time"
 
 	"github.com/google/uuid"
 
@@ -20,9 +13,13 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/agent"
 )
 
-// routes registers the HTTP routes of loop (docs/http.md). Each corresponds to a bus
+// registerHTTP registers the HTTP routes of loop (docs/http.md). Each corresponds to a bus
 // route.
-func (h *handlers) routes(r host.Routes) {
+func (h *handlers) registerHTTP(r host.Routes) {
+	h.registerLists(r)
+	h.goals.registerHTTP(r)
+	h.memories.registerHTTP(r)
+	h.tools.registerHTTP(r)
 	r.Handle("PUT /v1/agents", h.httpApply)
 	r.Handle("PUT /v1/agents/{id}", h.httpApply)
 	r.Handle("GET /v1/agents", host.Answer(func(_ http.ResponseWriter, r *http.Request) (api.ListAgents, error) {
@@ -182,106 +179,4 @@ func (h *handlers) httpTranscript(w http.ResponseWriter, r *http.Request) {
 var eventNames = map[string]string{ //nolint:gochecknoglobals // a table
 	"loop_start": "loop:start", "loop_context": "loop:context", "loop_execute": "loop:execute", "tool_start": "tool:start",
 	"tool_end": "tool:end", "loop_persist": "loop:persist", "loop_end": "loop:end", "loop_error": "loop:error",
-}
-
-// httpEvents streams a session's events. The id of an event is its sequence in the
-// stream, so a client that reconnects with Last-Event-ID misses none. If several events
-// have the same sequence, only the last has the id: a client that was disconnected
-// between them receives all of them again. Live events are not stored and have no id.
-func (h *handlers) httpEvents(w http.ResponseWriter, r *http.Request) {
-	session := r.PathValue("id")
-	if _, err := h.store.Session(r.Context(), session); err != nil {
-		host.WriteError(w, 0, err)
-		return
-	}
-	var after uint64
-	if last := r.Header.Get("Last-Event-ID"); last != "" {
-		n, err := strconv.ParseUint(last, 10, 64)
-		if err != nil {
-			host.WriteError(w, 0, &api.Error{Code: api.Invalid, Message: "Last-Event-ID " + strconv.Quote(last) + " is not a number", Next: "send the id of the last event you have, or none"})
-			return
-		}
-		after = n
-	}
-	w.Header().Set("Content-Type", "text/event-stream")
-	w.Header().Set("Cache-Control", "no-store")
-	out := &eventWriter{w: w, flush: http.NewResponseController(w)}
-	ctx, cancel := context.WithCancel(r.Context())
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	defer cancel()
-	for name, live := range map[string]api.Message{"stream:delta": api.StreamDelta{Session: session}, "loop:thinking": api.Thinking{Session: session}} {
-		wg.Go(func() {
-			defer cancel()
-			err := h.bus.Listen(ctx, live.Subject().String(), func() {}, func(data []byte) {
-				if out.write("", name, data) != nil {
-					cancel()
-				}
-			})
-			if err != nil && ctx.Err() == nil {
-				h.log.WarnContext(ctx, "event stream ended", "err", err)
-			}
-		})
-	}
-	wg.Go(func() { defer cancel(); out.keepAlive(ctx) })
-	if out.write("", "", nil) != nil {
-		return
-	}
-	err := h.bus.Events(ctx, after, func(m bus.Stored) error {
-		id := seqText(m.Sequence)
-		if m.More {
-			id = ""
-		}
-		return out.write(id, eventNames[strings.Split(m.Subject, ".")[3]], m.Data)
-	}, bus.SessionEvents(session)...)
-	if err != nil && ctx.Err() == nil {
-		h.log.WarnContext(ctx, "event stream ended", "err", err)
-	}
-}
-
-type eventWriter struct {
-	mu    sync.Mutex
-	w     io.Writer
-	flush *http.ResponseController
-}
-
-// write sends one event, or a comment if name is "".
-func (e *eventWriter) write(id, name string, data []byte) error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	var b strings.Builder
-	if name == "" {
-		b.WriteString(":\n\n")
-	} else {
-		if id != "" {
-			b.WriteString("id: " + id + "\n")
-		}
-		b.WriteString("event: " + name + "\ndata: ")
-		b.Write(data) // JSON on one line
-		b.WriteString("\n\n")
-	}
-	if _, err := io.WriteString(e.w, b.String()); err != nil {
-		return err
-	}
-	if err := e.flush.Flush(); err != nil && !errors.Is(err, http.ErrNotSupported) {
-		return err
-	}
-	return nil
-}
-
-// keepAlive sends a comment every 15 s, so that proxies keep the connection open and a
-// disconnect is detected.
-func (e *eventWriter) keepAlive(ctx context.Context) {
-	t := time.NewTicker(15 * time.Second)
-	defer t.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-t.C:
-			if e.write("", "", nil) != nil {
-				return
-			}
-		}
-	}
 }

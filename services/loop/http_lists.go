@@ -7,10 +7,9 @@ import (
 	"github.com/anima-run/anima/pkg/host"
 )
 
-// listRoutes registers the routes about sessions, goals, memories, tools, skills and
-// servers. Lists accept limit and after, and return more and next for the following
+// registerLists registers the routes about lists of sessions and turns. Lists accept limit and after, and return more and next for the following
 // page.
-func (h *handlers) listRoutes(r host.Routes, memories memories) {
+func (h *handlers) registerLists(r host.Routes) {
 	r.Handle("DELETE /v1/agents/{id}", host.Answer(readDelete, h.deleteAgent))
 	r.Handle("GET /v1/sessions", host.Answer(readSessions, h.listSessions))
 	r.Handle("GET /v1/sessions/{id}", host.Answer(func(_ http.ResponseWriter, r *http.Request) (api.GetSession, error) {
@@ -20,9 +19,6 @@ func (h *handlers) listRoutes(r host.Routes, memories memories) {
 		return api.CreateSession{Agent: r.PathValue("id"), ID: r.Header.Get("Idempotency-Key")}, nil
 	}, h.createSession))
 	r.Handle("GET /v1/turns", host.Answer(readTurns, h.listTurns))
-	h.goals.listRoutes(r)
-	memories.listRoutes(r)
-	h.can.listRoutes(r)
 }
 
 func readDelete(_ http.ResponseWriter, r *http.Request) (api.DeleteAgent, error) {
@@ -47,7 +43,7 @@ func readTurns(_ http.ResponseWriter, r *http.Request) (api.ListTurns, error) {
 	return api.ListTurns{Agent: q.Get("agent"), Session: q.Get("session"), Run: q.Get("run"), Before: q.Get("after"), Limit: limit}, err
 }
 
-func (g *goalHandlers) listRoutes(r host.Routes) {
+func (g *goalHandlers) registerHTTP(r host.Routes) {
 	r.Handle("GET /v1/goals", host.Answer(func(_ http.ResponseWriter, r *http.Request) (api.ListGoals, error) {
 		limit, err := host.Limit(r)
 		q := r.URL.Query()
@@ -77,7 +73,7 @@ func readReview(w http.ResponseWriter, r *http.Request) (api.ReviewPlan, error) 
 	return api.ReviewPlan{Goal: r.PathValue("id"), Version: body.Version, Approve: *body.Approve, Feedback: body.Feedback}, nil
 }
 
-func (r memories) listRoutes(routes host.Routes) {
+func (r memoryHandlers) registerHTTP(routes host.Routes) {
 	routes.Handle("GET /v1/agents/{id}/memories", host.Answer(func(_ http.ResponseWriter, r *http.Request) (api.ListMemory, error) {
 		q := r.URL.Query()
 		m := api.ListMemory{Agent: r.PathValue("id"), Tier: api.MemoryTier(q.Get("tier")), Query: q.Get("query")}
@@ -97,24 +93,24 @@ func (r memories) listRoutes(routes host.Routes) {
 	}, r.souls))
 }
 
-func (x abilities) listRoutes(r host.Routes) {
+func (t toolHandlers) registerHTTP(r host.Routes) {
 	r.Handle("GET /v1/tools", host.Answer(func(_ http.ResponseWriter, r *http.Request) (api.ListTools, error) {
 		return api.ListTools{Agent: r.URL.Query().Get("agent")}, nil
-	}, x.listTools))
+	}, t.listTools))
 	r.Handle("POST /v1/agents/{id}/check", host.Answer(func(w http.ResponseWriter, r *http.Request) (api.CheckTool, error) {
 		var m api.CheckTool
 		err := host.ReadJSON(w, r, 512<<10, &m)
 		m.Agent = r.PathValue("id")
 		return m, err
-	}, x.checkTool))
+	}, t.checkTool))
 	r.Handle("GET /v1/agents/{id}/skills", host.Answer(func(_ http.ResponseWriter, r *http.Request) (api.ListSkills, error) {
 		return api.ListSkills{Agent: r.PathValue("id")}, nil
-	}, x.listSkills))
+	}, t.listSkills))
 	r.Handle("GET /v1/agents/{id}/skills/{skill}", host.Answer(func(_ http.ResponseWriter, r *http.Request) (api.GetSkill, error) {
 		return api.GetSkill{Agent: r.PathValue("id"), Skill: r.PathValue("skill")}, nil
-	}, x.getSkill))
+	}, t.getSkill))
 	r.Handle("GET /v1/agents/{id}/servers", host.Answer(func(_ http.ResponseWriter, r *http.Request) (api.ListServers, error) {
 		connect, err := host.Flag(r, "connect")
 		return api.ListServers{Agent: r.PathValue("id"), Connect: connect}, err
-	}, x.listServers))
+	}, t.listServers))
 }

@@ -4,13 +4,22 @@ import (
 	"context"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/bus"
 
 	"github.com/anima-run/anima/services/loop/internal/sqlstore"
 )
+
+func (h *handlers) sessionRoutes() []bus.Route {
+	return []bus.Route{
+		bus.Reply(h.createSession), bus.Reply(h.getSession), bus.Reply(h.listSessions), bus.Reply(h.terminateSession), bus.Reply(h.resetSession),
+		bus.Reply(h.getTranscript), bus.Reply(h.importTranscript), bus.Reply(h.getTurn), bus.Reply(h.listTurns), bus.Reply(h.getOutput),
+	}
+}
 
 // createSession creates a session without a message. Its id derives from the agent and
 // the caller's id, so a repeated request returns the same session.
@@ -31,6 +40,10 @@ func (h *handlers) createSession(ctx context.Context, m api.CreateSession) (api.
 		return api.Session{}, err
 	}
 	return h.store.Session(ctx, session)
+}
+
+func (h *handlers) getSession(ctx context.Context, m api.GetSession) (api.Session, error) {
+	return h.store.Session(ctx, m.Session)
 }
 
 func (h *handlers) listSessions(ctx context.Context, m api.ListSessions) (api.Sessions, error) {
@@ -66,4 +79,100 @@ func placeOf(after string) (sqlstore.Place, error) {
 
 func noPlace(after string) error {
 	return &api.Error{Code: api.Invalid, Message: strconv.Quote(after) + " is not a position in this list", Next: "use the position that the previous page returned, or leave it out"}
+}
+
+func (h *handlers) getTranscript(ctx context.Context, m api.GetTranscript) (api.Transcript, error) {
+	if _, err := h.store.Session(ctx, m.Session); err != nil {
+		return api.Transcript{}, err
+	}
+	limit, err := api.PageLimit(m.Limit, 500)
+	if err != nil {
+		return api.Transcript{}, err
+	}
+	return h.store.Transcript(ctx, m.Session, m.After, limit)
+}
+
+func (h *handlers) getTurn(ctx context.Context, m api.GetTurn) (api.Turn, error) {
+	return h.store.Turn(ctx, m.Turn)
+}
+
+func (h *handlers) listTurns(ctx context.Context, m api.ListTurns) (api.Turns, error) {
+	limit, err := api.PageLimit(m.Limit, 50)
+	if err != nil {
+		return api.Turns{}, err
+	}
+	m.Limit, m.Agent = limit+1, strings.ToLower(m.Agent)
+	all, err := h.store.Turns(ctx, m)
+	all, page := api.CutPage(all, limit, func(t api.Turn) string { return t.ID })
+	return api.Turns{Turns: all, Page: page}, err
+}
+
+// terminateSession marks the session terminated, then cancels its runs.
+func (h *handlers) terminateSession(ctx context.Context, m api.TerminateSession) (api.Session, error) {
+	why := m.Reason
+	if why == "" {
+		why = "terminated"
+	}
+	s, err := h.store.Terminate(ctx, m.Session, why, h.now().UnixMicro())
+	if err != nil {
+		return s, err
+	}
+	return s, h.cancelQueue(ctx, s.ID, "", "the session is terminated: "+s.Reason)
+}
+
+// resetSession resets a session that has no run in progress, because a run could store
+// an old summary again. The queue shows runs that will be resumed; if it shows none,
+// the session's journal decides.
+func (h *handlers) resetSession(ctx context.Context, m api.ResetSession) (api.Session, error) {
+	s, err := h.store.Session(ctx, m.Session)
+	if err != nil {
+		return s, err
+	}
+	var queued bool
+	for wait := 10 * time.Millisecond; ; wait *= 2 {
+		if queued, err = h.busy(ctx, s.ID, ""); err == nil && !queued {
+			s, err = h.resetFree(ctx, s)
+		}
+		// The end of a run is announced shortly before its message is acknowledged.
+		if !queued && api.ReasonOf(err) != api.ReasonBusy || wait > 200*time.Millisecond {
+			break
+		}
+		if err := pause(ctx, wait); err != nil {
+			return s, err
+		}
+	}
+	if queued || api.ReasonOf(err) == api.ReasonBusy {
+		err = &api.Error{
+			Code: api.Conflict, Reason: api.ReasonBusy, Message: "session " + s.ID + " is busy",
+			Next: "reset it when its run is over, or cancel that: anima session get " + s.ID + " shows it",
+		}
+	}
+	return s, err
+}
+
+// resetFree resets a session that no run owns. Errors: Conflict with ReasonBusy.
+func (h *handlers) resetFree(ctx context.Context, s api.Session) (api.Session, error) {
+	cmd := api.Run{Run: "reset", Session: s.ID, Agent: s.Agent}
+	err := h.locks.with(ctx, cmd, func(ctx context.Context) (err error) {
+		if err = h.locks.journal.own(ctx, cmd, h.now().UnixMicro()); err == nil {
+			s, err = h.store.Reset(ctx, s.ID)
+		}
+		return err
+	})
+	return s, err
+}
+
+// busy reports whether a session has a run other than the given one. The oldest message
+// of its queue is the run in progress, or the next one.
+func (h *handlers) busy(ctx context.Context, session, run string) (bool, error) {
+	m, err := h.bus.Next(ctx, api.Run{Session: session}.Subject(), 1)
+	if api.CodeOf(err) == api.NotFound {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	var cmd api.Run
+	err = api.Decode(m.Data, &cmd)
+	return cmd.Run != run, err
 }

@@ -153,7 +153,7 @@ func (s *Store) Compactions() []engine.Compaction {
 	return slices.Clone(s.compactions)
 }
 
-// gatedContext is a engine.ContextStore with a [Gate].
+// gatedContext is an engine.ContextStore with a [Gate].
 type gatedContext struct {
 	engine.ContextStore
 	gate Gate

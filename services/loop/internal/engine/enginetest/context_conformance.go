@@ -12,7 +12,7 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/engine"
 )
 
-// Stores is a engine.Store that is also a engine.ContextStore and whose turns can be read.
+// Stores is an engine.Store that is also a engine.ContextStore and whose turns can be read.
 type Stores interface {
 	engine.Store
 	engine.ContextStore

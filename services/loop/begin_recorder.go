@@ -128,9 +128,9 @@ func (b *beginRecorder) keep(due []*beginning) {
 	b.waiting = append(due, b.waiting...)
 }
 
-// leave records the registered begins of this process, so that other processes can
+// close records the registered begins of this process, so that other processes can
 // resume the runs. It is called before the process exits, when no run is in progress.
-func (b *beginRecorder) leave(ctx context.Context) {
+func (b *beginRecorder) close(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
 	if err := b.flush(ctx, ""); err != nil {

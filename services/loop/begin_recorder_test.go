@@ -94,7 +94,7 @@ func TestBeginnings(t *testing.T) {
 			t.Error(err)
 		}
 		begin("ada", "cut") // while the process drains
-		b.leave(ctx)
+		b.close(ctx)
 		want("at the end of the process", "long", "flushed", "kept", "last", "stuck", "left", "cut")
 	})
 }

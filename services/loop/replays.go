@@ -13,8 +13,8 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/engine"
 )
 
-// replays serves the requests to replay and to fork recorded turns.
-type replays struct {
+// replayHandlers serves the requests to replay and to fork recorded turns.
+type replayHandlers struct {
 	store   engine.ContextStore
 	journal journal
 	clients clients
@@ -22,7 +22,11 @@ type replays struct {
 	tools   map[string]engine.Tool
 }
 
-func (r replays) recorded(ctx context.Context, id string) (engine.Recording, error) {
+func (r replayHandlers) routes() []bus.Route {
+	return []bus.Route{bus.Reply(r.replay), bus.Stream(r.fork)}
+}
+
+func (r replayHandlers) recorded(ctx context.Context, id string) (engine.Recording, error) {
 	rec, err := r.store.Recorded(ctx, id)
 	if err == nil && rec.Reference.Agent != "" {
 		rec.Steps, err = r.journal.of(ctx, rec.Turn.Session, rec.Turn.Run, rec.Turn.Number, rec.Reference.Since)
@@ -31,7 +35,7 @@ func (r replays) recorded(ctx context.Context, id string) (engine.Recording, err
 }
 
 // replay replays a recorded turn. It writes nothing.
-func (r replays) replay(ctx context.Context, m api.ReplayTurn) (api.Replayed, error) {
+func (r replayHandlers) replay(ctx context.Context, m api.ReplayTurn) (api.Replayed, error) {
 	rec, err := r.recorded(ctx, m.Turn)
 	if err != nil {
 		return api.Replayed{}, err
@@ -51,7 +55,7 @@ func (r replays) replay(ctx context.Context, m api.ReplayTurn) (api.Replayed, er
 // fork calls a model with the prompt of a recorded turn and pays for it, under an id of
 // its own. A crash loses an answer that the router has stored and charged; it does not
 // change the recorded turn.
-func (r replays) fork(ctx context.Context, m api.ForkTurn, send func(api.Delta) error) (api.Forked, error) {
+func (r replayHandlers) fork(ctx context.Context, m api.ForkTurn, send func(api.Delta) error) (api.Forked, error) {
 	switch {
 	case !m.Policy && m.Model == "" && m.Prompt == "":
 		return api.Forked{}, &api.Error{Code: api.Invalid, Message: "the fork changes nothing", Next: "name a model, give a prompt, or ask for the current policy"}
@@ -94,7 +98,7 @@ func (r replays) fork(ctx context.Context, m api.ForkTurn, send func(api.Delta) 
 }
 
 // usable returns an error for a model that the router would replace by another.
-func (r replays) usable(ctx context.Context, id string) error {
+func (r replayHandlers) usable(ctx context.Context, id string) error {
 	if id == "" {
 		return nil
 	}
@@ -116,7 +120,7 @@ func (r replays) usable(ctx context.Context, id string) error {
 }
 
 // evaluate requests the decisions that policy would make on calls.
-func (r replays) evaluate(ctx context.Context, rec engine.Recording, f engine.Fork, calls []api.ForkedCall) error {
+func (r replayHandlers) evaluate(ctx context.Context, rec engine.Recording, f engine.Fork, calls []api.ForkedCall) error {
 	for i := range calls {
 		c := &calls[i]
 		c.Action, c.Code, c.Message = "", "", ""

@@ -9,23 +9,28 @@ import (
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/bus"
 
 	"github.com/anima-run/anima/services/loop/internal/memory"
 	"github.com/anima-run/anima/services/loop/internal/sqlstore"
 )
 
-// memories serves the requests about memories and souls.
-type memories struct {
+// memoryHandlers serves the requests about memories and souls.
+type memoryHandlers struct {
 	store  sqlstore.Memory
 	memory *memory.Memory
 }
 
-func newMemories(store *sqlstore.Store, now func() time.Time) memories {
+func newMemories(store *sqlstore.Store, now func() time.Time) memoryHandlers {
 	m := sqlstore.Memory{Store: store}
-	return memories{store: m, memory: &memory.Memory{Store: m, Tokens: memory.Quarter{}, Now: now}}
+	return memoryHandlers{store: m, memory: &memory.Memory{Store: m, Tokens: memory.Quarter{}, Now: now}}
 }
 
-func (r memories) list(ctx context.Context, m api.ListMemory) (api.Memories, error) {
+func (r memoryHandlers) routes() []bus.Route {
+	return []bus.Route{bus.Reply(r.list), bus.Reply(r.recall), bus.Reply(r.forget), bus.Reply(r.souls)}
+}
+
+func (r memoryHandlers) list(ctx context.Context, m api.ListMemory) (api.Memories, error) {
 	out := api.Memories{Memories: []api.Memory{}}
 	limit, err := api.PageLimit(m.Limit, 20)
 	if err != nil {
@@ -56,7 +61,7 @@ func (r memories) list(ctx context.Context, m api.ListMemory) (api.Memories, err
 
 // entries returns the memories of a tier, or of all tiers, at most limit of each. more
 // reports whether a tier has others.
-func (r memories) entries(ctx context.Context, agent string, m api.ListMemory, limit int) (out []memory.Entry, more bool, err error) {
+func (r memoryHandlers) entries(ctx context.Context, agent string, m api.ListMemory, limit int) (out []memory.Entry, more bool, err error) {
 	tiers := memory.Tiers()
 	if m.Tier != "" {
 		tiers = []memory.Tier{memory.Tier(m.Tier)}
@@ -72,7 +77,7 @@ func (r memories) entries(ctx context.Context, agent string, m api.ListMemory, l
 }
 
 // forget removes one memory, for the creator.
-func (r memories) forget(ctx context.Context, m api.ForgetMemory) (api.Forgotten, error) {
+func (r memoryHandlers) forget(ctx context.Context, m api.ForgetMemory) (api.Forgotten, error) {
 	agent, err := r.store.Agent(ctx, strings.ToLower(m.Agent))
 	if err != nil {
 		return api.Forgotten{}, err
@@ -85,7 +90,7 @@ func (r memories) forget(ctx context.Context, m api.ForgetMemory) (api.Forgotten
 // (docs/reference/memory.md, Budget).
 const defaultRecall = 10_000
 
-func (r memories) recall(ctx context.Context, m api.RecallMemory) (api.Recalled, error) {
+func (r memoryHandlers) recall(ctx context.Context, m api.RecallMemory) (api.Recalled, error) {
 	if m.Budget < 0 || m.Budget > 10*defaultRecall {
 		return api.Recalled{}, &api.Error{Code: api.Invalid, Message: fmt.Sprintf("the budget of %d tokens is out of range", m.Budget), Next: "ask for 1 to 100000"}
 	}
@@ -103,7 +108,7 @@ func (r memories) recall(ctx context.Context, m api.RecallMemory) (api.Recalled,
 	return api.Recalled{Text: text, Tokens: r.memory.Tokens.Count(text)}, err
 }
 
-func (r memories) souls(ctx context.Context, m api.ListSouls) (api.Souls, error) {
+func (r memoryHandlers) souls(ctx context.Context, m api.ListSouls) (api.Souls, error) {
 	out := api.Souls{Souls: []api.SoulVersion{}}
 	limit, err := api.PageLimit(m.Limit, 10)
 	if err != nil {

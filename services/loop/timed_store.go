@@ -23,7 +23,7 @@ const maxPause = 2 * time.Second
 // minutes.
 const storeTimeout = 30 * time.Second
 
-// timedStore is a engine.Store whose calls have a timeout and report progress to the bus.
+// timedStore is an engine.Store whose calls have a timeout and report progress to the bus.
 type timedStore struct{ store engine.Store }
 
 func timed[T any](ctx context.Context, f func(context.Context) (T, error)) (T, error) {

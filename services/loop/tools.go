@@ -17,13 +17,19 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/tool"
 )
 
-// abilities serves the requests about tools, skills and MCP servers of agents.
-type abilities struct {
+// toolHandlers serves the requests about tools, skills and MCP servers of agents.
+type toolHandlers struct {
 	store   *sqlstore.Store
 	bus     *bus.Bus
 	tools   map[string]engine.Tool // by name, as in the engine
 	servers *mcp.Manager
 	exec    bool // exec is available: commands are sandboxed, or unsandboxed ones are allowed
+}
+
+func (x toolHandlers) routes() []bus.Route {
+	return []bus.Route{
+		bus.Reply(x.listTools), bus.Reply(x.checkTool), bus.Reply(x.listSkills), bus.Reply(x.getSkill), bus.Reply(x.listServers),
+	}
 }
 
 // connectWait limits how long a request about servers waits for connections. It is
@@ -32,7 +38,7 @@ const connectWait = 8 * time.Second
 
 // whyNot returns the reason why an agent cannot use a tool of the catalogue, "" if it
 // can.
-func (x abilities) whyNot(spec catalog.Tool, a engine.Agent) string {
+func (x toolHandlers) whyNot(spec catalog.Tool, a engine.Agent) string {
 	t, there := x.tools[spec.Name]
 	switch {
 	case !there:
@@ -50,7 +56,7 @@ func (x abilities) whyNot(spec catalog.Tool, a engine.Agent) string {
 }
 
 // warnings lists the tools of a definition that the agent cannot use.
-func (x abilities) warnings(a engine.Agent) []string {
+func (x toolHandlers) warnings(a engine.Agent) []string {
 	var all []string
 	for _, name := range a.Tools {
 		if spec, ok := catalog.Named(name); ok {
@@ -62,7 +68,7 @@ func (x abilities) warnings(a engine.Agent) []string {
 	return all
 }
 
-func (x abilities) listTools(ctx context.Context, m api.ListTools) (api.Tools, error) {
+func (x toolHandlers) listTools(ctx context.Context, m api.ListTools) (api.Tools, error) {
 	out := api.Tools{Tools: []api.ToolInfo{}}
 	a := engine.Agent{Network: true} // an agent without restrictions
 	if m.Agent != "" {
@@ -94,7 +100,7 @@ func (x abilities) listTools(ctx context.Context, m api.ListTools) (api.Tools, e
 
 // checkTool requests the decision that policy would make for a call in a turn of the
 // agent.
-func (x abilities) checkTool(ctx context.Context, m api.CheckTool) (api.Decision, error) {
+func (x toolHandlers) checkTool(ctx context.Context, m api.CheckTool) (api.Decision, error) {
 	kinds := []api.PrincipalKind{api.Creator, api.Self, api.HeartbeatKind, api.Peer, api.External}
 	if m.By == "" {
 		m.By = api.Creator
@@ -112,7 +118,7 @@ func (x abilities) checkTool(ctx context.Context, m api.CheckTool) (api.Decision
 	}})
 }
 
-func (x abilities) listSkills(ctx context.Context, m api.ListSkills) (api.Skills, error) {
+func (x toolHandlers) listSkills(ctx context.Context, m api.ListSkills) (api.Skills, error) {
 	out := api.Skills{Skills: []api.Skill{}}
 	a, err := x.store.Agent(ctx, strings.ToLower(m.Agent))
 	if err != nil {
@@ -127,7 +133,7 @@ func (x abilities) listSkills(ctx context.Context, m api.ListSkills) (api.Skills
 	return out, err
 }
 
-func (x abilities) getSkill(ctx context.Context, m api.GetSkill) (api.Skill, error) {
+func (x toolHandlers) getSkill(ctx context.Context, m api.GetSkill) (api.Skill, error) {
 	a, err := x.store.Agent(ctx, strings.ToLower(m.Agent))
 	if err != nil {
 		return api.Skill{}, err
@@ -159,7 +165,7 @@ func skillView(f skill.Found) api.Skill {
 	return v
 }
 
-func (x abilities) listServers(ctx context.Context, m api.ListServers) (api.Servers, error) {
+func (x toolHandlers) listServers(ctx context.Context, m api.ListServers) (api.Servers, error) {
 	a, err := x.store.Definition(ctx, strings.ToLower(m.Agent))
 	if err != nil {
 		return api.Servers{Servers: []api.MCPServer{}}, err

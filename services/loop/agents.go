@@ -1,0 +1,236 @@
+package loop
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/bus"
+
+	"github.com/anima-run/anima/services/loop/internal/agent"
+)
+
+// deathAfter is the time after which an agent without credits becomes dead
+// (docs/reference/loop.md, Death).
+const deathAfter = time.Hour
+
+// checkEvery is the longest interval between two checks of balances, cancels, held mail
+// and queued messages in [handlers.sweep].
+const checkEvery = 5 * time.Second
+
+func (h *handlers) agentRoutes() []bus.Route {
+	return []bus.Route{
+		bus.Reply(h.applyAgent), bus.Reply(h.getAgent), bus.Reply(h.listAgents), bus.Reply(h.deleteAgent),
+		bus.Reply(h.sleepAgent), bus.Reply(h.explainAgent), bus.On(h.tierChanged),
+	}
+}
+
+// applyAgent creates or updates an agent from an AGENT.md. It opens the account first
+// and announces the agent last: a crash in between leaves an account without an agent,
+// which the next apply uses. The answer has a warning for each tool that the agent
+// cannot use.
+func (h *handlers) applyAgent(ctx context.Context, m api.ApplyAgent) (api.Agent, error) {
+	return h.applyNamed(ctx, m, "")
+}
+
+// applyNamed is applyAgent with the expected name of the agent; "" accepts any.
+func (h *handlers) applyNamed(ctx context.Context, m api.ApplyAgent, want string) (api.Agent, error) {
+	if err := h.room(); err != nil {
+		return api.Agent{}, err
+	}
+	def, faults := agent.Parse([]byte(m.Source), knownTools())
+	if len(faults) > 0 {
+		e := &api.Error{Code: api.Invalid, Message: fmt.Sprintf("the AGENT.md has %d faults", len(faults)), Next: "fix them and apply it again; nothing was changed"}
+		if len(faults) == 1 {
+			e.Message = "the AGENT.md has a fault"
+		}
+		for _, f := range faults {
+			e.Details = append(e.Details, f.String())
+		}
+		return api.Agent{}, e
+	}
+	id := strings.ToLower(def.Name)
+	if want != "" && id != strings.ToLower(want) {
+		return api.Agent{}, &api.Error{Code: api.Invalid, Message: fmt.Sprintf("the AGENT.md names %s, but the path names %s", def.Name, want), Next: "use the same name in both"}
+	}
+	account, err := bus.Call[api.Account](ctx, h.bus, api.OpenAccount{Agent: id})
+	if err != nil {
+		return api.Agent{}, err
+	}
+	beats := api.SetSchedule{Agent: id, Beats: []api.Beat{}}
+	for _, s := range def.Schedule {
+		beats.Beats = append(beats.Beats, api.Beat{Name: s.Name, Cron: s.Cron, Reason: s.Reason})
+	}
+	if _, err := bus.Call[api.Schedule](ctx, h.bus, beats); err != nil {
+		return api.Agent{}, err
+	}
+	applied, err := h.store.Apply(ctx, def, id, account.Address, m.Source, h.now().UnixMicro())
+	if err != nil {
+		return api.Agent{}, err
+	}
+	h.relay.Kick()
+	if applied.Changed {
+		h.log.InfoContext(ctx, "agent applied", "agent", id, "version", applied.Agent.Version)
+	}
+	a, err := h.store.Definition(ctx, id)
+	if err != nil {
+		return api.Agent{}, err
+	}
+	applied.Agent.Warnings = h.tools.warnings(a)
+	return applied.Agent, nil
+}
+
+func (h *handlers) getAgent(ctx context.Context, m api.GetAgent) (api.Agent, error) {
+	return h.store.Agent(ctx, strings.ToLower(m.Agent))
+}
+
+func (h *handlers) listAgents(ctx context.Context, m api.ListAgents) (api.Agents, error) {
+	limit, err := api.PageLimit(m.Limit, api.MaxPage)
+	if err != nil {
+		return api.Agents{}, err
+	}
+	all, err := h.store.Agents(ctx, m.After, limit+1)
+	all, page := api.CutPage(all, limit, func(a api.Agent) string { return a.ID })
+	return api.Agents{Agents: all, Page: page}, err
+}
+
+// sleepAgent cancels the runs on the agent's main session and mail session, and then
+// sets the agent to sleeping with the caller's reason.
+func (h *handlers) sleepAgent(ctx context.Context, m api.SleepAgent) (api.Agent, error) {
+	now := h.now().UnixMicro()
+	id := strings.ToLower(m.Agent)
+	a, err := h.store.Agent(ctx, id)
+	if err != nil {
+		return a, err
+	}
+	switch {
+	case a.State == api.StateDead:
+		return a, &api.Error{Code: api.Conflict, Message: a.Name + " is dead", Next: "fund it: anima agent fund " + id + " 5"}
+	case m.Until != 0 && (m.Until <= now || m.Until > now+(24*time.Hour).Microseconds()):
+		return a, &api.Error{Code: api.Invalid, Message: "the time is not within the next 24 hours", Next: "use a time from now on and within 24 hours, or leave it out: the agent then sleeps until a message or a wake comes"}
+	}
+	why := m.Reason
+	if why == "" {
+		why = "told to sleep"
+	}
+	for _, session := range []string{a.Session, a.Mail} {
+		err := h.cancelQueue(ctx, session, "", "the agent was told to sleep: "+why)
+		if err != nil {
+			return a, err
+		}
+	}
+	if m.Until != 0 {
+		if _, err := h.clients.SetAlarm(ctx, api.SetAlarm{ID: fmt.Sprintf("%s/sleep/%d", id, m.Until), Agent: id, At: m.Until, Reason: why}); err != nil {
+			return a, err
+		}
+	}
+	if err := h.begins.flush(ctx, id); err != nil {
+		return a, err
+	}
+	if _, err := h.store.SetState(ctx, id, api.StateSleeping, why, false, m.Until, now); err != nil {
+		return a, err
+	}
+	h.relay.Kick()
+	return h.store.Agent(ctx, id)
+}
+
+func (h *handlers) explainAgent(ctx context.Context, m api.ExplainAgent) (api.Explanation, error) {
+	limit, err := api.PageLimit(m.Limit, 20)
+	if err != nil {
+		return api.Explanation{}, err
+	}
+	x, err := h.store.Explain(ctx, strings.ToLower(m.Agent), limit)
+	if err != nil {
+		return x, err
+	}
+	x.Next = next(x.Agent)
+	return x, nil
+}
+
+// next describes the next change of an agent's state.
+func next(a api.Agent) string {
+	switch a.State {
+	case api.StateSetup:
+		return "runs for the first time when a message or a wake comes"
+	case api.StateWaking, api.StateRunning, api.StateLow:
+		return "continues its run, then sleeps"
+	case api.StateSleeping:
+		if a.SleepUntil > 0 {
+			return "wakes at " + time.UnixMicro(a.SleepUntil).UTC().Format(time.RFC3339) + ", or earlier when a message or a wake comes"
+		}
+		return "sleeps until a message or a wake comes"
+	case api.StateCritical:
+		return "has almost no credits: fund it with anima agent fund " + a.ID + " 5; after an hour without any credits its state becomes dead"
+	case api.StateDead:
+		return "does nothing until it is funded: anima agent fund " + a.ID + " 5"
+	}
+	return ""
+}
+
+// tierChanged checks the balance of the agent if its tier changes to or from dead or critical; all
+// other changes of its state follow from runs. It reads the current balance, so a late
+// or repeated event is harmless.
+func (h *handlers) tierChanged(ctx context.Context, m api.TierChanged) error {
+	if m.To != api.TierDead && m.To != api.TierCritical && m.From != api.TierDead && m.From != api.TierCritical {
+		return nil
+	}
+	err := h.checkBalance(ctx, m.Agent)
+	if api.CodeOf(err) == api.NotFound {
+		return nil // an account without an agent
+	}
+	return err
+}
+
+// checkBalance reads an agent's balance and changes its state accordingly: an agent without
+// credits for an hour becomes dead, and a deposit changes a dead agent to sleeping. If
+// the balance is unknown, the state does not change (docs/reference/loop.md, unknown
+// balance).
+func (h *handlers) checkBalance(ctx context.Context, agent string) error {
+	b, err := h.clients.Balance(ctx, agent)
+	if err != nil {
+		return err
+	}
+	c, err := h.store.Weigh(ctx, agent, b.Available+b.Held, deathAfter, h.now().UnixMicro())
+	if err != nil || c == nil {
+		return err
+	}
+	h.relay.Kick()
+	h.log.InfoContext(ctx, "agent changed", "agent", agent, "state", c.State, "why", c.Reason)
+	return nil
+}
+
+// sweep periodically checks the conditions that no event announces: the time
+// without credits, deposits that do not change the tier, lost notices, held mail, and
+// messages that have expired.
+func (h *handlers) sweep(ctx context.Context) error {
+	tick := time.NewTicker(max(min(checkEvery, h.cfg.QueueTimeout/4), 50*time.Millisecond))
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		h.queue.cancelled(ctx, h.store.IsCancelled)
+		if err := h.freeMail(ctx); err != nil && ctx.Err() == nil {
+			h.log.WarnContext(ctx, "check of held mail failed, retrying", "err", err)
+		}
+		if err := h.expireWaiting(ctx); err != nil && ctx.Err() == nil {
+			h.log.WarnContext(ctx, "check of queued messages failed, retrying", "err", err)
+		}
+		poor, err := h.store.Poor(ctx)
+		if err != nil {
+			if ctx.Err() == nil {
+				h.log.WarnContext(ctx, "low-balance check failed, retrying", "err", err)
+			}
+			continue
+		}
+		for _, agent := range poor {
+			if err := h.checkBalance(ctx, agent); err != nil && ctx.Err() == nil {
+				h.log.DebugContext(ctx, "balance unknown, state not changed", "agent", agent, "err", err)
+			}
+		}
+	}
+}

@@ -1,0 +1,136 @@
+package loop
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/failpoint"
+
+	"github.com/anima-run/anima/services/loop/internal/sqlstore"
+)
+
+// sendMessage accepts a message. The message is accepted when its run is stored in the
+// work queue, whose server refuses the run if the queue is full.
+func (h *handlers) sendMessage(ctx context.Context, m api.SendMessage) (api.Accepted, error) {
+	if err := h.room(); err != nil {
+		return api.Accepted{}, err
+	}
+	if err := checkMessage(m); err != nil {
+		return api.Accepted{}, err
+	}
+	agent, err := h.store.Agent(ctx, strings.ToLower(m.Agent))
+	if err != nil {
+		return api.Accepted{}, err
+	}
+	at := h.now().UnixMicro()
+	by := api.Principal{Kind: api.Creator}
+	session := agent.Session
+	run := runID(m.ID, by, agent.ID, m.Session)
+	switch m.Session {
+	case "":
+	case sessionNew:
+		session = agent.ID + "-" + run
+	default:
+		s, err := h.store.Session(ctx, m.Session)
+		if err != nil {
+			return api.Accepted{}, err
+		}
+		if s.Agent != agent.ID {
+			return api.Accepted{}, &api.Error{Code: api.Invalid, Message: "session " + s.ID + " belongs to " + s.Agent, Next: "leave the session out, or name one of " + agent.ID}
+		}
+		if s.Terminated != 0 {
+			return api.Accepted{}, &api.Error{
+				Code: api.Conflict, Reason: api.ReasonTerminated, Message: "session " + s.ID + " is terminated: " + s.Reason,
+				Next: "leave the session out, or begin a new one with session new",
+			}
+		}
+		session = s.ID
+		if session == agent.Session { // the main session has the same runs whether it is named or not
+			run = runID(m.ID, by, agent.ID, "")
+		}
+	}
+	if m.ID != "" {
+		claimed, err := h.store.Claim(ctx, sqlstore.Key{Run: run, Content: m.Content, Mode: m.Mode, At: at})
+		if err != nil {
+			return api.Accepted{}, err
+		}
+		if claimed.Begun {
+			return api.Accepted{Run: run, Session: session, Agent: agent.ID, At: claimed.At}, nil
+		}
+	}
+	if m.Session == sessionNew {
+		if err := h.store.NewSession(ctx, session, agent.ID, at); err != nil {
+			return api.Accepted{}, err
+		}
+	}
+	if m.Mode == api.ModeDrop {
+		if busy, err := h.busy(ctx, session, run); err != nil || busy {
+			if err == nil {
+				err = &api.Error{Code: api.Conflict, Message: "session " + session + " is busy", Next: "send it again later, or with mode queue"}
+			}
+			return api.Accepted{}, err
+		}
+	}
+	cmd := api.Run{
+		Run: run, Agent: agent.ID, Session: session, Kind: api.RunMessage, Content: m.Content,
+		By: by, Mode: m.Mode, AcceptedAt: at,
+	}
+	if err := failpoint.Do(ctx, failpoint.LoopAccept, func(ctx context.Context) error { return h.bus.Publish(ctx, "run/"+run, cmd) }); err != nil {
+		return api.Accepted{}, err
+	}
+	// The message is accepted. A crash from here on only loses the effect of its mode,
+	// which a repeated request with the same id has again.
+	switch m.Mode {
+	case api.ModeInterrupt:
+		if err := h.cancelQueue(ctx, session, run, "interrupted by "+run); err != nil {
+			return api.Accepted{}, err
+		}
+	case api.ModeSteer:
+		if err := h.bus.Tell(ctx, api.SessionNotice{Session: session, Steered: run}); err != nil {
+			h.log.WarnContext(ctx, "run in progress not notified, the message runs after it", "run", run, "err", err)
+		}
+	case api.ModeQueue, api.ModeDrop, api.ModeCollect:
+	}
+	return api.Accepted{Run: run, Session: session, Agent: agent.ID, At: at}, nil
+}
+
+var modes = []api.Mode{api.ModeQueue, api.ModeDrop, api.ModeInterrupt, api.ModeSteer, api.ModeCollect}
+
+func checkMessage(m api.SendMessage) error {
+	switch {
+	case strings.TrimSpace(m.Content) == "":
+		return &api.Error{Code: api.Invalid, Message: "the message is empty", Next: "send a message with text"}
+	case len(m.Content) > api.MaxMessageBytes:
+		return &api.Error{
+			Code: api.Invalid, Reason: api.ReasonTooLarge, Message: fmt.Sprintf("the message has %d bytes, at most %d are taken", len(m.Content), api.MaxMessageBytes),
+			Next: "put the long part into a file of the agent's folder and name it",
+		}
+	case !utf8.ValidString(m.Content):
+		return &api.Error{Code: api.Invalid, Message: "the message is not UTF-8"}
+	case m.Mode != "" && !slices.Contains(modes, m.Mode):
+		return &api.Error{Code: api.Invalid, Message: fmt.Sprintf("there is no mode %q", m.Mode), Next: "use queue, drop, interrupt, steer or collect"}
+	case len(m.ID) > 128:
+		return &api.Error{Code: api.Invalid, Message: "the id is longer than 128 bytes"}
+	}
+	return nil
+}
+
+// sessionNew is the session name that requests a new session.
+const sessionNew = "new"
+
+// runID returns the id of a run. Without an idempotency key it is a new UUID. With a
+// key it derives from the key and its scope: different callers, agents or sessions may
+// use the same key for different messages. Session "" is the main session.
+func runID(key string, by api.Principal, agent, session string) string {
+	if key == "" {
+		return uuid.Must(uuid.NewV7()).String()
+	}
+	scope := fmt.Sprintf("anima:message:%q %q %q %q %q", by.Kind, by.Address, agent, session, key)
+	return uuid.NewSHA1(uuid.NameSpaceURL, []byte(scope)).String()
+}

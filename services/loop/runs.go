@@ -1,0 +1,285 @@
+package loop
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/failpoint"
+
+	"github.com/anima-run/anima/services/loop/internal/lifecycle"
+)
+
+// runRoutes returns the routes about runs. If a replica does not acknowledge a message
+// within silent, the message is redelivered to another replica.
+func (h *handlers) runRoutes(silent time.Duration) []bus.Route {
+	return []bus.Route{
+		bus.Reply(h.sendMessage), bus.Reply(h.getRun), bus.Reply(h.cancelRun),
+		// A run that was delivered to a replica that had already crashed has no owner,
+		// and need not wait for a lease to expire; other runs are returned until their
+		// lease has expired. A run may therefore be delivered often before it fails for
+		// the first time, and its pause must not grow with the number of deliveries.
+		bus.On(h.run, bus.Consuming{
+			Workers: h.cfg.Slots, AckWait: silent, MaxDeliver: -1, InOrder: true, NoSpan: true, MaxPause: maxPause, Patience: patience,
+		}),
+		// For runs without a turn, and for runs of older releases. Deliveries are not
+		// limited: a goal that waits for the end would otherwise never continue.
+		bus.On(h.runEnded, bus.Consuming{Workers: 32, AckWait: silent, InOrder: true, MaxDeliver: -1}),
+	}
+}
+
+// run executes a run. Any replica may receive it. The replica for which the message is
+// the oldest of its session, and which may append to the journal, executes the run;
+// others return the message for redelivery until it is too old.
+func (h *handlers) run(ctx context.Context, cmd api.Run) error {
+	err := h.execute(ctx, cmd)
+	if api.ReasonOf(err) != api.ReasonBusy {
+		return err
+	}
+	if late, lerr := h.tooOld(ctx, cmd, h.now().UnixMicro()); lerr != nil || !late {
+		return err
+	}
+	return h.expire(ctx, cmd)
+}
+
+// execute executes a run. Its error has ReasonBusy if other runs of the session come
+// first.
+func (h *handlers) execute(ctx context.Context, cmd api.Run) error {
+	meta := bus.MetaOf(ctx)
+	return h.locks.with(ctx, cmd, func(ctx context.Context) error {
+		head, err := h.head(ctx, cmd, meta.Sequence)
+		switch {
+		case api.CodeOf(err) == api.NotFound, err == nil && head > meta.Sequence:
+			return h.absent(ctx, cmd)
+		case err != nil:
+			return err
+		case head != meta.Sequence:
+			return &api.Error{Code: api.Conflict, Reason: api.ReasonBusy, Message: "an older message of the session waits", RetryAfter: 50}
+		}
+		late, err := h.wasBehind(ctx, cmd)
+		if err != nil {
+			return err
+		}
+		if late {
+			err := h.engine.Refuse(ctx, h.late(cmd), events{bus: h.bus, posts: h.bus.Posts()})
+			if api.CodeOf(err) != api.Conflict {
+				return err
+			}
+		}
+		if err := h.rested(ctx, cmd); err != nil {
+			return err
+		}
+		if err := os.MkdirAll(filepath.Join(h.store.Workspace(cmd.Agent), ".tmp"), 0o700); err != nil {
+			return fmt.Errorf("create workspace: %w", err)
+		}
+		h.running.Add(ctx, 1)
+		defer h.running.Add(ctx, -1)
+		return h.live(ctx, cmd)
+	})
+}
+
+// live executes a run. Before and after a run of kind mail it applies the mail budgets
+// and starts the next run.
+func (h *handlers) live(ctx context.Context, cmd api.Run) error {
+	if cmd.Kind != api.RunMail {
+		return h.engine.Run(ctx, cmd, events{bus: h.bus, posts: h.bus.Posts()})
+	}
+	over, err := h.admitMail(ctx, &cmd)
+	if err == nil && !over {
+		err = h.engine.Run(ctx, cmd, events{bus: h.bus, posts: h.bus.Posts()})
+	}
+	if err != nil {
+		return err
+	}
+	return h.moreMail(ctx, cmd)
+}
+
+// absent handles a run whose message was delivered but is not in the stream. Usually
+// another replica has executed the run and acknowledged the message; but the stream's
+// leader may also be behind (ADR 11). The store decides: the end of a run that is over
+// is announced again, because its owner may have crashed before that, and any other run
+// is redelivered. The error does not have ReasonBusy, because the message has not
+// waited behind others and must not expire for that.
+func (h *handlers) absent(ctx context.Context, cmd api.Run) error {
+	over, err := h.store.Over(ctx, cmd.Run)
+	if err != nil {
+		return err
+	}
+	if !over {
+		return &api.Error{Code: api.Unavailable, Message: "the stream does not show the message of the run, which has not ended", Next: "no action is needed: the message is redelivered", RetryAfter: 100}
+	}
+	return h.live(ctx, cmd)
+}
+
+// head returns the sequence of a session's oldest message that is not done. An older
+// message than ours is usually done, and its acknowledgement has not reached the
+// stream; therefore head retries for a few milliseconds, which is shorter than a
+// redelivery. If the message remains, its acknowledgement may be lost; head then reads
+// its run from the store and does not wait for the redelivery.
+func (h *handlers) head(ctx context.Context, cmd api.Run, ours uint64) (uint64, error) {
+	from := uint64(1)
+	for wait := time.Millisecond / 2; ; wait *= 2 {
+		m, err := h.bus.Next(ctx, cmd.Subject(), from)
+		if err != nil || m.Sequence >= ours {
+			return m.Sequence, err
+		}
+		if wait > 8*time.Millisecond {
+			if done, err := h.done(ctx, m); err != nil || !done {
+				return m.Sequence, err
+			}
+			from, wait = m.Sequence+1, time.Millisecond/4
+			continue
+		}
+		if err := pause(ctx, wait); err != nil {
+			return 0, err
+		}
+	}
+}
+
+// done reports whether the run of a queued message is over. If so, it announces the end
+// again, because the owner may have crashed before that.
+func (h *handlers) done(ctx context.Context, m bus.Stored) (bool, error) {
+	var cmd api.Run
+	if err := api.Decode(m.Data, &cmd); err != nil {
+		return false, nil //nolint:nilerr // its own delivery reports the error
+	}
+	over, err := h.store.Over(ctx, cmd.Run)
+	if err != nil || !over {
+		return false, err
+	}
+	return true, h.engine.Run(ctx, cmd, events{bus: h.bus, posts: h.bus.Posts()})
+}
+
+// rested returns an error that redelivers a wake if its agent has slept for less than
+// [lifecycle.Pause], so that no error can make an agent run continuously
+// (docs/reference/loop.md, continuous wake).
+func (h *handlers) rested(ctx context.Context, cmd api.Run) error {
+	if cmd.Kind != api.RunWake {
+		return nil
+	}
+	state, since, err := h.store.Since(ctx, cmd.Agent)
+	if err != nil || state != api.StateSleeping {
+		return err
+	}
+	if wait := pausing(cmd, since, h.now().UnixMicro()); wait > 0 {
+		return &api.Error{Code: api.Unavailable, Message: "the agent has just gone to sleep", RetryAfter: wait.Milliseconds() + 1}
+	}
+	return nil
+}
+
+// pausing returns the remaining pause of a run by a wake of the agent itself or of
+// heartbeat, whose agent has just gone to sleep (docs/reference/loop.md, continuous
+// wake).
+func pausing(cmd api.Run, since, now int64) time.Duration {
+	if cmd.Kind != api.RunWake || cmd.By.Kind != api.Self && cmd.By.Kind != api.HeartbeatKind {
+		return 0
+	}
+	return max(0, lifecycle.Pause-time.Duration(now-since)*time.Microsecond)
+}
+
+func (h *handlers) getRun(ctx context.Context, m api.GetRun) (api.RunState, error) {
+	st, err := h.store.RunState(ctx, m.Run)
+	if api.CodeOf(err) != api.NotFound || m.Session == "" {
+		return st, err
+	}
+	return h.waitingRun(ctx, m.Run, m.Session)
+}
+
+// waitingRun returns the state of a run that has no row in the store, from its
+// session's queue.
+func (h *handlers) waitingRun(ctx context.Context, run, session string) (api.RunState, error) {
+	var none api.RunState
+	if _, err := h.store.Session(ctx, session); err != nil {
+		return none, err
+	}
+	all, err := h.queue.all(ctx, session)
+	if err != nil {
+		return none, err
+	}
+	i := slices.IndexFunc(all, func(cmd api.Run) bool { return cmd.Run == run })
+	if i < 0 { // it may have begun or ended between the two reads
+		return h.store.RunState(ctx, run)
+	}
+	cmd := all[i]
+	why, err := h.store.IsCancelled(ctx, run)
+	if err != nil {
+		return api.RunState{}, err
+	}
+	status, err := h.begunStatus(ctx, run, session)
+	return api.RunState{
+		Run: run, Session: session, Agent: cmd.Agent, Kind: cmd.Kind, Status: status, Cancelled: why != "", AcceptedAt: cmd.AcceptedAt,
+	}, err
+}
+
+// begunStatus returns the status of a queued run that the store has no row for. The run
+// may have begun since the queue was read; then the last entry of the session's journal
+// belongs to it.
+func (h *handlers) begunStatus(ctx context.Context, run, session string) (api.RunStatus, error) {
+	m, err := h.bus.Last(ctx, api.Journal{Session: session}.Subject())
+	if api.CodeOf(err) == api.NotFound {
+		return api.RunQueued, nil
+	}
+	if err != nil {
+		return "", err
+	}
+	var e api.Journal
+	if err := api.Decode(m.Data, &e); err != nil {
+		return "", err
+	}
+	if e.Run == run && e.Kind != api.EntryRelease {
+		return api.RunRunning, nil
+	}
+	return api.RunQueued, nil
+}
+
+// cancelRun records the cancel first: after that no replica continues the run. The
+// notice that follows only makes the cancel take effect sooner.
+func (h *handlers) cancelRun(ctx context.Context, m api.CancelRun) (api.RunState, error) {
+	get := api.GetRun{Run: m.Run, Session: m.Session}
+	st, err := h.getRun(ctx, get)
+	if err != nil || st.Status == api.RunEnded {
+		return st, err
+	}
+	why := "cancelled"
+	if m.Reason != "" {
+		why = "cancelled: " + m.Reason
+	}
+	if err := h.cancel(ctx, st.Run, st.Session, why); err != nil {
+		return st, err
+	}
+	// The run may have ended before the cancel was stored, which then has no effect.
+	return h.getRun(ctx, get)
+}
+
+func (h *handlers) cancel(ctx context.Context, run, session, why string) error {
+	err := failpoint.Do(ctx, failpoint.LoopCancel, func(ctx context.Context) error {
+		return h.store.Cancel(ctx, run, session, why, h.now().UnixMicro())
+	})
+	if err != nil {
+		return err
+	}
+	return h.bus.Tell(ctx, api.SessionNotice{Session: session, Cancelled: run})
+}
+
+// cancelQueue cancels the current run and the queued runs of a session that precede the
+// run before, all of them if before is "".
+func (h *handlers) cancelQueue(ctx context.Context, session, before, why string) error {
+	all, err := h.queue.all(ctx, session)
+	if err != nil {
+		return err
+	}
+	for _, cmd := range all {
+		if cmd.Run == before {
+			return nil
+		}
+		if err := h.cancel(ctx, cmd.Run, session, why); err != nil {
+			return err
+		}
+	}
+	return nil
+}
