@@ -11,6 +11,7 @@ import (
 	"github.com/anima-run/anima/pkg/bus"
 
 	"github.com/anima-run/anima/services/loop/internal/engine"
+	"github.com/anima-run/anima/services/loop/internal/replay"
 )
 
 // replayHandlers serves the requests to replay and to fork recorded turns.
@@ -40,7 +41,7 @@ func (r replayHandlers) replay(ctx context.Context, m api.ReplayTurn) (api.Repla
 	if err != nil {
 		return api.Replayed{}, err
 	}
-	got, err := engine.Replay(ctx, r.store, rec, r.tools)
+	got, err := replay.Replay(ctx, r.store, rec, r.tools)
 	if err != nil {
 		return api.Replayed{}, err
 	}
@@ -69,7 +70,7 @@ func (r replayHandlers) fork(ctx context.Context, m api.ForkTurn, send func(api.
 	if err != nil {
 		return api.Forked{}, err
 	}
-	f, err := engine.NewFork(ctx, r.store, rec, m.Prompt)
+	f, err := replay.NewFork(ctx, r.store, rec, m.Prompt)
 	if err != nil {
 		return api.Forked{}, err
 	}
@@ -120,7 +121,7 @@ func (r replayHandlers) usable(ctx context.Context, id string) error {
 }
 
 // evaluate requests the decisions that policy would make on calls.
-func (r replayHandlers) evaluate(ctx context.Context, rec engine.Recording, f engine.Fork, calls []api.ForkedCall) error {
+func (r replayHandlers) evaluate(ctx context.Context, rec engine.Recording, f replay.Fork, calls []api.ForkedCall) error {
 	for i := range calls {
 		c := &calls[i]
 		c.Action, c.Code, c.Message = "", "", ""

@@ -52,12 +52,12 @@ func (e *Engine) prepare(ctx context.Context, s *state, id string, i int) (prepa
 	if !ok {
 		return refuse(fmt.Sprintf("there is no tool %q", call.Name))
 	}
-	args := argsOf(call)
+	args := Arguments(call)
 	if err := check(tool, args); errors.Is(err, errPanic) {
 		trace.SpanFromContext(ctx).RecordError(err)
-		return refuse(notRun + "the tool cannot read these arguments")
+		return refuse(NotRun + "the tool cannot read these arguments")
 	} else if err != nil {
-		return refuse(notRun + err.Error())
+		return refuse(NotRun + err.Error())
 	}
 	d, err := e.Policy.Evaluate(ctx, api.Evaluate{
 		Agent: s.agent.ID, Session: s.cmd.Session, Run: s.cmd.Run, Turn: id, Index: i, Tool: call.Name, Args: args,
@@ -65,7 +65,7 @@ func (e *Engine) prepare(ctx context.Context, s *state, id string, i int) (prepa
 	})
 	if err != nil {
 		if api.CodeOf(err) == api.Invalid {
-			return refuse(notRun + api.Wire(err).Message)
+			return refuse(NotRun + api.Wire(err).Message)
 		}
 		if api.CodeOf(err) == api.Unavailable && now-s.completion.At > policyPatience.Microseconds() {
 			err = &api.Error{Code: api.Unavailable, Reason: api.ReasonPolicy, Message: "policy does not answer, and nothing may run without it"}
@@ -75,7 +75,7 @@ func (e *Engine) prepare(ctx context.Context, s *state, id string, i int) (prepa
 	if d.Action != api.Allow {
 		p.refused = &Result{
 			Index: i, Decision: d.ID, Action: d.Action, Outcome: api.OutcomeDenied,
-			Error: policyDenied + d.Code + ": " + d.Message, At: now,
+			Error: PolicyDenied + d.Code + ": " + d.Message, At: now,
 		}
 		return p, nil
 	}
@@ -87,8 +87,8 @@ func (e *Engine) prepare(ctx context.Context, s *state, id string, i int) (prepa
 
 // Prefixes of the errors of calls that were not executed. A replay parses them.
 const (
-	notRun       = "not run: "
-	policyDenied = "policy denied: "
+	NotRun       = "not run: "
+	PolicyDenied = "policy denied: "
 )
 
 // Time limits of calls (docs/reference/loop.md, Time limits).
@@ -170,8 +170,8 @@ func (e *Engine) executeGroup(ctx context.Context, s *state, ev Events, id strin
 	}
 	if failure == nil {
 		act := func(c *execution) (Result, error) { return e.act(c, s, ev, id) }
-		if e.replayer != nil {
-			act = e.replayer.act
+		if e.Recorded != nil {
+			act = func(c *execution) (Result, error) { return e.Recorded.Result(c.ctx, c.intent.Index) }
 		}
 		var acts sync.WaitGroup
 		for _, c := range made[min(1, len(made)):] {
@@ -213,7 +213,7 @@ func (e *Engine) open(ctx context.Context, s *state, i int, name string) *execut
 // the evaluation.
 func (e *Engine) evaluate(ctx context.Context, s *state, id string, same bool) (wait func() *execution) {
 	calls := s.calls(s.agent.MaxCalls)
-	if !same || len(calls) == 0 || e.replayer != nil {
+	if !same || len(calls) == 0 || e.Recorded != nil {
 		return func() *execution { return nil }
 	}
 	c := e.open(ctx, s, 0, calls[0].Name)
@@ -314,11 +314,11 @@ func (e *Engine) act(c *execution, s *state, ev Events, id string) (Result, erro
 	}
 	report, quiet := e.watch(timed, s, ev, id, i, began)
 	out, err := attempt(timed, tool, Call{
-		Agent: s.agent, Session: s.cmd.Session, Turn: id, Index: i, Key: Key(s.cmd.Run, s.number, i), Args: argsOf(call),
+		Agent: s.agent, Session: s.cmd.Session, Turn: id, Index: i, Key: Key(s.cmd.Run, s.number, i), Args: Arguments(call),
 		At: s.completion.At, By: s.input.By, Repeating: c.repeating, Token: c.token, Report: report,
 	})
 	quiet()
-	text := clean(out.Text)
+	text := Clean(out.Text)
 	if len(text) > prompt.MaxResult {
 		text = e.keep(ctx, id, i, text)
 	}
@@ -428,14 +428,14 @@ func runeStart(s string, n int) int {
 	return n
 }
 
-// clean replaces invalid UTF-8 and NUL bytes by U+FFFD.
-func clean(s string) string {
+// Clean replaces invalid UTF-8 and NUL bytes by U+FFFD.
+func Clean(s string) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
 }
 
-// argsOf returns a call's arguments. Some models send an empty text for a tool without
+// Arguments returns a call's arguments. Some models send an empty text for a tool without
 // parameters; it becomes {}.
-func argsOf(call api.ToolCall) json.RawMessage {
+func Arguments(call api.ToolCall) json.RawMessage {
 	if strings.TrimSpace(call.Arguments) == "" {
 		return json.RawMessage("{}")
 	}
@@ -450,7 +450,7 @@ func (e *Engine) authorize(ctx context.Context, s *state, id string, i int, toke
 	if err != nil {
 		return err
 	}
-	fits, err := g.For(s.agent.ID, id, i, call.Name, argsOf(call))
+	fits, err := g.For(s.agent.ID, id, i, call.Name, Arguments(call))
 	if err != nil || !fits || e.Now().UnixMicro() > g.Expires {
 		return api.Errorf(api.Conflict, "the decision token is for another call, or it expired")
 	}

@@ -57,8 +57,8 @@ const maxSummaryInput = 12_000
 // fallback without a model in later stages.
 func (m *compactor) Summarise(in prompt.Input, plan prompt.Plan) (string, bool, error) {
 	c := counter()
-	if m.e.replayer != nil {
-		return m.e.replayer.summary(plan)
+	if m.e.Recorded != nil {
+		return m.e.Recorded.Summary(plan)
 	}
 	var all []string
 	for _, turns := range plan.Groups {
@@ -105,7 +105,7 @@ func silent(c api.Completion) api.Completion {
 		var args struct {
 			Path string `json:"path"`
 		}
-		if call.Name == notesTool && json.Unmarshal([]byte(call.Arguments), &args) == nil && args.Path == notesFile {
+		if call.Name == NotesTool && json.Unmarshal([]byte(call.Arguments), &args) == nil && args.Path == notesFile {
 			calls = append(calls, call)
 		}
 	}
@@ -116,5 +116,5 @@ func silent(c api.Completion) api.Completion {
 // File and tool that a memory flush may use.
 const (
 	notesFile = "MEMORY.md"
-	notesTool = "write_file"
+	NotesTool = "write_file"
 )

@@ -223,7 +223,7 @@ func (e *Engine) prepareContext(ctx context.Context, s *state, id string) (*prom
 	e.window(m, s.agent, s.agent.Model, model)
 	m.offered = m.in.Tools
 	for _, t := range m.offered {
-		if t.Name == notesTool {
+		if t.Name == NotesTool {
 			m.notes = []api.Tool{t}
 		}
 	}
@@ -236,8 +236,8 @@ func (e *Engine) prepareContext(ctx context.Context, s *state, id string) (*prom
 		}
 		first = prompt.Born(said)
 	}
-	if e.replayer != nil {
-		e.replayer.surround(&m.in)
+	if e.Recorded != nil {
+		e.Recorded.Surround(&m.in)
 		return m, m.fit(ctx, e, s, id)
 	}
 	agent := s.agent
@@ -280,6 +280,12 @@ func learned(calls []Reported) (string, token.Ratio) {
 		}
 	}
 	return model, ratio
+}
+
+// LastModel returns the model that answered last, "" if there is none.
+func (c *Conversation) LastModel() string {
+	model, _ := learned(c.Calls)
+	return model
 }
 
 // window sets the window of the prompt to that of the model that will probably answer:

@@ -56,7 +56,9 @@ type Engine struct {
 	// called.
 	Over func(ctx context.Context, end api.LoopEnd) error
 
-	replayer *replayer // replays a recorded turn; nil: the turns are executed
+	// Recorded supplies the recorded values of a turn that is replayed. nil: turns are
+	// executed.
+	Recorded Recorded
 }
 
 // Observer records metrics. Every method is called on the run's goroutine.
@@ -229,7 +231,7 @@ func (e *Engine) turn(ctx context.Context, s *state, ev Events) (*End, error) {
 	var end *End
 	var err error
 	if !s.owned {
-		if past, err = e.resume(ctx, s); e.replayer == nil {
+		if past, err = e.resume(ctx, s); e.Recorded == nil {
 			s.bound.at(s.input.Deadline)
 		}
 	}
@@ -263,8 +265,8 @@ func (e *Engine) turn(ctx context.Context, s *state, ev Events) (*End, error) {
 
 // Prefixes and formats of the errors of runs that were given up. A replay parses them.
 const (
-	givenUp    = "given up after %d tries"
-	tookLonger = "the run took longer than its "
+	GivenUp    = "given up after %d tries"
+	TookLonger = "the run took longer than its "
 )
 
 // startOf returns the start time of a span, or otherwise if the span does not have one.
@@ -297,7 +299,7 @@ func (e *Engine) interrupted(ctx context.Context, s *state, ev Events, cause err
 		}
 	} else {
 		err = &api.Error{
-			Code: api.Denied, Reason: api.ReasonTimeout, Message: fmt.Sprintf(tookLonger+"%d s", s.agent.RunTimeoutS),
+			Code: api.Denied, Reason: api.ReasonTimeout, Message: fmt.Sprintf(TookLonger+"%d s", s.agent.RunTimeoutS),
 			Next: "ask for less at a time, or raise limits.timeout_seconds in its AGENT.md",
 		}
 	}
@@ -340,7 +342,7 @@ func (e *Engine) execute(ctx context.Context, s *state, ev Events, id string, sp
 	}
 	if s.attempts > e.Attempts {
 		return nil, &api.Error{
-			Code: api.Denied, Message: fmt.Sprintf(givenUp, s.attempts-1),
+			Code: api.Denied, Message: fmt.Sprintf(GivenUp, s.attempts-1),
 			Next: "look for the cause in the log of loop, then send the message again",
 		}
 	}

@@ -299,13 +299,13 @@ func (s *state) record(limit int, agentState api.AgentState, now int64) Record {
 	c := s.completion.Answer
 	t := api.Turn{
 		ID: ID(s.cmd.Run, s.number), Agent: s.agent.ID, Session: s.cmd.Session, Run: s.cmd.Run, Number: s.number,
-		State: agentState, By: s.input.By, Thinking: clean(c.Text), Calls: []api.CallState{}, Model: c.Model, Provider: c.Provider,
+		State: agentState, By: s.input.By, Thinking: Clean(c.Text), Calls: []api.CallState{}, Model: c.Model, Provider: c.Provider,
 		Finish: c.Finish, InputTokens: c.InputTokens, OutputTokens: c.OutputTokens, Cost: c.Cost,
 		Trace: s.completion.Trace, StartedAt: s.completion.StartedAt, EndedAt: now,
 	}
-	t.Input = clean(s.words())
+	t.Input = Clean(s.words())
 	for i, call := range c.ToolCalls {
-		cs := api.CallState{Index: i, ID: clean(call.ID), Tool: clean(call.Name), Arguments: arguments(call)}
+		cs := api.CallState{Index: i, ID: Clean(call.ID), Tool: Clean(call.Name), Arguments: arguments(call)}
 		if i >= limit {
 			cs.Outcome, cs.Error = api.OutcomeError, "not run: only the first "+strconv.Itoa(limit)+" calls of a turn are made; ask again if you still need it"
 		} else {
@@ -316,7 +316,7 @@ func (s *state) record(limit int, agentState api.AgentState, now int64) Record {
 				r = Result{Outcome: api.OutcomeError, Error: "not run: the run ended before"}
 			}
 			cs.Decision, cs.Action, cs.Outcome = r.Decision, r.Action, r.Outcome
-			cs.Result, cs.Error, cs.DurationMS = clean(r.Text), clean(r.Error), r.DurationMS
+			cs.Result, cs.Error, cs.DurationMS = Clean(r.Text), Clean(r.Error), r.DurationMS
 		}
 		t.Calls = append(t.Calls, cs)
 	}
@@ -327,7 +327,7 @@ func (s *state) record(limit int, agentState api.AgentState, now int64) Record {
 // becomes a JSON string, so that every reader can decode the row.
 func arguments(c api.ToolCall) json.RawMessage {
 	if json.Valid([]byte(c.Arguments)) {
-		return json.RawMessage(clean(c.Arguments))
+		return json.RawMessage(Clean(c.Arguments))
 	}
 	quoted, err := api.Encode(c.Arguments)
 	if err != nil {

@@ -32,7 +32,7 @@ type definition struct {
 
 // toolSet holds the encodings of a list of tools: for a [Reference] and for the model.
 type toolSet struct {
-	tools      []toolRecord
+	tools      []OfferedTool
 	text, hash string
 	offered    []byte
 }
@@ -61,7 +61,7 @@ func (m *memo) definition(a Agent) (definition, error) {
 }
 
 // kit encodes tools. The caller must not modify them afterwards.
-func (m *memo) toolSet(tools []toolRecord) (*toolSet, error) {
+func (m *memo) toolSet(tools []OfferedTool) (*toolSet, error) {
 	if k := m.known(tools); k != nil {
 		return k, nil
 	}
@@ -84,7 +84,7 @@ func (m *memo) toolSet(tools []toolRecord) (*toolSet, error) {
 	return k, nil
 }
 
-func (m *memo) known(tools []toolRecord) *toolSet {
+func (m *memo) known(tools []OfferedTool) *toolSet {
 	m.mu.Lock()
 	all := m.kits
 	m.mu.Unlock()
@@ -98,7 +98,7 @@ func (m *memo) known(tools []toolRecord) *toolSet {
 
 // same compares two tools. Strings and schemas that share memory are compared without
 // reading them.
-func same(a, b toolRecord) bool {
+func same(a, b OfferedTool) bool {
 	return a.Name == b.Name && a.Effect == b.Effect && a.Mutating == b.Mutating && a.Status == b.Status && a.Description == b.Description && bytes.Equal(a.Schema, b.Schema)
 }
 

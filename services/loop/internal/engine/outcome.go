@@ -82,7 +82,7 @@ func cutCall(c api.Completion, i int) bool {
 	return c.Finish == api.FinishLength && i == len(c.ToolCalls)-1
 }
 
-const cutText = notRun + "the answer reached its output limit in this call, whose arguments may be cut; make it again with less in it, in several calls if need be"
+const cutText = NotRun + "the answer reached its output limit in this call, whose arguments may be cut; make it again with less in it, in several calls if need be"
 
 // unfinished returns the error of a run whose last completion has an abnormal finish
 // reason, nil for any other. The completion is kept.

@@ -6,6 +6,8 @@ import (
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/api/chat"
+
+	"github.com/anima-run/anima/services/loop/internal/prompt"
 )
 
 // Agent describes the agent of a run.
@@ -272,4 +274,18 @@ type Source interface {
 // tokens; "" if there are none.
 type Memory interface {
 	Recall(ctx context.Context, agent, session, query string, budget int64) (string, error)
+}
+
+// Recorded supplies the values of a recorded turn that a replay does not compute again.
+type Recorded interface {
+	// Input returns the input of the run.
+	Input() Input
+	// Surround sets the parts of a prompt that come from outside the engine.
+	Surround(in *prompt.Input)
+	// Summary returns the summary for a plan. It reports a refusal if there is none.
+	Summary(plan prompt.Plan) (text string, refused bool, err error)
+	// Result returns the result of a call. It is called by concurrent calls.
+	Result(ctx context.Context, index int) (Result, error)
+	// Wire returns [Reference.Wire].
+	Wire() bool
 }

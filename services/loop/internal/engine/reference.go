@@ -62,8 +62,8 @@ type Reference struct {
 // cannot be rebuilt: form 0 had its volatile layers in the system prompt.
 const form = 1
 
-// toolRecord is a tool as it was offered to the model.
-type toolRecord struct {
+// OfferedTool is a tool as it was offered to the model.
+type OfferedTool struct {
 	api.Tool
 
 	Effect   catalog.Effect `json:"effect"`
@@ -77,7 +77,7 @@ func (e *Engine) keepParts(ctx context.Context, s *state, m *promptBuild) (*Refe
 	p := m.prompt
 	m.messages = encode(p.Messages)
 	r := &Reference{
-		Wire: e.replayer == nil || e.replayer.Reference.Wire, Form: form, Hidden: p.Hidden, Lines: len(p.Lines), Bare: p.Bare, Asked: p.Asked != "", Words: p.Words != "",
+		Wire: e.Recorded == nil || e.Recorded.Wire(), Form: form, Hidden: p.Hidden, Lines: len(p.Lines), Bare: p.Bare, Asked: p.Asked != "", Words: p.Words != "",
 		Flush: p.Flush, Counted: p.Counted, Tokens: p.Tokens, Window: m.in.Window, Stage: int(m.stage), Warning: strings.Join(p.Warning, ", "),
 		From: m.from, Hard: m.in.Hard, Refused: m.refused, Tier: s.tier, State: s.agent.State, Counters: s.counters, Notice: s.notice, Since: s.since, Through: m.through,
 	}
@@ -118,7 +118,7 @@ func (e *Engine) keepParts(ctx context.Context, s *state, m *promptBuild) (*Refe
 	if err != nil {
 		return nil, err
 	}
-	kit, err := e.Context.memo.toolSet(toolRecords(m.offered, s.tools))
+	kit, err := e.Context.memo.toolSet(offeredTools(m.offered, s.tools))
 	if err != nil {
 		return nil, err
 	}
@@ -133,12 +133,12 @@ func (e *Engine) keepParts(ctx context.Context, s *state, m *promptBuild) (*Refe
 	return r, e.Context.keepNew(ctx, texts)
 }
 
-// toolRecords adds the properties of the engine's tools to the offered tools.
-func toolRecords(offered []api.Tool, tools map[string]Tool) []toolRecord {
-	out := make([]toolRecord, len(offered))
+// offeredTools adds the properties of the engine's tools to the offered tools.
+func offeredTools(offered []api.Tool, tools map[string]Tool) []OfferedTool {
+	out := make([]OfferedTool, len(offered))
 	for i, t := range offered {
 		known := tools[t.Name]
-		out[i] = toolRecord{t, known.Effect, known.Mutating, known.Status}
+		out[i] = OfferedTool{t, known.Effect, known.Mutating, known.Status}
 	}
 	return out
 }
@@ -253,11 +253,25 @@ func (r *Reference) hash(messages []api.ChatMessage, encoded []byte) (string, er
 	return hex.EncodeToString(sum[:]), nil
 }
 
+// Recording holds the inputs of a turn from outside the engine and the results of the
+type Recording struct {
+	Run         api.Run
+	Turn        api.Turn
+	Reference   Reference // zero: no model was called
+	Input       Input     // of the run; By as it was before the turn
+	End         *End      // of the run, if this turn was the last; nil: the run continued
+	Cost        api.Micros
+	Before      Conversation // before the turn's model call
+	Compactions []Compaction // made for this turn, in order
+	After       *Reference   // of the session's next turn; nil: none is stored
+	Steps       []Step       // journal entries of this turn, in order
+}
+
 // Rebuild rebuilds the prompt of a persisted turn from the store. asked is the run's
 // input, words the new input of the turn. It fails if the result is not byte for byte
 // the prompt that the model received. Errors: NotFound, Internal.
 func Rebuild(ctx context.Context, store ContextStore, turn, asked, words string) ([]api.ChatMessage, Reference, error) {
-	p, r, err := partsOf(ctx, store, turn, asked, words)
+	p, r, err := PartsOf(ctx, store, turn, asked, words)
 	if err != nil {
 		return nil, r, err
 	}
@@ -315,6 +329,9 @@ func (b *blobs) list(r Reference, hash string) []prompt.Layer {
 	return out
 }
 
+// whole is a budget that does not cut a layer.
+const whole = 1 << 40
+
 // given returns the layers, the memory and the todo before they were cut.
 func (b *blobs) given(r Reference) (layers []prompt.Layer, memory, todo prompt.Layer) {
 	if all := b.list(r, r.Given); len(all) >= 2 {
@@ -328,6 +345,33 @@ func (b *blobs) given(r Reference) (layers []prompt.Layer, memory, todo prompt.L
 	return layers, prompt.Layer{Name: "memory", Text: b.text(r.Memory), Budget: whole}, prompt.Layer{Name: "todo", Text: b.text(r.Todo), Budget: whole}
 }
 
+// Surroundings are the parts of a recorded prompt that come from outside the engine,
+// before they were cut.
+type Surroundings struct {
+	Agent        Agent
+	Tools        []OfferedTool
+	Layers       []prompt.Layer
+	Memory, Todo prompt.Layer
+}
+
+// Surroundings reads them from the store, for a turn. Errors: NotFound for a turn that
+// was recorded with another form of prompts.
+func (r Reference) Surroundings(ctx context.Context, store ContextStore, turn string) (Surroundings, error) {
+	var s Surroundings
+	if r.Form != form {
+		return s, olderForm(turn)
+	}
+	b := blobs{ctx: ctx, store: store}
+	b.decode(r.Agent, &s.Agent)
+	b.decode(r.Kit, &s.Tools)
+	s.Layers, s.Memory, s.Todo = b.given(r)
+	if b.failed != nil {
+		return s, fmt.Errorf("recording of %s: %w", turn, b.failed)
+	}
+	s.Agent.State = r.State
+	return s, nil
+}
+
 // olderForm returns the error for a turn that was recorded with another form.
 func olderForm(turn string) error {
 	return &api.Error{
@@ -336,8 +380,8 @@ func olderForm(turn string) error {
 	}
 }
 
-// partsOf returns the parts of a persisted turn's prompt.
-func partsOf(ctx context.Context, store ContextStore, turn, asked, words string) (prompt.Parts, Reference, error) {
+// PartsOf returns the parts of a persisted turn's prompt.
+func PartsOf(ctx context.Context, store ContextStore, turn, asked, words string) (prompt.Parts, Reference, error) {
 	r, turns, err := store.Prompt(ctx, turn)
 	if err == nil && r.Form != form {
 		err = olderForm(turn)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/anima-run/anima/services/loop/internal/engine"
 	"github.com/anima-run/anima/services/loop/internal/engine/enginetest"
+	"github.com/anima-run/anima/services/loop/internal/replay"
 )
 
 // recording returns the recording of a turn, with its journal entries.
@@ -76,7 +77,7 @@ func TestReplayDiffers(t *testing.T) {
 				rec.Before.Turns[i].Calls = slices.Clone(rec.Before.Turns[i].Calls)
 			}
 			tt.change(&rec)
-			got, err := engine.Replay(t.Context(), w.Store, rec, w.Tools)
+			got, err := replay.Replay(t.Context(), w.Store, rec, w.Tools)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -99,7 +100,7 @@ func TestReplayIncomplete(t *testing.T) {
 	} {
 		rec := recording(t, w, "run1.1")
 		change(&rec)
-		if got, err := engine.Replay(t.Context(), w.Store, rec, w.Tools); api.CodeOf(err) != api.NotFound {
+		if got, err := replay.Replay(t.Context(), w.Store, rec, w.Tools); api.CodeOf(err) != api.NotFound {
 			t.Errorf("%s: %+v, %v, want not_found", name, got, err)
 		}
 	}
@@ -129,7 +130,7 @@ func TestReplayOfTheReleaseBefore(t *testing.T) {
 				rec.Steps[i].Completion = &thought
 			}
 		}
-		got, err := engine.Replay(t.Context(), w.Store, rec, w.Tools)
+		got, err := replay.Replay(t.Context(), w.Store, rec, w.Tools)
 		if d := got.Difference; err != nil || (d == nil) != found || d != nil && d.Field != "text" {
 			t.Errorf("%s: the difference is %+v, %v", name, d, err)
 		}

@@ -113,8 +113,8 @@ func (e *Engine) append(ctx context.Context, s *state, step Step) error {
 // message. Runs of other kinds do not include peer messages, which would lower their
 // principal.
 func (e *Engine) input(ctx context.Context, s *state) (Input, error) {
-	if e.replayer != nil {
-		return e.replayer.Input, nil
+	if e.Recorded != nil {
+		return e.Recorded.Input(), nil
 	}
 	by := []api.Principal{s.cmd.By}
 	text := s.cmd.Content

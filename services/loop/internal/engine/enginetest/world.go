@@ -19,6 +19,7 @@ import (
 	"github.com/anima-run/anima/pkg/api/catalog"
 
 	"github.com/anima-run/anima/services/loop/internal/engine"
+	"github.com/anima-run/anima/services/loop/internal/replay"
 )
 
 // World holds the state that survives the crash of an engine: the stores and services.
@@ -185,7 +186,7 @@ func (w *World) Replay(ctx context.Context, session, run string) (int, error) {
 				rec.Steps = append(rec.Steps, s)
 			}
 		}
-		got, err := engine.Replay(ctx, w.Store, rec, w.Tools)
+		got, err := replay.Replay(ctx, w.Store, rec, w.Tools)
 		if api.CodeOf(err) == api.NotFound && (rec.Reference.Agent == "" || len(rec.Steps) == 0) {
 			continue // the turn failed before the model was called, or the journal is lost
 		}

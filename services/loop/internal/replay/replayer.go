@@ -1,4 +1,4 @@
-package engine
+package replay
 
 import (
 	"context"
@@ -13,27 +13,24 @@ import (
 
 	"github.com/anima-run/anima/pkg/api"
 
+	"github.com/anima-run/anima/services/loop/internal/engine"
 	"github.com/anima-run/anima/services/loop/internal/prompt"
 )
 
 // replayer implements every port of the engine from the recording of a turn. See
 // [Replay].
 type replayer struct {
-	Recording
+	engine.Recording
 
-	agent   Agent
-	kit     []toolRecord
-	tools   map[string]Tool
-	layers  []prompt.Layer
-	memory  prompt.Layer
-	todo    prompt.Layer
-	thought *Completion
-	results map[int]Result
-	intents map[int]Intent
+	given      engine.Surroundings
+	tools      map[string]engine.Tool
+	completion *engine.Completion
+	results    map[int]engine.Result
+	intents    map[int]engine.Intent
 
 	mu         sync.Mutex // protects at, owner and crashed in act
 	at         int        // index of the next step of the recording
-	thinker    int        // number of the owner that appended the thought
+	thinker    int        // number of the owner that appended the completion
 	owner      int
 	difference *api.Difference
 	persisted  bool
@@ -48,9 +45,9 @@ type replayer struct {
 	grants         map[string]api.Grant
 }
 
-func newReplayer(ctx context.Context, texts ContextStore, rec Recording, tools map[string]Tool) (*replayer, error) {
-	rec.Steps = slices.DeleteFunc(slices.Clone(rec.Steps), func(s Step) bool { return s.Release || s.End != nil })
-	p := &replayer{Recording: rec, tools: map[string]Tool{}, results: map[int]Result{}, intents: map[int]Intent{}}
+func newReplayer(ctx context.Context, texts engine.ContextStore, rec engine.Recording, tools map[string]engine.Tool) (*replayer, error) {
+	rec.Steps = slices.DeleteFunc(slices.Clone(rec.Steps), func(s engine.Step) bool { return s.Release || s.End != nil })
+	p := &replayer{Recording: rec, tools: map[string]engine.Tool{}, results: map[int]engine.Result{}, intents: map[int]engine.Intent{}}
 	if rec.Reference.Agent == "" {
 		return nil, &api.Error{
 			Code: api.NotFound, Message: "turn " + rec.Turn.ID + " was not recorded",
@@ -60,32 +57,25 @@ func newReplayer(ctx context.Context, texts ContextStore, rec Recording, tools m
 	for _, s := range rec.Steps {
 		switch {
 		case s.Completion != nil:
-			p.thought = s.Completion
+			p.completion = s.Completion
 		case s.Result != nil:
 			p.results[s.Result.Index] = *s.Result
 		case s.Intent != nil:
 			p.intents[s.Intent.Index] = *s.Intent
 		}
 	}
-	if rec.Reference.Form != form {
-		return nil, olderForm(rec.Turn.ID)
-	}
-	if p.thought == nil {
+	if p.completion == nil {
 		return nil, &api.Error{Code: api.NotFound, Message: "the journal of turn " + rec.Turn.ID + " is gone", Next: "it is kept for 7 days"}
 	}
-	r := rec.Reference
-	b := blobs{ctx: ctx, store: texts}
-	b.decode(r.Agent, &p.agent)
-	b.decode(r.Kit, &p.kit)
-	p.layers, p.memory, p.todo = b.given(r)
-	if b.failed != nil {
-		return nil, fmt.Errorf("recording of %s: %w", rec.Turn.ID, b.failed)
+	var err error
+	if p.given, err = rec.Reference.Surroundings(ctx, texts, rec.Turn.ID); err != nil {
+		return nil, err
 	}
 	for name, t := range tools {
-		t.Offered = func(Agent) bool { return false }
+		t.Offered = func(engine.Agent) bool { return false }
 		p.tools[name] = t
 	}
-	for _, k := range p.kit {
+	for _, k := range p.given.Tools {
 		t := p.tools[k.Name]
 		t.Name, t.Description, t.Schema, t.Effect, t.Mutating, t.Status, t.Offered = k.Name, k.Description, k.Schema, k.Effect, k.Mutating, k.Status, nil
 		if t.Check == nil { // of an MCP server that is not connected
@@ -93,20 +83,16 @@ func newReplayer(ctx context.Context, texts ContextStore, rec Recording, tools m
 		}
 		p.tools[k.Name] = t
 	}
-	p.agent.State = r.State
 	return p, nil
 }
-
-// whole is a budget that does not cut a layer.
-const whole = 1 << 40
 
 // checked returns a check that refuses the arguments that were refused in the
 // recording.
 func (p *replayer) checked(name string) func(json.RawMessage) error {
 	return func(args json.RawMessage) error {
-		for i, call := range p.thought.Answer.ToolCalls {
+		for i, call := range p.completion.Answer.ToolCalls {
 			r, there := p.results[i]
-			if why, refused := strings.CutPrefix(r.Error, notRun); there && refused && r.Decision == "" && call.Name == name && string(argsOf(call)) == string(args) {
+			if why, refused := strings.CutPrefix(r.Error, engine.NotRun); there && refused && r.Decision == "" && call.Name == name && string(engine.Arguments(call)) == string(args) {
 				return errors.New(why)
 			}
 		}
@@ -119,7 +105,7 @@ func (p *replayer) checked(name string) func(json.RawMessage) error {
 func (p *replayer) attempts() int {
 	var n int
 	if p.End != nil {
-		if _, err := fmt.Sscanf(p.End.Error, givenUp, &n); err == nil {
+		if _, err := fmt.Sscanf(p.End.Error, engine.GivenUp, &n); err == nil {
 			return n
 		}
 	}
@@ -132,24 +118,8 @@ func (p *replayer) again() {
 	p.crashed, p.begun, p.tooLong, p.refused, p.cancelled, p.grants = false, false, false, false, "", map[string]api.Grant{}
 }
 
-// surround sets the recorded parts of the prompt that come from outside the engine.
-func (p *replayer) surround(in *prompt.Input) {
-	in.Layers, in.Memory, in.Todo = p.layers, p.memory, p.todo
-}
-
-// summary returns the recorded summary for a plan. It reports a refusal if the
-// recording has none.
-func (p *replayer) summary(plan prompt.Plan) (string, bool, error) {
-	for _, c := range p.Compactions {
-		if c.Through == plan.Through() && c.Stage == int(plan.Stage) {
-			return c.Summary, false, nil
-		}
-	}
-	return "", true, nil
-}
-
 // next returns the next step of the recording, nil after the last.
-func (p *replayer) next() *Step {
+func (p *replayer) next() *engine.Step {
 	if p.at < len(p.Steps) {
 		return &p.Steps[p.at]
 	}
@@ -158,16 +128,16 @@ func (p *replayer) next() *Step {
 
 // takesOver reports whether a step is the begin of another owner. The begin that giveUp
 // writes has no Since and is not.
-func takesOver(s *Step) bool { return s.Begin != nil && s.Begin.Since != 0 }
+func takesOver(s *engine.Step) bool { return s.Begin != nil && s.Begin.Since != 0 }
 
-// Tail implements [Journal]. It returns the steps that were replayed so far.
-func (p *replayer) Tail(context.Context, api.Run, uint64) ([]Step, uint64, error) {
+// Tail implements [engine.Journal]. It returns the steps that were replayed so far.
+func (p *replayer) Tail(context.Context, api.Run, uint64) ([]engine.Step, uint64, error) {
 	return p.Steps[:p.at], uint64(p.at), nil
 }
 
-// Append implements [Journal]. The step must equal the next step of the recording. If
+// Append implements [engine.Journal]. The step must equal the next step of the recording. If
 // that is the begin of another owner, the current owner crashes with errDied.
-func (p *replayer) Append(_ context.Context, _ api.Run, step Step, _ uint64) (uint64, error) {
+func (p *replayer) Append(_ context.Context, _ api.Run, step engine.Step, _ uint64) (uint64, error) {
 	if step.End != nil {
 		return 0, errReplayed // the end follows from the persisted turn
 	}
@@ -206,17 +176,17 @@ func (p *replayer) Append(_ context.Context, _ api.Run, step Step, _ uint64) (ui
 }
 
 // prompts records the first difference between two prompts.
-func (p *replayer) prompts(now Completion) {
-	was, is := *p.thought.Prompt, *now.Prompt
+func (p *replayer) prompts(now engine.Completion) {
+	was, is := *p.completion.Prompt, *now.Prompt
 	was.Hash, is.Hash = "", ""
 	if p.compare("prompt", was, is) {
-		p.differ("prompt", "text", "SHA-256 "+p.thought.Prompt.Hash, "SHA-256 "+now.Prompt.Hash)
+		p.differ("prompt", "text", "SHA-256 "+p.completion.Prompt.Hash, "SHA-256 "+now.Prompt.Hash)
 	}
 }
 
 // timeless returns a step without times, ids and traces, which a replay creates anew,
 // and without announcements.
-func timeless(s Step) Step {
+func timeless(s engine.Step) engine.Step {
 	s.Persisted, s.Changed = 0, nil
 	switch {
 	case s.Begin != nil:
@@ -228,7 +198,7 @@ func timeless(s Step) Step {
 		t.StartedAt, t.At, t.Trace, t.Call = 0, 0, "", ""
 		s.Completion = &t
 	case s.Intent != nil:
-		s.Intent = &Intent{Index: s.Intent.Index, Decision: s.Intent.Decision}
+		s.Intent = &engine.Intent{Index: s.Intent.Index, Decision: s.Intent.Decision}
 	case s.Result != nil:
 		r := *s.Result
 		r.At, r.Tool, r.CallID = 0, "", ""
@@ -237,10 +207,10 @@ func timeless(s Step) Step {
 	return s
 }
 
-// Known implements [Store].
-func (p *replayer) Known(context.Context, api.Run) (Known, error) {
-	k := Known{
-		Agent: p.agent, Begun: true, Turns: p.Turn.Number - 1, Cost: p.Cost, Counters: p.Reference.Counters, Notice: p.Reference.Notice,
+// Known implements [engine.Store].
+func (p *replayer) Known(context.Context, api.Run) (engine.Known, error) {
+	k := engine.Known{
+		Agent: p.given.Agent, Begun: true, Turns: p.Turn.Number - 1, Cost: p.Cost, Counters: p.Reference.Counters, Notice: p.Reference.Notice,
 		Journal: p.Reference.Since, Cancelled: p.cancelled,
 	}
 	if p.Turn.Number > 1 {
@@ -249,11 +219,11 @@ func (p *replayer) Known(context.Context, api.Run) (Known, error) {
 	return k, nil
 }
 
-// Changes implements [Store]. The recording has the agent's state, so it returns none.
+// Changes implements [engine.Store]. The recording has the agent's state, so it returns none.
 func (p *replayer) Changes(context.Context, api.Run) ([]api.AgentChanged, error) { return nil, nil }
 
-// Persist implements [Store]. It compares the turn and the end and finishes the replay.
-func (p *replayer) Persist(_ context.Context, rec *Record, _ Input, end *End) error {
+// Persist implements [engine.Store]. It compares the turn and the end and finishes the replay.
+func (p *replayer) Persist(_ context.Context, rec *engine.Record, _ engine.Input, end *engine.End) error {
 	if next := p.next(); next != nil {
 		if takesOver(next) {
 			p.crashed = true
@@ -284,7 +254,7 @@ func (p *replayer) Persist(_ context.Context, rec *Record, _ Input, end *End) er
 	}
 	if after := p.After; same && after != nil && after.Agent != "" {
 		p.compare("counters", after.Counters, rec.Counters)
-		p.compare("notice", after.Notice, clean(rec.Notice))
+		p.compare("notice", after.Notice, engine.Clean(rec.Notice))
 	}
 	p.persisted = true
 	if end == nil {
@@ -312,19 +282,19 @@ func (p *replayer) stop() error {
 func (p *replayer) ending() error {
 	if p.End.Reason == api.ReasonCancelled {
 		p.cancelled = p.End.Error
-		err := Cancelled(p.End.Error)
+		err := engine.Cancelled(p.End.Error)
 		p.cancel(err)
 		return err
 	}
-	if strings.HasPrefix(p.End.Error, tookLonger) {
+	if strings.HasPrefix(p.End.Error, engine.TookLonger) {
 		p.cancel(context.DeadlineExceeded)
 		return context.DeadlineExceeded
 	}
 	return &api.Error{Code: p.End.Code, Reason: p.End.Reason, Message: p.End.Error, Next: p.End.Next}
 }
 
-// Complete implements [Router].
-func (p *replayer) Complete(context.Context, Question, func(api.Delta)) (api.Completion, Settling, error) {
+// Complete implements [engine.Router].
+func (p *replayer) Complete(context.Context, engine.Question, func(api.Delta)) (api.Completion, engine.Settling, error) {
 	if p.Reference.From > 0 && !p.tooLong {
 		p.tooLong = true
 		return api.Completion{}, nil, &api.Error{Code: api.Invalid, Reason: api.ReasonTooLong, Message: "the prompt is too long"}
@@ -333,21 +303,21 @@ func (p *replayer) Complete(context.Context, Question, func(api.Delta)) (api.Com
 		p.refused = true
 		return api.Completion{}, nil, &api.Error{Code: api.Invalid, Reason: api.ReasonRefused, Message: "the provider refuses the request"}
 	}
-	return p.thought.Answer, Settled{}, nil
+	return p.completion.Answer, engine.Settled{}, nil
 }
 
-// Confirm implements [Router].
+// Confirm implements [engine.Router].
 func (p *replayer) Confirm(context.Context, string, string) (*api.Funds, error) { return nil, nil }
 
-// Models implements [Models]. The agent's model and the model that answered last have
+// Models implements [engine.Models]. The agent's model and the model that answered last have
 // the recorded window.
 func (p *replayer) Models(context.Context) ([]api.Model, error) {
 	window := p.Reference.Window
 	if p.Reference.From > 0 {
 		window = p.Reference.From
 	}
-	out := []api.Model{{ID: p.agent.Model, ContextWindow: window, Usable: true}}
-	if last, _ := learned(p.Before.Calls); last != p.agent.Model {
+	out := []api.Model{{ID: p.given.Agent.Model, ContextWindow: window, Usable: true}}
+	if last := p.Before.LastModel(); last != p.given.Agent.Model {
 		out = append(out, api.Model{ID: last, ContextWindow: window, Usable: true})
 	}
 	if p.Reference.From > 0 {
@@ -356,7 +326,7 @@ func (p *replayer) Models(context.Context) ([]api.Model, error) {
 	return out, nil
 }
 
-// Evaluate implements [Policy].
+// Evaluate implements [engine.Policy].
 func (p *replayer) Evaluate(_ context.Context, req api.Evaluate) (api.Decision, error) {
 	r, there := p.results[req.Index]
 	intent, begun := p.intents[req.Index]
@@ -368,9 +338,9 @@ func (p *replayer) Evaluate(_ context.Context, req api.Evaluate) (api.Decision, 
 	case r.Action == api.Allow:
 		return p.allow(req, r.Decision)
 	case r.Decision == "":
-		return api.Decision{}, api.Errorf(api.Invalid, "%s", strings.TrimPrefix(r.Error, notRun))
+		return api.Decision{}, api.Errorf(api.Invalid, "%s", strings.TrimPrefix(r.Error, engine.NotRun))
 	}
-	code, message, _ := strings.Cut(strings.TrimPrefix(r.Error, policyDenied), ": ")
+	code, message, _ := strings.Cut(strings.TrimPrefix(r.Error, engine.PolicyDenied), ": ")
 	return api.Decision{ID: r.Decision, Action: r.Action, Code: code, Message: message}, nil
 }
 
@@ -383,33 +353,12 @@ func (p *replayer) allow(req api.Evaluate, decision string) (api.Decision, error
 	return api.Decision{ID: decision, Action: api.Allow, Token: token}, err
 }
 
-// Verify implements [Policy].
+// Verify implements [engine.Policy].
 func (p *replayer) Verify(_ context.Context, token string) (api.Grant, error) {
 	return p.grants[token], nil
 }
 
-// act returns the recorded result of a call, if the current owner received it. It is
-// called by concurrent calls.
-func (p *replayer) act(c *execution) (Result, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, s := range p.Steps[p.at:] {
-		if s.Result != nil && s.Result.Index == c.intent.Index {
-			return *s.Result, nil
-		}
-		if takesOver(&s) {
-			p.crashed = true
-			return Result{}, errCrashed
-		}
-	}
-	err := p.stop()
-	if cause := context.Cause(c.ctx); cause != nil {
-		err = cause
-	}
-	return Result{}, err
-}
-
-// Waiting implements [Queue]. It returns the messages that joined the turn at this
+// Waiting implements [engine.Queue]. It returns the messages that joined the turn at this
 // step.
 func (p *replayer) Waiting(context.Context, api.Run) ([]api.Run, error) {
 	if next := p.next(); next != nil && next.Joined != nil {
@@ -418,32 +367,32 @@ func (p *replayer) Waiting(context.Context, api.Run) ([]api.Run, error) {
 	return nil, nil
 }
 
-// Watch implements [Queue]. A message may have steered any recorded run that continued.
+// Watch implements [engine.Queue]. A message may have steered any recorded run that continued.
 func (p *replayer) Watch(_ api.Run, cancel context.CancelCauseFunc) (func() bool, func()) {
 	p.cancel = cancel
 	return func() bool { return p.End == nil }, func() {}
 }
 
-// Balance implements [Treasury].
+// Balance implements [engine.Treasury].
 func (p *replayer) Balance(context.Context, string) (api.Balance, error) {
 	return api.Balance{Tier: p.Reference.Tier}, nil
 }
 
-// Spent implements [Treasury].
+// Spent implements [engine.Treasury].
 func (p *replayer) Spent(context.Context, string, string) (api.Spent, error) {
 	return api.Spent{Paid: p.Turn.Cost}, nil
 }
 
-// Conversation implements [ContextStore].
-func (p *replayer) Conversation(context.Context, string, string, int) (Conversation, error) {
+// Conversation implements [engine.ContextStore].
+func (p *replayer) Conversation(context.Context, string, string, int) (engine.Conversation, error) {
 	return p.Before, nil
 }
 
 // The remaining ports do nothing.
 
-func (p *replayer) Drop(_ context.Context, end End) (End, error)           { return end, nil }
-func (p *replayer) Merge(context.Context, api.Run, []api.Run, int64) error { return nil }
-func (p *replayer) Over(context.Context, string) (bool, error)             { return false, nil }
+func (p *replayer) Drop(_ context.Context, end engine.End) (engine.End, error) { return end, nil }
+func (p *replayer) Merge(context.Context, api.Run, []api.Run, int64) error     { return nil }
+func (p *replayer) Over(context.Context, string) (bool, error)                 { return false, nil }
 
 func (p *replayer) Claim(context.Context, string, string, string) ([]api.InboxMessage, error) {
 	return nil, nil
@@ -452,24 +401,15 @@ func (p *replayer) Settle(context.Context, string, string) error { return nil }
 func (p *replayer) SetAlarm(context.Context, api.SetAlarm) (api.Alarm, error) {
 	return api.Alarm{}, nil
 }
-func (p *replayer) Compact(context.Context, Compaction) error    { return nil }
-func (p *replayer) Text(context.Context, string) (string, error) { return "", io.EOF }
+func (p *replayer) Compact(context.Context, engine.Compaction) error { return nil }
+func (p *replayer) Text(context.Context, string) (string, error)     { return "", io.EOF }
 
-func (p *replayer) Recorded(context.Context, string) (Recording, error) {
-	return Recording{}, io.EOF
+func (p *replayer) Recorded(context.Context, string) (engine.Recording, error) {
+	return engine.Recording{}, io.EOF
 }
 
-func (p *replayer) Prompt(context.Context, string) (Reference, []prompt.Turn, error) {
-	return Reference{}, nil, io.EOF
+func (p *replayer) Prompt(context.Context, string) (engine.Reference, []prompt.Turn, error) {
+	return engine.Reference{}, nil, io.EOF
 }
 
 func (p *replayer) Keep(context.Context, map[string]string) error { return nil }
-
-// unkept discards outputs; a replay executes no tools.
-type unkept struct{}
-
-func (unkept) Keep(context.Context, string, int, string) error { return nil }
-
-type silence struct{}
-
-type unobserved struct{}

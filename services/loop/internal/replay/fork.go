@@ -1,16 +1,17 @@
-package engine
+package replay
 
 import (
 	"context"
 
 	"github.com/anima-run/anima/pkg/api"
 
+	"github.com/anima-run/anima/services/loop/internal/engine"
 	"github.com/anima-run/anima/services/loop/internal/prompt"
 )
 
 // Fork holds the prompt of a recorded turn, for another model call with changes.
 type Fork struct {
-	Agent    Agent
+	Agent    engine.Agent
 	Answer   api.Completion // the recorded answer
 	Messages []api.ChatMessage
 	Tools    []api.Tool
@@ -18,22 +19,22 @@ type Fork struct {
 
 // NewFork rebuilds the prompt of a recorded turn, with another genesis prompt if
 // genesis is not empty. Errors: as [Replay].
-func NewFork(ctx context.Context, texts ContextStore, rec Recording, genesis string) (Fork, error) {
+func NewFork(ctx context.Context, texts engine.ContextStore, rec engine.Recording, genesis string) (Fork, error) {
 	p, err := newReplayer(ctx, texts, rec, nil)
 	if err != nil {
 		return Fork{}, err
 	}
-	f := Fork{Agent: p.agent, Answer: p.thought.Answer}
-	for _, t := range p.kit {
-		if !rec.Reference.Flush || t.Name == notesTool {
+	f := Fork{Agent: p.given.Agent, Answer: p.completion.Answer}
+	for _, t := range p.given.Tools {
+		if !rec.Reference.Flush || t.Name == engine.NotesTool {
 			f.Tools = append(f.Tools, t.Tool)
 		}
 	}
 	if genesis == "" {
-		f.Messages, _, err = Rebuild(ctx, texts, rec.Turn.ID, rec.Input.Text, rec.Turn.Input)
+		f.Messages, _, err = engine.Rebuild(ctx, texts, rec.Turn.ID, rec.Input.Text, rec.Turn.Input)
 		return f, err
 	}
-	parts, _, err := partsOf(ctx, texts, rec.Turn.ID, rec.Input.Text, rec.Turn.Input)
+	parts, _, err := engine.PartsOf(ctx, texts, rec.Turn.ID, rec.Input.Text, rec.Turn.Input)
 	if err != nil {
 		return f, err
 	}

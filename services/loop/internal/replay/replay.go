@@ -1,4 +1,7 @@
-package engine
+// Package replay executes recorded turns again with the engine, compares them with their
+// recording, and rebuilds their prompts for another model call. It must not call other
+// components or write to a store.
+package replay
 
 import (
 	"context"
@@ -10,22 +13,9 @@ import (
 	"go.opentelemetry.io/otel/trace/noop"
 
 	"github.com/anima-run/anima/pkg/api"
-)
 
-// Recording holds the inputs of a turn from outside the engine and the results of the
-// engine.
-type Recording struct {
-	Run         api.Run
-	Turn        api.Turn
-	Reference   Reference // zero: no model was called
-	Input       Input     // of the run; By as it was before the turn
-	End         *End      // of the run, if this turn was the last; nil: the run continued
-	Cost        api.Micros
-	Before      Conversation // before the turn's model call
-	Compactions []Compaction // made for this turn, in order
-	After       *Reference   // of the session's next turn; nil: none is stored
-	Steps       []Step       // journal entries of this turn, in order
-}
+	"github.com/anima-run/anima/services/loop/internal/engine"
+)
 
 // Replayed holds the result of a replay.
 type Replayed struct {
@@ -45,19 +35,19 @@ type Replayed struct {
 // references name.
 //
 // Errors: NotFound if the recording is incomplete.
-func Replay(ctx context.Context, texts ContextStore, rec Recording, tools map[string]Tool) (Replayed, error) {
+func Replay(ctx context.Context, texts engine.ContextStore, rec engine.Recording, tools map[string]engine.Tool) (Replayed, error) {
 	p, err := newReplayer(ctx, texts, rec, tools)
 	if err != nil {
 		return Replayed{}, err
 	}
 	tracer := noop.NewTracerProvider().Tracer("")
-	e := &Engine{
+	e := &engine.Engine{
 		Store: p, Journal: p, Router: p, Policy: p, Inbox: p, Treasury: p, Queue: p, Alarms: p, Outputs: unkept{}, Tools: p.tools,
 		Now: func() time.Time { return time.UnixMicro(rec.Turn.EndedAt) },
-		Root: func(ctx context.Context, _ api.Run, _ Agent, id string, _ *Past) (context.Context, trace.Span) {
+		Root: func(ctx context.Context, _ api.Run, _ engine.Agent, id string, _ *engine.Past) (context.Context, trace.Span) {
 			return tracer.Start(ctx, id) //nolint:spancheck // the engine ends it
 		},
-		Ending: func(context.Context, int64) {}, Tracer: tracer, Attempts: p.attempts(), Observe: unobserved{}, replayer: p,
+		Ending: func(context.Context, int64) {}, Tracer: tracer, Attempts: p.attempts(), Observe: unobserved{}, Recorded: recorded{p},
 	}
 	e.Context.Store, e.Context.Models = p, p
 	var out Replayed
@@ -114,3 +104,12 @@ func (silence) Progress(context.Context, api.ToolProgress)      {}
 func (unobserved) Turn(context.Context, string, time.Duration)              {}
 func (unobserved) Tool(context.Context, string, api.Outcome, time.Duration) {}
 func (unobserved) Context(context.Context, int64)                           {}
+
+type silence struct{}
+
+type unobserved struct{}
+
+// unkept discards outputs; a replay executes no tools.
+type unkept struct{}
+
+func (unkept) Keep(context.Context, string, int, string) error { return nil }

@@ -1,4 +1,4 @@
-package engine
+package replay
 
 import (
 	"encoding/json"
