@@ -43,7 +43,7 @@ func accessOf(o Owner) Access {
 				Evaluate{},
 				CheckCall{},
 				ApprovePlan{},
-				CancelRun{}, // its own request, for the task of a goal that has ended
+				CancelRun{}, // of a release before, whose goals cancelled their tasks by a request
 				ListKeys{},
 				Send{},
 				ListInbox{},

@@ -10,7 +10,6 @@ import (
 	"github.com/anima-run/anima/pkg/bus"
 
 	"github.com/anima-run/anima/services/loop/internal/goal"
-	"github.com/anima-run/anima/services/loop/internal/sqlstore"
 )
 
 // goalHandlers executes the steps of goals and serves the requests about them.
@@ -19,10 +18,11 @@ type goalHandlers struct {
 	log          *slog.Logger
 }
 
-// newGoals returns handlers whose orchestrator uses the store and the other services.
-func newGoals(store *sqlstore.Store, peers clients, leases goal.Leases, kick func(), now func() time.Time, log *slog.Logger) *goalHandlers {
-	return &goalHandlers{log: log, orchestrator: &goal.Orchestrator{
-		Store: failpointGoalStore{store}, Router: peers, Treasury: peers, Policy: peers, Runs: peers, Agents: store, Leases: leases, Now: now, Log: log, Kick: kick,
+// newGoals returns handlers whose orchestrator uses the store and the clients of h.
+func newGoals(h *handlers) *goalHandlers {
+	return &goalHandlers{log: h.log, orchestrator: &goal.Orchestrator{
+		Store: failpointGoalStore{h.store}, Router: h.clients, Treasury: h.clients, Policy: h.clients, Runs: runs{h}, Agents: h.store,
+		Leases: h.leases, Now: h.now, Log: h.log, Kick: h.relay.Kick,
 	}}
 }
 
@@ -138,7 +138,12 @@ func (s clients) ApprovePlan(ctx context.Context, m api.ApprovePlan) (api.Decisi
 	return bus.Call[api.Decision](ctx, s.bus, m)
 }
 
-// CancelRun implements goal.Runs.
-func (s clients) CancelRun(ctx context.Context, m api.CancelRun) (api.RunState, error) {
-	return bus.Call[api.RunState](ctx, s.bus, m)
+// runs implements goal.Runs.
+type runs struct{ h *handlers }
+
+// CancelRun cancels an attempt at a task.
+func (r runs) CancelRun(ctx context.Context, m api.CancelRun) (api.RunState, error) {
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	return r.h.cancelRun(ctx, m)
 }

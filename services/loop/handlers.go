@@ -85,7 +85,7 @@ func newHandlers(ctx context.Context, env *host.Env, cfg Config, db *sqldb.DB) (
 	if err := h.openBuckets(ctx, env); err != nil {
 		return nil, err
 	}
-	h.goals = newGoals(h.store, h.clients, h.leases, h.relay.Kick, env.Now, env.Log)
+	h.goals = newGoals(h)
 	h.memories = newMemories(h.store, env.Now)
 	h.ingest = newIngestion(h.memories.store, env.Now, env.Log)
 	h.memories.memory.Shown = h.ingest.shown
