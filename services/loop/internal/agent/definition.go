@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/anima-run/anima/services/loop/internal/frontmatter"
 )
 
 // Limits of a definition, which Parse checks.
@@ -114,25 +116,14 @@ type Known struct {
 	Basic []string // tools of a file that names none
 }
 
-// Fault is an error in a file.
-type Fault struct {
-	Line    int // line of the file, from 1
-	Message string
-}
-
-// String returns the fault as text, as in "line 4: name is empty".
-func (f Fault) String() string {
-	return fmt.Sprintf("line %d: %s", f.Line, f.Message)
-}
-
 // sorted sorts faults by line and cuts the list after maxFaults, with a note of how many
 // are omitted.
-func sorted(faults []Fault) []Fault {
-	slices.SortStableFunc(faults, func(a, b Fault) int { return cmp.Compare(a.Line, b.Line) })
+func sorted(faults []frontmatter.Fault) []frontmatter.Fault {
+	slices.SortStableFunc(faults, func(a, b frontmatter.Fault) int { return cmp.Compare(a.Line, b.Line) })
 	if more := len(faults) - maxFaults; more > 0 {
 		last := faults[maxFaults-1].Line
 		faults = append(faults[:maxFaults:maxFaults],
-			Fault{last, fmt.Sprintf("%d more faults follow; fix these first", more)})
+			frontmatter.Fault{Line: last, Message: fmt.Sprintf("%d more faults follow; fix these first", more)})
 	}
 	return faults
 }

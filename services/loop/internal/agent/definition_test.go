@@ -407,8 +407,8 @@ func TestDocumented(t *testing.T) {
 	if len(faults) > 0 {
 		t.Fatal(faults)
 	}
-	_, head, _ := strings.Cut(string(Render(def)), fence+"\n")
-	head, _, _ = strings.Cut(head, fence)
+	_, head, _ := strings.Cut(string(Render(def)), "---\n")
+	head, _, _ = strings.Cut(head, "---")
 	var keys map[string]any
 	if err := yaml.Load([]byte(head), &keys); err != nil {
 		t.Fatal(err)

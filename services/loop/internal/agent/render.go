@@ -8,7 +8,7 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-type frontmatter struct {
+type header struct {
 	Name        string           `yaml:"name"`
 	Description string           `yaml:"description,omitempty"`
 	Version     string           `yaml:"version,omitempty"`
@@ -50,7 +50,7 @@ type sandboxMatter struct {
 // Render returns a definition as an AGENT.md with all defaults written out. Parse returns
 // the same definition for it, unless the defaults make the file longer than MaxFile.
 func Render(d Definition) []byte {
-	m := frontmatter{
+	m := header{
 		Name: d.Name, Description: d.Description, Version: d.Version, Model: d.Model, Creator: d.Creator,
 		Message: d.Message, Autonomy: d.Autonomy,
 		Tools:   append([]string{}, d.Tools...),
@@ -66,6 +66,6 @@ func Render(d Definition) []byte {
 		panic(fmt.Sprintf("agent: strings, numbers and lists do not encode: %v", err)) // unreachable for every definition
 	}
 	var out bytes.Buffer
-	fmt.Fprintf(&out, "%s\n%s%s\n\n%s\n", fence, head, fence, d.Body)
+	fmt.Fprintf(&out, "---\n%s---\n\n%s\n", head, d.Body)
 	return out.Bytes()
 }

@@ -3,7 +3,6 @@ package skill
 import (
 	"bytes"
 	"cmp"
-	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -14,11 +13,10 @@ import (
 
 	"go.yaml.in/yaml/v4"
 
-	"github.com/anima-run/anima/services/loop/internal/agent"
+	"github.com/anima-run/anima/services/loop/internal/frontmatter"
 )
 
 const (
-	fence     = "---"
 	maxItems  = 32  // of a list
 	maxItem   = 100 // characters of an item
 	maxFaults = 100
@@ -34,22 +32,18 @@ var (
 // frontmatter the whole file is the instructions, the name is the folder's and
 // AutoActivate is true. Unknown keys are ignored, except a misspelt known key, which is a
 // fault.
-func Parse(src []byte, folder string) (Skill, []agent.Fault) {
+func Parse(src []byte, folder string) (Skill, []frontmatter.Fault) {
 	p := parser{skill: Skill{Name: folder, AutoActivate: true}}
 	switch {
 	case len(src) > MaxFile:
 		p.fault(1, "the file has %d bytes; at most %d are allowed", len(src), MaxFile)
 	case !utf8.Valid(src) || bytes.IndexByte(src, 0) >= 0:
-		for i, line := range bytes.Split(src, []byte("\n")) {
-			if !utf8.Valid(line) || bytes.IndexByte(line, 0) >= 0 {
-				p.fault(i+1, "not UTF-8 text; save the file as UTF-8")
-			}
-		}
+		p.faults = frontmatter.CheckText(src)
 	default:
 		p.file(string(src), folder)
 	}
 	if len(p.faults) > 0 {
-		slices.SortStableFunc(p.faults, func(a, b agent.Fault) int { return cmp.Compare(a.Line, b.Line) })
+		slices.SortStableFunc(p.faults, func(a, b frontmatter.Fault) int { return cmp.Compare(a.Line, b.Line) })
 		return Skill{}, p.faults[:min(len(p.faults), maxFaults)]
 	}
 	return p.skill, nil
@@ -57,85 +51,63 @@ func Parse(src []byte, folder string) (Skill, []agent.Fault) {
 
 type parser struct {
 	skill  Skill
-	faults []agent.Fault
+	faults []frontmatter.Fault
 }
 
 func (p *parser) fault(line int, format string, args ...any) {
-	p.faults = append(p.faults, agent.Fault{Line: max(line, 1), Message: fmt.Sprintf(format, args...)})
+	p.faults = append(p.faults, frontmatter.Fault{Line: max(line, 1), Message: fmt.Sprintf(format, args...)})
 }
 
 func (p *parser) file(text, folder string) {
-	text = strings.NewReplacer("\r\n", "\n", "\r", "\n").Replace(strings.TrimPrefix(text, "\ufeff"))
-	lines := strings.Split(text, "\n")
-	if strings.TrimRight(lines[0], " \t") == fence {
-		closing := slices.IndexFunc(lines[1:], func(l string) bool { return strings.TrimRight(l, " \t") == fence }) + 1
-		if closing == 0 {
-			p.fault(1, "the frontmatter opened here is not closed; add a line --- before the Markdown")
-			return
-		}
-		p.frontmatter(lines[1:closing], folder)
-		text = strings.Join(lines[closing+1:], "\n")
+	f, fault := frontmatter.Split(text)
+	if fault != nil {
+		p.faults = append(p.faults, *fault)
+		return
 	}
-	p.skill.Instructions = cut(strings.TrimSpace(text), MaxInstructions)
+	if f.Present {
+		p.frontmatter(f.Lines, folder)
+	}
+	p.skill.Instructions = cut(strings.TrimSpace(f.Body), MaxInstructions)
 	if p.skill.Instructions == "" && p.skill.Description == "" {
-		p.fault(len(lines), "the skill says nothing; write instructions in Markdown")
+		p.fault(1+strings.Count(text, "\n"), "the skill says nothing; write instructions in Markdown")
 	}
 }
 
-// frontmatter reads the lines between the fences; the first is line 2.
 func (p *parser) frontmatter(lines []string, folder string) {
-	for i, line := range lines {
-		// yaml reports no line for these.
-		if strings.ContainsFunc(line, func(r rune) bool { return unicode.IsControl(r) && r != '\t' }) {
-			p.fault(i+2, "a control character; remove it")
-			return
-		}
+	root, faults := frontmatter.Load(lines)
+	if p.faults = append(p.faults, faults...); root == nil {
+		return
 	}
-	// The empty line stands for the opening fence, so that yaml's line numbers are the
-	// file's.
-	var doc yaml.Node
-	err := yaml.Load([]byte("\n"+strings.Join(lines, "\n")), &doc)
-	blank := !slices.ContainsFunc(lines, func(l string) bool { l = strings.TrimSpace(l); return l != "" && l[0] != '#' })
-	switch {
-	case err != nil && blank:
-	case err != nil:
-		line, message := 1, err.Error()
-		if load, ok := errors.AsType[*yaml.LoadError](err); ok {
-			line, message = min(load.Mark.Line, len(lines)+1), load.Message
-		}
-		p.fault(line, "the frontmatter is not YAML: %s", strings.TrimPrefix(message, "yaml: "))
-	case len(doc.Content) == 1:
-		s := &p.skill
-		p.mapping("the frontmatter", doc.Content[0], map[string]func(string, *yaml.Node){
-			"name": func(key string, n *yaml.Node) {
-				switch ok := p.text(key, n, &s.Name); {
-				case !ok:
-				case checkName(s.Name) != nil:
-					p.fault(n.Line, "name may have 1 to 64 letters, digits and -, got %s", clip(s.Name))
-				case s.Name != folder:
-					p.fault(n.Line, "name is %s and the folder is %s; they must be the same", s.Name, folder)
-				}
-			},
-			"description": func(key string, n *yaml.Node) {
-				p.text(key, n, &s.Description) // an error is a fault already
-				s.Description = cut(s.Description, MaxDescription)
-			},
-			"auto-activate": func(key string, n *yaml.Node) {
-				v, err := strconv.ParseBool(strings.ToLower(n.Value))
-				if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!bool" || err != nil {
-					p.fault(n.Line, "%s must be true or false", key)
-				}
-				s.AutoActivate = v
-			},
-			"requires": func(key string, n *yaml.Node) {
-				p.mapping(key, n, map[string]func(string, *yaml.Node){
-					"bins": func(key string, n *yaml.Node) { s.Bins = p.list(key, n, binPattern, "letters, digits, ., _ and -") },
-					"env":  func(key string, n *yaml.Node) { s.Env = p.list(key, n, envPattern, "letters, digits and _") },
-				})
-			},
-			"triggers": func(key string, n *yaml.Node) { s.Triggers = p.list(key, n, nil, "") },
-		})
-	}
+	s := &p.skill
+	p.mapping("the frontmatter", root, map[string]func(string, *yaml.Node){
+		"name": func(key string, n *yaml.Node) {
+			switch ok := p.text(key, n, &s.Name); {
+			case !ok:
+			case checkName(s.Name) != nil:
+				p.fault(n.Line, "name may have 1 to 64 letters, digits and -, got %s", clip(s.Name))
+			case s.Name != folder:
+				p.fault(n.Line, "name is %s and the folder is %s; they must be the same", s.Name, folder)
+			}
+		},
+		"description": func(key string, n *yaml.Node) {
+			p.text(key, n, &s.Description) // an error is a fault already
+			s.Description = cut(s.Description, MaxDescription)
+		},
+		"auto-activate": func(key string, n *yaml.Node) {
+			v, err := strconv.ParseBool(strings.ToLower(n.Value))
+			if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!bool" || err != nil {
+				p.fault(n.Line, "%s must be true or false", key)
+			}
+			s.AutoActivate = v
+		},
+		"requires": func(key string, n *yaml.Node) {
+			p.mapping(key, n, map[string]func(string, *yaml.Node){
+				"bins": func(key string, n *yaml.Node) { s.Bins = p.list(key, n, binPattern, "letters, digits, ., _ and -") },
+				"env":  func(key string, n *yaml.Node) { s.Env = p.list(key, n, envPattern, "letters, digits and _") },
+			})
+		},
+		"triggers": func(key string, n *yaml.Node) { s.Triggers = p.list(key, n, nil, "") },
+	})
 }
 
 // mapping reads the known keys of n.
@@ -219,5 +191,5 @@ func render(name, description, instructions string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("write the frontmatter: %w", err)
 	}
-	return fmt.Appendf(nil, "%s\n%s%s\n\n%s\n", fence, head, fence, strings.TrimSpace(instructions)), nil
+	return fmt.Appendf(nil, "---\n%s---\n\n%s\n", head, strings.TrimSpace(instructions)), nil
 }

@@ -15,7 +15,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/anima-run/anima/services/loop/internal/agent"
+	"github.com/anima-run/anima/services/loop/internal/frontmatter"
 	"github.com/anima-run/anima/services/loop/internal/sandbox"
 )
 
@@ -49,7 +49,7 @@ type Found struct {
 	Origin   string // description of its origin
 	Disabled bool
 	Missing  []string // descriptions of the requirements that are not met
-	Faults   []agent.Fault
+	Faults   []frontmatter.Fault
 }
 
 // Active reports whether the skill is shown in a turn with that input.
@@ -148,7 +148,7 @@ func read(workspace, name string, made *sandbox.Made[struct{}]) Found {
 	made.Paths = append(made.Paths, at)
 	src, err := get(file, MaxFile)
 	if err != nil {
-		f.Faults = []agent.Fault{{Line: 1, Message: err.Error()}}
+		f.Faults = []frontmatter.Fault{{Line: 1, Message: err.Error()}}
 		return f
 	}
 	s, faults := Parse(src, name)

@@ -18,8 +18,8 @@ import (
 
 	"github.com/anima-run/anima/pkg/api"
 
-	"github.com/anima-run/anima/services/loop/internal/agent"
 	"github.com/anima-run/anima/services/loop/internal/engine"
+	"github.com/anima-run/anima/services/loop/internal/frontmatter"
 	"github.com/anima-run/anima/services/loop/internal/safehttp"
 	"github.com/anima-run/anima/services/loop/internal/sandbox"
 )
@@ -92,8 +92,8 @@ func TestParseFaults(t *testing.T) {
 		"---\ntriggers: [\"\"]\n---\na":              "line 2: an item of triggers is 1 to 100",
 		"---\ntriggers: &a [*a]\n---\na":             "line 2: triggers must be text",
 		"---\nname: \x01\n---\na":                    "line 2: a control character",
-		"a\nb\xff\nc":                                "line 2: not UTF-8",
-		"a\nb\x00":                                   "line 2: not UTF-8",
+		"a\nb\xff\nc":                                "line 2: not valid UTF-8",
+		"a\nb\x00":                                   "line 2: a NUL byte",
 		strings.Repeat("a", MaxFile+1):               "line 1: the file has 65537 bytes",
 	} {
 		s, faults := Parse([]byte(src), "x")
@@ -448,7 +448,7 @@ func TestFaultsAreListed(t *testing.T) {
 	if err != nil || len(all) != 1 {
 		t.Fatalf("%v, %v", all, err)
 	}
-	want := []agent.Fault{
+	want := []frontmatter.Fault{
 		{Line: 2, Message: "name must be text; put it in quotes"},
 		{Line: 3, Message: "auto-activate must be true or false"},
 		{Line: 5, Message: "the skill says nothing; write instructions in Markdown"},

@@ -15,9 +15,9 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/api/catalog"
 
-	"github.com/anima-run/anima/services/loop/internal/agent"
 	"github.com/anima-run/anima/services/loop/internal/egress"
 	"github.com/anima-run/anima/services/loop/internal/engine"
+	"github.com/anima-run/anima/services/loop/internal/frontmatter"
 	"github.com/anima-run/anima/services/loop/internal/safehttp"
 	"github.com/anima-run/anima/services/loop/internal/sandbox"
 	"github.com/anima-run/anima/services/loop/internal/sanitize"
@@ -252,7 +252,7 @@ func remove(_ context.Context, c engine.Call, a catalog.Args) (engine.Output, er
 	return engine.Output{Text: fmt.Sprintf("switched the skill %s off; its files are kept in %s, and delete_files removes them", name, at)}, nil
 }
 
-func lines(faults []agent.Fault) string {
+func lines(faults []frontmatter.Fault) string {
 	all := make([]string, len(faults))
 	for i, f := range faults {
 		all[i] = f.String()

@@ -21,6 +21,8 @@ import (
 
 	"go.yaml.in/yaml/v4"
 	"golang.org/x/text/unicode/norm"
+
+	"github.com/anima-run/anima/services/loop/internal/frontmatter"
 )
 
 // Format is the value of format in the frontmatter. A file with another value is a legacy
@@ -96,14 +98,12 @@ func (s *Soul) parts() []part {
 func Parse(file string) Soul {
 	var s Soul
 	body := strings.ReplaceAll(strings.ToValidUTF8(file, "\uFFFD"), "\r\n", "\n")
-	if rest, ok := strings.CutPrefix(body, "---\n"); ok {
-		if head, after, ok := strings.Cut(rest, "\n---\n"); ok {
-			var h Head
-			if err := yaml.Unmarshal([]byte(head), &h); err == nil {
-				s.Head = h
-			}
-			body = after
+	if f, fault := frontmatter.Split(body); fault == nil {
+		var h Head
+		if err := yaml.Unmarshal([]byte(strings.Join(f.Lines, "\n")), &h); err == nil {
+			s.Head = h
 		}
+		body = f.Body
 	}
 	if s.Format != Format {
 		s.Head = Head{Name: s.Name}
