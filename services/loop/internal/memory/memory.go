@@ -188,6 +188,3 @@ func (r Relation) TrustAfter(standing float64) float64 {
 	}
 	return to
 }
-
-// DefaultTrust is the trust in a new relation.
-const DefaultTrust = 0.5

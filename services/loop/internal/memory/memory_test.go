@@ -133,29 +133,6 @@ func TestCounted(t *testing.T) {
 	}
 }
 
-// TestBudget checks the vectors V-23 (docs/reference/memory.md, Test vectors).
-func TestBudget(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		available   int64
-		utilisation float64
-		want        int64
-	}{
-		{100_000, 40, 15_000},
-		{100_000, 50, 10_000},
-		{100_000, 60, 10_000},
-		{100_000, 70, 10_000},
-		{100_000, 70.1, 5_000},
-		{100_000, 75, 5_000},
-		{10_000, 75, 2_000},
-		{500_000, 40, 20_000},
-	} {
-		if got := memory.Budget(c.available, c.utilisation); got != c.want {
-			t.Errorf("%d at %v %%: got %d, want %d", c.available, c.utilisation, got, c.want)
-		}
-	}
-}
-
 func TestParseQuery(t *testing.T) {
 	t.Parallel()
 	q := memory.ParseQuery(`What is the latest "unit price" of a_b and 100% CAFÉ in docs.rs/serde. Use the api!`, "ship the widget")

@@ -44,21 +44,6 @@ const wholeBudget = 10_000
 // query.
 const MaxLatest = 20
 
-// Budget returns the number of tokens for memories. available is what the system prompt
-// leaves of the window, in tokens, and utilisation the used part of the window, in per
-// cent. The budget is 15 % of available below 50, 5 % above 70 and 10 % otherwise, within
-// 2,000 to 20,000 (docs/reference/memory.md, Budget).
-func Budget(available int64, utilisation float64) int64 {
-	percent := int64(10)
-	switch {
-	case utilisation > 70:
-		percent = 5
-	case utilisation < 50:
-		percent = 15
-	}
-	return min(max(available*percent/100, 2_000), 20_000)
-}
-
 // Memory recalls memories for prompts. It is safe for concurrent use.
 type Memory struct {
 	Store  Store
