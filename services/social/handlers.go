@@ -11,7 +11,7 @@ import (
 	"github.com/anima-run/anima/pkg/outbox"
 	"github.com/anima-run/anima/pkg/sqldb"
 	"github.com/anima-run/anima/services/social/internal/inbox"
-	"github.com/anima-run/anima/services/social/internal/letter"
+	"github.com/anima-run/anima/services/social/internal/message"
 )
 
 // Default and maximum numbers of messages in a response.
@@ -21,48 +21,48 @@ const (
 )
 
 type handlers struct {
-	store inbox.Store
-	now   func() time.Time
-	log   *slog.Logger
-	tel   instruments
-	kick  func() // notifies the outbox relay of new rows
+	store     inbox.Store
+	now       func() time.Time
+	log       *slog.Logger
+	tel       instruments
+	wakeRelay func() // notifies the outbox relay of new rows
 }
 
 // agentChanged stores the name and the address of an agent. They change only when the
 // agent is applied or deleted, and those changes are separate messages, so social does
 // not read the changes in journals.
 func (h *handlers) agentChanged(ctx context.Context, m api.AgentChanged) error {
-	address, err := letter.Address(m.Address)
+	address, err := message.Address(m.Address)
 	if err != nil {
 		address = "" // an agent in setup has no wallet yet
 	}
-	err = h.store.SeeResident(ctx, inbox.Resident{Agent: m.Agent, Name: m.Name, Address: address, Seq: m.Seq})
-	h.kick()
+	err = h.store.PutAgent(ctx, inbox.LocalAgent{Agent: m.Agent, Name: m.Name, Address: address, Seq: m.Seq})
+	h.wakeRelay()
 	return err
 }
 
 func (h *handlers) send(ctx context.Context, m api.Send) (api.Sent, error) {
-	id, err := h.receive(ctx, letter.Letter{
+	id, err := h.receive(ctx, message.Signed{
 		From: m.From, To: m.To, Content: m.Content, SignedAt: m.SignedAt, Signature: m.Signature, ReplyTo: m.ReplyTo,
 	})
 	return api.Sent{ID: id}, err
 }
 
 // receive checks and stores a message, independently of the transport.
-func (h *handlers) receive(ctx context.Context, l letter.Letter) (id string, err error) {
+func (h *handlers) receive(ctx context.Context, m message.Signed) (id string, err error) {
 	outcome := "refused"
 	defer func() { h.tel.received(ctx, outcome) }()
-	s, err := letter.Open(l)
+	verified, err := message.Verify(m)
 	if err != nil {
 		return "", err
 	}
 	now := h.now().UTC().Truncate(time.Microsecond)
-	mail := inbox.Mail{
-		ID: s.ID, From: s.From, To: s.To, Content: s.Content, SignedAt: s.SignedAt, Signature: s.Signature,
-		ReplyTo: s.ReplyTo, Received: now,
+	received := inbox.Message{
+		ID: verified.ID, From: verified.From, To: verified.To, Content: verified.Content, SignedAt: verified.SignedAt,
+		Signature: verified.Signature, ReplyTo: verified.ReplyTo, Received: now,
 	}
 	duplicate, err := failpoint.Value(ctx, failpoint.SocialReceive, func(ctx context.Context) (bool, error) {
-		return h.store.Receive(ctx, mail, func() error { return letter.Fresh(s.Time, now) })
+		return h.store.Receive(ctx, received, func() error { return message.Fresh(verified.Time, now) })
 	})
 	switch {
 	case err != nil:
@@ -71,21 +71,21 @@ func (h *handlers) receive(ctx context.Context, l letter.Letter) (id string, err
 		outcome = "duplicate"
 	default:
 		outcome = "received"
-		h.kick()
+		h.wakeRelay()
 	}
-	return s.ID, nil
+	return verified.ID, nil
 }
 
 func (h *handlers) claimInbox(ctx context.Context, m api.ClaimInbox) (api.Inbox, error) {
 	if m.Run == "" {
 		return api.Inbox{}, api.Errorf(api.Invalid, "a claim needs a run")
 	}
-	box, err := h.store.Waiting(ctx, m.Agent, m.Run)
-	if err != nil || box.Unread == 0 {
+	state, err := h.store.MailboxState(ctx, m.Agent, m.Run)
+	if err != nil || state.Unread == 0 {
 		return api.Inbox{Messages: []api.InboxMessage{}}, err
 	}
-	all, err := failpoint.Value(ctx, failpoint.SocialClaim, func(ctx context.Context) ([]inbox.Mail, error) {
-		return h.store.Claim(ctx, box.Address, m.Run, strings.ToLower(m.From), limited(m.Limit, claimLimit, claimMost), h.now())
+	all, err := failpoint.Value(ctx, failpoint.SocialClaim, func(ctx context.Context) ([]inbox.Message, error) {
+		return h.store.Claim(ctx, state.Address, m.Run, strings.ToLower(m.From), clampLimit(m.Limit, claimLimit, claimMost), h.now())
 	})
 	h.tel.claims(ctx, len(all))
 	return answer(all), err
@@ -95,15 +95,15 @@ func (h *handlers) settleInbox(ctx context.Context, m api.SettleInbox) (api.Inbo
 	if m.Run == "" {
 		return api.InboxCount{}, api.Errorf(api.Invalid, "settling messages needs a run")
 	}
-	box, err := h.store.Waiting(ctx, m.Agent, m.Run)
-	if err != nil || !box.Claimed {
-		return api.InboxCount{Unread: box.Unread}, err
+	state, err := h.store.MailboxState(ctx, m.Agent, m.Run)
+	if err != nil || !state.Claimed {
+		return api.InboxCount{Unread: state.Unread}, err
 	}
-	err = failpoint.Do(ctx, failpoint.SocialSettle, func(ctx context.Context) error { return h.store.Settle(ctx, box.Address, m.Run, h.now()) })
+	err = failpoint.Do(ctx, failpoint.SocialSettle, func(ctx context.Context) error { return h.store.Settle(ctx, state.Address, m.Run, h.now()) })
 	if err != nil {
 		return api.InboxCount{}, err
 	}
-	return h.unread(ctx, box.Address)
+	return h.unread(ctx, state.Address)
 }
 
 func (h *handlers) listInbox(ctx context.Context, m api.ListInbox) (api.Inbox, error) {
@@ -146,18 +146,18 @@ func (h *handlers) unread(ctx context.Context, address string) (api.InboxCount, 
 	return api.InboxCount{Unread: n}, err
 }
 
-func limited(asked, normal, most int) int {
+func clampLimit(asked, normal, most int) int {
 	if asked <= 0 {
 		return normal
 	}
 	return min(asked, most)
 }
 
-func answer(all []inbox.Mail) api.Inbox {
+func answer(all []inbox.Message) api.Inbox {
 	out := api.Inbox{Messages: []api.InboxMessage{}}
 	for _, m := range all {
 		out.Messages = append(out.Messages, api.InboxMessage{
-			ID: m.ID, From: letter.Display(m.From), To: letter.Display(m.To), Content: m.Content, SignedAt: m.SignedAt,
+			ID: m.ID, From: message.Display(m.From), To: message.Display(m.To), Content: m.Content, SignedAt: m.SignedAt,
 			Signature: m.Signature, ReplyTo: m.ReplyTo, Status: string(m.Status), ReceivedAt: m.Received.UnixMicro(), Peer: m.Peer,
 		})
 	}
@@ -165,8 +165,8 @@ func answer(all []inbox.Mail) api.Inbox {
 }
 
 // announce adds the event of a message for an agent to the outbox.
-func announce(ctx context.Context, tx *sqldb.Tx, agent string, m inbox.Mail) error {
+func announce(ctx context.Context, tx *sqldb.Tx, agent string, m inbox.Message) error {
 	return outbox.Add(ctx, tx, "message_received/"+agent+"/"+m.ID, api.MessageReceived{
-		ID: m.ID, Agent: agent, From: letter.Display(m.From), At: m.Received.UnixMicro(),
+		ID: m.ID, Agent: agent, From: message.Display(m.From), At: m.Received.UnixMicro(),
 	})
 }

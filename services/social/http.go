@@ -12,7 +12,7 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/host"
 	"github.com/anima-run/anima/services/social/internal/inbox"
-	"github.com/anima-run/anima/services/social/internal/letter"
+	"github.com/anima-run/anima/services/social/internal/message"
 )
 
 // The wire format is that of existing clients (docs/reference/social.md, Wire format):
@@ -60,7 +60,7 @@ func (h *handlers) postMessage(w http.ResponseWriter, r *http.Request) {
 		h.fail(w, r, err)
 		return
 	}
-	id, err := h.receive(r.Context(), letter.Letter(b))
+	id, err := h.receive(r.Context(), message.Signed(b))
 	if err != nil {
 		h.fail(w, r, err)
 		return
@@ -83,7 +83,7 @@ func (h *handlers) poll(w http.ResponseWriter, r *http.Request) {
 		h.fail(w, r, err)
 		return
 	}
-	all, err := h.store.Poll(r.Context(), address, after, limited(b.Limit, pollLimit, pollMost), h.now())
+	all, err := h.store.Poll(r.Context(), address, after, clampLimit(b.Limit, pollLimit, pollMost), h.now())
 	if err != nil {
 		h.fail(w, r, err)
 		return
@@ -91,8 +91,8 @@ func (h *handlers) poll(w http.ResponseWriter, r *http.Request) {
 	out := pollAnswer{Messages: []polled{}, NextCursor: b.Cursor}
 	for _, m := range all {
 		out.Messages = append(out.Messages, polled{
-			ID: m.ID, From: letter.Display(m.From), To: letter.Display(m.To), Content: m.Content, SignedAt: m.SignedAt,
-			CreatedAt: letter.FormatTime(m.Received), ReplyTo: m.ReplyTo, Signature: m.Signature,
+			ID: m.ID, From: message.Display(m.From), To: message.Display(m.To), Content: m.Content, SignedAt: m.SignedAt,
+			CreatedAt: message.FormatTime(m.Received), ReplyTo: m.ReplyTo, Signature: m.Signature,
 		})
 		out.NextCursor = formatCursor(m)
 	}
@@ -115,7 +115,7 @@ func (h *handlers) count(w http.ResponseWriter, r *http.Request) {
 // authenticate returns the address whose mailbox the request may read, or writes an error
 // response and returns false.
 func (h *handlers) authenticate(w http.ResponseWriter, r *http.Request) (address string, ok bool) {
-	address, err := letter.Authenticate(r.Header.Get("X-Wallet-Address"), r.Header.Get("X-Signature"), r.Header.Get("X-Timestamp"), h.now())
+	address, err := message.Authenticate(r.Header.Get("X-Wallet-Address"), r.Header.Get("X-Signature"), r.Header.Get("X-Timestamp"), h.now())
 	if err != nil {
 		writeText(w, http.StatusUnauthorized, err)
 		return "", false
@@ -124,7 +124,7 @@ func (h *handlers) authenticate(w http.ResponseWriter, r *http.Request) (address
 }
 
 // formatCursor returns the cursor after a message: its place in the mailbox.
-func formatCursor(m inbox.Mail) string { return strconv.FormatInt(m.Seq, 10) }
+func formatCursor(m inbox.Message) string { return strconv.FormatInt(m.Seq, 10) }
 
 func parseCursor(s string) (int64, error) {
 	if s == "" {

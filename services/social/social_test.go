@@ -72,8 +72,8 @@ func call[Resp any](t *testing.T, b *bus.Bus, req api.Message) Resp {
 	return resp
 }
 
-// house publishes an agent with the wallet w and waits until social has stored it.
-func house(t *testing.T, b *bus.Bus, agent string, w wallet) {
+// register publishes an agent with the wallet w and waits until social has stored it.
+func register(t *testing.T, b *bus.Bus, agent string, w wallet) {
 	t.Helper()
 	m := api.AgentChanged{Agent: agent, Name: "The " + agent, Address: w.address, State: api.StateSleeping, Seq: 1}
 	if err := b.Publish(t.Context(), "agent_state/"+agent+"/1", m); err != nil {
@@ -90,8 +90,8 @@ func TestSendClaimSettle(t *testing.T) {
 	t.Parallel()
 	b := apptest.Bus(t, social.Service)
 	alice, bob := newWallet(t), newWallet(t)
-	house(t, b, "alice", alice)
-	house(t, b, "bob", bob)
+	register(t, b, "alice", alice)
+	register(t, b, "bob", bob)
 	received := apptest.Watch[api.MessageReceived](t, b)
 
 	m := alice.send(t, bob, "hello 🐎")

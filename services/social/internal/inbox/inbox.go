@@ -2,11 +2,11 @@
 // a run claims and settles messages. It must not depend on how messages are signed or
 // where they are stored.
 //
-//	          Claim                    Settle
-//	received ───────> in_progress ─────────────> processed
-//	   ^                   │
-//	   └── claim lapsed ───┤
-//	                       └── third claim lapsed ──> failed
+//	          Claim                      Settle
+//	received ────────> in_progress ─────────────> processed
+//	   ^                    │
+//	   └── claim expires ───┤
+//	                        └── third claim expires ──> failed
 package inbox
 
 import (
@@ -37,16 +37,16 @@ func (s Status) Valid() bool {
 
 // Limits of the rules (docs/reference/social.md, Limits).
 const (
-	Rate        = 10               // messages of one sender in RateWindow
-	RateWindow  = time.Minute      // of Rate
-	Lapse       = 10 * time.Minute // age after which an unsettled claim is void
-	MaxAttempts = 3                // claims of one message
-	MaxUnread   = 10_000           // messages that may be unread in one mailbox
-	MaxBytes    = 700 << 10        // of messages in one response: NATS carries 1 MiB, including the JSON encoding
+	Rate         = 10               // messages of one sender in RateWindow
+	RateWindow   = time.Minute      // of Rate
+	ClaimTimeout = 10 * time.Minute // age after which an unsettled claim is void
+	MaxAttempts  = 3                // claims of one message
+	MaxUnread    = 10_000           // messages that may be unread in one mailbox
+	MaxBytes     = 700 << 10        // of messages in one response: NATS carries 1 MiB, including the JSON encoding
 )
 
-// Mail is a message in a mailbox. Addresses are in lower case.
-type Mail struct {
+// Message is a message in a mailbox. Addresses are in lower case.
+type Message struct {
 	ID        string
 	From      string
 	To        string
@@ -57,11 +57,11 @@ type Mail struct {
 	Status    Status
 	Received  time.Time // UTC, to the microsecond
 	Seq       int64     // place in its mailbox; increases with every message
-	Peer      string    // name of the sender, if it is a resident
+	Peer      string    // name of the sender, if it is a local agent
 }
 
 // Size returns the approximate size of the message in a response, in bytes.
-func (m Mail) Size() int {
+func (m Message) Size() int {
 	const frame = 512 // the other fields
 	body, err := api.Encode(m.Content)
 	if err != nil {
@@ -72,7 +72,7 @@ func (m Mail) Size() int {
 
 // Fit returns the longest prefix of all that fits into one response, at least one
 // message.
-func Fit(all []Mail) []Mail {
+func Fit(all []Message) []Message {
 	sum := 0
 	for i, m := range all {
 		sum += m.Size()
@@ -83,10 +83,10 @@ func Fit(all []Mail) []Mail {
 	return all
 }
 
-// Admit decides whether a sender may send another message now. latest holds the times of
+// CheckRate decides whether a sender may send another message now. latest holds the times of
 // its latest messages, the latest first. It returns an api.Unavailable error with
 // ReasonLimit and the retry delay.
-func Admit(latest []time.Time, now time.Time) error {
+func CheckRate(latest []time.Time, now time.Time) error {
 	if len(latest) < Rate {
 		return nil
 	}
@@ -102,24 +102,24 @@ func Admit(latest []time.Time, now time.Time) error {
 	}
 }
 
-// Full returns the error for a mailbox with MaxUnread unread messages.
-func Full() error {
+// MailboxFull returns the error for a mailbox with MaxUnread unread messages.
+func MailboxFull() error {
 	return &api.Error{
 		Code: api.Unavailable, Reason: api.ReasonLimit, Message: "the mailbox is full",
 		Next: "wait until its owner has read some messages", RetryAfter: RateWindow.Milliseconds(),
 	}
 }
 
-// Resident is an agent of this installation.
-type Resident struct {
+// LocalAgent is an agent of this installation.
+type LocalAgent struct {
 	Agent   string
 	Name    string
 	Address string // in lower case; "" while it has none
 	Seq     int64  // number of the agent's change
 }
 
-// Waiting is the state of an agent's mailbox for a run.
-type Waiting struct {
+// MailboxState is the state of an agent's mailbox for a run.
+type MailboxState struct {
 	Address string // of the agent; "" if it has none or is unknown
 	Unread  int64  // messages that are neither processed nor failed
 	Claimed bool   // the run has claimed messages that are not processed

@@ -1,4 +1,4 @@
-// Package sqlstore stores messages and the directory of residents in SQL, on SQLite and
+// Package sqlstore stores messages and the directory of local agents in SQL, on SQLite and
 // Postgres. It must not depend on the content or the recipients of announcements: it only
 // ensures that they are in the same transaction as the change.
 package sqlstore
@@ -23,9 +23,9 @@ func Migrations() fs.FS {
 	return sub
 }
 
-// Announce adds the event of a message for a resident agent to the outbox in tx. It is
+// Announce adds the event of a message for a local agent to the outbox in tx. It is
 // called again if the transaction is retried.
-type Announce func(ctx context.Context, tx *sqldb.Tx, agent string, m inbox.Mail) error
+type Announce func(ctx context.Context, tx *sqldb.Tx, agent string, m inbox.Message) error
 
 // Store implements [inbox.Store].
 type Store struct {
@@ -39,7 +39,7 @@ var _ inbox.Store = (*Store)(nil)
 func New(db *sqldb.DB, announce Announce) *Store { return &Store{db: db, announce: announce} }
 
 // Receive implements [inbox.Store].
-func (s *Store) Receive(ctx context.Context, m inbox.Mail, fresh func() error) (duplicate bool, err error) {
+func (s *Store) Receive(ctx context.Context, m inbox.Message, fresh func() error) (duplicate bool, err error) {
 	err = sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
 		var n int64
 		if err := tx.QueryRowContext(ctx, "select count(*) from mail where id = $1", m.ID).Scan(&n); err != nil {
@@ -57,51 +57,45 @@ func (s *Store) Receive(ctx context.Context, m inbox.Mail, fresh func() error) (
 			on conflict (address) do update set last_at = excluded.last_at`, m.From, micros(m.Received))
 		latest := sqldb.QueueAll(ctx, tx, scanTime, `select received_at from mail where from_address = $1
 			order by received_at desc limit $2`, m.From, inbox.Rate)
-		res, err := s.put(ctx, tx, m, latest)
-		duplicate = res == already
+		var err error
+		duplicate, err = s.put(ctx, tx, m, latest)
 		return err
 	})
 	return duplicate, err
 }
 
-type result int
-
-const (
-	stored result = iota
-	already
-)
-
-// put stores a message. The caller has locked the row of the sender.
-func (s *Store) put(ctx context.Context, tx *sqldb.Tx, m inbox.Mail, sent *sqldb.Later[time.Time]) (result, error) {
+// put stores a message, unless it is a duplicate. The caller has locked the row of the
+// sender.
+func (s *Store) put(ctx context.Context, tx *sqldb.Tx, m inbox.Message, sent *sqldb.Later[time.Time]) (duplicate bool, err error) {
 	var n int64
 	if err := tx.QueryRowContext(ctx, "select count(*) from mail where id = $1", m.ID).Scan(&n); err != nil || n > 0 {
-		return already, err
+		return n > 0, err
 	}
 	latest, err := sent.All()
 	if err != nil {
-		return stored, err
+		return false, err
 	}
-	if err := inbox.Admit(latest, m.Received); err != nil {
-		return stored, err
+	if err := inbox.CheckRate(latest, m.Received); err != nil {
+		return false, err
 	}
 	// The sequence of a mailbox starts with the current time, so that a mailbox that was
 	// pruned and is created again continues after the cursors that clients may hold.
 	place := tx.QueueRow(ctx, `insert into mailboxes (address, seq) values ($1, $2)
 		on conflict (address) do update set seq = mailboxes.seq + 1 returning seq`, m.To, micros(m.Received))
-	resident := tx.QueueRow(ctx, selectResident, m.To)
+	recipient := tx.QueueRow(ctx, selectAgent, m.To)
 	if n, err = unread(ctx, tx, m.To); err != nil {
-		return stored, err
+		return false, err
 	}
 	if n >= inbox.MaxUnread {
-		return stored, inbox.Full()
+		return false, inbox.MailboxFull()
 	}
 	var seq int64
 	if err := place.Scan(&seq); err != nil {
-		return stored, err
+		return false, err
 	}
-	agent, err := scanResident(resident)
+	agent, err := scanAgent(recipient)
 	if err != nil {
-		return stored, err
+		return false, err
 	}
 	announced := 0
 	if agent != "" {
@@ -111,19 +105,19 @@ func (s *Store) put(ctx context.Context, tx *sqldb.Tx, m inbox.Mail, sent *sqldb
 		received_at, max_retries, announced) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`,
 		m.ID, m.To, seq, m.From, m.Content, m.ReplyTo, m.SignedAt, m.Signature, micros(m.Received), inbox.MaxAttempts, announced)
 	if agent == "" {
-		return stored, nil
+		return false, nil
 	}
-	return stored, s.announce(ctx, tx, agent, m)
+	return false, s.announce(ctx, tx, agent, m)
 }
 
-// residentAt returns the agent with an address, or "" if there is none.
-func residentAt(ctx context.Context, q sqldb.Querier, address string) (string, error) {
-	return scanResident(q.QueryRowContext(ctx, selectResident, address))
+// agentAt returns the agent with an address, or "" if there is none.
+func agentAt(ctx context.Context, q sqldb.Querier, address string) (string, error) {
+	return scanAgent(q.QueryRowContext(ctx, selectAgent, address))
 }
 
-const selectResident = "select agent from directory where address = $1 order by agent limit 1"
+const selectAgent = "select agent from directory where address = $1 order by agent limit 1"
 
-func scanResident(row *sqldb.Row) (string, error) {
+func scanAgent(row *sqldb.Row) (string, error) {
 	var agent string
 	err := row.Scan(&agent)
 	if errors.Is(err, sqldb.ErrNotFound) {
@@ -132,39 +126,39 @@ func scanResident(row *sqldb.Row) (string, error) {
 	return agent, err
 }
 
-// SeeResident implements [inbox.Store].
-func (s *Store) SeeResident(ctx context.Context, r inbox.Resident) error {
+// PutAgent implements [inbox.Store].
+func (s *Store) PutAgent(ctx context.Context, a inbox.LocalAgent) error {
 	return sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
 		var address string
 		var seq int64
-		err := tx.QueryRowContext(ctx, "select address, seq from directory where agent = $1"+tx.ForUpdate(), r.Agent).Scan(&address, &seq)
-		if err != nil && !errors.Is(err, sqldb.ErrNotFound) || err == nil && seq >= r.Seq {
+		err := tx.QueryRowContext(ctx, "select address, seq from directory where agent = $1"+tx.ForUpdate(), a.Agent).Scan(&address, &seq)
+		if err != nil && !errors.Is(err, sqldb.ErrNotFound) || err == nil && seq >= a.Seq {
 			return err
 		}
-		moved := r.Address != "" && r.Address != address
+		moved := a.Address != "" && a.Address != address
 		if moved {
 			// Concurrent messages to the address wait for this lock, and then find the
-			// resident.
+			// local agent.
 			tx.Queue(ctx, `insert into mailboxes (address, seq) values ($1, 0)
-				on conflict (address) do update set seq = mailboxes.seq`, r.Address)
+				on conflict (address) do update set seq = mailboxes.seq`, a.Address)
 		}
 		tx.Queue(ctx, `insert into directory (agent, name, address, seq) values ($1, $2, $3, $4)
 			on conflict (agent) do update set name = excluded.name, address = excluded.address, seq = excluded.seq
-			where directory.seq < excluded.seq`, r.Agent, r.Name, r.Address, r.Seq)
+			where directory.seq < excluded.seq`, a.Agent, a.Name, a.Address, a.Seq)
 		if !moved {
 			return nil
 		}
-		waiting, err := sqldb.All(ctx, tx, scanMail, selectMail+`where m.to_address = $1 and m.announced = 0
-			and m.status = 'received' order by m.seq`, r.Address)
+		waiting, err := sqldb.All(ctx, tx, scanMessage, selectMessage+`where m.to_address = $1 and m.announced = 0
+			and m.status = 'received' order by m.seq`, a.Address)
 		if err != nil {
 			return err
 		}
 		for _, m := range waiting {
-			if err := s.announce(ctx, tx, r.Agent, m); err != nil {
+			if err := s.announce(ctx, tx, a.Agent, m); err != nil {
 				return err
 			}
 		}
-		tx.Queue(ctx, "update mail set announced = 1 where to_address = $1 and announced = 0", r.Address)
+		tx.Queue(ctx, "update mail set announced = 1 where to_address = $1 and announced = 0", a.Address)
 		return nil
 	})
 }

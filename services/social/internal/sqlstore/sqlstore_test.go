@@ -18,7 +18,7 @@ func TestStore(t *testing.T) {
 		t.Helper()
 		sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
 			check(t, func(announce func(agent, id string) error) inbox.Store {
-				return sqlstore.New(db, func(_ context.Context, _ *sqldb.Tx, agent string, m inbox.Mail) error {
+				return sqlstore.New(db, func(_ context.Context, _ *sqldb.Tx, agent string, m inbox.Message) error {
 					return announce(agent, m.ID)
 				})
 			})
@@ -33,7 +33,7 @@ func TestView(t *testing.T) {
 		ctx := t.Context()
 		s := sqlstore.New(db, nil)
 		at := time.Date(2026, 3, 2, 12, 0, 0, 250_000_000, time.UTC)
-		m := inbox.Mail{ID: "m1", From: "0xa", To: "0xb", Content: "hello", Received: at}
+		m := inbox.Message{ID: "m1", From: "0xa", To: "0xb", Content: "hello", Received: at}
 		if _, err := s.Receive(ctx, m, func() error { return nil }); err != nil {
 			t.Fatal(err)
 		}

@@ -14,7 +14,7 @@ import (
 )
 
 // Open opens the store of a test. announce is called in the transaction that makes a
-// message available to a resident; its error must roll back everything.
+// message available to a local agent; its error must roll back everything.
 type Open func(announce func(agent, id string) error) inbox.Store
 
 // Run tests the conformance of stores. each must call check in a subtest for every
@@ -22,22 +22,22 @@ type Open func(announce func(agent, id string) error) inbox.Store
 func Run(t *testing.T, each func(t *testing.T, check func(*testing.T, Open))) {
 	t.Helper()
 	for name, check := range map[string]func(*testing.T, Open){
-		"receive":             receive,
-		"receive is atomic":   atomic,
-		"receive in parallel": receiveParallel,
-		"duplicates":          duplicates,
-		"rate":                rate,
-		"residents":           residents,
-		"residents who cross": crossing,
-		"claim":               claim,
-		"waiting":             waiting,
-		"claims lapse":        lapse,
-		"claims in parallel":  claimParallel,
-		"settle late":         settleLate,
-		"list":                list,
-		"poll":                poll,
-		"poll of a resident":  pollResident,
-		"prune":               prune,
+		"receive":               receive,
+		"receive is atomic":     atomic,
+		"receive in parallel":   receiveParallel,
+		"duplicates":            duplicates,
+		"rate":                  rate,
+		"local agents":          localAgents,
+		"concurrent agents":     concurrentAgents,
+		"claim":                 claim,
+		"waiting":               waiting,
+		"claims expire":         expire,
+		"claims in parallel":    claimParallel,
+		"settle late":           settleLate,
+		"list":                  list,
+		"poll":                  poll,
+		"poll of a local agent": pollLocalAgent,
+		"prune":                 prune,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -66,14 +66,14 @@ func ok(t *testing.T, err error) {
 	}
 }
 
-func mail(id, from, to string, at time.Time) inbox.Mail {
-	return inbox.Mail{
+func mail(id, from, to string, at time.Time) inbox.Message {
+	return inbox.Message{
 		ID: id, From: address(from), To: address(to), Content: "content of " + id, SignedAt: "2026-03-02T12:00:00.000Z",
 		Signature: "0x" + id, Received: at,
 	}
 }
 
-func put(t *testing.T, s inbox.Store, m inbox.Mail) {
+func put(t *testing.T, s inbox.Store, m inbox.Message) {
 	t.Helper()
 	dup, err := s.Receive(t.Context(), m, fresh)
 	if err != nil || dup {
@@ -90,12 +90,12 @@ func fill(t *testing.T, s inbox.Store, n int) {
 	}
 }
 
-func house(t *testing.T, s inbox.Store, agent string) {
+func register(t *testing.T, s inbox.Store, agent string) {
 	t.Helper()
-	ok(t, s.SeeResident(t.Context(), inbox.Resident{Agent: agent, Name: "The " + agent, Address: address(agent), Seq: 1}))
+	ok(t, s.PutAgent(t.Context(), inbox.LocalAgent{Agent: agent, Name: "The " + agent, Address: address(agent), Seq: 1}))
 }
 
-func ids(all []inbox.Mail) []string {
+func ids(all []inbox.Message) []string {
 	out := []string{}
 	for _, m := range all {
 		out = append(out, m.ID)
@@ -103,7 +103,7 @@ func ids(all []inbox.Mail) []string {
 	return out
 }
 
-func want(t *testing.T, what string, got []inbox.Mail, err error, want ...string) {
+func want(t *testing.T, what string, got []inbox.Message, err error, want ...string) {
 	t.Helper()
 	ok(t, err)
 	if d := cmp.Diff(append([]string{}, want...), ids(got)); d != "" {

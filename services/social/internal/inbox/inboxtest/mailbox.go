@@ -66,37 +66,37 @@ func claim(t *testing.T, open Open) {
 func waiting(t *testing.T, open Open) {
 	s := open(silent)
 	ctx, bob := t.Context(), address("bob")
-	look := func(what, run string, want inbox.Waiting) {
+	look := func(what, run string, want inbox.MailboxState) {
 		t.Helper()
-		if got, err := s.Waiting(ctx, "bob", run); err != nil || got != want {
+		if got, err := s.MailboxState(ctx, "bob", run); err != nil || got != want {
 			t.Errorf("%s: got %+v, %v, want %+v", what, got, err, want)
 		}
 	}
 	fill(t, s, 3)
-	look("an agent that is unknown", "r1", inbox.Waiting{})
-	ok(t, s.SeeResident(ctx, inbox.Resident{Agent: "bob", Name: "Bob", Address: bob, Seq: 1}))
-	look("before a claim", "r1", inbox.Waiting{Address: bob, Unread: 3})
+	look("an agent that is unknown", "r1", inbox.MailboxState{})
+	ok(t, s.PutAgent(ctx, inbox.LocalAgent{Agent: "bob", Name: "Bob", Address: bob, Seq: 1}))
+	look("before a claim", "r1", inbox.MailboxState{Address: bob, Unread: 3})
 	got, err := s.Claim(ctx, bob, "r1", "", 1, noon(10))
 	want(t, "claim", got, err, "0")
-	look("claimed", "r1", inbox.Waiting{Address: bob, Unread: 3, Claimed: true})
-	look("claimed by another", "r2", inbox.Waiting{Address: bob, Unread: 3})
-	got, err = s.Claim(ctx, bob, "r2", "", 1, noon(10).Add(inbox.Lapse))
-	want(t, "claim after it lapsed", got, err, "0")
-	look("lost", "r1", inbox.Waiting{Address: bob, Unread: 3})
-	ok(t, s.Settle(ctx, bob, "r2", noon(20).Add(inbox.Lapse)))
-	look("settled", "r2", inbox.Waiting{Address: bob, Unread: 2})
-	got, err = s.Claim(ctx, bob, "r3", "", 1, noon(30).Add(inbox.Lapse))
+	look("claimed", "r1", inbox.MailboxState{Address: bob, Unread: 3, Claimed: true})
+	look("claimed by another", "r2", inbox.MailboxState{Address: bob, Unread: 3})
+	got, err = s.Claim(ctx, bob, "r2", "", 1, noon(10).Add(inbox.ClaimTimeout))
+	want(t, "claim after it expired", got, err, "0")
+	look("lost", "r1", inbox.MailboxState{Address: bob, Unread: 3})
+	ok(t, s.Settle(ctx, bob, "r2", noon(20).Add(inbox.ClaimTimeout)))
+	look("settled", "r2", inbox.MailboxState{Address: bob, Unread: 2})
+	got, err = s.Claim(ctx, bob, "r3", "", 1, noon(30).Add(inbox.ClaimTimeout))
 	want(t, "the next claim", got, err, "1")
-	got, err = s.Claim(ctx, bob, "r4", "", 1, noon(30).Add(2*inbox.Lapse))
-	want(t, "and after it lapsed", got, err, "1")
-	got, err = s.Claim(ctx, bob, "r5", "", 1, noon(30).Add(3*inbox.Lapse))
+	got, err = s.Claim(ctx, bob, "r4", "", 1, noon(30).Add(2*inbox.ClaimTimeout))
+	want(t, "and after it expired", got, err, "1")
+	got, err = s.Claim(ctx, bob, "r5", "", 1, noon(30).Add(3*inbox.ClaimTimeout))
 	want(t, "and once more", got, err, "1")
-	got, err = s.Claim(ctx, bob, "r6", "", 1, noon(30).Add(4*inbox.Lapse))
-	want(t, "the third claim lapsed", got, err, "2")
-	look("failed, and still of its last run", "r5", inbox.Waiting{Address: bob, Unread: 1, Claimed: true})
+	got, err = s.Claim(ctx, bob, "r6", "", 1, noon(30).Add(4*inbox.ClaimTimeout))
+	want(t, "the third claim expired", got, err, "2")
+	look("failed, and still of its last run", "r5", inbox.MailboxState{Address: bob, Unread: 1, Claimed: true})
 }
 
-func lapse(t *testing.T, open Open) {
+func expire(t *testing.T, open Open) {
 	s := open(silent)
 	ctx, bob := t.Context(), address("bob")
 	fill(t, s, 2)
@@ -105,13 +105,13 @@ func lapse(t *testing.T, open Open) {
 		got, err := s.Claim(ctx, bob, fmt.Sprint("r", try), "", 1, now)
 		want(t, fmt.Sprint("try ", try), got, err, "0")
 		// A run that claims again renews its claim.
-		now = now.Add(inbox.Lapse - time.Second)
+		now = now.Add(inbox.ClaimTimeout - time.Second)
 		got, err = s.Claim(ctx, bob, fmt.Sprint("r", try), "", 1, now)
 		want(t, fmt.Sprint("again, try ", try), got, err, "0")
-		now = now.Add(inbox.Lapse)
+		now = now.Add(inbox.ClaimTimeout)
 	}
 	got, err := s.Claim(ctx, bob, "last", "", 1, now)
-	want(t, "after three lapsed claims", got, err, "1")
+	want(t, "after three expired claims", got, err, "1")
 	statuses(t, s, "bob", map[inbox.Status]int{inbox.Failed: 1, inbox.InProgress: 1})
 	unread(t, s, "bob", 1)
 }
@@ -152,9 +152,9 @@ func settleLate(t *testing.T, open Open) {
 	fill(t, s, 2)
 	_, err := s.Claim(ctx, bob, "slow", "", 2, noon(0))
 	ok(t, err)
-	late := noon(0).Add(2 * inbox.Lapse)
+	late := noon(0).Add(2 * inbox.ClaimTimeout)
 	got, err := s.Claim(ctx, bob, "quick", "", 1, late)
-	want(t, "lapsed", got, err, "0")
+	want(t, "expired", got, err, "0")
 	ok(t, s.Settle(ctx, bob, "slow", late))
 	// Messages that another run has claimed since can be settled only by that run.
 	statuses(t, s, "bob", map[inbox.Status]int{inbox.InProgress: 1, inbox.Processed: 1})
@@ -205,16 +205,16 @@ func poll(t *testing.T, open Open) {
 	want(t, "from the start: what is unread", more, err, "new")
 }
 
-func pollResident(t *testing.T, open Open) {
+func pollLocalAgent(t *testing.T, open Open) {
 	s := open(silent)
 	ctx, bob := t.Context(), address("bob")
-	house(t, s, "bob")
+	register(t, s, "bob")
 	fill(t, s, 2)
 	all, err := s.Poll(ctx, bob, 0, 10, noon(10))
 	want(t, "poll", all, err, "0", "1")
 	_, err = s.Poll(ctx, bob, all[1].Seq, 10, noon(11))
 	ok(t, err)
-	unread(t, s, "bob", 2) // a resident's messages are settled only by its runs
+	unread(t, s, "bob", 2) // a local agent's messages are settled only by its runs
 	got, err := s.Claim(ctx, bob, "r1", "", 10, noon(12))
 	want(t, "claim", got, err, "0", "1")
 }

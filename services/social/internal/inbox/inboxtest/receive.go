@@ -19,8 +19,8 @@ func receive(t *testing.T, open Open) {
 		announced = append(announced, agent+" "+id)
 		return nil
 	})
-	house(t, s, "alice")
-	house(t, s, "bob")
+	register(t, s, "alice")
+	register(t, s, "bob")
 	m := mail("m1", "alice", "bob", noon(1))
 	m.ReplyTo, m.Content = "m0", "žluťoučký 🐎\n"
 	put(t, s, m)
@@ -49,7 +49,7 @@ func atomic(t *testing.T, open Open) {
 		}
 		return nil
 	})
-	house(t, s, "bob")
+	register(t, s, "bob")
 	m := mail("m1", "alice", "bob", noon(1))
 	if _, err := s.Receive(t.Context(), m, fresh); !errors.Is(err, fault) {
 		t.Fatalf("got %v, want %v", err, fault)
@@ -61,8 +61,8 @@ func atomic(t *testing.T, open Open) {
 
 	put(t, s, mail("m2", "alice", "carol", noon(2)))
 	fail = true
-	carol := inbox.Resident{Agent: "carol", Address: address("carol"), Seq: 1}
-	if err := s.SeeResident(t.Context(), carol); !errors.Is(err, fault) {
+	carol := inbox.LocalAgent{Agent: "carol", Address: address("carol"), Seq: 1}
+	if err := s.PutAgent(t.Context(), carol); !errors.Is(err, fault) {
 		t.Fatalf("see carol: got %v, want %v", err, fault)
 	}
 	if got, err := s.AddressOf(t.Context(), "carol"); err != nil || got != "" {
@@ -108,7 +108,7 @@ func duplicates(t *testing.T, open Open) {
 		announced++
 		return nil
 	})
-	house(t, s, "bob")
+	register(t, s, "bob")
 	m := mail("m1", "alice", "bob", noon(1))
 	put(t, s, m)
 	old := errors.New("too old by now")
@@ -174,7 +174,7 @@ func rate(t *testing.T, open Open) {
 	}
 }
 
-func residents(t *testing.T, open Open) {
+func localAgents(t *testing.T, open Open) {
 	var announced []string
 	s := open(func(agent, id string) error {
 		announced = append(announced, agent+" "+id)
@@ -191,11 +191,11 @@ func residents(t *testing.T, open Open) {
 	_, err := s.Poll(ctx, address("bob"), 0, 10, noon(9))
 	ok(t, err)
 	addressOf("")
-	ok(t, s.SeeResident(ctx, inbox.Resident{Agent: "bob", Name: "Bob", Seq: 1})) // no wallet yet
+	ok(t, s.PutAgent(ctx, inbox.LocalAgent{Agent: "bob", Name: "Bob", Seq: 1})) // no wallet yet
 	addressOf("")
-	ok(t, s.SeeResident(ctx, inbox.Resident{Agent: "bob", Name: "Bob", Address: address("bob"), Seq: 3}))
-	ok(t, s.SeeResident(ctx, inbox.Resident{Agent: "bob", Name: "Old", Address: address("old"), Seq: 2}))
-	ok(t, s.SeeResident(ctx, inbox.Resident{Agent: "bob", Name: "Bobby", Address: address("bob"), Seq: 4}))
+	ok(t, s.PutAgent(ctx, inbox.LocalAgent{Agent: "bob", Name: "Bob", Address: address("bob"), Seq: 3}))
+	ok(t, s.PutAgent(ctx, inbox.LocalAgent{Agent: "bob", Name: "Old", Address: address("old"), Seq: 2}))
+	ok(t, s.PutAgent(ctx, inbox.LocalAgent{Agent: "bob", Name: "Bobby", Address: address("bob"), Seq: 4}))
 	addressOf(address("bob"))
 	put(t, s, mail("after", "bob", "bob", noon(10)))
 	if d := cmp.Diff([]string{"bob 0", "bob 1", "bob 2", "bob after"}, announced); d != "" {
@@ -208,9 +208,9 @@ func residents(t *testing.T, open Open) {
 	}
 }
 
-// crossing checks that a message is announced once, whether it or its recipient is stored
+// concurrentAgents checks that a message is announced once, whether it or its recipient is stored
 // first.
-func crossing(t *testing.T, open Open) {
+func concurrentAgents(t *testing.T, open Open) {
 	var mu sync.Mutex
 	announced := map[string]bool{}
 	s := open(func(agent, id string) error {
@@ -229,7 +229,7 @@ func crossing(t *testing.T, open Open) {
 			}
 		})
 		wg.Go(func() {
-			if err := s.SeeResident(t.Context(), inbox.Resident{Agent: agent, Address: address(agent), Seq: 1}); err != nil {
+			if err := s.PutAgent(t.Context(), inbox.LocalAgent{Agent: agent, Address: address(agent), Seq: 1}); err != nil {
 				t.Error(err)
 			}
 		})

@@ -1,4 +1,4 @@
-package letter
+package message
 
 import (
 	"encoding/hex"

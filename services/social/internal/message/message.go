@@ -1,6 +1,6 @@
-// Package letter defines signed messages: addresses, canonical text, signature and
+// Package message defines signed messages: addresses, canonical text, signature and
 // identity. It must not depend on where messages are stored.
-package letter
+package message
 
 import (
 	"crypto/sha256"
@@ -27,8 +27,8 @@ const (
 // cover.
 const maxReplyTo = 128
 
-// Letter is a signed message as it was received.
-type Letter struct {
+// Signed is a signed message as it was received.
+type Signed struct {
 	From      string // as written by the sender
 	To        string
 	Content   string
@@ -37,56 +37,56 @@ type Letter struct {
 	ReplyTo   string // not covered by the signature
 }
 
-// Sealed is a letter whose fields and signature are valid. Addresses are in lower case.
-type Sealed struct {
-	Letter
+// Verified is a message whose fields and signature are valid. Addresses are in lower case.
+type Verified struct {
+	Signed
 	ID   string    // 32 hex digits; the same for all copies of the message
 	Time time.Time // SignedAt
 }
 
-// Open checks a letter except for its age, and returns it with its identity. It returns
-// an api.Invalid error for an invalid field, and api.Denied if the signature is not that
-// of From.
+// Verify checks a message except for its age, and returns it with its identity. It
+// returns an api.Invalid error for an invalid field, and api.Denied if the signature is
+// not that of From.
 //
 // The identity is derived from the canonical text and from, not from the signature: one
 // message has many valid signatures.
-func Open(l Letter) (Sealed, error) {
-	from, err := Address(l.From)
+func Verify(m Signed) (Verified, error) {
+	from, err := Address(m.From)
 	if err != nil {
-		return Sealed{}, fmt.Errorf("from: %w", err)
+		return Verified{}, fmt.Errorf("from: %w", err)
 	}
-	to, err := Address(l.To)
+	to, err := Address(m.To)
 	if err != nil {
-		return Sealed{}, fmt.Errorf("to: %w", err)
+		return Verified{}, fmt.Errorf("to: %w", err)
 	}
 	switch {
-	case l.Content == "":
-		return Sealed{}, api.Errorf(api.Invalid, "the message is empty")
-	case len(l.Content) > api.MaxMessageBytes:
-		return Sealed{}, api.Errorf(api.Invalid, "the message has %d bytes, at most %d", len(l.Content), api.MaxMessageBytes)
-	case !storable(l.Content):
-		return Sealed{}, api.Errorf(api.Invalid, "the message is not UTF-8 or has a NUL in it")
-	case len(l.ReplyTo) > maxReplyTo || !storable(l.ReplyTo):
-		return Sealed{}, api.Errorf(api.Invalid, "reply_to is longer than %d bytes, not UTF-8 or has a NUL in it", maxReplyTo)
+	case m.Content == "":
+		return Verified{}, api.Errorf(api.Invalid, "the message is empty")
+	case len(m.Content) > api.MaxMessageBytes:
+		return Verified{}, api.Errorf(api.Invalid, "the message has %d bytes, at most %d", len(m.Content), api.MaxMessageBytes)
+	case !storable(m.Content):
+		return Verified{}, api.Errorf(api.Invalid, "the message is not UTF-8 or has a NUL in it")
+	case len(m.ReplyTo) > maxReplyTo || !storable(m.ReplyTo):
+		return Verified{}, api.Errorf(api.Invalid, "reply_to is longer than %d bytes, not UTF-8 or has a NUL in it", maxReplyTo)
 	}
-	at, err := ParseTime(l.SignedAt)
+	at, err := ParseTime(m.SignedAt)
 	if err != nil {
-		return Sealed{}, fmt.Errorf("signed_at: %w", err)
+		return Verified{}, fmt.Errorf("signed_at: %w", err)
 	}
-	sig, err := parseSignature(l.Signature)
+	sig, err := parseSignature(m.Signature)
 	if err != nil {
-		return Sealed{}, err
+		return Verified{}, err
 	}
-	for _, hash := range contentHashes(l.Content) {
-		canonical := "Conway:send:" + to + ":" + hash + ":" + l.SignedAt
+	for _, hash := range contentHashes(m.Content) {
+		canonical := "Conway:send:" + to + ":" + hash + ":" + m.SignedAt
 		if sig.signer(canonical) != from {
 			continue
 		}
 		sum := sha256.Sum256([]byte(canonical + from))
-		l.From, l.To = from, to
-		return Sealed{Letter: l, ID: hex.EncodeToString(sum[:16]), Time: at}, nil
+		m.From, m.To = from, to
+		return Verified{Signed: m, ID: hex.EncodeToString(sum[:16]), Time: at}, nil
 	}
-	return Sealed{}, &api.Error{
+	return Verified{}, &api.Error{
 		Code: api.Denied, Message: "the signature is not that of " + Display(from),
 		Next: "sign Conway:send:{to in lower case}:{keccak256 of the content}:{signed_at} with the key of the sender",
 	}

@@ -1,4 +1,4 @@
-package letter_test
+package message_test
 
 import (
 	"crypto/ecdsa"

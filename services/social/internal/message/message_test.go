@@ -1,4 +1,4 @@
-package letter_test
+package message_test
 
 import (
 	"encoding/hex"
@@ -10,7 +10,7 @@ import (
 	"github.com/ethereum/go-ethereum/crypto"
 
 	"github.com/anima-run/anima/pkg/api"
-	"github.com/anima-run/anima/services/social/internal/letter"
+	"github.com/anima-run/anima/services/social/internal/message"
 )
 
 // A public test key and its signatures (docs/reference/social.md, Test vectors).
@@ -24,24 +24,24 @@ const (
 	pollSig  = "0x87185a120ad8267144e92e712ed3a76ff42b5d0f680d303f073c41eddf8f2e9d440d0c4a4cf5d968d031cb0ba56a327d0ebc2620b5bb6d3d71f5f1508d040a001b"
 )
 
-func hello() letter.Letter {
-	return letter.Letter{From: testAddr, To: peerAddr, Content: "hello", SignedAt: signedAt, Signature: helloSig}
+func hello() message.Signed {
+	return message.Signed{From: testAddr, To: peerAddr, Content: "hello", SignedAt: signedAt, Signature: helloSig}
 }
 
-func TestOpen(t *testing.T) {
+func TestVerify(t *testing.T) {
 	t.Parallel()
 	horse := hello()
 	horse.Content, horse.Signature = "žluťoučký 🐎\n", horseSig
 	checksummed := hello()
-	checksummed.From, checksummed.To = letter.Display(testAddr), letter.Display(peerAddr)
-	for name, l := range map[string]letter.Letter{"plain": hello(), "not ASCII": horse, "checksummed addresses": checksummed} {
+	checksummed.From, checksummed.To = message.Display(testAddr), message.Display(peerAddr)
+	for name, m := range map[string]message.Signed{"plain": hello(), "not ASCII": horse, "checksummed addresses": checksummed} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got, err := letter.Open(l)
+			got, err := message.Verify(m)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got.From != testAddr || got.To != peerAddr || got.Content != l.Content || letter.FormatTime(got.Time) != signedAt {
+			if got.From != testAddr || got.To != peerAddr || got.Content != m.Content || message.FormatTime(got.Time) != signedAt {
 				t.Errorf("got %+v", got)
 			}
 			if b, err := hex.DecodeString(got.ID); err != nil || len(b) != 16 {
@@ -51,40 +51,40 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-func TestOpenRefuses(t *testing.T) {
+func TestVerifyRefuses(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
-		change func(*letter.Letter)
+		change func(*message.Signed)
 		code   api.Code
 		says   string
 	}{
-		"another content":   {func(l *letter.Letter) { l.Content = "hellO" }, api.Denied, "signature"},
-		"another recipient": {func(l *letter.Letter) { l.To = testAddr }, api.Denied, "signature"},
-		"another sender":    {func(l *letter.Letter) { l.From = peerAddr }, api.Denied, "signature"},
-		"another time":      {func(l *letter.Letter) { l.SignedAt = "2026-01-02T03:04:05.679Z" }, api.Denied, "signature"},
-		"another key":       {func(l *letter.Letter) { l.Signature = horseSig }, api.Denied, "signature"},
-		"high s":            {func(l *letter.Letter) { l.Signature = mirrored(t, helloSig) }, api.Invalid, "lower half"},
-		"v of 29":           {func(l *letter.Letter) { l.Signature = helloSig[:len(helloSig)-2] + "1d" }, api.Invalid, "v is 29"},
-		"r and s of 0":      {func(l *letter.Letter) { l.Signature = "0x" + strings.Repeat("00", 64) + "1b" }, api.Invalid, "out of range"},
-		"short signature":   {func(l *letter.Letter) { l.Signature = "0x01" }, api.Invalid, "65 bytes"},
-		"no hex":            {func(l *letter.Letter) { l.Signature = "0x" + strings.Repeat("zz", 65) }, api.Invalid, "not hex"},
-		"no content":        {func(l *letter.Letter) { l.Content = "" }, api.Invalid, "empty"},
-		"long content":      {func(l *letter.Letter) { l.Content = strings.Repeat("a", api.MaxMessageBytes+1) }, api.Invalid, "at most 51200"},
-		"broken UTF-8":      {func(l *letter.Letter) { l.Content = "a\xff" }, api.Invalid, "UTF-8"},
-		"NUL":               {func(l *letter.Letter) { l.Content = "a\x00" }, api.Invalid, "NUL"},
-		"long reply_to":     {func(l *letter.Letter) { l.ReplyTo = strings.Repeat("a", 129) }, api.Invalid, "reply_to"},
-		"no address":        {func(l *letter.Letter) { l.To = "bob" }, api.Invalid, "to: "},
-		"address with tail": {func(l *letter.Letter) { l.From += "0" }, api.Invalid, "from: "},
-		"time in seconds":   {func(l *letter.Letter) { l.SignedAt = "2026-01-02T03:04:05Z" }, api.Invalid, "signed_at"},
-		"time with a zone":  {func(l *letter.Letter) { l.SignedAt = "2026-01-02T03:04:05.678+00:00" }, api.Invalid, "signed_at"},
-		"no such day":       {func(l *letter.Letter) { l.SignedAt = "2026-02-30T03:04:05.678Z" }, api.Invalid, "signed_at"},
+		"another content":   {func(m *message.Signed) { m.Content = "hellO" }, api.Denied, "signature"},
+		"another recipient": {func(m *message.Signed) { m.To = testAddr }, api.Denied, "signature"},
+		"another sender":    {func(m *message.Signed) { m.From = peerAddr }, api.Denied, "signature"},
+		"another time":      {func(m *message.Signed) { m.SignedAt = "2026-01-02T03:04:05.679Z" }, api.Denied, "signature"},
+		"another key":       {func(m *message.Signed) { m.Signature = horseSig }, api.Denied, "signature"},
+		"high s":            {func(m *message.Signed) { m.Signature = mirrored(t, helloSig) }, api.Invalid, "lower half"},
+		"v of 29":           {func(m *message.Signed) { m.Signature = helloSig[:len(helloSig)-2] + "1d" }, api.Invalid, "v is 29"},
+		"r and s of 0":      {func(m *message.Signed) { m.Signature = "0x" + strings.Repeat("00", 64) + "1b" }, api.Invalid, "out of range"},
+		"short signature":   {func(m *message.Signed) { m.Signature = "0x01" }, api.Invalid, "65 bytes"},
+		"no hex":            {func(m *message.Signed) { m.Signature = "0x" + strings.Repeat("zz", 65) }, api.Invalid, "not hex"},
+		"no content":        {func(m *message.Signed) { m.Content = "" }, api.Invalid, "empty"},
+		"long content":      {func(m *message.Signed) { m.Content = strings.Repeat("a", api.MaxMessageBytes+1) }, api.Invalid, "at most 51200"},
+		"broken UTF-8":      {func(m *message.Signed) { m.Content = "a\xff" }, api.Invalid, "UTF-8"},
+		"NUL":               {func(m *message.Signed) { m.Content = "a\x00" }, api.Invalid, "NUL"},
+		"long reply_to":     {func(m *message.Signed) { m.ReplyTo = strings.Repeat("a", 129) }, api.Invalid, "reply_to"},
+		"no address":        {func(m *message.Signed) { m.To = "bob" }, api.Invalid, "to: "},
+		"address with tail": {func(m *message.Signed) { m.From += "0" }, api.Invalid, "from: "},
+		"time in seconds":   {func(m *message.Signed) { m.SignedAt = "2026-01-02T03:04:05Z" }, api.Invalid, "signed_at"},
+		"time with a zone":  {func(m *message.Signed) { m.SignedAt = "2026-01-02T03:04:05.678+00:00" }, api.Invalid, "signed_at"},
+		"no such day":       {func(m *message.Signed) { m.SignedAt = "2026-02-30T03:04:05.678Z" }, api.Invalid, "signed_at"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			l := hello()
-			test.change(&l)
-			_, err := letter.Open(l)
+			m := hello()
+			test.change(&m)
+			_, err := message.Verify(m)
 			if api.CodeOf(err) != test.code || !strings.Contains(err.Error(), test.says) {
 				t.Errorf("got %v, want %s with %q", err, test.code, test.says)
 			}
@@ -107,9 +107,9 @@ func mirrored(t *testing.T, sig string) string {
 
 func TestIdentity(t *testing.T) {
 	t.Parallel()
-	id := func(l letter.Letter) string {
+	id := func(m message.Signed) string {
 		t.Helper()
-		s, err := letter.Open(l)
+		s, err := message.Verify(m)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -117,7 +117,7 @@ func TestIdentity(t *testing.T) {
 	}
 	want := id(hello())
 	same := hello()
-	same.From, same.ReplyTo = letter.Display(testAddr), "m0"
+	same.From, same.ReplyTo = message.Display(testAddr), "m0"
 	same.Signature = helloSig[:len(helloSig)-2] + "00" // 27 written as 0
 	if got := id(same); got != want {
 		t.Errorf("same message, other spelling: got %s, want %s", got, want)
@@ -141,9 +141,9 @@ func TestContentThatIsHex(t *testing.T) {
 		"0xabc": "\x0a\xbc", "0x" + strings.Repeat("ff", 20): strings.Repeat("\xff", 20), "0x": "", "0xno": "0xno",
 	} {
 		canonical := "Conway:send:" + peerAddr + ":" + crypto.Keccak256Hash([]byte(hashed)).Hex() + ":" + signedAt
-		l := hello()
-		l.Content, l.Signature = content, sign(t, key, canonical)
-		if _, err := letter.Open(l); err != nil {
+		m := hello()
+		m.Content, m.Signature = content, sign(t, key, canonical)
+		if _, err := message.Verify(m); err != nil {
 			t.Errorf("%q: got %v", content, err)
 		}
 	}
@@ -153,10 +153,10 @@ func TestFresh(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for age, want := range map[time.Duration]api.Code{
-		0: "", letter.MaxAge: "", letter.MaxAge + time.Millisecond: api.Invalid,
-		-letter.MaxAhead: "", -letter.MaxAhead - time.Millisecond: api.Invalid,
+		0: "", message.MaxAge: "", message.MaxAge + time.Millisecond: api.Invalid,
+		-message.MaxAhead: "", -message.MaxAhead - time.Millisecond: api.Invalid,
 	} {
-		if err := letter.Fresh(now.Add(-age), now); api.CodeOf(err) != want {
+		if err := message.Fresh(now.Add(-age), now); api.CodeOf(err) != want {
 			t.Errorf("age %s: got %v, want code %q", age, err, want)
 		}
 	}
@@ -164,11 +164,11 @@ func TestFresh(t *testing.T) {
 
 func TestAuthenticate(t *testing.T) {
 	t.Parallel()
-	now, err := letter.ParseTime(signedAt)
+	now, err := message.ParseTime(signedAt)
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := letter.Authenticate(letter.Display(testAddr), pollSig, signedAt, now.Add(time.Minute))
+	got, err := message.Authenticate(message.Display(testAddr), pollSig, signedAt, now.Add(time.Minute))
 	if err != nil || got != testAddr {
 		t.Errorf("got %q, %v, want %s", got, err, testAddr)
 	}
@@ -179,13 +179,13 @@ func TestAuthenticate(t *testing.T) {
 		"nobody":       {"", pollSig, signedAt, now},
 		"another":      {peerAddr, pollSig, signedAt, now},
 		"a send":       {testAddr, helloSig, signedAt, now},
-		"old":          {testAddr, pollSig, signedAt, now.Add(letter.MaxAge + time.Second)},
-		"future":       {testAddr, pollSig, signedAt, now.Add(-letter.MaxAhead - time.Second)},
+		"old":          {testAddr, pollSig, signedAt, now.Add(message.MaxAge + time.Second)},
+		"future":       {testAddr, pollSig, signedAt, now.Add(-message.MaxAhead - time.Second)},
 		"no time":      {testAddr, pollSig, "", now},
 		"no signature": {testAddr, "", signedAt, now},
 	}
 	for name, test := range tests {
-		if _, err := letter.Authenticate(test.address, test.sig, test.at, test.now); api.CodeOf(err) != api.Denied {
+		if _, err := message.Authenticate(test.address, test.sig, test.at, test.now); api.CodeOf(err) != api.Denied {
 			t.Errorf("%s: got %v, want denied", name, err)
 		}
 	}
@@ -195,15 +195,15 @@ func FuzzOpen(f *testing.F) {
 	f.Add(testAddr, peerAddr, "hello", signedAt, helloSig)
 	f.Add(testAddr, peerAddr, "0x0", signedAt, helloSig)
 	f.Fuzz(func(t *testing.T, from, to, content, at, sig string) {
-		l := letter.Letter{From: from, To: to, Content: content, SignedAt: at, Signature: sig}
-		s, err := letter.Open(l)
+		m := message.Signed{From: from, To: to, Content: content, SignedAt: at, Signature: sig}
+		s, err := message.Verify(m)
 		if err != nil {
 			if c := api.CodeOf(err); c != api.Invalid && c != api.Denied {
-				t.Errorf("code %s for %+v", c, l)
+				t.Errorf("code %s for %+v", c, m)
 			}
 			return
 		}
-		again, err := letter.Open(s.Letter)
+		again, err := message.Verify(s.Signed)
 		if err != nil || again.ID != s.ID {
 			t.Errorf("opened again: got %+v, %v, want id %s", again, err, s.ID)
 		}
