@@ -27,12 +27,12 @@ const maxArgs = 256 << 10
 const tokenLife = time.Minute
 
 type handlers struct {
-	log   *slog.Logger
-	now   func() time.Time
-	store *sqlstore.Store
-	book  *rule.Book
-	key   ed25519.PrivateKey
-	tel   *instruments
+	log    *slog.Logger
+	now    func() time.Time
+	store  *sqlstore.Store
+	engine *rule.Engine
+	key    ed25519.PrivateKey
+	tel    *instruments
 }
 
 // evaluate judges a call, records the decision and returns it; an allowed call gets a
@@ -100,15 +100,15 @@ func check(m api.Evaluate) (string, error) {
 	return api.ArgsHash(m.Args)
 }
 
-// judge evaluates a call with the rule book. It returns no error: if the history of a
+// judge evaluates a call with all rules. It returns no error: if the history of a
 // rate-limited tool cannot be read, Facts is nil and the rate rules deny the call.
 func (h *handlers) judge(ctx context.Context, m api.Evaluate, hash string) api.Decision {
 	began := h.now()
 	in := rule.Input{
 		Agent: m.Agent, Session: m.Session, Run: m.Run, Turn: m.Turn, Index: m.Index, Tool: m.Tool, Args: m.Args,
-		By: rule.Principal{Kind: rule.Kind(m.By.Kind), Address: m.By.Address}, Workspace: m.Workspace, Tools: m.Tools, Network: m.Network,
+		By: m.By, Workspace: m.Workspace, Tools: m.Tools, Network: m.Network,
 	}
-	if window := h.book.Window(m.Tool); window > 0 {
+	if window := h.engine.Window(m.Tool); window > 0 {
 		if n, err := h.store.AllowedSince(ctx, m.Agent, m.Tool, began.Add(-window)); err == nil {
 			in.Facts = &rule.Facts{Recent: n}
 		} else {
@@ -116,15 +116,15 @@ func (h *handlers) judge(ctx context.Context, m api.Evaluate, hash string) api.D
 		}
 	}
 	judging := h.now()
-	r := h.book.Evaluate(in)
+	r := h.engine.Evaluate(in)
 	took := h.now().Sub(judging)
 	if r.Err != nil {
 		h.log.ErrorContext(ctx, "rule failed, call denied", "tool", m.Tool, "rules", strings.Join(r.RulesTriggered, " "), "err", r.Err)
 	}
 	return api.Decision{
 		ID: uuid.Must(uuid.NewV7()).String(), Agent: m.Agent, Session: m.Session, Turn: m.Turn, Index: m.Index, Tool: m.Tool, ArgsHash: hash,
-		By: m.By, Authority: r.Authority, Risk: string(r.Risk), Action: api.Action(r.Action), Code: string(r.Code), Message: r.Message,
-		Evaluated: notNil(r.RulesEvaluated), Triggered: notNil(r.RulesTriggered), Version: h.book.Version(),
+		By: m.By, Authority: r.Authority, Risk: string(r.Risk), Action: r.Action, Code: string(r.Code), Message: r.Message,
+		Evaluated: notNil(r.RulesEvaluated), Triggered: notNil(r.RulesTriggered), Version: h.engine.Version(),
 		Trace: trace.SpanContextFromContext(ctx).TraceID().String(), LatencyUS: took.Microseconds(), At: began.UnixMicro(),
 	}
 }
@@ -152,8 +152,8 @@ func (h *handlers) listDecisions(ctx context.Context, m api.ListDecisions) (api.
 }
 
 func (h *handlers) listRules(context.Context, api.ListRules) (api.Rules, error) {
-	out := api.Rules{Version: h.book.Version(), Rules: []api.Rule{}}
-	for _, r := range h.book.Describe() {
+	out := api.Rules{Version: h.engine.Version(), Rules: []api.Rule{}}
+	for _, r := range h.engine.Describe() {
 		v := api.Rule{ID: r.ID, Priority: r.Priority, Tools: r.Tools, Does: r.Does, Codes: []string{}}
 		for _, c := range r.Codes {
 			v.Codes = append(v.Codes, string(c))

@@ -25,11 +25,11 @@ func TestUnreadableHistoryIsNotNone(t *testing.T) {
 	if err := db.Close(); err != nil {
 		t.Fatal(err)
 	}
-	book, err := rule.Standard()
+	engine, err := rule.Standard()
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &handlers{log: slog.New(slog.DiscardHandler), now: time.Now, store: sqlstore.New(db), book: book}
+	h := &handlers{log: slog.New(slog.DiscardHandler), now: time.Now, store: sqlstore.New(db), engine: engine}
 	for tool, args := range map[string]string{
 		"send_message":  `{"to_address":"0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed","content":"hi"}`,
 		"edit_own_file": `{"path":"notes.md","content":"x","description":"a note"}`,

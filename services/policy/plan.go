@@ -13,7 +13,7 @@ import (
 )
 
 // Rules of decisions on plans (docs/reference/policy.md, unchecked plan cost). A decision
-// lists these ids as it lists those of the rule book.
+// lists these ids as it lists those of tool calls.
 const (
 	planLimit     = "plan.limit"     // a plan that may cost more than its limit needs the creator's approval
 	planPrincipal = "plan.principal" // a plan with an input below the authority of the heartbeat needs it, too
@@ -45,7 +45,7 @@ func (h *handlers) judgePlan(ctx context.Context, m api.ApprovePlan) api.Decisio
 	d := api.Decision{
 		ID: uuid.Must(uuid.NewV7()).String(), Agent: m.Agent, Turn: m.Goal, Index: m.Version, Tool: api.PlanTool, ArgsHash: m.Hash, By: m.By,
 		Authority: m.By.Kind.Authority(), Risk: "caution", Action: api.Allow, Code: "ALLOWED", Evaluated: []string{planPrincipal, planLimit},
-		Triggered: []string{}, Version: h.book.Version(), Trace: trace.SpanContextFromContext(ctx).TraceID().String(), At: began.UnixMicro(),
+		Triggered: []string{}, Version: h.engine.Version(), Trace: trace.SpanContextFromContext(ctx).TraceID().String(), At: began.UnixMicro(),
 	}
 	switch {
 	case d.Authority < api.HeartbeatKind.Authority():

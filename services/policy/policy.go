@@ -50,7 +50,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	book, err := rule.Standard()
+	engine, err := rule.Standard()
 	if err != nil {
 		return err
 	}
@@ -58,7 +58,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	h := &handlers{log: env.Log, now: env.Now, store: sqlstore.New(db), book: book, key: key, tel: tel}
+	h := &handlers{log: env.Log, now: env.Now, store: sqlstore.New(db), engine: engine, key: key, tel: tel}
 	h.routes(env.HTTP)
 	return env.Serve(ctx,
 		bus.Reply(h.evaluate),

@@ -1,43 +1,9 @@
 package rule
 
-import "github.com/anima-run/anima/pkg/api/catalog"
-
-// Principal is the source of an input.
-type Principal struct {
-	Kind    Kind
-	Address string // of a peer
-}
-
-// Kind is the kind of a principal; kinds are ordered by authority. The zero value and
-// unknown values count as external.
-type Kind string
-
-// Kinds of principals, from the most to the least trusted (docs/reference/policy.md,
-// Principals).
-const (
-	Creator   Kind = "creator"
-	Self      Kind = "self"
-	Heartbeat Kind = "heartbeat"
-	Peer      Kind = "peer"
-	External  Kind = "external"
+import (
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/api/catalog"
 )
-
-// Authority returns the authority of a kind, from 20 to 100. Tools require a minimum
-// (docs/reference/policy.md, Authority).
-func (k Kind) Authority() int {
-	switch k {
-	case Creator:
-		return 100
-	case Self:
-		return 80
-	case Heartbeat:
-		return 50
-	case Peer:
-		return 40
-	case External:
-	}
-	return 20
-}
 
 // Least authority for a tool of risk dangerous, and for a dangerous tool that moves money
 // (docs/reference/policy.md, Authority).
@@ -50,12 +16,12 @@ const (
 // Messages leave the machine and need 40. The other tools start programs, reach the
 // network or change how the agent runs, and need 50.
 func toolNeeds() map[string]int {
-	needs := map[string]int{"send_message": Peer.Authority(), "message_child": Peer.Authority()}
+	needs := map[string]int{"send_message": api.Peer.Authority(), "message_child": api.Peer.Authority()}
 	for _, tool := range []string{
 		"exec", "git_push", "git_clone", "expose_port", "remove_port", "revert_last_edit", "modify_heartbeat", "update_soul", "switch_model",
 		"enter_low_compute", "create_goal", "cancel_goal", "start_child", "prune_dead_children",
 	} {
-		needs[tool] = Heartbeat.Authority()
+		needs[tool] = api.HeartbeatKind.Authority()
 	}
 	return needs
 }
@@ -72,7 +38,7 @@ func minimum() Rule {
 		Check: func(c *Call) (*Finding, error) {
 			if need := needs[c.Tool]; c.Authority < need {
 				return deny(AuthorityTooLow, "%s needs authority %d and this turn has %d because it read %s input; do it in a turn of your own, or ask the creator",
-					c.Tool, need, c.Authority, c.By.name()), nil
+					c.Tool, need, c.Authority, kindOf(c.By)), nil
 			}
 			return nil, nil
 		},
@@ -114,7 +80,7 @@ func spending() Rule {
 		Data:    dangerousNeeds,
 		Check: func(c *Call) (*Finding, error) {
 			if c.Spec.Spends && c.Authority < dangerousNeeds {
-				return &Finding{Action: Quarantine, Code: SpendNeedsAssent, Message: c.Tool + " moves money and this turn read " + c.By.name() + " input, so the creator must approve it"}, nil
+				return &Finding{Action: api.Quarantine, Code: SpendNeedsAssent, Message: c.Tool + " moves money and this turn read " + string(kindOf(c.By)) + " input, so the creator must approve it"}, nil
 			}
 			return nil, nil
 		},
@@ -125,7 +91,7 @@ func spending() Rule {
 // little authority. path.protected_files denies most of these names at any authority and
 // is evaluated first. Heartbeat turns may write MEMORY.md because they contain no text of
 // other agents; peers may not, because every later prompt contains it.
-func selfModification(g *guards) Rule {
+func selfModification(g *protectedPaths) Rule {
 	return Rule{
 		ID: "authority.self_mod_from_external", Priority: 400,
 		Applies: Selector{Tools: writers},
@@ -137,7 +103,7 @@ func selfModification(g *guards) Rule {
 			for _, level := range []struct {
 				names *list
 				needs int
-			}{{g.Self, Self.Authority()}, {g.Notes, Heartbeat.Authority()}} {
+			}{{g.Self, api.Self.Authority()}, {g.Notes, api.HeartbeatKind.Authority()}} {
 				if e := level.names.match(loc); e != "" && c.Authority < level.needs {
 					return deny(ExternalSelfMod, "%s shapes the agent and needs authority %d, this turn has %d; note what you wanted to change and do it in a turn of your own",
 						e, level.needs, c.Authority), nil
@@ -148,12 +114,12 @@ func selfModification(g *guards) Rule {
 	}
 }
 
-// name returns the kind of a principal as messages show it.
-func (p Principal) name() string {
+// kindOf returns the kind of a principal as messages show it.
+func kindOf(p api.Principal) api.PrincipalKind {
 	switch p.Kind {
-	case Creator, Self, Heartbeat, Peer:
-		return string(p.Kind)
-	case External:
+	case api.Creator, api.Self, api.HeartbeatKind, api.Peer:
+		return p.Kind
+	case api.External:
 	}
-	return string(External)
+	return api.External
 }

@@ -10,7 +10,7 @@ import (
 // BenchmarkEvaluate measures an evaluation. The goal is 50 µs without I/O
 // (docs/reference/policy.md, Limits).
 func BenchmarkEvaluate(b *testing.B) {
-	book := standard(b)
+	engine := standard(b)
 	for _, c := range []struct {
 		name string
 		in   rule.Input
@@ -26,7 +26,7 @@ func BenchmarkEvaluate(b *testing.B) {
 		b.Run(c.name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				if d := book.Evaluate(c.in); d.Code == rule.RuleError {
+				if d := engine.Evaluate(c.in); d.Code == rule.RuleError {
 					b.Fatal(d.Err)
 				}
 			}

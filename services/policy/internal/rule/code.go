@@ -121,10 +121,10 @@ func (s *script) scan(text string, writes, starts bool) *Finding {
 	for token, before := range tokens(text) {
 		quoted := strings.ContainsRune("'\"`", before) && before != 0
 		w := word{text: token}
-		if e := s.match(w, s.guards.secret); e != "" && (quoted || !strings.HasPrefix(e, "*")) {
+		if e := s.match(w, s.paths.secret); e != "" && (quoted || !strings.HasPrefix(e, "*")) {
 			return forbid("%s holds secrets and no program may touch it; use the tool that needs the secret instead", e)
 		}
-		if e := s.match(w, s.guards.guarded); writes && e != "" && (quoted || !strings.HasPrefix(e, "*")) {
+		if e := s.match(w, s.paths.protected); writes && e != "" && (quoted || !strings.HasPrefix(e, "*")) {
 			return forbid("%s is protected and this program could change it; write to another file", e)
 		}
 	}
@@ -228,7 +228,7 @@ func (s *script) database(name string, args []word, stmt *syntax.Stmt) *Finding 
 		}
 	}
 	for token := range tokens(sql) {
-		if f := s.mention(word{text: token}); f != nil {
+		if f := s.namesSecret(word{text: token}); f != nil {
 			return f
 		}
 	}

@@ -31,7 +31,7 @@ func (s *script) run(argv []word, stmt *syntax.Stmt) *Finding {
 	if f := s.refused(name, argv); f != nil {
 		return f
 	}
-	if f, ok := s.starter(name, args, stmt); ok {
+	if f, ok := s.launcher(name, args, stmt); ok {
 		return f
 	}
 	if f := s.byName(name, args, stmt); f != nil || s.tables.Texts[name] {
@@ -61,9 +61,9 @@ func (s *script) refused(name string, argv []word) *Finding {
 	return nil
 }
 
-// starter judges commands with operands that are commands or shell source. The result is
+// launcher judges commands with operands that are commands or shell source. The result is
 // false for any other command.
-func (s *script) starter(name string, args []word, stmt *syntax.Stmt) (*Finding, bool) {
+func (s *script) launcher(name string, args []word, stmt *syntax.Stmt) (*Finding, bool) {
 	if s.tables.Shells[name] {
 		return s.shellProgram(name, args, stmt), true
 	}
@@ -163,7 +163,7 @@ func (s *script) operands(name string, args []word) *Finding {
 			continue
 		}
 		operands = append(operands, a)
-		if f := s.mention(a); f != nil {
+		if f := s.namesSecret(a); f != nil {
 			return f
 		}
 		if f := s.attached(a, reads); f != nil {
@@ -178,7 +178,7 @@ func (s *script) operands(name string, args []word) *Finding {
 			}
 		case reads || s.tables.LastOnly[name] && name != "ln" && name != "link":
 		default:
-			if e := s.match(a, s.guards.guarded); e != "" {
+			if e := s.match(a, s.paths.protected); e != "" {
 				return forbid("%s is protected and %s could change it; read it with cat", e, name)
 			}
 		}
@@ -236,10 +236,10 @@ func (s *script) attached(a word, reads bool) *Finding {
 	}
 	for _, v := range values {
 		w := toWord(v)
-		if f := s.mention(w); f != nil {
+		if f := s.namesSecret(w); f != nil {
 			return f
 		}
-		if e := s.match(w, s.guards.guarded); e != "" && !reads {
+		if e := s.match(w, s.paths.protected); e != "" && !reads {
 			return forbid("%s is protected and could be changed; read it with cat", e)
 		}
 	}
@@ -269,9 +269,9 @@ func (s *script) match(w word, entry func(location) string) string {
 	return ""
 }
 
-// mention refuses a word that names a secret.
-func (s *script) mention(w word) *Finding {
-	if e := s.match(w, s.guards.secret); e != "" {
+// namesSecret refuses a word that names a secret.
+func (s *script) namesSecret(w word) *Finding {
+	if e := s.match(w, s.paths.secret); e != "" {
 		return forbid("%s holds secrets and no command may touch it; use the tool that needs the secret instead", e)
 	}
 	return nil
@@ -283,7 +283,7 @@ func (s *script) write(w word) *Finding {
 		return nil
 	}
 	for _, l := range s.locations(w) {
-		if e := s.guards.guarded(l); e != "" {
+		if e := s.paths.protected(l); e != "" {
 			return forbid("%s is protected and cannot be written; write to another file", e)
 		}
 		if !l.inside && !l.scratch() && !harmlessDevice(l.abs) {

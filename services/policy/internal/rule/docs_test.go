@@ -5,6 +5,8 @@ import (
 	"regexp"
 	"testing"
 
+	"github.com/anima-run/anima/pkg/api"
+
 	"github.com/anima-run/anima/services/policy/internal/rule"
 )
 
@@ -16,7 +18,7 @@ func TestDocumentedInstallations(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	book, err := rule.Standard()
+	engine, err := rule.Standard()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -26,11 +28,11 @@ func TestDocumentedInstallations(t *testing.T) {
 	}
 	for _, e := range examples {
 		name := string(e[1])
-		d := book.Evaluate(rule.Input{
-			Agent: "ada", Session: "ada-main", Run: "r", Turn: "t", Tool: name, Args: e[2], By: rule.Principal{Kind: rule.Creator},
+		d := engine.Evaluate(rule.Input{
+			Agent: "ada", Session: "ada-main", Run: "r", Turn: "t", Tool: name, Args: e[2], By: api.Principal{Kind: api.Creator},
 			Workspace: "/data/ada", Tools: []string{name}, Facts: &rule.Facts{},
 		})
-		if d.Action != rule.Allow {
+		if d.Action != api.Allow {
 			t.Errorf("%s: %s %s %s, want it allowed", name, d.Action, d.Code, d.Message)
 		}
 	}

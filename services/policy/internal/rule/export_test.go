@@ -6,4 +6,4 @@ func DangerousForTest() Rule { return dangerous() }
 
 // SelfModificationForTest returns the rule authority.self_mod_from_external; see
 // [DangerousForTest].
-func SelfModificationForTest() Rule { return selfModification(newGuards()) }
+func SelfModificationForTest() Rule { return selfModification(newProtectedPaths()) }

@@ -8,8 +8,8 @@ import (
 // writers are the tools that write the file named by their argument path.
 var writers = []string{"write_file", "edit_own_file"}
 
-// protectedFiles denies writes to guarded files and secrets at any authority.
-func protectedFiles(g *guards) Rule {
+// protectedFiles denies writes to protected files and secrets at any authority.
+func protectedFiles(g *protectedPaths) Rule {
 	return Rule{
 		ID: "path.protected_files", Priority: 200,
 		Applies: Selector{Tools: writers},
@@ -17,7 +17,7 @@ func protectedFiles(g *guards) Rule {
 		Codes:   []Code{ProtectedFile},
 		Data:    g,
 		Check: func(c *Call) (*Finding, error) {
-			if e := g.guarded(locate(c.Workspace, c.Workspace, c.Values.String("path"))); e != "" {
+			if e := g.protected(locate(c.Workspace, c.Workspace, c.Values.String("path"))); e != "" {
 				return deny(ProtectedFile, "%s is protected and cannot be written; write to another file, or ask the creator to change it", e), nil
 			}
 			return nil, nil
@@ -26,7 +26,7 @@ func protectedFiles(g *guards) Rule {
 }
 
 // readSensitive denies reads of secrets at any authority.
-func readSensitive(g *guards) Rule {
+func readSensitive(g *protectedPaths) Rule {
 	return Rule{
 		ID: "path.read_sensitive", Priority: 200,
 		Applies: Selector{Tools: []string{"read_file"}},

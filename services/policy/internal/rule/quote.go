@@ -34,8 +34,8 @@ func unescape(s string) string {
 	return b.String()
 }
 
-// live reports whether a pattern has an unescaped wildcard.
-func live(pattern string) bool {
+// hasWildcard reports whether a pattern has an unescaped wildcard.
+func hasWildcard(pattern string) bool {
 	for i := 0; i < len(pattern); i++ {
 		switch pattern[i] {
 		case '\\':

@@ -53,15 +53,15 @@ func (s *script) remove(name string, args []word) *Finding {
 			continue
 		}
 		// The options of `rm $options dir` may include -r.
-		if f := s.gone(name, t, recursive || maybe); f != nil {
+		if f := s.removal(name, t, recursive || maybe); f != nil {
 			return f
 		}
 	}
 	return nil
 }
 
-// gone judges one target of a command that removes or moves files.
-func (s *script) gone(name string, target word, recursive bool) *Finding {
+// removal judges one target of a command that removes or moves files.
+func (s *script) removal(name string, target word, recursive bool) *Finding {
 	if target.text == "" {
 		return nil
 	}
@@ -69,10 +69,10 @@ func (s *script) gone(name string, target word, recursive bool) *Finding {
 		for len(l.elems) > l.below && l.wild && everything(l.elems[len(l.elems)-1]) && !strings.Contains(l.elems[len(l.elems)-1], unknown) {
 			l.elems, l.abs = l.elems[:len(l.elems)-1], path.Dir(l.abs) // dir/* is judged as dir
 		}
-		if e := s.guards.guarded(l); e != "" {
+		if e := s.paths.protected(l); e != "" {
 			return forbid("%s is protected and cannot be removed", e)
 		}
-		if e := s.guards.Homes.match(l); e != "" && (recursive || strings.TrimSuffix(e, "/") == l.elems[len(l.elems)-1]) {
+		if e := s.paths.Homes.match(l); e != "" && (recursive || strings.TrimSuffix(e, "/") == l.elems[len(l.elems)-1]) {
 			return forbid("%s is the agent itself and cannot be removed", e)
 		}
 		if recursive && (len(l.elems) == l.below || strings.Contains(l.elems[l.below], unknown)) && strings.Contains(l.abs, unknown) {
@@ -102,7 +102,7 @@ func (s *script) move(args []word) *Finding {
 		if a.text == unknown {
 			continue
 		}
-		if f := s.gone("mv", a, true); f != nil {
+		if f := s.removal("mv", a, true); f != nil {
 			return f
 		}
 	}
@@ -153,7 +153,7 @@ func (s *script) find(args []word, stmt *syntax.Stmt) *Finding {
 		if filtered && slices.ContainsFunc(s.locations(r), func(l location) bool { return l.inside }) {
 			continue
 		}
-		if f := s.gone("find", r, true); f != nil {
+		if f := s.removal("find", r, true); f != nil {
 			return f
 		}
 	}

@@ -13,17 +13,8 @@ import (
 	"encoding/json"
 	"fmt"
 
+	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/api/catalog"
-)
-
-// Action is the outcome of an evaluation.
-type Action string
-
-// Actions. The zero value is not an action.
-const (
-	Allow      Action = "allow"
-	Deny       Action = "deny"
-	Quarantine Action = "quarantine" // wait for the creator's approval
 )
 
 // Code is the machine-readable reason of a decision (docs/reference/policy.md, Reasons).
@@ -36,7 +27,7 @@ const (
 	ToolNotGranted    Code = "TOOL_NOT_GRANTED"         // not in the agent's definition
 	ValidationFailed  Code = "VALIDATION_FAILED"        // arguments do not fit the schema
 	RuleError         Code = "RULE_ERROR"               // a rule failed; only this call is denied
-	ProtectedFile     Code = "PROTECTED_FILE"           // write to a guarded file
+	ProtectedFile     Code = "PROTECTED_FILE"           // write to a protected file
 	SensitiveFileRead Code = "SENSITIVE_FILE_READ"      // read of a secret
 	PathTraversal     Code = "PATH_TRAVERSAL"           // outside the workspace
 	ForbiddenCommand  Code = "FORBIDDEN_COMMAND"        // shell command that is forbidden
@@ -68,7 +59,7 @@ type Input struct {
 	Args json.RawMessage // a JSON object; empty and null mean {}
 
 	// By is the least trusted principal among the inputs of the turn.
-	By Principal
+	By api.Principal
 
 	// Workspace is the absolute path of the tools' working folder, which is also their
 	// HOME ("~"). If it is empty or relative, every path and command is denied.
@@ -87,12 +78,12 @@ type Input struct {
 
 // Facts holds the number of earlier allow decisions of the same agent for the same tool.
 type Facts struct {
-	Recent int // within the rolling window of the tool's rate, see [Book.Window]
+	Recent int // within the rolling window of the tool's rate, see [Engine.Window]
 }
 
 // Decision is the outcome for one [Input].
 type Decision struct {
-	Action         Action
+	Action         api.Action
 	Code           Code
 	Message        string       // advice; contains no argument values except names and paths
 	Risk           catalog.Risk // risk of the tool; Forbidden if the tool is unknown
@@ -104,14 +95,14 @@ type Decision struct {
 
 // Finding is the objection of a rule to a call.
 type Finding struct {
-	Action  Action // Deny or Quarantine; anything else has no effect
+	Action  api.Action // Deny or Quarantine; anything else has no effect
 	Code    Code
 	Message string
 }
 
 // deny returns a finding with the action Deny.
 func deny(code Code, format string, a ...any) *Finding {
-	return &Finding{Action: Deny, Code: code, Message: fmt.Sprintf(format, a...)}
+	return &Finding{Action: api.Deny, Code: code, Message: fmt.Sprintf(format, a...)}
 }
 
 // Call is the input of a rule: an [Input] with a known tool and arguments that fit the
@@ -123,11 +114,11 @@ type Call struct {
 	Authority int
 }
 
-// Rule is one rule of a [Book]. Check returns nil if it has no objection. It must not
+// Rule is one rule of an [Engine]. Check returns nil if it has no objection. It must not
 // retain the call and must be safe for concurrent use.
 type Rule struct {
 	ID       string
-	Priority int // ascending; rules of one priority keep the order of the book
+	Priority int // ascending; rules of one priority keep the order given to [New]
 	Applies  Selector
 	Does     string // one sentence for readers
 	Codes    []Code // codes that Check can return

@@ -6,13 +6,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/api/catalog"
 	"github.com/anima-run/anima/services/policy/internal/rule"
 )
 
 const workspace = "/home/agent/work"
 
-func standard(t testing.TB) *rule.Book {
+func standard(t testing.TB) *rule.Engine {
 	t.Helper()
 	b, err := rule.Standard()
 	if err != nil {
@@ -32,7 +33,7 @@ func call(tool string, args map[string]any) rule.Input {
 	}
 	return rule.Input{
 		Agent: "a1", Session: "s1", Run: "r1", Turn: "t1", Tool: tool, Args: raw,
-		By: rule.Principal{Kind: rule.Self}, Workspace: workspace, Facts: &rule.Facts{},
+		By: api.Principal{Kind: api.Self}, Workspace: workspace, Facts: &rule.Facts{},
 		Tools: catalog.Names(),
 	}
 }
@@ -42,10 +43,10 @@ func wantCode(t *testing.T, what string, d rule.Decision, want rule.Code) {
 	if d.Code != want {
 		t.Errorf("%s: got %s (%s), want %s", what, d.Code, d.Message, want)
 	}
-	if action := map[bool]rule.Action{true: rule.Allow, false: rule.Deny}[want == rule.Allowed]; d.Action != action {
+	if action := map[bool]api.Action{true: api.Allow, false: api.Deny}[want == rule.Allowed]; d.Action != action {
 		t.Errorf("%s: got action %s, want %s", what, d.Action, action)
 	}
-	if d.Action != rule.Allow && (d.Message == "" || len(d.RulesTriggered) == 0) {
+	if d.Action != api.Allow && (d.Message == "" || len(d.RulesTriggered) == 0) {
 		t.Errorf("%s: a refusal without message or rule: %+v", what, d)
 	}
 }
@@ -246,8 +247,8 @@ func TestAuthority(t *testing.T) {
 		{"MEMORY.md", rule.Allowed, rule.Allowed, rule.Allowed, rule.ExternalSelfMod, rule.ExternalSelfMod, rule.ExternalSelfMod},
 		{"soul", rule.ProtectedFile, rule.ProtectedFile, rule.ProtectedFile, rule.ProtectedFile, rule.ProtectedFile, rule.ProtectedFile},
 	} {
-		for kind, want := range map[rule.Kind]rule.Code{
-			rule.Creator: c.creator, rule.Self: c.self, rule.Heartbeat: c.heartbeat, rule.Peer: c.peer, rule.External: c.ext, "": c.other, "admin": c.other,
+		for kind, want := range map[api.PrincipalKind]rule.Code{
+			api.Creator: c.creator, api.Self: c.self, api.HeartbeatKind: c.heartbeat, api.Peer: c.peer, api.External: c.ext, "": c.other, "admin": c.other,
 		} {
 			tool := c.what
 			if tools[c.what]["path"] != nil && tool != "read_file" {
@@ -509,15 +510,15 @@ func TestRepositories(t *testing.T) {
 func TestSpending(t *testing.T) {
 	t.Parallel()
 	b := standard(t)
-	for kind, want := range map[rule.Kind]rule.Action{rule.Creator: rule.Allow, rule.Self: rule.Allow, rule.Heartbeat: rule.Quarantine, rule.Peer: rule.Quarantine, "": rule.Quarantine} {
+	for kind, want := range map[api.PrincipalKind]api.Action{api.Creator: api.Allow, api.Self: api.Allow, api.HeartbeatKind: api.Quarantine, api.Peer: api.Quarantine, "": api.Quarantine} {
 		in := call("topup_credits", map[string]any{"amount_usd": 5})
 		in.By.Kind = kind
-		if d := b.Evaluate(in); d.Action != want || want == rule.Quarantine && d.Code != rule.SpendNeedsAssent {
+		if d := b.Evaluate(in); d.Action != want || want == api.Quarantine && d.Code != rule.SpendNeedsAssent {
 			t.Errorf("topup_credits for %q: %s %s, want %s", kind, d.Action, d.Code, want)
 		}
 		in = call("fund_child", map[string]any{"child_id": "c1", "amount_cents": 100})
 		in.By.Kind = kind
-		if d := b.Evaluate(in); want == rule.Quarantine && d.Code != rule.ExternalDangerous || want == rule.Allow && d.Action != rule.Allow {
+		if d := b.Evaluate(in); want == api.Quarantine && d.Code != rule.ExternalDangerous || want == api.Allow && d.Action != api.Allow {
 			t.Errorf("fund_child for %q: %s %s", kind, d.Action, d.Code)
 		}
 	}
@@ -534,17 +535,17 @@ func TestAuthorityOfTools(t *testing.T) {
 		"update_genesis_prompt": {"new_prompt": "p", "reason": "r"}, "edit_own_file": {"path": "a.md", "content": "", "description": "d"},
 		"revert_last_edit": nil, "modify_heartbeat": {"action": "remove", "name": "x"},
 	} {
-		for kind, allowed := range map[rule.Kind]bool{rule.Creator: true, rule.Self: true, rule.Peer: false, rule.External: false, "": false} {
+		for kind, allowed := range map[api.PrincipalKind]bool{api.Creator: true, api.Self: true, api.Peer: false, api.External: false, "": false} {
 			in := call(tool, args)
 			in.By.Kind = kind
-			if d := b.Evaluate(in); (d.Action == rule.Allow) != allowed {
+			if d := b.Evaluate(in); (d.Action == api.Allow) != allowed {
 				t.Errorf("%s for %q: %s %s (%s)", tool, kind, d.Action, d.Code, d.Message)
 			}
 		}
 	}
 	for tool, args := range map[string]map[string]any{"git_status": nil, "system_synopsis": nil, "list_models": nil, "heartbeat_ping": nil} {
 		in := call(tool, args)
-		in.By.Kind = rule.External
+		in.By.Kind = api.External
 		wantCode(t, tool, b.Evaluate(in), rule.Allowed)
 	}
 }

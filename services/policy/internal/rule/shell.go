@@ -27,7 +27,7 @@ func command(sh *shell) Rule {
 		Applies: Selector{Tools: []string{"exec"}},
 		Does:    "parses the shell command and refuses what destroys, reads secrets, changes guards, leaves the workspace or the sandbox, or cannot be judged before it runs",
 		Codes:   []Code{ForbiddenCommand, ShellParse, ShellUnjudgeable, NetworkDenied},
-		Data:    []any{sh.tables, sh.guards},
+		Data:    []any{sh.tables, sh.paths},
 		Check: func(c *Call) (*Finding, error) {
 			if !path.IsAbs(c.Workspace) {
 				return forbid("the agent has no workspace, so no command can run; ask the operator to apply the agent again"), nil
@@ -50,12 +50,12 @@ func unjudgeable(format string, a ...any) *Finding { return deny(ShellUnjudgeabl
 // shell is the state that all calls share. It is safe for concurrent use.
 type shell struct {
 	tables  *tables
-	guards  *guards
+	paths   *protectedPaths
 	parsers sync.Pool // of *syntax.Parser, which is not safe for concurrent use
 }
 
-func newShell(g *guards) *shell {
-	sh := &shell{tables: newTables(), guards: g}
+func newShell(g *protectedPaths) *shell {
+	sh := &shell{tables: newTables(), paths: g}
 	sh.parsers.New = func() any { return syntax.NewParser(syntax.Variant(syntax.LangBash)) }
 	return sh
 }
@@ -183,7 +183,7 @@ func (s *script) statement(stmt *syntax.Stmt) *Finding {
 	}
 	for _, a := range call.Assigns {
 		for _, v := range s.patterns(a.Value, false) {
-			if f := s.mention(toWord(v)); f != nil {
+			if f := s.namesSecret(toWord(v)); f != nil {
 				return f
 			}
 		}
@@ -198,7 +198,7 @@ func (s *script) statement(stmt *syntax.Stmt) *Finding {
 // toWord converts a value in the syntax of path.Match into a word.
 func toWord(pattern string) word {
 	w := word{text: unescape(pattern)}
-	if live(pattern) {
+	if hasWildcard(pattern) {
 		w.glob = pattern
 	}
 	return w
@@ -217,7 +217,7 @@ func (s *script) redirect(r *syntax.Redirect) *Finding {
 			return f
 		}
 		if r.Op == syntax.RdrIn {
-			if f := s.mention(w); f != nil {
+			if f := s.namesSecret(w); f != nil {
 				return f
 			}
 			continue
@@ -284,89 +284,4 @@ func (s *script) declaration(d *syntax.DeclClause) *Finding {
 		return forbid("%s without a name prints every variable; name the one you need", d.Variant.Value)
 	}
 	return nil
-}
-
-// secretVariable reports whether an environment variable holds credentials, by the usual
-// suffixes of such names.
-func secretVariable(name string) bool {
-	name = strings.ToUpper(name)
-	for _, end := range []string{"_KEY", "_TOKEN", "_SECRET", "_PASSWORD", "_CREDENTIALS", "APIKEY", "MNEMONIC"} {
-		if strings.HasSuffix(name, end) {
-			return true
-		}
-	}
-	return false
-}
-
-// collect records all values that the script assigns to variables. It does not follow
-// branches: every assigned value is possible.
-func (s *script) collect(f *syntax.File) {
-	for n := range syntax.Preorder(f) {
-		switch n := n.(type) {
-		case *syntax.Assign:
-			s.assign(n)
-		case *syntax.WordIter:
-			if len(n.Items) == 0 {
-				s.vars.add(n.Name.Value, unknown)
-			}
-			for _, item := range n.Items {
-				for _, w := range s.fields(item) {
-					v := w.glob
-					if v == "" {
-						v = escape(w.text)
-					}
-					s.vars.add(n.Name.Value, v)
-				}
-			}
-		case *syntax.ParamExp:
-			if n.Exp != nil && n.Param != nil && (n.Exp.Op == syntax.AssignUnset || n.Exp.Op == syntax.AssignUnsetOrNull) {
-				s.vars.add(n.Param.Value, unknown)
-			}
-		case *syntax.FuncDecl:
-			if n.Name != nil {
-				s.functions[n.Name.Value] = true
-			}
-		case *syntax.CallExpr:
-			if len(n.Args) > 0 {
-				s.setters(n)
-			}
-		}
-	}
-}
-
-func (s *script) assign(a *syntax.Assign) {
-	if a.Name == nil || a.Naked {
-		return
-	}
-	name := a.Name.Value
-	if a.Array != nil || a.Index != nil {
-		s.vars.add(name, unknown)
-		return
-	}
-	values := s.patterns(a.Value, false)
-	if a.Append {
-		old := s.vars[name]
-		s.vars.add(name, unknown)
-		for _, o := range old {
-			for _, v := range values {
-				s.vars.add(name, o+v)
-			}
-		}
-		return
-	}
-	s.vars.add(name, values...)
-}
-
-// setters marks variables as unknown that a command sets.
-func (s *script) setters(call *syntax.CallExpr) {
-	switch call.Args[0].Lit() {
-	case "eval", "source", ".":
-		s.dynamic = true
-	case "read", "mapfile", "readarray", "getopts", "printf", "unset", "wait":
-		for _, a := range call.Args[1:] {
-			if name := a.Lit(); syntax.ValidName(name) {
-				s.vars.add(name, unknown)
-			}
-		}
-	}
 }

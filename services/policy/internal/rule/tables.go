@@ -33,7 +33,7 @@ type wrapper struct {
 	Valued map[string]bool `json:"valued,omitempty"` // options that take the next word as their value
 	Skip   int             `json:"skip,omitempty"`   // number of operands before the command
 	Joined bool            `json:"joined,omitempty"` // operands are joined into shell source
-	Fed    bool            `json:"fed,omitempty"`    // operands from standard input are appended
+	Stdin  bool            `json:"fed,omitempty"`    // operands from standard input are appended
 }
 
 func words(s string) map[string]bool {
@@ -76,9 +76,9 @@ func newTables() *tables {
 			"flock":   {Valued: words("-w -E --timeout --conflict-exit-code"), Skip: 1},
 			"watch":   {Valued: words("-n --interval"), Joined: true},
 			"xargs": {
-				Valued: words("-n -P -I -L -d -s -a -E --max-args --max-procs --replace --max-lines --delimiter --max-chars --arg-file"), Fed: true,
+				Valued: words("-n -P -I -L -d -s -a -E --max-args --max-procs --replace --max-lines --delimiter --max-chars --arg-file"), Stdin: true,
 			},
-			"parallel": {Valued: words("-j --jobs"), Joined: true, Fed: true},
+			"parallel": {Valued: words("-j --jobs"), Joined: true, Stdin: true},
 			"strace":   {Valued: words("-e -o -s -E -u")},
 			"ltrace":   {Valued: words("-e -o -s -u")},
 			"sudo":     {Valued: words("-u -g -h -p -C -D -R -T -r -t -U --user --group --host --prompt --chdir")},

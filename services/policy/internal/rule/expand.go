@@ -2,7 +2,6 @@ package rule
 
 import (
 	"bytes"
-	"slices"
 	"strings"
 
 	"mvdan.cc/sh/v3/syntax"
@@ -11,8 +10,6 @@ import (
 // Limits on the expansion of one word. Beyond them the text is unknown.
 const (
 	maxFields = 32
-	maxValues = 8 // values of one variable
-	maxValue  = 4 << 10
 	maxWord   = 64 << 10
 )
 
@@ -32,23 +29,6 @@ func (w word) pattern() string {
 		return w.glob
 	}
 	return w.text
-}
-
-// variables holds every literal value that a script assigns to a variable, in any branch,
-// in the syntax of path.Match. [unknown] is among them if the variable may have another
-// value.
-type variables map[string][]string
-
-func (v variables) add(name string, values ...string) {
-	for _, s := range values {
-		if len(v[name]) > maxValues {
-			return
-		}
-		if len(v[name]) == maxValues || len(s) > maxValue {
-			s = unknown
-		}
-		v[name] = append(v[name], s)
-	}
 }
 
 // scope is the state of a script that expansion depends on.
@@ -210,7 +190,7 @@ func (e *expansion) param(p *syntax.ParamExp, quoted bool) []string {
 	if !plain(p) {
 		// ${x:-word} may expand to word; the other operators are not evaluated.
 		if p.Exp != nil && p.Exp.Op <= syntax.AssignUnsetOrNull && p.Exp.Word != nil {
-			return append(e.spell(e.patterns(p.Exp.Word, true), quoted), unknown)
+			return append(e.expanded(e.patterns(p.Exp.Word, true), quoted), unknown)
 		}
 		return []string{unknown}
 	}
@@ -230,12 +210,12 @@ func (e *expansion) param(p *syntax.ParamExp, quoted bool) []string {
 	if len(values) == 0 || e.dynamic {
 		values = append(values, unknown)
 	}
-	return e.spell(values, quoted)
+	return e.expanded(values, quoted)
 }
 
-// spell returns values as they appear in a word. Unquoted values are split at white space
+// expanded returns values as they appear in a word. Unquoted values are split at white space
 // and their wildcards are active.
-func (e *expansion) spell(values []string, quoted bool) []string {
+func (e *expansion) expanded(values []string, quoted bool) []string {
 	if quoted {
 		return values
 	}
@@ -275,13 +255,13 @@ func (e *expansion) substitution(c *syntax.CmdSubst, quoted bool) []string {
 	}
 	switch {
 	case argv[0] == "pwd":
-		return e.spell(escaped(e.dirs), quoted)
+		return e.expanded(escaped(e.dirs), quoted)
 	case argv[0] == "jobs":
 		return []string{"$!"}
 	case argv[0] == "echo" && (len(argv) == 1 || !strings.HasPrefix(argv[1], "-")):
-		return e.spell([]string{escape(strings.Join(argv[1:], " "))}, quoted)
+		return e.expanded([]string{escape(strings.Join(argv[1:], " "))}, quoted)
 	case argv[0] == "printf" && len(argv) == 2 && !strings.ContainsAny(argv[1], `%\`):
-		return e.spell(escaped(argv[1:]), quoted)
+		return e.expanded(escaped(argv[1:]), quoted)
 	}
 	return []string{unknown}
 }
@@ -298,58 +278,10 @@ func split(v string, or bool) []word {
 	var out []word
 	for f := range strings.SplitSeq(v, fieldBreak) {
 		w := word{text: unescape(f), or: or}
-		if live(f) {
+		if hasWildcard(f) {
 			w.glob = f
 		}
 		out = append(out, w)
-	}
-	return out
-}
-
-// braces returns the parts of each word of a brace expansion.
-func braces(parts []syntax.WordPart) [][]syntax.WordPart {
-	w := &syntax.Word{Parts: parts}
-	if !hasBrace(parts) || !syntax.SplitBraces(w) {
-		return [][]syntax.WordPart{parts}
-	}
-	return combine(w.Parts)
-}
-
-func hasBrace(parts []syntax.WordPart) bool {
-	for _, p := range parts {
-		if lit, ok := p.(*syntax.Lit); ok && strings.Contains(lit.Value, "{") {
-			return true
-		}
-	}
-	return false
-}
-
-// combine returns the product of brace expansions. If there are too many, or for a range,
-// the expression remains one part, which expands to unknown.
-func combine(parts []syntax.WordPart) [][]syntax.WordPart {
-	out := [][]syntax.WordPart{nil}
-	for _, p := range parts {
-		b, ok := p.(*syntax.BraceExp)
-		if !ok || b.Sequence {
-			for i := range out {
-				out[i] = append(out[i], p)
-			}
-			continue
-		}
-		var choices [][]syntax.WordPart
-		for _, elem := range b.Elems {
-			choices = append(choices, combine(elem.Parts)...)
-			if len(choices)*len(out) > maxFields {
-				return [][]syntax.WordPart{parts}
-			}
-		}
-		grown := make([][]syntax.WordPart, 0, len(out)*len(choices))
-		for _, head := range out {
-			for _, c := range choices {
-				grown = append(grown, slices.Concat(head, c))
-			}
-		}
-		out = grown
 	}
 	return out
 }

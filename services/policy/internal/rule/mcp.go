@@ -10,11 +10,11 @@ import (
 	"github.com/anima-run/anima/pkg/api/catalog"
 )
 
-// outside returns the catalogue entry for a tool of an MCP server. The catalogue has no
+// mcpTool returns the catalogue entry for a tool of an MCP server. The catalogue has no
 // such tools, and the server's statement of a tool's risk is not trusted, so all of them
 // have the same risk (docs/reference/policy.md, MCP tools). The executor checks the
 // arguments with the server's schema.
-func outside(name string) (catalog.Tool, bool) {
+func mcpTool(name string) (catalog.Tool, bool) {
 	if rest, ok := strings.CutPrefix(name, api.MCPPrefix); !ok || rest == "" {
 		return catalog.Tool{}, false
 	}
@@ -24,7 +24,7 @@ func outside(name string) (catalog.Tool, bool) {
 // parse decodes the arguments of a tool by its schema. The arguments of a tool of an MCP
 // server need only be one JSON object, because no rule reads their values.
 func parse(t catalog.Tool, args json.RawMessage) (catalog.Args, error) {
-	if _, ok := outside(t.Name); !ok {
+	if _, ok := mcpTool(t.Name); !ok {
 		return t.Parse(args)
 	}
 	if args = bytes.TrimSpace(args); len(args) == 0 || args[0] == '{' && json.Valid(args) {
@@ -33,10 +33,10 @@ func parse(t catalog.Tool, args json.RawMessage) (catalog.Args, error) {
 	return catalog.Args{}, errors.New("arguments are not a JSON object")
 }
 
-// outsideAuthority requires for tools of MCP servers the authority that exec needs: they
+// mcpAuthority requires for tools of MCP servers the authority that exec needs: they
 // run outside the process and their effects are unknown.
-func outsideAuthority() Rule {
-	need := Heartbeat.Authority()
+func mcpAuthority() Rule {
+	need := api.HeartbeatKind.Authority()
 	return Rule{
 		ID: "authority.mcp", Priority: 400,
 		Applies: Selector{Categories: []catalog.Category{catalog.Conway}},
@@ -44,9 +44,9 @@ func outsideAuthority() Rule {
 		Codes:   []Code{AuthorityTooLow},
 		Data:    need,
 		Check: func(c *Call) (*Finding, error) {
-			if _, ok := outside(c.Tool); ok && c.Authority < need {
+			if _, ok := mcpTool(c.Tool); ok && c.Authority < need {
 				return deny(AuthorityTooLow, "%s needs authority %d and this turn has %d because it read %s input; do it in a turn of your own, or ask the creator",
-					c.Tool, need, c.Authority, c.By.name()), nil
+					c.Tool, need, c.Authority, kindOf(c.By)), nil
 			}
 			return nil, nil
 		},

@@ -10,23 +10,24 @@ import (
 	"slices"
 	"time"
 
+	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/api/catalog"
 )
 
-// revision is part of the version of a book. Raise it when a rule judges differently with
-// the same data.
+// revision is part of the version of an engine. Raise it when a rule judges differently
+// with the same data.
 const revision = 3
 
 // Checks of the engine, which run before every rule.
 const (
 	knownTool   = "catalogue.known_tool"
 	fitsSchema  = "validate.schema"
-	buildChecks = 0 // priority of both in [Book.Describe]
+	buildChecks = 0 // priority of both in [Engine.Describe]
 )
 
-// Book is an ordered set of rules over a catalogue. It is immutable and safe for
+// Engine evaluates an ordered set of rules over a catalogue. It is immutable and safe for
 // concurrent use.
-type Book struct {
+type Engine struct {
 	tools   Catalogue
 	rules   []Rule
 	version string
@@ -34,54 +35,55 @@ type Book struct {
 
 // Window returns the rolling window of a tool's rate limit, or 0 if the tool has no
 // limit. The caller of Evaluate counts the earlier calls in this window.
-func (b *Book) Window(tool string) time.Duration { return limits()[tool].Window }
+func (e *Engine) Window(tool string) time.Duration { return limits()[tool].Window }
 
-// Standard returns the book of all rules over the complete catalogue.
-func Standard() (*Book, error) {
-	g := newGuards()
+// Standard returns the engine with all rules over the complete catalogue.
+func Standard() (*Engine, error) {
+	g := newProtectedPaths()
 	return New(Tools(),
 		slices.Concat([]Rule{
 			granted(),
 			packageName(), skillName(), gitHash(), cronExpression(), addressFormat(), gitAddress(),
 			protectedFiles(g), readSensitive(g), traversal(),
 			shellInjection(), command(newShell(g)), networkGranted(),
-			minimum(), outsideAuthority(), dangerous(), selfModification(g), spending(),
+			minimum(), mcpAuthority(), dangerous(), selfModification(g), spending(),
 		}, rates())...,
 	)
 }
 
-// New returns a book of rules. Rules are evaluated by ascending priority, rules of equal
-// priority in the given order. A rule without ID or Check, or a repeated ID, is an error.
-func New(tools Catalogue, rules ...Rule) (*Book, error) {
-	b := &Book{tools: tools, rules: slices.Clone(rules)}
-	slices.SortStableFunc(b.rules, func(x, y Rule) int { return cmp.Compare(x.Priority, y.Priority) })
+// New returns an engine with the given rules. They are evaluated by ascending priority,
+// rules of equal priority in the given order. A rule without ID or Check, or a repeated
+// ID, is an error.
+func New(tools Catalogue, rules ...Rule) (*Engine, error) {
+	e := &Engine{tools: tools, rules: slices.Clone(rules)}
+	slices.SortStableFunc(e.rules, func(x, y Rule) int { return cmp.Compare(x.Priority, y.Priority) })
 	seen := map[string]bool{}
-	for _, r := range b.rules {
+	for _, r := range e.rules {
 		switch {
 		case r.ID == "" || r.Check == nil:
 			return nil, fmt.Errorf("rule %q has no id or no check", r.ID)
 		case seen[r.ID]:
-			return nil, fmt.Errorf("rule %q is in the book twice", r.ID)
+			return nil, fmt.Errorf("rule %q is defined twice", r.ID)
 		}
 		seen[r.ID] = true
 	}
-	data := make([]any, len(b.rules))
-	for i, r := range b.rules {
+	data := make([]any, len(e.rules))
+	for i, r := range e.rules {
 		data[i] = r.Data
 	}
-	// Maps are encoded with sorted keys, so equal books hash alike.
-	text, err := json.Marshal([]any{revision, tools, b.Describe(), data})
+	// Maps are encoded with sorted keys, so equal engines have equal hashes.
+	text, err := json.Marshal([]any{revision, tools, e.Describe(), data})
 	if err != nil {
 		return nil, fmt.Errorf("hash rules: %w", err)
 	}
 	sum := sha256.Sum256(text)
-	b.version = hex.EncodeToString(sum[:8])
-	return b, nil
+	e.version = hex.EncodeToString(sum[:8])
+	return e, nil
 }
 
 // Version identifies the rules and their data by 16 hex digits. It is equal in all
 // processes with the same rules.
-func (b *Book) Version() string { return b.version }
+func (e *Engine) Version() string { return e.version }
 
 // Evaluate decides on one call. It returns no error: a call that cannot be judged is
 // denied.
@@ -91,26 +93,26 @@ func (b *Book) Version() string { return b.version }
 // [ValidationFailed], so rules see only values of the right type. Then the rules are
 // evaluated in order. The first Deny is final. The first Quarantine is kept unless a
 // later rule denies. Without a finding the call is allowed.
-func (b *Book) Evaluate(in Input) Decision {
+func (e *Engine) Evaluate(in Input) Decision {
 	authority := in.By.Kind.Authority()
-	t, ok := b.tools[in.Tool]
+	t, ok := e.tools[in.Tool]
 	if !ok {
-		t, ok = outside(in.Tool)
+		t, ok = mcpTool(in.Tool)
 	}
 	if !ok {
 		d := Decision{Risk: catalog.Forbidden, Authority: authority}
 		d.trigger(knownTool, *deny(UnknownTool, "there is no tool %.60q; use one of the tools you were given", in.Tool))
 		return d
 	}
-	d := Decision{Action: Allow, Code: Allowed, Risk: t.Risk, Authority: authority}
+	d := Decision{Action: api.Allow, Code: Allowed, Risk: t.Risk, Authority: authority}
 	values, err := parse(t, in.Args)
 	if err != nil {
 		d.trigger(fitsSchema, *deny(ValidationFailed, "%v; correct the arguments and call %s again", err, t.Name))
 		return d
 	}
 	call := &Call{Input: in, Spec: t, Values: values, Authority: authority}
-	d.RulesEvaluated = make([]string, 0, len(b.rules))
-	for _, r := range b.rules {
+	d.RulesEvaluated = make([]string, 0, len(e.rules))
+	for _, r := range e.rules {
 		if !r.Applies.selects(t) {
 			continue
 		}
@@ -120,10 +122,10 @@ func (b *Book) Evaluate(in Input) Decision {
 			f = deny(RuleError, "rule %s could not judge this call, so it is refused; try other arguments, or tell the operator", r.ID)
 		}
 		switch {
-		case f != nil && f.Action == Deny:
+		case f != nil && f.Action == api.Deny:
 			d.trigger(r.ID, *f)
 			return d
-		case f != nil && f.Action == Quarantine && d.Action == Allow:
+		case f != nil && f.Action == api.Quarantine && d.Action == api.Allow:
 			d.trigger(r.ID, *f)
 		default:
 			d.RulesEvaluated = append(d.RulesEvaluated, r.ID)
@@ -168,12 +170,12 @@ type RuleInfo struct {
 }
 
 // Describe returns the checks and rules in the order of their evaluation.
-func (b *Book) Describe() []RuleInfo {
+func (e *Engine) Describe() []RuleInfo {
 	infos := []RuleInfo{
 		{ID: knownTool, Priority: buildChecks, Does: "refuses a tool that is neither in the catalogue nor named as one of an MCP server (mcp_…)", Codes: []Code{UnknownTool}},
 		{ID: fitsSchema, Priority: buildChecks, Does: "refuses arguments that do not fit the tool's schema: unknown, repeated, missing or of the wrong type", Codes: []Code{ValidationFailed}},
 	}
-	for _, r := range b.rules {
+	for _, r := range e.rules {
 		infos = append(infos, RuleInfo{
 			ID: r.ID, Priority: r.Priority, Tools: r.Applies.labels(), Does: r.Does, Codes: slices.Clone(r.Codes),
 		})

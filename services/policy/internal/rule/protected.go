@@ -48,7 +48,7 @@ func newList(entries ...string) *list {
 	return l
 }
 
-func (l *list) but(entries ...string) *list {
+func (l *list) exempt(entries ...string) *list {
 	l.Except = entries
 	for _, n := range entries {
 		l.except[n] = true
@@ -137,17 +137,17 @@ func (n *names) pick(elems []string, wild bool) string {
 	return ""
 }
 
-// guards are the protected paths (docs/reference/policy.md, Path rules). Files and commands
+// protectedPaths are the protected paths (docs/reference/policy.md, Path rules). Files and commands
 // share them (docs/reference/policy.md, incomplete path lists).
-type guards struct {
-	Secrets *list `json:"secrets"` // may not be read or written
-	Guarded *list `json:"guarded"` // may not be written
-	Homes   *list `json:"homes"`   // may not be removed
-	Self    *list `json:"self"`    // may be written from authority 80 on
-	Notes   *list `json:"notes"`   // may be written from authority 50 on
+type protectedPaths struct {
+	Secrets   *list `json:"secrets"` // may not be read or written
+	Protected *list `json:"guarded"` // may not be written
+	Homes     *list `json:"homes"`   // may not be removed
+	Self      *list `json:"self"`    // may be written from authority 80 on
+	Notes     *list `json:"notes"`   // may be written from authority 50 on
 }
 
-func newGuards() *guards {
+func newProtectedPaths() *protectedPaths {
 	source := func(names ...string) (all []string) {
 		for _, n := range names {
 			for _, ext := range []string{".ts", ".js", ".d.ts"} {
@@ -156,13 +156,13 @@ func newGuards() *guards {
 		}
 		return all
 	}
-	guarded := slices.Concat([]string{
+	protected := slices.Concat([]string{
 		"constitution.md", "SOUL.md", "heartbeat.yml", "heartbeat.yaml", "package.json",
 		"policy-rules/", "policy-engine/", "injection-defense/", "audit-log/",
 		"/etc/systemd", "/proc", "/sys",
 	}, source("injection-defense", "policy-engine", "audit-log", "self-mod/code", "self-mod/upstream",
 		"self-mod/tools-manager", "agent/tools", "agent/loop", "skills/loader", "skills/registry"))
-	return &guards{
+	return &protectedPaths{
 		Secrets: newList(
 			"wallet.json", "automaton.json", "config.json", "api-key", "api_key", ".env", ".env.*", ".envrc",
 			"state.db", "state.db-wal", "state.db-shm", "state.db-journal",
@@ -171,10 +171,10 @@ func newGuards() *guards {
 			".ssh/", ".gnupg/", ".gpg/", ".aws/", ".azure/", ".gcloud/", ".kube/", ".docker/", "keystore/",
 			"/etc/passwd", "/etc/shadow", "/etc/gshadow", "/etc/sudoers", "/etc/sudoers.d", "/root/.ssh",
 			"/dev/mem", "/dev/kmem", "/proc/kcore",
-		).but(".env.example", ".env.sample", ".env.template"),
-		Guarded: newList(guarded...),
-		Homes:   newList(".automaton/", ".anima/"),
-		Self: newList(slices.Concat(guarded, []string{
+		).exempt(".env.example", ".env.sample", ".env.template"),
+		Protected: newList(protected...),
+		Homes:     newList(".automaton/", ".anima/"),
+		Self: newList(slices.Concat(protected, []string{
 			"AGENT.md", "AGENTS.md", "GENESIS.md", "HEARTBEAT.md", "SKILL.md",
 			"wallet.json", "config.json", "automaton.json",
 		})...),
@@ -183,7 +183,7 @@ func newGuards() *guards {
 }
 
 // secret returns the entry that forbids reads and writes of loc, or "".
-func (g *guards) secret(loc location) string {
+func (g *protectedPaths) secret(loc location) string {
 	if e := g.Secrets.match(loc); e != "" {
 		return e
 	}
@@ -198,10 +198,10 @@ func (g *guards) secret(loc location) string {
 	return ""
 }
 
-// guarded returns the entry that forbids writes of loc, or "". Secrets are included.
-func (g *guards) guarded(loc location) string {
+// protected returns the entry that forbids writes of loc, or "". Secrets are included.
+func (g *protectedPaths) protected(loc location) string {
 	if e := g.secret(loc); e != "" {
 		return e
 	}
-	return g.Guarded.match(loc)
+	return g.Protected.match(loc)
 }

@@ -147,8 +147,8 @@ func (s *script) wrapped(name string, w wrapper, args []word, stmt *syntax.Stmt)
 	for len(inner) > 1 && assignment(inner[0].text) { // as in sudo A=b command
 		inner = inner[1:]
 	}
-	if w.Fed {
-		if f := s.fed(stmt); f != nil {
+	if w.Stdin {
+		if f := s.stdinOperands(stmt); f != nil {
 			return f
 		}
 		inner = append(slices.Clone(inner), word{text: unknown})
@@ -258,9 +258,9 @@ func (s *script) optionCode(name, option string, args []word) *Finding {
 	return nil
 }
 
-// fed checks literal words that become operands through standard input, as in echo
+// stdinOperands checks literal words that become operands through standard input, as in echo
 // wallet.json | xargs cat, or from a here-document.
-func (s *script) fed(stmt *syntax.Stmt) *Finding {
+func (s *script) stdinOperands(stmt *syntax.Stmt) *Finding {
 	var literals []word
 	if left := s.piped[stmt]; left != nil {
 		var f *Finding
@@ -274,10 +274,10 @@ func (s *script) fed(stmt *syntax.Stmt) *Finding {
 	for _, w := range literals {
 		for part := range strings.FieldsSeq(w.pattern()) {
 			p := toWord(part)
-			if f := s.mention(p); f != nil {
+			if f := s.namesSecret(p); f != nil {
 				return f
 			}
-			if e := s.match(p, s.guards.guarded); e != "" {
+			if e := s.match(p, s.paths.protected); e != "" {
 				return forbid("%s is protected and cannot be handed on; name the files yourself", e)
 			}
 		}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/api/catalog"
 
 	"github.com/anima-run/anima/services/policy/internal/rule"
@@ -20,9 +21,9 @@ func fixed(id string, priority int, f *rule.Finding) rule.Rule {
 // that fail.
 func TestEngine(t *testing.T) {
 	t.Parallel()
-	no := &rule.Finding{Action: rule.Deny, Code: "NO", Message: "no"}
-	wait := &rule.Finding{Action: rule.Quarantine, Code: "WAIT", Message: "wait"}
-	yes := &rule.Finding{Action: rule.Allow, Code: "YES", Message: "yes"}
+	no := &rule.Finding{Action: api.Deny, Code: "NO", Message: "no"}
+	wait := &rule.Finding{Action: api.Quarantine, Code: "WAIT", Message: "wait"}
+	yes := &rule.Finding{Action: api.Allow, Code: "YES", Message: "yes"}
 	fails := rule.Rule{ID: "fails", Check: func(*rule.Call) (*rule.Finding, error) { return nil, errors.New("disk gone") }}
 	panics := rule.Rule{ID: "panics", Check: func(*rule.Call) (*rule.Finding, error) {
 		var none map[string][]int
@@ -35,25 +36,25 @@ func TestEngine(t *testing.T) {
 	for name, c := range map[string]struct {
 		rules                []rule.Rule
 		code                 rule.Code
-		action               rule.Action
+		action               api.Action
 		evaluated, triggered []string
 	}{
-		"no rules allow":          {nil, rule.Allowed, rule.Allow, []string{}, nil},
-		"by priority":             {[]rule.Rule{fixed("c", 3, nil), fixed("b", 2, nil), fixed("a", 1, nil)}, rule.Allowed, rule.Allow, []string{"a", "b", "c"}, nil},
-		"ties keep their order":   {[]rule.Rule{fixed("z", 1, nil), fixed("a", 1, nil)}, rule.Allowed, rule.Allow, []string{"z", "a"}, nil},
-		"first deny stops":        {[]rule.Rule{fixed("a", 1, no), fixed("b", 2, nil)}, "NO", rule.Deny, []string{"a"}, []string{"a"}},
-		"quarantine is kept":      {[]rule.Rule{fixed("a", 1, wait), fixed("b", 2, nil)}, "WAIT", rule.Quarantine, []string{"a", "b"}, []string{"a"}},
-		"later deny wins":         {[]rule.Rule{fixed("a", 1, wait), fixed("b", 2, no)}, "NO", rule.Deny, []string{"a", "b"}, []string{"a", "b"}},
-		"allow has no effect":     {[]rule.Rule{fixed("a", 1, yes), fixed("b", 2, no)}, "NO", rule.Deny, []string{"a", "b"}, []string{"b"}},
-		"an error denies":         {[]rule.Rule{fails}, rule.RuleError, rule.Deny, []string{"fails"}, []string{"fails"}},
-		"a panic denies":          {[]rule.Rule{panics}, rule.RuleError, rule.Deny, []string{"panics"}, []string{"panics"}},
-		"selected by name":        {[]rule.Rule{only(fixed("a", 1, no), rule.Selector{Tools: []string{"check_credits"}})}, "NO", rule.Deny, []string{"a"}, []string{"a"}},
-		"not selected by name":    {[]rule.Rule{only(fixed("a", 1, no), rule.Selector{Tools: []string{"exec"}})}, rule.Allowed, rule.Allow, []string{}, nil},
-		"selected by category":    {[]rule.Rule{only(fixed("a", 1, no), rule.Selector{Categories: []catalog.Category{catalog.Conway}})}, "NO", rule.Deny, []string{"a"}, []string{"a"}},
-		"selected by risk":        {[]rule.Rule{only(fixed("a", 1, no), rule.Selector{Risks: []catalog.Risk{catalog.Safe}})}, "NO", rule.Deny, []string{"a"}, []string{"a"}},
-		"not selected by risk":    {[]rule.Rule{only(fixed("a", 1, no), rule.Selector{Risks: []catalog.Risk{catalog.Dangerous}})}, rule.Allowed, rule.Allow, []string{}, nil},
-		"two quarantines":         {[]rule.Rule{fixed("a", 1, wait), fixed("b", 1, &rule.Finding{Action: rule.Quarantine, Code: "LATER"})}, "WAIT", rule.Quarantine, []string{"a", "b"}, []string{"a"}},
-		"an error after an allow": {[]rule.Rule{fixed("a", 0, nil), fails}, rule.RuleError, rule.Deny, []string{"a", "fails"}, []string{"fails"}},
+		"no rules allow":          {nil, rule.Allowed, api.Allow, []string{}, nil},
+		"by priority":             {[]rule.Rule{fixed("c", 3, nil), fixed("b", 2, nil), fixed("a", 1, nil)}, rule.Allowed, api.Allow, []string{"a", "b", "c"}, nil},
+		"ties keep their order":   {[]rule.Rule{fixed("z", 1, nil), fixed("a", 1, nil)}, rule.Allowed, api.Allow, []string{"z", "a"}, nil},
+		"first deny stops":        {[]rule.Rule{fixed("a", 1, no), fixed("b", 2, nil)}, "NO", api.Deny, []string{"a"}, []string{"a"}},
+		"quarantine is kept":      {[]rule.Rule{fixed("a", 1, wait), fixed("b", 2, nil)}, "WAIT", api.Quarantine, []string{"a", "b"}, []string{"a"}},
+		"later deny wins":         {[]rule.Rule{fixed("a", 1, wait), fixed("b", 2, no)}, "NO", api.Deny, []string{"a", "b"}, []string{"a", "b"}},
+		"allow has no effect":     {[]rule.Rule{fixed("a", 1, yes), fixed("b", 2, no)}, "NO", api.Deny, []string{"a", "b"}, []string{"b"}},
+		"an error denies":         {[]rule.Rule{fails}, rule.RuleError, api.Deny, []string{"fails"}, []string{"fails"}},
+		"a panic denies":          {[]rule.Rule{panics}, rule.RuleError, api.Deny, []string{"panics"}, []string{"panics"}},
+		"selected by name":        {[]rule.Rule{only(fixed("a", 1, no), rule.Selector{Tools: []string{"check_credits"}})}, "NO", api.Deny, []string{"a"}, []string{"a"}},
+		"not selected by name":    {[]rule.Rule{only(fixed("a", 1, no), rule.Selector{Tools: []string{"exec"}})}, rule.Allowed, api.Allow, []string{}, nil},
+		"selected by category":    {[]rule.Rule{only(fixed("a", 1, no), rule.Selector{Categories: []catalog.Category{catalog.Conway}})}, "NO", api.Deny, []string{"a"}, []string{"a"}},
+		"selected by risk":        {[]rule.Rule{only(fixed("a", 1, no), rule.Selector{Risks: []catalog.Risk{catalog.Safe}})}, "NO", api.Deny, []string{"a"}, []string{"a"}},
+		"not selected by risk":    {[]rule.Rule{only(fixed("a", 1, no), rule.Selector{Risks: []catalog.Risk{catalog.Dangerous}})}, rule.Allowed, api.Allow, []string{}, nil},
+		"two quarantines":         {[]rule.Rule{fixed("a", 1, wait), fixed("b", 1, &rule.Finding{Action: api.Quarantine, Code: "LATER"})}, "WAIT", api.Quarantine, []string{"a", "b"}, []string{"a"}},
+		"an error after an allow": {[]rule.Rule{fixed("a", 0, nil), fails}, rule.RuleError, api.Deny, []string{"a", "fails"}, []string{"fails"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -91,9 +92,9 @@ func TestDangerousTools(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for kind, want := range map[rule.Kind]rule.Code{
-		rule.Creator: rule.Allowed, rule.Self: rule.Allowed, rule.Heartbeat: rule.ExternalDangerous,
-		rule.Peer: rule.ExternalDangerous, rule.External: rule.ExternalDangerous, "": rule.ExternalDangerous,
+	for kind, want := range map[api.PrincipalKind]rule.Code{
+		api.Creator: rule.Allowed, api.Self: rule.Allowed, api.HeartbeatKind: rule.ExternalDangerous,
+		api.Peer: rule.ExternalDangerous, api.External: rule.ExternalDangerous, "": rule.ExternalDangerous,
 	} {
 		in := call("spawn_child", nil)
 		in.Args, in.By.Kind = nil, kind
@@ -102,7 +103,7 @@ func TestDangerousTools(t *testing.T) {
 }
 
 // TestSelfModification tests the vectors V-12, own files (docs/reference/policy.md, Test
-// vectors), for the rule alone. In the standard book, path.protected_files is evaluated
+// vectors), for the rule alone. In the standard engine, path.protected_files is evaluated
 // first.
 func TestSelfModification(t *testing.T) {
 	t.Parallel()
@@ -115,7 +116,7 @@ func TestSelfModification(t *testing.T) {
 		"heartbeat.yml": rule.ExternalSelfMod, "wallet.json": rule.ExternalSelfMod, "self-mod/code.ts": rule.ExternalSelfMod,
 		"data/output.txt": rule.Allowed,
 	} {
-		for kind, want := range map[rule.Kind]rule.Code{rule.External: want, rule.Heartbeat: want, rule.Self: rule.Allowed, rule.Creator: rule.Allowed} {
+		for kind, want := range map[api.PrincipalKind]rule.Code{api.External: want, api.HeartbeatKind: want, api.Self: rule.Allowed, api.Creator: rule.Allowed} {
 			in := call("write_file", map[string]any{"path": path, "content": "x"})
 			in.By.Kind = kind
 			wantCode(t, string(kind)+" "+path, b.Evaluate(in), want)
@@ -148,14 +149,14 @@ func TestVersion(t *testing.T) {
 	for name, rules := range map[string][]rule.Rule{
 		"no rules": nil, "one rule": {fixed("a", 1, nil)}, "other priority": {fixed("a", 2, nil)}, "other data": {changed},
 	} {
-		book, err := rule.New(rule.Tools(), rules...)
+		engine, err := rule.New(rule.Tools(), rules...)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if same, ok := seen[book.Version()]; ok {
+		if same, ok := seen[engine.Version()]; ok {
 			t.Errorf("%s has the version of %s", name, same)
 		}
-		seen[book.Version()] = name
+		seen[engine.Version()] = name
 	}
 }
 
