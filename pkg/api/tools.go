@@ -29,6 +29,10 @@ type Invocation struct {
 	Deadline int64           `json:"deadline"` // Unix microseconds: the caller waits no longer
 }
 
+// Invoked returns m. A message that embeds an Invocation has this method, so that the
+// executor can read it from the message of any owner.
+func (m Invocation) Invoked() Invocation { return m }
+
 // Returned is the output of a tool call.
 type Returned struct {
 	Text string `json:"text"`

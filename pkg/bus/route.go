@@ -85,6 +85,18 @@ func growStack() {
 	runtime.KeepAlive(&room)
 }
 
+// Routes returns the routes as one, for a caller that offers several together.
+func Routes(routes ...Route) Route {
+	return func(s *server) error {
+		for _, r := range routes {
+			if err := r(s); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
 // Serve runs the routes until ctx ends, then drains, for at most drain in all: it stops
 // taking messages and waits for those in progress, waits for [Options.Quiet], stops
 // taking requests and waits for the answers in progress. After that it cancels the
@@ -112,10 +124,8 @@ func (b *Bus) Serve(ctx context.Context, drain time.Duration, ready func(), rout
 	if err := s.line.mux.open(); err != nil {
 		return err
 	}
-	for _, r := range routes {
-		if err := r(s); err != nil {
-			return err
-		}
+	if err := Routes(routes...)(s); err != nil {
+		return err
 	}
 	// Without the flush the first requests may find no responder.
 	if err := s.line.nc.FlushWithContext(deadline(ctx)); err != nil && ctx.Err() == nil {

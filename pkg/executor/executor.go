@@ -1,5 +1,5 @@
-// Package executor executes a service's own tools of the catalogue: loop lists them and
-// calls them. A tool is executed only with policy's decision token for this call, and
+// Package executor executes a service's own tools of the catalogue. It serves the two
+// requests of loop for them, see [Routes]: list the tools and call one. A tool is executed only with policy's decision token for this call, and
 // with arguments that match its schema.
 //
 // It must not depend on any tool, and it makes no decisions: policy has made them before.
@@ -47,6 +47,25 @@ func New(b *bus.Bus, owner api.Owner, now func() time.Time, tools map[string]Fun
 		}
 	}
 	return &Executor{keys: NewKeys(b), now: now, tools: maps.Clone(tools)}
+}
+
+// Invocation is the request to call a tool of one owner: a message that embeds
+// [api.Invocation].
+type Invocation interface {
+	api.Message
+	Invoked() api.Invocation
+}
+
+// Routes returns the routes of the requests L, which lists the tools, and C, which calls
+// one of them. Both requests name the owner of the tools. Routes panics if the catalogue
+// does not assign a tool to that owner.
+func Routes[L api.Message, C Invocation](b *bus.Bus, now func() time.Time, tools map[string]Func) bus.Route {
+	var list L
+	x := New(b, list.Subject().Owner, now, tools)
+	return bus.Routes(
+		bus.Reply(func(context.Context, L) (api.ToolList, error) { return x.List(), nil }),
+		bus.Reply(func(ctx context.Context, m C) (api.Returned, error) { return x.Call(ctx, m.Invoked()) }),
+	)
 }
 
 // List returns the names of the tools, sorted.

@@ -65,7 +65,6 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	}
 	h.kick = p.kick
 	h.routes(env.HTTP)
-	tools := executor.New(env.Bus, api.Heartbeat, env.Now, h.tools())
 	// The previous release has the durable heartbeat-agent_state. It is not deleted: its
 	// messages are in the stream anyway, and if that release is installed again, it
 	// continues from there.
@@ -85,10 +84,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		bus.Reply(h.requestWake),
 		bus.Reply(h.runBeat),
 		bus.Reply(h.listTicks),
-		bus.Reply(func(context.Context, api.ListHeartbeatTools) (api.ToolList, error) { return tools.List(), nil }),
-		bus.Reply(func(ctx context.Context, m api.CallHeartbeatTool) (api.Returned, error) {
-			return tools.Call(ctx, m.Invocation)
-		}),
+		executor.Routes[api.ListHeartbeatTools, api.CallHeartbeatTool](env.Bus, env.Now, h.tools()),
 		bus.Go(relay.Run),
 		bus.Go(changes.Run),
 		bus.Go(p.run),

@@ -100,16 +100,12 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	}
 	h.settler.send = h.payAll
 	env.HTTP.Handle("GET /v1/models", h.httpModels)
-	tools := executor.New(env.Bus, api.Inference, env.Now, h.tools())
 	return env.Serve(ctx,
 		bus.Stream(h.complete, bus.Workers(cfg.Workers)),
 		bus.Stream(h.completeV2, bus.Workers(cfg.Workers)),
 		bus.Reply(h.confirm),
 		bus.Reply(h.listModels),
-		bus.Reply(func(context.Context, api.ListInferenceTools) (api.ToolList, error) { return tools.List(), nil }),
-		bus.Reply(func(ctx context.Context, m api.CallInferenceTool) (api.Returned, error) {
-			return tools.Call(ctx, m.Invocation)
-		}),
+		executor.Routes[api.ListInferenceTools, api.CallInferenceTool](env.Bus, env.Now, h.tools()),
 		bus.Go(h.settleLeftovers),
 		bus.Go(models.run),
 	)

@@ -17,8 +17,9 @@ import (
 // owners are the other services that execute tools. loop periodically requests from
 // each the list of its tools; the last answer of an unavailable service is kept.
 type owners struct {
-	bus *bus.Bus
-	log *slog.Logger
+	bus      *bus.Bus
+	log      *slog.Logger
+	requests map[api.Owner]ownerRequests
 
 	mu  sync.Mutex
 	has map[api.Owner][]string
@@ -31,25 +32,50 @@ const (
 	askTimeout = 5 * time.Second
 )
 
+// ownerRequests are the requests to one owner.
+type ownerRequests struct {
+	list  api.Message
+	call  func(api.Invocation) api.Message
+	tools []string // that the owner executes in this release
+}
+
+func requestsOf() map[api.Owner]ownerRequests {
+	return map[api.Owner]ownerRequests{
+		api.Treasury: {
+			api.ListTreasuryTools{}, func(m api.Invocation) api.Message { return api.CallTreasuryTool{Invocation: m} },
+			[]string{"check_credits"},
+		},
+		api.Heartbeat: {
+			api.ListHeartbeatTools{}, func(m api.Invocation) api.Message { return api.CallHeartbeatTool{Invocation: m} },
+			[]string{"heartbeat_ping", "modify_heartbeat"},
+		},
+		api.Inference: {
+			api.ListInferenceTools{}, func(m api.Invocation) api.Message { return api.CallInferenceTool{Invocation: m} },
+			[]string{"list_models", "check_inference_spending"},
+		},
+	}
+}
+
 // newOwners returns owners that execute the tools of this release until their first
 // answer, so that a run does not lack a tool because loop was started first.
 func newOwners(b *bus.Bus, log *slog.Logger) *owners {
-	return &owners{bus: b, log: log, has: map[api.Owner][]string{
-		api.Treasury:  {"check_credits"},
-		api.Heartbeat: {"heartbeat_ping", "modify_heartbeat"},
-		api.Inference: {"list_models", "check_inference_spending"},
-	}}
+	o := &owners{bus: b, log: log, requests: requestsOf(), has: map[api.Owner][]string{}}
+	for owner, r := range o.requests {
+		o.has[owner] = r.tools
+	}
+	return o
 }
 
 // tools returns the tools of the catalogue that owners may execute.
 func (o *owners) tools() []engine.Tool {
 	var out []engine.Tool
 	for _, spec := range catalog.Tools() {
-		if _, ok := o.has[spec.Owner]; !ok {
+		r, ok := o.requests[spec.Owner]
+		if !ok {
 			continue
 		}
 		t := engine.Builtin(spec.Name, nil, func(ctx context.Context, c engine.Call, _ catalog.Args) (engine.Output, error) {
-			return o.call(ctx, spec, c)
+			return o.call(ctx, r, spec.Name, c)
 		})
 		t.Offered = func(engine.Agent) bool { return o.executes(spec) }
 		out = append(out, t)
@@ -65,25 +91,14 @@ func (o *owners) executes(spec catalog.Tool) bool {
 
 // call calls the owner of a tool. It does not check whether the owner executes the
 // tool: if not, the owner returns an error.
-func (o *owners) call(ctx context.Context, spec catalog.Tool, c engine.Call) (engine.Output, error) {
+func (o *owners) call(ctx context.Context, r ownerRequests, name string, c engine.Call) (engine.Output, error) {
 	m := api.Invocation{
-		Agent: c.Agent.ID, Turn: c.Turn, Index: c.Index, Tool: spec.Name, Args: c.Args, Key: c.Key, Token: c.Token, At: c.At,
+		Agent: c.Agent.ID, Turn: c.Turn, Index: c.Index, Tool: name, Args: c.Args, Key: c.Key, Token: c.Token, At: c.At,
 	}
 	if end, ok := ctx.Deadline(); ok {
 		m.Deadline = end.UnixMicro()
 	}
-	var answer api.Returned
-	var err error
-	switch spec.Owner {
-	case api.Treasury:
-		answer, err = bus.Call[api.Returned](ctx, o.bus, api.CallTreasuryTool{Invocation: m})
-	case api.Heartbeat:
-		answer, err = bus.Call[api.Returned](ctx, o.bus, api.CallHeartbeatTool{Invocation: m})
-	case api.Inference:
-		answer, err = bus.Call[api.Returned](ctx, o.bus, api.CallInferenceTool{Invocation: m})
-	case api.Loop, api.Policy, api.Social:
-		err = api.Errorf(api.NotFound, "%s executes no tools for others", spec.Owner)
-	}
+	answer, err := bus.Call[api.Returned](ctx, o.bus, r.call(m))
 	return engine.Output{Text: answer.Text}, err
 }
 
@@ -103,10 +118,8 @@ func (o *owners) run(ctx context.Context) error {
 
 func (o *owners) ask(ctx context.Context) {
 	var all sync.WaitGroup
-	for owner, question := range map[api.Owner]api.Message{
-		api.Treasury: api.ListTreasuryTools{}, api.Heartbeat: api.ListHeartbeatTools{}, api.Inference: api.ListInferenceTools{},
-	} {
-		all.Go(func() { o.askOne(ctx, owner, question) })
+	for owner, r := range o.requests {
+		all.Go(func() { o.askOne(ctx, owner, r.list) })
 	}
 	all.Wait()
 }

@@ -78,7 +78,6 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	}})
 	h := &handlers{cfg: cfg, log: env.Log, now: env.Now, book: book, wallets: wallets, tel: tel}
 	env.HTTP.Handle("GET /v1/credits/balance", h.creditsBalance)
-	tools := executor.New(env.Bus, api.Treasury, env.Now, h.tools())
 
 	// The writer runs until the routes have ended, because requests in progress need it.
 	writing, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -100,10 +99,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		bus.Reply(h.listEntries),
 		bus.Reply(h.verifyLedger, 1),
 		bus.Reply(h.signMessage),
-		bus.Reply(func(context.Context, api.ListTreasuryTools) (api.ToolList, error) { return tools.List(), nil }),
-		bus.Reply(func(ctx context.Context, m api.CallTreasuryTool) (api.Returned, error) {
-			return tools.Call(ctx, m.Invocation)
-		}),
+		executor.Routes[api.ListTreasuryTools, api.CallTreasuryTool](env.Bus, env.Now, h.tools()),
 		bus.Go(h.sweep),
 		bus.Go(relay.Run),
 		bus.Go(feed.Run),
