@@ -3,8 +3,8 @@ package api
 // Access describes what a service may do on the bus, besides answering its own requests
 // and publishing its own messages. The NATS permissions of each service are generated
 // from it, and in a cluster the servers refuse everything else. It is the source of
-// these rules: only inference-router settles holds, only loop has messages signed, and
-// only the operator deposits.
+// these rules: only inference-router settles holds, only social and loop have messages
+// signed, and only the operator deposits.
 type Access struct {
 	Calls    []Message // requests that it sends
 	Consumes []Message // events that it handles with durables
@@ -32,7 +32,7 @@ func accessOf(o Owner) Access {
 				OpenAccount{},
 				GetBalance{},
 				GetSpent{}, // for a turn that ends without a completion
-				SignMessage{},
+				SignMessage{}, // only the previous release, which sends messages itself
 				SetSchedule{},
 				SetAlarm{},
 				RequestWake{},
@@ -45,7 +45,7 @@ func accessOf(o Owner) Access {
 				ApprovePlan{},
 				CancelRun{}, // of a release before, whose goals cancelled their tasks by a request
 				ListKeys{},
-				Send{},
+				Send{}, // only the previous release
 				ListInbox{},
 				ClaimInbox{},
 				SettleInbox{},
@@ -55,6 +55,8 @@ func accessOf(o Owner) Access {
 				CallHeartbeatTool{},
 				ListInferenceTools{},
 				CallInferenceTool{},
+				ListSocialTools{},
+				CallSocialTool{},
 			},
 			Consumes: []Message{TierChanged{}, LoopEnd{}, GoalCreated{}, GoalChanged{}},
 			Keys:     []string{LockKey("*"), WakeKeys, LeaseKey("goal.*")},
@@ -68,7 +70,7 @@ func accessOf(o Owner) Access {
 			Keys: []string{LeaseKey(">"), WakeKeys},
 		}
 	case Social:
-		return Access{Consumes: []Message{AgentChanged{}}}
+		return Access{Calls: []Message{ListKeys{}, SignMessage{}}, Consumes: []Message{AgentChanged{}}}
 	case Treasury:
 		return Access{Calls: []Message{ListKeys{}}}
 	case Policy:

@@ -126,6 +126,8 @@ func Contracts() []Contract {
 		{CallHeartbeatTool{invocation}, Returned{Text: "noted"}},
 		{ListInferenceTools{}, ToolList{Tools: []string{"list_models"}}},
 		{CallInferenceTool{invocation}, Returned{Text: "anima-sim-1"}},
+		{ListSocialTools{}, ToolList{Tools: []string{"send_message"}}},
+		{CallSocialTool{invocation}, Returned{Text: "sent as m1"}},
 		{LoopPersist{Run: run, Session: "lucky-main", Turn: turn.ID, At: at}, nil},
 		{LoopEnd{Run: run, Session: "lucky-main", Agent: "lucky", Success: true, Response: "Seven words.", Turns: 2, Cost: 1220, Duration: 12, At: at}, nil},
 		{LoopError{Run: run, Session: "lucky-main", Code: Denied, Reason: ReasonInsufficient, Error: "cannot pay", At: at}, nil},

@@ -74,6 +74,18 @@ type CallInferenceTool struct{ Invocation }
 // Subject returns the subject of the message.
 func (CallInferenceTool) Subject() Subject { return request(Inference, "call_tool") }
 
+// ListSocialTools requests the [ToolList] of social.
+type ListSocialTools struct{}
+
+// Subject returns the subject of the message.
+func (ListSocialTools) Subject() Subject { return request(Social, "list_tools") }
+
+// CallSocialTool executes a tool of social. The answer is [Returned].
+type CallSocialTool struct{ Invocation }
+
+// Subject returns the subject of the message.
+func (CallSocialTool) Subject() Subject { return request(Social, "call_tool") }
+
 // ToolProgress announces to the current subscribers that a call is still in progress.
 // It is published every 500 ms.
 type ToolProgress struct {

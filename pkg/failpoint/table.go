@@ -13,7 +13,6 @@ const (
 	LoopIntent
 	LoopTool
 	LoopAlarm
-	LoopSend
 	LoopResult
 	LoopFlush
 	LoopSettled
@@ -88,7 +87,7 @@ const (
 // that execute tools of their own.
 var (
 	stores = []string{"treasury", "heartbeat", "social", "loop"}
-	owners = []string{"heartbeat", "treasury", "inference-router"}
+	owners = []string{"heartbeat", "treasury", "inference-router", "social"}
 )
 
 var (
@@ -109,7 +108,6 @@ var table = [points]Info{
 	LoopIntent:      {"loop.journal.intent", loop, "the call is allowed, and not begun", "the intent is in the journal, and the call not made", true},
 	LoopTool:        {"loop.tool", loop, "the intent is there, the effect is not", "the effect is there, the result is not", false},
 	LoopAlarm:       {"loop.alarm", loop, "no alarm is set", "an alarm is set, and the call has no result", true},
-	LoopSend:        {"loop.send", loop, "the message is not sent", "it is sent, and the call has no result", true},
 	LoopResult:      {"loop.journal.result", loop, "the effect is there, the result is not", "the result is in the journal, and nobody heard", true},
 	LoopFlush:       {"loop.events.flush", loop, "the end of a run without a turn may not be announced", "it is announced, and its message comes again", true},
 	LoopSettled:     {"loop.settled", loop, "the turn has its answer, whose settlement is not confirmed", "the settlement is confirmed, and the turn is not in the store", true},

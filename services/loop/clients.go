@@ -185,18 +185,6 @@ func (s clients) SetAlarm(ctx context.Context, a api.SetAlarm) (api.Alarm, error
 	})
 }
 
-// SignMessage requests a signature from treasury.
-func (s clients) SignMessage(ctx context.Context, m api.SignMessage) (api.Signature, error) {
-	return bus.Call[api.Signature](ctx, s.bus, m)
-}
-
-// Send sends a message through social.
-func (s clients) Send(ctx context.Context, m api.Send) (api.Sent, error) {
-	return failpoint.Value(ctx, failpoint.LoopSend, func(ctx context.Context) (api.Sent, error) {
-		return bus.Call[api.Sent](ctx, s.bus, m)
-	})
-}
-
 // policyClient implements engine.Policy. It caches the public keys of policy.
 type policyClient struct {
 	*executor.Keys

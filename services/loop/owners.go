@@ -2,6 +2,7 @@ package loop
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
@@ -53,6 +54,10 @@ func requestsOf() map[api.Owner]ownerRequests {
 			api.ListInferenceTools{}, func(m api.Invocation) api.Message { return api.CallInferenceTool{Invocation: m} },
 			[]string{"list_models", "check_inference_spending"},
 		},
+		api.Social: {
+			api.ListSocialTools{}, func(m api.Invocation) api.Message { return api.CallSocialTool{Invocation: m} },
+			[]string{"send_message"},
+		},
 	}
 }
 
@@ -99,6 +104,11 @@ func (o *owners) call(ctx context.Context, r ownerRequests, name string, c engin
 		m.Deadline = end.UnixMicro()
 	}
 	answer, err := bus.Call[api.Returned](ctx, o.bus, r.call(m))
+	if api.ReasonOf(err) == api.ReasonNoAnswer { // also from an owner of a release without the tool
+		e := api.Wire(err)
+		e.Message = fmt.Sprintf("%s does not execute %s now: %s", r.list.Subject().Owner, name, e.Message)
+		err = e
+	}
 	return engine.Output{Text: answer.Text}, err
 }
 

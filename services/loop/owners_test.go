@@ -3,6 +3,7 @@ package loop
 import (
 	"context"
 	"encoding/json"
+	"strings"
 	"testing"
 	"time"
 
@@ -82,4 +83,34 @@ func TestOwners(t *testing.T) {
 	if diff := cmp.Diff([]string{"topup_credits", "heartbeat_ping", "list_models"}, offered()); diff != "" {
 		t.Errorf("with treasury away (-want +got):\n%s", diff)
 	}
+}
+
+// TestPreviousOwner tests that a tool of an owner whose release does not execute it is
+// offered and fails with an error that names the owner.
+func TestPreviousOwner(t *testing.T) {
+	t.Parallel()
+	social := host.Define("social", struct{}{}, nil, func(ctx context.Context, env *host.Env, _ struct{}) error {
+		return env.Serve(ctx, bus.Reply(func(context.Context, api.Send) (api.Sent, error) { return api.Sent{ID: "m1"}, nil }))
+	})
+	o := newOwners(apptest.Bus(t, social), apptest.Log(t))
+	within := func() context.Context {
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		t.Cleanup(cancel)
+		return ctx
+	}
+	o.askOne(within(), api.Social, api.ListSocialTools{})
+	for _, tool := range o.tools() {
+		if tool.Name != "send_message" {
+			continue
+		}
+		if !tool.Offered(engine.Agent{}) {
+			t.Error("send_message is not offered")
+		}
+		_, err := tool.Run(within(), engine.Call{Args: json.RawMessage(`{"to_address":"0xBE","content":"hi"}`)})
+		if api.CodeOf(err) != api.Unavailable || api.ReasonOf(err) != api.ReasonNoAnswer || !strings.Contains(err.Error(), "social does not execute send_message") {
+			t.Errorf("call: got %v, want that social does not execute it", err)
+		}
+		return
+	}
+	t.Error("there is no tool send_message")
 }

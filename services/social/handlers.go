@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/bus"
 	"github.com/anima-run/anima/pkg/failpoint"
 	"github.com/anima-run/anima/pkg/outbox"
 	"github.com/anima-run/anima/pkg/sqldb"
@@ -21,6 +22,7 @@ const (
 )
 
 type handlers struct {
+	bus       *bus.Bus
 	store     inbox.Store
 	now       func() time.Time
 	log       *slog.Logger

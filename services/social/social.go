@@ -10,7 +10,9 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/executor"
 	"github.com/anima-run/anima/pkg/host"
 	"github.com/anima-run/anima/pkg/outbox"
 	"github.com/anima-run/anima/services/social/internal/inbox"
@@ -40,7 +42,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		return err
 	}
 	relay := outbox.NewRelay(db, env.Bus, env.Log)
-	h := &handlers{store: sqlstore.New(db, announce), now: env.Now, log: env.Log, tel: tel, wakeRelay: relay.Kick}
+	h := &handlers{store: sqlstore.New(db, announce), bus: env.Bus, now: env.Now, log: env.Log, tel: tel, wakeRelay: relay.Kick}
 	env.HTTP.Public("POST /v1/messages", h.postMessage)
 	env.HTTP.Public("POST /v1/messages/poll", h.poll)
 	env.HTTP.Public("GET /v1/messages/count", h.count)
@@ -52,6 +54,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		bus.Reply(h.settleInbox),
 		bus.Reply(h.listInbox),
 		bus.Reply(h.countInbox),
+		executor.Routes[api.ListSocialTools, api.CallSocialTool](env.Bus, env.Now, h.tools()),
 		bus.Go(relay.Run),
 		bus.Go(func(ctx context.Context) error { return tidy(ctx, h.store, cfg.Keep, env.Now, env.Log) }),
 	)

@@ -29,8 +29,6 @@ type Store interface {
 type Services interface {
 	SetAlarm(ctx context.Context, a api.SetAlarm) (api.Alarm, error)
 	Balance(ctx context.Context, agent string) (api.Balance, error)
-	SignMessage(ctx context.Context, m api.SignMessage) (api.Signature, error)
-	Send(ctx context.Context, m api.Send) (api.Sent, error)
 }
 
 // Config is the configuration of the tools.
@@ -59,7 +57,7 @@ func Basic() []string { return slices.Clone(basic) }
 func All(cfg Config, store Store, svc Services) map[string]engine.Tool {
 	all := map[string]engine.Tool{}
 	for _, t := range slices.Concat(
-		[]engine.Tool{readFile(), writeFile(), execTool(cfg), sleepTool(svc), sendMessage(svc), systemSynopsis(store, svc)},
+		[]engine.Tool{readFile(), writeFile(), execTool(cfg), sleepTool(svc), systemSynopsis(store, svc)},
 		gitTools(cfg), selfTools(cfg, store),
 	) {
 		all[t.Name] = t
@@ -81,26 +79,6 @@ func sleepTool(svc Services) engine.Tool {
 		}
 		at := time.UnixMicro(until).UTC().Format(time.RFC3339)
 		return engine.Output{Text: "sleeping until " + at, Sleep: &engine.Sleep{Until: until, Reason: reason}}, nil
-	})
-}
-
-func sendMessage(svc Services) engine.Tool {
-	return engine.Builtin("send_message", nil, func(ctx context.Context, c engine.Call, a catalog.Args) (engine.Output, error) {
-		to, content := a.String("to_address"), a.String("content")
-		// The signature covers the time of the completion, so a repeated call sends the
-		// same message, and social stores it once.
-		at := time.UnixMicro(c.At).UTC().Format("2006-01-02T15:04:05.000Z")
-		sig, err := svc.SignMessage(ctx, api.SignMessage{Agent: c.Agent.ID, To: to, Content: content, SignedAt: at})
-		if err != nil {
-			return engine.Output{}, err
-		}
-		sent, err := svc.Send(ctx, api.Send{
-			From: sig.From, To: to, Content: content, SignedAt: at, Signature: sig.Signature, ReplyTo: a.String("reply_to"),
-		})
-		if err != nil {
-			return engine.Output{}, err
-		}
-		return engine.Output{Text: "sent as " + sent.ID}, nil
 	})
 }
 

@@ -32,8 +32,6 @@ const at = 1_790_000_000_123_456 // 2026-09-21T14:13:20.123456Z
 // world records the calls that tools make to other services.
 type world struct {
 	alarms   []api.SetAlarm
-	signed   []api.SignMessage
-	sent     []api.Send
 	genesis  []string
 	err      error // error of every call, or nil
 	balances int
@@ -47,16 +45,6 @@ func (w *world) SetAlarm(_ context.Context, a api.SetAlarm) (api.Alarm, error) {
 func (w *world) Balance(_ context.Context, agent string) (api.Balance, error) {
 	w.balances++
 	return api.Balance{Agent: agent, Available: 991_000, Held: 9000, Tier: api.TierHigh}, w.err
-}
-
-func (w *world) SignMessage(_ context.Context, m api.SignMessage) (api.Signature, error) {
-	w.signed = append(w.signed, m)
-	return api.Signature{From: "0xAD", Signature: "0x01"}, w.err
-}
-
-func (w *world) Send(_ context.Context, m api.Send) (api.Sent, error) {
-	w.sent = append(w.sent, m)
-	return api.Sent{ID: "m1"}, w.err
 }
 
 func (w *world) Agent(_ context.Context, id string) (api.Agent, error) {
@@ -114,8 +102,8 @@ func (b bench) text(t *testing.T, name, args string) string {
 // crash.
 var effects = map[string]catalog.Effect{
 	"read_file": catalog.Pure, "write_file": catalog.Idempotent, "exec": catalog.Irreversible, "sleep": catalog.Keyed,
-	"send_message": catalog.Keyed, "system_synopsis": catalog.Pure,
-	"git_status": catalog.Pure, "git_diff": catalog.Pure, "git_commit": catalog.Irreversible, "git_log": catalog.Pure,
+	"system_synopsis": catalog.Pure,
+	"git_status":      catalog.Pure, "git_diff": catalog.Pure, "git_commit": catalog.Irreversible, "git_log": catalog.Pure,
 	"git_push": catalog.Idempotent, "git_branch": catalog.Idempotent, "git_clone": catalog.Irreversible,
 	"edit_own_file": catalog.Idempotent, "revert_last_edit": catalog.Keyed, "update_genesis_prompt": catalog.Idempotent,
 	"install_npm_package": catalog.Irreversible,
@@ -200,7 +188,6 @@ func TestCheck(t *testing.T) {
 		{"too long", "sleep", `{"duration_seconds":86401}`, "at most 86400"},
 		{"back in time", "exec", `{"command":"ls","timeout":-1}`, "at least 1"},
 		{"too patient", "exec", `{"command":"ls","timeout":601}`, "at most 600"},
-		{"to nobody", "send_message", `{"content":"hi"}`, "to_address is missing"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -388,29 +375,5 @@ func TestSynopsis(t *testing.T) {
 	b.err = api.Errorf(api.Unavailable, "away")
 	if got := b.text(t, "system_synopsis", `{}`); !strings.Contains(got, "the balance is unknown") {
 		t.Errorf("without treasury: %q, want that the balance is unknown", got)
-	}
-}
-
-// TestSendMessage tests that a repeated call sends the same signed message.
-func TestSendMessage(t *testing.T) {
-	t.Parallel()
-	b := newBench(t)
-	for range 2 {
-		if got := b.text(t, "send_message", `{"to_address":"0xBE","content":"hi","reply_to":"m0"}`); got != "sent as m1" {
-			t.Errorf("said %q", got)
-		}
-	}
-	const signedAt = "2026-09-21T14:13:20.123Z"
-	sign := api.SignMessage{Agent: "ada", To: "0xBE", Content: "hi", SignedAt: signedAt}
-	if diff := cmp.Diff([]api.SignMessage{sign, sign}, b.signed); diff != "" {
-		t.Errorf("signed (-want +got):\n%s", diff)
-	}
-	send := api.Send{From: "0xAD", To: "0xBE", Content: "hi", SignedAt: signedAt, Signature: "0x01", ReplyTo: "m0"}
-	if diff := cmp.Diff([]api.Send{send, send}, b.sent); diff != "" {
-		t.Errorf("sent (-want +got):\n%s", diff)
-	}
-	b.err = api.Errorf(api.Denied, "not yours")
-	if _, err := b.call(t, "send_message", `{"to_address":"0xBE","content":"hi"}`); !errors.Is(err, b.err) || len(b.sent) != 2 {
-		t.Errorf("got %v after %d messages: nothing unsigned may leave", err, len(b.sent))
 	}
 }
