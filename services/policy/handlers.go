@@ -152,15 +152,7 @@ func (h *handlers) listDecisions(ctx context.Context, m api.ListDecisions) (api.
 }
 
 func (h *handlers) listRules(context.Context, api.ListRules) (api.Rules, error) {
-	out := api.Rules{Version: h.engine.Version(), Rules: []api.Rule{}}
-	for _, r := range h.engine.Describe() {
-		v := api.Rule{ID: r.ID, Priority: r.Priority, Tools: r.Tools, Does: r.Does, Codes: []string{}}
-		for _, c := range r.Codes {
-			v.Codes = append(v.Codes, string(c))
-		}
-		out.Rules = append(out.Rules, v)
-	}
-	return out, nil
+	return api.Rules{Version: h.engine.Version(), Rules: h.engine.Describe()}, nil
 }
 
 func (h *handlers) listKeys(context.Context, api.ListKeys) (api.Keys, error) {

@@ -50,10 +50,10 @@ func (h *handlers) judgePlan(ctx context.Context, m api.ApprovePlan) api.Decisio
 	switch {
 	case d.Authority < api.HeartbeatKind.Authority():
 		d.Action, d.Code, d.Triggered = api.Quarantine, "PLAN_BY_STRANGER", []string{planPrincipal}
-		d.Message = "somebody outside is behind this goal: the creator must approve its plan"
+		d.Message = "the goal has an input with less authority than the heartbeat: the creator must approve its plan"
 	case m.Cost > m.Limit:
 		d.Action, d.Code, d.Triggered = api.Quarantine, "PLAN_OVER_LIMIT", []string{planLimit}
-		d.Message = fmt.Sprintf("the plan may cost %s, more than the %s that need nobody's word: the creator must approve it", m.Cost, m.Limit)
+		d.Message = fmt.Sprintf("the plan may cost %s, more than the limit of %s: the creator must approve it", m.Cost, m.Limit)
 	}
 	d.LatencyUS = h.now().Sub(began).Microseconds()
 	return d

@@ -24,14 +24,19 @@ type Config struct {
 	Keep time.Duration `env:"keep" help:"how long messages are kept, read or not; at least 1h"`
 }
 
+// Validate reports a value of Keep below one hour: a message must be kept for as long as a
+// copy of it would be accepted.
+func (c *Config) Validate() error {
+	if c.Keep < time.Hour {
+		return fmt.Errorf("ANIMA_SOCIAL_KEEP is %s: use at least 1h", c.Keep)
+	}
+	return nil
+}
+
 // Service is the social service for a host.
 var Service = host.Define("social", Config{Keep: 90 * 24 * time.Hour}, outbox.WithMigrations(sqlstore.Migrations()), run)
 
 func run(ctx context.Context, env *host.Env, cfg Config) error {
-	// A message must be kept for as long as a copy of it would be accepted.
-	if cfg.Keep < time.Hour {
-		return fmt.Errorf("ANIMA_SOCIAL_KEEP is %s: use at least 1h", cfg.Keep)
-	}
 	db, err := env.DB(ctx)
 	if err != nil {
 		return err

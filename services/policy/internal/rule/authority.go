@@ -1,6 +1,9 @@
 package rule
 
 import (
+	"maps"
+	"slices"
+
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/api/catalog"
 )
@@ -31,7 +34,7 @@ func minimum() Rule {
 	needs := toolNeeds()
 	return Rule{
 		ID: "authority.minimum", Priority: 400,
-		Applies: Selector{Tools: sortedKeys(needs)},
+		Applies: Selector{Tools: slices.Sorted(maps.Keys(needs))},
 		Does:    "refuses a tool when the least trusted input of the turn has less authority than the tool needs: 40 for messages, 50 for what runs programs, reaches the network or changes how the agent lives",
 		Codes:   []Code{AuthorityTooLow},
 		Data:    needs,

@@ -28,7 +28,7 @@ const (
 // Engine evaluates an ordered set of rules over a catalogue. It is immutable and safe for
 // concurrent use.
 type Engine struct {
-	tools   Catalogue
+	tools   map[string]catalog.Tool
 	rules   []Rule
 	version string
 }
@@ -40,7 +40,7 @@ func (e *Engine) Window(tool string) time.Duration { return limits()[tool].Windo
 // Standard returns the engine with all rules over the complete catalogue.
 func Standard() (*Engine, error) {
 	g := newProtectedPaths()
-	return New(Tools(),
+	return New(catalog.ByName(),
 		slices.Concat([]Rule{
 			granted(),
 			packageName(), skillName(), gitHash(), cronExpression(), addressFormat(), gitAddress(),
@@ -54,7 +54,7 @@ func Standard() (*Engine, error) {
 // New returns an engine with the given rules. They are evaluated by ascending priority,
 // rules of equal priority in the given order. A rule without ID or Check, or a repeated
 // ID, is an error.
-func New(tools Catalogue, rules ...Rule) (*Engine, error) {
+func New(tools map[string]catalog.Tool, rules ...Rule) (*Engine, error) {
 	e := &Engine{tools: tools, rules: slices.Clone(rules)}
 	slices.SortStableFunc(e.rules, func(x, y Rule) int { return cmp.Compare(x.Priority, y.Priority) })
 	seen := map[string]bool{}
@@ -160,29 +160,24 @@ func (s Selector) selects(t catalog.Tool) bool {
 	return slices.Contains(s.Tools, t.Name) || slices.Contains(s.Categories, t.Category) || slices.Contains(s.Risks, t.Risk)
 }
 
-// RuleInfo describes a rule to a reader.
-type RuleInfo struct {
-	ID       string   `json:"id"`
-	Priority int      `json:"priority"`
-	Tools    []string `json:"tools,omitempty"` // names, category:x or risk:x; empty means every tool
-	Does     string   `json:"does"`
-	Codes    []Code   `json:"codes"`
-}
-
-// Describe returns the checks and rules in the order of their evaluation.
-func (e *Engine) Describe() []RuleInfo {
-	infos := []RuleInfo{
-		{ID: knownTool, Priority: buildChecks, Does: "refuses a tool that is neither in the catalogue nor named as one of an MCP server (mcp_…)", Codes: []Code{UnknownTool}},
-		{ID: fitsSchema, Priority: buildChecks, Does: "refuses arguments that do not fit the tool's schema: unknown, repeated, missing or of the wrong type", Codes: []Code{ValidationFailed}},
+// Describe returns the checks and rules in the order of their evaluation. The version
+// depends on it.
+func (e *Engine) Describe() []api.Rule {
+	all := []api.Rule{
+		{ID: knownTool, Priority: buildChecks, Does: "refuses a tool that is neither in the catalogue nor named as one of an MCP server (mcp_…)", Codes: []string{string(UnknownTool)}},
+		{ID: fitsSchema, Priority: buildChecks, Does: "refuses arguments that do not fit the tool's schema: unknown, repeated, missing or of the wrong type", Codes: []string{string(ValidationFailed)}},
 	}
 	for _, r := range e.rules {
-		infos = append(infos, RuleInfo{
-			ID: r.ID, Priority: r.Priority, Tools: r.Applies.labels(), Does: r.Does, Codes: slices.Clone(r.Codes),
-		})
+		codes := []string{}
+		for _, c := range r.Codes {
+			codes = append(codes, string(c))
+		}
+		all = append(all, api.Rule{ID: r.ID, Priority: r.Priority, Tools: r.Applies.labels(), Does: r.Does, Codes: codes})
 	}
-	return infos
+	return all
 }
 
+// labels returns the selected names, and category:x and risk:x for the others.
 func (s Selector) labels() []string {
 	labels := slices.Clone(s.Tools)
 	for _, c := range s.Categories {

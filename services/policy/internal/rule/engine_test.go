@@ -58,7 +58,7 @@ func TestEngine(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b, err := rule.New(rule.Tools(), c.rules...)
+			b, err := rule.New(catalog.ByName(), c.rules...)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -88,7 +88,7 @@ func TestEngine(t *testing.T) {
 // vectors), for the rule alone: a dangerous tool needs authority 60.
 func TestDangerousTools(t *testing.T) {
 	t.Parallel()
-	b, err := rule.New(rule.Catalogue{"spawn_child": {Name: "spawn_child", Risk: catalog.Dangerous}}, rule.DangerousForTest())
+	b, err := rule.New(map[string]catalog.Tool{"spawn_child": {Name: "spawn_child", Risk: catalog.Dangerous}}, rule.DangerousForTest())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,7 +107,7 @@ func TestDangerousTools(t *testing.T) {
 // first.
 func TestSelfModification(t *testing.T) {
 	t.Parallel()
-	b, err := rule.New(rule.Tools(), rule.SelfModificationForTest())
+	b, err := rule.New(catalog.ByName(), rule.SelfModificationForTest())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,7 +131,7 @@ func TestNewRefuses(t *testing.T) {
 		"no id":       {fixed("", 1, nil)},
 		"no check":    {{ID: "a"}},
 	} {
-		if _, err := rule.New(rule.Tools(), rules...); err == nil {
+		if _, err := rule.New(catalog.ByName(), rules...); err == nil {
 			t.Errorf("%s: got no error", name)
 		}
 	}
@@ -149,7 +149,7 @@ func TestVersion(t *testing.T) {
 	for name, rules := range map[string][]rule.Rule{
 		"no rules": nil, "one rule": {fixed("a", 1, nil)}, "other priority": {fixed("a", 2, nil)}, "other data": {changed},
 	} {
-		engine, err := rule.New(rule.Tools(), rules...)
+		engine, err := rule.New(catalog.ByName(), rules...)
 		if err != nil {
 			t.Fatal(err)
 		}

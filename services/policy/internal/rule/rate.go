@@ -2,6 +2,8 @@ package rule
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
@@ -33,7 +35,7 @@ func limits() map[string]limit {
 func rates() []Rule {
 	all := limits()
 	var rules []Rule
-	for _, tool := range sortedKeys(all) {
+	for _, tool := range slices.Sorted(maps.Keys(all)) {
 		l := all[tool]
 		window := "hour"
 		if l.Window > time.Hour {

@@ -1,6 +1,7 @@
 package rule
 
 import (
+	"maps"
 	"net/url"
 	"slices"
 	"strconv"
@@ -229,7 +230,7 @@ var shellFields = map[string][]string{
 func shellInjection() Rule {
 	return Rule{
 		ID: "command.shell_injection", Priority: 300,
-		Applies: Selector{Tools: sortedKeys(shellFields)},
+		Applies: Selector{Tools: slices.Sorted(maps.Keys(shellFields))},
 		Does:    "refuses shell metacharacters in names, packages, commits and addresses",
 		Codes:   []Code{ShellInjection},
 		Data:    shellFields,

@@ -24,7 +24,7 @@ func lock(ctx context.Context, tx *sqldb.Tx, address string) {
 	tx.Queue(ctx, "update mailboxes set seq = seq where address = $1", address)
 }
 
-// Waiting implements [inbox.Store].
+// MailboxState implements [inbox.Store].
 func (s *Store) MailboxState(ctx context.Context, agent, run string) (w inbox.MailboxState, err error) {
 	err = s.db.QueryRowContext(ctx, `select d.address,
 			(select count(*) from mail where to_address = d.address and status in ('received', 'in_progress')),
