@@ -16,13 +16,13 @@ import (
 func TestLayers(t *testing.T) {
 	t.Parallel()
 	order := []string{
-		"api",                                                            // 0: the contracts
+		"api", "wait", // 0: the contracts, and pauses
 		"config", "disk", "telemetry", "failpoint", "sqldb", "embednats", // 1: one technology each
-		"bus", "outbox", "cursor", // 2: messaging
+		"bus", "outbox", "cursor", "lease", // 2: messaging
 		"host", "executor", // 3: execution of services and of tools
 		"apptest", // 4: test support for services
 	}
-	layer := map[string]int{"api": 0, "config": 1, "disk": 1, "telemetry": 1, "sqldb": 1, "embednats": 1, "failpoint": 1, "bus": 2, "outbox": 2, "cursor": 2, "host": 3, "executor": 3, "apptest": 4}
+	layer := map[string]int{"api": 0, "wait": 0, "config": 1, "disk": 1, "telemetry": 1, "sqldb": 1, "embednats": 1, "failpoint": 1, "bus": 2, "outbox": 2, "cursor": 2, "lease": 2, "host": 3, "executor": 3, "apptest": 4}
 	place := map[string]int{}
 	for i, name := range order {
 		place[name] = i
@@ -53,7 +53,7 @@ func TestLayers(t *testing.T) {
 				}
 				found++
 				other, _, _ = strings.Cut(other, "/")
-				allowed := layer[other] < layer[name] || layer[other] == layer[name] && place[other] < place[name] && (name == "outbox" || name == "cursor" || name == "sqldb" || name == "embednats")
+				allowed := layer[other] < layer[name] || layer[other] == layer[name] && place[other] < place[name] && (name == "outbox" || name == "cursor" || name == "lease" || name == "sqldb" || name == "embednats")
 				if !allowed {
 					t.Errorf("%s imports %s: layer %d may not know layer %d", file, other, layer[name], layer[other])
 				}

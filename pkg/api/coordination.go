@@ -26,6 +26,11 @@ func (l Lock) Free(self string, now int64) bool {
 	return l.Expires <= now || Predecessor(self, l.Owner)
 }
 
+// Holder returns the fields by which a process recognises its own lock.
+func (l Lock) Holder() (owner string, epoch uint64, expires int64) {
+	return l.Owner, l.Epoch, l.Expires
+}
+
 // OwnerName returns the owner's name in a lock or lease. The instance is a unique name
 // of one execution of a process. The installation identifies the data folder that only
 // this process uses; it is "" if several processes share a NATS server.
@@ -74,6 +79,11 @@ type Lease struct {
 // Free reports whether self may take the lease over. The rule is that of [Lock.Free].
 func (l Lease) Free(self string, now int64) bool {
 	return l.Expires <= now || Predecessor(self, l.Owner)
+}
+
+// Holder returns the owner and the expiry. A Lease has no epoch.
+func (l Lease) Holder() (owner string, epoch uint64, expires int64) {
+	return l.Owner, 0, l.Expires
 }
 
 // MarkKey returns the key of a service's [StoreMark].

@@ -16,7 +16,6 @@ import (
 	"github.com/anima-run/anima/pkg/outbox"
 	"github.com/anima-run/anima/pkg/sqldb"
 	"github.com/anima-run/anima/services/heartbeat/internal/beat"
-	"github.com/anima-run/anima/services/heartbeat/internal/lease"
 	"github.com/anima-run/anima/services/heartbeat/internal/sqlstore"
 )
 
@@ -54,10 +53,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	store := sqlstore.New(db, announce)
 	h := &handlers{store: store, wakes: wakes, bus: env.Bus, now: env.Now, tel: tel, trace: env.Tracer.Tracer("github.com/anima-run/anima/services/heartbeat")}
 	p := &pacemaker{
-		leases: leases, instance: env.Bus.Instance(), now: env.Now, log: env.Log,
-		lease: lease.Lease{
-			Bucket: leases, Task: "heartbeat-clock", Owner: env.Bus.Owner(), TTL: cfg.Lease, Now: env.Now, Log: env.Log,
-		},
+		leases: leases, owner: env.Bus.Owner(), ttl: cfg.Lease, instance: env.Bus.Instance(), now: env.Now, log: env.Log,
 		clock: beat.NewClock(beat.ClockConfig{
 			Timeline: store, Wake: h.wakeDue, Now: env.Now, Log: env.Log, Keep: cfg.History,
 			Note: func(ctx context.Context, f beat.Fired) { tel.fired(ctx, f); relay.Kick() },

@@ -9,15 +9,16 @@ import (
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/lease"
 	"github.com/anima-run/anima/services/heartbeat/internal/beat"
-	"github.com/anima-run/anima/services/heartbeat/internal/lease"
 )
 
 // pacemaker runs the clock on one replica, and lets the others kick it.
 type pacemaker struct {
 	clock    *beat.Clock
-	lease    lease.Lease
 	leases   *bus.Bucket[api.Lease]
+	owner    string        // of the lease, unique to this process
+	ttl      time.Duration // of the lease
 	instance string
 	now      func() time.Time
 	log      *slog.Logger
@@ -31,7 +32,11 @@ type pacemaker struct {
 func kickKey(of string) string { return api.LeaseKey("heartbeat-kick." + of) }
 
 func (p *pacemaker) run(ctx context.Context) error {
-	p.lease.Run(ctx, func(ctx context.Context) error {
+	l := lease.Lease[api.Lease]{
+		Bucket: p.leases, Key: api.LeaseKey("heartbeat-clock"), TTL: p.ttl, Now: p.now, Log: p.log,
+		Value: func(expires int64) api.Lease { return api.Lease{Owner: p.owner, Expires: expires} },
+	}
+	l.Run(ctx, func(ctx context.Context) error {
 		p.leading.Store(true)
 		defer p.leading.Store(false)
 		ctx, stop := context.WithCancel(ctx)
@@ -46,7 +51,7 @@ func (p *pacemaker) run(ctx context.Context) error {
 				return nil
 			}
 			p.clock.Kick()
-			if !e.Value.Free(p.lease.Owner, p.now().UnixMicro()) {
+			if !e.Value.Free(p.owner, p.now().UnixMicro()) {
 				return nil
 			}
 			// A killed server may have restored an expired key without its TTL.
@@ -74,7 +79,7 @@ func (p *pacemaker) kick(ctx context.Context, at time.Time) {
 		return // the clock reads the store before that time anyway
 	}
 	key := kickKey(p.instance + "-" + strconv.FormatInt(p.kicks.Add(1), 10))
-	kick := api.Lease{Owner: p.lease.Owner, Expires: p.now().Add(bus.MinTTL).UnixMicro()}
+	kick := api.Lease{Owner: p.owner, Expires: p.now().Add(bus.MinTTL).UnixMicro()}
 	if _, err := p.leases.Create(ctx, key, kick, bus.MinTTL); err != nil {
 		p.log.WarnContext(ctx, "clock not kicked, due entries may fire late", "err", err)
 	}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"time"
 
 	"go.opentelemetry.io/otel/metric"
@@ -46,7 +47,7 @@ type handlers struct {
 	clients clients
 	wakes   *bus.Bucket[api.Wake]
 	locks   locker
-	leases  leaser
+	leases  goalLeases
 	queue   *queue
 	begins  *beginRecorder
 	ingest  *ingestion
@@ -119,7 +120,7 @@ func (h *handlers) openBuckets(ctx context.Context, env *host.Env) error {
 		return err
 	}
 	h.locks = newLocker(locks, journal{env.Bus}, env.Bus.Owner(), h.cfg.Lease, env.Now, env.Log)
-	h.leases = leaser{leases: leases, owner: env.Bus.Owner(), ttl: h.cfg.Lease, now: env.Now, log: env.Log}
+	h.leases = goalLeases{bucket: leases, owner: env.Bus.Owner(), ttl: h.cfg.Lease, now: env.Now, log: env.Log, mine: &sync.Map{}}
 	return nil
 }
 
@@ -204,7 +205,7 @@ func (h *handlers) background(env *host.Env, db *sqldb.DB) []bus.Route {
 		bus.Go(h.owners.run),
 		bus.Go(h.servers.Run),
 		bus.Go(h.relay.Run),
-		bus.Go(func(ctx context.Context) error { return tidy(ctx, env.Log, h.cfg.Lease, h.locks.tidy, h.leases.tidy) }),
+		bus.Go(h.tidy),
 		bus.Go(func(ctx context.Context) error { return h.settleLosses(ctx, db) }),
 		bus.Go(func(ctx context.Context) error { return telemetry.Resolve(ctx, env.Tracer, h.turnEnded) }),
 	}

@@ -10,6 +10,8 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
 	"github.com/anima-run/anima/pkg/failpoint"
+	"github.com/anima-run/anima/pkg/lease"
+	"github.com/anima-run/anima/pkg/wait"
 
 	"github.com/anima-run/anima/services/loop/internal/engine"
 )
@@ -26,22 +28,23 @@ import (
 type locker struct {
 	locks   *bus.Bucket[api.Lock]
 	journal journal
-	owner   string // unique to this process
-	lease   time.Duration
+	owner   string        // unique to this process
+	ttl     time.Duration // time after which the session of a crashed owner is free
 	now     func() time.Time
 	log     *slog.Logger
 	mine    *sync.Map // runs of this process by session
 }
 
-func newLocker(locks *bus.Bucket[api.Lock], j journal, owner string, lease time.Duration, now func() time.Time, log *slog.Logger) locker {
-	return locker{locks: locks, journal: j, owner: owner, lease: lease, now: now, log: log, mine: &sync.Map{}}
+func newLocker(locks *bus.Bucket[api.Lock], j journal, owner string, ttl time.Duration, now func() time.Time, log *slog.Logger) locker {
+	return locker{locks: locks, journal: j, owner: owner, ttl: ttl, now: now, log: log, mine: &sync.Map{}}
 }
 
 // tenure is the ownership of a session by a run of this process. A nil tenure is that
 // of a reader, which owns nothing.
 type tenure struct {
 	locker
-	cmd api.Run
+	cmd  api.Run
+	lock *lease.Lease[api.Lock] // the renewals
 
 	mu    sync.Mutex
 	since time.Time // time before the latest stored entry or renewal was requested
@@ -49,7 +52,19 @@ type tenure struct {
 	turn  int       // of the latest entry
 	last  uint64    // sequence of the latest entry
 	open  bool      // the latest entry keeps the session owned
-	key   uint64    // revision of the renewed lease; 0: not renewed
+}
+
+func (l locker) tenure(cmd api.Run) *tenure {
+	t := &tenure{locker: l, cmd: cmd}
+	t.lock = &lease.Lease[api.Lock]{
+		Bucket: l.locks, Key: api.LockKey(cmd.Session), TTL: l.ttl, Now: l.now, Log: l.log,
+		Value: func(expires int64) api.Lock {
+			t.mu.Lock()
+			defer t.mu.Unlock()
+			return api.Lock{Run: cmd.Run, Owner: l.owner, Epoch: t.epoch, Expires: expires}
+		},
+	}
+	return t
 }
 
 type tenureKey struct{}
@@ -71,7 +86,7 @@ func (t *tenure) sign(m *api.Journal) time.Time {
 		m.Epoch = t.epoch
 	}
 	at := t.now()
-	m.Owner, m.Expires = t.owner, at.Add(t.lease).UnixMicro()
+	m.Owner, m.Expires = t.owner, at.Add(t.ttl).UnixMicro()
 	return at
 }
 
@@ -103,7 +118,7 @@ func (t *tenure) free(ctx context.Context, e api.Journal) error {
 		if err != nil {
 			return err
 		}
-		held, expires = !t.locker.free(k.Value), k.Value.Expires
+		held, expires = k.Value.Owner != t.owner && !k.Value.Free(t.owner, now), k.Value.Expires
 	}
 	if !held {
 		return nil
@@ -122,34 +137,22 @@ func (t *tenure) free(ctx context.Context, e api.Journal) error {
 var errLeaseLost = &api.Error{Code: api.Conflict, Message: "the lease on the session is lost"}
 
 // with runs f unless another run of this process has the session. The context of f ends
-// when the lease is no longer certain: a renewal was refused, or neither an entry nor a
-// renewal was stored for two thirds of the lease. Errors: Conflict if another run has
-// the session.
+// when the lease is lost, as [lease.Lease.Keep] says; an entry counts as a renewal.
+// Errors: Conflict if another run has the session.
 func (l locker) with(ctx context.Context, cmd api.Run, f func(context.Context) error) error {
 	if other, here := l.mine.LoadOrStore(cmd.Session, cmd.Run); here {
 		return busy(cmd, other == cmd.Run)
 	}
 	defer l.mine.Delete(cmd.Session)
-	t := &tenure{locker: l, cmd: cmd}
+	t := l.tenure(cmd)
 	work, cancel := context.WithCancelCause(context.WithValue(ctx, tenureKey{}, t))
-	var renewals sync.WaitGroup
-	stop := make(chan struct{})
-	renewals.Go(func() {
-		keeping{
-			length: l.lease, every: l.lease / 6, taken: l.now(), now: l.now, renew: t.renew,
-			failed: func(err error) {
-				l.log.Warn("lease not renewed, retrying", "session", cmd.Session, "err", err)
-			},
-			lost: func(error) {
-				if !failpoint.Broken(failpoint.NoExpectedSequence) { // otherwise it would depend on timing whether the owner writes
-					cancel(errLeaseLost)
-				}
-			},
-		}.keep(ctx, stop)
+	stop := t.lock.Keep(ctx, l.now(), t.renew, func(error) {
+		if !failpoint.Broken(failpoint.NoExpectedSequence) { // otherwise it would depend on timing whether the owner writes
+			cancel(errLeaseLost)
+		}
 	})
 	err := f(work)
-	close(stop)
-	renewals.Wait()
+	stop()
 	lost := errors.Is(context.Cause(work), errLeaseLost)
 	cancel(nil)
 	t.leave(ctx)
@@ -160,52 +163,28 @@ func (l locker) with(ctx context.Context, cmd api.Run, f func(context.Context) e
 }
 
 // renew renews the lease if no entry has done so for a sixth of its length, and returns
-// the time from which the lease counts. It is called every sixth of the lease, so that
-// a third of the lease remains for retries. A renewal whose answer was lost may have
-// been stored; renew then continues from its revision.
+// the time from which the lease counts.
 func (t *tenure) renew(ctx context.Context) (time.Time, error) {
 	t.mu.Lock()
-	since, held, revision := t.since, t.open, t.key
-	value := api.Lock{Run: t.cmd.Run, Owner: t.owner, Epoch: t.epoch, Expires: t.now().Add(t.lease).UnixMicro()}
+	since, held := t.since, t.open
 	t.mu.Unlock()
 	at := t.now()
 	if !held {
 		return at, nil
 	}
-	if at.Sub(since) < t.lease/6 {
+	if at.Sub(since) < t.ttl/6 {
 		return since, nil
 	}
-	key := api.LockKey(t.cmd.Session)
-	next, err := failpoint.Value(ctx, failpoint.LoopLockRenew, func(ctx context.Context) (uint64, error) {
-		if revision == 0 {
-			next, _, err := t.locks.Take(ctx, key, value, t.lease, t.locker.free)
-			return next, err
-		}
-		return t.locks.Update(ctx, key, value, revision, t.lease)
-	})
-	for try := 0; api.CodeOf(err) == api.Conflict && revision != 0 && try < 3; try++ {
-		now, renewed := t.renewed(ctx, value.Epoch)
-		if !renewed {
-			break
-		}
-		next, err = t.locks.Update(ctx, key, value, now, t.lease)
-	}
+	at, err := failpoint.Value(ctx, failpoint.LoopLockRenew, t.lock.Take)
 	if err != nil {
 		return since, err
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.key = next
 	if at.After(t.since) {
 		t.since = at
 	}
 	return at, nil
-}
-
-// renewed returns the revision of the key if this owner has renewed it in the epoch.
-func (t *tenure) renewed(ctx context.Context, epoch uint64) (revision uint64, ok bool) {
-	held, err := t.locks.Get(ctx, api.LockKey(t.cmd.Session))
-	return held.Revision, err == nil && held.Value.Owner == t.owner && held.Value.Epoch == epoch
 }
 
 // leave returns the session: it deletes the renewed lease, and if the run is not over
@@ -213,10 +192,12 @@ func (t *tenure) renewed(ctx context.Context, epoch uint64) (revision uint64, ok
 // during the exit of a NATS server, it retries for the length of the lease, because
 // otherwise the session's next message must wait for the lease to expire.
 func (t *tenure) leave(ctx context.Context) {
-	ctx, done := context.WithTimeout(context.WithoutCancel(ctx), t.lease)
+	ctx, done := context.WithTimeout(context.WithoutCancel(ctx), t.ttl)
 	defer done()
-	if t.key != 0 {
-		t.release(ctx)
+	if t.lock.Written() {
+		if err := failpoint.Do(ctx, failpoint.LoopLockDelete, t.lock.Release); err != nil {
+			t.log.Warn("lock not released, it expires by itself", "session", t.cmd.Session, "lease", t.ttl.String(), "err", err)
+		}
 	}
 	if !t.open {
 		return
@@ -226,61 +207,28 @@ func (t *tenure) leave(ctx context.Context) {
 		switch {
 		case err == nil, api.CodeOf(err) == api.Conflict: // another owner has the session
 			return
-		case api.CodeOf(err) != api.Unavailable || pause(ctx, 100*time.Millisecond) != nil:
-			t.log.Warn("session not released, its lease expires by itself", "session", t.cmd.Session, "lease", t.lease.String(), "err", err)
+		case api.CodeOf(err) != api.Unavailable || wait.For(ctx, 100*time.Millisecond) != nil:
+			t.log.Warn("session not released, its lease expires by itself", "session", t.cmd.Session, "lease", t.ttl.String(), "err", err)
 			return
 		}
 	}
-}
-
-// release deletes the renewed lease, including a renewal whose answer was lost.
-func (t *tenure) release(ctx context.Context) {
-	for revision := t.key; ; {
-		err := failpoint.Do(ctx, failpoint.LoopLockDelete, func(ctx context.Context) error { return t.locks.Delete(ctx, api.LockKey(t.cmd.Session), revision) })
-		if err == nil {
-			return
-		}
-		if api.CodeOf(err) == api.Conflict {
-			now, renewed := t.renewed(ctx, t.epoch)
-			if !renewed || now == revision { // an earlier attempt deleted it, or another owner has it
-				return
-			}
-			revision = now
-			continue
-		}
-		if api.CodeOf(err) != api.Unavailable || pause(ctx, 100*time.Millisecond) != nil {
-			t.log.Warn("lock not released, it expires by itself", "session", t.cmd.Session, "lease", t.lease.String(), "err", err)
-			return
-		}
-	}
-}
-
-// free reports whether this process may take a lock that no run of this process holds.
-func (l locker) free(held api.Lock) bool {
-	return held.Owner == l.owner || held.Free(l.owner, l.now().UnixMicro())
-}
-
-// tidy deletes the locks that have expired. A NATS server that crashed may restore the
-// locks of all sessions, without a TTL.
-func (l locker) tidy(ctx context.Context) error {
-	return l.locks.Sweep(ctx, api.LockKey("*"), func(held api.Lock) bool {
-		return held.Owner != l.owner && l.free(held)
-	})
 }
 
 // tidyEvery is the interval at which expired locks and leases are deleted.
 const tidyEvery = time.Hour
 
-// tidy deletes expired locks and leases at the start, again after the length of a
-// lease, and then every tidyEvery. Those that it leaves do not block other owners.
-func tidy(ctx context.Context, log *slog.Logger, lease time.Duration, each ...func(context.Context) error) error {
-	for wait := lease + time.Second; ; wait = tidyEvery {
-		for _, remove := range each {
-			if err := remove(ctx); err != nil && ctx.Err() == nil {
-				log.WarnContext(ctx, "expired locks and leases not deleted", "err", err)
-			}
+// tidy deletes expired locks and leases of goals at the start, again after the length of
+// a lease, and then every tidyEvery. Those that it leaves do not block other owners.
+func (h *handlers) tidy(ctx context.Context) error {
+	l := h.locks
+	for pause := l.ttl + time.Second; ; pause = tidyEvery {
+		err := errors.Join(
+			lease.Sweep(ctx, l.locks, api.LockKey("*"), l.owner, l.now()),
+			lease.Sweep(ctx, h.leases.bucket, api.LeaseKey("goal.*"), l.owner, l.now()))
+		if err != nil && ctx.Err() == nil {
+			l.log.WarnContext(ctx, "expired locks and leases not deleted", "err", err)
 		}
-		if pause(ctx, wait) != nil {
+		if wait.For(ctx, pause) != nil {
 			return nil
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/anima-run/anima/pkg/apptest"
 	"github.com/anima-run/anima/pkg/bus"
 	"github.com/anima-run/anima/pkg/embednats/clustertest"
+	"github.com/anima-run/anima/pkg/lease"
 
 	"github.com/anima-run/anima/services/loop/internal/engine"
 )
@@ -31,9 +33,9 @@ func openSessions(t *testing.T, b *bus.Bus) sessions {
 }
 
 // process returns the locker of a separate process.
-func (s sessions) process(t *testing.T, owner string, lease time.Duration) locker {
+func (s sessions) process(t *testing.T, owner string, ttl time.Duration) locker {
 	t.Helper()
-	return newLocker(s.locks, journal{s.bus}, owner, lease, time.Now, apptest.Log(t))
+	return newLocker(s.locks, journal{s.bus}, owner, ttl, time.Now, apptest.Log(t))
 }
 
 // renewal waits for a renewal of a session's lease with a revision greater than after.
@@ -125,8 +127,8 @@ func TestTenure(t *testing.T) {
 func TestRenewals(t *testing.T) {
 	t.Parallel()
 	s := openSessions(t, apptest.Bus(t))
-	const lease = 3 * time.Second // renewed every 0.5 s
-	this, other := s.process(t, "this", lease), s.process(t, "other", lease)
+	const ttl = 3 * time.Second // renewed every 0.5 s
+	this, other := s.process(t, "this", ttl), s.process(t, "other", ttl)
 	cmd := api.Run{Run: "r", Session: "s", Agent: "a"}
 	key := api.LockKey(cmd.Session)
 	err := this.with(t.Context(), cmd, func(ctx context.Context) error {
@@ -143,8 +145,8 @@ func TestRenewals(t *testing.T) {
 		// A renewal was stored and its answer was lost. The next renewals continue from
 		// its revision.
 		value := first.Value
-		value.Expires = time.Now().Add(lease).UnixMicro()
-		stored, err := s.locks.Update(ctx, key, value, first.Revision, lease)
+		value.Expires = time.Now().Add(ttl).UnixMicro()
+		stored, err := s.locks.Update(ctx, key, value, first.Revision, ttl)
 		if api.CodeOf(err) == api.Conflict { // the next renewal was faster
 			stored, err = first.Revision+1, nil
 		}
@@ -159,8 +161,7 @@ func TestRenewals(t *testing.T) {
 			t.Errorf("the journal: %v", err)
 		}
 		e.Expires = 1 // as after the lease has expired
-		t2 := &tenure{locker: other, cmd: cmd}
-		if err := t2.free(ctx, e); api.CodeOf(err) != api.Conflict {
+		if err := other.tenure(cmd).free(ctx, e); api.CodeOf(err) != api.Conflict {
 			t.Errorf("another process got %v, want that the lease was renewed", err)
 		}
 		return nil
@@ -258,7 +259,7 @@ func TestLockIsFree(t *testing.T) {
 			t.Fatal(err)
 		}
 		l := s.process(t, api.OwnerName("folder", "2"), time.Minute)
-		g := leaser{leases: leases, owner: l.owner, ttl: time.Minute, now: time.Now, log: apptest.Log(t)}
+		g := goalLeases{bucket: leases, owner: l.owner, ttl: time.Minute, now: time.Now, log: apptest.Log(t), mine: &sync.Map{}}
 		put()
 		led, leased := false, c.expires == past || api.Predecessor(l.owner, renewer)
 		err := l.with(t.Context(), cmd, func(ctx context.Context) error { return l.journal.own(ctx, cmd, 1) })
@@ -274,7 +275,7 @@ func TestLockIsFree(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := errors.Join(l.tidy(t.Context()), g.tidy(t.Context())); err != nil {
+		if err := errors.Join(lease.Sweep(t.Context(), s.locks, key, l.owner, time.Now()), lease.Sweep(t.Context(), leases, goal, l.owner, time.Now())); err != nil {
 			t.Fatal(err)
 		}
 		_, err = s.locks.Get(t.Context(), key)

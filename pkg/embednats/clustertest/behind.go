@@ -56,11 +56,25 @@ func Behind(p nats.InProcessConnProvider, stream string, times int) (left func()
 // stored and not acknowledged, like a message sent to a server that crashes. stop must be
 // called.
 func Swallow(p nats.InProcessConnProvider, subject string) (stop func(), err error) {
+	return divert(p, subject, func(*nats.Conn, *nats.Msg) {})
+}
+
+// Mute stores the next message that a client of p publishes to a subject without an
+// answer, like a server that crashes after it has stored the message. stop must be
+// called.
+func Mute(p nats.InProcessConnProvider, subject string) (stop func(), err error) {
+	return divert(p, subject, func(nc *nats.Conn, m *nats.Msg) {
+		_ = nc.PublishMsg(&nats.Msg{Subject: subject, Header: m.Header, Data: m.Data}) // the test sees that nothing was stored
+	})
+}
+
+// divert passes the next message to a subject to f instead of the subject's subscribers.
+func divert(p nats.InProcessConnProvider, subject string, f func(*nats.Conn, *nats.Msg)) (stop func(), err error) {
 	s, err := running(p)
 	if err != nil {
 		return nil, err
 	}
-	nc, err := nats.Connect("", nats.InProcessServer(s), nats.Name("swallow"))
+	nc, err := nats.Connect("", nats.InProcessServer(s), nats.Name("divert"))
 	if err != nil {
 		return nil, fmt.Errorf("connect: %w", err)
 	}
@@ -69,7 +83,10 @@ func Swallow(p nats.InProcessConnProvider, subject string) (stop func(), err err
 		nc.Close()
 	}
 	to := nats.NewInbox()
-	_, err = nc.Subscribe(to, func(*nats.Msg) { s.GlobalAccount().RemoveMapping(subject) })
+	_, err = nc.Subscribe(to, func(m *nats.Msg) {
+		s.GlobalAccount().RemoveMapping(subject)
+		f(nc, m)
+	})
 	if err == nil {
 		err = nc.Flush()
 	}
@@ -78,7 +95,7 @@ func Swallow(p nats.InProcessConnProvider, subject string) (stop func(), err err
 	}
 	if err != nil {
 		stop()
-		return nil, fmt.Errorf("swallow %s: %w", subject, err)
+		return nil, fmt.Errorf("divert %s: %w", subject, err)
 	}
 	return stop, nil
 }

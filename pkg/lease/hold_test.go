@@ -12,7 +12,7 @@ import (
 	"github.com/anima-run/anima/pkg/apptest"
 	"github.com/anima-run/anima/pkg/bus"
 	"github.com/anima-run/anima/pkg/embednats"
-	"github.com/anima-run/anima/services/heartbeat/internal/lease"
+	"github.com/anima-run/anima/pkg/lease"
 )
 
 // replica is a process that competes for the task.
@@ -32,21 +32,9 @@ func start(t *testing.T, server *embednats.Server, owner string, work func(conte
 // and ends, before any consequence of that.
 func startNoted(t *testing.T, server *embednats.Server, owner string, ttl time.Duration, work func(context.Context) error, note func(string)) *replica {
 	t.Helper()
-	nc := apptest.Dial(t, server)
-	b, err := bus.New(nc, bus.Options{Service: "lease", Instance: owner, Log: apptest.Log(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(b.Close)
-	if err := b.Ensure(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	leases, err := bus.OpenBucket[api.Lease](t.Context(), b)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := &replica{began: make(chan struct{}, 100), ended: make(chan struct{}, 100), kill: nc.Close, leases: leases}
-	l := lease.Lease{Bucket: leases, Task: "test", Owner: owner, TTL: ttl, Now: time.Now, Log: apptest.Log(t)}
+	leases, kill := open[api.Lease](t, server, owner)
+	r := &replica{began: make(chan struct{}, 100), ended: make(chan struct{}, 100), kill: kill, leases: leases}
+	l := newLease(t, leases, owner, ttl)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan struct{})
 	go func() {
@@ -64,6 +52,34 @@ func startNoted(t *testing.T, server *embednats.Server, owner string, ttl time.D
 	r.stop = sync.OnceFunc(func() { cancel(); <-done })
 	t.Cleanup(r.stop)
 	return r
+}
+
+// open returns the bucket on a connection of its own, and a function that closes the
+// connection.
+func open[T any](t *testing.T, server *embednats.Server, instance string) (leases *bus.Bucket[T], kill func()) {
+	t.Helper()
+	nc := apptest.Dial(t, server)
+	b, err := bus.New(nc, bus.Options{Service: "lease", Instance: instance, Log: apptest.Log(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Close)
+	if err := b.Ensure(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	leases, err = bus.OpenBucket[T](t.Context(), b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return leases, nc.Close
+}
+
+func newLease(t *testing.T, leases *bus.Bucket[api.Lease], owner string, ttl time.Duration) *lease.Lease[api.Lease] {
+	t.Helper()
+	return &lease.Lease[api.Lease]{
+		Bucket: leases, Key: api.LeaseKey("test"), TTL: ttl, Now: time.Now, Log: apptest.Log(t),
+		Value: func(expires int64) api.Lease { return api.Lease{Owner: owner, Expires: expires} },
+	}
 }
 
 func toTheEnd(ctx context.Context) error {
@@ -153,18 +169,7 @@ func TestEndsWithoutTheServer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			server := apptest.Server(t)
-			b, err := bus.New(apptest.Dial(t, server), bus.Options{Service: "lease", Log: apptest.Log(t)})
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(b.Close)
-			if err := b.Ensure(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			leases, err := bus.OpenBucket[api.Lease](t.Context(), b)
-			if err != nil {
-				t.Fatal(err)
-			}
+			leases, _ := open[api.Lease](t, server, "")
 			if _, err := leases.Create(t.Context(), api.LeaseKey("test"), held, 0); err != nil {
 				t.Fatal(err)
 			}

@@ -1,8 +1,9 @@
-package loop
+package lease
 
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -23,11 +24,11 @@ func TestKeepEndsBeforeTheLease(t *testing.T) {
 		renew  func(context.Context) error
 		wanted time.Duration // after the start of the last successful renewal
 	}{
-		"never renewed, failing at once":   {0, fast, 2 * length / 3},
-		"never renewed, hanging":           {0, slow, 2 * length / 3},
-		"renewed once, failing at once":    {1, fast, 2 * length / 3},
-		"renewed three times, then silent": {3, slow, 2 * length / 3},
-		"renewed twice, then refused":      {2, refused, length / 3},
+		"never renewed, failing at once":   {0, fast, length * 5 / 6},
+		"never renewed, hanging":           {0, slow, length * 5 / 6},
+		"renewed once, failing at once":    {1, fast, length * 5 / 6},
+		"renewed three times, then silent": {3, slow, length * 5 / 6},
+		"renewed twice, then refused":      {2, refused, length / 6},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -35,18 +36,16 @@ func TestKeepEndsBeforeTheLease(t *testing.T) {
 				var asked, lost time.Time
 				asked = time.Now()
 				n := 0
-				keeping{
-					length: length, taken: asked, now: time.Now,
-					renew: func(ctx context.Context) (time.Time, error) {
-						if n++; n <= c.good {
-							asked = time.Now()
-							<-time.After(50 * time.Millisecond) // on the clock of the synctest bubble
-							return asked, nil
-						}
-						return asked, c.renew(ctx)
-					},
-					failed: func(error) {}, lost: func(error) { lost = time.Now() },
-				}.keep(t.Context(), make(chan struct{}))
+				l := Lease[api.Lease]{TTL: length, Now: time.Now, Log: slog.New(slog.DiscardHandler)}
+				renew := func(ctx context.Context) (time.Time, error) {
+					if n++; n <= c.good {
+						asked = time.Now()
+						<-time.After(50 * time.Millisecond) // on the clock of the synctest bubble
+						return asked, nil
+					}
+					return asked, c.renew(ctx)
+				}
+				l.keep(t.Context(), make(chan struct{}), asked, renew, func(error) { lost = time.Now() })
 				if got := lost.Sub(asked); got != c.wanted {
 					t.Errorf("lost %v after the last good renewal was asked for, want %v", got, c.wanted)
 				}
@@ -59,15 +58,16 @@ func TestKeepEndsBeforeTheLease(t *testing.T) {
 func TestKeepStops(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		stop := make(chan struct{})
-		time.AfterFunc(time.Minute, func() { close(stop) })
 		renewed := 0
-		keeping{
-			length: 15 * time.Second, taken: time.Now(), now: time.Now, renew: func(context.Context) (time.Time, error) { renewed++; return time.Now(), nil },
-			failed: func(err error) { t.Error(err) }, lost: func(err error) { t.Error(err) },
-		}.keep(t.Context(), stop)
-		if renewed < 11 || renewed > 12 {
-			t.Errorf("renewed %d times in a minute, want every 5 s", renewed)
+		l := Lease[api.Lease]{TTL: 15 * time.Second, Now: time.Now, Log: slog.New(slog.DiscardHandler)}
+		stop := l.Keep(t.Context(), time.Now(), func(context.Context) (time.Time, error) {
+			renewed++
+			return time.Now(), nil
+		}, func(err error) { t.Error(err) })
+		<-time.After(61 * time.Second) // on the clock of the synctest bubble
+		stop()
+		if renewed != 24 {
+			t.Errorf("renewed %d times in 61 s, want every 2.5 s", renewed)
 		}
 	})
 }
