@@ -56,14 +56,14 @@ type ledgerStream interface {
 // is the last one. If another message is last, from another replica or from before a
 // crash, and it belongs to this ledger, the feed advances the cursor to it.
 type feed struct {
-	books  ledgerFeed
+	store  ledgerFeed
 	stream ledgerStream
 	log    *slog.Logger
 	kick   chan struct{}
 }
 
-func newFeed(books ledgerFeed, stream ledgerStream, log *slog.Logger) *feed {
-	return &feed{books: books, stream: stream, log: log, kick: make(chan struct{}, 1)}
+func newFeed(store ledgerFeed, stream ledgerStream, log *slog.Logger) *feed {
+	return &feed{store: store, stream: stream, log: log, kick: make(chan struct{}, 1)}
 }
 
 // Kick signals that a transaction was committed. It never blocks.
@@ -137,11 +137,11 @@ func (f *feed) pass(ctx context.Context) error {
 func (f *feed) step(ctx context.Context) (more bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, feedSteps)
 	defer cancel()
-	after, message, err := f.books.Cursor(ctx)
+	after, message, err := f.store.Cursor(ctx)
 	if err != nil {
 		return false, err
 	}
-	ts, err := f.books.Transactions(ctx, "", after, feedPage)
+	ts, err := f.store.Transactions(ctx, "", after, feedPage)
 	if err != nil || len(ts) == 0 {
 		return false, err
 	}
@@ -155,7 +155,7 @@ func (f *feed) step(ctx context.Context) (more bool, err error) {
 	for range 3 {
 		stored, err := f.stream.Append(ctx, id, batch, message)
 		if err == nil {
-			return len(batch.Entries) < len(ts) || len(ts) == feedPage, f.books.Advance(ctx, batch.Last, stored)
+			return len(batch.Entries) < len(ts) || len(ts) == feedPage, f.store.Advance(ctx, batch.Last, stored)
 		}
 		if api.CodeOf(err) != api.Conflict {
 			return false, err
@@ -174,7 +174,7 @@ func (f *feed) step(ctx context.Context) (more bool, err error) {
 				return false, err
 			}
 			if ours {
-				return true, f.books.Advance(ctx, there.Last, at)
+				return true, f.store.Advance(ctx, there.Last, at)
 			}
 		}
 		message = at
@@ -185,7 +185,7 @@ func (f *feed) step(ctx context.Context) (more bool, err error) {
 // ours reports whether a message belongs to this ledger: its last transaction is in the
 // ledger with the same hash, which covers all earlier transactions.
 func (f *feed) ours(ctx context.Context, b api.PostedBatch) (bool, error) {
-	ts, err := f.books.Transactions(ctx, "", b.Last-1, 1)
+	ts, err := f.store.Transactions(ctx, "", b.Last-1, 1)
 	if err != nil || len(ts) == 0 || len(b.Entries) == 0 {
 		return false, err
 	}

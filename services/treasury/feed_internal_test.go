@@ -35,12 +35,12 @@ func treasuryBus(t *testing.T) *bus.Bus {
 
 // replica is the ledger as one process opens it.
 type replica struct {
-	*ledger.Book
+	*ledger.Ledger
 	store *sqlstore.Store
 }
 
-// openBooks opens the ledger as another process would, with an account of lucky.
-func openBooks(t *testing.T, db *sqldb.DB) replica {
+// openLedger opens the ledger as another process would, with an account of lucky.
+func openLedger(t *testing.T, db *sqldb.DB) replica {
 	t.Helper()
 	again, err := db.Reopen(t.Context())
 	if err != nil {
@@ -74,11 +74,11 @@ func (r replica) deposit(t *testing.T, id, memo string) {
 
 // wantPublished checks that the stream has all transactions after a sequence number, once
 // and in order.
-func wantPublished(t *testing.T, b *bus.Bus, books replica, after int64) (batches []api.PostedBatch) {
+func wantPublished(t *testing.T, b *bus.Bus, own replica, after int64) (batches []api.PostedBatch) {
 	t.Helper()
 	var want, got []api.Posted
 	for at := after; ; {
-		ts, err := books.store.Transactions(t.Context(), "", at, 1000)
+		ts, err := own.store.Transactions(t.Context(), "", at, 1000)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -131,7 +131,7 @@ func TestFeedsOfReplicas(t *testing.T) {
 	t.Parallel()
 	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
 		b := treasuryBus(t)
-		replicas := []replica{openBooks(t, db), openBooks(t, db)}
+		replicas := []replica{openLedger(t, db), openLedger(t, db)}
 		var writing, publishing sync.WaitGroup
 		written := make(chan struct{})
 		for i, r := range replicas {
@@ -178,22 +178,22 @@ func (forgetful) Advance(context.Context, int64, uint64) error { return errors.N
 func TestFeedDiesBeforeItsCursor(t *testing.T) {
 	t.Parallel()
 	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
-		b, books := treasuryBus(t), openBooks(t, db)
+		b, own := treasuryBus(t), openLedger(t, db)
 		for i := range 3 {
-			books.deposit(t, fmt.Sprintf("a%d", i), "")
-			if err := newFeed(forgetful{books.store}, postedStream{b}, apptest.Log(t)).pass(t.Context()); err == nil {
+			own.deposit(t, fmt.Sprintf("a%d", i), "")
+			if err := newFeed(forgetful{own.store}, postedStream{b}, apptest.Log(t)).pass(t.Context()); err == nil {
 				t.Error("pass without a cursor: got no error")
 			}
-			pass(t, newFeed(books.store, postedStream{b}, apptest.Log(t))) // repeats the same message
-			books.deposit(t, fmt.Sprintf("b%d", i), "")
-			if err := newFeed(forgetful{books.store}, postedStream{b}, apptest.Log(t)).pass(t.Context()); err == nil {
+			pass(t, newFeed(own.store, postedStream{b}, apptest.Log(t))) // repeats the same message
+			own.deposit(t, fmt.Sprintf("b%d", i), "")
+			if err := newFeed(forgetful{own.store}, postedStream{b}, apptest.Log(t)).pass(t.Context()); err == nil {
 				t.Error("pass without a cursor: got no error")
 			}
-			books.deposit(t, fmt.Sprintf("c%d", i), "")
-			pass(t, newFeed(books.store, postedStream{b}, apptest.Log(t)))
+			own.deposit(t, fmt.Sprintf("c%d", i), "")
+			pass(t, newFeed(own.store, postedStream{b}, apptest.Log(t)))
 		}
-		wantPublished(t, b, books, 0)
-		if seq, _, err := books.store.Cursor(t.Context()); err != nil || seq != 9 {
+		wantPublished(t, b, own, 0)
+		if seq, _, err := own.store.Cursor(t.Context()); err != nil || seq != 9 {
 			t.Errorf("cursor: got %d, %v, want 9", seq, err)
 		}
 	})
@@ -204,23 +204,23 @@ func TestFeedDiesBeforeItsCursor(t *testing.T) {
 func TestFeedOnAnotherStream(t *testing.T) {
 	t.Parallel()
 	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
-		b, books := treasuryBus(t), openBooks(t, db)
-		f := newFeed(books.store, postedStream{b}, apptest.Log(t))
+		b, own := treasuryBus(t), openLedger(t, db)
+		f := newFeed(own.store, postedStream{b}, apptest.Log(t))
 		for i := range 4 {
-			books.deposit(t, fmt.Sprintf("d%d", i), "")
+			own.deposit(t, fmt.Sprintf("d%d", i), "")
 		}
-		if err := books.store.Advance(t.Context(), 2, 99); err != nil {
+		if err := own.store.Advance(t.Context(), 2, 99); err != nil {
 			t.Fatal(err)
 		}
 		pass(t, f)
-		wantPublished(t, b, books, 2)
+		wantPublished(t, b, own, 2)
 		elsewhere := api.PostedBatch{First: 1, Last: 500, Entries: []api.Posted{{Seq: 500, ID: "elsewhere", Hash: "00"}}}
 		if err := b.Publish(t.Context(), "elsewhere", elsewhere); err != nil {
 			t.Fatal(err)
 		}
-		books.deposit(t, "after", "")
+		own.deposit(t, "after", "")
 		pass(t, f)
-		wantPublished(t, b, books, 2)
+		wantPublished(t, b, own, 2)
 	})
 }
 

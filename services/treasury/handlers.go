@@ -22,13 +22,13 @@ type handlers struct {
 	cfg     Config
 	log     *slog.Logger
 	now     func() time.Time
-	book    *ledger.Book
+	ledger  *ledger.Ledger
 	wallets *wallet.Keeper
 	tel     *instruments
 }
 
 func (h *handlers) openAccount(ctx context.Context, m api.OpenAccount) (api.Account, error) {
-	if err := h.book.Open(ctx, m.Agent); err != nil {
+	if err := h.ledger.Open(ctx, m.Agent); err != nil {
 		return api.Account{}, err
 	}
 	address, err := h.wallets.Create(ctx, m.Agent)
@@ -36,7 +36,7 @@ func (h *handlers) openAccount(ctx context.Context, m api.OpenAccount) (api.Acco
 }
 
 func (h *handlers) getBalance(ctx context.Context, m api.GetBalance) (api.Balance, error) {
-	b, err := h.book.Balance(ctx, m.Agent)
+	b, err := h.ledger.Balance(ctx, m.Agent)
 	if err != nil {
 		return api.Balance{}, err
 	}
@@ -48,7 +48,7 @@ func (h *handlers) getBalance(ctx context.Context, m api.GetBalance) (api.Balanc
 }
 
 func (h *handlers) hold(ctx context.Context, m api.Hold) (api.HoldState, error) {
-	s, err := h.book.Hold(ctx, ledger.HoldRequest{
+	s, err := h.ledger.Hold(ctx, ledger.HoldRequest{
 		ID: m.ID, Agent: m.Agent, Amount: m.Amount, Category: m.Category, Turn: m.Turn, ExpiresAt: m.ExpiresAt,
 		Parent: bus.TraceParent(ctx),
 	})
@@ -57,7 +57,7 @@ func (h *handlers) hold(ctx context.Context, m api.Hold) (api.HoldState, error) 
 }
 
 func (h *handlers) settle(ctx context.Context, m api.Settle) (api.HoldState, error) {
-	s, err := h.book.Settle(ctx, ledger.SettleRequest{
+	s, err := h.ledger.Settle(ctx, ledger.SettleRequest{
 		ID: m.ID, Amount: m.Amount, Payee: m.Payee, Memo: m.Memo, Parent: bus.TraceParent(ctx),
 	})
 	h.tel.settled(ctx, err)
@@ -78,7 +78,7 @@ func (h *handlers) settleMany(ctx context.Context, m api.SettleMany) (api.Settle
 			requests[i].Parent = bus.TraceParent(ctx)
 		}
 	}
-	all, funds, err := h.book.SettleMany(ctx, requests)
+	all, funds, err := h.ledger.SettleMany(ctx, requests)
 	if err != nil {
 		h.tel.settled(ctx, err)
 		return api.Settled{}, err
@@ -102,12 +102,12 @@ func (h *handlers) settleMany(ctx context.Context, m api.SettleMany) (api.Settle
 }
 
 func (h *handlers) release(ctx context.Context, m api.Release) (api.HoldState, error) {
-	s, err := h.book.Release(ctx, m.ID, m.Reason, bus.TraceParent(ctx))
+	s, err := h.ledger.Release(ctx, m.ID, m.Reason, bus.TraceParent(ctx))
 	return holdState(s), err
 }
 
 func (h *handlers) listHolds(ctx context.Context, m api.ListHolds) (api.Holds, error) {
-	hs, err := h.book.Holds(ctx, ledger.HoldFilter{Agent: m.Agent, Status: m.Status, Limit: m.Limit})
+	hs, err := h.ledger.Holds(ctx, ledger.HoldFilter{Agent: m.Agent, Status: m.Status, Limit: m.Limit})
 	list := api.Holds{Holds: make([]api.HoldState, len(hs))}
 	for i, s := range hs {
 		list.Holds[i] = holdState(s)
@@ -116,7 +116,7 @@ func (h *handlers) listHolds(ctx context.Context, m api.ListHolds) (api.Holds, e
 }
 
 func (h *handlers) getSpent(ctx context.Context, m api.GetSpent) (api.Spent, error) {
-	paid, held, err := h.book.Spent(ctx, m.Agent, m.Turn, m.Category)
+	paid, held, err := h.ledger.Spent(ctx, m.Agent, m.Turn, m.Category)
 	return api.Spent{Paid: paid, Held: held}, err
 }
 
@@ -139,14 +139,14 @@ func (h *handlers) deposit(ctx context.Context, m api.Deposit) (api.Posted, erro
 			Next: "set ANIMA_TREASURY_FAUCET=true to allow deposits for development, or transfer credits from another agent",
 		}
 	}
-	t, err := h.book.Deposit(ctx, ledger.DepositRequest{
+	t, err := h.ledger.Deposit(ctx, ledger.DepositRequest{
 		ID: m.ID, Agent: m.Agent, Amount: m.Amount, Source: m.Source, Memo: m.Memo, Parent: bus.TraceParent(ctx),
 	})
 	return posted(&t), err
 }
 
 func (h *handlers) transfer(ctx context.Context, m api.Transfer) (api.Posted, error) {
-	t, err := h.book.Transfer(ctx, ledger.TransferRequest{
+	t, err := h.ledger.Transfer(ctx, ledger.TransferRequest{
 		ID: m.ID, From: m.From, To: m.To, Amount: m.Amount, Memo: m.Memo, Parent: bus.TraceParent(ctx),
 	})
 	h.tel.transferred(ctx, err)
@@ -154,7 +154,7 @@ func (h *handlers) transfer(ctx context.Context, m api.Transfer) (api.Posted, er
 }
 
 func (h *handlers) listEntries(ctx context.Context, m api.ListEntries) (api.Entries, error) {
-	ts, more, err := h.book.Transactions(ctx, m.Agent, m.After, m.Limit)
+	ts, more, err := h.ledger.Transactions(ctx, m.Agent, m.After, m.Limit)
 	list := api.Entries{Entries: make([]api.Posted, len(ts)), More: more}
 	for i := range ts {
 		list.Entries[i] = posted(&ts[i])
@@ -163,7 +163,7 @@ func (h *handlers) listEntries(ctx context.Context, m api.ListEntries) (api.Entr
 }
 
 func (h *handlers) verifyLedger(ctx context.Context, _ api.VerifyLedger) (api.LedgerReport, error) {
-	r, err := h.book.Verify(ctx)
+	r, err := h.ledger.Verify(ctx)
 	if err != nil {
 		return api.LedgerReport{}, err
 	}
@@ -187,7 +187,7 @@ func (h *handlers) sweep(ctx context.Context) error {
 	tick := time.NewTicker(h.cfg.Sweep)
 	defer tick.Stop()
 	for {
-		n, err := h.book.Expire(ctx)
+		n, err := h.ledger.Expire(ctx)
 		if err != nil && ctx.Err() == nil {
 			h.log.WarnContext(ctx, "expired holds not released, retrying", "err", err)
 		}

@@ -67,7 +67,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	}
 	relay := outbox.NewRelay(db, env.Bus, env.Log)
 	feed := newFeed(store, postedStream{env.Bus}, env.Log)
-	book := ledger.New(store, ledger.Options{Now: env.Now, Committed: func(ctx context.Context, c ledger.Changes, operations int) {
+	accounts := ledger.New(store, ledger.Options{Now: env.Now, Committed: func(ctx context.Context, c ledger.Changes, operations int) {
 		tel.committed(ctx, c, operations)
 		if len(c.Transactions) > 0 {
 			feed.Kick()
@@ -76,13 +76,13 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 			relay.Kick()
 		}
 	}})
-	h := &handlers{cfg: cfg, log: env.Log, now: env.Now, book: book, wallets: wallets, tel: tel}
+	h := &handlers{cfg: cfg, log: env.Log, now: env.Now, ledger: accounts, wallets: wallets, tel: tel}
 	env.HTTP.Handle("GET /v1/credits/balance", h.creditsBalance)
 
 	// The writer runs until the routes have ended, because requests in progress need it.
 	writing, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var writer sync.WaitGroup
-	writer.Go(func() { book.Run(writing) })
+	writer.Go(func() { accounts.Run(writing) })
 	defer writer.Wait()
 	defer stop()
 	return env.Serve(ctx,

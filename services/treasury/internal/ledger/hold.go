@@ -34,7 +34,7 @@ type HoldState struct {
 	Tier      api.Tier
 }
 
-// HoldRequest holds the arguments of [Book.Hold].
+// HoldRequest holds the arguments of [Ledger.Hold].
 type HoldRequest struct {
 	ID        string
 	Agent     string
@@ -63,23 +63,23 @@ func (r *HoldRequest) check() error {
 // hold reserves credits. If the hold exists, hold returns its current state, because a
 // repeated request must show that the credits are no longer reserved. The expiry is not
 // compared: a repeated request computes it from a later time.
-func (p *page) hold(r HoldRequest) (HoldState, error) {
-	if h, ok := p.state.Holds[r.ID]; ok {
+func (b *batch) hold(r HoldRequest) (HoldState, error) {
+	if h, ok := b.state.Holds[r.ID]; ok {
 		if h.Agent != r.Agent || h.Amount != r.Amount || h.Category != r.Category || h.Turn != r.Turn {
 			return HoldState{}, conflict(r.ID, "is already the id of another hold")
 		}
-		return p.stateOf(h)
+		return b.stateOf(h)
 	}
-	if _, err := p.balance(r.Agent); err != nil {
+	if _, err := b.balance(r.Agent); err != nil {
 		return HoldState{}, err
 	}
-	if r.ExpiresAt <= p.now {
+	if r.ExpiresAt <= b.now {
 		return HoldState{}, &api.Error{
 			Code: api.Invalid, Message: fmt.Sprintf("hold %q would expire before it begins", clip(r.ID)),
 			Next: "set expiresAt, in Unix microseconds, to a time after now",
 		}
 	}
-	_, err := p.post(Transaction{
+	_, err := b.post(Transaction{
 		ID: r.ID + suffixHold, Kind: KindHold, Agent: r.Agent, Turn: r.Turn, Parent: r.Parent,
 		Lines: []Line{{Account: Available(r.Agent), Amount: -r.Amount}, {Account: Held(r.Agent), Amount: r.Amount}},
 	})
@@ -88,13 +88,13 @@ func (p *page) hold(r HoldRequest) (HoldState, error) {
 	}
 	h := Hold{
 		ID: r.ID, Agent: r.Agent, Category: r.Category, Turn: r.Turn, Amount: r.Amount,
-		Status: api.HoldActive, CreatedAt: p.now, ExpiresAt: r.ExpiresAt, Parent: r.Parent,
+		Status: api.HoldActive, CreatedAt: b.now, ExpiresAt: r.ExpiresAt, Parent: r.Parent,
 	}
-	p.keep(h)
-	return p.stateOf(h)
+	b.keep(h)
+	return b.stateOf(h)
 }
 
-// SettleRequest holds the arguments of [Book.Settle].
+// SettleRequest holds the arguments of [Ledger.Settle].
 type SettleRequest struct {
 	ID     string // of the hold
 	Amount api.Micros
@@ -116,7 +116,7 @@ func (r *SettleRequest) keys() Keys {
 	return keys
 }
 
-// Settlement is the result of one request of [Book.SettleMany].
+// Settlement is the result of one request of [Ledger.SettleMany].
 type Settlement struct {
 	State HoldState
 	Err   error // an [api.Error], or a failure of the store
@@ -124,23 +124,23 @@ type Settlement struct {
 
 // settleAll decides each settlement separately. After the last one, it returns the
 // balances of the agents whose holds were found, sorted by agent.
-func (p *page) settleAll(rs []SettleRequest) ([]Settlement, []Balance) {
+func (b *batch) settleAll(rs []SettleRequest) ([]Settlement, []Balance) {
 	all := make([]Settlement, len(rs))
 	var agents []string
 	for i, r := range rs {
 		if all[i].Err = r.check(); all[i].Err != nil {
 			continue
 		}
-		all[i].State, all[i].Err = p.settle(r)
-		if h, ok := p.state.Holds[r.ID]; ok {
+		all[i].State, all[i].Err = b.settle(r)
+		if h, ok := b.state.Holds[r.ID]; ok {
 			agents = append(agents, h.Agent)
 		}
 	}
 	slices.Sort(agents)
 	var funds []Balance
 	for _, agent := range slices.Compact(agents) {
-		if b, err := p.balance(agent); err == nil { // the agent of a hold has an account, so there is no error
-			funds = append(funds, b)
+		if balance, err := b.balance(agent); err == nil { // the agent of a hold has an account, so there is no error
+			funds = append(funds, balance)
 		}
 	}
 	return all, funds
@@ -148,8 +148,8 @@ func (p *page) settleAll(rs []SettleRequest) ([]Settlement, []Balance) {
 
 // settle pays an amount from a hold and returns the rest to the agent. A hold past its
 // expiry can be settled until it is released, because its credits are still reserved.
-func (p *page) settle(r SettleRequest) (HoldState, error) {
-	h, err := p.find(r.ID)
+func (b *batch) settle(r SettleRequest) (HoldState, error) {
+	h, err := b.find(r.ID)
 	if err != nil {
 		return HoldState{}, err
 	}
@@ -159,7 +159,7 @@ func (p *page) settle(r SettleRequest) (HoldState, error) {
 		if h.Settled != r.Amount || h.Payee != r.Payee {
 			return HoldState{}, conflict(r.ID, fmt.Sprintf("is settled already, with %s to %s", h.Settled, h.Payee))
 		}
-		return p.stateOf(h)
+		return b.stateOf(h)
 	default:
 		return HoldState{}, conflict(r.ID, "is "+string(h.Status)+" and holds no money any more")
 	}
@@ -179,38 +179,38 @@ func (p *page) settle(r SettleRequest) (HoldState, error) {
 	if rest := h.Amount - r.Amount; rest > 0 {
 		lines = append(lines, Line{Account: Available(h.Agent), Amount: rest})
 	}
-	h.Status, h.Settled, h.Payee, h.EndedAt = api.HoldSettled, r.Amount, r.Payee, p.now
-	return p.end(h, Transaction{
+	h.Status, h.Settled, h.Payee, h.EndedAt = api.HoldSettled, r.Amount, r.Payee, b.now
+	return b.end(h, Transaction{
 		ID: h.ID + suffixSettle, Kind: KindSettle, Agent: h.Agent, Turn: h.Turn, Memo: r.Memo, Parent: r.Parent, Lines: lines,
 	})
 }
 
 // release releases a hold. A hold that was released or has expired stays unchanged.
-func (p *page) release(id, reason, parent string) (HoldState, error) {
-	h, err := p.find(id)
+func (b *batch) release(id, reason, parent string) (HoldState, error) {
+	h, err := b.find(id)
 	if err != nil {
 		return HoldState{}, err
 	}
 	switch h.Status {
 	case api.HoldActive:
-		return p.giveBack(h, api.HoldReleased, KindRelease, reason, parent)
+		return b.giveBack(h, api.HoldReleased, KindRelease, reason, parent)
 	case api.HoldSettled:
 		return HoldState{}, conflict(id, "is settled already")
 	case api.HoldReleased, api.HoldExpired:
 	}
-	return p.stateOf(h)
+	return b.stateOf(h)
 }
 
 // expire releases those of the given holds that are still active. All are past their
 // expiry.
-func (p *page) expire(ids []string) (int, error) {
+func (b *batch) expire(ids []string) (int, error) {
 	n := 0
 	for _, id := range ids {
-		h, ok := p.state.Holds[id]
+		h, ok := b.state.Holds[id]
 		if !ok || h.Status != api.HoldActive {
 			continue
 		}
-		if _, err := p.giveBack(h, api.HoldExpired, KindExpire, "expired", h.Parent); err != nil {
+		if _, err := b.giveBack(h, api.HoldExpired, KindExpire, "expired", h.Parent); err != nil {
 			return n, err
 		}
 		n++
@@ -218,24 +218,24 @@ func (p *page) expire(ids []string) (int, error) {
 	return n, nil
 }
 
-func (p *page) giveBack(h Hold, status api.HoldStatus, kind Kind, reason, parent string) (HoldState, error) {
-	h.Status, h.EndedAt = status, p.now
-	return p.end(h, Transaction{
+func (b *batch) giveBack(h Hold, status api.HoldStatus, kind Kind, reason, parent string) (HoldState, error) {
+	h.Status, h.EndedAt = status, b.now
+	return b.end(h, Transaction{
 		ID: h.ID + suffixRelease, Kind: kind, Agent: h.Agent, Turn: h.Turn, Memo: reason, Parent: parent,
 		Lines: []Line{{Account: Held(h.Agent), Amount: -h.Amount}, {Account: Available(h.Agent), Amount: h.Amount}},
 	})
 }
 
-func (p *page) end(h Hold, t Transaction) (HoldState, error) {
-	if _, err := p.post(t); err != nil {
+func (b *batch) end(h Hold, t Transaction) (HoldState, error) {
+	if _, err := b.post(t); err != nil {
 		return HoldState{}, err
 	}
-	p.keep(h)
-	return p.stateOf(h)
+	b.keep(h)
+	return b.stateOf(h)
 }
 
-func (p *page) find(id string) (Hold, error) {
-	h, ok := p.state.Holds[id]
+func (b *batch) find(id string) (Hold, error) {
+	h, ok := b.state.Holds[id]
 	if !ok {
 		return Hold{}, &api.Error{
 			Code: api.NotFound, Message: fmt.Sprintf("there is no hold %q", clip(id)), Next: "hold the money first",
@@ -244,7 +244,7 @@ func (p *page) find(id string) (Hold, error) {
 	return h, nil
 }
 
-func (p *page) stateOf(h Hold) (HoldState, error) {
-	b, err := p.balance(h.Agent)
-	return HoldState{Hold: h, Available: b.Available, Tier: b.Tier()}, err
+func (b *batch) stateOf(h Hold) (HoldState, error) {
+	balance, err := b.balance(h.Agent)
+	return HoldState{Hold: h, Available: balance.Available, Tier: balance.Tier()}, err
 }

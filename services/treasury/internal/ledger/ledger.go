@@ -3,159 +3,185 @@
 // credits and leaves persistence to a [Store]. It must not depend on messages, NATS or
 // SQL.
 //
-// A [Book] accepts operations from concurrent callers and writes them in groups:
+// A [Ledger] accepts operations from concurrent callers and writes them in groups:
 // operations that wait at the same time share one commit. Each operation has an id and is
 // idempotent. Errors are [api.Error]; any other error is a failure of the store.
 package ledger
 
 import (
-	"fmt"
-	"strings"
-	"unicode/utf8"
+	"context"
+	"errors"
+	"runtime"
+	"time"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/failpoint"
 )
 
-// Prefixes of the accounts of agents. All other accounts are external ("faucet",
-// "provider:openai") and may have negative balances.
-const (
-	agentPrefix = "agent:"
-	heldPrefix  = "held:"
-)
-
-// Available returns the account of the credits that an agent may spend.
-func Available(agent string) string { return agentPrefix + agent }
-
-// Held returns the account of the credits in an agent's active holds.
-func Held(agent string) string { return heldPrefix + agent }
-
-// ownerOf returns the agent that owns an account, "" for external accounts.
-func ownerOf(account string) string {
-	if agent, ok := strings.CutPrefix(account, agentPrefix); ok {
-		return agent
-	}
-	agent, _ := strings.CutPrefix(account, heldPrefix)
-	if agent == account {
-		return ""
-	}
-	return agent
+// Ledger keeps accounts, transactions and holds in a [Store]. Use [New] to create one and
+// [Ledger.Run] to run it. Its methods are safe for concurrent use.
+type Ledger struct {
+	store   Store
+	opts    Options
+	queue   chan *request
+	stopped chan struct{}
 }
 
-// Limits of ids and texts of callers, in bytes. They keep rows and events small
-// (docs/reference/treasury.md, Limits).
-const (
-	maxID   = 200
-	maxMemo = 1000
-)
+// Options holds the options of a Ledger.
+type Options struct {
+	Now     func() time.Time
+	Group   int           // most operations in a commit; 0 means 64 (one full pool of a route)
+	Timeout time.Duration // of one commit; 0 means 10 s
+	// Committed, which may be nil, is called after each commit, also one without changes.
+	// Calls are not concurrent.
+	Committed func(ctx context.Context, c Changes, operations int)
+}
 
-// Suffixes of the ids of transactions for holds. Ids of callers must not end in them.
-const (
-	suffixHold    = "/hold"
-	suffixSettle  = "/settle"
-	suffixRelease = "/release"
-)
+// request is an operation that waits for its group.
+type request struct {
+	ctx  context.Context //nolint:containedctx // context of the caller, checked when the group is formed
+	keys Keys
+	do   func(*batch) error
+	done chan error // buffered
+}
 
-func checkID(what, id string) error {
-	if id == "" || len(id) > maxID || !printable(id) {
-		return &api.Error{
-			Code: api.Invalid, Message: fmt.Sprintf("%s %q cannot be an id", what, clip(id)),
-			Next: fmt.Sprintf("use 1 to %d visible ASCII characters, the same ones when you repeat the request", maxID),
+// New returns a Ledger on a store.
+func New(store Store, o Options) *Ledger {
+	if o.Group <= 0 {
+		o.Group = 64
+	}
+	if o.Timeout <= 0 {
+		o.Timeout = 10 * time.Second
+	}
+	return &Ledger{store: store, opts: o, queue: make(chan *request, 2*o.Group), stopped: make(chan struct{})}
+}
+
+// Run writes groups of operations, one at a time, until ctx ends. Operations that wait
+// when a commit ends form the next group, so groups grow with the load. When ctx ends,
+// waiting operations fail with Unavailable. Run must be called once.
+func (l *Ledger) Run(ctx context.Context) {
+	defer close(l.stopped)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case first := <-l.queue:
+			runtime.Gosched() // lets goroutines that are ready to submit join the group
+			l.write(ctx, l.gather(first))
 		}
 	}
-	return nil
 }
 
-// checkOwnID is checkID for a transaction id that the caller chooses.
-func checkOwnID(id string) error {
-	for _, s := range []string{suffixHold, suffixSettle, suffixRelease} {
-		if strings.HasSuffix(id, s) {
-			return &api.Error{
-				Code: api.Invalid, Message: fmt.Sprintf("id %q ends in %s, which is kept for holds", clip(id), s),
-				Next: "choose another id",
-			}
+// Queued returns the number of operations that wait for the commit in progress.
+func (l *Ledger) Queued() int { return len(l.queue) }
+
+func (l *Ledger) gather(first *request) []*request {
+	group := make([]*request, 0, l.opts.Group)
+	for r := first; ; {
+		if err := r.ctx.Err(); err != nil {
+			r.done <- err // the caller has canceled
+		} else {
+			group = append(group, r)
+		}
+		if len(group) == l.opts.Group {
+			return group
+		}
+		select {
+		case r = <-l.queue:
+		default:
+			return group
 		}
 	}
-	return checkID("id", id)
 }
 
-func checkAgent(agent string) error {
-	if !api.ValidKey(agent) {
-		return &api.Error{
-			Code: api.Invalid, Message: fmt.Sprintf("%q is not an agent's id", clip(agent)),
-			Next: "use letters, digits, - and _",
+// write commits a group. If the store fails with an error that a retry would not fix, the
+// cause may be a single operation, so each operation is written separately. This is safe
+// even if the first commit succeeded, because operations are idempotent.
+func (l *Ledger) write(ctx context.Context, group []*request) {
+	if len(group) == 0 {
+		return
+	}
+	refusals, err := l.commit(ctx, group)
+	if err != nil && len(group) > 1 && api.CodeOf(err) != api.Unavailable && ctx.Err() == nil {
+		for _, r := range group {
+			l.write(ctx, []*request{r})
 		}
+		return
 	}
-	return nil
-}
-
-func checkAmount(amount, least api.Micros) error {
-	if amount < least || amount > api.MaxMicros {
-		return &api.Error{
-			Code: api.Invalid, Message: fmt.Sprintf("an amount of %d micro-USD cannot be moved", amount),
-			Next: fmt.Sprintf("use %d to %d", least, api.MaxMicros),
-		}
-	}
-	return nil
-}
-
-func checkPayee(payee, payer string) error {
-	fault := &api.Error{
-		Code: api.Invalid, Message: fmt.Sprintf("%q is not a valid payee", clip(payee)),
-		Next: `set the payee, for example "provider:openai" or "agent:<id>"`,
-	}
-	if payee == "" || len(payee) > maxID || !printable(payee) || strings.HasPrefix(payee, heldPrefix) {
-		return fault
-	}
-	if agent, ok := strings.CutPrefix(payee, agentPrefix); ok && (agent == payer || !api.ValidKey(agent)) {
-		return fault
-	}
-	return nil
-}
-
-func checkText(what, s string) error {
-	if len(s) > maxMemo || !utf8.ValidString(s) || strings.ContainsRune(s, 0) {
-		return api.Errorf(api.Invalid, "the %s is longer than %d bytes or not plain text", what, maxMemo)
-	}
-	return nil
-}
-
-func printable(s string) bool {
-	for i := range len(s) {
-		if s[i] <= ' ' || s[i] > '~' {
-			return false
-		}
-	}
-	return true
-}
-
-// clip truncates a caller's text for an error.
-func clip(s string) string {
-	if len(s) > 40 {
-		return s[:40] + "…"
-	}
-	return s
-}
-
-func firstFault(faults ...error) error {
-	for _, err := range faults {
+	for i, r := range group {
 		if err != nil {
-			return err
+			r.done <- err
+			continue
+		}
+		r.done <- refusals[i]
+	}
+}
+
+func (l *Ledger) commit(ctx context.Context, group []*request) ([]error, error) {
+	// A commit in progress is finished even if ctx ends, so that callers of a stopping
+	// service receive the outcome.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.opts.Timeout)
+	defer cancel()
+	var keys Keys
+	for _, r := range group {
+		keys.add(r.keys)
+	}
+	refusals := make([]error, len(group))
+	var c Changes
+	err := failpoint.Do(ctx, failpoint.TreasuryCommit, func(ctx context.Context) error {
+		return l.store.Update(ctx, keys, func(s State) Changes {
+			b := newBatch(s, l.opts.Now().UnixMicro())
+			for i, r := range group {
+				if refusals[i] = r.do(b); failpoint.Broken(failpoint.AnswerBeforeCommit) && len(r.done) == 0 {
+					r.done <- refusals[i]
+				}
+			}
+			c = b.changes()
+			return c
+		})
+	})
+	if errors.Is(err, context.DeadlineExceeded) {
+		return nil, &api.Error{
+			Code: api.Unavailable, Message: "the ledger could not be written in time",
+			Next: "retry with the same id", RetryAfter: 1000,
 		}
 	}
-	return nil
+	if err == nil && l.opts.Committed != nil {
+		l.opts.Committed(ctx, c, len(group))
+	}
+	return refusals, err
 }
 
-// UnknownAgent returns the error for an agent without an account.
-func UnknownAgent(agent string) error {
-	return &api.Error{
-		Code: api.NotFound, Message: fmt.Sprintf("agent %q has no account", clip(agent)),
-		Next: "anima agent apply makes an agent and its account; anima agent list shows the ones there are",
+// submit queues an operation and returns its result after the commit. If ctx ends first,
+// the outcome is unknown; repeating the operation with the same id is safe.
+func submit[T any](ctx context.Context, l *Ledger, keys Keys, do func(*batch) (T, error)) (T, error) {
+	var got, none T
+	r := &request{ctx: ctx, keys: keys, done: make(chan error, 1), do: func(b *batch) (err error) {
+		got, err = do(b)
+		return err
+	}}
+	select {
+	case l.queue <- r:
+	case <-ctx.Done():
+		return none, ctx.Err()
+	case <-l.stopped:
+		return none, stopping()
+	}
+	select {
+	case err := <-r.done:
+		return got, err
+	case <-ctx.Done():
+		return none, ctx.Err()
+	case <-l.stopped:
+	}
+	select {
+	case err := <-r.done: // it was in the last group
+		return got, err
+	default:
+		return none, stopping()
 	}
 }
 
-func conflict(id, cause string) error {
-	return &api.Error{
-		Code: api.Conflict, Message: fmt.Sprintf("%q %s", clip(id), cause),
-		Next: "read the hold or the entry; use a new id for a new operation",
-	}
+func stopping() error {
+	return &api.Error{Code: api.Unavailable, Message: "the treasury is stopping", Next: "retry with the same id", RetryAfter: 1000}
 }

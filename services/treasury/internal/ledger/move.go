@@ -6,7 +6,7 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// DepositRequest holds the arguments of [Book.Deposit].
+// DepositRequest holds the arguments of [Ledger.Deposit].
 type DepositRequest struct {
 	ID     string
 	Agent  string
@@ -24,14 +24,14 @@ func (r *DepositRequest) check() error {
 	return firstFault(checkOwnID(r.ID), checkAgent(r.Agent), checkAmount(r.Amount, 1), source, checkText("memo", r.Memo))
 }
 
-func (p *page) deposit(r DepositRequest) (Transaction, error) {
-	return p.move(Transaction{
+func (b *batch) deposit(r DepositRequest) (Transaction, error) {
+	return b.move(Transaction{
 		ID: r.ID, Kind: KindDeposit, Agent: r.Agent, Memo: r.Memo, Parent: r.Parent,
 		Lines: []Line{{Account: r.Source, Amount: -r.Amount}, {Account: Available(r.Agent), Amount: r.Amount}},
 	})
 }
 
-// TransferRequest holds the arguments of [Book.Transfer].
+// TransferRequest holds the arguments of [Ledger.Transfer].
 type TransferRequest struct {
 	ID     string
 	From   string
@@ -49,18 +49,18 @@ func (r *TransferRequest) check() error {
 	return firstFault(checkOwnID(r.ID), checkAgent(r.From), checkAgent(r.To), self, checkAmount(r.Amount, 1), checkText("memo", r.Memo))
 }
 
-func (p *page) transfer(r TransferRequest) (Transaction, error) {
-	return p.move(Transaction{
+func (b *batch) transfer(r TransferRequest) (Transaction, error) {
+	return b.move(Transaction{
 		ID: r.ID, Kind: KindTransfer, Agent: r.From, Memo: r.Memo, Parent: r.Parent,
 		Lines: []Line{{Account: Available(r.From), Amount: -r.Amount}, {Account: Available(r.To), Amount: r.Amount}},
 	})
 }
 
 // move posts a transaction with an id of the caller, once.
-func (p *page) move(t Transaction) (Transaction, error) {
-	was, ok := p.state.Transactions[t.ID]
+func (b *batch) move(t Transaction) (Transaction, error) {
+	was, ok := b.state.Transactions[t.ID]
 	if !ok {
-		return p.post(t)
+		return b.post(t)
 	}
 	same := slices.EqualFunc(was.Lines, t.Lines, func(a, b Line) bool { return a.Account == b.Account && a.Amount == b.Amount })
 	if !same || was.Kind != t.Kind || was.Agent != t.Agent || was.Memo != t.Memo {

@@ -10,7 +10,7 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// Report is the result of [Book.Verify].
+// Report is the result of [Ledger.Verify].
 type Report struct {
 	Transactions int64
 	Accounts     int64
@@ -27,10 +27,10 @@ const (
 // Verify recomputes the chain, each running balance, each account and each hold from the
 // transactions and compares them with the stored state. It does not block writers.
 // Differences are faults in the report, not an error.
-func (b *Book) Verify(ctx context.Context) (Report, error) {
+func (l *Ledger) Verify(ctx context.Context) (Report, error) {
 	a := audit{balances: map[string]Account{}, active: map[string]Hold{}, ended: map[api.HoldStatus]Tally{}}
 	for {
-		ts, err := b.store.Transactions(ctx, "", a.head.Seq, verifyAtOnce)
+		ts, err := l.store.Transactions(ctx, "", a.head.Seq, verifyAtOnce)
 		if err != nil {
 			return Report{}, err
 		}
@@ -41,7 +41,7 @@ func (b *Book) Verify(ctx context.Context) (Report, error) {
 			break
 		}
 	}
-	s, err := b.store.Snapshot(ctx, a.head.Seq)
+	s, err := l.store.Snapshot(ctx, a.head.Seq)
 	if err != nil {
 		return Report{}, err
 	}

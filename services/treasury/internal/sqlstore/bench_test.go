@@ -43,11 +43,11 @@ func BenchmarkHolds(b *testing.B) {
 
 func benchmarkHolds(b *testing.B, db *sqldb.DB, callers int) {
 	ctx := b.Context()
-	books := book(b, sqlstore.New(db, nil))
-	if err := books.Open(ctx, "lucky"); err != nil {
+	ledgers := newLedger(b, sqlstore.New(db, nil))
+	if err := ledgers.Open(ctx, "lucky"); err != nil {
 		b.Fatal(err)
 	}
-	if _, err := books.Deposit(ctx, ledger.DepositRequest{ID: "d", Agent: "lucky", Amount: api.MaxMicros, Source: "faucet"}); err != nil {
+	if _, err := ledgers.Deposit(ctx, ledger.DepositRequest{ID: "d", Agent: "lucky", Amount: api.MaxMicros, Source: "faucet"}); err != nil {
 		b.Fatal(err)
 	}
 	var next atomic.Int64
@@ -62,7 +62,7 @@ func benchmarkHolds(b *testing.B, db *sqldb.DB, callers int) {
 					return
 				}
 				r := ledger.HoldRequest{ID: fmt.Sprintf("h%d", n), Agent: "lucky", Amount: 100, Category: "inference", Turn: "t1", ExpiresAt: now.Add(time.Hour).UnixMicro()}
-				if _, err := books.Hold(ctx, r); err != nil {
+				if _, err := ledgers.Hold(ctx, r); err != nil {
 					b.Error(err)
 					return
 				}

@@ -25,7 +25,7 @@ func TestMemoryForgetsWhatFailed(t *testing.T) {
 	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
 		ctx := t.Context()
 		fail := false
-		b := book(t, sqlstore.NewAlone(db, func(ctx context.Context, tx *sqldb.Tx, _ ledger.Changes) error {
+		b := newLedger(t, sqlstore.NewAlone(db, func(ctx context.Context, tx *sqldb.Tx, _ ledger.Changes) error {
 			if !fail {
 				return nil
 			}
@@ -34,7 +34,7 @@ func TestMemoryForgetsWhatFailed(t *testing.T) {
 		}))
 		want := func(available, held api.Micros) {
 			t.Helper()
-			for what, b := range map[string]*ledger.Book{"memory": b, "database": book(t, sqlstore.New(db, nil))} {
+			for what, b := range map[string]*ledger.Ledger{"memory": b, "database": newLedger(t, sqlstore.New(db, nil))} {
 				if got, err := b.Balance(ctx, "lucky"); err != nil || got.Available != available || got.Held != held {
 					t.Errorf("balance in %s: got %+v, %v, want %d available and %d held", what, got, err, available, held)
 				}
@@ -61,7 +61,7 @@ func TestMemoryForgetsWhatFailed(t *testing.T) {
 		}
 		want(60, 40)
 		// After an error the commit may have succeeded. Here another store makes it.
-		if _, err := book(t, sqlstore.New(db, nil)).Deposit(ctx, ledger.DepositRequest{ID: "d2", Agent: "lucky", Amount: 5, Source: "faucet"}); err != nil {
+		if _, err := newLedger(t, sqlstore.New(db, nil)).Deposit(ctx, ledger.DepositRequest{ID: "d2", Agent: "lucky", Amount: 5, Source: "faucet"}); err != nil {
 			t.Fatal(err)
 		}
 		want(65, 40)
@@ -88,14 +88,14 @@ func TestMemorySeesOtherWriters(t *testing.T) {
 	t.Parallel()
 	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
 		ctx := t.Context()
-		b, other := book(t, sqlstore.New(db, nil)), book(t, sqlstore.New(reopen(t, db), nil))
-		deposit := func(b *ledger.Book, id string, amount api.Micros) {
+		b, other := newLedger(t, sqlstore.New(db, nil)), newLedger(t, sqlstore.New(reopen(t, db), nil))
+		deposit := func(b *ledger.Ledger, id string, amount api.Micros) {
 			t.Helper()
 			if _, err := b.Deposit(ctx, ledger.DepositRequest{ID: id, Agent: "lucky", Amount: amount, Source: "faucet"}); err != nil {
 				t.Fatal(err)
 			}
 		}
-		hold := func(b *ledger.Book, id string, amount api.Micros) ledger.HoldState {
+		hold := func(b *ledger.Ledger, id string, amount api.Micros) ledger.HoldState {
 			t.Helper()
 			s, err := b.Hold(ctx, reserve(id, amount))
 			if err != nil {
@@ -183,7 +183,7 @@ func TestStatements(t *testing.T) {
 		if db.Engine == sqldb.SQLite {
 			store = sqlstore.NewAlone(db, nil)
 		}
-		b := book(t, store)
+		b := newLedger(t, store)
 		if err := b.Open(ctx, "lucky"); err != nil {
 			t.Fatal(err)
 		}

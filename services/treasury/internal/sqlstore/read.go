@@ -115,7 +115,7 @@ func transactions(ctx context.Context, q sqldb.Querier, agent string, after int6
 }
 
 // tailLimit bounds the transactions in a snapshot: those written since
-// [ledger.Book.Verify] read the others.
+// [ledger.Ledger.Verify] read the others.
 const tailLimit = 100_000
 
 // Snapshot implements [ledger.Store].

@@ -103,8 +103,8 @@ func TestUpgrade(t *testing.T) {
 		if err := sqldb.Migrate(ctx, db, sqlstore.Migrations()); err != nil {
 			t.Fatal(err)
 		}
-		b := book(t, sqlstore.New(db, nil))
-		sound := func(b *ledger.Book, n int64) {
+		b := newLedger(t, sqlstore.New(db, nil))
+		sound := func(b *ledger.Ledger, n int64) {
 			t.Helper()
 			if r, err := b.Verify(ctx); err != nil || len(r.Faults) != 0 || r.Transactions != n {
 				t.Errorf("verify: got %+v, %v, want %d transactions and no faults", r, err, n)
@@ -126,7 +126,7 @@ func TestUpgrade(t *testing.T) {
 		}
 		sound(b, 9)
 		sound(was, 9)
-		for _, b := range []*ledger.Book{b, was} {
+		for _, b := range []*ledger.Ledger{b, was} {
 			var ids []string
 			ts, _, err := b.Transactions(ctx, "bob", 0, 100)
 			for _, x := range ts {
@@ -157,7 +157,7 @@ func reopen(t *testing.T, db *sqldb.DB) *sqldb.DB {
 // now is the time of the tests' clocks.
 var now = time.UnixMicro(1_800_000_000_000_000)
 
-func book(t testing.TB, store ledger.Store) *ledger.Book {
+func newLedger(t testing.TB, store ledger.Store) *ledger.Ledger {
 	t.Helper()
 	b := ledger.New(store, ledger.Options{Now: func() time.Time { return now }})
 	ctx, cancel := context.WithCancel(context.Background())
@@ -168,10 +168,10 @@ func book(t testing.TB, store ledger.Store) *ledger.Book {
 }
 
 // written returns a ledger with each kind of transaction.
-func written(t *testing.T, store ledger.Store) *ledger.Book {
+func written(t *testing.T, store ledger.Store) *ledger.Ledger {
 	t.Helper()
 	ctx := t.Context()
-	b := book(t, store)
+	b := newLedger(t, store)
 	must := func(err error) {
 		t.Helper()
 		if err != nil {
@@ -262,7 +262,7 @@ func TestVerifyFindsTampering(t *testing.T) {
 						}
 					}
 					harmless := heads[what] != nil && db.Engine == sqldb.SQLite
-					r, err = book(t, sqlstore.New(db, nil)).Verify(t.Context())
+					r, err = newLedger(t, sqlstore.New(db, nil)).Verify(t.Context())
 					if err != nil || (len(r.Faults) == 0) != harmless {
 						t.Errorf("verify after: got %+v, %v, want faults: %t", r, err, !harmless)
 					}
@@ -302,7 +302,7 @@ func TestAnnouncesInTheSameTransaction(t *testing.T) {
 	t.Parallel()
 	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
 		var announced []string
-		b := book(t, sqlstore.New(db, func(ctx context.Context, tx *sqldb.Tx, c ledger.Changes) error {
+		b := newLedger(t, sqlstore.New(db, func(ctx context.Context, tx *sqldb.Tx, c ledger.Changes) error {
 			for _, posted := range c.Transactions {
 				if posted.ID == "doomed" {
 					_, err := tx.ExecContext(ctx, "insert into no_such_table values (1)")
@@ -344,7 +344,7 @@ func TestViews(t *testing.T) {
 	}
 }
 
-func views(t *testing.T, db *sqldb.DB, b *ledger.Book) {
+func views(t *testing.T, db *sqldb.DB, b *ledger.Ledger) {
 	t.Helper()
 	ctx := t.Context()
 	for _, err := range []error{

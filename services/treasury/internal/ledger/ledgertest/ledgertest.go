@@ -75,8 +75,8 @@ func (c *clock) advance(d time.Duration) {
 // soon is an expiry that tests reach only by advancing the clock.
 const soon = start + 60_000_000
 
-// run starts a book and stops it at the end of the test.
-func run(t *testing.T, store ledger.Store, o ledger.Options) *ledger.Book {
+// run starts a Ledger and stops it at the end of the test.
+func run(t *testing.T, store ledger.Store, o ledger.Options) *ledger.Ledger {
 	t.Helper()
 	if o.Now == nil {
 		o.Now = newClock().now
@@ -90,7 +90,7 @@ func run(t *testing.T, store ledger.Store, o ledger.Options) *ledger.Book {
 }
 
 // funded opens an account and deposits an amount.
-func funded(t *testing.T, b *ledger.Book, agent string, amount api.Micros) {
+func funded(t *testing.T, b *ledger.Ledger, agent string, amount api.Micros) {
 	t.Helper()
 	if err := b.Open(t.Context(), agent); err != nil {
 		t.Fatalf("open %s: %v", agent, err)
@@ -104,7 +104,7 @@ func funded(t *testing.T, b *ledger.Book, agent string, amount api.Micros) {
 	}
 }
 
-func wantBalance(t *testing.T, b *ledger.Book, agent string, available, held api.Micros) {
+func wantBalance(t *testing.T, b *ledger.Ledger, agent string, available, held api.Micros) {
 	t.Helper()
 	got, err := b.Balance(t.Context(), agent)
 	if err != nil {
@@ -123,7 +123,7 @@ func wantRefused(t *testing.T, what string, err error, code api.Code, reason str
 }
 
 // wantSound verifies the whole ledger.
-func wantSound(t *testing.T, b *ledger.Book) ledger.Report {
+func wantSound(t *testing.T, b *ledger.Ledger) ledger.Report {
 	t.Helper()
 	r, err := b.Verify(t.Context())
 	if err != nil {
@@ -135,7 +135,7 @@ func wantSound(t *testing.T, b *ledger.Book) ledger.Report {
 	return r
 }
 
-func hold(t *testing.T, b *ledger.Book, id, agent string, amount api.Micros) ledger.HoldState {
+func hold(t *testing.T, b *ledger.Ledger, id, agent string, amount api.Micros) ledger.HoldState {
 	t.Helper()
 	h, err := b.Hold(t.Context(), ledger.HoldRequest{ID: id, Agent: agent, Amount: amount, Category: "inference", ExpiresAt: soon})
 	if err != nil {
@@ -144,7 +144,7 @@ func hold(t *testing.T, b *ledger.Book, id, agent string, amount api.Micros) led
 	return h
 }
 
-func settle(t *testing.T, b *ledger.Book, id string, amount api.Micros, payee string) ledger.HoldState {
+func settle(t *testing.T, b *ledger.Ledger, id string, amount api.Micros, payee string) ledger.HoldState {
 	t.Helper()
 	h, err := b.Settle(t.Context(), ledger.SettleRequest{ID: id, Amount: amount, Payee: payee})
 	if err != nil {

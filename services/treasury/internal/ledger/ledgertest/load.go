@@ -16,16 +16,16 @@ import (
 // overspending runs many callers on two replicas that request more than is available.
 func overspending(t *testing.T, open func() ledger.Store) {
 	ctx := t.Context()
-	books := []*ledger.Book{run(t, open(), ledger.Options{}), run(t, open(), ledger.Options{})}
+	ledgers := []*ledger.Ledger{run(t, open(), ledger.Options{}), run(t, open(), ledger.Options{})}
 	const callers, each, amount, funds = 64, 8, 7, 1000
-	funded(t, books[0], "lucky", funds)
+	funded(t, ledgers[0], "lucky", funds)
 
 	var mu sync.Mutex
 	var spent api.Micros
 	var wg sync.WaitGroup
 	for c := range callers {
 		wg.Go(func() {
-			b := books[c%len(books)]
+			b := ledgers[c%len(ledgers)]
 			for i := range each {
 				id := fmt.Sprintf("%d-%d", c, i)
 				h, err := b.Hold(ctx, ledger.HoldRequest{ID: id, Agent: "lucky", Amount: amount, ExpiresAt: soon})
@@ -60,7 +60,7 @@ func overspending(t *testing.T, open func() ledger.Store) {
 		})
 	}
 	wg.Wait()
-	wantBalance(t, books[0], "lucky", funds-spent, 0)
+	wantBalance(t, ledgers[0], "lucky", funds-spent, 0)
 
 	// No hold is released from here on, so the last hold must use up the account.
 	left := funds - spent
@@ -69,7 +69,7 @@ func overspending(t *testing.T, open func() ledger.Store) {
 		wg.Go(func() {
 			for i := 0; ; i++ {
 				id := fmt.Sprintf("dry-%d-%d", c, i)
-				_, err := books[c%len(books)].Hold(ctx, ledger.HoldRequest{ID: id, Agent: "lucky", Amount: amount, ExpiresAt: soon})
+				_, err := ledgers[c%len(ledgers)].Hold(ctx, ledger.HoldRequest{ID: id, Agent: "lucky", Amount: amount, ExpiresAt: soon})
 				if err != nil {
 					wantRefused(t, id, err, api.Denied, api.ReasonInsufficient)
 					return
@@ -82,20 +82,20 @@ func overspending(t *testing.T, open func() ledger.Store) {
 	if got, want := api.Micros(len(granted)), left/amount; got != want {
 		t.Errorf("holds of %d from %d: got %d, want %d", amount, left, got, want)
 	}
-	wantBalance(t, books[1], "lucky", left%amount, left-left%amount)
-	wantSound(t, books[1])
+	wantBalance(t, ledgers[1], "lucky", left%amount, left-left%amount)
+	wantSound(t, ledgers[1])
 }
 
 // oneID runs many callers with the same operations: each is done once.
 func oneID(t *testing.T, open func() ledger.Store) {
 	ctx := t.Context()
-	books := []*ledger.Book{run(t, open(), ledger.Options{}), run(t, open(), ledger.Options{})}
-	funded(t, books[0], "lucky", 1000)
-	funded(t, books[0], "bob", 0)
+	ledgers := []*ledger.Ledger{run(t, open(), ledger.Options{}), run(t, open(), ledger.Options{})}
+	funded(t, ledgers[0], "lucky", 1000)
+	funded(t, ledgers[0], "bob", 0)
 	var wg sync.WaitGroup
 	for c := range 16 {
 		wg.Go(func() {
-			b := books[c%len(books)]
+			b := ledgers[c%len(ledgers)]
 			_, depositErr := b.Deposit(ctx, ledger.DepositRequest{ID: "d", Agent: "lucky", Amount: 10, Source: "faucet"})
 			_, transferErr := b.Transfer(ctx, ledger.TransferRequest{ID: "t", From: "lucky", To: "bob", Amount: 100})
 			_, holdErr := b.Hold(ctx, ledger.HoldRequest{ID: "h", Agent: "lucky", Amount: 500, ExpiresAt: soon})
@@ -106,9 +106,9 @@ func oneID(t *testing.T, open func() ledger.Store) {
 		})
 	}
 	wg.Wait()
-	wantBalance(t, books[0], "lucky", 1000+10-100-200, 0)
-	wantBalance(t, books[1], "bob", 100, 0)
-	if r := wantSound(t, books[0]); r.Transactions != 5 {
+	wantBalance(t, ledgers[0], "lucky", 1000+10-100-200, 0)
+	wantBalance(t, ledgers[1], "bob", 100, 0)
+	if r := wantSound(t, ledgers[0]); r.Transactions != 5 {
 		t.Errorf("verify: got %d transactions, want 5", r.Transactions)
 	}
 }
@@ -135,7 +135,7 @@ func (g *gate) Update(ctx context.Context, keys ledger.Keys, change func(ledger.
 }
 
 // awaitQueued waits until n operations wait behind the commit in progress.
-func awaitQueued(t *testing.T, b *ledger.Book, n int) {
+func awaitQueued(t *testing.T, b *ledger.Ledger, n int) {
 	t.Helper()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
@@ -228,7 +228,7 @@ func badMember(t *testing.T, open func() ledger.Store) {
 	wantSound(t, b)
 }
 
-// stopping stops a book during a commit: the commit is finished, and later operations
+// stopping stops a Ledger during a commit: the commit is finished, and later operations
 // fail with Unavailable.
 func stopping(t *testing.T, open func() ledger.Store) {
 	funded(t, run(t, open(), ledger.Options{}), "lucky", 100)

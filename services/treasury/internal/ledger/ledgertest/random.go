@@ -76,7 +76,7 @@ func (m *model) move(id, from, to string, amount api.Micros) (api.Code, string) 
 	return "", ""
 }
 
-// randomOperations applies the same operations to a book and to the model, with few ids
+// randomOperations applies the same operations to a Ledger and to the model, with few ids
 // and small amounts, so that operations collide.
 func randomOperations(t *testing.T, open func() ledger.Store) {
 	c := newClock()

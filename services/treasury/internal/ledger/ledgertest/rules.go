@@ -38,7 +38,7 @@ func sameAgain(t *testing.T, open func() ledger.Store) {
 		t.Fatalf("transfer: %v", err)
 	}
 	deposit.Parent = ""
-	for _, b := range []*ledger.Book{b, other} {
+	for _, b := range []*ledger.Ledger{b, other} {
 		again, err := b.Deposit(ctx, deposit)
 		if diff := cmp.Diff(firstDeposit, again, asKept); err != nil || diff != "" {
 			t.Errorf("deposit again: %v, (-first +again):\n%s", err, diff)
@@ -49,12 +49,12 @@ func sameAgain(t *testing.T, open func() ledger.Store) {
 		}
 	}
 
-	for _, b := range []*ledger.Book{b, other} {
+	for _, b := range []*ledger.Ledger{b, other} {
 		if h := hold(t, b, "h1", "lucky", 400); h.Status != api.HoldActive || h.Available != 1000 {
 			t.Errorf("hold: got %+v, want active and 1000 available", h)
 		}
 	}
-	for _, b := range []*ledger.Book{b, other} {
+	for _, b := range []*ledger.Ledger{b, other} {
 		if h := settle(t, b, "h1", 50, "provider:openai"); h.Settled != 50 || h.Available != 1350 {
 			t.Errorf("settle: got %+v, want 50 settled and 1350 available", h)
 		}
@@ -212,7 +212,7 @@ func expiry(t *testing.T, open func() ledger.Store) {
 	settle(t, b, "h00", 60, "provider:openai")
 
 	results := make(chan int, 2)
-	for _, b := range []*ledger.Book{b, other} {
+	for _, b := range []*ledger.Ledger{b, other} {
 		go func() {
 			n, err := b.Expire(ctx)
 			if err != nil {

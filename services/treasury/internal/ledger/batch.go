@@ -8,9 +8,9 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// page is the working state of a group of operations. Each operation sees the effects of
+// batch is the working state of a group of operations. Each operation sees the effects of
 // the earlier ones; a refused one has no effect. It is not safe for concurrent use.
-type page struct {
+type batch struct {
 	state State
 	now   int64
 
@@ -20,51 +20,51 @@ type page struct {
 	tiers    []TierChange
 }
 
-func newPage(s State, now int64) *page {
-	return &page{state: s, now: now, accounts: map[string]bool{}}
+func newBatch(s State, now int64) *batch {
+	return &batch{state: s, now: now, accounts: map[string]bool{}}
 }
 
 // changes returns the effects of the group. Accounts are sorted by id, so that two
 // replicas update them in the same order and cannot deadlock.
-func (p *page) changes() Changes {
-	c := Changes{Head: p.state.Head, Transactions: p.posted, Tiers: p.tiers}
-	for id := range p.accounts {
-		c.Accounts = append(c.Accounts, p.state.Accounts[id])
+func (b *batch) changes() Changes {
+	c := Changes{Head: b.state.Head, Transactions: b.posted, Tiers: b.tiers}
+	for id := range b.accounts {
+		c.Accounts = append(c.Accounts, b.state.Accounts[id])
 	}
 	slices.SortFunc(c.Accounts, func(a, b Account) int { return cmp.Compare(a.ID, b.ID) })
-	for _, id := range p.holds {
-		c.Holds = append(c.Holds, p.state.Holds[id])
+	for _, id := range b.holds {
+		c.Holds = append(c.Holds, b.state.Holds[id])
 	}
 	return c
 }
 
 // balance returns the balance of an agent in the working state. Errors: NotFound.
-func (p *page) balance(agent string) (Balance, error) {
-	a, ok := p.state.Accounts[Available(agent)]
+func (b *batch) balance(agent string) (Balance, error) {
+	a, ok := b.state.Accounts[Available(agent)]
 	if !ok {
 		return Balance{}, UnknownAgent(agent)
 	}
-	return Balance{Agent: agent, Available: a.Balance, Held: p.state.Accounts[Held(agent)].Balance, Entries: a.Entries}, nil
+	return Balance{Agent: agent, Available: a.Balance, Held: b.state.Accounts[Held(agent)].Balance, Entries: a.Entries}, nil
 }
 
 // keep records the new state of a hold.
-func (p *page) keep(h Hold) {
-	if !slices.Contains(p.holds, h.ID) {
-		p.holds = append(p.holds, h.ID)
+func (b *batch) keep(h Hold) {
+	if !slices.Contains(b.holds, h.ID) {
+		b.holds = append(b.holds, h.ID)
 	}
-	p.state.Holds[h.ID] = h
+	b.state.Holds[h.ID] = h
 }
 
 // post adds a transaction, or returns an error and changes nothing. It enforces the
 // invariants of the ledger for all operations.
-func (p *page) post(t Transaction) (Transaction, error) {
+func (b *batch) post(t Transaction) (Transaction, error) {
 	if fault := t.balanced(); fault != "" {
 		return t, fmt.Errorf("transaction %s: %s", t.ID, fault)
 	}
 	var owners []string
 	for i, l := range t.Lines {
 		owner := ownerOf(l.Account)
-		a, ok := p.state.Accounts[l.Account]
+		a, ok := b.state.Accounts[l.Account]
 		if !ok && owner != "" {
 			return t, UnknownAgent(owner)
 		}
@@ -87,48 +87,48 @@ func (p *page) post(t Transaction) (Transaction, error) {
 	}
 	before := make([]Balance, len(owners))
 	for i, agent := range owners {
-		b, err := p.balance(agent)
+		balance, err := b.balance(agent)
 		if err != nil {
 			return t, err
 		}
-		before[i] = b
+		before[i] = balance
 	}
 
-	t.Seq, t.At, t.Trace = p.state.Head.Seq+1, p.now, traceID(t.Parent)
-	t.Previous = p.state.Head.Hash
+	t.Seq, t.At, t.Trace = b.state.Head.Seq+1, b.now, traceID(t.Parent)
+	t.Previous = b.state.Head.Hash
 	t.Hash = t.Sum()
-	p.state.Head = Head{Seq: t.Seq, Hash: t.Hash}
+	b.state.Head = Head{Seq: t.Seq, Hash: t.Hash}
 	for _, l := range t.Lines {
-		a := p.state.Accounts[l.Account]
+		a := b.state.Accounts[l.Account]
 		a.ID, a.Balance = l.Account, l.Balance
 		if ownerOf(l.Account) == "" {
 			a.Entries++
 		}
-		p.state.Accounts[l.Account] = a
-		p.accounts[l.Account] = true
+		b.state.Accounts[l.Account] = a
+		b.accounts[l.Account] = true
 	}
 	for i, agent := range owners {
 		id := Available(agent)
-		a := p.state.Accounts[id]
+		a := b.state.Accounts[id]
 		a.Entries++
-		p.state.Accounts[id] = a
-		p.accounts[id] = true
-		p.announceTier(before[i], t)
+		b.state.Accounts[id] = a
+		b.accounts[id] = true
+		b.announceTier(before[i], t)
 	}
-	p.posted = append(p.posted, t)
-	p.state.Transactions[t.ID] = t
+	b.posted = append(b.posted, t)
+	b.state.Transactions[t.ID] = t
 	return t, nil
 }
 
-func (p *page) announceTier(before Balance, t Transaction) {
+func (b *batch) announceTier(before Balance, t Transaction) {
 	after := Balance{
-		Available: p.state.Accounts[Available(before.Agent)].Balance,
-		Held:      p.state.Accounts[Held(before.Agent)].Balance,
+		Available: b.state.Accounts[Available(before.Agent)].Balance,
+		Held:      b.state.Accounts[Held(before.Agent)].Balance,
 	}
 	if before.Tier() == after.Tier() {
 		return
 	}
-	p.tiers = append(p.tiers, TierChange{
+	b.tiers = append(b.tiers, TierChange{
 		Agent: before.Agent, From: before.Tier(), To: after.Tier(), Balance: after.Available + after.Held,
 		Seq: t.Seq, At: t.At, Cause: t.Hash, Parent: t.Parent,
 	})
