@@ -9,7 +9,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/anima-run/anima/pkg/api"
-	"github.com/anima-run/anima/pkg/failpoint"
 )
 
 // Post stores m like [Bus.Publish] but does not wait for the confirmation; [Posts.Wait]
@@ -21,10 +20,7 @@ func (p *Posts) Post(ctx context.Context, id string, m api.Message) error {
 	if err != nil {
 		return err
 	}
-	msg.Header.Set(jetstream.MsgIDHeader, id)
-	if failpoint.Broken(failpoint.NoMessageID) {
-		msg.Header.Set(jetstream.MsgIDHeader, id+"#"+nats.NewInbox())
-	}
+	msg.Header.Set(jetstream.MsgIDHeader, dedupID(id))
 	inject(ctx, msg.Header)
 	ln := p.bus.use()
 	f, err := ln.js.PublishMsgAsync(msg)

@@ -103,17 +103,12 @@ func (b *Bus) publish(ctx context.Context, s api.Subject, id string, msg *nats.M
 	if s.Stream() == "" {
 		return 0, fmt.Errorf("publish %s: class %s is not kept in a stream", s.Template(), s.Class)
 	}
-	switch {
-	case last != nil:
-		msg.Header.Set(entryIDHeader, id)
-	case failpoint.Broken(failpoint.NoMessageID):
-		msg.Header.Set(jetstream.MsgIDHeader, id+"#"+nats.NewInbox())
-	default:
-		msg.Header.Set(jetstream.MsgIDHeader, id)
-	}
 	opts := []jetstream.PublishOpt{jetstream.WithRetryAttempts(0)}
-	if last != nil && !failpoint.Broken(failpoint.NoExpectedSequence) {
-		opts = append(opts, jetstream.WithExpectLastSequencePerSubject(*last))
+	if last != nil {
+		msg.Header.Set(entryIDHeader, id)
+		opts = append(opts, expectLast(*last))
+	} else {
+		msg.Header.Set(jetstream.MsgIDHeader, dedupID(id))
 	}
 	ctx, cancel := bounded(ctx)
 	defer cancel()

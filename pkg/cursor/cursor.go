@@ -34,13 +34,12 @@ import (
 )
 
 const (
-	// Gather is the longest time that an event waits for others, to be applied with them
+	// gather is the longest time that an event waits for others, to be applied with them
 	// in one transaction.
-	Gather = 50 * time.Millisecond
-	// Most is the number of messages after which a batch with an event is applied
-	// without waiting for more.
-	Most = 256
+	gather = 50 * time.Millisecond
 
+	// buffer is the number of messages that are received while a batch is applied.
+	buffer = 256
 	// far is the number of messages without an event after which the cursor advances
 	// over them. Up to that many are read again after a restart.
 	far = 1024
@@ -53,10 +52,6 @@ const (
 	// longest is the longest pause after consecutive failures.
 	longest = 5 * time.Second
 )
-
-// gathers reports whether events wait for others. In builds with failpoints they do
-// not, so that repetitions of a test pass the same points.
-const gathers = !failpoint.Enabled
 
 // Reader applies the events of type M, past and future, to a database. All fields
 // except Urgent are required.
@@ -128,7 +123,7 @@ func (r *Reader[M]) read(ctx context.Context) (moved bool, err error) {
 		return false, err
 	}
 	ctx, stop := context.WithCancel(ctx)
-	messages, followed := make(chan bus.Stored, Most), make(chan error, 1)
+	messages, followed := make(chan bus.Stored, buffer), make(chan error, 1)
 	defer func() { // wait until Follow has returned
 		stop()
 		for range messages { //nolint:revive // the remaining messages are read again
@@ -148,7 +143,7 @@ func (r *Reader[M]) read(ctx context.Context) (moved bool, err error) {
 		}, bus.EventSources(zero.Subject())...)
 	}()
 	b := batch[M]{Reader: r}
-	late := time.NewTimer(Gather)
+	late := time.NewTimer(gather)
 	late.Stop()
 	defer late.Stop()
 	for {
@@ -168,7 +163,7 @@ func (r *Reader[M]) read(ctx context.Context) (moved bool, err error) {
 			first := len(b.events) == 0
 			b.take(ctx, m)
 			if first && len(b.events) > 0 {
-				late.Reset(Gather)
+				late.Reset(gather)
 			}
 			due = b.full() || b.hurry && len(messages) == 0
 		case <-late.C:
@@ -252,7 +247,7 @@ func (b *batch[M]) full() bool {
 	if len(b.events) == 0 {
 		return b.read >= far
 	}
-	return b.read >= Most || !gathers
+	return b.read >= maxBatch
 }
 
 // apply commits the events of the batch with the place of its last message, and empties

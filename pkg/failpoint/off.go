@@ -4,9 +4,6 @@ package failpoint
 
 import "context"
 
-// Enabled reports whether points can be armed in this build.
-const Enabled = false
-
 // Do calls the step f.
 func Do(ctx context.Context, _ Point, f func(context.Context) error) error { return f(ctx) }
 
@@ -14,6 +11,3 @@ func Do(ctx context.Context, _ Point, f func(context.Context) error) error { ret
 func Value[T any](ctx context.Context, _ Point, f func(context.Context) (T, error)) (T, error) {
 	return f(ctx)
 }
-
-// Broken reports whether a safeguard is disabled, which is always false in this build.
-func Broken(Mutation) bool { return false }

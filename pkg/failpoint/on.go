@@ -16,9 +16,6 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// Enabled reports whether points can be armed in this build.
-const Enabled = true
-
 // Do calls the step f. If p is armed, it injects the fault of p's mode.
 func Do(ctx context.Context, p Point, f func(context.Context) error) error {
 	mode, linger := trigger.pass(p)
@@ -49,7 +46,8 @@ func Value[T any](ctx context.Context, p Point, f func(context.Context) (T, erro
 	return v, err
 }
 
-// Broken reports whether the safeguard m is disabled.
+// Broken reports whether the safeguard m is disabled. It exists only in builds with the
+// tag failpoint; code that calls it belongs in files with that tag.
 func Broken(m Mutation) bool { return os.Getenv("ANIMA_MUTATION") == m.String() }
 
 // trigger holds the armed point of this process and the number of passes so far.

@@ -102,3 +102,13 @@ func TestArmedAgain(t *testing.T) {
 		t.Errorf("got %q, %v, want %q", out, err, want)
 	}
 }
+
+// TestBroken checks that no safeguard is disabled unless ANIMA_MUTATION names it.
+func TestBroken(t *testing.T) {
+	t.Parallel()
+	for _, m := range []failpoint.Mutation{failpoint.NoExpectedSequence, failpoint.NoMessageID, failpoint.AnswerBeforeCommit} {
+		if failpoint.Broken(m) {
+			t.Errorf("%s is disabled, want no safeguard disabled", m)
+		}
+	}
+}

@@ -26,11 +26,9 @@ const (
 	// are deleted together.
 	page = 256
 	// linger is the time that published rows of SQLite wait so that several are deleted
-	// together, and few is the number of rows that ends the wait. Each deletion is a
-	// durable write. On other databases rows are deleted at once, because other replicas
-	// would publish waiting rows again.
+	// together. Each deletion is a durable write. On other databases rows are deleted at
+	// once, because other replicas would publish waiting rows again.
 	linger = 100 * time.Millisecond
-	few    = 64
 	// quiet is the longest pause between two log lines about the same outage.
 	quiet = 5 * time.Minute
 	// sqlTimeout is the deadline of each access to the database.
@@ -38,11 +36,6 @@ const (
 	// forget is the interval in which ids older than [Memory] are deleted.
 	forget = time.Hour
 )
-
-// lingers reports whether published rows wait for each other. In builds with failpoints
-// they do not: with a wait, the number and the time of the deletions would vary between
-// repetitions of a test.
-const lingers = !failpoint.Enabled
 
 // Memory is the time for which [Seen] keeps an id. It is longer than the seven days for
 // which streams keep events (see [api.Streams]).
@@ -180,7 +173,7 @@ func (r *Relay) relay(ctx context.Context) error {
 			}
 			blocked, refused, err = append(blocked, v.subject), errors.Join(refused, err), nil
 		}
-		if !lingers || r.db.Engine != sqldb.SQLite || len(r.published) >= few {
+		if r.db.Engine != sqldb.SQLite || len(r.published) >= lingerRows {
 			err = errors.Join(err, r.remove(ctx))
 		}
 		if err != nil {

@@ -6,7 +6,7 @@ import (
 )
 
 // InTxWithin is InTx for a deferred write that waits up to while for another transaction,
-// as [DB.ExecSoon] does.
+// as [DB.ExecDeferred] does.
 func (db *DB) InTxWithin(ctx context.Context, while time.Duration, fn func(tx *Tx) error) error {
 	return db.commits.inTx(ctx, while, fn)
 }

@@ -22,8 +22,6 @@ import (
 
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
-
-	"github.com/anima-run/anima/pkg/failpoint"
 )
 
 // Engine is the name of a database engine.
@@ -178,20 +176,15 @@ func (db *DB) exec(ctx context.Context, query string, args []any) (int64, error)
 	return c.exec(ctx, query, args)
 }
 
-// soon is how long [DB.ExecSoon] waits for other transactions. With failpoints compiled
-// in, ExecSoon does not wait, so that each run of a crash test passes the same
-// failpoints.
-const soon = 50 * time.Millisecond
-
-// ExecSoon is ExecContext for frequent statements without urgency (deferred writes). On
+// ExecDeferred is ExecContext for frequent statements without urgency (deferred writes). On
 // SQLite the statement joins the next transaction, or is committed together with other
-// deferred writes after 50 ms. ExecSoon returns after that commit.
-func (db *DB) ExecSoon(ctx context.Context, query string, args ...any) (res Result, err error) {
-	if db.Engine == Postgres || failpoint.Enabled {
+// deferred writes after 50 ms. ExecDeferred returns after that commit.
+func (db *DB) ExecDeferred(ctx context.Context, query string, args ...any) (res Result, err error) {
+	if db.Engine == Postgres || deferral == 0 {
 		return db.ExecContext(ctx, query, args...)
 	}
 	err = retry(ctx, func() error {
-		return db.commits.inTx(ctx, soon, func(tx *Tx) error {
+		return db.commits.inTx(ctx, deferral, func(tx *Tx) error {
 			res, err = tx.ExecContext(ctx, query, args...)
 			return err
 		})

@@ -84,12 +84,12 @@ func TestUpsertReturns(t *testing.T) {
 	})
 }
 
-// TestExecSoon checks that a deferred write is committed, returns the number of changed
+// TestExecDeferred checks that a deferred write is committed, returns the number of changed
 // rows, and fails in the same way as one that is not deferred.
-func TestExecSoon(t *testing.T) {
+func TestExecDeferred(t *testing.T) {
 	t.Parallel()
 	sqldbtest.Each(t, accounts, func(t *testing.T, db *sqldb.DB) {
-		res, err := db.ExecSoon(t.Context(), "update accounts set balance = balance + $1", 3)
+		res, err := db.ExecDeferred(t.Context(), "update accounts set balance = balance + $1", 3)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -99,7 +99,7 @@ func TestExecSoon(t *testing.T) {
 		if got := balance(t, db, "b"); got != 3 {
 			t.Errorf("balance is %d, want 3", got)
 		}
-		if _, err := db.ExecSoon(t.Context(), "insert into accounts (id, balance) values ($1, $2)", "a", 1); !errors.Is(err, sqldb.ErrConflict) {
+		if _, err := db.ExecDeferred(t.Context(), "insert into accounts (id, balance) values ($1, $2)", "a", 1); !errors.Is(err, sqldb.ErrConflict) {
 			t.Errorf("got %v, want ErrConflict", err)
 		}
 	})

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
-	"github.com/anima-run/anima/pkg/failpoint"
 
 	"github.com/anima-run/anima/services/loop/internal/engine"
 )
@@ -45,12 +44,8 @@ func newBeginRecorder(record func(context.Context, api.Run, engine.Input, api.Ti
 }
 
 // begun registers a run that has begun for the first time, and returns the function
-// that removes it. With failpoints enabled it registers nothing, because the result
-// would depend on timing.
+// that removes it.
 func (b *beginRecorder) begun(cmd api.Run, input engine.Input, tier api.Tier, at int64) (done func()) {
-	if failpoint.Enabled {
-		return func() {}
-	}
 	v := &beginning{cmd: cmd, input: input, tier: tier, at: at, due: time.Now().Add(moment)}
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -20,10 +20,12 @@ type goalHandlers struct {
 
 // newGoals returns handlers whose orchestrator uses the store and the clients of h.
 func newGoals(h *handlers) *goalHandlers {
-	return &goalHandlers{log: h.log, orchestrator: &goal.Orchestrator{
-		Store: failpointGoalStore{h.store}, Router: h.clients, Treasury: h.clients, Policy: h.clients, Runs: runs{h}, Agents: h.store,
+	o := &goal.Orchestrator{
+		Store: h.store, Router: h.clients, Treasury: h.clients, Policy: h.clients, Runs: runs{h}, Agents: h.store,
 		Leases: h.leases, Now: h.now, Log: h.log, Kick: h.relay.Kick,
-	}}
+	}
+	addGoalFailpoints(o)
+	return &goalHandlers{log: h.log, orchestrator: o}
 }
 
 // routes returns all routes about goals. If a replica does not acknowledge a message

@@ -169,8 +169,8 @@ func (h *handlers) openEngine(env *host.Env, souls *soul.Keeper) error {
 	}
 	h.running = tel.running
 	h.engine = &engine.Engine{
-		Store: failpointStore{timedStore{h.store}}, Journal: h.locks.journal, Router: h.clients, Policy: policyClient{executor.NewKeys(env.Bus), env.Bus},
-		Inbox: h.clients, Treasury: h.clients, Queue: h.queue, Alarms: h.clients, Outputs: h.outputs, Tools: effects(h.tools.tools), Toolbox: h.servers,
+		Store: timedStore{h.store}, Journal: h.locks.journal, Router: h.clients, Policy: policyClient{executor.NewKeys(env.Bus), env.Bus},
+		Inbox: h.clients, Treasury: h.clients, Queue: h.queue, Alarms: h.clients, Outputs: h.outputs, Tools: h.tools.tools, Toolbox: h.servers,
 		Context: engine.Context{
 			Store: h.store, Models: &models{bus: env.Bus, now: env.Now}, Memory: h.memories.memory,
 			Sources:   slices.Concat([]engine.Source{souls}, skill.Sources(), []engine.Source{&goal.Source{Store: h.store}}, notes.Sources()),
@@ -179,6 +179,7 @@ func (h *handlers) openEngine(env *host.Env, souls *soul.Keeper) error {
 		Now: env.Now, Root: rootSpan(env.Tracer), Ending: rootEnding(env.Tracer), Tracer: env.Tracer.Tracer(scope),
 		Attempts: h.cfg.Attempts, Observe: tel, Within: bus.Within, Begun: h.begins.begun, Over: h.runEnded,
 	}
+	addFailpoints(h.engine)
 	return nil
 }
 

@@ -7,16 +7,11 @@ import (
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
-	"github.com/anima-run/anima/pkg/failpoint"
 
 	"github.com/anima-run/anima/services/treasury/internal/ledger"
 )
 
 const (
-	// feedLinger is how long the feed waits after a commit for further commits to publish
-	// in the same message. With failpoints enabled it does not wait, so that each run of
-	// a crash test passes the same points, if not as often.
-	feedLinger = 250 * time.Millisecond
 	// feedSafety is the interval between passes without a kick. Such a pass publishes
 	// transactions that another replica has committed and not published.
 	feedSafety = 5 * time.Second
@@ -109,9 +104,6 @@ func (f *feed) rest(ctx context.Context, wait time.Duration) bool {
 	case <-t.C:
 		return true
 	case <-f.kick:
-	}
-	if failpoint.Enabled {
-		return true
 	}
 	t.Reset(feedLinger)
 	select {

@@ -324,7 +324,7 @@ func (s Memory) Touch(ctx context.Context, docs []int64, at int64) error {
 		for i, d := range chunk {
 			places[i] = args.add(d)
 		}
-		if _, err := s.db.ExecSoon(ctx, `update memory_text set accessed = accessed + 1, accessed_at = `+when+`
+		if _, err := s.db.ExecDeferred(ctx, `update memory_text set accessed = accessed + 1, accessed_at = `+when+`
 			where accessed_at <= `+before+` and doc in (`+strings.Join(places, ", ")+`)`, args...); err != nil {
 			return err
 		}

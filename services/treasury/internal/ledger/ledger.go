@@ -132,9 +132,8 @@ func (l *Ledger) commit(ctx context.Context, group []*request) ([]error, error) 
 		return l.store.Update(ctx, keys, func(s State) Changes {
 			b := newBatch(s, l.opts.Now().UnixMicro())
 			for i, r := range group {
-				if refusals[i] = r.do(b); failpoint.Broken(failpoint.AnswerBeforeCommit) && len(r.done) == 0 {
-					r.done <- refusals[i]
-				}
+				refusals[i] = r.do(b)
+				decided(r, refusals[i])
 			}
 			c = b.changes()
 			return c
