@@ -45,6 +45,8 @@ type Config struct {
 	Log         string        `env:"log" help:"debug, info, warn or error"`
 	LogFormat   string        `env:"log_format" help:"json or text"`
 
+	StatementSpans bool `env:"sql_statement_spans" help:"trace each SQL statement of a transaction, besides the transaction"`
+
 	// Installation is the id of the data folder, in which one process at a time runs all
 	// services on its own NATS server. It is empty for services on a shared NATS. It is
 	// not a setting: anima up reads it from the folder.

@@ -145,7 +145,9 @@ func (e *Env) open(ctx context.Context, prepare func(context.Context, *sqldb.DB,
 	}
 	url := e.url()
 	for said := ""; ; {
-		db, err := sqldb.Open(ctx, url, sqldb.Options{Schema: strings.ReplaceAll(name, "-", "_"), TracerProvider: e.Tracer, MeterProvider: e.Meter})
+		db, err := sqldb.Open(ctx, url, sqldb.Options{
+			Schema: strings.ReplaceAll(name, "-", "_"), TracerProvider: e.Tracer, StatementSpans: e.cfg.StatementSpans, MeterProvider: e.Meter,
+		})
 		if err == nil {
 			if err = prepare(ctx, db, e.service.migrations); err == nil {
 				return db, nil

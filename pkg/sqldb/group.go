@@ -7,8 +7,6 @@ import (
 	"slices"
 	"sync"
 	"time"
-
-	"go.opentelemetry.io/otel/trace"
 )
 
 const (
@@ -27,8 +25,7 @@ const (
 // release, and commits. Then it hands the leadership over to a member that joined
 // meanwhile.
 type committer struct {
-	pool  *litePool
-	spans *spans
+	pool *litePool
 
 	mu      sync.Mutex
 	led     bool      // a leader is active
@@ -68,18 +65,15 @@ func (c *committer) join(ctx context.Context, later time.Duration, fn func(*Tx) 
 		defer t.Stop()
 		patience = t.C
 	}
-	gone, span := ctx.Done(), trace.Span(nil)
+	gone := ctx.Done()
 	for {
 		select {
 		case raw := <-m.turn:
 			if raw == nil {
 				return c.lead(ctx, fn)
 			}
-			if m.runs(raw, fn) {
-				span = c.spans.start(ctx, "commit") // the member waits for the leader's commit
-			}
+			m.runs(raw, fn)
 		case err := <-m.done:
-			finish(ctx, span, err)
 			return err
 		case <-patience:
 			if c.hurry(m) {
@@ -247,11 +241,10 @@ func (c *committer) together(ctx context.Context, others []*member, fn func(*Tx)
 var errPanicked = errors.New("the transaction's function did not return")
 
 // runs runs fn in the group's transaction and sends its error to the leader.
-func (m *member) runs(conn *liteConn, fn func(*Tx) error) (ok bool) {
+func (m *member) runs(conn *liteConn, fn func(*Tx) error) {
 	err := errPanicked
 	defer func() { m.ran <- err }()
 	err = insideShared(conn, fn)
-	return err == nil
 }
 
 // insideShared runs fn in the open transaction of conn.

@@ -21,7 +21,6 @@ import (
 // pgPool holds the connections to a Postgres server.
 type pgPool struct {
 	pool  *pgxpool.Pool
-	spans *spans
 	count *counters
 
 	mu   sync.Mutex
@@ -102,14 +101,12 @@ func (p *pgPool) exec(ctx context.Context, query string, args []any) (changed in
 	if args, err = plain(args); err != nil {
 		return 0, err
 	}
-	span := p.spans.start(ctx, query)
 	p.count.statements.Add(1)
 	err = p.with(ctx, func(c *pgxpool.Conn) (bool, error) {
 		tag, err := c.Exec(ctx, query, args...)
 		changed = tag.RowsAffected()
 		return false, err
 	})
-	finish(ctx, span, err)
 	if err == nil {
 		p.count.commits.Add(1)
 	}
@@ -132,7 +129,6 @@ func (p *pgPool) query(ctx context.Context, query string, args []any) (rowSource
 	if err != nil {
 		return nil, err
 	}
-	span := p.spans.start(ctx, query)
 	p.count.statements.Add(1)
 	var found *pgRows
 	err = p.with(ctx, func(c *pgxpool.Conn) (keeps bool, err error) {
@@ -140,16 +136,10 @@ func (p *pgPool) query(ctx context.Context, query string, args []any) (rowSource
 		if err != nil {
 			return false, err
 		}
-		found = newPgRows(rows, func(err error) {
-			p.release(c)
-			finish(ctx, span, err)
-		})
+		found = &pgRows{rows: rows, end: func() { p.release(c) }}
 		return true, found.begin()
 	})
 	if err != nil {
-		if found == nil {
-			finish(ctx, span, err)
-		}
 		return nil, err
 	}
 	return found, nil
@@ -161,11 +151,7 @@ type pgRows struct {
 	rows  pgx.Rows
 	ahead bool // begin has read the first row, or the end if first is false, and next has not returned it yet
 	first bool
-	end   func(error) // called once with the error of the query
-}
-
-func newPgRows(rows pgx.Rows, end func(error)) *pgRows {
-	return &pgRows{rows: rows, end: end}
+	end   func() // called once, after the rows are closed
 }
 
 // begin reads the first row; after an error the rows are closed.
@@ -197,7 +183,7 @@ func (r *pgRows) close() {
 	r.rows.Close()
 	end := r.end
 	r.end = nil
-	end(r.rows.Err())
+	end()
 }
 
 // one scans the first row and closes the rows.
@@ -320,13 +306,14 @@ type pgTx struct {
 	pool   *pgPool
 	conn   *pgxpool.Conn // set at the first flight
 	begin  string        // the statement that begins the transaction; "" after it was sent
-	writes bool          // the commit has a span and is counted
+	writes bool          // the commit is counted
 	queued []*queued
 }
 
 // queued is a statement that has not been sent yet.
 type queued struct {
 	ctx   context.Context //nolint:containedctx // the context of this statement only
+	spans *spans
 	query string
 	args  []any
 	taker taker // receives the result; may be nil
@@ -383,18 +370,15 @@ func (t *pgTx) commit(ctx context.Context) error {
 	if err == nil && tag.String() != "COMMIT" {
 		err = errRolledBack
 	}
-	if t.writes {
-		finish(ctx, t.pool.spans.startAt(ctx, "commit", f.sent), err)
-		if err == nil {
-			t.pool.count.commits.Add(1)
-		}
+	if t.writes && err == nil {
+		t.pool.count.commits.Add(1)
 	}
 	return err
 }
 
-func (t *pgTx) queue(ctx context.Context, query string, args []any, to taker) {
+func (t *pgTx) queue(ctx context.Context, s *spans, query string, args []any, to taker) {
 	t.pool.count.statements.Add(1)
-	t.queued = append(t.queued, &queued{ctx, query, args, to})
+	t.queued = append(t.queued, &queued{ctx, s, query, args, to})
 }
 
 func (t *pgTx) exec(ctx context.Context, query string, args []any) (changed int64, err error) {
@@ -413,7 +397,6 @@ func (t *pgTx) exec(ctx context.Context, query string, args []any) (changed int6
 	if cerr := f.results.Close(); err == nil {
 		err = cerr
 	}
-	finish(ctx, t.pool.spans.startAt(ctx, query, f.sent), err)
 	return tag.RowsAffected(), err
 }
 
@@ -423,11 +406,9 @@ func (t *pgTx) script(ctx context.Context, text string) (int64, error) {
 	if err := t.flush(ctx); err != nil {
 		return 0, err
 	}
-	span := t.pool.spans.start(ctx, text)
 	t.pool.count.statements.Add(1)
 	t.pool.count.flights.Add(1)
 	tag, err := t.conn.Exec(ctx, text)
-	finish(ctx, span, err)
 	return tag.RowsAffected(), err
 }
 
@@ -449,13 +430,8 @@ func (t *pgTx) query(ctx context.Context, query string, args []any) (rowSource, 
 	if err != nil {
 		return nil, err
 	}
-	rows, _ := f.results.Query() // the rows have the same error
-	found := newPgRows(rows, func(err error) {
-		if cerr := f.results.Close(); err == nil {
-			err = cerr
-		}
-		finish(ctx, t.pool.spans.startAt(ctx, query, f.sent), err)
-	})
+	rows, _ := f.results.Query()                                        // the rows have the same error
+	found := &pgRows{rows: rows, end: func() { _ = f.results.Close() }} // the rows have the error
 	if err := found.begin(); err != nil {
 		return nil, err
 	}
@@ -521,10 +497,6 @@ func (t *pgTx) try(ctx context.Context, waiting []*queued, query string, args []
 	f.results = t.conn.SendBatch(ctx, &batch)
 	if t.begin != "" {
 		if _, err := f.results.Exec(); err != nil { // a statement that could not be prepared, or BEGIN
-			if len(waiting) > 0 {
-				ctx, query = waiting[0].ctx, waiting[0].query
-			}
-			finish(ctx, t.pool.spans.startAt(ctx, query, f.sent), err)
 			_ = f.results.Close() // repeats err
 			return flight{}, err
 		}
@@ -552,7 +524,9 @@ func (t *pgTx) answer(q *queued, f flight) error {
 	if err == nil && q.taker != nil {
 		q.taker.end()
 	}
-	finish(q.ctx, t.pool.spans.startAt(q.ctx, q.query, f.sent), err)
+	if q.spans.wanted(q.ctx) && q.spans.statements {
+		finish(q.ctx, q.spans.startAt(q.ctx, q.query, f.sent), err)
+	}
 	if err != nil {
 		return fmt.Errorf("an earlier statement failed: %w", err)
 	}

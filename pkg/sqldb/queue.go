@@ -78,15 +78,20 @@ func (tx *Tx) queue(ctx context.Context, query string, args []any, t taker) {
 		return
 	}
 	args, err := plain(args)
+	if err == nil && tx.pg != nil {
+		tx.named(query)
+		tx.pg.queue(ctx, tx.spans, query, args, t)
+		return
+	}
+	span := tx.start(ctx, query)
 	switch {
 	case err != nil:
-	case tx.pg != nil:
-		tx.pg.queue(ctx, query, args, t)
 	case t == nil:
 		_, err = tx.lite.exec(ctx, query, args)
 	default:
 		err = tx.lite.queryInto(ctx, query, args, t)
 	}
+	finish(ctx, span, err)
 	_ = tx.note(mapIn(ctx, err)) // later statements return the error
 }
 

@@ -3,6 +3,8 @@ package sqldb
 import (
 	"context"
 	"errors"
+
+	"go.opentelemetry.io/otel/trace"
 )
 
 // Result is the result of a statement without rows.
@@ -61,6 +63,7 @@ type Rows struct {
 	found  rowSource
 	ctx    context.Context //nolint:containedctx // the context of this query only
 	tx     *Tx             // the transaction of the query, or nil
+	span   trace.Span      // may be nil
 	err    error
 	closed bool
 }
@@ -100,6 +103,7 @@ func (r *Rows) Close() error {
 	if !r.closed {
 		r.closed = true
 		r.found.close()
+		finish(r.ctx, r.span, r.err)
 	}
 	return nil
 }

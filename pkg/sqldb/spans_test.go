@@ -2,6 +2,7 @@ package sqldb_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -81,6 +82,13 @@ func work(ctx context.Context, t *testing.T, db *sqldb.DB) {
 	}
 	fails("a deferred constraint", "insert into entries (id, account, amount) values ($1, $2, $3)", "e2", secret+" of nobody", 1)
 	fails("no such table", "delete from nowhere where id = $1", secret)
+	refused := errors.New("refused by the service")
+	if err := sqldb.InTx(ctx, db, func(tx *sqldb.Tx) error {
+		tx.Queue(ctx, "update accounts set balance = $1 where id = $2", 0, secret)
+		return errors.Join(refused, tx.QueueRow(ctx, "select id from accounts where id = $1", "nothing").Scan(&none))
+	}); !errors.Is(err, refused) {
+		t.Errorf("a refused transaction: got %v, want %v", err, refused)
+	}
 	ended, cancel := context.WithCancel(ctx)
 	cancel()
 	if _, err := db.ExecContext(ended, "update accounts set balance = 0"); err == nil {
@@ -89,35 +97,68 @@ func work(ctx context.Context, t *testing.T, db *sqldb.DB) {
 	must(db.Ping(ctx))
 }
 
-// wantSpans has a line for each span: name, operation, collection, error.
-var wantSpans = []string{
-	"INSERT accounts: INSERT accounts",
-	"SELECT accounts: SELECT accounts",
-	"UPDATE accounts: UPDATE accounts",
-	"INSERT entries: INSERT entries",
-	"COMMIT: COMMIT -",
-	"UPDATE accounts: UPDATE accounts",
-	"SELECT accounts: SELECT accounts",
-	"DELETE entries: DELETE entries",
-	"COMMIT: COMMIT -",
-	"SELECT accounts: SELECT accounts",
-	"SELECT entries: SELECT entries",
-	"INSERT accounts: INSERT accounts error conflict",
-	"INSERT accounts: INSERT accounts error conflict",
-	"INSERT entries: INSERT entries",
-	"COMMIT: COMMIT - error conflict",
-	"DELETE nowhere: DELETE nowhere error _OTHER",
-	"SELECT: SELECT -",
+// wantSpans has a line for each span, by whether statements of transactions have spans:
+// name, operation, collection, error.
+var wantSpans = map[bool][]string{
+	false: {
+		"INSERT accounts: INSERT accounts",
+		"SELECT accounts: SELECT accounts",
+		"UPDATE accounts: UPDATE accounts",
+		"WITH accounts: WITH accounts",
+		"SELECT entries: SELECT entries",
+		"INSERT accounts: INSERT accounts error conflict",
+		"INSERT accounts: INSERT accounts error conflict",
+		"INSERT entries: INSERT entries error conflict",
+		"DELETE nowhere: DELETE nowhere error _OTHER",
+		"UPDATE accounts: UPDATE accounts",
+		"SELECT: SELECT -",
+	},
+	true: {
+		"INSERT accounts: INSERT accounts",
+		"SELECT accounts: SELECT accounts",
+		"UPDATE accounts: UPDATE accounts",
+		"INSERT entries: INSERT entries",
+		"SELECT accounts: SELECT accounts", // the transaction
+		"UPDATE accounts: UPDATE accounts",
+		"SELECT accounts: SELECT accounts",
+		"DELETE entries: DELETE entries",
+		"UPDATE accounts: UPDATE accounts", // the transaction
+		"WITH accounts: WITH accounts",
+		"WITH accounts: WITH accounts", // the transaction
+		"SELECT entries: SELECT entries",
+		"INSERT accounts: INSERT accounts error conflict",
+		"INSERT accounts: INSERT accounts error conflict", // the transaction
+		"INSERT accounts: INSERT accounts error conflict",
+		"INSERT accounts: INSERT accounts error conflict", // the transaction
+		"INSERT entries: INSERT entries",
+		"INSERT entries: INSERT entries error conflict", // the transaction
+		"DELETE nowhere: DELETE nowhere error _OTHER",
+		"DELETE nowhere: DELETE nowhere error _OTHER", // the transaction
+		"UPDATE accounts: UPDATE accounts",
+		"SELECT accounts: SELECT accounts",
+		"UPDATE accounts: UPDATE accounts", // the transaction
+		"SELECT: SELECT -",
+	},
 }
 
 func TestSpansAreTheSameOnBothEngines(t *testing.T) {
 	t.Parallel()
+	for _, statements := range []bool{false, true} {
+		t.Run(fmt.Sprintf("statements %t", statements), func(t *testing.T) {
+			t.Parallel()
+			sameSpans(t, statements)
+		})
+	}
+}
+
+func sameSpans(t *testing.T, statements bool) {
+	t.Helper()
 	recorder := tracetest.NewSpanRecorder()
 	provider := sdk.NewTracerProvider(sdk.WithSpanProcessor(recorder))
 	var mu sync.Mutex
 	keys := map[sqldb.Engine][]string{} // attribute keys of each span
 	t.Run("each", func(t *testing.T) {
-		sqldbtest.EachWith(t, sqldb.Options{TracerProvider: provider}, accounts, func(t *testing.T, db *sqldb.DB) {
+		sqldbtest.EachWith(t, sqldb.Options{TracerProvider: provider, StatementSpans: statements}, accounts, func(t *testing.T, db *sqldb.DB) {
 			ctx, root := provider.Tracer("test").Start(t.Context(), "turn")
 			work(ctx, t, db)
 			root.End()
@@ -157,7 +198,7 @@ func TestSpansAreTheSameOnBothEngines(t *testing.T) {
 				keys[db.Engine] = append(keys[db.Engine], strings.Join(sorted(names), " "))
 				mu.Unlock()
 			}
-			if d := cmp.Diff(wantSpans, got); d != "" {
+			if d := cmp.Diff(wantSpans[statements], got); d != "" {
 				t.Errorf("spans (-want +got):\n%s", d)
 			}
 		})

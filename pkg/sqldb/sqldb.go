@@ -55,12 +55,14 @@ type Options struct {
 	// MaxConns is the maximum number of connections of this process: all connections on
 	// Postgres, the readers on SQLite, which has one writer in addition. 0 means 8.
 	MaxConns int
-	// TracerProvider creates one span for each statement, as a child of the span that is
+	// TracerProvider creates one span for each transaction, as a child of the span that is
 	// recording in the context of the call. Without such a span, or with a nil provider,
-	// there are no statement spans. A span is named by the operation and table, such as
-	// "INSERT outbox", and contains neither the text nor the arguments of the statement.
-	// db.namespace is Schema on both engines, so set Schema for SQLite too.
+	// there are none. A span is named by the operation and table of the transaction's first
+	// statement, such as "INSERT outbox", and contains neither the text nor the arguments
+	// of a statement. db.namespace is Schema on both engines, so set Schema for SQLite too.
 	TracerProvider trace.TracerProvider
+	// StatementSpans adds one span for each statement of a transaction.
+	StatementSpans bool
 	// MeterProvider exports [Stats] as anima.sql.statements, anima.sql.commits and
 	// anima.sql.flights until Close. If it is nil, nothing is exported.
 	MeterProvider metric.MeterProvider
@@ -78,6 +80,7 @@ type DB struct {
 	commits     *committer
 	pg          *pgPool // Postgres only
 	count       *counters
+	spans       *spans
 	url         string
 	opts        Options
 }
@@ -157,10 +160,12 @@ func (db *DB) Ping(ctx context.Context) error {
 // ExecContext runs one statement in its own transaction, and retries it while the engine
 // is busy, as InTx does.
 func (db *DB) ExecContext(ctx context.Context, query string, args ...any) (res Result, err error) {
+	span := db.spans.start(ctx, query)
 	err = retry(ctx, func() error {
 		res.rows, err = db.exec(ctx, query, args)
 		return mapIn(ctx, err)
 	})
+	finish(ctx, span, err)
 	return res, err
 }
 
@@ -183,23 +188,27 @@ func (db *DB) ExecDeferred(ctx context.Context, query string, args ...any) (res 
 	if db.Engine == Postgres || deferral == 0 {
 		return db.ExecContext(ctx, query, args...)
 	}
+	span := db.spans.start(ctx, query)
 	err = retry(ctx, func() error {
 		return db.commits.inTx(ctx, deferral, func(tx *Tx) error {
 			res, err = tx.ExecContext(ctx, query, args...)
 			return err
 		})
 	})
+	finish(ctx, span, err)
 	return res, err
 }
 
 // QueryContext runs a query; the caller closes the rows, or uses All. On SQLite it
 // refuses to write: INSERT … RETURNING must be in InTx.
 func (db *DB) QueryContext(ctx context.Context, query string, args ...any) (*Rows, error) {
+	span := db.spans.start(ctx, query)
 	found, err := db.query(ctx, query, args)
 	if err != nil {
+		finish(ctx, span, err)
 		return nil, mapIn(ctx, err)
 	}
-	return &Rows{found: found, ctx: ctx}, nil
+	return &Rows{found: found, ctx: ctx, span: span}, nil
 }
 
 func (db *DB) query(ctx context.Context, query string, args []any) (rowSource, error) {
@@ -224,7 +233,9 @@ func (db *DB) QueryRowContext(ctx context.Context, query string, args ...any) *R
 	return &Row{db: db, ctx: ctx, query: query, args: args}
 }
 
-func (db *DB) queryRow(ctx context.Context, query string, args, dest []any) error {
+func (db *DB) queryRow(ctx context.Context, query string, args, dest []any) (err error) {
+	span := db.spans.start(ctx, query)
+	defer func() { finish(ctx, span, err) }()
 	if db.Engine == Postgres {
 		return db.pg.queryRow(ctx, query, args, dest)
 	}

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"go.opentelemetry.io/otel/trace"
 	"zombiezen.com/go/sqlite"
 )
 
@@ -33,7 +32,6 @@ var limits = regexp.MustCompile(`\blimit (\$[0-9]+)`)
 // liteConn is a connection to a SQLite file. It must be used by one goroutine at a time.
 type liteConn struct {
 	raw   *sqlite.Conn
-	spans *spans
 	count *counters
 	stmts map[string]*liteStmt // by the text of the query, before compile changes it
 	watch watch
@@ -81,7 +79,6 @@ func (c *liteConn) exec(ctx context.Context, query string, args []any) (changed 
 	if err := ctx.Err(); err != nil {
 		return 0, err
 	}
-	span := c.spans.start(ctx, query)
 	c.count.statements.Add(1)
 	if len(args) == 0 {
 		changed, err = c.script(ctx, query)
@@ -91,7 +88,6 @@ func (c *liteConn) exec(ctx context.Context, query string, args []any) (changed 
 	if err == nil && c.raw.AutocommitEnabled() {
 		c.count.commits.Add(1)
 	}
-	finish(ctx, span, err)
 	return changed, err
 }
 
@@ -140,11 +136,9 @@ func (c *liteConn) queryRow(ctx context.Context, query string, args, dest []any)
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	span := c.spans.start(ctx, query)
 	c.count.statements.Add(1)
 	s, err := c.start(query, args)
 	if err != nil {
-		finish(ctx, span, err)
 		return err
 	}
 	found, err := c.step(ctx, s)
@@ -152,7 +146,6 @@ func (c *liteConn) queryRow(ctx context.Context, query string, args, dest []any)
 		err = scanRow(s, dest)
 	}
 	c.done(s, args)
-	finish(ctx, span, err)
 	if err == nil && !found {
 		return errNoRow
 	}
@@ -164,14 +157,12 @@ func (c *liteConn) query(ctx context.Context, query string, args []any) (*liteRo
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	span := c.spans.start(ctx, query)
 	c.count.statements.Add(1)
 	s, err := c.start(query, args)
 	if err != nil {
-		finish(ctx, span, err)
 		return nil, err
 	}
-	r := &liteRows{liteStmt: s, conn: c, ctx: ctx, span: span, args: args}
+	r := &liteRows{liteStmt: s, conn: c, ctx: ctx, args: args}
 	c.reading = append(c.reading, r)
 	if r.first, r.err = c.step(ctx, s); r.err != nil {
 		r.close()
@@ -206,7 +197,6 @@ type liteRows struct {
 	*liteStmt
 	conn  *liteConn
 	ctx   context.Context //nolint:containedctx // the context of this query only
-	span  trace.Span
 	args  []any
 	ahead bool // query has read the first row, or the end if first is false, and next has not returned it yet
 	first bool
@@ -230,7 +220,6 @@ func (r *liteRows) close() {
 	}
 	r.conn.reading = slices.Delete(r.conn.reading, i, i+1)
 	r.conn.done(r.liteStmt, r.args)
-	finish(r.ctx, r.span, r.err)
 	if r.pool != nil {
 		r.pool.release(r.conn)
 	}
@@ -389,17 +378,15 @@ func (c *liteConn) control(query string) error {
 	return liteErr(err)
 }
 
-// commit commits the transaction, with a span.
+// commit commits the transaction.
 func (c *liteConn) commit(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	span := c.spans.start(ctx, "commit")
 	err := c.control("commit")
 	if err == nil {
 		c.count.commits.Add(1)
 	}
-	finish(ctx, span, err)
 	return err
 }
 

@@ -18,6 +18,9 @@ type Tx struct {
 	lite   *liteConn
 	pg     *pgTx
 	failed error
+
+	spans *spans  // nil: no statement has a span
+	first *string // the first statement, which names the span of the transaction; may be nil
 }
 
 // InTx runs fn in a transaction that writes, and commits it if fn returns nil. Otherwise,
@@ -37,22 +40,26 @@ type Tx struct {
 // following commit, each within a savepoint: a failure of one does not affect the
 // others.
 func InTx(ctx context.Context, db *DB, fn func(tx *Tx) error) error {
-	return retry(ctx, func() error {
-		if db.Engine == SQLite {
-			return db.commits.inTx(ctx, 0, fn)
-		}
-		return db.pg.once(ctx, "begin isolation level read committed", true, fn)
+	return db.spans.transaction(ctx, fn, func(fn func(*Tx) error) error {
+		return retry(ctx, func() error {
+			if db.Engine == SQLite {
+				return db.commits.inTx(ctx, 0, fn)
+			}
+			return db.pg.once(ctx, "begin isolation level read committed", true, fn)
+		})
 	})
 }
 
 // Snapshot runs fn in a read-only transaction that sees the database as it was at its
 // first statement. It does not block writers.
 func Snapshot(ctx context.Context, db *DB, fn func(tx *Tx) error) error {
-	return retry(ctx, func() error {
-		if db.Engine == SQLite {
-			return db.read.once(ctx, "begin", fn)
-		}
-		return db.pg.once(ctx, "begin isolation level repeatable read, read only", false, fn)
+	return db.spans.transaction(ctx, fn, func(fn func(*Tx) error) error {
+		return retry(ctx, func() error {
+			if db.Engine == SQLite {
+				return db.read.once(ctx, "begin", fn)
+			}
+			return db.pg.once(ctx, "begin isolation level repeatable read, read only", false, fn)
+		})
 	})
 }
 
@@ -92,11 +99,13 @@ func (tx *Tx) ExecContext(ctx context.Context, query string, args ...any) (res R
 	if err := tx.doomed(); err != nil {
 		return Result{}, err
 	}
+	span := tx.start(ctx, query)
 	if tx.pg != nil {
 		res.rows, err = tx.pg.exec(ctx, query, args)
 	} else {
 		res.rows, err = tx.lite.exec(ctx, query, args)
 	}
+	finish(ctx, span, err)
 	return res, tx.note(mapIn(ctx, err))
 }
 
@@ -105,11 +114,13 @@ func (tx *Tx) QueryContext(ctx context.Context, query string, args ...any) (*Row
 	if err := tx.doomed(); err != nil {
 		return nil, err
 	}
+	span := tx.start(ctx, query)
 	found, err := tx.query(ctx, query, args)
 	if err != nil {
+		finish(ctx, span, err)
 		return nil, tx.note(mapIn(ctx, err))
 	}
-	return &Rows{found: found, ctx: ctx, tx: tx}, nil
+	return &Rows{found: found, ctx: ctx, tx: tx, span: span}, nil
 }
 
 func (tx *Tx) query(ctx context.Context, query string, args []any) (rowSource, error) {
@@ -124,7 +135,9 @@ func (tx *Tx) QueryRowContext(ctx context.Context, query string, args ...any) *R
 	return &Row{tx: tx, ctx: ctx, query: query, args: args}
 }
 
-func (tx *Tx) queryRow(ctx context.Context, query string, args, dest []any) error {
+func (tx *Tx) queryRow(ctx context.Context, query string, args, dest []any) (err error) {
+	span := tx.start(ctx, query)
+	defer func() { finish(ctx, span, err) }()
 	if tx.pg != nil {
 		return tx.pg.queryRow(ctx, query, args, dest)
 	}
