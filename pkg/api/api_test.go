@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -41,6 +42,25 @@ func TestContracts(t *testing.T) {
 				frozen(t, s.Template()+".answer", c.Answer)
 			}
 		})
+	}
+}
+
+// TestMessages checks that Messages lists the messages of the contracts, in their order.
+func TestMessages(t *testing.T) {
+	t.Parallel()
+	all := api.Messages()
+	var got, want []string
+	for _, m := range all {
+		got = append(got, fmt.Sprintf("%T", m))
+		if !reflect.ValueOf(m).IsZero() {
+			t.Errorf("%T is not the zero value", m)
+		}
+	}
+	for _, c := range api.Contracts() {
+		want = append(want, fmt.Sprintf("%T", c.Message))
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
 	}
 }
 

@@ -16,11 +16,11 @@ type Stream struct {
 	PerKey   int64         // most messages per subject, beyond which the stream refuses new ones; 0: no limit
 }
 
-// Streams returns the streams of all contracts, by name.
+// Streams returns the streams of all messages, by name.
 func Streams() []Stream {
 	var all []Stream
-	for _, c := range Contracts() {
-		s := c.Message.Subject()
+	for _, m := range Messages() {
+		s := m.Subject()
 		name := s.Stream()
 		if name == "" || slices.ContainsFunc(all, func(o Stream) bool { return o.Name == name }) {
 			continue

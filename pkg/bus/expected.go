@@ -52,9 +52,9 @@ func wanted(n int64) int64 {
 func (b *Bus) missingConsumers(ctx context.Context) (faults []string, err error) {
 	for _, o := range api.Owners() {
 		consumed := slices.Clone(api.AccessOf(o).Consumes)
-		for _, c := range api.Contracts() {
-			if s := c.Message.Subject(); s.Owner == o && s.Class == api.Command {
-				consumed = append(consumed, c.Message)
+		for _, m := range api.Messages() {
+			if s := m.Subject(); s.Owner == o && s.Class == api.Command {
+				consumed = append(consumed, m)
 			}
 		}
 		for _, m := range consumed {

@@ -62,8 +62,8 @@ func (b *Bus) streams() []jetstream.StreamConfig {
 // services share, and the owner's object buckets.
 func StreamNames(o api.Owner) []string {
 	names := []string{coordination}
-	for _, c := range api.Contracts() {
-		if s := c.Message.Subject(); s.Owner == o && s.Stream() != "" && !slices.Contains(names, s.Stream()) {
+	for _, m := range api.Messages() {
+		if s := m.Subject(); s.Owner == o && s.Stream() != "" && !slices.Contains(names, s.Stream()) {
 			names = append(names, s.Stream())
 		}
 	}

@@ -37,14 +37,14 @@ func PermissionsOf(o api.Owner) Permissions {
 	}
 	own := map[string]bool{}
 	consumed := access.Consumes
-	for _, c := range api.Contracts() {
-		s := c.Message.Subject()
+	for _, m := range api.Messages() {
+		s := m.Subject()
 		if s.Owner != o || s.Stream() == "" {
 			continue
 		}
 		own[s.Stream()] = true
 		if s.Class == api.Command {
-			consumed = append(consumed, c.Message)
+			consumed = append(consumed, m)
 		}
 	}
 	for stream := range own {

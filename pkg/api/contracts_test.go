@@ -9,9 +9,8 @@ type Contract struct {
 	Answer  any // nil unless the message is a [Request]
 }
 
-// Contracts returns an example of every message. The streams, docs/subjects.md, the
-// JSON Schemas and the golden files are generated from it, so every message must be in
-// it.
+// Contracts returns an example of every message. docs/subjects.md, the JSON Schemas and
+// the golden files are generated from it.
 func Contracts() []Contract {
 	const (
 		at  = 1_790_000_000_000_000
