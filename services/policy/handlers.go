@@ -104,10 +104,7 @@ func check(m api.Evaluate) (string, error) {
 // rate-limited tool cannot be read, Facts is nil and the rate rules deny the call.
 func (h *handlers) judge(ctx context.Context, m api.Evaluate, hash string) api.Decision {
 	began := h.now()
-	in := rule.Input{
-		Agent: m.Agent, Session: m.Session, Run: m.Run, Turn: m.Turn, Index: m.Index, Tool: m.Tool, Args: m.Args,
-		By: m.By, Workspace: m.Workspace, Tools: m.Tools, Network: m.Network,
-	}
+	in := rule.Input{Evaluate: m}
 	if window := h.engine.Window(m.Tool); window > 0 {
 		if n, err := h.store.AllowedSince(ctx, m.Agent, m.Tool, began.Add(-window)); err == nil {
 			in.Facts = &rule.Facts{Recent: n}

@@ -44,9 +44,7 @@ func (h *handlers) agentChanged(ctx context.Context, m api.AgentChanged) error {
 }
 
 func (h *handlers) send(ctx context.Context, m api.Send) (api.Sent, error) {
-	id, err := h.receive(ctx, message.Signed{
-		From: m.From, To: m.To, Content: m.Content, SignedAt: m.SignedAt, Signature: m.Signature, ReplyTo: m.ReplyTo,
-	})
+	id, err := h.receive(ctx, message.Signed(m))
 	return api.Sent{ID: id}, err
 }
 

@@ -28,10 +28,10 @@ func TestDocumentedInstallations(t *testing.T) {
 	}
 	for _, e := range examples {
 		name := string(e[1])
-		d := engine.Evaluate(rule.Input{
+		d := engine.Evaluate(rule.Input{Facts: &rule.Facts{}, Evaluate: api.Evaluate{
 			Agent: "ada", Session: "ada-main", Run: "r", Turn: "t", Tool: name, Args: e[2], By: api.Principal{Kind: api.Creator},
-			Workspace: "/data/ada", Tools: []string{name}, Facts: &rule.Facts{},
-		})
+			Workspace: "/data/ada", Tools: []string{name},
+		}})
 		if d.Action != api.Allow {
 			t.Errorf("%s: %s %s %s, want it allowed", name, d.Action, d.Code, d.Message)
 		}

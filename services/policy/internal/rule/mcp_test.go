@@ -31,7 +31,7 @@ func TestToolsOfMCPServers(t *testing.T) {
 		{"the prefix alone", "mcp_", `{}`, api.Creator, []string{"mcp_*"}, rule.UnknownTool},
 		{"another unknown tool", "mcpx_box", `{}`, api.Creator, []string{"mcpx_box"}, rule.UnknownTool},
 	} {
-		in := rule.Input{Agent: "ada", Turn: "t", Tool: c.tool, Args: json.RawMessage(c.args), By: api.Principal{Kind: c.by}, Workspace: "/w", Tools: c.grants, Facts: &rule.Facts{}}
+		in := rule.Input{Facts: &rule.Facts{}, Evaluate: api.Evaluate{Agent: "ada", Turn: "t", Tool: c.tool, Args: json.RawMessage(c.args), By: api.Principal{Kind: c.by}, Workspace: "/w", Tools: c.grants}}
 		d := b.Evaluate(in)
 		wantCode(t, c.what, d, c.want)
 		if c.want != rule.UnknownTool && c.tool == "mcp_box_echo" && d.Risk != "caution" {

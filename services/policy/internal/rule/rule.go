@@ -10,7 +10,6 @@
 package rule
 
 import (
-	"encoding/json"
 	"fmt"
 
 	"github.com/anima-run/anima/pkg/api"
@@ -47,29 +46,10 @@ const (
 )
 
 // Input is one tool call to judge. The model supplies Tool and Args only; loop and the
-// envelope of the message supply the other fields.
+// envelope of the message supply the other fields. Args is a JSON object, for which empty
+// and null count as {}. Without an absolute Workspace every path and command is denied.
 type Input struct {
-	Agent   string
-	Session string
-	Run     string
-	Turn    string
-	Index   int // of the call within its turn
-
-	Tool string
-	Args json.RawMessage // a JSON object; empty and null mean {}
-
-	// By is the least trusted principal among the inputs of the turn.
-	By api.Principal
-
-	// Workspace is the absolute path of the tools' working folder, which is also their
-	// HOME ("~"). If it is empty or relative, every path and command is denied.
-	Workspace string
-
-	// Tools are the tools that the agent's definition grants. Empty grants none.
-	Tools []string
-
-	// Network reports whether the agent's sandbox has network access.
-	Network bool
+	api.Evaluate
 
 	// Facts is the history for the rate rules. nil means that it could not be read: the
 	// rate rules then deny.

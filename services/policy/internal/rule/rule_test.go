@@ -31,11 +31,11 @@ func call(tool string, args map[string]any) rule.Input {
 	if err != nil {
 		panic(err) // unreachable: the arguments of the tests can be encoded
 	}
-	return rule.Input{
+	return rule.Input{Facts: &rule.Facts{}, Evaluate: api.Evaluate{
 		Agent: "a1", Session: "s1", Run: "r1", Turn: "t1", Tool: tool, Args: raw,
-		By: api.Principal{Kind: api.Self}, Workspace: workspace, Facts: &rule.Facts{},
+		By: api.Principal{Kind: api.Self}, Workspace: workspace,
 		Tools: catalog.Names(),
-	}
+	}}
 }
 
 func wantCode(t *testing.T, what string, d rule.Decision, want rule.Code) {
