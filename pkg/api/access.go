@@ -31,7 +31,7 @@ func accessOf(o Owner) Access {
 			Calls: []Message{
 				OpenAccount{},
 				GetBalance{},
-				GetSpent{}, // for a turn that ends without a completion
+				GetSpent{},    // for a turn that ends without a completion
 				SignMessage{}, // only the previous release, which sends messages itself
 				SetSchedule{},
 				SetAlarm{},
