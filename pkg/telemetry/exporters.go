@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net/http"
 	"slices"
-	"strings"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -32,14 +31,13 @@ type Options struct {
 // of traces and of metrics, if they are configured, and the metrics page. The methods are
 // safe for concurrent use.
 type Exporters struct {
-	opts        Options
-	target      target
-	sampler     sdktrace.Sampler
-	genAILatest bool   // use the newer names of GenAI metrics
-	queue       *queue // nil: traces are not sent
-	heir        *heir  // sends the spans of crashed processes; nil: there are none
-	push        *push  // nil: metrics are not pushed
-	process     *prometheus.Registry
+	opts    Options
+	target  target
+	sampler sdktrace.Sampler
+	queue   *queue // nil: traces are not sent
+	heir    *heir  // sends the spans of crashed processes; nil: there are none
+	push    *push  // nil: metrics are not pushed
+	process *prometheus.Registry
 
 	mu   sync.Mutex
 	live []*Providers // started and not shut down
@@ -56,10 +54,7 @@ func Open(ctx context.Context, opts Options) (*Exporters, error) {
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
 	}
-	optIn, _ := opts.Lookup("OTEL_SEMCONV_STABILITY_OPT_IN")
-	e := &Exporters{opts: opts, genAILatest: slices.ContainsFunc(strings.Split(optIn, ","), func(v string) bool {
-		return strings.TrimSpace(v) == OptInGenAILatest
-	})}
+	e := &Exporters{opts: opts}
 	var err error
 	if e.target, err = targetOf(opts.Lookup); err != nil {
 		return nil, err

@@ -21,24 +21,6 @@ import (
 
 const scope = "github.com/anima-run/anima/pkg/telemetry"
 
-// Request holds attributes of the span of an outgoing HTTP request that only its caller
-// can supply.
-type Request struct {
-	// Template is the path with its variable parts named, such as "/v1/jobs/{id}". It
-	// becomes part of the span's name, so it must contain no id.
-	Template string
-	// Resend is the number of times that the same request was sent before: 1 for the paid
-	// request after an answer 402. 0 is the first.
-	Resend int
-}
-
-type requestKey struct{}
-
-// WithRequest returns ctx for a request that is sent through [Foreign].
-func WithRequest(ctx context.Context, r Request) context.Context {
-	return context.WithValue(ctx, requestKey{}, r)
-}
-
 // Foreign returns a RoundTripper for requests to foreign hosts: providers, paid
 // resources, chain nodes, relays. It sends neither trace context nor baggage, and removes
 // such headers from the request. It starts a span of kind client below the recorded span
@@ -74,7 +56,7 @@ func (f foreign) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	span.SetAttributes(semconv.HTTPResponseStatusCode(res.StatusCode), semconv.NetworkProtocolVersion(version(res.Proto, res.ProtoMajor)))
 	if res.StatusCode >= 400 && res.StatusCode != http.StatusPaymentRequired {
-		span.SetAttributes(ErrorType.String(strconv.Itoa(res.StatusCode)))
+		span.SetAttributes(semconv.ErrorTypeKey.String(strconv.Itoa(res.StatusCode)))
 		span.SetStatus(codes.Error, "")
 	}
 	if res.Body == nil || res.Body == http.NoBody || res.StatusCode == http.StatusSwitchingProtocols {
@@ -108,18 +90,14 @@ func startClient(r *http.Request) (context.Context, trace.Span) {
 	if !parent.IsRecording() {
 		return ctx, nil
 	}
-	known, _ := ctx.Value(requestKey{}).(Request)
+	resent := 0
 	for from := r.Response; from != nil && from.Request != nil; from = from.Request.Response { // redirects
-		known.Resend++
+		resent++
 	}
 	name, method := methodOf(r.Method)
 	attrs := []attribute.KeyValue{method, semconv.ServerAddress(r.URL.Hostname()), semconv.ServerPort(port(r.URL)), semconv.URLScheme(r.URL.Scheme)}
-	if known.Template != "" {
-		name += " " + known.Template
-		attrs = append(attrs, semconv.URLTemplate(known.Template))
-	}
-	if known.Resend > 0 {
-		attrs = append(attrs, semconv.HTTPRequestResendCount(known.Resend))
+	if resent > 0 {
+		attrs = append(attrs, semconv.HTTPRequestResendCount(resent))
 	}
 	// The provider of the parent keeps the name of the service.
 	return parent.TracerProvider().Tracer(scope).Start(ctx, name, //nolint:spancheck // the caller ends it
@@ -197,7 +175,7 @@ func failTransfer(ctx context.Context, span trace.Span, err error) {
 	case isOp || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF):
 		kind = "connection"
 	}
-	span.SetAttributes(ErrorType.String(kind))
+	span.SetAttributes(semconv.ErrorTypeKey.String(kind))
 	span.SetStatus(codes.Error, "")
 }
 
@@ -266,10 +244,10 @@ func Inbound(p trace.TracerProvider, next http.Handler) http.Handler {
 			span.SetAttributes(semconv.HTTPResponseStatusCode(answer.status))
 			switch {
 			case answer.status >= 500:
-				span.SetAttributes(ErrorType.String(strconv.Itoa(answer.status)))
+				span.SetAttributes(semconv.ErrorTypeKey.String(strconv.Itoa(answer.status)))
 				span.SetStatus(codes.Error, "")
 			case !finished:
-				span.SetAttributes(ErrorType.String("panic"))
+				span.SetAttributes(semconv.ErrorTypeKey.String("panic"))
 				span.SetStatus(codes.Error, "")
 			}
 			span.End()

@@ -6,6 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/semconv/v1.41.0/genaiconv"
 )
 
 // buckets sets the bounds of histograms. The SDK's defaults are for milliseconds and
@@ -15,12 +16,10 @@ func buckets(i sdkmetric.Instrument) (sdkmetric.Stream, bool) {
 	var bounds []float64
 	switch {
 	case i.Kind != sdkmetric.InstrumentKindHistogram:
-	case i.Name == MetricOperationDuration, i.Name == MetricInferenceDuration, i.Name == MetricExecuteToolDuration:
-		bounds = series(0.01, 2, 14) // to 81.92 s
-	case i.Name == MetricTokenUsage, i.Name == MetricInferenceCallInput, i.Name == MetricInferenceCallOutput:
-		bounds = series(1, 4, 14) // to 67,108,864 tokens
-	case i.Name == MetricTimeToFirstChunk, i.Name == MetricTimePerOutputChunk, i.Name == MetricInferenceFirstChunk:
-		bounds = []float64{.001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10}
+	case i.Name == genaiconv.ClientOperationDuration{}.Name():
+		bounds = prometheus.ExponentialBuckets(0.01, 2, 14) // to 81.92 s, as in the conventions
+	case i.Name == genaiconv.ClientTokenUsage{}.Name():
+		bounds = prometheus.ExponentialBuckets(1, 4, 14) // to 67,108,864 tokens, as in the conventions
 	case i.Unit == "s":
 		// From a policy evaluation (50 µs) to a run with slow tools.
 		bounds = []float64{
@@ -37,10 +36,6 @@ func buckets(i sdkmetric.Instrument) (sdkmetric.Stream, bool) {
 		Unit:        i.Unit,
 		Aggregation: sdkmetric.AggregationExplicitBucketHistogram{Boundaries: bounds},
 	}, true
-}
-
-func series(first, factor float64, n int) []float64 {
-	return prometheus.ExponentialBuckets(first, factor, n)
 }
 
 // spanCounters count spans by outcome: sent, failed (the collector did not accept them),

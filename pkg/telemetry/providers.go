@@ -78,18 +78,7 @@ func (p *Providers) TracerProvider() trace.TracerProvider { return p.tracers }
 
 // MeterProvider returns a provider of meters whose series have the label service.
 // Histograms with the unit s get bounds from 50 µs to 2 minutes instead of their own.
-//
-// A [GenAI] created with it uses the names that OTEL_SEMCONV_STABILITY_OPT_IN selects.
-func (p *Providers) MeterProvider() metric.MeterProvider {
-	return meterProvider{p.meters, p.exporters.genAILatest}
-}
-
-// meterProvider passes the selected names from the Exporters, which have read the
-// environment, to NewGenAI.
-type meterProvider struct {
-	*sdkmetric.MeterProvider
-	genAILatest bool
-}
+func (p *Providers) MeterProvider() metric.MeterProvider { return p.meters }
 
 // ForceFlush sends the spans that have ended, including those of the other services of
 // the process; see [Exporters.ForceFlush].

@@ -23,8 +23,6 @@
 //
 // Every trace is sampled unless OTEL_TRACES_SAMPLER and _ARG are set; the collector,
 // which has whole traces, drops unwanted ones.
-// OTEL_SEMCONV_STABILITY_OPT_IN=gen_ai_latest_experimental selects the newer names of
-// GenAI metrics (see [GenAI]).
 //
 // With [Options.Spool] a process that is killed loses no span: the next process that
 // opens the folder sends them. The root span of work that another process resumes is sent

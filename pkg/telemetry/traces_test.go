@@ -11,8 +11,10 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/baggage"
 	"go.opentelemetry.io/otel/propagation"
+	semconv "go.opentelemetry.io/otel/semconv/v1.41.0"
 	"go.opentelemetry.io/otel/trace"
 	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	"go.uber.org/goleak"
@@ -78,16 +80,16 @@ func TestServicesShareOneExporter(t *testing.T) {
 	}
 	loop, router := start(t, e, "loop"), start(t, e, "inference-router")
 
-	name, opts := telemetry.InvokeAgent("lucky", "a1", "s7")
-	ctx, turn := loop.TracerProvider().Tracer("loop").Start(telemetry.WithTurn(t.Context(), "a1", "t42"), name, opts...)
+	ctx, turn := loop.TracerProvider().Tracer("loop").Start(telemetry.WithTurn(t.Context(), "a1", "t42"), "invoke_agent lucky",
+		trace.WithAttributes(semconv.GenAIConversationID("s7")))
 	carrier := propagation.MapCarrier{}
 	telemetry.Propagator().Inject(ctx, carrier)
 
 	remote := telemetry.Propagator().Extract(t.Context(), carrier)
-	name, opts = telemetry.Chat("anthropic", "claude")
+	name, opts := telemetry.Chat("anthropic", "claude")
 	_, chat := router.TracerProvider().Tracer("router").Start(remote, name, append(opts, trace.WithLinks(trace.Link{SpanContext: turn.SpanContext()}))...)
-	chat.SetAttributes(telemetry.CostMicros.Int64(8670), telemetry.GenAIResponseFinishReasons.StringSlice([]string{"stop"}))
-	chat.AddEvent(telemetry.EventFirstChunk)
+	chat.SetAttributes(attribute.Int64("automaton.cost.usd_micros", 8670), semconv.GenAIResponseFinishReasons("stop"))
+	chat.AddEvent("first_chunk")
 	telemetry.Fail(chat, "provider_error", "status 529")
 	chat.End()
 	turn.End()

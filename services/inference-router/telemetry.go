@@ -3,28 +3,32 @@ package router
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
+	semconv "go.opentelemetry.io/otel/semconv/v1.41.0"
+	"go.opentelemetry.io/otel/semconv/v1.41.0/genaiconv"
 
 	"github.com/anima-run/anima/pkg/api"
-	"github.com/anima-run/anima/pkg/telemetry"
 )
 
 type instruments struct {
-	calls metric.Int64Counter
-	cost  metric.Int64Counter
-	genAI *telemetry.GenAI
+	calls    metric.Int64Counter
+	cost     metric.Int64Counter
+	duration metric.Float64Histogram
+	tokens   metric.Int64Histogram
 }
 
 func newInstruments(p metric.MeterProvider) (*instruments, error) {
 	m := p.Meter("github.com/anima-run/anima/services/inference-router")
 	var t instruments
-	var errs [3]error
+	var errs [4]error
 	t.calls, errs[0] = m.Int64Counter("anima.inference.calls", metric.WithDescription("Model calls by model and outcome"))
 	t.cost, errs[1] = m.Int64Counter("anima.inference.cost", metric.WithUnit("{micro-USD}"), metric.WithDescription("What model calls cost"))
-	t.genAI, errs[2] = telemetry.NewGenAI(p)
+	t.duration, errs[2] = m.Float64Histogram(genaiconv.ClientOperationDuration{}.Name(), metric.WithUnit("s"), metric.WithDescription("Time of a call to a model"))
+	t.tokens, errs[3] = m.Int64Histogram(genaiconv.ClientTokenUsage{}.Name(), metric.WithUnit("{token}"), metric.WithDescription("Tokens of a call to a model"))
 	for _, err := range errs {
 		if err != nil {
 			return nil, fmt.Errorf("instrument: %w", err)
@@ -33,18 +37,20 @@ func newInstruments(p metric.MeterProvider) (*instruments, error) {
 	return &t, nil
 }
 
-// call records one call to a provider. Its cost is counted only if outcome is "ok".
+// call records one call to a provider. Its tokens and its cost are counted only if outcome
+// is "ok".
 func (t *instruments) call(ctx context.Context, provider, model, outcome string, d time.Duration, input, output int64, cost api.Micros) {
-	c := telemetry.Call{Operation: telemetry.OperationChat, Provider: provider, Model: model, Duration: d, Usage: telemetry.Usage{Input: input, Output: output}}
+	attrs := []attribute.KeyValue{semconv.GenAIOperationNameChat, semconv.GenAIProviderNameKey.String(provider), semconv.GenAIRequestModel(model)}
+	with := func(more ...attribute.KeyValue) metric.MeasurementOption {
+		return metric.WithAttributes(slices.Concat(attrs, more)...)
+	}
+	t.calls.Add(ctx, 1, with(attribute.String("outcome", outcome)))
 	if outcome != "ok" {
-		c.ErrorType = outcome
+		t.duration.Record(ctx, d.Seconds(), with(semconv.ErrorTypeKey.String(outcome)))
+		return
 	}
-	t.genAI.Call(ctx, c)
-	who := []attribute.KeyValue{
-		telemetry.GenAIProviderName.String(provider), telemetry.GenAIRequestModel.String(model), telemetry.GenAIOperationName.String(c.Operation),
-	}
-	t.calls.Add(ctx, 1, metric.WithAttributes(append(who, attribute.String("outcome", outcome))...))
-	if outcome == "ok" {
-		t.cost.Add(ctx, int64(cost), metric.WithAttributes(who...))
-	}
+	t.duration.Record(ctx, d.Seconds(), with())
+	t.tokens.Record(ctx, input, with(semconv.GenAITokenTypeInput))
+	t.tokens.Record(ctx, output, with(semconv.GenAITokenTypeOutput))
+	t.cost.Add(ctx, int64(cost), with())
 }

@@ -16,6 +16,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/propagation"
+	semconv "go.opentelemetry.io/otel/semconv/v1.41.0"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/anima-run/anima/pkg/api"
@@ -502,7 +503,7 @@ func (m *Manager) give(l *link, stop *context.CancelCauseFunc) {
 // send makes the call in a span of its own and passes the span's context to the server.
 func (m *Manager) send(ctx context.Context, l *link, c engine.Call, o offer) (_ *sdk.CallToolResult, err error) {
 	ctx, span := m.cfg.Tracer.Start(ctx, "tools/call "+o.name, trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(
-		attribute.String("mcp.method.name", "tools/call"), attribute.String("gen_ai.operation.name", telemetry.OperationExecuteTool),
+		attribute.String("mcp.method.name", "tools/call"), semconv.GenAIOperationNameExecuteTool,
 		attribute.String("gen_ai.tool.name", o.name), attribute.String("network.transport", l.wire.network()),
 	))
 	defer func() {
