@@ -13,6 +13,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	dto "github.com/prometheus/client_model/go"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+
+	"github.com/anima-run/anima/pkg/telemetry/tracesdk"
 )
 
 // Options describe the process to [Open].
@@ -34,13 +36,12 @@ type Exporters struct {
 	opts    Options
 	target  target
 	sampler sdktrace.Sampler
-	queue   *queue // nil: traces are not sent
-	heir    *heir  // sends the spans of crashed processes; nil: there are none
-	push    *push  // nil: metrics are not pushed
+	spans   *tracesdk.Exporter // nil: traces are not sent
+	push    *push              // nil: metrics are not pushed
 	process *prometheus.Registry
 
-	mu   sync.Mutex
-	live []*Providers // started and not shut down
+	mu        sync.Mutex
+	providers []*Providers // started and not shut down
 }
 
 // Open reads the OTEL_ variables and opens the exporters. It does not wait for the
@@ -62,7 +63,7 @@ func Open(ctx context.Context, opts Options) (*Exporters, error) {
 	if e.sampler, err = samplerOf(opts.Lookup); err != nil {
 		return nil, err
 	}
-	size, err := batchingOf(opts.Lookup)
+	queue, batch, delay, err := batchingOf(opts.Lookup)
 	if err != nil {
 		return nil, err
 	}
@@ -74,8 +75,8 @@ func Open(ctx context.Context, opts Options) (*Exporters, error) {
 	if err != nil {
 		return nil, err
 	}
-	process, spans := newProcessRegistry(opts.Version)
-	e.process = process
+	e.process = newProcessRegistry(opts.Version)
+	spans := tracesdk.NewMetrics(e.process)
 	if metrics != (target{}) {
 		exporter, err := metrics.openMetrics(ctx)
 		if err != nil {
@@ -94,31 +95,16 @@ func Open(ctx context.Context, opts Options) (*Exporters, error) {
 		}
 		return nil, err
 	}
-	spool, left := e.openSpool(ctx)
-	e.queue = newQueue(client, size, spool, opts.Log, spans)
-	if len(left) > 0 {
-		e.heir = inherit(client, left, opts.Log, e.queue.doubts.sent)
-		for _, l := range left {
-			e.queue.doubts.add(l.doubts...)
-		}
-	}
+	e.spans = tracesdk.NewExporter(ctx, tracesdk.Options{
+		Client: client, Log: opts.Log, Metrics: spans, Queue: queue, Batch: batch, Delay: delay, Spool: opts.Spool, Work: TurnID, Baggage: members,
+	})
 	return e, nil
 }
 
-// openSpool opens the spool if one is configured. On an error the service runs without
-// it, because traces are less important than the service.
-func (e *Exporters) openSpool(ctx context.Context) (*spool, []left) {
-	if e.opts.Spool == "" {
-		return nil, nil
-	}
-	s, all, damaged, err := openSpool(e.opts.Spool)
-	if err != nil {
-		e.opts.Log.WarnContext(ctx, "spans are kept in memory only: those not sent are lost if the process is killed", "folder", e.opts.Spool, "err", err)
-	}
-	if damaged > 0 {
-		e.opts.Log.WarnContext(ctx, "some spans of an exited process cannot be read", "spans", damaged)
-	}
-	return s, all
+// members returns the ids of [WithTurn] as attributes of spans.
+func members(ctx context.Context) [2]tracesdk.Member {
+	agent, turn := Turn(ctx)
+	return [2]tracesdk.Member{{Key: AgentID, Value: agent}, {Key: TurnID, Value: turn}}
 }
 
 // Endpoint returns the URL that traces are sent to, "" if they are not sent.
@@ -138,7 +124,7 @@ func (e *Exporters) Handler() http.Handler {
 func (e *Exporters) gather() ([]*dto.MetricFamily, error) {
 	e.mu.Lock()
 	all := prometheus.Gatherers{e.process}
-	for _, p := range e.live {
+	for _, p := range e.providers {
 		all = append(all, p.registry)
 	}
 	e.mu.Unlock()
@@ -147,35 +133,24 @@ func (e *Exporters) gather() ([]*dto.MetricFamily, error) {
 
 // ForceFlush sends every span that has ended. The error is the last reason for which
 // spans were lost since the previous flush, in this one or before.
-func (e *Exporters) ForceFlush(ctx context.Context) error {
-	if e.queue == nil {
-		return nil
-	}
-	return e.queue.ForceFlush(ctx)
-}
+func (e *Exporters) ForceFlush(ctx context.Context) error { return e.spans.ForceFlush(ctx) }
 
 // Shutdown sends the queued spans until ctx ends, and closes the connections. It is
 // called once; spans that end afterwards are lost.
 func (e *Exporters) Shutdown(ctx context.Context) error {
-	var errs []error
+	var err error
 	if e.push != nil {
-		errs = append(errs, e.push.close(ctx))
+		err = e.push.close(ctx)
 	}
-	if e.heir != nil {
-		e.heir.close(ctx)
-	}
-	if e.queue != nil {
-		errs = append(errs, e.queue.close(ctx))
-	}
-	return errors.Join(errs...)
+	return errors.Join(err, e.spans.Shutdown(ctx))
 }
 
-// join adds p to the metrics page under the lowest free replica number.
-func (e *Exporters) join(p *Providers, register func(prometheus.Labels) error) error {
+// add adds p to the metrics page under the lowest free replica number.
+func (e *Exporters) add(p *Providers, register func(prometheus.Labels) error) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	p.replica = 1
-	for slices.ContainsFunc(e.live, func(o *Providers) bool { return o.service == p.service && o.replica == p.replica }) {
+	for slices.ContainsFunc(e.providers, func(o *Providers) bool { return o.service == p.service && o.replica == p.replica }) {
 		p.replica++
 	}
 	labels := prometheus.Labels{"service": p.service}
@@ -185,15 +160,15 @@ func (e *Exporters) join(p *Providers, register func(prometheus.Labels) error) e
 	if err := register(labels); err != nil {
 		return err
 	}
-	e.live = append(e.live, p)
+	e.providers = append(e.providers, p)
 	return nil
 }
 
-// leave removes p from the metrics page and reports whether it was there.
-func (e *Exporters) leave(p *Providers) bool {
+// remove removes p from the metrics page and reports whether it was there.
+func (e *Exporters) remove(p *Providers) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	n := len(e.live)
-	e.live = slices.DeleteFunc(e.live, func(o *Providers) bool { return o == p })
-	return len(e.live) < n
+	n := len(e.providers)
+	e.providers = slices.DeleteFunc(e.providers, func(o *Providers) bool { return o == p })
+	return len(e.providers) < n
 }

@@ -38,49 +38,15 @@ func buckets(i sdkmetric.Instrument) (sdkmetric.Stream, bool) {
 	}, true
 }
 
-// spanCounters count spans by outcome: sent, failed (the collector did not accept them),
-// dropped (they ended faster than they could be sent) or restored (sent for a process
-// that was killed). The same counts exist under the names of the conventions for SDK
-// metrics.
-type spanCounters struct {
-	outcome             *prometheus.CounterVec
-	processed, exported *prometheus.CounterVec
-	size, capacity      prometheus.Gauge // of the queue
-}
-
-func newSpanCounters() *spanCounters {
-	counter := func(name, help, label string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{label})
-	}
-	c := &spanCounters{
-		outcome:   counter("anima_telemetry_spans_total", "Sampled spans that ended, by outcome.", "outcome"),
-		processed: counter("otel_sdk_processor_span_processed_total", "Sampled spans that ended; error_type queue_full: dropped.", "error_type"),
-		exported:  counter("otel_sdk_exporter_span_exported_total", "Spans sent to the collector; error_type export_failed: the collector did not accept them.", "error_type"),
-		size:      prometheus.NewGauge(prometheus.GaugeOpts{Name: "otel_sdk_processor_span_queue_size", Help: "Spans that wait to be sent."}),
-		capacity:  prometheus.NewGauge(prometheus.GaugeOpts{Name: "otel_sdk_processor_span_queue_capacity", Help: "Spans that may wait to be sent; 0: spans are not sent."}),
-	}
-	// The zeros are needed by alerts.
-	for _, outcome := range []string{"sent", "failed", "dropped", "restored"} {
-		c.outcome.WithLabelValues(outcome)
-	}
-	c.processed.WithLabelValues("")
-	c.processed.WithLabelValues("queue_full")
-	c.exported.WithLabelValues("")
-	c.exported.WithLabelValues("export_failed")
-	return c
-}
-
 // newProcessRegistry returns the registry of the metrics of the process as a whole.
-func newProcessRegistry(version string) (*prometheus.Registry, *spanCounters) {
-	spans := newSpanCounters()
+func newProcessRegistry(version string) *prometheus.Registry {
 	r := prometheus.NewRegistry()
 	r.MustRegister(
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		spans.outcome, spans.processed, spans.exported, spans.size, spans.capacity,
 		buildInfo(version),
 	)
-	return r, spans
+	return r
 }
 
 func buildInfo(version string) prometheus.Collector {

@@ -1,6 +1,7 @@
 package telemetry
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/url"
@@ -36,6 +37,19 @@ func (env environment) first(names ...string) (name, value string) {
 		}
 	}
 	return names[len(names)-1], ""
+}
+
+// positive returns the value of a variable that is a number of units from 1.
+func (env environment) positive(name, unit string, standard int) (int, error) {
+	_, v := env.first(name)
+	if v == "" {
+		return standard, nil
+	}
+	n, err := strconv.Atoi(v)
+	if err != nil || n < 1 {
+		return 0, fmt.Errorf("%s=%q: want a whole number of %s from 1", name, v, unit)
+	}
+	return n, nil
 }
 
 func (env environment) disabled() (bool, error) {
@@ -143,42 +157,18 @@ func (t target) openMetrics(ctx context.Context) (sdkmetric.Exporter, error) {
 
 // intervalOf returns the time between two pushes of metrics.
 func intervalOf(env environment) (time.Duration, error) {
-	name, v := env.first("OTEL_METRIC_EXPORT_INTERVAL")
-	if v == "" {
-		return time.Minute, nil
-	}
-	n, err := strconv.Atoi(v)
-	if err != nil || n < 1 {
-		return 0, fmt.Errorf("%s=%q: want milliseconds, a whole number from 1", name, v)
-	}
-	return time.Duration(n) * time.Millisecond, nil
+	ms, err := env.positive("OTEL_METRIC_EXPORT_INTERVAL", "milliseconds", 60_000)
+	return time.Duration(ms) * time.Millisecond, err
 }
 
-// batching describes the queue of ended spans.
-type batching struct {
-	queue, batch, delay int // spans, spans, milliseconds
-}
-
-func batchingOf(env func(string) (string, bool)) (batching, error) {
+// batchingOf returns the limits of the queue and of a batch, in spans, and the longest
+// time that a span waits.
+func batchingOf(env environment) (queue, batch int, delay time.Duration, err error) {
 	// The SDK's defaults, 2,048 spans and 5 s, lose spans at a few hundred turns a second
 	// and delay the trace of an interactive call. 1,024 spans are smaller than the 4 MiB
 	// that collectors accept in one message.
-	b := batching{queue: 16_384, batch: 1_024, delay: 1_000}
-	for name, at := range map[string]*int{
-		"OTEL_BSP_MAX_QUEUE_SIZE":        &b.queue,
-		"OTEL_BSP_MAX_EXPORT_BATCH_SIZE": &b.batch,
-		"OTEL_BSP_SCHEDULE_DELAY":        &b.delay,
-	} {
-		v, _ := env(name)
-		if v == "" {
-			continue
-		}
-		n, err := strconv.Atoi(v)
-		if err != nil || n < 1 {
-			return batching{}, fmt.Errorf("%s=%q: want a whole number from 1", name, v)
-		}
-		*at = n
-	}
-	b.batch = min(b.batch, b.queue)
-	return b, nil
+	queue, e1 := env.positive("OTEL_BSP_MAX_QUEUE_SIZE", "spans", 16_384)
+	batch, e2 := env.positive("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "spans", 1_024)
+	ms, e3 := env.positive("OTEL_BSP_SCHEDULE_DELAY", "milliseconds", 1_000)
+	return queue, min(batch, queue), time.Duration(ms) * time.Millisecond, cmp.Or(e1, e2, e3)
 }

@@ -12,6 +12,8 @@ import (
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/resource"
 	"go.opentelemetry.io/otel/trace"
+
+	"github.com/anima-run/anima/pkg/telemetry/tracesdk"
 )
 
 // Providers are the tracer provider and the meter provider of one service. They are safe
@@ -21,7 +23,7 @@ type Providers struct {
 	service   string
 	replica   int
 	registry  *prometheus.Registry
-	tracers   *tracerProvider
+	tracers   *tracesdk.Provider
 	meters    *sdkmetric.MeterProvider
 }
 
@@ -47,9 +49,9 @@ func (e *Exporters) Start(ctx context.Context, service string) (*Providers, erro
 		exporters: e,
 		service:   service,
 		registry:  prometheus.NewRegistry(),
-		tracers:   newTracerProvider(e.queue, res, e.sampler),
+		tracers:   tracesdk.NewProvider(e.spans, res, e.sampler),
 	}
-	err = e.join(p, func(labels prometheus.Labels) error {
+	err = e.add(p, func(labels prometheus.Labels) error {
 		// The service is a label of every series and the scopes add no information, so
 		// target_info and otel_scope_ labels are redundant.
 		reader, err := promexporter.New(
@@ -87,8 +89,8 @@ func (p *Providers) ForceFlush(ctx context.Context) error { return p.exporters.F
 // Shutdown flushes traces and pushes metrics, removes the service's series from the
 // metrics page, and disables its tracers and meters. Further calls do nothing.
 func (p *Providers) Shutdown(ctx context.Context) error {
-	if !p.exporters.leave(p) {
+	if !p.exporters.remove(p) {
 		return nil
 	}
-	return errors.Join(p.tracers.shutdown(ctx), p.meters.Shutdown(ctx))
+	return errors.Join(p.tracers.Shutdown(ctx), p.meters.Shutdown(ctx))
 }

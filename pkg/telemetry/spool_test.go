@@ -52,7 +52,7 @@ func TestVictim(t *testing.T) {
 	for _, turn := range []string{"2", "3"} { // their end is being stored
 		traceID, rootID := telemetry.DeriveIDs("turn", turn)
 		_, root := telemetry.StartRoot(t.Context(), tracer, "root of "+turn, traceID, rootID, trace.WithAttributes(telemetry.TurnID.String(turn)))
-		telemetry.Ending(p.TracerProvider(), root, time.UnixMicro(7_000_000_000_000_000))
+		telemetry.Ending(root, time.UnixMicro(7_000_000_000_000_000))
 	}
 	under, call := tracer.Start(ctx, "under way", trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(attribute.String("a", "b")))
 	_, sql := leaf.Start(under, "SELECT of a poll that hangs") // a leaf has no children, so it is not stored at its start
@@ -224,7 +224,7 @@ func TestAbandonedAfterItsEnd(t *testing.T) {
 	for _, turn := range []string{"1", "2"} {
 		traceID, rootID := telemetry.DeriveIDs("turn", turn)
 		_, root := telemetry.StartRoot(t.Context(), p.TracerProvider().Tracer("x"), turn, traceID, rootID, trace.WithAttributes(telemetry.TurnID.String(turn)))
-		telemetry.Ending(p.TracerProvider(), root, time.Now())
+		telemetry.Ending(root, time.Now())
 		telemetry.Abandon(root)
 	}
 	ctx, cancel := context.WithCancel(deadline(t))

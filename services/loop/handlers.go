@@ -176,7 +176,7 @@ func (h *handlers) openEngine(env *host.Env, souls *soul.Keeper) error {
 			Sources:   slices.Concat([]engine.Source{souls}, skill.Sources(), []engine.Source{&goal.Source{Store: h.store}}, notes.Sources()),
 			Revisions: h.memories.store.Revisions,
 		},
-		Now: env.Now, Root: rootSpan(env.Tracer), Ending: rootEnding(env.Tracer), Tracer: env.Tracer.Tracer(scope),
+		Now: env.Now, Root: rootSpan(env.Tracer), Ending: rootEnding, Tracer: env.Tracer.Tracer(scope),
 		Attempts: h.cfg.Attempts, Observe: tel, Within: bus.Within, Begun: h.begins.begun, Over: h.runEnded,
 	}
 	addFailpoints(h.engine)

@@ -99,13 +99,11 @@ func rootSpan(p trace.TracerProvider) func(context.Context, api.Run, engine.Agen
 	}
 }
 
-// rootEnding returns the function that records a turn's root span before the turn is
-// persisted, because a process that crashes during PERSIST cannot tell whether it was
-// persisted. See [telemetry.Resolve].
-func rootEnding(p trace.TracerProvider) func(context.Context, int64) {
-	return func(ctx context.Context, at int64) {
-		telemetry.Ending(p, trace.SpanFromContext(ctx), time.UnixMicro(at))
-	}
+// rootEnding records a turn's root span before the turn is persisted, because a process
+// that crashes during PERSIST cannot tell whether it was persisted. See
+// [telemetry.Resolve].
+func rootEnding(ctx context.Context, at int64) {
+	telemetry.Ending(trace.SpanFromContext(ctx), time.UnixMicro(at))
 }
 
 // turnEnded reports whether a turn was persisted with this end.

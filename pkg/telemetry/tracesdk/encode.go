@@ -1,4 +1,4 @@
-package telemetry
+package tracesdk
 
 import (
 	"math"
@@ -20,15 +20,18 @@ const (
 	spanStatus, spanFlags                                               protowire.Number = 15, 16
 )
 
-// appendStamp appends an id of the baggage, unless the span has the attribute itself.
-func appendStamp(b []byte, key attribute.Key, id string, attrs []attribute.KeyValue) []byte {
-	if id == "" || indexOf(attrs, key) >= 0 {
-		return b
+// appendBaggage appends the members of the baggage that are not among the attributes.
+func appendBaggage(b []byte, members [2]Member, attrs []attribute.KeyValue) []byte {
+	for _, m := range members {
+		if m.Value == "" || indexOf(attrs, m.Key) >= 0 {
+			continue
+		}
+		b = appendMessage(b, spanAttributes, func(b []byte) []byte {
+			b = appendText(b, 1, string(m.Key))
+			return appendMessage(b, 2, func(b []byte) []byte { return appendText(b, 1, m.Value) })
+		})
 	}
-	return appendMessage(b, spanAttributes, func(b []byte) []byte {
-		b = appendText(b, 1, string(key))
-		return appendMessage(b, 2, func(b []byte) []byte { return appendText(b, 1, id) })
-	})
+	return b
 }
 
 func appendLink(b []byte, l trace.Link) []byte {

@@ -1,0 +1,243 @@
+package tracesdk
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace"
+	"go.opentelemetry.io/otel/trace"
+)
+
+// sendTimeout is the timeout of sending one batch, including the client's retries.
+const sendTimeout = 30 * time.Second
+
+// Exporter sends a process's spans to the collector, in batches. All providers of the
+// process share it, and it may outlive any of them. It bounds the number of waiting spans
+// and counts every span as sent, failed or dropped. It is safe for concurrent use.
+//
+// A nil *Exporter sends nothing.
+type Exporter struct {
+	opts     Options
+	client   otlptrace.Client
+	log      *slog.Logger
+	spool    *spool // nil: spans that were not sent are lost if the process is killed
+	recovery *recovery
+	pending  pendingRoots
+
+	sent, failed, dropped func(spans int)
+	accepted              prometheus.Counter
+	length                prometheus.Gauge
+
+	waiting   atomic.Int64       // spans that have ended and were neither sent nor failed
+	batchFull chan struct{}      // signals that a batch waits
+	flush     chan chan struct{} // requests to send everything and then close the channel
+	stop      context.CancelFunc // cancels sending
+	stopped   chan struct{}      // closed when run has returned
+	closing   atomic.Bool
+	closeOnce sync.Once
+	closed    chan struct{} // closed by Shutdown
+	closeErr  error         // error of Shutdown
+	buffers   batchBuffers
+
+	sourcesMu sync.RWMutex
+	sources   map[sourceKey]*source
+
+	mu         sync.Mutex
+	items      []item
+	down       bool  // the last batch failed
+	droppedNow int   // spans dropped since the queue was last at most half full
+	lost       error // why spans were lost since the last flush
+}
+
+// item is an ended span that waits to be sent.
+type item struct {
+	source *source
+	slot   uint32 // in the spool, or noSlot
+	data   []byte // encoded span, in the spool's memory or on the heap
+}
+
+// NewExporter opens the spool and starts to send its orphaned spans. Without a usable
+// spool it logs the error and keeps spans in memory only, because the service is more
+// important than its traces. The caller shuts the Exporter down.
+func NewExporter(ctx context.Context, opts Options) *Exporter {
+	m := opts.Metrics
+	run, stop := context.WithCancel(context.WithoutCancel(ctx))
+	e := &Exporter{
+		opts:      opts,
+		client:    opts.Client,
+		log:       opts.Log,
+		sent:      both(m.outcome.WithLabelValues("sent"), m.exported.WithLabelValues("")),
+		failed:    both(m.outcome.WithLabelValues("failed"), m.exported.WithLabelValues("export_failed")),
+		dropped:   both(m.outcome.WithLabelValues("dropped"), m.processed.WithLabelValues("queue_full")),
+		accepted:  m.processed.WithLabelValues(""),
+		length:    m.size,
+		batchFull: make(chan struct{}, 1),
+		flush:     make(chan chan struct{}),
+		stop:      stop,
+		stopped:   make(chan struct{}),
+		closed:    make(chan struct{}),
+		sources:   map[sourceKey]*source{},
+		buffers:   batchBuffers{sizes: map[*source]int{}},
+	}
+	m.capacity.Set(float64(opts.Queue))
+	counter := m.outcome.WithLabelValues("restored")
+	restored := func(spans int) { counter.Add(float64(spans)) }
+	e.pending = pendingRoots{client: e.client, log: e.log, sent: restored, added: make(chan struct{}, 1)}
+	if orphaned := e.openSpool(ctx); len(orphaned) > 0 {
+		for _, o := range orphaned {
+			e.pending.add(o.pending...)
+		}
+		e.recovery = startRecovery(e.client, orphaned, e.log, restored)
+	}
+	go e.run(run)
+	return e
+}
+
+// openSpool opens the spool, if one is configured, and returns the spans of crashed
+// processes.
+func (e *Exporter) openSpool(ctx context.Context) []orphans {
+	if e.opts.Spool == "" {
+		return nil
+	}
+	s, all, damaged, err := openSpool(e.opts.Spool, e.opts.Work)
+	if err != nil {
+		e.log.WarnContext(ctx, "spans are kept in memory only: those not sent are lost if the process is killed", "folder", e.opts.Spool, "err", err)
+	}
+	if damaged > 0 {
+		e.log.WarnContext(ctx, "some spans of an exited process cannot be read", "spans", damaged)
+	}
+	e.spool = s
+	return all
+}
+
+// put queues a span that has ended, encoded by encode. It never blocks.
+func (e *Exporter) put(src *source, id trace.SpanID, now time.Time, encode func(b []byte, short bool) []byte) {
+	if e.waiting.Add(1) > int64(e.opts.Queue) {
+		e.waiting.Add(-1)
+		if e.spool != nil {
+			e.spool.forget(id)
+		}
+		e.drop()
+		return
+	}
+	e.length.Inc()
+	e.accepted.Inc()
+	v := item{source: src, slot: noSlot}
+	buf := scratch.Get().(*[]byte)
+	b := encode((*buf)[:0], false)
+	if e.spool != nil && src.spooled {
+		v.slot, v.data = e.spool.ended(src.number, id, b, now, encode)
+	}
+	if v.data == nil {
+		v.data = append(make([]byte, 0, len(b)), b...)
+	}
+	*buf = b[:0]
+	scratch.Put(buf)
+
+	e.mu.Lock()
+	e.items = append(e.items, v)
+	n := len(e.items)
+	e.mu.Unlock()
+	if n == e.opts.Batch {
+		select {
+		case e.batchFull <- struct{}{}:
+		default: // run has been notified
+		}
+	}
+}
+
+var scratch = sync.Pool{New: func() any { b := make([]byte, 0, 2<<10); return &b }}
+
+// abandon removes a span that is not sent from the spool. After [Ending] it
+// becomes a pending root.
+func (e *Exporter) abandon(src *source, id trace.SpanID) {
+	if e.spool == nil {
+		return
+	}
+	if p, ok := e.spool.abandon(src, id, e.opts.Work); ok {
+		e.pending.add(p)
+	}
+}
+
+var errFull = errors.New("more spans ended than could be sent: raise OTEL_BSP_MAX_QUEUE_SIZE, or OTEL_BSP_MAX_EXPORT_BATCH_SIZE up to the limit of the collector")
+
+// drop counts a span for which the queue had no room. Only the first one of an overload
+// is logged.
+func (e *Exporter) drop() {
+	e.dropped(1)
+	e.mu.Lock()
+	e.lost = errFull
+	first := e.droppedNow == 0
+	e.droppedNow++
+	e.mu.Unlock()
+	if first {
+		e.log.WarnContext(context.Background(), "spans are dropped", "err", errFull)
+	}
+}
+
+// ForceFlush sends all waiting spans, and returns why spans were lost since the last
+// flush.
+func (e *Exporter) ForceFlush(ctx context.Context) error {
+	if e == nil {
+		return nil
+	}
+	done := make(chan struct{})
+	var err error
+	select {
+	case e.flush <- done:
+		select {
+		case <-done:
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+	case <-e.stopped:
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	return errors.Join(err, e.takeLost())
+}
+
+func (e *Exporter) takeLost() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	err := e.lost
+	e.lost = nil
+	return err
+}
+
+// Shutdown sends the waiting spans until ctx ends, and stops the client. Spans that end
+// afterwards are lost. Further calls return the first error.
+func (e *Exporter) Shutdown(ctx context.Context) error {
+	if e == nil {
+		return nil
+	}
+	e.closeOnce.Do(func() {
+		if e.recovery != nil {
+			e.recovery.close(ctx)
+		}
+		e.closing.Store(true)
+		close(e.closed)
+		select {
+		case <-e.stopped:
+		case <-ctx.Done():
+			// Cancel the sending in progress, which would otherwise continue after
+			// Shutdown.
+			e.closeErr = ctx.Err()
+		}
+		e.stop()
+		<-e.stopped
+		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		e.closeErr = errors.Join(e.closeErr, e.client.Stop(end))
+		if e.spool != nil {
+			e.closeErr = errors.Join(e.closeErr, e.spool.close())
+		}
+		e.closeErr = errors.Join(e.closeErr, e.takeLost())
+	})
+	return e.closeErr
+}

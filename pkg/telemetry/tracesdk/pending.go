@@ -1,0 +1,124 @@
+package tracesdk
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace"
+	"go.opentelemetry.io/otel/trace"
+	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
+)
+
+// The root span of work that may be resumed by another process is exported as one span,
+// by the process that ends the work. If a process crashes while it stores the end, it is
+// unknown whether the end was stored. So [Ending] stores the finished root in the
+// spool before the end is stored. If the process does not export it, the root is pending:
+// [Provider.Resolve] looks the end up in the store, in this process or in the next one.
+
+// Abandon ends a span of this package without exporting it. After [Ending] the
+// span is pending. Other spans are ended.
+func Abandon(v trace.Span) {
+	if s, ok := v.(*span); ok {
+		s.change(func() { s.abandoned = true })
+	}
+	v.End()
+}
+
+// Ending stores a root span, started with [WithIDs], in the spool with that end.
+// Afterwards the caller ends the span, or abandons it. Without a spool Ending does nothing.
+func Ending(root trace.Span, end time.Time) {
+	if s, ok := root.(*span); ok && s.tracer.source != nil && s.tracer.source.spooled {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.tracer.provider.exporter.spool.ending(s, end)
+	}
+}
+
+// Resolve exports the pending roots of this process and of crashed ones, if ended reports
+// that the store has exactly this end. It runs until ctx ends. After an error of ended it
+// retries. At most one service of a process may call it, the one that uses Ending.
+func (p *Provider) Resolve(ctx context.Context, ended func(ctx context.Context, work string, end time.Time) (bool, error)) {
+	if p.exporter == nil {
+		<-ctx.Done()
+		return
+	}
+	p.exporter.pending.resolve(ctx, ended)
+}
+
+// pendingRoot is a root that Ending has stored and that was not exported.
+type pendingRoot struct {
+	span   *tracepb.ResourceSpans // the span with its resource and scope
+	work   string
+	end    time.Time
+	remove func() // removes the root from the spool
+}
+
+// pendingRoots are the pending roots of this process and of crashed ones.
+type pendingRoots struct {
+	client otlptrace.Client
+	log    *slog.Logger
+	sent   func(spans int)
+
+	mu    sync.Mutex
+	roots []pendingRoot
+	added chan struct{}
+}
+
+func (p *pendingRoots) add(roots ...pendingRoot) {
+	p.mu.Lock()
+	p.roots = append(p.roots, roots...)
+	p.mu.Unlock()
+	select {
+	case p.added <- struct{}{}:
+	default: // resolve has been notified
+	}
+}
+
+func (p *pendingRoots) resolve(ctx context.Context, ended func(context.Context, string, time.Time) (bool, error)) {
+	for {
+		p.mu.Lock()
+		roots := p.roots
+		p.roots = nil
+		p.mu.Unlock()
+		var failed []pendingRoot
+		for _, r := range roots {
+			if err := p.decide(ctx, r, ended); err != nil {
+				p.log.WarnContext(ctx, "root span of a turn not sent, retrying", "turn", r.work, "err", err)
+				failed = append(failed, r)
+			}
+		}
+		p.mu.Lock()
+		p.roots = append(p.roots, failed...)
+		p.mu.Unlock()
+		var retry <-chan time.Time
+		if len(failed) > 0 {
+			retry = time.After(retryInterval)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-p.added:
+		case <-retry:
+		}
+	}
+}
+
+// decide exports a root if its end is stored, and then removes it from the spool.
+func (p *pendingRoots) decide(ctx context.Context, r pendingRoot, ended func(context.Context, string, time.Time) (bool, error)) error {
+	stored, err := ended(ctx, r.work, r.end)
+	if err != nil {
+		return err
+	}
+	if stored {
+		once, cancel := context.WithTimeout(ctx, sendTimeout)
+		defer cancel()
+		if err := p.client.UploadTraces(once, []*tracepb.ResourceSpans{r.span}); err != nil {
+			return err
+		}
+		p.sent(1)
+	}
+	r.remove()
+	return nil
+}
