@@ -83,11 +83,11 @@ type traced struct {
 }
 
 func (t traced) Public(pattern string, h http.HandlerFunc) {
-	t.edge.Public(pattern, telemetry.Inbound(t.tp, h).ServeHTTP)
+	t.edge.Public(pattern, telemetry.NewHandler(t.tp, h).ServeHTTP)
 }
 
 func (t traced) Handle(pattern string, h http.HandlerFunc) {
-	t.edge.Handle(pattern, telemetry.Inbound(t.tp, h).ServeHTTP)
+	t.edge.Handle(pattern, telemetry.NewHandler(t.tp, h).ServeHTTP)
 }
 
 func (e *edge) Public(pattern string, h http.HandlerFunc) { e.mux.Handle(pattern, h) }

@@ -59,7 +59,7 @@ func short(id string) string {
 
 // Propagator returns a propagator of W3C trace context and the two ids of [WithTurn],
 // which drops all other baggage in both directions. It is for messages between the
-// services; requests to foreign hosts carry neither, see [Foreign].
+// services; requests to other hosts carry neither, see [NewTransport].
 func Propagator() propagation.TextMapPropagator {
 	return propagation.NewCompositeTextMapPropagator(propagation.TraceContext{}, turnBaggage{})
 }

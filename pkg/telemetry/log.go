@@ -31,15 +31,15 @@ func NewLogger(w io.Writer, cfg Config) (*slog.Logger, error) {
 	opts := &slog.HandlerOptions{Level: level}
 	switch strings.ToLower(cfg.LogFormat) {
 	case "", "json":
-		return slog.New(traced{next: slog.NewJSONHandler(w, opts)}), nil
+		return slog.New(contextHandler{next: slog.NewJSONHandler(w, opts)}), nil
 	case "text":
-		return slog.New(traced{next: slog.NewTextHandler(w, opts)}), nil
+		return slog.New(contextHandler{next: slog.NewTextHandler(w, opts)}), nil
 	}
 	return nil, fmt.Errorf("log format %q: want json or text", cfg.LogFormat)
 }
 
-// traced adds the ids of the context to each record.
-type traced struct {
+// contextHandler adds the ids of the context to each record.
+type contextHandler struct {
 	next slog.Handler
 	// Attributes added to next would belong to its open group. So top is the handler
 	// before the first group, and steps lead from it to next.
@@ -47,12 +47,12 @@ type traced struct {
 	steps []func(slog.Handler) slog.Handler
 }
 
-func (h traced) Enabled(ctx context.Context, level slog.Level) bool {
+func (h contextHandler) Enabled(ctx context.Context, level slog.Level) bool {
 	return h.next.Enabled(ctx, level)
 }
 
-func (h traced) Handle(ctx context.Context, r slog.Record) error {
-	attrs := fromContext(ctx)
+func (h contextHandler) Handle(ctx context.Context, r slog.Record) error {
+	attrs := contextAttrs(ctx)
 	if len(attrs) == 0 {
 		return h.next.Handle(ctx, r)
 	}
@@ -68,7 +68,7 @@ func (h traced) Handle(ctx context.Context, r slog.Record) error {
 	return next.Handle(ctx, r)
 }
 
-func fromContext(ctx context.Context) []slog.Attr {
+func contextAttrs(ctx context.Context) []slog.Attr {
 	var attrs []slog.Attr
 	if sc := trace.SpanContextFromContext(ctx); sc.IsValid() {
 		attrs = append(attrs, slog.String("trace_id", sc.TraceID().String()), slog.String("span_id", sc.SpanID().String()))
@@ -83,14 +83,14 @@ func fromContext(ctx context.Context) []slog.Attr {
 	return attrs
 }
 
-func (h traced) WithAttrs(attrs []slog.Attr) slog.Handler {
+func (h contextHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	if len(attrs) == 0 {
 		return h
 	}
 	return h.with(func(n slog.Handler) slog.Handler { return n.WithAttrs(attrs) })
 }
 
-func (h traced) WithGroup(name string) slog.Handler {
+func (h contextHandler) WithGroup(name string) slog.Handler {
 	if name == "" {
 		return h
 	}
@@ -100,7 +100,7 @@ func (h traced) WithGroup(name string) slog.Handler {
 	return h.with(func(n slog.Handler) slog.Handler { return n.WithGroup(name) })
 }
 
-func (h traced) with(step func(slog.Handler) slog.Handler) traced {
+func (h contextHandler) with(step func(slog.Handler) slog.Handler) contextHandler {
 	h.next = step(h.next)
 	if h.top != nil {
 		h.steps = append(h.steps[:len(h.steps):len(h.steps)], step)

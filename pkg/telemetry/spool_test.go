@@ -113,7 +113,7 @@ func TestKilledProcessLosesNoSpan(t *testing.T) {
 			if tries++; tries == 1 {
 				return false, errors.New("the books are closed")
 			}
-			stop() // this is the last doubt
+			stop() // this is the last pending root
 			return false, nil
 		})
 	}()

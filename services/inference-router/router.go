@@ -114,7 +114,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 // open returns the configured providers, or the simulated provider when none is
 // configured. The returned function closes the idle connections and the simulated server.
 func open(ctx context.Context, env *host.Env, cfg Config) ([]*source, func(), error) {
-	client := &http.Client{Transport: telemetry.Foreign(transport(cfg.Workers))}
+	client := &http.Client{Transport: telemetry.NewTransport(transport(cfg.Workers))}
 	sources, err := configured(cfg, client, env.Now)
 	if err != nil {
 		return nil, nil, err

@@ -154,7 +154,7 @@ func dial(s Server, out safehttp.Options, wait time.Duration) (wire, error) {
 	}
 	out.HeaderWait = wait
 	w := &address{url: s.URL.Reveal(), host: u.Host, headers: revealed(s.Headers), client: out.Client(), requests: map[*request]bool{}}
-	w.base = telemetry.Foreign(w.client.Transport)
+	w.base = telemetry.NewTransport(w.client.Transport)
 	w.client.Transport = w
 	return w, nil
 }

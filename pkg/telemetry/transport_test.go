@@ -2,7 +2,6 @@ package telemetry_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -64,7 +63,7 @@ func get(ctx context.Context, t *testing.T, client *http.Client, url string) {
 	_ = res.Body.Close()
 }
 
-func TestForeignKeepsContextToItself(t *testing.T) {
+func TestTransportSendsNoContext(t *testing.T) {
 	t.Parallel()
 	c, e, provider := traced(t)
 	var got []http.Header
@@ -84,7 +83,7 @@ func TestForeignKeepsContextToItself(t *testing.T) {
 		}
 	}))
 	t.Cleanup(server.Close)
-	client := &http.Client{Transport: telemetry.Foreign(server.Client().Transport)}
+	client := &http.Client{Transport: telemetry.NewTransport(server.Client().Transport)}
 	t.Cleanup(client.CloseIdleConnections)
 
 	get(telemetry.WithTurn(t.Context(), "a1", "t1"), t, client, server.URL+"/paid")
@@ -150,9 +149,9 @@ func number(t *testing.T, s string) (n int64) {
 	return n
 }
 
-type transport func(*http.Request) (*http.Response, error)
+type roundTripper func(*http.Request) (*http.Response, error)
 
-func (f transport) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 // body is a reader that fails after its text.
 type body struct {
@@ -170,9 +169,9 @@ func (b body) Read(p []byte) (int, error) {
 
 func (body) Close() error { return nil }
 
-// TestForeignSpanEndsWithTheBody checks that the span of a streamed answer ends with the
+// TestTransportSpanEndsWithTheBody checks that the span of a streamed answer ends with the
 // body, not with the headers.
-func TestForeignSpanEndsWithTheBody(t *testing.T) {
+func TestTransportSpanEndsWithTheBody(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		fail      error
@@ -189,7 +188,7 @@ func TestForeignSpanEndsWithTheBody(t *testing.T) {
 			t.Parallel()
 			collector, e, provider := traced(t)
 			ctx, turn := provider.Tracer("x").Start(t.Context(), "turn")
-			client := telemetry.Foreign(transport(func(*http.Request) (*http.Response, error) {
+			client := telemetry.NewTransport(roundTripper(func(*http.Request) (*http.Response, error) {
 				return &http.Response{StatusCode: 200, Proto: "HTTP/2.0", ProtoMajor: 2, Body: body{strings.NewReader("x"), c.fail}}, nil
 			}))
 			r, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://provider.example/v1/messages", nil)
@@ -214,7 +213,7 @@ func TestForeignSpanEndsWithTheBody(t *testing.T) {
 	}
 }
 
-func TestForeignSaysWhyThereIsNoAnswer(t *testing.T) {
+func TestTransportRecordsWhyThereIsNoResponse(t *testing.T) {
 	t.Parallel()
 	collector, e, provider := traced(t)
 	ctx, turn := provider.Tracer("x").Start(t.Context(), "turn")
@@ -225,101 +224,12 @@ func TestForeignSaysWhyThereIsNoAnswer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if res, err := telemetry.Foreign(nil).RoundTrip(r); err == nil {
+	if res, err := telemetry.NewTransport(nil).RoundTrip(r); err == nil {
 		_ = res.Body.Close()
 		t.Fatal("got an answer")
 	}
 	s := find(t, flushed(t, collector, e), "HTTP")
 	if s.Attributes["error.type"] != "connection" || s.Attributes["http.request.method"] != "_OTHER" || s.Status != "error" || strings.Contains(fmt.Sprint(s), "hunter2") {
 		t.Errorf("got %+v, want error connection of method _OTHER and no URL", s)
-	}
-}
-
-func TestInboundLinksStrangers(t *testing.T) {
-	t.Parallel()
-	collector, e, provider := traced(t)
-	mux := http.NewServeMux()
-	var agent string
-	mux.HandleFunc("GET /agents/{id}", func(w http.ResponseWriter, r *http.Request) {
-		agent, _ = telemetry.Turn(r.Context())
-		if !trace.SpanFromContext(r.Context()).IsRecording() {
-			t.Error("the handler has no span")
-		}
-		w.WriteHeader(http.StatusEarlyHints)
-		_, _ = io.WriteString(w, r.PathValue("id"))
-		if err := http.NewResponseController(w).Flush(); err != nil {
-			t.Errorf("flush: %v", err)
-		}
-		w.(http.Flusher).Flush()
-	})
-	mux.HandleFunc("/broken", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) })
-	mux.HandleFunc("POST example.com/empty", func(http.ResponseWriter, *http.Request) {})
-	mux.HandleFunc("/panics", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
-	h := telemetry.Inbound(provider, mux)
-	const stranger = "0af7651916cd43dd8448eb211c80319c"
-	call := func(method, target string) {
-		r := httptest.NewRequestWithContext(t.Context(), method, target, nil)
-		r.Header.Set("traceparent", "00-"+stranger+"-b7ad6b7169203331-00") // not sampled by the client
-		r.Header.Set("tracestate", "their=secret")
-		r.Header.Set("baggage", "automaton.agent.id=forged")
-		h.ServeHTTP(httptest.NewRecorder(), r)
-	}
-	call("GET", "/agents/0f8fad5b-d9cb-469f-a165-70867728950e?token=hunter2")
-	call("GET", "/broken")
-	call("POST", "http://example.com/empty")
-	call("GET", "/nowhere")
-	func() {
-		defer func() {
-			if err, _ := recover().(error); !errors.Is(err, http.ErrAbortHandler) {
-				t.Error("the panic was changed")
-			}
-		}()
-		call("GET", "/panics")
-	}()
-	// No remote trace context, but a local span around the server.
-	ctx, around := provider.Tracer("x").Start(t.Context(), "serve")
-	h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(ctx, "PUT", "/broken", nil))
-	if agent != "" {
-		t.Errorf("a stranger's baggage says agent %q", agent)
-	}
-
-	spans := flushed(t, collector, e)
-	around.End()
-	if len(spans) != 6 {
-		t.Fatalf("%d spans, want 6", len(spans))
-	}
-	for _, s := range spans {
-		links := 1
-		if s.Name == "PUT /broken" {
-			links = 0
-		}
-		if s.Kind != "server" || s.Parent.IsValid() || s.TraceID.String() == stranger || len(s.Links) != links {
-			t.Errorf("%s: kind %s, parent %s, trace %s, %d links, want a root of its own with %d", s.Name, s.Kind, s.Parent, s.TraceID, len(s.Links), links)
-		}
-		if links == 1 && s.Links[0].TraceID.String() != stranger {
-			t.Errorf("%s: link to %s, want the stranger's trace", s.Name, s.Links[0].TraceID)
-		}
-		if text := fmt.Sprint(s); strings.Contains(text, "hunter2") || strings.Contains(text, "0f8fad5b") || strings.Contains(text, "forged") {
-			t.Errorf("a span holds what a stranger wrote: %+v", s)
-		}
-		if faults := oteltest.Check(spans, s.TraceID); faults != nil {
-			t.Error(faults)
-		}
-	}
-	for name, want := range map[string]map[string]any{
-		"GET /agents/{id}": {"http.route": "/agents/{id}", "http.response.status_code": int64(200)},
-		"GET /broken":      {"http.route": "/broken", "http.response.status_code": int64(502), "error.type": "502"},
-		"POST /empty":      {"http.route": "/empty", "http.response.status_code": int64(200)},
-		"GET":              {"http.response.status_code": int64(404)},
-		"GET /panics":      {"http.route": "/panics", "http.response.status_code": int64(500), "error.type": "500"},
-	} {
-		got := find(t, spans, name)
-		want["http.request.method"], want["url.scheme"], want["network.protocol.version"] = strings.Fields(name)[0], "http", "1.1"
-		if d := cmp.Diff(want, got.Attributes); d != "" {
-			t.Errorf("%s (-want +got):\n%s", name, d)
-		}
-		if failed := want["error.type"] != nil; (got.Status == "error") != failed {
-			t.Errorf("%s: status %s", name, got.Status)
-		}
 	}
 }
