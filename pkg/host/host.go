@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"net/http"
 	"os"
 	"path/filepath"
 	"runtime/debug"
@@ -302,42 +301,9 @@ func (p Process) runOne(ctx context.Context, s Service, edge *edge, st *status, 
 	st.set(s.Name, "starting")
 	return s.run(ctx, &Env{
 		Bus: b, Log: log, Now: p.Now, Tracer: prov.TracerProvider(), Meter: prov.MeterProvider(),
-		Data: dataOf(p.Config, s), HTTP: traced{edge, prov.TracerProvider()},
+		Data: dataOf(p.Config, s), HTTP: serviceRoutes{edge, prov.TracerProvider()},
 		service: s, cfg: p.Config, lookup: p.Lookup, status: st, ready: ready,
 	})
-}
-
-// barrier blocks until all services have arrived.
-type barrier struct {
-	missing sync.WaitGroup
-	passed  chan struct{}
-}
-
-func newBarrier(n int) *barrier {
-	b := &barrier{passed: make(chan struct{})}
-	b.missing.Add(n)
-	go func() { b.missing.Wait(); close(b.passed) }() // ends, because every service arrives, at the latest when it ends
-	return b
-}
-
-// arrival returns the function of one service: its first call arrives, and every call
-// waits.
-func (b *barrier) arrival() func(context.Context) {
-	arrive := sync.OnceFunc(b.missing.Done)
-	return func(ctx context.Context) {
-		arrive()
-		select {
-		case <-b.passed:
-		case <-ctx.Done():
-		}
-	}
-}
-
-// ended returns a cancelled context.
-func ended() context.Context {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	return ctx
 }
 
 func waitConnected(ctx context.Context, b *bus.Bus, log *slog.Logger) error {
@@ -361,12 +327,4 @@ func wait(ctx context.Context, d time.Duration) error {
 	case <-t.C:
 		return nil
 	}
-}
-
-// Routes registers HTTP routes, in the patterns of [http.ServeMux].
-type Routes interface {
-	// Handle adds a route for the operator: requests without the token are refused.
-	Handle(pattern string, h http.HandlerFunc)
-	// Public adds a route that does its own authentication, or needs none.
-	Public(pattern string, h http.HandlerFunc)
 }

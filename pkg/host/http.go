@@ -17,10 +17,7 @@ import (
 	"syscall"
 	"time"
 
-	"go.opentelemetry.io/otel/trace"
-
 	"github.com/anima-run/anima/pkg/api"
-	"github.com/anima-run/anima/pkg/telemetry"
 )
 
 // edge is the HTTP API of the process.
@@ -74,20 +71,6 @@ func bareHost(hostport string) string {
 // wrongHost responds to a request for a host name that is not accepted.
 func wrongHost(w http.ResponseWriter, host string) {
 	WriteError(w, http.StatusForbidden, &api.Error{Code: api.Denied, Message: "this server does not accept the host " + strconv.Quote(host), Next: "use its address, or add the name to ANIMA_HOSTS"})
-}
-
-// traced is the edge of one service: its handlers run in a span of the service.
-type traced struct {
-	edge *edge
-	tp   trace.TracerProvider
-}
-
-func (t traced) Public(pattern string, h http.HandlerFunc) {
-	t.edge.Public(pattern, telemetry.NewHandler(t.tp, h).ServeHTTP)
-}
-
-func (t traced) Handle(pattern string, h http.HandlerFunc) {
-	t.edge.Handle(pattern, telemetry.NewHandler(t.tp, h).ServeHTTP)
 }
 
 func (e *edge) Public(pattern string, h http.HandlerFunc) { e.mux.Handle(pattern, h) }

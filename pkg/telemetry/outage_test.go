@@ -39,7 +39,7 @@ func end(ctx context.Context, tracer trace.Tracer) {
 	span.End()
 }
 
-func TestOutageIsSaidOnceAndCounted(t *testing.T) {
+func TestOutageIsLoggedOnceAndCounted(t *testing.T) {
 	t.Parallel()
 	var log lines
 	logger, err := telemetry.NewLogger(&log, telemetry.Config{})
@@ -83,7 +83,7 @@ func TestOutageIsSaidOnceAndCounted(t *testing.T) {
 	}
 }
 
-func TestFullQueueDropsAndSays(t *testing.T) {
+func TestFullQueueDropsAndLogs(t *testing.T) {
 	t.Parallel()
 	busy, release := make(chan struct{}, 8), make(chan struct{})
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
@@ -160,7 +160,7 @@ func TestShutdownEndsWithItsContext(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 			defer cancel()
 			if err := e.Shutdown(ctx); err == nil {
-				t.Error("shutdown lost a span and said nothing")
+				t.Error("shutdown lost a span without an error")
 			}
 		})
 	}

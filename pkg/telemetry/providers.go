@@ -82,10 +82,6 @@ func (p *Providers) TracerProvider() trace.TracerProvider { return p.tracers }
 // Histograms with the unit s get bounds from 50 µs to 2 minutes instead of their own.
 func (p *Providers) MeterProvider() metric.MeterProvider { return p.meters }
 
-// ForceFlush sends the spans that have ended, including those of the other services of
-// the process; see [Exporters.ForceFlush].
-func (p *Providers) ForceFlush(ctx context.Context) error { return p.exporters.ForceFlush(ctx) }
-
 // Shutdown flushes traces and pushes metrics, removes the service's series from the
 // metrics page, and disables its tracers and meters. Further calls do nothing.
 func (p *Providers) Shutdown(ctx context.Context) error {

@@ -1,8 +1,10 @@
 package telemetry
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
+	"strings"
 
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 )
@@ -15,37 +17,27 @@ import (
 //
 // A turn has its own root ([StartRoot]), so the sampling decision of a sender does not
 // apply.
-func samplerOf(env func(string) (string, bool)) (sdktrace.Sampler, error) {
-	const name = "OTEL_TRACES_SAMPLER"
-	ratio := func() (sdktrace.Sampler, error) {
-		v, _ := env(name + "_ARG")
-		if v == "" {
-			return sdktrace.AlwaysSample(), nil
-		}
-		f, err := strconv.ParseFloat(v, 64)
-		if err != nil || !(f >= 0 && f <= 1) {
-			return nil, fmt.Errorf("%s_ARG=%q: want the fraction of traces to keep, from 0 to 1", name, v)
-		}
-		return sdktrace.TraceIDRatioBased(f), nil
-	}
-	switch v, _ := env(name); v {
-	case "", "parentbased_always_on":
-		return sdktrace.ParentBased(sdktrace.AlwaysSample()), nil
+func samplerOf(env environment) (sdktrace.Sampler, error) {
+	name, v := env.first("OTEL_TRACES_SAMPLER")
+	root, parentBased := strings.CutPrefix(cmp.Or(v, "parentbased_always_on"), "parentbased_")
+	var s sdktrace.Sampler
+	switch root {
 	case "always_on":
-		return sdktrace.AlwaysSample(), nil
+		s = sdktrace.AlwaysSample()
 	case "always_off":
-		return sdktrace.NeverSample(), nil
-	case "parentbased_always_off":
-		return sdktrace.ParentBased(sdktrace.NeverSample()), nil
+		s = sdktrace.NeverSample()
 	case "traceidratio":
-		return ratio()
-	case "parentbased_traceidratio":
-		root, err := ratio()
-		if err != nil {
-			return nil, err
+		name, v := env.first(name + "_ARG")
+		ratio, err := strconv.ParseFloat(cmp.Or(v, "1"), 64)
+		if err != nil || !(ratio >= 0 && ratio <= 1) {
+			return nil, fmt.Errorf("%s=%q: want the fraction of traces to keep, from 0 to 1", name, v)
 		}
-		return sdktrace.ParentBased(root), nil
+		s = sdktrace.TraceIDRatioBased(ratio)
 	default:
 		return nil, fmt.Errorf("%s=%q: want always_on, always_off, traceidratio or one of these after parentbased_", name, v)
 	}
+	if parentBased {
+		s = sdktrace.ParentBased(s)
+	}
+	return s, nil
 }

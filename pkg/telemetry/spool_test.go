@@ -111,7 +111,7 @@ func TestKilledProcessLosesNoSpan(t *testing.T) {
 				return end.UnixMicro() == 7_000_000_000_000_000, nil
 			}
 			if tries++; tries == 1 {
-				return false, errors.New("the books are closed")
+				return false, errors.New("the store is unavailable")
 			}
 			stop() // this is the last pending root
 			return false, nil
@@ -150,7 +150,7 @@ func TestKilledProcessLosesNoSpan(t *testing.T) {
 		t.Errorf("its resource: %v", done.Resource)
 	}
 	if files, _ := filepath.Glob(filepath.Join(dir, "*")); len(files) != 0 {
-		t.Errorf("files are left: %v", files)
+		t.Errorf("files remain: %v", files)
 	}
 }
 
@@ -171,7 +171,7 @@ func TestSpoolWaitsForTheCollector(t *testing.T) {
 	c.Wait(ctx, func(all []oteltest.Span) bool { return len(all) == 1 && all[0].Name == "one" })
 }
 
-func TestSpoolThatCannotBe(t *testing.T) {
+func TestSpoolInUnusableFolder(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
@@ -189,7 +189,7 @@ func TestSpoolThatCannotBe(t *testing.T) {
 		t.Errorf("flush: %v, %d spans; want the span sent all the same", err, len(c.Spans()))
 	}
 	if log.count("spans are kept in memory only") != 1 {
-		t.Error("nobody was told")
+		t.Error("the error was not logged")
 	}
 }
 
@@ -211,7 +211,7 @@ func TestSpoolIsDamaged(t *testing.T) {
 		t.Error(err)
 	}
 	if files, _ := filepath.Glob(filepath.Join(dir, "*")); len(files) != 0 {
-		t.Errorf("files are left: %v", files)
+		t.Errorf("files remain: %v", files)
 	}
 }
 

@@ -99,7 +99,7 @@ func TestServicesShareOneExporter(t *testing.T) {
 	}
 	_, late := loop.TracerProvider().Tracer("loop").Start(ctx, "persist")
 	late.End()
-	if err := loop.ForceFlush(t.Context()); err != nil {
+	if err := e.ForceFlush(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 
