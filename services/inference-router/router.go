@@ -30,7 +30,7 @@ import (
 	"github.com/anima-run/anima/services/inference-router/internal/model"
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
 	"github.com/anima-run/anima/services/inference-router/internal/provider/openai"
-	"github.com/anima-run/anima/services/inference-router/internal/simulated"
+	"github.com/anima-run/anima/services/inference-router/internal/provider/simulated"
 	"github.com/anima-run/anima/services/inference-router/internal/sqlstore"
 )
 
@@ -83,7 +83,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	sources, stop, err := open(ctx, env, cfg)
+	sources, stop, err := open(env, cfg)
 	if err != nil {
 		return err
 	}
@@ -112,17 +112,15 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 }
 
 // open returns the configured providers, or the simulated provider when none is
-// configured. The returned function closes the idle connections and the simulated server.
-func open(ctx context.Context, env *host.Env, cfg Config) ([]*source, func(), error) {
+// configured. The returned function closes the idle connections.
+func open(env *host.Env, cfg Config) ([]*source, func(), error) {
 	client := &http.Client{Transport: telemetry.NewTransport(transport(cfg.Workers))}
 	sources, err := configured(cfg, client, env.Now)
-	if err != nil {
-		return nil, nil, err
+	if err == nil && len(sources) == 0 {
+		env.Log.Warn("the model is simulated: no provider is configured")
+		sources, err = simulatedSources(cfg)
 	}
-	if len(sources) > 0 {
-		return sources, client.CloseIdleConnections, nil
-	}
-	return openSimulated(ctx, env, cfg, client)
+	return sources, client.CloseIdleConnections, err
 }
 
 // configured returns the providers of the settings, and none when the settings ask for
@@ -178,35 +176,23 @@ func configured(cfg Config, client *http.Client, now func() time.Time) ([]*sourc
 	return sources, nil
 }
 
-func openSimulated(ctx context.Context, env *host.Env, cfg Config, client *http.Client) ([]*source, func(), error) {
+// simulatedSources returns the simulated provider. The registry also lists the baseline
+// and the models of the settings.
+func simulatedSources(cfg Config) ([]*source, error) {
 	script, err := loadScript(cfg.Script)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	handler, err := simulated.New(script, env.Now)
+	p, err := simulated.New(script)
 	if err != nil {
-		return nil, nil, fmt.Errorf("script of the simulated model: %w", err)
-	}
-	server, err := simulated.Listen(ctx, "127.0.0.1:0", handler)
-	if err != nil {
-		return nil, nil, err
-	}
-	p, err := openai.New(openai.Config{Name: "simulated", BaseURL: server.URL(), HTTP: client, Now: env.Now})
-	if err != nil {
-		return nil, nil, err
+		return nil, fmt.Errorf("script of the simulated model: %w", err)
 	}
 	extra, err := extraModels(cfg.Models)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	env.Log.Warn("the model is simulated: no provider is configured", "url", server.URL())
 	models := append(model.Baseline(), extra...)
-	return []*source{{provider: p, static: append(models, simulatedModel(script))}}, func() {
-		client.CloseIdleConnections()
-		if err := server.Close(); err != nil {
-			env.Log.Warn("the simulated model did not stop cleanly", "err", err)
-		}
-	}, nil
+	return []*source{{provider: p, static: append(models, simulatedModel(script))}}, nil
 }
 
 // nearby returns, by provider name, whether the provider counts as local: on this machine
@@ -231,7 +217,7 @@ func byName(sources []*source) map[string]provider.Provider {
 // also use holds and settlements.
 func simulatedModel(s simulated.Script) model.Model {
 	return model.Model{
-		ID: s.Model, Provider: "simulated", ContextWindow: 128_000, MaxOutput: 4096, InputPrice: 1_000_000, OutputPrice: 4_000_000,
+		ID: s.Model, Provider: simulated.Name, ContextWindow: 128_000, MaxOutput: 4096, InputPrice: 1_000_000, OutputPrice: 4_000_000,
 		Known: true, Tools: true, TierMinimum: model.TierCritical, Fallback: true,
 	}
 }

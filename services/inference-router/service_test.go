@@ -18,7 +18,8 @@ import (
 	"github.com/anima-run/anima/pkg/host"
 	router "github.com/anima-run/anima/services/inference-router"
 
-	"github.com/anima-run/anima/services/inference-router/internal/simulated"
+	"github.com/anima-run/anima/services/inference-router/internal/provider/simulated"
+	"github.com/anima-run/anima/services/inference-router/internal/provider/simulated/simulatedtest"
 )
 
 const script = `{"model":"m","aliases":["dear"],"context_window":128000,"rules":[
@@ -45,7 +46,7 @@ func serve(t *testing.T) *provider {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, err := simulated.New(s, time.Now)
+	h, err := simulatedtest.Handler(s, time.Now)
 	if err != nil {
 		t.Fatal(err)
 	}

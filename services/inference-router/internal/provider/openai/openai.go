@@ -1,9 +1,8 @@
 // Package openai calls models through an endpoint with OpenAI's chat-completions
-// protocol: OpenAI itself, Ollama, gateways, the simulated model. It uses OpenAI's
-// official client and streams where the server supports it. It never repeats a failed
-// call: the router does, because each attempt is paid. The exception is a server that
-// refuses a part of the protocol; its request is repeated without that part, see
-// [dialect].
+// protocol: OpenAI itself, Ollama, gateways. It uses OpenAI's official client and streams
+// where the server supports it. It never repeats a failed call: the router does, because
+// each attempt is paid. The exception is a server that refuses a part of the protocol; its
+// request is repeated without that part, see [dialect].
 //
 // It must not read the environment: URL and key are in [Config].
 package openai

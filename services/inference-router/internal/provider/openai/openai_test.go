@@ -17,7 +17,7 @@ import (
 
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
 	"github.com/anima-run/anima/services/inference-router/internal/provider/openai"
-	"github.com/anima-run/anima/services/inference-router/internal/provider/openai/wire"
+	"github.com/anima-run/anima/services/inference-router/internal/provider/openai/openaitest"
 	"github.com/anima-run/anima/services/inference-router/internal/provider/providertest"
 )
 
@@ -50,7 +50,7 @@ func newProvider(t *testing.T, c openai.Config) *openai.Provider {
 type dialect struct{}
 
 func (dialect) Read(r *http.Request) (provider.Request, string, error) {
-	req, err := wire.Decode(r.Body)
+	req, err := openaitest.Decode(r.Body)
 	if err == nil && (!req.Stream || !req.StreamOptions.IncludeUsage || r.URL.Path != "/v1/chat/completions") {
 		err = errors.New("want a stream with usage from /v1/chat/completions")
 	}
@@ -58,16 +58,16 @@ func (dialect) Read(r *http.Request) (provider.Request, string, error) {
 }
 
 func (dialect) Open(w http.ResponseWriter) (providertest.Writer, error) {
-	s, err := wire.NewStream(w, "chatcmpl-1", "m-1", 0)
+	s, err := openaitest.NewStream(w, "chatcmpl-1", "m-1", 0)
 	return writer{s, w}, err
 }
 
 func (dialect) Fail(w http.ResponseWriter, f providertest.Fault) {
-	wire.WriteError(w, f.Status, fault(f))
+	openaitest.WriteError(w, f.Status, fault(f))
 }
 
-func fault(f providertest.Fault) wire.Error {
-	e := wire.Error{Message: f.Message}
+func fault(f providertest.Fault) openaitest.Error {
+	e := openaitest.Error{Message: f.Message}
 	if f.ContextTooLong {
 		e.Code = "context_length_exceeded"
 	}
@@ -79,10 +79,10 @@ func fault(f providertest.Fault) wire.Error {
 
 func (dialect) IsModels(r *http.Request) bool { return r.Method == http.MethodGet }
 
-func (dialect) Models(w http.ResponseWriter, ids []string) { wire.WriteModels(w, "test", ids...) }
+func (dialect) Models(w http.ResponseWriter, ids []string) { openaitest.WriteModels(w, "test", ids...) }
 
 type writer struct {
-	*wire.Stream
+	*openaitest.Stream
 	w http.ResponseWriter
 }
 
@@ -244,7 +244,7 @@ func TestRawKey(t *testing.T) {
 		var got string
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			got = r.Header.Get("Authorization")
-			wire.WriteModels(w, "test")
+			openaitest.WriteModels(w, "test")
 		}))
 		t.Cleanup(server.Close)
 		p := newProvider(t, openai.Config{BaseURL: server.URL, RawKey: raw, HTTP: server.Client()})

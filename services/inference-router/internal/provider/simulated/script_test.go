@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/anima-run/anima/services/inference-router/internal/simulated"
+	"github.com/anima-run/anima/services/inference-router/internal/provider/simulated"
 )
 
 func TestParseSaysWhatIsWrong(t *testing.T) {

@@ -3,15 +3,14 @@ package simulated
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/anima-run/anima/pkg/api"
 
-	"github.com/anima-run/anima/services/inference-router/internal/jsontext"
 	"github.com/anima-run/anima/services/inference-router/internal/model"
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
 )
@@ -19,14 +18,14 @@ import (
 // maxQuote is the most bytes of a message that a template gets.
 const maxQuote = 400
 
-// moment holds the parts of a conversation that the next answer depends on.
-type moment struct {
+// state holds the parts of a conversation that the next answer depends on.
+type state struct {
 	user, system, toolResult string
 	answered                 int // assistant messages after the last user message
 }
 
-func momentOf(messages []provider.Message) moment {
-	var m moment
+func stateOf(messages []provider.Message) state {
+	var m state
 	var system []string
 	for _, msg := range messages {
 		switch msg.Role {
@@ -55,43 +54,43 @@ func withoutNotes(content string) string {
 
 // choose selects the rule and the step for a request. After the last step, or without
 // one, it returns no step but the text of the answer.
-func (p *play) choose(req provider.Request) (chosen *step, sc scene, text string, err error) {
-	m := momentOf(req.Messages)
-	sc = scene{User: quote(m.user), ToolResult: quote(m.toolResult)}
+func (c *compiled) choose(req provider.Request) (chosen *step, data templateData, text string, err error) {
+	m := stateOf(req.Messages)
+	data = templateData{User: quote(m.user), ToolResult: quote(m.toolResult)}
 	var steps []*step
-	for _, r := range p.rules {
+	for _, r := range c.rules {
 		if r.system != nil && !r.system.MatchString(m.system) {
 			continue
 		}
-		sc.Match = []string{m.user}
+		data.Match = []string{m.user}
 		if r.lastUser != nil {
-			if sc.Match = r.lastUser.FindStringSubmatch(m.user); sc.Match == nil {
+			if data.Match = r.lastUser.FindStringSubmatch(m.user); data.Match == nil {
 				continue
 			}
 		}
-		steps = playable(r.steps, req.Tools)
+		steps = answerable(r.steps, req.Tools)
 		break
 	}
 	if m.answered < len(steps) {
-		return steps[m.answered], sc, "", nil
+		return steps[m.answered], data, "", nil
 	}
 	if len(steps) > 0 {
-		if text, _, err = steps[len(steps)-1].render(sc); err != nil {
-			return nil, sc, "", err
+		if text, _, err = steps[len(steps)-1].render(data); err != nil {
+			return nil, data, "", err
 		}
 	}
 	if text == "" {
 		text = "Done."
 	}
-	return nil, sc, text, nil
+	return nil, data, text, nil
 }
 
-// playable removes the steps that only call tools that are not offered. All requests of a
+// answerable removes the steps that only call tools that are not offered. All requests of a
 // conversation offer the same tools, so the result is the same for each.
-func playable(steps []*step, tools []provider.Tool) []*step {
+func answerable(steps []*step, tools []provider.Tool) []*step {
 	var out []*step
 	for _, s := range steps {
-		if len(s.calls) == 0 || slices.ContainsFunc(s.calls, func(c callTemplate) bool { return offered(tools, c.name) }) {
+		if len(s.calls) == 0 || slices.ContainsFunc(s.calls, func(call callTemplate) bool { return offered(tools, call.name) }) {
 			out = append(out, s)
 		}
 	}
@@ -104,13 +103,13 @@ func offered(tools []provider.Tool, name string) bool {
 
 // answer returns the response to a request whose prompt has size tokens. It is
 // deterministic.
-func (p *play) answer(req provider.Request, size int64, s *step, sc scene, text string) (provider.Response, error) {
+func (c *compiled) answer(req provider.Request, size int64, s *step, data templateData, text string) (provider.Response, error) {
 	digest := digestOf(req)
 	res := provider.Response{ID: "chatcmpl-" + digest[:24], Model: req.Model, Text: text, Finish: provider.FinishStop}
 	if s != nil {
 		var arguments []string
 		var err error
-		if res.Text, arguments, err = s.render(sc); err != nil {
+		if res.Text, arguments, err = s.render(data); err != nil {
 			return provider.Response{}, err
 		}
 		for i, c := range s.calls {
@@ -157,40 +156,8 @@ func fit(req provider.Request, res *provider.Response) {
 // list of model, messages and output limit as encoding/json writes it, with a newline.
 func digestOf(req provider.Request) string {
 	h := sha256.New()
-	longest := 0
-	for _, m := range req.Messages {
-		longest = max(longest, len(m.Content))
-	}
-	const around, escapes = 512, 8 // bytes for the fields around a text, and one byte in 8 for escapes
-	out := append(make([]byte, 0, longest+longest/escapes+around), '[')
-	out = append(jsontext.Append(out, req.Model), ',', '[')
-	for i, m := range req.Messages {
-		if i > 0 {
-			out = append(out, ',')
-		}
-		out = jsontext.Append(append(out, `{"role":`...), m.Role)
-		out = jsontext.Append(append(out, `,"content":`...), m.Content)
-		for k, c := range m.ToolCalls {
-			if k == 0 {
-				out = append(out, `,"toolCalls":[`...)
-			} else {
-				out = append(out, ',')
-			}
-			out = jsontext.Append(append(out, `{"id":`...), c.ID)
-			out = jsontext.Append(append(out, `,"name":`...), c.Name)
-			out = append(jsontext.Append(append(out, `,"arguments":`...), c.Arguments), '}')
-		}
-		if len(m.ToolCalls) > 0 {
-			out = append(out, ']')
-		}
-		if m.ToolCallID != "" {
-			out = jsontext.Append(append(out, `,"toolCallId":`...), m.ToolCallID)
-		}
-		h.Write(append(out, '}'))
-		out = out[:0]
-	}
-	out = strconv.AppendInt(append(out, ']', ','), req.MaxTokens, 10)
-	h.Write(append(out, ']', '\n'))
+	// Strings, integers and a hash have no errors.
+	_ = json.NewEncoder(h).Encode([]any{req.Model, req.Messages, req.MaxTokens})
 	return hex.EncodeToString(h.Sum(nil))
 }
 

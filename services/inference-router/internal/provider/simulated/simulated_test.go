@@ -2,154 +2,48 @@ package simulated_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"net/http"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
-	sdk "github.com/openai/openai-go/v3"
-	"github.com/openai/openai-go/v3/option"
 
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
-	"github.com/anima-run/anima/services/inference-router/internal/provider/openai"
-	"github.com/anima-run/anima/services/inference-router/internal/simulated"
+	"github.com/anima-run/anima/services/inference-router/internal/provider/simulated"
 )
 
-func now() time.Time { return time.Unix(1_800_000_000, 0) }
-
-// serve runs a script on its own port and returns its base URL.
-func serve(t *testing.T, script simulated.Script) string {
-	t.Helper()
-	h, err := simulated.New(script, now)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := simulated.Listen(t.Context(), "127.0.0.1:0", h)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return s.URL()
-}
-
-func parse(t *testing.T, script string) simulated.Script {
+func parse(t testing.TB, script string) *simulated.Provider {
 	t.Helper()
 	s, err := simulated.Parse([]byte(script))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return s
+	return newProvider(t, s)
 }
 
-func byDefault(t *testing.T) simulated.Script {
+func byDefault(t testing.TB) *simulated.Provider {
 	t.Helper()
 	s, err := simulated.Default()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return s
+	return newProvider(t, s)
 }
 
-func adapter(t *testing.T, url string) provider.Provider {
+func newProvider(t testing.TB, s simulated.Script) *simulated.Provider {
 	t.Helper()
-	p, err := openai.New(openai.Config{Name: "simulated", BaseURL: url, HTTP: &http.Client{Transport: &http.Transport{}}, Now: now})
+	p, err := simulated.New(s)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return p
 }
 
-// client returns OpenAI's official client, without the environment.
-func client(url string) sdk.ChatCompletionService {
-	return sdk.NewChatCompletionService(option.WithBaseURL(url), option.WithMaxRetries(0),
-		option.WithHTTPClient(&http.Client{Transport: &http.Transport{}}))
-}
-
-func ask(text string) sdk.ChatCompletionNewParams {
-	return sdk.ChatCompletionNewParams{
-		Model:    "anima-sim-1",
-		Messages: []sdk.ChatCompletionMessageParamUnion{sdk.UserMessage(text)},
-		Tools: []sdk.ChatCompletionToolUnionParam{
-			sdk.ChatCompletionFunctionTool(sdk.FunctionDefinitionParam{Name: "write_file"}),
-			sdk.ChatCompletionFunctionTool(sdk.FunctionDefinitionParam{Name: "exec"}),
-		},
-	}
-}
-
-func TestOfficialClientPlain(t *testing.T) {
-	t.Parallel()
-	c := client(serve(t, byDefault(t)))
-	got, err := c.New(t.Context(), ask("please write a report"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	choice := got.Choices[0]
-	if choice.FinishReason != "tool_calls" || len(choice.Message.ToolCalls) != 1 || got.Created != now().Unix() {
-		t.Fatalf("got %s", got.RawJSON())
-	}
-	call := choice.Message.ToolCalls[0]
-	var arguments struct {
-		Path    string `json:"path"`
-		Content string `json:"content"`
-	}
-	if err := json.Unmarshal([]byte(call.Function.Arguments), &arguments); err != nil {
-		t.Fatal(err)
-	}
-	if call.Function.Name != "write_file" || arguments.Path != "notes.txt" || !strings.Contains(arguments.Content, "please write a report") {
-		t.Errorf("got %s %s", call.Function.Name, call.Function.Arguments)
-	}
-	if u := got.Usage; u.PromptTokens == 0 || u.CompletionTokens == 0 || u.TotalTokens != u.PromptTokens+u.CompletionTokens {
-		t.Errorf("usage: got %s", u.RawJSON())
-	}
-}
-
-// TestOfficialClientStream checks that a stream has the content of the whole answer, in
-// pieces.
-func TestOfficialClientStream(t *testing.T) {
-	t.Parallel()
-	c := client(serve(t, byDefault(t)))
-	whole, err := c.New(t.Context(), ask("please write a report"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	params := ask("please write a report")
-	params.StreamOptions.IncludeUsage = sdk.Bool(true)
-	stream := c.NewStreaming(t.Context(), params)
-	var acc sdk.ChatCompletionAccumulator
-	chunks := 0
-	for stream.Next() {
-		acc.AddChunk(stream.Current())
-		chunks++
-	}
-	if err := stream.Err(); err != nil {
-		t.Fatal(err)
-	}
-	if got, want := acc.Choices[0].Message.Content, whole.Choices[0].Message.Content; got != want {
-		t.Errorf("text: got %q, want %q", got, want)
-	}
-	got, want := acc.Choices[0].Message.ToolCalls[0], whole.Choices[0].Message.ToolCalls[0]
-	if got.ID != want.ID || got.Function.Name != want.Function.Name || got.Function.Arguments != want.Function.Arguments {
-		t.Errorf("call: got %+v, want %+v", got, want)
-	}
-	if acc.Usage.TotalTokens != whole.Usage.TotalTokens || acc.ID != whole.ID {
-		t.Errorf("usage and id: got %d %s, want %d %s", acc.Usage.TotalTokens, acc.ID, whole.Usage.TotalTokens, whole.ID)
-	}
-	if chunks < 8 {
-		t.Errorf("got %d chunks, want the answer in pieces", chunks)
-	}
-}
-
 func TestModels(t *testing.T) {
 	t.Parallel()
-	got, err := adapter(t, serve(t, parse(t, `{"model":"m","aliases":["b","a"]}`))).Models(t.Context())
+	got, err := parse(t, `{"model":"m","aliases":["b","a"]}`).Models(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -192,7 +86,7 @@ func converse(t *testing.T, p provider.Provider, text string) []provider.Respons
 
 func TestDefaultScript(t *testing.T) {
 	t.Parallel()
-	p := adapter(t, serve(t, byDefault(t)))
+	p := byDefault(t)
 	const peer = "0x00000000000000000000000000000000000000Aa"
 	for _, c := range []struct {
 		text  string
@@ -237,9 +131,9 @@ func TestDefaultScript(t *testing.T) {
 func TestAnswersDependOnTheRequestAlone(t *testing.T) {
 	t.Parallel()
 	const text = "write about rivers"
-	first := adapter(t, serve(t, byDefault(t)))
+	first := byDefault(t)
 	one, two := converse(t, first, text), converse(t, first, text)
-	three := converse(t, adapter(t, serve(t, byDefault(t))), text)
+	three := converse(t, byDefault(t), text)
 	if diff := cmp.Diff(one, two); diff != "" {
 		t.Errorf("again (-first +again):\n%s", diff)
 	}
@@ -259,7 +153,7 @@ func TestAnswersDependOnTheRequestAlone(t *testing.T) {
 
 func TestToolsThatAreNotOffered(t *testing.T) {
 	t.Parallel()
-	p := adapter(t, serve(t, byDefault(t)))
+	p := byDefault(t)
 	req := provider.Request{Model: "anima-sim-1", Messages: []provider.Message{{Role: provider.User, Content: "write"}}}
 	res, err := p.Complete(t.Context(), req, nil)
 	if err != nil || res.ToolCalls != nil || !strings.HasPrefix(res.Text, "Done.") {
@@ -279,7 +173,7 @@ func TestSteps(t *testing.T) {
 		{"when":{"last_user":"^count"},"steps":[{"text":"one"},{"text":"two after {{.ToolResult}}"}]},
 		{"when":{"last_user":"^calls"},"steps":[{"tool_calls":[
 			{"name":"exec","arguments":{"list":["{{.User}}",{"n":12345678901234567890}],"flag":true}},{"name":"sleep"},{"name":"not_offered"}]}]}]}`
-	p := adapter(t, serve(t, parse(t, script)))
+	p := parse(t, script)
 	history := func(roles ...string) []provider.Message {
 		var out []provider.Message
 		for _, r := range roles {
@@ -320,7 +214,7 @@ func TestSteps(t *testing.T) {
 
 func TestOutputLimitHolds(t *testing.T) {
 	t.Parallel()
-	p := adapter(t, serve(t, byDefault(t)))
+	p := byDefault(t)
 	for _, limit := range []int64{1, 5, 20, 40, 80, 200} {
 		req := provider.Request{Model: "anima-sim-1", Messages: []provider.Message{{Role: provider.User, Content: "write 日本語"}}, Tools: allTools, MaxTokens: limit}
 		res, err := p.Complete(t.Context(), req, nil)
@@ -341,7 +235,7 @@ func TestFaults(t *testing.T) {
 	const script = `{"model":"anima-sim-1","context_window":100,"rules":[
 		{"when":{"last_user":"twice"},"steps":[{"text":"at last","error":{"status":429,"retry_after":3,"code":"rate_limit_exceeded","times":2}}]},
 		{"when":{"last_user":"always"},"steps":[{"error":{"status":503}}]}]}`
-	p := adapter(t, serve(t, parse(t, script)))
+	p := parse(t, script)
 	complete := func(req provider.Request) (provider.Response, error) { return p.Complete(t.Context(), req, nil) }
 	say := func(text string) provider.Request {
 		return provider.Request{Model: "anima-sim-1", Messages: []provider.Message{{Role: provider.User, Content: text}}}
@@ -381,42 +275,48 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestDelaysEnd checks that delays end when the client disconnects and when the server is
-// closed.
+// TestDelaysEnd checks that delays end with the context and that an answer that broke off
+// has the text that was sent.
 func TestDelaysEnd(t *testing.T) {
 	t.Parallel()
-	const script = `{"model":"m","rules":[
+	const whole = "a text that is longer than one piece of a stream can be"
+	p := parse(t, `{"model":"m","rules":[
 		{"when":{"last_user":"slow start"},"steps":[{"text":"x","delay_ms":3600000}]},
-		{"when":{"last_user":"slow text"},"steps":[{"text":"a text that is longer than one piece of a stream can be","delta_ms":3600000}]}]}`
-	h, err := simulated.New(parse(t, script), now)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := simulated.Listen(t.Context(), "127.0.0.1:0", h)
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := adapter(t, s.URL())
+		{"when":{"last_user":"slow text"},"steps":[{"text":"`+whole+`","delta_ms":3600000}]}]}`)
 	req := func(text string) provider.Request {
 		return provider.Request{Model: "m", Messages: []provider.Message{{Role: provider.User, Content: text}}}
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if _, err := p.Complete(ctx, req("slow start"), nil); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("slow start: got %v, want the deadline", err)
+	res, err := p.Complete(ctx, req("slow start"), nil)
+	if !errors.Is(err, context.DeadlineExceeded) || provider.KindOf(err) != provider.Canceled || !cmp.Equal(res, provider.Response{}) {
+		t.Errorf("slow start: got %+v, %v, want the deadline", res, err)
 	}
-	closed := make(chan error, 1)
-	_, err = p.Complete(t.Context(), req("slow text"), func(string) error {
-		go func() { closed <- s.Close() }()
+	ctx, cancel = context.WithCancel(t.Context())
+	var said string
+	res, err = p.Complete(ctx, req("slow text"), func(text string) error {
+		said += text
+		cancel()
 		return nil
 	})
-	if provider.KindOf(err) != provider.Failover {
-		t.Errorf("slow text: got %v, want a broken stream", err)
+	if !errors.Is(err, context.Canceled) || res.Text != said || said == "" || !strings.HasPrefix(whole, said) || !res.Usage.Estimated || res.Usage.Output == 0 {
+		t.Errorf("slow text: got %+v, %v, want the text %q", res, err, said)
 	}
-	if err := <-closed; err != nil {
-		t.Errorf("close: %v", err)
+	refused := errors.New("no more")
+	if _, err := p.Complete(t.Context(), req("slow text"), func(string) error { return refused }); !errors.Is(err, refused) || provider.KindOf(err) != provider.Canceled {
+		t.Errorf("onDelta fails: got %v, want %v", err, refused)
 	}
-	if _, err := p.Models(t.Context()); provider.KindOf(err) != provider.Unreachable {
-		t.Errorf("after close: got %v", err)
+}
+
+// TestWatch checks that each piece of an answer counts as a token, also without text.
+func TestWatch(t *testing.T) {
+	t.Parallel()
+	p := parse(t, `{"model":"m","default":{"steps":[{"tool_calls":[{"name":"f","arguments":{"a":"a text that is longer than one piece of a stream can be"}}],"delta_ms":3600000}]}}`)
+	ctx, stop := provider.Watch(t.Context(), provider.Patience{First: time.Hour, Between: time.Millisecond})
+	defer stop()
+	req := provider.Request{Model: "m", Messages: []provider.Message{{Role: provider.User, Content: "x"}}, Tools: []provider.Tool{{Name: "f"}}}
+	res, err := p.Complete(ctx, req, nil)
+	if err == nil || provider.StalledBy(ctx, p.Name()) == nil || len(res.ToolCalls) != 1 || res.ToolCalls[0].Name != "f" {
+		t.Errorf("got %+v, %v, want a stalled answer with a part of a call", res, err)
 	}
 }

@@ -1,15 +1,14 @@
-// Package wire is the server side of OpenAI's chat-completions protocol: it decodes
-// requests and writes answers, whole or as server-sent events. Servers of the protocol
-// use it; clients use package openai.
-//
-// It must not depend on models or decide about a request beyond whether it can be read.
-package wire
+// Package openaitest is the server side of OpenAI's chat-completions protocol, for tests:
+// it decodes requests and writes answers, whole or as server-sent events. It must not
+// decide about a request beyond whether it can be read.
+package openaitest
 
 import (
 	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 
 	"github.com/anima-run/anima/services/inference-router/internal/model"
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
@@ -30,6 +29,25 @@ type Request struct {
 	MaxCompletionTokens *int64   `json:"max_completion_tokens,omitempty"`
 	Temperature         *float64 `json:"temperature,omitempty"`
 	Seed                *int64   `json:"seed,omitempty"`
+}
+
+// maxBody is the largest request that is read, in bytes.
+const maxBody = 32 << 20
+
+// Decode reads one request. Errors are suitable for an answer to the client.
+func Decode(r io.Reader) (Request, error) {
+	var req Request
+	err := json.NewDecoder(io.LimitReader(r, maxBody)).Decode(&req)
+	switch {
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return Request{}, fmt.Errorf("the body ends in the middle or is larger than %d bytes", maxBody)
+	case err != nil:
+		return Request{}, fmt.Errorf("the body is not a chat completion request: %w", err)
+	}
+	if err := req.check(); err != nil {
+		return Request{}, err
+	}
+	return req, nil
 }
 
 // Message is one message of a request or the message of an answer.

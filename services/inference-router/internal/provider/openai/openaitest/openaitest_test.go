@@ -1,8 +1,7 @@
-package wire_test
+package openaitest_test
 
 import (
 	"encoding/json"
-	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -11,7 +10,7 @@ import (
 
 	"github.com/anima-run/anima/services/inference-router/internal/model"
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
-	"github.com/anima-run/anima/services/inference-router/internal/provider/openai/wire"
+	"github.com/anima-run/anima/services/inference-router/internal/provider/openai/openaitest"
 )
 
 func TestDecode(t *testing.T) {
@@ -25,7 +24,7 @@ func TestDecode(t *testing.T) {
 		],
 		"tools": [{"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type": "object"}}}]
 	}`
-	req, err := wire.Decode(strings.NewReader(body))
+	req, err := openaitest.Decode(strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +56,7 @@ func TestDecodeRefuses(t *testing.T) {
 		"nothing":         ``,
 		"a nameless tool": `{"model":"m","tools":[{"type":"function"}]}`,
 	} {
-		if _, err := wire.Decode(strings.NewReader(body)); err == nil {
+		if _, err := openaitest.Decode(strings.NewReader(body)); err == nil {
 			t.Errorf("%s: got no error", name)
 		}
 	}
@@ -65,25 +64,14 @@ func TestDecodeRefuses(t *testing.T) {
 
 func TestStreamBytes(t *testing.T) {
 	t.Parallel()
-	for name, begin := range map[string]func(http.ResponseWriter, string, string, int64) (*wire.Stream, error){"stream": wire.NewStream, "burst": wire.NewBurst} {
-		w := httptest.NewRecorder()
-		s, err := begin(w, "id", "m", 5)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got, want := w.Flushed, name == "stream"; got != want {
-			t.Errorf("%s: flushed after the first chunk: got %t, want %t", name, got, want)
-		}
-		writes(t, w, s)
-		if got, want := w.Flushed, name == "stream"; got != want {
-			t.Errorf("%s: flushed: got %t, want %t", name, got, want)
-		}
+	w := httptest.NewRecorder()
+	s, err := openaitest.NewStream(w, "id", "m", 5)
+	if err != nil {
+		t.Fatal(err)
 	}
-}
-
-// writes writes an answer to the stream and checks its bytes.
-func writes(t *testing.T, w *httptest.ResponseRecorder, s *wire.Stream) {
-	t.Helper()
+	if !w.Flushed {
+		t.Error("the first chunk is not flushed")
+	}
 	for _, err := range []error{
 		s.Text("hi"), s.Call(0, provider.ToolCall{ID: "c", Name: "f", Arguments: "{"}), s.Call(0, provider.ToolCall{Arguments: "}"}),
 		s.Finish("tool_calls"), s.Usage(provider.Usage{Input: 3, CachedInput: 1, Output: 2}), s.Done(),
@@ -113,7 +101,7 @@ func writes(t *testing.T, w *httptest.ResponseRecorder, s *wire.Stream) {
 func TestWholeAnswers(t *testing.T) {
 	t.Parallel()
 	w := httptest.NewRecorder()
-	wire.WriteCompletion(w, 5, provider.Response{ID: "id", Model: "m", Text: "hi", Finish: "stop", Usage: provider.Usage{Input: 1, Output: 2}})
+	openaitest.WriteCompletion(w, 5, provider.Response{ID: "id", Model: "m", Text: "hi", Finish: "stop", Usage: provider.Usage{Input: 1, Output: 2}})
 	const want = `{"id":"id","object":"chat.completion","created":5,"model":"m","choices":[{"index":0,"message":{"role":"assistant","content":"hi"},"finish_reason":"stop"}],` +
 		`"usage":{"prompt_tokens":1,"completion_tokens":2,"total_tokens":3,"prompt_tokens_details":{"cached_tokens":0},"completion_tokens_details":{"reasoning_tokens":0}}}` + "\n"
 	if diff := cmp.Diff(want, w.Body.String()); diff != "" {
@@ -121,9 +109,9 @@ func TestWholeAnswers(t *testing.T) {
 	}
 	for status, kind := range map[int]string{400: "invalid_request_error", 401: "authentication_error", 429: "rate_limit_error", 503: "server_error"} {
 		w := httptest.NewRecorder()
-		wire.WriteError(w, status, wire.Error{Message: "no"})
+		openaitest.WriteError(w, status, openaitest.Error{Message: "no"})
 		var got struct {
-			Error wire.Error `json:"error"`
+			Error openaitest.Error `json:"error"`
 		}
 		if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || w.Code != status || got.Error.Type != kind || got.Error.Message != "no" {
 			t.Errorf("%d: got %d %s, %v", status, w.Code, w.Body, err)
@@ -135,7 +123,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add(`{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"x"}]}]}`)
 	f.Add(`{"model":"m","messages":[{"role":"tool","content":null}],"tools":[{"type":"function","function":{"name":"f"}}]}`)
 	f.Fuzz(func(t *testing.T, body string) {
-		req, err := wire.Decode(strings.NewReader(body))
+		req, err := openaitest.Decode(strings.NewReader(body))
 		if err != nil {
 			return
 		}
@@ -143,7 +131,7 @@ func FuzzDecode(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		again, err := wire.Decode(strings.NewReader(string(data)))
+		again, err := openaitest.Decode(strings.NewReader(string(data)))
 		if err != nil {
 			t.Fatalf("%s: %v", data, err)
 		}

@@ -10,10 +10,11 @@ import (
 	"text/template"
 )
 
-// play is a compiled script.
-type play struct {
-	script Script
-	rules  []rule // the last one is the default and matches each request
+// compiled is a compiled script.
+type compiled struct {
+	Script
+
+	rules []rule // the last one is the default and matches each request
 }
 
 type rule struct {
@@ -32,20 +33,20 @@ type callTemplate struct {
 	arguments any // decoded JSON with its strings compiled to templates
 }
 
-// scene is the data of templates.
-type scene struct {
+// templateData is the data of templates.
+type templateData struct {
 	User, ToolResult string
 	Match            []string
 }
 
-func compile(s Script) (*play, error) {
+func compile(s Script) (*compiled, error) {
 	if s.Model == "" {
 		return nil, errors.New("the script has no model")
 	}
 	if s.ContextWindow < 0 {
 		return nil, errors.New("context_window cannot be negative")
 	}
-	p := &play{script: s}
+	p := &compiled{Script: s}
 	for i, r := range s.Rules {
 		if r.When == (When{}) {
 			return nil, fmt.Errorf("rules[%d]: when needs last_user or system; use default for what matches everything", i)
@@ -84,11 +85,11 @@ func compileRule(w When, plot Plot) (rule, error) {
 	if r.lastUser != nil {
 		groups = r.lastUser.NumSubexp() + 1
 	}
-	rehearsal := scene{Match: make([]string, groups)}
+	sample := templateData{Match: make([]string, groups)}
 	for i, s := range plot.Steps {
 		c, err := compileStep(s)
 		if err == nil {
-			_, _, err = c.render(rehearsal) // detects references to missing groups
+			_, _, err = c.render(sample) // detects references to missing groups
 		}
 		if err != nil {
 			return r, fmt.Errorf("steps[%d]: %w", i, err)
@@ -175,36 +176,36 @@ func mapStrings(v any, f func(string) (any, error)) (any, error) {
 }
 
 // render returns the step's text and the arguments of its tool calls, in order.
-func (s *step) render(sc scene) (string, []string, error) {
-	text, err := execute(s.text, sc)
+func (s *step) render(data templateData) (string, []string, error) {
+	text, err := execute(s.text, data)
 	if err != nil {
 		return "", nil, fmt.Errorf("text: %w", err)
 	}
 	var arguments []string
 	for i, c := range s.calls {
-		filled, err := fill(c.arguments, sc)
+		filled, err := fill(c.arguments, data)
 		if err != nil {
 			return "", nil, fmt.Errorf("tool_calls[%d]: %w", i, err)
 		}
-		data, err := json.Marshal(filled)
+		encoded, err := json.Marshal(filled)
 		if err != nil {
 			return "", nil, fmt.Errorf("tool_calls[%d]: %w", i, err)
 		}
-		arguments = append(arguments, string(data))
+		arguments = append(arguments, string(encoded))
 	}
 	return text, arguments, nil
 }
 
 // fill executes the templates of compiled arguments. The result of a template is always a
 // string, so a text cannot add JSON structure.
-func fill(v any, sc scene) (any, error) {
+func fill(v any, data templateData) (any, error) {
 	switch v := v.(type) {
 	case *template.Template:
-		return execute(v, sc)
+		return execute(v, data)
 	case map[string]any:
 		out := make(map[string]any, len(v))
 		for k, e := range v {
-			filled, err := fill(e, sc)
+			filled, err := fill(e, data)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", k, err)
 			}
@@ -214,7 +215,7 @@ func fill(v any, sc scene) (any, error) {
 	case []any:
 		out := make([]any, len(v))
 		for i, e := range v {
-			filled, err := fill(e, sc)
+			filled, err := fill(e, data)
 			if err != nil {
 				return nil, err
 			}
@@ -225,9 +226,9 @@ func fill(v any, sc scene) (any, error) {
 	return v, nil
 }
 
-func execute(t *template.Template, sc scene) (string, error) {
+func execute(t *template.Template, data templateData) (string, error) {
 	var b strings.Builder
-	if err := t.Execute(&b, sc); err != nil {
+	if err := t.Execute(&b, data); err != nil {
 		return "", err
 	}
 	return b.String(), nil

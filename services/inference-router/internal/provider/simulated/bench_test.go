@@ -3,15 +3,12 @@ package simulated_test
 import (
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"strings"
 	"testing"
 
 	"github.com/anima-run/anima/pkg/api/chat"
 
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
-	"github.com/anima-run/anima/services/inference-router/internal/provider/openai"
-	"github.com/anima-run/anima/services/inference-router/internal/simulated"
 )
 
 // prompt returns a request of the size that agents send: 20 tools in 7 kB, a system
@@ -47,32 +44,9 @@ func prompt(tb testing.TB, turns int) provider.Request {
 	return provider.Request{Model: req.Model, MaxTokens: req.MaxTokens, Raw: raw}
 }
 
-// BenchmarkComplete measures a call of the simulated model through the adapter and HTTP,
-// client and server together, with a prompt of about 19 kB.
+// BenchmarkComplete measures a call with a prompt of about 19 kB.
 func BenchmarkComplete(b *testing.B) {
-	script, err := simulated.Default()
-	if err != nil {
-		b.Fatal(err)
-	}
-	h, err := simulated.New(script, now)
-	if err != nil {
-		b.Fatal(err)
-	}
-	s, err := simulated.Listen(b.Context(), "127.0.0.1:0", h)
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer func() {
-		if err := s.Close(); err != nil {
-			b.Error(err)
-		}
-	}()
-	client := &http.Client{Transport: &http.Transport{WriteBufferSize: 32 << 10}} // as in the router
-	defer client.CloseIdleConnections()
-	p, err := openai.New(openai.Config{Name: "simulated", BaseURL: s.URL(), HTTP: client, Now: now})
-	if err != nil {
-		b.Fatal(err)
-	}
+	p := byDefault(b)
 	req := prompt(b, 20)
 	b.SetBytes(req.Size())
 	b.ReportAllocs()

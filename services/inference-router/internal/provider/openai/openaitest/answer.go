@@ -1,11 +1,10 @@
-package wire
+package openaitest
 
 import (
 	"encoding/json"
+	"io"
 	"net/http"
-	"strconv"
 
-	"github.com/anima-run/anima/services/inference-router/internal/jsontext"
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
 )
 
@@ -117,108 +116,95 @@ func writeJSON(w http.ResponseWriter, status int, v any) {
 	_ = json.NewEncoder(w).Encode(v)
 }
 
-// Stream writes an answer as server-sent events. It is not safe for concurrent use. An
-// error of its methods means that the client has disconnected.
+// Stream writes an answer as server-sent events and flushes each. It is not safe for
+// concurrent use. An error of its methods means that the client has disconnected.
 type Stream struct {
 	w     http.ResponseWriter
+	head  chunk
 	flush func() error
-	head  []byte // the beginning of each chunk
-	buf   []byte // buffer of the current event
 }
 
-// NewStream writes the headers and the first chunk, which contains the role. The stream
-// flushes each event. created is in seconds since 1970.
+type chunk struct {
+	ID      string   `json:"id"`
+	Object  string   `json:"object"`
+	Created int64    `json:"created"`
+	Model   string   `json:"model"`
+	Choices []choice `json:"choices"`
+	Usage   *Usage   `json:"usage,omitempty"`
+}
+
+type choice struct {
+	Index        int     `json:"index"`
+	Delta        delta   `json:"delta"`
+	FinishReason *string `json:"finish_reason"`
+}
+
+type delta struct {
+	Role      string     `json:"role,omitempty"`
+	Content   string     `json:"content,omitempty"`
+	ToolCalls []ToolCall `json:"tool_calls,omitempty"`
+}
+
+// NewStream writes the headers and the first chunk, which contains the role. created is in
+// seconds since 1970.
 func NewStream(w http.ResponseWriter, id, model string, created int64) (*Stream, error) {
-	return open(w, id, model, created, http.NewResponseController(w).Flush)
-}
-
-// NewBurst is [NewStream] for an answer that is written without pauses: its events are
-// sent when the buffer of w is full and when the handler returns.
-func NewBurst(w http.ResponseWriter, id, model string, created int64) (*Stream, error) {
-	return open(w, id, model, created, func() error { return nil })
-}
-
-func open(w http.ResponseWriter, id, model string, created int64, flush func() error) (*Stream, error) {
-	h := w.Header()
-	h.Set("Content-Type", "text/event-stream")
-	h.Set("Cache-Control", "no-cache")
-	h.Set("X-Accel-Buffering", "no") // proxies must not buffer the stream
+	w.Header().Set("Content-Type", "text/event-stream")
+	w.Header().Set("Cache-Control", "no-cache")
 	w.WriteHeader(http.StatusOK)
-	s := &Stream{w: w, flush: flush}
-	s.head = jsontext.Append(append(s.head, `data: {"id":`...), id)
-	s.head = strconv.AppendInt(append(s.head, `,"object":"chat.completion.chunk","created":`...), created, 10)
-	s.head = append(jsontext.Append(append(s.head, `,"model":`...), model), `,"choices":[`...)
-	return s, s.send(append(jsontext.Append(append(s.delta(), `"role":`...), string(provider.Assistant)), noReason...))
+	s := &Stream{
+		w: w, flush: http.NewResponseController(w).Flush,
+		head: chunk{ID: id, Object: "chat.completion.chunk", Created: created, Model: model, Choices: []choice{}},
+	}
+	return s, s.choice(choice{Delta: delta{Role: provider.Assistant}})
 }
-
-// Ends of a chunk: within its delta, and after its choices.
-const (
-	noReason = `},"finish_reason":null}]` + end
-	end      = "}\n\n"
-)
 
 // Text sends a piece of text.
-func (s *Stream) Text(text string) error {
-	out := s.delta()
-	if text != "" {
-		out = jsontext.Append(append(out, `"content":`...), text)
-	}
-	return s.send(append(out, noReason...))
-}
+func (s *Stream) Text(text string) error { return s.choice(choice{Delta: delta{Content: text}}) }
 
 // Call sends a part of the tool call at index. The first part has the id and the name,
 // later parts have arguments only.
 func (s *Stream) Call(index int, part provider.ToolCall) error {
-	out := strconv.AppendInt(append(s.delta(), `"tool_calls":[{"index":`...), int64(index), 10)
-	if part.ID != "" {
-		out = append(jsontext.Append(append(out, `,"id":`...), part.ID), `,"type":"function"`...)
+	call := CallOf(part)
+	call.Index = &index
+	if part.ID == "" {
+		call.Type = ""
 	}
-	out = append(out, `,"function":{`...)
-	if part.Name != "" {
-		out = append(jsontext.Append(append(out, `"name":`...), part.Name), ',')
-	}
-	out = append(jsontext.Append(append(out, `"arguments":`...), part.Arguments), `}}]`...)
-	return s.send(append(out, noReason...))
+	return s.choice(choice{Delta: delta{ToolCalls: []ToolCall{call}}})
 }
 
 // Finish sends the finish reason.
-func (s *Stream) Finish(reason string) error {
-	out := jsontext.Append(append(s.delta(), `},"finish_reason":`...), reason)
-	return s.send(append(out, `}]`+end...))
-}
+func (s *Stream) Finish(reason string) error { return s.choice(choice{FinishReason: &reason}) }
 
 // Usage sends the chunk without choices that contains the usage.
 func (s *Stream) Usage(u provider.Usage) error {
-	data, err := json.Marshal(UsageOf(u))
-	if err != nil {
-		return err
-	}
-	out := append(append(s.chunk(), `],"usage":`...), data...)
-	return s.send(append(out, end...))
+	c := s.head
+	c.Usage = UsageOf(u)
+	return s.json(c)
 }
 
 // Error sends an error as the stream's last event, for an answer that fails after its
 // first event. Clients of OpenAI's protocol report it as an error.
-func (s *Stream) Error(e Error) error {
-	data, err := json.Marshal(map[string]Error{"error": e})
+func (s *Stream) Error(e Error) error { return s.json(map[string]Error{"error": e}) }
+
+// Done ends the stream.
+func (s *Stream) Done() error { return s.send("[DONE]") }
+
+func (s *Stream) choice(c choice) error {
+	out := s.head
+	out.Choices = []choice{c}
+	return s.json(out)
+}
+
+func (s *Stream) json(v any) error {
+	data, err := json.Marshal(v)
 	if err != nil {
 		return err
 	}
-	return s.send(append(append(append(s.buf[:0], "data: "...), data...), "\n\n"...))
+	return s.send(string(data))
 }
 
-// Done ends the stream.
-func (s *Stream) Done() error { return s.send(append(s.buf[:0], "data: [DONE]\n\n"...)) }
-
-// chunk returns the beginning of a chunk up to its first choice.
-func (s *Stream) chunk() []byte { return append(s.buf[:0], s.head...) }
-
-// delta returns the beginning of a chunk up to the fields of its delta.
-func (s *Stream) delta() []byte { return append(s.chunk(), `{"index":0,"delta":{`...) }
-
-func (s *Stream) send(event []byte) error {
-	s.buf = event
-	if _, err := s.w.Write(event); err != nil {
+func (s *Stream) send(data string) error {
+	if _, err := io.WriteString(s.w, "data: "+data+"\n\n"); err != nil {
 		return err
 	}
 	return s.flush()

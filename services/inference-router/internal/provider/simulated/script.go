@@ -1,10 +1,3 @@
-// Package simulated is a scripted model: an [http.Handler] with OpenAI's chat-completions
-// protocol. It serves the whole path from loop to a provider without a key or a network.
-//
-// Its answers must depend on the request only, so that they are the same after a restart
-// and for a repeated call. The exception is a scripted error with a count, which is kept
-// in memory. Like real providers, it refuses unpaired tool results, unknown models and
-// prompts larger than the window.
 package simulated
 
 import (
@@ -68,7 +61,7 @@ type Call struct {
 	Arguments json.RawMessage `json:"arguments,omitempty"`
 }
 
-// Fault is an error answer in OpenAI's format.
+// Fault is an error answer in OpenAI's format. It is an error of [Provider.Answer].
 type Fault struct {
 	Status     int    `json:"status"`
 	RetryAfter int    `json:"retry_after,omitempty"` // seconds; 0 sends no header
@@ -78,6 +71,9 @@ type Fault struct {
 	// means that it fails always.
 	Times int `json:"times,omitempty"`
 }
+
+// Error returns the message.
+func (f *Fault) Error() string { return f.Message }
 
 // Parse decodes and checks a script. An unknown field is an error.
 func Parse(data []byte) (Script, error) {
