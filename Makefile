@@ -94,8 +94,9 @@ bench-pair: ## Compare the cost of a turn at another commit and now, in alternat
 cover: postgres ## Write coverage.html
 	$(PG) go test -coverpkg=work -coverprofile=coverage.out work && go tool cover -html=coverage.out -o coverage.html
 
-lint: $(BIN)/golangci-lint ## Lint every module
+lint: $(BIN)/golangci-lint $(BIN)/deadcode ## Lint every module and check for functions that nothing calls
 	$(BIN)/golangci-lint run $(addsuffix /...,$(MODULES))
+	@tools/deadcode.sh $(BIN)/deadcode
 
 fmt: $(BIN)/golangci-lint ## Format every module
 	$(BIN)/golangci-lint fmt $(MODULES)
@@ -160,5 +161,8 @@ ci: verify lint race crash-ci budget tools k8s k8s-dryrun image-check ## Run the
 postgres: # installs PostgreSQL's server binaries from Debian if there are none
 	@tools/postgres.sh
 
-$(BIN)/golangci-lint: tools/go.mod
-	GOWORK=off GOBIN=$(BIN) go -C tools install tool
+$(BIN)/golangci-lint: tools/lint/go.mod
+	GOWORK=off GOBIN=$(BIN) go -C tools/lint install github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+
+$(BIN)/deadcode: tools/lint/go.mod
+	GOWORK=off GOBIN=$(BIN) go -C tools/lint install golang.org/x/tools/cmd/deadcode

@@ -54,9 +54,6 @@ func drain() *grpc.Server {
 	return server
 }
 
-// Endpoint returns the value for OTEL_EXPORTER_OTLP_ENDPOINT.
-func (d *Drain) Endpoint() string { return d.endpoint }
-
 // Lookup is an environment that only contains this sink's endpoint.
 func (d *Drain) Lookup(name string) (string, bool) {
 	if name != "OTEL_EXPORTER_OTLP_ENDPOINT" {

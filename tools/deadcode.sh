@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# Prints the functions of the workspace that nothing calls, and fails if there are any:
+#   - in cmd and services, those that no program calls. A helper that only tests call
+#     belongs in a _test.go file or in a package for tests;
+#   - elsewhere, those that neither a program nor a test calls, because pkg and e2e also
+#     contain packages for tests.
+#   tools/deadcode.sh PROGRAM      PROGRAM is golang.org/x/tools/cmd/deadcode
+set -euo pipefail
+cd "$(dirname "$0")/.."
+program=$1
+module=github.com/anima-run/anima
+
+mapfile -t programs < <(go list -f '{{if eq .Name "main"}}{{.ImportPath}}{{end}}' work)
+found=$("$program" -filter "^$module/(cmd|services)\b" "${programs[@]}"
+  "$program" -test -filter "^$module/(pkg|e2e)\b" work)
+[ -z "$found" ] || { echo "$found"; echo 'delete these functions, or move them to test files' >&2; exit 1; }
