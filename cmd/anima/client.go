@@ -15,8 +15,6 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/nats-io/nats.go"
-
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
 	"github.com/anima-run/anima/pkg/config"
@@ -166,7 +164,7 @@ func (a *app) bus() (*bus.Bus, func(), error) {
 	// trying them would hide the error of the given address.
 	d.Outside = true
 	nc, err := bus.Dial(d)
-	if err != nil && !named && errors.Is(err, nats.ErrNoServers) {
+	if err != nil && !named && errors.Is(err, bus.ErrNoServers) {
 		dir, _ := a.dataDir() // dialing has resolved it before
 		return nil, nil, notRunning(dir)
 	}

@@ -4,10 +4,15 @@ import (
 	"errors"
 	"strings"
 	"sync"
+
+	"github.com/nats-io/nats.go"
 )
 
 // errRefused is the error of a request whose subject the user may not publish to.
 var errRefused = errors.New("nats does not permit this user to publish on the subject")
+
+// ErrNoServers is in the chain of the error of [Dial] if no server could be reached.
+var ErrNoServers = nats.ErrNoServers
 
 // refusals reports the requests that NATS has dropped because the user may not publish to
 // their subjects. The server reports such a message as an error of the connection, which
