@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/anima-run/anima/pkg/spelling"
 )
 
 // Unknown returns a sentence for each ANIMA_ variable of environ, in the form of
@@ -28,44 +30,12 @@ func Unknown(known []Field, environ []string) []string {
 			continue
 		}
 		text := fmt.Sprintf("%s is not a setting", name)
-		if near := nearest(name, names); near != "" {
+		// At most a third of the part after ANIMA_ may differ.
+		if near := spelling.Nearest(name, names, max(1, (len(name)-len("ANIMA_"))/3)); near != "" {
 			text += fmt.Sprintf(": did you mean %s?", near)
 		}
 		out = append(out, text)
 	}
 	slices.Sort(out)
 	return slices.Compact(out)
-}
-
-// nearest returns the name with the smallest edit distance to typed, or "" if more than a
-// third of the part after ANIMA_ would have to change.
-func nearest(typed string, names []string) string {
-	best, limit := "", max(1, (len(typed)-len("ANIMA_"))/3)+1
-	for _, n := range names {
-		if d := distance(typed, n); d < limit {
-			best, limit = n, d
-		}
-	}
-	return best
-}
-
-// distance returns the number of bytes to insert, delete or replace to turn a into b.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
 }
