@@ -147,7 +147,7 @@ cluster-down: $(CLUSTER) ## Stop the cluster and delete its state
 	@$(CLUSTER) down -wipe
 
 tools: ## Test the tools for images, traces, Jaeger and mutations, and the lab
-	@for d in tools/image tools/trace tools/jaeger tools/mutate test/cluster; do (cd $$d && GOWORK=off go vet ./... && GOWORK=off go test ./...) || exit 1; done
+	@for d in tools tools/image test/cluster; do (cd $$d && GOWORK=off go vet ./... && GOWORK=off go test ./...) || exit 1; done
 
 k8s: ## Render and check the Kubernetes manifests
 	@tools/k8s.sh

@@ -13,7 +13,7 @@ require (
 	github.com/anima-run/anima/services/policy v0.0.0
 	github.com/anima-run/anima/services/social v0.0.0
 	github.com/anima-run/anima/services/treasury v0.0.0
-	github.com/anima-run/anima/tools/trace v0.0.0
+	github.com/anima-run/anima/tools v0.0.0
 	github.com/google/go-cmp v0.7.0
 	github.com/nats-io/nats.go v1.55.0
 	go.opentelemetry.io/otel/trace v1.47.0
@@ -131,5 +131,5 @@ replace (
 	github.com/anima-run/anima/services/policy => ../services/policy
 	github.com/anima-run/anima/services/social => ../services/social
 	github.com/anima-run/anima/services/treasury => ../services/treasury
-	github.com/anima-run/anima/tools/trace => ../tools/trace
+	github.com/anima-run/anima/tools => ../tools
 )

@@ -1,7 +1,6 @@
 // Command trace examines turns in a Jaeger: it checks the rules of docs/tracing.md
-// (check), waits until a trace is complete (wait), and draws it (draw). It exits with 1
-// if a rule is broken, and with 2 if a check was not possible. It must not change
-// anything in Jaeger.
+// (check) and waits until a trace is complete (wait). It exits with 1 if a rule is broken,
+// and with 2 if a check was not possible. It must not change anything in Jaeger.
 package main
 
 import (
@@ -13,21 +12,18 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
 	"text/tabwriter"
 	"time"
 
-	"github.com/anima-run/anima/tools/trace/draw"
 	"github.com/anima-run/anima/tools/trace/query"
 	"github.com/anima-run/anima/tools/trace/rules"
 )
 
 const usage = `usage: trace check [-turn ID | -trace ID | -all -since 1h] [flags]   PASS or FAIL for each rule of docs/tracing.md
        trace wait  [-turn ID | -trace ID] [flags]                   wait until the trace is complete
-       trace draw  [-turn ID | -trace ID | -since 5m] [flags] -o FILE.svg   draw the trace, or the turn with spans of most services
 
 Flags of each: trace COMMAND -h.
 `
@@ -76,10 +72,8 @@ func run(ctx context.Context, args []string, out io.Writer, lookup func(string) 
 			_, err = fmt.Fprintln(out, t.ID)
 		}
 		return err
-	case "draw":
-		return o.draw(ctx, c)
 	default:
-		return o.judge(ctx, c, out)
+		return o.report(ctx, c, out)
 	}
 }
 
@@ -89,8 +83,7 @@ type options struct {
 	since, patience     time.Duration
 	skew                time.Duration
 	services            string
-	output, file        string
-	rows                int
+	output              string
 }
 
 const defaultJaeger = "http://127.0.0.1:16686"
@@ -114,11 +107,6 @@ func (o *options) flags(cmd string, lookup func(string) (string, bool)) *flag.Fl
 		f.DurationVar(&o.patience, "wait", 0, "repeat the check until it passes, for at most this long: spans arrive a second or two late")
 	case "wait":
 		f.DurationVar(&o.patience, "timeout", 30*time.Second, "maximum time to wait")
-	case "draw":
-		f.StringVar(&o.file, "o", "", "`file` to write, an SVG")
-		f.DurationVar(&o.since, "since", 0, "without an id: how far back to search for the turn with spans of most services")
-		f.IntVar(&o.rows, "rows", 0, "maximum number of rows; 0 is all")
-		f.DurationVar(&o.patience, "wait", 0, "wait for the trace for this long")
 	default:
 		return nil
 	}
@@ -135,11 +123,8 @@ func (o *options) check(cmd string) error {
 	switch {
 	case named != 1 && cmd == "check":
 		return errors.New("no trace is selected: give -turn ID, -trace ID or -all")
-	case cmd == "draw" && named == 0 && o.since > 0:
 	case named != 1:
 		return errors.New("no trace is selected: give -turn ID or -trace ID")
-	case cmd == "draw" && o.file == "":
-		return errors.New("no output file: give -o FILE.svg")
 	case cmd == "check" && o.output != "text" && o.output != "json":
 		return fmt.Errorf("output %q: want text or json", o.output)
 	}
@@ -153,13 +138,13 @@ func (o *options) want() []string {
 	return slices.DeleteFunc(strings.Split(o.services, ","), func(s string) bool { return strings.TrimSpace(s) == "" })
 }
 
-// again repeats try until it is content, it fails with an error other than
+// retry repeats try until it is done, it fails with an error other than
 // query.ErrNotFound, or o.patience expires.
-func (o *options) again(ctx context.Context, try func() (content bool, err error)) error {
+func (o *options) retry(ctx context.Context, try func() (done bool, err error)) error {
 	end := time.Now().Add(o.patience)
 	for tick := time.NewTicker(250 * time.Millisecond); ; {
-		content, err := try()
-		if content || err != nil && !errors.Is(err, query.ErrNotFound) || time.Now().After(end) {
+		done, err := try()
+		if done || err != nil && !errors.Is(err, query.ErrNotFound) || time.Now().After(end) {
 			tick.Stop()
 			return err
 		}
@@ -175,7 +160,7 @@ func (o *options) again(ctx context.Context, try func() (content bool, err error
 // wait repeats the request for the trace until it passes the rules or the time expires.
 func (o *options) wait(ctx context.Context, c query.Client) (t query.Trace, err error) {
 	whole := false
-	err = o.again(ctx, func() (_ bool, err error) {
+	err = o.retry(ctx, func() (_ bool, err error) {
 		if t, err = c.Trace(ctx, o.trace); err != nil {
 			return false, err
 		}
@@ -189,11 +174,11 @@ func (o *options) wait(ctx context.Context, c query.Client) (t query.Trace, err 
 	return t, err
 }
 
-func (o *options) judge(ctx context.Context, c query.Client, out io.Writer) error {
+func (o *options) report(ctx context.Context, c query.Client, out io.Writer) error {
 	opts := rules.Options{Services: o.want(), Skew: o.skew}
 	if o.all {
 		var sum rules.Summary
-		err := o.again(ctx, func() (_ bool, err error) {
+		err := o.retry(ctx, func() (_ bool, err error) {
 			all, err := everything(ctx, c, o.since)
 			if err != nil {
 				return false, err
@@ -205,10 +190,10 @@ func (o *options) judge(ctx context.Context, c query.Client, out io.Writer) erro
 			return err
 		}
 		head := fmt.Sprintf("%d traces, %d turns, %d spans", sum.Traces, sum.Turns, sum.Spans)
-		return o.say(out, head, sum, sum.Verdicts, sum.OK())
+		return o.print(out, head, sum, sum.Verdicts, sum.OK())
 	}
 	var r rules.Report
-	err := o.again(ctx, func() (bool, error) {
+	err := o.retry(ctx, func() (bool, error) {
 		t, err := c.Trace(ctx, o.trace)
 		if err != nil {
 			return false, err
@@ -219,7 +204,7 @@ func (o *options) judge(ctx context.Context, c query.Client, out io.Writer) erro
 	if err != nil {
 		return err
 	}
-	return o.say(out, fmt.Sprintf("trace %s, %d spans", r.Trace, r.Spans), r, r.Verdicts, r.OK())
+	return o.print(out, fmt.Sprintf("trace %s, %d spans", r.Trace, r.Spans), r, r.Verdicts, r.OK())
 }
 
 // everything returns all traces of the period that Jaeger has, each of them once.
@@ -249,7 +234,7 @@ func everything(ctx context.Context, c query.Client, since time.Duration) ([]que
 	return all, nil
 }
 
-func (o *options) say(out io.Writer, head string, v any, verdicts []rules.Verdict, ok bool) error {
+func (o *options) print(out io.Writer, head string, v any, verdicts []rules.Verdict, ok bool) error {
 	if o.output == "json" {
 		enc := json.NewEncoder(out)
 		enc.SetIndent("", "  ")
@@ -277,55 +262,4 @@ func (o *options) say(out io.Writer, head string, v any, verdicts []rules.Verdic
 		return errBroken
 	}
 	return nil
-}
-
-// richest returns the id of the turn's trace with the most services; of several, the
-// latest.
-func richest(ctx context.Context, c query.Client, since time.Duration) (string, error) {
-	now := time.Now()
-	all, err := c.Since(ctx, "loop", now.Add(-since), now.Add(time.Minute))
-	if err != nil {
-		return "", err
-	}
-	id, most := "", 0
-	for _, t := range all {
-		if n := len(t.Services()); rules.IsTurn(t) && n >= most {
-			id, most = t.ID, n
-		}
-	}
-	if id == "" {
-		return "", fmt.Errorf("there is no turn of the last %s: %w", since, query.ErrNotFound)
-	}
-	return id, nil
-}
-
-func (o *options) draw(ctx context.Context, c query.Client) error {
-	if o.trace == "" {
-		if err := o.again(ctx, func() (_ bool, err error) {
-			o.trace, err = richest(ctx, c, o.since)
-			return err == nil, err
-		}); err != nil {
-			return err
-		}
-	}
-	t, err := o.wait(ctx, c)
-	if err != nil {
-		return err
-	}
-	linked := map[string]query.Trace{}
-	for _, s := range t.Spans {
-		for _, l := range s.Links {
-			if l.TraceID == t.ID {
-				continue
-			}
-			if linked[l.TraceID], err = c.Trace(ctx, l.TraceID); err != nil {
-				return err
-			}
-		}
-	}
-	svg := draw.SVG(t, linked, draw.Options{Rows: o.rows})
-	if err := os.MkdirAll(filepath.Dir(o.file), 0o755); err != nil {
-		return err
-	}
-	return os.WriteFile(o.file, svg, 0o644)
 }

@@ -88,9 +88,6 @@ func (r Report) OK() bool {
 	return !slices.ContainsFunc(r.Verdicts, func(v Verdict) bool { return !v.Pass })
 }
 
-// IsTurn reports whether the trace is that of a turn.
-func IsTurn(t query.Trace) bool { return TurnOf(t) != "" }
-
 // TurnOf returns the id of the trace's turn, or "" if it is not the trace of a turn.
 func TurnOf(t query.Trace) string {
 	for _, s := range t.Spans {

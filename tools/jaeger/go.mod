@@ -1,3 +1,0 @@
-module github.com/anima-run/anima/tools/jaeger
-
-go 1.26.0
