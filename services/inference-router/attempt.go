@@ -21,14 +21,14 @@ import (
 	"github.com/anima-run/anima/services/inference-router/internal/sqlstore"
 )
 
-// afterwards is the timeout of the work after an answer. That work continues when the
+// finishTimeout is the timeout of the work after an answer. That work continues when the
 // caller's context ends, because the provider bills the answer in any case.
-const afterwards = 10 * time.Second
+const finishTimeout = 10 * time.Second
 
 // attempt describes one request to one model.
 type attempt struct {
 	h        *handlers
-	req      question
+	req      callRequest
 	model    model.Model
 	provider provider.Provider
 	ask      provider.Request
@@ -38,19 +38,19 @@ type attempt struct {
 
 // run makes one attempt: it holds credits, calls the provider, stores the answer and
 // settles it. The error is a [provider.Error] if the provider failed.
-func (m *candidate) run(ctx context.Context, c *asking) (answer api.Completion, err error) {
+func (m *candidate) run(ctx context.Context, c *callState) (answer api.Completion, err error) {
 	hold := ""
 	if m.most > 0 {
-		if hold, err = m.reserve(ctx, m.most, c.tries > 0 || c.broken > 0); err != nil {
+		if hold, err = m.reserve(ctx, m.most, c.tries > 0 || c.failedCost > 0); err != nil {
 			return answer, err
 		}
 	}
 	began := m.h.now()
 	res, err := m.once(ctx, c)
 	took := m.h.now().Sub(began)
-	partial := err != nil && c.keeps(ctx, res, err)
+	partial := err != nil && c.keepsPartial(ctx, res, err)
 	if err != nil && !partial {
-		m.h.models.noticed(ctx, err)
+		m.h.models.refreshIfMissing(ctx, err)
 		m.h.tel.call(ctx, m.provider.Name(), m.model.ID, string(provider.KindOf(err)), took, 0, 0, 0)
 		m.fail(ctx, c, hold, res, err)
 		return answer, err
@@ -59,25 +59,25 @@ func (m *candidate) run(ctx context.Context, c *asking) (answer api.Completion, 
 	m.h.tel.call(ctx, m.provider.Name(), m.model.ID, "ok", took, res.Usage.Input, res.Usage.Output, cost)
 	answer = api.Completion{
 		Model: m.model.ID, Provider: m.provider.Name(), Text: res.Text, Finish: res.Finish, Reasoning: res.Reasoning,
-		InputTokens: res.Usage.Input, OutputTokens: res.Usage.Output, Cost: cost + c.broken, LatencyMS: took.Milliseconds(), Attempts: c.tries + 1,
+		InputTokens: res.Usage.Input, OutputTokens: res.Usage.Output, Cost: cost + c.failedCost, LatencyMS: took.Milliseconds(), Attempts: c.tries + 1,
 	}
 	answer.ToolCalls = res.ToolCalls
 	if partial {
 		answer.Partial, answer.Finish, answer.ToolCalls = true, api.FinishTimeout, nil
 	}
-	finish(&answer)
+	setFinish(&answer)
 	if answer.Finish == api.FinishRepetition {
-		c.out.instead(answer.Text)
+		c.out.replace(answer.Text)
 	}
 	c.answered = true
 	return m.store(ctx, c, hold, answer, cost)
 }
 
 // store stores the answer, sends it to the callers and settles it.
-func (m *candidate) store(ctx context.Context, c *asking, hold string, answer api.Completion, cost api.Micros) (api.Completion, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), afterwards)
+func (m *candidate) store(ctx context.Context, c *callState, hold string, answer api.Completion, cost api.Micros) (api.Completion, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
 	defer cancel()
-	record := sqlstore.Paid{
+	record := sqlstore.StoredCall{
 		Call: sqlstore.Call{
 			ID: m.req.ID, Agent: m.req.Agent, Session: m.req.Session, Turn: m.req.Turn, Task: m.req.Task, Tier: m.req.Tier,
 			Model: m.model.ID, Provider: m.provider.Name(), InputTokens: answer.InputTokens, OutputTokens: answer.OutputTokens,
@@ -85,9 +85,9 @@ func (m *candidate) store(ctx context.Context, c *asking, hold string, answer ap
 		},
 		Hold: hold, Trace: trace.SpanContextFromContext(ctx).TraceID().String(), Answer: answer,
 	}
-	paid, err := failpoint.Value(ctx, failpoint.RouterRecord, func(ctx context.Context) (sqlstore.Paid, error) { return m.h.store.Record(ctx, record) })
+	paid, err := failpoint.Value(ctx, failpoint.RouterRecord, func(ctx context.Context) (sqlstore.StoredCall, error) { return m.h.store.Record(ctx, record) })
 	if err != nil {
-		m.h.leaves() // the row may be committed in spite of the error, and the caller may not retry
+		m.h.signalUnsettled() // the row may be committed in spite of the error, and the caller may not retry
 		return answer, err
 	}
 	if hold != "" && paid.Hold != hold { // a concurrent call with the same id was stored first
@@ -96,49 +96,50 @@ func (m *candidate) store(ctx context.Context, c *asking, hold string, answer ap
 	return m.h.answer(ctx, m.req.Agent, paid, c.out.answer)
 }
 
-// keeps reports whether the partial text of a failed attempt is used as the answer
+// keepsPartial reports whether the partial text of a failed attempt is used as the answer
 // (docs/reference/inference-router.md, Answers): the deadline has passed, or the provider
 // stalled in the last attempt.
-func (c *asking) keeps(ctx context.Context, res provider.Response, err error) bool {
+func (c *callState) keepsPartial(ctx context.Context, res provider.Response, err error) bool {
 	if strings.TrimSpace(res.Text) == "" {
 		return false
 	}
 	late := provider.KindOf(err) == provider.Canceled && errors.Is(ctx.Err(), context.DeadlineExceeded)
-	return late || provider.KindOf(err) == provider.Stalled && c.lastTry()
+	return late || provider.KindOf(err) == provider.Stalled && c.isLastAttempt()
 }
 
-// repeatsEvery is how many bytes of text are received between two checks for repetition.
-const repeatsEvery = 1 << 10
+// repetitionInterval is how many bytes of text are received between two checks for
+// repetition.
+const repetitionInterval = 1 << 10
 
-// errRepeats ends a call when its text repeats itself.
-var errRepeats = errors.New("the text repeats itself")
+// errRepetition ends a call when its text repeats itself.
+var errRepetition = errors.New("the text repeats itself")
 
 // once calls the provider. When the text repeats itself, once cuts it before the
 // repetition and returns it as an answer.
-func (m *candidate) once(ctx context.Context, c *asking) (provider.Response, error) {
+func (m *candidate) once(ctx context.Context, c *callState) (provider.Response, error) {
 	name, opts := telemetry.Chat(m.provider.Name(), m.model.ID)
 	ctx, span := m.h.tracer.Start(ctx, name, opts...)
 	defer span.End()
 	span.SetAttributes(attribute.Int("http.request.resend_count", c.tries), attribute.Int64("gen_ai.request.max_tokens", m.limit))
 	watched, stop := provider.Watch(ctx, m.h.patience(m.provider.Name()))
 	defer stop()
-	var said strings.Builder
-	looked := 0
+	var text strings.Builder
+	checked := 0
 	res, err := failpoint.Value(watched, failpoint.RouterCall, func(ctx context.Context) (provider.Response, error) {
-		return m.provider.Complete(ctx, m.ask, func(text string) error {
-			if said.WriteString(text); said.Len()-looked >= repeatsEvery {
-				looked = said.Len()
-				if _, repeats := provider.Repetition(said.String()); repeats {
-					return errRepeats
+		return m.provider.Complete(ctx, m.ask, func(piece string) error {
+			if text.WriteString(piece); text.Len()-checked >= repetitionInterval {
+				checked = text.Len()
+				if _, repeats := provider.Repetition(text.String()); repeats {
+					return errRepetition
 				}
 			}
-			c.out.text(text)
+			c.out.text(piece)
 			return nil
 		})
 	})
-	if errors.Is(err, errRepeats) {
-		end, _ := provider.Repetition(said.String())
-		res.Text, res.ToolCalls, res.Finish, err = strings.ToValidUTF8(said.String()[:end], ""), nil, api.FinishRepetition, nil
+	if errors.Is(err, errRepetition) {
+		end, _ := provider.Repetition(text.String())
+		res.Text, res.ToolCalls, res.Finish, err = strings.ToValidUTF8(text.String()[:end], ""), nil, api.FinishRepetition, nil
 	}
 	if stalled := provider.StalledBy(watched, m.provider.Name()); err != nil && stalled != nil {
 		err = stalled
@@ -161,10 +162,10 @@ func (m *candidate) once(ctx context.Context, c *asking) (provider.Response, err
 // attempt is not counted, and its hold expires or is used by the next attempt. After a
 // crash between the row and the end of the hold, [attempt.reserve] or
 // [handlers.settleLeftovers] ends the hold with the cost in the row.
-func (m *candidate) fail(ctx context.Context, c *asking, hold string, res provider.Response, cause error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), afterwards)
+func (m *candidate) fail(ctx context.Context, c *callState, hold string, res provider.Response, cause error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
 	defer cancel()
-	f := sqlstore.Failed{
+	f := sqlstore.FailedAttempt{
 		Call: m.req.ID, Run: m.req.Run, Agent: m.req.Agent, Turn: m.req.Turn, Model: m.model.ID, Provider: m.provider.Name(),
 		Kind: string(provider.KindOf(cause)), Counts: provider.KindOf(cause) != provider.Canceled, Message: cause.Error(),
 		Hold: hold, At: m.h.now().UnixMicro(),
@@ -175,14 +176,14 @@ func (m *candidate) fail(ctx context.Context, c *asking, hold string, res provid
 	}
 	if err := c.record(ctx, f); err != nil {
 		m.h.log.WarnContext(ctx, "failed attempt not recorded", "call", m.req.ID, "err", err)
-		c.tries, c.broken = c.tries+1, c.broken+f.Cost
+		c.tries, c.failedCost = c.tries+1, c.failedCost+f.Cost
 	}
 	if hold == "" {
 		return
 	}
 	if err := m.h.endFailed(ctx, f); err != nil {
 		m.h.log.WarnContext(ctx, "hold of a failed attempt not ended, retrying later", "hold", hold, "err", err)
-		m.h.leaves()
+		m.h.signalUnsettled()
 	}
 }
 
@@ -202,7 +203,7 @@ const maxHolds = 32
 // reserve ignores the cancellation of ctx: treasury may have made the hold already, and
 // without its id it would not be released.
 func (a attempt) reserve(ctx context.Context, most api.Micros, tried bool) (string, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), afterwards)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
 	defer cancel()
 	for n := range maxHolds {
 		id := a.hold
@@ -230,7 +231,7 @@ func (a attempt) failedWith(ctx context.Context, id string) bool {
 	found, err := a.h.settleFailed(ctx, id)
 	if err != nil {
 		a.h.log.WarnContext(ctx, "hold of a failed attempt not ended, retrying later", "hold", id, "err", err)
-		a.h.leaves()
+		a.h.signalUnsettled()
 	}
 	return found || err != nil // after an error the owner of the hold is unknown: using another hold is safe
 }

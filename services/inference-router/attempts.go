@@ -18,17 +18,17 @@ import (
 
 // Waits before a call is repeated.
 const (
-	firstWait = 500 * time.Millisecond // doubled with each failure of the same model
-	stayWait  = 2 * time.Second        // the longest wait for which the same model is retried before the next one
-	maxWait   = 10 * time.Second       // the longest wait in the router; for a longer one the caller gets RetryAfter
+	firstWait     = 500 * time.Millisecond // doubled with each failure of the same model
+	retrySameWait = 2 * time.Second        // the longest wait for which the same model is retried before the next one
+	maxWait       = 10 * time.Second       // the longest wait in the router; for a longer one the caller gets RetryAfter
 )
 
 // limits holds the limits on the calls of a router; see [Config].
 type limits struct {
 	attempts int // calls to providers for one call id
 	failures int // failed calls to providers for one run
-	patience provider.Patience
-	near     map[string]bool // by provider name: on this machine or in a private network
+	patience provider.TokenTimeouts
+	local    map[string]bool // by provider name: on this machine or in a private network
 }
 
 // firstToken is how long a remote provider may take to its first token, unless the
@@ -36,28 +36,28 @@ type limits struct {
 const firstToken = time.Minute
 
 // patience returns the token timeouts of a provider.
-func (h *handlers) patience(name string) provider.Patience {
+func (h *handlers) patience(name string) provider.TokenTimeouts {
 	p := h.limits.patience
-	if p.First == 0 && !h.limits.near[name] {
+	if p.First == 0 && !h.limits.local[name] {
 		p.First = firstToken
 	}
 	return p
 }
 
-// asking is the state of one call while it is tried on the models of its route.
-type asking struct {
+// callState is the state of one call while it is tried on the models of its route.
+type callState struct {
 	h      *handlers
-	req    question
+	req    callRequest
 	route  model.Route
 	out    *stream
 	models []*candidate
 
-	tries   int        // failed calls to providers for this id, in all processes
-	broken  api.Micros // their cost
-	run     int        // failed calls of its run; 0: none, or not counted yet
-	last    error      // error of the latest failed attempt
-	lasting error      // the first error that a retry of the same model does not fix
-	refused error      // the reason why a model was not called, the first one
+	tries       int        // failed calls to providers for this id, in all processes
+	failedCost  api.Micros // their cost
+	runFailures int        // failed calls of its run; 0: none, or not counted yet
+	last        error      // error of the latest failed attempt
+	lasting     error      // the first error that a retry of the same model does not fix
+	skipped     error      // the reason why a model was not called, the first one
 
 	rerouted bool // the models were chosen a second time
 	answered bool // a model has answered: later errors are not the model's, and no other model is called
@@ -68,11 +68,11 @@ type asking struct {
 type candidate struct {
 	attempt
 
-	most  api.Micros // the most that the call can cost, the amount of the hold
-	fails int
-	ready time.Time // not called before this time
-	stay  bool      // retried before the other candidates
-	over  bool      // not called any more
+	most       api.Micros // the most that the call can cost, the amount of the hold
+	failures   int
+	notBefore  time.Time // not called before this time
+	retryFirst bool      // retried before the other candidates
+	excluded   bool      // not called any more
 }
 
 // complete makes one paid model call. It looks for a stored answer; if there is none,
@@ -91,24 +91,24 @@ type candidate struct {
 // broke off after a partial answer is paid from its own hold, because the provider bills
 // it.
 func (h *handlers) complete(ctx context.Context, req api.Complete, send func(api.Delta) error) (api.Completion, error) {
-	return h.completion(ctx, question{Complete: req}, send)
+	return h.completion(ctx, callRequest{Complete: req}, send)
 }
 
 // completeV2 is complete for an encoded prompt.
 func (h *handlers) completeV2(ctx context.Context, m api.CompleteV2, send func(api.Delta) error) (api.Completion, error) {
-	req, err := h.question(m)
+	req, err := h.readRequest(m)
 	if err != nil {
 		return api.Completion{}, err
 	}
 	return h.completion(ctx, req, send)
 }
 
-func (h *handlers) completion(ctx context.Context, req question, send func(api.Delta) error) (api.Completion, error) {
+func (h *handlers) completion(ctx context.Context, req callRequest, send func(api.Delta) error) (api.Completion, error) {
 	if err := check(req); err != nil {
 		return api.Completion{}, err
 	}
-	return h.flights.do(ctx, req.Complete, send, func(ctx context.Context, tell func(api.Delta)) (api.Completion, error) {
-		paid, found, tried, err := h.store.Look(ctx, req.ID)
+	return h.calls.do(ctx, req.Complete, send, func(ctx context.Context, tell func(api.Delta)) (api.Completion, error) {
+		paid, found, tried, err := h.store.Lookup(ctx, req.ID)
 		if err != nil {
 			return api.Completion{}, err
 		}
@@ -116,10 +116,10 @@ func (h *handlers) completion(ctx context.Context, req question, send func(api.D
 			return h.answer(ctx, req.Agent, paid, func(c api.Completion) { tell(api.Delta{Answer: &c}) })
 		}
 		if tried.Call >= h.limits.attempts {
-			return api.Completion{}, usedUp(&api.Error{Message: "the provider failed", Next: "anima session events shows why"}, tried.Call, false)
+			return api.Completion{}, attemptsExhausted(&api.Error{Message: "the provider failed", Next: "anima session events shows why"}, tried.Call, false)
 		}
 		route := h.route(ctx, req.Complete)
-		c := &asking{h: h, req: req, route: route, out: &stream{send: tell}, began: h.now(), tries: tried.Call, broken: tried.Cost}
+		c := &callState{h: h, req: req, route: route, out: &stream{send: tell}, began: h.now(), tries: tried.Call, failedCost: tried.Cost}
 		defer c.out.close()
 		end := c.began.Add(route.Timeout)
 		if req.Deadline > 0 && req.Deadline < end.UnixMicro() {
@@ -127,46 +127,46 @@ func (h *handlers) completion(ctx context.Context, req question, send func(api.D
 		}
 		ctx, cancel := context.WithTimeout(ctx, end.Sub(c.began))
 		defer cancel()
-		return c.through(ctx)
+		return c.tryCandidates(ctx)
 	})
 }
 
-// through tries the candidates until one answers.
-func (c *asking) through(ctx context.Context) (api.Completion, error) {
-	c.choose()
+// tryCandidates tries the candidates until one answers.
+func (c *callState) tryCandidates(ctx context.Context) (api.Completion, error) {
+	c.addCandidates()
 	var failure error // of the previous attempt
 	for {
 		m := c.next()
-		if m == nil && c.routed(ctx) {
+		if m == nil && c.reroute(ctx) {
 			continue
 		}
 		if m == nil {
-			return api.Completion{}, c.failed()
+			return api.Completion{}, c.finalError()
 		}
-		wait := max(0, m.ready.Sub(c.h.now()))
+		wait := max(0, m.notBefore.Sub(c.h.now()))
 		if end, ok := ctx.Deadline(); wait > maxWait || ok && wait > 0 && c.h.now().Add(wait).After(end) {
-			return api.Completion{}, later(c.last, wait)
+			return api.Completion{}, retryLater(c.last, wait)
 		}
 		if failure != nil {
-			c.out.again(again(failure, wait, m.model.ID))
+			c.out.retry(retryNote(failure, wait, m.model.ID))
 		}
 		if err := pause(ctx, wait); err != nil {
-			return api.Completion{}, failureOf(provider.Stopped(m.provider.Name(), err))
+			return api.Completion{}, failureOf(provider.CanceledError(m.provider.Name(), err))
 		}
 		answer, err := m.run(ctx, c)
 		if err == nil || c.answered {
 			return answer, err
 		}
 		failure = failureOf(err)
-		if final := c.judge(ctx, m, err); final != nil {
+		if final := c.applyFailure(ctx, m, err); final != nil {
 			return api.Completion{}, final
 		}
 	}
 }
 
-// choose fills the candidates with the models of the route that can be called, and
+// addCandidates fills the candidates with the models of the route that can be called, and
 // records why the others cannot.
-func (c *asking) choose() {
+func (c *callState) addCandidates() {
 	for i, m := range c.route.Models {
 		p := c.h.providers[m.Provider]
 		if p == nil {
@@ -176,33 +176,33 @@ func (c *asking) choose() {
 		a := attempt{h: c.h, req: c.req, model: m, provider: p, hold: c.req.ID + "/" + strconv.Itoa(i), limit: c.route.Limit(m, c.req.MaxTokens)}
 		var err error
 		if a.ask, err = request(c.req, m, a.limit); err != nil {
-			c.refuse(refusedPrompt(err))
+			c.setSkipped(promptError(err))
 			continue
 		}
 		if !m.Fits(a.ask.Estimate(), a.limit) {
-			c.refuse(&api.Error{Code: api.Invalid, Reason: api.ReasonTooLong, Message: fmt.Sprintf("the prompt of about %d tokens does not fit %s", a.ask.Estimate(), m.ID), Next: "shorten the conversation or use a model with a larger window"})
+			c.setSkipped(&api.Error{Code: api.Invalid, Reason: api.ReasonTooLong, Message: fmt.Sprintf("the prompt of about %d tokens does not fit %s", a.ask.Estimate(), m.ID), Next: "shorten the conversation or use a model with a larger window"})
 			continue
 		}
 		most := api.Micros(m.Cost(2*a.ask.Estimate(), a.limit)) // dense text can have more tokens than the estimate
 		if !c.route.Allows(int64(most)) {
-			c.refuse(&api.Error{Code: api.Denied, Reason: api.ReasonLimit, Message: fmt.Sprintf("a call to %s may cost %s, more than this tier may spend on one", m.ID, most), Next: "fund the agent, or shorten its prompt"})
+			c.setSkipped(&api.Error{Code: api.Denied, Reason: api.ReasonLimit, Message: fmt.Sprintf("a call to %s may cost %s, more than this tier may spend on one", m.ID, most), Next: "fund the agent, or shorten its prompt"})
 			continue
 		}
-		c.models = append(c.models, &candidate{attempt: a, most: most, ready: c.began})
+		c.models = append(c.models, &candidate{attempt: a, most: most, notBefore: c.began})
 	}
 }
 
-// routed chooses the models again, at most once per call, after a provider has reported
+// reroute chooses the models again, at most once per call, after a provider has reported
 // that a model does not exist: the lists of models have been read since. It returns false
 // if that yields no new model.
-func (c *asking) routed(ctx context.Context) bool {
+func (c *callState) reroute(ctx context.Context) bool {
 	if c.rerouted || api.ReasonOf(c.lasting) != api.ReasonNoModel {
 		return false
 	}
 	c.rerouted = true
 	asked := c.models
 	c.models, c.route = nil, c.h.route(ctx, c.req.Complete)
-	c.choose()
+	c.addCandidates()
 	c.models = slices.DeleteFunc(c.models, func(m *candidate) bool {
 		return slices.ContainsFunc(asked, func(before *candidate) bool { return before.model.ID == m.model.ID })
 	})
@@ -213,37 +213,37 @@ func (c *asking) routed(ctx context.Context) bool {
 	return true
 }
 
-func (c *asking) refuse(err error) {
-	if c.refused == nil {
-		c.refused = err
+func (c *callState) setSkipped(err error) {
+	if c.skipped == nil {
+		c.skipped = err
 	}
 }
 
 // next returns the candidate to call now: the one that is to be retried first, or else
 // the one that is ready soonest. It returns nil if no candidate is left.
-func (c *asking) next() *candidate {
+func (c *callState) next() *candidate {
 	var best *candidate
 	now := c.h.now()
 	for _, m := range c.models {
 		switch {
-		case m.over:
-		case m.stay:
+		case m.excluded:
+		case m.retryFirst:
 			return m
-		case best == nil || max(0, m.ready.Sub(now)) < max(0, best.ready.Sub(now)):
+		case best == nil || max(0, m.notBefore.Sub(now)) < max(0, best.notBefore.Sub(now)):
 			best = m
 		}
 	}
 	return best
 }
 
-// judge applies a failed attempt to the candidates. It returns the error that ends the
-// call, or nil if another attempt may be made.
-func (c *asking) judge(ctx context.Context, m *candidate, err error) error {
+// applyFailure applies a failed attempt to the candidates. It returns the error that ends
+// the call, or nil if another attempt may be made.
+func (c *callState) applyFailure(ctx context.Context, m *candidate, err error) error {
 	e, ok := errors.AsType[*provider.Error](err)
 	if !ok { // of the hold, not of the provider
 		if api.CodeOf(err) == api.Denied { // a cheaper model may be within the available credits
-			m.over = true
-			c.lasts(err)
+			m.excluded = true
+			c.setLasting(err)
 			return nil
 		}
 		return err
@@ -253,12 +253,12 @@ func (c *asking) judge(ctx context.Context, m *candidate, err error) error {
 		// A provider may refuse tool calls in a conversation. The request is repeated
 		// once with its tool calls as text; if it is refused again, the cause is another
 		// one.
-		opened, oerr := m.ask.Open()
+		opened, oerr := m.ask.Decode()
 		if oerr != nil {
 			return oerr
 		}
 		opened.Messages = chat.Normalize(chat.Plain(opened.Messages), true)
-		m.ask, m.stay, c.last = opened, true, failure
+		m.ask, m.retryFirst, c.last = opened, true, failure
 		return nil
 	}
 	if e.Kind == provider.Canceled || e.Kind == provider.Fatal {
@@ -266,68 +266,68 @@ func (c *asking) judge(ctx context.Context, m *candidate, err error) error {
 	}
 	c.last = failure
 	r := remedyOf(e)
-	m.fails++
-	wait := max(e.RetryAfter, firstWait<<min(m.fails-1, 5))
-	m.stay = r.stays && m.fails == 1 && wait <= stayWait
+	m.failures++
+	wait := max(e.RetryAfter, firstWait<<min(m.failures-1, 5))
+	m.retryFirst = r.sameModel && m.failures == 1 && wait <= retrySameWait
 	for _, other := range c.models {
-		if other != m && (r.others || other.provider.Name() != m.provider.Name()) {
+		if other != m && (r.otherModels || other.provider.Name() != m.provider.Name()) {
 			continue
 		}
-		other.over = other.over || !r.passes
-		other.ready = c.h.now().Add(wait)
+		other.excluded = other.excluded || !r.transient
+		other.notBefore = c.h.now().Add(wait)
 	}
-	if !r.passes {
-		c.lasts(failure)
+	if !r.transient {
+		c.setLasting(failure)
 	}
 	switch {
 	case ctx.Err() != nil:
-		return failureOf(provider.Stopped(e.Provider, ctx.Err()))
-	case c.tries < c.h.limits.attempts && (c.req.Run == "" || c.run < c.h.limits.failures):
-	case !r.passes:
-		return c.failed()
+		return failureOf(provider.CanceledError(e.Provider, ctx.Err()))
+	case c.tries < c.h.limits.attempts && (c.req.Run == "" || c.runFailures < c.h.limits.failures):
+	case !r.transient:
+		return c.finalError()
 	case c.tries >= c.h.limits.attempts:
-		return usedUp(failure, c.tries, false)
+		return attemptsExhausted(failure, c.tries, false)
 	default:
-		return usedUp(failure, c.run, true)
+		return attemptsExhausted(failure, c.runFailures, true)
 	}
 	return nil
 }
 
-// lasts records err as the first lasting error.
-func (c *asking) lasts(err error) {
+// setLasting records err as the first lasting error.
+func (c *callState) setLasting(err error) {
 	if c.lasting == nil {
 		c.lasting = err
 	}
 }
 
-// lastTry reports whether the present attempt is the last one.
-func (c *asking) lastTry() bool { return c.tries+1 >= c.h.limits.attempts }
+// isLastAttempt reports whether the present attempt is the last one.
+func (c *callState) isLastAttempt() bool { return c.tries+1 >= c.h.limits.attempts }
 
 // record stores a failed attempt and updates the counts.
-func (c *asking) record(ctx context.Context, f sqlstore.Failed) error {
-	n, err := c.h.store.Fail(ctx, f)
+func (c *callState) record(ctx context.Context, f sqlstore.FailedAttempt) error {
+	n, err := c.h.store.RecordFailure(ctx, f)
 	if err != nil {
 		return err
 	}
-	c.tries, c.run, c.broken = n.Call, n.Run, n.Cost
+	c.tries, c.runFailures, c.failedCost = n.Call, n.Run, n.Cost
 	return nil
 }
 
-// failed returns the error of a call that no model answered. An error of a model takes
+// finalError returns the error of a call that no model answered. An error of a model takes
 // precedence over the reason why a model was not called.
-func (c *asking) failed() error {
+func (c *callState) finalError() error {
 	if c.lasting != nil {
 		return c.lasting
 	}
-	if c.refused != nil {
-		return c.refused
+	if c.skipped != nil {
+		return c.skipped
 	}
 	return noModel(c.req.Complete, c.route, c.h.models.faults())
 }
 
-// later returns the error for a wait that is longer than maxWait or ends after the
+// retryLater returns the error for a wait that is longer than maxWait or ends after the
 // deadline; it gives the caller the wait as RetryAfter.
-func later(last error, wait time.Duration) error {
+func retryLater(last error, wait time.Duration) error {
 	w := *api.Wire(last)
 	w.Reason, w.RetryAfter = api.ReasonProvider, max(1, wait.Milliseconds())
 	return &w

@@ -106,9 +106,9 @@ func (c *catalog) run(ctx context.Context) error {
 	}
 }
 
-// noticed reads the lists when a provider reports that a model does not exist, so that
-// the next attempt chooses among the existing models.
-func (c *catalog) noticed(ctx context.Context, err error) {
+// refreshIfMissing reads the lists when a provider reports that a model does not exist,
+// so that the next attempt chooses among the existing models.
+func (c *catalog) refreshIfMissing(ctx context.Context, err error) {
 	if e, ok := errors.AsType[*provider.Error](err); ok && e.Status == http.StatusNotFound {
 		c.refreshFor(ctx)
 	}
@@ -263,16 +263,16 @@ func (s *source) fromListed(l provider.Listed) model.Model {
 	case l.NotChat:
 		m.Absent = "it is not made for conversations"
 	case l.Remote != "" && !l.Priced:
-		m.Absent = "price unknown: it runs at " + l.Remote + "; " + sayPrice
+		m.Absent = "price unknown: it runs at " + l.Remote + "; " + priceHint
 	case !l.Priced && s.local:
 		m.Known = true
 	case !l.Priced:
-		m.Absent = "price unknown: " + s.url + " does not give it; " + sayPrice
+		m.Absent = "price unknown: " + s.url + " does not give it; " + priceHint
 	}
 	return m
 }
 
-const sayPrice = "set it in ANIMA_INFERENCE_ROUTER_MODELS"
+const priceHint = "set it in ANIMA_INFERENCE_ROUTER_MODELS"
 
 // maxOutput returns the output limit of a listed model, at most a quarter of its window;
 // the rest is for the prompt.

@@ -29,7 +29,7 @@ func TestCanceledCallIsNoFaultOfAList(t *testing.T) {
 	}
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	c.noticed(gone, &provider.Error{Kind: provider.NoModel, Status: http.StatusNotFound})
+	c.refreshIfMissing(gone, &provider.Error{Kind: provider.NoModel, Status: http.StatusNotFound})
 	if faults := c.faults(); len(faults) > 0 || !c.usable() {
 		t.Errorf("faults %q, usable %t; want the list", faults, c.usable())
 	}

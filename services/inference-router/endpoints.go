@@ -72,8 +72,8 @@ func isLocal(base string) bool {
 	return name != "" && !strings.Contains(name, ".")
 }
 
-// shown returns a URL without user, password, query and fragment, for messages.
-func shown(base string) string {
+// redactURL returns a URL without user, password, query and fragment, for messages.
+func redactURL(base string) string {
 	u, err := url.Parse(base)
 	if err != nil {
 		return "the provider's URL"

@@ -45,7 +45,7 @@ func TestIsLocal(t *testing.T) {
 
 func TestShown(t *testing.T) {
 	t.Parallel()
-	if got := shown("https://user:secret@host/v1?key=secret"); got != "https://host/v1" {
+	if got := redactURL("https://user:secret@host/v1?key=secret"); got != "https://host/v1" {
 		t.Errorf("got %s", got)
 	}
 }

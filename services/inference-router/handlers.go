@@ -15,7 +15,7 @@ import (
 // 200 bytes for the suffixes that [attempt.reserve] and [handlers.settleLate] append.
 const maxID = 180
 
-func check(req question) error {
+func check(req callRequest) error {
 	switch {
 	case req.ID == "" || len(req.ID) > maxID:
 		return api.Errorf(api.Invalid, "a call needs an id of at most %d bytes", maxID)

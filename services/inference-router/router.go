@@ -95,10 +95,10 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	models.refresh(ctx, listAtStart)
 	h := &handlers{
 		log: env.Log, now: env.Now, bus: env.Bus, store: sqlstore.New(db), models: models,
-		limits:    limits{attempts: cfg.Attempts, failures: cfg.Failures, patience: provider.Patience{First: cfg.First, Between: cfg.Between}, near: nearby(sources)},
+		limits:    limits{attempts: cfg.Attempts, failures: cfg.Failures, patience: provider.TokenTimeouts{First: cfg.First, Between: cfg.Between}, local: localProviders(sources)},
 		providers: byName(sources), unsettled: make(chan struct{}, 1), tracer: env.Tracer.Tracer("github.com/anima-run/anima/services/inference-router"), tel: tel,
 	}
-	h.settler.send = h.payAll
+	h.settler.send = h.sendSettlements
 	env.HTTP.Handle("GET /v1/models", h.httpModels)
 	return env.Serve(ctx,
 		bus.Stream(h.complete, bus.Workers(cfg.Workers)),
@@ -136,7 +136,7 @@ func configured(cfg Config, client *http.Client, now func() time.Time) ([]*sourc
 		if err != nil {
 			return fmt.Errorf("%s: %w", variable, err)
 		}
-		s := &source{provider: p, url: shown(c.BaseURL), local: isLocal(c.BaseURL)}
+		s := &source{provider: p, url: redactURL(c.BaseURL), local: isLocal(c.BaseURL)}
 		if cfg.Local != "auto" {
 			s.local = cfg.Local == "yes"
 		}
@@ -195,9 +195,9 @@ func simulatedSources(cfg Config) ([]*source, error) {
 	return []*source{{provider: p, static: append(models, simulatedModel(script))}}, nil
 }
 
-// nearby returns, by provider name, whether the provider counts as local: on this machine
-// or in a private network, unless ANIMA_INFERENCE_ROUTER_LOCAL overrides it.
-func nearby(sources []*source) map[string]bool {
+// localProviders returns, by provider name, whether the provider counts as local: on this
+// machine or in a private network, unless ANIMA_INFERENCE_ROUTER_LOCAL overrides it.
+func localProviders(sources []*source) map[string]bool {
 	near := map[string]bool{}
 	for _, s := range sources {
 		near[s.provider.Name()] = s.local
@@ -278,18 +278,18 @@ func extraModels(list []string) ([]model.Model, error) {
 }
 
 type handlers struct {
-	log       *slog.Logger
-	now       func() time.Time
-	bus       *bus.Bus
-	store     *sqlstore.Store
-	models    *catalog
-	providers map[string]provider.Provider
-	limits    limits
-	flights   flights
-	kits      kits
-	settler   settler
-	singly    atomic.Int64  // until this time, in Unix µs, settlements are sent one by one
-	unsettled chan struct{} // signals settleLeftovers that settling failed
-	tracer    trace.Tracer
-	tel       *instruments
+	log         *slog.Logger
+	now         func() time.Time
+	bus         *bus.Bus
+	store       *sqlstore.Store
+	models      *catalog
+	providers   map[string]provider.Provider
+	limits      limits
+	calls       callGroup
+	toolLists   toolLists
+	settler     settler
+	singleUntil atomic.Int64  // until this time, in Unix µs, settlements are sent one by one
+	unsettled   chan struct{} // signals settleLeftovers that settling failed
+	tracer      trace.Tracer
+	tel         *instruments
 }

@@ -22,7 +22,7 @@ import (
 // The settlement continues when the caller's context ends. A crash before the settlement
 // leaves an active hold of a stored call; it is settled by the next request with the same
 // id, by [api.Confirm] or by [handlers.settleLeftovers].
-func (h *handlers) answer(ctx context.Context, agent string, p sqlstore.Paid, early func(api.Completion)) (api.Completion, error) {
+func (h *handlers) answer(ctx context.Context, agent string, p sqlstore.StoredCall, early func(api.Completion)) (api.Completion, error) {
 	if p.Call.Agent != agent {
 		return api.Completion{}, api.Errorf(api.Conflict, "call %s belongs to another agent", p.Call.ID)
 	}
@@ -31,7 +31,7 @@ func (h *handlers) answer(ctx context.Context, agent string, p sqlstore.Paid, ea
 		return answer, nil
 	}
 	_ = failpoint.Do(ctx, failpoint.RouterAnswer, func(context.Context) error { early(answer); return nil })
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), afterwards)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
 	defer cancel()
 	var err error
 	answer.Funds, err = h.settle(ctx, p)
@@ -61,26 +61,26 @@ func (h *handlers) hold(ctx context.Context, id, agent, turn string, amount api.
 // settle settles a stored call from its hold and returns the agent's funds afterwards;
 // see [settler.settle]. It is idempotent. If treasury fails and the caller does not
 // retry, [handlers.settleLeftovers] settles the call.
-func (h *handlers) settle(ctx context.Context, p sqlstore.Paid) (*api.Funds, error) {
+func (h *handlers) settle(ctx context.Context, p sqlstore.StoredCall) (*api.Funds, error) {
 	funds, err := h.pay(ctx, p, p.Hold)
 	if api.CodeOf(err) == api.Conflict && p.Call.Cost > 0 {
 		funds, err = h.settleLate(ctx, p)
 	}
 	if err != nil {
-		h.leaves()
+		h.signalUnsettled()
 	}
 	return funds, err
 }
 
-// leaves signals [handlers.settleLeftovers] that there may be unsettled holds.
-func (h *handlers) leaves() {
+// signalUnsettled signals [handlers.settleLeftovers] that there may be unsettled holds.
+func (h *handlers) signalUnsettled() {
 	select {
 	case h.unsettled <- struct{}{}:
 	default: // a signal is pending
 	}
 }
 
-func (h *handlers) pay(ctx context.Context, p sqlstore.Paid, hold string) (*api.Funds, error) {
+func (h *handlers) pay(ctx context.Context, p sqlstore.StoredCall, hold string) (*api.Funds, error) {
 	return h.settler.settle(ctx, api.Settle{ID: hold, Amount: p.Call.Cost, Payee: "provider:" + p.Call.Provider, Memo: p.Call.Model})
 }
 
@@ -88,7 +88,7 @@ func (h *handlers) pay(ctx context.Context, p sqlstore.Paid, hold string) (*api.
 // hold expired before the call was requested again, or another replica failed at the same
 // call and released it. It makes a new hold, with an id derived from the id of the first
 // one, so the call is paid once.
-func (h *handlers) settleLate(ctx context.Context, p sqlstore.Paid) (*api.Funds, error) {
+func (h *handlers) settleLate(ctx context.Context, p sqlstore.StoredCall) (*api.Funds, error) {
 	for n := range maxHolds {
 		id := p.Hold + "/late" + strconv.Itoa(n)
 		state, err := h.hold(ctx, id, p.Call.Agent, p.Call.Turn, p.Call.Cost)
@@ -106,7 +106,7 @@ func (h *handlers) settleLate(ctx context.Context, p sqlstore.Paid) (*api.Funds,
 
 // endFailed ends the hold of a failed attempt: it settles the cost of the partial answer,
 // or releases the hold if there is no cost.
-func (h *handlers) endFailed(ctx context.Context, f sqlstore.Failed) error {
+func (h *handlers) endFailed(ctx context.Context, f sqlstore.FailedAttempt) error {
 	var err error
 	if f.Cost > 0 {
 		_, err = bus.Call[api.HoldState](ctx, h.bus, api.Settle{ID: f.Hold, Amount: f.Cost, Payee: "provider:" + f.Provider, Memo: api.MemoBroken})
@@ -118,7 +118,7 @@ func (h *handlers) endFailed(ctx context.Context, f sqlstore.Failed) error {
 
 // settleLeftovers settles active holds of stored calls and failed attempts, which a crash
 // or an unavailable treasury left between store and settle. It runs a pass when the
-// service starts and after each signal of [handlers.leaves]. A pass that fails is
+// service starts and after each signal of [handlers.signalUnsettled]. A pass that fails is
 // repeated after 2 s.
 func (h *handlers) settleLeftovers(ctx context.Context) error {
 	for {

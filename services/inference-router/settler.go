@@ -24,9 +24,9 @@ type settler struct {
 
 // settlement is one call of [settler.settle] in progress.
 type settlement struct {
-	ctx   context.Context //nolint:containedctx // context of the call that is paid, kept while the settlement waits
-	what  api.Settle
-	leads chan bool // receives one value: true, this caller sends the next group; false, its settlement was sent
+	ctx      context.Context //nolint:containedctx // context of the call that is paid, kept while the settlement waits
+	what     api.Settle
+	sendNext chan bool // receives one value: true, this caller sends the next group; false, its settlement was sent
 
 	funds *api.Funds
 	err   error
@@ -35,20 +35,20 @@ type settlement struct {
 // settle settles a hold. It returns the agent's funds afterwards, nil if treasury does
 // not report them. It waits for at most two groups.
 func (s *settler) settle(ctx context.Context, what api.Settle) (*api.Funds, error) {
-	x := &settlement{ctx: ctx, what: what, leads: make(chan bool, 1)}
+	x := &settlement{ctx: ctx, what: what, sendNext: make(chan bool, 1)}
 	s.mu.Lock()
 	s.waiting = append(s.waiting, x)
 	leads := !s.sending
 	s.sending = true
 	s.mu.Unlock()
-	if leads || <-x.leads {
-		s.lead(x)
+	if leads || <-x.sendNext {
+		s.sendGroup(x)
 	}
 	return x.funds, x.err
 }
 
-// lead sends the next group of waiting settlements; x is the first of them.
-func (s *settler) lead(x *settlement) {
+// sendGroup sends the next group of waiting settlements; x is the first of them.
+func (s *settler) sendGroup(x *settlement) {
 	s.mu.Lock()
 	n := min(len(s.waiting), api.MaxSettlements)
 	group := s.waiting[:n:n]
@@ -60,13 +60,13 @@ func (s *settler) lead(x *settlement) {
 	defer func() { // deferred, because the other callers wait even if send panics
 		for _, y := range group {
 			if y != x {
-				y.leads <- false
+				y.sendNext <- false
 			}
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if s.sending = len(s.waiting) > 0; s.sending {
-			s.waiting[0].leads <- true
+			s.waiting[0].sendNext <- true
 		}
 	}()
 	s.send(group)
@@ -76,21 +76,21 @@ func (s *settler) lead(x *settlement) {
 // it set a result.
 var errNotSent = &api.Error{Code: api.Unavailable, Message: "the settlement was not sent", Next: "retry", RetryAfter: 1000}
 
-// pastTreasury is how long settlements are sent one by one after no replica of treasury
+// singleFor is how long settlements are sent one by one after no replica of treasury
 // accepted a [api.SettleMany]: the only replica may be of the previous release.
-const pastTreasury = 30 * time.Second
+const singleFor = 30 * time.Second
 
-// togetherWithin is how long the first request of [api.SettleMany] may take; see
+// batchTimeout is how long the first request of [api.SettleMany] may take; see
 // [handlers.settleMany].
-const togetherWithin = time.Second
+const batchTimeout = time.Second
 
-// payAll sends a group of settlements in one request, or one by one if no replica of
-// treasury accepts the request.
-func (h *handlers) payAll(group []*settlement) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(group[0].ctx), afterwards)
+// sendSettlements sends a group of settlements in one request, or one by one if no
+// replica of treasury accepts the request.
+func (h *handlers) sendSettlements(group []*settlement) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(group[0].ctx), finishTimeout)
 	defer cancel()
-	if h.now().UnixMicro() >= h.singly.Load() {
-		err := h.payTogether(ctx, group)
+	if h.now().UnixMicro() >= h.singleUntil.Load() {
+		err := h.sendBatch(ctx, group)
 		if err == nil {
 			return
 		}
@@ -100,7 +100,7 @@ func (h *handlers) payAll(group []*settlement) {
 			}
 			return
 		}
-		h.singly.Store(h.now().Add(pastTreasury).UnixMicro())
+		h.singleUntil.Store(h.now().Add(singleFor).UnixMicro())
 	}
 	var all sync.WaitGroup
 	for _, x := range group {
@@ -113,9 +113,9 @@ func (h *handlers) payAll(group []*settlement) {
 	all.Wait()
 }
 
-// payTogether sends a group in one request. An error is of the request as a whole: the
+// sendBatch sends a group in one request. An error is of the request as a whole: the
 // outcome of each settlement is then unknown.
-func (h *handlers) payTogether(ctx context.Context, group []*settlement) error {
+func (h *handlers) sendBatch(ctx context.Context, group []*settlement) error {
 	m := api.SettleMany{Settlements: make([]api.Settlement, len(group))}
 	for i, x := range group {
 		m.Settlements[i] = api.Settlement{
@@ -142,11 +142,11 @@ func (h *handlers) payTogether(ctx context.Context, group []*settlement) error {
 	return nil
 }
 
-// settleMany sends the request with a timeout of [togetherWithin], so that a request that
+// settleMany sends the request with a timeout of [batchTimeout], so that a request that
 // no replica accepts fails early. If a replica accepted it and did not answer in time, it
 // is sent again with the full timeout.
 func (h *handlers) settleMany(ctx context.Context, m api.SettleMany) (api.Settled, error) {
-	first, cancel := context.WithTimeout(ctx, togetherWithin)
+	first, cancel := context.WithTimeout(ctx, batchTimeout)
 	defer cancel()
 	done, err := bus.Call[api.Settled](first, h.bus, m)
 	if err == nil || api.CodeOf(err) != api.Unavailable || api.ReasonOf(err) == api.ReasonNoAnswer {

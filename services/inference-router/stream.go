@@ -21,22 +21,22 @@ const (
 type stream struct {
 	send func(api.Delta)
 
-	mu     sync.Mutex
-	held   strings.Builder // received and not sent yet
-	said   bool            // a part of the current answer was sent
-	timer  *time.Timer     // nil: no flush is scheduled
-	last   time.Time       // time of the last send of text
-	closed bool
+	mu      sync.Mutex
+	pending strings.Builder // received and not sent yet
+	sent    bool            // a part of the current answer was sent
+	timer   *time.Timer     // nil: no flush is scheduled
+	last    time.Time       // time of the last send of text
+	closed  bool
 }
 
 // text adds a piece of text, which is sent at once or within [flushEvery].
 func (s *stream) text(piece string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.held.WriteString(piece); s.held.Len() == 0 {
+	if s.pending.WriteString(piece); s.pending.Len() == 0 {
 		return
 	}
-	if s.held.Len() >= flushBytes || time.Since(s.last) >= flushEvery {
+	if s.pending.Len() >= flushBytes || time.Since(s.last) >= flushEvery {
 		s.flush()
 		return
 	}
@@ -49,27 +49,27 @@ func (s *stream) text(piece string) {
 	}
 }
 
-// again discards the text of the failed attempt, at the callers too, and sends note,
+// retry discards the text of the failed attempt, at the callers too, and sends note,
 // which says that the call is repeated.
-func (s *stream) again(note string) {
+func (s *stream) retry(note string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.held.Reset()
+	s.pending.Reset()
 	s.flush()
 	if !s.closed {
-		s.send(api.Delta{Discard: s.said, Note: note})
+		s.send(api.Delta{Discard: s.sent, Note: note})
 	}
-	s.said = false
+	s.sent = false
 }
 
-// instead replaces the text that was sent of the answer. It sends nothing if no text was
+// replace replaces the text that was sent of the answer. It sends nothing if no text was
 // sent.
-func (s *stream) instead(text string) {
+func (s *stream) replace(text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.held.Reset()
+	s.pending.Reset()
 	s.flush()
-	if s.said && !s.closed {
+	if s.sent && !s.closed {
 		s.send(api.Delta{Discard: true, Content: text})
 	}
 }
@@ -78,8 +78,8 @@ func (s *stream) instead(text string) {
 func (s *stream) answer(c api.Completion) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	rest := s.held.String()
-	s.held.Reset()
+	rest := s.pending.String()
+	s.pending.Reset()
 	s.flush()
 	if !s.closed {
 		s.send(api.Delta{Content: rest, Answer: &c})
@@ -100,10 +100,10 @@ func (s *stream) flush() {
 		s.timer.Stop()
 		s.timer = nil
 	}
-	if s.held.Len() == 0 || s.closed {
+	if s.pending.Len() == 0 || s.closed {
 		return
 	}
-	s.send(api.Delta{Content: s.held.String()})
-	s.held.Reset()
-	s.said, s.last = true, time.Now()
+	s.send(api.Delta{Content: s.pending.String()})
+	s.pending.Reset()
+	s.sent, s.last = true, time.Now()
 }

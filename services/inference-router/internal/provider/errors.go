@@ -54,8 +54,8 @@ func (e *Error) Error() string {
 // Errors of a client library are not in the chain: they hold the request and its key.
 func (e *Error) Unwrap() error { return e.cause }
 
-// Stopped returns the Canceled error for a context's error or an error of onDelta.
-func Stopped(provider string, cause error) *Error {
+// CanceledError returns the Canceled error for a context's error or an error of onDelta.
+func CanceledError(provider string, cause error) *Error {
 	message := "stopped by the caller"
 	switch {
 	case errors.Is(cause, context.DeadlineExceeded):

@@ -66,9 +66,9 @@ const (
 	ToolRole  = chat.ToolRole
 )
 
-// Raw is a prompt encoded by package chat: normal messages and the tools offered with
-// them.
-type Raw struct {
+// EncodedPrompt is a prompt encoded by package chat: normal messages and the tools
+// offered with them.
+type EncodedPrompt struct {
 	Messages, Tools []byte
 	Calls           bool // a message has tool calls
 	Offered         int  // number of tools
@@ -80,15 +80,15 @@ type Request struct {
 	Model       string
 	Messages    []Message
 	Tools       []Tool
-	Raw         *Raw             // nil: the prompt is in Messages and Tools
+	Raw         *EncodedPrompt   // nil: the prompt is in Messages and Tools
 	MaxTokens   int64            // output limit; 0 sends none
 	TokenParam  model.TokenParam // field for the limit; zero is max_tokens
 	Temperature *float64         // nil: the provider's default
 	Seed        *int64           // nil sends none
 }
 
-// Open returns the request with its prompt decoded into Messages and Tools.
-func (r Request) Open() (Request, error) {
+// Decode returns the request with its prompt decoded into Messages and Tools.
+func (r Request) Decode() (Request, error) {
 	if r.Raw == nil {
 		return r, nil
 	}

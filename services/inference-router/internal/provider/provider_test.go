@@ -85,7 +85,7 @@ func TestClean(t *testing.T) {
 
 func TestStopped(t *testing.T) {
 	t.Parallel()
-	err := fmt.Errorf("turn: %w", provider.Stopped("p", context.DeadlineExceeded))
+	err := fmt.Errorf("turn: %w", provider.CanceledError("p", context.DeadlineExceeded))
 	if provider.KindOf(err) != provider.Canceled || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got kind %q, chain %v", provider.KindOf(err), err)
 	}

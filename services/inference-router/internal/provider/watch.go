@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Patience holds the limits on the wait for tokens. A zero duration is no limit.
-type Patience struct {
+// TokenTimeouts holds the limits on the wait for tokens. A zero duration is no limit.
+type TokenTimeouts struct {
 	First   time.Duration // from the request to the first token
 	Between time.Duration // from a token to the next one
 }
@@ -18,7 +18,7 @@ type watchKey struct{}
 
 // watch ends a call that receives no token for too long.
 type watch struct {
-	patience Patience
+	patience TokenTimeouts
 	cancel   context.CancelCauseFunc
 
 	mu    sync.Mutex
@@ -32,10 +32,10 @@ type stalledError struct{ message string }
 
 func (e *stalledError) Error() string { return e.message }
 
-// Watch returns a context that is canceled when the adapter reports no token ([Alive])
-// for longer than p allows. The caller must call stop when the call is over. [StalledBy]
-// reports whether the watch canceled the context.
-func Watch(ctx context.Context, p Patience) (watched context.Context, stop func()) {
+// Watch returns a context that is canceled when the adapter reports no token
+// ([TokenReceived]) for longer than p allows. The caller must call stop when the call is
+// over. [StalledBy] reports whether the watch canceled the context.
+func Watch(ctx context.Context, p TokenTimeouts) (watched context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	w := &watch{patience: p, cancel: cancel}
 	w.rearm(p.First)
@@ -50,9 +50,9 @@ func Watch(ctx context.Context, p Patience) (watched context.Context, stop func(
 	}
 }
 
-// Alive reports that a part of the answer was received: text, reasoning or a piece of a
-// tool call. Adapters call it for each part. Without [Watch] it does nothing.
-func Alive(ctx context.Context) {
+// TokenReceived reports that a part of the answer was received: text, reasoning or a
+// piece of a tool call. Adapters call it for each part. Without [Watch] it does nothing.
+func TokenReceived(ctx context.Context) {
 	if w, ok := ctx.Value(watchKey{}).(*watch); ok {
 		w.mu.Lock()
 		defer w.mu.Unlock()
@@ -61,9 +61,9 @@ func Alive(ctx context.Context) {
 	}
 }
 
-// Whole reports that the answer is not streamed, so there are no tokens to wait for. From
-// then on only the deadline of the context bounds the call.
-func Whole(ctx context.Context) {
+// NotStreamed reports that the answer is not streamed, so there are no tokens to wait
+// for. From then on only the deadline of the context bounds the call.
+func NotStreamed(ctx context.Context) {
 	if w, ok := ctx.Value(watchKey{}).(*watch); ok {
 		w.mu.Lock()
 		defer w.mu.Unlock()

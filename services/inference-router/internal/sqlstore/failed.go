@@ -8,8 +8,8 @@ import (
 	"github.com/anima-run/anima/pkg/sqldb"
 )
 
-// Failed is a failed attempt to call a provider.
-type Failed struct {
+// FailedAttempt is a failed attempt to call a provider.
+type FailedAttempt struct {
 	Call, Run, Agent, Turn, Model, Provider string
 	Kind                                    string // the [provider.Kind] of the error
 	Message                                 string // the error, safe to show
@@ -20,8 +20,8 @@ type Failed struct {
 	At                                      int64  // Unix µs
 }
 
-// Tries holds the counts of failed attempts.
-type Tries struct {
+// FailureCounts holds the counts of failed attempts.
+type FailureCounts struct {
 	Call int        // failed attempts of the call
 	Cost api.Micros // their cost, with that of attempts that do not count
 	Run  int        // failed attempts of all calls of the run; 0 for a call without a run
@@ -31,9 +31,10 @@ const triesColumns = `cast(coalesce(sum(case when call_id = $1 then counts else 
 	cast(coalesce(sum(case when call_id = $1 then cost else 0 end), 0) as bigint),
 	cast(coalesce(sum(case when run_id = $2 and run_id <> '' then counts else 0 end), 0) as bigint) from failed_calls where call_id = $1 or (run_id = $2 and run_id <> '')`
 
-// Fail stores a failed attempt and returns the counts that include it. It is idempotent.
-func (s *Store) Fail(ctx context.Context, f Failed) (Tries, error) {
-	var n Tries
+// RecordFailure stores a failed attempt and returns the counts that include it. It is
+// idempotent.
+func (s *Store) RecordFailure(ctx context.Context, f FailedAttempt) (FailureCounts, error) {
+	var n FailureCounts
 	counts := 0
 	if f.Counts {
 		counts = 1
@@ -50,8 +51,8 @@ func (s *Store) Fail(ctx context.Context, f Failed) (Tries, error) {
 }
 
 // FailedByHold returns the failed attempt of a hold, and false if there is none.
-func (s *Store) FailedByHold(ctx context.Context, hold string) (Failed, bool, error) {
-	var f Failed
+func (s *Store) FailedByHold(ctx context.Context, hold string) (FailedAttempt, bool, error) {
+	var f FailedAttempt
 	err := s.db.QueryRowContext(ctx, `select call_id, run_id, agent, turn_id, model, provider, kind, message, cost, hold, at from failed_calls
 		where hold = $1 and hold <> ''`, hold).
 		Scan(&f.Call, &f.Run, &f.Agent, &f.Turn, &f.Model, &f.Provider, &f.Kind, &f.Message, &f.Cost, &f.Hold, &f.At)

@@ -49,8 +49,8 @@ type Call struct {
 	At                        int64 // Unix µs
 }
 
-// Paid is a call with its answer.
-type Paid struct {
+// StoredCall is a call with its answer.
+type StoredCall struct {
 	Call   Call
 	Hold   string // the hold that it is paid from; "" for a free call
 	Trace  string
@@ -60,7 +60,7 @@ type Paid struct {
 // Record stores a call with its answer and returns it. If a call with the same id is
 // stored already, Record returns that one: of two replicas that answered the same call,
 // the first to commit decides the answer.
-func (s *Store) Record(ctx context.Context, p Paid) (Paid, error) {
+func (s *Store) Record(ctx context.Context, p StoredCall) (StoredCall, error) {
 	answer, err := api.Encode(p.Answer)
 	if err != nil {
 		return p, err
@@ -104,15 +104,15 @@ func (s *Store) Spent(ctx context.Context, agent, model string, since time.Time)
 }
 
 // Find returns the stored call with an id, and false if there is none.
-func (s *Store) Find(ctx context.Context, id string) (Paid, bool, error) {
+func (s *Store) Find(ctx context.Context, id string) (StoredCall, bool, error) {
 	return s.find(ctx, `id = $1`, id)
 }
 
-// Look returns the stored call with an id; if there is none, it returns false and the
+// Lookup returns the stored call with an id; if there is none, it returns false and the
 // counts of the call's failed attempts. It takes one statement.
-func (s *Store) Look(ctx context.Context, id string) (Paid, bool, Tries, error) {
-	var p Paid
-	var n Tries
+func (s *Store) Lookup(ctx context.Context, id string) (StoredCall, bool, FailureCounts, error) {
+	var p StoredCall
+	var n FailureCounts
 	var answer string
 	c := &p.Call
 	err := s.db.QueryRowContext(ctx, `select t.tries, t.paid, coalesce(c.id, ''), coalesce(c.agent, ''), coalesce(c.session_id, ''), coalesce(c.turn_id, ''),
@@ -123,7 +123,7 @@ func (s *Store) Look(ctx context.Context, id string) (Paid, bool, Tries, error) 
 		Scan(&n.Call, &n.Cost, &c.ID, &c.Agent, &c.Session, &c.Turn, &c.Model, &c.Provider, &c.InputTokens, &c.OutputTokens, &c.Cost, &p.Hold, &c.LatencyMS,
 			&c.Tier, &c.Task, &p.Trace, &answer, &c.At)
 	if err != nil || c.ID == "" {
-		return Paid{}, false, n, err
+		return StoredCall{}, false, n, err
 	}
 	if err := json.Unmarshal([]byte(answer), &p.Answer); err != nil {
 		return p, false, n, fmt.Errorf("answer of %s: %w", id, err)
@@ -133,12 +133,12 @@ func (s *Store) Look(ctx context.Context, id string) (Paid, bool, Tries, error) 
 
 // FindByHold returns the stored call that is paid from a hold, and false if there is
 // none.
-func (s *Store) FindByHold(ctx context.Context, hold string) (Paid, bool, error) {
+func (s *Store) FindByHold(ctx context.Context, hold string) (StoredCall, bool, error) {
 	return s.find(ctx, `hold = $1 and hold <> ''`, hold)
 }
 
-func (s *Store) find(ctx context.Context, where, arg string) (Paid, bool, error) {
-	var p Paid
+func (s *Store) find(ctx context.Context, where, arg string) (StoredCall, bool, error) {
+	var p StoredCall
 	var answer string
 	c := &p.Call
 	err := s.db.QueryRowContext(ctx, `select id, agent, session_id, turn_id, model, provider, input_tokens, output_tokens, cost, hold, latency_ms,

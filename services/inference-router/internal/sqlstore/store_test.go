@@ -14,8 +14,8 @@ import (
 	"github.com/anima-run/anima/services/inference-router/internal/sqlstore"
 )
 
-func paid(id, hold, text string) sqlstore.Paid {
-	return sqlstore.Paid{
+func paid(id, hold, text string) sqlstore.StoredCall {
+	return sqlstore.StoredCall{
 		Call: sqlstore.Call{
 			ID: id, Agent: "lucky", Session: "s", Turn: "r.1", Task: api.TaskTurn, Tier: api.TierHigh, Model: "m", Provider: "p",
 			InputTokens: 10, OutputTokens: 3, Cost: 42, LatencyMS: 5, At: 1_000_000,
@@ -37,9 +37,9 @@ func TestStore(t *testing.T) {
 		if got, err := s.Record(ctx, paid("c1", "c1/1", "second")); err != nil || got.Answer.Text != "first" || got.Hold != "c1/0" {
 			t.Errorf("the same call again: %+v, %v, want the first", got, err)
 		}
-		for name, find := range map[string]func() (sqlstore.Paid, bool, error){
-			"by id":   func() (sqlstore.Paid, bool, error) { return s.Find(ctx, "c1") },
-			"by hold": func() (sqlstore.Paid, bool, error) { return s.FindByHold(ctx, "c1/0") },
+		for name, find := range map[string]func() (sqlstore.StoredCall, bool, error){
+			"by id":   func() (sqlstore.StoredCall, bool, error) { return s.Find(ctx, "c1") },
+			"by hold": func() (sqlstore.StoredCall, bool, error) { return s.FindByHold(ctx, "c1/0") },
 		} {
 			got, found, err := find()
 			if diff := cmp.Diff(want, got); err != nil || !found || diff != "" {
@@ -49,10 +49,10 @@ func TestStore(t *testing.T) {
 		if _, err := s.Record(ctx, paid("free", "", "free")); err != nil {
 			t.Fatal(err)
 		}
-		for name, find := range map[string]func() (sqlstore.Paid, bool, error){
-			"an unknown id":      func() (sqlstore.Paid, bool, error) { return s.Find(ctx, "c2") },
-			"an unknown hold":    func() (sqlstore.Paid, bool, error) { return s.FindByHold(ctx, "c1/1") },
-			"what is held by no": func() (sqlstore.Paid, bool, error) { return s.FindByHold(ctx, "") },
+		for name, find := range map[string]func() (sqlstore.StoredCall, bool, error){
+			"an unknown id":      func() (sqlstore.StoredCall, bool, error) { return s.Find(ctx, "c2") },
+			"an unknown hold":    func() (sqlstore.StoredCall, bool, error) { return s.FindByHold(ctx, "c1/1") },
+			"what is held by no": func() (sqlstore.StoredCall, bool, error) { return s.FindByHold(ctx, "") },
 		} {
 			if got, found, err := find(); err != nil || found {
 				t.Errorf("%s: %+v, %v", name, got, err)

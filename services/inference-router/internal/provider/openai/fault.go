@@ -22,7 +22,7 @@ import (
 // was received; err is the client's error, nil if the stream ended early without one.
 func (p *Provider) fault(ctx context.Context, head *http.Response, err error) *provider.Error {
 	if ctx.Err() != nil {
-		return provider.Stopped(p.name, ctx.Err())
+		return provider.CanceledError(p.name, ctx.Err())
 	}
 	if err == nil {
 		err = errTruncated
@@ -47,7 +47,7 @@ func (p *Provider) fault(ctx context.Context, head *http.Response, err error) *p
 			code, fault.Message = api.Code, api.Message
 		}
 		if fault.Message == "" {
-			fault.Message = said(head)
+			fault.Message = refusalMessage(head)
 		}
 		if fault.Message == "" {
 			fault.Message = http.StatusText(head.StatusCode)

@@ -11,10 +11,10 @@ import (
 // maxRefusal is the most bytes read of the body of a refusal.
 const maxRefusal = 64 << 10
 
-// said returns the message of a refusal whose body is not OpenAI's error object but one
-// of {"error": "text"}, {"message": "text"} or {"detail": …}. It is empty for any other
-// body, such as a web page. The body can be read again afterwards.
-func said(res *http.Response) string {
+// refusalMessage returns the message of a refusal whose body is not OpenAI's error object
+// but one of {"error": "text"}, {"message": "text"} or {"detail": …}. It is empty for any
+// other body, such as a web page. The body can be read again afterwards.
+func refusalMessage(res *http.Response) string {
 	if res == nil || res.Body == nil {
 		return ""
 	}
@@ -32,16 +32,16 @@ func said(res *http.Response) string {
 		return ""
 	}
 	for _, raw := range []json.RawMessage{body.Error, body.Message, body.Detail} {
-		if text := words(raw); text != "" {
+		if text := messageText(raw); text != "" {
 			return text
 		}
 	}
 	return ""
 }
 
-// words returns the text of a message, or its compact JSON if it is neither a string nor
-// an object with a message.
-func words(raw json.RawMessage) string {
+// messageText returns the text of a message, or its compact JSON if it is neither a
+// string nor an object with a message.
+func messageText(raw json.RawMessage) string {
 	if len(raw) == 0 || string(raw) == "null" {
 		return ""
 	}

@@ -37,14 +37,14 @@ type Config struct {
 
 // Provider is a [provider.Provider] for one endpoint.
 type Provider struct {
-	name   string
-	key    string
-	now    func() time.Time
-	chat   sdk.ChatCompletionService
-	models sdk.ModelService
-	root   string // of the server, without the version
-	web    *http.Client
-	spoken dialects
+	name     string
+	key      string
+	now      func() time.Time
+	chat     sdk.ChatCompletionService
+	models   sdk.ModelService
+	root     string // of the server, without the version
+	web      *http.Client
+	dialects dialects
 }
 
 // New returns a provider, or an error if the configuration is invalid. It makes no
@@ -95,12 +95,12 @@ func (p *Provider) Name() string { return p.name }
 // part. A refusal costs nothing. After a success, later calls leave that part out from
 // the start. See [dialect].
 func (p *Provider) Complete(ctx context.Context, req provider.Request, onDelta func(string) error) (provider.Response, error) {
-	known := p.spoken.of(req.Model)
+	known := p.dialects.of(req.Model)
 	for d := known; ; {
 		res, fault := p.once(ctx, req, d, onDelta)
 		if fault == nil {
 			if d != known {
-				p.spoken.keep(req.Model, d)
+				p.dialects.keep(req.Model, d)
 			}
 			return res, nil
 		}
@@ -123,7 +123,7 @@ func (p *Provider) once(ctx context.Context, req provider.Request, d dialect, on
 	var head *http.Response
 	opts := []option.RequestOption{option.WithRequestBody("application/json", sent), option.WithResponseBodyInto(&head), fromMemory(sent), drainOnClose(cancel)}
 	if d.noStream {
-		provider.Whole(ctx)
+		provider.NotStreamed(ctx)
 	}
 	if _, err := p.chat.New(callCtx, sdk.ChatCompletionNewParams{}, opts...); err != nil {
 		return provider.Response{}, p.fault(ctx, head, err)
@@ -142,12 +142,12 @@ func (p *Provider) once(ctx context.Context, req provider.Request, d dialect, on
 		}
 		if err := onDelta(text); err != nil {
 			cancel() // stop receiving the rest of the answer
-			return provider.Stopped(p.name, err)
+			return provider.CanceledError(p.name, err)
 		}
 		return nil
 	}
 	for stream.Next() {
-		provider.Alive(ctx)
+		provider.TokenReceived(ctx)
 		delta, err := got.add(stream.Current())
 		if err != nil {
 			cancel()

@@ -19,7 +19,7 @@ import (
 // unless the server takes no tools; in any other prompt consecutive messages are merged.
 func body(req provider.Request, d dialect) ([]byte, error) {
 	if d.noTools {
-		opened, err := req.Open()
+		opened, err := req.Decode()
 		if err != nil {
 			return nil, err
 		}
@@ -36,7 +36,7 @@ func body(req provider.Request, d dialect) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		prompt = &provider.Raw{Messages: chat.Encode(merged), Tools: tools, Offered: len(req.Tools)}
+		prompt = &provider.EncodedPrompt{Messages: chat.Encode(merged), Tools: tools, Offered: len(req.Tools)}
 	}
 	head := struct {
 		Model               string   `json:"model"`

@@ -40,7 +40,7 @@ func prompt(tb testing.TB, turns int) provider.Request {
 		tb.Fatal(err)
 	}
 	req := provider.Request{Model: "anima-sim-1", MaxTokens: 4096, Messages: messages, Tools: tools}
-	raw := &provider.Raw{Messages: chat.Encode(messages), Tools: encoded, Calls: true, Offered: len(tools), Tokens: req.Estimate()}
+	raw := &provider.EncodedPrompt{Messages: chat.Encode(messages), Tools: encoded, Calls: true, Offered: len(tools), Tokens: req.Estimate()}
 	return provider.Request{Model: req.Model, MaxTokens: req.MaxTokens, Raw: raw}
 }
 

@@ -60,7 +60,7 @@ func (p *Provider) Models(context.Context) ([]provider.Listed, error) {
 
 // Complete answers a request; see [provider.Provider].
 func (p *Provider) Complete(ctx context.Context, req provider.Request, onDelta func(string) error) (provider.Response, error) {
-	req, err := req.Open()
+	req, err := req.Decode()
 	if err != nil {
 		return provider.Response{}, &provider.Error{Kind: provider.Fatal, Provider: Name, Message: provider.Clean(err.Error())}
 	}
@@ -70,12 +70,12 @@ func (p *Provider) Complete(ctx context.Context, req provider.Request, onDelta f
 	case errors.As(err, &fault):
 		return provider.Response{}, fault.neutral()
 	case err != nil:
-		return provider.Response{}, provider.Stopped(Name, err)
+		return provider.Response{}, provider.CanceledError(Name, err)
 	}
 	sent := provider.Response{ID: answer.ID, Model: answer.Model}
 	var text strings.Builder
 	err = answer.Stream(ctx, func(piece Piece) error {
-		provider.Alive(ctx)
+		provider.TokenReceived(ctx)
 		if piece.Text == "" {
 			sent.ToolCalls = appendPart(sent.ToolCalls, piece)
 			return nil
@@ -91,7 +91,7 @@ func (p *Provider) Complete(ctx context.Context, req provider.Request, onDelta f
 		if sent.Text != "" || len(sent.ToolCalls) > 0 {
 			sent.Usage = provider.Estimate(req, sent)
 		}
-		return sent, provider.Stopped(Name, err)
+		return sent, provider.CanceledError(Name, err)
 	}
 	return answer.Response, nil
 }

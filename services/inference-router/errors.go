@@ -14,11 +14,11 @@ import (
 // remedy is how the router handles a failed call to a provider, and the reason and advice
 // for the caller when no attempt is left.
 type remedy struct {
-	passes bool // the cause may pass: the call is repeated while attempts are left
-	stays  bool // the first retry is made on the same model
-	others bool // another model of the same provider may succeed
-	reason string
-	next   string
+	transient   bool // the cause may pass: the call is repeated while attempts are left
+	sameModel   bool // the first retry is made on the same model
+	otherModels bool // another model of the same provider may succeed
+	reason      string
+	next        string
 }
 
 // remedyOf returns the remedy for an error (docs/reference/inference-router.md, Error
@@ -73,7 +73,7 @@ func failureOf(err error) error {
 	if r.reason == api.ReasonTooLong || r.reason == api.ReasonRefused {
 		out.Code = api.Invalid
 	}
-	if r.passes {
+	if r.transient {
 		out.RetryAfter = max(1000, e.RetryAfter.Milliseconds())
 	}
 	return out
@@ -87,8 +87,8 @@ func timedOut(e *provider.Error) *api.Error {
 	}
 }
 
-// usedUp returns the error of a call that has no attempts left.
-func usedUp(last error, tries int, run bool) *api.Error {
+// attemptsExhausted returns the error of a call that has no attempts left.
+func attemptsExhausted(last error, tries int, run bool) *api.Error {
 	w := api.Wire(last)
 	out := &api.Error{Code: api.Unavailable, Reason: api.ReasonAttempts, Message: fmt.Sprintf("%s; given up after %d attempts", w.Message, tries), Next: w.Next}
 	if run {
@@ -100,8 +100,8 @@ func usedUp(last error, tries int, run bool) *api.Error {
 	return out
 }
 
-// again returns the note about a call that is repeated.
-func again(last error, wait time.Duration, model string) string {
+// retryNote returns the note about a call that is repeated.
+func retryNote(last error, wait time.Duration, model string) string {
 	note := api.Wire(last).Message
 	if wait > 0 {
 		return fmt.Sprintf("%s; retrying with %s in %s", note, model, wait.Round(100*time.Millisecond))

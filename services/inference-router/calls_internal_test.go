@@ -15,7 +15,7 @@ func TestPanickingFlight(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	var f flights
+	var f callGroup
 	begun, joined, ended := make(chan struct{}), make(chan struct{}), make(chan any)
 	ask := func(send func(api.Delta) error, call func()) (api.Completion, error) {
 		return f.do(ctx, api.Complete{ID: "c", Agent: "lucky"}, send, func(context.Context, func(api.Delta)) (api.Completion, error) {

@@ -12,25 +12,25 @@ import (
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
 )
 
-// question is a call with its prompt, which is in Messages and Tools or encoded.
-type question struct {
+// callRequest is a call with its prompt, which is in Messages and Tools or encoded.
+type callRequest struct {
 	api.Complete
 
-	raw *provider.Raw // nil: the prompt is in Messages and Tools
+	raw *provider.EncodedPrompt // nil: the prompt is in Messages and Tools
 }
 
-// question reads a call with an encoded prompt. It checks the encoded bytes,
+// readRequest reads a call with an encoded prompt. It checks the encoded bytes,
 // independently of any check by the caller. If they are normal, they are sent to the
 // provider unchanged; otherwise the prompt is decoded.
-func (h *handlers) question(m api.CompleteV2) (question, error) {
-	req := question{Complete: m.Call}
-	offered, err := h.kits.of(m.Tools)
+func (h *handlers) readRequest(m api.CompleteV2) (callRequest, error) {
+	req := callRequest{Complete: m.Call}
+	offered, err := h.toolLists.of(m.Tools)
 	if err != nil {
-		return req, refusedPrompt(err)
+		return req, promptError(err)
 	}
 	size, normal := chat.Check(m.Messages)
 	if normal && (offered.tools > 0 || size.Calls == 0) {
-		req.raw = &provider.Raw{
+		req.raw = &provider.EncodedPrompt{
 			Messages: m.Messages, Tools: m.Tools, Calls: size.Calls > 0, Offered: offered.tools,
 			Tokens: size.Tokens + model.MessageTokens*(size.Messages+size.Calls) + offered.tokens,
 		}
@@ -39,10 +39,10 @@ func (h *handlers) question(m api.CompleteV2) (question, error) {
 	if req.Messages, err = chat.Decode(m.Messages); err == nil {
 		req.Tools, err = chat.DecodeTools(m.Tools)
 	}
-	return req, refusedPrompt(err)
+	return req, promptError(err)
 }
 
-func refusedPrompt(err error) error {
+func promptError(err error) error {
 	if err == nil {
 		return nil
 	}
@@ -51,12 +51,12 @@ func refusedPrompt(err error) error {
 
 // request returns the request to a model. It decodes and normalizes the prompt unless the
 // encoded bytes can be sent unchanged.
-func request(req question, m model.Model, limit int64) (provider.Request, error) {
+func request(req callRequest, m model.Model, limit int64) (provider.Request, error) {
 	out := provider.Request{Model: m.ID, MaxTokens: limit, TokenParam: m.TokenParam, Messages: req.Messages, Tools: req.Tools, Raw: req.raw}
 	if out.Raw != nil && (m.Tools || out.Raw.Offered == 0) {
 		return out, nil
 	}
-	out, err := out.Open()
+	out, err := out.Decode()
 	if !m.Tools {
 		out.Tools = nil
 	}
@@ -64,24 +64,24 @@ func request(req question, m model.Model, limit int64) (provider.Request, error)
 	return out, err
 }
 
-// kits caches lists of tools that were read, by their hash, because agents send the same
-// list with each call. The zero value is ready to use.
-type kits struct {
+// toolLists caches lists of tools that were read, by their hash, because agents send the
+// same list with each call. The zero value is ready to use.
+type toolLists struct {
 	mu  sync.Mutex
-	all map[[sha256.Size]byte]kit
+	all map[[sha256.Size]byte]toolList
 }
 
-// kit is the number of tools in a list and an estimate of their tokens.
-type kit struct {
+// toolList is the number of tools in a list and an estimate of their tokens.
+type toolList struct {
 	tools  int
 	tokens int64
 }
 
-// maxKits is the most entries of the cache; a full cache is emptied.
-const maxKits = 1024
+// maxToolLists is the most entries of the cache; a full cache is emptied.
+const maxToolLists = 1024
 
-// of returns the kit of an encoded list of tools.
-func (k *kits) of(encoded []byte) (kit, error) {
+// of returns the size of an encoded list of tools.
+func (k *toolLists) of(encoded []byte) (toolList, error) {
 	sum := sha256.Sum256(encoded)
 	k.mu.Lock()
 	known, ok := k.all[sum]
@@ -91,13 +91,13 @@ func (k *kits) of(encoded []byte) (kit, error) {
 	}
 	tools, err := chat.DecodeTools(encoded)
 	if err != nil {
-		return kit{}, fmt.Errorf("its tools: %w", err)
+		return toolList{}, fmt.Errorf("its tools: %w", err)
 	}
-	known = kit{len(tools), provider.ToolTokens(tools)}
+	known = toolList{len(tools), provider.ToolTokens(tools)}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.all == nil || len(k.all) >= maxKits {
-		k.all = map[[sha256.Size]byte]kit{}
+	if k.all == nil || len(k.all) >= maxToolLists {
+		k.all = map[[sha256.Size]byte]toolList{}
 	}
 	k.all[sum] = known
 	return known, nil
