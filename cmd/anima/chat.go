@@ -70,16 +70,16 @@ func (c chatCmd) Run(ctx context.Context, a *app) error {
 			return err
 		}
 	}
-	in, out, ok := a.both()
+	in, out, ok := a.terminalPair()
 	if !ok {
 		return t.lines(ctx)
 	}
 	return t.onTerminal(ctx, &terminal{in, out}, c.History)
 }
 
-// both returns standard input and output if both are terminals and the output format is
-// text; otherwise ok is false.
-func (a *app) both() (in, out *os.File, ok bool) {
+// terminalPair returns standard input and output if both are terminals and the output
+// format is text; otherwise ok is false.
+func (a *app) terminalPair() (in, out *os.File, ok bool) {
 	in, isFile := a.In.(*os.File)
 	ok = a.interactive() && isFile && isTerminal(in) && a.cli.Output != outputJSON
 	if ok {
@@ -106,7 +106,7 @@ func (c *chat) lines(ctx context.Context) error {
 		if c.a.cli.Output != outputJSON {
 			fmt.Fprintf(c.out, "> %s\n", plain(text))
 		}
-		leave, err := c.take(ctx, text, nil)
+		leave, err := c.handleLine(ctx, text, nil)
 		if err != nil {
 			c.failed = err
 			c.a.printError(err)
@@ -133,7 +133,7 @@ func (e *shownError) Unwrap() error { return e.error }
 // while an answer is shown are kept for the next prompt.
 func (c *chat) onTerminal(ctx context.Context, t *terminal, history int) error {
 	keys := &keyboard{file: t.in}
-	err := t.edit(ctx, keys, func(d *dialogue) error {
+	err := t.withLineEditor(ctx, keys, func(d *dialogue) error {
 		c.out, c.live = d, true
 		d.SetBracketedPasteMode(true)
 		defer d.SetBracketedPasteMode(false)
@@ -149,7 +149,7 @@ func (c *chat) onTerminal(ctx context.Context, t *terminal, history int) error {
 			if text == "" {
 				continue
 			}
-			leave, err := c.take(ctx, text, keys)
+			leave, err := c.handleLine(ctx, text, keys)
 			if err != nil {
 				c.print(err)
 			}
@@ -181,9 +181,9 @@ func (d *dialogue) message(prompt string) (string, error) {
 			fmt.Fprintf(d, "  (that line may have been cut at %d characters and was not sent: use session send for long texts)\n", maxLine)
 			return "", nil
 		}
-		more, goes := strings.CutSuffix(text, `\`)
+		more, continued := strings.CutSuffix(text, `\`)
 		all = append(all, more)
-		if !goes {
+		if !continued {
 			return strings.TrimSpace(strings.Join(all, "\n")), nil
 		}
 		d.SetPrompt("… ")
@@ -197,10 +197,10 @@ func (c *chat) print(err error) {
 	a.printError(err)
 }
 
-// take processes one line, which is a command or a message.
-func (c *chat) take(ctx context.Context, text string, keys *keyboard) (leave bool, err error) {
+// handleLine processes one line, which is a command or a message.
+func (c *chat) handleLine(ctx context.Context, text string, keys *keyboard) (leave bool, err error) {
 	if !strings.HasPrefix(text, "/") {
-		return c.say(ctx, text, keys)
+		return c.send(ctx, text, keys)
 	}
 	name, arg, _ := strings.Cut(text, " ")
 	switch name {
@@ -234,20 +234,20 @@ const chatHelp = `  /history [N]     show the last turns
   ctrl-c           cancel the run in progress; at the prompt, exit
 `
 
-// say sends a message and shows its run.
-func (c *chat) say(ctx context.Context, text string, keys *keyboard) (leave bool, err error) {
+// send sends a message and shows its run.
+func (c *chat) send(ctx context.Context, text string, keys *keyboard) (leave bool, err error) {
 	here, stop := context.WithCancel(ctx)
 	defer stop()
 	run, done := context.WithTimeout(here, c.timeout)
 	defer done()
 	w := c.a.watcher(c.out)
 	w.view.live = c.live
-	times, cancelled := 0, false
+	interrupts, cancelled := 0, false
 	var asked sync.WaitGroup
 	interrupt := func() {
-		times++
+		interrupts++
 		current, session := w.watched()
-		if times > 1 || current == "" {
+		if interrupts > 1 || current == "" {
 			leave = true
 			stop()
 			return
@@ -275,14 +275,14 @@ func (c *chat) say(ctx context.Context, text string, keys *keyboard) (leave bool
 		fmt.Fprintln(c.out, "  (the run is cancelled)")
 		return leave, nil
 	case err != nil && run.Err() != nil:
-		return leave, w.leftOff(here, c.timeout)
+		return leave, w.waitError(here, c.timeout)
 	case err != nil:
 		return leave, err
-	case times > 0 && !end.Success:
+	case interrupts > 0 && !end.Success:
 		fmt.Fprintln(c.out, "  (interrupted)")
 		return leave, nil
 	}
-	return leave, ended(end)
+	return leave, runError(end)
 }
 
 // history prints the last n turns of the session.

@@ -517,7 +517,7 @@ func TestReach(t *testing.T) {
 	for addr, want := range map[string]string{
 		"": "", "127.0.0.1:80": "http://127.0.0.1:80", "[::]:8080": "http://127.0.0.1:8080", "0.0.0.0:1": "http://127.0.0.1:1", "[::1]:2": "http://[::1]:2",
 	} {
-		if got := reach(addr); got != want {
+		if got := localURL(addr); got != want {
 			t.Errorf("reach(%q) is %q, want %q", addr, got, want)
 		}
 	}

@@ -79,7 +79,7 @@ func (a *app) dialing() (d bus.Dialing, named bool, err error) {
 		c.URL = a.cli.NATS
 	}
 	d = bus.Dialing{URL: c.URL, Token: c.Token.Reveal(), Creds: c.Creds, NKey: c.NKey.Reveal(), CA: c.CA, Name: bus.Operator, Log: slog.New(slog.DiscardHandler)}
-	name, p, err := a.place()
+	name, p, err := a.selectedContext()
 	if err != nil {
 		return d, true, err
 	}
@@ -130,7 +130,7 @@ func (a *app) jaeger(flag string) (string, error) {
 	if a.urlNamed() {
 		return "", nil // traces of another anima may be in another Jaeger
 	}
-	if name, _, err := a.place(); err != nil || name != "" {
+	if name, _, err := a.selectedContext(); err != nil || name != "" {
 		return "", err
 	}
 	dir, err := a.dataDir()

@@ -16,9 +16,9 @@ import (
 	"github.com/anima-run/anima/pkg/bus"
 )
 
-// place is a context: an anima that the commands can connect to, with a name that the
+// savedContext is a context: an anima that the commands can connect to, with a name that the
 // user chose. Its secrets are written to the file of contexts and nowhere else.
-type place struct {
+type savedContext struct {
 	URL   string `json:"url"`
 	Token string `json:"token,omitempty"`
 	Creds string `json:"creds,omitempty"` // path of a file
@@ -26,10 +26,10 @@ type place struct {
 	CA    string `json:"ca,omitempty"` // path of a file
 }
 
-// places is the content of the file of contexts.
-type places struct {
-	Selected string           `json:"selected,omitempty"`
-	Contexts map[string]place `json:"contexts"`
+// contextList is the content of the file of contexts.
+type contextList struct {
+	Selected string                  `json:"selected,omitempty"`
+	Contexts map[string]savedContext `json:"contexts"`
 }
 
 const contextsFile = "contexts.json"
@@ -48,8 +48,8 @@ func (a *app) configDir() (string, error) {
 
 // contexts reads the file of contexts. A missing file is an empty list. A file that other
 // users may read is refused, because it holds credentials.
-func (a *app) contexts() (places, error) {
-	out := places{Contexts: map[string]place{}}
+func (a *app) contexts() (contextList, error) {
+	out := contextList{Contexts: map[string]savedContext{}}
 	dir, err := a.configDir()
 	if err != nil {
 		return out, err
@@ -73,13 +73,14 @@ func (a *app) contexts() (places, error) {
 		return out, &api.Error{Code: api.Invalid, Message: file + " is not in the format of anima context", Next: "correct it, or remove it and add the contexts again with anima context add"}
 	}
 	if out.Contexts == nil {
-		out.Contexts = map[string]place{}
+		out.Contexts = map[string]savedContext{}
 	}
 	return out, nil
 }
 
-// keep writes the file of contexts atomically: a reader finds the old or the new content.
-func (a *app) keep(p places) error {
+// saveContexts writes the file of contexts atomically: a reader finds the old or the new
+// content.
+func (a *app) saveContexts(p contextList) error {
 	dir, err := a.configDir()
 	if err != nil {
 		return err
@@ -97,12 +98,12 @@ func (a *app) keep(p places) error {
 	return nil
 }
 
-// place returns the context that a command uses and its name; an empty name means none.
-// The order of precedence is a URL, a named context, a named data folder, and the
-// selected context.
-func (a *app) place() (string, place, error) {
+// selectedContext returns the context that a command uses and its name; an empty name
+// means none. The order of precedence is a URL, a named context, a named data folder, and
+// the selected context.
+func (a *app) selectedContext() (string, savedContext, error) {
 	if a.urlNamed() {
-		return "", place{}, nil
+		return "", savedContext{}, nil
 	}
 	name := a.cli.Context
 	if name == "" {
@@ -110,26 +111,26 @@ func (a *app) place() (string, place, error) {
 	}
 	data, _ := a.Lookup("ANIMA_DATA")
 	if name == "" && (a.cli.Data != "" || data != "") {
-		return "", place{}, nil
+		return "", savedContext{}, nil
 	}
 	if _, err := a.configDir(); err != nil && name == "" {
-		return "", place{}, nil //nolint:nilerr // without a folder for settings there are no contexts
+		return "", savedContext{}, nil //nolint:nilerr // without a folder for settings there are no contexts
 	}
 	all, err := a.contexts()
 	if err != nil {
-		return "", place{}, err
+		return "", savedContext{}, err
 	}
 	if name == "" {
 		name = all.Selected
 	}
 	if name == "" {
-		return "", place{}, nil
+		return "", savedContext{}, nil
 	}
 	p, err := all.named(name)
 	return name, p, err
 }
 
-func (p places) named(name string) (place, error) {
+func (p contextList) named(name string) (savedContext, error) {
 	v, ok := p.Contexts[name]
 	if !ok {
 		return v, &api.Error{Code: api.NotFound, Message: "there is no context " + name, Next: "anima context list lists the contexts; anima context add creates one"}
@@ -181,7 +182,7 @@ func (c contextAddCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	p := place{URL: c.URL, Creds: c.Creds, CA: c.CA}
+	p := savedContext{URL: c.URL, Creds: c.Creds, CA: c.CA}
 	if p.Token, err = a.secret(c.TokenFile); err != nil {
 		return err
 	}
@@ -192,7 +193,7 @@ func (c contextAddCmd) Run(a *app) error {
 	if c.Select {
 		all.Selected = c.Name
 	}
-	if err := a.keep(all); err != nil {
+	if err := a.saveContexts(all); err != nil {
 		return err
 	}
 	return a.print(p.view(c.Name, all.Selected), func(w io.Writer) { fmt.Fprintf(w, "context %s is %s\n", c.Name, bus.RedactURL(p.URL)) })
@@ -237,7 +238,7 @@ type contextView struct {
 	CA       string `json:"ca,omitempty"`
 }
 
-func (p place) view(name, selected string) contextView {
+func (p savedContext) view(name, selected string) contextView {
 	v := contextView{Name: name, Selected: name == selected, URL: bus.RedactURL(p.URL), Auth: "none", Creds: p.Creds, CA: p.CA}
 	switch {
 	case p.NKey != "":
@@ -286,7 +287,7 @@ func (c contextSelectCmd) Run(a *app) error {
 		}
 	}
 	all.Selected = c.Name
-	if err := a.keep(all); err != nil {
+	if err := a.saveContexts(all); err != nil {
 		return err
 	}
 	return a.print(map[string]string{"selected": c.Name}, func(w io.Writer) { fmt.Fprintf(w, "selected: %s\n", or(c.Name)) })
@@ -302,7 +303,7 @@ func (c contextShowCmd) Run(a *app) error {
 		return err
 	}
 	if c.Name == "" {
-		if c.Name, _, err = a.place(); err != nil {
+		if c.Name, _, err = a.selectedContext(); err != nil {
 			return err
 		}
 	}
@@ -335,7 +336,7 @@ func (c contextRemoveCmd) Run(a *app) error {
 	if all.Selected == c.Name {
 		all.Selected = ""
 	}
-	if err := a.keep(all); err != nil {
+	if err := a.saveContexts(all); err != nil {
 		return err
 	}
 	return a.print(map[string]string{"removed": c.Name}, func(w io.Writer) { fmt.Fprintf(w, "context %s is removed\n", c.Name) })

@@ -43,37 +43,37 @@ func (c demoCmd) Run(ctx context.Context, a *app) error {
 	defer s.close()
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
-	d := &story{app: a, bus: s.bus, began: time.Now(), out: newProgress(a), seen: map[string]bool{}}
+	d := &demo{app: a, bus: s.bus, began: time.Now(), out: newProgress(a), seen: map[string]bool{}}
 	err = s.serve(ctx, func(ctx context.Context, _ host.Addrs) error {
-		if err := d.tell(ctx); err != nil {
+		if err := d.run(ctx); err != nil {
 			return err
 		}
-		d.told = true
+		d.completed = true
 		return errStop
 	})
 	d.out.clear()
 	switch {
 	case err != nil:
 		return fmt.Errorf("demo: %w", err)
-	case !d.told:
+	case !d.completed:
 		return errors.New("interrupted before the demo ended")
 	}
 	return d.report()
 }
 
-// story is the state of the demo.
-type story struct {
-	app    *app
-	bus    *bus.Bus
-	began  time.Time
-	out    *progress
-	events chan bus.Stored
-	lost   chan error // the error that ended the subscription to events
-	ends   []api.LoopEnd
-	turns  []api.Turn
-	seen   map[string]bool // turns that were printed, by id
-	sum    summary
-	told   bool
+// demo is the state of the demo.
+type demo struct {
+	app             *app
+	bus             *bus.Bus
+	began           time.Time
+	out             *progress
+	events          chan bus.Stored
+	subscriptionErr chan error // the error that ended the subscription to events
+	ends            []api.LoopEnd
+	turns           []api.Turn
+	seen            map[string]bool // turns that were printed, by id
+	sum             summary
+	completed       bool
 }
 
 // summary is the output of the demo with -o json.
@@ -93,14 +93,14 @@ type demoTurn struct {
 	Cost  api.Micros `json:"cost"`
 }
 
-func (d *story) tell(ctx context.Context) error {
-	d.events, d.lost = make(chan bus.Stored, 64), make(chan error, 1)
+func (d *demo) run(ctx context.Context) error {
+	d.events, d.subscriptionErr = make(chan bus.Stored, 64), make(chan error, 1)
 	following, stop := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer stop()
 	wg.Go(func() {
-		d.lost <- d.bus.Events(following, 0, func(m bus.Stored) error {
+		d.subscriptionErr <- d.bus.Events(following, 0, func(m bus.Stored) error {
 			select {
 			case d.events <- m:
 			case <-following.Done():
@@ -110,11 +110,11 @@ func (d *story) tell(ctx context.Context) error {
 	})
 
 	d.out.head("Two agents are created and get a dollar each")
-	lucky, err := d.birth(ctx, luckyMD)
+	lucky, err := d.createAgent(ctx, luckyMD)
 	if err != nil {
 		return err
 	}
-	nova, err := d.birth(ctx, novaMD)
+	nova, err := d.createAgent(ctx, novaMD)
 	if err != nil {
 		return err
 	}
@@ -130,7 +130,7 @@ func (d *story) tell(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := d.until(ctx, before, "Lucky, woken by the greeting", other(lucky.ID, run)); err != nil {
+	if err := d.waitForRun(ctx, before, "Lucky, woken by the greeting", otherRun(lucky.ID, run)); err != nil {
 		return err
 	}
 
@@ -144,19 +144,19 @@ func (d *story) tell(ctx context.Context) error {
 	if run, err = d.ask(ctx, lucky.ID, "Go to sleep for a second.", "the sleep"); err != nil {
 		return err
 	}
-	if err := d.until(ctx, before, "Lucky, woken by its alarm", other(lucky.ID, run)); err != nil {
+	if err := d.waitForRun(ctx, before, "Lucky, woken by its alarm", otherRun(lucky.ID, run)); err != nil {
 		return err
 	}
 	return d.check(ctx, lucky, nova)
 }
 
-// other returns a condition for until: the end of a run of the agent other than the given
-// run.
-func other(agent, run string) func(api.LoopEnd) bool {
+// otherRun returns a condition for waitForRun: the end of a run of the agent other than
+// the given run.
+func otherRun(agent, run string) func(api.LoopEnd) bool {
 	return func(e api.LoopEnd) bool { return e.Agent == agent && e.Run != run }
 }
 
-func (d *story) birth(ctx context.Context, source string) (api.Agent, error) {
+func (d *demo) createAgent(ctx context.Context, source string) (api.Agent, error) {
 	g, err := bus.Call[api.Agent](ctx, d.bus, api.ApplyAgent{Source: source})
 	if err != nil {
 		return g, err
@@ -169,25 +169,25 @@ func (d *story) birth(ctx context.Context, source string) (api.Agent, error) {
 }
 
 // ask sends a message, waits for the end of its run and returns the run's id.
-func (d *story) ask(ctx context.Context, agent, text, what string) (string, error) {
+func (d *demo) ask(ctx context.Context, agent, text, what string) (string, error) {
 	before := len(d.ends)
 	acc, err := bus.Call[api.Accepted](ctx, d.bus, api.SendMessage{Agent: agent, Content: text})
 	if err != nil {
 		return "", err
 	}
 	d.out.line("you → %s: %s", agent, text)
-	return acc.Run, d.until(ctx, before, what, func(e api.LoopEnd) bool { return e.Run == acc.Run })
+	return acc.Run, d.waitForRun(ctx, before, what, func(e api.LoopEnd) bool { return e.Run == acc.Run })
 }
 
-// until prints events until the end of a run fits. It examines the ends from index first
+// waitForRun prints events until the end of a run fits. It examines the ends from index first
 // on, because runs of two agents may end in any order.
-func (d *story) until(ctx context.Context, first int, what string, fits func(api.LoopEnd) bool) error {
+func (d *demo) waitForRun(ctx context.Context, first int, what string, fits func(api.LoopEnd) bool) error {
 	for slices.IndexFunc(d.ends[first:], fits) < 0 {
 		d.out.waiting(what)
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("no end of %s: %w", what, ctx.Err())
-		case err := <-d.lost:
+		case err := <-d.subscriptionErr:
 			return fmt.Errorf("%s: %w", what, err)
 		case m := <-d.events:
 			if err := d.event(ctx, m); err != nil {
@@ -198,7 +198,7 @@ func (d *story) until(ctx context.Context, first int, what string, fits func(api
 	return nil
 }
 
-func (d *story) event(ctx context.Context, m bus.Stored) error {
+func (d *demo) event(ctx context.Context, m bus.Stored) error {
 	e, err := eventOf(m)
 	if err != nil {
 		return err
@@ -246,7 +246,7 @@ func (e event) brief() string {
 }
 
 // show prints the turns of a run that ended.
-func (d *story) show(ctx context.Context, end api.LoopEnd) error {
+func (d *demo) show(ctx context.Context, end api.LoopEnd) error {
 	turns, err := bus.Call[api.Turns](ctx, d.bus, api.ListTurns{Run: end.Run})
 	if err != nil {
 		return err
@@ -268,7 +268,7 @@ func (d *story) show(ctx context.Context, end api.LoopEnd) error {
 }
 
 // check verifies the outcome of the demo by the services' own records.
-func (d *story) check(ctx context.Context, agents ...api.Agent) error {
+func (d *demo) check(ctx context.Context, agents ...api.Agent) error {
 	var paid api.Micros
 	calls := map[string]bool{}
 	var bad []string
@@ -326,7 +326,7 @@ func (d *story) check(ctx context.Context, agents ...api.Agent) error {
 	return nil
 }
 
-func (d *story) report() error {
+func (d *demo) report() error {
 	return d.app.print(d.sum, func(w io.Writer) {
 		fmt.Fprintf(w, "\nThe money\n")
 		for _, b := range d.sum.Balances {

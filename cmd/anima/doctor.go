@@ -49,10 +49,10 @@ type doctor struct {
 }
 
 func (d *doctor) add(check, level, next, format string, args ...any) {
-	d.found(host.Finding{Check: check, Level: level, Text: fmt.Sprintf(format, args...), Next: next})
+	d.addAll(host.Finding{Check: check, Level: level, Text: fmt.Sprintf(format, args...), Next: next})
 }
 
-func (d *doctor) found(all ...host.Finding) {
+func (d *doctor) addAll(all ...host.Finding) {
 	for _, f := range all {
 		d.findings = append(d.findings, f)
 		if d.app.cli.Output == outputJSON {
@@ -68,7 +68,7 @@ func (d *doctor) found(all ...host.Finding) {
 // Run makes all checks and prints the findings. It fails if one of them is a fault.
 func (c doctorCmd) Run(ctx context.Context, a *app) error {
 	d := &doctor{app: a, show: newProgress(a), findings: []host.Finding{}}
-	if err := c.look(ctx, a, d); err != nil {
+	if err := c.diagnose(ctx, a, d); err != nil {
 		return err
 	}
 	d.show.clear()
@@ -89,7 +89,7 @@ func (c doctorCmd) Run(ctx context.Context, a *app) error {
 	return nil
 }
 
-func (c doctorCmd) look(ctx context.Context, a *app, d *doctor) error {
+func (c doctorCmd) diagnose(ctx context.Context, a *app, d *doctor) error {
 	if _, named, _ := a.dialing(); named { // a.bus returns its error
 		b, done, err := a.bus()
 		if err != nil {
@@ -172,7 +172,7 @@ func (d *doctor) stopped(ctx context.Context, dir string, cfg host.Config) error
 			d.add(s.Name, host.LevelFault, "look at the database; if it cannot be read, restore all stores from one backup", "%v", err)
 			continue
 		}
-		d.found(s.Examine(ctx, db, b, trimmed(id), cfg.Sync, time.Now(), false)...)
+		d.addAll(s.Examine(ctx, db, b, trimmed(id), cfg.Sync, time.Now(), false)...)
 		if err := db.Close(); err != nil {
 			d.add(s.Name, host.LevelWarn, "", "its database was not closed: %v", err)
 		}
@@ -196,7 +196,7 @@ func (d *doctor) running(ctx context.Context, b *bus.Bus, ops []string) {
 		if err != nil {
 			d.add("ready", host.LevelFault, "check the address, and that the service runs", "%v", err)
 		}
-		d.found(findings...)
+		d.addAll(findings...)
 	}
 }
 

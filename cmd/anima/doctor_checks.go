@@ -63,7 +63,7 @@ func (d *doctor) folder(dir string, cfg host.Config) {
 			if name == "." {
 				level = host.LevelWarn // secret files have their own modes
 			}
-			d.add("secrets", level, "chmod go= "+word(filepath.Join(dir, name)), "%s can be used by other users of this machine: its mode is %04o", filepath.Join(dir, name), info.Mode().Perm())
+			d.add("secrets", level, "chmod go= "+shellQuote(filepath.Join(dir, name)), "%s can be used by other users of this machine: its mode is %04o", filepath.Join(dir, name), info.Mode().Perm())
 		}
 	}
 	if open == 0 {

@@ -13,37 +13,37 @@ import (
 	"github.com/anima-run/anima/pkg/bus"
 )
 
-// errOver is the cause with which following ends after the end of the watched run.
-var errOver = errors.New("over")
+// errRunEnded is the cause with which following ends after the end of the watched run.
+var errRunEnded = errors.New("over")
 
 // errBroken is the cause with which a use of a connection ends after the connection
 // broke.
 var errBroken = errors.New("the connection broke")
 
-// lookAgain is the wait between two attempts to reach a server.
-const lookAgain = 250 * time.Millisecond
+// reconnectInterval is the wait between two attempts to reach a server.
+const reconnectInterval = 250 * time.Millisecond
 
-// steady calls use with a connection to the services. When the connection breaks, steady
-// cancels the context of use, reconnects at the current address of the services and calls
-// use again. It returns when use returns without a broken connection or when ctx ends. If
-// the first connection fails, it returns that error at once. away(true) is called when
-// the server cannot be reached, away(false) when it can be again.
-func (a *app) steady(ctx context.Context, away func(bool), use func(context.Context, *bus.Bus) error) error {
+// withReconnect calls use with a connection to the services. When the connection breaks,
+// withReconnect cancels the context of use, reconnects at the current address of the services
+// and calls use again. It returns when use returns without a broken connection or when
+// ctx ends. If the first connection fails, it returns that error at once. away(true) is
+// called when the server cannot be reached, away(false) when it can be again.
+func (a *app) withReconnect(ctx context.Context, away func(bool), use func(context.Context, *bus.Bus) error) error {
 	b, done, err := a.bus()
 	for err == nil {
 		var broken bool
-		broken, err = whole(ctx, b, use)
+		broken, err = useConnection(ctx, b, use)
 		done()
 		if !broken {
 			return err
 		}
-		b, done, err = a.again(ctx, away)
+		b, done, err = a.reconnect(ctx, away)
 	}
 	return err
 }
 
-// whole calls use and reports whether use ended because the connection broke.
-func whole(ctx context.Context, b *bus.Bus, use func(context.Context, *bus.Bus) error) (bool, error) {
+// useConnection calls use and reports whether use ended because the connection broke.
+func useConnection(ctx context.Context, b *bus.Bus, use func(context.Context, *bus.Bus) error) (bool, error) {
 	once, cancel := context.WithCancelCause(ctx)
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -58,12 +58,12 @@ func whole(ctx context.Context, b *bus.Bus, use func(context.Context, *bus.Bus) 
 	})
 	err := use(once, b)
 	// A use that completed needs no other connection.
-	return err != nil && !errors.Is(err, errOver) && ctx.Err() == nil && errors.Is(context.Cause(once), errBroken), err
+	return err != nil && !errors.Is(err, errRunEnded) && ctx.Err() == nil && errors.Is(context.Cause(once), errBroken), err
 }
 
-// again reconnects, with an attempt every lookAgain, until it succeeds or ctx ends. It
-// reports to away when the first attempt fails and when a later one succeeds.
-func (a *app) again(ctx context.Context, away func(bool)) (*bus.Bus, func(), error) {
+// reconnect reconnects, with an attempt every reconnectInterval, until it succeeds or ctx
+// ends. It reports to away when the first attempt fails and when a later one succeeds.
+func (a *app) reconnect(ctx context.Context, away func(bool)) (*bus.Bus, func(), error) {
 	for try := 0; ; try++ {
 		b, done, err := a.bus()
 		if err == nil {
@@ -78,7 +78,7 @@ func (a *app) again(ctx context.Context, away func(bool)) (*bus.Bus, func(), err
 		select {
 		case <-ctx.Done():
 			return nil, nil, ctx.Err()
-		case <-time.After(lookAgain):
+		case <-time.After(reconnectInterval):
 		}
 	}
 }
@@ -99,7 +99,7 @@ type watcher struct {
 	mu      sync.Mutex // guards the fields below; only the goroutine of follow writes session and run
 	session string
 	run     string       // the watched run; "": all runs
-	early   []live       // pieces that arrived before the message's run was known
+	pending []live       // pieces that arrived before the message's run was known
 	end     *api.LoopEnd // end of the watched run
 }
 
@@ -114,7 +114,7 @@ func (a *app) watcher(out io.Writer) *watcher {
 
 // follow shows the session until the watched run ends or ctx ends.
 func (w *watcher) follow(ctx context.Context) error {
-	err := w.a.steady(ctx, func(away bool) {
+	err := w.a.withReconnect(ctx, func(away bool) {
 		w.away = away
 		w.view.interrupted()
 		if away {
@@ -123,7 +123,7 @@ func (w *watcher) follow(ctx context.Context) error {
 			w.notice("reconnected")
 		}
 	}, w.once)
-	if errors.Is(err, errOver) {
+	if errors.Is(err, errRunEnded) {
 		return nil
 	}
 	return err
@@ -135,7 +135,7 @@ func (w *watcher) once(ctx context.Context, b *bus.Bus) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel(nil)
-	if err := w.place(ctx, b); err != nil {
+	if err := w.resolveSession(ctx, b); err != nil {
 		return err
 	}
 	for _, l := range []struct {
@@ -166,24 +166,24 @@ func (w *watcher) once(ctx context.Context, b *bus.Bus) error {
 	w.view.turn = func(id string) (api.Turn, error) { return callFor[api.Turn](ctx, b, api.GetTurn{Turn: id}) }
 	w.view.input = func(run string) string { return w.input(ctx, b, run) }
 	if w.run != "" {
-		wg.Go(func() { w.check(ctx, b, cancel) })
+		wg.Go(func() { w.pollRun(ctx, b, cancel) })
 	}
-	w.view.reached(w.after)
+	w.view.eventsShown(w.after)
 	for {
 		events := bus.SessionEvents(w.session)
 		err := b.Follow(ctx, w.after, func(m bus.Stored) error { return w.stored(m, events) }, bus.EventSources(events...)...)
 		if errors.Is(err, errMerged) {
 			continue
 		}
-		if cause := context.Cause(ctx); cause != nil && !errors.Is(err, errOver) {
+		if cause := context.Cause(ctx); cause != nil && !errors.Is(err, errRunEnded) {
 			return cause
 		}
 		return err
 	}
 }
 
-// place determines the session to follow.
-func (w *watcher) place(ctx context.Context, b *bus.Bus) error {
+// resolveSession determines the session to follow.
+func (w *watcher) resolveSession(ctx context.Context, b *bus.Bus) error {
 	if w.session != "" {
 		return nil
 	}
@@ -243,8 +243,8 @@ func (w *watcher) piece(l live) {
 	switch {
 	case w.end != nil: // the whole text was shown
 	case w.message != nil && w.run == "":
-		if len(w.early) < maxEarly {
-			w.early = append(w.early, l)
+		if len(w.pending) < maxEarly {
+			w.pending = append(w.pending, l)
 		}
 	case w.run == "" || w.run == l.run:
 		w.view.piece(l)
@@ -257,12 +257,12 @@ func (w *watcher) accepted(acc api.Accepted) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.run, w.session = acc.Run, acc.Session
-	for _, l := range w.early {
+	for _, l := range w.pending {
 		if l.run == acc.Run {
 			w.view.piece(l)
 		}
 	}
-	w.early = nil
+	w.pending = nil
 }
 
 // errMerged restarts following with the run that the watched one was merged into.
@@ -280,7 +280,7 @@ func (w *watcher) stored(m bus.Stored, events []api.Subject) error {
 		}
 	}
 	w.after = m.Sequence
-	w.view.reached(m.Sequence)
+	w.view.eventsShown(m.Sequence)
 	return nil
 }
 
@@ -302,37 +302,37 @@ func (w *watcher) event(m bus.Stored) error {
 	if err := json.Unmarshal(m.Data, &end); err != nil {
 		return err
 	}
-	return w.over(end)
+	return w.runEnded(end)
 }
 
-// over stores the end of the watched run. If the run was merged, it watches the run that
+// runEnded stores the end of the watched run. If the run was merged, it watches the run that
 // it was merged into.
-func (w *watcher) over(end api.LoopEnd) error {
+func (w *watcher) runEnded(end api.LoopEnd) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if end.Fate == api.FateMerged && end.Into != "" {
 		w.run, w.after = end.Into, 0 // that run may have ended
-		w.view.joins(end.Into)
+		w.view.mergedInto(end.Into)
 		return errMerged
 	}
 	w.end = &end
-	return errOver
+	return errRunEnded
 }
 
-// checkEvery is the interval at which the watcher requests the state of the run from
-// loop. endEvent is how long it waits for the run's end event after loop has reported the
-// run as ended.
+// checkInterval is the interval at which the watcher requests the state of the run from
+// loop. endEventTimeout is how long it waits for the run's end event after loop has
+// reported the run as ended.
 const (
-	checkEvery = 5 * time.Second
-	endEvent   = 3 * time.Second
+	checkInterval   = 5 * time.Second
+	endEventTimeout = 3 * time.Second
 )
 
-// check requests the state of the run periodically and ends the watch when the run has
+// pollRun requests the state of the run periodically and ends the watch when the run has
 // ended, also if its end event was lost with the end of a stream. It reports once when
 // the message waits for its session.
-func (w *watcher) check(ctx context.Context, b *bus.Bus, cancel context.CancelCauseFunc) {
+func (w *watcher) pollRun(ctx context.Context, b *bus.Bus, cancel context.CancelCauseFunc) {
 	said := false
-	for wait := time.Second; ; wait = checkEvery {
+	for wait := time.Second; ; wait = checkInterval {
 		if !pause(ctx, wait) {
 			return
 		}
@@ -341,12 +341,12 @@ func (w *watcher) check(ctx context.Context, b *bus.Bus, cancel context.CancelCa
 		w.mu.Unlock()
 		st, err := callFor[api.RunState](ctx, b, req)
 		switch {
-		case err != nil: // retried after checkEvery
+		case err != nil: // retried after checkInterval
 		case st.Status == api.RunQueued && !said && !w.view.json:
 			said = true
 			w.notice("the session is busy; the message is queued")
 		case st.Status == api.RunEnded && st.Fate != api.FateMerged:
-			if !pause(ctx, endEvent) || !w.watches(st.Run) {
+			if !pause(ctx, endEventTimeout) || !w.watches(st.Run) {
 				continue
 			}
 			end := api.LoopEnd{
@@ -357,8 +357,8 @@ func (w *watcher) check(ctx context.Context, b *bus.Bus, cancel context.CancelCa
 			w.mu.Lock()
 			w.end = &end
 			w.mu.Unlock()
-			w.view.lost(end)
-			cancel(errOver)
+			w.view.endWithoutEvent(end)
+			cancel(errRunEnded)
 			return
 		}
 	}

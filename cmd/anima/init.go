@@ -83,7 +83,7 @@ func (c initCmd) Run(ctx context.Context, a *app) error {
 		fmt.Fprintln(a.Err, "anima: warning:", w)
 	}
 	t := a.terminal()
-	_, faults := answers.beside(missing).Source()
+	_, faults := answers.withPlaceholders(missing).Source()
 	if t == nil { // without a terminal, questions are not possible
 		faults = append(missing, faults...)
 	}
@@ -98,15 +98,15 @@ func (c initCmd) Run(ctx context.Context, a *app) error {
 			return err
 		}
 	}
-	model, models, err := c.chosen(ctx, a)
+	model, models, err := c.flagProvider(ctx, a)
 	if err != nil {
 		return err
 	}
 	switch {
 	case old != nil && !c.Force && len(missing) > 0:
-		return c.there()
+		return c.existsError()
 	case t != nil && (old == nil || c.Force):
-		all := &wanted{file: &answers.AgentFile, model: model, models: models, fund: &c.Fund}
+		all := &initValues{file: &answers.AgentFile, model: model, models: models, fund: &c.Fund}
 		if err := c.ask(ctx, a, t, v, all); err != nil {
 			return err
 		}
@@ -121,17 +121,17 @@ func (c initCmd) Run(ctx context.Context, a *app) error {
 	switch {
 	case bytes.Equal(old, src):
 	case old != nil && !c.Force:
-		return c.there()
+		return c.existsError()
 	default:
 		if err := c.write(src); err != nil {
 			return err
 		}
 		v.Written = true
 	}
-	if err := c.keep(a, &v, model, models); err != nil {
+	if err := c.storeModel(a, &v, model, models); err != nil {
 		return err
 	}
-	if err := c.birth(ctx, a, &v, src); err != nil {
+	if err := c.createAgent(ctx, a, &v, src); err != nil {
 		return err
 	}
 	return a.print(v, func(w io.Writer) { v.text(a, w) })
@@ -174,10 +174,10 @@ func (c initCmd) existing() ([]byte, error) {
 	return src, nil
 }
 
-func (c initCmd) there() error {
+func (c initCmd) existsError() error {
 	return &api.Error{
 		Code: api.Conflict, Message: c.File + " already exists; it was not changed",
-		Next: "use it (anima agent apply " + word(c.File) + "), name another file, or replace it with --force",
+		Next: "use it (anima agent apply " + shellQuote(c.File) + "), name another file, or replace it with --force",
 	}
 }
 
@@ -194,7 +194,7 @@ const (
 // missing.
 func (c initCmd) answers(a *app) (f answers, missing []string, err error) {
 	f = answers{loop.AgentFile{
-		Name: told(c.Name), Genesis: told(c.Genesis), Creator: told(c.Creator), Message: told(c.Message),
+		Name: valueOf(c.Name), Genesis: valueOf(c.Genesis), Creator: valueOf(c.Creator), Message: valueOf(c.Message),
 		Description: c.Description, Model: c.Model, Tools: c.Tools, Autonomy: c.Autonomy == nil || *c.Autonomy,
 	}}
 	if c.GenesisFile != "" {
@@ -213,16 +213,16 @@ func (c initCmd) answers(a *app) (f answers, missing []string, err error) {
 	return f, missing, nil
 }
 
-func told(s *string) string {
+func valueOf(s *string) string {
 	if s == nil {
 		return ""
 	}
 	return *s
 }
 
-// beside returns the answers with placeholders for missing values, so that the other
-// values can be validated.
-func (f answers) beside(missing []string) answers {
+// withPlaceholders returns the answers with placeholders for missing values, so that the
+// other values can be validated.
+func (f answers) withPlaceholders(missing []string) answers {
 	for _, m := range missing {
 		if m == noName {
 			f.Name = "x"
@@ -243,7 +243,7 @@ func (c initCmd) write(src []byte) error {
 	err := create(c.File, src)
 	switch {
 	case errors.Is(err, fs.ErrExist):
-		return c.there()
+		return c.existsError()
 	case err != nil:
 		return &api.Error{Code: api.Invalid, Message: err.Error(), Next: "name a file that you may write"}
 	}
@@ -253,12 +253,12 @@ func (c initCmd) write(src []byte) error {
 // next returns the commands for the next step. If an anima is running, they apply the
 // file to it.
 func (c initCmd) next(a *app, v initView) []string {
-	file := word(c.File)
-	born := []string{"anima agent apply " + file, "anima agent fund " + v.Agent + " 5", "anima session send " + v.Agent + ` "who are you?"`}
+	file := shellQuote(c.File)
+	commands := []string{"anima agent apply " + file, "anima agent fund " + v.Agent + " 5", "anima session send " + v.Agent + ` "who are you?"`}
 	if _, _, err := a.dialing(); err == nil || v.Environment.Kind == inKubernetes {
-		return born
+		return commands
 	}
-	return []string{"anima up --agent " + file, born[2]}
+	return []string{"anima up --agent " + file, commands[2]}
 }
 
 func (v initView) text(a *app, w io.Writer) {
@@ -267,7 +267,7 @@ func (v initView) text(a *app, w io.Writer) {
 	} else {
 		fmt.Fprintf(w, "%s already exists with the same content: agent %s\n", v.File, v.Agent)
 	}
-	v.found(w)
+	v.printEnvironment(w)
 	if v.Balance != nil {
 		fmt.Fprintf(w, "%s is created and has %s\n", v.Agent, v.Balance.Available+v.Balance.Held)
 	}
@@ -280,8 +280,8 @@ func (v initView) text(a *app, w io.Writer) {
 	}
 }
 
-// found prints the detected environment and providers.
-func (v initView) found(w io.Writer) {
+// printEnvironment prints the detected environment and providers.
+func (v initView) printEnvironment(w io.Writer) {
 	fmt.Fprintf(w, "environment: %s, because %s\n", v.Environment.Kind, v.Environment.Because)
 	if m := v.Model; m != nil && m.File != "" {
 		key := "without a key"
@@ -345,8 +345,8 @@ func providers(lookup func(string) (string, bool)) []string {
 	return set
 }
 
-// word returns the text quoted as one word of a shell command.
-func word(s string) string {
+// shellQuote returns the text quoted as one word of a shell command.
+func shellQuote(s string) string {
 	if s != "" && strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./+-@:,%") == "" {
 		return s
 	}

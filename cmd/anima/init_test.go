@@ -207,7 +207,7 @@ func TestEnvironment(t *testing.T) {
 		t.Errorf("providers are %q", got)
 	}
 	for text, want := range map[string]string{"a/b.md": "a/b.md", "a b": "'a b'", "it's": `'it'\''s'`, "": "''"} {
-		if got := word(text); got != want {
+		if got := shellQuote(text); got != want {
 			t.Errorf("word(%q) is %s, want %s", text, got, want)
 		}
 	}

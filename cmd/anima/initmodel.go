@@ -18,8 +18,8 @@ type modelView struct {
 	File   string `json:"file,omitempty"`   // path of the file that holds it
 }
 
-// chosen returns the provider that the flags name, after a test; nil if they name none.
-func (c initCmd) chosen(ctx context.Context, a *app) (*provider, int, error) {
+// flagProvider returns the provider that the flags name, after a test; nil if they name none.
+func (c initCmd) flagProvider(ctx context.Context, a *app) (*provider, int, error) {
 	if c.ModelURL == nil {
 		if c.ModelKeyFile != "" {
 			return nil, 0, &api.Error{Code: api.Invalid, Message: "--model-key-file requires --model-url", Next: "add --model-url; openai selects the OpenAI API"}
@@ -100,8 +100,8 @@ func (d *dialogue) fault(err error) {
 	}
 }
 
-// keep stores the chosen provider; nil keeps the stored one.
-func (c initCmd) keep(a *app, v *initView, p *provider, models int) error {
+// storeModel stores the chosen provider; nil keeps the stored one.
+func (c initCmd) storeModel(a *app, v *initView, p *provider, models int) error {
 	if p == nil {
 		return nil
 	}
@@ -119,9 +119,9 @@ func (c initCmd) keep(a *app, v *initView, p *provider, models int) error {
 	return nil
 }
 
-// birth creates the agent in the running anima and makes its first deposit. Both requests
-// are idempotent.
-func (c initCmd) birth(ctx context.Context, a *app, v *initView, src []byte) error {
+// createAgent creates the agent in the running anima and makes its first deposit. Both
+// requests are idempotent.
+func (c initCmd) createAgent(ctx context.Context, a *app, v *initView, src []byte) error {
 	if c.Fund == "" {
 		return nil
 	}

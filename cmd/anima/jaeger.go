@@ -104,9 +104,9 @@ func listens(ctx context.Context, at string) bool {
 	return true
 }
 
-// absent returns a remark for each address of Jaeger that cannot be reached. That is not
-// an error, because Jaeger may start later.
-func absent(ctx context.Context, otlp, base string) []string {
+// jaegerWarnings returns a remark for each address of Jaeger that cannot be reached. That
+// is not an error, because Jaeger may start later.
+func jaegerWarnings(ctx context.Context, otlp, base string) []string {
 	var all []string
 	if otlp != "" && !listens(ctx, otlp) {
 		all = append(all, fmt.Sprintf("no receiver of traces listens at %s: start Jaeger there (make jaeger); spans that end earlier may be lost", otlp))

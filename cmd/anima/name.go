@@ -39,7 +39,7 @@ func (a *app) name() string {
 	if a.Name == "" {
 		return programName
 	}
-	return word(a.Name)
+	return shellQuote(a.Name)
 }
 
 // commands returns the first words of all commands.

@@ -61,7 +61,7 @@ func readProvider(dir string) (p provider, err error) {
 	case err != nil:
 		return p, notWritable(err)
 	case info.Mode().Perm()&0o077 != 0:
-		return p, &api.Error{Code: api.Invalid, Message: file + " holds a key and can be read by others", Next: "chmod 600 " + word(file)}
+		return p, &api.Error{Code: api.Invalid, Message: file + " holds a key and can be read by others", Next: "chmod 600 " + shellQuote(file)}
 	}
 	data, err := os.ReadFile(file)
 	if err != nil {

@@ -75,12 +75,12 @@ func (c sessionSendCmd) Run(ctx context.Context, a *app) error {
 	w := a.watcher(a.Out)
 	end, err := w.send(waiting, req)
 	if err != nil && waiting.Err() != nil {
-		return w.leftOff(ctx, c.Timeout)
+		return w.waitError(ctx, c.Timeout)
 	}
 	if err != nil {
 		return err
 	}
-	return ended(end)
+	return runError(end)
 }
 
 // send sends a message and shows its run to the end. The message always has an id, so
@@ -104,8 +104,8 @@ func (w *watcher) send(ctx context.Context, req api.SendMessage) (api.LoopEnd, e
 	return *w.end, nil
 }
 
-// leftOff returns the error of a wait that ended before its run.
-func (w *watcher) leftOff(ctx context.Context, timeout time.Duration) error {
+// waitError returns the error of a wait that ended before its run.
+func (w *watcher) waitError(ctx context.Context, timeout time.Duration) error {
 	why := "the run did not end within " + timeout.String()
 	switch {
 	case ctx.Err() != nil:
@@ -126,8 +126,8 @@ func (w *watcher) leftOff(ctx context.Context, timeout time.Duration) error {
 	}
 }
 
-// ended returns the error for the end of a run; nil is success.
-func ended(end api.LoopEnd) error {
+// runError returns the error for the end of a run; nil is success.
+func runError(end api.LoopEnd) error {
 	switch {
 	case end.Success:
 		return nil

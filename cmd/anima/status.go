@@ -50,8 +50,8 @@ type diskView struct {
 	Total  int64  `json:"total"`
 }
 
-// local adds the state of the disk for an anima on this machine.
-func (s *statusView) local(a *app) {
+// addDisk adds the state of the disk for an anima on this machine.
+func (s *statusView) addDisk(a *app) {
 	dir, err := a.dataDir()
 	if err != nil {
 		return // the connection was read from it before
@@ -102,12 +102,12 @@ func (c statusCmd) Run(ctx context.Context, a *app) error {
 		defer done()
 		ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 		defer cancel()
-		s := look(ctx, b)
+		s := collectStatus(ctx, b)
 		s.NATS = bus.RedactURL(d.URL)
 		if !named { // anima runs on this machine, on the data folder
-			s.local(a)
+			s.addDisk(a)
 		}
-		if s.Context, _, err = a.place(); err != nil {
+		if s.Context, _, err = a.selectedContext(); err != nil {
 			return err
 		}
 		if err := a.print(s, s.text); err != nil {
@@ -125,9 +125,9 @@ func (c statusCmd) Run(ctx context.Context, a *app) error {
 	})
 }
 
-// look sends requests to all services concurrently, so that a service without an answer
-// does not delay the others.
-func look(ctx context.Context, b *bus.Bus) *statusView {
+// collectStatus sends requests to all services concurrently, so that a service without an
+// answer does not delay the others.
+func collectStatus(ctx context.Context, b *bus.Bus) *statusView {
 	s := &statusView{Agents: []agentLine{}, Models: []api.Model{}, Streams: []bus.StreamState{}}
 	var mu sync.Mutex
 	var all sync.WaitGroup

@@ -37,16 +37,16 @@ func services() []host.Service {
 
 // suite holds the components of all services in one process.
 type suite struct {
-	dir    string
-	cfg    host.Config
-	given  bool   // the operator set the token; it is not the data folder's
-	jaeger string // URL of the Jaeger UI; may be empty
-	server *embednats.Server
-	conn   *bus.Conn
-	bus    *bus.Bus
-	exp    *telemetry.Exporters
-	log    *slog.Logger
-	lookup config.Lookup
+	dir      string
+	cfg      host.Config
+	tokenSet bool   // the operator set the token; it is not the data folder's
+	jaeger   string // URL of the Jaeger UI; may be empty
+	server   *embednats.Server
+	conn     *bus.Conn
+	bus      *bus.Bus
+	exp      *telemetry.Exporters
+	log      *slog.Logger
+	lookup   config.Lookup
 }
 
 // open validates all settings, then creates the data folder, the token, the embedded NATS
@@ -59,7 +59,7 @@ func (a *app) open(ctx context.Context, dir string, lookup config.Lookup, listen
 	if !listen {
 		up.NATSListen = ""
 	}
-	s := &suite{dir: dir, cfg: cfg, lookup: lookup, given: cfg.Token.Reveal() != "", jaeger: up.JaegerURL}
+	s := &suite{dir: dir, cfg: cfg, lookup: lookup, tokenSet: cfg.Token.Reveal() != "", jaeger: up.JaegerURL}
 	defer func() {
 		if err != nil {
 			s.close()
@@ -71,7 +71,7 @@ func (a *app) open(ctx context.Context, dir string, lookup config.Lookup, listen
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, notWritable(err)
 	}
-	if !s.given {
+	if !s.tokenSet {
 		if s.cfg.Token, err = operatorToken(dir); err != nil {
 			return nil, err
 		}
@@ -243,10 +243,11 @@ func putFile(file string, data []byte, place func(tmp, file string) error) error
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// announce writes the endpoint file for other commands. The returned function removes it.
-func (s *suite) announce(addrs host.Addrs) (func(), error) {
+// writeEndpoint writes the endpoint file for other commands. The returned function
+// removes it.
+func (s *suite) writeEndpoint(addrs host.Addrs) (func(), error) {
 	data, err := json.MarshalIndent(endpoint{
-		NATS: s.server.ClientURL(), Token: s.cfg.Token.Reveal(), HTTP: reach(addrs.HTTP), Ops: reach(addrs.Ops), Jaeger: s.jaeger,
+		NATS: s.server.ClientURL(), Token: s.cfg.Token.Reveal(), HTTP: localURL(addrs.HTTP), Ops: localURL(addrs.Ops), Jaeger: s.jaeger,
 	}, "", "  ")
 	if err != nil {
 		return nil, err
@@ -262,9 +263,9 @@ func (s *suite) announce(addrs host.Addrs) (func(), error) {
 	}, nil
 }
 
-// reach returns the URL at which this machine reaches the listener on addr; "" if addr is
+// localURL returns the URL at which this machine reaches the listener on addr; "" if addr is
 // empty.
-func reach(addr string) string {
+func localURL(addr string) string {
 	if addr == "" {
 		return ""
 	}

@@ -98,7 +98,7 @@ func (c upCmd) Run(ctx context.Context, a *app) error {
 	}
 	defer s.close()
 	if s.jaeger != "" {
-		for _, w := range absent(ctx, s.exp.Endpoint(), s.jaeger) {
+		for _, w := range jaegerWarnings(ctx, s.exp.Endpoint(), s.jaeger) {
 			fmt.Fprintln(a.Err, "anima: warning:", w)
 		}
 	}
@@ -112,7 +112,7 @@ func (c upCmd) Run(ctx context.Context, a *app) error {
 				return err
 			}
 		}
-		if gone, err = s.announce(addrs); err != nil {
+		if gone, err = s.writeEndpoint(addrs); err != nil {
 			return err
 		}
 		who := "NAME"
@@ -123,7 +123,7 @@ func (c upCmd) Run(ctx context.Context, a *app) error {
 			return err
 		}
 		if a.interactive() && !c.Quiet && a.cli.Output != outputJSON {
-			watching.Go(func() { s.turns(ctx, a.Out) })
+			watching.Go(func() { s.printTurns(ctx, a.Out) })
 		}
 		return nil
 	})
@@ -149,17 +149,17 @@ func (c *upCmd) ports() error {
 	return nil
 }
 
-// birth is an AGENT.md and the id of its agent.
-type birth struct{ id, source string }
+// agentFile is an AGENT.md and the id of its agent.
+type agentFile struct{ id, source string }
 
 // first returns the agent that up creates; nil means none. It reports faults of the
 // AGENT.md before anything is started.
-func (c upCmd) first(a *app) (*birth, error) {
+func (c upCmd) first(a *app) (*agentFile, error) {
 	if c.Agent == "" {
 		if c.Empty {
 			return nil, nil
 		}
-		return &birth{"lucky", luckyMD}, nil
+		return &agentFile{"lucky", luckyMD}, nil
 	}
 	src, err := (agentApplyCmd{File: c.Agent}).read(a.In)
 	if err != nil {
@@ -169,14 +169,14 @@ func (c upCmd) first(a *app) (*birth, error) {
 	if len(faults) > 0 {
 		return nil, &api.Error{Code: api.Invalid, Message: c.Agent + " has faults; nothing was started", Details: faults, Next: "correct them"}
 	}
-	return &birth{id, string(src)}, nil
+	return &agentFile{id, string(src)}, nil
 }
 
 // firstAgent applies the AGENT.md of b. If the operator did not name one, it does so only
 // in an installation without agents. A new agent gets a deposit before it is created. The
 // deposit has a fixed id, so that after a crash in between the next start does not
 // deposit again.
-func (s *suite) firstAgent(ctx context.Context, b birth, named bool) error {
+func (s *suite) firstAgent(ctx context.Context, b agentFile, named bool) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	all, err := bus.Call[api.Agents](ctx, s.bus, api.ListAgents{})
@@ -184,7 +184,7 @@ func (s *suite) firstAgent(ctx context.Context, b birth, named bool) error {
 		return err
 	}
 	if !slices.ContainsFunc(all.Agents, func(g api.Agent) bool { return g.ID == b.id }) {
-		if err := s.firstMoney(ctx, b.id); err != nil {
+		if err := s.fundFirstAgent(ctx, b.id); err != nil {
 			return err
 		}
 	}
@@ -192,7 +192,7 @@ func (s *suite) firstAgent(ctx context.Context, b birth, named bool) error {
 	return err
 }
 
-func (s *suite) firstMoney(ctx context.Context, id string) error {
+func (s *suite) fundFirstAgent(ctx context.Context, id string) error {
 	if _, err := bus.Call[api.Account](ctx, s.bus, api.OpenAccount{Agent: id}); err != nil {
 		return err
 	}
@@ -231,13 +231,13 @@ func (a *app) banner(ctx context.Context, s *suite, addrs host.Addrs, who string
 		return err
 	}
 	v := upView{
-		Version: host.Version(), HTTP: reach(addrs.HTTP), Ops: reach(addrs.Ops), NATS: s.server.ClientURL(),
+		Version: host.Version(), HTTP: localURL(addrs.HTTP), Ops: localURL(addrs.Ops), NATS: s.server.ClientURL(),
 		Token: "in " + filepath.Join(s.dir, "token"), Data: s.dir, Database: "SQLite in " + s.dir,
 		Writes: "interval: a power cut may take the last two minutes, a crash nothing (dev profile; --sync always keeps every write)",
 		Model:  a.named("none can be used: anima model list says why"),
 		Traces: s.exp.Endpoint(), Jaeger: s.jaeger,
 	}
-	if s.given {
+	if s.tokenSet {
 		v.Token = "the one of ANIMA_TOKEN"
 	}
 	if s.cfg.Sync == host.SyncAlways {
@@ -261,7 +261,7 @@ func (a *app) banner(ctx context.Context, s *suite, addrs host.Addrs, who string
 	}
 	return a.print(v, func(w io.Writer) {
 		fmt.Fprintf(w, "anima %s is up\n\n", v.Version)
-		for _, l := range [][2]string{{"http", v.HTTP}, {"token", v.Token}, {"health", suffixed(v.Ops, "/readyz")}, {"metrics", suffixed(v.Ops, "/metrics")}, {"nats", v.NATS + " (same token)"}, {"data", v.Data}, {"database", v.Database}, {"writes", v.Writes}, {"model", v.Model}, {"traces", a.traces(v)}} {
+		for _, l := range [][2]string{{"http", v.HTTP}, {"token", v.Token}, {"health", suffixed(v.Ops, "/readyz")}, {"metrics", suffixed(v.Ops, "/metrics")}, {"nats", v.NATS + " (same token)"}, {"data", v.Data}, {"database", v.Database}, {"writes", v.Writes}, {"model", v.Model}, {"traces", a.describeTraces(v)}} {
 			if l[1] == "" {
 				l[1] = "none"
 			}
@@ -271,8 +271,8 @@ func (a *app) banner(ctx context.Context, s *suite, addrs host.Addrs, who string
 	})
 }
 
-// traces describes the export of traces for the banner.
-func (a *app) traces(v upView) string {
+// describeTraces describes the export of traces for the banner.
+func (a *app) describeTraces(v upView) string {
 	switch {
 	case v.Traces == "":
 		return a.named("not sent (anima up --jaeger sends them to the Jaeger of make jaeger)")

@@ -19,31 +19,31 @@ import (
 // entry. Pieces may be lost: when the turn is stored, the viewer prints what is missing
 // of its text. It is safe for concurrent use.
 type viewer struct {
-	json   bool
-	echo   bool // print the input of each run, too
-	turn   func(id string) (api.Turn, error)
-	input  func(run string) string
-	mu     sync.Mutex
-	out    io.Writer
-	live   bool // out is a terminal: the hint may be erased
-	hint   bool // a hint is shown on the current line
-	middle bool // the current line is not complete
+	json    bool
+	echo    bool // print the input of each run, too
+	turn    func(id string) (api.Turn, error)
+	input   func(run string) string
+	mu      sync.Mutex
+	out     io.Writer
+	live    bool // out is a terminal: the hint may be erased
+	hint    bool // a hint is shown on the current line
+	midLine bool // the current line is not complete
 
-	shown  uint64          // sequence up to which the events were printed
-	from   uint64          // sequence of the entry that the current turn follows, or a later one
-	now    string          // id of the turn whose completion is in progress
-	said   strings.Builder // pieces of it that were printed
-	latest time.Time       // time of the last piece
-	closed bool            // its text is complete, or its tools have begun
-	stale  bool            // the connection broke: pieces may be repeated from the first
-	before spoken          // previous turn, until it is stored
-	early  []live          // pieces that follow events not printed yet
-	last   string          // text of the last turn
-	done   string          // id of the last turn that was printed completely; used by event only
+	shown    uint64          // sequence up to which the events were printed
+	from     uint64          // sequence of the entry that the current turn follows, or a later one
+	current  string          // id of the turn whose completion is in progress
+	printed  strings.Builder // pieces of it that were printed
+	latest   time.Time       // time of the last piece
+	closed   bool            // its text is complete, or its tools have begun
+	stale    bool            // the connection broke: pieces may be repeated from the first
+	previous printedText     // previous turn, until it is stored
+	pending  []live          // pieces that follow events not printed yet
+	last     string          // text of the last turn
+	done     string          // id of the last turn that was printed completely; used by event only
 }
 
-// spoken is the part of a turn's text that was printed.
-type spoken struct{ turn, said string }
+// printedText is the part of a turn's text that was printed.
+type printedText struct{ turn, said string }
 
 // live is a message that is published beside the stored events: a piece of a completion,
 // or the announcement that a model call begins.
@@ -89,15 +89,15 @@ func (v *viewer) piece(l live) {
 	case v.json:
 		_ = l.writeJSON(v.out) // the write of the next event returns the error
 	case v.ready(l):
-		v.speak(l)
-	case len(v.early) < maxEarly:
-		v.early = append(v.early, l)
+		v.printLive(l)
+	case len(v.pending) < maxEarly:
+		v.pending = append(v.pending, l)
 	}
 }
 
-// reached records that the events up to a sequence were printed, and prints the pieces
+// eventsShown records that the events up to a sequence were printed, and prints the pieces
 // that waited for them.
-func (v *viewer) reached(seq uint64) {
+func (v *viewer) eventsShown(seq uint64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.shown = max(v.shown, seq)
@@ -106,13 +106,13 @@ func (v *viewer) reached(seq uint64) {
 
 // release prints the kept pieces that are ready.
 func (v *viewer) release() {
-	all := v.early
-	v.early = nil
+	all := v.pending
+	v.pending = nil
 	for _, l := range all {
 		if v.ready(l) {
-			v.speak(l)
+			v.printLive(l)
 		} else {
-			v.early = append(v.early, l)
+			v.pending = append(v.pending, l)
 		}
 	}
 }
@@ -120,39 +120,39 @@ func (v *viewer) release() {
 // ready reports whether the events that a live message follows were printed.
 func (v *viewer) ready(l live) bool {
 	if l.after == 0 {
-		return l.turn == v.now
+		return l.turn == v.current
 	}
 	return l.after <= v.shown
 }
 
-// speak prints a live message of the current turn, or of the turn that begins with it.
-func (v *viewer) speak(l live) {
+// printLive prints a live message of the current turn, or of the turn that begins with it.
+func (v *viewer) printLive(l live) {
 	switch {
-	case l.after > v.from && l.turn != v.now:
+	case l.after > v.from && l.turn != v.current:
 		v.begin(l.turn, l.after)
 		l.discard = false
-	case l.turn != v.now:
+	case l.turn != v.current:
 		return // a turn that has ended
 	case l.after > v.from && !v.closed: // another owner has resumed the turn
-		v.from, v.stale = l.after, v.said.Len() > 0
+		v.from, v.stale = l.after, v.printed.Len() > 0
 	case l.after != 0: // the same owner continues
 		v.stale = false
 	}
 	if l.content != "" || l.discard || l.note != "" {
-		v.say(l)
+		v.printPiece(l)
 	}
 }
 
-// say prints a piece of the current turn. If the model call is repeated, the text begins
-// again.
-func (v *viewer) say(l live) {
+// printPiece prints a piece of the current turn. If the model call is repeated, the text
+// begins again.
+func (v *viewer) printPiece(l live) {
 	if v.closed {
 		return
 	}
 	if l.discard || v.stale {
 		v.stale = false
-		if v.said.Len() > 0 {
-			v.said.Reset()
+		if v.printed.Len() > 0 {
+			v.printed.Reset()
 			v.remark(join("the model call is repeated, the text above is void", l.note))
 		} else if l.note != "" {
 			v.remark(l.note)
@@ -161,31 +161,31 @@ func (v *viewer) say(l live) {
 		v.remark(l.note)
 	}
 	v.latest = time.Now()
-	v.said.WriteString(l.content)
+	v.printed.WriteString(l.content)
 	v.write(l.content)
 }
 
 // begin begins a turn. It keeps the printed text of the previous turn until that is
 // stored.
 func (v *viewer) begin(turn string, from uint64) {
-	v.before = spoken{}
-	if v.now != "" && v.now != v.done {
-		v.before = spoken{v.now, v.said.String()}
+	v.previous = printedText{}
+	if v.current != "" && v.current != v.done {
+		v.previous = printedText{v.current, v.printed.String()}
 	}
 	v.newLine()
-	v.now, v.from, v.closed, v.stale, v.latest = turn, from, false, false, time.Now()
-	v.said.Reset()
+	v.current, v.from, v.closed, v.stale, v.latest = turn, from, false, false, time.Now()
+	v.printed.Reset()
 	v.waiting("thinking")
 }
 
-// settle waits for pieces that are still in transit when the event after them arrives,
+// awaitPieces waits for pieces that are still in transit when the event after them arrives,
 // because pieces and events use different subscriptions. It returns 50 ms after the last
 // piece, and waits four times at most.
-func (v *viewer) settle(turn string) {
+func (v *viewer) awaitPieces(turn string) {
 	const grace = 50 * time.Millisecond
 	for range 4 {
 		v.mu.Lock()
-		quiet, wait := time.Since(v.latest), v.now == turn && !v.closed
+		quiet, wait := time.Since(v.latest), v.current == turn && !v.closed
 		v.mu.Unlock()
 		if !wait || quiet >= grace {
 			return
@@ -209,7 +209,7 @@ func (v *viewer) write(text string) {
 	v.clear()
 	text = plain(text)
 	_, _ = io.WriteString(v.out, text) // a closed output ends the command with SIGPIPE
-	v.middle = !strings.HasSuffix(text, "\n")
+	v.midLine = !strings.HasSuffix(text, "\n")
 }
 
 // print prints complete lines of the program itself.
@@ -221,9 +221,9 @@ func (v *viewer) print(format string, args ...any) {
 // newLine ends the current line.
 func (v *viewer) newLine() {
 	v.clear()
-	if v.middle {
+	if v.midLine {
 		fmt.Fprintln(v.out)
-		v.middle = false
+		v.midLine = false
 	}
 }
 
@@ -239,7 +239,7 @@ func (v *viewer) clear() {
 
 // waiting shows on a terminal what the viewer waits for.
 func (v *viewer) waiting(what string) {
-	if v.live && !v.middle {
+	if v.live && !v.midLine {
 		v.clear()
 		_, _ = io.WriteString(v.out, "  … "+what)
 		v.hint = true
@@ -260,23 +260,23 @@ func (v *viewer) interrupted() {
 	if v.json {
 		return
 	}
-	v.stale = v.stale || v.said.Len() > 0
+	v.stale = v.stale || v.printed.Len() > 0
 	v.newLine()
 }
 
-// joins records that the watched run was merged into another, whose events are read from
+// mergedInto records that the watched run was merged into another, whose events are read from
 // the first.
-func (v *viewer) joins(run string) {
+func (v *viewer) mergedInto(run string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.shown, v.from, v.early = 0, 0, nil
+	v.shown, v.from, v.pending = 0, 0, nil
 	if !v.json {
 		v.remark("joins run " + run)
 	}
 }
 
-// lost prints the end of a run whose event was not received.
-func (v *viewer) lost(end api.LoopEnd) {
+// endWithoutEvent prints the end of a run whose event was not received.
+func (v *viewer) endWithoutEvent(end api.LoopEnd) {
 	if data, err := api.Encode(end); err == nil {
 		_ = v.event(event{name: "loop_end", run: end.Run, data: data})
 	}
@@ -297,7 +297,7 @@ func (v *viewer) event(e event) error {
 		if json.Unmarshal(e.data, &p) != nil || p.Turn == v.done {
 			break
 		}
-		v.settle(p.Turn)
+		v.awaitPieces(p.Turn)
 		if e.name != "tool_start" {
 			t, _ = v.turn(p.Turn) // if the request fails, the end of the run prints the text
 		}
@@ -352,8 +352,8 @@ func showAs[T any](e event, show func(T)) error {
 
 // start begins a run and, with echo, prints its input.
 func (v *viewer) start(m api.LoopStart, asked string) {
-	v.now, v.last, v.closed, v.before = "", "", true, spoken{}
-	v.said.Reset()
+	v.current, v.last, v.closed, v.previous = "", "", true, printedText{}
+	v.printed.Reset()
 	if !v.echo {
 		return
 	}
@@ -367,10 +367,10 @@ func (v *viewer) start(m api.LoopStart, asked string) {
 // that a model call begins. A turn that is already stored, as in the history of a
 // session, is printed at once.
 func (v *viewer) execute(turn string, seq uint64, stored api.Turn) {
-	if turn != v.now {
+	if turn != v.current {
 		v.begin(turn, max(seq, 1)-1)
 	}
-	v.early = slices.DeleteFunc(v.early, func(l live) bool { return l.after == 0 && l.turn != turn })
+	v.pending = slices.DeleteFunc(v.pending, func(l live) bool { return l.after == 0 && l.turn != turn })
 	if stored.ID != "" {
 		v.complete(stored)
 		return
@@ -402,28 +402,28 @@ func (v *viewer) result(m api.ToolEnd) {
 // begun.
 func (v *viewer) complete(t api.Turn) {
 	switch t.ID {
-	case v.now:
-		v.rest(t.Thinking)
-	case v.before.turn:
-		v.late(t.Thinking)
+	case v.current:
+		v.printRest(t.Thinking)
+	case v.previous.turn:
+		v.completePrevious(t.Thinking)
 	}
 	v.done = t.ID
 }
 
-// late prints the text of the previous turn if parts of it were lost.
-func (v *viewer) late(text string) {
+// completePrevious prints the text of the previous turn if parts of it were lost.
+func (v *viewer) completePrevious(text string) {
 	whole := strings.TrimSpace(text)
-	if whole != strings.TrimSpace(v.before.said) {
+	if whole != strings.TrimSpace(v.previous.said) {
 		v.remark("pieces of the previous turn's text were lost; its whole text is")
 		v.write(whole)
 		v.newLine()
 	}
-	v.before = spoken{}
+	v.previous = printedText{}
 }
 
-// rest prints what is missing of the current turn's text.
-func (v *viewer) rest(text string) {
-	whole, have := strings.TrimSpace(text), strings.TrimLeft(v.said.String(), " \n\t")
+// printRest prints what is missing of the current turn's text.
+func (v *viewer) printRest(text string) {
+	whole, have := strings.TrimSpace(text), strings.TrimLeft(v.printed.String(), " \n\t")
 	switch {
 	case whole == strings.TrimSpace(have):
 	case strings.HasPrefix(whole, have) && !v.closed:
@@ -433,7 +433,7 @@ func (v *viewer) rest(text string) {
 		v.write(whole)
 	}
 	v.newLine()
-	v.said.Reset()
+	v.printed.Reset()
 	v.closed, v.last = true, whole
 }
 
@@ -443,7 +443,7 @@ func (v *viewer) finish(m api.LoopEnd) {
 		return // the end event of the other run has the details
 	}
 	if r := strings.TrimSpace(m.Response); r != "" && r != v.last {
-		v.rest(r)
+		v.printRest(r)
 	}
 	v.print("  (%d turns, %s, %s)", m.Turns, m.Cost, time.Duration(m.Duration)*time.Millisecond)
 }

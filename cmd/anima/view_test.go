@@ -30,7 +30,7 @@ func shown(t *testing.T, stored string, play ...any) string {
 			text, again := strings.CutPrefix(p, "~")
 			v.piece(liveOf(t, api.StreamDelta{Run: "r", Turn: "r.1", Content: text, Discard: again}))
 		case int:
-			v.reached(uint64(p))
+			v.eventsShown(uint64(p))
 		case api.StreamDelta, api.Thinking:
 			v.piece(liveOf(t, p))
 		case api.Message:

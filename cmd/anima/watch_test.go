@@ -144,16 +144,16 @@ func TestEndAsTheConnectionBreaks(t *testing.T) {
 	defer done()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	broken, err := whole(ctx, b, func(ctx context.Context, _ *bus.Bus) error {
+	broken, err := useConnection(ctx, b, func(ctx context.Context, _ *bus.Bus) error {
 		u.stop()
 		<-ctx.Done()
 		if !errors.Is(context.Cause(ctx), errBroken) {
 			t.Errorf("the connection ends with %v", context.Cause(ctx))
 		}
-		return errOver
+		return errRunEnded
 	})
-	if broken || !errors.Is(err, errOver) {
-		t.Errorf("broken %t, %v, want %v", broken, err, errOver)
+	if broken || !errors.Is(err, errRunEnded) {
+		t.Errorf("broken %t, %v, want %v", broken, err, errRunEnded)
 	}
 }
 

@@ -43,21 +43,22 @@ func isTerminal(f *os.File) (yes bool) {
 	return err == nil && yes
 }
 
-// errLeft is the error for a dialogue that the user ends before the last answer.
-var errLeft = &api.Error{Code: api.Invalid, Message: "the dialogue was cancelled; nothing was written", Next: "run the command again, or give the answers as flags: anima init --help"}
+// errCancelled is the error for a dialogue that the user ends before the last answer.
+var errCancelled = &api.Error{Code: api.Invalid, Message: "the dialogue was cancelled; nothing was written", Next: "run the command again, or give the answers as flags: anima init --help"}
 
-// talk runs f with a dialogue. It returns errLeft if the user ends the dialogue early.
-func (t *terminal) talk(ctx context.Context, f func(*dialogue) error) error {
-	err := t.edit(ctx, t.in, f)
+// runDialogue runs f with a dialogue. It returns errCancelled if the user ends the
+// dialogue early.
+func (t *terminal) runDialogue(ctx context.Context, f func(*dialogue) error) error {
+	err := t.withLineEditor(ctx, t.in, f)
 	if errors.Is(err, io.EOF) || ctx.Err() != nil {
-		return errLeft
+		return errCancelled
 	}
 	return err
 }
 
-// edit runs f with a line editor that reads keys from in. Ctrl-c and ctrl-d end a line
-// with io.EOF. Reading ends with ctx.
-func (t *terminal) edit(ctx context.Context, in io.Reader, f func(*dialogue) error) error {
+// withLineEditor runs f with a line editor that reads keys from in. Ctrl-c and ctrl-d end
+// a line with io.EOF. Reading ends with ctx.
+func (t *terminal) withLineEditor(ctx context.Context, in io.Reader, f func(*dialogue) error) error {
 	var was *term.State
 	var raw error
 	if err := withFD(t.in, func(fd int) { was, raw = term.MakeRaw(fd) }); err != nil || raw != nil {
@@ -102,14 +103,14 @@ func (d *dialogue) line(prompt string) (string, error) {
 }
 
 // ask repeats a question until judge finds no fault in the answer.
-func (d *dialogue) ask(prompt string, to *string, judge func(string) []string) error {
+func (d *dialogue) ask(prompt string, to *string, validate func(string) []string) error {
 	for {
 		text, err := d.line(prompt)
 		if err != nil {
 			return err
 		}
 		text = strings.TrimSpace(text)
-		faults := judge(text)
+		faults := validate(text)
 		if len(faults) == 0 {
 			*to = text
 			return nil
@@ -121,7 +122,7 @@ func (d *dialogue) ask(prompt string, to *string, judge func(string) []string) e
 }
 
 // lines reads a text of several lines, up to a line that is a single dot.
-func (d *dialogue) lines(to *string, judge func(string) []string) error {
+func (d *dialogue) lines(to *string, validate func(string) []string) error {
 	for {
 		var all []string
 		for {
@@ -135,7 +136,7 @@ func (d *dialogue) lines(to *string, judge func(string) []string) error {
 			all = append(all, text)
 		}
 		text := strings.TrimSpace(strings.Join(all, "\n"))
-		faults := judge(text)
+		faults := validate(text)
 		if len(faults) == 0 {
 			*to = text
 			return nil
@@ -146,8 +147,8 @@ func (d *dialogue) lines(to *string, judge func(string) []string) error {
 	}
 }
 
-// agree asks a question and returns true unless the answer is no.
-func (d *dialogue) agree(question string) (bool, error) {
+// askYesNo asks a question and returns true unless the answer is no.
+func (d *dialogue) askYesNo(question string) (bool, error) {
 	yes := true
 	err := d.ask(question+" [Y/n] ", new(string), func(s string) []string {
 		switch strings.ToLower(s) {
@@ -162,8 +163,8 @@ func (d *dialogue) agree(question string) (bool, error) {
 	return yes, err
 }
 
-// wanted holds the values that the dialogue asks for, preset by the flags.
-type wanted struct {
+// initValues holds the values that the dialogue asks for, preset by the flags.
+type initValues struct {
 	file   *loop.AgentFile
 	model  *provider // nil: the flags name none
 	models int
@@ -172,7 +173,7 @@ type wanted struct {
 
 // ask asks for the values that the flags do not set, and then whether to write the
 // resulting file.
-func (c initCmd) ask(ctx context.Context, a *app, t *terminal, v initView, all *wanted) error {
+func (c initCmd) ask(ctx context.Context, a *app, t *terminal, v initView, all *initValues) error {
 	f := all.file
 	name, genesis := c.Name == nil, c.Genesis == nil && c.GenesisFile == ""
 	creator, message, autonomy := c.Creator == nil, c.Message == nil, c.Autonomy == nil
@@ -188,7 +189,7 @@ func (c initCmd) ask(ctx context.Context, a *app, t *terminal, v initView, all *
 		return err
 	}
 	// An answer is validated as part of a file in which the other values are valid.
-	judged := func(change func(*loop.AgentFile, string)) func(string) []string {
+	validator := func(change func(*loop.AgentFile, string)) func(string) []string {
 		return func(answer string) []string {
 			whole := loop.AgentFile{Name: "x", Genesis: "x"}
 			change(&whole, answer)
@@ -196,28 +197,28 @@ func (c initCmd) ask(ctx context.Context, a *app, t *terminal, v initView, all *
 			return faults
 		}
 	}
-	return t.talk(ctx, func(d *dialogue) error {
+	return t.runDialogue(ctx, func(d *dialogue) error {
 		fmt.Fprintf(d, "This writes %s, the file that an agent is created from. Ctrl-c exits, and nothing is written.\n\n", c.File)
-		v.found(d)
+		v.printEnvironment(d)
 		for _, q := range []struct {
 			wanted bool
 			about  string
 			ask    func() error
 		}{
 			{name, "What is the agent's name? Letters, digits and -.", func() error {
-				return d.ask("name: ", &f.Name, judged(func(w *loop.AgentFile, s string) { w.Name = s }))
+				return d.ask("name: ", &f.Name, validator(func(w *loop.AgentFile, s string) { w.Name = s }))
 			}},
 			{genesis, "What are its identity and its purpose? This is the genesis prompt. A line with only a dot ends it.", func() error {
-				return d.lines(&f.Genesis, judged(func(w *loop.AgentFile, s string) { w.Genesis = s }))
+				return d.lines(&f.Genesis, validator(func(w *loop.AgentFile, s string) { w.Genesis = s }))
 			}},
 			{creator, "What is the address of its creator? Enter omits it.", func() error {
-				return d.ask("creator: ", &f.Creator, judged(func(w *loop.AgentFile, s string) { w.Creator = s }))
+				return d.ask("creator: ", &f.Creator, validator(func(w *loop.AgentFile, s string) { w.Creator = s }))
 			}},
 			{message, "What is the message of its creator for the first turn? Enter omits it.", func() error {
-				return d.ask("message: ", &f.Message, judged(func(w *loop.AgentFile, s string) { w.Message = s }))
+				return d.ask("message: ", &f.Message, validator(func(w *loop.AgentFile, s string) { w.Message = s }))
 			}},
 			{autonomy, "An autonomous agent is woken a minute after it had no more work, and its runs cost money.", func() (err error) {
-				f.Autonomy, err = d.agree("Make the agent autonomous?")
+				f.Autonomy, err = d.askYesNo("Make the agent autonomous?")
 				return err
 			}},
 			{model, "", func() (err error) {
@@ -241,7 +242,7 @@ func (c initCmd) ask(ctx context.Context, a *app, t *terminal, v initView, all *
 		if err := d.confirm(c.File, *f); err != nil || *all.fund != "" || !a.running() {
 			return err
 		}
-		yes, err := d.agree("An anima is running: create the agent there, with $5 of test credits?")
+		yes, err := d.askYesNo("An anima is running: create the agent there, with $5 of test credits?")
 		if yes {
 			*all.fund = "5"
 		}
@@ -257,9 +258,9 @@ func (d *dialogue) confirm(file string, f loop.AgentFile) error {
 		fmt.Fprintf(d, "  %s\n", plain(strings.TrimRight(l, "\n")))
 	}
 	fmt.Fprintln(d)
-	yes, err := d.agree("Write it?")
+	yes, err := d.askYesNo("Write it?")
 	if err == nil && !yes {
-		return errLeft
+		return errCancelled
 	}
 	return err
 }

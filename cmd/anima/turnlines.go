@@ -12,9 +12,9 @@ import (
 	"github.com/anima-run/anima/pkg/bus"
 )
 
-// turns prints a line for each stored turn and each ended run of all agents, until ctx
+// printTurns prints a line for each stored turn and each ended run of all agents, until ctx
 // ends. The output is informational: errors are logged and not returned.
-func (s *suite) turns(ctx context.Context, w io.Writer) {
+func (s *suite) printTurns(ctx context.Context, w io.Writer) {
 	watched := []api.Subject{api.LoopPersist{}.Subject(), api.LoopEnd{}.Subject()}
 	after, err := s.bus.LastEvents(ctx, watched...)
 	if err != nil {
