@@ -149,6 +149,6 @@ func ops(p Process, st *status) http.Handler {
 		_, _ = w.Write([]byte(strings.Join(lines, "\n") + "\n")) // fails only if the client has disconnected
 	})
 	mux.HandleFunc("GET /diagnose", diagnose(p, st))
-	mux.Handle("GET /metrics", p.Exporters.Handler())
+	mux.Handle("GET /metrics", p.Exporters.MetricsHandler())
 	return mux
 }

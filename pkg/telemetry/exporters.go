@@ -110,10 +110,10 @@ func members(ctx context.Context) [2]tracesdk.Member {
 // Endpoint returns the URL that traces are sent to, "" if they are not sent.
 func (e *Exporters) Endpoint() string { return e.target.url }
 
-// Handler returns a handler that serves the metrics of the process and of every service
-// started from it. The latter have a label service; further replicas of the same service
-// have a label replica as well. Clients that accept OpenMetrics get exemplars.
-func (e *Exporters) Handler() http.Handler {
+// MetricsHandler returns a handler that serves the metrics of the process and of every
+// service started from it. The latter have a label service; further replicas of the same
+// service have a label replica as well. Clients that accept OpenMetrics get exemplars.
+func (e *Exporters) MetricsHandler() http.Handler {
 	return promhttp.HandlerFor(prometheus.GathererFunc(e.gather), promhttp.HandlerOpts{
 		ErrorLog:          slog.NewLogLogger(e.opts.Log.Handler(), slog.LevelError),
 		ErrorHandling:     promhttp.ContinueOnError, // an instrument with errors must not hide the others

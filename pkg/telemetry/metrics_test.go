@@ -21,7 +21,7 @@ func scrape(t *testing.T, e *telemetry.Exporters) string {
 	r := httptest.NewRequestWithContext(t.Context(), "GET", "/metrics", nil)
 	r.Header.Set("Accept", "application/openmetrics-text; version=1.0.0")
 	w := httptest.NewRecorder()
-	e.Handler().ServeHTTP(w, r)
+	e.MetricsHandler().ServeHTTP(w, r)
 	if w.Code != 200 {
 		t.Fatalf("metrics answer %d: %s", w.Code, w.Body)
 	}
@@ -96,7 +96,7 @@ func TestExemplars(t *testing.T) {
 	count(ctx, t, p, "anima.steps", 1)
 	span.End()
 	h.Record(t.Context(), 20) // outside of any span
-	server := httptest.NewServer(e.Handler())
+	server := httptest.NewServer(e.MetricsHandler())
 	t.Cleanup(server.Close)
 	fetch := func(accept string) (string, string) {
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL, nil)

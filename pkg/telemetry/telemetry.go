@@ -15,8 +15,8 @@
 // and sampled but not sent, so that logs, messages and stored rows still have trace ids.
 // OTEL_SERVICE_NAME has no effect, because one process may run several services.
 //
-// Prometheus or a collector fetches metrics from [Exporters.Handler]. They are also
-// pushed, every OTEL_METRIC_EXPORT_INTERVAL (milliseconds, default 60000), if
+// Prometheus or a collector fetches metrics from [Exporters.MetricsHandler]. They are
+// also pushed, every OTEL_METRIC_EXPORT_INTERVAL (milliseconds, default 60000), if
 // OTEL_EXPORTER_OTLP_METRICS_ENDPOINT is set or OTEL_METRICS_EXPORTER is otlp. The
 // destination is the former, or OTEL_EXPORTER_OTLP_ENDPOINT; never the endpoint for
 // traces. Metrics of the process as a whole, such as its memory, are on the page only.

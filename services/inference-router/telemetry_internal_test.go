@@ -30,7 +30,7 @@ func TestCallMetrics(t *testing.T) {
 	m.call(t.Context(), "anthropic", "claude", "ok", 2*time.Second, 100, 20, 42)
 	m.call(t.Context(), "anthropic", "claude", "overloaded", time.Second, 0, 0, 0)
 	page := httptest.NewRecorder()
-	e.Handler().ServeHTTP(page, httptest.NewRequestWithContext(t.Context(), "GET", "/metrics", nil))
+	e.MetricsHandler().ServeHTTP(page, httptest.NewRequestWithContext(t.Context(), "GET", "/metrics", nil))
 	got := regexp.MustCompile(`(?m)^(anima_inference|gen_ai)\w+(_total|_sum)\{.*$`).FindAllString(page.Body.String(), -1)
 	const call = `gen_ai_operation_name="chat",gen_ai_provider_name="anthropic",gen_ai_request_model="claude"`
 	want := []string{
