@@ -61,9 +61,9 @@ type item struct {
 	data   []byte // encoded span, in the spool's memory or on the heap
 }
 
-// NewExporter opens the spool and starts to send its orphaned spans. Without a usable
-// spool it logs the error and keeps spans in memory only, because the service is more
-// important than its traces. The caller shuts the Exporter down.
+// NewExporter opens the spool and starts to send the spans of crashed processes in it.
+// Without a usable spool it logs the error and keeps spans in memory only, because the
+// service is more important than its traces. The caller shuts the Exporter down.
 func NewExporter(ctx context.Context, opts Options) *Exporter {
 	m := opts.Metrics
 	run, stop := context.WithCancel(context.WithoutCancel(ctx))

@@ -28,7 +28,7 @@ const (
 	killedType   = "process_killed" // error.type
 )
 
-// orphans are the spans of a crashed process.
+// orphans are the spans in the file of a crashed process.
 type orphans struct {
 	spans   []*tracepb.ResourceSpans
 	count   int

@@ -6,7 +6,7 @@
 // OTLP once, when it ends; the exporter assembles its requests from these bytes. With
 // [Options.Spool] the encoded spans are in a memory-mapped file until the collector has
 // accepted them, so that a process that is killed loses no span: the next process that
-// opens the folder sends its orphaned spans.
+// opens the folder sends the spans of the killed one.
 //
 // ADR 9 has the reasons for an implementation besides that of the SDK.
 package tracesdk
