@@ -164,7 +164,7 @@ func listen(ctx context.Context, t *testing.T, w *world, m api.Message, nth int,
 	listening, over := make(chan struct{}), make(chan error, 1)
 	go func() {
 		n := 0
-		over <- w.bus.Listen(ctx, m.Subject().String(), func() { close(listening) }, func([]byte) {
+		over <- w.bus.Subscribe(ctx, m.Subject().String(), func() { close(listening) }, func([]byte) {
 			if n++; n == nth {
 				hit()
 			}

@@ -148,7 +148,7 @@ func (w *watcher) once(ctx context.Context, b *bus.Bus) error {
 		}
 		ready := make(chan struct{})
 		wg.Go(func() {
-			cancel(b.Listen(ctx, subject, func() { close(ready) }, func(data []byte) {
+			cancel(b.Subscribe(ctx, subject, func() { close(ready) }, func(data []byte) {
 				if d, err := l.read(data); err == nil {
 					w.piece(d)
 				}

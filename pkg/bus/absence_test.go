@@ -183,8 +183,8 @@ func TestPostIsRepeated(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(stop)
-	p := b.Posts()
-	if err := p.Post(testContext(t), "event", m); err != nil {
+	p := b.Async()
+	if err := p.Publish(testContext(t), "event", m); err != nil {
 		t.Fatal(err)
 	}
 	if err := p.Wait(testContext(t)); err != nil {

@@ -167,9 +167,9 @@ func BenchmarkProject(b *testing.B) {
 		ours := newBus(b, cc, bus.Options{})
 		ctx, cancel := context.WithTimeout(b.Context(), time.Hour)
 		defer cancel()
-		posts := ours.Posts()
+		posts := ours.Async()
 		for n := range b.N {
-			if err := posts.Post(ctx, fmt.Sprint(n), changed("lucky", int64(n))); err != nil {
+			if err := posts.Publish(ctx, fmt.Sprint(n), changed("lucky", int64(n))); err != nil {
 				b.Fatal(err)
 			}
 			if n%1000 == 999 || n == b.N-1 {

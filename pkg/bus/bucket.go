@@ -58,9 +58,9 @@ type Entry[T any] struct {
 
 // OpenBucket binds to the coordination bucket that [Bus.Ensure] created.
 func OpenBucket[T any](ctx context.Context, b *Bus) (*Bucket[T], error) {
-	ln := b.use()
-	defer ln.release()
-	if _, err := ln.stream(deadline(ctx), "KV_"+api.Coordination); err != nil {
+	cl := b.use()
+	defer cl.release()
+	if _, err := cl.stream(deadline(ctx), "KV_"+api.Coordination); err != nil {
 		return nil, fmt.Errorf("bucket %s: %w", api.Coordination, err)
 	}
 	return &Bucket[T]{bus: b}, nil
@@ -91,7 +91,7 @@ func (k *Bucket[T]) Create(ctx context.Context, key string, v T, ttl time.Durati
 	}
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	last := k.left(key)
+	last := k.takeMarker(key)
 	for try := 0; ; try++ {
 		rev, err := k.write(ctx, key, data, "", last, ttl)
 		if api.CodeOf(err) != api.Conflict {
@@ -158,16 +158,16 @@ func (k *Bucket[T]) Replace(ctx context.Context, key string, v T, ttl time.Durat
 // Sweep deletes the keys that match a pattern and for whose values over returns true. A
 // key that changes concurrently is kept.
 func (k *Bucket[T]) Sweep(ctx context.Context, pattern string, over func(T) bool) error {
-	look, end := context.WithCancel(ctx)
+	reading, end := context.WithCancel(ctx)
 	defer end()
 	var found []Entry[T]
-	err := k.Watch(look, pattern, end, func(e Entry[T]) error {
+	err := k.Watch(reading, pattern, end, func(e Entry[T]) error {
 		if !e.Deleted && over(e.Value) {
 			found = append(found, e)
 		}
 		return nil
 	})
-	if look.Err() == nil || ctx.Err() != nil {
+	if reading.Err() == nil || ctx.Err() != nil {
 		return err
 	}
 	for _, e := range found {
@@ -196,7 +196,7 @@ func (k *Bucket[T]) Update(ctx context.Context, key string, v T, revision uint64
 func (k *Bucket[T]) Delete(ctx context.Context, key string, revision uint64) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	left, err := k.write(ctx, key, nil, kvPurge, revision, markerTTL)
+	revision, err := k.write(ctx, key, nil, kvPurge, revision, markerTTL)
 	if err != nil {
 		return err
 	}
@@ -205,13 +205,13 @@ func (k *Bucket[T]) Delete(ctx context.Context, key string, revision uint64) err
 	if k.markers == nil || len(k.markers) >= maxMarkers {
 		k.markers = map[string]marker{}
 	}
-	k.markers[key] = marker{left, time.Now().Add(markerTTL)}
+	k.markers[key] = marker{revision, time.Now().Add(markerTTL)}
 	return nil
 }
 
-// left removes a key's marker from k.markers and returns its revision, 0 if there is none
-// or it has expired.
-func (k *Bucket[T]) left(key string) uint64 {
+// takeMarker removes a key's marker from k.markers and returns its revision, 0 if there
+// is none or it has expired.
+func (k *Bucket[T]) takeMarker(key string) uint64 {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	m, ok := k.markers[key]
@@ -254,11 +254,11 @@ func (k *Bucket[T]) write(ctx context.Context, key string, data []byte, op strin
 	ctx, cancel := context.WithTimeout(ctx, tryTimeout)
 	defer cancel()
 	for try := 0; ; try++ {
-		ln := k.bus.use()
+		cl := k.bus.use()
 		ack, err := failpoint.Value(ctx, failpoint.BusKey, func(ctx context.Context) (*jetstream.PubAck, error) {
-			return ln.js.PublishMsg(ctx, msg, opts...)
+			return cl.js.PublishMsg(ctx, msg, opts...)
 		})
-		ln.release()
+		cl.release()
 		if err == nil {
 			return ack.Sequence, nil
 		}
@@ -275,8 +275,8 @@ func (k *Bucket[T]) write(ctx context.Context, key string, data []byte, op strin
 // value, and the encoded value. A marker is an Entry with Deleted. Errors: NotFound.
 func (k *Bucket[T]) last(ctx context.Context, key string) (Entry[T], []byte, error) {
 	var m *jetstream.RawStreamMsg
-	err := k.bus.look(ctx, func(ctx context.Context, ln *line) error {
-		st, err := ln.stream(ctx, "KV_"+api.Coordination)
+	err := k.bus.retry(ctx, func(ctx context.Context, cl *client) error {
+		st, err := cl.stream(ctx, "KV_"+api.Coordination)
 		if err == nil {
 			m, err = st.GetLastMsgForSubject(ctx, "$KV."+api.Coordination+"."+key)
 		}
@@ -315,7 +315,7 @@ func (k *Bucket[T]) Watch(ctx context.Context, pattern string, ready func(), han
 			ready, try = nil, 0
 		}
 		moved, err := k.watch(ctx, pattern, shown, handle)
-		if ctx.Err() != nil || !moved && !passing(err) {
+		if ctx.Err() != nil || !moved && !temporary(err) {
 			return err
 		}
 		if err == nil {
@@ -329,10 +329,10 @@ func (k *Bucket[T]) Watch(ctx context.Context, pattern string, ready func(), han
 }
 
 func (k *Bucket[T]) watch(ctx context.Context, pattern string, shown func(), handle func(Entry[T]) error) (moved bool, err error) {
-	ln := k.bus.use()
-	defer ln.release()
+	cl := k.bus.use()
+	defer cl.release()
 	once, cancel := context.WithTimeout(ctx, tryTimeout)
-	kv, err := ln.js.KeyValue(once, api.Coordination)
+	kv, err := cl.js.KeyValue(once, api.Coordination)
 	cancel()
 	if err != nil {
 		return false, fmt.Errorf("bucket %s: %w", api.Coordination, err)
@@ -353,7 +353,7 @@ func (k *Bucket[T]) watch(ctx context.Context, pattern string, shown func(), han
 		select {
 		case <-ctx.Done():
 			return false, ctx.Err()
-		case <-ln.left.Done():
+		case <-cl.replaced.Done():
 			return true, nil
 		case e, open := <-w.Updates():
 			switch {
@@ -384,22 +384,11 @@ func entry[T any](e jetstream.KeyValueEntry) (Entry[T], error) {
 }
 
 func (k *Bucket[T]) failure(key string, err error) error {
-	if err == nil {
-		return nil
-	}
-	if e, ok := errors.AsType[*jetstream.APIError](err); ok {
-		switch e.ErrorCode {
-		case codeWrongLast, codeWrongLastBusy:
-			return api.Errorf(api.Conflict, "key %s exists or was changed", key)
-		default:
-		}
-	}
+	e, ok := errors.AsType[*jetstream.APIError](err)
 	switch {
-	case errors.Is(err, jetstream.ErrKeyExists), errors.Is(err, jetstream.ErrKeyRevisionMismatch):
+	case ok && (e.ErrorCode == codeWrongLast || e.ErrorCode == codeWrongLastBusy):
 		return api.Errorf(api.Conflict, "key %s exists or was changed", key)
-	case errors.Is(err, jetstream.ErrKeyNotFound), errors.Is(err, jetstream.ErrKeyDeleted):
-		return api.Errorf(api.NotFound, "no key %s", key)
-	case passing(err):
+	case temporary(err):
 		return &api.Error{Code: api.Unavailable, Message: "the coordination bucket did not answer", Next: "check that NATS is up", RetryAfter: 1000}
 	}
 	return fmt.Errorf("key %s: %w", key, err)

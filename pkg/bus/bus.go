@@ -40,7 +40,7 @@ type Bus struct {
 	mu           sync.Mutex
 	installation string // see [Bus.Installation]
 
-	line     *line                         // on the current link
+	client   *client                       // on the current connection
 	controls map[string]context.CancelFunc // streamed replies in progress, by reply subject
 }
 
@@ -110,15 +110,15 @@ func New(conn *Conn, o Options) (*Bus, error) {
 	}
 	l := conn.hold()
 	defer l.release()
-	b.line, err = b.newLine(l)
+	b.client, err = b.newClient(l)
 	return b, err
 }
 
 // Close ends the bus's own subscriptions. The connection stays open.
 func (b *Bus) Close() {
-	ln := b.use()
-	defer ln.release()
-	ln.mux.close()
+	cl := b.use()
+	defer cl.release()
+	cl.mux.close()
 }
 
 // Instance returns the id of this replica among those of its service.
@@ -154,7 +154,7 @@ func (b *Bus) ensure(ctx context.Context, cfg jetstream.StreamConfig, label bool
 			return nil
 		case ctx.Err() != nil:
 			return fmt.Errorf("stream %s: %w", cfg.Name, err)
-		case !passing(err):
+		case !temporary(err):
 			return fmt.Errorf("stream %s: %w", cfg.Name, err)
 		}
 		// JetStream has no leader yet or cannot be reached. Retry: services and servers
@@ -171,20 +171,20 @@ func (b *Bus) ensureOnce(ctx context.Context, cfg jetstream.StreamConfig, label 
 			return err
 		}
 	}
-	ln := b.use()
-	defer ln.release()
+	cl := b.use()
+	defer cl.release()
 	if label && cfg.Name == coordination && b.opts.Installation == "" {
 		// CreateOrUpdateStream would overwrite the id of a service that created the
 		// bucket first.
-		_, err := ln.js.CreateStream(ctx, cfg)
+		_, err := cl.js.CreateStream(ctx, cfg)
 		if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
 			if err = b.takeID(ctx, &cfg); err == nil {
-				_, err = ln.js.UpdateStream(ctx, cfg)
+				_, err = cl.js.UpdateStream(ctx, cfg)
 			}
 		}
 		return err
 	}
-	_, err := ln.js.CreateOrUpdateStream(ctx, cfg)
+	_, err := cl.js.CreateOrUpdateStream(ctx, cfg)
 	return err
 }
 
@@ -206,9 +206,9 @@ func (b *Bus) takeID(ctx context.Context, cfg *jetstream.StreamConfig) error {
 	return nil
 }
 
-// passing reports whether err is temporary: the cluster is starting or electing a leader,
+// temporary reports whether err is temporary: the cluster is starting or electing a leader,
 // or the connection is down.
-func passing(err error) bool {
+func temporary(err error) bool {
 	if e, ok := errors.AsType[*jetstream.APIError](err); ok {
 		return e.Code == 503 || e.ErrorCode == jetstream.JSErrCodeStreamNotFound || e.ErrorCode == codeNoPeers
 	}

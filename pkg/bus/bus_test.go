@@ -158,7 +158,7 @@ func TestPublishRefusesWhatIsNotKept(t *testing.T) {
 	if err := b.Publish(testContext(t), "1", api.GetAgent{Agent: "lucky"}); err == nil {
 		t.Error("a request was published")
 	}
-	if err := b.Tell(testContext(t), changed("lucky", 1)); err == nil {
+	if err := b.PublishLive(testContext(t), changed("lucky", 1)); err == nil {
 		t.Error("an event was told")
 	}
 	for _, key := range []string{"", "a.b", "*", "a b", ">"} {
@@ -367,10 +367,10 @@ func TestPosts(t *testing.T) {
 	t.Parallel()
 	b, s := one(t)
 	ctx := testContext(t)
-	p := b.Posts()
+	p := b.Async()
 	for range 2 {
 		for n := range int64(50) {
-			if err := p.Post(ctx, fmt.Sprint(n), changed("lucky", n)); err != nil {
+			if err := p.Publish(ctx, fmt.Sprint(n), changed("lucky", n)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -385,7 +385,7 @@ func TestPosts(t *testing.T) {
 	if err := js.DeleteStream(ctx, "LOOP_EVT"); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.Post(ctx, "lost", changed("lucky", 51)); err != nil {
+	if err := p.Publish(ctx, "lost", changed("lucky", 51)); err != nil {
 		t.Fatal(err)
 	}
 	if err := p.Wait(ctx); err == nil {

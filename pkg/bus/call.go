@@ -69,25 +69,25 @@ func Call[Resp any](ctx context.Context, b *Bus, req api.Message) (Resp, error) 
 // ask sends the request and waits for an answer. broken reports that the connection broke
 // before an answer arrived.
 func (b *Bus) ask(ctx context.Context, msg *nats.Msg) (answer *nats.Msg, broken bool, err error) {
-	ln := b.use()
-	defer ln.release()
-	up := ln.unbroken()
+	cl := b.use()
+	defer cl.release()
+	up := cl.untilBroken()
 	// A replica that took the request and crashed never answers, and ctx may last for
 	// minutes.
 	once, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	defer context.AfterFunc(up, cancel)()
 	var refused atomic.Bool
-	defer ln.refusals.watch(msg.Subject, func() { refused.Store(true); cancel() })()
+	defer cl.refusals.watch(msg.Subject, func() { refused.Store(true); cancel() })()
 	var other *nats.Msg
 	done := make(chan struct{})
 	late := time.AfterFunc(tryTimeout, func() {
 		defer close(done)
-		if other = askOthers(once, ln.nc, msg); other != nil {
+		if other = askOthers(once, cl.nc, msg); other != nil {
 			cancel()
 		}
 	})
-	answer, err = ln.nc.RequestMsgWithContext(once, msg)
+	answer, err = cl.nc.RequestMsgWithContext(once, msg)
 	if !late.Stop() {
 		cancel()
 		<-done

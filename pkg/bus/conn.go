@@ -47,19 +47,19 @@ type Conn struct {
 	ctx  context.Context //nolint:containedctx // until Close
 	stop context.CancelFunc
 
-	mu    sync.Mutex
-	now   *link
-	links map[*link]struct{} // not yet closed
-	moves sync.WaitGroup
+	mu          sync.Mutex
+	now         *connection
+	connections map[*connection]struct{} // not yet closed
+	moves       sync.WaitGroup
 }
 
-// link is one NATS connection of a Conn. Its users hold it; a link that has been replaced
-// is closed when the last of them releases it.
-type link struct {
-	conn *Conn
-	nc   *nats.Conn
-	left context.Context //nolint:containedctx // ends when another link has replaced this one
-	over context.CancelFunc
+// connection is one NATS connection of a Conn. Its users hold it; a connection that has
+// been replaced is closed when the last of them releases it.
+type connection struct {
+	conn         *Conn
+	nc           *nats.Conn
+	replaced     context.Context //nolint:containedctx // ends when another connection has replaced this one
+	markReplaced context.CancelFunc
 
 	refusals refusals // watches of requests in progress
 
@@ -77,14 +77,14 @@ func Dial(d Dialing) (*Conn, error) {
 	if d.Log == nil {
 		d.Log = slog.New(slog.DiscardHandler)
 	}
-	c := &Conn{d: d, links: map[*link]struct{}{}}
+	c := &Conn{d: d, connections: map[*connection]struct{}{}}
 	c.ctx, c.stop = context.WithCancel(context.Background())
-	l, err := c.dial(d.Wait)
+	cn, err := c.dial(d.Wait)
 	if err != nil {
 		c.stop()
 		return nil, err
 	}
-	c.now = l
+	c.now = cn
 	return c, nil
 }
 
@@ -93,70 +93,70 @@ func (c *Conn) Close() {
 	c.stop()
 	c.moves.Wait()
 	c.mu.Lock()
-	links := make([]*link, 0, len(c.links))
-	for l := range c.links {
-		links = append(links, l)
+	connections := make([]*connection, 0, len(c.connections))
+	for cn := range c.connections {
+		connections = append(connections, cn)
 	}
 	c.mu.Unlock()
-	for _, l := range links {
-		l.nc.Close()
-		l.over()
+	for _, cn := range connections {
+		cn.nc.Close()
+		cn.markReplaced()
 	}
 }
 
 // Connected reports whether the current connection is up.
 func (c *Conn) Connected() bool {
-	l := c.hold()
-	defer l.release()
-	return l.nc.IsConnected()
+	cn := c.hold()
+	defer cn.release()
+	return cn.nc.IsConnected()
 }
 
-// hold returns the current link and holds it. The caller releases it.
-func (c *Conn) hold() *link {
+// hold returns the current connection and holds it. The caller releases it.
+func (c *Conn) hold() *connection {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.now.holders++
 	return c.now
 }
 
-// hold adds a holder to a link that the caller already holds.
-func (l *link) hold() {
-	l.conn.mu.Lock()
-	defer l.conn.mu.Unlock()
-	l.holders++
+// hold adds a holder to a connection that the caller already holds.
+func (cn *connection) hold() {
+	cn.conn.mu.Lock()
+	defer cn.conn.mu.Unlock()
+	cn.holders++
 }
 
-func (l *link) release() {
-	l.conn.mu.Lock()
-	l.holders--
-	last := l.holders == 0 && l.left.Err() != nil
-	l.conn.mu.Unlock()
+func (cn *connection) release() {
+	cn.conn.mu.Lock()
+	cn.holders--
+	last := cn.holders == 0 && cn.replaced.Err() != nil
+	cn.conn.mu.Unlock()
 	if last {
-		l.leave()
+		cn.drain()
 	}
 }
 
-// leave drains and closes a link that has no holders. Buffered messages are still sent
+// drain drains and closes a connection that has no holders. Buffered messages are still sent
 // and handled.
-func (l *link) leave() {
-	if err := l.nc.Drain(); err != nil {
-		l.nc.Close()
+func (cn *connection) drain() {
+	if err := cn.nc.Drain(); err != nil {
+		cn.nc.Close()
 	}
 }
 
-// unbroken returns a context that ends when the connection breaks. Answers to requests
+// untilBroken returns a context that ends when the connection breaks. Answers to requests
 // that were sent before do not arrive after that.
-func (l *link) unbroken() context.Context {
-	l.conn.mu.Lock()
-	defer l.conn.mu.Unlock()
-	return l.up
+func (cn *connection) untilBroken() context.Context {
+	cn.conn.mu.Lock()
+	defer cn.conn.mu.Unlock()
+	return cn.up
 }
 
-func (c *Conn) dial(wait bool) (*link, error) {
-	l := &link{conn: c}
-	l.left, l.over = context.WithCancel(context.Background())
-	l.up, l.down = context.WithCancel(context.Background())
-	opts, err := c.options(l, wait)
+func (c *Conn) dial(wait bool) (*connection, error) {
+	cn := &connection{conn: c}
+	cn.replaced, cn.markReplaced = context.WithCancel(context.Background())
+	cn.up, cn.down = context.WithCancel(context.Background())
+	opts, err := c.options(cn, wait)
 	if err != nil {
 		return nil, err
 	}
@@ -164,7 +164,7 @@ func (c *Conn) dial(wait bool) (*link, error) {
 	if c.d.InProcess != nil {
 		servers, opts = "", append(opts, nats.InProcessServer(c.d.InProcess))
 	}
-	l.nc, err = nats.Connect(servers, opts...)
+	cn.nc, err = nats.Connect(servers, opts...)
 	if _, ok := errors.AsType[*url.Error](err); ok {
 		err = errURL // the library's error quotes the URL with its credentials
 	}
@@ -176,13 +176,13 @@ func (c *Conn) dial(wait bool) (*link, error) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !l.nc.IsClosed() {
-		c.links[l] = struct{}{}
+	if !cn.nc.IsClosed() {
+		c.connections[cn] = struct{}{}
 	}
-	return l, nil
+	return cn, nil
 }
 
-func (c *Conn) options(l *link, wait bool) ([]nats.Option, error) {
+func (c *Conn) options(cn *connection, wait bool) ([]nats.Option, error) {
 	log := c.d.Log
 	opts := []nats.Option{
 		nats.Name(c.d.Name),
@@ -205,15 +205,15 @@ func (c *Conn) options(l *link, wait bool) ([]nats.Option, error) {
 			}
 			if errors.Is(err, nats.ErrPermissionViolation) {
 				log.Error("nats permission denied for this user, its permissions are generated from api.AccessOf", "err", err)
-				l.refusals.tell(err)
+				cn.refusals.report(err)
 				return
 			}
 			log.Error("nats error", "subject", subject, "err", err)
 		}),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			c.mu.Lock()
-			down := l.down
-			l.up, l.down = context.WithCancel(context.Background())
+			down := cn.down
+			cn.up, cn.down = context.WithCancel(context.Background())
 			c.mu.Unlock()
 			down()
 			if err != nil {
@@ -221,12 +221,12 @@ func (c *Conn) options(l *link, wait bool) ([]nats.Option, error) {
 			}
 		}),
 		nats.ReconnectHandler(func(nc *nats.Conn) { log.Info("nats reconnected", "server", nc.ConnectedServerName()) }),
-		nats.LameDuckModeHandler(func(*nats.Conn) { c.move(l) }),
+		nats.LameDuckModeHandler(func(*nats.Conn) { c.move(cn) }),
 		nats.ClosedHandler(func(*nats.Conn) {
 			c.mu.Lock()
 			defer c.mu.Unlock()
-			l.down()
-			delete(c.links, l)
+			cn.down()
+			delete(c.connections, cn)
 		}),
 	}
 	if c.d.Outside {
@@ -255,50 +255,50 @@ func (c *Conn) options(l *link, wait bool) ([]nats.Option, error) {
 	return opts, nil
 }
 
-// move replaces l by a link to another server, in the background. If there is none, l
+// move replaces cn by a connection to another server, in the background. If there is none, cn
 // stays in use; it works until its server closes it.
-func (c *Conn) move(l *link) {
+func (c *Conn) move(cn *connection) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if l.moving || c.now != l || c.ctx.Err() != nil {
+	if cn.moving || c.now != cn || c.ctx.Err() != nil {
 		return
 	}
-	l.moving = true
+	cn.moving = true
 	c.moves.Go(func() {
-		from := l.nc.ConnectedServerName()
+		from := cn.nc.ConnectedServerName()
 		c.d.Log.Info("nats server is shutting down, connecting to another server", "server", from)
-		next := c.elsewhere(from)
+		next := c.dialOther(from)
 		c.mu.Lock()
-		l.moving = false
+		cn.moving = false
 		if next == nil {
 			c.mu.Unlock()
 			c.d.Log.Warn("no other nats server available, keeping the connection", "server", from)
 			return
 		}
 		c.now = next
-		last := l.holders == 0
+		last := cn.holders == 0
 		c.mu.Unlock()
-		l.over()
+		cn.markReplaced()
 		c.d.Log.Info("nats connection moved to another server", "server", next.nc.ConnectedServerName())
 		if last {
-			l.leave()
+			cn.drain()
 		}
 	})
 }
 
-// elsewhere connects to a server other than the named one. It retries for [moveTime],
+// dialOther connects to a server other than the named one. It retries for [moveTime],
 // because a server that shuts down may still accept connections, and returns nil if it
 // reaches no other server.
-func (c *Conn) elsewhere(from string) *link {
+func (c *Conn) dialOther(from string) *connection {
 	ctx, cancel := context.WithTimeout(c.ctx, moveTime)
 	defer cancel()
 	for try := 0; ; try++ {
-		l, err := c.dial(false)
-		if err == nil && l.nc.ConnectedServerName() != from {
-			return l
+		cn, err := c.dial(false)
+		if err == nil && cn.nc.ConnectedServerName() != from {
+			return cn
 		}
 		if err == nil {
-			l.nc.Close()
+			cn.nc.Close()
 		}
 		if pause(ctx, backoff(try, 50*time.Millisecond, time.Second)) != nil {
 			return nil

@@ -167,7 +167,7 @@ func TestMovesBeforeItsServerLeaves(t *testing.T) {
 		t.Errorf("%d of %d messages came twice, want those in hand at most", again.Load(), worked.Load())
 	}
 	for _, c := range conns {
-		if got := c.Links(); got != 1 {
+		if got := c.Connections(); got != 1 {
 			t.Errorf("%d connections are open, want 1: nothing is under way on the first", got)
 		}
 	}

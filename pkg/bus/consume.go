@@ -69,7 +69,7 @@ func On[M api.Message](handle func(context.Context, M) error, how ...Consuming) 
 		var zero M
 		d := &delivery{
 			bus: s.bus, subject: zero.Subject(), how: c,
-			held: map[jetstream.Msg]*hand{}, lanes: map[string][]jetstream.Msg{}, hung: map[string]bool{},
+			pending: map[jetstream.Msg]*pending{}, lanes: map[string][]jetstream.Msg{}, stalled: map[string]bool{},
 		}
 		d.run = func(msg jetstream.Msg) {
 			var m M
@@ -89,12 +89,12 @@ func On[M api.Message](handle func(context.Context, M) error, how ...Consuming) 
 	}
 }
 
-func (ln *line) consumer(ctx context.Context, stream string, cfg jetstream.ConsumerConfig) (jetstream.Consumer, error) {
+func (cl *client) consumer(ctx context.Context, stream string, cfg jetstream.ConsumerConfig) (jetstream.Consumer, error) {
 	for try := 0; ; try++ {
 		once, cancel := context.WithTimeout(ctx, tryTimeout)
-		c, err := ln.js.CreateOrUpdateConsumer(once, stream, cfg)
+		c, err := cl.js.CreateOrUpdateConsumer(once, stream, cfg)
 		cancel()
-		if err == nil || ctx.Err() != nil || !passing(err) || try == 100 {
+		if err == nil || ctx.Err() != nil || !temporary(err) || try == 100 {
 			return c, err
 		}
 		if err := pause(ctx, backoff(try, 50*time.Millisecond, time.Second)); err != nil {

@@ -24,36 +24,36 @@ const heartbeat = 2 * time.Second
 // are handled one after the other: with InOrder a lane is a subject; with one worker
 // there is one lane; otherwise messages belong to no lane.
 type delivery struct {
-	bus     *Bus
-	subject api.Subject
-	how     Consuming
-	run     func(jetstream.Msg)
-	line    *line
-	iter    jetstream.MessagesContext
-	spare   []jetstream.Msg // received while the connection was replaced
-	earlier uint64          // last sequence that an earlier process may have received; set by renew
+	bus      *Bus
+	subject  api.Subject
+	how      Consuming
+	run      func(jetstream.Msg)
+	client   *client
+	iter     jetstream.MessagesContext
+	buffered []jetstream.Msg // received while the connection was replaced
+	earlier  uint64          // last sequence that an earlier process may have received; set by renew
 
-	mu    sync.Mutex
-	held  map[jetstream.Msg]*hand    // taken and not settled; their ack wait is extended
-	lanes map[string][]jetstream.Msg // messages queued behind the running one, by lane
-	hung  map[string]bool            // lanes whose handler makes no progress
+	mu      sync.Mutex
+	pending map[jetstream.Msg]*pending // taken and not settled; their ack wait is extended
+	lanes   map[string][]jetstream.Msg // messages queued behind the running one, by lane
+	stalled map[string]bool            // lanes whose handler makes no progress
 }
 
 // open binds to the durable and creates it if necessary.
 func (d *delivery) open(ctx context.Context) error {
-	ln := d.bus.use()
-	if err := d.bind(ctx, ln); err != nil {
-		ln.release()
+	cl := d.bus.use()
+	if err := d.bind(ctx, cl); err != nil {
+		cl.release()
 		return err
 	}
-	if d.line != nil {
-		d.line.release()
+	if d.client != nil {
+		d.client.release()
 	}
-	d.line = ln
+	d.client = cl
 	return nil
 }
 
-func (d *delivery) bind(ctx context.Context, ln *line) error {
+func (d *delivery) bind(ctx context.Context, cl *client) error {
 	cfg := jetstream.ConsumerConfig{
 		Durable: d.durable(), FilterSubject: d.subject.All(),
 		AckPolicy: jetstream.AckExplicitPolicy, AckWait: d.how.AckWait,
@@ -71,7 +71,7 @@ func (d *delivery) bind(ctx context.Context, ln *line) error {
 	if err := d.bus.permit("$JS.ACK." + d.subject.Stream() + "." + cfg.Durable + ".1"); err != nil {
 		return err
 	}
-	consumer, err := ln.consumer(ctx, d.subject.Stream(), cfg)
+	consumer, err := cl.consumer(ctx, d.subject.Stream(), cfg)
 	if err != nil {
 		return err
 	}
@@ -96,7 +96,7 @@ func (d *delivery) renew(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, tryTimeout)
 	defer cancel()
 	stream, durable := d.subject.Stream(), d.durable()
-	c, err := d.line.js.Consumer(ctx, stream, durable)
+	c, err := d.client.js.Consumer(ctx, stream, durable)
 	if err != nil {
 		return fmt.Errorf("renew %s: %w", durable, err)
 	}
@@ -104,7 +104,7 @@ func (d *delivery) renew(ctx context.Context) error {
 	if info.NumAckPending == 0 {
 		return nil
 	}
-	if _, err := d.line.js.ResetConsumer(ctx, stream, durable); err != nil {
+	if _, err := d.client.js.ResetConsumer(ctx, stream, durable); err != nil {
 		return fmt.Errorf("renew %s: %w", durable, err)
 	}
 	d.earlier = info.Delivered.Stream
@@ -130,8 +130,8 @@ func (d *delivery) take(taking context.Context, s *server) {
 	defer stopAlive()
 	defer workers.Wait()
 	defer func() {
-		d.handBackAll(s.work)
-		d.line.release()
+		d.nakAll(s.work)
+		d.client.release()
 	}()
 	for acquire(taking, slots) && acquire(taking, room) {
 		msg, ok := d.next(taking, s)
@@ -139,22 +139,22 @@ func (d *delivery) take(taking context.Context, s *server) {
 			return
 		}
 		d.mu.Lock()
-		d.held[msg] = &hand{line: d.line}
-		d.line.hold()
+		d.pending[msg] = &pending{client: d.client}
+		d.client.hold()
 		lane := ""
 		if d.how.InOrder {
 			lane = msg.Subject()
 		}
 		waiting, busy := d.lanes[lane]
-		hung := d.hung[lane]
+		stalled := d.stalled[lane]
 		parallel := d.how.Workers > 1 && !d.how.InOrder
-		if !parallel && !hung {
+		if !parallel && !stalled {
 			d.lanes[lane] = append(waiting, msg)
 		}
 		d.mu.Unlock()
 		switch {
-		case hung:
-			d.leave(msg)
+		case stalled:
+			d.nakDelayed(msg)
 			<-room
 			<-slots
 		case parallel:
@@ -189,21 +189,21 @@ func acquire(ctx context.Context, c chan struct{}) bool {
 // that failed because its consumer was deleted or the connection was lost.
 func (d *delivery) next(taking context.Context, s *server) (jetstream.Msg, bool) {
 	for try := 0; ; try++ {
-		if len(d.spare) > 0 {
-			msg := d.spare[0]
-			d.spare = d.spare[1:]
+		if len(d.buffered) > 0 {
+			msg := d.buffered[0]
+			d.buffered = d.buffered[1:]
 			return msg, true
 		}
-		msg, err := d.look(taking)
+		msg, err := d.fetch(taking)
 		if err == nil {
 			return msg, true
 		}
 		if taking.Err() != nil {
 			return nil, false
 		}
-		if d.line.left.Err() != nil {
-			d.empty(taking, func(m jetstream.Msg) { d.spare = append(d.spare, m) })
-			if len(d.spare) > 0 { // their line must stay open until they are settled
+		if d.client.replaced.Err() != nil {
+			d.empty(taking, func(m jetstream.Msg) { d.buffered = append(d.buffered, m) })
+			if len(d.buffered) > 0 { // their client must stay open until they are settled
 				continue
 			}
 		} else {
@@ -214,7 +214,7 @@ func (d *delivery) next(taking context.Context, s *server) (jetstream.Msg, bool)
 			d.bus.log.Warn("fetch failed, retrying", "subject", d.subject.All(), "err", err)
 		}
 		d.iter.Stop()
-		if d.line.left.Err() == nil && pause(taking, backoff(try, 50*time.Millisecond, time.Second)) != nil {
+		if d.client.replaced.Err() == nil && pause(taking, backoff(try, 50*time.Millisecond, time.Second)) != nil {
 			return nil, false
 		}
 		if err := d.open(taking); err != nil {
@@ -223,12 +223,12 @@ func (d *delivery) next(taking context.Context, s *server) (jetstream.Msg, bool)
 	}
 }
 
-// look waits for a message, first with timeouts of 1 ms to 4 s, then without one. Next of
+// fetch waits for a message, first with timeouts of 1 ms to 4 s, then without one. Next of
 // the iterator requests a message from the server unless the previous request is still
 // being sent. If a message arrives faster than that, Next waits without a request until a
 // missed heartbeat, half a minute later. Calling Next again sends the request.
-func (d *delivery) look(taking context.Context) (jetstream.Msg, error) {
-	taking, stop := d.line.staying(taking)
+func (d *delivery) fetch(taking context.Context) (jetstream.Msg, error) {
+	taking, stop := d.client.untilReplaced(taking)
 	defer stop()
 	for wait := time.Millisecond; wait < 10*time.Second; wait *= 4 {
 		ctx, cancel := context.WithTimeout(taking, wait)
@@ -255,30 +255,30 @@ func (d *delivery) runLane(taking context.Context, lane string, room chan struct
 		d.lanes[lane] = waiting[1:]
 		d.mu.Unlock()
 		if taking.Err() != nil {
-			d.handBack(msg)
+			d.nak(msg)
 			continue
 		}
 		d.run(msg)
 		d.mu.Lock()
-		delete(d.hung, lane)
+		delete(d.stalled, lane)
 		d.mu.Unlock()
 		<-room
 	}
 }
 
-// handBack returns a message that was not started to the stream, which redelivers it at
+// nak returns a message that was not started to the stream, which redelivers it at
 // once instead of after AckWait.
-func (d *delivery) handBack(msg jetstream.Msg) {
-	defer d.forget(msg)()
+func (d *delivery) nak(msg jetstream.Msg) {
+	defer d.untrack(msg)()
 	if err := msg.Nak(); err != nil {
 		d.bus.log.Warn("message not returned, it is redelivered after the ack wait", "subject", d.subject.Template(), "err", err)
 	}
 }
 
-// handBackAll returns the messages of the lanes and of the iterator to the stream. It
+// nakAll returns the messages of the lanes and of the iterator to the stream. It
 // continues until the server has dropped the last fetch, even after the drain timeout:
 // the returned messages would otherwise be delivered to that fetch.
-func (d *delivery) handBackAll(ctx context.Context) {
+func (d *delivery) nakAll(ctx context.Context) {
 	var waiting []jetstream.Msg
 	d.mu.Lock()
 	for lane, msgs := range d.lanes {
@@ -287,12 +287,12 @@ func (d *delivery) handBackAll(ctx context.Context) {
 	}
 	d.mu.Unlock()
 	for _, msg := range waiting {
-		d.handBack(msg)
+		d.nak(msg)
 	}
-	for _, msg := range d.spare {
-		d.handBack(msg)
+	for _, msg := range d.buffered {
+		d.nak(msg)
 	}
-	d.empty(ctx, d.handBack)
+	d.empty(ctx, d.nak)
 }
 
 // empty drains the iterator and calls give with each message that it still receives.
@@ -316,7 +316,7 @@ func (d *delivery) process(work context.Context, msg jetstream.Msg, err error, h
 		meta.Delivered++
 	}
 	d.mu.Lock()
-	h := d.held[msg]
+	h := d.pending[msg]
 	d.mu.Unlock()
 	ctx, done := h.begin(context.WithValue(work, metaKey{}, meta))
 	defer done()
@@ -340,7 +340,7 @@ func (d *delivery) process(work context.Context, msg jetstream.Msg, err error, h
 		err = guarded(func() error { return handle(ctx) })
 	}
 	d.bus.observe(ctx, n, began, err)
-	defer d.forget(msg)()
+	defer d.untrack(msg)()
 	d.settle(ctx, msg, meta, err, work.Err() != nil)
 }
 

@@ -61,8 +61,8 @@ func (b *Bus) missingConsumers(ctx context.Context) (faults []string, err error)
 			s := m.Subject()
 			name := o.Service() + "-" + s.Name
 			missing := false
-			err := b.look(ctx, func(ctx context.Context, ln *line) error {
-				_, err := ln.js.Consumer(ctx, s.Stream(), name)
+			err := b.retry(ctx, func(ctx context.Context, cl *client) error {
+				_, err := cl.js.Consumer(ctx, s.Stream(), name)
 				if errors.Is(err, jetstream.ErrConsumerNotFound) || errors.Is(err, jetstream.ErrStreamNotFound) {
 					missing = true
 					return nil

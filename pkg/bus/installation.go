@@ -113,9 +113,9 @@ func (b *Bus) label(ctx context.Context, cfg *jetstream.StreamConfig) error {
 // idOf returns the id of a stream, and the id that every reader derives from the stream's
 // creation time if it has none. Both are "" if the stream does not exist.
 func (b *Bus) idOf(ctx context.Context, name string) (id, derived string, err error) {
-	ln := b.use()
-	defer ln.release()
-	s, err := ln.js.Stream(ctx, name)
+	cl := b.use()
+	defer cl.release()
+	s, err := cl.js.Stream(ctx, name)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return "", "", nil
 	} else if err != nil {
@@ -163,8 +163,8 @@ func (b *Bus) StreamHeights(ctx context.Context, names []string) ([]StreamHeight
 // retry, if the stream does not exist.
 func (b *Bus) streamInfo(ctx context.Context, name string) (*jetstream.StreamInfo, error) {
 	var info *jetstream.StreamInfo
-	err := b.look(ctx, func(ctx context.Context, ln *line) error {
-		s, err := ln.js.Stream(ctx, name)
+	err := b.retry(ctx, func(ctx context.Context, cl *client) error {
+		s, err := cl.js.Stream(ctx, name)
 		if errors.Is(err, jetstream.ErrStreamNotFound) {
 			return nil
 		} else if err != nil {
@@ -177,15 +177,6 @@ func (b *Bus) streamInfo(ctx context.Context, name string) (*jetstream.StreamInf
 		return nil, fmt.Errorf("stream %s: %w", name, err)
 	}
 	return info, nil
-}
-
-// AllStreams returns the names of the streams of all services and of the buckets.
-func (b *Bus) AllStreams() []string {
-	var names []string
-	for _, cfg := range b.streams() {
-		names = append(names, cfg.Name)
-	}
-	return names
 }
 
 // GetMark returns the last mark that a service stored. Errors: NotFound.
@@ -224,9 +215,9 @@ func (b *Bus) PutMark(ctx context.Context, service string, m api.StoreMark) (api
 		case err == nil && was.Seq >= m.Seq && was.Installation == m.Installation:
 			return was, nil
 		}
-		ln := b.use()
-		_, err = ln.js.PublishMsg(ctx, msg, jetstream.WithExpectLastSequencePerSubject(last), jetstream.WithRetryAttempts(0))
-		ln.release()
+		cl := b.use()
+		_, err = cl.js.PublishMsg(ctx, msg, jetstream.WithExpectLastSequencePerSubject(last), jetstream.WithRetryAttempts(0))
+		cl.release()
 		if e, ok := errors.AsType[*jetstream.APIError](err); ok && (e.ErrorCode == codeWrongLast || e.ErrorCode == codeWrongLastBusy) {
 			if pause(ctx, backoff(0, 10*time.Millisecond, 100*time.Millisecond)) != nil {
 				return m, ctx.Err()

@@ -41,12 +41,12 @@ func (b *Bus) LeadersApart(ctx context.Context, s api.Subject, service string) (
 
 func (b *Bus) leaders(ctx context.Context, stream, durable string) (Leaders, error) {
 	var l Leaders
-	err := b.look(ctx, func(ctx context.Context, ln *line) error {
-		st, err := ln.js.Stream(ctx, stream)
+	err := b.retry(ctx, func(ctx context.Context, cl *client) error {
+		st, err := cl.js.Stream(ctx, stream)
 		if err != nil {
 			return err
 		}
-		c, err := ln.js.Consumer(ctx, stream, durable)
+		c, err := cl.js.Consumer(ctx, stream, durable)
 		if err != nil {
 			return err
 		}
@@ -69,9 +69,9 @@ func (b *Bus) stepDown(ctx context.Context, subject string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, tryTimeout)
 	defer cancel()
-	ln := b.use()
-	defer ln.release()
-	m, err := ln.nc.RequestWithContext(ctx, subject, nil)
+	cl := b.use()
+	defer cl.release()
+	m, err := cl.nc.RequestWithContext(ctx, subject, nil)
 	if err != nil {
 		return fmt.Errorf("step down: %w", err)
 	}

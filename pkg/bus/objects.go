@@ -53,8 +53,8 @@ func (o *Objects) meta(name string) string {
 func (o *Objects) info(ctx context.Context, name string) (jetstream.ObjectInfo, error) {
 	var info jetstream.ObjectInfo
 	var raw *jetstream.RawStreamMsg
-	err := o.bus.look(ctx, func(ctx context.Context, ln *line) error {
-		st, err := ln.stream(ctx, "OBJ_"+o.bucket)
+	err := o.bus.retry(ctx, func(ctx context.Context, cl *client) error {
+		st, err := cl.stream(ctx, "OBJ_"+o.bucket)
 		if err == nil {
 			raw, err = st.GetLastMsgForSubject(ctx, o.meta(name))
 		}
@@ -110,8 +110,8 @@ func (o *Objects) Put(ctx context.Context, name string, data []byte) error {
 
 // store publishes one message. The stream drops a repeated one by its id.
 func (o *Objects) store(ctx context.Context, name, id string, msg *nats.Msg) error {
-	return o.failure(name, o.bus.look(ctx, func(ctx context.Context, ln *line) error {
-		_, err := ln.js.PublishMsg(ctx, msg, jetstream.WithMsgID(id))
+	return o.failure(name, o.bus.retry(ctx, func(ctx context.Context, cl *client) error {
+		_, err := cl.js.PublishMsg(ctx, msg, jetstream.WithMsgID(id))
 		return err
 	}))
 }
@@ -130,8 +130,8 @@ func (o *Objects) Read(ctx context.Context, name string, offset int64, limit int
 	next := uint64(1)
 	for at := int64(0); at < size && at < offset+int64(limit); {
 		var raw *jetstream.RawStreamMsg
-		err := o.bus.look(ctx, func(ctx context.Context, ln *line) error {
-			st, err := ln.stream(ctx, "OBJ_"+o.bucket)
+		err := o.bus.retry(ctx, func(ctx context.Context, cl *client) error {
+			st, err := cl.stream(ctx, "OBJ_"+o.bucket)
 			if err == nil {
 				raw, err = st.GetMsg(ctx, next, jetstream.WithGetMsgSubject(subject))
 			}
@@ -159,7 +159,7 @@ func (o *Objects) failure(name string, err error) error {
 		return nil
 	case errors.Is(err, jetstream.ErrMsgNotFound):
 		return api.Errorf(api.NotFound, "there is no object %s", name)
-	case passing(err):
+	case temporary(err):
 		return &api.Error{Code: api.Unavailable, Message: "the bucket " + o.bucket + " did not answer", Next: "check that NATS is up", RetryAfter: 1000}
 	}
 	return fmt.Errorf("object %s: %w", name, err)

@@ -149,14 +149,14 @@ func (b *Bus) publishOnce(
 ) (seq uint64, again bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, tryTimeout)
 	defer cancel()
-	ln := b.use()
-	defer ln.release()
+	cl := b.use()
+	defer cl.release()
 	point := failpoint.BusPublish
 	if last != nil {
 		point = failpoint.BusAppend
 	}
 	ack, err := failpoint.Value(ctx, point, func(ctx context.Context) (*jetstream.PubAck, error) {
-		return ln.js.PublishMsg(ctx, msg, opts...)
+		return cl.js.PublishMsg(ctx, msg, opts...)
 	})
 	if err == nil {
 		return ack.Sequence, false, nil
@@ -165,7 +165,7 @@ func (b *Bus) publishOnce(
 	switch {
 	// The answer to an earlier try was lost, or another writer was first.
 	case refused && e.ErrorCode == codeWrongLast && last != nil:
-		return ln.written(ctx, s, id, msg.Data, *last+1)
+		return cl.written(ctx, s, id, msg.Data, *last+1)
 	case refused && e.ErrorCode == codeFull && strings.Contains(e.Description, "per subject"):
 		return 0, false, &api.Error{
 			Code: api.Unavailable, Reason: api.ReasonLimit, Message: "the queue of " + s.Key + " is full",
@@ -190,8 +190,8 @@ const maxUnseen = 6
 
 // written returns the sequence of the first message of s from a sequence on, if it has
 // this id and data.
-func (ln *line) written(ctx context.Context, s api.Subject, id string, data []byte, from uint64) (seq uint64, again bool, err error) {
-	st, err := ln.stream(ctx, s.Stream())
+func (cl *client) written(ctx context.Context, s api.Subject, id string, data []byte, from uint64) (seq uint64, again bool, err error) {
+	st, err := cl.stream(ctx, s.Stream())
 	if err != nil {
 		return 0, true, err
 	}
@@ -207,21 +207,21 @@ func (ln *line) written(ctx context.Context, s api.Subject, id string, data []by
 	return 0, true, err
 }
 
-// Tell publishes a live message to the current subscribers. It is no error if there are
-// none.
-func (b *Bus) Tell(ctx context.Context, m api.Message) error {
+// PublishLive publishes a live message to the current subscribers. It is no error if
+// there are none.
+func (b *Bus) PublishLive(ctx context.Context, m api.Message) error {
 	s := m.Subject()
 	if s.Class != api.Live {
-		return fmt.Errorf("tell %s: class %s is not live", s.Template(), s.Class)
+		return fmt.Errorf("publish %s: class %s is not live", s.Template(), s.Class)
 	}
 	msg, err := b.message(s, m)
 	if err != nil {
 		return err
 	}
 	inject(ctx, msg.Header)
-	ln := b.use()
-	defer ln.release()
-	return ln.nc.PublishMsg(msg)
+	cl := b.use()
+	defer cl.release()
+	return cl.nc.PublishMsg(msg)
 }
 
 func (b *Bus) message(s api.Subject, m api.Message) (*nats.Msg, error) {
@@ -254,9 +254,9 @@ func (b *Bus) rawMessage(s api.Subject, data []byte) (*nats.Msg, error) {
 // maxData returns the limit of a message's data in bytes, which leaves 2,048 for headers;
 // 0 until the server has sent its limit.
 func (b *Bus) maxData() int {
-	ln := b.use()
-	defer ln.release()
-	return max(0, int(ln.nc.MaxPayload())-2048)
+	cl := b.use()
+	defer cl.release()
+	return max(0, int(cl.nc.MaxPayload())-2048)
 }
 
 // parseSubject is the inverse of [api.Subject.String].

@@ -32,9 +32,9 @@ func stored(m jetstream.Msg) Stored {
 // closed. The connection may be restored, at the same address only; [Bus.Follow] and
 // [Call] wait for that.
 func (b *Bus) Broken() <-chan struct{} {
-	ln := b.use()
-	defer ln.release()
-	return ln.unbroken().Done()
+	cl := b.use()
+	defer cl.release()
+	return cl.untilBroken().Done()
 }
 
 // Last returns the last message of a keyed subject. Errors: NotFound. On three servers
@@ -56,8 +56,8 @@ func (b *Bus) Next(ctx context.Context, s api.Subject, from uint64) (Stored, err
 
 func (b *Bus) stored(ctx context.Context, s api.Subject, get func(context.Context, jetstream.Stream) (*jetstream.RawStreamMsg, error)) (Stored, error) {
 	var raw *jetstream.RawStreamMsg
-	err := b.look(ctx, func(ctx context.Context, ln *line) error {
-		st, err := ln.stream(ctx, s.Stream())
+	err := b.retry(ctx, func(ctx context.Context, cl *client) error {
+		st, err := cl.stream(ctx, s.Stream())
 		if err == nil {
 			raw, err = get(ctx, st)
 		}
@@ -88,16 +88,16 @@ func (b *Bus) Follow(ctx context.Context, after uint64, handle func(Stored) erro
 	}
 	for try, unknown := 0, 0; ; try++ {
 		from := after
-		ln := b.use()
-		final, err := b.follow(ctx, ln, &after, handle, subjects)
+		cl := b.use()
+		final, err := b.follow(ctx, cl, &after, handle, subjects)
 		if errors.Is(err, jetstream.ErrStreamNotFound) {
 			unknown++
 			final = unknown > noStream // servers that have just started do not list all streams yet
 		} else {
 			unknown = 0 // an outage does not mean that there is no stream
 		}
-		moved := ln.left.Err() != nil
-		ln.release()
+		moved := cl.replaced.Err() != nil
+		cl.release()
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
@@ -121,16 +121,16 @@ const noStream = 5
 
 // follow reads until an error. final reports that Follow must return it, as it must an
 // error of handle.
-func (b *Bus) follow(ctx context.Context, ln *line, after *uint64, handle func(Stored) error, subjects []string) (final bool, err error) {
-	ctx, stop := ln.staying(ctx)
+func (b *Bus) follow(ctx context.Context, cl *client, after *uint64, handle func(Stored) error, subjects []string) (final bool, err error) {
+	ctx, stop := cl.untilReplaced(ctx)
 	defer stop()
 	once, cancel := context.WithTimeout(ctx, tryTimeout) // a server that has shut down does not answer
 	defer cancel()
-	stream, err := ln.js.StreamNameBySubject(once, subjects[0])
+	stream, err := cl.js.StreamNameBySubject(once, subjects[0])
 	if err != nil {
 		return false, fmt.Errorf("follow %s: %w", subjects[0], err)
 	}
-	c, err := ln.js.OrderedConsumer(once, stream, jetstream.OrderedConsumerConfig{
+	c, err := cl.js.OrderedConsumer(once, stream, jetstream.OrderedConsumerConfig{
 		FilterSubjects: subjects, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: *after + 1,
 		InactiveThreshold: 30 * time.Second,
 	})
@@ -157,16 +157,16 @@ func (b *Bus) follow(ctx context.Context, ln *line, after *uint64, handle func(S
 	}
 }
 
-// Listen calls handle with every live message of subject until ctx ends. It calls ready
+// Subscribe calls handle with every live message of subject until ctx ends. It calls ready
 // when it has subscribed. While the connection is replaced a message may be received
 // twice.
-func (b *Bus) Listen(ctx context.Context, subject string, ready func(), handle func([]byte)) error {
+func (b *Bus) Subscribe(ctx context.Context, subject string, ready func(), handle func([]byte)) error {
 	c := make(chan *nats.Msg, 256)
-	ln, leave, err := b.listen(ctx, subject, c)
+	cl, unsubscribe, err := b.subscribe(ctx, subject, c)
 	if err != nil {
 		return err
 	}
-	defer func() { leave() }()
+	defer func() { unsubscribe() }()
 	ready()
 	for {
 		select {
@@ -174,10 +174,10 @@ func (b *Bus) Listen(ctx context.Context, subject string, ready func(), handle f
 			return ctx.Err()
 		case m := <-c:
 			handle(m.Data)
-		case <-ln.left.Done():
-			old := leave
-			if ln, leave, err = b.listen(ctx, subject, c); err != nil {
-				leave = old
+		case <-cl.replaced.Done():
+			old := unsubscribe
+			if cl, unsubscribe, err = b.subscribe(ctx, subject, c); err != nil {
+				unsubscribe = old
 				return err
 			}
 			old()
@@ -185,18 +185,18 @@ func (b *Bus) Listen(ctx context.Context, subject string, ready func(), handle f
 	}
 }
 
-func (b *Bus) listen(ctx context.Context, subject string, c chan *nats.Msg) (*line, func(), error) {
-	ln := b.use()
-	sub, err := ln.nc.ChanSubscribe(subject, c)
+func (b *Bus) subscribe(ctx context.Context, subject string, c chan *nats.Msg) (*client, func(), error) {
+	cl := b.use()
+	sub, err := cl.nc.ChanSubscribe(subject, c)
 	if err == nil {
-		err = ln.nc.FlushWithContext(deadline(ctx))
+		err = cl.nc.FlushWithContext(deadline(ctx))
 	}
 	if err != nil {
-		ln.release()
-		return nil, nil, fmt.Errorf("listen %s: %w", subject, err)
+		cl.release()
+		return nil, nil, fmt.Errorf("subscribe %s: %w", subject, err)
 	}
-	return ln, func() {
+	return cl, func() {
 		_ = sub.Unsubscribe() // an error means that the connection is closed
-		ln.release()
+		cl.release()
 	}, nil
 }

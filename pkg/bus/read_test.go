@@ -137,7 +137,7 @@ func TestListen(t *testing.T) {
 	ready, got, done := make(chan struct{}), make(chan string, 10), make(chan error, 1)
 	m := api.StreamDelta{Session: "s", Content: "I co"}
 	go func() {
-		done <- b.Listen(ctx, m.Subject().String(), func() { close(ready) }, func(data []byte) {
+		done <- b.Subscribe(ctx, m.Subject().String(), func() { close(ready) }, func(data []byte) {
 			var d api.StreamDelta
 			if err := api.Decode(data, &d); err != nil {
 				t.Error(err)
@@ -148,7 +148,7 @@ func TestListen(t *testing.T) {
 	wait(t, ready, "the subscription")
 	other := newBus(t, connect(t, s), bus.Options{})
 	for _, d := range []api.StreamDelta{{Session: "t", Content: "not for s"}, m, {Session: "s", Content: "unt."}} {
-		if err := other.Tell(ctx, d); err != nil {
+		if err := other.PublishLive(ctx, d); err != nil {
 			t.Fatal(err)
 		}
 	}

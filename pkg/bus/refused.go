@@ -47,8 +47,8 @@ func (r *refusals) watch(subject string, refused func()) (stop func()) {
 	}
 }
 
-// tell calls the watches of the subject that an error of the connection names, if any.
-func (r *refusals) tell(err error) {
+// report calls the watches of the subject that an error of the connection names, if any.
+func (r *refusals) report(err error) {
 	_, subject, found := strings.Cut(err.Error(), `Publish to "`)
 	subject, _, _ = strings.Cut(subject, `"`)
 	if !found {

@@ -26,8 +26,8 @@ type server struct {
 	work context.Context //nolint:containedctx // the lifetime of the served routes, longer than one call
 	fail context.CancelCauseFunc
 
-	line      *line       // requests are received on it
-	at        *attachment // the subscriptions on line
+	client    *client     // requests are received on it
+	at        *attachment // the subscriptions on client
 	endpoints []served
 	moving    sync.WaitGroup // goroutines that follow the connection to another server
 
@@ -42,7 +42,7 @@ type server struct {
 	tasks sync.WaitGroup // handlers and loops in progress
 }
 
-// attachment holds the subscriptions of a server on one line.
+// attachment holds the subscriptions of a server on one client.
 type attachment struct {
 	svc     micro.Service
 	control *nats.Subscription
@@ -51,7 +51,7 @@ type attachment struct {
 // served is one type of request and its handler.
 type served struct {
 	subject api.Subject
-	handle  func(*line, micro.Request)
+	handle  func(*client, micro.Request)
 }
 
 // begin runs f as a task and returns true. It returns false when the server is shut: a
@@ -105,10 +105,10 @@ func Routes(routes ...Route) Route {
 func (b *Bus) Serve(ctx context.Context, drain time.Duration, ready func(), routes ...Route) error {
 	work, cancel := context.WithCancelCause(context.WithoutCancel(ctx)) // not cancelled with ctx, for the drain
 	defer cancel(nil)
-	s := &server{bus: b, work: work, fail: cancel, line: b.use()}
-	defer func() { s.line.release() }()
+	s := &server{bus: b, work: work, fail: cancel, client: b.use()}
+	defer func() { s.client.release() }()
 	var err error
-	if s.at, err = s.attach(s.line); err != nil {
+	if s.at, err = s.attach(s.client); err != nil {
 		return err
 	}
 	stay, settle := context.WithCancel(work)
@@ -121,14 +121,14 @@ func (b *Bus) Serve(ctx context.Context, drain time.Duration, ready func(), rout
 	defer s.consuming.Wait()
 	defer cancel(nil)
 	defer s.stop()
-	if err := s.line.mux.open(); err != nil {
+	if err := s.client.mux.open(); err != nil {
 		return err
 	}
 	if err := Routes(routes...)(s); err != nil {
 		return err
 	}
 	// Without the flush the first requests may find no responder.
-	if err := s.line.nc.FlushWithContext(deadline(ctx)); err != nil && ctx.Err() == nil {
+	if err := s.client.nc.FlushWithContext(deadline(ctx)); err != nil && ctx.Err() == nil {
 		return fmt.Errorf("flush: %w", err)
 	}
 	s.moving.Go(func() { s.follow(stay) })
@@ -156,30 +156,30 @@ func (b *Bus) Serve(ctx context.Context, drain time.Duration, ready func(), rout
 	return nil
 }
 
-// attach subscribes to the requests of all endpoints on ln.
-func (s *server) attach(ln *line) (*attachment, error) {
+// attach subscribes to the requests of all endpoints on cl.
+func (s *server) attach(cl *client) (*attachment, error) {
 	b := s.bus
-	svc, err := micro.AddService(ln.nc, micro.Config{
+	svc, err := micro.AddService(cl.nc, micro.Config{
 		Name: b.opts.Service, Version: b.opts.Version,
 		Description: "anima " + b.opts.Service, Metadata: map[string]string{"instance": b.opts.Instance},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("discovery: %w", err)
 	}
-	control, err := ln.nc.Subscribe(b.controlSubject(), b.control)
+	control, err := cl.nc.Subscribe(b.controlSubject(), b.control)
 	if err != nil {
 		return nil, fmt.Errorf("control: %w", err)
 	}
 	for _, e := range s.endpoints {
-		if err := attachOne(svc, ln, e); err != nil {
+		if err := attachOne(svc, cl, e); err != nil {
 			return nil, err
 		}
 	}
 	return &attachment{svc, control}, nil
 }
 
-func attachOne(svc micro.Service, ln *line, e served) error {
-	err := svc.AddEndpoint(e.subject.Name, micro.HandlerFunc(func(r micro.Request) { e.handle(ln, r) }), micro.WithEndpointSubject(e.subject.String()))
+func attachOne(svc micro.Service, cl *client, e served) error {
+	err := svc.AddEndpoint(e.subject.Name, micro.HandlerFunc(func(r micro.Request) { e.handle(cl, r) }), micro.WithEndpointSubject(e.subject.String()))
 	if err != nil {
 		return fmt.Errorf("endpoint %s: %w", e.subject, err)
 	}
@@ -193,7 +193,7 @@ func (s *server) detach(at *attachment) {
 	_ = at.control.Unsubscribe() // an error means that the connection is closed
 }
 
-// follow moves the subscriptions to the current link whenever it changes. It subscribes
+// follow moves the subscriptions to the current connection whenever it changes. It subscribes
 // on the new one before it unsubscribes on the old one, so that no request finds no
 // responder.
 func (s *server) follow(stay context.Context) {
@@ -201,7 +201,7 @@ func (s *server) follow(stay context.Context) {
 		select {
 		case <-stay.Done():
 			return
-		case <-s.line.left.Done():
+		case <-s.client.replaced.Done():
 		}
 		next := s.bus.use()
 		at, err := s.attach(next)
@@ -217,8 +217,8 @@ func (s *server) follow(stay context.Context) {
 			return
 		}
 		s.detach(s.at)
-		old := s.line
-		s.line, s.at = next, at
+		old := s.client
+		s.client, s.at = next, at
 		old.release()
 	}
 }
@@ -286,7 +286,7 @@ const DefaultWorkers Workers = 64
 // process handles at most workers of them at a time. It answers further ones at once with
 // ReasonBusy, and their callers retry, possibly at another replica.
 func Reply[Req api.Message, Resp any](answer func(context.Context, Req) (Resp, error), workers ...Workers) Route {
-	return endpoint(pool(workers), func(ctx context.Context, _ *line, in *nats.Msg, req Req) (*nats.Msg, error) {
+	return endpoint(pool(workers), func(ctx context.Context, _ *client, in *nats.Msg, req Req) (*nats.Msg, error) {
 		resp, err := answer(ctx, req)
 		if err != nil {
 			return nil, err
@@ -313,22 +313,22 @@ func pool(workers []Workers) chan struct{} {
 // handler at a time, and no other goroutine may use its Request. So the handler only
 // copies the request and acquires a worker, which publishes the answer on the reply
 // subject.
-func endpoint[Req api.Message](slots chan struct{}, answer func(context.Context, *line, *nats.Msg, Req) (*nats.Msg, error)) Route {
+func endpoint[Req api.Message](slots chan struct{}, answer func(context.Context, *client, *nats.Msg, Req) (*nats.Msg, error)) Route {
 	return func(s *server) error {
 		var zero Req
 		b, subject := s.bus, zero.Subject()
 		n := b.names.of(subject)
-		handle := func(ln *line, r micro.Request) {
+		handle := func(cl *client, r micro.Request) {
 			in := &nats.Msg{Subject: r.Subject(), Reply: r.Reply(), Data: r.Data(), Header: nats.Header(r.Headers())}
 			select {
 			case slots <- struct{}{}:
 			default:
-				b.send(ln, b.refusal(in.Reply))
+				b.send(cl, b.refusal(in.Reply))
 				return
 			}
-			ln.hold()
+			cl.hold()
 			begun := s.begin(func() {
-				defer ln.release()
+				defer cl.release()
 				defer func() { <-slots }()
 				began := time.Now()
 				ctx, span := b.tracer.Start(extract(s.work, in.Header), n.process, n.server...)
@@ -337,7 +337,7 @@ func endpoint[Req api.Message](slots chan struct{}, answer func(context.Context,
 				var out *nats.Msg
 				err := api.Decode(in.Data, &req)
 				if err == nil {
-					err = guarded(func() (err error) { out, err = answer(ctx, ln, in, req); return err })
+					err = guarded(func() (err error) { out, err = answer(ctx, cl, in, req); return err })
 				}
 				b.observe(ctx, n, began, err)
 				if err != nil {
@@ -345,17 +345,17 @@ func endpoint[Req api.Message](slots chan struct{}, answer func(context.Context,
 					b.logFailure(ctx, n.template, err)
 					out = errorMsg(in.Reply, err)
 				}
-				_ = failpoint.Do(ctx, failpoint.BusAnswer, func(context.Context) error { b.send(ln, out); return nil })
+				_ = failpoint.Do(ctx, failpoint.BusAnswer, func(context.Context) error { b.send(cl, out); return nil })
 			})
 			if !begun {
 				<-slots
-				b.send(ln, b.refusal(in.Reply))
-				ln.release()
+				b.send(cl, b.refusal(in.Reply))
+				cl.release()
 			}
 		}
 		e := served{subject, handle}
 		s.endpoints = append(s.endpoints, e)
-		return attachOne(s.at.svc, s.line, e)
+		return attachOne(s.at.svc, s.client, e)
 	}
 }
 
@@ -369,18 +369,18 @@ func (b *Bus) refusal(reply string) *nats.Msg {
 	return m
 }
 
-// send publishes an answer on the line of its request, because the servers on that route
+// send publishes an answer on the client of its request, because the servers on that route
 // have the caller's subscription. A failure is only logged; the call ends with the
 // caller's deadline.
-func (b *Bus) send(ln *line, m *nats.Msg) {
+func (b *Bus) send(cl *client, m *nats.Msg) {
 	if m.Reply = ""; m.Subject == "" {
 		return // the request had no reply subject
 	}
 	if limit := b.maxData(); limit > 0 && len(m.Data) > limit {
 		m = errorMsg(m.Subject, api.Errorf(api.Internal, "the answer of %d bytes is larger than NATS takes", len(m.Data)))
 	}
-	err := ln.nc.PublishMsg(m)
-	if err != nil && ln.left.Err() != nil { // the line was closing when the request was taken from its buffer
+	err := cl.nc.PublishMsg(m)
+	if err != nil && cl.replaced.Err() != nil { // the client was closing when the request was taken from its buffer
 		now := b.use()
 		defer now.release()
 		err = now.nc.PublishMsg(m)

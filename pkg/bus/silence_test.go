@@ -13,7 +13,7 @@ func TestReadingOutlivesSilence(t *testing.T) {
 	b, _ := one(t)
 	ctx := testContext(t)
 	tries := 0
-	err := b.Look(ctx, func(once context.Context) error {
+	err := b.Retry(ctx, func(once context.Context) error {
 		if tries++; tries > 1 {
 			return nil
 		}

@@ -24,8 +24,8 @@ import (
 // caller cancels the call, the context ends and send fails. Resp must be complete by
 // itself: a caller may miss Deltas. Workers are as in [Reply].
 func Stream[Req api.Message, Delta, Resp any](answer func(ctx context.Context, req Req, send func(Delta) error) (Resp, error), workers ...Workers) Route {
-	return endpoint(pool(workers), func(ctx context.Context, ln *line, in *nats.Msg, req Req) (*nats.Msg, error) {
-		b := ln.mux.bus
+	return endpoint(pool(workers), func(ctx context.Context, cl *client, in *nats.Msg, req Req) (*nats.Msg, error) {
+		b := cl.mux.bus
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		b.mu.Lock()
@@ -36,7 +36,7 @@ func Stream[Req api.Message, Delta, Resp any](answer func(ctx context.Context, r
 			delete(b.controls, in.Reply)
 			b.mu.Unlock()
 		}()
-		w := &streamWriter{line: ln, reply: in.Reply}
+		w := &streamWriter{client: cl, reply: in.Reply}
 		if err := w.write(headerAlive, nil); err != nil {
 			return nil, err
 		}
@@ -70,10 +70,10 @@ func Stream[Req api.Message, Delta, Resp any](answer func(ctx context.Context, r
 }
 
 type streamWriter struct {
-	line  *line
-	reply string
-	mu    sync.Mutex
-	seq   int
+	client *client
+	reply  string
+	mu     sync.Mutex
+	seq    int
 }
 
 // write sends one message of the reply: a keep-alive if kind is set, else the next delta.
@@ -84,12 +84,12 @@ func (w *streamWriter) write(kind string, data []byte) error {
 	m.Data = data
 	if kind != "" {
 		m.Header.Set(kind, "1")
-		m.Header.Set(headerControl, w.line.mux.bus.controlSubject())
+		m.Header.Set(headerControl, w.client.mux.bus.controlSubject())
 	} else {
 		m.Header.Set(headerSeq, seqHeader(w.seq))
 		w.seq++
 	}
-	return w.line.nc.PublishMsg(m)
+	return w.client.nc.PublishMsg(m)
 }
 
 // sent returns the number of deltas that were written, for the header of the answer.
@@ -100,7 +100,7 @@ func (w *streamWriter) sent() string {
 }
 
 func (w *streamWriter) keepAlive(ctx context.Context) {
-	t := time.NewTicker(w.line.mux.bus.opts.AliveEvery)
+	t := time.NewTicker(w.client.mux.bus.opts.AliveEvery)
 	defer t.Stop()
 	for {
 		select {
@@ -152,7 +152,7 @@ func CallStream[Delta, Resp any](ctx context.Context, b *Bus, req api.Message, d
 			return s.answer, err
 		}
 		if err := delta(d); err != nil {
-			return s.answer, failed(s.row.span, err)
+			return s.answer, failed(s.call.span, err)
 		}
 	}
 }
@@ -160,7 +160,7 @@ func CallStream[Delta, Resp any](ctx context.Context, b *Bus, req api.Message, d
 // Streaming is the caller's side of a streamed reply, which [OpenStream] begins. It is
 // not safe for concurrent use, except for Close.
 type Streaming[Delta, Resp any] struct {
-	row    *row
+	call   *streamCall
 	answer Resp
 }
 
@@ -177,16 +177,16 @@ func OpenStream[Delta, Resp any](ctx context.Context, b *Bus, req api.Message) (
 	ctx, span := b.tracer.Start(ctx, n.call, n.caller...) //nolint:spancheck // Close ends it
 	inject(ctx, msg.Header)
 	//nolint:spancheck // Close ends it
-	return &Streaming[Delta, Resp]{row: &row{bus: b, subject: s, msg: msg, span: span}}, nil
+	return &Streaming[Delta, Resp]{call: &streamCall{bus: b, subject: s, msg: msg, span: span}}, nil
 }
 
 // Begin waits until a server has begun the request, or ctx ends. Next does so, too. An
 // error with [api.ReasonNoAnswer] means that no server took it. Errors are those of
 // [CallStream]; after an error of ctx, Begin or Next may be called again.
 func (s *Streaming[Delta, Resp]) Begin(ctx context.Context) error {
-	_, _, err := s.row.read(ctx, true)
+	_, _, err := s.call.read(ctx, true)
 	if ctx.Err() == nil {
-		err = failed(s.row.span, err)
+		err = failed(s.call.span, err)
 	}
 	return err
 }
@@ -196,7 +196,7 @@ func (s *Streaming[Delta, Resp]) Begin(ctx context.Context) error {
 // one, Next must not be called again.
 func (s *Streaming[Delta, Resp]) Next(ctx context.Context) (Delta, bool, error) {
 	var d Delta
-	m, end, err := s.row.read(ctx, false)
+	m, end, err := s.call.read(ctx, false)
 	switch {
 	case err != nil:
 	case end:
@@ -204,7 +204,7 @@ func (s *Streaming[Delta, Resp]) Next(ctx context.Context) (Delta, bool, error) 
 	default:
 		err = api.Decode(m.Data, &d)
 	}
-	return d, !end && err == nil, failed(s.row.span, err)
+	return d, !end && err == nil, failed(s.call.span, err)
 }
 
 // Answer returns the final answer, once Next has returned false without an error.
@@ -212,42 +212,42 @@ func (s *Streaming[Delta, Resp]) Answer() Resp { return s.answer }
 
 // Close ends the call. If the server has not sent the complete answer, its handler is
 // cancelled. Close may be called again, and concurrently with Next.
-func (s *Streaming[Delta, Resp]) Close() { s.row.close() }
+func (s *Streaming[Delta, Resp]) Close() { s.call.close() }
 
-// errUnheard is the error for a request that no server has begun: a server sends a
+// errNotBegun is the error for a request that no server has begun: a server sends a
 // keep-alive when it begins one.
-var errUnheard = &api.Error{Code: api.Unavailable, Message: "the service has not begun the request", Next: "try again", RetryAfter: 1000}
+var errNotBegun = &api.Error{Code: api.Unavailable, Message: "the service has not begun the request", Next: "try again", RetryAfter: 1000}
 
-// row reads the messages of one streamed reply, and repeats the request until a server
+// streamCall reads the messages of one streamed reply, and repeats the request until a server
 // has begun it.
-type row struct {
+type streamCall struct {
 	bus     *Bus
 	subject api.Subject
 	msg     *nats.Msg
 	span    trace.Span
 
-	in       *inbox // nil: no request is sent
-	msgs     []*nats.Msg
-	next     int // number of the next delta
-	silence  *time.Timer
-	patience time.Duration // how long the server may send no message
-	begun    bool          // a server has begun the request
+	in         *inbox // nil: no request is sent
+	msgs       []*nats.Msg
+	next       int // number of the next delta
+	timeout    *time.Timer
+	maxSilence time.Duration // how long the server may send no message
+	begun      bool          // a server has begun the request
 
-	mu      sync.Mutex
-	line    *line  // nil: no request is sent
-	unwatch func() // ends the watch for a refusal on line
-	reply   string // reply subject on line
-	control string // subject on which the reply is cancelled
-	whole   bool   // no further message is expected
-	closed  bool
+	mu       sync.Mutex
+	client   *client // nil: no request is sent
+	unwatch  func()  // ends the watch for a refusal on client
+	reply    string  // reply subject on client
+	control  string  // subject on which the reply is cancelled
+	complete bool    // no further message is expected
+	closed   bool
 }
 
 // read returns the next message, and whether it is the answer, which is the last. It
 // sends the request, with retries until a server has begun it. With begin it returns
 // then.
-func (r *row) read(ctx context.Context, begin bool) (m *nats.Msg, end bool, err error) {
+func (r *streamCall) read(ctx context.Context, begin bool) (m *nats.Msg, end bool, err error) {
 	for try := 0; ; try++ {
-		if m, err = nil, r.ask(); err == nil {
+		if m, err = nil, r.send(); err == nil {
 			if begin && r.begun {
 				return nil, false, nil
 			}
@@ -257,18 +257,18 @@ func (r *row) read(ctx context.Context, begin bool) (m *nats.Msg, end bool, err 
 			return m, end, nil
 		}
 		again, err := unanswered(ctx, r.subject, m, err)
-		if !again && !errors.Is(err, errUnheard) || r.begun {
+		if !again && !errors.Is(err, errNotBegun) || r.begun {
 			return nil, false, err
 		}
-		r.leave()
+		r.reset()
 		if pause(ctx, backoff(try, 10*time.Millisecond, 500*time.Millisecond)) != nil {
 			return nil, false, err
 		}
 	}
 }
 
-// ask sends the request unless it is sent already.
-func (r *row) ask() error {
+// send sends the request unless it is sent already.
+func (r *streamCall) send() error {
 	if r.in != nil {
 		return nil
 	}
@@ -277,38 +277,38 @@ func (r *row) ask() error {
 	if r.closed {
 		return context.Canceled
 	}
-	ln := r.bus.use()
-	reply, in, err := ln.mux.wait()
+	cl := r.bus.use()
+	reply, in, err := cl.mux.register()
 	if err != nil {
-		ln.release()
+		cl.release()
 		return err
 	}
-	r.line, r.reply, r.in = ln, reply, in
-	r.unwatch = ln.refusals.watch(r.msg.Subject, in.refuse)
+	r.client, r.reply, r.in = cl, reply, in
+	r.unwatch = cl.refusals.watch(r.msg.Subject, in.refuse)
 	out := nats.NewMsg(r.msg.Subject)
 	out.Data, out.Header, out.Reply = r.msg.Data, r.msg.Header, reply
-	if err := ln.nc.PublishMsg(out); err != nil {
-		return fmt.Errorf("ask: %w", err)
+	if err := cl.nc.PublishMsg(out); err != nil {
+		return fmt.Errorf("request: %w", err)
 	}
-	r.patience = min(3*r.bus.opts.AliveEvery, tryTimeout) // a server sends a keep-alive when it takes the request
-	if r.silence == nil {
-		r.silence = time.NewTimer(r.patience)
+	r.maxSilence = min(3*r.bus.opts.AliveEvery, tryTimeout) // a server sends a keep-alive when it takes the request
+	if r.timeout == nil {
+		r.timeout = time.NewTimer(r.maxSilence)
 	}
 	return nil
 }
 
 // receive waits for the next delta, answer or error; with begin also for a keep-alive.
-func (r *row) receive(ctx context.Context, begin bool) (m *nats.Msg, end bool, err error) {
+func (r *streamCall) receive(ctx context.Context, begin bool) (m *nats.Msg, end bool, err error) {
 	for {
-		r.silence.Reset(r.patience) // here, so that a slow caller is not taken for a silent server
+		r.timeout.Reset(r.maxSilence) // here, so that a slow caller is not taken for a silent server
 		for len(r.msgs) == 0 {
 			select {
 			case <-ctx.Done():
 				return nil, false, ctx.Err()
-			case <-r.silence.C:
-				r.ended() // the server is not cancelled: a repeated request gets the result of its work
+			case <-r.timeout.C:
+				r.setComplete() // the server is not cancelled: a repeated request gets the result of its work
 				if !r.begun {
-					return nil, false, errUnheard
+					return nil, false, errNotBegun
 				}
 				return nil, false, &api.Error{
 					Code: api.Unavailable, Message: "the service stopped sending before its answer was complete", Next: "try again", RetryAfter: 1000,
@@ -332,17 +332,17 @@ func (r *row) receive(ctx context.Context, begin bool) (m *nats.Msg, end bool, e
 			r.mu.Lock()
 			r.control = m.Header.Get(headerControl)
 			r.mu.Unlock()
-			if r.begun, r.patience = true, 3*r.bus.opts.AliveEvery; begin {
+			if r.begun, r.maxSilence = true, 3*r.bus.opts.AliveEvery; begin {
 				return nil, false, nil
 			}
 		case m.Header.Get(micro.ErrorCodeHeader) != "":
-			r.ended()
+			r.setComplete()
 			return m, false, answerError(m)
 		case m.Header.Get(headerEnd) != "":
-			r.ended()
+			r.setComplete()
 			return m, true, nil
 		default:
-			r.begun, r.patience = true, 3*r.bus.opts.AliveEvery
+			r.begun, r.maxSilence = true, 3*r.bus.opts.AliveEvery
 			if m.Header.Get(headerSeq) == seqHeader(r.next) { // otherwise an earlier delta was lost: skip all others until the answer
 				r.next++
 				return m, false, nil
@@ -351,43 +351,43 @@ func (r *row) receive(ctx context.Context, begin bool) (m *nats.Msg, end bool, e
 	}
 }
 
-func (r *row) ended() {
+func (r *streamCall) setComplete() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.whole = true
+	r.complete = true
 }
 
-// leave gives up the current try; the next ask sends the request again.
-func (r *row) leave() {
+// reset gives up the current try; the next send sends the request again.
+func (r *streamCall) reset() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.drop()
-	r.in, r.msgs, r.whole = nil, nil, false
+	r.cancelTry()
+	r.in, r.msgs, r.complete = nil, nil, false
 }
 
-// drop releases what the current try uses, and cancels its reply unless it is complete.
+// cancelTry releases what the current try uses, and cancels its reply unless it is complete.
 // The caller holds r.mu.
-func (r *row) drop() {
-	if r.line == nil {
+func (r *streamCall) cancelTry() {
+	if r.client == nil {
 		return
 	}
-	if !r.whole {
+	if !r.complete {
 		r.bus.cancelAt(r.control, r.reply)
 	}
 	r.unwatch()
-	r.line.mux.forget(r.reply)
-	r.line.release()
-	r.line = nil
+	r.client.mux.remove(r.reply)
+	r.client.release()
+	r.client = nil
 }
 
-func (r *row) close() {
+func (r *streamCall) close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
 		return
 	}
 	r.closed = true
-	r.drop()
+	r.cancelTry()
 	r.span.End()
 }
 
@@ -397,9 +397,9 @@ func (b *Bus) cancelAt(control, reply string) {
 	if control == "" {
 		return
 	}
-	ln := b.use()
-	defer ln.release()
-	if err := ln.nc.Publish(control, []byte(reply)); err != nil {
+	cl := b.use()
+	defer cl.release()
+	if err := cl.nc.Publish(control, []byte(reply)); err != nil {
 		b.log.Warn("cannot cancel an answer", "err", err)
 	}
 }
@@ -408,10 +408,10 @@ func noResponders(m *nats.Msg) bool {
 	return len(m.Data) == 0 && m.Header.Get("Status") == "503"
 }
 
-// mux receives all streamed replies of a line on one wildcard subscription.
+// mux receives all streamed replies of a client on one wildcard subscription.
 type mux struct {
 	bus     *Bus
-	line    *line
+	client  *client
 	mu      sync.Mutex
 	sub     *nats.Subscription
 	prefix  string
@@ -419,8 +419,8 @@ type mux struct {
 	count   atomic.Uint64
 }
 
-func newMux(b *Bus, ln *line) *mux {
-	return &mux{bus: b, line: ln, waiting: map[string]*inbox{}}
+func newMux(b *Bus, cl *client) *mux {
+	return &mux{bus: b, client: cl, waiting: map[string]*inbox{}}
 }
 
 func (x *mux) open() error {
@@ -429,8 +429,8 @@ func (x *mux) open() error {
 	if x.sub != nil {
 		return nil
 	}
-	x.prefix = x.line.nc.NewInbox() + "."
-	sub, err := x.line.nc.Subscribe(x.prefix+"*", func(m *nats.Msg) {
+	x.prefix = x.client.nc.NewInbox() + "."
+	sub, err := x.client.nc.Subscribe(x.prefix+"*", func(m *nats.Msg) {
 		x.mu.Lock()
 		c := x.waiting[m.Subject]
 		x.mu.Unlock()
@@ -449,7 +449,7 @@ func (x *mux) open() error {
 	return nil
 }
 
-func (x *mux) wait() (string, *inbox, error) {
+func (x *mux) register() (string, *inbox, error) {
 	if err := x.open(); err != nil {
 		return "", nil, err
 	}
@@ -461,7 +461,7 @@ func (x *mux) wait() (string, *inbox, error) {
 	return reply, c, nil
 }
 
-func (x *mux) forget(reply string) {
+func (x *mux) remove(reply string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	delete(x.waiting, reply)

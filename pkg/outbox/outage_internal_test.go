@@ -18,11 +18,11 @@ func TestOutageIsLoggedLessAndLess(t *testing.T) {
 		var log bytes.Buffer
 		r := &Relay{log: slog.New(slog.NewTextHandler(&log, nil))}
 		for range 600 {
-			r.waits(t.Context(), errors.New("no space left"))
-			<-time.After(again)
+			r.failed(t.Context(), errors.New("no space left"))
+			<-time.After(retryPause)
 		}
-		r.goesOn(t.Context())
-		r.goesOn(t.Context())
+		r.recovered(t.Context())
+		r.recovered(t.Context())
 		if n := strings.Count(log.String(), "outbox relay failed"); n < 5 || n > 10 {
 			t.Errorf("%d lines in ten minutes, want 5 to 10:\n%s", n, &log)
 		}
@@ -30,7 +30,7 @@ func TestOutageIsLoggedLessAndLess(t *testing.T) {
 			t.Errorf("%d lines about the end, want 1:\n%s", n, &log)
 		}
 		log.Reset()
-		r.waits(t.Context(), errors.New("again"))
+		r.failed(t.Context(), errors.New("retryPause"))
 		if !strings.Contains(log.String(), "failures=1") {
 			t.Errorf("the next outage begins with %q", &log)
 		}

@@ -18,7 +18,7 @@ import (
 )
 
 // Add stores m in tx, the transaction of the state change that m announces. A [Relay]
-// publishes it; the caller has to call [Relay.Kick] after the commit. The id identifies
+// publishes it; the caller has to call [Relay.Wake] after the commit. The id identifies
 // m when it is published repeatedly. Adding an id again before it is published changes
 // nothing.
 //
@@ -49,21 +49,4 @@ func Add(ctx context.Context, tx *sqldb.Tx, id string, m api.Message) error {
 	tx.Queue(ctx, `insert into outbox (id, subject, payload, traceparent) values ($1, $2, $3, $4) on conflict (id) do nothing`,
 		id, s.String(), string(payload), traceOf(ctx))
 	return nil
-}
-
-// Seen stores the id of a message in the transaction that handles the message, and
-// reports whether it was stored before. If so, the caller must not handle the message
-// again. Ids are kept for [Memory], which is longer than any stream delivers an event.
-// All readers of a database share the ids: if several readers handle the same message,
-// each of them prefixes the id with its name.
-func Seen(ctx context.Context, tx *sqldb.Tx, id string) (bool, error) {
-	res, err := tx.ExecContext(ctx, `insert into inbox (id) values ($1) on conflict (id) do nothing`, id)
-	if err != nil {
-		return false, fmt.Errorf("inbox: %w", err)
-	}
-	n, err := res.RowsAffected()
-	if err != nil {
-		return false, fmt.Errorf("inbox: %w", err)
-	}
-	return n == 0, nil
 }

@@ -210,7 +210,7 @@ func TestWhatIsCommittedIsPublished(t *testing.T) {
 			t.Errorf("got %+v", m)
 		}
 		change(ctx, t, db, "lucky")
-		r.Kick()
+		r.Wake()
 		want := api.AgentChanged{Agent: "lucky", Seq: 1, Reason: "tests <it>"}
 		if diff := cmp.Diff(want, wait(t, got, "the message")); diff != "" {
 			t.Errorf("published (-want +got):\n%s", diff)
@@ -251,7 +251,7 @@ func TestWhatIsPublishedIsDeletedAtTheEnd(t *testing.T) {
 		const n = 100 // more rows than may wait for their deletion
 		for i := range n {
 			change(ctx, t, db, "lucky")
-			r.Kick()
+			r.Wake()
 			if m := wait(t, got, "the message"); m.Seq != int64(i+1) {
 				t.Fatalf("got %+v, want message %d", m, i+1)
 			}
@@ -324,16 +324,13 @@ func TestWhatIsRolledBackIsNot(t *testing.T) {
 			if err := outbox.Add(ctx, tx, "1", api.AgentChanged{Agent: "lucky"}); err != nil {
 				return err
 			}
-			if _, err := outbox.Seen(ctx, tx, "1"); err != nil {
-				return err
-			}
 			return errNo
 		})
 		if !errors.Is(err, errNo) {
 			t.Fatal(err)
 		}
-		if n, m := rows(t, db, "outbox"), rows(t, db, "inbox"); n+m != 0 {
-			t.Errorf("%d rows in the outbox and %d in the inbox, want none", n, m)
+		if n := rows(t, db, "outbox"); n != 0 {
+			t.Errorf("got %d rows in the outbox, want none", n)
 		}
 	})
 }
@@ -399,7 +396,7 @@ func TestDyingBeforeTheMark(t *testing.T) {
 		r, _ := relay(t, db, w.bus)
 		waitRows(t, db, 0)
 		change(ctx, t, db, "lucky")
-		r.Kick()
+		r.Wake()
 		waitRows(t, db, 0)
 		stream := follow(t, w.bus)
 		for n := range int64(4) { // one of each, although they were published several times
@@ -455,9 +452,9 @@ func TestOrderPerKeyOverAnOutage(t *testing.T) {
 						for n := range each {
 							change(ctx, t, db, fmt.Sprint("agent-", a))
 							if n%2 == 0 {
-								one.Kick()
+								one.Wake()
 							} else {
-								two.Kick()
+								two.Wake()
 							}
 						}
 					})
@@ -627,71 +624,6 @@ func TestTurnIsContinued(t *testing.T) {
 			}
 		}
 		waitRows(t, db, 0)
-	})
-}
-
-func TestSeen(t *testing.T) {
-	t.Parallel()
-	sqldbtest.Each(t, migrations(), func(t *testing.T, db *sqldb.DB) {
-		ctx := testContext(t)
-		seen := func(id string) bool {
-			var was bool
-			err := sqldb.InTx(ctx, db, func(tx *sqldb.Tx) (err error) {
-				was, err = outbox.Seen(ctx, tx, id)
-				return err
-			})
-			if err != nil {
-				t.Error(err)
-			}
-			return was
-		}
-		if seen("a") || !seen("a") || seen("b") {
-			t.Error("seen is not: first no, then yes")
-		}
-		fresh := make(chan struct{}, 16)
-		var all sync.WaitGroup
-		for range cap(fresh) {
-			all.Go(func() {
-				if !seen("at once") {
-					fresh <- struct{}{}
-				}
-			})
-		}
-		all.Wait()
-		if len(fresh) != 1 {
-			t.Errorf("%d handlers took the message, want 1", len(fresh))
-		}
-	})
-}
-
-func TestOldIdsAreForgotten(t *testing.T) {
-	t.Parallel()
-	sqldbtest.Each(t, migrations(), func(t *testing.T, db *sqldb.DB) {
-		ctx := testContext(t)
-		w := newWorld(t)
-		err := sqldb.InTx(ctx, db, func(tx *sqldb.Tx) error {
-			_, err := outbox.Seen(ctx, tx, "old")
-			return err
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := db.ExecContext(ctx, "update inbox set at = at - $1", (outbox.Memory + time.Minute).Microseconds()); err != nil {
-			t.Fatal(err)
-		}
-		err = sqldb.InTx(ctx, db, func(tx *sqldb.Tx) error {
-			_, err := outbox.Seen(ctx, tx, "young")
-			return err
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		change(ctx, t, db, "lucky")
-		relay(t, db, w.bus)
-		waitRows(t, db, 0) // the relay has pruned its inbox before
-		if n := rows(t, db, "inbox"); n != 1 {
-			t.Errorf("%d ids are remembered, want the young one", n)
-		}
 	})
 }
 

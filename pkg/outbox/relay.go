@@ -17,29 +17,23 @@ import (
 )
 
 const (
-	// safety is the interval in which a relay reads the outbox without a kick. It finds
+	// pollInterval is the interval in which a relay reads the outbox without a wake. It finds
 	// rows of a replica that crashed after the commit.
-	safety = 5 * time.Second
-	// again is the pause before a failed publish or deletion is retried.
-	again = time.Second
-	// page is the number of rows that are read together. They are published before they
+	pollInterval = 5 * time.Second
+	// retryPause is the pause before a failed publish or deletion is retried.
+	retryPause = time.Second
+	// batchRows is the number of rows that are read together. They are published before they
 	// are deleted together.
-	page = 256
+	batchRows = 256
 	// linger is the time that published rows of SQLite wait so that several are deleted
 	// together. Each deletion is a durable write. On other databases rows are deleted at
 	// once, because other replicas would publish waiting rows again.
 	linger = 100 * time.Millisecond
-	// quiet is the longest pause between two log lines about the same outage.
-	quiet = 5 * time.Minute
+	// maxLogPause is the longest pause between two log lines about the same outage.
+	maxLogPause = 5 * time.Minute
 	// sqlTimeout is the deadline of each access to the database.
 	sqlTimeout = 10 * time.Second
-	// forget is the interval in which ids older than [Memory] are deleted.
-	forget = time.Hour
 )
-
-// Memory is the time for which [Seen] keeps an id. It is longer than the seven days for
-// which streams keep events (see [api.Streams]).
-const Memory = 30 * 24 * time.Hour
 
 // Relay publishes the rows of an outbox in the order in which they were added, and then
 // deletes them. Several replicas may publish the same row; the stream drops the
@@ -48,7 +42,7 @@ type Relay struct {
 	db   *sqldb.DB
 	bus  *bus.Bus
 	log  *slog.Logger
-	kick chan struct{}
+	wake chan struct{}
 
 	// The following fields are only used by Run.
 	published []int64 // sequences of published rows that are not deleted yet
@@ -58,43 +52,40 @@ type Relay struct {
 // outage describes a period in which messages cannot be published, or published rows
 // cannot be deleted. The zero value means that there is no outage.
 type outage struct {
-	since, said time.Time
-	failures    int
-	pause       time.Duration // until the next log line
+	since, logged time.Time
+	failures      int
+	pause         time.Duration // until the next log line
 }
 
 // NewRelay returns a relay of db. It starts nothing; [Relay.Run] publishes the
 // messages.
 func NewRelay(db *sqldb.DB, b *bus.Bus, log *slog.Logger) *Relay {
-	return &Relay{db: db, bus: b, log: log, kick: make(chan struct{}, 1)}
+	return &Relay{db: db, bus: b, log: log, wake: make(chan struct{}, 1)}
 }
 
-// Kick makes Run read the outbox at once. The caller calls it after a commit. Kick does
+// Wake makes Run read the outbox at once. The caller calls it after a commit. Wake does
 // not block and may be called concurrently.
-func (r *Relay) Kick() {
+func (r *Relay) Wake() {
 	select {
-	case r.kick <- struct{}{}:
-	default: // a kick is pending
+	case r.wake <- struct{}{}:
+	default: // a wake is pending
 	}
 }
 
 // Run publishes messages until ctx ends, and then returns nil. It retries failures of
 // publishing and of deletion, and must be called once at a time.
 func (r *Relay) Run(ctx context.Context) error {
-	old := time.NewTicker(forget)
-	defer old.Stop()
-	r.prune(ctx)
 	for {
-		wait := safety
+		wait := pollInterval
 		err := r.relay(ctx)
 		switch {
 		case err != nil && ctx.Err() == nil:
-			r.waits(ctx, err)
-			wait = again
+			r.failed(ctx, err)
+			wait = retryPause
 		case len(r.published) > 0: // an outage ends only after the deletion
 			wait = linger
 		default:
-			r.goesOn(ctx)
+			r.recovered(ctx)
 		}
 		t := time.NewTimer(wait)
 		select {
@@ -104,35 +95,33 @@ func (r *Relay) Run(ctx context.Context) error {
 				r.log.WarnContext(ctx, "published messages not deleted, they will be published again", "err", err)
 			}
 			return nil
-		case <-old.C:
-			r.prune(ctx)
-		case <-r.kick:
+		case <-r.wake:
 		case <-t.C:
 			if err := r.remove(ctx); err != nil && ctx.Err() == nil {
-				r.waits(ctx, err)
+				r.failed(ctx, err)
 			}
 		}
 		t.Stop()
 	}
 }
 
-// waits logs a failure. The first failure of an outage is logged at once; the pauses
-// between the following log lines double from 2 s up to quiet.
-func (r *Relay) waits(ctx context.Context, err error) {
+// failed logs a failure. The first failure of an outage is logged at once; the pauses
+// between the following log lines double from 2 s up to maxLogPause.
+func (r *Relay) failed(ctx context.Context, err error) {
 	o, now := &r.outage, time.Now()
 	if o.failures == 0 {
 		o.since = now
 	}
 	o.failures++
-	if now.Sub(o.said) < o.pause {
+	if now.Sub(o.logged) < o.pause {
 		return
 	}
-	o.said, o.pause = now, min(max(2*o.pause, 2*again), quiet)
+	o.logged, o.pause = now, min(max(2*o.pause, 2*retryPause), maxLogPause)
 	r.log.WarnContext(ctx, "outbox relay failed, retrying", "err", err, "failures", o.failures, "since", o.since.UTC().Format(time.RFC3339))
 }
 
-// goesOn logs the end of an outage, if there is one.
-func (r *Relay) goesOn(ctx context.Context) {
+// recovered logs the end of an outage, if there is one.
+func (r *Relay) recovered(ctx context.Context) {
 	if r.outage.failures > 0 {
 		r.log.InfoContext(ctx, "outbox relay resumed", "failures", r.outage.failures, "after", time.Since(r.outage.since).Round(time.Millisecond).String())
 		r.outage = outage{}
@@ -189,7 +178,7 @@ func (r *Relay) relay(ctx context.Context) error {
 func (r *Relay) read(ctx context.Context, blocked []string) ([]row, error) {
 	ctx, cancel := context.WithTimeout(ctx, sqlTimeout)
 	defer cancel()
-	query, args := `select seq, id, subject, payload, traceparent from outbox where true`, []any{page}
+	query, args := `select seq, id, subject, payload, traceparent from outbox where true`, []any{batchRows}
 	for i, subject := range blocked {
 		query += fmt.Sprintf(" and subject <> $%d", i+2)
 		args = append(args, subject)
@@ -246,16 +235,4 @@ func list(numbers []int64, before int) (places string, args []any) {
 		args[i] = numbers[min(i, len(numbers)-1)]
 	}
 	return b.String(), args
-}
-
-func (r *Relay) prune(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, sqlTimeout)
-	defer cancel()
-	now := "cast(unixepoch('subsec') * 1000000 as integer)"
-	if r.db.Engine == sqldb.Postgres {
-		now = "(extract(epoch from clock_timestamp()) * 1000000)::bigint"
-	}
-	if _, err := r.db.ExecContext(ctx, "delete from inbox where at < "+now+" - $1", Memory.Microseconds()); err != nil && ctx.Err() == nil {
-		r.log.WarnContext(ctx, "inbox not pruned", "err", err)
-	}
 }

@@ -56,7 +56,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		leases: leases, owner: env.Bus.Owner(), ttl: cfg.Lease, instance: env.Bus.Instance(), now: env.Now, log: env.Log,
 		clock: beat.NewClock(beat.ClockConfig{
 			Timeline: store, Wake: h.wakeDue, Now: env.Now, Log: env.Log, Keep: cfg.History,
-			Note: func(ctx context.Context, f beat.Fired) { tel.fired(ctx, f); relay.Kick() },
+			Note: func(ctx context.Context, f beat.Fired) { tel.fired(ctx, f); relay.Wake() },
 		}),
 	}
 	h.kick = p.kick

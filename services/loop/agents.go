@@ -70,7 +70,7 @@ func (h *handlers) applyNamed(ctx context.Context, m api.ApplyAgent, want string
 	if err != nil {
 		return api.Agent{}, err
 	}
-	h.relay.Kick()
+	h.relay.Wake()
 	if applied.Changed {
 		h.log.InfoContext(ctx, "agent applied", "agent", id, "version", applied.Agent.Version)
 	}
@@ -132,7 +132,7 @@ func (h *handlers) sleepAgent(ctx context.Context, m api.SleepAgent) (api.Agent,
 	if _, err := h.store.SetState(ctx, id, api.StateSleeping, why, false, m.Until, now); err != nil {
 		return a, err
 	}
-	h.relay.Kick()
+	h.relay.Wake()
 	return h.store.Agent(ctx, id)
 }
 
@@ -196,7 +196,7 @@ func (h *handlers) checkBalance(ctx context.Context, agent string) error {
 	if err != nil || c == nil {
 		return err
 	}
-	h.relay.Kick()
+	h.relay.Wake()
 	h.log.InfoContext(ctx, "agent changed", "agent", agent, "state", c.State, "why", c.Reason)
 	return nil
 }

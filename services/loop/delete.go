@@ -32,9 +32,9 @@ func (h *handlers) deleteAgent(ctx context.Context, m api.DeleteAgent) (api.Dele
 	if err != nil {
 		return api.Deleted{}, err
 	}
-	h.relay.Kick()
+	h.relay.Wake()
 	for _, cmd := range gone.Runs {
-		if err := h.bus.Tell(ctx, api.SessionNotice{Session: cmd.Session, Cancelled: cmd.Run}); err != nil {
+		if err := h.bus.PublishLive(ctx, api.SessionNotice{Session: cmd.Session, Cancelled: cmd.Run}); err != nil {
 			h.log.WarnContext(ctx, "run of a deleted agent not notified, it ends with its turn", "run", cmd.Run, "err", err)
 		}
 	}

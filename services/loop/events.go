@@ -11,12 +11,12 @@ import (
 // events publishes the events that are not in a journal. It belongs to one run.
 type events struct {
 	bus   *bus.Bus
-	posts *bus.Posts
+	posts *bus.AsyncPublisher
 }
 
 // Post implements turn.Events.
 func (e events) Post(ctx context.Context, id string, m api.Message) error {
-	return e.posts.Post(ctx, id, m)
+	return e.posts.Publish(ctx, id, m)
 }
 
 // Wait implements turn.Events.
@@ -25,11 +25,11 @@ func (e events) Wait(ctx context.Context) error {
 }
 
 // Thinking implements turn.Events. It is best effort.
-func (e events) Thinking(ctx context.Context, t api.Thinking) { _ = e.bus.Tell(ctx, t) }
+func (e events) Thinking(ctx context.Context, t api.Thinking) { _ = e.bus.PublishLive(ctx, t) }
 
 // Delta implements turn.Events. It is best effort: the complete answer follows in a
 // stored event.
-func (e events) Delta(ctx context.Context, d api.StreamDelta) { _ = e.bus.Tell(ctx, d) }
+func (e events) Delta(ctx context.Context, d api.StreamDelta) { _ = e.bus.PublishLive(ctx, d) }
 
 // Progress implements turn.Events. It is best effort.
-func (e events) Progress(ctx context.Context, p api.ToolProgress) { _ = e.bus.Tell(ctx, p) }
+func (e events) Progress(ctx context.Context, p api.ToolProgress) { _ = e.bus.PublishLive(ctx, p) }

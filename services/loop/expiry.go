@@ -38,7 +38,7 @@ func (h *handlers) wasBehind(ctx context.Context, cmd api.Run) (bool, error) {
 // expire ends a queued message and announces the end. A later delivery of the message
 // finds the end in the store. Errors: Conflict if the run has begun.
 func (h *handlers) expire(ctx context.Context, cmd api.Run) error {
-	return h.engine.Drop(ctx, h.late(cmd), events{bus: h.bus, posts: h.bus.Posts()})
+	return h.engine.Drop(ctx, h.late(cmd), events{bus: h.bus, posts: h.bus.Async()})
 }
 
 func (h *handlers) late(cmd api.Run) engine.End {

@@ -22,7 +22,7 @@ type goalHandlers struct {
 func newGoals(h *handlers) *goalHandlers {
 	o := &goal.Orchestrator{
 		Store: h.store, Router: h.clients, Treasury: h.clients, Policy: h.clients, Runs: runs{h}, Agents: h.store,
-		Leases: h.leases, Now: h.now, Log: h.log, Kick: h.relay.Kick,
+		Leases: h.leases, Now: h.now, Log: h.log, Kick: h.relay.Wake,
 	}
 	addGoalFailpoints(o)
 	return &goalHandlers{log: h.log, orchestrator: o}

@@ -91,7 +91,7 @@ func newHandlers(ctx context.Context, env *host.Env, cfg Config, db *sqldb.DB) (
 	h.ingest = newIngestion(h.memories.store, env.Now, env.Log)
 	h.memories.memory.Shown = h.ingest.shown
 	h.begins = newBeginRecorder(func(ctx context.Context, cmd api.Run, input engine.Input, tier api.Tier, at int64) error {
-		defer h.relay.Kick()
+		defer h.relay.Wake()
 		return h.store.Announced(ctx, cmd, input, tier, at)
 	}, env.Log)
 	souls := &soul.Keeper{Store: h.memories.store, Now: env.Now}

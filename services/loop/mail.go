@@ -79,7 +79,7 @@ func (h *handlers) admitMail(ctx context.Context, cmd *api.Run) (over bool, err 
 			return true, h.engine.Drop(ctx, engine.End{
 				Run: *cmd, Input: engine.Input{By: cmd.By}, Code: api.Denied, Fate: api.FateDropped, At: h.now().UnixMicro(),
 				Error: "the agent is dead; the mail stays in the inbox until it is funded", Next: "fund it: anima agent fund " + agent.ID + " 5",
-			}, events{bus: h.bus, posts: h.bus.Posts()})
+			}, events{bus: h.bus, posts: h.bus.Async()})
 		}
 		unread, err := h.clients.unread(ctx, cmd.Agent, cmd.By.Address, "")
 		if err != nil {
@@ -98,7 +98,7 @@ func (h *handlers) admitMail(ctx context.Context, cmd *api.Run) (over bool, err 
 		return true, h.engine.Drop(ctx, engine.End{
 			Run: *cmd, Input: engine.Input{By: cmd.By}, Code: api.Denied, Reason: api.ReasonLimit, Fate: api.FateDropped, At: h.now().UnixMicro(),
 			Error: got.Why + "; the mail stays in the inbox until " + until,
-		}, events{bus: h.bus, posts: h.bus.Posts()})
+		}, events{bus: h.bus, posts: h.bus.Async()})
 	}
 	cmd.CostCap = got.Cost
 	return false, nil
@@ -112,7 +112,7 @@ func (h *handlers) mergeMail(ctx context.Context, cmd api.Run) error {
 	}
 	return h.engine.Drop(ctx, engine.End{
 		Run: cmd, Input: engine.Input{By: cmd.By}, Success: true, Fate: api.FateMerged, Into: into, At: h.now().UnixMicro(),
-	}, events{bus: h.bus, posts: h.bus.Posts()})
+	}, events{bus: h.bus, posts: h.bus.Async()})
 }
 
 // moreMail starts a run for the oldest message whose sender's mail is not held. It is

@@ -92,7 +92,7 @@ func (h *handlers) sendMessage(ctx context.Context, m api.SendMessage) (api.Acce
 			return api.Accepted{}, err
 		}
 	case api.ModeSteer:
-		if err := h.bus.Tell(ctx, api.SessionNotice{Session: session, Steered: run}); err != nil {
+		if err := h.bus.PublishLive(ctx, api.SessionNotice{Session: session, Steered: run}); err != nil {
 			h.log.WarnContext(ctx, "run in progress not notified, the message runs after it", "run", run, "err", err)
 		}
 	case api.ModeQueue, api.ModeDrop, api.ModeCollect:

@@ -135,7 +135,7 @@ func (q *queue) notice(n api.SessionNotice) {
 
 // listen receives the notices of all replicas until ctx ends.
 func (q *queue) listen(ctx context.Context) error {
-	return q.bus.Listen(ctx, api.SessionNotice{}.Subject().String(), func() {}, func(data []byte) {
+	return q.bus.Subscribe(ctx, api.SessionNotice{}.Subject().String(), func() {}, func(data []byte) {
 		var n api.SessionNotice
 		if err := api.Decode(data, &n); err != nil {
 			q.log.WarnContext(ctx, "a notice cannot be read", "err", err)

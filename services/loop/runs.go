@@ -66,7 +66,7 @@ func (h *handlers) execute(ctx context.Context, cmd api.Run) error {
 			return err
 		}
 		if late {
-			err := h.engine.Refuse(ctx, h.late(cmd), events{bus: h.bus, posts: h.bus.Posts()})
+			err := h.engine.Refuse(ctx, h.late(cmd), events{bus: h.bus, posts: h.bus.Async()})
 			if api.CodeOf(err) != api.Conflict {
 				return err
 			}
@@ -87,11 +87,11 @@ func (h *handlers) execute(ctx context.Context, cmd api.Run) error {
 // and starts the next run.
 func (h *handlers) live(ctx context.Context, cmd api.Run) error {
 	if cmd.Kind != api.RunMail {
-		return h.engine.Run(ctx, cmd, events{bus: h.bus, posts: h.bus.Posts()})
+		return h.engine.Run(ctx, cmd, events{bus: h.bus, posts: h.bus.Async()})
 	}
 	over, err := h.admitMail(ctx, &cmd)
 	if err == nil && !over {
-		err = h.engine.Run(ctx, cmd, events{bus: h.bus, posts: h.bus.Posts()})
+		err = h.engine.Run(ctx, cmd, events{bus: h.bus, posts: h.bus.Async()})
 	}
 	if err != nil {
 		return err
@@ -152,7 +152,7 @@ func (h *handlers) done(ctx context.Context, m bus.Stored) (bool, error) {
 	if err != nil || !over {
 		return false, err
 	}
-	return true, h.engine.Run(ctx, cmd, events{bus: h.bus, posts: h.bus.Posts()})
+	return true, h.engine.Run(ctx, cmd, events{bus: h.bus, posts: h.bus.Async()})
 }
 
 // rested returns an error that redelivers a wake if its agent has slept for less than
@@ -263,7 +263,7 @@ func (h *handlers) cancel(ctx context.Context, run, session, why string) error {
 	if err != nil {
 		return err
 	}
-	return h.bus.Tell(ctx, api.SessionNotice{Session: session, Cancelled: run})
+	return h.bus.PublishLive(ctx, api.SessionNotice{Session: session, Cancelled: run})
 }
 
 // cancelQueue cancels the current run and the queued runs of a session that precede the

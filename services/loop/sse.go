@@ -44,7 +44,7 @@ func (h *handlers) httpEvents(w http.ResponseWriter, r *http.Request) {
 	for name, live := range map[string]api.Message{"stream:delta": api.StreamDelta{Session: session}, "loop:thinking": api.Thinking{Session: session}} {
 		wg.Go(func() {
 			defer cancel()
-			err := h.bus.Listen(ctx, live.Subject().String(), func() {}, func(data []byte) {
+			err := h.bus.Subscribe(ctx, live.Subject().String(), func() {}, func(data []byte) {
 				if out.write("", name, data) != nil {
 					cancel()
 				}

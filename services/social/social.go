@@ -47,7 +47,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		return err
 	}
 	relay := outbox.NewRelay(db, env.Bus, env.Log)
-	h := &handlers{store: sqlstore.New(db, announce), bus: env.Bus, now: env.Now, log: env.Log, tel: tel, wakeRelay: relay.Kick}
+	h := &handlers{store: sqlstore.New(db, announce), bus: env.Bus, now: env.Now, log: env.Log, tel: tel, wakeRelay: relay.Wake}
 	env.HTTP.Public("POST /v1/messages", h.postMessage)
 	env.HTTP.Public("POST /v1/messages/poll", h.poll)
 	env.HTTP.Public("GET /v1/messages/count", h.count)

@@ -73,7 +73,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 			feed.Kick()
 		}
 		if len(c.Tiers) > 0 {
-			relay.Kick()
+			relay.Wake()
 		}
 	}})
 	h := &handlers{cfg: cfg, log: env.Log, now: env.Now, ledger: accounts, wallets: wallets, tel: tel}

@@ -12,21 +12,21 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// hand is the state of a message that was taken and is not settled.
-type hand struct {
-	line *line // the line on which it is settled
+// pending is the state of a message that was taken and is not settled.
+type pending struct {
+	client *client // the client on which it is settled
 
 	mu      sync.Mutex
 	end     context.CancelCauseFunc // cancels the handler's context; nil before it begins
 	latest  time.Time               // time of the last progress
-	waits   map[*until]struct{}     // waits in progress, see [Within]
+	waits   map[*waitEnd]struct{}   // waits in progress, see [Within]
 	stalled bool
 }
 
-// until is the latest end of a wait.
-type until struct{ time.Time }
+// waitEnd is the latest end of a wait.
+type waitEnd struct{ time.Time }
 
-type handKey struct{}
+type pendingKey struct{}
 
 // errStalled is the cause of the cancelled context of a handler that made no progress.
 var errStalled = &api.Error{Code: api.Unavailable, Message: "the handler made no progress", Next: "see the log for the operation that it waited for", RetryAfter: 1000}
@@ -34,17 +34,17 @@ var errStalled = &api.Error{Code: api.Unavailable, Message: "the handler made no
 // begin returns the context of the message's handler, which is cancelled when the handler
 // makes no progress. The caller calls the returned function when the handler has
 // returned.
-func (h *hand) begin(ctx context.Context) (context.Context, context.CancelFunc) {
-	ctx, end := context.WithCancelCause(context.WithValue(ctx, handKey{}, h))
+func (h *pending) begin(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, end := context.WithCancelCause(context.WithValue(ctx, pendingKey{}, h))
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.end, h.latest = end, time.Now()
 	return ctx, func() { end(nil) }
 }
 
-// hangs reports whether the handler has started and made no progress for patience. The
+// checkStalled reports whether the handler has started and made no progress for patience. The
 // first time, it cancels the handler's context and sets first.
-func (h *hand) hangs(patience time.Duration, now time.Time) (hangs, first bool) {
+func (h *pending) checkStalled(patience time.Duration, now time.Time) (stalled, first bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if patience <= 0 || h.end == nil {
@@ -72,7 +72,7 @@ func (h *hand) hangs(patience time.Duration, now time.Time) (hangs, first bool) 
 // context ends, the ack wait of its message is no longer extended, and after AckWait
 // another replica gets the message. Working does nothing for any other context.
 func Working(ctx context.Context) {
-	if h, ok := ctx.Value(handKey{}).(*hand); ok {
+	if h, ok := ctx.Value(pendingKey{}).(*pending); ok {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		h.latest = time.Now()
@@ -83,15 +83,15 @@ func Working(ctx context.Context) {
 // called. [Consuming.Patience] does not apply during that time. Several waits may be in
 // progress at the same time.
 func Within(ctx context.Context, d time.Duration) (done func()) {
-	h, ok := ctx.Value(handKey{}).(*hand)
+	h, ok := ctx.Value(pendingKey{}).(*pending)
 	if !ok {
 		return func() {}
 	}
-	wait := &until{time.Now().Add(d)}
+	wait := &waitEnd{time.Now().Add(d)}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.waits == nil {
-		h.waits = map[*until]struct{}{}
+		h.waits = map[*waitEnd]struct{}{}
 	}
 	h.waits[wait] = struct{}{}
 	return func() {
@@ -102,26 +102,26 @@ func Within(ctx context.Context, d time.Duration) (done func()) {
 	}
 }
 
-// leave returns to the stream a message of a lane whose handler makes no progress. It is
+// nakDelayed returns to the stream a message of a lane whose handler makes no progress. It is
 // redelivered after 1 s to any replica, possibly this one.
-func (d *delivery) leave(msg jetstream.Msg) {
-	defer d.forget(msg)()
+func (d *delivery) nakDelayed(msg jetstream.Msg) {
+	defer d.untrack(msg)()
 	if err := msg.NakWithDelay(time.Second); err != nil {
 		d.bus.log.Warn("message not returned, it is redelivered after the ack wait", "subject", d.subject.Template(), "err", err)
 	}
 }
 
-// forget stops extending the ack wait of a message. The caller settles the message and
-// then calls settled: until then the message's line is held.
-func (d *delivery) forget(msg jetstream.Msg) (settled func()) {
+// untrack stops extending the ack wait of a message. The caller settles the message and
+// then calls settled: until then the message's client is held.
+func (d *delivery) untrack(msg jetstream.Msg) (settled func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	h := d.held[msg]
-	delete(d.held, msg)
+	h := d.pending[msg]
+	delete(d.pending, msg)
 	if h == nil { // never taken: it was received while the iterator was emptied
 		return func() {}
 	}
-	return h.line.release
+	return h.client.release
 }
 
 // keepAlive extends the ack wait of the held messages every third of AckWait, except for
@@ -148,18 +148,18 @@ func (d *delivery) keepAlive(ctx context.Context) {
 func (d *delivery) working() []jetstream.Msg {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	working := make([]jetstream.Msg, 0, len(d.held))
-	for m, h := range d.held {
-		hangs, first := h.hangs(d.how.Patience, time.Now())
+	working := make([]jetstream.Msg, 0, len(d.pending))
+	for m, h := range d.pending {
+		stalled, first := h.checkStalled(d.how.Patience, time.Now())
 		if first {
 			d.bus.log.Error("handler made no progress, its message will be redelivered", "subject", d.subject.Template(), "key", lastToken(m.Subject()))
 		}
-		if hangs && d.how.InOrder {
-			d.hung[m.Subject()] = true
+		if stalled && d.how.InOrder {
+			d.stalled[m.Subject()] = true
 		}
-		if !hangs {
+		if !stalled {
 			working = append(working, m)
 		}
 	}
-	return slices.DeleteFunc(working, func(m jetstream.Msg) bool { return d.hung[m.Subject()] })
+	return slices.DeleteFunc(working, func(m jetstream.Msg) bool { return d.stalled[m.Subject()] })
 }

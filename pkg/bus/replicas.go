@@ -21,30 +21,30 @@ type Replica struct {
 	Version  string `json:"version"`
 }
 
-// surveyWait is how long Replicas waits for another answer after the last one.
-const surveyWait = 300 * time.Millisecond
+// replicaWait is how long Replicas waits for another answer after the last one.
+const replicaWait = 300 * time.Millisecond
 
 // Replicas asks all running services to report themselves, and returns those that
 // answered, sorted by service and instance.
 func (b *Bus) Replicas(ctx context.Context) ([]Replica, error) {
 	subject, err := micro.ControlSubject(micro.PingVerb, "", "")
 	if err != nil {
-		return nil, fmt.Errorf("survey: %w", err)
+		return nil, fmt.Errorf("list replicas: %w", err)
 	}
-	ln := b.use()
-	defer ln.release()
-	inbox := ln.nc.NewInbox()
-	sub, err := ln.nc.SubscribeSync(inbox)
+	cl := b.use()
+	defer cl.release()
+	inbox := cl.nc.NewInbox()
+	sub, err := cl.nc.SubscribeSync(inbox)
 	if err != nil {
-		return nil, fmt.Errorf("survey: %w", err)
+		return nil, fmt.Errorf("list replicas: %w", err)
 	}
 	defer func() { _ = sub.Unsubscribe() }() // an error means that the connection is closed
-	if err := ln.nc.PublishRequest(subject, inbox, nil); err != nil {
-		return nil, fmt.Errorf("survey: %w", err)
+	if err := cl.nc.PublishRequest(subject, inbox, nil); err != nil {
+		return nil, fmt.Errorf("list replicas: %w", err)
 	}
 	var all []Replica
 	for {
-		once, cancel := context.WithTimeout(ctx, surveyWait)
+		once, cancel := context.WithTimeout(ctx, replicaWait)
 		msg, err := sub.NextMsgWithContext(once)
 		cancel()
 		switch {
@@ -54,7 +54,7 @@ func (b *Bus) Replicas(ctx context.Context) ([]Replica, error) {
 			slices.SortFunc(all, func(x, y Replica) int { return strings.Compare(x.Service+"/"+x.Instance, y.Service+"/"+y.Instance) })
 			return all, nil
 		case err != nil:
-			return all, fmt.Errorf("survey: %w", err)
+			return all, fmt.Errorf("list replicas: %w", err)
 		}
 		var p micro.Ping
 		if err := api.Decode(msg.Data, &p); err != nil {
