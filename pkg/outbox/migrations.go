@@ -19,10 +19,15 @@ import (
 //go:embed migrations/*.sql
 var files embed.FS
 
-// WithMigrations returns the migrations of store with those of the outbox's tables,
-// which have the number 0000. The migrations of store are in its root directory and
-// begin at 0001.
-func WithMigrations(store fs.FS) fs.FS { return merged{store} }
+// WithMigrations returns the migrations in the folder migrations of store, with those of
+// the outbox's tables, which have the number 0000. Those of store begin at 0001.
+func WithMigrations(store fs.FS) fs.FS {
+	sub, err := fs.Sub(store, "migrations")
+	if err != nil {
+		panic(err) // only for an invalid path
+	}
+	return merged{sub}
+}
 
 type merged struct{ store fs.FS }
 

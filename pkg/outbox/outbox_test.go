@@ -34,7 +34,7 @@ const patience = 30 * time.Second
 // migrations returns those of a store that counts the changes of its agents.
 func migrations() fs.FS {
 	return outbox.WithMigrations(fstest.MapFS{
-		"0001_create_agents.sql": {Data: []byte("create table agents (id text primary key, seq bigint not null)")},
+		"migrations/0001_create_agents.sql": {Data: []byte("create table agents (id text primary key, seq bigint not null)")},
 	})
 }
 
@@ -635,8 +635,8 @@ func TestStoresKeepTheirOwnMigrations(t *testing.T) {
 			t.Error(err)
 		}
 		more := outbox.WithMigrations(fstest.MapFS{
-			"0001_create_agents.sql": {Data: []byte("create table agents (id text primary key, seq bigint not null)")},
-			"0002_add_names.sql":     {Data: []byte("alter table agents add name text")},
+			"migrations/0001_create_agents.sql": {Data: []byte("create table agents (id text primary key, seq bigint not null)")},
+			"migrations/0002_add_names.sql":     {Data: []byte("alter table agents add name text")},
 		})
 		if err := sqldb.Migrate(testContext(t), db, more); err != nil {
 			t.Error(err)

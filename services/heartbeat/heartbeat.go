@@ -26,7 +26,7 @@ type Config struct {
 }
 
 // Service is the heartbeat service for a host.
-var Service = host.Define("heartbeat", Config{Lease: 5 * time.Second, History: 30 * 24 * time.Hour}, outbox.WithMigrations(sqlstore.Migrations()), run)
+var Service = host.Define("heartbeat", Config{Lease: 5 * time.Second, History: 30 * 24 * time.Hour}, sqlstore.Migrations(), run)
 
 func run(ctx context.Context, env *host.Env, cfg Config) error {
 	if cfg.Lease < bus.MinTTL {

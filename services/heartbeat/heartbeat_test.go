@@ -20,7 +20,6 @@ import (
 	"github.com/anima-run/anima/pkg/bus"
 	"github.com/anima-run/anima/pkg/embednats"
 	"github.com/anima-run/anima/pkg/host"
-	"github.com/anima-run/anima/pkg/outbox"
 	"github.com/anima-run/anima/pkg/sqldb"
 	"github.com/anima-run/anima/services/heartbeat"
 	"github.com/anima-run/anima/services/heartbeat/internal/beat"
@@ -333,7 +332,7 @@ func seed(t *testing.T, server *embednats.Server, data string, agents ...string)
 			t.Error(err)
 		}
 	}()
-	if err := sqldb.Migrate(t.Context(), db, outbox.WithMigrations(sqlstore.Migrations())); err != nil {
+	if err := sqldb.Migrate(t.Context(), db, sqlstore.Migrations()); err != nil {
 		t.Fatal(err)
 	}
 	store := sqlstore.New(db, func(context.Context, *sqldb.Tx, []beat.Fired) error { return nil })

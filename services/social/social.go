@@ -34,7 +34,7 @@ func (c *Config) Validate() error {
 }
 
 // Service is the social service for a host.
-var Service = host.Define("social", Config{Keep: 90 * 24 * time.Hour}, outbox.WithMigrations(sqlstore.Migrations()), run)
+var Service = host.Define("social", Config{Keep: 90 * 24 * time.Hour}, sqlstore.Migrations(), run)
 
 func run(ctx context.Context, env *host.Env, cfg Config) error {
 	db, err := env.DB(ctx)

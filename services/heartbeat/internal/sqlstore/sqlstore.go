@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/outbox"
 	"github.com/anima-run/anima/pkg/sqldb"
 	"github.com/anima-run/anima/services/heartbeat/internal/beat"
 )
@@ -22,11 +23,8 @@ import (
 //go:embed migrations/*.sql
 var files embed.FS
 
-// Migrations returns the migrations of the store's schema.
-func Migrations() fs.FS {
-	sub, _ := fs.Sub(files, "migrations") // fails only for an invalid path
-	return sub
-}
+// Migrations returns the migrations of the store, including those of the outbox.
+func Migrations() fs.FS { return outbox.WithMigrations(files) }
 
 // Announce adds the events of fired to the outbox in tx. It is called again if the
 // transaction is retried.

@@ -22,13 +22,7 @@ var files embed.FS
 // Migrations returns the migrations of the store. They include those of the outbox for
 // the previous release, which announced each call; this release writes no row of the
 // outbox.
-func Migrations() fs.FS {
-	sub, err := fs.Sub(files, "migrations")
-	if err != nil {
-		panic(err) // impossible: the folder is embedded above
-	}
-	return outbox.WithMigrations(sub)
-}
+func Migrations() fs.FS { return outbox.WithMigrations(files) }
 
 // Store holds the database. It is safe for concurrent use.
 type Store struct{ db *sqldb.DB }

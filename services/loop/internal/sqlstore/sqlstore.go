@@ -28,13 +28,7 @@ import (
 var files embed.FS
 
 // Migrations returns the migrations of the store, including those of the outbox.
-func Migrations() fs.FS {
-	sub, err := fs.Sub(files, "migrations")
-	if err != nil {
-		panic(err) // the folder is embedded above
-	}
-	return outbox.WithMigrations(sub)
-}
+func Migrations() fs.FS { return outbox.WithMigrations(files) }
 
 // Store implements the stores of packages turn, goal and, by [Memory], memory and soul.
 // It is safe for concurrent use.

@@ -22,13 +22,7 @@ var files embed.FS
 // Migrations returns the migrations of the store. They include the tables of the outbox
 // because the previous release, which may run beside this one during an upgrade,
 // announces each decision through it. No service reads those announcements.
-func Migrations() fs.FS {
-	sub, err := fs.Sub(files, "migrations")
-	if err != nil {
-		panic(err) // unreachable: the folder is embedded above
-	}
-	return outbox.WithMigrations(sub)
-}
+func Migrations() fs.FS { return outbox.WithMigrations(files) }
 
 // Store stores decisions. It is safe for concurrent use.
 type Store struct{ db *sqldb.DB }

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"time"
 
+	"github.com/anima-run/anima/pkg/outbox"
 	"github.com/anima-run/anima/pkg/sqldb"
 	"github.com/anima-run/anima/services/social/internal/inbox"
 )
@@ -17,11 +18,8 @@ import (
 //go:embed migrations/*.sql
 var files embed.FS
 
-// Migrations returns the migrations of the store's schema.
-func Migrations() fs.FS {
-	sub, _ := fs.Sub(files, "migrations") // fails only for an invalid path
-	return sub
-}
+// Migrations returns the migrations of the store, including those of the outbox.
+func Migrations() fs.FS { return outbox.WithMigrations(files) }
 
 // Announce adds the event of a message for a local agent to the outbox in tx. It is
 // called again if the transaction is retried.

@@ -19,13 +19,7 @@ import (
 var files embed.FS
 
 // Migrations returns the migrations of the schema, with those of the outbox.
-func Migrations() fs.FS {
-	sub, err := fs.Sub(files, "migrations")
-	if err != nil {
-		panic(err) // impossible: the folder is embedded above
-	}
-	return outbox.WithMigrations(sub)
-}
+func Migrations() fs.FS { return outbox.WithMigrations(files) }
 
 // Announce is called with the changes of a transaction before its commit, to write their
 // events in the same transaction. An error aborts the transaction.
