@@ -16,14 +16,14 @@ import (
 	"github.com/anima-run/anima/pkg/outbox"
 	"github.com/anima-run/anima/pkg/sqldb"
 	"github.com/anima-run/anima/pkg/telemetry"
-	"github.com/anima-run/anima/services/heartbeat/internal/beat"
+	"github.com/anima-run/anima/services/heartbeat/internal/schedule"
 )
 
 // maxEntries limits the entries of a response, so that it fits into a NATS message.
 const maxEntries = 2000
 
 type handlers struct {
-	store beat.Store
+	store schedule.Store
 	wakes *bus.Bucket[api.Wake]
 	bus   *bus.Bus
 	now   func() time.Time
@@ -34,17 +34,17 @@ type handlers struct {
 
 // agents stores the states of agents in a transaction of the caller.
 type agents interface {
-	SeeAgents(ctx context.Context, tx *sqldb.Tx, all []beat.Agent) (stirred bool, err error)
+	SeeAgents(ctx context.Context, tx *sqldb.Tx, all []schedule.Agent) (stirred bool, err error)
 }
 
 // agentsChanged applies changes of agents in the transaction that stores the cursor. An
 // agent that is new or not dead any more may have due entries, so the returned function
 // kicks the clock after the commit. A crash before that delays them by at most
-// [beat.Safety].
+// [schedule.Safety].
 func (h *handlers) agentsChanged(ctx context.Context, store agents, tx *sqldb.Tx, all []api.AgentChanged) (committed func(context.Context), err error) {
-	seen := make([]beat.Agent, len(all))
+	seen := make([]schedule.Agent, len(all))
 	for i, m := range all {
-		seen[i] = beat.Agent{ID: m.Agent, Address: m.Address, State: m.State, Seq: m.Seq, Changed: time.UnixMicro(m.At).UTC()}
+		seen[i] = schedule.Agent{ID: m.Agent, Address: m.Address, State: m.State, Seq: m.Seq, Changed: time.UnixMicro(m.At).UTC()}
 	}
 	stirred, err := store.SeeAgents(ctx, tx, seen)
 	if err != nil || !stirred {
@@ -86,7 +86,7 @@ func (h *handlers) goalChanged(ctx context.Context, m api.GoalChanged) error {
 	}
 	h.tel.wake(ctx, "goal")
 	_, err := h.wake(ctx, api.Wake{
-		Agent: m.Agent, Cause: "goal-" + m.Goal, Reason: beat.Clip(reason),
+		Agent: m.Agent, Cause: "goal-" + m.Goal, Reason: schedule.Clip(reason),
 		By: api.Principal{Kind: api.HeartbeatKind}, At: m.At, // time of the change, so that a redelivery makes the same wake
 	})
 	return err
@@ -94,21 +94,21 @@ func (h *handlers) goalChanged(ctx context.Context, m api.GoalChanged) error {
 
 func (h *handlers) setSchedule(ctx context.Context, m api.SetSchedule) (api.Schedule, error) {
 	now := h.now().UTC()
-	var beats []beat.Beat
+	var entries []schedule.Entry
 	for _, b := range m.Beats {
-		beats = append(beats, beat.Beat{Name: b.Name, Cron: b.Cron, Reason: b.Reason})
+		entries = append(entries, schedule.Entry{Name: b.Name, Cron: b.Cron, Reason: b.Reason})
 	}
-	beats, faults := beat.Check(m.Agent, beats, now)
+	entries, faults := schedule.Check(m.Agent, entries, now)
 	if len(faults) > 0 {
 		return api.Schedule{}, &api.Error{
 			Code: api.Invalid, Message: "the schedule has faults", Next: "correct them and set it again", Details: faults,
 		}
 	}
-	if err := h.store.SetSchedule(ctx, m.Agent, beats); err != nil {
+	if err := h.store.SetSchedule(ctx, m.Agent, entries); err != nil {
 		return api.Schedule{}, err
 	}
-	if len(beats) > 0 {
-		next := slices.MinFunc(beats, func(a, b beat.Beat) int { return a.Next.Compare(b.Next) }).Next
+	if len(entries) > 0 {
+		next := slices.MinFunc(entries, func(a, b schedule.Entry) int { return a.Next.Compare(b.Next) }).Next
 		h.kick(ctx, next)
 	}
 	return h.schedule(ctx, m.Agent)
@@ -119,17 +119,17 @@ func (h *handlers) getSchedule(ctx context.Context, m api.GetSchedule) (api.Sche
 }
 
 func (h *handlers) schedule(ctx context.Context, agent string) (api.Schedule, error) {
-	beats, err := h.store.Schedule(ctx, agent)
+	entries, err := h.store.Schedule(ctx, agent)
 	if err != nil {
 		return api.Schedule{}, err
 	}
-	if len(beats) > maxEntries {
+	if len(entries) > maxEntries {
 		return api.Schedule{}, &api.Error{
-			Code: api.Invalid, Message: fmt.Sprintf("%d entries are too many for one answer", len(beats)), Next: "ask for one agent",
+			Code: api.Invalid, Message: fmt.Sprintf("%d entries are too many for one answer", len(entries)), Next: "ask for one agent",
 		}
 	}
 	out := api.Schedule{Entries: []api.ScheduleEntry{}}
-	for _, b := range beats {
+	for _, b := range entries {
 		out.Entries = append(out.Entries, api.ScheduleEntry{Agent: b.Agent, Beat: api.Beat{
 			Name: b.Name, Cron: b.Cron, Reason: b.Reason, Next: micros(b.Next), Last: micros(b.Last), Runs: b.Runs,
 		}})
@@ -139,11 +139,11 @@ func (h *handlers) schedule(ctx context.Context, agent string) (api.Schedule, er
 
 func (h *handlers) setAlarm(ctx context.Context, m api.SetAlarm) (api.Alarm, error) {
 	now := h.now().UTC()
-	a := beat.Alarm{ID: m.ID, Agent: m.Agent, At: time.UnixMicro(m.At).UTC(), Reason: beat.Clip(m.Reason), Set: now}
+	a := schedule.Alarm{ID: m.ID, Agent: m.Agent, At: time.UnixMicro(m.At).UTC(), Reason: schedule.Clip(m.Reason), Set: now}
 	if err := a.Check(now); err != nil {
 		return api.Alarm{}, api.Errorf(api.Invalid, "%v", err)
 	}
-	set, err := failpoint.Value(ctx, failpoint.HeartbeatAlarm, func(ctx context.Context) (beat.Alarm, error) { return h.store.SetAlarm(ctx, a) })
+	set, err := failpoint.Value(ctx, failpoint.HeartbeatAlarm, func(ctx context.Context) (schedule.Alarm, error) { return h.store.SetAlarm(ctx, a) })
 	if err != nil {
 		return api.Alarm{}, err
 	}
@@ -169,7 +169,7 @@ func (h *handlers) requestWake(ctx context.Context, m api.RequestWake) (api.Wake
 	}
 	h.tel.wake(ctx, "creator")
 	return h.wake(ctx, api.Wake{
-		Agent: m.Agent, Cause: m.Cause, Reason: beat.Clip(m.Reason),
+		Agent: m.Agent, Cause: m.Cause, Reason: schedule.Clip(m.Reason),
 		By: api.Principal{Kind: api.Creator}, At: h.now().UnixMicro(),
 	})
 }
@@ -211,7 +211,7 @@ func (h *handlers) wake(ctx context.Context, w api.Wake) (api.Wake, error) {
 }
 
 // wakeDue puts the wake of something due; the outbox announces it.
-func (h *handlers) wakeDue(ctx context.Context, d beat.Due) error {
+func (h *handlers) wakeDue(ctx context.Context, d schedule.Due) error {
 	_, err := h.putWake(ctx, wakeOf(d))
 	return err
 }
@@ -243,7 +243,7 @@ func (h *handlers) putWake(ctx context.Context, w api.Wake) (api.Wake, error) {
 
 // wakeOf returns the wake of something due. Its time is the due time, so that it does not
 // depend on when the clock fires.
-func wakeOf(d beat.Due) api.Wake {
+func wakeOf(d schedule.Due) api.Wake {
 	reason := d.Reason
 	switch {
 	case reason == "" && d.Alarm != "":
@@ -257,7 +257,7 @@ func wakeOf(d beat.Due) api.Wake {
 }
 
 // announce adds the events of fired to the outbox.
-func announce(ctx context.Context, tx *sqldb.Tx, fired []beat.Fired) error {
+func announce(ctx context.Context, tx *sqldb.Tx, fired []schedule.Fired) error {
 	for _, f := range fired {
 		tick := api.Ticked{Agent: f.Agent, Name: f.Name, Due: f.At.UnixMicro(), At: f.When.UnixMicro()}
 		if err := outbox.Add(ctx, tx, strings.Join([]string{"ticked", f.Agent, f.Cause()}, "/"), tick); err != nil {

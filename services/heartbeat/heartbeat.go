@@ -15,7 +15,7 @@ import (
 	"github.com/anima-run/anima/pkg/host"
 	"github.com/anima-run/anima/pkg/outbox"
 	"github.com/anima-run/anima/pkg/sqldb"
-	"github.com/anima-run/anima/services/heartbeat/internal/beat"
+	"github.com/anima-run/anima/services/heartbeat/internal/schedule"
 	"github.com/anima-run/anima/services/heartbeat/internal/sqlstore"
 )
 
@@ -25,13 +25,18 @@ type Config struct {
 	History time.Duration `env:"history" help:"how long the history of ticks is kept"`
 }
 
+// Validate returns an error for a setting that cannot work.
+func (c *Config) Validate() error {
+	if c.Lease < bus.MinTTL {
+		return fmt.Errorf("ANIMA_HEARTBEAT_LEASE is %s: use at least %s", c.Lease, bus.MinTTL)
+	}
+	return nil
+}
+
 // Service is the heartbeat service for a host.
 var Service = host.Define("heartbeat", Config{Lease: 5 * time.Second, History: 30 * 24 * time.Hour}, sqlstore.Migrations(), run)
 
 func run(ctx context.Context, env *host.Env, cfg Config) error {
-	if cfg.Lease < bus.MinTTL {
-		return fmt.Errorf("ANIMA_HEARTBEAT_LEASE is %s: use at least %s", cfg.Lease, bus.MinTTL)
-	}
 	db, err := env.DB(ctx)
 	if err != nil {
 		return err
@@ -52,14 +57,14 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	relay := outbox.NewRelay(db, env.Bus, env.Log)
 	store := sqlstore.New(db, announce)
 	h := &handlers{store: store, wakes: wakes, bus: env.Bus, now: env.Now, tel: tel, trace: env.Tracer.Tracer("github.com/anima-run/anima/services/heartbeat")}
-	p := &pacemaker{
+	clock := &scheduler{
 		leases: leases, owner: env.Bus.Owner(), ttl: cfg.Lease, instance: env.Bus.Instance(), now: env.Now, log: env.Log,
-		clock: beat.NewClock(beat.ClockConfig{
+		clock: schedule.NewClock(schedule.ClockConfig{
 			Timeline: store, Wake: h.wakeDue, Now: env.Now, Log: env.Log, Keep: cfg.History,
-			Note: func(ctx context.Context, f beat.Fired) { tel.fired(ctx, f); relay.Wake() },
+			Note: func(ctx context.Context, f schedule.Fired) { tel.fired(ctx, f); relay.Wake() },
 		}),
 	}
-	h.kick = p.kick
+	h.kick = clock.kick
 	h.routes(env.HTTP)
 	// The previous release has the durable heartbeat-agent_state. It is not deleted: its
 	// messages are in the stream anyway, and if that release is installed again, it
@@ -83,6 +88,6 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		executor.Routes[api.ListHeartbeatTools, api.CallHeartbeatTool](env.Bus, env.Now, h.tools()),
 		bus.Go(relay.Run),
 		bus.Go(changes.Run),
-		bus.Go(p.run),
+		bus.Go(clock.run),
 	)
 }

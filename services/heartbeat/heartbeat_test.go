@@ -22,7 +22,7 @@ import (
 	"github.com/anima-run/anima/pkg/host"
 	"github.com/anima-run/anima/pkg/sqldb"
 	"github.com/anima-run/anima/services/heartbeat"
-	"github.com/anima-run/anima/services/heartbeat/internal/beat"
+	"github.com/anima-run/anima/services/heartbeat/internal/schedule"
 	"github.com/anima-run/anima/services/heartbeat/internal/sqlstore"
 )
 
@@ -335,18 +335,18 @@ func seed(t *testing.T, server *embednats.Server, data string, agents ...string)
 	if err := sqldb.Migrate(t.Context(), db, sqlstore.Migrations()); err != nil {
 		t.Fatal(err)
 	}
-	store := sqlstore.New(db, func(context.Context, *sqldb.Tx, []beat.Fired) error { return nil })
+	store := sqlstore.New(db, func(context.Context, *sqldb.Tx, []schedule.Fired) error { return nil })
 	past := time.Now().Add(-5 * time.Minute)
 	for _, agent := range agents {
-		beats, faults := beat.Check(agent, []beat.Beat{{Name: "often", Cron: "*/2 * * * *", Reason: "look around"}}, past)
+		entries, faults := schedule.Check(agent, []schedule.Entry{{Name: "often", Cron: "*/2 * * * *", Reason: "look around"}}, past)
 		if len(faults) > 0 {
 			t.Fatal(faults)
 		}
-		if err := store.SetSchedule(t.Context(), agent, beats); err != nil {
+		if err := store.SetSchedule(t.Context(), agent, entries); err != nil {
 			t.Fatal(err)
 		}
 		if err := sqldb.InTx(t.Context(), db, func(tx *sqldb.Tx) error {
-			_, err := store.SeeAgents(t.Context(), tx, []beat.Agent{{ID: agent, State: api.StateSleeping, Seq: 1, Changed: past}})
+			_, err := store.SeeAgents(t.Context(), tx, []schedule.Agent{{ID: agent, State: api.StateSleeping, Seq: 1, Changed: past}})
 			return err
 		}); err != nil {
 			t.Fatal(err)
@@ -409,8 +409,8 @@ func TestReplicasKickEachOther(t *testing.T) {
 	for i := range 10 {
 		at := time.Now().Add(20 * time.Millisecond).UnixMicro()
 		call[api.Alarm](t, b, api.SetAlarm{ID: "t1.0", Agent: fmt.Sprint("agent", i), At: at})
-		// Without a kick it would be up to beat.Safety late.
-		if m := apptest.Next(t, ticked, nil); m.At-m.Due > (beat.Safety / 3).Microseconds() {
+		// Without a kick it would be up to schedule.Safety late.
+		if m := apptest.Next(t, ticked, nil); m.At-m.Due > (schedule.Safety / 3).Microseconds() {
 			t.Errorf("%s fired %d µs late", m.Agent, m.At-m.Due)
 		}
 	}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/host"
-	"github.com/anima-run/anima/services/heartbeat/internal/beat"
+	"github.com/anima-run/anima/services/heartbeat/internal/schedule"
 )
 
 // routes adds heartbeat's HTTP routes.
@@ -45,16 +45,16 @@ func (h *handlers) runBeat(ctx context.Context, m api.RunBeat) (api.Wake, error)
 			Code: api.Invalid, Message: fmt.Sprintf("agent %.130q or id %.130q is not a key", m.Agent, m.ID), Next: "use 1 to 120 of letters, digits, - and _",
 		}
 	}
-	beats, err := h.store.Schedule(ctx, agent)
+	entries, err := h.store.Schedule(ctx, agent)
 	if err != nil {
 		return api.Wake{}, err
 	}
-	i := slices.IndexFunc(beats, func(b beat.Beat) bool { return b.Name == m.Name })
+	i := slices.IndexFunc(entries, func(b schedule.Entry) bool { return b.Name == m.Name })
 	if i < 0 {
 		return api.Wake{}, &api.Error{Code: api.NotFound, Message: fmt.Sprintf("%s has no entry %.80q in its schedule", agent, m.Name), Next: "anima heartbeat list " + agent + " shows the entries"}
 	}
 	h.tel.wake(ctx, "creator")
-	reason := beats[i].Reason
+	reason := entries[i].Reason
 	if reason == "" {
 		reason = "it is time for " + m.Name
 	}

@@ -6,7 +6,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 
-	"github.com/anima-run/anima/services/heartbeat/internal/beat"
+	"github.com/anima-run/anima/services/heartbeat/internal/schedule"
 )
 
 type instruments struct {
@@ -31,7 +31,7 @@ func (t instruments) wake(ctx context.Context, source string) {
 	t.wakes.Add(ctx, 1, metric.WithAttributes(attribute.String("source", source)))
 }
 
-func (t instruments) fired(ctx context.Context, f beat.Fired) {
+func (t instruments) fired(ctx context.Context, f schedule.Fired) {
 	switch {
 	case f.Stale:
 		t.wake(ctx, "stale_alarm")

@@ -9,7 +9,7 @@ import (
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/executor"
-	"github.com/anima-run/anima/services/heartbeat/internal/beat"
+	"github.com/anima-run/anima/services/heartbeat/internal/schedule"
 )
 
 // tools returns the tools of heartbeat for agents.
@@ -31,7 +31,7 @@ func (h *handlers) modify(ctx context.Context, c executor.Call) (string, error) 
 		return "", err
 	}
 	name, action := c.Args.String("name"), c.Args.String("action")
-	at := slices.IndexFunc(stored, func(b beat.Beat) bool { return b.Name == name })
+	at := slices.IndexFunc(stored, func(b schedule.Entry) bool { return b.Name == name })
 	m := api.SetSchedule{Agent: c.Agent, Beats: []api.Beat{}}
 	for _, b := range stored {
 		m.Beats = append(m.Beats, api.Beat{Name: b.Name, Cron: b.Cron, Reason: b.Reason})
@@ -39,7 +39,7 @@ func (h *handlers) modify(ctx context.Context, c executor.Call) (string, error) 
 	gone := action == "remove" || !c.Args.Bool("enabled", true)
 	switch {
 	case gone && at < 0:
-		return told(stored), nil
+		return summary(stored), nil
 	case gone:
 		m.Beats = slices.Delete(m.Beats, at, at+1)
 	case action == "update" && at < 0:
@@ -53,7 +53,7 @@ func (h *handlers) modify(ctx context.Context, c executor.Call) (string, error) 
 			entry.Cron = s
 		}
 		if s := c.Args.String("task"); s != "" {
-			entry.Reason = beat.Clip(s)
+			entry.Reason = schedule.Clip(s)
 		}
 		if at >= 0 {
 			m.Beats[at] = entry
@@ -67,17 +67,17 @@ func (h *handlers) modify(ctx context.Context, c executor.Call) (string, error) 
 	if stored, err = h.store.Schedule(ctx, c.Agent); err != nil {
 		return "", err
 	}
-	return told(stored), nil
+	return summary(stored), nil
 }
 
-// told returns a schedule as text for the model.
-func told(beats []beat.Beat) string {
-	if len(beats) == 0 {
+// summary returns a schedule as text for the model.
+func summary(entries []schedule.Entry) string {
+	if len(entries) == 0 {
 		return "your schedule is empty: nothing but messages and your own alarms wake you"
 	}
 	var b strings.Builder
 	b.WriteString("your schedule, in UTC:\n")
-	for _, e := range beats {
+	for _, e := range entries {
 		fmt.Fprintf(&b, "%s: %s, next at %s, told %q\n", e.Name, e.Cron, e.Next.UTC().Format(time.RFC3339), e.Reason)
 	}
 	return b.String()
@@ -89,9 +89,9 @@ func (h *handlers) ping(ctx context.Context, c executor.Call) (string, error) {
 	if err := h.store.Ping(ctx, c.Agent, at); err != nil {
 		return "", err
 	}
-	beats, err := h.store.Schedule(ctx, c.Agent)
+	entries, err := h.store.Schedule(ctx, c.Agent)
 	if err != nil {
 		return "", err
 	}
-	return "noted that you were alive at " + at.Format(time.RFC3339) + "; " + told(beats), nil
+	return "noted that you were alive at " + at.Format(time.RFC3339) + "; " + summary(entries), nil
 }

@@ -7,7 +7,6 @@ import (
 	"cmp"
 	"context"
 	"embed"
-	"errors"
 	"io/fs"
 	"slices"
 	"strconv"
@@ -17,7 +16,7 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/outbox"
 	"github.com/anima-run/anima/pkg/sqldb"
-	"github.com/anima-run/anima/services/heartbeat/internal/beat"
+	"github.com/anima-run/anima/services/heartbeat/internal/schedule"
 )
 
 //go:embed migrations/*.sql
@@ -28,15 +27,15 @@ func Migrations() fs.FS { return outbox.WithMigrations(files) }
 
 // Announce adds the events of fired to the outbox in tx. It is called again if the
 // transaction is retried.
-type Announce func(ctx context.Context, tx *sqldb.Tx, fired []beat.Fired) error
+type Announce func(ctx context.Context, tx *sqldb.Tx, fired []schedule.Fired) error
 
-// Store implements [beat.Store].
+// Store implements [schedule.Store].
 type Store struct {
 	db       *sqldb.DB
 	announce Announce
 }
 
-var _ beat.Store = (*Store)(nil)
+var _ schedule.Store = (*Store)(nil)
 
 // New returns the store in db, whose schema must be up to date.
 func New(db *sqldb.DB, announce Announce) *Store { return &Store{db: db, announce: announce} }
@@ -44,7 +43,7 @@ func New(db *sqldb.DB, announce Announce) *Store { return &Store{db: db, announc
 // SeeAgents stores the latest states of agents in tx, and ignores older ones. stirred
 // reports whether entries of schedules that waited for an agent may be due after the
 // commit.
-func (s *Store) SeeAgents(ctx context.Context, tx *sqldb.Tx, all []beat.Agent) (stirred bool, err error) {
+func (s *Store) SeeAgents(ctx context.Context, tx *sqldb.Tx, all []schedule.Agent) (stirred bool, err error) {
 	all = latest(all)
 	for some := range slices.Chunk(all, abreast) {
 		s, err := see(ctx, tx, some)
@@ -56,7 +55,7 @@ func (s *Store) SeeAgents(ctx context.Context, tx *sqldb.Tx, all []beat.Agent) (
 	return stirred, nil
 }
 
-func see(ctx context.Context, tx *sqldb.Tx, all []beat.Agent) (stirred bool, err error) {
+func see(ctx context.Context, tx *sqldb.Tx, all []schedule.Agent) (stirred bool, err error) {
 	ids := make([]any, len(all))
 	for i, a := range all {
 		ids[i] = a.ID
@@ -65,7 +64,7 @@ func see(ctx context.Context, tx *sqldb.Tx, all []beat.Agent) (stirred bool, err
 	if err != nil {
 		return false, err
 	}
-	known := map[string]beat.Agent{}
+	known := map[string]schedule.Agent{}
 	for _, a := range rows {
 		known[a.ID] = a
 	}
@@ -90,14 +89,14 @@ func see(ctx context.Context, tx *sqldb.Tx, all []beat.Agent) (stirred bool, err
 
 // latest returns the latest state of each agent, sorted by id, so that replicas lock the
 // rows in the same order.
-func latest(all []beat.Agent) []beat.Agent {
-	all = slices.SortedFunc(slices.Values(all), func(a, b beat.Agent) int {
+func latest(all []schedule.Agent) []schedule.Agent {
+	all = slices.SortedFunc(slices.Values(all), func(a, b schedule.Agent) int {
 		return cmp.Or(cmp.Compare(a.ID, b.ID), cmp.Compare(b.Seq, a.Seq))
 	})
-	return slices.CompactFunc(all, func(a, b beat.Agent) bool { return a.ID == b.ID })
+	return slices.CompactFunc(all, func(a, b schedule.Agent) bool { return a.ID == b.ID })
 }
 
-func scanState(row sqldb.Scanner) (a beat.Agent, err error) {
+func scanState(row sqldb.Scanner) (a schedule.Agent, err error) {
 	err = row.Scan(&a.ID, &a.State, &a.Seq)
 	return a, err
 }
@@ -124,22 +123,22 @@ func places(rows, columns int) string {
 	return b.String()
 }
 
-// HasAgent implements [beat.Store].
+// HasAgent implements [schedule.Store].
 func (s *Store) HasAgent(ctx context.Context, agent string) (bool, error) {
 	var n int64
 	err := s.db.QueryRowContext(ctx, "select count(*) from agents where id = $1", agent).Scan(&n)
 	return n > 0, err
 }
 
-// SetSchedule implements [beat.Store].
-func (s *Store) SetSchedule(ctx context.Context, agent string, beats []beat.Beat) error {
+// SetSchedule implements [schedule.Store].
+func (s *Store) SetSchedule(ctx context.Context, agent string, entries []schedule.Entry) error {
 	return sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
 		names, err := sqldb.All(ctx, tx, scanText, "select name from beats where agent = $1 order by name"+tx.ForUpdate(), agent)
 		if err != nil {
 			return err
 		}
 		stay := map[string]bool{}
-		for _, b := range beats {
+		for _, b := range entries {
 			stay[b.Name] = true
 		}
 		for _, name := range names {
@@ -148,7 +147,7 @@ func (s *Store) SetSchedule(ctx context.Context, agent string, beats []beat.Beat
 			}
 			tx.Queue(ctx, "delete from beats where agent = $1 and name = $2", agent, name)
 		}
-		for _, b := range beats {
+		for _, b := range entries {
 			tx.Queue(ctx, `insert into beats (agent, name, cron, reason, next_at, last_at, runs) values ($1, $2, $3, $4, $5, 0, 0)
 				on conflict (agent, name) do update set cron = excluded.cron, reason = excluded.reason,
 				next_at = case when beats.cron = excluded.cron then beats.next_at else excluded.next_at end`,
@@ -158,9 +157,9 @@ func (s *Store) SetSchedule(ctx context.Context, agent string, beats []beat.Beat
 	})
 }
 
-// Schedule implements [beat.Store].
-func (s *Store) Schedule(ctx context.Context, agent string) ([]beat.Beat, error) {
-	return sqldb.All(ctx, s.db, func(row sqldb.Scanner) (b beat.Beat, err error) {
+// Schedule implements [schedule.Store].
+func (s *Store) Schedule(ctx context.Context, agent string) ([]schedule.Entry, error) {
+	return sqldb.All(ctx, s.db, func(row sqldb.Scanner) (b schedule.Entry, err error) {
 		var next, last int64
 		err = row.Scan(&b.Agent, &b.Name, &b.Cron, &b.Reason, &next, &last, &b.Runs)
 		b.Next, b.Last = moment(next), moment(last)
@@ -169,8 +168,8 @@ func (s *Store) Schedule(ctx context.Context, agent string) ([]beat.Beat, error)
 		where $1 = '' or agent = $1 order by agent, name`, agent)
 }
 
-// SetAlarm implements [beat.Store].
-func (s *Store) SetAlarm(ctx context.Context, a beat.Alarm) (set beat.Alarm, err error) {
+// SetAlarm implements [schedule.Store].
+func (s *Store) SetAlarm(ctx context.Context, a schedule.Alarm) (set schedule.Alarm, err error) {
 	err = sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
 		tx.Queue(ctx, `insert into alarms (agent, id, at, reason, set_at, done) values ($1, $2, $3, $4, $5, 0)
 			on conflict (agent) do update set id = excluded.id, at = excluded.at, reason = excluded.reason,
@@ -185,26 +184,16 @@ func (s *Store) SetAlarm(ctx context.Context, a beat.Alarm) (set beat.Alarm, err
 	return set, err
 }
 
-// Ping implements [beat.Store].
+// Ping implements [schedule.Store].
 func (s *Store) Ping(ctx context.Context, agent string, at time.Time) error {
 	_, err := s.db.ExecContext(ctx, `insert into pings (agent, at) values ($1, $2)
 		on conflict (agent) do update set at = excluded.at where pings.at < excluded.at`, agent, micros(at))
 	return err
 }
 
-// LastPing implements [beat.Store].
-func (s *Store) LastPing(ctx context.Context, agent string) (time.Time, error) {
-	var at int64
-	err := s.db.QueryRowContext(ctx, "select at from pings where agent = $1", agent).Scan(&at)
-	if errors.Is(err, sqldb.ErrNotFound) {
-		err = nil
-	}
-	return moment(at), err
-}
-
-// History implements [beat.Store].
-func (s *Store) History(ctx context.Context, agent string, until time.Time, skip, limit int) ([]beat.Tick, error) {
-	return sqldb.All(ctx, s.db, func(row sqldb.Scanner) (t beat.Tick, err error) {
+// History implements [schedule.Store].
+func (s *Store) History(ctx context.Context, agent string, until time.Time, skip, limit int) ([]schedule.Tick, error) {
+	return sqldb.All(ctx, s.db, func(row sqldb.Scanner) (t schedule.Tick, err error) {
 		var due, at int64
 		err = row.Scan(&t.Agent, &t.Name, &due, &at)
 		t.Due, t.At = moment(due), moment(at)

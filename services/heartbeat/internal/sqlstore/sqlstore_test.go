@@ -2,37 +2,39 @@ package sqlstore_test
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/sqldb"
 	"github.com/anima-run/anima/pkg/sqldb/sqldbtest"
-	"github.com/anima-run/anima/services/heartbeat/internal/beat"
-	"github.com/anima-run/anima/services/heartbeat/internal/beat/beattest"
+	"github.com/anima-run/anima/services/heartbeat/internal/schedule"
+	"github.com/anima-run/anima/services/heartbeat/internal/schedule/scheduletest"
 	"github.com/anima-run/anima/services/heartbeat/internal/sqlstore"
 )
 
 func TestStore(t *testing.T) {
 	t.Parallel()
-	beattest.Run(t, func(t *testing.T, check func(*testing.T, beattest.Open)) {
+	scheduletest.Run(t, func(t *testing.T, check func(*testing.T, scheduletest.Open)) {
 		t.Helper()
 		sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
-			check(t, func(announce func([]beat.Fired) error) beattest.Store {
-				return store{sqlstore.New(db, func(_ context.Context, _ *sqldb.Tx, f []beat.Fired) error { return announce(f) }), db}
+			check(t, func(announce func([]schedule.Fired) error) scheduletest.Store {
+				return store{sqlstore.New(db, func(_ context.Context, _ *sqldb.Tx, f []schedule.Fired) error { return announce(f) }), db}
 			})
 		})
 	})
 }
 
-// store wraps the store with a SeeAgents that begins its own transaction.
+// store wraps the store with a SeeAgents that begins its own transaction, and with a
+// read of what Ping has stored.
 type store struct {
 	*sqlstore.Store
 
 	db *sqldb.DB
 }
 
-func (s store) SeeAgents(ctx context.Context, all ...beat.Agent) (stirred bool, err error) {
+func (s store) SeeAgents(ctx context.Context, all ...schedule.Agent) (stirred bool, err error) {
 	err = sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
 		stirred, err = s.Store.SeeAgents(ctx, tx, all)
 		return err
@@ -40,21 +42,30 @@ func (s store) SeeAgents(ctx context.Context, all ...beat.Agent) (stirred bool, 
 	return stirred, err
 }
 
+func (s store) LastPing(ctx context.Context, agent string) (time.Time, error) {
+	var at int64
+	err := s.db.QueryRowContext(ctx, "select at from pings where agent = $1", agent).Scan(&at)
+	if errors.Is(err, sqldb.ErrNotFound) {
+		return time.Time{}, nil
+	}
+	return time.UnixMicro(at), err
+}
+
 // TestViews checks the views of docs/reference/heartbeat.md, Tables.
 func TestViews(t *testing.T) {
 	t.Parallel()
 	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
 		ctx := t.Context()
-		s := store{sqlstore.New(db, func(context.Context, *sqldb.Tx, []beat.Fired) error { return nil }), db}
+		s := store{sqlstore.New(db, func(context.Context, *sqldb.Tx, []schedule.Fired) error { return nil }), db}
 		start := time.Date(2026, 3, 2, 12, 0, 0, 0, time.UTC)
-		beats, faults := beat.Check("a", []beat.Beat{{Name: "one", Cron: "* * * * *"}}, start)
+		entries, faults := schedule.Check("a", []schedule.Entry{{Name: "one", Cron: "* * * * *"}}, start)
 		if len(faults) > 0 {
 			t.Fatal(faults)
 		}
-		if err := s.SetSchedule(ctx, "a", beats); err != nil {
+		if err := s.SetSchedule(ctx, "a", entries); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.SeeAgents(ctx, beat.Agent{ID: "a", State: api.StateSleeping, Seq: 1, Changed: start}); err != nil {
+		if _, err := s.SeeAgents(ctx, schedule.Agent{ID: "a", State: api.StateSleeping, Seq: 1, Changed: start}); err != nil {
 			t.Fatal(err)
 		}
 		when := start.Add(60*time.Second + 250*time.Millisecond)
@@ -62,7 +73,7 @@ func TestViews(t *testing.T) {
 		if err != nil || len(due) != 1 {
 			t.Fatalf("got %+v, %v, want one due", due, err)
 		}
-		if _, err := s.Fire(ctx, []beat.Fired{{Due: due[0], When: when, Next: start.Add(2 * time.Minute)}}); err != nil {
+		if _, err := s.Fire(ctx, []schedule.Fired{{Due: due[0], When: when, Next: start.Add(2 * time.Minute)}}); err != nil {
 			t.Fatal(err)
 		}
 		var last, next, started string

@@ -8,12 +8,12 @@ import (
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/sqldb"
-	"github.com/anima-run/anima/services/heartbeat/internal/beat"
+	"github.com/anima-run/anima/services/heartbeat/internal/schedule"
 )
 
-// Due implements [beat.Timeline].
-func (s *Store) Due(ctx context.Context, now time.Time, limit int) ([]beat.Due, error) {
-	beats, err := sqldb.All(ctx, s.db, func(row sqldb.Scanner) (d beat.Due, err error) {
+// Due implements [schedule.Timeline].
+func (s *Store) Due(ctx context.Context, now time.Time, limit int) ([]schedule.Due, error) {
+	entries, err := sqldb.All(ctx, s.db, func(row sqldb.Scanner) (d schedule.Due, err error) {
 		var at int64
 		err = row.Scan(&d.Agent, &d.Name, &d.Cron, &d.Reason, &at)
 		d.At = moment(at)
@@ -23,9 +23,9 @@ func (s *Store) Due(ctx context.Context, now time.Time, limit int) ([]beat.Due, 
 	if err != nil {
 		return nil, err
 	}
-	alarms, err := sqldb.All(ctx, s.db, func(row sqldb.Scanner) (beat.Due, error) {
-		d := beat.Due{Name: beat.AlarmName}
-		var a beat.Agent
+	alarms, err := sqldb.All(ctx, s.db, func(row sqldb.Scanner) (schedule.Due, error) {
+		d := schedule.Due{Name: schedule.AlarmName}
+		var a schedule.Agent
 		var at, set, changed int64
 		err := row.Scan(&d.Agent, &d.Alarm, &d.Reason, &at, &set, &a.ID, &a.State, &changed)
 		a.Changed = moment(changed)
@@ -37,12 +37,12 @@ func (s *Store) Due(ctx context.Context, now time.Time, limit int) ([]beat.Due, 
 	if err != nil {
 		return nil, err
 	}
-	due := slices.Concat(beats, alarms)
-	slices.SortStableFunc(due, func(a, b beat.Due) int { return a.At.Compare(b.At) })
+	due := slices.Concat(entries, alarms)
+	slices.SortStableFunc(due, func(a, b schedule.Due) int { return a.At.Compare(b.At) })
 	return due[:min(limit, len(due))], nil
 }
 
-// Next implements [beat.Timeline].
+// Next implements [schedule.Timeline].
 func (s *Store) Next(ctx context.Context) (time.Time, error) {
 	var next sqldb.Null[int64]
 	err := s.db.QueryRowContext(ctx, `select min(at) from (
@@ -52,15 +52,15 @@ func (s *Store) Next(ctx context.Context) (time.Time, error) {
 	return moment(next.V), err
 }
 
-// Fire implements [beat.Timeline].
-func (s *Store) Fire(ctx context.Context, fired []beat.Fired) (recorded []beat.Fired, err error) {
+// Fire implements [schedule.Timeline].
+func (s *Store) Fire(ctx context.Context, fired []schedule.Fired) (recorded []schedule.Fired, err error) {
 	// All replicas lock the rows in the same order, which prevents deadlocks.
-	fired = slices.SortedFunc(slices.Values(fired), func(a, b beat.Fired) int {
+	fired = slices.SortedFunc(slices.Values(fired), func(a, b schedule.Fired) int {
 		return cmp.Or(cmp.Compare(a.Agent, b.Agent), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Alarm, b.Alarm))
 	})
 	err = sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
 		recorded = nil
-		var loud []beat.Fired
+		var loud []schedule.Fired
 		for _, f := range fired {
 			mine, err := advance(ctx, tx, f)
 			if err != nil {
@@ -86,7 +86,7 @@ func (s *Store) Fire(ctx context.Context, fired []beat.Fired) (recorded []beat.F
 }
 
 // advance marks f as fired, and reports whether it was still due.
-func advance(ctx context.Context, tx *sqldb.Tx, f beat.Fired) (bool, error) {
+func advance(ctx context.Context, tx *sqldb.Tx, f schedule.Fired) (bool, error) {
 	var res sqldb.Result
 	var err error
 	if f.Alarm != "" {
@@ -102,7 +102,7 @@ func advance(ctx context.Context, tx *sqldb.Tx, f beat.Fired) (bool, error) {
 	return n == 1, err
 }
 
-// Prune implements [beat.Timeline].
+// Prune implements [schedule.Timeline].
 func (s *Store) Prune(ctx context.Context, before time.Time) error {
 	_, err := s.db.ExecContext(ctx, "delete from ticks where at < $1", micros(before))
 	return err

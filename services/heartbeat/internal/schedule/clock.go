@@ -1,4 +1,4 @@
-package beat
+package schedule
 
 import (
 	"context"
@@ -15,11 +15,11 @@ const (
 	// Safety bounds the delay of a lost kick.
 	Safety = 30 * time.Second
 
-	batch   = 256              // maximum number of due things in one transaction
-	abreast = 16               // concurrent wakes
-	retry   = time.Second      // delay after a failure
-	tidying = time.Hour        // interval between prunings of the history
-	bound   = 10 * time.Second // time limit of one round
+	maxBatch     = 256              // maximum number of due things in one transaction
+	concurrency  = 16               // concurrent wakes
+	retryAfter   = time.Second      // delay after a failure
+	pruneEvery   = time.Hour        // interval between prunings of the history
+	roundTimeout = 10 * time.Second // time limit of one round
 )
 
 // ClockConfig holds the dependencies of a clock. All fields but Note are required.
@@ -61,15 +61,15 @@ func (c *Clock) Kick() {
 
 // Run fires what is due until ctx ends. Failures are logged and retried.
 func (c *Clock) Run(ctx context.Context) {
-	var tidied time.Time
+	var pruned time.Time
 	for ctx.Err() == nil {
 		wait, err := c.round(ctx)
 		if err != nil {
 			c.Log.WarnContext(ctx, "due entries not fired, retrying", "err", err)
-			wait = retry
+			wait = retryAfter
 		}
-		if now := c.Now(); err == nil && now.Sub(tidied) >= tidying {
-			tidied = now
+		if now := c.Now(); err == nil && now.Sub(pruned) >= pruneEvery {
+			pruned = now
 			if err := c.Timeline.Prune(ctx, now.Add(-c.Keep)); err != nil {
 				c.Log.WarnContext(ctx, "history not pruned", "err", err)
 			}
@@ -91,9 +91,9 @@ func (c *Clock) Run(ctx context.Context) {
 // if the process is stopping: otherwise a wake that was delivered and not recorded would
 // be delivered again.
 func (c *Clock) round(ctx context.Context) (time.Duration, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), bound)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), roundTimeout)
 	defer cancel()
-	due, err := c.Timeline.Due(ctx, c.Now(), batch)
+	due, err := c.Timeline.Due(ctx, c.Now(), maxBatch)
 	if err != nil {
 		return 0, err
 	}
@@ -123,7 +123,7 @@ func (c *Clock) round(ctx context.Context) (time.Duration, error) {
 func (c *Clock) wake(ctx context.Context, due []Due) (fired []Fired, failed error) {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
-	slots := make(chan struct{}, abreast)
+	slots := make(chan struct{}, concurrency)
 	for _, d := range due {
 		slots <- struct{}{}
 		wg.Go(func() {

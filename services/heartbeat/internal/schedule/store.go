@@ -1,4 +1,4 @@
-package beat
+package schedule
 
 import (
 	"context"
@@ -33,17 +33,15 @@ type Store interface {
 	HasAgent(ctx context.Context, agent string) (bool, error)
 	// SetSchedule replaces the schedule of an agent by checked entries. An existing entry
 	// keeps Last and Runs, and also Next unless its cron expression changed.
-	SetSchedule(ctx context.Context, agent string, beats []Beat) error
+	SetSchedule(ctx context.Context, agent string, entries []Entry) error
 	// Schedule returns the entries of an agent, or of all agents for "", sorted by agent
 	// and name.
-	Schedule(ctx context.Context, agent string) ([]Beat, error)
+	Schedule(ctx context.Context, agent string) ([]Entry, error)
 	// SetAlarm sets the alarm of an agent and returns the stored one. It changes nothing
 	// if the agent's latest alarm has the same id, even after that has fired.
 	SetAlarm(ctx context.Context, a Alarm) (Alarm, error)
 	// Ping stores the time of an agent's latest ping; an older one changes nothing.
 	Ping(ctx context.Context, agent string, at time.Time) error
-	// LastPing returns the time of the latest ping, or the zero time if there is none.
-	LastPing(ctx context.Context, agent string) (time.Time, error)
 	// History returns the ticks of an agent, or of all agents for "", the latest first:
 	// those not after until, without the first skip of them. A zero until means no bound.
 	History(ctx context.Context, agent string, until time.Time, skip, limit int) ([]Tick, error)

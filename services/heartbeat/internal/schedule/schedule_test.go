@@ -1,4 +1,4 @@
-package beat_test
+package schedule_test
 
 import (
 	"strings"
@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/anima-run/anima/pkg/api"
-	"github.com/anima-run/anima/services/heartbeat/internal/beat"
+	"github.com/anima-run/anima/services/heartbeat/internal/schedule"
 )
 
 func day(hour, minute, second int) time.Time {
@@ -17,14 +17,14 @@ func day(hour, minute, second int) time.Time {
 
 func TestCheck(t *testing.T) {
 	t.Parallel()
-	got, faults := beat.Check("lucky", []beat.Beat{
+	got, faults := schedule.Check("lucky", []schedule.Entry{
 		{Name: "morning", Cron: "0  8 * *   MON-FRI", Reason: "news"},
 		{Name: "often", Cron: "*/5 * * * *", Runs: 7, Last: day(1, 0, 0)},
 	}, day(8, 0, 0))
 	if len(faults) > 0 {
 		t.Fatal(faults)
 	}
-	want := []beat.Beat{
+	want := []schedule.Entry{
 		{Agent: "lucky", Name: "morning", Cron: "0 8 * * MON-FRI", Reason: "news", Next: day(8, 0, 0).AddDate(0, 0, 1)},
 		{Agent: "lucky", Name: "often", Cron: "*/5 * * * *", Next: day(8, 5, 0)},
 	}
@@ -35,7 +35,7 @@ func TestCheck(t *testing.T) {
 
 func TestCheckNamesEveryFault(t *testing.T) {
 	t.Parallel()
-	_, faults := beat.Check("no agent", []beat.Beat{
+	_, faults := schedule.Check("no agent", []schedule.Entry{
 		{Name: "a b", Cron: "* * * * *"},
 		{Name: "twice", Cron: "* * * * *"},
 		{Name: "twice", Cron: "* * * *"},
@@ -43,7 +43,7 @@ func TestCheckNamesEveryFault(t *testing.T) {
 		{Name: "never", Cron: "0 0 30 2 *"},
 		{Name: "zone", Cron: "TZ=Asia/Tokyo 0 0 * * *"},
 		{Name: "every", Cron: "@hourly"},
-		{Name: "chatty", Cron: "* * * * *", Reason: strings.Repeat("a", beat.MaxText+1)},
+		{Name: "chatty", Cron: "* * * * *", Reason: strings.Repeat("a", schedule.MaxText+1)},
 	}, day(8, 0, 0))
 	got := strings.Join(faults, "\n")
 	for _, want := range []string{
@@ -57,7 +57,7 @@ func TestCheckNamesEveryFault(t *testing.T) {
 	if len(faults) != 9 {
 		t.Errorf("got %d faults, want 9:\n%s", len(faults), got)
 	}
-	if _, faults := beat.Check("lucky", make([]beat.Beat, beat.MaxBeats+1), day(8, 0, 0)); len(faults) != 1 {
+	if _, faults := schedule.Check("lucky", make([]schedule.Entry, schedule.MaxEntries+1), day(8, 0, 0)); len(faults) != 1 {
 		t.Errorf("too many entries: got %v", faults)
 	}
 }
@@ -65,7 +65,7 @@ func TestCheckNamesEveryFault(t *testing.T) {
 func TestFollowingIsUTC(t *testing.T) {
 	t.Parallel()
 	tokyo := time.FixedZone("", 9*3600)
-	got, err := beat.Following("0 8 * * *", day(7, 59, 59).In(tokyo))
+	got, err := schedule.Following("0 8 * * *", day(7, 59, 59).In(tokyo))
 	if want := day(8, 0, 0); err != nil || !got.Equal(want) {
 		t.Errorf("got %s, %v, want %s", got, err, want)
 	}
@@ -73,14 +73,14 @@ func TestFollowingIsUTC(t *testing.T) {
 
 func TestCause(t *testing.T) {
 	t.Parallel()
-	cron := beat.Due{Name: strings.Repeat("n", beat.MaxName), At: day(8, 0, 0)}
-	alarm := beat.Due{Name: beat.AlarmName, Alarm: "t1.0", At: day(8, 0, 1)}
-	for _, d := range []beat.Due{cron, alarm} {
+	cron := schedule.Due{Name: strings.Repeat("n", schedule.MaxName), At: day(8, 0, 0)}
+	alarm := schedule.Due{Name: schedule.AlarmName, Alarm: "t1.0", At: day(8, 0, 1)}
+	for _, d := range []schedule.Due{cron, alarm} {
 		if !api.ValidKey(d.Cause()) {
 			t.Errorf("%q is not a key", d.Cause())
 		}
 	}
-	if got, want := (beat.Due{Name: "a", At: day(8, 0, 0)}).Cause(), "cron-a-29540640"; got != want {
+	if got, want := (schedule.Due{Name: "a", At: day(8, 0, 0)}).Cause(), "cron-a-29540640"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 	if got, want := alarm.Cause(), "alarm-1772438401000000"; got != want {
@@ -91,18 +91,18 @@ func TestCause(t *testing.T) {
 func TestAlarmCheck(t *testing.T) {
 	t.Parallel()
 	now := day(8, 0, 0)
-	good := beat.Alarm{ID: "t1.0", Agent: "lucky", At: now.Add(beat.MaxAhead)}
+	good := schedule.Alarm{ID: "t1.0", Agent: "lucky", At: now.Add(schedule.MaxAhead)}
 	past := good
 	past.At = now.Add(-time.Hour)
-	for _, a := range []beat.Alarm{good, past} {
+	for _, a := range []schedule.Alarm{good, past} {
 		if err := a.Check(now); err != nil {
 			t.Errorf("%+v: got %v", a, err)
 		}
 	}
-	for want, change := range map[string]func(*beat.Alarm){
-		"away": func(a *beat.Alarm) { a.At = a.At.Add(time.Second) }, "needs an id": func(a *beat.Alarm) { a.ID = "" },
-		"agent's id": func(a *beat.Alarm) { a.Agent = "a.b" }, "needs a time": func(a *beat.Alarm) { a.At = time.UnixMicro(0) },
-		"plain": func(a *beat.Alarm) { a.ID = "a\x00" },
+	for want, change := range map[string]func(*schedule.Alarm){
+		"away": func(a *schedule.Alarm) { a.At = a.At.Add(time.Second) }, "needs an id": func(a *schedule.Alarm) { a.ID = "" },
+		"agent's id": func(a *schedule.Alarm) { a.Agent = "a.b" }, "needs a time": func(a *schedule.Alarm) { a.At = time.UnixMicro(0) },
+		"plain": func(a *schedule.Alarm) { a.ID = "a\x00" },
 	} {
 		a := good
 		change(&a)
@@ -117,20 +117,20 @@ func TestStale(t *testing.T) {
 	set := day(8, 0, 0)
 	at := set.Add(time.Minute)
 	tests := map[string]struct {
-		agent beat.Agent
+		agent schedule.Agent
 		want  bool
 	}{
-		"unknown":                {beat.Agent{}, false},
-		"asleep":                 {beat.Agent{State: api.StateSleeping, Changed: set.Add(time.Second)}, false},
-		"not yet asleep":         {beat.Agent{State: api.StateRunning, Changed: set.Add(-time.Second)}, false},
-		"woken since":            {beat.Agent{State: api.StateWaking, Changed: set.Add(time.Second)}, true},
-		"died since":             {beat.Agent{State: api.StateDead, Changed: set.Add(time.Second)}, true},
-		"running since, low":     {beat.Agent{State: api.StateLow, Changed: set.Add(time.Second)}, true},
-		"asleep since long ago":  {beat.Agent{State: api.StateSleeping, Changed: set.Add(-time.Hour)}, false},
-		"changed at that moment": {beat.Agent{State: api.StateRunning, Changed: set}, false},
-		"woken when it was due":  {beat.Agent{State: api.StateWaking, Changed: at}, false}, // possibly by this alarm
-		"woken after it was due": {beat.Agent{State: api.StateRunning, Changed: at.Add(time.Second)}, false},
-		"died after it was due":  {beat.Agent{State: api.StateDead, Changed: at.Add(time.Second)}, true},
+		"unknown":                {schedule.Agent{}, false},
+		"asleep":                 {schedule.Agent{State: api.StateSleeping, Changed: set.Add(time.Second)}, false},
+		"not yet asleep":         {schedule.Agent{State: api.StateRunning, Changed: set.Add(-time.Second)}, false},
+		"woken since":            {schedule.Agent{State: api.StateWaking, Changed: set.Add(time.Second)}, true},
+		"died since":             {schedule.Agent{State: api.StateDead, Changed: set.Add(time.Second)}, true},
+		"running since, low":     {schedule.Agent{State: api.StateLow, Changed: set.Add(time.Second)}, true},
+		"asleep since long ago":  {schedule.Agent{State: api.StateSleeping, Changed: set.Add(-time.Hour)}, false},
+		"changed at that moment": {schedule.Agent{State: api.StateRunning, Changed: set}, false},
+		"woken when it was due":  {schedule.Agent{State: api.StateWaking, Changed: at}, false}, // possibly by this alarm
+		"woken after it was due": {schedule.Agent{State: api.StateRunning, Changed: at.Add(time.Second)}, false},
+		"died after it was due":  {schedule.Agent{State: api.StateDead, Changed: at.Add(time.Second)}, true},
 	}
 	for name, test := range tests {
 		if got := test.agent.Stale(set, at); got != test.want {
@@ -143,9 +143,9 @@ func TestClip(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]string{
 		"": "", "short": "short", "a\x00b\xffc": "abc",
-		strings.Repeat("é", beat.MaxText): strings.Repeat("é", (beat.MaxText-3)/2) + "…",
+		strings.Repeat("é", schedule.MaxText): strings.Repeat("é", (schedule.MaxText-3)/2) + "…",
 	} {
-		if got := beat.Clip(in); got != want || len(got) > beat.MaxText {
+		if got := schedule.Clip(in); got != want || len(got) > schedule.MaxText {
 			t.Errorf("%.20q: got %q, want %q", in, got, want)
 		}
 	}
@@ -157,7 +157,7 @@ func FuzzFollowing(f *testing.F) {
 	}
 	now := day(8, 0, 0)
 	f.Fuzz(func(t *testing.T, expr string) {
-		next, err := beat.Following(expr, now)
+		next, err := schedule.Following(expr, now)
 		if err == nil && (!next.After(now) || next.Second() != 0) {
 			t.Errorf("%q: got %s after %s", expr, next, now)
 		}

@@ -1,4 +1,4 @@
-package beat
+package schedule
 
 import (
 	"fmt"
@@ -25,7 +25,7 @@ func (a Alarm) Check(now time.Time) error {
 	switch {
 	case !api.ValidKey(a.Agent):
 		return fmt.Errorf("agent %q is not an agent's id", a.Agent)
-	case a.ID == "" || !sayable(a.ID):
+	case a.ID == "" || !validText(a.ID):
 		return fmt.Errorf("an alarm needs an id of 1 to %d bytes of plain UTF-8", MaxText)
 	case a.At.UnixMicro() <= 0:
 		return fmt.Errorf("an alarm needs a time, in Unix microseconds")

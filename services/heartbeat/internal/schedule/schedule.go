@@ -1,7 +1,7 @@
-// Package beat contains the rules of schedules and alarms: when a schedule is due, when
+// Package schedule contains the rules of schedules and alarms: when a schedule is due, when
 // an alarm is obsolete, and the clock that fires both. It must not depend on how a wake
 // is delivered or where the data is stored.
-package beat
+package schedule
 
 import (
 	"fmt"
@@ -18,14 +18,14 @@ import (
 // Limits of a schedule. An AGENT.md may have 32 entries; the remaining ones are for
 // callers of the service's API.
 const (
-	MaxBeats = 64   // entries of one agent
-	MaxName  = 64   // bytes of an entry's name, so that its causes are bucket keys
-	MaxText  = 1000 // bytes of a reason or an alarm's id
+	MaxEntries = 64   // entries of one agent
+	MaxName    = 64   // bytes of an entry's name, so that its causes are bucket keys
+	MaxText    = 1000 // bytes of a reason or an alarm's id
 )
 
-// Beat is an entry of an agent's schedule. Times are UTC; a zero Last means that the
+// Entry is an entry of an agent's schedule. Times are UTC; a zero Last means that the
 // entry has not fired yet.
-type Beat struct {
+type Entry struct {
 	Agent  string
 	Name   string
 	Cron   string // five fields, separated by single spaces
@@ -38,15 +38,15 @@ type Beat struct {
 // Check normalises the entries of an agent's schedule at the time now: it brings Cron
 // into one form and sets Next. It returns all faults, one for each line; the entries are
 // valid only if there are none.
-func Check(agent string, beats []Beat, now time.Time) (checked []Beat, faults []string) {
+func Check(agent string, entries []Entry, now time.Time) (checked []Entry, faults []string) {
 	if !api.ValidKey(agent) {
 		faults = append(faults, fmt.Sprintf("agent %q is not an agent's id", agent))
 	}
-	if len(beats) > MaxBeats {
-		return nil, append(faults, fmt.Sprintf("%d entries, at most %d", len(beats), MaxBeats))
+	if len(entries) > MaxEntries {
+		return nil, append(faults, fmt.Sprintf("%d entries, at most %d", len(entries), MaxEntries))
 	}
 	seen := map[string]bool{}
-	for i, b := range beats {
+	for i, b := range entries {
 		where := fmt.Sprintf("entry %d (%s)", i, b.Name)
 		if !api.ValidKey(b.Name) || len(b.Name) > MaxName {
 			faults = append(faults, fmt.Sprintf("entry %d: name %q is not 1 to %d of letters, digits, - and _", i, b.Name, MaxName))
@@ -55,7 +55,7 @@ func Check(agent string, beats []Beat, now time.Time) (checked []Beat, faults []
 			faults = append(faults, where+": the name is there twice")
 		}
 		seen[b.Name] = true
-		if !sayable(b.Reason) {
+		if !validText(b.Reason) {
 			faults = append(faults, fmt.Sprintf("%s: reason is longer than %d bytes, or not plain UTF-8", where, MaxText))
 		}
 		b.Agent, b.Cron = agent, strings.Join(strings.Fields(b.Cron), " ")
@@ -79,9 +79,9 @@ func Clip(s string) string {
 	return strings.ToValidUTF8(s[:MaxText-len("…")], "") + "…"
 }
 
-// sayable reports whether a reason is short enough and can be stored in a column of type
+// validText reports whether a reason is short enough and can be stored in a column of type
 // text.
-func sayable(s string) bool {
+func validText(s string) bool {
 	return len(s) <= MaxText && utf8.ValidString(s) && !strings.ContainsRune(s, 0)
 }
 

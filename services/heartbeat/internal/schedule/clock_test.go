@@ -1,4 +1,4 @@
-package beat_test
+package schedule_test
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/sqldb"
 	"github.com/anima-run/anima/pkg/sqldb/sqldbtest"
-	"github.com/anima-run/anima/services/heartbeat/internal/beat"
+	"github.com/anima-run/anima/services/heartbeat/internal/schedule"
 	"github.com/anima-run/anima/services/heartbeat/internal/sqlstore"
 )
 
@@ -22,8 +22,8 @@ import (
 type bench struct {
 	db    *sqldb.DB
 	store *sqlstore.Store
-	clock *beat.Clock
-	wake  func(beat.Due) error // returns the error of a wake; nil: no errors
+	clock *schedule.Clock
+	wake  func(schedule.Due) error // returns the error of a wake; nil: no errors
 
 	mu    sync.Mutex
 	wakes []string // cause, and the time since the start
@@ -37,19 +37,19 @@ func timed(t *testing.T, test func(t *testing.T, b *bench)) {
 	synctest.Test(t, func(t *testing.T) {
 		db := sqldbtest.SQLite(t, sqlstore.Migrations())
 		b := &bench{db: db, start: time.Now()}
-		b.store = sqlstore.New(db, func(context.Context, *sqldb.Tx, []beat.Fired) error { return nil })
-		b.clock = beat.NewClock(beat.ClockConfig{
+		b.store = sqlstore.New(db, func(context.Context, *sqldb.Tx, []schedule.Fired) error { return nil })
+		b.clock = schedule.NewClock(schedule.ClockConfig{
 			Timeline: b.store, Wake: b.put, Now: time.Now, Log: slog.New(slog.DiscardHandler), Keep: 24 * time.Hour,
 		})
-		b.see(t, beat.Agent{ID: "a", State: api.StateSleeping, Seq: 1, Changed: b.start})
+		b.see(t, schedule.Agent{ID: "a", State: api.StateSleeping, Seq: 1, Changed: b.start})
 		test(t, b)
 	})
 }
 
-func (b *bench) see(t *testing.T, a beat.Agent) {
+func (b *bench) see(t *testing.T, a schedule.Agent) {
 	t.Helper()
 	err := sqldb.InTx(t.Context(), b.db, func(tx *sqldb.Tx) error {
-		_, err := b.store.SeeAgents(t.Context(), tx, []beat.Agent{a})
+		_, err := b.store.SeeAgents(t.Context(), tx, []schedule.Agent{a})
 		return err
 	})
 	if err != nil {
@@ -57,7 +57,7 @@ func (b *bench) see(t *testing.T, a beat.Agent) {
 	}
 }
 
-func (b *bench) put(_ context.Context, d beat.Due) error {
+func (b *bench) put(_ context.Context, d schedule.Due) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.wake != nil {
@@ -81,9 +81,9 @@ func (b *bench) run(t *testing.T) (stop func()) {
 	return func() { cancel(); <-done }
 }
 
-func (b *bench) schedule(t *testing.T, beats ...beat.Beat) {
+func (b *bench) schedule(t *testing.T, entries ...schedule.Entry) {
 	t.Helper()
-	checked, faults := beat.Check("a", beats, time.Now())
+	checked, faults := schedule.Check("a", entries, time.Now())
 	if len(faults) > 0 {
 		t.Fatal(faults)
 	}
@@ -95,7 +95,7 @@ func (b *bench) schedule(t *testing.T, beats ...beat.Beat) {
 func (b *bench) alarm(t *testing.T, in time.Duration) {
 	t.Helper()
 	now := time.Now()
-	if _, err := b.store.SetAlarm(t.Context(), beat.Alarm{ID: "t1", Agent: "a", At: now.Add(in), Set: now}); err != nil {
+	if _, err := b.store.SetAlarm(t.Context(), schedule.Alarm{ID: "t1", Agent: "a", At: now.Add(in), Set: now}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -118,7 +118,7 @@ func pass(t *testing.T, d time.Duration) {
 
 func TestClockFiresOnTime(t *testing.T) {
 	timed(t, func(t *testing.T, b *bench) {
-		b.schedule(t, beat.Beat{Name: "five", Cron: "*/5 * * * *"})
+		b.schedule(t, schedule.Entry{Name: "five", Cron: "*/5 * * * *"})
 		defer b.run(t)()
 		pass(t, 299*time.Second)
 		b.want(t)
@@ -151,21 +151,21 @@ func TestClockHealsALostKick(t *testing.T) {
 		defer b.run(t)()
 		pass(t, time.Second)
 		b.alarm(t, time.Second)
-		pass(t, beat.Safety)
-		b.want(t, "alarm after "+beat.Safety.String())
+		pass(t, schedule.Safety)
+		b.want(t, "alarm after "+schedule.Safety.String())
 	})
 }
 
 func TestClockAfterARestart(t *testing.T) {
 	timed(t, func(t *testing.T, b *bench) {
-		b.schedule(t, beat.Beat{Name: "hour", Cron: "0 * * * *"})
+		b.schedule(t, schedule.Entry{Name: "hour", Cron: "0 * * * *"})
 		stop := b.run(t)
 		pass(t, time.Hour+time.Minute)
 		stop()
 		b.want(t, "hour after 1h0m0s")
 		stop = b.run(t) // before the next time: nothing fires
 		pass(t, time.Minute)
-		b.schedule(t, beat.Beat{Name: "hour", Cron: "0 * * * *"}) // the same schedule again
+		b.schedule(t, schedule.Entry{Name: "hour", Cron: "0 * * * *"}) // the same schedule again
 		b.clock.Kick()
 		pass(t, time.Minute)
 		b.want(t, "hour after 1h0m0s")
@@ -181,13 +181,13 @@ func TestClockAfterARestart(t *testing.T) {
 func TestClockTriesAgain(t *testing.T) {
 	timed(t, func(t *testing.T, b *bench) {
 		down := true
-		b.wake = func(d beat.Due) error {
+		b.wake = func(d schedule.Due) error {
 			if down && d.Name == "bad" {
 				return errors.New("the bucket is away")
 			}
 			return nil
 		}
-		b.schedule(t, beat.Beat{Name: "bad", Cron: "1 * * * *"}, beat.Beat{Name: "good", Cron: "1 * * * *"})
+		b.schedule(t, schedule.Entry{Name: "bad", Cron: "1 * * * *"}, schedule.Entry{Name: "good", Cron: "1 * * * *"})
 		defer b.run(t)()
 		pass(t, time.Minute+500*time.Millisecond)
 		b.want(t, "good after 1m0s")
@@ -204,7 +204,7 @@ func TestClockDropsAStaleAlarm(t *testing.T) {
 		b.alarm(t, time.Minute)
 		defer b.run(t)()
 		pass(t, time.Second)
-		b.see(t, beat.Agent{ID: "a", State: api.StateWaking, Seq: 2, Changed: time.Now()})
+		b.see(t, schedule.Agent{ID: "a", State: api.StateWaking, Seq: 2, Changed: time.Now()})
 		pass(t, time.Hour)
 		b.want(t)
 		next, err := b.store.Next(t.Context())
@@ -216,14 +216,14 @@ func TestClockDropsAStaleAlarm(t *testing.T) {
 
 func TestClockFiresMoreThanABatch(t *testing.T) {
 	timed(t, func(t *testing.T, b *bench) {
-		var beats []beat.Beat
+		var entries []schedule.Entry
 		for _, id := range []string{"a", "b", "c", "d", "e", "f"} {
-			b.see(t, beat.Agent{ID: id, State: api.StateSleeping, Seq: 2})
-			beats = nil
-			for i := range beat.MaxBeats {
-				beats = append(beats, beat.Beat{Name: "n" + string(rune('0'+i/10)) + string(rune('0'+i%10)), Cron: "* * * * *"})
+			b.see(t, schedule.Agent{ID: id, State: api.StateSleeping, Seq: 2})
+			entries = nil
+			for i := range schedule.MaxEntries {
+				entries = append(entries, schedule.Entry{Name: "n" + string(rune('0'+i/10)) + string(rune('0'+i%10)), Cron: "* * * * *"})
 			}
-			checked, faults := beat.Check(id, beats, time.Now())
+			checked, faults := schedule.Check(id, entries, time.Now())
 			if len(faults) > 0 {
 				t.Fatal(faults)
 			}
@@ -236,7 +236,7 @@ func TestClockFiresMoreThanABatch(t *testing.T) {
 		synctest.Wait()
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		if got, want := len(b.wakes), 6*beat.MaxBeats; got != want {
+		if got, want := len(b.wakes), 6*schedule.MaxEntries; got != want {
 			t.Errorf("got %d wakes after a minute, want %d", got, want)
 		}
 	})

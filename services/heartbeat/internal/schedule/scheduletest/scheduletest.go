@@ -1,5 +1,5 @@
-// Package beattest is the conformance suite of [beat.Store]. It is for tests only.
-package beattest
+// Package scheduletest is the conformance suite of [schedule.Store]. It is for tests only.
+package scheduletest
 
 import (
 	"context"
@@ -12,20 +12,22 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/anima-run/anima/pkg/api"
-	"github.com/anima-run/anima/services/heartbeat/internal/beat"
+	"github.com/anima-run/anima/services/heartbeat/internal/schedule"
 )
 
 // Store is the interface of a store under test.
 type Store interface {
-	beat.Store
+	schedule.Store
 	// SeeAgents stores the latest states of agents and ignores older ones. stirred
 	// reports whether entries that waited for an agent may be due now.
-	SeeAgents(ctx context.Context, all ...beat.Agent) (stirred bool, err error)
+	SeeAgents(ctx context.Context, all ...schedule.Agent) (stirred bool, err error)
+	// LastPing returns the time of the latest ping, or the zero time if there is none.
+	LastPing(ctx context.Context, agent string) (time.Time, error)
 }
 
 // Open opens the store of a test. announce is called with what Fire records, in the same
 // transaction; its error must roll back everything.
-type Open func(announce func([]beat.Fired) error) Store
+type Open func(announce func([]schedule.Fired) error) Store
 
 // Run tests the conformance of stores. each must call check in a subtest for every
 // implementation, with a new empty store.
@@ -34,7 +36,7 @@ func Run(t *testing.T, each func(t *testing.T, check func(*testing.T, Open))) {
 	for name, check := range map[string]func(*testing.T, Open){
 		"agents":                  agents,
 		"many agents":             many,
-		"schedule":                schedule,
+		"schedule":                entries,
 		"due entries":             dueEntries,
 		"entries wait for agents": waiting,
 		"alarms":                  alarms,
@@ -55,7 +57,7 @@ func noon(seconds int) time.Time {
 	return time.Date(2026, 3, 2, 12, 0, seconds, 0, time.UTC)
 }
 
-func silent([]beat.Fired) error { return nil }
+func silent([]schedule.Fired) error { return nil }
 
 func ok(t *testing.T, err error) {
 	t.Helper()
@@ -64,7 +66,7 @@ func ok(t *testing.T, err error) {
 	}
 }
 
-func see(t *testing.T, s Store, a beat.Agent, want bool) {
+func see(t *testing.T, s Store, a schedule.Agent, want bool) {
 	t.Helper()
 	got, err := s.SeeAgents(t.Context(), a)
 	if err != nil || got != want {
@@ -72,20 +74,20 @@ func see(t *testing.T, s Store, a beat.Agent, want bool) {
 	}
 }
 
-func sleeping(id string, seq int64) beat.Agent {
-	return beat.Agent{ID: id, State: api.StateSleeping, Seq: seq, Changed: noon(0)}
+func sleeping(id string, seq int64) schedule.Agent {
+	return schedule.Agent{ID: id, State: api.StateSleeping, Seq: seq, Changed: noon(0)}
 }
 
-func set(t *testing.T, s Store, agent string, now time.Time, beats ...beat.Beat) {
+func set(t *testing.T, s Store, agent string, now time.Time, entries ...schedule.Entry) {
 	t.Helper()
-	checked, faults := beat.Check(agent, beats, now)
+	checked, faults := schedule.Check(agent, entries, now)
 	if len(faults) > 0 {
 		t.Fatal(faults)
 	}
 	ok(t, s.SetSchedule(t.Context(), agent, checked))
 }
 
-func due(t *testing.T, s Store, now time.Time) []beat.Due {
+func due(t *testing.T, s Store, now time.Time) []schedule.Due {
 	t.Helper()
 	got, err := s.Due(t.Context(), now, 100)
 	ok(t, err)
@@ -109,21 +111,21 @@ func diff(t *testing.T, what string, want, got any) {
 }
 
 // fire records everything that is due, as the clock does.
-func fire(t *testing.T, s Store, now time.Time) []beat.Fired {
+func fire(t *testing.T, s Store, now time.Time) []schedule.Fired {
 	t.Helper()
 	got, err := s.Fire(t.Context(), fired(t, due(t, s, now), now))
 	ok(t, err)
 	return got
 }
 
-func fired(t *testing.T, due []beat.Due, now time.Time) []beat.Fired {
+func fired(t *testing.T, due []schedule.Due, now time.Time) []schedule.Fired {
 	t.Helper()
-	var all []beat.Fired
+	var all []schedule.Fired
 	for _, d := range due {
-		f := beat.Fired{Due: d, When: now}
+		f := schedule.Fired{Due: d, When: now}
 		if d.Alarm == "" {
 			var err error
-			f.Next, err = beat.Following(d.Cron, now)
+			f.Next, err = schedule.Following(d.Cron, now)
 			ok(t, err)
 		}
 		all = append(all, f)
@@ -156,11 +158,11 @@ func agents(t *testing.T, open Open) {
 func many(t *testing.T, open Open) {
 	s := open(silent)
 	const n = 301 // more than one statement holds
-	var all []beat.Agent
+	var all []schedule.Agent
 	for i := range n {
 		id := fmt.Sprint("a", i)
 		all = append(all, sleeping(id, 2), sleeping(id, 3), sleeping(id, 1))
-		set(t, s, id, noon(0), beat.Beat{Name: "one", Cron: "* * * * *"})
+		set(t, s, id, noon(0), schedule.Entry{Name: "one", Cron: "* * * * *"})
 	}
 	for i, want := range []bool{true, false} { // a repeated call changes nothing
 		if stirred, err := s.SeeAgents(t.Context(), all...); err != nil || stirred != want {
@@ -195,23 +197,23 @@ func many(t *testing.T, open Open) {
 	}
 }
 
-func schedule(t *testing.T, open Open) {
+func entries(t *testing.T, open Open) {
 	s := open(silent)
 	see(t, s, sleeping("a", 1), true)
 	set(t, s, "a", noon(0),
-		beat.Beat{Name: "keep", Cron: "*/5 * * * *", Reason: "old"},
-		beat.Beat{Name: "move", Cron: "*/5 * * * *"},
-		beat.Beat{Name: "drop", Cron: "*/5 * * * *"})
-	set(t, s, "b", noon(0), beat.Beat{Name: "keep", Cron: "0 0 * * *"})
+		schedule.Entry{Name: "keep", Cron: "*/5 * * * *", Reason: "old"},
+		schedule.Entry{Name: "move", Cron: "*/5 * * * *"},
+		schedule.Entry{Name: "drop", Cron: "*/5 * * * *"})
+	set(t, s, "b", noon(0), schedule.Entry{Name: "keep", Cron: "0 0 * * *"})
 	fire(t, s, noon(300))
 
 	set(t, s, "a", noon(400),
-		beat.Beat{Name: "keep", Cron: "*/5 * * * *", Reason: "new"},
-		beat.Beat{Name: "move", Cron: "0 * * * *"},
-		beat.Beat{Name: "more", Cron: "*/10 * * * *"})
+		schedule.Entry{Name: "keep", Cron: "*/5 * * * *", Reason: "new"},
+		schedule.Entry{Name: "move", Cron: "0 * * * *"},
+		schedule.Entry{Name: "more", Cron: "*/10 * * * *"})
 	got, err := s.Schedule(t.Context(), "a")
 	ok(t, err)
-	want := []beat.Beat{
+	want := []schedule.Entry{
 		{Agent: "a", Name: "keep", Cron: "*/5 * * * *", Reason: "new", Next: noon(600), Last: noon(300), Runs: 1},
 		{Agent: "a", Name: "more", Cron: "*/10 * * * *", Next: noon(600)},
 		{Agent: "a", Name: "move", Cron: "0 * * * *", Next: noon(3600), Last: noon(300), Runs: 1},
@@ -220,16 +222,16 @@ func schedule(t *testing.T, open Open) {
 
 	all, err := s.Schedule(t.Context(), "")
 	ok(t, err)
-	diff(t, "everyone's schedule", append(want, beat.Beat{Agent: "b", Name: "keep", Cron: "0 0 * * *", Next: noon(43200)}), all)
+	diff(t, "everyone's schedule", append(want, schedule.Entry{Agent: "b", Name: "keep", Cron: "0 0 * * *", Next: noon(43200)}), all)
 
 	// The same schedule again, after an entry is due and before it has fired: the firing
 	// must not be lost or repeated.
-	set(t, s, "a", noon(700), beat.Beat{Name: "keep", Cron: "*/5 * * * *"})
+	set(t, s, "a", noon(700), schedule.Entry{Name: "keep", Cron: "*/5 * * * *"})
 	next(t, s, noon(600))
 	set(t, s, "a", noon(700))
 	got, err = s.Schedule(t.Context(), "a")
 	ok(t, err)
-	diff(t, "emptied schedule", []beat.Beat(nil), got)
+	diff(t, "emptied schedule", []schedule.Entry(nil), got)
 	next(t, s, time.Time{}) // b is not known yet
 }
 
@@ -238,28 +240,28 @@ func dueEntries(t *testing.T, open Open) {
 	see(t, s, sleeping("a", 1), true)
 	next(t, s, time.Time{})
 	set(t, s, "a", noon(0),
-		beat.Beat{Name: "five", Cron: "*/5 * * * *", Reason: "r"}, beat.Beat{Name: "one", Cron: "* * * * *"})
+		schedule.Entry{Name: "five", Cron: "*/5 * * * *", Reason: "r"}, schedule.Entry{Name: "one", Cron: "* * * * *"})
 	next(t, s, noon(60))
-	diff(t, "due before the time", []beat.Due(nil), due(t, s, noon(59)))
-	one := beat.Due{Agent: "a", Name: "one", Cron: "* * * * *", At: noon(60)}
-	five := beat.Due{Agent: "a", Name: "five", Cron: "*/5 * * * *", Reason: "r", At: noon(300)}
-	diff(t, "due at the time", []beat.Due{one}, due(t, s, noon(60)))
+	diff(t, "due before the time", []schedule.Due(nil), due(t, s, noon(59)))
+	one := schedule.Due{Agent: "a", Name: "one", Cron: "* * * * *", At: noon(60)}
+	five := schedule.Due{Agent: "a", Name: "five", Cron: "*/5 * * * *", Reason: "r", At: noon(300)}
+	diff(t, "due at the time", []schedule.Due{one}, due(t, s, noon(60)))
 	// Missed firings collapse into one, with the first missed time.
-	diff(t, "due later, the oldest first", []beat.Due{one, five}, due(t, s, noon(301)))
+	diff(t, "due later, the oldest first", []schedule.Due{one, five}, due(t, s, noon(301)))
 	limited, err := s.Due(t.Context(), noon(301), 1)
 	ok(t, err)
-	diff(t, "due, one at most", []beat.Due{one}, limited)
+	diff(t, "due, one at most", []schedule.Due{one}, limited)
 	if got := fire(t, s, noon(301)); len(got) != 2 {
 		t.Fatalf("fired %+v, want both", got)
 	}
-	diff(t, "due after firing", []beat.Due(nil), due(t, s, noon(302)))
+	diff(t, "due after firing", []schedule.Due(nil), due(t, s, noon(302)))
 	next(t, s, noon(360))
 }
 
 func waiting(t *testing.T, open Open) {
 	s := open(silent)
-	set(t, s, "a", noon(0), beat.Beat{Name: "one", Cron: "* * * * *"})
-	diff(t, "due of an unknown agent", []beat.Due(nil), due(t, s, noon(600)))
+	set(t, s, "a", noon(0), schedule.Entry{Name: "one", Cron: "* * * * *"})
+	diff(t, "due of an unknown agent", []schedule.Due(nil), due(t, s, noon(600)))
 	see(t, s, sleeping("a", 1), true)
 	next(t, s, noon(60))
 	fire(t, s, noon(60))
@@ -267,7 +269,7 @@ func waiting(t *testing.T, open Open) {
 	dead.State = api.StateDead
 	see(t, s, dead, false)
 	next(t, s, time.Time{})
-	diff(t, "due of a dead agent", []beat.Due(nil), due(t, s, noon(600)))
+	diff(t, "due of a dead agent", []schedule.Due(nil), due(t, s, noon(600)))
 	see(t, s, sleeping("a", 3), true)
 	if got := due(t, s, noon(600)); len(got) != 1 {
 		t.Errorf("due of a revived agent: got %+v, want one", got)
@@ -277,7 +279,7 @@ func waiting(t *testing.T, open Open) {
 func alarms(t *testing.T, open Open) {
 	s := open(silent)
 	ctx := t.Context()
-	first := beat.Alarm{ID: "t1", Agent: "a", At: noon(10), Reason: "r", Set: noon(0)}
+	first := schedule.Alarm{ID: "t1", Agent: "a", At: noon(10), Reason: "r", Set: noon(0)}
 	got, err := s.SetAlarm(ctx, first)
 	ok(t, err)
 	diff(t, "set", first, got)
@@ -288,13 +290,13 @@ func alarms(t *testing.T, open Open) {
 	diff(t, "set again", first, got)
 	next(t, s, noon(10))
 
-	second := beat.Alarm{ID: "t2", Agent: "a", At: noon(30), Set: noon(6)}
+	second := schedule.Alarm{ID: "t2", Agent: "a", At: noon(30), Set: noon(6)}
 	_, err = s.SetAlarm(ctx, second)
 	ok(t, err)
 	next(t, s, noon(30))
-	diff(t, "due before the time", []beat.Due(nil), due(t, s, noon(29)))
-	want := beat.Due{Agent: "a", Name: beat.AlarmName, Alarm: "t2", At: noon(30)}
-	diff(t, "due", []beat.Due{want}, due(t, s, noon(30)))
+	diff(t, "due before the time", []schedule.Due(nil), due(t, s, noon(29)))
+	want := schedule.Due{Agent: "a", Name: schedule.AlarmName, Alarm: "t2", At: noon(30)}
+	diff(t, "due", []schedule.Due{want}, due(t, s, noon(30)))
 	if got := fire(t, s, noon(31)); len(got) != 1 {
 		t.Fatalf("fired %+v, want the alarm", got)
 	}
@@ -303,19 +305,19 @@ func alarms(t *testing.T, open Open) {
 	got, err = s.SetAlarm(ctx, second)
 	ok(t, err)
 	diff(t, "set after it fired", second, got)
-	diff(t, "due after it fired", []beat.Due(nil), due(t, s, noon(100)))
+	diff(t, "due after it fired", []schedule.Due(nil), due(t, s, noon(100)))
 }
 
 func staleAlarms(t *testing.T, open Open) {
-	s := open(func(f []beat.Fired) error {
+	s := open(func(f []schedule.Fired) error {
 		if len(f) > 0 {
 			return fmt.Errorf("announced %+v", f)
 		}
 		return nil
 	})
-	_, err := s.SetAlarm(t.Context(), beat.Alarm{ID: "t1", Agent: "a", At: noon(10), Set: noon(0)})
+	_, err := s.SetAlarm(t.Context(), schedule.Alarm{ID: "t1", Agent: "a", At: noon(10), Set: noon(0)})
 	ok(t, err)
-	woken := beat.Agent{ID: "a", State: api.StateRunning, Seq: 9, Changed: noon(5)}
+	woken := schedule.Agent{ID: "a", State: api.StateRunning, Seq: 9, Changed: noon(5)}
 	see(t, s, woken, true)
 	got := due(t, s, noon(10))
 	if len(got) != 1 || !got[0].Stale {
@@ -325,21 +327,21 @@ func staleAlarms(t *testing.T, open Open) {
 	next(t, s, time.Time{})
 	ticks, err := s.History(t.Context(), "", time.Time{}, 0, 10)
 	ok(t, err)
-	diff(t, "history", []beat.Tick(nil), ticks)
+	diff(t, "history", []schedule.Tick(nil), ticks)
 }
 
 func atomic(t *testing.T, open Open) {
 	fault := errors.New("the announcement failed")
 	var fail bool
-	s := open(func([]beat.Fired) error {
+	s := open(func([]schedule.Fired) error {
 		if fail {
 			return fault
 		}
 		return nil
 	})
 	see(t, s, sleeping("a", 1), true)
-	set(t, s, "a", noon(0), beat.Beat{Name: "one", Cron: "* * * * *"})
-	_, err := s.SetAlarm(t.Context(), beat.Alarm{ID: "t1", Agent: "a", At: noon(10), Set: noon(0)})
+	set(t, s, "a", noon(0), schedule.Entry{Name: "one", Cron: "* * * * *"})
+	_, err := s.SetAlarm(t.Context(), schedule.Alarm{ID: "t1", Agent: "a", At: noon(10), Set: noon(0)})
 	ok(t, err)
 	fail = true
 	before := due(t, s, noon(60))
@@ -349,7 +351,7 @@ func atomic(t *testing.T, open Open) {
 	diff(t, "due after a failure", before, due(t, s, noon(60)))
 	ticks, err := s.History(t.Context(), "a", time.Time{}, 0, 10)
 	ok(t, err)
-	diff(t, "history after a failure", []beat.Tick(nil), ticks)
+	diff(t, "history after a failure", []schedule.Tick(nil), ticks)
 	fail = false
 	if got := fire(t, s, noon(60)); len(got) != 2 {
 		t.Errorf("fired %+v, want both", got)
@@ -362,8 +364,8 @@ func once(t *testing.T, open Open) {
 	for i := range n {
 		id := fmt.Sprint("a", i)
 		see(t, s, sleeping(id, 1), true)
-		set(t, s, id, noon(0), beat.Beat{Name: "one", Cron: "* * * * *"})
-		_, err := s.SetAlarm(t.Context(), beat.Alarm{ID: "t1", Agent: id, At: noon(10), Set: noon(0)})
+		set(t, s, id, noon(0), schedule.Entry{Name: "one", Cron: "* * * * *"})
+		_, err := s.SetAlarm(t.Context(), schedule.Alarm{ID: "t1", Agent: id, At: noon(10), Set: noon(0)})
 		ok(t, err)
 	}
 	all := fired(t, due(t, s, noon(60)), noon(60))
@@ -387,9 +389,9 @@ func once(t *testing.T, open Open) {
 	if len(ticks) != 2*n || recorded != 2*n {
 		t.Errorf("got %d recorded and %d ticks, want %d", recorded, len(ticks), 2*n)
 	}
-	beats, err := s.Schedule(t.Context(), "")
+	entries, err := s.Schedule(t.Context(), "")
 	ok(t, err)
-	for _, b := range beats {
+	for _, b := range entries {
 		if b.Runs != 1 {
 			t.Errorf("%s of %s ran %d times, want once", b.Name, b.Agent, b.Runs)
 		}
@@ -400,13 +402,13 @@ func history(t *testing.T, open Open) {
 	s := open(silent)
 	for _, id := range []string{"a", "b"} {
 		see(t, s, sleeping(id, 1), true)
-		set(t, s, id, noon(0), beat.Beat{Name: "one", Cron: "* * * * *"})
+		set(t, s, id, noon(0), schedule.Entry{Name: "one", Cron: "* * * * *"})
 	}
 	fire(t, s, noon(61))
 	fire(t, s, noon(122))
 	got, err := s.History(t.Context(), "a", time.Time{}, 0, 10)
 	ok(t, err)
-	want := []beat.Tick{
+	want := []schedule.Tick{
 		{Agent: "a", Name: "one", Due: noon(120), At: noon(122)},
 		{Agent: "a", Name: "one", Due: noon(60), At: noon(61)},
 	}
@@ -416,7 +418,7 @@ func history(t *testing.T, open Open) {
 	if len(all) != 3 || !all[0].At.Equal(noon(122)) {
 		t.Errorf("history: got %+v, want the latest three", all)
 	}
-	var paged []beat.Tick // the two ticks of a minute have the same time
+	var paged []schedule.Tick // the two ticks of a minute have the same time
 	for _, place := range []struct {
 		until time.Time
 		skip  int

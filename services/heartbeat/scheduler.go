@@ -10,12 +10,12 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
 	"github.com/anima-run/anima/pkg/lease"
-	"github.com/anima-run/anima/services/heartbeat/internal/beat"
+	"github.com/anima-run/anima/services/heartbeat/internal/schedule"
 )
 
-// pacemaker runs the clock on one replica, and lets the others kick it.
-type pacemaker struct {
-	clock    *beat.Clock
+// scheduler runs the clock on one replica, and lets the others kick it.
+type scheduler struct {
+	clock    *schedule.Clock
 	leases   *bus.Bucket[api.Lease]
 	owner    string        // of the lease, unique to this process
 	ttl      time.Duration // of the lease
@@ -31,31 +31,31 @@ type pacemaker struct {
 // replica with the clock reacts to its creation.
 func kickKey(of string) string { return api.LeaseKey("heartbeat-kick." + of) }
 
-func (p *pacemaker) run(ctx context.Context) error {
+func (s *scheduler) run(ctx context.Context) error {
 	l := lease.Lease[api.Lease]{
-		Bucket: p.leases, Key: api.LeaseKey("heartbeat-clock"), TTL: p.ttl, Now: p.now, Log: p.log,
-		Value: func(expires int64) api.Lease { return api.Lease{Owner: p.owner, Expires: expires} },
+		Bucket: s.leases, Key: api.LeaseKey("heartbeat-clock"), TTL: s.ttl, Now: s.now, Log: s.log,
+		Value: func(expires int64) api.Lease { return api.Lease{Owner: s.owner, Expires: expires} },
 	}
 	l.Run(ctx, func(ctx context.Context) error {
-		p.leading.Store(true)
-		defer p.leading.Store(false)
+		s.leading.Store(true)
+		defer s.leading.Store(false)
 		ctx, stop := context.WithCancel(ctx)
 		defer stop()
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			p.clock.Run(ctx)
+			s.clock.Run(ctx)
 		}()
-		err := p.leases.Watch(ctx, kickKey("*"), p.clock.Kick, func(e bus.Entry[api.Lease]) error {
+		err := s.leases.Watch(ctx, kickKey("*"), s.clock.Kick, func(e bus.Entry[api.Lease]) error {
 			if e.Deleted {
 				return nil
 			}
-			p.clock.Kick()
-			if !e.Value.Free(p.owner, p.now().UnixMicro()) {
+			s.clock.Kick()
+			if !e.Value.Free(s.owner, s.now().UnixMicro()) {
 				return nil
 			}
 			// A killed server may have restored an expired key without its TTL.
-			if err := p.leases.Delete(ctx, e.Key, e.Revision); api.CodeOf(err) != api.Conflict {
+			if err := s.leases.Delete(ctx, e.Key, e.Revision); api.CodeOf(err) != api.Conflict {
 				return err
 			}
 			return nil
@@ -69,18 +69,18 @@ func (p *pacemaker) run(ctx context.Context) error {
 
 // kick notifies the clock, on whichever replica it runs, of something new that is due at
 // a time. It must be called after the commit. A lost kick causes a delay of at most
-// [beat.Safety].
-func (p *pacemaker) kick(ctx context.Context, at time.Time) {
-	if p.leading.Load() {
-		p.clock.Kick()
+// [schedule.Safety].
+func (s *scheduler) kick(ctx context.Context, at time.Time) {
+	if s.leading.Load() {
+		s.clock.Kick()
 		return
 	}
-	if at.After(p.now().Add(beat.Safety)) {
+	if at.After(s.now().Add(schedule.Safety)) {
 		return // the clock reads the store before that time anyway
 	}
-	key := kickKey(p.instance + "-" + strconv.FormatInt(p.kicks.Add(1), 10))
-	kick := api.Lease{Owner: p.owner, Expires: p.now().Add(bus.MinTTL).UnixMicro()}
-	if _, err := p.leases.Create(ctx, key, kick, bus.MinTTL); err != nil {
-		p.log.WarnContext(ctx, "clock not kicked, due entries may fire late", "err", err)
+	key := kickKey(s.instance + "-" + strconv.FormatInt(s.kicks.Add(1), 10))
+	kick := api.Lease{Owner: s.owner, Expires: s.now().Add(bus.MinTTL).UnixMicro()}
+	if _, err := s.leases.Create(ctx, key, kick, bus.MinTTL); err != nil {
+		s.log.WarnContext(ctx, "clock not kicked, due entries may fire late", "err", err)
 	}
 }
