@@ -6,6 +6,7 @@
 #     contain packages for tests.
 #   tools/deadcode.sh PROGRAM      PROGRAM is golang.org/x/tools/cmd/deadcode
 set -euo pipefail
+shopt -s inherit_errexit
 cd "$(dirname "$0")/.."
 program=$1
 module=github.com/anima-run/anima

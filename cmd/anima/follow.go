@@ -11,6 +11,7 @@ import (
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/wait"
 )
 
 // errRunEnded is the cause with which following ends after the end of the watched run.
@@ -332,8 +333,8 @@ const (
 // the message waits for its session.
 func (w *watcher) pollRun(ctx context.Context, b *bus.Bus, cancel context.CancelCauseFunc) {
 	said := false
-	for wait := time.Second; ; wait = checkInterval {
-		if !pause(ctx, wait) {
+	for delay := time.Second; ; delay = checkInterval {
+		if wait.For(ctx, delay) != nil {
 			return
 		}
 		w.mu.Lock()
@@ -346,7 +347,7 @@ func (w *watcher) pollRun(ctx context.Context, b *bus.Bus, cancel context.Cancel
 			said = true
 			w.notice("the session is busy; the message is queued")
 		case st.Status == api.RunEnded && st.Fate != api.FateMerged:
-			if !pause(ctx, endEventTimeout) || !w.watches(st.Run) {
+			if wait.For(ctx, endEventTimeout) != nil || !w.watches(st.Run) {
 				continue
 			}
 			end := api.LoopEnd{
@@ -361,18 +362,6 @@ func (w *watcher) pollRun(ctx context.Context, b *bus.Bus, cancel context.Cancel
 			cancel(errRunEnded)
 			return
 		}
-	}
-}
-
-// pause waits for d and reports false if ctx ended first.
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/api/chat"
+	"github.com/anima-run/anima/pkg/wait"
 
 	"github.com/anima-run/anima/services/inference-router/internal/model"
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
@@ -143,14 +144,14 @@ func (c *callState) tryCandidates(ctx context.Context) (api.Completion, error) {
 		if m == nil {
 			return api.Completion{}, c.finalError()
 		}
-		wait := max(0, m.notBefore.Sub(c.h.now()))
-		if end, ok := ctx.Deadline(); wait > maxWait || ok && wait > 0 && c.h.now().Add(wait).After(end) {
-			return api.Completion{}, retryLater(c.last, wait)
+		delay := max(0, m.notBefore.Sub(c.h.now()))
+		if end, ok := ctx.Deadline(); delay > maxWait || ok && delay > 0 && c.h.now().Add(delay).After(end) {
+			return api.Completion{}, retryLater(c.last, delay)
 		}
 		if failure != nil {
-			c.out.retry(retryNote(failure, wait, m.model.ID))
+			c.out.retry(retryNote(failure, delay, m.model.ID))
 		}
-		if err := pause(ctx, wait); err != nil {
+		if err := wait.For(ctx, delay); err != nil {
 			return api.Completion{}, failureOf(provider.CanceledError(m.provider.Name(), err))
 		}
 		answer, err := m.run(ctx, c)
@@ -331,19 +332,4 @@ func retryLater(last error, wait time.Duration) error {
 	w := *api.Wire(last)
 	w.Reason, w.RetryAfter = api.ReasonProvider, max(1, wait.Milliseconds())
 	return &w
-}
-
-// pause waits for d. It returns the context's error if the context ends first.
-func pause(ctx context.Context, d time.Duration) error {
-	if d <= 0 {
-		return ctx.Err()
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-t.C:
-		return nil
-	}
 }

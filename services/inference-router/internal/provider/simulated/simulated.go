@@ -21,6 +21,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/anima-run/anima/pkg/api/chat"
+	"github.com/anima-run/anima/pkg/wait"
 
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
 )
@@ -127,7 +128,7 @@ func (p *Provider) Answer(ctx context.Context, req provider.Request) (Answer, er
 	}
 	var pause time.Duration
 	if s != nil {
-		if err := wait(ctx, time.Duration(s.DelayMS)*time.Millisecond); err != nil {
+		if err := wait.For(ctx, time.Duration(s.DelayMS)*time.Millisecond); err != nil {
 			return Answer{}, err
 		}
 		if f := p.fault(s); f != nil {
@@ -211,7 +212,7 @@ func (a Answer) Stream(ctx context.Context, send func(Piece) error) error {
 	first := true
 	next := func(p Piece) error {
 		if !first {
-			if err := wait(ctx, a.pause); err != nil {
+			if err := wait.For(ctx, a.pause); err != nil {
 				return err
 			}
 		}
@@ -256,18 +257,4 @@ func pieces(text string, size func() int) []string {
 		text = text[end:]
 	}
 	return out
-}
-
-func wait(ctx context.Context, d time.Duration) error {
-	if d == 0 {
-		return ctx.Err()
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
