@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
-	"runtime/debug"
 	"sync"
 	"time"
 
@@ -13,7 +12,6 @@ import (
 	"github.com/nats-io/nats.go/micro"
 
 	"github.com/anima-run/anima/pkg/api"
-	"github.com/anima-run/anima/pkg/failpoint"
 )
 
 // A Route connects one type of message to one handler, or runs a task while the service
@@ -274,141 +272,4 @@ func Go(task func(context.Context) error) Route {
 		})
 		return nil
 	}
-}
-
-// Workers limits how many requests of one type are handled at a time.
-type Workers int
-
-// DefaultWorkers is the limit of a [Reply] or [Stream] without Workers.
-const DefaultWorkers Workers = 64
-
-// Reply answers every request Req. The replicas of a service share the requests. This
-// process handles at most workers of them at a time. It answers further ones at once with
-// ReasonBusy, and their callers retry, possibly at another replica.
-func Reply[Req api.Message, Resp any](answer func(context.Context, Req) (Resp, error), workers ...Workers) Route {
-	return endpoint(pool(workers), func(ctx context.Context, _ *client, in *nats.Msg, req Req) (*nats.Msg, error) {
-		resp, err := answer(ctx, req)
-		if err != nil {
-			return nil, err
-		}
-		data, err := api.Encode(resp)
-		if err != nil {
-			return nil, err
-		}
-		out := nats.NewMsg(in.Reply)
-		out.Data = data
-		return out, nil
-	})
-}
-
-func pool(workers []Workers) chan struct{} {
-	n := DefaultWorkers
-	if len(workers) > 0 {
-		n = workers[0]
-	}
-	return make(chan struct{}, n)
-}
-
-// endpoint is the common part of plain and streamed replies. A micro endpoint runs one
-// handler at a time, and no other goroutine may use its Request. So the handler only
-// copies the request and acquires a worker, which publishes the answer on the reply
-// subject.
-func endpoint[Req api.Message](slots chan struct{}, answer func(context.Context, *client, *nats.Msg, Req) (*nats.Msg, error)) Route {
-	return func(s *server) error {
-		var zero Req
-		b, subject := s.bus, zero.Subject()
-		n := b.names.of(subject)
-		handle := func(cl *client, r micro.Request) {
-			in := &nats.Msg{Subject: r.Subject(), Reply: r.Reply(), Data: r.Data(), Header: nats.Header(r.Headers())}
-			select {
-			case slots <- struct{}{}:
-			default:
-				b.send(cl, b.refusal(in.Reply))
-				return
-			}
-			cl.hold()
-			begun := s.begin(func() {
-				defer cl.release()
-				defer func() { <-slots }()
-				began := time.Now()
-				ctx, span := b.tracer.Start(extract(s.work, in.Header), n.process, n.server...)
-				defer span.End()
-				var req Req
-				var out *nats.Msg
-				err := api.Decode(in.Data, &req)
-				if err == nil {
-					err = guarded(func() (err error) { out, err = answer(ctx, cl, in, req); return err })
-				}
-				b.observe(ctx, n, began, err)
-				if err != nil {
-					_ = failed(span, err)
-					b.logFailure(ctx, n.template, err)
-					out = errorMsg(in.Reply, err)
-				}
-				_ = failpoint.Do(ctx, failpoint.BusAnswer, func(context.Context) error { b.send(cl, out); return nil })
-			})
-			if !begun {
-				<-slots
-				b.send(cl, b.refusal(in.Reply))
-				cl.release()
-			}
-		}
-		e := served{subject, handle}
-		s.endpoints = append(s.endpoints, e)
-		return attachOne(s.at.svc, s.client, e)
-	}
-}
-
-// refusal returns the answer to a request whose handler was not started. [headerRefused]
-// marks it, not the reason: a handler may return ReasonBusy of another service.
-func (b *Bus) refusal(reply string) *nats.Msg {
-	m := errorMsg(reply, &api.Error{
-		Code: api.Unavailable, Reason: api.ReasonBusy, Message: b.opts.Service + " is busy", Next: "try again", RetryAfter: 50,
-	})
-	m.Header.Set(headerRefused, "1")
-	return m
-}
-
-// send publishes an answer on the client of its request, because the servers on that route
-// have the caller's subscription. A failure is only logged; the call ends with the
-// caller's deadline.
-func (b *Bus) send(cl *client, m *nats.Msg) {
-	if m.Reply = ""; m.Subject == "" {
-		return // the request had no reply subject
-	}
-	if limit := b.maxData(); limit > 0 && len(m.Data) > limit {
-		m = errorMsg(m.Subject, api.Errorf(api.Internal, "the answer of %d bytes is larger than NATS takes", len(m.Data)))
-	}
-	err := cl.nc.PublishMsg(m)
-	if err != nil && cl.replaced.Err() != nil { // the client was closing when the request was taken from its buffer
-		now := b.use()
-		defer now.release()
-		err = now.nc.PublishMsg(m)
-	}
-	if err != nil {
-		b.log.Error("answer not sent", "err", err)
-	}
-}
-
-// logFailure logs internal errors as errors, Unavailable as a warning, and errors of the
-// caller at debug level.
-func (b *Bus) logFailure(ctx context.Context, subject string, err error) {
-	switch api.CodeOf(err) {
-	case api.Internal:
-		b.log.ErrorContext(ctx, "request failed", "subject", subject, "err", err)
-	case api.Unavailable:
-		b.log.WarnContext(ctx, "request failed", "subject", subject, "err", err)
-	default:
-		b.log.DebugContext(ctx, "request failed", "subject", subject, "err", err)
-	}
-}
-
-// guarded calls f and returns a panic of it as an error.
-func guarded(f func() error) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
-		}
-	}()
-	return f()
 }
