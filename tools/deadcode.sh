@@ -11,7 +11,11 @@ cd "$(dirname "$0")/.."
 program=$1
 module=github.com/anima-run/anima
 
+# Accessors for tests in other packages, which cannot be in a _test.go file.
+accessors='Ledger\.Queued|DefaultTools'
+
 mapfile -t programs < <(go list -f '{{if eq .Name "main"}}{{.ImportPath}}{{end}}' work)
 found=$("$program" -filter "^$module/(cmd|services)\b" "${programs[@]}"
   "$program" -test -filter "^$module/(pkg|e2e)\b" work)
+found=$(grep -vE "unreachable func: ($accessors)\$" <<<"$found" || true)
 [ -z "$found" ] || { echo "$found"; echo 'delete these functions, or move them to test files' >&2; exit 1; }
