@@ -8,7 +8,7 @@ func Messages() []Message {
 		ListSessions{}, GetTranscript{}, GetTurn{}, ReplayTurn{}, ForkTurn{}, ListTurns{}, Run{}, Journal{},
 		LoopStart{}, LoopContext{}, LoopExecute{}, ToolStart{}, ToolEnd{}, StreamDelta{}, Thinking{}, ToolProgress{},
 		GetOutput{}, ListTreasuryTools{}, CallTreasuryTool{}, ListHeartbeatTools{}, CallHeartbeatTool{},
-		ListInferenceTools{}, CallInferenceTool{}, LoopPersist{}, LoopEnd{}, LoopError{}, AgentChanged{},
+		ListInferenceTools{}, CallInferenceTool{}, ListSocialTools{}, CallSocialTool{}, LoopPersist{}, LoopEnd{}, LoopError{}, AgentChanged{},
 
 		GetRun{}, CancelRun{}, SessionNotice{}, TerminateSession{}, ResetSession{}, SleepAgent{}, ExplainAgent{},
 		ImportTranscript{},
