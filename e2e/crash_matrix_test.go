@@ -517,7 +517,7 @@ func (w *crashWorld) judge(ctx context.Context, s *scene, c crashCase) []string 
 					continue
 				}
 				var e api.LoopEnd
-				if o.decode(m, &e); ran.id == a.Session || e.Fate != api.FateMerged { // mail that an earlier run has read makes no run
+				if o.decode(m, &e); ran.id == a.Session || e.Outcome != api.OutcomeMerged { // mail that an earlier run has read makes no run
 					runs++
 				}
 			}
@@ -618,8 +618,8 @@ func (o *oracle) talked(s *scene, l life) {
 				n += strings.Count(line.Content, text)
 			}
 		}
-		if dropped := st.Fate == api.FateDropped; n > 1 || n == 0 && !dropped || n > 0 && dropped {
-			o.fault("%q, %s, was heard %d times", text, st.Fate, n)
+		if dropped := st.Outcome == api.OutcomeDropped; n > 1 || n == 0 && !dropped || n > 0 && dropped {
+			o.fault("%q, %s, was heard %d times", text, st.Outcome, n)
 		}
 	}
 }

@@ -235,13 +235,13 @@ func (o *oracle) fates(s session) {
 		}
 	}
 	for run, end := range fate {
-		ran := end.Fate == api.FateConsumed
+		ran := end.Outcome == api.OutcomeConsumed
 		if ends[run] != 1 || ran != (starts[run] == 1) || ran != (numbers[run] > 0) || starts[run] > 1 {
-			o.fault("%s: run %s, %s, has %d starts, %d ends and %d turns", who, run, end.Fate, starts[run], ends[run], numbers[run])
+			o.fault("%s: run %s, %s, has %d starts, %d ends and %d turns", who, run, end.Outcome, starts[run], ends[run], numbers[run])
 		}
 		st := found(asked[api.RunState](o.ctx, o.w.world, api.GetRun{Run: run}))(o)
 		switch {
-		case st.Status != api.RunEnded || st.Fate != end.Fate || st.Success != end.Success || st.Into != end.Into:
+		case st.Status != api.RunEnded || st.Outcome != end.Outcome || st.Success != end.Success || st.Into != end.Into:
 			o.fault("%s: run %s is %+v, and was announced as %+v", who, run, st, end)
 		case st.Success == st.Cancelled:
 			o.fault("%s: run %s: cancelled %t, success %t: %s", who, run, st.Cancelled, st.Success, st.Error)
@@ -547,10 +547,10 @@ func (o *oracle) announced(l life) {
 	}
 	for _, m := range l.events() {
 		var e struct {
-			Run  string   `json:"runId"`
-			Fate api.Fate `json:"fate"`
+			Run  string         `json:"runId"`
+			Fate api.RunOutcome `json:"fate"`
 		}
-		if o.decode(m, &e); !broken[e.Run] && (e.Fate == "" || e.Fate == api.FateConsumed) {
+		if o.decode(m, &e); !broken[e.Run] && (e.Fate == "" || e.Fate == api.OutcomeConsumed) {
 			count[m.name]++
 		}
 	}

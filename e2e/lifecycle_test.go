@@ -68,7 +68,7 @@ func cancelled(t *testing.T, w *world) {
 	}
 	end := ended(t, w, acc.Session, acc.Run)
 	t.Logf("ended %v after it was asked to", time.Since(asked))
-	if end.Success || end.Fate != api.FateConsumed {
+	if end.Success || end.Outcome != api.OutcomeConsumed {
 		t.Errorf("ended %+v", end)
 	}
 	if left := running(t, program); len(left) > 0 {
@@ -102,7 +102,7 @@ func interrupts(t *testing.T, w *world) {
 	var fates []string
 	for _, run := range []string{first.Run, second.Run, third.Run} {
 		e := ended(t, w, a.Session, run)
-		fates = append(fates, string(e.Fate)+" "+strconv.FormatBool(e.Success))
+		fates = append(fates, string(e.Outcome)+" "+strconv.FormatBool(e.Success))
 	}
 	if diff := cmp.Diff([]string{"consumed false", "dropped false", "consumed true"}, fates); diff != "" {
 		t.Errorf("fates (-want +got):\n%s", diff)
@@ -124,15 +124,15 @@ func steers(t *testing.T, w *world) {
 		t.Errorf("ended %+v", end)
 	}
 	merged := ended(t, w, a.Session, second.Run)
-	if merged.Fate != api.FateMerged || merged.Into != first.Run || !merged.Success {
+	if merged.Outcome != api.OutcomeMerged || merged.Into != first.Run || !merged.Success {
 		t.Errorf("the message became %+v", merged)
 	}
-	if st := call[api.RunState](t, w, api.GetRun{Run: second.Run}); st.Fate != api.FateMerged || st.Into != first.Run || st.Turns != 0 {
+	if st := call[api.RunState](t, w, api.GetRun{Run: second.Run}); st.Outcome != api.OutcomeMerged || st.Into != first.Run || st.Turns != 0 {
 		t.Errorf("it is now %+v", st)
 	}
 	// Without a run in progress it is handled as an ordinary message.
 	alone := call[api.Accepted](t, w, api.SendMessage{Agent: a.ID, Content: "steered alone", Mode: api.ModeSteer})
-	if e := ended(t, w, a.Session, alone.Run); e.Fate != api.FateConsumed || e.Response != "steered: steered alone" {
+	if e := ended(t, w, a.Session, alone.Run); e.Outcome != api.OutcomeConsumed || e.Response != "steered: steered alone" {
 		t.Errorf("alone it became %+v", e)
 	}
 	nothingHeld(t, w, a)
@@ -147,11 +147,11 @@ func collects(t *testing.T, w *world) {
 		runs = append(runs, call[api.Accepted](t, w, api.SendMessage{Agent: a.ID, Content: text, Mode: api.ModeCollect}).Run)
 	}
 	ended(t, w, a.Session, first.Run)
-	if e := ended(t, w, a.Session, runs[0]); e.Fate != api.FateConsumed || e.Response != "said: recall one\n\ntwo\n\nthree" {
+	if e := ended(t, w, a.Session, runs[0]); e.Outcome != api.OutcomeConsumed || e.Response != "said: recall one\n\ntwo\n\nthree" {
 		t.Errorf("the first became %+v", e)
 	}
 	for _, run := range runs[1:] {
-		if e := ended(t, w, a.Session, run); e.Fate != api.FateMerged || e.Into != runs[0] {
+		if e := ended(t, w, a.Session, run); e.Outcome != api.OutcomeMerged || e.Into != runs[0] {
 			t.Errorf("%s became %+v", run, e)
 		}
 	}
@@ -176,7 +176,7 @@ func terminated(t *testing.T, w *world) {
 	if e := ended(t, w, side.Session, run.Run); e.Success {
 		t.Errorf("what ran ended %+v", e)
 	}
-	if e := ended(t, w, side.Session, waits.Run); e.Fate != api.FateDropped {
+	if e := ended(t, w, side.Session, waits.Run); e.Outcome != api.OutcomeDropped {
 		t.Errorf("what waited became %+v", e)
 	}
 	refused[api.Accepted](t, w, api.SendMessage{Agent: a.ID, Content: "recall", Session: side.Session}, api.Conflict)
@@ -235,7 +235,7 @@ func TestExpires(t *testing.T) {
 	first := atWork(t, w, a.ID, "slow tool")
 	late := call[api.Accepted](t, w, api.SendMessage{Agent: a.ID, Content: "recall"})
 	e := ended(t, w, a.Session, late.Run)
-	if e.Success || e.Fate != api.FateExpired {
+	if e.Success || e.Outcome != api.OutcomeExpired {
 		t.Errorf("the message became %+v", e)
 	}
 	if st := call[api.RunState](t, w, api.GetRun{Run: first.Run, Session: a.Session}); st.Status == api.RunEnded {
@@ -244,7 +244,7 @@ func TestExpires(t *testing.T) {
 	if e := ended(t, w, a.Session, first.Run); !e.Success {
 		t.Errorf("the run before: %+v", e)
 	}
-	if st := call[api.RunState](t, w, api.GetRun{Run: late.Run}); st.Fate != api.FateExpired || st.Reason != api.ReasonExpired || st.Turns != 0 {
+	if st := call[api.RunState](t, w, api.GetRun{Run: late.Run}); st.Outcome != api.OutcomeExpired || st.Reason != api.ReasonExpired || st.Turns != 0 {
 		t.Errorf("it is now %+v", st)
 	}
 	nothingHeld(t, w, a)

@@ -48,7 +48,7 @@ func TestMail(t *testing.T) {
 	tell(a)
 	over := mails(3)[2]
 	why := await(t, w, api.LoopError{Session: b.Mail}, func(e api.LoopError) bool { return e.Run == over.Run })
-	if over.Success || over.Fate != api.FateDropped || over.Turns != 0 || why.Reason != api.ReasonLimit || !strings.Contains(why.Error, "stays in the inbox until") {
+	if over.Success || over.Outcome != api.OutcomeDropped || over.Turns != 0 || why.Reason != api.ReasonLimit || !strings.Contains(why.Error, "stays in the inbox until") {
 		t.Errorf("over the budget: %+v, %+v", over, why)
 	}
 	tell(c) // each sender has its own budget

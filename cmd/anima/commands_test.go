@@ -119,7 +119,7 @@ func TestMemoryCommands(t *testing.T) {
 	}
 	u.cli("memory", "forget", "lucky", "semantic", "financial/price")
 	u.fails(exitNotFound, "", []string{"memory", "forget", "lucky", "semantic", "financial/price"}, "anima memory list lucky")
-	if v := asked[api.Memories](u.machine, "memory", "list", "lucky", "--history"); len(v.Memories) != 1 || v.Memories[0].Fate != "forgotten" {
+	if v := asked[api.Memories](u.machine, "memory", "list", "lucky", "--history"); len(v.Memories) != 1 || v.Memories[0].Outcome != "forgotten" {
 		t.Errorf("the history is %+v, want what was forgotten", v)
 	}
 	u.cli("session", "send", "lucky", "remember the price")

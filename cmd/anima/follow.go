@@ -311,7 +311,7 @@ func (w *watcher) event(m bus.Stored) error {
 func (w *watcher) runEnded(end api.LoopEnd) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if end.Fate == api.FateMerged && end.Into != "" {
+	if end.Outcome == api.OutcomeMerged && end.Into != "" {
 		w.run, w.after = end.Into, 0 // that run may have ended
 		w.view.mergedInto(end.Into)
 		return errMerged
@@ -346,12 +346,12 @@ func (w *watcher) pollRun(ctx context.Context, b *bus.Bus, cancel context.Cancel
 		case st.Status == api.RunQueued && !said && !w.view.json:
 			said = true
 			w.notice("the session is busy; the message is queued")
-		case st.Status == api.RunEnded && st.Fate != api.FateMerged:
+		case st.Status == api.RunEnded && st.Outcome != api.OutcomeMerged:
 			if wait.For(ctx, endEventTimeout) != nil || !w.watches(st.Run) {
 				continue
 			}
 			end := api.LoopEnd{
-				Run: st.Run, Session: st.Session, Agent: st.Agent, Success: st.Success, Fate: st.Fate, Response: st.Response,
+				Run: st.Run, Session: st.Session, Agent: st.Agent, Success: st.Success, Outcome: st.Outcome, Response: st.Response,
 				Turns: st.Turns, Cost: st.Cost, Duration: (st.EndedAt - st.AcceptedAt) / 1000, At: st.EndedAt,
 				Code: st.Code, Reason: st.Reason, Error: st.Error, Next: st.Next,
 			}

@@ -350,8 +350,8 @@ func TestHTTPLife(t *testing.T) {
 	}
 	run(http.MethodDelete, slow.Run, "?session=lucky-main")
 	u.stream("lucky-main", "", endOf(waits[len(waits)-1].Run))
-	for id, want := range map[string]api.Fate{slow.Run: api.FateConsumed, waits[0].Run: api.FateDropped, waits[1].Run: api.FateConsumed, waits[9].Run: api.FateMerged} {
-		if st := run(http.MethodGet, id, ""); st.Status != api.RunEnded || st.Fate != want || st.Cancelled != (id == slow.Run || id == waits[0].Run) {
+	for id, want := range map[string]api.RunOutcome{slow.Run: api.OutcomeConsumed, waits[0].Run: api.OutcomeDropped, waits[1].Run: api.OutcomeConsumed, waits[9].Run: api.OutcomeMerged} {
+		if st := run(http.MethodGet, id, ""); st.Status != api.RunEnded || st.Outcome != want || st.Cancelled != (id == slow.Run || id == waits[0].Run) {
 			t.Errorf("the end of %s is %+v, want %s", id, st, want)
 		}
 	}

@@ -166,8 +166,8 @@ func runText(w io.Writer, v api.RunState) {
 	if v.Cancelled {
 		fmt.Fprintln(w, "cancelled\tyes")
 	}
-	if v.Fate != "" {
-		fate := string(v.Fate)
+	if v.Outcome != "" {
+		fate := string(v.Outcome)
 		if v.Into != "" {
 			fate += " into run " + v.Into
 		}

@@ -60,7 +60,7 @@ func TestLifeCommands(t *testing.T) {
 	t.Parallel()
 	agent := api.Agent{ID: "lucky", Name: "Lucky", State: api.StateSleeping, Reason: "nothing\x1b[2J to do", SleepUntil: at + 60_000_000, Session: "lucky-main"}
 	ended := api.RunState{
-		Run: "r1", Session: "lucky-main", Agent: "lucky", Kind: api.RunMessage, Status: api.RunEnded, Cancelled: true, Fate: api.FateMerged, Into: "r0",
+		Run: "r1", Session: "lucky-main", Agent: "lucky", Kind: api.RunMessage, Status: api.RunEnded, Cancelled: true, Outcome: api.OutcomeMerged, Into: "r0",
 		Code: api.Denied, Reason: api.ReasonCancelled, Error: "no more", Response: "I\nstop.", Turns: 2, Cost: 1220, AcceptedAt: at, EndedAt: at + 1,
 	}
 	seen := make(chan any, 1)
@@ -176,10 +176,10 @@ func TestSendFates(t *testing.T) {
 	m, own := scripted(t, bus.Reply(func(ctx context.Context, q api.SendMessage) (api.Accepted, error) {
 		run := "run-" + string(q.Mode)
 		end := map[api.Mode]api.LoopEnd{
-			api.ModeQueue:     {Fate: api.FateExpired},
-			api.ModeInterrupt: {Success: true, Fate: api.FateConsumed, Response: "Read."},
-			api.ModeSteer:     {Success: true, Fate: api.FateMerged, Into: "run-before"},
-			api.ModeCollect:   {Fate: api.FateDropped},
+			api.ModeQueue:     {Outcome: api.OutcomeExpired},
+			api.ModeInterrupt: {Success: true, Outcome: api.OutcomeConsumed, Response: "Read."},
+			api.ModeSteer:     {Success: true, Outcome: api.OutcomeMerged, Into: "run-before"},
+			api.ModeCollect:   {Outcome: api.OutcomeDropped},
 		}[q.Mode]
 		return api.Accepted{Run: run, Session: "lucky-main", Agent: "lucky", At: at}, say(ctx, run, end)
 	}), bus.Reply(func(context.Context, api.GetAgent) (api.Agent, error) {
@@ -216,15 +216,15 @@ func TestLifeOnRealServices(t *testing.T) {
 	}
 	m.fails(exitNotFound, "", []string{"session", "cancel", "ghost"})
 	end := asked[api.LoopEnd](m, "session", "send", "lucky", "hello", "--mode", "interrupt")
-	if !end.Success || end.Fate != api.FateConsumed {
+	if !end.Success || end.Outcome != api.OutcomeConsumed {
 		t.Errorf("the interrupting message ends as %+v", end)
 	}
 	for _, tt := range []struct {
 		run  api.Accepted
-		fate api.Fate
-	}{{slow, api.FateConsumed}, {waits, api.FateDropped}} {
+		fate api.RunOutcome
+	}{{slow, api.OutcomeConsumed}, {waits, api.OutcomeDropped}} {
 		st := asked[api.RunState](m, "run", "get", tt.run.Run)
-		if st.Status != api.RunEnded || st.Success || st.Fate != tt.fate || !st.Cancelled {
+		if st.Status != api.RunEnded || st.Success || st.Outcome != tt.fate || !st.Cancelled {
 			t.Errorf("the run is %+v, want ended, cancelled and %s", st, tt.fate)
 		}
 	}

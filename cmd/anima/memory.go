@@ -54,8 +54,8 @@ func memoryText(w io.Writer, v api.Memories) {
 		if m.Title != "" {
 			text = m.Title + ": " + text
 		}
-		if m.Fate != "" {
-			text = "(" + m.Fate + ") " + text
+		if m.Outcome != "" {
+			text = "(" + m.Outcome + ") " + text
 		}
 		fmt.Fprintf(w, "%s\t%s\t%.2f\t%s\t%s\t%s\n", m.Tier, plain(m.ID), float64(m.Weight)/1000, m.By.Kind, when(m.At), line(text, 80))
 	}

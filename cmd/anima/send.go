@@ -131,9 +131,9 @@ func runError(end api.LoopEnd) error {
 	switch {
 	case end.Success:
 		return nil
-	case end.Fate == api.FateDropped || end.Fate == api.FateExpired:
+	case end.Outcome == api.OutcomeDropped || end.Outcome == api.OutcomeExpired:
 		return &api.Error{
-			Code: api.Denied, Message: "the message was " + string(end.Fate) + " and not run",
+			Code: api.Denied, Message: "the message was " + string(end.Outcome) + " and not run",
 			Next: "anima run get " + end.Run + " shows the reason; send the message again if it is still needed",
 		}
 	}

@@ -215,7 +215,7 @@ func TestLostJournal(t *testing.T) {
 		t.Errorf("the next message ends as %+v", end)
 	}
 	got := asked[api.RunState](m, "run", "get", acc.Run, "--session", "lucky-main")
-	if got.Status != api.RunEnded || got.Success || !strings.Contains(got.Error, "was lost") || got.Fate == "" {
+	if got.Status != api.RunEnded || got.Success || !strings.Contains(got.Error, "was lost") || got.Outcome == "" {
 		t.Errorf("the run that was under way is %+v, want it ended with its cause", got)
 	}
 }

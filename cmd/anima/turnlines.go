@@ -86,10 +86,10 @@ func lineOfTurn(t api.Turn) string {
 func lineOfEnd(m api.LoopEnd) string {
 	how := "run ended"
 	switch {
-	case m.Fate == api.FateMerged:
+	case m.Outcome == api.OutcomeMerged:
 		return ""
-	case m.Fate == api.FateDropped || m.Fate == api.FateExpired:
-		how = "message " + string(m.Fate)
+	case m.Outcome == api.OutcomeDropped || m.Outcome == api.OutcomeExpired:
+		how = "message " + string(m.Outcome)
 	case !m.Success:
 		how = "run FAILED (" + line(m.Error, 80) + ")"
 	}

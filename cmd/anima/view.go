@@ -439,7 +439,7 @@ func (v *viewer) printRest(text string) {
 
 func (v *viewer) finish(m api.LoopEnd) {
 	v.clear()
-	if m.Fate == api.FateMerged {
+	if m.Outcome == api.OutcomeMerged {
 		return // the end event of the other run has the details
 	}
 	if r := strings.TrimSpace(m.Response); r != "" && r != v.last {

@@ -154,7 +154,7 @@ func TestViewer(t *testing.T) {
 		"broke, and nothing more":   {"", []any{execute, "one", "!", end}, "one\n two\n" + tail},
 		"words after the tool":      {"", []any{execute, start, "late", end}, "  → exec {\"a\":1}\n  (pieces of the text were lost; the whole text is)\none two\n" + tail},
 		"what steers a terminal":    {"", []any{execute, "one\x1b two", api.LoopEnd{Response: "one\x1b two", Turns: 1}}, "one\uFFFD two\n" + tail},
-		"another run took it in":    {"", []any{api.LoopEnd{Fate: api.FateMerged, Into: "x"}}, ""},
+		"another run took it in":    {"", []any{api.LoopEnd{Outcome: api.OutcomeMerged, Into: "x"}}, ""},
 		"a result of several lines": {"", []any{api.ToolEnd{ToolName: "exec", Outcome: "ok", Result: "a\nb\n", Duration: 7}}, "  ← exec ok (7ms)\n      a\n      b\n"},
 	} {
 		t.Run(name, func(t *testing.T) {

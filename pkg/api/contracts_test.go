@@ -56,7 +56,7 @@ func Contracts() []Contract {
 		Status: "received", ReceivedAt: at, Peer: "Lucky",
 	}
 	state := RunState{
-		Run: run, Session: "lucky-main", Agent: "lucky", Kind: RunMessage, Status: RunEnded, Fate: FateConsumed, Success: true,
+		Run: run, Session: "lucky-main", Agent: "lucky", Kind: RunMessage, Status: RunEnded, Outcome: OutcomeConsumed, Success: true,
 		Response: "Seven words.", Turns: 2, Cost: 1220, AcceptedAt: at, EndedAt: at + 12_000,
 	}
 	stored := decision

@@ -14,8 +14,8 @@ func TestJournalEvents(t *testing.T) {
 	t.Parallel()
 	changed := api.AgentChanged{Agent: "a", State: api.StateRunning, Previous: api.StateSleeping, Seq: 4, At: 3}
 	asleep := api.AgentChanged{Agent: "a", State: api.StateSleeping, Previous: api.StateRunning, Seq: 5, At: 9}
-	good := api.LoopEnd{Run: "r", Session: "s", Agent: "a", Success: true, Fate: api.FateConsumed, Response: "done", Turns: 2, At: 9}
-	bad := api.LoopEnd{Run: "r", Session: "s", Agent: "a", Fate: api.FateConsumed, Turns: 2, Code: api.Denied, Reason: api.ReasonInsufficient, Error: "cannot pay", Next: "fund it", At: 9}
+	good := api.LoopEnd{Run: "r", Session: "s", Agent: "a", Success: true, Outcome: api.OutcomeConsumed, Response: "done", Turns: 2, At: 9}
+	bad := api.LoopEnd{Run: "r", Session: "s", Agent: "a", Outcome: api.OutcomeConsumed, Turns: 2, Code: api.Denied, Reason: api.ReasonInsufficient, Error: "cannot pay", Next: "fund it", At: 9}
 	persisted := api.LoopPersist{Run: "r", Session: "s", Turn: "r.1", At: 8}
 	args := json.RawMessage(`{"n":1}`)
 	for name, c := range map[string]struct {

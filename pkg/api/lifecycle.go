@@ -3,16 +3,16 @@ package api
 // Messages about the states of agents and the outcomes of runs: queries that loop
 // answers, and the operations of the creator (docs/reference/loop.md, Agent states).
 
-// Fate is the outcome of an accepted message. A message has exactly one
+// RunOutcome is the outcome of an accepted message. A message has exactly one
 // (docs/sessions.md, Outcomes of a message).
-type Fate string
+type RunOutcome string
 
-// The fates. "" means that the message waits or that its run has not ended.
+// The outcomes. "" means that the message waits or that its run has not ended.
 const (
-	FateConsumed Fate = "consumed" // a run was executed for it, with any result
-	FateMerged   Fate = "merged"   // it was added to another run
-	FateDropped  Fate = "dropped"  // cancelled or interrupted before its run began, or its session was terminated
-	FateExpired  Fate = "expired"  // it waited for its session longer than [QueueTimeout]
+	OutcomeConsumed RunOutcome = "consumed" // a run was executed for it, with any result
+	OutcomeMerged   RunOutcome = "merged"   // it was added to another run
+	OutcomeDropped  RunOutcome = "dropped"  // cancelled or interrupted before its run began, or its session was terminated
+	OutcomeExpired  RunOutcome = "expired"  // it waited for its session longer than [QueueTimeout]
 )
 
 // RunStatus is the status of a run.
@@ -50,24 +50,24 @@ func (CancelRun) Subject() Subject { return request(Loop, "cancel_run") }
 
 // RunState describes a run.
 type RunState struct {
-	Run        string    `json:"runId"`
-	Session    string    `json:"sessionId"`
-	Agent      string    `json:"agent"`
-	Kind       RunKind   `json:"kind"`
-	Status     RunStatus `json:"status"`
-	Cancelled  bool      `json:"cancelled,omitempty"` // a cancellation is stored
-	Fate       Fate      `json:"fate,omitempty"`
-	Into       string    `json:"into,omitempty"` // the run that its message was added to
-	Success    bool      `json:"success"`
-	Code       Code      `json:"code,omitempty"` // of the error
-	Reason     string    `json:"reason,omitempty"`
-	Error      string    `json:"error,omitempty"`
-	Next       string    `json:"next,omitempty"` // what to do about the error
-	Response   string    `json:"response,omitempty"`
-	Turns      int       `json:"turns"`
-	Cost       Micros    `json:"cost"`
-	AcceptedAt int64     `json:"acceptedAt"`
-	EndedAt    int64     `json:"endedAt,omitempty"`
+	Run        string     `json:"runId"`
+	Session    string     `json:"sessionId"`
+	Agent      string     `json:"agent"`
+	Kind       RunKind    `json:"kind"`
+	Status     RunStatus  `json:"status"`
+	Cancelled  bool       `json:"cancelled,omitempty"` // a cancellation is stored
+	Outcome    RunOutcome `json:"fate,omitempty"`
+	Into       string     `json:"into,omitempty"` // the run that its message was added to
+	Success    bool       `json:"success"`
+	Code       Code       `json:"code,omitempty"` // of the error
+	Reason     string     `json:"reason,omitempty"`
+	Error      string     `json:"error,omitempty"`
+	Next       string     `json:"next,omitempty"` // what to do about the error
+	Response   string     `json:"response,omitempty"`
+	Turns      int        `json:"turns"`
+	Cost       Micros     `json:"cost"`
+	AcceptedAt int64      `json:"acceptedAt"`
+	EndedAt    int64      `json:"endedAt,omitempty"`
 }
 
 // SessionNotice notifies the owner of a session of a change that concerns its run. The

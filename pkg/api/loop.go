@@ -453,21 +453,21 @@ func (m LoopPersist) Subject() Subject { return event(Loop, "loop_persist", m.Se
 // length, content_filter, refusal, empty, repetition, timeout. In that case Response is
 // the available part of the answer.
 type LoopEnd struct {
-	Run      string `json:"runId"`
-	Session  string `json:"sessionId"`
-	Agent    string `json:"agent"`
-	Success  bool   `json:"success"`
-	Fate     Fate   `json:"fate,omitempty"`     // of the run's message; "": consumed, from an earlier release
-	Into     string `json:"into,omitempty"`     // the run that its message was added to
-	Response string `json:"response,omitempty"` // the text of the last completion
-	Turns    int    `json:"turns"`
-	Cost     Micros `json:"cost"`
-	Duration int64  `json:"duration"` // milliseconds since the run was accepted
-	At       int64  `json:"at"`
-	Code     Code   `json:"code,omitempty"`
-	Reason   string `json:"reason,omitempty"`
-	Error    string `json:"error,omitempty"`
-	Next     string `json:"next,omitempty"` // what to do about it
+	Run      string     `json:"runId"`
+	Session  string     `json:"sessionId"`
+	Agent    string     `json:"agent"`
+	Success  bool       `json:"success"`
+	Outcome  RunOutcome `json:"fate,omitempty"`     // of the run's message; "": consumed, from an earlier release
+	Into     string     `json:"into,omitempty"`     // the run that its message was added to
+	Response string     `json:"response,omitempty"` // the text of the last completion
+	Turns    int        `json:"turns"`
+	Cost     Micros     `json:"cost"`
+	Duration int64      `json:"duration"` // milliseconds since the run was accepted
+	At       int64      `json:"at"`
+	Code     Code       `json:"code,omitempty"`
+	Reason   string     `json:"reason,omitempty"`
+	Error    string     `json:"error,omitempty"`
+	Next     string     `json:"next,omitempty"` // what to do about it
 }
 
 // Subject returns the subject of the message.

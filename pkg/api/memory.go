@@ -73,7 +73,7 @@ type Memory struct {
 	By      Principal  `json:"by"`              // principal that it came from
 	At      int64      `json:"at"`              // time of its last confirmation
 	Ended   int64      `json:"ended,omitempty"` // in the history
-	Fate    string     `json:"fate,omitempty"`  // in the history: superseded, refused, forgotten, expired, crowded_out
+	Outcome string     `json:"fate,omitempty"`  // in the history: superseded, refused, forgotten, expired, crowded_out
 }
 
 // RecallMemory requests [Recalled]: the memories that a turn with this input would have

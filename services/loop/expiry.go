@@ -43,7 +43,7 @@ func (h *handlers) expire(ctx context.Context, cmd api.Run) error {
 
 func (h *handlers) late(cmd api.Run) engine.End {
 	return engine.End{
-		Run: cmd, Input: engine.Input{By: cmd.By}, Code: api.Denied, Reason: api.ReasonExpired, Fate: api.FateExpired, At: h.now().UnixMicro(),
+		Run: cmd, Input: engine.Input{By: cmd.By}, Code: api.Denied, Reason: api.ReasonExpired, Outcome: api.OutcomeExpired, At: h.now().UnixMicro(),
 		Error: "the message waited too long for its session, behind other messages",
 	}
 }

@@ -77,7 +77,7 @@ func (h *handlers) admitMail(ctx context.Context, cmd *api.Run) (over bool, err 
 			return false, err
 		case agent.State == api.StateDead:
 			return true, h.engine.Drop(ctx, engine.End{
-				Run: *cmd, Input: engine.Input{By: cmd.By}, Code: api.Denied, Fate: api.FateDropped, At: h.now().UnixMicro(),
+				Run: *cmd, Input: engine.Input{By: cmd.By}, Code: api.Denied, Outcome: api.OutcomeDropped, At: h.now().UnixMicro(),
 				Error: "the agent is dead; the mail stays in the inbox until it is funded", Next: "fund it: anima agent fund " + agent.ID + " 5",
 			}, events{bus: h.bus, posts: h.bus.Async()})
 		}
@@ -96,7 +96,7 @@ func (h *handlers) admitMail(ctx context.Context, cmd *api.Run) (over bool, err 
 	if got.Until > 0 {
 		until := time.UnixMicro(got.Until).UTC().Format(time.RFC3339)
 		return true, h.engine.Drop(ctx, engine.End{
-			Run: *cmd, Input: engine.Input{By: cmd.By}, Code: api.Denied, Reason: api.ReasonLimit, Fate: api.FateDropped, At: h.now().UnixMicro(),
+			Run: *cmd, Input: engine.Input{By: cmd.By}, Code: api.Denied, Reason: api.ReasonLimit, Outcome: api.OutcomeDropped, At: h.now().UnixMicro(),
 			Error: got.Why + "; the mail stays in the inbox until " + until,
 		}, events{bus: h.bus, posts: h.bus.Async()})
 	}
@@ -111,7 +111,7 @@ func (h *handlers) mergeMail(ctx context.Context, cmd api.Run) error {
 		return err
 	}
 	return h.engine.Drop(ctx, engine.End{
-		Run: cmd, Input: engine.Input{By: cmd.By}, Success: true, Fate: api.FateMerged, Into: into, At: h.now().UnixMicro(),
+		Run: cmd, Input: engine.Input{By: cmd.By}, Success: true, Outcome: api.OutcomeMerged, Into: into, At: h.now().UnixMicro(),
 	}, events{bus: h.bus, posts: h.bus.Async()})
 }
 

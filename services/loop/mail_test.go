@@ -141,7 +141,7 @@ func TestMailOfADeadAgent(t *testing.T) {
 	if over, err := h.admitMail(ctx, &cmd); err != nil || !over {
 		t.Fatalf("got over %t, %v; want the run dropped", over, err)
 	}
-	if st, err := h.store.RunState(ctx, cmd.Run); err != nil || st.Fate != api.FateDropped || st.Next == "" {
+	if st, err := h.store.RunState(ctx, cmd.Run); err != nil || st.Outcome != api.OutcomeDropped || st.Next == "" {
 		t.Errorf("the run is %+v, %v; want it dropped, and what to do", st, err)
 	}
 	if err := h.moreMail(ctx, cmd); err != nil {

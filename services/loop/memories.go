@@ -51,7 +51,7 @@ func (r memoryHandlers) list(ctx context.Context, m api.ListMemory) (api.Memorie
 	for _, e := range all {
 		out.Memories = append(out.Memories, api.Memory{
 			Tier: api.MemoryTier(e.Tier), ID: e.ID, Session: e.Session, Kind: e.Kind, Title: e.Title, Text: e.Text, Extra: e.Extra,
-			Weight: int64(math.Round(e.Weight * 1000)), Count: e.Count, Shown: e.Accessed, By: e.By, At: e.At, Ended: e.Ended, Fate: e.Fate,
+			Weight: int64(math.Round(e.Weight * 1000)), Count: e.Count, Shown: e.Accessed, By: e.By, At: e.At, Ended: e.Ended, Outcome: e.Outcome,
 		})
 	}
 	out.Memories, out.Page = api.CutPage(out.Memories, len(out.Memories), nil)

@@ -366,7 +366,7 @@ func TestKnowledge(t *testing.T) {
 		want := api.Memory{
 			Tier: api.MemorySemantic, ID: "financial/pricing:acme", Kind: "financial", Title: "pricing:acme", Text: "Acme: $5 a month",
 			Extra: "tool:mcp_box_get docs.rs", Weight: 760, Count: 1, By: api.Principal{Kind: api.External}, At: enginetest.Start + 1500,
-			Ended: enginetest.Start + 1_001_500, Fate: "superseded",
+			Ended: enginetest.Start + 1_001_500, Outcome: "superseded",
 		}
 		if diff := cmp.Diff(want, history.Memories[0]); diff != "" {
 			t.Errorf("history (-want +got):\n%s", diff)

@@ -25,7 +25,7 @@ func TestCancelAfterTheEnd(t *testing.T) {
 		}
 		h.now = func() time.Time { // called between the read of the run and the cancel
 			if ends {
-				if _, err := h.store.Drop(ctx, engine.End{Run: cmd, Fate: api.FateConsumed, At: cmd.AcceptedAt, Success: true}); err != nil {
+				if _, err := h.store.Drop(ctx, engine.End{Run: cmd, Outcome: api.OutcomeConsumed, At: cmd.AcceptedAt, Success: true}); err != nil {
 					t.Error(err)
 				}
 			}

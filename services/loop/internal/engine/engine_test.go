@@ -56,7 +56,7 @@ func TestRun(t *testing.T) {
 	turns, end := run(t, w, command)
 	want := engine.End{
 		Run: command, Input: engine.Input{Text: "do all three", By: api.Principal{Kind: api.Creator}, Deadline: end.Input.Deadline}, Success: true, Response: "done",
-		Turns: 2, Cost: 915, At: end.At, State: api.StateSleeping, Why: "nothing to do", Fate: api.FateConsumed, Changed: end.Changed,
+		Turns: 2, Cost: 915, At: end.At, State: api.StateSleeping, Why: "nothing to do", Outcome: api.OutcomeConsumed, Changed: end.Changed,
 	}
 	if diff := cmp.Diff(want, end); diff != "" {
 		t.Errorf("end (-want +got):\n%s", diff)

@@ -64,7 +64,7 @@ func (e *Engine) endOf(s *state, rec *Record, now int64) *End {
 	habits := lifecycle.Turn{Asked: s.asked()}
 	end := &End{
 		Run: s.cmd, Input: s.input, Success: true, Response: s.completion.Answer.Text, Turns: s.total + 1, Cost: s.cost + s.completion.Answer.Cost,
-		At: now, State: api.StateSleeping, Fate: api.FateConsumed,
+		At: now, State: api.StateSleeping, Outcome: api.OutcomeConsumed,
 	}
 	failure := unfinished(s.completion.Answer, s.asked())
 	ends := false
@@ -152,7 +152,7 @@ func (e *Engine) giveUp(ctx context.Context, s *state, ev Events, err error) (*E
 	w := api.Wire(err)
 	end := &End{
 		Run: s.cmd, Input: s.input, Code: w.Code, Reason: w.Reason, Error: w.Message, Next: w.Next, At: now,
-		State: api.StateSleeping, Why: w.Message, Fate: api.FateConsumed,
+		State: api.StateSleeping, Why: w.Message, Outcome: api.OutcomeConsumed,
 	}
 	if s.completion == nil { // the input is kept in the transcript, without an answer
 		paid, serr := Spent(ctx, e.Treasury, s.agent.ID, ID(s.cmd.Run, s.number))

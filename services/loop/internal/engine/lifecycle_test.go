@@ -246,11 +246,11 @@ func TestSteer(t *testing.T) {
 	if turns[0].By.Kind != api.Creator || turns[1].By.Kind != api.Peer || turns[2].By.Kind != api.Peer {
 		t.Errorf("the authorities are %s, %s, %s; want the lowest, kept to the end", turns[0].By.Kind, turns[1].By.Kind, turns[2].By.Kind)
 	}
-	if !end.Success || end.Fate != api.FateConsumed {
+	if !end.Success || end.Outcome != api.OutcomeConsumed {
 		t.Errorf("ended %+v", end)
 	}
 	store, _ := w.Store.(*enginetest.Store)
-	if e := store.End("steer"); e == nil || e.Fate != api.FateMerged || e.Into != "run1" {
+	if e := store.End("steer"); e == nil || e.Outcome != api.OutcomeMerged || e.Into != "run1" {
 		t.Errorf("the message became %+v", e)
 	}
 	if e := store.End("queued"); e != nil {
@@ -332,7 +332,7 @@ func TestSteerCrash(t *testing.T) {
 			}
 			store, _ := w.Store.(*enginetest.Store)
 			e := store.End("steer")
-			if joined != 1 || e == nil || e.Fate != api.FateMerged {
+			if joined != 1 || e == nil || e.Outcome != api.OutcomeMerged {
 				t.Errorf("after a crash at %s, after=%t: inputs %q, fate %+v", count.Ports[at-1], after, texts, e)
 			}
 			if got := w.Effects.Of("pay"); len(slices.Compact(slices.Sorted(slices.Values(got)))) != 1 {
@@ -358,7 +358,7 @@ func TestCollect(t *testing.T) {
 	}
 	store, _ := w.Store.(*enginetest.Store)
 	for id, want := range map[string]bool{"c2": true, "c3": true, "q4": false, "c5": false} {
-		if e := store.End(id); (e != nil && e.Fate == api.FateMerged && e.Into == "run1") != want {
+		if e := store.End(id); (e != nil && e.Outcome == api.OutcomeMerged && e.Into == "run1") != want {
 			t.Errorf("%s became %+v, want merged: %t", id, e, want)
 		}
 	}
@@ -380,7 +380,7 @@ func TestCancel(t *testing.T) {
 		}
 		w.Tools["fire"] = hang
 		turns, end := run(t, w, command)
-		if end.Success || end.Reason != api.ReasonCancelled || end.State != api.StateSleeping || end.Fate != api.FateConsumed {
+		if end.Success || end.Reason != api.ReasonCancelled || end.State != api.StateSleeping || end.Outcome != api.OutcomeConsumed {
 			t.Errorf("ended %+v", end)
 		}
 		var got []api.Outcome
@@ -432,7 +432,7 @@ func TestCancelBetween(t *testing.T) {
 		t.Fatal(err)
 	}
 	o = outcomeOf(t, w, command)
-	if e := o.Known.Ended; e == nil || e.Fate != api.FateDropped || e.Reason != api.ReasonCancelled || len(o.Turns) != 0 {
+	if e := o.Known.Ended; e == nil || e.Outcome != api.OutcomeDropped || e.Reason != api.ReasonCancelled || len(o.Turns) != 0 {
 		t.Errorf("a run cancelled before it began: %+v, %d turns", e, len(o.Turns))
 	}
 	if n := len(w.Router.Requests()); n != 0 {

@@ -72,7 +72,7 @@ type End struct {
 	Why      string            `json:"why"`
 	Sleep    int64             `json:"sleep,omitempty"` // wake time in Unix µs; 0: until the next message or wake
 	Alarm    bool              `json:"alarm,omitempty"` // an alarm for Sleep must still be set
-	Fate     api.Fate          `json:"fate,omitempty"`  // "" in rows of older releases: consumed
+	Outcome  api.RunOutcome    `json:"fate,omitempty"`  // "" in rows of older releases: consumed
 	Into     string            `json:"into,omitempty"`  // run that this one was merged into
 	Changed  *api.AgentChanged `json:"changed,omitempty"`
 	// Earlier are the changes of the agent before Changed that the store made with the

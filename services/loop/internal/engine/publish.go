@@ -101,7 +101,7 @@ func (e *Engine) notifyEnd(ctx context.Context, end End) error {
 // which the readers of the announcement link. The end is not appended to the journal,
 // because another run of the session may be writing there.
 func (e *Engine) announceDropped(ctx context.Context, end End, ev Events) error {
-	ctx, span := e.Tracer.Start(ctx, "drop_run", trace.WithNewRoot(), trace.WithAttributes(attribute.String("anima.run.fate", string(end.Fate))))
+	ctx, span := e.Tracer.Start(ctx, "drop_run", trace.WithNewRoot(), trace.WithAttributes(attribute.String("anima.run.fate", string(end.Outcome))))
 	defer span.End()
 	if err := e.settleEnd(ctx, end); err != nil {
 		return err
@@ -123,7 +123,7 @@ func (e *Engine) announceDropped(ctx context.Context, end End, ev Events) error 
 func eventOf(end End) *api.LoopEnd {
 	cmd := end.Run
 	return &api.LoopEnd{
-		Run: cmd.Run, Session: cmd.Session, Agent: cmd.Agent, Success: end.Success, Fate: end.Fate, Into: end.Into, Response: end.Response, Turns: end.Turns,
+		Run: cmd.Run, Session: cmd.Session, Agent: cmd.Agent, Success: end.Success, Outcome: end.Outcome, Into: end.Into, Response: end.Response, Turns: end.Turns,
 		Cost: end.Cost, Duration: (end.At - cmd.AcceptedAt) / 1000, At: end.At,
 		Code: end.Code, Reason: end.Reason, Error: end.Error, Next: end.Next,
 	}

@@ -12,7 +12,7 @@ import (
 
 // refused returns the end of a run that must not begin, nil if the run may begin.
 func refused(cmd api.Run, k Known, at int64) *End {
-	end := &End{Run: cmd, Input: Input{By: cmd.By}, Code: api.Denied, At: at, Fate: api.FateDropped}
+	end := &End{Run: cmd, Input: Input{By: cmd.By}, Code: api.Denied, At: at, Outcome: api.OutcomeDropped}
 	switch {
 	case k.Cancelled != "":
 		end.Reason, end.Error = api.ReasonCancelled, k.Cancelled

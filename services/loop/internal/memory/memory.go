@@ -95,15 +95,15 @@ type Relation struct {
 	At                         int64
 }
 
-// Fate is the outcome of an attempt to store a fact.
-type Fate string
+// Outcome is the result of an attempt to store a fact.
+type Outcome string
 
-// The fates of a fact. See [Fact.MayReplace] for when a fact is refused.
+// The outcomes. See [Fact.MayReplace] for when a fact is refused.
 const (
-	FactNew        Fate = "new"
-	FactSame       Fate = "same"       // the value is stored already; the fact was verified
-	FactSuperseded Fate = "superseded" // the previous value moved to the history
-	FactRefused    Fate = "refused"    // it may not replace the stored value and was recorded in the history
+	FactNew        Outcome = "new"
+	FactSame       Outcome = "same"       // the value is stored already; the fact was verified
+	FactSuperseded Outcome = "superseded" // the previous value moved to the history
+	FactRefused    Outcome = "refused"    // it may not replace the stored value and was recorded in the history
 )
 
 // Entry is a memory of any tier as it is recalled and rendered.
@@ -120,7 +120,7 @@ type Entry struct {
 	By      api.Principal
 	At      int64 // when it was last observed
 	Ended   int64 // of a history entry: when it was replaced
-	Fate    string
+	Outcome string
 
 	Accessed int64   // how often it was shown
 	Shown    int64   // when Accessed was last increased
@@ -155,7 +155,7 @@ type Reader interface {
 
 // Writer changes memories. Its methods are idempotent.
 type Writer interface {
-	Remember(ctx context.Context, agent string, f Fact) (Fate, error)
+	Remember(ctx context.Context, agent string, f Fact) (Outcome, error)
 	// AddNote adds a note to working memory, unless its id exists.
 	AddNote(ctx context.Context, agent string, n Note) error
 	// ReachGoal replaces a goal by an episode. Errors: NotFound.

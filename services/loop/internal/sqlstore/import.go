@@ -117,7 +117,7 @@ func (s *Store) importing(ctx context.Context, tx *sqldb.Tx, in Import) (positio
 
 func (s *Store) importAll(ctx context.Context, tx *sqldb.Tx, in Import, r transcript.Repaired, position int64, out api.Imported) error {
 	cmd := api.Run{Run: in.Run, Agent: in.Agent, Session: in.Session, Kind: api.RunImport, By: api.Principal{Kind: api.External}, AcceptedAt: in.At}
-	end := engine.End{Run: cmd, Success: true, Turns: len(r.Turns), At: in.At, State: api.StateSleeping, Why: "imported", Fate: api.FateConsumed}
+	end := engine.End{Run: cmd, Success: true, Turns: len(r.Turns), At: in.At, State: api.StateSleeping, Why: "imported", Outcome: api.OutcomeConsumed}
 	var texts [4]string
 	for i, v := range []any{cmd, engine.Input{By: cmd.By}, end, out} {
 		data, err := api.Encode(v)
@@ -127,7 +127,7 @@ func (s *Store) importAll(ctx context.Context, tx *sqldb.Tx, in Import, r transc
 		texts[i] = string(data)
 	}
 	if _, err := tx.ExecContext(ctx, `insert into runs (id, session, agent, command, input, turns, ending, fate, started_at, ended_at)
-		values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $9)`, in.Run, in.Session, in.Agent, texts[0], texts[1], int64(len(r.Turns)), texts[2], api.FateConsumed, in.At); err != nil {
+		values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $9)`, in.Run, in.Session, in.Agent, texts[0], texts[1], int64(len(r.Turns)), texts[2], api.OutcomeConsumed, in.At); err != nil {
 		return err
 	}
 	for i, t := range r.Turns {

@@ -59,7 +59,7 @@ func TestKnowledge(t *testing.T) {
 		must(t, err)
 		var was []string
 		for _, e := range history {
-			was = append(was, fmt.Sprintf("%s %s %d by %s", e.Text, e.Fate, e.Ended, e.By.Kind))
+			was = append(was, fmt.Sprintf("%s %s %d by %s", e.Text, e.Outcome, e.Ended, e.By.Kind))
 		}
 		wantWas := []string{
 			fmt.Sprintf("Initech has more users refused %d by external", at+3*day),
@@ -110,7 +110,7 @@ func TestKnowledgeExpires(t *testing.T) {
 		must(t, err)
 		var was []string
 		for _, e := range history {
-			was = append(was, e.Title+" "+e.Fate)
+			was = append(was, e.Title+" "+e.Outcome)
 		}
 		if diff := cmp.Diff([]string{"pricing:acme expired", "pricing:initech expired"}, was); diff != "" {
 			t.Errorf("history (-want +got):\n%s", diff)

@@ -73,7 +73,7 @@ func perMille(f float64) int64 { return int64(math.Round(min(max(f, 0), 1) * 100
 func tokens(s string) int64 { return memory.Quarter{}.Count(s) }
 
 // Remember implements [memory.Writer].
-func (s Memory) Remember(ctx context.Context, agent string, f memory.Fact) (fate memory.Fate, err error) {
+func (s Memory) Remember(ctx context.Context, agent string, f memory.Fact) (fate memory.Outcome, err error) {
 	err = sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
 		fate, err = s.remember(ctx, tx, agent, f)
 		return err
@@ -88,7 +88,7 @@ type standing struct {
 	version, versions, expiry int64
 }
 
-func (s Memory) remember(ctx context.Context, tx *sqldb.Tx, agent string, f memory.Fact) (memory.Fate, error) {
+func (s Memory) remember(ctx context.Context, tx *sqldb.Tx, agent string, f memory.Fact) (memory.Outcome, error) {
 	f.Category, f.Key, f.Value, f.Source = text(f.Category), text(f.Key), text(f.Value), text(f.Source)
 	old := standing{Fact: memory.Fact{Category: f.Category, Key: f.Key}}
 	err := tx.QueryRowContext(ctx, `select value, confidence, source, origin, origin_address, turn, version, versions, expires_at, updated_at
@@ -128,7 +128,7 @@ func (s Memory) remember(ctx context.Context, tx *sqldb.Tx, agent string, f memo
 
 // learn inserts a fact that is not stored yet. Errors: [sqldb.ErrBusy] if a concurrent
 // transaction inserted it; [sqldb.InTx] then retries.
-func (s Memory) learn(ctx context.Context, tx *sqldb.Tx, agent string, f memory.Fact) (memory.Fate, error) {
+func (s Memory) learn(ctx context.Context, tx *sqldb.Tx, agent string, f memory.Fact) (memory.Outcome, error) {
 	if f.Counts {
 		f = memory.Counted("", f)
 	}

@@ -39,7 +39,7 @@ func remembering(t *testing.T, test func(t *testing.T, s sqlstore.Memory)) {
 	each(t, func(t *testing.T, _ *sqldb.DB, s *sqlstore.Store) { test(t, sqlstore.Memory{Store: s}) })
 }
 
-func remember(t *testing.T, s sqlstore.Memory, f memory.Fact) memory.Fate {
+func remember(t *testing.T, s sqlstore.Memory, f memory.Fact) memory.Outcome {
 	t.Helper()
 	if f.Category == "" {
 		f.Category = "domain"
@@ -120,7 +120,7 @@ func TestFactVersions(t *testing.T) {
 		history, err := s.FactHistory(t.Context(), "ada", 10)
 		must(t, err)
 		was := want
-		was.Text, was.Count, was.At, was.Ended, was.Fate = "$4", 1, at, at+2, "superseded"
+		was.Text, was.Count, was.At, was.Ended, was.Outcome = "$4", 1, at, at+2, "superseded"
 		if diff := cmp.Diff([]memory.Entry{was}, history); diff != "" {
 			t.Errorf("history (-want +got):\n%s", diff)
 		}
@@ -169,7 +169,7 @@ func TestFactTrust(t *testing.T) {
 		}
 		history, err := s.FactHistory(t.Context(), "ada", 10)
 		must(t, err)
-		if len(history) != 1 || history[0].Fate != "refused" || history[0].Text != "0x2" || history[0].By != peer {
+		if len(history) != 1 || history[0].Outcome != "refused" || history[0].Text != "0x2" || history[0].By != peer {
 			t.Errorf("history: %+v, want one refused claim", history)
 		}
 		remember(t, s, memory.Fact{Key: "wallet", Value: "0x1", Confidence: 1, By: peer, At: at + 2})
@@ -243,7 +243,7 @@ func TestFactsCrowdOut(t *testing.T) {
 			t.Errorf("it is still found: %q", got)
 		}
 		history, err := s.FactHistory(t.Context(), "ada", 10)
-		if err != nil || len(history) != 1 || history[0].Fate != "crowded_out" {
+		if err != nil || len(history) != 1 || history[0].Outcome != "crowded_out" {
 			t.Errorf("history: %+v, %v", history, err)
 		}
 	})
@@ -595,7 +595,7 @@ func TestIngestExpires(t *testing.T) {
 			t.Errorf("notes: %+v", got)
 		}
 		history, err := s.FactHistory(t.Context(), "ada", 10)
-		if err != nil || len(history) != 1 || history[0].Fate != "expired" {
+		if err != nil || len(history) != 1 || history[0].Outcome != "expired" {
 			t.Errorf("history: %+v, %v", history, err)
 		}
 	})

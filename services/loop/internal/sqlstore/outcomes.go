@@ -15,14 +15,14 @@ import (
 // Merge implements engine.Store.
 func (s *Store) Merge(ctx context.Context, into api.Run, merged []api.Run, at int64) error {
 	for _, cmd := range merged {
-		if _, err := s.Drop(ctx, engine.End{Run: cmd, Input: engine.Input{By: cmd.By}, Success: true, At: at, Fate: api.FateMerged, Into: into.Run}); err != nil {
+		if _, err := s.Drop(ctx, engine.End{Run: cmd, Input: engine.Input{By: cmd.By}, Success: true, At: at, Outcome: api.OutcomeMerged, Into: into.Run}); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// Drop ends a message with a fate and without a turn. It returns the stored end, which is
+// Drop ends a message with an outcome and without a turn. It returns the stored end, which is
 // another one if the run had ended before.
 func (s *Store) Drop(ctx context.Context, end engine.End) (engine.End, error) {
 	stored := end
@@ -43,7 +43,7 @@ func (s *Store) Drop(ctx context.Context, end engine.End) (engine.End, error) {
 			stored = engine.End{}
 			return json.Unmarshal([]byte(ending.V), &stored)
 		}
-		if !written && end.Fate == api.FateExpired {
+		if !written && end.Outcome == api.OutcomeExpired {
 			return api.Errorf(api.Conflict, "run %s has begun", cmd.Run)
 		}
 		stored = end
@@ -51,7 +51,7 @@ func (s *Store) Drop(ctx context.Context, end engine.End) (engine.End, error) {
 		if err != nil {
 			return err
 		}
-		_, err = tx.ExecContext(ctx, `update runs set ending = $2, ended_at = $3, fate = $4 where id = $1`, cmd.Run, string(data), end.At, end.Fate)
+		_, err = tx.ExecContext(ctx, `update runs set ending = $2, ended_at = $3, fate = $4 where id = $1`, cmd.Run, string(data), end.At, end.Outcome)
 		return err
 	})
 	return stored, err
@@ -88,7 +88,7 @@ func (s *Store) RunState(ctx context.Context, run string) (api.RunState, error) 
 	st := api.RunState{Run: run, Status: api.RunRunning}
 	err := s.db.QueryRowContext(ctx, `select r.command, r.turns, r.cost, r.ending, r.fate, c.reason
 		from runs r left join cancels c on c.run = r.id where r.id = $1`, run).
-		Scan(&command, &st.Turns, &st.Cost, &ending, &st.Fate, &cancelled)
+		Scan(&command, &st.Turns, &st.Cost, &ending, &st.Outcome, &cancelled)
 	if errors.Is(err, sqldb.ErrNotFound) {
 		return st, &api.Error{Code: api.NotFound, Message: "there is no run " + run + " yet", Next: "a run that still waits is found with its session: anima run get " + run + " --session SESSION"}
 	}
@@ -101,15 +101,15 @@ func (s *Store) RunState(ctx context.Context, run string) (api.RunState, error) 
 	}
 	st.Session, st.Agent, st.Kind, st.AcceptedAt, st.Cancelled = cmd.Session, cmd.Agent, cmd.Kind, cmd.AcceptedAt, cancelled.Valid
 	if !ending.Valid {
-		st.Fate = ""
+		st.Outcome = ""
 		return st, nil
 	}
 	var end engine.End
 	if err := json.Unmarshal([]byte(ending.V), &end); err != nil {
 		return st, fmt.Errorf("end of run %s: %w", run, err)
 	}
-	if st.Fate == "" { // written by a previous release
-		st.Fate = api.FateConsumed
+	if st.Outcome == "" { // written by a previous release
+		st.Outcome = api.OutcomeConsumed
 	}
 	st.Status, st.Success, st.Code, st.Reason, st.Error, st.Next = api.RunEnded, end.Success, end.Code, end.Reason, end.Error, end.Next
 	st.Response, st.Into, st.EndedAt = end.Response, end.Into, end.At

@@ -338,7 +338,7 @@ func (s Memory) FactHistory(ctx context.Context, agent string, limit int) ([]mem
 	return sqldb.All(ctx, s.db, func(r sqldb.Scanner) (memory.Entry, error) {
 		e := memory.Entry{Tier: memory.Semantic}
 		var confidence string
-		err := r.Scan(&e.Kind, &e.Title, &e.Text, &e.Extra, &confidence, &e.Count, &e.By.Kind, &e.By.Address, &e.At, &e.Ended, &e.Fate)
+		err := r.Scan(&e.Kind, &e.Title, &e.Text, &e.Extra, &confidence, &e.Count, &e.By.Kind, &e.By.Address, &e.At, &e.Ended, &e.Outcome)
 		e.ID = e.Kind + "/" + e.Title
 		e.Weight, _ = strconv.ParseFloat(confidence, 64) // written by decimal
 		return e, err

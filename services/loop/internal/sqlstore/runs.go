@@ -382,7 +382,7 @@ func (s *Store) persistEnd(ctx context.Context, tx *sqldb.Tx, state api.AgentSta
 	if err != nil {
 		return err
 	}
-	tx.Queue(ctx, `update runs set ending = $2, ended_at = $3, fate = $4 where id = $1`, cmd.Run, string(ending), end.At, api.FateConsumed)
+	tx.Queue(ctx, `update runs set ending = $2, ended_at = $3, fate = $4 where id = $1`, cmd.Run, string(ending), end.At, api.OutcomeConsumed)
 	return nil
 }
 

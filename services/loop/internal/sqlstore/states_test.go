@@ -206,7 +206,7 @@ func TestRunState(t *testing.T) {
 		end := enginetest.End(cmd, 1)
 		end.Success, end.Code, end.Reason, end.Error, end.Response = false, api.Denied, api.ReasonCancelled, "enough", ""
 		must(t, s.Persist(t.Context(), enginetest.Record(cmd, 1), enginetest.Input(cmd), end))
-		want.Status, want.Fate, want.Code, want.Reason, want.Error = api.RunEnded, api.FateConsumed, end.Code, end.Reason, end.Error
+		want.Status, want.Outcome, want.Code, want.Reason, want.Error = api.RunEnded, api.OutcomeConsumed, end.Code, end.Reason, end.Error
 		want.Turns, want.Cost, want.EndedAt = 1, 610, end.At
 		check()
 		must(t, s.Cancel(t.Context(), cmd.Run, cmd.Session, "too late", at))

@@ -21,7 +21,7 @@ func RunStore(t *testing.T, open func(t *testing.T) Stores) {
 		"begun with a turn":       begunWithTurn,
 		"tiers":                   tiers,
 		"counters":                counts,
-		"fates":                   fates,
+		"outcomes":                outcomes,
 		"started is over":         startedIsOver,
 		"dead stays dead":         deadStaysDead,
 		"persist":                 persist,
@@ -238,14 +238,14 @@ func counts(t *testing.T, s Stores) {
 	}
 }
 
-// fates tests that a message has one outcome and that the first one is kept.
-func fates(t *testing.T, s Stores) {
+// outcomes tests that a message has one outcome and that the first one is kept.
+func outcomes(t *testing.T, s Stores) {
 	cmd, into := Command("ada", "r1"), Command("ada", "r2")
 	must(t, s.Merge(t.Context(), into, []api.Run{cmd}, Start))
-	end := engine.End{Run: cmd, Code: api.Denied, Reason: api.ReasonExpired, Error: "late", At: Start + 1, Fate: api.FateExpired}
+	end := engine.End{Run: cmd, Code: api.Denied, Reason: api.ReasonExpired, Error: "late", At: Start + 1, Outcome: api.OutcomeExpired}
 	got, err := s.Drop(t.Context(), end)
 	must(t, err)
-	if got.Fate != api.FateMerged || got.Into != "r2" || !got.Success || got.At != Start {
+	if got.Outcome != api.OutcomeMerged || got.Into != "r2" || !got.Success || got.At != Start {
 		t.Errorf("a message that was merged became %+v", got)
 	}
 	must(t, s.Merge(t.Context(), Command("ada", "r3"), []api.Run{cmd}, Start+2))
@@ -270,14 +270,14 @@ func fates(t *testing.T, s Stores) {
 	end.Run = begun
 	_, err = s.Drop(t.Context(), end)
 	wantCode(t, "a run that has begun expires", err, api.Conflict)
-	end.Fate, end.Reason = api.FateDropped, api.ReasonCancelled
-	if got, err := s.Drop(t.Context(), end); err != nil || got.Fate != api.FateDropped {
+	end.Outcome, end.Reason = api.OutcomeDropped, api.ReasonCancelled
+	if got, err := s.Drop(t.Context(), end); err != nil || got.Outcome != api.OutcomeDropped {
 		t.Errorf("a run that has begun is dropped: %+v, %v", got, err)
 	}
 	_, err = s.Started(t.Context(), late, Input(late), api.TierHigh, Start+3)
 	wantCode(t, "start of what was dropped", err, api.Conflict)
 	wantCode(t, "a turn of what was dropped", s.Persist(t.Context(), Record(late, 1), Input(late), nil), api.Conflict)
-	if k := known(t, s, late); k.Turns != 0 || k.Ended == nil || k.Ended.Fate != api.FateExpired {
+	if k := known(t, s, late); k.Turns != 0 || k.Ended == nil || k.Ended.Outcome != api.OutcomeExpired {
 		t.Errorf("known: %+v", k)
 	}
 }

@@ -219,7 +219,7 @@ func (s *Store) Drop(_ context.Context, end engine.End) (engine.End, error) {
 	case r == nil:
 		r = &run{cmd: end.Run, input: end.Input}
 		s.runs[end.Run.Run] = r
-	case r.end == nil && end.Fate == api.FateExpired:
+	case r.end == nil && end.Outcome == api.OutcomeExpired:
 		return engine.End{}, api.Errorf(api.Conflict, "run %s has begun", end.Run.Run)
 	}
 	if r.end == nil {
@@ -231,7 +231,7 @@ func (s *Store) Drop(_ context.Context, end engine.End) (engine.End, error) {
 // Merge implements engine.Store.
 func (s *Store) Merge(ctx context.Context, into api.Run, merged []api.Run, at int64) error {
 	for _, cmd := range merged {
-		if _, err := s.Drop(ctx, engine.End{Run: cmd, Input: engine.Input{By: cmd.By}, Success: true, At: at, Fate: api.FateMerged, Into: into.Run}); err != nil {
+		if _, err := s.Drop(ctx, engine.End{Run: cmd, Input: engine.Input{By: cmd.By}, Success: true, At: at, Outcome: api.OutcomeMerged, Into: into.Run}); err != nil {
 			return err
 		}
 	}
