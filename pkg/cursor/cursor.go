@@ -31,6 +31,7 @@ import (
 	"github.com/anima-run/anima/pkg/bus"
 	"github.com/anima-run/anima/pkg/failpoint"
 	"github.com/anima-run/anima/pkg/sqldb"
+	"github.com/anima-run/anima/pkg/wait"
 )
 
 const (
@@ -100,19 +101,10 @@ func (r *Reader[M]) Run(ctx context.Context) error {
 		if errors.Is(err, errElsewhere) {
 			continue
 		}
-		wait := min(100*time.Millisecond<<min(try, 10), longest)
-		pause(ctx, wait/2+rand.N(wait/2))
+		delay := min(100*time.Millisecond<<min(try, 10), longest)
+		_ = wait.For(ctx, delay/2+rand.N(delay/2)) // the loop ends with ctx
 	}
 	return nil
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-t.C:
-	}
 }
 
 // read applies events from the cursor on until an error. moved reports whether a batch
@@ -203,7 +195,7 @@ func (r *Reader[M]) begin(ctx context.Context) (from place, there bool, err erro
 		case look == looks:
 			return place{}, false, r.reset(ctx, from)
 		}
-		pause(ctx, between)
+		_ = wait.For(ctx, between) // the next request returns the error of ctx
 	}
 }
 

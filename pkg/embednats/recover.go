@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/anima-run/anima/pkg/disk"
+	"github.com/anima-run/anima/pkg/wait"
 )
 
 const (
@@ -41,7 +42,7 @@ func (s *Server) recover(ctx context.Context) {
 		case <-s.broken:
 		}
 		began := time.Now()
-		for pause(ctx, lookAgain) && !s.again(ctx) {
+		for wait.For(ctx, lookAgain) == nil && !s.again(ctx) {
 		}
 		if ctx.Err() == nil {
 			s.o.Log.Warn("nats server: writes resumed", "after", time.Since(began).Round(time.Millisecond).String())
@@ -76,16 +77,4 @@ func (s *Server) again(ctx context.Context) bool {
 		return false
 	}
 	return true
-}
-
-// pause waits for d and returns false if ctx ends first.
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
 }

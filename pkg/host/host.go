@@ -26,6 +26,7 @@ import (
 	"github.com/anima-run/anima/pkg/config"
 	"github.com/anima-run/anima/pkg/sqldb"
 	"github.com/anima-run/anima/pkg/telemetry"
+	"github.com/anima-run/anima/pkg/wait"
 )
 
 // Service describes a service for the host; [Define] creates one.
@@ -162,7 +163,7 @@ func (e *Env) open(ctx context.Context, prepare func(context.Context, *sqldb.DB,
 			said = err.Error()
 			e.Log.Warn("waiting for the database", "err", err)
 		}
-		if err := wait(ctx, 500*time.Millisecond); err != nil {
+		if err := wait.For(ctx, 500*time.Millisecond); err != nil {
 			return nil, err
 		}
 	}
@@ -311,20 +312,9 @@ func waitConnected(ctx context.Context, b *bus.Bus, log *slog.Logger) error {
 		if !said {
 			log.Info("waiting for NATS")
 		}
-		if err := wait(ctx, 50*time.Millisecond); err != nil {
+		if err := wait.For(ctx, 50*time.Millisecond); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-func wait(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-t.C:
-		return nil
-	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
 	"github.com/anima-run/anima/pkg/sqldb"
+	"github.com/anima-run/anima/pkg/wait"
 )
 
 // Each store holds the installation's id and records the positions of other stores
@@ -108,7 +109,7 @@ func (e *Env) check(ctx context.Context, db *sqldb.DB) (*marks, error) {
 			break
 		}
 		e.status.set(m.service, "its stores do not agree, retrying")
-		if err := wait(ctx, time.Second); err != nil {
+		if err := wait.For(ctx, time.Second); err != nil {
 			return nil, err
 		}
 	}
@@ -273,7 +274,7 @@ func (m *marks) write(ctx context.Context, atLeast int64) error {
 // keep writes marks until ctx ends, and a last one after that.
 func (m *marks) keep(ctx context.Context) error {
 	for every := markEvery; ; {
-		if wait(ctx, every) != nil {
+		if wait.For(ctx, every) != nil {
 			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), markAgain)
 			defer cancel()
 			_ = m.write(last, 0) // on failure the previous mark remains valid

@@ -196,15 +196,3 @@ type policyClient struct {
 func (j policyClient) Evaluate(ctx context.Context, req api.Evaluate) (api.Decision, error) {
 	return bus.Call[api.Decision](ctx, j.bus, req)
 }
-
-// pause waits for d. It returns the cause if ctx ends earlier.
-func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-t.C:
-		return nil
-	}
-}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/wait"
 
 	"github.com/anima-run/anima/services/loop/internal/goal"
 )
@@ -59,18 +60,12 @@ func (g *goalHandlers) ended(ctx context.Context, m api.LoopEnd) error {
 // expire ends attempts that exceed their deadline, every interval and on every replica.
 // No message announces that a deadline has passed.
 func (g *goalHandlers) expire(ctx context.Context, every time.Duration) error {
-	t := time.NewTicker(every)
-	defer t.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-t.C:
-		}
+	wait.Every(ctx, every, func() {
 		if err := g.orchestrator.Expire(ctx); err != nil && ctx.Err() == nil {
 			g.log.WarnContext(ctx, "check of task deadlines failed, retrying", "err", err)
 		}
-	}
+	})
+	return nil
 }
 
 func (g *goalHandlers) list(ctx context.Context, m api.ListGoals) (api.Goals, error) {

@@ -10,6 +10,7 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
 	"github.com/anima-run/anima/pkg/failpoint"
+	"github.com/anima-run/anima/pkg/wait"
 
 	"github.com/anima-run/anima/services/loop/internal/engine"
 )
@@ -98,13 +99,13 @@ func (j journal) own(ctx context.Context, cmd api.Run, at int64) error {
 // (ADR 11), and the whole journal would be read in vain. The result need not be
 // correct, because the append that follows is refused if it was wrong.
 func (j journal) end(ctx context.Context, s api.Subject, after uint64) (bus.Stored, error) {
-	for wait := 5 * time.Millisecond; ; wait *= 2 {
+	for delay := 5 * time.Millisecond; ; delay *= 2 {
 		m, err := j.bus.Last(ctx, s)
-		if err != nil && api.CodeOf(err) != api.NotFound || m.Sequence >= after || wait > 200*time.Millisecond {
+		if err != nil && api.CodeOf(err) != api.NotFound || m.Sequence >= after || delay > 200*time.Millisecond {
 			return m, err
 		}
-		if err := pause(ctx, wait); err != nil {
-			return m, err
+		if wait.For(ctx, delay) != nil {
+			return m, context.Cause(ctx)
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/sqldb"
+	"github.com/anima-run/anima/pkg/wait"
 )
 
 // lostWhy is the error of a run whose journal or command was lost.
@@ -23,12 +24,8 @@ func (h *handlers) settleLosses(ctx context.Context, db *sqldb.DB) error {
 			return nil //nolint:nilerr // the service is stopping
 		}
 		h.log.WarnContext(ctx, "runs of an accepted loss not ended, retrying", "err", err)
-		t := time.NewTimer(time.Second)
-		select {
-		case <-ctx.Done():
-			t.Stop()
+		if wait.For(ctx, time.Second) != nil {
 			return nil
-		case <-t.C:
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
 	"github.com/anima-run/anima/pkg/failpoint"
+	"github.com/anima-run/anima/pkg/wait"
 
 	"github.com/anima-run/anima/services/loop/internal/lifecycle"
 )
@@ -123,20 +124,20 @@ func (h *handlers) absent(ctx context.Context, cmd api.Run) error {
 // its run from the store and does not wait for the redelivery.
 func (h *handlers) head(ctx context.Context, cmd api.Run, ours uint64) (uint64, error) {
 	from := uint64(1)
-	for wait := time.Millisecond / 2; ; wait *= 2 {
+	for delay := time.Millisecond / 2; ; delay *= 2 {
 		m, err := h.bus.Next(ctx, cmd.Subject(), from)
 		if err != nil || m.Sequence >= ours {
 			return m.Sequence, err
 		}
-		if wait > 8*time.Millisecond {
+		if delay > 8*time.Millisecond {
 			if done, err := h.done(ctx, m); err != nil || !done {
 				return m.Sequence, err
 			}
-			from, wait = m.Sequence+1, time.Millisecond/4
+			from, delay = m.Sequence+1, time.Millisecond/4
 			continue
 		}
-		if err := pause(ctx, wait); err != nil {
-			return 0, err
+		if wait.For(ctx, delay) != nil {
+			return 0, context.Cause(ctx)
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/wait"
 
 	"github.com/anima-run/anima/services/loop/internal/sqlstore"
 )
@@ -129,16 +130,16 @@ func (h *handlers) resetSession(ctx context.Context, m api.ResetSession) (api.Se
 		return s, err
 	}
 	var queued bool
-	for wait := 10 * time.Millisecond; ; wait *= 2 {
+	for delay := 10 * time.Millisecond; ; delay *= 2 {
 		if queued, err = h.busy(ctx, s.ID, ""); err == nil && !queued {
 			s, err = h.resetFree(ctx, s)
 		}
 		// The end of a run is announced shortly before its message is acknowledged.
-		if !queued && api.ReasonOf(err) != api.ReasonBusy || wait > 200*time.Millisecond {
+		if !queued && api.ReasonOf(err) != api.ReasonBusy || delay > 200*time.Millisecond {
 			break
 		}
-		if err := pause(ctx, wait); err != nil {
-			return s, err
+		if wait.For(ctx, delay) != nil {
+			return s, context.Cause(ctx)
 		}
 	}
 	if queued || api.ReasonOf(err) == api.ReasonBusy {

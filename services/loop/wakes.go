@@ -11,6 +11,7 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
 	"github.com/anima-run/anima/pkg/failpoint"
+	"github.com/anima-run/anima/pkg/wait"
 )
 
 // watchWakes publishes a run on the agent's main session, or a run for mail, for each
@@ -39,26 +40,15 @@ func (h *handlers) watchWakes(ctx context.Context) error {
 			return nil //nolint:nilerr // the service is stopping
 		}
 		h.log.WarnContext(ctx, "watch of wakes ended, retrying", "err", err)
-		t := time.NewTimer(500 * time.Millisecond)
-		select {
-		case <-ctx.Done():
-			t.Stop()
+		if wait.For(ctx, 500*time.Millisecond) != nil {
 			return nil
-		case <-t.C:
 		}
 	}
 }
 
 // waitRoom waits until runs may be accepted. It returns false if ctx has ended.
 func (h *handlers) waitRoom(ctx context.Context) bool {
-	tick := time.NewTicker(time.Second)
-	defer tick.Stop()
-	for h.room() != nil {
-		select {
-		case <-ctx.Done():
-			return false
-		case <-tick.C:
-		}
+	for h.room() != nil && wait.For(ctx, time.Second) == nil {
 	}
 	return ctx.Err() == nil
 }

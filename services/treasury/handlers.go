@@ -10,6 +10,7 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
 	"github.com/anima-run/anima/pkg/host"
+	"github.com/anima-run/anima/pkg/wait"
 
 	"github.com/anima-run/anima/services/treasury/internal/ledger"
 	"github.com/anima-run/anima/services/treasury/internal/wallet"
@@ -184,9 +185,7 @@ func (h *handlers) signMessage(ctx context.Context, m api.SignMessage) (api.Sign
 
 // sweep periodically releases expired holds. A failed sweep is repeated by the next one.
 func (h *handlers) sweep(ctx context.Context) error {
-	tick := time.NewTicker(h.cfg.Sweep)
-	defer tick.Stop()
-	for {
+	for ctx.Err() == nil {
 		n, err := h.ledger.Expire(ctx)
 		if err != nil && ctx.Err() == nil {
 			h.log.WarnContext(ctx, "expired holds not released, retrying", "err", err)
@@ -194,12 +193,9 @@ func (h *handlers) sweep(ctx context.Context) error {
 		if n > 0 {
 			h.log.InfoContext(ctx, "holds expired", "count", n)
 		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
+		_ = wait.For(ctx, h.cfg.Sweep) // the loop ends with ctx
 	}
+	return nil
 }
 
 // credits is a balance in the format of existing clients (docs/reference/treasury.md,

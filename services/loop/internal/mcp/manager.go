@@ -21,6 +21,7 @@ import (
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/telemetry"
+	"github.com/anima-run/anima/pkg/wait"
 
 	"github.com/anima-run/anima/services/loop/internal/engine"
 )
@@ -93,16 +94,8 @@ func New(cfg Config) *Manager {
 // Run closes connections that were not used for Config.Idle, until ctx ends. It returns
 // nil.
 func (m *Manager) Run(ctx context.Context) error {
-	tick := time.NewTicker(max(m.cfg.Idle/4, time.Second))
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-			m.sweep()
-		}
-	}
+	wait.Every(ctx, max(m.cfg.Idle/4, time.Second), m.sweep)
+	return nil
 }
 
 // sweep retires connections that have no calls and were not used for Config.Idle.
