@@ -13,6 +13,7 @@ import (
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/failpoint"
+	"github.com/anima-run/anima/pkg/wait"
 )
 
 // markerTTL is how long the server keeps the marker of a deleted or expired key. Watchers
@@ -111,7 +112,7 @@ func (k *Bucket[T]) Create(ctx context.Context, key string, v T, ttl time.Durati
 		case errGet == nil:
 			return 0, err
 		default: // the conflicting message is not visible: it is being removed, or the leader is behind (ADR 11)
-			_ = pause(ctx, backoff(try, time.Millisecond, 50*time.Millisecond)) // the next write returns the error of ctx
+			_ = wait.For(ctx, backoff(try, time.Millisecond, 50*time.Millisecond)) // the next write returns the error of ctx
 		}
 	}
 }
@@ -265,7 +266,7 @@ func (k *Bucket[T]) write(ctx context.Context, key string, data []byte, op strin
 		// Another write of the key is in progress on the replicas: retry until it is
 		// decided.
 		busy, ok := errors.AsType[*jetstream.APIError](err)
-		if !ok || busy.ErrorCode != codeWrongLastBusy || pause(ctx, backoff(try, time.Millisecond, 50*time.Millisecond)) != nil {
+		if !ok || busy.ErrorCode != codeWrongLastBusy || wait.For(ctx, backoff(try, time.Millisecond, 50*time.Millisecond)) != nil {
 			return 0, k.failure(key, err)
 		}
 	}

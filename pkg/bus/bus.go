@@ -24,6 +24,7 @@ import (
 	tracenoop "go.opentelemetry.io/otel/trace/noop"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/wait"
 )
 
 // Bus is one service's access to the other services. It is safe for concurrent use.
@@ -159,7 +160,7 @@ func (b *Bus) ensure(ctx context.Context, cfg jetstream.StreamConfig, label bool
 		}
 		// JetStream has no leader yet or cannot be reached. Retry: services and servers
 		// may start in any order.
-		if err := pause(ctx, 200*time.Millisecond); err != nil {
+		if err := wait.For(ctx, 200*time.Millisecond); err != nil {
 			return fmt.Errorf("stream %s: %w", cfg.Name, err)
 		}
 	}
@@ -219,14 +220,3 @@ func temporary(err error) bool {
 
 // Connected reports whether the connection is up, for readiness.
 func (b *Bus) Connected() bool { return b.conn.Connected() }
-
-// pause waits for d or until ctx ends, and returns the error of ctx.
-func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-t.C:
-	}
-	return ctx.Err()
-}

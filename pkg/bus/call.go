@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/micro"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/wait"
 )
 
 // Headers of this package. Errors travel in the headers of micro, with the encoded
@@ -60,7 +61,7 @@ func Call[Resp any](ctx context.Context, b *Bus, req api.Message) (Resp, error) 
 		if !again {
 			return resp, failed(span, err)
 		}
-		if pause(ctx, backoff(try, 10*time.Millisecond, 500*time.Millisecond)) != nil {
+		if wait.For(ctx, backoff(try, 10*time.Millisecond, 500*time.Millisecond)) != nil {
 			return resp, failed(span, err)
 		}
 	}

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/anima-run/anima/pkg/wait"
 )
 
 // client is the state of one bus on one connection. The caller of [Bus.use] releases it.
@@ -55,7 +57,7 @@ func (b *Bus) retry(ctx context.Context, f func(context.Context, *client) error)
 		if err == nil || ctx.Err() != nil || !temporary(err) {
 			return err
 		}
-		if pause(ctx, backoff(try, 20*time.Millisecond, time.Second)) != nil {
+		if wait.For(ctx, backoff(try, 20*time.Millisecond, time.Second)) != nil {
 			return err
 		}
 	}

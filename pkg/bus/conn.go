@@ -12,6 +12,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nkeys"
+
+	"github.com/anima-run/anima/pkg/wait"
 )
 
 // Dialing holds the options of [Dial].
@@ -300,7 +302,7 @@ func (c *Conn) dialOther(from string) *connection {
 		if err == nil {
 			cn.nc.Close()
 		}
-		if pause(ctx, backoff(try, 50*time.Millisecond, time.Second)) != nil {
+		if wait.For(ctx, backoff(try, 50*time.Millisecond, time.Second)) != nil {
 			return nil
 		}
 	}

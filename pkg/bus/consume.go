@@ -9,6 +9,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/wait"
 )
 
 // Consuming holds the options of [On]. The zero value suits projections: one message at a
@@ -97,7 +98,7 @@ func (cl *client) consumer(ctx context.Context, stream string, cfg jetstream.Con
 		if err == nil || ctx.Err() != nil || !temporary(err) || try == 100 {
 			return c, err
 		}
-		if err := pause(ctx, backoff(try, 50*time.Millisecond, time.Second)); err != nil {
+		if err := wait.For(ctx, backoff(try, 50*time.Millisecond, time.Second)); err != nil {
 			return nil, err
 		}
 	}

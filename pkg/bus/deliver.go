@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/wait"
 )
 
 // heartbeat is the interval at which the server confirms that a fetch is pending. After
@@ -210,7 +211,7 @@ func (d *delivery) next(taking context.Context, s *server) (jetstream.Msg, bool)
 			d.bus.log.Warn("fetch failed, retrying", "subject", d.subject.All(), "err", err)
 		}
 		d.iter.Stop()
-		if d.client.replaced.Err() == nil && pause(taking, backoff(try, 50*time.Millisecond, time.Second)) != nil {
+		if d.client.replaced.Err() == nil && wait.For(taking, backoff(try, 50*time.Millisecond, time.Second)) != nil {
 			return nil, false
 		}
 		if err := d.open(taking); err != nil {

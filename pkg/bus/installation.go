@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/wait"
 )
 
 // installationKey is the key of a stream's metadata that holds the id of its
@@ -219,7 +220,7 @@ func (b *Bus) PutMark(ctx context.Context, service string, m api.StoreMark) (api
 		_, err = cl.js.PublishMsg(ctx, msg, jetstream.WithExpectLastSequencePerSubject(last), jetstream.WithRetryAttempts(0))
 		cl.release()
 		if e, ok := errors.AsType[*jetstream.APIError](err); ok && (e.ErrorCode == codeWrongLast || e.ErrorCode == codeWrongLastBusy) {
-			if pause(ctx, backoff(0, 10*time.Millisecond, 100*time.Millisecond)) != nil {
+			if wait.For(ctx, backoff(0, 10*time.Millisecond, 100*time.Millisecond)) != nil {
 				return m, ctx.Err()
 			}
 			continue

@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/wait"
 )
 
 // Leaders holds the names of the servers that lead a stream and one of its durables.
@@ -33,7 +34,7 @@ func (b *Bus) LeadersApart(ctx context.Context, s api.Subject, service string) (
 				return l, err
 			}
 		}
-		if err := pause(ctx, 200*time.Millisecond); err != nil {
+		if err := wait.For(ctx, 200*time.Millisecond); err != nil {
 			return l, fmt.Errorf("%s and %s are both led by %s: %w", s.Stream(), durable, l.Stream, err)
 		}
 	}

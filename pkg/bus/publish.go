@@ -15,6 +15,7 @@ import (
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/failpoint"
+	"github.com/anima-run/anima/pkg/wait"
 )
 
 // callTimeout is the timeout of an I/O whose caller has set no deadline.
@@ -132,7 +133,7 @@ func (b *Bus) publish(ctx context.Context, s api.Subject, id string, msg *nats.M
 		if !again {
 			return 0, failed(span, err)
 		}
-		if ended := pause(ctx, backoff(try, 20*time.Millisecond, time.Second)); errors.Is(ended, context.Canceled) {
+		if ended := wait.For(ctx, backoff(try, 20*time.Millisecond, time.Second)); errors.Is(ended, context.Canceled) {
 			return 0, failed(span, ended)
 		} else if ended != nil {
 			return 0, failed(span, &api.Error{

@@ -11,6 +11,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/wait"
 )
 
 // Stored is a message that was read from a stream.
@@ -109,7 +110,7 @@ func (b *Bus) Follow(ctx context.Context, after uint64, handle func(Stored) erro
 			try = 0
 		}
 		b.log.Warn("reading the stream failed, retrying", "subject", subjects[0], "err", err)
-		if err := pause(ctx, backoff(try, 50*time.Millisecond, time.Second)); err != nil {
+		if err := wait.For(ctx, backoff(try, 50*time.Millisecond, time.Second)); err != nil {
 			return err
 		}
 	}

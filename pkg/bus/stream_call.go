@@ -12,6 +12,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/wait"
 )
 
 // errNotBegun is the error for a request that no server has begun: a server sends a
@@ -61,7 +62,7 @@ func (r *streamCall) read(ctx context.Context, begin bool) (m *nats.Msg, end boo
 			return nil, false, err
 		}
 		r.reset()
-		if pause(ctx, backoff(try, 10*time.Millisecond, 500*time.Millisecond)) != nil {
+		if wait.For(ctx, backoff(try, 10*time.Millisecond, 500*time.Millisecond)) != nil {
 			return nil, false, err
 		}
 	}

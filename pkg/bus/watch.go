@@ -8,6 +8,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/wait"
 )
 
 // Watch calls handle with the entries that match pattern ("wake.*.*"), first the existing
@@ -30,7 +31,7 @@ func (k *Bucket[T]) Watch(ctx context.Context, pattern string, ready func(), han
 			continue
 		}
 		k.bus.log.Warn("watch failed, retrying", "pattern", pattern, "err", err)
-		if err := pause(ctx, backoff(try, 50*time.Millisecond, time.Second)); err != nil {
+		if err := wait.For(ctx, backoff(try, 50*time.Millisecond, time.Second)); err != nil {
 			return err
 		}
 	}
