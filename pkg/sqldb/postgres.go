@@ -52,8 +52,10 @@ func openPostgres(ctx context.Context, url string, opts Options, count *counters
 	if err != nil {
 		return nil, fmt.Errorf("database URL: %w", err)
 	}
-	db := &DB{Engine: Postgres, url: url, opts: opts, count: count, spans: newSpans(opts, semconv.DBSystemNamePostgreSQL, namespace),
-		pg: &pgPool{pool: pool, count: count, used: map[*pgxpool.Conn]struct{}{}}}
+	db := &DB{
+		Engine: Postgres, url: url, opts: opts, count: count, spans: newSpans(opts, semconv.DBSystemNamePostgreSQL, namespace),
+		pg: &pgPool{pool: pool, count: count, used: map[*pgxpool.Conn]struct{}{}},
+	}
 	if err := pool.Ping(ctx); err != nil {
 		return nil, errors.Join(explain(ctx, cfg, err), db.Close())
 	}

@@ -90,7 +90,7 @@ type Input struct {
 	Merged []api.Run `json:"merged,omitempty"`
 }
 
-// Thought records the completion of a model call.
+// Completion records the completion of a model call.
 type Completion struct {
 	Answer    api.Completion `json:"completion"`
 	Tokens    int64          `json:"tokens"`  // estimated size of the prompt

@@ -11,7 +11,7 @@ import (
 // the recording in replayer.
 type recorded struct{ p *replayer }
 
-func (r recorded) Input() engine.Input { return r.p.Recording.Input }
+func (r recorded) Input() engine.Input { return r.p.Input }
 
 func (r recorded) Wire() bool { return r.p.Reference.Wire }
 

@@ -93,24 +93,24 @@ func (r memoryHandlers) registerHTTP(routes host.Routes) {
 	}, r.souls))
 }
 
-func (t toolHandlers) registerHTTP(r host.Routes) {
+func (x toolHandlers) registerHTTP(r host.Routes) {
 	r.Handle("GET /v1/tools", host.Answer(func(_ http.ResponseWriter, r *http.Request) (api.ListTools, error) {
 		return api.ListTools{Agent: r.URL.Query().Get("agent")}, nil
-	}, t.listTools))
+	}, x.listTools))
 	r.Handle("POST /v1/agents/{id}/check", host.Answer(func(w http.ResponseWriter, r *http.Request) (api.CheckTool, error) {
 		var m api.CheckTool
 		err := host.ReadJSON(w, r, 512<<10, &m)
 		m.Agent = r.PathValue("id")
 		return m, err
-	}, t.checkTool))
+	}, x.checkTool))
 	r.Handle("GET /v1/agents/{id}/skills", host.Answer(func(_ http.ResponseWriter, r *http.Request) (api.ListSkills, error) {
 		return api.ListSkills{Agent: r.PathValue("id")}, nil
-	}, t.listSkills))
+	}, x.listSkills))
 	r.Handle("GET /v1/agents/{id}/skills/{skill}", host.Answer(func(_ http.ResponseWriter, r *http.Request) (api.GetSkill, error) {
 		return api.GetSkill{Agent: r.PathValue("id"), Skill: r.PathValue("skill")}, nil
-	}, t.getSkill))
+	}, x.getSkill))
 	r.Handle("GET /v1/agents/{id}/servers", host.Answer(func(_ http.ResponseWriter, r *http.Request) (api.ListServers, error) {
 		connect, err := host.Flag(r, "connect")
 		return api.ListServers{Agent: r.PathValue("id"), Connect: connect}, err
-	}, t.listServers))
+	}, x.listServers))
 }
