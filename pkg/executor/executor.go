@@ -1,6 +1,7 @@
 // Package executor executes a service's own tools of the catalogue. It serves the two
-// requests of loop for them, see [Routes]: list the tools and call one. A tool is executed only with policy's decision token for this call, and
-// with arguments that match its schema.
+// requests of loop for them, see [Routes]: list the tools and call one. A tool is executed
+// only with policy's decision token for this call, and with arguments that match its
+// schema.
 //
 // It must not depend on any tool, and it makes no decisions: policy has made them before.
 package executor

@@ -30,7 +30,7 @@ func TestOutageIsLoggedLessAndLess(t *testing.T) {
 			t.Errorf("%d lines about the end, want 1:\n%s", n, &log)
 		}
 		log.Reset()
-		r.failed(t.Context(), errors.New("retryPause"))
+		r.failed(t.Context(), errors.New("again"))
 		if !strings.Contains(log.String(), "failures=1") {
 			t.Errorf("the next outage begins with %q", &log)
 		}
