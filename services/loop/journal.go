@@ -29,7 +29,7 @@ func (j journal) Append(ctx context.Context, cmd api.Run, step engine.Step, last
 	m := api.Journal{
 		Session: cmd.Session, Run: cmd.Run, Agent: cmd.Agent, Turn: step.Turn, Epoch: last + 1, Last: last, Kind: step.Kind(), Form: api.JournalForm, Entry: entry,
 	}
-	t := tenureOf(ctx)
+	t := ownershipOf(ctx)
 	at := t.sign(&m)
 	// The id contains the position in the journal and the owner, so that only a
 	// repetition of this append has the same id.
@@ -76,7 +76,7 @@ func (j journal) last(ctx context.Context, cmd api.Run, after uint64) (end bus.S
 		err = api.Decode(end.Data, &e)
 	}
 	if err == nil {
-		err = tenureOf(ctx).free(ctx, e)
+		err = ownershipOf(ctx).free(ctx, e)
 	}
 	if err != nil {
 		return bus.Stored{}, e, err
@@ -85,7 +85,7 @@ func (j journal) last(ctx context.Context, cmd api.Run, after uint64) (end bus.S
 }
 
 // own appends an entry of this process that belongs to no run, if no other owner holds
-// the session. The tenure in ctx releases the session.
+// the session. The ownership in ctx releases the session.
 func (j journal) own(ctx context.Context, cmd api.Run, at int64) error {
 	end, _, err := j.last(ctx, cmd, 0)
 	if err == nil {

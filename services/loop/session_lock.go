@@ -39,9 +39,9 @@ func newLocker(locks *bus.Bucket[api.Lock], j journal, owner string, ttl time.Du
 	return locker{locks: locks, journal: j, owner: owner, ttl: ttl, now: now, log: log, mine: &sync.Map{}}
 }
 
-// tenure is the ownership of a session by a run of this process. A nil tenure is that
+// ownership is that of a session by a run of this process. A nil ownership is that
 // of a reader, which owns nothing.
-type tenure struct {
+type ownership struct {
 	locker
 	cmd  api.Run
 	lock *lease.Lease[api.Lock] // the renewals
@@ -54,8 +54,8 @@ type tenure struct {
 	open  bool      // the latest entry keeps the session owned
 }
 
-func (l locker) tenure(cmd api.Run) *tenure {
-	t := &tenure{locker: l, cmd: cmd}
+func (l locker) newOwnership(cmd api.Run) *ownership {
+	t := &ownership{locker: l, cmd: cmd}
 	t.lock = &lease.Lease[api.Lock]{
 		Bucket: l.locks, Key: api.LockKey(cmd.Session), TTL: l.ttl, Now: l.now, Log: l.log,
 		Value: func(expires int64) api.Lock {
@@ -67,16 +67,16 @@ func (l locker) tenure(cmd api.Run) *tenure {
 	return t
 }
 
-type tenureKey struct{}
+type ownershipKey struct{}
 
-func tenureOf(ctx context.Context) *tenure {
-	t, _ := ctx.Value(tenureKey{}).(*tenure)
+func ownershipOf(ctx context.Context) *ownership {
+	t, _ := ctx.Value(ownershipKey{}).(*ownership)
 	return t
 }
 
 // sign sets the owner, the epoch and the expiry of an entry, and returns the time of
 // the request.
-func (t *tenure) sign(m *api.Journal) time.Time {
+func (t *ownership) sign(m *api.Journal) time.Time {
 	if t == nil {
 		return time.Time{}
 	}
@@ -91,7 +91,7 @@ func (t *tenure) sign(m *api.Journal) time.Time {
 }
 
 // wrote records an entry that is stored.
-func (t *tenure) wrote(m api.Journal, seq uint64, at time.Time) {
+func (t *ownership) wrote(m api.Journal, seq uint64, at time.Time) {
 	if t == nil {
 		return
 	}
@@ -103,7 +103,7 @@ func (t *tenure) wrote(m api.Journal, seq uint64, at time.Time) {
 
 // free returns an error while another owner holds the session, by the last entry of its
 // journal. Errors: Conflict, with ReasonBusy if another run holds the session.
-func (t *tenure) free(ctx context.Context, e api.Journal) error {
+func (t *ownership) free(ctx context.Context, e api.Journal) error {
 	if t == nil {
 		return nil
 	}
@@ -144,8 +144,8 @@ func (l locker) with(ctx context.Context, cmd api.Run, f func(context.Context) e
 		return busy(cmd, other == cmd.Run)
 	}
 	defer l.mine.Delete(cmd.Session)
-	t := l.tenure(cmd)
-	work, cancel := context.WithCancelCause(context.WithValue(ctx, tenureKey{}, t))
+	t := l.newOwnership(cmd)
+	work, cancel := context.WithCancelCause(context.WithValue(ctx, ownershipKey{}, t))
 	stop := t.lock.Keep(ctx, l.now(), t.renew, func(error) {
 		if !keepsStaleRun() {
 			cancel(errLeaseLost)
@@ -164,7 +164,7 @@ func (l locker) with(ctx context.Context, cmd api.Run, f func(context.Context) e
 
 // renew renews the lease if no entry has done so for a sixth of its length, and returns
 // the time from which the lease counts.
-func (t *tenure) renew(ctx context.Context) (time.Time, error) {
+func (t *ownership) renew(ctx context.Context) (time.Time, error) {
 	t.mu.Lock()
 	since, held := t.since, t.open
 	t.mu.Unlock()
@@ -191,7 +191,7 @@ func (t *tenure) renew(ctx context.Context) (time.Time, error) {
 // it appends a release. It does so after a cancel, too. While the answer is lost, as
 // during the exit of a NATS server, it retries for the length of the lease, because
 // otherwise the session's next message must wait for the lease to expire.
-func (t *tenure) leave(ctx context.Context) {
+func (t *ownership) leave(ctx context.Context) {
 	ctx, done := context.WithTimeout(context.WithoutCancel(ctx), t.ttl)
 	defer done()
 	if t.lock.Written() {
@@ -203,7 +203,7 @@ func (t *tenure) leave(ctx context.Context) {
 		return
 	}
 	for {
-		_, err := t.journal.Append(context.WithValue(ctx, tenureKey{}, t), t.cmd, engine.Step{Run: t.cmd.Run, Turn: t.turn, Release: true}, t.last)
+		_, err := t.journal.Append(context.WithValue(ctx, ownershipKey{}, t), t.cmd, engine.Step{Run: t.cmd.Run, Turn: t.turn, Release: true}, t.last)
 		switch {
 		case err == nil, api.CodeOf(err) == api.Conflict: // another owner has the session
 			return

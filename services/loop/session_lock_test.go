@@ -104,7 +104,7 @@ func TestTenure(t *testing.T) {
 		if err := other.journal.own(ctx, next, 1); err != nil {
 			return err
 		}
-		_, err := other.journal.Append(ctx, next, engine.Step{Run: "next", Turn: 1, End: &api.LoopEnd{Run: "next"}}, tenureOf(ctx).last)
+		_, err := other.journal.Append(ctx, next, engine.Step{Run: "next", Turn: 1, End: &api.LoopEnd{Run: "next"}}, ownershipOf(ctx).last)
 		return err
 	})
 	if err != nil {
@@ -161,7 +161,7 @@ func TestRenewals(t *testing.T) {
 			t.Errorf("the journal: %v", err)
 		}
 		e.Expires = 1 // as after the lease has expired
-		if err := other.tenure(cmd).free(ctx, e); api.CodeOf(err) != api.Conflict {
+		if err := other.newOwnership(cmd).free(ctx, e); api.CodeOf(err) != api.Conflict {
 			t.Errorf("another process got %v, want that the lease was renewed", err)
 		}
 		return nil

@@ -89,7 +89,7 @@ type contested struct {
 
 // owner holds a session until release is called.
 type owner struct {
-	ctx   context.Context //nolint:containedctx // with its tenure
+	ctx   context.Context //nolint:containedctx // with its ownership
 	last  uint64          // last sequence that it has read
 	leave chan struct{}
 	left  chan error

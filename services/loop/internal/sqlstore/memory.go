@@ -136,7 +136,7 @@ func (s Memory) learn(ctx context.Context, tx *sqldb.Tx, agent string, f memory.
 			version, versions, expires_at, created_at, updated_at)
 		select $1, $2, $3, $4, $5, $6, $7, $8, $9, n, n, $10, $11, $11
 		from (select coalesce(max(version), 0) + 1 as n from semantic_history where agent = $1 and category = $2 and key = $3) v
-		where true on conflict (agent, category, key) do nothing`,
+		where true on conflict do nothing`, // a concurrent insert may violate the index of ids first
 		agent, f.Category, f.Key, f.Value, decimal(f.Confidence), f.Source, string(f.By.Kind), f.By.Address, f.Turn, f.Expires, f.At)
 	if err != nil {
 		return "", err
