@@ -17,12 +17,12 @@ type instruments struct {
 func newInstruments(p metric.MeterProvider) (t instruments, err error) {
 	m := p.Meter("github.com/anima-run/anima/services/heartbeat")
 	t.wakes, err = m.Int64Counter("anima.heartbeat.wakes", metric.WithUnit("{wake}"),
-		metric.WithDescription("Wakes asked for, by what asked: cron, alarm, inbox, goal or creator; stale alarms wake no agent."))
+		metric.WithDescription("Wakes requested, by origin: cron, alarm, inbox, goal or creator; stale alarms wake no agent."))
 	if err != nil {
 		return t, err
 	}
 	t.late, err = m.Float64Histogram("anima.heartbeat.lateness", metric.WithUnit("s"),
-		metric.WithDescription("How long after its time something was fired."),
+		metric.WithDescription("Delay from the due time of an entry to its wake."),
 		metric.WithExplicitBucketBoundaries(.001, .002, .005, .01, .02, .05, .1, .25, 1, 5, 30, 300, 3600))
 	return t, err
 }

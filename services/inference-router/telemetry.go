@@ -26,7 +26,7 @@ func newInstruments(p metric.MeterProvider) (*instruments, error) {
 	var t instruments
 	var errs [4]error
 	t.calls, errs[0] = m.Int64Counter("anima.inference.calls", metric.WithDescription("Model calls by model and outcome"))
-	t.cost, errs[1] = m.Int64Counter("anima.inference.cost", metric.WithUnit("{micro-USD}"), metric.WithDescription("What model calls cost"))
+	t.cost, errs[1] = m.Int64Counter("anima.inference.cost", metric.WithUnit("{micro-USD}"), metric.WithDescription("Cost of model calls"))
 	t.duration, errs[2] = m.Float64Histogram(genaiconv.ClientOperationDuration{}.Name(), metric.WithUnit("s"), metric.WithDescription("Time of a call to a model"))
 	t.tokens, errs[3] = m.Int64Histogram(genaiconv.ClientTokenUsage{}.Name(), metric.WithUnit("{token}"), metric.WithDescription("Tokens of a call to a model"))
 	for _, err := range errs {

@@ -31,7 +31,7 @@ func newInstruments(p metric.MeterProvider) (*instruments, error) {
 	buckets := metric.WithExplicitBucketBoundaries(.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120)
 	t.turns, errs[0] = m.Int64Counter("anima.loop.turns", metric.WithDescription("Turns by outcome"))
 	t.tools, errs[1] = m.Int64Counter("anima.loop.tool.calls", metric.WithDescription("Tool calls by tool and outcome"))
-	t.turnS, errs[2] = m.Float64Histogram("anima.loop.turn.duration", metric.WithUnit("s"), metric.WithDescription("Time of a turn, the model's included"), buckets)
+	t.turnS, errs[2] = m.Float64Histogram("anima.loop.turn.duration", metric.WithUnit("s"), metric.WithDescription("Duration of a turn, including model calls"), buckets)
 	t.toolS, errs[3] = m.Float64Histogram("anima.loop.tool.duration", metric.WithUnit("s"), metric.WithDescription("Time of a tool call"), buckets)
 	t.context, errs[4] = m.Int64Histogram("anima.loop.context.tokens", metric.WithDescription("Estimated tokens of a prompt"),
 		metric.WithExplicitBucketBoundaries(500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 90_000, 128_000))

@@ -21,7 +21,7 @@ func newInstruments(p metric.MeterProvider) (*instruments, error) {
 	var t instruments
 	var errs [2]error
 	t.decisions, errs[0] = m.Int64Counter("anima.policy.decisions", metric.WithDescription("Decisions by action and code"))
-	t.duration, errs[1] = m.Float64Histogram("anima.policy.evaluation.duration", metric.WithUnit("s"), metric.WithDescription("Time of the rules, without I/O"))
+	t.duration, errs[1] = m.Float64Histogram("anima.policy.evaluation.duration", metric.WithUnit("s"), metric.WithDescription("Duration of the evaluation of rules, without I/O"))
 	for _, err := range errs {
 		if err != nil {
 			return nil, fmt.Errorf("instrument: %w", err)

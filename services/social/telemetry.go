@@ -15,12 +15,12 @@ type instruments struct {
 func newInstruments(p metric.MeterProvider) (t instruments, err error) {
 	m := p.Meter("github.com/anima-run/anima/services/social")
 	t.messages, err = m.Int64Counter("anima.social.messages", metric.WithUnit("{message}"),
-		metric.WithDescription("Messages handed in, by outcome: received, duplicate or refused."))
+		metric.WithDescription("Messages received, by outcome: received, duplicate or refused."))
 	if err != nil {
 		return t, err
 	}
 	t.claimed, err = m.Int64Counter("anima.social.claimed", metric.WithUnit("{message}"),
-		metric.WithDescription("Messages handed to runs, a second time included."))
+		metric.WithDescription("Messages claimed by runs, including repeated claims."))
 	return t, err
 }
 

@@ -30,10 +30,10 @@ func newInstruments(p metric.MeterProvider) (*instruments, error) {
 	var t instruments
 	var errs [7]error
 	t.transactions, errs[0] = m.Int64Counter("anima.treasury.transactions", metric.WithDescription("Transactions posted, by kind"))
-	t.holds, errs[1] = m.Int64Counter("anima.treasury.holds", metric.WithDescription("Requests to hold money, by outcome"))
+	t.holds, errs[1] = m.Int64Counter("anima.treasury.holds", metric.WithDescription("Requests to create a hold, by outcome"))
 	t.settlements, errs[2] = m.Int64Counter("anima.treasury.settlements", metric.WithDescription("Requests to settle a hold, by outcome"))
 	t.overdrafts, errs[3] = m.Int64Counter("anima.treasury.overdrafts", metric.WithDescription("Requests refused because the account cannot pay"))
-	t.spent, errs[4] = m.Int64Counter("anima.treasury.spent.micros", metric.WithDescription("Money paid out of holds, in micro-USD, by category"))
+	t.spent, errs[4] = m.Int64Counter("anima.treasury.spent.micros", metric.WithDescription("Amounts settled from holds, in micro-USD, by category"))
 	t.tiers, errs[5] = m.Int64Counter("anima.treasury.tier.changes", metric.WithDescription("Changes of an agent's tier, by the new one"))
 	t.group, errs[6] = m.Int64Histogram("anima.treasury.group.size", metric.WithDescription("Operations that shared a commit"),
 		metric.WithExplicitBucketBoundaries(1, 2, 4, 8, 16, 32, 64))
