@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -22,6 +24,7 @@ import (
 	"github.com/anima-run/anima/pkg/apptest"
 	"github.com/anima-run/anima/pkg/bus"
 	"github.com/anima-run/anima/pkg/sqldb/sqldbtest"
+	"github.com/anima-run/anima/services/inference-router/simulatedtest"
 )
 
 // BenchmarkTurn measures the overhead of a turn: the simulated model answers at once, so
@@ -30,7 +33,8 @@ import (
 // concurrently, each with its own agent. The figures are per turn. Writes are synced at
 // intervals, as on a developer's machine, or always, as in production. The latter also
 // runs on three servers and on PostgreSQL, which syncs, too, and whose processor time is
-// a separate figure.
+// a separate figure. The router calls the model over HTTP, or directly in the profile
+// model=direct.
 //
 // For comparison, the same run on the same server measures the skeleton of a turn on
 // plain NATS: as many sequential requests to a responder that answers at once, and as
@@ -42,17 +46,22 @@ func BenchmarkTurn(b *testing.B) {
 		o        apptest.Options
 		replicas int
 		postgres bool
+		direct   bool
 	}{
-		{"sync=interval", apptest.Options{}, 1, false},
-		{"sync=always", apptest.Options{SyncAlways: true}, 1, false},
-		{"sync=always,replicas=3", apptest.Options{SyncAlways: true, Replicated: true}, 3, false},
-		{"sync=always,replicas=3,postgres", apptest.Options{SyncAlways: true, Replicated: true}, 3, true},
+		{"sync=interval", apptest.Options{}, 1, false, false},
+		{"sync=interval,model=direct", apptest.Options{}, 1, false, true},
+		{"sync=always", apptest.Options{SyncAlways: true}, 1, false, false},
+		{"sync=always,replicas=3", apptest.Options{SyncAlways: true, Replicated: true}, 3, false, false},
+		{"sync=always,replicas=3,postgres", apptest.Options{SyncAlways: true, Replicated: true}, 3, true, false},
 	} {
 		for _, sessions := range []int{1, 16, 128} {
 			b.Run(fmt.Sprintf("%s/sessions=%d", profile.name, sessions), func(b *testing.B) {
 				o, database := profile.o, func() time.Duration { return 0 }
 				if profile.postgres {
 					o.Env, database = postgres(b)
+				}
+				if !profile.direct {
+					o.Env = modelOverHTTP(b, o.Env)
 				}
 				l := newLoad(b, sessions, o)
 				bones := newSkeleton(b, l, profile.replicas)
@@ -84,6 +93,28 @@ func BenchmarkTurn(b *testing.B) {
 			})
 		}
 	}
+}
+
+// modelOverHTTP serves the simulated model with its prices, and adds the settings by
+// which the router calls it to env.
+func modelOverHTTP(b *testing.B, env map[string]string) map[string]string {
+	b.Helper()
+	script, err := simulatedtest.Load("testdata/script.json")
+	if err != nil {
+		b.Fatal(err)
+	}
+	h, err := simulatedtest.Handler(script, time.Now)
+	if err != nil {
+		b.Fatal(err)
+	}
+	web := httptest.NewServer(h)
+	b.Cleanup(web.Close)
+	all := map[string]string{
+		"ANIMA_INFERENCE_ROUTER_SIMULATED": "false", "OPENAI_BASE_URL": web.URL + "/v1", "ANIMA_INFERENCE_ROUTER_LOCAL": "no",
+		"ANIMA_INFERENCE_ROUTER_MODELS": script.Model + "=1/4/128000",
+	}
+	maps.Copy(all, env)
+	return all
 }
 
 // postgres starts a server that syncs its writes. It returns the settings by which

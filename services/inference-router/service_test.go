@@ -19,7 +19,7 @@ import (
 	router "github.com/anima-run/anima/services/inference-router"
 
 	"github.com/anima-run/anima/services/inference-router/internal/provider/simulated"
-	"github.com/anima-run/anima/services/inference-router/internal/provider/simulated/simulatedtest"
+	"github.com/anima-run/anima/services/inference-router/simulatedtest"
 )
 
 const script = `{"model":"m","aliases":["dear"],"context_window":128000,"rules":[

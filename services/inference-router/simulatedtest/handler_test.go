@@ -14,7 +14,7 @@ import (
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
 	"github.com/anima-run/anima/services/inference-router/internal/provider/openai"
 	"github.com/anima-run/anima/services/inference-router/internal/provider/simulated"
-	"github.com/anima-run/anima/services/inference-router/internal/provider/simulated/simulatedtest"
+	"github.com/anima-run/anima/services/inference-router/simulatedtest"
 )
 
 func now() time.Time { return time.Unix(1_800_000_000, 0) }

@@ -1,17 +1,27 @@
-// Package simulatedtest serves the simulated model over OpenAI's protocol, for tests of
-// the path from the router to a server.
+// Package simulatedtest serves the simulated model over OpenAI's protocol, for tests and
+// benchmarks of the path from the router to a server.
 package simulatedtest
 
 import (
 	"context"
 	"errors"
 	"net/http"
+	"os"
 	"strconv"
 	"time"
 
 	"github.com/anima-run/anima/services/inference-router/internal/provider/openai/openaitest"
 	"github.com/anima-run/anima/services/inference-router/internal/provider/simulated"
 )
+
+// Load reads the script of a model, for [Handler].
+func Load(path string) (simulated.Script, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return simulated.Script{}, err
+	}
+	return simulated.Parse(data)
+}
 
 // Handler returns a handler for POST /v1/chat/completions and GET /v1/models. It does not
 // check keys. It returns an error if the script is invalid. now is the clock for the dates
