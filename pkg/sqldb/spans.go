@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -29,6 +30,18 @@ type spans struct {
 	tracer     trace.Tracer
 	common     []attribute.KeyValue // attributes of every span
 	statements bool                 // see Options.StatementSpans
+
+	mu    sync.RWMutex
+	known map[string]described // by statement, at most maxKnown
+}
+
+// maxKnown limits the memory for statements whose text varies.
+const maxKnown = 1024
+
+// described holds the parts of a span that follow from its statement.
+type described struct {
+	name    string
+	options []trace.SpanStartOption
 }
 
 // newSpans returns nil without a provider. An empty namespace is left out.
@@ -36,7 +49,7 @@ func newSpans(opts Options, system attribute.KeyValue, namespace string) *spans 
 	if opts.TracerProvider == nil {
 		return nil
 	}
-	s := &spans{tracer: telemetry.LeafTracer(opts.TracerProvider, scope), common: []attribute.KeyValue{system}, statements: opts.StatementSpans}
+	s := &spans{tracer: telemetry.LeafTracer(opts.TracerProvider, scope), common: []attribute.KeyValue{system}, statements: opts.StatementSpans, known: map[string]described{}}
 	if namespace != "" {
 		s.common = append(s.common, semconv.DBNamespace(namespace))
 	}
@@ -59,16 +72,35 @@ func (s *spans) start(ctx context.Context, query string) trace.Span {
 // startAt is start, without its checks, for a statement or transaction that began at a
 // given time.
 func (s *spans) startAt(ctx context.Context, query string, at time.Time) trace.Span {
+	d := s.describe(query)
+	_, span := s.tracer.Start(ctx, d.name, append(d.options[:len(d.options):len(d.options)], trace.WithTimestamp(at))...) //nolint:spancheck // the caller ends it
+	return span                                                                                                           //nolint:spancheck // the caller ends it
+}
+
+// describe returns the name and the attributes of a statement's span. It parses each
+// statement once.
+func (s *spans) describe(query string) described {
+	s.mu.RLock()
+	d, ok := s.known[query]
+	s.mu.RUnlock()
+	if ok {
+		return d
+	}
 	operation, table := summarize(query)
-	name := operation
+	d.name = operation
 	attrs := append(s.common[:len(s.common):len(s.common)], semconv.DBOperationName(operation))
 	if table != "" {
-		name += " " + table
+		d.name += " " + table
 		attrs = append(attrs, semconv.DBCollectionName(table))
 	}
-	attrs = append(attrs, semconv.DBQuerySummary(name))
-	_, span := s.tracer.Start(ctx, name, trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(attrs...), trace.WithTimestamp(at)) //nolint:spancheck // the caller ends it
-	return span                                                                                                                             //nolint:spancheck // the caller ends it
+	attrs = append(attrs, semconv.DBQuerySummary(d.name))
+	d.options = []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(attrs...)}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.known) < maxKnown {
+		s.known[query] = d
+	}
+	return d
 }
 
 // summarize returns the first word of a statement in capitals, and the word after INTO,
