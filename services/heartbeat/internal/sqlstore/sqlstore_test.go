@@ -10,21 +10,8 @@ import (
 	"github.com/anima-run/anima/pkg/sqldb"
 	"github.com/anima-run/anima/pkg/sqldb/sqldbtest"
 	"github.com/anima-run/anima/services/heartbeat/internal/schedule"
-	"github.com/anima-run/anima/services/heartbeat/internal/schedule/scheduletest"
 	"github.com/anima-run/anima/services/heartbeat/internal/sqlstore"
 )
-
-func TestStore(t *testing.T) {
-	t.Parallel()
-	scheduletest.Run(t, func(t *testing.T, check func(*testing.T, scheduletest.Open)) {
-		t.Helper()
-		sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
-			check(t, func(announce func([]schedule.Fired) error) scheduletest.Store {
-				return store{sqlstore.New(db, func(_ context.Context, _ *sqldb.Tx, f []schedule.Fired) error { return announce(f) }), db}
-			})
-		})
-	})
-}
 
 // store wraps the store with a SeeAgents that begins its own transaction, and with a
 // read of what Ping has stored.
@@ -34,6 +21,8 @@ type store struct {
 	db *sqldb.DB
 }
 
+// SeeAgents stores the latest states of agents and ignores older ones. stirred reports
+// whether entries that waited for an agent may be due now.
 func (s store) SeeAgents(ctx context.Context, all ...schedule.Agent) (stirred bool, err error) {
 	err = sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
 		stirred, err = s.Store.SeeAgents(ctx, tx, all)
@@ -42,6 +31,7 @@ func (s store) SeeAgents(ctx context.Context, all ...schedule.Agent) (stirred bo
 	return stirred, err
 }
 
+// LastPing returns the time of the latest ping, or the zero time if there is none.
 func (s store) LastPing(ctx context.Context, agent string) (time.Time, error) {
 	var at int64
 	err := s.db.QueryRowContext(ctx, "select at from pings where agent = $1", agent).Scan(&at)

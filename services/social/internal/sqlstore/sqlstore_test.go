@@ -1,30 +1,14 @@
 package sqlstore_test
 
 import (
-	"context"
 	"testing"
 	"time"
 
 	"github.com/anima-run/anima/pkg/sqldb"
 	"github.com/anima-run/anima/pkg/sqldb/sqldbtest"
 	"github.com/anima-run/anima/services/social/internal/inbox"
-	"github.com/anima-run/anima/services/social/internal/inbox/inboxtest"
 	"github.com/anima-run/anima/services/social/internal/sqlstore"
 )
-
-func TestStore(t *testing.T) {
-	t.Parallel()
-	inboxtest.Run(t, func(t *testing.T, check func(*testing.T, inboxtest.Open)) {
-		t.Helper()
-		sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
-			check(t, func(announce func(agent, id string) error) inbox.Store {
-				return sqlstore.New(db, func(_ context.Context, _ *sqldb.Tx, agent string, m inbox.Message) error {
-					return announce(agent, m.ID)
-				})
-			})
-		})
-	})
-}
 
 // TestView checks the view of docs/reference/social.md, Tables.
 func TestView(t *testing.T) {

@@ -1,4 +1,4 @@
-package inboxtest
+package sqlstore_test
 
 import (
 	"fmt"
@@ -11,7 +11,7 @@ import (
 	"github.com/anima-run/anima/services/social/internal/inbox"
 )
 
-func claim(t *testing.T, open Open) {
+func claim(t *testing.T, open open) {
 	s := open(silent)
 	ctx, bob := t.Context(), address("bob")
 	none, err := s.Claim(ctx, bob, "r1", "", 10, noon(0))
@@ -63,7 +63,7 @@ func claim(t *testing.T, open Open) {
 	want(t, "what the other sent", got, err, "from0", "from2")
 }
 
-func waiting(t *testing.T, open Open) {
+func waiting(t *testing.T, open open) {
 	s := open(silent)
 	ctx, bob := t.Context(), address("bob")
 	look := func(what, run string, want inbox.MailboxState) {
@@ -96,7 +96,7 @@ func waiting(t *testing.T, open Open) {
 	look("failed, and still of its last run", "r5", inbox.MailboxState{Address: bob, Unread: 1, Claimed: true})
 }
 
-func expire(t *testing.T, open Open) {
+func expire(t *testing.T, open open) {
 	s := open(silent)
 	ctx, bob := t.Context(), address("bob")
 	fill(t, s, 2)
@@ -116,7 +116,7 @@ func expire(t *testing.T, open Open) {
 	unread(t, s, "bob", 1)
 }
 
-func claimParallel(t *testing.T, open Open) {
+func claimParallel(t *testing.T, open open) {
 	s := open(silent)
 	const n, runs = 40, 8
 	fill(t, s, n)
@@ -146,7 +146,7 @@ func claimParallel(t *testing.T, open Open) {
 	}
 }
 
-func settleLate(t *testing.T, open Open) {
+func settleLate(t *testing.T, open open) {
 	s := open(silent)
 	ctx, bob := t.Context(), address("bob")
 	fill(t, s, 2)
@@ -162,7 +162,7 @@ func settleLate(t *testing.T, open Open) {
 	unread(t, s, "bob", 0)
 }
 
-func list(t *testing.T, open Open) {
+func list(t *testing.T, open open) {
 	s := open(silent)
 	ctx, bob := t.Context(), address("bob")
 	fill(t, s, 3)
@@ -181,7 +181,7 @@ func list(t *testing.T, open Open) {
 	want(t, "of nobody", got, err)
 }
 
-func poll(t *testing.T, open Open) {
+func poll(t *testing.T, open open) {
 	s := open(silent)
 	ctx, bob := t.Context(), address("bob")
 	none, err := s.Poll(ctx, bob, 0, 10, noon(0))
@@ -205,7 +205,7 @@ func poll(t *testing.T, open Open) {
 	want(t, "from the start: what is unread", more, err, "new")
 }
 
-func pollLocalAgent(t *testing.T, open Open) {
+func pollLocalAgent(t *testing.T, open open) {
 	s := open(silent)
 	ctx, bob := t.Context(), address("bob")
 	register(t, s, "bob")

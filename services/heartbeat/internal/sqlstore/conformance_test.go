@@ -1,5 +1,4 @@
-// Package scheduletest is the conformance suite of [schedule.Store]. It is for tests only.
-package scheduletest
+package sqlstore_test
 
 import (
 	"context"
@@ -12,28 +11,20 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/sqldb"
+	"github.com/anima-run/anima/pkg/sqldb/sqldbtest"
 	"github.com/anima-run/anima/services/heartbeat/internal/schedule"
+	"github.com/anima-run/anima/services/heartbeat/internal/sqlstore"
 )
 
-// Store is the interface of a store under test.
-type Store interface {
-	schedule.Store
-	// SeeAgents stores the latest states of agents and ignores older ones. stirred
-	// reports whether entries that waited for an agent may be due now.
-	SeeAgents(ctx context.Context, all ...schedule.Agent) (stirred bool, err error)
-	// LastPing returns the time of the latest ping, or the zero time if there is none.
-	LastPing(ctx context.Context, agent string) (time.Time, error)
-}
-
-// Open opens the store of a test. announce is called with what Fire records, in the same
+// open opens the store of a test. announce is called with what Fire records, in the same
 // transaction; its error must roll back everything.
-type Open func(announce func([]schedule.Fired) error) Store
+type open func(announce func([]schedule.Fired) error) store
 
-// Run tests the conformance of stores. each must call check in a subtest for every
-// implementation, with a new empty store.
-func Run(t *testing.T, each func(t *testing.T, check func(*testing.T, Open))) {
-	t.Helper()
-	for name, check := range map[string]func(*testing.T, Open){
+// TestStore tests the conformance to [schedule.Store] on every engine.
+func TestStore(t *testing.T) {
+	t.Parallel()
+	for name, check := range map[string]func(*testing.T, open){
 		"agents":                  agents,
 		"many agents":             many,
 		"schedule":                entries,
@@ -48,7 +39,11 @@ func Run(t *testing.T, each func(t *testing.T, check func(*testing.T, Open))) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			each(t, check)
+			sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
+				check(t, func(announce func([]schedule.Fired) error) store {
+					return store{sqlstore.New(db, func(_ context.Context, _ *sqldb.Tx, f []schedule.Fired) error { return announce(f) }), db}
+				})
+			})
 		})
 	}
 }
@@ -66,7 +61,7 @@ func ok(t *testing.T, err error) {
 	}
 }
 
-func see(t *testing.T, s Store, a schedule.Agent, want bool) {
+func see(t *testing.T, s store, a schedule.Agent, want bool) {
 	t.Helper()
 	got, err := s.SeeAgents(t.Context(), a)
 	if err != nil || got != want {
@@ -78,7 +73,7 @@ func sleeping(id string, seq int64) schedule.Agent {
 	return schedule.Agent{ID: id, State: api.StateSleeping, Seq: seq, Changed: noon(0)}
 }
 
-func set(t *testing.T, s Store, agent string, now time.Time, entries ...schedule.Entry) {
+func set(t *testing.T, s store, agent string, now time.Time, entries ...schedule.Entry) {
 	t.Helper()
 	checked, faults := schedule.Check(agent, entries, now)
 	if len(faults) > 0 {
@@ -87,14 +82,14 @@ func set(t *testing.T, s Store, agent string, now time.Time, entries ...schedule
 	ok(t, s.SetSchedule(t.Context(), agent, checked))
 }
 
-func due(t *testing.T, s Store, now time.Time) []schedule.Due {
+func due(t *testing.T, s store, now time.Time) []schedule.Due {
 	t.Helper()
 	got, err := s.Due(t.Context(), now, 100)
 	ok(t, err)
 	return got
 }
 
-func next(t *testing.T, s Store, want time.Time) {
+func next(t *testing.T, s store, want time.Time) {
 	t.Helper()
 	got, err := s.Next(t.Context())
 	ok(t, err)
@@ -111,7 +106,7 @@ func diff(t *testing.T, what string, want, got any) {
 }
 
 // fire records everything that is due, as the clock does.
-func fire(t *testing.T, s Store, now time.Time) []schedule.Fired {
+func fire(t *testing.T, s store, now time.Time) []schedule.Fired {
 	t.Helper()
 	got, err := s.Fire(t.Context(), fired(t, due(t, s, now), now))
 	ok(t, err)
@@ -133,7 +128,7 @@ func fired(t *testing.T, due []schedule.Due, now time.Time) []schedule.Fired {
 	return all
 }
 
-func agents(t *testing.T, open Open) {
+func agents(t *testing.T, open open) {
 	s := open(silent)
 	has := func(id string, want bool) {
 		t.Helper()
@@ -155,7 +150,7 @@ func agents(t *testing.T, open Open) {
 }
 
 // many stores the states of many agents in one call, in any order.
-func many(t *testing.T, open Open) {
+func many(t *testing.T, open open) {
 	s := open(silent)
 	const n = 301 // more than one statement holds
 	var all []schedule.Agent
@@ -197,7 +192,7 @@ func many(t *testing.T, open Open) {
 	}
 }
 
-func entries(t *testing.T, open Open) {
+func entries(t *testing.T, open open) {
 	s := open(silent)
 	see(t, s, sleeping("a", 1), true)
 	set(t, s, "a", noon(0),
@@ -235,7 +230,7 @@ func entries(t *testing.T, open Open) {
 	next(t, s, time.Time{}) // b is not known yet
 }
 
-func dueEntries(t *testing.T, open Open) {
+func dueEntries(t *testing.T, open open) {
 	s := open(silent)
 	see(t, s, sleeping("a", 1), true)
 	next(t, s, time.Time{})
@@ -258,7 +253,7 @@ func dueEntries(t *testing.T, open Open) {
 	next(t, s, noon(360))
 }
 
-func waiting(t *testing.T, open Open) {
+func waiting(t *testing.T, open open) {
 	s := open(silent)
 	set(t, s, "a", noon(0), schedule.Entry{Name: "one", Cron: "* * * * *"})
 	diff(t, "due of an unknown agent", []schedule.Due(nil), due(t, s, noon(600)))
@@ -276,7 +271,7 @@ func waiting(t *testing.T, open Open) {
 	}
 }
 
-func alarms(t *testing.T, open Open) {
+func alarms(t *testing.T, open open) {
 	s := open(silent)
 	ctx := t.Context()
 	first := schedule.Alarm{ID: "t1", Agent: "a", At: noon(10), Reason: "r", Set: noon(0)}
@@ -308,7 +303,7 @@ func alarms(t *testing.T, open Open) {
 	diff(t, "due after it fired", []schedule.Due(nil), due(t, s, noon(100)))
 }
 
-func staleAlarms(t *testing.T, open Open) {
+func staleAlarms(t *testing.T, open open) {
 	s := open(func(f []schedule.Fired) error {
 		if len(f) > 0 {
 			return fmt.Errorf("announced %+v", f)
@@ -330,7 +325,7 @@ func staleAlarms(t *testing.T, open Open) {
 	diff(t, "history", []schedule.Tick(nil), ticks)
 }
 
-func atomic(t *testing.T, open Open) {
+func atomic(t *testing.T, open open) {
 	fault := errors.New("the announcement failed")
 	var fail bool
 	s := open(func([]schedule.Fired) error {
@@ -358,7 +353,7 @@ func atomic(t *testing.T, open Open) {
 	}
 }
 
-func once(t *testing.T, open Open) {
+func once(t *testing.T, open open) {
 	s := open(silent)
 	const n = 20
 	for i := range n {
@@ -398,7 +393,7 @@ func once(t *testing.T, open Open) {
 	}
 }
 
-func history(t *testing.T, open Open) {
+func history(t *testing.T, open open) {
 	s := open(silent)
 	for _, id := range []string{"a", "b"} {
 		see(t, s, sleeping(id, 1), true)
@@ -436,7 +431,7 @@ func history(t *testing.T, open Open) {
 	diff(t, "pruned history", want[:1], got)
 }
 
-func pings(t *testing.T, open Open) {
+func pings(t *testing.T, open open) {
 	s := open(silent)
 	at := func(agent string, want time.Time) {
 		t.Helper()

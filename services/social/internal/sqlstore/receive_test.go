@@ -1,4 +1,4 @@
-package inboxtest
+package sqlstore_test
 
 import (
 	"errors"
@@ -13,7 +13,7 @@ import (
 	"github.com/anima-run/anima/services/social/internal/inbox"
 )
 
-func receive(t *testing.T, open Open) {
+func receive(t *testing.T, open open) {
 	var announced []string
 	s := open(func(agent, id string) error {
 		announced = append(announced, agent+" "+id)
@@ -40,7 +40,7 @@ func receive(t *testing.T, open Open) {
 	}
 }
 
-func atomic(t *testing.T, open Open) {
+func atomic(t *testing.T, open open) {
 	fault := errors.New("the announcement failed")
 	fail := true
 	s := open(func(string, string) error {
@@ -70,7 +70,7 @@ func atomic(t *testing.T, open Open) {
 	}
 }
 
-func receiveParallel(t *testing.T, open Open) {
+func receiveParallel(t *testing.T, open open) {
 	s := open(silent)
 	const n = 40
 	var wg sync.WaitGroup
@@ -99,7 +99,7 @@ func receiveParallel(t *testing.T, open Open) {
 	}
 }
 
-func duplicates(t *testing.T, open Open) {
+func duplicates(t *testing.T, open open) {
 	var mu sync.Mutex
 	announced := 0
 	s := open(func(string, string) error {
@@ -142,7 +142,7 @@ func duplicates(t *testing.T, open Open) {
 	}
 }
 
-func rate(t *testing.T, open Open) {
+func rate(t *testing.T, open open) {
 	s := open(silent)
 	// Concurrently: the limit must hold across replicas too.
 	var mu sync.Mutex
@@ -174,7 +174,7 @@ func rate(t *testing.T, open Open) {
 	}
 }
 
-func localAgents(t *testing.T, open Open) {
+func localAgents(t *testing.T, open open) {
 	var announced []string
 	s := open(func(agent, id string) error {
 		announced = append(announced, agent+" "+id)
@@ -210,7 +210,7 @@ func localAgents(t *testing.T, open Open) {
 
 // concurrentAgents checks that a message is announced once, whether it or its recipient is stored
 // first.
-func concurrentAgents(t *testing.T, open Open) {
+func concurrentAgents(t *testing.T, open open) {
 	var mu sync.Mutex
 	announced := map[string]bool{}
 	s := open(func(agent, id string) error {
@@ -242,7 +242,7 @@ func concurrentAgents(t *testing.T, open Open) {
 	}
 }
 
-func prune(t *testing.T, open Open) {
+func prune(t *testing.T, open open) {
 	s := open(silent)
 	ctx := t.Context()
 	fill(t, s, 3)

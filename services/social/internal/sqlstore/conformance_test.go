@@ -1,7 +1,7 @@
-// Package inboxtest is the conformance suite of [inbox.Store]. It is for tests only.
-package inboxtest
+package sqlstore_test
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -10,18 +10,20 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/anima-run/anima/pkg/sqldb"
+	"github.com/anima-run/anima/pkg/sqldb/sqldbtest"
 	"github.com/anima-run/anima/services/social/internal/inbox"
+	"github.com/anima-run/anima/services/social/internal/sqlstore"
 )
 
-// Open opens the store of a test. announce is called in the transaction that makes a
+// open opens the store of a test. announce is called in the transaction that makes a
 // message available to a local agent; its error must roll back everything.
-type Open func(announce func(agent, id string) error) inbox.Store
+type open func(announce func(agent, id string) error) inbox.Store
 
-// Run tests the conformance of stores. each must call check in a subtest for every
-// implementation, with a new empty store.
-func Run(t *testing.T, each func(t *testing.T, check func(*testing.T, Open))) {
-	t.Helper()
-	for name, check := range map[string]func(*testing.T, Open){
+// TestStore tests the conformance to [inbox.Store] on every engine.
+func TestStore(t *testing.T) {
+	t.Parallel()
+	for name, check := range map[string]func(*testing.T, open){
 		"receive":               receive,
 		"receive is atomic":     atomic,
 		"receive in parallel":   receiveParallel,
@@ -41,7 +43,13 @@ func Run(t *testing.T, each func(t *testing.T, check func(*testing.T, Open))) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			each(t, check)
+			sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
+				check(t, func(announce func(agent, id string) error) inbox.Store {
+					return sqlstore.New(db, func(_ context.Context, _ *sqldb.Tx, agent string, m inbox.Message) error {
+						return announce(agent, m.ID)
+					})
+				})
+			})
 		})
 	}
 }
